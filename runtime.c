@@ -1,0 +1,19 @@
+/* cairn's implementation: one translation unit. This file is its table of contents; the rooms lie
+ * in runtime/, lowest first, and each calls only those above it here. */
+#if !defined(CAIRN_ROOMS_ONLY) && (defined(_STDIO_H) || defined(_STDLIB_H))
+#error "put the cairn implementation before every other include, so that its feature macros count"
+#endif
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include "runtime.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base.c"
