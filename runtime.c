@@ -17,3 +17,10 @@
 #include <string.h>
 
 #include "runtime/base.c"
+#include "runtime/os.c"
+#ifdef _WIN32
+#include "runtime/os_win32.c"
+#else
+#include "runtime/os_posix.c"
+#endif
+#include "runtime/os_file.c"

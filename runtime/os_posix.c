@@ -1,0 +1,222 @@
+/* os_posix: the raw calls of `os` on Linux and other POSIX systems. */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define OS_SEPARATOR '/'
+
+typedef struct os_thread { pthread_t id; void (*run)(void *); void *context; } os_thread;
+typedef pthread_mutex_t os_mutex;
+typedef pthread_cond_t os_cond;
+
+/* ---- files -------------------------------------------------------------------------------------- */
+
+static int64_t os_posix_open(const char *path, int mode) {
+    int flags = mode == OS_OPEN_CREATE ? O_WRONLY | O_CREAT | O_EXCL : O_RDONLY;
+    int file = open(path, flags | O_CLOEXEC, 0666);
+    return file < 0 ? -errno : file;
+}
+
+static int64_t os_posix_read(int64_t file, void *data, size_t bytes) {
+    ssize_t got = read((int)file, data, bytes);
+    return got < 0 ? -errno : (int64_t)got;
+}
+
+static int64_t os_posix_write(int64_t file, const void *data, size_t bytes) {
+    ssize_t put = write((int)file, data, bytes);
+    return put < 0 ? -errno : (int64_t)put;
+}
+
+static int os_posix_sync(int64_t file) { return fsync((int)file) ? -errno : 0; }
+static int os_posix_close(int64_t file) { return close((int)file) ? -errno : 0; }
+static int os_posix_rename(const char *from, const char *to) {
+    return rename(from, to) ? -errno : 0;
+}
+static int os_posix_remove(const char *path) { return unlink(path) ? -errno : 0; }
+static int os_posix_make_directory(const char *path) { return mkdir(path, 0777) ? -errno : 0; }
+static int os_posix_touch(const char *path) {
+    return utimensat(AT_FDCWD, path, NULL, 0) ? -errno : 0;
+}
+
+static void os_posix_fill(const struct stat *s, os_file_info *out) {
+    out->size = (int64_t)s->st_size;
+    out->mtime_us = (int64_t)s->st_mtim.tv_sec * 1000000 + s->st_mtim.tv_nsec / 1000;
+    out->identity = (uint64_t)s->st_ino;
+    out->regular = S_ISREG(s->st_mode);
+    out->directory = S_ISDIR(s->st_mode);
+}
+
+static int os_posix_info(const char *path, os_file_info *out) {
+    struct stat s;
+    if (stat(path, &s)) return -errno;
+    os_posix_fill(&s, out);
+    return 0;
+}
+
+static int os_posix_file_info(int64_t file, os_file_info *out) {
+    struct stat s;
+    if (fstat((int)file, &s)) return -errno;
+    os_posix_fill(&s, out);
+    return 0;
+}
+
+static int os_posix_list(const char *directory, os_list_entry entry, void *user) {
+    DIR *stream = opendir(directory);
+    const struct dirent *e;
+    bool more = true;
+    if (!stream) return -errno;
+    while (more && (e = readdir(stream)) != NULL)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) more = entry(user, e->d_name);
+    closedir(stream);
+    return 0;
+}
+
+static void *os_posix_map(int64_t file, size_t bytes) {
+    void *address = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, (int)file, 0);
+    return address == MAP_FAILED ? NULL : address;
+}
+
+static void os_posix_unmap(void *address, size_t bytes) { munmap(address, bytes); }
+
+/* ---- dynamic libraries --------------------------------------------------------------------------- */
+
+static void *os_posix_library_open(const char *path, bool loaded_only, char *why, size_t why_bytes) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | (loaded_only ? RTLD_NOLOAD : 0));
+    const char *text = library ? "" : dlerror();
+    if (why_bytes) snprintf(why, why_bytes, "%s", text ? text : "not loaded");
+    return library;
+}
+
+/* ISO C has no cast from void * to a function; POSIX promises that the bits are the same. */
+static os_function os_posix_library_symbol(void *library, const char *name) {
+    void *address = dlsym(library, name);
+    os_function function;
+    memcpy(&function, &address, sizeof function);
+    return function;
+}
+
+static void os_posix_library_close(void *library) { dlclose(library); }
+
+/* The file that holds `function`; false where unknown. */
+BASE_UNUSED static bool os_library_path(os_function function, char *path, size_t path_bytes) {
+    void *address;
+    Dl_info info;
+    memcpy(&address, &function, sizeof address);
+    if (!dladdr(address, &info) || !info.dli_fname) return false;
+    return (size_t)snprintf(path, path_bytes, "%s", info.dli_fname) < path_bytes;
+}
+
+/* ---- threads -------------------------------------------------------------------------------------- */
+
+static void *os_posix_thread_main(void *context) {
+    os_thread *thread = (os_thread *)context;
+    thread->run(thread->context);
+    return NULL;
+}
+
+static int os_posix_thread_start(void *memory, size_t stack_bytes, void (*run)(void *),
+                                 void *context) {
+    os_thread *thread = (os_thread *)memory;
+    pthread_attr_t attributes;
+    int error = pthread_attr_init(&attributes);
+    if (error) return -error;
+    if (stack_bytes) pthread_attr_setstacksize(&attributes, stack_bytes);
+    thread->run = run;
+    thread->context = context;
+    error = pthread_create(&thread->id, &attributes, os_posix_thread_main, thread);
+    pthread_attr_destroy(&attributes);
+    return -error;
+}
+
+BASE_UNUSED static void os_thread_join(os_thread *thread) { pthread_join(thread->id, NULL); }
+BASE_UNUSED static void os_thread_yield(void) { sched_yield(); }
+
+BASE_UNUSED static void os_mutex_init(os_mutex *m) { pthread_mutex_init(m, NULL); }
+BASE_UNUSED static void os_mutex_lock(os_mutex *m) { pthread_mutex_lock(m); }
+BASE_UNUSED static void os_mutex_unlock(os_mutex *m) { pthread_mutex_unlock(m); }
+BASE_UNUSED static void os_mutex_destroy(os_mutex *m) { pthread_mutex_destroy(m); }
+
+/* Waits by the monotonic clock, so that a corrected wall clock neither hangs nor hurries it. */
+BASE_UNUSED static void os_cond_init(os_cond *c) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+BASE_UNUSED static void os_cond_wait(os_cond *c, os_mutex *m) { pthread_cond_wait(c, m); }
+
+/* At most so long; like os_cond_wait it may also wake early. */
+BASE_UNUSED static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(us / 1000000);
+    until.tv_nsec += (long)(us % 1000000) * 1000;
+    if (until.tv_nsec >= 1000000000) { until.tv_sec++; until.tv_nsec -= 1000000000; }
+    pthread_cond_timedwait(c, m, &until);
+}
+
+BASE_UNUSED static void os_cond_signal(os_cond *c) { pthread_cond_signal(c); }
+BASE_UNUSED static void os_cond_broadcast(os_cond *c) { pthread_cond_broadcast(c); }
+BASE_UNUSED static void os_cond_destroy(os_cond *c) { pthread_cond_destroy(c); }
+
+/* ---- clocks, processors, process ------------------------------------------------------------------ */
+
+static int64_t os_posix_clock_us(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* Monotonic, from an arbitrary start. */
+BASE_UNUSED static int64_t os_now_us(void) { return os_posix_clock_us(CLOCK_MONOTONIC); }
+/* Since 1970, as files' times are; may jump. */
+BASE_UNUSED static int64_t os_wall_us(void) { return os_posix_clock_us(CLOCK_REALTIME); }
+
+BASE_UNUSED static void os_sleep_us(int64_t us) {
+    struct timespec t;
+    t.tv_sec = (time_t)(us / 1000000);
+    t.tv_nsec = (long)(us % 1000000) * 1000;
+    nanosleep(&t, NULL);
+}
+
+/* Processors this process may run on, at least 1. */
+BASE_UNUSED static int os_cpu_count(void) {
+    long count = -1;
+#ifdef __linux__
+    cpu_set_t set;
+    if (!sched_getaffinity(0, sizeof set, &set)) count = CPU_COUNT(&set);
+#endif
+    if (count < 1) count = sysconf(_SC_NPROCESSORS_ONLN);
+    return count < 1 ? 1 : (int)count;
+}
+
+BASE_UNUSED static int os_process_id(void) { return (int)getpid(); }
+
+/* NULL when unset or empty. */
+BASE_UNUSED static const char *os_env(const char *name) {
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* The running program's own file; false where unknown. */
+BASE_UNUSED static bool os_executable_path(char *path, size_t path_bytes) {
+    ssize_t size = readlink("/proc/self/exe", path, path_bytes - 1);
+    if (size <= 0 || (size_t)size >= path_bytes - 1) return false;
+    path[size] = '\0';
+    return true;
+}
+
+static os_call_table os_calls = {
+    os_posix_open, os_posix_read, os_posix_write, os_posix_sync, os_posix_close, os_posix_info,
+    os_posix_file_info, os_posix_rename, os_posix_remove, os_posix_make_directory, os_posix_touch,
+    os_posix_list, os_posix_map, os_posix_unmap, os_posix_library_open, os_posix_library_symbol,
+    os_posix_library_close, os_posix_thread_start,
+};
