@@ -174,13 +174,138 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 /* ---- 5  Config --------------------------------------------------------------------------------- */
 /* generated from gen/schema.lua: begin config */
+typedef struct cairn_config cairn_config;
 /* generated: end config */
 
 /* ---- 6  Runtime -------------------------------------------------------------------------------- */
 
 typedef struct cairn_runtime cairn_runtime;
 
+/* Opens a runtime on the backend that the config names: loads the driver, makes a context or takes
+ * the host program's, starts the CPU threads. backend "auto" falls back to the CPU with one log
+ * line. On failure *rt is NULL and the message stands in error[error_bytes] (may be NULL, 0).
+ * [blocks] Errors: INVALID_CONFIG, VERSION_MISMATCH, NO_DRIVER, DRIVER_TOO_OLD, NO_DEVICE,
+ * OUT_OF_MEMORY, DEVICE_ERROR. */
+CAIRN_API cairn_status cairn_open(const cairn_config *config, cairn_runtime **rt, char *error,
+                                  size_t error_bytes);
+
+/* Closes the runtime and all it opened: sessions, models, tensors, streams. NULL is ignored.
+ * Waits for the device and for compiles in the background. [blocks] */
+CAIRN_API void cairn_close(cairn_runtime *rt);
+
+/* The message of the last failed call on this runtime, "" if none failed. Never NULL; it stands
+ * until the next failure. [owner thread] */
+CAIRN_API const char *cairn_last_error(const cairn_runtime *rt);
+
+/* The config in force, every "auto" resolved. [owner thread] */
+CAIRN_API const cairn_config *cairn_config_of(const cairn_runtime *rt);
+
+/* Waits until all that was enqueued is done and reports faults that only the device saw
+ * (CAIRN_BAD_DATA names op, row and cause). [blocks] */
+CAIRN_API cairn_status cairn_sync(cairn_runtime *rt);
+
+typedef struct cairn_runtime_info {
+    uint32_t struct_size;
+    int32_t backend;           /* a cairn_backend: cuda or cpu */
+    char device_name[96];      /* the GPU's name, or the CPU with its SIMD level */
+    int32_t arch;              /* compute capability * 10: 90 for sm_90; 0 on the CPU */
+    int32_t multiprocessors;   /* or CPU threads */
+    int32_t max_shared_bytes;  /* per block, opt-in */
+    int32_t driver_version;    /* 13000 for 13.0; 0 on the CPU */
+    uint64_t total_bytes;      /* device memory */
+    uint64_t live_bytes;       /* device memory that this runtime holds */
+    uint64_t peak_bytes;       /* the most it held */
+    uint64_t l2_bytes;
+    int32_t kernels_compiled;  /* by NVRTC since open */
+    int32_t kernels_from_cache;
+    int32_t nvrtc_opened;      /* 1 once libnvrtc was loaded */
+} cairn_runtime_info;
+
+/* [owner thread] */
+CAIRN_API cairn_status cairn_info(cairn_runtime *rt, cairn_runtime_info *info);
+
 /* ---- 7  Tensors, streams, events, graphs ------------------------------------------------------- */
+
+/* Element types. bf16 and e4m3 are stored in .npy files as <V2 and |V1. */
+typedef enum cairn_type {
+    CAIRN_TYPE_NONE = 0, CAIRN_F32, CAIRN_F16, CAIRN_BF16, CAIRN_E4M3, CAIRN_I32, CAIRN_I64,
+    CAIRN_U8
+} cairn_type;
+
+#define CAIRN_MAX_RANK 8
+
+/* DLPack's DLTensor, field for field, so that a tensor of another library is one as it stands:
+ * device 1 is the CPU, 2 CUDA; dtype code 0 int, 1 uint, 2 float, 4 bfloat, 10 e4m3; strides count
+ * elements, NULL means row-major and dense. A view owns nothing. */
+typedef struct cairn_tensor {
+    void *data; /* a device address on the cuda backend */
+    struct { int32_t type, id; } device;
+    int32_t ndim;
+    struct { uint8_t code, bits; uint16_t lanes; } dtype;
+    int64_t *shape;   /* [ndim] */
+    int64_t *strides; /* [ndim] or NULL */
+    uint64_t byte_offset;
+} cairn_tensor;
+
+/* The element type, CAIRN_TYPE_NONE for a dtype that Cairn does not know. [any thread] */
+CAIRN_API cairn_type cairn_tensor_type(const cairn_tensor *tensor);
+/* "f32" and so on; its bytes per element. [any thread] */
+CAIRN_API const char *cairn_type_name(cairn_type type);
+CAIRN_API size_t cairn_type_bytes(cairn_type type);
+/* CAIRN_TYPE_NONE for an unknown name. [any thread] */
+CAIRN_API cairn_type cairn_type_from_name(const char *name);
+
+/* A new dense tensor of zeros on the runtime's backend, freed by cairn_tensor_free or at close.
+ * rank 0 to 8, extents >= 0. [owner thread] Errors: INVALID_ARGUMENT, OUT_OF_(DEVICE_)MEMORY. */
+CAIRN_API cairn_status cairn_tensor_new(cairn_runtime *rt, cairn_type type, int rank,
+                                        const int64_t *shape, cairn_tensor **tensor);
+/* NULL is ignored; a view or a tensor of another runtime is INVALID_ARGUMENT. [blocks] */
+CAIRN_API cairn_status cairn_tensor_free(cairn_runtime *rt, cairn_tensor *tensor);
+
+/* Copies a whole dense tensor from or to host memory; bytes must be its exact size. [blocks] */
+CAIRN_API cairn_status cairn_tensor_write(cairn_runtime *rt, cairn_tensor *tensor,
+                                          const void *host, size_t bytes);
+CAIRN_API cairn_status cairn_tensor_read(cairn_runtime *rt, const cairn_tensor *tensor, void *host,
+                                         size_t bytes);
+
+/* .npy files, versions 1 to 3, C order, little endian: f32, f16, bf16, e4m3, i32, i64, u8. Saving
+ * replaces the file atomically. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED. */
+CAIRN_API cairn_status cairn_tensor_load(cairn_runtime *rt, const char *path,
+                                         cairn_tensor **tensor);
+CAIRN_API cairn_status cairn_tensor_save(cairn_runtime *rt, const cairn_tensor *tensor,
+                                         const char *path);
+
+/* Ops enqueue on the runtime's current stream: its own unless set here. On the CPU backend an op
+ * is done when it returns, and streams and events are in order by nature. */
+typedef struct cairn_stream cairn_stream;
+typedef struct cairn_event cairn_event;
+typedef struct cairn_graph cairn_graph;
+
+CAIRN_API cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream);
+CAIRN_API cairn_status cairn_stream_free(cairn_runtime *rt, cairn_stream *stream); /* [blocks] */
+/* NULL sets the runtime's own stream again. [owner thread] */
+CAIRN_API cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream);
+/* Waits for this stream (NULL: the runtime's own) alone. [blocks] */
+CAIRN_API cairn_status cairn_stream_sync(cairn_runtime *rt, cairn_stream *stream);
+
+CAIRN_API cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event);
+CAIRN_API cairn_status cairn_event_free(cairn_runtime *rt, cairn_event *event);
+/* Marks a point of the current stream. [owner thread] */
+CAIRN_API cairn_status cairn_event_record(cairn_runtime *rt, cairn_event *event);
+/* The current stream goes on only after the event. [owner thread] */
+CAIRN_API cairn_status cairn_event_wait(cairn_runtime *rt, cairn_event *event);
+/* Microseconds between two recorded events, once both are done. [blocks] */
+CAIRN_API cairn_status cairn_event_elapsed(cairn_runtime *rt, cairn_event *from, cairn_event *to,
+                                           double *microseconds);
+
+/* Records what is enqueued between begin and end into a graph that replays with one call. Run each
+ * op once before capturing it, so that nothing is compiled or allocated in between. cuda only:
+ * CAIRN_UNSUPPORTED on the CPU. [owner thread] */
+CAIRN_API cairn_status cairn_graph_begin(cairn_runtime *rt);
+CAIRN_API cairn_status cairn_graph_end(cairn_runtime *rt, cairn_graph **graph);
+CAIRN_API cairn_status cairn_graph_launch(cairn_runtime *rt, cairn_graph *graph);
+CAIRN_API cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph);
+
 /* ---- 8  Model and sessions --------------------------------------------------------------------- */
 /* ---- 9  Ops ------------------------------------------------------------------------------------ */
 

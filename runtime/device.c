@@ -1,0 +1,367 @@
+/* device: the backend a runtime runs on, cuda or cpu behind one set of calls.
+ *
+ * Owns the context, the streams, every byte of device memory and the error word. Calls driver, jit
+ * and pool. Device addresses are `void *` on both backends; on the CPU they are host memory.
+ * Invariant: the context is current only between dev_enter and dev_leave, so that a host program
+ * with CUDA of its own never finds another context than it left. */
+
+typedef struct device {
+    base *base;
+    bool cuda;
+    drv *drv;   /* NULL on the CPU */
+    jit *jit;   /* NULL on the CPU */
+    pool *pool; /* the CPU threads, on both backends */
+    int ordinal;
+    void *context;
+    bool owns_context; /* the primary context, retained */
+    void *stream;      /* where work is enqueued now */
+    void *own_stream;
+    bool owns_stream;
+    char name[96];
+    int arch, sm_count, max_shared_bytes, driver_version;
+    size_t l2_bytes, total_bytes;
+    size_t live_bytes, peak_bytes, budget_bytes /* 0: none */;
+    cairn_device_allocator allocator;
+    struct device_error_word *error_word; /* host-mapped, so that kernels write where we read */
+} device;
+
+/* Must match cairn_error_word of kernels_src/abi.h. */
+typedef struct device_error_word { int32_t code, row; int64_t value; } device_error_word;
+
+typedef struct dev_dims {
+    unsigned grid[3], block;
+    unsigned cluster;      /* 0 or 1: none */
+    unsigned shared_bytes; /* dynamic */
+    bool dependent;        /* starts while its predecessor drains: programmatic dependent launch */
+} dev_dims;
+
+#define DEV_TRY(dev, call) \
+    do { \
+        int dev_result_ = (int)((dev)->drv->call); \
+        if (dev_result_) return drv_fail((dev)->base, (dev)->drv, dev_result_, #call); \
+    } while (0)
+
+/* Nothing to do on the CPU. Each enter that returned CAIRN_OK owes one leave. */
+static cairn_status dev_enter(device *dev) {
+    if (dev->cuda) DEV_TRY(dev, cuCtxPushCurrent(dev->context));
+    return CAIRN_OK;
+}
+
+static void dev_leave(device *dev) {
+    void *popped = NULL;
+    if (dev->cuda) dev->drv->cuCtxPopCurrent(&popped);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+enum { DEV_ALIGN = 256 };
+
+static uint64_t dev_address(const void *p) { return (uint64_t)(uintptr_t)p; }
+
+/* Host memory for the CPU backend: aligned, the offset to the block's start just before it. */
+static void *dev_alloc_host(base *b, size_t bytes) {
+    char *block = (char *)b->allocator.realloc(b->allocator.user, NULL, 0, bytes + DEV_ALIGN);
+    size_t offset;
+    if (!block) return NULL;
+    offset = DEV_ALIGN - (uintptr_t)block % DEV_ALIGN;
+    block[offset - 1] = (char)(offset / 16 - 1); /* offset is a multiple of 16, 16 to 256 */
+    return block + offset;
+}
+
+static void dev_free_host(base *b, void *memory, size_t bytes) {
+    char *at = (char *)memory;
+    size_t offset = ((size_t)(unsigned char)at[-1] + 1) * 16;
+    b->allocator.realloc(b->allocator.user, at - offset, bytes + DEV_ALIGN, 0);
+}
+
+static cairn_status dev_check_budget(device *dev, size_t bytes, const char *what) {
+    if (!dev->budget_bytes || dev->live_bytes + bytes <= dev->budget_bytes) return CAIRN_OK;
+    return base_fail(dev->base, CAIRN_OUT_OF_DEVICE_MEMORY,
+                     "%s needs %llu bytes; %llu of the budget of %llu are in use", what,
+                     (unsigned long long)bytes, (unsigned long long)dev->live_bytes,
+                     (unsigned long long)dev->budget_bytes);
+}
+
+static cairn_status dev_alloc_cuda(device *dev, size_t bytes, const char *what, void **out) {
+    unsigned long long address = 0;
+    int result = 0;
+    if (dev->allocator.alloc) address = dev->allocator.alloc(dev->allocator.user, bytes);
+    else result = (int)dev->drv->cuMemAlloc(&address, bytes);
+    *out = (void *)(uintptr_t)address;
+    if (address) return CAIRN_OK;
+    if (result && result != 2 /* CUDA_ERROR_OUT_OF_MEMORY */)
+        return drv_fail(dev->base, dev->drv, result, "cuMemAlloc");
+    return base_fail(dev->base, CAIRN_OUT_OF_DEVICE_MEMORY,
+                     "%s needs %llu bytes of device memory; this runtime holds %llu already", what,
+                     (unsigned long long)bytes, (unsigned long long)dev->live_bytes);
+}
+
+/* Device memory, 256-byte aligned, contents undefined. `what` names the consumer in the message.
+ * 0 bytes give a valid address too. */
+static cairn_status dev_alloc(device *dev, size_t bytes, const char *what, void **out) {
+    cairn_status status;
+    *out = NULL;
+    if (!bytes) bytes = DEV_ALIGN;
+    if ((status = dev_check_budget(dev, bytes, what))) return status;
+    if (dev->cuda) {
+        if ((status = dev_alloc_cuda(dev, bytes, what, out))) return status;
+    } else {
+        *out = dev_alloc_host(dev->base, bytes);
+        if (!*out) return base_no_memory(dev->base, what, bytes);
+    }
+    dev->live_bytes += bytes;
+    if (dev->live_bytes > dev->peak_bytes) dev->peak_bytes = dev->live_bytes;
+    return CAIRN_OK;
+}
+
+/* bytes as given to dev_alloc. NULL is ignored. Waits for work that may still use the memory. */
+static void dev_free(device *dev, void *memory, size_t bytes) {
+    if (!memory) return;
+    if (!bytes) bytes = DEV_ALIGN;
+    dev->live_bytes -= bytes;
+    if (!dev->cuda) dev_free_host(dev->base, memory, bytes);
+    else if (dev->allocator.free)
+        dev->allocator.free(dev->allocator.user, dev_address(memory), bytes);
+    else dev->drv->cuMemFree(dev_address(memory));
+}
+
+/* Pinned host memory, for copies that need not wait; plain host memory on the CPU. Zeroed. */
+BASE_UNUSED static cairn_status dev_host_alloc(device *dev, size_t bytes, const char *what,
+                                               void **out) {
+    *out = NULL;
+    if (!bytes) bytes = 1;
+    if (dev->cuda) DEV_TRY(dev, cuMemHostAlloc(out, bytes, 3 /* portable, device-mapped */));
+    else *out = dev_alloc_host(dev->base, bytes);
+    if (!*out) return base_no_memory(dev->base, what, bytes);
+    memset(*out, 0, bytes);
+    return CAIRN_OK;
+}
+
+BASE_UNUSED static void dev_host_free(device *dev, void *memory, size_t bytes) {
+    if (!memory) return;
+    if (dev->cuda) dev->drv->cuMemFreeHost(memory);
+    else dev_free_host(dev->base, memory, bytes ? bytes : 1);
+}
+
+/* All copies are in the order of the current stream. From pageable memory an upload has left the
+ * host buffer when it returns; from pinned memory the buffer must stand until the copy is done. */
+static cairn_status dev_upload(device *dev, void *to, const void *host, size_t bytes) {
+    if (!bytes) return CAIRN_OK;
+    if (dev->cuda) DEV_TRY(dev, cuMemcpyHtoDAsync(dev_address(to), host, bytes, dev->stream));
+    else memcpy(to, host, bytes);
+    return CAIRN_OK;
+}
+
+/* Waits until the bytes are there. */
+static cairn_status dev_download(device *dev, void *host, const void *from, size_t bytes) {
+    if (!bytes) return CAIRN_OK;
+    if (dev->cuda) {
+        DEV_TRY(dev, cuMemcpyDtoHAsync(host, dev_address(from), bytes, dev->stream));
+        DEV_TRY(dev, cuStreamSynchronize(dev->stream));
+    } else {
+        memcpy(host, from, bytes);
+    }
+    return CAIRN_OK;
+}
+
+BASE_UNUSED static cairn_status dev_copy(device *dev, void *to, const void *from, size_t bytes) {
+    if (!bytes) return CAIRN_OK;
+    if (dev->cuda)
+        DEV_TRY(dev, cuMemcpyDtoDAsync(dev_address(to), dev_address(from), bytes, dev->stream));
+    else memmove(to, from, bytes);
+    return CAIRN_OK;
+}
+
+static cairn_status dev_zero(device *dev, void *to, size_t bytes) {
+    if (!bytes) return CAIRN_OK;
+    if (dev->cuda) DEV_TRY(dev, cuMemsetD8Async(dev_address(to), 0, bytes, dev->stream));
+    else memset(to, 0, bytes);
+    return CAIRN_OK;
+}
+
+/* ---- work -------------------------------------------------------------------------------------- */
+
+/* Launches on the current stream with one by-value parameter struct of kernels_src/abi.h. */
+BASE_UNUSED static cairn_status dev_launch(device *dev, const jit_kernel *kernel,
+                                           const dev_dims *dims, const void *params) {
+    drv_launch_attribute attributes[2];
+    drv_launch_config config;
+    void *arguments[1];
+    unsigned count = 0;
+    memset(attributes, 0, sizeof attributes);
+    memset(&config, 0, sizeof config);
+    if (dims->cluster > 1) {
+        attributes[count].id = DRV_LAUNCH_CLUSTER_DIMENSION;
+        attributes[count].value.cluster[0] = dims->cluster;
+        attributes[count].value.cluster[1] = attributes[count].value.cluster[2] = 1;
+        count++;
+    }
+    if (dims->dependent && dev->arch >= 90) {
+        attributes[count].id = DRV_LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes[count].value.flag = 1;
+        count++;
+    }
+    config.grid[0] = dims->grid[0];
+    config.grid[1] = dims->grid[1] ? dims->grid[1] : 1;
+    config.grid[2] = dims->grid[2] ? dims->grid[2] : 1;
+    config.block[0] = dims->block;
+    config.block[1] = config.block[2] = 1;
+    config.shared_bytes = dims->shared_bytes;
+    config.stream = dev->stream;
+    config.attributes = attributes;
+    config.attribute_count = count;
+    memcpy(&arguments[0], &params, sizeof params);
+    DEV_TRY(dev, cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
+    return CAIRN_OK;
+}
+
+/* The faults that kernels left in the error word since the last call; clears it. */
+static cairn_status dev_check_error_word(device *dev) {
+    static const char *const causes[] = {"", "length out of range", "row start out of range",
+                                         "id out of range", "position out of range"};
+    device_error_word word;
+    if (!dev->error_word || !dev->error_word->code) return CAIRN_OK;
+    word = *dev->error_word;
+    memset(dev->error_word, 0, sizeof *dev->error_word);
+    return base_fail(dev->base, CAIRN_BAD_DATA, "row %d: %s (%lld)", (int)word.row,
+                     causes[word.code > 0 && word.code < (int)BASE_COUNT(causes) ? word.code : 0],
+                     (long long)word.value);
+}
+
+/* Waits for the current stream, then reports what the kernels found wrong with their data. */
+static cairn_status dev_sync(device *dev) {
+    if (dev->cuda) DEV_TRY(dev, cuStreamSynchronize(dev->stream));
+    return dev_check_error_word(dev);
+}
+
+/* ---- graphs ------------------------------------------------------------------------------------ */
+
+typedef struct dev_graph { void *exec; } dev_graph;
+
+/* Other threads' calls do not disturb a thread-local capture. */
+static cairn_status dev_graph_begin(device *dev) {
+    DEV_TRY(dev, cuStreamBeginCapture(dev->stream, 1 /* CU_STREAM_CAPTURE_MODE_THREAD_LOCAL */));
+    return CAIRN_OK;
+}
+
+static cairn_status dev_graph_end(device *dev, dev_graph *out) {
+    void *graph = NULL;
+    int result;
+    out->exec = NULL;
+    DEV_TRY(dev, cuStreamEndCapture(dev->stream, &graph));
+    result = (int)dev->drv->cuGraphInstantiateWithFlags(&out->exec, graph, 0);
+    dev->drv->cuGraphDestroy(graph);
+    return result ? drv_fail(dev->base, dev->drv, result, "cuGraphInstantiateWithFlags") : CAIRN_OK;
+}
+
+/* After a failure between begin and end: leaves capture mode, keeps the message. */
+BASE_UNUSED static void dev_graph_abandon(device *dev) {
+    void *graph = NULL;
+    dev->drv->cuStreamEndCapture(dev->stream, &graph);
+    if (graph) dev->drv->cuGraphDestroy(graph);
+}
+
+static cairn_status dev_graph_launch(device *dev, const dev_graph *graph) {
+    DEV_TRY(dev, cuGraphLaunch(graph->exec, dev->stream));
+    return CAIRN_OK;
+}
+
+static void dev_graph_free(device *dev, dev_graph *graph) {
+    if (graph->exec) dev->drv->cuGraphExecDestroy(graph->exec);
+    graph->exec = NULL;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------- */
+
+static int dev_attribute(device *dev, int attribute) {
+    int value = 0;
+    dev->drv->cuDeviceGetAttribute(&value, attribute, dev->ordinal);
+    return value;
+}
+
+static cairn_status dev_choose(device *dev, int ordinal) {
+    int count = 0;
+    DEV_TRY(dev, cuInit(0));
+    DEV_TRY(dev, cuDriverGetVersion(&dev->driver_version));
+    DEV_TRY(dev, cuDeviceGetCount(&count));
+    if (count < 1)
+        return base_fail(dev->base, CAIRN_NO_DEVICE, "the driver reports no CUDA device");
+    if (ordinal < 0 || ordinal >= count)
+        return base_fail(dev->base, CAIRN_NO_DEVICE, "device = %d, but the devices are 0 to %d",
+                         ordinal, count - 1);
+    DEV_TRY(dev, cuDeviceGet(&dev->ordinal, ordinal));
+    return CAIRN_OK;
+}
+
+enum { DEV_SM_COUNT = 16, DEV_L2 = 38, DEV_MAJOR = 75, DEV_MINOR = 76, DEV_SHARED_OPTIN = 97 };
+
+static cairn_status dev_describe(device *dev) {
+    DEV_TRY(dev, cuDeviceGetName(dev->name, (int)sizeof dev->name, dev->ordinal));
+    DEV_TRY(dev, cuDeviceTotalMem(&dev->total_bytes, dev->ordinal));
+    dev->arch = dev_attribute(dev, DEV_MAJOR) * 10 + dev_attribute(dev, DEV_MINOR);
+    dev->sm_count = dev_attribute(dev, DEV_SM_COUNT);
+    dev->max_shared_bytes = dev_attribute(dev, DEV_SHARED_OPTIN);
+    dev->l2_bytes = (size_t)dev_attribute(dev, DEV_L2);
+    if (dev->arch < 80)
+        return base_fail(dev->base, CAIRN_UNSUPPORTED,
+                         "%s has compute capability %d.%d; 8.0 and newer are supported", dev->name,
+                         dev->arch / 10, dev->arch % 10);
+    return CAIRN_OK;
+}
+
+/* The host program's context and stream when it gave them, else the primary context and a stream
+ * of our own. */
+static cairn_status dev_take_context(device *dev, void *context, void *stream) {
+    dev->context = context;
+    if (!context) {
+        DEV_TRY(dev, cuDevicePrimaryCtxRetain(&dev->context, dev->ordinal));
+        dev->owns_context = true;
+    }
+    DEV_TRY(dev, cuCtxPushCurrent(dev->context));
+    dev->own_stream = stream;
+    if (!stream) {
+        int result = (int)dev->drv->cuStreamCreateWithPriority(&dev->own_stream, 1, 0);
+        if (result) {
+            dev_leave(dev);
+            return drv_fail(dev->base, dev->drv, result, "cuStreamCreateWithPriority");
+        }
+        dev->owns_stream = true;
+    }
+    dev->stream = dev->own_stream;
+    return CAIRN_OK;
+}
+
+/* Also right after a failed open. */
+static void dev_close(device *dev) {
+    if (!dev->cuda) return;
+    if (dev->context && dev->own_stream && !dev_enter(dev)) {
+        dev->drv->cuStreamSynchronize(dev->own_stream);
+        dev_host_free(dev, dev->error_word, sizeof *dev->error_word);
+        if (dev->owns_stream) dev->drv->cuStreamDestroy(dev->own_stream);
+        dev_leave(dev);
+    }
+    if (dev->owns_context) dev->drv->cuDevicePrimaryCtxRelease(dev->ordinal);
+    memset(dev, 0, sizeof *dev);
+}
+
+/* The cuda backend on an opened driver. The caller has set base, drv and allocator. */
+static cairn_status dev_open_cuda(device *dev, int ordinal, void *context, void *stream) {
+    cairn_status status;
+    void *word = NULL;
+    dev->cuda = true;
+    if (!(status = dev_choose(dev, ordinal)) && !(status = dev_describe(dev)) &&
+        !(status = dev_take_context(dev, context, stream))) {
+        status = dev_host_alloc(dev, sizeof *dev->error_word, "the error word", &word);
+        dev->error_word = (device_error_word *)word;
+        dev_leave(dev);
+    }
+    if (status) dev_close(dev);
+    return status;
+}
+
+static void dev_open_cpu(device *dev) {
+    static const char *const levels[] = {"scalar", "AVX2", "AVX-512", "NEON"};
+    dev->cuda = false;
+    dev->sm_count = pool_threads(dev->pool);
+    snprintf(dev->name, sizeof dev->name, "CPU, %s", levels[pool_simd()]);
+}

@@ -1,0 +1,335 @@
+/* handles: the runtime itself, and the public calls on tensors, streams, events and graphs.
+ *
+ * Every object that a runtime hands out is in one of its lists, so that cairn_close frees what the
+ * host program forgot. Public calls make the context current (handles_enter) and leave it. */
+
+struct cairn_stream { void *stream; struct cairn_stream *next; };
+struct cairn_event { void *event; int64_t us; bool recorded; struct cairn_event *next; };
+struct cairn_graph { dev_graph graph; struct cairn_graph *next; };
+
+struct cairn_runtime {
+    base base;
+    cairn_config config; /* in force, "auto" resolved */
+    drv drv;
+    cache cache;
+    jit *jit;
+    pool *pool;
+    device device;
+    tensor_owned *tensors;
+    cairn_stream *streams;
+    cairn_event *events;
+    cairn_graph *graphs;
+    cairn_model *models;
+    bool capturing;
+};
+
+static cairn_status handles_enter(cairn_runtime *rt) { return dev_enter(&rt->device); }
+
+/* Leaves the context and hands the status through. */
+static cairn_status handles_leave(cairn_runtime *rt, cairn_status status) {
+    dev_leave(&rt->device);
+    return status;
+}
+
+const char *cairn_last_error(const cairn_runtime *rt) { return rt ? rt->base.error : ""; }
+const cairn_config *cairn_config_of(const cairn_runtime *rt) { return &rt->config; }
+
+cairn_status cairn_sync(cairn_runtime *rt) {
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    return handles_leave(rt, dev_sync(&rt->device));
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------- */
+
+cairn_status cairn_tensor_new(cairn_runtime *rt, cairn_type type, int rank, const int64_t *shape,
+                              cairn_tensor **tensor) {
+    tensor_owned *t = NULL;
+    cairn_status status;
+    *tensor = NULL;
+    if (!cairn_type_bytes(type))
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "tensor_new: unknown type %d",
+                         (int)type);
+    if (rank < 0 || rank > CAIRN_MAX_RANK || (rank && !shape))
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "tensor_new: rank %d; 0 to %d with a shape is allowed", rank,
+                         CAIRN_MAX_RANK);
+    if ((status = handles_enter(rt))) return status;
+    status = tensor_new(&rt->device, &rt->tensors, type, rank, shape, &t);
+    if (!status) *tensor = &t->view;
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_tensor_free(cairn_runtime *rt, cairn_tensor *tensor) {
+    tensor_owned *t;
+    cairn_status status;
+    if (!tensor) return CAIRN_OK;
+    t = tensor_find(rt->tensors, tensor);
+    if (!t)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "tensor_free: not a tensor of this runtime (a view frees nothing)");
+    if ((status = handles_enter(rt))) return status;
+    tensor_free(&rt->device, t);
+    return handles_leave(rt, CAIRN_OK);
+}
+
+cairn_status cairn_tensor_write(cairn_runtime *rt, cairn_tensor *tensor, const void *host,
+                                size_t bytes) {
+    cairn_status status = tensor_check_copy(&rt->base, "tensor_write", tensor, host, bytes);
+    if (status || (status = handles_enter(rt))) return status;
+    status = dev_upload(&rt->device, tensor_data(tensor), host, bytes);
+    if (!status) status = dev_sync(&rt->device);
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_tensor_read(cairn_runtime *rt, const cairn_tensor *tensor, void *host,
+                               size_t bytes) {
+    cairn_status status = tensor_check_copy(&rt->base, "tensor_read", tensor, host, bytes);
+    if (status || (status = handles_enter(rt))) return status;
+    status = dev_download(&rt->device, host, tensor_data(tensor), bytes);
+    if (!status) status = dev_check_error_word(&rt->device);
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_tensor_load(cairn_runtime *rt, const char *path, cairn_tensor **tensor) {
+    tensor_owned *t = NULL;
+    cairn_status status;
+    *tensor = NULL;
+    if ((status = handles_enter(rt))) return status;
+    status = npy_load(&rt->device, &rt->tensors, path, &t);
+    if (!status) *tensor = &t->view;
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_tensor_save(cairn_runtime *rt, const cairn_tensor *tensor, const char *path) {
+    size_t bytes = 0;
+    cairn_status status;
+    if (tensor && cairn_tensor_type(tensor) && tensor_elements(tensor) >= 0)
+        bytes = (size_t)tensor_elements(tensor) * cairn_type_bytes(cairn_tensor_type(tensor));
+    status = tensor_check_copy(&rt->base, "tensor_save", tensor, path, bytes);
+    if (status || (status = handles_enter(rt))) return status;
+    return handles_leave(rt, npy_save(&rt->device, tensor, path));
+}
+
+/* ---- streams ------------------------------------------------------------------------------------*/
+
+cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream) {
+    device *dev = &rt->device;
+    cairn_stream *s = (cairn_stream *)base_new(&rt->base, 1, sizeof *s);
+    cairn_status status = CAIRN_OK;
+    *stream = NULL;
+    if (!s) return base_no_memory(&rt->base, "a stream", sizeof *s);
+    if (!(status = handles_enter(rt))) {
+        int result = 0;
+        if (dev->cuda) result = (int)dev->drv->cuStreamCreateWithPriority(&s->stream, 1, 0);
+        if (result) status = drv_fail(&rt->base, dev->drv, result, "cuStreamCreateWithPriority");
+        dev_leave(dev);
+    }
+    if (status) {
+        base_delete(&rt->base, s, 1, sizeof *s);
+        return status;
+    }
+    s->next = rt->streams;
+    rt->streams = s;
+    return *stream = s, CAIRN_OK;
+}
+
+cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream) {
+    if (rt->capturing)
+        return base_fail(&rt->base, CAIRN_BUSY, "stream_set: a graph is being captured");
+    rt->device.stream = stream ? stream->stream : rt->device.own_stream;
+    return CAIRN_OK;
+}
+
+cairn_status cairn_stream_sync(cairn_runtime *rt, cairn_stream *stream) {
+    device *dev = &rt->device;
+    void *current = dev->stream;
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    dev->stream = stream ? stream->stream : dev->own_stream;
+    status = dev_sync(dev);
+    dev->stream = current;
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_stream_free(cairn_runtime *rt, cairn_stream *stream) {
+    device *dev = &rt->device;
+    cairn_stream **at = &rt->streams;
+    cairn_status status;
+    if (!stream) return CAIRN_OK;
+    while (*at && *at != stream) at = &(*at)->next;
+    if (!*at)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "stream_free: not a stream of this runtime");
+    status = cairn_stream_sync(rt, stream);
+    if (dev->stream == stream->stream) dev->stream = dev->own_stream;
+    *at = stream->next;
+    if (dev->cuda && !handles_enter(rt)) {
+        dev->drv->cuStreamDestroy(stream->stream);
+        dev_leave(dev);
+    }
+    base_delete(&rt->base, stream, 1, sizeof *stream);
+    return status;
+}
+
+/* ---- events -------------------------------------------------------------------------------------*/
+
+cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event) {
+    device *dev = &rt->device;
+    cairn_event *e = (cairn_event *)base_new(&rt->base, 1, sizeof *e);
+    cairn_status status;
+    *event = NULL;
+    if (!e) return base_no_memory(&rt->base, "an event", sizeof *e);
+    if (!(status = handles_enter(rt))) {
+        int result = dev->cuda ? (int)dev->drv->cuEventCreate(&e->event, 0) : 0;
+        if (result) status = drv_fail(&rt->base, dev->drv, result, "cuEventCreate");
+        dev_leave(dev);
+    }
+    if (status) {
+        base_delete(&rt->base, e, 1, sizeof *e);
+        return status;
+    }
+    e->next = rt->events;
+    rt->events = e;
+    return *event = e, CAIRN_OK;
+}
+
+cairn_status cairn_event_record(cairn_runtime *rt, cairn_event *event) {
+    device *dev = &rt->device;
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    if (dev->cuda) {
+        int result = (int)dev->drv->cuEventRecord(event->event, dev->stream);
+        if (result) status = drv_fail(&rt->base, dev->drv, result, "cuEventRecord");
+    } else {
+        event->us = os_now_us();
+    }
+    event->recorded = !status;
+    return handles_leave(rt, status);
+}
+
+static cairn_status handles_check_recorded(cairn_runtime *rt, const cairn_event *event,
+                                           const char *call) {
+    if (event && event->recorded) return CAIRN_OK;
+    return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "%s: the event was never recorded", call);
+}
+
+cairn_status cairn_event_wait(cairn_runtime *rt, cairn_event *event) {
+    device *dev = &rt->device;
+    cairn_status status = handles_check_recorded(rt, event, "event_wait");
+    if (status || !dev->cuda || (status = handles_enter(rt))) return status;
+    {
+        int result = (int)dev->drv->cuStreamWaitEvent(dev->stream, event->event, 0);
+        if (result) status = drv_fail(&rt->base, dev->drv, result, "cuStreamWaitEvent");
+    }
+    return handles_leave(rt, status);
+}
+
+static cairn_status handles_elapsed_cuda(device *dev, cairn_event *from, cairn_event *to,
+                                         double *microseconds) {
+    float milliseconds = 0;
+    DEV_TRY(dev, cuEventSynchronize(to->event));
+    DEV_TRY(dev, cuEventElapsedTime(&milliseconds, from->event, to->event));
+    *microseconds = (double)milliseconds * 1000.0;
+    return CAIRN_OK;
+}
+
+cairn_status cairn_event_elapsed(cairn_runtime *rt, cairn_event *from, cairn_event *to,
+                                 double *microseconds) {
+    cairn_status status;
+    if ((status = handles_check_recorded(rt, from, "event_elapsed")) ||
+        (status = handles_check_recorded(rt, to, "event_elapsed")))
+        return status;
+    if (!rt->device.cuda) {
+        *microseconds = (double)(to->us - from->us);
+        return CAIRN_OK;
+    }
+    if ((status = handles_enter(rt))) return status;
+    return handles_leave(rt, handles_elapsed_cuda(&rt->device, from, to, microseconds));
+}
+
+cairn_status cairn_event_free(cairn_runtime *rt, cairn_event *event) {
+    cairn_event **at = &rt->events;
+    if (!event) return CAIRN_OK;
+    while (*at && *at != event) at = &(*at)->next;
+    if (!*at)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "event_free: not an event of this runtime");
+    *at = event->next;
+    if (rt->device.cuda && !handles_enter(rt)) {
+        rt->device.drv->cuEventDestroy(event->event);
+        dev_leave(&rt->device);
+    }
+    base_delete(&rt->base, event, 1, sizeof *event);
+    return CAIRN_OK;
+}
+
+/* ---- graphs -------------------------------------------------------------------------------------*/
+
+cairn_status cairn_graph_begin(cairn_runtime *rt) {
+    cairn_status status;
+    if (!rt->device.cuda)
+        return base_fail(&rt->base, CAIRN_UNSUPPORTED, "graph_begin: the CPU backend has no graphs");
+    if (rt->capturing)
+        return base_fail(&rt->base, CAIRN_BUSY, "graph_begin: a graph is being captured already");
+    if ((status = handles_enter(rt))) return status;
+    status = dev_graph_begin(&rt->device);
+    rt->capturing = !status;
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_graph_end(cairn_runtime *rt, cairn_graph **graph) {
+    cairn_graph *g;
+    cairn_status status;
+    *graph = NULL;
+    if (!rt->capturing)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "graph_end: no graph is being captured");
+    if ((status = handles_enter(rt))) return status;
+    rt->capturing = false;
+    g = (cairn_graph *)base_new(&rt->base, 1, sizeof *g);
+    if (g) {
+        status = dev_graph_end(&rt->device, &g->graph);
+    } else {
+        dev_graph_abandon(&rt->device);
+        status = base_no_memory(&rt->base, "a graph", sizeof *g);
+    }
+    if (status) {
+        base_delete(&rt->base, g, 1, sizeof *g);
+    } else {
+        g->next = rt->graphs;
+        rt->graphs = g;
+        *graph = g;
+    }
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_graph_launch(cairn_runtime *rt, cairn_graph *graph) {
+    cairn_status status;
+    if (!graph) return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "graph_launch: graph is NULL");
+    if ((status = handles_enter(rt))) return status;
+    return handles_leave(rt, dev_graph_launch(&rt->device, &graph->graph));
+}
+
+cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph) {
+    cairn_graph **at = &rt->graphs;
+    if (!graph) return CAIRN_OK;
+    while (*at && *at != graph) at = &(*at)->next;
+    if (!*at)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "graph_free: not a graph of this runtime");
+    *at = graph->next;
+    if (!handles_enter(rt)) {
+        dev_graph_free(&rt->device, &graph->graph);
+        dev_leave(&rt->device);
+    }
+    base_delete(&rt->base, graph, 1, sizeof *graph);
+    return CAIRN_OK;
+}
+
+/* Frees every handle; for cairn_close. */
+static void handles_free_all(cairn_runtime *rt) {
+    while (rt->graphs) cairn_graph_free(rt, rt->graphs);
+    while (rt->events) cairn_event_free(rt, rt->events);
+    while (rt->streams) cairn_stream_free(rt, rt->streams);
+    while (rt->tensors) cairn_tensor_free(rt, &rt->tensors->view);
+}
