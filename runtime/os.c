@@ -3,7 +3,7 @@
  * whole-file reads and atomic writes on top.
  *
  * Paths are UTF-8. A raw call returns a value >= 0, or a negative errno code on every system, so
- * that callers and tests speak of ENOSPC alike everywhere. Tests put faults into `os_calls`; nothing
+ * that callers and tests speak of ENOSPC alike everywhere. Tests put faults into `os_calls`; no one
  * else writes to it. */
 #if defined(__STDC_NO_ATOMICS__) || (defined(_MSC_VER) && !defined(__clang__))
 #define OS_STDATOMIC 0
@@ -70,7 +70,7 @@ static const char *os_error_text(int code) {
     return "the system refused";
 }
 
-/* ---- 32-bit atomics, sequentially consistent --------------------------------------------------- */
+/* ---- 32-bit atomics, sequentially consistent ------------------------------------------------- */
 
 #if OS_STDATOMIC
 typedef atomic_int os_atomic;

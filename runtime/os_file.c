@@ -1,6 +1,6 @@
 /* os_file: whole files, maps, atomic writes, libraries and threads, over the table of raw calls.
- * The same on every system. Interrupted and short reads and writes are gone on with here, so that no
- * other room meets them. */
+ * The same on every system. Interrupted and short reads and writes are gone on with here, so that
+ * no other room meets them. */
 
 static cairn_status os_fail(base *b, int error, const char *verb, const char *path) {
     cairn_status status = error == -ENOENT || error == -ENOTDIR ? CAIRN_FILE_NOT_FOUND
@@ -8,7 +8,7 @@ static cairn_status os_fail(base *b, int error, const char *verb, const char *pa
     return base_fail(b, status, "%s: cannot %s: %s (%d)", path, verb, os_error_text(error), -error);
 }
 
-/* ---- reading -------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* Appends up to the end of the file; 0 or a negative errno code. */
 static int os_read_rest(base *b, int64_t file, base_text *out) {
@@ -71,7 +71,7 @@ BASE_UNUSED static void os_map_close(os_map *map) {
     memset(map, 0, sizeof *map);
 }
 
-/* ---- writing -------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static int os_write_all(int64_t file, const void *data, size_t bytes) {
     const uint8_t *at = (const uint8_t *)data;
@@ -160,7 +160,7 @@ BASE_UNUSED static bool os_directory_of(const char *path, char *out, size_t out_
     return true;
 }
 
-/* ---- libraries and threads ------------------------------------------------------------------------ */
+/* ---- libraries and threads ------------------------------------------------------------------- */
 
 /* NULL when it cannot be opened; `why` then holds the system's reason. */
 BASE_UNUSED static void *os_library_open(const char *path, char *why, size_t why_bytes) {

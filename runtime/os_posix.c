@@ -15,7 +15,7 @@ typedef struct os_thread { pthread_t id; void (*run)(void *); void *context; } o
 typedef pthread_mutex_t os_mutex;
 typedef pthread_cond_t os_cond;
 
-/* ---- files -------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static int64_t os_posix_open(const char *path, int mode) {
     int flags = mode == OS_OPEN_CREATE ? O_WRONLY | O_CREAT | O_EXCL : O_RDONLY;
@@ -84,9 +84,10 @@ static void *os_posix_map(int64_t file, size_t bytes) {
 
 static void os_posix_unmap(void *address, size_t bytes) { munmap(address, bytes); }
 
-/* ---- dynamic libraries --------------------------------------------------------------------------- */
+/* ---- dynamic libraries ----------------------------------------------------------------------- */
 
-static void *os_posix_library_open(const char *path, bool loaded_only, char *why, size_t why_bytes) {
+static void *os_posix_library_open(const char *path, bool loaded_only, char *why,
+                                   size_t why_bytes) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | (loaded_only ? RTLD_NOLOAD : 0));
     const char *text = library ? "" : dlerror();
     if (why_bytes) snprintf(why, why_bytes, "%s", text ? text : "not loaded");
@@ -112,7 +113,7 @@ BASE_UNUSED static bool os_library_path(os_function function, char *path, size_t
     return (size_t)snprintf(path, path_bytes, "%s", info.dli_fname) < path_bytes;
 }
 
-/* ---- threads -------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static void *os_posix_thread_main(void *context) {
     os_thread *thread = (os_thread *)context;
@@ -167,7 +168,7 @@ BASE_UNUSED static void os_cond_signal(os_cond *c) { pthread_cond_signal(c); }
 BASE_UNUSED static void os_cond_broadcast(os_cond *c) { pthread_cond_broadcast(c); }
 BASE_UNUSED static void os_cond_destroy(os_cond *c) { pthread_cond_destroy(c); }
 
-/* ---- clocks, processors, process ------------------------------------------------------------------ */
+/* ---- clocks, processors, process ------------------------------------------------------------- */
 
 static int64_t os_posix_clock_us(clockid_t clock) {
     struct timespec now;

@@ -33,7 +33,7 @@ static bool os_win32_narrow(const wchar_t *path, char *out, size_t bytes) {
     return WideCharToMultiByte(CP_UTF8, 0, path, -1, out, limit, NULL, NULL) > 0;
 }
 
-/* ---- files -------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static int64_t os_win32_open(const char *path, int mode) {
     wchar_t wide[OS_PATH_BYTES];
@@ -175,10 +175,11 @@ static void os_win32_unmap(void *address, size_t bytes) {
     UnmapViewOfFile(address);
 }
 
-/* ---- dynamic libraries --------------------------------------------------------------------------- */
+/* ---- dynamic libraries ----------------------------------------------------------------------- */
 
 /* Without the error mode a missing dependency would put a dialog before the user. */
-static void *os_win32_library_open(const char *path, bool loaded_only, char *why, size_t why_bytes) {
+static void *os_win32_library_open(const char *path, bool loaded_only, char *why,
+                                   size_t why_bytes) {
     wchar_t wide[OS_PATH_BYTES];
     DWORD mode = 0;
     HMODULE library = NULL;
@@ -213,7 +214,7 @@ BASE_UNUSED static bool os_library_path(os_function function, char *path, size_t
     return size > 0 && size < OS_PATH_BYTES && os_win32_narrow(wide, path, path_bytes);
 }
 
-/* ---- threads -------------------------------------------------------------------------------------- */
+/* ---- threads --------------------------------------------------------------------------------- */
 
 static DWORD WINAPI os_win32_thread_main(LPVOID context) {
     os_thread *thread = (os_thread *)context;
@@ -255,7 +256,7 @@ BASE_UNUSED static void os_cond_signal(os_cond *c) { WakeConditionVariable(c); }
 BASE_UNUSED static void os_cond_broadcast(os_cond *c) { WakeAllConditionVariable(c); }
 BASE_UNUSED static void os_cond_destroy(os_cond *c) { (void)c; }
 
-/* ---- clocks, processors, process ------------------------------------------------------------------ */
+/* ---- clocks, processors, process ------------------------------------------------------------- */
 
 /* Monotonic, from an arbitrary start. */
 BASE_UNUSED static int64_t os_now_us(void) {

@@ -5,7 +5,7 @@
 
 static const os_call_table *whole;
 
-/* ---- faults: the n-th call of one kind fails -------------------------------------------------- */
+/* ---- faults: the n-th call of one kind fails ------------------------------------------------- */
 
 static int fault_left = -1, fault_code = EIO;
 static size_t fault_short; /* reads and writes give at most this many bytes; 0: no limit */
@@ -43,7 +43,7 @@ static void arm(int nth, int code) {
 
 static void disarm(void) { os_calls = *whole; fault_left = -1; fault_short = 0; }
 
-/* ---- files --------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static char folder[256];
 static char *in_folder(const char *name) {
@@ -162,7 +162,7 @@ static void test_read_faults(base *b) {
     os_calls.remove(path);
 }
 
-/* ---- threads and libraries ---------------------------------------------------------------------- */
+/* ---- threads and libraries ------------------------------------------------------------------- */
 
 typedef struct shared { os_mutex lock; os_cond turn; os_atomic sum; int stage; } shared;
 
