@@ -174,8 +174,239 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 /* ---- 5  Config --------------------------------------------------------------------------------- */
 /* generated from gen/schema.lua: begin config */
-typedef struct cairn_config cairn_config;
+/* The values that a name may have: X(constant, code, "name in Lua", landed, meaning). A value that
+ * has not landed is an error that says so. */
+#define CAIRN_VALUE(constant, code, text, landed, meaning) constant = code,
+
+#define CAIRN_MAX_LAYERS 512
+
+#define CAIRN_DRAFTER_TABLE(X)                                                       \
+    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                         \
+      "prompt lookup: what followed the same tokens before")                         \
+    X(CAIRN_DRAFTER_MTP, 1, "mtp", false,                                            \
+      "mask tokens, gated LoRA and a sampler head of the model itself")              \
+    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step") \
+    X(CAIRN_DRAFTER_NONE, 3, "none", true, "plain decoding")
+typedef enum cairn_drafter {
+    CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT
+} cairn_drafter;
+
+#define CAIRN_PAGE_SOURCE_TABLE(X)                                                       \
+    X(CAIRN_SOURCE_MINMAX, 0, "minmax", true,                                            \
+      "sum over d of max(q_d lo_d, q_d hi_d), an upper bound of the page's scores")      \
+    X(CAIRN_SOURCE_MEAN, 1, "mean", true, "q . mean(k)")                                 \
+    X(CAIRN_SOURCE_LANDMARK, 2, "landmark", false, "q . k of the page's landmark token")
+typedef enum cairn_page_source {
+    CAIRN_PAGE_SOURCE_TABLE(CAIRN_VALUE) CAIRN_SOURCE_COUNT
+} cairn_page_source;
+
+#define CAIRN_PAGE_STRATEGY_TABLE(X)                                                     \
+    X(CAIRN_STRATEGY_GROUP, 0, "group", true, "sum over the query heads of a KV head")   \
+    X(CAIRN_STRATEGY_HEAD, 1, "head", true, "maximum over the query heads of a KV head") \
+    X(CAIRN_STRATEGY_SOFTMAX_HEAD, 2, "softmax_head", false,                             \
+      "sum of each head's softmax over the pages")
+typedef enum cairn_page_strategy {
+    CAIRN_PAGE_STRATEGY_TABLE(CAIRN_VALUE) CAIRN_STRATEGY_COUNT
+} cairn_page_strategy;
+
+#define CAIRN_ATTENTION_FORM_TABLE(X)                                                             \
+    X(CAIRN_FORM_FLAT, 0, "flat", true, "one softmax over all selected tokens")                   \
+    X(CAIRN_FORM_TWO_LEVEL, 1, "two_level", false, "softmax inside each page, then page weights")
+typedef enum cairn_attention_form {
+    CAIRN_ATTENTION_FORM_TABLE(CAIRN_VALUE) CAIRN_FORM_COUNT
+} cairn_attention_form;
+
+#define CAIRN_LANDMARK_POSITION_TABLE(X)                                               \
+    X(CAIRN_LANDMARK_PREVIOUS, 0, "previous", true,                                    \
+      "a landmark takes the position of the token before it")                          \
+    X(CAIRN_LANDMARK_NEXT, 1, "next", false, "a landmark takes a position of its own")
+typedef enum cairn_landmark_position {
+    CAIRN_LANDMARK_POSITION_TABLE(CAIRN_VALUE) CAIRN_LANDMARK_COUNT
+} cairn_landmark_position;
+
+#define CAIRN_KV_DTYPE_TABLE(X)                                            \
+    X(CAIRN_KV_F16, 0, "f16", true, "2 bytes a value")                     \
+    X(CAIRN_KV_BF16, 1, "bf16", false, "2 bytes a value")                  \
+    X(CAIRN_KV_F32, 2, "f32", false, "4 bytes a value")                    \
+    X(CAIRN_KV_E4M3, 3, "e4m3", false, "1 byte a value, scales beside it")
+typedef enum cairn_kv_dtype {
+    CAIRN_KV_DTYPE_TABLE(CAIRN_VALUE) CAIRN_KV_COUNT
+} cairn_kv_dtype;
+
+#define CAIRN_SAMPLING_ORDER_TABLE(X)                                                         \
+    X(CAIRN_ORDER_TOP_K_FIRST, 0, "top_k_first", true, "top_k, then top_p over what is left") \
+    X(CAIRN_ORDER_TOP_P_FIRST, 1, "top_p_first", false,                                       \
+      "top_p over the whole vocabulary, then top_k")
+typedef enum cairn_sampling_order {
+    CAIRN_SAMPLING_ORDER_TABLE(CAIRN_VALUE) CAIRN_ORDER_COUNT
+} cairn_sampling_order;
+
+#define CAIRN_CACHE_MODE_TABLE(X)                                                          \
+    X(CAIRN_CACHE_READ_WRITE, 0, "read-write", true, "kernels are stored and found again") \
+    X(CAIRN_CACHE_READ_ONLY, 1, "read-only", true,                                         \
+      "nothing is written: a filled cache that ships with the app")                        \
+    X(CAIRN_CACHE_MEMORY, 2, "memory", true, "kept while the runtime lives")               \
+    X(CAIRN_CACHE_OFF, 3, "off", true, "every kernel is compiled anew")
+typedef enum cairn_cache_mode {
+    CAIRN_CACHE_MODE_TABLE(CAIRN_VALUE) CAIRN_CACHE_COUNT
+} cairn_cache_mode;
+
+#define CAIRN_BACKEND_TABLE(X)                                                           \
+    X(CAIRN_BACKEND_AUTO, 0, "auto", true, "cuda where there is a usable GPU, else cpu") \
+    X(CAIRN_BACKEND_CUDA, 1, "cuda", true, "an NVIDIA GPU")                              \
+    X(CAIRN_BACKEND_CPU, 2, "cpu", true, "threads and SIMD")
+typedef enum cairn_backend {
+    CAIRN_BACKEND_TABLE(CAIRN_VALUE) CAIRN_BACKEND_COUNT
+} cairn_backend;
+
+/* Which pages a query attends; all hot. */
+typedef struct cairn_selection {
+    cairn_page_source source;   /* how a page is scored against a query; minmax, mean, landmark;
+                                 * default "minmax" */
+    cairn_page_strategy strategy;
+                                /* how the scores of the query heads of one KV head become one;
+                                 * group, head, softmax_head; default "group" */
+    cairn_attention_form form;  /* how the selected pages are attended; flat, two_level; default
+                                 * "flat" */
+    int32_t window;             /* latest tokens always attended, grown to a page's start; 0:
+                                 * none but the own page; 0 to 4194304; default 512 */
+    int32_t sinks;              /* first tokens always attended; 0 to 65536; default 4 */
+    uint64_t layers[CAIRN_MAX_LAYERS / 64];
+                                /* bit l % 64 of word l / 64: layer l selects; all by default */
+    uint8_t reserved[168];      /* zero: room for fields to come */
+} cairn_selection;
+
+/* How the next token is drawn; all hot. */
+typedef struct cairn_sampling {
+    float temperature;          /* 0: greedy; 0 to 100; default 0.0 */
+    int32_t top_k;              /* most likely tokens kept; 0: all; 0 to 1048576; default 0 */
+    float top_p;                /* smallest set of tokens reaching this probability; 1: all;
+                                 * above 0, up to 1; default 1.0 */
+    float min_p;                /* tokens at least this likely relative to the best; 0: all; 0
+                                 * to 1; default 0.0 */
+    cairn_sampling_order order; /* which of top_k and top_p comes first; top_k_first,
+                                 * top_p_first; default "top_k_first" */
+    float repetition_penalty;   /* logits of tokens already in the sequence are divided
+                                 * (positive) or multiplied by it; above 0, up to 100; default
+                                 * 1.0 */
+    int64_t seed;               /* Philox key; same seed, same text; 0 to 2^63-1; default 1 */
+    uint8_t reserved[96];       /* zero: room for fields to come */
+} cairn_sampling;
+
+/* Head shapes for kernels and ops used without a model. */
+typedef struct cairn_shape {
+    int32_t heads;              /* query heads, a multiple of kv_heads; 1 to 1024; default 32 */
+    int32_t kv_heads;           /* KV heads; 1 to 1024; default 8 */
+    int32_t head_dim;           /* values per head; 16 to 256, a multiple of 16; default 128 */
+    uint8_t reserved[52];       /* zero: room for fields to come */
+} cairn_shape;
+
+/* Force one route of an op, for tests and tuning; all hot. */
+typedef struct cairn_routes {
+    char topk[16];              /* route of topk; auto; default "auto" */
+    uint8_t reserved[1008];     /* zero: room for fields to come */
+} cairn_routes;
+
+/* Device memory. */
+typedef struct cairn_memory {
+    int32_t budget_mb;          /* device memory for model and KV pages; 0: what is free; 0 to
+                                 * 16777216; default 0 */
+    uint8_t reserved[60];       /* zero: room for fields to come */
+} cairn_memory;
+
+/* Kernel compilation. */
+typedef struct cairn_jit {
+    char cache_dir[512];        /* folder of compiled kernels; "auto": the user's cache folder;
+                                 * up to 511 bytes; default "auto" */
+    cairn_cache_mode cache;     /* what the cache may do; read-write, read-only, memory, off;
+                                 * default "read-write" */
+    bool quick;                 /* compile fast rather than for speed, while editing kernels;
+                                 * true, false; default false */
+    int32_t threads;            /* compile threads; 0: chosen from the cores; 0 to 256; default
+                                 * 0 */
+    uint8_t reserved[500];      /* zero: room for fields to come */
+} cairn_jit;
+
+/* The whole config. Hot fields change between steps of a running program (cairn_reload); the others
+ * are fixed at open. */
+typedef struct cairn_config {
+    uint32_t struct_size;       /* sizeof(cairn_config) as the caller compiled it */
+    int32_t page_size;          /* tokens per KV page, landmark slot included; 16, 32, 64, 128,
+                                 * 256; default 64 */
+    int32_t topk;               /* pages kept per KV head, besides sinks, window and the
+                                 * unfinished page; 1 to 4096; default 32; hot */
+    int32_t draft_length;       /* tokens drafted per step; 0 to 16; default 4; hot */
+    cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
+                                 * model, none; default "ngram"; hot */
+    cairn_selection selection;  /* which pages a query attends */
+    cairn_landmark_position landmark_position;
+                                /* position that a landmark token takes, for models trained with
+                                 * landmarks; previous, next; default "previous" */
+    cairn_kv_dtype kv_dtype;    /* element type of the KV cache; f16, bf16, f32, e4m3; default
+                                 * "f16" */
+    int32_t max_batch;          /* sequences decoded together; 1 to 1024; default 8 */
+    int32_t max_seq_len;        /* longest sequence; 0: the model's; 0 to 4194304; default 0 */
+    int32_t prefill_chunk;      /* prompt tokens per forward; 16 to 16384; default 512 */
+    cairn_sampling sampling;    /* how the next token is drawn */
+    int32_t stop_count;         /* strings in use */
+    char stop[16][128];         /* strings that end a generation; up to 16 strings of 127 bytes;
+                                 * default {}; hot */
+    cairn_shape shape;          /* head shapes for kernels and ops used without a model */
+    cairn_routes routes;        /* force one route of an op, for tests and tuning */
+    cairn_memory memory;        /* device memory */
+    cairn_jit jit;              /* kernel compilation */
+    cairn_backend backend;      /* where ops run; auto, cuda, cpu; default "auto" */
+    int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
+    int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0 */
+    bool graphs;                /* run a decode step as one CUDA graph; true, false; default
+                                 * true */
+    bool deterministic;         /* results do not depend on the batch, on drafts riding along,
+                                 * nor on the run; true, false; default true */
+    cairn_log_level log;        /* what reaches the log callback; off, error, warn, info, debug;
+                                 * default "info"; hot */
+
+    /* From the host program, not from Lua; a reload keeps what open was given. */
+    cairn_allocator allocator;                  /* host memory; realloc NULL: the C library's */
+    cairn_device_allocator device_allocator;    /* device memory; alloc NULL: the driver's */
+    cairn_log_callback log_callback;            /* NULL: silent */
+    void *log_user;
+    cairn_progress_callback progress_callback;  /* while kernels compile; NULL: none */
+    void *progress_user;
+    void *context;                              /* CUcontext to run in; NULL: the device's
+                                                 * primary context */
+    void *stream;                               /* CUstream to enqueue on; NULL: one of our own */
+    char driver_path[512];                      /* libcuda to load; "": searched, see `cairn
+                                                 * info` */
+    char nvrtc_path[512];                       /* libnvrtc to load; "": searched */
+} cairn_config;
 /* generated: end config */
+
+/* Every default. Sets all of *config, whatever was there; so do load and parse. [any thread] */
+CAIRN_API void cairn_config_default(cairn_config *config);
+
+/* Runs a Lua file, or `bytes` of Lua text called `name` in messages, that returns a table, in a
+ * sandbox with limits on time and memory, and checks every field. All mistakes, one a line as
+ * `config.lua:12: page_size = 48 is not allowed (16, 32, 64, 128, 256); did you mean 64?`, go to
+ * error[error_bytes] (may be NULL, 0; cut with a line `and N more` when it is small). After a
+ * failure *config holds the defaults. [any thread]
+ * Errors: INVALID_CONFIG, FILE_NOT_FOUND, FILE_ERROR, OUT_OF_MEMORY, UNSUPPORTED (no Lua). */
+CAIRN_API cairn_status cairn_config_load(const char *path, cairn_config *config, char *error,
+                                         size_t error_bytes);
+CAIRN_API cairn_status cairn_config_parse(const char *text, size_t bytes, const char *name,
+                                          cairn_config *config, char *error, size_t error_bytes);
+
+/* Checks a config filled by hand and copies it to *checked: fields that an older caller's struct
+ * lacks get their defaults. *checked may be config itself when the sizes agree; after a failure it
+ * holds the defaults. [any thread] Errors: INVALID_CONFIG, VERSION_MISMATCH (a struct_size of no
+ * version, or one newer than this runtime with fields set that it does not know). */
+CAIRN_API cairn_status cairn_config_check(const cairn_config *config, cairn_config *checked,
+                                          char *error, size_t error_bytes);
+
+#define CAIRN_CONFIG_TEXT_BYTES 16384 /* enough for any config */
+
+/* Lua text that loads to the same config, the host program's fields aside, NUL-terminated.
+ * [any thread] Errors: INVALID_ARGUMENT when it does not fit; text is "" then. */
+CAIRN_API cairn_status cairn_config_dump(const cairn_config *config, char *text, size_t bytes);
 
 /* ---- 6  Runtime -------------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
 -- and may read with out.read(path) and out.list(folder, lua_pattern).
 
 local generators = {
+  "config",  -- gen/schema.lua -> runtime.h, runtime/generated, README.md, scripts/editor, tests
   "scripts", -- scripts/cli and scripts/bench -> runtime/generated/scripts.h
   "readme",  -- README.md: troubleshooting by status name
 }
@@ -69,7 +70,7 @@ local out = {
 }
 
 local wanted = { table.unpack(arg) }
-local check = wanted[1] == "check"
+local check = wanted[1] == "check" or wanted[1] == "--check"
 if check then table.remove(wanted, 1) end
 
 for _, name in ipairs(generators) do

@@ -1,0 +1,171 @@
+-- The config, once: every field with its type, default, range, unit and meaning. From here come the
+-- C struct and its defaults, the parser's and validator's tables, the README's table, the editor
+-- annotations and the fuzz dictionary (gen/config.lua).
+--
+-- A value whose code has landed says `true` behind its name; `false` makes it an error that says so.
+-- From the first release on, append fields at the end of their struct only: older callers' structs
+-- stay a prefix.
+--
+-- field:  name, type, default, doc, and as they apply
+--   unit      what the number counts
+--   min, max  bounds, both allowed; `above` instead of min: the bound itself is not allowed
+--   multiple  of which an int must be one
+--   allowed   the only ints there are
+--   enum      name of the value table, for type "enum"
+--   bytes     room for a string, its NUL included; count: how many strings
+--   values    the only strings there are, for type "choice"
+--   hot       true: changes between steps of a running program; else it is fixed at open
+
+local max_int = 2147483647
+
+-- Value tables: C enum cairn_<name>, constants <prefix>_<VALUE>. { text, landed, doc }, codes from 0.
+local enums = {
+  { name = "drafter", prefix = "CAIRN_DRAFTER", values = {
+    { "ngram", true, "prompt lookup: what followed the same tokens before" },
+    { "mtp", false, "mask tokens, gated LoRA and a sampler head of the model itself" },
+    { "model", false, "a smaller model drafts step by step" },
+    { "none", true, "plain decoding" } } },
+  { name = "page_source", prefix = "CAIRN_SOURCE", values = {
+    { "minmax", true, "sum over d of max(q_d lo_d, q_d hi_d), an upper bound of the page's scores" },
+    { "mean", true, "q . mean(k)" },
+    { "landmark", false, "q . k of the page's landmark token" } } },
+  { name = "page_strategy", prefix = "CAIRN_STRATEGY", values = {
+    { "group", true, "sum over the query heads of a KV head" },
+    { "head", true, "maximum over the query heads of a KV head" },
+    { "softmax_head", false, "sum of each head's softmax over the pages" } } },
+  { name = "attention_form", prefix = "CAIRN_FORM", values = {
+    { "flat", true, "one softmax over all selected tokens" },
+    { "two_level", false, "softmax inside each page, then page weights" } } },
+  { name = "landmark_position", prefix = "CAIRN_LANDMARK", values = {
+    { "previous", true, "a landmark takes the position of the token before it" },
+    { "next", false, "a landmark takes a position of its own" } } },
+  { name = "kv_dtype", prefix = "CAIRN_KV", values = {
+    { "f16", true, "2 bytes a value" }, { "bf16", false, "2 bytes a value" },
+    { "f32", false, "4 bytes a value" }, { "e4m3", false, "1 byte a value, scales beside it" } } },
+  { name = "sampling_order", prefix = "CAIRN_ORDER", values = {
+    { "top_k_first", true, "top_k, then top_p over what is left" },
+    { "top_p_first", false, "top_p over the whole vocabulary, then top_k" } } },
+  { name = "cache_mode", prefix = "CAIRN_CACHE", values = {
+    { "read-write", true, "kernels are stored and found again" },
+    { "read-only", true, "nothing is written: a filled cache that ships with the app" },
+    { "memory", true, "kept while the runtime lives" },
+    { "off", true, "every kernel is compiled anew" } } },
+  { name = "backend", prefix = "CAIRN_BACKEND", values = {
+    { "auto", true, "cuda where there is a usable GPU, else cpu" },
+    { "cuda", true, "an NVIDIA GPU" }, { "cpu", true, "threads and SIMD" } } },
+  -- Declared in runtime.h section 4, which the callbacks need.
+  { name = "log_level", prefix = "CAIRN_LOG", declared = true, values = {
+    { "off", true }, { "error", true }, { "warn", true }, { "info", true }, { "debug", true } } },
+}
+
+local function route(op, values)
+  return { name = op, type = "choice", bytes = 16, default = "auto", values = values, hot = true,
+           doc = "route of " .. op }
+end
+
+-- Groups are structs of a fixed size, the rest of it reserved for fields to come.
+local fields = {
+  { name = "page_size", type = "int", default = 64, allowed = { 16, 32, 64, 128, 256 },
+    unit = "tokens", doc = "tokens per KV page, landmark slot included" },
+  { name = "topk", type = "int", default = 32, min = 1, max = 4096, unit = "pages", hot = true,
+    doc = "pages kept per KV head, besides sinks, window and the unfinished page" },
+  { name = "draft_length", type = "int", default = 4, min = 0, max = 16, unit = "tokens", hot = true,
+    doc = "tokens drafted per step" },
+  { name = "drafter", type = "enum", enum = "drafter", default = "ngram", hot = true,
+    doc = "what drafts the tokens that a step verifies" },
+  { name = "selection", type = "group", struct = "cairn_selection", bytes = 256, hot = true,
+    doc = "which pages a query attends", fields = {
+      { name = "source", type = "enum", enum = "page_source", default = "minmax",
+        doc = "how a page is scored against a query" },
+      { name = "strategy", type = "enum", enum = "page_strategy", default = "group",
+        doc = "how the scores of the query heads of one KV head become one" },
+      { name = "form", type = "enum", enum = "attention_form", default = "flat",
+        doc = "how the selected pages are attended" },
+      { name = "window", type = "int", default = 512, min = 0, max = 4194304, unit = "tokens",
+        doc = "latest tokens always attended, grown to a page's start; 0: none but the own page" },
+      { name = "sinks", type = "int", default = 4, min = 0, max = 65536, unit = "tokens",
+        doc = "first tokens always attended" },
+      { name = "layers", type = "layers", default = "all",
+        doc = "layers that select, \"all\", \"none\" (dense) or a list of layer numbers from 0" } } },
+  { name = "landmark_position", type = "enum", enum = "landmark_position", default = "previous",
+    doc = "position that a landmark token takes, for models trained with landmarks" },
+  { name = "kv_dtype", type = "enum", enum = "kv_dtype", default = "f16",
+    doc = "element type of the KV cache" },
+  { name = "max_batch", type = "int", default = 8, min = 1, max = 1024, unit = "sequences",
+    doc = "sequences decoded together" },
+  { name = "max_seq_len", type = "int", default = 0, min = 0, max = 4194304, unit = "tokens",
+    doc = "longest sequence; 0: the model's" },
+  { name = "prefill_chunk", type = "int", default = 512, min = 16, max = 16384, unit = "tokens",
+    doc = "prompt tokens per forward" },
+  { name = "sampling", type = "group", struct = "cairn_sampling", bytes = 128, hot = true,
+    doc = "how the next token is drawn", fields = {
+      { name = "temperature", type = "float", default = 0.0, min = 0.0, max = 100.0,
+        doc = "0: greedy" },
+      { name = "top_k", type = "int", default = 0, min = 0, max = 1048576, unit = "tokens",
+        doc = "most likely tokens kept; 0: all" },
+      { name = "top_p", type = "float", default = 1.0, above = 0.0, max = 1.0,
+        doc = "smallest set of tokens reaching this probability; 1: all" },
+      { name = "min_p", type = "float", default = 0.0, min = 0.0, max = 1.0,
+        doc = "tokens at least this likely relative to the best; 0: all" },
+      { name = "order", type = "enum", enum = "sampling_order", default = "top_k_first",
+        doc = "which of top_k and top_p comes first" },
+      { name = "repetition_penalty", type = "float", default = 1.0, above = 0.0, max = 100.0,
+        doc = "logits of tokens already in the sequence are divided (positive) or multiplied by it" },
+      { name = "seed", type = "int64", default = 1, min = 0, max = math.maxinteger,
+        doc = "Philox key; same seed, same text" } } },
+  { name = "stop", type = "strings", default = {}, bytes = 128, count = 16, hot = true,
+    doc = "strings that end a generation" },
+  { name = "shape", type = "group", struct = "cairn_shape", bytes = 64,
+    doc = "head shapes for kernels and ops used without a model", fields = {
+      { name = "heads", type = "int", default = 32, min = 1, max = 1024,
+        doc = "query heads, a multiple of kv_heads" },
+      { name = "kv_heads", type = "int", default = 8, min = 1, max = 1024, doc = "KV heads" },
+      { name = "head_dim", type = "int", default = 128, min = 16, max = 256, multiple = 16,
+        doc = "values per head" } } },
+  { name = "routes", type = "group", struct = "cairn_routes", bytes = 1024, hot = true,
+    doc = "force one route of an op, for tests and tuning", fields = {
+      route("topk", { "auto" }),
+    } },
+  { name = "memory", type = "group", struct = "cairn_memory", bytes = 64,
+    doc = "device memory", fields = {
+      { name = "budget_mb", type = "int", default = 0, min = 0, max = 16777216, unit = "MiB",
+        doc = "device memory for model and KV pages; 0: what is free" } } },
+  { name = "jit", type = "group", struct = "cairn_jit", bytes = 1024,
+    doc = "kernel compilation", fields = {
+      { name = "cache_dir", type = "string", default = "auto", bytes = 512,
+        doc = "folder of compiled kernels; \"auto\": the user's cache folder" },
+      { name = "cache", type = "enum", enum = "cache_mode", default = "read-write",
+        doc = "what the cache may do" },
+      { name = "quick", type = "bool", default = false,
+        doc = "compile fast rather than for speed, while editing kernels" },
+      { name = "threads", type = "int", default = 0, min = 0, max = 256,
+        doc = "compile threads; 0: chosen from the cores" } } },
+  { name = "backend", type = "enum", enum = "backend", default = "auto",
+    doc = "where ops run" },
+  { name = "device", type = "int", default = 0, min = 0, max = 255,
+    doc = "GPU ordinal as the driver counts" },
+  { name = "threads", type = "int", default = 0, min = 0, max = 1024,
+    doc = "CPU threads; 0: one per core" },
+  { name = "graphs", type = "bool", default = true,
+    doc = "run a decode step as one CUDA graph" },
+  { name = "deterministic", type = "bool", default = true,
+    doc = "results do not depend on the batch, on drafts riding along, nor on the run" },
+  { name = "log", type = "enum", enum = "log_level", default = "info", hot = true,
+    doc = "what reaches the log callback" },
+}
+
+-- In the C struct only: what a host program hands over. A reload keeps what open was given.
+local host = {
+  { "cairn_allocator", "allocator", "host memory; realloc NULL: the C library's" },
+  { "cairn_device_allocator", "device_allocator", "device memory; alloc NULL: the driver's" },
+  { "cairn_log_callback", "log_callback", "NULL: silent" },
+  { "void *", "log_user", "" },
+  { "cairn_progress_callback", "progress_callback", "while kernels compile; NULL: none" },
+  { "void *", "progress_user", "" },
+  { "void *", "context", "CUcontext to run in; NULL: the device's primary context" },
+  { "void *", "stream", "CUstream to enqueue on; NULL: one of our own" },
+  { "char [512]", "driver_path", "libcuda to load; \"\": searched, see `cairn info`" },
+  { "char [512]", "nvrtc_path", "libnvrtc to load; \"\": searched" },
+}
+
+return { enums = enums, fields = fields, host = host, max_layers = 512, max_int = max_int }
