@@ -1,0 +1,128 @@
+#include "fibre.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define HAVE_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define HAVE_ASAN 1
+#endif
+#endif
+
+#ifdef HAVE_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#else
+#define __sanitizer_start_switch_fiber(fake, bottom, size) ((void)0)
+#define __sanitizer_finish_switch_fiber(fake, bottom, size) ((void)0)
+#define __asan_unpoison_memory_region(p, size) ((void)0)
+#endif
+
+static const size_t stack_bytes = 256 * 1024;
+
+/* ---- stacks, with a guard page below; kept for the next fibre ---- */
+
+static std::vector<void *> free_stacks;
+
+static void *take_stack() {
+    if (!free_stacks.empty()) {
+        void *stack = free_stacks.back();
+        free_stacks.pop_back();
+        return stack;
+    }
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *p = mmap(nullptr, stack_bytes + page, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED || mprotect(p, page, PROT_NONE)) abort();
+    return static_cast<char *>(p) + page;
+}
+
+/* ---- the switch: saves the callee-saved registers and swaps stacks ---- */
+
+extern "C" void cairn_fibre_switch(void **save, void *load);
+extern "C" void cairn_fibre_start();
+
+#if defined(__x86_64__)
+__asm__(".text\n.globl cairn_fibre_switch\n.type cairn_fibre_switch,@function\n"
+        "cairn_fibre_switch:\n"
+        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+        "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
+        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
+        "  ret\n"
+        ".globl cairn_fibre_start\n.type cairn_fibre_start,@function\n"
+        "cairn_fibre_start:\n  movq %rbx, %rdi\n  xorl %ebp, %ebp\n  call cairn_fibre_run\n  ud2\n");
+
+static void *first_frame(void *stack, Fibre *fibre) {
+    void **top = reinterpret_cast<void **>(static_cast<char *>(stack) + stack_bytes - 64);
+    void **frame = top - 7; /* r15 r14 r13 r12 rbx rbp return */
+    for (int i = 0; i < 7; i++) frame[i] = nullptr;
+    frame[4] = fibre;
+    frame[6] = reinterpret_cast<void *>(&cairn_fibre_start);
+    return frame;
+}
+#elif defined(__aarch64__)
+__asm__(".text\n.globl cairn_fibre_switch\n.type cairn_fibre_switch,%function\n"
+        "cairn_fibre_switch:\n"
+        "  sub sp, sp, #160\n"
+        "  stp x19, x20, [sp]\n  stp x21, x22, [sp, #16]\n  stp x23, x24, [sp, #32]\n"
+        "  stp x25, x26, [sp, #48]\n  stp x27, x28, [sp, #64]\n  stp x29, x30, [sp, #80]\n"
+        "  stp d8, d9, [sp, #96]\n  stp d10, d11, [sp, #112]\n  stp d12, d13, [sp, #128]\n"
+        "  stp d14, d15, [sp, #144]\n"
+        "  mov x9, sp\n  str x9, [x0]\n  mov sp, x1\n"
+        "  ldp x19, x20, [sp]\n  ldp x21, x22, [sp, #16]\n  ldp x23, x24, [sp, #32]\n"
+        "  ldp x25, x26, [sp, #48]\n  ldp x27, x28, [sp, #64]\n  ldp x29, x30, [sp, #80]\n"
+        "  ldp d8, d9, [sp, #96]\n  ldp d10, d11, [sp, #112]\n  ldp d12, d13, [sp, #128]\n"
+        "  ldp d14, d15, [sp, #144]\n"
+        "  add sp, sp, #160\n  ret\n"
+        ".globl cairn_fibre_start\n.type cairn_fibre_start,%function\n"
+        "cairn_fibre_start:\n  mov x0, x19\n  mov x29, xzr\n  bl cairn_fibre_run\n  brk #0\n");
+
+static void *first_frame(void *stack, Fibre *fibre) {
+    void **frame = reinterpret_cast<void **>(static_cast<char *>(stack) + stack_bytes - 64 - 160);
+    for (int i = 0; i < 20; i++) frame[i] = nullptr;
+    frame[0] = fibre;
+    frame[11] = reinterpret_cast<void *>(&cairn_fibre_start);
+    return frame;
+}
+#else
+#error "fibre.cpp: add the context switch of this architecture"
+#endif
+
+extern "C" void cairn_fibre_run(Fibre *fibre) {
+    FibreContext *r = fibre->resumer;
+    __sanitizer_finish_switch_fiber(nullptr, &r->bottom, &r->size);
+    (void)r;
+    fibre->main(fibre->argument);
+    abort();
+}
+
+void fibre_create(Fibre *fibre, void (*main)(void *), void *argument) {
+    *fibre = Fibre{nullptr, nullptr, take_stack(), main, argument, nullptr};
+    fibre->stack_pointer = first_frame(fibre->stack, fibre);
+}
+
+void fibre_destroy(Fibre *fibre, bool clean) {
+    if (!clean) __asan_unpoison_memory_region(fibre->stack, stack_bytes);
+    (void)clean;
+    free_stacks.push_back(fibre->stack);
+}
+
+void fibre_enter(Fibre *fibre, FibreContext *from) {
+    fibre->resumer = from;
+    __sanitizer_start_switch_fiber(&from->fake_stack, fibre->stack, stack_bytes);
+    cairn_fibre_switch(&from->stack_pointer, fibre->stack_pointer);
+    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
+}
+
+void fibre_leave(Fibre *fibre, FibreContext *to, bool last) {
+    __sanitizer_start_switch_fiber(last ? nullptr : &fibre->fake_stack, to->bottom, to->size);
+    (void)last;
+    cairn_fibre_switch(&fibre->stack_pointer, to->stack_pointer);
+    __sanitizer_finish_switch_fiber(fibre->fake_stack, &to->bottom, &to->size);
+}
