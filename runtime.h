@@ -455,6 +455,18 @@ typedef struct cairn_runtime_info {
 /* [owner thread] */
 CAIRN_API cairn_status cairn_info(cairn_runtime *rt, cairn_runtime_info *info);
 
+/* What the device can do at best, measured now; the ceilings that `cairn bench` divides by. */
+typedef struct cairn_floor {
+    uint32_t struct_size;
+    double read_bytes_per_second; /* plain loads over 1 GiB */
+    double launch_us;             /* one kernel launched and waited for; 0 on the CPU */
+    double stage_us;              /* one empty kernel in a graph; 0 on the CPU */
+    double dependent_stage_us;    /* the same with programmatic dependent launch */
+} cairn_floor;
+
+/* Takes about 50 ms and 1 GiB of device memory. [blocks] */
+CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
+
 /* ---- 7  Tensors, streams, events, graphs ------------------------------------------------------- */
 
 /* Element types. bf16 and e4m3 are stored in .npy files as <V2 and |V1. */
@@ -539,6 +551,214 @@ CAIRN_API cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph);
 
 /* ---- 8  Model and sessions --------------------------------------------------------------------- */
 /* ---- 9  Ops ------------------------------------------------------------------------------------ */
+/* Each op enqueues on the current stream (CPU: is done on return), writes every element of its
+ * outputs, touches nothing else, and can be captured in a graph after one call outside it. All are
+ * [owner thread]. Common errors: INVALID_ARGUMENT names the argument and nothing is written. */
+
+typedef enum cairn_order {
+    CAIRN_ORDER_POSITION = 0, /* ascending position */
+    CAIRN_ORDER_SCORE = 1     /* descending score, lowest position first among equals */
+} cairn_order;
+
+/* topk: the k highest scores of each row, exactly, for any input.
+ *
+ * Row r holds the candidates scores[r, start .. start + length); an index counts from `start` (POS).
+ * Equal scores keep the lowest position; -0 equals +0; NaN ranks below -inf. Output rows are a
+ * dense prefix of min(k, length) entries, then -1 (values: -inf). In position order without values
+ * a row of length <= k is never read. The result depends on that row alone, bit for bit.
+ * A start outside [0, n] or a length outside [0, n - start] is clamped and reported as BAD_DATA. */
+typedef struct cairn_topk_args {
+    uint32_t struct_size;
+    int32_t k;                      /* 1 to 4096; larger is slower */
+    const cairn_tensor *scores;     /* [rows, n] f32, f16 or bf16, n <= 2^22; rows may stride */
+    const cairn_tensor *lengths;    /* [rows] i32, or NULL: n - start */
+    const cairn_tensor *row_starts; /* [rows] i32, or NULL: 0 */
+    cairn_tensor *indices;          /* [rows, k] i32, out */
+    cairn_tensor *values;           /* [rows, k] f32, out, or NULL */
+    int32_t order;                  /* a cairn_order */
+    const char *route;              /* forces a route by name; NULL: the config's, "auto" */
+} cairn_topk_args;
+
+CAIRN_API cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args);
+
+/* Weights of a matrix, plain or in GGUF blocks: blocks are a u8 tensor [out, bytes of a row] whose
+ * type is named beside it; BLOCK_NONE means the tensor's own dtype, f32, f16 or bf16, [out, in]. */
+typedef enum cairn_block {
+    CAIRN_BLOCK_NONE = 0, CAIRN_BLOCK_Q4_0 = 2, CAIRN_BLOCK_Q4_1 = 3, CAIRN_BLOCK_Q8_0 = 8
+} cairn_block;
+
+/* embed: out[r] = table[ids[r]], dequantised. An id outside the table gives zeros and BAD_DATA. */
+typedef struct cairn_embed_args {
+    uint32_t struct_size;
+    int32_t block;             /* a cairn_block */
+    const cairn_tensor *ids;   /* [rows] i32 */
+    const cairn_tensor *table; /* [vocab, hidden] or blocks */
+    cairn_tensor *out;         /* [rows, hidden] f32 */
+} cairn_embed_args;
+CAIRN_API cairn_status cairn_embed(cairn_runtime *rt, const cairn_embed_args *args);
+
+/* rmsnorm: out = x * weight / sqrt(mean(x^2) + epsilon), f32 inside. out may be x. */
+typedef struct cairn_rmsnorm_args {
+    uint32_t struct_size;
+    float epsilon;              /* 0: 1e-5 */
+    const cairn_tensor *x;      /* [rows, n] f32 */
+    const cairn_tensor *weight; /* [n] f32 */
+    cairn_tensor *out;          /* [rows, n] f32 */
+} cairn_rmsnorm_args;
+CAIRN_API cairn_status cairn_rmsnorm(cairn_runtime *rt, const cairn_rmsnorm_args *args);
+
+/* rope: rotates pair j of each head by positions[r] * base^(-2j / rotary_dim). Pairs are (2j, 2j+1),
+ * or with half_split (j, j + rotary_dim / 2); what lies behind rotary_dim is copied. out may be x. */
+typedef struct cairn_rope_args {
+    uint32_t struct_size;
+    float base;                    /* 0: 10000 */
+    int32_t rotary_dim;            /* 0: head_dim; even */
+    int32_t half_split;            /* 0: interleaved */
+    const cairn_tensor *x;         /* [rows, heads, head_dim] f32 */
+    const cairn_tensor *positions; /* [rows] i32, >= 0 */
+    cairn_tensor *out;             /* as x */
+} cairn_rope_args;
+CAIRN_API cairn_status cairn_rope(cairn_runtime *rt, const cairn_rope_args *args);
+
+/* linear: out[r, o] = sum over i of x[r, i] * weight[o, i] (+ out[r, o] with accumulate), summed in
+ * f32. On the GPU x and the weights enter the product as f16; a row's result does not depend on the
+ * other rows. `in` is a multiple of 32. */
+typedef struct cairn_linear_args {
+    uint32_t struct_size;
+    int32_t block;              /* a cairn_block */
+    int32_t accumulate;         /* 1 adds to what out holds */
+    const cairn_tensor *x;      /* [rows, in] f32 */
+    const cairn_tensor *weight; /* [out, in] or blocks */
+    cairn_tensor *out;          /* [rows, out] f32 */
+} cairn_linear_args;
+CAIRN_API cairn_status cairn_linear(cairn_runtime *rt, const cairn_linear_args *args);
+
+/* swiglu: out = silu(gate) * up. out may be gate or up. */
+typedef struct cairn_swiglu_args {
+    uint32_t struct_size;
+    const cairn_tensor *gate; /* [rows, n] f32 */
+    const cairn_tensor *up;   /* [rows, n] f32 */
+    cairn_tensor *out;        /* [rows, n] f32 */
+} cairn_swiglu_args;
+CAIRN_API cairn_status cairn_swiglu(cairn_runtime *rt, const cairn_swiglu_args *args);
+
+/* THE PAGED CACHE of the ops below, one layer of it: f16 [pages, 2, kv_heads, page_size, head_dim],
+ * K before V, so that a page of one head is contiguous. Row r belongs to sequence sequences[r],
+ * whose logical page c is the physical page page_table[sequence, c]; positions are logical (POS).
+ * An id or position out of range skips the row (output zeros) and reports BAD_DATA. */
+typedef struct cairn_pages {
+    cairn_tensor *cache;            /* [pages, 2, kv_heads, page_size, head_dim] f16 */
+    const cairn_tensor *page_table; /* [sequences, max_pages] i32, -1: no page */
+    const cairn_tensor *sequences;  /* [rows] i32, or NULL: row r is sequence r */
+    const cairn_tensor *positions;  /* [rows] i32: the row's own position */
+} cairn_pages;
+
+/* kv_append: writes each row's K (rotated by rope_base if that is not 0) and V into its slot. Two
+ * rows of one slot are the caller's error: which one stays is not defined. */
+typedef struct cairn_kv_append_args {
+    uint32_t struct_size;
+    float rope_base;       /* 0: no rotation; interleaved pairs */
+    cairn_pages pages;
+    const cairn_tensor *k; /* [rows, kv_heads, head_dim] f32 */
+    const cairn_tensor *v; /* [rows, kv_heads, head_dim] f32 */
+} cairn_kv_append_args;
+CAIRN_API cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args);
+
+/* attend: causal attention over the paged cache: row r sees tokens t <= positions[r], with window
+ * W > 0 only t < sinks and t >= max(0, floor((i - W + 1) / S) * S), each once. heads is a multiple
+ * of kv_heads. lse is the natural log of the sum of exp of the scaled logits. */
+typedef struct cairn_attend_args {
+    uint32_t struct_size;
+    float scale;           /* 0: head_dim^-0.5 */
+    int32_t window, sinks; /* in tokens; window 0: all */
+    cairn_pages pages;
+    const cairn_tensor *q; /* [rows, heads, head_dim] f32 */
+    cairn_tensor *out;     /* [rows, heads, head_dim] f32 */
+    cairn_tensor *lse;     /* [rows, heads] f32, or NULL */
+} cairn_attend_args;
+CAIRN_API cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args);
+
+/* score_pages: for each KV head the score of every candidate page c, 0 <= c < floor((i - W + 1) / S)
+ * with window W > 0, else c < floor(i / S); -inf elsewhere. Per query head, `minmax` is
+ * D^-0.5 * sum over d of max(q_d lo_d, q_d hi_d), `mean` D^-0.5 * q . mean; over the heads of one
+ * KV head `group` sums, `head` takes the maximum. The bounds come from the cached keys
+ * (page_bounds writes them). */
+typedef struct cairn_score_pages_args {
+    uint32_t struct_size;
+    int32_t source;             /* CAIRN_SOURCE_MINMAX or _MEAN */
+    int32_t strategy;           /* CAIRN_STRATEGY_GROUP or _HEAD */
+    int32_t window;
+    cairn_pages pages;          /* cache: for its shape; its keys are not read */
+    const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean in lo */
+    const cairn_tensor *q;      /* [rows, heads, head_dim] f32 */
+    cairn_tensor *scores;       /* [rows, kv_heads, max_pages] f32 */
+} cairn_score_pages_args;
+CAIRN_API cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args);
+
+/* page_bounds: bounds of the listed physical pages from their keys, all slots taken as full. */
+typedef struct cairn_page_bounds_args {
+    uint32_t struct_size;
+    int32_t source;            /* CAIRN_SOURCE_MINMAX or _MEAN */
+    const cairn_tensor *cache; /* as in cairn_pages */
+    const cairn_tensor *ids;   /* [n] i32 */
+    cairn_tensor *bounds;      /* [pages, kv_heads, 2, head_dim] f16 */
+} cairn_page_bounds_args;
+CAIRN_API cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *args);
+
+/* select_pages: the topk pages of each KV head with the highest scores above -inf, ascending, then
+ * -1; equal scores keep the lowest page. */
+typedef struct cairn_select_pages_args {
+    uint32_t struct_size;
+    int32_t topk;
+    const cairn_tensor *scores; /* [rows, kv_heads, max_pages] f32, -inf: no candidate */
+    cairn_tensor *selected;     /* [rows, kv_heads, topk] i32, logical page ids */
+} cairn_select_pages_args;
+CAIRN_API cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args);
+
+/* attend_pages: attention over what a sparse decode step attends: t < sinks, the window grown to
+ * its page's start, the row's own page, and the selected pages; each token once (`flat`: one
+ * softmax over all). */
+typedef struct cairn_attend_pages_args {
+    uint32_t struct_size;
+    float scale;                  /* 0: head_dim^-0.5 */
+    int32_t window, sinks;
+    cairn_pages pages;
+    const cairn_tensor *selected; /* [rows, kv_heads, topk] i32 logical, -1 skipped, no duplicates */
+    const cairn_tensor *q;        /* [rows, heads, head_dim] f32 */
+    cairn_tensor *out;            /* [rows, heads, head_dim] f32 */
+    cairn_tensor *lse;            /* [rows, heads] f32, or NULL */
+} cairn_attend_pages_args;
+CAIRN_API cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args *args);
+
+/* sample: one token a row. temperature 0: the highest logit, lowest index. Else logits / T, then
+ * top_k and top_p (the smallest set reaching p, ties kept) in the stated order, then min_p; drawn
+ * with Philox4x32-10(key = seeds[r], counter = positions[r]), so that a row's token depends on
+ * nothing else. The repetition penalty divides positive and multiplies other logits of the tokens
+ * in `history`. */
+typedef struct cairn_sample_args {
+    uint32_t struct_size;
+    float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;
+    int32_t top_k;                 /* 0: off */
+    int32_t order;                 /* 0: top_k first; 1: top_p first */
+    const cairn_tensor *logits;    /* [rows, vocab] f32 */
+    const cairn_tensor *seeds;     /* [rows] i64, or NULL: 0 */
+    const cairn_tensor *positions; /* [rows] i32, or NULL: 0 */
+    const cairn_tensor *history;   /* [rows, n] i32, -1 padded, or NULL */
+    cairn_tensor *tokens;          /* [rows] i32 */
+} cairn_sample_args;
+CAIRN_API cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args);
+
+/* verify_greedy: per sequence the longest prefix of its drafts that equals the argmax of the row
+ * before it, and the argmax that follows (the bonus token). */
+typedef struct cairn_verify_greedy_args {
+    uint32_t struct_size;
+    const cairn_tensor *logits; /* [sequences, drafts + 1, vocab] f32 */
+    const cairn_tensor *drafts; /* [sequences, drafts] i32, -1: none from here on */
+    cairn_tensor *accepted;     /* [sequences] i32: 0 to drafts */
+    cairn_tensor *bonus;        /* [sequences] i32 */
+} cairn_verify_greedy_args;
+CAIRN_API cairn_status cairn_verify_greedy(cairn_runtime *rt,
+                                           const cairn_verify_greedy_args *args);
 
 #ifdef __cplusplus
 }

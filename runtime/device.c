@@ -22,6 +22,8 @@ typedef struct device {
     size_t l2_bytes, total_bytes;
     size_t live_bytes, peak_bytes, budget_bytes /* 0: none */;
     cairn_device_allocator allocator;
+    void *scratch;
+    size_t scratch_bytes;
     struct device_error_word *error_word; /* host-mapped, so that kernels write where we read */
 } device;
 
@@ -123,6 +125,21 @@ static void dev_free(device *dev, void *memory, size_t bytes) {
     else if (dev->allocator.free)
         dev->allocator.free(dev->allocator.user, dev_address(memory), bytes);
     else dev->drv->cuMemFree(dev_address(memory));
+}
+
+/* Memory of the device that an op needs during one call: kept, grown when needed. */
+BASE_UNUSED static cairn_status dev_scratch(device *dev, size_t bytes, const char *what,
+                                            void **out) {
+    *out = dev->scratch;
+    if (bytes <= dev->scratch_bytes) return CAIRN_OK;
+    dev_free(dev, dev->scratch, dev->scratch_bytes);
+    dev->scratch_bytes = 0;
+    {
+        cairn_status status = dev_alloc(dev, bytes, what, &dev->scratch);
+        if (!status) dev->scratch_bytes = bytes;
+        *out = dev->scratch;
+        return status;
+    }
 }
 
 /* Pinned host memory, for copies that need not wait; plain host memory on the CPU. Zeroed. */
@@ -333,9 +350,13 @@ static cairn_status dev_take_context(device *dev, void *context, void *stream) {
 
 /* Also right after a failed open. */
 static void dev_close(device *dev) {
-    if (!dev->cuda) return;
+    if (!dev->cuda) {
+        dev_free(dev, dev->scratch, dev->scratch_bytes);
+        return;
+    }
     if (dev->context && dev->own_stream && !dev_enter(dev)) {
         dev->drv->cuStreamSynchronize(dev->own_stream);
+        dev_free(dev, dev->scratch, dev->scratch_bytes);
         dev_host_free(dev, dev->error_word, sizeof *dev->error_word);
         if (dev->owns_stream) dev->drv->cuStreamDestroy(dev->own_stream);
         dev_leave(dev);

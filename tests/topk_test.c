@@ -1,0 +1,274 @@
+/* topk against an oracle that sorts every row: (score, position) pairs in double precision, NaN
+ * below everything. Adversarial rows, every dtype, lengths and starts, both orders; guard words
+ * around the outputs; poison outside each row's candidates. */
+#include "../runtime.c"
+#include "tap.h"
+
+static uint64_t seed = 1;
+
+static uint32_t draw(void) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 33);
+}
+
+typedef struct pair { double score; int nan; int32_t position; } pair;
+
+static int compare_pairs(const void *left, const void *right) {
+    const pair *a = (const pair *)left, *b = (const pair *)right;
+    if (a->nan != b->nan) return a->nan - b->nan;
+    if (!a->nan && a->score != b->score) return a->score > b->score ? -1 : 1;
+    return a->position - b->position;
+}
+
+static int compare_positions(const void *left, const void *right) {
+    return ((const pair *)left)->position - ((const pair *)right)->position;
+}
+
+static double half_value(uint16_t h) {
+    int exponent = h >> 10 & 31, mantissa = h & 1023;
+    double sign = h & 0x8000 ? -1.0 : 1.0;
+    if (exponent == 31) return mantissa ? (double)NAN : sign * (double)INFINITY;
+    return sign * (exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24));
+}
+
+static double value_of(cairn_type type, const void *data, int64_t i) {
+    float f;
+    uint16_t h;
+    uint32_t bits;
+    if (type == CAIRN_F32) {
+        memcpy(&f, (const char *)data + 4 * i, 4);
+        return (double)f;
+    }
+    memcpy(&h, (const char *)data + 2 * i, 2);
+    if (type == CAIRN_F16) return half_value(h);
+    bits = (uint32_t)h << 16;
+    memcpy(&f, &bits, 4);
+    return (double)f;
+}
+
+/* The kinds of rows that break top-k kernels. */
+enum { NORMAL, EQUAL, TWO_VALUES, RAMP_UP, RAMP_DOWN, TIES, SPECIALS, NARROW, DENORMAL, ZEROS, KINDS };
+
+static float score_of(int kind, int64_t i) {
+    static const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1.0f, -1.0f};
+    float unit = (float)(draw() & 0xffffff) / 16777216.0f;
+    switch (kind) {
+    case EQUAL: return 0.25f;
+    case TWO_VALUES: return draw() % 3 ? -2.0f : 3.5f;
+    case RAMP_UP: return (float)i;
+    case RAMP_DOWN: return -(float)i;
+    case TIES: return (float)(draw() % 50);
+    case SPECIALS: return specials[draw() % 7];
+    case NARROW: return 1.0f + unit * 1e-5f;
+    case DENORMAL: return unit * 1e-39f * (draw() & 1 ? 1.0f : -1.0f);
+    case ZEROS: return i % 82 ? 0.0f : unit + 1.0f;
+    default: return (unit - 0.5f) * 8.0f + (float)(draw() & 0xff) / 64.0f;
+    }
+}
+
+static void store(cairn_type type, void *data, int64_t i, float f) {
+    uint32_t bits;
+    uint16_t h;
+    memcpy(&bits, &f, 4);
+    if (type == CAIRN_F32) {
+        memcpy((char *)data + 4 * i, &f, 4);
+        return;
+    }
+    /* any bit pattern is a fair score; keep the shape of the row roughly */
+    h = (uint16_t)(bits >> 16);
+    if (type == CAIRN_F16) h = (uint16_t)((bits >> 16 & 0x8000u) | (bits >> 13 & 0x7fffu));
+    memcpy((char *)data + 2 * i, &h, 2);
+}
+
+typedef struct shape { int rows, n, k, pad; cairn_type type; int kind, order; bool ranged, values; } shape;
+
+static int check_row(const shape *s, const char *scores, int64_t r, int32_t start, int32_t length,
+                     const int32_t *indices, const float *values) {
+    int64_t row = r * (s->n + s->pad) + start;
+    pair *pairs = (pair *)calloc((size_t)length + 1, sizeof *pairs);
+    int32_t i, found = length < s->k ? length : s->k;
+    int fine = 1;
+    for (i = 0; i < length; i++) {
+        pairs[i].score = value_of(s->type, scores, row + i);
+        pairs[i].nan = isnan(pairs[i].score);
+        pairs[i].position = i;
+    }
+    qsort(pairs, (size_t)length, sizeof *pairs, compare_pairs);
+    if (s->order == CAIRN_ORDER_POSITION) qsort(pairs, (size_t)found, sizeof *pairs, compare_positions);
+    for (i = 0; i < s->k && fine; i++) {
+        fine = indices[i] == (i < found ? pairs[i].position : -1);
+        if (!fine) printf("# row %d slot %d: got %d want %d\n", (int)r, (int)i, (int)indices[i], i < found ? (int)pairs[i].position : -1);
+        if (fine && values) {
+            double want = i < found ? pairs[i].score : -(double)INFINITY;
+            fine = isnan(want) ? isnan(values[i]) : (double)values[i] == want;
+        }
+    }
+    free(pairs);
+    return fine;
+}
+
+enum { GUARD = 64 };
+
+static int run(cairn_runtime *rt, const shape *s) {
+    size_t element = cairn_type_bytes(s->type), stride = (size_t)(s->n + s->pad);
+    size_t score_bytes = ((size_t)s->rows * stride + 1) * element;
+    size_t out_count = (size_t)s->rows * (size_t)s->k;
+    char *scores = (char *)malloc(score_bytes);
+    int32_t *lengths = (int32_t *)calloc((size_t)s->rows, 4), *starts = (int32_t *)calloc((size_t)s->rows, 4);
+    int32_t *indices = (int32_t *)malloc((out_count + 2 * GUARD) * 4);
+    float *values = (float *)malloc((out_count + 2 * GUARD) * 4);
+    cairn_tensor *t_scores, *t_lengths, *t_starts, *t_indices, *t_values;
+    int64_t extents[2], view_shape[2], view_strides[2], out_shape[2];
+    cairn_tensor view, out, out_values;
+    cairn_topk_args args;
+    int fine = 1, r;
+    size_t i;
+    memset(scores, 0xff, score_bytes); /* NaN wherever a score must not be read */
+    for (r = 0; r < s->rows; r++) {
+        int32_t j;
+        starts[r] = s->ranged ? (int32_t)(draw() % (uint32_t)(s->n / 4 + 1)) : 0;
+        lengths[r] = s->ranged ? (int32_t)(draw() % (uint32_t)(s->n - starts[r] + 1)) : s->n;
+        for (j = 0; j < lengths[r]; j++)
+            store(s->type, scores, (int64_t)r * (int64_t)stride + starts[r] + j, score_of(s->kind, j));
+        for (j = starts[r] + lengths[r]; s->ranged && j < s->n; j++) store(s->type, scores, (int64_t)r * (int64_t)stride + j, INFINITY);
+    }
+    memset(indices, 0xab, (out_count + 2 * GUARD) * 4);
+    memset(values, 0xab, (out_count + 2 * GUARD) * 4);
+    extents[0] = (int64_t)(score_bytes / element);
+    fine &= !cairn_tensor_new(rt, s->type, 1, extents, &t_scores);
+    extents[0] = s->rows;
+    fine &= !cairn_tensor_new(rt, CAIRN_I32, 1, extents, &t_lengths);
+    fine &= !cairn_tensor_new(rt, CAIRN_I32, 1, extents, &t_starts);
+    extents[0] = (int64_t)(out_count + 2 * GUARD);
+    fine &= !cairn_tensor_new(rt, CAIRN_I32, 1, extents, &t_indices);
+    fine &= !cairn_tensor_new(rt, CAIRN_F32, 1, extents, &t_values);
+    if (!fine) return 0;
+    cairn_tensor_write(rt, t_scores, scores, score_bytes);
+    cairn_tensor_write(rt, t_lengths, lengths, (size_t)s->rows * 4);
+    cairn_tensor_write(rt, t_starts, starts, (size_t)s->rows * 4);
+    cairn_tensor_write(rt, t_indices, indices, (out_count + 2 * GUARD) * 4);
+    cairn_tensor_write(rt, t_values, values, (out_count + 2 * GUARD) * 4);
+    view = *t_scores;
+    view_shape[0] = s->rows, view_shape[1] = s->n;
+    view_strides[0] = (int64_t)stride, view_strides[1] = 1;
+    view.ndim = 2, view.shape = view_shape, view.strides = view_strides;
+    out_shape[0] = s->rows, out_shape[1] = s->k;
+    out = *t_indices, out.ndim = 2, out.shape = out_shape, out.byte_offset = GUARD * 4;
+    out_values = *t_values, out_values.ndim = 2, out_values.shape = out_shape, out_values.byte_offset = GUARD * 4;
+    memset(&args, 0, sizeof args);
+    args.struct_size = sizeof args;
+    args.k = s->k;
+    args.scores = &view;
+    args.lengths = s->ranged ? t_lengths : NULL;
+    args.row_starts = s->ranged ? t_starts : NULL;
+    args.indices = &out;
+    args.values = s->values ? &out_values : NULL;
+    args.order = s->order;
+    if (cairn_topk(rt, &args)) printf("# %s\n", cairn_last_error(rt)), fine = 0;
+    cairn_tensor_read(rt, t_indices, indices, (out_count + 2 * GUARD) * 4);
+    cairn_tensor_read(rt, t_values, values, (out_count + 2 * GUARD) * 4);
+    for (i = 0; i < GUARD && fine; i++)
+        fine = (uint32_t)indices[i] == 0xababababu && (uint32_t)indices[out_count + GUARD + i] == 0xababababu;
+    for (r = 0; r < s->rows && fine; r++)
+        fine = check_row(s, scores, r, starts[r], lengths[r], indices + GUARD + (size_t)r * (size_t)s->k,
+                         s->values ? values + GUARD + (size_t)r * (size_t)s->k : NULL);
+    cairn_tensor_free(rt, t_scores);
+    cairn_tensor_free(rt, t_lengths);
+    cairn_tensor_free(rt, t_starts);
+    cairn_tensor_free(rt, t_indices);
+    cairn_tensor_free(rt, t_values);
+    free(scores), free(lengths), free(starts), free(indices), free(values);
+    return fine;
+}
+
+static void sweep(cairn_runtime *rt, const char *backend) {
+    static const int sizes[][2] = {{1, 1}, {5, 1}, {31, 32}, {64, 64}, {65, 64}, {1000, 17}, {4096, 32},
+                                   {5000, 2048}, {20000, 2048}, {70001, 512}};
+    static const cairn_type types[] = {CAIRN_F32, CAIRN_F16, CAIRN_BF16};
+    size_t i;
+    int kind;
+    for (kind = 0; kind < KINDS; kind++) {
+        int fine = 1;
+        for (i = 0; i < BASE_COUNT(sizes) * 3 && fine; i++) {
+            shape s;
+            s.rows = 1 + (int)(draw() % 5);
+            s.n = sizes[i / 3][0], s.k = sizes[i / 3][1], s.pad = (int)(draw() % 4);
+            s.type = types[i % 3], s.kind = kind;
+            s.order = (int)(draw() & 1), s.ranged = draw() & 1, s.values = draw() & 1;
+            fine = run(rt, &s);
+            if (!fine) printf("# rows %d n %d k %d pad %d type %s order %d ranged %d values %d\n", s.rows, s.n, s.k,
+                       s.pad, cairn_type_name(s.type), s.order, s.ranged, s.values);
+        }
+        tap_ok(fine, "topk on %s: kind %d at every size and dtype", backend, kind);
+    }
+    {
+        shape s = {1, 400000, 2048, 0, CAIRN_F32, NORMAL, 0, false, false};
+        tap_ok(run(rt, &s), "topk on %s: one row of 400000, cut in pieces", backend);
+        s.kind = EQUAL;
+        tap_ok(run(rt, &s), "topk on %s: 400000 equal scores", backend);
+    }
+}
+
+static void bad_arguments(cairn_runtime *rt) {
+    int64_t extents[2] = {2, 8}, out_extents[2] = {2, 4};
+    cairn_tensor *scores, *indices, *lengths, wrong;
+    int32_t bad_lengths[2] = {9, -1}, got[8];
+    cairn_topk_args args;
+    memset(&args, 0, sizeof args);
+    cairn_tensor_new(rt, CAIRN_F32, 2, extents, &scores);
+    cairn_tensor_new(rt, CAIRN_I32, 2, out_extents, &indices);
+    cairn_tensor_new(rt, CAIRN_I32, 1, extents, &lengths);
+    tap_ok(cairn_topk(rt, NULL) == CAIRN_INVALID_ARGUMENT, "topk: NULL arguments");
+    tap_ok(cairn_topk(rt, &args) == CAIRN_VERSION_MISMATCH, "topk: struct_size 0");
+    args.struct_size = sizeof args;
+    args.scores = scores, args.indices = indices;
+    tap_ok(cairn_topk(rt, &args) == CAIRN_INVALID_ARGUMENT && strstr(cairn_last_error(rt), "k = 0"),
+           "topk: k = 0 is named");
+    args.k = 3;
+    tap_ok(cairn_topk(rt, &args) == CAIRN_INVALID_ARGUMENT && strstr(cairn_last_error(rt), "indices"),
+           "topk: a wrong output shape is named");
+    args.k = 4;
+    wrong = *scores, wrong.dtype.code = 0;
+    args.scores = &wrong;
+    tap_ok(cairn_topk(rt, &args) == CAIRN_INVALID_ARGUMENT && strstr(cairn_last_error(rt), "f32, f16, bf16"),
+           "topk: a wrong dtype is named");
+    args.scores = scores, args.route = "no such route";
+    tap_ok(cairn_topk(rt, &args) != CAIRN_OK && strstr(cairn_last_error(rt), "route"), "topk: an unknown route");
+    args.route = NULL;
+    cairn_tensor_write(rt, lengths, bad_lengths, sizeof bad_lengths);
+    args.lengths = lengths;
+    {
+        cairn_status status = cairn_topk(rt, &args);
+        if (!status) status = cairn_sync(rt);
+        tap_ok(status == CAIRN_BAD_DATA, "topk: lengths out of range are reported");
+    }
+    cairn_tensor_read(rt, indices, got, sizeof got);
+    tap_ok(got[0] == 0 && got[3] == 3 && got[4] == -1 && got[7] == -1, "topk: and clamped");
+}
+
+static void on_backend(cairn_backend backend, const char *name) {
+    cairn_config config;
+    cairn_runtime *rt;
+    char error[1024];
+    cairn_status status;
+    cairn_config_default(&config);
+    config.backend = backend;
+    status = cairn_open(&config, &rt, error, sizeof error);
+    if (status && backend == CAIRN_BACKEND_CUDA) {
+        tap_skip("topk on cuda: %s", error);
+        return;
+    }
+    tap_ok(!status, "open %s", name);
+    if (status) return;
+    sweep(rt, name);
+    bad_arguments(rt);
+    cairn_close(rt);
+}
+
+int main(void) {
+    seed = (uint64_t)os_now_us();
+    printf("# seed %llu\n", (unsigned long long)seed);
+    on_backend(CAIRN_BACKEND_CPU, "cpu");
+    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    return tap_done();
+}
