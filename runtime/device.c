@@ -11,11 +11,11 @@ typedef struct device {
     drv *drv;   /* NULL on the CPU */
     jit *jit;   /* NULL on the CPU */
     pool *pool; /* the CPU threads, on both backends */
-    int ordinal;
-    void *context;
+    CUdevice ordinal;
+    CUcontext context;
     bool owns_context; /* the primary context, retained */
-    void *stream;      /* where work is enqueued now */
-    void *own_stream;
+    CUstream stream;   /* where work is enqueued now */
+    CUstream own_stream;
     bool owns_stream;
     char name[96];
     int arch, sm_count, max_shared_bytes, driver_version;
@@ -39,7 +39,7 @@ typedef struct dev_dims {
 
 #define DEV_TRY(dev, call) \
     do { \
-        int dev_result_ = (int)((dev)->drv->call); \
+        CUresult dev_result_ = (dev)->drv->call; \
         if (dev_result_) return drv_fail((dev)->base, (dev)->drv, dev_result_, #call); \
     } while (0)
 
@@ -50,7 +50,7 @@ static cairn_status dev_enter(device *dev) {
 }
 
 static void dev_leave(device *dev) {
-    void *popped = NULL;
+    CUcontext popped = NULL;
     if (dev->cuda) dev->drv->cuCtxPopCurrent(&popped);
 }
 
@@ -58,7 +58,7 @@ static void dev_leave(device *dev) {
 
 enum { DEV_ALIGN = 256 };
 
-static uint64_t dev_address(const void *p) { return (uint64_t)(uintptr_t)p; }
+static CUdeviceptr dev_address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 
 /* Host memory for the CPU backend: aligned, the offset to the block's start just before it. */
 static void *dev_alloc_host(base *b, size_t bytes) {
@@ -85,13 +85,13 @@ static cairn_status dev_check_budget(device *dev, size_t bytes, const char *what
 }
 
 static cairn_status dev_alloc_cuda(device *dev, size_t bytes, const char *what, void **out) {
-    unsigned long long address = 0;
-    int result = 0;
+    CUdeviceptr address = 0;
+    CUresult result = CUDA_SUCCESS;
     if (dev->allocator.alloc) address = dev->allocator.alloc(dev->allocator.user, bytes);
-    else result = (int)dev->drv->cuMemAlloc(&address, bytes);
+    else result = dev->drv->cuMemAlloc(&address, bytes);
     *out = (void *)(uintptr_t)address;
     if (address) return CAIRN_OK;
-    if (result && result != 2 /* CUDA_ERROR_OUT_OF_MEMORY */)
+    if (result && result != CUDA_ERROR_OUT_OF_MEMORY)
         return drv_fail(dev->base, dev->drv, result, "cuMemAlloc");
     return base_fail(dev->base, CAIRN_OUT_OF_DEVICE_MEMORY,
                      "%s needs %llu bytes of device memory; this runtime holds %llu already", what,
@@ -147,7 +147,8 @@ BASE_UNUSED static cairn_status dev_host_alloc(device *dev, size_t bytes, const 
                                                void **out) {
     *out = NULL;
     if (!bytes) bytes = 1;
-    if (dev->cuda) DEV_TRY(dev, cuMemHostAlloc(out, bytes, 3 /* portable, device-mapped */));
+    if (dev->cuda) DEV_TRY(dev, cuMemHostAlloc(out, bytes,
+                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
     else *out = dev_alloc_host(dev->base, bytes);
     if (!*out) return base_no_memory(dev->base, what, bytes);
     memset(*out, 0, bytes);
@@ -201,32 +202,32 @@ static cairn_status dev_zero(device *dev, void *to, size_t bytes) {
 /* Launches on the current stream with one by-value parameter struct of kernels_src/abi.h. */
 BASE_UNUSED static cairn_status dev_launch(device *dev, const jit_kernel *kernel,
                                            const dev_dims *dims, const void *params) {
-    drv_launch_attribute attributes[2];
-    drv_launch_config config;
+    CUlaunchAttribute attributes[2];
+    CUlaunchConfig config;
     void *arguments[1];
     unsigned count = 0;
     memset(attributes, 0, sizeof attributes);
     memset(&config, 0, sizeof config);
     if (dims->cluster > 1) {
-        attributes[count].id = DRV_LAUNCH_CLUSTER_DIMENSION;
-        attributes[count].value.cluster[0] = dims->cluster;
-        attributes[count].value.cluster[1] = attributes[count].value.cluster[2] = 1;
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attributes[count].value.clusterDim.x = dims->cluster;
+        attributes[count].value.clusterDim.y = attributes[count].value.clusterDim.z = 1;
         count++;
     }
     if (dims->dependent && dev->arch >= 90) {
-        attributes[count].id = DRV_LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attributes[count].value.flag = 1;
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes[count].value.programmaticStreamSerializationAllowed = 1;
         count++;
     }
-    config.grid[0] = dims->grid[0];
-    config.grid[1] = dims->grid[1] ? dims->grid[1] : 1;
-    config.grid[2] = dims->grid[2] ? dims->grid[2] : 1;
-    config.block[0] = dims->block;
-    config.block[1] = config.block[2] = 1;
-    config.shared_bytes = dims->shared_bytes;
-    config.stream = dev->stream;
-    config.attributes = attributes;
-    config.attribute_count = count;
+    config.gridDimX = dims->grid[0];
+    config.gridDimY = dims->grid[1] ? dims->grid[1] : 1;
+    config.gridDimZ = dims->grid[2] ? dims->grid[2] : 1;
+    config.blockDimX = dims->block;
+    config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = dims->shared_bytes;
+    config.hStream = dev->stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
     memcpy(&arguments[0], &params, sizeof params);
     DEV_TRY(dev, cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
     return CAIRN_OK;
@@ -253,27 +254,27 @@ static cairn_status dev_sync(device *dev) {
 
 /* ---- graphs ------------------------------------------------------------------------------------ */
 
-typedef struct dev_graph { void *exec; } dev_graph;
+typedef struct dev_graph { CUgraphExec exec; } dev_graph;
 
 /* Other threads' calls do not disturb a thread-local capture. */
 static cairn_status dev_graph_begin(device *dev) {
-    DEV_TRY(dev, cuStreamBeginCapture(dev->stream, 1 /* CU_STREAM_CAPTURE_MODE_THREAD_LOCAL */));
+    DEV_TRY(dev, cuStreamBeginCapture(dev->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
     return CAIRN_OK;
 }
 
 static cairn_status dev_graph_end(device *dev, dev_graph *out) {
-    void *graph = NULL;
-    int result;
+    CUgraph graph = NULL;
+    CUresult result;
     out->exec = NULL;
     DEV_TRY(dev, cuStreamEndCapture(dev->stream, &graph));
-    result = (int)dev->drv->cuGraphInstantiateWithFlags(&out->exec, graph, 0);
+    result = dev->drv->cuGraphInstantiate(&out->exec, graph, 0);
     dev->drv->cuGraphDestroy(graph);
-    return result ? drv_fail(dev->base, dev->drv, result, "cuGraphInstantiateWithFlags") : CAIRN_OK;
+    return result ? drv_fail(dev->base, dev->drv, result, "cuGraphInstantiate") : CAIRN_OK;
 }
 
 /* After a failure between begin and end: leaves capture mode, keeps the message. */
 BASE_UNUSED static void dev_graph_abandon(device *dev) {
-    void *graph = NULL;
+    CUgraph graph = NULL;
     dev->drv->cuStreamEndCapture(dev->stream, &graph);
     if (graph) dev->drv->cuGraphDestroy(graph);
 }
@@ -290,35 +291,28 @@ static void dev_graph_free(device *dev, dev_graph *graph) {
 
 /* ---- open and close ---------------------------------------------------------------------------- */
 
-static int dev_attribute(device *dev, int attribute) {
+static int dev_attribute(device *dev, CUdevice_attribute attribute) {
     int value = 0;
     dev->drv->cuDeviceGetAttribute(&value, attribute, dev->ordinal);
     return value;
 }
 
 static cairn_status dev_choose(device *dev, int ordinal) {
-    int count = 0;
-    DEV_TRY(dev, cuInit(0));
-    DEV_TRY(dev, cuDriverGetVersion(&dev->driver_version));
-    DEV_TRY(dev, cuDeviceGetCount(&count));
-    if (count < 1)
-        return base_fail(dev->base, CAIRN_NO_DEVICE, "the driver reports no CUDA device");
-    if (ordinal < 0 || ordinal >= count)
+    dev->driver_version = dev->drv->cuda_version;
+    if (ordinal < 0 || ordinal >= dev->drv->device_count)
         return base_fail(dev->base, CAIRN_NO_DEVICE, "device = %d, but the devices are 0 to %d",
-                         ordinal, count - 1);
+                         ordinal, dev->drv->device_count - 1);
     DEV_TRY(dev, cuDeviceGet(&dev->ordinal, ordinal));
     return CAIRN_OK;
 }
 
-enum { DEV_SM_COUNT = 16, DEV_L2 = 38, DEV_MAJOR = 75, DEV_MINOR = 76, DEV_SHARED_OPTIN = 97 };
-
 static cairn_status dev_describe(device *dev) {
     DEV_TRY(dev, cuDeviceGetName(dev->name, (int)sizeof dev->name, dev->ordinal));
     DEV_TRY(dev, cuDeviceTotalMem(&dev->total_bytes, dev->ordinal));
-    dev->arch = dev_attribute(dev, DEV_MAJOR) * 10 + dev_attribute(dev, DEV_MINOR);
-    dev->sm_count = dev_attribute(dev, DEV_SM_COUNT);
-    dev->max_shared_bytes = dev_attribute(dev, DEV_SHARED_OPTIN);
-    dev->l2_bytes = (size_t)dev_attribute(dev, DEV_L2);
+    dev->arch = dev_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10 + dev_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    dev->sm_count = dev_attribute(dev, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    dev->max_shared_bytes = dev_attribute(dev, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    dev->l2_bytes = (size_t)dev_attribute(dev, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
     if (dev->arch < 80)
         return base_fail(dev->base, CAIRN_UNSUPPORTED,
                          "%s has compute capability %d.%d; 8.0 and newer are supported", dev->name,
@@ -329,15 +323,16 @@ static cairn_status dev_describe(device *dev) {
 /* The host program's context and stream when it gave them, else the primary context and a stream
  * of our own. */
 static cairn_status dev_take_context(device *dev, void *context, void *stream) {
-    dev->context = context;
+    dev->context = (CUcontext)context;
     if (!context) {
         DEV_TRY(dev, cuDevicePrimaryCtxRetain(&dev->context, dev->ordinal));
         dev->owns_context = true;
     }
     DEV_TRY(dev, cuCtxPushCurrent(dev->context));
-    dev->own_stream = stream;
+    dev->own_stream = (CUstream)stream;
     if (!stream) {
-        int result = (int)dev->drv->cuStreamCreateWithPriority(&dev->own_stream, 1, 0);
+        CUresult result = dev->drv->cuStreamCreateWithPriority(&dev->own_stream,
+                                                               CU_STREAM_NON_BLOCKING, 0);
         if (result) {
             dev_leave(dev);
             return drv_fail(dev->base, dev->drv, result, "cuStreamCreateWithPriority");

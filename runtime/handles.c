@@ -3,8 +3,8 @@
  * Every object that a runtime hands out is in one of its lists, so that cairn_close frees what the
  * host program forgot. Public calls make the context current (handles_enter) and leave it. */
 
-struct cairn_stream { void *stream; struct cairn_stream *next; };
-struct cairn_event { void *event; int64_t us; bool recorded; struct cairn_event *next; };
+struct cairn_stream { CUstream stream; struct cairn_stream *next; };
+struct cairn_event { CUevent event; int64_t us; bool recorded; struct cairn_event *next; };
 struct cairn_graph { dev_graph graph; struct cairn_graph *next; };
 
 struct cairn_runtime {
@@ -120,8 +120,8 @@ cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream) {
     *stream = NULL;
     if (!s) return base_no_memory(&rt->base, "a stream", sizeof *s);
     if (!(status = handles_enter(rt))) {
-        int result = 0;
-        if (dev->cuda) result = (int)dev->drv->cuStreamCreateWithPriority(&s->stream, 1, 0);
+        CUresult result = CUDA_SUCCESS;
+        if (dev->cuda) result = dev->drv->cuStreamCreateWithPriority(&s->stream, CU_STREAM_NON_BLOCKING, 0);
         if (result) status = drv_fail(&rt->base, dev->drv, result, "cuStreamCreateWithPriority");
         dev_leave(dev);
     }
@@ -143,7 +143,7 @@ cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream) {
 
 cairn_status cairn_stream_sync(cairn_runtime *rt, cairn_stream *stream) {
     device *dev = &rt->device;
-    void *current = dev->stream;
+    CUstream current = dev->stream;
     cairn_status status = handles_enter(rt);
     if (status) return status;
     dev->stream = stream ? stream->stream : dev->own_stream;
@@ -181,7 +181,7 @@ cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event) {
     *event = NULL;
     if (!e) return base_no_memory(&rt->base, "an event", sizeof *e);
     if (!(status = handles_enter(rt))) {
-        int result = dev->cuda ? (int)dev->drv->cuEventCreate(&e->event, 0) : 0;
+        CUresult result = dev->cuda ? dev->drv->cuEventCreate(&e->event, 0) : CUDA_SUCCESS;
         if (result) status = drv_fail(&rt->base, dev->drv, result, "cuEventCreate");
         dev_leave(dev);
     }
@@ -199,7 +199,7 @@ cairn_status cairn_event_record(cairn_runtime *rt, cairn_event *event) {
     cairn_status status = handles_enter(rt);
     if (status) return status;
     if (dev->cuda) {
-        int result = (int)dev->drv->cuEventRecord(event->event, dev->stream);
+        CUresult result = dev->drv->cuEventRecord(event->event, dev->stream);
         if (result) status = drv_fail(&rt->base, dev->drv, result, "cuEventRecord");
     } else {
         event->us = os_now_us();
@@ -219,7 +219,7 @@ cairn_status cairn_event_wait(cairn_runtime *rt, cairn_event *event) {
     cairn_status status = handles_check_recorded(rt, event, "event_wait");
     if (status || !dev->cuda || (status = handles_enter(rt))) return status;
     {
-        int result = (int)dev->drv->cuStreamWaitEvent(dev->stream, event->event, 0);
+        CUresult result = dev->drv->cuStreamWaitEvent(dev->stream, event->event, 0);
         if (result) status = drv_fail(&rt->base, dev->drv, result, "cuStreamWaitEvent");
     }
     return handles_leave(rt, status);

@@ -55,7 +55,7 @@ static cairn_status measure_cpu(device *dev, cairn_floor *floor) {
 
 typedef struct measure_gpu {
     device *dev;
-    void *start, *stop; /* events */
+    CUevent start, stop;
     jit_kernel read, empty;
     measure_params params;
 } measure_gpu;
@@ -107,7 +107,7 @@ static cairn_status measure_stage(measure_gpu *m, bool dependent, double *stage_
     }
     if ((status = dev_graph_end(dev, &graph))) return status;
     for (i = -2; i < MEASURE_RUNS && !status; i++) {
-        int result = (int)dev->drv->cuEventRecord(m->start, dev->stream);
+        CUresult result = dev->drv->cuEventRecord(m->start, dev->stream);
         if (result) status = drv_fail(dev->base, dev->drv, result, "cuEventRecord");
         if (!status) status = dev_graph_launch(dev, &graph);
         if (!status) status = measure_elapsed(m, &us);
