@@ -164,4 +164,14 @@ template <class T> CAIRN_INLINE T warp_scan(T v) {
     return v;
 }
 
+/* ---- faults ---- */
+
+/* Leaves the first fault in the error word, for the host to find at its next synchronisation. */
+CAIRN_INLINE void report_error(cairn_error_word *error, int code, int row, int64_t value) {
+    if (error && atomic_cas((uint32_t *)&error->code, 0u, (uint32_t)code) == 0u) {
+        error->row = row;
+        error->value = value;
+    }
+}
+
 #endif
