@@ -27,3 +27,5 @@
 #include "runtime/generated/driver.h"
 #include "runtime/driver.c"
 #include "runtime/driver_nvrtc.c"
+#include "runtime/block.c"
+#include "runtime/gguf.c"

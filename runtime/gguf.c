@@ -1,0 +1,579 @@
+/* gguf: model files. Reads GGUF version 2 and 3 in place from a memory map: typed metadata by key,
+ * tensors by name.
+ *
+ * The file is not trusted. gguf_parse visits every byte of the header once, checks every length
+ * against what is left of the file before using it, and fails with a message that names the key or
+ * tensor and the byte offset. After it succeeded every pointer handed out lies inside the map, so
+ * the getters check kinds and ranges only. Allocates two tables, each bounded by the file's size.
+ * Calls base, os, block.
+ *
+ * File: "GGUF", u32 version, u64 tensors, u64 keys; keys as {string, u32 type, value}; tensors as
+ * {string, u32 dims, u64 shape[dims], u32 block type, u64 offset}; padding; data. A string is
+ * {u64 bytes, bytes}; an array is {u32 type, u64 count, values}. All little-endian. */
+
+enum gguf_value_type {
+    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING,
+    GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPES
+};
+
+#define GGUF_NAME_BYTES 128      /* of a tensor's name, its NUL included */
+#define GGUF_PATH_BYTES 256
+#define GGUF_MAX_COUNT (1 << 20) /* keys, and tensors, in a file */
+#define GGUF_MAX_DEPTH 4         /* of arrays inside arrays */
+
+typedef struct gguf_key {
+    const char *name; /* in the file, not terminated */
+    size_t name_bytes;
+    uint32_t type;
+    uint64_t offset;      /* of the value in the file */
+    const uint8_t *value; /* bytes of the string or the array's elements where it is one */
+    uint64_t count;       /* bytes of a string, elements of an array */
+    uint32_t element;     /* type of an array's elements */
+} gguf_key;
+
+typedef struct gguf_tensor {
+    char name[GGUF_NAME_BYTES];
+    int type;         /* a BLOCK_ type that block_find knows */
+    int ndim;         /* 1 to 4 */
+    int64_t shape[4]; /* shape[0] is the contiguous one; 1 beyond ndim */
+    const void *data; /* in the map, aligned as general.alignment says (8 or more) */
+    size_t bytes;
+    uint64_t offset; /* of its description in the file, for messages */
+} gguf_tensor;
+
+typedef struct gguf {
+    os_map map; /* empty when gguf_parse was given memory */
+    char path[GGUF_PATH_BYTES]; /* for messages; the end of a longer one */
+    uint32_t version, alignment;
+    gguf_key *keys; /* [key_count], by name */
+    size_t key_count;
+    gguf_tensor *tensors; /* [tensor_count], by name */
+    size_t tensor_count;
+} gguf;
+
+/* An array of scalars or strings inside the file. */
+typedef struct gguf_list {
+    uint32_t type;
+    uint64_t count;
+    const uint8_t *data; /* next element */
+} gguf_list;
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* What is left to read. The first fault sticks in `status`; reads after it give zeros. */
+typedef struct gguf_reader {
+    base *b;
+    const char *path;
+    const uint8_t *data;
+    size_t size, at;
+    const char *what; /* what is being read, for messages */
+    const char *name; /* the key or tensor it belongs to, not terminated */
+    size_t name_bytes;
+    cairn_status status;
+} gguf_reader;
+
+/* Records the first fault, found at byte `at` of the file. A name is shown in printable ASCII. */
+static cairn_status gguf_fault(gguf_reader *r, size_t at, cairn_status status, const char *why) {
+    char shown[80] = "";
+    size_t i;
+    if (r->status) return r->status;
+    for (i = 0; r->name && i < r->name_bytes && i + 1 < sizeof shown; i++)
+        shown[i] = r->name[i] >= ' ' && r->name[i] <= '~' ? r->name[i] : '?';
+    shown[i] = '\0';
+    return r->status = base_fail(r->b, status, "%s: byte %llu, %s%s%s%s: %s", r->path,
+                                 (unsigned long long)at, r->what, *shown ? " '" : "", shown,
+                                 *shown ? "'" : "", why);
+}
+
+/* The next `bytes` bytes, or NULL when the file has not as many. */
+static const uint8_t *gguf_take(gguf_reader *r, uint64_t bytes) {
+    const uint8_t *data = r->data + r->at;
+    if (r->status) return NULL;
+    if (bytes > r->size - r->at) {
+        char why[96];
+        snprintf(why, sizeof why, "%llu bytes needed, the file has %llu more",
+                 (unsigned long long)bytes, (unsigned long long)(r->size - r->at));
+        gguf_fault(r, r->at, CAIRN_BAD_FILE, why);
+        return NULL;
+    }
+    r->at += (size_t)bytes;
+    return data;
+}
+
+static uint64_t gguf_load(const uint8_t *at, int bytes) {
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++) value |= (uint64_t)at[i] << 8 * i;
+    return value;
+}
+
+static uint32_t gguf_read_u32(gguf_reader *r) {
+    const uint8_t *at = gguf_take(r, 4);
+    return at ? (uint32_t)gguf_load(at, 4) : 0;
+}
+
+static uint64_t gguf_read_u64(gguf_reader *r) {
+    const uint8_t *at = gguf_take(r, 8);
+    return at ? gguf_load(at, 8) : 0;
+}
+
+static const char *gguf_read_string(gguf_reader *r, uint64_t *bytes) {
+    *bytes = gguf_read_u64(r);
+    return (const char *)gguf_take(r, *bytes);
+}
+
+/* Bytes of a value of a fixed size; 0 for strings, arrays and what is no type. */
+static int gguf_type_bytes(uint32_t type) {
+    static const uint8_t bytes[GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+    return type < GGUF_TYPES ? bytes[type] : 0;
+}
+
+static const char *gguf_type_name(uint32_t type) {
+    static const char *const names[GGUF_TYPES] = {"u8", "i8", "u16", "i16", "u32", "i32", "f32",
+                                                  "bool", "string", "array", "u64", "i64", "f64"};
+    return type < GGUF_TYPES ? names[type] : "unknown";
+}
+
+/* ---- metadata -------------------------------------------------------------------------------- */
+
+/* Walks the elements of an array whose head was read; the file's size bounds the work. */
+static void gguf_skip_elements(gguf_reader *r, uint32_t type, uint64_t count, int depth) {
+    int bytes = gguf_type_bytes(type);
+    uint64_t length;
+    if (type >= GGUF_TYPES) {
+        gguf_fault(r, r->at, CAIRN_BAD_FILE, "an array of an unknown type");
+    } else if (bytes) {
+        if (count > (r->size - r->at) / (uint64_t)bytes)
+            gguf_fault(r, r->at, CAIRN_BAD_FILE, "the array is longer than the file");
+        else
+            gguf_take(r, count * (uint64_t)bytes);
+    } else if (type == GGUF_ARRAY && depth == 0) {
+        gguf_fault(r, r->at, CAIRN_BAD_FILE, "arrays are nested too deep");
+    } else {
+        for (uint64_t i = 0; i < count && !r->status; i++) {
+            uint32_t inner = type == GGUF_ARRAY ? gguf_read_u32(r) : 0;
+            if (type == GGUF_STRING) gguf_read_string(r, &length);
+            else if (length = gguf_read_u64(r), !r->status)
+                gguf_skip_elements(r, inner, length, depth - 1);
+        }
+    }
+}
+
+static void gguf_read_value(gguf_reader *r, gguf_key *key) {
+    key->type = gguf_read_u32(r);
+    key->offset = r->at;
+    if (r->status) return;
+    if (key->type >= GGUF_TYPES) {
+        gguf_fault(r, r->at - 4, CAIRN_BAD_FILE, "the value has an unknown type");
+    } else if (key->type == GGUF_STRING) {
+        key->value = (const uint8_t *)gguf_read_string(r, &key->count);
+    } else if (key->type == GGUF_ARRAY) {
+        key->element = gguf_read_u32(r);
+        key->count = gguf_read_u64(r);
+        key->value = r->data + r->at;
+        if (!r->status) gguf_skip_elements(r, key->element, key->count, GGUF_MAX_DEPTH);
+    } else {
+        key->value = gguf_take(r, (uint64_t)gguf_type_bytes(key->type));
+        if (key->value && key->type == GGUF_BOOL && *key->value > 1)
+            gguf_fault(r, r->at - 1, CAIRN_BAD_FILE, "a bool that is neither 0 nor 1");
+    }
+}
+
+static void gguf_read_key(gguf_reader *r, gguf_key *key) {
+    uint64_t bytes;
+    size_t at = r->at;
+    r->what = "key";
+    r->name = NULL;
+    r->name_bytes = 0;
+    key->name = gguf_read_string(r, &bytes);
+    if (r->status) return;
+    key->name_bytes = (size_t)bytes;
+    r->name = key->name;
+    r->name_bytes = key->name_bytes;
+    if (bytes == 0 || bytes > 65535 || memchr(key->name, 0, key->name_bytes))
+        gguf_fault(r, at, CAIRN_BAD_FILE, "not a name of 1 to 65535 bytes without NUL");
+    gguf_read_value(r, key);
+}
+
+static int gguf_compare(const char *a, size_t a_bytes, const char *c, size_t c_bytes) {
+    size_t shared = a_bytes < c_bytes ? a_bytes : c_bytes;
+    int order = shared ? memcmp(a, c, shared) : 0;
+    return order ? order : (a_bytes > c_bytes) - (a_bytes < c_bytes);
+}
+
+static int gguf_key_order(const void *left, const void *right) {
+    const gguf_key *a = (const gguf_key *)left, *c = (const gguf_key *)right;
+    return gguf_compare(a->name, a->name_bytes, c->name, c->name_bytes);
+}
+
+static void gguf_read_keys(gguf_reader *r, gguf *g) {
+    for (size_t i = 0; i < g->key_count && !r->status; i++) gguf_read_key(r, &g->keys[i]);
+    if (r->status) return;
+    qsort(g->keys, g->key_count, sizeof *g->keys, gguf_key_order);
+    for (size_t i = 1; i < g->key_count && !r->status; i++)
+        if (gguf_key_order(&g->keys[i - 1], &g->keys[i]) == 0) {
+            r->name = g->keys[i].name;
+            r->name_bytes = g->keys[i].name_bytes;
+            gguf_fault(r, (size_t)g->keys[i].offset, CAIRN_BAD_FILE, "the key stands twice");
+        }
+}
+
+static const gguf_key *gguf_key_find(const gguf *g, const char *name) {
+    size_t low = 0, high = g->key_count, bytes = strlen(name);
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        const gguf_key *key = &g->keys[middle];
+        int order = gguf_compare(name, bytes, key->name, key->name_bytes);
+        if (order == 0) return key;
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return NULL;
+}
+
+/* ---- getters --------------------------------------------------------------------------------- */
+/* Each takes `found`: NULL when the key is required (absent: CAIRN_BAD_FILE); otherwise told
+ * whether the key is there, and an absent key leaves *out as it was. A key of the wrong kind, or a
+ * number that does not fit, is CAIRN_BAD_FILE in both cases. */
+
+static cairn_status gguf_wrong(base *b, const gguf *g, const gguf_key *key, const char *wanted) {
+    return base_fail(b, CAIRN_BAD_FILE, "%s: byte %llu, key '%.*s': %s expected, it is %s",
+                     g->path, (unsigned long long)key->offset, (int)key->name_bytes, key->name,
+                     wanted, gguf_type_name(key->type));
+}
+
+static cairn_status gguf_get(base *b, const gguf *g, const char *name, bool *found,
+                             const gguf_key **key) {
+    *key = gguf_key_find(g, name);
+    if (found) *found = *key != NULL;
+    if (*key || found) return CAIRN_OK;
+    return base_fail(b, CAIRN_BAD_FILE, "%s: the key '%s' is missing", g->path, name);
+}
+
+/* The value of an integer of any width as u64; negative or not an integer: false. */
+static bool gguf_integer(uint32_t type, const uint8_t *value, uint64_t *out) {
+    int bytes = gguf_type_bytes(type);
+    bool is_signed = type == GGUF_I8 || type == GGUF_I16 || type == GGUF_I32 || type == GGUF_I64;
+    if (!bytes || type == GGUF_F32 || type == GGUF_F64 || type == GGUF_BOOL) return false;
+    *out = gguf_load(value, bytes);
+    return !is_signed || !(*out >> (8 * bytes - 1));
+}
+
+BASE_UNUSED static cairn_status gguf_u32(base *b, const gguf *g, const char *name, bool *found,
+                                         uint32_t *out) {
+    const gguf_key *key;
+    uint64_t value;
+    cairn_status status = gguf_get(b, g, name, found, &key);
+    if (status || !key) return status;
+    if (!gguf_integer(key->type, key->value, &value) || value > UINT32_MAX)
+        return gguf_wrong(b, g, key, "an integer from 0 to 4294967295");
+    *out = (uint32_t)value;
+    return CAIRN_OK;
+}
+
+BASE_UNUSED static cairn_status gguf_f32(base *b, const gguf *g, const char *name, bool *found,
+                                         float *out) {
+    const gguf_key *key;
+    uint64_t bits;
+    double wide;
+    cairn_status status = gguf_get(b, g, name, found, &key);
+    if (status || !key) return status;
+    if (key->type != GGUF_F32 && key->type != GGUF_F64)
+        return gguf_wrong(b, g, key, "a floating-point number");
+    if (key->type == GGUF_F32) {
+        *out = block_f32_of_bits((uint32_t)gguf_load(key->value, 4));
+        return CAIRN_OK;
+    }
+    bits = gguf_load(key->value, 8);
+    memcpy(&wide, &bits, sizeof wide);
+    *out = (float)wide;
+    return CAIRN_OK;
+}
+
+BASE_UNUSED static cairn_status gguf_bool(base *b, const gguf *g, const char *name, bool *found,
+                                          bool *out) {
+    const gguf_key *key;
+    cairn_status status = gguf_get(b, g, name, found, &key);
+    if (status || !key) return status;
+    if (key->type != GGUF_BOOL) return gguf_wrong(b, g, key, "a bool");
+    *out = *key->value != 0;
+    return CAIRN_OK;
+}
+
+/* The string lies in the file and is not terminated. */
+BASE_UNUSED static cairn_status gguf_string(base *b, const gguf *g, const char *name, bool *found,
+                                            const char **out, size_t *bytes) {
+    const gguf_key *key;
+    cairn_status status = gguf_get(b, g, name, found, &key);
+    if (status || !key) return status;
+    if (key->type != GGUF_STRING) return gguf_wrong(b, g, key, "a string");
+    *out = (const char *)key->value;
+    *bytes = (size_t)key->count;
+    return CAIRN_OK;
+}
+
+/* An array whose elements are of `element` (GGUF_I32 also takes u32: writers differ). */
+BASE_UNUSED static cairn_status gguf_array(base *b, const gguf *g, const char *name, bool *found,
+                                           uint32_t element, gguf_list *out) {
+    const gguf_key *key;
+    char wanted[48];
+    cairn_status status = gguf_get(b, g, name, found, &key);
+    if (status || !key) return status;
+    snprintf(wanted, sizeof wanted, "an array of %s", gguf_type_name(element));
+    if (key->type != GGUF_ARRAY) return gguf_wrong(b, g, key, wanted);
+    if (key->element != element && !(element == GGUF_I32 && key->element == GGUF_U32))
+        return base_fail(b, CAIRN_BAD_FILE, "%s: byte %llu, key '%s': %s expected, it is one of %s",
+                         g->path, (unsigned long long)key->offset, name, wanted,
+                         gguf_type_name(key->element));
+    out->type = key->element;
+    out->count = key->count;
+    out->data = key->value;
+    return CAIRN_OK;
+}
+
+/* The next string of a GGUF_STRING list; call it at most `count` times. */
+BASE_UNUSED static const char *gguf_next_string(gguf_list *list, size_t *bytes) {
+    const char *string = (const char *)list->data + 8;
+    *bytes = (size_t)gguf_load(list->data, 8);
+    list->data += 8 + *bytes;
+    return string;
+}
+
+/* The next element of a GGUF_I32 or GGUF_U32 list, its bits; call it at most `count` times. */
+BASE_UNUSED static uint32_t gguf_next_u32(gguf_list *list) {
+    uint32_t value = (uint32_t)gguf_load(list->data, 4);
+    list->data += 4;
+    return value;
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+static int gguf_tensor_order(const void *left, const void *right) {
+    return strcmp(((const gguf_tensor *)left)->name, ((const gguf_tensor *)right)->name);
+}
+
+static void gguf_read_name(gguf_reader *r, gguf_tensor *tensor) {
+    uint64_t bytes;
+    size_t at = r->at;
+    const char *name;
+    r->what = "tensor";
+    r->name = NULL;
+    r->name_bytes = 0;
+    name = gguf_read_string(r, &bytes);
+    if (r->status) return;
+    r->name = name;
+    r->name_bytes = (size_t)bytes;
+    if (bytes == 0 || bytes >= GGUF_NAME_BYTES || memchr(name, 0, (size_t)bytes))
+        gguf_fault(r, at, CAIRN_BAD_FILE, "not a name of 1 to 127 bytes without NUL");
+    else
+        memcpy(tensor->name, name, (size_t)bytes); /* the table was zeroed */
+}
+
+static void gguf_read_shape(gguf_reader *r, gguf_tensor *tensor) {
+    size_t at = r->at;
+    uint32_t ndim = gguf_read_u32(r);
+    if (!r->status && (ndim < 1 || ndim > 4))
+        gguf_fault(r, at, CAIRN_BAD_FILE, "a tensor has 1 to 4 dimensions");
+    for (uint32_t i = 0; i < 4; i++) tensor->shape[i] = 1;
+    for (uint32_t i = 0; i < ndim && !r->status; i++) {
+        uint64_t extent;
+        at = r->at;
+        extent = gguf_read_u64(r);
+        if (!r->status && (extent == 0 || extent > INT64_MAX))
+            gguf_fault(r, at, CAIRN_BAD_FILE, "a dimension is zero or too large");
+        tensor->shape[i] = (int64_t)extent;
+    }
+    tensor->ndim = (int)ndim;
+}
+
+/* Sets tensor->bytes; every product is checked against `limit`, the size of the data section. */
+static void gguf_size_tensor(gguf_reader *r, gguf_tensor *tensor, size_t at, uint64_t limit) {
+    const block_type *type = block_find(tensor->type);
+    char why[128];
+    uint64_t bytes;
+    if (!type) {
+        snprintf(why, sizeof why, "block type %s (%d) is not supported; supported: %s",
+                 block_name(tensor->type), tensor->type, BLOCK_SUPPORTED);
+        gguf_fault(r, at, CAIRN_UNSUPPORTED, why);
+        return;
+    }
+    if (tensor->shape[0] % type->values) {
+        snprintf(why, sizeof why, "its first dimension %lld is not a multiple of %s's block of %d",
+                 (long long)tensor->shape[0], type->name, type->values);
+        gguf_fault(r, at, CAIRN_BAD_FILE, why);
+        return;
+    }
+    bytes = (uint64_t)type->bytes;
+    for (int i = 0; i < 4; i++) {
+        uint64_t extent = (uint64_t)(i ? tensor->shape[i] : tensor->shape[0] / type->values);
+        if (extent > limit / bytes) {
+            gguf_fault(r, at, CAIRN_BAD_FILE, "the tensor is larger than the file");
+            return;
+        }
+        bytes *= extent;
+    }
+    tensor->bytes = (size_t)bytes;
+}
+
+/* Reads a description up to the offset of its data. */
+static void gguf_read_tensor(gguf_reader *r, gguf_tensor *tensor) {
+    uint32_t type;
+    size_t at;
+    tensor->offset = r->at;
+    gguf_read_name(r, tensor);
+    if (!r->status) gguf_read_shape(r, tensor);
+    at = r->at;
+    type = gguf_read_u32(r);
+    tensor->type = type <= INT32_MAX ? (int)type : -1;
+    if (!r->status) gguf_size_tensor(r, tensor, at, r->size);
+}
+
+/* Checks where the data lies, once the start of the data section is known. */
+static void gguf_place(gguf_reader *r, const gguf *g, gguf_tensor *tensor, uint64_t offset,
+                       size_t start) {
+    char why[128];
+    r->name = tensor->name;
+    r->name_bytes = strlen(tensor->name);
+    if (offset % g->alignment) {
+        snprintf(why, sizeof why, "its data offset %llu is not a multiple of %u",
+                 (unsigned long long)offset, g->alignment);
+        gguf_fault(r, (size_t)tensor->offset, CAIRN_BAD_FILE, why);
+    } else if (start > r->size || offset > r->size - start ||
+               tensor->bytes > r->size - start - offset) {
+        snprintf(why, sizeof why, "its %llu bytes at %llu reach past the end of the file, %llu",
+                 (unsigned long long)tensor->bytes, (unsigned long long)start + offset,
+                 (unsigned long long)r->size);
+        gguf_fault(r, (size_t)tensor->offset, CAIRN_BAD_FILE, why);
+    } else {
+        tensor->data = r->data + start + offset;
+    }
+}
+
+static void gguf_read_tensors(gguf_reader *r, gguf *g) {
+    size_t start, again = r->at;
+    for (size_t i = 0; i < g->tensor_count && !r->status; i++) {
+        gguf_read_tensor(r, &g->tensors[i]);
+        gguf_read_u64(r); /* the offset, read again below */
+    }
+    if (r->status) return;
+    start = (r->at + (g->alignment - 1)) & ~((size_t)g->alignment - 1);
+    r->at = again;
+    for (size_t i = 0; i < g->tensor_count && !r->status; i++) {
+        gguf_tensor *tensor = &g->tensors[i];
+        gguf_take(r, 8 + strlen(tensor->name) + 4 + 8 * (uint64_t)tensor->ndim + 4);
+        gguf_place(r, g, tensor, gguf_read_u64(r), start);
+    }
+    if (r->status) return;
+    qsort(g->tensors, g->tensor_count, sizeof *g->tensors, gguf_tensor_order);
+    for (size_t i = 1; i < g->tensor_count && !r->status; i++)
+        if (!strcmp(g->tensors[i - 1].name, g->tensors[i].name)) {
+            r->name = g->tensors[i].name;
+            r->name_bytes = strlen(r->name);
+            gguf_fault(r, (size_t)g->tensors[i].offset, CAIRN_BAD_FILE, "the tensor stands twice");
+        }
+}
+
+BASE_UNUSED static const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name) {
+    size_t low = 0, high = g->tensor_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(name, g->tensors[middle].name);
+        if (order == 0) return &g->tensors[middle];
+        if (order < 0) high = middle;
+        else low = middle + 1;
+    }
+    return NULL;
+}
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+static void gguf_read_magic(gguf_reader *r, gguf *g) {
+    const uint8_t *magic = gguf_take(r, 4);
+    char why[80];
+    if (magic && memcmp(magic, "GGUF", 4) != 0)
+        gguf_fault(r, 0, CAIRN_BAD_FILE, "not a GGUF file: it does not begin with \"GGUF\"");
+    g->version = gguf_read_u32(r);
+    if (r->status || g->version == 2 || g->version == 3) return;
+    if (g->version >> 24 && !(g->version & 0xffff))
+        snprintf(why, sizeof why, "a big-endian file; little-endian is supported");
+    else
+        snprintf(why, sizeof why, "version %u; 2 and 3 are supported", g->version);
+    gguf_fault(r, 4, CAIRN_UNSUPPORTED, why);
+}
+
+/* A count from the file, bounded by what could stand there, each taking `least` bytes. */
+static size_t gguf_read_count(gguf_reader *r, uint64_t least, const char *what) {
+    size_t at = r->at;
+    uint64_t count = gguf_read_u64(r);
+    char why[96];
+    if (r->status || (count <= GGUF_MAX_COUNT && count <= (r->size - r->at) / least))
+        return r->status ? 0 : (size_t)count;
+    snprintf(why, sizeof why, "%llu %s do not fit a file of %llu bytes", (unsigned long long)count,
+             what, (unsigned long long)r->size);
+    gguf_fault(r, at, CAIRN_BAD_FILE, why);
+    return 0;
+}
+
+static void gguf_read_alignment(gguf_reader *r, gguf *g) {
+    const gguf_key *key = gguf_key_find(g, "general.alignment");
+    uint64_t value = 32;
+    if (key && (!gguf_integer(key->type, key->value, &value) || value < 8 || value > 1 << 20 ||
+                (value & (value - 1)) != 0)) {
+        r->name = key->name;
+        r->name_bytes = key->name_bytes;
+        gguf_fault(r, (size_t)key->offset, CAIRN_BAD_FILE, "not a power of two from 8 to 1048576");
+    }
+    g->alignment = (uint32_t)value;
+}
+
+BASE_UNUSED static void gguf_close(base *b, gguf *g) {
+    base_delete(b, g->keys, g->key_count, sizeof *g->keys);
+    base_delete(b, g->tensors, g->tensor_count, sizeof *g->tensors);
+    if (g->map.data) os_map_close(&g->map);
+    memset(g, 0, sizeof *g);
+}
+
+static void gguf_keep_path(gguf *g, const char *path) {
+    size_t bytes = strlen(path), kept = bytes < sizeof g->path ? bytes : sizeof g->path - 1;
+    memcpy(g->path, path + bytes - kept, kept);
+}
+
+static cairn_status gguf_read_all(gguf_reader *r, gguf *g) {
+    gguf_read_magic(r, g);
+    g->tensor_count = gguf_read_count(r, 8 + 1 + 4 + 8 + 4 + 8, "tensors");
+    g->key_count = gguf_read_count(r, 8 + 1 + 4 + 1, "keys");
+    if (r->status) return r->status;
+    g->keys = (gguf_key *)base_new(r->b, g->key_count, sizeof *g->keys);
+    if (!g->keys) return base_no_memory(r->b, g->path, g->key_count * sizeof *g->keys);
+    g->tensors = (gguf_tensor *)base_new(r->b, g->tensor_count, sizeof *g->tensors);
+    if (!g->tensors) return base_no_memory(r->b, g->path, g->tensor_count * sizeof *g->tensors);
+    gguf_read_keys(r, g);
+    if (!r->status) gguf_read_alignment(r, g);
+    if (!r->status) gguf_read_tensors(r, g);
+    return r->status;
+}
+
+/* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
+ * in messages. On failure *out is empty. */
+BASE_UNUSED static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data,
+                                           size_t size, gguf *out) {
+    gguf_reader r = {b, NULL, data, size, 0, "header", NULL, 0, CAIRN_OK};
+    cairn_status status;
+    memset(out, 0, sizeof *out);
+    gguf_keep_path(out, path);
+    r.path = out->path;
+    if (!size) return base_fail(b, CAIRN_BAD_FILE, "%s: byte 0: the file is empty", path);
+    status = gguf_read_all(&r, out);
+    if (status) gguf_close(b, out);
+    return status;
+}
+
+/* Maps and reads the file. [blocks] The file must not be cut short while it is open. */
+BASE_UNUSED static cairn_status gguf_open(base *b, const char *path, gguf *out) {
+    os_map map;
+    cairn_status status = os_map_open(b, path, &map);
+    if (status) return status;
+    status = gguf_parse(b, path, map.data, map.size, out);
+    if (status) os_map_close(&map);
+    else out->map = map;
+    return status;
+}

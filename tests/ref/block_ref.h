@@ -1,0 +1,52 @@
+/* block_ref: the values of GGUF blocks, from the format's description, one value at a time in double
+ * precision. The oracle for every implementation of the block types. */
+#ifndef BLOCK_REF_H
+#define BLOCK_REF_H
+
+#include <math.h>
+#include <stdint.h>
+
+static double block_ref_half(const uint8_t *at) {
+    int bits = at[0] + 256 * at[1], sign = bits / 32768 ? -1 : 1;
+    int exponent = bits / 1024 % 32, fraction = bits % 1024;
+    if (exponent == 31) return fraction ? (double)NAN : sign * (double)INFINITY;
+    if (exponent == 0) return sign * ldexp(fraction, -24);
+    return sign * ldexp(1024 + fraction, exponent - 25);
+}
+
+static double block_ref_single(uint32_t bits) {
+    int sign = bits >> 31 ? -1 : 1, exponent = (int)(bits >> 23 & 255);
+    uint32_t fraction = bits & 0x7fffff;
+    if (exponent == 255) return fraction ? (double)NAN : sign * (double)INFINITY;
+    if (exponent == 0) return sign * ldexp(fraction, -149);
+    return sign * ldexp(fraction + 8388608.0, exponent - 150);
+}
+
+/* Value `i` of a row of blocks of GGUF type `type`. */
+static double block_ref_value(int type, const uint8_t *row, int64_t i) {
+    int64_t block = i / 32, j = i % 32;
+    const uint8_t *q;
+    switch (type) {
+    case 0: /* F32 */
+        row += 4 * i;
+        return block_ref_single(row[0] | (uint32_t)row[1] << 8 | (uint32_t)row[2] << 16 |
+                                (uint32_t)row[3] << 24);
+    case 1: /* F16 */ return block_ref_half(row + 2 * i);
+    case 30: /* BF16 */
+        row += 2 * i;
+        return block_ref_single((uint32_t)row[0] << 16 | (uint32_t)row[1] << 24);
+    case 2: /* Q4_0 */
+        q = row + 18 * block;
+        return (((j < 16 ? q[2 + j] : q[2 + j - 16] / 16) % 16) - 8) * block_ref_half(q);
+    case 3: /* Q4_1 */
+        q = row + 20 * block;
+        return ((j < 16 ? q[4 + j] : q[4 + j - 16] / 16) % 16) * block_ref_half(q) +
+               block_ref_half(q + 2);
+    case 8: /* Q8_0 */
+        q = row + 34 * block;
+        return (q[2 + j] ^ 128) * block_ref_half(q) - 128 * block_ref_half(q);
+    default: return NAN;
+    }
+}
+
+#endif
