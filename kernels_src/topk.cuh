@@ -1,6 +1,5 @@
-/* topk.cuh: what every top-k route shares: the order-preserving key, a row's range, the error word. */
-#ifndef CAIRN_TOPK_CUH
-#define CAIRN_TOPK_CUH
+/* topk.cuh: what every top-k route shares: the order-preserving key, a row's range, the error word.
+ * Without an include guard: each set of constants includes it anew. */
 
 #if CAIRN_SCORE_TYPE == 1
 typedef float score_t;
@@ -34,5 +33,3 @@ CAIRN_INLINE topk_range topk_row_range(const topk_params &p, int r) {
     }
     return {start_in, length_in};
 }
-
-#endif
