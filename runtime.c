@@ -15,6 +15,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifndef CAIRN_NO_LUA
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+#endif
 
 #include "runtime/base.c"
 #include "runtime/os.c"
@@ -29,3 +34,4 @@
 #include "runtime/driver_nvrtc.c"
 #include "runtime/block.c"
 #include "runtime/gguf.c"
+#include "runtime/lua.c"

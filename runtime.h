@@ -41,6 +41,7 @@
  *     7  Tensors, streams, events, graphs
  *     8  Model and sessions
  *     9  Ops
+ *    10  Lua
  *
  * 1  RULES
  * Memory.  Host memory comes from one realloc-style callback, device memory from one callback pair.
@@ -759,6 +760,13 @@ typedef struct cairn_verify_greedy_args {
 } cairn_verify_greedy_args;
 CAIRN_API cairn_status cairn_verify_greedy(cairn_runtime *rt,
                                            const cairn_verify_greedy_args *args);
+
+/* ---- 10  Lua ----------------------------------------------------------------------------------- */
+
+/* The Lua module: luaL_requiref(L, "cairn", luaopen_cairn, 0) in a host that has its own Lua 5.4.
+ * Absent with CAIRN_NO_LUA. Pushes the module and returns 1. */
+struct lua_State;
+CAIRN_API int luaopen_cairn(struct lua_State *L);
 
 #ifdef __cplusplus
 }

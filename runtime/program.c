@@ -1,6 +1,9 @@
 /* program: build/cairn. Opens a Lua state with the module `cairn` in it, hands the command line to
  * scripts/cli/main.lua, which the program carries with the rest of scripts/cli and scripts/bench,
  * and exits with the status that returns. A translation unit of its own: it knows runtime.h only. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
 #include "../runtime.h"
 
 #include <lauxlib.h>

@@ -2,9 +2,7 @@
 -- A command is a module cli.NAME returning { usage, about, options, run = function(o) }.
 local options = require "cli.options"
 
-local names = {
-  "generate", "eval", "tokenize", "info", "check", "kernels", "run", "test", "bench",
-}
+local names = { "run", "test" }
 
 local function command(name)
   for _, known in ipairs(names) do

@@ -1,0 +1,59 @@
+-- The parts of the command line that need no runtime: options, nearest names, JSON.
+local options = require "cli.options"
+local json = require "cli.json"
+
+local command = {
+  usage = "FILE",
+  positional = 1,
+  options = {
+    { "--model FILE", "" }, { "--max-tokens N", "", "integer" }, { "--temperature X", "", "number" },
+    { "--chat", "" }, { "--backend NAME", "", { "auto", "cuda", "cpu" } },
+  },
+}
+
+local function read(...) return options.read("try", command, { ... }) end
+
+local function usage_of(...)
+  local args = { ... }
+  local done, err = pcall(function() return read(table.unpack(args)) end)
+  check.equal(done, false)
+  return err.usage
+end
+
+test("options are read in both spellings", function()
+  check.equal(read("--model", "m.gguf", "--max-tokens=12", "--chat", "in.txt"),
+    { model = "m.gguf", max_tokens = 12, chat = true, "in.txt" })
+  check.equal(read("--temperature", "0.5").temperature, 0.5)
+  check.equal(read("--", "--model")[1], "--model")
+end)
+
+test("an unknown option names the nearest", function()
+  check.equal(usage_of "--modle", "no option --modle; did you mean --model?")
+  check.equal(usage_of("--backend", "cdua"),
+    "--backend cdua: it is one of auto, cuda, cpu; did you mean cuda?")
+end)
+
+test("a bad value names its option", function()
+  check.equal(usage_of "--model", "--model FILE: its value is missing")
+  check.equal(usage_of("--max-tokens", "ten"), "--max-tokens ten: a whole number is expected")
+  check.equal(usage_of("--max-tokens", "1.5"), "--max-tokens 1.5: a whole number is expected")
+  check.equal(usage_of "--chat=yes", "--chat takes no value")
+  check.ok(usage_of("a", "b"):find("unexpected argument b", 1, true))
+end)
+
+test("json is written with every control byte escaped", function()
+  check.equal(json.encode { a = { 1, 2.5, true }, b = "x\n\1\"\\" },
+    [[{"a":[1,2.5,true],"b":"x\n\u0001\"\\"}]])
+  check.equal(json.encode(json.array {}), "[]")
+  check.equal(json.encode(0 / 0), "null")
+end)
+
+test("token ids are read, and anything else is named", function()
+  check.equal(json.decode_integers(" [1, 22,\n-3] ", "ids"), { 1, 22, -3 })
+  check.equal(json.decode_integers("[]", "ids"), {})
+  for text, what in pairs { ["{}"] = "a JSON array", ["[1,x]"] = "entry 2", ["[1,]"] = "entry 2" } do
+    local done, err = pcall(json.decode_integers, text, "ids")
+    check.equal(done, false)
+    check.ok(err.usage:find(what, 1, true), err.usage)
+  end
+end)
