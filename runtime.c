@@ -29,6 +29,7 @@
 #include "runtime/os_posix.c"
 #endif
 #include "runtime/os_file.c"
+#include "runtime/pool.c"
 #include "runtime/generated/driver.h"
 #include "runtime/driver.c"
 #include "runtime/driver_nvrtc.c"

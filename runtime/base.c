@@ -20,6 +20,8 @@
 #endif
 #if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(_M_X64))
 #define BASE_X86 1
+#include <cpuid.h>
+#include <immintrin.h>
 #else
 #define BASE_X86 0
 #endif
@@ -27,6 +29,23 @@
 #define BASE_NEON 1
 #else
 #define BASE_NEON 0
+#endif
+
+/* Loops with a constant count whose arrays should live in registers. */
+#if defined(__clang__)
+#define BASE_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define BASE_UNROLL _Pragma("GCC unroll 32")
+#else
+#define BASE_UNROLL
+#endif
+#if BASE_X86
+#define BASE_PAUSE() __builtin_ia32_pause()
+#define BASE_PREFETCH(address) __builtin_prefetch(address)
+#define BASE_CPU_HAS(feature) __builtin_cpu_supports(feature) /* by the processor and the system */
+#else
+#define BASE_PAUSE() ((void)0)
+#define BASE_PREFETCH(address) ((void)(address))
 #endif
 
 #define BASE_COUNT(array) (sizeof(array) / sizeof((array)[0]))

@@ -1,0 +1,221 @@
+/* pool: the CPU threads of a runtime, and the SIMD level its kernels run at.
+ *
+ * One owner thread at a time gives work; it takes part as worker 0 and returns when all is done.
+ * Two ways to run: pool_run hands out indices, to be finished in any order by any worker;
+ * pool_each calls the task once on every worker at the same time, so that the task may meet its
+ * peers at pool_barrier. Work may not start other work on the same pool.
+ *
+ * Waiting spins for a short while, since stages of a decode step last microseconds, then sleeps, so
+ * that an idle pool costs nothing. Calls base and os. */
+
+typedef void (*pool_task)(void *context, int index);
+
+/* ---- SIMD level -------------------------------------------------------------------------------- */
+
+enum { SIMD_SCALAR = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2, SIMD_NEON = 3 };
+
+#if BASE_X86
+/* Not every compiler's BASE_CPU_HAS knows it by name. */
+static bool pool_has_f16c(void) {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx >> 29 & 1);
+}
+#endif
+
+static int pool_simd_here(void) {
+#if BASE_X86
+    bool avx2 = BASE_CPU_HAS("avx2") && BASE_CPU_HAS("fma") && pool_has_f16c();
+    bool avx512 = avx2 && BASE_CPU_HAS("avx512f") && BASE_CPU_HAS("avx512bw") &&
+                  BASE_CPU_HAS("avx512vl") && BASE_CPU_HAS("avx512dq");
+    return avx512 ? SIMD_AVX512 : avx2 ? SIMD_AVX2 : SIMD_SCALAR;
+#elif BASE_NEON
+    return SIMD_NEON;
+#else
+    return SIMD_SCALAR;
+#endif
+}
+
+/* The best level of this machine. The environment variable CAIRN_SIMD (scalar, avx2, avx512) can
+ * only lower it; asked for on each call, so that a test can compare levels in one process. */
+BASE_UNUSED static int pool_simd(void) {
+    const char *wish = os_env("CAIRN_SIMD");
+    int here = pool_simd_here();
+    if (!wish) return here;
+    if (!strcmp(wish, "scalar")) return SIMD_SCALAR;
+    if (!strcmp(wish, "avx2") && here == SIMD_AVX512) return SIMD_AVX2;
+    return here;
+}
+
+/* ---- gates: a number to wait on ---------------------------------------------------------------- */
+
+enum { POOL_SPINS = 2000 /* of about 25 ns: 50 us */, POOL_MAX_THREADS = 256 };
+
+typedef struct pool_gate {
+    os_atomic value, sleepers;
+    os_mutex mutex;
+    os_cond cond;
+} pool_gate;
+
+static void pool_gate_open(pool_gate *gate) {
+    os_atomic_store(&gate->value, 0);
+    os_atomic_store(&gate->sleepers, 0);
+    os_mutex_init(&gate->mutex);
+    os_cond_init(&gate->cond);
+}
+
+static void pool_gate_close(pool_gate *gate) {
+    os_cond_destroy(&gate->cond);
+    os_mutex_destroy(&gate->mutex);
+}
+
+/* Returns once the value differs from `seen`. A sleeper counts itself before it looks again, and
+ * pool_gate_add changes the value before it counts sleepers, so no wake-up is lost. */
+static void pool_gate_wait(pool_gate *gate, int32_t seen) {
+    for (int spin = 0; spin < POOL_SPINS; spin++) {
+        if (os_atomic_load(&gate->value) != seen) return;
+        BASE_PAUSE();
+    }
+    os_mutex_lock(&gate->mutex);
+    os_atomic_add(&gate->sleepers, 1);
+    while (os_atomic_load(&gate->value) == seen) os_cond_wait(&gate->cond, &gate->mutex);
+    os_atomic_add(&gate->sleepers, -1);
+    os_mutex_unlock(&gate->mutex);
+}
+
+/* Adds one (values wrap) and wakes whoever sleeps. */
+static void pool_gate_add(pool_gate *gate) {
+    os_atomic_add(&gate->value, 1);
+    if (!os_atomic_load(&gate->sleepers)) return;
+    os_mutex_lock(&gate->mutex);
+    os_cond_broadcast(&gate->cond);
+    os_mutex_unlock(&gate->mutex);
+}
+
+/* ---- pool -------------------------------------------------------------------------------------- */
+
+typedef struct pool_worker { os_thread thread; struct pool *pool; int index; } pool_worker;
+
+typedef struct pool {
+    base *b;
+    int threads;             /* the owner included */
+    int capacity;            /* of workers */
+    pool_worker *workers;    /* workers[0] is the owner and has no thread */
+    pool_gate start, meet;   /* a run begins; all have met */
+    os_atomic met;           /* workers that wait at the barrier */
+    os_atomic next;          /* pool_run: the next index to take */
+    pool_task task;
+    void *context;
+    int count;
+    bool stop;
+} pool;
+
+BASE_UNUSED static int pool_threads(const pool *p) { return p->threads; }
+
+/* Inside pool_each: returns when every worker has come here. What each wrote before, all see. */
+static void pool_barrier(pool *p) {
+    int32_t seen;
+    if (p->threads == 1) return;
+    seen = os_atomic_load(&p->meet.value);
+    if (os_atomic_add(&p->met, 1) == p->threads - 1) {
+        os_atomic_store(&p->met, 0);
+        pool_gate_add(&p->meet);
+    } else {
+        pool_gate_wait(&p->meet, seen);
+    }
+}
+
+static void pool_work(void *context) {
+    pool_worker *worker = (pool_worker *)context;
+    pool *p = worker->pool;
+    int32_t seen = 0;
+    for (;;) {
+        pool_gate_wait(&p->start, seen++);
+        if (p->stop) return;
+        p->task(p->context, worker->index);
+        pool_barrier(p);
+    }
+}
+
+/* Calls task(context, worker) for worker 0 to pool_threads - 1, all at the same time. */
+static void pool_each(pool *p, pool_task task, void *context) {
+    if (p->threads > 1) {
+        p->task = task;
+        p->context = context;
+        pool_gate_add(&p->start);
+    }
+    task(context, 0);
+    pool_barrier(p);
+}
+
+typedef struct pool_indices { pool *owner; pool_task task; void *context; int count; } pool_indices;
+
+static void pool_take(void *context, int worker) {
+    pool_indices *all = (pool_indices *)context;
+    int index;
+    (void)worker;
+    while ((index = os_atomic_add(&all->owner->next, 1)) < all->count)
+        all->task(all->context, index);
+}
+
+/* Calls task(context, index) once for each index below count. */
+BASE_UNUSED static void pool_run(pool *p, int count, pool_task task, void *context) {
+    pool_indices all;
+    int index;
+    all.owner = p;
+    all.task = task;
+    all.context = context;
+    all.count = count;
+    if (p->threads == 1 || count <= 1) {
+        for (index = 0; index < count; index++) task(context, index);
+        return;
+    }
+    os_atomic_store(&p->next, 0);
+    pool_each(p, pool_take, &all);
+}
+
+/* Stops and joins the threads; `p` is gone. */
+BASE_UNUSED static void pool_close(pool *p) {
+    base *b = p->b;
+    p->stop = true;
+    if (p->threads > 1) pool_gate_add(&p->start);
+    for (int i = 1; i < p->threads; i++) os_thread_join(&p->workers[i].thread);
+    pool_gate_close(&p->start);
+    pool_gate_close(&p->meet);
+    base_delete(b, p->workers, (size_t)p->capacity, sizeof *p->workers);
+    base_delete(b, p, 1, sizeof *p);
+}
+
+/* Starts what it can; the system giving fewer threads than asked for is not an error. */
+static void pool_start(pool *p) {
+    for (int i = 1; i < p->capacity; i++) {
+        p->workers[i].pool = p;
+        p->workers[i].index = i;
+        if (!os_thread_start(&p->workers[i].thread, 0, pool_work, &p->workers[i])) {
+            base_log(p->b, CAIRN_LOG_WARN, "the system gives %d threads of %d", i, p->capacity);
+            return;
+        }
+        p->threads = i + 1;
+    }
+}
+
+/* threads 0: as many as this process may run on. */
+BASE_UNUSED static cairn_status pool_open(base *b, int threads, pool **out) {
+    pool *p = (pool *)base_new(b, 1, sizeof *p);
+    *out = NULL;
+    if (threads <= 0) threads = os_cpu_count();
+    if (threads > POOL_MAX_THREADS) threads = POOL_MAX_THREADS;
+    if (!p) return base_no_memory(b, "thread pool", sizeof *p);
+    p->workers = (pool_worker *)base_new(b, (size_t)threads, sizeof *p->workers);
+    if (!p->workers) {
+        base_delete(b, p, 1, sizeof *p);
+        return base_no_memory(b, "thread pool", (size_t)threads * sizeof *p->workers);
+    }
+    p->b = b;
+    p->threads = 1;
+    p->capacity = threads;
+    pool_gate_open(&p->start);
+    pool_gate_open(&p->meet);
+    pool_start(p);
+    *out = p;
+    return CAIRN_OK;
+}

@@ -1,0 +1,194 @@
+/* simd/attention: attention over one page of keys and values, page bounds and page scores, once
+ * per level.
+ *
+ * A query's result over a page depends only on the query and the slots, not on the queries beside
+ * it. head_dim is a multiple of VEC_N (simd_for sees to it). */
+
+/* score [q][i - first] = query q . key i for the slots first .. last - 1; `queries` (a constant)
+ * rows of q [dim], keys [slots, dim] in f16 or f32. */
+SIMD_FN BASE_INLINE void SIMD(score_slots)(const int queries, const bool half, const float *q,
+                                           const void *keys, int first, int last, int dim,
+                                           float *score) {
+    const uint16_t *k16 = (const uint16_t *)keys;
+    const float *k32 = (const float *)keys;
+    for (int slot = first; slot < last; slot += 4) {
+        VEC sum[VEC_QUERIES][4];
+        int64_t at[4];
+        int i, j, d;
+        BASE_UNROLL
+        for (j = 0; j < 4; j++) at[j] = (int64_t)(slot + j < last ? slot + j : slot) * dim;
+        BASE_UNROLL
+        for (i = 0; i < queries; i++)
+            sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = VEC_SET(0.0f);
+        for (d = 0; d < dim; d += VEC_N) {
+            VEC key[4];
+            BASE_UNROLL
+            for (j = 0; j < 4; j++)
+                key[j] = half ? VEC_HALF(k16 + at[j] + d) : VEC_LOAD(k32 + at[j] + d);
+            BASE_UNROLL
+            for (i = 0; i < queries; i++) {
+                VEC v = VEC_LOAD(q + i * dim + d);
+                BASE_UNROLL
+                for (j = 0; j < 4; j++) sum[i][j] = VEC_FMA(v, key[j], sum[i][j]);
+            }
+        }
+        BASE_UNROLL
+        for (i = 0; i < queries; i++)
+            SIMD(sum4)(score + i * SIMD_MAX_SLOTS + slot - first, sum[i][0], sum[i][1], sum[i][2],
+                       sum[i][3]);
+    }
+}
+
+/* Scores [count] become weights e^(score - m); returns the factor e^(m before - m) for what was
+ * summed before, and keeps m and l, the sum of all weights. */
+SIMD_FN BASE_INLINE float SIMD(weigh)(float *score, int count, float *m, float *l) {
+    int i, padded = (count + VEC_N - 1) / VEC_N * VEC_N;
+    VEC top, sum = VEC_SET(0.0f), zero = VEC_SET(0.0f);
+    float highest, factor, part[4];
+    for (i = count; i < padded; i++) score[i] = -INFINITY;
+    top = VEC_LOAD(score);
+    for (i = VEC_N; i < padded; i += VEC_N) top = VEC_MAX(top, VEC_LOAD(score + i));
+    highest = SIMD(top)(top);
+    if (!(highest > *m)) highest = *m;
+    factor = *m == highest ? 1.0f : VEC_FIRST(SIMD(exp)(VEC_SET(*m - highest)));
+    for (i = 0; i < padded; i += VEC_N) {
+        VEC weight = SIMD(exp)(VEC_SUB(VEC_LOAD(score + i), VEC_SET(highest)));
+        VEC_STORE(score + i, weight);
+        sum = VEC_ADD(sum, weight);
+    }
+    SIMD(sum4)(part, sum, zero, zero, zero);
+    *l = *l * factor + part[0];
+    *m = highest;
+    return factor;
+}
+
+/* out [q][width * VEC_N of dim] = out * factor [q] + sum over slots of weight * value. */
+SIMD_FN BASE_INLINE void SIMD(add_values)(const int queries, const int width, const bool half,
+                                          const float *weight, const void *values, int first,
+                                          int last, int dim, const float *factor, float *out) {
+    const uint16_t *v16 = (const uint16_t *)values + (int64_t)first * dim;
+    const float *v32 = (const float *)values + (int64_t)first * dim;
+    VEC sum[VEC_QUERIES][4];
+    int i, w;
+    BASE_UNROLL
+    for (i = 0; i < queries; i++) {
+        BASE_UNROLL
+        for (w = 0; w < width; w++)
+            sum[i][w] = VEC_MUL(VEC_LOAD(out + i * dim + w * VEC_N), VEC_SET(factor[i]));
+    }
+    for (int slot = 0; slot < last - first; slot++, v16 += dim, v32 += dim) {
+        VEC value[4];
+        BASE_UNROLL
+        for (w = 0; w < width; w++)
+            value[w] = half ? VEC_HALF(v16 + w * VEC_N) : VEC_LOAD(v32 + w * VEC_N);
+        BASE_UNROLL
+        for (i = 0; i < queries; i++) {
+            VEC p = VEC_SET(weight[i * SIMD_MAX_SLOTS + slot]);
+            BASE_UNROLL
+            for (w = 0; w < width; w++) sum[i][w] = VEC_FMA(p, value[w], sum[i][w]);
+        }
+    }
+    BASE_UNROLL
+    for (i = 0; i < queries; i++) {
+        BASE_UNROLL
+        for (w = 0; w < width; w++) VEC_STORE(out + i * dim + w * VEC_N, sum[i][w]);
+    }
+}
+
+/* `queries` (a constant) queries over the slots first .. last - 1 of one page. */
+SIMD_FN BASE_INLINE void SIMD(attend_some)(const int queries, const bool half,
+                                           const simd_page *page, const float *q, float *m,
+                                           float *l, float *out) {
+    float score[VEC_QUERIES * SIMD_MAX_SLOTS], factor[VEC_QUERIES];
+    const int first = page->first, last = page->last, dim = page->dim;
+    const int wide = dim / (4 * VEC_N) * (4 * VEC_N);
+    int i, d;
+    SIMD(score_slots)(queries, half, q, page->keys, first, last, dim, score);
+    for (i = 0; i < queries; i++)
+        factor[i] = SIMD(weigh)(score + i * SIMD_MAX_SLOTS, last - first, m + i, l + i);
+    for (d = 0; d < dim; d += d < wide ? 4 * VEC_N : VEC_N) {
+        const void *values = half ? (const void *)((const uint16_t *)page->values + d)
+                                  : (const void *)((const float *)page->values + d);
+        if (d < wide)
+            SIMD(add_values)(queries, 4, half, score, values, first, last, dim, factor, out + d);
+        else SIMD(add_values)(queries, 1, half, score, values, first, last, dim, factor, out + d);
+    }
+}
+
+SIMD_FN BASE_INLINE void SIMD(attend_all)(const bool half, const simd_page *page, const float *q,
+                                          int queries, float *m, float *l, float *out) {
+    for (int i = 0; i < queries; i += VEC_QUERIES) {
+        const float *at = q + (int64_t)i * page->dim;
+        float *to = out + (int64_t)i * page->dim;
+#define SIMD_ATTEND(count) SIMD(attend_some)(count, half, page, at, m + i, l + i, to)
+        switch (queries - i) {
+        case 1: SIMD_ATTEND(1); break;
+#if VEC_QUERIES > 2
+        case 2: SIMD_ATTEND(2); break;
+        case 3: SIMD_ATTEND(3); break;
+#endif
+        default: SIMD_ATTEND(VEC_QUERIES);
+        }
+#undef SIMD_ATTEND
+    }
+}
+
+/* Folds a page (first < last) into the running softmax of q [queries, dim], already scaled:
+ * m, l [queries] and out [queries, dim], unnormalised. Start: m -inf, l and out 0. */
+SIMD_FN static void SIMD(attend)(const simd_page *page, const float *q, int queries, float *m,
+                                 float *l, float *out) {
+    if (page->half) SIMD(attend_all)(true, page, q, queries, m, l, out);
+    else SIMD(attend_all)(false, page, q, queries, m, l, out);
+}
+
+/* Of whole keys [slots, dim] f16: the least and the greatest value of each dimension. */
+SIMD_FN static void SIMD(bounds)(const uint16_t *keys, int slots, int dim, uint16_t *low,
+                                 uint16_t *high) {
+    for (int d = 0; d < dim; d += VEC_N) {
+        VEC least = VEC_HALF(keys + d), most = least;
+        for (int slot = 1; slot < slots; slot++) {
+            VEC key = VEC_HALF(keys + (int64_t)slot * dim + d);
+            least = VEC_MIN(least, key);
+            most = VEC_MAX(most, key);
+        }
+        VEC_HALF_STORE(low + d, least);
+        VEC_HALF_STORE(high + d, most);
+    }
+}
+
+/* Of whole keys [slots, dim] f16: the mean, summed in slot order. */
+SIMD_FN static void SIMD(mean)(const uint16_t *keys, int slots, int dim, uint16_t *mean) {
+    const VEC share = VEC_SET(1.0f / (float)slots);
+    for (int d = 0; d < dim; d += VEC_N) {
+        VEC sum = VEC_HALF(keys + d);
+        for (int slot = 1; slot < slots; slot++)
+            sum = VEC_ADD(sum, VEC_HALF(keys + (int64_t)slot * dim + d));
+        VEC_HALF_STORE(mean + d, VEC_MUL(sum, share));
+    }
+}
+
+/* score [4] of pages: over the `vectors` rows, the greatest of
+ * above [dim] . high [page] + below [dim] . low [page]; below NULL: the first product alone. */
+SIMD_FN static void SIMD(score_pages4)(const float *above, const float *below, int vectors,
+                                       const uint16_t *const *high, const uint16_t *const *low,
+                                       int dim, float *score) {
+    for (int i = 0; i < vectors; i++, above += dim) {
+        VEC sum[4];
+        float some[4];
+        int j, d;
+        BASE_UNROLL
+        for (j = 0; j < 4; j++) sum[j] = VEC_SET(0.0f);
+        for (d = 0; d < dim; d += VEC_N) {
+            VEC a = VEC_LOAD(above + d);
+            BASE_UNROLL
+            for (j = 0; j < 4; j++) sum[j] = VEC_FMA(a, VEC_HALF(high[j] + d), sum[j]);
+            if (!below) continue;
+            a = VEC_LOAD(below + d);
+            BASE_UNROLL
+            for (j = 0; j < 4; j++) sum[j] = VEC_FMA(a, VEC_HALF(low[j] + d), sum[j]);
+        }
+        if (below) below += dim;
+        SIMD(sum4)(some, sum[0], sum[1], sum[2], sum[3]);
+        for (j = 0; j < 4; j++) score[j] = i && score[j] > some[j] ? score[j] : some[j];
+    }
+}

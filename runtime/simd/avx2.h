@@ -1,0 +1,68 @@
+/* simd/avx2: the words of simd.c for 8 lanes. */
+#define SIMD(name) name##_avx2
+#define SIMD_FN BASE_TARGET("avx2,fma,f16c")
+#define SIMD_LEVEL SIMD_AVX2
+#define VEC __m256
+#define VEC_N 8
+#define VEC_ROWS 2 /* 4 * 2 sums and 5 operands in 16 registers */
+#define VEC_QUERIES 2
+
+#define VEC_LOAD(p) _mm256_loadu_ps(p)
+#define VEC_PART(p, n) \
+    _mm256_maskload_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), \
+                                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)))
+#define VEC_STORE(p, v) _mm256_storeu_ps(p, v)
+#define VEC_SET(x) _mm256_set1_ps(x)
+#define VEC_FIRST(v) _mm256_cvtss_f32(v)
+#define VEC_ADD(a, b) _mm256_add_ps(a, b)
+#define VEC_SUB(a, b) _mm256_sub_ps(a, b)
+#define VEC_MUL(a, b) _mm256_mul_ps(a, b)
+#define VEC_DIV(a, b) _mm256_div_ps(a, b)
+#define VEC_FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define VEC_MAX(a, b) _mm256_max_ps(a, b)
+#define VEC_MIN(a, b) _mm256_min_ps(a, b)
+#define VEC_SWAP(v) _mm256_permute_ps(v, 0xb1)
+#define VEC_ROUND(v) _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
+#define VEC_POW2(v) \
+    _mm256_castsi256_ps(_mm256_slli_epi32( \
+        _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(127)), 23))
+#define VEC_ZERO_BELOW(v, x, limit) \
+    _mm256_and_ps(v, _mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_NLT_UQ))
+#define VEC_HALF(p) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define VEC_HALF_STORE(p, v) _mm_storeu_si128((__m128i *)(void *)(p), _mm256_cvtps_ph(v, 0))
+#define VEC_HALF1(h) _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)))
+#define VEC_BF16(p) \
+    _mm256_castsi256_ps(_mm256_slli_epi32( \
+        _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p))), 16))
+#define VEC_BYTES(p) \
+    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(p))))
+
+SIMD_FN BASE_INLINE void SIMD(sum4)(float *sums, VEC a, VEC b, VEC c, VEC d) {
+    __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+}
+
+SIMD_FN BASE_INLINE float SIMD(top)(VEC v) {
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_shuffle_ps(four, four, 1)));
+}
+
+/* w [4]: the 32 values nibble * scale + minimum of 16 bytes, low halves first. */
+SIMD_FN BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float minimum, VEC *w) {
+    const __m128i low = _mm_set1_epi8(15);
+    __m128i both = _mm_loadu_si128((const __m128i *)(const void *)bytes);
+    __m128i half[2];
+    __m256 a = _mm256_set1_ps(scale), b = _mm256_set1_ps(minimum);
+    half[0] = _mm_and_si128(both, low);
+    half[1] = _mm_and_si128(_mm_srli_epi16(both, 4), low);
+    BASE_UNROLL
+    for (int i = 0; i < 2; i++) {
+        __m256i first = _mm256_cvtepu8_epi32(half[i]);
+        __m256i last = _mm256_cvtepu8_epi32(_mm_unpackhi_epi64(half[i], half[i]));
+        w[2 * i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(first), a, b);
+        w[2 * i + 1] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(last), a, b);
+    }
+}
+
+#define VEC_HEADS 0

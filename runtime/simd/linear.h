@@ -1,0 +1,185 @@
+/* simd/linear: products with weights in GGUF blocks, once per level.
+ *
+ * Every sum of an output element runs over the input in the same order (VEC_N interleaved partial
+ * sums, ascending, then sum4), whichever kernel makes it: so a row's result depends neither on
+ * how many rows ride along nor on how the outputs are divided. Weights are dequantised exactly as
+ * block_dequantize does it. */
+
+#define SIMD_BLOCK_VECS (32 / VEC_N)
+
+/* The scales [count] (and minima) of the blocks from `blocks` on, count <= SIMD_HEADS. */
+SIMD_FN BASE_INLINE void SIMD(heads)(int type, const uint8_t *blocks, int count, float *scales,
+                                     float *minima) {
+#if VEC_HEADS
+    for (int i = 0; i < count; i += 16) {
+        int some = count - i < 16 ? count - i : 16;
+        if (type == BLOCK_Q4_1) SIMD(heads16_q4_1)(blocks + 20 * i, some, scales + i, minima + i);
+        else if (type == BLOCK_Q4_0) SIMD(heads16_words)(blocks + 18 * i, 9, some, scales + i);
+        else SIMD(heads16_words)(blocks + 34 * i, 17, some, scales + i);
+    }
+#else
+    int bytes = type == BLOCK_Q4_1 ? 20 : type == BLOCK_Q4_0 ? 18 : 34;
+    for (int i = 0; i < count; i++, blocks += bytes) {
+        uint16_t half[2];
+        memcpy(half, blocks, sizeof half);
+        scales[i] = VEC_HALF1(half[0]);
+        if (type == BLOCK_Q4_1) minima[i] = VEC_HALF1(half[1]);
+    }
+#endif
+}
+
+/* w [SIMD_BLOCK_VECS]: the values of one block whose head is known. */
+SIMD_FN BASE_INLINE void SIMD(block)(int type, const uint8_t *block, float scale, float minimum,
+                                     VEC *w) {
+    if (type == BLOCK_Q4_1) {
+        SIMD(nibbles)(block + 4, scale, minimum, w);
+    } else if (type == BLOCK_Q4_0) {
+        SIMD(nibbles)(block + 2, scale, -8.0f * scale, w);
+    } else {
+        BASE_UNROLL
+        for (int v = 0; v < SIMD_BLOCK_VECS; v++)
+            w[v] = VEC_MUL(VEC_BYTES(block + 2 + v * VEC_N), VEC_SET(scale));
+    }
+}
+
+SIMD_FN BASE_INLINE void SIMD(dequantize_blocks)(int type, int bytes, const uint8_t *blocks,
+                                                 float *out, int64_t values) {
+    float scales[SIMD_HEADS], minima[SIMD_HEADS];
+    for (int64_t i = 0; i < values; i += 32 * SIMD_HEADS) {
+        int64_t left = (values - i) / 32;
+        int count = left < SIMD_HEADS ? (int)left : SIMD_HEADS;
+        SIMD(heads)(type, blocks, count, scales, minima);
+        for (int b = 0; b < count; b++, blocks += bytes, out += 32) {
+            VEC w[SIMD_BLOCK_VECS];
+            SIMD(block)(type, blocks, scales[b], minima[b], w);
+            BASE_UNROLL
+            for (int v = 0; v < SIMD_BLOCK_VECS; v++) VEC_STORE(out + v * VEC_N, w[v]);
+        }
+    }
+}
+
+/* blocks: `values` of the type -> out [values], as the type's block_dequantize. */
+SIMD_FN static void SIMD(dequantize)(int type, const uint8_t *blocks, float *out, int64_t values) {
+    switch (type) {
+    case BLOCK_Q4_0: SIMD(dequantize_blocks)(BLOCK_Q4_0, 18, blocks, out, values); return;
+    case BLOCK_Q4_1: SIMD(dequantize_blocks)(BLOCK_Q4_1, 20, blocks, out, values); return;
+    case BLOCK_Q8_0: SIMD(dequantize_blocks)(BLOCK_Q8_0, 34, blocks, out, values); return;
+    case BLOCK_F32: memcpy(out, blocks, (size_t)values * sizeof *out); return;
+    default: block_find(type)->dequantize(blocks, out, values);
+    }
+}
+
+/* y [row][0..outs) = or += sums [row][out] */
+SIMD_FN BASE_INLINE void SIMD(put4)(float *y, int outs, bool add, VEC a, VEC b, VEC c, VEC d) {
+    float sums[4];
+    SIMD(sum4)(sums, a, b, c, d);
+    for (int o = 0; o < outs; o++) y[o] = add ? y[o] + sums[o] : sums[o];
+}
+
+/* One tile: `rows` (a constant) rows of x against outs <= 4 rows of w, n values each, in f32. */
+SIMD_FN BASE_INLINE void SIMD(tile)(const int rows, const float *w, int64_t w_stride, int outs,
+                                    const float *x, int64_t x_stride, int n, float *y,
+                                    int64_t y_stride, bool add) {
+    const float *w1 = w + (outs > 1 ? w_stride : 0), *w2 = w + (outs > 2 ? 2 * w_stride : 0),
+                *w3 = w + (outs > 3 ? 3 * w_stride : 0);
+    VEC sum[4][VEC_ROWS];
+    int i, r;
+    BASE_UNROLL
+    for (r = 0; r < rows; r++) sum[0][r] = sum[1][r] = sum[2][r] = sum[3][r] = VEC_SET(0.0f);
+    for (i = 0; i + VEC_N <= n; i += VEC_N) {
+        VEC a = VEC_LOAD(w + i), b = VEC_LOAD(w1 + i), c = VEC_LOAD(w2 + i), d = VEC_LOAD(w3 + i);
+        BASE_UNROLL
+        for (r = 0; r < rows; r++) {
+            VEC v = VEC_LOAD(x + r * x_stride + i);
+            sum[0][r] = VEC_FMA(a, v, sum[0][r]);
+            sum[1][r] = VEC_FMA(b, v, sum[1][r]);
+            sum[2][r] = VEC_FMA(c, v, sum[2][r]);
+            sum[3][r] = VEC_FMA(d, v, sum[3][r]);
+        }
+    }
+    if (i < n) {
+        VEC a = VEC_PART(w + i, n - i), b = VEC_PART(w1 + i, n - i), c = VEC_PART(w2 + i, n - i),
+            d = VEC_PART(w3 + i, n - i);
+        BASE_UNROLL
+        for (r = 0; r < rows; r++) {
+            VEC v = VEC_PART(x + r * x_stride + i, n - i);
+            sum[0][r] = VEC_FMA(a, v, sum[0][r]);
+            sum[1][r] = VEC_FMA(b, v, sum[1][r]);
+            sum[2][r] = VEC_FMA(c, v, sum[2][r]);
+            sum[3][r] = VEC_FMA(d, v, sum[3][r]);
+        }
+    }
+    BASE_UNROLL
+    for (r = 0; r < rows; r++)
+        SIMD(put4)(y + r * y_stride, outs, add, sum[0][r], sum[1][r], sum[2][r], sum[3][r]);
+}
+
+/* y [rows, outs] = or += x [rows, n] . w [outs, n]^T; w is a panel in f32. */
+SIMD_FN static void SIMD(panel)(const float *w, int outs, const float *x, int64_t x_stride, int rows,
+                                int n, float *y, int64_t y_stride, bool add) {
+    for (int r = 0; r < rows; r += VEC_ROWS, x += VEC_ROWS * x_stride, y += VEC_ROWS * y_stride)
+        for (int o = 0; o < outs; o += 4) {
+            const float *at = w + (int64_t)o * n;
+            int some = outs - o < 4 ? outs - o : 4;
+#define SIMD_TILE(count) \
+    SIMD(tile)(count, at, n, some, x, x_stride, n, y + o, y_stride, add)
+            switch (rows - r) {
+            case 1: SIMD_TILE(1); break;
+#if VEC_ROWS > 2
+            case 2: SIMD_TILE(2); break;
+            case 3: SIMD_TILE(3); break;
+#endif
+#if VEC_ROWS > 4
+            case 4: SIMD_TILE(4); break;
+            case 5: SIMD_TILE(5); break;
+#endif
+            default: SIMD_TILE(VEC_ROWS);
+            }
+#undef SIMD_TILE
+        }
+}
+
+/* One row of x against eight rows of w straight from their blocks (`bytes` each). */
+SIMD_FN BASE_INLINE void SIMD(eight)(int type, int bytes, const uint8_t *w, const float *x, int n,
+                                     float *y, bool add) {
+    const size_t row = (size_t)(n / 32) * (size_t)bytes;
+    float scales[8][SIMD_HEADS], minima[8][SIMD_HEADS];
+    VEC sum[8];
+    int i, o, b, v;
+    BASE_UNROLL
+    for (o = 0; o < 8; o++) sum[o] = VEC_SET(0.0f);
+    for (i = 0; i < n / 32; i += SIMD_HEADS, w += SIMD_HEADS * bytes) {
+        int count = n / 32 - i < SIMD_HEADS ? n / 32 - i : SIMD_HEADS;
+        for (o = 0; o < 8; o++)
+            SIMD(heads)(type, w + (size_t)o * row, count, scales[o], minima[o]);
+        for (b = 0; b < count; b++, x += 32) {
+            const uint8_t *at = w + b * bytes;
+            BASE_UNROLL
+            for (o = 0; o < 8; o++) {
+                VEC values[SIMD_BLOCK_VECS];
+                SIMD(block)(type, at + (size_t)o * row, scales[o][b], minima[o][b], values);
+                BASE_UNROLL
+                for (v = 0; v < SIMD_BLOCK_VECS; v++)
+                    sum[o] = VEC_FMA(values[v], VEC_LOAD(x + v * VEC_N), sum[o]);
+            }
+        }
+    }
+    SIMD(put4)(y, 4, add, sum[0], sum[1], sum[2], sum[3]);
+    SIMD(put4)(y + 4, 4, add, sum[4], sum[5], sum[6], sum[7]);
+}
+
+/* y [outs] = or += x [n] . w [outs, n]^T for eights of outs; returns how many it made (0 for a type
+ * that is not its own). */
+SIMD_FN static int SIMD(one_row)(int type, const uint8_t *w, int outs, const float *x, int n,
+                                 float *y, bool add) {
+    const size_t row = (size_t)(n / 32) * (type == BLOCK_Q4_1 ? 20 : type == BLOCK_Q4_0 ? 18 : 34);
+    int o;
+    if (type != BLOCK_Q4_1 && type != BLOCK_Q4_0 && type != BLOCK_Q8_0) return 0;
+    for (o = 0; o + 8 <= outs; o += 8, w += 8 * row) {
+        if (type == BLOCK_Q4_1) SIMD(eight)(BLOCK_Q4_1, 20, w, x, n, y + o, add);
+        else if (type == BLOCK_Q4_0) SIMD(eight)(BLOCK_Q4_0, 18, w, x, n, y + o, add);
+        else SIMD(eight)(BLOCK_Q8_0, 34, w, x, n, y + o, add);
+    }
+    return o;
+}
+#undef SIMD_BLOCK_VECS

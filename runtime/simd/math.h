@@ -1,0 +1,93 @@
+/* simd/math: elementwise kernels of a decoder layer, once per level. */
+
+/* Within 2 ulp where the result is normal, 0 below; at most exp(88.37), so never infinite. */
+SIMD_FN BASE_INLINE VEC SIMD(exp)(VEC x) {
+    VEC t = VEC_MIN(VEC_MAX(x, VEC_SET(-88.0f)), VEC_SET(88.37f));
+    VEC n = VEC_ROUND(VEC_MUL(t, VEC_SET(1.44269504089f)));
+    VEC r = VEC_FMA(n, VEC_SET(-0.693359375f), t), p;
+    r = VEC_FMA(n, VEC_SET(2.12194440e-4f), r);
+    p = VEC_FMA(r, VEC_SET(1.9875691500e-4f), VEC_SET(1.3981999507e-3f));
+    p = VEC_FMA(p, r, VEC_SET(8.3334519073e-3f));
+    p = VEC_FMA(p, r, VEC_SET(4.1665795894e-2f));
+    p = VEC_FMA(p, r, VEC_SET(1.6666665459e-1f));
+    p = VEC_FMA(p, r, VEC_SET(5.0000001201e-1f));
+    p = VEC_ADD(VEC_FMA(p, VEC_MUL(r, r), r), VEC_SET(1.0f));
+    n = VEC_MAX(n, VEC_SET(-126.0f));
+    return VEC_ZERO_BELOW(VEC_MUL(p, VEC_POW2(n)), x, -87.3f);
+}
+
+/* out [n] = e^x */
+SIMD_FN static void SIMD(exp_row)(const float *x, float *out, int n) {
+    int i;
+    for (i = 0; i + VEC_N <= n; i += VEC_N) VEC_STORE(out + i, SIMD(exp)(VEC_LOAD(x + i)));
+    for (; i < n; i++) out[i] = VEC_FIRST(SIMD(exp)(VEC_SET(x[i])));
+}
+
+/* out [n] = x / sqrt(mean(x^2) + eps) * weight */
+SIMD_FN static void SIMD(rmsnorm)(const float *x, const float *weight, float eps, int n,
+                                  float *out) {
+    VEC sum[4];
+    float part[4], square = 0, scale;
+    int i, j;
+    for (j = 0; j < 4; j++) sum[j] = VEC_SET(0.0f);
+    for (i = 0; i + 4 * VEC_N <= n; i += 4 * VEC_N) {
+        BASE_UNROLL
+        for (j = 0; j < 4; j++) {
+            VEC v = VEC_LOAD(x + i + j * VEC_N);
+            sum[j] = VEC_FMA(v, v, sum[j]);
+        }
+    }
+    for (; i < n; i++) square += x[i] * x[i];
+    SIMD(sum4)(part, sum[0], sum[1], sum[2], sum[3]);
+    square += (part[0] + part[1]) + (part[2] + part[3]);
+    scale = 1.0f / sqrtf(square / (float)n + eps);
+    for (i = 0; i + VEC_N <= n; i += VEC_N)
+        VEC_STORE(out + i, VEC_MUL(VEC_MUL(VEC_LOAD(x + i), VEC_SET(scale)), VEC_LOAD(weight + i)));
+    for (; i < n; i++) out[i] = x[i] * scale * weight[i];
+}
+
+/* x [n], pairs (2i, 2i + 1) turned by the angle whose cosine stands in cosine [2i] and [2i + 1],
+ * whose sine, negated in [2i], in sine; in place. */
+SIMD_FN static void SIMD(rope)(float *x, const float *cosine, const float *sine, int n) {
+    int i = 0;
+#if VEC_N > 1
+    for (; i + VEC_N <= n; i += VEC_N) {
+        VEC v = VEC_LOAD(x + i);
+        VEC across = VEC_MUL(VEC_SWAP(v), VEC_LOAD(sine + i));
+        VEC_STORE(x + i, VEC_FMA(v, VEC_LOAD(cosine + i), across));
+    }
+#endif
+    for (; i < n; i += 2) {
+        float even = x[i], odd = x[i + 1];
+        x[i] = even * cosine[i] + odd * sine[i];
+        x[i + 1] = odd * cosine[i + 1] + even * sine[i + 1];
+    }
+}
+
+/* gate [n] = gate / (1 + e^-gate) * up */
+SIMD_FN static void SIMD(swiglu)(float *gate, const float *up, int n) {
+    const VEC one = VEC_SET(1.0f), zero = VEC_SET(0.0f);
+    int i;
+    for (i = 0; i + VEC_N <= n; i += VEC_N) {
+        VEC g = VEC_LOAD(gate + i), s = VEC_ADD(one, SIMD(exp)(VEC_SUB(zero, g)));
+        VEC_STORE(gate + i, VEC_MUL(VEC_DIV(g, s), VEC_LOAD(up + i)));
+    }
+    for (; i < n; i++) {
+        float s = 1.0f + VEC_FIRST(SIMD(exp)(VEC_SET(-gate[i])));
+        gate[i] = gate[i] / s * up[i];
+    }
+}
+
+/* out [n] f16, rounded to nearest even. */
+SIMD_FN static void SIMD(to_half)(const float *x, uint16_t *out, int n) {
+    int i;
+    for (i = 0; i + VEC_N <= n; i += VEC_N) VEC_HALF_STORE(out + i, VEC_LOAD(x + i));
+    for (; i < n; i++) out[i] = simd_f16_of_f32(x[i]);
+}
+
+/* out [n] f32 */
+SIMD_FN static void SIMD(of_half)(const uint16_t *x, float *out, int n) {
+    int i;
+    for (i = 0; i + VEC_N <= n; i += VEC_N) VEC_STORE(out + i, VEC_HALF(x + i));
+    for (; i < n; i++) out[i] = block_f32_of_f16(x[i]);
+}

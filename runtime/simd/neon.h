@@ -1,0 +1,70 @@
+/* simd/neon: the words of simd.c for 4 lanes of 64-bit Arm. */
+#include <arm_neon.h>
+#define SIMD(name) name##_neon
+#define SIMD_FN
+#define SIMD_LEVEL SIMD_NEON
+#define VEC float32x4_t
+#define VEC_N 4
+#define VEC_ROWS 4
+#define VEC_QUERIES 4
+
+#define VEC_LOAD(p) vld1q_f32(p)
+#define VEC_PART(p, n) part_neon(p, n)
+#define VEC_STORE(p, v) vst1q_f32(p, v)
+#define VEC_SET(x) vdupq_n_f32(x)
+#define VEC_FIRST(v) vgetq_lane_f32(v, 0)
+#define VEC_ADD(a, b) vaddq_f32(a, b)
+#define VEC_SUB(a, b) vsubq_f32(a, b)
+#define VEC_MUL(a, b) vmulq_f32(a, b)
+#define VEC_DIV(a, b) vdivq_f32(a, b)
+#define VEC_FMA(a, b, c) vfmaq_f32(c, a, b)
+#define VEC_MAX(a, b) vmaxq_f32(a, b)
+#define VEC_MIN(a, b) vminq_f32(a, b)
+#define VEC_SWAP(v) vrev64q_f32(v)
+#define VEC_ROUND(v) vrndnq_f32(v)
+#define VEC_POW2(v) \
+    vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(v), vdupq_n_s32(127)), 23))
+#define VEC_ZERO_BELOW(v, x, limit) \
+    vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(v), vcltq_f32(x, vdupq_n_f32(limit))))
+#define VEC_HALF(p) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))
+#define VEC_HALF_STORE(p, v) vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v)))
+#define VEC_HALF1(h) vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))), 0)
+#define VEC_BF16(p) vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16))
+#define VEC_BYTES(p) bytes_neon(p)
+
+BASE_INLINE float32x4_t part_neon(const float *p, int n) {
+    float lanes[4] = {0};
+    for (int i = 0; i < n; i++) lanes[i] = p[i];
+    return vld1q_f32(lanes);
+}
+
+BASE_INLINE float32x4_t bytes_neon(const uint8_t *p) {
+    uint32_t word;
+    memcpy(&word, p, sizeof word);
+    return vcvtq_f32_s32(vmovl_s16(
+        vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(word))))));
+}
+
+BASE_INLINE void SIMD(sum4)(float *sums, VEC a, VEC b, VEC c, VEC d) {
+    vst1q_f32(sums, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+}
+
+BASE_INLINE float SIMD(top)(VEC v) { return vmaxvq_f32(v); }
+
+/* w [8]: the 32 values nibble * scale + minimum of 16 bytes, low halves first. */
+BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float minimum, VEC *w) {
+    uint8x16_t both = vld1q_u8(bytes), half[2];
+    float32x4_t a = vdupq_n_f32(scale), b = vdupq_n_f32(minimum);
+    half[0] = vandq_u8(both, vdupq_n_u8(15));
+    half[1] = vshrq_n_u8(both, 4);
+    BASE_UNROLL
+    for (int i = 0; i < 2; i++) {
+        uint16x8_t first = vmovl_u8(vget_low_u8(half[i])), last = vmovl_u8(vget_high_u8(half[i]));
+        w[4 * i] = vfmaq_f32(b, vcvtq_f32_u32(vmovl_u16(vget_low_u16(first))), a);
+        w[4 * i + 1] = vfmaq_f32(b, vcvtq_f32_u32(vmovl_u16(vget_high_u16(first))), a);
+        w[4 * i + 2] = vfmaq_f32(b, vcvtq_f32_u32(vmovl_u16(vget_low_u16(last))), a);
+        w[4 * i + 3] = vfmaq_f32(b, vcvtq_f32_u32(vmovl_u16(vget_high_u16(last))), a);
+    }
+}
+
+#define VEC_HEADS 0

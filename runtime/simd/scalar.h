@@ -1,0 +1,54 @@
+/* simd/scalar: the words of simd.c for one lane of plain C. */
+#define SIMD(name) name##_scalar
+#define SIMD_FN
+#define SIMD_LEVEL SIMD_SCALAR
+#define VEC float
+#define VEC_N 1
+#define VEC_ROWS 2
+#define VEC_QUERIES 1
+
+#define VEC_LOAD(p) (*(p))
+#define VEC_PART(p, n) (*(p))
+#define VEC_STORE(p, v) (*(p) = (v))
+#define VEC_SET(x) (x)
+#define VEC_FIRST(v) (v)
+#define VEC_ADD(a, b) ((a) + (b))
+#define VEC_SUB(a, b) ((a) - (b))
+#define VEC_MUL(a, b) ((a) * (b))
+#define VEC_DIV(a, b) ((a) / (b))
+#define VEC_FMA(a, b, c) ((a) * (b) + (c))
+#define VEC_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define VEC_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define VEC_ROUND(v) round_scalar(v)
+#define VEC_POW2(v) block_f32_of_bits((uint32_t)((int32_t)(v) + 127) << 23)
+#define VEC_ZERO_BELOW(v, x, limit) ((x) < (limit) ? 0.0f : (v))
+#define VEC_HALF(p) block_f32_of_f16(*(p))
+#define VEC_HALF_STORE(p, v) (*(p) = simd_f16_of_f32(v))
+#define VEC_HALF1(h) block_f32_of_f16(h)
+#define VEC_BF16(p) block_f32_of_bits((uint32_t)*(p) << 16)
+#define VEC_BYTES(p) ((float)((int)(*(p) ^ 128) - 128))
+
+/* To the nearest whole number, halves to even; |v| < 2^22. */
+BASE_INLINE float round_scalar(float v) {
+    volatile float big = v + 12582912.0f; /* 1.5 * 2^23; volatile: not to be simplified away */
+    return big - 12582912.0f;
+}
+
+BASE_INLINE void SIMD(sum4)(float *sums, VEC a, VEC b, VEC c, VEC d) {
+    sums[0] = a;
+    sums[1] = b;
+    sums[2] = c;
+    sums[3] = d;
+}
+
+BASE_INLINE float SIMD(top)(VEC v) { return v; }
+
+/* w [32]: the values nibble * scale + minimum of 16 bytes, low halves first. */
+BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float minimum, VEC *w) {
+    for (int i = 0; i < 16; i++) {
+        w[i] = (float)(bytes[i] & 15) * scale + minimum;
+        w[i + 16] = (float)(bytes[i] >> 4) * scale + minimum;
+    }
+}
+
+#define VEC_HEADS 0
