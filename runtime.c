@@ -35,4 +35,6 @@
 #include "runtime/driver_nvrtc.c"
 #include "runtime/block.c"
 #include "runtime/gguf.c"
+#include "runtime/simd.c"
+#include "runtime/linear.c"
 #include "runtime/lua.c"

@@ -39,6 +39,12 @@
 #else
 #define BASE_UNROLL
 #endif
+/* GCC for Windows does not align the stack for vectors: its AVX code may fault. */
+#if BASE_X86 && !(defined(_WIN32) && !defined(__clang__))
+#define BASE_VECTORS 1
+#else
+#define BASE_VECTORS 0
+#endif
 #if BASE_X86
 #define BASE_PAUSE() __builtin_ia32_pause()
 #define BASE_PREFETCH(address) __builtin_prefetch(address)

@@ -14,7 +14,7 @@ typedef void (*pool_task)(void *context, int index);
 
 enum { SIMD_SCALAR = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2, SIMD_NEON = 3 };
 
-#if BASE_X86
+#if BASE_X86 && BASE_VECTORS
 /* Not every compiler's BASE_CPU_HAS knows it by name. */
 static bool pool_has_f16c(void) {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -23,7 +23,7 @@ static bool pool_has_f16c(void) {
 #endif
 
 static int pool_simd_here(void) {
-#if BASE_X86
+#if BASE_X86 && BASE_VECTORS
     bool avx2 = BASE_CPU_HAS("avx2") && BASE_CPU_HAS("fma") && pool_has_f16c();
     bool avx512 = avx2 && BASE_CPU_HAS("avx512f") && BASE_CPU_HAS("avx512bw") &&
                   BASE_CPU_HAS("avx512vl") && BASE_CPU_HAS("avx512dq");
