@@ -1,4 +1,5 @@
-/* The emulation tests itself: selftest.cu against plain loops, and faults it has to find. */
+/* The emulation tests itself: selftest.cu against plain loops, and faults it has to find. With
+ * CAIRN_SIMT_DUMP=FILE every launch, its input and its output go into that file, for selftest_gpu.c. */
 #include "simt.h"
 
 #include <vector>
@@ -8,11 +9,31 @@
 struct Memory {
     std::vector<uint32_t> input, output;
     selftest_params params() { return {input.data(), output.data()}; }
-    Memory() : input(4096), output(1 << 16, 0xcdcdcdcdu) {
-        for (uint32_t &v : input) v = random_u32_();
+    Memory() : input(4096), output(8192, 0xcdcdcdcdu) {
+        for (uint32_t &v : input) v = simt::random_u32();
     }
-    static uint32_t random_u32_() { return simt::random_u32(); }
 };
+
+/* Launches, and writes down [name 32][shape 6][input 4096][output before 8192, after 8192]. */
+static void launch_noted(const simt::Shape &shape, void (*kernel)(selftest_params),
+                         const char *name, Memory &m) {
+    std::vector<uint32_t> before = m.output;
+    simt::launch(shape, kernel, m.params());
+    const char *path = getenv("CAIRN_SIMT_DUMP");
+    FILE *file = path ? fopen(path, "ab") : nullptr;
+    if (!file) return;
+    char text[32] = {0};
+    snprintf(text, sizeof text, "%s", name);
+    uint32_t head[6] = {shape.grid.x, shape.grid.y, shape.grid.z, shape.cluster, shape.threads,
+                        shape.shared_bytes};
+    fwrite(text, 1, sizeof text, file);
+    fwrite(head, 4, 6, file);
+    fwrite(m.input.data(), 4, m.input.size(), file);
+    fwrite(before.data(), 4, before.size(), file);
+    fwrite(m.output.data(), 4, m.output.size(), file);
+    fclose(file);
+}
+#define LAUNCH(kernel, m, ...) launch_noted({__VA_ARGS__}, kernel, #kernel, m)
 
 static uint32_t read(const Memory &m, int row, int lane) {
     return m.output[(size_t)(32 * row + lane)];
@@ -21,7 +42,7 @@ static uint32_t read(const Memory &m, int row, int lane) {
 static void test_warp() {
     Memory m;
     const std::vector<uint32_t> &v = m.input;
-    simt::launch({1, 1, 32, 0}, selftest_warp, m.params());
+    LAUNCH(selftest_warp, m, 1, 1, 32, 0);
     bool shuffles = true, votes = true, sums = true;
     uint32_t ones = 0, total = 0, largest = 0, scan = 0;
     for (int i = 0; i < 32; i++) {
@@ -74,7 +95,7 @@ static bool product_right(const Memory &m, const uint32_t f[32][6], int row0, in
 
 static void test_mma() {
     Memory m;
-    simt::launch({1, 1, 32, 0}, selftest_mma, m.params());
+    LAUNCH(selftest_mma, m, 1, 1, 32, 0);
     uint32_t half[32][6], bhalf[32][6], wide[32][6], byte[32][6];
     for (int l = 0; l < 32; l++)
         for (int i = 0; i < 6; i++) {
@@ -108,7 +129,7 @@ static void test_mma() {
 
 static void test_ldmatrix() {
     Memory m;
-    simt::launch({1, 1, 32, 512}, selftest_ldmatrix, m.params());
+    LAUNCH(selftest_ldmatrix, m, 1, 1, 32, 512);
     const uint16_t *element = reinterpret_cast<const uint16_t *>(m.input.data());
     const int first[6] = {0, 1, 3, 7, 8, 10}, tiles[6] = {1, 2, 4, 1, 2, 4};
     bool right = true;
@@ -126,7 +147,7 @@ static void test_ldmatrix() {
 
 static void test_block() {
     Memory m;
-    simt::launch({1, 1, 256, 3076 * 4}, selftest_block, m.params());
+    LAUNCH(selftest_block, m, 1, 1, 256, 3076 * 4);
     const std::vector<uint32_t> &v = m.input, &o = m.output;
     bool copies = true, barriers = true;
     uint32_t sum = 0, most = 0;
@@ -149,7 +170,7 @@ static void test_block() {
 
 static void test_scalar() {
     Memory m;
-    simt::launch({1, 1, 128, 0}, selftest_scalar, m.params());
+    LAUNCH(selftest_scalar, m, 1, 1, 128, 0);
     bool same = true, exact = true;
     for (size_t t = 0; t < 128; t++) {
         same &= m.output[128 * 23 + t] == m.output[128 * 24 + t];
@@ -177,12 +198,12 @@ static void test_grids() {
     Memory m;
     for (int i = 0; i < 3; i++) {
         std::fill(m.output.begin(), m.output.begin() + 64, 0);
-        simt::launch({40, 1, 64, 16, true}, selftest_last_block, m.params());
+        LAUNCH(selftest_last_block, m, 40, 1, 64, 16, true);
     }
     uint32_t sum = 0;
     for (size_t i = 0; i < 40 * 64; i++) sum += m.input[i];
     tap_ok(m.output[40] == 0 && m.output[41] == sum, "the last block reduces");
-    simt::launch({1, 1, 64, 2080}, selftest_bulk, m.params());
+    LAUNCH(selftest_bulk, m, 1, 1, 64, 2080);
     bool right = true;
     for (size_t t = 0; t < 64; t++) {
         uint32_t h = 0;
@@ -196,7 +217,7 @@ static void test_grids() {
 static void test_cluster(size_t size) {
     Memory m;
     const std::vector<uint32_t> &v = m.input, &o = m.output;
-    simt::launch({(uint32_t)(16), (uint32_t)size, 64, 4096}, selftest_cluster, m.params());
+    LAUNCH(selftest_cluster, m, (uint32_t)(16), (uint32_t)size, 64, 4096);
     bool right = true;
     for (size_t first = 0; first < 16; first += size) {
         uint32_t sum = 0, most = 0;
