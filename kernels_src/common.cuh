@@ -43,6 +43,14 @@ template <class T> CAIRN_INLINE T max_of(T a, T b) { return a < b ? b : a; }
 template <class T> CAIRN_INLINE constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
 template <class T> CAIRN_INLINE constexpr T round_up(T a, T b) { return ceil_div(a, b) * b; }
 
+/* The block's shared memory as one struct, which has to fit every chip from sm_80 on; variants for
+ * one chip pass their own limit. The host launches with its size. */
+template <class T, int limit = 96 * 1024> CAIRN_INLINE T &shared_as() {
+    static_assert((int)sizeof(T) <= limit, "shared memory: larger than the block may have");
+    static_assert(alignof(T) <= 128, "shared memory: aligned to 128 bytes at most");
+    return *reinterpret_cast<T *>(shared_base());
+}
+
 CAIRN_INLINE uint32_t as_u32(float x) { return bit_cast<uint32_t>(x); }
 CAIRN_INLINE float as_f32(uint32_t bits) { return bit_cast<float>(bits); }
 

@@ -72,7 +72,7 @@ static char *read_text(const char *folder, const char *name) {
     char path[512];
     snprintf(path, sizeof path, "%s%s%s", folder, *folder ? "/" : "", name);
     FILE *file = fopen(path, "rb");
-    char *text = calloc(1, 1 << 20);
+    char *text = (char *)calloc(1, 1 << 20);
     if (file && text) (void)!fread(text, 1, (1 << 20) - 1, file);
     if (file) fclose(file);
     return text;
@@ -93,7 +93,7 @@ static void *compile(const char *headers, const char *source, int arch) {
     int bad = nvrtcCompileProgram(program, 4, options);
     if (bad) nvrtcGetProgramLogSize(program, &size);
     else nvrtcGetCUBINSize(program, &size);
-    char *bytes = malloc(size + 1);
+    char *bytes = (char *)malloc(size + 1);
     if (!bytes) return NULL;
     if (!bad) return nvrtcGetCUBIN(program, bytes) ? NULL : bytes;
     nvrtcGetProgramLog(program, bytes);

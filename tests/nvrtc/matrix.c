@@ -1,0 +1,321 @@
+/* Compiles every kernels_src/NAME.cu with NVRTC, without a GPU: the first instance for each
+ * architecture from sm_80 to sm_121 that NVRTC knows, all instances for sm_80, sm_90a and sm_120.
+ * Each entry must spill nothing, keep no local memory, hold its launch bounds' registers and have no
+ * static shared memory; dynamic shared memory is asserted by the kernels (shared_as).
+ *
+ * Instances stand in a line of the head of each .cu, constants as the JIT's prologue would have them:
+ *     matrix: PAGE_SIZE=64 HEAD_DIM=128 | PAGE_SIZE=16 HEAD_DIM=64 | arch>=90 STAGES=4
+ * More such lines go on. A line "local: ENTRY BYTES reason" allows an entry local memory.
+ *
+ * usage: matrix [PART/PARTS] [NAME...]   TAP on standard output; run.sh adds up the parts. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <glob.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../tap.h"
+
+enum { max_headers = 64, max_files = 128, max_instances = 64, max_text = 1 << 20 };
+
+typedef struct { char name[64]; char *text; } source;
+static source headers[max_headers], kernels[max_files];
+static int header_count, kernel_count;
+
+/* ---- NVRTC ---- */
+
+static int (*create_program)(void **, const char *, const char *, int, const char **, const char **);
+static int (*compile_program)(void *, int, const char **), (*destroy_program)(void **);
+static int (*log_size)(void *, size_t *), (*get_log)(void *, char *);
+static int (*ptx_size)(void *, size_t *), (*get_ptx)(void *, char *);
+static int (*arch_count)(int *), (*get_archs)(int *);
+
+static void *open_first(const char *pattern) {
+    glob_t found;
+    void *library = NULL;
+    if (glob(pattern, 0, NULL, &found) == 0)
+        for (size_t i = found.gl_pathc; i-- > 0 && !library;)
+            library = dlopen(found.gl_pathv[i], RTLD_NOW);
+    globfree(&found);
+    return library;
+}
+
+/* CAIRN_NVRTC_PATH, the loader's own search, a toolkit, the Python package where pip puts it. */
+static void *open_nvrtc(void) {
+    static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
+    static const char *const patterns[] = {
+        "/usr/local/cuda/lib64/libnvrtc.so.1*", "/usr/local/cuda-*/lib64/libnvrtc.so.1*",
+        "build/nvrtc/nvidia/*/lib/libnvrtc.so.1*", "build/nvrtc/lib/libnvrtc.so.1*",
+        "/usr/lib/python3*/dist-packages/nvidia/*/lib/libnvrtc.so.1*",
+        "/usr/local/lib/python3*/*-packages/nvidia/*/lib/libnvrtc.so.1*",
+    };
+    const char *path = getenv("CAIRN_NVRTC_PATH"), *home = getenv("HOME");
+    char user[512];
+    snprintf(user, sizeof user, "%s/.local/lib/python3*/site-packages/nvidia/*/lib/libnvrtc.so.1*",
+             home ? home : "");
+    if (path) return dlopen(path, RTLD_NOW);
+    void *library = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++)
+        library = dlopen(names[i], RTLD_NOW);
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns && !library; i++)
+        library = open_first(patterns[i]);
+    return library ? library : open_first(user);
+}
+
+static bool load_nvrtc(void) {
+    void *library = open_nvrtc();
+    if (!library) return false;
+    bool all = true;
+#define SYMBOL(function, name) \
+    do { void *s = dlsym(library, name); all = all && s; memcpy(&function, &s, sizeof s); } while (0)
+    SYMBOL(create_program, "nvrtcCreateProgram");
+    SYMBOL(compile_program, "nvrtcCompileProgram");
+    SYMBOL(destroy_program, "nvrtcDestroyProgram");
+    SYMBOL(log_size, "nvrtcGetProgramLogSize");
+    SYMBOL(get_log, "nvrtcGetProgramLog");
+    SYMBOL(ptx_size, "nvrtcGetPTXSize");
+    SYMBOL(get_ptx, "nvrtcGetPTX");
+    SYMBOL(arch_count, "nvrtcGetNumSupportedArchs");
+    SYMBOL(get_archs, "nvrtcGetSupportedArchs");
+#undef SYMBOL
+    return all;
+}
+
+/* ---- sources ---- */
+
+static char *read_file(const char *path) {
+    FILE *file = fopen(path, "rb");
+    char *text = (char *)calloc(1, max_text);
+    if (file && text) (void)!fread(text, 1, max_text - 1, file);
+    if (file) fclose(file);
+    return text;
+}
+
+static bool ends_with(const char *name, const char *end) {
+    size_t n = strlen(name), m = strlen(end);
+    return n > m && strcmp(name + n - m, end) == 0;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const source *)a)->name, ((const source *)b)->name);
+}
+
+static bool read_sources(void) {
+    DIR *folder = opendir("kernels_src");
+    struct dirent *entry;
+    char path[512];
+    while (folder && (entry = readdir(folder))) {
+        bool kernel = ends_with(entry->d_name, ".cu");
+        bool header = ends_with(entry->d_name, ".cuh") || ends_with(entry->d_name, ".h");
+        if ((!kernel && !header) || strlen(entry->d_name) > 63) continue;
+        if (kernel ? kernel_count == max_files : header_count == max_headers) continue;
+        source *s = kernel ? &kernels[kernel_count++] : &headers[header_count++];
+        snprintf(s->name, sizeof s->name, "%.63s", entry->d_name);
+        snprintf(path, sizeof path, "kernels_src/%s", entry->d_name);
+        s->text = read_file(path);
+    }
+    if (folder) closedir(folder);
+    qsort(kernels, (size_t)kernel_count, sizeof *kernels, by_name);
+    return kernel_count > 0;
+}
+
+/* ---- instances: from the lines with `matrix:` in the head of a file ---- */
+
+typedef struct { char constants[512]; int least_arch; } instance;
+
+static void trim(char *text) {
+    size_t n = strlen(text), lead = strspn(text, " \t");
+    while (n > lead && strchr(" \t*/", text[n - 1])) n--;
+    memmove(text, text + lead, n - lead);
+    text[n - lead] = 0;
+}
+
+static int read_instances(const char *text, instance *all) {
+    int count = 0, line_number = 0;
+    for (const char *line = text; *line && line_number++ < 80; line += strcspn(line, "\n"), line += !!*line) {
+        const char *start = line + strspn(line, " \t*/");
+        if (strncmp(start, "matrix:", 7)) continue;
+        start += 7;
+        size_t left = strcspn(start, "\n");
+        for (bool more = true; more && count < max_instances;) {
+            size_t n = strcspn(start, "|\n");
+            instance *it = &all[count++];
+            snprintf(it->constants, sizeof it->constants, "%.*s", (int)n, start);
+            trim(it->constants);
+            it->least_arch = 0;
+            if (sscanf(it->constants, "arch>=%d", &it->least_arch) == 1)
+                memmove(it->constants, it->constants + strcspn(it->constants, " "),
+                        strlen(it->constants + strcspn(it->constants, " ")) + 1);
+            more = n < left && start[n] == '|';
+            left -= more ? n + 1 : n;
+            start += more ? n + 1 : n;
+        }
+    }
+    return count;
+}
+
+/* "A=1 B=2" as #defines, then the file under its own line numbers. */
+static char *expand(const source *kernel, const char *constants) {
+    size_t room = strlen(kernel->text) + 4096;
+    char *text = (char *)malloc(room), words[512];
+    if (!text) abort();
+    size_t used = 0;
+    snprintf(words, sizeof words, "%s", constants);
+    for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
+        char *value = strchr(word, '=');
+        if (value) *value++ = 0;
+        used += (size_t)snprintf(text + used, room - used, "#define %s %s\n", word, value ? value : "");
+    }
+    snprintf(text + used, room - used, "#line 1 \"kernels_src/%s\"\n%s", kernel->name, kernel->text);
+    return text;
+}
+
+/* ---- one compilation, judged ---- */
+
+static int local_allowed(const char *text, const char *entry) {
+    char name[128];
+    int bytes;
+    for (const char *at = text; (at = strstr(at, "local: ")); at++)
+        if (sscanf(at, "local: %127s %d", name, &bytes) == 2 && !strcmp(name, entry)) return bytes;
+    return 0;
+}
+
+/* The data-centre chips hold 2048 threads an SM, the others 1536; fewer blocks fit there. */
+static int threads_of_sm(const char *arch) {
+    int n = atoi(arch);
+    return n == 80 || n == 90 || n == 100 || n == 103 ? 2048 : 1536;
+}
+
+/* 64 Ki registers shared by the blocks that the bounds promise, in steps of 8, at most 255. */
+static int register_limit(const char *ptx, const char *entry, const char *arch) {
+    char mark[160];
+    int threads = 0, blocks = 1;
+    snprintf(mark, sizeof mark, ".entry %s(", entry);
+    const char *at = strstr(ptx, mark), *body = at ? strstr(at, "\n{") : NULL;
+    const char *bound = at ? strstr(at, ".maxntid ") : NULL;
+    const char *least = at ? strstr(at, ".minnctapersm ") : NULL;
+    if (!body || !bound || bound > body || sscanf(bound, ".maxntid %d", &threads) != 1) return 0;
+    if (least && least < body) sscanf(least, ".minnctapersm %d", &blocks);
+    int warps = (threads + 31) / 32;
+    if (warps * 32 * blocks > threads_of_sm(arch)) blocks = threads_of_sm(arch) / (warps * 32);
+    int limit = 65536 / (warps * 32 * blocks) / 8 * 8;
+    return limit > 255 ? 255 : limit;
+}
+
+/* One entry's lines of the log of ptxas; false and a note if anything is out of bounds. */
+static bool judge_entry(const char *log, const char *ptx, const char *text, const char *entry,
+                        const char *arch) {
+    int stack = -1, stores = -1, loads = -1, registers = -1, shared = 0;
+    const char *next = strstr(log, "Compiling entry function"), *at = strstr(log, "bytes stack frame");
+    const char *used = strstr(log, "Used ");
+    while (at && at > log && at[-1] != '\n') at--;
+    if (at) sscanf(at + strcspn(at, "0123456789"), "%d bytes stack frame, %d bytes spill stores, %d",
+                   &stack, &stores, &loads);
+    if (used && (!next || used < next)) {
+        sscanf(used, "Used %d registers", &registers);
+        const char *smem = strstr(used, " bytes smem"), *end = strchr(used, '\n');
+        while (smem && end && smem < end && smem > used && strchr("0123456789", smem[-1])) smem--;
+        if (smem && end && smem < end) shared = atoi(smem);
+    }
+    int limit = register_limit(ptx, entry, arch);
+    bool good = stack >= 0 && stack <= local_allowed(text, entry) && !stores && !loads &&
+                registers > 0 && registers <= limit && shared == 0;
+    if (!good)
+        tap_note("%s: %d registers (bounds give %d), %d bytes of local memory, spills %d and %d bytes,"
+                 " static shared memory %d bytes", entry, registers, limit, stack, stores, loads, shared);
+    return good;
+}
+
+static bool judge(const char *log, const char *ptx, const char *text, const char *arch,
+                  int *entries) {
+    bool good = true;
+    char entry[128];
+    *entries = 0;
+    for (const char *at = log; (at = strstr(at, "Compiling entry function '"));) {
+        at += strlen("Compiling entry function '");
+        snprintf(entry, sizeof entry, "%.*s", (int)strcspn(at, "'"), at);
+        good = judge_entry(at, ptx, text, entry, arch) && good;
+        ++*entries;
+    }
+    return good && *entries > 0;
+}
+
+static char *fetch(void *program, int (*size_of)(void *, size_t *), int (*get)(void *, char *)) {
+    size_t size = 0;
+    size_of(program, &size);
+    char *text = (char *)calloc(1, size + 1);
+    if (text && size) get(program, text);
+    return text;
+}
+
+static void note_lines(char *log) {
+    int lines = 0;
+    for (char *line = strtok(log, "\n"); line && lines++ < 20; line = strtok(NULL, "\n"))
+        tap_note("%s", line);
+}
+
+static void check(const source *kernel, const instance *it, const char *arch) {
+    const char *names[max_headers], *texts[max_headers];
+    for (int i = 0; i < header_count; i++) names[i] = headers[i].name, texts[i] = headers[i].text;
+    char target[64];
+    snprintf(target, sizeof target, "--gpu-architecture=sm_%s", arch);
+    const char *options[] = {target, "--std=c++17", "--device-as-default-execution-space",
+                             "--restrict", "--fmad=true", "--ptxas-options=-v"};
+    char *text = expand(kernel, it->constants);
+    void *program;
+    create_program(&program, text, kernel->name, header_count, texts, names);
+    int status = compile_program(program, 6, options), entries = 0;
+    char *log = fetch(program, log_size, get_log), *ptx = fetch(program, ptx_size, get_ptx);
+    bool good = !status && judge(log, ptx, kernel->text, arch, &entries);
+    if (status) note_lines(log);
+    tap_ok(good, "%s sm_%s %s%s%d entries", kernel->name, arch, it->constants,
+           *it->constants ? ": " : "", entries);
+    destroy_program(&program);
+    free(log);
+    free(ptx);
+    free(text);
+}
+
+/* ---- the matrix ---- */
+
+static bool asked(int argc, char **argv, int first, const char *name) {
+    if (argc <= first) return true;
+    for (int i = first; i < argc; i++)
+        if (!strncmp(argv[i], name, strlen(argv[i]))) return true;
+    return false;
+}
+
+static void check_kernel(const source *kernel, int part, int parts, int *job) {
+    static instance all[max_instances];
+    static const char *const wide[] = {"80", "90a", "120"};
+    int archs[64], n = 0, count = read_instances(kernel->text, all);
+    char arch[16];
+    if (!count && part == 0) tap_ok(false, "%s has a matrix: line in its head", kernel->name);
+    if (arch_count(&n) || n > 64 || get_archs(archs)) n = 0;
+    for (int i = 0; i < n && count; i++) {
+        if (archs[i] < 80 || archs[i] > 121 || archs[i] < all[0].least_arch) continue;
+        snprintf(arch, sizeof arch, "%d", archs[i]);
+        if ((*job)++ % parts == part) check(kernel, &all[0], arch);
+    }
+    for (int i = 0; i < count; i++)
+        for (int a = 0; a < 3; a++) {
+            bool again = i == 0 && a != 1;
+            if (!again && atoi(wide[a]) >= all[i].least_arch && (*job)++ % parts == part)
+                check(kernel, &all[i], wide[a]);
+        }
+}
+
+int main(int argc, char **argv) {
+    int part = 0, parts = 1, job = 0, first = 1;
+    if (argc > 1 && sscanf(argv[1], "%d/%d", &part, &parts) == 2) first = 2;
+    if (!load_nvrtc()) {
+        tap_skip("matrix: no NVRTC (set CAIRN_NVRTC_PATH or install nvidia-cuda-nvrtc)");
+        return tap_done();
+    }
+    if (!tap_ok(read_sources(), "kernels_src holds kernels")) return tap_done();
+    for (int i = 0; i < kernel_count; i++)
+        if (asked(argc, argv, first, kernels[i].name)) check_kernel(&kernels[i], part, parts, &job);
+    return tap_done();
+}

@@ -1,0 +1,24 @@
+#!/bin/sh
+# The NVRTC compile matrix (matrix.c), in two processes. Arguments: the kernels to compile (topk, ...).
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+out=${CAIRN_BUILD:-build}/nvrtc_matrix
+mkdir -p "$out" || exit 1
+${CC:-cc} -std=c11 -O1 -Wall -Wextra tests/nvrtc/matrix.c -ldl -o "$out/matrix" || exit 1
+"$out/matrix" 0/2 "$@" >"$out/part0" 2>&1 &
+first=$!
+"$out/matrix" 1/2 "$@" >"$out/part1" 2>&1
+second_status=$?
+wait $first
+status=$((second_status + $?))
+cat "$out/part0" "$out/part1" | awk -v status=$status '
+    /^1\.\.[0-9]+$/ || /^[0-9]+ passed, / { next }
+    /^not ok / { failed++ }
+    /^ok .*# SKIP/ { skipped++ }
+    /^(not )?ok / { n++; sub(/ok [0-9]+/, "ok " n); sub(/ - /, " - matrix: ") }
+    { print }
+    END {
+        if (status && !failed) { print "not ok " ++n " - matrix: ended early"; failed++ }
+        printf "1..%d\n%d passed, %d failed, %d skipped\n", n, n - failed - skipped, failed, skipped
+        exit failed > 0 || n == 0
+    }'
