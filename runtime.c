@@ -33,6 +33,8 @@
 #include "runtime/generated/driver.h"
 #include "runtime/driver.c"
 #include "runtime/driver_nvrtc.c"
+#include "runtime/config.c"
+#include "runtime/config_check.c"
 #include "runtime/block.c"
 #include "runtime/gguf.c"
 #include "runtime/simd.c"

@@ -194,7 +194,7 @@ typedef enum cairn_drafter {
 
 #define CAIRN_PAGE_SOURCE_TABLE(X)                                                       \
     X(CAIRN_SOURCE_MINMAX, 0, "minmax", true,                                            \
-      "sum over d of max(q_d lo_d, q_d hi_d), an upper bound of the page's scores")      \
+      "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher")         \
     X(CAIRN_SOURCE_MEAN, 1, "mean", true, "q . mean(k)")                                 \
     X(CAIRN_SOURCE_LANDMARK, 2, "landmark", false, "q . k of the page's landmark token")
 typedef enum cairn_page_source {
@@ -287,9 +287,8 @@ typedef struct cairn_sampling {
                                  * to 1; default 0.0 */
     cairn_sampling_order order; /* which of top_k and top_p comes first; top_k_first,
                                  * top_p_first; default "top_k_first" */
-    float repetition_penalty;   /* logits of tokens already in the sequence are divided
-                                 * (positive) or multiplied by it; above 0, up to 100; default
-                                 * 1.0 */
+    float repetition_penalty;   /* divides positive, multiplies negative logits of tokens
+                                 * already in the sequence; above 0, up to 100; default 1.0 */
     int64_t seed;               /* Philox key; same seed, same text; 0 to 2^63-1; default 1 */
     uint8_t reserved[96];       /* zero: room for fields to come */
 } cairn_sampling;
@@ -388,8 +387,8 @@ CAIRN_API void cairn_config_default(cairn_config *config);
 /* Runs a Lua file, or `bytes` of Lua text called `name` in messages, that returns a table, in a
  * sandbox with limits on time and memory, and checks every field. All mistakes, one a line as
  * `config.lua:12: page_size = 48 is not allowed (16, 32, 64, 128, 256); did you mean 64?`, go to
- * error[error_bytes] (may be NULL, 0; cut with a line `and N more` when it is small). After a
- * failure *config holds the defaults. [any thread]
+ * error[error_bytes] (may be NULL, 0; cut with a line `and N more` when it is small). A failure
+ * leaves *config as it was. [any thread]
  * Errors: INVALID_CONFIG, FILE_NOT_FOUND, FILE_ERROR, OUT_OF_MEMORY, UNSUPPORTED (no Lua). */
 CAIRN_API cairn_status cairn_config_load(const char *path, cairn_config *config, char *error,
                                          size_t error_bytes);
@@ -397,16 +396,18 @@ CAIRN_API cairn_status cairn_config_parse(const char *text, size_t bytes, const 
                                           cairn_config *config, char *error, size_t error_bytes);
 
 /* Checks a config filled by hand and copies it to *checked: fields that an older caller's struct
- * lacks get their defaults. *checked may be config itself when the sizes agree; after a failure it
- * holds the defaults. [any thread] Errors: INVALID_CONFIG, VERSION_MISMATCH (a struct_size of no
- * version, or one newer than this runtime with fields set that it does not know). */
+ * lacks get their defaults. *checked may be config itself when the sizes agree; a failure leaves it
+ * as it was. Mistakes go to error and to the config's log callback. [any thread]
+ * Errors: INVALID_CONFIG, VERSION_MISMATCH (a struct_size of no version, or one newer than this
+ * runtime's with fields set that it does not know). */
 CAIRN_API cairn_status cairn_config_check(const cairn_config *config, cairn_config *checked,
                                           char *error, size_t error_bytes);
 
 #define CAIRN_CONFIG_TEXT_BYTES 16384 /* enough for any config */
 
 /* Lua text that loads to the same config, the host program's fields aside, NUL-terminated.
- * [any thread] Errors: INVALID_ARGUMENT when it does not fit; text is "" then. */
+ * [any thread] Errors: INVALID_ARGUMENT when it does not fit, or what cairn_config_check says of the
+ * config; text is "" then. */
 CAIRN_API cairn_status cairn_config_dump(const cairn_config *config, char *text, size_t bytes);
 
 /* ---- 6  Runtime -------------------------------------------------------------------------------- */

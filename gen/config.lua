@@ -43,7 +43,9 @@ end
 
 -- "1 to 4096", "16, 32, 64", "up to 511 bytes": what the field may be, for people.
 local function range(field)
-  if field.type == "enum" or field.values or field.allowed then return value_names(field, "", ", ") end
+  if field.type == "enum" or field.values or field.allowed then
+    return value_names(field, "", ", ")
+  end
   if field.type == "bool" then return "true, false" end
   if field.type == "string" then return ("up to %d bytes"):format(field.bytes - 1) end
   if field.type == "strings" then
@@ -255,16 +257,16 @@ local function c_limits(field, group, add)
       add((",\n     .allowed = cfg_%s_allowed, .allowed_count = %d"):format(name, #field.allowed))
     end
   elseif field.type == "float" then
-    add((",\n     .float_low = %s, .float_high = %s"):format(number((field.min or field.above) + 0.0),
-                                                       number(field.max + 0.0)))
+    add((",\n     .float_low = %s, .float_high = %s"):format(
+        number((field.min or field.above) + 0.0), number(field.max + 0.0)))
     if field.above then add ", .float_open = true" end
   elseif field.type == "enum" or field.type == "choice" then
     name = field.type == "enum" and field.enum or name
     add((",\n     .values = cfg_%s_values, .value_count = %d"):format(
         name, #(field.type == "enum" and enums[field.enum].values or field.values)))
   elseif field.type == "strings" then
-    add((",\n     .count = %d, .count_offset = offsetof(cairn_config, %s_count)"):format(field.count,
-                                                                                  field.name))
+    add((",\n     .count = %d, .count_offset = offsetof(cairn_config, %s_count)")
+        :format(field.count, field.name))
   end
 end
 
@@ -341,7 +343,8 @@ end
 -- ---- README.md ---------------------------------------------------------------------------------
 
 local function readme()
-  local lines = { "| key | default | values | unit | changes | meaning |", "|---|---|---|---|---|---|" }
+  local lines = { "| key | default | values | unit | changes | meaning |",
+                  "|---|---|---|---|---|---|" }
   each_field(function(field, group)
     local values = range(field):gsub("|", "\\|")
     local missing = unlanded(field)
@@ -382,20 +385,25 @@ error "annotations for the editor, not a module"
     for _, field in ipairs(list) do
       local note = field.type == "group" and "" or ("; %s; default %s"):format(range(field),
                                                                              lua_default(field))
-      out[#out + 1] = ("---@field %s? %s %s%s\n"):format(field.name, lua_type(field), field.doc, note)
+      out[#out + 1] = ("---@field %s? %s %s%s\n")
+        :format(field.name, lua_type(field), field.doc, note)
     end
   end
   for _, field in ipairs(schema.fields) do
     if field.fields then class(lua_type(field), field.fields, field.doc) end
   end
-  class("cairn.Config", schema.fields, "A config file returns one of these; every field is optional.")
+  class("cairn.Config", schema.fields,
+        "A config file returns one of these; every field is optional.")
   return table.concat(out)
 end
 
 local luarc = [[
 {
   "runtime.version": "Lua 5.4",
-  "runtime.builtin": { "io": "disable", "os": "disable", "package": "disable", "debug": "disable", "coroutine": "disable" },
+  "runtime.builtin": {
+    "io": "disable", "os": "disable", "package": "disable", "debug": "disable",
+    "coroutine": "disable", "table": "disable", "utf8": "disable"
+  },
   "workspace.library": ["."]
 }
 ]]
@@ -422,7 +430,7 @@ local function dictionary()
   end)
   for token in ([==[return { } = , ; [ ] [[ ]] [=[ ]=] --[[ -- " ' -1 0x10 1e999 0/0 nil true false
                     .. # ( ) function end local do if then else for in while repeat until goto ::
-                    string table math utf8 print select next pairs load getmetatable]==]):gmatch "%S+" do
+                    string table math utf8 print select next pairs load]==]):gmatch "%S+" do
     add(token)
   end
   return table.concat(out)

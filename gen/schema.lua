@@ -2,7 +2,8 @@
 -- C struct and its defaults, the parser's and validator's tables, the README's table, the editor
 -- annotations and the fuzz dictionary (gen/config.lua).
 --
--- A value whose code has landed says `true` behind its name; `false` makes it an error that says so.
+-- A value whose code has landed says `true` behind its name; `false` makes it an error that says
+-- so.
 -- From the first release on, append fields at the end of their struct only: older callers' structs
 -- stay a prefix.
 --
@@ -18,7 +19,7 @@
 
 local max_int = 2147483647
 
--- Value tables: C enum cairn_<name>, constants <prefix>_<VALUE>. { text, landed, doc }, codes from 0.
+-- Value tables: C enum cairn_<name>, constants <prefix>_<VALUE>; { text, landed, doc } from code 0.
 local enums = {
   { name = "drafter", prefix = "CAIRN_DRAFTER", values = {
     { "ngram", true, "prompt lookup: what followed the same tokens before" },
@@ -26,7 +27,7 @@ local enums = {
     { "model", false, "a smaller model drafts step by step" },
     { "none", true, "plain decoding" } } },
   { name = "page_source", prefix = "CAIRN_SOURCE", values = {
-    { "minmax", true, "sum over d of max(q_d lo_d, q_d hi_d), an upper bound of the page's scores" },
+    { "minmax", true, "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher" },
     { "mean", true, "q . mean(k)" },
     { "landmark", false, "q . k of the page's landmark token" } } },
   { name = "page_strategy", prefix = "CAIRN_STRATEGY", values = {
@@ -69,8 +70,8 @@ local fields = {
     unit = "tokens", doc = "tokens per KV page, landmark slot included" },
   { name = "topk", type = "int", default = 32, min = 1, max = 4096, unit = "pages", hot = true,
     doc = "pages kept per KV head, besides sinks, window and the unfinished page" },
-  { name = "draft_length", type = "int", default = 4, min = 0, max = 16, unit = "tokens", hot = true,
-    doc = "tokens drafted per step" },
+  { name = "draft_length", type = "int", default = 4, min = 0, max = 16, unit = "tokens",
+    hot = true, doc = "tokens drafted per step" },
   { name = "drafter", type = "enum", enum = "drafter", default = "ngram", hot = true,
     doc = "what drafts the tokens that a step verifies" },
   { name = "selection", type = "group", struct = "cairn_selection", bytes = 256, hot = true,
@@ -86,7 +87,7 @@ local fields = {
       { name = "sinks", type = "int", default = 4, min = 0, max = 65536, unit = "tokens",
         doc = "first tokens always attended" },
       { name = "layers", type = "layers", default = "all",
-        doc = "layers that select, \"all\", \"none\" (dense) or a list of layer numbers from 0" } } },
+        doc = "layers that select: \"all\", \"none\" (dense) or a list of numbers from 0" } } },
   { name = "landmark_position", type = "enum", enum = "landmark_position", default = "previous",
     doc = "position that a landmark token takes, for models trained with landmarks" },
   { name = "kv_dtype", type = "enum", enum = "kv_dtype", default = "f16",
@@ -110,7 +111,7 @@ local fields = {
       { name = "order", type = "enum", enum = "sampling_order", default = "top_k_first",
         doc = "which of top_k and top_p comes first" },
       { name = "repetition_penalty", type = "float", default = 1.0, above = 0.0, max = 100.0,
-        doc = "logits of tokens already in the sequence are divided (positive) or multiplied by it" },
+        doc = "divides positive, multiplies negative logits of tokens already in the sequence" },
       { name = "seed", type = "int64", default = 1, min = 0, max = math.maxinteger,
         doc = "Philox key; same seed, same text" } } },
   { name = "stop", type = "strings", default = {}, bytes = 128, count = 16, hot = true,

@@ -12,7 +12,7 @@ error "annotations for the editor, not a module"
 ---@field form? "flat"|"two_level" how the selected pages are attended; flat, two_level; default "flat"
 ---@field window? integer latest tokens always attended, grown to a page's start; 0: none but the own page; 0 to 4194304; default 512
 ---@field sinks? integer first tokens always attended; 0 to 65536; default 4
----@field layers? "all"|"none"|integer[] layers that select, "all", "none" (dense) or a list of layer numbers from 0; 0 to 511; default "all"
+---@field layers? "all"|"none"|integer[] layers that select: "all", "none" (dense) or a list of numbers from 0; 0 to 511; default "all"
 
 ---how the next token is drawn
 ---@class cairn.sampling
@@ -21,7 +21,7 @@ error "annotations for the editor, not a module"
 ---@field top_p? number smallest set of tokens reaching this probability; 1: all; above 0, up to 1; default 1.0
 ---@field min_p? number tokens at least this likely relative to the best; 0: all; 0 to 1; default 0.0
 ---@field order? "top_k_first"|"top_p_first" which of top_k and top_p comes first; top_k_first, top_p_first; default "top_k_first"
----@field repetition_penalty? number logits of tokens already in the sequence are divided (positive) or multiplied by it; above 0, up to 100; default 1.0
+---@field repetition_penalty? number divides positive, multiplies negative logits of tokens already in the sequence; above 0, up to 100; default 1.0
 ---@field seed? integer Philox key; same seed, same text; 0 to 2^63-1; default 1
 
 ---head shapes for kernels and ops used without a model

@@ -1,0 +1,393 @@
+/* config: checks, dump and the diff of a reload, all driven by the table of fields, and the public
+ * calls that need no Lua. */
+
+/* ---- checks of one value --------------------------------------------------------------------- */
+
+/* `shown` is the value as text. */
+static void cfg_not_allowed(cfg_report *report, const cfg_field *field, const char *shown,
+                            const char *hint) {
+    char range[CFG_TEXT_BYTES];
+    cfg_text text;
+    cfg_text_init(&text, range, sizeof range);
+    cfg_print_range(&text, field, false);
+    cfg_bad(report, field, " = %s is not allowed (%s)%s%s%s", shown, range,
+            hint ? "; did you mean " : "", hint ? hint : "", hint ? "?" : "");
+}
+
+static bool cfg_check_int(cfg_report *report, const cfg_field *field, int64_t value) {
+    int64_t nearest = cfg_nearest_int(field, value);
+    char shown[32], hint[32];
+    if (value >= field->low && value <= field->high && nearest == value) return true;
+    snprintf(shown, sizeof shown, "%lld", (long long)value);
+    snprintf(hint, sizeof hint, "%lld", (long long)nearest);
+    cfg_not_allowed(report, field, shown, nearest != value ? hint : NULL);
+    return false;
+}
+
+static bool cfg_check_float(cfg_report *report, const cfg_field *field, double value) {
+    char shown[48];
+    cfg_text text;
+    if (value >= field->float_low && value <= field->float_high &&
+        (!field->float_open || (float)value > (float)field->float_low)) return true;
+    cfg_text_init(&text, shown, sizeof shown);
+    cfg_print_number(&text, value, fabs(value) < 1e30 && (double)(float)value == value);
+    cfg_not_allowed(report, field, shown, NULL);
+    return false;
+}
+
+/* `code` names a value of the field's table. */
+static bool cfg_check_code(cfg_report *report, const cfg_field *field, int64_t code) {
+    char shown[32], range[CFG_TEXT_BYTES];
+    cfg_text text;
+    if (code >= 0 && code < field->value_count && field->values[code].landed) return true;
+    if (code < 0 || code >= field->value_count) {
+        snprintf(shown, sizeof shown, "%lld", (long long)code);
+        cfg_not_allowed(report, field, shown, NULL);
+        return false;
+    }
+    cfg_text_init(&text, range, sizeof range);
+    cfg_print_range(&text, field, true);
+    cfg_bad(report, field, " = \"%s\" is not available yet (%s)", field->values[code].text,
+            range);
+    return false;
+}
+
+/* The code of a named value, -1 after the mistake was kept. */
+static int cfg_check_name(cfg_report *report, const cfg_field *field, const char *name,
+                          size_t bytes) {
+    char shown[CFG_TEXT_BYTES], hint[CFG_NAME_BYTES];
+    const char *nearest;
+    cfg_text text;
+    int i;
+    for (i = 0; i < field->value_count; i++)
+        if (strlen(field->values[i].text) == bytes && !memcmp(field->values[i].text, name, bytes))
+            return cfg_check_code(report, field, i) ? i : -1;
+    cfg_text_init(&text, shown, sizeof shown);
+    cfg_print_short(&text, name, bytes);
+    nearest = cfg_has_room(report) ? cfg_nearest_value(field, name) : NULL;
+    snprintf(hint, sizeof hint, "\"%s\"", nearest ? nearest : "");
+    cfg_not_allowed(report, field, shown, nearest ? hint : NULL);
+    return -1;
+}
+
+/* `bytes` of text that shall lie in field->bytes with its NUL; `item` is "[2]" in a list, or "". */
+static bool cfg_check_text(cfg_report *report, const cfg_field *field, const char *item,
+                           const char *text, size_t bytes) {
+    const char *why = bytes == 0 ? "is empty" : bytes >= field->bytes ? "is too long"
+                    : memchr(text, 0, bytes) ? "holds a NUL byte" : NULL;
+    if (!why) return true;
+    cfg_bad(report, field, "%s %s (1 to %d bytes)", item, why, (int)field->bytes - 1);
+    return false;
+}
+
+/* ---- checks of a whole struct ---------------------------------------------------------------- */
+
+/* Bytes before the NUL, at most `room`. */
+static size_t cfg_length(const char *text, size_t room) {
+    const char *end = (const char *)memchr(text, 0, room);
+    return end ? (size_t)(end - text) : room;
+}
+
+static void cfg_check_strings(cfg_report *report, const cfg_field *field,
+                              const cairn_config *config) {
+    const char *first = (const char *)cfg_at_const(config, field);
+    int32_t i, count;
+    memcpy(&count, (const char *)config + field->count_offset, sizeof count);
+    if (count < 0 || count > field->count) {
+        cfg_bad(report, field, "_count = %d is not allowed (0 to %d)", (int)count, field->count);
+        return;
+    }
+    for (i = 0; i < count; i++) {
+        const char *text = first + (size_t)i * field->bytes;
+        char item[16];
+        snprintf(item, sizeof item, "[%d]", (int)i);
+        cfg_check_text(report, field, item, text, cfg_length(text, field->bytes));
+    }
+}
+
+/* Reads through bytes, since a struct filled by hand may hold what its types do not allow. */
+static void cfg_check_field(cfg_report *report, const cfg_field *field,
+                            const cairn_config *config) {
+    const void *at = cfg_at_const(config, field);
+    const char *text = (const char *)at;
+    int32_t int32 = 0;
+    int64_t int64 = 0;
+    float number = 0;
+    switch (field->kind) {
+    case CFG_INT:
+    case CFG_ENUM:
+        memcpy(&int32, at, sizeof int32);
+        if (field->kind == CFG_INT) cfg_check_int(report, field, int32);
+        else cfg_check_code(report, field, int32);
+        break;
+    case CFG_INT64:
+        memcpy(&int64, at, sizeof int64);
+        cfg_check_int(report, field, int64);
+        break;
+    case CFG_FLOAT:
+        memcpy(&number, at, sizeof number);
+        cfg_check_float(report, field, number);
+        break;
+    case CFG_BOOL:
+        if (text[0] != 0 && text[0] != 1)
+            cfg_bad(report, field, " = %d is not allowed (true, false)", text[0]);
+        break;
+    case CFG_STRING:
+        cfg_check_text(report, field, "", text, cfg_length(text, field->bytes));
+        break;
+    case CFG_CHOICE: cfg_check_name(report, field, text, cfg_length(text, field->bytes)); break;
+    case CFG_STRINGS: cfg_check_strings(report, field, config); break;
+    case CFG_LAYERS:
+    case CFG_GROUP: break;
+    }
+}
+
+static int cfg_row(const char *path) {
+    int row = CFG_ROWS - 1;
+    while (row >= 0 && strcmp(cfg_fields[row].path, path)) row--;
+    return row;
+}
+
+/* What no field shows alone; fields that are wrong by themselves are left out. */
+static void cfg_check_together(cfg_report *report, const cairn_config *config) {
+    const cairn_shape *shape = &config->shape;
+    int heads = cfg_row("shape.heads"), kv_heads = cfg_row("shape.kv_heads");
+    int line = report->lines ? report->lines[heads] : 0;
+    if (report->bad[heads] || report->bad[kv_heads] || shape->heads % shape->kv_heads == 0) return;
+    if (report->lines && !line) line = report->lines[kv_heads];
+    cfg_add(report, line, "shape.heads = %d is not a multiple of shape.kv_heads = %d",
+            (int)shape->heads, (int)shape->kv_heads);
+}
+
+static void cfg_check_host(cfg_report *report, const cairn_config *config) {
+    const cairn_device_allocator *device = &config->device_allocator;
+    if (!device->alloc != !device->free)
+        cfg_add(report, 0, "device_allocator has %s but not %s; give both or neither",
+                device->alloc ? "alloc" : "free", device->alloc ? "free" : "alloc");
+    if (!memchr(config->driver_path, 0, sizeof config->driver_path))
+        cfg_add(report, 0, "driver_path has no NUL in %d bytes", (int)sizeof config->driver_path);
+    if (!memchr(config->nvrtc_path, 0, sizeof config->nvrtc_path))
+        cfg_add(report, 0, "nvrtc_path has no NUL in %d bytes", (int)sizeof config->nvrtc_path);
+}
+
+static bool cfg_is_zero(const char *bytes, size_t count) {
+    while (count > 0 && bytes[count - 1] == 0) count--;
+    return count == 0;
+}
+
+/* Copies the fields that both versions know; the rest of *out keeps its defaults. */
+static void cfg_import(cfg_report *report, const cairn_config *config, cairn_config *out) {
+    uint32_t bytes = config->struct_size;
+    size_t i;
+    if (bytes < CFG_FIRST_BYTES) {
+        report->version = true;
+        cfg_add(report, 0, "struct_size is %u, but no version's; call cairn_config_default or "
+                "cairn_config_load first", (unsigned)bytes);
+        return;
+    }
+    memcpy(out, config, bytes < sizeof *out ? bytes : sizeof *out);
+    out->struct_size = (uint32_t)sizeof *out;
+    if (bytes > sizeof *out &&
+        !cfg_is_zero((const char *)config + sizeof *out, bytes - sizeof *out)) {
+        report->version = true;
+        cfg_add(report, 0, "fields are set that this runtime does not know (struct_size %u, ours "
+                "%u); compile against its header", (unsigned)bytes, (unsigned)sizeof *out);
+    }
+    for (i = 0; i < BASE_COUNT(cfg_reserved); i++)
+        if (!cfg_is_zero((const char *)out + cfg_reserved[i].offset, cfg_reserved[i].bytes)) {
+            report->version = true;
+            cfg_add(report, 0, "reserved bytes at offset %u are not zero; compile against this "
+                    "runtime's header", (unsigned)cfg_reserved[i].offset);
+        }
+}
+
+/* As cairn_config_check, with the runtime's own log. *out is written only on success. */
+static cairn_status cfg_check(base *b, const cairn_config *config, cairn_config *out, char *error,
+                              size_t error_bytes) {
+    cairn_config checked;
+    cfg_report report;
+    cairn_status status;
+    int row;
+    cfg_report_init(&report, "config");
+    cfg_set_defaults(&checked);
+    cfg_import(&report, config, &checked);
+    if (!report.count) {
+        for (row = 0; row < CFG_ROWS; row++) cfg_check_field(&report, &cfg_fields[row], &checked);
+        cfg_check_together(&report, &checked);
+        cfg_check_host(&report, &checked);
+    }
+    status = cfg_finish(b, &report, error, error_bytes);
+    if (!status) *out = checked;
+    return status;
+}
+
+/* ---- dump ------------------------------------------------------------------------------------ */
+
+/* All words `bits`. */
+static bool cfg_layers_are(const uint64_t *layers, uint64_t bits) {
+    int i;
+    for (i = 0; i < CAIRN_MAX_LAYERS / 64; i++)
+        if (layers[i] != bits) return false;
+    return true;
+}
+
+static void cfg_dump_layers(cfg_text *text, const uint64_t *layers) {
+    int layer;
+    if (cfg_layers_are(layers, UINT64_MAX)) { cfg_print(text, "\"all\""); return; }
+    if (cfg_layers_are(layers, 0)) { cfg_print(text, "\"none\""); return; }
+    cfg_print(text, "{ ");
+    for (layer = 0; layer < CAIRN_MAX_LAYERS; layer++)
+        if (layers[layer / 64] >> (layer % 64) & 1) cfg_print(text, "%d, ", layer);
+    cfg_print(text, "}");
+}
+
+static void cfg_dump_strings(cfg_text *text, const cfg_field *field, const cairn_config *config) {
+    const char *first = (const char *)cfg_at_const(config, field);
+    int32_t i, count;
+    memcpy(&count, (const char *)config + field->count_offset, sizeof count);
+    cfg_print(text, "{ ");
+    for (i = 0; i < count; i++) {
+        const char *string = first + (size_t)i * field->bytes;
+        cfg_print_quoted(text, string, strlen(string));
+        cfg_print(text, ", ");
+    }
+    cfg_print(text, "}");
+}
+
+static void cfg_dump_value(cfg_text *text, const cfg_field *field, const cairn_config *config) {
+    const void *at = cfg_at_const(config, field);
+    int64_t int64;
+    int32_t int32;
+    float number;
+    switch (field->kind) {
+    case CFG_INT: memcpy(&int32, at, sizeof int32); cfg_print(text, "%d", (int)int32); break;
+    case CFG_ENUM:
+        memcpy(&int32, at, sizeof int32);
+        cfg_print(text, "\"%s\"", field->values[int32].text);
+        break;
+    case CFG_INT64:
+        memcpy(&int64, at, sizeof int64);
+        cfg_print(text, "%lld", (long long)int64);
+        break;
+    case CFG_FLOAT:
+        memcpy(&number, at, sizeof number);
+        cfg_print_number(text, number, true);
+        break;
+    case CFG_BOOL: cfg_print(text, *(const bool *)at ? "true" : "false"); break;
+    case CFG_STRING:
+    case CFG_CHOICE:
+        cfg_print_quoted(text, (const char *)at, strlen((const char *)at));
+        break;
+    case CFG_STRINGS: cfg_dump_strings(text, field, config); break;
+    case CFG_LAYERS: cfg_dump_layers(text, (const uint64_t *)at); break;
+    case CFG_GROUP: cfg_print(text, "{"); break;
+    }
+}
+
+static void cfg_dump(cfg_text *text, const cairn_config *config) {
+    int row, inside = -1;
+    cfg_print(text, "return {\n");
+    for (row = 0; row < CFG_ROWS; row++) {
+        const cfg_field *field = &cfg_fields[row];
+        if (inside >= 0 && field->parent < 0) cfg_print(text, "  },\n");
+        inside = field->kind == CFG_GROUP ? row : field->parent;
+        cfg_print(text, "%s%s = ", field->parent < 0 ? "  " : "    ", cfg_key(field));
+        cfg_dump_value(text, field, config);
+        cfg_print(text, field->kind == CFG_GROUP ? "\n" : ",\n");
+    }
+    cfg_print(text, inside >= 0 ? "  },\n}\n" : "}\n");
+}
+
+/* ---- reload ---------------------------------------------------------------------------------- */
+
+/* What differs between two checked configs: how many hot and cold fields, and their paths, joined
+ * by ", " and cut with "..." where there is no more room. */
+typedef struct cfg_change { int hot, cold; char hot_names[256], cold_names[256]; } cfg_change;
+
+static bool cfg_strings_equal(const cfg_field *field, const cairn_config *a,
+                              const cairn_config *b) {
+    const char *text_a = (const char *)cfg_at_const(a, field);
+    const char *text_b = (const char *)cfg_at_const(b, field);
+    int32_t i, count_a, count_b;
+    memcpy(&count_a, (const char *)a + field->count_offset, sizeof count_a);
+    memcpy(&count_b, (const char *)b + field->count_offset, sizeof count_b);
+    if (count_a != count_b) return false;
+    for (i = 0; i < count_a; i++, text_a += field->bytes, text_b += field->bytes)
+        if (strcmp(text_a, text_b)) return false;
+    return true;
+}
+
+static bool cfg_equal(const cfg_field *field, const cairn_config *a, const cairn_config *b) {
+    const void *at_a = cfg_at_const(a, field), *at_b = cfg_at_const(b, field);
+    switch (field->kind) {
+    case CFG_GROUP: return true;
+    case CFG_FLOAT: return !(*(const float *)at_a < *(const float *)at_b) &&
+                           !(*(const float *)at_a > *(const float *)at_b);
+    case CFG_STRING:
+    case CFG_CHOICE: return !strcmp((const char *)at_a, (const char *)at_b);
+    case CFG_STRINGS: return cfg_strings_equal(field, a, b);
+    case CFG_INT: case CFG_INT64: case CFG_BOOL: case CFG_ENUM: case CFG_LAYERS: break;
+    }
+    return !memcmp(at_a, at_b, field->bytes);
+}
+
+static void cfg_name_change(char *names, size_t bytes, const char *path) {
+    size_t used = strlen(names), more = strlen(path) + 2;
+    if (used + more + 5 < bytes)
+        snprintf(names + used, bytes - used, "%s%s", used ? ", " : "", path);
+    else if (used < 3 || strcmp(names + used - 3, "..."))
+        snprintf(names + used, bytes - used, ", ...");
+}
+
+/* The host program's fields are not compared: take them over with cfg_keep_host first. */
+BASE_UNUSED static void cfg_diff(const cairn_config *old, const cairn_config *fresh,
+                                 cfg_change *change) {
+    int row;
+    memset(change, 0, sizeof *change);
+    for (row = 0; row < CFG_ROWS; row++) {
+        const cfg_field *field = &cfg_fields[row];
+        if (cfg_equal(field, old, fresh)) continue;
+        if (field->hot) {
+            change->hot++;
+            cfg_name_change(change->hot_names, sizeof change->hot_names, field->path);
+        } else {
+            change->cold++;
+            cfg_name_change(change->cold_names, sizeof change->cold_names, field->path);
+        }
+    }
+}
+
+/* Whether this layer selects pages. */
+BASE_UNUSED static bool cfg_layer_selects(const cairn_config *config, int layer) {
+    return layer >= 0 && layer < CAIRN_MAX_LAYERS &&
+           (config->selection.layers[layer / 64] >> (layer % 64) & 1);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+void cairn_config_default(cairn_config *config) { cfg_set_defaults(config); }
+
+cairn_status cairn_config_check(const cairn_config *config, cairn_config *checked, char *error,
+                                size_t error_bytes) {
+    base b;
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_ERROR);
+    if (config->struct_size >= sizeof *config && config->log != CAIRN_LOG_OFF) {
+        b.log = config->log_callback;
+        b.log_user = config->log_user;
+    }
+    return cfg_check(&b, config, checked, error, error_bytes);
+}
+
+cairn_status cairn_config_dump(const cairn_config *config, char *data, size_t bytes) {
+    cairn_config checked;
+    cairn_status status;
+    cfg_text text;
+    base b;
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    if (bytes) data[0] = '\0';
+    if ((status = cfg_check(&b, config, &checked, NULL, 0))) return status;
+    cfg_text_init(&text, data, bytes);
+    cfg_dump(&text, &checked);
+    if (text.full && bytes) data[0] = '\0';
+    return text.full ? CAIRN_INVALID_ARGUMENT : CAIRN_OK;
+}
