@@ -53,4 +53,81 @@ typedef struct topk_params {
     int32_t pad;
 } topk_params;
 
+/* embed.cu; block types are GGUF's: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */
+typedef struct embed_params {
+    const int32_t *ids;   /* [rows] */
+    const uint8_t *table; /* [vocab, row_bytes] */
+    float *out;           /* [rows, hidden] */
+    cairn_error_word *error;
+    int64_t row_bytes;
+    int32_t vocab, hidden, block_type, pad;
+} embed_params;
+
+/* norm.cu */
+typedef struct rmsnorm_params {
+    const float *x, *weight; /* [rows, n], [n] */
+    float *out;              /* [rows, n], may be x */
+    int32_t n;
+    float epsilon;
+} rmsnorm_params;
+
+typedef struct swiglu_params {
+    const float *gate, *up; /* [count] */
+    float *out;             /* [count], may be gate or up */
+    int64_t count;
+} swiglu_params;
+
+/* rope.cu */
+typedef struct rope_params {
+    const float *x;           /* [rows, heads, head_dim] */
+    const int32_t *positions; /* [rows] */
+    float *out;               /* as x, may be x */
+    cairn_error_word *error;
+    float base;
+    int32_t heads, head_dim, rotary_dim, half_split, pad;
+} rope_params;
+
+/* One layer's paged cache and where its rows stand; part of the parameters below. */
+typedef struct paged_rows {
+    uint16_t *cache;           /* f16 [pages, 2, kv_heads, page_size, head_dim] */
+    const int32_t *page_table; /* [sequences, max_pages] physical ids, -1: none */
+    const int32_t *sequences;  /* [rows] or NULL: row r is sequence r */
+    const int32_t *positions;  /* [rows] */
+    cairn_error_word *error;
+    int32_t pages, kv_heads, page_size, head_dim, sequence_count, max_pages;
+} paged_rows;
+
+/* kv.cu */
+typedef struct kv_append_params {
+    paged_rows at;
+    const float *k, *v; /* [rows, kv_heads, head_dim] */
+    float rope_base;    /* 0: none */
+    int32_t pad;
+} kv_append_params;
+
+typedef struct page_bounds_params {
+    const uint16_t *cache; /* f16 [pages, 2, kv_heads, page_size, head_dim] */
+    const int32_t *ids;    /* [n] */
+    uint16_t *bounds;      /* f16 [pages, kv_heads, 2, head_dim] */
+    cairn_error_word *error;
+    int32_t pages, kv_heads, page_size, head_dim;
+    int32_t mean, pad; /* 0: lowest and highest; 1: the mean in `lo` */
+} page_bounds_params;
+
+/* select.cu */
+typedef struct score_pages_params {
+    paged_rows at;          /* its keys are not read */
+    const uint16_t *bounds; /* f16 [pages, kv_heads, 2, head_dim] */
+    const float *q;         /* [rows, heads, head_dim] */
+    float *scores;          /* [rows, kv_heads, max_pages] */
+    int32_t heads, window;
+    int32_t mean, by_head; /* source and strategy */
+} score_pages_params;
+
+typedef struct select_pages_params {
+    const float *scores; /* [rows, candidates], rows = rows x kv_heads */
+    int32_t *selected;   /* [rows, topk] */
+    int32_t candidates, topk;
+} select_pages_params;
+
 #endif
