@@ -49,8 +49,8 @@ typedef struct topk_params {
     cairn_error_word *error;
     int64_t stride;
     int32_t n, k;
-    int32_t sort_size; /* 0: position order; else a power of two >= k */
-    int32_t pad;
+    int32_t sort_size;   /* 0: position order; else a power of two >= k */
+    int32_t finite_only; /* 1: -inf and NaN are no candidates (page selection) */
 } topk_params;
 
 /* embed.cu; block types are GGUF's: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */
@@ -123,11 +123,5 @@ typedef struct score_pages_params {
     int32_t heads, window;
     int32_t mean, by_head; /* source and strategy */
 } score_pages_params;
-
-typedef struct select_pages_params {
-    const float *scores; /* [rows, candidates], rows = rows x kv_heads */
-    int32_t *selected;   /* [rows, topk] */
-    int32_t candidates, topk;
-} select_pages_params;
 
 #endif

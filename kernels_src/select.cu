@@ -3,8 +3,7 @@
  * score_pages   s = D^-0.5 * sum_d max(q_d lo_d, q_d hi_d) per query head, or D^-0.5 * q . mean;
  *               summed over the heads of a KV head, or their maximum; -inf where no candidate.
  *               One warp a page. grid (ceil(max_pages / 8), kv_heads, rows), block 256
- * select_pages  the topk highest scores above -inf, ascending page, ties to the lowest page.
- *               grid rows x kv_heads, block 256, shared memory 4 * 2048 + 256 bytes */
+ * The pages are then chosen by topk.cu with finite_only. */
 #include "common.cuh"
 #include "paged.cuh"
 
@@ -18,7 +17,7 @@ CAIRN_INLINE float page_score(const score_pages_params &p, const float *q, const
             float x = q[g * dim + d], low = x * f16_to_f32(f16{lo[d]});
             sum += p.mean ? low : max_of(low, x * f16_to_f32(f16{hi[d]}));
         }
-        sum = warp_sum(sum) * rsqrt_exact((float)dim);
+        sum = warp_sum(sum) / sqrt_f32((float)dim);
         score = g == 0 ? sum : p.by_head ? max_of(score, sum) : score + sum;
     }
     return score;

@@ -71,8 +71,8 @@ CAIRN_INLINE crossing radix_pass(const score_t *row, int length, uint32_t prefix
     return found;
 }
 
-/* Positions of keys over T and of the first `equal_left` keys equal to it, ascending. */
-CAIRN_INLINE void emit(const score_t *row, int length, uint32_t threshold, uint32_t equal_left,
+/* Positions of keys over T and of the first `equal_left` keys equal to it, ascending; how many. */
+CAIRN_INLINE int emit(const score_t *row, int length, uint32_t threshold, uint32_t equal_left,
                        int32_t *out, uint32_t *scratch) {
     uint32_t written = 0;
     for (int base = 0; base < length; base += THREADS) {
@@ -86,6 +86,7 @@ CAIRN_INLINE void emit(const score_t *row, int length, uint32_t threshold, uint3
         written += total;
         equal_left -= min_of(equal_left, total_equal);
     }
+    return (int)written;
 }
 
 /* Descending score, lowest position first: a bitonic sort of (key, ~position) in shared memory,
@@ -110,6 +111,26 @@ CAIRN_INLINE void sort_by_score(const score_t *row, int32_t *out, int found, int
     for (int i = thread_id(); i < found; i += THREADS) out[i] = (int32_t)~(uint32_t)pairs[i];
 }
 
+/* Writes the chosen positions, ascending, and returns their number. */
+CAIRN_INLINE int select(const score_t *row, int length, uint32_t k, bool finite_only, int32_t *out,
+                        uint32_t *bins, uint32_t *scratch) {
+    const uint32_t lowest = topk_key(as_f32(0xff800000u));
+    uint32_t threshold = lowest, equal_left = 0;
+    if ((uint32_t)length > k) {
+        crossing a = radix_pass(row, length, 0, 21, 11, k, bins, scratch);
+        crossing b = radix_pass(row, length, a.bin, 10, 11, k - a.above, bins, scratch);
+        uint32_t prefix = a.bin << 11 | b.bin, above = a.above + b.above;
+        crossing c = radix_pass(row, length, prefix, 0, 10, k - above, bins, scratch);
+        threshold = prefix << 10 | c.bin;
+        equal_left = k - above - c.above;
+    }
+    if (finite_only && threshold <= lowest) {
+        threshold = lowest;
+        equal_left = 0;
+    }
+    return emit(row, length, threshold, equal_left, out, scratch);
+}
+
 CAIRN_KERNEL(topk_block, THREADS, 1, topk_params) {
     uint64_t *pairs = (uint64_t *)shared_base();
     uint32_t *bins = (uint32_t *)shared_base(), *scratch = bins + 2048;
@@ -118,15 +139,10 @@ CAIRN_KERNEL(topk_block, THREADS, 1, topk_params) {
     topk_range range = topk_row_range(p, r);
     const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
     int found = min_of(range.length, p.k);
-    if (range.length <= p.k) {
+    if (range.length <= p.k && !p.finite_only) {
         for (int i = thread_id(); i < found; i += THREADS) out[i] = i;
     } else {
-        uint32_t k = (uint32_t)p.k;
-        crossing a = radix_pass(row, range.length, 0, 21, 11, k, bins, scratch);
-        crossing b = radix_pass(row, range.length, a.bin, 10, 11, k - a.above, bins, scratch);
-        uint32_t prefix = a.bin << 11 | b.bin, above = a.above + b.above;
-        crossing c = radix_pass(row, range.length, prefix, 0, 10, k - above, bins, scratch);
-        emit(row, range.length, prefix << 10 | c.bin, k - above - c.above, out, scratch);
+        found = select(row, range.length, (uint32_t)p.k, p.finite_only != 0, out, bins, scratch);
     }
     for (int i = found + thread_id(); i < p.k; i += THREADS) out[i] = -1;
     block_sync();
