@@ -7,6 +7,7 @@
 #define _GNU_SOURCE 1
 #endif
 #include "runtime.h"
+#include "kernels_src/abi.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -35,8 +36,18 @@
 #include "runtime/driver_nvrtc.c"
 #include "runtime/config.c"
 #include "runtime/config_check.c"
+#include "runtime/jit_pending.c"
+#include "runtime/device.c"
+#include "runtime/tensor.c"
+#include "runtime/npy.c"
+#include "runtime/handles.c"
+#include "runtime/measure.c"
 #include "runtime/block.c"
 #include "runtime/gguf.c"
 #include "runtime/simd.c"
 #include "runtime/linear.c"
+#include "runtime/topk_cpu.c"
+#include "runtime/topk_cuda.c"
+#include "runtime/topk.c"
+#include "runtime/open.c"
 #include "runtime/lua.c"

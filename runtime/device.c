@@ -6,11 +6,11 @@
  * with CUDA of its own never finds another context than it left. */
 
 typedef struct device {
-    base *base;
+    struct base *base;
     bool cuda;
-    drv *drv;   /* NULL on the CPU */
-    jit *jit;   /* NULL on the CPU */
-    pool *pool; /* the CPU threads, on both backends */
+    struct drv *drv;   /* NULL on the CPU */
+    struct jit *jit;   /* NULL on the CPU */
+    struct pool *pool; /* the CPU threads, on both backends */
     CUdevice ordinal;
     CUcontext context;
     bool owns_context; /* the primary context, retained */

@@ -8,18 +8,17 @@ struct cairn_event { CUevent event; int64_t us; bool recorded; struct cairn_even
 struct cairn_graph { dev_graph graph; struct cairn_graph *next; };
 
 struct cairn_runtime {
-    base base;
+    struct base base;
     cairn_config config; /* in force, "auto" resolved */
-    drv drv;
-    cache cache;
-    jit *jit;
-    pool *pool;
-    device device;
+    struct drv drv;
+    struct cache cache;
+    struct jit *jit;
+    struct pool *pool;
+    struct device device;
     tensor_owned *tensors;
     cairn_stream *streams;
     cairn_event *events;
     cairn_graph *graphs;
-    cairn_model *models;
     bool capturing;
 };
 

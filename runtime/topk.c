@@ -1,7 +1,5 @@
 /* topk: the op's entry. Checks the arguments, then the CPU's rows or a kernel's launch. */
 
-typedef struct topk_shape { int64_t rows, n, stride; } topk_shape;
-
 static cairn_status topk_check_vector(device *dev, const char *name, const cairn_tensor *t,
                                       int64_t rows) {
     tensor_want want = {"topk", NULL, TENSOR_BIT(CAIRN_I32), 1, {0}, true, false};

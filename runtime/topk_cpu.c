@@ -162,15 +162,15 @@ static void topk_refine(topk_job *job, uint32_t shift, uint32_t width, uint32_t 
 }
 
 /* Sets job->threshold, the k-th largest key; returns how many keys lie above it. */
-static int64_t topk_threshold(topk_job *job, pool *pool) {
+static int64_t topk_threshold(topk_job *job, pool *threads) {
     uint32_t *sum = job->histograms, bin, prefix;
     int64_t above, more;
     int p, i;
-    pool_run(pool, job->piece_count, topk_histogram_task, job);
+    pool_run(threads, job->piece_count, topk_histogram_task, job);
     for (p = 1; p < job->piece_count; p++)
         for (i = 0; i < TOPK_BINS; i++) sum[i] += job->histograms[(size_t)p * TOPK_BINS + (size_t)i];
     job->bin = topk_crossing(sum, TOPK_BINS, job->k, &above);
-    pool_run(pool, job->piece_count, topk_gather_task, job);
+    pool_run(threads, job->piece_count, topk_gather_task, job);
     topk_refine(job, 10, 11, job->bin, sum);
     bin = topk_crossing(sum, 2048, job->k - above, &more);
     above += more;
@@ -182,11 +182,11 @@ static int64_t topk_threshold(topk_job *job, pool *pool) {
 }
 
 /* Where each piece writes: everything above the threshold, the equal ones from the left. */
-static void topk_place(topk_job *job, pool *pool, int64_t above) {
+static void topk_place(topk_job *job, pool *threads, int64_t above) {
     int32_t left = (int32_t)(job->k - above), out = 0;
     int p;
     if (job->piece_count > 1) {
-        pool_run(pool, job->piece_count, topk_count_task, job);
+        pool_run(threads, job->piece_count, topk_count_task, job);
     } else {
         job->pieces[0].above = (int32_t)above;
         job->pieces[0].equal = left;
@@ -200,7 +200,7 @@ static void topk_place(topk_job *job, pool *pool, int64_t above) {
     }
 }
 
-static void topk_select(topk_job *job, pool *pool) {
+static void topk_select(topk_job *job, pool *threads) {
     int64_t first = 0, length = job->row.length;
     int p;
     for (p = 0; p < job->piece_count; p++) {
@@ -208,8 +208,8 @@ static void topk_select(topk_job *job, pool *pool) {
         job->pieces[p].count = length * (p + 1) / job->piece_count - first;
         first += job->pieces[p].count;
     }
-    topk_place(job, pool, topk_threshold(job, pool));
-    pool_run(pool, job->piece_count, topk_emit_task, job);
+    topk_place(job, threads, topk_threshold(job, threads));
+    pool_run(threads, job->piece_count, topk_emit_task, job);
 }
 
 /* Selected positions by descending score, lowest position first: a bottom-up merge sort, stable,
@@ -233,6 +233,8 @@ static void topk_sort(const topk_row *row, int32_t *indices, int32_t count, int3
     if (from != indices) memcpy(indices, from, (size_t)count * sizeof *indices);
 }
 
+typedef struct topk_shape { int64_t rows, n, stride; } topk_shape;
+
 /* ---- the op on a batch of rows -------------------------------------------------------------------*/
 
 typedef struct topk_cpu_call {
@@ -245,7 +247,7 @@ typedef struct topk_cpu_call {
     bool by_score;
     int32_t *indices;                   /* [rows, k] */
     float *values;                      /* [rows, k] or NULL */
-    pool *pool;
+    struct pool *pool;
     char *workspace;                    /* topk_workspace_bytes for each row in flight */
     size_t workspace_bytes;
     int pieces;                         /* of one row */
