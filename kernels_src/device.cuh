@@ -252,7 +252,9 @@ CAIRN_INLINE uint32_t reverse_bits(uint32_t v) { return __brev(v); }
 CAIRN_INLINE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
 /* Four bytes chosen by the hex digits of `selector` (0-3 of a, 4-7 of b; 8 set: the byte's sign). */
 CAIRN_INLINE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
-    return __byte_perm(a, b, selector);
+    uint32_t d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
+    return d;
 }
 /* The upper (lower) word of hi:lo shifted left (right) by shift mod 32. */
 CAIRN_INLINE uint32_t funnel_left(uint32_t lo, uint32_t hi, uint32_t shift) {

@@ -307,6 +307,16 @@ CAIRN_INLINE uint32_t pack_bf16x2(float lo, float hi) {
     return simt::f32_to_bf16((double)lo) | (uint32_t)simt::f32_to_bf16((double)hi) << 16;
 }
 
+/* a * b + c for halves, whose product is exact in double: the sum rounded to odd, so that rounding
+ * it again to a half is as if it had been exact. */
+CAIRN_INLINE double simt_fma_odd(double a, double b, double c) {
+    double p = a * b, sum = p + c, part = sum - p;
+    double lost = (p - (sum - part)) + (c - part);
+    uint64_t bits = bit_cast<uint64_t>(sum);
+    if (!isfinite(sum) || lost == 0 || (bits & 1)) return sum;
+    return bit_cast<double>((lost > 0) == (sum > 0) ? bits + 1 : bits - 1);
+}
+
 /* On f16 or bf16 pairs: computed in double, rounded once. */
 template <class F> CAIRN_INLINE uint32_t simt_half2_f16(uint32_t a, uint32_t b, uint32_t c, F f) {
     uint32_t r = 0;
@@ -338,10 +348,10 @@ SIMT_HALF2(max_bf16x2, bf16, fmax(x, y))
 SIMT_HALF2(min_bf16x2, bf16, fmin(x, y))
 #undef SIMT_HALF2
 CAIRN_INLINE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
-    return simt_half2_f16(a, b, c, [](double x, double y, double z) { return x * y + z; });
+    return simt_half2_f16(a, b, c, [](double x, double y, double z) { return simt_fma_odd(x, y, z); });
 }
 CAIRN_INLINE uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
-    return simt_half2_bf16(a, b, c, [](double x, double y, double z) { return x * y + z; });
+    return simt_half2_bf16(a, b, c, [](double x, double y, double z) { return simt_fma_odd(x, y, z); });
 }
 
 #if CAIRN_ARCH >= 890
