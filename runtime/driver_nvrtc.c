@@ -48,7 +48,8 @@ static bool drv_open_builtins(drv *d) {
         d->builtins = os_library_open(path, why, sizeof why);
     }
     if (!d->builtins) d->builtins = os_library_open(name, why, sizeof why);
-    if (!d->builtins) drv_note(d, "%s: %s is missing: %s\n", d->nvrtc_path, name, why);
+    if (!d->builtins) drv_note(d, "%s: %s is missing: %s\n", d->nvrtc_path, name,
+                               drv_reason(why, name));
     return d->builtins != NULL;
 }
 
@@ -90,7 +91,7 @@ static bool drv_try_nvrtc(drv_search *s, const char *path, bool loaded_only) {
     drv *d = s->d;
     d->nvrtc = os_calls.library_open(path, loaded_only, why, sizeof why);
     if (!d->nvrtc) {
-        if (!loaded_only) drv_note(d, "%s: %s\n", path, why);
+        if (!loaded_only) drv_note(d, "%s: %s\n", path, drv_reason(why, path));
         return false;
     }
     if (drv_accept_nvrtc(s, path)) return true;
@@ -232,8 +233,8 @@ BASE_UNUSED static cairn_status drv_open_nvrtc(base *b, const char *path, drv *d
     drv_search_majors(&s);
     if (!path || !*path) path = os_env("CAIRN_NVRTC_PATH");
     if (path) found = drv_try_given(&s, path);
-    else found = drv_try_beside_program(&s) || drv_try_names(&s, true) || drv_try_names(&s, false) ||
-                 drv_try_toolkits(&s) || drv_try_python(&s);
+    else found = drv_try_beside_program(&s) || drv_try_names(&s, true) ||
+                 drv_try_names(&s, false) || drv_try_toolkits(&s) || drv_try_python(&s);
     if (!found) return base_fail(b, s.status, "%s", drv_tried(d, from, tried, sizeof tried));
     d->nvrtc_opened++;
     return CAIRN_OK;

@@ -13,7 +13,9 @@ static size_t fault_short; /* reads and writes give at most this many bytes; 0: 
 static bool fault_now(void) { return fault_left >= 0 && fault_left-- == 0; }
 static size_t fault_cut(size_t n) { return fault_short && n > fault_short ? fault_short : n; }
 
-static int64_t bad_open(const char *p, int m) { return fault_now() ? -fault_code : whole->open(p, m); }
+static int64_t bad_open(const char *p, int m) {
+    return fault_now() ? -fault_code : whole->open(p, m);
+}
 static int64_t bad_read(int64_t f, void *d, size_t n) {
     return fault_now() ? -fault_code : whole->read(f, d, fault_cut(n));
 }
@@ -83,7 +85,7 @@ static void test_files(base *b) {
     tap_ok(!os_write_file(b, path, "", 0) && !os_map_open(b, path, &map) && map.size == 0 &&
            map.data, "an empty file maps to nothing");
     os_map_close(&map);
-    tap_ok(os_map_open(b, folder, &map) == CAIRN_FILE_ERROR && !map.data, "a directory does not map");
+    tap_ok(os_map_open(b, folder, &map) == CAIRN_FILE_ERROR && !map.data, "no map of a directory");
     tap_ok(os_read_file(b, in_folder("none"), &text) == CAIRN_FILE_NOT_FOUND &&
            strstr(b->error, "none") && text.size == big.size, "a missing file is named");
     tap_ok(os_read_file(b, folder, &text) == CAIRN_FILE_ERROR, "a directory is not read");
@@ -127,11 +129,13 @@ static void test_write_faults(base *b) {
             disarm();
             fired += !done;
             if (os_read_file(b, path, &text)) good = false;
-            else if (strcmp(text.data, "new!") && (!status || strcmp(text.data, "old!"))) good = false;
+            else if (strcmp(text.data, "new!") && (!status || strcmp(text.data, "old!")))
+                good = false;
             if (entries() != before) good = false;
             base_text_free(b, &text);
         }
-        tap_ok(good && done && fired >= 5, "error %d at each of %d calls of a write", codes[c], fired);
+        tap_ok(good && done && fired >= 5, "error %d at each of %d calls of a write", codes[c],
+               fired);
     }
     os_calls.remove(path);
 }
@@ -185,7 +189,8 @@ static void test_threads(void) {
     memset(&s, 0, sizeof s);
     os_mutex_init(&s.lock);
     os_cond_init(&s.turn);
-    for (i = 0; i < 4; i++) started = started && os_thread_start(&threads[i], 1 << 20, add_many, &s);
+    for (i = 0; started && i < 4; i++)
+        started = os_thread_start(&threads[i], 1 << 20, add_many, &s);
     os_mutex_lock(&s.lock);
     while (started && s.stage < 4) os_cond_wait(&s.turn, &s.lock);
     start = os_now_us();
@@ -206,13 +211,13 @@ static void test_libraries(void) {
     char why[256] = "", path[OS_PATH_BYTES];
     void *library = os_library_open("libm.so.6", why, sizeof why);
     os_function f = library ? os_library_symbol(library, "cos") : NULL;
-    tap_ok(f && os_library_path(f, path, sizeof path) && strstr(path, "libm"), "libm and its place");
+    tap_ok(f && os_library_path(f, path, sizeof path) && strstr(path, "libm"), "libm: its place");
     tap_ok(library && !os_library_symbol(library, "no_such_symbol"), "no such symbol");
     os_library_close(library);
     tap_ok(!os_library_open("libnone-of-this.so", why, sizeof why) && strstr(why, "none-of-this"),
            "a missing library says why");
     tap_ok(!os_library_loaded("libnone-of-this.so"), "a library that is not loaded");
-    tap_ok(os_executable_path(path, sizeof path) && os_mtime(path) > 0, "the program knows its file");
+    tap_ok(os_executable_path(path, sizeof path) && os_mtime(path) > 0, "the program's own file");
 }
 
 int main(void) {
@@ -220,7 +225,8 @@ int main(void) {
     base b;
     whole = &first;
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_INFO);
-    snprintf(folder, sizeof folder, "%s/cairn-os-XXXXXX", os_env("TMPDIR") ? os_env("TMPDIR") : "/tmp");
+    snprintf(folder, sizeof folder, "%s/cairn-os-XXXXXX",
+             os_env("TMPDIR") ? os_env("TMPDIR") : "/tmp");
     if (!tap_ok(mkdtemp(folder) != NULL, "a folder of our own")) return tap_done();
     test_files(&b);
     test_make_path();
