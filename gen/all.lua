@@ -8,6 +8,8 @@
 -- and may read with out.read(path) and out.list(folder, lua_pattern).
 
 local generators = {
+  "driver",  -- the driver's and NVRTC's functions -> runtime/generated/driver.h
+  "embed",   -- kernels_src -> runtime/generated/kernels.h
   "config",  -- gen/schema.lua -> runtime.h, runtime/generated, README.md, scripts/editor, tests
   "scripts", -- scripts/cli and scripts/bench -> runtime/generated/scripts.h
   "readme",  -- README.md: troubleshooting by status name

@@ -2,8 +2,6 @@
 -- and of NVRTC that Cairn uses, and a table of their functions that runtime/driver.c fills at run
 -- time. No CUDA header is needed to build. tests/driver_abi_test.c compares it with the real ones.
 --
---     lua gen/driver.lua [OUTPUT]
---
 -- To use another function, add its prototype below. `-> NAME` is the symbol where it differs from
 -- the field; lines under `optional` may be absent from a library and then answer "not supported".
 
@@ -279,8 +277,8 @@ local function parse(text)
   return functions
 end
 
-local out = {}
-local function put(format, ...) out[#out + 1] = string.format(format, ...) .. "\n" end
+local lines = {}
+local function put(format, ...) lines[#lines + 1] = string.format(format, ...) .. "\n" end
 
 -- Breaks a declaration at commas so that no line is longer than 100 columns.
 local function put_wrapped(text, indent)
@@ -374,6 +372,4 @@ for name, value in constants:gmatch "([%w_]+) (%d+)" do
 end
 put("%s", table.concat(values, " \\\n"))
 
-local file = arg[1] and assert(io.open(arg[1], "wb")) or io.stdout
-file:write(table.concat(out))
-if arg[1] then file:close() end
+return function(out) out.file("runtime/generated/driver.h", table.concat(lines)) end

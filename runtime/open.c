@@ -5,12 +5,30 @@ static void open_copy_error(const base *b, char *error, size_t error_bytes) {
     if (error && error_bytes) snprintf(error, error_bytes, "%s", b->error);
 }
 
-static cairn_status open_jit(cairn_runtime *rt) {
+static void open_cache(cairn_runtime *rt) {
+    static const cache_mode modes[] = {CACHE_READ_WRITE, CACHE_READ_ONLY, CACHE_MEMORY, CACHE_OFF};
     cache_options options;
+    memset(&options, 0, sizeof options);
+    options.mode = modes[rt->config.jit.cache];
+    options.directory = rt->config.jit.cache_dir;
+    cache_open(&rt->base, &options, &rt->cache);
+}
+
+static cairn_status open_jit(cairn_runtime *rt) {
+    jit_options options;
     cairn_status status;
-    cache_options_from_config(&options, &rt->config);
-    if ((status = cache_open(&rt->base, &options, &rt->cache))) return status;
-    status = jit_open(&rt->base, &rt->drv, &rt->cache, &rt->config, rt->device.arch, &rt->jit);
+    open_cache(rt);
+    memset(&options, 0, sizeof options);
+    options.driver = &rt->drv;
+    options.context = rt->device.context;
+    options.arch = rt->device.arch;
+    options.kernels = &rt->cache;
+    options.nvrtc_path = rt->config.nvrtc_path;
+    options.threads = rt->config.jit.threads;
+    options.quick = rt->config.jit.quick;
+    options.progress = rt->config.progress_callback;
+    options.progress_user = rt->config.progress_user;
+    status = jit_open(&rt->base, &options, &rt->jit);
     rt->device.jit = rt->jit;
     return status;
 }

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 typedef struct os_thread { pthread_t id; void (*run)(void *); void *context; } os_thread;
 typedef pthread_mutex_t os_mutex;
 typedef pthread_cond_t os_cond;
+#define OS_MUTEX_INITIAL PTHREAD_MUTEX_INITIALIZER
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -136,6 +138,10 @@ static int os_posix_thread_start(void *memory, size_t stack_bytes, void (*run)(v
 }
 
 BASE_UNUSED static void os_thread_join(os_thread *thread) { pthread_join(thread->id, NULL); }
+/* Whether the caller is that thread. */
+BASE_UNUSED static bool os_thread_is_self(const os_thread *thread) {
+    return pthread_equal(thread->id, pthread_self()) != 0;
+}
 BASE_UNUSED static void os_thread_yield(void) { sched_yield(); }
 
 BASE_UNUSED static void os_mutex_init(os_mutex *m) { pthread_mutex_init(m, NULL); }
@@ -197,6 +203,32 @@ BASE_UNUSED static int os_cpu_count(void) {
 #endif
     if (count < 1) count = sysconf(_SC_NPROCESSORS_ONLN);
     return count < 1 ? 1 : (int)count;
+}
+
+static int64_t os_posix_number_in(const char *path, const char *after) {
+    char text[2048];
+    const char *at;
+    int64_t got, file = os_posix_open(path, OS_OPEN_READ);
+    if (file < 0) return -1;
+    got = os_posix_read(file, text, sizeof text - 1);
+    os_posix_close(file);
+    text[got > 0 ? got : 0] = '\0';
+    at = strstr(text, after);
+    return at ? strtoll(at + strlen(after), NULL, 10) : -1;
+}
+
+/* Host memory that can still be had: what the system has available, or less where the process has
+ * a limit. INT64_MAX where unknown. */
+BASE_UNUSED static int64_t os_memory_bytes(void) {
+    int64_t kib = os_posix_number_in("/proc/meminfo", "MemAvailable:");
+    int64_t pages = os_posix_number_in("/proc/self/statm", "");
+    int64_t free_bytes = kib < 0 ? INT64_MAX : kib * 1024;
+    struct rlimit limit;
+    if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY && pages >= 0) {
+        int64_t left = (int64_t)limit.rlim_cur - pages * (int64_t)sysconf(_SC_PAGESIZE);
+        if (left < free_bytes) free_bytes = left;
+    }
+    return free_bytes;
 }
 
 BASE_UNUSED static int os_process_id(void) { return (int)getpid(); }

@@ -8,6 +8,7 @@
 typedef struct os_thread { HANDLE handle; void (*run)(void *); void *context; } os_thread;
 typedef SRWLOCK os_mutex;
 typedef CONDITION_VARIABLE os_cond;
+#define OS_MUTEX_INITIAL SRWLOCK_INIT
 
 static int os_win32_error(void) {
     switch (GetLastError()) {
@@ -237,6 +238,11 @@ BASE_UNUSED static void os_thread_join(os_thread *thread) {
     CloseHandle(thread->handle);
 }
 
+/* Whether the caller is that thread. */
+BASE_UNUSED static bool os_thread_is_self(const os_thread *thread) {
+    return GetThreadId(thread->handle) == GetCurrentThreadId();
+}
+
 BASE_UNUSED static void os_thread_yield(void) { SwitchToThread(); }
 
 BASE_UNUSED static void os_mutex_init(os_mutex *m) { InitializeSRWLock(m); }
@@ -281,6 +287,13 @@ BASE_UNUSED static int os_cpu_count(void) {
     SYSTEM_INFO info;
     GetSystemInfo(&info);
     return info.dwNumberOfProcessors < 1 ? 1 : (int)info.dwNumberOfProcessors;
+}
+
+/* Host memory that can still be had. */
+BASE_UNUSED static int64_t os_memory_bytes(void) {
+    MEMORYSTATUSEX status;
+    status.dwLength = sizeof status;
+    return GlobalMemoryStatusEx(&status) ? (int64_t)status.ullAvailPageFile : INT64_MAX;
 }
 
 BASE_UNUSED static int os_process_id(void) { return (int)GetCurrentProcessId(); }
