@@ -35,18 +35,22 @@ static void drv_search_majors(drv_search *s) {
         s->majors[s->major_count++] = major;
 }
 
+/* root/part into `out` [OS_PATH_BYTES]; part may be empty. False when it does not fit. */
+static bool drv_join(char *out, const char *root, const char *part) {
+    int size = snprintf(out, OS_PATH_BYTES, "%s%s%s", root, *part ? "/" : "", part);
+    return size > 0 && size < OS_PATH_BYTES;
+}
+
 /* ---- one library ----------------------------------------------------------------------------- */
 
 /* Opens the builtins beside libnvrtc by their full path, so that the later search by name, which
  * NVRTC does itself, finds these; else lets the system search. */
 static bool drv_open_builtins(drv *d) {
-    char name[64], directory[OS_PATH_BYTES], path[OS_PATH_BYTES + 80], why[512] = "";
+    char name[64], directory[OS_PATH_BYTES], path[OS_PATH_BYTES], why[512] = "";
     snprintf(name, sizeof name, DRV_BUILTINS_NAME, d->nvrtc_version / 1000,
              d->nvrtc_version % 1000 / 10);
-    if (os_directory_of(d->nvrtc_path, directory, sizeof directory)) {
-        snprintf(path, sizeof path, "%s%c%s", directory, OS_SEPARATOR, name);
-        d->builtins = os_library_open(path, why, sizeof why);
-    }
+    if (os_directory_of(d->nvrtc_path, directory, sizeof directory) &&
+        drv_join(path, directory, name)) d->builtins = os_library_open(path, why, sizeof why);
     if (!d->builtins) d->builtins = os_library_open(name, why, sizeof why);
     if (!d->builtins) drv_note(d, "%s: %s is missing: %s\n", d->nvrtc_path, name,
                                drv_reason(why, name));
@@ -118,9 +122,7 @@ static bool drv_try_directory(drv_search *s, const char *directory) {
     int i;
     for (i = 0; i < s->major_count; i++) {
         snprintf(name, sizeof name, DRV_NVRTC_NAME, s->majors[i]);
-        if ((size_t)snprintf(path, sizeof path, "%s%c%s", directory, OS_SEPARATOR, name) >=
-            sizeof path) break;
-        if (os_mtime(path) < 0) continue;
+        if (!drv_join(path, directory, name) || os_mtime(path) < 0) continue;
         found = true;
         if (drv_try_nvrtc(s, path, false)) return true;
     }
@@ -128,13 +130,10 @@ static bool drv_try_directory(drv_search *s, const char *directory) {
     return false;
 }
 
-/* root/part, where `part` may be empty; a root that is NULL is passed over. */
+/* A root that is NULL is passed over. */
 static bool drv_try_under(drv_search *s, const char *root, const char *part) {
     char path[OS_PATH_BYTES];
-    if (!root) return false;
-    if ((size_t)snprintf(path, sizeof path, *part ? "%s%c%s" : "%s", root, OS_SEPARATOR, part) >=
-        sizeof path) return false;
-    return drv_try_directory(s, path);
+    return root && drv_join(path, root, part) && drv_try_directory(s, path);
 }
 
 static bool drv_try_beside_program(drv_search *s) {
@@ -169,31 +168,28 @@ static bool drv_try_toolkits(drv_search *s) {
 static bool drv_try_packages(drv_search *s, const char *folder) {
     os_file_info info;
     char path[OS_PATH_BYTES];
-    snprintf(path, sizeof path, "%s/nvidia", folder);
-    if (os_calls.info(path, &info)) return false;
+    if (!drv_join(path, folder, "nvidia") || os_calls.info(path, &info)) return false;
     return drv_try_under(s, folder, DRV_WHEEL_13) || drv_try_under(s, folder, DRV_WHEEL_12);
 }
 
+#ifndef _WIN32
 /* An entry of LIB: LIB/python3.11 holds site-packages or dist-packages. */
 static bool drv_python_entry(void *user, const char *name) {
     drv_search *s = (drv_search *)user;
     static const char *const kinds[] = {"site-packages", "dist-packages"};
-    char path[OS_PATH_BYTES];
+    char python[OS_PATH_BYTES], path[OS_PATH_BYTES];
     size_t i;
-    if (strncmp(name, "python3", 7)) return true;
-    for (i = 0; i < BASE_COUNT(kinds); i++) {
-        snprintf(path, sizeof path, "%s/%s/%s", s->directory, name, kinds[i]);
-        if (drv_try_packages(s, path)) return false;
-    }
+    if (strncmp(name, "python3", 7) || !drv_join(python, s->directory, name)) return true;
+    for (i = 0; i < BASE_COUNT(kinds); i++)
+        if (drv_join(path, python, kinds[i]) && drv_try_packages(s, path)) return false;
     return true;
 }
+#endif
 
 static bool drv_try_python_under(drv_search *s, const char *root, const char *part) {
     char path[OS_PATH_BYTES];
-    if (!root) return false;
-    snprintf(path, sizeof path, "%s/%s", root, part);
+    if (!root || !drv_join(path, root, part)) return false;
 #ifdef _WIN32
-    strncat(path, "/site-packages", sizeof path - strlen(path) - 1);
     if (drv_try_packages(s, path)) return true;
 #else
     s->directory = path;
@@ -206,10 +202,15 @@ static bool drv_try_python_under(drv_search *s, const char *root, const char *pa
 }
 
 static bool drv_try_python(drv_search *s) {
+#ifdef _WIN32
+    return drv_try_python_under(s, os_env("VIRTUAL_ENV"), "Lib/site-packages") ||
+           drv_try_python_under(s, os_env("CONDA_PREFIX"), "Lib/site-packages");
+#else
     return drv_try_python_under(s, os_env("VIRTUAL_ENV"), "lib") ||
            drv_try_python_under(s, os_env("CONDA_PREFIX"), "lib") ||
            drv_try_python_under(s, os_env("HOME"), ".local/lib") ||
            drv_try_python_under(s, "/usr", "local/lib") || drv_try_python_under(s, "/usr", "lib");
+#endif
 }
 
 static bool drv_try_given(drv_search *s, const char *path) {

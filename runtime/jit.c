@@ -76,7 +76,7 @@ typedef struct jit {
     base *owner;
     jit_options options;
     char nvrtc_path[OS_PATH_BYTES];
-    char arch[16];         /* "sm_90a": what is asked for; part of the key */
+    char arch[12];         /* "sm_90a": what is asked for; part of the key */
     cache_key headers_digest;
 
     os_mutex lock;         /* guards all below, and the states of programs */
