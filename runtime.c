@@ -36,6 +36,10 @@
 #include "runtime/driver_nvrtc.c"
 #include "runtime/config.c"
 #include "runtime/config_check.c"
+#ifndef CAIRN_NO_LUA
+#include "runtime/config_scan.c"
+#endif
+#include "runtime/config_lua.c"
 #include "runtime/cache_hash.c"
 #include "runtime/cache.c"
 #include "runtime/generated/kernels.h"

@@ -54,7 +54,7 @@ static const void *cfg_at_const(const cairn_config *config, const cfg_field *fie
 #define CFG_MAX_MISTAKES 64 /* kept; more are counted */
 #define CFG_TEXT_BYTES 192  /* one side of a message */
 
-typedef struct cfg_mistake { int line; char text[320]; } cfg_mistake;
+typedef struct cfg_mistake { int line, row; char text[320]; } cfg_mistake; /* row: of the field */
 
 typedef struct cfg_report {
     const char *name;    /* of the file in messages */
@@ -82,6 +82,7 @@ static void cfg_add(cfg_report *report, int line, const char *format, ...) {
     if (report->count++ >= CFG_MAX_MISTAKES) return;
     mistake = &report->mistakes[report->count - 1];
     mistake->line = line;
+    mistake->row = CFG_ROWS;
     if (line) snprintf(mistake->text, sizeof mistake->text, "%s:%d: ", report->name, line);
     else snprintf(mistake->text, sizeof mistake->text, "%s: ", report->name);
     used = strlen(mistake->text);
@@ -90,10 +91,11 @@ static void cfg_add(cfg_report *report, int line, const char *format, ...) {
     va_end(args);
 }
 
-/* A mistake in a field: its path, "(computed)" when there is a source that does not show it, then
- * the message, which starts with its own space. */
-BASE_PRINTF(3, 4)
-static void cfg_bad(cfg_report *report, const cfg_field *field, const char *format, ...) {
+/* A mistake in a field: its path, the item ("[2]" in a list, else ""), "(computed)" when there is a
+ * source that does not show it, then the message, which starts with its own space. */
+BASE_PRINTF(4, 5)
+static void cfg_bad(cfg_report *report, const cfg_field *field, const char *item,
+                    const char *format, ...) {
     int row = (int)(field - cfg_fields), line = report->lines ? report->lines[row] : 0;
     char message[288];
     va_list args;
@@ -101,29 +103,31 @@ static void cfg_bad(cfg_report *report, const cfg_field *field, const char *form
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    cfg_add(report, line, "%s%s%s", field->path, report->lines && !line ? " (computed)" : "",
-            message);
+    cfg_add(report, line, "%s%s%s%s", field->path, item,
+            report->lines && !line ? " (computed)" : "", message);
+    if (report->count <= CFG_MAX_MISTAKES) report->mistakes[report->count - 1].row = row;
 }
 
 /* Whether another mistake is worth the work of a hint. */
 static bool cfg_has_room(const cfg_report *report) { return report->count < CFG_MAX_MISTAKES; }
 
-/* By line, those without one last; insertion keeps the order within a line. */
-static void cfg_sort(cfg_report *report) {
-    int i, j, kept = report->count < CFG_MAX_MISTAKES ? report->count : CFG_MAX_MISTAKES;
-    for (i = 1; i < kept; i++) {
-        cfg_mistake moving = report->mistakes[i];
-        unsigned line = (unsigned)moving.line - 1u;
-        for (j = i; j > 0 && (unsigned)report->mistakes[j - 1].line - 1u > line; j--)
-            report->mistakes[j] = report->mistakes[j - 1];
-        report->mistakes[j] = moving;
-    }
+/* By line, those without one last; then in the order of the schema, other keys last. */
+static int cfg_order(const void *left, const void *right) {
+    const cfg_mistake *a = (const cfg_mistake *)left, *b = (const cfg_mistake *)right;
+    unsigned line_a = (unsigned)a->line - 1u, line_b = (unsigned)b->line - 1u;
+    if (line_a != line_b) return line_a < line_b ? -1 : 1;
+    if (a->row != b->row) return a->row < b->row ? -1 : 1;
+    return strcmp(a->text, b->text);
+}
+
+static int cfg_kept(const cfg_report *report) {
+    return report->count < CFG_MAX_MISTAKES ? report->count : CFG_MAX_MISTAKES;
 }
 
 /* Writes as many lines as fit, the last one saying how many do not. */
 static void cfg_write(const cfg_report *report, char *error, size_t error_bytes) {
     size_t used = 0;
-    int i, kept = report->count < CFG_MAX_MISTAKES ? report->count : CFG_MAX_MISTAKES;
+    int i, kept = cfg_kept(report);
     if (!error || !error_bytes) return;
     error[0] = '\0';
     for (i = 0; i < kept; i++) {
@@ -141,8 +145,8 @@ static void cfg_write(const cfg_report *report, char *error, size_t error_bytes)
 static cairn_status cfg_finish(base *b, cfg_report *report, char *error, size_t error_bytes) {
     int i;
     if (!report->count) return CAIRN_OK;
-    cfg_sort(report);
-    for (i = 0; i < report->count && i < CFG_MAX_MISTAKES; i++)
+    qsort(report->mistakes, (size_t)cfg_kept(report), sizeof report->mistakes[0], cfg_order);
+    for (i = 0; i < cfg_kept(report); i++)
         base_log(b, CAIRN_LOG_ERROR, "%s", report->mistakes[i].text);
     if (i < report->count)
         base_log(b, CAIRN_LOG_ERROR, "and %d more", report->count - i);
@@ -210,21 +214,25 @@ static void cfg_print_number(cfg_text *text, double x, bool is_float) {
     cfg_print(text, strpbrk(digits, ".en") ? "%s" : "%s.0", digits);
 }
 
-/* "16, 32, 64", "1 to 4096", "\"ngram\", \"none\"": what the field may be. */
-static void cfg_print_range(cfg_text *text, const cfg_field *field, bool landed_only) {
+/* " (16, 32, 64)", " (1 to 4096)", " (\"ngram\", \"none\")": what the field may be; "" for a list
+ * or a group. */
+static void cfg_range(const cfg_field *field, bool landed_only, char *range, size_t bytes) {
+    cfg_text text;
     int i, shown = 0;
+    cfg_text_init(&text, range, bytes);
     for (i = 0; i < field->allowed_count; i++)
-        cfg_print(text, "%s%d", i ? ", " : "", field->allowed[i]);
+        cfg_print(&text, "%s%d", i ? ", " : " (", field->allowed[i]);
     for (i = 0; i < field->value_count; i++)
         if (!landed_only || field->values[i].landed)
-            cfg_print(text, "%s\"%s\"", shown++ ? ", " : "", field->values[i].text);
+            cfg_print(&text, "%s\"%s\"", shown++ ? ", " : " (", field->values[i].text);
     if (field->kind == CFG_FLOAT)
-        cfg_print(text, field->float_open ? "above %g, up to %g" : "%g to %g", field->float_low,
-                  field->float_high);
+        cfg_print(&text, field->float_open ? " (above %g, up to %g" : " (%g to %g",
+                  field->float_low, field->float_high);
     if (field->kind == CFG_INT64 || (field->kind == CFG_INT && !field->allowed))
-        cfg_print(text, "%lld to %lld", (long long)field->low, (long long)field->high);
-    if (field->multiple) cfg_print(text, ", a multiple of %d", field->multiple);
-    if (field->kind == CFG_STRING) cfg_print(text, "1 to %d bytes", (int)field->bytes - 1);
+        cfg_print(&text, " (%lld to %lld", (long long)field->low, (long long)field->high);
+    if (field->multiple) cfg_print(&text, ", a multiple of %d", field->multiple);
+    if (field->kind == CFG_STRING) cfg_print(&text, " (1 to %d bytes", (int)field->bytes - 1);
+    if (text.used) cfg_print(&text, ")");
 }
 
 /* ---- nearest names --------------------------------------------------------------------------- */

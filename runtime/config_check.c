@@ -7,10 +7,8 @@
 static void cfg_not_allowed(cfg_report *report, const cfg_field *field, const char *shown,
                             const char *hint) {
     char range[CFG_TEXT_BYTES];
-    cfg_text text;
-    cfg_text_init(&text, range, sizeof range);
-    cfg_print_range(&text, field, false);
-    cfg_bad(report, field, " = %s is not allowed (%s)%s%s%s", shown, range,
+    cfg_range(field, false, range, sizeof range);
+    cfg_bad(report, field, "", " = %s is not allowed%s%s%s%s", shown, range,
             hint ? "; did you mean " : "", hint ? hint : "", hint ? "?" : "");
 }
 
@@ -38,17 +36,14 @@ static bool cfg_check_float(cfg_report *report, const cfg_field *field, double v
 /* `code` names a value of the field's table. */
 static bool cfg_check_code(cfg_report *report, const cfg_field *field, int64_t code) {
     char shown[32], range[CFG_TEXT_BYTES];
-    cfg_text text;
     if (code >= 0 && code < field->value_count && field->values[code].landed) return true;
     if (code < 0 || code >= field->value_count) {
         snprintf(shown, sizeof shown, "%lld", (long long)code);
         cfg_not_allowed(report, field, shown, NULL);
         return false;
     }
-    cfg_text_init(&text, range, sizeof range);
-    cfg_print_range(&text, field, true);
-    cfg_bad(report, field, " = \"%s\" is not available yet (%s)", field->values[code].text,
-            range);
+    cfg_range(field, true, range, sizeof range);
+    cfg_bad(report, field, "", " = \"%s\" is not available yet%s", field->values[code].text, range);
     return false;
 }
 
@@ -76,7 +71,7 @@ static bool cfg_check_text(cfg_report *report, const cfg_field *field, const cha
     const char *why = bytes == 0 ? "is empty" : bytes >= field->bytes ? "is too long"
                     : memchr(text, 0, bytes) ? "holds a NUL byte" : NULL;
     if (!why) return true;
-    cfg_bad(report, field, "%s %s (1 to %d bytes)", item, why, (int)field->bytes - 1);
+    cfg_bad(report, field, item, " %s (1 to %d bytes)", why, (int)field->bytes - 1);
     return false;
 }
 
@@ -94,7 +89,8 @@ static void cfg_check_strings(cfg_report *report, const cfg_field *field,
     int32_t i, count;
     memcpy(&count, (const char *)config + field->count_offset, sizeof count);
     if (count < 0 || count > field->count) {
-        cfg_bad(report, field, "_count = %d is not allowed (0 to %d)", (int)count, field->count);
+        cfg_bad(report, field, "_count", " = %d is not allowed (0 to %d)", (int)count,
+                field->count);
         return;
     }
     for (i = 0; i < count; i++) {
@@ -130,7 +126,7 @@ static void cfg_check_field(cfg_report *report, const cfg_field *field,
         break;
     case CFG_BOOL:
         if (text[0] != 0 && text[0] != 1)
-            cfg_bad(report, field, " = %d is not allowed (true, false)", text[0]);
+            cfg_bad(report, field, "", " = %d is not allowed (true, false)", text[0]);
         break;
     case CFG_STRING:
         cfg_check_text(report, field, "", text, cfg_length(text, field->bytes));
