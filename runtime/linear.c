@@ -23,9 +23,9 @@ typedef struct linear_job {
     bool add;          /* y += instead of y = */
 } linear_job;
 
-/* Outputs first .. last - 1. panel: LINEAR_PANEL_FLOATS of the worker's own, or more for in > 8192. */
-BASE_UNUSED static void linear_range(const simd_kernels *simd, const linear_job *job, int first, int last,
-                         float *panel) {
+/* Outputs first .. last - 1. panel: linear_panel_floats(in) of the worker's own. */
+BASE_UNUSED static void linear_range(const simd_kernels *simd, const linear_job *job, int first,
+                                     int last, float *panel) {
     const block_type *type = block_find(job->type);
     const size_t row_bytes = block_row_bytes(type, job->in);
     const uint8_t *w = (const uint8_t *)job->w + (size_t)first * row_bytes;

@@ -10,7 +10,7 @@
 
 typedef void (*pool_task)(void *context, int index);
 
-/* ---- SIMD level -------------------------------------------------------------------------------- */
+/* ---- SIMD level ------------------------------------------------------------------------------ */
 
 enum { SIMD_SCALAR = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2, SIMD_NEON = 3 };
 
@@ -46,7 +46,7 @@ BASE_UNUSED static int pool_simd(void) {
     return here;
 }
 
-/* ---- gates: a number to wait on ---------------------------------------------------------------- */
+/* ---- gates: a number to wait on -------------------------------------------------------------- */
 
 enum { POOL_SPINS = 2000 /* of about 25 ns: 50 us */, POOL_MAX_THREADS = 256 };
 
@@ -91,7 +91,7 @@ static void pool_gate_add(pool_gate *gate) {
     os_mutex_unlock(&gate->mutex);
 }
 
-/* ---- pool -------------------------------------------------------------------------------------- */
+/* ---- pool ------------------------------------------------------------------------------------ */
 
 typedef struct pool_worker { os_thread thread; struct pool *pool; int index; } pool_worker;
 

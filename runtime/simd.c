@@ -7,7 +7,8 @@
 
 enum {
     SIMD_HEADS = 64,     /* block scales that are unpacked at a time */
-    SIMD_MAX_SLOTS = 256 /* of a page */
+    SIMD_MAX_SLOTS = 256, /* of a page */
+    SIMD_MAX_DIM = 256    /* of a head */
 };
 
 /* One page as attention reads it. */
@@ -110,7 +111,8 @@ static const simd_kernels *simd_of_level(int level) {
  * vector divides takes the next lower level. */
 BASE_UNUSED static const simd_kernels *simd_for(int head_dim) {
     const simd_kernels *kernels = simd_of_level(pool_simd());
-    if (head_dim % kernels->lanes && kernels->level == SIMD_AVX512) kernels = simd_of_level(SIMD_AVX2);
+    if (head_dim % kernels->lanes && kernels->level == SIMD_AVX512)
+        kernels = simd_of_level(SIMD_AVX2);
     if (head_dim % kernels->lanes) kernels = &simd_scalar;
     return kernels;
 }

@@ -115,8 +115,8 @@ SIMD_FN BASE_INLINE void SIMD(tile)(const int rows, const float *w, int64_t w_st
 }
 
 /* y [rows, outs] = or += x [rows, n] . w [outs, n]^T; w is a panel in f32. */
-SIMD_FN static void SIMD(panel)(const float *w, int outs, const float *x, int64_t x_stride, int rows,
-                                int n, float *y, int64_t y_stride, bool add) {
+SIMD_FN static void SIMD(panel)(const float *w, int outs, const float *x, int64_t x_stride,
+                                int rows, int n, float *y, int64_t y_stride, bool add) {
     for (int r = 0; r < rows; r += VEC_ROWS, x += VEC_ROWS * x_stride, y += VEC_ROWS * y_stride)
         for (int o = 0; o < outs; o += 4) {
             const float *at = w + (int64_t)o * n;

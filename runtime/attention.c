@@ -1,0 +1,173 @@
+/* attention: softmax over paged keys and values, on the CPU.
+ *
+ * Work is cut by position: a piece is PIECE tokens of a sequence, whole pages. Each piece is summed
+ * by itself, page after page, and pieces are folded in ascending order, whoever computed them: so
+ * a row's result depends neither on the threads, nor on the rows beside it, nor on whether its
+ * pages were all attended or all selected. Calls simd. */
+
+enum { ATTENTION_PIECE = 256 /* tokens; the largest page */, ATTENTION_ROWS = 8 /* of a block */ };
+
+/* The queries of one KV head: `rows` consecutive rows of one sequence. */
+typedef struct attention_block {
+    const simd_kernels *simd;
+    const uint16_t *cache;    /* [page][K or V][kv_head][slot][dim] f16 */
+    const int32_t *table;     /* logical page -> physical */
+    const int32_t *positions; /* [rows], ascending by 1 */
+    int rows, kv_heads, head, group, dim, page_size;
+    const float *q;           /* [rows * group, dim], scaled */
+    /* One row may leave pages out: of the pages below `candidates` it attends the `chosen`
+     * (ascending) and the tokens below `sinks`. candidates 0: it attends all. */
+    int candidates, sinks, chosen_count;
+    const int32_t *chosen;
+    float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
+} attention_block;
+
+/* A running softmax of n queries: out is not yet divided by l. */
+typedef struct attention_sum { float *m, *l, *out; /* [n], [n], [n, dim] */ } attention_sum;
+
+static size_t attention_sum_floats(int queries, int dim) {
+    return (size_t)queries * (size_t)(dim + 2);
+}
+
+static attention_sum attention_sum_at(float *memory, int queries) {
+    attention_sum sum;
+    sum.m = memory;
+    sum.l = memory + queries;
+    sum.out = memory + 2 * queries;
+    return sum;
+}
+
+static void attention_sum_clear(const attention_sum *sum, int queries, int dim) {
+    for (int i = 0; i < queries; i++) sum->m[i] = -INFINITY;
+    memset(sum->l, 0, (size_t)queries * sizeof *sum->l);
+    memset(sum->out, 0, (size_t)queries * (size_t)dim * sizeof *sum->out);
+}
+
+static int attention_last_page(const attention_block *a) {
+    return a->positions[a->rows - 1] / a->page_size;
+}
+
+/* Pieces up to the last row's own page. */
+static int attention_pieces(const attention_block *a) {
+    return a->positions[a->rows - 1] / ATTENTION_PIECE + 1;
+}
+
+/* Index of the first chosen page >= page. */
+static int attention_seek(const attention_block *a, int page) {
+    int low = 0, high = a->chosen_count;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (a->chosen[middle] < page) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static simd_page attention_page(const attention_block *a, int page) {
+    size_t values = (size_t)a->page_size * (size_t)a->dim;
+    size_t at = ((size_t)a->table[page] * 2 * (size_t)a->kv_heads + (size_t)a->head) * values;
+    simd_page out;
+    out.keys = a->cache + at;
+    out.values = a->cache + at + (size_t)a->kv_heads * values;
+    out.half = true;
+    out.first = 0;
+    out.last = a->page_size;
+    out.dim = a->dim;
+    return out;
+}
+
+/* A page that several rows attend is converted once. */
+static void attention_stage(const attention_block *a, simd_page *page) {
+    const int values = a->page_size * a->dim;
+    a->simd->of_half((const uint16_t *)page->keys, a->staged, values);
+    a->simd->of_half((const uint16_t *)page->values, a->staged + values, values);
+    page->keys = a->staged;
+    page->values = a->staged + values;
+    page->half = false;
+}
+
+/* A page before or at the last row's own: rows of a later page see all of it, rows whose own it is
+ * see it up to themselves. */
+static void attention_fold_page(const attention_block *a, simd_page *page, int number,
+                                const attention_sum *sum) {
+    int start = number * a->page_size, row = 0, at;
+    while (a->positions[row] < start) row++;
+    if (a->rows - row > 1) attention_stage(a, page);
+    for (; row < a->rows && a->positions[row] < start + a->page_size; row++) {
+        page->last = a->positions[row] - start + 1;
+        at = row * a->group;
+        a->simd->attend(page, a->q + at * a->dim, a->group, sum->m + at, sum->l + at,
+                        sum->out + at * a->dim);
+    }
+    page->last = a->page_size;
+    at = row * a->group;
+    if (row < a->rows)
+        a->simd->attend(page, a->q + at * a->dim, (a->rows - row) * a->group, sum->m + at,
+                        sum->l + at, sum->out + at * a->dim);
+}
+
+/* The sum over one piece of the sequence, which may be empty (m -inf). */
+static void attention_piece(const attention_block *a, int piece, const attention_sum *sum) {
+    const int per_piece = ATTENTION_PIECE / a->page_size, last = attention_last_page(a);
+    int page = piece * per_piece, end = page + per_piece;
+    int chosen = a->candidates ? attention_seek(a, page) : 0;
+    attention_sum_clear(sum, a->rows * a->group, a->dim);
+    for (; page < end && page <= last; page++) {
+        simd_page view;
+        bool whole = page >= a->candidates;
+        if (!whole && chosen < a->chosen_count && a->chosen[chosen] == page) {
+            whole = true;
+            chosen++;
+        }
+        if (!whole && page * a->page_size >= a->sinks) continue;
+        view = attention_page(a, page);
+        if (!whole && a->sinks - page * a->page_size < a->page_size) {
+            view.last = a->sinks - page * a->page_size;
+            a->simd->attend(&view, a->q, a->group, sum->m, sum->l, sum->out);
+        } else {
+            attention_fold_page(a, &view, page, sum);
+        }
+    }
+}
+
+/* total += piece, the later one in the sequence. */
+static void attention_fold(const simd_kernels *simd, const attention_sum *total,
+                           const attention_sum *piece, int queries, int dim) {
+    for (int i = 0; i < queries; i++) {
+        float *out = total->out + i * dim, factor[2];
+        const float *more = piece->out + i * dim;
+        float m = total->m[i] > piece->m[i] ? total->m[i] : piece->m[i];
+        if (piece->l[i] <= 0.0f) continue; /* an empty piece */
+        factor[0] = total->m[i] - m;
+        factor[1] = piece->m[i] - m;
+        simd->exp_row(factor, factor, 2);
+        total->m[i] = m;
+        total->l[i] = total->l[i] * factor[0] + piece->l[i] * factor[1];
+        for (int d = 0; d < dim; d++) out[d] = out[d] * factor[0] + more[d] * factor[1];
+    }
+}
+
+/* out [rows, out_stride]: this head's queries stand side by side in a row. */
+static void attention_put(const attention_block *a, const attention_sum *total, float *out,
+                          int64_t out_stride) {
+    const int width = a->group * a->dim;
+    for (int row = 0; row < a->rows; row++)
+        for (int g = 0; g < a->group; g++) {
+            int at = row * a->group + g;
+            float share = total->l[at] > 0.0f ? 1.0f / total->l[at] : 0.0f;
+            float *to = out + row * out_stride + a->head * width + g * a->dim;
+            for (int d = 0; d < a->dim; d++) to[d] = total->out[at * a->dim + d] * share;
+        }
+}
+
+/* All pieces of a block; total and piece are scratch of rows * group queries. */
+static void attention_all(const attention_block *a, const attention_sum *total,
+                          const attention_sum *piece, float *out, int64_t out_stride) {
+    const int pieces = attention_pieces(a);
+    attention_sum_clear(total, a->rows * a->group, a->dim);
+    for (int i = 0; i < pieces; i++) {
+        attention_piece(a, i, piece);
+        attention_fold(a->simd, total, piece, a->rows * a->group, a->dim);
+    }
+    attention_put(a, total, out, out_stride);
+}

@@ -1,0 +1,250 @@
+/* forward_cpu: the whole decoder forward on the CPU: its memory, its checks, and the run.
+ *
+ * All scratch is allocated at open, nothing in a forward. Weights are read where they lie in the
+ * mapped file. Results of a row depend on its sequence alone: not on other rows, on how a prompt
+ * was cut, on the number of threads, nor on the run. Calls forward_cpu_work and what it calls. */
+
+/* Hands out 64-byte aligned parts of one block; with no block it only measures. */
+typedef struct forward_carver { char *memory; size_t used; } forward_carver;
+
+static void *forward_carve(forward_carver *c, int64_t count, size_t size) {
+    size_t at = c->used;
+    c->used += ((size_t)count * size + 63) / 64 * 64;
+    return c->memory ? c->memory + at : NULL;
+}
+
+static float *forward_floats(forward_carver *c, int64_t count) {
+    return (float *)forward_carve(c, count, sizeof(float));
+}
+
+static void forward_carve_worker(const forward_cpu_state *f, forward_carver *c, forward_worker *w) {
+    const model_shape *s = &f->model->shape;
+    const int queries = ATTENTION_ROWS * f->group, wide = s->hidden > s->ffn ? s->hidden : s->ffn;
+    const int q_width = s->heads * s->head_dim;
+    const int64_t sum = (int64_t)attention_sum_floats(queries, s->head_dim);
+    w->panel = forward_floats(c, (int64_t)linear_panel_floats(wide > q_width ? wide : q_width));
+    w->normed = forward_floats(c, (int64_t)FORWARD_FEW * s->hidden);
+    w->q = forward_floats(c, (int64_t)queries * s->head_dim);
+    w->vectors = forward_floats(c, (int64_t)2 * f->group * s->head_dim);
+    w->staged = forward_floats(c, (int64_t)2 * f->model->kv.page_size * s->head_dim);
+    w->scores = forward_floats(c, f->max_pages);
+    w->keys = (uint32_t *)forward_carve(c, f->max_pages, sizeof *w->keys);
+    w->chosen = (int32_t *)forward_carve(c, f->max_pages, sizeof *w->chosen);
+    w->pages_read = (int64_t *)forward_carve(c, f->max_sequences, sizeof *w->pages_read);
+    w->total = attention_sum_at(forward_floats(c, sum), queries);
+    w->piece = attention_sum_at(forward_floats(c, sum), queries);
+}
+
+static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
+    const model_shape *s = &f->model->shape;
+    const int64_t rows = f->max_rows, sum = (int64_t)attention_sum_floats(f->group, s->head_dim);
+    f->workers = (forward_worker *)forward_carve(c, f->threads, sizeof *f->workers);
+    f->h = forward_floats(c, rows * s->hidden);
+    f->normed = forward_floats(c, rows * s->hidden);
+    f->q = forward_floats(c, rows * s->heads * s->head_dim);
+    f->k = forward_floats(c, rows * s->kv_heads * s->head_dim);
+    f->v = forward_floats(c, rows * s->kv_heads * s->head_dim);
+    f->attended = forward_floats(c, rows * s->heads * s->head_dim);
+    f->gate = forward_floats(c, rows * s->ffn);
+    f->up = forward_floats(c, rows * s->ffn);
+    f->cosine = forward_floats(c, rows * s->head_dim);
+    f->sine = forward_floats(c, rows * s->head_dim);
+    f->frequency = (double *)forward_carve(c, s->head_dim / 2, sizeof *f->frequency);
+    f->whole = (forward_block *)forward_carve(c, rows, sizeof *f->whole);
+    f->single = (forward_block *)forward_carve(c, rows, sizeof *f->single);
+    f->unit_chosen =
+        (int32_t *)forward_carve(c, (int64_t)f->units * f->max_pages, sizeof *f->unit_chosen);
+    f->unit_chosen_count = (int32_t *)forward_carve(c, f->units, sizeof *f->unit_chosen_count);
+    f->unit_sums = forward_floats(c, (int64_t)f->units * f->max_pieces * sum);
+    f->unit_done = (os_atomic *)forward_carve(c, f->units, sizeof *f->unit_done);
+    f->seen = (os_atomic *)forward_carve(
+        c, (int64_t)f->max_sequences * s->kv_heads * f->max_pages, sizeof *f->seen);
+    for (int i = 0; i < f->threads; i++) {
+        forward_worker measured;
+        forward_carve_worker(f, c, c->memory ? &f->workers[i] : &measured);
+    }
+}
+
+static cairn_status forward_cpu_check_model(cairn_model *model) {
+    const model_shape *s = &model->shape;
+    base *b = &model->runtime->base;
+    if (s->head_dim > SIMD_MAX_DIM || s->head_dim % 2)
+        return base_fail(b, CAIRN_UNSUPPORTED, "heads of %d values; even numbers up to %d work",
+                         s->head_dim, SIMD_MAX_DIM);
+    if (model->kv.page_size > SIMD_MAX_SLOTS || ATTENTION_PIECE % model->kv.page_size)
+        return base_fail(b, CAIRN_UNSUPPORTED, "pages of %d tokens; divisors of %d are supported",
+                         model->kv.page_size, ATTENTION_PIECE);
+    return CAIRN_OK;
+}
+
+static void forward_cpu_close(cairn_model *model) {
+    forward_cpu_state *f = (forward_cpu_state *)model->state;
+    base *b = &model->runtime->base;
+    if (!f) return;
+    base_delete(b, f->memory, f->memory_bytes, 1);
+    base_delete(b, f, 1, sizeof *f);
+    model->state = NULL;
+}
+
+/* Pair j of a head turns by position * base^(-2j / dim). */
+static void forward_frequencies(forward_cpu_state *f) {
+    const model_shape *s = &f->model->shape;
+    for (int j = 0; j < s->head_dim / 2; j++)
+        f->frequency[j] = pow((double)s->rope_base, -2.0 * j / s->head_dim);
+}
+
+/* max_rows: of any forward to come. [blocks] */
+static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
+    base *b = &model->runtime->base;
+    const model_shape *s = &model->shape;
+    forward_cpu_state *f;
+    forward_carver measure = {NULL, 0}, carve;
+    cairn_status status = forward_cpu_check_model(model);
+    if (status) return status;
+    f = (forward_cpu_state *)base_new(b, 1, sizeof *f);
+    if (!f) return base_no_memory(b, "the CPU forward", sizeof *f);
+    model->state = f;
+    f->model = model;
+    f->simd = simd_for(s->head_dim);
+    f->threads_pool = model->runtime->device.pool;
+    f->threads = pool_threads(f->threads_pool);
+    f->units = 8 * f->threads;
+    f->max_rows = max_rows;
+    f->max_pages = (model->max_seq_len + model->kv.page_size - 1) / model->kv.page_size;
+    f->max_pieces = (model->max_seq_len + ATTENTION_PIECE - 1) / ATTENTION_PIECE;
+    f->max_sequences = model->runtime->config.max_batch;
+    f->group = s->heads / s->kv_heads;
+    f->epoch = 1;
+    forward_carve_all(f, &measure);
+    f->memory_bytes = measure.used + 64;
+    f->memory = base_new(b, f->memory_bytes, 1);
+    if (!f->memory) {
+        forward_cpu_close(model);
+        return base_no_memory(b, "scratch of the CPU forward", measure.used);
+    }
+    carve.memory = (char *)f->memory + (64 - (uintptr_t)f->memory % 64) % 64;
+    carve.used = 0;
+    forward_carve_all(f, &carve);
+    forward_frequencies(f);
+    return CAIRN_OK;
+}
+
+/* ---- one forward ----------------------------------------------------------------------------- */
+
+static cairn_status forward_check_row(base *b, const forward_cpu_state *f, const kv_cache *kv,
+                                      const forward_args *a, int r) {
+    const int32_t *table;
+    if (a->tokens[r] < 0 || a->tokens[r] >= f->model->shape.vocab)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: token %d; the vocabulary has %d", r,
+                         (int)a->tokens[r], f->model->shape.vocab);
+    if (a->sequences[r] < 0 || a->sequences[r] >= a->table_rows)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: sequence %d of %d", r,
+                         (int)a->sequences[r], a->table_rows);
+    if (a->positions[r] < 0 || a->positions[r] / kv->page_size >= f->max_pages ||
+        a->positions[r] / kv->page_size >= a->table_stride)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: position %d is past the page table", r,
+                         (int)a->positions[r]);
+    if (r + 1 < a->rows && a->sequences[r + 1] == a->sequences[r]) return CAIRN_OK;
+    table = a->page_table + (int64_t)a->sequences[r] * a->table_stride;
+    for (int page = a->positions[r] / kv->page_size; page >= 0; page--)
+        if (table[page] < 0 || table[page] >= kv->pool.pages)
+            return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: logical page %d is page %d of %d",
+                             r, page, (int)table[page], kv->pool.pages);
+    return CAIRN_OK;
+}
+
+static cairn_status forward_check(const forward_cpu_state *f, const kv_cache *kv,
+                                  const forward_args *a) {
+    base *b = &f->model->runtime->base;
+    cairn_status status = CAIRN_OK;
+    if (a->rows < 0 || a->rows > f->max_rows)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%d rows; this model was opened for %d",
+                         a->rows, f->max_rows);
+    if (a->table_rows < 0 || a->table_rows > f->max_sequences)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%d sequences; max_batch is %d", a->table_rows,
+                         f->max_sequences);
+    if (a->logit_count < 0 || a->logit_first < 0 || a->logit_first + a->logit_count > a->rows)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "logits of rows %d to %d of %d", a->logit_first,
+                         a->logit_first + a->logit_count - 1, a->rows);
+    for (int r = 0; r < a->rows && !status; r++) status = forward_check_row(b, f, kv, a, r);
+    return status;
+}
+
+/* Rows of one sequence stand together, at most ATTENTION_ROWS to a block. */
+static void forward_plan_blocks(forward_cpu_state *f) {
+    const forward_args *a = f->args;
+    f->whole_count = f->single_count = 0;
+    for (int r = 0; r < a->rows; r++) {
+        forward_block *last = f->whole_count ? &f->whole[f->whole_count - 1] : NULL;
+        if (last && last->rows < ATTENTION_ROWS && a->sequences[r] == a->sequences[last->first])
+            last->rows++;
+        else {
+            f->whole[f->whole_count].first = r;
+            f->whole[f->whole_count++].rows = 1;
+        }
+        f->single[f->single_count].first = r;
+        f->single[f->single_count++].rows = 1;
+    }
+}
+
+/* The angle in double, so that far positions turn as exactly as near ones. */
+static void forward_plan_rope(forward_cpu_state *f) {
+    const int dim = f->model->shape.head_dim;
+    for (int r = 0; r < f->args->rows; r++)
+        for (int j = 0; j < dim / 2; j++) {
+            double angle = f->args->positions[r] * f->frequency[j];
+            float *cosine = f->cosine + (int64_t)r * dim + 2 * j;
+            float *sine = f->sine + (int64_t)r * dim + 2 * j;
+            cosine[0] = cosine[1] = (float)cos(angle);
+            sine[1] = (float)sin(angle);
+            sine[0] = -sine[1];
+        }
+}
+
+static void forward_plan_rule(forward_cpu_state *f) {
+    const cairn_config *config = &f->model->runtime->config;
+    f->rule.page_size = f->kv->page_size;
+    f->rule.topk = config->topk;
+    f->rule.window = config->selection.window;
+    f->rule.sinks = config->selection.sinks;
+    f->rule.mean = config->selection.source == CAIRN_SOURCE_MEAN;
+    f->rule.head = config->selection.strategy == CAIRN_STRATEGY_HEAD;
+}
+
+static void forward_add_pages_read(forward_cpu_state *f) {
+    for (int i = 0; i < f->threads; i++)
+        for (int s = 0; s < f->args->table_rows; s++) {
+            if (f->args->pages_read) f->args->pages_read[s] += f->workers[i].pages_read[s];
+            f->workers[i].pages_read[s] = 0;
+        }
+}
+
+static void forward_next_epoch(forward_cpu_state *f) {
+    const model_shape *s = &f->model->shape;
+    const int64_t pages = (int64_t)f->max_sequences * s->kv_heads * f->max_pages;
+    f->epoch += s->layers;
+    if (f->epoch < INT32_MAX - s->layers) return;
+    for (int64_t i = 0; i < pages; i++) os_atomic_store(&f->seen[i], 0);
+    f->epoch = 1;
+}
+
+static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, const forward_args *args) {
+    forward_cpu_state *f = (forward_cpu_state *)model->state;
+    cairn_status status = forward_check(f, kv, args);
+    if (status || !args->rows) return status;
+    f->kv = kv;
+    f->args = args;
+    forward_plan_rule(f);
+    forward_plan_blocks(f);
+    forward_plan_rope(f);
+    for (int i = 0; i < FORWARD_COUNTERS; i++) os_atomic_store(&f->counters[i], 0);
+    pool_each(f->threads_pool, forward_work, f);
+    forward_add_pages_read(f);
+    forward_next_epoch(f);
+    return CAIRN_OK;
+}
+
+static const model_backend forward_cpu_backend = {
+    forward_cpu_open, forward_cpu_close, forward_cpu, false /* the engine samples */,
+    0.25f /* of a row that rides along, measured on two cores with AVX-512 */
+};

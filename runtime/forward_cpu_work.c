@@ -1,0 +1,503 @@
+/* forward_cpu_work: the stages of a decoder layer on the CPU, as the workers run them.
+ *
+ * One pool_each spans a whole forward: every worker walks through the same stages, takes items of
+ * a stage from a shared counter until none is left, and meets the others at a barrier. What an item
+ * computes depends on the item alone, so results do not depend on who takes what.
+ * Calls simd, linear, select, attention, pool. */
+
+enum {
+    FORWARD_FEW = 32,  /* rows up to which each worker normalises all of them for itself */
+    FORWARD_STEP = 16, /* outputs are handed out in multiples of this */
+    FORWARD_COUNTERS = 3
+};
+
+/* Scratch of one worker. */
+typedef struct forward_worker {
+    float *panel;          /* linear_panel_floats of the widest input */
+    float *normed;         /* [FORWARD_FEW, hidden] */
+    float *q;              /* [ATTENTION_ROWS * group, dim], scaled */
+    float *vectors;        /* [2, group, dim]: queries as pages are scored */
+    float *staged;         /* [2, page_size, dim] */
+    attention_sum total, piece; /* of ATTENTION_ROWS * group queries */
+    float *scores;         /* [max_pages] */
+    uint32_t *keys;        /* [max_pages] */
+    int32_t *chosen;       /* [max_pages] */
+    int64_t *pages_read;   /* [sequences] */
+} forward_worker;
+
+/* Rows first .. first + rows - 1 of one sequence, attended together. */
+typedef struct forward_block { int first, rows; } forward_block;
+
+/* The backend's state of a model, and the forward that runs. */
+typedef struct forward_cpu_state {
+    const simd_kernels *simd;
+    int max_rows, max_pages, max_pieces, max_sequences, group, threads;
+    int units; /* see forward_splits */
+    forward_worker *workers;  /* [threads] */
+    void *memory;
+    size_t memory_bytes;
+    float *h;                 /* [max_rows, hidden]: the residual stream */
+    float *normed;            /* [max_rows, hidden], for more than FORWARD_FEW rows */
+    float *q, *k, *v;         /* [max_rows, heads * dim], [max_rows, kv_heads * dim] */
+    float *attended;          /* as q */
+    float *gate, *up;         /* [max_rows, ffn] */
+    float *cosine, *sine;     /* [max_rows, dim]; see the kernel rope */
+    double *frequency;        /* [dim / 2] */
+    forward_block *whole, *single; /* [max_rows]: rows that attend all, rows that choose */
+    int whole_count, single_count;
+    int32_t *unit_chosen;     /* [units, max_pages] */
+    int32_t *unit_chosen_count; /* [units]; -1: attends all */
+    float *unit_sums;         /* [units, max_pieces] sums of `group` queries */
+    os_atomic *unit_done;     /* [units]: runs that are finished */
+    os_atomic *seen;          /* [max_sequences, kv_heads, max_pages]: the epoch that saw a page */
+    int32_t epoch;            /* of this forward's first layer; each layer is one further */
+    os_atomic counters[FORWARD_COUNTERS];
+    /* the forward that runs */
+    cairn_model *model;
+    kv_cache *kv;
+    const forward_args *args;
+    select_rule rule;
+    pool *threads_pool;
+} forward_cpu_state;
+
+/* A worker's walk: the stage it is in, hence its counter, and the layer. */
+typedef struct forward_walk {
+    forward_cpu_state *f;
+    forward_worker *own;
+    int worker, stage, layer;
+} forward_walk;
+
+static int forward_take(const forward_walk *walk) {
+    return os_atomic_add(&walk->f->counters[walk->stage % FORWARD_COUNTERS], 1);
+}
+
+/* Ends a stage. The counter of the stage after the next is set anew here: nobody takes from it any
+ * more, since all have come to this barrier's stage, nor yet. */
+static void forward_meet(forward_walk *walk) {
+    if (walk->worker == 0)
+        os_atomic_store(&walk->f->counters[(walk->stage + 2) % FORWARD_COUNTERS], 0);
+    walk->stage++;
+    pool_barrier(walk->f->threads_pool);
+}
+
+/* How `outs` outputs are handed out: in multiples of FORWARD_STEP, a few items for each worker. */
+static int forward_share(const forward_cpu_state *f, int outs, int items_per_worker) {
+    int share = outs / (f->threads * items_per_worker) / FORWARD_STEP * FORWARD_STEP;
+    return share < FORWARD_STEP ? FORWARD_STEP : share;
+}
+
+/* ---- norms ----------------------------------------------------------------------------------- */
+
+static void forward_norm_rows(forward_cpu_state *f, const float *weight, int first, int last,
+                              int shift, float *out) {
+    const int hidden = f->model->shape.hidden;
+    for (int r = first; r < last; r++)
+        f->simd->rmsnorm(f->h + (int64_t)(r + shift) * hidden, weight, f->model->shape.norm_eps,
+                         hidden, out + (int64_t)r * hidden);
+}
+
+/* Normalises the rows shift .. shift + rows - 1 of h; returns where they are: few rows each worker
+ * normalises for itself, many are shared out, which takes a stage. */
+static const float *forward_norm(forward_walk *walk, const float *weight, int shift, int rows) {
+    forward_cpu_state *f = walk->f;
+    const int some = 8;
+    if (rows <= FORWARD_FEW) {
+        forward_norm_rows(f, weight, 0, rows, shift, walk->own->normed);
+        return walk->own->normed;
+    }
+    for (int i = forward_take(walk); i * some < rows; i = forward_take(walk))
+        forward_norm_rows(f, weight, i * some, i * some + some < rows ? i * some + some : rows,
+                          shift, f->normed);
+    forward_meet(walk);
+    return f->normed;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+static linear_job forward_job(const forward_cpu_state *f, const model_weight *w, const float *x,
+                              float *y, bool add) {
+    linear_job job;
+    job.type = w->type;
+    job.w = w->data;
+    job.out = (int)w->out;
+    job.in = (int)w->in;
+    job.x = x;
+    job.x_stride = w->in;
+    job.rows = f->args->rows;
+    job.y = y;
+    job.y_stride = w->out;
+    job.add = add;
+    return job;
+}
+
+/* A stage: y = or += x . w^T, all outputs. */
+static void forward_product(forward_walk *walk, const linear_job *job, int items_per_worker) {
+    const int share = forward_share(walk->f, job->out, items_per_worker);
+    for (int first = forward_take(walk) * share; first < job->out;
+         first = forward_take(walk) * share) {
+        int last = first + share < job->out ? first + share : job->out;
+        linear_range(walk->f->simd, job, first, last, walk->own->panel);
+    }
+    forward_meet(walk);
+}
+
+/* ---- queries, keys and values ---------------------------------------------------------------- */
+
+/* Turns outputs first .. last - 1 of rows [rows, width] of whole heads. */
+static void forward_rope(const forward_cpu_state *f, float *x, int width, int first, int last) {
+    const int dim = f->model->shape.head_dim;
+    for (int r = 0; r < f->args->rows; r++)
+        for (int at = first; at < last;) {
+            int within = at % dim, count = dim - within < last - at ? dim - within : last - at;
+            f->simd->rope(x + (int64_t)r * width + at, f->cosine + (int64_t)r * dim + within,
+                          f->sine + (int64_t)r * dim + within, count);
+            at += count;
+        }
+}
+
+/* Writes outputs first .. last - 1 of rows [rows, kv_heads * dim] to their slots; part 0 keys, 1
+ * values. */
+static void forward_append(const forward_walk *walk, const float *x, int part, int first,
+                           int last) {
+    const forward_cpu_state *f = walk->f;
+    const kv_cache *kv = f->kv;
+    const int dim = kv->head_dim, size = kv->page_size, width = kv->kv_heads * dim;
+    uint16_t *pages = (uint16_t *)kv->pages[walk->layer];
+    for (int r = 0; r < f->args->rows; r++) {
+        int position = f->args->positions[r];
+        const int32_t *table =
+            f->args->page_table + (int64_t)f->args->sequences[r] * f->args->table_stride;
+        size_t page = (size_t)table[position / size];
+        for (int at = first; at < last;) {
+            int head = at / dim, within = at % dim;
+            int count = dim - within < last - at ? dim - within : last - at;
+            size_t row = ((page * 2 + (size_t)part) * (size_t)kv->kv_heads + (size_t)head) *
+                             (size_t)size + (size_t)(position % size);
+            f->simd->to_half(x + (int64_t)r * width + at, pages + row * (size_t)dim + within,
+                             count);
+            at += count;
+        }
+    }
+}
+
+static select_pages forward_pages(const forward_walk *walk, int sequence, int head) {
+    const forward_cpu_state *f = walk->f;
+    select_pages pages;
+    pages.table = f->args->page_table + (int64_t)sequence * f->args->table_stride;
+    pages.cache = (const uint16_t *)f->kv->pages[walk->layer];
+    pages.bounds = (const uint16_t *)f->kv->bounds[walk->layer];
+    pages.kv_heads = f->kv->kv_heads;
+    pages.head = head;
+    pages.dim = f->kv->head_dim;
+    pages.stored = f->args->stored_pages ? f->args->stored_pages[sequence] : 0;
+    return pages;
+}
+
+/* Stores the bounds of one sequence's pages that were completed since. */
+static void forward_store_bounds(const forward_walk *walk, int sequence) {
+    const forward_cpu_state *f = walk->f;
+    const forward_args *args = f->args;
+    if (!args->stored_pages || !args->bounded_pages) return;
+    for (int page = args->bounded_pages[sequence]; page < args->stored_pages[sequence]; page++)
+        for (int head = 0; head < f->kv->kv_heads; head++) {
+            select_pages pages = forward_pages(walk, sequence, head);
+            uint16_t *low = (uint16_t *)f->kv->bounds[walk->layer] + select_bounds_at(&pages, page);
+            select_bounds(f->simd, &pages, &f->rule, page, low, low + pages.dim);
+        }
+}
+
+/* Outputs first .. last - 1 of q, k and v side by side. */
+static void forward_qkv_range(const forward_walk *walk, const float *x, int first, int last) {
+    forward_cpu_state *f = walk->f;
+    const model_layer *layer = &f->model->layers[walk->layer];
+    const model_weight *weights[3];
+    float *to[3];
+    weights[0] = &layer->q;
+    weights[1] = &layer->k;
+    weights[2] = &layer->v;
+    to[0] = f->q;
+    to[1] = f->k;
+    to[2] = f->v;
+    for (int i = 0; i < 3 && first < last; i++) {
+        const int width = (int)weights[i]->out, end = last < width ? last : width;
+        if (first < end) {
+            linear_job job = forward_job(f, weights[i], x, to[i], false);
+            linear_range(f->simd, &job, first, end, walk->own->panel);
+            if (i < 2) forward_rope(f, to[i], width, first, end);
+            if (i > 0) forward_append(walk, to[i], i - 1, first, end);
+        }
+        first = first > width ? first - width : 0;
+        last -= width;
+    }
+}
+
+static void forward_qkv(forward_walk *walk) {
+    forward_cpu_state *f = walk->f;
+    const model_layer *layer = &f->model->layers[walk->layer];
+    const int outs = (int)(layer->q.out + layer->k.out + layer->v.out);
+    const int share = forward_share(f, outs, 5), items = (outs + share - 1) / share;
+    const float *x = forward_norm(walk, layer->attn_norm, 0, f->args->rows);
+    for (int i = forward_take(walk); i < items + f->args->table_rows; i = forward_take(walk)) {
+        int first = i * share;
+        if (i >= items) forward_store_bounds(walk, i - items);
+        else forward_qkv_range(walk, x, first, first + share < outs ? first + share : outs);
+    }
+    forward_meet(walk);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/* Whether this layer's rows choose pages. */
+static bool forward_selects(const forward_walk *walk) {
+    const forward_cpu_state *f = walk->f;
+    const uint64_t *layers = f->model->runtime->config.selection.layers;
+    return !f->args->dense && (layers[walk->layer / 64] >> (walk->layer % 64) & 1);
+}
+
+/* The block of rows and its KV head, before pages are chosen; q is the worker's. */
+static attention_block forward_block_of(const forward_walk *walk, const forward_block *rows,
+                                        int head) {
+    const forward_cpu_state *f = walk->f;
+    const model_shape *s = &f->model->shape;
+    const int width = f->group * s->head_dim;
+    const float scale = 1.0f / sqrtf((float)s->head_dim);
+    attention_block a;
+    memset(&a, 0, sizeof a);
+    a.simd = f->simd;
+    a.cache = (const uint16_t *)f->kv->pages[walk->layer];
+    a.table = f->args->page_table +
+              (int64_t)f->args->sequences[rows->first] * f->args->table_stride;
+    a.positions = f->args->positions + rows->first;
+    a.rows = rows->rows;
+    a.kv_heads = s->kv_heads;
+    a.head = head;
+    a.group = f->group;
+    a.dim = s->head_dim;
+    a.page_size = f->kv->page_size;
+    a.staged = walk->own->staged;
+    a.q = walk->own->q;
+    for (int r = 0; r < rows->rows; r++) {
+        const float *from =
+            f->q + (int64_t)(rows->first + r) * s->heads * s->head_dim + head * width;
+        for (int i = 0; i < width; i++) walk->own->q[r * width + i] = from[i] * scale;
+    }
+    return a;
+}
+
+/* Chooses pages for a block of one row into `chosen`; leaves it attending all if all would be
+ * chosen anyway. */
+static void forward_choose(const forward_walk *walk, attention_block *a, int row, int32_t *chosen) {
+    const forward_cpu_state *f = walk->f;
+    const int candidates = select_candidates(&f->rule, a->positions[0]);
+    select_pages pages = forward_pages(walk, f->args->sequences[row], a->head);
+    if (candidates <= f->rule.topk) return;
+    select_score(f->simd, &pages, &f->rule, a->q, a->group, candidates, walk->own->vectors,
+                 walk->own->scores);
+    a->chosen_count = select_top(walk->own->scores, candidates, f->rule.topk, walk->own->keys,
+                                 chosen);
+    a->chosen = chosen;
+    a->candidates = candidates;
+    a->sinks = f->rule.sinks;
+}
+
+/* Counts the distinct pages that a block attends. Of a sequence with several rows in this forward
+ * a page counts once: the first to lay the layer's epoch on it counts it. */
+static void forward_count(const forward_walk *walk, const attention_block *a, int row) {
+    forward_cpu_state *f = walk->f;
+    const int sequence = f->args->sequences[row], last = attention_last_page(a);
+    const int sink_pages = a->candidates ? (a->sinks + a->page_size - 1) / a->page_size : 0;
+    const int32_t epoch = f->epoch + walk->layer;
+    os_atomic *seen = f->seen + ((int64_t)sequence * a->kv_heads + a->head) * f->max_pages;
+    int chosen = 0;
+    if (!f->args->pages_read) return;
+    for (int page = 0; page <= last; page++) {
+        bool read = page >= a->candidates || page < sink_pages;
+        if (chosen < a->chosen_count && a->chosen[chosen] == page) {
+            read = true;
+            chosen++;
+        }
+        int32_t was = read ? os_atomic_load(&seen[page]) : epoch;
+        if (was != epoch && os_atomic_swap_if(&seen[page], was, epoch))
+            walk->own->pages_read[sequence]++;
+    }
+}
+
+/* Many blocks: each with one KV head is an item. */
+static void forward_attend_whole(forward_walk *walk, const forward_block *blocks, int count,
+                                 bool selects) {
+    forward_cpu_state *f = walk->f;
+    const model_shape *s = &f->model->shape;
+    for (int i = forward_take(walk); i < count * s->kv_heads; i = forward_take(walk)) {
+        /* the last rows see most: they come first */
+        const forward_block *rows = &blocks[count - 1 - i / s->kv_heads];
+        attention_block a = forward_block_of(walk, rows, i % s->kv_heads);
+        if (selects) forward_choose(walk, &a, rows->first, walk->own->chosen);
+        forward_count(walk, &a, rows->first);
+        attention_all(&a, &walk->own->total, &walk->own->piece,
+                      f->attended + (int64_t)rows->first * s->heads * s->head_dim,
+                      (int64_t)s->heads * s->head_dim);
+    }
+    forward_meet(walk);
+}
+
+/* Few blocks: their pieces are shared out too, in runs, and whoever finishes a block's last run
+ * folds its pieces. A unit is one row of a block with one KV head; f->units bounds them. */
+static bool forward_splits(const forward_cpu_state *f, int count) {
+    const int kv_heads = f->model->shape.kv_heads;
+    return f->args->rows * kv_heads <= f->units && count * kv_heads < 4 * f->threads;
+}
+
+/* The first of the units of a block with a KV head; there are rows->rows of them. */
+static int forward_unit(const forward_cpu_state *f, const forward_block *rows, int head) {
+    return rows->first * f->model->shape.kv_heads + head * rows->rows;
+}
+
+static attention_sum forward_unit_sum(const forward_cpu_state *f, const forward_block *rows,
+                                      int head, int piece) {
+    const int64_t floats = (int64_t)attention_sum_floats(f->group, f->kv->head_dim);
+    const int64_t at = (int64_t)forward_unit(f, rows, head) * f->max_pieces + piece * rows->rows;
+    return attention_sum_at(f->unit_sums + at * floats, rows->rows * f->group);
+}
+
+/* A stage: chooses the pages of every unit. */
+static void forward_choose_units(forward_walk *walk, const forward_block *blocks, int count) {
+    forward_cpu_state *f = walk->f;
+    const int kv_heads = f->model->shape.kv_heads;
+    for (int i = forward_take(walk); i < count * kv_heads; i = forward_take(walk)) {
+        const forward_block *rows = &blocks[i / kv_heads];
+        attention_block a = forward_block_of(walk, rows, i % kv_heads);
+        int unit = forward_unit(f, rows, i % kv_heads);
+        forward_choose(walk, &a, rows->first, f->unit_chosen + (int64_t)unit * f->max_pages);
+        f->unit_chosen_count[unit] = a.candidates ? a.chosen_count : -1;
+    }
+    forward_meet(walk);
+}
+
+/* The choice that forward_choose_units made. */
+static void forward_recall(const forward_cpu_state *f, attention_block *a, int unit) {
+    if (f->unit_chosen_count[unit] < 0) return;
+    a->chosen = f->unit_chosen + (int64_t)unit * f->max_pages;
+    a->chosen_count = f->unit_chosen_count[unit];
+    a->candidates = select_candidates(&f->rule, a->positions[0]);
+    a->sinks = f->rule.sinks;
+}
+
+static void forward_fold_unit(const forward_walk *walk, const attention_block *a,
+                              const forward_block *rows) {
+    forward_cpu_state *f = walk->f;
+    const model_shape *s = &f->model->shape;
+    const int pieces = attention_pieces(a);
+    attention_sum_clear(&walk->own->total, a->rows * a->group, a->dim);
+    for (int i = 0; i < pieces; i++) {
+        attention_sum piece = forward_unit_sum(f, rows, a->head, i);
+        attention_fold(f->simd, &walk->own->total, &piece, a->rows * a->group, a->dim);
+    }
+    attention_put(a, &walk->own->total,
+                  f->attended + (int64_t)rows->first * s->heads * s->head_dim,
+                  (int64_t)s->heads * s->head_dim);
+}
+
+static void forward_attend_split(forward_walk *walk, const forward_block *blocks, int count,
+                                 bool selects) {
+    forward_cpu_state *f = walk->f;
+    const int kv_heads = f->model->shape.kv_heads, pairs = count * kv_heads;
+    const int runs = (4 * f->threads + pairs - 1) / pairs;
+    if (selects) forward_choose_units(walk, blocks, count);
+    for (int i = forward_take(walk); i < pairs * runs; i = forward_take(walk)) {
+        const int run = i % runs, pair = i / runs;
+        const forward_block *rows = &blocks[pair / kv_heads];
+        attention_block a = forward_block_of(walk, rows, pair % kv_heads);
+        const int unit = forward_unit(f, rows, a.head), pieces = attention_pieces(&a);
+        if (selects) forward_recall(f, &a, unit);
+        if (run == 0) forward_count(walk, &a, rows->first);
+        for (int piece = run * pieces / runs; piece < (run + 1) * pieces / runs; piece++) {
+            attention_sum sum = forward_unit_sum(f, rows, a.head, piece);
+            attention_piece(&a, piece, &sum);
+        }
+        if (os_atomic_add(&f->unit_done[unit], 1) == runs - 1) {
+            os_atomic_store(&f->unit_done[unit], 0);
+            forward_fold_unit(walk, &a, rows);
+        }
+    }
+    forward_meet(walk);
+}
+
+static void forward_attend(forward_walk *walk) {
+    forward_cpu_state *f = walk->f;
+    const bool selects = forward_selects(walk);
+    const forward_block *blocks = selects ? f->single : f->whole;
+    const int count = selects ? f->single_count : f->whole_count;
+    if (forward_splits(f, count)) forward_attend_split(walk, blocks, count, selects);
+    else forward_attend_whole(walk, blocks, count, selects);
+}
+
+/* ---- the rest of a layer --------------------------------------------------------------------- */
+
+/* gate = silu(gate) * up */
+static void forward_gate_up(forward_walk *walk) {
+    forward_cpu_state *f = walk->f;
+    const model_layer *layer = &f->model->layers[walk->layer];
+    const int ffn = f->model->shape.ffn, share = forward_share(f, ffn, 6);
+    const float *x = forward_norm(walk, layer->ffn_norm, 0, f->args->rows);
+    const linear_job gate = forward_job(f, &layer->gate, x, f->gate, false);
+    const linear_job up = forward_job(f, &layer->up, x, f->up, false);
+    for (int first = forward_take(walk) * share; first < ffn; first = forward_take(walk) * share) {
+        int last = first + share < ffn ? first + share : ffn;
+        linear_range(f->simd, &gate, first, last, walk->own->panel);
+        linear_range(f->simd, &up, first, last, walk->own->panel);
+        for (int r = 0; r < f->args->rows; r++)
+            f->simd->swiglu(f->gate + (int64_t)r * ffn + first, f->up + (int64_t)r * ffn + first,
+                            last - first);
+    }
+    forward_meet(walk);
+}
+
+static void forward_layer(forward_walk *walk) {
+    forward_cpu_state *f = walk->f;
+    const model_layer *layer = &f->model->layers[walk->layer];
+    linear_job o = forward_job(f, &layer->o, f->attended, f->h, true);
+    linear_job down = forward_job(f, &layer->down, f->gate, f->h, true);
+    forward_qkv(walk);
+    forward_attend(walk);
+    forward_product(walk, &o, 4);
+    forward_gate_up(walk);
+    forward_product(walk, &down, 4);
+}
+
+/* ---- embedding and logits -------------------------------------------------------------------- */
+
+static void forward_embed(forward_walk *walk) {
+    forward_cpu_state *f = walk->f;
+    const model_weight *table = &f->model->embed;
+    const int hidden = f->model->shape.hidden;
+    const size_t row_bytes = block_row_bytes(block_find(table->type), hidden);
+    for (int r = forward_take(walk); r < f->args->rows; r = forward_take(walk))
+        f->simd->dequantize(table->type,
+                            (const uint8_t *)table->data + (size_t)f->args->tokens[r] * row_bytes,
+                            f->h + (int64_t)r * hidden, hidden);
+    forward_meet(walk);
+}
+
+static void forward_logits(forward_walk *walk) {
+    forward_cpu_state *f = walk->f;
+    const forward_args *args = f->args;
+    linear_job head;
+    if (args->logit_count <= 0 || !args->logits) return;
+    head = forward_job(f, &f->model->head, NULL, args->logits, false);
+    head.rows = args->logit_count;
+    head.x = forward_norm(walk, f->model->output_norm, args->logit_first, args->logit_count);
+    forward_product(walk, &head, 16);
+}
+
+/* What each worker does in a forward. */
+static void forward_work(void *context, int worker) {
+    forward_walk walk;
+    walk.f = (forward_cpu_state *)context;
+    walk.own = &walk.f->workers[worker];
+    walk.worker = worker;
+    walk.stage = 0;
+    walk.layer = 0;
+    forward_embed(&walk);
+    for (; walk.layer < walk.f->model->shape.layers; walk.layer++) forward_layer(&walk);
+    forward_logits(&walk);
+}

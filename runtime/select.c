@@ -1,0 +1,136 @@
+/* select: which pages a query attends, on the CPU.
+ *
+ * For a query at position i and pages of S tokens the candidates are the whole pages before its
+ * window (before its own page without one); topk of them are kept, those with the highest scores,
+ * the lowest page among equals. All pages are logical ids. Calls simd. */
+
+typedef struct select_rule {
+    int page_size, topk;
+    int window, sinks; /* in tokens */
+    bool mean;         /* a page is scored by its mean key, else by its bounds */
+    bool head;         /* the best query head of a KV head counts, else their sum */
+} select_rule;
+
+/* Pages 0 .. result - 1 may be chosen from; from there to the query's own page all are attended. */
+static int select_candidates(const select_rule *rule, int position) {
+    int first = rule->window > 0 ? position - rule->window + 1 : position;
+    return first > 0 ? first / rule->page_size : 0;
+}
+
+/* Bits that order as the score does: NaN lowest, then -inf; -0 as +0. */
+static uint32_t select_key(float score) {
+    uint32_t bits;
+    if (score != score) return 0;
+    score += 0.0f;
+    memcpy(&bits, &score, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+/* The k-th greatest of keys [count], 1 <= k <= count; *above: how many are greater. */
+static uint32_t select_threshold(const uint32_t *keys, int count, int k, int *above) {
+    uint32_t prefix = 0, mask = 0;
+    int left = k;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        int histogram[256] = {0}, digit = 255, i;
+        for (i = 0; i < count; i++)
+            if ((keys[i] & mask) == prefix) histogram[keys[i] >> shift & 255]++;
+        while (histogram[digit] < left) left -= histogram[digit--];
+        prefix |= (uint32_t)digit << shift;
+        mask |= 255u << shift;
+    }
+    *above = k - left;
+    return prefix;
+}
+
+/* ids [k], ascending: the k highest of scores [count], the lowest index among equals; all of them
+ * when k >= count. keys [count] is scratch. Returns how many there are. */
+static int select_top(const float *scores, int count, int k, uint32_t *keys, int32_t *ids) {
+    uint32_t threshold = 0;
+    int above, ties, made = 0, i;
+    if (k >= count) {
+        for (i = 0; i < count; i++) ids[i] = i;
+        return count;
+    }
+    if (k <= 0) return 0;
+    for (i = 0; i < count; i++) keys[i] = select_key(scores[i]);
+    threshold = select_threshold(keys, count, k, &above);
+    ties = k - above;
+    for (i = 0; i < count; i++)
+        if (keys[i] > threshold || (keys[i] == threshold && ties-- > 0)) ids[made++] = i;
+    return made;
+}
+
+/* What select_score reads: one KV head of one sequence in one layer. */
+typedef struct select_pages {
+    const int32_t *table;   /* logical -> physical */
+    const uint16_t *cache;  /* [page][K or V][kv_head][slot][dim] f16 */
+    const uint16_t *bounds; /* [page][kv_head][lo or hi][dim] f16; the mean in lo */
+    int kv_heads, head, dim;
+    int stored;             /* logical pages below have their bounds in `bounds` */
+} select_pages;
+
+static const uint16_t *select_keys(const select_pages *p, const select_rule *rule, int page) {
+    size_t at = ((size_t)p->table[page] * 2 * (size_t)p->kv_heads + (size_t)p->head) *
+                (size_t)rule->page_size * (size_t)p->dim;
+    return p->cache + at;
+}
+
+/* Computes the bounds of a whole page into low, high [dim]. */
+static void select_bounds(const simd_kernels *simd, const select_pages *p, const select_rule *rule,
+                          int page, uint16_t *low, uint16_t *high) {
+    const uint16_t *keys = select_keys(p, rule, page);
+    if (rule->mean) simd->mean(keys, rule->page_size, p->dim, low);
+    else simd->bounds(keys, rule->page_size, p->dim, low, high);
+}
+
+/* Where a page's bounds stand in `bounds`. */
+static size_t select_bounds_at(const select_pages *p, int page) {
+    return ((size_t)p->table[page] * (size_t)p->kv_heads + (size_t)p->head) * 2 * (size_t)p->dim;
+}
+
+/* Query rows as score_pages4 takes them. Since max(q lo, q hi) is max(q, 0) hi + min(q, 0) lo, a
+ * sum over heads is one product with the sums of the parts. above, below [vectors, dim]; returns
+ * vectors: 1, or one per head. */
+static int select_vectors(const select_rule *rule, const float *q, int group, int dim, float *above,
+                          float *below) {
+    int vectors = rule->head ? group : 1;
+    memset(above, 0, (size_t)(vectors * dim) * sizeof *above);
+    memset(below, 0, (size_t)(vectors * dim) * sizeof *below);
+    for (int g = 0; g < group; g++)
+        for (int d = 0; d < dim; d++) {
+            int at = (rule->head ? g * dim : 0) + d;
+            float value = q[g * dim + d];
+            if (value > 0.0f || rule->mean) above[at] += value;
+            else below[at] += value;
+        }
+    return vectors;
+}
+
+/* scores [candidates] of a KV head's pages for q [group, dim], already scaled.
+ * scratch: 2 * group * dim floats. */
+static void select_score(const simd_kernels *simd, const select_pages *p, const select_rule *rule,
+                         const float *q, int group, int candidates, float *scratch, float *scores) {
+    uint16_t fresh[4 * 2 * SIMD_MAX_DIM];
+    const int dim = p->dim;
+    float *below = scratch + group * dim, some[4];
+    int vectors = select_vectors(rule, q, group, dim, scratch, below);
+    for (int first = 0; first < candidates; first += 4) {
+        const uint16_t *low[4], *high[4];
+        int count = candidates - first < 4 ? candidates - first : 4;
+        for (int j = 0; j < 4; j++) {
+            int page = first + (j < count ? j : 0);
+            if (page < p->stored) {
+                low[j] = p->bounds + select_bounds_at(p, page);
+                high[j] = low[j] + dim;
+            } else {
+                uint16_t *made = fresh + j * 2 * SIMD_MAX_DIM;
+                select_bounds(simd, p, rule, page, made, made + dim);
+                low[j] = made;
+                high[j] = made + dim;
+            }
+        }
+        simd->score_pages4(scratch, rule->mean ? NULL : below, vectors, rule->mean ? low : high,
+                           low, dim, some);
+        memcpy(scores + first, some, (size_t)count * sizeof *scores);
+    }
+}
