@@ -13,6 +13,7 @@ local generators = {
   "config",  -- gen/schema.lua -> runtime.h, runtime/generated, README.md, scripts/editor, tests
   "scripts", -- scripts/cli and scripts/bench -> runtime/generated/scripts.h
   "readme",  -- README.md: troubleshooting by status name
+  "unicode", -- gen/unicode/classes.txt -> runtime/generated/unicode.h: character classes
 }
 
 local function read(path)

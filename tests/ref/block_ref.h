@@ -1,5 +1,5 @@
-/* block_ref: the values of GGUF blocks, from the format's description, one value at a time in double
- * precision. The oracle for every implementation of the block types. */
+/* block_ref: the values of GGUF blocks, from the format's description, one value at a time in
+ * double precision. The oracle for every implementation of the block types. */
 #ifndef BLOCK_REF_H
 #define BLOCK_REF_H
 

@@ -1,0 +1,377 @@
+/* tokenizer: ids equal to those of Hugging Face tokenizers (tests/golden/tokenizer*.json), text
+ * that streams in whole characters, chat templates, and bad vocabularies. The cases for SmolLM2's
+ * own vocabulary need its file: CAIRN_MODEL=FILE, or the one that ./build.sh demo fetches. */
+#define CAIRN_ROOMS_ONLY
+#include "../runtime.c"
+#include "gguf_build.h"
+#include "json.h"
+#include "tap.h"
+
+static long live_blocks, allocations_left = -1;
+static void *test_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
+    (void)user;
+    (void)old_bytes;
+    if (new_bytes && allocations_left == 0) return NULL;
+    if (new_bytes && allocations_left > 0) allocations_left--;
+    live_blocks += (new_bytes != 0) - (memory != NULL);
+    if (new_bytes) return realloc(memory, new_bytes);
+    free(memory);
+    return NULL;
+}
+
+/* ---- golden cases ---- */
+
+static bool same_ids(const tok_ids *got, const json_value *want) {
+    size_t i = 0;
+    for (const json_value *id = want->first; id; id = id->next, i++)
+        if (i >= got->size || got->data[i] != (int32_t)id->number) return false;
+    return i == got->size;
+}
+
+static void test_cases(base *b, const tokenizer *t, const json_value *cases, const char *name) {
+    int wrong = 0, count = 0;
+    tok_ids ids = {NULL, 0, 0};
+    for (const json_value *c = cases->first; c; c = c->next, count++) {
+        const json_value *text = json_get(c, "text");
+        ids.size = 0;
+        if (tok_encode(b, t, text->text, text->size, true, &ids) ||
+            !same_ids(&ids, json_get(c, "ids"))) {
+            tap_note("%s: other ids for \"%.60s\"", name, text->text);
+            wrong++;
+        }
+    }
+    tok_ids_free(b, &ids);
+    tap_ok(count > 200 && !wrong, "%s: ids of %d texts, %d wrong", name, count, wrong);
+}
+
+/* Ids that make broken UTF-8: the stream's pieces are whole characters and sum to the text. */
+static void test_decode(base *b, const tokenizer *t, const json_value *cases, const char *name) {
+    int wrong = 0, count = 0;
+    for (const json_value *c = cases->first; c; c = c->next, count++) {
+        const json_value *want = json_get(c, "text");
+        tok_stream stream = {{0}, 0};
+        base_text got = {NULL, 0, 0};
+        size_t before = 0;
+        bool whole = true;
+        for (const json_value *id = json_get(c, "ids")->first; id; id = id->next) {
+            if (tok_stream_push(b, t, &stream, (int32_t)id->number, &got)) whole = false;
+            whole = whole && (got.size == before || tok_utf8_fault(got.data + before,
+                                                        got.size - before) == got.size - before);
+            before = got.size;
+        }
+        if (tok_stream_finish(b, &stream, &got)) whole = false;
+        wrong += !whole || got.size != want->size ||
+                 (want->size && memcmp(got.data, want->text, want->size) != 0);
+        base_text_free(b, &got);
+    }
+    tap_ok(count > 20 && !wrong, "%s: text of %d lists of ids, %d wrong", name, count, wrong);
+}
+
+static void test_chat(base *b, const tokenizer *t, const json_value *cases, const char *name) {
+    int wrong = 0;
+    for (const json_value *c = cases->first; c; c = c->next) {
+        tok_message messages[8];
+        int count = 0;
+        base_text got = {NULL, 0, 0};
+        const json_value *want = json_get(c, "text");
+        for (const json_value *m = json_get(c, "messages")->first; m && count < 8; m = m->next) {
+            messages[count].role = json_get(m, "role")->text;
+            messages[count].content = json_get(m, "content")->text;
+            messages[count++].content_bytes = json_get(m, "content")->size;
+        }
+        if (tok_chat(b, t, messages, count, true, json_get(c, "reply")->kind == 't', &got) ||
+            got.size != want->size || memcmp(got.data, want->text, want->size) != 0)
+            wrong++;
+        base_text_free(b, &got);
+    }
+    tap_ok(cases->size > 4 && !wrong, "%s: the template's text of %d conversations, %d wrong", name,
+           (int)cases->size, wrong);
+}
+
+/* ---- small vocabularies ---- */
+
+static void build_strings(gguf_build *f, const char *key, const json_value *strings) {
+    build_key_array(f, key, 8, strings->size);
+    for (const json_value *s = strings->first; s; s = s->next) build_string(f, s->text, s->size);
+}
+
+static void build_bool(gguf_build *f, const char *key, bool value) {
+    build_key(f, key, 7, value, 1);
+}
+
+/* A file without tensors that holds one vocabulary of tokenizer_tiny.json. */
+static void build_vocabulary(gguf_build *f, const json_value *v, const char *chat_template) {
+    memset(f, 0, sizeof *f);
+    build_begin(f, 3, 0, 10);
+    build_key_string(f, "tokenizer.ggml.model", "gpt2");
+    build_key_string(f, "tokenizer.ggml.pre", json_get(v, "pre")->text);
+    build_strings(f, "tokenizer.ggml.tokens", json_get(v, "tokens"));
+    build_strings(f, "tokenizer.ggml.merges", json_get(v, "merges"));
+    build_key_array(f, "tokenizer.ggml.token_type", 5, json_get(v, "types")->size);
+    for (const json_value *k = json_get(v, "types")->first; k; k = k->next)
+        build_number(f, (uint64_t)k->number, 4);
+    build_key_u32(f, "tokenizer.ggml.bos_token_id", 1);
+    build_key_u32(f, "tokenizer.ggml.eos_token_id", 2);
+    build_key_u32(f, "tokenizer.ggml.eot_token_id", 0);
+    build_bool(f, "tokenizer.ggml.add_bos_token", true);
+    build_key_string(f, "tokenizer.chat_template", chat_template);
+}
+
+static cairn_status open_built(base *b, gguf_build *f, tokenizer *t) {
+    gguf g;
+    cairn_status status = gguf_parse(b, "tiny.gguf", f->data, f->size, &g);
+    if (!status) status = tok_open(b, &g, t);
+    gguf_close(b, &g);
+    return status;
+}
+
+static void test_named_ids(base *b, const tokenizer *t) {
+    tok_ids ids = {NULL, 0, 0};
+    size_t bytes;
+    const char *piece = tok_piece(t, 1, &bytes);
+    tap_ok(t->bos == 1 && t->eos == 2 && t->adds_bos && tok_is_end(t, 2) && tok_is_end(t, 0) &&
+           !tok_is_end(t, 1) && !tok_is_end(t, -1) && tok_is_special(t, 1) &&
+           !tok_is_special(t, 9), "named tokens");
+    tap_ok(bytes == 12 && !memcmp(piece, "<|im_start|>", 12), "the piece of a special token");
+    tok_piece(t, t->vocab, &bytes);
+    tap_ok(bytes == 0, "an id outside has no bytes");
+    tap_ok(!tok_encode(b, t, "<|im_end|>", 10, false, &ids) && ids.size > 1,
+           "the text of a control token can stay text");
+    ids.size = 0;
+    tap_ok(!tok_encode(b, t, "<tool>", 6, false, &ids) && ids.size == 1,
+           "a user-defined token is always found");
+    tok_ids_free(b, &ids);
+}
+
+static void test_invalid(base *b, const tokenizer *t) {
+    static const struct { const char *text; size_t bytes; int at; } bad[] = {
+        {"\x80", 1, 0}, {"ab\xff""c", 4, 2}, {"\xc0\xaf", 2, 0}, {"a\xe0\x9f\xbf", 4, 1},
+        {"\xed\xa0\x80", 3, 0}, {"\xf4\x90\x80\x80", 4, 0}, {"caf\xc3", 4, 3},
+        {"\xe4\xbd", 2, 0}, {"\xf0\x9f\x91", 3, 0}, {"x\xf5\x80\x80\x80", 5, 1}, {"\xc3(", 2, 0}};
+    tok_ids ids = {NULL, 0, 0};
+    int wrong = 0;
+    tok_encode(b, t, "the", 3, true, &ids);
+    for (size_t i = 0; i < BASE_COUNT(bad); i++) {
+        char place[32];
+        size_t before = ids.size;
+        snprintf(place, sizeof place, "byte %d ", bad[i].at);
+        wrong += tok_encode(b, t, bad[i].text, bad[i].bytes, true, &ids) != CAIRN_INVALID_UTF8 ||
+                 !strstr(b->error, place) || ids.size != before;
+    }
+    tap_ok(!wrong, "invalid UTF-8 is refused at the right byte, and adds nothing");
+    tok_ids_free(b, &ids);
+}
+
+/* One word of 1 MiB: a quadratic merge would take hours. */
+static void test_long_word(base *b, const tokenizer *t) {
+    size_t bytes = 1 << 20;
+    char *text = (char *)malloc(bytes);
+    tok_ids ids = {NULL, 0, 0};
+    base_text back = {NULL, 0, 0};
+    int64_t start = os_now_us();
+    memset(text, 'a', bytes);
+    tap_ok(!tok_encode(b, t, text, bytes, true, &ids) &&
+           !tok_decode(b, t, ids.data, ids.size, &back) && back.size == bytes &&
+           !memcmp(back.data, text, bytes) && os_now_us() - start < 20000000,
+           "a word of 1 MiB: %d ids in %d ms", (int)ids.size, (int)((os_now_us() - start) / 1000));
+    base_text_free(b, &back);
+    tok_ids_free(b, &ids);
+    free(text);
+}
+
+static void test_memory_faults(base *b, gguf_build *f) {
+    tokenizer t;
+    gguf g;
+    int n = 0;
+    bool clean = true;
+    cairn_status status;
+    gguf_parse(b, "tiny.gguf", f->data, f->size, &g);
+    do {
+        long before = live_blocks;
+        tok_ids ids = {NULL, 0, 0};
+        allocations_left = n++;
+        status = tok_open(b, &g, &t);
+        if (!status) status = tok_encode(b, &t, "the first machine", 17, true, &ids);
+        allocations_left = -1;
+        clean = clean && (!status || status == CAIRN_OUT_OF_MEMORY) && (!status || !ids.size);
+        tok_ids_free(b, &ids);
+        tok_close(b, &t);
+        clean = clean && live_blocks == before;
+    } while (status && n < 100);
+    gguf_close(b, &g);
+    tap_ok(clean && n > 10 && n < 100, "each of %d allocations may fail", n - 1);
+}
+
+/* ---- chat templates ---- */
+
+#define LOOP "{% for message in messages %}"
+#define BODY "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + " \
+             "'\n'}}"
+#define TAIL "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+
+static void test_templates(base *b, const json_value *v) {
+    static const struct { const char *text, *want; } templates[] = {
+        {LOOP BODY TAIL, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
+        {LOOP "\n  {{- \"<|im_start|>\" + message.role + \"\\n\" -}}\n  {{ message.content + "
+         "'<|im_end|>\\n' }}" TAIL, NULL},
+        {"{%- for message in messages -%}\n    {{- '<|im_start|>' + message.role + '\\n' + "
+         "message.content + '<|im_end|>\\n' -}}\n{%- endfor -%}\n{%- if add_generation_prompt -%}\n"
+         "    {{- '<|im_start|>assistant\\n' -}}\n{%- endif -%}\n",
+         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
+        {"{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}"
+         "{% endif %}" LOOP BODY TAIL, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"},
+        {LOOP "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe "
+         "good.<|im_end|>\n' }}{% endif %}" BODY TAIL,
+         "<|im_start|>system\nBe good.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+         "<|im_start|>assistant\n"},
+        {LOOP BODY "\n" TAIL, NULL}, /* prints a line more than ChatML */
+        {"{{ bos_token }}" LOOP BODY TAIL, NULL},
+        {"{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", NULL},
+        {LOOP BODY "{% endfor %}", NULL},
+        {"{%", NULL}, {"{{ '", NULL}, {"{#", NULL}, {"{{-", NULL}, {"}}", NULL}, {"{{['']", NULL}};
+    tok_message hello = {"user", "Hi", 2};
+    for (size_t i = 0; i < BASE_COUNT(templates); i++) {
+        gguf_build f;
+        tokenizer t;
+        base_text got = {NULL, 0, 0};
+        cairn_status status;
+        build_vocabulary(&f, v, templates[i].text);
+        if (open_built(b, &f, &t)) { tap_ok(false, "%s", b->error); free(f.data); continue; }
+        status = tok_chat(b, &t, &hello, 1, true, true, &got);
+        if (templates[i].want)
+            tap_ok(!status && !strcmp(got.data, templates[i].want), "template %d: ChatML", (int)i);
+        else
+            tap_ok(status == CAIRN_UNSUPPORTED && strstr(b->error, "template that begins"),
+                   "template %d is not: %.60s", (int)i, b->error);
+        base_text_free(b, &got);
+        tok_close(b, &t);
+        free(f.data);
+    }
+}
+
+/* ---- bad vocabularies ---- */
+
+typedef struct bad_vocabulary {
+    const char *model, *pre, *tokens[3], *merge;
+    uint32_t types, bos;
+    cairn_status status;
+    const char *error;
+} bad_vocabulary;
+
+static void test_bad_vocabularies(base *b) {
+    static const bad_vocabulary rows[] = {
+        {"gpt2", "gpt-2", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_OK, ""},
+        {"llama", "gpt-2", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_UNSUPPORTED, "'llama'"},
+        {"gpt2", "llama-bpe", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_UNSUPPORTED, "'llama-bpe'"},
+        {"gpt2", "smollm", {"a", "b", "c"}, "a b", 3, 2, CAIRN_BAD_FILE, "merges[0]"},
+        {"gpt2", "smollm", {"a", "b", "ab"}, "ab", 3, 2, CAIRN_BAD_FILE, "merges[0]"},
+        {"gpt2", "smollm", {"a", "b", "ab"}, " ", 3, 2, CAIRN_BAD_FILE, "merges[0]"},
+        {"gpt2", "smollm", {"a", "b", "ab"}, "", 3, 2, CAIRN_BAD_FILE, "merges[0]"},
+        {"gpt2", "smollm", {"a", "b", "ab"}, "a b", 2, 2, CAIRN_BAD_FILE, "token_type has 2"},
+        {"gpt2", "smollm", {"a", "b", "ab"}, "a b", 3, 3, CAIRN_BAD_FILE, "bos_token_id is 3"},
+        {"gpt2", "smollm", {"\xff", "a", "\xc4"}, "a a", 3, 0, CAIRN_BAD_FILE, "merges[0]"}};
+    for (size_t i = 0; i < BASE_COUNT(rows); i++) {
+        gguf_build f = {0};
+        tokenizer t;
+        cairn_status status;
+        build_begin(&f, 3, 0, 6);
+        build_key_string(&f, "tokenizer.ggml.model", rows[i].model);
+        build_key_string(&f, "tokenizer.ggml.pre", rows[i].pre);
+        build_key_array(&f, "tokenizer.ggml.tokens", 8, 3);
+        for (int j = 0; j < 3; j++) build_string(&f, rows[i].tokens[j], strlen(rows[i].tokens[j]));
+        build_key_array(&f, "tokenizer.ggml.merges", 8, 1);
+        build_string(&f, rows[i].merge, strlen(rows[i].merge));
+        build_key_array(&f, "tokenizer.ggml.token_type", 5, rows[i].types);
+        for (uint32_t j = 0; j < rows[i].types; j++) build_number(&f, 1, 4);
+        build_key_u32(&f, "tokenizer.ggml.bos_token_id", rows[i].bos);
+        status = open_built(b, &f, &t);
+        tap_ok(status == rows[i].status && (!status || strstr(b->error, rows[i].error)),
+               "vocabulary %d: %s", (int)i, status ? b->error : "is good");
+        if (!status) tok_close(b, &t);
+        free(f.data);
+    }
+}
+
+/* Special tokens that are not whole characters must not cut a text into parts that are not. */
+static void test_broken_specials(base *b) {
+    gguf_build f = {0};
+    tokenizer t;
+    tok_ids ids = {NULL, 0, 0};
+    static const char *const tokens[] = {"\xc3", "\xa9", "x\xc3", ""};
+    build_begin(&f, 3, 0, 5);
+    build_key_string(&f, "tokenizer.ggml.model", "gpt2");
+    build_key_string(&f, "tokenizer.ggml.pre", "smollm");
+    build_key_array(&f, "tokenizer.ggml.tokens", 8, 4);
+    for (int j = 0; j < 4; j++) build_string(&f, tokens[j], strlen(tokens[j]));
+    build_key_array(&f, "tokenizer.ggml.merges", 8, 0);
+    build_key_array(&f, "tokenizer.ggml.token_type", 5, 4);
+    for (int j = 0; j < 4; j++) build_number(&f, 3, 4);
+    tap_ok(!open_built(b, &f, &t) && !tok_encode(b, &t, "x\xc3\xa9 \xc3\xa9", 6, true, &ids) &&
+           ids.size == 0, "special tokens of broken UTF-8 are never found");
+    tok_ids_free(b, &ids);
+    tok_close(b, &t);
+    free(f.data);
+}
+
+/* ---- programs ---- */
+
+static void test_tiny(base *b, const json_value *file) {
+    for (const json_value *v = json_get(file, "vocabularies")->first; v; v = v->next) {
+        const char *pre = json_get(v, "pre")->text;
+        gguf_build f;
+        tokenizer t;
+        build_vocabulary(&f, v, json_get(file, "chat_template")->text);
+        if (tap_ok(!open_built(b, &f, &t), "%s: a small vocabulary is read", pre)) {
+            test_cases(b, &t, json_get(v, "cases"), pre);
+            test_decode(b, &t, json_get(v, "decode"), pre);
+            test_chat(b, &t, json_get(file, "chat"), pre);
+            test_named_ids(b, &t);
+            test_invalid(b, &t);
+            test_long_word(b, &t);
+            tok_close(b, &t);
+        }
+        test_memory_faults(b, &f);
+        free(f.data);
+    }
+    test_templates(b, json_get(file, "vocabularies")->first);
+}
+
+static void test_model(base *b, const json_value *file, const char *path) {
+    gguf g;
+    tokenizer t;
+    if (!tap_ok(!gguf_open(b, path, &g), "%s is read", path)) return;
+    if (tap_ok(!tok_open(b, &g, &t), "and its vocabulary")) {
+        test_cases(b, &t, json_get(file, "cases"), "SmolLM2");
+        test_decode(b, &t, json_get(file, "decode"), "SmolLM2");
+        test_chat(b, &t, json_get(file, "chat"), "SmolLM2");
+        tap_ok(tok_is_end(&t, 2) && !t.adds_bos, "SmolLM2: <|im_end|> ends, nothing is put before");
+        test_long_word(b, &t);
+        tok_close(b, &t);
+    }
+    gguf_close(b, &g);
+}
+
+int main(void) {
+    cairn_allocator allocator = {NULL, test_realloc};
+    json_value *file;
+    const char *model = os_env("CAIRN_MODEL");
+    FILE *fetched = model ? NULL : fopen("build/SmolLM2-135M-Instruct.Q4_1.gguf", "rb");
+    base b;
+    base_init(&b, &allocator, NULL, NULL, CAIRN_LOG_INFO);
+    if (fetched) {
+        model = "build/SmolLM2-135M-Instruct.Q4_1.gguf";
+        fclose(fetched);
+    }
+    file = json_read("tests/golden/tokenizer_tiny.json");
+    if (tap_ok(file != NULL, "tests/golden/tokenizer_tiny.json is there")) test_tiny(&b, file);
+    json_free(file);
+    test_bad_vocabularies(&b);
+    test_broken_specials(&b);
+    file = json_read("tests/golden/tokenizer.json");
+    if (!model) tap_skip("SmolLM2's vocabulary: CAIRN_MODEL names no file");
+    else if (tap_ok(file != NULL, "tests/golden/tokenizer.json is there"))
+        test_model(&b, file, model);
+    json_free(file);
+    tap_ok(live_blocks == 0, "nothing leaks");
+    return tap_done();
+}
