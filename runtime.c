@@ -67,4 +67,8 @@
 #include "runtime/topk_cuda.c"
 #include "runtime/topk.c"
 #include "runtime/open.c"
+#include "runtime/lua_core.c"
+#include "runtime/lua_tensor.c"
+#include "runtime/lua_stream.c"
+#include "runtime/lua_ops.c"
 #include "runtime/lua.c"

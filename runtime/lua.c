@@ -4,7 +4,7 @@
 #ifndef CAIRN_NO_LUA
 
 /* cairn.statuses: { [0] = {name =, meaning =, hint =}, ... } */
-static void lua_push_statuses(lua_State *L) {
+static void bind_push_statuses(lua_State *L) {
     int i;
     lua_createtable(L, CAIRN_STATUS_COUNT, 0);
     for (i = 0; i < CAIRN_STATUS_COUNT; i++) {
@@ -20,12 +20,36 @@ static void lua_push_statuses(lua_State *L) {
     }
 }
 
+static const luaL_Reg bind_runtime_methods[] = {
+    {"close", bind_close_runtime}, {"config", bind_runtime_config}, {"info", bind_runtime_info},
+    {"sync", bind_runtime_sync},   {"measure", bind_runtime_measure}, {"tensor", bind_make_tensor},
+    {"zeros", bind_make_zeros},    {"random", bind_make_random},    {"load", bind_load_tensor},
+    {"stream", bind_make_stream},  {"use", bind_use_stream},        {"event", bind_make_event},
+    {"capture", bind_capture},     {NULL, NULL},
+};
+
+static const luaL_Reg bind_functions[] = {
+    {"open", bind_open}, {"check", bind_check_config}, {"libraries", bind_libraries},
+    {"now_us", bind_now_us}, {NULL, NULL},
+};
+
+static void bind_new_runtime_type(lua_State *L) {
+    bind_new_type(L, BIND_RUNTIME, bind_runtime_methods, bind_close_runtime);
+    luaL_getmetatable(L, BIND_RUNTIME);
+    lua_getfield(L, -1, "__index");
+    bind_add_ops(L);
+    lua_pop(L, 2);
+}
+
 int luaopen_cairn(lua_State *L) {
-    lua_newtable(L);
+    bind_new_runtime_type(L);
+    bind_new_tensor_type(L);
+    bind_new_stream_types(L);
+    luaL_newlib(L, bind_functions);
     lua_pushfstring(L, "%d.%d.%d", CAIRN_VERSION / 10000, CAIRN_VERSION / 100 % 100,
                     CAIRN_VERSION % 100);
     lua_setfield(L, -2, "version");
-    lua_push_statuses(L);
+    bind_push_statuses(L);
     lua_setfield(L, -2, "statuses");
     return 1;
 }

@@ -1,0 +1,263 @@
+/* lua_ops: every op as a method of the runtime, from tables. To add an op: list its struct's fields,
+ * write what shapes its outputs have, and add a line to bind_ops.
+ *
+ *     out, ... = rt:OP(input, ..., { option = value, ... })
+ *
+ * Inputs are the fields of kind INPUT, in the order of the list, given by position or by name. The
+ * outputs are made when they are not given, the optional ones only for `name = true`, and returned
+ * in the order of the list. An optional output given as a tensor is filled and returned too. */
+#ifndef CAIRN_NO_LUA
+
+typedef enum bind_kind {
+    BIND_INPUT,  /* a tensor, may be absent when the op allows it */
+    BIND_OUT,    /* a tensor, made when absent */
+    BIND_MAYBE,  /* an output that is made for `true` */
+    BIND_INT,
+    BIND_FLOAT,
+    BIND_FLAG,   /* int32_t from a boolean */
+    BIND_CHOICE, /* int32_t from one of `choices` */
+    BIND_TEXT
+} bind_kind;
+
+typedef struct bind_choice { const char *name; int32_t value; } bind_choice;
+
+typedef struct bind_field {
+    const char *name;
+    bind_kind kind;
+    size_t offset; /* in the op's argument struct */
+    const bind_choice *choices;
+} bind_field;
+
+struct bind_op;
+
+typedef struct bind_call {
+    lua_State *L;
+    const struct bind_op *op;
+    unsigned char *args; /* the op's argument struct */
+    int results;         /* outputs on the top of the stack */
+    int options;         /* stack index of the table of options, 0: none */
+} bind_call;
+
+typedef struct bind_op {
+    const char *name;
+    size_t bytes; /* of the argument struct */
+    const bind_field *fields;
+    void (*outputs)(bind_call *call);
+    cairn_status (*run)(cairn_runtime *rt, const void *args);
+} bind_op;
+
+/* ---- reading arguments ------------------------------------------------------------------------- */
+
+static const bind_field *bind_find_field(const bind_op *op, const char *name) {
+    const bind_field *f;
+    for (f = op->fields; f->name; f++)
+        if (!strcmp(f->name, name)) return f;
+    return NULL;
+}
+
+static void bind_unknown_option(lua_State *L, const bind_op *op, const char *name) {
+    const bind_field *f, *near = op->fields;
+    for (f = op->fields; f->name; f++)
+        if (bind_distance(name, f->name) < bind_distance(name, near->name)) near = f;
+    luaL_error(L, "%s: no option %s; did you mean %s?", op->name, name, near->name);
+}
+
+static void bind_set_tensor(bind_call *c, const bind_field *f, cairn_tensor *t) {
+    memcpy(c->args + f->offset, &t, sizeof t);
+}
+
+static cairn_tensor *bind_given_tensor(const bind_call *c, const bind_field *f) {
+    cairn_tensor *t;
+    memcpy(&t, c->args + f->offset, sizeof t);
+    return t;
+}
+
+static void bind_set_int(bind_call *c, const bind_field *f, int32_t value) {
+    memcpy(c->args + f->offset, &value, sizeof value);
+}
+
+static void bind_read_choice(bind_call *c, const bind_field *f, int index) {
+    const char *text = lua_tostring(c->L, index);
+    const bind_choice *choice;
+    for (choice = f->choices; text && choice->name; choice++)
+        if (!strcmp(choice->name, text)) {
+            bind_set_int(c, f, choice->value);
+            return;
+        }
+    lua_pushfstring(c->L, "%s: %s = %s is not allowed (", c->op->name, f->name,
+                    luaL_tolstring(c->L, index, NULL));
+    for (choice = f->choices; choice->name; choice++)
+        lua_pushfstring(c->L, choice == f->choices ? "%s" : ", %s", choice->name);
+    lua_pushliteral(c->L, ")");
+    lua_concat(c->L, 2 + (int)(choice - f->choices));
+    lua_error(c->L);
+}
+
+/* The tensor at `index`, which must be of the runtime at stack index 1. */
+static void bind_read_tensor(bind_call *c, const bind_field *f, int index) {
+    lua_State *L = c->L;
+    if (!luaL_testudata(L, index, BIND_TENSOR))
+        luaL_error(L, "%s: %s: a tensor is expected, not a %s", c->op->name, f->name,
+                   luaL_typename(L, index));
+    if (bind_owner(L, index) != bind_to_runtime(L, 1))
+        luaL_error(L, "%s: %s: the tensor is of another runtime", c->op->name, f->name);
+    bind_set_tensor(c, f, bind_to_tensor(L, index));
+    bind_note_used(L, 1, index);
+}
+
+/* One option: its value is at `index`. */
+static void bind_read_option(bind_call *c, const bind_field *f, int index) {
+    lua_State *L = c->L;
+    char what[96];
+    snprintf(what, sizeof what, "%s: %s", c->op->name, f->name);
+    switch (f->kind) {
+        case BIND_MAYBE:
+            if (lua_isboolean(L, index)) break;
+            bind_read_tensor(c, f, index);
+            break;
+        case BIND_INPUT: case BIND_OUT: bind_read_tensor(c, f, index); break;
+        case BIND_INT: bind_set_int(c, f, bind_to_int32(L, index, what)); break;
+        case BIND_FLAG: bind_set_int(c, f, lua_toboolean(L, index)); break;
+        case BIND_CHOICE: bind_read_choice(c, f, index); break;
+        case BIND_FLOAT: {
+            float value = (float)lua_tonumber(L, index);
+            if (lua_type(L, index) != LUA_TNUMBER)
+                luaL_error(L, "%s: a number is expected, not a %s", what, luaL_typename(L, index));
+            memcpy(c->args + f->offset, &value, sizeof value);
+            break;
+        }
+        case BIND_TEXT: {
+            const char *text = lua_tostring(L, index); /* stands while the table holds it */
+            if (lua_type(L, index) != LUA_TSTRING)
+                luaL_error(L, "%s: a string is expected, not a %s", what, luaL_typename(L, index));
+            memcpy(c->args + f->offset, &text, sizeof text);
+            break;
+        }
+    }
+}
+
+/* Stack: runtime, inputs..., options. */
+static void bind_read_arguments(bind_call *c) {
+    lua_State *L = c->L;
+    const bind_field *f;
+    int arg = 2, last = lua_gettop(L);
+    if (lua_type(L, last) == LUA_TTABLE) c->options = last--;
+    for (f = c->op->fields; f->name && arg <= last; f++) {
+        if (f->kind != BIND_INPUT) continue;
+        if (!lua_isnil(L, arg)) bind_read_tensor(c, f, arg);
+        arg++;
+    }
+    if (arg <= last) luaL_error(L, "%s: too many arguments", c->op->name);
+    if (!c->options) return;
+    lua_pushnil(L);
+    while (lua_next(L, c->options)) {
+        const char *name = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
+        f = bind_find_field(c->op, name);
+        if (!f) bind_unknown_option(L, c->op, name);
+        else bind_read_option(c, f, lua_gettop(L));
+        lua_settop(L, last + 2);
+    }
+}
+
+/* ---- outputs ------------------------------------------------------------------------------------*/
+
+/* Extent d of a tensor, 0 when there is none: then the op says what is wrong. */
+static int64_t bind_extent(const cairn_tensor *t, int d) {
+    return t && d < t->ndim ? t->shape[d] : 0;
+}
+
+/* Pushes output `name`, made here with this shape when it was not given. */
+static void bind_output_shaped(bind_call *c, const char *name, cairn_type type, int rank,
+                              const int64_t *wanted) {
+    lua_State *L = c->L;
+    const bind_field *f = bind_find_field(c->op, name);
+    int64_t shape[CAIRN_MAX_RANK];
+    int d;
+    if (c->options) lua_getfield(L, c->options, name);
+    else lua_pushnil(L);
+    if (!bind_given_tensor(c, f)) {
+        bool wish = lua_toboolean(L, -1);
+        lua_pop(L, 1);
+        if (f->kind == BIND_MAYBE && !wish) return;
+        for (d = 0; d < rank; d++) shape[d] = wanted[d] < 0 ? 0 : wanted[d];
+        bind_set_tensor(c, f, bind_new_tensor(L, 1, type, rank, shape));
+        bind_note_used(L, 1, lua_gettop(L));
+    }
+    c->results++;
+}
+
+/* The usual case: as many rows as `t`, then up to two more extents (-1: none). */
+static void bind_output(bind_call *c, const char *name, cairn_type type, const cairn_tensor *t,
+                       int64_t second, int64_t third) {
+    int64_t shape[3];
+    shape[0] = bind_extent(t, 0);
+    shape[1] = second;
+    shape[2] = third;
+    bind_output_shaped(c, name, type, second == -1 ? 1 : third == -1 ? 2 : 3, shape);
+}
+
+/* ---- the ops ------------------------------------------------------------------------------------*/
+
+#define BIND_RUN(name)                                                              \
+    static cairn_status bind_run_##name(cairn_runtime *rt, const void *args) {      \
+        return cairn_##name(rt, (const cairn_##name##_args *)args);                \
+    }
+#define BIND_FIELD(op, field, kind) {#field, kind, offsetof(cairn_##op##_args, field), NULL}
+#define BIND_NAMED(op, name, field, kind) {name, kind, offsetof(cairn_##op##_args, field), NULL}
+#define BIND_CHOSEN(op, field, choices) \
+    {#field, BIND_CHOICE, offsetof(cairn_##op##_args, field), choices}
+#define BIND_END {NULL, BIND_INPUT, 0, NULL}
+
+static const bind_choice bind_orders[] = {
+    {"position", CAIRN_ORDER_POSITION}, {"score", CAIRN_ORDER_SCORE}, {NULL, 0}};
+
+static const bind_field bind_topk_fields[] = {
+    BIND_FIELD(topk, scores, BIND_INPUT),    BIND_FIELD(topk, k, BIND_INT),
+    BIND_FIELD(topk, lengths, BIND_INPUT),   BIND_FIELD(topk, row_starts, BIND_INPUT),
+    BIND_NAMED(topk, "out", indices, BIND_OUT), BIND_FIELD(topk, values, BIND_MAYBE),
+    BIND_CHOSEN(topk, order, bind_orders),   BIND_FIELD(topk, route, BIND_TEXT),
+    BIND_END};
+
+static void bind_topk_outputs(bind_call *c) {
+    const cairn_topk_args *a = (const cairn_topk_args *)(void *)c->args;
+    bind_output(c, "out", CAIRN_I32, a->scores, a->k < 0 ? 0 : a->k, -1);
+    bind_output(c, "values", CAIRN_F32, a->scores, a->k < 0 ? 0 : a->k, -1);
+}
+BIND_RUN(topk)
+
+static const bind_op bind_ops[] = {
+#define BIND_OP(name) \
+    {#name, sizeof(cairn_##name##_args), bind_##name##_fields, bind_##name##_outputs, bind_run_##name}
+    BIND_OP(topk),
+};
+
+/* The method: upvalue 1 is the op's row. */
+static int bind_call_op(lua_State *L) {
+    const bind_op *op = &bind_ops[lua_tointeger(L, lua_upvalueindex(1))];
+    union { unsigned char bytes[512]; void *align; double align_too; } args;
+    bind_call c;
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    uint32_t size = (uint32_t)op->bytes;
+    memset(&args, 0, sizeof args);
+    memcpy(args.bytes, &size, sizeof size); /* struct_size stands first in each */
+    c.L = L;
+    c.op = op;
+    c.args = args.bytes;
+    c.results = c.options = 0;
+    bind_read_arguments(&c);
+    op->outputs(&c);
+    bind_check(L, rt, op->run(rt, args.bytes));
+    return c.results;
+}
+
+/* Adds the ops to the table of methods at the top. */
+static void bind_add_ops(lua_State *L) {
+    size_t i;
+    for (i = 0; i < BASE_COUNT(bind_ops); i++) {
+        lua_pushinteger(L, (lua_Integer)i);
+        lua_pushcclosure(L, bind_call_op, 1);
+        lua_setfield(L, -2, bind_ops[i].name);
+    }
+}
+
+#endif
