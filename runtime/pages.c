@@ -1,0 +1,122 @@
+/* pages: where keys and values lie. A pool of page ids and the KV cache whose pages they name.
+ *
+ * A page holds page_size consecutive tokens of one sequence, in every layer under the same id. A
+ * sequence's page table maps logical page c to a page id; ids carry no order. Owns the device
+ * memory of the cache. Calls base and device. All calls are the owner thread's. */
+
+/* ---- pool -------------------------------------------------------------------------------------- */
+
+/* Hands out the ids 0 .. pages-1, all or nothing. */
+typedef struct page_pool {
+    int pages, free_count;
+    int32_t *free_ids; /* [pages], a stack: the first free_count are free */
+    uint8_t *taken;    /* [pages] */
+} page_pool;
+
+static void pages_close(base *b, page_pool *pool) {
+    base_delete(b, pool->free_ids, (size_t)pool->pages, sizeof *pool->free_ids);
+    base_delete(b, pool->taken, (size_t)pool->pages, sizeof *pool->taken);
+    memset(pool, 0, sizeof *pool);
+}
+
+static cairn_status pages_open(base *b, int pages, page_pool *pool) {
+    memset(pool, 0, sizeof *pool);
+    pool->pages = pool->free_count = pages;
+    pool->free_ids = (int32_t *)base_new(b, (size_t)pages, sizeof *pool->free_ids);
+    pool->taken = (uint8_t *)base_new(b, (size_t)pages, sizeof *pool->taken);
+    if (!pool->free_ids || !pool->taken) {
+        pages_close(b, pool);
+        return base_no_memory(b, "the page pool", (size_t)pages * sizeof(int32_t));
+    }
+    for (int i = 0; i < pages; i++) pool->free_ids[i] = pages - 1 - i;
+    return CAIRN_OK;
+}
+
+/* Writes `count` ids and takes them, or returns false and changes nothing. */
+static bool pages_take(page_pool *pool, int count, int32_t *out) {
+    if (count > pool->free_count) return false;
+    for (int i = 0; i < count; i++) {
+        out[i] = pool->free_ids[--pool->free_count];
+        pool->taken[out[i]] = 1;
+    }
+    return true;
+}
+
+/* Gives `count` ids back. An id that is not taken, or stands twice, is a mistake: nothing changes. */
+static cairn_status pages_give(base *b, page_pool *pool, const int32_t *ids, int count) {
+    int good = 0;
+    while (good < count && ids[good] >= 0 && ids[good] < pool->pages && pool->taken[ids[good]])
+        pool->taken[ids[good++]] = 0;
+    if (good < count) {
+        for (int i = 0; i < good; i++) pool->taken[ids[i]] = 1;
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "page %d is not in use", (int)ids[good]);
+    }
+    for (int i = count - 1; i >= 0; i--) pool->free_ids[pool->free_count++] = ids[i];
+    return CAIRN_OK;
+}
+
+/* ---- cache ------------------------------------------------------------------------------------- */
+
+/* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete. */
+typedef struct kv_cache {
+    device *device;
+    int layers, kv_heads, head_dim, page_size;
+    size_t page_bytes;  /* of one page in one layer, K and V */
+    size_t bound_bytes; /* of one page's bounds in one layer */
+    void **pages;       /* [layers] device address of [page][K or V][kv_head][slot][head_dim] */
+    void **bounds;      /* [layers] device address of [page][kv_head][lo or hi][head_dim] */
+    page_pool pool;
+} kv_cache;
+
+/* Device bytes that one page takes over all layers. */
+static uint64_t kv_bytes_per_page(int layers, int kv_heads, int head_dim, int page_size) {
+    return (uint64_t)layers * (uint64_t)kv_heads * (uint64_t)head_dim * 2 * 2 *
+           ((uint64_t)page_size + 1);
+}
+
+static void kv_close(kv_cache *kv) {
+    size_t pages = (size_t)kv->pool.pages;
+    if (!kv->device) return;
+    for (int i = 0; i < kv->layers; i++) {
+        if (kv->pages) dev_free(kv->device, kv->pages[i], pages * kv->page_bytes);
+        if (kv->bounds) dev_free(kv->device, kv->bounds[i], pages * kv->bound_bytes);
+    }
+    base_delete(kv->device->base, kv->pages, (size_t)kv->layers, sizeof *kv->pages);
+    base_delete(kv->device->base, kv->bounds, (size_t)kv->layers, sizeof *kv->bounds);
+    pages_close(kv->device->base, &kv->pool);
+    memset(kv, 0, sizeof *kv);
+}
+
+static cairn_status kv_allocate(kv_cache *kv) {
+    size_t pages = (size_t)kv->pool.pages;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < kv->layers && !status; i++) {
+        status = dev_alloc(kv->device, pages * kv->page_bytes, "the KV cache", &kv->pages[i]);
+        if (!status)
+            status = dev_alloc(kv->device, pages * kv->bound_bytes, "the KV page bounds",
+                               &kv->bounds[i]);
+    }
+    return status;
+}
+
+/* A cache of `pages` pages. On failure *kv is empty and nothing is held. [blocks] */
+static cairn_status kv_open(device *dev, int layers, int kv_heads, int head_dim, int page_size,
+                            int pages, kv_cache *kv) {
+    cairn_status status;
+    memset(kv, 0, sizeof *kv);
+    kv->device = dev;
+    kv->layers = layers;
+    kv->kv_heads = kv_heads;
+    kv->head_dim = head_dim;
+    kv->page_size = page_size;
+    kv->bound_bytes = (size_t)kv_heads * (size_t)head_dim * 2 * 2;
+    kv->page_bytes = kv->bound_bytes * (size_t)page_size;
+    kv->pages = (void **)base_new(dev->base, (size_t)layers, sizeof *kv->pages);
+    kv->bounds = (void **)base_new(dev->base, (size_t)layers, sizeof *kv->bounds);
+    if (!kv->pages || !kv->bounds)
+        status = base_no_memory(dev->base, "the KV cache", (size_t)layers * 2 * sizeof(void *));
+    else if (!(status = pages_open(dev->base, pages, &kv->pool)))
+        status = kv_allocate(kv);
+    if (status) kv_close(kv);
+    return status;
+}
