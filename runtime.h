@@ -552,6 +552,188 @@ CAIRN_API cairn_status cairn_graph_launch(cairn_runtime *rt, cairn_graph *graph)
 CAIRN_API cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph);
 
 /* ---- 8  Model and sessions --------------------------------------------------------------------- */
+/* A model is a GGUF file of the llama family, loaded once; a session is one sequence on it: the
+ * tokens so far and their pages of the KV cache. Sessions of a model share one pool of pages and
+ * are stepped one at a time; their results do not depend on each other.
+ *
+ * What a session holds after each call:
+ *   success                the prompt and every id that was handed out;
+ *   a failed or cancelled  what it held before the prompt, when the prompt was not done; else the
+ *   call                   prompt and every id that was handed out before.
+ * It is usable in all cases. CONTEXT_FULL and POOL_FULL are known before anything is changed. */
+typedef struct cairn_model cairn_model;
+typedef struct cairn_session cairn_session;
+
+/* Loads a model: checks every shape, reads the tokenizer, places the weights, and reserves the KV
+ * cache: pages for max_batch sequences of max_seq_len tokens, or as many as memory.budget_mb or the
+ * device leaves. max_seq_len is lowered to the model's with one log line. On failure *model is
+ * NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY,
+ * COMPILE_FAILED, NO_NVRTC. */
+CAIRN_API cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model);
+
+/* Closes the model's sessions too. cairn_close does it for every model. NULL is ignored. [blocks] */
+CAIRN_API void cairn_model_free(cairn_model *model);
+
+typedef struct cairn_model_properties {
+    uint32_t struct_size;
+    char architecture[32], name[128];
+    int32_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
+    int32_t context;           /* tokens, as the file says */
+    int32_t max_seq_len;       /* tokens, the longest sequence here */
+    int32_t page_size;         /* tokens */
+    int32_t pages, free_pages; /* of the pool */
+    int32_t end_id;            /* the end-of-sequence token, -1 if there is none */
+    uint64_t parameters;
+    uint64_t file_bytes;
+    uint64_t weights_bytes;    /* device memory of the weights */
+    uint64_t kv_bytes;         /* device memory of the KV cache */
+} cairn_model_properties;
+
+/* [owner thread] Errors: VERSION_MISMATCH. */
+CAIRN_API cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info);
+
+typedef struct cairn_memory_estimate {
+    uint32_t struct_size;
+    int32_t max_seq_len;     /* tokens, after the model's limit */
+    int32_t pages;           /* what max_batch * max_seq_len needs, or what the budget leaves */
+    uint64_t weights_bytes;  /* on the GPU; the CPU backend reads them from the mapped file */
+    uint64_t kv_bytes;
+    uint64_t scratch_bytes;  /* about; host memory for logits and tokens included */
+    uint64_t total_bytes;
+} cairn_memory_estimate;
+
+/* What cairn_load_model would take, from the file's header alone, before a runtime exists and
+ * without a GPU. error as for cairn_open. [any thread] Errors: as cairn_load_model's file errors. */
+CAIRN_API cairn_status cairn_estimate(const cairn_config *config, const char *path,
+                                      cairn_memory_estimate *estimate, char *error,
+                                      size_t error_bytes);
+
+/* Text to token ids, special-token text such as <|im_start|> included; no token is added. Writes
+ * up to `capacity` ids, *count is how many there are (call with ids NULL, 0 to ask). [owner thread]
+ * Errors: INVALID_UTF8, INVALID_ARGUMENT when they do not fit, OUT_OF_MEMORY. */
+CAIRN_API cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes,
+                                      int32_t *ids, int capacity, int *count);
+
+/* Token ids to text: broken UTF-8 becomes U+FFFD, special tokens their text, the end token too.
+ * Writes up to capacity - 1 bytes and a NUL; *bytes is the whole length without it. [owner thread]
+ * Errors: INVALID_ARGUMENT for an unknown id or when it does not fit, OUT_OF_MEMORY. */
+CAIRN_API cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, int count,
+                                        char *text, size_t capacity, size_t *bytes);
+
+typedef struct cairn_message { const char *role, *content; } cairn_message;
+
+/* Writes messages (roles system, user, assistant) in the chat template of the model's family;
+ * `answer` opens the assistant's turn at the end. Buffer as in cairn_detokenize. [owner thread] */
+CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages,
+                                         int count, bool answer, char *text, size_t capacity,
+                                         size_t *bytes);
+
+/* A new empty session. cairn_session_close gives its pages back (NULL is ignored); so does
+ * cairn_session_reset, which empties it. [owner thread] Errors: OUT_OF_MEMORY. */
+CAIRN_API cairn_status cairn_session_open(cairn_model *model, cairn_session **session);
+CAIRN_API void cairn_session_close(cairn_session *session);
+CAIRN_API cairn_status cairn_session_reset(cairn_session *session);
+
+/* The ids the session holds, prompts and generated ones. The pointer stands until the next call on
+ * this session. [owner thread] */
+CAIRN_API const int32_t *cairn_session_ids(const cairn_session *session, int *count);
+
+/* Cuts the session to its first `count` ids; cheap. [owner thread] Errors: INVALID_ARGUMENT. */
+CAIRN_API cairn_status cairn_session_rewind(cairn_session *session, int count);
+
+/* Adds text or ids at the end and processes them in chunks of prefill_chunk, attending every earlier
+ * token. Adding nothing is allowed. [blocks]
+ * Errors: INVALID_UTF8, CONTEXT_FULL, POOL_FULL, CANCELLED, INVALID_ARGUMENT (an unknown id). */
+CAIRN_API cairn_status cairn_append(cairn_session *session, const char *text);
+CAIRN_API cairn_status cairn_append_ids(cairn_session *session, const int32_t *ids, int count);
+
+/* How to generate; all zero means the config's values, read anew at every step. */
+typedef struct cairn_generate_options {
+    uint32_t struct_size;
+    int32_t max_tokens;             /* 0: to the end of the context */
+    const cairn_sampling *sampling; /* copied; NULL: the config's */
+    const char *const *stop;        /* copied; strings that end the generation, each up to 127 */
+    int32_t stop_count;             /* bytes, at most 16; 0: the config's; -1: none */
+} cairn_generate_options;
+
+typedef enum cairn_stop {
+    CAIRN_STOP_NONE = 0,  /* still generating */
+    CAIRN_STOP_EOS = 1,   /* an end token, the last id */
+    CAIRN_STOP_LENGTH = 2,/* max_tokens or the end of the context */
+    CAIRN_STOP_STRING = 3,/* a stop string, which the text omits */
+    CAIRN_STOP_CANCEL = 4,/* cairn_cancel, or a callback that returned false */
+    CAIRN_STOP_ERROR = 5  /* the call failed; what was handed out stands */
+} cairn_stop;
+/* "none", "eos", "length", "string", "cancel", "error". [any thread] */
+CAIRN_API const char *cairn_stop_name(cairn_stop stop);
+
+/* Appends the prompt (NULL or "" goes on from what the session holds) and generates until the end
+ * token, a stop string, max_tokens (0: none) or the end of the context. `piece` (may be NULL)
+ * receives the text as it comes, in whole UTF-8 characters, without the end token, without a stop
+ * string and without a part of one; unfinished UTF-8 at the end becomes U+FFFD. The callback must
+ * not call this session but for cairn_cancel. [blocks]
+ * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session. */
+CAIRN_API cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
+                                      cairn_piece_callback piece, void *user);
+CAIRN_API cairn_status cairn_generate_with(cairn_session *session, const char *prompt,
+                                           const cairn_generate_options *options,
+                                           cairn_piece_callback piece, void *user);
+
+/* The same by pulling: begin processes the prompt, then each next hands out the ids of one token
+ * and the text that became certain (maybe none), until `stop` is set. With drafts, one step of the
+ * model serves several calls. options may be NULL. [blocks] */
+typedef struct cairn_piece {
+    uint32_t struct_size;
+    int32_t id;       /* -1 when this call brings text or a stop without an id */
+    cairn_stop stop;  /* set on the last piece, which may bring text still */
+    const char *text; /* [bytes] and a NUL; stands until the next call on this session */
+    size_t bytes;
+} cairn_piece;
+CAIRN_API cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
+                                            const cairn_generate_options *options);
+CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *piece);
+
+/* Ends the running call on this session within one step or one prompt chunk; between begin and the
+ * last next, the next call. It returns CANCELLED. Without a running generation or append it does
+ * nothing. [any thread] */
+CAIRN_API void cairn_cancel(cairn_session *session);
+
+/* What the last generation did; prompt figures are those of its own prompt and of appends since the
+ * generation before. */
+typedef struct cairn_stats {
+    uint32_t struct_size;
+    cairn_stop stop;
+    int32_t prompt_tokens;
+    int32_t generated;     /* ids handed out, the end token included */
+    int32_t decoded;       /* of these, by forwards after the prompt: all but the first */
+    int32_t forwards;      /* after the prompt */
+    int32_t proposed;      /* drafted tokens verified */
+    int32_t accepted;      /* of these, equal to what plain decoding gives */
+    double pages_read;     /* distinct pages attended, mean per forward, layer and KV head */
+    double pages_held;     /* pages of the sequence, mean per forward */
+    double prompt_seconds;
+    double decode_seconds; /* all forwards after the prompt, sampling and drafting */
+    uint64_t peak_bytes;   /* the runtime's device memory at its most */
+} cairn_stats;
+/* [owner thread] Errors: VERSION_MISMATCH. */
+CAIRN_API cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats);
+
+/* Teacher-forced scoring: each token as its own decode step would see it from an empty cache, so
+ * that a sparse config shows its price. */
+typedef struct cairn_eval_args {
+    uint32_t struct_size;
+    const int32_t *ids; /* [count], count >= 2 */
+    int32_t count;
+    int32_t top;        /* N: best next tokens wanted per position; 0: none */
+    int32_t *top_ids;   /* [count, top], out, best first, lowest id first among equals */
+    float *top_logits;  /* [count, top], out */
+    float *nll;         /* [count], out, or NULL: of each token; nll[0] is 0 */
+} cairn_eval_args;
+/* *mean_nll: the mean over tokens 2..count. Needs free pages for count tokens while it runs.
+ * [blocks] Errors: INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL. */
+CAIRN_API cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *args,
+                                  double *mean_nll);
+
 /* ---- 9  Ops ------------------------------------------------------------------------------------ */
 /* Each op enqueues on the current stream (CPU: is done on return), writes every element of its
  * outputs, touches nothing else, and can be captured in a graph after one call outside it. All are

@@ -52,7 +52,8 @@ typedef struct model_backend {
     cairn_status (*open)(cairn_model *model, int max_rows);
     void (*close)(cairn_model *model); /* also after a failed open */
     cairn_status (*forward)(cairn_model *model, kv_cache *kv, const forward_args *args);
-    bool samples; /* honours forward_args.sample */
+    bool samples;   /* honours forward_args.sample */
+    float row_cost; /* of one more row in a decode step, in plain steps */
 } model_backend;
 
 struct cairn_model {
@@ -70,6 +71,7 @@ struct cairn_model {
     uint64_t parameters;
     int max_seq_len; /* the config's, at most the model's */
     kv_cache kv;
+    uint64_t table_version; /* the last one given to a page table */
     const model_backend *backend;
     void *state; /* the backend's */
     cairn_session *sessions;
@@ -183,6 +185,9 @@ static cairn_status model_read_shape(base *b, const gguf *file, const char *arch
         return base_fail(b, CAIRN_BAD_FILE,
                          "%s: the tensor 'token_embd.weight' [vocabulary, hidden] is missing",
                          file->path);
+    if (s->layers > CAIRN_MAX_LAYERS)
+        return base_fail(b, CAIRN_UNSUPPORTED, "%s: %d layers; up to %d are supported", file->path,
+                         s->layers, CAIRN_MAX_LAYERS);
     s->vocab = (int)embed->shape[1];
     return model_check_heads(b, file, s, rope);
 }
