@@ -622,11 +622,13 @@ CAIRN_API cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, 
 
 typedef struct cairn_message { const char *role, *content; } cairn_message;
 
-/* Writes messages (roles system, user, assistant) in the chat template of the model's family;
- * `answer` opens the assistant's turn at the end. Buffer as in cairn_detokenize. [owner thread] */
+/* Writes messages (roles system, user, assistant) in the chat template of the model's family.
+ * first: the conversation begins with them, so that the template's own system message comes before
+ * when there is none. answer: opens the assistant's turn at the end. Buffer as in cairn_detokenize.
+ * [owner thread] Errors: UNSUPPORTED for a template of no known family, INVALID_ARGUMENT. */
 CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages,
-                                         int count, bool answer, char *text, size_t capacity,
-                                         size_t *bytes);
+                                         int count, bool first, bool answer, char *text,
+                                         size_t capacity, size_t *bytes);
 
 /* A new empty session. cairn_session_close gives its pages back (NULL is ignored); so does
  * cairn_session_reset, which empties it. [owner thread] Errors: OUT_OF_MEMORY. */

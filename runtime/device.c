@@ -98,6 +98,13 @@ static cairn_status dev_alloc_cuda(device *dev, size_t bytes, const char *what, 
                      (unsigned long long)bytes, (unsigned long long)dev->live_bytes);
 }
 
+/* Device memory that nobody holds now; of the CPU no figure is known, so all there could be. */
+BASE_UNUSED static uint64_t dev_free_bytes(const device *dev) {
+    size_t free_bytes = 0, total_bytes = 0;
+    if (!dev->cuda) return UINT64_MAX;
+    return dev->drv->cuMemGetInfo(&free_bytes, &total_bytes) ? 0 : (uint64_t)free_bytes;
+}
+
 /* Device memory, 256-byte aligned, contents undefined. `what` names the consumer in the message.
  * 0 bytes give a valid address too. */
 static cairn_status dev_alloc(device *dev, size_t bytes, const char *what, void **out) {

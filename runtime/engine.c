@@ -44,7 +44,7 @@ struct cairn_session {
     int32_t *table;  /* [table_size] page ids, -1 from `pages` on */
     int table_size, pages;
     uint64_t table_version;
-    drafter drafter; /* opened on first use */
+    struct drafter drafter; /* opened on first use */
     os_atomic cancel;
     bool busy;       /* inside a call: what its callback must not enter */
     bool generating; /* between begin and the last piece */
@@ -79,14 +79,14 @@ static void engine_table_changed(cairn_session *s) {
 
 /* Pages for `tokens` tokens, or POOL_FULL and nothing changed. */
 static cairn_status engine_reserve(cairn_session *s, int tokens) {
-    page_pool *pool = &s->model->kv.pool;
+    page_pool *free_pages = &s->model->kv.pool;
     int size = s->model->kv.page_size;
     int need = model_pages_of(tokens, size) - s->pages;
     if (need <= 0) return CAIRN_OK;
-    if (!pages_take(pool, need, s->table + s->pages))
+    if (!pages_take(free_pages, need, s->table + s->pages))
         return base_fail(engine_base(s), CAIRN_POOL_FULL,
                          "%d tokens need %d more pages of %d tokens; %d of %d are free", tokens,
-                         need, size, pool->free_count, pool->pages);
+                         need, size, free_pages->free_count, free_pages->pages);
     s->pages += need;
     engine_table_changed(s);
     return CAIRN_OK;
@@ -255,9 +255,9 @@ static void engine_take_back(cairn_session *s, int count, int prompt_end, int ca
 static int engine_draft(cairn_session *s, int room) {
     const cairn_config *config = engine_config(s);
     int limit = config->draft_length < room - 1 ? config->draft_length : room - 1, held;
-    page_pool *pool = &s->model->kv.pool;
+    page_pool *free_pages = &s->model->kv.pool;
     if (config->drafter != CAIRN_DRAFTER_NGRAM || limit < 1) return 0;
-    held = (s->pages + pool->free_count) * s->model->kv.page_size - s->count;
+    held = (s->pages + free_pages->free_count) * s->model->kv.page_size - s->count;
     if (limit > held) limit = held;
     if (!s->drafter.heads && drafter_open(engine_base(s), s->model->max_seq_len, &s->drafter)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: plain decoding goes on */

@@ -172,6 +172,15 @@ static cairn_status engine_begin(cairn_session *s, const int32_t *ids, int count
     return status;
 }
 
+/* The ids of text put at the end of the sequence, after bos where the model wants one first. */
+static cairn_status engine_encode(const cairn_session *s, const char *text, tok_ids *out) {
+    const tokenizer *t = &s->model->tokenizer;
+    base *b = engine_base(s);
+    if (*text && s->count == 0 && t->adds_bos && t->bos >= 0 && !tok_ids_add(b, out, t->bos))
+        return base_no_memory(b, "a prompt", sizeof(int32_t));
+    return tok_encode(b, t, text, strlen(text), true, out);
+}
+
 static cairn_status engine_begin_text(cairn_session *s, const char *prompt,
                                       const cairn_generate_options *given) {
     base *b = engine_base(s);
@@ -182,11 +191,11 @@ static cairn_status engine_begin_text(cairn_session *s, const char *prompt,
     os_atomic_store(&s->cancel, 0);
     s->stats.generated = 0;
     s->text.size = s->handed = 0;
-    tok_stream_reset(&s->stream);
+    memset(&s->stream, 0, sizeof s->stream);
     engine_settle(s);
     status = engine_read_options(b, given, &s->options);
-    if (!status && bytes) status = tok_encode(b, &s->model->tokenizer, prompt, bytes, true, &ids);
-    if (!status) status = engine_begin(s, ids.data, ids.count);
+    if (!status && bytes) status = engine_encode(s, prompt, &ids);
+    if (!status) status = engine_begin(s, ids.data, (int)ids.size);
     tok_ids_free(b, &ids);
     engine_reset_stats(s);
     s->generating = !status;
@@ -306,8 +315,8 @@ cairn_status cairn_append(cairn_session *session, const char *text) {
     b = engine_base(session);
     memset(&ids, 0, sizeof ids);
     if (!text) status = base_fail(b, CAIRN_INVALID_ARGUMENT, "append: text is NULL");
-    else status = tok_encode(b, &session->model->tokenizer, text, strlen(text), true, &ids);
-    if (!status) status = engine_append(session, ids.data, ids.count);
+    else status = engine_encode(session, text, &ids);
+    if (!status) status = engine_append(session, ids.data, (int)ids.size);
     tok_ids_free(b, &ids);
     return engine_leave(session, status);
 }

@@ -121,7 +121,7 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
     p.page_size = model->kv.page_size;
     p.pages = model->kv.pool.pages;
     p.free_pages = model->kv.pool.free_count;
-    p.end_id = model->tokenizer.end_id;
+    p.end_id = model->tokenizer.eos;
     p.parameters = model->parameters;
     p.file_bytes = model->file.map.size;
     p.weights_bytes = model->weights_bytes;
@@ -224,13 +224,13 @@ cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes, 
     memset(&all, 0, sizeof all);
     status = tok_encode(b, &model->tokenizer, text, bytes, true, &all);
     if (!status) {
-        *count = all.count;
-        if (all.count > capacity && ids)
+        *count = (int)all.size;
+        if (*count > capacity && ids)
             status = base_fail(b, CAIRN_INVALID_ARGUMENT,
                                "tokenize: the text has %d tokens, the buffer room for %d",
-                               all.count, capacity);
-        else if (ids && all.count)
-            memcpy(ids, all.data, (size_t)all.count * sizeof *ids);
+                               *count, capacity);
+        else if (ids && all.size)
+            memcpy(ids, all.data, all.size * sizeof *ids);
     }
     tok_ids_free(b, &all);
     return status;
@@ -240,31 +240,38 @@ cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, int count,
                               size_t capacity, size_t *bytes) {
     base *b;
     base_text all;
-    tok_stream stream;
-    cairn_status status = CAIRN_OK;
+    cairn_status status;
     if (!model) return CAIRN_INVALID_ARGUMENT;
     b = &model->runtime->base;
     if (count < 0 || (count && !ids))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "detokenize: count = %d, ids %s", count,
                          ids ? "given" : "NULL");
     memset(&all, 0, sizeof all);
-    tok_stream_reset(&stream);
-    for (int i = 0; i < count && !status; i++) {
-        if (ids[i] < 0 || ids[i] >= model->tokenizer.vocab)
-            status = base_fail(b, CAIRN_INVALID_ARGUMENT,
-                               "detokenize: id %d at %d; 0 to %d is expected", (int)ids[i], i,
-                               model->tokenizer.vocab - 1);
-        else
-            status = tok_stream_push(b, &model->tokenizer, &stream, ids[i], &all);
-    }
-    if (!status) status = tok_stream_finish(b, &stream, &all);
+    status = tok_decode(b, &model->tokenizer, ids, (size_t)count, &all);
     if (!status) status = engine_copy_text(b, "detokenize", &all, text, capacity, bytes);
     base_text_free(b, &all);
     return status;
 }
 
+static cairn_status engine_chat(base *b, const tokenizer *t, const cairn_message *messages,
+                                int count, bool first, bool answer, base_text *out) {
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < count && !status; i++) {
+        tok_message one;
+        if (!messages[i].role || !messages[i].content)
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "chat_format: message %d lacks its role or content", i);
+        one.role = messages[i].role;
+        one.content = messages[i].content;
+        one.content_bytes = strlen(one.content);
+        status = tok_chat(b, t, &one, 1, first && i == 0, false, out);
+    }
+    return status || !answer ? status : tok_chat(b, t, NULL, 0, false, true, out);
+}
+
 cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages, int count,
-                               bool answer, char *text, size_t capacity, size_t *bytes) {
+                               bool first, bool answer, char *text, size_t capacity,
+                               size_t *bytes) {
     base *b;
     base_text all;
     cairn_status status;
@@ -273,12 +280,8 @@ cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages
     if (count < 0 || (count && !messages))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat_format: count = %d, messages %s", count,
                          messages ? "given" : "NULL");
-    for (int i = 0; i < count; i++)
-        if (!messages[i].role || !messages[i].content)
-            return base_fail(b, CAIRN_INVALID_ARGUMENT,
-                             "chat_format: message %d lacks its role or content", i);
     memset(&all, 0, sizeof all);
-    status = tok_chat(b, &model->tokenizer, messages, count, answer, &all);
+    status = engine_chat(b, &model->tokenizer, messages, count, first, answer, &all);
     if (!status) status = engine_copy_text(b, "chat_format", &all, text, capacity, bytes);
     base_text_free(b, &all);
     return status;

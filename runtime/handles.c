@@ -19,6 +19,7 @@ struct cairn_runtime {
     cairn_stream *streams;
     cairn_event *events;
     cairn_graph *graphs;
+    cairn_model *models;
     bool capturing;
 };
 

@@ -60,7 +60,7 @@ struct cairn_model {
     cairn_runtime *runtime;
     cairn_model *next; /* of runtime->models */
     gguf file;
-    tokenizer tokenizer;
+    struct tokenizer tokenizer;
     char name[128], architecture[32];
     model_shape shape;
     model_weight embed, head; /* head = embed when tied */

@@ -110,6 +110,7 @@ cairn_status cairn_open(const cairn_config *config, cairn_runtime **out, char *e
 void cairn_close(cairn_runtime *rt) {
     base last;
     if (!rt) return;
+    while (rt->models) cairn_model_free(rt->models);
     handles_free_all(rt);
     open_cuda_undo(rt);
     if (rt->pool) pool_close(rt->pool);

@@ -13,45 +13,45 @@ typedef struct page_pool {
     uint8_t *taken;    /* [pages] */
 } page_pool;
 
-static void pages_close(base *b, page_pool *pool) {
-    base_delete(b, pool->free_ids, (size_t)pool->pages, sizeof *pool->free_ids);
-    base_delete(b, pool->taken, (size_t)pool->pages, sizeof *pool->taken);
-    memset(pool, 0, sizeof *pool);
+static void pages_close(base *b, page_pool *p) {
+    base_delete(b, p->free_ids, (size_t)p->pages, sizeof *p->free_ids);
+    base_delete(b, p->taken, (size_t)p->pages, sizeof *p->taken);
+    memset(p, 0, sizeof *p);
 }
 
-static cairn_status pages_open(base *b, int pages, page_pool *pool) {
-    memset(pool, 0, sizeof *pool);
-    pool->pages = pool->free_count = pages;
-    pool->free_ids = (int32_t *)base_new(b, (size_t)pages, sizeof *pool->free_ids);
-    pool->taken = (uint8_t *)base_new(b, (size_t)pages, sizeof *pool->taken);
-    if (!pool->free_ids || !pool->taken) {
-        pages_close(b, pool);
+static cairn_status pages_open(base *b, int pages, page_pool *p) {
+    memset(p, 0, sizeof *p);
+    p->pages = p->free_count = pages;
+    p->free_ids = (int32_t *)base_new(b, (size_t)pages, sizeof *p->free_ids);
+    p->taken = (uint8_t *)base_new(b, (size_t)pages, sizeof *p->taken);
+    if (!p->free_ids || !p->taken) {
+        pages_close(b, p);
         return base_no_memory(b, "the page pool", (size_t)pages * sizeof(int32_t));
     }
-    for (int i = 0; i < pages; i++) pool->free_ids[i] = pages - 1 - i;
+    for (int i = 0; i < pages; i++) p->free_ids[i] = pages - 1 - i;
     return CAIRN_OK;
 }
 
 /* Writes `count` ids and takes them, or returns false and changes nothing. */
-static bool pages_take(page_pool *pool, int count, int32_t *out) {
-    if (count > pool->free_count) return false;
+static bool pages_take(page_pool *p, int count, int32_t *out) {
+    if (count > p->free_count) return false;
     for (int i = 0; i < count; i++) {
-        out[i] = pool->free_ids[--pool->free_count];
-        pool->taken[out[i]] = 1;
+        out[i] = p->free_ids[--p->free_count];
+        p->taken[out[i]] = 1;
     }
     return true;
 }
 
 /* Gives `count` ids back. An id that is not taken, or stands twice, is a mistake: nothing changes. */
-static cairn_status pages_give(base *b, page_pool *pool, const int32_t *ids, int count) {
+static cairn_status pages_give(base *b, page_pool *p, const int32_t *ids, int count) {
     int good = 0;
-    while (good < count && ids[good] >= 0 && ids[good] < pool->pages && pool->taken[ids[good]])
-        pool->taken[ids[good++]] = 0;
+    while (good < count && ids[good] >= 0 && ids[good] < p->pages && p->taken[ids[good]])
+        p->taken[ids[good++]] = 0;
     if (good < count) {
-        for (int i = 0; i < good; i++) pool->taken[ids[i]] = 1;
+        for (int i = 0; i < good; i++) p->taken[ids[i]] = 1;
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "page %d is not in use", (int)ids[good]);
     }
-    for (int i = count - 1; i >= 0; i--) pool->free_ids[pool->free_count++] = ids[i];
+    for (int i = count - 1; i >= 0; i--) p->free_ids[p->free_count++] = ids[i];
     return CAIRN_OK;
 }
 
@@ -59,7 +59,7 @@ static cairn_status pages_give(base *b, page_pool *pool, const int32_t *ids, int
 
 /* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete. */
 typedef struct kv_cache {
-    device *device;
+    struct device *device;
     int layers, kv_heads, head_dim, page_size;
     size_t page_bytes;  /* of one page in one layer, K and V */
     size_t bound_bytes; /* of one page's bounds in one layer */
