@@ -62,6 +62,9 @@
 #ifndef CAIRN_H
 #define CAIRN_H
 
+#if defined(CAIRN_IMPLEMENTATION) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE 1 /* before the first system header */
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

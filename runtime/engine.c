@@ -280,11 +280,12 @@ static void engine_verify(cairn_session *s, const int32_t *sampled, int drafts) 
     s->stats.accepted += accepted;
 }
 
-static void engine_count_step(cairn_session *s, int64_t pages_read, int64_t start_us) {
+static void engine_count_step(cairn_session *s, int drafts, int64_t pages_read,
+                              int64_t start_us) {
     const model_shape *shape = &s->model->shape;
     s->stats.forwards++;
     s->pages_read += (double)pages_read / ((double)shape->layers * (double)shape->kv_heads);
-    s->pages_held += (double)model_pages_of(s->count, s->model->kv.page_size);
+    s->pages_held += (double)model_pages_of(s->count + drafts, s->model->kv.page_size);
     s->stats.decode_seconds += engine_seconds_since(start_us);
 }
 
@@ -317,7 +318,7 @@ static cairn_status engine_step(cairn_session *s, int room) {
     status = engine_forward_sampled(s, 1 + drafts, false, 1 + drafts, sampled, &pages_read);
     if (status) return status;
     engine_verify(s, sampled, drafts);
-    engine_count_step(s, pages_read, start);
+    engine_count_step(s, drafts, pages_read, start);
     return CAIRN_OK;
 }
 

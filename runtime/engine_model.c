@@ -71,6 +71,11 @@ static cairn_status engine_load(cairn_runtime *rt, const char *path, const model
     return *out = m, CAIRN_OK;
 }
 
+/* The forward pass of the runtime's backend, NULL where there is none. */
+static const model_backend *engine_backend(const cairn_runtime *rt) {
+    return rt->device.cuda ? NULL : &forward_cpu_backend;
+}
+
 cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
     cairn_status status;
     if (!model) return CAIRN_INVALID_ARGUMENT;
@@ -78,6 +83,8 @@ cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model *
     if (!rt) return CAIRN_INVALID_ARGUMENT;
     if (!path)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "load_model: path is NULL");
+    if (!engine_backend(rt))
+        return base_fail(&rt->base, CAIRN_UNSUPPORTED, "load_model: backend = \"cpu\" runs models");
     if ((status = handles_enter(rt))) return status;
     return handles_leave(rt, engine_load(rt, path, engine_backend(rt), model));
 }
