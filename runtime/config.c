@@ -49,7 +49,7 @@ static const void *cfg_at_const(const cairn_config *config, const cfg_field *fie
     return (const char *)config + field->offset;
 }
 
-/* ---- mistakes -------------------------------------------------------------------------------- */
+/* ---- mistakes ------------------------------------------------------------------------------ */
 
 #define CFG_MAX_MISTAKES 64 /* kept; more are counted */
 #define CFG_TEXT_BYTES 192  /* one side of a message */
@@ -155,7 +155,7 @@ static cairn_status cfg_finish(base *b, cfg_report *report, char *error, size_t 
     return b->status;
 }
 
-/* ---- text ------------------------------------------------------------------------------------ */
+/* ---- text ---------------------------------------------------------------------------------- */
 
 /* Text that stops growing when its room is used up. */
 typedef struct cfg_text { char *data; size_t bytes, used; bool full; } cfg_text;
@@ -235,7 +235,7 @@ static void cfg_range(const cfg_field *field, bool landed_only, char *range, siz
     if (text.used) cfg_print(&text, ")");
 }
 
-/* ---- nearest names --------------------------------------------------------------------------- */
+/* ---- nearest names ------------------------------------------------------------------------- */
 
 #define CFG_NAME_BYTES 48
 

@@ -1,7 +1,7 @@
 /* config: checks, dump and the diff of a reload, all driven by the table of fields, and the public
  * calls that need no Lua. */
 
-/* ---- checks of one value --------------------------------------------------------------------- */
+/* ---- checks of one value ------------------------------------------------------------------- */
 
 /* `shown` is the value as text. */
 static void cfg_not_allowed(cfg_report *report, const cfg_field *field, const char *shown,
@@ -75,7 +75,7 @@ static bool cfg_check_text(cfg_report *report, const cfg_field *field, const cha
     return false;
 }
 
-/* ---- checks of a whole struct ---------------------------------------------------------------- */
+/* ---- checks of a whole struct -------------------------------------------------------------- */
 
 /* Bytes before the NUL, at most `room`. */
 static size_t cfg_length(const char *text, size_t room) {
@@ -217,7 +217,7 @@ static cairn_status cfg_check(base *b, const cairn_config *config, cairn_config 
     return status;
 }
 
-/* ---- dump ------------------------------------------------------------------------------------ */
+/* ---- dump ---------------------------------------------------------------------------------- */
 
 /* All words `bits`. */
 static bool cfg_layers_are(const uint64_t *layers, uint64_t bits) {
@@ -294,7 +294,7 @@ static void cfg_dump(cfg_text *text, const cairn_config *config) {
     cfg_print(text, inside >= 0 ? "  },\n}\n" : "}\n");
 }
 
-/* ---- reload ---------------------------------------------------------------------------------- */
+/* ---- reload -------------------------------------------------------------------------------- */
 
 /* What differs between two checked configs: how many hot and cold fields, and their paths, joined
  * by ", " and cut with "..." where there is no more room. */
@@ -359,7 +359,7 @@ BASE_UNUSED static bool cfg_layer_selects(const cairn_config *config, int layer)
            (config->selection.layers[layer / 64] >> (layer % 64) & 1);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------- */
 
 void cairn_config_default(cairn_config *config) { cfg_set_defaults(config); }
 

@@ -43,7 +43,7 @@ static const char *cfg_nearest_path(int parent, const char *wrong) {
     return best >= 0 && cfg_is_near(least, wrong) ? cfg_fields[best].path : NULL;
 }
 
-/* ---- from a Lua value to a field ------------------------------------------------------------- */
+/* ---- from a Lua value to a field ----------------------------------------------------------- */
 
 typedef struct cfg_reader {
     lua_State *lua;
@@ -254,7 +254,7 @@ static bool cfg_has_type(const cfg_field *field, int type) {
     return type == LUA_TTABLE;
 }
 
-/* ---- from a Lua table to a config ------------------------------------------------------------ */
+/* ---- from a Lua table to a config ---------------------------------------------------------- */
 
 static void cfg_read_table(const cfg_reader *r, int parent, int index);
 
@@ -322,7 +322,7 @@ static void cfg_read_table(const cfg_reader *r, int parent, int index) {
     }
 }
 
-/* ---- the sandbox ----------------------------------------------------------------------------- */
+/* ---- the sandbox --------------------------------------------------------------------------- */
 
 typedef struct cfg_work {
     base *host;
@@ -434,7 +434,7 @@ static void cfg_open_library(lua_State *lua) {
     lua_rawseti(lua, LUA_REGISTRYINDEX, LUA_RIDX_GLOBALS);
 }
 
-/* ---- running a file -------------------------------------------------------------------------- */
+/* ---- running a file ------------------------------------------------------------------------ */
 
 /* Runs protected: (work) -> the chunk's value. */
 static int cfg_run(lua_State *lua) {
@@ -598,7 +598,7 @@ static cairn_status cfg_load(base *b, const char *path, cairn_config *out, char 
 
 #endif
 
-/* ---- calls ----------------------------------------------------------------------------------- */
+/* ---- calls --------------------------------------------------------------------------------- */
 
 cairn_status cairn_config_parse(const char *text, size_t bytes, const char *name,
                                 cairn_config *config, char *error, size_t error_bytes) {

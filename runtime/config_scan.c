@@ -20,7 +20,7 @@ typedef struct cfg_scanner {
     int blocks;      /* open function, if, do, repeat */
 } cfg_scanner;
 
-/* ---- tokens ---------------------------------------------------------------------------------- */
+/* ---- tokens -------------------------------------------------------------------------------- */
 
 static int cfg_peek(const cfg_scanner *s, size_t ahead) {
     return (size_t)(s->end - s->at) > ahead ? (unsigned char)s->at[ahead] : -1;
@@ -172,7 +172,7 @@ static void cfg_start(cfg_scanner *s, const char *text, size_t bytes) {
     cfg_read(s);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
+/* ---- keys ---------------------------------------------------------------------------------- */
 
 #define CFG_MAX_KEYS 512
 
@@ -252,7 +252,7 @@ static void cfg_check_twice(const cfg_source *source, cfg_report *report, int pa
     }
 }
 
-/* ---- the returned table ---------------------------------------------------------------------- */
+/* ---- the returned table -------------------------------------------------------------------- */
 
 /* Goes on to the , ; or } that ends this value of a table whose { left `brackets` open. */
 static void cfg_skip_value(cfg_scanner *s, int brackets, int blocks) {
