@@ -355,6 +355,15 @@ local function readme()
         path_of(field, group), field.type == "group" and "" or "`" .. lua_default(field) .. "`",
         values, field.unit or "", is_hot(field, group) and "between steps" or "at open", field.doc)
   end)
+  lines[#lines + 1] = [[
+
+A field that changes `between steps` takes effect in a running program by `cairn_reload` (or
+`rt:reload`, or saving the file under `cairn generate --watch`); the others need a new runtime. A
+config is a Lua program that returns a table: it may compute, but it sees only the functions of
+`math`, most of `string`, and `assert error ipairs next pairs print select tonumber tostring type`,
+and runs with limits on instructions and memory. `cairn check CONFIG.lua` shows every mistake, or the
+config as it is understood. For completion in an editor with the Lua language server, copy
+`scripts/editor/` beside your configs and put `---@type cairn.Config` above `return {`.]]
   return table.concat(lines, "\n") .. "\n"
 end
 

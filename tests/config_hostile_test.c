@@ -52,6 +52,7 @@ static const hostile hostiles[] = {
     {"endless recursion", "local function f() return 1 + f() end f()", "memory"},
     {"endless C recursion", "local function f(x) for k in f, x do end end f(1)", NULL},
     {"doubling strings", "local s = 'x' while true do s = s .. s end", "memory"},
+    {"a string of 16 KiB", "local s = 'x' for i = 1, 14 do s = s .. s end return {}", "longer than"},
     {"many strings", "local t = {} for i = 1, 1e9 do t[i] = 'a' .. i end", "memory"},
     {"many tables", "local t = {} while true do t = { t } end", NULL},
     {"growing table", "local t = {} for i = 1, 1e9 do t[i] = i end", "memory"},
