@@ -70,6 +70,8 @@
 #include "runtime/topk_cuda.c"
 #include "runtime/topk.c"
 #include "runtime/ops_dense.c"
+#include "runtime/ops_pages.c"
+#include "runtime/ops_attend.c"
 #include "runtime/sample.c"
 #include "runtime/pages.c"
 #include "runtime/model.c"

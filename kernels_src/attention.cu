@@ -85,21 +85,30 @@ CAIRN_INLINE void load_queries(queries &q, const float *from, int count) {
 struct running { float m[2], l[2], sum[DIM / 8][4]; }; /* of rows g and g + 8 */
 
 /* Scores of 16 queries and 16 keys, in units of log2; masked beyond `valid`. */
-CAIRN_INLINE void score_keys(const queries &q, const u32x4 (*k)[DIM / 32], float factor, int valid,
+CAIRN_INLINE void score_keys(const queries &q, const f16 *keys, float factor, int valid,
                              float (*s)[4]) {
+    const int g = lane_id() / 4, c = lane_id() % 4;
+    constexpr int AHEAD = DIM > 128 ? 4 : DIM / 32; /* loads in flight; registers are short */
 #pragma unroll
     for (int tile = 0; tile < 2; tile++) {
+        u32x4 k[AHEAD];
 #pragma unroll
         for (int i = 0; i < 4; i++) s[tile][i] = 0.0f;
 #pragma unroll
         for (int j = 0; j < DIM / 32; j++) {
-            uint32_t low[2] = {k[tile][j].x, k[tile][j].y}, high[2] = {k[tile][j].z, k[tile][j].w};
+            const f16 *key = keys + (tile * 8 + g) * DIM + c * 8;
+            if (j % AHEAD == 0)
+#pragma unroll
+                for (int i = 0; i < AHEAD; i++)
+                    k[i] = load_constant_early((const u32x4 *)(key + (j + i) * 32));
+            uint32_t low[2] = {k[j % AHEAD].x, k[j % AHEAD].y};
+            uint32_t high[2] = {k[j % AHEAD].z, k[j % AHEAD].w};
             mma_f16(s[tile], q.a[2 * j], low);
             mma_f16(s[tile], q.a[2 * j + 1], high);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int token = tile * 8 + lane_id() % 4 * 2 + i % 2;
+            int token = tile * 8 + c * 2 + i % 2;
             s[tile][i] = token < valid ? s[tile][i] * factor : -1e30f;
         }
     }
@@ -130,32 +139,35 @@ CAIRN_INLINE void fold_scores(running &r, float (*s)[4], uint32_t *weights) {
     }
 }
 
+/* V of 16 tokens, coalesced: piece i of this lane. Tokens that do not count are zero, whatever lies
+ * there. */
+CAIRN_INLINE u32x4 load_value(const f16 *values, int valid, int i) {
+    int piece = i * WARP + lane_id(), token = piece / (DIM / 8), at = piece % (DIM / 8) * 8;
+    return token < valid ? load_constant((const u32x4 *)(values + token * DIM + at))
+                         : u32x4{0, 0, 0, 0};
+}
+
+CAIRN_INLINE void stage_value(unsigned char *stage, u32x4 v, int i) {
+    int piece = i * WARP + lane_id(), token = piece / (DIM / 8), at = piece % (DIM / 8) * 8;
+    *(u32x4 *)(stage + token * V_STRIDE + at * 2) = v;
+}
+
 /* 16 tokens of one page: `valid` of them count. */
 CAIRN_INLINE void attend_tile(const queries &q, running &r, const f16 *keys, const f16 *values,
                               int valid, float factor, unsigned char *stage) {
-    const int g = lane_id() / 4, c = lane_id() % 4;
-    u32x4 k[2][DIM / 32], v[DIM / 16];
+    constexpr int EARLY = DIM <= 128 ? DIM / 16 : 0; /* pieces of V asked for before K is used */
+    u32x4 v[EARLY + 1];
     float s[2][4];
     uint32_t weights[4];
 #pragma unroll
-    for (int tile = 0; tile < 2; tile++)
-#pragma unroll
-        for (int j = 0; j < DIM / 32; j++)
-            k[tile][j] = load_constant((const u32x4 *)(keys + (tile * 8 + g) * DIM + j * 32 + c * 8));
-#pragma unroll
-    for (int i = 0; i < DIM / 16; i++) {
-        int piece = i * WARP + lane_id(), token = piece / (DIM / 8), at = piece % (DIM / 8) * 8;
-        v[i] = token < valid ? load_constant((const u32x4 *)(values + token * DIM + at))
-                             : u32x4{0, 0, 0, 0};
-    }
-    score_keys(q, k, factor, valid, s);
+    for (int i = 0; i < EARLY; i++) v[i] = load_value(values, valid, i);
+    score_keys(q, keys, factor, valid, s);
     fold_scores(r, s, weights);
     warp_sync();
 #pragma unroll
-    for (int i = 0; i < DIM / 16; i++) {
-        int piece = i * WARP + lane_id(), token = piece / (DIM / 8), at = piece % (DIM / 8) * 8;
-        *(u32x4 *)(stage + token * V_STRIDE + at * 2) = v[i];
-    }
+    for (int i = 0; i < EARLY; i++) stage_value(stage, v[i], i);
+#pragma unroll 4
+    for (int i = EARLY; i < DIM / 16; i++) stage_value(stage, load_value(values, valid, i), i);
     warp_sync();
     shared_addr row = shared_addr(stage) + (uint32_t)(lane_id() % 16 * V_STRIDE + lane_id() / 16 * 16);
 #pragma unroll

@@ -112,6 +112,7 @@ void cairn_close(cairn_runtime *rt) {
     if (!rt) return;
     while (rt->models) cairn_model_free(rt->models);
     handles_free_all(rt);
+    ops_free_kernels(rt);
     open_cuda_undo(rt);
     if (rt->pool) pool_close(rt->pool);
     last = rt->base;

@@ -66,22 +66,85 @@ static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
 #define OPS_TAKE(rt, name, ours, args) \
     args_take(&(rt)->base, name, &(ours), sizeof(ours), args)
 
-/* Compiles (once) and launches entry `entry` of kernels_src/source. */
-static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char *entry,
-                               const dev_dims *dims, const void *params) {
-    device *dev = &rt->device;
+/* One kernel in its instance: found again by value, so that an op's second call asks nobody. */
+typedef struct ops_kernel {
+    const char *source, *entry; /* literals */
+    jit_constant constants[4];
+    int constant_count, shared_bytes;
+    jit_kernel kernel;
+    struct ops_kernel *next;
+} ops_kernel;
+
+static bool ops_same_kernel(const ops_kernel *a, const ops_kernel *b) {
+    int i;
+    if (strcmp(a->source, b->source) || strcmp(a->entry, b->entry) ||
+        a->shared_bytes != b->shared_bytes || a->constant_count != b->constant_count)
+        return false;
+    for (i = 0; i < a->constant_count; i++)
+        if (a->constants[i].value != b->constants[i].value) return false;
+    return true;
+}
+
+/* Compiles the program, unless it is in the cache, and finds the entry. */
+static cairn_status ops_make_kernel(cairn_runtime *rt, ops_kernel *k) {
     jit_request request;
     jit_program *program;
-    jit_kernel kernel;
+    cairn_status status;
+    request.source = k->source;
+    request.constants = k->constants;
+    request.constant_count = k->constant_count;
+    if ((status = jit_get(rt->jit, &request, &program))) return status;
+    return jit_function(rt->jit, program, k->entry, k->shared_bytes, &k->kernel);
+}
+
+static cairn_status ops_find_kernel(cairn_runtime *rt, const ops_kernel *want,
+                                    const jit_kernel **out) {
+    ops_kernel *k = rt->kernels;
+    cairn_status status;
+    while (k && !ops_same_kernel(k, want)) k = k->next;
+    if (!k) {
+        k = (ops_kernel *)base_new(&rt->base, 1, sizeof *k);
+        if (!k) return base_no_memory(&rt->base, want->entry, sizeof *k);
+        *k = *want;
+        if ((status = ops_make_kernel(rt, k))) {
+            base_delete(&rt->base, k, 1, sizeof *k);
+            return status;
+        }
+        k->next = rt->kernels;
+        rt->kernels = k;
+    }
+    *out = &k->kernel;
+    return CAIRN_OK;
+}
+
+static void ops_free_kernels(cairn_runtime *rt) {
+    while (rt->kernels) {
+        ops_kernel *next = rt->kernels->next;
+        base_delete(&rt->base, rt->kernels, 1, sizeof *rt->kernels);
+        rt->kernels = next;
+    }
+}
+
+/* Launches entry `want->entry` with one parameter struct of abi.h. */
+static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const dev_dims *dims,
+                                  const void *params) {
+    const jit_kernel *kernel;
     cairn_status status = handles_enter(rt);
     if (status) return status;
-    memset(&request, 0, sizeof request);
-    request.source = source;
-    status = jit_get(dev->jit, &request, &program);
-    if (!status)
-        status = jit_function(dev->jit, program, entry, (int)dims->shared_bytes, &kernel);
-    if (!status) status = dev_launch(dev, &kernel, dims, params);
+    want->shared_bytes = (int)dims->shared_bytes;
+    status = ops_find_kernel(rt, want, &kernel);
+    if (!status) status = dev_launch(&rt->device, kernel, dims, params);
     return handles_leave(rt, status);
+}
+
+/* The same for a template without constants. */
+static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char *entry,
+                               const dev_dims *dims, const void *params) {
+    ops_kernel want;
+    memset(&want, 0, sizeof want);
+    want.source = source;
+    want.entry = entry;
+    return ops_launch_as(rt, &want, dims, params);
 }
 
 static cairn_error_word *ops_error_word(device *dev) {

@@ -83,6 +83,5 @@ cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args) {
     if (status || (status = topk_check(&rt->device, &a, &shape))) return status;
     if (shape.rows == 0) return CAIRN_OK;
     if (!rt->device.cuda) return topk_run_cpu(&rt->device, &a, &shape);
-    if ((status = handles_enter(rt))) return status;
-    return handles_leave(rt, topk_run_cuda(&rt->device, &a, &shape));
+    return topk_run_cuda(rt, &a, &shape);
 }
