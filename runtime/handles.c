@@ -19,11 +19,8 @@ struct cairn_runtime {
     cairn_stream *streams;
     cairn_event *events;
     cairn_graph *graphs;
-<<<<<<< HEAD
     cairn_model *models;
-=======
     struct ops_kernel *kernels; /* instances that ops have launched */
->>>>>>> 7674358 (ops: the paged cache's entries: kv_append, page_bounds, score_pages, select_pages, attend, attend_pages)
     bool capturing;
 };
 
