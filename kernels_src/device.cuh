@@ -211,12 +211,14 @@ CAIRN_INLINE void fence_gpu() { __threadfence(); }
 
 /* Data that no one writes while the kernel runs. load_once: also never read again, so that it
  * passes the caches by. The _early ones are issued where they stand: the compiler may neither drop
- * nor move them past a barrier or grid_dependency_wait, so that the wait hides their latency. */
+ * nor move them past a barrier or grid_dependency_wait, so that the wait hides their latency;
+ * load_early is for data that others may write, beside what it reads (past KV, say). */
 CAIRN_LOAD(load_constant, asm, "", ".nc", "")
 CAIRN_LOAD(load_once, asm, CAIRN_EVICT_FIRST, ".nc.L1::no_allocate.L2::cache_hint", ", once")
 CAIRN_LOAD(load_constant_early, asm volatile, "", ".nc", "")
 CAIRN_LOAD(load_once_early, asm volatile, CAIRN_EVICT_FIRST,
            ".nc.L1::no_allocate.L2::cache_hint", ", once")
+CAIRN_LOAD(load_early, asm volatile, "", "", "")
 #undef CAIRN_LOAD
 #undef CAIRN_EVICT_FIRST
 

@@ -1,55 +1,82 @@
 #!/bin/sh
 # Builds every tests/simt/*_simt.cpp with AddressSanitizer and UBSan, runs them all and prints one
-# TAP stream. Arguments name the tests to run (topk, selftest, ...); none: all.
+# TAP stream. With --race first: with the race detector (simt_race.h) instead of the sanitizers.
+# Arguments name the tests to run (topk, selftest, ...); none: all.
 # CXX chooses the compiler, CAIRN_SIMT_SEED repeats an order of threads.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 out=${CAIRN_BUILD:-build}/simt
-mkdir -p "$out" || exit 1
 cxx=${CXX:-g++}
 flags="-std=c++17 -O1 -g -fno-omit-frame-pointer -fno-strict-aliasing -ffp-contract=off
- -fsanitize=address,undefined -fno-sanitize-recover=undefined -ftrivial-auto-var-init=pattern
- -Wall -Wextra -Wno-unknown-pragmas -Itests/simt -Ikernels_src -DCAIRN_SIMT=1"
+ -ftrivial-auto-var-init=pattern -Wall -Wextra -Wno-unknown-pragmas
+ -Itests/simt -Ikernels_src -DCAIRN_SIMT=1"
 parts="fibre simt simt_operations"
+if [ "${1-}" = --race ]; then
+    shift
+    out=$out/race label=race
+    part_flags="$flags -DSIMT_RACE" parts="$parts simt_race"
+    flags="$flags -fsanitize=thread" link=
+    case $($cxx --version) in *clang*) ;; *)
+        flags="$flags --param=tsan-instrument-func-entry-exit=0" ;;
+    esac
+else
+    label=simt
+    flags="$flags -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+    part_flags=$flags link="-fsanitize=address,undefined"
+fi
+mkdir -p "$out" || exit 1
 
-# Compiles $1 to $2, unless nothing it could include is newer.
+# compile SOURCE OBJECT FLAGS: unless nothing that it could include is newer.
 compile() {
-    if [ -e "$2" ] && [ -z "$(find tests/simt tests/ref tests/tap.h kernels_src -newer "$2" \
-            -type f 2>/dev/null | head -n 1)" ]; then return 0; fi
-    $cxx $flags -c "$1" -o "$2"
+    if [ -e "$2" ] && [ -z "$(find tests/simt/"$(basename "$1")" tests/simt/*.h tests/simt/*.cu \
+            tests/ref tests/*.h kernels_src -newer "$2" -type f 2>/dev/null | head -n 1)" ]
+    then return 0; fi
+    $cxx $3 -c "$1" -o "$2"
 }
 
+# The parts come first, so that what templates they share with a test is not instrumented.
 objects=
 for part in $parts; do
-    compile "tests/simt/$part.cpp" "$out/$part.o" || { echo "Bail out! $part.cpp"; exit 1; }
+    compile "tests/simt/$part.cpp" "$out/$part.o" "$part_flags -O2" ||
+        { echo "Bail out! $part.cpp"; exit 1; }
     objects="$objects $out/$part.o"
 done
 
-passed=0 failed=0 skipped=0 number=0
+build_and_run() {
+    compile "tests/simt/$1_simt.cpp" "$out/$1.o" "$flags" >"$out/$1.log" 2>&1 &&
+        $cxx $objects "$out/$1.o" $link -ldl -o "$out/$1" >>"$out/$1.log" 2>&1 &&
+        "$out/$1" >"$out/$1.log" 2>&1
+    echo $? >"$out/$1.status"
+}
+
+names=
 for file in tests/simt/*_simt.cpp; do
     name=$(basename "$file" _simt.cpp)
-    if [ $# -gt 0 ]; then case " $* " in *" $name "*) ;; *) continue ;; esac; fi
-    log="$out/$name.log"
-    status=1
-    if compile "$file" "$out/$name.o" >"$log" 2>&1 &&
-        $cxx $flags "$out/$name.o" $objects -o "$out/$name" >>"$log" 2>&1; then
-        "$out/$name" >"$log" 2>&1
-        status=$?
-    fi
-    awk -v name="$name" -v number=$number '
-        /^(not )?ok / { number++; sub(/ok [0-9]+/, "ok " number); sub(/ - /, " - " name ": ") }
-        /^1\.\.[0-9]+$/ || /^[0-9]+ passed, / { next }
-        { print }' "$log"
-    number=$((number + $(grep -c -E '^(not )?ok ' "$log")))
-    passed=$((passed + $(grep -E '^ok ' "$log" | grep -v -c '# SKIP')))
-    skipped=$((skipped + $(grep -c -E '^ok .*# SKIP' "$log")))
-    bad=$(grep -c '^not ok ' "$log")
-    failed=$((failed + bad))
-    if [ $status -ne 0 ] && [ "$bad" -eq 0 ]; then
-        number=$((number + 1)) failed=$((failed + 1))
-        echo "not ok $number - $name: exit status $status"
-    fi
+    case " $* " in "  " | *" $name "*) names="$names $name" ;; esac
 done
-echo "1..$number"
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ] && [ "$number" -gt 0 ]
+
+# Two at a time.
+waiting=
+for name in $names; do
+    build_and_run "$name" &
+    if [ -n "$waiting" ]; then wait "$waiting"; fi
+    waiting=$!
+done
+wait
+
+for name in $names; do
+    sed -e '/^1\.\.[0-9]*$/d' -e '/^[0-9]* passed, /d' -e "s/^\(ok\|not ok\) \([0-9]*\) - /\1 \2 - $name: /" \
+        "$out/$name.log"
+    status=$(cat "$out/$name.status")
+    if [ "$status" -ne 0 ] && ! grep -q '^not ok ' "$out/$name.log"; then
+        echo "not ok 0 - $name: exit status $status"
+    fi
+done | awk -v label=$label '
+    /^not ok / { failed++ }
+    /^ok .*# SKIP/ { skipped++ }
+    /^(not )?ok / { n++; sub(/ok [0-9]+/, "ok " n); sub(/ - /, " - " label " ") }
+    { print }
+    END {
+        printf "1..%d\n%d passed, %d failed, %d skipped\n", n, n - failed - skipped, failed, skipped
+        exit failed > 0 || n == 0
+    }'

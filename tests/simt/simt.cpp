@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "fibre.h"
+#include "simt_race.h"
 
 namespace simt {
 
@@ -34,27 +35,39 @@ struct Thread {
     bool waiting, ended;
     const char *what; /* it waits for, or does */
     Site site;
-    const WarpOperation *operation; /* while it waits in one */
-    uint32_t mask;
-    Lane lane;
+    Lane lane; /* of the warp operation that it waits in */
     std::vector<Copy> copies; /* cp.async under way, oldest first */
     uint32_t groups;          /* committed so far */
     int votes;                /* of the block barrier it left */
     bool cluster_arrived;
     uint32_t cluster_phase; /* of its last arrival */
+    race::State race;
+};
+
+/* A warp operation on its way: some lanes of the mask are there. */
+struct Gathering {
+    const WarpOperation *operation;
+    uint32_t mask, here;
+    Site site;
+};
+
+struct Warp {
+    uint32_t lanes, ended;
+    std::vector<Gathering> gatherings;
 };
 
 struct Barrier {
     int threads, arrived, votes;
-    bool block_wide;
     Site site;
     std::vector<Thread *> waiting;
+    race::Meeting meeting;
 };
 
 struct Cluster {
     std::vector<std::unique_ptr<Block>> blocks;
-    uint32_t phase, arrived, live; /* of its barrier; threads not ended */
+    uint32_t phase, arrived; /* of its barrier */
     std::vector<Thread *> waiting;
+    race::Meeting meeting;
 };
 
 struct Block {
@@ -62,10 +75,12 @@ struct Block {
     int rank;
     unsigned char *shared;
     std::vector<std::unique_ptr<Thread>> threads;
+    std::vector<Warp> warps;
     Barrier barriers[16];
     uint32_t live;
     bool waited_dependency;
     uint32_t asynchronous; /* copies into it under way */
+    std::map<uint32_t, race::Meeting> mbarriers; /* by offset */
 };
 
 /* A bulk copy or asynchronous store under way: lands at some time after it was issued. */
@@ -75,7 +90,7 @@ struct Transfer {
     const void *from; /* null: the bytes are in value */
     unsigned char value[16];
     uint32_t bytes, barrier;
-    Site site;
+    race::Known known; /* what the issuer knew */
 };
 
 struct Launch {
@@ -156,7 +171,8 @@ static std::string who(const Thread *t) {
 /* Apart from fail, whose frame is never left: nothing here may leak. */
 static void note_fault(Site site, const char *text) {
     if (running) {
-        running->fault = "kernel " + running->name + ", " + who(current) + ", " + place(site) + ": ";
+        running->fault = "kernel " + running->name + ", " + who(current) + ": ";
+        if (site.file) running->fault += std::string(place(site)) + ": ";
         running->fault += text;
         return;
     }
@@ -217,46 +233,95 @@ void interleave() {
 /* ---- warp operations ---- */
 
 static Thread *lane_thread(int lane) {
-    size_t index = (size_t)(current->id.thread & ~31) + (size_t)lane;
-    return index < current->block->threads.size() ? current->block->threads[index].get() : nullptr;
+    return current->block->threads[(size_t)((current->id.thread & ~31) + lane)].get();
 }
 
-static void check_partner(const Thread *t, int lane, const WarpOperation &op, uint32_t mask,
-                          Site site) {
-    if (!t) fail(site, "%s: lane %d of the mask does not exist", op.name, lane);
-    if (t->ended) fail(site, "%s: lane %d of the mask has ended", op.name, lane);
-    if (!t->operation || !(t->mask >> (current->id.thread & 31) & 1)) return;
-    if (t->operation == &op && t->mask == mask && (!op.aligned || t->site == site)) return;
-    fail(site, "divergence: %s with mask %08x here, while lane %d waits in %s with mask %08x at %s",
-         op.name, mask, lane, t->operation->name, t->mask, place(t->site));
+static Warp &own_warp() { return current->block->warps[(size_t)current->id.thread / 32]; }
+
+/* The gathering to join, or a new one. */
+static size_t find_gathering(Warp &w, const WarpOperation &op, uint32_t mask, uint32_t me,
+                             Site site) {
+    for (size_t i = 0; i < w.gatherings.size(); i++) {
+        const Gathering &g = w.gatherings[i];
+        bool same = g.operation == &op && g.mask == mask && (!op.aligned || g.site == site);
+        if (same) return i;
+        if ((g.mask & me) && (g.here & mask))
+            fail(site, "divergence: %s with mask %08x here, while lane %d waits in %s with mask "
+                 "%08x at %s", op.name, mask, __builtin_ctz(g.here & mask), g.operation->name,
+                 g.mask, place(g.site));
+    }
+    uint32_t missing = mask & ~(w.lanes & ~w.ended);
+    if (missing)
+        fail(site, "%s: lane %d of the mask has ended or does not exist", op.name,
+             __builtin_ctz(missing));
+    w.gatherings.push_back({&op, mask, 0, site});
+    return w.gatherings.size() - 1;
 }
 
-void warp(const WarpOperation &op, uint32_t mask, Lane lane, Site site) {
-    int me = current->id.thread & 31;
-    if (!(mask >> me & 1)) fail(site, "%s: lane %d is not in its mask %08x", op.name, me, mask);
-    current->lane = lane;
-    uint32_t here = 1u << me;
+/* A lane ends: no one may wait for it. */
+static void end_lane(Site site) {
+    Warp &w = own_warp();
+    uint32_t me = 1u << (current->id.thread & 31);
+    w.ended |= me;
+    for (const Gathering &g : w.gatherings)
+        if (g.mask & me)
+            fail(site, "the thread has ended, while lane %d waits for it in %s at %s",
+                 __builtin_ctz(g.here), g.operation->name, place(g.site));
+}
+
+/* warp_sync orders memory among its lanes; the other warp operations do not. */
+static void meet_warp(uint32_t mask) {
+    race::Meeting meeting;
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1) race::arrive(lane_thread(i)->race, meeting);
+    race::complete(meeting);
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1) race::leave_at_once(lane_thread(i)->race, meeting);
+}
+
+static void use(Thread *t) { race::use(&t->race, t->id.shared, t->id.shared_bytes); }
+
+/* Each lane reads the elements it gets, from rows whose addresses other lanes gave. */
+static void note_load_matrix(const Lane *lanes, bool transposed, Site site) {
     for (int i = 0; i < 32; i++) {
-        if (i == me || !(mask >> i & 1)) continue;
-        Thread *t = lane_thread(i);
-        check_partner(t, i, op, mask, site);
-        if (t->operation == &op && t->mask == mask) here |= 1u << i;
+        use(lane_thread(i));
+        for (int tile = 0; tile < (int)lanes[i].a; tile++)
+            for (int e = 0; e < 2; e++) {
+                int r = i / 4, c = 2 * (i % 4) + e;
+                if (transposed) std::swap(r, c);
+                const char *row = static_cast<const char *>(lanes[8 * tile + r].in);
+                race::read(row + 2 * c, 2, Access::plain, site);
+            }
     }
-    if (here != mask) {
-        current->operation = &op;
-        current->mask = mask;
-        wait_here(op.name, site);
-        return;
-    }
+    use(current);
+}
+
+static void finish_warp(const WarpOperation &op, uint32_t mask, Site site) {
     Lane lanes[32] = {};
     for (int i = 0; i < 32; i++)
         if (mask >> i & 1) lanes[i] = lane_thread(i)->lane;
     if (op.finish) op.finish(lanes, mask);
-    for (int i = 0; i < 32; i++) {
-        if (i == me || !(mask >> i & 1)) continue;
-        lane_thread(i)->operation = nullptr;
-        wake(lane_thread(i));
+    if (&op == &operation_sync) meet_warp(mask);
+    if (&op == &operation_load_matrix || &op == &operation_load_matrix_transposed)
+        note_load_matrix(lanes, &op == &operation_load_matrix_transposed, site);
+    for (int i = 0; i < 32; i++)
+        if ((mask >> i & 1) && lane_thread(i) != current) wake(lane_thread(i));
+}
+
+void warp(const WarpOperation &op, uint32_t mask, Lane lane, Site site) {
+    Warp &w = own_warp();
+    uint32_t me = 1u << (current->id.thread & 31);
+    if (!(mask & me)) fail(site, "%s: the lane is not in its mask %08x", op.name, mask);
+    current->lane = lane;
+    size_t at = find_gathering(w, op, mask, me, site);
+    w.gatherings[at].here |= me;
+    if (w.gatherings[at].here != mask) {
+        wait_here(op.name, site);
+        return;
     }
+    w.gatherings[at] = w.gatherings.back();
+    w.gatherings.pop_back();
+    finish_warp(op, mask, site);
 }
 
 /* ---- barriers ---- */
@@ -280,6 +345,7 @@ int barrier(int id, int threads, bool wait, bool vote, Site site) {
     b.threads = threads;
     b.site = site;
     b.votes += vote;
+    race::arrive(current->race, b.meeting);
     if (++b.arrived < threads) {
         if (!wait) return 0;
         b.waiting.push_back(current);
@@ -287,24 +353,29 @@ int barrier(int id, int threads, bool wait, bool vote, Site site) {
         return current->votes;
     }
     int votes = b.votes;
+    race::complete(b.meeting);
+    if (wait) race::leave_at_once(current->race, b.meeting);
     std::vector<Thread *> waiting;
     waiting.swap(b.waiting);
     b.arrived = b.votes = 0;
     for (Thread *t : waiting) {
         t->votes = votes;
+        race::leave_at_once(t->race, b.meeting);
         wake(t);
     }
     return votes;
 }
 
-void cluster_arrive(Site site) {
+void cluster_arrive(bool release, Site site) {
     Cluster *c = current->block->cluster;
     if (current->cluster_arrived) fail(site, "cluster_arrive twice without cluster_wait");
     current->cluster_arrived = true;
     current->cluster_phase = c->phase;
+    if (release) race::arrive(current->race, c->meeting);
     if (++c->arrived < running->shape.cluster * running->shape.threads) return;
     c->arrived = 0;
     c->phase++;
+    race::complete(c->meeting);
     std::vector<Thread *> waiting;
     waiting.swap(c->waiting);
     for (Thread *t : waiting) wake(t);
@@ -315,16 +386,32 @@ void cluster_wait(Site site) {
     Cluster *c = current->block->cluster;
     if (!current->cluster_arrived) fail(site, "cluster_wait without cluster_arrive");
     current->cluster_arrived = false;
-    if (c->phase != current->cluster_phase) return;
-    c->waiting.push_back(current);
-    wait_here("cluster_wait", site);
+    if (c->phase == current->cluster_phase) {
+        c->waiting.push_back(current);
+        wait_here("cluster_wait", site);
+    }
+    race::leave(current->race, c->meeting);
 }
 
 /* ---- shared memory ---- */
 
-void check_aligned(const void *p, uint32_t bytes, Site site) {
+static void check_aligned(const void *p, uint32_t bytes, Site site) {
     if ((uintptr_t)p % bytes) fail(site, "%p is not aligned to %u bytes", p, bytes);
 }
+
+void read(void *to, const void *from, uint32_t bytes, Access access, Site site) {
+    check_aligned(from, bytes, site);
+    race::read(from, bytes, access, site);
+    memcpy(to, from, bytes);
+}
+
+void write(void *to, const void *from, uint32_t bytes, Access access, Site site) {
+    check_aligned(to, bytes, site);
+    race::write(to, bytes, access, site);
+    memcpy(to, from, bytes);
+}
+
+void fence() { race::fence(current->race); }
 
 uint32_t shared_offset(const void *p, Site site) {
     const unsigned char *at = static_cast<const unsigned char *>(p);
@@ -381,7 +468,9 @@ void copy_async(uint32_t to, const void *from, uint32_t bytes, bool valid, Site 
     if (valid) {
         check_aligned(from, bytes, site);
         touch(from, bytes);
+        race::read(from, bytes, Access::plain, site);
     }
+    race::write(at, bytes, Access::plain, site);
     memset(at, 0xff, bytes);
     current->copies.push_back({at, from, bytes, current->groups, valid});
 }
@@ -414,10 +503,11 @@ static Phase read_phase(unsigned char *at, Site site) {
     return p;
 }
 
-static void write_phase(unsigned char *at, Phase p) {
+static void write_phase(unsigned char *at, Phase p, race::Meeting &meeting) {
     if (p.pending == 0 && p.bytes == 0) {
         p.parity ^= 1;
         p.pending = p.expected;
+        race::complete(meeting);
     }
     memcpy(at, &p, sizeof p);
     progress();
@@ -427,25 +517,33 @@ void mbarrier_init(uint32_t barrier, int arrivals, Site site) {
     if (arrivals <= 0 || arrivals >= 0xfffff) fail(site, "mbarrier_init with %d arrivals", arrivals);
     Phase p = {};
     p.pending = p.expected = (uint64_t)arrivals & 0xfffff;
-    memcpy(shared_at(barrier, 8, 8, site), &p, sizeof p);
+    write(shared_at(barrier, 8, 8, site), &p, 8, Access::plain, site);
 }
 
-static void mbarrier_change(unsigned char *at, int64_t bytes, int arrivals, Site site) {
-    Phase p = read_phase(at, site);
-    if (arrivals > (int)p.pending) fail(site, "mbarrier: more arrivals than it was made for");
-    if (p.bytes + bytes > (1 << 20) - 1) fail(site, "mbarrier: more than 2^20 - 1 bytes due");
-    p.bytes += bytes;
-    p.pending = (p.pending - (uint64_t)arrivals) & 0xfffff;
-    write_phase(at, p);
+static race::Meeting &meeting_of(uint32_t barrier, Site site) {
+    return shared_owner(barrier, site)->mbarriers[barrier & 0xffffffu];
 }
 
 void mbarrier_arrive(uint32_t barrier, uint32_t expect_bytes, int arrivals, Site site) {
-    mbarrier_change(shared_at(barrier, 8, 8, site), expect_bytes, arrivals, site);
+    unsigned char *at = shared_at(barrier, 8, 8, site);
+    race::read(at, 8, Access::relaxed, site);
+    Phase p = read_phase(at, site);
+    if (arrivals > (int)p.pending) fail(site, "mbarrier: more arrivals than it was made for");
+    if (p.bytes + expect_bytes > (1 << 20) - 1) fail(site, "mbarrier: over 2^20 - 1 bytes due");
+    p.bytes += expect_bytes;
+    p.pending = (p.pending - (uint64_t)arrivals) & 0xfffff;
+    race::Meeting &meeting = meeting_of(barrier, site);
+    race::arrive(current->race, meeting);
+    write_phase(at, p, meeting);
 }
 
 bool mbarrier_test(uint32_t barrier, uint32_t parity, Site site) {
     if (parity > 1) fail(site, "mbarrier: parity %u", parity);
-    return read_phase(shared_at(barrier, 8, 8, site), site).parity != parity;
+    unsigned char *at = shared_at(barrier, 8, 8, site);
+    race::read(at, 8, Access::relaxed, site);
+    if (read_phase(at, site).parity == parity) return false;
+    race::leave(current->race, meeting_of(barrier, site));
+    return true;
 }
 
 static void issue(Transfer transfer, uint32_t to, Site site) {
@@ -453,7 +551,8 @@ static void issue(Transfer transfer, uint32_t to, Site site) {
     if (shared_owner(transfer.barrier, site) != block)
         fail(site, "the mbarrier lies in another block than the destination");
     transfer.block = block;
-    transfer.site = site;
+    race::write(transfer.to, transfer.bytes, Access::plain, site);
+    transfer.known = race::publish(current->race);
     memset(transfer.to, 0xff, transfer.bytes);
     block->asynchronous++;
     running->transfers.push_back(transfer);
@@ -463,6 +562,7 @@ void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier, 
     if (bytes % 16) fail(site, "copy_bulk of %u bytes: not a multiple of 16", bytes);
     check_aligned(from, 16, site);
     touch(from, bytes);
+    race::read(from, bytes, Access::plain, site);
     Transfer t = {};
     t.to = shared_at(to, bytes, 16, site);
     t.from = from;
@@ -493,10 +593,15 @@ static void land_one() {
     Phase p;
     memcpy(&p, at, sizeof p);
     p.bytes -= t.bytes;
-    write_phase(at, p);
+    race::Meeting &meeting = t.block->mbarriers[t.barrier & 0xffffffu];
+    race::absorb(meeting, t.known);
+    write_phase(at, p, meeting);
 }
 
-void dependency_wait() { current->block->waited_dependency = true; }
+void dependency_wait() {
+    current->block->waited_dependency = true;
+    race::dependency(current->race);
+}
 
 /* ---- running ---- */
 
@@ -514,10 +619,11 @@ Bound::Bound(const void *kernel, const char *name, int threads) {
 
 static void end_thread() {
     Block *block = current->block;
+    Site site = current->site.file ? current->site : Site{"its start", 0};
+    end_lane(site);
     current->ended = true;
     running->idle_polls = 0;
     if (--block->live) return;
-    Site site = current->site.file ? current->site : Site{"kernel", 0};
     if (running->shape.dependent && !block->waited_dependency)
         fail(site, "the block ended without grid_dependency_wait");
     if (block->asynchronous) fail(site, "the block ended while copies into it are under way");
@@ -541,6 +647,13 @@ static std::unique_ptr<Block> new_block(Cluster *cluster, uint32_t x, uint32_t y
     if (posix_memalign(&memory, 128, s.shared_bytes ? s.shared_bytes : 1)) abort();
     block->shared = static_cast<unsigned char *>(memory);
     memset(block->shared, 0xff, s.shared_bytes);
+    race::forget(block->shared, s.shared_bytes);
+    uint32_t number = (z * s.grid.y + y) * s.grid.x + x;
+    race::Known known = race::initial_knowledge(number);
+    for (uint32_t i = 0; i < s.threads; i += 32) {
+        uint32_t lanes = s.threads - i < 32 ? (1u << (s.threads - i)) - 1 : ~0u;
+        block->warps.push_back({lanes, 0, {}});
+    }
     for (uint32_t i = 0; i < s.threads; i++) {
         auto t = std::make_unique<Thread>();
         t->id = {(int)i, (int)s.threads, {(int)x, (int)y, (int)z},
@@ -548,6 +661,7 @@ static std::unique_ptr<Block> new_block(Cluster *cluster, uint32_t x, uint32_t y
                  rank, (int)s.cluster, block->shared, s.shared_bytes};
         t->block = block.get();
         fibre_create(&t->fibre, thread_main, t.get());
+        race::start_thread(t->race, number, i, known, t->fibre.stack);
         running->ready.push_back(t.get());
         block->threads.push_back(std::move(t));
     }
@@ -575,6 +689,7 @@ static bool cluster_ended(const Cluster &c) {
 static void free_cluster(Cluster &c, bool clean) {
     for (const auto &b : c.blocks) {
         for (const auto &t : b->threads) fibre_destroy(&t->fibre, clean);
+        race::forget(b->shared, running->shape.shared_bytes);
         free(b->shared);
     }
 }
@@ -603,6 +718,7 @@ static void run_thread(size_t index) {
     running->ready.pop_back();
     current = t;
     self = &t->id;
+    use(t);
     fibre_enter(&t->fibre, &scheduler);
 }
 
@@ -671,7 +787,9 @@ std::string run(const Shape &shape, const void *kernel, Invoke invoke, const voi
     std::string bad = check_shape(l);
     if (!bad.empty()) return "kernel " + l.name + ": " + bad;
     running = &l;
+    race::start_launch(shape.threads, shape.dependent != 0, shape.dependent == 2);
     run_grid(l);
+    race::end_launch();
     running = nullptr;
     current = nullptr;
     self = nullptr;

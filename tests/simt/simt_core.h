@@ -25,7 +25,8 @@ struct Shape {
     uint32_t cluster = 1;      /* blocks of a cluster, along x */
     uint32_t threads = 32;     /* of a block */
     uint32_t shared_bytes = 0; /* dynamic, of a block */
-    bool dependent = false;    /* every block has to call grid_dependency_wait */
+    int dependent = 0;         /* 1: every block has to call grid_dependency_wait; 2: and the
+                                * launch before this one is the kernel it depends on */
     uint32_t resident = 0;     /* clusters that run at once; 0: the seed chooses, ~0u: all */
 };
 
@@ -93,6 +94,12 @@ extern const WarpOperation operation_sync, operation_shuffle, operation_shuffle_
 /* A barrier of `threads` threads; 0 is the block's own. Returns how many voted. */
 int barrier(int id, int threads, bool wait, bool vote, Site site);
 
+/* Memory, as a wrapper reads or writes it; aligned to its size. */
+enum class Access { plain, constant, relaxed, acquire, release };
+void read(void *to, const void *from, uint32_t bytes, Access access, Site site);
+void write(void *to, const void *from, uint32_t bytes, Access access, Site site);
+void fence();
+
 /* Lets others run: a poll that found nothing says so, progress is any visible effect. */
 void poll(const char *what, Site site);
 void interleave();
@@ -107,7 +114,7 @@ void copy_async(uint32_t to, const void *from, uint32_t bytes, bool valid, Site 
 void copy_async_commit();
 void copy_async_wait(int pending);
 
-void cluster_arrive(Site site);
+void cluster_arrive(bool release, Site site);
 void cluster_wait(Site site);
 
 void mbarrier_init(uint32_t barrier, int arrivals, Site site);
@@ -117,7 +124,6 @@ void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier, 
 void store_async(uint32_t to, const void *value, uint32_t bytes, uint32_t barrier, Site site);
 
 void dependency_wait();
-void check_aligned(const void *p, uint32_t bytes, Site site);
 
 float f16_to_f32(uint16_t bits);
 uint16_t f32_to_f16(double x);

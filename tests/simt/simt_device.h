@@ -128,11 +128,14 @@ SIMT_REDUX(redux_and, and, uint32_t)
 /* ---- atomics ---- */
 
 /* Threads are fibres of one host thread: what does not yield is atomic. */
-template <class T, class F> CAIRN_INLINE T simt_atomic(T *p, F change, simt::Site site) {
-    simt::check_aligned(p, sizeof(T), site);
+template <class T, class F>
+CAIRN_INLINE T simt_atomic(T *p, F change, simt::Site site, simt::Access load = simt::Access::relaxed,
+                           simt::Access store = simt::Access::relaxed) {
+    T old;
     simt::interleave();
-    T old = *p;
-    *p = change(old);
+    simt::read(&old, p, sizeof old, load, site);
+    T now = change(old);
+    simt::write(p, &now, sizeof now, store, site);
     simt::progress();
     return old;
 }
@@ -171,58 +174,70 @@ template <class T> CAIRN_INLINE T atomic_cas(T *p, T expected, T v, SIMT_SITE) {
 /* ---- ordering between blocks ---- */
 
 CAIRN_INLINE uint32_t atomic_add_acq_rel(uint32_t *p, uint32_t v, SIMT_SITE) {
-    return atomic_add(p, v, site);
+    return simt_atomic(p, [v](uint32_t old) { return old + v; }, site, simt::Access::acquire,
+                       simt::Access::release);
 }
-CAIRN_INLINE void reduce_add_release(uint32_t *p, uint32_t v, SIMT_SITE) { atomic_add(p, v, site); }
+CAIRN_INLINE void reduce_add_release(uint32_t *p, uint32_t v, SIMT_SITE) {
+    simt_atomic(p, [v](uint32_t old) { return old + v; }, site, simt::Access::relaxed,
+                simt::Access::release);
+}
 CAIRN_INLINE uint32_t atomic_cas_acq_rel(uint32_t *p, uint32_t expected, uint32_t v, SIMT_SITE) {
-    return atomic_cas(p, expected, v, site);
+    uint32_t old = simt_atomic(p, [=](uint32_t now) { return now == expected ? v : now; }, site,
+                               simt::Access::acquire, simt::Access::release);
+    if (old != expected) simt::poll("atomic_cas", site);
+    return old;
+}
+
+template <class T> CAIRN_INLINE T simt_read(const T *p, simt::Access access, simt::Site site) {
+    T v;
+    simt::read(&v, p, sizeof v, access, site);
+    return v;
 }
 CAIRN_INLINE uint32_t load_acquire(const uint32_t *p, SIMT_SITE) {
-    simt::check_aligned(p, 4, site);
     simt::poll("load_acquire", site);
-    return *p;
+    return simt_read(p, simt::Access::acquire, site);
 }
 CAIRN_INLINE void store_release(uint32_t *p, uint32_t v, SIMT_SITE) {
-    simt_atomic(p, [v](uint32_t) { return v; }, site);
-}
-CAIRN_INLINE uint32_t load_relaxed(const uint32_t *p, SIMT_SITE) {
-    simt::check_aligned(p, 4, site);
-    simt::poll("load_relaxed", site);
-    return *p;
-}
-CAIRN_INLINE void store_relaxed(uint32_t *p, uint32_t v, SIMT_SITE) { store_release(p, v, site); }
-template <class T> CAIRN_INLINE T load_volatile(const T *p, SIMT_SITE) {
-    simt::check_aligned(p, sizeof(T), site);
-    simt::poll("load_volatile", site);
-    return *p;
-}
-template <class T> CAIRN_INLINE void store_volatile(T *p, T v, SIMT_SITE) {
-    simt::check_aligned(p, sizeof(T), site);
-    *p = v;
+    simt::write(p, &v, sizeof v, simt::Access::release, site);
     simt::progress();
 }
-CAIRN_INLINE void fence_block() {}
-CAIRN_INLINE void fence_gpu() {}
+CAIRN_INLINE uint32_t load_relaxed(const uint32_t *p, SIMT_SITE) {
+    simt::poll("load_relaxed", site);
+    return simt_read(p, simt::Access::relaxed, site);
+}
+CAIRN_INLINE void store_relaxed(uint32_t *p, uint32_t v, SIMT_SITE) {
+    simt::write(p, &v, sizeof v, simt::Access::relaxed, site);
+    simt::progress();
+}
+template <class T> CAIRN_INLINE T load_volatile(const T *p, SIMT_SITE) {
+    simt::poll("load_volatile", site);
+    return simt_read(p, simt::Access::relaxed, site);
+}
+template <class T> CAIRN_INLINE void store_volatile(T *p, T v, SIMT_SITE) {
+    simt::write(p, &v, sizeof v, simt::Access::relaxed, site);
+    simt::progress();
+}
+CAIRN_INLINE void fence_block() { simt::fence(); }
+CAIRN_INLINE void fence_gpu() { simt::fence(); }
 
 /* ---- global memory ---- */
 
-#define SIMT_LOAD(name)                                                                   \
+#define SIMT_LOAD(name, access)                                                           \
     template <class T> CAIRN_INLINE T name(const T *p, SIMT_SITE) {                       \
         constexpr int bytes = (int)sizeof(T);                                             \
         static_assert(bytes == 2 || bytes == 4 || bytes == 8 || bytes == 16, "load: size"); \
-        simt::check_aligned(p, bytes, site);                                              \
-        return *p;                                                                        \
+        return simt_read(p, simt::Access::access, site);                                  \
     }
-SIMT_LOAD(load_constant)
-SIMT_LOAD(load_once)
-SIMT_LOAD(load_constant_early)
-SIMT_LOAD(load_once_early)
+SIMT_LOAD(load_constant, constant)
+SIMT_LOAD(load_once, constant)
+SIMT_LOAD(load_constant_early, constant)
+SIMT_LOAD(load_once_early, constant)
+SIMT_LOAD(load_early, plain)
 #undef SIMT_LOAD
 
 template <class T> CAIRN_INLINE void store_once(T *p, T v, SIMT_SITE) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "store_once: size");
-    simt::check_aligned(p, sizeof(T), site);
-    *p = v;
+    simt::write(p, &v, sizeof v, simt::Access::plain, site);
 }
 CAIRN_INLINE void prefetch_l2(const void *) {}
 
@@ -383,11 +398,11 @@ template <int pending> CAIRN_INLINE void copy_async_wait() { simt::copy_async_wa
 
 CAIRN_INLINE int cluster_rank() { return simt::self->rank; }
 CAIRN_INLINE int cluster_size() { return simt::self->cluster_size; }
-CAIRN_INLINE void cluster_arrive(SIMT_SITE) { simt::cluster_arrive(site); }
-CAIRN_INLINE void cluster_arrive_relaxed(SIMT_SITE) { simt::cluster_arrive(site); }
+CAIRN_INLINE void cluster_arrive(SIMT_SITE) { simt::cluster_arrive(true, site); }
+CAIRN_INLINE void cluster_arrive_relaxed(SIMT_SITE) { simt::cluster_arrive(false, site); }
 CAIRN_INLINE void cluster_wait(SIMT_SITE) { simt::cluster_wait(site); }
 CAIRN_INLINE void cluster_sync(SIMT_SITE) {
-    simt::cluster_arrive(site);
+    simt::cluster_arrive(true, site);
     simt::cluster_wait(site);
 }
 CAIRN_INLINE shared_addr remote(shared_addr here, int rank, SIMT_SITE) {
@@ -396,12 +411,14 @@ CAIRN_INLINE shared_addr remote(shared_addr here, int rank, SIMT_SITE) {
 template <class T> CAIRN_INLINE T remote_load(shared_addr from, SIMT_SITE) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "remote_load: size");
     T v;
-    memcpy(&v, simt::shared_at(from.at, sizeof v, sizeof v, site), sizeof v);
+    simt::read(&v, simt::shared_at(from.at, sizeof v, sizeof v, site), sizeof v,
+               simt::Access::plain, site);
     return v;
 }
 template <class T> CAIRN_INLINE void remote_store(shared_addr to, T v, SIMT_SITE) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "remote_store: size");
-    memcpy(simt::shared_at(to.at, sizeof v, sizeof v, site), &v, sizeof v);
+    simt::write(simt::shared_at(to.at, sizeof v, sizeof v, site), &v, sizeof v,
+                simt::Access::plain, site);
     simt::progress();
 }
 CAIRN_INLINE uint32_t remote_atomic_add(shared_addr to, uint32_t v, SIMT_SITE) {

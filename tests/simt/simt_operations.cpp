@@ -188,10 +188,19 @@ static double round_to(double x, int bits, int lowest) {
     return ldexp(nearbyint(ldexp(x, -spacing)), spacing);
 }
 
+/* The NaN that conversions give. */
+static float nan_f32() {
+    const uint32_t bits = 0x7fffffff;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 float f16_to_f32(uint16_t bits) {
     int exponent = bits >> 10 & 31, mantissa = bits & 1023;
     double x = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
-    if (exponent == 31) x = mantissa ? (double)NAN : HUGE_VAL;
+    if (exponent == 31 && mantissa) return nan_f32();
+    if (exponent == 31) x = HUGE_VAL;
     return (float)(bits & 0x8000 ? -x : x);
 }
 
@@ -218,7 +227,7 @@ uint16_t f32_to_bf16(double x) {
 float e4m3_to_f32(uint8_t bits) {
     int exponent = bits >> 3 & 15, mantissa = bits & 7;
     double x = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
-    if ((bits & 0x7f) == 0x7f) x = (double)NAN;
+    if ((bits & 0x7f) == 0x7f) return nan_f32();
     return (float)(bits & 0x80 ? -x : x);
 }
 
