@@ -131,8 +131,8 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     memset(&want, 0, sizeof want);
     want.source = "attention.cu";
     want.entry = "attend";
-    want.constants[0].name = "CAIRN_HEAD_DIM", want.constants[0].value = p->at.head_dim;
-    want.constants[1].name = "CAIRN_PAGE_SIZE", want.constants[1].value = size;
+    want.constants[0].name = "HEAD_DIM", want.constants[0].value = p->at.head_dim;
+    want.constants[1].name = "PAGE_SIZE", want.constants[1].value = size;
     want.constant_count = 2;
     dims.grid[0] = (unsigned)splits;
     dims.grid[1] = (unsigned)units;

@@ -13,7 +13,7 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
         dims.shared_bytes = (unsigned)p->sort_size * 8;
     want.source = "topk.cu";
     want.entry = "topk_block";
-    want.constants[0].name = "CAIRN_SCORE_TYPE";
+    want.constants[0].name = "SCORE_TYPE";
     want.constants[0].value = (int64_t)type;
     want.constant_count = 1;
     p->error = ops_error_word(&rt->device);
