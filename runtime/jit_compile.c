@@ -2,8 +2,8 @@
  *
  * - NVRTC registers destructors of its own during its first compile; a compile on another thread
  *   while the process exits then crashes. So the first compile is a tiny one, and jit_at_exit,
- *   which cancels and joins, is registered after it (and during it, whenever NVRTC asks whether to
- *   go on), to run before those destructors.
+ *   which cancels and joins, is registered after it, to run before those destructors. For an exit
+ *   in the middle of that one, jit_begin has the main thread run jit_at_exit before all handlers.
  * - It folds constants in the rounding mode of the calling thread: set to the default here.
  * - It aborts the process when memory runs out, so it is not opened when little is free.
  * - A failure with no error line of the template is the environment's (memory, builtins): it is
@@ -13,21 +13,13 @@
 
 static void jit_at_exit(void);
 
-static void jit_register_exit(void) { atexit(jit_at_exit); }
-
 /* ---- opening --------------------------------------------------------------------------------- */
 
-typedef struct jit_flow { jit *jit_of; int registrations; bool priming; } jit_flow;
-
-/* NVRTC asks between its stages. */
+/* NVRTC asks between its stages whether to go on. */
 static int jit_on_flow(void *payload, void *reserved) {
-    jit_flow *flow = (jit_flow *)payload;
+    jit *j = (jit *)payload;
     (void)reserved;
-    if (flow->priming) {
-        if (flow->registrations++ < 64) jit_register_exit();
-        return 0;
-    }
-    return os_atomic_load(&flow->jit_of->cancel) != 0;
+    return os_atomic_load(&j->cancel) != 0;
 }
 
 static void jit_free_headers(jit *j, base *b) {
@@ -73,43 +65,40 @@ static cairn_status jit_read_archs(jit *j, base *b) {
 }
 
 /* What it gives does not matter: builtins that are missing show at the first true compile. */
-static void jit_prime(jit *j) {
+static void jit_prime(const jit *j) {
     const drv *d = j->options.driver;
     nvrtcProgram program = NULL;
-    jit_flow flow;
-    flow.jit_of = j;
-    flow.registrations = 0;
-    flow.priming = true;
-    jit_register_exit();
     if (d->nvrtcCreateProgram(&program, "extern \"C\" __global__ void prime() {}\n", "prime.cu", 0,
-                              NULL, NULL) == NVRTC_SUCCESS) {
-        d->nvrtcSetFlowCallback(program, jit_on_flow, &flow);
-        d->nvrtcCompileProgram(program, 0, NULL);
-        d->nvrtcDestroyProgram(&program);
-    }
-    jit_register_exit();
+                              NULL, NULL)) return;
+    d->nvrtcCompileProgram(program, 0, NULL);
+    d->nvrtcDestroyProgram(&program);
+}
+
+static cairn_status jit_load_nvrtc(jit *j, base *b) {
+    drv *d = j->options.driver;
+    cairn_status status = drv_open_nvrtc(b, j->options.nvrtc_path, d);
+    if (!status) status = jit_read_archs(j, b);
+    if (!status) status = jit_join_headers(j, b);
+    if (!status) jit_prime(j);
+    if (!status)
+        snprintf(j->compiler, sizeof j->compiler, "NVRTC %d.%d, library of %lld",
+                 d->nvrtc_version / 1000, d->nvrtc_version % 1000 / 10,
+                 (long long)os_mtime(d->nvrtc_path));
+    return status;
 }
 
 static cairn_status jit_open_nvrtc_now(jit *j, base *b) {
-    drv *d = j->options.driver;
     cairn_status status;
     int64_t start = os_now_us(), memory = os_memory_bytes();
     if (memory < JIT_LEAST_MEMORY)
         return base_fail(b, CAIRN_OUT_OF_MEMORY, "NVRTC aborts the program when memory runs out: "
                          "%lld MiB are free, it needs %lld", (long long)memory >> 20,
                          (long long)JIT_LEAST_MEMORY >> 20);
-    jit_register_exit();
     jit_free_headers(j, b);
-    status = drv_open_nvrtc(b, j->options.nvrtc_path, d);
-    if (!status) status = jit_read_archs(j, b);
-    if (!status) status = jit_join_headers(j, b);
-    if (status) return status;
-    snprintf(j->compiler, sizeof j->compiler, "NVRTC %d.%d, library of %lld",
-             d->nvrtc_version / 1000, d->nvrtc_version % 1000 / 10,
-             (long long)os_mtime(d->nvrtc_path));
-    jit_prime(j);
+    status = jit_load_nvrtc(j, b);
+    atexit(jit_at_exit);
     j->nvrtc_open_us = os_now_us() - start;
-    return CAIRN_OK;
+    return status;
 }
 
 /* Once for all workers; a failure stands until the next batch. */
@@ -245,14 +234,10 @@ static nvrtcResult jit_run_compiler(jit *j, nvrtcProgram program, const char *ar
     const drv *d = j->options.driver;
     const char *wished[JIT_MAX_FLAGS], *flags[JIT_MAX_FLAGS + 1];
     int i, count = jit_flags(j, wished), n = 0;
-    jit_flow flow;
-    flow.jit_of = j;
-    flow.registrations = 0;
-    flow.priming = false;
     for (i = 0; i < count; i++)
         if (jit_flag_is_supported(j, wished[i])) flags[n++] = wished[i];
     flags[n++] = arch_option;
-    d->nvrtcSetFlowCallback(program, jit_on_flow, &flow);
+    d->nvrtcSetFlowCallback(program, jit_on_flow, j);
     return d->nvrtcCompileProgram(program, n, flags);
 }
 

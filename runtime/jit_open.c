@@ -95,6 +95,8 @@ static cairn_status jit_begin(jit *j, const jit_request *requests, int count) {
     cairn_status status = CAIRN_OK;
     jit_program *p;
     int i;
+    if (!os_atomic_load(&jit_exit_registered) && os_before_exit(jit_at_exit))
+        os_atomic_store(&jit_exit_registered, 1);
     if (os_atomic_load(&j->cancel) || !jit_is_working(j)) jit_new_batch(j);
     for (i = 0; i < count && !status; i++) status = jit_program_of(j, &requests[i], &p);
     if (status) return status;

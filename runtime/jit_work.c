@@ -5,7 +5,7 @@
 
 static os_mutex jit_exit_lock = OS_MUTEX_INITIAL; /* of the two below */
 static jit *jit_alive;
-static os_atomic jit_exiting;
+static os_atomic jit_exiting, jit_exit_registered;
 
 /* ---- workers --------------------------------------------------------------------------------- */
 
@@ -178,7 +178,7 @@ static void jit_stop(jit *j) {
 }
 
 static void jit_at_exit(void) {
-    jit *j;
+    jit *j; /* runs once or more */
     os_atomic_store(&jit_exiting, 1);
     os_mutex_lock(&jit_exit_lock);
     for (j = jit_alive; j; j = j->next_open) jit_stop(j);

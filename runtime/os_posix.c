@@ -9,6 +9,9 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 
 #define OS_SEPARATOR '/'
 
@@ -245,6 +248,31 @@ BASE_UNUSED static bool os_executable_path(char *path, size_t path_bytes) {
     if (size <= 0 || (size_t)size >= path_bytes - 1) return false;
     path[size] = '\0';
     return true;
+}
+
+static void os_posix_before_exit(void *context) {
+    void (*run)(void);
+    memcpy(&run, context, sizeof run);
+    run();
+}
+
+/* Has `run` called when the process exits by exit() on the main thread, or by its return from main,
+ * before every atexit handler, whenever those were registered. glibc runs the destructors of that
+ * thread's variables first; elsewhere, and on other threads, this returns false. Once a program. */
+BASE_UNUSED static bool os_before_exit(void (*run)(void)) {
+#ifdef __linux__
+    static void (*kept)(void);
+    int (*add)(void (*)(void *), void *, void *);
+    void *address = dlsym(RTLD_DEFAULT, "__cxa_thread_atexit_impl");
+    if (!address || syscall(SYS_gettid) != getpid()) return false;
+    kept = run;
+    memcpy(&add, &address, sizeof add);
+    return add(os_posix_before_exit, (void *)&kept, (void *)&kept) == 0;
+#else
+    (void)run;
+    (void)os_posix_before_exit;
+    return false;
+#endif
 }
 
 static os_call_table os_calls = {

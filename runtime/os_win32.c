@@ -311,6 +311,9 @@ BASE_UNUSED static bool os_executable_path(char *path, size_t path_bytes) {
     return size > 0 && size < OS_PATH_BYTES && os_win32_narrow(wide, path, path_bytes);
 }
 
+/* Threads are gone before libraries are torn down here: nothing to do. */
+BASE_UNUSED static bool os_before_exit(void (*run)(void)) { (void)run; return false; }
+
 static os_call_table os_calls = {
     os_win32_open, os_win32_read, os_win32_write, os_win32_sync, os_win32_close, os_win32_info,
     os_win32_file_info, os_win32_rename, os_win32_remove, os_win32_make_directory, os_win32_touch,
