@@ -854,12 +854,14 @@ static const char *const kernels_device_cuh[] = {
     "\n"
     "/* Data that no one writes while the kernel runs. load_once: also never read again, so that it\n"
     " * passes the caches by. The _early ones are issued where they stand: the compiler may neither drop\n"
-    " * nor move them past a barrier or grid_dependency_wait, so that the wait hides their latency. */\n",
+    " * nor move them past a barrier or grid_dependency_wait, so that the wait hides their latency;\n",
+    " * load_early is for data that others may write, beside what it reads (past KV, say). */\n"
     "CAIRN_LOAD(load_constant, asm, \"\", \".nc\", \"\")\n"
     "CAIRN_LOAD(load_once, asm, CAIRN_EVICT_FIRST, \".nc.L1::no_allocate.L2::cache_hint\", \", once\")\n"
     "CAIRN_LOAD(load_constant_early, asm volatile, \"\", \".nc\", \"\")\n"
     "CAIRN_LOAD(load_once_early, asm volatile, CAIRN_EVICT_FIRST,\n"
     "           \".nc.L1::no_allocate.L2::cache_hint\", \", once\")\n"
+    "CAIRN_LOAD(load_early, asm volatile, \"\", \"\", \"\")\n"
     "#undef CAIRN_LOAD\n"
     "#undef CAIRN_EVICT_FIRST\n"
     "\n"
@@ -933,8 +935,8 @@ static const char *const kernels_device_cuh[] = {
     "#undef CAIRN_MATH\n"
     "\n"
     "/* Exactly rounded. */\n"
-    "CAIRN_INLINE float fma_f32(float a, float b, float c) { return __fmaf_rn(a, b, c); }\n"
-    "CAIRN_INLINE float add_f32(float a, float b) { return __fadd_rn(a, b); } /* never contracted */\n",
+    "CAIRN_INLINE float fma_f32(float a, float b, float c) { return __fmaf_rn(a, b, c); }\n",
+    "CAIRN_INLINE float add_f32(float a, float b) { return __fadd_rn(a, b); } /* never contracted */\n"
     "CAIRN_INLINE float mul_f32(float a, float b) { return __fmul_rn(a, b); }\n"
     "CAIRN_INLINE float sqrt_f32(float x) { return __fsqrt_rn(x); }\n"
     "CAIRN_INLINE double floor_f64(double x) { return floor(x); }\n"
@@ -1027,7 +1029,8 @@ static const char *const kernels_device_async_cuh[] = {
     "    asm volatile(\"griddepcontrol.wait;\" ::: \"memory\");\n"
     "#endif\n"
     "}\n"
-    "/* From here on (once all blocks have come here or ended) the next kernel may start. */\n"
+    "/* From here on (once all blocks have come here or ended) the next kernel may start. A block that\n"
+    " * comes here before its own wait lets that one start before the kernel before this one has ended. */\n"
     "CAIRN_INLINE void grid_launch_dependents() {\n"
     "#if CAIRN_ARCH >= 900\n"
     "    asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\");\n"
@@ -1101,8 +1104,8 @@ static const char *const kernels_device_async_cuh[] = {
     "    return shared_addr(there);\n"
     "}\n"
     "\n"
-    "template <class T> CAIRN_INLINE T remote_load(shared_addr from) {\n"
-    "    static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, \"remote_load: size\");\n",
+    "template <class T> CAIRN_INLINE T remote_load(shared_addr from) {\n",
+    "    static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, \"remote_load: size\");\n"
     "    if constexpr (sizeof(T) == 16) {\n"
     "        u32x4 v;\n"
     "        asm volatile(\"ld.shared::cluster.v4.u32 {%0,%1,%2,%3}, [%4];\"\n"
@@ -1184,8 +1187,8 @@ static const char *const kernels_device_async_cuh[] = {
     "CAIRN_INLINE void mbarrier_arrive(shared_addr barrier) {\n"
     "    asm volatile(\"{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }\"\n"
     "                 ::\"r\"(barrier.at) : \"memory\");\n"
-    "}\n"
-    "/* Arrives once and lets the current phase wait for that many more bytes. */\n",
+    "}\n",
+    "/* Arrives once and lets the current phase wait for that many more bytes. */\n"
     "CAIRN_INLINE void mbarrier_arrive_expect(shared_addr barrier, uint32_t bytes) {\n"
     "    asm volatile(\"{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }\"\n"
     "                 ::\"r\"(barrier.at), \"r\"(bytes) : \"memory\");\n"
@@ -1834,8 +1837,8 @@ static const kernels_file kernels_files[] = {
     {"abi.h", kernels_abi_h, 5026},
     {"attention.cu", kernels_attention_cu, 13274},
     {"common.cuh", kernels_common_cuh, 8171},
-    {"device.cuh", kernels_device_cuh, 18717},
-    {"device_async.cuh", kernels_device_async_cuh, 11181},
+    {"device.cuh", kernels_device_cuh, 18852},
+    {"device_async.cuh", kernels_device_async_cuh, 11293},
     {"device_mma.cuh", kernels_device_mma_cuh, 3437},
     {"embed.cu", kernels_embed_cu, 1902},
     {"kv.cu", kernels_kv_cu, 2739},
