@@ -1,0 +1,154 @@
+/* pages, drafter: the pool against a naive one under random use; the index of the drafter against
+ * a search of the whole sequence, also after cuts. */
+#define CAIRN_ROOMS_ONLY
+#include "../runtime.c"
+#include "tap.h"
+
+static uint64_t random_state;
+static uint32_t rnd(uint32_t below) {
+    random_state = random_state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(random_state >> 33) % below;
+}
+
+/* ---- pool ---------------------------------------------------------------------------------------- */
+
+static bool pool_step(base *b, page_pool *p, bool *held, int pages) {
+    int32_t ids[64];
+    int count = (int)rnd(12), have = 0, free_pages = 0;
+    for (int i = 0; i < pages; i++) free_pages += !held[i];
+    if (free_pages != p->free_count) return false;
+    if (rnd(2)) {
+        bool taken = pages_take(p, count, ids);
+        if (taken != (count <= free_pages)) return false;
+        for (int i = 0; taken && i < count; i++) {
+            if (ids[i] < 0 || ids[i] >= pages || held[ids[i]]) return false;
+            held[ids[i]] = true;
+        }
+        return true;
+    }
+    for (int i = 0; i < pages && have < count; i++)
+        if (held[i] && rnd(2)) ids[have++] = i;
+    if (rnd(8) == 0) { /* a mistake: free, out of range, or twice; nothing may change */
+        int kind = (int)rnd(3), bad = kind == 0 ? pages : kind == 1 ? -1 : have ? ids[0] : pages;
+        ids[have] = bad;
+        return pages_give(b, p, ids, have + 1) == CAIRN_INVALID_ARGUMENT &&
+               p->free_count == free_pages;
+    }
+    for (int i = 0; i < have; i++) held[ids[i]] = false;
+    return pages_give(b, p, ids, have) == CAIRN_OK;
+}
+
+static void test_pool(base *b) {
+    static const int sizes[] = {1, 3, 17, 50};
+    for (size_t k = 0; k < BASE_COUNT(sizes); k++) {
+        bool held[64] = {false};
+        page_pool p;
+        int good = 0;
+        pages_open(b, sizes[k], &p);
+        for (int i = 0; i < 20000; i++) good += pool_step(b, &p, held, sizes[k]);
+        tap_ok(good == 20000, "%d pages: %d of 20000 random operations as the naive pool", sizes[k],
+               good);
+        pages_close(b, &p);
+    }
+}
+
+/* ---- drafter ------------------------------------------------------------------------------------- */
+
+/* The longest earlier occurrence of the suffix, up to DRAFTER_REACH, by looking everywhere. */
+static int naive_longest(const int32_t *tokens, int count) {
+    int best = 0;
+    for (int end = 0; end < count - 1; end++) {
+        int n = 0;
+        while (n < DRAFTER_REACH && n <= end && tokens[end - n] == tokens[count - 1 - n]) n++;
+        if (n > best) best = n;
+    }
+    return best;
+}
+
+static bool check_find(const drafter *d, const int32_t *tokens, int count, int alphabet) {
+    int match, from = drafter_find(d, tokens, count, &match), longest = naive_longest(tokens, count);
+    if (from < 0) return longest == 0;
+    for (int i = 0; i < match; i++)
+        if (tokens[from - i] != tokens[count - 1 - i]) return false;
+    /* with few repeats nothing longer is overlooked */
+    return from < count - 1 && match >= 1 && (alphabet < 50 || match == longest);
+}
+
+static void test_drafter(base *b) {
+    enum { CAPACITY = 600 };
+    int good = 0, runs = 300;
+    for (int run = 0; run < runs; run++) {
+        int32_t tokens[CAPACITY + DRAFTER_MOST], out[DRAFTER_MOST];
+        int alphabet = run % 2 ? 60 : 4, count = 0;
+        bool fine = true;
+        drafter d;
+        drafter_open(b, CAPACITY, &d);
+        while (count < CAPACITY && fine) {
+            int from = count > 20 ? (int)rnd((uint32_t)count - 10) : 0;
+            if (rnd(8) == 0 && count > 30) {
+                count -= (int)rnd(20);
+                drafter_truncate(&d, tokens, count);
+            }
+            for (int i = (int)rnd(12); i >= 0 && count < CAPACITY; i--, count++)
+                tokens[count] = rnd(3) && count > 20 ? tokens[from++]
+                                                     : (int32_t)rnd((uint32_t)alphabet);
+            drafter_index(&d, tokens, count - 1);
+            fine = count < 2 || check_find(&d, tokens, count, alphabet);
+            drafter_propose(&d, tokens, count, 4, 0.1f, out);
+        }
+        good += fine;
+        drafter_close(b, &d);
+    }
+    tap_ok(good == runs, "%d of %d random sequences, grown and cut: matches as by full search", good,
+           runs);
+}
+
+/* A text that the model copies exactly: tokens per step with d drafts. */
+static double copied(base *b, int source, int d_length, float row_cost) {
+    enum { MOST = 2000 };
+    int32_t tokens[MOST + DRAFTER_MOST];
+    int count = source, end = 2 * source, forwards = 0;
+    drafter d;
+    drafter_open(b, MOST, &d);
+    for (int i = 0; i < source; i++) tokens[i] = tokens[source + i] = (int32_t)rnd(5000);
+    count = source + 1;
+    while (count < end) {
+        int32_t out[DRAFTER_MOST];
+        int n = drafter_propose(&d, tokens, count, d_length, row_cost, out), good = 0;
+        while (good < n && count + good < end && out[good] == tokens[count + good]) good++;
+        if (n) drafter_learn(&d, n, good);
+        count += good + 1;
+        forwards++;
+    }
+    drafter_close(b, &d);
+    return (double)(source - 1) / forwards;
+}
+
+static void test_copying(base *b) {
+    int32_t loop[40], out[DRAFTER_MOST];
+    drafter d;
+    double four = copied(b, 500, 4, 0.1f), ten = copied(b, 500, 10, 0.1f);
+    tap_ok(four > 4.7 && ten > 9.0, "a copied text: %.2f tokens a step with 4 drafts, %.2f with 10",
+           four, ten);
+    drafter_open(b, 64, &d);
+    for (int i = 0; i < 40; i++) loop[i] = i % 3;
+    tap_ok(drafter_propose(&d, loop, 40, 10, 0.05f, out) == 10 && out[0] == 1 && out[9] == 1 &&
+           out[4] == 2, "a loop is followed past the end of the sequence");
+    for (int i = 0; i < 400; i++) drafter_learn(&d, 4, 0);
+    tap_ok(drafter_propose(&d, loop, 40, 10, 0.3f, out) == 0, "after many refusals nothing is drafted");
+    for (int i = 0; i < 2000 && !drafter_propose(&d, loop, 40, 10, 0.3f, out); i++) {}
+    tap_ok(drafter_propose(&d, loop, 40, 10, 0.3f, out) > 0, "but some day again");
+    drafter_close(b, &d);
+}
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)os_now_us();
+    base b;
+    random_state = seed;
+    tap_note("seed %llu", (unsigned long long)seed);
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    test_pool(&b);
+    test_drafter(&b);
+    test_copying(&b);
+    return tap_done();
+}
