@@ -3,8 +3,11 @@
  * The longest suffix of the sequence that occurred before is looked up, and what followed it then
  * is proposed now; past the end the proposal copies itself, so that a loop is followed at once. An
  * index over all 1-, 2- and 3-token groups, kept up to date token by token, makes a proposal cost
- * the same at any length. How many tokens are worth proposing is learnt from how many were
- * accepted. A proposal never changes what is generated, only how fast. Calls base.
+ * the same at any length. A proposal never changes what is generated, only how fast. Calls base.
+ *
+ * While drafting has paid (its credit, in plain steps, is above zero) it proposes all it may; else
+ * only what is worth it by the acceptance learnt for matches of that length. So a text that copies
+ * is drafted to the full, and one that does not loses no more than the credit.
  *
  * Invariant: groups that end at positions [0, indexed) are in the chains, in ascending order, so
  * that taking the last ones out again is exact. */
@@ -22,11 +25,16 @@ typedef struct drafter {
     int32_t *heads;    /* [GROUPS][1 << bits]: latest end of a group with this hash, -1 none */
     int32_t *previous; /* [GROUPS][capacity]: the end before this one in the same chain */
     float rates[DRAFTER_CLASSES]; /* how likely a proposed token is right, given those before it */
-    int match_class;   /* of the proposal that drafter_learn will hear about */
+    float credit;      /* plain steps saved, less those lost, within DRAFTER_CREDIT_MOST */
+    float row_cost;    /* of the last proposal, in plain steps */
+    int match_class;   /* of the last proposal, for drafter_learn */
 } drafter;
 
 /* Before anything was learnt. */
 static const float drafter_prior[DRAFTER_CLASSES] = {0.35f, 0.55f, 0.75f, 0.9f};
+#define DRAFTER_CREDIT_FIRST 2.0f
+#define DRAFTER_CREDIT_MOST 8.0f
+#define DRAFTER_CREDIT_BACK 0.03f /* each time too little credit was left: ask again some day */
 
 static int drafter_class(int match) { return match < 2 ? 0 : match < 3 ? 1 : match < 8 ? 2 : 3; }
 
@@ -39,6 +47,7 @@ static void drafter_close(base *b, drafter *d) {
 
 static void drafter_clear(drafter *d) {
     d->indexed = 0;
+    d->credit = DRAFTER_CREDIT_FIRST;
     memcpy(d->rates, drafter_prior, sizeof d->rates);
     if (d->heads) memset(d->heads, 0xff, ((size_t)DRAFTER_GROUPS << d->bits) * sizeof *d->heads);
 }
@@ -134,26 +143,35 @@ static int drafter_worth(float rate, float row_cost, int limit) {
     return worth;
 }
 
-/* Up to `limit` (at most DRAFTER_MOST) tokens that may follow tokens[0, count). */
+/* How many tokens to propose after a match of class d->match_class. */
+static int drafter_length(drafter *d, int limit) {
+    float *rate = &d->rates[d->match_class];
+    int worth;
+    if (limit > DRAFTER_MOST) limit = DRAFTER_MOST;
+    if (d->credit > 0.0f) return limit;
+    d->credit += DRAFTER_CREDIT_BACK;
+    worth = drafter_worth(*rate, d->row_cost, limit);
+    if (!worth) *rate += 0.02f * (drafter_prior[d->match_class] - *rate);
+    return worth;
+}
+
+/* Up to `limit` (at most DRAFTER_MOST) tokens that may follow tokens[0, count), when each extra row
+ * of a forward costs `row_cost` of a plain step. */
 static int drafter_propose(drafter *d, const int32_t *tokens, int count, int limit,
                            float row_cost, int32_t *out) {
-    int match, from, worth;
+    int match, from, length;
     if (count < 2 || limit < 1) return 0;
     drafter_index(d, tokens, count - 1);
     from = drafter_find(d, tokens, count, &match);
     if (from < 0) return 0;
     d->match_class = drafter_class(match);
-    if (limit > DRAFTER_MOST) limit = DRAFTER_MOST;
-    worth = drafter_worth(d->rates[d->match_class], row_cost, limit);
-    if (!worth) { /* not now; ask again some day */
-        float *rate = &d->rates[d->match_class];
-        *rate += 0.02f * (drafter_prior[d->match_class] - *rate);
-    }
-    for (int i = 0; i < worth; i++) {
+    d->row_cost = row_cost;
+    length = drafter_length(d, limit);
+    for (int i = 0; i < length; i++) {
         int at = from + 1 + i;
         out[i] = at < count ? tokens[at] : out[at - count];
     }
-    return worth;
+    return length;
 }
 
 /* Of the last proposal's `proposed` tokens the first `accepted` were right. */
@@ -162,4 +180,6 @@ static void drafter_learn(drafter *d, int proposed, int accepted) {
     int tried = accepted < proposed ? accepted + 1 : proposed;
     for (int i = 0; i < tried; i++)
         *rate += 0.12f * ((i < accepted ? 0.98f : 0.0f) - *rate);
+    d->credit += (float)accepted - d->row_cost * (float)proposed;
+    if (d->credit > DRAFTER_CREDIT_MOST) d->credit = DRAFTER_CREDIT_MOST;
 }
