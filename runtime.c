@@ -77,6 +77,7 @@
 #include "runtime/model.c"
 #include "runtime/forward_cpu_work.c"
 #include "runtime/forward_cpu.c"
+#include "runtime/reload.c"
 #include "runtime/drafter.c"
 #include "runtime/engine.c"
 #include "runtime/engine_generate.c"

@@ -436,6 +436,14 @@ CAIRN_API const char *cairn_last_error(const cairn_runtime *rt);
 /* The config in force, every "auto" resolved. [owner thread] */
 CAIRN_API const cairn_config *cairn_config_of(const cairn_runtime *rt);
 
+/* Takes a new config over while the program runs. Hot fields change between two steps of a
+ * generation, at once or, when kernels must be compiled for them first, once that is done in the
+ * background (cairn_reload_waits tells); a compile that fails leaves the old config, with a log line.
+ * The host program's fields are not looked at. On failure nothing changes. [owner thread]
+ * Errors: NEEDS_REOPEN names the cold fields that differ; INVALID_CONFIG, VERSION_MISMATCH. */
+CAIRN_API cairn_status cairn_reload(cairn_runtime *rt, const cairn_config *config);
+CAIRN_API bool cairn_reload_waits(const cairn_runtime *rt);
+
 /* Waits until all that was enqueued is done and reports faults that only the device saw
  * (CAIRN_BAD_DATA names op, row and cause). [blocks] */
 CAIRN_API cairn_status cairn_sync(cairn_runtime *rt);

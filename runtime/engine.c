@@ -39,6 +39,7 @@ struct cairn_session {
     cairn_model *model;
     cairn_session *next; /* of model->sessions */
     int count, cached, bounded;
+    cairn_page_source source; /* that the stored bounds are of */
     int prompt_end;  /* tokens before it came from the caller: the last of them attends all */
     int32_t *tokens; /* [max_seq_len] */
     int32_t *table;  /* [table_size] page ids, -1 from `pages` on */
@@ -143,9 +144,12 @@ static cairn_status engine_forward(cairn_session *s, int rows, bool dense, int l
                                    int64_t *pages_read) {
     cairn_model *m = s->model;
     engine_scratch *scratch = m->scratch;
-    int32_t bounded = s->bounded, stored = s->cached / m->kv.page_size;
+    int32_t bounded, stored = s->cached / m->kv.page_size;
     forward_args args;
     cairn_status status;
+    if (s->source != engine_config(s)->selection.source) s->bounded = 0; /* reloaded */
+    s->source = engine_config(s)->selection.source;
+    bounded = s->bounded;
     memset(&args, 0, sizeof args);
     args.rows = rows;
     args.tokens = s->tokens + s->cached;
@@ -310,8 +314,9 @@ static cairn_status engine_step(cairn_session *s, int room) {
     int32_t sampled[ENGINE_ROWS];
     int64_t start = os_now_us(), pages_read = 0;
     int drafts;
-    cairn_status status = engine_check_cancel(s);
-    if (status || (status = engine_reserve(s, s->count))) return status;
+    cairn_status status;
+    reload_poll(s->model->runtime);
+    if ((status = engine_check_cancel(s)) || (status = engine_reserve(s, s->count))) return status;
     if (s->cached < s->prompt_end) return engine_step_prompt(s);
     drafts = engine_draft(s, room);
     if ((status = engine_reserve(s, s->count + drafts))) return status;

@@ -20,6 +20,7 @@ struct cairn_runtime {
     cairn_event *events;
     cairn_graph *graphs;
     cairn_model *models;
+    cairn_config *reload; /* waits for kernels, or NULL */
     struct ops_kernel *kernels; /* instances that ops have launched */
     bool capturing;
 };

@@ -54,6 +54,9 @@ typedef struct model_backend {
     cairn_status (*forward)(cairn_model *model, kv_cache *kv, const forward_args *args);
     bool samples;   /* honours forward_args.sample */
     float row_cost; /* of one more row in a decode step, in plain steps */
+    /* NULL, or: whether the model can run with another config. Begins to compile what is missing
+     * and returns CAIRN_BUSY until it is there. */
+    cairn_status (*prepare)(cairn_model *model, const cairn_config *config);
 } model_backend;
 
 struct cairn_model {

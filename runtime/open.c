@@ -111,6 +111,7 @@ void cairn_close(cairn_runtime *rt) {
     base last;
     if (!rt) return;
     while (rt->models) cairn_model_free(rt->models);
+    base_delete(&rt->base, rt->reload, 1, sizeof *rt->reload);
     handles_free_all(rt);
     ops_free_kernels(rt);
     open_cuda_undo(rt);

@@ -358,7 +358,8 @@ static bool turns(uint64_t seed) {
             if (keep) o->dense[keep - 1] = true;
             else if (good) turn = -1;
         }
-        random_drafting(&rt->config); /* a hot field, between turns */
+        random_drafting(&rt->config); /* hot fields, between turns */
+        rt->config.selection.source = rnd(2) ? CAIRN_SOURCE_MEAN : CAIRN_SOURCE_MINMAX;
         good = good && one_turn(s, o, &c, o->count ? turn : 0);
         if (turn < 0) break;
     }
@@ -786,6 +787,65 @@ static void test_bad_models(void) {
     tap_ok(!memory_meter.live, "no byte is left");
 }
 
+/* ---- reload --------------------------------------------------------------------------------------- */
+
+static void ready_hook(void) {
+    if (hook_count++ == hook_at) toy_ready = CAIRN_OK;
+}
+
+static void test_reload(void) {
+    cairn_config c, next;
+    cairn_runtime *rt;
+    cairn_session *s = NULL;
+    cairn_stats stats;
+    heard h;
+    toy_config(&c);
+    toy_loops = 1.0f;
+    c.draft_length = 0;
+    rt = open_runtime(&c);
+    cairn_session_open(open_model(rt), &s);
+    next = c;
+    next.page_size = 32, next.max_batch = 7, next.draft_length = 8;
+    tap_ok(cairn_reload(rt, &next) == CAIRN_NEEDS_REOPEN && rt->config.draft_length == 0 &&
+           strstr(cairn_last_error(rt), "page_size, max_batch"), "cold fields are named: %s",
+           cairn_last_error(rt));
+    next = c;
+    next.topk = -4;
+    tap_ok(cairn_reload(rt, &next) == CAIRN_INVALID_CONFIG && rt->config.topk == c.topk,
+           "a bad config changes nothing");
+    next = c;
+    next.backend = CAIRN_BACKEND_AUTO, next.draft_length = 8;
+    toy_ready = CAIRN_COMPILE_FAILED;
+    tap_ok(cairn_reload(rt, &next) == CAIRN_COMPILE_FAILED && rt->config.draft_length == 0 &&
+           !cairn_reload_waits(rt), "nor does one whose kernels cannot be");
+    toy_ready = CAIRN_BUSY;
+    tap_ok(!cairn_reload(rt, &next) && cairn_reload_waits(rt) && rt->config.draft_length == 0,
+           "one whose kernels are compiled waits");
+    memset(&h, 0, sizeof h);
+    h.stop_after = -1;
+    hook_at = 20, hook_count = 0, toy_hook = ready_hook;
+    cairn_generate(s, "abcabcabc", 80, hear, &h);
+    toy_hook = NULL;
+    stats.struct_size = sizeof stats;
+    cairn_session_stats(s, &stats);
+    tap_ok(!cairn_reload_waits(rt) && rt->config.draft_length == 8 && stats.forwards > 20 &&
+           stats.forwards < 60 && stats.accepted > 0,
+           "and comes into force between two steps of a generation");
+    next.stop_count = 1;
+    strcpy(next.stop[0], "c");
+    tap_ok(!cairn_reload(rt, &next), "stop strings are hot");
+    cairn_session_reset(s);
+    memset(&h, 0, sizeof h);
+    h.stop_after = -1;
+    cairn_generate(s, "abcabcabc", 80, hear, &h);
+    tap_ok(!strchr(h.text, 'c'), "and stop");
+    toy_ready = CAIRN_BUSY;
+    cairn_reload(rt, &c);
+    cairn_close(rt);
+    toy_ready = CAIRN_OK;
+    tap_ok(!memory_meter.live, "closed while one waits: no byte is left");
+}
+
 int main(int argc, char **argv) {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)os_now_us();
     memory_meter.left = -1;
@@ -796,6 +856,7 @@ int main(int argc, char **argv) {
     test_cancel_between();
     test_cancel_thread();
     test_limits();
+    test_reload();
     test_memory();
     test_eval();
     test_text();

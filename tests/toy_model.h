@@ -176,17 +176,16 @@ static int32_t *toy_slot(kv_cache *kv, const int32_t *table, int p) {
     return (int32_t *)(void *)(page + (size_t)(p % kv->page_size) * (size_t)kv->head_dim * 2);
 }
 
-static uint64_t toy_page_hash(kv_cache *kv, const int32_t *table, int page) {
-    uint64_t h = 3;
+static uint64_t toy_page_hash(kv_cache *kv, const int32_t *table, int page, uint64_t h) {
     for (int i = 0; i < kv->page_size; i++)
         h = toy_mix(h, (uint64_t)*toy_slot(kv, table, page * kv->page_size + i));
     return h;
 }
 
-static void toy_bounds(kv_cache *kv, const forward_args *a) {
+static void toy_bounds(kv_cache *kv, const forward_args *a, uint64_t source) {
     for (int c = 0; c < a->stored_pages[0]; c++) {
         uint8_t *at = (uint8_t *)kv->bounds[0] + (size_t)a->page_table[c] * kv->bound_bytes;
-        uint64_t now = toy_page_hash(kv, a->page_table, c), kept;
+        uint64_t now = toy_page_hash(kv, a->page_table, c, source + 3), kept;
         if (c >= a->bounded_pages[0]) memcpy(at, &now, sizeof now);
         memcpy(&kept, at, sizeof kept);
         toy_expect(kept == now, "stored bounds are not of the page's tokens");
@@ -203,7 +202,7 @@ static cairn_status toy_forward(cairn_model *m, kv_cache *kv, const forward_args
     toy_expect(a->rows >= 1 && first + a->rows <= m->max_seq_len, "rows beyond the context");
     toy_expect(a->stored_pages[0] == first / kv->page_size, "stored_pages is not length / S");
     toy_expect(a->bounded_pages[0] <= a->stored_pages[0], "bounded_pages > stored_pages");
-    toy_bounds(kv, a);
+    toy_bounds(kv, a, (uint64_t)m->runtime->config.selection.source);
     for (int r = 0; r < a->rows; r++) {
         int page = a->positions[r] / kv->page_size;
         toy_expect(a->positions[r] == first + r && a->sequences[r] == 0, "positions not in order");
@@ -226,6 +225,12 @@ static cairn_status toy_open(cairn_model *m, int max_rows) {
 }
 static void toy_close(cairn_model *m) { (void)m; }
 
-static const model_backend toy_backend = {toy_open, toy_close, toy_forward, false, 0.1f};
+static cairn_status toy_ready; /* what `prepare` says */
+static cairn_status toy_prepare(cairn_model *m, const cairn_config *config) {
+    (void)config;
+    return toy_ready <= CAIRN_OK ? toy_ready : base_fail(&m->runtime->base, toy_ready, "not ready");
+}
+
+static const model_backend toy_backend = {toy_open, toy_close, toy_forward, false, 0.1f, toy_prepare};
 
 #endif
