@@ -61,6 +61,34 @@ CAIRN_INLINE int warp_count() { return block_threads() / WARP; }
 /* exp by the fast base-2 exponential: relative error about 2^-22. */
 CAIRN_INLINE float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
 
+/* x - k pi/2 in [-pi/4, pi/4] (a little more at the ends); *quarter is k. The toolkit's own sine
+ * keeps a table in local memory for large x; here doubles serve, exact enough up to 2^30. */
+CAIRN_INLINE float reduce_quarter(float x, int *quarter) {
+    if (fabsf(x) < 65536.0f) {
+        float k = rintf(x * 0.636619772f);
+        *quarter = (int)k;
+        float r = fma_f32(k, -1.57077026f, x); /* pi/2 in three parts, 16 bits each */
+        r = fma_f32(k, -2.60630623e-5f, r);
+        return fma_f32(k, -6.07710063e-11f, r);
+    }
+    double wide = x, k = rint(wide * 0.63661977236758134308);
+    *quarter = (int)(k - 4.0 * floor(k * 0.25));
+    return (float)((wide - k * 1.5707963267341256) - k * 6.0771005065061922e-11);
+}
+
+/* Sine and cosine: absolute error below 2^-22 for |x| < 2^30; NaN for infinities and NaN. */
+CAIRN_INLINE void sin_cos(float x, float *sine, float *cosine) {
+    int quarter;
+    float r = reduce_quarter(x, &quarter), square = r * r;
+    float s = fma_f32(square, fma_f32(square, -1.95153669e-4f, 8.33216403e-3f), -0.166666552f);
+    float c = fma_f32(square, fma_f32(square, 2.44362836e-5f, -1.38873491e-3f), 4.16666456e-2f);
+    s = fma_f32(s * square, r, r);
+    c = fma_f32(c * square, square, fma_f32(square, -0.5f, 1.0f));
+    float even = quarter & 1 ? c : s, odd = quarter & 1 ? s : c;
+    *sine = quarter & 2 ? -even : even;
+    *cosine = (quarter + 1) & 2 ? -odd : odd;
+}
+
 /* ---- conversions ---- */
 
 CAIRN_INLINE float bf16_to_f32(bf16 x) { return as_f32((uint32_t)x.bits << 16); }

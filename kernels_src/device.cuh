@@ -298,7 +298,6 @@ CAIRN_INLINE float mul_f32(float a, float b) { return __fmul_rn(a, b); }
 CAIRN_INLINE float sqrt_f32(float x) { return __fsqrt_rn(x); }
 CAIRN_INLINE double floor_f64(double x) { return floor(x); }
 CAIRN_INLINE double pow_f64(double x, double y) { return pow(x, y); } /* 2 ulp; slow */
-CAIRN_INLINE void sin_cos(float x, float *sine, float *cosine) { sincosf(x, sine, cosine); }
 
 /* ---- halves: conversions round to nearest even ---- */
 

@@ -47,7 +47,7 @@ static void *open_nvrtc(void) {
     static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
     static const char *const patterns[] = {
         "/usr/local/cuda/lib64/libnvrtc.so.1*", "/usr/local/cuda-*/lib64/libnvrtc.so.1*",
-        "build/nvrtc/nvidia/*/lib/libnvrtc.so.1*", "build/nvrtc/lib/libnvrtc.so.1*",
+        "/usr/local/cuda*/targets/*/lib/libnvrtc.so.1*", "build/nvrtc/libnvrtc.so.1*",
         "/usr/lib/python3*/dist-packages/nvidia/*/lib/libnvrtc.so.1*",
         "/usr/local/lib/python3*/*-packages/nvidia/*/lib/libnvrtc.so.1*",
     };
@@ -132,6 +132,7 @@ static void trim(char *text) {
     text[n - lead] = 0;
 }
 
+/* Without such a line: one instance, no constants. */
 static int read_instances(const char *text, instance *all) {
     int count = 0, line_number = 0;
     for (const char *line = text; *line && line_number++ < 80; line += strcspn(line, "\n"), line += !!*line) {
@@ -153,6 +154,7 @@ static int read_instances(const char *text, instance *all) {
             start += more ? n + 1 : n;
         }
     }
+    if (!count) memset(&all[count++], 0, sizeof *all);
     return count;
 }
 
@@ -270,8 +272,8 @@ static void check(const source *kernel, const instance *it, const char *arch) {
     char *log = fetch(program, log_size, get_log), *ptx = fetch(program, ptx_size, get_ptx);
     bool good = !status && judge(log, ptx, kernel->text, arch, &entries);
     if (status) note_lines(log);
-    tap_ok(good, "%s sm_%s %s%s%d entries", kernel->name, arch, it->constants,
-           *it->constants ? ": " : "", entries);
+    tap_ok(good, "%s sm_%s %s%sentries: %d", kernel->name, arch, it->constants,
+           *it->constants ? ", " : "", entries);
     destroy_program(&program);
     free(log);
     free(ptx);
@@ -292,9 +294,8 @@ static void check_kernel(const source *kernel, int part, int parts, int *job) {
     static const char *const wide[] = {"80", "90a", "120"};
     int archs[64], n = 0, count = read_instances(kernel->text, all);
     char arch[16];
-    if (!count && part == 0) tap_ok(false, "%s has a matrix: line in its head", kernel->name);
     if (arch_count(&n) || n > 64 || get_archs(archs)) n = 0;
-    for (int i = 0; i < n && count; i++) {
+    for (int i = 0; i < n; i++) {
         if (archs[i] < 80 || archs[i] > 121 || archs[i] < all[0].least_arch) continue;
         snprintf(arch, sizeof arch, "%d", archs[i]);
         if ((*job)++ % parts == part) check(kernel, &all[0], arch);

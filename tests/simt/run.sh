@@ -14,7 +14,8 @@ parts="fibre simt simt_operations"
 if [ "${1-}" = --race ]; then
     shift
     out=$out/race label=race
-    part_flags="$flags -DSIMT_RACE" parts="$parts simt_race"
+    flags="$flags -DSIMT_RACE"
+    part_flags=$flags parts="$parts simt_race"
     flags="$flags -fsanitize=thread" link=
     case $($cxx --version) in *clang*) ;; *)
         flags="$flags --param=tsan-instrument-func-entry-exit=0" ;;

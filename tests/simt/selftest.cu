@@ -80,6 +80,10 @@ CAIRN_KERNEL(selftest_scalar, 128, 1, selftest_params) {
     out[128 * row++] = (uint32_t)f32_to_e4m3_soft(x * 64) | (uint32_t)f32_to_e4m3_soft(z) << 8;
     out[128 * row++] = e4m3x2_to_f16x2((uint16_t)a);
     out[128 * row++] = e4m3x2_to_f16x2_soft((uint16_t)a);
+    float sine, cosine, angle = (float)(int32_t)a * (1.0f / (float)(1u << (b & 31)));
+    sin_cos(angle, &sine, &cosine);
+    out[128 * row++] = as_u32(sine);
+    out[128 * row++] = as_u32(cosine);
     out[128 * row++] = as_u32(fma_f32(x, y, z));
     out[128 * row++] = as_u32(mul_f32(x, y)) ^ as_u32(add_f32(x, z));
 }

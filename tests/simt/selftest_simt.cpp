@@ -170,6 +170,7 @@ static void test_block() {
 
 static void test_scalar() {
     Memory m;
+    float no_sine, no_cosine;
     LAUNCH(selftest_scalar, m, 1, 1, 128, 0);
     bool same = true, exact = true;
     for (size_t t = 0; t < 128; t++) {
@@ -180,6 +181,14 @@ static void test_scalar() {
     }
     tap_ok(exact, "integer wrappers");
     tap_ok(same, "e4m3 by instruction and by arithmetic agree");
+    double worst = 0;
+    for (int i = 0; i < 200000; i++) {
+        float x = ldexpf(simt::random_normal(), (int)(simt::random_u32() % 40) - 12), sine, cosine;
+        sin_cos(x, &sine, &cosine);
+        worst = fmax(worst, fmax(fabs((double)sine - sin((double)x)), fabs((double)cosine - cos((double)x))));
+    }
+    sin_cos(INFINITY, &no_sine, &no_cosine);
+    tap_ok(worst < 0x1p-22 && no_sine != no_sine, "sine and cosine, worst error %.2g", worst);
     bool all = true;
     for (uint32_t v = 0; v < 256; v++) {
         double x = (double)e4m3_to_f32(e4m3{(uint8_t)v});
@@ -365,7 +374,7 @@ CAIRN_KERNEL(racy, 64, 1, fault_params) {
 }
 
 static void test_races() {
-#ifdef __SANITIZE_THREAD__
+#ifdef SIMT_RACE
     std::vector<uint32_t> memory(256);
     for (int kind = 0; kind <= 11; kind++) {
         std::fill(memory.begin(), memory.end(), 0);

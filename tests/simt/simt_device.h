@@ -305,10 +305,6 @@ CAIRN_INLINE float mul_f32(float a, float b) { return a * b; }
 CAIRN_INLINE float sqrt_f32(float x) { return std::sqrt(x); }
 CAIRN_INLINE double floor_f64(double x) { return std::floor(x); }
 CAIRN_INLINE double pow_f64(double x, double y) { return std::pow(x, y); }
-CAIRN_INLINE void sin_cos(float x, float *sine, float *cosine) {
-    *sine = sinf(x);
-    *cosine = cosf(x);
-}
 
 /* ---- halves ---- */
 
