@@ -63,12 +63,18 @@ static int attention_seek(const attention_block *a, int page) {
     return low;
 }
 
-static simd_page attention_page(const attention_block *a, int page) {
+static const uint16_t *attention_keys(const attention_block *a, int page) {
     size_t values = (size_t)a->page_size * (size_t)a->dim;
-    size_t at = ((size_t)a->table[page] * 2 * (size_t)a->kv_heads + (size_t)a->head) * values;
+    return a->cache + ((size_t)a->table[page] * 2 * (size_t)a->kv_heads + (size_t)a->head) * values;
+}
+
+/* The page as a whole. `next` is a guess at the page that follows. */
+static simd_page attention_page(const attention_block *a, int page, int next) {
+    const uint16_t *keys = attention_keys(a, page);
     simd_page out;
-    out.keys = a->cache + at;
-    out.values = a->cache + at + (size_t)a->kv_heads * values;
+    out.keys = keys;
+    out.values = keys + (size_t)a->kv_heads * (size_t)a->page_size * (size_t)a->dim;
+    out.ahead = next <= attention_last_page(a) ? attention_keys(a, next) : keys;
     out.half = true;
     out.first = 0;
     out.last = a->page_size;
@@ -106,6 +112,12 @@ static void attention_fold_page(const attention_block *a, simd_page *page, int n
                         sum->l + at, sum->out + at * a->dim);
 }
 
+/* The page that is attended after this one: the next chosen one (index `chosen`), or its neighbour. */
+static int attention_next(const attention_block *a, int page, int chosen) {
+    if (page + 1 >= a->candidates) return page + 1;
+    return chosen < a->chosen_count ? a->chosen[chosen] : a->candidates;
+}
+
 /* The sum over one piece of the sequence, which may be empty (m -inf). */
 static void attention_piece(const attention_block *a, int piece, const attention_sum *sum) {
     const int per_piece = ATTENTION_PIECE / a->page_size, last = attention_last_page(a);
@@ -120,7 +132,7 @@ static void attention_piece(const attention_block *a, int piece, const attention
             chosen++;
         }
         if (!whole && page * a->page_size >= a->sinks) continue;
-        view = attention_page(a, page);
+        view = attention_page(a, page, attention_next(a, page, chosen));
         if (!whole && a->sinks - page * a->page_size < a->page_size) {
             view.last = a->sinks - page * a->page_size;
             a->simd->attend(&view, a->q, a->group, sum->m, sum->l, sum->out);

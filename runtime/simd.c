@@ -14,6 +14,7 @@ enum {
 /* One page as attention reads it. */
 typedef struct simd_page {
     const void *keys, *values; /* [slots, dim] */
+    const void *ahead;         /* the keys that are read next, to be fetched into the cache */
     bool half;                 /* they are f16, else f32 */
     int first, last, dim;      /* slots first .. last - 1 are attended */
 } simd_page;

@@ -5,12 +5,13 @@
  * it. head_dim is a multiple of VEC_N (simd_for sees to it). */
 
 /* score [q][i - first] = query q . key i for the slots first .. last - 1; `queries` (a constant)
- * rows of q [dim], keys [slots, dim] in f16 or f32. */
+ * rows of q [dim], keys [slots, dim] in f16 or f32. Meanwhile the values are fetched. */
 SIMD_FN BASE_INLINE void SIMD(score_slots)(const int queries, const bool half, const float *q,
-                                           const void *keys, int first, int last, int dim,
-                                           float *score) {
-    const uint16_t *k16 = (const uint16_t *)keys;
-    const float *k32 = (const float *)keys;
+                                           const simd_page *page, float *score) {
+    const uint16_t *k16 = (const uint16_t *)page->keys;
+    const float *k32 = (const float *)page->keys;
+    const char *values = (const char *)page->values;
+    const int first = page->first, last = page->last, dim = page->dim;
     for (int slot = first; slot < last; slot += 4) {
         VEC sum[VEC_QUERIES][4];
         int64_t at[4];
@@ -20,6 +21,8 @@ SIMD_FN BASE_INLINE void SIMD(score_slots)(const int queries, const bool half, c
         BASE_UNROLL
         for (i = 0; i < queries; i++)
             sum[i][0] = sum[i][1] = sum[i][2] = sum[i][3] = VEC_SET(0.0f);
+        if (half)
+            for (d = 0; d < 8 * dim; d += 64) BASE_PREFETCH(values + 2 * slot * dim + d);
         for (d = 0; d < dim; d += VEC_N) {
             VEC key[4];
             BASE_UNROLL
@@ -62,12 +65,15 @@ SIMD_FN BASE_INLINE float SIMD(weigh)(float *score, int count, float *m, float *
     return factor;
 }
 
-/* out [q][width * VEC_N of dim] = out * factor [q] + sum over slots of weight * value. */
+/* out [q][width * VEC_N of dim] = out * factor [q] + sum over slots of weight * value, for columns
+ * from `column` on. Meanwhile the next page's keys are fetched. */
 SIMD_FN BASE_INLINE void SIMD(add_values)(const int queries, const int width, const bool half,
-                                          const float *weight, const void *values, int first,
-                                          int last, int dim, const float *factor, float *out) {
-    const uint16_t *v16 = (const uint16_t *)values + (int64_t)first * dim;
-    const float *v32 = (const float *)values + (int64_t)first * dim;
+                                          const float *weight, const simd_page *page, int column,
+                                          const float *factor, float *out) {
+    const int first = page->first, last = page->last, dim = page->dim;
+    const uint16_t *v16 = (const uint16_t *)page->values + (int64_t)first * dim + column;
+    const float *v32 = (const float *)page->values + (int64_t)first * dim + column;
+    const char *ahead = (const char *)page->ahead + 2 * column;
     VEC sum[VEC_QUERIES][4];
     int i, w;
     BASE_UNROLL
@@ -78,6 +84,10 @@ SIMD_FN BASE_INLINE void SIMD(add_values)(const int queries, const int width, co
     }
     for (int slot = 0; slot < last - first; slot++, v16 += dim, v32 += dim) {
         VEC value[4];
+        if (half) {
+            for (i = 0; i < 2 * width * VEC_N; i += 64) BASE_PREFETCH(ahead + i);
+            ahead += 2 * dim;
+        }
         BASE_UNROLL
         for (w = 0; w < width; w++)
             value[w] = half ? VEC_HALF(v16 + w * VEC_N) : VEC_LOAD(v32 + w * VEC_N);
@@ -100,19 +110,15 @@ SIMD_FN BASE_INLINE void SIMD(attend_some)(const int queries, const bool half,
                                            const simd_page *page, const float *q, float *m,
                                            float *l, float *out) {
     float score[VEC_QUERIES * SIMD_MAX_SLOTS], factor[VEC_QUERIES];
-    const int first = page->first, last = page->last, dim = page->dim;
-    const int wide = dim / (4 * VEC_N) * (4 * VEC_N);
+    const int slots = page->last - page->first, wide = page->dim / (4 * VEC_N) * (4 * VEC_N);
     int i, d;
-    SIMD(score_slots)(queries, half, q, page->keys, first, last, dim, score);
+    SIMD(score_slots)(queries, half, q, page, score);
     for (i = 0; i < queries; i++)
-        factor[i] = SIMD(weigh)(score + i * SIMD_MAX_SLOTS, last - first, m + i, l + i);
-    for (d = 0; d < dim; d += d < wide ? 4 * VEC_N : VEC_N) {
-        const void *values = half ? (const void *)((const uint16_t *)page->values + d)
-                                  : (const void *)((const float *)page->values + d);
-        if (d < wide)
-            SIMD(add_values)(queries, 4, half, score, values, first, last, dim, factor, out + d);
-        else SIMD(add_values)(queries, 1, half, score, values, first, last, dim, factor, out + d);
-    }
+        factor[i] = SIMD(weigh)(score + i * SIMD_MAX_SLOTS, slots, m + i, l + i);
+    for (d = 0; d < wide; d += 4 * VEC_N)
+        SIMD(add_values)(queries, 4, half, score, page, d, factor, out + d);
+    for (; d < page->dim; d += VEC_N)
+        SIMD(add_values)(queries, 1, half, score, page, d, factor, out + d);
 }
 
 SIMD_FN BASE_INLINE void SIMD(attend_all)(const bool half, const simd_page *page, const float *q,

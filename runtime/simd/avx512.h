@@ -59,46 +59,55 @@ SIMD_FN BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float 
     w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 4), table);
 }
 
-#define VEC_HEADS 1 /* its own heads_q4_1, heads_words */
+#define VEC_HEADS 1 /* its own heads16 */
 
-/* The scales and minima of `count` <= 16 blocks of 20 bytes. The 32-bit heads lie five words apart,
- * and 5 has no factor in common with 16: each falls into a lane of its own, so that masked loads
- * over one another collect them. */
-SIMD_FN BASE_INLINE void SIMD(heads16_q4_1)(const uint8_t *blocks, int count, float *scales,
-                                            float *minima) {
-    static const uint16_t lanes[5] = {0x8421, 0x4210, 0x2108, 0x1084, 0x0842};
-    const __m512i order = _mm512_setr_epi32(0, 5, 10, 15, 4, 9, 14, 3, 8, 13, 2, 7, 12, 1, 6, 11);
+/* The first `width` words of `count` <= 16 blocks of `stride` words (9, 10 or 17): block b's come to
+ * word b * stride mod 32. No two meet there, so masked loads over one another collect them. */
+SIMD_FN BASE_INLINE __m512i SIMD(collect)(const uint8_t *blocks, int stride, int width, int count) {
     __m512i words = _mm512_setzero_si512();
-    BASE_UNROLL
-    for (int i = 0; i < 5; i++) {
-        int left = 5 * count - 16 * i;
-        unsigned within = left >= 16 ? 0xffffu : left <= 0 ? 0 : (1u << left) - 1u;
-        words = _mm512_mask_loadu_epi32(words, (__mmask16)(lanes[i] & within), blocks + 64 * i);
-    }
-    words = _mm512_permutexvar_epi32(order, words);
-    _mm512_storeu_ps(scales, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)));
-    words = _mm512_srli_epi32(words, 16);
-    _mm512_storeu_ps(minima, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)));
-}
-
-/* The scales of `count` <= 16 blocks of `stride` 16-bit words, 9 (Q4_0) or 17 (Q8_0), both without
- * a factor in common with 32. */
-SIMD_FN BASE_INLINE void SIMD(heads16_words)(const uint8_t *blocks, int stride, int count,
-                                             float *scales) {
-    uint16_t order[32] = {0};
-    __m512i words = _mm512_setzero_si512();
-    BASE_UNROLL
-    for (int i = 0; i < 16; i++) order[i] = (uint16_t)(i * stride & 31);
     BASE_UNROLL
     for (int i = 0; i < 9; i++) {
-        uint32_t lanes = 0;
+        uint32_t lanes = 0, within;
+        int left = count * stride - 32 * i;
         BASE_UNROLL
         for (int block = 0; block < 16; block++)
-            if (block * stride / 32 == i && block < count)
-                lanes |= 1u << (block * stride & 31);
-        if (i * 32 < stride * 16)
-            words = _mm512_mask_loadu_epi16(words, lanes, blocks + 64 * i);
+            if (block * stride / 32 == i)
+                lanes |= (width == 2 ? 3u : 1u) << (block * stride & 31);
+        within = left >= 32 ? 0xffffffffu : left <= 0 ? 0 : (1u << left) - 1u;
+        if (lanes) words = _mm512_mask_loadu_epi16(words, lanes & within, blocks + 64 * i);
     }
+    return words;
+}
+
+/* heads [count] (scale, minimum) of `count` <= 16 blocks; writes 16. */
+SIMD_FN BASE_INLINE void SIMD(heads16_q4_1)(const uint8_t *blocks, int count, float *heads) {
+    const __m512i order = _mm512_setr_epi32(0, 5, 10, 15, 4, 9, 14, 3, 8, 13, 2, 7, 12, 1, 6, 11);
+    __m512i words = _mm512_permutexvar_epi32(order, SIMD(collect)(blocks, 10, 2, count));
+    _mm512_storeu_ps(heads, _mm512_cvtph_ps(_mm512_castsi512_si256(words)));
+    _mm512_storeu_ps(heads + 16, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(words, 1)));
+}
+
+/* The scales of 16 blocks of `stride` words. */
+SIMD_FN BASE_INLINE __m512 SIMD(scales16)(const uint8_t *blocks, int stride, int count) {
+    uint16_t order[32] = {0};
+    __m512i words = SIMD(collect)(blocks, stride, 1, count);
+    BASE_UNROLL
+    for (int i = 0; i < 16; i++) order[i] = (uint16_t)(i * stride & 31);
     words = _mm512_permutexvar_epi16(_mm512_loadu_si512(order), words);
-    _mm512_storeu_ps(scales, _mm512_cvtph_ps(_mm512_castsi512_si256(words)));
+    return _mm512_cvtph_ps(_mm512_castsi512_si256(words));
+}
+
+/* heads [count] (scale, -8 * scale); writes 16. */
+SIMD_FN BASE_INLINE void SIMD(heads16_q4_0)(const uint8_t *blocks, int count, float *heads) {
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i last = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    __m512 scales = SIMD(scales16)(blocks, 9, count);
+    __m512 minima = _mm512_mul_ps(scales, _mm512_set1_ps(-8.0f));
+    _mm512_storeu_ps(heads, _mm512_permutex2var_ps(scales, first, minima));
+    _mm512_storeu_ps(heads + 16, _mm512_permutex2var_ps(scales, last, minima));
+}
+
+/* heads [count] (scale); writes 16. */
+SIMD_FN BASE_INLINE void SIMD(heads16_q8_0)(const uint8_t *blocks, int count, float *heads) {
+    _mm512_storeu_ps(heads, SIMD(scales16)(blocks, 17, count));
 }

@@ -7,51 +7,51 @@
 
 #define SIMD_BLOCK_VECS (32 / VEC_N)
 
-/* The scales [count] (and minima) of the blocks from `blocks` on, count <= SIMD_HEADS. */
-SIMD_FN BASE_INLINE void SIMD(heads)(int type, const uint8_t *blocks, int count, float *scales,
-                                     float *minima) {
+/* Floats of a block's head: (scale, minimum), or the scale alone. */
+#define SIMD_HEAD(type) ((type) == BLOCK_Q8_0 ? 1 : 2)
+
+/* heads [count, SIMD_HEAD(type)] of the blocks from `blocks` on; writes up to a multiple of 16. */
+SIMD_FN BASE_INLINE void SIMD(heads)(int type, const uint8_t *blocks, int count, float *heads) {
 #if VEC_HEADS
     for (int i = 0; i < count; i += 16) {
         int some = count - i < 16 ? count - i : 16;
-        if (type == BLOCK_Q4_1) SIMD(heads16_q4_1)(blocks + 20 * i, some, scales + i, minima + i);
-        else if (type == BLOCK_Q4_0) SIMD(heads16_words)(blocks + 18 * i, 9, some, scales + i);
-        else SIMD(heads16_words)(blocks + 34 * i, 17, some, scales + i);
+        if (type == BLOCK_Q4_1) SIMD(heads16_q4_1)(blocks + 20 * i, some, heads + 2 * i);
+        else if (type == BLOCK_Q4_0) SIMD(heads16_q4_0)(blocks + 18 * i, some, heads + 2 * i);
+        else SIMD(heads16_q8_0)(blocks + 34 * i, some, heads + i);
     }
 #else
     int bytes = type == BLOCK_Q4_1 ? 20 : type == BLOCK_Q4_0 ? 18 : 34;
     for (int i = 0; i < count; i++, blocks += bytes) {
         uint16_t half[2];
         memcpy(half, blocks, sizeof half);
-        scales[i] = VEC_HALF1(half[0]);
-        if (type == BLOCK_Q4_1) minima[i] = VEC_HALF1(half[1]);
+        heads[i * SIMD_HEAD(type)] = VEC_HALF1(half[0]);
+        if (type == BLOCK_Q4_1) heads[2 * i + 1] = VEC_HALF1(half[1]);
+        if (type == BLOCK_Q4_0) heads[2 * i + 1] = -8.0f * heads[2 * i];
     }
 #endif
 }
 
 /* w [SIMD_BLOCK_VECS]: the values of one block whose head is known. */
-SIMD_FN BASE_INLINE void SIMD(block)(int type, const uint8_t *block, float scale, float minimum,
-                                     VEC *w) {
-    if (type == BLOCK_Q4_1) {
-        SIMD(nibbles)(block + 4, scale, minimum, w);
-    } else if (type == BLOCK_Q4_0) {
-        SIMD(nibbles)(block + 2, scale, -8.0f * scale, w);
-    } else {
+SIMD_FN BASE_INLINE void SIMD(block)(int type, const uint8_t *block, const float *head, VEC *w) {
+    if (type == BLOCK_Q8_0) {
         BASE_UNROLL
         for (int v = 0; v < SIMD_BLOCK_VECS; v++)
-            w[v] = VEC_MUL(VEC_BYTES(block + 2 + v * VEC_N), VEC_SET(scale));
+            w[v] = VEC_MUL(VEC_BYTES(block + 2 + v * VEC_N), VEC_SET(head[0]));
+    } else {
+        SIMD(nibbles)(block + (type == BLOCK_Q4_1 ? 4 : 2), head[0], head[1], w);
     }
 }
 
 SIMD_FN BASE_INLINE void SIMD(dequantize_blocks)(int type, int bytes, const uint8_t *blocks,
                                                  float *out, int64_t values) {
-    float scales[SIMD_HEADS], minima[SIMD_HEADS];
+    float heads[2 * SIMD_HEADS]; /* a multiple of 16 blocks */
     for (int64_t i = 0; i < values; i += 32 * SIMD_HEADS) {
         int64_t left = (values - i) / 32;
         int count = left < SIMD_HEADS ? (int)left : SIMD_HEADS;
-        SIMD(heads)(type, blocks, count, scales, minima);
+        SIMD(heads)(type, blocks, count, heads);
         for (int b = 0; b < count; b++, blocks += bytes, out += 32) {
             VEC w[SIMD_BLOCK_VECS];
-            SIMD(block)(type, blocks, scales[b], minima[b], w);
+            SIMD(block)(type, blocks, heads + b * SIMD_HEAD(type), w);
             BASE_UNROLL
             for (int v = 0; v < SIMD_BLOCK_VECS; v++) VEC_STORE(out + v * VEC_N, w[v]);
         }
@@ -139,29 +139,54 @@ SIMD_FN static void SIMD(panel)(const float *w, int outs, const float *x, int64_
         }
 }
 
-/* One row of x against eight rows of w straight from their blocks (`bytes` each). */
+/* sum [8] += one row of x against eight rows of w, `blocks` blocks of each, `row` bytes apart, whose
+ * heads stand in heads [8, blocks]. Meanwhile what lies `ahead` bytes further is fetched. */
+SIMD_FN BASE_INLINE void SIMD(eight_blocks)(int type, int bytes, const uint8_t *w, size_t row,
+                                            int blocks, const float *heads, const float *x,
+                                            size_t ahead, VEC *sum) {
+    /* Two bases and their multiples, so that eight rows need few registers. */
+    const size_t row3 = 3 * row, next = (size_t)(blocks * SIMD_HEAD(type)), next3 = 3 * next;
+    const uint8_t *high = w + 4 * row;
+    const float *high_heads = heads + 4 * next;
+    for (int b = 0; b < blocks; b++) {
+        BASE_UNROLL
+        for (int o = 0; o < 8; o++) {
+            const size_t at = (o & 3) == 3 ? row3 : (size_t)(o & 3) * row;
+            const size_t head = (o & 3) == 3 ? next3 : (size_t)(o & 3) * next;
+            VEC values[SIMD_BLOCK_VECS];
+            SIMD(block)(type, (o < 4 ? w : high) + at, (o < 4 ? heads : high_heads) + head, values);
+            BASE_UNROLL
+            for (int v = 0; v < SIMD_BLOCK_VECS; v++)
+                sum[o] = VEC_FMA(values[v], VEC_LOAD(x + v * VEC_N), sum[o]);
+        }
+        BASE_UNROLL
+        for (int i = 0; i < 8 * bytes; i += 64) BASE_PREFETCH(w + ahead + 7 * b * bytes + i);
+        w += bytes;
+        high += bytes;
+        heads += SIMD_HEAD(type);
+        high_heads += SIMD_HEAD(type);
+        x += 32;
+    }
+}
+
+/* y [8] = or += one row of x against eight rows of w. */
 SIMD_FN BASE_INLINE void SIMD(eight)(int type, int bytes, const uint8_t *w, const float *x, int n,
                                      float *y, bool add) {
-    const size_t row = (size_t)(n / 32) * (size_t)bytes;
-    float scales[8][SIMD_HEADS], minima[8][SIMD_HEADS];
+    const int blocks = n / 32;
+    const size_t row = (size_t)blocks * (size_t)bytes;
+    float heads[8 * SIMD_HEADS * 2 + 32];
     VEC sum[8];
-    int i, o, b, v;
     BASE_UNROLL
-    for (o = 0; o < 8; o++) sum[o] = VEC_SET(0.0f);
-    for (i = 0; i < n / 32; i += SIMD_HEADS, w += SIMD_HEADS * bytes) {
-        int count = n / 32 - i < SIMD_HEADS ? n / 32 - i : SIMD_HEADS;
-        for (o = 0; o < 8; o++)
-            SIMD(heads)(type, w + (size_t)o * row, count, scales[o], minima[o]);
-        for (b = 0; b < count; b++, x += 32) {
-            const uint8_t *at = w + b * bytes;
-            BASE_UNROLL
-            for (o = 0; o < 8; o++) {
-                VEC values[SIMD_BLOCK_VECS];
-                SIMD(block)(type, at + (size_t)o * row, scales[o][b], minima[o][b], values);
-                BASE_UNROLL
-                for (v = 0; v < SIMD_BLOCK_VECS; v++)
-                    sum[o] = VEC_FMA(values[v], VEC_LOAD(x + v * VEC_N), sum[o]);
-            }
+    for (int o = 0; o < 8; o++) sum[o] = VEC_SET(0.0f);
+    if (blocks <= SIMD_HEADS) { /* the eight rows lie side by side: one run of blocks */
+        SIMD(heads)(type, w, 8 * blocks, heads);
+        SIMD(eight_blocks)(type, bytes, w, row, blocks, heads, x, 8 * row, sum);
+    } else {
+        for (int i = 0; i < blocks; i += SIMD_HEADS, w += SIMD_HEADS * bytes) {
+            int some = blocks - i < SIMD_HEADS ? blocks - i : SIMD_HEADS;
+            for (int o = 0; o < 8; o++) /* ascending: what one writes too much the next replaces */
+                SIMD(heads)(type, w + (size_t)o * row, some, heads + o * some * SIMD_HEAD(type));
+            SIMD(eight_blocks)(type, bytes, w, row, some, heads, x + 32 * i, 8 * row, sum);
         }
     }
     SIMD(put4)(y, 4, add, sum[0], sum[1], sum[2], sum[3]);
@@ -183,3 +208,4 @@ SIMD_FN static int SIMD(one_row)(int type, const uint8_t *w, int outs, const flo
     return o;
 }
 #undef SIMD_BLOCK_VECS
+#undef SIMD_HEAD
