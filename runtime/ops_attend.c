@@ -12,6 +12,7 @@ static void ops_attend_page(ops_pages_job *job, int64_t r, int head, const int32
     }
     view.keys = ops_slots(at, table[page], 0, head);
     view.values = ops_slots(at, table[page], 1, head);
+    view.ahead = view.values;
     view.half = true;
     view.first = 0;
     view.last = tokens < at->page_size ? tokens : at->page_size;
