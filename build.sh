@@ -256,7 +256,18 @@ find_nvrtc() {
         say "the NVIDIA driver supports CUDA $version; 12.0 or newer is needed to compile kernels"
         return 0
     }
-    say "fetching $package (driver for CUDA $version, no toolkit found)"
+    fetch_nvrtc "$package"
+}
+
+# The tests compile kernels for every architecture, with or without a GPU.
+find_test_nvrtc() {
+    find_nvrtc
+    has_nvrtc || fetch_nvrtc "$(nvrtc_package 13.0)"
+}
+
+fetch_nvrtc() {
+    package=$1
+    say "fetching $package (no CUDA toolkit found)"
     rm -rf build/nvrtc.new
     mkdir -p build/nvrtc.new
     if pip_download build/nvrtc.new "$package" &&
@@ -279,9 +290,20 @@ run_demo() {
         --max-tokens 160 --prompt "Explain in a few sentences why the sky is blue."
 }
 
+# What only the tests need; what cannot be had is skipped there with the reason.
+find_test_tools() {
+    missing=''
+    have g++ || have clang++ || missing="$missing g++"
+    have clang || missing="$missing clang"
+    have x86_64-w64-mingw32-gcc || missing="$missing gcc-mingw-w64-x86-64"
+    have aarch64-linux-gnu-gcc || missing="$missing gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+    [ -z "$missing" ] || { say "installing$missing"; try_install $missing; } || true
+}
+
 run_test() {
     build_all
-    find_nvrtc
+    find_test_tools
+    find_test_nvrtc
     find_model || true
     export CC CAIRN_MODEL lua_cflags lua_libs libraries warnings
     sh tests/suite.sh "$@"

@@ -3,8 +3,8 @@
 --
 -- A generator is gen/NAME.lua returning function(out); it calls
 --   out.file(path, text)          a whole file
---   out.region(path, name, text)  the lines between two marker lines of a file:
---                                 "generated from gen/NAME.lua: begin name" .. "generated: end name"
+--   out.region(path, name, text)  the lines of a file between its marker lines
+--                                 "generated from gen/NAME.lua: begin name", "generated: end name"
 -- and may read with out.read(path) and out.list(folder, lua_pattern).
 
 local generators = {

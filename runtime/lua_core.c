@@ -13,7 +13,7 @@
 typedef struct bind_runtime { cairn_runtime *rt; } bind_runtime; /* user value 1: see bind_graph */
 typedef struct bind_object { void *object; } bind_object;        /* user value 1: its runtime */
 
-/* ---- errors ------------------------------------------------------------------------------------ */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 /* Raises `text` as it stands, without a position: the same words as in C. */
 static int bind_raise_text(lua_State *L, const char *text) {
@@ -44,7 +44,7 @@ static int bind_distance(const char *a, const char *b) {
     return row[n];
 }
 
-/* ---- objects ----------------------------------------------------------------------------------- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 /* A metatable with methods, __gc and __close. Pops nothing, pushes nothing. */
 static void bind_new_type(lua_State *L, const char *type, const luaL_Reg *methods,
@@ -109,13 +109,14 @@ static cairn_runtime *bind_to_runtime(lua_State *L, int arg) {
     return r->rt;
 }
 
-/* ---- small readers and writers of tables ------------------------------------------------------- */
+/* ---- small readers and writers of tables ----------------------------------------------------- */
 
 static int32_t bind_to_int32(lua_State *L, int index, const char *what) {
     int exact;
     lua_Integer value = lua_tointegerx(L, index, &exact);
     if (!exact || lua_type(L, index) != LUA_TNUMBER)
-        luaL_error(L, "%s: a whole number is expected, not %s", what, luaL_tolstring(L, index, NULL));
+        luaL_error(L, "%s: a whole number is expected, not %s", what,
+                   luaL_tolstring(L, index, NULL));
     if (value < INT32_MIN || value > INT32_MAX)
         luaL_error(L, "%s: %I is out of range", what, (LUAI_UACINT)value);
     return (int32_t)value;
@@ -141,7 +142,7 @@ static void bind_set_bool(lua_State *L, const char *key, bool value) {
     lua_setfield(L, -2, key);
 }
 
-/* ---- config: a path, or a table that is written as Lua text and then read like a file ----------- */
+/* ---- config: a path, or a table that is written as Lua text and then read like a file -------- */
 
 /* Pops the string at the top and adds it to the list at `out`. */
 static void bind_add_piece(lua_State *L, int out) {
@@ -284,7 +285,7 @@ static int bind_check_config(lua_State *L) {
     return bind_push_config(L, &config);
 }
 
-/* ---- the runtime ------------------------------------------------------------------------------- */
+/* ---- the runtime ----------------------------------------------------------------------------- */
 
 /* A bar on standard error while kernels compile. */
 static bool bind_progress(void *user, const char *kernel, int index, int count) {
@@ -382,7 +383,7 @@ static int bind_now_us(lua_State *L) {
     return 1;
 }
 
-/* ---- what a machine has ------------------------------------------------------------------------ */
+/* ---- what a machine has ---------------------------------------------------------------------- */
 
 typedef struct bind_found {
     drv driver;

@@ -1,5 +1,5 @@
-/* lua_ops: every op as a method of the runtime, from tables. To add an op: list its struct's fields,
- * write what shapes its outputs have, and add a line to bind_ops.
+/* lua_ops: every op as a method of the runtime, from tables. To add an op: list its struct's
+ * fields, write what shapes its outputs have, and add a line to bind_ops.
  *
  *     out, ... = rt:OP(input, ..., { option = value, ... })
  *
@@ -46,7 +46,7 @@ typedef struct bind_op {
     cairn_status (*run)(cairn_runtime *rt, const void *args);
 } bind_op;
 
-/* ---- reading arguments ------------------------------------------------------------------------- */
+/* ---- reading arguments ----------------------------------------------------------------------- */
 
 static const bind_field *bind_find_field(const bind_op *op, const char *name) {
     const bind_field *f;
@@ -56,10 +56,10 @@ static const bind_field *bind_find_field(const bind_op *op, const char *name) {
 }
 
 static void bind_unknown_option(lua_State *L, const bind_op *op, const char *name) {
-    const bind_field *f, *near = op->fields;
+    const bind_field *f, *closest = op->fields;
     for (f = op->fields; f->name; f++)
-        if (bind_distance(name, f->name) < bind_distance(name, near->name)) near = f;
-    luaL_error(L, "%s: no option %s; did you mean %s?", op->name, name, near->name);
+        if (bind_distance(name, f->name) < bind_distance(name, closest->name)) closest = f;
+    luaL_error(L, "%s: no option %s; did you mean %s?", op->name, name, closest->name);
 }
 
 static void bind_set_tensor(bind_call *c, const bind_field *f, cairn_tensor *t) {
@@ -159,7 +159,7 @@ static void bind_read_arguments(bind_call *c) {
     }
 }
 
-/* ---- outputs ------------------------------------------------------------------------------------*/
+/* ---- outputs ----------------------------------------------------------------------------------*/
 
 /* Extent d of a tensor, 0 when there is none: then the op says what is wrong. */
 static int64_t bind_extent(const cairn_tensor *t, int d) {
@@ -196,7 +196,7 @@ static void bind_output(bind_call *c, const char *name, cairn_type type, const c
     bind_output_shaped(c, name, type, second == -1 ? 1 : third == -1 ? 2 : 3, shape);
 }
 
-/* ---- the ops ------------------------------------------------------------------------------------*/
+/* ---- the ops ----------------------------------------------------------------------------------*/
 
 #define BIND_RUN(name)                                                              \
     static cairn_status bind_run_##name(cairn_runtime *rt, const void *args) {      \
@@ -226,8 +226,9 @@ static void bind_topk_outputs(bind_call *c) {
 BIND_RUN(topk)
 
 static const bind_op bind_ops[] = {
-#define BIND_OP(name) \
-    {#name, sizeof(cairn_##name##_args), bind_##name##_fields, bind_##name##_outputs, bind_run_##name}
+#define BIND_OP(name)                                                                     \
+    {#name, sizeof(cairn_##name##_args), bind_##name##_fields, bind_##name##_outputs, \
+     bind_run_##name}
     BIND_OP(topk),
 };
 

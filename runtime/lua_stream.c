@@ -36,7 +36,7 @@ static int bind_stream_sync(lua_State *L) {
     return 0;
 }
 
-/* ---- events ------------------------------------------------------------------------------------ */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static int bind_event_free(lua_State *L) {
     cairn_runtime *rt;
@@ -84,7 +84,7 @@ static int bind_event_elapsed(lua_State *L) {
     return 1;
 }
 
-/* ---- graphs ------------------------------------------------------------------------------------ */
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
 static int bind_graph_free(lua_State *L) {
     cairn_runtime *rt;

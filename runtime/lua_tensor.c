@@ -86,7 +86,7 @@ static size_t bind_tensor_count(const cairn_tensor *t) {
     return n;
 }
 
-/* ---- values ------------------------------------------------------------------------------------ */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 /* A small float of `mantissa` bits: nearest, ties to even; `most` is its largest bit pattern. */
 static uint32_t bind_round_float(double x, int mantissa, int bias, uint32_t most) {
@@ -132,10 +132,11 @@ static double bind_float_of_bits(uint32_t bits, int mantissa, int bias) {
     return ldexp((double)(fraction | 1u << mantissa), (int)exponent - bias - mantissa);
 }
 
-static double bind_small_float(uint32_t bits, int mantissa, int bias, uint32_t infinity, bool sign) {
+static double bind_small_float(uint32_t bits, int mantissa, int bias, uint32_t infinity,
+                               bool negative) {
     double x = bits > infinity ? (double)NAN : bits == infinity ? (double)INFINITY
                                              : bind_float_of_bits(bits, mantissa, bias);
-    return sign ? -x : x;
+    return negative ? -x : x;
 }
 
 static void bind_push_element(lua_State *L, const void *data, size_t i, cairn_type type) {
@@ -176,7 +177,7 @@ static void bind_store_value(lua_State *L, int index, void *data, size_t i, cair
     bind_store(data, i, type, lua_tonumber(L, index), (int64_t)n);
 }
 
-/* ---- nested lists ------------------------------------------------------------------------------ */
+/* ---- nested lists ---------------------------------------------------------------------------- */
 
 /* The shape of the nested list at `index`, by its first elements. */
 static int bind_list_shape(lua_State *L, int index, int64_t *shape) {
@@ -241,7 +242,7 @@ static void bind_write_list(lua_State *L, int index, cairn_runtime *rt, cairn_te
     lua_pop(L, 1);
 }
 
-/* ---- making tensors ---------------------------------------------------------------------------- */
+/* ---- making tensors -------------------------------------------------------------------------- */
 
 /* rt:tensor(list [, dtype [, shape]]) from a nested list, or a flat one with its shape */
 static int bind_make_tensor(lua_State *L) {
@@ -318,7 +319,7 @@ static int bind_load_tensor(lua_State *L) {
     return 1;
 }
 
-/* ---- views ------------------------------------------------------------------------------------- */
+/* ---- views ----------------------------------------------------------------------------------- */
 
 /* Elements from the parent's first to the view's last; raises when one lies outside. */
 static void bind_check_view(lua_State *L, const bind_tensor *t, size_t parent_count) {
@@ -374,7 +375,7 @@ static int bind_tensor_view(lua_State *L) {
     return 1;
 }
 
-/* ---- methods ----------------------------------------------------------------------------------- */
+/* ---- methods --------------------------------------------------------------------------------- */
 
 static int bind_tensor_totable(lua_State *L) {
     cairn_tensor *t = bind_to_tensor(L, 1);

@@ -1,6 +1,6 @@
 /* program: build/cairn. Opens a Lua state with the module `cairn` in it, hands the command line to
  * scripts/cli/main.lua, which the program carries with the rest of scripts/cli and scripts/bench,
- * and exits with the status that returns. A translation unit of its own: it knows runtime.h only. */
+ * and exits with the status that it returns. A unit of its own: it knows runtime.h only. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
@@ -27,7 +27,7 @@
 
 #include "generated/scripts.h"
 
-/* ---- carried scripts --------------------------------------------------------------------------- */
+/* ---- carried scripts ------------------------------------------------------------------------- */
 
 /* A lua_Reader over the lines of a script. */
 static const char *program_next_line(lua_State *L, void *state, size_t *bytes) {
@@ -51,7 +51,7 @@ static int program_load_script(lua_State *L) {
     return 1;
 }
 
-/* ---- what the scripts need of the system: require "host" --------------------------------------- */
+/* ---- what the scripts need of the system: require "host" ------------------------------------- */
 
 /* host.list(folder) -> names, or nil when it is no folder */
 static int program_list(lua_State *L) {
@@ -101,7 +101,7 @@ static int program_open_host(lua_State *L) {
     return 1;
 }
 
-/* ---- main -------------------------------------------------------------------------------------- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static lua_State *program_state; /* for the signal handler alone */
 

@@ -78,7 +78,7 @@ static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const to
 
 cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args) {
     cairn_topk_args a;
-    topk_shape shape;
+    topk_shape shape = {0};
     cairn_status status = args_take(&rt->base, "topk", &a, sizeof a, args);
     if (status || (status = topk_check(&rt->device, &a, &shape))) return status;
     if (shape.rows == 0) return CAIRN_OK;

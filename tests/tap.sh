@@ -25,7 +25,7 @@ check() {
 check_fails() {
     tap_title=$1 tap_want=$2; shift 2
     if "$@" > "$work/check.log" 2>&1; then tap_fail "$tap_title: succeeded"
-    elif grep -qF -e "$tap_want" "$work/check.log"; then tap_pass "$tap_title"
+    elif [ -z "$tap_want" ] || grep -qF -e "$tap_want" "$work/check.log"; then tap_pass "$tap_title"
     else tap_fail "$tap_title: wanted: $tap_want"; sed 's/^/# /' "$work/check.log" | head -40; fi
 }
 

@@ -8,7 +8,7 @@ return {
   positional = math.huge,
   rest = true,
   run = function(o)
-    local path = o[1] or options.fail "cairn run: which script? usage: cairn run SCRIPT.lua [ARG...]"
+    local path = o[1] or options.fail "which script? usage: cairn run SCRIPT.lua [ARG...]"
     arg = { [0] = path, table.unpack(o, 2) }
     local chunk, err = loadfile(path)
     if not chunk then error({ text = err }, 0) end

@@ -1,0 +1,503 @@
+/* lua_model: models and sessions in Lua. A session keeps its model's userdata in user value 2, for
+ * closing a model closes its sessions. Generation is pulled (cairn_generate_next), so that a Lua
+ * error in a loop or callback passes no C frame of the engine. */
+#ifndef CAIRN_NO_LUA
+
+#define BIND_MODEL "cairn.model"
+#define BIND_SESSION "cairn.session"
+
+static cairn_model *bind_to_model(lua_State *L, int arg, cairn_runtime **rt) {
+    return (cairn_model *)bind_to_object(L, arg, BIND_MODEL, rt);
+}
+
+/* rt:load_model(path) */
+static int bind_load_model(lua_State *L) {
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    const char *path = luaL_checkstring(L, 2);
+    cairn_model *model = NULL;
+    bind_object *o = (bind_object *)bind_new_object(L, BIND_MODEL, sizeof *o, 1, 1);
+    bind_check(L, rt, cairn_load_model(rt, path, &model));
+    o->object = model;
+    return 1;
+}
+
+static int bind_model_close(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = (cairn_model *)bind_take_object(L, BIND_MODEL, &rt);
+    if (model) cairn_model_free(model);
+    return 0;
+}
+
+/* m:info() -> a table with the fields of cairn_model_properties */
+static int bind_model_info(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    cairn_model_properties info;
+    info.struct_size = (uint32_t)sizeof info;
+    bind_check(L, rt, cairn_model_info(model, &info));
+    lua_newtable(L);
+#define BIND_SET(field) bind_set_integer(L, #field, (int64_t)info.field)
+    bind_set_string(L, "architecture", info.architecture);
+    bind_set_string(L, "name", info.name);
+    BIND_SET(layers);     BIND_SET(hidden);      BIND_SET(heads);      BIND_SET(kv_heads);
+    BIND_SET(head_dim);   BIND_SET(ffn);         BIND_SET(vocab);      BIND_SET(context);
+    BIND_SET(page_size);  BIND_SET(max_seq_len); BIND_SET(pages);      BIND_SET(free_pages);
+    BIND_SET(end_id);     BIND_SET(parameters);  BIND_SET(file_bytes); BIND_SET(weights_bytes);
+    BIND_SET(kv_bytes);
+#undef BIND_SET
+    return 1;
+}
+
+/* cairn.estimate(config, path) -> what loading the model would take */
+static int bind_estimate(lua_State *L) {
+    char error[BIND_ERROR_BYTES];
+    cairn_config config;
+    cairn_memory_estimate e;
+    const char *path = luaL_checkstring(L, 2);
+    e.struct_size = (uint32_t)sizeof e;
+    bind_to_config(L, 1, &config);
+    if (cairn_estimate(&config, path, &e, error, sizeof error)) bind_raise_text(L, error);
+    lua_newtable(L);
+    bind_set_integer(L, "max_seq_len", e.max_seq_len);
+    bind_set_integer(L, "pages", e.pages);
+    bind_set_integer(L, "weights_bytes", (int64_t)e.weights_bytes);
+    bind_set_integer(L, "kv_bytes", (int64_t)e.kv_bytes);
+    bind_set_integer(L, "scratch_bytes", (int64_t)e.scratch_bytes);
+    bind_set_integer(L, "total_bytes", (int64_t)e.total_bytes);
+    return 1;
+}
+
+/* ---- text and ids ----------------------------------------------------------------------------- */
+
+static void bind_push_ids(lua_State *L, const int32_t *ids, int count) {
+    int i;
+    lua_createtable(L, count, 0);
+    for (i = 0; i < count; i++) {
+        lua_pushinteger(L, ids[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+}
+
+/* Pushes a userdata with the ids of the list at `arg`. */
+static int32_t *bind_to_ids(lua_State *L, int arg, int *count) {
+    int32_t *ids;
+    int i;
+    luaL_checktype(L, arg, LUA_TTABLE);
+    *count = (int)lua_rawlen(L, arg);
+    ids = (int32_t *)lua_newuserdatauv(L, (size_t)*count * sizeof *ids, 0);
+    for (i = 0; i < *count; i++) {
+        lua_rawgeti(L, arg, i + 1);
+        ids[i] = bind_to_int32(L, -1, "ids");
+        lua_pop(L, 1);
+    }
+    return ids;
+}
+
+/* m:tokenize(text) -> ids */
+static int bind_tokenize(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    size_t bytes;
+    const char *text = luaL_checklstring(L, 2, &bytes);
+    int capacity = 0, count = 0;
+    int32_t *ids;
+    if (bytes > INT_MAX / 8) luaL_error(L, "tokenize: the text is too long");
+    capacity = (int)bytes + 1; /* no token is empty */
+    ids = (int32_t *)lua_newuserdatauv(L, (size_t)capacity * sizeof *ids, 0);
+    bind_check(L, rt, cairn_tokenize(model, text, bytes, ids, capacity, &count));
+    bind_push_ids(L, ids, count);
+    return 1;
+}
+
+/* m:detokenize(ids) -> text */
+static int bind_detokenize(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    int count;
+    size_t bytes = 0;
+    int32_t *ids = bind_to_ids(L, 2, &count);
+    char *text;
+    cairn_detokenize(model, ids, count, NULL, 0, &bytes); /* asks for the length */
+    text = (char *)lua_newuserdatauv(L, bytes + 1, 0);
+    bind_check(L, rt, cairn_detokenize(model, ids, count, text, bytes + 1, &bytes));
+    lua_pushlstring(L, text, bytes);
+    return 1;
+}
+
+/* Pushes a userdata with the messages of the list { { role =, content = }, ... } at `arg`; the
+ * strings stand while the list holds them. */
+static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
+    cairn_message *messages;
+    int i;
+    luaL_checktype(L, arg, LUA_TTABLE);
+    *count = (int)lua_rawlen(L, arg);
+    messages = (cairn_message *)lua_newuserdatauv(L, (size_t)*count * sizeof *messages, 0);
+    for (i = 0; i < *count; i++) {
+        lua_rawgeti(L, arg, i + 1);
+        if (!lua_istable(L, -1)) luaL_error(L, "chat: message %d is no table", i + 1);
+        if (lua_getfield(L, -1, "role") != LUA_TSTRING ||
+            lua_getfield(L, -2, "content") != LUA_TSTRING)
+            luaL_error(L, "chat: message %d needs the strings role and content", i + 1);
+        messages[i].role = lua_tostring(L, -2);
+        messages[i].content = lua_tostring(L, -1);
+        lua_pop(L, 3);
+    }
+    return messages;
+}
+
+/* m:chat(messages [, answer = true]) -> the text in the model's chat template */
+static int bind_chat(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    bool answer = lua_isnoneornil(L, 3) || lua_toboolean(L, 3);
+    int count;
+    size_t bytes = 0;
+    cairn_message *messages = bind_to_messages(L, 2, &count);
+    char *text;
+    cairn_chat_format(model, messages, count, answer, NULL, 0, &bytes);
+    text = (char *)lua_newuserdatauv(L, bytes + 1, 0);
+    bind_check(L, rt, cairn_chat_format(model, messages, count, answer, text, bytes + 1, &bytes));
+    lua_pushlstring(L, text, bytes);
+    return 1;
+}
+
+/* ---- eval ------------------------------------------------------------------------------------- */
+
+/* Adds `top` = { { ids =, logits = }, ... }, one entry a position, to the table at the top. */
+static void bind_set_top(lua_State *L, const cairn_eval_args *a) {
+    int i, j;
+    lua_createtable(L, a->count, 0);
+    for (i = 0; i < a->count; i++) {
+        lua_createtable(L, 0, 2);
+        bind_push_ids(L, a->top_ids + (size_t)i * (size_t)a->top, a->top);
+        lua_setfield(L, -2, "ids");
+        lua_createtable(L, a->top, 0);
+        for (j = 0; j < a->top; j++) {
+            lua_pushnumber(L, (double)a->top_logits[(size_t)i * (size_t)a->top + (size_t)j]);
+            lua_rawseti(L, -2, j + 1);
+        }
+        lua_setfield(L, -2, "logits");
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "top");
+}
+
+/* m:eval(ids [, { top = N }]) -> { tokens =, mean_nll =, nll = {...}, top = {...} } */
+static int bind_eval(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    cairn_eval_args a;
+    double mean = 0.0;
+    size_t count;
+    int i;
+    memset(&a, 0, sizeof a);
+    a.struct_size = (uint32_t)sizeof a;
+    if (lua_istable(L, 3) && lua_getfield(L, 3, "top") != LUA_TNIL)
+        a.top = bind_to_int32(L, -1, "eval: top");
+    if (a.top < 0 || a.top > 4096) luaL_error(L, "eval: top = %d; 0 to 4096 is allowed", a.top);
+    a.ids = bind_to_ids(L, 2, &a.count);
+    count = (size_t)a.count * (size_t)(a.top ? a.top : 1);
+    a.top_ids = (int32_t *)lua_newuserdatauv(L, count * sizeof *a.top_ids, 0);
+    a.top_logits = (float *)lua_newuserdatauv(L, count * sizeof *a.top_logits, 0);
+    a.nll = (float *)lua_newuserdatauv(L, (size_t)a.count * sizeof *a.nll, 0);
+    bind_check(L, rt, cairn_eval(model, &a, &mean));
+    lua_newtable(L);
+    bind_set_integer(L, "tokens", a.count);
+    bind_set_number(L, "mean_nll", mean);
+    lua_createtable(L, a.count, 0);
+    for (i = 0; i < a.count; i++) {
+        lua_pushnumber(L, (double)a.nll[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "nll");
+    if (a.top) bind_set_top(L, &a);
+    return 1;
+}
+
+/* ---- sessions --------------------------------------------------------------------------------- */
+
+static bool bind_model_is_open(lua_State *L, int arg) {
+    bind_object *model;
+    lua_getiuservalue(L, arg, 2);
+    model = (bind_object *)lua_touserdata(L, -1);
+    lua_pop(L, 1);
+    return model && model->object;
+}
+
+static cairn_session *bind_to_session(lua_State *L, int arg, cairn_runtime **rt) {
+    cairn_session *session;
+    luaL_checkudata(L, arg, BIND_SESSION);
+    session = (cairn_session *)bind_to_object(L, arg, BIND_SESSION, rt);
+    if (!bind_model_is_open(L, arg)) luaL_error(L, "%s: its model is closed", BIND_SESSION);
+    return session;
+}
+
+/* m:session() */
+static int bind_make_session(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    cairn_session *session = NULL;
+    int owner = bind_push_owner(L, 1);
+    bind_object *o = (bind_object *)bind_new_object(L, BIND_SESSION, sizeof *o, owner, 2);
+    lua_pushvalue(L, 1);
+    lua_setiuservalue(L, -2, 2);
+    bind_check(L, rt, cairn_session_open(model, &session));
+    o->object = session;
+    return 1;
+}
+
+static int bind_session_close(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = (cairn_session *)bind_take_object(L, BIND_SESSION, &rt);
+    if (session && bind_model_is_open(L, 1)) cairn_session_close(session);
+    return 0;
+}
+
+/* s:append(text or ids). Gives the session. */
+static int bind_append(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    if (lua_istable(L, 2)) {
+        int count;
+        const int32_t *ids = bind_to_ids(L, 2, &count);
+        bind_check(L, rt, cairn_append_ids(session, ids, count));
+    } else {
+        bind_check(L, rt, cairn_append(session, luaL_checkstring(L, 2)));
+    }
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int bind_reset(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    bind_check(L, rt, cairn_session_reset(session));
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* s:rewind(count): keeps the first `count` ids */
+static int bind_rewind(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    bind_check(L, rt, cairn_session_rewind(session, bind_to_int32(L, 2, "rewind: count")));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int bind_session_ids(lua_State *L) {
+    cairn_runtime *rt;
+    int count = 0;
+    const int32_t *ids = cairn_session_ids(bind_to_session(L, 1, &rt), &count);
+    bind_push_ids(L, ids, count);
+    return 1;
+}
+
+static int bind_cancel(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_cancel(bind_to_session(L, 1, &rt));
+    return 0;
+}
+
+/* s:stats() -> a table with the fields of cairn_stats, and the figures that follow from them */
+static int bind_stats(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    cairn_stats s;
+    s.struct_size = (uint32_t)sizeof s;
+    bind_check(L, rt, cairn_session_stats(session, &s));
+    lua_newtable(L);
+    bind_set_string(L, "stop", cairn_stop_name(s.stop));
+    bind_set_integer(L, "prompt_tokens", s.prompt_tokens);
+    bind_set_integer(L, "generated", s.generated);
+    bind_set_integer(L, "decoded", s.decoded);
+    bind_set_integer(L, "forwards", s.forwards);
+    bind_set_integer(L, "proposed", s.proposed);
+    bind_set_integer(L, "accepted", s.accepted);
+    bind_set_integer(L, "peak_bytes", (int64_t)s.peak_bytes);
+    bind_set_number(L, "pages_read", s.pages_read);
+    bind_set_number(L, "pages_held", s.pages_held);
+    bind_set_number(L, "prompt_seconds", s.prompt_seconds);
+    bind_set_number(L, "decode_seconds", s.decode_seconds);
+    bind_set_number(L, "acceptance", s.proposed ? (double)s.accepted / s.proposed : 0.0);
+    bind_set_number(L, "tokens_per_step", s.forwards ? (double)s.generated / s.forwards : 0.0);
+    bind_set_number(L, "tokens_per_second",
+                    s.decode_seconds > 0.0 ? (double)s.decoded / s.decode_seconds : 0.0);
+    return 1;
+}
+
+/* ---- generate --------------------------------------------------------------------------------- */
+
+typedef struct bind_wishes {
+    cairn_generate_options options;
+    cairn_config config; /* for its sampling */
+    const char *stop[16];
+} bind_wishes;
+
+static const char *const bind_wish_names[] = {
+    "max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"};
+
+static void bind_check_wish(lua_State *L, const char *name) {
+    size_t i, closest = 0;
+    for (i = 0; i < BASE_COUNT(bind_wish_names); i++) {
+        if (!strcmp(name, bind_wish_names[i])) return;
+        if (bind_distance(name, bind_wish_names[i]) < bind_distance(name, bind_wish_names[closest]))
+            closest = i;
+    }
+    luaL_error(L, "generate: no option %s; did you mean %s?", name, bind_wish_names[closest]);
+}
+
+/* Pushes option `name`; true when it is there. */
+static bool bind_wish(lua_State *L, int options, const char *name) {
+    return lua_getfield(L, options, name) != LUA_TNIL;
+}
+
+static float bind_to_float(lua_State *L, const char *name) {
+    if (lua_type(L, -1) != LUA_TNUMBER) luaL_error(L, "generate: %s: a number is expected", name);
+    return (float)lua_tonumber(L, -1);
+}
+
+static void bind_read_sampling(lua_State *L, int options, cairn_sampling *s) {
+    int top = lua_gettop(L);
+    if (bind_wish(L, options, "temperature")) s->temperature = bind_to_float(L, "temperature");
+    if (bind_wish(L, options, "top_k")) s->top_k = bind_to_int32(L, -1, "generate: top_k");
+    if (bind_wish(L, options, "top_p")) s->top_p = bind_to_float(L, "top_p");
+    if (bind_wish(L, options, "min_p")) s->min_p = bind_to_float(L, "min_p");
+    if (bind_wish(L, options, "repetition_penalty"))
+        s->repetition_penalty = bind_to_float(L, "repetition_penalty");
+    if (bind_wish(L, options, "seed")) s->seed = (int64_t)luaL_checkinteger(L, -1);
+    lua_settop(L, top);
+}
+
+/* The strings stand while the table of options does. An empty list means none. */
+static void bind_read_stop(lua_State *L, int options, bind_wishes *w) {
+    int i, count;
+    if (!bind_wish(L, options, "stop")) {
+        lua_pop(L, 1);
+        return;
+    }
+    luaL_checktype(L, -1, LUA_TTABLE);
+    count = (int)lua_rawlen(L, -1);
+    if (count > (int)BASE_COUNT(w->stop)) luaL_error(L, "generate: at most 16 stop strings");
+    for (i = 0; i < count; i++) {
+        if (lua_rawgeti(L, -1, i + 1) != LUA_TSTRING)
+            luaL_error(L, "generate: stop[%d] is no string", i + 1);
+        w->stop[i] = lua_tostring(L, -1);
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    w->options.stop = w->stop;
+    w->options.stop_count = count ? count : -1;
+}
+
+static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_wishes *w) {
+    char error[BIND_ERROR_BYTES];
+    memset(&w->options, 0, sizeof w->options);
+    w->options.struct_size = (uint32_t)sizeof w->options;
+    w->config = *cairn_config_of(rt);
+    if (!lua_istable(L, options)) return;
+    lua_pushnil(L);
+    while (lua_next(L, options)) {
+        bind_check_wish(L, lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?");
+        lua_pop(L, 1);
+    }
+    if (bind_wish(L, options, "max_tokens"))
+        w->options.max_tokens = bind_to_int32(L, -1, "generate: max_tokens");
+    lua_pop(L, 1);
+    bind_read_stop(L, options, w);
+    bind_read_sampling(L, options, &w->config.sampling);
+    if (cairn_config_check(&w->config, &w->config, error, sizeof error)) bind_raise_text(L, error);
+    w->options.sampling = &w->config.sampling;
+}
+
+/* The next piece with text, pushed as text and id; false at the end of the generation. */
+static bool bind_push_piece(lua_State *L, cairn_runtime *rt, cairn_session *session,
+                            cairn_stop *stop) {
+    cairn_piece piece;
+    piece.struct_size = (uint32_t)sizeof piece;
+    do {
+        if (*stop) return false;
+        bind_check(L, rt, cairn_generate_next(session, &piece));
+        *stop = piece.stop;
+    } while (!piece.bytes);
+    lua_pushlstring(L, piece.text, piece.bytes);
+    lua_pushinteger(L, piece.id);
+    return true;
+}
+
+/* The iterator: upvalue 1 is the session, 2 the stop so far. */
+static int bind_generate_next(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session;
+    cairn_stop stop = (cairn_stop)lua_tointeger(L, lua_upvalueindex(2));
+    bool more;
+    lua_settop(L, 0);
+    lua_pushvalue(L, lua_upvalueindex(1));
+    session = bind_to_session(L, 1, &rt);
+    more = bind_push_piece(L, rt, session, &stop);
+    lua_pushinteger(L, (lua_Integer)stop);
+    lua_replace(L, lua_upvalueindex(2));
+    return more ? 2 : 0;
+}
+
+/* Calls f(text, id) with every piece; false ends the generation. Gives the whole text. */
+static int bind_generate_with(lua_State *L, cairn_runtime *rt, cairn_session *session, int f) {
+    cairn_stop stop = CAIRN_STOP_NONE;
+    int pieces;
+    lua_newtable(L);
+    pieces = lua_gettop(L);
+    while (bind_push_piece(L, rt, session, &stop)) {
+        cairn_piece last;
+        lua_pushvalue(L, pieces + 1);
+        bind_add_piece(L, pieces);
+        lua_pushvalue(L, f);
+        lua_insert(L, pieces + 1);
+        lua_call(L, 2, 1);
+        bind_to_session(L, 1, &rt); /* f may have closed it */
+        if (stop || !lua_isboolean(L, -1) || lua_toboolean(L, -1)) {
+            lua_settop(L, pieces);
+            continue;
+        }
+        cairn_cancel(session);
+        last.struct_size = (uint32_t)sizeof last;
+        stop = cairn_generate_next(session, &last) ? CAIRN_STOP_CANCEL : last.stop;
+        if (!stop) stop = CAIRN_STOP_CANCEL;
+        lua_settop(L, pieces);
+    }
+    bind_join(L, pieces);
+    return 1;
+}
+
+/* s:generate(prompt or nil [, options [, f]]) -> an iterator over pieces of text and their ids, or
+ * with f the whole text. Leaving a loop early leaves the session with what was handed out. */
+static int bind_generate(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    const char *prompt = luaL_optstring(L, 2, NULL);
+    bind_wishes *w;
+    lua_settop(L, 4);
+    if (!lua_isnoneornil(L, 3)) luaL_checktype(L, 3, LUA_TTABLE);
+    w = (bind_wishes *)lua_newuserdatauv(L, sizeof *w, 0);
+    bind_read_wishes(L, 3, rt, w);
+    bind_check(L, rt, cairn_generate_begin(session, prompt, &w->options));
+    if (!lua_isnil(L, 4)) return bind_generate_with(L, rt, session, 4);
+    lua_pushvalue(L, 1);
+    lua_pushinteger(L, CAIRN_STOP_NONE);
+    lua_pushcclosure(L, bind_generate_next, 2);
+    return 1;
+}
+
+static void bind_new_model_types(lua_State *L) {
+    static const luaL_Reg model[] = {
+        {"info", bind_model_info}, {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
+        {"chat", bind_chat},       {"eval", bind_eval},         {"session", bind_make_session},
+        {"close", bind_model_close}, {NULL, NULL}};
+    static const luaL_Reg session[] = {
+        {"append", bind_append}, {"reset", bind_reset}, {"rewind", bind_rewind},
+        {"ids", bind_session_ids}, {"generate", bind_generate}, {"cancel", bind_cancel},
+        {"stats", bind_stats}, {"close", bind_session_close}, {NULL, NULL}};
+    bind_new_type(L, BIND_MODEL, model, bind_model_close);
+    bind_new_type(L, BIND_SESSION, session, bind_session_close);
+}
+
+#endif

@@ -1,0 +1,41 @@
+# The runtime compiles without Lua, for 64-bit Arm and for Windows; where it can run, it runs.
+. tests/tap.sh
+
+cat > "$work/version.c" <<'C'
+#define CAIRN_IMPLEMENTATION
+#include "runtime.h"
+#include <stdio.h>
+int main(void) {
+    cairn_config config;
+    cairn_runtime *rt;
+    char error[512];
+    cairn_config_default(&config);
+    config.backend = CAIRN_BACKEND_CPU;
+    if (cairn_open(&config, &rt, error, sizeof error)) return puts(error), 1;
+    cairn_close(rt);
+    return !(cairn_config_load("none.lua", &config, error, sizeof error) == CAIRN_UNSUPPORTED);
+}
+C
+check "without Lua it builds" \
+    $CC -std=c11 -O1 -DCAIRN_NO_LUA -Wall -Wextra -Werror -I. "$work/version.c" \
+    -o "$work/version" $libraries
+check "without Lua it opens a runtime, and says that config files need Lua" "$work/version"
+
+# Debian's lua.h includes one header of the machine's own folder; no other target may see all of it.
+mkdir -p "$work/include"
+find /usr/include -name lua5.4-deb-multiarch.h -exec cp {} "$work/include" \; -quit
+
+# cross NAME COMPILER: both units, the program's too.
+cross_flags="-std=c11 -O1 -Wall -Wextra -Werror $lua_cflags -I$work/include"
+cross() {
+    command -v "$2" >/dev/null || { tap_skip "$2 is not installed"; return 0; }
+    check "it compiles for $1" \
+        "$2" $cross_flags -c runtime.c -o "$work/cross.o"
+    check "the program compiles for $1" \
+        "$2" $cross_flags -c runtime/program.c -o "$work/cross.o"
+    check "without Lua it compiles for $1" \
+        "$2" -std=c11 -O1 -DCAIRN_NO_LUA -Wall -Wextra -Werror -c runtime.c -o "$work/cross.o"
+}
+cross "64-bit Arm" aarch64-linux-gnu-gcc
+cross Windows x86_64-w64-mingw32-gcc
+tap_done
