@@ -87,4 +87,5 @@
 #include "runtime/lua_tensor.c"
 #include "runtime/lua_stream.c"
 #include "runtime/lua_ops.c"
+#include "runtime/lua_model.c"
 #include "runtime/lua.c"

@@ -25,12 +25,12 @@ static const luaL_Reg bind_runtime_methods[] = {
     {"sync", bind_runtime_sync},   {"measure", bind_runtime_measure}, {"tensor", bind_make_tensor},
     {"zeros", bind_make_zeros},    {"random", bind_make_random},    {"load", bind_load_tensor},
     {"stream", bind_make_stream},  {"use", bind_use_stream},        {"event", bind_make_event},
-    {"capture", bind_capture},     {NULL, NULL},
+    {"capture", bind_capture},     {"load_model", bind_load_model}, {NULL, NULL},
 };
 
 static const luaL_Reg bind_functions[] = {
     {"open", bind_open}, {"check", bind_check_config}, {"libraries", bind_libraries},
-    {"now_us", bind_now_us}, {NULL, NULL},
+    {"now_us", bind_now_us}, {"estimate", bind_estimate}, {NULL, NULL},
 };
 
 static void bind_new_runtime_type(lua_State *L) {
@@ -45,6 +45,7 @@ int luaopen_cairn(lua_State *L) {
     bind_new_runtime_type(L);
     bind_new_tensor_type(L);
     bind_new_stream_types(L);
+    bind_new_model_types(L);
     luaL_newlib(L, bind_functions);
     lua_pushfstring(L, "%d.%d.%d", CAIRN_VERSION / 10000, CAIRN_VERSION / 100 % 100,
                     CAIRN_VERSION % 100);

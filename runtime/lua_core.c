@@ -306,7 +306,7 @@ static int bind_open(lua_State *L) {
     bind_runtime *r;
     lua_settop(L, 2);
     bind_to_config(L, 1, &config);
-    config.log_callback = cairn_log_stderr;
+    config.log_callback = cairn_log_stderr; /* mistakes before this were raised, not logged */
     if (lua_istable(L, 2)) {
         if (lua_getfield(L, 2, "progress"), lua_toboolean(L, -1))
             config.progress_callback = bind_progress;

@@ -145,18 +145,25 @@ static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
     return messages;
 }
 
-/* m:chat(messages [, answer = true]) -> the text in the model's chat template */
+/* m:chat(messages [, { first = true, answer = true }]) -> text in the model's chat template: `first`
+ * when the messages begin a session, `answer` opens the assistant's turn */
 static int bind_chat(lua_State *L) {
     cairn_runtime *rt;
     cairn_model *model = bind_to_model(L, 1, &rt);
-    bool answer = lua_isnoneornil(L, 3) || lua_toboolean(L, 3);
+    bool first = true, answer = true;
     int count;
     size_t bytes = 0;
-    cairn_message *messages = bind_to_messages(L, 2, &count);
+    cairn_message *messages;
     char *text;
-    cairn_chat_format(model, messages, count, answer, NULL, 0, &bytes);
+    if (lua_istable(L, 3)) {
+        first = lua_getfield(L, 3, "first") == LUA_TNIL || lua_toboolean(L, -1);
+        answer = lua_getfield(L, 3, "answer") == LUA_TNIL || lua_toboolean(L, -1);
+    }
+    messages = bind_to_messages(L, 2, &count);
+    cairn_chat_format(model, messages, count, first, answer, NULL, 0, &bytes);
     text = (char *)lua_newuserdatauv(L, bytes + 1, 0);
-    bind_check(L, rt, cairn_chat_format(model, messages, count, answer, text, bytes + 1, &bytes));
+    bind_check(L, rt, cairn_chat_format(model, messages, count, first, answer, text, bytes + 1,
+                                        &bytes));
     lua_pushlstring(L, text, bytes);
     return 1;
 }
@@ -395,6 +402,7 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
     memset(&w->options, 0, sizeof w->options);
     w->options.struct_size = (uint32_t)sizeof w->options;
     w->config = *cairn_config_of(rt);
+    w->config.log_callback = NULL; /* mistakes are raised, not logged */
     if (!lua_istable(L, options)) return;
     lua_pushnil(L);
     while (lua_next(L, options)) {

@@ -1,0 +1,63 @@
+-- What several commands share: opening a runtime as --config and --backend say, reading files, and
+-- the two ways of giving results.
+local cairn = require "cairn"
+local host = require "host"
+local json = require "cli.json"
+local options = require "cli.options"
+
+local M = {}
+
+function M.read_file(path)
+  local file, err = io.open(path, "rb")
+  if not file then error({ text = err }, 0) end
+  local text = file:read "a"
+  file:close()
+  return text
+end
+
+function M.say(format, ...) io.stderr:write(format:format(...), "\n") end
+
+-- The config that --config and --backend give, every field filled in; `changes` win.
+function M.config(o, changes)
+  local config = cairn.check(o.config or {})
+  if o.backend then config.backend = o.backend end
+  for key, value in pairs(changes or {}) do
+    if type(value) == "table" and type(config[key]) == "table" then
+      for inner, v in pairs(value) do config[key][inner] = v end
+    else
+      config[key] = value
+    end
+  end
+  return config
+end
+
+function M.open(o, changes)
+  return cairn.open(M.config(o, changes), { progress = host.is_terminal "stderr" })
+end
+
+function M.load_model(rt, o)
+  local path = o.model or os.getenv "CAIRN_MODEL"
+    or options.fail "which model? --model FILE.gguf, or set CAIRN_MODEL"
+  return rt:load_model(path)
+end
+
+-- --NAME T or --NAME-file F of a command.
+function M.text(o, name, file_name)
+  local path = o[file_name]
+  if o[name] and path then
+    options.fail("--%s and --%s are given both", name, file_name:gsub("_", "-"))
+  end
+  if path then return M.read_file(path) end
+  return o[name] or options.fail("--%s TEXT or --%s FILE is needed", name,
+    (file_name:gsub("_", "-")))
+end
+
+-- Bytes for a reader.
+function M.size(bytes)
+  if bytes >= 1 << 30 then return ("%.2f GiB"):format(bytes / (1 << 30)) end
+  if bytes >= 1 << 20 then return ("%.1f MiB"):format(bytes / (1 << 20)) end
+  return ("%.1f KiB"):format(bytes / 1024)
+end
+
+M.json = json
+return M
