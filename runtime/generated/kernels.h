@@ -515,6 +515,34 @@ static const char *const kernels_common_cuh[] = {
     "/* exp by the fast base-2 exponential: relative error about 2^-22. */\n"
     "CAIRN_INLINE float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }\n"
     "\n"
+    "/* x - k pi/2 in [-pi/4, pi/4] (a little more at the ends); *quarter is k. The toolkit's own sine\n"
+    " * keeps a table in local memory for large x; here doubles serve, exact enough up to 2^30. */\n"
+    "CAIRN_INLINE float reduce_quarter(float x, int *quarter) {\n"
+    "    if (fabsf(x) < 65536.0f) {\n"
+    "        float k = rintf(x * 0.636619772f);\n"
+    "        *quarter = (int)k;\n"
+    "        float r = fma_f32(k, -1.57077026f, x); /* pi/2 in three parts, 16 bits each */\n"
+    "        r = fma_f32(k, -2.60630623e-5f, r);\n"
+    "        return fma_f32(k, -6.07710063e-11f, r);\n"
+    "    }\n"
+    "    double wide = x, k = rint(wide * 0.63661977236758134308);\n"
+    "    *quarter = (int)(k - 4.0 * floor(k * 0.25));\n"
+    "    return (float)((wide - k * 1.5707963267341256) - k * 6.0771005065061922e-11);\n"
+    "}\n"
+    "\n"
+    "/* Sine and cosine: absolute error below 2^-22 for |x| < 2^30; NaN for infinities and NaN. */\n"
+    "CAIRN_INLINE void sin_cos(float x, float *sine, float *cosine) {\n"
+    "    int quarter;\n"
+    "    float r = reduce_quarter(x, &quarter), square = r * r;\n"
+    "    float s = fma_f32(square, fma_f32(square, -1.95153669e-4f, 8.33216403e-3f), -0.166666552f);\n"
+    "    float c = fma_f32(square, fma_f32(square, 2.44362836e-5f, -1.38873491e-3f), 4.16666456e-2f);\n"
+    "    s = fma_f32(s * square, r, r);\n"
+    "    c = fma_f32(c * square, square, fma_f32(square, -0.5f, 1.0f));\n",
+    "    float even = quarter & 1 \? c : s, odd = quarter & 1 \? s : c;\n"
+    "    *sine = quarter & 2 \? -even : even;\n"
+    "    *cosine = (quarter + 1) & 2 \? -odd : odd;\n"
+    "}\n"
+    "\n"
     "/* ---- conversions ---- */\n"
     "\n"
     "CAIRN_INLINE float bf16_to_f32(bf16 x) { return as_f32((uint32_t)x.bits << 16); }\n"
@@ -538,7 +566,7 @@ static const char *const kernels_common_cuh[] = {
     "\n"
     "/* Nearest even, saturating to 448; NaN gives 0x7f. */\n"
     "CAIRN_INLINE uint8_t f32_to_e4m3_soft(float x) {\n"
-    "    uint32_t bits = as_u32(x), sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;\n",
+    "    uint32_t bits = as_u32(x), sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;\n"
     "    if (magnitude > 0x7f800000u) return 0x7f;\n"
     "    if (magnitude >= 0x43e80000u) return (uint8_t)(sign | 0x7eu); /* 464, the tie above 448 */\n"
     "    if (magnitude < 0x3c800000u) {                                 /* below 2^-6: multiples of 2^-9 */\n"
@@ -584,7 +612,7 @@ static const char *const kernels_common_cuh[] = {
     "CAIRN_INLINE uint32_t warp_and(uint32_t v) { return redux_and(v); }\n"
     "\n"
     "/* Sums in the fixed order of a butterfly: the same bits in every lane and on every run.\n"
-    " * `width` lanes (a power of two) reduce among themselves. */\n"
+    " * `width` lanes (a power of two) reduce among themselves. */\n",
     "template <class T> CAIRN_INLINE T warp_sum_butterfly(T v, int width = WARP) {\n"
     "#pragma unroll\n"
     "    for (int m = WARP / 2; m > 0; m >>= 1)\n"
@@ -628,7 +656,7 @@ static const char *const kernels_common_cuh[] = {
     "\n"
     "/* ---- faults ---- */\n"
     "\n"
-    "/* Leaves the first fault in the error word, for the host to find at its next synchronisation. */\n",
+    "/* Leaves the first fault in the error word, for the host to find at its next synchronisation. */\n"
     "CAIRN_INLINE void report_error(cairn_error_word *error, int code, int row, int64_t value) {\n"
     "    if (error && atomic_cas((uint32_t *)&error->code, 0u, (uint32_t)code) == 0u) {\n"
     "        error->row = row;\n"
@@ -941,7 +969,6 @@ static const char *const kernels_device_cuh[] = {
     "CAIRN_INLINE float sqrt_f32(float x) { return __fsqrt_rn(x); }\n"
     "CAIRN_INLINE double floor_f64(double x) { return floor(x); }\n"
     "CAIRN_INLINE double pow_f64(double x, double y) { return pow(x, y); } /* 2 ulp; slow */\n"
-    "CAIRN_INLINE void sin_cos(float x, float *sine, float *cosine) { sincosf(x, sine, cosine); }\n"
     "\n"
     "/* ---- halves: conversions round to nearest even ---- */\n"
     "\n"
@@ -1836,8 +1863,8 @@ static const char *const kernels_topk_cuh[] = {
 static const kernels_file kernels_files[] = {
     {"abi.h", kernels_abi_h, 5026},
     {"attention.cu", kernels_attention_cu, 13274},
-    {"common.cuh", kernels_common_cuh, 8171},
-    {"device.cuh", kernels_device_cuh, 18852},
+    {"common.cuh", kernels_common_cuh, 9588},
+    {"device.cuh", kernels_device_cuh, 18759},
     {"device_async.cuh", kernels_device_async_cuh, 11293},
     {"device_mma.cuh", kernels_device_mma_cuh, 3437},
     {"embed.cu", kernels_embed_cu, 1902},
