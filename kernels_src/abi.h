@@ -138,4 +138,14 @@ typedef struct attend_params {
     int32_t sparse; /* 1: window 0 means the row's own page, not all */
 } attend_params;
 
+/* linear.cu */
+typedef struct linear_params {
+    const float *x;       /* [rows, in] */
+    const uint8_t *w;     /* [outs, row_bytes] */
+    float *out;           /* [rows, outs] */
+    int64_t row_bytes;
+    int32_t rows, outs, in; /* in: a multiple of 32 */
+    int32_t accumulate;
+} linear_params;
+
 #endif

@@ -62,6 +62,8 @@ cairn_status cairn_embed(cairn_runtime *rt, const cairn_embed_args *args) {
     ops_want1(&c, a.ids, "ids", OPS_I32, -1);
     ops_want_weight(&c, a.table, "table", a.block, &table);
     if (c.status) return c.status;
+    ops_refuse(&c, table.ins % 8, "table has rows of %lld values; a multiple of 8 is expected",
+               (long long)table.ins);
     ops_want2(&c, a.out, "out", OPS_F32, a.ids->shape[0], table.ins);
     ops_want_apart(&c, a.out, "out", a.ids, "ids", false);
     ops_want_apart(&c, a.out, "out", a.table, "table", false);
@@ -254,4 +256,97 @@ cairn_status cairn_swiglu(cairn_runtime *rt, const cairn_swiglu_args *args) {
     if (rt->device.cuda) return ops_swiglu_cuda(rt, &a);
     ops_dense_run(rt, &job, &a, ops_swiglu_task);
     return CAIRN_OK;
+}
+
+/* ---- linear ------------------------------------------------------------------------------------- */
+
+static void ops_linear_task(void *context, int index) {
+    const ops_dense_job *job = (const ops_dense_job *)context;
+    const cairn_linear_args *a = (const cairn_linear_args *)job->args;
+    const int64_t steps = (job->weight.outs + LINEAR_STEP - 1) / LINEAR_STEP;
+    int workers = pool_threads(job->dev->pool);
+    int64_t first = ops_share(steps, index, workers) * LINEAR_STEP;
+    int64_t last = ops_share(steps, index + 1, workers) * LINEAR_STEP;
+    linear_job work;
+    memset(&work, 0, sizeof work);
+    work.type = job->weight.type;
+    work.w = job->weight.data;
+    work.out = (int)job->weight.outs;
+    work.in = (int)job->weight.ins;
+    work.x = (const float *)tensor_data(a->x);
+    work.x_stride = job->weight.ins;
+    work.rows = (int)job->rows;
+    work.y = (float *)tensor_data(a->out);
+    work.y_stride = job->weight.outs;
+    work.add = a->accumulate != 0;
+    if (last > job->weight.outs) last = job->weight.outs;
+    if (first < last)
+        linear_range(job->simd, &work, (int)first, (int)last,
+                     job->panels + (size_t)index * linear_panel_floats((int)job->weight.ins));
+}
+
+static cairn_status ops_linear_cpu(cairn_runtime *rt, ops_dense_job *job,
+                                   const cairn_linear_args *a) {
+    size_t bytes = linear_panel_floats((int)job->weight.ins) * sizeof(float);
+    void *panels;
+    cairn_status status = dev_scratch(&rt->device, bytes * (size_t)pool_threads(rt->pool), "linear",
+                                      &panels);
+    if (status) return status;
+    job->panels = (float *)panels;
+    ops_dense_run(rt, job, a, ops_linear_task);
+    return CAIRN_OK;
+}
+
+enum { OPS_LINEAR_OUTS = 64, OPS_LINEAR_CHUNK = 256 };
+
+static cairn_status ops_linear_cuda(cairn_runtime *rt, const cairn_linear_args *a,
+                                    const ops_dense_job *job) {
+    const int tiles = job->rows <= 8 ? 1 : 8;
+    dev_dims dims = {{0, 0, 1}, 128, 0, 0, false};
+    ops_kernel want;
+    linear_params p;
+    memset(&p, 0, sizeof p);
+    memset(&want, 0, sizeof want);
+    p.x = (const float *)tensor_data(a->x);
+    p.w = (const uint8_t *)job->weight.data;
+    p.out = (float *)tensor_data(a->out);
+    p.row_bytes = job->weight.row_bytes;
+    p.rows = (int32_t)job->rows;
+    p.outs = (int32_t)job->weight.outs;
+    p.in = (int32_t)job->weight.ins;
+    p.accumulate = a->accumulate;
+    want.source = "linear.cu";
+    want.entry = "linear";
+    want.constants[0].name = "BLOCK_TYPE", want.constants[0].value = job->weight.type;
+    want.constants[1].name = "ROW_TILES", want.constants[1].value = tiles;
+    want.constant_count = 2;
+    dims.grid[0] = (unsigned)((p.outs + OPS_LINEAR_OUTS - 1) / OPS_LINEAR_OUTS);
+    dims.grid[1] = (unsigned)((p.rows + 8 * tiles - 1) / (8 * tiles));
+    dims.shared_bytes = (unsigned)(8 * tiles * (OPS_LINEAR_CHUNK + 8) * 2);
+    return ops_launch_as(rt, &want, &dims, &p);
+}
+
+cairn_status cairn_linear(cairn_runtime *rt, const cairn_linear_args *args) {
+    cairn_linear_args a;
+    ops_dense_job job;
+    ops_check c = {NULL, "linear", CAIRN_OK};
+    c.dev = &rt->device;
+    memset(&job, 0, sizeof job);
+    c.status = OPS_TAKE(rt, "linear", a, args);
+    if (c.status) return c.status;
+    ops_want_weight(&c, a.weight, "weight", a.block, &job.weight);
+    if (c.status) return c.status;
+    ops_refuse(&c, job.weight.ins % 32, "weight has %lld inputs; a multiple of 32 is expected",
+               (long long)job.weight.ins);
+    ops_want2(&c, a.x, "x", OPS_F32, -1, job.weight.ins);
+    if (c.status) return c.status;
+    job.rows = a.x->shape[0];
+    ops_refuse(&c, (uintptr_t)tensor_data(a.x) % 16 != 0, "the data of x is not aligned to 16 bytes");
+    ops_refuse(&c, job.rows > INT32_MAX / 64 || job.weight.outs > INT32_MAX / 64 ||
+                       job.weight.ins > INT32_MAX / 64, "a dimension is too large");
+    ops_want2(&c, a.out, "out", OPS_F32, job.rows, job.weight.outs);
+    ops_want_apart(&c, a.out, "out", a.x, "x", false);
+    ops_want_apart(&c, a.out, "out", a.weight, "weight", false);
+    if (c.status || !job.rows || !job.weight.outs) return c.status;
+    return rt->device.cuda ? ops_linear_cuda(rt, &a, &job) : ops_linear_cpu(rt, &job, &a);
 }

@@ -172,6 +172,50 @@ static void test_embed(int block) {
     drop(&table), drop(&ids), drop(&out);
 }
 
+/* Plain weights, or blocks; a second call accumulates; one row alone gives the same bits. */
+static void test_linear(int block) {
+    int outs = between(1, 200), ins = 32 * between(1, 20), rows = draw() & 1 ? between(1, 8) : between(9, 90), r, o, i;
+    int width = block == CAIRN_BLOCK_NONE ? ins : ins / 32 * (block == CAIRN_BLOCK_Q4_0 ? 18 : block == CAIRN_BLOCK_Q4_1 ? 20 : 34);
+    both w = make2(block == CAIRN_BLOCK_NONE ? CAIRN_F32 : CAIRN_U8, outs, width);
+    both x = make2(CAIRN_F32, rows, ins), out = make2(CAIRN_F32, rows, outs), one = make2(CAIRN_F32, 1, outs);
+    int64_t one_shape[2];
+    cairn_tensor last;
+    cairn_linear_args a;
+    bool fine;
+    if (block == CAIRN_BLOCK_NONE) fill(&w);
+    else for (o = 0; o < outs; o++) random_blocks(block, (uint8_t *)w.host + o * width, ins);
+    upload(&w), fill(&x), poison(&out), poison(&one);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.block = block, a.x = x.t, a.weight = w.t, a.out = out.t;
+    fine = done(cairn_linear(rt, &a));
+    a.accumulate = 1;
+    fine = fine && done(cairn_linear(rt, &a));
+    download(&out);
+    for (r = 0; r < rows; r++)
+        for (o = 0; o < outs && fine; o++) {
+            double sum = 0, size = 0;
+            for (i = 0; i < ins; i++) {
+                double v = block == CAIRN_BLOCK_NONE ? (double)((float *)w.host)[o * ins + i] : block_value(block, (uint8_t *)w.host + o * width, i);
+                sum += v * (double)((float *)x.host)[r * ins + i];
+                size += fabs(v * (double)((float *)x.host)[r * ins + i]);
+            }
+            fine = fabs((double)((float *)out.host)[r * outs + o] - 2 * sum) <= 2e-3 * size + 1e-4;
+        }
+    tap_ok(fine, "linear on %s: block type %d, %d rows, %d -> %d", where, block, rows, ins, outs);
+    last = *x.t;
+    one_shape[0] = 1, one_shape[1] = ins;
+    last.shape = one_shape;
+    last.byte_offset += (uint64_t)(rows - 1) * (uint64_t)ins * 4;
+    a.x = &last, a.out = one.t, a.accumulate = 0;
+    fine = done(cairn_linear(rt, &a));
+    a.x = x.t, a.out = out.t;
+    fine = fine && done(cairn_linear(rt, &a));
+    download(&out), download(&one);
+    tap_ok(fine && !memcmp((float *)out.host + (rows - 1) * outs, one.host, (size_t)outs * 4),
+           "linear on %s: a row alone gives the same bits as among %d", where, rows);
+    drop(&w), drop(&x), drop(&out), drop(&one);
+}
+
 typedef struct paged {
     int rows, sequences, max_pages, pages, kv_heads, group, size, dim;
     both cache, table, of, at;
@@ -373,6 +417,7 @@ static void test_all(void) {
     static const int blocks[] = {CAIRN_BLOCK_Q4_0, CAIRN_BLOCK_Q4_1, CAIRN_BLOCK_Q8_0};
     int i;
     for (i = 0; i < 3; i++) test_rmsnorm(), test_swiglu(), test_rope(i & 1), test_embed(blocks[i]);
+    for (i = 0; i < 8; i++) test_linear(i & 3 ? blocks[(i & 3) - 1] : CAIRN_BLOCK_NONE);
     test_append();
     test_attend(64, 64, 3, 3, 700);
     test_attend(16, 128, 2, 4, 333);
