@@ -73,6 +73,7 @@
 #include "runtime/ops_pages.c"
 #include "runtime/ops_attend.c"
 #include "runtime/sample.c"
+#include "runtime/ops_sample.c"
 #include "runtime/pages.c"
 #include "runtime/model.c"
 #include "runtime/forward_cpu_work.c"

@@ -936,7 +936,7 @@ typedef struct cairn_sample_args {
     uint32_t struct_size;
     float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;
     int32_t top_k;                 /* 0: off */
-    int32_t order;                 /* 0: top_k first; 1: top_p first */
+    int32_t order;                 /* a cairn_sampling_order */
     const cairn_tensor *logits;    /* [rows, vocab] f32 */
     const cairn_tensor *seeds;     /* [rows] i64, or NULL: 0 */
     const cairn_tensor *positions; /* [rows] i32, or NULL: 0 */

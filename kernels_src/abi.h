@@ -148,4 +148,24 @@ typedef struct linear_params {
     int32_t accumulate;
 } linear_params;
 
+/* sample.cu */
+typedef struct sample_kernel_params {
+    const float *logits;      /* [rows, vocab] */
+    const int64_t *seeds;     /* [rows] or NULL: seed */
+    const int32_t *positions; /* [rows] or NULL: 0 */
+    const int32_t *history;   /* [rows, history_count], -1 padded, or NULL */
+    int32_t *tokens;          /* [rows] */
+    int64_t seed;
+    int32_t vocab, history_count, top_k, top_p_first;
+    float temperature, top_p, min_p, repetition_penalty;
+} sample_kernel_params;
+
+typedef struct verify_greedy_params {
+    const float *logits;   /* [sequences, drafts + 1, vocab] */
+    const int32_t *drafts; /* [sequences, drafts] */
+    int32_t *accepted;     /* [sequences] */
+    int32_t *bonus;        /* [sequences] */
+    int32_t drafts_count, vocab;
+} verify_greedy_params;
+
 #endif

@@ -295,7 +295,10 @@ CAIRN_MATH(tanh_fast, "tanh.approx.f32") /* error 2^-11 */
 CAIRN_INLINE float fma_f32(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 CAIRN_INLINE float add_f32(float a, float b) { return __fadd_rn(a, b); } /* never contracted */
 CAIRN_INLINE float mul_f32(float a, float b) { return __fmul_rn(a, b); }
+CAIRN_INLINE float div_f32(float a, float b) { return __fdiv_rn(a, b); }
 CAIRN_INLINE float sqrt_f32(float x) { return __fsqrt_rn(x); }
+CAIRN_INLINE float exp_f32(float x) { return expf(x); } /* 2 ulp */
+CAIRN_INLINE float log_f32(float x) { return logf(x); }
 CAIRN_INLINE double floor_f64(double x) { return floor(x); }
 CAIRN_INLINE double pow_f64(double x, double y) { return pow(x, y); } /* 2 ulp; slow */
 

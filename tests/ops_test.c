@@ -413,11 +413,141 @@ static void test_append(void) {
     free(before), drop(&k), drop(&v), drop_paged(&p);
 }
 
+/* What a sampler may draw from, in double: probabilities after all cuts. */
+static void ref_distribution(const float *logits, int vocab, const cairn_sample_args *a, double *out) {
+    double top = -(double)INFINITY, total = 0, cut = 0;
+    int i, j, k_first = a->order == 0, pass;
+    for (i = 0; i < vocab; i++) top = (double)logits[i] > top ? (double)logits[i] : top;
+    for (i = 0; i < vocab; i++) out[i] = exp(((double)logits[i] - top) / (double)a->temperature);
+    for (pass = 0; pass < 2; pass++) {
+        if ((pass == 0) == k_first) {
+            for (i = 0; i < vocab && a->top_k > 0; i++) {
+                int better = 0;
+                for (j = 0; j < vocab; j++) better += logits[j] > logits[i];
+                if (better >= a->top_k) out[i] = pass ? out[i] * -1 : 0;
+            }
+            for (i = 0; i < vocab; i++) out[i] = out[i] < 0 ? 0 : out[i];
+        } else if (a->top_p > 0 && a->top_p < 1) {
+            double *keep = (double *)calloc((size_t)vocab, sizeof *keep);
+            total = 0;
+            for (i = 0; i < vocab; i++) total += out[i];
+            for (i = 0; i < vocab; i++) {
+                double better = 0;
+                for (j = 0; j < vocab; j++) better += out[j] > out[i] ? out[j] : 0;
+                keep[i] = better < (double)a->top_p * total ? out[i] : 0;
+            }
+            memcpy(out, keep, (size_t)vocab * sizeof *out);
+            free(keep);
+        }
+    }
+    for (i = 0; i < vocab; i++) if (out[i] < (double)a->min_p) out[i] = 0;
+    for (i = 0, cut = 0; i < vocab; i++) cut += out[i];
+    for (i = 0; i < vocab; i++) out[i] /= cut;
+}
+
+/* Many rows of the same logits at different positions: the frequencies by chi-square. */
+static void test_sample(float temperature, int top_k, float top_p, float min_p, int order) {
+    int rows = 20000, vocab = between(5, 40), r, i, cells = 0;
+    both logits = make2(CAIRN_F32, rows, vocab), at = make1(CAIRN_I32, rows), tokens = make1(CAIRN_I32, rows), seeds = make1(CAIRN_I64, rows);
+    double want[64], seen[64] = {0}, chi = 0;
+    cairn_sample_args a;
+    bool fine;
+    for (r = 0; r < rows; r++)
+        for (i = 0; i < vocab; i++) ((float *)logits.host)[r * vocab + i] = r ? ((float *)logits.host)[i] : uniform() * 4;
+    for (r = 0; r < rows; r++) ((int32_t *)at.host)[r] = r, ((int64_t *)seeds.host)[r] = (int64_t)seed & 0xffffff;
+    upload(&logits), upload(&at), upload(&seeds), poison(&tokens);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.temperature = temperature, a.top_k = top_k, a.top_p = top_p, a.min_p = min_p, a.order = order;
+    a.logits = logits.t, a.positions = at.t, a.tokens = tokens.t, a.seeds = seeds.t;
+    fine = done(cairn_sample(rt, &a));
+    download(&tokens);
+    ref_distribution((float *)logits.host, vocab, &a, want);
+    for (r = 0; r < rows && fine; r++) {
+        int32_t t = ((int32_t *)tokens.host)[r];
+        fine = t >= 0 && t < vocab && want[t] > 0;
+        if (fine) seen[t]++;
+    }
+    for (i = 0; i < vocab; i++)
+        if (want[i] > 0) chi += (seen[i] - want[i] * rows) * (seen[i] - want[i] * rows) / (want[i] * rows), cells++;
+    tap_ok(fine && chi < cells + 5 * sqrt(2.0 * cells) + 12, "sample on %s: temperature %g, top_k %d, top_p %g, min_p %g, order %d: chi-square %.1f of %d cells",
+           where, (double)temperature, top_k, (double)top_p, (double)min_p, order, chi, cells);
+    drop(&logits), drop(&at), drop(&tokens), drop(&seeds);
+}
+
+/* A large vocabulary, with a history; greedy is exact, and both backends draw what the CPU draws. */
+static void test_sample_large(void) {
+    int rows = 4, vocab = between(30000, 70000), r, i;
+    both logits = make2(CAIRN_F32, rows, vocab), tokens = make1(CAIRN_I32, rows), history = make2(CAIRN_I32, rows, 3);
+    cairn_sample_args a;
+    bool fine;
+    for (i = 0; i < rows * vocab; i++) ((float *)logits.host)[i] = uniform() * 6;
+    for (r = 0; r < rows; r++) { /* two equal best ones, and one better that the penalty brings down */
+        float *row = (float *)logits.host + r * vocab;
+        row[1000 + r] = row[20000 + r] = 7.0f, row[500] = 7.5f;
+        ((int32_t *)history.host)[r * 3] = 500, ((int32_t *)history.host)[r * 3 + 1] = ((int32_t *)history.host)[r * 3 + 2] = -1;
+    }
+    upload(&logits), upload(&history), poison(&tokens);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.logits = logits.t, a.tokens = tokens.t;
+    fine = done(cairn_sample(rt, &a));
+    download(&tokens);
+    for (r = 0; r < rows && fine; r++) fine = ((int32_t *)tokens.host)[r] == 500;
+    tap_ok(fine, "sample on %s: greedy takes the best of %d", where, vocab);
+    a.history = history.t, a.repetition_penalty = 1.2f;
+    poison(&tokens);
+    fine = done(cairn_sample(rt, &a));
+    download(&tokens);
+    for (r = 0; r < rows && fine; r++) fine = ((int32_t *)tokens.host)[r] == 1000 + r;
+    tap_ok(fine, "sample on %s: the penalty counts, and the lower of two equal ids wins", where);
+    a.temperature = 0.01f, a.top_k = 1, a.top_p = 0.5f;
+    poison(&tokens);
+    fine = done(cairn_sample(rt, &a));
+    download(&tokens);
+    for (r = 0; r < rows && fine; r++) fine = ((int32_t *)tokens.host)[r] == 1000 + r || ((int32_t *)tokens.host)[r] == 20000 + r;
+    tap_ok(fine, "sample on %s: top_k 1 keeps ties", where);
+    a.top_p = 1.5f;
+    tap_ok(cairn_sample(rt, &a) == CAIRN_INVALID_ARGUMENT && strstr(cairn_last_error(rt), "top_p"), "sample on %s: top_p = 1.5 is named", where);
+    drop(&logits), drop(&tokens), drop(&history);
+}
+
+static void test_verify(void) {
+    int sequences = 5, drafts = 4, vocab = 777, s, j, i;
+    both logits = make3(CAIRN_F32, sequences, drafts + 1, vocab), d = make2(CAIRN_I32, sequences, drafts), accepted = make1(CAIRN_I32, sequences), bonus = make1(CAIRN_I32, sequences);
+    cairn_verify_greedy_args a;
+    bool fine;
+    fill(&logits);
+    for (s = 0; s < sequences; s++)
+        for (j = 0; j < drafts; j++) { /* sequence s has s right drafts */
+            const float *row = (const float *)logits.host + (s * (drafts + 1) + j) * vocab;
+            int best = 0;
+            for (i = 1; i < vocab; i++) if (row[i] > row[best]) best = i;
+            ((int32_t *)d.host)[s * drafts + j] = j == s ? (best + 1) % vocab : best;
+        }
+    upload(&d), poison(&accepted), poison(&bonus);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.logits = logits.t, a.drafts = d.t, a.accepted = accepted.t, a.bonus = bonus.t;
+    fine = done(cairn_verify_greedy(rt, &a));
+    download(&accepted), download(&bonus);
+    for (s = 0; s < sequences && fine; s++) {
+        const float *row = (const float *)logits.host + (s * (drafts + 1) + s) * vocab;
+        int best = 0;
+        for (i = 1; i < vocab; i++) if (row[i] > row[best]) best = i;
+        fine = ((int32_t *)accepted.host)[s] == s && ((int32_t *)bonus.host)[s] == best;
+    }
+    tap_ok(fine, "verify_greedy on %s: 0 to %d right drafts", where, drafts);
+    drop(&logits), drop(&d), drop(&accepted), drop(&bonus);
+}
+
 static void test_all(void) {
     static const int blocks[] = {CAIRN_BLOCK_Q4_0, CAIRN_BLOCK_Q4_1, CAIRN_BLOCK_Q8_0};
     int i;
     for (i = 0; i < 3; i++) test_rmsnorm(), test_swiglu(), test_rope(i & 1), test_embed(blocks[i]);
     for (i = 0; i < 8; i++) test_linear(i & 3 ? blocks[(i & 3) - 1] : CAIRN_BLOCK_NONE);
+    test_sample(1.0f, 0, 1.0f, 0.0f, 0);
+    test_sample(0.7f, 5, 0.8f, 0.0f, 0);
+    test_sample(0.7f, 5, 0.8f, 0.0f, 1);
+    test_sample(1.5f, 0, 0.9f, 0.1f, 0);
+    test_sample_large(), test_verify();
     test_append();
     test_attend(64, 64, 3, 3, 700);
     test_attend(16, 128, 2, 4, 333);
