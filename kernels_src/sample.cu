@@ -207,7 +207,7 @@ CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint6
                 uint64_t below = shuffle_up(sum, step);
                 if (lane_id() >= step) sum += below;
             }
-            uint32_t over = ballot(before + sum > target, FULL_MASK);
+            uint32_t over = warp_ballot(before + sum > target);
             if (over) {
                 if (lane_id() == 0) shared[32] = (uint64_t)(base + find_first_set(over) - 1);
                 break;

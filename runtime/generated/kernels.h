@@ -1995,7 +1995,7 @@ static const char *const kernels_sample_cu[] = {
     "                uint64_t below = shuffle_up(sum, step);\n"
     "                if (lane_id() >= step) sum += below;\n"
     "            }\n"
-    "            uint32_t over = ballot(before + sum > target, FULL_MASK);\n"
+    "            uint32_t over = warp_ballot(before + sum > target);\n"
     "            if (over) {\n"
     "                if (lane_id() == 0) shared[32] = (uint64_t)(base + find_first_set(over) - 1);\n"
     "                break;\n"
@@ -2309,7 +2309,7 @@ static const kernels_file kernels_files[] = {
     {"paged.cuh", kernels_paged_cuh, 1507},
     {"rope.cu", kernels_rope_cu, 1331},
     {"rope.cuh", kernels_rope_cuh, 709},
-    {"sample.cu", kernels_sample_cu, 11169},
+    {"sample.cu", kernels_sample_cu, 11163},
     {"select.cu", kernels_select_cu, 1979},
     {"topk.cu", kernels_topk_cu, 7057},
     {"topk.cuh", kernels_topk_cuh, 1508},
