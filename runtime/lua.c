@@ -25,7 +25,8 @@ static const luaL_Reg bind_runtime_methods[] = {
     {"sync", bind_runtime_sync},   {"measure", bind_runtime_measure}, {"tensor", bind_make_tensor},
     {"zeros", bind_make_zeros},    {"random", bind_make_random},    {"load", bind_load_tensor},
     {"stream", bind_make_stream},  {"use", bind_use_stream},        {"event", bind_make_event},
-    {"capture", bind_capture},     {"load_model", bind_load_model}, {NULL, NULL},
+    {"capture", bind_capture},     {"load_model", bind_load_model}, {"reload", bind_reload},
+    {NULL, NULL},
 };
 
 static const luaL_Reg bind_functions[] = {

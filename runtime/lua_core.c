@@ -377,6 +377,18 @@ static int bind_runtime_measure(lua_State *L) {
     return 1;
 }
 
+/* rt:reload(path or table): hot fields change between steps, a cold one is an error that names it.
+ * Gives true when the change waits for kernels to compile. */
+static int bind_reload(lua_State *L) {
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    cairn_config config;
+    luaL_checkany(L, 2);
+    bind_to_config(L, 2, &config);
+    bind_check(L, rt, cairn_reload(rt, &config));
+    lua_pushboolean(L, cairn_reload_waits(rt));
+    return 1;
+}
+
 /* cairn.now_us() -> microseconds of a clock that only goes forward */
 static int bind_now_us(lua_State *L) {
     lua_pushinteger(L, (lua_Integer)os_now_us());

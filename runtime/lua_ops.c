@@ -196,6 +196,13 @@ static void bind_output(bind_call *c, const char *name, cairn_type type, const c
     bind_output_shaped(c, name, type, second == -1 ? 1 : third == -1 ? 2 : 3, shape);
 }
 
+/* An output shaped as `t`. */
+static void bind_output_like(bind_call *c, const char *name, cairn_type type,
+                            const cairn_tensor *t) {
+    int64_t none = 0;
+    bind_output_shaped(c, name, type, t ? t->ndim : 1, t ? t->shape : &none);
+}
+
 /* ---- the ops ----------------------------------------------------------------------------------*/
 
 #define BIND_RUN(name)                                                              \
@@ -225,11 +232,151 @@ static void bind_topk_outputs(bind_call *c) {
 }
 BIND_RUN(topk)
 
+/* Strings of enums that stand in an argument struct as int32_t. */
+static const bind_choice bind_blocks[] = {{"none", CAIRN_BLOCK_NONE}, {"q4_0", CAIRN_BLOCK_Q4_0},
+                                          {"q4_1", CAIRN_BLOCK_Q4_1}, {"q8_0", CAIRN_BLOCK_Q8_0},
+                                          {NULL, 0}};
+static const bind_choice bind_sources[] = {
+    {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN}, {NULL, 0}};
+static const bind_choice bind_strategies[] = {
+    {"group", CAIRN_STRATEGY_GROUP}, {"head", CAIRN_STRATEGY_HEAD}, {NULL, 0}};
+
+static const bind_field bind_embed_fields[] = {
+    BIND_FIELD(embed, ids, BIND_INPUT), BIND_FIELD(embed, table, BIND_INPUT),
+    BIND_FIELD(embed, out, BIND_OUT),   BIND_CHOSEN(embed, block, bind_blocks), BIND_END};
+
+/* Values in a row of a matrix, whose rows may be blocks of bytes. */
+static int64_t bind_row_values(const cairn_tensor *t, int32_t block) {
+    const block_type *type = block ? block_find(block) : NULL;
+    int64_t n = bind_extent(t, 1);
+    return type ? n / (int64_t)type->bytes * (int64_t)type->values : n;
+}
+
+static void bind_embed_outputs(bind_call *c) {
+    const cairn_embed_args *a = (const cairn_embed_args *)(void *)c->args;
+    bind_output(c, "out", CAIRN_F32, a->ids, bind_row_values(a->table, a->block), -1);
+}
+BIND_RUN(embed)
+
+static const bind_field bind_rmsnorm_fields[] = {
+    BIND_FIELD(rmsnorm, x, BIND_INPUT), BIND_FIELD(rmsnorm, weight, BIND_INPUT),
+    BIND_FIELD(rmsnorm, out, BIND_OUT), BIND_FIELD(rmsnorm, epsilon, BIND_FLOAT), BIND_END};
+
+static void bind_rmsnorm_outputs(bind_call *c) {
+    bind_output_like(c, "out", CAIRN_F32, ((const cairn_rmsnorm_args *)(void *)c->args)->x);
+}
+BIND_RUN(rmsnorm)
+
+static const bind_field bind_rope_fields[] = {
+    BIND_FIELD(rope, x, BIND_INPUT),        BIND_FIELD(rope, positions, BIND_INPUT),
+    BIND_FIELD(rope, out, BIND_OUT),        BIND_FIELD(rope, base, BIND_FLOAT),
+    BIND_FIELD(rope, rotary_dim, BIND_INT), BIND_FIELD(rope, half_split, BIND_FLAG), BIND_END};
+
+static void bind_rope_outputs(bind_call *c) {
+    bind_output_like(c, "out", CAIRN_F32, ((const cairn_rope_args *)(void *)c->args)->x);
+}
+BIND_RUN(rope)
+
+static const bind_field bind_swiglu_fields[] = {
+    BIND_FIELD(swiglu, gate, BIND_INPUT), BIND_FIELD(swiglu, up, BIND_INPUT),
+    BIND_FIELD(swiglu, out, BIND_OUT), BIND_END};
+
+static void bind_swiglu_outputs(bind_call *c) {
+    bind_output_like(c, "out", CAIRN_F32, ((const cairn_swiglu_args *)(void *)c->args)->gate);
+}
+BIND_RUN(swiglu)
+
+/* ---- ops on the paged cache -------------------------------------------------------------------- */
+
+#define BIND_PAGES(op)                                      \
+    BIND_NAMED(op, "cache", pages.cache, BIND_INPUT),           \
+    BIND_NAMED(op, "page_table", pages.page_table, BIND_INPUT), \
+    BIND_NAMED(op, "sequences", pages.sequences, BIND_INPUT),   \
+    BIND_NAMED(op, "positions", pages.positions, BIND_INPUT)
+
+static const bind_field bind_kv_append_fields[] = {
+    BIND_FIELD(kv_append, k, BIND_INPUT), BIND_FIELD(kv_append, v, BIND_INPUT),
+    BIND_PAGES(kv_append), BIND_FIELD(kv_append, rope_base, BIND_FLOAT), BIND_END};
+
+static void bind_kv_append_outputs(bind_call *c) { (void)c; /* the cache */ }
+BIND_RUN(kv_append)
+
+static const bind_field bind_attend_fields[] = {
+    BIND_FIELD(attend, q, BIND_INPUT),     BIND_PAGES(attend),
+    BIND_FIELD(attend, out, BIND_OUT),     BIND_FIELD(attend, lse, BIND_MAYBE),
+    BIND_FIELD(attend, scale, BIND_FLOAT), BIND_FIELD(attend, window, BIND_INT),
+    BIND_FIELD(attend, sinks, BIND_INT),   BIND_END};
+
+static void bind_attend_outputs(bind_call *c) {
+    const cairn_attend_args *a = (const cairn_attend_args *)(void *)c->args;
+    bind_output_like(c, "out", CAIRN_F32, a->q);
+    bind_output(c, "lse", CAIRN_F32, a->q, bind_extent(a->q, 1), -1);
+}
+BIND_RUN(attend)
+
+static const bind_field bind_page_bounds_fields[] = {
+    BIND_FIELD(page_bounds, cache, BIND_INPUT), BIND_FIELD(page_bounds, ids, BIND_INPUT),
+    BIND_FIELD(page_bounds, bounds, BIND_OUT), BIND_CHOSEN(page_bounds, source, bind_sources),
+    BIND_END};
+
+static void bind_page_bounds_outputs(bind_call *c) {
+    const cairn_tensor *pages = ((const cairn_page_bounds_args *)(void *)c->args)->cache;
+    int64_t shape[4];
+    shape[0] = bind_extent(pages, 0);
+    shape[1] = bind_extent(pages, 2);
+    shape[2] = 2;
+    shape[3] = bind_extent(pages, 4);
+    bind_output_shaped(c, "bounds", CAIRN_F16, 4, shape);
+}
+BIND_RUN(page_bounds)
+
+static const bind_field bind_score_pages_fields[] = {
+    BIND_FIELD(score_pages, q, BIND_INPUT),   BIND_FIELD(score_pages, bounds, BIND_INPUT),
+    BIND_PAGES(score_pages),                  BIND_NAMED(score_pages, "out", scores, BIND_OUT),
+    BIND_FIELD(score_pages, window, BIND_INT), BIND_CHOSEN(score_pages, source, bind_sources),
+    BIND_CHOSEN(score_pages, strategy, bind_strategies), BIND_END};
+
+static void bind_score_pages_outputs(bind_call *c) {
+    const cairn_score_pages_args *a = (const cairn_score_pages_args *)(void *)c->args;
+    bind_output(c, "out", CAIRN_F32, a->q, bind_extent(a->pages.cache, 2),
+                bind_extent(a->pages.page_table, 1));
+}
+BIND_RUN(score_pages)
+
+static const bind_field bind_select_pages_fields[] = {
+    BIND_FIELD(select_pages, scores, BIND_INPUT), BIND_FIELD(select_pages, topk, BIND_INT),
+    BIND_NAMED(select_pages, "out", selected, BIND_OUT), BIND_END};
+
+static void bind_select_pages_outputs(bind_call *c) {
+    const cairn_select_pages_args *a = (const cairn_select_pages_args *)(void *)c->args;
+    bind_output(c, "out", CAIRN_I32, a->scores, bind_extent(a->scores, 1),
+                a->topk < 0 ? 0 : a->topk);
+}
+BIND_RUN(select_pages)
+
+static const bind_field bind_attend_pages_fields[] = {
+    BIND_FIELD(attend_pages, q, BIND_INPUT),     BIND_FIELD(attend_pages, selected, BIND_INPUT),
+    BIND_PAGES(attend_pages),                    BIND_FIELD(attend_pages, out, BIND_OUT),
+    BIND_FIELD(attend_pages, lse, BIND_MAYBE),   BIND_FIELD(attend_pages, scale, BIND_FLOAT),
+    BIND_FIELD(attend_pages, window, BIND_INT),  BIND_FIELD(attend_pages, sinks, BIND_INT),
+    BIND_END};
+
+static void bind_attend_pages_outputs(bind_call *c) {
+    const cairn_attend_pages_args *a = (const cairn_attend_pages_args *)(void *)c->args;
+    bind_output_like(c, "out", CAIRN_F32, a->q);
+    bind_output(c, "lse", CAIRN_F32, a->q, bind_extent(a->q, 1), -1);
+}
+BIND_RUN(attend_pages)
+
+/* ---- the table ----------------------------------------------------------------------------------*/
+
 static const bind_op bind_ops[] = {
 #define BIND_OP(name)                                                                     \
     {#name, sizeof(cairn_##name##_args), bind_##name##_fields, bind_##name##_outputs, \
      bind_run_##name}
-    BIND_OP(topk),
+    BIND_OP(topk), BIND_OP(embed), BIND_OP(rmsnorm), BIND_OP(rope), BIND_OP(swiglu),
+    BIND_OP(kv_append), BIND_OP(attend), BIND_OP(page_bounds), BIND_OP(score_pages),
+    BIND_OP(select_pages), BIND_OP(attend_pages),
 };
 
 /* The method: upvalue 1 is the op's row. */

@@ -4,30 +4,114 @@ local common = require "cli.common"
 local host = require "host"
 local options = require "cli.options"
 
--- The changes to the config that the command line asks for.
-local function changes_of(o)
-  local sampling = { temperature = o.temperature, seed = o.seed }
-  return { max_batch = 1, sampling = sampling }
+-- ---- one run: a runtime, its model, a session, and what was generated over its reopenings --------
+
+local Run = {}
+Run.__index = Run
+
+-- The config file with what the command line changes.
+local function config_of(o)
+  return common.config(o, { max_batch = 1,
+    sampling = { temperature = o.temperature, seed = o.seed } })
 end
 
--- One generation on an open session; calls piece(text). Gives the ids and the stats.
-local function generate(session, prompt, o, piece)
-  local parts = {}
-  local before
-  for text in session:generate(prompt, { max_tokens = o.max_tokens }) do
-    parts[#parts + 1] = text
-    if piece(text) == false then break end
+local function start(o)
+  local run = setmetatable({ o = o, parts = {}, left = o.max_tokens, sums = nil }, Run)
+  run:open(config_of(o))
+  return run
+end
+
+function Run:open(config)
+  self.rt = cairn.open(config, { progress = host.is_terminal "stderr" })
+  self.model = common.load_model(self.rt, self.o)
+  self.session = self.model:session()
+end
+
+-- Adds the figures of the last generation to those before it.
+function Run:add_stats()
+  local s, sums = self.session:stats(), self.sums
+  if sums then
+    local forwards = math.max(1, sums.forwards + s.forwards)
+    for _, key in ipairs { "pages_read", "pages_held" } do
+      s[key] = (sums[key] * sums.forwards + s[key] * s.forwards) / forwards
+    end
+    for _, key in ipairs { "generated", "decoded", "forwards", "proposed", "accepted",
+      "decode_seconds", "prompt_seconds" } do
+      s[key] = s[key] + sums[key]
+    end
+    s.prompt_tokens, s.peak_bytes = sums.prompt_tokens, math.max(sums.peak_bytes, s.peak_bytes)
+    s.acceptance = s.proposed > 0 and s.accepted / s.proposed or 0
+    s.tokens_per_step = s.forwards > 0 and s.generated / s.forwards or 0
+    s.tokens_per_second = s.decode_seconds > 0 and s.decoded / s.decode_seconds or 0
   end
-  local stats = session:stats()
-  local ids = session:ids()
-  before = #ids - stats.generated
-  return { ids = common.json.array(table.move(ids, before + 1, #ids, 1, {})),
-    prompt_ids = common.json.array(table.move(ids, 1, before, 1, {})),
-    text = table.concat(parts), stats = stats }
+  self.sums = s
 end
 
-local function report(r)
-  local s = r.stats
+-- Generates until the end or until between() asks to stop; true at the end.
+function Run:generate(prompt, piece, between)
+  local stopped = false
+  local before = self.sums and self.sums.generated or 0
+  for text in self.session:generate(prompt, { max_tokens = self.o.max_tokens - before }) do
+    self.parts[#self.parts + 1] = text
+    piece(text)
+    if between and between() then
+      stopped = true
+      break
+    end
+  end
+  self:add_stats()
+  return not stopped or self.sums.generated >= self.o.max_tokens
+end
+
+-- ---- --watch ------------------------------------------------------------------------------------
+
+-- Takes the changed file over. Gives the new config when the runtime must be reopened for it.
+local function take_over(run)
+  local good, config = pcall(config_of, run.o)
+  if not good then
+    common.say("\n[the old config stays]\n%s", type(config) == "table" and config.text or config)
+    return nil
+  end
+  local done, result = pcall(run.rt.reload, run.rt, config)
+  if done then
+    common.say(result and "\n[new config: compiling its kernels]" or "\n[new config in force]")
+  elseif tostring(result):find("CAIRN_NEEDS_REOPEN", 1, true) then
+    return config
+  else
+    common.say("\n[the old config stays]\n%s", result)
+  end
+end
+
+-- A function that tells between two pieces whether to reopen; looks at the file ten times a second.
+local function watcher(run)
+  local stamp, looked = host.stamp(run.o.config), cairn.now_us()
+  return function()
+    if cairn.now_us() - looked < 100000 then return false end
+    looked = cairn.now_us()
+    local now = host.stamp(run.o.config)
+    if not now or now == stamp then return false end
+    stamp = now
+    run.reopen_with = take_over(run)
+    return run.reopen_with ~= nil
+  end
+end
+
+-- A new runtime with the same tokens in it.
+local function reopen(run)
+  local ids, old = run.session:ids(), run.rt:config()
+  common.say "\n[reopening for the new config]"
+  run.rt:close()
+  local done, err = pcall(run.open, run, run.reopen_with)
+  if not done then
+    common.say("[the old config stays]\n%s", err)
+    run:open(old)
+  end
+  run.session:append(ids)
+end
+
+-- ---- results ------------------------------------------------------------------------------------
+
+local function report(s)
   common.say("\n%d tokens of prompt in %.2f s; %d tokens, %.1f tokens/s, %.2f tokens a step, "
     .. "drafts accepted %.0f %%", s.prompt_tokens, s.prompt_seconds, s.generated,
     s.tokens_per_second, s.tokens_per_step, 100 * s.acceptance)
@@ -35,32 +119,36 @@ local function report(r)
     s.pages_held, common.size(s.peak_bytes), s.stop)
 end
 
-local function print_json(r)
-  local s = r.stats
-  common.json.print { prompt_ids = r.prompt_ids, ids = r.ids, text = r.text, stop = s.stop,
+local function print_json(run)
+  local s, ids = run.sums, run.session:ids()
+  local before = #ids - s.generated
+  common.json.print {
+    prompt_ids = common.json.array(table.move(ids, 1, before, 1, {})),
+    ids = common.json.array(table.move(ids, before + 1, #ids, 1, {})),
+    text = table.concat(run.parts), stop = s.stop,
     tokens_per_second = s.tokens_per_second, tokens_per_step = s.tokens_per_step,
     acceptance = s.acceptance, pages_read = s.pages_read, pages_held = s.pages_held,
     peak_bytes = s.peak_bytes }
 end
 
-local function start(o)
-  local rt = common.open(o, changes_of(o))
-  local model = common.load_model(rt, o)
-  return rt, model, model:session()
-end
-
-local function run_once(o)
+local function run_command(o)
   local prompt = common.text(o, "prompt", "prompt_file")
-  local rt, model, session = start(o)
-  local closing <close> = rt
-  if o.chat then prompt = model:chat { { role = "user", content = prompt } } end
-  local result = generate(session, prompt, o, function(text)
+  if o.watch and not o.config then options.fail "--watch needs --config FILE" end
+  local run = start(o)
+  local closing <close> = setmetatable({}, { __close = function() run.rt:close() end })
+  local function piece(text)
     if not o.json then
       io.stdout:write(text)
       io.stdout:flush()
     end
-  end)
-  if o.json then print_json(result) else report(result) end
+  end
+  if o.chat then prompt = run.model:chat { { role = "user", content = prompt } } end
+  local between = o.watch and watcher(run)
+  while not run:generate(prompt, piece, between) do
+    reopen(run)
+    prompt = nil
+  end
+  if o.json then print_json(run) else report(run.sums) end
   return 0
 end
 
@@ -80,6 +168,6 @@ return {
   run = function(o)
     o.max_tokens = o.max_tokens or 256
     if o.max_tokens < 1 then options.fail "--max-tokens: 1 or more" end
-    return run_once(o)
+    return run_command(o)
   end,
 }

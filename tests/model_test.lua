@@ -1,0 +1,120 @@
+-- The demo model from Lua: text, sessions, reload. Needs CAIRN_MODEL.
+local cairn = require "cairn"
+local path = os.getenv "CAIRN_MODEL"
+if path == "" then path = nil end
+
+local function open(config)
+  if not path then skip "CAIRN_MODEL names no model" end
+  local c = { backend = "cpu", max_batch = 1, max_seq_len = 512, page_size = 16, log = "warn" }
+  for k, v in pairs(config or {}) do c[k] = v end
+  local rt = cairn.open(c, { log = false })
+  return rt, rt:load_model(path)
+end
+
+local function collect(session, ...)
+  local parts = {}
+  for piece in session:generate(...) do parts[#parts + 1] = piece end
+  return table.concat(parts)
+end
+
+local prompt = "One two three four. One two three four. One two"
+
+test("text goes to ids and back", function()
+  local rt <close>, m = open()
+  local text = "Hello, w\u{f6}rld \u{1f600} <|im_start|>"
+  check.equal(m:detokenize(m:tokenize(text)), text)
+  check.equal(m:tokenize "", {})
+  check.error(function() m:detokenize { 1 << 30 } end, "CAIRN_INVALID_ARGUMENT")
+  check.error(function() m:tokenize "\xff" end, "CAIRN_INVALID_UTF8")
+  local chat = m:chat { { role = "user", content = "hi" } }
+  check.ok(chat:find("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", 1, true))
+  check.error(function() m:chat { { role = "user" } } end, "message 1")
+end)
+
+test("iterator and callback give the same text, with every drafter", function()
+  local rt <close>, m = open()
+  local a, b = m:session(), m:session()
+  local text = collect(a, prompt, { max_tokens = 12 })
+  local calls = 0
+  check.equal(b:generate(prompt, { max_tokens = 12 }, function() calls = calls + 1 end), text)
+  check.ok(calls > 1)
+  check.equal(a:ids(), b:ids())
+  local plain <close>, m2 = open { drafter = "none" }
+  check.equal(collect(m2:session(), prompt, { max_tokens = 12 }), text)
+  local s = a:stats()
+  check.equal(s.stop, "length")
+  check.equal(s.generated, 12)
+  check.ok(s.tokens_per_step >= 1)
+end)
+
+test("stop strings, cancel, reset, rewind, and a loop left early", function()
+  local rt <close>, m = open()
+  local s = m:session()
+  local text = collect(s, prompt, { max_tokens = 30, stop = { "four" } })
+  check.equal(text:find("four", 1, true), nil)
+  check.equal(s:stats().stop, "string")
+  s:reset()
+  check.equal(#s:ids(), 0)
+  check.error(function() s:generate "" end, "CAIRN_EMPTY_PROMPT")
+  s:append(prompt)
+  local held = #s:ids()
+  for _ in s:generate(nil, { max_tokens = 30 }) do break end
+  check.ok(#s:ids() > held)
+  s:rewind(held)
+  check.equal(#s:ids(), held)
+  check.ok(#s:generate(nil, { max_tokens = 30 }, function() return false end) > 0)
+  check.equal(s:stats().stop, "cancel")
+end)
+
+test("mistakes in options are named", function()
+  local rt <close>, m = open()
+  local s = m:session()
+  check.error(function() s:generate("x", { max_token = 1 }) end, "did you mean max_tokens?")
+  check.error(function() s:generate("x", { top_p = 3 }) end, "sampling.top_p = 3.0")
+  check.error(function() s:generate("x", { stop = { 1, {} } }) end, "stop[1] is no string")
+  check.error(function() s:append { 1, "x" } end, "a whole number is expected")
+  check.error(function() rt:load_model "README.md" end, "CAIRN_BAD_FILE")
+  m:close()
+  check.error(function() s:ids() end, "its model is closed")
+end)
+
+test("an error in a callback leaves the session usable", function()
+  local rt <close>, m = open()
+  local s = m:session()
+  check.error(function() s:generate(prompt, { max_tokens = 9 }, function() error "mine" end) end, "mine")
+  check.ok(#collect(s, " and", { max_tokens = 3 }) > 0)
+end)
+
+test("hot fields reload, cold ones are named", function()
+  local rt <close>, m = open()
+  local s = m:session()
+  collect(s, prompt, { max_tokens = 2 })
+  local config = rt:config()
+  config.topk, config.draft_length = 3, 1
+  rt:reload(config)
+  collect(s, nil, { max_tokens = 2 })
+  check.equal(rt:config().topk, 3)
+  config.page_size = 32
+  local text = check.error(function() rt:reload(config) end, "CAIRN_NEEDS_REOPEN")
+  check.ok(text:find("page_size", 1, true))
+  check.equal(rt:config().page_size, 16)
+end)
+
+test("eval scores a text", function()
+  local rt <close>, m = open()
+  local ids = m:tokenize "The quick brown fox jumps over the lazy dog."
+  local e = m:eval(ids, { top = 3 })
+  check.equal(e.tokens, #ids)
+  check.equal(#e.top, #ids)
+  local sum = 0
+  for i = 2, #ids do sum = sum + e.nll[i] end
+  check.near(sum / (#ids - 1), e.mean_nll, 1e-4)
+  for _, best in ipairs(e.top) do check.ok(best.logits[1] >= best.logits[2]) end
+end)
+
+test("an estimate needs no runtime", function()
+  if not path then skip "CAIRN_MODEL names no model" end
+  local e = cairn.estimate({ max_batch = 1, max_seq_len = 1024 }, path)
+  check.equal(e.max_seq_len, 1024)
+  check.ok(e.total_bytes >= e.kv_bytes)
+end)

@@ -1,0 +1,86 @@
+# build/cairn from a shell: exit statuses, --json, messages, what goes to which stream.
+. tests/tap.sh
+cairn=build/cairn
+
+# json FILE EXPRESSION: the file is one JSON object `o` for which the Python expression holds.
+json() { python3 -c "import json,sys; o=json.load(open('$1')); sys.exit(not ($2))"; }
+
+check "help is printed without a command" sh -c "$cairn | grep -q 'cairn generate'"
+for command in generate eval tokenize info check kernels run test bench; do
+    check "help $command" sh -c "$cairn help $command | grep -q 'cairn $command'"
+done
+check "--version" sh -c "$cairn --version | grep -qx '[0-9]*\.[0-9]*\.[0-9]*'"
+check_fails "an unknown command names the nearest" "did you mean generate?" $cairn generat
+check_fails "an unknown option names the nearest" "did you mean --model?" $cairn eval --modle x
+check_fails "a model is asked for" "which model?" env -u CAIRN_MODEL $cairn generate --prompt x
+check_fails "a model that is not there" "no_such.gguf" \
+    $cairn generate --prompt x --model no_such.gguf --backend cpu
+check_fails "a file that is no model" "CAIRN_BAD_FILE" \
+    $cairn generate --prompt x --model README.md --backend cpu
+
+check "info --json is one object" sh -c "$cairn info --json --backend cpu > $work/info.json"
+check "which names the backend and the paths tried" \
+    json "$work/info.json" "o['runtime']['backend'] == 'cpu' and len(o['tried']) > 3"
+check "check prints a config that loads again" \
+    sh -c "$cairn check scripts/config.lua > $work/full.lua && $cairn check $work/full.lua > $work/again.lua"
+check "and is the same" cmp "$work/full.lua" "$work/again.lua"
+for file in scripts/*.lua; do check "$file is a good config" $cairn check "$file"; done
+printf 'return {\n  page_size = 48,\n  topkk = 1,\n}\n' > "$work/bad.lua"
+check_fails "a mistake names file, line, and the nearest value" \
+    "bad.lua:2: page_size = 48 is not allowed (16, 32, 64, 128, 256); did you mean 64?" \
+    $cairn check "$work/bad.lua"
+check_fails "all mistakes come at once" "bad.lua:3: topkk" $cairn check "$work/bad.lua"
+
+printf 'print(...)\nprint(arg[0], arg[1])\nassert(require "cairn".version)\n' > "$work/script.lua"
+check_text "run passes arguments on, options too" \
+    "$($cairn run "$work/script.lua" --json b | tr '\n\t' '  ')" \
+    "--json b $work/script.lua --json "
+printf 'error "wrong"\n' > "$work/script.lua"
+check_fails "a script's error is shown with its line" "script.lua:1: wrong" \
+    $cairn run "$work/script.lua"
+printf 'test("a", function() check.equal(1, 2) end)\n' > "$work/a_test.lua"
+check_fails "a failing test fails the run" "0 passed, 1 failed, 0 skipped" $cairn test "$work"
+check_fails "a folder without tests fails" "no *_test.lua there" $cairn test kernels_src
+
+if [ -z "${CAIRN_MODEL:-}" ]; then
+    tap_skip "no model: generate, eval and tokenize did not run"
+    tap_done
+    exit
+fi
+common="--model $CAIRN_MODEL --config scripts/cpu_small.lua"
+check "generate --json" sh -c \
+    "$cairn generate $common --prompt 'One two three' --max-tokens 8 --json > $work/g.json 2>$work/g.log"
+check "has ids, text and figures" json "$work/g.json" "len(o['ids']) == 8 and o['stop'] == 'length' \
+and o['text'] and o['tokens_per_second'] > 0 and 0 <= o['acceptance'] <= 1 and \
+o['pages_read'] <= o['pages_held'] and o['tokens_per_step'] >= 1 and len(o['prompt_ids']) == 3"
+check "generate streams the same text, the report goes to standard error" sh -c \
+    "$cairn generate $common --prompt 'One two three' --max-tokens 8 2>$work/g.log | \
+    python3 -c \"import json,sys; sys.exit(sys.stdin.read() != json.load(open('$work/g.json'))['text'])\" && \
+    grep -q 'tokens/s' $work/g.log"
+check "tokenize --json" sh -c "$cairn tokenize --model $CAIRN_MODEL --text 'a<|im_end|>' --json > $work/t.json"
+check "knows special tokens" json "$work/t.json" "len(o['ids']) == 2 and o['ids'][1] == 2"
+printf 'The quick brown fox jumps over the lazy dog.' > "$work/text"
+check "eval --json" sh -c "$cairn eval $common --file $work/text --top 2 --json > $work/e.json"
+check "has a mean and the best tokens" json "$work/e.json" \
+    "o['tokens'] == len(o['top']) and 0 < o['mean_nll'] < 20 and len(o['top'][0]['ids']) == 2"
+check "eval takes ids" sh -c "$cairn tokenize --model $CAIRN_MODEL --file $work/text --json | \
+    python3 -c 'import json,sys; print(json.load(sys.stdin)[\"ids\"])' > $work/ids.json && \
+    $cairn eval $common --ids $work/ids.json --json > $work/e2.json"
+check "and scores them as the text" json "$work/e2.json" \
+    "o['mean_nll'] == json.load(open('$work/e.json'))['mean_nll']"
+
+# --watch: a hot change, a mistake and a cold change while it generates.
+cp scripts/cpu_small.lua "$work/watch.lua"
+$cairn generate --model "$CAIRN_MODEL" --config "$work/watch.lua" --watch --max-tokens 200 \
+    --prompt "The history of computing began" > "$work/w.out" 2> "$work/w.log" &
+watched=$!
+wait_for() { for i in 1 2 3 4 5 6 7 8 9 10; do grep -q "$1" "$2" && return; sleep 0.5; done; }
+for i in $(seq 60); do [ ! -s "$work/w.out" ] || break; sleep 0.5; done
+sed -i 's/topk = 16/topk = 4/' "$work/watch.lua"; wait_for 'in force' "$work/w.log"
+sed -i 's/topk = 4/topk = -4/' "$work/watch.lua"; wait_for 'old config' "$work/w.log"
+sed -i 's/topk = -4/topk = 4/; s/page_size = 32/page_size = 16/' "$work/watch.lua"
+check "--watch generates to the end" wait $watched
+check "a hot change is taken over" grep -q 'new config in force' "$work/w.log"
+check "a mistake is shown and changes nothing" grep -q 'watch.lua:.*topk = -4' "$work/w.log"
+check "a cold change reopens and goes on" grep -q 'reopening for the new config' "$work/w.log"
+tap_done
