@@ -128,7 +128,7 @@ static void ops_free_kernels(cairn_runtime *rt) {
 /* Launches entry `want->entry` with one parameter struct of abi.h. */
 static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const dev_dims *dims,
                                   const void *params) {
-    const jit_kernel *kernel;
+    const jit_kernel *kernel = NULL;
     cairn_status status = handles_enter(rt);
     if (status) return status;
     want->shared_bytes = (int)dims->shared_bytes;
