@@ -78,7 +78,7 @@ typedef struct ops_kernel {
 static bool ops_same_kernel(const ops_kernel *a, const ops_kernel *b) {
     int i;
     if (strcmp(a->source, b->source) || strcmp(a->entry, b->entry) ||
-        a->shared_bytes != b->shared_bytes || a->constant_count != b->constant_count)
+        a->constant_count != b->constant_count)
         return false;
     for (i = 0; i < a->constant_count; i++)
         if (a->constants[i].value != b->constants[i].value) return false;
@@ -112,6 +112,9 @@ static cairn_status ops_find_kernel(cairn_runtime *rt, const ops_kernel *want,
         }
         k->next = rt->kernels;
         rt->kernels = k;
+    } else if (k->shared_bytes < want->shared_bytes) {
+        k->shared_bytes = want->shared_bytes; /* the limit of a function only rises */
+        if ((status = ops_make_kernel(rt, k))) return status;
     }
     *out = &k->kernel;
     return CAIRN_OK;
