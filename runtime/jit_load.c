@@ -187,8 +187,10 @@ static cairn_status jit_set_shared(const jit *j, base *b, const jit_program *p, 
     if (k->shared_bytes > 0)
         r = j->options.driver->cuFuncSetAttribute(
             k->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, k->shared_bytes);
-    snprintf(call, sizeof call, "%s in %s: %d bytes of shared memory", entry, p->name,
-             k->shared_bytes);
+    if (r == CUDA_ERROR_INVALID_VALUE)
+        return base_fail(b, CAIRN_UNSUPPORTED, "%s in %s needs %d bytes of shared memory a block, "
+                         "more than the device has", entry, p->name, k->shared_bytes);
+    snprintf(call, sizeof call, "cuFuncSetAttribute(%s in %s)", entry, p->name);
     return drv_fail(b, j->options.driver, r, call);
 }
 

@@ -35,16 +35,16 @@ BASE_UNUSED static cairn_status jit_open(base *b, const jit_options *options, ji
 static void jit_free_programs(jit *j) {
     const drv *d = j->options.driver;
     CUcontext previous;
-    bool lost = !j->options.context || d->cuCtxPushCurrent(j->options.context);
+    bool pushed = j->options.context && !d->cuCtxPushCurrent(j->options.context);
     while (j->programs) {
         jit_program *p = j->programs;
         j->programs = p->next;
-        if (p->module && !lost) d->cuModuleUnload(p->module);
+        if (p->module) d->cuModuleUnload(p->module);
         cache_entry_free(j->owner, &p->image);
         base_text_free(j->owner, &p->source);
         base_delete(j->owner, p, 1, sizeof *p);
     }
-    if (!lost) d->cuCtxPopCurrent(&previous);
+    if (pushed) d->cuCtxPopCurrent(&previous);
 }
 
 /* Cancels what is under way and frees every program. The context, if any, still lives. */
