@@ -73,7 +73,7 @@ static cairn_status engine_load(cairn_runtime *rt, const char *path, const model
 
 /* The forward pass of the runtime's backend, NULL where there is none. */
 static const model_backend *engine_backend(const cairn_runtime *rt) {
-    return rt->device.cuda ? NULL : &forward_cpu_backend;
+    return rt->device.cuda ? &forward_cuda_backend : &forward_cpu_backend;
 }
 
 cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
