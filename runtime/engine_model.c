@@ -26,10 +26,11 @@ static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
     m->scratch = x;
     if (x) {
         x->rows = rows;
-        x->logits = (float *)base_new(b, ENGINE_ROWS * vocab, sizeof *x->logits);
+        /* not zeroed: pages of the system's that no step uses are never touched */
+        x->logits = (float *)base_realloc(b, NULL, 0, ENGINE_ROWS * vocab * sizeof *x->logits);
         x->positions = (int32_t *)base_new(b, (size_t)rows, sizeof *x->positions);
         x->sequences = (int32_t *)base_new(b, (size_t)rows, sizeof *x->sequences);
-        x->sample = base_new(b, 1, sample_scratch_bytes(m->shape.vocab));
+        x->sample = base_realloc(b, NULL, 0, sample_scratch_bytes(m->shape.vocab));
         x->seen = (uint8_t *)base_new(b, (vocab + 7) / 8, 1);
         if (x->logits && x->positions && x->sequences && x->sample && x->seen) return CAIRN_OK;
     }

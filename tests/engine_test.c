@@ -70,7 +70,7 @@ typedef struct naive {
     int count;
     int32_t out[TOY_CONTEXT];    /* the last generation */
     int out_count;
-    char text[4 * TOY_CONTEXT];
+    char text[12 * TOY_CONTEXT];
     size_t text_bytes;
     cairn_stop stop;
 } naive;
@@ -128,20 +128,29 @@ static int32_t naive_sample(const cairn_sampling *s, const float *logits, int po
     return r[0].id;
 }
 
-/* Text of ids by bytes: whole characters, U+FFFD for what is none; an unfinished end waits. */
+/* How long the character that begins with `lead` is, and what its second byte may be. */
+static size_t naive_need(unsigned char lead, unsigned char *low, unsigned char *high) {
+    *low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    *high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    return lead < 0x80 ? 1 : lead < 0xC2 || lead > 0xF4 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+
+/* Text of ids by bytes: whole characters, U+FFFD for each longest part of one that cannot become
+ * whole; an unfinished end waits. */
 static size_t naive_text(const int32_t *ids, int count, bool finished, char *out) {
-    unsigned char bytes[4 * TOY_CONTEXT];
+    unsigned char bytes[12 * TOY_CONTEXT], low, high;
     size_t n = 0, used = 0, i = 0;
     for (int k = 0; k < count; k++) {
         if (ids[k] == TOY_AB) bytes[n++] = 'a', bytes[n++] = 'b';
+        else if (ids[k] == TOY_SPECIAL) memcpy(bytes + n, "<special>", 9), n += 9;
         else if (ids[k] < 256) bytes[n++] = (unsigned char)ids[k];
     }
     while (i < n) {
-        /* the toy's vocabulary knows C3 A9 and E2 82 AC, in any order */
-        size_t need = bytes[i] == 0xC3 ? 2 : bytes[i] == 0xE2 ? 3 : bytes[i] < 0x80 ? 1 : 0, have = 1;
-        while (have < need && i + have < n && bytes[i + have] >= 0x80 && bytes[i + have] < 0xC0)
+        size_t need = naive_need(bytes[i], &low, &high), have = 1;
+        while (have < need && i + have < n && bytes[i + have] >= (have == 1 ? low : 0x80) &&
+               bytes[i + have] <= (have == 1 ? high : 0xBF))
             have++;
-        if (need && have < need && i + have == n && !finished) break;
+        if (have < need && i + have == n && !finished) break;
         if (need && have == need) memcpy(out + used, bytes + i, have), used += have;
         else memcpy(out + used, "\xEF\xBF\xBD", 3), used += 3;
         i += have;
@@ -201,7 +210,7 @@ static void naive_generate(naive *o, int max_tokens, int context, const cairn_sa
 /* ---- what a caller sees ------------------------------------------------------------------------- */
 
 typedef struct heard {
-    char text[4 * TOY_CONTEXT];
+    char text[12 * TOY_CONTEXT];
     size_t bytes;
     int pieces, stop_after; /* stop_after pieces the callback says false; -1: never */
     bool split;             /* a piece was not whole UTF-8 */
@@ -210,7 +219,8 @@ typedef struct heard {
 static bool whole_characters(const char *text, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) {
         unsigned char lead = (unsigned char)text[i];
-        int more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2 : -1;
+        int more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2
+                   : lead >= 0xF0 ? 3 : -1;
         if (more < 0) return false;
         for (; more > 0; more--)
             if (++i >= bytes || ((unsigned char)text[i] & 0xC0) != 0x80) return false;
@@ -383,7 +393,7 @@ static void test_drafts(void) {
     cairn_config c;
     cairn_runtime *rt;
     cairn_session *s = NULL;
-    char plain[4 * TOY_CONTEXT] = "";
+    char plain[12 * TOY_CONTEXT] = "";
     int same = 0, plain_forwards = 0, best = 1000;
     toy_config(&c);
     toy_loops = 1.0f;
@@ -504,9 +514,21 @@ static void test_cancel_between(void) {
     cairn_close(rt);
 }
 
+static os_atomic cancel_runs; /* 1 once a forward runs, 2 when the thread has cancelled */
+
 static void cancel_thread(void *user) {
-    while (toy_forwards < 20) {}
+    int64_t start = os_now_us();
+    while (os_atomic_load(&cancel_runs) < 1 && os_now_us() - start < 10000000) {}
     cairn_cancel((cairn_session *)user);
+    os_atomic_store(&cancel_runs, 2);
+}
+
+/* Lets the thread begin in the tenth forward, and waits there until it has cancelled. */
+static void cancel_thread_hook(void) {
+    int64_t start = os_now_us();
+    if (hook_count++ != 10) return;
+    os_atomic_store(&cancel_runs, 1);
+    while (os_atomic_load(&cancel_runs) < 2 && os_now_us() - start < 10000000) {}
 }
 
 static void test_cancel_thread(void) {
@@ -514,22 +536,25 @@ static void test_cancel_thread(void) {
     cairn_runtime *rt;
     cairn_session *s = NULL;
     os_thread thread;
-    cairn_status status = CAIRN_OK;
+    cairn_status status;
+    int count = 0;
     toy_config(&c);
+    toy_loops = 0.8f;
     c.drafter = CAIRN_DRAFTER_NONE;
     rt = open_runtime(&c);
     cairn_session_open(open_model(rt), &s);
-    toy_forwards = 0;
+    hook_count = 0, toy_hook = cancel_thread_hook;
+    os_atomic_store(&cancel_runs, 0);
     if (!os_thread_start(&thread, 0, cancel_thread, s)) {
         tap_skip("no threads");
     } else {
-        for (int i = 0; i < 100 && !status; i++) {
-            status = cairn_generate(s, "ab", 0, NULL, NULL);
-            if (!status) cairn_session_reset(s);
-        }
+        status = cairn_generate(s, "abcd", 0, NULL, NULL);
         os_thread_join(&thread);
-        tap_ok(status == CAIRN_CANCELLED, "another thread cancels");
+        cairn_session_ids(s, &count);
+        tap_ok(status == CAIRN_CANCELLED && count == 3 + 11,
+               "another thread cancels: it takes effect in that very step (%d tokens)", count);
     }
+    toy_hook = NULL;
     cairn_close(rt);
 }
 
@@ -657,6 +682,38 @@ static void test_memory(void) {
         tap_ok(n > 20 && good == n, "each of %d allocations failed %s: %d handled, nothing leaks", n,
                always ? "and all after it" : "once", good);
     }
+}
+
+static int steps_until_meter;
+static int meter_calls(void) { return 1 << 20; }
+static void meter_hook(void) {
+    if (steps_until_meter-- == 0) memory_meter.left = meter_calls();
+}
+
+/* Once a generation runs, a step allocates nothing. */
+static void test_no_allocation(void) {
+    cairn_config c;
+    cairn_runtime *rt;
+    cairn_session *s = NULL;
+    heard h;
+    toy_config(&c);
+    toy_loops = 0.8f;
+    rt = open_runtime(&c);
+    cairn_session_open(open_model(rt), &s);
+    for (int run = 0; run < 2; run++) {
+        memset(&h, 0, sizeof h);
+        h.stop_after = -1;
+        steps_until_meter = run ? 3 : 1000;
+        toy_hook = meter_hook;
+        cairn_generate(s, "abcd abcd", 200, hear, &h);
+        toy_hook = NULL;
+        if (run)
+            tap_ok(memory_meter.left == meter_calls() && h.pieces > 10,
+                   "%d pieces without an allocation", h.pieces);
+        memory_meter.left = -1;
+        cairn_session_reset(s);
+    }
+    cairn_close(rt);
 }
 
 /* ---- eval, text, description ---------------------------------------------------------------------- */
@@ -858,6 +915,7 @@ int main(int argc, char **argv) {
     test_limits();
     test_reload();
     test_memory();
+    test_no_allocation();
     test_eval();
     test_text();
     test_bad_models();
