@@ -62,7 +62,7 @@ static cairn_model *open_model(cairn_runtime *rt) {
     return m;
 }
 
-/* ---- naive re-implementation -------------------------------------------------------------------- */
+/* ---- naive re-implementation ----------------------------------------------------------------- */
 
 typedef struct naive {
     int32_t ids[TOY_CONTEXT + 1];
@@ -207,7 +207,7 @@ static void naive_generate(naive *o, int max_tokens, int context, const cairn_sa
     o->text_bytes = naive_text(o->out, o->out_count, true, o->text);
 }
 
-/* ---- what a caller sees ------------------------------------------------------------------------- */
+/* ---- what a caller sees ---------------------------------------------------------------------- */
 
 typedef struct heard {
     char text[12 * TOY_CONTEXT];
@@ -219,8 +219,7 @@ typedef struct heard {
 static bool whole_characters(const char *text, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) {
         unsigned char lead = (unsigned char)text[i];
-        int more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2
-                   : lead >= 0xF0 ? 3 : -1;
+        int more = lead < 0x80 ? 0 : lead < 0xC2 ? -1 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
         if (more < 0) return false;
         for (; more > 0; more--)
             if (++i >= bytes || ((unsigned char)text[i] & 0xC0) != 0x80) return false;
@@ -266,7 +265,8 @@ static void random_drafting(cairn_config *c) {
     c->drafter = rnd(5) ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
 }
 
-static const char *const stop_pool[] = {"abab", "cd", "a a", "\xC3\xA9" "a", "dd", "abcabc", "b", "\xE2\x82\xAC"};
+static const char *const stop_pool[] = {"abab", "cd", "a a", "\xC3\xA9" "a", "dd",
+                                        "abcabc", "b", "\xE2\x82\xAC"};
 
 /* Everything a generation handed out is what the naive one says. */
 static bool matches(cairn_session *s, const naive *o, const heard *h, cairn_status status,
@@ -288,7 +288,7 @@ static bool matches(cairn_session *s, const naive *o, const heard *h, cairn_stat
     return good;
 }
 
-/* ---- turns with anything drafted ---------------------------------------------------------------- */
+/* ---- turns with anything drafted ------------------------------------------------------------- */
 
 static cairn_status pull(cairn_session *s, const char *prompt,
                          const cairn_generate_options *options, heard *h) {
@@ -387,7 +387,7 @@ static void test_turns(uint64_t seed, int runs) {
     tap_ok(!memory_meter.live && !memory_meter.wrong, "no byte is left, every size is right");
 }
 
-/* ---- the same text with any drafter, speed from drafting ---------------------------------------- */
+/* ---- the same text with any drafter, speed from drafting ------------------------------------- */
 
 static void test_drafts(void) {
     cairn_config c;
@@ -418,7 +418,7 @@ static void test_drafts(void) {
            best, plain_forwards);
 }
 
-/* ---- cancelled, refused and failing at every point ----------------------------------------------- */
+/* ---- cancelled, refused and failing at every point ------------------------------------------- */
 
 static cairn_session *hook_session;
 static int hook_at, hook_count;
@@ -564,7 +564,7 @@ static bool reenter(void *user, const char *text, size_t bytes) {
     return cairn_append(s, "x") == CAIRN_BUSY && cairn_session_reset(s) == CAIRN_BUSY;
 }
 
-/* ---- limits -------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static void test_limits(void) {
     cairn_config c;
@@ -589,7 +589,7 @@ static void test_limits(void) {
            cairn_generate(s, "", 5, NULL, NULL) == CAIRN_EMPTY_PROMPT, "an empty prompt");
     tap_ok(cairn_generate(s, "a\xC3(", 5, NULL, NULL) == CAIRN_INVALID_UTF8 &&
            cairn_append(s, "\xFF") == CAIRN_INVALID_UTF8, "invalid UTF-8");
-    tap_ok(cairn_generate(s, big, 5, NULL, NULL) == CAIRN_CONTEXT_FULL, "a prompt beyond the context");
+    tap_ok(cairn_generate(s, big, 5, NULL, NULL) == CAIRN_CONTEXT_FULL, "beyond the context");
     cairn_session_ids(s, &count);
     tap_ok(count == 0 && m->kv.pool.free_count == 8, "nothing was changed");
     big[100] = '\0';
@@ -601,7 +601,7 @@ static void test_limits(void) {
     tap_ok(count == 0 && before == 1, "which holds nothing and took nothing");
     big[14] = '\0';
     tap_ok(!cairn_append(other, big), "14 tokens fit");
-    tap_ok(cairn_generate(other, NULL, 40, NULL, NULL) == CAIRN_POOL_FULL, "until the page is full");
+    tap_ok(cairn_generate(other, NULL, 40, NULL, NULL) == CAIRN_POOL_FULL, "until its page is");
     cairn_session_ids(other, &count);
     stats.struct_size = sizeof stats;
     cairn_session_stats(other, &stats);
@@ -621,8 +621,8 @@ static void test_limits(void) {
     big[120] = '\0';
     cairn_generate(s, big, 0, NULL, NULL);
     cairn_session_stats(s, &stats);
-    tap_ok(stats.stop == CAIRN_STOP_EOS || (stats.stop == CAIRN_STOP_LENGTH &&
-                                            stats.generated == 8), "the end of the context: length");
+    tap_ok(stats.stop == CAIRN_STOP_EOS ||
+           (stats.stop == CAIRN_STOP_LENGTH && stats.generated == 8), "the context's end: length");
     tap_ok(cairn_append_ids(s, (const int32_t[]){5, 9999}, 2) == CAIRN_INVALID_ARGUMENT &&
            strstr(cairn_last_error(rt), "9999"), "an unknown id is named");
     tap_ok(cairn_session_rewind(s, 999) == CAIRN_INVALID_ARGUMENT, "rewind past the end");
@@ -634,7 +634,7 @@ static void test_limits(void) {
     tap_ok(!memory_meter.live, "no byte is left");
 }
 
-/* ---- memory --------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Load, generate, evaluate, with the n-th allocation failing. Returns whether one failed. */
 static bool torture(int n, bool always, bool *good) {
@@ -679,7 +679,7 @@ static void test_memory(void) {
         int n = 0, good = 0;
         bool fine;
         while (torture(n, always != 0, &fine)) n++, good += fine;
-        tap_ok(n > 20 && good == n, "each of %d allocations failed %s: %d handled, nothing leaks", n,
+        tap_ok(n > 20 && good == n, "each of %d allocations failed %s: %d handled, no leak", n,
                always ? "and all after it" : "once", good);
     }
 }
@@ -716,7 +716,7 @@ static void test_no_allocation(void) {
     cairn_close(rt);
 }
 
-/* ---- eval, text, description ---------------------------------------------------------------------- */
+/* ---- eval, text, description ----------------------------------------------------------------- */
 
 static void test_eval(void) {
     enum { N = 90 };
@@ -759,8 +759,8 @@ static void test_eval(void) {
             logits[best] = -1e30f;
         }
     }
-    tap_ok(fabs(mean - sum / (N - 1)) < 1e-9 && worst < 1e-5, "mean NLL %.6f, worst token off by %g",
-           mean, worst);
+    tap_ok(fabs(mean - sum / (N - 1)) < 1e-9 && worst < 1e-5, "mean NLL %.6f, worst off by %g", mean,
+           worst);
     tap_ok(wrong == 0, "the 5 best of each position, lowest id first among equals");
     tap_ok(m->kv.pool.free_count == m->kv.pool.pages && !toy_faults, "its pages are given back");
     args.count = 1;
@@ -844,7 +844,7 @@ static void test_bad_models(void) {
     tap_ok(!memory_meter.live, "no byte is left");
 }
 
-/* ---- reload --------------------------------------------------------------------------------------- */
+/* ---- reload ---------------------------------------------------------------------------------- */
 
 static void ready_hook(void) {
     if (hook_count++ == hook_at) toy_ready = CAIRN_OK;
