@@ -2,7 +2,7 @@
 -- A command is a module cli.NAME returning { usage, about, options, run = function(o) }.
 local options = require "cli.options"
 
-local names = { "generate", "eval", "tokenize", "info", "check", "run", "test" }
+local names = { "generate", "eval", "tokenize", "info", "check", "run", "test", "bench" }
 
 local function command(name)
   for _, known in ipairs(names) do

@@ -1,0 +1,74 @@
+-- Decoding of a real model: prompt, plain steps at several contexts, verified drafts, page
+-- selection, and what starting costs.
+local cairn = require "cairn"
+
+-- Text of about `tokens` tokens that no page repeats.
+local function text_of(tokens)
+  local words, x = {}, 12345
+  for i = 1, tokens // 3 do
+    x = (x * 1103515245 + 12345) % 2147483648
+    words[i] = ("%d and"):format(x // 65536 % 10)
+  end
+  return table.concat(words, " ")
+end
+
+-- Statistics of `count` steps behind a prompt of about `context` tokens.
+local function decode(model, context, count)
+  local session = model:session()
+  session:append(text_of(context))
+  for _ in session:generate("", { max_tokens = count }) do end
+  local stats = session:stats()
+  session:close()
+  return stats
+end
+
+local function with_model(b, path, changes, f)
+  changes.backend = b.cuda and "cuda" or "cpu"
+  local start = cairn.now_us()
+  local rt <close> = cairn.open(changes)
+  local opened = cairn.now_us()
+  local model = rt:load_model(path)
+  return f(model, (cairn.now_us() - opened) / 1000, (opened - start) / 1000)
+end
+
+local function plain(layers)
+  return { drafter = "none", selection = { layers = layers }, log = "off" }
+end
+
+local function bench_starts(b, path)
+  for _, mode in ipairs { "off", "memory" } do
+    with_model(b, path, { jit = { cache = mode == "off" and "off" or "read-write" }, log = "off" },
+      function(_, load_ms, open_ms)
+        b.emit { op = mode == "off" and "cold start" or "warm start", shape = "model loaded",
+          ms = load_ms, open_ms = open_ms }
+      end)
+  end
+end
+
+return {
+  about = "decoding with the model of CAIRN_MODEL",
+  run = function(b)
+    local path = os.getenv "CAIRN_MODEL"
+    if not path then
+      b.emit { op = "model", skipped = "set CAIRN_MODEL to a GGUF file" }
+      return
+    end
+    bench_starts(b, path)
+    local count = b.cuda and 256 or 32
+    for _, context in ipairs { 16, 2000, 6000 } do
+      with_model(b, path, plain "none", function(model)
+        decode(model, context, 16)
+        local stats = decode(model, context, count)
+        b.emit { op = "prompt", shape = stats.prompt_tokens .. " tokens",
+          ms = stats.prompt_seconds * 1000 }
+        b.emit { op = "decode, dense", shape = "context " .. stats.prompt_tokens,
+          tokens_per_second = stats.tokens_per_second }
+      end)
+    end
+    with_model(b, path, { drafter = "none", topk = 16, log = "off" }, function(model)
+      local stats = decode(model, 6000, count)
+      b.emit { op = "decode, 16 pages kept", shape = "context " .. stats.prompt_tokens,
+        tokens_per_second = stats.tokens_per_second }
+    end)
+  end,
+}

@@ -1,0 +1,56 @@
+-- cairn bench: runs scripts/bench/NAME.lua, all of them in order when none is named.
+local common = require "cli.common"
+local options = require "cli.options"
+
+local names = { "floor", "topk", "ops", "model" }
+
+local function show(result)
+  if result.skipped then
+    print(("%-28s skipped: %s"):format(result.op, result.skipped))
+    return
+  end
+  local values = {}
+  local function add(key, format)
+    if result[key] then values[#values + 1] = format:format(result[key]) end
+  end
+  add("us", "%9.2f us")
+  add("ms", "%9.2f ms")
+  add("percent", "%5.1f %% of the read rate")
+  add("gb_per_second", "%9.1f GB/s")
+  add("tokens_per_second", "%9.1f tokens/s")
+  add("tokens_per_step", "%5.2f tokens/step")
+  add("open_ms", "and %.1f ms to open")
+  add("route", "route %s")
+  add("peer", "peer %s")
+  print(("%-28s %-44s %s"):format(result.op, result.shape or "", table.concat(values, "  ")))
+end
+
+local function load_bench(name)
+  local found, bench = pcall(require, "bench." .. name)
+  if found then return bench end
+  options.fail("no bench %s; there are: %s", name, table.concat(names, ", "))
+end
+
+return {
+  usage = "[NAME...]",
+  about = "time the runtime on this machine, as ratios to what the machine can do",
+  options = options.with_common {},
+  positional = math.huge,
+  run = function(o)
+    local chosen = #o > 0 and table.move(o, 1, #o, 1, {}) or names
+    local rt <close> = common.open(o, { log = "warn" })
+    local results = common.json.array {}
+    local b = require("bench.lib").new(rt, function(result)
+      results[#results + 1] = result
+      if not o.json then show(result) end
+    end)
+    for _, name in ipairs(chosen) do
+      local ok = pcall(require, "bench." .. name)
+      if ok or #o > 0 then load_bench(name).run(b) end
+    end
+    if o.json then
+      common.json.print { device = rt:info().device_name, floor = b.floor, results = results }
+    end
+    return 0
+  end,
+}
