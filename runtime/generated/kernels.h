@@ -1676,7 +1676,7 @@ static const char *const kernels_norm_cu[] = {
     "    for (int i = thread_id(); i < p.n; i += 256) sum = fma_f32(x[i], x[i], sum);\n"
     "    sum = warp_sum(sum);\n"
     "    if (lane_id() == 0) sums[warp_id()] = sum;\n"
-    "    /*lock_sync*/;\n"
+    "    block_sync();\n"
     "    sum = 0.0f;\n"
     "    for (int w = 0; w < 8; w++) sum += sums[w];\n"
     "    float scale = 1.0f / sqrt_f32(sum / (float)p.n + p.epsilon);\n"
