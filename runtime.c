@@ -78,6 +78,8 @@
 #include "runtime/model.c"
 #include "runtime/forward_cpu_work.c"
 #include "runtime/forward_cpu.c"
+#include "runtime/forward_cuda.c"
+#include "runtime/forward_cuda_run.c"
 #include "runtime/reload.c"
 #include "runtime/drafter.c"
 #include "runtime/engine.c"

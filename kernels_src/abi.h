@@ -168,4 +168,87 @@ typedef struct verify_greedy_params {
     int32_t drafts_count, vocab;
 } verify_greedy_params;
 
+/* ---- the decoder step: step*.cu, pack.cu ---- */
+
+/* Weights as the kernels read them: tiles of 16 output rows, each a run of units of 32 inputs, each
+ * unit in the order in which a warp's lanes need it as the A operand of mma m16n8k16. With
+ * g = lane / 4, t = lane % 4, a lane holds inputs 8t..8t+7 of rows g and g + 8:
+ *   PACK_4   320 bytes  [lane][row g, row g+8] one word: input 2i in bits 4i.., 2i+1 in bits 16+4i..
+ *                       then [g][row g, row g+8] {f16 d, f16 m}: value = n d + m, n in 0..15
+ *   PACK_8   544 bytes  [lane][row g, row g+8][8] bytes n + 128, then [g][row g, row g+8] f16 d
+ *   PACK_16 1024 bytes  [row g, row g+8][lane][8] f16 */
+enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16 };
+
+/* What a forward changes, int32 words in device memory at a fixed address (so that a graph can be
+ * replayed): a head of STEP_HEAD words, then STEP_ARRAYS arrays of `capacity` words each. */
+enum {
+    STEP_ROWS,        /* rows of this forward */
+    STEP_GROUPS,      /* attention groups */
+    STEP_CHUNKS,      /* the most chunks of KV that any row attends */
+    STEP_EPOCH,       /* counts forwards: its low bit chooses the half of the exchange */
+    STEP_CLEAN_ROWS,  /* rows and chunks which the forward before left in the other half */
+    STEP_CLEAN_CHUNKS,
+    STEP_LOGIT_FIRST, /* rows whose logits are wanted: [first, first + count) */
+    STEP_LOGIT_COUNT,
+    STEP_HEAD
+};
+enum {
+    STEP_TOKEN,       /* [row] token id */
+    STEP_POSITION,    /* [row] position in its sequence */
+    STEP_SEQUENCE,    /* [row] row of the page table */
+    STEP_FIRST,       /* [row] the first row of the same sequence in this forward */
+    STEP_GROUP_FIRST, /* [group] first row; a group's rows follow each other in one sequence */
+    STEP_GROUP_ROWS,  /* [group] number of rows, at most 16 / (heads / kv_heads) */
+    STEP_STORED,      /* [row] pages of its sequence whose bounds are stored */
+    STEP_ARRAYS
+};
+
+typedef struct step_params {
+    /* packed weights; those of the layers follow each other */
+    const uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
+    const float *norms;         /* [2 layers + 1, hidden]: attention, ffn, ..., output */
+    const float *rope;          /* [context, head_dim / 2, (cos, sin)] */
+    uint16_t *const *kv;        /* [layers] -> f16 [page, K or V, kv_head, slot, head_dim] */
+    const int32_t *input;       /* see STEP_ROWS */
+    const int32_t *page_table;  /* [sequence, table_stride] page ids by logical page */
+    uint8_t *exchange;          /* what stages hand on; see step.cuh */
+    float *logits;              /* [row, vocab] */
+    uint64_t *winners;          /* [row, head block] best logit of the block's part, see step.cu */
+    int32_t *fault;             /* set when a wait does not end */
+    int32_t table_stride;
+    int32_t capacity;           /* of the arrays of `input` */
+    int32_t layer;              /* the stage kernels': which layer */
+    float norm_eps;
+    float input_scale;          /* power of two that brings the residual stream well into f16 */
+    int32_t reserved;
+    /* page selection, step_select.cu */
+    uint16_t *const *bounds;    /* [layers] -> f16 [page, kv_head, lo or hi, head_dim] */
+    int32_t *lists;             /* [row, kv_head, list_stride] pages attended, ascending */
+    int32_t *list_counts;       /* [row, kv_head] */
+    uint32_t *seen;             /* [layer, sequence, kv_head, seen_words] pages counted, bits */
+    int32_t *pages_read;        /* [sequence] */
+    const int32_t *new_pages;   /* page ids whose bounds are to be stored */
+    int32_t list_stride, seen_words, sequences;
+    int32_t topk, window, sinks; /* pages; tokens; tokens */
+    int32_t mean, by_head;       /* pages are scored by their mean key; the best head counts */
+} step_params;
+
+/* pack: GGUF blocks, row by row, to packed tiles. */
+typedef struct pack_params {
+    const uint8_t *source;  /* [rows, inputs] in blocks of `type` */
+    uint8_t *packed;        /* tiles of `format` */
+    int32_t type;           /* block type of GGUF: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */
+    int32_t format;         /* PACK_16 for any type, PACK_4 for Q4_0 and Q4_1, PACK_8 for Q8_0 */
+    int32_t rows, inputs;   /* inputs: a multiple of 32 */
+    int32_t first_row;      /* of the destination, where source row 0 goes */
+    int32_t half;           /* 0: row r to tile r / 16; 1, 2: to the first, second half of r / 8 */
+} pack_params;
+
+/* step_finish.cu */
+typedef struct finish_params {
+    const uint64_t *winners; /* [rows, blocks] */
+    int32_t *tokens;         /* [rows] */
+    int32_t blocks, pad;
+} finish_params;
+
 #endif

@@ -36,8 +36,8 @@ struct alignas(16) u32x4 { uint32_t x, y, z, w; };
 
 /* ---- small arithmetic ---- */
 
-template <class T> CAIRN_INLINE T min_of(T a, T b) { return b < a ? b : a; }
-template <class T> CAIRN_INLINE T max_of(T a, T b) { return a < b ? b : a; }
+template <class T> CAIRN_INLINE constexpr T min_of(T a, T b) { return b < a ? b : a; }
+template <class T> CAIRN_INLINE constexpr T max_of(T a, T b) { return a < b ? b : a; }
 
 /* ceil(a / b) and a rounded up to a multiple of b, for a >= 0, b > 0. */
 template <class T> CAIRN_INLINE constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }

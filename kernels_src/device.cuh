@@ -170,6 +170,21 @@ CAIRN_INLINE void store_relaxed(uint32_t *p, uint32_t v) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
+/* Each of the four (two) words is read once and whole, from where stores of other blocks arrive; they
+ * are not one access. */
+CAIRN_INLINE u32x4 load_relaxed16(const void *p) {
+    u32x4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    return v;
+}
+CAIRN_INLINE u32x2 load_relaxed8(const void *p) {
+    u32x2 v;
+    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
+    return v;
+}
+
 /* Volatile accesses: neither cached in a register nor merged; any memory. */
 template <class T> CAIRN_INLINE T load_volatile(const T *p) { return *(const volatile T *)p; }
 template <class T> CAIRN_INLINE void store_volatile(T *p, T v) { *(volatile T *)p = v; }

@@ -71,7 +71,7 @@ static double engine_seconds_since(int64_t start_us) {
     return (double)(os_now_us() - start_us) * 1e-6;
 }
 
-/* ---- pages ------------------------------------------------------------------------------------- */
+/* ---- pages ----------------------------------------------------------------------------------- */
 
 /* A number that no table had before, so that a backend knows when to read a table again. */
 static void engine_table_changed(cairn_session *s) {
@@ -103,7 +103,7 @@ static void engine_release(cairn_session *s, int tokens) {
     engine_table_changed(s);
 }
 
-/* ---- sequence ---------------------------------------------------------------------------------- */
+/* ---- sequence -------------------------------------------------------------------------------- */
 
 /* Forgets drafts and the surplus of pages: the invariants of the file's head hold after it. */
 static void engine_settle(cairn_session *s) {
@@ -123,7 +123,7 @@ static void engine_cut(cairn_session *s, int count) {
     engine_settle(s);
 }
 
-/* ---- forward ----------------------------------------------------------------------------------- */
+/* ---- forward --------------------------------------------------------------------------------- */
 
 static void engine_sample_params(const cairn_session *s, sample_params *out) {
     const cairn_sampling *from = s->options.has_sampling ? &s->options.sampling
@@ -208,7 +208,7 @@ static cairn_status engine_check_cancel(cairn_session *s) {
     return base_fail(engine_base(s), CAIRN_CANCELLED, "cancelled at token %d", s->count);
 }
 
-/* ---- prompt ------------------------------------------------------------------------------------ */
+/* ---- prompt ---------------------------------------------------------------------------------- */
 
 /* Processes tokens from `cached` until at most `leave` of the sequence are left. */
 static cairn_status engine_process(cairn_session *s, int leave) {
@@ -253,7 +253,7 @@ static void engine_take_back(cairn_session *s, int count, int prompt_end, int ca
     s->prompt_end = prompt_end;
 }
 
-/* ---- step -------------------------------------------------------------------------------------- */
+/* ---- step ------------------------------------------------------------------------------------ */
 
 /* Tokens to draft now: no more than the generation can still use and the pages hold. */
 static int engine_draft(cairn_session *s, int room) {
@@ -327,7 +327,7 @@ static cairn_status engine_step(cairn_session *s, int room) {
     return CAIRN_OK;
 }
 
-/* ---- open and close ---------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static void engine_close(cairn_session *s) {
     base *b = engine_base(s);
@@ -382,7 +382,7 @@ void cairn_session_close(cairn_session *session) {
     engine_close(session);
 }
 
-/* ---- public calls on the sequence -------------------------------------------------------------- */
+/* ---- public calls on the sequence ------------------------------------------------------------ */
 
 /* Enters a public call: the device's context is current until engine_leave. */
 static cairn_status engine_enter(cairn_session *s, const char *call) {

@@ -9,7 +9,7 @@ const char *cairn_stop_name(cairn_stop stop) {
     return (size_t)stop < BASE_COUNT(names) ? names[stop] : "unknown";
 }
 
-/* ---- stop strings ------------------------------------------------------------------------------ */
+/* ---- stop strings ---------------------------------------------------------------------------- */
 
 static const char *engine_stop_string(const cairn_session *s, int index) {
     return s->options.has_stops ? s->options.stops[index] : engine_config(s)->stop[index];
@@ -50,7 +50,7 @@ static size_t engine_certain(const cairn_session *s, const char *text, size_t by
     return certain;
 }
 
-/* ---- the end of a generation ------------------------------------------------------------------- */
+/* ---- the end of a generation ----------------------------------------------------------------- */
 
 /* Ends it; what text is held back becomes certain. Returns `status`. */
 static cairn_status engine_finish(cairn_session *s, cairn_stop stop, cairn_status status) {
@@ -88,7 +88,7 @@ static cairn_status engine_take(cairn_session *s, int32_t id) {
     return engine_room(s) < 1 ? engine_finish(s, CAIRN_STOP_LENGTH, CAIRN_OK) : CAIRN_OK;
 }
 
-/* ---- begin and next ---------------------------------------------------------------------------- */
+/* ---- begin and next -------------------------------------------------------------------------- */
 
 static cairn_status engine_copy_stops(base *b, const cairn_generate_options *from,
                                       engine_options *to) {
@@ -268,7 +268,7 @@ cairn_status cairn_generate_next(cairn_session *session, cairn_piece *piece) {
     return engine_leave(session, status);
 }
 
-/* ---- generate ---------------------------------------------------------------------------------- */
+/* ---- generate -------------------------------------------------------------------------------- */
 
 static cairn_status engine_generate(cairn_session *s, cairn_piece_callback callback, void *user) {
     cairn_piece piece;
@@ -305,7 +305,7 @@ cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_
     return cairn_generate_with(session, prompt, &options, piece, user);
 }
 
-/* ---- text appended, statistics ----------------------------------------------------------------- */
+/* ---- text appended, statistics --------------------------------------------------------------- */
 
 cairn_status cairn_append(cairn_session *session, const char *text) {
     tok_ids ids;

@@ -1,6 +1,6 @@
 /* engine_model: the calls on models: load, free, describe, estimate, tokenize, chat, eval. */
 
-/* ---- load and free ----------------------------------------------------------------------------- */
+/* ---- load and free --------------------------------------------------------------------------- */
 
 static void engine_scratch_free(base *b, cairn_model *m) {
     engine_scratch *x = m->scratch;
@@ -26,10 +26,11 @@ static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
     m->scratch = x;
     if (x) {
         x->rows = rows;
-        x->logits = (float *)base_new(b, ENGINE_ROWS * vocab, sizeof *x->logits);
+        /* not zeroed: pages of the system's that no step uses are never touched */
+        x->logits = (float *)base_realloc(b, NULL, 0, ENGINE_ROWS * vocab * sizeof *x->logits);
         x->positions = (int32_t *)base_new(b, (size_t)rows, sizeof *x->positions);
         x->sequences = (int32_t *)base_new(b, (size_t)rows, sizeof *x->sequences);
-        x->sample = base_new(b, 1, sample_scratch_bytes(m->shape.vocab));
+        x->sample = base_realloc(b, NULL, 0, sample_scratch_bytes(m->shape.vocab));
         x->seen = (uint8_t *)base_new(b, (vocab + 7) / 8, 1);
         if (x->logits && x->positions && x->sequences && x->sample && x->seen) return CAIRN_OK;
     }
@@ -73,7 +74,7 @@ static cairn_status engine_load(cairn_runtime *rt, const char *path, const model
 
 /* The forward pass of the runtime's backend, NULL where there is none. */
 static const model_backend *engine_backend(const cairn_runtime *rt) {
-    return rt->device.cuda ? NULL : &forward_cpu_backend;
+    return rt->device.cuda ? &forward_cuda_backend : &forward_cpu_backend;
 }
 
 cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
@@ -104,7 +105,7 @@ void cairn_model_free(cairn_model *model) {
     if (entered) handles_leave(rt, CAIRN_OK);
 }
 
-/* ---- description ------------------------------------------------------------------------------- */
+/* ---- description ----------------------------------------------------------------------------- */
 
 static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
     return (uint64_t)pages * kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim, page_size);
@@ -201,7 +202,7 @@ cairn_status cairn_estimate(const cairn_config *config, const char *path,
     return status;
 }
 
-/* ---- text -------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------ */
 
 /* Copies text [bytes] into a caller's buffer with a NUL; its length always to *out_bytes. */
 static cairn_status engine_copy_text(base *b, const char *call, const base_text *text, char *out,
@@ -294,7 +295,7 @@ cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages
     return status;
 }
 
-/* ---- eval -------------------------------------------------------------------------------------- */
+/* ---- eval ------------------------------------------------------------------------------------ */
 
 /* -log softmax(logits)[id]. */
 static double engine_nll(const float *logits, int vocab, int32_t id) {
@@ -327,9 +328,9 @@ static double engine_score(const cairn_eval_args *args, const float *logits, int
     double sum = 0.0;
     for (int i = 0; i < rows; i++, logits += vocab) {
         int next = first + i + 1;
+        size_t out = (size_t)(first + i) * (size_t)args->top;
         if (args->top)
-            engine_top(logits, vocab, args->top, args->top_ids + (size_t)(next - 1) * (size_t)args->top,
-                       args->top_logits + (size_t)(next - 1) * (size_t)args->top);
+            engine_top(logits, vocab, args->top, args->top_ids + out, args->top_logits + out);
         if (next >= args->count) continue;
         {
             double nll = engine_nll(logits, vocab, args->ids[next]);

@@ -277,6 +277,17 @@ static void bind_rope_outputs(bind_call *c) {
 }
 BIND_RUN(rope)
 
+static const bind_field bind_linear_fields[] = {
+    BIND_FIELD(linear, x, BIND_INPUT), BIND_FIELD(linear, weight, BIND_INPUT),
+    BIND_FIELD(linear, out, BIND_OUT), BIND_CHOSEN(linear, block, bind_blocks),
+    BIND_FIELD(linear, accumulate, BIND_FLAG), BIND_END};
+
+static void bind_linear_outputs(bind_call *c) {
+    const cairn_linear_args *a = (const cairn_linear_args *)(void *)c->args;
+    bind_output(c, "out", CAIRN_F32, a->x, bind_extent(a->weight, 0), -1);
+}
+BIND_RUN(linear)
+
 static const bind_field bind_swiglu_fields[] = {
     BIND_FIELD(swiglu, gate, BIND_INPUT), BIND_FIELD(swiglu, up, BIND_INPUT),
     BIND_FIELD(swiglu, out, BIND_OUT), BIND_END};
@@ -368,6 +379,37 @@ static void bind_attend_pages_outputs(bind_call *c) {
 }
 BIND_RUN(attend_pages)
 
+/* ---- sampling ---------------------------------------------------------------------------------- */
+
+static const bind_choice bind_sampling_orders[] = {
+    {"top_k_first", CAIRN_ORDER_TOP_K_FIRST}, {"top_p_first", CAIRN_ORDER_TOP_P_FIRST}, {NULL, 0}};
+
+static const bind_field bind_sample_fields[] = {
+    BIND_FIELD(sample, logits, BIND_INPUT),    BIND_FIELD(sample, seeds, BIND_INPUT),
+    BIND_FIELD(sample, positions, BIND_INPUT), BIND_FIELD(sample, history, BIND_INPUT),
+    BIND_NAMED(sample, "out", tokens, BIND_OUT), BIND_FIELD(sample, temperature, BIND_FLOAT),
+    BIND_FIELD(sample, top_k, BIND_INT),       BIND_FIELD(sample, top_p, BIND_FLOAT),
+    BIND_FIELD(sample, min_p, BIND_FLOAT),
+    BIND_FIELD(sample, repetition_penalty, BIND_FLOAT),
+    BIND_CHOSEN(sample, order, bind_sampling_orders), BIND_END};
+
+static void bind_sample_outputs(bind_call *c) {
+    bind_output(c, "out", CAIRN_I32, ((const cairn_sample_args *)(void *)c->args)->logits, -1, -1);
+}
+BIND_RUN(sample)
+
+static const bind_field bind_verify_greedy_fields[] = {
+    BIND_FIELD(verify_greedy, logits, BIND_INPUT), BIND_FIELD(verify_greedy, drafts, BIND_INPUT),
+    BIND_FIELD(verify_greedy, accepted, BIND_OUT), BIND_FIELD(verify_greedy, bonus, BIND_OUT),
+    BIND_END};
+
+static void bind_verify_greedy_outputs(bind_call *c) {
+    const cairn_verify_greedy_args *a = (const cairn_verify_greedy_args *)(void *)c->args;
+    bind_output(c, "accepted", CAIRN_I32, a->logits, -1, -1);
+    bind_output(c, "bonus", CAIRN_I32, a->logits, -1, -1);
+}
+BIND_RUN(verify_greedy)
+
 /* ---- the table ----------------------------------------------------------------------------------*/
 
 static const bind_op bind_ops[] = {
@@ -376,7 +418,8 @@ static const bind_op bind_ops[] = {
      bind_run_##name}
     BIND_OP(topk), BIND_OP(embed), BIND_OP(rmsnorm), BIND_OP(rope), BIND_OP(swiglu),
     BIND_OP(kv_append), BIND_OP(attend), BIND_OP(page_bounds), BIND_OP(score_pages),
-    BIND_OP(select_pages), BIND_OP(attend_pages),
+    BIND_OP(select_pages), BIND_OP(attend_pages), BIND_OP(linear), BIND_OP(sample),
+    BIND_OP(verify_greedy),
 };
 
 /* The method: upvalue 1 is the op's row. */

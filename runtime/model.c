@@ -30,7 +30,7 @@ typedef struct forward_args {
     const int32_t *positions; /* [R] host: position in the sequence; rows of one sequence are
                                  consecutive and ascending by 1 */
     const int32_t *sequences; /* [R] host: row of page_table */
-    const int32_t *page_table; /* [table_rows, table_stride] host: page ids, -1 where there is none */
+    const int32_t *page_table; /* [table_rows, table_stride] host: page ids, -1: no page */
     int table_rows, table_stride;
     uint64_t table_version;   /* another number whenever the table's contents differ */
     /* [table_rows] host, bounded <= stored: pages whose bounds are in memory already, and pages
@@ -81,7 +81,7 @@ struct cairn_model {
     struct engine_scratch *scratch;
 };
 
-/* ---- shape ------------------------------------------------------------------------------------- */
+/* ---- shape ----------------------------------------------------------------------------------- */
 
 static cairn_status model_key(base *b, const gguf *file, const char *arch, const char *key,
                               uint32_t fallback, int *out) {
@@ -195,7 +195,7 @@ static cairn_status model_read_shape(base *b, const gguf *file, const char *arch
     return model_check_heads(b, file, s, rope);
 }
 
-/* ---- weights ----------------------------------------------------------------------------------- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 /* Where the weights go: a first pass over all tensors measures, a second places. */
 typedef struct model_loader {
@@ -318,7 +318,7 @@ static cairn_status model_place_weights(cairn_model *m, base *b, device *dev) {
     return status;
 }
 
-/* ---- KV cache ---------------------------------------------------------------------------------- */
+/* ---- KV cache -------------------------------------------------------------------------------- */
 
 static int model_max_seq_len(base *b, const cairn_config *config, const model_shape *s) {
     if (config->max_seq_len > s->context)
@@ -328,7 +328,9 @@ static int model_max_seq_len(base *b, const cairn_config *config, const model_sh
                                                                        : s->context;
 }
 
-static int model_pages_of(int tokens, int page_size) { return (tokens + page_size - 1) / page_size; }
+static int model_pages_of(int tokens, int page_size) {
+    return (tokens + page_size - 1) / page_size;
+}
 
 /* What max_batch full sequences need, or as many as `free_bytes` holds; at least one page. */
 static int model_pool_pages(const cairn_config *config, const model_shape *s, int max_seq_len,
@@ -369,7 +371,7 @@ static cairn_status model_open_cache(cairn_model *m, device *dev) {
     return status;
 }
 
-/* ---- load and free ----------------------------------------------------------------------------- */
+/* ---- load and free --------------------------------------------------------------------------- */
 
 static cairn_status model_read(cairn_model *m, base *b, const char *path) {
     const char *name;

@@ -4,7 +4,7 @@
  * sequence's page table maps logical page c to a page id; ids carry no order. Owns the device
  * memory of the cache. Calls base and device. All calls are the owner thread's. */
 
-/* ---- pool -------------------------------------------------------------------------------------- */
+/* ---- pool ------------------------------------------------------------------------------------ */
 
 /* Hands out the ids 0 .. pages-1, all or nothing. */
 typedef struct page_pool {
@@ -42,7 +42,7 @@ static bool pages_take(page_pool *p, int count, int32_t *out) {
     return true;
 }
 
-/* Gives `count` ids back. An id that is not taken, or stands twice, is a mistake: nothing changes. */
+/* Gives `count` ids back. An id that is not taken or stands twice is a mistake: nothing changes. */
 static cairn_status pages_give(base *b, page_pool *p, const int32_t *ids, int count) {
     int good = 0;
     while (good < count && ids[good] >= 0 && ids[good] < p->pages && p->taken[ids[good]])
@@ -55,7 +55,7 @@ static cairn_status pages_give(base *b, page_pool *p, const int32_t *ids, int co
     return CAIRN_OK;
 }
 
-/* ---- cache ------------------------------------------------------------------------------------- */
+/* ---- cache ----------------------------------------------------------------------------------- */
 
 /* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete. */
 typedef struct kv_cache {

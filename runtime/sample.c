@@ -19,7 +19,7 @@ typedef struct sample_params {
 /* A candidate: (logit - max) / temperature, and what it weighs in the set being cut. */
 typedef struct sample_candidate { float score, weight; } sample_candidate;
 
-/* ---- random ------------------------------------------------------------------------------------ */
+/* ---- random ---------------------------------------------------------------------------------- */
 
 /* Philox4x32-10: counter and key -> 4 random words. */
 static void sample_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
@@ -48,7 +48,7 @@ static float sample_uniform(uint64_t seed, int64_t position) {
     return (float)(words[0] >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
 }
 
-/* ---- greedy and penalty ------------------------------------------------------------------------ */
+/* ---- greedy and penalty ---------------------------------------------------------------------- */
 
 static int32_t sample_argmax(const float *logits, int vocab) {
     int32_t best = 0;
@@ -77,7 +77,7 @@ static void sample_penalize(float *logits, int vocab, const int32_t *sequence, i
     }
 }
 
-/* ---- thresholds -------------------------------------------------------------------------------- */
+/* ---- thresholds ------------------------------------------------------------------------------ */
 
 static float sample_median(float a, float b, float c) {
     float low = a < b ? a : b, high = a < b ? b : a;
@@ -163,7 +163,7 @@ static float sample_cut(const sample_params *p, const float *scores, int vocab,
     return least;
 }
 
-/* ---- draw -------------------------------------------------------------------------------------- */
+/* ---- draw ------------------------------------------------------------------------------------ */
 
 /* scores [vocab], kept where >= least: the first token whose cumulative probability exceeds u. */
 static int32_t sample_draw(const float *scores, int vocab, float least, float u) {

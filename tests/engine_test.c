@@ -62,7 +62,7 @@ static cairn_model *open_model(cairn_runtime *rt) {
     return m;
 }
 
-/* ---- naive re-implementation -------------------------------------------------------------------- */
+/* ---- naive re-implementation ----------------------------------------------------------------- */
 
 typedef struct naive {
     int32_t ids[TOY_CONTEXT + 1];
@@ -70,7 +70,7 @@ typedef struct naive {
     int count;
     int32_t out[TOY_CONTEXT];    /* the last generation */
     int out_count;
-    char text[4 * TOY_CONTEXT];
+    char text[12 * TOY_CONTEXT];
     size_t text_bytes;
     cairn_stop stop;
 } naive;
@@ -128,20 +128,29 @@ static int32_t naive_sample(const cairn_sampling *s, const float *logits, int po
     return r[0].id;
 }
 
-/* Text of ids by bytes: whole characters, U+FFFD for what is none; an unfinished end waits. */
+/* How long the character that begins with `lead` is, and what its second byte may be. */
+static size_t naive_need(unsigned char lead, unsigned char *low, unsigned char *high) {
+    *low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    *high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    return lead < 0x80 ? 1 : lead < 0xC2 || lead > 0xF4 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+
+/* Text of ids by bytes: whole characters, U+FFFD for each longest part of one that cannot become
+ * whole; an unfinished end waits. */
 static size_t naive_text(const int32_t *ids, int count, bool finished, char *out) {
-    unsigned char bytes[4 * TOY_CONTEXT];
+    unsigned char bytes[12 * TOY_CONTEXT], low, high;
     size_t n = 0, used = 0, i = 0;
     for (int k = 0; k < count; k++) {
         if (ids[k] == TOY_AB) bytes[n++] = 'a', bytes[n++] = 'b';
+        else if (ids[k] == TOY_SPECIAL) memcpy(bytes + n, "<special>", 9), n += 9;
         else if (ids[k] < 256) bytes[n++] = (unsigned char)ids[k];
     }
     while (i < n) {
-        /* the toy's vocabulary knows C3 A9 and E2 82 AC, in any order */
-        size_t need = bytes[i] == 0xC3 ? 2 : bytes[i] == 0xE2 ? 3 : bytes[i] < 0x80 ? 1 : 0, have = 1;
-        while (have < need && i + have < n && bytes[i + have] >= 0x80 && bytes[i + have] < 0xC0)
+        size_t need = naive_need(bytes[i], &low, &high), have = 1;
+        while (have < need && i + have < n && bytes[i + have] >= (have == 1 ? low : 0x80) &&
+               bytes[i + have] <= (have == 1 ? high : 0xBF))
             have++;
-        if (need && have < need && i + have == n && !finished) break;
+        if (have < need && i + have == n && !finished) break;
         if (need && have == need) memcpy(out + used, bytes + i, have), used += have;
         else memcpy(out + used, "\xEF\xBF\xBD", 3), used += 3;
         i += have;
@@ -198,10 +207,10 @@ static void naive_generate(naive *o, int max_tokens, int context, const cairn_sa
     o->text_bytes = naive_text(o->out, o->out_count, true, o->text);
 }
 
-/* ---- what a caller sees ------------------------------------------------------------------------- */
+/* ---- what a caller sees ---------------------------------------------------------------------- */
 
 typedef struct heard {
-    char text[4 * TOY_CONTEXT];
+    char text[12 * TOY_CONTEXT];
     size_t bytes;
     int pieces, stop_after; /* stop_after pieces the callback says false; -1: never */
     bool split;             /* a piece was not whole UTF-8 */
@@ -210,7 +219,7 @@ typedef struct heard {
 static bool whole_characters(const char *text, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) {
         unsigned char lead = (unsigned char)text[i];
-        int more = lead < 0x80 ? 0 : lead >= 0xC2 && lead < 0xE0 ? 1 : lead >= 0xE0 && lead < 0xF0 ? 2 : -1;
+        int more = lead < 0x80 ? 0 : lead < 0xC2 ? -1 : lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
         if (more < 0) return false;
         for (; more > 0; more--)
             if (++i >= bytes || ((unsigned char)text[i] & 0xC0) != 0x80) return false;
@@ -256,7 +265,8 @@ static void random_drafting(cairn_config *c) {
     c->drafter = rnd(5) ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
 }
 
-static const char *const stop_pool[] = {"abab", "cd", "a a", "\xC3\xA9" "a", "dd", "abcabc", "b", "\xE2\x82\xAC"};
+static const char *const stop_pool[] = {"abab", "cd", "a a", "\xC3\xA9" "a", "dd",
+                                        "abcabc", "b", "\xE2\x82\xAC"};
 
 /* Everything a generation handed out is what the naive one says. */
 static bool matches(cairn_session *s, const naive *o, const heard *h, cairn_status status,
@@ -278,7 +288,7 @@ static bool matches(cairn_session *s, const naive *o, const heard *h, cairn_stat
     return good;
 }
 
-/* ---- turns with anything drafted ---------------------------------------------------------------- */
+/* ---- turns with anything drafted ------------------------------------------------------------- */
 
 static cairn_status pull(cairn_session *s, const char *prompt,
                          const cairn_generate_options *options, heard *h) {
@@ -377,13 +387,13 @@ static void test_turns(uint64_t seed, int runs) {
     tap_ok(!memory_meter.live && !memory_meter.wrong, "no byte is left, every size is right");
 }
 
-/* ---- the same text with any drafter, speed from drafting ---------------------------------------- */
+/* ---- the same text with any drafter, speed from drafting ------------------------------------- */
 
 static void test_drafts(void) {
     cairn_config c;
     cairn_runtime *rt;
     cairn_session *s = NULL;
-    char plain[4 * TOY_CONTEXT] = "";
+    char plain[12 * TOY_CONTEXT] = "";
     int same = 0, plain_forwards = 0, best = 1000;
     toy_config(&c);
     toy_loops = 1.0f;
@@ -408,7 +418,7 @@ static void test_drafts(void) {
            best, plain_forwards);
 }
 
-/* ---- cancelled, refused and failing at every point ----------------------------------------------- */
+/* ---- cancelled, refused and failing at every point ------------------------------------------- */
 
 static cairn_session *hook_session;
 static int hook_at, hook_count;
@@ -504,9 +514,21 @@ static void test_cancel_between(void) {
     cairn_close(rt);
 }
 
+static os_atomic cancel_runs; /* 1 once a forward runs, 2 when the thread has cancelled */
+
 static void cancel_thread(void *user) {
-    while (toy_forwards < 20) {}
+    int64_t start = os_now_us();
+    while (os_atomic_load(&cancel_runs) < 1 && os_now_us() - start < 10000000) {}
     cairn_cancel((cairn_session *)user);
+    os_atomic_store(&cancel_runs, 2);
+}
+
+/* Lets the thread begin in the tenth forward, and waits there until it has cancelled. */
+static void cancel_thread_hook(void) {
+    int64_t start = os_now_us();
+    if (hook_count++ != 10) return;
+    os_atomic_store(&cancel_runs, 1);
+    while (os_atomic_load(&cancel_runs) < 2 && os_now_us() - start < 10000000) {}
 }
 
 static void test_cancel_thread(void) {
@@ -514,22 +536,25 @@ static void test_cancel_thread(void) {
     cairn_runtime *rt;
     cairn_session *s = NULL;
     os_thread thread;
-    cairn_status status = CAIRN_OK;
+    cairn_status status;
+    int count = 0;
     toy_config(&c);
+    toy_loops = 0.8f;
     c.drafter = CAIRN_DRAFTER_NONE;
     rt = open_runtime(&c);
     cairn_session_open(open_model(rt), &s);
-    toy_forwards = 0;
+    hook_count = 0, toy_hook = cancel_thread_hook;
+    os_atomic_store(&cancel_runs, 0);
     if (!os_thread_start(&thread, 0, cancel_thread, s)) {
         tap_skip("no threads");
     } else {
-        for (int i = 0; i < 100 && !status; i++) {
-            status = cairn_generate(s, "ab", 0, NULL, NULL);
-            if (!status) cairn_session_reset(s);
-        }
+        status = cairn_generate(s, "abcd", 0, NULL, NULL);
         os_thread_join(&thread);
-        tap_ok(status == CAIRN_CANCELLED, "another thread cancels");
+        cairn_session_ids(s, &count);
+        tap_ok(status == CAIRN_CANCELLED && count == 3 + 11,
+               "another thread cancels: it takes effect in that very step (%d tokens)", count);
     }
+    toy_hook = NULL;
     cairn_close(rt);
 }
 
@@ -539,7 +564,7 @@ static bool reenter(void *user, const char *text, size_t bytes) {
     return cairn_append(s, "x") == CAIRN_BUSY && cairn_session_reset(s) == CAIRN_BUSY;
 }
 
-/* ---- limits -------------------------------------------------------------------------------------- */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 static void test_limits(void) {
     cairn_config c;
@@ -564,7 +589,7 @@ static void test_limits(void) {
            cairn_generate(s, "", 5, NULL, NULL) == CAIRN_EMPTY_PROMPT, "an empty prompt");
     tap_ok(cairn_generate(s, "a\xC3(", 5, NULL, NULL) == CAIRN_INVALID_UTF8 &&
            cairn_append(s, "\xFF") == CAIRN_INVALID_UTF8, "invalid UTF-8");
-    tap_ok(cairn_generate(s, big, 5, NULL, NULL) == CAIRN_CONTEXT_FULL, "a prompt beyond the context");
+    tap_ok(cairn_generate(s, big, 5, NULL, NULL) == CAIRN_CONTEXT_FULL, "beyond the context");
     cairn_session_ids(s, &count);
     tap_ok(count == 0 && m->kv.pool.free_count == 8, "nothing was changed");
     big[100] = '\0';
@@ -576,7 +601,7 @@ static void test_limits(void) {
     tap_ok(count == 0 && before == 1, "which holds nothing and took nothing");
     big[14] = '\0';
     tap_ok(!cairn_append(other, big), "14 tokens fit");
-    tap_ok(cairn_generate(other, NULL, 40, NULL, NULL) == CAIRN_POOL_FULL, "until the page is full");
+    tap_ok(cairn_generate(other, NULL, 40, NULL, NULL) == CAIRN_POOL_FULL, "until its page is");
     cairn_session_ids(other, &count);
     stats.struct_size = sizeof stats;
     cairn_session_stats(other, &stats);
@@ -596,8 +621,8 @@ static void test_limits(void) {
     big[120] = '\0';
     cairn_generate(s, big, 0, NULL, NULL);
     cairn_session_stats(s, &stats);
-    tap_ok(stats.stop == CAIRN_STOP_EOS || (stats.stop == CAIRN_STOP_LENGTH &&
-                                            stats.generated == 8), "the end of the context: length");
+    tap_ok(stats.stop == CAIRN_STOP_EOS ||
+           (stats.stop == CAIRN_STOP_LENGTH && stats.generated == 8), "the context's end: length");
     tap_ok(cairn_append_ids(s, (const int32_t[]){5, 9999}, 2) == CAIRN_INVALID_ARGUMENT &&
            strstr(cairn_last_error(rt), "9999"), "an unknown id is named");
     tap_ok(cairn_session_rewind(s, 999) == CAIRN_INVALID_ARGUMENT, "rewind past the end");
@@ -609,7 +634,7 @@ static void test_limits(void) {
     tap_ok(!memory_meter.live, "no byte is left");
 }
 
-/* ---- memory --------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Load, generate, evaluate, with the n-th allocation failing. Returns whether one failed. */
 static bool torture(int n, bool always, bool *good) {
@@ -654,12 +679,44 @@ static void test_memory(void) {
         int n = 0, good = 0;
         bool fine;
         while (torture(n, always != 0, &fine)) n++, good += fine;
-        tap_ok(n > 20 && good == n, "each of %d allocations failed %s: %d handled, nothing leaks", n,
+        tap_ok(n > 20 && good == n, "each of %d allocations failed %s: %d handled, no leak", n,
                always ? "and all after it" : "once", good);
     }
 }
 
-/* ---- eval, text, description ---------------------------------------------------------------------- */
+static int steps_until_meter;
+static int meter_calls(void) { return 1 << 20; }
+static void meter_hook(void) {
+    if (steps_until_meter-- == 0) memory_meter.left = meter_calls();
+}
+
+/* Once a generation runs, a step allocates nothing. */
+static void test_no_allocation(void) {
+    cairn_config c;
+    cairn_runtime *rt;
+    cairn_session *s = NULL;
+    heard h;
+    toy_config(&c);
+    toy_loops = 0.8f;
+    rt = open_runtime(&c);
+    cairn_session_open(open_model(rt), &s);
+    for (int run = 0; run < 2; run++) {
+        memset(&h, 0, sizeof h);
+        h.stop_after = -1;
+        steps_until_meter = run ? 3 : 1000;
+        toy_hook = meter_hook;
+        cairn_generate(s, "abcd abcd", 200, hear, &h);
+        toy_hook = NULL;
+        if (run)
+            tap_ok(memory_meter.left == meter_calls() && h.pieces > 10,
+                   "%d pieces without an allocation", h.pieces);
+        memory_meter.left = -1;
+        cairn_session_reset(s);
+    }
+    cairn_close(rt);
+}
+
+/* ---- eval, text, description ----------------------------------------------------------------- */
 
 static void test_eval(void) {
     enum { N = 90 };
@@ -702,8 +759,8 @@ static void test_eval(void) {
             logits[best] = -1e30f;
         }
     }
-    tap_ok(fabs(mean - sum / (N - 1)) < 1e-9 && worst < 1e-5, "mean NLL %.6f, worst token off by %g",
-           mean, worst);
+    tap_ok(fabs(mean - sum / (N - 1)) < 1e-9 && worst < 1e-5, "mean NLL %.6f, worst off by %g", mean,
+           worst);
     tap_ok(wrong == 0, "the 5 best of each position, lowest id first among equals");
     tap_ok(m->kv.pool.free_count == m->kv.pool.pages && !toy_faults, "its pages are given back");
     args.count = 1;
@@ -787,7 +844,7 @@ static void test_bad_models(void) {
     tap_ok(!memory_meter.live, "no byte is left");
 }
 
-/* ---- reload --------------------------------------------------------------------------------------- */
+/* ---- reload ---------------------------------------------------------------------------------- */
 
 static void ready_hook(void) {
     if (hook_count++ == hook_at) toy_ready = CAIRN_OK;
@@ -858,6 +915,7 @@ int main(int argc, char **argv) {
     test_limits();
     test_reload();
     test_memory();
+    test_no_allocation();
     test_eval();
     test_text();
     test_bad_models();

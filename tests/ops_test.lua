@@ -44,6 +44,46 @@ test("rmsnorm and swiglu", function()
   check.near(rt:swiglu(x, up):totable(), want, 1e-5)
 end)
 
+test("linear multiplies by the transposed weight, and adds", function()
+  local rt <close> = open()
+  local x, w = rt:random({ 2, 64 }, "f32", { seed = 9 }), rt:random({ 3, 64 }, "f32", { seed = 10 })
+  local want = {}
+  for r, row in ipairs(x:totable()) do
+    want[r] = {}
+    for o, weights in ipairs(w:totable()) do
+      local sum = 0
+      for i, v in ipairs(row) do sum = sum + v * weights[i] end
+      want[r][o] = sum
+    end
+  end
+  local out = rt:linear(x, w)
+  check.near(out:totable(), want, 1e-4)
+  rt:linear(x, w, { out = out, accumulate = true })
+  check.near(out:totable(), map(want, function(v) return 2 * v end), 1e-4)
+end)
+
+test("sample is greedy, or draws what its seed says", function()
+  local rt <close> = open()
+  local logits = rt:tensor { { 1, 5, 5, 2 }, { -1, -2, -3, -9 } }
+  check.equal(rt:sample(logits):totable(), { 1, 0 })
+  check.equal(rt:sample(logits, { temperature = 1, top_k = 1 }):totable(), { 1, 0 })
+  local seeds, positions = rt:tensor({ 3, 4 }, "i64"), rt:tensor({ 7, 8 }, "i32")
+  local a = rt:sample(logits, seeds, positions, { temperature = 2 }):totable()
+  check.equal(rt:sample(logits, { temperature = 2, seeds = seeds, positions = positions }):totable(), a)
+  local history = rt:tensor({ { 1, 2 }, { -1, -1 } }, "i32")
+  check.equal(rt:sample(logits, { history = history, repetition_penalty = 10 }):totable(), { 3, 0 })
+end)
+
+test("verify_greedy accepts the drafts that greedy decoding gives", function()
+  local rt <close> = open()
+  local logits = rt:tensor { { { 0, 9, 0 }, { 9, 0, 0 }, { 0, 0, 9 } },
+    { { 0, 9, 0 }, { 9, 0, 0 }, { 0, 0, 9 } } }
+  local drafts = rt:tensor({ { 1, 2 }, { 1, 0 } }, "i32")
+  local accepted, bonus = rt:verify_greedy(logits, drafts)
+  check.equal(accepted:totable(), { 1, 2 })
+  check.equal(bonus:totable(), { 0, 2 })
+end)
+
 test("rope rotates interleaved pairs, or halves", function()
   local rt <close> = open()
   local x = rt:tensor { { { 1, 0, 0, 1 } } }

@@ -10,7 +10,7 @@ static uint32_t rnd(uint32_t below) {
     return (uint32_t)(random_state >> 33) % below;
 }
 
-/* ---- pool ---------------------------------------------------------------------------------------- */
+/* ---- pool ------------------------------------------------------------------------------------ */
 
 static bool pool_step(base *b, page_pool *p, bool *held, int pages) {
     int32_t ids[64];
@@ -52,7 +52,7 @@ static void test_pool(base *b) {
     }
 }
 
-/* ---- drafter ------------------------------------------------------------------------------------- */
+/* ---- drafter --------------------------------------------------------------------------------- */
 
 /* The longest earlier occurrence of the suffix, up to DRAFTER_REACH, by looking everywhere. */
 static int naive_longest(const int32_t *tokens, int count) {
@@ -66,7 +66,8 @@ static int naive_longest(const int32_t *tokens, int count) {
 }
 
 static bool check_find(const drafter *d, const int32_t *tokens, int count, int alphabet) {
-    int match, from = drafter_find(d, tokens, count, &match), longest = naive_longest(tokens, count);
+    int longest = naive_longest(tokens, count), match;
+    int from = drafter_find(d, tokens, count, &match);
     if (from < 0) return longest == 0;
     for (int i = 0; i < match; i++)
         if (tokens[from - i] != tokens[count - 1 - i]) return false;
@@ -99,8 +100,7 @@ static void test_drafter(base *b) {
         good += fine;
         drafter_close(b, &d);
     }
-    tap_ok(good == runs, "%d of %d random sequences, grown and cut: matches as by full search", good,
-           runs);
+    tap_ok(good == runs, "%d of %d sequences, grown and cut: matches as by full search", good, runs);
 }
 
 /* A text that the model copies exactly: tokens per step with d drafts. */
@@ -135,7 +135,7 @@ static void test_copying(base *b) {
     tap_ok(drafter_propose(&d, loop, 40, 10, 0.05f, out) == 10 && out[0] == 1 && out[9] == 1 &&
            out[4] == 2, "a loop is followed past the end of the sequence");
     for (int i = 0; i < 400; i++) drafter_learn(&d, 4, 0);
-    tap_ok(drafter_propose(&d, loop, 40, 10, 0.3f, out) == 0, "after many refusals nothing is drafted");
+    tap_ok(drafter_propose(&d, loop, 40, 10, 0.3f, out) == 0, "refused often: nothing");
     for (int i = 0; i < 2000 && !drafter_propose(&d, loop, 40, 10, 0.3f, out); i++) {}
     tap_ok(drafter_propose(&d, loop, 40, 10, 0.3f, out) > 0, "but some day again");
     drafter_close(b, &d);

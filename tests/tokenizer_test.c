@@ -202,6 +202,44 @@ static void test_memory_faults(base *b, gguf_build *f) {
     tap_ok(clean && n > 10 && n < 100, "each of %d allocations may fail", n - 1);
 }
 
+/* A damaged vocabulary is refused, or works in some way within its bounds. */
+static void test_damage(base *b, const gguf_build *f) {
+    static const char text[] = "The <|x|>> first 42 machines, it's \xc3\xa9t\xc3\xa9\r\n\0 <tool>";
+    enum { MUTATIONS = 1000 };
+    uint8_t *copy = (uint8_t *)malloc(f->size);
+    uint64_t seed = (uint64_t)os_now_us() | 1, random = seed;
+    int opened = 0, sound = 0;
+    for (int i = 0; i < MUTATIONS; i++) {
+        tokenizer t;
+        gguf g;
+        tok_ids ids = {NULL, 0, 0};
+        base_text back = {NULL, 0, 0};
+        cairn_status status;
+        long before = live_blocks;
+        memcpy(copy, f->data, f->size);
+        for (int n = 0; n < 1 + i % 3; n++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            copy[(random >> 33) % f->size] = (uint8_t)(i % 2 ? random >> 24 : random >> 24 & 0x83);
+        }
+        status = gguf_parse(b, "damaged.gguf", copy, f->size, &g);
+        if (!status) status = tok_open(b, &g, &t);
+        gguf_close(b, &g);
+        if (!status) {
+            opened++;
+            status = tok_encode(b, &t, text, sizeof text - 1, true, &ids);
+            if (!status) status = tok_decode(b, &t, ids.data, ids.size, &back);
+            sound += !status && tok_utf8_fault(back.data, back.size) == back.size;
+            tok_close(b, &t);
+        }
+        tok_ids_free(b, &ids);
+        base_text_free(b, &back);
+        if (live_blocks != before) sound = -MUTATIONS;
+    }
+    tap_ok(opened == sound && opened > MUTATIONS / 50, "%d of %d damaged vocabularies still work "
+           "(seed %llu)", sound, MUTATIONS, (unsigned long long)seed);
+    free(copy);
+}
+
 /* ---- chat templates ---- */
 
 #define LOOP "{% for message in messages %}"
@@ -331,6 +369,7 @@ static void test_tiny(base *b, const json_value *file) {
             tok_close(b, &t);
         }
         test_memory_faults(b, &f);
+        test_damage(b, &f);
         free(f.data);
     }
     test_templates(b, json_get(file, "vocabularies")->first);
@@ -355,11 +394,11 @@ int main(void) {
     cairn_allocator allocator = {NULL, test_realloc};
     json_value *file;
     const char *model = os_env("CAIRN_MODEL");
-    FILE *fetched = model ? NULL : fopen("build/SmolLM2-135M-Instruct.Q4_1.gguf", "rb");
+    FILE *fetched = model ? NULL : fopen("build/model/SmolLM2-135M-Instruct.Q4_1.gguf", "rb");
     base b;
     base_init(&b, &allocator, NULL, NULL, CAIRN_LOG_INFO);
     if (fetched) {
-        model = "build/SmolLM2-135M-Instruct.Q4_1.gguf";
+        model = "build/model/SmolLM2-135M-Instruct.Q4_1.gguf";
         fclose(fetched);
     }
     file = json_read("tests/golden/tokenizer_tiny.json");

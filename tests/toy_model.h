@@ -15,7 +15,7 @@ enum { TOY_AB = 256, TOY_END = 257, TOY_SPECIAL = 258, TOY_VOCAB = 259, TOY_CONT
 static const int32_t toy_words[] = {'a', 'b', 'c', 'd', ' ', 0xC3, 0xA9, 0xE2, 0x82, 0xAC,
                                     TOY_AB, TOY_END};
 
-/* ---- the file ---------------------------------------------------------------------------------- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static void toy_u32(FILE *f, uint32_t v) { fwrite(&v, 4, 1, f); }
 static void toy_u64(FILE *f, uint64_t v) { fwrite(&v, 8, 1, f); }
@@ -98,7 +98,8 @@ static bool toy_write(const char *path, const char *without) {
         {"blk.0.attn_q.weight", TOY_HEADS * TOY_DIM, TOY_HIDDEN},
         {"blk.0.attn_k.weight", TOY_DIM, TOY_HIDDEN}, {"blk.0.attn_v.weight", TOY_DIM, TOY_HIDDEN},
         {"blk.0.attn_output.weight", TOY_HIDDEN, TOY_HEADS * TOY_DIM},
-        {"blk.0.ffn_gate.weight", TOY_FFN, TOY_HIDDEN}, {"blk.0.ffn_up.weight", TOY_FFN, TOY_HIDDEN},
+        {"blk.0.ffn_gate.weight", TOY_FFN, TOY_HIDDEN},
+        {"blk.0.ffn_up.weight", TOY_FFN, TOY_HIDDEN},
         {"blk.0.ffn_down.weight", TOY_HIDDEN, TOY_FFN}};
     static const struct { const char *name; uint32_t value; } numbers[] = {
         {"llama.block_count", 1}, {"llama.embedding_length", TOY_HIDDEN},
@@ -134,7 +135,7 @@ static bool toy_write(const char *path, const char *without) {
     return fclose(f) == 0;
 }
 
-/* ---- the model --------------------------------------------------------------------------------- */
+/* ---- the model ------------------------------------------------------------------------------- */
 
 static uint64_t toy_mix(uint64_t h, uint64_t v) {
     h = (h ^ v) * 0xff51afd7ed558ccdull;
@@ -150,7 +151,8 @@ static int32_t toy_entry(int32_t id, bool dense) { return id * 2 + dense; }
 static void toy_logits(const int32_t *entries, int count, float *out) {
     uint64_t all = 7, last = 11;
     size_t words = sizeof toy_words / sizeof *toy_words;
-    for (int i = 0; i < count; i++) all = toy_mix(all, (uint64_t)entries[i] * 1000003 + (uint64_t)i);
+    for (int i = 0; i < count; i++)
+        all = toy_mix(all, (uint64_t)entries[i] * 1000003 + (uint64_t)i);
     for (int i = count > 2 ? count - 2 : 0; i < count; i++)
         last = toy_mix(last, (uint64_t)(entries[i] / 2));
     for (int v = 0; v < TOY_VOCAB; v++) out[v] = -30.0f;
@@ -231,6 +233,7 @@ static cairn_status toy_prepare(cairn_model *m, const cairn_config *config) {
     return toy_ready <= CAIRN_OK ? toy_ready : base_fail(&m->runtime->base, toy_ready, "not ready");
 }
 
-static const model_backend toy_backend = {toy_open, toy_close, toy_forward, false, 0.1f, toy_prepare};
+static const model_backend toy_backend = {toy_open, toy_close, toy_forward, false, 0.1f,
+                                          toy_prepare};
 
 #endif

@@ -72,6 +72,10 @@ SIMD_FN static void SIMD(dequantize)(int type, const uint8_t *blocks, float *out
 /* y [row][0..outs) = or += sums [row][out] */
 SIMD_FN BASE_INLINE void SIMD(put4)(float *y, int outs, bool add, VEC a, VEC b, VEC c, VEC d) {
     float sums[4];
+    if (outs == 4 && !add) {
+        SIMD(sum4)(y, a, b, c, d);
+        return;
+    }
     SIMD(sum4)(sums, a, b, c, d);
     for (int o = 0; o < outs; o++) y[o] = add ? y[o] + sums[o] : sums[o];
 }

@@ -5,7 +5,7 @@
  *
  * Instances stand in a line of the head of each .cu, constants as the JIT's prologue would have them:
  *     matrix: PAGE_SIZE=64 HEAD_DIM=128 | PAGE_SIZE=16 HEAD_DIM=64 | arch>=90 STAGES=4
- * More such lines go on. A line "local: ENTRY BYTES reason" allows an entry local memory.
+ * More such lines go on; one that begins with + adds to the instance before. A line "local: ENTRY BYTES reason" allows an entry local memory.
  *
  * usage: matrix [PART/PARTS] [NAME...]   TAP on standard output; run.sh adds up the parts. */
 #define _GNU_SOURCE
@@ -123,7 +123,7 @@ static bool read_sources(void) {
 
 /* ---- instances: from the lines with `matrix:` in the head of a file ---- */
 
-typedef struct { char constants[512]; int least_arch; } instance;
+typedef struct { char constants[1024]; int least_arch; } instance;
 
 static void trim(char *text) {
     size_t n = strlen(text), lead = strspn(text, " \t");
@@ -139,7 +139,15 @@ static int read_instances(const char *text, instance *all) {
         const char *start = line + strspn(line, " \t*/");
         if (strncmp(start, "matrix:", 7)) continue;
         start += 7;
-        size_t left = strcspn(start, "\n");
+        size_t left = strcspn(start, "\n"), plus = strspn(start, " ");
+        if (start[plus] == '+' && count > 0) {
+            instance *it = &all[count - 1];
+            size_t used = strlen(it->constants);
+            snprintf(it->constants + used, sizeof it->constants - used, " %.*s",
+                     (int)(left - plus - 1), start + plus + 1);
+            trim(it->constants);
+            continue;
+        }
         for (bool more = true; more && count < max_instances;) {
             size_t n = strcspn(start, "|\n");
             instance *it = &all[count++];
@@ -161,7 +169,7 @@ static int read_instances(const char *text, instance *all) {
 /* "A=1 B=2" as #defines, then the file under its own line numbers. */
 static char *expand(const source *kernel, const char *constants) {
     size_t room = strlen(kernel->text) + 4096;
-    char *text = (char *)malloc(room), words[512];
+    char *text = (char *)malloc(room), words[1024];
     if (!text) abort();
     size_t used = 0;
     snprintf(words, sizeof words, "%s", constants);

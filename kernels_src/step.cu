@@ -1,0 +1,246 @@
+/* One decoder forward of few rows, as one kernel (flow) or as a kernel a stage. See step_stages.cuh
+ * for the stages, step_attend.cuh for attention, step.cuh for constants and packed weights.
+ *
+ *   y = W x by mma m16n8k16, f16 x f16 -> f32; residual stream, norms, softmax and sums f32.
+ *
+ * step_flow   CAIRN_BLOCKS blocks of CAIRN_WARPS warps, all resident (at most one a multiprocessor),
+ *             up to eight rows. Blocks below CAIRN_NARROW compute the residual stream (project and
+ *             down), the others qkv, attention and gate_up, and all together the head; with
+ *             CAIRN_NARROW 0 every block does everything. Blocks meet through the exchange only.
+ * step_embed, step_qkv, step_attend, step_merge, step_project, step_gate_up, step_down, step_head
+ *             compiled with CAIRN_BLOCKS 0; grid.x tiles (attend: items; merge, head: any
+ *             number of blocks), grid.y windows of eight rows, up to CAIRN_ROWS rows.
+ * Shared memory: ATTEND_BYTES + MEETING_BYTES (flow), either alone in the stage kernels.
+ * Sync: one block_sync a round of a product, three a chunk of attention.
+ * A row's results are the same bits in every kernel here, whatever other rows there are.
+ * Reference: tests/ref/decoder_step.h.
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=132 CAIRN_NARROW=36
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
+ * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=108 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
+ * matrix: + CAIRN_PACK_QKV=16 CAIRN_PACK_O=16 CAIRN_PACK_GATE_UP=16 CAIRN_PACK_DOWN=16
+ * matrix: + CAIRN_PACK_HEAD=16 CAIRN_PACK_EMBED=16 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=48 CAIRN_NARROW=0 */
+#include "step_stages.cuh"
+
+#if CAIRN_BLOCKS > 0
+
+constexpr int BLOCKS = CAIRN_BLOCKS, NARROW = CAIRN_NARROW;
+constexpr int RESIDUAL_BLOCKS = NARROW ? NARROW : BLOCKS, WIDE_BLOCKS = BLOCKS - NARROW;
+CAIRN_INLINE constexpr int TILES_OF(int tiles, int blocks) { return min_of(2, ceil_div(tiles, blocks)); }
+
+/* Empties what the forward before left in one region of the other half. */
+CAIRN_INLINE void clean_words(uint8_t *at, int bytes, int worker, int workers) {
+    for (int i = worker; i < bytes / 16; i += workers)
+        ((u32x4 *)at)[i] = u32x4{EMPTY, EMPTY, EMPTY, EMPTY};
+}
+struct cleaner {
+    int rows, slots, chunks;
+
+    __device__ __forceinline__ explicit cleaner(const step_params &p)
+        : rows(p.input[STEP_CLEAN_ROWS]), slots(rows * copies_of(rows)),
+          chunks(p.input[STEP_CLEAN_CHUNKS]) {}
+    __device__ __forceinline__ void clean(uint8_t *at, int worker, int workers) const {
+        clean_words(at + HIDDEN_AT, slots * HIDDEN * 2, worker, workers);
+        clean_words(at + SQUARES_AT, slots * SQUARES * 4, worker, workers);
+        clean_words(at + MIDDLE_AT, slots * HIDDEN * 2, worker, workers);
+        clean_words(at + MIDDLE_SQUARES_AT, slots * SQUARES * 4, worker, workers);
+        clean_words(at + QKV_AT, rows * QKV * 2, worker, workers);
+        clean_words(at + FFN_AT, rows * FFN * 2, worker, workers);
+        clean_words(at + ATTENDED_AT, rows * ATTENDED * 2, worker, workers);
+        for (int c = 0; c < chunks; c++) {
+            int64_t row = (int64_t)c * ROWS;
+            clean_words(at + PARTS_AT + row * ATTENDED * 4, rows * ATTENDED * 4, worker, workers);
+            clean_words(at + SUMS_AT + row * HEADS * 8, (rows * HEADS * 8 + 15) / 16 * 16, worker,
+                        workers);
+        }
+    }
+};
+
+/* Asks for the weights of a layer that this block will need. */
+template <int FORMAT, int INPUTS>
+CAIRN_INLINE void prefetch_tiles(const uint8_t *weights, int first, int step, int tiles) {
+    constexpr int64_t BYTES = tile_bytes<FORMAT, INPUTS>();
+    for (int tile = first; tile < tiles; tile += step)
+        for (int64_t at = thread_id() * 128; at < BYTES; at += THREADS * 128)
+            prefetch_l2(weights + tile * BYTES + at);
+}
+CAIRN_INLINE void prefetch_wide(const step_params &p, int layer, int first) {
+    if (layer >= LAYERS) return;
+    prefetch_tiles<CAIRN_PACK_QKV, HIDDEN>(
+        p.qkv + layer * (QKV / 16 * tile_bytes<CAIRN_PACK_QKV, HIDDEN>()), first, WIDE_BLOCKS,
+        QKV / 16);
+    prefetch_tiles<CAIRN_PACK_GATE_UP, HIDDEN>(
+        p.gate_up + layer * (FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first,
+        WIDE_BLOCKS, FFN / 8);
+}
+CAIRN_INLINE void prefetch_narrow(const step_params &p, int layer, int first) {
+    if (layer >= LAYERS) return;
+    prefetch_tiles<CAIRN_PACK_O, ATTENDED>(
+        p.o + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()), first, RESIDUAL_BLOCKS,
+        HIDDEN / 16);
+    prefetch_tiles<CAIRN_PACK_DOWN, FFN>(
+        p.down + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()), first, RESIDUAL_BLOCKS,
+        HIDDEN / 16);
+}
+/* The part `part` of `parts` of this block's tiles of the head. */
+CAIRN_INLINE void prefetch_head(const step_params &p, int part, int parts) {
+    constexpr int TILES = (VOCAB + 15) / 16;
+    prefetch_tiles<CAIRN_PACK_HEAD, HIDDEN>(p.head, block_id() + part * BLOCKS, parts * BLOCKS,
+                                            TILES);
+}
+
+/* The items of this block, of groups x chunks x KV heads. The first item's keys were fetched. */
+CAIRN_INLINE void attend_items(const step_params &p, int layer, uint8_t *at, int first, int items,
+                               const attend_item &first_item, bool first_live, workspace &work) {
+    for (int index = first; index < items; index += WIDE_BLOCKS) {
+        attend_item item = first_item;
+        bool live = first_live;
+        if (index != first) {
+            live = find_item(p, index, item);
+            if (live) fetch_keys(item, p.kv[layer], work.keys);
+        }
+        if (live) attend_chunk(p, item, at, work.keys);
+        block_sync();
+    }
+}
+
+/* All layers, for a block that computes the residual stream, the rest, or both. */
+template <bool RESIDUAL, bool BROAD>
+CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window rows,
+                             workspace &work) {
+    const int narrow = block_id(), wide = block_id() - NARROW;
+    /* Items start behind the blocks that have a tile of qkv, as far as there are others. */
+    const int item_first = (wide + WIDE_BLOCKS - QKV / 16 % WIDE_BLOCKS) % WIDE_BLOCKS;
+    attend_item item;
+    qkv_place place;
+    const cleaner clean(p);
+    const int chunks = p.input[STEP_CHUNKS];
+    const int items = p.input[STEP_GROUPS] * chunks * KV_HEADS;
+    bool live = false;
+    if (BROAD) {
+        if (item_first < items) live = find_item(p, item_first, item);
+        if (live) fetch_keys(item, p.kv[0], work.keys);
+        place.find(p, rows, min_of(wide, QKV / 16 - 1), output_row(thread_id()),
+                   output_column(thread_id()));
+        prefetch_wide(p, 0, wide);
+        prefetch_wide(p, 1, wide);
+    }
+    if (RESIDUAL) {
+        stage_embed(p, rows, region(p, epoch, 0), narrow, RESIDUAL_BLOCKS);
+        prefetch_narrow(p, 0, narrow);
+        prefetch_narrow(p, 1, narrow);
+    }
+    auto chunks_of = [&](int row, int) { return input_array(p, STEP_POSITION)[row] / CHUNK + 1; };
+    for (int layer = 0; layer < LAYERS; layer++) {
+        uint8_t *at = region(p, epoch, layer);
+        if (BROAD) {
+            stage_qkv<TILES_OF(QKV / 16, WIDE_BLOCKS)>(p, rows, layer, at, place, work, wide,
+                                                       WIDE_BLOCKS);
+            attend_items(p, layer, at, item_first, items, item, live, work);
+            if (live && layer + 1 < LAYERS) fetch_keys(item, p.kv[layer + 1], work.keys);
+            stage_merge(p, rows.count, at, warp_id() * WIDE_BLOCKS + wide, WIDE_BLOCKS * WARPS,
+                        chunks_of);
+        }
+        if (RESIDUAL)
+            stage_project<TILES_OF(HIDDEN / 16, RESIDUAL_BLOCKS)>(p, rows, layer, at, work, narrow,
+                                                                  RESIDUAL_BLOCKS);
+        if (BROAD) {
+            stage_gate_up<TILES_OF(FFN / 8, WIDE_BLOCKS)>(p, rows, layer, at, work, wide,
+                                                          WIDE_BLOCKS);
+            clean.clean(region(p, epoch + 1, layer), wide * THREADS + thread_id(),
+                        WIDE_BLOCKS * THREADS);
+            prefetch_wide(p, layer + 2, wide);
+        }
+        if (RESIDUAL) {
+            stage_down<TILES_OF(HIDDEN / 16, RESIDUAL_BLOCKS)>(
+                p, rows, layer, at, region(p, epoch, layer + 1), work, narrow, RESIDUAL_BLOCKS);
+            prefetch_narrow(p, layer + 2, narrow);
+        }
+        if (layer >= LAYERS - 4) prefetch_head(p, layer - (LAYERS - 4), 4);
+    }
+    if (BROAD)
+        clean.clean(region(p, epoch + 1, LAYERS), wide * THREADS + thread_id(),
+                    WIDE_BLOCKS * THREADS);
+}
+
+CAIRN_KERNEL(step_flow, THREADS, 1, step_params) {
+    workspace work{shared_base(), (float *)(shared_base() + ATTEND_BYTES), 0};
+    const uint32_t epoch = (uint32_t)p.input[STEP_EPOCH];
+    const row_window rows = window_of(p, 0);
+    if constexpr (NARROW == 0) run_layers<true, true>(p, epoch, rows, work);
+    else if (block_id() < NARROW) run_layers<true, false>(p, epoch, rows, work);
+    else run_layers<false, true>(p, epoch, rows, work);
+    stage_head(p, rows, region(p, epoch, LAYERS), work, block_id(), BLOCKS);
+}
+
+#else
+
+/* Windows beyond the rows only wait, so that the order of the kernels holds. */
+#define STAGE(name, ...)                                     \
+    CAIRN_KERNEL(name, THREADS, 1, step_params) {            \
+        workspace work{nullptr, (float *)shared_base(), 0};  \
+        row_window rows = window_of(p, block_id_y());        \
+        uint8_t *at = region(p, 0, 0);                       \
+        int first = block_id(), step = grid_blocks();        \
+        if (rows.count <= 0) start_input();                  \
+        else __VA_ARGS__;                                    \
+    }
+
+CAIRN_KERNEL(step_embed, THREADS, 1, step_params) {
+    start_input();
+    row_window rows = window_of(p, block_id_y());
+    if (rows.count > 0) stage_embed(p, rows, region(p, 0, 0), block_id(), grid_blocks());
+}
+
+STAGE(step_qkv, {
+    qkv_place place;
+    place.find(p, rows, first, output_row(thread_id()), output_column(thread_id()));
+    stage_qkv<1>(p, rows, p.layer, at, place, work, first, step);
+})
+STAGE(step_project, stage_project<1>(p, rows, p.layer, at, work, first, step))
+STAGE(step_gate_up, stage_gate_up<1>(p, rows, p.layer, at, work, first, step))
+STAGE(step_down, stage_down<1>(p, rows, p.layer, at, at, work, first, step))
+
+CAIRN_KERNEL(step_attend, THREADS, 1, step_params) {
+    attend_item item;
+    int items = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
+    bool live = block_id() < items && find_item(p, block_id(), item);
+    if (live) fetch_keys(item, p.kv[p.layer], shared_base());
+    start_input();
+    if (live) attend_chunk(p, item, region(p, 0, 0), shared_base());
+}
+
+CAIRN_KERNEL(step_merge, THREADS, 1, step_params) {
+    auto chunks_of = [&](int row, int) { return input_array(p, STEP_POSITION)[row] / CHUNK + 1; };
+    start_input();
+    stage_merge(p, p.input[STEP_ROWS], region(p, 0, 0), block_id() * WARPS + warp_id(),
+                grid_blocks() * WARPS, chunks_of);
+}
+
+CAIRN_KERNEL(step_head, THREADS, 1, step_params) {
+    workspace work{nullptr, (float *)shared_base(), 0};
+    row_window rows = logits_of(p, block_id_y());
+    if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());
+    else start_input();
+}
+
+#endif

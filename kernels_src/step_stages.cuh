@@ -1,0 +1,381 @@
+/* The stages of a decoder layer for one block: what is computed where. Each is written once and runs
+ * in the flow kernel and in the stage kernels alike, with the same instructions in the same order.
+ *
+ *   embed    residual = embedding of the token
+ *   qkv      norm(residual) Wqkv, rotated; keys and values also go to the cache
+ *   attend   step_attend.cuh
+ *   merge    step_merge.cuh
+ *   project  residual += merged attention Wo
+ *   gate_up  silu(norm(residual) Wgate) * norm(residual) Wup
+ *   down     residual += that Wdown
+ *   head     logits = norm(residual) Whead, and the best of the block's part
+ *
+ * A norm's product takes f16(x weight scale), scale a power of two; the division by the root mean
+ * square, known last, is applied to the f32 sums. */
+#ifndef CAIRN_STEP_STAGES_CUH
+#define CAIRN_STEP_STAGES_CUH
+
+#include "step_merge.cuh"
+
+/* The tokens of this block: a window of up to eight rows. `total`: of the forward. */
+struct row_window {
+    int first, count, total;
+};
+
+CAIRN_INLINE const int32_t *input_array(const step_params &p, int which) {
+    return p.input + STEP_HEAD + which * p.capacity;
+}
+
+CAIRN_INLINE row_window window_of(const step_params &p, int index) {
+    int rows = p.input[STEP_ROWS], first = index * COLUMNS;
+    return row_window{first, min_of(COLUMNS, rows - first), rows};
+}
+
+/* The same of the rows whose logits are wanted. */
+CAIRN_INLINE row_window logits_of(const step_params &p, int index) {
+    int first = p.input[STEP_LOGIT_FIRST] + index * COLUMNS;
+    int end = p.input[STEP_LOGIT_FIRST] + p.input[STEP_LOGIT_COUNT];
+    return row_window{first, min_of(COLUMNS, end - first), p.input[STEP_ROWS]};
+}
+
+/* In the stage kernels: the kernel before has ended, the next may start. */
+CAIRN_INLINE void start_input() {
+    if (FLOW) return;
+    grid_dependency_wait();
+    grid_launch_dependents();
+}
+
+/* ---- inputs of products ---- */
+
+/* Up to eight rows of f16 [slot, INPUTS]. */
+template <int INPUTS> struct rows_input {
+    const step_params &p;
+    const uint8_t *at; /* of the window's first row */
+    int rows;
+
+    __device__ __forceinline__ void await() const { start_input(); }
+    template <int N> __device__ __forceinline__ void fetch(int unit, uint32_t (&b)[N][4]) const {
+        int g = lane_id() / 4;
+        u32x4 v[N] = {};
+        if (g < rows) {
+            const uint8_t *from = at + ((int64_t)g * INPUTS + unit * 32 + lane_id() % 4 * 8) * 2;
+            receive<N>(p, v, from, 64, INPUTS / 32 - unit);
+        }
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
+        warp_sync();
+    }
+    __device__ __forceinline__ void before_meeting(float *) const {}
+};
+
+/* A hidden state with its sums of squares: factors[column] = 1 / (rms scale). Warp w < rows takes the
+ * squares of row w (and w + WARPS), awaited together with its operands. */
+struct norm_input : rows_input<HIDDEN> {
+    static constexpr int VECTORS = SQUARES / 4, EACH = ceil_div(VECTORS, WARP);
+    const float *squares; /* of the window's first row */
+    float sum;            /* of this warp's row, this lane's part */
+
+    __device__ __forceinline__ norm_input(const step_params &params, const uint8_t *hidden,
+                                          const uint8_t *sums, row_window window)
+        : rows_input<HIDDEN>{params, nullptr, window.count}, sum(0.0f) {
+        int copy = FLOW ? block_id() % copies_of(window.total) * window.total : 0;
+        at = hidden + (int64_t)(copy + window.first) * HIDDEN * 2;
+        squares = (const float *)sums + (int64_t)(copy + window.first) * SQUARES;
+    }
+    template <int N> __device__ __forceinline__ void fetch(int unit, uint32_t (&b)[N][4]) {
+        const int g = lane_id() / 4, row = warp_id();
+        const uint8_t *from = at + ((int64_t)g * HIDDEN + unit * 32 + lane_id() % 4 * 8) * 2;
+        const uint8_t *other = (const uint8_t *)(squares + (int64_t)row * SQUARES) + lane_id() * 16;
+        const int wanted = g < rows ? HIDDEN / 32 - unit : 0;
+        const int sums = row < rows ? ceil_div(VECTORS - lane_id(), WARP) : 0;
+        u32x4 v[N + EACH] = {};
+        patience wait(p);
+        bool complete;
+        do {
+            complete = true;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (i < wanted) v[i] = load_relaxed16(from + i * 64);
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (i < sums) v[N + i] = load_relaxed16(other + i * WARP * 16);
+#pragma unroll
+            for (int i = 0; i < N + EACH; i++) complete = complete && full(v[i]);
+        } while (FLOW && !complete && wait.more());
+        warp_sync();
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
+        sum = 0.0f;
+#pragma unroll
+        for (int i = N; i < N + EACH; i++)
+            sum += (as_f32(v[i].x) + as_f32(v[i].y)) + (as_f32(v[i].z) + as_f32(v[i].w));
+    }
+    __device__ __forceinline__ void before_meeting(float *factors) const {
+        static_assert(WARPS >= COLUMNS, "norm_input: a warp for each column");
+        if (warp_id() >= rows) return;
+        float all = warp_sum(sum);
+        if (lane_id() == 0)
+            factors[warp_id()] = rsqrt_fast(all * (1.0f / HIDDEN) + p.norm_eps) * (1.0f / p.input_scale);
+    }
+};
+
+/* ---- where outputs go ---- */
+
+/* Rotation and cache slot of one output of qkv; the same in every layer. */
+struct qkv_place {
+    int tile;
+    float cosine, sine; /* 1, 0 for values */
+    int64_t cache_at;   /* from a layer's KV; -1 for queries */
+
+    __device__ __forceinline__ void find(const step_params &p, row_window rows, int at_tile, int row,
+                                         int column) {
+        int n = at_tile * 16 + row, head = n / HEAD_DIM, d = n % HEAD_DIM;
+        tile = at_tile, cosine = 1.0f, sine = 0.0f, cache_at = -1;
+        if (column >= rows.count) return;
+        int r = rows.first + column;
+        int position = input_array(p, STEP_POSITION)[r];
+        if (head < HEADS + KV_HEADS) {
+            f32x2 turn = ((const f32x2 *)p.rope)[(int64_t)position * (HEAD_DIM / 2) + d / 2];
+            cosine = turn.x, sine = turn.y;
+        }
+        if (head >= HEADS) {
+            int kind = (head - HEADS) / KV_HEADS, kv_head = (head - HEADS) % KV_HEADS;
+            int sequence = input_array(p, STEP_SEQUENCE)[r];
+            int64_t page = p.page_table[(int64_t)sequence * p.table_stride + position / PAGE];
+            cache_at = (((page * 2 + kind) * KV_HEADS + kv_head) * PAGE + position % PAGE) *
+                           HEAD_DIM + d;
+        }
+    }
+};
+
+struct qkv_output {
+    const step_params &p;
+    row_window rows;
+    qkv_place &place;
+    uint8_t *layer;
+    uint16_t *cache;
+
+    __device__ __forceinline__ void operator()(const output &o, const float *factors) const {
+        if (o.tile != place.tile) place.find(p, rows, o.tile, o.row, o.column);
+        float y = o.value * factors[o.column];
+        float other = shuffle_xor(y, 16); /* the next output row of the same token */
+        if (o.row % 2 != 0 || o.column >= rows.count) return;
+        float even = fma_f32(y, place.cosine, -(other * place.sine));
+        float odd = fma_f32(y, place.sine, other * place.cosine);
+        uint32_t two = pack_f16x2(even, odd);
+        int64_t at = (int64_t)(rows.first + o.column) * QKV + o.tile * 16 + o.row;
+        send((uint32_t *)(layer + QKV_AT + at * 2), two);
+        if (place.cache_at >= 0) *(uint32_t *)(cache + place.cache_at) = two;
+    }
+};
+
+/* A new value of the residual stream: kept as it is, and handed on for the next norm. */
+struct hidden_output {
+    const step_params &p;
+    row_window rows;
+    const float *weight; /* of the next norm */
+    uint8_t *hidden, *squares;
+
+    __device__ __forceinline__ void hand_on(int tile, int row, int column, float x,
+                                            float norm_weight) const {
+        float y = x * (norm_weight * p.input_scale);
+        uint32_t two = pack_f16x2(y, shuffle_xor(y, 16)); /* with the next output row */
+        float sum = x * x;
+        sum += shuffle_xor(sum, 16);
+        sum += shuffle_xor(sum, 2);
+        /* Column c writes slot c, the copy c / rows of row c % rows. */
+        int slots = rows.count, from = column;
+        if (FLOW) slots = rows.total * copies_of(rows.total), from = column % rows.total;
+        int lane = (lane_id() & 18) + from / 2 * 4 + from % 2;
+        two = shuffle(two, lane);
+        sum = shuffle(sum, lane);
+        if (column >= slots || lane_id() >= 16) return;
+        int64_t slot = rows.first + column;
+        send((uint32_t *)(hidden + (slot * HIDDEN + tile * 16 + row) * 2), two);
+        if (row < 8) send((float *)squares + slot * SQUARES + tile * 4 + row / 2, sum);
+    }
+};
+
+/* residual += value */
+struct residual_output : hidden_output {
+    int held_tile;
+    float held, held_weight; /* the residual and weight of this thread's output of that tile */
+
+    __device__ __forceinline__ void operator()(const output &o, const float *) const {
+        bool live = o.column < rows.count, at_hand = o.tile == held_tile;
+        int n = o.tile * 16 + o.row;
+        float *at = residual_of(p) + (int64_t)(rows.first + (live ? o.column : 0)) * HIDDEN + n;
+        float before = FLOW && at_hand ? held : live ? load_volatile(at) : 0.0f;
+        float x = before + o.value;
+        hand_on(o.tile, o.row, o.column, x, at_hand ? held_weight : weight[n]);
+        if (live) *at = x;
+    }
+};
+
+/* Rows 0-7 of a tile are the gates, rows 8-15 the ups of eight FFN values. */
+struct swiglu_output {
+    row_window rows;
+    uint8_t *h;
+
+    __device__ __forceinline__ void operator()(const output &o, const float *factors) const {
+        float y = o.value * factors[o.column];
+        float up = shuffle_xor(y, 2);
+        float v = y * up * rcp_fast(1.0f + exp_fast(-y));
+        float next = shuffle_xor(v, 16);
+        if (o.row >= 8 || o.row % 2 != 0 || o.column >= rows.count) return;
+        int64_t at = (int64_t)(rows.first + o.column) * FFN + o.tile * 8 + o.row;
+        send((uint32_t *)(h + at * 2), pack_f16x2(v, next));
+    }
+};
+
+/* ---- the stages ---- */
+
+CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *next, int first,
+                              int step) {
+    typedef packed<CAIRN_PACK_EMBED> pack;
+    hidden_output out{p, rows, p.norms, next + HIDDEN_AT, next + SQUARES_AT};
+    int e = thread_id(), row = output_row(e), column = output_column(e);
+    if (e >= 128) return;
+    bool live = column < rows.count;
+    int r = rows.first + (live ? column : 0), token = input_array(p, STEP_TOKEN)[r];
+    token = token < 0 || token >= VOCAB ? 0 : token;
+    const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
+    for (int t = first; t < HIDDEN / 16; t += step) {
+        int k = t * 16 + row;
+        float x = pack::value(tile + k / 32 * pack::UNIT_BYTES, token % 16, k % 32);
+        out.hand_on(t, row, column, x, p.norms[k]);
+        if (live) residual_of(p)[(int64_t)r * HIDDEN + k] = x;
+    }
+}
+
+template <int TILES>
+CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, uint8_t *at,
+                            qkv_place &place, workspace &work, int first, int step) {
+    if (first >= QKV / 16) return;
+    norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
+    uint16_t *cache = load_constant_early(p.kv + layer);
+    qkv_output out{p, rows, place, at, cache};
+    multiply<CAIRN_PACK_QKV, HIDDEN, TILES>(
+        p.qkv + layer * (QKV / 16 * tile_bytes<CAIRN_PACK_QKV, HIDDEN>()), first, step, QKV / 16,
+        work, input, out);
+}
+
+/* residual += W input, handed on for the norm with `weight`. The flow kernel's blocks keep their
+ * tiles, so that the residual they need is one they wrote themselves. */
+template <int FORMAT, int INPUTS, int TILES, class Input>
+CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const uint8_t *weights,
+                                 const float *weight, uint8_t *hidden, uint8_t *squares,
+                                 Input &input, workspace &work, int first, int step) {
+    residual_output out{{p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
+    int e = thread_id(), n = first * 16 + output_row(e), column = output_column(e);
+    if (e < 128 && first < HIDDEN / 16) {
+        out.held_tile = first;
+        out.held_weight = load_constant_early(weight + n);
+        if (FLOW && column < rows.count)
+            out.held = load_volatile(residual_of(p) + (int64_t)(rows.first + column) * HIDDEN + n);
+    }
+    multiply<FORMAT, INPUTS, TILES>(weights, first, step, HIDDEN / 16, work, input, out);
+}
+
+/* Merges the chunks(row, head) chunks, unit by unit, for all blocks that project; warps take units in
+ * turn. */
+template <class Chunks>
+CAIRN_INLINE void stage_merge(const step_params &p, int rows, uint8_t *at, int worker, int workers,
+                              Chunks chunks) {
+    for (int i = worker; i < rows * (ATTENDED / 32); i += workers) {
+        int row = i / (ATTENDED / 32), unit = i % (ATTENDED / 32);
+        uint32_t b[4];
+        merge_unit(p, at, row, chunks(row, unit * 32 / HEAD_DIM), unit, b);
+        if (lane_id() < 4) {
+            uint32_t *to = (uint32_t *)(at + ATTENDED_AT) +
+                           ((int64_t)row * ATTENDED + unit * 32 + lane_id() * 8) / 2;
+#pragma unroll
+            for (int w = 0; w < 4; w++) send(to + w, b[w]);
+        }
+    }
+}
+
+template <int TILES>
+CAIRN_INLINE void stage_project(const step_params &p, row_window rows, int layer, uint8_t *at,
+                                workspace &work, int first, int step) {
+    rows_input<ATTENDED> input{p, at + ATTENDED_AT + (int64_t)rows.first * ATTENDED * 2, rows.count};
+    stage_residual<CAIRN_PACK_O, ATTENDED, TILES>(
+        p, rows, p.o + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()),
+        p.norms + (int64_t)(2 * layer + 1) * HIDDEN, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, input,
+        work, first, step);
+}
+
+template <int TILES>
+CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer, uint8_t *at,
+                                workspace &work, int first, int step) {
+    if (first >= FFN / 8) return;
+    norm_input input(p, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, rows);
+    swiglu_output out{rows, at + FFN_AT};
+    multiply<CAIRN_PACK_GATE_UP, HIDDEN, TILES>(
+        p.gate_up + layer * (FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first, step,
+        FFN / 8, work, input, out);
+}
+
+template <int TILES>
+CAIRN_INLINE void stage_down(const step_params &p, row_window rows, int layer, uint8_t *at,
+                             uint8_t *next, workspace &work, int first, int step) {
+    rows_input<FFN> input{p, at + FFN_AT + (int64_t)rows.first * FFN * 2, rows.count};
+    stage_residual<CAIRN_PACK_DOWN, FFN, TILES>(
+        p, rows, p.down + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()),
+        p.norms + (int64_t)(2 * layer + 2) * HIDDEN, next + HIDDEN_AT, next + SQUARES_AT, input,
+        work, first, step);
+}
+
+/* ---- the head ---- */
+
+/* Larger logit first, then the lower index; never 0. NaN ranks lowest. */
+CAIRN_INLINE uint64_t rank_logit(float v, int index) {
+    uint32_t bits = as_u32(v);
+    bits = v != v ? 0 : (int32_t)bits < 0 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)bits << 32 | (0xffffffffu - (uint32_t)index);
+}
+
+struct head_output {
+    const step_params &p;
+    row_window rows;
+    int first; /* row whose logits come first */
+    uint64_t best;
+
+    __device__ __forceinline__ void operator()(const output &o, const float *factors) {
+        int n = o.tile * 16 + o.row;
+        if (o.column >= rows.count || n >= VOCAB) return;
+        float y = o.value * factors[o.column];
+        store_once(p.logits + (int64_t)(rows.first + o.column - first) * VOCAB + n, y);
+        best = max_of(best, rank_logit(y, n));
+    }
+};
+
+/* Tiles at a time, so that their weights and operands fit the registers. */
+constexpr int HEAD_TILES = min_of(MEETING_TILES, max_of(1, 8 / ceil_div(HIDDEN / 32, WARPS)));
+
+/* logits of the rows; winners[row, block] = the best of the tiles first, first + step, ... */
+CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at, workspace &work,
+                             int first, int step) {
+    int logit_first = p.input[STEP_LOGIT_FIRST];
+    norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
+    head_output out{p, rows, logit_first, 0};
+    multiply<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES>(p.head, first, step, (VOCAB + 15) / 16, work,
+                                                  input, out);
+    /* A thread's column is the same in all tiles: THREADS and 128 are multiples of 32. */
+    uint64_t best = max_of(out.best, shuffle_xor(out.best, 16));
+    best = max_of(best, shuffle_xor(best, 2));
+    uint64_t *table = (uint64_t *)(work.meeting + work.half * MEETING_FLOATS);
+    work.half ^= 1;
+    if (lane_id() < 16 && lane_id() % 4 < 2)
+        table[output_column(lane_id()) * WARPS + warp_id()] = best;
+    block_sync();
+    if (thread_id() < rows.count) {
+        uint64_t top = 0;
+        for (int w = 0; w < WARPS; w++) top = max_of(top, table[thread_id() * WARPS + w]);
+        p.winners[(int64_t)(rows.first + thread_id() - logit_first) * step + first] = top;
+    }
+}
+
+#endif
