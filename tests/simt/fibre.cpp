@@ -7,7 +7,9 @@
 
 #include <vector>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SIMT_LIBRARY)
+#define ASAN_IF_THERE 1
+#elif defined(__SANITIZE_ADDRESS__)
 #define HAVE_ASAN 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
@@ -15,7 +17,25 @@
 #endif
 #endif
 
-#ifdef HAVE_ASAN
+#ifdef ASAN_IF_THERE
+/* In a library: the program around it may have been built with AddressSanitizer, or not. */
+#include <dlfcn.h>
+template <class F> static F *asan_function(const char *name, F *) {
+    return reinterpret_cast<F *>(dlsym(RTLD_DEFAULT, name));
+}
+static void __sanitizer_start_switch_fiber(void **fake, const void *bottom, size_t size) {
+    static auto f = asan_function("__sanitizer_start_switch_fiber", __sanitizer_start_switch_fiber);
+    if (f) f(fake, bottom, size);
+}
+static void __sanitizer_finish_switch_fiber(void *fake, const void **bottom, size_t *size) {
+    static auto f = asan_function("__sanitizer_finish_switch_fiber", __sanitizer_finish_switch_fiber);
+    if (f) f(fake, bottom, size);
+}
+static void __asan_unpoison_memory_region(const void *p, size_t size) {
+    static auto f = asan_function("__asan_unpoison_memory_region", __asan_unpoison_memory_region);
+    if (f) f(p, size);
+}
+#elif defined(HAVE_ASAN)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #else

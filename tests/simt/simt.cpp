@@ -111,6 +111,12 @@ static FibreContext scheduler;
 
 /* ---- random numbers: splitmix64 ---- */
 
+#ifdef SIMT_LIBRARY
+#define SEED_OUTPUT stderr /* standard output belongs to the program around it */
+#else
+#define SEED_OUTPUT stdout
+#endif
+
 static uint64_t seed_value, random_state, input_state;
 static bool seeded;
 
@@ -132,7 +138,7 @@ uint64_t seed() {
         const char *text = getenv("CAIRN_SIMT_SEED");
         auto now = std::chrono::steady_clock::now().time_since_epoch().count();
         seed(text ? strtoull(text, nullptr, 0) : ((uint64_t)now ^ (uint64_t)getpid() << 40) >> 8);
-        printf("# CAIRN_SIMT_SEED=%llu\n", (unsigned long long)seed_value);
+        fprintf(SEED_OUTPUT, "# CAIRN_SIMT_SEED=%llu\n", (unsigned long long)seed_value);
     }
     return seed_value;
 }
@@ -605,16 +611,20 @@ void dependency_wait() {
 
 /* ---- running ---- */
 
-struct BoundEntry {
-    const char *name;
-    int threads;
-};
-static std::map<const void *, BoundEntry> &bounds() {
-    static std::map<const void *, BoundEntry> all;
+static std::map<const void *, Entry> &entries() {
+    static std::map<const void *, Entry> all;
     return all;
 }
-Bound::Bound(const void *kernel, const char *name, int threads) {
-    bounds()[kernel] = {name, threads};
+Bound::Bound(const void *kernel, const char *name, int threads, size_t params_bytes, Invoke invoke)
+    : entry{kernel, name, threads, (uint32_t)params_bytes, invoke} {
+    entries()[kernel] = entry;
+}
+Bound::~Bound() { entries().erase(entry.kernel); }
+
+std::vector<Entry> all_entries() {
+    std::vector<Entry> all;
+    for (const auto &e : entries()) all.push_back(e.second);
+    return all;
 }
 
 static void end_thread() {
@@ -766,11 +776,11 @@ static void run_grid(Launch &l) {
 
 static std::string check_shape(const Launch &l) {
     const Shape &s = l.shape;
-    auto bound = bounds().find(l.kernel);
-    if (bound == bounds().end()) return "not made by CAIRN_KERNEL";
-    if (s.threads < 1 || (int)s.threads > bound->second.threads)
+    auto entry = entries().find(l.kernel);
+    if (entry == entries().end()) return "not made by CAIRN_KERNEL";
+    if (s.threads < 1 || (int)s.threads > entry->second.threads)
         return std::to_string(s.threads) + " threads, made for " +
-               std::to_string(bound->second.threads);
+               std::to_string(entry->second.threads);
     if (s.cluster < 1 || s.cluster > 16 || s.grid.x % s.cluster)
         return "clusters of " + std::to_string(s.cluster) + " do not divide the grid";
     if (s.shared_bytes > 227 * 1024) return "more than 227 KiB of shared memory";
@@ -779,11 +789,16 @@ static std::string check_shape(const Launch &l) {
     return "";
 }
 
-std::string run(const Shape &shape, const void *kernel, Invoke invoke, const void *params) {
+void forget(const void *p, size_t bytes) { race::forget(p, bytes); }
+
+std::string run(const Shape &shape, const void *kernel, const void *params) {
     seed();
-    Launch l = {shape, kernel, params, invoke, "?", "", {}, {}, 0};
-    auto bound = bounds().find(kernel);
-    if (bound != bounds().end()) l.name = bound->second.name;
+    Launch l = {shape, kernel, params, nullptr, "?", "", {}, {}, 0};
+    auto entry = entries().find(kernel);
+    if (entry != entries().end()) {
+        l.name = entry->second.name;
+        l.invoke = entry->second.invoke;
+    }
     std::string bad = check_shape(l);
     if (!bad.empty()) return "kernel " + l.name + ": " + bad;
     running = &l;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <string>
+#include <vector>
 
 namespace simt {
 
@@ -131,20 +132,32 @@ uint16_t f32_to_bf16(double x);
 float e4m3_to_f32(uint8_t bits);
 uint8_t f32_to_e4m3(double x);
 
-/* Notes the launch bound of a kernel, so that launch can check the block size. */
-struct Bound {
-    Bound(const void *kernel, const char *name, int threads);
-};
-
 typedef void (*Invoke)(const void *kernel, const void *params);
-std::string run(const Shape &shape, const void *kernel, Invoke invoke, const void *params);
+template <class P> void invoke(const void *kernel, const void *params) {
+    reinterpret_cast<void (*)(P)>(const_cast<void *>(kernel))(*static_cast<const P *>(params));
+}
+
+/* What CAIRN_KERNEL notes of a kernel, before main or when its library is loaded. */
+struct Entry {
+    const void *kernel;
+    const char *name;
+    int threads; /* launch bound */
+    uint32_t params_bytes;
+    Invoke invoke;
+};
+struct Bound {
+    Entry entry;
+    Bound(const void *kernel, const char *name, int threads, size_t params_bytes, Invoke invoke);
+    ~Bound();
+};
+std::vector<Entry> all_entries();
+
+std::string run(const Shape &shape, const void *kernel, const void *params);
+void forget(const void *p, size_t bytes); /* memory that begins a new life */
 void stop(const std::string &fault);
 
 template <class P> std::string try_launch(const Shape &shape, void (*kernel)(P), const P &params) {
-    Invoke invoke = [](const void *k, const void *p) {
-        reinterpret_cast<void (*)(P)>(const_cast<void *>(k))(*static_cast<const P *>(p));
-    };
-    return run(shape, reinterpret_cast<const void *>(kernel), invoke, &params);
+    return run(shape, reinterpret_cast<const void *>(kernel), &params);
 }
 template <class P> void launch(const Shape &shape, void (*kernel)(P), const P &params) {
     std::string fault = try_launch(shape, kernel, params);

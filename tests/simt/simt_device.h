@@ -14,9 +14,11 @@
 #define CAIRN_INLINE static inline
 #define CAIRN_METHOD static inline
 
-#define CAIRN_KERNEL(name, threads, min_blocks, params_type)                                      \
-    [[maybe_unused]] static void name(params_type p);                                             \
-    static const simt::Bound name##_bound(reinterpret_cast<const void *>(&name), #name, threads); \
+#define CAIRN_KERNEL(name, threads, min_blocks, params_type)                             \
+    [[maybe_unused]] static void name(params_type p);                                    \
+    static const simt::Bound name##_bound(reinterpret_cast<const void *>(&name), #name,  \
+                                          threads, sizeof(params_type),                  \
+                                          simt::invoke<params_type>);                    \
     static void name([[maybe_unused]] params_type p)
 
 template <class To, class From> CAIRN_INLINE To bit_cast(From from) {
