@@ -91,4 +91,5 @@
 #include "runtime/lua_stream.c"
 #include "runtime/lua_ops.c"
 #include "runtime/lua_model.c"
+#include "runtime/lua_jit.c"
 #include "runtime/lua.c"

@@ -31,7 +31,8 @@ static const luaL_Reg bind_runtime_methods[] = {
 
 static const luaL_Reg bind_functions[] = {
     {"open", bind_open}, {"check", bind_check_config}, {"libraries", bind_libraries},
-    {"now_us", bind_now_us}, {"estimate", bind_estimate}, {NULL, NULL},
+    {"now_us", bind_now_us}, {"estimate", bind_estimate},
+    {"templates", bind_templates}, {"compile", bind_compile}, {NULL, NULL},
 };
 
 static void bind_new_runtime_type(lua_State *L) {
@@ -47,6 +48,7 @@ int luaopen_cairn(lua_State *L) {
     bind_new_tensor_type(L);
     bind_new_stream_types(L);
     bind_new_model_types(L);
+    bind_new_compiler_type(L);
     luaL_newlib(L, bind_functions);
     lua_pushfstring(L, "%d.%d.%d", CAIRN_VERSION / 10000, CAIRN_VERSION / 100 % 100,
                     CAIRN_VERSION % 100);

@@ -262,6 +262,7 @@ static void bind_to_config(lua_State *L, int index, cairn_config *config) {
         size_t bytes;
         const char *text = bind_push_config_text(L, index, &bytes);
         status = cairn_config_parse(text, bytes, "config", config, error, sizeof error);
+        lua_pop(L, 1);
         bind_strip_lines(error);
     } else {
         status = cairn_config_load(luaL_checkstring(L, index), config, error, sizeof error);
