@@ -44,7 +44,7 @@ apt_update_once() {
 }
 
 # The packages, installed or not; the status says which.
-try_require() {
+try_install() {
     have apt-get || return 1
     apt_update_once
     as_root env DEBIAN_FRONTEND=noninteractive \

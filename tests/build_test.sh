@@ -79,6 +79,12 @@ chmod +x "$work/bin/apt-get"
 check_fails "a package that cannot be had is named with the command" \
     "sudo apt-get update && sudo apt-get install -y lua5.4 liblua5.4-dev" \
     sh -c 'CAIRN_BUILD_SOURCED=1 . ./build.sh; require lua5.4 liblua5.4-dev'
+printf '#!/bin/sh\necho "$*" >> "%s"\n' "$root/$work/apt" > "$work/bin/apt-get"
+printf '#!/bin/sh\n[ "$1" != -n ] || shift\nexec "$@"\n' > "$work/bin/sudo"
+chmod +x "$work/bin/sudo"
+check "a package that can be had is installed" \
+    sh -c 'CAIRN_BUILD_SOURCED=1 . ./build.sh; require lua5.4 liblua5.4-dev'
+check "by apt-get" grep -q 'install .* lua5.4 liblua5.4-dev' "$work/apt"
 check_fails "a compiler that is not there" "no such compiler" \
     env CC=no-such-cc sh -c 'CAIRN_BUILD_SOURCED=1 . ./build.sh; find_compiler'
 check_fails "an unknown command" "no command tset" ./build.sh tset
