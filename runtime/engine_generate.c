@@ -173,18 +173,18 @@ static cairn_status engine_begin(cairn_session *s, const int32_t *ids, int count
 }
 
 /* The ids of text put at the end of the sequence, after bos where the model wants one first. */
-static cairn_status engine_encode(const cairn_session *s, const char *text, tok_ids *out) {
+static cairn_status engine_encode(const cairn_session *s, const char *text, size_t bytes,
+                                  tok_ids *out) {
     const tokenizer *t = &s->model->tokenizer;
     base *b = engine_base(s);
-    if (*text && s->count == 0 && t->adds_bos && t->bos >= 0 && !tok_ids_add(b, out, t->bos))
+    if (bytes && s->count == 0 && t->adds_bos && t->bos >= 0 && !tok_ids_add(b, out, t->bos))
         return base_no_memory(b, "a prompt", sizeof(int32_t));
-    return tok_encode(b, t, text, strlen(text), true, out);
+    return tok_encode(b, t, text, bytes, true, out);
 }
 
-static cairn_status engine_begin_text(cairn_session *s, const char *prompt,
+static cairn_status engine_begin_text(cairn_session *s, const char *prompt, size_t bytes,
                                       const cairn_generate_options *given) {
     base *b = engine_base(s);
-    size_t bytes = prompt ? strlen(prompt) : 0;
     tok_ids ids;
     cairn_status status;
     memset(&ids, 0, sizeof ids);
@@ -194,7 +194,7 @@ static cairn_status engine_begin_text(cairn_session *s, const char *prompt,
     memset(&s->stream, 0, sizeof s->stream);
     engine_settle(s);
     status = engine_read_options(b, given, &s->options);
-    if (!status && bytes) status = engine_encode(s, prompt, &ids);
+    if (!status && bytes) status = engine_encode(s, prompt, bytes, &ids);
     if (!status) status = engine_begin(s, ids.data, (int)ids.size);
     tok_ids_free(b, &ids);
     engine_reset_stats(s);
@@ -247,11 +247,17 @@ static cairn_status engine_next_piece(cairn_session *s, cairn_piece *piece) {
     return engine_hand_out(s, piece, status);
 }
 
-cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
-                                  const cairn_generate_options *options) {
+/* cairn_generate_begin for a prompt of `bytes` bytes, which may hold NUL. */
+static cairn_status engine_generate_begin(cairn_session *session, const char *prompt, size_t bytes,
+                                          const cairn_generate_options *options) {
     cairn_status status = engine_enter(session, "generate_begin");
     if (status) return status;
-    return engine_leave(session, engine_begin_text(session, prompt, options));
+    return engine_leave(session, engine_begin_text(session, prompt, bytes, options));
+}
+
+cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
+                                  const cairn_generate_options *options) {
+    return engine_generate_begin(session, prompt, prompt ? strlen(prompt) : 0, options);
 }
 
 cairn_status cairn_generate_next(cairn_session *session, cairn_piece *piece) {
@@ -291,7 +297,7 @@ cairn_status cairn_generate_with(cairn_session *session, const char *prompt,
                                  cairn_piece_callback piece, void *user) {
     cairn_status status = engine_enter(session, "generate");
     if (status) return status;
-    status = engine_begin_text(session, prompt, options);
+    status = engine_begin_text(session, prompt, prompt ? strlen(prompt) : 0, options);
     if (!status) status = engine_generate(session, piece, user);
     return engine_leave(session, status);
 }
@@ -307,7 +313,8 @@ cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_
 
 /* ---- text appended, statistics --------------------------------------------------------------- */
 
-cairn_status cairn_append(cairn_session *session, const char *text) {
+/* cairn_append for a text of `bytes` bytes, which may hold NUL. */
+static cairn_status engine_append_text(cairn_session *session, const char *text, size_t bytes) {
     tok_ids ids;
     base *b;
     cairn_status status = engine_enter(session, "append");
@@ -315,10 +322,14 @@ cairn_status cairn_append(cairn_session *session, const char *text) {
     b = engine_base(session);
     memset(&ids, 0, sizeof ids);
     if (!text) status = base_fail(b, CAIRN_INVALID_ARGUMENT, "append: text is NULL");
-    else status = engine_encode(session, text, &ids);
+    else status = engine_encode(session, text, bytes, &ids);
     if (!status) status = engine_append(session, ids.data, (int)ids.size);
     tok_ids_free(b, &ids);
     return engine_leave(session, status);
+}
+
+cairn_status cairn_append(cairn_session *session, const char *text) {
+    return engine_append_text(session, text, text ? strlen(text) : 0);
 }
 
 cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {

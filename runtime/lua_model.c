@@ -128,6 +128,7 @@ static int bind_detokenize(lua_State *L) {
  * strings stand while the list holds them. */
 static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
     cairn_message *messages;
+    size_t bytes;
     int i;
     luaL_checktype(L, arg, LUA_TTABLE);
     *count = (int)lua_rawlen(L, arg);
@@ -139,7 +140,9 @@ static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
             lua_getfield(L, -2, "content") != LUA_TSTRING)
             luaL_error(L, "chat: message %d needs the strings role and content", i + 1);
         messages[i].role = lua_tostring(L, -2);
-        messages[i].content = lua_tostring(L, -1);
+        messages[i].content = lua_tolstring(L, -1, &bytes);
+        if (strlen(messages[i].content) < bytes)
+            luaL_error(L, "chat: the content of message %d holds a NUL byte", i + 1);
         lua_pop(L, 3);
     }
     return messages;
@@ -269,7 +272,9 @@ static int bind_append(lua_State *L) {
         const int32_t *ids = bind_to_ids(L, 2, &count);
         bind_check(L, rt, cairn_append_ids(session, ids, count));
     } else {
-        bind_check(L, rt, cairn_append(session, luaL_checkstring(L, 2)));
+        size_t bytes;
+        const char *text = luaL_checklstring(L, 2, &bytes);
+        bind_check(L, rt, engine_append_text(session, text, bytes));
     }
     lua_settop(L, 1);
     return 1;
@@ -343,15 +348,18 @@ typedef struct bind_wishes {
 
 static const char *const bind_wish_names[] = {
     "max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"};
+enum { BIND_FIRST_SAMPLING = 2 };
 
-static void bind_check_wish(lua_State *L, const char *name) {
+/* True for an option of sampling; a name of no option is an error. */
+static bool bind_check_wish(lua_State *L, const char *name) {
     size_t i, closest = 0;
     for (i = 0; i < BASE_COUNT(bind_wish_names); i++) {
-        if (!strcmp(name, bind_wish_names[i])) return;
+        if (!strcmp(name, bind_wish_names[i])) return i >= BIND_FIRST_SAMPLING;
         if (bind_distance(name, bind_wish_names[i]) < bind_distance(name, bind_wish_names[closest]))
             closest = i;
     }
     luaL_error(L, "generate: no option %s; did you mean %s?", name, bind_wish_names[closest]);
+    return false;
 }
 
 /* Pushes option `name`; true when it is there. */
@@ -399,6 +407,7 @@ static void bind_read_stop(lua_State *L, int options, bind_wishes *w) {
 
 static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_wishes *w) {
     char error[BIND_ERROR_BYTES];
+    bool sampling = false;
     memset(&w->options, 0, sizeof w->options);
     w->options.struct_size = (uint32_t)sizeof w->options;
     w->config = *cairn_config_of(rt);
@@ -406,13 +415,14 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
     if (!lua_istable(L, options)) return;
     lua_pushnil(L);
     while (lua_next(L, options)) {
-        bind_check_wish(L, lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?");
+        sampling |= bind_check_wish(L, lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?");
         lua_pop(L, 1);
     }
     if (bind_wish(L, options, "max_tokens"))
         w->options.max_tokens = bind_to_int32(L, -1, "generate: max_tokens");
     lua_pop(L, 1);
     bind_read_stop(L, options, w);
+    if (!sampling) return; /* the config's, as a reload leaves it at every step */
     bind_read_sampling(L, options, &w->config.sampling);
     if (cairn_config_check(&w->config, &w->config, error, sizeof error)) bind_raise_text(L, error);
     w->options.sampling = &w->config.sampling;
@@ -481,13 +491,14 @@ static int bind_generate_with(lua_State *L, cairn_runtime *rt, cairn_session *se
 static int bind_generate(lua_State *L) {
     cairn_runtime *rt;
     cairn_session *session = bind_to_session(L, 1, &rt);
-    const char *prompt = luaL_optstring(L, 2, NULL);
+    size_t bytes = 0;
+    const char *prompt = luaL_optlstring(L, 2, NULL, &bytes);
     bind_wishes *w;
     lua_settop(L, 4);
     if (!lua_isnoneornil(L, 3)) luaL_checktype(L, 3, LUA_TTABLE);
     w = (bind_wishes *)lua_newuserdatauv(L, sizeof *w, 0);
     bind_read_wishes(L, 3, rt, w);
-    bind_check(L, rt, cairn_generate_begin(session, prompt, &w->options));
+    bind_check(L, rt, engine_generate_begin(session, prompt, bytes, &w->options));
     if (!lua_isnil(L, 4)) return bind_generate_with(L, rt, session, 4);
     lua_pushvalue(L, 1);
     lua_pushinteger(L, CAIRN_STOP_NONE);

@@ -100,6 +100,29 @@ test("hot fields reload, cold ones are named", function()
   check.equal(rt:config().page_size, 16)
 end)
 
+test("a reload changes the sampling of a running generation", function()
+  local rt <close>, m = open()
+  local s, config, pieces = m:session(), rt:config(), {}
+  config.sampling = { temperature = 100, seed = 5 } -- close to noise
+  for piece in s:generate(prompt, { max_tokens = 24, stop = { "never said" } }) do
+    if #pieces == 0 then rt:reload(config) end
+    pieces[#pieces + 1] = piece
+  end
+  s:reset()
+  check.ok(table.concat(pieces) ~= collect(s, prompt, { max_tokens = 24, temperature = 0 }))
+end)
+
+test("text may hold a NUL byte", function()
+  local rt <close>, m = open()
+  local a, b = m:session(), m:session()
+  local text = "One\0two"
+  a:append(text)
+  check.equal(a:ids(), m:tokenize(text))
+  collect(b, text, { max_tokens = 1 })
+  check.equal(#b:ids(), #m:tokenize(text) + 1)
+  check.error(function() m:chat { { role = "user", content = text } } end, "message 1 holds a NUL")
+end)
+
 test("eval scores a text", function()
   local rt <close>, m = open()
   local ids = m:tokenize "The quick brown fox jumps over the lazy dog."

@@ -24,6 +24,7 @@ return {
   run = function(o)
     if not o[1] then options.fail "which config? usage: cairn check CONFIG.lua" end
     local config = cairn.check(o[1])
+    common.json.array(config.stop)
     if o.json then
       common.json.print(config)
       return 0

@@ -10,9 +10,9 @@ local M = {}
 function M.read_file(path)
   local file, err = io.open(path, "rb")
   if not file then error({ text = err }, 0) end
-  local text = file:read "a"
+  local text, problem = file:read "a" -- a folder opens, and then cannot be read
   file:close()
-  return text
+  return text or error({ text = ("%s: %s"):format(path, problem) }, 0)
 end
 
 function M.say(format, ...) io.stderr:write(format:format(...), "\n") end

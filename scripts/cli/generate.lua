@@ -167,7 +167,9 @@ return {
   },
   run = function(o)
     o.max_tokens = o.max_tokens or 256
-    if o.max_tokens < 1 then options.fail "--max-tokens: 1 or more" end
+    if o.max_tokens < 1 or o.max_tokens > 0x7fffffff then
+      options.fail("--max-tokens %d: 1 to %d is expected", o.max_tokens, 0x7fffffff)
+    end
     return run_command(o)
   end,
 }

@@ -43,11 +43,11 @@ function M.decode_integers(text, what)
   local list = {}
   if inside:find "%S" then
     for item in (inside .. ","):gmatch "([^,]*)," do
-      local value = item:match "^%s*(%-?%d+)%s*$"
+      local value = math.tointeger(tonumber(item:match "^%s*(%-?%d+)%s*$"))
       if not value then
         error({ usage = ("%s: entry %d is not a whole number"):format(what, #list + 1) }, 0)
       end
-      list[#list + 1] = math.tointeger(tonumber(value))
+      list[#list + 1] = value
     end
   end
   return list

@@ -49,11 +49,15 @@ local function report(err)
   return type(err) == "table" and err.usage and 2 or 1
 end
 
--- Cairn's own errors carry their status name and need no stack; others do.
-local function with_stack(err)
-  if type(err) ~= "string" then return err end
-  if err:find "%(CAIRN_[A-Z_]+" then return { text = err } end
-  return { text = debug.traceback(err, 2) }
+-- Cairn's own errors (with a status name, or a config's mistakes with its lines) need no stack; those
+-- of a script that `run` runs and those of the commands themselves do.
+local function with_stack(name)
+  return function(err)
+    if type(err) ~= "string" then return err end
+    local own = name ~= "run" and not err:find "^cli%."
+    if own or err:find "%(CAIRN_[A-Z_]+" then return { text = err } end
+    return { text = debug.traceback(err, 2) }
+  end
 end
 
 -- args[0] is the program. Returns the exit status.
@@ -66,8 +70,8 @@ return function(args)
     print(require("cairn").version)
     return 0
   end
-  local done, result = xpcall(name == "help" and function() help(args[1]) end or run, with_stack,
-    name, args)
+  local done, result = xpcall(name == "help" and function() help(args[1]) end or run,
+    with_stack(name), name, args)
   if not done then return report(result) end
   return result or 0
 end
