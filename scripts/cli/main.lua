@@ -2,13 +2,9 @@
 -- A command is a module cli.NAME returning { usage, about, options, run = function(o) }.
 local options = require "cli.options"
 
-<<<<<<< HEAD
-local names = { "generate", "eval", "tokenize", "info", "check", "run", "test", "bench" }
-=======
 local names = {
   "generate", "eval", "tokenize", "info", "check", "kernels", "run", "test", "bench",
 }
->>>>>>> 5a02be6 (cairn kernels and cairn bench: what a config compiles to, and what a machine reaches)
 
 local function command(name)
   for _, known in ipairs(names) do
