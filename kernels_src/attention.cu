@@ -21,8 +21,10 @@
 #define V_STRIDE (DIM * 2 + 16)                /* bytes of a staged row, off the bank pattern */
 #define PART (DIM + 2)                         /* m, l, sum [DIM] of one query */
 
-/* Shared memory: the split's pages, then V of each warp, which the warps' sums replace. */
-#define LIST_BYTES (2 * LIST * 4 + 64)
+/* Shared memory: the split's pages, the queries where they are staged, then V of each warp, which
+ * the warps' sums replace. */
+#define LIST_BYTES ((2 * LIST * 4 + 64 + 127) / 128 * 128)
+#define QUERY_BYTES (DIM > 128 ? DIM * 32 : 0)
 #define MERGE_BYTES (WARPS * 16 * PART * 4)
 #define STAGE_BYTES (WARPS * 16 * V_STRIDE)
 
@@ -66,20 +68,44 @@ CAIRN_INLINE int attend_entry(const attend_params &p, const attend_list &list,
     return e;
 }
 
-/* 16 queries of one KV head as the A operand: vector j of lane (g, c) holds dimensions
- * 32 j + 8 c to + 7, the same that a lane loads of a key with one 16-byte load. */
-struct queries { uint32_t a[DIM / 16][4]; };
+/* 16 queries of one KV head as A operands: step j of lane (g, c) holds dimensions 32 (j / 2) + 8 c +
+ * 4 (j % 2) and the three that follow, which a lane has of a key after one 16-byte load. Where
+ * registers are short they stay in shared memory, once for all warps. */
+#define STEPS (DIM / 16)
+constexpr bool STAGED = DIM > 128;
+struct queries {
+    u32x4 held[STAGED ? 1 : STEPS];
+    const u32x4 *staged; /* [STEPS, 32 lanes] */
+};
 
-CAIRN_INLINE void load_queries(queries &q, const float *from, int count) {
+CAIRN_INLINE u32x4 query_step(const float *from, int count, int step) {
     const int g = lane_id() / 4, c = lane_id() % 4;
+    uint32_t a[4];
 #pragma unroll
-    for (int step = 0; step < DIM / 16; step++)
+    for (int i = 0; i < 4; i++) {
+        int row = g + i % 2 * 8, at = step / 2 * 32 + c * 8 + step % 2 * 4 + i / 2 * 2;
+        const float *x = from + (int64_t)row * DIM + at;
+        a[i] = row < count ? pack_f16x2(x[0], x[1]) : 0u;
+    }
+    return {a[0], a[1], a[2], a[3]};
+}
+
+/* Staged queries are complete after the next block_sync. */
+CAIRN_INLINE void load_queries(queries &q, const float *from, int count, u32x4 *stage) {
+    q.staged = stage;
+    if constexpr (STAGED) {
+        for (int step = warp_id(); step < STEPS; step += WARPS)
+            stage[step * WARP + lane_id()] = query_step(from, count, step);
+    } else {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int row = g + i % 2 * 8, at = step / 2 * 32 + c * 8 + step % 2 * 4 + i / 2 * 2;
-            const float *x = from + (int64_t)row * DIM + at;
-            q.a[step][i] = row < count ? pack_f16x2(x[0], x[1]) : 0u;
-        }
+        for (int step = 0; step < STEPS; step++) q.held[step] = query_step(from, count, step);
+    }
+}
+
+CAIRN_INLINE void multiply_step(const queries &q, int step, float *s, const uint32_t *key) {
+    u32x4 v = STAGED ? q.staged[step * WARP + lane_id()] : q.held[STAGED ? 0 : step];
+    uint32_t a[4] = {v.x, v.y, v.z, v.w};
+    mma_f16(s, a, key);
 }
 
 struct running { float m[2], l[2], sum[DIM / 8][4]; }; /* of rows g and g + 8 */
@@ -103,8 +129,8 @@ CAIRN_INLINE void score_keys(const queries &q, const f16 *keys, float factor, in
                     k[i] = load_constant_early((const u32x4 *)(key + (j + i) * 32));
             uint32_t low[2] = {k[j % AHEAD].x, k[j % AHEAD].y};
             uint32_t high[2] = {k[j % AHEAD].z, k[j % AHEAD].w};
-            mma_f16(s[tile], q.a[2 * j], low);
-            mma_f16(s[tile], q.a[2 * j + 1], high);
+            multiply_step(q, 2 * j, s[tile], low);
+            multiply_step(q, 2 * j + 1, s[tile], high);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -236,7 +262,8 @@ CAIRN_INLINE void attend_split(const attend_params &p, const queries &q, running
 
 CAIRN_KERNEL(attend, WARPS * 32, 1, attend_params) {
     int32_t *pages = (int32_t *)shared_base(), *counts = pages + LIST, *last = counts + LIST;
-    unsigned char *rest = shared_base() + (LIST_BYTES + 127) / 128 * 128;
+    u32x4 *stage = (u32x4 *)(shared_base() + LIST_BYTES);
+    unsigned char *rest = shared_base() + LIST_BYTES + QUERY_BYTES;
     const int split = block_id(), unit = block_id_y(), r = block_id_z();
     const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, 16);
     const int kv_head = unit / tiles, query = unit % tiles * 16, count = min_of(group - query, 16);
@@ -254,12 +281,11 @@ CAIRN_KERNEL(attend, WARPS * 32, 1, attend_params) {
         if (tokens && pages[i] < 0) report_error(p.at.error, CAIRN_FAULT_ID, r, c);
         counts[i] = pages[i] >= 0 ? tokens : 0;
     }
-    block_sync();
-
     queries q;
     running sums = {};
     sums.m[0] = sums.m[1] = -1e30f;
-    load_queries(q, p.q + head * DIM, count);
+    load_queries(q, p.q + head * DIM, count, stage);
+    block_sync();
     attend_split(p, q, sums, kv_head, pages, counts, rest + warp_id() * 16 * V_STRIDE);
     block_sync();
     store_running(sums, (float *)rest + warp_id() * 16 * PART);

@@ -93,7 +93,8 @@ static unsigned ops_attend_shared(int dim, int list) {
     unsigned head = (unsigned)(2 * list * 4 + 64 + 127) / 128 * 128;
     unsigned merge = OPS_WARPS * 16 * (unsigned)(dim + 2) * 4;
     unsigned stage = OPS_WARPS * 16 * (unsigned)(dim * 2 + 16);
-    return head + (merge > stage ? merge : stage);
+    unsigned queries = dim > 128 ? (unsigned)dim * 32 : 0;
+    return head + queries + (merge > stage ? merge : stage);
 }
 
 /* Pages in the longest list that a row may have. */
