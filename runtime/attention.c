@@ -112,7 +112,7 @@ static void attention_fold_page(const attention_block *a, simd_page *page, int n
                         sum->l + at, sum->out + at * a->dim);
 }
 
-/* The page that is attended after this one: the next chosen one (index `chosen`), or its neighbour. */
+/* The page that is attended after this one: the next chosen (index `chosen`), or its neighbour. */
 static int attention_next(const attention_block *a, int page, int chosen) {
     if (page + 1 >= a->candidates) return page + 1;
     return chosen < a->chosen_count ? a->chosen[chosen] : a->candidates;

@@ -61,8 +61,8 @@ SIMD_FN BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float 
 
 #define VEC_HEADS 1 /* its own heads16 */
 
-/* The first `width` words of `count` <= 16 blocks of `stride` words (9, 10 or 17): block b's come to
- * word b * stride mod 32. No two meet there, so masked loads over one another collect them. */
+/* The first `width` words of `count` <= 16 blocks of `stride` words (9, 10 or 17): block b's come
+ * to word b * stride mod 32. No two meet there, so masked loads over one another collect them. */
 SIMD_FN BASE_INLINE __m512i SIMD(collect)(const uint8_t *blocks, int stride, int width, int count) {
     __m512i words = _mm512_setzero_si512();
     BASE_UNROLL

@@ -65,6 +65,10 @@ SIMD_FN static void SIMD(dequantize)(int type, const uint8_t *blocks, float *out
     case BLOCK_Q4_1: SIMD(dequantize_blocks)(BLOCK_Q4_1, 20, blocks, out, values); return;
     case BLOCK_Q8_0: SIMD(dequantize_blocks)(BLOCK_Q8_0, 34, blocks, out, values); return;
     case BLOCK_F32: memcpy(out, blocks, (size_t)values * sizeof *out); return;
+    case BLOCK_F16: SIMD(of_half)((const uint16_t *)(const void *)blocks, out, (int)values); return;
+    case BLOCK_BF16:
+        SIMD(of_bf16)((const uint16_t *)(const void *)blocks, out, (int)values);
+        return;
     default: block_find(type)->dequantize(blocks, out, values);
     }
 }
@@ -143,8 +147,8 @@ SIMD_FN static void SIMD(panel)(const float *w, int outs, const float *x, int64_
         }
 }
 
-/* sum [8] += one row of x against eight rows of w, `blocks` blocks of each, `row` bytes apart, whose
- * heads stand in heads [8, blocks]. Meanwhile what lies `ahead` bytes further is fetched. */
+/* sum [8] += one row of x against eight rows of w, `blocks` blocks of each, `row` bytes apart,
+ * whose heads stand in heads [8, blocks]. Meanwhile what lies `ahead` bytes further is fetched. */
 SIMD_FN BASE_INLINE void SIMD(eight_blocks)(int type, int bytes, const uint8_t *w, size_t row,
                                             int blocks, const float *heads, const float *x,
                                             size_t ahead, VEC *sum) {

@@ -1,8 +1,9 @@
 /* simd/math: elementwise kernels of a decoder layer, once per level. */
 
-/* Within 2 ulp where the result is normal, 0 below; at most exp(88.37), so never infinite. */
+/* Within 2 ulp where the result is normal, 0 below; at most exp(88.37), so never infinite. NaN
+ * stays NaN: min and max give their second operand when one is NaN. */
 SIMD_FN BASE_INLINE VEC SIMD(exp)(VEC x) {
-    VEC t = VEC_MIN(VEC_MAX(x, VEC_SET(-88.0f)), VEC_SET(88.37f));
+    VEC t = VEC_MIN(VEC_SET(88.37f), VEC_MAX(VEC_SET(-88.0f), x));
     VEC n = VEC_ROUND(VEC_MUL(t, VEC_SET(1.44269504089f)));
     VEC r = VEC_FMA(n, VEC_SET(-0.693359375f), t), p;
     r = VEC_FMA(n, VEC_SET(2.12194440e-4f), r);
@@ -83,6 +84,13 @@ SIMD_FN static void SIMD(to_half)(const float *x, uint16_t *out, int n) {
     int i;
     for (i = 0; i + VEC_N <= n; i += VEC_N) VEC_HALF_STORE(out + i, VEC_LOAD(x + i));
     for (; i < n; i++) out[i] = simd_f16_of_f32(x[i]);
+}
+
+/* out [n] f32 */
+SIMD_FN static void SIMD(of_bf16)(const uint16_t *x, float *out, int n) {
+    int i;
+    for (i = 0; i + VEC_N <= n; i += VEC_N) VEC_STORE(out + i, VEC_BF16(x + i));
+    for (; i < n; i++) out[i] = block_f32_of_bits((uint32_t)x[i] << 16);
 }
 
 /* out [n] f32 */
