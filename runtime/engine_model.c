@@ -51,6 +51,22 @@ static int engine_most_rows(const cairn_config *config) {
     return config->prefill_chunk > ENGINE_EVAL_ROWS ? config->prefill_chunk : ENGINE_EVAL_ROWS;
 }
 
+/* The backend on a loaded model. When it finds less device memory than was thought, the KV cache
+ * makes room. */
+static cairn_status engine_open_backend(cairn_model *m, const model_backend *backend, int rows) {
+    device *dev = &m->runtime->device;
+    cairn_status status;
+    m->backend = backend;
+    while ((status = backend->open(m, rows)) == CAIRN_OUT_OF_DEVICE_MEMORY &&
+           m->kv.pool.pages > 1) {
+        int pages = m->kv.pool.pages / 2;
+        backend->close(m);
+        kv_close(&m->kv);
+        if ((status = model_open_cache(m, dev, pages))) return status;
+    }
+    return status || !backend->copies ? status : model_drop_weights(m, dev);
+}
+
 /* Inside an entered runtime. */
 static cairn_status engine_load(cairn_runtime *rt, const char *path, const model_backend *backend,
                                 cairn_model **out) {
@@ -59,10 +75,7 @@ static cairn_status engine_load(cairn_runtime *rt, const char *path, const model
     cairn_status status = model_load(rt, path, &m);
     if (status) return status;
     status = engine_scratch_new(&rt->base, m, rows);
-    if (!status) {
-        m->backend = backend;
-        status = backend->open(m, rows);
-    }
+    if (!status) status = engine_open_backend(m, backend, rows);
     if (status) {
         engine_unload(m);
         return status;

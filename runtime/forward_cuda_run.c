@@ -450,5 +450,5 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, const forward
 static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda, true,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
-    NULL /* topk, window and the like are parameters of the kernels */
+    NULL /* topk, window and the like are parameters of the kernels */, true /* packed weights */
 };

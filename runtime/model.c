@@ -57,7 +57,10 @@ typedef struct model_backend {
     /* NULL, or: whether the model can run with another config. Begins to compile what is missing
      * and returns CAIRN_BUSY until it is there. */
     cairn_status (*prepare)(cairn_model *model, const cairn_config *config);
+    bool copies; /* holds the weights in a form of its own once open; those of the file go */
 } model_backend;
+
+#define MODEL_BUFFER_BYTES ((uint64_t)64 << 20) /* of a backend's own on the device, about */
 
 struct cairn_model {
     cairn_runtime *runtime;
@@ -344,19 +347,25 @@ static int model_pool_pages(const cairn_config *config, const model_shape *s, in
     return (int)need;
 }
 
-/* Device bytes that the cache may take: what the budget or the device leaves. */
-static uint64_t model_free_bytes(const device *dev) {
+/* Device bytes that the cache may take: what the budget or the device leaves, less what the
+ * backend will want: weights in its own form, and buffers. */
+static uint64_t model_free_bytes(const cairn_model *m, const device *dev) {
+    uint64_t wanted = dev->cuda ? m->weights_bytes + MODEL_BUFFER_BYTES : 0, room;
     if (dev->budget_bytes)
-        return dev->budget_bytes > dev->live_bytes ? dev->budget_bytes - dev->live_bytes : 0;
-    return dev_free_bytes(dev) / 10 * 9;
+        room = dev->budget_bytes > dev->live_bytes ? dev->budget_bytes - dev->live_bytes : 0;
+    else
+        room = dev_free_bytes(dev) / 10 * 9;
+    return room > wanted ? room - wanted : 0;
 }
 
-static cairn_status model_open_cache(cairn_model *m, device *dev) {
+/* At most `most` pages. */
+static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     const cairn_config *config = &m->runtime->config;
     const model_shape *s = &m->shape;
     int wanted = model_pool_pages(config, s, m->max_seq_len, UINT64_MAX);
-    int pages = model_pool_pages(config, s, m->max_seq_len, model_free_bytes(dev));
+    int pages = model_pool_pages(config, s, m->max_seq_len, model_free_bytes(m, dev));
     cairn_status status;
+    if (pages > most) pages = most;
     for (;;) {
         status = kv_open(dev, s->layers, s->kv_heads, s->head_dim, config->page_size, pages,
                          &m->kv);
@@ -413,6 +422,15 @@ static void model_unload(cairn_model *m) {
     base_delete(b, m, 1, sizeof *m);
 }
 
+/* Gives the device copy of the file's weights back; on the CPU, where it holds the norms, never. */
+static cairn_status model_drop_weights(cairn_model *m, device *dev) {
+    cairn_status status = dev_sync(dev);
+    if (status) return status;
+    dev_free(dev, m->weights, m->weights_bytes);
+    m->weights = NULL;
+    return CAIRN_OK;
+}
+
 /* The model without its backend. The device's context is current. [blocks] */
 static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out) {
     base *b = &rt->base;
@@ -424,7 +442,7 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     if (!(status = model_read(m, b, path)) && !(status = model_open_tokenizer(m, b)) &&
         !(status = model_place_weights(m, b, &rt->device))) {
         m->max_seq_len = model_max_seq_len(b, &rt->config, &m->shape);
-        status = model_open_cache(m, &rt->device);
+        status = model_open_cache(m, &rt->device, INT_MAX);
     }
     if (status) model_unload(m);
     else *out = m;

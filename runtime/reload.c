@@ -35,8 +35,10 @@ static void reload_poll(cairn_runtime *rt) {
     reload_drop(rt);
 }
 
-/* Checks the config and completes it with what open was given and resolved. */
-static cairn_status reload_read(cairn_runtime *rt, const cairn_config *config, cairn_config *out) {
+/* Checks the config and completes it with what open was given and resolved. *changes: whether it
+ * differs from the one in force, or from the one that waits. */
+static cairn_status reload_read(cairn_runtime *rt, const cairn_config *config, cairn_config *out,
+                                bool *changes) {
     char error[BASE_ERROR_BYTES / 2];
     cfg_change change;
     cairn_status status = cairn_config_check(config, out, error, sizeof error);
@@ -47,18 +49,20 @@ static cairn_status reload_read(cairn_runtime *rt, const cairn_config *config, c
     if (change.cold)
         return base_fail(&rt->base, CAIRN_NEEDS_REOPEN, "reload: fixed at open: %s",
                          change.cold_names);
+    *changes = change.hot > 0 || rt->reload;
     return CAIRN_OK;
 }
 
 cairn_status cairn_reload(cairn_runtime *rt, const cairn_config *config) {
     cairn_config *fresh;
+    bool changes = false;
     cairn_status status;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
     if (!config) return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "reload: config is NULL");
     fresh = (cairn_config *)base_new(&rt->base, 1, sizeof *fresh);
     if (!fresh) return base_no_memory(&rt->base, "reload", sizeof *fresh);
-    status = reload_read(rt, config, fresh);
-    if (!status && !(status = handles_enter(rt))) {
+    status = reload_read(rt, config, fresh, &changes);
+    if (!status && changes && !(status = handles_enter(rt))) {
         status = reload_prepare(rt, fresh);
         if (!status || status == CAIRN_BUSY) {
             reload_drop(rt);

@@ -815,6 +815,16 @@ static void test_text(void) {
     cairn_estimate(&c, toy_path, &e, error, sizeof error);
     tap_ok(e.pages == p.pages, "with a budget too: %d pages", (int)p.pages);
     cairn_close(rt);
+    rt = open_runtime(&c);
+    toy_most_pages = 10;
+    m = open_model(rt);
+    tap_ok(m->kv.pool.pages == 9 && m->kv.pool.free_count == 9, "a backend short of memory gets "
+           "what the cache can spare");
+    toy_most_pages = 0, m = NULL;
+    tap_ok(engine_load(rt, toy_path, &toy_backend, &m) == CAIRN_OUT_OF_DEVICE_MEMORY && !m,
+           "and fails when that is nothing");
+    toy_most_pages = 1 << 30;
+    cairn_close(rt);
 }
 
 static void test_bad_models(void) {

@@ -220,10 +220,11 @@ static cairn_status toy_forward(cairn_model *m, kv_cache *kv, const forward_args
     return CAIRN_OK;
 }
 
+static int toy_most_pages = 1 << 30; /* beyond which there is no memory for the toy */
 static cairn_status toy_open(cairn_model *m, int max_rows) {
-    (void)m;
     (void)max_rows;
-    return CAIRN_OK;
+    if (m->kv.pool.pages <= toy_most_pages) return CAIRN_OK;
+    return base_fail(&m->runtime->base, CAIRN_OUT_OF_DEVICE_MEMORY, "no room for the toy");
 }
 static void toy_close(cairn_model *m) { (void)m; }
 
@@ -234,6 +235,6 @@ static cairn_status toy_prepare(cairn_model *m, const cairn_config *config) {
 }
 
 static const model_backend toy_backend = {toy_open, toy_close, toy_forward, false, 0.1f,
-                                          toy_prepare};
+                                          toy_prepare, false};
 
 #endif
