@@ -83,9 +83,13 @@ wait_for() { for i in 1 2 3 4 5 6 7 8 9 10; do grep -q "$1" "$2" && return; slee
 for i in $(seq 60); do [ ! -s "$work/w.out" ] || break; sleep 0.5; done
 sed -i 's/topk = 16/topk = 4/' "$work/watch.lua"; wait_for 'in force' "$work/w.log"
 sed -i 's/topk = 4/topk = -4/' "$work/watch.lua"; wait_for 'old config' "$work/w.log"
-sed -i 's/topk = -4/topk = 4/; s/page_size = 32/page_size = 16/' "$work/watch.lua"
+sed -i 's/topk = -4/topk = 4/; s/max_seq_len = 2048/max_seq_len = 2/' "$work/watch.lua"
+wait_for 'CAIRN_CONTEXT_FULL' "$work/w.log"
+sed -i 's/max_seq_len = 2\b/max_seq_len = 2048/; s/page_size = 32/page_size = 16/' "$work/watch.lua"
 check "--watch generates to the end" wait $watched
 check "a hot change is taken over" grep -q 'new config in force' "$work/w.log"
 check "a mistake is shown and changes nothing" grep -q 'watch.lua:.*topk = -4' "$work/w.log"
+check "a context too small for the tokens so far leaves the old config" \
+    grep -q 'CAIRN_CONTEXT_FULL' "$work/w.log"
 check "a cold change reopens and goes on" grep -q 'reopening for the new config' "$work/w.log"
 tap_done

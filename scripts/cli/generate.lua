@@ -96,17 +96,22 @@ local function watcher(run)
   end
 end
 
--- A new runtime with the same tokens in it.
+-- A new runtime with the same tokens in it; one that cannot be had, or does not hold them, leaves the
+-- old config.
 local function reopen(run)
   local ids, old = run.session:ids(), run.rt:config()
   common.say "\n[reopening for the new config]"
   run.rt:close()
-  local done, err = pcall(run.open, run, run.reopen_with)
+  local function replay(config)
+    run:open(config)
+    run.session:append(ids)
+  end
+  local done, err = pcall(replay, run.reopen_with)
   if not done then
     common.say("[the old config stays]\n%s", err)
-    run:open(old)
+    run.rt:close()
+    replay(old)
   end
-  run.session:append(ids)
 end
 
 -- ---- results ------------------------------------------------------------------------------------
