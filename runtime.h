@@ -749,8 +749,9 @@ CAIRN_API cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *arg
 
 /* ---- 9  Ops ------------------------------------------------------------------------------------ */
 /* Each op enqueues on the current stream (CPU: is done on return), writes every element of its
- * outputs, touches nothing else, and can be captured in a graph after one call outside it. All are
- * [owner thread]. Common errors: INVALID_ARGUMENT names the argument and nothing is written. */
+ * outputs, touches nothing else, and can be captured in a graph after one call outside it. Ops that
+ * need workspace share the runtime's: order them by one stream or by events. All are [owner thread].
+ * Common errors: INVALID_ARGUMENT names the argument and nothing is written. */
 
 typedef enum cairn_order {
     CAIRN_ORDER_POSITION = 0, /* ascending position */
