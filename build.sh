@@ -286,7 +286,7 @@ run_demo() {
     build_all
     find_nvrtc
     find_model || exit 1
-    build/cairn generate --config scripts/config.lua --model "$CAIRN_MODEL" --chat \
+    build/cairn generate --watch --config scripts/config.lua --model "$CAIRN_MODEL" --chat \
         --max-tokens 160 --prompt "Explain in a few sentences why the sky is blue."
 }
 

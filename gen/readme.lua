@@ -1,4 +1,5 @@
--- README.md: the troubleshooting table, from the status table of runtime.h.
+-- README.md: the troubleshooting table, from the status table of runtime.h, and the table of ops,
+-- from the comments above their argument structs.
 
 -- The C strings of one X(...) row, adjacent pieces joined.
 local function strings_of(row)
@@ -10,8 +11,24 @@ local function strings_of(row)
   return found
 end
 
+-- The first sentence of the comment "/* NAME: ..." in front of each cairn_NAME_args.
+local function ops_of(header)
+  local lines = { "| op | what it does |", "|---|---|" }
+  for name in header:gmatch "typedef struct cairn_([%w_]+)_args {" do
+    local comment = header:match("\n/%* " .. name .. ": (.-)%*/")
+    if comment then
+      local text = comment:gsub("%s*\n %*%s*", " ")
+      text = (text:match "^(.-[%.])%s" or text):gsub("%s+$", ""):gsub("|", "\\|")
+      lines[#lines + 1] = ("| `%s` | %s |"):format(name, text)
+    end
+  end
+  assert(#lines > 10, "runtime.h: the ops were not understood")
+  return table.concat(lines, "\n")
+end
+
 return function(out)
   local header = out.read "runtime.h"
+  out.region("README.md", "ops", ops_of(header))
   local lines = { "| status | what happened | what to do |", "|---|---|---|" }
   for name, row in header:gmatch "    X%(([A-Z0-9_]+), %d+,(.-)%)%s*\\?\n" do
     local text = strings_of(row)
