@@ -10,7 +10,8 @@
  *            finish merges all in ascending order, so a row's result depends on nothing but the row.
  * Numerics   q, k, v and the weights e^(s - m) enter mma m16n8k16 as f16; all sums f32.
  * A page that the table does not hold contributes nothing and is reported.
- * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16 | CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 */
+ * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16
+ * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 */
 #include "common.cuh"
 #include "paged.cuh"
 

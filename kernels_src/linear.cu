@@ -8,7 +8,8 @@
  *            result does not depend on CAIRN_ROW_TILES nor on the other rows.
  * A warp has 16 outputs. In a group of 32 inputs lane (g, c) holds inputs 8 c to 8 c + 7 of outputs g
  * and g + 8 as the A operand, and of row g of a tile as B: both sides take the same order.
- * matrix: CAIRN_BLOCK_TYPE=3 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=8 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=2 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=0 CAIRN_ROW_TILES=1 */
+ * matrix: CAIRN_BLOCK_TYPE=3 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=8 CAIRN_ROW_TILES=8
+ * matrix: CAIRN_BLOCK_TYPE=2 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=0 CAIRN_ROW_TILES=1 */
 #include "common.cuh"
 #include "blocks.cuh"
 

@@ -316,7 +316,8 @@ static cairn_status dev_choose(device *dev, int ordinal) {
 static cairn_status dev_describe(device *dev) {
     DEV_TRY(dev, cuDeviceGetName(dev->name, (int)sizeof dev->name, dev->ordinal));
     DEV_TRY(dev, cuDeviceTotalMem(&dev->total_bytes, dev->ordinal));
-    dev->arch = dev_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10 + dev_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    dev->arch = dev_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10 +
+                dev_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     dev->sm_count = dev_attribute(dev, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     dev->max_shared_bytes = dev_attribute(dev, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
     dev->l2_bytes = (size_t)dev_attribute(dev, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);

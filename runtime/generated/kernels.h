@@ -277,7 +277,8 @@ static const char *const kernels_attention_cu[] = {
     " *            finish merges all in ascending order, so a row's result depends on nothing but the row.\n"
     " * Numerics   q, k, v and the weights e^(s - m) enter mma m16n8k16 as f16; all sums f32.\n"
     " * A page that the table does not hold contributes nothing and is reported.\n"
-    " * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16 | CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 */\n"
+    " * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16\n"
+    " * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 */\n"
     "#include \"common.cuh\"\n"
     "#include \"paged.cuh\"\n"
     "\n"
@@ -1677,7 +1678,8 @@ static const char *const kernels_linear_cu[] = {
     " *            result does not depend on CAIRN_ROW_TILES nor on the other rows.\n"
     " * A warp has 16 outputs. In a group of 32 inputs lane (g, c) holds inputs 8 c to 8 c + 7 of outputs g\n"
     " * and g + 8 as the A operand, and of row g of a tile as B: both sides take the same order.\n"
-    " * matrix: CAIRN_BLOCK_TYPE=3 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=8 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=2 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=0 CAIRN_ROW_TILES=1 */\n"
+    " * matrix: CAIRN_BLOCK_TYPE=3 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=8 CAIRN_ROW_TILES=8\n"
+    " * matrix: CAIRN_BLOCK_TYPE=2 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=0 CAIRN_ROW_TILES=1 */\n"
     "#include \"common.cuh\"\n"
     "#include \"blocks.cuh\"\n"
     "\n"
@@ -2957,7 +2959,8 @@ static const char *const kernels_step_cuh[] = {
     " * Constants (the JIT's): CAIRN_LAYERS, CAIRN_HIDDEN, CAIRN_HEADS, CAIRN_KV_HEADS, CAIRN_HEAD_DIM (64\n"
     " * or 128), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE, CAIRN_PACK_{QKV,O,GATE_UP,DOWN,\n"
     " * HEAD,EMBED} (PACK_4, 8 or 16), CAIRN_ROWS (capacity of the exchange), CAIRN_WARPS (8 to 32, of a\n"
-    " * block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step.cu).\n"
+    " * block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS (of the\n"
+    " * flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step.cu).\n"
     " * hidden and ffn are multiples of 32, heads / kv_heads is at most 16. */\n"
     "#ifndef CAIRN_STEP_CUH\n"
     "#define CAIRN_STEP_CUH\n"
@@ -4507,7 +4510,7 @@ static const char *const kernels_topk_cuh[] = {
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
     {"abi.h", kernels_abi_h, 10771},
-    {"attention.cu", kernels_attention_cu, 14347},
+    {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9608},
     {"device.cuh", kernels_device_cuh, 19523},
@@ -4515,7 +4518,7 @@ static const kernels_file kernels_files[] = {
     {"device_mma.cuh", kernels_device_mma_cuh, 3437},
     {"embed.cu", kernels_embed_cu, 1451},
     {"kv.cu", kernels_kv_cu, 2739},
-    {"linear.cu", kernels_linear_cu, 3899},
+    {"linear.cu", kernels_linear_cu, 3908},
     {"measure.cu", kernels_measure_cu, 1196},
     {"norm.cu", kernels_norm_cu, 1227},
     {"pack.cu", kernels_pack_cu, 3658},
@@ -4526,7 +4529,7 @@ static const kernels_file kernels_files[] = {
     {"sample.cu", kernels_sample_cu, 11163},
     {"select.cu", kernels_select_cu, 1979},
     {"step.cu", kernels_step_cu, 13108},
-    {"step.cuh", kernels_step_cuh, 15142},
+    {"step.cuh", kernels_step_cuh, 15145},
     {"step_attend.cuh", kernels_step_attend_cuh, 12628},
     {"step_finish.cu", kernels_step_finish_cu, 753},
     {"step_merge.cuh", kernels_step_merge_cuh, 4740},

@@ -10,17 +10,21 @@ local function config_constants(config)
 end
 
 -- The instances of a template: the sets of constants of its head's `matrix:` lines that fit `arch`.
+-- A line `matrix: +` goes on with the one before.
 local function instances(text, arch, fixed)
   local list, seen = {}, {}
+  text = text:gsub("\n[^\n]*matrix: *%+", " ")
   for line in text:gmatch "matrix:([^\n]*)" do
     for part in (line:gsub("%*/", "") .. "|"):gmatch "([^|]*)|" do
       local least = tonumber(part:match "arch>=(%d+)") or 0
-      local constants, key = {}, {}
+      local constants, key, of_model = {}, {}, nil
       for name, value in part:gmatch "([%w_]+)=(%-?%d+)" do
         name = name:gsub("^CAIRN_", "")
         constants[name] = fixed[name] or math.tointeger(tonumber(value))
+        if name == "HEAD_DIM" then of_model = math.tointeger(tonumber(value)) end
       end
       constants.arch = nil
+      if constants.LAYERS then constants.HEAD_DIM = of_model end
       for name, value in pairs(constants) do key[#key + 1] = name .. "=" .. value end
       table.sort(key)
       local id = table.concat(key, " ")
