@@ -171,11 +171,14 @@ static bool cfg_is_zero(const char *bytes, size_t count) {
     return count == 0;
 }
 
+/* Larger than any version will be: what an uninitialised struct may say. */
+enum { CFG_MOST_BYTES = 65536 };
+
 /* Copies the fields that both versions know; the rest of *out keeps its defaults. */
 static void cfg_import(cfg_report *report, const cairn_config *config, cairn_config *out) {
     uint32_t bytes = config->struct_size;
     size_t i;
-    if (bytes < CFG_FIRST_BYTES) {
+    if (bytes < CFG_FIRST_BYTES || bytes > CFG_MOST_BYTES) {
         report->version = true;
         cfg_add(report, 0, "struct_size is %u, but no version's; call cairn_config_default or "
                 "cairn_config_load first", (unsigned)bytes);
@@ -367,7 +370,8 @@ cairn_status cairn_config_check(const cairn_config *config, cairn_config *checke
                                 size_t error_bytes) {
     base b;
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_ERROR);
-    if (config->struct_size >= sizeof *config && config->log != CAIRN_LOG_OFF) {
+    if (config->struct_size >= sizeof *config && config->struct_size <= CFG_MOST_BYTES &&
+        config->log != CAIRN_LOG_OFF) {
         b.log = config->log_callback;
         b.log_user = config->log_user;
     }

@@ -250,6 +250,8 @@ static void test_struct_sizes(void) {
            "a newer struct with a field set: %s", error);
     config.struct_size = 0;
     tap_ok(check_says(&config, CAIRN_VERSION_MISMATCH, "struct_size is 0"), "no struct_size");
+    memset(&config, 0xaa, sizeof config);
+    tap_ok(check_says(&config, CAIRN_VERSION_MISMATCH, "no version's"), "an uninitialised struct");
     cairn_config_default(&config);
     config.jit.reserved[3] = 1;
     tap_ok(check_says(&config, CAIRN_VERSION_MISMATCH, "reserved"), "reserved bytes must be zero");
