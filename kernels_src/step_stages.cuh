@@ -345,9 +345,10 @@ struct head_output {
 
     __device__ __forceinline__ void operator()(const output &o, const float *factors) {
         int n = o.tile * 16 + o.row;
-        if (o.column >= rows.count || n >= VOCAB) return;
+        int row = rows.first + o.column - first; /* negative: no one wants its logits */
+        if (o.column >= rows.count || row < 0 || n >= VOCAB) return;
         float y = o.value * factors[o.column];
-        store_once(p.logits + (int64_t)(rows.first + o.column - first) * VOCAB + n, y);
+        store_once(p.logits + (int64_t)row * VOCAB + n, y);
         best = max_of(best, rank_logit(y, n));
     }
 };
@@ -371,10 +372,11 @@ CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at,
     if (lane_id() < 16 && lane_id() % 4 < 2)
         table[output_column(lane_id()) * WARPS + warp_id()] = best;
     block_sync();
-    if (thread_id() < rows.count) {
+    int row = rows.first + thread_id() - logit_first;
+    if (thread_id() < rows.count && row >= 0) {
         uint64_t top = 0;
         for (int w = 0; w < WARPS; w++) top = max_of(top, table[thread_id() * WARPS + w]);
-        p.winners[(int64_t)(rows.first + thread_id() - logit_first) * step + first] = top;
+        p.winners[(int64_t)row * step + first] = top;
     }
 }
 

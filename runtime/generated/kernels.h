@@ -4274,9 +4274,10 @@ static const char *const kernels_step_stages_cuh[] = {
     "\n"
     "    __device__ __forceinline__ void operator()(const output &o, const float *factors) {\n"
     "        int n = o.tile * 16 + o.row;\n"
-    "        if (o.column >= rows.count || n >= VOCAB) return;\n"
-    "        float y = o.value * factors[o.column];\n",
-    "        store_once(p.logits + (int64_t)(rows.first + o.column - first) * VOCAB + n, y);\n"
+    "        int row = rows.first + o.column - first; /* negative: no one wants its logits */\n"
+    "        if (o.column >= rows.count || row < 0 || n >= VOCAB) return;\n",
+    "        float y = o.value * factors[o.column];\n"
+    "        store_once(p.logits + (int64_t)row * VOCAB + n, y);\n"
     "        best = max_of(best, rank_logit(y, n));\n"
     "    }\n"
     "};\n"
@@ -4300,10 +4301,11 @@ static const char *const kernels_step_stages_cuh[] = {
     "    if (lane_id() < 16 && lane_id() % 4 < 2)\n"
     "        table[output_column(lane_id()) * WARPS + warp_id()] = best;\n"
     "    block_sync();\n"
-    "    if (thread_id() < rows.count) {\n"
+    "    int row = rows.first + thread_id() - logit_first;\n"
+    "    if (thread_id() < rows.count && row >= 0) {\n"
     "        uint64_t top = 0;\n"
     "        for (int w = 0; w < WARPS; w++) top = max_of(top, table[thread_id() * WARPS + w]);\n"
-    "        p.winners[(int64_t)(rows.first + thread_id() - logit_first) * step + first] = top;\n"
+    "        p.winners[(int64_t)row * step + first] = top;\n"
     "    }\n"
     "}\n"
     "\n"
@@ -4534,7 +4536,7 @@ static const kernels_file kernels_files[] = {
     {"step_finish.cu", kernels_step_finish_cu, 753},
     {"step_merge.cuh", kernels_step_merge_cuh, 4740},
     {"step_select.cu", kernels_step_select_cu, 11339},
-    {"step_stages.cuh", kernels_step_stages_cuh, 17421},
+    {"step_stages.cuh", kernels_step_stages_cuh, 17522},
     {"topk.cu", kernels_topk_cu, 7057},
     {"topk.cuh", kernels_topk_cuh, 1508},
     {NULL, NULL, 0}
