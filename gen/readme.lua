@@ -30,7 +30,8 @@ return function(out)
   local header = out.read "runtime.h"
   out.region("README.md", "ops", ops_of(header))
   local lines = { "| status | what happened | what to do |", "|---|---|---|" }
-  for name, row in header:gmatch "    X%(([A-Z0-9_]+), %d+,(.-)%)%s*\\?\n" do
+  local statuses = header:match "#define CAIRN_STATUS_TABLE.-\n\n"
+  for name, row in (statuses .. "\n"):gmatch "    X%(([A-Z0-9_]+), %d+,(.-)%)%s*\\?\n" do
     local text = strings_of(row)
     if name ~= "OK" then
       lines[#lines + 1] = ("| `CAIRN_%s` | %s | %s |"):format(name, text[1], text[2])

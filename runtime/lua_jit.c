@@ -44,16 +44,12 @@ static int bind_templates(lua_State *L) {
 /* Pushes an open compiler for `arch` as the config at `index` has it. */
 static bind_compiler *bind_open_compiler(lua_State *L, int index, int arch) {
     bind_compiler *c = (bind_compiler *)lua_newuserdatauv(L, sizeof *c, 0);
-    cache_options cache_wish;
     jit_options wish;
     memset(c, 0, sizeof *c);
     luaL_setmetatable(L, BIND_COMPILER);
     bind_to_config(L, index, &c->config);
     base_init(&c->room, NULL, NULL, NULL, CAIRN_LOG_OFF);
-    memset(&cache_wish, 0, sizeof cache_wish);
-    cache_wish.mode = (cache_mode)c->config.jit.cache;
-    cache_wish.directory = c->config.jit.cache_dir;
-    cache_open(&c->room, &cache_wish, &c->kernels);
+    open_cache(&c->room, &c->config, &c->kernels);
     memset(&wish, 0, sizeof wish);
     wish.driver = &c->driver;
     wish.arch = arch;

@@ -59,7 +59,8 @@ static cairn_status npy_parse_dictionary(base *b, const char *path, const char *
     header->type = npy_parse_type(type);
     if (header->type == CAIRN_TYPE_NONE)
         return base_fail(b, CAIRN_UNSUPPORTED,
-                         "%s: element type %.16s; <f4 <f2 <V2 |V1 <i4 <i8 |u1 are read", path, type);
+                         "%s: element type %.*s; <f4 <f2 <V2 |V1 <i4 <i8 |u1 are read", path,
+                         (int)strcspn(type, ",}"), type);
     if (strncmp(order, "True", 4) == 0 && header->rank > 1)
         return base_fail(b, CAIRN_UNSUPPORTED, "%s: Fortran order; save it in C order", path);
     return CAIRN_OK;

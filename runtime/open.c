@@ -5,19 +5,20 @@ static void open_copy_error(const base *b, char *error, size_t error_bytes) {
     if (error && error_bytes) snprintf(error, error_bytes, "%s", b->error);
 }
 
-static void open_cache(cairn_runtime *rt) {
+/* The store of compiled kernels that a config names. */
+static void open_cache(base *b, const cairn_config *config, cache *kernels) {
     static const cache_mode modes[] = {CACHE_READ_WRITE, CACHE_READ_ONLY, CACHE_MEMORY, CACHE_OFF};
     cache_options options;
     memset(&options, 0, sizeof options);
-    options.mode = modes[rt->config.jit.cache];
-    options.directory = rt->config.jit.cache_dir;
-    cache_open(&rt->base, &options, &rt->cache);
+    options.mode = modes[config->jit.cache];
+    options.directory = config->jit.cache_dir;
+    cache_open(b, &options, kernels);
 }
 
 static cairn_status open_jit(cairn_runtime *rt) {
     jit_options options;
     cairn_status status;
-    open_cache(rt);
+    open_cache(&rt->base, &rt->config, &rt->cache);
     memset(&options, 0, sizeof options);
     options.driver = &rt->drv;
     options.context = rt->device.context;

@@ -176,3 +176,19 @@ test("a graph replays what was captured, or the CPU says that it has none", func
     check.error(function() rt:capture(function() error "mine" end) end, "mine")
   end
 end)
+
+test("a compiled program is found again where the config keeps programs", function()
+  if cairn.libraries().nvrtc_error then skip "no NVRTC" end
+  local folder = os.tmpname()
+  os.remove(folder)
+  local function compile(mode)
+    return cairn.compile({ jit = { cache_dir = folder, cache = mode } }, 90,
+      { source = "measure.cu", constants = {} })
+  end
+  local first, again = compile "read-write", compile "read-only"
+  check.equal({ first.cached, again.cached, compile("off").cached }, { false, true, false })
+  check.equal(first.image, again.image)
+  local host = require "host"
+  for _, name in ipairs(host.list(folder)) do os.remove(folder .. "/" .. name) end
+  os.remove(folder)
+end)

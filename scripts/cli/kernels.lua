@@ -51,9 +51,9 @@ local function default_arch()
 end
 
 local function write(path, data)
-  local file = assert(io.open(path, "wb"))
-  assert(file:write(data))
-  assert(file:close())
+  local file, problem = io.open(path, "wb")
+  local written = file and file:write(data) and file:close()
+  if not written then error({ text = problem or path .. ": cannot write" }, 0) end
 end
 
 local function dump(o, arch, source, index, program)
