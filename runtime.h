@@ -306,7 +306,8 @@ typedef struct cairn_shape {
 
 /* Force one route of an op, for tests and tuning; all hot. */
 typedef struct cairn_routes {
-    char topk[16];              /* route of topk; auto; default "auto" */
+    char topk[16];              /* route of topk; auto, small, block, cluster, split, radix;
+                                 * default "auto" */
     uint8_t reserved[1008];     /* zero: room for fields to come */
 } cairn_routes;
 

@@ -125,7 +125,7 @@ local fields = {
         doc = "values per head" } } },
   { name = "routes", type = "group", struct = "cairn_routes", bytes = 1024, hot = true,
     doc = "force one route of an op, for tests and tuning", fields = {
-      route("topk", { "auto" }),
+      route("topk", { "auto", "small", "block", "cluster", "split", "radix" }),
     } },
   { name = "memory", type = "group", struct = "cairn_memory", bytes = 64,
     doc = "device memory", fields = {

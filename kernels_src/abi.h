@@ -39,7 +39,10 @@ typedef struct measure_params {
     uint32_t never, pad;
 } measure_params;
 
-/* topk.cu */
+/* What topk writes for a position. */
+enum { CAIRN_INDEX_POS = 0, CAIRN_INDEX_SLOT = 1, CAIRN_INDEX_FLAT = 2 };
+
+/* topk*.cu */
 typedef struct topk_params {
     const void *scores;        /* [rows, n] of CAIRN_SCORE_TYPE, row stride `stride` elements */
     const int32_t *lengths;    /* [rows] or NULL */
@@ -51,6 +54,13 @@ typedef struct topk_params {
     int32_t n, k;
     int32_t sort_size;   /* 0: position order; else a power of two >= k */
     int32_t finite_only; /* 1: -inf and NaN are no candidates (page selection) */
+    int32_t form;        /* a CAIRN_INDEX_ */
+    int32_t rows_each;   /* without `requests`: row r belongs to request r / rows_each */
+    const int32_t *page_table; /* SLOT: [table_rows, table_stride] page ids */
+    const int32_t *requests;   /* SLOT: [rows] row of the page table, or NULL */
+    const int32_t *offsets;    /* FLAT: [rows] */
+    int32_t page_size, table_rows, table_stride, rows;
+    uint32_t *scratch; /* split: per row a counter, then its candidates */
 } topk_params;
 
 /* embed.cu; block types are GGUF's: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */

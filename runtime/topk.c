@@ -36,9 +36,10 @@ static cairn_status topk_check(device *dev, const cairn_topk_args *a, topk_shape
                           TENSOR_BIT(CAIRN_F32) | TENSOR_BIT(CAIRN_F16) | TENSOR_BIT(CAIRN_BF16), 2,
                           {-1, -1}, false, true};
     cairn_status status;
-    if (a->route && strcmp(a->route, "auto") != 0 && strcmp(a->route, "block") != 0)
+    if (a->route && strcmp(a->route, "auto") != 0 && !topk_find_route(a->route))
         return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
-                         "topk: route \"%.40s\" is unknown; auto, block", a->route);
+                         "topk: route \"%.40s\" is unknown; auto, small, block, cluster, split, "
+                         "radix", a->route);
     if (a->k < 1)
         return base_fail(dev->base, CAIRN_INVALID_ARGUMENT, "topk: k = %d; 1 or more is expected",
                          (int)a->k);

@@ -1,25 +1,124 @@
-/* topk on the GPU: picks the route from rows and capacity alone, so that a captured graph stays
+/* topk on the GPU: picks the route from rows, capacity n and k alone, so that a captured graph stays
  * valid while lengths change, and launches it. */
 
-enum { TOPK_SHARED_BYTES = (2048 + 64) * 4, TOPK_BLOCK = 1024, TOPK_SORT_MAX = 8192 };
+enum {
+    TOPK_SORT_MAX = 8192,  /* order by score: k at most, rounded up to a power of two */
+    TOPK_SET_MAX = 4096,   /* k at most on the routes of topk.cu */
+    TOPK_SET_BYTES = 10240 * 8 + 2048 * 4 + 2 * 32 * 4 + 128 * 8 + 256, /* its topk_shared */
+    TOPK_RADIX_BYTES = (2048 + 64) * 4
+};
 
-/* p holds what concerns the op; rows, stride and the rest are filled in here. */
+typedef struct topk_plan {
+    const char *source, *entry;
+    int threads, items, cluster; /* constants; 0: the source has none */
+    unsigned blocks;             /* a row */
+    unsigned shared_bytes;
+} topk_plan;
+
+/* The block's shape that topk.cu takes for n candidates: a tile is about a short row. */
+static void topk_plan_set(topk_plan *plan, const topk_params *p) {
+    plan->source = "topk.cu";
+    plan->entry = "topk_row";
+    plan->threads = 512;
+    plan->items = p->n > 4096 && p->k <= 2048 ? 16 : 8;
+    plan->shared_bytes = TOPK_SET_BYTES;
+}
+
+static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *plan) {
+    (void)dev;
+    if (p->k > TOPK_SET_MAX) return false;
+    topk_plan_set(plan, p);
+    plan->cluster = 1;
+    plan->blocks = 1;
+    return true;
+}
+
+/* As many blocks a row as leave each a tile, while all rows together fill the chip once. */
+static bool topk_plan_cluster(const device *dev, const topk_params *p, topk_plan *plan) {
+    int blocks = 16;
+    if (dev->arch < 90 || p->k > TOPK_SET_MAX) return false;
+    topk_plan_set(plan, p);
+    if (dev->arch / 10 == 12) blocks = 8; /* larger ones are not portable */
+    while (blocks > 2 && ((int64_t)blocks * p->rows > 2 * dev->sm_count ||
+                          (int64_t)blocks * plan->threads * plan->items / 2 >= p->n))
+        blocks /= 2;
+    plan->cluster = blocks;
+    plan->blocks = (unsigned)blocks;
+    return true;
+}
+
+static bool topk_plan_radix(const device *dev, const topk_params *p, topk_plan *plan) {
+    (void)dev;
+    plan->source = "topk_radix.cu";
+    plan->entry = "topk_radix";
+    plan->blocks = 1;
+    plan->shared_bytes = TOPK_RADIX_BYTES;
+    if (plan->shared_bytes < (unsigned)p->sort_size * 8)
+        plan->shared_bytes = (unsigned)p->sort_size * 8;
+    return true;
+}
+
+/* ---- routes by name, and which one a shape takes ----------------------------------------------- */
+
+typedef struct topk_route {
+    const char *name;
+    bool (*plan)(const device *dev, const topk_params *p, topk_plan *plan); /* false: not for it */
+} topk_route;
+
+static const topk_route topk_routes[] = {
+    {"block", topk_plan_block}, {"cluster", topk_plan_cluster}, {"radix", topk_plan_radix}};
+
+static const topk_route *topk_find_route(const char *name) {
+    size_t i;
+    for (i = 0; i < BASE_COUNT(topk_routes); i++)
+        if (!strcmp(topk_routes[i].name, name)) return &topk_routes[i];
+    return NULL;
+}
+
+/* Measured on an H200: a cluster pays while it has SMs to itself and a long row to share. */
+static const char *topk_choose(const device *dev, const topk_params *p) {
+    if (p->k > TOPK_SET_MAX) return "radix";
+    if (dev->arch >= 90 && p->n > 16384 && (int64_t)p->rows * 2 <= 2 * dev->sm_count)
+        return "cluster";
+    return "block";
+}
+
+static cairn_status topk_plan_for(cairn_runtime *rt, const topk_params *p, const char *route,
+                                  topk_plan *plan) {
+    memset(plan, 0, sizeof *plan);
+    if (!route) route = rt->config.routes.topk;
+    if (!strcmp(route, "auto")) route = topk_choose(&rt->device, p);
+    if (topk_find_route(route)->plan(&rt->device, p, plan)) return CAIRN_OK;
+    return base_fail(&rt->base, CAIRN_UNSUPPORTED,
+                     "topk: route \"%s\" does not take %d rows of %d with k = %d on this device; "
+                     "route \"auto\" does", route, (int)p->rows, (int)p->n, (int)p->k);
+}
+
+/* p holds what concerns the op; rows, stride and the rest are filled in here. route: NULL for the
+ * config's. */
 static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_shape *shape,
-                                cairn_type type) {
-    dev_dims dims = {{0, 1, 1}, TOPK_BLOCK, 0, TOPK_SHARED_BYTES, false};
+                                cairn_type type, const char *route) {
+    dev_dims dims = {{0, 1, 1}, 1024, 0, 0, false};
     ops_kernel want;
-    memset(&want, 0, sizeof want);
-    if (dims.shared_bytes < (unsigned)p->sort_size * 8)
-        dims.shared_bytes = (unsigned)p->sort_size * 8;
-    want.source = "topk.cu";
-    want.entry = "topk_block";
-    want.constants[0].name = "SCORE_TYPE";
-    want.constants[0].value = (int64_t)type;
-    want.constant_count = 1;
+    topk_plan plan;
+    cairn_status status;
     p->error = ops_error_word(&rt->device);
     p->stride = shape->stride;
     p->n = (int32_t)shape->n;
-    dims.grid[0] = (unsigned)shape->rows;
+    p->rows = (int32_t)shape->rows;
+    if ((status = topk_plan_for(rt, p, route, &plan))) return status;
+    memset(&want, 0, sizeof want);
+    want.source = plan.source;
+    want.entry = plan.entry;
+    want.constants[0].name = "SCORE_TYPE", want.constants[0].value = (int64_t)type;
+    want.constants[1].name = "THREADS", want.constants[1].value = plan.threads;
+    want.constants[2].name = "ITEMS", want.constants[2].value = plan.items;
+    want.constants[3].name = "CLUSTER", want.constants[3].value = plan.cluster;
+    want.constant_count = plan.cluster ? 4 : plan.items ? 3 : 1;
+    if (plan.threads) dims.block = (unsigned)plan.threads;
+    if (plan.cluster > 1) dims.cluster = (unsigned)plan.cluster;
+    dims.shared_bytes = plan.shared_bytes;
+    dims.grid[0] = (unsigned)shape->rows * plan.blocks;
     return ops_launch_as(rt, &want, &dims, p);
 }
 
@@ -40,5 +139,5 @@ static cairn_status topk_run_cuda(cairn_runtime *rt, const cairn_topk_args *a,
     p.indices = (int32_t *)tensor_data(a->indices);
     p.values = a->values ? (float *)tensor_data(a->values) : NULL;
     p.k = a->k;
-    return topk_launch(rt, &p, shape, cairn_tensor_type(a->scores));
+    return topk_launch(rt, &p, shape, cairn_tensor_type(a->scores), a->route);
 }

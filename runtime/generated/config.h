@@ -37,6 +37,11 @@ static const cfg_value cfg_log_level_values[] = {
 static const int32_t cfg_page_size_allowed[] = {16, 32, 64, 128, 256};
 static const cfg_value cfg_routes_topk_values[] = {
     {"auto", 0, true},
+    {"small", 1, true},
+    {"block", 2, true},
+    {"cluster", 3, true},
+    {"split", 4, true},
+    {"radix", 5, true},
 };
 
 /* A group stands before its fields, whose `parent` is its row. */
@@ -138,7 +143,7 @@ static const cfg_field cfg_fields[] = {
      .offset = offsetof(cairn_config, routes), .bytes = sizeof(cairn_routes)},
     {.path = "routes.topk", .kind = CFG_CHOICE, .parent = 29, .hot = true,
      .offset = offsetof(cairn_config, routes.topk), .bytes = 16,
-     .values = cfg_routes_topk_values, .value_count = 1},
+     .values = cfg_routes_topk_values, .value_count = 6},
     {.path = "memory", .kind = CFG_GROUP, .parent = -1, .hot = false,
      .offset = offsetof(cairn_config, memory), .bytes = sizeof(cairn_memory)},
     {.path = "memory.budget_mb", .kind = CFG_INT, .parent = 31, .hot = false,

@@ -32,7 +32,7 @@ error "annotations for the editor, not a module"
 
 ---force one route of an op, for tests and tuning
 ---@class cairn.routes
----@field topk? "auto" route of topk; auto; default "auto"
+---@field topk? "auto"|"small"|"block"|"cluster"|"split"|"radix" route of topk; auto, small, block, cluster, split, radix; default "auto"
 
 ---device memory
 ---@class cairn.memory
