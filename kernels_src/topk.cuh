@@ -56,7 +56,7 @@ CAIRN_INLINE topk_out topk_row_out(const topk_params &p, int r, const score_t *r
         else {
             out.page_count = 0;
             out.pages = p.page_table;
-            if (thread_id() == 0) report_error(p.error, CAIRN_FAULT_ID, r, request);
+            if (lane_id() == 0) report_error(p.error, CAIRN_FAULT_ID, r, request);
         }
     }
     if (p.form == CAIRN_INDEX_FLAT) out.offset = p.offsets[r];

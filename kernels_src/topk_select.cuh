@@ -53,23 +53,34 @@ CAIRN_INLINE score_t score_nan() {
     else return bit_cast<score_t>((uint16_t)0x7fff);
 }
 
-/* Scores [base, base + TILE) of a row, NaN outside [0, length). row + base is 16-byte aligned. */
+/* Scores [base, base + TILE) of a row, NaN outside [0, length). row + base is 16-byte aligned. One
+ * branch for the whole tile: a branch a vector would wait for each load in turn. */
 CAIRN_INLINE topk_tile load_tile(const score_t *row, int base, int length) {
     topk_tile tile;
+    if (base >= 0 && base + TILE <= length) {
+#pragma unroll
+        for (int j = 0; j < VECTORS; j++)
+            tile.raw[j] = load_constant((const u32x4 *)(row + item_position(base, j * VECTOR)));
+        return tile;
+    }
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) {
-        int at = item_position(base, j * VECTOR);
-        if (at >= 0 && at + VECTOR <= length) {
-            tile.raw[j] = load_constant((const u32x4 *)(row + at));
-        } else {
-            topk_vector v;
+        topk_vector v;
 #pragma unroll
-            for (int c = 0; c < VECTOR; c++)
-                v.score[c] = at + c >= 0 && at + c < length ? row[at + c] : score_nan();
-            tile.raw[j] = bit_cast<u32x4>(v);
+        for (int c = 0; c < VECTOR; c++) {
+            int at = item_position(base, j * VECTOR + c);
+            v.score[c] = at >= 0 && at < length ? row[at] : score_nan();
         }
+        tile.raw[j] = bit_cast<u32x4>(v);
     }
     return tile;
+}
+
+/* Asks for the scores [base, base + TILE) that lie in [0, length). */
+CAIRN_INLINE void prefetch_tile(const score_t *row, int base, int length) {
+    constexpr int line = 128 / (int)sizeof(score_t);
+    int at = base + thread_id() * line;
+    if (at >= 0 && at < min_of(base + TILE, length)) prefetch_l2(row + at);
 }
 
 CAIRN_INLINE void tile_keys(const topk_tile &tile, uint32_t *keys) {
@@ -225,6 +236,7 @@ CAIRN_INLINE topk_entry find_last(topk_shared &s, int m, uint32_t k, int length)
 /* Leaves the chosen ones alone in the set; their number is s.count. */
 CAIRN_INLINE void keep_chosen(topk_shared &s, int m, topk_entry last) {
     if (thread_id() == 0) s.count = 0;
+#pragma unroll 1
     for (int first = 0; first < m; first += THREADS) {
         int i = first + thread_id();
         topk_entry e = {0, 0};
@@ -281,14 +293,13 @@ CAIRN_INLINE void append_items(topk_shared &s, const uint32_t *keys, int base, t
 CAIRN_INLINE uint32_t take_tile(topk_shared &s, const uint32_t *keys, int base, topk_slice slice,
                                 int k, uint32_t floor) {
     const int held = (int)s.count;
-    block_sync();
-    append_items(s, keys, base, slice, floor);
-    block_sync();
-    if (s.count <= CAPACITY) return floor;
-    topk_entry last = find_last(s, held, (uint32_t)k, slice.end); /* held > CAPACITY - TILE >= k */
-    keep_chosen(s, held, last);
-    floor = max_of(floor, last.key + 1); /* the greatest key is far from overflow */
-    append_items(s, keys, base, slice, floor);
-    block_sync();
-    return floor;
+    for (;;) {
+        block_sync();
+        append_items(s, keys, base, slice, floor);
+        block_sync();
+        if (s.count <= CAPACITY) return floor;
+        topk_entry last = find_last(s, held, (uint32_t)k, slice.end); /* held > CAPACITY - TILE */
+        keep_chosen(s, held, last);
+        floor = max_of(floor, last.key + 1); /* the greatest key is far from overflow */
+    }
 }

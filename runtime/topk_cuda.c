@@ -11,8 +11,10 @@ enum {
 typedef struct topk_plan {
     const char *source, *entry;
     int threads, items, cluster; /* constants; 0: the source has none */
-    unsigned blocks;             /* a row */
+    unsigned blocks;             /* of the grid's x */
+    unsigned rows;               /* of its y */
     unsigned shared_bytes;
+    size_t scratch_bytes, zeroed_bytes; /* the first of them are zeroed before the launch */
 } topk_plan;
 
 /* The block's shape that topk.cu takes for n candidates: a tile is about a short row. */
@@ -29,7 +31,19 @@ static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *
     if (p->k > TOPK_SET_MAX) return false;
     topk_plan_set(plan, p);
     plan->cluster = 1;
-    plan->blocks = 1;
+    plan->blocks = (unsigned)p->rows;
+    return true;
+}
+
+static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *plan) {
+    (void)dev;
+    if (p->k > 32 || p->n > 1024) return false;
+    plan->source = "topk_small.cu";
+    plan->entry = "topk_small";
+    plan->threads = 256;
+    plan->items = p->n <= 256 ? 8 : p->n <= 512 ? 16 : 32;
+    plan->blocks = ((unsigned)p->rows + 7) / 8;
+    plan->shared_bytes = 8 * 128 * 8;
     return true;
 }
 
@@ -43,7 +57,27 @@ static bool topk_plan_cluster(const device *dev, const topk_params *p, topk_plan
                           (int64_t)blocks * plan->threads * plan->items / 2 >= p->n))
         blocks /= 2;
     plan->cluster = blocks;
+    plan->blocks = (unsigned)(blocks * p->rows);
+    return true;
+}
+
+/* Slices of at least eight times k, so that merging is the lesser work. */
+static bool topk_plan_split(const device *dev, const topk_params *p, topk_plan *plan) {
+    int64_t least = p->k * 8 > 16384 ? p->k * 8 : 16384, blocks = (p->n + least - 1) / least;
+    int64_t most = 2 * dev->sm_count / p->rows;
+    size_t words;
+    if (p->k > TOPK_SET_MAX || p->rows > 65535) return false;
+    topk_plan_set(plan, p);
+    if (blocks > most) blocks = most;
+    if (blocks < 2) blocks = 2;
+    plan->source = "topk_split.cu";
+    plan->entry = "topk_split";
     plan->blocks = (unsigned)blocks;
+    plan->rows = (unsigned)p->rows;
+    plan->zeroed_bytes = ((size_t)p->rows * 4 + 127) & ~(size_t)127;
+    words = (size_t)((p->rows * blocks + 31) & ~(int64_t)31);
+    plan->scratch_bytes = plan->zeroed_bytes + words * 4 +
+                          (size_t)p->rows * (size_t)blocks * (size_t)p->k * 8;
     return true;
 }
 
@@ -51,7 +85,8 @@ static bool topk_plan_radix(const device *dev, const topk_params *p, topk_plan *
     (void)dev;
     plan->source = "topk_radix.cu";
     plan->entry = "topk_radix";
-    plan->blocks = 1;
+    plan->threads = 0;
+    plan->blocks = (unsigned)p->rows;
     plan->shared_bytes = TOPK_RADIX_BYTES;
     if (plan->shared_bytes < (unsigned)p->sort_size * 8)
         plan->shared_bytes = (unsigned)p->sort_size * 8;
@@ -66,7 +101,8 @@ typedef struct topk_route {
 } topk_route;
 
 static const topk_route topk_routes[] = {
-    {"block", topk_plan_block}, {"cluster", topk_plan_cluster}, {"radix", topk_plan_radix}};
+    {"small", topk_plan_small}, {"block", topk_plan_block}, {"cluster", topk_plan_cluster},
+    {"split", topk_plan_split}, {"radix", topk_plan_radix}};
 
 static const topk_route *topk_find_route(const char *name) {
     size_t i;
@@ -77,9 +113,11 @@ static const topk_route *topk_find_route(const char *name) {
 
 /* Measured on an H200: a cluster pays while it has SMs to itself and a long row to share. */
 static const char *topk_choose(const device *dev, const topk_params *p) {
+    bool few = (int64_t)p->rows * 2 <= 2 * dev->sm_count;
     if (p->k > TOPK_SET_MAX) return "radix";
-    if (dev->arch >= 90 && p->n > 16384 && (int64_t)p->rows * 2 <= 2 * dev->sm_count)
-        return "cluster";
+    if (p->k <= 32 && p->n <= 1024) return "small";
+    if (dev->arch >= 90 && few && p->n > 16384) return "cluster";
+    if (dev->arch < 90 && few && p->n > 65536) return "split";
     return "block";
 }
 
@@ -92,6 +130,14 @@ static cairn_status topk_plan_for(cairn_runtime *rt, const topk_params *p, const
     return base_fail(&rt->base, CAIRN_UNSUPPORTED,
                      "topk: route \"%s\" does not take %d rows of %d with k = %d on this device; "
                      "route \"auto\" does", route, (int)p->rows, (int)p->n, (int)p->k);
+}
+
+static cairn_status topk_scratch(cairn_runtime *rt, const topk_plan *plan, void **out) {
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    status = dev_scratch(&rt->device, plan->scratch_bytes, "topk", out);
+    if (!status) status = dev_zero(&rt->device, *out, plan->zeroed_bytes);
+    return handles_leave(rt, status);
 }
 
 /* p holds what concerns the op; rows, stride and the rest are filled in here. route: NULL for the
@@ -107,18 +153,24 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
     p->n = (int32_t)shape->n;
     p->rows = (int32_t)shape->rows;
     if ((status = topk_plan_for(rt, p, route, &plan))) return status;
+    if (plan.scratch_bytes) {
+        void *scratch;
+        if ((status = topk_scratch(rt, &plan, &scratch))) return status;
+        p->scratch = (uint32_t *)scratch;
+    }
     memset(&want, 0, sizeof want);
     want.source = plan.source;
     want.entry = plan.entry;
     want.constants[0].name = "SCORE_TYPE", want.constants[0].value = (int64_t)type;
-    want.constants[1].name = "THREADS", want.constants[1].value = plan.threads;
-    want.constants[2].name = "ITEMS", want.constants[2].value = plan.items;
+    want.constants[1].name = "ITEMS", want.constants[1].value = plan.items;
+    want.constants[2].name = "THREADS", want.constants[2].value = plan.threads;
     want.constants[3].name = "CLUSTER", want.constants[3].value = plan.cluster;
     want.constant_count = plan.cluster ? 4 : plan.items ? 3 : 1;
     if (plan.threads) dims.block = (unsigned)plan.threads;
     if (plan.cluster > 1) dims.cluster = (unsigned)plan.cluster;
     dims.shared_bytes = plan.shared_bytes;
-    dims.grid[0] = (unsigned)shape->rows * plan.blocks;
+    dims.grid[0] = plan.blocks;
+    if (plan.rows) dims.grid[1] = plan.rows;
     return ops_launch_as(rt, &want, &dims, p);
 }
 

@@ -110,7 +110,8 @@ static int check_row(const shape *s, const char *scores, int64_t r, int32_t star
 
 enum { GUARD = 64 };
 
-static int run(cairn_runtime *rt, const shape *s) {
+/* Runs one case by a route; 2 when the route does not take it. */
+static int run_by(cairn_runtime *rt, const shape *s, const char *route) {
     size_t element = cairn_type_bytes(s->type), stride = (size_t)(s->n + s->pad);
     size_t score_bytes = ((size_t)s->rows * stride + 1) * element;
     size_t out_count = (size_t)s->rows * (size_t)s->k;
@@ -122,6 +123,7 @@ static int run(cairn_runtime *rt, const shape *s) {
     int64_t extents[2], view_shape[2], view_strides[2], out_shape[2];
     cairn_tensor view, out, out_values;
     cairn_topk_args args;
+    cairn_status status;
     int fine = 1, r;
     size_t i;
     memset(scores, 0xff, score_bytes); /* NaN wherever a score must not be read */
@@ -165,12 +167,15 @@ static int run(cairn_runtime *rt, const shape *s) {
     args.indices = &out;
     args.values = s->values ? &out_values : NULL;
     args.order = s->order;
-    if (cairn_topk(rt, &args)) printf("# %s\n", cairn_last_error(rt)), fine = 0;
+    args.route = route;
+    status = cairn_topk(rt, &args);
+    if (status) fine = status == CAIRN_UNSUPPORTED ? 2 : 0;
+    if (!fine) printf("# %s\n", cairn_last_error(rt));
     cairn_tensor_read(rt, t_indices, indices, (out_count + 2 * GUARD) * 4);
     cairn_tensor_read(rt, t_values, values, (out_count + 2 * GUARD) * 4);
-    for (i = 0; i < GUARD && fine; i++)
+    for (i = 0; i < GUARD && fine == 1; i++)
         fine = (uint32_t)indices[i] == 0xababababu && (uint32_t)indices[out_count + GUARD + i] == 0xababababu;
-    for (r = 0; r < s->rows && fine; r++)
+    for (r = 0; r < s->rows && fine == 1; r++)
         fine = check_row(s, scores, r, starts[r], lengths[r], indices + GUARD + (size_t)r * (size_t)s->k,
                          s->values ? values + GUARD + (size_t)r * (size_t)s->k : NULL);
     cairn_tensor_free(rt, t_scores);
@@ -182,8 +187,64 @@ static int run(cairn_runtime *rt, const shape *s) {
     return fine;
 }
 
+/* Every route that takes the case; on the CPU there is one way. */
+static int run(cairn_runtime *rt, const shape *s) {
+    static const char *const routes[] = {"auto", "small", "block", "cluster", "split", "radix"};
+    size_t i;
+    for (i = 0; i < (rt->device.cuda ? BASE_COUNT(routes) : 1); i++)
+        if (!run_by(rt, s, routes[i])) {
+            printf("# by route %s\n", routes[i]);
+            return 0;
+        }
+    return 1;
+}
+
+/* A graph of one call, replayed while the lengths change in device memory, against eager calls. */
+static void replays(cairn_runtime *rt) {
+    enum { ROWS = 6, N = 50000, K = 700 };
+    static const char *const routes[] = {"block", "cluster", "split", "radix"};
+    static int32_t first[ROWS * K], second[ROWS * K];
+    int64_t extents[2] = {ROWS, N}, out_extents[2] = {ROWS, K}, one = ROWS;
+    cairn_tensor *scores, *lengths, *indices;
+    float *host = (float *)malloc(sizeof(float) * ROWS * N);
+    size_t route;
+    int i, round;
+    for (i = 0; i < ROWS * N; i++) host[i] = score_of(i / N, i % N);
+    cairn_tensor_new(rt, CAIRN_F32, 2, extents, &scores);
+    cairn_tensor_new(rt, CAIRN_I32, 1, &one, &lengths);
+    cairn_tensor_new(rt, CAIRN_I32, 2, out_extents, &indices);
+    cairn_tensor_write(rt, scores, host, sizeof(float) * ROWS * N);
+    for (route = 0; route < BASE_COUNT(routes); route++) {
+        cairn_topk_args args;
+        cairn_graph *graph = NULL;
+        int32_t now[ROWS] = {N, N, N, N, N, N};
+        int fine;
+        memset(&args, 0, sizeof args);
+        args.struct_size = sizeof args;
+        args.scores = scores, args.lengths = lengths, args.indices = indices, args.k = K;
+        args.route = routes[route];
+        cairn_tensor_write(rt, lengths, now, sizeof now);
+        if (cairn_topk(rt, &args) == CAIRN_UNSUPPORTED) continue;
+        fine = !cairn_graph_begin(rt) && !cairn_topk(rt, &args) && !cairn_graph_end(rt, &graph);
+        for (round = 0; round < 100 && fine; round++) {
+            for (i = 0; i < ROWS; i++) now[i] = (int32_t)(draw() % (N + 1));
+            cairn_tensor_write(rt, lengths, now, sizeof now);
+            fine = !cairn_topk(rt, &args) && !cairn_tensor_read(rt, indices, first, sizeof first) &&
+                   !cairn_graph_launch(rt, graph) &&
+                   !cairn_tensor_read(rt, indices, second, sizeof second) &&
+                   !memcmp(first, second, sizeof first);
+        }
+        tap_ok(fine, "topk by route %s: 100 replays while lengths change, as eager", routes[route]);
+        cairn_graph_free(rt, graph);
+    }
+    cairn_tensor_free(rt, scores);
+    cairn_tensor_free(rt, lengths);
+    cairn_tensor_free(rt, indices);
+    free(host);
+}
+
 static void sweep(cairn_runtime *rt, const char *backend) {
-    static const int sizes[][2] = {{1, 1}, {5, 1}, {31, 32}, {64, 64}, {65, 64}, {1000, 17}, {4096, 32},
+    static const int sizes[][2] = {{1, 1}, {5, 1}, {31, 32}, {64, 64}, {65, 64}, {1000, 17}, {500, 32}, {4096, 32},
                                    {5000, 2048}, {20000, 2048}, {70001, 512}};
     static const cairn_type types[] = {CAIRN_F32, CAIRN_F16, CAIRN_BF16};
     size_t i;
@@ -262,6 +323,7 @@ static void on_backend(cairn_backend backend, const char *name) {
     tap_ok(!status, "open %s", name);
     if (status) return;
     sweep(rt, name);
+    if (rt->device.cuda) replays(rt);
     bad_arguments(rt);
     cairn_close(rt);
 }

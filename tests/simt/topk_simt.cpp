@@ -18,6 +18,12 @@ namespace f32_block {
 namespace f32_cluster {
 #include "../../kernels_src/topk.cu"
 }
+namespace f32_split {
+#include "../../kernels_src/topk_split.cu"
+}
+namespace f32_small {
+#include "../../kernels_src/topk_small.cu"
+}
 #undef CAIRN_SCORE_TYPE
 #define CAIRN_SCORE_TYPE 3
 namespace bf16_cluster {
@@ -27,6 +33,12 @@ namespace bf16_cluster {
 #define CAIRN_CLUSTER 1
 namespace bf16_block {
 #include "../../kernels_src/topk.cu"
+}
+namespace bf16_split {
+#include "../../kernels_src/topk_split.cu"
+}
+namespace bf16_small {
+#include "../../kernels_src/topk_small.cu"
 }
 #undef THREADS
 namespace bf16_radix {
@@ -79,7 +91,8 @@ static std::vector<int32_t> oracle(const float *row, int length, int k, bool by_
     return order;
 }
 
-struct shape { unsigned cluster, threads, shared_bytes; };
+enum { ALL, SMALL, SPLIT };
+struct shape { unsigned cluster, threads, shared_bytes; int which; };
 
 template <class Store, class Kernel>
 static void sweep(const char *name, Kernel kernel, shape at, float (*round)(float),
@@ -91,6 +104,7 @@ static void sweep(const char *name, Kernel kernel, shape at, float (*round)(floa
         for (auto &size : sizes)
             for (int by_score = 0; by_score < 2; by_score++) {
                 int n = size[0], k = size[1], stride = n + 3;
+                if (at.which == SMALL) n = std::min(n, 250), k = std::min(k, 32);
                 std::vector<float> x(rows * stride, NAN);
                 std::vector<Store> scores(rows * stride);
                 std::vector<int32_t> lengths(rows), starts(rows), out(rows * k + 2 * GUARD, 12345);
@@ -105,9 +119,14 @@ static void sweep(const char *name, Kernel kernel, shape at, float (*round)(floa
                 topk_params p = {};
                 p.scores = scores.data(), p.lengths = lengths.data(), p.row_starts = starts.data();
                 p.indices = out.data() + GUARD, p.values = values.data() + GUARD;
-                p.stride = stride, p.n = n, p.k = k;
+                p.stride = stride, p.n = n, p.k = k, p.rows = rows;
+                std::vector<uint32_t> scratch(64 + rows * 3 * k * 2, 0);
+                p.scratch = scratch.data();
+                simt::Shape launched = {rows * at.cluster, at.cluster, at.threads, at.shared_bytes};
+                if (at.which == SMALL) launched.grid = 1;
+                if (at.which == SPLIT) launched.grid = {3, (unsigned)rows};
                 if (by_score) for (p.sort_size = 2; p.sort_size < k;) p.sort_size *= 2;
-                simt::launch({rows * at.cluster, at.cluster, at.threads, at.shared_bytes}, kernel, p);
+                simt::launch(launched, kernel, p);
                 for (int r = 0; r < rows; r++) {
                     const float *row = &x[r * stride + starts[r]];
                     auto want = oracle(row, lengths[r], k, by_score != 0);
@@ -149,12 +168,16 @@ static void bad_rows() {
 
 int main() {
     const unsigned set = sizeof(f32_block::topk_shared);
-    sweep<float>("block, f32", f32_block::topk_row, {1, 128, set}, same, same);
-    sweep<bf16>("block, bf16", bf16_block::topk_row, {1, 128, set}, truncate_bf16, to_bf16);
-    sweep<float>("cluster, f32", f32_cluster::topk_row, {4, 128, set}, same, same);
-    sweep<bf16>("cluster, bf16", bf16_cluster::topk_row, {4, 128, set}, truncate_bf16, to_bf16);
-    sweep<float>("radix, f32", f32_radix::topk_radix, {1, 1024, 20000}, same, same);
-    sweep<bf16>("radix, bf16", bf16_radix::topk_radix, {1, 1024, 20000}, truncate_bf16, to_bf16);
+    sweep<float>("block, f32", f32_block::topk_row, {1, 128, set, ALL}, same, same);
+    sweep<bf16>("block, bf16", bf16_block::topk_row, {1, 128, set, ALL}, truncate_bf16, to_bf16);
+    sweep<float>("cluster, f32", f32_cluster::topk_row, {4, 128, set, ALL}, same, same);
+    sweep<bf16>("cluster, bf16", bf16_cluster::topk_row, {4, 128, set, ALL}, truncate_bf16, to_bf16);
+    sweep<float>("split, f32", f32_split::topk_split, {1, 128, set, SPLIT}, same, same);
+    sweep<bf16>("split, bf16", bf16_split::topk_split, {1, 128, set, SPLIT}, truncate_bf16, to_bf16);
+    sweep<float>("small, f32", f32_small::topk_small, {1, 256, 8192, SMALL}, same, same);
+    sweep<bf16>("small, bf16", bf16_small::topk_small, {1, 256, 8192, SMALL}, truncate_bf16, to_bf16);
+    sweep<float>("radix, f32", f32_radix::topk_radix, {1, 1024, 20000, ALL}, same, same);
+    sweep<bf16>("radix, bf16", bf16_radix::topk_radix, {1, 1024, 20000, ALL}, truncate_bf16, to_bf16);
     bad_rows();
     return tap_done();
 }
