@@ -47,13 +47,14 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
     return true;
 }
 
-/* As many blocks a row as leave each a tile, while all rows together fill the chip once. */
+/* As many blocks a row as leave each half a tile or more, while all clusters are resident together,
+ * two blocks an SM. Clusters leave some SMs idle: 15 of 8, 30 of 4 or 7 of 16 fit 132 SMs. */
 static bool topk_plan_cluster(const device *dev, const topk_params *p, topk_plan *plan) {
     int blocks = 16;
     if (dev->arch < 90 || p->k > TOPK_SET_MAX) return false;
     topk_plan_set(plan, p);
     if (dev->arch / 10 == 12) blocks = 8; /* larger ones are not portable */
-    while (blocks > 2 && ((int64_t)blocks * p->rows > 2 * dev->sm_count ||
+    while (blocks > 2 && ((int64_t)blocks * p->rows * 8 > 14 * dev->sm_count ||
                           (int64_t)blocks * plan->threads * plan->items / 2 >= p->n))
         blocks /= 2;
     plan->cluster = blocks;
