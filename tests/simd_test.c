@@ -5,7 +5,7 @@
 #include "../runtime.c"
 #include "random.h"
 #include "ref/block_ref.h"
-#include "ref/ops_ref.h"
+#include "ref/f16_ref.h"
 #include "tap.h"
 
 static uint64_t state;

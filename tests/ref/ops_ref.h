@@ -6,30 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-static double ref_f16(uint16_t h) {
-    int exponent = h >> 10 & 31, mantissa = h & 1023;
-    double sign = h & 0x8000 ? -1.0 : 1.0;
-    if (exponent == 31) return mantissa ? (double)NAN : sign * (double)INFINITY;
-    return sign * (exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24));
-}
-
-/* The nearest f16, ties to even, by searching its neighbours: slow and obvious. */
-static uint16_t ref_to_f16(double x) {
-    uint16_t best = 0;
-    int low = 0, high = 0x7bff;
-    double magnitude = fabs(x);
-    while (low < high) { /* the largest f16 <= magnitude */
-        int middle = (low + high + 1) / 2;
-        if (ref_f16((uint16_t)middle) <= magnitude) low = middle;
-        else high = middle - 1;
-    }
-    best = (uint16_t)low;
-    if (low < 0x7bff) {
-        double below = magnitude - ref_f16((uint16_t)low), above = ref_f16((uint16_t)(low + 1)) - magnitude;
-        if (above < below || (above == below && (low & 1))) best = (uint16_t)(low + 1);
-    }
-    return (uint16_t)(best | (x < 0 ? 0x8000 : 0));
-}
+#include "f16_ref.h"
 
 typedef struct ref_cache {
     const uint16_t *cache; /* [pages, 2, kv_heads, size, dim] */
