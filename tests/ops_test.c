@@ -250,14 +250,14 @@ static paged make_paged(int size, int dim, int kv_heads, int group, int longest)
     }
     poison(&p.cache);
     {
-        uint16_t *cache = (uint16_t *)p.cache.host;
+        uint16_t *keys = (uint16_t *)p.cache.host;
         for (r = 0; r < p.rows; r++) {
             int t, h, d, position = ((int32_t *)p.at.host)[r];
             for (t = 0; t <= position; t++)
                 for (h = 0; h < 2 * kv_heads; h++)
                     for (d = 0; d < dim; d++) {
                         int64_t page = ((int32_t *)p.table.host)[((int32_t *)p.of.host)[r] * p.max_pages + t / size];
-                        uint16_t *at = &cache[((page * 2 * kv_heads + h) * size + t % size) * dim + d];
+                        uint16_t *at = &keys[((page * 2 * kv_heads + h) * size + t % size) * dim + d];
                         if (*at == 0xffff) { /* a value in +-[1/16, 2) */
                             uint32_t v = draw();
                             *at = (uint16_t)((v & 0x8000u) | (11 + (v >> 16) % 5) << 10 | (v & 0x3ff));
