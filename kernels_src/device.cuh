@@ -8,6 +8,7 @@
 
 #define CAIRN_INLINE static __device__ __forceinline__
 #define CAIRN_METHOD static __device__ __forceinline__
+#define CAIRN_MEMBER __device__ __forceinline__ /* of a method that is not static */
 
 /* An entry: CAIRN_KERNEL(topk_small, 512, 2, topk_params) { ... uses p ... }
  * `threads` is the most threads a block has, `min_blocks` the blocks that must fit one SM. */
@@ -183,6 +184,12 @@ CAIRN_INLINE u32x2 load_relaxed8(const void *p) {
     asm volatile("ld.relaxed.gpu.global.v2.u32 {%0,%1}, [%2];"
                  : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
     return v;
+}
+
+/* Four words, each whole. */
+CAIRN_INLINE void store_relaxed16(void *p, u32x4 v) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1,%2,%3,%4};"
+                 ::"l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
 
 /* Volatile accesses: neither cached in a register nor merged; any memory. */

@@ -1,5 +1,6 @@
-/* pack: weights of GGUF, [rows, inputs] in blocks, to the tiles that the products of a step read (see
- * abi.h, PACK_4). Values keep their bits, but for f32 and bf16, which become f16 (nearest even).
+/* pack: weights of GGUF, [rows, inputs] in blocks, to the tiles that the products of a step read
+ * (see abi.h, PACK_4). Values keep their bits, but for f32 and bf16, which become f16 (nearest
+ * even).
  *
  * In: source; out: packed, of which the rows of this matrix are written, nothing else.
  * Constants: none. One thread a row and unit of 32 inputs: grid.x = ceil(rows inputs / 32 / 256),

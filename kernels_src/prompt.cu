@@ -2,17 +2,19 @@
  * weights, and causal attention over the paged cache. The rows are one sequence's, consecutive.
  *
  *   prompt_embed     residual = embeddings of the tokens
- *   prompt_norm      normed = residual / rms * weight, f16; reserved = 0 before attention, 1 before ffn
+ *   prompt_norm      normed = residual / rms * weight, f16; reserved = 0 before attention, 1 before
+ *   ffn
  *   prompt_qkv       q k v = normed Wqkv, rotated; k and v to the cache
  *   prompt_attend    causal attention of 64 rows of a head, all earlier tokens
  *   prompt_project   residual += attended Wo
  *   prompt_gate_up   ffn = silu(normed Wgate) * normed Wup
  *   prompt_down      residual += ffn Wdown
  *   prompt_last      the rows whose logits are wanted, as the head of step_stages.cuh reads them
- *   prompt_head      that head; CAIRN_WARPS warps, any number of blocks x windows of eight such rows
+ *   prompt_head      that head; CAIRN_WARPS warps, any number of blocks x windows of eight such
+ *   rows
  *
- * Constants: those of step.cuh, CAIRN_BLOCKS 0. Buffers: one region of the exchange (step.cuh) up to
- * the chunks' sums.
+ * Constants: those of step.cuh, CAIRN_BLOCKS 0. Buffers: one region of the exchange (step.cuh) up
+ * to the chunks' sums.
  * Grids, 128 threads: embed rows; norm ceil(rows / 4); products (ceil(16-row tiles of W / 4),
  * ceil(rows / 64)); attend (ceil(rows / 64), heads); last wanted rows.
  * Shared memory: products 2 x 64 x 320 bytes, attend 512 x head_dim, head as step_head.
@@ -84,11 +86,14 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
     uint8_t *to = buffer(p, HIDDEN_AT) + (int64_t)row * HIDDEN * 2;
     float *sums = (float *)buffer(p, SQUARES_AT) + (int64_t)row * SQUARES;
     for (int i = thread_id(); i < SQUARES; i += 128) {
-        f32x4 v = *(const f32x4 *)(x + i * 4), w = *(const f32x4 *)(weight + i * 4);
-        float s = p.input_scale;
-        *(u32x2 *)(to + i * 8) = u32x2{pack_f16x2(v.x * (w.x * s), v.y * (w.y * s)),
-                                       pack_f16x2(v.z * (w.z * s), v.w * (w.w * s))};
-        sums[i] = v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+        float sum = 0.0f;
+        for (int k = i * 16; k < i * 16 + 16; k += 2) {
+            f32x2 v = *(const f32x2 *)(x + k), w = *(const f32x2 *)(weight + k);
+            *(uint32_t *)(to + k * 2) =
+                pack_f16x2(v.x * (w.x * p.input_scale), v.y * (w.y * p.input_scale));
+            sum += v.x * v.x + v.y * v.y;
+        }
+        sums[i] = sum;
     }
 }
 
@@ -165,7 +170,8 @@ CAIRN_INLINE void product(const uint8_t *tile, const uint8_t *inputs, int first,
     }
 }
 
-/* Calls out(row, row of the tile, column: 0 or 1 of value pairs) for the lane's values, whole warps. */
+/* Calls out(row, row of the tile, column: 0 or 1 of value pairs) for the lane's values, whole
+ * warps. */
 template <class Out>
 CAIRN_INLINE void each_output(const tile_sums &sum, int first, Out out) {
     int g = lane_id() / 4, t = lane_id() % 4;
@@ -186,8 +192,9 @@ CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
                     tile_bytes<CAIRN_PACK_QKV, HIDDEN>(),
         buffer(p, NORMED_AT), first, rows, shared_base(), sum);
     if (tile >= TILES) return;
-    const int32_t *positions = input_array(p, STEP_POSITION);
-    const int32_t *table = p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride;
+    const int start = input_array(p, STEP_POSITION)[0];
+    const int32_t *table =
+        p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride;
     uint16_t *cache = p.kv[p.layer];
     int head = tile * 16 / HEAD_DIM;
     each_output(sum, first, [&](int row, int g, float low, float high) {
@@ -197,7 +204,7 @@ CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
             int d = tile * 16 % HEAD_DIM + half * 8 + g;
             float y = value[half], other = shuffle_xor(y, 4);
             if (row >= rows || g % 2 != 0) continue;
-            int position = positions[row];
+            int position = start + row;
             f32x2 turn = {1.0f, 0.0f};
             if (head < HEADS + KV_HEADS)
                 turn = ((const f32x2 *)p.rope)[(int64_t)position * (HEAD_DIM / 2) + d / 2];
@@ -342,12 +349,14 @@ CAIRN_INLINE void attend_tile(const unsigned char *memory, const uint32_t *query
     for (int k = 0; k < TILE_KEYS / 16; k++) {
         uint32_t weights[4] = {
             pack_f16x2(s[2 * k][0], s[2 * k][1]), pack_f16x2(s[2 * k][2], s[2 * k][3]),
-            pack_f16x2(s[2 * k + 1][0], s[2 * k + 1][1]), pack_f16x2(s[2 * k + 1][2], s[2 * k + 1][3])};
+            pack_f16x2(s[2 * k + 1][0], s[2 * k + 1][1]),
+            pack_f16x2(s[2 * k + 1][2], s[2 * k + 1][3])};
         int key = k * 16 + (lane / 8 & 1) * 8 + lane % 8;
 #pragma unroll
         for (int n = 0; n < HEAD_DIM / 16; n++) {
             uint32_t b[4];
-            load_matrix_transposed_x4(b, shared_addr(memory + tile_value_at(key, 2 * n + lane / 16)));
+            load_matrix_transposed_x4(
+                b, shared_addr(memory + tile_value_at(key, 2 * n + lane / 16)));
             mma_f16(r.o[2 * n], weights, b);
             mma_f16(r.o[2 * n + 1], weights, b + 2);
         }
@@ -358,7 +367,8 @@ CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
     const int head = block_id_y(), g = lane_id() / 4, t = lane_id() % 4;
     const int rows = p.input[STEP_ROWS], first = block_id() * TILE_ROWS;
     const int start = input_array(p, STEP_POSITION)[0];
-    const int32_t *table = p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride;
+    const int32_t *table =
+        p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride;
     const int end = start + min_of(first + TILE_ROWS, rows);
     const int row = first + warp_id() * 16 + g;
     start_input();

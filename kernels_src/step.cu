@@ -3,10 +3,11 @@
  *
  *   y = W x by mma m16n8k16, f16 x f16 -> f32; residual stream, norms, softmax and sums f32.
  *
- * step_flow   CAIRN_BLOCKS blocks of CAIRN_WARPS warps, all resident (at most one a multiprocessor),
- *             up to eight rows. Blocks below CAIRN_NARROW compute the residual stream (project and
- *             down), the others qkv, attention and gate_up, and all together the head; with
- *             CAIRN_NARROW 0 every block does everything. Blocks meet through the exchange only.
+ * step_flow   CAIRN_BLOCKS blocks of CAIRN_WARPS warps, all resident (at most one a
+ *             multiprocessor), up to eight rows. Blocks below CAIRN_NARROW compute the residual
+ *             stream (project and down), the others qkv, attention and gate_up, and all together
+ *             the head; with CAIRN_NARROW 0 every block does everything. Blocks meet through the
+ *             exchange only.
  * step_embed, step_qkv, step_attend, step_merge, step_project, step_gate_up, step_down, step_head
  *             compiled with CAIRN_BLOCKS 0; grid.x tiles (attend: items; merge, head: any
  *             number of blocks), grid.y windows of eight rows, up to CAIRN_ROWS rows.
@@ -14,6 +15,7 @@
  * Sync: one block_sync a round of a product, three a chunk of attention.
  * A row's results are the same bits in every kernel here, whatever other rows there are.
  * Reference: tests/ref/decoder_step.h.
+ * local: step_flow 32 a few words of what outlives the stages, read once a layer
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
@@ -45,27 +47,31 @@
 
 constexpr int BLOCKS = CAIRN_BLOCKS, NARROW = CAIRN_NARROW;
 constexpr int RESIDUAL_BLOCKS = NARROW ? NARROW : BLOCKS, WIDE_BLOCKS = BLOCKS - NARROW;
-CAIRN_INLINE constexpr int TILES_OF(int tiles, int blocks) { return min_of(2, ceil_div(tiles, blocks)); }
+CAIRN_INLINE constexpr int TILES_OF(int tiles, int blocks) {
+    return min_of(2, ceil_div(tiles, blocks));
+}
 
 /* Empties what the forward before left in one region of the other half. */
 CAIRN_INLINE void clean_words(uint8_t *at, int bytes, int worker, int workers) {
+#pragma unroll 1
     for (int i = worker; i < bytes / 16; i += workers)
         ((u32x4 *)at)[i] = u32x4{EMPTY, EMPTY, EMPTY, EMPTY};
 }
 struct cleaner {
     int rows, slots, chunks;
 
-    __device__ __forceinline__ explicit cleaner(const step_params &p)
+    CAIRN_MEMBER explicit cleaner(const step_params &p)
         : rows(p.input[STEP_CLEAN_ROWS]), slots(rows * copies_of(rows)),
           chunks(p.input[STEP_CLEAN_CHUNKS]) {}
-    __device__ __forceinline__ void clean(uint8_t *at, int worker, int workers) const {
+    CAIRN_MEMBER void clean(uint8_t *at, int worker, int workers) const {
         clean_words(at + HIDDEN_AT, slots * HIDDEN * 2, worker, workers);
-        clean_words(at + SQUARES_AT, slots * SQUARES * 4, worker, workers);
+        clean_words(at + SQUARES_AT, round_up(slots * SQUARES * 4, 16), worker, workers);
         clean_words(at + MIDDLE_AT, slots * HIDDEN * 2, worker, workers);
-        clean_words(at + MIDDLE_SQUARES_AT, slots * SQUARES * 4, worker, workers);
+        clean_words(at + MIDDLE_SQUARES_AT, round_up(slots * SQUARES * 4, 16), worker, workers);
         clean_words(at + QKV_AT, rows * QKV * 2, worker, workers);
         clean_words(at + FFN_AT, rows * FFN * 2, worker, workers);
         clean_words(at + ATTENDED_AT, rows * ATTENDED * 2, worker, workers);
+#pragma unroll 1
         for (int c = 0; c < chunks; c++) {
             int64_t row = (int64_t)c * ROWS;
             clean_words(at + PARTS_AT + row * ATTENDED * 4, rows * ATTENDED * 4, worker, workers);
@@ -79,8 +85,10 @@ struct cleaner {
 template <int FORMAT, int INPUTS>
 CAIRN_INLINE void prefetch_tiles(const uint8_t *weights, int first, int step, int tiles) {
     constexpr int64_t BYTES = tile_bytes<FORMAT, INPUTS>();
+#pragma unroll 1
     for (int tile = first; tile < tiles; tile += step)
-        for (int64_t at = thread_id() * 128; at < BYTES; at += THREADS * 128)
+#pragma unroll 1
+        for (int at = thread_id() * 128; at < BYTES; at += THREADS * 128)
             prefetch_l2(weights + tile * BYTES + at);
 }
 CAIRN_INLINE void prefetch_wide(const step_params &p, int layer, int first) {
@@ -111,6 +119,7 @@ CAIRN_INLINE void prefetch_head(const step_params &p, int part, int parts) {
 /* The items of this block, of groups x chunks x KV heads. The first item's keys were fetched. */
 CAIRN_INLINE void attend_items(const step_params &p, int layer, uint8_t *at, int first, int items,
                                const attend_item &first_item, bool first_live, workspace &work) {
+#pragma unroll 1
     for (int index = first; index < items; index += WIDE_BLOCKS) {
         attend_item item = first_item;
         bool live = first_live;
@@ -129,6 +138,7 @@ CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window ro
                              workspace &work) {
     const int narrow = block_id(), wide = block_id() - NARROW;
     /* Items start behind the blocks that have a tile of qkv, as far as there are others. */
+    constexpr int QKV_TILES = TILES_OF(QKV / 16, WIDE_BLOCKS);
     const int item_first = (wide + WIDE_BLOCKS - QKV / 16 % WIDE_BLOCKS) % WIDE_BLOCKS;
     attend_item item;
     qkv_place place;
@@ -139,22 +149,23 @@ CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window ro
     if (BROAD) {
         if (item_first < items) live = find_item(p, item_first, item);
         if (live) fetch_keys(item, p.kv[0], work.keys);
-        place.find(p, rows, min_of(wide, QKV / 16 - 1), output_row(thread_id()),
+        place.find(p, rows, min_of(wide * QKV_TILES, QKV / 16 - 1), output_row(thread_id()),
                    output_column(thread_id()));
         prefetch_wide(p, 0, wide);
         prefetch_wide(p, 1, wide);
     }
     if (RESIDUAL) {
-        stage_embed(p, rows, region(p, epoch, 0), narrow, RESIDUAL_BLOCKS);
+        stage_embed<TILES_OF(HIDDEN / 16, RESIDUAL_BLOCKS)>(p, rows, region(p, epoch, 0), narrow,
+                                                            RESIDUAL_BLOCKS);
         prefetch_narrow(p, 0, narrow);
         prefetch_narrow(p, 1, narrow);
     }
     auto chunks_of = [&](int row, int) { return input_array(p, STEP_POSITION)[row] / CHUNK + 1; };
+#pragma unroll 1
     for (int layer = 0; layer < LAYERS; layer++) {
         uint8_t *at = region(p, epoch, layer);
         if (BROAD) {
-            stage_qkv<TILES_OF(QKV / 16, WIDE_BLOCKS)>(p, rows, layer, at, place, work, wide,
-                                                       WIDE_BLOCKS);
+            stage_qkv<QKV_TILES>(p, rows, layer, at, place, work, wide, WIDE_BLOCKS);
             attend_items(p, layer, at, item_first, items, item, live, work);
             if (live && layer + 1 < LAYERS) fetch_keys(item, p.kv[layer + 1], work.keys);
             stage_merge(p, rows.count, at, warp_id() * WIDE_BLOCKS + wide, WIDE_BLOCKS * WARPS,
@@ -208,7 +219,7 @@ CAIRN_KERNEL(step_flow, THREADS, 1, step_params) {
 CAIRN_KERNEL(step_embed, THREADS, 1, step_params) {
     start_input();
     row_window rows = window_of(p, block_id_y());
-    if (rows.count > 0) stage_embed(p, rows, region(p, 0, 0), block_id(), grid_blocks());
+    if (rows.count > 0) stage_embed<1>(p, rows, region(p, 0, 0), block_id(), grid_blocks());
 }
 
 STAGE(step_qkv, {

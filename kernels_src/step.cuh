@@ -1,12 +1,12 @@
 /* What the stages of a decoder step share: the model's shape, the hand-over between blocks, packed
  * weights as mma operands, and the product of 16 output rows with up to eight tokens.
  *
- * Constants (the JIT's): CAIRN_LAYERS, CAIRN_HIDDEN, CAIRN_HEADS, CAIRN_KV_HEADS, CAIRN_HEAD_DIM (64
- * or 128), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE, CAIRN_PACK_{QKV,O,GATE_UP,DOWN,
- * HEAD,EMBED} (PACK_4, 8 or 16), CAIRN_ROWS (capacity of the exchange), CAIRN_WARPS (8 to 32, of a
- * block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS (of the
- * flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step.cu).
- * hidden and ffn are multiples of 32, heads / kv_heads is at most 16. */
+ * Constants (the JIT's): CAIRN_LAYERS, CAIRN_HIDDEN, CAIRN_HEADS, CAIRN_KV_HEADS, CAIRN_HEAD_DIM
+ * (64 or 128), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE,
+ * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (PACK_4, 8 or 16), CAIRN_ROWS (capacity of the
+ * exchange), CAIRN_WARPS (8 to 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at
+ * a time at most), CAIRN_BLOCKS (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see
+ * step.cu). hidden and ffn are multiples of 32, heads / kv_heads is at most 16. */
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
 
@@ -36,22 +36,25 @@ constexpr int COLUMNS = 8; /* tokens of one product */
  * EMPTY: it is a NaN that arithmetic does not produce (float), or two of them (f16).
  * The stage kernels use one region for all layers; there the kernel boundary orders everything.
  *
- * A hidden state is handed on as f16(x weight scale), the operand of the next product, and as sums of
- * x^2 over four outputs, from which the reader takes the norm. Many blocks wait for the same few
+ * A hidden state is handed on as f16(x weight scale), the operand of the next product, and as sums
+ * of x^2 over 16 outputs, from which the reader takes the norm. Many blocks wait for the same few
  * lines, so that a step of few rows writes several copies: slot = copy * rows + row. */
 constexpr uint32_t EMPTY = 0xffffffffu;
 
-constexpr int SLOTS = FLOW ? COLUMNS : ROWS, SQUARES = HIDDEN / 4;
+constexpr int SLOTS = FLOW ? COLUMNS : ROWS, SQUARES = HIDDEN / 16;
 constexpr int64_t RESIDUAL_BYTES = (int64_t)ROWS * HIDDEN * 4; /* [row, hidden] f32, before all */
 
 constexpr int64_t HIDDEN_AT = 0;                                        /* [slot, hidden] f16 */
 constexpr int64_t SQUARES_AT = HIDDEN_AT + SLOTS * HIDDEN * 2;          /* [slot, SQUARES] f32 */
-constexpr int64_t MIDDLE_AT = SQUARES_AT + SLOTS * SQUARES * 4;         /* the same, after attention */
+constexpr int64_t MIDDLE_AT = SQUARES_AT + round_up(SLOTS * SQUARES * 4, 128);
+                                                                /* the same, after attention */
 constexpr int64_t MIDDLE_SQUARES_AT = MIDDLE_AT + SLOTS * HIDDEN * 2;
-constexpr int64_t QKV_AT = MIDDLE_SQUARES_AT + SLOTS * SQUARES * 4;     /* [row, q k v] f16 */
+constexpr int64_t QKV_AT = MIDDLE_SQUARES_AT + round_up(SLOTS * SQUARES * 4, 128);
+                                                                /* [row, q k v] f16 */
 constexpr int64_t FFN_AT = QKV_AT + (int64_t)ROWS * QKV * 2;            /* [row, ffn] f16 */
 constexpr int64_t ATTENDED_AT = FFN_AT + (int64_t)ROWS * FFN * 2;       /* [row, heads dim] f16 */
-constexpr int64_t SUMS_AT = ATTENDED_AT + (int64_t)ROWS * ATTENDED * 2; /* [chunk, row, head] (m, l) */
+constexpr int64_t SUMS_AT = ATTENDED_AT + (int64_t)ROWS * ATTENDED * 2;
+                                                                /* [chunk, row, head] (m, l) */
 constexpr int64_t PARTS_AT = SUMS_AT + (int64_t)CHUNKS * ROWS * HEADS * 8;
                                                                 /* [chunk, row, head, dim] f32 */
 constexpr int64_t REGION_BYTES =
@@ -76,8 +79,9 @@ CAIRN_INLINE bool full(u32x4 v) {
 struct patience {
     uint32_t polls;
     int32_t *fault;
-    __device__ __forceinline__ explicit patience(const step_params &p) : polls(0), fault(p.fault) {}
-    __device__ __forceinline__ bool more() {
+
+    CAIRN_MEMBER explicit patience(const step_params &p) : polls(0), fault(p.fault) {}
+    CAIRN_MEMBER bool more() {
         if ((++polls & 0xffff) != 0) return true;
         if (polls >= 0x200000u) store_relaxed((uint32_t *)fault, 1u);
         return load_relaxed((const uint32_t *)fault) == 0;
@@ -108,6 +112,13 @@ CAIRN_INLINE void send(uint32_t *to, uint32_t two_f16) {
     store_relaxed(to, two_f16 == EMPTY ? 0x7fff7fffu : two_f16);
 }
 
+CAIRN_INLINE void send(void *to, u32x4 eight_f16) {
+    u32x4 v = eight_f16;
+    v.x = v.x == EMPTY ? 0x7fff7fffu : v.x, v.y = v.y == EMPTY ? 0x7fff7fffu : v.y;
+    v.z = v.z == EMPTY ? 0x7fff7fffu : v.z, v.w = v.w == EMPTY ? 0x7fff7fffu : v.w;
+    store_relaxed16(to, v);
+}
+
 /* ---- packed weights ---- */
 
 template <int FORMAT> struct packed;
@@ -116,13 +127,13 @@ template <> struct packed<PACK_4> {
     static constexpr int UNIT_BYTES = 320;
     u32x2 nibbles, scale;
 
-    __device__ __forceinline__ void load(const uint8_t *unit) {
+    CAIRN_MEMBER void load(const uint8_t *unit) {
         int lane = lane_id();
         nibbles = load_constant_early((const u32x2 *)unit + lane);
         scale = load_constant_early((const u32x2 *)(unit + 256) + lane / 4);
     }
     /* a[4 s ..]: the operand of k-step s. The subtraction is exact, the fma rounds once. */
-    __device__ __forceinline__ void expand(uint32_t *a) const {
+    CAIRN_MEMBER void expand(uint32_t *a) const {
         uint32_t d0 = byte_permute(scale.x, 0, 0x1010), m0 = byte_permute(scale.x, 0, 0x3232);
         uint32_t d1 = byte_permute(scale.y, 0, 0x1010), m1 = byte_permute(scale.y, 0, 0x3232);
 #pragma unroll
@@ -133,7 +144,7 @@ template <> struct packed<PACK_4> {
             a[2 * i + 1] = fma_f16x2(sub_f16x2(n1, 0x64006400u), d1, m1);
         }
     }
-    static __device__ __forceinline__ float value(const uint8_t *unit, int row, int k) {
+    static CAIRN_MEMBER float value(const uint8_t *unit, int row, int k) {
         int lane = row % 8 * 4 + k / 8, i = k % 8;
         uint32_t word = ((const uint32_t *)unit)[lane * 2 + row / 8];
         uint32_t scale = ((const uint32_t *)(unit + 256))[row % 8 * 2 + row / 8];
@@ -148,12 +159,12 @@ template <> struct packed<PACK_8> {
     u32x4 bytes;
     uint32_t scale;
 
-    __device__ __forceinline__ void load(const uint8_t *unit) {
+    CAIRN_MEMBER void load(const uint8_t *unit) {
         int lane = lane_id();
         bytes = load_constant_early((const u32x4 *)unit + lane);
         scale = load_constant_early((const uint32_t *)(unit + 512) + lane / 4);
     }
-    __device__ __forceinline__ void expand(uint32_t *a) const {
+    CAIRN_MEMBER void expand(uint32_t *a) const {
         uint32_t d0 = byte_permute(scale, 0, 0x1010), d1 = byte_permute(scale, 0, 0x3232);
         const uint32_t word[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
 #pragma unroll
@@ -165,7 +176,7 @@ template <> struct packed<PACK_8> {
             a[2 * i + 1] = mul_f16x2(sub_f16x2(n1, 0x64806480u), d1);
         }
     }
-    static __device__ __forceinline__ float value(const uint8_t *unit, int row, int k) {
+    static CAIRN_MEMBER float value(const uint8_t *unit, int row, int k) {
         int lane = row % 8 * 4 + k / 8;
         float n = (float)unit[lane * 16 + row / 8 * 8 + k % 8] - 128.0f;
         uint16_t d = ((const uint16_t *)(unit + 512))[row % 8 * 2 + row / 8];
@@ -177,16 +188,16 @@ template <> struct packed<PACK_16> {
     static constexpr int UNIT_BYTES = 1024;
     u32x4 row[2];
 
-    __device__ __forceinline__ void load(const uint8_t *unit) {
+    CAIRN_MEMBER void load(const uint8_t *unit) {
         int lane = lane_id();
         row[0] = load_constant_early((const u32x4 *)unit + lane);
         row[1] = load_constant_early((const u32x4 *)(unit + 512) + lane);
     }
-    __device__ __forceinline__ void expand(uint32_t *a) const {
+    CAIRN_MEMBER void expand(uint32_t *a) const {
         a[0] = row[0].x; a[2] = row[0].y; a[4] = row[0].z; a[6] = row[0].w;
         a[1] = row[1].x; a[3] = row[1].y; a[5] = row[1].z; a[7] = row[1].w;
     }
-    static __device__ __forceinline__ float value(const uint8_t *unit, int row, int k) {
+    static CAIRN_MEMBER float value(const uint8_t *unit, int row, int k) {
         int lane = row % 8 * 4 + k / 8;
         return f16_to_f32(f16{((const uint16_t *)(unit + row / 8 * 512))[lane * 8 + k % 8]});
     }
@@ -197,11 +208,11 @@ template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr int64_t tile_bytes() {
 }
 
 /* ---- the product ----
- * A block computes TILES tiles [16 rows of W] x [8 tokens] at a time. A warp takes consecutive units;
- * the partial sums meet in shared memory and are added as a fixed tree, so a value depends on nothing
- * but its weights and its token. The first units are loaded and expanded before the input is awaited,
- * those of the next tiles before the sums meet. A round passes one block_sync; rounds use the two
- * halves of the meeting place in turn, so that none needs a second. */
+ * A block computes TILES neighbouring tiles [16 rows of W] x [8 tokens] at a time. A warp takes consecutive
+ * units; the partial sums meet in shared memory and are added as a fixed tree, so a value depends
+ * on nothing but its weights and its token. The first units are loaded and expanded before the
+ * input is awaited, those of the next tiles before the sums meet. A round passes one block_sync;
+ * rounds use the two halves of the meeting place in turn, so that none needs a second. */
 
 constexpr int MEETING_TILES = CAIRN_MEETING_TILES; /* the most tiles at a time */
 constexpr int MEETING_FLOATS = WARPS * MEETING_TILES * 128 + COLUMNS;
@@ -220,9 +231,14 @@ struct output {
     float value;
 };
 
-/* The row and column of output e of a tile (0 to 127), in the order of the mma's result. */
-CAIRN_INLINE int output_row(int e) { return e / 16 % 8 + e % 4 / 2 * 8; }
-CAIRN_INLINE int output_column(int e) { return e / 4 % 4 * 2 + e % 2; }
+/* Output e of a tile (0 to 127): a warp has all 16 rows of two columns, so that what it hands on are
+ * whole sectors of memory; the next row is in lane ^ 4, the row eight further on in lane ^ 2. */
+CAIRN_INLINE int output_row(int e) { return e % 32 / 4 + e / 2 % 2 * 8; }
+CAIRN_INLINE int output_column(int e) { return e / 32 % 4 * 2 + e % 2; }
+CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
+
+/* Threads of an epilogue: each keeps to one column. */
+constexpr int ENDERS = WARPS / 4 * 128;
 
 template <int N> CAIRN_INLINE float tree_sum(const float *at, int stride) {
     float v[N];
@@ -237,7 +253,7 @@ template <int N> CAIRN_INLINE float tree_sum(const float *at, int stride) {
 
 /* Units of one warp held at once, so that registers suffice: a divisor of all it has. */
 CAIRN_INLINE constexpr int BATCH(int mine, int tiles) {
-    int most = tiles >= 4 ? 8 / tiles : 6 / tiles;
+    int most = tiles >= 4 ? 8 / tiles : (mine <= 6 ? 6 : 4) / tiles;
     if (most > mine) most = mine;
     while (mine % most) most--;
     return most;
@@ -245,10 +261,10 @@ CAIRN_INLINE constexpr int BATCH(int mine, int tiles) {
 
 template <int FORMAT, int INPUTS, int TILES, int HELD>
 CAIRN_INLINE void load_batch(packed<FORMAT> (&raw)[TILES][HELD], const uint8_t *weights, int base,
-                             int step, int tiles, int unit) {
+                             int tiles, int unit) {
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
-        int tile = min_of(base + i * step, tiles - 1);
+        int tile = min_of(base * TILES + i, tiles - 1);
         const uint8_t *from = weights + tile * tile_bytes<FORMAT, INPUTS>();
 #pragma unroll
         for (int u = 0; u < HELD; u++)
@@ -257,41 +273,49 @@ CAIRN_INLINE void load_batch(packed<FORMAT> (&raw)[TILES][HELD], const uint8_t *
 }
 
 /* Input: fetch<N>(first unit, b[N][4]) waits for N units (those beyond the last are not used);
- * before_meeting(float[COLUMNS]) may leave a factor per column in shared memory. Epilogue: called by
- * whole warps with each output whose tile exists, columns beyond the rows included (for shuffles),
- * and that memory. */
+ * before_meeting(float[COLUMNS]) may leave a factor per column in shared memory. Epilogue: called
+ * by whole warps with each output whose tile exists, columns beyond the rows included (for
+ * shuffles), and that memory. */
 template <int FORMAT, int INPUTS, int TILES, class Input, class Epilogue>
 CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tiles, workspace &work,
                            Input &input, Epilogue &epilogue) {
     constexpr int UNITS = INPUTS / 32, MINE = ceil_div(UNITS, WARPS), HELD = BATCH(MINE, TILES);
     static_assert(TILES <= MEETING_TILES, "multiply: too many tiles at a time");
+    constexpr bool LATE = TILES >= 4; /* expand when needed: not enough registers */
     const int mine = warp_id() * MINE;
     packed<FORMAT> raw[TILES][HELD];
     uint32_t b[HELD][4];
-    load_batch<FORMAT, INPUTS>(raw, weights, first, step, tiles, mine);
-    for (int base = first; base < tiles; base += step * TILES) {
+    load_batch<FORMAT, INPUTS>(raw, weights, first, tiles, mine);
+    for (int base = first; base * TILES < tiles; base += step) {
         float sum[TILES][2][4] = {};
 #pragma unroll
         for (int batch = 0; batch < MINE; batch += HELD) {
-            uint32_t a[TILES][HELD][8];
+            uint32_t a[LATE ? 1 : TILES][HELD][8];
 #pragma unroll
-            for (int i = 0; i < TILES; i++)
+            for (int i = 0; i < TILES && !LATE; i++)
 #pragma unroll
                 for (int u = 0; u < HELD; u++) raw[i][u].expand(a[i][u]);
             if (base == first && batch == 0) input.await();
             if (base == first || MINE > HELD) input.fetch(mine + batch, b);
-            if (batch + HELD < MINE)
-                load_batch<FORMAT, INPUTS>(raw, weights, base, step, tiles, mine + batch + HELD);
-            else if (base + step * TILES < tiles)
-                load_batch<FORMAT, INPUTS>(raw, weights, base + step * TILES, step, tiles, mine);
+            if (batch + HELD < MINE && !LATE)
+                load_batch<FORMAT, INPUTS>(raw, weights, base, tiles, mine + batch + HELD);
+            else if ((base + step) * TILES < tiles && !LATE)
+                load_batch<FORMAT, INPUTS>(raw, weights, base + step, tiles, mine);
 #pragma unroll
-            for (int u = 0; u < HELD; u++)
-                if (MINE * WARPS == UNITS || mine + batch + u < UNITS)
+            for (int i = 0; i < TILES; i++) {
+                uint32_t(&here)[HELD][8] = a[LATE ? 0 : i];
 #pragma unroll
-                    for (int i = 0; i < TILES; i++) {
-                        mma_f16(sum[i][0], a[i][u], b[u]);
-                        mma_f16(sum[i][1], a[i][u] + 4, b[u] + 2);
-                    }
+                for (int u = 0; u < HELD; u++) {
+                    if (LATE) raw[i][u].expand(here[u]);
+                    if (MINE * WARPS != UNITS && mine + batch + u >= UNITS) continue;
+                    mma_f16(sum[i][0], here[u], b[u]);
+                    mma_f16(sum[i][1], here[u] + 4, b[u] + 2);
+                }
+            }
+            if (batch + HELD < MINE && LATE)
+                load_batch<FORMAT, INPUTS>(raw, weights, base, tiles, mine + batch + HELD);
+            else if ((base + step) * TILES < tiles && LATE)
+                load_batch<FORMAT, INPUTS>(raw, weights, base + step, tiles, mine);
         }
         float *here = work.meeting + work.half * MEETING_FLOATS;
         work.half ^= 1;
@@ -303,11 +327,11 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
         float *factors = here + WARPS * MEETING_TILES * 128;
         input.before_meeting(factors);
         block_sync();
-        for (int e = thread_id(); e < TILES * 128; e += THREADS) {
+        for (int e = thread_id(); e < TILES * 128 && thread_id() < ENDERS; e += ENDERS) {
             int i = e / 128;
-            output out = {base + i * step, output_row(e), output_column(e), 0.0f};
+            output out = {base * TILES + i, output_row(e), output_column(e), 0.0f};
             if (out.tile >= tiles) break;
-            out.value = tree_sum<WARPS>(here + i * WARPS * 128 + e % 128, 128);
+            out.value = tree_sum<WARPS>(here + i * WARPS * 128 + output_at(e), 128);
             epilogue(out, factors);
         }
     }

@@ -2,12 +2,13 @@
  * head) against CHUNK keys of fixed logical position; S = Q K^T and O = P V by mma m16n8k16.
  *
  * Each of ATTEND_WARPS warps has WARP_KEYS keys and fetches them itself, long before the queries
- * come. Keys of this forward's own tokens come from the exchange, all others from the cache. A row's
- * result depends on its query and the keys up to its position alone: keys beyond are masked, and
- * rows of a group never mix.
+ * come. Keys of this forward's own tokens come from the exchange, all others from the cache. A
+ * row's result depends on its query and the keys up to its position alone: keys beyond are masked,
+ * and rows of a group never mix.
  *
- * Out: parts[chunk, row, head] = sum of 2^(s - m) v, sums[chunk, row, head] = (m, sum of 2^(s - m)),
- * with s = q.k D^-0.5 log2(e) and m = the largest s of the chunk (NOTHING if there is none). */
+ * Out: parts[chunk, row, head] = sum of 2^(s - m) v, sums[chunk, row, head] = (m, sum of 2^(s -
+ * m)), with s = q.k D^-0.5 log2(e) and m = the largest s of the chunk (NOTHING if there is none).
+ * */
 #ifndef CAIRN_STEP_ATTEND_CUH
 #define CAIRN_STEP_ATTEND_CUH
 
@@ -78,7 +79,8 @@ CAIRN_INLINE void fetch_keys(const attend_item &item, const uint16_t *cache,
             int key = i * (WARP / PIECES) + lane_id() / PIECES, position = start + key;
             bool cached = position < item.fresh;
             const uint16_t *from = cache;
-            if (cached) from += item.page_at[i * (WARP / PIECES) / 16] + key % 16 * HEAD_DIM + piece * 8;
+            if (cached)
+                from += item.page_at[i * (WARP / PIECES) / 16] + key % 16 * HEAD_DIM + piece * 8;
             if (!cached && position < end) continue;
             copy_async16(mine + key_at(key, piece), from, cached);
             copy_async16(mine + value_at(key, piece),
@@ -111,7 +113,8 @@ CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, co
                                                            : key_at(key % WARP_KEYS, piece));
         }
         u32x4 v;
-        receive<1>(p, &v, layer + QKV_AT + ((int64_t)row * QKV + head * HEAD_DIM) * 2 + piece * 16);
+        receive<1>(p, &v,
+                   layer + QKV_AT + ((int64_t)row * QKV + head * HEAD_DIM) * 2 + piece * 16);
         *(u32x4 *)(memory + to) = v;
     }
 }
@@ -149,8 +152,8 @@ CAIRN_INLINE void score_keys(const unsigned char *queries, const unsigned char *
     }
 }
 
-/* Scores of rows g (half 0) or g + 8 (half 1) to weights 2^(s - m); (m, sum) for the row. last[i] is
- * the last key that the row sees of the warp's keys 16i.., counted from there. */
+/* Scores of rows g (half 0) or g + 8 (half 1) to weights 2^(s - m); (m, sum) for the row. last[i]
+ * is the last key that the row sees of the warp's keys 16i.., counted from there. */
 CAIRN_INLINE f32x2 weigh_keys(float (*s)[4], int half, const int *last, uint32_t *weights) {
     int t = lane_id() % 4;
     float top = NOTHING, total = 0.0f;
@@ -227,8 +230,8 @@ CAIRN_INLINE void send_parts(const attend_item &item, uint8_t *layer, const unsi
     }
 }
 
-/* One warp's part of a chunk whose keys, values and queries are in shared memory: row m = g or g + 8
- * sees keys up to last(i, m) of keys 16i... */
+/* One warp's part of a chunk whose keys, values and queries are in shared memory: row m = g or g +
+ * 8 sees keys up to last(i, m) of keys 16i... */
 template <class Last>
 CAIRN_INLINE void attend_warp(unsigned char *memory, int count, Last last) {
     const int warp = warp_id(), g = lane_id() / 4;

@@ -1,5 +1,5 @@
-/* The merge of attention's chunks: o = sum_c 2^(m_c - m) o_c / l, as f16, a unit of 32 values of one
- * row for a warp.
+/* The merge of attention's chunks: o = sum_c 2^(m_c - m) o_c / l, as f16, a unit of 32 values of
+ * one row for a warp.
  *
  * Eight chunks at a time, a chunk for each g: weights against the largest m of the eight, products,
  * and their sum as the tree ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)); eights follow each other by
@@ -14,21 +14,21 @@ struct chunk_part {
     u32x4 v[2];
     u32x2 sum;
 
-    __device__ __forceinline__ void clear() {
+    CAIRN_MEMBER void clear() {
         v[0] = v[1] = u32x4{};
         sum = u32x2{as_u32(NOTHING), 0};
     }
-    __device__ __forceinline__ void load(const uint8_t *layer, int64_t head, int dim) {
+    CAIRN_MEMBER void load(const uint8_t *layer, int64_t head, int dim) {
         const float *from = (const float *)(layer + PARTS_AT) + head * HEAD_DIM + dim;
         sum = load_relaxed8(layer + SUMS_AT + head * 8);
         v[0] = load_relaxed16(from);
         v[1] = load_relaxed16(from + 4);
     }
-    __device__ __forceinline__ bool complete() const {
+    CAIRN_MEMBER bool complete() const {
         return full(v[0]) && full(v[1]) && sum.x != EMPTY && sum.y != EMPTY;
     }
     /* The values and the denominator times weight. */
-    __device__ __forceinline__ void scale(float weight, float *o, float &total) const {
+    CAIRN_MEMBER void scale(float weight, float *o, float &total) const {
         o[0] = mul_f32(as_f32(v[0].x), weight), o[1] = mul_f32(as_f32(v[0].y), weight);
         o[2] = mul_f32(as_f32(v[0].z), weight), o[3] = mul_f32(as_f32(v[0].w), weight);
         o[4] = mul_f32(as_f32(v[1].x), weight), o[5] = mul_f32(as_f32(v[1].y), weight);

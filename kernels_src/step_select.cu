@@ -1,7 +1,7 @@
 /* Page-sparse attention of few rows: which pages a row attends, and the attention over them.
  *
- * step_bounds   lowest and highest key of a page per dimension, or its mean (sum over ascending slots
- *               in f32); f16. Grid (new pages, kv_heads, layers), 128 threads.
+ * step_bounds   lowest and highest key of a page per dimension, or its mean (sum over ascending
+ *               slots in f32); f16. Grid (new pages, kv_heads, layers), 128 threads.
  * step_select   the pages of each row and KV head, ascending. The row at position i has the whole
  *               pages before its window as candidates; scores sum_d max(q_d lo_d, q_d hi_d) (or
  *               q . mean), summed over the KV head's query heads or the best of them; the topk
@@ -11,8 +11,8 @@
  *               CAIRN_WARPS warps, shared memory 8 bytes a page of the context.
  * step_attend_pages, step_merge_pages
  *               as step_attend and step_merge, chunk c being the pages [c, c + 1) CHUNK / PAGE of a
- *               row's list. Grids (chunks at most, rows, kv_heads) and any; CAIRN_WARPS warps; shared
- *               memory ATTEND_BYTES and none.
+ *               row's list. Grids (chunks at most, rows, kv_heads) and any; CAIRN_WARPS warps;
+ *               shared memory ATTEND_BYTES and none.
  *
  * Constants: those of step.cuh, CAIRN_BLOCKS 0. A list of all pages gives the bits of step_attend.
  * Sync: three block_syncs in select, two in attend. Integers exact.
@@ -129,8 +129,8 @@ CAIRN_INLINE void rank_candidates(int candidates, int topk, const uint32_t *keys
 
 /* Bits of pages that a row of this sequence is the first to read add to pages_read. */
 CAIRN_INLINE void count_pages(const step_params &p, const select_row &r, int word, uint32_t bits) {
-    uint32_t *seen = p.seen + (((int64_t)p.layer * p.sequences + r.sequence) * KV_HEADS + r.kv_head) *
-                                  p.seen_words;
+    int64_t head = ((int64_t)p.layer * p.sequences + r.sequence) * KV_HEADS + r.kv_head;
+    uint32_t *seen = p.seen + head * p.seen_words;
     uint32_t before = atomic_or(seen + word, bits);
     int fresh = popcount(bits & ~before);
     if (fresh) atomic_add(p.pages_read + r.sequence, fresh);
@@ -147,7 +147,8 @@ CAIRN_INLINE void write_list(const step_params &p, const select_row &r, int cand
         bool whole = c <= own && (c >= candidates || kept[c]);
         bool listed = whole || (c < candidates && c < sink_pages);
         uint32_t bits = warp_ballot(listed);
-        if (listed) list[count + popcount(bits & ((1u << lane_id()) - 1))] = whole ? c : c | SINKS_ALONE;
+        int at_list = count + popcount(bits & ((1u << lane_id()) - 1));
+        if (listed) list[at_list] = whole ? c : c | SINKS_ALONE;
         if (lane_id() == 0 && bits) count_pages(p, r, first / WARP, bits);
         count += popcount(bits);
     }
@@ -190,7 +191,8 @@ CAIRN_INLINE key_piece find_piece(const step_params &p, const select_row &r, int
     int position = page * PAGE + from % PAGE;
     int last = entry & SINKS_ALONE ? p.sinks - 1 : r.position;
     piece.last = min_of(last - position, 15);
-    piece.at = (((int64_t)r.table[page] * 2 * KV_HEADS + r.kv_head) * PAGE + from % PAGE) * HEAD_DIM;
+    piece.at = (((int64_t)r.table[page] * 2 * KV_HEADS + r.kv_head) * PAGE + from % PAGE) *
+               HEAD_DIM;
     return piece;
 }
 

@@ -1,5 +1,6 @@
-/* The stages of a decoder layer for one block: what is computed where. Each is written once and runs
- * in the flow kernel and in the stage kernels alike, with the same instructions in the same order.
+/* The stages of a decoder layer for one block: what is computed where. Each is written once and
+ * runs in the flow kernel and in the stage kernels alike, with the same instructions in the same
+ * order.
  *
  *   embed    residual = embedding of the token
  *   qkv      norm(residual) Wqkv, rotated; keys and values also go to the cache
@@ -53,8 +54,8 @@ template <int INPUTS> struct rows_input {
     const uint8_t *at; /* of the window's first row */
     int rows;
 
-    __device__ __forceinline__ void await() const { start_input(); }
-    template <int N> __device__ __forceinline__ void fetch(int unit, uint32_t (&b)[N][4]) const {
+    CAIRN_MEMBER void await() const { start_input(); }
+    template <int N> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) const {
         int g = lane_id() / 4;
         u32x4 v[N] = {};
         if (g < rows) {
@@ -66,30 +67,31 @@ template <int INPUTS> struct rows_input {
             b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
         warp_sync();
     }
-    __device__ __forceinline__ void before_meeting(float *) const {}
+    CAIRN_MEMBER void before_meeting(float *) const {}
 };
 
-/* A hidden state with its sums of squares: factors[column] = 1 / (rms scale). Warp w < rows takes the
- * squares of row w (and w + WARPS), awaited together with its operands. */
+/* A hidden state with its sums of squares: factors[column] = 1 / (rms scale). Warp w < rows takes
+ * the squares of row w (and w + WARPS), awaited together with its operands. */
 struct norm_input : rows_input<HIDDEN> {
-    static constexpr int VECTORS = SQUARES / 4, EACH = ceil_div(VECTORS, WARP);
+    static constexpr int EACH = ceil_div(SQUARES, WARP);
     const float *squares; /* of the window's first row */
     float sum;            /* of this warp's row, this lane's part */
 
-    __device__ __forceinline__ norm_input(const step_params &params, const uint8_t *hidden,
+    CAIRN_MEMBER norm_input(const step_params &params, const uint8_t *hidden,
                                           const uint8_t *sums, row_window window)
         : rows_input<HIDDEN>{params, nullptr, window.count}, sum(0.0f) {
         int copy = FLOW ? block_id() % copies_of(window.total) * window.total : 0;
         at = hidden + (int64_t)(copy + window.first) * HIDDEN * 2;
         squares = (const float *)sums + (int64_t)(copy + window.first) * SQUARES;
     }
-    template <int N> __device__ __forceinline__ void fetch(int unit, uint32_t (&b)[N][4]) {
+    template <int N> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) {
         const int g = lane_id() / 4, row = warp_id();
         const uint8_t *from = at + ((int64_t)g * HIDDEN + unit * 32 + lane_id() % 4 * 8) * 2;
-        const uint8_t *other = (const uint8_t *)(squares + (int64_t)row * SQUARES) + lane_id() * 16;
+        const uint32_t *other = (const uint32_t *)squares + (int64_t)row * SQUARES + lane_id();
         const int wanted = g < rows ? HIDDEN / 32 - unit : 0;
-        const int sums = row < rows ? ceil_div(VECTORS - lane_id(), WARP) : 0;
-        u32x4 v[N + EACH] = {};
+        const int sums = row < rows ? ceil_div(SQUARES - lane_id(), WARP) : 0;
+        u32x4 v[N] = {};
+        uint32_t square[EACH] = {};
         patience wait(p);
         bool complete;
         do {
@@ -99,9 +101,11 @@ struct norm_input : rows_input<HIDDEN> {
                 if (i < wanted) v[i] = load_relaxed16(from + i * 64);
 #pragma unroll
             for (int i = 0; i < EACH; i++)
-                if (i < sums) v[N + i] = load_relaxed16(other + i * WARP * 16);
+                if (i < sums) square[i] = load_relaxed(other + i * WARP);
 #pragma unroll
-            for (int i = 0; i < N + EACH; i++) complete = complete && full(v[i]);
+            for (int i = 0; i < N; i++) complete = complete && full(v[i]);
+#pragma unroll
+            for (int i = 0; i < EACH; i++) complete = complete && square[i] != EMPTY;
         } while (FLOW && !complete && wait.more());
         warp_sync();
 #pragma unroll
@@ -109,15 +113,15 @@ struct norm_input : rows_input<HIDDEN> {
             b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
         sum = 0.0f;
 #pragma unroll
-        for (int i = N; i < N + EACH; i++)
-            sum += (as_f32(v[i].x) + as_f32(v[i].y)) + (as_f32(v[i].z) + as_f32(v[i].w));
+        for (int i = 0; i < EACH; i++) sum += as_f32(square[i]);
     }
-    __device__ __forceinline__ void before_meeting(float *factors) const {
+    CAIRN_MEMBER void before_meeting(float *factors) const {
         static_assert(WARPS >= COLUMNS, "norm_input: a warp for each column");
         if (warp_id() >= rows) return;
         float all = warp_sum(sum);
         if (lane_id() == 0)
-            factors[warp_id()] = rsqrt_fast(all * (1.0f / HIDDEN) + p.norm_eps) * (1.0f / p.input_scale);
+            factors[warp_id()] =
+                rsqrt_fast(all * (1.0f / HIDDEN) + p.norm_eps) * (1.0f / p.input_scale);
     }
 };
 
@@ -129,7 +133,7 @@ struct qkv_place {
     float cosine, sine; /* 1, 0 for values */
     int64_t cache_at;   /* from a layer's KV; -1 for queries */
 
-    __device__ __forceinline__ void find(const step_params &p, row_window rows, int at_tile, int row,
+    CAIRN_MEMBER void find(const step_params &p, row_window rows, int at_tile, int row,
                                          int column) {
         int n = at_tile * 16 + row, head = n / HEAD_DIM, d = n % HEAD_DIM;
         tile = at_tile, cosine = 1.0f, sine = 0.0f, cache_at = -1;
@@ -157,10 +161,10 @@ struct qkv_output {
     uint8_t *layer;
     uint16_t *cache;
 
-    __device__ __forceinline__ void operator()(const output &o, const float *factors) const {
+    CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
         if (o.tile != place.tile) place.find(p, rows, o.tile, o.row, o.column);
         float y = o.value * factors[o.column];
-        float other = shuffle_xor(y, 16); /* the next output row of the same token */
+        float other = shuffle_xor(y, 4); /* the next output row of the same token */
         if (o.row % 2 != 0 || o.column >= rows.count) return;
         float even = fma_f32(y, place.cosine, -(other * place.sine));
         float odd = fma_f32(y, place.sine, other * place.cosine);
@@ -178,23 +182,26 @@ struct hidden_output {
     const float *weight; /* of the next norm */
     uint8_t *hidden, *squares;
 
-    __device__ __forceinline__ void hand_on(int tile, int row, int column, float x,
+    CAIRN_MEMBER void hand_on(int tile, int row, int column, float x,
                                             float norm_weight) const {
+        const int columns = min_of(2, rows.count - column / 2 * 2); /* of this warp that live */
+        if (columns <= 0) return;
         float y = x * (norm_weight * p.input_scale);
-        uint32_t two = pack_f16x2(y, shuffle_xor(y, 16)); /* with the next output row */
+        uint32_t two = pack_f16x2(y, shuffle_xor(y, 4)); /* with the next output row */
         float sum = x * x;
-        sum += shuffle_xor(sum, 16);
-        sum += shuffle_xor(sum, 2);
-        /* Column c writes slot c, the copy c / rows of row c % rows. */
-        int slots = rows.count, from = column;
-        if (FLOW) slots = rows.total * copies_of(rows.total), from = column % rows.total;
-        int lane = (lane_id() & 18) + from / 2 * 4 + from % 2;
-        two = shuffle(two, lane);
-        sum = shuffle(sum, lane);
-        if (column >= slots || lane_id() >= 16) return;
-        int64_t slot = rows.first + column;
-        send((uint32_t *)(hidden + (slot * HIDDEN + tile * 16 + row) * 2), two);
-        if (row < 8) send((float *)squares + slot * SQUARES + tile * 4 + row / 2, sum);
+#pragma unroll
+        for (int m = 2; m < WARP; m *= 2) sum += shuffle_xor(sum, m);
+        /* Eight lanes hold the words of 16 outputs; copies and columns go over the lanes' quarters. */
+        const int word = lane_id() % 8, copies = copies_of(rows.total);
+        for (int first = 0; first < columns * copies; first += 4) {
+            int item = first + lane_id() / 8, odd = columns == 2 ? item % 2 : 0;
+            uint32_t value = shuffle(two, word % 4 * 8 + word / 4 * 2 + odd);
+            float squared = shuffle(sum, odd);
+            if (item >= columns * copies) continue;
+            int64_t slot = item / columns * rows.total + rows.first + column / 2 * 2 + odd;
+            send((uint32_t *)(hidden + (slot * HIDDEN + tile * 16) * 2) + word, value);
+            if (word == 0) send((float *)squares + slot * SQUARES + tile, squared);
+        }
     }
 };
 
@@ -203,7 +210,7 @@ struct residual_output : hidden_output {
     int held_tile;
     float held, held_weight; /* the residual and weight of this thread's output of that tile */
 
-    __device__ __forceinline__ void operator()(const output &o, const float *) const {
+    CAIRN_MEMBER void operator()(const output &o, const float *) const {
         bool live = o.column < rows.count, at_hand = o.tile == held_tile;
         int n = o.tile * 16 + o.row;
         float *at = residual_of(p) + (int64_t)(rows.first + (live ? o.column : 0)) * HIDDEN + n;
@@ -219,11 +226,11 @@ struct swiglu_output {
     row_window rows;
     uint8_t *h;
 
-    __device__ __forceinline__ void operator()(const output &o, const float *factors) const {
+    CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
         float y = o.value * factors[o.column];
         float up = shuffle_xor(y, 2);
         float v = y * up * rcp_fast(1.0f + exp_fast(-y));
-        float next = shuffle_xor(v, 16);
+        float next = shuffle_xor(v, 4);
         if (o.row >= 8 || o.row % 2 != 0 || o.column >= rows.count) return;
         int64_t at = (int64_t)(rows.first + o.column) * FFN + o.tile * 8 + o.row;
         send((uint32_t *)(h + at * 2), pack_f16x2(v, next));
@@ -232,6 +239,8 @@ struct swiglu_output {
 
 /* ---- the stages ---- */
 
+/* Tiles as stage_residual has them: the flow kernel's blocks read only residuals of their own. */
+template <int TILES>
 CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *next, int first,
                               int step) {
     typedef packed<CAIRN_PACK_EMBED> pack;
@@ -242,10 +251,12 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
     int r = rows.first + (live ? column : 0), token = input_array(p, STEP_TOKEN)[r];
     token = token < 0 || token >= VOCAB ? 0 : token;
     const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
-    for (int t = first; t < HIDDEN / 16; t += step) {
-        int k = t * 16 + row;
+    for (int i = 0;; i++) {
+        int n = (first + i / TILES * step) * TILES + i % TILES;
+        if (n >= HIDDEN / 16) break;
+        int k = n * 16 + row;
         float x = pack::value(tile + k / 32 * pack::UNIT_BYTES, token % 16, k % 32);
-        out.hand_on(t, row, column, x, p.norms[k]);
+        out.hand_on(n, row, column, x, p.norms[k]);
         if (live) residual_of(p)[(int64_t)r * HIDDEN + k] = x;
     }
 }
@@ -253,7 +264,7 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
 template <int TILES>
 CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, uint8_t *at,
                             qkv_place &place, workspace &work, int first, int step) {
-    if (first >= QKV / 16) return;
+    if (first * TILES >= QKV / 16) return;
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     uint16_t *cache = load_constant_early(p.kv + layer);
     qkv_output out{p, rows, place, at, cache};
@@ -269,9 +280,9 @@ CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const ui
                                  const float *weight, uint8_t *hidden, uint8_t *squares,
                                  Input &input, workspace &work, int first, int step) {
     residual_output out{{p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
-    int e = thread_id(), n = first * 16 + output_row(e), column = output_column(e);
-    if (e < 128 && first < HIDDEN / 16) {
-        out.held_tile = first;
+    int e = thread_id(), n = first * TILES * 16 + output_row(e), column = output_column(e);
+    if (e < 128 && first * TILES < HIDDEN / 16) {
+        out.held_tile = first * TILES;
         out.held_weight = load_constant_early(weight + n);
         if (FLOW && column < rows.count)
             out.held = load_volatile(residual_of(p) + (int64_t)(rows.first + column) * HIDDEN + n);
@@ -279,8 +290,8 @@ CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const ui
     multiply<FORMAT, INPUTS, TILES>(weights, first, step, HIDDEN / 16, work, input, out);
 }
 
-/* Merges the chunks(row, head) chunks, unit by unit, for all blocks that project; warps take units in
- * turn. */
+/* Merges the chunks(row, head) chunks, unit by unit, for all blocks that project; warps take units
+ * in turn. */
 template <class Chunks>
 CAIRN_INLINE void stage_merge(const step_params &p, int rows, uint8_t *at, int worker, int workers,
                               Chunks chunks) {
@@ -288,12 +299,9 @@ CAIRN_INLINE void stage_merge(const step_params &p, int rows, uint8_t *at, int w
         int row = i / (ATTENDED / 32), unit = i % (ATTENDED / 32);
         uint32_t b[4];
         merge_unit(p, at, row, chunks(row, unit * 32 / HEAD_DIM), unit, b);
-        if (lane_id() < 4) {
-            uint32_t *to = (uint32_t *)(at + ATTENDED_AT) +
-                           ((int64_t)row * ATTENDED + unit * 32 + lane_id() * 8) / 2;
-#pragma unroll
-            for (int w = 0; w < 4; w++) send(to + w, b[w]);
-        }
+        u32x4 v = {b[0], b[1], b[2], b[3]};
+        uint8_t *to = at + ATTENDED_AT + ((int64_t)row * ATTENDED + unit * 32 + lane_id() % 4 * 8) * 2;
+        if (lane_id() < 4) send(to, v);
     }
 }
 
@@ -310,7 +318,7 @@ CAIRN_INLINE void stage_project(const step_params &p, row_window rows, int layer
 template <int TILES>
 CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer, uint8_t *at,
                                 workspace &work, int first, int step) {
-    if (first >= FFN / 8) return;
+    if (first * TILES >= FFN / 8) return;
     norm_input input(p, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, rows);
     swiglu_output out{rows, at + FFN_AT};
     multiply<CAIRN_PACK_GATE_UP, HIDDEN, TILES>(
@@ -341,9 +349,9 @@ struct head_output {
     const step_params &p;
     row_window rows;
     int first; /* row whose logits come first */
-    uint64_t best;
+    uint64_t best; /* of this thread's column */
 
-    __device__ __forceinline__ void operator()(const output &o, const float *factors) {
+    CAIRN_MEMBER void operator()(const output &o, const float *factors) {
         int n = o.tile * 16 + o.row;
         int row = rows.first + o.column - first; /* negative: no one wants its logits */
         if (o.column >= rows.count || row < 0 || n >= VOCAB) return;
@@ -354,7 +362,8 @@ struct head_output {
 };
 
 /* Tiles at a time, so that their weights and operands fit the registers. */
-constexpr int HEAD_TILES = min_of(MEETING_TILES, max_of(1, 8 / ceil_div(HIDDEN / 32, WARPS)));
+constexpr int HEAD_TILES = min_of(CAIRN_ARCH >= 1000 ? 2 : MEETING_TILES,
+                                  max_of(1, 8 / ceil_div(HIDDEN / 32, WARPS)));
 
 /* logits of the rows; winners[row, block] = the best of the tiles first, first + step, ... */
 CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at, workspace &work,
@@ -362,20 +371,22 @@ CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at,
     int logit_first = p.input[STEP_LOGIT_FIRST];
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     head_output out{p, rows, logit_first, 0};
+    if (first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
     multiply<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES>(p.head, first, step, (VOCAB + 15) / 16, work,
                                                   input, out);
-    /* A thread's column is the same in all tiles: THREADS and 128 are multiples of 32. */
-    uint64_t best = max_of(out.best, shuffle_xor(out.best, 16));
-    best = max_of(best, shuffle_xor(best, 2));
     uint64_t *table = (uint64_t *)(work.meeting + work.half * MEETING_FLOATS);
     work.half ^= 1;
-    if (lane_id() < 16 && lane_id() % 4 < 2)
-        table[output_column(lane_id()) * WARPS + warp_id()] = best;
+    uint64_t best = out.best;
+#pragma unroll
+    for (int m = 2; m < WARP; m *= 2) best = max_of(best, shuffle_xor(best, m));
+    if (lane_id() < 2 && thread_id() < ENDERS)
+        table[output_column(thread_id()) * (WARPS / 4) + warp_id() / 4] = best;
     block_sync();
     int row = rows.first + thread_id() - logit_first;
     if (thread_id() < rows.count && row >= 0) {
         uint64_t top = 0;
-        for (int w = 0; w < WARPS; w++) top = max_of(top, table[thread_id() * WARPS + w]);
+        for (int w = 0; w < WARPS / 4; w++)
+            top = max_of(top, table[thread_id() * (WARPS / 4) + w]);
         p.winners[(int64_t)row * step + first] = top;
     }
 }

@@ -17,6 +17,7 @@ enum {
     STEP_PRODUCT_BYTES = 2 * 64 * 320, /* shared memory of the prompt's products */
     STEP_ALLOCATIONS = 32,
     STEP_GRAPH_ROWS = 17, /* steps of up to so many rows are kept as graphs */
+    STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_CONSTANTS = 24
 };
 
@@ -65,13 +66,15 @@ typedef struct forward_cuda_state {
     int allocation_count;
 } forward_cuda_state;
 
-/* ---- shapes ------------------------------------------------------------------------------------ */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 static int64_t step_qkv_rows(const model_shape *s) {
     return (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
 }
 
-static size_t step_unit_bytes(int pack) { return pack == PACK_4 ? 320 : pack == PACK_8 ? 544 : 1024; }
+static size_t step_unit_bytes(int pack) {
+    return pack == PACK_4 ? 320 : pack == PACK_8 ? 544 : 1024;
+}
 
 /* Bytes of [rows, inputs] in tiles of 16 rows. */
 static size_t step_packed_bytes(int pack, int64_t rows, int64_t inputs) {
@@ -154,7 +157,7 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     f->product_bytes = (unsigned)meeting;
 }
 
-/* ---- kernels ----------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
 static int step_constants(const forward_cuda_state *f, int page_size, int rows, int blocks,
                           jit_constant *out) {
@@ -196,9 +199,9 @@ static cairn_status step_build(forward_cuda_state *f, int page_size) {
     static const char *const names[] = {
         "step_flow", "step_embed", "step_qkv", "step_attend", "step_merge", "step_project",
         "step_gate_up", "step_down", "step_head", "step_bounds", "step_select",
-        "step_attend_pages", "step_merge_pages", "step_finish", "prompt_embed", "prompt_norm", "prompt_qkv",
-        "prompt_attend", "prompt_project", "prompt_gate_up", "prompt_down", "prompt_last",
-        "prompt_head"};
+        "step_attend_pages", "step_merge_pages", "step_finish", "prompt_embed", "prompt_norm",
+        "prompt_qkv", "prompt_attend", "prompt_project", "prompt_gate_up", "prompt_down",
+        "prompt_last", "prompt_head"};
     jit_constant flow[STEP_CONSTANTS], stage[STEP_CONSTANTS], prompt[STEP_CONSTANTS];
     int count = step_constants(f, page_size, STEP_FLOW_ROWS, f->blocks, flow);
     jit_request requests[6] = {{"step.cu", flow, count}, {"step.cu", stage, count},
@@ -219,7 +222,7 @@ static cairn_status step_build(forward_cuda_state *f, int page_size) {
                           PROMPT_K_HEAD - PROMPT_K_EMBED + 1);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 static cairn_status step_alloc(forward_cuda_state *f, size_t bytes, const char *what, void *out) {
     void *at;
@@ -234,8 +237,10 @@ static cairn_status step_alloc(forward_cuda_state *f, size_t bytes, const char *
 /* Bytes of one region of the exchange, as step.cuh lays it out. */
 static size_t step_region_bytes(const forward_cuda_state *f, int rows, int slots, int chunks) {
     const model_shape *s = f->shape;
-    size_t hidden = (size_t)s->hidden, r = (size_t)rows, attended = (size_t)(s->heads * s->head_dim);
-    size_t bytes = 2 * (size_t)slots * (hidden * 2 + hidden / 4 * 4) +
+    size_t hidden = (size_t)s->hidden, r = (size_t)rows;
+    size_t attended = (size_t)s->heads * (size_t)s->head_dim;
+    size_t squares = ((size_t)slots * (hidden / 16) * 4 + 127) / 128 * 128;
+    size_t bytes = 2 * ((size_t)slots * hidden * 2 + squares) +
                    r * ((size_t)step_qkv_rows(s) + (size_t)s->ffn + attended) * 2 +
                    (size_t)f->chunks * r * (size_t)s->heads * 8 +
                    (size_t)chunks * r * attended * 4;
@@ -317,21 +322,23 @@ static cairn_status step_alloc_buffers(forward_cuda_state *f) {
         (status = step_alloc_lists(f)) ||
         (status = step_alloc(f, (size_t)f->table_rows * (size_t)f->max_pages * 4, "the page table",
                              &f->table)) ||
-        (status = step_alloc(f, STEP_STAGE_ROWS * 4, "the sampled tokens", &f->sampled)) ||
-        (status = step_alloc(f, 16, "the fault word", &f->fault)) ||
+        (status = step_alloc(f, (STEP_SAMPLED_AT + STEP_STAGE_ROWS) * 4, "the sampled tokens",
+                             &f->fault)) ||
         (status = step_alloc(f, (size_t)STEP_STAGE_ROWS * (size_t)f->blocks * 8, "the winners",
                              &f->winners)) ||
         (status = step_open_lane(f, &f->flow, STEP_FLOW_ROWS, 2 * (s->layers + 1), f->chunks)) ||
         (status = step_open_lane(f, &f->stage, STEP_STAGE_ROWS, 1, f->chunks)) ||
         (status = step_open_lane(f, &f->prompt, f->max_rows, 1, 0)))
         return status;
-    return dev_zero(f->dev, f->fault, 16);
+    f->sampled = f->fault + STEP_SAMPLED_AT;
+    return dev_zero(f->dev, f->fault, STEP_SAMPLED_AT * 4);
 }
 
-/* ---- contents ---------------------------------------------------------------------------------- */
+/* ---- contents -------------------------------------------------------------------------------- */
 
-static cairn_status step_pack(forward_cuda_state *f, const jit_kernel *kernel, const model_weight *w,
-                              uint8_t *to, int format, int64_t first_row, int half) {
+static cairn_status step_pack(forward_cuda_state *f, const jit_kernel *kernel,
+                              const model_weight *w, uint8_t *to, int format, int64_t first_row,
+                              int half) {
     dev_dims dims = {{0, 1, 1}, 256, 0, 0, false};
     pack_params p;
     memset(&p, 0, sizeof p);
@@ -416,8 +423,9 @@ static cairn_status step_fill_rope(forward_cuda_state *f) {
     return status;
 }
 
-/* A power of two that brings the first layer's typical x weight to 2^-7: the residual stream may grow
- * two million times before f16 overflows, and what f16 loses below is far under the sum's error. */
+/* A power of two that brings the first layer's typical x weight to 2^-7: the residual stream may
+ * grow two million times before f16 overflows, and what f16 loses below is far under the sum's
+ * error. */
 static float step_input_scale(const cairn_model *m) {
     const gguf_tensor *embed = gguf_tensor_find(&m->file, "token_embd.weight");
     const gguf_tensor *norm = gguf_tensor_find(&m->file, "blk.0.attn_norm.weight");
@@ -476,7 +484,7 @@ static void step_free_stage_graphs(forward_cuda_state *f) {
         dev_graph_free(f->dev, &f->stage_graphs[i]);
 }
 
-/* ---- open and close ---------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static void forward_cuda_close(cairn_model *model) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;

@@ -1,6 +1,6 @@
 /* forward_cuda_run: one forward on the GPU. See forward_cuda.c. */
 
-/* ---- input ------------------------------------------------------------------------------------- */
+/* ---- input ----------------------------------------------------------------------------------- */
 
 static cairn_status step_check_row(base *b, const forward_cuda_state *f, const kv_cache *kv,
                                    const forward_args *a, int r) {
@@ -93,7 +93,7 @@ static cairn_status step_upload_rows(forward_cuda_state *f, step_lane *lane, con
     }
 }
 
-/* ---- launches ---------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------- */
 
 static cairn_status step_launch(forward_cuda_state *f, const step_lane *lane, step_kernel kernel,
                                 int x, int y, int threads, unsigned shared, int layer, int which) {
@@ -149,7 +149,7 @@ static cairn_status step_run_flow(forward_cuda_state *f, const forward_args *a) 
     return CAIRN_OK;
 }
 
-/* ---- page selection ---------------------------------------------------------------------------- */
+/* ---- page selection -------------------------------------------------------------------------- */
 
 static bool step_selects_layer(const cairn_config *config, int layer) {
     return config->selection.layers[layer / 64] >> (layer % 64) & 1;
@@ -207,7 +207,8 @@ static cairn_status step_store_bounds(forward_cuda_state *f, const forward_args 
 }
 
 /* Chunks that a row's list of pages can fill. */
-static int step_list_chunks(const forward_cuda_state *f, const cairn_config *config, int page_size) {
+static int step_list_chunks(const forward_cuda_state *f, const cairn_config *config,
+                            int page_size) {
     int64_t window = config->selection.window > 0 ? config->selection.window : 0;
     int64_t pages = (int64_t)config->topk + (config->selection.sinks + page_size - 1) / page_size +
                     window / page_size + 2;
@@ -215,11 +216,12 @@ static int step_list_chunks(const forward_cuda_state *f, const cairn_config *con
     return chunks < f->chunks ? (int)chunks : f->chunks;
 }
 
-/* ---- the stage kernels ------------------------------------------------------------------------- */
+/* ---- the stage kernels ----------------------------------------------------------------------- */
 
 static cairn_status step_attend_dense(forward_cuda_state *f, int rows, int items, int l) {
     int t = f->warps * 32;
-    cairn_status status = step_launch(f, &f->stage, STEP_K_ATTEND, items, 1, t, f->attend_bytes, l, 0);
+    cairn_status status = step_launch(f, &f->stage, STEP_K_ATTEND, items, 1, t, f->attend_bytes, l,
+                                      0);
     return status ? status : step_launch(f, &f->stage, STEP_K_MERGE,
                                          (rows * f->shape->heads + 3) / 4, 1, t, 0, l, 0);
 }
@@ -290,8 +292,8 @@ static cairn_status step_run_sparse_graph(forward_cuda_state *f, const cairn_con
     return dev_graph_launch(f->dev, graph);
 }
 
-static cairn_status step_run_stages(forward_cuda_state *f, const cairn_config *config, int page_size,
-                                    const forward_args *a) {
+static cairn_status step_run_stages(forward_cuda_state *f, const cairn_config *config,
+                                    int page_size, const forward_args *a) {
     const int32_t *head = f->stage.words;
     cairn_status status = step_upload_rows(f, &f->stage, a, 0, a->rows);
     if (!status && config)
@@ -306,7 +308,7 @@ static cairn_status step_run_stages(forward_cuda_state *f, const cairn_config *c
                                head[STEP_LOGIT_COUNT]);
 }
 
-/* ---- prompts ----------------------------------------------------------------------------------- */
+/* ---- prompts --------------------------------------------------------------------------------- */
 
 static cairn_status step_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
     const model_shape *s = f->shape;
@@ -344,14 +346,22 @@ static cairn_status step_run_prompt(forward_cuda_state *f, const forward_args *a
     return status ? status : step_finish(f, wanted);
 }
 
-/* ---- results ----------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
-static cairn_status step_check_fault(forward_cuda_state *f) {
-    int32_t fault = 0;
-    cairn_status status = dev_download(f->dev, &fault, f->fault, sizeof fault);
-    if (status || !fault) return status;
+static cairn_status step_fault(const forward_cuda_state *f, int32_t fault) {
+    if (!fault) return CAIRN_OK;
     return base_fail(f->dev->base, CAIRN_DEVICE_ERROR,
                      "a step's blocks did not all run at once; is another program using the GPU?");
+}
+
+/* The sampled tokens, with the fault word before them in one copy. */
+static cairn_status step_download_sampled(forward_cuda_state *f, const forward_args *a) {
+    int32_t words[STEP_SAMPLED_AT + STEP_STAGE_ROWS];
+    size_t count = (size_t)a->logit_count;
+    cairn_status status = dev_download(f->dev, words, f->fault, (STEP_SAMPLED_AT + count) * 4);
+    if (!status) status = step_fault(f, words[0]);
+    if (!status) memcpy(a->sampled, words + STEP_SAMPLED_AT, count * 4);
+    return status;
 }
 
 /* Tokens from logits: on the host, by the very code of the CPU backend. */
@@ -380,7 +390,7 @@ static cairn_status step_results(forward_cuda_state *f, const forward_args *a) {
                             (size_t)a->logit_count * (size_t)f->shape->vocab * 4);
     if (!a->sample) return CAIRN_OK;
     if (a->sample->temperature > 0.0f) return step_sample_rows(f, a);
-    return dev_download(f->dev, a->sampled, f->sampled, (size_t)a->logit_count * 4);
+    return step_download_sampled(f, a);
 }
 
 /* Distinct pages: counted by the selection, all up to the last row where there was none. */
@@ -401,7 +411,7 @@ static cairn_status step_count_pages(const forward_cuda_state *f, const cairn_co
     return status;
 }
 
-/* ---- the forward ------------------------------------------------------------------------------- */
+/* ---- the forward ----------------------------------------------------------------------------- */
 
 /* Rows of one sequence from r on. */
 static int step_run_length(const forward_args *a, int r) {
@@ -442,7 +452,7 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, const forward
         (status = flow ? step_run_flow(f, args)
                        : prompt ? step_run_prompts(f, args)
                                 : step_run_stages(f, config, kv->page_size, args)) ||
-        (status = step_results(f, args)) || (status = flow ? step_check_fault(f) : CAIRN_OK))
+        (status = step_results(f, args)))
         return status;
     return step_count_pages(f, config, kv, args);
 }

@@ -13,6 +13,7 @@
 
 #define CAIRN_INLINE static inline
 #define CAIRN_METHOD static inline
+#define CAIRN_MEMBER inline
 
 #define CAIRN_KERNEL(name, threads, min_blocks, params_type)                             \
     [[maybe_unused]] static void name(params_type p);                                    \
@@ -206,6 +207,18 @@ CAIRN_INLINE void store_release(uint32_t *p, uint32_t v, SIMT_SITE) {
 CAIRN_INLINE uint32_t load_relaxed(const uint32_t *p, SIMT_SITE) {
     simt::poll("load_relaxed", site);
     return simt_read(p, simt::Access::relaxed, site);
+}
+CAIRN_INLINE u32x4 load_relaxed16(const void *p, SIMT_SITE) {
+    simt::poll("load_relaxed16", site);
+    return simt_read((const u32x4 *)p, simt::Access::relaxed, site);
+}
+CAIRN_INLINE u32x2 load_relaxed8(const void *p, SIMT_SITE) {
+    simt::poll("load_relaxed8", site);
+    return simt_read((const u32x2 *)p, simt::Access::relaxed, site);
+}
+CAIRN_INLINE void store_relaxed16(void *p, u32x4 v, SIMT_SITE) {
+    simt::write(p, &v, sizeof v, simt::Access::release, site);
+    simt::progress();
 }
 CAIRN_INLINE void store_relaxed(uint32_t *p, uint32_t v, SIMT_SITE) {
     simt::write(p, &v, sizeof v, simt::Access::relaxed, site);

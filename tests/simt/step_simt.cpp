@@ -1,0 +1,424 @@
+/* The decoder step's kernels on the emulation: a small model in GGUF blocks, packed by pack.cu,
+ * then the flow kernel, the stage kernels, the prompt's kernels and page selection, against loops
+ * in double precision (tests/ref/decoder_step.h), and against each other bit for bit. */
+#include "simt.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "../ref/decoder_step.h"
+
+#define CAIRN_LAYERS 2
+#define CAIRN_HIDDEN 64
+#define CAIRN_HEADS 4
+#define CAIRN_KV_HEADS 2
+#define CAIRN_HEAD_DIM 64
+#define CAIRN_FFN 96
+#define CAIRN_VOCAB 100
+#define CAIRN_CONTEXT 512
+#define CAIRN_PAGE_SIZE 16
+#define CAIRN_PACK_QKV 4
+#define CAIRN_PACK_O 4
+#define CAIRN_PACK_GATE_UP 8
+#define CAIRN_PACK_DOWN 16
+#define CAIRN_PACK_HEAD 8
+#define CAIRN_PACK_EMBED 8
+#define CAIRN_WARPS 8
+#define CAIRN_MEETING_TILES 2
+#define CAIRN_NARROW 2
+
+namespace flow {
+#define CAIRN_ROWS 8
+#define CAIRN_BLOCKS 6
+#include "../../kernels_src/step.cu"
+#undef CAIRN_ROWS
+#undef CAIRN_BLOCKS
+} // namespace flow
+#undef CAIRN_STEP_CUH
+#undef CAIRN_STEP_ATTEND_CUH
+#undef CAIRN_STEP_MERGE_CUH
+#undef CAIRN_STEP_STAGES_CUH
+#undef STAGE
+namespace stage {
+#define CAIRN_ROWS 64
+#define CAIRN_BLOCKS 0
+#include "../../kernels_src/step.cu"
+#include "../../kernels_src/step_select.cu"
+#include "../../kernels_src/prompt.cu"
+#include "../../kernels_src/step_finish.cu"
+#include "../../kernels_src/pack.cu"
+} // namespace stage
+
+enum {
+    LAYERS = 2, HIDDEN = 64, HEADS = 4, KV_HEADS = 2, DIM = 64, FFN = 96, VOCAB = 100,
+    CONTEXT = 512, PAGE = 16, PAGES = CONTEXT / PAGE, THREADS = 256, BLOCKS = 6, CAPACITY = 64
+};
+
+/* ---- the model ---- */
+
+struct matrix {
+    int type, rows, inputs;
+    std::vector<uint8_t> blocks;
+    ref::vec values;
+};
+
+static void put16(uint8_t *to, uint16_t v) { std::memcpy(to, &v, 2); }
+
+/* Random blocks of a GGUF type, and the values they stand for. */
+static matrix random_matrix(int type, int rows, int inputs, float scale) {
+    static const int bytes_of[] = {128, 64, 18, 20, 0, 0, 0, 0, 34};
+    int bytes = bytes_of[type], count = rows * inputs / 32;
+    matrix m = {type, rows, inputs, std::vector<uint8_t>((size_t)(bytes * count)), {}};
+    for (int b = 0; b < count; b++) {
+        uint8_t *block = &m.blocks[(size_t)(b * bytes)];
+        double value[32];
+        uint16_t d = simt::f32_to_f16(scale * (0.05 + 0.1 * simt::random_uniform()));
+        uint16_t low = simt::f32_to_f16(-7.0 * simt::f16_to_f32(d));
+        for (int i = 0; i < bytes; i++) block[i] = (uint8_t)simt::random_u32();
+        for (int i = 0; i < 32; i++) {
+            if (type == 0) {
+                float v = scale * simt::random_normal();
+                std::memcpy(block + 4 * i, &v, 4);
+                value[i] = simt::f16_to_f32(simt::f32_to_f16(v));
+            } else if (type == 8) {
+                put16(block, (uint16_t)(simt::f32_to_f16(scale / 60.0)));
+                value[i] = simt::f16_to_f32(simt::f32_to_f16(scale / 60.0)) *
+                           (double)(int8_t)block[2 + i];
+            } else {
+                int at = type == 3 ? 4 : 2, n = block[at + i % 16] >> (i / 16 * 4) & 15;
+                value[i] = type == 3 ? n * (double)simt::f16_to_f32(d) + simt::f16_to_f32(low)
+                                     : (n - 8) * (double)simt::f16_to_f32(d);
+            }
+        }
+        if (type == 2 || type == 3) put16(block, d);
+        if (type == 3) put16(block + 2, low);
+        m.values.insert(m.values.end(), value, value + 32);
+    }
+    return m;
+}
+
+struct model {
+    ref::decoder decoder;
+    std::vector<uint8_t> qkv, o, gate_up, down, head;
+    std::vector<float> norms, rope;
+    std::vector<uint16_t> cache[LAYERS], bounds[LAYERS];
+    uint16_t *caches[LAYERS], *bound_at[LAYERS];
+    std::vector<int32_t> table;
+};
+
+static void pack_into(const matrix &m, std::vector<uint8_t> &to, size_t at, int format, int first,
+                      int half) {
+    pack_params p = {m.blocks.data(), to.data() + at, m.type, format,
+                     m.rows,          m.inputs,       first,  half};
+    simt::launch({(uint32_t)(m.rows * m.inputs / 32 + 255) / 256, 1, 256, 0, true}, stage::pack, p);
+}
+
+static void make_layer(model &m, int l) {
+    ref::layer_weights w;
+    const int kv = KV_HEADS * DIM, q = HEADS * DIM;
+    matrix parts[] = {random_matrix(3, q, HIDDEN, 0.4f),  random_matrix(3, kv, HIDDEN, 0.4f),
+                      random_matrix(2, kv, HIDDEN, 1.0f), random_matrix(2, HIDDEN, q, 0.5f),
+                      random_matrix(8, FFN, HIDDEN, 0.2f), random_matrix(8, FFN, HIDDEN, 0.2f),
+                      random_matrix(0, HIDDEN, FFN, 0.2f)};
+    ref::vec *values[] = {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down};
+    for (int i = 0; i < 7; i++) *values[i] = parts[i].values;
+    size_t qkv = (size_t)(q + 2 * kv) / 16 * 2 * 320, both = FFN / 8 * 2 * 544;
+    pack_into(parts[0], m.qkv, qkv * l, PACK_4, 0, 0);
+    pack_into(parts[1], m.qkv, qkv * l, PACK_4, q, 0);
+    pack_into(parts[2], m.qkv, qkv * l, PACK_4, q + kv, 0);
+    pack_into(parts[3], m.o, (size_t)(HIDDEN / 16 * (q / 32) * 320) * l, PACK_4, 0, 0);
+    pack_into(parts[4], m.gate_up, both * l, PACK_8, 0, 1);
+    pack_into(parts[5], m.gate_up, both * l, PACK_8, 0, 2);
+    pack_into(parts[6], m.down, (size_t)(HIDDEN / 16 * (FFN / 32) * 1024) * l, PACK_16, 0, 0);
+    for (int i = 0; i < HIDDEN; i++) w.attn_norm.push_back((float)(0.5 + simt::random_uniform()));
+    for (int i = 0; i < HIDDEN; i++) w.ffn_norm.push_back((float)(0.5 + simt::random_uniform()));
+    m.norms.insert(m.norms.end(), w.attn_norm.begin(), w.attn_norm.end());
+    m.norms.insert(m.norms.end(), w.ffn_norm.begin(), w.ffn_norm.end());
+    m.decoder.layers.push_back(w);
+}
+
+/* A cache with random keys and values for every position, behind a shuffled page table. */
+static void make_cache(model &m) {
+    for (int i = 0; i < PAGES; i++) m.table.push_back((i * 7 + 3) % PAGES);
+    m.decoder.keys.resize(LAYERS), m.decoder.values.resize(LAYERS);
+    for (int l = 0; l < LAYERS; l++) {
+        m.cache[l].resize(PAGES * 2 * KV_HEADS * PAGE * DIM);
+        m.bounds[l].assign(PAGES * KV_HEADS * 2 * DIM, 0x7e00);
+        m.caches[l] = m.cache[l].data(), m.bound_at[l] = m.bounds[l].data();
+        for (int t = 0; t < CONTEXT; t++) {
+            ref::vec k, v;
+            for (int i = 0; i < KV_HEADS * DIM; i++) {
+                size_t plane = (size_t)m.table[t / PAGE] * 2 * KV_HEADS + i / DIM;
+                size_t at = (plane * PAGE + t % PAGE) * DIM + i % DIM;
+                m.cache[l][at] = simt::f32_to_f16(simt::random_normal());
+                m.cache[l][at + KV_HEADS * PAGE * DIM] = simt::f32_to_f16(simt::random_normal());
+                k.push_back(simt::f16_to_f32(m.cache[l][at]));
+                v.push_back(simt::f16_to_f32(m.cache[l][at + KV_HEADS * PAGE * DIM]));
+            }
+            m.decoder.append(l, t, k, v);
+        }
+    }
+}
+
+static void make_model(model &m) {
+    m.decoder = {HIDDEN, HEADS, KV_HEADS, DIM, FFN, VOCAB, 1e-5, 10000.0, {}, {}, {}, {}, {}, {},
+                 nullptr, nullptr};
+    m.decoder.round_f16 = [](double x) { return (double)simt::f16_to_f32(simt::f32_to_f16(x)); };
+    m.qkv.resize(LAYERS * (HEADS + 2 * KV_HEADS) * DIM / 16 * 2 * 320);
+    m.o.resize(LAYERS * HIDDEN / 16 * (HEADS * DIM / 32) * 320);
+    m.gate_up.resize(LAYERS * FFN / 8 * 2 * 544);
+    m.down.resize(LAYERS * HIDDEN / 16 * (FFN / 32) * 1024);
+    m.head.resize((VOCAB + 15) / 16 * 2 * 544);
+    for (int l = 0; l < LAYERS; l++) make_layer(m, l);
+    matrix head = random_matrix(8, VOCAB, HIDDEN, 0.5f);
+    pack_into(head, m.head, 0, PACK_8, 0, 0);
+    m.decoder.embed = m.decoder.head = head.values;
+    for (int i = 0; i < HIDDEN; i++)
+        m.decoder.norm.push_back((float)(0.5 + simt::random_uniform()));
+    m.norms.insert(m.norms.end(), m.decoder.norm.begin(), m.decoder.norm.end());
+    for (int t = 0; t < CONTEXT; t++)
+        for (int i = 0; i < DIM / 2; i++) {
+            double angle = t * pow(10000.0, -2.0 * i / DIM);
+            m.rope.push_back((float)cos(angle)), m.rope.push_back((float)sin(angle));
+        }
+    make_cache(m);
+}
+
+/* ---- one forward ---- */
+
+struct run {
+    model &m;
+    std::vector<int32_t> input, lists, counts, read;
+    std::vector<uint32_t> seen;
+    std::vector<uint8_t> exchange, flow_exchange;
+    std::vector<float> logits;
+    std::vector<uint64_t> winners;
+    int32_t fault = 0;
+    int epoch = 0, clean_rows = 0, clean_chunks = 0;
+    step_params p;
+
+    explicit run(model &with) : m(with) {
+        input.resize(STEP_HEAD + STEP_ARRAYS * CAPACITY);
+        lists.resize(CAPACITY * KV_HEADS * PAGES), counts.resize(CAPACITY * KV_HEADS);
+        read.resize(1), seen.resize(LAYERS * KV_HEADS);
+        exchange.resize(stage::RESIDUAL_BYTES + stage::REGION_BYTES);
+        flow_exchange.assign(flow::RESIDUAL_BYTES + 2 * flow::HALF_BYTES, 0xff);
+        logits.resize(CAPACITY * VOCAB), winners.resize(CAPACITY * BLOCKS);
+        std::memset(&p, 0, sizeof p);
+        p.qkv = m.qkv.data(), p.o = m.o.data(), p.gate_up = m.gate_up.data();
+        p.down = m.down.data(), p.head = p.embed = m.head.data();
+        p.norms = m.norms.data(), p.rope = m.rope.data(), p.kv = m.caches;
+        p.input = input.data(), p.page_table = m.table.data(), p.logits = logits.data();
+        p.winners = winners.data(), p.fault = &fault, p.table_stride = PAGES;
+        p.capacity = CAPACITY, p.norm_eps = 1e-5f, p.input_scale = 0.25f;
+        p.bounds = m.bound_at, p.lists = lists.data(), p.list_counts = counts.data();
+        p.seen = seen.data(), p.pages_read = read.data();
+        p.list_stride = PAGES, p.seen_words = 1, p.sequences = 1;
+    }
+    void rows(const std::vector<int> &tokens, int position, int stored) {
+        int32_t *array = input.data() + STEP_HEAD;
+        int n = (int)tokens.size(), groups = (n + 7) / 8;
+        for (int r = 0; r < n; r++) {
+            array[STEP_TOKEN * CAPACITY + r] = tokens[(size_t)r];
+            array[STEP_POSITION * CAPACITY + r] = position + r;
+            array[STEP_SEQUENCE * CAPACITY + r] = array[STEP_FIRST * CAPACITY + r] = 0;
+            array[STEP_STORED * CAPACITY + r] = stored;
+        }
+        for (int g = 0; g < groups; g++) {
+            array[STEP_GROUP_FIRST * CAPACITY + g] = g * 8;
+            array[STEP_GROUP_ROWS * CAPACITY + g] = std::min(8, n - g * 8);
+        }
+        int32_t head[] = {n, groups, (position + n - 1) / stage::CHUNK + 1, epoch, clean_rows,
+                          clean_chunks, 0, n};
+        std::copy(head, head + STEP_HEAD, input.begin());
+        std::fill(logits.begin(), logits.end(), NAN);
+    }
+    std::vector<float> result(int n) const {
+        return std::vector<float>(logits.begin(), logits.begin() + n * VOCAB);
+    }
+    std::vector<float> flow_forward(const std::vector<int> &tokens, int position) {
+        rows(tokens, position, 0);
+        p.exchange = flow_exchange.data();
+        const uint32_t shared = flow::ATTEND_BYTES + flow::MEETING_BYTES;
+        simt::launch({BLOCKS, 1, THREADS, shared, false, ~0u}, flow::step_flow, p);
+        epoch++, clean_rows = (int)tokens.size(), clean_chunks = input[STEP_CHUNKS];
+        return result((int)tokens.size());
+    }
+    void one(void (*kernel)(step_params), simt::Grid grid, uint32_t threads, int shared, int layer,
+             int which = 0) {
+        p.layer = layer, p.reserved = which;
+        simt::launch({grid, 1, threads, (uint32_t)shared, true}, kernel, p);
+    }
+    std::vector<float> stage_forward(const std::vector<int> &tokens, int position, bool sparse,
+                                     int stored) {
+        rows(tokens, position, stored);
+        p.exchange = exchange.data();
+        uint32_t n = (uint32_t)tokens.size(), y = (n + 7) / 8;
+        uint32_t items = (uint32_t)(input[STEP_GROUPS] * input[STEP_CHUNKS] * KV_HEADS);
+        const int meet = stage::MEETING_BYTES, keys = stage::ATTEND_BYTES;
+        one(stage::step_embed, {HIDDEN / 16, y}, THREADS, 0, 0);
+        for (int l = 0; l < LAYERS; l++) {
+            one(stage::step_qkv, {stage::QKV / 16, y}, THREADS, meet, l);
+            if (sparse) {
+                one(stage::step_select, {n, KV_HEADS}, THREADS, 8 * PAGES, l);
+                one(stage::step_attend_pages, {2, n, KV_HEADS}, THREADS, keys, l);
+                one(stage::step_merge_pages, {2}, THREADS, 0, l);
+            } else {
+                one(stage::step_attend, {items}, THREADS, keys, l);
+                one(stage::step_merge, {2}, THREADS, 0, l);
+            }
+            one(stage::step_project, {HIDDEN / 16, y}, THREADS, meet, l);
+            one(stage::step_gate_up, {FFN / 8, y}, THREADS, meet, l);
+            one(stage::step_down, {HIDDEN / 16, y}, THREADS, meet, l);
+        }
+        one(stage::step_head, {BLOCKS, y}, THREADS, meet, 0);
+        return result((int)n);
+    }
+    std::vector<float> prompt_forward(const std::vector<int> &tokens, int position) {
+        rows(tokens, position, 0);
+        p.exchange = exchange.data();
+        uint32_t n = (uint32_t)tokens.size(), y = (n + 63) / 64;
+        const int tile = 2 * 64 * 320;
+        one(stage::prompt_embed, {n}, 128, 0, 0);
+        for (int l = 0; l < LAYERS; l++) {
+            one(stage::prompt_norm, {(n + 3) / 4}, 128, 0, l, 0);
+            one(stage::prompt_qkv, {(stage::QKV / 16 + 3) / 4, y}, 128, tile, l);
+            one(stage::prompt_attend, {y, HEADS}, 128, 512 * DIM, l);
+            one(stage::prompt_project, {1, y}, 128, tile, l);
+            one(stage::prompt_norm, {(n + 3) / 4}, 128, 0, l, 1);
+            one(stage::prompt_gate_up, {(FFN / 8 + 3) / 4, y}, 128, tile, l);
+            one(stage::prompt_down, {1, y}, 128, tile, l);
+        }
+        one(stage::prompt_last, {n}, 128, 0, 0);
+        one(stage::prompt_head, {BLOCKS, (n + 7) / 8}, THREADS, stage::MEETING_BYTES, 0);
+        return result((int)n);
+    }
+};
+
+/* ---- checks ---- */
+
+static std::vector<int> random_tokens(int n) {
+    std::vector<int> tokens;
+    for (int i = 0; i < n; i++) tokens.push_back((int)(simt::random_u32() % VOCAB));
+    return tokens;
+}
+
+/* The largest error relative to the row's largest logit. */
+static double error_of(const std::vector<float> &got, const ref::vec &want, int row) {
+    double worst = 0.0, top = 0.0;
+    for (int i = 0; i < VOCAB; i++) {
+        double g = got[(size_t)(row * VOCAB + i)];
+        top = std::fmax(top, std::fabs(want[(size_t)i]));
+        worst = g == g ? std::fmax(worst, std::fabs(g - want[(size_t)i])) : 1e9;
+    }
+    return worst / top;
+}
+
+static void check_rows(model &m, const std::vector<float> &got, const std::vector<int> &tokens,
+                       int position, const char *name) {
+    double worst = 0.0;
+    for (size_t r = 0; r < tokens.size(); r++)
+        worst = std::fmax(
+            worst, error_of(got, m.decoder.forward(tokens[r], position + (int)r), (int)r));
+    tap_ok(worst < 2e-2, "%s: %d rows at %d, relative error %.1e", name, (int)tokens.size(),
+             position, worst);
+}
+
+static void check_flow(model &m) {
+    run r(m);
+    const int position = 253; /* the rows lie on both sides of a chunk's end */
+    std::vector<int> five = random_tokens(5);
+    std::vector<float> want = r.stage_forward(five, position, false, 0);
+    check_rows(m, want, five, position, "stages");
+    tap_ok(r.flow_forward(five, position) == want, "flow: the bits of the stages");
+    for (int rows : {1, 8, 2, 4}) {
+        std::vector<int> tokens(five.begin(), five.begin() + std::min(rows, 5));
+        while ((int)tokens.size() < rows) tokens.push_back(0);
+        std::vector<float> got = r.flow_forward(tokens, position);
+        size_t same = (size_t)std::min(rows, 5) * VOCAB;
+        tap_ok(std::equal(got.begin(), got.begin() + (long)same, want.begin()) && !r.fault,
+                 "flow: %d rows give the bits of five", rows);
+    }
+    int32_t best[8];
+    finish_params finish = {r.winners.data(), best, BLOCKS, 0};
+    simt::launch({4, 1, 32, 0, true}, stage::step_finish, finish);
+    bool good = true;
+    for (int i = 0; i < 4; i++)
+        good = good && best[i] == std::max_element(want.begin() + i * VOCAB,
+                                                   want.begin() + (i + 1) * VOCAB) -
+                                      (want.begin() + i * VOCAB);
+    tap_ok(good, "finish: the most likely tokens");
+}
+
+static void check_prompt(model &m) {
+    run r(m);
+    std::vector<int> tokens = random_tokens(21);
+    std::vector<float> whole = r.prompt_forward(tokens, 250);
+    check_rows(m, whole, tokens, 250, "prompt");
+    std::vector<int> first(tokens.begin(), tokens.begin() + 9);
+    std::vector<int> rest(tokens.begin() + 9, tokens.end());
+    r.prompt_forward(first, 250);
+    std::vector<float> got = r.prompt_forward(rest, 259);
+    tap_ok(std::equal(got.begin(), got.end(), whole.begin() + 9 * VOCAB),
+             "prompt: the same bits in two chunks");
+}
+
+/* The pages that a row attends by the rule, from keys in double precision. */
+static std::vector<bool> pages_of(const model &m, int layer, int kv, int position,
+                                  const ref::vec &q, int topk, int window) {
+    int own = position / PAGE, candidates = std::max(0, position - window + 1) / PAGE;
+    std::vector<std::pair<double, int>> scores;
+    for (int c = 0; c < candidates; c++) {
+        double score = 0.0;
+        for (int h = 0; h < HEADS / KV_HEADS; h++)
+            for (int d = 0; d < DIM; d++) {
+                double x = q[(size_t)((kv * (HEADS / KV_HEADS) + h) * DIM + d)];
+                double lo = 1e9, hi = -1e9;
+                for (int t = c * PAGE; t < (c + 1) * PAGE; t++) {
+                    double k = m.decoder.keys[layer][t][kv * DIM + d];
+                    lo = std::min(lo, k), hi = std::max(hi, k);
+                }
+                score += std::max(x * lo, x * hi);
+            }
+        scores.push_back({-score, c});
+    }
+    std::sort(scores.begin(), scores.end());
+    std::vector<bool> whole((size_t)own + 1, false);
+    for (int c = candidates; c <= own; c++) whole[(size_t)c] = true;
+    for (int i = 0; i < std::min(topk, candidates); i++)
+        whole[(size_t)scores[(size_t)i].second] = true;
+    return whole;
+}
+
+static void check_selection(model &m) {
+    run r(m);
+    const int position = 333, topk = 4, window = 40, sinks = 3;
+    std::vector<int> tokens = random_tokens(2);
+    int32_t pages[PAGES];
+    for (int i = 0; i < 12; i++) pages[i] = m.table[(size_t)i];
+    r.p.new_pages = pages, r.p.topk = topk, r.p.window = window, r.p.sinks = sinks;
+    simt::launch({{12, KV_HEADS, LAYERS}, 1, 128, 0, true}, stage::step_bounds, r.p);
+    std::vector<float> got = r.stage_forward(tokens, position, true, 12);
+    m.decoder.sees = [&](int layer, int kv, int at, int t, const ref::vec &q) {
+        static std::vector<bool> whole;
+        if (t == 0) whole = pages_of(m, layer, kv, at, q, topk, window);
+        return whole[(size_t)(t / PAGE)] || t < sinks;
+    };
+    check_rows(m, got, tokens, position, "selection");
+    m.decoder.sees = nullptr;
+    r.p.topk = PAGES;
+    got = r.stage_forward(tokens, position, true, 12);
+    tap_ok(got == r.stage_forward(tokens, position, false, 0),
+             "selection: all pages give the bits of whole attention");
+}
+
+int main() {
+    model m;
+    make_model(m);
+    check_flow(m);
+    check_prompt(m);
+    check_selection(m);
+    return tap_done();
+}
