@@ -73,7 +73,7 @@ CAIRN_INLINE float reduce_quarter(float x, int *quarter) {
     }
     double wide = x, k = rint(wide * 0.63661977236758134308);
     *quarter = (int)(k - 4.0 * floor(k * 0.25));
-    return (float)((wide - k * 1.5707963267341256) - k * 6.0771005065061922e-11);
+    return (float)fma(-k, 6.0771005065061922e-11, fma(-k, 1.5707963267341256, wide));
 }
 
 /* Sine and cosine: absolute error below 2^-22 for |x| < 2^30; NaN for infinities and NaN. */

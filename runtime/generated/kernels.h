@@ -734,7 +734,7 @@ static const char *const kernels_common_cuh[] = {
     "    }\n"
     "    double wide = x, k = rint(wide * 0.63661977236758134308);\n"
     "    *quarter = (int)(k - 4.0 * floor(k * 0.25));\n"
-    "    return (float)((wide - k * 1.5707963267341256) - k * 6.0771005065061922e-11);\n"
+    "    return (float)fma(-k, 6.0771005065061922e-11, fma(-k, 1.5707963267341256, wide));\n"
     "}\n"
     "\n"
     "/* Sine and cosine: absolute error below 2^-22 for |x| < 2^30; NaN for infinities and NaN. */\n"
@@ -5449,7 +5449,7 @@ static const kernels_file kernels_files[] = {
     {"abi.h", kernels_abi_h, 11362},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
-    {"common.cuh", kernels_common_cuh, 9608},
+    {"common.cuh", kernels_common_cuh, 9612},
     {"device.cuh", kernels_device_cuh, 19843},
     {"device_async.cuh", kernels_device_async_cuh, 11293},
     {"device_mma.cuh", kernels_device_mma_cuh, 3437},
