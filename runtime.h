@@ -780,6 +780,32 @@ typedef struct cairn_topk_args {
 
 CAIRN_API cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args);
 
+/* topk_transform: topk, and in the same launch each position becomes what a gather takes.
+ *
+ * With page_table (SLOT): page_table[request, position / page_size] * page_size + position %
+ * page_size; a row's request is requests[row], or without it row / (rows / R): the consecutive rows
+ * of a request, such as its drafts, share its table. With offsets (FLAT): position + offsets[row].
+ * Exactly one of the two is given. Entries follow the order of the positions chosen; the rest are
+ * -1, and so is a position on no page (past the table, or a page id below 0), reported as BAD_DATA
+ * with a request outside the table. The rest is as in cairn_topk. */
+typedef struct cairn_topk_transform_args {
+    uint32_t struct_size;
+    int32_t k;
+    const cairn_tensor *scores;     /* [rows, n] as cairn_topk */
+    const cairn_tensor *page_table; /* [R, pages] i32 page ids, or NULL */
+    const cairn_tensor *offsets;    /* [rows] i32, or NULL */
+    const cairn_tensor *requests;   /* [rows] i32, or NULL; only with page_table */
+    const cairn_tensor *lengths;    /* [rows] i32, or NULL: n - start */
+    const cairn_tensor *row_starts; /* [rows] i32, or NULL: 0 */
+    cairn_tensor *indices;          /* [rows, k] i32, out */
+    cairn_tensor *values;           /* [rows, k] f32, out, or NULL */
+    int32_t page_size;              /* tokens, any; 0: the config's */
+    int32_t order;                  /* a cairn_order */
+    const char *route;              /* as cairn_topk */
+} cairn_topk_transform_args;
+CAIRN_API cairn_status cairn_topk_transform(cairn_runtime *rt,
+                                            const cairn_topk_transform_args *args);
+
 /* Weights of a matrix, plain or in GGUF blocks: blocks are a u8 tensor [out, bytes of a row] whose
  * type is named beside it; BLOCK_NONE means the tensor's own dtype, f32, f16 or bf16, [out, in]. */
 typedef enum cairn_block {

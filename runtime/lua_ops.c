@@ -232,6 +232,28 @@ static void bind_topk_outputs(bind_call *c) {
 }
 BIND_RUN(topk)
 
+static const bind_field bind_topk_transform_fields[] = {
+    BIND_FIELD(topk_transform, scores, BIND_INPUT),
+    BIND_FIELD(topk_transform, k, BIND_INT),
+    BIND_FIELD(topk_transform, page_table, BIND_INPUT),
+    BIND_FIELD(topk_transform, offsets, BIND_INPUT),
+    BIND_FIELD(topk_transform, requests, BIND_INPUT),
+    BIND_FIELD(topk_transform, lengths, BIND_INPUT),
+    BIND_FIELD(topk_transform, row_starts, BIND_INPUT),
+    BIND_FIELD(topk_transform, page_size, BIND_INT),
+    BIND_NAMED(topk_transform, "out", indices, BIND_OUT),
+    BIND_FIELD(topk_transform, values, BIND_MAYBE),
+    BIND_CHOSEN(topk_transform, order, bind_orders),
+    BIND_FIELD(topk_transform, route, BIND_TEXT),
+    BIND_END};
+
+static void bind_topk_transform_outputs(bind_call *c) {
+    const cairn_topk_transform_args *a = (const cairn_topk_transform_args *)(void *)c->args;
+    bind_output(c, "out", CAIRN_I32, a->scores, a->k < 0 ? 0 : a->k, -1);
+    bind_output(c, "values", CAIRN_F32, a->scores, a->k < 0 ? 0 : a->k, -1);
+}
+BIND_RUN(topk_transform)
+
 /* Strings of enums that stand in an argument struct as int32_t. */
 static const bind_choice bind_blocks[] = {{"none", CAIRN_BLOCK_NONE}, {"q4_0", CAIRN_BLOCK_Q4_0},
                                           {"q4_1", CAIRN_BLOCK_Q4_1}, {"q8_0", CAIRN_BLOCK_Q8_0},
@@ -416,7 +438,7 @@ static const bind_op bind_ops[] = {
 #define BIND_OP(name)                                                                     \
     {#name, sizeof(cairn_##name##_args), bind_##name##_fields, bind_##name##_outputs, \
      bind_run_##name}
-    BIND_OP(topk), BIND_OP(embed), BIND_OP(rmsnorm), BIND_OP(rope), BIND_OP(swiglu),
+    BIND_OP(topk), BIND_OP(topk_transform), BIND_OP(embed), BIND_OP(rmsnorm), BIND_OP(rope), BIND_OP(swiglu),
     BIND_OP(kv_append), BIND_OP(attend), BIND_OP(page_bounds), BIND_OP(score_pages),
     BIND_OP(select_pages), BIND_OP(attend_pages), BIND_OP(linear), BIND_OP(sample),
     BIND_OP(verify_greedy),

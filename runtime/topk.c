@@ -77,12 +77,109 @@ static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const to
     return topk_cpu(dev, &call);
 }
 
+/* ---- transform ---------------------------------------------------------------------------------- */
+
+/* What becomes of a row's positions on the CPU; false when one has no page or no request. */
+static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t *indices) {
+    const int32_t *pages = NULL;
+    int64_t request = 0;
+    bool fine = true;
+    int32_t i;
+    if (map->form == CAIRN_INDEX_SLOT) {
+        request = map->requests ? map->requests[r] : r / map->rows_each;
+        if (request >= 0 && request < map->table_rows)
+            pages = map->page_table + request * map->table_stride;
+        else fine = false;
+    }
+    for (i = 0; i < k && indices[i] >= 0; i++) {
+        if (map->form == CAIRN_INDEX_FLAT) {
+            indices[i] += map->offsets[r];
+        } else {
+            int32_t page = indices[i] / map->page_size;
+            int32_t id = pages && page < map->table_stride ? pages[page] : -1;
+            if (id < 0) fine = false;
+            indices[i] = id < 0 ? -1 : id * map->page_size + indices[i] % map->page_size;
+        }
+    }
+    return fine;
+}
+
+static cairn_status topk_place_cpu(device *dev, const cairn_topk_args *a, const topk_shape *shape,
+                                   const topk_params *map, cairn_status status) {
+    int64_t r;
+    for (r = 0; map->form != CAIRN_INDEX_POS && r < shape->rows; r++)
+        if (!topk_place_row(map, r, a->k, (int32_t *)tensor_data(a->indices) + r * a->k) && !status)
+            status = base_fail(dev->base, CAIRN_BAD_DATA,
+                               "topk_transform: row %lld: no request of the page table, or a "
+                               "position on none of its pages; -1 was written", (long long)r);
+    return status;
+}
+
+static cairn_status topk_run(cairn_runtime *rt, const cairn_topk_args *a, const topk_params *map) {
+    topk_shape shape;
+    cairn_status status = topk_check(&rt->device, a, &shape);
+    if (status || shape.rows == 0) return status;
+    if (rt->device.cuda) return topk_run_cuda(rt, a, &shape, map);
+    status = topk_run_cpu(&rt->device, a, &shape);
+    if (status && status != CAIRN_BAD_DATA) return status;
+    return topk_place_cpu(&rt->device, a, &shape, map, status);
+}
+
 cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args) {
     cairn_topk_args a;
-    topk_shape shape = {0};
+    topk_params map;
     cairn_status status = args_take(&rt->base, "topk", &a, sizeof a, args);
-    if (status || (status = topk_check(&rt->device, &a, &shape))) return status;
-    if (shape.rows == 0) return CAIRN_OK;
-    if (!rt->device.cuda) return topk_run_cpu(&rt->device, &a, &shape);
-    return topk_run_cuda(rt, &a, &shape);
+    if (status) return status;
+    memset(&map, 0, sizeof map);
+    return topk_run(rt, &a, &map);
+}
+
+/* Checks the transform's own arguments and fills its part of the kernel's parameters. */
+static cairn_status topk_check_map(cairn_runtime *rt, const cairn_topk_transform_args *a,
+                                   topk_params *map) {
+    ops_check c = {NULL, "topk_transform", CAIRN_OK};
+    int64_t rows = a->scores && a->scores->ndim > 0 ? a->scores->shape[0] : 0, requests = 0;
+    c.dev = &rt->device;
+    map->page_size = a->page_size ? a->page_size : rt->config.page_size;
+    ops_refuse(&c, !a->page_table == !a->offsets,
+               "page_table or offsets is expected, one of the two");
+    ops_refuse(&c, map->page_size < 1, "page_size = %d; 1 or more is expected", (int)a->page_size);
+    if (a->page_table) ops_want2(&c, a->page_table, "page_table", OPS_I32, -1, -1);
+    if (a->offsets) ops_want1(&c, a->offsets, "offsets", OPS_I32, rows);
+    if (a->requests) ops_want1(&c, a->requests, "requests", OPS_I32, rows);
+    ops_refuse(&c, a->requests && !a->page_table, "requests without page_table");
+    ops_want_apart(&c, a->indices, "indices", a->page_table, "page_table", false);
+    ops_want_apart(&c, a->indices, "indices", a->offsets, "offsets", false);
+    ops_want_apart(&c, a->indices, "indices", a->requests, "requests", false);
+    if (c.status) return c.status;
+    if (a->offsets) {
+        map->form = CAIRN_INDEX_FLAT;
+        map->offsets = (const int32_t *)tensor_data(a->offsets);
+        return CAIRN_OK;
+    }
+    requests = a->page_table->shape[0];
+    ops_refuse(&c, !a->requests && rows && (requests < 1 || rows % requests != 0),
+               "%lld rows for %lld requests: a multiple, or requests, is expected",
+               (long long)rows, (long long)requests);
+    map->form = CAIRN_INDEX_SLOT;
+    map->page_table = (const int32_t *)tensor_data(a->page_table);
+    map->requests = a->requests ? (const int32_t *)tensor_data(a->requests) : NULL;
+    map->table_rows = (int32_t)requests;
+    map->table_stride = (int32_t)a->page_table->shape[1];
+    map->rows_each = requests > 0 && rows >= requests ? (int32_t)(rows / requests) : 1;
+    return c.status;
+}
+
+cairn_status cairn_topk_transform(cairn_runtime *rt, const cairn_topk_transform_args *args) {
+    cairn_topk_transform_args a;
+    cairn_topk_args top;
+    topk_params map;
+    cairn_status status = args_take(&rt->base, "topk_transform", &a, sizeof a, args);
+    if (status) return status;
+    memset(&map, 0, sizeof map);
+    if ((status = topk_check_map(rt, &a, &map))) return status;
+    memset(&top, 0, sizeof top);
+    top.k = a.k, top.scores = a.scores, top.lengths = a.lengths, top.row_starts = a.row_starts;
+    top.indices = a.indices, top.values = a.values, top.order = a.order, top.route = a.route;
+    return topk_run(rt, &top, &map);
 }

@@ -47,15 +47,20 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
     return true;
 }
 
-/* As many blocks a row as leave each half a tile or more, while all clusters are resident together,
- * two blocks an SM. Clusters leave some SMs idle: 15 of 8, 30 of 4 or 7 of 16 fit 132 SMs. */
+/* Measured on an H200, where 15 clusters of 8, 30 of 4 or 7 of 16 blocks are resident at one block
+ * an SM: a second wave of large clusters costs less than halving them, of small ones more. */
+static bool topk_cluster_fits(const device *dev, const topk_params *p, int blocks, int tile) {
+    int64_t all = (int64_t)blocks * p->rows;
+    if (all * 8 > (blocks >= 8 ? 16 : 14) * dev->sm_count) return false;
+    return (int64_t)blocks * tile / 2 < p->n;
+}
+
 static bool topk_plan_cluster(const device *dev, const topk_params *p, topk_plan *plan) {
     int blocks = 16;
     if (dev->arch < 90 || p->k > TOPK_SET_MAX) return false;
     topk_plan_set(plan, p);
     if (dev->arch / 10 == 12) blocks = 8; /* larger ones are not portable */
-    while (blocks > 2 && ((int64_t)blocks * p->rows * 8 > 14 * dev->sm_count ||
-                          (int64_t)blocks * plan->threads * plan->items / 2 >= p->n))
+    while (blocks > 2 && !topk_cluster_fits(dev, p, blocks, plan->threads * plan->items))
         blocks /= 2;
     plan->cluster = blocks;
     plan->blocks = (unsigned)(blocks * p->rows);
@@ -117,7 +122,7 @@ static const char *topk_choose(const device *dev, const topk_params *p) {
     bool few = (int64_t)p->rows * 2 <= 2 * dev->sm_count;
     if (p->k > TOPK_SET_MAX) return "radix";
     if (p->k <= 32 && p->n <= 1024) return "small";
-    if (dev->arch >= 90 && few && p->n > 16384) return "cluster";
+    if (dev->arch >= 90 && few && p->n >= 16384) return "cluster";
     if (dev->arch < 90 && few && p->n > 65536) return "split";
     return "block";
 }
@@ -175,10 +180,10 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
     return ops_launch_as(rt, &want, &dims, p);
 }
 
+/* map: its fields of what becomes of a position; the others are filled in here. */
 static cairn_status topk_run_cuda(cairn_runtime *rt, const cairn_topk_args *a,
-                                  const topk_shape *shape) {
-    topk_params p;
-    memset(&p, 0, sizeof p);
+                                  const topk_shape *shape, const topk_params *map) {
+    topk_params p = *map;
     if (a->order == CAIRN_ORDER_SCORE) {
         for (p.sort_size = 2; p.sort_size < a->k; p.sort_size *= 2) {}
         if (p.sort_size > TOPK_SORT_MAX)

@@ -83,6 +83,12 @@ test("an op takes tensors first and named options last", function()
   check.equal(rt:topk(x, { k = 2, lengths = lengths }):totable(), { { 0, -1 }, { -1, -1 } })
   local out = rt:zeros({ 2, 1 }, "i32")
   check.equal(rt:topk(x, { k = 1, out = out }) == out, true)
+  local pages = rt:tensor({ { 7, 3 }, { 0, 5 } }, "i32")
+  check.equal(rt:topk_transform(x, { k = 2, page_table = pages, page_size = 2 }):totable(),
+              { { 15, 6 }, { 0, 11 } })
+  local offsets = rt:tensor({ 100, 200 }, "i32")
+  check.equal(rt:topk_transform(x, { k = 2, offsets = offsets }):totable(),
+              { { 101, 102 }, { 200, 203 } })
   check.equal(out:totable(), { { 1 }, { 0 } })
 end)
 

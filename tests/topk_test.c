@@ -271,6 +271,72 @@ static void sweep(cairn_runtime *rt, const char *backend) {
     }
 }
 
+/* Transformed indices against those of topk, mapped here; by every route. */
+static void transforms(cairn_runtime *rt, const char *backend) {
+    enum { ROWS = 6, N = 900, K = 30, SIZE = 48, PAGES = 19, REQUESTS = 3 };
+    static const char *const routes[] = {"auto", "small", "block", "cluster", "split", "radix"};
+    static float host[ROWS * N];
+    int32_t plain[ROWS * K], got[ROWS * K], table[REQUESTS * PAGES], offsets[ROWS], ids[ROWS];
+    int64_t x[2] = {ROWS, N}, y[2] = {ROWS, K}, t[2] = {REQUESTS, PAGES}, rows = ROWS;
+    cairn_tensor *scores, *out, *pages, *flat, *requests;
+    size_t route;
+    int i, form;
+    for (i = 0; i < ROWS * N; i++) host[i] = score_of(i / N, i % N);
+    for (i = 0; i < REQUESTS * PAGES; i++) table[i] = (int32_t)(draw() % 1000);
+    for (i = 0; i < ROWS; i++) offsets[i] = (int32_t)(draw() % 5000), ids[i] = (int32_t)(draw() % 3);
+    cairn_tensor_new(rt, CAIRN_F32, 2, x, &scores);
+    cairn_tensor_new(rt, CAIRN_I32, 2, y, &out);
+    cairn_tensor_new(rt, CAIRN_I32, 2, t, &pages);
+    cairn_tensor_new(rt, CAIRN_I32, 1, &rows, &flat);
+    cairn_tensor_new(rt, CAIRN_I32, 1, &rows, &requests);
+    cairn_tensor_write(rt, scores, host, sizeof host);
+    cairn_tensor_write(rt, pages, table, sizeof table);
+    cairn_tensor_write(rt, flat, offsets, sizeof offsets);
+    cairn_tensor_write(rt, requests, ids, sizeof ids);
+    for (form = 0; form < 3; form++) { /* flat, slot, slot by requests */
+        int fine = 1;
+        for (route = 0; route < BASE_COUNT(routes) && fine; route++) {
+            cairn_topk_args top;
+            cairn_topk_transform_args a;
+            cairn_status status;
+            memset(&top, 0, sizeof top);
+            top.struct_size = sizeof top, top.k = K, top.scores = scores, top.indices = out;
+            fine = !cairn_topk(rt, &top) && !cairn_tensor_read(rt, out, plain, sizeof plain);
+            memset(&a, 0, sizeof a);
+            a.struct_size = sizeof a, a.k = K, a.scores = scores, a.indices = out;
+            a.route = routes[route], a.page_size = SIZE;
+            if (form == 0) a.offsets = flat;
+            else a.page_table = pages;
+            if (form == 2) a.requests = requests;
+            status = cairn_topk_transform(rt, &a);
+            if (status == CAIRN_UNSUPPORTED) continue;
+            fine = fine && !status && !cairn_tensor_read(rt, out, got, sizeof got);
+            for (i = 0; i < ROWS * K && fine; i++) {
+                int r = i / K, request = form == 2 ? ids[r] : r / (ROWS / REQUESTS);
+                int want = form == 0 ? plain[i] + offsets[r]
+                                     : table[request * PAGES + plain[i] / SIZE] * SIZE +
+                                           plain[i] % SIZE;
+                fine = got[i] == want;
+            }
+        }
+        tap_ok(fine, "topk_transform on %s: form %d", backend, form);
+    }
+    {
+        cairn_topk_transform_args a;
+        memset(&a, 0, sizeof a);
+        a.struct_size = sizeof a, a.k = K, a.scores = scores, a.indices = out;
+        tap_ok(cairn_topk_transform(rt, &a) == CAIRN_INVALID_ARGUMENT, "neither table nor offsets");
+        a.page_table = pages, a.page_size = 10; /* 190 of 900 positions have a page */
+        {
+            cairn_status status = cairn_topk_transform(rt, &a);
+            if (!status) status = cairn_sync(rt);
+            tap_ok(status == CAIRN_BAD_DATA, "a position past the table is reported");
+        }
+    }
+    cairn_tensor_free(rt, scores), cairn_tensor_free(rt, out), cairn_tensor_free(rt, pages);
+    cairn_tensor_free(rt, flat), cairn_tensor_free(rt, requests);
+}
+
 static void bad_arguments(cairn_runtime *rt) {
     int64_t extents[2] = {2, 8}, out_extents[2] = {2, 4};
     cairn_tensor *scores, *indices, *lengths, wrong;
@@ -323,6 +389,7 @@ static void on_backend(cairn_backend backend, const char *name) {
     tap_ok(!status, "open %s", name);
     if (status) return;
     sweep(rt, name);
+    transforms(rt, name);
     if (rt->device.cuda) replays(rt);
     bad_arguments(rt);
     cairn_close(rt);
