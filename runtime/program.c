@@ -171,6 +171,6 @@ int main(int argc, char **argv) {
     if (lua_pcall(L, 2, 1, 1)) fprintf(stderr, "cairn: %s\n", luaL_tolstring(L, -1, NULL));
     else status = (int)lua_tointeger(L, -1);
     lua_close(L);
-    if (fflush(stdout)) status = EXIT_FAILURE;
+    if (fflush(stdout) || ferror(stdout)) status = EXIT_FAILURE;
     return status;
 }

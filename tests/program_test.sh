@@ -32,6 +32,11 @@ check_fails "a mistake names file, line, and the nearest value" \
 check "and shows no stack" sh -c "! grep -q traceback $work/check.log"
 check_fails "all mistakes come at once" "bad.lua:3: topkk" $cairn check "$work/bad.lua"
 
+if [ -w /dev/full ]; then
+    check_fails "output that cannot be written is a failure" "" \
+        sh -c "$cairn check scripts/config.lua > /dev/full"
+fi
+
 printf 'print(...)\nprint(arg[0], arg[1])\nassert(require "cairn".version)\n' > "$work/script.lua"
 check_text "run passes arguments on, options too" \
     "$($cairn run "$work/script.lua" --json b | tr '\n\t' '  ')" \

@@ -767,6 +767,7 @@ static const char *const script_cli_main[] = {
     "local function with_stack(name)\n",
     "  return function(err)\n",
     "    if type(err) ~= \"string\" then return err end\n",
+    "    if err:find \": interrupted$\" then return { text = \"interrupted\" } end\n",
     "    local own = name ~= \"run\" and not err:find \"^cli%.\"\n",
     "    if own or err:find \"%(CAIRN_[A-Z_]+\" then return { text = err } end\n",
     "    return { text = debug.traceback(err, 2) }\n",

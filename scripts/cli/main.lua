@@ -50,6 +50,7 @@ end
 local function with_stack(name)
   return function(err)
     if type(err) ~= "string" then return err end
+    if err:find ": interrupted$" then return { text = "interrupted" } end
     local own = name ~= "run" and not err:find "^cli%."
     if own or err:find "%(CAIRN_[A-Z_]+" then return { text = err } end
     return { text = debug.traceback(err, 2) }
