@@ -16,7 +16,12 @@
  *
  * Constants: those of step.cuh, CAIRN_BLOCKS 0. A list of all pages gives the bits of step_attend.
  * Sync: three block_syncs in select, two in attend. Integers exact.
- * Reference: tests/ref/decoder_step.h. */
+ * Reference: tests/ref/decoder_step.h.
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step_stages.cuh"
 
 constexpr int32_t SINKS_ALONE = 1 << 30; /* in a list: only the sinks of this page */

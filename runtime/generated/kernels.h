@@ -3758,7 +3758,12 @@ static const char *const kernels_step_select_cu[] = {
     " *\n"
     " * Constants: those of step.cuh, CAIRN_BLOCKS 0. A list of all pages gives the bits of step_attend.\n"
     " * Sync: three block_syncs in select, two in attend. Integers exact.\n"
-    " * Reference: tests/ref/decoder_step.h. */\n"
+    " * Reference: tests/ref/decoder_step.h.\n"
+    " * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64\n"
+    " * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64\n"
+    " * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4\n"
+    " * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4\n"
+    " * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */\n"
     "#include \"step_stages.cuh\"\n"
     "\n"
     "constexpr int32_t SINKS_ALONE = 1 << 30; /* in a list: only the sinks of this page */\n"
@@ -3810,7 +3815,7 @@ static const char *const kernels_step_select_cu[] = {
     "        for (int i = 0; i < LANE_DIMS; i++)\n"
     "            s += mean \? q[h][i] * lo[i] : fmaxf(q[h][i] * lo[i], q[h][i] * hi[i]);\n"
     "        if (by_head) best = fmaxf(best, warp_sum(s));\n"
-    "        else sum += s;\n"
+    "        else sum += s;\n",
     "    }\n"
     "    return by_head \? best : warp_sum(sum);\n"
     "}\n"
@@ -3826,7 +3831,7 @@ static const char *const kernels_step_select_cu[] = {
     "    int row, kv_head, position, sequence, stored;\n"
     "    const int32_t *table;\n"
     "};\n"
-    "\n",
+    "\n"
     "CAIRN_INLINE void score_candidates(const step_params &p, const select_row &r, int candidates,\n"
     "                                   uint32_t *keys) {\n"
     "    const uint8_t *qkv = region(p, 0, 0) + QKV_AT;\n"
@@ -3901,7 +3906,7 @@ static const char *const kernels_step_select_cu[] = {
     "    uint32_t *keys = (uint32_t *)shared_base(), *kept = keys + p.list_stride;\n"
     "    select_row r;\n"
     "    r.row = block_id(), r.kv_head = block_id_y();\n"
-    "    r.position = input_array(p, STEP_POSITION)[r.row];\n"
+    "    r.position = input_array(p, STEP_POSITION)[r.row];\n",
     "    r.sequence = input_array(p, STEP_SEQUENCE)[r.row];\n"
     "    r.stored = input_array(p, STEP_STORED)[r.row];\n"
     "    r.table = p.page_table + (int64_t)r.sequence * p.table_stride;\n"
@@ -3910,7 +3915,7 @@ static const char *const kernels_step_select_cu[] = {
     "    start_input();\n"
     "    if (candidates > p.topk) {\n"
     "        score_candidates(p, r, candidates, keys);\n"
-    "        block_sync();\n",
+    "        block_sync();\n"
     "        rank_candidates(candidates, p.topk, keys, kept);\n"
     "    } else {\n"
     "        for (int c = thread_id(); c < candidates; c += THREADS) kept[c] = 1;\n"
@@ -5470,7 +5475,7 @@ static const kernels_file kernels_files[] = {
     {"step_attend.cuh", kernels_step_attend_cuh, 12666},
     {"step_finish.cu", kernels_step_finish_cu, 753},
     {"step_merge.cuh", kernels_step_merge_cuh, 4684},
-    {"step_select.cu", kernels_step_select_cu, 11374},
+    {"step_select.cu", kernels_step_select_cu, 11778},
     {"step_stages.cuh", kernels_step_stages_cuh, 17975},
     {"topk.cu", kernels_topk_cu, 5308},
     {"topk.cuh", kernels_topk_cuh, 3494},
