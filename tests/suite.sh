@@ -32,7 +32,7 @@ is_wanted() {
 
 run_c() {
     flags=$(sed -n '1,20s/.*build: \(.*\)$/\1/p' "$1" | sed 's/ *\*\/.*//')
-    $CC -std=c11 -g -O1 $CFLAGS $lua_cflags $warnings -Werror -Wno-unused-function $sanitizers \
+    $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror -Wno-unused-function $sanitizers \
         -ffp-contract=off $flags "$1" -o "$logs/$2.bin" $lua_libs $libraries && "$logs/$2.bin"
 }
 
