@@ -5,6 +5,8 @@
  * Invariant: the context is current only between dev_enter and dev_leave, so that a host program
  * with CUDA of its own never finds another context than it left. */
 
+enum { DEV_MAX_OUTGROWN = 48 /* doublings */ };
+
 typedef struct device {
     struct base *base;
     bool cuda;
@@ -24,6 +26,8 @@ typedef struct device {
     cairn_device_allocator allocator;
     void *scratch;
     size_t scratch_bytes;
+    struct { void *memory; size_t bytes; } outgrown[DEV_MAX_OUTGROWN]; /* by the scratch */
+    int outgrown_count;
     struct device_error_word *error_word; /* host-mapped, so that kernels write where we read */
 } device;
 
@@ -134,18 +138,32 @@ static void dev_free(device *dev, void *memory, size_t bytes) {
     else dev->drv->cuMemFree(dev_address(memory));
 }
 
-/* Memory of the device that an op needs during one call: kept, grown when needed. */
+/* Memory of the device that an op needs during one call: kept, at least doubled when it must grow.
+ * What it outgrew stands until the end, since a captured graph may still point there. */
 BASE_UNUSED static cairn_status dev_scratch(device *dev, size_t bytes, const char *what,
                                             void **out) {
+    cairn_status status;
     *out = dev->scratch;
     if (bytes <= dev->scratch_bytes) return CAIRN_OK;
+    if (bytes < 2 * dev->scratch_bytes) bytes = 2 * dev->scratch_bytes;
+    if ((status = dev_alloc(dev, bytes, what, out))) return status;
+    if (dev->cuda && dev->scratch && dev->outgrown_count < DEV_MAX_OUTGROWN) {
+        dev->outgrown[dev->outgrown_count].memory = dev->scratch;
+        dev->outgrown[dev->outgrown_count++].bytes = dev->scratch_bytes;
+    } else {
+        dev_free(dev, dev->scratch, dev->scratch_bytes);
+    }
+    dev->scratch = *out;
+    dev->scratch_bytes = bytes;
+    return CAIRN_OK;
+}
+
+static void dev_free_scratch(device *dev) {
     dev_free(dev, dev->scratch, dev->scratch_bytes);
-    dev->scratch_bytes = 0;
-    {
-        cairn_status status = dev_alloc(dev, bytes, what, &dev->scratch);
-        if (!status) dev->scratch_bytes = bytes;
-        *out = dev->scratch;
-        return status;
+    while (dev->outgrown_count) {
+        dev->outgrown_count--;
+        dev_free(dev, dev->outgrown[dev->outgrown_count].memory,
+                 dev->outgrown[dev->outgrown_count].bytes);
     }
 }
 
@@ -354,12 +372,12 @@ static cairn_status dev_take_context(device *dev, void *context, void *stream) {
 /* Also right after a failed open. */
 static void dev_close(device *dev) {
     if (!dev->cuda) {
-        dev_free(dev, dev->scratch, dev->scratch_bytes);
+        dev_free_scratch(dev);
         return;
     }
     if (dev->context && dev->own_stream && !dev_enter(dev)) {
         dev->drv->cuStreamSynchronize(dev->own_stream);
-        dev_free(dev, dev->scratch, dev->scratch_bytes);
+        dev_free_scratch(dev);
         dev_host_free(dev, dev->error_word, sizeof *dev->error_word);
         if (dev->owns_stream) dev->drv->cuStreamDestroy(dev->own_stream);
         dev_leave(dev);

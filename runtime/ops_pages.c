@@ -336,7 +336,7 @@ static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_
     p.indices = (int32_t *)tensor_data(a->selected);
     p.k = a->topk;
     p.finite_only = 1;
-    return topk_launch(rt, &p, &shape, CAIRN_F32, NULL);
+    return topk_launch(rt, &p, &shape, CAIRN_F32, "auto");
 }
 
 cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args) {

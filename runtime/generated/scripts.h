@@ -1387,6 +1387,31 @@ static const char *const script_bench_ops[] = {
     "}\n",
     NULL};
 
+static const char *const script_bench_topk[] = {
+    "-- topk over rows x n x k: random rows, inputs in the cache. `percent` counts each score read once.\n",
+    "local SHAPES = {\n",
+    "  { 1, 131072, 2048 }, { 1, 1048576, 2048 }, { 32, 131072, 2048 }, { 64, 131072, 2048 },\n",
+    "  { 256, 131072, 2048 }, { 32, 4096, 32 }, { 256, 8192, 64 }, { 4096, 1024, 16 },\n",
+    "  { 32, 32768, 512 },\n",
+    "}\n",
+    "local CPU_SHAPES = { { 1, 131072, 2048 }, { 8, 131072, 2048 }, { 32, 4096, 32 } }\n",
+    "\n",
+    "return {\n",
+    "  about = \"exact top-k: rows x n, k\",\n",
+    "  run = function(b)\n",
+    "    for _, s in ipairs(b.cuda and SHAPES or CPU_SHAPES) do\n",
+    "      local rows, n, k = s[1], s[2], s[3]\n",
+    "      local scores, out = b.rt:random { rows, n }, b.rt:zeros({ rows, k }, \"i32\")\n",
+    "      b:line(\"topk\", (\"%d x %d, k %d\"):format(rows, n, k), b:time(function()\n",
+    "        b.rt:topk(scores, { k = k, out = out })\n",
+    "      end), rows * n * 4)\n",
+    "      scores:free()\n",
+    "      out:free()\n",
+    "    end\n",
+    "  end,\n",
+    "}\n",
+    NULL};
+
 static const script scripts[] = {
     {"cli.bench", script_cli_bench},
     {"cli.check", script_cli_check},
@@ -1406,4 +1431,5 @@ static const script scripts[] = {
     {"bench.lib", script_bench_lib},
     {"bench.model", script_bench_model},
     {"bench.ops", script_bench_ops},
+    {"bench.topk", script_bench_topk},
     {NULL, NULL}};
