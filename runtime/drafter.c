@@ -27,6 +27,7 @@ typedef struct drafter {
     float rates[DRAFTER_CLASSES]; /* how likely a proposed token is right, given those before it */
     float credit;      /* plain steps saved, less those lost, within DRAFTER_CREDIT_MOST */
     float row_cost;    /* of the last proposal, in plain steps */
+    int shift;         /* tokens between the last proposal's place and what it copied; 0: none */
     int match_class;   /* of the last proposal, for drafter_learn */
 } drafter;
 
@@ -46,7 +47,7 @@ static void drafter_close(base *b, drafter *d) {
 }
 
 static void drafter_clear(drafter *d) {
-    d->indexed = 0;
+    d->indexed = d->shift = 0;
     d->credit = DRAFTER_CREDIT_FIRST;
     memcpy(d->rates, drafter_prior, sizeof d->rates);
     if (d->heads) memset(d->heads, 0xff, ((size_t)DRAFTER_GROUPS << d->bits) * sizeof *d->heads);
@@ -107,24 +108,35 @@ static int drafter_match(const int32_t *tokens, int a, int c) {
     return length;
 }
 
-/* The end of the longest earlier occurrence of the sequence's suffix (the latest among equals), or
- * -1; *match is its length. */
+/* The best earlier occurrence of the sequence's suffix so far. */
+typedef struct drafter_found { int at, match, distance; } drafter_found;
+
+/* Longer is better; among equals what is nearest to `expected`, where the copy would go on. */
+static void drafter_consider(const int32_t *tokens, int last, int at, int expected,
+                             drafter_found *best) {
+    int match = drafter_match(tokens, at, last);
+    int distance = at < expected ? expected - at : at - expected;
+    if (match < best->match || (match == best->match && distance >= best->distance)) return;
+    best->at = at;
+    best->match = match;
+    best->distance = distance;
+}
+
+/* The end of the longest earlier occurrence of the sequence's suffix, or -1; *match is its length.
+ * After an edit the copy is expected to go on where it was. */
 static int drafter_find(const drafter *d, const int32_t *tokens, int count, int *match) {
-    int last = count - 1, best = -1;
-    *match = 0;
-    for (int n = DRAFTER_GROUPS; n >= 1 && best < 0; n--) {
+    int last = count - 1, expected = d->shift ? last - d->shift : 0;
+    drafter_found best = {-1, 0, INT_MAX};
+    if (expected >= 0 && d->shift) drafter_consider(tokens, last, expected, expected, &best);
+    for (int n = DRAFTER_GROUPS; n >= 1 && best.match < n; n--) {
         int32_t at = n <= count ? *drafter_head(d, tokens, last, n) : -1;
-        for (int looks = 0; at >= 0 && looks < DRAFTER_LOOKS && *match < DRAFTER_REACH; looks++) {
-            int length = drafter_match(tokens, at, last);
-            if (length >= n && length > *match) {
-                *match = length;
-                best = at;
-            }
-            if (n < DRAFTER_GROUPS && best >= 0) break; /* no longer one can exist */
+        for (int looks = 0; at >= 0 && looks < DRAFTER_LOOKS; looks++) {
+            drafter_consider(tokens, last, at, expected, &best);
             at = *drafter_link(d, at, n);
         }
     }
-    return best;
+    *match = best.match;
+    return best.match ? best.at : -1;
 }
 
 /* The count, up to `limit`, that makes most tokens per time when each extra row of a forward costs
@@ -163,8 +175,11 @@ static int drafter_propose(drafter *d, const int32_t *tokens, int count, int lim
     if (count < 2 || limit < 1) return 0;
     drafter_index(d, tokens, count - 1);
     from = drafter_find(d, tokens, count, &match);
+    if (from < 0 && d->shift && d->credit > DRAFTER_CREDIT_MOST / 2 && d->shift < count)
+        from = count - 1 - d->shift; /* a word was replaced: behind it the copy goes on */
     if (from < 0) return 0;
     d->match_class = drafter_class(match);
+    d->shift = count - 1 - from;
     d->row_cost = row_cost;
     length = drafter_length(d, limit);
     for (int i = 0; i < length; i++) {

@@ -174,7 +174,8 @@ static cairn_status engine_forward(cairn_session *s, int rows, bool dense, int l
     return status;
 }
 
-/* Samples row j of `rows` logit rows as the token after tokens[0, first + j]. */
+/* Samples row j of `rows` logit rows as the token after tokens[0, first + j], up to the first that
+ * is not the draft there: the rows behind it will not be asked for. */
 static void engine_sample_rows(cairn_session *s, const sample_params *p, int first, int rows,
                                int32_t *sampled) {
     engine_scratch *scratch = s->model->scratch;
@@ -185,6 +186,7 @@ static void engine_sample_rows(cairn_session *s, const sample_params *p, int fir
             sample_penalize(logits, vocab, s->tokens, first + j + 1, p->repetition_penalty,
                             scratch->seen);
         sampled[j] = sample_token(p, logits, vocab, first + j + 1, scratch->sample);
+        if (j + 1 < rows && sampled[j] != s->tokens[first + j + 1]) break;
     }
 }
 
@@ -195,7 +197,9 @@ static cairn_status engine_forward_sampled(cairn_session *s, int rows, bool dens
     bool on_device;
     cairn_status status;
     engine_sample_params(s, &p);
-    on_device = s->model->backend->samples && p.repetition_penalty == 1.0f && !p.top_p_first;
+    /* the best token is found where the logits are; a draw is quicker here, row by row as needed */
+    on_device = s->model->backend->samples && p.temperature <= 0.0f &&
+                p.repetition_penalty == 1.0f;
     status = engine_forward(s, rows, dense, wanted, on_device ? NULL : s->model->scratch->logits,
                             on_device ? &p : NULL, on_device ? sampled : NULL, pages_read);
     if (!status && !on_device)
@@ -311,7 +315,7 @@ static cairn_status engine_step_prompt(cairn_session *s) {
 
 /* One forward: at least one fresh token, at most `room` (>= 1) of them. */
 static cairn_status engine_step(cairn_session *s, int room) {
-    int32_t sampled[ENGINE_ROWS];
+    int32_t sampled[ENGINE_ROWS]; /* certain up to the first that is not the draft */
     int64_t start = os_now_us(), pages_read = 0;
     int drafts;
     cairn_status status;

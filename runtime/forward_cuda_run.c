@@ -444,8 +444,9 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, const forward
     if (status || !args->rows) return status;
     step_set_selection(f, config);
     if (!step_is_sparse(f, config, kv, args)) config = NULL;
-    flow = !config && args->rows <= STEP_FLOW_ROWS;
-    prompt = !config && !flow && args->logit_count <= STEP_STAGE_ROWS &&
+    /* the flow hands out every row's logits; a prompt's kernels round otherwise than a step's */
+    flow = !config && args->rows <= STEP_FLOW_ROWS && args->logit_count == args->rows;
+    prompt = !config && !flow && args->dense && args->logit_count <= STEP_STAGE_ROWS &&
              (args->rows > STEP_STAGE_ROWS || step_run_length(args, 0) == args->rows);
     if (!flow && !prompt && args->rows > STEP_STAGE_ROWS) return step_refuse_rows(f, args);
     if ((status = step_upload_table(f, args)) || (status = step_store_bounds(f, args)) ||

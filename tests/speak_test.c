@@ -66,6 +66,13 @@ static bool say(const char *prompt, int drafts, const cairn_sampling *sampling, 
     return !status;
 }
 
+/* Where two sequences part, for the reader. */
+static void note_parting(const said *a, const said *b) {
+    int at = 0;
+    while (at < a->count && at < b->count && a->ids[at] == b->ids[at]) at++;
+    tap_note("they part at token %d of %d and %d", at, a->count, b->count);
+}
+
 static void note_speed(const char *what, const said *s) {
     tap_note("%s: %d ids, %d forwards, %.0f tokens/s, prompt %d in %.1f ms, %d of %d drafts, pages "
              "%.2f of %.2f", what, (int)s->stats.generated, (int)s->stats.forwards,
@@ -83,6 +90,7 @@ static void test_drafts(const char *what, const char *prompt, const cairn_sampli
         bool fine = say(prompt, lengths[i], sampling, most, &drafted) && same(&plain, &drafted);
         tap_ok(fine, "%s: the same %d ids with draft_length %d", what, (int)plain.stats.generated,
                lengths[i]);
+        if (!fine) note_parting(&plain, &drafted);
         note_speed(what, &drafted);
     }
 }
