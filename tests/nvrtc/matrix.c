@@ -5,7 +5,8 @@
  *
  * Instances stand in a line of the head of each .cu, constants as the JIT's prologue would have them:
  *     matrix: PAGE_SIZE=64 HEAD_DIM=128 | PAGE_SIZE=16 HEAD_DIM=64 | arch>=90 STAGES=4
- * More such lines go on; one that begins with + adds to the instance before. A line "local: ENTRY BYTES reason" allows an entry local memory.
+ * More such lines go on; one that begins with + adds to the instance before. A line "local: ENTRY
+ * BYTES reason" allows an entry local memory.
  *
  * usage: matrix [PART/PARTS] [NAME...]   TAP on standard output; run.sh adds up the parts. */
 #define _GNU_SOURCE

@@ -89,12 +89,13 @@ static std::string own_path() {
 
 static std::string command(const std::string &folder, const std::string &arch) {
     std::string flags = SIMT_CXX " -std=c++17 -O1 -g1 -w -shared -fPIC -fno-strict-aliasing"
-                        " -ffp-contract=off -ftrivial-auto-var-init=pattern -DCAIRN_SIMT=1";
+                        " -ffp-contract=off -DCAIRN_SIMT=1";
 #ifdef SIMT_RACE
-    flags += " -fsanitize=thread --param=tsan-instrument-func-entry-exit=0";
+    flags += " -fsanitize=thread -fno-tree-sra --param=tsan-instrument-func-entry-exit=0";
     const char *sanitizer = "-fno-sanitize=all";
 #else
     const char *sanitizer = "";
+    flags += " -ftrivial-auto-var-init=pattern";
     if (dlsym(RTLD_DEFAULT, "__asan_init")) flags += " -fsanitize=address";
 #endif
     std::string object = folder + "/kernel.o";

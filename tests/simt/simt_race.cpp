@@ -386,7 +386,25 @@ extern "C" void __tsan_func_entry(void *) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_vptr_update(void **, void *) {}
 extern "C" void __tsan_vptr_read(void **) {}
-/* Only the C++ library of the test itself asks for these. */
-extern "C" int __tsan_atomic32_fetch_add(volatile int *p, int v, int) {
-    return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);
-}
+/* Atomics of the test's own C++, not of kernels. */
+#define SIMT_ATOMIC(bits, type)                                                                  \
+    extern "C" type __tsan_atomic##bits##_load(const volatile type *p, int) {                    \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                             \
+    }                                                                                            \
+    extern "C" void __tsan_atomic##bits##_store(volatile type *p, type v, int) {                 \
+        __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                \
+    }                                                                                            \
+    extern "C" type __tsan_atomic##bits##_exchange(volatile type *p, type v, int) {              \
+        return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);                                      \
+    }                                                                                            \
+    extern "C" type __tsan_atomic##bits##_fetch_add(volatile type *p, type v, int) {             \
+        return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);                                       \
+    }                                                                                            \
+    extern "C" int __tsan_atomic##bits##_compare_exchange_strong(volatile type *p, type *old,    \
+                                                                 type v, int, int) {             \
+        return __atomic_compare_exchange_n(p, old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+    }
+SIMT_ATOMIC(8, unsigned char)
+SIMT_ATOMIC(16, unsigned short)
+SIMT_ATOMIC(32, unsigned)
+SIMT_ATOMIC(64, unsigned long)
