@@ -2,14 +2,14 @@
 -- scripts/config.lua` prints all of them with the values in force. While `cairn generate --watch`
 -- runs with this file, a saved change takes effect at once.
 return {
-  page_size = 64,       -- tokens per page of the KV cache: 16, 32, 64, 128 or 256
-  topk = 16,            -- pages that each KV head reads, besides sinks and window
+  page_size = 16,       -- tokens per page of the KV cache: 16, 32, 64, 128 or 256
+  topk = 4,             -- pages that each KV head reads, besides sinks and window
   draft_length = 4,     -- tokens drafted and verified per step; 0: plain decoding
   drafter = "ngram",    -- continues what followed the same words before
 
   selection = {
     source = "minmax",  -- score a page by an upper bound of its keys; or "mean"
-    window = 512,       -- the latest tokens are always read
+    window = 64,        -- the latest tokens are always read; small, so that a short demo selects
     sinks = 4,          -- and so are the first ones
     layers = "all",     -- "none" reads everything everywhere
   },
