@@ -182,8 +182,8 @@ CAIRN_INLINE void rank_list(topk_shared &s, int count, uint32_t need) {
     block_sync();
 }
 
-/* The k-th of m candidates, 1 <= k <= m, positions below `length`: each round spreads the range that holds it over the bins;
- * first keys, then, when too many are equal, the positions of those. */
+/* The k-th of m candidates, 1 <= k <= m, positions below `length`: each round spreads the range that
+ * holds it over the bins; first keys, then, when too many are equal, the positions of those. */
 CAIRN_INLINE topk_entry find_last(topk_shared &s, int m, uint32_t k, int length) {
     key_range range = {0xffffffffu, 0u};
     for (int i = thread_id(); i < m; i += THREADS)

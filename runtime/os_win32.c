@@ -2,6 +2,8 @@
 #define WIN32_LEAN_AND_MEAN
 #define NOMINMAX
 #include <windows.h>
+#undef near /* words of 16-bit days that windows.h takes from every later line */
+#undef far
 
 #define OS_SEPARATOR '\\'
 
