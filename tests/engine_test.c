@@ -265,7 +265,7 @@ static void random_drafting(cairn_config *c) {
     c->drafter = rnd(5) ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
 }
 
-static const char *const stop_pool[] = {"abab", "cd", "a a", "\xC3\xA9" "a", "dd",
+static const char *const stop_pool[] = {"abab", "cd", "a a", "\xC3\xA9\x61", "dd",
                                         "abcabc", "b", "\xE2\x82\xAC"};
 
 /* Everything a generation handed out is what the naive one says. */
