@@ -115,8 +115,8 @@ CAIRN_INLINE uint8_t f32_to_e4m3_soft(float x) {
     uint32_t bits = as_u32(x), sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0x7f;
     if (magnitude >= 0x43e80000u) return (uint8_t)(sign | 0x7eu); /* 464, the tie above 448 */
-    if (magnitude < 0x3c800000u) {                                 /* below 2^-6: multiples of 2^-9 */
-        float steps = as_f32(magnitude) + 16384.0f;                /* whose ulp is 2^-9 */
+    if (magnitude < 0x3c800000u) {                  /* below 2^-6: multiples of 2^-9 */
+        float steps = as_f32(magnitude) + 16384.0f; /* whose ulp is 2^-9 */
         return (uint8_t)(sign | (as_u32(steps) - 0x46800000u));
     }
     uint32_t rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);
@@ -130,7 +130,9 @@ CAIRN_INLINE uint16_t pack_e4m3x2(float lo, float hi) {
 }
 #endif
 
-CAIRN_INLINE float e4m3_to_f32(e4m3 x) { return f16_to_f32(f16{(uint16_t)e4m3x2_to_f16x2(x.bits)}); }
+CAIRN_INLINE float e4m3_to_f32(e4m3 x) {
+    return f16_to_f32(f16{(uint16_t)e4m3x2_to_f16x2(x.bits)});
+}
 CAIRN_INLINE e4m3 f32_to_e4m3(float x) { return e4m3{(uint8_t)pack_e4m3x2(x, 0.0f)}; }
 
 /* By type, for templates: to_f32(x) and from_f32<T>(x). */

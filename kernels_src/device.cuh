@@ -171,8 +171,8 @@ CAIRN_INLINE void store_relaxed(uint32_t *p, uint32_t v) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 
-/* Each of the four (two) words is read once and whole, from where stores of other blocks arrive; they
- * are not one access. */
+/* Each of the four (two) words is read once and whole, from where stores of other blocks arrive;
+ * they are not one access. */
 CAIRN_INLINE u32x4 load_relaxed16(const void *p) {
     u32x4 v;
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -274,7 +274,7 @@ CAIRN_INLINE int find_first_set(uint32_t v) { return __ffs((int)v); }
 CAIRN_INLINE int find_first_set(uint64_t v) { return __ffsll((long long)v); }
 CAIRN_INLINE uint32_t reverse_bits(uint32_t v) { return __brev(v); }
 CAIRN_INLINE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }
-/* Four bytes chosen by the hex digits of `selector` (0-3 of a, 4-7 of b; 8 set: the byte's sign). */
+/* Four bytes chosen by the hex digits of `selector`: 0-3 of a, 4-7 of b; 8 set: the byte's sign. */
 CAIRN_INLINE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
     uint32_t d;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));

@@ -13,7 +13,7 @@ CAIRN_INLINE void grid_dependency_wait() {
 #endif
 }
 /* From here on (once all blocks have come here or ended) the next kernel may start. A block that
- * comes here before its own wait lets that one start before the kernel before this one has ended. */
+ * comes here before its own wait lets that one start while the kernel before this one still runs. */
 CAIRN_INLINE void grid_launch_dependents() {
 #if CAIRN_ARCH >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

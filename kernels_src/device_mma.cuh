@@ -9,8 +9,9 @@
 #define CAIRN_DEVICE_MMA_CUH
 
 /* ---- ldmatrix: 8x8 tiles of 16-bit elements out of shared memory ----
- * Lane i gives the address of row i % 8 (16 bytes, aligned) of tile i / 8; lane 4r + c gets elements
- * 2c and 2c+1 of row r of each tile, one tile a register. The transposed form gives columns. */
+ * Lane i gives the address of row i % 8 (16 bytes, aligned) of tile i / 8; lane 4r + c gets
+ * elements 2c and 2c+1 of row r of each tile, one tile a register. The transposed form gives
+ * columns. */
 
 CAIRN_INLINE void load_matrix_x1(uint32_t *r, shared_addr row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(row.at));

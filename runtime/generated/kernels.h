@@ -776,8 +776,8 @@ static const char *const kernels_common_cuh[] = {
     "    uint32_t bits = as_u32(x), sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;\n"
     "    if (magnitude > 0x7f800000u) return 0x7f;\n"
     "    if (magnitude >= 0x43e80000u) return (uint8_t)(sign | 0x7eu); /* 464, the tie above 448 */\n"
-    "    if (magnitude < 0x3c800000u) {                                 /* below 2^-6: multiples of 2^-9 */\n"
-    "        float steps = as_f32(magnitude) + 16384.0f;                /* whose ulp is 2^-9 */\n"
+    "    if (magnitude < 0x3c800000u) {                  /* below 2^-6: multiples of 2^-9 */\n"
+    "        float steps = as_f32(magnitude) + 16384.0f; /* whose ulp is 2^-9 */\n"
     "        return (uint8_t)(sign | (as_u32(steps) - 0x46800000u));\n"
     "    }\n"
     "    uint32_t rounded = magnitude + 0x7ffffu + (magnitude >> 20 & 1u);\n"
@@ -791,7 +791,9 @@ static const char *const kernels_common_cuh[] = {
     "}\n"
     "#endif\n"
     "\n"
-    "CAIRN_INLINE float e4m3_to_f32(e4m3 x) { return f16_to_f32(f16{(uint16_t)e4m3x2_to_f16x2(x.bits)}); }\n"
+    "CAIRN_INLINE float e4m3_to_f32(e4m3 x) {\n"
+    "    return f16_to_f32(f16{(uint16_t)e4m3x2_to_f16x2(x.bits)});\n"
+    "}\n"
     "CAIRN_INLINE e4m3 f32_to_e4m3(float x) { return e4m3{(uint8_t)pack_e4m3x2(x, 0.0f)}; }\n"
     "\n"
     "/* By type, for templates: to_f32(x) and from_f32<T>(x). */\n"
@@ -1049,8 +1051,8 @@ static const char *const kernels_device_cuh[] = {
     "    asm volatile(\"st.relaxed.gpu.global.u32 [%0], %1;\" ::\"l\"(p), \"r\"(v) : \"memory\");\n"
     "}\n"
     "\n"
-    "/* Each of the four (two) words is read once and whole, from where stores of other blocks arrive; they\n"
-    " * are not one access. */\n"
+    "/* Each of the four (two) words is read once and whole, from where stores of other blocks arrive;\n"
+    " * they are not one access. */\n"
     "CAIRN_INLINE u32x4 load_relaxed16(const void *p) {\n"
     "    u32x4 v;\n"
     "    asm volatile(\"ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];\"\n"
@@ -1152,7 +1154,7 @@ static const char *const kernels_device_cuh[] = {
     "CAIRN_INLINE int find_first_set(uint64_t v) { return __ffsll((long long)v); }\n"
     "CAIRN_INLINE uint32_t reverse_bits(uint32_t v) { return __brev(v); }\n"
     "CAIRN_INLINE uint32_t multiply_high(uint32_t a, uint32_t b) { return __umulhi(a, b); }\n"
-    "/* Four bytes chosen by the hex digits of `selector` (0-3 of a, 4-7 of b; 8 set: the byte's sign). */\n"
+    "/* Four bytes chosen by the hex digits of `selector`: 0-3 of a, 4-7 of b; 8 set: the byte's sign. */\n"
     "CAIRN_INLINE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {\n"
     "    uint32_t d;\n"
     "    asm(\"prmt.b32 %0, %1, %2, %3;\" : \"=r\"(d) : \"r\"(a), \"r\"(b), \"r\"(selector));\n"
@@ -1289,7 +1291,7 @@ static const char *const kernels_device_async_cuh[] = {
     "#endif\n"
     "}\n"
     "/* From here on (once all blocks have come here or ended) the next kernel may start. A block that\n"
-    " * comes here before its own wait lets that one start before the kernel before this one has ended. */\n"
+    " * comes here before its own wait lets that one start while the kernel before this one still runs. */\n"
     "CAIRN_INLINE void grid_launch_dependents() {\n"
     "#if CAIRN_ARCH >= 900\n"
     "    asm volatile(\"griddepcontrol.launch_dependents;\" ::: \"memory\");\n"
@@ -1530,8 +1532,9 @@ static const char *const kernels_device_mma_cuh[] = {
     "#define CAIRN_DEVICE_MMA_CUH\n"
     "\n"
     "/* ---- ldmatrix: 8x8 tiles of 16-bit elements out of shared memory ----\n"
-    " * Lane i gives the address of row i % 8 (16 bytes, aligned) of tile i / 8; lane 4r + c gets elements\n"
-    " * 2c and 2c+1 of row r of each tile, one tile a register. The transposed form gives columns. */\n"
+    " * Lane i gives the address of row i % 8 (16 bytes, aligned) of tile i / 8; lane 4r + c gets\n"
+    " * elements 2c and 2c+1 of row r of each tile, one tile a register. The transposed form gives\n"
+    " * columns. */\n"
     "\n"
     "CAIRN_INLINE void load_matrix_x1(uint32_t *r, shared_addr row) {\n"
     "    asm volatile(\"ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];\" : \"=r\"(r[0]) : \"r\"(row.at));\n"
@@ -5454,10 +5457,10 @@ static const kernels_file kernels_files[] = {
     {"abi.h", kernels_abi_h, 11362},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
-    {"common.cuh", kernels_common_cuh, 9612},
-    {"device.cuh", kernels_device_cuh, 19843},
+    {"common.cuh", kernels_common_cuh, 9586},
+    {"device.cuh", kernels_device_cuh, 19842},
     {"device_async.cuh", kernels_device_async_cuh, 11293},
-    {"device_mma.cuh", kernels_device_mma_cuh, 3437},
+    {"device_mma.cuh", kernels_device_mma_cuh, 3440},
     {"embed.cu", kernels_embed_cu, 1451},
     {"kv.cu", kernels_kv_cu, 2739},
     {"linear.cu", kernels_linear_cu, 3908},

@@ -1,9 +1,9 @@
 /* Compiles every kernels_src/NAME.cu with NVRTC, without a GPU: the first instance for each
  * architecture from sm_80 to sm_121 that NVRTC knows, all instances for sm_80, sm_90a and sm_120.
- * Each entry must spill nothing, keep no local memory, hold its launch bounds' registers and have no
- * static shared memory; dynamic shared memory is asserted by the kernels (shared_as).
+ * Each entry must spill nothing, keep no local memory, hold its launch bounds' registers and have
+ * no static shared memory; dynamic shared memory is asserted by the kernels (shared_as).
  *
- * Instances stand in a line of the head of each .cu, constants as the JIT's prologue would have them:
+ * Instances stand in a line of the head of each .cu, constants as the JIT's prologue has them:
  *     matrix: PAGE_SIZE=64 HEAD_DIM=128 | PAGE_SIZE=16 HEAD_DIM=64 | arch>=90 STAGES=4
  * More such lines go on; one that begins with + adds to the instance before. A line "local: ENTRY
  * BYTES reason" allows an entry local memory.
@@ -27,7 +27,8 @@ static int header_count, kernel_count;
 
 /* ---- NVRTC ---- */
 
-static int (*create_program)(void **, const char *, const char *, int, const char **, const char **);
+static int (*create_program)(void **, const char *, const char *, int, const char **,
+                             const char **);
 static int (*compile_program)(void *, int, const char **), (*destroy_program)(void **);
 static int (*log_size)(void *, size_t *), (*get_log)(void *, char *);
 static int (*ptx_size)(void *, size_t *), (*get_ptx)(void *, char *);
@@ -70,7 +71,11 @@ static bool load_nvrtc(void) {
     if (!library) return false;
     bool all = true;
 #define SYMBOL(function, name) \
-    do { void *s = dlsym(library, name); all = all && s; memcpy(&function, &s, sizeof s); } while (0)
+    do { \
+        void *s = dlsym(library, name); \
+        all = all && s; \
+        memcpy(&function, &s, sizeof s); \
+    } while (0)
     SYMBOL(create_program, "nvrtcCreateProgram");
     SYMBOL(compile_program, "nvrtcCompileProgram");
     SYMBOL(destroy_program, "nvrtcDestroyProgram");
@@ -136,7 +141,10 @@ static void trim(char *text) {
 /* Without such a line: one instance, no constants. */
 static int read_instances(const char *text, instance *all) {
     int count = 0, line_number = 0;
-    for (const char *line = text; *line && line_number++ < 80; line += strcspn(line, "\n"), line += !!*line) {
+    const char *next = text;
+    for (const char *line = text; *line && line_number++ < 80; line = next) {
+        next = line + strcspn(line, "\n");
+        next += *next != 0;
         const char *start = line + strspn(line, " \t*/");
         if (strncmp(start, "matrix:", 7)) continue;
         start += 7;
@@ -177,9 +185,11 @@ static char *expand(const source *kernel, const char *constants) {
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " ")) {
         char *value = strchr(word, '=');
         if (value) *value++ = 0;
-        used += (size_t)snprintf(text + used, room - used, "#define %s %s\n", word, value ? value : "");
+        used += (size_t)snprintf(text + used, room - used, "#define %s %s\n", word,
+                                 value ? value : "");
     }
-    snprintf(text + used, room - used, "#line 1 \"kernels_src/%s\"\n%s", kernel->name, kernel->text);
+    snprintf(text + used, room - used, "#line 1 \"kernels_src/%s\"\n%s", kernel->name,
+             kernel->text);
     return text;
 }
 
@@ -219,11 +229,12 @@ static int register_limit(const char *ptx, const char *entry, const char *arch) 
 static bool judge_entry(const char *log, const char *ptx, const char *text, const char *entry,
                         const char *arch) {
     int stack = -1, stores = -1, loads = -1, registers = -1, shared = 0;
-    const char *next = strstr(log, "Compiling entry function"), *at = strstr(log, "bytes stack frame");
+    const char *next = strstr(log, "Compiling entry function");
+    const char *at = strstr(log, "bytes stack frame");
     const char *used = strstr(log, "Used ");
     while (at && at > log && at[-1] != '\n') at--;
-    if (at) sscanf(at + strcspn(at, "0123456789"), "%d bytes stack frame, %d bytes spill stores, %d",
-                   &stack, &stores, &loads);
+    if (at) sscanf(at + strcspn(at, "0123456789"),
+                   "%d bytes stack frame, %d bytes spill stores, %d", &stack, &stores, &loads);
     if (used && (!next || used < next)) {
         sscanf(used, "Used %d registers", &registers);
         const char *smem = strstr(used, " bytes smem"), *end = strchr(used, '\n');
@@ -234,8 +245,9 @@ static bool judge_entry(const char *log, const char *ptx, const char *text, cons
     bool good = stack >= 0 && stack <= local_allowed(text, entry) && !stores && !loads &&
                 registers > 0 && registers <= limit && shared == 0;
     if (!good)
-        tap_note("%s: %d registers (bounds give %d), %d bytes of local memory, spills %d and %d bytes,"
-                 " static shared memory %d bytes", entry, registers, limit, stack, stores, loads, shared);
+        tap_note("%s: %d registers (bounds give %d), %d bytes of local memory, spills %d and %d"
+                 " bytes, static shared memory %d bytes", entry, registers, limit, stack, stores,
+                 loads, shared);
     return good;
 }
 

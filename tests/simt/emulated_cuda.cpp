@@ -3,8 +3,8 @@
  * So the whole CUDA backend runs anywhere: JIT, cache, launches, graphs, dependent launch.
  *
  * Streams run at once, in the order of the calls. Memory is poisoned when allocated. A fault of a
- * kernel goes to standard error and is CUDA_ERROR_LAUNCH_FAILED from then on. CAIRN_SIMT_ARCH is the
- * compute capability it pretends, 90 by default. */
+ * kernel goes to standard error and is CUDA_ERROR_LAUNCH_FAILED from then on. CAIRN_SIMT_ARCH is
+ * the compute capability it pretends, 90 by default. */
 #include "simt_core.h"
 
 #include <dlfcn.h>
@@ -71,7 +71,9 @@ static CUresult enqueue(CUstream stream, Work work) {
 API cuInit(unsigned) { return CUDA_SUCCESS; }
 API cuDriverGetVersion(int *version) { return *version = 13000, CUDA_SUCCESS; }
 API cuGetErrorName(CUresult result, const char **name) {
-#define CASE(constant, value) if (result == value && !strncmp(#constant, "CUDA_", 5)) return *name = #constant, CUDA_SUCCESS;
+#define CASE(constant, value)                                    \
+    if (result == value && !strncmp(#constant, "CUDA_", 5))      \
+        return *name = #constant, CUDA_SUCCESS;
     DRV_CONSTANTS(CASE)
     return CUDA_ERROR_INVALID_VALUE;
 }
@@ -83,7 +85,9 @@ API cuDeviceGetName(char *name, int bytes, CUdevice) {
     return CUDA_SUCCESS;
 }
 API cuDeviceTotalMem_v2(size_t *bytes, CUdevice) { return *bytes = total_bytes, CUDA_SUCCESS; }
-API cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice) { return memset(uuid, 7, sizeof *uuid), CUDA_SUCCESS; }
+API cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice) {
+    return memset(uuid, 7, sizeof *uuid), CUDA_SUCCESS;
+}
 
 static int arch() {
     const char *text = getenv("CAIRN_SIMT_ARCH");
@@ -118,7 +122,9 @@ API cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
 
 /* ---- contexts ---- */
 
-API cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) { return *context = &primary, CUDA_SUCCESS; }
+API cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) {
+    return *context = &primary, CUDA_SUCCESS;
+}
 API cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
 API cuCtxCreate_v2(CUcontext *context, unsigned, CUdevice) {
     contexts.push_back(*context = new CUctx_st());
@@ -376,10 +382,16 @@ API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
         if (!strcmp(f->entry.name, name)) return *function = f.get(), CUDA_SUCCESS;
     return CUDA_ERROR_NOT_FOUND;
 }
-API cuModuleGetGlobal_v2(CUdeviceptr *, size_t *, CUmodule, const char *) { return CUDA_ERROR_NOT_FOUND; }
-API cuLinkCreate_v2(unsigned, CUjit_option *, void **, CUlinkState *) { return CUDA_ERROR_NOT_SUPPORTED; }
-API cuLinkAddData_v2(CUlinkState, CUjitInputType, void *, size_t, const char *, unsigned, CUjit_option *,
-                     void **) { return CUDA_ERROR_NOT_SUPPORTED; }
+API cuModuleGetGlobal_v2(CUdeviceptr *, size_t *, CUmodule, const char *) {
+    return CUDA_ERROR_NOT_FOUND;
+}
+API cuLinkCreate_v2(unsigned, CUjit_option *, void **, CUlinkState *) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+API cuLinkAddData_v2(CUlinkState, CUjitInputType, void *, size_t, const char *, unsigned,
+                     CUjit_option *, void **) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 API cuLinkComplete(CUlinkState, void **, size_t *) { return CUDA_ERROR_NOT_SUPPORTED; }
 API cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
 API cuFuncLoad(CUfunction) { return CUDA_SUCCESS; }
@@ -441,8 +453,9 @@ API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **parame
     auto params = std::make_shared<std::vector<char>>(bytes, bytes + entry.params_bytes);
     return enqueue(c->hStream, [=] { return run_kernel(shape, entry, params->data()); });
 }
-API cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                   unsigned bz, unsigned shared_bytes, CUstream stream, void **parameters, void **) {
+API cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                   unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
+                   void **parameters, void **) {
     CUlaunchConfig c = {gx, gy, gz, bx, by, bz, shared_bytes, stream, nullptr, 0};
     return cuLaunchKernelEx(&c, function, parameters, nullptr);
 }

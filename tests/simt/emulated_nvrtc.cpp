@@ -1,5 +1,5 @@
-/* The NVRTC half of the emulated driver: compiles a kernel with the host's C++ compiler into a shared
- * library against this one, and gives its bytes as the cubin. */
+/* The NVRTC half of the emulated driver: compiles a kernel with the host's C++ compiler into a
+ * shared library against this one, and gives its bytes as the cubin. */
 #include "simt_core.h"
 
 #include <dlfcn.h>
@@ -21,7 +21,8 @@ enum { ok = 0, compilation = 6, internal = 11, cancelled = 16 };
 
 API nvrtcVersion(int *major, int *minor) { return *major = 13, *minor = 0, ok; }
 extern "C" __attribute__((visibility("default"))) const char *nvrtcGetErrorString(int result) {
-    return result == compilation ? "NVRTC_ERROR_COMPILATION" : result ? "NVRTC error" : "NVRTC_SUCCESS";
+    if (result == compilation) return "NVRTC_ERROR_COMPILATION";
+    return result ? "NVRTC error" : "NVRTC_SUCCESS";
 }
 API nvrtcGetNumSupportedArchs(int *count) { return *count = 6, ok; }
 API nvrtcGetSupportedArchs(int *archs) {
@@ -68,7 +69,7 @@ static std::string nvrtc_style(const std::string &log) {
         char file[256];
         int number, column, used = 0;
         if (sscanf(line.c_str(), "%255[^:]:%d:%d: %n", file, &number, &column, &used) == 3 && used)
-            line = std::string(file) + "(" + std::to_string(number) + "): " + line.substr((size_t)used);
+            line = file + ("(" + std::to_string(number)) + "): " + line.substr((size_t)used);
         out += line + "\n";
         at = end == std::string::npos ? log.size() : end + 1;
     }
@@ -100,8 +101,8 @@ static std::string command(const std::string &folder, const std::string &arch) {
 #endif
     std::string object = folder + "/kernel.o";
     flags += " -DCAIRN_ARCH=" + arch + " -I" + folder + " -I" SIMT_FOLDER " -include simt_core.h";
-    return flags + " -c -x c++ " + folder + "/kernel.cpp -o " + object + " 2>" + folder + "/log && " +
-           SIMT_CXX " -shared " + sanitizer + " " + object + " " + own_path() + " -o " + folder +
+    return flags + " -c -x c++ " + folder + "/kernel.cpp -o " + object + " 2>" + folder +
+           "/log && " + SIMT_CXX " -shared " + sanitizer + " " + object + " " + own_path() + " -o " + folder +
            "/kernel.so 2>>" + folder + "/log";
 }
 
@@ -146,9 +147,13 @@ API nvrtcCompileProgram(Program p, int count, const char *const *options) {
 }
 
 API nvrtcGetProgramLogSize(Program p, size_t *bytes) { return *bytes = p->log.size() + 1, ok; }
-API nvrtcGetProgramLog(Program p, char *log) { return memcpy(log, p->log.c_str(), p->log.size() + 1), ok; }
+API nvrtcGetProgramLog(Program p, char *log) {
+    return memcpy(log, p->log.c_str(), p->log.size() + 1), ok;
+}
 API nvrtcGetCUBINSize(Program p, size_t *bytes) { return *bytes = p->image.size(), ok; }
-API nvrtcGetCUBIN(Program p, char *cubin) { return memcpy(cubin, p->image.data(), p->image.size()), ok; }
+API nvrtcGetCUBIN(Program p, char *cubin) {
+    return memcpy(cubin, p->image.data(), p->image.size()), ok;
+}
 API nvrtcGetPTXSize(Program, size_t *bytes) { return *bytes = 0, ok; }
 API nvrtcGetPTX(Program, char *) { return internal; }
 API nvrtcAddNameExpression(Program, const char *) { return internal; }

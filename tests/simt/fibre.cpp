@@ -28,7 +28,8 @@ static void __sanitizer_start_switch_fiber(void **fake, const void *bottom, size
     if (f) f(fake, bottom, size);
 }
 static void __sanitizer_finish_switch_fiber(void *fake, const void **bottom, size_t *size) {
-    static auto f = asan_function("__sanitizer_finish_switch_fiber", __sanitizer_finish_switch_fiber);
+    static auto f =
+        asan_function("__sanitizer_finish_switch_fiber", __sanitizer_finish_switch_fiber);
     if (f) f(fake, bottom, size);
 }
 static void __asan_unpoison_memory_region(const void *p, size_t size) {
@@ -83,7 +84,8 @@ __asm__(".text\n.globl cairn_fibre_switch\n.type cairn_fibre_switch,@function\n"
         "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
         "  ret\n"
         ".globl cairn_fibre_start\n.type cairn_fibre_start,@function\n"
-        "cairn_fibre_start:\n  movq %rbx, %rdi\n  xorl %ebp, %ebp\n  call cairn_fibre_run\n  ud2\n");
+        "cairn_fibre_start:\n"
+        "  movq %rbx, %rdi\n  xorl %ebp, %ebp\n  call cairn_fibre_run\n  ud2\n");
 
 static void *first_frame(void *stack, Fibre *fibre) {
     void **top = reinterpret_cast<void **>(stack_top(stack));

@@ -46,11 +46,13 @@ CAIRN_KERNEL(selftest_warp, 32, 1, selftest_params) {
 
 /* Integers and small floats, elementwise; the e4m3 paths too. */
 CAIRN_KERNEL(selftest_scalar, 128, 1, selftest_params) {
-    uint32_t a = p.input[thread_id()], b = p.input[thread_id() + 128], c = p.input[thread_id() + 256];
+    const uint32_t *in = p.input + thread_id();
+    uint32_t a = in[0], b = in[128], c = in[256];
     uint32_t *out = p.output + thread_id();
     int row = 0;
     out[128 * row++] = (uint32_t)popcount(a) + 100 * (uint32_t)popcount((uint64_t)a << 16 | b);
-    out[128 * row++] = (uint32_t)leading_zeros(a >> (b & 31)) + 100 * (uint32_t)find_first_set(a << (b & 31));
+    uint32_t zeros = (uint32_t)leading_zeros(a >> (b & 31));
+    out[128 * row++] = zeros + 100 * (uint32_t)find_first_set(a << (b & 31));
     out[128 * row++] = (uint32_t)leading_zeros((uint64_t)a << (c & 31) >> (b & 31));
     out[128 * row++] = reverse_bits(a);
     out[128 * row++] = multiply_high(a, b);

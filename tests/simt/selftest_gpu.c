@@ -24,17 +24,24 @@ typedef struct {
     void *attributes;
     unsigned attribute_count;
 } launch_config;
-typedef struct { int id; char pad[4]; union { char bytes[64]; unsigned dims[3]; } value; } attribute;
+typedef struct {
+    int id;
+    char pad[4];
+    union { char bytes[64]; unsigned dims[3]; } value;
+} attribute;
 
-static int (*cuInit)(unsigned), (*cuDeviceGet)(int *, int), (*cuModuleLoadData)(void **, const void *);
+static int (*cuInit)(unsigned), (*cuDeviceGet)(int *, int);
+static int (*cuModuleLoadData)(void **, const void *);
 static int (*cuDeviceGetAttribute)(int *, int, int), (*cuDevicePrimaryCtxRetain)(void **, int);
 static int (*cuCtxSetCurrent)(void *), (*cuModuleGetFunction)(void **, void *, const char *);
 static int (*cuMemAlloc)(uint64_t *, size_t), (*cuMemcpyHtoD)(uint64_t, const void *, size_t);
 static int (*cuMemcpyDtoH)(void *, uint64_t, size_t), (*cuCtxSynchronize)(void);
 static int (*cuFuncSetAttribute)(void *, int, int);
 static int (*cuLaunchKernelEx)(const launch_config *, void *, void **, void **);
-static int (*nvrtcCreateProgram)(void **, const char *, const char *, int, const char **, const char **);
-static int (*nvrtcCompileProgram)(void *, int, const char **), (*nvrtcGetCUBINSize)(void *, size_t *);
+static int (*nvrtcCreateProgram)(void **, const char *, const char *, int, const char **,
+                                 const char **);
+static int (*nvrtcCompileProgram)(void *, int, const char **);
+static int (*nvrtcGetCUBINSize)(void *, size_t *);
 static int (*nvrtcGetCUBIN)(void *, char *), (*nvrtcGetProgramLogSize)(void *, size_t *);
 static int (*nvrtcGetProgramLog)(void *, char *);
 
@@ -45,7 +52,11 @@ static bool load(void) {
     if (!cuda || !nvrtc) return false;
     bool all = true;
 #define SYMBOL(library, function, name) \
-    do { void *s = dlsym(library, name); all = all && s; memcpy(&function, &s, sizeof s); } while (0)
+    do { \
+        void *s = dlsym(library, name); \
+        all = all && s; \
+        memcpy(&function, &s, sizeof s); \
+    } while (0)
     SYMBOL(cuda, cuInit, "cuInit");
     SYMBOL(cuda, cuDeviceGet, "cuDeviceGet");
     SYMBOL(cuda, cuDeviceGetAttribute, "cuDeviceGetAttribute");
@@ -80,7 +91,8 @@ static char *read_text(const char *folder, const char *name) {
 
 /* The cubin of a source file for this device, or null with the log printed. */
 static void *compile(const char *headers, const char *source, int arch) {
-    const char *names[] = {"abi.h", "common.cuh", "device.cuh", "device_async.cuh", "device_mma.cuh"};
+    const char *names[] = {"abi.h", "common.cuh", "device.cuh", "device_async.cuh",
+                           "device_mma.cuh"};
     const char *texts[5];
     for (int i = 0; i < 5; i++) texts[i] = read_text(headers, names[i]);
     char target[32];

@@ -1,5 +1,5 @@
 /* The emulation tests itself: selftest.cu against plain loops, and faults it has to find. With
- * CAIRN_SIMT_DUMP=FILE every launch, its input and its output go into that file, for selftest_gpu.c. */
+ * CAIRN_SIMT_DUMP=FILE every launch, its input and output go into that file, for selftest_gpu.c. */
 #include "simt.h"
 
 #include <vector>
@@ -185,7 +185,8 @@ static void test_scalar() {
     for (int i = 0; i < 200000; i++) {
         float x = ldexpf(simt::random_normal(), (int)(simt::random_u32() % 40) - 12), sine, cosine;
         sin_cos(x, &sine, &cosine);
-        worst = fmax(worst, fmax(fabs((double)sine - sin((double)x)), fabs((double)cosine - cos((double)x))));
+        worst = fmax(worst, fabs((double)sine - sin((double)x)));
+        worst = fmax(worst, fabs((double)cosine - cos((double)x)));
     }
     sin_cos(INFINITY, &no_sine, &no_cosine);
     tap_ok(worst < 0x1p-22 && no_sine != no_sine, "sine and cosine, worst error %.2g", worst);
@@ -193,7 +194,8 @@ static void test_scalar() {
     for (uint32_t v = 0; v < 256; v++) {
         double x = (double)e4m3_to_f32(e4m3{(uint8_t)v});
         all &= (v & 0x7f) == 0x7f || f32_to_e4m3_soft((float)x) == v;
-        all &= (uint16_t)e4m3x2_to_f16x2_soft((uint16_t)v) == (uint16_t)e4m3x2_to_f16x2((uint16_t)v);
+        uint32_t soft = e4m3x2_to_f16x2_soft((uint16_t)v);
+        all &= (uint16_t)soft == (uint16_t)e4m3x2_to_f16x2((uint16_t)v);
     }
     for (uint32_t v = 0; v < 65536; v++) {
         float x = simt::f16_to_f32((uint16_t)v);
@@ -236,7 +238,8 @@ static void test_cluster(size_t size) {
         }
         for (size_t r = 0; r < size; r++)
             for (size_t t = 0; t < 64; t++) {
-                size_t from = (r + 1) % size, next = (from + 1) % size, u = 63 - t, slot = t % (2 * size);
+                size_t from = (r + 1) % size, next = (from + 1) % size;
+                size_t u = 63 - t, slot = t % (2 * size);
                 uint32_t message = v[(first + from) * 64 + u] ^ (uint32_t)from * 31 ^
                                    (uint32_t)u * 1023 ^ v[(first + next) * 64 + u];
                 uint32_t stored = v[(first + slot / 2) * 64 + slot % 2] ^ 0x5555u;
@@ -276,10 +279,14 @@ CAIRN_KERNEL(faulty, 128, 1, fault_params) {
             mbarrier_arrive_expect(shared, 16);
             break;
     case 10: remote_load<uint32_t>(remote(shared, 1)); break;
-    case 11: if (cluster_rank() == 0) { cluster_sync(); } else { cluster_arrive(); cluster_arrive(); }
+    case 11: if (cluster_rank()) cluster_arrive();
+             cluster_arrive();
              break;
     case 12: cluster_sync(); if (cluster_rank()) return;
-             for (int i = 0; i < 5000; i++) { load_volatile(p.memory); remote_load<int>(remote(shared, 1)); }
+             for (int i = 0; i < 5000; i++) {
+                 load_volatile(p.memory);
+                 remote_load<int>(remote(shared, 1));
+             }
              break;
     case 13: load_matrix_x4(shared + 8, shared_addr(shared) + 8); break;
     case 14: named_sync(3, t < 64 ? 128 : 64); break;
@@ -296,7 +303,8 @@ static void test_faults() {
     };
     uint32_t memory[8] = {0};
     for (const auto &f : faults) {
-        std::string said = simt::try_launch({2, f.cluster, 128, 1024}, faulty, fault_params{f.kind, memory});
+        simt::Shape shape = {2, f.cluster, 128, 1024};
+        std::string said = simt::try_launch(shape, faulty, fault_params{f.kind, memory});
         bool found = said.find(f.text) != std::string::npos;
         if (!tap_ok(found, "fault %d is found: %s", f.kind, f.text)) tap_note("%s", said.c_str());
     }

@@ -440,7 +440,8 @@ static Block *shared_owner(uint32_t address, Site site) {
     if (rank > here->cluster->blocks.size()) fail(site, "address %08x lies in no block", address);
     Block *there = here->cluster->blocks[rank - 1].get();
     if (there != here && here->cluster->phase == 0)
-        fail(site, "block %u of the cluster may not have started: no cluster barrier yet", rank - 1);
+        fail(site, "block %u of the cluster may not have started: no cluster barrier yet",
+             rank - 1);
     if (there->live == 0) fail(site, "block %u of the cluster has ended", rank - 1);
     return there;
 }
@@ -520,7 +521,8 @@ static void write_phase(unsigned char *at, Phase p, race::Meeting &meeting) {
 }
 
 void mbarrier_init(uint32_t barrier, int arrivals, Site site) {
-    if (arrivals <= 0 || arrivals >= 0xfffff) fail(site, "mbarrier_init with %d arrivals", arrivals);
+    if (arrivals <= 0 || arrivals >= 0xfffff)
+        fail(site, "mbarrier_init with %d arrivals", arrivals);
     Phase p = {};
     p.pending = p.expected = (uint64_t)arrivals & 0xfffff;
     write(shared_at(barrier, 8, 8, site), &p, 8, Access::plain, site);

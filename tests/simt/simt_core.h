@@ -32,7 +32,7 @@ struct Shape {
 };
 
 /* Runs the grid to its end. A fault of the kernel (deadlock, divergence, misaligned or foreign
- * address, ...) is printed and ends the program; try_launch returns its text, "" if there is none. */
+ * address, ...) is printed and ends the program; try_launch returns its text, "" if none. */
 template <class P> void launch(const Shape &shape, void (*kernel)(P), const P &params);
 template <class P> std::string try_launch(const Shape &shape, void (*kernel)(P), const P &params);
 

@@ -132,7 +132,8 @@ SIMT_REDUX(redux_and, and, uint32_t)
 
 /* Threads are fibres of one host thread: what does not yield is atomic. */
 template <class T, class F>
-CAIRN_INLINE T simt_atomic(T *p, F change, simt::Site site, simt::Access load = simt::Access::relaxed,
+CAIRN_INLINE T simt_atomic(T *p, F change, simt::Site site,
+                           simt::Access load = simt::Access::relaxed,
                            simt::Access store = simt::Access::relaxed) {
     T old;
     simt::interleave();
@@ -151,7 +152,8 @@ SIMT_ATOMIC_ADD(uint64_t)
 SIMT_ATOMIC_ADD(float)
 #undef SIMT_ATOMIC_ADD
 CAIRN_INLINE int32_t atomic_add(int32_t *p, int32_t v, SIMT_SITE) {
-    return simt_atomic(p, [v](int32_t old) { return (int32_t)((uint32_t)old + (uint32_t)v); }, site);
+    auto add = [v](int32_t old) { return (int32_t)((uint32_t)old + (uint32_t)v); };
+    return simt_atomic(p, add, site);
 }
 template <class T> CAIRN_INLINE T atomic_max(T *p, T v, SIMT_SITE) {
     return simt_atomic(p, [v](T old) { return old < v ? v : old; }, site);
@@ -377,10 +379,10 @@ SIMT_HALF2(max_bf16x2, bf16, fmax(x, y))
 SIMT_HALF2(min_bf16x2, bf16, fmin(x, y))
 #undef SIMT_HALF2
 CAIRN_INLINE uint32_t fma_f16x2(uint32_t a, uint32_t b, uint32_t c) {
-    return simt_half2_f16(a, b, c, [](double x, double y, double z) { return simt_fma_odd(x, y, z); });
+    return simt_half2_f16(a, b, c, simt_fma_odd);
 }
 CAIRN_INLINE uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
-    return simt_half2_bf16(a, b, c, [](double x, double y, double z) { return simt_fma_odd(x, y, z); });
+    return simt_half2_bf16(a, b, c, simt_fma_odd);
 }
 
 #if CAIRN_ARCH >= 890

@@ -37,7 +37,8 @@ static void finish_shuffle(Lane *lanes, uint32_t mask) {
     shuffle_all(lanes, mask, [](int, int a, int width) { return a & (width - 1); });
 }
 static void finish_shuffle_xor(Lane *lanes, uint32_t mask) {
-    shuffle_all(lanes, mask, [](int me, int a, int width) { return (me ^ a) < width ? me ^ a : -1; });
+    shuffle_all(lanes, mask,
+                [](int me, int a, int width) { return (me ^ a) < width ? me ^ a : -1; });
 }
 static void finish_shuffle_up(Lane *lanes, uint32_t mask) {
     shuffle_all(lanes, mask, [](int me, int a, int) { return me >= a ? me - a : -1; });
@@ -96,7 +97,7 @@ static void load_matrix(Lane *lanes, bool transposed) {
 static void finish_load_matrix(Lane *lanes, uint32_t) { load_matrix(lanes, false); }
 static void finish_load_matrix_transposed(Lane *lanes, uint32_t) { load_matrix(lanes, true); }
 
-/* ---- mma: d[16, 8] += a[16, k] b[k, 8]; element e of register r, `per` elements a register ---- */
+/* ---- mma: d[16, 8] += a[16, k] b[k, 8]; `per` elements in a register ---- */
 
 template <class T, class W> struct Tile {
     static constexpr int per = 4 / (int)sizeof(T), k = 8 * per;
@@ -109,7 +110,8 @@ template <class T, class W, class F> static void gather(Lane *lanes, Tile<T, W> 
         int g = i / 4, first = i % 4 * per;
         for (int e = 0; e < per; e++) {
             for (int r = 0; r < 4; r++)
-                t.a[g + r % 2 * 8][first + r / 2 * 4 * per + e] = value(in<T>(lanes[i], r * per + e));
+                t.a[g + r % 2 * 8][first + r / 2 * 4 * per + e] =
+                    value(in<T>(lanes[i], r * per + e));
             for (int r = 0; r < 2; r++)
                 t.b[first + r * 4 * per + e][g] = value(in<T>(lanes[i], (4 + r) * per + e));
         }
@@ -140,7 +142,8 @@ static void finish_mma_f16(Lane *lanes, uint32_t) {
     multiply<uint16_t, double, float>(lanes, [](uint16_t v) { return (double)f16_to_f32(v); });
 }
 static void finish_mma_bf16(Lane *lanes, uint32_t) {
-    multiply<uint16_t, double, float>(lanes, [](uint16_t v) { return wide_f32((uint32_t)v << 16); });
+    multiply<uint16_t, double, float>(lanes,
+                                      [](uint16_t v) { return wide_f32((uint32_t)v << 16); });
 }
 static void finish_mma_tf32(Lane *lanes, uint32_t) {
     multiply<uint32_t, double, float>(lanes, [](uint32_t v) { return wide_f32(v & ~0x1fffu); });
@@ -212,7 +215,8 @@ uint16_t f32_to_f16(double x) {
     if (r < 0x1p-14) return (uint16_t)(sign | (uint32_t)ldexp(r, 24));
     int exponent;
     double mantissa = frexp(r, &exponent);
-    return (uint16_t)(sign | (uint32_t)(exponent + 14) << 10 | ((uint32_t)ldexp(mantissa, 11) - 1024));
+    uint32_t fraction = (uint32_t)ldexp(mantissa, 11) - 1024;
+    return (uint16_t)(sign | (uint32_t)(exponent + 14) << 10 | fraction);
 }
 
 uint16_t f32_to_bf16(double x) {

@@ -46,7 +46,8 @@ static void learn(State &s, const Knowledge &from) {
 }
 
 static void note_self(Knowledge &k, State &s) {
-    own(k.blocks[s.slot / threads_per_block], threads_per_block)[s.slot % threads_per_block] = s.clock;
+    Clocks &clocks = k.blocks[s.slot / threads_per_block];
+    own(clocks, threads_per_block)[s.slot % threads_per_block] = s.clock;
     s.clock++;
 }
 
@@ -228,8 +229,8 @@ static void name_address(uintptr_t a, char *text, size_t size) {
 }
 
 /* `there` 0: no other access, the first is wrong by itself. */
-[[noreturn]] static void report(uintptr_t a, const char *what, uint32_t here, const char *other_what,
-                                uint32_t there, uint32_t other_slot1) {
+[[noreturn]] static void report(uintptr_t a, const char *what, uint32_t here,
+                                const char *other_what, uint32_t there, uint32_t other_slot1) {
     char where[96], mine[128], other[128], who[64] = "another thread or launch";
     name_address(a, where, sizeof where);
     place_text(here, mine, sizeof mine);
@@ -242,8 +243,8 @@ static void name_address(uintptr_t a, char *text, size_t size) {
         snprintf(who, sizeof who, "block %u thread %u", (other_slot1 - 1) / threads_per_block,
                  (other_slot1 - 1) % threads_per_block);
     current = nullptr;
-    fail(Site{nullptr, 0}, "race on %s: %s at %s, and %s at %s by %s, with nothing that orders them",
-         where, what, mine, other_what, other, who);
+    fail(Site{nullptr, 0},
+         "race on %s: %s at %s, and %s at %s by %s, with nothing that orders them", where, what, mine, other_what, other, who);
 }
 
 static void check_records(const Record *records, int n, uintptr_t a, uint8_t mask, bool atomic,
