@@ -71,7 +71,7 @@ job() {
 
 # The failed lines with what follows them, or the end of a log that is not TAP.
 show_failure() {
-    if grep -q '^not ok [0-9]' "$1"; then grep -A 12 '^not ok ' "$1" | head -80
+    if grep -q '^not ok [0-9]' "$1"; then grep -A 12 '^not ok ' "$1" | grep -v -e '^ok ' -e '^--' | head -80
     else tail -40 "$1"; fi | sed 's/^/# /'
 }
 
