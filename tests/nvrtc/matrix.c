@@ -225,6 +225,10 @@ static int register_limit(const char *ptx, const char *entry, const char *arch) 
     return limit > 255 ? 255 : limit;
 }
 
+/* Entries that spill, but within the local bytes that their template declares with a reason: a debt,
+ * so such an instance is a skip and never a pass. */
+static int declared_spills;
+
 /* One entry's lines of the log of ptxas; false and a note if anything is out of bounds. */
 static bool judge_entry(const char *log, const char *ptx, const char *text, const char *entry,
                         const char *arch) {
@@ -242,8 +246,10 @@ static bool judge_entry(const char *log, const char *ptx, const char *text, cons
         if (smem && end && smem < end) shared = atoi(smem);
     }
     int limit = register_limit(ptx, entry, arch);
-    bool good = stack >= 0 && stack <= local_allowed(text, entry) && !stores && !loads &&
-                registers > 0 && registers <= limit && shared == 0;
+    bool fits = stack >= 0 && stack <= local_allowed(text, entry) && registers > 0 &&
+                registers <= limit && shared == 0;
+    bool good = fits && !stores && !loads;
+    if (fits && !good) declared_spills++;
     if (!good)
         tap_note("%s: %d registers (bounds give %d), %d bytes of local memory, spills %d and %d"
                  " bytes, static shared memory %d bytes", entry, registers, limit, stack, stores,
@@ -252,17 +258,16 @@ static bool judge_entry(const char *log, const char *ptx, const char *text, cons
 }
 
 static bool judge(const char *log, const char *ptx, const char *text, const char *arch,
-                  int *entries) {
-    bool good = true;
+                  int *entries, int *failed) {
     char entry[128];
-    *entries = 0;
+    *entries = *failed = 0;
     for (const char *at = log; (at = strstr(at, "Compiling entry function '"));) {
         at += strlen("Compiling entry function '");
         snprintf(entry, sizeof entry, "%.*s", (int)strcspn(at, "'"), at);
-        good = judge_entry(at, ptx, text, entry, arch) && good;
+        *failed += !judge_entry(at, ptx, text, entry, arch);
         ++*entries;
     }
-    return good && *entries > 0;
+    return !*failed && *entries > 0;
 }
 
 static char *fetch(void *program, int (*size_of)(void *, size_t *), int (*get)(void *, char *)) {
@@ -289,11 +294,15 @@ static void check(const source *kernel, const instance *it, const char *arch) {
     char *text = expand(kernel, it->constants);
     void *program;
     create_program(&program, text, kernel->name, header_count, texts, names);
-    int status = compile_program(program, 6, options), entries = 0;
+    int status = compile_program(program, 6, options), entries = 0, failed = 0;
+    declared_spills = 0;
     char *log = fetch(program, log_size, get_log), *ptx = fetch(program, ptx_size, get_ptx);
-    bool good = !status && judge(log, ptx, kernel->text, arch, &entries);
+    bool good = !status && judge(log, ptx, kernel->text, arch, &entries, &failed);
     if (status) note_lines(log);
-    tap_ok(good, "%s sm_%s %s%sentries: %d", kernel->name, arch, it->constants,
+    if (!status && !good && entries > 0 && failed == declared_spills)
+        tap_skip("%s sm_%s: %d of %d entries spill, within the bytes that a local: line declares",
+                 kernel->name, arch, declared_spills, entries);
+    else tap_ok(good, "%s sm_%s %s%sentries: %d", kernel->name, arch, it->constants,
            *it->constants ? ", " : "", entries);
     destroy_program(&program);
     free(log);
