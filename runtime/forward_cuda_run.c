@@ -2,28 +2,6 @@
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
-static cairn_status step_check_row(base *b, const forward_cuda_state *f, const kv_cache *kv,
-                                   const forward_args *a, int r) {
-    const int32_t *table;
-    if (a->tokens[r] < 0 || a->tokens[r] >= f->shape->vocab)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: token %d; the vocabulary has %d", r,
-                         (int)a->tokens[r], f->shape->vocab);
-    if (a->sequences[r] < 0 || a->sequences[r] >= a->table_rows)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: sequence %d of %d", r,
-                         (int)a->sequences[r], a->table_rows);
-    if (a->positions[r] < 0 || a->positions[r] / kv->page_size >= f->max_pages ||
-        a->positions[r] / kv->page_size >= a->table_stride)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: position %d is past the page table", r,
-                         (int)a->positions[r]);
-    if (r + 1 < a->rows && a->sequences[r + 1] == a->sequences[r]) return CAIRN_OK;
-    table = a->page_table + (int64_t)a->sequences[r] * a->table_stride;
-    for (int page = a->positions[r] / kv->page_size; page >= 0; page--)
-        if (table[page] < 0 || table[page] >= kv->pool.pages)
-            return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: logical page %d is page %d of %d",
-                             r, page, (int)table[page], kv->pool.pages);
-    return CAIRN_OK;
-}
-
 static cairn_status step_check(const forward_cuda_state *f, const kv_cache *kv,
                                const forward_args *a) {
     base *b = f->dev->base;
@@ -37,7 +15,8 @@ static cairn_status step_check(const forward_cuda_state *f, const kv_cache *kv,
     if (a->logit_count < 0 || a->logit_first < 0 || a->logit_first + a->logit_count > a->rows)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "logits of rows %d to %d of %d", a->logit_first,
                          a->logit_first + a->logit_count - 1, a->rows);
-    for (int r = 0; r < a->rows && !status; r++) status = step_check_row(b, f, kv, a, r);
+    for (int r = 0; r < a->rows && !status; r++)
+        status = forward_check_row(b, kv, f->shape->vocab, f->max_pages, a, r);
     return status;
 }
 

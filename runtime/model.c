@@ -448,3 +448,27 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     else *out = m;
     return status;
 }
+
+/* ---- rows of a forward, as every backend checks them ------------------------------------------- */
+
+static cairn_status forward_check_row(base *b, const kv_cache *kv, int vocab, int max_pages,
+                                      const forward_args *a, int r) {
+    const int32_t *table;
+    if (a->tokens[r] < 0 || a->tokens[r] >= vocab)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: token %d; the vocabulary has %d", r,
+                         (int)a->tokens[r], vocab);
+    if (a->sequences[r] < 0 || a->sequences[r] >= a->table_rows)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: sequence %d of %d", r,
+                         (int)a->sequences[r], a->table_rows);
+    if (a->positions[r] < 0 || a->positions[r] / kv->page_size >= max_pages ||
+        a->positions[r] / kv->page_size >= a->table_stride)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: position %d is past the page table", r,
+                         (int)a->positions[r]);
+    if (r + 1 < a->rows && a->sequences[r + 1] == a->sequences[r]) return CAIRN_OK;
+    table = a->page_table + (int64_t)a->sequences[r] * a->table_stride;
+    for (int page = a->positions[r] / kv->page_size; page >= 0; page--)
+        if (table[page] < 0 || table[page] >= kv->pool.pages)
+            return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: logical page %d is page %d of %d",
+                             r, page, (int)table[page], kv->pool.pages);
+    return CAIRN_OK;
+}
