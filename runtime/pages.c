@@ -6,16 +6,18 @@
 
 /* ---- pool ------------------------------------------------------------------------------------ */
 
-/* Hands out the ids 0 .. pages-1, all or nothing. */
+/* Hands out the ids 0 .. pages-1 and counts who holds each: a page is free again when as many
+ * references were given back as were taken and retained. Each call does all it is asked or
+ * nothing. What is held by more than one must not be written (pages_shared). */
 typedef struct page_pool {
     int pages, free_count;
-    int32_t *free_ids; /* [pages], a stack: the first free_count are free */
-    uint8_t *taken;    /* [pages] */
+    int32_t *free_ids;   /* [pages], a stack: the first free_count are free */
+    int32_t *references; /* [pages], 0: free */
 } page_pool;
 
 static void pages_close(base *b, page_pool *p) {
     base_delete(b, p->free_ids, (size_t)p->pages, sizeof *p->free_ids);
-    base_delete(b, p->taken, (size_t)p->pages, sizeof *p->taken);
+    base_delete(b, p->references, (size_t)p->pages, sizeof *p->references);
     memset(p, 0, sizeof *p);
 }
 
@@ -23,36 +25,71 @@ static cairn_status pages_open(base *b, int pages, page_pool *p) {
     memset(p, 0, sizeof *p);
     p->pages = p->free_count = pages;
     p->free_ids = (int32_t *)base_new(b, (size_t)pages, sizeof *p->free_ids);
-    p->taken = (uint8_t *)base_new(b, (size_t)pages, sizeof *p->taken);
-    if (!p->free_ids || !p->taken) {
+    p->references = (int32_t *)base_new(b, (size_t)pages, sizeof *p->references);
+    if (!p->free_ids || !p->references) {
         pages_close(b, p);
-        return base_no_memory(b, "the page pool", (size_t)pages * sizeof(int32_t));
+        return base_no_memory(b, "the page pool", (size_t)pages * 2 * sizeof(int32_t));
     }
     for (int i = 0; i < pages; i++) p->free_ids[i] = pages - 1 - i;
     return CAIRN_OK;
 }
 
-/* Writes `count` ids and takes them, or returns false and changes nothing. */
+/* Writes `count` ids of one reference each, or returns false and changes nothing. */
 static bool pages_take(page_pool *p, int count, int32_t *out) {
     if (count > p->free_count) return false;
     for (int i = 0; i < count; i++) {
         out[i] = p->free_ids[--p->free_count];
-        p->taken[out[i]] = 1;
+        p->references[out[i]] = 1;
     }
     return true;
 }
 
-/* Gives `count` ids back. An id that is not taken or stands twice is a mistake: nothing changes. */
-static cairn_status pages_give(base *b, page_pool *p, const int32_t *ids, int count) {
-    int good = 0;
-    while (good < count && ids[good] >= 0 && ids[good] < p->pages && p->taken[ids[good]])
-        p->taken[ids[good++]] = 0;
-    if (good < count) {
-        for (int i = 0; i < good; i++) p->taken[ids[i]] = 1;
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "page %d is not in use", (int)ids[good]);
-    }
-    for (int i = count - 1; i >= 0; i--) p->free_ids[p->free_count++] = ids[i];
+static cairn_status pages_check(base *b, const page_pool *p, int32_t id) {
+    if (id < 0 || id >= p->pages)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "page %d is outside the pool of %d pages",
+                         (int)id, p->pages);
+    if (p->references[id] < 1)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "page %d is not in use", (int)id);
     return CAIRN_OK;
+}
+
+/* One more reference for each of `count` ids; an id that stands twice gets two. Nothing changes
+ * when one is free or out of range. */
+static cairn_status pages_retain(base *b, page_pool *p, const int32_t *ids, int count) {
+    cairn_status status;
+    for (int i = 0; i < count; i++) {
+        status = pages_check(b, p, ids[i]);
+        if (!status && p->references[ids[i]] == INT32_MAX)
+            status = base_fail(b, CAIRN_INVALID_ARGUMENT, "page %d has too many holders",
+                               (int)ids[i]);
+        if (status) {
+            while (i-- > 0) p->references[ids[i]]--;
+            return status;
+        }
+        p->references[ids[i]]++;
+    }
+    return CAIRN_OK;
+}
+
+/* Gives back one reference of each of `count` ids. More than are held, such as a page freed twice,
+ * or an id out of range, is a mistake: nothing changes. */
+static cairn_status pages_give(base *b, page_pool *p, const int32_t *ids, int count) {
+    for (int i = count - 1; i >= 0; i--) { /* backwards: they are taken again in this order */
+        cairn_status status = pages_check(b, p, ids[i]);
+        if (status) {
+            for (int j = i + 1; j < count; j++)
+                if (p->references[ids[j]]++ == 0) p->free_count--;
+            return status;
+        }
+        if (--p->references[ids[i]] == 0) p->free_ids[p->free_count++] = ids[i];
+    }
+    return CAIRN_OK;
+}
+
+/* Whether a page has another holder than the one who asks, so that it must be copied to be
+ * written. */
+BASE_UNUSED static bool pages_shared(const page_pool *p, int32_t id) {
+    return p->references[id] > 1;
 }
 
 /* ---- cache ----------------------------------------------------------------------------------- */

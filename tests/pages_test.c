@@ -12,44 +12,71 @@ static uint32_t rnd(uint32_t below) {
 
 /* ---- pool ------------------------------------------------------------------------------------ */
 
-static bool pool_step(base *b, page_pool *p, bool *held, int pages) {
+/* One random operation on the pool and on plain counts; whether they agree. A mistake (a page that
+ * is free, out of range, or given back too often) must change nothing. */
+static bool pool_step(base *b, page_pool *p, int *held, int pages) {
     int32_t ids[64];
-    int count = (int)rnd(12), have = 0, free_pages = 0;
+    int count = (int)rnd(12), kind = (int)rnd(3), free_pages = 0, have = 0, before[64];
+    bool wrong = false;
+    cairn_status status;
     for (int i = 0; i < pages; i++) free_pages += !held[i];
     if (free_pages != p->free_count) return false;
-    if (rnd(2)) {
+    if (kind == 0) {
         bool taken = pages_take(p, count, ids);
         if (taken != (count <= free_pages)) return false;
         for (int i = 0; taken && i < count; i++) {
             if (ids[i] < 0 || ids[i] >= pages || held[ids[i]]) return false;
-            held[ids[i]] = true;
+            held[ids[i]] = 1;
         }
         return true;
     }
-    for (int i = 0; i < pages && have < count; i++)
-        if (held[i] && rnd(2)) ids[have++] = i;
-    if (rnd(8) == 0) { /* a mistake: free, out of range, or twice; nothing may change */
-        int kind = (int)rnd(3), bad = kind == 0 ? pages : kind == 1 ? -1 : have ? ids[0] : pages;
-        ids[have] = bad;
-        return pages_give(b, p, ids, have + 1) == CAIRN_INVALID_ARGUMENT &&
-               p->free_count == free_pages;
+    memcpy(before, held, sizeof before);
+    for (int i = 0; i < count; i++) {
+        int32_t id = (int32_t)rnd((uint32_t)pages + 2) - 1;
+        bool bad = id < 0 || id >= pages || !held[id];
+        if (bad && rnd(6)) continue; /* mostly ids in use, often twice */
+        ids[have++] = id;
+        wrong = wrong || bad;
+        if (!bad) held[id] += kind == 1 ? 1 : -1;
     }
-    for (int i = 0; i < have; i++) held[ids[i]] = false;
-    return pages_give(b, p, ids, have) == CAIRN_OK;
+    status = kind == 1 ? pages_retain(b, p, ids, have) : pages_give(b, p, ids, have);
+    if (wrong) memcpy(held, before, sizeof before);
+    return status == (wrong ? CAIRN_INVALID_ARGUMENT : CAIRN_OK);
 }
 
 static void test_pool(base *b) {
     static const int sizes[] = {1, 3, 17, 50};
     for (size_t k = 0; k < BASE_COUNT(sizes); k++) {
-        bool held[64] = {false};
+        int held[64] = {0};
         page_pool p;
         int good = 0;
         pages_open(b, sizes[k], &p);
-        for (int i = 0; i < 20000; i++) good += pool_step(b, &p, held, sizes[k]);
+        for (int i = 0; i < 20000; i++) {
+            bool same = pool_step(b, &p, held, sizes[k]);
+            for (int j = 0; j < sizes[k]; j++) same = same && p.references[j] == held[j];
+            good += same;
+        }
         tap_ok(good == 20000, "%d pages: %d of 20000 random operations as the naive pool", sizes[k],
                good);
         pages_close(b, &p);
     }
+}
+
+static void test_pool_names(base *b) {
+    int32_t ids[3], out_of_range = 3;
+    page_pool p;
+    pages_open(b, 3, &p);
+    tap_ok(pages_take(&p, 2, ids) && !pages_take(&p, 2, ids), "a pool of 3: 2 taken, 2 more not");
+    tap_ok(!pages_retain(b, &p, ids, 1) && pages_shared(&p, ids[0]) && !pages_shared(&p, ids[1]),
+           "a retained page is shared");
+    ids[2] = ids[1];
+    tap_ok(pages_give(b, &p, ids, 3) == CAIRN_INVALID_ARGUMENT && p.free_count == 1 &&
+           strstr(b->error, "page 1 is not in use"), "freed twice: %s", b->error);
+    tap_ok(pages_retain(b, &p, &out_of_range, 1) == CAIRN_INVALID_ARGUMENT &&
+           strstr(b->error, "page 3 is outside"), "%s", b->error);
+    ids[2] = ids[0];
+    tap_ok(!pages_give(b, &p, ids, 3) && p.free_count == 3, "all references given, all free");
+    pages_close(b, &p);
 }
 
 /* ---- drafter --------------------------------------------------------------------------------- */
@@ -202,6 +229,7 @@ int main(int argc, char **argv) {
     tap_note("seed %llu", (unsigned long long)seed);
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
     test_pool(&b);
+    test_pool_names(&b);
     test_drafter(&b);
     test_copying(&b);
     test_against_lookup(&b);
