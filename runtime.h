@@ -476,6 +476,7 @@ typedef struct cairn_floor {
     double launch_us;             /* one kernel launched and waited for; 0 on the CPU */
     double stage_us;              /* one empty kernel in a graph; 0 on the CPU */
     double dependent_stage_us;    /* the same with programmatic dependent launch */
+    double copy_bytes_per_second; /* bytes read plus bytes written, copying 512 MiB */
 } cairn_floor;
 
 /* Takes about 50 ms and 1 GiB of device memory. [blocks] */

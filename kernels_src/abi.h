@@ -33,7 +33,7 @@ enum {
 
 /* measure.cu */
 typedef struct measure_params {
-    const void *words; /* [count] of 16 bytes */
+    void *words;       /* [count] of 16 bytes */
     uint32_t *sink;    /* [1] */
     int64_t count;
     uint32_t never, pad;

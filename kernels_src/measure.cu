@@ -2,8 +2,9 @@
  *
  * measure_read   reads p.count 16-byte words once with plain loads; the sum is stored only if it
  *                equals a value it will not have, so that no load can be dropped
+ * measure_copy   copies the first half of them to the second
  * measure_empty  does nothing: the cost of one stage in a graph
- * Launch         read: grid as wide as the chip, block 512; empty: any
+ * Launch         read, copy: grid as wide as the chip, block 512; empty: any
  * matrix: */
 #include "common.cuh"
 
@@ -21,6 +22,21 @@ CAIRN_KERNEL(measure_read, 512, 1, measure_params) {
     }
     for (; i < p.count; i += stride) sum += words[i].x ^ words[i].y ^ words[i].z ^ words[i].w;
     if (sum == p.never) *p.sink = sum;
+}
+
+CAIRN_KERNEL(measure_copy, 512, 1, measure_params) {
+    const u32x4 *from = (const u32x4 *)p.words;
+    const int64_t stride = (int64_t)grid_blocks() * 512, count = p.count / 2;
+    u32x4 *to = (u32x4 *)p.words + count;
+    int64_t i = (int64_t)block_id() * 512 + thread_id();
+    for (; i + 3 * stride < count; i += 4 * stride) {
+        u32x4 w[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) w[j] = from[i + j * stride];
+#pragma unroll
+        for (int j = 0; j < 4; j++) to[i + j * stride] = w[j];
+    }
+    for (; i < count; i += stride) to[i] = from[i];
 }
 
 CAIRN_KERNEL(measure_empty, 256, 1, measure_params) {

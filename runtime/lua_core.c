@@ -372,6 +372,7 @@ static int bind_runtime_measure(lua_State *L) {
     bind_check(L, rt, cairn_measure(rt, &f));
     lua_newtable(L);
     bind_set_number(L, "read_bytes_per_second", f.read_bytes_per_second);
+    bind_set_number(L, "copy_bytes_per_second", f.copy_bytes_per_second);
     bind_set_number(L, "launch_us", f.launch_us);
     bind_set_number(L, "stage_us", f.stage_us);
     bind_set_number(L, "dependent_stage_us", f.dependent_stage_us);

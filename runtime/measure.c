@@ -12,7 +12,7 @@ static double measure_median(double *samples, int count) {
     return samples[count / 2];
 }
 
-typedef struct measure_job { const char *bytes; size_t size; int pieces; uint64_t *sums; } measure_job;
+typedef struct measure_job { char *bytes; size_t size; int pieces; uint64_t *sums; } measure_job;
 
 static void measure_read_task(void *context, int index) {
     measure_job *job = (measure_job *)context;
@@ -26,27 +26,40 @@ static void measure_read_task(void *context, int index) {
     job->sums[index * 8] = sum; /* apart, so that threads share no cache line */
 }
 
-static cairn_status measure_cpu(device *dev, cairn_floor *floor) {
+/* The first half of the bytes to the second. */
+static void measure_copy_task(void *context, int index) {
+    measure_job *job = (measure_job *)context;
+    size_t half = job->size / 2, part = half / (size_t)job->pieces;
+    char *to = job->bytes + half + part * (size_t)index;
+    memcpy(to, to - half, part);
+}
+
+static double measure_cpu_rate(device *dev, pool_task task, measure_job *job) {
     double rates[MEASURE_RUNS];
+    int i;
+    for (i = 0; i < MEASURE_RUNS; i++) {
+        int64_t start = os_now_us();
+        pool_run(dev->pool, job->pieces, task, job);
+        rates[i] = (double)job->size / ((double)(os_now_us() - start) + 0.5) * 1e6;
+    }
+    return measure_median(rates, MEASURE_RUNS);
+}
+
+static cairn_status measure_cpu(device *dev, cairn_floor *floor) {
     size_t bytes = MEASURE_BYTES / 4;
     measure_job job;
     void *memory, *sums;
     cairn_status status = dev_alloc(dev, bytes, "measure", &memory);
-    int i;
     if (status) return status;
     job.pieces = pool_threads(dev->pool);
     status = dev_alloc(dev, (size_t)job.pieces * 64, "measure", &sums);
     if (!status) {
         memset(memory, 1, bytes);
-        job.bytes = (const char *)memory;
+        job.bytes = (char *)memory;
         job.size = bytes;
         job.sums = (uint64_t *)sums;
-        for (i = 0; i < MEASURE_RUNS; i++) {
-            int64_t start = os_now_us();
-            pool_run(dev->pool, job.pieces, measure_read_task, &job);
-            rates[i] = (double)bytes / ((double)(os_now_us() - start) + 0.5) * 1e6;
-        }
-        floor->read_bytes_per_second = measure_median(rates, MEASURE_RUNS);
+        floor->read_bytes_per_second = measure_cpu_rate(dev, measure_read_task, &job);
+        floor->copy_bytes_per_second = measure_cpu_rate(dev, measure_copy_task, &job);
         dev_free(dev, sums, (size_t)job.pieces * 64);
     }
     dev_free(dev, memory, bytes);
@@ -56,7 +69,7 @@ static cairn_status measure_cpu(device *dev, cairn_floor *floor) {
 typedef struct measure_gpu {
     device *dev;
     CUevent start, stop;
-    jit_kernel read, empty;
+    jit_kernel read, copy, empty;
     measure_params params;
 } measure_gpu;
 
@@ -70,7 +83,8 @@ static cairn_status measure_elapsed(measure_gpu *m, double *us) {
     return CAIRN_OK;
 }
 
-static cairn_status measure_read(measure_gpu *m, cairn_floor *floor) {
+/* Bytes a second of a kernel that moves MEASURE_BYTES. */
+static cairn_status measure_rate(measure_gpu *m, const jit_kernel *kernel, double *rate) {
     device *dev = m->dev;
     dev_dims dims = {{0, 1, 1}, 512, 0, 0, false};
     double rates[MEASURE_RUNS], us = 0;
@@ -79,12 +93,12 @@ static cairn_status measure_read(measure_gpu *m, cairn_floor *floor) {
     dims.grid[0] = (unsigned)dev->sm_count * 4;
     for (i = -2; i < MEASURE_RUNS; i++) {
         DEV_TRY(dev, cuEventRecord(m->start, dev->stream));
-        if ((status = dev_launch(dev, &m->read, &dims, &m->params)) ||
+        if ((status = dev_launch(dev, kernel, &dims, &m->params)) ||
             (status = measure_elapsed(m, &us)))
             return status;
         if (i >= 0) rates[i] = (double)MEASURE_BYTES / us * 1e6;
     }
-    floor->read_bytes_per_second = measure_median(rates, MEASURE_RUNS);
+    *rate = measure_median(rates, MEASURE_RUNS);
     return CAIRN_OK;
 }
 
@@ -125,7 +139,9 @@ static cairn_status measure_kernels(measure_gpu *m) {
     memset(&request, 0, sizeof request);
     request.source = "measure.cu";
     if ((status = jit_get(m->dev->jit, &request, &program))) return status;
-    if ((status = jit_function(m->dev->jit, program, "measure_read", 0, &m->read))) return status;
+    if ((status = jit_function(m->dev->jit, program, "measure_read", 0, &m->read)) ||
+        (status = jit_function(m->dev->jit, program, "measure_copy", 0, &m->copy)))
+        return status;
     return jit_function(m->dev->jit, program, "measure_empty", 0, &m->empty);
 }
 
@@ -163,7 +179,8 @@ static cairn_status measure_cuda(device *dev, cairn_floor *floor) {
     m.params.sink = (uint32_t *)sink;
     m.params.count = MEASURE_BYTES / 16;
     m.params.never = 12345;
-    if (!status) status = measure_read(&m, floor);
+    if (!status) status = measure_rate(&m, &m.read, &floor->read_bytes_per_second);
+    if (!status) status = measure_rate(&m, &m.copy, &floor->copy_bytes_per_second);
     if (!status) status = measure_launch(&m, floor);
     if (!status) status = measure_stage(&m, false, &floor->stage_us);
     if (!status) status = measure_stage(&m, true, &floor->dependent_stage_us);

@@ -42,7 +42,7 @@ static const char *const kernels_abi_h[] = {
     "\n"
     "/* measure.cu */\n"
     "typedef struct measure_params {\n"
-    "    const void *words; /* [count] of 16 bytes */\n"
+    "    void *words;       /* [count] of 16 bytes */\n"
     "    uint32_t *sink;    /* [1] */\n"
     "    int64_t count;\n"
     "    uint32_t never, pad;\n"
@@ -1777,8 +1777,9 @@ static const char *const kernels_measure_cu[] = {
     " *\n"
     " * measure_read   reads p.count 16-byte words once with plain loads; the sum is stored only if it\n"
     " *                equals a value it will not have, so that no load can be dropped\n"
+    " * measure_copy   copies the first half of them to the second\n"
     " * measure_empty  does nothing: the cost of one stage in a graph\n"
-    " * Launch         read: grid as wide as the chip, block 512; empty: any\n"
+    " * Launch         read, copy: grid as wide as the chip, block 512; empty: any\n"
     " * matrix: */\n"
     "#include \"common.cuh\"\n"
     "\n"
@@ -1796,6 +1797,21 @@ static const char *const kernels_measure_cu[] = {
     "    }\n"
     "    for (; i < p.count; i += stride) sum += words[i].x ^ words[i].y ^ words[i].z ^ words[i].w;\n"
     "    if (sum == p.never) *p.sink = sum;\n"
+    "}\n"
+    "\n"
+    "CAIRN_KERNEL(measure_copy, 512, 1, measure_params) {\n"
+    "    const u32x4 *from = (const u32x4 *)p.words;\n"
+    "    const int64_t stride = (int64_t)grid_blocks() * 512, count = p.count / 2;\n"
+    "    u32x4 *to = (u32x4 *)p.words + count;\n"
+    "    int64_t i = (int64_t)block_id() * 512 + thread_id();\n"
+    "    for (; i + 3 * stride < count; i += 4 * stride) {\n"
+    "        u32x4 w[4];\n"
+    "#pragma unroll\n"
+    "        for (int j = 0; j < 4; j++) w[j] = from[i + j * stride];\n"
+    "#pragma unroll\n"
+    "        for (int j = 0; j < 4; j++) to[i + j * stride] = w[j];\n"
+    "    }\n"
+    "    for (; i < count; i += stride) to[i] = from[i];\n"
     "}\n"
     "\n"
     "CAIRN_KERNEL(measure_empty, 256, 1, measure_params) {\n"
@@ -5464,7 +5480,7 @@ static const kernels_file kernels_files[] = {
     {"embed.cu", kernels_embed_cu, 1451},
     {"kv.cu", kernels_kv_cu, 2739},
     {"linear.cu", kernels_linear_cu, 3908},
-    {"measure.cu", kernels_measure_cu, 1196},
+    {"measure.cu", kernels_measure_cu, 1835},
     {"norm.cu", kernels_norm_cu, 1227},
     {"pack.cu", kernels_pack_cu, 3661},
     {"paged.cuh", kernels_paged_cuh, 1507},

@@ -50,10 +50,15 @@ function M:time_on_cpu(calls)
   return median(samples)
 end
 
--- One result: op, shape, us, and bytes that must move (nil: a latency).
-function M:line(op, shape, us, bytes)
-  local share = bytes and bytes / (us * 1e-6) / self.floor.read_bytes_per_second
-  self.emit { op = op, shape = shape, us = us, percent = share and share * 100 }
+-- One result: op, shape, us, and bytes that must move (nil: a latency), a share of the read rate;
+-- or with rate = "copy", for bytes half of which are written, of the copy rate.
+function M:line(op, shape, us, bytes, rate)
+  local result = { op = op, shape = shape, us = us }
+  if bytes then
+    local ceiling = self.floor[(rate or "read") .. "_bytes_per_second"]
+    result[rate and rate .. "_percent" or "percent"] = bytes / (us * 1e-6) / ceiling * 100
+  end
+  self.emit(result)
 end
 
 return M
