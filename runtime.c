@@ -75,6 +75,7 @@
 #include "runtime/sample.c"
 #include "runtime/ops_sample.c"
 #include "runtime/pages.c"
+#include "runtime/pages_tables.c"
 #include "runtime/model.c"
 #include "runtime/forward_cpu_work.c"
 #include "runtime/forward_cpu.c"
