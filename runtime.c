@@ -69,6 +69,7 @@
 #include "runtime/topk_cpu.c"
 #include "runtime/topk_cuda.c"
 #include "runtime/topk.c"
+#include "runtime/topk_rows.c"
 #include "runtime/ops_dense.c"
 #include "runtime/ops_pages.c"
 #include "runtime/ops_attend.c"

@@ -807,6 +807,51 @@ typedef struct cairn_topk_transform_args {
 CAIRN_API cairn_status cairn_topk_transform(cairn_runtime *rt,
                                             const cairn_topk_transform_args *args);
 
+/* Fills `scores`, a view [count, n], for rows [first, first + count), by work enqueued on the current
+ * stream or, on the CPU, done on return. Any other status than CAIRN_OK ends the op with it. */
+typedef cairn_status (*cairn_scores_callback)(void *user, int64_t first, int64_t count,
+                                              cairn_tensor *scores);
+
+/* topk_rows: topk or topk_transform of scores that memory does not hold at once.
+ *
+ * `produce` makes the scores of some rows, their top-k is taken, and so on in ascending order; the
+ * result is the same for every number of rows at a time. That number is, in this order: the rows of
+ * `scores`; those that max_bytes hold; all, when rows * n is below 8,000,000 or the scores as f32
+ * take at most half of the free and 0.3 of the total memory; those that half of the free memory
+ * holds. It is at least one. Rows of the outputs behind `rows` are padding: -1 and -inf.
+ * Without `scores` the memory is allocated and freed in the call, which waits after each part, so
+ * that a producer that returns CAIRN_CANCELLED stops the work ([blocks]; less is tried when the
+ * device has less than it says). With `scores` nothing is allocated and nothing waits: such a call
+ * can be captured in a graph; a fault that only the device sees then counts its row from the part's
+ * first. A producer may call other ops of this runtime and must not free what was given here. */
+typedef struct cairn_topk_rows_args {
+    uint32_t struct_size;
+    int32_t k;
+    int32_t rows, n;                /* scores are [rows, n]; n <= 2^22 */
+    cairn_scores_callback produce;
+    void *user;
+    cairn_tensor *scores;           /* [c, n] f32, f16 or bf16: memory for c rows; NULL: allocated */
+    const cairn_tensor *page_table; /* this and the next two: as in cairn_topk_transform; all NULL: */
+    const cairn_tensor *offsets;    /* as cairn_topk */
+    const cairn_tensor *requests;
+    const cairn_tensor *lengths;    /* [rows] i32, or NULL: n - start */
+    const cairn_tensor *row_starts; /* [rows] i32, or NULL: 0 */
+    cairn_tensor *indices;          /* [rows or more, k] i32, out */
+    cairn_tensor *values;           /* as many rows, [.., k] f32, out, or NULL */
+    uint64_t max_bytes;             /* of scores at a time; 0: by the memory there is */
+    uint64_t free_bytes;            /* 0: asked of the device */
+    uint64_t total_bytes;           /* 0: asked of the device */
+    int32_t page_size;              /* tokens, any; 0: the config's */
+    int32_t order;                  /* a cairn_order */
+    const char *route;              /* as cairn_topk */
+} cairn_topk_rows_args;
+/* Errors besides the common ones: what `produce` returned, BAD_DATA after all rows are done,
+ * OUT_OF_(DEVICE_)MEMORY when not one row fits. */
+CAIRN_API cairn_status cairn_topk_rows(cairn_runtime *rt, const cairn_topk_rows_args *args);
+/* The rows that cairn_topk_rows would take at a time; looks at rows, n, scores and the bytes alone. */
+CAIRN_API cairn_status cairn_topk_rows_plan(cairn_runtime *rt, const cairn_topk_rows_args *args,
+                                            int64_t *rows_at_once);
+
 /* Weights of a matrix, plain or in GGUF blocks: blocks are a u8 tensor [out, bytes of a row] whose
  * type is named beside it; BLOCK_NONE means the tensor's own dtype, f32, f16 or bf16, [out, in]. */
 typedef enum cairn_block {

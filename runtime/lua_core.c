@@ -10,7 +10,10 @@
 #define BIND_RUNTIME "cairn.runtime"
 #define BIND_ERROR_BYTES 8192
 
-typedef struct bind_runtime { cairn_runtime *rt; } bind_runtime; /* user value 1: see bind_graph */
+typedef struct bind_runtime {
+    cairn_runtime *rt;
+    int calls; /* running ones that call Lua: the runtime cannot close */
+} bind_runtime; /* user value 1: see bind_graph */
 typedef struct bind_object { void *object; } bind_object;        /* user value 1: its runtime */
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -316,6 +319,7 @@ static int bind_open(lua_State *L) {
     }
     r = (bind_runtime *)lua_newuserdatauv(L, sizeof *r, 1);
     r->rt = NULL;
+    r->calls = 0;
     luaL_setmetatable(L, BIND_RUNTIME);
     if (cairn_open(&config, &r->rt, error, sizeof error)) bind_raise_text(L, error);
     return 1;
@@ -325,6 +329,7 @@ static int bind_open(lua_State *L) {
 static int bind_close_runtime(lua_State *L) {
     bind_runtime *r = (bind_runtime *)luaL_checkudata(L, 1, BIND_RUNTIME);
     cairn_runtime *rt = r->rt;
+    if (r->calls) luaL_error(L, "close: an op of the runtime is calling this function");
     r->rt = NULL;
     cairn_close(rt);
     return 0;

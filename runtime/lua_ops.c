@@ -16,7 +16,9 @@ typedef enum bind_kind {
     BIND_FLOAT,
     BIND_FLAG,   /* int32_t from a boolean */
     BIND_CHOICE, /* int32_t from one of `choices` */
-    BIND_TEXT
+    BIND_TEXT,
+    BIND_BYTES,   /* uint64_t */
+    BIND_FUNCTION /* given by position; the op's `outputs` takes it from there */
 } bind_kind;
 
 typedef struct bind_choice { const char *name; int32_t value; } bind_choice;
@@ -36,6 +38,7 @@ typedef struct bind_call {
     unsigned char *args; /* the op's argument struct */
     int results;         /* outputs on the top of the stack */
     int options;         /* stack index of the table of options, 0: none */
+    bool raised;         /* a function of Lua failed; what it raised is on the top */
 } bind_call;
 
 typedef struct bind_op {
@@ -133,6 +136,15 @@ static void bind_read_option(bind_call *c, const bind_field *f, int index) {
             memcpy(c->args + f->offset, &text, sizeof text);
             break;
         }
+        case BIND_BYTES: {
+            int exact;
+            uint64_t value = (uint64_t)lua_tointegerx(L, index, &exact);
+            if (!exact || lua_type(L, index) != LUA_TNUMBER || value > INT64_MAX)
+                luaL_error(L, "%s: a whole number, 0 or more, is expected", what);
+            memcpy(c->args + f->offset, &value, sizeof value);
+            break;
+        }
+        case BIND_FUNCTION: luaL_error(L, "%s: give it first, not by name", what); break;
     }
 }
 
@@ -143,7 +155,8 @@ static void bind_read_arguments(bind_call *c) {
     int arg = 2, last = lua_gettop(L);
     if (lua_type(L, last) == LUA_TTABLE) c->options = last--;
     for (f = c->op->fields; f->name && arg <= last; f++) {
-        if (f->kind != BIND_INPUT) continue;
+        if (f->kind == BIND_FUNCTION) luaL_checktype(L, arg++, LUA_TFUNCTION);
+        if (f->kind != BIND_INPUT || arg > last) continue;
         if (!lua_isnil(L, arg)) bind_read_tensor(c, f, arg);
         arg++;
     }
@@ -253,6 +266,126 @@ static void bind_topk_transform_outputs(bind_call *c) {
     bind_output(c, "values", CAIRN_F32, a->scores, a->k < 0 ? 0 : a->k, -1);
 }
 BIND_RUN(topk_transform)
+
+/* rt:topk_rows(function(first, count, scores) ... end, { rows =, n =, k =, ... }): `first` counts from
+ * 0 as the indices do; `scores` is a view that ends with the call; returning false cancels. */
+static const bind_field bind_topk_rows_fields[] = {
+    BIND_FIELD(topk_rows, produce, BIND_FUNCTION),
+    BIND_FIELD(topk_rows, rows, BIND_INT),         BIND_FIELD(topk_rows, n, BIND_INT),
+    BIND_FIELD(topk_rows, k, BIND_INT),            BIND_FIELD(topk_rows, scores, BIND_INPUT),
+    BIND_FIELD(topk_rows, page_table, BIND_INPUT), BIND_FIELD(topk_rows, offsets, BIND_INPUT),
+    BIND_FIELD(topk_rows, requests, BIND_INPUT),   BIND_FIELD(topk_rows, lengths, BIND_INPUT),
+    BIND_FIELD(topk_rows, row_starts, BIND_INPUT), BIND_FIELD(topk_rows, max_bytes, BIND_BYTES),
+    BIND_FIELD(topk_rows, free_bytes, BIND_BYTES), BIND_FIELD(topk_rows, total_bytes, BIND_BYTES),
+    BIND_FIELD(topk_rows, page_size, BIND_INT),
+    BIND_NAMED(topk_rows, "out", indices, BIND_OUT),
+    BIND_FIELD(topk_rows, values, BIND_MAYBE),     BIND_CHOSEN(topk_rows, order, bind_orders),
+    BIND_FIELD(topk_rows, route, BIND_TEXT),       BIND_END};
+
+/* One call of the producer; an error in it passes no C frame of the op. */
+typedef struct bind_part {
+    bind_call *call;
+    int64_t first;
+    const cairn_tensor *scores;
+} bind_part;
+
+/* Raises when the producer freed a tensor that the op still uses. */
+static void bind_check_alive(lua_State *L, int tensors) {
+    lua_Integer i, n = (lua_Integer)lua_rawlen(L, tensors);
+    for (i = 1; i <= n; i++) {
+        lua_rawgeti(L, tensors, i);
+        bind_to_tensor(L, lua_gettop(L));
+        lua_pop(L, 1);
+    }
+}
+
+/* Stack: the producer, the runtime, the op's tensors, the part. Gives what the producer gives. */
+static int bind_call_producer(lua_State *L) {
+    const bind_part *part = (const bind_part *)lua_touserdata(L, 4);
+    bind_tensor *t = (bind_tensor *)bind_new_object(L, BIND_TENSOR, sizeof *t, 2, 2);
+    int status;
+    t->view = *part->scores;
+    memcpy(t->shape, part->scores->shape, 2 * sizeof *t->shape);
+    memcpy(t->strides, part->scores->strides, 2 * sizeof *t->strides);
+    t->view.shape = t->shape;
+    t->view.strides = tensor_dense(part->scores) ? NULL : t->strides;
+    t->tensor = &t->view;
+    lua_pushvalue(L, 1);
+    lua_pushinteger(L, (lua_Integer)part->first);
+    lua_pushinteger(L, (lua_Integer)t->shape[0]);
+    lua_pushvalue(L, 5);
+    status = lua_pcall(L, 3, 1, 0);
+    t->tensor = NULL;
+    if (status) return lua_error(L);
+    bind_check_alive(L, 3);
+    return 1;
+}
+
+/* A cairn_scores_callback. The op's stack holds the producer at 2 and its tensors on the top. */
+static cairn_status bind_produce(void *user, int64_t first, int64_t count, cairn_tensor *scores) {
+    bind_part part;
+    lua_State *L;
+    bool cancelled;
+    (void)count;
+    part.call = (bind_call *)user;
+    part.first = first;
+    part.scores = scores;
+    L = part.call->L;
+    if (!lua_checkstack(L, 8)) return CAIRN_OUT_OF_MEMORY;
+    lua_pushcfunction(L, bind_call_producer);
+    lua_pushvalue(L, 2);
+    lua_pushvalue(L, 1);
+    lua_pushvalue(L, -4);
+    lua_pushlightuserdata(L, &part);
+    if (lua_pcall(L, 4, 1, 0)) {
+        part.call->raised = true;
+        return CAIRN_LUA_ERROR;
+    }
+    cancelled = lua_isboolean(L, -1) && !lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return cancelled ? CAIRN_CANCELLED : CAIRN_OK;
+}
+
+static void bind_topk_rows_outputs(bind_call *c) {
+    cairn_topk_rows_args *a = (cairn_topk_rows_args *)(void *)c->args;
+    int64_t shape[2];
+    luaL_checktype(c->L, 2, LUA_TFUNCTION);
+    shape[0] = a->rows;
+    shape[1] = a->k;
+    bind_output_shaped(c, "out", CAIRN_I32, 2, shape);
+    if (a->indices && a->indices->ndim > 0) shape[0] = a->indices->shape[0];
+    bind_output_shaped(c, "values", CAIRN_F32, 2, shape);
+    a->produce = bind_produce;
+    a->user = c;
+}
+
+/* Leaves a list of all tensors of the call on the top. */
+static void bind_list_tensors(bind_call *c) {
+    lua_State *L = c->L;
+    const bind_field *f;
+    int last = lua_gettop(L), list, i;
+    lua_newtable(L);
+    list = lua_gettop(L);
+    for (i = 2; i <= last; i++)
+        if (luaL_testudata(L, i, BIND_TENSOR)) lua_pushvalue(L, i), bind_add_piece(L, list);
+    for (f = c->op->fields; f->name && c->options; f++) {
+        if (lua_getfield(L, c->options, f->name) == LUA_TUSERDATA) bind_add_piece(L, list);
+        else lua_pop(L, 1);
+    }
+}
+
+static cairn_status bind_run_topk_rows(cairn_runtime *rt, const void *args) {
+    const cairn_topk_rows_args *a = (const cairn_topk_rows_args *)args;
+    bind_call *c = (bind_call *)a->user;
+    bind_runtime *r = (bind_runtime *)lua_touserdata(c->L, 1);
+    cairn_status status;
+    bind_list_tensors(c);
+    r->calls++;
+    status = cairn_topk_rows(rt, a);
+    r->calls--;
+    if (!c->raised) lua_pop(c->L, 1);
+    return status;
+}
 
 /* Strings of enums that stand in an argument struct as int32_t. */
 static const bind_choice bind_blocks[] = {{"none", CAIRN_BLOCK_NONE}, {"q4_0", CAIRN_BLOCK_Q4_0},
@@ -438,7 +571,8 @@ static const bind_op bind_ops[] = {
 #define BIND_OP(name)                                                                     \
     {#name, sizeof(cairn_##name##_args), bind_##name##_fields, bind_##name##_outputs, \
      bind_run_##name}
-    BIND_OP(topk), BIND_OP(topk_transform), BIND_OP(embed), BIND_OP(rmsnorm), BIND_OP(rope), BIND_OP(swiglu),
+    BIND_OP(topk), BIND_OP(topk_transform), BIND_OP(topk_rows), BIND_OP(embed), BIND_OP(rmsnorm),
+    BIND_OP(rope), BIND_OP(swiglu),
     BIND_OP(kv_append), BIND_OP(attend), BIND_OP(page_bounds), BIND_OP(score_pages),
     BIND_OP(select_pages), BIND_OP(attend_pages), BIND_OP(linear), BIND_OP(sample),
     BIND_OP(verify_greedy),
@@ -451,16 +585,40 @@ static int bind_call_op(lua_State *L) {
     bind_call c;
     cairn_runtime *rt = bind_to_runtime(L, 1);
     uint32_t size = (uint32_t)op->bytes;
+    cairn_status status;
     memset(&args, 0, sizeof args);
     memcpy(args.bytes, &size, sizeof size); /* struct_size stands first in each */
     c.L = L;
     c.op = op;
     c.args = args.bytes;
     c.results = c.options = 0;
+    c.raised = false;
     bind_read_arguments(&c);
     op->outputs(&c);
-    bind_check(L, rt, op->run(rt, args.bytes));
+    status = op->run(rt, args.bytes);
+    if (c.raised) return lua_error(L);
+    bind_check(L, rt, status);
     return c.results;
+}
+
+/* rt:topk_rows_plan { rows =, n =, max_bytes =, ... } -> the rows that topk_rows would take at a time */
+static int bind_topk_rows_plan(lua_State *L) {
+    static const bind_op op = {"topk_rows_plan", sizeof(cairn_topk_rows_args),
+                               bind_topk_rows_fields + 1, NULL, NULL};
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    cairn_topk_rows_args args;
+    bind_call c;
+    int64_t rows = 0;
+    memset(&args, 0, sizeof args);
+    memset(&c, 0, sizeof c);
+    args.struct_size = (uint32_t)sizeof args;
+    c.L = L;
+    c.op = &op;
+    c.args = (unsigned char *)&args;
+    bind_read_arguments(&c);
+    bind_check(L, rt, cairn_topk_rows_plan(rt, &args, &rows));
+    lua_pushinteger(L, (lua_Integer)rows);
+    return 1;
 }
 
 /* Adds the ops to the table of methods at the top. */
@@ -471,6 +629,8 @@ static void bind_add_ops(lua_State *L) {
         lua_pushcclosure(L, bind_call_op, 1);
         lua_setfield(L, -2, bind_ops[i].name);
     }
+    lua_pushcfunction(L, bind_topk_rows_plan);
+    lua_setfield(L, -2, "topk_rows_plan");
 }
 
 #endif

@@ -1,7 +1,8 @@
 /* lua_tensor: tensors and views in Lua.
  *
  * A tensor userdata holds either a tensor of the runtime, or a view of another one: a cairn_tensor
- * of its own over the parent's memory, the parent kept alive in user value 2. */
+ * of its own over the parent's memory, the parent kept alive in user value 2 (nil: memory of a
+ * running op, which ends the view itself). */
 #ifndef CAIRN_NO_LUA
 
 #define BIND_TENSOR "cairn.tensor"
@@ -22,11 +23,11 @@ static cairn_tensor *bind_to_tensor(lua_State *L, int arg) {
     luaL_checkudata(L, arg, BIND_TENSOR);
     tensor = (cairn_tensor *)bind_to_object(L, arg, BIND_TENSOR, &rt);
     lua_pushvalue(L, arg);
-    while (t = (bind_tensor *)lua_touserdata(L, -1), t->tensor == &t->view) {
+    while (t = (bind_tensor *)lua_touserdata(L, -1), t && t->tensor == &t->view) {
         lua_getiuservalue(L, -1, 2);
         lua_remove(L, -2);
     }
-    if (!t->tensor) luaL_error(L, "tensor: the tensor that it views is freed");
+    if (t && !t->tensor) luaL_error(L, "tensor: the tensor that it views is freed");
     lua_pop(L, 1);
     return tensor;
 }

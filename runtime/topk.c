@@ -31,22 +31,29 @@ static cairn_status topk_check_outputs(device *dev, const cairn_topk_args *a, in
     return CAIRN_OK;
 }
 
+static cairn_status topk_check_options(device *dev, const char *op, int32_t k, int32_t order,
+                                       const char *route) {
+    if (route && strcmp(route, "auto") != 0 && !topk_find_route(route))
+        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
+                         "%s: route \"%.40s\" is unknown; auto, small, block, cluster, split, "
+                         "radix", op, route);
+    if (k < 1)
+        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT, "%s: k = %d; 1 or more is expected",
+                         op, (int)k);
+    if (order != CAIRN_ORDER_POSITION && order != CAIRN_ORDER_SCORE)
+        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT, "%s: order = %d is unknown", op,
+                         (int)order);
+    return CAIRN_OK;
+}
+
 static cairn_status topk_check(device *dev, const cairn_topk_args *a, topk_shape *shape) {
     tensor_want scores = {"topk", "scores",
                           TENSOR_BIT(CAIRN_F32) | TENSOR_BIT(CAIRN_F16) | TENSOR_BIT(CAIRN_BF16), 2,
                           {-1, -1}, false, true};
     cairn_status status;
-    if (a->route && strcmp(a->route, "auto") != 0 && !topk_find_route(a->route))
-        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
-                         "topk: route \"%.40s\" is unknown; auto, small, block, cluster, split, "
-                         "radix", a->route);
-    if (a->k < 1)
-        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT, "topk: k = %d; 1 or more is expected",
-                         (int)a->k);
-    if (a->order != CAIRN_ORDER_POSITION && a->order != CAIRN_ORDER_SCORE)
-        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT, "topk: order = %d is unknown",
-                         (int)a->order);
-    if ((status = tensor_check(dev, a->scores, &scores))) return status;
+    if ((status = topk_check_options(dev, "topk", a->k, a->order, a->route)) ||
+        (status = tensor_check(dev, a->scores, &scores)))
+        return status;
     shape->rows = a->scores->shape[0];
     shape->n = a->scores->shape[1];
     shape->stride = tensor_stride(a->scores, 0);
@@ -74,6 +81,7 @@ static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const to
     call.by_score = a->order == CAIRN_ORDER_SCORE;
     call.indices = (int32_t *)tensor_data(a->indices);
     call.values = a->values ? (float *)tensor_data(a->values) : NULL;
+    call.first_row = shape->first_row;
     return topk_cpu(dev, &call);
 }
 
@@ -111,13 +119,17 @@ static cairn_status topk_place_cpu(device *dev, const cairn_topk_args *a, const 
         if (!topk_place_row(map, r, a->k, (int32_t *)tensor_data(a->indices) + r * a->k) && !status)
             status = base_fail(dev->base, CAIRN_BAD_DATA,
                                "topk_transform: row %lld: no request of the page table, or a "
-                               "position on none of its pages; -1 was written", (long long)r);
+                               "position on none of its pages; -1 was written",
+                               (long long)(shape->first_row + r));
     return status;
 }
 
-static cairn_status topk_run(cairn_runtime *rt, const cairn_topk_args *a, const topk_params *map) {
+/* first_row: what the CPU's messages add to the number of a row. */
+static cairn_status topk_run(cairn_runtime *rt, const cairn_topk_args *a, const topk_params *map,
+                             int64_t first_row) {
     topk_shape shape;
     cairn_status status = topk_check(&rt->device, a, &shape);
+    shape.first_row = first_row;
     if (status || shape.rows == 0) return status;
     if (rt->device.cuda) return topk_run_cuda(rt, a, &shape, map);
     status = topk_run_cpu(&rt->device, a, &shape);
@@ -131,14 +143,15 @@ cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args) {
     cairn_status status = args_take(&rt->base, "topk", &a, sizeof a, args);
     if (status) return status;
     memset(&map, 0, sizeof map);
-    return topk_run(rt, &a, &map);
+    return topk_run(rt, &a, &map, 0);
 }
 
 /* Checks the transform's own arguments and fills its part of the kernel's parameters. */
-static cairn_status topk_check_map(cairn_runtime *rt, const cairn_topk_transform_args *a,
+static cairn_status topk_check_map(cairn_runtime *rt, const char *op,
+                                   const cairn_topk_transform_args *a, int64_t rows,
                                    topk_params *map) {
-    ops_check c = {NULL, "topk_transform", CAIRN_OK};
-    int64_t rows = a->scores && a->scores->ndim > 0 ? a->scores->shape[0] : 0, requests = 0;
+    ops_check c = {NULL, op, CAIRN_OK};
+    int64_t requests = 0;
     c.dev = &rt->device;
     map->page_size = a->page_size ? a->page_size : rt->config.page_size;
     ops_refuse(&c, !a->page_table == !a->offsets,
@@ -177,9 +190,11 @@ cairn_status cairn_topk_transform(cairn_runtime *rt, const cairn_topk_transform_
     cairn_status status = args_take(&rt->base, "topk_transform", &a, sizeof a, args);
     if (status) return status;
     memset(&map, 0, sizeof map);
-    if ((status = topk_check_map(rt, &a, &map))) return status;
+    status = topk_check_map(rt, "topk_transform", &a,
+                            a.scores && a.scores->ndim > 0 ? a.scores->shape[0] : 0, &map);
+    if (status) return status;
     memset(&top, 0, sizeof top);
     top.k = a.k, top.scores = a.scores, top.lengths = a.lengths, top.row_starts = a.row_starts;
     top.indices = a.indices, top.values = a.values, top.order = a.order, top.route = a.route;
-    return topk_run(rt, &top, &map);
+    return topk_run(rt, &top, &map, 0);
 }

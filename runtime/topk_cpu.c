@@ -233,7 +233,7 @@ static void topk_sort(const topk_row *row, int32_t *indices, int32_t count, int3
     if (from != indices) memcpy(indices, from, (size_t)count * sizeof *indices);
 }
 
-typedef struct topk_shape { int64_t rows, n, stride; } topk_shape;
+typedef struct topk_shape { int64_t rows, n, stride, first_row; } topk_shape;
 
 /* ---- the op on a batch of rows -------------------------------------------------------------------*/
 
@@ -242,7 +242,7 @@ typedef struct topk_cpu_call {
     cairn_type type;
     int64_t n, stride;                  /* stride in elements */
     const int32_t *lengths, *starts;    /* [rows] or NULL */
-    int64_t rows;
+    int64_t rows, first_row;            /* first_row: added in messages */
     int32_t k;
     bool by_score;
     int32_t *indices;                   /* [rows, k] */
@@ -339,5 +339,5 @@ static cairn_status topk_cpu(device *dev, topk_cpu_call *call) {
     if (bad < 0) return CAIRN_OK;
     return base_fail(dev->base, CAIRN_BAD_DATA,
                      "topk: row %lld: start or length outside the row's %lld scores; it was clamped",
-                     (long long)bad, (long long)call->n);
+                     (long long)(call->first_row + bad), (long long)call->n);
 }

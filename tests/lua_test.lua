@@ -92,6 +92,48 @@ test("an op takes tensors first and named options last", function()
   check.equal(out:totable(), { { 1 }, { 0 } })
 end)
 
+test("topk_rows takes scores that a function makes, some rows at a time", function()
+  local rt <close> = open()
+  local x = rt:tensor { { 1, 5, 3 }, { 9, 8, 9 }, { 0, 2, 2 }, { 4, 4, 4 }, { 7, 6, 5 } }
+  local asked, kept = {}, nil
+  local function produce(first, count, scores)
+    asked[#asked + 1], kept = { first, count }, scores
+    local slice = x:view({ count, 3 }, { offset = first * 3 })
+    scores:write(slice:totable())
+  end
+  local options = { rows = 5, n = 3, k = 2, max_bytes = 24 }
+  local want = rt:topk(x, { k = 2 }):totable()
+  check.equal(rt:topk_rows_plan(options), 2)
+  check.equal(rt:topk_rows(produce, options):totable(), want)
+  check.equal(asked, { { 0, 2 }, { 2, 2 }, { 4, 1 } })
+  check.error(function() kept:totable() end, "closed")
+  local out = rt:zeros({ 7, 2 }, "i32")
+  local index, values = rt:topk_rows(produce, { rows = 5, n = 3, k = 2, out = out, values = true })
+  check.equal(index == out, true)
+  want[6], want[7] = { -1, -1 }, { -1, -1 }
+  check.equal(out:totable(), want)
+  check.equal(values:totable()[7], { -math.huge, -math.huge })
+
+  local live = rt:info().live_bytes
+  local function fails(f, text) check.error(function() rt:topk_rows(f, options) end, text) end
+  fails(function() error { "a table" } end, "table")
+  fails(function() error("my own words", 0) end, "my own words")
+  fails(function() return false end, "CAIRN_CANCELLED")
+  fails(function(_, _, s) rt:topk(s, { k = 0 }) end, "k = 0")
+  fails(function() rt:close() end, "close: an op")
+  fails(function() coroutine.yield() end, "yield")
+  options.out = rt:zeros({ 5, 2 }, "i32")
+  fails(function() options.out:free() end, "closed")
+  options.out = nil
+  check.equal(rt:topk_rows(function(...) produce(...) rt:topk_rows(produce, options) end,
+                           options):totable()[5], { 0, 1 })
+  check.equal(rt:info().live_bytes - live <= 4096, true)
+  check.error(function() rt:topk_rows(options) end, "function expected")
+  check.error(function() rt:topk_rows(produce, { rows = 1, n = 3, k = 1, max_bytes = -1 }) end,
+              "max_bytes: a whole number")
+  check.error(function() rt:topk_rows(produce, { rows = 1, n = -3, k = 1 }) end, "n = -3")
+end)
+
 test("an op names what is wrong with its arguments", function()
   local rt <close> = open()
   local other <close> = open()
