@@ -239,7 +239,7 @@ typedef enum cairn_kv_dtype {
 
 #define CAIRN_SAMPLING_ORDER_TABLE(X)                                                         \
     X(CAIRN_ORDER_TOP_K_FIRST, 0, "top_k_first", true, "top_k, then top_p over what is left") \
-    X(CAIRN_ORDER_TOP_P_FIRST, 1, "top_p_first", false,                                       \
+    X(CAIRN_ORDER_TOP_P_FIRST, 1, "top_p_first", true,                                        \
       "top_p over the whole vocabulary, then top_k")
 typedef enum cairn_sampling_order {
     CAIRN_SAMPLING_ORDER_TABLE(CAIRN_VALUE) CAIRN_ORDER_COUNT

@@ -45,7 +45,7 @@ local enums = {
     { "f32", false, "4 bytes a value" }, { "e4m3", false, "1 byte a value, scales beside it" } } },
   { name = "sampling_order", prefix = "CAIRN_ORDER", values = {
     { "top_k_first", true, "top_k, then top_p over what is left" },
-    { "top_p_first", false, "top_p over the whole vocabulary, then top_k" } } },
+    { "top_p_first", true, "top_p over the whole vocabulary, then top_k" } } },
   { name = "cache_mode", prefix = "CAIRN_CACHE", values = {
     { "read-write", true, "kernels are stored and found again" },
     { "read-only", true, "nothing is written: a filled cache that ships with the app" },

@@ -38,6 +38,7 @@ typedef struct jit_options {
     bool quick;               /* compile fast rather than fast code */
     bool debug;               /* line tables for the tools */
     bool keep_images;         /* keep the bytes of each program for jit_image */
+    bool want_ptx;            /* PTX of the exact architecture instead of a cubin, to be read */
     const kernels_file *files; /* NULL: the embedded kernels_src/ */
     cairn_progress_callback progress; /* called on the thread that waits */
     void *progress_user;

@@ -139,8 +139,9 @@ static cairn_status jit_choose_arch(const jit *j, base *b, char *option, size_t 
                          "for (sm_%d and newer)", j->options.arch,
                          j->options.driver->nvrtc_version / 1000,
                          j->options.driver->nvrtc_version % 1000 / 10, oldest);
-    *ptx = best != j->options.arch;
-    if (*ptx) snprintf(option, bytes, "--gpu-architecture=compute_%d", best);
+    *ptx = best != j->options.arch || j->options.want_ptx;
+    if (best != j->options.arch) snprintf(option, bytes, "--gpu-architecture=compute_%d", best);
+    else if (*ptx) snprintf(option, bytes, "--gpu-architecture=compute_%s", j->arch + 3);
     else snprintf(option, bytes, "--gpu-architecture=%s", j->arch);
     return CAIRN_OK;
 }

@@ -41,14 +41,15 @@ static int bind_templates(lua_State *L) {
     return 1;
 }
 
-/* Pushes an open compiler for `arch` as the config at `index` has it. */
-static bind_compiler *bind_open_compiler(lua_State *L, int index, int arch) {
+/* Pushes an open compiler for `arch` as the config at `index` has it; PTX is never cached. */
+static bind_compiler *bind_open_compiler(lua_State *L, int index, int arch, bool ptx) {
     bind_compiler *c = (bind_compiler *)lua_newuserdatauv(L, sizeof *c, 0);
     jit_options wish;
     memset(c, 0, sizeof *c);
     luaL_setmetatable(L, BIND_COMPILER);
     bind_to_config(L, index, &c->config);
     base_init(&c->room, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    if (ptx) c->config.jit.cache = CAIRN_CACHE_OFF;
     open_cache(&c->room, &c->config, &c->kernels);
     memset(&wish, 0, sizeof wish);
     wish.driver = &c->driver;
@@ -58,6 +59,7 @@ static bind_compiler *bind_open_compiler(lua_State *L, int index, int arch) {
     wish.threads = c->config.jit.threads;
     wish.quick = c->config.jit.quick;
     wish.keep_images = true;
+    wish.want_ptx = ptx;
     if (jit_open(&c->room, &wish, &c->programs)) {
         cache_close(&c->kernels);
         bind_raise_text(L, c->room.error);
@@ -93,8 +95,18 @@ static jit_request *bind_to_request(lua_State *L, int index) {
     return request;
 }
 
-/* cairn.compile(config, arch, { source =, constants = }) -> { image =, kind =, cached =,
- * compile_ms =, text = } of one program for sm_ARCH, or an error with NVRTC's words */
+/* Whether the request at `index` wants PTX: its field kind is "ptx" rather than "cubin" or nil. */
+static bool bind_wants_ptx(lua_State *L, int index) {
+    static const char *const kinds[] = {"cubin", "ptx", NULL};
+    int kind;
+    lua_getfield(L, index, "kind");
+    kind = luaL_checkoption(L, -1, "cubin", kinds);
+    lua_pop(L, 1);
+    return kind == 1;
+}
+
+/* cairn.compile(config, arch, { source =, constants =, kind = "cubin" or "ptx" }) -> { image =,
+ * kind =, cached =, compile_ms =, text = } of one program for sm_ARCH, or NVRTC's words as error */
 static int bind_compile(lua_State *L) {
     int arch = (int)luaL_checkinteger(L, 2);
     jit_program *p;
@@ -105,7 +117,7 @@ static int bind_compile(lua_State *L) {
     lua_settop(L, 3);
     luaL_checktype(L, 3, LUA_TTABLE);
     request = bind_to_request(L, 3);
-    c = bind_open_compiler(L, 1, arch);
+    c = bind_open_compiler(L, 1, arch, bind_wants_ptx(L, 3));
     if (jit_get(c->programs, request, &p)) bind_raise_text(L, c->room.error);
     image = jit_image(p, &bytes);
     lua_newtable(L);

@@ -431,6 +431,18 @@ static cairn_status model_drop_weights(cairn_model *m, device *dev) {
     return CAIRN_OK;
 }
 
+/* Whether the layers that the config names are the model's; "all" stands for those there are. */
+static cairn_status model_check_layers(base *b, const cairn_config *config, const model_shape *s) {
+    int layer = CAIRN_MAX_LAYERS - 1, rest = 0;
+    for (int i = 0; i < CAIRN_MAX_LAYERS; i++) rest += !cfg_layer_selects(config, i);
+    if (rest == 0) return CAIRN_OK;
+    while (layer >= s->layers && !cfg_layer_selects(config, layer)) layer--;
+    if (layer < s->layers) return CAIRN_OK;
+    return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                     "selection.layers names layer %d; the model has %d (0 to %d)", layer,
+                     s->layers, s->layers - 1);
+}
+
 /* The model without its backend. The device's context is current. [blocks] */
 static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out) {
     base *b = &rt->base;
@@ -439,7 +451,9 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     *out = NULL;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
-    if (!(status = model_read(m, b, path)) && !(status = model_open_tokenizer(m, b)) &&
+    if (!(status = model_read(m, b, path)) &&
+        !(status = model_check_layers(b, &rt->config, &m->shape)) &&
+        !(status = model_open_tokenizer(m, b)) &&
         !(status = model_place_weights(m, b, &rt->device))) {
         m->max_seq_len = model_max_seq_len(b, &rt->config, &m->shape);
         status = model_open_cache(m, &rt->device, INT_MAX);

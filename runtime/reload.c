@@ -13,7 +13,8 @@ static void reload_drop(cairn_runtime *rt) {
 static cairn_status reload_prepare(cairn_runtime *rt, const cairn_config *config) {
     cairn_status all = CAIRN_OK;
     for (cairn_model *m = rt->models; m; m = m->next) {
-        cairn_status one = m->backend->prepare ? m->backend->prepare(m, config) : CAIRN_OK;
+        cairn_status one = model_check_layers(&rt->base, config, &m->shape);
+        if (!one && m->backend->prepare) one = m->backend->prepare(m, config);
         if (one && one != CAIRN_BUSY) return one;
         if (one) all = one;
     }

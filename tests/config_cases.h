@@ -222,7 +222,7 @@ static const struct { const char *path, *text; bool allowed; } config_cases[] = 
     {"sampling.min_p", "return { sampling = {\n\nmin_p = false } }", false},
     {"sampling.min_p", "return { sampling = {\n\nmin_p = \"1\" } }", false},
     {"sampling.order", "return { sampling = {\n\norder = \"top_k_first\" } }", true},
-    {"sampling.order", "return { sampling = {\n\norder = \"top_p_first\" } }", false},
+    {"sampling.order", "return { sampling = {\n\norder = \"top_p_first\" } }", true},
     {"sampling.order", "return { sampling = {\n\norder = \"\" } }", false},
     {"sampling.order", "return { sampling = {\n\norder = \"nothing\" } }", false},
     {"sampling.order", "return { sampling = {\n\norder = \"x\\0\" } }", false},

@@ -78,6 +78,29 @@ test("mistakes in options are named", function()
   check.error(function() s:ids() end, "its model is closed")
 end)
 
+test("layers that the model lacks are named, at load and at reload", function()
+  local rt <close>, m = open()
+  local count = m:info().layers
+  local config = rt:config()
+  config.selection.layers = { 0, count }
+  local words = ("names layer %d; the model has %d"):format(count, count)
+  check.error(function() rt:reload(config) end, words)
+  config.selection.layers = { 0, count - 1 }
+  rt:reload(config)
+end)
+
+test("top-p over the whole vocabulary comes first where the config says so", function()
+  local rt <close>, m = open()
+  local config = rt:config()
+  config.sampling = { temperature = 1.0, top_k = 5, top_p = 0.5, order = "top_p_first", seed = 3 }
+  rt:reload(config)
+  local s = m:session()
+  local first = collect(s, prompt, { max_tokens = 12 })
+  s:reset()
+  check.equal(collect(s, prompt, { max_tokens = 12 }), first)
+  check.ok(#first > 0)
+end)
+
 test("an error in a callback leaves the session usable", function()
   local rt <close>, m = open()
   local s = m:session()

@@ -66,7 +66,7 @@ end
 -- Compiles one program into its row; what fails stands there as `error`.
 local function compile(o, config, arch, index, want, row)
   local done, program = pcall(cairn.compile, config, arch,
-    { source = row.source, constants = want.constants })
+    { source = row.source, constants = want.constants, kind = o.dump or "cubin" })
   if not done then
     row.error = program
     return
@@ -90,17 +90,17 @@ local function print_row(row)
 end
 
 return {
-  usage = "[CONFIG.lua] [--arch sm_90] [--dump cubin DIR]",
+  usage = "[CONFIG.lua] [--arch sm_90] [--dump cubin|ptx DIR]",
   about = "the kernels of a config: registers, shared memory, spills, compile time, cache hits",
   options = {
     { "--arch SM", "architecture to compile for (the GPU's, else sm_90); no GPU is needed" },
-    { "--dump KIND", "cubin: write each program and its source into DIR, the last argument",
-      { "cubin" } },
+    { "--dump KIND", "cubin or ptx: write each program and its source into DIR, the last argument",
+      { "cubin", "ptx" } },
     options.common[3],
   },
   positional = 2,
   run = function(o)
-    if o.dump and not o[1] then options.fail "--dump cubin DIR: the folder is missing" end
+    if o.dump and not o[1] then options.fail("--dump %s DIR: the folder is missing", o.dump) end
     local path = o[(o.dump and 2 or 1)] and o[1] or nil
     local config = cairn.check(path or {})
     local arch = o.arch and arch_number(o.arch) or default_arch()
