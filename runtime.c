@@ -72,6 +72,8 @@
 #include "runtime/topk_rows.c"
 #include "runtime/ops_dense.c"
 #include "runtime/ops_pages.c"
+#include "runtime/ops_kv.c"
+#include "runtime/ops_collate.c"
 #include "runtime/ops_attend.c"
 #include "runtime/sample.c"
 #include "runtime/ops_sample.c"

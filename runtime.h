@@ -924,16 +924,45 @@ typedef struct cairn_pages {
     const cairn_tensor *positions;  /* [rows] i32: the row's own position */
 } cairn_pages;
 
-/* kv_append: writes each row's K (rotated by rope_base if that is not 0) and V into its slot. Two
- * rows of one slot are the caller's error: which one stays is not defined. */
+/* kv_append: writes each row's K (rotated by rope_base if that is not 0) and V into its slot.
+ *
+ * Values are rounded to the cache's dtype, f16, bf16, f32 or e4m3. Into an e4m3 cache goes x / s
+ * with s = max(|x| of the row's head, 1e-4) / 448, and s to `scales`. Pairs rotate as in cairn_rope.
+ * k, v and the cache are aligned to 16 bytes. Two rows of one slot are the caller's error: which one
+ * stays is not defined. */
 typedef struct cairn_kv_append_args {
     uint32_t struct_size;
-    float rope_base;       /* 0: no rotation; interleaved pairs */
-    cairn_pages pages;
-    const cairn_tensor *k; /* [rows, kv_heads, head_dim] f32 */
-    const cairn_tensor *v; /* [rows, kv_heads, head_dim] f32 */
+    float rope_base;       /* 0: no rotation */
+    cairn_pages pages;     /* the cache may be f16, bf16, f32 or e4m3 */
+    const cairn_tensor *k; /* [rows, kv_heads, head_dim] f32, f16 or bf16 */
+    const cairn_tensor *v; /* as k */
+    cairn_tensor *scales;  /* [pages, 2, kv_heads, page_size] f32 with an e4m3 cache, else NULL */
+    int32_t rotary_dim;    /* 0: head_dim; a multiple of 16 */
+    int32_t half_split;    /* 0: interleaved pairs */
 } cairn_kv_append_args;
 CAIRN_API cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args);
+
+/* kv_collate: what a verify step accepted moves into place, K and V of all layers in one launch.
+ *
+ * Entry g < accepted[s] of sequence s goes from position bases[s] + source to bases[s] + g, where
+ * source is sources[s, g], ascending strictly, or without `sources` g * stride. Entries whose source
+ * is g stay; nothing else is touched, and ranges may overlap. Keys are not rotated again.
+ * A count outside [0, most] is clamped, a sequence whose sources do not ascend is left alone, an
+ * entry off the page table is skipped; all are BAD_DATA. At most 192 layers go in one launch. */
+typedef struct cairn_kv_collate_args {
+    uint32_t struct_size;
+    int32_t layers;
+    cairn_tensor *const *caches;    /* [layers] of [pages, 2, kv_heads, page_size, head_dim], alike
+                                     * and distinct; any dtype of cairn_kv_append's */
+    cairn_tensor *const *scales;    /* [layers] as cairn_kv_append's, or NULL */
+    const cairn_tensor *page_table; /* [sequences, max_pages] i32, -1: no page */
+    const cairn_tensor *bases;      /* [sequences] i32: position of entry 0 */
+    const cairn_tensor *accepted;   /* [sequences] i32: entries kept */
+    const cairn_tensor *sources;    /* [sequences, most] i32, or NULL */
+    int32_t stride;                 /* without sources; 1 or more */
+    int32_t most;                   /* 0: the width of sources; entries of a sequence at most */
+} cairn_kv_collate_args;
+CAIRN_API cairn_status cairn_kv_collate(cairn_runtime *rt, const cairn_kv_collate_args *args);
 
 /* attend: causal attention over the paged cache: row r sees tokens t <= positions[r], with window
  * W > 0 only t < sinks and t >= max(0, floor((i - W + 1) / S) * S), each once. heads is a multiple

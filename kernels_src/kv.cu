@@ -1,36 +1,8 @@
-/* kv: writing the paged cache and what is kept of its pages.
+/* kv: what is kept of the pages of the paged cache.
  *
- * kv_append    each row's K, rotated, and V into its slot as f16; grid rows, block 128
  * page_bounds  lowest and highest key of a page per dimension, or the mean (sum over ascending
  *              slots in f32, rounded to f16); grid (pages listed, kv_heads), block 128 */
 #include "common.cuh"
-#include "paged.cuh"
-#include "rope.cuh"
-
-CAIRN_KERNEL(kv_append, 128, 1, kv_append_params) {
-    const paged_rows &at = p.at;
-    const int r = block_id(), pairs = at.head_dim / 2;
-    paged_row row = paged_find(at, r);
-    int page = row.valid ? paged_physical(at, row, row.position / at.page_size) : -1;
-    if (row.valid && page < 0 && thread_id() == 0)
-        report_error(at.error, CAIRN_FAULT_ID, r, row.position / at.page_size);
-    if (page < 0) return;
-    const int slot = row.position % at.page_size;
-    for (int pair = thread_id(); pair < pairs; pair += 128) {
-        rotation turn = {1.0f, 0.0f};
-        if (p.rope_base != 0.0f)
-            turn = rope_rotation(row.position, pair, at.head_dim, p.rope_base);
-        for (int head = 0; head < at.kv_heads; head++) {
-            int64_t from = ((int64_t)r * at.kv_heads + head) * at.head_dim + 2 * pair;
-            float a = p.k[from], b = p.k[from + 1];
-            int64_t inside = (int64_t)slot * at.head_dim + 2 * pair;
-            uint32_t *k = (uint32_t *)(at.cache + paged_offset(at, page, 0, head) + inside);
-            uint32_t *v = (uint32_t *)(at.cache + paged_offset(at, page, 1, head) + inside);
-            *k = pack_f16x2(a * turn.cosine - b * turn.sine, a * turn.sine + b * turn.cosine);
-            *v = pack_f16x2(p.v[from], p.v[from + 1]);
-        }
-    }
-}
 
 CAIRN_KERNEL(page_bounds, 128, 1, page_bounds_params) {
     const int page = p.ids[block_id()], head = block_id_y();

@@ -5,14 +5,19 @@
 
 struct rotation { float cosine, sine; };
 
-/* position * base^(-2 pair / rotary_dim), as cos and sin. */
-CAIRN_INLINE rotation rope_rotation(int position, int pair, int rotary_dim, float base) {
-    double frequency = pow_f64((double)base, -2.0 * pair / rotary_dim);
-    double turns = (double)position * frequency * 0.15915494309189535; /* 1 / (2 pi) */
-    float angle = (float)((turns - floor_f64(turns)) * 6.283185307179586);
+/* The rotation at a position of a pair that makes `turns` turns of 2 pi from one to the next. */
+CAIRN_INLINE rotation rotation_of(int position, double turns) {
+    double whole = (double)position * turns;
+    float angle = (float)((whole - floor_f64(whole)) * 6.283185307179586);
     rotation r;
     sin_cos(angle, &r.sine, &r.cosine);
     return r;
+}
+
+/* position * base^(-2 pair / rotary_dim), as cos and sin. */
+CAIRN_INLINE rotation rope_rotation(int position, int pair, int rotary_dim, float base) {
+    double frequency = pow_f64((double)base, -2.0 * pair / rotary_dim);
+    return rotation_of(position, frequency * 0.15915494309189535); /* 1 / (2 pi) */
 }
 
 #endif

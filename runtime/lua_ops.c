@@ -18,8 +18,11 @@ typedef enum bind_kind {
     BIND_CHOICE, /* int32_t from one of `choices` */
     BIND_TEXT,
     BIND_BYTES,   /* uint64_t */
-    BIND_FUNCTION /* given by position; the op's `outputs` takes it from there */
+    BIND_FUNCTION, /* given by position; the op's `outputs` takes it from there */
+    BIND_LIST    /* a table of tensors; an array that ends with NULL */
 } bind_kind;
+
+enum { BIND_LISTED = 2 * (CAIRN_COLLATE_LAYERS + 1) };
 
 typedef struct bind_choice { const char *name; int32_t value; } bind_choice;
 
@@ -39,6 +42,8 @@ typedef struct bind_call {
     int results;         /* outputs on the top of the stack */
     int options;         /* stack index of the table of options, 0: none */
     bool raised;         /* a function of Lua failed; what it raised is on the top */
+    int listed;          /* places of `lists` in use */
+    cairn_tensor *lists[BIND_LISTED];
 } bind_call;
 
 typedef struct bind_op {
@@ -108,6 +113,26 @@ static void bind_read_tensor(bind_call *c, const bind_field *f, int index) {
     bind_note_used(L, 1, index);
 }
 
+/* The tensors of the table at `index`, in order. */
+static void bind_read_tensors(bind_call *c, const bind_field *f, int index) {
+    lua_State *L = c->L;
+    cairn_tensor **list = &c->lists[c->listed];
+    lua_Integer count, i;
+    luaL_argcheck(L, lua_istable(L, index), 2, "a table of tensors is expected");
+    count = (lua_Integer)lua_rawlen(L, index);
+    if (count + 1 > BIND_LISTED - c->listed)
+        luaL_error(L, "%s: %s has %I tensors; %d are allowed", c->op->name, f->name,
+                   (LUAI_UACINT)count, CAIRN_COLLATE_LAYERS);
+    for (i = 1; i <= count; i++) {
+        lua_rawgeti(L, index, i);
+        bind_read_tensor(c, f, lua_gettop(L));
+        list[i - 1] = bind_given_tensor(c, f);
+        lua_pop(L, 1);
+    }
+    c->listed += (int)count + 1;
+    memcpy(c->args + f->offset, &list, sizeof list);
+}
+
 /* One option: its value is at `index`. */
 static void bind_read_option(bind_call *c, const bind_field *f, int index) {
     lua_State *L = c->L;
@@ -122,6 +147,7 @@ static void bind_read_option(bind_call *c, const bind_field *f, int index) {
         case BIND_INT: bind_set_int(c, f, bind_to_int32(L, index, what)); break;
         case BIND_FLAG: bind_set_int(c, f, lua_toboolean(L, index)); break;
         case BIND_CHOICE: bind_read_choice(c, f, index); break;
+        case BIND_LIST: bind_read_tensors(c, f, index); break;
         case BIND_FLOAT: {
             float value = (float)lua_tonumber(L, index);
             if (lua_type(L, index) != LUA_TNUMBER)
@@ -462,10 +488,30 @@ BIND_RUN(swiglu)
 
 static const bind_field bind_kv_append_fields[] = {
     BIND_FIELD(kv_append, k, BIND_INPUT), BIND_FIELD(kv_append, v, BIND_INPUT),
-    BIND_PAGES(kv_append), BIND_FIELD(kv_append, rope_base, BIND_FLOAT), BIND_END};
+    BIND_PAGES(kv_append), BIND_FIELD(kv_append, rope_base, BIND_FLOAT),
+    BIND_FIELD(kv_append, rotary_dim, BIND_INT), BIND_FIELD(kv_append, half_split, BIND_FLAG),
+    BIND_NAMED(kv_append, "scales", scales, BIND_INPUT), BIND_END};
 
 static void bind_kv_append_outputs(bind_call *c) { (void)c; /* the cache */ }
 BIND_RUN(kv_append)
+
+static const bind_field bind_kv_collate_fields[] = {
+    BIND_FIELD(kv_collate, caches, BIND_LIST),      BIND_FIELD(kv_collate, scales, BIND_LIST),
+    BIND_FIELD(kv_collate, page_table, BIND_INPUT), BIND_FIELD(kv_collate, bases, BIND_INPUT),
+    BIND_FIELD(kv_collate, accepted, BIND_INPUT),   BIND_FIELD(kv_collate, sources, BIND_INPUT),
+    BIND_FIELD(kv_collate, stride, BIND_INT),       BIND_FIELD(kv_collate, most, BIND_INT),
+    BIND_END};
+
+/* Nothing but the caches, which say how many layers there are. */
+static void bind_kv_collate_outputs(bind_call *c) {
+    cairn_kv_collate_args *a = (cairn_kv_collate_args *)(void *)c->args;
+    int scales = 0;
+    while (a->caches && a->caches[a->layers]) a->layers++;
+    while (a->scales && a->scales[scales]) scales++;
+    if (a->scales && scales != a->layers)
+        luaL_error(c->L, "kv_collate: %d caches and %d scales", (int)a->layers, scales);
+}
+BIND_RUN(kv_collate)
 
 static const bind_field bind_attend_fields[] = {
     BIND_FIELD(attend, q, BIND_INPUT),     BIND_PAGES(attend),
@@ -573,7 +619,8 @@ static const bind_op bind_ops[] = {
      bind_run_##name}
     BIND_OP(topk), BIND_OP(topk_transform), BIND_OP(topk_rows), BIND_OP(embed), BIND_OP(rmsnorm),
     BIND_OP(rope), BIND_OP(swiglu),
-    BIND_OP(kv_append), BIND_OP(attend), BIND_OP(page_bounds), BIND_OP(score_pages),
+    BIND_OP(kv_append), BIND_OP(kv_collate), BIND_OP(attend), BIND_OP(page_bounds),
+    BIND_OP(score_pages),
     BIND_OP(select_pages), BIND_OP(attend_pages), BIND_OP(linear), BIND_OP(sample),
     BIND_OP(verify_greedy),
 };
@@ -591,8 +638,9 @@ static int bind_call_op(lua_State *L) {
     c.L = L;
     c.op = op;
     c.args = args.bytes;
-    c.results = c.options = 0;
     c.raised = false;
+    c.results = c.options = c.listed = 0;
+    memset(c.lists, 0, sizeof c.lists);
     bind_read_arguments(&c);
     op->outputs(&c);
     status = op->run(rt, args.bytes);

@@ -204,10 +204,11 @@ typedef struct ops_paged {
     paged_rows at; /* also what the kernels get */
 } ops_paged;
 
-static void ops_want_paged(ops_check *c, const cairn_pages *pages, int64_t rows, ops_paged *out) {
+static void ops_want_paged_of(ops_check *c, const cairn_pages *pages, unsigned types, int64_t rows,
+                              ops_paged *out) {
     static const int64_t any[5] = {-1, 2, -1, -1, -1};
     memset(out, 0, sizeof *out);
-    ops_want_as(c, pages->cache, "pages.cache", OPS_F16, false, 5, any);
+    ops_want_as(c, pages->cache, "pages.cache", types, false, 5, any);
     ops_want2(c, pages->page_table, "pages.page_table", OPS_I32, -1, -1);
     ops_want1(c, pages->positions, "pages.positions", OPS_I32, rows);
     if (c->status) return;
@@ -234,6 +235,10 @@ static void ops_want_paged(ops_check *c, const cairn_pages *pages, int64_t rows,
     out->at.head_dim = (int32_t)pages->cache->shape[4];
     out->at.sequence_count = (int32_t)pages->page_table->shape[0];
     out->at.max_pages = (int32_t)pages->page_table->shape[1];
+}
+
+static void ops_want_paged(ops_check *c, const cairn_pages *pages, int64_t rows, ops_paged *out) {
+    ops_want_paged_of(c, pages, OPS_F16, rows, out);
 }
 
 /* Where row r stands, on the CPU; false when an id or position is out of range. */

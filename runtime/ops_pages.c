@@ -1,4 +1,4 @@
-/* ops_pages: the entries on the paged cache: kv_append, page_bounds, score_pages, select_pages,
+/* ops_pages: the entries that read the paged cache: page_bounds, score_pages, select_pages,
  * attend and attend_pages. The CPU halves spread rows x KV heads over the pool. */
 
 typedef struct ops_pages_job {
@@ -69,71 +69,6 @@ static cairn_status ops_pages_finish(ops_pages_job *job, const char *op, cairn_s
     int32_t bad = os_atomic_load(&job->bad_row);
     if (!status && bad) ops_bad_row(job->dev, op, bad - 1, "page missing from the table", -1, &status);
     return status;
-}
-
-/* ---- kv_append ---------------------------------------------------------------------------------- */
-
-static void ops_append_row(const cairn_kv_append_args *a, const paged_rows *at, const simd_kernels *simd,
-                           int64_t r, int32_t page, int32_t position) {
-    const int dim = at->head_dim;
-    float rotated[256];
-    for (int h = 0; h < at->kv_heads; h++) {
-        int64_t from = (r * at->kv_heads + h) * dim, to = (int64_t)(position % at->page_size) * dim;
-        memcpy(rotated, (const float *)tensor_data(a->k) + from, (size_t)dim * sizeof *rotated);
-        for (int pair = 0; a->rope_base != 0.0f && pair < dim / 2; pair++) {
-            float cosine, sine, u = rotated[2 * pair], v = rotated[2 * pair + 1];
-            ops_rotation(position, pair, dim, a->rope_base, &cosine, &sine);
-            rotated[2 * pair] = u * cosine - v * sine;
-            rotated[2 * pair + 1] = u * sine + v * cosine;
-        }
-        simd->to_half(rotated, ops_slots(at, page, 0, h) + to, dim);
-        simd->to_half((const float *)tensor_data(a->v) + from, ops_slots(at, page, 1, h) + to, dim);
-    }
-}
-
-static cairn_status ops_append_cpu(device *dev, const cairn_kv_append_args *a,
-                                   const ops_paged *paged) {
-    const simd_kernels *simd = simd_for(paged->at.head_dim);
-    cairn_status status = CAIRN_OK;
-    for (int64_t r = 0; r < paged->rows; r++) {
-        const int32_t *table;
-        int32_t position, page;
-        if (!ops_find_row(dev, "kv_append", &paged->at, r, &table, &position, &status)) continue;
-        page = table[position / paged->at.page_size];
-        if (ops_page_exists(&paged->at, page))
-            ops_append_row(a, &paged->at, simd, r, page, position);
-        else ops_bad_row(dev, "kv_append", r, "page missing from the table", page, &status);
-    }
-    return status;
-}
-
-cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args) {
-    cairn_kv_append_args a;
-    ops_paged paged;
-    ops_check c = {NULL, "kv_append", CAIRN_OK};
-    c.dev = &rt->device;
-    c.status = OPS_TAKE(rt, "kv_append", a, args);
-    if (c.status) return c.status;
-    ops_refuse(&c, !(a.rope_base >= 0.0f), "rope_base = %g is negative or NaN", (double)a.rope_base);
-    ops_want_paged(&c, &a.pages, -1, &paged);
-    if (c.status) return c.status;
-    ops_want3(&c, a.k, "k", OPS_F32, paged.rows, paged.at.kv_heads, paged.at.head_dim);
-    ops_want3(&c, a.v, "v", OPS_F32, paged.rows, paged.at.kv_heads, paged.at.head_dim);
-    ops_want_apart(&c, a.pages.cache, "pages.cache", a.k, "k", false);
-    ops_want_apart(&c, a.pages.cache, "pages.cache", a.v, "v", false);
-    if (c.status || !paged.rows) return c.status;
-    if (!rt->device.cuda) return ops_append_cpu(&rt->device, &a, &paged);
-    {
-        dev_dims dims = {{0, 1, 1}, 128, 0, 0, false};
-        kv_append_params p;
-        memset(&p, 0, sizeof p);
-        p.at = paged.at;
-        p.k = (const float *)tensor_data(a.k);
-        p.v = (const float *)tensor_data(a.v);
-        p.rope_base = a.rope_base;
-        dims.grid[0] = (unsigned)paged.rows;
-        return ops_launch(rt, "kv.cu", "kv_append", &dims, &p);
-    }
 }
 
 /* ---- page_bounds -------------------------------------------------------------------------------- */

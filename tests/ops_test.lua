@@ -192,3 +192,26 @@ test("pages are bounded, scored and selected", function()
   end
   check.equal(rt:select_pages(scores, { topk = 3 }):totable()[1][1], { 0, 1, -1 })
 end)
+
+test("kv_collate moves the accepted entries of every layer", function()
+  local rt <close> = open()
+  local first, page_table, k = cached(rt, 40)
+  local second = rt:zeros({ 4, 2, 2, 16, 32 }, "f16")
+  local before = first:totable()
+  rt:kv_collate { caches = { first, second }, page_table = page_table, stride = 4, most = 4,
+    bases = rt:tensor({ 14 }, "i32"), accepted = rt:tensor({ 3 }, "i32") }
+  local after = first:totable()
+  check.equal(after[3][1][1][15], before[3][1][1][15]) -- entry 0 stays at 14, on page 2
+  check.equal(after[3][1][1][16], k[19][1]) -- 18, on page 0, comes to 15
+  check.equal(after[1][1][2][1], k[23][2]) -- 22 comes to 16
+  after[3][1][1][16], after[3][1][2][16] = before[3][1][1][16], before[3][1][2][16]
+  after[3][2][1][16], after[3][2][2][16] = before[3][2][1][16], before[3][2][2][16]
+  for kv = 1, 2 do
+    for head = 1, 2 do after[1][kv][head][1] = before[1][kv][head][1] end
+  end
+  check.equal(after, before) -- and nothing else moved
+  check.error(function()
+    rt:kv_collate { caches = { first }, scales = {}, page_table = page_table, stride = 4, most = 4,
+      bases = rt:tensor({ 14 }, "i32"), accepted = rt:tensor({ 3 }, "i32") }
+  end, "1 caches and 0 scales")
+end)

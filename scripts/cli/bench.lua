@@ -2,7 +2,7 @@
 local common = require "cli.common"
 local options = require "cli.options"
 
-local names = { "floor", "topk", "ops", "model" }
+local names = { "floor", "topk", "ops", "kv", "model" }
 
 local function show(result)
   if result.skipped then
