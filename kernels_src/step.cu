@@ -15,7 +15,6 @@
  * Sync: one block_sync a round of a product, three a chunk of attention.
  * A row's results are the same bits in every kernel here, whatever other rows there are.
  * Reference: tests/ref/decoder_step.h.
- * local: step_flow 32 a few words of what outlives the stages, read once a layer
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
@@ -50,36 +49,45 @@ constexpr int RESIDUAL_BLOCKS = NARROW ? NARROW : BLOCKS, WIDE_BLOCKS = BLOCKS -
 CAIRN_INLINE constexpr int TILES_OF(int tiles, int blocks) {
     return min_of(2, ceil_div(tiles, blocks));
 }
-
-/* Empties what the forward before left in one region of the other half. */
-CAIRN_INLINE void clean_words(uint8_t *at, int bytes, int worker, int workers) {
-#pragma unroll 1
-    for (int i = worker; i < bytes / 16; i += workers)
-        ((u32x4 *)at)[i] = u32x4{EMPTY, EMPTY, EMPTY, EMPTY};
+/* Whether one round of the blocks computes all tiles. */
+CAIRN_INLINE constexpr bool ONCE(int tiles, int blocks) {
+    return TILES_OF(tiles, blocks) * blocks >= tiles;
 }
-struct cleaner {
-    int rows, slots, chunks;
 
-    CAIRN_MEMBER explicit cleaner(const step_params &p)
-        : rows(p.input[STEP_CLEAN_ROWS]), slots(rows * copies_of(rows)),
-          chunks(p.input[STEP_CLEAN_CHUNKS]) {}
-    CAIRN_MEMBER void clean(uint8_t *at, int worker, int workers) const {
-        clean_words(at + HIDDEN_AT, slots * HIDDEN * 2, worker, workers);
-        clean_words(at + SQUARES_AT, round_up(slots * SQUARES * 4, 16), worker, workers);
-        clean_words(at + MIDDLE_AT, slots * HIDDEN * 2, worker, workers);
-        clean_words(at + MIDDLE_SQUARES_AT, round_up(slots * SQUARES * 4, 16), worker, workers);
-        clean_words(at + QKV_AT, rows * QKV * 2, worker, workers);
-        clean_words(at + FFN_AT, rows * FFN * 2, worker, workers);
-        clean_words(at + ATTENDED_AT, rows * ATTENDED * 2, worker, workers);
-#pragma unroll 1
-        for (int c = 0; c < chunks; c++) {
-            int64_t row = (int64_t)c * ROWS;
-            clean_words(at + PARTS_AT + row * ATTENDED * 4, rows * ATTENDED * 4, worker, workers);
-            clean_words(at + SUMS_AT + row * HEADS * 8, (rows * HEADS * 8 + 15) / 16 * 16, worker,
-                        workers);
-        }
-    }
+/* Empties what the forward before left in the other half of the exchange: a layer's region, and
+ * after the last layer's the one behind it. */
+struct clean_part {
+    int64_t at;
+    int bytes;
 };
+CAIRN_INLINE clean_part find_part(int index, int rows) {
+    const int slots = rows * copies_of(rows), squares = round_up(slots * SQUARES * 4, 16);
+    switch (index) {
+    case 0: return {HIDDEN_AT, slots * HIDDEN * 2};
+    case 1: return {SQUARES_AT, squares};
+    case 2: return {MIDDLE_AT, slots * HIDDEN * 2};
+    case 3: return {MIDDLE_SQUARES_AT, squares};
+    case 4: return {QKV_AT, rows * QKV * 2};
+    case 5: return {FFN_AT, rows * FFN * 2};
+    case 6: return {ATTENDED_AT, rows * ATTENDED * 2};
+    default: break;
+    }
+    const int64_t row = (int64_t)((index - 7) / 2) * ROWS; /* of a chunk */
+    if (index % 2) return {SUMS_AT + row * HEADS * 8, round_up(rows * HEADS * 8, 16)};
+    return {PARTS_AT + row * ATTENDED * 4, rows * ATTENDED * 4};
+}
+CAIRN_INLINE void clean_layers(const step_params &p, uint32_t epoch, int layer, int block) {
+    const int rows = p.input[STEP_CLEAN_ROWS], parts = 7 + 2 * p.input[STEP_CLEAN_CHUNKS];
+    uint8_t *to = region(p, epoch, layer);
+#pragma unroll 1
+    for (int index = 0; index < parts; index++) {
+        clean_part part = find_part(index, rows);
+#pragma unroll 1
+        for (int i = block * THREADS + thread_id(); i < part.bytes / 16; i += WIDE_BLOCKS * THREADS)
+            ((u32x4 *)(to + part.at))[i] = u32x4{EMPTY, EMPTY, EMPTY, EMPTY};
+        if (index + 1 == parts && layer + 1 == LAYERS) index = -1, layer++, to += REGION_BYTES;
+    }
+}
 
 /* Asks for the weights of a layer that this block will need. */
 template <int FORMAT, int INPUTS>
@@ -91,106 +99,111 @@ CAIRN_INLINE void prefetch_tiles(const uint8_t *weights, int first, int step, in
         for (int at = thread_id() * 128; at < BYTES; at += THREADS * 128)
             prefetch_l2(weights + tile * BYTES + at);
 }
-CAIRN_INLINE void prefetch_wide(const step_params &p, int layer, int first) {
-    if (layer >= LAYERS) return;
-    prefetch_tiles<CAIRN_PACK_QKV, HIDDEN>(
-        p.qkv + layer * (QKV / 16 * tile_bytes<CAIRN_PACK_QKV, HIDDEN>()), first, WIDE_BLOCKS,
-        QKV / 16);
-    prefetch_tiles<CAIRN_PACK_GATE_UP, HIDDEN>(
-        p.gate_up + layer * (FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first,
-        WIDE_BLOCKS, FFN / 8);
-}
-CAIRN_INLINE void prefetch_narrow(const step_params &p, int layer, int first) {
-    if (layer >= LAYERS) return;
-    prefetch_tiles<CAIRN_PACK_O, ATTENDED>(
-        p.o + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()), first, RESIDUAL_BLOCKS,
-        HIDDEN / 16);
-    prefetch_tiles<CAIRN_PACK_DOWN, FFN>(
-        p.down + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()), first, RESIDUAL_BLOCKS,
-        HIDDEN / 16);
-}
-/* The part `part` of `parts` of this block's tiles of the head. */
-CAIRN_INLINE void prefetch_head(const step_params &p, int part, int parts) {
-    constexpr int TILES = (VOCAB + 15) / 16;
-    prefetch_tiles<CAIRN_PACK_HEAD, HIDDEN>(p.head, block_id() + part * BLOCKS, parts * BLOCKS,
-                                            TILES);
-}
-
-/* The items of this block, of groups x chunks x KV heads. The first item's keys were fetched. */
-CAIRN_INLINE void attend_items(const step_params &p, int layer, uint8_t *at, int first, int items,
-                               const attend_item &first_item, bool first_live, workspace &work) {
-#pragma unroll 1
-    for (int index = first; index < items; index += WIDE_BLOCKS) {
-        attend_item item = first_item;
-        bool live = first_live;
-        if (index != first) {
-            live = find_item(p, index, item);
-            if (live) fetch_keys(item, p.kv[layer], work.keys);
-        }
-        if (live) attend_chunk(p, item, at, work.keys);
-        block_sync();
+template <bool RESIDUAL, bool BROAD>
+CAIRN_INLINE void prefetch_layer(const step_params &p, int layer) {
+    constexpr int64_t QKV_BYTES = QKV / 16 * tile_bytes<CAIRN_PACK_QKV, HIDDEN>();
+    constexpr int64_t GATE_BYTES = FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>();
+    constexpr int64_t O_BYTES = HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>();
+    constexpr int64_t DOWN_BYTES = HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>();
+    const int narrow = block_id(), wide = block_id() - NARROW;
+    if (BROAD) {
+        prefetch_tiles<CAIRN_PACK_QKV, HIDDEN>(p.qkv + layer * QKV_BYTES, wide, WIDE_BLOCKS,
+                                               QKV / 16);
+        prefetch_tiles<CAIRN_PACK_GATE_UP, HIDDEN>(p.gate_up + layer * GATE_BYTES, wide,
+                                                   WIDE_BLOCKS, FFN / 8);
+    }
+    if (RESIDUAL) {
+        prefetch_tiles<CAIRN_PACK_O, ATTENDED>(p.o + layer * O_BYTES, narrow, RESIDUAL_BLOCKS,
+                                               HIDDEN / 16);
+        prefetch_tiles<CAIRN_PACK_DOWN, FFN>(p.down + layer * DOWN_BYTES, narrow, RESIDUAL_BLOCKS,
+                                             HIDDEN / 16);
     }
 }
+
+/* Before layer `layer`: what comes two layers later, at first the layer after too, and over the
+ * last four layers this block's tiles of the head. */
+template <bool RESIDUAL, bool BROAD>
+CAIRN_INLINE void prefetch_layers(const step_params &p, int layer) {
+#pragma unroll 1
+    for (int next = layer ? layer + 2 : 0; next <= layer + 2 && next < LAYERS; next++)
+        prefetch_layer<RESIDUAL, BROAD>(p, next);
+    const int part = layer - (LAYERS - 4);
+    if (part >= 0)
+        prefetch_tiles<CAIRN_PACK_HEAD, HIDDEN>(p.head, block_id() + part * BLOCKS, 4 * BLOCKS,
+                                                (VOCAB + 15) / 16);
+}
+
+/* The attention items of a block: index, index + WIDE_BLOCKS, ... of `count`. The keys of the next
+ * one are always under way: while others compute, and from one layer to the next. */
+struct attend_queue {
+    int first, count, index;
+    bool live;
+    attend_item item;
+
+    CAIRN_MEMBER void start(const step_params &p, int first_item, int items, workspace &work) {
+        first = index = first_item, count = items;
+        live = index < count && find_item(p, index, item);
+        if (live) fetch_keys(item, p.kv[0], work.keys);
+    }
+    CAIRN_MEMBER void run(const step_params &p, int layer, uint8_t *at, workspace &work) {
+        if (first >= count) return;
+        bool last;
+#pragma unroll 1
+        do {
+            if (live) attend_chunk(p, item, at, work.keys);
+            block_sync();
+            index += WIDE_BLOCKS;
+            last = index >= count;
+            if (last) index = first;
+            if (count > WIDE_BLOCKS) live = find_item(p, index, item);
+            if (live && layer + last < LAYERS) fetch_keys(item, p.kv[layer + last], work.keys);
+        } while (!last);
+    }
+};
 
 /* All layers, for a block that computes the residual stream, the rest, or both. */
 template <bool RESIDUAL, bool BROAD>
 CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window rows,
                              workspace &work) {
     const int narrow = block_id(), wide = block_id() - NARROW;
-    /* Items start behind the blocks that have a tile of qkv, as far as there are others. */
     constexpr int QKV_TILES = TILES_OF(QKV / 16, WIDE_BLOCKS);
-    const int item_first = (wide + WIDE_BLOCKS - QKV / 16 % WIDE_BLOCKS) % WIDE_BLOCKS;
-    attend_item item;
+    constexpr int HIDDEN_TILES = TILES_OF(HIDDEN / 16, RESIDUAL_BLOCKS);
+    constexpr bool HIDDEN_ONCE = ONCE(HIDDEN / 16, RESIDUAL_BLOCKS);
+    attend_queue queue;
     qkv_place place;
-    const cleaner clean(p);
-    const int chunks = p.input[STEP_CHUNKS];
-    const int items = p.input[STEP_GROUPS] * chunks * KV_HEADS;
-    bool live = false;
     if (BROAD) {
-        if (item_first < items) live = find_item(p, item_first, item);
-        if (live) fetch_keys(item, p.kv[0], work.keys);
+        /* Items start behind the blocks that have a tile of qkv, as far as there are others. */
+        queue.start(p, (wide + WIDE_BLOCKS - QKV / 16 % WIDE_BLOCKS) % WIDE_BLOCKS,
+                    p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS, work);
         place.find(p, rows, min_of(wide * QKV_TILES, QKV / 16 - 1), output_row(thread_id()),
                    output_column(thread_id()));
-        prefetch_wide(p, 0, wide);
-        prefetch_wide(p, 1, wide);
     }
-    if (RESIDUAL) {
-        stage_embed<TILES_OF(HIDDEN / 16, RESIDUAL_BLOCKS)>(p, rows, region(p, epoch, 0), narrow,
-                                                            RESIDUAL_BLOCKS);
-        prefetch_narrow(p, 0, narrow);
-        prefetch_narrow(p, 1, narrow);
-    }
+    if (RESIDUAL)
+        stage_embed<HIDDEN_TILES>(p, rows, region(p, epoch, 0), narrow, RESIDUAL_BLOCKS);
     auto chunks_of = [&](int row, int) { return input_array(p, STEP_POSITION)[row] / CHUNK + 1; };
 #pragma unroll 1
     for (int layer = 0; layer < LAYERS; layer++) {
         uint8_t *at = region(p, epoch, layer);
+        prefetch_layers<RESIDUAL, BROAD>(p, layer);
         if (BROAD) {
-            stage_qkv<QKV_TILES>(p, rows, layer, at, place, work, wide, WIDE_BLOCKS);
-            attend_items(p, layer, at, item_first, items, item, live, work);
-            if (live && layer + 1 < LAYERS) fetch_keys(item, p.kv[layer + 1], work.keys);
+            stage_qkv<QKV_TILES, ONCE(QKV / 16, WIDE_BLOCKS)>(p, rows, layer, at, place, work,
+                                                              wide, WIDE_BLOCKS);
+            queue.run(p, layer, at, work);
             stage_merge(p, rows.count, at, warp_id() * WIDE_BLOCKS + wide, WIDE_BLOCKS * WARPS,
                         chunks_of);
         }
         if (RESIDUAL)
-            stage_project<TILES_OF(HIDDEN / 16, RESIDUAL_BLOCKS)>(p, rows, layer, at, work, narrow,
-                                                                  RESIDUAL_BLOCKS);
+            stage_project<HIDDEN_TILES, HIDDEN_ONCE>(p, rows, layer, at, work, narrow,
+                                                     RESIDUAL_BLOCKS);
         if (BROAD) {
-            stage_gate_up<TILES_OF(FFN / 8, WIDE_BLOCKS)>(p, rows, layer, at, work, wide,
-                                                          WIDE_BLOCKS);
-            clean.clean(region(p, epoch + 1, layer), wide * THREADS + thread_id(),
-                        WIDE_BLOCKS * THREADS);
-            prefetch_wide(p, layer + 2, wide);
+            stage_gate_up<TILES_OF(FFN / 8, WIDE_BLOCKS), ONCE(FFN / 8, WIDE_BLOCKS)>(
+                p, rows, layer, at, work, wide, WIDE_BLOCKS);
+            clean_layers(p, epoch + 1, layer, wide);
         }
-        if (RESIDUAL) {
-            stage_down<TILES_OF(HIDDEN / 16, RESIDUAL_BLOCKS)>(
-                p, rows, layer, at, region(p, epoch, layer + 1), work, narrow, RESIDUAL_BLOCKS);
-            prefetch_narrow(p, layer + 2, narrow);
-        }
-        if (layer >= LAYERS - 4) prefetch_head(p, layer - (LAYERS - 4), 4);
+        if (RESIDUAL)
+            stage_down<HIDDEN_TILES, HIDDEN_ONCE>(p, rows, layer, at, region(p, epoch, layer + 1),
+                                                  work, narrow, RESIDUAL_BLOCKS);
     }
-    if (BROAD)
-        clean.clean(region(p, epoch + 1, LAYERS), wide * THREADS + thread_id(),
-                    WIDE_BLOCKS * THREADS);
 }
 
 CAIRN_KERNEL(step_flow, THREADS, 1, step_params) {
@@ -225,11 +238,11 @@ CAIRN_KERNEL(step_embed, THREADS, 1, step_params) {
 STAGE(step_qkv, {
     qkv_place place;
     place.find(p, rows, first, output_row(thread_id()), output_column(thread_id()));
-    stage_qkv<1>(p, rows, p.layer, at, place, work, first, step);
+    stage_qkv<1, true>(p, rows, p.layer, at, place, work, first, step);
 })
-STAGE(step_project, stage_project<1>(p, rows, p.layer, at, work, first, step))
-STAGE(step_gate_up, stage_gate_up<1>(p, rows, p.layer, at, work, first, step))
-STAGE(step_down, stage_down<1>(p, rows, p.layer, at, at, work, first, step))
+STAGE(step_project, stage_project<1, true>(p, rows, p.layer, at, work, first, step))
+STAGE(step_gate_up, stage_gate_up<1, true>(p, rows, p.layer, at, work, first, step))
+STAGE(step_down, stage_down<1, true>(p, rows, p.layer, at, at, work, first, step))
 
 CAIRN_KERNEL(step_attend, THREADS, 1, step_params) {
     attend_item item;

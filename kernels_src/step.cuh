@@ -208,11 +208,11 @@ template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr int64_t tile_bytes() {
 }
 
 /* ---- the product ----
- * A block computes TILES neighbouring tiles [16 rows of W] x [8 tokens] at a time. A warp takes consecutive
- * units; the partial sums meet in shared memory and are added as a fixed tree, so a value depends
- * on nothing but its weights and its token. The first units are loaded and expanded before the
- * input is awaited, those of the next tiles before the sums meet. A round passes one block_sync;
- * rounds use the two halves of the meeting place in turn, so that none needs a second. */
+ * A block computes TILES neighbouring tiles [16 rows of W] x [8 tokens] at a time. A warp takes
+ * consecutive units; the partial sums meet in shared memory and are added as a fixed tree, so a
+ * value depends on nothing but its weights and its token. The first units are loaded and expanded
+ * before the input is awaited, those of the next tiles before the sums meet. Rounds pass one
+ * block_sync each and use the two halves of the meeting place in turn, so that none needs another. */
 
 constexpr int MEETING_TILES = CAIRN_MEETING_TILES; /* the most tiles at a time */
 constexpr int MEETING_FLOATS = WARPS * MEETING_TILES * 128 + COLUMNS;
@@ -231,8 +231,8 @@ struct output {
     float value;
 };
 
-/* Output e of a tile (0 to 127): a warp has all 16 rows of two columns, so that what it hands on are
- * whole sectors of memory; the next row is in lane ^ 4, the row eight further on in lane ^ 2. */
+/* Output e of a tile (0 to 127): a warp has all 16 rows of two columns, so that what it hands on
+ * are whole sectors of memory; the next row is in lane ^ 4, the row eight further on in lane ^ 2. */
 CAIRN_INLINE int output_row(int e) { return e % 32 / 4 + e / 2 % 2 * 8; }
 CAIRN_INLINE int output_column(int e) { return e / 32 % 4 * 2 + e % 2; }
 CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
@@ -252,8 +252,10 @@ template <int N> CAIRN_INLINE float tree_sum(const float *at, int stride) {
 }
 
 /* Units of one warp held at once, so that registers suffice: a divisor of all it has. */
-CAIRN_INLINE constexpr int BATCH(int mine, int tiles) {
-    int most = tiles >= 4 ? 8 / tiles : (mine <= 6 ? 6 : 4) / tiles;
+CAIRN_INLINE constexpr int BATCH(int mine, int tiles, int format) {
+    int wide = !FLOW && format == PACK_16 ? 2 : 4;
+    int most = tiles >= 4 ? 8 / tiles : (mine <= 6 ? wide + wide / 2 : wide) / tiles;
+    most = most ? most : 1;
     if (most > mine) most = mine;
     while (mine % most) most--;
     return most;
@@ -275,31 +277,32 @@ CAIRN_INLINE void load_batch(packed<FORMAT> (&raw)[TILES][HELD], const uint8_t *
 /* Input: fetch<N>(first unit, b[N][4]) waits for N units (those beyond the last are not used);
  * before_meeting(float[COLUMNS]) may leave a factor per column in shared memory. Epilogue: called
  * by whole warps with each output whose tile exists, columns beyond the rows included (for
- * shuffles), and that memory. */
-template <int FORMAT, int INPUTS, int TILES, class Input, class Epilogue>
+ * shuffles), and that memory. ONCE: there is one round at most. */
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input, class Epilogue>
 CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tiles, workspace &work,
                            Input &input, Epilogue &epilogue) {
-    constexpr int UNITS = INPUTS / 32, MINE = ceil_div(UNITS, WARPS), HELD = BATCH(MINE, TILES);
+    constexpr int UNITS = INPUTS / 32, MINE = ceil_div(UNITS, WARPS), HELD = BATCH(MINE, TILES, FORMAT);
     static_assert(TILES <= MEETING_TILES, "multiply: too many tiles at a time");
     constexpr bool LATE = TILES >= 4; /* expand when needed: not enough registers */
     const int mine = warp_id() * MINE;
     packed<FORMAT> raw[TILES][HELD];
     uint32_t b[HELD][4];
     load_batch<FORMAT, INPUTS>(raw, weights, first, tiles, mine);
+#pragma unroll 1
     for (int base = first; base * TILES < tiles; base += step) {
         float sum[TILES][2][4] = {};
-#pragma unroll
+#pragma unroll 1
         for (int batch = 0; batch < MINE; batch += HELD) {
             uint32_t a[LATE ? 1 : TILES][HELD][8];
 #pragma unroll
             for (int i = 0; i < TILES && !LATE; i++)
 #pragma unroll
                 for (int u = 0; u < HELD; u++) raw[i][u].expand(a[i][u]);
-            if (base == first && batch == 0) input.await();
-            if (base == first || MINE > HELD) input.fetch(mine + batch, b);
+            if (batch == 0 && (ONCE || base == first)) input.await();
+            if (ONCE || MINE > HELD || base == first) input.fetch(mine + batch, b);
             if (batch + HELD < MINE && !LATE)
                 load_batch<FORMAT, INPUTS>(raw, weights, base, tiles, mine + batch + HELD);
-            else if ((base + step) * TILES < tiles && !LATE)
+            else if (!ONCE && !LATE && (base + step) * TILES < tiles)
                 load_batch<FORMAT, INPUTS>(raw, weights, base + step, tiles, mine);
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
@@ -314,7 +317,7 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
             }
             if (batch + HELD < MINE && LATE)
                 load_batch<FORMAT, INPUTS>(raw, weights, base, tiles, mine + batch + HELD);
-            else if ((base + step) * TILES < tiles && LATE)
+            else if (!ONCE && LATE && (base + step) * TILES < tiles)
                 load_batch<FORMAT, INPUTS>(raw, weights, base + step, tiles, mine);
         }
         float *here = work.meeting + work.half * MEETING_FLOATS;
@@ -327,6 +330,7 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
         float *factors = here + WARPS * MEETING_TILES * 128;
         input.before_meeting(factors);
         block_sync();
+#pragma unroll 1
         for (int e = thread_id(); e < TILES * 128 && thread_id() < ENDERS; e += ENDERS) {
             int i = e / 128;
             output out = {base * TILES + i, output_row(e), output_column(e), 0.0f};
@@ -334,6 +338,7 @@ CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tile
             out.value = tree_sum<WARPS>(here + i * WARPS * 128 + output_at(e), 128);
             epilogue(out, factors);
         }
+        if (ONCE) break;
     }
 }
 

@@ -97,6 +97,7 @@ CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, co
     int queries = item.rows * GROUP * PIECES, start = item.chunk * CHUNK;
     int from = max_of(item.fresh, start);
     int keys = max_of(0, min_of(item.position + item.rows, start + CHUNK) - from);
+#pragma unroll 1
     for (int i = thread_id(); i < queries + keys * 2 * PIECES; i += THREADS) {
         int row, head, piece = i % PIECES;
         uint32_t to;
@@ -210,6 +211,7 @@ CAIRN_INLINE void weigh_values(const uint32_t *weights, unsigned char *mine, int
 /* Merges what the warps left, and hands it on. */
 CAIRN_INLINE void send_parts(const attend_item &item, uint8_t *layer, const unsigned char *memory,
                              int count) {
+#pragma unroll 1
     for (int i = thread_id(); i < count * HEAD_DIM; i += THREADS) {
         int m = i / HEAD_DIM, d = i % HEAD_DIM;
         const f32x2 *sums = (const f32x2 *)(memory + TOTALS_AT) + m * ATTEND_WARPS;

@@ -63,6 +63,7 @@ CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row
     constexpr int EIGHTS = 2; /* fetched together */
     const int g = lane_id() / 4, at = unit * 32;
     float highest = NOTHING, total = 0.0f, value = 0.0f;
+#pragma unroll 1
     for (int first = 0; first < chunks; first += 8 * EIGHTS) {
         chunk_part part[EIGHTS];
         patience wait(p);

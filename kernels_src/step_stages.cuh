@@ -154,7 +154,7 @@ struct qkv_place {
     }
 };
 
-struct qkv_output {
+template <bool PLACED> struct qkv_output {
     const step_params &p;
     row_window rows;
     qkv_place &place;
@@ -162,7 +162,7 @@ struct qkv_output {
     uint16_t *cache;
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
-        if (o.tile != place.tile) place.find(p, rows, o.tile, o.row, o.column);
+        if (!PLACED && o.tile != place.tile) place.find(p, rows, o.tile, o.row, o.column);
         float y = o.value * factors[o.column];
         float other = shuffle_xor(y, 4); /* the next output row of the same token */
         if (o.row % 2 != 0 || o.column >= rows.count) return;
@@ -191,8 +191,9 @@ struct hidden_output {
         float sum = x * x;
 #pragma unroll
         for (int m = 2; m < WARP; m *= 2) sum += shuffle_xor(sum, m);
-        /* Eight lanes hold the words of 16 outputs; copies and columns go over the lanes' quarters. */
+        /* Eight lanes hold the words of 16 outputs; copies and columns go over lanes' quarters. */
         const int word = lane_id() % 8, copies = copies_of(rows.total);
+#pragma unroll 1
         for (int first = 0; first < columns * copies; first += 4) {
             int item = first + lane_id() / 8, odd = columns == 2 ? item % 2 : 0;
             uint32_t value = shuffle(two, word % 4 * 8 + word / 4 * 2 + odd);
@@ -205,13 +206,13 @@ struct hidden_output {
     }
 };
 
-/* residual += value */
-struct residual_output : hidden_output {
+/* residual += value; HELD: every output is the one at hand */
+template <bool HELD> struct residual_output : hidden_output {
     int held_tile;
     float held, held_weight; /* the residual and weight of this thread's output of that tile */
 
     CAIRN_MEMBER void operator()(const output &o, const float *) const {
-        bool live = o.column < rows.count, at_hand = o.tile == held_tile;
+        bool live = o.column < rows.count, at_hand = HELD || o.tile == held_tile;
         int n = o.tile * 16 + o.row;
         float *at = residual_of(p) + (int64_t)(rows.first + (live ? o.column : 0)) * HIDDEN + n;
         float before = FLOW && at_hand ? held : live ? load_volatile(at) : 0.0f;
@@ -251,6 +252,7 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
     int r = rows.first + (live ? column : 0), token = input_array(p, STEP_TOKEN)[r];
     token = token < 0 || token >= VOCAB ? 0 : token;
     const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
+#pragma unroll 1
     for (int i = 0;; i++) {
         int n = (first + i / TILES * step) * TILES + i % TILES;
         if (n >= HIDDEN / 16) break;
@@ -261,25 +263,25 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
     }
 }
 
-template <int TILES>
+template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, uint8_t *at,
                             qkv_place &place, workspace &work, int first, int step) {
     if (first * TILES >= QKV / 16) return;
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     uint16_t *cache = load_constant_early(p.kv + layer);
-    qkv_output out{p, rows, place, at, cache};
-    multiply<CAIRN_PACK_QKV, HIDDEN, TILES>(
+    qkv_output<ONCE && TILES == 1> out{p, rows, place, at, cache};
+    multiply<CAIRN_PACK_QKV, HIDDEN, TILES, ONCE>(
         p.qkv + layer * (QKV / 16 * tile_bytes<CAIRN_PACK_QKV, HIDDEN>()), first, step, QKV / 16,
         work, input, out);
 }
 
 /* residual += W input, handed on for the norm with `weight`. The flow kernel's blocks keep their
  * tiles, so that the residual they need is one they wrote themselves. */
-template <int FORMAT, int INPUTS, int TILES, class Input>
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input>
 CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const uint8_t *weights,
                                  const float *weight, uint8_t *hidden, uint8_t *squares,
                                  Input &input, workspace &work, int first, int step) {
-    residual_output out{{p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
+    residual_output<ONCE && TILES == 1> out{{p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
     int e = thread_id(), n = first * TILES * 16 + output_row(e), column = output_column(e);
     if (e < 128 && first * TILES < HIDDEN / 16) {
         out.held_tile = first * TILES;
@@ -287,7 +289,7 @@ CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const ui
         if (FLOW && column < rows.count)
             out.held = load_volatile(residual_of(p) + (int64_t)(rows.first + column) * HIDDEN + n);
     }
-    multiply<FORMAT, INPUTS, TILES>(weights, first, step, HIDDEN / 16, work, input, out);
+    multiply<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, HIDDEN / 16, work, input, out);
 }
 
 /* Merges the chunks(row, head) chunks, unit by unit, for all blocks that project; warps take units
@@ -295,42 +297,44 @@ CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const ui
 template <class Chunks>
 CAIRN_INLINE void stage_merge(const step_params &p, int rows, uint8_t *at, int worker, int workers,
                               Chunks chunks) {
+#pragma unroll 1
     for (int i = worker; i < rows * (ATTENDED / 32); i += workers) {
         int row = i / (ATTENDED / 32), unit = i % (ATTENDED / 32);
         uint32_t b[4];
         merge_unit(p, at, row, chunks(row, unit * 32 / HEAD_DIM), unit, b);
         u32x4 v = {b[0], b[1], b[2], b[3]};
-        uint8_t *to = at + ATTENDED_AT + ((int64_t)row * ATTENDED + unit * 32 + lane_id() % 4 * 8) * 2;
-        if (lane_id() < 4) send(to, v);
+        int64_t to = (int64_t)row * ATTENDED + unit * 32 + lane_id() % 4 * 8;
+        if (lane_id() < 4) send(at + ATTENDED_AT + to * 2, v);
     }
 }
 
-template <int TILES>
+template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_project(const step_params &p, row_window rows, int layer, uint8_t *at,
                                 workspace &work, int first, int step) {
-    rows_input<ATTENDED> input{p, at + ATTENDED_AT + (int64_t)rows.first * ATTENDED * 2, rows.count};
-    stage_residual<CAIRN_PACK_O, ATTENDED, TILES>(
+    rows_input<ATTENDED> input{p, at + ATTENDED_AT + (int64_t)rows.first * ATTENDED * 2,
+                               rows.count};
+    stage_residual<CAIRN_PACK_O, ATTENDED, TILES, ONCE>(
         p, rows, p.o + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()),
         p.norms + (int64_t)(2 * layer + 1) * HIDDEN, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, input,
         work, first, step);
 }
 
-template <int TILES>
+template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer, uint8_t *at,
                                 workspace &work, int first, int step) {
     if (first * TILES >= FFN / 8) return;
     norm_input input(p, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, rows);
     swiglu_output out{rows, at + FFN_AT};
-    multiply<CAIRN_PACK_GATE_UP, HIDDEN, TILES>(
+    multiply<CAIRN_PACK_GATE_UP, HIDDEN, TILES, ONCE>(
         p.gate_up + layer * (FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first, step,
         FFN / 8, work, input, out);
 }
 
-template <int TILES>
+template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_down(const step_params &p, row_window rows, int layer, uint8_t *at,
                              uint8_t *next, workspace &work, int first, int step) {
     rows_input<FFN> input{p, at + FFN_AT + (int64_t)rows.first * FFN * 2, rows.count};
-    stage_residual<CAIRN_PACK_DOWN, FFN, TILES>(
+    stage_residual<CAIRN_PACK_DOWN, FFN, TILES, ONCE>(
         p, rows, p.down + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()),
         p.norms + (int64_t)(2 * layer + 2) * HIDDEN, next + HIDDEN_AT, next + SQUARES_AT, input,
         work, first, step);
@@ -372,8 +376,8 @@ CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at,
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     head_output out{p, rows, logit_first, 0};
     if (first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
-    multiply<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES>(p.head, first, step, (VOCAB + 15) / 16, work,
-                                                  input, out);
+    multiply<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false>(p.head, first, step, (VOCAB + 15) / 16,
+                                                         work, input, out);
     uint64_t *table = (uint64_t *)(work.meeting + work.half * MEETING_FLOATS);
     work.half ^= 1;
     uint64_t best = out.best;

@@ -5,8 +5,7 @@
  *
  * Instances stand in a line of the head of each .cu, constants as the JIT's prologue has them:
  *     matrix: PAGE_SIZE=64 HEAD_DIM=128 | PAGE_SIZE=16 HEAD_DIM=64 | arch>=90 STAGES=4
- * More such lines go on; one that begins with + adds to the instance before. A line "local: ENTRY
- * BYTES reason" allows an entry local memory.
+ * More such lines go on; one that begins with + adds to the instance before.
  *
  * usage: matrix [PART/PARTS] [NAME...]   TAP on standard output; run.sh adds up the parts. */
 #define _GNU_SOURCE
@@ -195,14 +194,6 @@ static char *expand(const source *kernel, const char *constants) {
 
 /* ---- one compilation, judged ---- */
 
-static int local_allowed(const char *text, const char *entry) {
-    char name[128];
-    int bytes;
-    for (const char *at = text; (at = strstr(at, "local: ")); at++)
-        if (sscanf(at, "local: %127s %d", name, &bytes) == 2 && !strcmp(name, entry)) return bytes;
-    return 0;
-}
-
 /* The data-centre chips hold 2048 threads an SM, the others 1536; fewer blocks fit there. */
 static int threads_of_sm(const char *arch) {
     int n = atoi(arch);
@@ -225,13 +216,8 @@ static int register_limit(const char *ptx, const char *entry, const char *arch) 
     return limit > 255 ? 255 : limit;
 }
 
-/* Entries that spill, but within the local bytes that their template declares with a reason: a debt,
- * so such an instance is a skip and never a pass. */
-static int declared_spills;
-
 /* One entry's lines of the log of ptxas; false and a note if anything is out of bounds. */
-static bool judge_entry(const char *log, const char *ptx, const char *text, const char *entry,
-                        const char *arch) {
+static bool judge_entry(const char *log, const char *ptx, const char *entry, const char *arch) {
     int stack = -1, stores = -1, loads = -1, registers = -1, shared = 0;
     const char *next = strstr(log, "Compiling entry function");
     const char *at = strstr(log, "bytes stack frame");
@@ -246,10 +232,7 @@ static bool judge_entry(const char *log, const char *ptx, const char *text, cons
         if (smem && end && smem < end) shared = atoi(smem);
     }
     int limit = register_limit(ptx, entry, arch);
-    bool fits = stack >= 0 && stack <= local_allowed(text, entry) && registers > 0 &&
-                registers <= limit && shared == 0;
-    bool good = fits && !stores && !loads;
-    if (fits && !good) declared_spills++;
+    bool good = !stack && !stores && !loads && registers > 0 && registers <= limit && !shared;
     if (!good)
         tap_note("%s: %d registers (bounds give %d), %d bytes of local memory, spills %d and %d"
                  " bytes, static shared memory %d bytes", entry, registers, limit, stack, stores,
@@ -257,17 +240,17 @@ static bool judge_entry(const char *log, const char *ptx, const char *text, cons
     return good;
 }
 
-static bool judge(const char *log, const char *ptx, const char *text, const char *arch,
-                  int *entries, int *failed) {
+static bool judge(const char *log, const char *ptx, const char *arch, int *entries) {
     char entry[128];
-    *entries = *failed = 0;
+    int failed = 0;
+    *entries = 0;
     for (const char *at = log; (at = strstr(at, "Compiling entry function '"));) {
         at += strlen("Compiling entry function '");
         snprintf(entry, sizeof entry, "%.*s", (int)strcspn(at, "'"), at);
-        *failed += !judge_entry(at, ptx, text, entry, arch);
+        failed += !judge_entry(at, ptx, entry, arch);
         ++*entries;
     }
-    return !*failed && *entries > 0;
+    return !failed && *entries > 0;
 }
 
 static char *fetch(void *program, int (*size_of)(void *, size_t *), int (*get)(void *, char *)) {
@@ -294,15 +277,11 @@ static void check(const source *kernel, const instance *it, const char *arch) {
     char *text = expand(kernel, it->constants);
     void *program;
     create_program(&program, text, kernel->name, header_count, texts, names);
-    int status = compile_program(program, 6, options), entries = 0, failed = 0;
-    declared_spills = 0;
+    int status = compile_program(program, 6, options), entries = 0;
     char *log = fetch(program, log_size, get_log), *ptx = fetch(program, ptx_size, get_ptx);
-    bool good = !status && judge(log, ptx, kernel->text, arch, &entries, &failed);
+    bool good = !status && judge(log, ptx, arch, &entries);
     if (status) note_lines(log);
-    if (!status && !good && entries > 0 && failed == declared_spills)
-        tap_skip("%s sm_%s: %d of %d entries spill, within the bytes that a local: line declares",
-                 kernel->name, arch, declared_spills, entries);
-    else tap_ok(good, "%s sm_%s %s%sentries: %d", kernel->name, arch, it->constants,
+    tap_ok(good, "%s sm_%s %s%sentries: %d", kernel->name, arch, it->constants,
            *it->constants ? ", " : "", entries);
     destroy_program(&program);
     free(log);
