@@ -852,6 +852,75 @@ CAIRN_API cairn_status cairn_topk_rows(cairn_runtime *rt, const cairn_topk_rows_
 CAIRN_API cairn_status cairn_topk_rows_plan(cairn_runtime *rt, const cairn_topk_rows_args *args,
                                             int64_t *rows_at_once);
 
+/* prepare_steps: what the kernels of N draft or verify steps read about their batch, from device
+ * arrays, in one launch: lengths and their prefix sums, tables, a row-to-request map, work plans.
+ *
+ * Request b of B holds seq_lens[b] tokens in row requests[b] of `slots`. In step s
+ *   its length is seq_lens[b] + s * step_offset, in TARGET_VERIFY + draft_tokens more;
+ *   it has a rows: 1 in DECODE, draft_tokens in TARGET_VERIFY, accept[b] in DRAFT_EXTEND (which
+ *   counts the bonus token, and is part of seq_lens[b]; 0 gives no rows);
+ *   its row j sees length - a + 1 + j tokens, "expanded": what an indexer scores; attention over
+ *   the selected ones reads the "clipped" min(expanded, index_topk).
+ * Rows are numbered request by request, n in all. Requests from count[0] on are padding of a
+ * captured graph: seq_len 1 of request 0, no rows in DRAFT_EXTEND.
+ *
+ * Written: of each output the elements named below, of a table's row its first `length` slots or
+ * ceil(length / page_size) pages; all else is left as it was, so that buffers made for the largest
+ * batch serve smaller ones. A tensor named by several steps is written once, for the last of them.
+ * B = 0 does nothing. The device reads the lengths at each run of a captured graph; nothing is
+ * allocated and the host waits for nothing.
+ * A length above what slots and the tables hold, an accept above the length, and rows behind the
+ * room of the outputs are cut; an id outside slots gives length 0; all are reported as BAD_DATA. */
+typedef enum cairn_step_mode {
+    CAIRN_STEP_DECODE = 0, CAIRN_STEP_TARGET_VERIFY = 1, CAIRN_STEP_DRAFT_EXTEND = 2
+} cairn_step_mode;
+
+/* Where one step's metadata goes: i32, each NULL when not wanted, each as large as said or larger.
+ * R: B in DECODE, B * draft_tokens in TARGET_VERIFY, room for n in DRAFT_EXTEND. */
+typedef struct cairn_step_metadata {
+    uint32_t struct_size;
+    cairn_tensor *cache_seqlens;      /* [B] length */
+    cairn_tensor *cu_seqlens_k;       /* [B + 1] prefix sums of length, from 0 */
+    cairn_tensor *cu_rows;            /* [B + 1] first row of each request, then n */
+    cairn_tensor *max_seqlen_k;       /* [1] the longest length */
+    cairn_tensor *cu_seqlens_q;       /* [R + 1] 0 to n: each row is one query */
+    cairn_tensor *row_requests;       /* [R] the row's request b: its row of an unexpanded table */
+    cairn_tensor *seqlens_expanded;   /* [R] */
+    cairn_tensor *seqlens_clipped;    /* [R] */
+    cairn_tensor *cu_seqlens_clipped; /* [R + 1] prefix sums of clipped, from 0 */
+    cairn_tensor *index_splits;       /* [R + 1] prefix sums of ceil(expanded / index_split) */
+    cairn_tensor *index_schedule;     /* [W + 1, 2] over them; W workers, see below */
+    cairn_tensor *attend_splits;      /* [R + 1] prefix sums of ceil(clipped / attend_split) */
+    cairn_tensor *attend_schedule;    /* [W + 1, 2] */
+    cairn_tensor *token_table;        /* [B, columns], expanded [R, columns]: SLOT of each POS */
+    cairn_tensor *page_table;         /* [B, pages], expanded [R, pages]: page id, -1 where slots
+                                       * is negative; with page_size 1 it is the token table */
+} cairn_step_metadata;
+
+/* A schedule divides all splits, in the order of rows, evenly among W workers, the first ones
+ * taking one more: worker w goes from (row, split of the row) schedule[w] up to schedule[w + 1];
+ * the end is (n, 0). It changes when a length crosses a multiple of the split (256 -> 257). */
+typedef struct cairn_prepare_steps_args {
+    uint32_t struct_size;
+    int32_t mode;                 /* a cairn_step_mode */
+    int32_t step_count;           /* N, 1 to 16 */
+    int32_t step_offset;          /* tokens that each step adds; 0: all see the same lengths */
+    int32_t draft_tokens;         /* TARGET_VERIFY: 1 to 1024 */
+    int32_t index_topk;           /* 0: 2048 */
+    int32_t page_size;            /* tokens, any; 0: the config's */
+    int32_t index_split;          /* tokens; 0: 256 */
+    int32_t attend_split;         /* tokens; 0: 256 */
+    int32_t expand_tables;        /* 1: a table row for each row, not for each request */
+    const cairn_tensor *seq_lens; /* [B] i32 */
+    const cairn_tensor *slots;    /* [pool, context] i32, SLOT of each POS; rows may stride. The
+                                   * slots of a page follow each other. NULL: no tables */
+    const cairn_tensor *requests; /* [B] i32 rows of slots, or NULL: b */
+    const cairn_tensor *accept;   /* [B] i32; DRAFT_EXTEND */
+    const cairn_tensor *count;    /* [1] i32, or NULL: B */
+    const cairn_step_metadata *steps; /* [step_count] */
+} cairn_prepare_steps_args;
+CAIRN_API cairn_status cairn_prepare_steps(cairn_runtime *rt, const cairn_prepare_steps_args *args);
+
 /* Weights of a matrix, plain or in GGUF blocks: blocks are a u8 tensor [out, bytes of a row] whose
  * type is named beside it; BLOCK_NONE means the tensor's own dtype, f32, f16 or bf16, [out, in]. */
 typedef enum cairn_block {

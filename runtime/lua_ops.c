@@ -19,7 +19,8 @@ typedef enum bind_kind {
     BIND_TEXT,
     BIND_BYTES,   /* uint64_t */
     BIND_FUNCTION, /* given by position; the op's `outputs` takes it from there */
-    BIND_LIST    /* a table of tensors; an array that ends with NULL */
+    BIND_LIST,   /* a table of tensors; an array that ends with NULL */
+    BIND_OWN     /* read by the op's `outputs` */
 } bind_kind;
 
 enum { BIND_LISTED = 2 * (CAIRN_COLLATE_LAYERS + 1) };
@@ -144,6 +145,7 @@ static void bind_read_option(bind_call *c, const bind_field *f, int index) {
             bind_read_tensor(c, f, index);
             break;
         case BIND_INPUT: case BIND_OUT: bind_read_tensor(c, f, index); break;
+        case BIND_OWN: break;
         case BIND_INT: bind_set_int(c, f, bind_to_int32(L, index, what)); break;
         case BIND_FLAG: bind_set_int(c, f, lua_toboolean(L, index)); break;
         case BIND_CHOICE: bind_read_choice(c, f, index); break;
@@ -611,6 +613,34 @@ static void bind_verify_greedy_outputs(bind_call *c) {
 }
 BIND_RUN(verify_greedy)
 
+/* ---- metadata: outputs in lua_steps.c ---------------------------------------------------------- */
+
+#define BIND_OPTION(name) {name, BIND_OWN, 0, NULL}
+
+static const bind_choice bind_step_modes[] = {{"decode", CAIRN_STEP_DECODE},
+                                              {"target_verify", CAIRN_STEP_TARGET_VERIFY},
+                                              {"draft_extend", CAIRN_STEP_DRAFT_EXTEND},
+                                              {NULL, 0}};
+
+static const bind_field bind_prepare_steps_fields[] = {
+    BIND_FIELD(prepare_steps, seq_lens, BIND_INPUT), BIND_FIELD(prepare_steps, slots, BIND_INPUT),
+    BIND_FIELD(prepare_steps, requests, BIND_INPUT), BIND_FIELD(prepare_steps, accept, BIND_INPUT),
+    BIND_FIELD(prepare_steps, count, BIND_INPUT),
+    BIND_CHOSEN(prepare_steps, mode, bind_step_modes),
+    BIND_NAMED(prepare_steps, "steps", step_count, BIND_INT),
+    BIND_FIELD(prepare_steps, step_offset, BIND_INT),
+    BIND_FIELD(prepare_steps, draft_tokens, BIND_INT),
+    BIND_FIELD(prepare_steps, index_topk, BIND_INT),
+    BIND_FIELD(prepare_steps, page_size, BIND_INT),
+    BIND_FIELD(prepare_steps, index_split, BIND_INT),
+    BIND_FIELD(prepare_steps, attend_split, BIND_INT),
+    BIND_FIELD(prepare_steps, expand_tables, BIND_FLAG),
+    BIND_OPTION("into"), BIND_OPTION("outputs"), BIND_OPTION("columns"), BIND_OPTION("rows"),
+    BIND_OPTION("workers"), BIND_OPTION("own_tables"), BIND_END};
+
+static void bind_prepare_steps_outputs(bind_call *c);
+BIND_RUN(prepare_steps)
+
 /* ---- the table ----------------------------------------------------------------------------------*/
 
 static const bind_op bind_ops[] = {
@@ -622,7 +652,7 @@ static const bind_op bind_ops[] = {
     BIND_OP(kv_append), BIND_OP(kv_collate), BIND_OP(attend), BIND_OP(page_bounds),
     BIND_OP(score_pages),
     BIND_OP(select_pages), BIND_OP(attend_pages), BIND_OP(linear), BIND_OP(sample),
-    BIND_OP(verify_greedy),
+    BIND_OP(verify_greedy), BIND_OP(prepare_steps),
 };
 
 /* The method: upvalue 1 is the op's row. */

@@ -20,12 +20,13 @@ static void fake_image(const char *source, const char *arch, base_text *out) {
     base_text rest = {0};
     uint8_t size[8];
     cache_key digest;
-    const char *at = source;
+    static const char *const before[] = {"__global__ void ", "\nCAIRN_KERNEL("};
     base_text_print(&fake_base, &rest, "%s\n", arch);
-    while ((at = strstr(at, "__global__ void ")) != NULL) {
-        at += strlen("__global__ void ");
-        base_text_print(&fake_base, &rest, "%.*s\n", (int)strcspn(at, "("), at);
-    }
+    for (int i = 0; i < 2; i++)
+        for (const char *at = source; (at = strstr(at, before[i])) != NULL;) {
+            at += strlen(before[i]);
+            base_text_print(&fake_base, &rest, "%.*s\n", (int)strcspn(at, "(,"), at);
+        }
     base_text_print(&fake_base, &rest, "%s", source); /* so that other constants are other bytes */
     digest = fake_digest(rest.data, rest.size);
     cache_store64(size, rest.size);

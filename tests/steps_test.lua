@@ -1,0 +1,53 @@
+-- prepare_steps from Lua: the worked examples, what is made and what is given.
+local cairn = require "cairn"
+
+local function open() return cairn.open({ backend = "cpu", threads = 2 }, { log = false }) end
+
+test("prepare_steps: decode, verify and draft extend", function()
+  local rt <close> = open()
+  local seq = rt:tensor({ 3, 5 }, "i32")
+  local m = rt:prepare_steps(seq, { mode = "decode", index_topk = 4 })[1]
+  check.equal(m.cu_seqlens_k:totable(), { 0, 3, 8 })
+  check.equal(m.seqlens_clipped:totable(), { 3, 4 })
+  check.equal(m.cu_seqlens_clipped:totable(), { 0, 3, 7 })
+  check.equal(m.token_table, nil)
+  m = rt:prepare_steps(seq, { mode = "target_verify", draft_tokens = 2, index_topk = 4 })[1]
+  check.equal(m.cache_seqlens:totable(), { 5, 7 })
+  check.equal(m.seqlens_expanded:totable(), { 4, 5, 6, 7 })
+  check.equal(m.row_requests:totable(), { 0, 0, 1, 1 })
+  m = rt:prepare_steps(rt:tensor({ 6, 5, 9 }, "i32"),
+    { mode = "draft_extend", accept = rt:tensor({ 2, 0, 3 }, "i32"), rows = 6 })[1]
+  check.equal(m.seqlens_expanded:totable(), { 5, 6, 7, 8, 9, 0 })
+  check.equal(m.cu_rows:totable(), { 0, 2, 2, 5 })
+end)
+
+test("prepare_steps: tables, shared by the steps or not, and offsets", function()
+  local rt <close> = open()
+  local seq = rt:tensor({ 6, 2 }, "i32")
+  local slots = rt:tensor({ { 8, 9, 4, 5, 12, 13, 6, 7 }, { 20, 21, -1, -1, 0, 0, 0, 0 } }, "i32")
+  local options = { steps = 2, page_size = 2, step_offset = 1, workers = 3 }
+  local list = rt:prepare_steps(seq, slots, options)
+  check.equal(#list, 2)
+  check.equal(list[1].page_table:totable(), { { 4, 2, 6, 3 }, { 10, -1, 0, 0 } })
+  check.equal(list[1].token_table:totable()[1], { 8, 9, 4, 5, 12, 13, 6, 0 })
+  check.equal(list[2].cache_seqlens:totable(), { 7, 3 })
+  check.equal(list[1].index_schedule:totable(), { { 0, 0 }, { 1, 0 }, { 2, 0 }, { 2, 0 } })
+  options.own_tables, options.outputs = true, { "page_table" }
+  list = rt:prepare_steps(seq, slots, options)
+  check.equal(list[1].page_table:totable(), { { 4, 2, 6, 0 }, { 10, 0, 0, 0 } })
+  check.equal(list[1].cache_seqlens, nil)
+  seq:write { 1, 8 }
+  rt:prepare_steps(seq, slots, { into = list, page_size = 2 }) -- what is not live stays
+  check.equal(list[1].page_table:totable(), { { 4, 2, 6, 0 }, { 10, -1, 0, 0 } })
+end)
+
+test("prepare_steps: mistakes", function()
+  local rt <close> = open()
+  local seq = rt:tensor({ 3 }, "i32")
+  check.error(function() rt:prepare_steps(seq, { mode = "prefill" }) end, "decode, target_verify")
+  check.error(function() rt:prepare_steps(seq, { steps = 17 }) end, "17 steps")
+  check.error(function() rt:prepare_steps(seq, { into = { { cache_seqlens = 3 } } }) end,
+    "cache_seqlens: a tensor is expected")
+  check.error(function() rt:prepare_steps(seq, { mode = "draft_extend", accept = seq }) end, "rows")
+  check.error(function() rt:prepare_steps(rt:tensor({ -2 }, "i32")) end, "length out of range")
+end)
