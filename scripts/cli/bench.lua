@@ -2,11 +2,7 @@
 local common = require "cli.common"
 local options = require "cli.options"
 
-<<<<<<< HEAD
-local names = { "floor", "topk", "ops", "kv", "model" }
-=======
-local names = { "floor", "topk", "ops", "steps", "model" }
->>>>>>> 22fee7d (prepare_steps: the metadata of N steps in one launch, on CPU and GPU, from C and Lua, against the per-step path; its bench and its peer)
+local names = { "floor", "topk", "ops", "kv", "steps", "model" }
 
 local function show(result)
   if result.skipped then

@@ -5,11 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 : "${CC:=cc}" "${lua_cflags:=$(pkg-config --cflags lua5.4 2>/dev/null)}" "${lua_libs:=-llua5.4}"
 : "${libraries:=-lm -ldl -lpthread}"
-<<<<<<< HEAD
-[ $# -gt 0 ] || set -- ops kv
-=======
-[ $# -gt 0 ] || set -- ops steps
->>>>>>> 22fee7d (prepare_steps: the metadata of N steps in one launch, on CPU and GPU, from C and Lua, against the per-step path; its bench and its peer)
+[ $# -gt 0 ] || set -- ops kv steps
 out=${CAIRN_BUILD:-build}/emulated
 mkdir -p "$out"
 
