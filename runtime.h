@@ -40,6 +40,7 @@
  *     6  Runtime: open, close, reload, warm-up, information
  *     7  Tensors, streams, events, graphs
  *     8  Model and sessions
+ *     8b Pages: pools and tables of caches of your own
  *     9  Ops
  *    10  Lua
  *
@@ -749,6 +750,127 @@ typedef struct cairn_eval_args {
 CAIRN_API cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *args,
                                   double *mean_nll);
 
+/* ---- 8b  Pages --------------------------------------------------------------------------------- */
+/* Which pages of a paged cache hold whose tokens, for hosts that bring caches of their own to the
+ * ops of section 9; sessions have theirs. All calls are [owner thread]. Each does all it is asked or
+ * nothing, and its message names the request or page that is wrong. */
+
+/* A pool hands out the page ids 0 .. pages-1 and counts references: a page is free again once as
+ * many were given back as were taken and retained. */
+typedef struct cairn_page_pool cairn_page_pool;
+
+/* Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. */
+CAIRN_API cairn_status cairn_page_pool_new(cairn_runtime *rt, int pages, cairn_page_pool **pool);
+/* BUSY while page tables use it. NULL is ignored; cairn_close frees what is left. */
+CAIRN_API cairn_status cairn_page_pool_free(cairn_page_pool *pool);
+/* Takes `count` free pages, one reference each. Errors: POOL_FULL. */
+CAIRN_API cairn_status cairn_page_pool_take(cairn_page_pool *pool, int count, int32_t *ids);
+/* One reference more, or one back, for each id; an id may stand several times.
+ * Errors: INVALID_ARGUMENT for an id out of range, one not in use, one given back too often. */
+CAIRN_API cairn_status cairn_page_pool_retain(cairn_page_pool *pool, const int32_t *ids, int count);
+CAIRN_API cairn_status cairn_page_pool_give(cairn_page_pool *pool, const int32_t *ids, int count);
+CAIRN_API int cairn_page_pool_free_pages(const cairn_page_pool *pool);
+/* Of one page; 0: free, -1: out of range. */
+CAIRN_API int cairn_page_pool_references(const cairn_page_pool *pool, int32_t id);
+
+/* Page tables of a batch of requests, on the host and, after cairn_page_tables_update, on the
+ * device in both forms that ops take: dense [requests, max_pages] and CSR. A request is live or not;
+ * a live one holds at least one page. Page c of it holds its tokens [c * page_size, ...).
+ *
+ * With a pool any free page serves and requests may share pages. A shared page is replaced before it
+ * is written (copy on write); the partly filled one of a request must then be copied: `copies` says
+ * from which page to which, before anything is appended. Without a pool the tables are
+ * deterministic: page c of request r is r * max_pages + c, nothing is shared, and every request is
+ * live from the start. */
+typedef struct cairn_page_tables cairn_page_tables;
+
+typedef struct cairn_page_tables_options {
+    uint32_t struct_size;
+    int32_t requests;      /* rows of the tables, at least 1 */
+    int32_t max_tokens;    /* of a request; max_pages = ceil(max_tokens / page_size) */
+    int32_t page_size;     /* tokens, 1 to 256; 0: the config's */
+    cairn_page_pool *pool; /* of the same runtime, or NULL: deterministic */
+} cairn_page_tables_options;
+
+/* Errors: INVALID_ARGUMENT, OUT_OF_(DEVICE_)MEMORY. [blocks] */
+CAIRN_API cairn_status cairn_page_tables_new(cairn_runtime *rt,
+                                             const cairn_page_tables_options *options,
+                                             cairn_page_tables **tables);
+/* Gives its pages back. NULL is ignored; cairn_close frees what is left. [blocks] */
+CAIRN_API cairn_status cairn_page_tables_free(cairn_page_tables *tables);
+
+/* The listed requests become live, one page each, or end. Errors: INVALID_ARGUMENT, POOL_FULL. */
+CAIRN_API cairn_status cairn_page_tables_add(cairn_page_tables *tables, const int32_t *requests,
+                                             int count);
+CAIRN_API cairn_status cairn_page_tables_remove(cairn_page_tables *tables,
+                                                const int32_t *requests, int count);
+
+/* Request `to`, not live, starts with all that `from` holds; no page is copied now.
+ * Errors: INVALID_ARGUMENT, UNSUPPORTED without a pool, POOL_FULL if `from` is empty. */
+CAIRN_API cairn_status cairn_page_tables_fork(cairn_page_tables *tables, int from, int to);
+/* Request r, not live, starts with `tokens` (>= 1) tokens in the ceil(tokens / page_size) pages
+ * `ids`, such as a cached prefix: they get one reference more. Errors: as fork. */
+CAIRN_API cairn_status cairn_page_tables_adopt(cairn_page_tables *tables, int r,
+                                               const int32_t *ids, int tokens);
+
+/* tokens [requests]: as many more, or fewer (at most all), for each request; 0 for one not live.
+ * insert takes the pages that are missing, delete gives back what holds no token but the first.
+ * Errors: INVALID_ARGUMENT, CONTEXT_FULL beyond max_pages, POOL_FULL, and BUSY while copies of the
+ * insert before are not fetched (by cairn_page_tables_copies or _update). */
+CAIRN_API cairn_status cairn_page_tables_insert(cairn_page_tables *tables, const int32_t *tokens);
+CAIRN_API cairn_status cairn_page_tables_delete(cairn_page_tables *tables, const int32_t *tokens);
+/* One page and no token for every live request. */
+CAIRN_API cairn_status cairn_page_tables_clear(cairn_page_tables *tables);
+
+/* Pages by count at the end of each request, counts [requests], or one page for each time that a
+ * request is listed. A request keeps what holds tokens, and one page: else INVALID_ARGUMENT. */
+CAIRN_API cairn_status cairn_page_tables_allocate(cairn_page_tables *tables,
+                                                  const int32_t *counts);
+CAIRN_API cairn_status cairn_page_tables_release(cairn_page_tables *tables, const int32_t *counts);
+CAIRN_API cairn_status cairn_page_tables_allocate_for(cairn_page_tables *tables,
+                                                      const int32_t *requests, int count);
+CAIRN_API cairn_status cairn_page_tables_release_for(cairn_page_tables *tables,
+                                                     const int32_t *requests, int count);
+
+/* The host's lists. The pointers stand until the tables are freed, what they show changes. */
+typedef struct cairn_page_lists {
+    uint32_t struct_size;
+    int32_t requests, page_size, max_pages;
+    const int32_t *page_table; /* [requests, max_pages], -1: none */
+    const int32_t *lengths;    /* [requests] tokens */
+    const int32_t *pages;      /* [requests] pages held, 0: not live */
+} cairn_page_lists;
+CAIRN_API cairn_status cairn_page_tables_lists(const cairn_page_tables *tables,
+                                               cairn_page_lists *lists);
+/* CSR: indptr [requests + 1], indices [capacity >= indptr[requests]] (NULL: not wanted),
+ * last_page_len [requests] (NULL): 1 to page_size tokens, 0 of an empty request. */
+CAIRN_API cairn_status cairn_page_tables_csr(cairn_page_tables *tables, int32_t *indptr,
+                                             int32_t *indices, int capacity,
+                                             int32_t *last_page_len);
+/* The copies that the last insert wants, pairs [requests, 2] of page ids from, to; *count of them.
+ * They are fetched with that. */
+CAIRN_API cairn_status cairn_page_tables_copies(cairn_page_tables *tables, int32_t *pairs,
+                                                int *count);
+
+/* Brings the device up to date: one launch that reads a pinned buffer, no waiting, no allocation.
+ * The copies of the last insert go into the `copies` tensor for cairn_copy_pages and are fetched
+ * with that. BUSY, and nothing done, while the two updates before are not carried out yet, and
+ * inside a capture (the tensors stay in place, so captured ops see every later update). */
+CAIRN_API cairn_status cairn_page_tables_update(cairn_page_tables *tables);
+
+/* Device tensors, all i32, dense, at fixed addresses while the tables live. */
+typedef struct cairn_page_tensors {
+    uint32_t struct_size;
+    const cairn_tensor *page_table;    /* [requests, max_pages], -1: none */
+    const cairn_tensor *lengths;       /* [requests] */
+    const cairn_tensor *indptr;        /* [requests + 1] */
+    const cairn_tensor *indices;       /* [requests * max_pages]; the first indptr[requests] count */
+    const cairn_tensor *last_page_len; /* [requests] */
+    const cairn_tensor *copies;        /* [requests, 2], -1: none */
+} cairn_page_tensors;
+CAIRN_API cairn_status cairn_page_tables_tensors(const cairn_page_tables *tables,
+                                                 cairn_page_tensors *tensors);
+
 /* ---- 9  Ops ------------------------------------------------------------------------------------ */
 /* Each op enqueues on the current stream (CPU: is done on return), writes every element of its
  * outputs, touches nothing else, and can be captured in a graph after one call outside it. Ops that
@@ -1032,6 +1154,16 @@ typedef struct cairn_kv_collate_args {
     int32_t most;                   /* 0: the width of sources; entries of a sequence at most */
 } cairn_kv_collate_args;
 CAIRN_API cairn_status cairn_kv_collate(cairn_runtime *rt, const cairn_kv_collate_args *args);
+
+/* copy_pages: cache[to] = cache[from] for each pair; a pair with -1 is skipped, so is one out of
+ * range, reported as BAD_DATA. A page written here must stand in no other pair. */
+typedef struct cairn_copy_pages_args {
+    uint32_t struct_size;
+    int32_t layers;             /* 1: the cache is [layers, pages, ...]; 0: [pages, ...] */
+    cairn_tensor *cache;        /* any dtype, a page's bytes a multiple of 4 */
+    const cairn_tensor *copies; /* [n, 2] i32 page ids: from, to */
+} cairn_copy_pages_args;
+CAIRN_API cairn_status cairn_copy_pages(cairn_runtime *rt, const cairn_copy_pages_args *args);
 
 /* attend: causal attention over the paged cache: row r sees tokens t <= positions[r], with window
  * W > 0 only t < sinks and t >= max(0, floor((i - W + 1) / S) * S), each once. heads is a multiple

@@ -20,6 +20,8 @@ struct cairn_runtime {
     cairn_event *events;
     cairn_graph *graphs;
     cairn_model *models;
+    cairn_page_pool *page_pools;
+    cairn_page_tables *page_tables;
     cairn_config *reload; /* waits for kernels, or NULL */
     struct ops_kernel *kernels; /* instances that ops have launched */
     bool capturing;

@@ -515,6 +515,13 @@ static void bind_kv_collate_outputs(bind_call *c) {
 }
 BIND_RUN(kv_collate)
 
+static const bind_field bind_copy_pages_fields[] = {
+    BIND_FIELD(copy_pages, cache, BIND_INPUT), BIND_FIELD(copy_pages, copies, BIND_INPUT),
+    BIND_FIELD(copy_pages, layers, BIND_FLAG), BIND_END};
+
+static void bind_copy_pages_outputs(bind_call *c) { (void)c; /* the cache */ }
+BIND_RUN(copy_pages)
+
 static const bind_field bind_attend_fields[] = {
     BIND_FIELD(attend, q, BIND_INPUT),     BIND_PAGES(attend),
     BIND_FIELD(attend, out, BIND_OUT),     BIND_FIELD(attend, lse, BIND_MAYBE),
@@ -649,7 +656,7 @@ static const bind_op bind_ops[] = {
      bind_run_##name}
     BIND_OP(topk), BIND_OP(topk_transform), BIND_OP(topk_rows), BIND_OP(embed), BIND_OP(rmsnorm),
     BIND_OP(rope), BIND_OP(swiglu),
-    BIND_OP(kv_append), BIND_OP(kv_collate), BIND_OP(attend), BIND_OP(page_bounds),
+    BIND_OP(kv_append), BIND_OP(kv_collate), BIND_OP(copy_pages), BIND_OP(attend), BIND_OP(page_bounds),
     BIND_OP(score_pages),
     BIND_OP(select_pages), BIND_OP(attend_pages), BIND_OP(linear), BIND_OP(sample),
     BIND_OP(verify_greedy), BIND_OP(prepare_steps),

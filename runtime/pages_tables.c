@@ -195,15 +195,18 @@ static cairn_status tables_remove(base *b, page_tables *t, const int32_t *reques
     return status;
 }
 
+static cairn_status tables_check_sharing(base *b, const page_tables *t, const char *call) {
+    if (t->pool) return tables_check_copies(b, t, call);
+    return base_fail(b, CAIRN_UNSUPPORTED, "%s: tables without a pool share no pages", call);
+}
+
 /* Request r, not live, gets pages that the caller holds one reference of, such as a cached prefix:
  * they get one more. tokens fill them: pages are what tables_pages_of says. */
 static cairn_status tables_adopt(base *b, page_tables *t, int r, const int32_t *ids, int tokens) {
     int count = tables_pages_of(t, tokens);
-    cairn_status status = tables_check_copies(b, t, "adopt");
+    cairn_status status = tables_check_sharing(b, t, "adopt");
     if (!status) status = tables_check_request(b, t, "adopt", r, false);
     if (status) return status;
-    if (!t->pool)
-        return base_fail(b, CAIRN_UNSUPPORTED, "adopt: tables without a pool share no pages");
     if (tokens < 1)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "adopt: %d tokens; 1 is the least", tokens);
     if (count > t->max_pages) return tables_too_long(b, t, "adopt", r, count);
@@ -218,12 +221,10 @@ static cairn_status tables_adopt(base *b, page_tables *t, int r, const int32_t *
 
 /* Request `to`, not live, becomes a copy of `from`: it shares the pages that hold tokens. */
 static cairn_status tables_fork(base *b, page_tables *t, int from, int to) {
-    cairn_status status = tables_check_copies(b, t, "fork");
+    cairn_status status = tables_check_sharing(b, t, "fork");
     if (!status) status = tables_check_request(b, t, "fork", from, true);
     if (!status) status = tables_check_request(b, t, "fork", to, false);
     if (status) return status;
-    if (!t->pool)
-        return base_fail(b, CAIRN_UNSUPPORTED, "fork: tables without a pool share no pages");
     if (!t->lengths[from]) return tables_add(b, t, (const int32_t[]){to}, 1);
     return tables_adopt(b, t, to, tables_row(t, from), t->lengths[from]);
 }

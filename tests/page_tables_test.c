@@ -192,8 +192,9 @@ static bool step_list(base *b, page_tables *t, bool add) {
 
 static bool step_fork(base *b, page_tables *t) {
     int from = (int)rnd((uint32_t)t->requests), to = (int)rnd((uint32_t)t->requests);
-    cairn_status want = !model.live[from] || model.live[to] ? CAIRN_INVALID_ARGUMENT : CAIRN_OK, got;
-    if (!want && !t->pool) want = CAIRN_UNSUPPORTED;
+    cairn_status want = CAIRN_OK, got;
+    if (!model.live[from] || model.live[to]) want = CAIRN_INVALID_ARGUMENT;
+    if (!t->pool) want = CAIRN_UNSUPPORTED;
     if (!want && model.length[from] == 0 && !t->pool->free_count) want = CAIRN_POOL_FULL;
     got = tables_fork(b, t, from, to);
     if (got || want) return got == want;

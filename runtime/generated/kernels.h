@@ -203,10 +203,35 @@ static const char *const kernels_abi_h[] = {
     "    int32_t mean, pad; /* 0: lowest and highest; 1: the mean in `lo` */\n"
     "} page_bounds_params;\n"
     "\n"
+    "/* page_tables.cu */\n"
+    "typedef struct page_tables_row {\n"
+    "    int32_t length, last_page_len; /* tokens */\n"
+    "    int32_t begin, pages;          /* in the CSR list; held */\n",
+    "    int32_t first, count, change;  /* columns [first, first + count) changed: ids [change, ...) */\n"
+    "    int32_t copy_from, copy_to;    /* page ids, -1: none */\n"
+    "    int32_t pad;\n"
+    "} page_tables_row;\n"
+    "\n"
+    "typedef struct page_tables_params {\n"
+    "    const page_tables_row *rows; /* [requests], in pinned host memory like `ids` */\n"
+    "    const int32_t *ids;          /* what changed */\n"
+    "    int32_t *page_table;         /* [requests, max_pages] */\n"
+    "    int32_t *lengths, *indptr, *indices, *last_page_len, *copies;\n"
+    "    int32_t requests, max_pages;\n"
+    "} page_tables_params;\n"
+    "\n"
+    "typedef struct copy_pages_params {\n"
+    "    uint32_t *cache;       /* [layers, pages, page_words] */\n"
+    "    const int32_t *copies; /* [n, 2] */\n"
+    "    cairn_error_word *error;\n"
+    "    int64_t page_words, layer_words;\n"
+    "    int32_t pages, wide; /* 1: pages are whole 16-byte words */\n"
+    "} copy_pages_params;\n"
+    "\n"
     "/* select.cu */\n"
     "typedef struct score_pages_params {\n"
     "    paged_rows at;          /* its keys are not read */\n"
-    "    const uint16_t *bounds; /* f16 [pages, kv_heads, 2, head_dim] */\n",
+    "    const uint16_t *bounds; /* f16 [pages, kv_heads, 2, head_dim] */\n"
     "    const float *q;         /* [rows, heads, head_dim] */\n"
     "    float *scores;          /* [rows, kv_heads, max_pages] */\n"
     "    int32_t heads, window;\n"
@@ -271,7 +296,7 @@ static const char *const kernels_abi_h[] = {
     "/* What a forward changes, int32 words in device memory at a fixed address (so that a graph can be\n"
     " * replayed): a head of STEP_HEAD words, then STEP_ARRAYS arrays of `capacity` words each. */\n"
     "enum {\n"
-    "    STEP_ROWS,        /* rows of this forward */\n"
+    "    STEP_ROWS,        /* rows of this forward */\n",
     "    STEP_GROUPS,      /* attention groups */\n"
     "    STEP_CHUNKS,      /* the most chunks of KV that any row attends */\n"
     "    STEP_EPOCH,       /* counts forwards: its low bit chooses the half of the exchange */\n"
@@ -292,7 +317,7 @@ static const char *const kernels_abi_h[] = {
     "    STEP_ARRAYS\n"
     "};\n"
     "\n"
-    "typedef struct step_params {\n",
+    "typedef struct step_params {\n"
     "    /* packed weights; those of the layers follow each other */\n"
     "    const uint8_t *qkv, *o, *gate_up, *down, *head, *embed;\n"
     "    const float *norms;         /* [2 layers + 1, hidden]: attention, ffn, ..., output */\n"
@@ -2253,6 +2278,61 @@ static const char *const kernels_pack_cu[] = {
     "    if (p.format == PACK_4) pack_4(p, index, place, at);\n"
     "    else if (p.format == PACK_8) pack_8(p, index, place, at);\n"
     "    else pack_16(p, index, place, at);\n"
+    "}\n",
+    NULL
+};
+
+static const char *const kernels_page_tables_cu[] = {
+    "/* page_tables: keeping the device's page tables like the host's, and copying pages.\n"
+    " *\n"
+    " * update_page_tables  one row of the tables a block: the columns that changed from the staged ids,\n"
+    " *                     the request's part of the CSR list and its other figures; grid requests,\n"
+    " *                     block 128\n"
+    " * copy_pages          cache[to] = cache[from] for each pair; grid (parts of a page, pairs, layers),\n"
+    " *                     block 256\n"
+    " * matrix: */\n"
+    "#include \"common.cuh\"\n"
+    "\n"
+    "CAIRN_KERNEL(update_page_tables, 128, 1, page_tables_params) {\n"
+    "    const int r = block_id();\n"
+    "    const page_tables_row row = p.rows[r];\n"
+    "    int32_t *table = p.page_table + (int64_t)r * p.max_pages;\n"
+    "    if (thread_id() == 0) {\n"
+    "        p.lengths[r] = row.length;\n"
+    "        p.last_page_len[r] = row.last_page_len;\n"
+    "        p.indptr[r] = row.begin;\n"
+    "        p.copies[2 * r] = row.copy_from;\n"
+    "        p.copies[2 * r + 1] = row.copy_to;\n"
+    "        if (r == p.requests - 1) p.indptr[r + 1] = row.begin + row.pages;\n"
+    "    }\n"
+    "    for (int c = thread_id(); c < row.count; c += 128)\n"
+    "        table[row.first + c] = p.ids[row.change + c];\n"
+    "    for (int c = thread_id(); c < row.pages; c += 128) {\n"
+    "        const unsigned changed = (unsigned)(c - row.first);\n"
+    "        p.indices[row.begin + c] =\n"
+    "            changed < (unsigned)row.count \? p.ids[row.change + changed] : table[c];\n"
+    "    }\n"
+    "}\n"
+    "\n"
+    "CAIRN_KERNEL(copy_pages, 256, 1, copy_pages_params) {\n"
+    "    const int from = p.copies[2 * block_id_y()], to = p.copies[2 * block_id_y() + 1];\n"
+    "    const int64_t step = (int64_t)grid_blocks() * 256;\n"
+    "    int64_t i = (int64_t)block_id() * 256 + thread_id();\n"
+    "    if (from == -1 || to == -1) return;\n"
+    "    if (from < 0 || from >= p.pages || to < 0 || to >= p.pages) {\n"
+    "        if (thread_id() == 0)\n"
+    "            report_error(p.error, CAIRN_FAULT_ID, block_id_y(),\n"
+    "                         from < 0 || from >= p.pages \? from : to);\n"
+    "        return;\n"
+    "    }\n"
+    "    uint32_t *cache = p.cache + block_id_z() * p.layer_words;\n"
+    "    const uint32_t *source = cache + from * p.page_words;\n"
+    "    uint32_t *target = cache + to * p.page_words;\n"
+    "    if (p.wide) {\n"
+    "        for (; i < p.page_words / 4; i += step) ((u32x4 *)target)[i] = ((const u32x4 *)source)[i];\n"
+    "    } else {\n"
+    "        for (; i < p.page_words; i += step) target[i] = source[i];\n"
+    "    }\n"
     "}\n",
     NULL
 };
@@ -6222,7 +6302,7 @@ static const char *const kernels_topk_split_cu[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-    {"abi.h", kernels_abi_h, 14590},
+    {"abi.h", kernels_abi_h, 15594},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -6237,6 +6317,7 @@ static const kernels_file kernels_files[] = {
     {"measure.cu", kernels_measure_cu, 1835},
     {"norm.cu", kernels_norm_cu, 1227},
     {"pack.cu", kernels_pack_cu, 3661},
+    {"page_tables.cu", kernels_page_tables_cu, 2264},
     {"paged.cuh", kernels_paged_cuh, 1507},
     {"prepare_steps.cu", kernels_prepare_steps_cu, 17364},
     {"prompt.cu", kernels_prompt_cu, 18693},
