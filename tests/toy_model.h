@@ -209,7 +209,7 @@ static cairn_status toy_forward(cairn_model *m, kv_cache *kv, const forward_args
         int page = a->positions[r] / kv->page_size;
         toy_expect(a->positions[r] == first + r && a->sequences[r] == 0, "positions not in order");
         toy_expect(page < a->table_stride && a->page_table[page] >= 0 &&
-                   kv->pool.taken[a->page_table[page]], "a row has no page");
+                   kv->pool.references[a->page_table[page]] == 1, "a row has no page of its own");
         toy_expect(a->tokens[r] >= 0 && a->tokens[r] < TOY_VOCAB, "an id out of range");
         *toy_slot(kv, a->page_table, first + r) = toy_entry(a->tokens[r], a->dense);
     }
