@@ -295,8 +295,8 @@ static void bind_topk_transform_outputs(bind_call *c) {
 }
 BIND_RUN(topk_transform)
 
-/* rt:topk_rows(function(first, count, scores) ... end, { rows =, n =, k =, ... }): `first` counts from
- * 0 as the indices do; `scores` is a view that ends with the call; returning false cancels. */
+/* rt:topk_rows(function(first, count, scores) ... end, { rows =, n =, k =, ... }): `first` counts
+ * from 0 as the indices do; `scores` is a view that ends with the call; returning false cancels. */
 static const bind_field bind_topk_rows_fields[] = {
     BIND_FIELD(topk_rows, produce, BIND_FUNCTION),
     BIND_FIELD(topk_rows, rows, BIND_INT),         BIND_FIELD(topk_rows, n, BIND_INT),
@@ -686,7 +686,7 @@ static int bind_call_op(lua_State *L) {
     return c.results;
 }
 
-/* rt:topk_rows_plan { rows =, n =, max_bytes =, ... } -> the rows that topk_rows would take at a time */
+/* rt:topk_rows_plan { rows =, n =, max_bytes =, ... } -> the rows that topk_rows takes at a time */
 static int bind_topk_rows_plan(lua_State *L) {
     static const bind_op op = {"topk_rows_plan", sizeof(cairn_topk_rows_args),
                                bind_topk_rows_fields + 1, NULL, NULL};

@@ -1,14 +1,15 @@
 /* simd: the CPU kernels at every SIMD level, chosen at run time.
  *
- * simd/LEVEL.h gives words for a vector of VEC_N floats; simd/linear.h, math.h and attention.h are
- * written once in these words and compiled once per level into a table of functions. The levels
- * agree to f32 rounding. A new kernel is one function there and one line in SIMD_TABLE; a new
- * level is one file of words. Calls base, pool (the level) and block. */
+ * simd/LEVEL.h gives words for a vector of VEC_N floats; simd/linear.h, math.h, attention.h and
+ * topk.h are written once in these words and compiled once per level into a table of functions. The
+ * levels agree to f32 rounding, top-k exactly. A new kernel is one function there and one line in
+ * SIMD_TABLE; a new level is one file of words. Calls base, pool (the level) and block. */
 
 enum {
     SIMD_HEADS = 64,     /* block scales that are unpacked at a time */
     SIMD_MAX_SLOTS = 256, /* of a page */
-    SIMD_MAX_DIM = 256    /* of a head */
+    SIMD_MAX_DIM = 256,   /* of a head */
+    SIMD_SLACK = 16       /* entries behind its result that a filter may overwrite */
 };
 
 /* One page as attention reads it. */
@@ -38,7 +39,15 @@ typedef struct simd_page {
     X(void, mean, (const uint16_t *keys, int slots, int dim, uint16_t *mean)) \
     X(void, score_pages4, (const float *above, const float *below, int vectors, \
                            const uint16_t *const *high, const uint16_t *const *low, int dim, \
-                           float *score))
+                           float *score)) \
+    X(int, filter_f32, (const float *x, int n, uint32_t least, int32_t position, uint32_t *keys, \
+                        int32_t *positions)) \
+    X(int, filter_f16, (const uint16_t *x, int n, uint32_t least, int32_t position, \
+                        uint32_t *keys, int32_t *positions)) \
+    X(int, filter_bf16, (const uint16_t *x, int n, uint32_t least, int32_t position, \
+                         uint32_t *keys, int32_t *positions)) \
+    X(int, retain, (uint32_t *keys, int32_t *positions, int n, uint32_t least)) \
+    X(void, span, (const uint32_t *keys, int n, uint32_t *lowest, uint32_t *highest))
 
 typedef struct simd_kernels {
     int level, lanes;
@@ -64,12 +73,46 @@ static uint16_t simd_f16_of_f32(float value) {
     return (uint16_t)(sign | (rest - 0x38000000u) >> 13);
 }
 
+/* f32 bits -> a key whose unsigned order is the scores' order; -0 = +0, NaN lowest. Whole numbers
+ * throughout, so that a host program's treatment of denormals changes nothing. */
+BASE_INLINE uint32_t simd_key(uint32_t bits) {
+    uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 0;
+    if (magnitude == 0) return 0x80000000u;
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+BASE_INLINE uint32_t simd_bits_of_f32(const float *x) {
+    uint32_t bits;
+    memcpy(&bits, x, sizeof bits);
+    return bits;
+}
+BASE_INLINE uint32_t simd_bits_of_bf16(const uint16_t *x) { return (uint32_t)*x << 16; }
+BASE_INLINE uint32_t simd_bits_of_f16(const uint16_t *x) {
+    uint32_t sign = (uint32_t)(*x & 0x8000u) << 16, exponent = *x >> 10 & 31u;
+    uint32_t mantissa = *x & 1023u;
+    if (exponent == 31) return sign | 0x7f800000u | mantissa << 13;
+    if (exponent) return sign | (exponent + 112) << 23 | mantissa << 13;
+    if (!mantissa) return sign;
+    for (exponent = 113; !(mantissa & 1024u); exponent--) mantissa <<= 1;
+    return sign | exponent << 23 | (mantissa & 1023u) << 13;
+}
+
+/* Writes the entry in any case and returns 1 if it stays. */
+BASE_INLINE int simd_keep_one(uint32_t bits, uint32_t least, int32_t position, uint32_t *key,
+                              int32_t *at) {
+    *key = simd_key(bits);
+    *at = position;
+    return *key >= least;
+}
+
 #define SIMD_ENTRY(result, name, parameters) SIMD(name),
 
 #include "simd/scalar.h"
 #include "simd/math.h"
 #include "simd/linear.h"
 #include "simd/attention.h"
+#include "simd/topk.h"
 static const simd_kernels simd_scalar = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
 
@@ -78,6 +121,7 @@ static const simd_kernels simd_scalar = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTR
 #include "simd/math.h"
 #include "simd/linear.h"
 #include "simd/attention.h"
+#include "simd/topk.h"
 static const simd_kernels simd_avx2 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
 
@@ -85,6 +129,7 @@ static const simd_kernels simd_avx2 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)
 #include "simd/math.h"
 #include "simd/linear.h"
 #include "simd/attention.h"
+#include "simd/topk.h"
 static const simd_kernels simd_avx512 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
 #elif BASE_NEON
@@ -92,6 +137,7 @@ static const simd_kernels simd_avx512 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTR
 #include "simd/math.h"
 #include "simd/linear.h"
 #include "simd/attention.h"
+#include "simd/topk.h"
 static const simd_kernels simd_neon = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
 #endif

@@ -1,241 +1,167 @@
-/* topk on the CPU: exact selection by radix over order-preserving keys.
+/* topk on the CPU: exact, one read of a row.
  *
- * A row is read three times at most: a histogram of the keys' top 11 bits finds the bin that holds
- * the k-th largest; that bin's keys are gathered and refined; then one ascending pass emits every
- * key above the threshold, and the first of those equal to it. So ties keep the lowest position
- * and the output is in position order by construction. Rows, or the pieces of one long row, are
- * spread over the pool; every result is independent of how. */
+ * A scan by SIMD keeps (key, position) of every score that may still be among the k best. When the
+ * list is full it is cut to the k best, and the least key that can join them is known: nearly all
+ * that follows is passed over at the rate of memory, and in the worst order, an ascending ramp, the
+ * list is cut again and again. Entries stay in the order of positions and the first of equal keys
+ * stay, so that ties and the order of the output need no further work. Rows are spread over the
+ * pool; a long row is scanned in pieces, whose lists are joined. Nothing depends on how. */
 
-enum { TOPK_BINS = 2048, TOPK_PIECE = 65536 };
+enum {
+    TOPK_BINS = 2048,
+    TOPK_LEAST_LIST = 16384, /* entries: cutting a list should pay */
+    TOPK_FIRST_LIST = 512,   /* entries of the first cut, at least; doubled with each */
+    TOPK_LONG = 65536        /* a piece of a row has this many scores at least */
+};
 
 typedef struct topk_row {
     const void *scores; /* the row's first candidate */
     cairn_type type;
-    int64_t length;     /* > k unless order or values ask for a read */
+    int64_t length;
+    const simd_kernels *simd;
 } topk_row;
 
-/* f32 bits -> a key whose unsigned order is the scores' order; -0 = +0, NaN lowest. */
-BASE_INLINE uint32_t topk_key(uint32_t bits) {
-    uint32_t magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return 0;
-    if (magnitude == 0) return 0x80000000u;
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-BASE_INLINE uint32_t topk_f16_bits(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exponent = h >> 10 & 31u, mantissa = h & 1023u;
-    if (exponent == 31) return sign | 0x7f800000u | mantissa << 13;
-    if (exponent) return sign | (exponent + 112) << 23 | mantissa << 13;
-    if (!mantissa) return sign;
-    for (exponent = 113; !(mantissa & 1024u); exponent--) mantissa <<= 1;
-    return sign | exponent << 23 | (mantissa & 1023u) << 13;
-}
-
 /* The f32 bits of score i. */
-BASE_INLINE uint32_t topk_bits(const topk_row *row, int64_t i) {
-    uint32_t bits;
-    if (row->type == CAIRN_F32) {
-        memcpy(&bits, (const char *)row->scores + i * 4, 4);
-        return bits;
-    } else {
-        uint16_t half;
-        memcpy(&half, (const char *)row->scores + i * 2, 2);
-        return row->type == CAIRN_F16 ? topk_f16_bits(half) : (uint32_t)half << 16;
+static uint32_t topk_bits(const topk_row *row, int64_t i) {
+    const uint16_t *half = (const uint16_t *)row->scores + i;
+    if (row->type == CAIRN_F32) return simd_bits_of_f32((const float *)row->scores + i);
+    return row->type == CAIRN_F16 ? simd_bits_of_f16(half) : simd_bits_of_bf16(half);
+}
+
+/* Appends the entries of at least `least` among scores [first, first + count); returns how many. */
+static int32_t topk_filter(const topk_row *row, int32_t first, int32_t count, uint32_t least,
+                           uint32_t *keys, int32_t *positions) {
+    const uint16_t *half = (const uint16_t *)row->scores + first;
+    switch (row->type) {
+    case CAIRN_F32:
+        return row->simd->filter_f32((const float *)row->scores + first, count, least, first,
+                                     keys, positions);
+    case CAIRN_F16: return row->simd->filter_f16(half, count, least, first, keys, positions);
+    default: return row->simd->filter_bf16(half, count, least, first, keys, positions);
     }
 }
 
-/* Keys [first, first + count) of a row, count <= TOPK_CHUNK: the only place that decodes scores. */
-enum { TOPK_CHUNK = 1024 };
-static void topk_keys(const topk_row *row, int64_t first, int count, uint32_t *keys) {
-    int i;
-    for (i = 0; i < count; i++) keys[i] = topk_key(topk_bits(row, first + i));
+/* ---- the list of a scan --------------------------------------------------------------------- */
+
+typedef struct topk_list {
+    uint32_t *keys;     /* [capacity + SIMD_SLACK], by ascending position */
+    int32_t *positions; /* the same */
+    uint32_t *spare;    /* the same: keys while a threshold is sought */
+    uint32_t *bins;     /* [2, TOPK_BINS] */
+    uint64_t *sorted;   /* [2, k], or NULL: not by score */
+    int32_t count, capacity;
+    uint32_t least;     /* the least key that may still join */
+    const simd_kernels *simd;
+} topk_list;
+
+/* Bins for n keys, a power of two: few keys are not worth many. */
+static uint32_t topk_bins_for(int32_t n) {
+    uint32_t bins = TOPK_BINS;
+    while (bins > 64 && (int32_t)bins * 2 > n) bins /= 2;
+    return bins;
 }
 
-/* What one piece of a row contributes, and where its share of the output starts. */
-typedef struct topk_piece {
-    int64_t first, count;
-    int32_t above, equal; /* keys above and equal to the threshold */
-    int32_t out, take;    /* its first output slot; how many equal ones it may emit */
-} topk_piece;
+/* Counts keys [n] >= lowest in bins of 2^shift; two histograms, for equal keys in a row. */
+static void topk_count(const uint32_t *keys, int32_t n, uint32_t lowest, uint32_t shift,
+                       uint32_t *bins, uint32_t bin_count) {
+    uint32_t *odd = bins + bin_count, bin;
+    int32_t i;
+    memset(bins, 0, 2 * bin_count * sizeof *bins);
+    for (i = 0; i + 2 <= n; i += 2) {
+        bins[(keys[i] - lowest) >> shift]++;
+        odd[(keys[i + 1] - lowest) >> shift]++;
+    }
+    if (i < n) bins[(keys[i] - lowest) >> shift]++;
+    for (bin = 0; bin < bin_count; bin++) bins[bin] += odd[bin];
+}
 
-typedef struct topk_job {
-    topk_row row;
-    int32_t k;
-    topk_piece *pieces;
-    int piece_count;
-    uint32_t *histograms; /* [piece_count, TOPK_BINS] */
-    uint32_t *gathered;   /* [length]: keys of the crossing bin, piece by piece */
-    uint32_t bin, threshold;
-    int32_t *indices;     /* [k] */
-} topk_job;
+/* The keys in [lowest, lowest + 2^shift), to `out`, which may be `keys`. */
+static int32_t topk_gather(const uint32_t *keys, int32_t n, uint32_t lowest, uint32_t shift,
+                           uint32_t *out) {
+    int32_t i, count = 0;
+    for (i = 0; i < n; i++) {
+        uint32_t key = keys[i];
+        out[count] = key;
+        count += (key - lowest) >> shift == 0;
+    }
+    return count;
+}
 
-static void topk_histogram_task(void *context, int index) {
-    topk_job *job = (topk_job *)context;
-    topk_piece *piece = &job->pieces[index];
-    uint32_t *histogram = job->histograms + (size_t)index * TOPK_BINS;
-    uint32_t keys[TOPK_CHUNK];
-    int64_t at;
-    memset(histogram, 0, TOPK_BINS * sizeof *histogram);
-    for (at = 0; at < piece->count; at += TOPK_CHUNK) {
-        int i, n = piece->count - at < TOPK_CHUNK ? (int)(piece->count - at) : TOPK_CHUNK;
-        topk_keys(&job->row, piece->first + at, n, keys);
-        for (i = 0; i < n; i++) histogram[keys[i] >> 21]++;
+/* A bound that k to `most` keys of the list reach, or else the k-th largest, which more equal than
+ * `most` allows; 1 <= k <= count. *exact tells which. Each round counts the keys that are left in
+ * bins over their range, and goes on with those of the bin where the k-th lies: four at most. */
+static uint32_t topk_bound(const topk_list *list, int32_t k, int32_t most, bool *exact) {
+    const uint32_t *keys = list->keys;
+    int32_t n = list->count, left = k;
+    for (;;) {
+        uint32_t lowest, highest, shift = 0, count = topk_bins_for(n), bin = count - 1;
+        list->simd->span(keys, n, &lowest, &highest);
+        while ((highest - lowest) >> shift >= count) shift++;
+        topk_count(keys, n, lowest, shift, list->bins, count);
+        while ((int32_t)list->bins[bin] < left) left -= (int32_t)list->bins[bin--];
+        lowest += bin << shift;
+        *exact = shift == 0;
+        if (shift == 0 || k - left + (int32_t)list->bins[bin] <= most) return lowest;
+        n = topk_gather(keys, n, lowest, shift, list->spare);
+        keys = list->spare;
     }
 }
 
-/* The keys of the crossing bin, to the front of the piece's own part of `gathered`. */
-static void topk_gather_task(void *context, int index) {
-    topk_job *job = (topk_job *)context;
-    topk_piece *piece = &job->pieces[index];
-    uint32_t *out = job->gathered + piece->first;
-    uint32_t keys[TOPK_CHUNK];
-    int64_t at;
-    int32_t n_out = 0;
-    for (at = 0; at < piece->count; at += TOPK_CHUNK) {
-        int i, n = piece->count - at < TOPK_CHUNK ? (int)(piece->count - at) : TOPK_CHUNK;
-        topk_keys(&job->row, piece->first + at, n, keys);
-        for (i = 0; i < n; i++) {
-            out[n_out] = keys[i];
-            n_out += keys[i] >> 21 == job->bin;
+/* Takes the last entries of key `equal` away until k are left. */
+static void topk_drop(topk_list *list, int32_t k, uint32_t equal) {
+    int32_t i, kept = 0, spare = list->count - k, ties = 0;
+    for (i = 0; i < list->count; i++) ties += list->keys[i] == equal;
+    for (i = 0; i < list->count; i++) {
+        uint32_t key = list->keys[i];
+        int32_t same = key == equal, drop = same & (ties <= spare);
+        list->keys[kept] = key;
+        list->positions[kept] = list->positions[i];
+        kept += !drop;
+        ties -= same;
+    }
+    list->count = k;
+}
+
+/* Cuts the list to `most` or less, its k best among them; k: to those. The first of equal keys
+ * stay. */
+static void topk_cut(topk_list *list, int32_t k, int32_t most) {
+    bool exact;
+    uint32_t bound;
+    if (list->count <= most) return;
+    bound = topk_bound(list, k, most, &exact);
+    list->count = list->simd->retain(list->keys, list->positions, list->count, bound);
+    list->least = bound;
+    if (!exact && list->count <= most) return;
+    if (list->count > k) topk_drop(list, k, bound);
+    list->least = bound + 1; /* what comes later and equals it has lost */
+}
+
+/* Scans [first, last) of a row into an empty list: all that may be among its k best. */
+static void topk_scan(topk_list *list, const topk_row *row, int64_t first, int64_t last,
+                      int32_t k) {
+    int32_t at = (int32_t)first, end = (int32_t)last;
+    int32_t limit = 2 * k > TOPK_FIRST_LIST ? 2 * k : TOPK_FIRST_LIST;
+    list->count = 0;
+    list->least = 0;
+    while (at < end) {
+        int32_t room, take;
+        if (limit > list->capacity) limit = list->capacity;
+        room = limit - list->count;
+        if (room < limit / 8 && room < end - at) {
+            topk_cut(list, k, limit / 2);
+            limit = limit > list->capacity / 2 ? list->capacity : 2 * limit;
+            continue;
         }
-    }
-    piece->equal = n_out;
-}
-
-static void topk_count_task(void *context, int index) {
-    topk_job *job = (topk_job *)context;
-    topk_piece *piece = &job->pieces[index];
-    uint32_t keys[TOPK_CHUNK], threshold = job->threshold;
-    int64_t at;
-    piece->above = piece->equal = 0;
-    for (at = 0; at < piece->count; at += TOPK_CHUNK) {
-        int i, n = piece->count - at < TOPK_CHUNK ? (int)(piece->count - at) : TOPK_CHUNK;
-        topk_keys(&job->row, piece->first + at, n, keys);
-        for (i = 0; i < n; i++) {
-            piece->above += keys[i] > threshold;
-            piece->equal += keys[i] == threshold;
-        }
+        take = end - at < room ? end - at : room;
+        list->count += topk_filter(row, at, take, list->least, list->keys + list->count,
+                                   list->positions + list->count);
+        at += take;
     }
 }
 
-static void topk_emit_task(void *context, int index) {
-    topk_job *job = (topk_job *)context;
-    topk_piece *piece = &job->pieces[index];
-    uint32_t keys[TOPK_CHUNK], threshold = job->threshold;
-    int32_t *out = job->indices + piece->out, *end = out + piece->above + piece->take;
-    int32_t take = piece->take;
-    int64_t at;
-    for (at = 0; at < piece->count && out < end; at += TOPK_CHUNK) {
-        int i, n = piece->count - at < TOPK_CHUNK ? (int)(piece->count - at) : TOPK_CHUNK;
-        topk_keys(&job->row, piece->first + at, n, keys);
-        for (i = 0; i < n; i++) {
-            if (keys[i] < threshold) continue;
-            if (keys[i] == threshold && take-- <= 0) continue;
-            *out++ = (int32_t)(piece->first + at + i);
-        }
-    }
-}
-
-/* The bin that holds the k-th largest key of a histogram; *above gets the keys in bins over it. */
-static uint32_t topk_crossing(const uint32_t *histogram, uint32_t bins, int64_t k, int64_t *above) {
-    uint32_t bin = bins;
-    *above = 0;
-    while (bin-- > 1) {
-        if (*above + histogram[bin] >= k) return bin;
-        *above += histogram[bin];
-    }
-    return 0;
-}
-
-/* One radix step over the gathered keys: those whose bits over `shift + width` equal `prefix`. */
-static void topk_refine(topk_job *job, uint32_t shift, uint32_t width, uint32_t prefix,
-                        uint32_t *histogram) {
-    uint32_t mask = (1u << width) - 1;
-    int p;
-    memset(histogram, 0, sizeof *histogram << width);
-    for (p = 0; p < job->piece_count; p++) {
-        const uint32_t *keys = job->gathered + job->pieces[p].first;
-        int32_t i;
-        for (i = 0; i < job->pieces[p].equal; i++)
-            if (keys[i] >> (shift + width) == prefix) histogram[keys[i] >> shift & mask]++;
-    }
-}
-
-/* Sets job->threshold, the k-th largest key; returns how many keys lie above it. */
-static int64_t topk_threshold(topk_job *job, pool *threads) {
-    uint32_t *sum = job->histograms, bin, prefix;
-    int64_t above, more;
-    int p, i;
-    pool_run(threads, job->piece_count, topk_histogram_task, job);
-    for (p = 1; p < job->piece_count; p++)
-        for (i = 0; i < TOPK_BINS; i++) sum[i] += job->histograms[(size_t)p * TOPK_BINS + (size_t)i];
-    job->bin = topk_crossing(sum, TOPK_BINS, job->k, &above);
-    pool_run(threads, job->piece_count, topk_gather_task, job);
-    topk_refine(job, 10, 11, job->bin, sum);
-    bin = topk_crossing(sum, 2048, job->k - above, &more);
-    above += more;
-    prefix = job->bin << 11 | bin;
-    topk_refine(job, 0, 10, prefix, sum);
-    bin = topk_crossing(sum, 1024, job->k - above, &more);
-    job->threshold = prefix << 10 | bin;
-    return above + more;
-}
-
-/* Where each piece writes: everything above the threshold, the equal ones from the left. */
-static void topk_place(topk_job *job, pool *threads, int64_t above) {
-    int32_t left = (int32_t)(job->k - above), out = 0;
-    int p;
-    if (job->piece_count > 1) {
-        pool_run(threads, job->piece_count, topk_count_task, job);
-    } else {
-        job->pieces[0].above = (int32_t)above;
-        job->pieces[0].equal = left;
-    }
-    for (p = 0; p < job->piece_count; p++) {
-        topk_piece *piece = &job->pieces[p];
-        piece->out = out;
-        piece->take = piece->equal < left ? piece->equal : left;
-        left -= piece->take;
-        out += piece->above + piece->take;
-    }
-}
-
-static void topk_select(topk_job *job, pool *threads) {
-    int64_t first = 0, length = job->row.length;
-    int p;
-    for (p = 0; p < job->piece_count; p++) {
-        job->pieces[p].first = first;
-        job->pieces[p].count = length * (p + 1) / job->piece_count - first;
-        first += job->pieces[p].count;
-    }
-    topk_place(job, threads, topk_threshold(job, threads));
-    pool_run(threads, job->piece_count, topk_emit_task, job);
-}
-
-/* Selected positions by descending score, lowest position first: a bottom-up merge sort, stable,
- * so that the ascending input settles ties. `spare` is [count]. */
-static void topk_sort(const topk_row *row, int32_t *indices, int32_t count, int32_t *spare) {
-    int32_t width, *from = indices, *to = spare;
-    for (width = 1; width < count; width *= 2) {
-        int32_t start, *swap = from;
-        for (start = 0; start < count; start += 2 * width) {
-            int32_t a = start, mid = start + width < count ? start + width : count, b = mid, o;
-            int32_t end = mid + width < count ? mid + width : count;
-            for (o = start; o < end; o++) {
-                bool second = a == mid || (b < end && topk_key(topk_bits(row, from[b])) >
-                                                          topk_key(topk_bits(row, from[a])));
-                to[o] = second ? from[b++] : from[a++];
-            }
-        }
-        from = to;
-        to = swap;
-    }
-    if (from != indices) memcpy(indices, from, (size_t)count * sizeof *indices);
-}
+/* ---- the op on a batch of rows -------------------------------------------------------------- */
 
 typedef struct topk_shape { int64_t rows, n, stride, first_row; } topk_shape;
-
-/* ---- the op on a batch of rows -------------------------------------------------------------------*/
 
 typedef struct topk_cpu_call {
     const char *scores;
@@ -248,14 +174,13 @@ typedef struct topk_cpu_call {
     int32_t *indices;                   /* [rows, k] */
     float *values;                      /* [rows, k] or NULL */
     struct pool *pool;
-    char *workspace;                    /* topk_workspace_bytes for each row in flight */
+    const simd_kernels *simd;
+    char *workspace;                    /* workspace_bytes for each thread */
     size_t workspace_bytes;
-    int pieces;                         /* of one row */
+    int32_t capacity;                   /* of a list */
+    os_atomic next;                     /* row to take */
+    bool long_apart;                    /* long rows are done by all threads together */
 } topk_cpu_call;
-
-static size_t topk_workspace_bytes(int64_t n, int32_t k, int pieces) {
-    return (size_t)pieces * (sizeof(topk_piece) + TOPK_BINS * 4) + (size_t)n * 4 + (size_t)k * 4;
-}
 
 /* The candidates of row r, clamped into the row; false when they had to be. */
 static bool topk_bounds(const topk_cpu_call *call, int64_t r, int64_t *start, int64_t *length) {
@@ -269,44 +194,159 @@ static bool topk_bounds(const topk_cpu_call *call, int64_t r, int64_t *start, in
     return fine;
 }
 
-static void topk_values(const topk_cpu_call *call, const topk_row *row, const int32_t *indices,
-                        float *values) {
-    int32_t i;
-    for (i = 0; i < call->k; i++) {
-        uint32_t bits = indices[i] < 0 ? 0xff800000u : topk_bits(row, indices[i]);
-        memcpy(&values[i], &bits, 4);
-    }
-}
-
-static void topk_row_cpu(const topk_cpu_call *call, int64_t r, char *workspace) {
-    int32_t *indices = call->indices + r * call->k, i, found;
+static topk_row topk_row_at(const topk_cpu_call *call, int64_t r) {
+    topk_row row;
     int64_t start;
-    topk_job job;
-    topk_bounds(call, r, &start, &job.row.length);
-    job.row.scores = call->scores + (r * call->stride + start) * (call->type == CAIRN_F32 ? 4 : 2);
-    job.row.type = call->type;
-    job.k = call->k;
-    job.indices = indices;
-    job.piece_count = call->pieces;
-    job.pieces = (topk_piece *)(void *)workspace;
-    job.histograms = (uint32_t *)(void *)(job.pieces + call->pieces);
-    job.gathered = job.histograms + (size_t)call->pieces * TOPK_BINS;
-    if (job.row.length > call->k) {
-        topk_select(&job, call->pool);
-        found = call->k;
-    } else {
-        found = (int32_t)job.row.length;
-        for (i = 0; i < call->k; i++) indices[i] = i < found ? i : -1;
-    }
-    if (call->by_score) topk_sort(&job.row, indices, found, (int32_t *)job.gathered);
-    if (call->values) topk_values(call, &job.row, indices, call->values + r * call->k);
+    topk_bounds(call, r, &start, &row.length);
+    row.scores = call->scores + (r * call->stride + start) * (call->type == CAIRN_F32 ? 4 : 2);
+    row.type = call->type;
+    row.simd = call->simd;
+    return row;
 }
 
-static void topk_rows_task(void *context, int index) {
-    const topk_cpu_call *call = (const topk_cpu_call *)context;
-    int64_t threads = pool_threads(call->pool), r;
-    for (r = index; r < call->rows; r += threads)
-        topk_row_cpu(call, r, call->workspace + (size_t)index * call->workspace_bytes);
+/* Twice the k best, so that a cut leaves as much room; k of each piece of a row. */
+static int32_t topk_capacity(int64_t n, int64_t k, int pieces) {
+    int64_t capacity = 4 * k > TOPK_LEAST_LIST ? 4 * k : TOPK_LEAST_LIST;
+    if (capacity > n) capacity = n;
+    if (pieces > 1 && capacity < k * pieces) capacity = k * pieces;
+    return (int32_t)capacity;
+}
+
+static size_t topk_workspace_bytes(const topk_cpu_call *call) {
+    size_t list = 3 * 4 * ((size_t)call->capacity + SIMD_SLACK);
+    size_t sorted = call->by_score ? 2 * 8 * (size_t)call->k : 0;
+    return (list + 2 * TOPK_BINS * 4 + sorted + 127) & ~(size_t)63;
+}
+
+static topk_list topk_list_of(const topk_cpu_call *call, int worker) {
+    char *at = call->workspace + (size_t)worker * call->workspace_bytes;
+    size_t entries = (size_t)call->capacity + SIMD_SLACK;
+    topk_list list;
+    list.sorted = call->by_score ? (uint64_t *)(void *)at : NULL;
+    if (call->by_score) at += 2 * 8 * (size_t)call->k;
+    list.bins = (uint32_t *)(void *)at;
+    list.keys = list.bins + 2 * TOPK_BINS;
+    list.positions = (int32_t *)(void *)(list.keys + entries);
+    list.spare = (uint32_t *)(void *)list.positions + entries;
+    list.count = 0;
+    list.capacity = call->capacity;
+    list.least = 0;
+    list.simd = call->simd;
+    return list;
+}
+
+/* The list's positions by descending key, lowest position first: a bottom-up merge sort. */
+static void topk_sort(topk_list *list, int32_t *out) {
+    int32_t width, i, n = list->count;
+    uint64_t *from = list->sorted, *to = from + n;
+    for (i = 0; i < n; i++) from[i] = (uint64_t)~list->keys[i] << 32 | (uint32_t)list->positions[i];
+    for (width = 1; width < n; width *= 2) {
+        uint64_t *swap = from;
+        int32_t start;
+        for (start = 0; start < n; start += 2 * width) {
+            int32_t a = start, mid = start + width < n ? start + width : n, b = mid, o;
+            int32_t end = mid + width < n ? mid + width : n;
+            for (o = start; o < end; o++)
+                to[o] = a < mid && (b >= end || from[a] < from[b]) ? from[a++] : from[b++];
+        }
+        from = to;
+        to = swap;
+    }
+    for (i = 0; i < n; i++) out[i] = (int32_t)(uint32_t)from[i];
+}
+
+/* What a row gives, from the list of its k best. */
+static void topk_emit(const topk_cpu_call *call, int64_t r, const topk_row *row, topk_list *list) {
+    int32_t *indices = call->indices + r * call->k, i;
+    if (call->by_score) topk_sort(list, indices);
+    else memcpy(indices, list->positions, (size_t)list->count * sizeof *indices);
+    for (i = list->count; i < call->k; i++) indices[i] = -1;
+    for (i = 0; call->values && i < call->k; i++) {
+        uint32_t bits = i < list->count ? topk_bits(row, indices[i]) : 0xff800000u;
+        memcpy(call->values + r * call->k + i, &bits, 4);
+    }
+}
+
+/* All of a row that is not longer than k, in position order: its scores are not read for it. */
+static void topk_whole_row(const topk_cpu_call *call, topk_list *list, int32_t length) {
+    int32_t i;
+    (void)call;
+    for (i = 0; i < length; i++) list->positions[i] = i;
+    list->count = length;
+}
+
+static void topk_row_alone(const topk_cpu_call *call, int64_t r, topk_list *list) {
+    topk_row row = topk_row_at(call, r);
+    if (row.length <= call->k && !call->by_score) {
+        topk_whole_row(call, list, (int32_t)row.length);
+    } else {
+        topk_scan(list, &row, 0, row.length, call->k);
+        topk_cut(list, call->k, call->k);
+    }
+    topk_emit(call, r, &row, list);
+}
+
+/* ---- one row by all threads ----------------------------------------------------------------- */
+
+/* Pieces of a row: joining takes about ten times as long an entry as scanning takes a score. */
+static int topk_pieces(const topk_cpu_call *call, int64_t length) {
+    int most = pool_threads(call->pool), pieces = 1;
+    while (pieces < most && length >= (int64_t)(pieces + 1) * TOPK_LONG &&
+           (int64_t)(pieces + 1) * (pieces + 1) * call->k * 10 <= length)
+        pieces++;
+    return pieces;
+}
+
+typedef struct topk_cut_row {
+    const topk_cpu_call *call;
+    topk_row row;
+    topk_list *lists; /* [pieces] */
+    int pieces;
+} topk_cut_row;
+
+static void topk_piece_task(void *context, int piece) {
+    topk_cut_row *cut = (topk_cut_row *)context;
+    topk_list *list = &cut->lists[piece];
+    *list = topk_list_of(cut->call, piece);
+    topk_scan(list, &cut->row, cut->row.length * piece / cut->pieces,
+              cut->row.length * (piece + 1) / cut->pieces, cut->call->k);
+    topk_cut(list, cut->call->k, cut->call->k);
+}
+
+/* Entries of later pieces lie at later positions, so that lists follow each other as they are. */
+static void topk_row_by_all(const topk_cpu_call *call, int64_t r) {
+    topk_list lists[POOL_MAX_THREADS];
+    topk_cut_row cut;
+    int p;
+    cut.call = call;
+    cut.row = topk_row_at(call, r);
+    cut.lists = lists;
+    cut.pieces = topk_pieces(call, cut.row.length);
+    pool_run(call->pool, cut.pieces, topk_piece_task, &cut);
+    for (p = 1; p < cut.pieces; p++) {
+        size_t bytes = (size_t)lists[p].count * 4;
+        memcpy(lists[0].keys + lists[0].count, lists[p].keys, bytes);
+        memcpy(lists[0].positions + lists[0].count, lists[p].positions, bytes);
+        lists[0].count += lists[p].count;
+    }
+    topk_cut(&lists[0], call->k, call->k);
+    topk_emit(call, r, &cut.row, &lists[0]);
+}
+
+/* ---- the batch ------------------------------------------------------------------------------ */
+
+static bool topk_is_long(const topk_cpu_call *call, int64_t r) {
+    int64_t start, length;
+    topk_bounds(call, r, &start, &length);
+    return length > call->k && topk_pieces(call, length) > 1;
+}
+
+static void topk_worker(void *context, int worker) {
+    topk_cpu_call *call = (topk_cpu_call *)context;
+    topk_list list = topk_list_of(call, worker);
+    int64_t r;
+    while ((r = os_atomic_add(&call->next, 1)) < call->rows)
+        if (!call->long_apart || !topk_is_long(call, r)) topk_row_alone(call, r, &list);
 }
 
 /* The first row whose start or length is out of range, or -1. */
@@ -317,27 +357,31 @@ static int64_t topk_first_bad_row(const topk_cpu_call *call) {
     return -1;
 }
 
-/* Few long rows are cut in pieces, many rows go one to a thread. */
+/* Long rows that are fewer than the threads are done first, one after another by all; the others
+ * one to a thread. */
 static cairn_status topk_cpu(device *dev, topk_cpu_call *call) {
     int threads = pool_threads(dev->pool);
-    bool cut = call->rows < threads && call->n >= 2 * TOPK_PIECE;
-    int64_t bad, r;
+    int64_t bad, r, longs = 0;
     void *workspace;
     cairn_status status;
     call->pool = dev->pool;
-    call->pieces = cut ? threads : 1;
-    call->workspace_bytes = (topk_workspace_bytes(call->n, call->k, call->pieces) + 63) & ~(size_t)63;
-    status = dev_scratch(dev, call->workspace_bytes * (size_t)(cut ? 1 : threads), "topk",
-                         &workspace);
+    call->simd = simd_of_level(pool_simd());
+    call->capacity = topk_capacity(call->n, call->k, topk_pieces(call, call->n));
+    call->workspace_bytes = topk_workspace_bytes(call);
+    status = dev_scratch(dev, call->workspace_bytes * (size_t)threads, "topk", &workspace);
     if (status) return status;
     call->workspace = (char *)workspace;
-    if (cut)
-        for (r = 0; r < call->rows; r++) topk_row_cpu(call, r, call->workspace);
-    else
-        pool_run(dev->pool, threads, topk_rows_task, call);
+    for (r = 0; threads > 1 && r < call->rows && longs < threads; r++)
+        longs += topk_is_long(call, r);
+    call->long_apart = longs < threads;
+    for (r = 0; longs > 0 && call->long_apart && r < call->rows; r++)
+        if (topk_is_long(call, r)) topk_row_by_all(call, r);
+    os_atomic_store(&call->next, 0);
+    if (call->rows > 1) pool_each(dev->pool, topk_worker, call);
+    else topk_worker(call, 0);
     bad = topk_first_bad_row(call);
     if (bad < 0) return CAIRN_OK;
     return base_fail(dev->base, CAIRN_BAD_DATA,
-                     "topk: row %lld: start or length outside the row's %lld scores; it was clamped",
+                     "topk: row %lld: start or length outside the row's %lld scores; clamped",
                      (long long)(call->first_row + bad), (long long)call->n);
 }

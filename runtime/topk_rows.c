@@ -54,7 +54,7 @@ static cairn_status rows_plan(cairn_runtime *rt, const cairn_topk_rows_args *a, 
     return status;
 }
 
-/* ---- arguments --------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------ */
 
 static void rows_check_scores(ops_check *c, const cairn_topk_rows_args *a) {
     tensor_want want = {"topk_rows", "scores",
@@ -105,7 +105,7 @@ static cairn_status rows_check(cairn_runtime *rt, const cairn_topk_rows_args *a)
     return c.status;
 }
 
-/* ---- the rows, some at a time ------------------------------------------------------------------- */
+/* ---- the rows, some at a time --------------------------------------------------------------- */
 
 typedef struct rows_call {
     cairn_runtime *rt;

@@ -381,6 +381,7 @@ static void on_backend(cairn_backend backend, const char *name) {
     cairn_status status;
     cairn_config_default(&config);
     config.backend = backend;
+    config.threads = 3; /* so that long rows are cut, on any machine */
     status = cairn_open(&config, &rt, error, sizeof error);
     if (status && backend == CAIRN_BACKEND_CUDA) {
         tap_skip("topk on cuda: %s", error);
@@ -398,6 +399,11 @@ static void on_backend(cairn_backend backend, const char *name) {
 int main(void) {
     seed = (uint64_t)os_now_us();
     printf("# seed %llu\n", (unsigned long long)seed);
+    setenv("CAIRN_SIMD", "scalar", 1);
+    on_backend(CAIRN_BACKEND_CPU, "cpu, scalar");
+    setenv("CAIRN_SIMD", "avx2", 1);
+    if (pool_simd() == SIMD_AVX2) on_backend(CAIRN_BACKEND_CPU, "cpu, avx2");
+    unsetenv("CAIRN_SIMD");
     on_backend(CAIRN_BACKEND_CPU, "cpu");
     on_backend(CAIRN_BACKEND_CUDA, "cuda");
     return tap_done();

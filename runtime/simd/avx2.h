@@ -65,4 +65,45 @@ SIMD_FN BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float 
     }
 }
 
+#define VEC_KEYS __m256i
+#define KEYS_LOAD(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define KEYS_STORE(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)
+#define KEYS_MIN(a, b) _mm256_min_epu32(a, b)
+#define KEYS_MAX(a, b) _mm256_max_epu32(a, b)
+#define KEYS_SQUEEZE 0
+
+/* Scores as signed numbers in their order, but for -0 (one below +0) and NaN. */
+SIMD_FN BASE_INLINE __m256i SIMD(rank)(VEC v) {
+    __m256i bits = _mm256_castps_si256(v);
+    return _mm256_xor_si256(bits, _mm256_srli_epi32(_mm256_srai_epi32(bits, 31), 1));
+}
+
+SIMD_FN BASE_INLINE bool SIMD(reach)(VEC a, VEC b, VEC c, VEC d, uint32_t least) {
+    __m256i limit = _mm256_set1_epi32((int32_t)(least ^ 0x80000000u));
+    __m256i ab = _mm256_and_si256(_mm256_cmpgt_epi32(limit, SIMD(rank)(a)),
+                                  _mm256_cmpgt_epi32(limit, SIMD(rank)(b)));
+    __m256i cd = _mm256_and_si256(_mm256_cmpgt_epi32(limit, SIMD(rank)(c)),
+                                  _mm256_cmpgt_epi32(limit, SIMD(rank)(d)));
+    return _mm256_movemask_epi8(_mm256_and_si256(ab, cd)) != -1;
+}
+
+SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *keys,
+                                   int32_t *positions) {
+    const __m256i top = _mm256_set1_epi32(INT32_MIN);
+    __m256i bits = _mm256_castps_si256(v), key = _mm256_xor_si256(SIMD(rank)(v), top);
+    __m256i magnitude = _mm256_andnot_si256(top, bits);
+    uint32_t lanes[8];
+    int i, count = 0;
+    key = _mm256_blendv_epi8(key, top, _mm256_cmpeq_epi32(magnitude, _mm256_setzero_si256()));
+    key = _mm256_andnot_si256(_mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000)), key);
+    _mm256_storeu_si256((__m256i *)(void *)lanes, key);
+    BASE_UNROLL
+    for (i = 0; i < 8; i++) {
+        keys[count] = lanes[i];
+        positions[count] = position + i;
+        count += lanes[i] >= least;
+    }
+    return count;
+}
+
 #define VEC_HEADS 0

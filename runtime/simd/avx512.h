@@ -1,7 +1,7 @@
 /* simd/avx512: the words of simd.c for 16 lanes. Sums go by a fixed tree, the same for each lane
  * set, so that a sum does not depend on its neighbours. */
 #define SIMD(name) name##_avx512
-#define SIMD_FN BASE_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+#define SIMD_FN BASE_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,popcnt")
 #define SIMD_LEVEL SIMD_AVX512
 #define VEC __m512
 #define VEC_N 16
@@ -57,6 +57,50 @@ SIMD_FN BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float 
         _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)bytes));
     w[0] = _mm512_permutexvar_ps(index, table);
     w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 4), table);
+}
+
+#define VEC_KEYS __m512i
+#define KEYS_LOAD(p) _mm512_loadu_si512(p)
+#define KEYS_STORE(p, v) _mm512_storeu_si512(p, v)
+#define KEYS_MIN(a, b) _mm512_min_epu32(a, b)
+#define KEYS_MAX(a, b) _mm512_max_epu32(a, b)
+#define KEYS_SQUEEZE 1 /* its own squeeze */
+
+/* Writes the entries of at least `least` next to each other, 16 in any case; returns how many. */
+SIMD_FN BASE_INLINE int SIMD(squeeze)(__m512i key, __m512i position, uint32_t least,
+                                      uint32_t *keys, int32_t *positions) {
+    __mmask16 kept = _mm512_cmpge_epu32_mask(key, _mm512_set1_epi32((int32_t)least));
+    _mm512_storeu_si512(keys, _mm512_maskz_compress_epi32(kept, key));
+    _mm512_storeu_si512(positions, _mm512_maskz_compress_epi32(kept, position));
+    return _mm_popcnt_u32(kept);
+}
+
+/* Keys of simd_key, but for -0 (one below +0) and NaN. */
+SIMD_FN BASE_INLINE __m512i SIMD(rank)(VEC v) {
+    __m512i bits = _mm512_castps_si512(v);
+    __m512i flip = _mm512_or_si512(_mm512_srai_epi32(bits, 31), _mm512_set1_epi32(INT32_MIN));
+    return _mm512_xor_si512(bits, flip);
+}
+
+SIMD_FN BASE_INLINE bool SIMD(reach)(VEC a, VEC b, VEC c, VEC d, uint32_t least) {
+    __m512i limit = _mm512_set1_epi32((int32_t)least);
+    __mmask16 ab = _kor_mask16(_mm512_cmpge_epu32_mask(SIMD(rank)(a), limit),
+                               _mm512_cmpge_epu32_mask(SIMD(rank)(b), limit));
+    __mmask16 cd = _kor_mask16(_mm512_cmpge_epu32_mask(SIMD(rank)(c), limit),
+                               _mm512_cmpge_epu32_mask(SIMD(rank)(d), limit));
+    return !_kortestz_mask16_u8(ab, cd);
+}
+
+SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *keys,
+                                   int32_t *positions) {
+    const __m512i top = _mm512_set1_epi32(INT32_MIN);
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i magnitude = _mm512_andnot_si512(top, _mm512_castps_si512(v)), key = SIMD(rank)(v);
+    key = _mm512_mask_mov_epi32(key, _mm512_testn_epi32_mask(magnitude, magnitude), top);
+    key = _mm512_maskz_mov_epi32(
+        _mm512_cmple_epu32_mask(magnitude, _mm512_set1_epi32(0x7f800000)), key);
+    return SIMD(squeeze)(key, _mm512_add_epi32(lanes, _mm512_set1_epi32(position)), least, keys,
+                         positions);
 }
 
 #define VEC_HEADS 1 /* its own heads16 */

@@ -29,3 +29,9 @@
 #undef VEC_BF16
 #undef VEC_BYTES
 #undef VEC_HEADS
+#undef VEC_KEYS
+#undef KEYS_LOAD
+#undef KEYS_STORE
+#undef KEYS_MIN
+#undef KEYS_MAX
+#undef KEYS_SQUEEZE

@@ -67,4 +67,34 @@ BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float minimum,
     }
 }
 
+#define VEC_KEYS uint32x4_t
+#define KEYS_LOAD(p) vld1q_u32(p)
+#define KEYS_STORE(p, v) vst1q_u32(p, v)
+#define KEYS_MIN(a, b) vminq_u32(a, b)
+#define KEYS_MAX(a, b) vmaxq_u32(a, b)
+#define KEYS_SQUEEZE 0
+
+/* Keys of simd_key, but for -0 (one below +0) and NaN. */
+BASE_INLINE uint32x4_t SIMD(rank)(VEC v) {
+    int32x4_t bits = vreinterpretq_s32_f32(v);
+    return veorq_u32(vreinterpretq_u32_s32(bits),
+                     vorrq_u32(vreinterpretq_u32_s32(vshrq_n_s32(bits, 31)),
+                               vdupq_n_u32(0x80000000u)));
+}
+
+BASE_INLINE bool SIMD(reach)(VEC a, VEC b, VEC c, VEC d, uint32_t least) {
+    return vmaxvq_u32(vmaxq_u32(vmaxq_u32(SIMD(rank)(a), SIMD(rank)(b)),
+                                vmaxq_u32(SIMD(rank)(c), SIMD(rank)(d)))) >= least;
+}
+
+BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *keys,
+                           int32_t *positions) {
+    uint32_t lanes[4];
+    int i, count = 0;
+    vst1q_u32(lanes, vreinterpretq_u32_f32(v));
+    for (i = 0; i < 4; i++)
+        count += simd_keep_one(lanes[i], least, position + i, keys + count, positions + count);
+    return count;
+}
+
 #define VEC_HEADS 0

@@ -51,4 +51,23 @@ BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float minimum,
     }
 }
 
+#define VEC_KEYS uint32_t
+#define KEYS_LOAD(p) (*(p))
+#define KEYS_STORE(p, v) (*(p) = (v))
+#define KEYS_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define KEYS_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define KEYS_SQUEEZE 0
+
+/* Whether a score of a, b, c, d may have a key of `least` or more. */
+BASE_INLINE bool SIMD(reach)(VEC a, VEC b, VEC c, VEC d, uint32_t least) {
+    return simd_key(simd_bits_of_f32(&a)) >= least || simd_key(simd_bits_of_f32(&b)) >= least ||
+           simd_key(simd_bits_of_f32(&c)) >= least || simd_key(simd_bits_of_f32(&d)) >= least;
+}
+
+/* Appends the keys of at least `least`, in order; returns how many. Lane 0 stands at `position`. */
+BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *keys,
+                           int32_t *positions) {
+    return simd_keep_one(simd_bits_of_f32(&v), least, position, keys, positions);
+}
+
 #define VEC_HEADS 0
