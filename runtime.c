@@ -81,6 +81,7 @@
 #include "runtime/pages.c"
 #include "runtime/pages_tables.c"
 #include "runtime/pages_calls.c"
+#include "runtime/prefix.c"
 #include "runtime/model.c"
 #include "runtime/forward_cpu_work.c"
 #include "runtime/forward_cpu.c"

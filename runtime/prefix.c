@@ -1,0 +1,396 @@
+/* prefix: a radix cache of prefixes: which pages hold the keys and values of which tokens, so that a
+ * sequence which begins like an earlier one need not compute its beginning again.
+ *
+ * A tree per namespace. A node is a run of whole pages: their tokens and their page ids; its parent
+ * holds the tokens before them, and no two children of a node begin with the same page. Tokens
+ * decide what matches; a hash of a node's first page only finds the candidate. The tokens are the
+ * sequence as it is cached, landmark tokens included, and so is their count.
+ *
+ * The cache holds one reference of the pool for each page id that stands in a node. A node that is
+ * locked, and so every node above it, is not evicted. A leaf without locks stands in a heap, the
+ * least recently used first. Calls base and pages. Each call does all it is asked or nothing. */
+
+typedef struct prefix_node {
+    struct prefix_node *parent; /* NULL: the beginning */
+    struct prefix_node *next;   /* of its bucket */
+    uint64_t space;             /* namespace */
+    uint64_t hash;              /* of parent, space and first page */
+    uint64_t used;              /* the cache's clock when last matched or inserted */
+    int pages;                  /* at least 1 */
+    int children, locks;
+    int heap_at;                /* place in the heap, -1: none */
+    int32_t *tokens;            /* [pages, page_size], then ids [pages]: one allocation */
+} prefix_node;
+
+typedef struct prefix_cache {
+    base *base;
+    page_pool *pool;
+    int page_size;
+    int nodes, heap_count, heap_capacity, bucket_count; /* buckets: a power of two */
+    prefix_node **buckets, **heap;
+    uint64_t clock;
+    int64_t pages, locked_pages; /* held; of nodes with locks */
+} prefix_cache;
+
+/* Where a key leads: `matched` pages agree, `inside` of them in the last node (1 to its pages). */
+typedef struct prefix_walk {
+    prefix_node *node; /* NULL: nothing agrees */
+    int matched, inside;
+} prefix_walk;
+
+static int32_t *prefix_ids(const prefix_cache *c, const prefix_node *n) {
+    return n->tokens + (size_t)n->pages * (size_t)c->page_size;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static size_t prefix_run_words(const prefix_cache *c, int pages) {
+    return (size_t)pages * ((size_t)c->page_size + 1);
+}
+
+static int32_t *prefix_run_new(prefix_cache *c, int pages) {
+    return (int32_t *)base_realloc(c->base, NULL, 0,
+                                   prefix_run_words(c, pages) * sizeof(int32_t));
+}
+
+static void prefix_run_free(prefix_cache *c, int32_t *run, int pages) {
+    base_delete(c->base, run, prefix_run_words(c, pages), sizeof *run);
+}
+
+/* Pages [from, from + count) of a run of `pages` pages, copied. */
+static void prefix_run_copy(const prefix_cache *c, int32_t *to, const int32_t *run, int pages,
+                            int from, int count) {
+    size_t size = (size_t)c->page_size;
+    memcpy(to, run + (size_t)from * size, (size_t)count * size * sizeof *to);
+    memcpy(to + (size_t)count * size, run + (size_t)pages * size + from,
+           (size_t)count * sizeof *to);
+}
+
+/* Doubles an array of pointers until it holds `wanted`; false: memory is short. */
+static bool prefix_grow(base *b, prefix_node ***array, int *capacity, int wanted) {
+    int more = *capacity ? *capacity : 64;
+    prefix_node **larger;
+    while (more < wanted) more *= 2;
+    if (more == *capacity) return true;
+    larger = (prefix_node **)base_realloc(b, *array, (size_t)*capacity * sizeof *larger,
+                                          (size_t)more * sizeof *larger);
+    if (!larger) return false;
+    *array = larger;
+    *capacity = more;
+    return true;
+}
+
+/* ---- the heap of leaves without locks ---------------------------------------------------------- */
+
+static void prefix_heap_put(prefix_cache *c, int at, prefix_node *n) {
+    c->heap[at] = n;
+    n->heap_at = at;
+}
+
+/* Moves a node whose place is `at` up or down to where it belongs. */
+static void prefix_heap_sift(prefix_cache *c, int at) {
+    prefix_node *n = c->heap[at];
+    int child;
+    while (at && c->heap[(at - 1) / 2]->used > n->used) {
+        prefix_heap_put(c, at, c->heap[(at - 1) / 2]);
+        at = (at - 1) / 2;
+    }
+    while ((child = 2 * at + 1) < c->heap_count) {
+        if (child + 1 < c->heap_count && c->heap[child + 1]->used < c->heap[child]->used) child++;
+        if (c->heap[child]->used >= n->used) break;
+        prefix_heap_put(c, at, c->heap[child]);
+        at = child;
+    }
+    prefix_heap_put(c, at, n);
+}
+
+static void prefix_heap_remove(prefix_cache *c, prefix_node *n) {
+    int at = n->heap_at;
+    n->heap_at = -1;
+    if (at == --c->heap_count) return;
+    prefix_heap_put(c, at, c->heap[c->heap_count]);
+    prefix_heap_sift(c, at);
+}
+
+/* After any change of locks, children or use. The heap has room for every node. */
+static void prefix_heap_update(prefix_cache *c, prefix_node *n) {
+    bool wanted = n->locks == 0 && n->children == 0;
+    if (wanted && n->heap_at < 0) prefix_heap_put(c, c->heap_count++, n);
+    if (wanted) prefix_heap_sift(c, n->heap_at);
+    else if (n->heap_at >= 0) prefix_heap_remove(c, n);
+}
+
+/* ---- the table of children --------------------------------------------------------------------- */
+
+/* Of a node's first page. One part of the key after the other, so that no two runs of equal words
+ * cancel out. */
+static uint64_t prefix_hash(const prefix_cache *c, const prefix_node *parent, uint64_t space,
+                            const int32_t *page) {
+    uint64_t h = ((uint64_t)(uintptr_t)parent ^ space * 0x9e3779b97f4a7c15u) + 0x632be59bd9b4e019u;
+    int i = 0;
+    for (; i + 1 < c->page_size; i += 2) {
+        h = (h ^ ((uint64_t)(uint32_t)page[i] << 32 | (uint32_t)page[i + 1])) * 0xd6e8feb86659fd93u;
+        h ^= h >> 32;
+    }
+    if (i < c->page_size) h = (h ^ (uint32_t)page[i]) * 0xd6e8feb86659fd93u;
+    return h ^ h >> 29;
+}
+
+static bool prefix_same_page(const prefix_cache *c, const int32_t *a, const int32_t *b) {
+    return !memcmp(a, b, (size_t)c->page_size * sizeof *a);
+}
+
+static prefix_node *prefix_child(const prefix_cache *c, prefix_node *parent, uint64_t space,
+                                 const int32_t *page) {
+    uint64_t hash = prefix_hash(c, parent, space, page);
+    prefix_node *n = c->buckets[hash & (uint64_t)(c->bucket_count - 1)];
+    while (n && !(n->hash == hash && n->parent == parent && n->space == space &&
+                  prefix_same_page(c, n->tokens, page)))
+        n = n->next;
+    return n;
+}
+
+static prefix_node **prefix_bucket(prefix_cache *c, const prefix_node *n) {
+    return &c->buckets[n->hash & (uint64_t)(c->bucket_count - 1)];
+}
+
+/* Hashes n anew, for its parent or first page, and puts it into its bucket. */
+static void prefix_link(prefix_cache *c, prefix_node *n) {
+    prefix_node **bucket;
+    n->hash = prefix_hash(c, n->parent, n->space, n->tokens);
+    bucket = prefix_bucket(c, n);
+    n->next = *bucket;
+    *bucket = n;
+}
+
+static void prefix_unlink(prefix_cache *c, const prefix_node *n) {
+    prefix_node **link = prefix_bucket(c, n);
+    while (*link != n) link = &(*link)->next;
+    *link = n->next;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------- */
+
+static void prefix_close(prefix_cache *c) {
+    for (int i = 0; c->buckets && i < c->bucket_count; i++)
+        for (prefix_node *n = c->buckets[i], *next; n; n = next) {
+            next = n->next;
+            pages_give(c->base, c->pool, prefix_ids(c, n), n->pages);
+            prefix_run_free(c, n->tokens, n->pages);
+            base_delete(c->base, n, 1, sizeof *n);
+        }
+    base_delete(c->base, c->buckets, (size_t)c->bucket_count, sizeof *c->buckets);
+    base_delete(c->base, c->heap, (size_t)c->heap_capacity, sizeof *c->heap);
+    memset(c, 0, sizeof *c);
+}
+
+/* The pool must stand until prefix_close. page_size is that of the pool's pages. */
+static cairn_status prefix_open(base *b, page_pool *ids, int page_size, prefix_cache *c) {
+    memset(c, 0, sizeof *c);
+    c->base = b;
+    c->pool = ids;
+    c->page_size = page_size;
+    c->bucket_count = 64;
+    while (c->bucket_count < ids->pages / 2) c->bucket_count *= 2; /* nodes hardly outnumber pages */
+    c->buckets = (prefix_node **)base_new(b, (size_t)c->bucket_count, sizeof *c->buckets);
+    if (!c->buckets)
+        return base_no_memory(b, "a prefix cache", (size_t)c->bucket_count * sizeof *c->buckets);
+    return CAIRN_OK;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------- */
+
+static cairn_status prefix_no_memory(const prefix_cache *c, int pages) {
+    return base_no_memory(c->base, "the prefix cache",
+                          prefix_run_words(c, pages) * sizeof(int32_t) + sizeof(prefix_node));
+}
+
+/* A node of `pages` pages, its run not filled, part of no tree; room for it in the heap. */
+static prefix_node *prefix_node_new(prefix_cache *c, int pages) {
+    prefix_node *n;
+    if (!prefix_grow(c->base, &c->heap, &c->heap_capacity, c->nodes + 2)) return NULL;
+    n = (prefix_node *)base_new(c->base, 1, sizeof *n);
+    if (!n) return NULL;
+    n->tokens = prefix_run_new(c, pages);
+    if (!n->tokens) {
+        base_delete(c->base, n, 1, sizeof *n);
+        return NULL;
+    }
+    n->pages = pages;
+    n->heap_at = -1;
+    return n;
+}
+
+static void prefix_node_free(prefix_cache *c, prefix_node *n) {
+    prefix_run_free(c, n->tokens, n->pages);
+    base_delete(c->base, n, 1, sizeof *n);
+}
+
+static void prefix_attach(prefix_cache *c, prefix_node *n, prefix_node *parent, uint64_t space) {
+    n->parent = parent;
+    n->space = space;
+    if (parent) parent->children++;
+    c->nodes++;
+    prefix_link(c, n);
+}
+
+/* Cuts n after its first `keep` pages. They become a new node above it, so that whoever locked n
+ * holds both; the new node, or NULL when memory is short and nothing changed. */
+static prefix_node *prefix_split(prefix_cache *c, prefix_node *n, int keep) {
+    int rest = n->pages - keep;
+    int32_t *tail = prefix_run_new(c, rest);
+    prefix_node *above = tail ? prefix_node_new(c, keep) : NULL;
+    if (!above) {
+        if (tail) prefix_run_free(c, tail, rest);
+        return NULL;
+    }
+    prefix_run_copy(c, above->tokens, n->tokens, n->pages, 0, keep);
+    prefix_run_copy(c, tail, n->tokens, n->pages, keep, rest);
+    prefix_unlink(c, n);
+    prefix_run_free(c, n->tokens, n->pages);
+    n->tokens = tail;
+    n->pages = rest;
+    above->locks = n->locks;
+    above->used = n->used;
+    prefix_attach(c, above, n->parent, n->space);
+    if (n->parent) n->parent->children--; /* which was n */
+    n->parent = above;
+    above->children = 1;
+    prefix_link(c, n);
+    return above;
+}
+
+/* ---- walking ----------------------------------------------------------------------------------- */
+
+/* Follows the first `pages` pages of tokens as far as they are held. */
+static prefix_walk prefix_find(const prefix_cache *c, uint64_t space, const int32_t *tokens,
+                               int pages) {
+    prefix_walk w = {NULL, 0, 0};
+    size_t size = (size_t)c->page_size;
+    while (w.matched < pages && (!w.node || w.inside == w.node->pages)) {
+        const int32_t *key = tokens + (size_t)w.matched * size;
+        prefix_node *n = prefix_child(c, w.node, space, key);
+        int most, same = 1;
+        if (!n) break;
+        most = n->pages < pages - w.matched ? n->pages : pages - w.matched;
+        if (!memcmp(key, n->tokens, (size_t)most * size * sizeof *key)) same = most;
+        while (same < most && prefix_same_page(c, key + (size_t)same * size,
+                                               n->tokens + (size_t)same * size))
+            same++;
+        w.node = n;
+        w.inside = same;
+        w.matched += same;
+    }
+    return w;
+}
+
+/* The way from `n` to the beginning was used now. */
+static void prefix_touch(prefix_cache *c, prefix_node *n) {
+    c->clock++;
+    for (; n; n = n->parent) {
+        n->used = c->clock;
+        if (n->heap_at >= 0) prefix_heap_sift(c, n->heap_at);
+    }
+}
+
+/* The page ids of a walk's `matched` pages. */
+static void prefix_read_ids(const prefix_cache *c, const prefix_walk *w, int32_t *ids) {
+    int end = w->matched, inside = w->inside;
+    for (const prefix_node *n = w->node; n; n = n->parent) {
+        end -= inside;
+        memcpy(ids + end, prefix_ids(c, n), (size_t)inside * sizeof *ids);
+        if (n->parent) inside = n->parent->pages;
+    }
+}
+
+/* ---- locks ------------------------------------------------------------------------------------- */
+
+/* n and all above it stay until prefix_unlock(n). NULL is ignored. */
+static void prefix_lock(prefix_cache *c, prefix_node *n) {
+    for (; n; n = n->parent) {
+        if (n->locks++ == 0) c->locked_pages += n->pages;
+        prefix_heap_update(c, n);
+    }
+}
+
+static void prefix_unlock(prefix_cache *c, prefix_node *n) {
+    for (; n; n = n->parent) {
+        if (--n->locks == 0) c->locked_pages -= n->pages;
+        prefix_heap_update(c, n);
+    }
+}
+
+/* ---- what callers do --------------------------------------------------------------------------- */
+
+/* The longest prefix of tokens [count], in whole pages, that is held: how many pages, their ids to
+ * ids [up to count / page_size], and with `node` its last node, which then ends where the match
+ * does, so that it can be locked. Errors: OUT_OF_MEMORY, only with `node`; nothing changed. */
+static cairn_status prefix_match(prefix_cache *c, uint64_t space, const int32_t *tokens, int count,
+                                 int32_t *ids, int *pages, prefix_node **node) {
+    prefix_walk w = prefix_find(c, space, tokens, count / c->page_size);
+    *pages = 0;
+    if (node) *node = NULL;
+    if (node && w.node && w.inside < w.node->pages) {
+        prefix_node *above = prefix_split(c, w.node, w.inside);
+        if (!above) return prefix_no_memory(c, w.inside);
+        w.node = above;
+    }
+    if (ids) prefix_read_ids(c, &w, ids);
+    prefix_touch(c, w.node);
+    *pages = w.matched;
+    if (node) *node = w.node;
+    return CAIRN_OK;
+}
+
+/* Holds what is new of tokens [count] in whole pages, whose ids stand in ids [count / page_size]:
+ * the first *present pages were there, under ids of their own, and the caller's are no concern of
+ * the cache; each page behind them gets one reference more.
+ * Errors: OUT_OF_MEMORY, INVALID_ARGUMENT for an id that the pool does not hold; nothing changed. */
+static cairn_status prefix_insert(prefix_cache *c, uint64_t space, const int32_t *tokens,
+                                  int count, const int32_t *ids, int *present) {
+    int pages = count / c->page_size, fresh;
+    prefix_walk w = prefix_find(c, space, tokens, pages);
+    prefix_node *leaf, *parent = w.node;
+    cairn_status status;
+    *present = w.matched;
+    fresh = pages - w.matched;
+    if (!fresh) return prefix_touch(c, w.node), CAIRN_OK;
+    if ((status = pages_retain(c->base, c->pool, ids + w.matched, fresh))) return status;
+    leaf = prefix_node_new(c, fresh);
+    if (leaf && w.node && w.inside < w.node->pages) parent = prefix_split(c, w.node, w.inside);
+    if (!leaf || (w.node && !parent)) {
+        if (leaf) prefix_node_free(c, leaf);
+        pages_give(c->base, c->pool, ids + w.matched, fresh);
+        return prefix_no_memory(c, fresh);
+    }
+    memcpy(leaf->tokens, tokens + (size_t)w.matched * (size_t)c->page_size,
+           (size_t)fresh * (size_t)c->page_size * sizeof *tokens);
+    memcpy(prefix_ids(c, leaf), ids + w.matched, (size_t)fresh * sizeof *ids);
+    prefix_attach(c, leaf, parent, space);
+    c->pages += fresh;
+    if (parent) prefix_heap_update(c, parent);
+    prefix_touch(c, leaf);
+    prefix_heap_update(c, leaf);
+    return CAIRN_OK;
+}
+
+static void prefix_remove(prefix_cache *c, prefix_node *n) {
+    prefix_node *parent = n->parent;
+    prefix_heap_remove(c, n);
+    prefix_unlink(c, n);
+    pages_give(c->base, c->pool, prefix_ids(c, n), n->pages);
+    c->pages -= n->pages;
+    c->nodes--;
+    prefix_node_free(c, n);
+    if (!parent) return;
+    parent->children--;
+    prefix_heap_update(c, parent);
+}
+
+/* Drops leaves without locks, the least recently used first, until `pages` pages or more are no
+ * longer held or nothing is left to drop. Returns how many: whole nodes, so it may be more. */
+static int64_t prefix_evict(prefix_cache *c, int64_t pages) {
+    int64_t before = c->pages;
+    while (before - c->pages < pages && c->heap_count) prefix_remove(c, c->heap[0]);
+    return before - c->pages;
+}
