@@ -1231,6 +1231,133 @@ typedef struct cairn_attend_pages_args {
 } cairn_attend_pages_args;
 CAIRN_API cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args *args);
 
+/* SHORT CONVOLUTION of hybrid models: depthwise, causal, K taps, over sequences that stand one after
+ * the other in x, with a state that carries the last K - 1 inputs of each on.
+ *
+ *     u[t, c]   = gate_in[t, c] * x[t, c], rounded to x's dtype (x itself without gate_in)
+ *     y[t, c]   = bias[c] + sum over j of weight[c, j] * u[t - (K - 1) + j, c], in f32, j ascending
+ *     out[t, c] = gate_out[t, c] * activation(y[t, c])
+ *
+ * so weight[c, K - 1] meets the current token, and the inputs before a sequence's first token are
+ * its state. Splitting a sequence over calls in any way changes no bit of out or state.
+ * A state index of -1, or below reserved_slots, is PAD: that sequence is skipped, its rows of out
+ * and its state are left as they are. A sequence of no tokens leaves its state as it is. Tokens
+ * outside [0, tokens] or a state index outside the slots skip the sequence and report BAD_DATA.
+ * x, gates and out may have rows with a stride, as parts of one projection. */
+typedef enum cairn_activation { CAIRN_ACTIVATION_NONE = 0, CAIRN_ACTIVATION_SILU = 1 } cairn_activation;
+
+typedef struct cairn_conv {
+    const cairn_tensor *x;        /* [tokens, channels] f32, f16 or bf16; all below but the weights
+                                   * and the i32 ones have its dtype */
+    const cairn_tensor *weight;   /* [channels, K] f32 or x's dtype, K 2 to 8 */
+    const cairn_tensor *bias;     /* [channels] as weight, or NULL */
+    const cairn_tensor *gate_in;  /* [tokens, channels] or NULL */
+    const cairn_tensor *gate_out; /* [tokens, channels] or NULL */
+    cairn_tensor *state;          /* [slots, K - 1, channels], oldest first; in and out */
+    const cairn_tensor *cu_seqlens;    /* [sequences + 1] i32 first token of each, then the end */
+    const cairn_tensor *state_indices; /* [sequences] i32 or more, slots; NULL: s */
+    const cairn_tensor *has_initial;   /* [sequences] i32 or more, 0: the state is not read, zeros */
+    cairn_tensor *out;            /* [tokens, channels] */
+    int32_t activation;           /* a cairn_activation */
+    int32_t reserved_slots;       /* slots below are PAD too: 1 for a pool whose slot 0 is null */
+} cairn_conv;
+
+/* short_conv: the convolution of prompts, any number and length of sequences in one launch.
+ * Without has_initial every sequence starts from zeros; a state that is not to be read may hold
+ * anything. The chunk list says which parts of which sequences are done (short_conv_metadata makes
+ * it); without one all are, at the price of one more small launch. */
+typedef struct cairn_short_conv_args {
+    uint32_t struct_size;
+    int32_t block_tokens;                /* tokens of a chunk, at least K - 1; 0: 16 */
+    cairn_conv conv;                     /* cu_seqlens is needed */
+    const cairn_tensor *chunk_sequences; /* [chunks] i32, a dense prefix, then -1; or NULL */
+    const cairn_tensor *chunk_offsets;   /* [chunks] i32 chunk of that sequence */
+} cairn_short_conv_args;
+CAIRN_API cairn_status cairn_short_conv(cairn_runtime *rt, const cairn_short_conv_args *args);
+
+/* short_conv_update: the convolution of decode steps, a few tokens a sequence. Without cu_seqlens
+ * sequence s is row s of x; without has_initial every state is read. For drafts, snapshots keeps
+ * what any number of accepted tokens needs: the K - 1 inputs before, then those of the step. */
+typedef struct cairn_short_conv_update_args {
+    uint32_t struct_size;
+    cairn_conv conv;
+    cairn_tensor *snapshots; /* [sequences, K - 1 + most, channels] or NULL; rows in use are written;
+                              * a sequence of more than `most` tokens is skipped and reported */
+} cairn_short_conv_update_args;
+CAIRN_API cairn_status cairn_short_conv_update(cairn_runtime *rt,
+                                               const cairn_short_conv_update_args *args);
+
+/* short_conv_restore: sets each sequence's state to what it was after the first accepted[s] tokens
+ * of the update that filled the snapshots: rows accepted[s] .. accepted[s] + K - 2, byte for byte.
+ * accepted is 0 to that update's tokens; beyond `most` it is reported and the state stays. */
+typedef struct cairn_short_conv_restore_args {
+    uint32_t struct_size;
+    int32_t reserved_slots;
+    const cairn_tensor *snapshots;     /* [sequences, K - 1 + most, channels] f32, f16 or bf16 */
+    const cairn_tensor *accepted;      /* [sequences] i32 */
+    const cairn_tensor *state_indices; /* [sequences] i32 or more; NULL: s */
+    cairn_tensor *state;               /* [slots, K - 1, channels] */
+} cairn_short_conv_restore_args;
+CAIRN_API cairn_status cairn_short_conv_restore(cairn_runtime *rt,
+                                                const cairn_short_conv_restore_args *args);
+
+/* Two pinned buffers for arrays that the host makes anew for each step: one is filled while the
+ * device still reads the other. bytes is the size of each. cairn_close frees what is left.
+ * [owner thread] Errors: INVALID_ARGUMENT, OUT_OF_MEMORY, DEVICE_ERROR. */
+typedef struct cairn_staging cairn_staging;
+CAIRN_API cairn_status cairn_staging_new(cairn_runtime *rt, size_t bytes, cairn_staging **staging);
+/* Waits until the device has read it. NULL is ignored. [blocks] */
+CAIRN_API cairn_status cairn_staging_free(cairn_runtime *rt, cairn_staging *staging);
+
+/* counts[8] of short_conv_metadata. */
+typedef enum cairn_conv_count {
+    CAIRN_CONV_DECODES = 0,       /* requests before the split point */
+    CAIRN_CONV_PROMPTS = 1,       /* requests from it on */
+    CAIRN_CONV_DECODE_TOKENS = 2, /* tokens before the first prompt's first */
+    CAIRN_CONV_PROMPT_TOKENS = 3,
+    CAIRN_CONV_CHUNKS = 4,        /* entries of the chunk list */
+    CAIRN_CONV_BLOCK_TOKENS = 5,  /* the block size that it is made for */
+    CAIRN_CONV_REQUESTS = 6,      /* live ones */
+    CAIRN_CONV_ORDERED = 7        /* 1: no decode stands behind a prompt */
+} cairn_conv_count;
+
+/* short_conv_metadata: what the short convolutions of all layers need to know of a batch, in one
+ * launch from lengths on the device; the host never waits and need not know them.
+ *
+ * Request r brings tokens [cu_seqlens[r], cu_seqlens[r + 1]) and is seq_lens[r] tokens long with
+ * them. Decodes, of at most decode_tokens new tokens, stand before prompts: the split point is the
+ * first request with more; what follows it counts as prompts, however short (right, if slower).
+ * `order` is the batch order that has no such ones: decodes, then prompts, each as they stood.
+ * Requests keep their numbers in all outputs, so that short_conv_update takes decode_indices and
+ * short_conv prompt_indices and the chunk list, both with the whole batch's x and cu_seqlens.
+ * Outputs of `capacity` entries end in PAD (-1; has_initial: 0), so that a captured graph serves
+ * every batch up to it. A length below 0 counts as 0; that, a sequence shorter than its new tokens,
+ * live outside [0, requests], and chunks that do not fit the list are reported as BAD_DATA.
+ *
+ * With `staging` the inputs lie in host memory (device type 1) and are taken over before the call
+ * returns: the kernel reads a pinned copy. Then bad lengths are INVALID_ARGUMENT and nothing is
+ * written; BUSY, too, writes nothing: the device has yet to read both buffers. Not in a capture. */
+typedef struct cairn_short_conv_metadata_args {
+    uint32_t struct_size;
+    int32_t block_tokens;           /* tokens of a chunk; 0: 16 */
+    int32_t decode_tokens;          /* 0: 1; -1: every request is a prompt */
+    cairn_staging *staging;         /* 4 * (3 * requests + 2) bytes or more; NULL: device inputs */
+    const cairn_tensor *cu_seqlens; /* [requests + 1] i32, requests <= 8192 */
+    const cairn_tensor *seq_lens;   /* [requests] i32, or NULL: as long as their new tokens */
+    const cairn_tensor *slots;      /* [requests] i32, or [requests, n]: column 0 of a table; NULL: r */
+    const cairn_tensor *live;       /* [1] i32 requests in use, or NULL: all */
+    cairn_tensor *chunk_sequences;  /* [chunks] i32, out: request of each chunk, then -1; tokens /
+                                     * block_tokens + requests entries always suffice */
+    cairn_tensor *chunk_offsets;    /* [chunks] i32, out: which chunk of its request, then -1 */
+    cairn_tensor *has_initial;      /* [capacity] i32, out, or NULL: 1 when tokens came before */
+    cairn_tensor *decode_indices;   /* [capacity] i32, out, or NULL: slots of decodes, -1 elsewhere */
+    cairn_tensor *prompt_indices;   /* [capacity] i32, out, or NULL: slots of prompts, -1 elsewhere */
+    cairn_tensor *counts;           /* [8] i32, out, or NULL: see cairn_conv_count */
+    cairn_tensor *order;            /* [capacity] i32, out, or NULL */
+} cairn_short_conv_metadata_args;
+CAIRN_API cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
+                                                 const cairn_short_conv_metadata_args *args);
+
 /* sample: one token a row. temperature 0: the highest logit, lowest index. Else logits / T, then
  * top_k and top_p (the smallest set reaching p, ties kept) in the stated order, then min_p; drawn
  * with Philox4x32-10(key = seeds[r], counter = positions[r]), so that a row's token depends on

@@ -277,6 +277,60 @@ static cairn_status dev_sync(device *dev) {
     return dev_check_error_word(dev);
 }
 
+/* ---- staging: host arrays that kernels read ------------------------------------------------------ */
+
+enum { DEV_STAGES = 2 };
+
+/* Pinned buffers that kernels read in place. One is free when the work that reads it is done. */
+typedef struct dev_staging {
+    size_t bytes; /* of each */
+    void *memory[DEV_STAGES];
+    CUevent done[DEV_STAGES]; /* after the work that reads the buffer */
+    bool in_flight[DEV_STAGES];
+} dev_staging;
+
+static cairn_status dev_staging_open(device *dev, size_t bytes, dev_staging *s) {
+    cairn_status status = CAIRN_OK;
+    memset(s, 0, sizeof *s);
+    s->bytes = bytes;
+    for (int i = 0; i < DEV_STAGES && !status; i++) {
+        status = dev_host_alloc(dev, bytes, "staging", &s->memory[i]);
+        if (!status && dev->cuda) DEV_TRY(dev, cuEventCreate(&s->done[i], CU_EVENT_DISABLE_TIMING));
+    }
+    return status;
+}
+
+/* Also after an open that failed. */
+static void dev_staging_close(device *dev, dev_staging *s) {
+    for (int i = 0; i < DEV_STAGES; i++) {
+        if (s->in_flight[i]) dev->drv->cuEventSynchronize(s->done[i]);
+        if (s->done[i]) dev->drv->cuEventDestroy(s->done[i]);
+        dev_host_free(dev, s->memory[i], s->bytes);
+    }
+}
+
+/* The number of a buffer that may be written; CAIRN_BUSY when there is none. Never waits. */
+static cairn_status dev_staging_take(device *dev, dev_staging *s, const char *op, int *out) {
+    for (int i = 0; i < DEV_STAGES; i++) {
+        CUresult result = CUDA_SUCCESS;
+        if (s->in_flight[i]) result = dev->drv->cuEventQuery(s->done[i]);
+        if (result == CUDA_ERROR_NOT_READY) continue;
+        if (result) return drv_fail(dev->base, dev->drv, result, "cuEventQuery");
+        s->in_flight[i] = false;
+        return *out = i, CAIRN_OK;
+    }
+    return base_fail(dev->base, CAIRN_BUSY,
+                     "%s: the device has yet to read both staging buffers; nothing was written", op);
+}
+
+/* After the work that reads buffer i was enqueued on the current stream. */
+static cairn_status dev_staging_submit(device *dev, dev_staging *s, int i) {
+    if (!dev->cuda) return CAIRN_OK;
+    DEV_TRY(dev, cuEventRecord(s->done[i], dev->stream));
+    s->in_flight[i] = true;
+    return CAIRN_OK;
+}
+
 /* ---- graphs ------------------------------------------------------------------------------------ */
 
 typedef struct dev_graph { CUgraphExec exec; } dev_graph;

@@ -6,6 +6,7 @@
 struct cairn_stream { CUstream stream; struct cairn_stream *next; };
 struct cairn_event { CUevent event; int64_t us; bool recorded; struct cairn_event *next; };
 struct cairn_graph { dev_graph graph; struct cairn_graph *next; };
+struct cairn_staging { dev_staging buffers; struct cairn_staging *next; };
 
 struct cairn_runtime {
     struct base base;
@@ -19,6 +20,7 @@ struct cairn_runtime {
     cairn_stream *streams;
     cairn_event *events;
     cairn_graph *graphs;
+    cairn_staging *stagings;
     cairn_model *models;
     cairn_page_pool *page_pools;
     cairn_page_tables *page_tables;
@@ -330,9 +332,50 @@ cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph) {
     return CAIRN_OK;
 }
 
+/* ---- staging ----------------------------------------------------------------------------------- */
+
+cairn_status cairn_staging_new(cairn_runtime *rt, size_t bytes, cairn_staging **staging) {
+    cairn_staging *s;
+    cairn_status status;
+    *staging = NULL;
+    if (!bytes)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "staging_new: bytes = 0");
+    s = (cairn_staging *)base_new(&rt->base, 1, sizeof *s);
+    if (!s) return base_no_memory(&rt->base, "staging buffers", sizeof *s);
+    if (!(status = handles_enter(rt))) {
+        status = dev_staging_open(&rt->device, bytes, &s->buffers);
+        if (status) dev_staging_close(&rt->device, &s->buffers);
+        dev_leave(&rt->device);
+    }
+    if (status) {
+        base_delete(&rt->base, s, 1, sizeof *s);
+        return status;
+    }
+    s->next = rt->stagings;
+    rt->stagings = s;
+    return *staging = s, CAIRN_OK;
+}
+
+cairn_status cairn_staging_free(cairn_runtime *rt, cairn_staging *staging) {
+    cairn_staging **at = &rt->stagings;
+    if (!staging) return CAIRN_OK;
+    while (*at && *at != staging) at = &(*at)->next;
+    if (!*at)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "staging_free: not a staging of this runtime");
+    *at = staging->next;
+    if (!handles_enter(rt)) {
+        dev_staging_close(&rt->device, &staging->buffers);
+        dev_leave(&rt->device);
+    }
+    base_delete(&rt->base, staging, 1, sizeof *staging);
+    return CAIRN_OK;
+}
+
 /* Frees every handle; for cairn_close. */
 static void handles_free_all(cairn_runtime *rt) {
     while (rt->graphs) cairn_graph_free(rt, rt->graphs);
+    while (rt->stagings) cairn_staging_free(rt, rt->stagings);
     while (rt->events) cairn_event_free(rt, rt->events);
     while (rt->streams) cairn_stream_free(rt, rt->streams);
     while (rt->tensors) cairn_tensor_free(rt, &rt->tensors->view);

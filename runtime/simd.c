@@ -33,6 +33,8 @@ typedef struct simd_page {
     X(void, swiglu, (float *gate, const float *up, int n)) \
     X(void, to_half, (const float *x, uint16_t *out, int n)) \
     X(void, of_half, (const uint16_t *x, float *out, int n)) \
+    X(void, conv, (const float *const *rows, const float *taps, int64_t stride, int width, int n, \
+                   float *out)) \
     X(void, attend, (const simd_page *page, const float *q, int queries, float *m, float *l, \
                      float *out)) \
     X(void, bounds, (const uint16_t *keys, int slots, int dim, uint16_t *low, uint16_t *high)) \

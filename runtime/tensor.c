@@ -143,9 +143,10 @@ static cairn_status tensor_check_strides(base *b, const cairn_tensor *t, const t
                      want->rows_may_stride ? " in its last dimension, its rows not overlapping" : "");
 }
 
-/* Names the argument and what is wrong with it. An optional NULL passes. */
-static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tensor_want *want) {
-    base *b = dev->base;
+/* Names the argument and what is wrong with it. An optional NULL passes. `place` is TENSOR_CPU or
+ * TENSOR_CUDA. */
+static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
+                                    const tensor_want *want) {
     cairn_status status;
     size_t element;
     if (!t) {
@@ -155,14 +156,20 @@ static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tenso
     if ((status = tensor_check_type(b, t, want)) || (status = tensor_check_shape(b, t, want)) ||
         (status = tensor_check_strides(b, t, want)))
         return status;
-    if (t->device.type != (dev->cuda ? TENSOR_CUDA : TENSOR_CPU))
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s lies on device %d; this runtime is on %s",
-                         want->op, want->name, (int)t->device.type, dev->cuda ? "cuda" : "cpu");
+    if (t->device.type != place)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s lies on device %d; %s is expected",
+                         want->op, want->name, (int)t->device.type,
+                         place == TENSOR_CUDA ? "cuda" : "cpu");
     element = cairn_type_bytes(cairn_tensor_type(t));
     if (tensor_elements(t) > 0 && (!t->data || (uintptr_t)tensor_data(t) % element))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the data of %s is NULL or not aligned to %d",
                          want->op, want->name, (int)element);
     return CAIRN_OK;
+}
+
+/* The same, where the backend's tensors lie. */
+static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tensor_want *want) {
+    return tensor_check_at(dev->base, dev->cuda ? TENSOR_CUDA : TENSOR_CPU, t, want);
 }
 
 /* The bytes from the first element of a checked tensor to the end of its last. */

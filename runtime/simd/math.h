@@ -99,3 +99,22 @@ SIMD_FN static void SIMD(of_half)(const uint16_t *x, float *out, int n) {
     for (i = 0; i + VEC_N <= n; i += VEC_N) VEC_STORE(out + i, VEC_HALF(x + i));
     for (; i < n; i++) out[i] = block_f32_of_f16(x[i]);
 }
+
+/* out [n] = bias + sum over j < width of taps [j, n] * rows [j][n], j ascending; taps have rows of
+ * `stride` values, the bias is the last. Products and sums are rounded apart, as on the GPU. */
+SIMD_FN static void SIMD(conv)(const float *const *rows, const float *taps, int64_t stride,
+                               int width, int n, float *out) {
+    const float *bias = taps + width * stride;
+    int i, j;
+    for (i = 0; i + VEC_N <= n; i += VEC_N) {
+        VEC sum = VEC_LOAD(bias + i);
+        for (j = 0; j < width; j++)
+            sum = VEC_ADD(sum, VEC_MUL(VEC_LOAD(taps + j * stride + i), VEC_LOAD(rows[j] + i)));
+        VEC_STORE(out + i, sum);
+    }
+    for (; i < n; i++) {
+        float sum = bias[i];
+        for (j = 0; j < width; j++) sum += taps[j * stride + i] * rows[j][i];
+        out[i] = sum;
+    }
+}
