@@ -82,6 +82,8 @@ cairn_status cairn_tensor_free(cairn_runtime *rt, cairn_tensor *tensor) {
 cairn_status cairn_tensor_write(cairn_runtime *rt, cairn_tensor *tensor, const void *host,
                                 size_t bytes) {
     cairn_status status = tensor_check_copy(&rt->base, "tensor_write", tensor, host, bytes);
+    if (!status && rt->device.cuda && tensor->device.type == TENSOR_CPU && bytes)
+        return memcpy(tensor_data(tensor), host, bytes), CAIRN_OK;
     if (status || (status = handles_enter(rt))) return status;
     status = dev_upload(&rt->device, tensor_data(tensor), host, bytes);
     if (!status) status = dev_sync(&rt->device);
@@ -91,6 +93,8 @@ cairn_status cairn_tensor_write(cairn_runtime *rt, cairn_tensor *tensor, const v
 cairn_status cairn_tensor_read(cairn_runtime *rt, const cairn_tensor *tensor, void *host,
                                size_t bytes) {
     cairn_status status = tensor_check_copy(&rt->base, "tensor_read", tensor, host, bytes);
+    if (!status && rt->device.cuda && tensor->device.type == TENSOR_CPU && bytes)
+        return memcpy(host, tensor_data(tensor), bytes), CAIRN_OK;
     if (status || (status = handles_enter(rt))) return status;
     status = dev_download(&rt->device, host, tensor_data(tensor), bytes);
     if (!status) status = dev_check_error_word(&rt->device);

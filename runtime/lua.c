@@ -23,6 +23,7 @@ static void bind_push_statuses(lua_State *L) {
 static const luaL_Reg bind_runtime_methods[] = {
     {"close", bind_close_runtime}, {"config", bind_runtime_config}, {"info", bind_runtime_info},
     {"sync", bind_runtime_sync},   {"measure", bind_runtime_measure}, {"tensor", bind_make_tensor},
+    {"host", bind_make_host},      {"staging", bind_make_staging},
     {"zeros", bind_make_zeros},    {"random", bind_make_random},    {"load", bind_load_tensor},
     {"stream", bind_make_stream},  {"use", bind_use_stream},        {"event", bind_make_event},
     {"capture", bind_capture},     {"load_model", bind_load_model}, {"reload", bind_reload},
@@ -47,6 +48,7 @@ static void bind_new_runtime_type(lua_State *L) {
 int luaopen_cairn(lua_State *L) {
     bind_new_runtime_type(L);
     bind_new_tensor_type(L);
+    bind_new_staging_type(L);
     bind_new_stream_types(L);
     bind_new_model_types(L);
     bind_new_page_types(L);

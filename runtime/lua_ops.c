@@ -20,7 +20,8 @@ typedef enum bind_kind {
     BIND_BYTES,   /* uint64_t */
     BIND_FUNCTION, /* given by position; the op's `outputs` takes it from there */
     BIND_LIST,   /* a table of tensors; an array that ends with NULL */
-    BIND_OWN     /* read by the op's `outputs` */
+    BIND_OWN,    /* read by the op's `outputs` */
+    BIND_BUFFERS /* cairn_staging * */
 } bind_kind;
 
 enum { BIND_LISTED = 2 * (CAIRN_COLLATE_LAYERS + 1) };
@@ -155,6 +156,13 @@ static void bind_read_option(bind_call *c, const bind_field *f, int index) {
             if (lua_type(L, index) != LUA_TNUMBER)
                 luaL_error(L, "%s: a number is expected, not a %s", what, luaL_typename(L, index));
             memcpy(c->args + f->offset, &value, sizeof value);
+            break;
+        }
+        case BIND_BUFFERS: {
+            cairn_runtime *rt;
+            void *staging = bind_to_object(L, index, BIND_STAGING, &rt);
+            if (rt != bind_to_runtime(L, 1)) luaL_error(L, "%s: of another runtime", what);
+            memcpy(c->args + f->offset, &staging, sizeof staging);
             break;
         }
         case BIND_TEXT: {
@@ -589,6 +597,90 @@ static void bind_attend_pages_outputs(bind_call *c) {
 }
 BIND_RUN(attend_pages)
 
+/* ---- short convolution ------------------------------------------------------------------------- */
+
+static const bind_choice bind_activations[] = {
+    {"none", CAIRN_ACTIVATION_NONE}, {"silu", CAIRN_ACTIVATION_SILU}, {NULL, 0}};
+
+/* x, weight and state first, so that they may stand without names. */
+#define BIND_CONV(op)                                                         \
+    BIND_NAMED(op, "x", conv.x, BIND_INPUT),                                  \
+    BIND_NAMED(op, "weight", conv.weight, BIND_INPUT),                        \
+    BIND_NAMED(op, "state", conv.state, BIND_INPUT),                          \
+    BIND_NAMED(op, "cu_seqlens", conv.cu_seqlens, BIND_INPUT),                \
+    BIND_NAMED(op, "bias", conv.bias, BIND_INPUT),                            \
+    BIND_NAMED(op, "gate_in", conv.gate_in, BIND_INPUT),                      \
+    BIND_NAMED(op, "gate_out", conv.gate_out, BIND_INPUT),                    \
+    BIND_NAMED(op, "state_indices", conv.state_indices, BIND_INPUT),          \
+    BIND_NAMED(op, "has_initial", conv.has_initial, BIND_INPUT),              \
+    BIND_NAMED(op, "out", conv.out, BIND_OUT),                                \
+    {"activation", BIND_CHOICE, offsetof(cairn_##op##_args, conv.activation), \
+     bind_activations},                                                       \
+    BIND_NAMED(op, "reserved_slots", conv.reserved_slots, BIND_INT)
+
+static void bind_conv_out(bind_call *c, const cairn_tensor *x) {
+    bind_output_like(c, "out", x ? cairn_tensor_type(x) : CAIRN_F32, x);
+}
+
+static const bind_field bind_short_conv_fields[] = {
+    BIND_CONV(short_conv), BIND_FIELD(short_conv, chunk_sequences, BIND_INPUT),
+    BIND_FIELD(short_conv, chunk_offsets, BIND_INPUT),
+    BIND_FIELD(short_conv, block_tokens, BIND_INT), BIND_END};
+
+static void bind_short_conv_outputs(bind_call *c) {
+    bind_conv_out(c, ((const cairn_short_conv_args *)(void *)c->args)->conv.x);
+}
+BIND_RUN(short_conv)
+
+static const bind_field bind_short_conv_update_fields[] = {
+    BIND_CONV(short_conv_update), BIND_FIELD(short_conv_update, snapshots, BIND_INPUT), BIND_END};
+
+static void bind_short_conv_update_outputs(bind_call *c) {
+    bind_conv_out(c, ((const cairn_short_conv_update_args *)(void *)c->args)->conv.x);
+}
+BIND_RUN(short_conv_update)
+
+static const bind_field bind_short_conv_restore_fields[] = {
+    BIND_FIELD(short_conv_restore, snapshots, BIND_INPUT),
+    BIND_FIELD(short_conv_restore, accepted, BIND_INPUT),
+    BIND_FIELD(short_conv_restore, state, BIND_INPUT),
+    BIND_FIELD(short_conv_restore, state_indices, BIND_INPUT),
+    BIND_FIELD(short_conv_restore, reserved_slots, BIND_INT), BIND_END};
+
+static void bind_short_conv_restore_outputs(bind_call *c) { (void)c; /* the state */ }
+BIND_RUN(short_conv_restore)
+
+static const bind_field bind_short_conv_metadata_fields[] = {
+    BIND_FIELD(short_conv_metadata, cu_seqlens, BIND_INPUT),
+    BIND_FIELD(short_conv_metadata, seq_lens, BIND_INPUT),
+    BIND_FIELD(short_conv_metadata, slots, BIND_INPUT),
+    BIND_FIELD(short_conv_metadata, live, BIND_INPUT),
+    BIND_FIELD(short_conv_metadata, chunk_sequences, BIND_OUT),
+    BIND_FIELD(short_conv_metadata, chunk_offsets, BIND_OUT),
+    BIND_FIELD(short_conv_metadata, has_initial, BIND_OUT),
+    BIND_FIELD(short_conv_metadata, decode_indices, BIND_OUT),
+    BIND_FIELD(short_conv_metadata, prompt_indices, BIND_OUT),
+    BIND_FIELD(short_conv_metadata, counts, BIND_OUT),
+    BIND_FIELD(short_conv_metadata, order, BIND_MAYBE),
+    BIND_FIELD(short_conv_metadata, block_tokens, BIND_INT),
+    BIND_FIELD(short_conv_metadata, decode_tokens, BIND_INT),
+    BIND_FIELD(short_conv_metadata, staging, BIND_BUFFERS), BIND_END};
+
+/* Lists of 2048 chunks and tables of as many entries as requests, unless they are given. */
+static void bind_short_conv_metadata_outputs(bind_call *c) {
+    const cairn_tensor *cu =
+        ((const cairn_short_conv_metadata_args *)(void *)c->args)->cu_seqlens;
+    int64_t requests = bind_extent(cu, 0) - 1, chunks = 2048, counts = 8;
+    bind_output_shaped(c, "chunk_sequences", CAIRN_I32, 1, &chunks);
+    bind_output_shaped(c, "chunk_offsets", CAIRN_I32, 1, &chunks);
+    bind_output_shaped(c, "has_initial", CAIRN_I32, 1, &requests);
+    bind_output_shaped(c, "decode_indices", CAIRN_I32, 1, &requests);
+    bind_output_shaped(c, "prompt_indices", CAIRN_I32, 1, &requests);
+    bind_output_shaped(c, "counts", CAIRN_I32, 1, &counts);
+    bind_output_shaped(c, "order", CAIRN_I32, 1, &requests);
+}
+BIND_RUN(short_conv_metadata)
+
 /* ---- sampling ---------------------------------------------------------------------------------- */
 
 static const bind_choice bind_sampling_orders[] = {
@@ -660,6 +752,8 @@ static const bind_op bind_ops[] = {
     BIND_OP(score_pages),
     BIND_OP(select_pages), BIND_OP(attend_pages), BIND_OP(linear), BIND_OP(sample),
     BIND_OP(verify_greedy), BIND_OP(prepare_steps),
+    BIND_OP(short_conv), BIND_OP(short_conv_update), BIND_OP(short_conv_restore),
+    BIND_OP(short_conv_metadata),
 };
 
 /* The method: upvalue 1 is the op's row. */

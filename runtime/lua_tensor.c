@@ -2,13 +2,14 @@
  *
  * A tensor userdata holds either a tensor of the runtime, or a view of another one: a cairn_tensor
  * of its own over the parent's memory, the parent kept alive in user value 2 (nil: memory of a
- * running op, which ends the view itself). */
+ * running op, which ends the view itself, or host memory that follows in the userdata). */
 #ifndef CAIRN_NO_LUA
 
 #define BIND_TENSOR "cairn.tensor"
 #define BIND_STREAM "cairn.stream"
 #define BIND_EVENT "cairn.event"
 #define BIND_GRAPH "cairn.graph"
+#define BIND_STAGING "cairn.staging"
 
 typedef struct bind_tensor {
     cairn_tensor *tensor; /* NULL once freed; &view in a view */
@@ -256,6 +257,51 @@ static int bind_make_tensor(lua_State *L) {
     else rank = bind_to_extents(L, 4, "shape", shape);
     bind_write_list(L, 2, rt, bind_new_tensor(L, 1, type, rank, shape));
     return 1;
+}
+
+/* rt:host(list): i32 in host memory, for what a staging buffer hands to the device */
+static int bind_make_host(lua_State *L) {
+    int64_t shape[CAIRN_MAX_RANK];
+    size_t count = 1, at = 0;
+    int rank, d;
+    bind_tensor *t;
+    bind_to_runtime(L, 1);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    rank = bind_list_shape(L, 2, shape);
+    for (d = 0; d < rank; d++) count *= (size_t)shape[d];
+    t = (bind_tensor *)bind_new_object(L, BIND_TENSOR, sizeof *t + count * sizeof(int32_t), 1, 2);
+    memcpy(t->shape, shape, (size_t)rank * sizeof *shape);
+    t->view.data = t + 1;
+    t->view.device.type = TENSOR_CPU;
+    t->view.ndim = rank;
+    t->view.shape = t->shape;
+    t->view.dtype.bits = 32, t->view.dtype.lanes = 1;
+    bind_read_list(L, 2, rank, shape, t->view.data, &at, CAIRN_I32);
+    t->tensor = &t->view;
+    return 1;
+}
+
+/* rt:staging(bytes): two pinned buffers */
+static int bind_staging_free(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_staging *staging = (cairn_staging *)bind_take_object(L, BIND_STAGING, &rt);
+    if (staging) cairn_staging_free(rt, staging);
+    return 0;
+}
+
+static int bind_make_staging(lua_State *L) {
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    lua_Integer bytes = luaL_checkinteger(L, 2);
+    cairn_staging *staging = NULL;
+    bind_object *o = (bind_object *)bind_new_object(L, BIND_STAGING, sizeof *o, 1, 1);
+    bind_check(L, rt, cairn_staging_new(rt, bytes > 0 ? (size_t)bytes : 0, &staging));
+    o->object = staging;
+    return 1;
+}
+
+static void bind_new_staging_type(lua_State *L) {
+    static const luaL_Reg methods[] = {{"free", bind_staging_free}, {NULL, NULL}};
+    bind_new_type(L, BIND_STAGING, methods, bind_staging_free);
 }
 
 /* rt:zeros(shape [, dtype]) */
