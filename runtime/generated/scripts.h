@@ -7,7 +7,7 @@ static const char *const script_cli_bench[] = {
     "local common = require \"cli.common\"\n",
     "local options = require \"cli.options\"\n",
     "\n",
-    "local names = { \"floor\", \"topk\", \"ops\", \"kv\", \"steps\", \"model\" }\n",
+    "local names = { \"floor\", \"topk\", \"ops\", \"kv\", \"steps\", \"conv\", \"model\" }\n",
     "\n",
     "local function show(result)\n",
     "  if result.skipped then\n",
