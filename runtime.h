@@ -650,6 +650,11 @@ CAIRN_API cairn_status cairn_session_open(cairn_model *model, cairn_session **se
 CAIRN_API void cairn_session_close(cairn_session *session);
 CAIRN_API cairn_status cairn_session_reset(cairn_session *session);
 
+/* A new session that holds the same ids and goes on as this one would, without processing them again:
+ * both share the pages, and one that is written is copied first. What a running generation has not
+ * handed out yet is not the fork's. [owner thread] Errors: OUT_OF_MEMORY. */
+CAIRN_API cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork);
+
 /* The ids the session holds, prompts and generated ones. The pointer stands until the next call on
  * this session. [owner thread] */
 CAIRN_API const int32_t *cairn_session_ids(const cairn_session *session, int *count);

@@ -39,7 +39,7 @@ struct cairn_session {
     cairn_model *model;
     cairn_session *next; /* of model->sessions */
     int count, cached, bounded;
-    cairn_page_source source; /* that the stored bounds are of */
+    int bounds_version; /* of the model, that the stored bounds are of */
     int prompt_end;  /* tokens before it came from the caller: the last of them attends all */
     int32_t *tokens; /* [max_seq_len] */
     int32_t *table;  /* [table_size] page ids, -1 from `pages` on */
@@ -78,17 +78,42 @@ static void engine_table_changed(cairn_session *s) {
     s->table_version = ++s->model->table_version;
 }
 
-/* Pages for `tokens` tokens, or POOL_FULL and nothing changed. */
+/* The page that the next forward writes first, when another session or a cache holds it too; -1. */
+static int engine_shared_page(const cairn_session *s) {
+    int c = s->cached / s->model->kv.page_size;
+    return c < s->pages && pages_shared(&s->model->kv.pool, s->table[c]) ? c : -1;
+}
+
+/* A copy of that page, for this session alone, in the place of it. There is a free page. */
+static cairn_status engine_own_page(cairn_session *s, int c) {
+    kv_cache *kv = &s->model->kv;
+    int32_t from = s->table[c], to;
+    cairn_status status = CAIRN_OK;
+    pages_take(&kv->pool, 1, &to);
+    if (s->cached % kv->page_size) status = kv_copy_page(kv, from, to);
+    if (!status) s->table[c] = to;
+    pages_give(engine_base(s), &kv->pool, status ? &to : &from, 1);
+    engine_table_changed(s);
+    return status;
+}
+
+/* Pages for `tokens` tokens, those from `cached` on with no other holder; or POOL_FULL and nothing
+ * changed. */
 static cairn_status engine_reserve(cairn_session *s, int tokens) {
     page_pool *free_pages = &s->model->kv.pool;
-    int size = s->model->kv.page_size;
-    int need = model_pages_of(tokens, size) - s->pages;
-    if (need <= 0) return CAIRN_OK;
-    if (!pages_take(free_pages, need, s->table + s->pages))
+    int size = s->model->kv.page_size, shared = engine_shared_page(s);
+    int more = model_pages_of(tokens, size) - s->pages, need;
+    cairn_status status;
+    if (more < 0) more = 0;
+    need = more + (shared >= 0);
+    if (!need) return CAIRN_OK;
+    if (need > free_pages->free_count)
         return base_fail(engine_base(s), CAIRN_POOL_FULL,
                          "%d tokens need %d more pages of %d tokens; %d of %d are free", tokens,
                          need, size, free_pages->free_count, free_pages->pages);
-    s->pages += need;
+    if (shared >= 0 && (status = engine_own_page(s, shared))) return status;
+    pages_take(free_pages, more, s->table + s->pages);
+    s->pages += more;
     engine_table_changed(s);
     return CAIRN_OK;
 }
@@ -137,6 +162,18 @@ static void engine_sample_params(const cairn_session *s, sample_params *out) {
     out->seed = (uint64_t)from->seed;
 }
 
+/* Another source of page scores was loaded: bounds stored until now, which sessions may share, are
+ * of the one before. */
+static void engine_check_bounds(cairn_session *s) {
+    cairn_model *m = s->model;
+    if (m->bounds_source != engine_config(s)->selection.source) {
+        m->bounds_source = engine_config(s)->selection.source;
+        m->bounds_version++;
+    }
+    if (s->bounds_version != m->bounds_version) s->bounded = 0;
+    s->bounds_version = m->bounds_version;
+}
+
 /* The last `logit_count` of `rows` tokens from `cached` on: logits to `logits`, or the token after
  * each to `sampled`. Nothing but the cache's pages and `bounded` changes. */
 static cairn_status engine_forward(cairn_session *s, int rows, bool dense, int logit_count,
@@ -147,8 +184,7 @@ static cairn_status engine_forward(cairn_session *s, int rows, bool dense, int l
     int32_t bounded, stored = s->cached / m->kv.page_size;
     forward_args args;
     cairn_status status;
-    if (s->source != engine_config(s)->selection.source) s->bounded = 0; /* reloaded */
-    s->source = engine_config(s)->selection.source;
+    engine_check_bounds(s);
     bounded = s->bounded;
     memset(&args, 0, sizeof args);
     args.rows = rows;
@@ -364,15 +400,51 @@ static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     return *out = s, CAIRN_OK;
 }
 
+static void engine_enlist(cairn_session *s) {
+    s->next = s->model->sessions;
+    s->model->sessions = s;
+}
+
 cairn_status cairn_session_open(cairn_model *model, cairn_session **session) {
     cairn_status status;
     if (!session) return CAIRN_INVALID_ARGUMENT;
     *session = NULL;
     if (!model) return CAIRN_INVALID_ARGUMENT;
-    if ((status = engine_open(model, session))) return status;
-    (*session)->next = model->sessions;
-    model->sessions = *session;
-    return CAIRN_OK;
+    if (!(status = engine_open(model, session))) engine_enlist(*session);
+    return status;
+}
+
+/* A session like `s`, outside the model's list, that shares its pages. */
+static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
+    page_pool *held = &s->model->kv.pool;
+    int cached = s->cached < s->count ? s->cached : s->count > 0 ? s->count - 1 : 0, pages;
+    cairn_session *fork;
+    cairn_status status = engine_open(s->model, &fork);
+    if (status) return status;
+    pages = model_pages_of(cached, s->model->kv.page_size);
+    if ((status = pages_retain(engine_base(s), held, s->table, pages))) {
+        engine_close(fork);
+        return status;
+    }
+    memcpy(fork->table, s->table, (size_t)pages * sizeof *s->table);
+    memcpy(fork->tokens, s->tokens, (size_t)s->count * sizeof *s->tokens);
+    fork->pages = pages;
+    fork->count = s->count;
+    fork->cached = cached;
+    fork->bounded = s->bounded;
+    fork->bounds_version = s->bounds_version;
+    fork->prompt_end = s->prompt_end;
+    engine_settle(fork);
+    return *out = fork, CAIRN_OK;
+}
+
+cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork) {
+    cairn_status status;
+    if (!fork) return CAIRN_INVALID_ARGUMENT;
+    *fork = NULL;
+    if (!session) return CAIRN_INVALID_ARGUMENT;
+    if (!(status = engine_fork(session, fork))) engine_enlist(*fork);
+    return status;
 }
 
 void cairn_session_close(cairn_session *session) {

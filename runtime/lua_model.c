@@ -256,6 +256,19 @@ static int bind_make_session(lua_State *L) {
     return 1;
 }
 
+/* s:fork() -> a session that holds the same */
+static int bind_fork(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt), *fork = NULL;
+    int owner = bind_push_owner(L, 1);
+    bind_object *o = (bind_object *)bind_new_object(L, BIND_SESSION, sizeof *o, owner, 2);
+    lua_getiuservalue(L, 1, 2);
+    lua_setiuservalue(L, -2, 2);
+    bind_check(L, rt, cairn_session_fork(session, &fork));
+    o->object = fork;
+    return 1;
+}
+
 static int bind_session_close(lua_State *L) {
     cairn_runtime *rt;
     cairn_session *session = (cairn_session *)bind_take_object(L, BIND_SESSION, &rt);
@@ -512,7 +525,7 @@ static void bind_new_model_types(lua_State *L) {
         {"chat", bind_chat},       {"eval", bind_eval},         {"session", bind_make_session},
         {"close", bind_model_close}, {NULL, NULL}};
     static const luaL_Reg session[] = {
-        {"append", bind_append}, {"reset", bind_reset}, {"rewind", bind_rewind},
+        {"append", bind_append}, {"reset", bind_reset}, {"rewind", bind_rewind}, {"fork", bind_fork},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"cancel", bind_cancel},
         {"stats", bind_stats}, {"close", bind_session_close}, {NULL, NULL}};
     bind_new_type(L, BIND_MODEL, model, bind_model_close);

@@ -78,6 +78,8 @@ struct cairn_model {
     int max_seq_len; /* the config's, at most the model's */
     kv_cache kv;
     uint64_t table_version; /* the last one given to a page table */
+    cairn_page_source bounds_source; /* of the last forward */
+    int bounds_version;     /* counts its changes */
     const model_backend *backend;
     void *state; /* the backend's */
     cairn_session *sessions;

@@ -88,7 +88,7 @@ static cairn_status pages_give(base *b, page_pool *p, const int32_t *ids, int co
 
 /* Whether a page has another holder than the one who asks, so that it must be copied to be
  * written. */
-BASE_UNUSED static bool pages_shared(const page_pool *p, int32_t id) {
+static bool pages_shared(const page_pool *p, int32_t id) {
     return p->references[id] > 1;
 }
 
@@ -155,5 +155,15 @@ static cairn_status kv_open(device *dev, int layers, int kv_heads, int head_dim,
     else if (!(status = pages_open(dev->base, pages, &kv->pool)))
         status = kv_allocate(kv);
     if (status) kv_close(kv);
+    return status;
+}
+
+/* Keys and values of a page, in every layer; not its bounds, which a page that is written has not. */
+static cairn_status kv_copy_page(kv_cache *kv, int32_t from, int32_t to) {
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < kv->layers && !status; i++)
+        status = dev_copy(kv->device, (uint8_t *)kv->pages[i] + (size_t)to * kv->page_bytes,
+                          (const uint8_t *)kv->pages[i] + (size_t)from * kv->page_bytes,
+                          kv->page_bytes);
     return status;
 }

@@ -387,6 +387,94 @@ static void test_turns(uint64_t seed, int runs) {
     tap_ok(!memory_meter.live && !memory_meter.wrong, "no byte is left, every size is right");
 }
 
+/* ---- forks ----------------------------------------------------------------------------------- */
+
+enum { FORKS = 5 };
+
+/* Sessions fork, go on, rewind and close in any order; each says what a naive one says that was
+ * copied whole, and the toy's check that a row is written to a page of its own holds. */
+static bool forks(uint64_t seed) {
+    cairn_config c;
+    cairn_runtime *rt;
+    cairn_model *m;
+    cairn_session *s[FORKS] = {NULL};
+    naive *o = (naive *)calloc(FORKS, sizeof *o);
+    bool good = true;
+    random_state = seed;
+    toy_config(&c);
+    c.page_size = rnd(2) ? 16 : 32;
+    c.max_batch = FORKS + 1;
+    c.max_seq_len = 200;
+    toy_loops = (float)rnd(11) / 10;
+    rt = open_runtime(&c);
+    m = open_model(rt);
+    cairn_session_open(m, &s[0]);
+    good = one_turn(s[0], &o[0], &c, 0);
+    for (int step = 0; step < 12 && good; step++) {
+        int a = (int)rnd(FORKS), to = (int)rnd(FORKS);
+        if (!s[a]) continue;
+        random_drafting(&rt->config);
+        rt->config.selection.source = rnd(2) ? CAIRN_SOURCE_MEAN : CAIRN_SOURCE_MINMAX;
+        if (!s[to]) {
+            int before = m->kv.pool.free_count;
+            good = !cairn_session_fork(s[a], &s[to]) && m->kv.pool.free_count == before;
+            o[to] = o[a];
+        } else if (a != to && !rnd(4)) {
+            cairn_session_close(s[to]);
+            s[to] = NULL;
+        } else if (!rnd(3)) {
+            int keep = (int)rnd((uint32_t)o[a].count) + 1;
+            if (o[a].count) good = !cairn_session_rewind(s[a], o[a].count = keep);
+            if (o[a].count) o[a].dense[keep - 1] = true;
+        }
+        good = good && one_turn(s[a], &o[a], &c, o[a].count ? 1 : 0);
+    }
+    for (int i = 0; i < FORKS; i++) cairn_session_close(s[i]);
+    good = good && m->kv.pool.free_count == m->kv.pool.pages && !toy_faults;
+    free(o);
+    cairn_close(rt);
+    if (!good) tap_note("seed %llu", (unsigned long long)seed);
+    return good;
+}
+
+/* Where a fork's first step needs a page that is not there, nothing changes. */
+static void test_fork_short(void) {
+    cairn_config c;
+    cairn_runtime *rt;
+    cairn_model *m;
+    cairn_session *s = NULL, *fork = NULL;
+    char text[41];
+    int count;
+    toy_config(&c);
+    c.max_batch = 1, c.max_seq_len = 48;
+    c.drafter = CAIRN_DRAFTER_NONE;
+    rt = open_runtime(&c);
+    m = open_model(rt);
+    cairn_session_open(m, &s);
+    memset(text, 'c', 40), text[40] = '\0';
+    tap_ok(m->kv.pool.pages == 3 && !cairn_append(s, text) && !cairn_session_fork(s, &fork) &&
+           m->kv.pool.free_count == 0, "a pool of 3 pages, all shared");
+    tap_ok(cairn_generate(fork, NULL, 1, NULL, NULL) == CAIRN_POOL_FULL &&
+           cairn_generate(s, NULL, 1, NULL, NULL) == CAIRN_POOL_FULL, "%s", cairn_last_error(rt));
+    cairn_session_ids(fork, &count);
+    tap_ok(count == 40 && !cairn_session_rewind(s, 17) && !cairn_generate(fork, NULL, 1, NULL, NULL),
+           "once the other is rewound, the page is the fork's own");
+    cairn_session_close(s);
+    tap_ok(m->kv.pool.free_count == 0 && !toy_faults, "its pages outlive the session it came from");
+    cairn_session_close(fork);
+    tap_ok(m->kv.pool.free_count == 3, "all pages are free again");
+    cairn_close(rt);
+}
+
+static void test_forks(uint64_t seed, int runs) {
+    int good = 0;
+    for (int i = 0; i < runs; i++) good += forks(seed + (uint64_t)i);
+    tap_ok(good == runs, "%d of %d families of forks equal the naive loop (seed %llu)", good, runs,
+           (unsigned long long)seed);
+    test_fork_short();
+    tap_ok(!memory_meter.live && !memory_meter.wrong, "no byte is left, every size is right");
+}
+
 /* ---- the same text with any drafter, speed from drafting ------------------------------------- */
 
 static void test_drafts(void) {
@@ -641,7 +729,7 @@ static bool torture(int n, bool always, bool *good) {
     cairn_config c;
     cairn_runtime *rt = NULL;
     cairn_model *m = NULL;
-    cairn_session *s = NULL;
+    cairn_session *s = NULL, *fork = NULL;
     cairn_status status;
     char error[256];
     heard h;
@@ -661,12 +749,15 @@ static bool torture(int n, bool always, bool *good) {
     if (!status) status = cairn_session_open(m, &s);
     if (!status) status = cairn_append(s, "abcabc");
     if (!status) status = cairn_generate_with(s, "abcab", &options, hear, &h);
+    if (!status) status = cairn_session_fork(s, &fork);
+    if (!status) status = cairn_generate(fork, NULL, 20, NULL, NULL);
     hit = memory_meter.left <= 0 && !(memory_meter.left < 0 && always);
     *good = (status == CAIRN_OK || status == CAIRN_OUT_OF_MEMORY) && !h.split && !toy_faults;
     memory_meter.left = -1;
     if (s) {
         *good = *good && !cairn_generate(s, "cd", 30, NULL, NULL);
         cairn_session_close(s);
+        cairn_session_close(fork);
         *good = *good && m->kv.pool.free_count == m->kv.pool.pages;
     }
     cairn_close(rt);
@@ -918,6 +1009,7 @@ int main(int argc, char **argv) {
     memory_meter.left = -1;
     if (!tap_ok(toy_write(toy_path, NULL), "the toy's file")) return tap_done();
     test_turns(seed, argc > 2 ? atoi(argv[2]) : 300);
+    test_forks(seed, argc > 2 ? atoi(argv[2]) : 150);
     test_drafts();
     test_interrupted();
     test_cancel_between();

@@ -164,3 +164,17 @@ test("an estimate needs no runtime", function()
   check.equal(e.max_seq_len, 1024)
   check.ok(e.total_bytes >= e.kv_bytes)
 end)
+
+test("a fork goes on as its session would, and each its own way", function()
+  local rt <close>, m = open { max_batch = 2 }
+  local s = m:session()
+  s:append(prompt)
+  local held = m:info().free_pages
+  local fork = s:fork()
+  check.equal(m:info().free_pages, held)
+  check.equal(fork:ids(), s:ids())
+  check.equal(collect(fork, nil, { max_tokens = 8 }), collect(s, nil, { max_tokens = 8 }))
+  s:close()
+  fork:append " and"
+  check.ok(#collect(fork, nil, { max_tokens = 4 }) > 0)
+end)

@@ -144,6 +144,24 @@ static void test_turns(void) {
     cairn_session_close(t);
 }
 
+/* A fork and the session it came from go on alike, and apart, as sessions of their own do. */
+static void test_fork(void) {
+    static said whole, first, second, apart, alone;
+    cairn_session *s = NULL, *t = NULL;
+    int n = most < 20 ? most : 20;
+    bool fine = !cairn_session_open(model, &s) && more(s, story, 2 * n, &whole) &&
+                !cairn_session_reset(s) && more(s, story, n, &first) &&
+                !cairn_session_fork(s, &t) && more(t, NULL, n, &second) && more(s, NULL, n, &first);
+    tap_ok(fine && same(&whole, &first) && same(&whole, &second), "a fork goes on as its origin");
+    fine = fine && !cairn_session_rewind(t, whole.count - n) && !cairn_session_rewind(s, 7) &&
+           more(t, " But", n, &apart) && more(s, " then", n, &second);
+    cairn_session_reset(s);
+    fine = fine && more(s, story, n, &first) && more(s, " But", n, &alone);
+    tap_ok(fine && same(&apart, &alone), "and its own way as if it had never shared a page");
+    cairn_session_close(s);
+    cairn_session_close(t);
+}
+
 static const char *find_model(void) {
     static const char fetched[] = "build/model/SmolLM2-135M-Instruct.Q4_1.gguf";
     os_file_info info;
@@ -176,12 +194,14 @@ int main(void) {
     test_drafts("sampled with a penalty", copy, &warm);
     test_copying();
     test_turns();
+    test_fork();
     config.page_size = 16, config.topk = 2;
     config.selection.window = 32;
     if (!reopen()) return tap_done();
     test_drafts("sparse", copy, NULL);
     test_drafts("sparse, sampled", copy, &warm);
     test_turns();
+    test_fork();
     cairn_close(rt);
     return tap_done();
 }
