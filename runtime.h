@@ -908,6 +908,10 @@ typedef struct cairn_topk_args {
 
 CAIRN_API cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args);
 
+/* The route that "auto" takes for rows x n and k on this device, by the config's routes.topk; "cpu" on
+ * the CPU. */
+CAIRN_API const char *cairn_topk_route(const cairn_runtime *rt, int64_t rows, int64_t n, int32_t k);
+
 /* topk_transform: topk, and in the same launch each position becomes what a gather takes.
  *
  * With page_table (SLOT): page_table[request, position / page_size] * page_size + position %

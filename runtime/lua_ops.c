@@ -800,6 +800,14 @@ static int bind_topk_rows_plan(lua_State *L) {
     return 1;
 }
 
+/* rt:topk_route(rows, n, k) -> the route that topk takes for this shape */
+static int bind_topk_route(lua_State *L) {
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    lua_pushstring(L, cairn_topk_route(rt, luaL_checkinteger(L, 2), luaL_checkinteger(L, 3),
+                                       bind_to_int32(L, 4, "topk_route: k")));
+    return 1;
+}
+
 /* Adds the ops to the table of methods at the top. */
 static void bind_add_ops(lua_State *L) {
     size_t i;
@@ -810,6 +818,8 @@ static void bind_add_ops(lua_State *L) {
     }
     lua_pushcfunction(L, bind_topk_rows_plan);
     lua_setfield(L, -2, "topk_rows_plan");
+    lua_pushcfunction(L, bind_topk_route);
+    lua_setfield(L, -2, "topk_route");
 }
 
 #endif

@@ -137,6 +137,15 @@ static cairn_status topk_run(cairn_runtime *rt, const cairn_topk_args *a, const 
     return topk_place_cpu(&rt->device, a, &shape, map, status);
 }
 
+const char *cairn_topk_route(const cairn_runtime *rt, int64_t rows, int64_t n, int32_t k) {
+    const char *route = rt->config.routes.topk;
+    topk_params p;
+    if (!rt->device.cuda) return "cpu";
+    memset(&p, 0, sizeof p);
+    p.rows = (int32_t)rows, p.n = (int32_t)n, p.k = k;
+    return strcmp(route, "auto") ? route : topk_choose(&rt->device, &p);
+}
+
 cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args) {
     cairn_topk_args a;
     topk_params map;

@@ -14,6 +14,7 @@ local function show(result)
     if result[key] then values[#values + 1] = format:format(result[key]) end
   end
   add("us", "%9.2f us")
+  add("rotated_us", "rotated %9.2f us")
   add("ms", "%9.2f ms")
   add("percent", "%5.1f %% of the read rate")
   add("copy_percent", "%5.1f %% of the copy rate")
@@ -22,6 +23,7 @@ local function show(result)
   add("tokens_per_step", "%5.2f tokens/step")
   add("open_ms", "and %.1f ms to open")
   add("route", "route %s")
+  add("slowest", "slowest order %s")
   add("peer", "peer %s")
   print(("%-28s %-44s %s"):format(result.op, result.shape or "", table.concat(values, "  ")))
 end
