@@ -102,13 +102,14 @@ static void bind_note_used(lua_State *L, int owner, int index) {
     lua_pop(L, 1);
 }
 
-/* rt:capture(f) -> a graph of what f enqueues. An error in f ends the capture and goes on. */
+/* rt:capture(f) -> a graph of what f enqueues. An error in f ends the capture and goes on. Lua
+ * collects nothing meanwhile: device memory that is freed during a capture spoils it. */
 static int bind_capture(lua_State *L) {
     cairn_runtime *rt = bind_to_runtime(L, 1);
     cairn_graph *graph = NULL;
     cairn_status status;
     bind_object *o;
-    int failed;
+    int failed, collects = lua_gc(L, LUA_GCISRUNNING);
     lua_settop(L, 2);
     luaL_checktype(L, 2, LUA_TFUNCTION);
     o = (bind_object *)bind_new_object(L, BIND_GRAPH, sizeof *o, 1, 2);
@@ -118,7 +119,9 @@ static int bind_capture(lua_State *L) {
     bind_check(L, rt, cairn_graph_begin(rt));
     lua_setiuservalue(L, 1, 1);
     lua_pushvalue(L, 2);
+    lua_gc(L, LUA_GCSTOP);
     failed = lua_pcall(L, 0, 0, 0);
+    if (collects) lua_gc(L, LUA_GCRESTART);
     lua_pushnil(L);
     lua_setiuservalue(L, 1, 1);
     if (((bind_runtime *)lua_touserdata(L, 1))->rt != rt) return failed ? lua_error(L) : 0;
