@@ -81,6 +81,7 @@
 #include "runtime/sample.c"
 #include "runtime/ops_sample.c"
 #include "runtime/ops_steps.c"
+#include "runtime/ops_steps_chunks.c"
 #include "runtime/pages.c"
 #include "runtime/pages_tables.c"
 #include "runtime/pages_calls.c"

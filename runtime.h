@@ -1052,6 +1052,29 @@ typedef struct cairn_prepare_steps_args {
 } cairn_prepare_steps_args;
 CAIRN_API cairn_status cairn_prepare_steps(cairn_runtime *rt, const cairn_prepare_steps_args *args);
 
+/* prefix_chunks: which slots each chunk of a long cached prefix reads, and how many tokens of each
+ * request: for attention over the prefix in parts of bounded memory, merged by their lse.
+ *
+ * L = max(1, capacity / B) tokens of each request go into a chunk, whatever the pages. Chunk c of
+ * request b is tokens [c L, min(prefix_lens[b], (c + 1) L)), none behind the prefix; n = ceil(longest
+ * prefix / L) chunks hold something. All C rows of starts, lens and cu_lens are written (lens 0 from
+ * chunk n on), and the first cu_lens[c, B] of a row of kv_indices; the rest is left as it was.
+ * A prefix longer than slots or C L is cut, an id outside slots gives none; both are reported as
+ * BAD_DATA. B = 0 does nothing. Nothing is allocated and the host waits for nothing. */
+typedef struct cairn_prefix_chunks_args {
+    uint32_t struct_size;
+    int32_t capacity;                /* tokens of a chunk, of all requests; 0: 131072 */
+    const cairn_tensor *prefix_lens; /* [B] i32 */
+    const cairn_tensor *slots;       /* [pool, context] i32, SLOT of each POS; rows may stride */
+    const cairn_tensor *requests;    /* [B] i32 rows of slots, or NULL: b */
+    cairn_tensor *chunk_count;       /* [1] i32 n; like all outputs NULL when not wanted */
+    cairn_tensor *starts;            /* [C, B] i32 c L */
+    cairn_tensor *lens;              /* [C, B] i32 */
+    cairn_tensor *cu_lens;           /* [C, B + 1] i32 prefix sums of lens, from 0 */
+    cairn_tensor *kv_indices;        /* [C, K] i32 slots, request by request; K >= B min(L, context) */
+} cairn_prefix_chunks_args;
+CAIRN_API cairn_status cairn_prefix_chunks(cairn_runtime *rt, const cairn_prefix_chunks_args *args);
+
 /* Weights of a matrix, plain or in GGUF blocks: blocks are a u8 tensor [out, bytes of a row] whose
  * type is named beside it; BLOCK_NONE means the tensor's own dtype, f32, f16 or bf16, [out, in]. */
 typedef enum cairn_block {

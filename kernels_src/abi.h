@@ -111,6 +111,23 @@ typedef struct prepare_steps_params {
     prepare_table tables[PREPARE_MAX_STEPS];          /* ascending by step */
 } prepare_steps_params;
 
+/* prefix_chunks.cu */
+typedef struct prefix_chunks_params {
+    const int32_t *prefix_lens; /* [batch] */
+    const int32_t *requests;    /* [batch] or NULL: b */
+    const int32_t *slots;       /* [pool, slots_stride] */
+    int32_t *chunk_count;       /* [1]; like all outputs NULL when not wanted */
+    int32_t *starts, *lens;     /* [chunks, batch] */
+    int32_t *cu_lens;           /* [chunks, batch + 1] */
+    int32_t *kv_indices;        /* [chunks, kv_stride] */
+    cairn_error_word *error;
+    int64_t slots_stride, kv_stride;
+    int32_t batch, pool;
+    int32_t chunk_len;   /* tokens of a request in a chunk */
+    int32_t chunks, max_len;
+    int32_t tiles;       /* of a chunk, at most */
+} prefix_chunks_params;
+
 /* embed.cu; block types are GGUF's: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */
 typedef struct embed_params {
     const int32_t *ids;   /* [rows] */

@@ -11,14 +11,10 @@
  * matrix: CAIRN_PAGE_SIZE=48
  * matrix: CAIRN_PAGE_SIZE=64 */
 #include "common.cuh"
+#include "prepare.cuh"
 
-#define THREADS 256
-#define WARPS (THREADS / WARP)
 #define TILE 2048 /* slots that a block copies at a time */
 #define PAGE_SIZE CAIRN_PAGE_SIZE
-#define SUM_MAX 0x7fffffffu /* prefix sums stop here */
-
-struct prepare_shared { u32x2 totals[WARPS]; };
 
 /* ---- requests ---- */
 
@@ -61,34 +57,6 @@ CAIRN_INLINE prepared take_request(const prepare_steps_params &p, int b, bool re
     else rows = r.rows = p.mode == PREPARE_DECODE ? 1 : p.draft_tokens;
     if (report) report_request(p, b, r, seq_len, rows, live);
     return r;
-}
-
-/* ---- prefix sums over the block ---- */
-
-CAIRN_INLINE uint32_t add_sums(uint32_t a, uint32_t b) { return min_of(a + b, SUM_MAX); }
-CAIRN_INLINE u32x2 add_sums(u32x2 a, u32x2 b) { return {add_sums(a.x, b.x), add_sums(a.y, b.y)}; }
-
-struct scanned { u32x2 below, total; }; /* of the threads before this one, of all */
-
-CAIRN_INLINE scanned block_scan(prepare_shared &s, u32x2 v) {
-    u32x2 sum = v;
-#pragma unroll
-    for (int d = 1; d < WARP; d <<= 1) {
-        u32x2 before = {shuffle_up(sum.x, d), shuffle_up(sum.y, d)};
-        if (lane_id() >= d) sum = add_sums(sum, before);
-    }
-    block_sync(); /* the totals of an earlier scan have been read */
-    if (lane_id() == WARP - 1) s.totals[warp_id()] = sum;
-    block_sync();
-    u32x2 before = {shuffle_up(sum.x, 1), shuffle_up(sum.y, 1)};
-    if (lane_id() == 0) before = {0, 0};
-    scanned result = {{0, 0}, {0, 0}};
-#pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        if (w == warp_id()) result.below = add_sums(result.total, before);
-        result.total = add_sums(result.total, s.totals[w]);
-    }
-    return result;
 }
 
 /* ---- lengths ---- */
@@ -147,16 +115,6 @@ CAIRN_INLINE void write_rows(const prepare_steps_params &p, const chunk &c, int3
     }
 }
 
-CAIRN_INLINE void write_longest(prepare_shared &s, int32_t *out, int32_t longest) {
-    longest = warp_max(longest);
-    block_sync();
-    if (lane_id() == 0) s.totals[warp_id()].x = (uint32_t)longest;
-    block_sync();
-    if (thread_id() != 0) return;
-    for (int w = 1; w < WARPS; w++) longest = max_of(longest, (int32_t)s.totals[w].x);
-    *out = longest;
-}
-
 CAIRN_INLINE void write_lengths(prepare_shared &s, const prepare_steps_params &p, int step) {
     int32_t *const *out = p.out[step];
     uint32_t rows_before = 0;
@@ -184,7 +142,9 @@ CAIRN_INLINE void write_lengths(prepare_shared &s, const prepare_steps_params &p
         put(out[PREPARE_CU_SEQLENS_Q], 0, 0);
         put(out[PREPARE_CU_CLIPPED], 0, 0);
     }
-    if (out[PREPARE_MAX_SEQLEN_K]) write_longest(s, out[PREPARE_MAX_SEQLEN_K], longest);
+    if (!out[PREPARE_MAX_SEQLEN_K]) return;
+    longest = block_max(s, longest);
+    if (thread_id() == 0) *out[PREPARE_MAX_SEQLEN_K] = longest;
 }
 
 /* ---- plans ---- */

@@ -740,6 +740,20 @@ static const bind_field bind_prepare_steps_fields[] = {
 static void bind_prepare_steps_outputs(bind_call *c);
 BIND_RUN(prepare_steps)
 
+static const bind_field bind_prefix_chunks_fields[] = {
+    BIND_FIELD(prefix_chunks, prefix_lens, BIND_INPUT),
+    BIND_FIELD(prefix_chunks, slots, BIND_INPUT),
+    BIND_FIELD(prefix_chunks, requests, BIND_INPUT),
+    BIND_FIELD(prefix_chunks, capacity, BIND_INT),
+    BIND_FIELD(prefix_chunks, kv_indices, BIND_OUT),
+    BIND_FIELD(prefix_chunks, cu_lens, BIND_OUT),
+    BIND_FIELD(prefix_chunks, lens, BIND_OUT),
+    BIND_FIELD(prefix_chunks, starts, BIND_OUT),
+    BIND_FIELD(prefix_chunks, chunk_count, BIND_OUT), BIND_END};
+
+static void bind_prefix_chunks_outputs(bind_call *c);
+BIND_RUN(prefix_chunks)
+
 /* ---- the table ----------------------------------------------------------------------------------*/
 
 static const bind_op bind_ops[] = {
@@ -751,7 +765,7 @@ static const bind_op bind_ops[] = {
     BIND_OP(kv_append), BIND_OP(kv_collate), BIND_OP(copy_pages), BIND_OP(attend), BIND_OP(page_bounds),
     BIND_OP(score_pages),
     BIND_OP(select_pages), BIND_OP(attend_pages), BIND_OP(linear), BIND_OP(sample),
-    BIND_OP(verify_greedy), BIND_OP(prepare_steps),
+    BIND_OP(verify_greedy), BIND_OP(prepare_steps), BIND_OP(prefix_chunks),
     BIND_OP(short_conv), BIND_OP(short_conv_update), BIND_OP(short_conv_restore),
     BIND_OP(short_conv_metadata),
 };

@@ -1,12 +1,12 @@
-/* lua_steps: the outputs of the ops whose destinations are lists of tensors.
+/* lua_steps: the outputs of the ops that prepare metadata. prepare_steps' are lists of tensors:
  *
  *     list = rt:prepare_steps(seq_lens, slots, { mode =, steps =, ... })
  *     list = rt:prepare_steps(seq_lens, slots, { mode =, into = list, ... })
  *
  * `list` has one table of tensors for each step, under the names of cairn_step_metadata. Without
  * `into` they are made: those named in `outputs`, else all. Tables are of `columns` slots (else as
- * many as `slots` has), shared among the steps unless `own_tables`; schedules for `workers` (else one
- * for each SM or thread); in draft_extend there is room for `rows` rows. */
+ * many as `slots` has), shared among the steps unless `own_tables`; schedules for `workers` (else
+ * one for each SM or thread); in draft_extend there is room for `rows` rows. */
 #ifndef CAIRN_NO_LUA
 
 /* What a made output's shape depends on. */
@@ -179,6 +179,24 @@ static void bind_prepare_steps_outputs(bind_call *c) {
         lua_pop(L, 1);
     }
     c->results = 1;
+}
+
+/* As many chunks as slots could need. */
+static void bind_prefix_chunks_outputs(bind_call *c) {
+    const cairn_prefix_chunks_args *a = (const cairn_prefix_chunks_args *)(void *)c->args;
+    const int64_t batch = bind_extent(a->prefix_lens, 0), context = bind_extent(a->slots, 1);
+    const int64_t length = batch ? chunks_length(a->capacity, batch) : 1;
+    int64_t shape[2], one = 1;
+    shape[0] = (context + length - 1) / length;
+    if (shape[0] < 1) shape[0] = 1;
+    shape[1] = batch * (length < context ? length : context);
+    bind_output_shaped(c, "kv_indices", CAIRN_I32, 2, shape);
+    shape[1] = batch + 1;
+    bind_output_shaped(c, "cu_lens", CAIRN_I32, 2, shape);
+    shape[1] = batch;
+    bind_output_shaped(c, "lens", CAIRN_I32, 2, shape);
+    bind_output_shaped(c, "starts", CAIRN_I32, 2, shape);
+    bind_output_shaped(c, "chunk_count", CAIRN_I32, 1, &one);
 }
 
 #endif

@@ -51,3 +51,25 @@ test("prepare_steps: mistakes", function()
   check.error(function() rt:prepare_steps(seq, { mode = "draft_extend", accept = seq }) end, "rows")
   check.error(function() rt:prepare_steps(rt:tensor({ -2 }, "i32")) end, "length out of range")
 end)
+
+test("prefix_chunks: the worked example, made and given outputs", function()
+  local rt <close> = open()
+  local slots = {}
+  for b = 1, 3 do
+    slots[b] = {}
+    for t = 1, 12 do slots[b][t] = 100 * b + t - 1 end
+  end
+  slots = rt:tensor(slots, "i32")
+  local lens = rt:tensor({ 0, 5, 12 }, "i32")
+  local kv, cu, by, starts, count = rt:prefix_chunks(lens, slots, { capacity = 12 })
+  check.equal(count:totable(), { 3 })
+  check.equal(by:totable(), { { 0, 4, 4 }, { 0, 1, 4 }, { 0, 0, 4 } })
+  check.equal(cu:totable(), { { 0, 0, 4, 8 }, { 0, 0, 1, 5 }, { 0, 0, 0, 4 } })
+  check.equal(starts:totable()[3], { 8, 8, 8 })
+  check.equal({ table.unpack(kv:totable()[2], 1, 5) }, { 204, 304, 305, 306, 307 })
+  lens:write { 1, 0, 0 }
+  rt:prefix_chunks(lens, slots, { capacity = 12, kv_indices = kv, chunk_count = count })
+  check.equal(count:totable(), { 1 })
+  check.equal({ table.unpack(kv:totable()[1], 1, 2) }, { 100, 201 }) -- 201 stays
+  check.error(function() rt:prefix_chunks(lens, slots, { capacity = -5 }) end, "capacity")
+end)

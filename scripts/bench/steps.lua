@@ -50,8 +50,19 @@ local function bench_parts(b, steps, batch, tokens)
     tokens = tokens, outputs = all, own_tables = true })))
 end
 
+-- Bytes: each slot is read and written once.
+local function bench_chunks(b, batch, tokens)
+  local lens, slots = inputs(b.rt, batch, tokens)
+  local kv, cu, by, starts, count = b.rt:prefix_chunks(lens, slots)
+  b:line("prefix_chunks", ("%d x %d, %d chunks"):format(batch, tokens, kv.shape[1]),
+    b:time(function()
+      b.rt:prefix_chunks(lens, slots, { kv_indices = kv, cu_lens = cu, lens = by,
+        starts = starts, chunk_count = count })
+    end), batch * tokens * 8)
+end
+
 return {
-  about = "the metadata of N draft or verify steps, by part, before and after",
+  about = "metadata: N draft or verify steps, by part, before and after; prefix chunks",
   run = function(b)
     local long, short = b.cuda and 32768 or 2048, b.cuda and 8192 or 1024
     local function one(name, s)
@@ -63,6 +74,8 @@ return {
     one("8 steps, lengths and plans", { steps = 8, batch = 128, tokens = short, drafts = 4,
       outputs = { "cache_seqlens", "cu_seqlens_k", "seqlens_expanded", "seqlens_clipped",
         "cu_seqlens_clipped", "index_schedule", "attend_schedule" } })
+    bench_chunks(b, 32, long)
+    bench_chunks(b, 128, short)
     bench_parts(b, 8, 32, long)
   end,
 }
