@@ -5,11 +5,12 @@
  *
  * Constants  CAIRN_HEAD_DIM     multiple of 16 up to 256
  *            CAIRN_SOURCE_TYPE  of k and v: 1 f32, 2 f16, 3 bf16 (cairn_type)
- *            CAIRN_CACHE_TYPE   the same, or 4 e4m3: x / s with s = max(|x| of the head, 1e-4) / 448
+ *            CAIRN_CACHE_TYPE   the same, or 4 e4m3: x * (448 / m), m = max(|x| of the head, 1e-4)
+ *            CAIRN_HEADS        of a lane at a time, loaded together; 1: the smallest code
  * Launch     grid ceil(rows / rows_each), block up to 256: a row has heads_each x LANES threads
- * matrix: CAIRN_HEAD_DIM=128 CAIRN_SOURCE_TYPE=2 CAIRN_CACHE_TYPE=2
- * matrix: CAIRN_HEAD_DIM=128 CAIRN_SOURCE_TYPE=1 CAIRN_CACHE_TYPE=4
- * matrix: CAIRN_HEAD_DIM=48 CAIRN_SOURCE_TYPE=3 CAIRN_CACHE_TYPE=1 */
+ * matrix: CAIRN_HEAD_DIM=128 CAIRN_SOURCE_TYPE=2 CAIRN_CACHE_TYPE=2 CAIRN_HEADS=4
+ * matrix: CAIRN_HEAD_DIM=128 CAIRN_SOURCE_TYPE=1 CAIRN_CACHE_TYPE=4 CAIRN_HEADS=2
+ * matrix: CAIRN_HEAD_DIM=48 CAIRN_SOURCE_TYPE=3 CAIRN_CACHE_TYPE=1 CAIRN_HEADS=1 */
 #include "common.cuh"
 #include "rope.cuh"
 
@@ -18,8 +19,8 @@
 #define LANES (PIECES > 16 ? 32 : PIECES > 8 ? 16 : PIECES > 4 ? 8 : PIECES > 2 ? 4 : 2)
 #define SOURCE_BYTES (CAIRN_SOURCE_TYPE == 1 ? 4 : 2)
 #define CACHE_BYTES (CAIRN_CACHE_TYPE == 1 ? 4 : CAIRN_CACHE_TYPE == 4 ? 1 : 2)
-#define WORDS (SOURCE_BYTES / 2)              /* 16-byte words of a piece */
-#define HEADS (CAIRN_SOURCE_TYPE == 1 ? 2 : 4) /* of a lane at a time */
+#define WORDS (SOURCE_BYTES / 2) /* 16-byte words of a piece */
+#define HEADS CAIRN_HEADS
 
 struct piece_of { u32x4 word[WORDS]; };
 
@@ -27,7 +28,8 @@ CAIRN_INLINE piece_of load_piece(const void *from, int64_t piece, bool valid) {
     const u32x4 *words = (const u32x4 *)from + piece * WORDS;
     piece_of x;
 #pragma unroll
-    for (int i = 0; i < WORDS; i++) x.word[i] = valid ? load_once_early(words + i) : u32x4{0, 0, 0, 0};
+    for (int i = 0; i < WORDS; i++)
+        x.word[i] = valid ? load_once_early(words + i) : u32x4{0, 0, 0, 0};
     return x;
 }
 
@@ -119,18 +121,19 @@ CAIRN_INLINE append_slot find_slot(const paged_rows &at, int r, bool reports) {
 }
 
 /* One head's piece of K or V: scaled where the cache is e4m3, and stored. All lanes come here. */
-CAIRN_INLINE void put_piece(const kv_append_params &p, const append_slot &slot, int k_or_v, int head,
-                            int piece, bool valid, float *v) {
+CAIRN_INLINE void put_piece(const kv_append_params &p, const append_slot &slot, int k_or_v,
+                            int head, int piece, bool valid, float *v) {
     const int64_t row = (((int64_t)slot.page * 2 + k_or_v) * p.at.kv_heads + head) *
                         p.at.page_size + slot.position % p.at.page_size;
     if constexpr (CAIRN_CACHE_TYPE == 4) {
         float most = 0.0f;
 #pragma unroll
         for (int i = 0; i < 8; i++) most = max_of(most, as_f32(as_u32(v[i]) & 0x7fffffffu));
-        float scale = div_f32(max_of(warp_max(most, LANES), 1e-4f), 448.0f);
-        if (valid && piece == 0) p.scales[row] = scale;
+        most = max_of(warp_max(most, LANES), 1e-4f);
+        if (valid && piece == 0) p.scales[row] = div_f32(most, 448.0f);
+        float factor = div_f32(448.0f, most);
 #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = div_f32(v[i], scale);
+        for (int i = 0; i < 8; i++) v[i] *= factor;
     }
     if (valid) store_piece((unsigned char *)p.at.cache + (row * DIM + piece * 8) * CACHE_BYTES, v);
 }

@@ -1,9 +1,9 @@
 /* kv_collate: the accepted entries of each sequence move into place, in every layer.
  *
- * Entry g of a sequence goes from position base + source_g to base + g, where source_g is g * stride
- * or stands in a list that ascends strictly: so source_g >= g, and moving in ascending order,
- * every batch read before it is written, overwrites nothing that is still to be read. A thread moves
- * the same 16 bytes of every entry's slot. Rows are bytes: the cache's type does not matter.
+ * Entry g of a sequence goes from position base + source_g to base + g, where source_g is
+ * g * stride or stands in a list that ascends strictly: so source_g >= g, and moving in ascending
+ * order, every batch read before it is written, overwrites nothing that is still to be read. A
+ * thread moves the same 16 bytes of every entry's slot; the cache's type does not matter.
  *
  * Launch  grid (sequences, layers, parts of a slot's columns), block 256
  * matrix: */
@@ -43,7 +43,8 @@ CAIRN_INLINE int collate_count(const kv_collate_params &p, int sequence, bool re
         report_error(p.error, CAIRN_FAULT_LENGTH, sequence, count);
     if (!p.sources) return kept;
     for (int g = thread_id(); g < kept; g += block_threads()) {
-        int before = g ? collate_source(p, sequence, g - 1) : -1, here = collate_source(p, sequence, g);
+        int before = g ? collate_source(p, sequence, g - 1) : -1;
+        int here = collate_source(p, sequence, g);
         if (here > before) continue;
         wrong = true;
         if (reports) report_error(p.error, CAIRN_FAULT_POSITION, sequence, here);

@@ -134,8 +134,8 @@ static void ops_collate_tables(ops_check *c, const cairn_kv_collate_args *a, kv_
     ops_want1(c, a->bases, "bases", OPS_I32, *sequences);
     ops_want1(c, a->accepted, "accepted", OPS_I32, *sequences);
     ops_want_as(c, a->sources, "sources", OPS_I32, true, 2, sources);
-    ops_refuse(c, !a->sources && a->stride < 1, "stride = %d; 1 or more is expected without sources",
-               (int)a->stride);
+    ops_refuse(c, !a->sources && a->stride < 1,
+               "stride = %d; 1 or more is expected without sources", (int)a->stride);
     ops_refuse(c, a->most < 0 || (!a->sources && a->most < 1), "most = %d; 1 or more is expected",
                (int)a->most);
     if (c->status) return;

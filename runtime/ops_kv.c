@@ -86,11 +86,11 @@ static void ops_append_rotate(const kv_append_params *p, const float *cosine, co
 static void ops_append_put(const ops_append_job *job, float *x, int64_t row) {
     int dim = job->p->at.head_dim;
     if (job->stored == CAIRN_E4M3) {
-        float most = 1e-4f, scale;
+        float most = 1e-4f, factor;
         for (int i = 0; i < dim; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-        scale = most / 448.0f;
-        job->p->scales[row] = scale;
-        for (int i = 0; i < dim; i++) x[i] /= scale;
+        factor = 448.0f / most;
+        job->p->scales[row] = most / 448.0f;
+        for (int i = 0; i < dim; i++) x[i] *= factor;
     }
     ops_kv_write(job->simd, job->stored, x, job->p->at.cache, row * dim, dim);
 }
@@ -129,7 +129,8 @@ static cairn_status ops_append_cpu(ops_append_job *job) {
     int32_t bad;
     pool_run(job->dev->pool, pool_threads(job->dev->pool), ops_append_task, job);
     bad = os_atomic_load(&job->bad_row);
-    if (bad) ops_bad_row(job->dev, "kv_append", bad - 1, "page missing from the table", -1, &status);
+    if (bad)
+        ops_bad_row(job->dev, "kv_append", bad - 1, "page missing from the table", -1, &status);
     return status;
 }
 
@@ -145,6 +146,8 @@ static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cair
     while (lanes * 8 < p->at.head_dim) lanes *= 2;
     if ((int64_t)p->rows * heads * lanes > (int64_t)rt->device.sm_count * 1024)
         heads = (heads + each - 1) / each;
+    else
+        each = 1;
     if (heads * lanes > 256) heads = 256 / lanes;
     p->heads_each = heads;
     p->rows_each = 256 / (heads * lanes);
@@ -155,7 +158,8 @@ static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cair
     want.constants[0].name = "HEAD_DIM", want.constants[0].value = p->at.head_dim;
     want.constants[1].name = "SOURCE_TYPE", want.constants[1].value = source;
     want.constants[2].name = "CACHE_TYPE", want.constants[2].value = stored;
-    want.constant_count = 3;
+    want.constants[3].name = "HEADS", want.constants[3].value = each;
+    want.constant_count = 4;
     return ops_launch_as(rt, &want, &dims, p);
 }
 
@@ -215,7 +219,8 @@ cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args
     c.dev = &rt->device;
     c.status = OPS_TAKE(rt, "kv_append", a, args);
     if (c.status) return c.status;
-    ops_refuse(&c, !(a.rope_base >= 0.0f), "rope_base = %g is negative or NaN", (double)a.rope_base);
+    ops_refuse(&c, !(a.rope_base >= 0.0f), "rope_base = %g is negative or NaN",
+               (double)a.rope_base);
     ops_append_check(&c, &a, &paged);
     if (c.status) return c.status;
     if (!a.rotary_dim) a.rotary_dim = paged.at.head_dim;

@@ -47,9 +47,9 @@ return {
   about = "kv_append and kv_collate, heads 8 x 128, pages of 64",
   run = function(b)
     local tokens = b.cuda and 8192 or 512
-    for _, kinds in ipairs { { "f16", "f16" }, { "bf16", "bf16" }, { "f32", "f16" }, { "f16", "e4m3" } } do
-      bench_append(b, 8, tokens, 0, kinds[1], kinds[2], false)
-      bench_append(b, 8, tokens, 0, kinds[1], kinds[2], true)
+    for source, stored in ("f16 f16, bf16 bf16, f32 f16, f16 e4m3"):gmatch "(%w+) (%w+)" do
+      bench_append(b, 8, tokens, 0, source, stored, false)
+      bench_append(b, 8, tokens, 0, source, stored, true)
     end
     bench_append(b, 32, 1, 2000, "f16", "f16", true)
     bench_append(b, 32, 1, 2000, "f16", "e4m3", true)
