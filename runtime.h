@@ -876,6 +876,61 @@ typedef struct cairn_page_tensors {
 CAIRN_API cairn_status cairn_page_tables_tensors(const cairn_page_tables *tables,
                                                  cairn_page_tensors *tensors);
 
+/* A radix cache of prefixes: which pages hold the keys and values of which tokens, so that a request
+ * that begins like an earlier one takes over its whole pages. Tokens decide what matches, never a
+ * hash alone. Lengths are of the sequence as it is cached: landmark tokens count, in the ids and in
+ * every length. It holds one reference of the pool for each page it knows; what it evicts is free
+ * once the other holders gave it back. */
+typedef struct cairn_prefix_cache cairn_prefix_cache;
+
+typedef struct cairn_prefix_options {
+    uint32_t struct_size;
+    int32_t page_size;     /* tokens of a page of the pool, 1 to 256; 0: the config's */
+    cairn_page_pool *pool; /* of the same runtime; it must outlive the cache */
+} cairn_prefix_options;
+
+typedef struct cairn_prefix_key {
+    uint32_t struct_size;
+    int32_t count;      /* tokens; those behind the last whole page are ignored */
+    const int32_t *ids; /* [count] */
+    uint64_t space;     /* namespace, such as a model or an adapter: spaces never match each other */
+} cairn_prefix_key;
+
+typedef struct cairn_prefix_properties {
+    uint32_t struct_size;
+    int32_t page_size, nodes, locks;
+    int64_t tokens, locked_tokens; /* held; of them those that cannot be evicted */
+} cairn_prefix_properties;
+
+/* Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. */
+CAIRN_API cairn_status cairn_prefix_new(cairn_runtime *rt, const cairn_prefix_options *options,
+                                        cairn_prefix_cache **cache);
+/* Gives its pages back, locked or not. NULL is ignored; cairn_close frees what is left. */
+CAIRN_API cairn_status cairn_prefix_free(cairn_prefix_cache *cache);
+
+/* The longest prefix of the key in whole pages that is held: *matched tokens of it, and the ids of
+ * its pages in pages [count / page_size] (NULL: not wanted). With `lock` it cannot be evicted until
+ * cairn_prefix_unlock(*lock); *lock is 0 when nothing matches. A page that a sequence goes on using
+ * needs no lock but a reference of its own (cairn_page_pool_retain, cairn_page_tables_adopt).
+ * So that a token is left to compute, give one token less than the prompt has.
+ * Errors: INVALID_ARGUMENT, OUT_OF_MEMORY (only with `lock`). */
+CAIRN_API cairn_status cairn_prefix_match(cairn_prefix_cache *cache, const cairn_prefix_key *key,
+                                          int32_t *pages, int32_t *matched, int64_t *lock);
+/* INVALID_ARGUMENT for a lock that is not held. 0 is ignored. */
+CAIRN_API cairn_status cairn_prefix_unlock(cairn_prefix_cache *cache, int64_t lock);
+
+/* Adds the key's whole pages, whose ids are pages [count / page_size]; they must not be written any
+ * more. The first *present tokens were held already, in pages of the cache's own: those of the caller
+ * remain the caller's alone. Errors: INVALID_ARGUMENT, OUT_OF_MEMORY; nothing changed. */
+CAIRN_API cairn_status cairn_prefix_insert(cairn_prefix_cache *cache, const cairn_prefix_key *key,
+                                           const int32_t *pages, int32_t *present);
+
+/* Drops what was used least recently and is not locked, in whole nodes from the leaves on, until at
+ * least `tokens` are dropped or nothing is left; *evicted (or NULL) tells how many were. */
+CAIRN_API cairn_status cairn_prefix_evict(cairn_prefix_cache *cache, int64_t tokens,
+                                          int64_t *evicted);
+CAIRN_API cairn_status cairn_prefix_info(cairn_prefix_cache *cache, cairn_prefix_properties *info);
+
 /* ---- 9  Ops ------------------------------------------------------------------------------------ */
 /* Each op enqueues on the current stream (CPU: is done on return), writes every element of its
  * outputs, touches nothing else, and can be captured in a graph after one call outside it. Ops that

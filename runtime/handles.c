@@ -24,6 +24,7 @@ struct cairn_runtime {
     cairn_model *models;
     cairn_page_pool *page_pools;
     cairn_page_tables *page_tables;
+    cairn_prefix_cache *prefix_caches;
     cairn_config *reload; /* waits for kernels, or NULL */
     struct ops_kernel *kernels; /* instances that ops have launched */
     bool capturing;

@@ -28,6 +28,7 @@ static const luaL_Reg bind_runtime_methods[] = {
     {"stream", bind_make_stream},  {"use", bind_use_stream},        {"event", bind_make_event},
     {"capture", bind_capture},     {"load_model", bind_load_model}, {"reload", bind_reload},
     {"page_pool", bind_make_page_pool}, {"page_tables", bind_make_page_tables},
+    {"prefix_cache", bind_make_prefix_cache},
     {NULL, NULL},
 };
 
@@ -52,6 +53,7 @@ int luaopen_cairn(lua_State *L) {
     bind_new_stream_types(L);
     bind_new_model_types(L);
     bind_new_page_types(L);
+    bind_new_prefix_type(L);
     bind_new_compiler_type(L);
     luaL_newlib(L, bind_functions);
     lua_pushfstring(L, "%d.%d.%d", CAIRN_VERSION / 10000, CAIRN_VERSION / 100 % 100,

@@ -113,6 +113,7 @@ void cairn_close(cairn_runtime *rt) {
     if (!rt) return;
     while (rt->models) cairn_model_free(rt->models);
     base_delete(&rt->base, rt->reload, 1, sizeof *rt->reload);
+    prefix_free_all(rt);
     pages_free_all(rt);
     handles_free_all(rt);
     ops_free_kernels(rt);

@@ -23,7 +23,7 @@ typedef struct prefix_node {
 } prefix_node;
 
 typedef struct prefix_cache {
-    base *base;
+    struct base *base;
     page_pool *pool;
     int page_size;
     int nodes, heap_count, heap_capacity, bucket_count; /* buckets: a power of two */
