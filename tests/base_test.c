@@ -1,4 +1,5 @@
-/* base: the status table, the failure path, memory through the caller's allocator, growing text. */
+/* base: the status table, the failure path, memory through the caller's allocator, growing text.
+ * build: -O0 */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "tap.h"

@@ -1,5 +1,6 @@
 /* config: every field at its bounds, the messages and their lines, structs filled by hand, dump and
- * load, the diff of a reload. */
+ * load, the diff of a reload.
+ * build: -O0 */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "config_cases.h"

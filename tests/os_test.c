@@ -1,4 +1,5 @@
-/* os: files, maps, atomic writes under faults of every call, threads, libraries. */
+/* os: files, maps, atomic writes under faults of every call, threads, libraries.
+ * build: -O0 */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "tap.h"
