@@ -1071,6 +1071,8 @@ typedef struct cairn_step_metadata {
     cairn_tensor *max_seqlen_k;       /* [1] the longest length */
     cairn_tensor *cu_seqlens_q;       /* [R + 1] 0 to n: each row is one query */
     cairn_tensor *row_requests;       /* [R] the row's request b: its row of an unexpanded table */
+    cairn_tensor *positions;          /* [R] expanded - 1: the POS of the row's own token, which
+                                       * kv_append and attend take */
     cairn_tensor *seqlens_expanded;   /* [R] */
     cairn_tensor *seqlens_clipped;    /* [R] */
     cairn_tensor *cu_seqlens_clipped; /* [R + 1] prefix sums of clipped, from 0 */

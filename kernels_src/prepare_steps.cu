@@ -109,6 +109,7 @@ CAIRN_INLINE void write_rows(const prepare_steps_params &p, const chunk &c, int3
         clipped_before = add_sums(clipped_before, (uint32_t)clipped);
         put(out[PREPARE_CU_SEQLENS_Q], r + 1, (uint32_t)r + 1);
         put(out[PREPARE_ROW_REQUESTS], r, (uint32_t)c.b);
+        put(out[PREPARE_POSITIONS], r, (uint32_t)(length - 1));
         put(out[PREPARE_EXPANDED], r, (uint32_t)length);
         put(out[PREPARE_CLIPPED], r, (uint32_t)clipped);
         put(out[PREPARE_CU_CLIPPED], r + 1, clipped_before);

@@ -16,10 +16,10 @@ static const steps_output steps_outputs[PREPARE_OUTPUTS] = {
     STEPS_OUTPUT(cache_seqlens, STEPS_REQUESTS),    STEPS_OUTPUT(cu_seqlens_k, STEPS_REQUESTS_1),
     STEPS_OUTPUT(cu_rows, STEPS_REQUESTS_1),        STEPS_OUTPUT(max_seqlen_k, STEPS_ONE),
     STEPS_OUTPUT(cu_seqlens_q, STEPS_ROWS_1),       STEPS_OUTPUT(row_requests, STEPS_ROWS),
-    STEPS_OUTPUT(seqlens_expanded, STEPS_ROWS),     STEPS_OUTPUT(seqlens_clipped, STEPS_ROWS),
-    STEPS_OUTPUT(cu_seqlens_clipped, STEPS_ROWS_1), STEPS_OUTPUT(index_splits, STEPS_ROWS_1),
-    STEPS_OUTPUT(index_schedule, STEPS_SCHEDULE),   STEPS_OUTPUT(attend_splits, STEPS_ROWS_1),
-    STEPS_OUTPUT(attend_schedule, STEPS_SCHEDULE)};
+    STEPS_OUTPUT(positions, STEPS_ROWS),            STEPS_OUTPUT(seqlens_expanded, STEPS_ROWS),
+    STEPS_OUTPUT(seqlens_clipped, STEPS_ROWS),      STEPS_OUTPUT(cu_seqlens_clipped, STEPS_ROWS_1),
+    STEPS_OUTPUT(index_splits, STEPS_ROWS_1),       STEPS_OUTPUT(index_schedule, STEPS_SCHEDULE),
+    STEPS_OUTPUT(attend_splits, STEPS_ROWS_1),      STEPS_OUTPUT(attend_schedule, STEPS_SCHEDULE)};
 
 enum { STEPS_SPANS = PREPARE_MAX_STEPS * (PREPARE_OUTPUTS + 2) + 5, STEPS_MAX_DRAFTS = 1024 };
 
@@ -350,6 +350,7 @@ static void steps_write_row(const prepare_steps_params *p, int32_t *const *out, 
     sums->attend_splits += steps_splits(clipped, p->split[PREPARE_ATTEND]);
     steps_put(out[PREPARE_CU_SEQLENS_Q], r + 1, r + 1);
     steps_put(out[PREPARE_ROW_REQUESTS], r, b);
+    if (out[PREPARE_POSITIONS]) out[PREPARE_POSITIONS][r] = length - 1;
     steps_put(out[PREPARE_EXPANDED], r, length);
     steps_put(out[PREPARE_CLIPPED], r, clipped);
     steps_put(out[PREPARE_CU_CLIPPED], r + 1, sums->clipped);

@@ -65,6 +65,7 @@ static const size_t field_at[FIELDS] = {
     offsetof(cairn_step_metadata, cache_seqlens),    offsetof(cairn_step_metadata, cu_seqlens_k),
     offsetof(cairn_step_metadata, cu_rows),          offsetof(cairn_step_metadata, max_seqlen_k),
     offsetof(cairn_step_metadata, cu_seqlens_q),     offsetof(cairn_step_metadata, row_requests),
+    offsetof(cairn_step_metadata, positions),
     offsetof(cairn_step_metadata, seqlens_expanded), offsetof(cairn_step_metadata, seqlens_clipped),
     offsetof(cairn_step_metadata, cu_seqlens_clipped),
     offsetof(cairn_step_metadata, index_splits),     offsetof(cairn_step_metadata, index_schedule),
@@ -72,7 +73,7 @@ static const size_t field_at[FIELDS] = {
     offsetof(cairn_step_metadata, token_table),      offsetof(cairn_step_metadata, page_table)};
 static const char *const field_names[FIELDS] = {
     "cache_seqlens", "cu_seqlens_k", "cu_rows", "max_seqlen_k", "cu_seqlens_q", "row_requests",
-    "seqlens_expanded", "seqlens_clipped", "cu_seqlens_clipped", "index_splits", "index_schedule",
+    "positions", "seqlens_expanded", "seqlens_clipped", "cu_seqlens_clipped", "index_splits", "index_schedule",
     "attend_splits", "attend_schedule", "token_table", "page_table"};
 
 static void point(world *w, int step, int field) {
@@ -88,7 +89,7 @@ static buffer make_output(const world *w, int field) {
         case PREPARE_CU_SEQLENS_K: case PREPARE_CU_ROWS: return make(1, w->batch + 1 + room(), 0);
         case PREPARE_MAX_SEQLEN_K: return make(1, 1 + room(), 0);
         case PREPARE_ROW_REQUESTS: return make(1, w->rows_room, 0); /* the least of the rows */
-        case PREPARE_EXPANDED: case PREPARE_CLIPPED: return make(1, w->rows_room + room(), 0);
+        case PREPARE_POSITIONS: case PREPARE_EXPANDED: case PREPARE_CLIPPED: return make(1, w->rows_room + room(), 0);
         case PREPARE_INDEX_SCHEDULE: return make(2, w->workers[0] + 1, 2);
         case PREPARE_ATTEND_SCHEDULE: return make(2, w->workers[1] + 1, 2);
         case TOKENS: return make(2, table_rows, w->columns);
@@ -223,6 +224,8 @@ static void expect_step(world *w, int step, const ref_step *m) {
     expect_array(w, step, PREPARE_CU_SEQLENS_Q, &rows);
     expect_array(w, step, PREPARE_ROW_REQUESTS, &m->row_requests);
     expect_array(w, step, PREPARE_EXPANDED, &m->seqlens_expanded);
+    for (int r = 0; r < m->seqlens_expanded.n; r++)
+        w->out[step * FIELDS + PREPARE_POSITIONS].want[r] = m->seqlens_expanded.v[r] - 1;
     expect_array(w, step, PREPARE_CLIPPED, &m->nsa_cache_seqlens);
     expect_array(w, step, PREPARE_CU_CLIPPED, &m->nsa_cu_seqlens_k);
     expect_plan(w, step, PREPARE_INDEX_SPLITS, &m->seqlens_expanded, 0);
@@ -409,6 +412,31 @@ static void test_golden(void) {
     tap_ok(fine, "steps on %s: the worked examples", where);
 }
 
+/* A graph made at 256 tokens, replayed at 257: the plan has one split more. */
+static void test_crossing(void) {
+    world *w = golden_world(CAIRN_STEP_DECODE, 2, 0);
+    buffer *schedule = &w->out[PREPARE_INDEX_SCHEDULE];
+    cairn_graph *graph = NULL;
+    int32_t before[4] = {0};
+    bool fine = true;
+    w->args.slots = NULL, w->has_slots = false; /* of 16 tokens a row */
+    w->into[0].token_table = w->into[0].page_table = NULL;
+    for (int length = 256; length <= 257 && fine; length++) {
+        w->seq_lens.want[0] = w->seq_lens.want[1] = length;
+        upload_inputs(w), expect(w);
+        if (length == 256 || !rt->device.cuda) fine = !run(w);
+        else fine = !cairn_graph_launch(rt, graph) && !cairn_sync(rt);
+        fine = fine && all_hold(w);
+        if (length == 256) memcpy(before, schedule->got, sizeof before);
+        if (rt->device.cuda && length == 256)
+            fine = fine && !cairn_graph_begin(rt) && !cairn_prepare_steps(rt, &w->args) && !cairn_graph_end(rt, &graph);
+    }
+    if (graph) cairn_graph_free(rt, graph);
+    tap_ok(fine && before[2] == 1 && before[3] == 0 && schedule->got[4] == 2 && w->out[PREPARE_INDEX_SPLITS].got[2] == 4,
+           "steps on %s: the plans are made anew from 256 to 257 tokens", where);
+    drop_world(w), free(w);
+}
+
 /* Only some outputs; page tables alone read no other slots than the first of each page. */
 static void test_tables_only(void) {
     world *w = draw_world(CAIRN_STEP_TARGET_VERIFY, 64, 4, 700);
@@ -554,7 +582,7 @@ static void test_all(void) {
         if (rt->device.cuda) test_replay(mode);
     }
     test_golden(), test_edges(), test_refusals();
-    test_tables_only();
+    test_tables_only(), test_crossing();
 }
 
 static int allocations;

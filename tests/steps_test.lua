@@ -73,3 +73,22 @@ test("prefix_chunks: the worked example, made and given outputs", function()
   check.equal({ table.unpack(kv:totable()[1], 1, 2) }, { 100, 201 }) -- 201 stays
   check.error(function() rt:prefix_chunks(lens, slots, { capacity = -5 }) end, "capacity")
 end)
+
+test("prepare_steps: attend takes its rows, positions and pages as they are", function()
+  local rt <close> = open()
+  local page, slots, shuffled = 16, {}, { { 5, 0, 3 }, { 2, 4, 1 } }
+  for b, pages in ipairs(shuffled) do
+    slots[b] = {}
+    for t = 0, 47 do slots[b][t + 1] = pages[t // page + 1] * page + t % page end
+  end
+  local cache = rt:random({ 6, 2, 1, page, 32 }, "f16", { seed = 5 })
+  local q = rt:random({ 6, 2, 32 }, "f32", { seed = 6 })
+  local m = rt:prepare_steps(rt:tensor({ 30, 15 }, "i32"), rt:tensor(slots, "i32"),
+    { mode = "target_verify", draft_tokens = 3, page_size = page })[1]
+  local got = rt:attend(q, { cache = cache, page_table = m.page_table, sequences = m.row_requests,
+    positions = m.positions })
+  local want = rt:attend(q, { cache = cache, page_table = rt:tensor(shuffled, "i32"),
+    sequences = rt:tensor({ 0, 0, 0, 1, 1, 1 }, "i32"),
+    positions = rt:tensor({ 30, 31, 32, 15, 16, 17 }, "i32") })
+  check.equal(got:totable(), want:totable())
+end)

@@ -81,6 +81,7 @@ static const char *const kernels_abi_h[] = {
     "    PREPARE_MAX_SEQLEN_K,\n"
     "    PREPARE_CU_SEQLENS_Q,\n"
     "    PREPARE_ROW_REQUESTS,\n"
+    "    PREPARE_POSITIONS,\n"
     "    PREPARE_EXPANDED,\n"
     "    PREPARE_CLIPPED,\n"
     "    PREPARE_CU_CLIPPED,\n"
@@ -110,8 +111,8 @@ static const char *const kernels_abi_h[] = {
     "    int32_t batch, pool, mode, draft_tokens, index_topk, step_offset, steps;\n"
     "    int32_t max_len;      /* the longest length that slots and tables hold */\n"
     "    int32_t row_capacity; /* rows that the outputs hold */\n"
-    "    int32_t expand;       /* 1: tables have a row for each row */\n"
-    "    int32_t table_count, table_parts; /* blocks a request that copy its tables' rows */\n",
+    "    int32_t expand;       /* 1: tables have a row for each row */\n",
+    "    int32_t table_count, table_parts; /* blocks a request that copy its tables' rows */\n"
     "    int32_t vector;       /* 1: slots and token tables are aligned to 16 bytes, rows too */\n"
     "    int32_t pages_only;   /* 1: no token table */\n"
     "    int32_t split[2];     /* tokens of a split: index, attend */\n"
@@ -203,9 +204,9 @@ static const char *const kernels_abi_h[] = {
     "    const int32_t *sources;    /* [sequences, most] or NULL: g * stride */\n"
     "    cairn_error_word *error;\n"
     "    int32_t most, stride;\n"
-    "    int32_t pages, kv_heads, page_size, max_pages;\n"
+    "    int32_t pages, kv_heads, page_size, max_pages;\n",
     "    int32_t row_bytes;         /* of one slot of one head */\n"
-    "    int32_t has_scales;\n",
+    "    int32_t has_scales;\n"
     "    void *caches[CAIRN_COLLATE_LAYERS];  /* [pages, 2, kv_heads, page_size, row_bytes] */\n"
     "    float *scales[CAIRN_COLLATE_LAYERS]; /* [pages, 2, kv_heads, page_size] */\n"
     "} kv_collate_params;\n"
@@ -290,8 +291,8 @@ static const char *const kernels_abi_h[] = {
     "    const int32_t *state_indices;       /* [sequences] or NULL: s */\n"
     "    const int32_t *has_initial;         /* [sequences] or NULL: reads_state for all */\n"
     "    const int32_t *chunk_sequences;     /* [chunks], a dense prefix, then -1 */\n"
-    "    const int32_t *chunk_offsets;       /* [chunks] chunk of its sequence */\n"
-    "    cairn_error_word *error;\n",
+    "    const int32_t *chunk_offsets;       /* [chunks] chunk of its sequence */\n",
+    "    cairn_error_word *error;\n"
     "    int64_t x_stride, gate_in_stride, gate_out_stride, out_stride; /* elements a row */\n"
     "    int32_t tokens, channels, sequences, slots;\n"
     "    int32_t chunks, block_tokens, snapshot_tokens, reserved_slots;\n"
@@ -372,8 +373,8 @@ static const char *const kernels_abi_h[] = {
     "    STEP_HEAD\n"
     "};\n"
     "enum {\n"
-    "    STEP_TOKEN,       /* [row] token id */\n"
-    "    STEP_POSITION,    /* [row] position in its sequence */\n",
+    "    STEP_TOKEN,       /* [row] token id */\n",
+    "    STEP_POSITION,    /* [row] position in its sequence */\n"
     "    STEP_SEQUENCE,    /* [row] row of the page table */\n"
     "    STEP_FIRST,       /* [row] the first row of the same sequence in this forward */\n"
     "    STEP_GROUP_FIRST, /* [group] first row; a group's rows follow each other in one sequence */\n"
@@ -2735,6 +2736,7 @@ static const char *const kernels_prepare_steps_cu[] = {
     "        clipped_before = add_sums(clipped_before, (uint32_t)clipped);\n"
     "        put(out[PREPARE_CU_SEQLENS_Q], r + 1, (uint32_t)r + 1);\n"
     "        put(out[PREPARE_ROW_REQUESTS], r, (uint32_t)c.b);\n"
+    "        put(out[PREPARE_POSITIONS], r, (uint32_t)(length - 1));\n"
     "        put(out[PREPARE_EXPANDED], r, (uint32_t)length);\n"
     "        put(out[PREPARE_CLIPPED], r, (uint32_t)clipped);\n"
     "        put(out[PREPARE_CU_CLIPPED], r + 1, clipped_before);\n"
@@ -2804,10 +2806,10 @@ static const char *const kernels_prepare_steps_cu[] = {
     "\n"
     "CAIRN_INLINE void set_all(plan &l, uint32_t all) {\n"
     "    l.all = all;\n"
-    "    l.each = all / l.workers;\n"
+    "    l.each = all / l.workers;\n",
     "    l.more = all % l.workers;\n"
     "}\n"
-    "\n",
+    "\n"
     "/* A request's splits, and where the workers start that begin in one of its rows. */\n"
     "CAIRN_INLINE void write_splits(const plan &l, const chunk &c, uint32_t below) {\n"
     "    for (int j = 0; j < c.rows; j++) {\n"
@@ -2889,8 +2891,8 @@ static const char *const kernels_prepare_steps_cu[] = {
     "        word w = *(const word *)(from + at);\n"
     "        memcpy(v, &w, sizeof w);\n"
     "    } else {\n"
-    "#pragma unroll\n"
-    "        for (int k = 0; k < WIDTH; k++) v[k] = at + k < length \? from[at + k] : -1;\n",
+    "#pragma unroll\n",
+    "        for (int k = 0; k < WIDTH; k++) v[k] = at + k < length \? from[at + k] : -1;\n"
     "    }\n"
     "}\n"
     "\n"
@@ -6987,7 +6989,7 @@ static const char *const kernels_topk_split_cu[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-    {"abi.h", kernels_abi_h, 18975},
+    {"abi.h", kernels_abi_h, 18998},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -7006,7 +7008,7 @@ static const kernels_file kernels_files[] = {
     {"paged.cuh", kernels_paged_cuh, 1507},
     {"prefix_chunks.cu", kernels_prefix_chunks_cu, 5264},
     {"prepare.cuh", kernels_prepare_cuh, 1745},
-    {"prepare_steps.cu", kernels_prepare_steps_cu, 15828},
+    {"prepare_steps.cu", kernels_prepare_steps_cu, 15892},
     {"prompt.cu", kernels_prompt_cu, 18693},
     {"rope.cu", kernels_rope_cu, 1331},
     {"rope.cuh", kernels_rope_cuh, 915},
