@@ -1,6 +1,6 @@
 /* config: every field at its bounds, the messages and their lines, structs filled by hand, dump and
  * load, the diff of a reload.
- * build: -O0 */
+ * build: -O0 -Wno-sign-conversion */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "config_cases.h"

@@ -1,5 +1,5 @@
 /* os: files, maps, atomic writes under faults of every call, threads, libraries.
- * build: -O0 */
+ * build: -O0 -Wno-sign-conversion */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "tap.h"
