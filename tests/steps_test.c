@@ -343,7 +343,7 @@ static void test_edges(void) {
     world *w = draw_world(CAIRN_STEP_DRAFT_EXTEND, 64, 6, 600);
     bool fine;
     draw_inputs(w, longest_for(w));
-    for (int b = 0; b < w->batch; b++) w->accept.want[b] = b % 2 ? 0 : 1;
+    for (int b = 0; b < w->batch; b++) w->accept.want[b] = b % 2 || !w->seq_lens.want[b] ? 0 : 1;
     fine = run_once(w);
     for (int b = 0; b < w->batch; b++) w->accept.want[b] = 0;
     fine = fine && run_once(w);
@@ -530,6 +530,36 @@ static void test_faults(int mode) {
     drop_world(w), free(w);
 }
 
+/* Any bits at all in the inputs; and sums that no int32 holds stop at the highest. */
+static void test_garbage(int mode) {
+    static const int32_t stopped[] = {0, INT32_MAX, INT32_MAX, INT32_MAX};
+    world *w = NULL;
+    bool fine = true;
+    for (int round = 0; round < (emulated ? 3 : 20) && fine; round++) {
+        do {
+            if (w) drop_world(w), free(w);
+            w = draw_world(mode, between(1, 70), 7, 300);
+        } while (!w->has_slots);
+        for (int b = 0; b < w->batch; b++) {
+            w->seq_lens.want[b] = (int32_t)random_next(&seed) >> between(0, 31);
+            w->requests.want[b] = (int32_t)random_next(&seed) >> between(20, 31);
+            w->accept.want[b] = (int32_t)random_next(&seed) >> between(0, 31);
+        }
+        w->count.want[0] = (int32_t)random_next(&seed) >> between(0, 31);
+        upload_inputs(w), expect(w);
+        cairn_status status = run(w);
+        fine = (!status || status == CAIRN_BAD_DATA) && all_hold(w);
+    }
+    drop_world(w), free(w);
+    w = golden_world(mode, 3, mode == CAIRN_STEP_TARGET_VERIFY ? 2 : 0);
+    w->args.slots = NULL, w->into[0].token_table = w->into[0].page_table = NULL;
+    for (int b = 0; b < 3; b++) w->seq_lens.want[b] = INT32_MAX - w->drafts, w->accept.want[b] = b;
+    upload_inputs(w);
+    fine = fine && !run(w) && starts_with(w, PREPARE_CU_SEQLENS_K, 4, stopped);
+    tap_ok(fine, "steps on %s: mode %d: any bits in the inputs", where, mode);
+    drop_world(w), free(w);
+}
+
 static void refused(world *w, const char *text) {
     cairn_status status = cairn_prepare_steps(rt, &w->args);
     bool fine = status && strstr(cairn_last_error(rt), text);
@@ -578,7 +608,7 @@ static void test_all(void) {
     static const int pages[] = {1, 2, 64};
     for (int mode = 0; mode < 3; mode++) {
         for (int i = 0; i < 3; i++) test_random(mode, pages[i]);
-        test_large(mode), test_faults(mode);
+        test_large(mode), test_faults(mode), test_garbage(mode);
         if (rt->device.cuda) test_replay(mode);
     }
     test_golden(), test_edges(), test_refusals();
