@@ -90,9 +90,9 @@ static std::string own_path() {
 
 static std::string command(const std::string &folder, const std::string &arch) {
     std::string flags = SIMT_CXX " -std=c++17 -O1 -g1 -w -shared -fPIC -fno-strict-aliasing"
-                        " -ffp-contract=off -DCAIRN_SIMT=1";
+                        " -ffp-contract=off -fno-tree-sra -DCAIRN_SIMT=1"; /* sra: gcc 12 */
 #ifdef SIMT_RACE
-    flags += " -fsanitize=thread -fno-tree-sra --param=tsan-instrument-func-entry-exit=0";
+    flags += " -fsanitize=thread --param=tsan-instrument-func-entry-exit=0";
     const char *sanitizer = "-fno-sanitize=all";
 #else
     const char *sanitizer = "";
