@@ -355,7 +355,8 @@ enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16 };
 enum {
     STEP_ROWS,        /* rows of this forward */
     STEP_GROUPS,      /* attention groups */
-    STEP_CHUNKS,      /* the most chunks of KV that any row attends */
+    STEP_CHUNKS,      /* the most chunks of KV that any row attends, where all is attended */
+    STEP_LIST_CHUNKS, /* and where pages are selected; at most STEP_CHUNKS */
     STEP_EPOCH,       /* counts forwards: its low bit chooses the half of the exchange */
     STEP_CLEAN_ROWS,  /* rows and chunks which the forward before left in the other half */
     STEP_CLEAN_CHUNKS,
@@ -402,6 +403,8 @@ typedef struct step_params {
     int32_t list_stride, seen_words, sequences;
     int32_t topk, window, sinks; /* pages; tokens; tokens */
     int32_t mean, by_head;       /* pages are scored by their mean key; the best head counts */
+    uint32_t select_layers[16];  /* bit l % 32 of word l / 32: layer l selects */
+    uint32_t *row_pages;         /* [layer, row, kv_head, seen_words] of the flow: bits of pages */
 } step_params;
 
 /* pack: GGUF blocks, row by row, to packed tiles. */
@@ -417,9 +420,14 @@ typedef struct pack_params {
 
 /* step_finish.cu */
 typedef struct finish_params {
-    const uint64_t *winners; /* [rows, blocks] */
-    int32_t *tokens;         /* [rows] */
-    int32_t blocks, pad;
+    const uint64_t *winners;   /* [rows, blocks] */
+    int32_t *tokens;           /* [rows] */
+    const int32_t *input;      /* of the forward, see STEP_ROWS; read only with row_pages */
+    const uint32_t *row_pages; /* [layers, count_rows, kv_heads, seen_words], or NULL */
+    int32_t *pages_read;       /* [sequence] */
+    int32_t blocks, rows;      /* rows: of winners and tokens; the blocks behind count pages */
+    int32_t layers, count_rows, kv_heads, seen_words;
+    int32_t capacity, pad;     /* of the arrays of `input` */
 } finish_params;
 
 #endif

@@ -8,6 +8,7 @@
  *             stream (project and down), the others qkv, attention and gate_up, and all together
  *             the head; with CAIRN_NARROW 0 every block does everything. Blocks meet through the
  *             exchange only.
+ *             With CAIRN_SPARSE attention is that of step_sparse.cuh.
  * step_embed, step_qkv, step_attend, step_merge, step_project, step_gate_up, step_down, step_head
  *             compiled with CAIRN_BLOCKS 0; grid.x tiles (attend: items; merge, head: any
  *             number of blocks), grid.y windows of eight rows, up to CAIRN_ROWS rows.
@@ -19,30 +20,38 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=132 CAIRN_NARROW=36
+ * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=132 CAIRN_NARROW=36 CAIRN_SPARSE=0
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=132 CAIRN_NARROW=36 CAIRN_SPARSE=1
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=108 CAIRN_NARROW=0
+ * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=108 CAIRN_NARROW=0 CAIRN_SPARSE=0
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
  * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
  * matrix: + CAIRN_PACK_QKV=16 CAIRN_PACK_O=16 CAIRN_PACK_GATE_UP=16 CAIRN_PACK_DOWN=16
  * matrix: + CAIRN_PACK_HEAD=16 CAIRN_PACK_EMBED=16 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
  * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=48 CAIRN_NARROW=0 */
+ * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=48 CAIRN_NARROW=0 CAIRN_SPARSE=0 */
 #include "step_stages.cuh"
 
 #if CAIRN_BLOCKS > 0
+#if CAIRN_SPARSE
+#include "step_sparse.cuh"
+#endif
 
 constexpr int BLOCKS = CAIRN_BLOCKS, NARROW = CAIRN_NARROW;
 constexpr int RESIDUAL_BLOCKS = NARROW ? NARROW : BLOCKS, WIDE_BLOCKS = BLOCKS - NARROW;
@@ -54,38 +63,46 @@ CAIRN_INLINE constexpr bool ONCE(int tiles, int blocks) {
     return TILES_OF(tiles, blocks) * blocks >= tiles;
 }
 
-/* Empties what the forward before left in the other half of the exchange: a layer's region, and
- * after the last layer's the one behind it. */
-struct clean_part {
-    int64_t at;
-    int bytes;
-};
-CAIRN_INLINE clean_part find_part(int index, int rows) {
-    const int slots = rows * copies_of(rows), squares = round_up(slots * SQUARES * 4, 16);
-    switch (index) {
-    case 0: return {HIDDEN_AT, slots * HIDDEN * 2};
-    case 1: return {SQUARES_AT, squares};
-    case 2: return {MIDDLE_AT, slots * HIDDEN * 2};
-    case 3: return {MIDDLE_SQUARES_AT, squares};
-    case 4: return {QKV_AT, rows * QKV * 2};
-    case 5: return {FFN_AT, rows * FFN * 2};
-    case 6: return {ATTENDED_AT, rows * ATTENDED * 2};
-    default: break;
+/* Where vector i (of 16 bytes) lies of what the forward before left in a region: its parts one
+ * behind the other; `rows` and chunks were that forward's. */
+CAIRN_INLINE int64_t dirty_at(int i, int rows) {
+    const int hidden = rows * copies_of(rows) * (HIDDEN / 8);
+    const int squares = ceil_div(rows * copies_of(rows) * SQUARES, 4);
+    const int sums = ceil_div(rows * HEADS, 2), parts = rows * (ATTENDED / 4);
+    int64_t at = HIDDEN_AT;
+    auto skip = [&](int count, int64_t next) {
+        if (i < count) return false;
+        i -= count, at = next;
+        return true;
+    };
+    if (skip(hidden, SQUARES_AT) && skip(squares, MIDDLE_AT) && skip(hidden, MIDDLE_SQUARES_AT) &&
+        skip(squares, QKV_AT) && skip(rows * (QKV / 8), FFN_AT) &&
+        skip(rows * (FFN / 8), ATTENDED_AT) && skip(rows * (ATTENDED / 8), 0)) {
+        const int chunk = i / (sums + parts);
+        i -= chunk * (sums + parts);
+        at = SUMS_AT + (int64_t)chunk * (ROWS * HEADS * 8);
+        skip(sums, PARTS_AT + (int64_t)chunk * (ROWS * ATTENDED * 4));
     }
-    const int64_t row = (int64_t)((index - 7) / 2) * ROWS; /* of a chunk */
-    if (index % 2) return {SUMS_AT + row * HEADS * 8, round_up(rows * HEADS * 8, 16)};
-    return {PARTS_AT + row * ATTENDED * 4, rows * ATTENDED * 4};
+    return at + (int64_t)i * 16;
 }
+CAIRN_INLINE int dirty_vectors(int rows, int chunks) {
+    const int slots = rows * copies_of(rows);
+    return 2 * (slots * (HIDDEN / 8) + ceil_div(slots * SQUARES, 4)) +
+           rows * ((QKV + FFN + ATTENDED) / 8) +
+           chunks * (ceil_div(rows * HEADS, 2) + rows * (ATTENDED / 4));
+}
+
+/* Empties that in the other half, a layer at a time; with the last one also the region behind. */
 CAIRN_INLINE void clean_layers(const step_params &p, uint32_t epoch, int layer, int block) {
-    const int rows = p.input[STEP_CLEAN_ROWS], parts = 7 + 2 * p.input[STEP_CLEAN_CHUNKS];
+    const int rows = p.input[STEP_CLEAN_ROWS];
+    const int count = dirty_vectors(rows, p.input[STEP_CLEAN_CHUNKS]);
+    const int all = layer + 1 < LAYERS ? count : 2 * count;
     uint8_t *to = region(p, epoch, layer);
 #pragma unroll 1
-    for (int index = 0; index < parts; index++) {
-        clean_part part = find_part(index, rows);
-#pragma unroll 1
-        for (int i = block * THREADS + thread_id(); i < part.bytes / 16; i += WIDE_BLOCKS * THREADS)
-            ((u32x4 *)(to + part.at))[i] = u32x4{EMPTY, EMPTY, EMPTY, EMPTY};
-        if (index + 1 == parts && layer + 1 == LAYERS) index = -1, layer++, to += REGION_BYTES;
+    for (int i = block * THREADS + thread_id(); i < all; i += WIDE_BLOCKS * THREADS) {
+        bool behind = i >= count;
+        int64_t at = dirty_at(behind ? i - count : i, rows) + (behind ? REGION_BYTES : 0);
+        *(u32x4 *)(to + at) = u32x4{EMPTY, EMPTY, EMPTY, EMPTY};
     }
 }
 
@@ -133,15 +150,31 @@ CAIRN_INLINE void prefetch_layers(const step_params &p, int layer) {
                                                 (VOCAB + 15) / 16);
 }
 
-/* The attention items of a block: index, index + WIDE_BLOCKS, ... of `count`. The keys of the next
- * one are always under way: while others compute, and from one layer to the next. */
+/* The attention items of a block: index, index + WIDE_BLOCKS, ... of a layer's. */
+#if CAIRN_SPARSE
+struct attend_queue {
+    int first;
+
+    CAIRN_MEMBER void start(const step_params &, int first_item, workspace &) {
+        first = first_item;
+    }
+    CAIRN_MEMBER void run(const step_params &p, int layer, uint8_t *at, workspace &work) {
+        attend_lists(p, layer, at, first, WIDE_BLOCKS, work);
+    }
+    static CAIRN_MEMBER int chunks(const step_params &p, int layer, int row) {
+        return list_chunks(p, row, layer_selects(p, layer));
+    }
+};
+#else
+/* The keys of the next one are always under way: while others compute, and from layer to layer. */
 struct attend_queue {
     int first, count, index;
     bool live;
     attend_item item;
 
-    CAIRN_MEMBER void start(const step_params &p, int first_item, int items, workspace &work) {
-        first = index = first_item, count = items;
+    CAIRN_MEMBER void start(const step_params &p, int first_item, workspace &work) {
+        first = index = first_item;
+        count = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
         live = index < count && find_item(p, index, item);
         if (live) fetch_keys(item, p.kv[0], work.keys);
     }
@@ -159,7 +192,11 @@ struct attend_queue {
             if (live && layer + last < LAYERS) fetch_keys(item, p.kv[layer + last], work.keys);
         } while (!last);
     }
+    static CAIRN_MEMBER int chunks(const step_params &p, int, int row) {
+        return input_array(p, STEP_POSITION)[row] / CHUNK + 1;
+    }
 };
+#endif
 
 /* All layers, for a block that computes the residual stream, the rest, or both. */
 template <bool RESIDUAL, bool BROAD>
@@ -173,14 +210,12 @@ CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window ro
     qkv_place place;
     if (BROAD) {
         /* Items start behind the blocks that have a tile of qkv, as far as there are others. */
-        queue.start(p, (wide + WIDE_BLOCKS - QKV / 16 % WIDE_BLOCKS) % WIDE_BLOCKS,
-                    p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS, work);
+        queue.start(p, (wide + WIDE_BLOCKS - QKV / 16 % WIDE_BLOCKS) % WIDE_BLOCKS, work);
         place.find(p, rows, min_of(wide * QKV_TILES, QKV / 16 - 1), output_row(thread_id()),
                    output_column(thread_id()));
     }
     if (RESIDUAL)
         stage_embed<HIDDEN_TILES>(p, rows, region(p, epoch, 0), narrow, RESIDUAL_BLOCKS);
-    auto chunks_of = [&](int row, int) { return input_array(p, STEP_POSITION)[row] / CHUNK + 1; };
 #pragma unroll 1
     for (int layer = 0; layer < LAYERS; layer++) {
         uint8_t *at = region(p, epoch, layer);
@@ -190,7 +225,7 @@ CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window ro
                                                               wide, WIDE_BLOCKS);
             queue.run(p, layer, at, work);
             stage_merge(p, rows.count, at, warp_id() * WIDE_BLOCKS + wide, WIDE_BLOCKS * WARPS,
-                        chunks_of);
+                        [&](int row, int) { return attend_queue::chunks(p, layer, row); });
         }
         if (RESIDUAL)
             stage_project<HIDDEN_TILES, HIDDEN_ONCE>(p, rows, layer, at, work, narrow,

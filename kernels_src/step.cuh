@@ -212,7 +212,7 @@ template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr int64_t tile_bytes() {
  * consecutive units; the partial sums meet in shared memory and are added as a fixed tree, so a
  * value depends on nothing but its weights and its token. The first units are loaded and expanded
  * before the input is awaited, those of the next tiles before the sums meet. Rounds pass one
- * block_sync each and use the two halves of the meeting place in turn, so that none needs another. */
+ * block_sync each and use the two halves of the meeting place in turn, so that one is enough. */
 
 constexpr int MEETING_TILES = CAIRN_MEETING_TILES; /* the most tiles at a time */
 constexpr int MEETING_FLOATS = WARPS * MEETING_TILES * 128 + COLUMNS;
@@ -232,7 +232,7 @@ struct output {
 };
 
 /* Output e of a tile (0 to 127): a warp has all 16 rows of two columns, so that what it hands on
- * are whole sectors of memory; the next row is in lane ^ 4, the row eight further on in lane ^ 2. */
+ * are whole sectors of memory; the next row is in lane ^ 4, the row eight further in lane ^ 2. */
 CAIRN_INLINE int output_row(int e) { return e % 32 / 4 + e / 2 % 2 * 8; }
 CAIRN_INLINE int output_column(int e) { return e / 32 % 4 * 2 + e % 2; }
 CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
@@ -281,7 +281,8 @@ CAIRN_INLINE void load_batch(packed<FORMAT> (&raw)[TILES][HELD], const uint8_t *
 template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input, class Epilogue>
 CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tiles, workspace &work,
                            Input &input, Epilogue &epilogue) {
-    constexpr int UNITS = INPUTS / 32, MINE = ceil_div(UNITS, WARPS), HELD = BATCH(MINE, TILES, FORMAT);
+    constexpr int UNITS = INPUTS / 32, MINE = ceil_div(UNITS, WARPS);
+    constexpr int HELD = BATCH(MINE, TILES, FORMAT);
     static_assert(TILES <= MEETING_TILES, "multiply: too many tiles at a time");
     constexpr bool LATE = TILES >= 4; /* expand when needed: not enough registers */
     const int mine = warp_id() * MINE;

@@ -22,8 +22,9 @@ enum {
 };
 
 typedef enum step_kernel {
-    STEP_K_FLOW, STEP_K_EMBED, STEP_K_QKV, STEP_K_ATTEND, STEP_K_MERGE, STEP_K_PROJECT,
-    STEP_K_GATE_UP, STEP_K_DOWN, STEP_K_HEAD,
+    STEP_K_FLOW, STEP_K_SPARSE_FLOW,
+    STEP_K_EMBED, STEP_K_QKV, STEP_K_ATTEND, STEP_K_MERGE, STEP_K_PROJECT, STEP_K_GATE_UP,
+    STEP_K_DOWN, STEP_K_HEAD,
     STEP_K_BOUNDS, STEP_K_SELECT, STEP_K_ATTEND_PAGES, STEP_K_MERGE_PAGES, STEP_K_FINISH,
     PROMPT_K_EMBED, PROMPT_K_NORM, PROMPT_K_QKV, PROMPT_K_ATTEND, PROMPT_K_PROJECT,
     PROMPT_K_GATE_UP, PROMPT_K_DOWN, PROMPT_K_LAST, PROMPT_K_HEAD,
@@ -42,25 +43,29 @@ typedef struct forward_cuda_state {
     const model_shape *shape;
     int pack_qkv, pack_o, pack_gate_up, pack_down, pack_head, pack_embed;
     int warps, blocks, narrow, chunk, chunks, head_tiles, group_rows;
-    int max_rows, max_pages, table_rows;
+    int max_rows, max_pages, page_size, table_rows;
     jit_kernel kernels[STEP_KERNELS];
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
+    bool sparse_flow; /* the flow kernel that selects pages is there */
     uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
     float *norms, *rope, *logits;
     void **kv, **bounds;
     int32_t *table, *sampled, *fault;
     int32_t *lists, *list_counts, *new_pages, *pages_read;
     uint32_t *seen; /* [layer, sequence, kv_head, seen_words] */
+    uint32_t *row_pages; /* [layer, STEP_FLOW_ROWS, kv_head, seen_words] */
     size_t seen_bytes;
     int32_t *host_pages; /* [max_pages] */
+    int32_t *host_words; /* the fault word, the sampled tokens, the pages read */
     uint64_t *winners;
     uint64_t table_version;
     bool table_known;
     int32_t epoch, clean_rows, clean_chunks;
     dev_graph graph; /* the flow, and its best tokens */
+    dev_graph sparse_graph; /* the same with page selection */
     dev_graph stage_graphs[STEP_GRAPH_ROWS + 1]; /* of sparse steps, by rows */
-    cairn_selection graph_selection; /* what these were made for */
+    cairn_selection graph_selection; /* what the last two were made for */
     int graph_topk;
     struct { void *at; size_t bytes; } allocations[STEP_ALLOCATIONS];
     int allocation_count;
@@ -130,6 +135,22 @@ static int step_choose_warps(int hidden) {
     return best;
 }
 
+static bool step_selects_layer(const cairn_config *config, int layer) {
+    return config->selection.layers[layer / 64] >> (layer % 64) & 1;
+}
+
+static bool step_selects_any(const cairn_config *config, int layers) {
+    for (int l = 0; l < layers; l++)
+        if (step_selects_layer(config, l)) return true;
+    return false;
+}
+
+/* `selection` of step_sparse.cuh, and the shared memory of step_select. */
+static size_t step_selection_bytes(const forward_cuda_state *f) {
+    size_t pages = (size_t)((f->chunks * f->chunk + f->page_size - 1) / f->page_size);
+    return pages * 4 + (pages + 31) / 32 * 8;
+}
+
 /* What the kernels are made for. */
 static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
     const model_shape *s = f->shape;
@@ -137,6 +158,7 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     size_t meeting;
     step_choose_formats(f, m);
     f->max_rows = max_rows;
+    f->page_size = m->kv.page_size;
     f->max_pages = model_pages_of(m->max_seq_len, m->kv.page_size);
     f->table_rows = m->runtime->config.max_batch;
     f->group_rows = 16 / (s->heads / s->kv_heads);
@@ -155,10 +177,13 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = (unsigned)meeting;
+    f->sparse_flow = step_selects_any(&m->runtime->config, s->layers) &&
+                     step_selection_bytes(f) <= meeting;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
+/* The last constant is SPARSE. */
 static int step_constants(const forward_cuda_state *f, int page_size, int rows, int blocks,
                           jit_constant *out) {
     const model_shape *s = f->shape;
@@ -171,7 +196,7 @@ static int step_constants(const forward_cuda_state *f, int page_size, int rows, 
         {"PACK_DOWN", f->pack_down}, {"PACK_HEAD", f->pack_head},
         {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"WARPS", f->warps},
         {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
-        {"NARROW", blocks ? f->narrow : 0}};
+        {"NARROW", blocks ? f->narrow : 0}, {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
     return (int)BASE_COUNT(all);
 }
@@ -183,9 +208,9 @@ static cairn_status step_functions(forward_cuda_state *f, const jit_request *req
     for (int i = 0; i < count && !status; i++) {
         unsigned shared = f->product_bytes; /* enough for every kernel but these */
         int kernel = first + i;
-        if (kernel == STEP_K_FLOW) shared += f->attend_bytes;
+        if (kernel == STEP_K_FLOW || kernel == STEP_K_SPARSE_FLOW) shared += f->attend_bytes;
         if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) shared = f->attend_bytes;
-        if (kernel == STEP_K_SELECT) shared = 8 * (unsigned)f->max_pages;
+        if (kernel == STEP_K_SELECT) shared = (unsigned)step_selection_bytes(f);
         if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_LAST)
             shared = (unsigned)STEP_PRODUCT_BYTES;
         if (kernel == PROMPT_K_ATTEND) shared = (unsigned)(512 * f->shape->head_dim);
@@ -197,28 +222,34 @@ static cairn_status step_functions(forward_cuda_state *f, const jit_request *req
 
 static cairn_status step_build(forward_cuda_state *f, int page_size) {
     static const char *const names[] = {
-        "step_flow", "step_embed", "step_qkv", "step_attend", "step_merge", "step_project",
-        "step_gate_up", "step_down", "step_head", "step_bounds", "step_select",
+        "step_flow", "step_flow", "step_embed", "step_qkv", "step_attend", "step_merge",
+        "step_project", "step_gate_up", "step_down", "step_head", "step_bounds", "step_select",
         "step_attend_pages", "step_merge_pages", "step_finish", "prompt_embed", "prompt_norm",
         "prompt_qkv", "prompt_attend", "prompt_project", "prompt_gate_up", "prompt_down",
         "prompt_last", "prompt_head"};
-    jit_constant flow[STEP_CONSTANTS], stage[STEP_CONSTANTS], prompt[STEP_CONSTANTS];
+    jit_constant flow[STEP_CONSTANTS], sparse[STEP_CONSTANTS], stage[STEP_CONSTANTS];
+    jit_constant prompt[STEP_CONSTANTS];
     int count = step_constants(f, page_size, STEP_FLOW_ROWS, f->blocks, flow);
-    jit_request requests[6] = {{"step.cu", flow, count}, {"step.cu", stage, count},
-                               {"step_finish.cu", NULL, 0}, {"prompt.cu", prompt, count},
-                               {"step_select.cu", stage, count}, {"pack.cu", NULL, 0}};
+    jit_request requests[7] = {{"step.cu", flow, count}, {"prompt.cu", prompt, count},
+                               {"step.cu", stage, count}, {"step_select.cu", stage, count},
+                               {"step_finish.cu", NULL, 0}, {"pack.cu", NULL, 0},
+                               {"step.cu", sparse, count}};
     cairn_status status;
+    step_constants(f, page_size, STEP_FLOW_ROWS, f->blocks, sparse);
+    sparse[count - 1].value = 1;
     step_constants(f, page_size, STEP_STAGE_ROWS, 0, stage);
     step_constants(f, page_size, f->max_rows, 0, prompt);
-    if ((status = jit_prepare(f->dev->jit, requests, (int)BASE_COUNT(requests))) ||
+    if ((status = jit_prepare(f->dev->jit, requests, f->sparse_flow ? 7 : 6)) ||
         (status = step_functions(f, &requests[0], names, STEP_K_FLOW, 1)) ||
-        (status = step_functions(f, &requests[1], names + STEP_K_EMBED, STEP_K_EMBED,
+        (f->sparse_flow &&
+         (status = step_functions(f, &requests[6], names, STEP_K_SPARSE_FLOW, 1))) ||
+        (status = step_functions(f, &requests[2], names + STEP_K_EMBED, STEP_K_EMBED,
                                  STEP_K_HEAD - STEP_K_EMBED + 1)) ||
-        (status = step_functions(f, &requests[2], names + STEP_K_FINISH, STEP_K_FINISH, 1)) ||
-        (status = step_functions(f, &requests[4], names + STEP_K_BOUNDS, STEP_K_BOUNDS,
+        (status = step_functions(f, &requests[4], names + STEP_K_FINISH, STEP_K_FINISH, 1)) ||
+        (status = step_functions(f, &requests[3], names + STEP_K_BOUNDS, STEP_K_BOUNDS,
                                  STEP_K_MERGE_PAGES - STEP_K_BOUNDS + 1)))
         return status;
-    return step_functions(f, &requests[3], names + PROMPT_K_EMBED, PROMPT_K_EMBED,
+    return step_functions(f, &requests[1], names + PROMPT_K_EMBED, PROMPT_K_EMBED,
                           PROMPT_K_HEAD - PROMPT_K_EMBED + 1);
 }
 
@@ -288,6 +319,11 @@ static cairn_status step_alloc_weights(forward_cuda_state *f, bool tied) {
     return status;
 }
 
+/* The words that a host reads after a step: fault, sampled tokens, pages read of each sequence. */
+static size_t step_result_words(const forward_cuda_state *f) {
+    return (size_t)(STEP_SAMPLED_AT + STEP_STAGE_ROWS + f->table_rows);
+}
+
 /* What page selection keeps. */
 static cairn_status step_alloc_lists(forward_cuda_state *f) {
     size_t pages = (size_t)f->max_pages, heads = (size_t)f->shape->kv_heads;
@@ -295,13 +331,16 @@ static cairn_status step_alloc_lists(forward_cuda_state *f) {
     cairn_status status;
     f->seen_bytes = (size_t)f->shape->layers * sequences * heads * ((pages + 31) / 32) * 4;
     f->host_pages = (int32_t *)base_new(f->dev->base, pages, 4);
-    if (!f->host_pages) return base_no_memory(f->dev->base, "page ids", pages * 4);
+    f->host_words = (int32_t *)base_new(f->dev->base, step_result_words(f), 4);
+    if (!f->host_pages || !f->host_words)
+        return base_no_memory(f->dev->base, "page ids", pages * 4);
     if ((status = step_alloc(f, STEP_STAGE_ROWS * heads * pages * 4, "the lists of pages",
                              &f->lists)) ||
         (status = step_alloc(f, STEP_STAGE_ROWS * heads * 4, "the lists' lengths",
                              &f->list_counts)) ||
         (status = step_alloc(f, f->seen_bytes, "the pages read", &f->seen)) ||
-        (status = step_alloc(f, sequences * 4, "the count of pages read", &f->pages_read)))
+        (status = step_alloc(f, (size_t)f->shape->layers * STEP_FLOW_ROWS * heads *
+                                    ((pages + 31) / 32) * 4, "the pages of rows", &f->row_pages)))
         return status;
     return step_alloc(f, pages * 4, "new pages", &f->new_pages);
 }
@@ -322,8 +361,7 @@ static cairn_status step_alloc_buffers(forward_cuda_state *f) {
         (status = step_alloc_lists(f)) ||
         (status = step_alloc(f, (size_t)f->table_rows * (size_t)f->max_pages * 4, "the page table",
                              &f->table)) ||
-        (status = step_alloc(f, (STEP_SAMPLED_AT + STEP_STAGE_ROWS) * 4, "the sampled tokens",
-                             &f->fault)) ||
+        (status = step_alloc(f, step_result_words(f) * 4, "the sampled tokens", &f->fault)) ||
         (status = step_alloc(f, (size_t)STEP_STAGE_ROWS * (size_t)f->blocks * 8, "the winners",
                              &f->winners)) ||
         (status = step_open_lane(f, &f->flow, STEP_FLOW_ROWS, 2 * (s->layers + 1), f->chunks)) ||
@@ -331,6 +369,7 @@ static cairn_status step_alloc_buffers(forward_cuda_state *f) {
         (status = step_open_lane(f, &f->prompt, f->max_rows, 1, 0)))
         return status;
     f->sampled = f->fault + STEP_SAMPLED_AT;
+    f->pages_read = f->sampled + STEP_STAGE_ROWS;
     return dev_zero(f->dev, f->fault, STEP_SAMPLED_AT * 4);
 }
 
@@ -476,10 +515,12 @@ static void step_set_params(forward_cuda_state *f, const cairn_model *m, step_la
     p->new_pages = f->new_pages;
     p->list_stride = f->max_pages;
     p->seen_words = (f->max_pages + 31) / 32;
+    p->row_pages = f->row_pages;
     p->sequences = f->table_rows;
 }
 
-static void step_free_stage_graphs(forward_cuda_state *f) {
+static void step_free_sparse_graphs(forward_cuda_state *f) {
+    dev_graph_free(f->dev, &f->sparse_graph);
     for (size_t i = 0; i < BASE_COUNT(f->stage_graphs); i++)
         dev_graph_free(f->dev, &f->stage_graphs[i]);
 }
@@ -493,7 +534,7 @@ static void forward_cuda_close(cairn_model *model) {
     if (!f) return;
     dev_sync(f->dev);
     dev_graph_free(f->dev, &f->graph);
-    step_free_stage_graphs(f);
+    step_free_sparse_graphs(f);
     for (int i = 0; i < f->allocation_count; i++)
         dev_free(f->dev, f->allocations[i].at, f->allocations[i].bytes);
     lanes[0] = &f->flow, lanes[1] = &f->stage, lanes[2] = &f->prompt;
@@ -501,6 +542,7 @@ static void forward_cuda_close(cairn_model *model) {
         base_delete(b, lanes[i]->words, (size_t)(STEP_HEAD + STEP_ARRAYS * lanes[i]->rows),
                     sizeof(int32_t));
     base_delete(b, f->host_pages, (size_t)f->max_pages, 4);
+    base_delete(b, f->host_words, step_result_words(f), 4);
     base_delete(b, f, 1, sizeof *f);
     model->state = NULL;
 }

@@ -32,39 +32,52 @@ static cairn_status step_upload_table(forward_cuda_state *f, const forward_args 
     return status;
 }
 
-/* Rows [first, first + rows) of the forward as the input words of a lane. */
-static cairn_status step_upload_rows(forward_cuda_state *f, step_lane *lane, const forward_args *a,
-                                     int first, int rows) {
+/* Chunks of the list of the pages that a row selects, at most (most_listed of step_pages.cuh). */
+static int step_list_chunks(const forward_cuda_state *f, const cairn_config *config, int page_size,
+                            int position) {
+    int window = config->selection.window, own = position / page_size;
+    int before = window > 0 ? position - window + 1 : position;
+    int candidates = before > 0 ? before / page_size : 0;
+    int64_t pages = (int64_t)config->topk + own - candidates + 1 +
+                    (config->selection.sinks + page_size - 1) / page_size;
+    if (candidates <= config->topk || pages > own + 1) pages = own + 1;
+    return (int)((pages * page_size + f->chunk - 1) / f->chunk);
+}
+
+/* The rows as the input words of a lane. config: NULL for whole attention. */
+static cairn_status step_upload_rows(forward_cuda_state *f, step_lane *lane,
+                                     const cairn_config *config, int page_size,
+                                     const forward_args *a) {
     int32_t *head = lane->words, *array = lane->words + STEP_HEAD;
-    int n = lane->rows, groups = 0, chunks = 0, from = a->logit_first - first;
-    int to = from + a->logit_count;
-    for (int r = 0; r < rows; r++) {
-        bool same = r > 0 && a->sequences[first + r] == a->sequences[first + r - 1];
+    int n = lane->rows, groups = 0, chunks = 0, listed = 0;
+    for (int r = 0; r < a->rows; r++) {
+        bool same = r > 0 && a->sequences[r] == a->sequences[r - 1];
         int32_t *last = &array[STEP_GROUP_ROWS * n + (groups ? groups - 1 : 0)];
-        array[STEP_TOKEN * n + r] = a->tokens[first + r];
-        array[STEP_POSITION * n + r] = a->positions[first + r];
-        array[STEP_SEQUENCE * n + r] = a->sequences[first + r];
+        array[STEP_TOKEN * n + r] = a->tokens[r];
+        array[STEP_POSITION * n + r] = a->positions[r];
+        array[STEP_SEQUENCE * n + r] = a->sequences[r];
         array[STEP_FIRST * n + r] = same ? array[STEP_FIRST * n + r - 1] : r;
-        array[STEP_STORED * n + r] = a->stored_pages ? a->stored_pages[a->sequences[first + r]] : 0;
+        array[STEP_STORED * n + r] = a->stored_pages ? a->stored_pages[a->sequences[r]] : 0;
         if (same && *last < f->group_rows) {
             ++*last;
         } else {
             array[STEP_GROUP_FIRST * n + groups] = r;
             array[STEP_GROUP_ROWS * n + groups++] = 1;
         }
-        if (a->positions[first + r] / f->chunk + 1 > chunks)
-            chunks = a->positions[first + r] / f->chunk + 1;
+        if (a->positions[r] / f->chunk + 1 > chunks)
+            chunks = a->positions[r] / f->chunk + 1;
+        if (config && step_list_chunks(f, config, page_size, a->positions[r]) > listed)
+            listed = step_list_chunks(f, config, page_size, a->positions[r]);
     }
-    from = from < 0 ? 0 : from;
-    to = to > rows ? rows : to;
-    head[STEP_ROWS] = rows;
+    head[STEP_ROWS] = a->rows;
     head[STEP_GROUPS] = groups;
     head[STEP_CHUNKS] = chunks;
+    head[STEP_LIST_CHUNKS] = listed;
     head[STEP_EPOCH] = f->epoch;
     head[STEP_CLEAN_ROWS] = f->clean_rows;
     head[STEP_CLEAN_CHUNKS] = f->clean_chunks;
-    head[STEP_LOGIT_FIRST] = from;
-    head[STEP_LOGIT_COUNT] = to > from ? to - from : 0;
+    head[STEP_LOGIT_FIRST] = a->logit_first;
+    head[STEP_LOGIT_COUNT] = a->logit_count;
     {
         void *input;
         memcpy(&input, &lane->params.input, sizeof input);
@@ -87,59 +100,35 @@ static cairn_status step_launch(forward_cuda_state *f, const step_lane *lane, st
     return dev_launch(f->dev, &f->kernels[kernel], &dims, &p);
 }
 
-/* The best token of each logit row, after any kind of head. */
-static cairn_status step_finish(forward_cuda_state *f, int rows) {
+/* The best token of each logit row, after any kind of head; pages counted by the sparse flow. */
+static cairn_status step_finish(forward_cuda_state *f, int rows, bool sparse_flow) {
     dev_dims dims = {{0, 1, 1}, 32, 0, 0, true};
     finish_params p;
     memset(&p, 0, sizeof p);
     p.winners = f->winners;
     p.tokens = f->sampled;
     p.blocks = f->blocks;
-    dims.grid[0] = (unsigned)rows;
-    return dev_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &p);
-}
-
-static cairn_status step_enqueue_flow(forward_cuda_state *f) {
-    dev_dims dims = {{0, 1, 1}, 0, 0, 0, false};
-    cairn_status status;
-    dims.grid[0] = (unsigned)f->blocks;
-    dims.block = (unsigned)f->warps * 32;
-    dims.shared_bytes = f->attend_bytes + f->product_bytes;
-    status = dev_launch(f->dev, &f->kernels[STEP_K_FLOW], &dims, &f->flow.params);
-    return status ? status : step_finish(f, STEP_FLOW_ROWS);
-}
-
-static cairn_status step_run_flow(forward_cuda_state *f, const forward_args *a) {
-    cairn_status status = step_upload_rows(f, &f->flow, a, 0, a->rows);
-    if (status) return status;
-    if (!f->graph.exec) {
-        if ((status = dev_graph_begin(f->dev))) return status;
-        if ((status = step_enqueue_flow(f))) {
-            dev_graph_abandon(f->dev);
-            return status;
-        }
-        if ((status = dev_graph_end(f->dev, &f->graph))) return status;
+    p.rows = rows;
+    if (sparse_flow) {
+        p.input = f->flow.params.input;
+        p.capacity = f->flow.params.capacity;
+        p.row_pages = f->row_pages;
+        p.pages_read = f->pages_read;
+        p.layers = f->shape->layers;
+        p.count_rows = STEP_FLOW_ROWS;
+        p.kv_heads = f->shape->kv_heads;
+        p.seen_words = f->flow.params.seen_words;
     }
-    status = dev_graph_launch(f->dev, &f->graph);
-    if (status) return status;
-    f->epoch++;
-    f->clean_rows = a->rows;
-    f->clean_chunks = f->flow.words[STEP_CHUNKS];
-    return CAIRN_OK;
+    dims.grid[0] = (unsigned)(rows + (sparse_flow ? STEP_FLOW_ROWS : 0));
+    return dev_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &p);
 }
 
 /* ---- page selection -------------------------------------------------------------------------- */
 
-static bool step_selects_layer(const cairn_config *config, int layer) {
-    return config->selection.layers[layer / 64] >> (layer % 64) & 1;
-}
-
 /* Whether any row attends less than everything before it. */
 static bool step_is_sparse(const forward_cuda_state *f, const cairn_config *config,
                            const kv_cache *kv, const forward_args *a) {
-    bool any = false;
-    for (int l = 0; l < f->shape->layers && !any; l++) any = step_selects_layer(config, l);
-    if (a->dense || !any) return false;
+    if (a->dense || !step_selects_any(config, f->shape->layers)) return false;
     for (int r = 0; r < a->rows; r++) {
         int window = config->selection.window;
         int before = window > 0 ? a->positions[r] - window + 1 : a->positions[r];
@@ -148,8 +137,11 @@ static bool step_is_sparse(const forward_cuda_state *f, const cairn_config *conf
     return false;
 }
 
-static void step_set_selection(forward_cuda_state *f, const cairn_config *config) {
-    step_params *p = &f->stage.params;
+static void step_set_selection(const forward_cuda_state *f, step_params *p,
+                               const cairn_config *config) {
+    memset(p->select_layers, 0, sizeof p->select_layers);
+    for (int l = 0; l < f->shape->layers; l++)
+        if (step_selects_layer(config, l)) p->select_layers[l / 32] |= 1u << l % 32;
     p->topk = config->topk;
     p->window = config->selection.window;
     p->sinks = config->selection.sinks;
@@ -185,14 +177,54 @@ static cairn_status step_store_bounds(forward_cuda_state *f, const forward_args 
                   : dev_launch(f->dev, &f->kernels[STEP_K_BOUNDS], &dims, &f->stage.params);
 }
 
-/* Chunks that a row's list of pages can fill. */
-static int step_list_chunks(const forward_cuda_state *f, const cairn_config *config,
-                            int page_size) {
-    int64_t window = config->selection.window > 0 ? config->selection.window : 0;
-    int64_t pages = (int64_t)config->topk + (config->selection.sinks + page_size - 1) / page_size +
-                    window / page_size + 2;
-    int64_t chunks = (pages * page_size + f->chunk - 1) / f->chunk;
-    return chunks < f->chunks ? (int)chunks : f->chunks;
+/* ---- the flow kernel ------------------------------------------------------------------------- */
+
+/* Graphs of sparse steps hold what the config selects. */
+static void step_renew_graphs(forward_cuda_state *f, const cairn_config *config) {
+    if (f->graph_topk == config->topk &&
+        !memcmp(&f->graph_selection, &config->selection, sizeof config->selection))
+        return;
+    step_free_sparse_graphs(f);
+    f->graph_selection = config->selection;
+    f->graph_topk = config->topk;
+}
+
+static cairn_status step_enqueue_flow(forward_cuda_state *f, bool sparse) {
+    dev_dims dims = {{0, 1, 1}, 0, 0, 0, false};
+    step_kernel kernel = sparse ? STEP_K_SPARSE_FLOW : STEP_K_FLOW;
+    cairn_status status;
+    dims.grid[0] = (unsigned)f->blocks;
+    dims.block = (unsigned)f->warps * 32;
+    dims.shared_bytes = f->attend_bytes + f->product_bytes;
+    status = dev_launch(f->dev, &f->kernels[kernel], &dims, &f->flow.params);
+    return status ? status : step_finish(f, STEP_FLOW_ROWS, sparse);
+}
+
+/* config: NULL for whole attention. */
+static cairn_status step_run_flow(forward_cuda_state *f, const cairn_config *config,
+                                  int page_size, const forward_args *a) {
+    dev_graph *graph = config ? &f->sparse_graph : &f->graph;
+    const int32_t *head = f->flow.words;
+    bool all = true;
+    cairn_status status = step_upload_rows(f, &f->flow, config, page_size, a);
+    if (status) return status;
+    if (config) step_renew_graphs(f, config);
+    if (!graph->exec) {
+        if ((status = dev_graph_begin(f->dev))) return status;
+        if ((status = step_enqueue_flow(f, config != NULL))) {
+            dev_graph_abandon(f->dev);
+            return status;
+        }
+        if ((status = dev_graph_end(f->dev, graph))) return status;
+    }
+    status = dev_graph_launch(f->dev, graph);
+    if (status) return status;
+    for (int l = 0; l < f->shape->layers && config; l++)
+        all = all && step_selects_layer(config, l);
+    f->epoch++;
+    f->clean_rows = a->rows;
+    f->clean_chunks = config && all ? head[STEP_LIST_CHUNKS] : head[STEP_CHUNKS];
+    return CAIRN_OK;
 }
 
 /* ---- the stage kernels ----------------------------------------------------------------------- */
@@ -210,7 +242,7 @@ static cairn_status step_attend_selected(forward_cuda_state *f, int rows, int ch
     dev_dims dims = {{0, 0, 0}, 0, 0, 0, true};
     step_params p = f->stage.params;
     cairn_status status = step_launch(f, &f->stage, STEP_K_SELECT, rows, heads, t,
-                                      8 * (unsigned)f->max_pages, l, 0);
+                                      (unsigned)step_selection_bytes(f), l, 0);
     if (status) return status;
     dims.grid[0] = (unsigned)chunks;
     dims.grid[1] = (unsigned)rows;
@@ -223,9 +255,10 @@ static cairn_status step_attend_selected(forward_cuda_state *f, int rows, int ch
                        l, 0);
 }
 
-/* All launches of a forward, its best tokens included. config: NULL for whole attention. */
-static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_config *config,
-                                        int page_size, int rows, int items, int wanted) {
+/* All launches of a forward, its best tokens included. config: NULL for whole attention. items of
+ * it, listed: chunks of a list of pages, at most. */
+static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_config *config, int rows,
+                                        int items, int listed, int wanted) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->stage;
     int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
@@ -235,8 +268,7 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
         bool sparse = config && step_selects_layer(config, l);
         if ((status = step_launch(f, lane, STEP_K_QKV, (int)step_qkv_rows(s) / 16, y, t, shared, l,
                                   0)) ||
-            (status = sparse ? step_attend_selected(f, rows, step_list_chunks(f, config, page_size),
-                                                    l)
+            (status = sparse ? step_attend_selected(f, rows, listed, l)
                              : step_attend_dense(f, rows, items, l)) ||
             (status = step_launch(f, lane, STEP_K_PROJECT, tiles, y, t, shared, l, 0)) ||
             (status = step_launch(f, lane, STEP_K_GATE_UP, s->ffn / 8, y, t, shared, l, 0)) ||
@@ -245,7 +277,7 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
     }
     if (status || !wanted) return status;
     status = step_launch(f, lane, STEP_K_HEAD, f->blocks, (wanted + 7) / 8, t, shared, 0, 0);
-    return status ? status : step_finish(f, wanted);
+    return status ? status : step_finish(f, wanted, false);
 }
 
 /* A sparse step of few rows, from a graph that serves every position and page table. */
@@ -253,16 +285,12 @@ static cairn_status step_run_sparse_graph(forward_cuda_state *f, const cairn_con
                                           int page_size, int rows) {
     dev_graph *graph = &f->stage_graphs[rows];
     int items = rows * f->chunks * f->shape->kv_heads;
+    int listed = step_list_chunks(f, config, page_size, f->max_pages * page_size - 1);
     cairn_status status;
-    if (memcmp(&f->graph_selection, &config->selection, sizeof config->selection) ||
-        f->graph_topk != config->topk) {
-        step_free_stage_graphs(f);
-        f->graph_selection = config->selection;
-        f->graph_topk = config->topk;
-    }
+    step_renew_graphs(f, config);
     if (!graph->exec) {
         if ((status = dev_graph_begin(f->dev))) return status;
-        if ((status = step_enqueue_stages(f, config, page_size, rows, items, rows))) {
+        if ((status = step_enqueue_stages(f, config, rows, items, listed, rows))) {
             dev_graph_abandon(f->dev);
             return status;
         }
@@ -271,20 +299,22 @@ static cairn_status step_run_sparse_graph(forward_cuda_state *f, const cairn_con
     return dev_graph_launch(f->dev, graph);
 }
 
+/* Before the first of a forward's runs of the stage kernels. */
+static cairn_status step_forget_pages(forward_cuda_state *f) {
+    cairn_status status = dev_zero(f->dev, f->seen, f->seen_bytes);
+    return status ? status : dev_zero(f->dev, f->pages_read, (size_t)f->table_rows * 4);
+}
+
 static cairn_status step_run_stages(forward_cuda_state *f, const cairn_config *config,
                                     int page_size, const forward_args *a) {
     const int32_t *head = f->stage.words;
-    cairn_status status = step_upload_rows(f, &f->stage, a, 0, a->rows);
-    if (!status && config)
-        status = dev_zero(f->dev, f->seen, f->seen_bytes);
-    if (!status && config)
-        status = dev_zero(f->dev, f->pages_read, (size_t)f->table_rows * 4);
+    cairn_status status = step_upload_rows(f, &f->stage, config, page_size, a);
     if (status) return status;
     if (config && a->rows <= STEP_GRAPH_ROWS && a->logit_count == a->rows)
         return step_run_sparse_graph(f, config, page_size, a->rows);
-    return step_enqueue_stages(f, config, page_size, a->rows,
+    return step_enqueue_stages(f, config, a->rows,
                                head[STEP_GROUPS] * head[STEP_CHUNKS] * f->shape->kv_heads,
-                               head[STEP_LOGIT_COUNT]);
+                               head[STEP_LIST_CHUNKS], head[STEP_LOGIT_COUNT]);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -308,21 +338,19 @@ static cairn_status step_run_prompt_layer(forward_cuda_state *f, int rows, int l
     return step_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0);
 }
 
-static cairn_status step_run_prompt(forward_cuda_state *f, const forward_args *a, int first,
-                                    int rows) {
+static cairn_status step_run_prompt(forward_cuda_state *f, const forward_args *a) {
     const step_lane *lane = &f->prompt;
-    int wanted;
-    cairn_status status = step_upload_rows(f, &f->prompt, a, first, rows);
-    if (!status) status = step_launch(f, lane, PROMPT_K_EMBED, rows, 1, 128, 0, 0, 0);
+    int wanted = a->logit_count;
+    cairn_status status = step_upload_rows(f, &f->prompt, NULL, 0, a);
+    if (!status) status = step_launch(f, lane, PROMPT_K_EMBED, a->rows, 1, 128, 0, 0, 0);
     for (int l = 0; l < f->shape->layers && !status; l++)
-        status = step_run_prompt_layer(f, rows, l);
-    wanted = lane->words[STEP_LOGIT_COUNT];
+        status = step_run_prompt_layer(f, a->rows, l);
     if (status || !wanted) return status;
     status = step_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
     if (!status)
         status = step_launch(f, lane, PROMPT_K_HEAD, f->blocks, (wanted + 7) / 8, f->warps * 32,
                              f->product_bytes, 0, 0);
-    return status ? status : step_finish(f, wanted);
+    return status ? status : step_finish(f, wanted, false);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
@@ -331,16 +359,6 @@ static cairn_status step_fault(const forward_cuda_state *f, int32_t fault) {
     if (!fault) return CAIRN_OK;
     return base_fail(f->dev->base, CAIRN_DEVICE_ERROR,
                      "a step's blocks did not all run at once; is another program using the GPU?");
-}
-
-/* The sampled tokens, with the fault word before them in one copy. */
-static cairn_status step_download_sampled(forward_cuda_state *f, const forward_args *a) {
-    int32_t words[STEP_SAMPLED_AT + STEP_STAGE_ROWS];
-    size_t count = (size_t)a->logit_count;
-    cairn_status status = dev_download(f->dev, words, f->fault, (STEP_SAMPLED_AT + count) * 4);
-    if (!status) status = step_fault(f, words[0]);
-    if (!status) memcpy(a->sampled, words + STEP_SAMPLED_AT, count * 4);
-    return status;
 }
 
 /* Tokens from logits: on the host, by the very code of the CPU backend. */
@@ -362,32 +380,42 @@ static cairn_status step_sample_rows(forward_cuda_state *f, const forward_args *
     return status;
 }
 
-static cairn_status step_results(forward_cuda_state *f, const forward_args *a) {
-    if (!a->logit_count) return CAIRN_OK;
-    if (a->logits)
-        return dev_download(f->dev, a->logits, f->logits,
-                            (size_t)a->logit_count * (size_t)f->shape->vocab * 4);
-    if (!a->sample) return CAIRN_OK;
-    if (a->sample->temperature > 0.0f) return step_sample_rows(f, a);
-    return step_download_sampled(f, a);
+/* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
+static cairn_status step_download_words(forward_cuda_state *f, bool pages, const forward_args *a) {
+    size_t count = pages ? step_result_words(f) : (size_t)(STEP_SAMPLED_AT + a->logit_count);
+    cairn_status status = dev_download(f->dev, f->host_words, f->fault, count * 4);
+    if (!status) status = step_fault(f, f->host_words[0]);
+    if (!status && a->sample && !a->logits && a->sample->temperature <= 0.0f)
+        memcpy(a->sampled, f->host_words + STEP_SAMPLED_AT, (size_t)a->logit_count * 4);
+    return status;
+}
+
+static cairn_status step_results(forward_cuda_state *f, const cairn_config *config,
+                                 const forward_args *a) {
+    bool pages = config && a->pages_read;
+    cairn_status status = CAIRN_OK;
+    if (!a->logit_count && !pages) return CAIRN_OK;
+    if (a->logit_count && a->logits)
+        status = dev_download(f->dev, a->logits, f->logits,
+                              (size_t)a->logit_count * (size_t)f->shape->vocab * 4);
+    else if (a->logit_count && a->sample && a->sample->temperature > 0.0f)
+        status = step_sample_rows(f, a);
+    return status ? status : step_download_words(f, pages, a);
 }
 
 /* Distinct pages: counted by the selection, all up to the last row where there was none. */
-static cairn_status step_count_pages(const forward_cuda_state *f, const cairn_config *config,
-                                     const kv_cache *kv, const forward_args *a) {
+static void step_count_pages(const forward_cuda_state *f, const cairn_config *config,
+                             const kv_cache *kv, const forward_args *a) {
+    const int32_t *counts = f->host_words + STEP_SAMPLED_AT + STEP_STAGE_ROWS;
     int whole = f->shape->layers;
-    int32_t count = 0;
-    cairn_status status = CAIRN_OK;
-    if (!a->pages_read) return CAIRN_OK;
     for (int l = 0; l < f->shape->layers && config; l++) whole -= step_selects_layer(config, l);
-    for (int r = 0; r < a->rows && !status; r++) {
+    for (int r = 0; r < a->rows && a->pages_read; r++) {
         int s = a->sequences[r];
         if (r + 1 < a->rows && a->sequences[r + 1] == s) continue;
-        if (config) status = dev_download(f->dev, &count, f->pages_read + s, sizeof count);
-        a->pages_read[s] += count + (int64_t)(a->positions[r] / kv->page_size + 1) * whole *
-                                        f->shape->kv_heads;
+        a->pages_read[s] += (config ? counts[s] : 0) +
+                            (int64_t)(a->positions[r] / kv->page_size + 1) * whole *
+                                f->shape->kv_heads;
     }
-    return status;
 }
 
 /* ---- the forward ----------------------------------------------------------------------------- */
@@ -399,20 +427,40 @@ static int step_run_length(const forward_args *a, int r) {
     return end - r;
 }
 
-/* A prompt's rows, sequence by sequence. */
-static cairn_status step_run_prompts(forward_cuda_state *f, const forward_args *a) {
-    cairn_status status = CAIRN_OK;
-    for (int r = 0, rows; r < a->rows && !status; r += rows) {
-        rows = step_run_length(a, r);
-        status = step_run_prompt(f, a, r, rows);
-    }
-    return status;
+/* Rows [first, first + rows) as a forward of their own. */
+static forward_args step_part(const forward_cuda_state *f, const forward_args *a, int first,
+                              int rows) {
+    forward_args part = *a;
+    int from = a->logit_first > first ? a->logit_first : first;
+    int end = a->logit_first + a->logit_count < first + rows ? a->logit_first + a->logit_count
+                                                             : first + rows;
+    part.rows = rows;
+    part.tokens += first;
+    part.positions += first;
+    part.sequences += first;
+    part.logit_first = end > from ? from - first : 0;
+    part.logit_count = end > from ? end - from : 0;
+    if (part.logit_count && a->logits)
+        part.logits += (size_t)(from - a->logit_first) * (size_t)f->shape->vocab;
+    if (part.logit_count && a->sampled) part.sampled += from - a->logit_first;
+    return part;
 }
 
-static cairn_status step_refuse_rows(const forward_cuda_state *f, const forward_args *a) {
-    return base_fail(f->dev->base, CAIRN_UNSUPPORTED,
-                     "%d rows with page selection or of several sequences; up to %d", a->rows,
-                     STEP_STAGE_ROWS);
+/* A prompt sequence by sequence, anything else in parts that the stage kernels hold: a row's bits
+ * depend on neither. */
+static cairn_status step_run_parts(forward_cuda_state *f, const cairn_config *config, bool prompt,
+                                   int page_size, const forward_args *a) {
+    cairn_status status = config ? step_forget_pages(f) : CAIRN_OK;
+    for (int first = 0, rows; first < a->rows && !status; first += rows) {
+        forward_args part;
+        rows = prompt ? step_run_length(a, first)
+                      : a->rows - first < STEP_STAGE_ROWS ? a->rows - first : STEP_STAGE_ROWS;
+        part = step_part(f, a, first, rows);
+        status = prompt ? step_run_prompt(f, &part)
+                        : step_run_stages(f, config, page_size, &part);
+        if (!status) status = step_results(f, config, &part);
+    }
+    return status;
 }
 
 static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, const forward_args *args) {
@@ -421,20 +469,24 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, const forward
     bool flow, prompt;
     cairn_status status = step_check(f, kv, args);
     if (status || !args->rows) return status;
-    step_set_selection(f, config);
+    step_set_selection(f, &f->flow.params, config);
+    step_set_selection(f, &f->stage.params, config);
     if (!step_is_sparse(f, config, kv, args)) config = NULL;
     /* the flow hands out every row's logits; a prompt's kernels round otherwise than a step's */
-    flow = !config && args->rows <= STEP_FLOW_ROWS && args->logit_count == args->rows;
+    flow = (!config || f->sparse_flow) && args->rows <= STEP_FLOW_ROWS &&
+           args->logit_count == args->rows;
     prompt = !config && !flow && args->dense && args->logit_count <= STEP_STAGE_ROWS &&
              (args->rows > STEP_STAGE_ROWS || step_run_length(args, 0) == args->rows);
-    if (!flow && !prompt && args->rows > STEP_STAGE_ROWS) return step_refuse_rows(f, args);
-    if ((status = step_upload_table(f, args)) || (status = step_store_bounds(f, args)) ||
-        (status = flow ? step_run_flow(f, args)
-                       : prompt ? step_run_prompts(f, args)
-                                : step_run_stages(f, config, kv->page_size, args)) ||
-        (status = step_results(f, args)))
+    if ((status = step_upload_table(f, args)) || (status = step_store_bounds(f, args)))
         return status;
-    return step_count_pages(f, config, kv, args);
+    if (flow) {
+        status = step_run_flow(f, config, kv->page_size, args);
+        if (!status) status = step_results(f, config, args);
+    } else {
+        status = step_run_parts(f, config, prompt, kv->page_size, args);
+    }
+    if (!status) step_count_pages(f, config, kv, args);
+    return status;
 }
 
 static const model_backend forward_cuda_backend = {

@@ -32,16 +32,29 @@
 namespace flow {
 #define CAIRN_ROWS 8
 #define CAIRN_BLOCKS 6
+#define CAIRN_SPARSE 0
 #include "../../kernels_src/step.cu"
-#undef CAIRN_ROWS
-#undef CAIRN_BLOCKS
 } // namespace flow
 #undef CAIRN_STEP_CUH
 #undef CAIRN_STEP_ATTEND_CUH
 #undef CAIRN_STEP_MERGE_CUH
 #undef CAIRN_STEP_STAGES_CUH
+#undef CAIRN_SPARSE
+namespace sparse_flow {
+#define CAIRN_SPARSE 1
+#include "../../kernels_src/step.cu"
+} // namespace sparse_flow
+#undef CAIRN_STEP_CUH
+#undef CAIRN_STEP_ATTEND_CUH
+#undef CAIRN_STEP_MERGE_CUH
+#undef CAIRN_STEP_STAGES_CUH
+#undef CAIRN_STEP_PAGES_CUH
+#undef CAIRN_SPARSE
+#undef CAIRN_ROWS
+#undef CAIRN_BLOCKS
 #undef STAGE
 namespace stage {
+#define CAIRN_SPARSE 0
 #define CAIRN_ROWS 64
 #define CAIRN_BLOCKS 0
 #include "../../kernels_src/step.cu"
@@ -191,7 +204,7 @@ static void make_model(model &m) {
 struct run {
     model &m;
     std::vector<int32_t> input, lists, counts, read;
-    std::vector<uint32_t> seen;
+    std::vector<uint32_t> seen, row_pages;
     std::vector<uint8_t> exchange, flow_exchange;
     std::vector<float> logits;
     std::vector<uint64_t> winners;
@@ -203,6 +216,7 @@ struct run {
         input.resize(STEP_HEAD + STEP_ARRAYS * CAPACITY);
         lists.resize(CAPACITY * KV_HEADS * PAGES), counts.resize(CAPACITY * KV_HEADS);
         read.resize(1), seen.resize(LAYERS * KV_HEADS);
+        row_pages.assign(LAYERS * 8 * KV_HEADS, ~0u);
         exchange.resize(stage::RESIDUAL_BYTES + stage::REGION_BYTES);
         flow_exchange.assign(flow::RESIDUAL_BYTES + 2 * flow::HALF_BYTES, 0xff);
         logits.resize(CAPACITY * VOCAB), winners.resize(CAPACITY * BLOCKS);
@@ -215,6 +229,8 @@ struct run {
         p.capacity = CAPACITY, p.norm_eps = 1e-5f, p.input_scale = 0.25f;
         p.bounds = m.bound_at, p.lists = lists.data(), p.list_counts = counts.data();
         p.seen = seen.data(), p.pages_read = read.data();
+        p.row_pages = row_pages.data();
+        for (int l = 0; l < LAYERS; l++) p.select_layers[0] |= 1u << l;
         p.list_stride = PAGES, p.seen_words = 1, p.sequences = 1;
     }
     void rows(const std::vector<int> &tokens, int position, int stored) {
@@ -230,19 +246,24 @@ struct run {
             array[STEP_GROUP_FIRST * CAPACITY + g] = g * 8;
             array[STEP_GROUP_ROWS * CAPACITY + g] = std::min(8, n - g * 8);
         }
-        int32_t head[] = {n, groups, (position + n - 1) / stage::CHUNK + 1, epoch, clean_rows,
-                          clean_chunks, 0, n};
+        int chunks = (position + n - 1) / stage::CHUNK + 1, listed = 0;
+        for (int r = 0; r < n; r++)
+            listed = std::max(listed, (stage::most_listed(p, position + r, true) * PAGE +
+                                       stage::CHUNK - 1) / stage::CHUNK);
+        int32_t head[] = {n, groups, chunks, listed, epoch, clean_rows, clean_chunks, 0, n};
         std::copy(head, head + STEP_HEAD, input.begin());
         std::fill(logits.begin(), logits.end(), NAN);
     }
     std::vector<float> result(int n) const {
         return std::vector<float>(logits.begin(), logits.begin() + n * VOCAB);
     }
-    std::vector<float> flow_forward(const std::vector<int> &tokens, int position) {
-        rows(tokens, position, 0);
+    std::vector<float> flow_forward(const std::vector<int> &tokens, int position,
+                                    bool sparse = false, int stored = 0) {
+        rows(tokens, position, stored);
         p.exchange = flow_exchange.data();
         const uint32_t shared = flow::ATTEND_BYTES + flow::MEETING_BYTES;
-        simt::launch({BLOCKS, 1, THREADS, shared, false, ~0u}, flow::step_flow, p);
+        simt::launch({BLOCKS, 1, THREADS, shared, false, ~0u},
+                     sparse ? sparse_flow::step_flow : flow::step_flow, p);
         epoch++, clean_rows = (int)tokens.size(), clean_chunks = input[STEP_CHUNKS];
         return result((int)tokens.size());
     }
@@ -252,8 +273,9 @@ struct run {
         simt::launch({grid, 1, threads, (uint32_t)shared, true}, kernel, p);
     }
     std::vector<float> stage_forward(const std::vector<int> &tokens, int position, bool sparse,
-                                     int stored) {
+                                     int stored, uint32_t layers = ~0u) {
         rows(tokens, position, stored);
+        std::fill(seen.begin(), seen.end(), 0), read[0] = 0;
         p.exchange = exchange.data();
         uint32_t n = (uint32_t)tokens.size(), y = (n + 7) / 8;
         uint32_t items = (uint32_t)(input[STEP_GROUPS] * input[STEP_CHUNKS] * KV_HEADS);
@@ -261,7 +283,7 @@ struct run {
         one(stage::step_embed, {HIDDEN / 16, y}, THREADS, 0, 0);
         for (int l = 0; l < LAYERS; l++) {
             one(stage::step_qkv, {stage::QKV / 16, y}, THREADS, meet, l);
-            if (sparse) {
+            if (sparse && layers >> l & 1) {
                 one(stage::step_select, {n, KV_HEADS}, THREADS, 8 * PAGES, l);
                 one(stage::step_attend_pages, {2, n, KV_HEADS}, THREADS, keys, l);
                 one(stage::step_merge_pages, {2}, THREADS, 0, l);
@@ -342,7 +364,9 @@ static void check_flow(model &m) {
                  "flow: %d rows give the bits of five", rows);
     }
     int32_t best[8];
-    finish_params finish = {r.winners.data(), best, BLOCKS, 0};
+    finish_params finish = {};
+    finish.winners = r.winners.data(), finish.tokens = best, finish.blocks = BLOCKS;
+    finish.rows = 4;
     simt::launch({4, 1, 32, 0, true}, stage::step_finish, finish);
     bool good = true;
     for (int i = 0; i < 4; i++)
@@ -414,11 +438,68 @@ static void check_selection(model &m) {
              "selection: all pages give the bits of whole attention");
 }
 
+/* What a selection is made of. */
+struct choice {
+    int topk, window, sinks, rows, position;
+    bool mean, by_head;
+    uint32_t layers;
+};
+
+/* The pages read, counted by step_finish after the flow. */
+static int count_pages(run &r) {
+    int32_t read = -1;
+    finish_params finish = {};
+    finish.input = r.input.data(), finish.capacity = CAPACITY;
+    finish.row_pages = r.row_pages.data(), finish.pages_read = &read;
+    finish.layers = LAYERS, finish.count_rows = 8, finish.kv_heads = KV_HEADS;
+    finish.seen_words = 1;
+    simt::launch({8, 1, 32, 0, true}, stage::step_finish, finish);
+    return read;
+}
+
+/* The sparse flow against the stage kernels: rows that complete pages on the way, pages without
+ * stored bounds, every source and strategy. */
+static void check_sparse_flow(model &m) {
+    static const choice choices[] = {
+        {4, 40, 3, 5, 333, false, false, 3}, {3, 0, 0, 8, 300, false, true, 3},
+        {2, 0, 20, 8, 330, true, false, 3},  {5, 17, 1, 1, 479, true, true, 3},
+        {1, 0, 5, 8, 477, false, false, 2},  {40, 0, 4, 3, 400, false, false, 3}};
+    for (const choice &c : choices) {
+        run r(m), plain(m);
+        std::vector<int> tokens = random_tokens(c.rows);
+        std::vector<int32_t> pages(m.table.begin(), m.table.begin() + c.position / PAGE);
+        for (run *one : {&r, &plain}) {
+            one->p.new_pages = pages.data(), one->p.topk = c.topk, one->p.window = c.window;
+            one->p.sinks = c.sinks, one->p.mean = c.mean, one->p.by_head = c.by_head;
+            one->p.select_layers[0] = c.layers;
+        }
+        const int stored = c.position / PAGE;
+        simt::launch({{(uint32_t)stored, KV_HEADS, LAYERS}, 1, 128, 0, true}, stage::step_bounds,
+                     r.p);
+        std::vector<float> want = plain.stage_forward(tokens, c.position, true, stored, c.layers);
+        std::vector<float> got = r.flow_forward(tokens, c.position, true, stored);
+        tap_ok(got == want && !r.fault, "sparse flow: %d rows, topk %d, window %d, sinks %d%s%s",
+               c.rows, c.topk, c.window, c.sinks, c.mean ? ", mean" : "",
+               c.by_head ? ", by head" : "");
+        int read = count_pages(r);
+        tap_ok(read == plain.read[0] && read > 0, "and reads %d pages after %d", read,
+               plain.read[0]);
+        tap_ok(r.flow_forward(tokens, c.position, true, stored) == want, "and again");
+        std::vector<int> one(tokens.begin(), tokens.begin() + 1);
+        got = r.flow_forward(one, c.position, true, stored);
+        tap_ok(std::equal(got.begin(), got.end(), want.begin()), "and its first row alone");
+        got = r.flow_forward(one, c.position, false);
+        tap_ok(got == plain.stage_forward(one, c.position, false, 0) && !r.fault,
+               "and whole attention after it");
+    }
+}
+
 int main() {
     model m;
     make_model(m);
     check_flow(m);
     check_prompt(m);
     check_selection(m);
+    check_sparse_flow(m);
     return tap_done();
 }

@@ -1,0 +1,248 @@
+/* Page selection of one row and KV head, and attention over the pages that it keeps: what the flow
+ * kernel and the stage kernels (step_select.cu) share, so that both keep the same pages and give
+ * the same bits.
+ *
+ * The row at position i has the whole pages before its window as candidates. Scores are
+ * sum_d max(q_d lo_d, q_d hi_d) (or q . mean), summed over the KV head's query heads or the best of
+ * them; the topk highest are kept, the lowest page among equals, NaN last. All pages from the
+ * window on are attended, and of a page with sinks that is not kept the sinks alone. */
+#ifndef CAIRN_STEP_PAGES_CUH
+#define CAIRN_STEP_PAGES_CUH
+
+#include "step_attend.cuh"
+
+constexpr int LANE_DIMS = HEAD_DIM / WARP, LANE_WORDS = LANE_DIMS / 2;
+constexpr int MOST_PAGES = ceil_div(CAIRN_CONTEXT, PAGE), PAGE_WORDS = ceil_div(MOST_PAGES, WARP);
+
+/* A row and KV head that select. */
+struct page_row {
+    int row, kv_head, position, sequence;
+    int stored;           /* pages of the sequence whose bounds are stored */
+    int fresh_row, fresh; /* first row of the sequence in this forward, and its position */
+    int candidates;       /* none where the layer does not select */
+    const int32_t *table;
+
+    CAIRN_MEMBER void find(const step_params &p, int at_row, int head, bool selects) {
+        const int32_t *array = p.input + STEP_HEAD;
+        row = at_row, kv_head = head;
+        position = array[STEP_POSITION * p.capacity + row];
+        sequence = array[STEP_SEQUENCE * p.capacity + row];
+        stored = array[STEP_STORED * p.capacity + row];
+        fresh_row = array[STEP_FIRST * p.capacity + row];
+        fresh = array[STEP_POSITION * p.capacity + fresh_row];
+        table = p.page_table + (int64_t)sequence * p.table_stride;
+        int before = p.window > 0 ? position - p.window + 1 : position;
+        candidates = selects ? max_of(before, 0) / PAGE : 0;
+    }
+    CAIRN_MEMBER int64_t page_at(int page) const { /* values from a layer's KV to its keys */
+        return ((int64_t)table[page] * 2 * KV_HEADS + kv_head) * PAGE * HEAD_DIM;
+    }
+};
+
+/* ---- bounds: of dimensions lane LANE_DIMS.. of a page ---- */
+
+struct page_bounds {
+    uint32_t lo[LANE_WORDS], hi[LANE_WORDS]; /* pairs of f16 */
+
+    CAIRN_MEMBER void load(const uint16_t *from) { /* [lo or hi, HEAD_DIM] */
+#pragma unroll
+        for (int i = 0; i < LANE_WORDS; i++) {
+            lo[i] = load_early((const uint32_t *)from + lane_id() * LANE_WORDS + i);
+            hi[i] = load_early((const uint32_t *)(from + HEAD_DIM) + lane_id() * LANE_WORDS + i);
+        }
+    }
+};
+
+/* Lowest and highest of the keys of a page, or their mean (sum over ascending slots in f32).
+ * word(slot, i): a pair of a key's dimensions. */
+template <class Word> CAIRN_INLINE page_bounds bounds_of(bool mean, Word word) {
+    page_bounds out;
+    float lo[LANE_DIMS], hi[LANE_DIMS], sum[LANE_DIMS] = {};
+#pragma unroll 1
+    for (int slot = 0; slot < PAGE; slot++)
+#pragma unroll
+        for (int i = 0; i < LANE_DIMS; i++) {
+            f32x2 two = unpack_f16x2(word(slot, i / 2));
+            float k = i % 2 ? two.y : two.x;
+            lo[i] = slot ? min_of(lo[i], k) : k;
+            hi[i] = slot ? max_of(hi[i], k) : k;
+            sum[i] = add_f32(sum[i], k);
+        }
+#pragma unroll
+    for (int i = 0; i < LANE_WORDS; i++) {
+        out.lo[i] = mean ? pack_f16x2(sum[2 * i] / (float)PAGE, sum[2 * i + 1] / (float)PAGE)
+                         : pack_f16x2(lo[2 * i], lo[2 * i + 1]);
+        out.hi[i] = mean ? 0 : pack_f16x2(hi[2 * i], hi[2 * i + 1]);
+    }
+    return out;
+}
+
+/* ---- scores ---- */
+
+/* This lane's part of q . mean, or of the largest product that the bounds allow. */
+CAIRN_INLINE float score_part(const uint32_t *q, const page_bounds &b, bool mean) {
+    float s = 0.0f;
+#pragma unroll
+    for (int i = 0; i < LANE_WORDS; i++) {
+        f32x2 x = unpack_f16x2(q[i]), lo = unpack_f16x2(b.lo[i]), hi = unpack_f16x2(b.hi[i]);
+        float low = mul_f32(x.x, lo.x), next = mul_f32(x.y, lo.y);
+        s = add_f32(s, mean ? low : fmaxf(low, mul_f32(x.x, hi.x)));
+        s = add_f32(s, mean ? next : fmaxf(next, mul_f32(x.y, hi.y)));
+    }
+    return s;
+}
+
+/* Sums over the warp of part[0..8): each lane gets that of page shared_page(), with the bits of
+ * warp_sum. */
+CAIRN_INLINE int shared_page() {
+    return (lane_id() & 16) / 4 + (lane_id() & 8) / 4 + (lane_id() & 4) / 4;
+}
+CAIRN_INLINE float share_sums(const float *part) {
+    const int lane = lane_id();
+    float four[4], two[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        four[i] = add_f32(lane & 16 ? part[4 + i] : part[i],
+                          shuffle_xor(lane & 16 ? part[i] : part[4 + i], 16));
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        two[i] = add_f32(lane & 8 ? four[2 + i] : four[i],
+                         shuffle_xor(lane & 8 ? four[i] : four[2 + i], 8));
+    float sum = add_f32(lane & 4 ? two[1] : two[0], shuffle_xor(lane & 4 ? two[0] : two[1], 4));
+    sum = add_f32(sum, shuffle_xor(sum, 2));
+    return add_f32(sum, shuffle_xor(sum, 1));
+}
+
+/* Scores of eight pages: each lane that of page shared_page(). query(head, i): a pair of this
+ * lane's dimensions of a query head. */
+template <class Query>
+CAIRN_INLINE float score_eight(const page_bounds *b, bool mean, bool by_head, Query query) {
+    float part[8] = {}, best = -3.4e38f;
+#pragma unroll 1
+    for (int h = 0; h < GROUP; h++) {
+        uint32_t q[LANE_WORDS];
+#pragma unroll
+        for (int i = 0; i < LANE_WORDS; i++) q[i] = query(h, i);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            part[i] = add_f32(by_head ? 0.0f : part[i], score_part(q, b[i], mean));
+        if (by_head) best = fmaxf(best, share_sums(part));
+    }
+    return by_head ? best : share_sums(part);
+}
+
+/* Orders as the score does: NaN lowest, -0 as +0. */
+CAIRN_INLINE uint32_t score_key(float score) {
+    if (score != score) return 0;
+    uint32_t bits = as_u32(score + 0.0f);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+/* keys[c] of the candidates. Eight neighbours at a time for a warp; the first sixteen are asked
+ * for before meanwhile(), which leaves the queries where query() finds them. unstored(page): bounds
+ * of a page that has none stored. */
+template <class Meanwhile, class Query, class Unstored>
+CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int layer,
+                                   uint32_t *keys, Meanwhile meanwhile, Query query,
+                                   Unstored unstored) {
+    const int count = min_of(r.candidates, r.stored);
+    const bool mean = p.mean != 0, by_head = p.by_head != 0;
+    const uint16_t *stored = p.bounds[layer] + (int64_t)r.kv_head * 2 * HEAD_DIM;
+    page_bounds now[8] = {};
+    auto load = [&](page_bounds *b, int first) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (first + i < count)
+                b[i].load(stored + (int64_t)r.table[first + i] * KV_HEADS * 2 * HEAD_DIM);
+    };
+    load(now, warp_id() * 8);
+    meanwhile();
+#pragma unroll 1
+    for (int first = warp_id() * 8; first < count; first += WARPS * 8) {
+        float score = score_eight(now, mean, by_head, query);
+        int page = first + shared_page();
+        if (lane_id() % 4 == 0 && page < count) keys[page] = score_key(score);
+        load(now, first + WARPS * 8);
+    }
+#pragma unroll 1
+    for (int page = max_of(r.stored, 0) + warp_id(); page < r.candidates; page += WARPS) {
+        now[0] = unstored(page);
+        float score = score_eight(now, mean, by_head, query);
+        if (lane_id() == 0) keys[page] = score_key(score);
+    }
+}
+
+/* ---- the pages ---- */
+
+/* Of 32 pages, a bit each: attended whole; attended at all, if only for its sinks. */
+struct page_bits {
+    uint32_t whole, listed;
+};
+
+/* Those of word `word`, by one warp; keys: of the candidates, if there are more than topk. */
+CAIRN_INLINE page_bits choose_pages(const step_params &p, const page_row &r, int word,
+                                    const uint32_t *keys) {
+    const int c = word * WARP + lane_id(), n = r.candidates;
+    bool keep = c >= n || n <= p.topk;
+    if (!keep) {
+        const uint32_t key = keys[c];
+        int above = 0;
+#pragma unroll 4
+        for (int j = 0; j < n; j++) above += keys[j] > key || (keys[j] == key && j < c);
+        keep = above < p.topk;
+    }
+    warp_sync();
+    keep = keep && c <= r.position / PAGE;
+    page_bits bits;
+    bits.whole = warp_ballot(keep);
+    bits.listed = warp_ballot(keep || (c < n && c < ceil_div(p.sinks, PAGE)));
+    return bits;
+}
+
+/* The most pages that a row's list can have: all that follow from its position alone. */
+CAIRN_INLINE int most_listed(const step_params &p, int position, bool selects) {
+    const int own = position / PAGE, before = p.window > 0 ? position - p.window + 1 : position;
+    const int candidates = max_of(before, 0) / PAGE;
+    if (!selects || candidates <= p.topk) return own + 1;
+    return min_of(own + 1, p.topk + own - candidates + 1 + ceil_div(p.sinks, PAGE));
+}
+
+/* ---- attention over listed pages ---- */
+
+/* Sixteen keys of a warp: where they lie, their position, and the last one that the row sees (-1:
+ * none). */
+struct key_piece {
+    int64_t at;
+    int position, last;
+};
+
+/* The piece `from % PAGE` keys into a listed page. */
+CAIRN_INLINE key_piece piece_of(const step_params &p, const page_row &r, int page, bool whole,
+                                int from) {
+    key_piece piece;
+    piece.position = page * PAGE + from % PAGE;
+    piece.last = min_of((whole ? r.position : p.sinks - 1) - piece.position, 15);
+    piece.at = r.page_at(page) + from % PAGE * HEAD_DIM;
+    return piece;
+}
+
+/* Starts the copies of this warp's keys and values. Those that the row does not see become zero;
+ * those from position `fresh` on are left to the caller. */
+CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, int fresh,
+                               unsigned char *mine) {
+    shared_addr to(mine);
+#pragma unroll
+    for (int i = 0; i < WARP_KEYS * PIECES / WARP; i++) {
+        int key = i * (WARP / PIECES) + lane_id() / PIECES, part = lane_id() % PIECES;
+        const key_piece &from = piece[i * (WARP / PIECES) / 16];
+        bool valid = key % 16 <= from.last;
+        if (valid && from.position + key % 16 >= fresh) continue;
+        const uint16_t *keys = cache + (valid ? from.at + key % 16 * HEAD_DIM + part * 8 : 0);
+        copy_async16(to + key_at(key, part), keys, valid);
+        copy_async16(to + value_at(key, part), valid ? keys + KV_HEADS * PAGE * HEAD_DIM : keys,
+                     valid);
+    }
+    copy_async_commit();
+}
+
+#endif

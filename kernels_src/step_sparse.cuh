@@ -1,0 +1,196 @@
+/* Page-sparse attention in the flow kernel. A block takes items of a row, a KV head and a chunk of
+ * its list of pages; each selects for itself, so that nothing has to be handed on between selection
+ * and attention: the chunks of a row compute the same list. Where a layer does not select, the list
+ * is all pages.
+ *
+ * The number of a row's chunks follows from its position (most_listed): those that turn out to be
+ * empty are handed on as such. Bits of step_select, step_attend_pages and step_merge_pages. */
+#ifndef CAIRN_STEP_SPARSE_CUH
+#define CAIRN_STEP_SPARSE_CUH
+
+#include "step_pages.cuh"
+#include "step_stages.cuh"
+
+/* What the selection leaves in the products' shared memory. */
+struct selection {
+    page_bits bits[PAGE_WORDS];
+    uint32_t keys[MOST_PAGES];
+};
+
+CAIRN_INLINE bool layer_selects(const step_params &p, int layer) {
+    return p.select_layers[layer / 32] >> layer % 32 & 1;
+}
+
+/* Chunks of a row in this layer. */
+CAIRN_INLINE int list_chunks(const step_params &p, int row, bool selects) {
+    return ceil_div(most_listed(p, input_array(p, STEP_POSITION)[row], selects) * PAGE, CHUNK);
+}
+
+/* One word (two f16) of this forward's keys or queries: of a head, from dimension 2 word. */
+CAIRN_INLINE uint32_t receive_word(const step_params &p, const uint8_t *layer, int row, int head,
+                                   int word) {
+    const uint32_t *from = (const uint32_t *)(layer + QKV_AT) +
+                           ((int64_t)row * QKV + head * HEAD_DIM) / 2 + word;
+    patience wait(p);
+    uint32_t v;
+    do v = load_relaxed(from);
+    while (v == EMPTY && wait.more());
+    return v;
+}
+
+/* Bounds of a page that this forward's rows complete: older keys are in the cache. */
+CAIRN_INLINE page_bounds fresh_bounds(const step_params &p, const page_row &r, const uint8_t *layer,
+                                      const uint16_t *cache, int page) {
+    const uint32_t *keys = (const uint32_t *)(cache + r.page_at(page));
+    page_bounds b = bounds_of(p.mean != 0, [&](int slot, int i) {
+        const int fresh = page * PAGE + slot - r.fresh, word = lane_id() * LANE_WORDS + i;
+        if (fresh < 0) return keys[slot * (HEAD_DIM / 2) + word];
+        return receive_word(p, layer, r.fresh_row + fresh, HEADS + r.kv_head, word);
+    });
+    warp_sync();
+    return b;
+}
+
+/* The queries of one row, into shared memory as attend_warp has them. */
+CAIRN_INLINE void gather_queries(const step_params &p, const page_row &r, const uint8_t *layer,
+                                 unsigned char *memory) {
+#pragma unroll 1
+    for (int i = thread_id(); i < GROUP * PIECES; i += THREADS) {
+        const int m = i / PIECES, head = r.kv_head * GROUP + m;
+        u32x4 v;
+        receive<1>(p, &v, layer + QKV_AT + ((int64_t)r.row * QKV + head * HEAD_DIM) * 2 +
+                              i % PIECES * 16);
+        *(u32x4 *)(memory + QUERIES_AT + key_at(m, i % PIECES)) = v;
+    }
+}
+
+/* Chooses the pages; the queries are in shared memory afterwards. */
+CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int layer,
+                               const uint8_t *at, unsigned char *memory, selection &chosen) {
+    const uint16_t *cache = p.kv[layer];
+    auto queries = [&] {
+        gather_queries(p, r, at, memory);
+        block_sync();
+    };
+    if (r.candidates > p.topk)
+        score_candidates(
+            p, r, layer, chosen.keys, queries,
+            [&](int h, int i) {
+                const int word = lane_id() * LANE_WORDS + i;
+                return *(const uint32_t *)(memory + QUERIES_AT + key_at(h, word / 4) +
+                                           word % 4 * 4);
+            },
+            [&](int page) { return fresh_bounds(p, r, at, cache, page); });
+    else queries();
+    block_sync();
+#pragma unroll 1
+    for (int word = warp_id(); word <= r.position / PAGE / WARP; word += WARPS) {
+        page_bits bits = choose_pages(p, r, word, chosen.keys);
+        if (lane_id() == 0) chosen.bits[word] = bits;
+    }
+    block_sync();
+}
+
+/* Listed pages below `page`. */
+CAIRN_INLINE int listed_before(const selection &chosen, int page) {
+    int count = popcount(chosen.bits[page / WARP].listed & ((1u << page % WARP) - 1));
+#pragma unroll 1
+    for (int word = 0; word < page / WARP; word++) count += popcount(chosen.bits[word].listed);
+    return count;
+}
+
+/* The piece at key `from` of the list; by a whole warp. */
+CAIRN_INLINE key_piece chosen_piece(const step_params &p, const page_row &r,
+                                    const selection &chosen, int from) {
+    int left = from / PAGE; /* listed pages before it */
+#pragma unroll 1
+    for (int word = 0; word <= r.position / PAGE / WARP; word++) {
+        const page_bits bits = chosen.bits[word];
+        const int count = popcount(bits.listed);
+        if (left < count) {
+            const uint32_t mine = 1u << lane_id();
+            bool here = (bits.listed & mine) && popcount(bits.listed & (mine - 1)) == left;
+            int lane = find_first_set(warp_ballot(here)) - 1;
+            return piece_of(p, r, word * WARP + lane, bits.whole >> lane & 1, from);
+        }
+        left -= count;
+    }
+    return key_piece{0, 0, -1};
+}
+
+/* Keys and values of this forward's tokens that lie in this chunk of the list. */
+CAIRN_INLINE void gather_listed(const step_params &p, const page_row &r, const selection &chosen,
+                                int chunk, const uint8_t *layer, unsigned char *memory) {
+    const int count = (r.position + 1 - r.fresh) * 2 * PIECES;
+#pragma unroll 1
+    for (int i = thread_id(); i < count; i += THREADS) {
+        const int j = i / PIECES / 2, value = i / PIECES % 2, piece = i % PIECES;
+        const int page = (r.fresh + j) / PAGE, slot = (r.fresh + j) % PAGE;
+        const int key = listed_before(chosen, page) * PAGE + slot - chunk * CHUNK;
+        if (!(chosen.bits[page / WARP].listed >> page % WARP & 1) || key < 0 || key >= CHUNK)
+            continue;
+        const int head = HEADS + value * KV_HEADS + r.kv_head;
+        const uint32_t to = (value ? value_at(key % WARP_KEYS, piece)
+                                   : key_at(key % WARP_KEYS, piece)) +
+                            key / WARP_KEYS * 2 * KEYS_BYTES;
+        u32x4 v;
+        const int64_t from = ((int64_t)(r.fresh_row + j) * QKV + head * HEAD_DIM) * 2;
+        receive<1>(p, &v, layer + QKV_AT + from + piece * 16);
+        *(u32x4 *)(memory + to) = v;
+    }
+}
+
+/* For the count of pages read: what the row attends where it selects. */
+CAIRN_INLINE void record_pages(const step_params &p, const page_row &r, int layer, bool selects,
+                               const selection &chosen) {
+    uint32_t *to = p.row_pages + (((int64_t)layer * COLUMNS + r.row) * KV_HEADS + r.kv_head) *
+                                     p.seen_words;
+#pragma unroll 1
+    for (int word = thread_id(); word < p.seen_words; word += THREADS)
+        to[word] = selects && word <= r.position / PAGE / WARP ? chosen.bits[word].listed : 0;
+}
+
+/* One chunk of one row and KV head. */
+CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chunk, int layer,
+                                bool selects, uint8_t *at, workspace &work) {
+    static_assert((int)sizeof(selection) <= MEETING_BYTES, "sparse flow: too many pages");
+    selection &chosen = *(selection *)work.meeting;
+    unsigned char *mine = work.keys + warp_id() * 2 * KEYS_BYTES;
+    select_pages(p, r, layer, at, work.keys, chosen);
+    key_piece piece[WARP_KEYS / 16] = {};
+    if (warp_id() < ATTEND_WARPS) {
+#pragma unroll
+        for (int i = 0; i < WARP_KEYS / 16; i++)
+            piece[i] = chosen_piece(p, r, chosen, chunk * CHUNK + warp_id() * WARP_KEYS + i * 16);
+        fetch_pieces(p.kv[layer], piece, r.fresh, mine);
+    }
+    gather_listed(p, r, chosen, chunk, at, work.keys);
+    if (chunk == 0) record_pages(p, r, layer, selects, chosen);
+    copy_async_wait<0>();
+    block_sync();
+    if (warp_id() < ATTEND_WARPS)
+        attend_warp(work.keys, GROUP, [&](int i, int) { return piece[i].last; });
+    block_sync();
+    attend_item item = {};
+    item.first = r.row, item.kv_head = r.kv_head, item.chunk = chunk;
+    send_parts(item, at, work.keys, GROUP);
+    block_sync();
+}
+
+/* The items of block `first` of `blocks` in one layer: rows x chunks x KV heads. */
+CAIRN_INLINE void attend_lists(const step_params &p, int layer, uint8_t *at, int first, int blocks,
+                               workspace &work) {
+    const bool selects = layer_selects(p, layer);
+    const int chunks = p.input[selects ? STEP_LIST_CHUNKS : STEP_CHUNKS];
+    const int items = p.input[STEP_ROWS] * chunks * KV_HEADS;
+#pragma unroll 1
+    for (int index = first; index < items; index += blocks) {
+        const int chunk = index / KV_HEADS % chunks, row = index / KV_HEADS / chunks;
+        if (chunk >= list_chunks(p, row, selects)) continue;
+        page_row r;
+        r.find(p, row, index % KV_HEADS, selects);
+        attend_listed(p, r, chunk, layer, selects, at, work);
+    }
+}
+
+#endif
