@@ -370,11 +370,11 @@ static const char *const kernels_abi_h[] = {
     "    STEP_CLEAN_ROWS,  /* rows and chunks which the forward before left in the other half */\n"
     "    STEP_CLEAN_CHUNKS,\n"
     "    STEP_LOGIT_FIRST, /* rows whose logits are wanted: [first, first + count) */\n"
-    "    STEP_LOGIT_COUNT,\n"
+    "    STEP_LOGIT_COUNT,\n",
     "    STEP_HEAD\n"
     "};\n"
     "enum {\n"
-    "    STEP_TOKEN,       /* [row] token id */\n",
+    "    STEP_TOKEN,       /* [row] token id */\n"
     "    STEP_POSITION,    /* [row] position in its sequence */\n"
     "    STEP_SEQUENCE,    /* [row] row of the page table */\n"
     "    STEP_FIRST,       /* [row] the first row of the same sequence in this forward */\n"
@@ -412,7 +412,7 @@ static const char *const kernels_abi_h[] = {
     "    int32_t list_stride, seen_words, sequences;\n"
     "    int32_t topk, window, sinks; /* pages; tokens; tokens */\n"
     "    int32_t mean, by_head;       /* pages are scored by their mean key; the best head counts */\n"
-    "    uint32_t select_layers[16];  /* bit l % 32 of word l / 32: layer l selects */\n",
+    "    uint32_t select_layers[16];  /* bit l % 32 of word l / 32: layer l selects */\n"
     "    uint32_t *row_pages;         /* [layer, row, kv_head, seen_words] of the flow: bits of pages */\n"
     "} step_params;\n"
     "\n"
@@ -7395,11 +7395,7 @@ static const char *const kernels_topk_split_cu[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-<<<<<<< HEAD
-    {"abi.h", kernels_abi_h, 18998},
-=======
-    {"abi.h", kernels_abi_h, 13273},
->>>>>>> 551bea6 (Page selection in the flow kernel; forwards of any number of rows; a test of the GPU forward)
+    {"abi.h", kernels_abi_h, 19702},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -7424,16 +7420,11 @@ static const kernels_file kernels_files[] = {
     {"rope.cuh", kernels_rope_cuh, 915},
     {"sample.cu", kernels_sample_cu, 11163},
     {"select.cu", kernels_select_cu, 1979},
-<<<<<<< HEAD
     {"short_conv.cu", kernels_short_conv_cu, 12415},
     {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 6442},
     {"short_conv_restore.cu", kernels_short_conv_restore_cu, 1729},
-    {"step.cu", kernels_step_cu, 13960},
-    {"step.cuh", kernels_step_cuh, 16587},
-=======
     {"step.cu", kernels_step_cu, 15632},
     {"step.cuh", kernels_step_cuh, 16597},
->>>>>>> 551bea6 (Page selection in the flow kernel; forwards of any number of rows; a test of the GPU forward)
     {"step_attend.cuh", kernels_step_attend_cuh, 12700},
     {"step_finish.cu", kernels_step_finish_cu, 2178},
     {"step_merge.cuh", kernels_step_merge_cuh, 4701},
