@@ -1358,7 +1358,7 @@ typedef struct cairn_conv {
  * it); without one all are, at the price of one more small launch. */
 typedef struct cairn_short_conv_args {
     uint32_t struct_size;
-    int32_t block_tokens;                /* tokens of a chunk, at least K - 1; 0: 16 */
+    int32_t block_tokens;                /* tokens of a chunk, at least K - 1; 0: 32 */
     cairn_conv conv;                     /* cu_seqlens is needed */
     const cairn_tensor *chunk_sequences; /* [chunks] i32, a dense prefix, then -1; or NULL */
     const cairn_tensor *chunk_offsets;   /* [chunks] i32 chunk of that sequence */
@@ -1429,7 +1429,7 @@ typedef enum cairn_conv_count {
  * written; BUSY, too, writes nothing: the device has yet to read both buffers. Not in a capture. */
 typedef struct cairn_short_conv_metadata_args {
     uint32_t struct_size;
-    int32_t block_tokens;           /* tokens of a chunk; 0: 16 */
+    int32_t block_tokens;           /* tokens of a chunk; 0: 32 */
     int32_t decode_tokens;          /* 0: 1; -1: every request is a prompt */
     cairn_staging *staging;         /* 4 * (3 * requests + 2) bytes or more; NULL: device inputs */
     const cairn_tensor *cu_seqlens; /* [requests + 1] i32, requests <= 8192 */

@@ -319,7 +319,14 @@ typedef struct short_conv_metadata_params {
     int32_t block_tokens, decode_tokens, pad;
 } short_conv_metadata_params;
 
-/* sample.cu */
+/* sample*.cu */
+enum { CAIRN_SAMPLE_PART = 254 };
+typedef struct sample_part { /* what one block of sample_few found */
+    uint32_t count;          /* of ranks, or more than they are */
+    uint32_t edge;           /* key: every logit of the slice that reaches it is listed */
+    uint64_t ranks[CAIRN_SAMPLE_PART]; /* key of the penalized logit << 32 | ~id */
+} sample_part;
+
 typedef struct sample_kernel_params {
     const float *logits;      /* [rows, vocab] */
     const int64_t *seeds;     /* [rows] or NULL: seed */
@@ -329,6 +336,8 @@ typedef struct sample_kernel_params {
     int64_t seed;
     int32_t vocab, history_count, top_k, top_p_first;
     float temperature, top_p, min_p, repetition_penalty;
+    sample_part *parts; /* sample_few: [rows, parts of a row] */
+    uint32_t *arrived;  /* sample_few: [rows], zero before and after */
 } sample_kernel_params;
 
 typedef struct verify_greedy_params {

@@ -28,6 +28,8 @@ typedef struct device {
     size_t scratch_bytes;
     struct { void *memory; size_t bytes; } outgrown[DEV_MAX_OUTGROWN]; /* by the scratch */
     int outgrown_count;
+    void *flags; /* zero between ops */
+    size_t flags_bytes;
     struct device_error_word *error_word; /* host-mapped, so that kernels write where we read */
 } device;
 
@@ -138,6 +140,16 @@ static void dev_free(device *dev, void *memory, size_t bytes) {
     else dev->drv->cuMemFree(dev_address(memory));
 }
 
+/* Memory that a captured graph may still point to: stands until the end. */
+static void dev_retire(device *dev, void *memory, size_t bytes) {
+    if (dev->cuda && memory && dev->outgrown_count < DEV_MAX_OUTGROWN) {
+        dev->outgrown[dev->outgrown_count].memory = memory;
+        dev->outgrown[dev->outgrown_count++].bytes = bytes;
+    } else {
+        dev_free(dev, memory, bytes);
+    }
+}
+
 /* Memory of the device that an op needs during one call: kept, at least doubled when it must grow.
  * What it outgrew stands until the end, since a captured graph may still point there. */
 BASE_UNUSED static cairn_status dev_scratch(device *dev, size_t bytes, const char *what,
@@ -147,12 +159,7 @@ BASE_UNUSED static cairn_status dev_scratch(device *dev, size_t bytes, const cha
     if (bytes <= dev->scratch_bytes) return CAIRN_OK;
     if (bytes < 2 * dev->scratch_bytes) bytes = 2 * dev->scratch_bytes;
     if ((status = dev_alloc(dev, bytes, what, out))) return status;
-    if (dev->cuda && dev->scratch && dev->outgrown_count < DEV_MAX_OUTGROWN) {
-        dev->outgrown[dev->outgrown_count].memory = dev->scratch;
-        dev->outgrown[dev->outgrown_count++].bytes = dev->scratch_bytes;
-    } else {
-        dev_free(dev, dev->scratch, dev->scratch_bytes);
-    }
+    dev_retire(dev, dev->scratch, dev->scratch_bytes);
     dev->scratch = *out;
     dev->scratch_bytes = bytes;
     return CAIRN_OK;
@@ -160,6 +167,7 @@ BASE_UNUSED static cairn_status dev_scratch(device *dev, size_t bytes, const cha
 
 static void dev_free_scratch(device *dev) {
     dev_free(dev, dev->scratch, dev->scratch_bytes);
+    dev_free(dev, dev->flags, dev->flags_bytes);
     while (dev->outgrown_count) {
         dev->outgrown_count--;
         dev_free(dev, dev->outgrown[dev->outgrown_count].memory,
@@ -219,6 +227,23 @@ static cairn_status dev_zero(device *dev, void *to, size_t bytes) {
     if (!bytes) return CAIRN_OK;
     if (dev->cuda) DEV_TRY(dev, cuMemsetD8Async(dev_address(to), 0, bytes, dev->stream));
     else memset(to, 0, bytes);
+    return CAIRN_OK;
+}
+
+/* As dev_scratch, for flags that are zero between ops: each op that sets some leaves them zero. */
+static cairn_status dev_flags(device *dev, size_t bytes, const char *what, void **out) {
+    cairn_status status;
+    *out = dev->flags;
+    if (bytes <= dev->flags_bytes) return CAIRN_OK;
+    bytes = bytes < 4096 ? 4096 : 2 * bytes;
+    if ((status = dev_alloc(dev, bytes, what, out))) return status;
+    if ((status = dev_zero(dev, *out, bytes))) {
+        dev_free(dev, *out, bytes);
+        return status;
+    }
+    dev_retire(dev, dev->flags, dev->flags_bytes);
+    dev->flags = *out;
+    dev->flags_bytes = bytes;
     return CAIRN_OK;
 }
 

@@ -1,6 +1,7 @@
 /* ops_conv: the entries short_conv, short_conv_update and short_conv_restore. */
 
-enum { CONV_BLOCK_TOKENS = 16, CONV_THREADS = 256, CONV_FLOATS = OPS_F32 | OPS_F16 | 1 << CAIRN_BF16 };
+enum { CONV_BLOCK_TOKENS = 32, CONV_THREADS = 256,
+       CONV_BLOCKS_AN_SM = 8 /* measured: fewer that go on beat a block a chunk */, CONV_FLOATS = OPS_F32 | OPS_F16 | 1 << CAIRN_BF16 };
 
 /* A checked call: what the kernels get, and what they are specialised to. */
 typedef struct conv_call {
@@ -197,6 +198,8 @@ static cairn_status conv_run_cuda(cairn_runtime *rt, conv_call *call) {
     cairn_status status = call->p.chunk_sequences ? CAIRN_OK : conv_list_all(rt, &call->p);
     if (status) return status;
     blocks = call->p.chunks < most ? call->p.chunks : most;
+    if (blocks > CONV_BLOCKS_AN_SM * rt->device.sm_count)
+        blocks = CONV_BLOCKS_AN_SM * rt->device.sm_count;
     return conv_launch(rt, call, "short_conv", (unsigned)blocks);
 }
 

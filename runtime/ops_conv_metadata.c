@@ -253,7 +253,7 @@ cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
     memset(&p, 0, sizeof p);
     c.status = OPS_TAKE(rt, "short_conv_metadata", a, args);
     if (c.status) return c.status;
-    p.block_tokens = a.block_tokens ? a.block_tokens : 16;
+    p.block_tokens = a.block_tokens ? a.block_tokens : 32;
     p.decode_tokens = a.decode_tokens ? a.decode_tokens : 1;
     ops_refuse(&c, p.block_tokens < 1, "block_tokens = %d; 1 or more is expected",
                (int)p.block_tokens);

@@ -1,6 +1,9 @@
 /* ops_sample: the entries sample and verify_greedy. */
 
 enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024, OPS_SAMPLE_MAX_VOCAB = 1 << 20 };
+/* sample_few: greedy, or top_k first and at most so many. */
+enum { OPS_FEW_TOP_K = 128, OPS_FEW_BLOCK = 512, OPS_FEW_TILE = 8192, OPS_FEW_PARTS = 32,
+       OPS_FEW_SHARED = 25232 };
 
 static void ops_sample_params(const cairn_sample_args *a, sample_params *p) {
     memset(p, 0, sizeof *p);
@@ -39,8 +42,33 @@ static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
     return CAIRN_OK;
 }
 
+/* A row's blocks meet in a flag; what they hand on lies in the workspace. */
+static cairn_status ops_sample_few(cairn_runtime *rt, sample_kernel_params *p, unsigned seen_bytes,
+                                   int64_t rows) {
+    dev_dims dims = {{0, 0, 1}, OPS_FEW_BLOCK, 0, 0, false};
+    unsigned parts = ((unsigned)p->vocab + OPS_FEW_TILE - 1) / OPS_FEW_TILE;
+    void *flags = NULL, *memory = NULL;
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    if (parts > OPS_FEW_PARTS) parts = OPS_FEW_PARTS;
+    status = dev_flags(&rt->device, (size_t)rows * 4, "sample", &flags);
+    if (!status)
+        status = dev_scratch(&rt->device, (size_t)rows * parts * sizeof(sample_part), "sample",
+                             &memory);
+    if ((status = handles_leave(rt, status))) return status;
+    p->arrived = (uint32_t *)flags;
+    p->parts = (sample_part *)memory;
+    dims.grid[0] = parts;
+    dims.grid[1] = (unsigned)rows;
+    dims.shared_bytes = OPS_FEW_SHARED + seen_bytes;
+    return ops_launch(rt, "sample_few.cu", "sample_few", &dims, p);
+}
+
 static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *a) {
     dev_dims dims = {{0, 1, 1}, OPS_SAMPLE_BLOCK, 0, 0, false};
+    const bool few = a->temperature <= 0.0f ||
+                     (a->top_k > 0 && a->top_k <= OPS_FEW_TOP_K &&
+                      a->top_k < a->logits->shape[1] && a->order == CAIRN_ORDER_TOP_K_FIRST);
     sample_kernel_params p;
     memset(&p, 0, sizeof p);
     p.logits = (const float *)tensor_data(a->logits);
@@ -56,8 +84,10 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     p.top_p = a->top_p;
     p.min_p = a->min_p;
     p.repetition_penalty = a->repetition_penalty;
+    if (p.history) dims.shared_bytes = (unsigned)((p.vocab + 31) / 32 * 4);
+    if (few) return ops_sample_few(rt, &p, dims.shared_bytes, a->logits->shape[0]);
     dims.grid[0] = (unsigned)a->logits->shape[0];
-    dims.shared_bytes = (unsigned)((OPS_SAMPLE_BINS + 64) * 8 + (p.vocab + 31) / 32 * 4);
+    dims.shared_bytes += (OPS_SAMPLE_BINS + 64) * 8;
     return ops_launch(rt, "sample.cu", "sample", &dims, &p);
 }
 

@@ -689,6 +689,9 @@ static void test_graph(void) {
     if (!rt->device.cuda) return;
     m = make_meta(REQUESTS, 0, true);
     m.few = m.args.decode_tokens = 1;
+    for (int i = 0; i < 2; i++) drop(&m.out[i]), m.out[i] = make(CAIRN_I32, 1, 9 * REQUESTS, 0, 0);
+    m.room = 9 * REQUESTS; /* for the longest batch there can be */
+    m.args.chunk_sequences = m.out[0].t, m.args.chunk_offsets = m.out[1].t;
     make_batch(&b, 3, 4, CHANNELS, 0, true, true);
     drop(&b.x), drop(&b.out), drop(&b.cu), drop(&b.at), drop(&b.initial);
     drop(&b.state), drop(&b.before);

@@ -15,9 +15,9 @@ local function bench_prompts(b, sequences, each, channels, width)
   local rt, tokens = b.rt, sequences * each
   local calls = {}
   local cu = starts(rt, sequences, each)
-  local room = rt:zeros({ tokens // 16 + sequences }, "i32")
+  local room = rt:zeros({ tokens // 32 + sequences }, "i32")
   local chunks, offsets = rt:short_conv_metadata(cu, { decode_tokens = -1, chunk_sequences = room,
-    chunk_offsets = rt:zeros({ tokens // 16 + sequences }, "i32") })
+    chunk_offsets = rt:zeros({ tokens // 32 + sequences }, "i32") })
   local x, weight, state, out = tensors(rt, tokens, channels, width, sequences)
   local function call(options)
     options.cu_seqlens, options.out = cu, out
