@@ -655,6 +655,22 @@ CAIRN_API cairn_status cairn_session_reset(cairn_session *session);
  * handed out yet is not the fork's. [owner thread] Errors: OUT_OF_MEMORY. */
 CAIRN_API cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork);
 
+/* Writes all that the session holds to a file, replaced atomically, and reads it again in place of
+ * what a session holds: it goes on token for token as the saved one would have. A running generation
+ * is saved up to what it handed out, and goes on; loading ends one. A snapshot is checked whole
+ * before anything changes, and refused when a bit is wrong, and for another model, page size or KV
+ * dtype. Loading needs free pages for the snapshot, or the session's own; only where there are not
+ * enough for both and the device fails in between, the session is left empty. [blocks]
+ * Errors: FILE_NOT_FOUND, FILE_ERROR, OUT_OF_MEMORY, BAD_FILE (damaged), VERSION_MISMATCH (another
+ * version), UNSUPPORTED (another model, page size or dtype, named), CONTEXT_FULL, POOL_FULL. */
+CAIRN_API cairn_status cairn_session_save(cairn_session *session, const char *path);
+CAIRN_API cairn_status cairn_session_load(cairn_session *session, const char *path);
+/* The same in memory: *bytes is what it takes (call with NULL, 0 to ask). [blocks] */
+CAIRN_API cairn_status cairn_session_save_memory(cairn_session *session, void *memory,
+                                                 size_t capacity, size_t *bytes);
+CAIRN_API cairn_status cairn_session_load_memory(cairn_session *session, const void *memory,
+                                                 size_t bytes);
+
 /* The ids the session holds, prompts and generated ones. The pointer stands until the next call on
  * this session. [owner thread] */
 CAIRN_API const int32_t *cairn_session_ids(const cairn_session *session, int *count);
@@ -930,6 +946,44 @@ CAIRN_API cairn_status cairn_prefix_insert(cairn_prefix_cache *cache, const cair
 CAIRN_API cairn_status cairn_prefix_evict(cairn_prefix_cache *cache, int64_t tokens,
                                           int64_t *evicted);
 CAIRN_API cairn_status cairn_prefix_info(cairn_prefix_cache *cache, cairn_prefix_properties *info);
+
+/* Snapshots of a request: its tokens, the bytes of its pages in every cache, and any state that the
+ * caller keeps for it, such as that of a convolution; versioned and summed like a session's. */
+typedef struct cairn_snapshot_args {
+    uint32_t struct_size;
+    int32_t request;
+    const char *name;             /* of the model, up to 63 bytes; NULL: "" */
+    cairn_tensor *const *caches;  /* [cache_count] of [pages, ...], dense, any dtypes */
+    int32_t cache_count;          /* layers, say */
+    int32_t token_count;
+    int32_t *tokens;              /* [token_count] ids >= 0, or NULL: saved, or filled by load */
+    void *state;                  /* [state_bytes] host memory, or NULL: likewise */
+    size_t state_bytes;
+} cairn_snapshot_args;
+/* *bytes is what it takes (call with NULL, 0 to ask). [blocks] Errors: INVALID_ARGUMENT, BUSY while
+ * the copies of an insert are not fetched. */
+CAIRN_API cairn_status cairn_page_tables_save(cairn_page_tables *tables,
+                                              const cairn_snapshot_args *args, void *memory,
+                                              size_t capacity, size_t *bytes);
+/* The request, not live before, is what was saved, in pages of its own (cairn_page_tables_update
+ * tells the device). name, caches, token_count and state_bytes are as saved. On failure no request
+ * and no output is changed. [blocks] Errors: BAD_FILE, VERSION_MISMATCH, UNSUPPORTED,
+ * INVALID_ARGUMENT, CONTEXT_FULL, POOL_FULL. */
+CAIRN_API cairn_status cairn_page_tables_load(cairn_page_tables *tables,
+                                              const cairn_snapshot_args *args, const void *memory,
+                                              size_t bytes);
+
+/* What a snapshot says of itself; its header alone is checked. [owner thread] */
+typedef struct cairn_snapshot_info {
+    uint32_t struct_size;
+    int32_t version;
+    int32_t of_session;   /* 1: cairn_session_load takes it; 0: cairn_page_tables_load */
+    int32_t token_count;
+    uint64_t pages_bytes; /* of all pages in all caches */
+    uint64_t state_bytes;
+} cairn_snapshot_info;
+CAIRN_API cairn_status cairn_snapshot_describe(cairn_runtime *rt, const void *memory,
+                                               size_t bytes, cairn_snapshot_info *info);
 
 /* ---- 9  Ops ------------------------------------------------------------------------------------ */
 /* Each op enqueues on the current stream (CPU: is done on return), writes every element of its

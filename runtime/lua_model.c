@@ -256,6 +256,47 @@ static int bind_make_session(lua_State *L) {
     return 1;
 }
 
+/* s:save(path), s:load(path): a file; they give the session */
+static int bind_save(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    bind_check(L, rt, cairn_session_save(session, luaL_checkstring(L, 2)));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int bind_load(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    bind_check(L, rt, cairn_session_load(session, luaL_checkstring(L, 2)));
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* s:save_memory() -> a string, s:load_memory(string): the same without a file */
+static int bind_save_memory(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    size_t bytes = 0;
+    luaL_Buffer buffer;
+    char *memory;
+    bind_check(L, rt, cairn_session_save_memory(session, NULL, 0, &bytes));
+    memory = luaL_buffinitsize(L, &buffer, bytes);
+    bind_check(L, rt, cairn_session_save_memory(session, memory, bytes, &bytes));
+    luaL_pushresultsize(&buffer, bytes);
+    return 1;
+}
+
+static int bind_load_memory(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    size_t bytes;
+    const char *memory = luaL_checklstring(L, 2, &bytes);
+    bind_check(L, rt, cairn_session_load_memory(session, memory, bytes));
+    lua_settop(L, 1);
+    return 1;
+}
+
 /* s:fork() -> a session that holds the same */
 static int bind_fork(lua_State *L) {
     cairn_runtime *rt;
@@ -525,7 +566,8 @@ static void bind_new_model_types(lua_State *L) {
         {"chat", bind_chat},       {"eval", bind_eval},         {"session", bind_make_session},
         {"close", bind_model_close}, {NULL, NULL}};
     static const luaL_Reg session[] = {
-        {"append", bind_append}, {"reset", bind_reset}, {"rewind", bind_rewind}, {"fork", bind_fork},
+        {"append", bind_append}, {"reset", bind_reset}, {"rewind", bind_rewind}, {"fork", bind_fork}, {"save", bind_save},
+        {"load", bind_load}, {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"cancel", bind_cancel},
         {"stats", bind_stats}, {"close", bind_session_close}, {NULL, NULL}};
     bind_new_type(L, BIND_MODEL, model, bind_model_close);

@@ -303,6 +303,76 @@ static int bind_page_tables_tensors(lua_State *L) {
     return 1;
 }
 
+/* ---- snapshots ------------------------------------------------------------------------------- */
+
+/* The options { caches = { tensors }, name = } at `arg`; their memory stays on the stack. */
+static void bind_read_snapshot(lua_State *L, int arg, cairn_snapshot_args *a) {
+    cairn_tensor **caches = NULL;
+    memset(a, 0, sizeof *a);
+    a->struct_size = (uint32_t)sizeof *a;
+    luaL_checktype(L, arg, LUA_TTABLE);
+    lua_getfield(L, arg, "name");
+    a->name = luaL_optstring(L, -1, NULL);
+    if (lua_getfield(L, arg, "caches") != LUA_TTABLE) luaL_error(L, "caches: a list is expected");
+    a->cache_count = (int32_t)lua_rawlen(L, -1);
+    caches = (cairn_tensor **)lua_newuserdatauv(L, (size_t)a->cache_count * sizeof *caches + 1, 0);
+    for (int i = 0; i < a->cache_count; i++) {
+        lua_rawgeti(L, -2, i + 1);
+        caches[i] = bind_to_tensor(L, lua_gettop(L));
+        lua_pop(L, 1);
+    }
+    a->caches = caches;
+}
+
+/* t:save(request, { caches =, name =, tokens = ids, state = string }) -> a string */
+static int bind_page_tables_save(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_page_tables *t = bind_to_page_tables(L, 1, &rt);
+    cairn_snapshot_args a;
+    luaL_Buffer buffer;
+    size_t bytes = 0;
+    char *memory;
+    lua_settop(L, 3);
+    bind_read_snapshot(L, 3, &a);
+    a.request = bind_to_int32(L, 2, "save: request");
+    if (lua_getfield(L, 3, "tokens") != LUA_TNIL)
+        a.tokens = bind_to_ids(L, lua_gettop(L), &a.token_count);
+    lua_getfield(L, 3, "state");
+    memory = (char *)lua_newuserdatauv(L, lua_rawlen(L, -1) + 1, 0);
+    if (!lua_isnil(L, -2)) {
+        memcpy(memory, luaL_checklstring(L, lua_gettop(L) - 1, &a.state_bytes), a.state_bytes);
+        a.state = memory;
+    }
+    bind_check(L, rt, cairn_page_tables_save(t, &a, NULL, 0, &bytes));
+    memory = luaL_buffinitsize(L, &buffer, bytes);
+    bind_check(L, rt, cairn_page_tables_save(t, &a, memory, bytes, &bytes));
+    luaL_pushresultsize(&buffer, bytes);
+    return 1;
+}
+
+/* t:load(request, string, { caches =, name = }) -> tokens, state */
+static int bind_page_tables_load(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_page_tables *t = bind_to_page_tables(L, 1, &rt);
+    cairn_snapshot_args a;
+    cairn_snapshot_info info;
+    size_t bytes;
+    const char *memory = luaL_checklstring(L, 3, &bytes);
+    lua_settop(L, 4);
+    bind_read_snapshot(L, 4, &a);
+    a.request = bind_to_int32(L, 2, "load: request");
+    info.struct_size = (uint32_t)sizeof info;
+    bind_check(L, rt, cairn_snapshot_describe(rt, memory, bytes, &info));
+    a.token_count = info.token_count;
+    a.state_bytes = (size_t)info.state_bytes;
+    a.tokens = (int32_t *)lua_newuserdatauv(L, (size_t)a.token_count * 4 + 1, 0);
+    a.state = lua_newuserdatauv(L, a.state_bytes + 1, 0);
+    bind_check(L, rt, cairn_page_tables_load(t, &a, memory, bytes));
+    bind_push_ids(L, a.tokens, a.token_count);
+    lua_pushlstring(L, (const char *)a.state, a.state_bytes);
+    return 2;
+}
+
 static const luaL_Reg bind_page_pool_methods[] = {
     {"take", bind_page_pool_take}, {"retain", bind_page_pool_retain}, {"give", bind_page_pool_give},
     {"free_pages", bind_page_pool_free_pages}, {"references", bind_page_pool_references},
@@ -315,7 +385,7 @@ static const luaL_Reg bind_page_tables_methods[] = {
     BIND_METHOD(insert),   BIND_METHOD(delete),  BIND_METHOD(clear),        BIND_METHOD(allocate),
     BIND_METHOD(release),  BIND_METHOD(copies),  BIND_METHOD(allocate_for), BIND_METHOD(release_for),
     BIND_METHOD(update),   BIND_METHOD(pages),   BIND_METHOD(lengths),      BIND_METHOD(tensors),
-    BIND_METHOD(close),    {NULL, NULL},
+    BIND_METHOD(save),     BIND_METHOD(load),    BIND_METHOD(close),        {NULL, NULL},
 };
 
 static void bind_new_page_types(lua_State *L) {

@@ -80,6 +80,8 @@ struct cairn_model {
     uint64_t table_version; /* the last one given to a page table */
     cairn_page_source bounds_source; /* of the last forward */
     int bounds_version;     /* counts its changes */
+    cache_key fingerprint;  /* of the file, once has_fingerprint */
+    bool has_fingerprint;
     const model_backend *backend;
     void *state; /* the backend's */
     cairn_session *sessions;

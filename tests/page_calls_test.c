@@ -314,6 +314,156 @@ static void test_forks_attend(int page_size) {
     cairn_page_pool_free(shared.pool);
 }
 
+/* ---- snapshots of a request ------------------------------------------------------------------ */
+
+enum { LAYERS = 3, STATE = 100, TOKENS = 23 };
+
+/* Two caches of one dtype and one of another, filled with noise. */
+typedef struct many { cairn_page_tables *tables; cairn_tensor *caches[LAYERS]; } many;
+
+static many new_many(cairn_page_pool *from, int page_size, int pages) {
+    many m;
+    m.tables = new_tables(from, page_size);
+    for (int i = 0; i < LAYERS; i++) {
+        cairn_type type = i < 2 ? CAIRN_F16 : CAIRN_U8;
+        size_t bytes = (size_t)(pages * page_size * 8) * cairn_type_bytes(type);
+        uint8_t *noise = (uint8_t *)malloc(bytes);
+        m.caches[i] = tensor_of(type, 3, pages, page_size, 8, 0, 0);
+        for (size_t j = 0; j < bytes; j++) noise[j] = (uint8_t)rnd(256);
+        done(cairn_tensor_write(rt, m.caches[i], noise, bytes));
+        free(noise);
+    }
+    return m;
+}
+
+static void free_many(many *m) {
+    cairn_page_tables_free(m->tables);
+    for (int i = 0; i < LAYERS; i++) cairn_tensor_free(rt, m->caches[i]);
+}
+
+/* The bytes of token i of request r in each cache. */
+static void token_bytes(many *m, int r, int i, uint8_t *out) {
+    cairn_page_lists l = lists_of(m->tables);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        size_t row = 8 * cairn_type_bytes(cairn_tensor_type(m->caches[layer]));
+        size_t all = (size_t)tensor_elements(m->caches[layer]) / 8 * row;
+        uint8_t *bytes = (uint8_t *)malloc(all);
+        size_t page = (size_t)l.page_table[r * l.max_pages + i / l.page_size];
+        done(cairn_tensor_read(rt, m->caches[layer], bytes, all));
+        memcpy(out + layer * 16, bytes + (page * (size_t)l.page_size + (size_t)(i % l.page_size)) * row,
+               row);
+        free(bytes);
+    }
+}
+
+static bool same_request(many *a, int ra, many *b, int rb, int length) {
+    for (int i = 0; i < length; i++) {
+        uint8_t x[LAYERS * 16] = {0}, y[LAYERS * 16] = {0};
+        token_bytes(a, ra, i, x), token_bytes(b, rb, i, y);
+        if (memcmp(x, y, sizeof x)) return false;
+    }
+    return lists_of(a->tables).lengths[ra] == length && lists_of(b->tables).lengths[rb] == length;
+}
+
+static cairn_snapshot_args snapshot_args(many *m, int r, int32_t *tokens, uint8_t *state) {
+    cairn_snapshot_args a;
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a;
+    a.request = r, a.name = "some model", a.caches = m->caches, a.cache_count = LAYERS;
+    a.token_count = TOKENS, a.tokens = tokens, a.state = state, a.state_bytes = STATE;
+    return a;
+}
+
+static bool load_refused(many *m, const cairn_snapshot_args *a, const uint8_t *data, size_t size,
+                         cairn_status want, const char *says) {
+    int pages = lists_of(m->tables).pages[a->request];
+    cairn_status got = cairn_page_tables_load(m->tables, a, data, size);
+    bool fine = got == want && strstr(cairn_last_error(rt), says) &&
+                lists_of(m->tables).pages[a->request] == pages && a->tokens[0] == -7;
+    if (!fine) printf("# %s, not %s: %s\n", cairn_status_name(got), says, cairn_last_error(rt));
+    return fine;
+}
+
+static void test_refusals(many *to, cairn_snapshot_args *b, uint8_t *data, size_t size) {
+    cairn_snapshot_args wrong = *b;
+    cairn_tensor *swapped[LAYERS];
+    many coarse = new_many(NULL, 8, 5 * REQUESTS);
+    int found = 0, runs = 300;
+    bool fine;
+    for (int i = 0; i < runs; i++) {
+        size_t at = rnd((uint32_t)size);
+        uint8_t bit = (uint8_t)(1 << rnd(8));
+        data[at] ^= bit;
+        found += load_refused(to, b, data, size, at >= 8 && at < 12 ? CAIRN_VERSION_MISMATCH
+                                                                   : CAIRN_BAD_FILE, "");
+        data[at] ^= bit;
+    }
+    tap_ok(found == runs, "snapshot of a request on %s: %d of %d flipped bits found", where, found,
+           runs);
+    fine = load_refused(to, b, data, size - 1, CAIRN_BAD_FILE, "ends early");
+    wrong.name = "other model";
+    fine = fine && load_refused(to, &wrong, data, size, CAIRN_UNSUPPORTED, "'some model', not");
+    wrong = *b, wrong.cache_count = 2;
+    fine = fine && load_refused(to, &wrong, data, size, CAIRN_UNSUPPORTED, "3 caches, there are 2");
+    wrong = *b, wrong.token_count = 1;
+    fine = fine && load_refused(to, &wrong, data, size, CAIRN_INVALID_ARGUMENT, "23 tokens");
+    wrong = *b, wrong.state_bytes = 1;
+    fine = fine && load_refused(to, &wrong, data, size, CAIRN_INVALID_ARGUMENT, "100 bytes");
+    swapped[0] = to->caches[0], swapped[1] = to->caches[2], swapped[2] = to->caches[1];
+    wrong = *b, wrong.caches = swapped;
+    fine = fine && load_refused(to, &wrong, data, size, CAIRN_UNSUPPORTED, "dtype u8");
+    wrong = *b, wrong.request = REQUESTS;
+    fine = fine && cairn_page_tables_load(to->tables, &wrong, data, size) == CAIRN_INVALID_ARGUMENT;
+    wrong = *b, wrong.caches = coarse.caches, wrong.request = 0;
+    fine = fine && load_refused(&coarse, &wrong, data, size, CAIRN_UNSUPPORTED, "page size 4");
+    tap_ok(fine, "and what is not as it was saved, by name");
+    free_many(&coarse);
+}
+
+static void test_request_snapshot(void) {
+    cairn_page_pool *p = new_pool(60);
+    many from = new_many(p, 4, 60), to = new_many(NULL, 4, 10 * REQUESTS);
+    int32_t tokens[TOKENS], got[TOKENS], counts[REQUESTS] = {0, TOKENS, 0, 0, 0};
+    static const int32_t two[] = {3, 1}, last[] = {4};
+    uint8_t state[STATE], *data;
+    cairn_snapshot_args a, b;
+    cairn_snapshot_info info;
+    size_t size = 0;
+    bool fine = done(cairn_page_tables_add(from.tables, two, 2)) &&
+                done(cairn_page_tables_insert(from.tables, counts)) &&
+                done(cairn_page_tables_remove(to.tables, last, 1));
+    for (int i = 0; i < TOKENS; i++) tokens[i] = (int32_t)rnd(1u << 30), got[i] = -7;
+    for (int i = 0; i < STATE; i++) state[i] = (uint8_t)rnd(256);
+    a = snapshot_args(&from, 1, tokens, state);
+    fine = fine && done(cairn_page_tables_save(from.tables, &a, NULL, 0, &size));
+    data = (uint8_t *)malloc(size);
+    fine = fine && cairn_page_tables_save(from.tables, &a, data, size - 1, NULL) &&
+           done(cairn_page_tables_save(from.tables, &a, data, size, NULL));
+    info.struct_size = sizeof info;
+    fine = fine && done(cairn_snapshot_describe(rt, data, size, &info)) && info.version == 1 &&
+           !info.of_session && info.token_count == TOKENS && info.state_bytes == STATE &&
+           info.pages_bytes == 6 * 4 * 8 * 5;
+    b = snapshot_args(&to, 4, got, (uint8_t[STATE]){0});
+    test_refusals(&to, &b, data, size);
+    fine = fine && done(cairn_page_tables_load(to.tables, &b, data, size)) &&
+           !memcmp(got, tokens, sizeof got) && !memcmp(b.state, state, STATE) &&
+           same_request(&from, 1, &to, 4, TOKENS);
+    tap_ok(fine, "a request on %s, from a pool to tables without one: tokens, state and pages", where);
+    a.request = 3; /* live, empty */
+    size = 0;
+    fine = done(cairn_page_tables_save(from.tables, &a, NULL, 0, &size));
+    data = (uint8_t *)realloc(data, size);
+    a.request = 3;
+    fine = fine && done(cairn_page_tables_save(from.tables, &a, data, size, NULL));
+    a.request = 0;
+    fine = fine && done(cairn_page_tables_load(from.tables, &a, data, size)) &&
+           lists_of(from.tables).lengths[0] == 0 && lists_of(from.tables).pages[0] == 1;
+    tap_ok(fine, "an empty request, too");
+    free(data);
+    free_many(&from), free_many(&to);
+    cairn_page_pool_free(p);
+}
+
 /* ---- no waiting ------------------------------------------------------------------------------ */
 
 static int waits;
@@ -391,6 +541,7 @@ static void test_all(void) {
     for (size_t i = 0; i < BASE_COUNT(sizes); i++)
         if (!rt->device.cuda || sizes[i] % 64 == 1 || sizes[i] == 16) test_forks_attend(sizes[i]);
     if (rt->device.cuda) test_busy();
+    test_request_snapshot();
     test_wrong();
 }
 

@@ -99,6 +99,25 @@ test("the tables' tensors go to the ops; a fork says what an unshared request sa
   check.equal(shared[22], plain[22])
 end)
 
+test("a request is saved and loaded, with what is kept beside its pages", function()
+  local rt <close> = open()
+  local t = rt:page_tables { requests = 2, max_tokens = 8, page_size = 4, pool = rt:page_pool(4) }
+  local caches = { rt:random({ 4, 4, 2 }, "f16"), rt:random({ 4, 16 }, "u8", { low = 0, high = 255 }) }
+  t:add({ 0 }):insert { 6, 0 }
+  local with = { caches = caches, name = "m", tokens = { 5, 6, 7, 8, 9, 10 }, state = "conv\0state" }
+  local saved = t:save(0, with)
+  local tokens, state = t:load(1, saved, { caches = caches, name = "m" })
+  check.equal(tokens, with.tokens)
+  check.equal(state, with.state)
+  check.equal(t:lengths(), { 6, 6 })
+  local bytes = caches[2]:totable()
+  for c = 1, 2 do check.equal(bytes[t:pages(0)[c] + 1], bytes[t:pages(1)[c] + 1]) end
+  t:remove { 1 }
+  check.error(function() t:load(1, saved, { caches = caches }) end, "not of ''")
+  check.error(function() t:load(1, "x" .. saved:sub(2), { caches = caches, name = "m" }) end, "no snapshot")
+  check.equal(t:lengths(), { 6, -1 })
+end)
+
 test("closed tables and their tensors are refused", function()
   local rt <close> = open()
   local t = rt:page_tables { requests = 1, max_tokens = 16 }

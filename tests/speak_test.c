@@ -162,6 +162,32 @@ static void test_fork(void) {
     cairn_session_close(t);
 }
 
+/* Saved half way, and loaded in a runtime opened anew. */
+static void test_snapshot(void) {
+    static said whole, first, second;
+    cairn_session *s = NULL;
+    size_t bytes = 0;
+    void *memory = NULL;
+    int n = most < 20 ? most : 20;
+    int64_t start, saved_us, loaded_us;
+    bool fine = !cairn_session_open(model, &s) && more(s, copy, 2 * n, &whole) &&
+                !cairn_session_reset(s) && more(s, copy, n, &first) &&
+                !cairn_session_save_memory(s, NULL, 0, &bytes) && (memory = malloc(bytes)) != NULL;
+    start = os_now_us();
+    fine = fine && !cairn_session_save_memory(s, memory, bytes, &bytes);
+    saved_us = os_now_us() - start;
+    fine = fine && reopen() && !cairn_session_open(model, &s);
+    start = os_now_us();
+    fine = fine && !cairn_session_load_memory(s, memory, bytes);
+    loaded_us = os_now_us() - start;
+    fine = fine && more(s, NULL, n, &second);
+    tap_ok(fine && same(&whole, &second), "saved, and loaded in a new runtime, it says the same");
+    tap_note("%.1f MB saved in %.1f ms, loaded in %.1f ms", (double)bytes * 1e-6,
+             (double)saved_us * 1e-3, (double)loaded_us * 1e-3);
+    free(memory);
+    cairn_session_close(s);
+}
+
 static const char *find_model(void) {
     static const char fetched[] = "build/model/SmolLM2-135M-Instruct.Q4_1.gguf";
     os_file_info info;
@@ -195,6 +221,7 @@ int main(void) {
     test_copying();
     test_turns();
     test_fork();
+    test_snapshot();
     config.page_size = 16, config.topk = 2;
     config.selection.window = 32;
     if (!reopen()) return tap_done();
@@ -202,6 +229,7 @@ int main(void) {
     test_drafts("sparse, sampled", copy, &warm);
     test_turns();
     test_fork();
+    test_snapshot();
     cairn_close(rt);
     return tap_done();
 }

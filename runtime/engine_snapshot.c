@@ -1,0 +1,294 @@
+/* engine_snapshot: sessions saved and loaded, in files and in memory; the format is snapshot.c's.
+ *
+ * identity: u32 page size, u32 KV dtype, u32 layers, u32 KV heads, u32 head_dim, u32 vocabulary, 32
+ * bytes that tell the model's file from another, the model's name; tokens: those that the session
+ * holds; state: u32 tokens whose keys are in the pages, u32 tokens that came from the caller. What a
+ * running generation has not handed out is not saved. Bounds of pages are computed anew. */
+
+enum { ENGINE_IDENTITY = 24 + 32 + 128 };
+
+/* ---- identity -------------------------------------------------------------------------------- */
+
+static void engine_hash_ends(cache_hash *h, const uint8_t *data, size_t bytes) {
+    size_t end = bytes < 4096 ? bytes : 4096;
+    cache_hash_field(h, data, end);
+    cache_hash_field(h, data + bytes - end, end);
+}
+
+/* Of the file's header, which holds the tokenizer, and of both ends of each tensor's data. */
+static cache_key engine_fingerprint(const cairn_model *m) {
+    const gguf *file = &m->file;
+    const uint8_t *first = file->map.data + file->map.size;
+    cache_hash h;
+    cache_hash_begin(&h, "cairn model");
+    for (size_t i = 0; i < file->tensor_count; i++) {
+        const gguf_tensor *t = &file->tensors[i];
+        if ((const uint8_t *)t->data < first) first = (const uint8_t *)t->data;
+        engine_hash_ends(&h, (const uint8_t *)t->data, t->bytes);
+    }
+    if (file->map.data) cache_hash_field(&h, file->map.data, (size_t)(first - file->map.data));
+    return cache_hash_end(&h);
+}
+
+static void engine_put_identity(cairn_model *m, uint8_t *at) {
+    const model_shape *s = &m->shape;
+    if (!m->has_fingerprint) {
+        m->fingerprint = engine_fingerprint(m);
+        m->has_fingerprint = true;
+    }
+    snapshot_put32(at, (uint32_t)m->kv.page_size);
+    snapshot_put32(at + 4, (uint32_t)m->runtime->config.kv_dtype);
+    snapshot_put32(at + 8, (uint32_t)s->layers);
+    snapshot_put32(at + 12, (uint32_t)s->kv_heads);
+    snapshot_put32(at + 16, (uint32_t)s->head_dim);
+    snapshot_put32(at + 20, (uint32_t)s->vocab);
+    memcpy(at + 24, m->fingerprint.bytes, 32);
+    memset(at + 56, 0, 128);
+    memcpy(at + 56, m->name, strlen(m->name));
+}
+
+/* The first thing in which the snapshot is not of this model, by name. */
+static cairn_status engine_check_identity(cairn_model *m, const snapshot *snap) {
+    static const char *const names[] = {"page size", "KV dtype", "layers", "KV heads",
+                                        "head size", "vocabulary"};
+    const uint8_t *theirs = snap->parts[SNAPSHOT_IDENTITY];
+    uint8_t ours[ENGINE_IDENTITY];
+    base *b = &m->runtime->base;
+    if (snap->bytes[SNAPSHOT_IDENTITY] != ENGINE_IDENTITY)
+        return snapshot_damaged(b, "session_load", "a part has a wrong size");
+    engine_put_identity(m, ours);
+    for (int i = 0; i < 2; i++) /* of the runtime, not of the model */
+        if (memcmp(theirs + 4 * i, ours + 4 * i, 4))
+            return base_fail(b, CAIRN_UNSUPPORTED,
+                             "session_load: the snapshot has %s %u, this runtime has %u", names[i],
+                             (unsigned)snapshot_get32(theirs + 4 * i),
+                             (unsigned)snapshot_get32(ours + 4 * i));
+    for (int i = 2; i < 6; i++)
+        if (memcmp(theirs + 4 * i, ours + 4 * i, 4))
+            return base_fail(b, CAIRN_UNSUPPORTED,
+                             "session_load: the snapshot is of another model, '%.127s': %s %u, not "
+                             "%u", (const char *)theirs + 56, names[i],
+                             (unsigned)snapshot_get32(theirs + 4 * i),
+                             (unsigned)snapshot_get32(ours + 4 * i));
+    if (memcmp(theirs, ours, sizeof ours))
+        return base_fail(b, CAIRN_UNSUPPORTED,
+                         "session_load: the snapshot is of another model, '%.127s', not of '%s': "
+                         "the files differ", (const char *)theirs + 56, m->name);
+    return CAIRN_OK;
+}
+
+/* ---- save ------------------------------------------------------------------------------------ */
+
+/* Tokens with keys in the pages that the snapshot keeps: the last one is always left. */
+static int engine_saved_tokens(const cairn_session *s) {
+    int most = s->count > 0 ? s->count - 1 : 0;
+    return s->cached < most ? s->cached : most;
+}
+
+static void engine_plan_snapshot(const cairn_session *s, snapshot *snap) {
+    const kv_cache *kv = &s->model->kv;
+    size_t pages = (size_t)model_pages_of(engine_saved_tokens(s), kv->page_size);
+    memset(snap, 0, sizeof *snap);
+    snap->kind = SNAPSHOT_OF_SESSION;
+    snap->bytes[SNAPSHOT_IDENTITY] = ENGINE_IDENTITY;
+    snap->bytes[SNAPSHOT_TOKENS] = (size_t)s->count * 4;
+    snap->bytes[SNAPSHOT_STATE] = 8;
+    snap->bytes[SNAPSHOT_PAGES] = (size_t)kv->layers * pages * kv->page_bytes;
+    snapshot_add_up(snap);
+}
+
+/* Slots past the last token hold what was there before: not part of the sequence. */
+static void engine_blank_slots(const kv_cache *kv, uint8_t *page, int used) {
+    size_t row = (size_t)kv->head_dim * 2, run = row * (size_t)kv->page_size;
+    for (int i = 0; i < 2 * kv->kv_heads && used; i++)
+        memset(page + (size_t)i * run + row * (size_t)used, 0, run - row * (size_t)used);
+}
+
+static cairn_status engine_fetch_pages(cairn_session *s, uint8_t *to) {
+    const kv_cache *kv = &s->model->kv;
+    int saved = engine_saved_tokens(s), pages = model_pages_of(saved, kv->page_size);
+    size_t layer_bytes = (size_t)pages * kv->page_bytes;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < kv->layers && !status; i++)
+        status = snapshot_fetch(kv->device, kv->pages[i], kv->page_bytes, s->table, pages,
+                                to + (size_t)i * layer_bytes);
+    if (!status) status = dev_sync(kv->device);
+    for (int i = 0; i < kv->layers && pages && !status; i++)
+        engine_blank_slots(kv, to + (size_t)(i + 1) * layer_bytes - kv->page_bytes,
+                           saved % kv->page_size);
+    return status;
+}
+
+/* Into memory [snap->total]. */
+static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8_t *memory) {
+    cairn_status status;
+    snapshot_place(snap, memory);
+    engine_put_identity(s->model, snap->parts[SNAPSHOT_IDENTITY]);
+    snapshot_put_ids(snap->parts[SNAPSHOT_TOKENS], s->tokens, s->count);
+    snapshot_put32(snap->parts[SNAPSHOT_STATE], (uint32_t)engine_saved_tokens(s));
+    snapshot_put32(snap->parts[SNAPSHOT_STATE] + 4, (uint32_t)s->prompt_end);
+    if ((status = engine_fetch_pages(s, snap->parts[SNAPSHOT_PAGES]))) return status;
+    return snapshot_seal(engine_base(s), s->model->runtime->pool, snap);
+}
+
+cairn_status cairn_session_save_memory(cairn_session *session, void *memory, size_t capacity,
+                                       size_t *bytes) {
+    snapshot snap;
+    cairn_status status = engine_enter(session, "session_save");
+    if (status) return status;
+    engine_plan_snapshot(session, &snap);
+    if (snapshot_wants(engine_base(session), "session_save", &snap, memory, capacity, bytes,
+                       &status))
+        status = engine_fill_snapshot(session, &snap, (uint8_t *)memory);
+    return engine_leave(session, status);
+}
+
+cairn_status cairn_session_save(cairn_session *session, const char *path) {
+    snapshot snap;
+    base *b;
+    uint8_t *memory;
+    cairn_status status = engine_enter(session, "session_save");
+    if (status) return status;
+    b = engine_base(session);
+    if (!path)
+        return engine_leave(session, base_fail(b, CAIRN_INVALID_ARGUMENT,
+                                               "session_save: path is NULL"));
+    engine_plan_snapshot(session, &snap);
+    memory = (uint8_t *)base_realloc(b, NULL, 0, snap.total);
+    if (!memory) return engine_leave(session, base_no_memory(b, "a snapshot", snap.total));
+    status = engine_fill_snapshot(session, &snap, memory);
+    if (!status) status = os_write_file(b, path, memory, snap.total);
+    base_realloc(b, memory, snap.total, 0);
+    return engine_leave(session, status);
+}
+
+/* ---- load ------------------------------------------------------------------------------------ */
+
+typedef struct engine_saved { int count, cached, prompt_end, pages; } engine_saved;
+
+/* That the tokens are the model's, and that the sizes agree with each other. */
+static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, engine_saved *out) {
+    const kv_cache *kv = &s->model->kv;
+    base *b = engine_base(s);
+    const uint8_t *tokens = snap->parts[SNAPSHOT_TOKENS], *state = snap->parts[SNAPSHOT_STATE];
+    size_t count = snap->bytes[SNAPSHOT_TOKENS] / 4;
+    if (snap->bytes[SNAPSHOT_TOKENS] % 4 || snap->bytes[SNAPSHOT_STATE] != 8 ||
+        snap->bytes[SNAPSHOT_EXTRA] || count > INT32_MAX)
+        return snapshot_damaged(b, "session_load", "a part has a wrong size");
+    if ((int)count > s->model->max_seq_len)
+        return base_fail(b, CAIRN_CONTEXT_FULL,
+                         "session_load: the snapshot has %d tokens, the context is %d", (int)count,
+                         s->model->max_seq_len);
+    out->count = (int)count;
+    out->cached = snapshot_get_id(state, 0);
+    out->prompt_end = snapshot_get_id(state, 1);
+    if (out->cached < 0 || out->cached > (out->count ? out->count - 1 : 0) ||
+        out->prompt_end < 0 || out->prompt_end > out->count)
+        return snapshot_damaged(b, "session_load", "its counts contradict each other");
+    out->pages = model_pages_of(out->cached, kv->page_size);
+    if (snap->bytes[SNAPSHOT_PAGES] != (size_t)kv->layers * (size_t)out->pages * kv->page_bytes)
+        return snapshot_damaged(b, "session_load", "its pages are not those of its tokens");
+    for (int i = 0; i < out->count; i++)
+        if (snapshot_get_id(tokens, i) < 0 || snapshot_get_id(tokens, i) >= s->model->shape.vocab)
+            return snapshot_damaged(b, "session_load", "a token is outside the vocabulary");
+    return CAIRN_OK;
+}
+
+static cairn_status engine_bring_pages(cairn_session *s, const int32_t *ids, int pages,
+                                       const uint8_t *from) {
+    const kv_cache *kv = &s->model->kv;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < kv->layers && !status; i++)
+        status = snapshot_bring(kv->device, kv->pages[i], kv->page_bytes, ids, pages,
+                                from + (size_t)i * (size_t)pages * kv->page_bytes);
+    return status ? status : dev_sync(kv->device);
+}
+
+/* Pages of the session that would be free if it gave them back. */
+static int engine_own_pages(const cairn_session *s) {
+    int own = 0;
+    for (int i = 0; i < s->pages; i++) own += !pages_shared(&s->model->kv.pool, s->table[i]);
+    return own;
+}
+
+static void engine_clear(cairn_session *s) {
+    engine_cut(s, 0);
+    s->generating = false;
+    s->prompt_end = 0;
+    s->appended = 0;
+    s->append_seconds = 0.0;
+    if (s->drafter.heads) drafter_clear(&s->drafter);
+}
+
+/* New pages for the snapshot's in ids [pages], filled, while the session keeps its own; where the
+ * pool is too short for both, its own go first, and a device that fails leaves it empty. */
+static cairn_status engine_place_pages(cairn_session *s, const engine_saved *saved,
+                                       const uint8_t *from, int32_t *ids) {
+    page_pool *held = &s->model->kv.pool;
+    cairn_status status;
+    if (saved->pages > held->free_count) {
+        if (saved->pages > held->free_count + engine_own_pages(s))
+            return base_fail(engine_base(s), CAIRN_POOL_FULL,
+                             "session_load: the snapshot needs %d pages; %d of %d are free",
+                             saved->pages, held->free_count, held->pages);
+        engine_clear(s);
+    }
+    pages_take(held, saved->pages, ids);
+    status = engine_bring_pages(s, ids, saved->pages, from);
+    if (status) pages_give(engine_base(s), held, ids, saved->pages);
+    return status;
+}
+
+/* Inside an entered call. */
+static cairn_status engine_load_snapshot(cairn_session *s, const void *memory, size_t bytes) {
+    base *b = engine_base(s);
+    snapshot snap;
+    engine_saved saved;
+    int32_t *ids;
+    cairn_status status = snapshot_read(b, s->model->runtime->pool, "session_load",
+                                        SNAPSHOT_OF_SESSION, memory, bytes, &snap);
+    if (status || (status = engine_check_identity(s->model, &snap)) ||
+        (status = engine_check_saved(s, &snap, &saved)))
+        return status;
+    ids = (int32_t *)base_new(b, (size_t)saved.pages, sizeof *ids);
+    if (!ids) return base_no_memory(b, "a page table", (size_t)saved.pages * sizeof *ids);
+    status = engine_place_pages(s, &saved, snap.parts[SNAPSHOT_PAGES], ids);
+    if (!status) {
+        engine_clear(s);
+        memcpy(s->table, ids, (size_t)saved.pages * sizeof *ids);
+        for (int i = 0; i < saved.count; i++)
+            s->tokens[i] = snapshot_get_id(snap.parts[SNAPSHOT_TOKENS], i);
+        s->pages = saved.pages;
+        s->count = saved.count;
+        s->cached = saved.cached;
+        s->prompt_end = saved.prompt_end;
+        s->bounded = 0;
+        engine_table_changed(s);
+    }
+    base_delete(b, ids, (size_t)saved.pages, sizeof *ids);
+    return status;
+}
+
+cairn_status cairn_session_load_memory(cairn_session *session, const void *memory, size_t bytes) {
+    cairn_status status = engine_enter(session, "session_load");
+    if (status) return status;
+    if (!memory)
+        status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
+                           "session_load: memory is NULL");
+    else status = engine_load_snapshot(session, memory, bytes);
+    return engine_leave(session, status);
+}
+
+cairn_status cairn_session_load(cairn_session *session, const char *path) {
+    base_text file;
+    base *b;
+    cairn_status status = engine_enter(session, "session_load");
+    if (status) return status;
+    b = engine_base(session);
+    memset(&file, 0, sizeof file);
+    if (!path) status = base_fail(b, CAIRN_INVALID_ARGUMENT, "session_load: path is NULL");
+    if (!status) status = os_read_file(b, path, &file);
+    if (!status) status = engine_load_snapshot(session, file.data, file.size);
+    base_text_free(b, &file);
+    return engine_leave(session, status);
+}
