@@ -337,11 +337,10 @@ static int bind_page_tables_save(lua_State *L) {
     a.request = bind_to_int32(L, 2, "save: request");
     if (lua_getfield(L, 3, "tokens") != LUA_TNIL)
         a.tokens = bind_to_ids(L, lua_gettop(L), &a.token_count);
-    lua_getfield(L, 3, "state");
-    memory = (char *)lua_newuserdatauv(L, lua_rawlen(L, -1) + 1, 0);
-    if (!lua_isnil(L, -2)) {
-        memcpy(memory, luaL_checklstring(L, lua_gettop(L) - 1, &a.state_bytes), a.state_bytes);
-        a.state = memory;
+    if (lua_getfield(L, 3, "state") != LUA_TNIL) {
+        const char *state = luaL_checklstring(L, lua_gettop(L), &a.state_bytes);
+        a.state = lua_newuserdatauv(L, a.state_bytes + 1, 0);
+        memcpy(a.state, state, a.state_bytes);
     }
     bind_check(L, rt, cairn_page_tables_save(t, &a, NULL, 0, &bytes));
     memory = luaL_buffinitsize(L, &buffer, bytes);
