@@ -126,7 +126,8 @@ typedef struct prefix_chunks_params {
     int32_t batch, pool;
     int32_t chunk_len;   /* tokens of a request in a chunk */
     int32_t chunks, max_len;
-    int32_t tiles;       /* of a chunk, at most */
+    int32_t tiles;       /* of a chunk, at most; at least 1 */
+    int32_t length_blocks, pad;
 } prefix_chunks_params;
 
 /* embed.cu; block types are GGUF's: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */

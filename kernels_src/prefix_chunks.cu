@@ -1,16 +1,18 @@
 /* prefix_chunks: the slots and lengths of each chunk of a cached prefix (cairn_prefix_chunks in
  * runtime.h has the contract).
  *
- * A chunk's slots are cut into tiles of TILE; the blocks take tile after tile. For each a block
- * scans the chunk's lengths, THREADS requests at a time, so that it needs no other block's result.
- * Launch     any grid, block THREADS, shared memory chunks_shared
+ * Block 0 counts the chunks and reports what is out of range, the next `length_blocks` write the
+ * lengths of chunk after chunk, the rest copy: a chunk's slots are cut into tiles of TILE. Each block
+ * scans its chunk's lengths by itself, THREADS requests at a time, and needs no other's result.
+ * Launch     grid 1 + length_blocks + any number, block THREADS, shared memory chunks_shared
  * Oracle     tests/prefix_chunks_test.c
  * matrix: */
 #include "common.cuh"
 #include "prepare.cuh"
 
 #define TILE 2048
-#define EACH (TILE / THREADS)
+#define RUN (TILE / WARPS) /* slots that a warp copies: mostly of one request */
+#define EACH (RUN / WARP)
 
 struct chunks_shared {
     prepare_shared scan;
@@ -38,13 +40,14 @@ CAIRN_INLINE prefix take_part(const prefix_chunks_params &p, int base, int c) {
     return r;
 }
 
-/* Chunks that hold something. */
-CAIRN_INLINE int count_chunks(prepare_shared &s, const prefix_chunks_params &p) {
+/* How many chunks hold something; what is out of range. */
+CAIRN_INLINE void count_chunks(prepare_shared &s, const prefix_chunks_params &p) {
     int32_t longest = 0;
     for (int b = thread_id(); b < p.batch; b += THREADS)
-        longest = max_of(longest, take_prefix(p, b, block_id() == 0).length);
+        longest = max_of(longest, take_prefix(p, b, true).length);
     longest = block_max(s, longest);
-    return longest / p.chunk_len + (longest % p.chunk_len != 0);
+    if (p.chunk_count && thread_id() == 0)
+        *p.chunk_count = longest / p.chunk_len + (longest % p.chunk_len != 0);
 }
 
 CAIRN_INLINE void write_lengths(prepare_shared &s, const prefix_chunks_params &p, int c) {
@@ -65,59 +68,72 @@ CAIRN_INLINE void write_lengths(prepare_shared &s, const prefix_chunks_params &p
     if (p.cu_lens && thread_id() == 0) p.cu_lens[(int64_t)c * (p.batch + 1)] = 0;
 }
 
-/* Slots [from, to) of chunk c, which are of the requests in s. The first of those begins at
- * `before`. */
-CAIRN_INLINE void copy_slots(const chunks_shared &s, const prefix_chunks_params &p, int c,
-                             int before, int from, int to) {
+/* The request among those in s that holds slot `at` of the chunk: how many end before. By a warp. */
+CAIRN_INLINE int find_request(const chunks_shared &s, int at) {
+    int before = 0;
+#pragma unroll
+    for (int i = 0; i < THREADS / WARP; i++) before += s.ends[i * WARP + lane_id()] <= at;
+    return warp_sum(before);
+}
+
+/* Slots [from, to) of chunk c, at most RUN, which are of the requests in s; the first of those
+ * begins at `begin`. By a warp. */
+CAIRN_INLINE void copy_run(const chunks_shared &s, const prefix_chunks_params &p, int c, int begin,
+                           int from, int to) {
     int32_t *out = p.kv_indices + c * p.kv_stride;
-    int low = 0, high = THREADS - 1; /* the first request that ends behind from + thread */
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (s.ends[middle] > from + thread_id()) high = middle;
-        else low = middle + 1;
-    }
+    int b = find_request(s, from), at = from + lane_id();
     int32_t v[EACH];
+    if (s.ends[b] >= to) {
+        if (b > 0) begin = s.ends[b - 1];
+        const int32_t *slots = p.slots + s.ids[b] * p.slots_stride + (int64_t)c * p.chunk_len - begin;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int at = from + i * THREADS + thread_id();
-        if (at >= to) continue;
-        while (s.ends[low] <= at) low++;
-        const int begin = low ? s.ends[low - 1] : before;
-        v[i] = p.slots[s.ids[low] * p.slots_stride + (int64_t)c * p.chunk_len + at - begin];
+        for (int i = 0; i < EACH; i++) v[i] = at + i * WARP < to ? slots[at + i * WARP] : 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++)
+            if (at + i * WARP < to) out[at + i * WARP] = v[i];
+        return;
     }
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        const int at = from + i * THREADS + thread_id();
-        if (at < to) out[at] = v[i];
+    for (; at < to; at += WARP) {
+        while (s.ends[b] <= at) b++;
+        const int inside = at - (b > 0 ? s.ends[b - 1] : begin);
+        out[at] = p.slots[s.ids[b] * p.slots_stride + (int64_t)c * p.chunk_len + inside];
     }
 }
 
-CAIRN_INLINE void copy_tile(chunks_shared &s, const prefix_chunks_params &p, int c, int tile) {
-    const int first = tile * TILE, last = first + TILE;
+/* False when the chunk is empty, and with it all that follow. */
+CAIRN_INLINE bool copy_tile(chunks_shared &s, const prefix_chunks_params &p, int c, int tile) {
+    const int first = tile * TILE + warp_id() * RUN, last = first + RUN;
     int before = 0;
-    for (int base = 0; base < p.batch && before < last; base += THREADS) {
+    for (int base = 0; base < p.batch && before < (tile + 1) * TILE; base += THREADS) {
         const prefix r = take_part(p, base, c);
         const scanned sums = block_scan(s.scan, {(uint32_t)r.length, 0});
         const int end = before + (int)sums.total.x;
         s.ends[thread_id()] = before + (int)sums.below.x + r.length;
         s.ids[thread_id()] = r.id;
         block_sync();
-        if (end > first)
-            copy_slots(s, p, c, before, max_of(first, before), min_of(last, end));
+        const int from = max_of(first, before), to = min_of(last, end);
+        if (from < to) copy_run(s, p, c, before, from, to);
         before = end;
     }
+    return before > 0;
 }
 
 CAIRN_KERNEL(prefix_chunks, THREADS, 2, prefix_chunks_params) {
     chunks_shared &s = shared_as<chunks_shared>();
+    const int writer = block_id() - 1, copier = writer - p.length_blocks;
     grid_dependency_wait();
     grid_launch_dependents();
-    const int held = count_chunks(s.scan, p);
-    if (p.chunk_count && block_id() == 0 && thread_id() == 0) *p.chunk_count = held;
-    if (p.kv_indices)
-        for (int64_t t = block_id(); t < (int64_t)held * p.tiles; t += grid_blocks())
-            copy_tile(s, p, (int)(t / p.tiles), (int)(t % p.tiles));
-    if (p.starts || p.lens || p.cu_lens) /* from the other end: blocks that had a tile less */
-        for (int c = grid_blocks() - 1 - block_id(); c < p.chunks; c += grid_blocks())
-            write_lengths(s.scan, p, c);
+    if (writer < 0) {
+        count_chunks(s.scan, p);
+    } else if (copier < 0) {
+        for (int c = writer; c < p.chunks; c += p.length_blocks) write_lengths(s.scan, p, c);
+    } else {
+        const int copiers = grid_blocks() - 1 - p.length_blocks;
+        int c = copier / p.tiles, tile = copier % p.tiles;
+        while (c < p.chunks && copy_tile(s, p, c, tile)) {
+            c += copiers / p.tiles;
+            tile += copiers % p.tiles;
+            if (tile >= p.tiles) c++, tile -= p.tiles;
+        }
+    }
 }

@@ -164,10 +164,16 @@ static cairn_status chunks_run_cpu(device *dev, const prefix_chunks_params *p) {
 
 /* ---- GPU ---- */
 
-static cairn_status chunks_run_cuda(cairn_runtime *rt, const prefix_chunks_params *p) {
+static int32_t chunks_at_most(int64_t wanted, int64_t most) {
+    return (int32_t)(wanted < most ? wanted : most);
+}
+
+static cairn_status chunks_run_cuda(cairn_runtime *rt, prefix_chunks_params *p) {
     dev_dims dims = {{0, 1, 1}, CHUNKS_BLOCK, 0, CHUNKS_SHARED, true};
-    const int64_t tiles = (int64_t)p->chunks * p->tiles, most = 4 * (int64_t)rt->device.sm_count;
-    dims.grid[0] = (unsigned)(tiles < 1 ? 1 : tiles < most ? tiles : most);
+    const int64_t tiles = (int64_t)p->chunks * p->tiles, sms = rt->device.sm_count;
+    if (p->starts || p->lens || p->cu_lens) p->length_blocks = chunks_at_most(p->chunks, sms);
+    dims.grid[0] = 1 + (unsigned)p->length_blocks;
+    if (p->kv_indices) dims.grid[0] += (unsigned)chunks_at_most(tiles, 8 * sms);
     return ops_launch(rt, "prefix_chunks.cu", "prefix_chunks", &dims, p);
 }
 
