@@ -1095,7 +1095,8 @@ CAIRN_API cairn_status cairn_topk_rows_plan(cairn_runtime *rt, const cairn_topk_
 /* prepare_steps: what the kernels of N draft or verify steps read about their batch, from device
  * arrays, in one launch: lengths and their prefix sums, tables, a row-to-request map, work plans.
  *
- * Request b of B holds seq_lens[b] tokens in row requests[b] of `slots`. In step s
+ * Request b of B holds seq_lens[b] tokens in row requests[b] of `slots`, or of `pages` as
+ * cairn_page_tables_tensors has them (its lengths serve as seq_lens). In step s
  *   its length is seq_lens[b] + s * step_offset, in TARGET_VERIFY + draft_tokens more;
  *   it has a rows: 1 in DECODE, draft_tokens in TARGET_VERIFY, accept[b] in DRAFT_EXTEND (which
  *   counts the bonus token, and is part of seq_lens[b]; 0 gives no rows);
@@ -1136,7 +1137,7 @@ typedef struct cairn_step_metadata {
     cairn_tensor *attend_schedule;    /* [W + 1, 2] */
     cairn_tensor *token_table;        /* [B, columns], expanded [R, columns]: SLOT of each POS */
     cairn_tensor *page_table;         /* [B, pages], expanded [R, pages]: page id, -1 where slots
-                                       * is negative; with page_size 1 it is the token table */
+                                       * are negative; with page_size 1 it is the token table */
 } cairn_step_metadata;
 
 /* A schedule divides all splits, in the order of rows, evenly among W workers, the first ones
@@ -1155,8 +1156,10 @@ typedef struct cairn_prepare_steps_args {
     int32_t expand_tables;        /* 1: a table row for each row, not for each request */
     const cairn_tensor *seq_lens; /* [B] i32 */
     const cairn_tensor *slots;    /* [pool, context] i32, SLOT of each POS; rows may stride. The
-                                   * slots of a page follow each other. NULL: no tables */
-    const cairn_tensor *requests; /* [B] i32 rows of slots, or NULL: b */
+                                   * slots of a page follow each other. NULL: see pages */
+    const cairn_tensor *pages;    /* [pool, max_pages] i32 page ids, negative: none; instead of
+                                   * slots. Rows may stride. Both NULL: no tables */
+    const cairn_tensor *requests; /* [B] i32 rows of slots or pages, or NULL: b */
     const cairn_tensor *accept;   /* [B] i32; DRAFT_EXTEND */
     const cairn_tensor *count;    /* [1] i32, or NULL: B */
     const cairn_step_metadata *steps; /* [step_count] */
@@ -1170,14 +1173,17 @@ CAIRN_API cairn_status cairn_prepare_steps(cairn_runtime *rt, const cairn_prepar
  * request b is tokens [c L, min(prefix_lens[b], (c + 1) L)), none behind the prefix; n = ceil(longest
  * prefix / L) chunks hold something. All C rows of starts, lens and cu_lens are written (lens 0 from
  * chunk n on), and the first cu_lens[c, B] of a row of kv_indices; the rest is left as it was.
- * A prefix longer than slots or C L is cut, an id outside slots gives none; both are reported as
- * BAD_DATA. B = 0 does nothing. Nothing is allocated and the host waits for nothing. */
+ * A prefix longer than slots (pages) or C L is cut, an id outside them gives none; both are reported
+ * as BAD_DATA. B = 0 does nothing. Nothing is allocated and the host waits for nothing. */
 typedef struct cairn_prefix_chunks_args {
     uint32_t struct_size;
     int32_t capacity;                /* tokens of a chunk, of all requests; 0: 131072 */
     const cairn_tensor *prefix_lens; /* [B] i32 */
+    int32_t page_size;               /* tokens, any; 0: the config's; only with pages */
     const cairn_tensor *slots;       /* [pool, context] i32, SLOT of each POS; rows may stride */
-    const cairn_tensor *requests;    /* [B] i32 rows of slots, or NULL: b */
+    const cairn_tensor *pages;       /* [pool, max_pages] i32 page ids, negative: none, which gives
+                                      * -1; instead of slots. Its context: max_pages * page_size */
+    const cairn_tensor *requests;    /* [B] i32 rows of slots or pages, or NULL: b */
     cairn_tensor *chunk_count;       /* [1] i32 n; like all outputs NULL when not wanted */
     cairn_tensor *starts;            /* [C, B] i32 c L */
     cairn_tensor *lens;              /* [C, B] i32 */

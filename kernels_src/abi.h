@@ -96,9 +96,10 @@ typedef struct prepare_steps_params {
     const int32_t *requests; /* [batch] or NULL: b */
     const int32_t *accept;   /* [batch]; DRAFT_EXTEND */
     const int32_t *count;    /* [1] or NULL: batch */
-    const int32_t *slots;    /* [pool, slots_stride] */
+    const int32_t *slots;    /* [pool, slots_stride] slots, or page ids */
     cairn_error_word *error;
     int64_t slots_stride;
+    int32_t by_page;         /* 1: slots holds page ids */
     int32_t batch, pool, mode, draft_tokens, index_topk, step_offset, steps;
     int32_t max_len;      /* the longest length that slots and tables hold */
     int32_t row_capacity; /* rows that the outputs hold */
@@ -107,6 +108,7 @@ typedef struct prepare_steps_params {
     int32_t vector;       /* 1: slots and token tables are aligned to 16 bytes, rows too */
     int32_t pages_only;   /* 1: no token table */
     int32_t split[2];     /* tokens of a split: index, attend */
+    int32_t pad;
     int32_t workers[PREPARE_MAX_STEPS][2];
     int32_t *out[PREPARE_MAX_STEPS][PREPARE_OUTPUTS]; /* NULL: not wanted */
     prepare_table tables[PREPARE_MAX_STEPS];          /* ascending by step */
@@ -116,7 +118,7 @@ typedef struct prepare_steps_params {
 typedef struct prefix_chunks_params {
     const int32_t *prefix_lens; /* [batch] */
     const int32_t *requests;    /* [batch] or NULL: b */
-    const int32_t *slots;       /* [pool, slots_stride] */
+    const int32_t *slots;       /* [pool, slots_stride] slots, or page ids */
     int32_t *chunk_count;       /* [1]; like all outputs NULL when not wanted */
     int32_t *starts, *lens;     /* [chunks, batch] */
     int32_t *cu_lens;           /* [chunks, batch + 1] */

@@ -2,11 +2,14 @@
  * runtime.h has the contract).
  *
  * Block 0 counts the chunks and reports what is out of range, the next `length_blocks` write the
- * lengths of chunk after chunk, the rest copy: a chunk's slots are cut into tiles of TILE. Each block
- * scans its chunk's lengths by itself, THREADS requests at a time, and needs no other's result.
+ * lengths of chunk after chunk, the rest copy: a chunk's slots are cut into tiles of TILE. Each
+ * block scans its chunk's lengths by itself, THREADS requests at a time.
+ * Constants  CAIRN_PAGE_SIZE  of page ids; 0: slots themselves
  * Launch     grid 1 + length_blocks + any number, block THREADS, shared memory chunks_shared
  * Oracle     tests/prefix_chunks_test.c
- * matrix: */
+ * matrix: CAIRN_PAGE_SIZE=0
+ * matrix: CAIRN_PAGE_SIZE=48
+ * matrix: CAIRN_PAGE_SIZE=64 */
 #include "common.cuh"
 #include "prepare.cuh"
 
@@ -19,6 +22,16 @@ struct chunks_shared {
     int32_t ends[THREADS]; /* of the requests in the chunk's slots */
     int32_t ids[THREADS];
 };
+
+/* The slot of position `at` in a row of slots or of page ids. */
+CAIRN_INLINE int32_t slot_at(const int32_t *row, int at) {
+#if CAIRN_PAGE_SIZE
+    const int32_t id = row[at / CAIRN_PAGE_SIZE];
+    return id < 0 ? -1 : (int32_t)((uint32_t)id * CAIRN_PAGE_SIZE) + at % CAIRN_PAGE_SIZE;
+#else
+    return row[at];
+#endif
+}
 
 struct prefix { int32_t id, length; };
 
@@ -68,7 +81,7 @@ CAIRN_INLINE void write_lengths(prepare_shared &s, const prefix_chunks_params &p
     if (p.cu_lens && thread_id() == 0) p.cu_lens[(int64_t)c * (p.batch + 1)] = 0;
 }
 
-/* The request among those in s that holds slot `at` of the chunk: how many end before. By a warp. */
+/* Which of the requests in s holds slot `at` of the chunk: so many end before. By a warp. */
 CAIRN_INLINE int find_request(const chunks_shared &s, int at) {
     int before = 0;
 #pragma unroll
@@ -85,9 +98,11 @@ CAIRN_INLINE void copy_run(const chunks_shared &s, const prefix_chunks_params &p
     int32_t v[EACH];
     if (s.ends[b] >= to) {
         if (b > 0) begin = s.ends[b - 1];
-        const int32_t *slots = p.slots + s.ids[b] * p.slots_stride + (int64_t)c * p.chunk_len - begin;
+        const int32_t *row = p.slots + s.ids[b] * p.slots_stride;
+        const int back = c * p.chunk_len - begin;
 #pragma unroll
-        for (int i = 0; i < EACH; i++) v[i] = at + i * WARP < to ? slots[at + i * WARP] : 0;
+        for (int i = 0; i < EACH; i++)
+            v[i] = at + i * WARP < to ? slot_at(row, back + at + i * WARP) : 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             if (at + i * WARP < to) out[at + i * WARP] = v[i];
@@ -96,7 +111,7 @@ CAIRN_INLINE void copy_run(const chunks_shared &s, const prefix_chunks_params &p
     for (; at < to; at += WARP) {
         while (s.ends[b] <= at) b++;
         const int inside = at - (b > 0 ? s.ends[b - 1] : begin);
-        out[at] = p.slots[s.ids[b] * p.slots_stride + (int64_t)c * p.chunk_len + inside];
+        out[at] = slot_at(p.slots + s.ids[b] * p.slots_stride, c * p.chunk_len + inside);
     }
 }
 

@@ -4,7 +4,7 @@
  * The first steps * 3 blocks write lengths, the index plan and the attention plan of a step; they
  * scan the requests THREADS at a time. Then `table_parts` blocks for each request copy its slots:
  * every slot is read once and stored to all tables. No block waits for another.
- * Constants  CAIRN_PAGE_SIZE  of the page tables; 1 without any
+ * Constants  CAIRN_PAGE_SIZE
  * Launch     grid steps * 3 + batch * table_parts, block THREADS, shared memory prepare_shared
  * Oracle     tests/ref/steps_ref.h, the per-step path
  * matrix: CAIRN_PAGE_SIZE=1
@@ -256,11 +256,23 @@ template <int WIDTH> struct slots_of;
 template <> struct slots_of<1> { typedef uint32_t type; };
 template <> struct slots_of<4> { typedef u32x4 type; };
 
-/* WIDTH slots from position `at` on, of which those below `length` exist. */
-template <int WIDTH> CAIRN_INLINE void load_slots(const int32_t *from, int at, int length,
-                                                  int32_t (&v)[WIDTH]) {
+/* The slot of a token on page `id`. */
+CAIRN_INLINE int32_t slot_on(int32_t id, int inside) {
+    return id < 0 ? -1 : (int32_t)((uint32_t)id * PAGE_SIZE + (uint32_t)inside);
+}
+
+/* WIDTH slots from position `at` on, a multiple of WIDTH, of which those below `length` exist. */
+template <int WIDTH> CAIRN_INLINE void load_slots(const int32_t *from, bool by_page, int at,
+                                                  int length, int32_t (&v)[WIDTH]) {
     typedef typename slots_of<WIDTH>::type word;
-    if (at + WIDTH <= length) {
+    if (by_page) {
+        int32_t id = -1;
+#pragma unroll
+        for (int k = 0; k < WIDTH; k++) {
+            if (k == 0 || PAGE_SIZE % WIDTH) id = at + k < length ? from[(at + k) / PAGE_SIZE] : -1;
+            v[k] = slot_on(id, (at + k) % PAGE_SIZE);
+        }
+    } else if (at + WIDTH <= length) {
         word w = *(const word *)(from + at);
         memcpy(v, &w, sizeof w);
     } else {
@@ -298,7 +310,8 @@ template <int WIDTH> CAIRN_INLINE void copy_tile(const prepare_steps_params &p, 
     const int at = start + thread_id() * WIDTH;
     int32_t v[LOADS][WIDTH];
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) load_slots(from, at + i * THREADS * WIDTH, longest, v[i]);
+    for (int i = 0; i < LOADS; i++)
+        load_slots(from, p.by_page != 0, at + i * THREADS * WIDTH, longest, v[i]);
     for (int t = 0; t < p.table_count; t++) {
         const prepare_table &table = p.tables[t];
         const int length = step_length(p, r, table.step);
@@ -321,7 +334,7 @@ CAIRN_INLINE void copy_pages(const prepare_steps_params &p, const prepared &r,
     const int32_t *from = p.slots + r.id * p.slots_stride;
     for (int64_t page = part * THREADS + thread_id(); page * PAGE_SIZE < longest;
          page += p.table_parts * THREADS) {
-        const int32_t id = page_of(from[page * PAGE_SIZE]);
+        const int32_t id = p.by_page ? max_of(from[page], -1) : page_of(from[page * PAGE_SIZE]);
         for (int t = 0; t < p.table_count; t++) {
             const prepare_table &table = p.tables[t];
             if (page * PAGE_SIZE >= step_length(p, r, table.step)) continue;

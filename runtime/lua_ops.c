@@ -723,6 +723,7 @@ static const bind_choice bind_step_modes[] = {{"decode", CAIRN_STEP_DECODE},
 
 static const bind_field bind_prepare_steps_fields[] = {
     BIND_FIELD(prepare_steps, seq_lens, BIND_INPUT), BIND_FIELD(prepare_steps, slots, BIND_INPUT),
+    BIND_FIELD(prepare_steps, pages, BIND_INPUT),
     BIND_FIELD(prepare_steps, requests, BIND_INPUT), BIND_FIELD(prepare_steps, accept, BIND_INPUT),
     BIND_FIELD(prepare_steps, count, BIND_INPUT),
     BIND_CHOSEN(prepare_steps, mode, bind_step_modes),
@@ -742,9 +743,9 @@ BIND_RUN(prepare_steps)
 
 static const bind_field bind_prefix_chunks_fields[] = {
     BIND_FIELD(prefix_chunks, prefix_lens, BIND_INPUT),
-    BIND_FIELD(prefix_chunks, slots, BIND_INPUT),
+    BIND_FIELD(prefix_chunks, slots, BIND_INPUT), BIND_FIELD(prefix_chunks, pages, BIND_INPUT),
     BIND_FIELD(prefix_chunks, requests, BIND_INPUT),
-    BIND_FIELD(prefix_chunks, capacity, BIND_INT),
+    BIND_FIELD(prefix_chunks, capacity, BIND_INT), BIND_FIELD(prefix_chunks, page_size, BIND_INT),
     BIND_FIELD(prefix_chunks, kv_indices, BIND_OUT),
     BIND_FIELD(prefix_chunks, cu_lens, BIND_OUT),
     BIND_FIELD(prefix_chunks, lens, BIND_OUT),

@@ -144,7 +144,9 @@ static bind_step_shape bind_step_shape_of(bind_call *c, const cairn_prepare_step
     s.rows = s.batch * (a->mode == CAIRN_STEP_TARGET_VERIFY ? a->draft_tokens : 1);
     if (a->mode == CAIRN_STEP_DRAFT_EXTEND) s.rows = bind_option(c, "rows", -1);
     if (s.rows < 0) luaL_error(c->L, "prepare_steps: rows is expected: room in the outputs");
-    s.columns = a->slots ? bind_option(c, "columns", bind_extent(a->slots, 1)) : 0;
+    s.columns = bind_extent(a->slots, 1);
+    if (a->pages) s.columns = bind_extent(a->pages, 1) * page_size;
+    if (s.columns) s.columns = bind_option(c, "columns", s.columns);
     s.pages = page_size > 1 ? (s.columns + page_size - 1) / page_size : 0;
     s.workers = bind_option(c, "workers", rt->device.sm_count);
     s.own_tables = bind_option_flag(c, "own_tables");
@@ -184,9 +186,12 @@ static void bind_prepare_steps_outputs(bind_call *c) {
 /* As many chunks as slots could need. */
 static void bind_prefix_chunks_outputs(bind_call *c) {
     const cairn_prefix_chunks_args *a = (const cairn_prefix_chunks_args *)(void *)c->args;
-    const int64_t batch = bind_extent(a->prefix_lens, 0), context = bind_extent(a->slots, 1);
+    const int64_t batch = bind_extent(a->prefix_lens, 0);
     const int64_t length = batch ? chunks_length(a->capacity, batch) : 1;
-    int64_t shape[2], one = 1;
+    const int page_size = bind_to_runtime(c->L, 1)->config.page_size;
+    int64_t shape[2], one = 1, context = bind_extent(a->slots, 1);
+    if (a->pages)
+        context = bind_extent(a->pages, 1) * (a->page_size > 0 ? a->page_size : page_size);
     shape[0] = (context + length - 1) / length;
     if (shape[0] < 1) shape[0] = 1;
     shape[1] = batch * (length < context ? length : context);

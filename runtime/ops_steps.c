@@ -119,11 +119,18 @@ static void steps_want_numbers(ops_check *c, steps_call *s, int config_page_size
     s->page_size = steps_default(a->page_size, config_page_size);
 }
 
+/* Lowers *most to what `columns` of `each` tokens hold. */
+static void steps_lower(int32_t *most, int64_t columns, int32_t each) {
+    if (columns < (*most + (int64_t)each - 1) / each) *most = (int32_t)(columns * each);
+}
+
 static void steps_want_inputs(ops_check *c, steps_call *s) {
     const cairn_prepare_steps_args *a = &s->a;
     prepare_steps_params *p = &s->p;
+    const cairn_tensor *source = a->slots ? a->slots : a->pages;
     bool extend = a->mode == CAIRN_STEP_DRAFT_EXTEND;
     int64_t batch;
+    p->by_page = !a->slots && a->pages;
     steps_want_vector(c, s, a->seq_lens, "seq_lens", -1, false, &p->seq_lens);
     if (c->status) return;
     batch = a->seq_lens->shape[0];
@@ -131,21 +138,22 @@ static void steps_want_inputs(ops_check *c, steps_call *s) {
     steps_want_vector(c, s, a->count, "count", 1, true, &p->count);
     ops_refuse(c, !extend && a->accept, "accept is for DRAFT_EXTEND");
     if (extend) steps_want_vector(c, s, a->accept, "accept", batch, false, &p->accept);
-    steps_want_table(c, s, a->slots, "slots", false);
+    ops_refuse(c, a->slots && a->pages, "slots or pages is expected, not both");
+    steps_want_table(c, s, source, p->by_page ? "pages" : "slots", false);
     if (c->status) return;
     ops_refuse(c, batch * (p->draft_tokens + 1) > INT32_MAX / 4,
                "seq_lens has %lld requests; that is too many", (long long)batch);
-    ops_refuse(c, a->slots && !a->requests && a->slots->shape[0] < batch,
-               "requests is NULL, but there are %lld requests and %lld rows of slots",
-               (long long)batch, (long long)(a->slots ? a->slots->shape[0] : 0));
+    ops_refuse(c, source && !a->requests && source->shape[0] < batch,
+               "requests is NULL, but there are %lld requests and %lld rows of slots or pages",
+               (long long)batch, (long long)(source ? source->shape[0] : 0));
     p->batch = (int32_t)batch;
     p->pool = p->max_len = INT32_MAX;
     p->row_capacity = INT32_MAX;
-    if (!a->slots) return;
-    p->slots = (const int32_t *)tensor_data(a->slots);
-    p->slots_stride = tensor_stride(a->slots, 0);
-    if (a->slots->shape[0] < p->pool) p->pool = (int32_t)a->slots->shape[0];
-    if (a->slots->shape[1] < p->max_len) p->max_len = (int32_t)a->slots->shape[1];
+    if (!source) return;
+    p->slots = (const int32_t *)tensor_data(source);
+    p->slots_stride = tensor_stride(source, 0);
+    if (source->shape[0] < p->pool) p->pool = (int32_t)source->shape[0];
+    steps_lower(&p->max_len, source->shape[1], p->by_page ? s->page_size : 1);
 }
 
 /* Takes the array of structs, whose size is that of the caller's header. */
@@ -224,11 +232,11 @@ static int32_t *steps_want_out_table(ops_check *c, steps_call *s, int step, cons
     prepare_steps_params *p = &s->p;
     if (!t || c->status) return NULL;
     steps_want_table(c, s, t, name, true);
-    ops_refuse(c, !s->a.slots, "%s is wanted, but slots is NULL", name);
+    ops_refuse(c, !s->p.slots, "%s is wanted, but slots and pages are NULL", name);
     if (c->status) return NULL;
     steps_want_room(c, p, name, t->shape[0], p->expand ? steps_host_rows(p) : p->batch, p->expand,
                     0);
-    if (t->shape[1] * per_column < p->max_len) p->max_len = (int32_t)(t->shape[1] * per_column);
+    steps_lower(&p->max_len, t->shape[1], per_column);
     if (steps_again(s, step, offset)) {
         s->span_count--; /* the later one stands for it */
         return NULL;
@@ -264,7 +272,7 @@ static void steps_want_tables(ops_check *c, steps_call *s, int step) {
 /* Stands after all checks: how the tables may be copied. */
 static void steps_choose_copy(steps_call *s) {
     prepare_steps_params *p = &s->p;
-    uintptr_t odd = (uintptr_t)p->slots | (uintptr_t)(p->slots_stride * 4);
+    uintptr_t odd = p->by_page ? 0 : (uintptr_t)p->slots | (uintptr_t)(p->slots_stride * 4);
     p->pages_only = 1;
     for (int t = 0; t < p->table_count; t++) {
         if (!p->tables[t].tokens) continue;
@@ -420,6 +428,11 @@ static void steps_write_step(device *dev, const prepare_steps_params *p, int ste
 
 /* ---- CPU: tables ---- */
 
+/* The SLOT of a token on page `id`. */
+static int32_t steps_slot_on(int32_t id, int32_t inside, int32_t page_size) {
+    return id < 0 ? -1 : (int32_t)((uint32_t)id * (uint32_t)page_size + (uint32_t)inside);
+}
+
 typedef struct steps_job {
     device *dev;
     const prepare_steps_params *p;
@@ -437,6 +450,17 @@ static void steps_copy_row(const steps_job *job, const prepare_table *table, int
     }
 }
 
+/* The same from page ids. */
+static void steps_copy_pages(const steps_job *job, const prepare_table *table, int64_t row,
+                             const int32_t *from, int32_t length) {
+    const int32_t size = job->page_size;
+    for (int32_t t = 0; table->tokens && t < length; t++)
+        table->tokens[row * table->token_stride + t] =
+            steps_slot_on(from[t / size], t % size, size);
+    for (int64_t page = 0; table->pages && page * size < length; page++)
+        table->pages[row * table->page_stride + page] = from[page] < 0 ? -1 : from[page];
+}
+
 /* One request in one table. */
 static void steps_copy(void *context, int index) {
     const steps_job *job = (const steps_job *)context;
@@ -448,7 +472,8 @@ static void steps_copy(void *context, int index) {
     int64_t row = p->expand ? job->first_rows[b] : b;
     const int64_t end = p->expand ? job->first_rows[b + 1] : b + 1;
     for (; length && row < end; row++)
-        steps_copy_row(job, table, row, p->slots + r.id * p->slots_stride, length);
+        (p->by_page ? steps_copy_pages : steps_copy_row)(job, table, row,
+                                                         p->slots + r.id * p->slots_stride, length);
 }
 
 static void steps_copy_tables(device *dev, const prepare_steps_params *p, int page_size,

@@ -47,14 +47,17 @@ static bool holds(buffer *b, const char *name) {
 
 typedef struct world {
     int batch, pool, context, capacity, length, chunks, columns;
+    int page; /* 0: by slots */
     bool has_requests;
-    buffer lens_in, requests, slots, count, starts, lens, cu, kv;
+    buffer lens_in, requests, slots, pages, count, starts, lens, cu, kv;
     cairn_prefix_chunks_args args;
 } world;
 
 static world make_world(int batch, int context, int capacity, int chunks) {
     world w;
     memset(&w, 0, sizeof w);
+    w.page = between(0, 1) ? 0 : between(0, 1) ? 64 : between(1, 50);
+    if (w.page) context = (context + w.page - 1) / w.page * w.page;
     w.batch = batch, w.context = context, w.capacity = capacity, w.pool = batch + between(0, 2);
     w.length = (capacity ? capacity : 131072) / batch;
     if (w.length < 1) w.length = 1;
@@ -65,7 +68,17 @@ static world make_world(int batch, int context, int capacity, int chunks) {
     w.count = make(1, 1, 0), w.starts = make(2, w.chunks, batch), w.lens = make(2, w.chunks, batch);
     w.cu = make(2, w.chunks, batch + 1), w.kv = make(2, w.chunks, w.columns);
     w.args.struct_size = sizeof w.args, w.args.capacity = capacity;
-    w.args.prefix_lens = w.lens_in.t, w.args.slots = w.slots.t;
+    w.args.prefix_lens = w.lens_in.t;
+    w.pages = make(2, w.pool, w.page ? context / w.page : 1);
+    for (int r = 0; r < w.pool && w.page; r++)
+        for (int t = 0; t < context; t++) {
+            int32_t *id = &w.pages.want[r * (context / w.page) + t / w.page];
+            if (t % w.page == 0) *id = between(0, 9) ? between(0, 1 << 20) : -between(1, 9);
+            w.slots.want[r * context + t] = *id < 0 ? -1 : *id * w.page + t % w.page;
+        }
+    upload(&w.pages), upload(&w.slots);
+    if (w.page) w.args.pages = w.pages.t, w.args.page_size = w.page;
+    else w.args.slots = w.slots.t;
     w.args.requests = w.has_requests ? w.requests.t : NULL;
     w.args.chunk_count = w.count.t, w.args.starts = w.starts.t, w.args.lens = w.lens.t;
     w.args.cu_lens = w.cu.t, w.args.kv_indices = w.kv.t;
@@ -73,7 +86,7 @@ static world make_world(int batch, int context, int capacity, int chunks) {
 }
 
 static void drop_world(world *w) {
-    drop(&w->lens_in), drop(&w->requests), drop(&w->slots), drop(&w->count);
+    drop(&w->lens_in), drop(&w->requests), drop(&w->slots), drop(&w->pages), drop(&w->count);
     drop(&w->starts), drop(&w->lens), drop(&w->cu), drop(&w->kv);
 }
 
@@ -148,7 +161,7 @@ static void test_random(int batch, int context, int capacity) {
         draw_inputs(&w, context >> round);
         fine = run_once(&w) && joins(&w);
     }
-    tap_ok(fine, "prefix_chunks on %s: %d requests of up to %d tokens, capacity %d: %d chunks", where, batch, context, capacity, w.chunks);
+    tap_ok(fine, "prefix_chunks on %s: %d requests of up to %d tokens, capacity %d: %d chunks, pages of %d", where, batch, context, capacity, w.chunks, w.page);
     drop_world(&w);
 }
 
@@ -190,7 +203,7 @@ static bool faulty(world *w, const char *text) {
 }
 
 static void test_faults(void) {
-    world w = make_world(5, 100, 50, 6); /* 60 tokens of each fit */
+    world w = make_world(5, 130, 50, 6); /* 60 tokens of each fit */
     bool fine;
     draw_inputs(&w, 60), w.lens_in.want[2] = -3;
     fine = faulty(&w, "row 2");
@@ -223,13 +236,14 @@ static void test_refusals(void) {
     draw_inputs(&w, 90), upload(&w.lens_in);
     w.args.capacity = -1, refused(&w, good, "capacity = -1");
     w.args.prefix_lens = NULL, refused(&w, good, "prefix_lens is NULL");
-    w.args.slots = NULL, refused(&w, good, "slots is NULL");
+    w.args.slots = w.args.pages = NULL, refused(&w, good, "slots is NULL");
+    w.args.slots = w.slots.t, w.args.pages = w.pages.t, refused(&w, good, "not both");
     w.args.requests = w.count.t, refused(&w, good, "requests");
     w.args.lens = w.cu.t, refused(&w, good, "lens");
     w.args.cu_lens = other.cu.t, refused(&w, good, "cu_lens is 20");
-    w.args.capacity = 60, refused(&w, good, "columns");
+    w.args.capacity = 150, refused(&w, good, "columns");
     w.args.lens = w.starts.t, refused(&w, good, "overlaps");
-    w.args.kv_indices = w.slots.t, refused(&w, good, "kv_indices");
+    w.args.kv_indices = w.page ? w.pages.t : w.slots.t, refused(&w, good, "kv_indices");
     none = *w.lens_in.t, none.shape = shape, w.args.prefix_lens = &none, w.args.requests = NULL;
     tap_ok(!cairn_prefix_chunks(rt, &w.args) && all_hold(&w), "prefix_chunks on %s: no requests, nothing done", where);
     drop_world(&w), drop_world(&other);

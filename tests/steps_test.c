@@ -54,8 +54,8 @@ static bool holds(buffer *b, const char *name, int step) {
 typedef struct world {
     int mode, steps, offset, drafts, topk, page, split[2], workers[2], expand, shared;
     int batch, pool, context, columns, page_columns, rows_room;
-    bool has_count, has_requests, has_slots;
-    buffer seq_lens, requests, accept, count, slots, out[BUFFERS];
+    bool has_count, has_requests, has_slots, by_page;
+    buffer seq_lens, requests, accept, count, slots, pages, out[BUFFERS];
     cairn_step_metadata into[MOST];
     cairn_prepare_steps_args args;
     int most_accept;
@@ -117,6 +117,13 @@ static void make_inputs(world *w) {
             if (t % w->page && slot[-1] == -1) *slot = -1;
         }
     upload(&w->slots);
+    w->pages = make(2, w->pool, (w->context + w->page - 1) / w->page);
+    for (int r = 0, i = 0; r < w->pool; r++)
+        for (int t = 0; t < w->context; t += w->page, i++) {
+            int32_t slot = w->slots.want[r * w->context + t];
+            w->pages.want[i] = slot < 0 ? -between(1, 9) : slot / w->page;
+        }
+    upload(&w->pages);
 }
 
 static void make_args(world *w) {
@@ -127,7 +134,8 @@ static void make_args(world *w) {
     a->draft_tokens = w->drafts, a->index_topk = w->topk, a->page_size = w->page;
     a->index_split = w->split[0], a->attend_split = w->split[1], a->expand_tables = w->expand;
     a->seq_lens = w->seq_lens.t;
-    if (w->has_slots) a->slots = w->slots.t;
+    if (w->has_slots && !w->by_page) a->slots = w->slots.t;
+    if (w->has_slots && w->by_page) a->pages = w->pages.t;
     if (w->has_requests) a->requests = w->requests.t;
     if (w->has_count) a->count = w->count.t;
     if (w->mode == CAIRN_STEP_DRAFT_EXTEND) a->accept = w->accept.t;
@@ -158,7 +166,7 @@ static void make_world(world *w) {
 
 static void drop_world(world *w) {
     for (int i = 0; i < BUFFERS; i++) drop(&w->out[i]);
-    drop(&w->seq_lens), drop(&w->requests), drop(&w->accept), drop(&w->count), drop(&w->slots);
+    drop(&w->seq_lens), drop(&w->requests), drop(&w->accept), drop(&w->count), drop(&w->slots), drop(&w->pages);
 }
 
 /* Lengths about the places where something changes. */
@@ -295,6 +303,8 @@ static bool run_once(world *w) {
 
 static world *draw_world(int mode, int page, int batch, int context) {
     world *w = (world *)calloc(1, sizeof *w);
+    w->by_page = between(0, 2) == 0;
+    if (w->by_page) context = (context + page - 1) / page * page;
     w->mode = mode, w->page = page, w->batch = batch, w->context = context;
     w->steps = between(1, emulated ? 4 : 8), w->offset = between(0, 3) ? 0 : between(1, 3);
     w->drafts = mode == CAIRN_STEP_TARGET_VERIFY ? between(1, 5) : 0;
@@ -322,7 +332,7 @@ static void test_random(int mode, int page) {
         batch = w->batch;
         draw_inputs(w, longest_for(w));
         fine = run_once(w);
-        if (!fine) tap_note("batch %d steps %d offset %d drafts %d expand %d shared %d context %d", batch, w->steps, w->offset, w->drafts, w->expand, w->shared, w->context);
+        if (!fine) tap_note("batch %d steps %d offset %d drafts %d expand %d shared %d context %d by page %d", batch, w->steps, w->offset, w->drafts, w->expand, w->shared, w->context, w->by_page);
         drop_world(w), free(w);
     }
     tap_ok(fine, "steps on %s: mode %d, pages of %d: every step equals the per-step path, all else stands", where, mode, page);
@@ -587,7 +597,8 @@ static void test_refusals(void) {
     w->args.seq_lens = NULL, refused(w, "seq_lens is NULL");
     w->args.accept = w->accept.t, refused(w, "accept is for DRAFT_EXTEND");
     w->args.mode = CAIRN_STEP_DRAFT_EXTEND, refused(w, "accept is NULL");
-    w->args.slots = NULL, refused(w, "slots is NULL");
+    w->args.slots = NULL, refused(w, "slots and pages are NULL");
+    w->args.pages = w->pages.t, refused(w, "not both");
     w->args.steps = NULL, refused(w, "steps is NULL");
     w->args.requests = w->count.t, refused(w, "requests");
     w->args.draft_tokens = 4, refused(w, "has room for");

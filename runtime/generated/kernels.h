@@ -105,9 +105,10 @@ static const char *const kernels_abi_h[] = {
     "    const int32_t *requests; /* [batch] or NULL: b */\n"
     "    const int32_t *accept;   /* [batch]; DRAFT_EXTEND */\n"
     "    const int32_t *count;    /* [1] or NULL: batch */\n"
-    "    const int32_t *slots;    /* [pool, slots_stride] */\n"
+    "    const int32_t *slots;    /* [pool, slots_stride] slots, or page ids */\n"
     "    cairn_error_word *error;\n"
     "    int64_t slots_stride;\n"
+    "    int32_t by_page;         /* 1: slots holds page ids */\n"
     "    int32_t batch, pool, mode, draft_tokens, index_topk, step_offset, steps;\n"
     "    int32_t max_len;      /* the longest length that slots and tables hold */\n"
     "    int32_t row_capacity; /* rows that the outputs hold */\n"
@@ -116,6 +117,7 @@ static const char *const kernels_abi_h[] = {
     "    int32_t vector;       /* 1: slots and token tables are aligned to 16 bytes, rows too */\n"
     "    int32_t pages_only;   /* 1: no token table */\n"
     "    int32_t split[2];     /* tokens of a split: index, attend */\n"
+    "    int32_t pad;\n"
     "    int32_t workers[PREPARE_MAX_STEPS][2];\n"
     "    int32_t *out[PREPARE_MAX_STEPS][PREPARE_OUTPUTS]; /* NULL: not wanted */\n"
     "    prepare_table tables[PREPARE_MAX_STEPS];          /* ascending by step */\n"
@@ -125,7 +127,7 @@ static const char *const kernels_abi_h[] = {
     "typedef struct prefix_chunks_params {\n"
     "    const int32_t *prefix_lens; /* [batch] */\n"
     "    const int32_t *requests;    /* [batch] or NULL: b */\n"
-    "    const int32_t *slots;       /* [pool, slots_stride] */\n"
+    "    const int32_t *slots;       /* [pool, slots_stride] slots, or page ids */\n"
     "    int32_t *chunk_count;       /* [1]; like all outputs NULL when not wanted */\n"
     "    int32_t *starts, *lens;     /* [chunks, batch] */\n"
     "    int32_t *cu_lens;           /* [chunks, batch + 1] */\n"
@@ -204,8 +206,8 @@ static const char *const kernels_abi_h[] = {
     "    const int32_t *accepted;   /* [sequences] entries kept */\n"
     "    const int32_t *sources;    /* [sequences, most] or NULL: g * stride */\n"
     "    cairn_error_word *error;\n"
-    "    int32_t most, stride;\n"
-    "    int32_t pages, kv_heads, page_size, max_pages;\n",
+    "    int32_t most, stride;\n",
+    "    int32_t pages, kv_heads, page_size, max_pages;\n"
     "    int32_t row_bytes;         /* of one slot of one head */\n"
     "    int32_t has_scales;\n"
     "    void *caches[CAIRN_COLLATE_LAYERS];  /* [pages, 2, kv_heads, page_size, row_bytes] */\n"
@@ -291,8 +293,8 @@ static const char *const kernels_abi_h[] = {
     "    const int32_t *cu_seqlens;          /* [sequences + 1], or NULL: sequence s is token s */\n"
     "    const int32_t *state_indices;       /* [sequences] or NULL: s */\n"
     "    const int32_t *has_initial;         /* [sequences] or NULL: reads_state for all */\n"
-    "    const int32_t *chunk_sequences;     /* [chunks], a dense prefix, then -1 */\n"
-    "    const int32_t *chunk_offsets;       /* [chunks] chunk of its sequence */\n",
+    "    const int32_t *chunk_sequences;     /* [chunks], a dense prefix, then -1 */\n",
+    "    const int32_t *chunk_offsets;       /* [chunks] chunk of its sequence */\n"
     "    cairn_error_word *error;\n"
     "    int64_t x_stride, gate_in_stride, gate_out_stride, out_stride; /* elements a row */\n"
     "    int32_t tokens, channels, sequences, slots;\n"
@@ -371,8 +373,8 @@ static const char *const kernels_abi_h[] = {
     "\n"
     "/* What a forward changes, int32 words in device memory at a fixed address (so that a graph can be\n"
     " * replayed): a head of STEP_HEAD words, then STEP_ARRAYS arrays of `capacity` words each. */\n"
-    "enum {\n"
-    "    STEP_ROWS,        /* rows of this forward */\n",
+    "enum {\n",
+    "    STEP_ROWS,        /* rows of this forward */\n"
     "    STEP_GROUPS,      /* attention groups */\n"
     "    STEP_CHUNKS,      /* the most chunks of KV that any row attends, where all is attended */\n"
     "    STEP_LIST_CHUNKS, /* and where pages are selected; at most STEP_CHUNKS */\n"
@@ -2468,11 +2470,14 @@ static const char *const kernels_prefix_chunks_cu[] = {
     " * runtime.h has the contract).\n"
     " *\n"
     " * Block 0 counts the chunks and reports what is out of range, the next `length_blocks` write the\n"
-    " * lengths of chunk after chunk, the rest copy: a chunk's slots are cut into tiles of TILE. Each block\n"
-    " * scans its chunk's lengths by itself, THREADS requests at a time, and needs no other's result.\n"
+    " * lengths of chunk after chunk, the rest copy: a chunk's slots are cut into tiles of TILE. Each\n"
+    " * block scans its chunk's lengths by itself, THREADS requests at a time.\n"
+    " * Constants  CAIRN_PAGE_SIZE  of page ids; 0: slots themselves\n"
     " * Launch     grid 1 + length_blocks + any number, block THREADS, shared memory chunks_shared\n"
     " * Oracle     tests/prefix_chunks_test.c\n"
-    " * matrix: */\n"
+    " * matrix: CAIRN_PAGE_SIZE=0\n"
+    " * matrix: CAIRN_PAGE_SIZE=48\n"
+    " * matrix: CAIRN_PAGE_SIZE=64 */\n"
     "#include \"common.cuh\"\n"
     "#include \"prepare.cuh\"\n"
     "\n"
@@ -2485,6 +2490,16 @@ static const char *const kernels_prefix_chunks_cu[] = {
     "    int32_t ends[THREADS]; /* of the requests in the chunk's slots */\n"
     "    int32_t ids[THREADS];\n"
     "};\n"
+    "\n"
+    "/* The slot of position `at` in a row of slots or of page ids. */\n"
+    "CAIRN_INLINE int32_t slot_at(const int32_t *row, int at) {\n"
+    "#if CAIRN_PAGE_SIZE\n"
+    "    const int32_t id = row[at / CAIRN_PAGE_SIZE];\n"
+    "    return id < 0 \? -1 : (int32_t)((uint32_t)id * CAIRN_PAGE_SIZE) + at % CAIRN_PAGE_SIZE;\n"
+    "#else\n"
+    "    return row[at];\n"
+    "#endif\n"
+    "}\n"
     "\n"
     "struct prefix { int32_t id, length; };\n"
     "\n"
@@ -2534,7 +2549,7 @@ static const char *const kernels_prefix_chunks_cu[] = {
     "    if (p.cu_lens && thread_id() == 0) p.cu_lens[(int64_t)c * (p.batch + 1)] = 0;\n"
     "}\n"
     "\n"
-    "/* The request among those in s that holds slot `at` of the chunk: how many end before. By a warp. */\n"
+    "/* Which of the requests in s holds slot `at` of the chunk: so many end before. By a warp. */\n"
     "CAIRN_INLINE int find_request(const chunks_shared &s, int at) {\n"
     "    int before = 0;\n"
     "#pragma unroll\n"
@@ -2543,7 +2558,7 @@ static const char *const kernels_prefix_chunks_cu[] = {
     "}\n"
     "\n"
     "/* Slots [from, to) of chunk c, at most RUN, which are of the requests in s; the first of those\n"
-    " * begins at `begin`. By a warp. */\n"
+    " * begins at `begin`. By a warp. */\n",
     "CAIRN_INLINE void copy_run(const chunks_shared &s, const prefix_chunks_params &p, int c, int begin,\n"
     "                           int from, int to) {\n"
     "    int32_t *out = p.kv_indices + c * p.kv_stride;\n"
@@ -2551,9 +2566,11 @@ static const char *const kernels_prefix_chunks_cu[] = {
     "    int32_t v[EACH];\n"
     "    if (s.ends[b] >= to) {\n"
     "        if (b > 0) begin = s.ends[b - 1];\n"
-    "        const int32_t *slots = p.slots + s.ids[b] * p.slots_stride + (int64_t)c * p.chunk_len - begin;\n"
-    "#pragma unroll\n",
-    "        for (int i = 0; i < EACH; i++) v[i] = at + i * WARP < to \? slots[at + i * WARP] : 0;\n"
+    "        const int32_t *row = p.slots + s.ids[b] * p.slots_stride;\n"
+    "        const int back = c * p.chunk_len - begin;\n"
+    "#pragma unroll\n"
+    "        for (int i = 0; i < EACH; i++)\n"
+    "            v[i] = at + i * WARP < to \? slot_at(row, back + at + i * WARP) : 0;\n"
     "#pragma unroll\n"
     "        for (int i = 0; i < EACH; i++)\n"
     "            if (at + i * WARP < to) out[at + i * WARP] = v[i];\n"
@@ -2562,7 +2579,7 @@ static const char *const kernels_prefix_chunks_cu[] = {
     "    for (; at < to; at += WARP) {\n"
     "        while (s.ends[b] <= at) b++;\n"
     "        const int inside = at - (b > 0 \? s.ends[b - 1] : begin);\n"
-    "        out[at] = p.slots[s.ids[b] * p.slots_stride + (int64_t)c * p.chunk_len + inside];\n"
+    "        out[at] = slot_at(p.slots + s.ids[b] * p.slots_stride, c * p.chunk_len + inside);\n"
     "    }\n"
     "}\n"
     "\n"
@@ -2665,7 +2682,7 @@ static const char *const kernels_prepare_steps_cu[] = {
     " * The first steps * 3 blocks write lengths, the index plan and the attention plan of a step; they\n"
     " * scan the requests THREADS at a time. Then `table_parts` blocks for each request copy its slots:\n"
     " * every slot is read once and stored to all tables. No block waits for another.\n"
-    " * Constants  CAIRN_PAGE_SIZE  of the page tables; 1 without any\n"
+    " * Constants  CAIRN_PAGE_SIZE\n"
     " * Launch     grid steps * 3 + batch * table_parts, block THREADS, shared memory prepare_shared\n"
     " * Oracle     tests/ref/steps_ref.h, the per-step path\n"
     " * matrix: CAIRN_PAGE_SIZE=1\n"
@@ -2917,15 +2934,27 @@ static const char *const kernels_prepare_steps_cu[] = {
     "template <> struct slots_of<1> { typedef uint32_t type; };\n"
     "template <> struct slots_of<4> { typedef u32x4 type; };\n"
     "\n"
-    "/* WIDTH slots from position `at` on, of which those below `length` exist. */\n"
-    "template <int WIDTH> CAIRN_INLINE void load_slots(const int32_t *from, int at, int length,\n"
-    "                                                  int32_t (&v)[WIDTH]) {\n"
+    "/* The slot of a token on page `id`. */\n"
+    "CAIRN_INLINE int32_t slot_on(int32_t id, int inside) {\n"
+    "    return id < 0 \? -1 : (int32_t)((uint32_t)id * PAGE_SIZE + (uint32_t)inside);\n"
+    "}\n"
+    "\n"
+    "/* WIDTH slots from position `at` on, a multiple of WIDTH, of which those below `length` exist. */\n"
+    "template <int WIDTH> CAIRN_INLINE void load_slots(const int32_t *from, bool by_page, int at,\n"
+    "                                                  int length, int32_t (&v)[WIDTH]) {\n",
     "    typedef typename slots_of<WIDTH>::type word;\n"
-    "    if (at + WIDTH <= length) {\n"
+    "    if (by_page) {\n"
+    "        int32_t id = -1;\n"
+    "#pragma unroll\n"
+    "        for (int k = 0; k < WIDTH; k++) {\n"
+    "            if (k == 0 || PAGE_SIZE % WIDTH) id = at + k < length \? from[(at + k) / PAGE_SIZE] : -1;\n"
+    "            v[k] = slot_on(id, (at + k) % PAGE_SIZE);\n"
+    "        }\n"
+    "    } else if (at + WIDTH <= length) {\n"
     "        word w = *(const word *)(from + at);\n"
     "        memcpy(v, &w, sizeof w);\n"
     "    } else {\n"
-    "#pragma unroll\n",
+    "#pragma unroll\n"
     "        for (int k = 0; k < WIDTH; k++) v[k] = at + k < length \? from[at + k] : -1;\n"
     "    }\n"
     "}\n"
@@ -2959,7 +2988,8 @@ static const char *const kernels_prepare_steps_cu[] = {
     "    const int at = start + thread_id() * WIDTH;\n"
     "    int32_t v[LOADS][WIDTH];\n"
     "#pragma unroll\n"
-    "    for (int i = 0; i < LOADS; i++) load_slots(from, at + i * THREADS * WIDTH, longest, v[i]);\n"
+    "    for (int i = 0; i < LOADS; i++)\n"
+    "        load_slots(from, p.by_page != 0, at + i * THREADS * WIDTH, longest, v[i]);\n"
     "    for (int t = 0; t < p.table_count; t++) {\n"
     "        const prepare_table &table = p.tables[t];\n"
     "        const int length = step_length(p, r, table.step);\n"
@@ -2982,7 +3012,7 @@ static const char *const kernels_prepare_steps_cu[] = {
     "    const int32_t *from = p.slots + r.id * p.slots_stride;\n"
     "    for (int64_t page = part * THREADS + thread_id(); page * PAGE_SIZE < longest;\n"
     "         page += p.table_parts * THREADS) {\n"
-    "        const int32_t id = page_of(from[page * PAGE_SIZE]);\n"
+    "        const int32_t id = p.by_page \? max_of(from[page], -1) : page_of(from[page * PAGE_SIZE]);\n"
     "        for (int t = 0; t < p.table_count; t++) {\n"
     "            const prepare_table &table = p.tables[t];\n"
     "            if (page * PAGE_SIZE >= step_length(p, r, table.step)) continue;\n"
@@ -3002,7 +3032,7 @@ static const char *const kernels_prepare_steps_cu[] = {
     "    }\n"
     "    for (int64_t start = (int64_t)part * TILE; start < longest;\n"
     "         start += (int64_t)p.table_parts * TILE) {\n"
-    "        if (p.vector) copy_tile<4>(p, r, rows, (int)start, longest);\n"
+    "        if (p.vector) copy_tile<4>(p, r, rows, (int)start, longest);\n",
     "        else copy_tile<1>(p, r, rows, (int)start, longest);\n"
     "    }\n"
     "}\n"
@@ -7774,7 +7804,7 @@ static const char *const kernels_topk_split_cu[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-    {"abi.h", kernels_abi_h, 20246},
+    {"abi.h", kernels_abi_h, 20360},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -7791,9 +7821,9 @@ static const kernels_file kernels_files[] = {
     {"pack.cu", kernels_pack_cu, 3661},
     {"page_tables.cu", kernels_page_tables_cu, 2264},
     {"paged.cuh", kernels_paged_cuh, 1507},
-    {"prefix_chunks.cu", kernels_prefix_chunks_cu, 6045},
+    {"prefix_chunks.cu", kernels_prefix_chunks_cu, 6511},
     {"prepare.cuh", kernels_prepare_cuh, 1745},
-    {"prepare_steps.cu", kernels_prepare_steps_cu, 15892},
+    {"prepare_steps.cu", kernels_prepare_steps_cu, 16405},
     {"prompt.cu", kernels_prompt_cu, 18693},
     {"rope.cu", kernels_rope_cu, 1331},
     {"rope.cuh", kernels_rope_cuh, 915},
