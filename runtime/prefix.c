@@ -1,5 +1,5 @@
-/* prefix: a radix cache of prefixes: which pages hold the keys and values of which tokens, so that a
- * sequence which begins like an earlier one need not compute its beginning again.
+/* prefix: a radix cache of prefixes: which pages hold the keys and values of which tokens, so that
+ * a sequence which begins like an earlier one need not compute its beginning again.
  *
  * A tree per namespace. A node is a run of whole pages: their tokens and their page ids; its parent
  * holds the tokens before them, and no two children of a node begin with the same page. Tokens
@@ -191,7 +191,8 @@ static cairn_status prefix_open(base *b, page_pool *ids, int page_size, prefix_c
     c->pool = ids;
     c->page_size = page_size;
     c->bucket_count = 64;
-    while (c->bucket_count < ids->pages / 2) c->bucket_count *= 2; /* nodes hardly outnumber pages */
+    /* nodes hardly outnumber pages */
+    while (c->bucket_count < ids->pages / 2) c->bucket_count *= 2;
     c->buckets = (prefix_node **)base_new(b, (size_t)c->bucket_count, sizeof *c->buckets);
     if (!c->buckets)
         return base_no_memory(b, "a prefix cache", (size_t)c->bucket_count * sizeof *c->buckets);
@@ -345,7 +346,7 @@ static cairn_status prefix_match(prefix_cache *c, uint64_t space, const int32_t 
 /* Holds what is new of tokens [count] in whole pages, whose ids stand in ids [count / page_size]:
  * the first *present pages were there, under ids of their own, and the caller's are no concern of
  * the cache; each page behind them gets one reference more.
- * Errors: OUT_OF_MEMORY, INVALID_ARGUMENT for an id that the pool does not hold; nothing changed. */
+ * Errors: OUT_OF_MEMORY, INVALID_ARGUMENT for an id the pool does not hold; nothing changed. */
 static cairn_status prefix_insert(prefix_cache *c, uint64_t space, const int32_t *tokens,
                                   int count, const int32_t *ids, int *present) {
     int pages = count / c->page_size, fresh;
