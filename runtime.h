@@ -316,7 +316,10 @@ typedef struct cairn_routes {
 typedef struct cairn_memory {
     int32_t budget_mb;          /* device memory for model and KV pages; 0: what is free; 0 to
                                  * 16777216; default 0 */
-    uint8_t reserved[60];       /* zero: room for fields to come */
+    bool prefix_cache;          /* keep the pages of prompts for sessions that begin alike, as
+                                 * long as no other session needs them; true, false; default
+                                 * false */
+    uint8_t reserved[59];       /* zero: room for fields to come */
 } cairn_memory;
 
 /* Kernel compilation. */
@@ -751,6 +754,8 @@ typedef struct cairn_stats {
     double prompt_seconds;
     double decode_seconds; /* all forwards after the prompt, sampling and drafting */
     uint64_t peak_bytes;   /* the runtime's device memory at its most */
+    int32_t reused_tokens; /* of the prompt, whose pages the prefix cache held */
+    int32_t reserved;
 } cairn_stats;
 /* [owner thread] Errors: VERSION_MISMATCH. */
 CAIRN_API cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats);

@@ -130,7 +130,10 @@ local fields = {
   { name = "memory", type = "group", struct = "cairn_memory", bytes = 64,
     doc = "device memory", fields = {
       { name = "budget_mb", type = "int", default = 0, min = 0, max = 16777216, unit = "MiB",
-        doc = "device memory for model and KV pages; 0: what is free" } } },
+        doc = "device memory for model and KV pages; 0: what is free" },
+      { name = "prefix_cache", type = "bool", default = false,
+        doc = "keep the pages of prompts for sessions that begin alike, as long as no other " ..
+          "session needs them" } } },
   { name = "jit", type = "group", struct = "cairn_jit", bytes = 1024,
     doc = "kernel compilation", fields = {
       { name = "cache_dir", type = "string", default = "auto", bytes = 512,

@@ -138,7 +138,7 @@ CAIRN_INLINE void put_piece(const kv_append_params &p, const append_slot &slot, 
     if (valid) store_piece((unsigned char *)p.at.cache + (row * DIM + piece * 8) * CACHE_BYTES, v);
 }
 
-CAIRN_KERNEL(kv_append, 256, 1, kv_append_params) {
+CAIRN_KERNEL(kv_append, 256, HEADS == 1 ? 4 : HEADS == 2 ? 3 : 1, kv_append_params) {
     const int lane = thread_id() % LANES, group = thread_id() / LANES;
     const int within = group / p.heads_each, first = group % p.heads_each;
     const int r = block_id() * p.rows_each + within;

@@ -4,7 +4,8 @@
  *                equals a value it will not have, so that no load can be dropped
  * measure_copy   copies the first half of them to the second
  * measure_empty  does nothing: the cost of one stage in a graph
- * Launch         read, copy: grid as wide as the chip, block 512; empty: any
+ * Launch         read: grid as wide as the chip, block 512; copy: grid ceil(count / 512), block
+ *                256; empty: any
  * matrix: */
 #include "common.cuh"
 
@@ -24,19 +25,11 @@ CAIRN_KERNEL(measure_read, 512, 1, measure_params) {
     if (sum == p.never) *p.sink = sum;
 }
 
-CAIRN_KERNEL(measure_copy, 512, 1, measure_params) {
+CAIRN_KERNEL(measure_copy, 256, 1, measure_params) {
     const u32x4 *from = (const u32x4 *)p.words;
-    const int64_t stride = (int64_t)grid_blocks() * 512, count = p.count / 2;
+    const int64_t count = p.count / 2, i = (int64_t)block_id() * 256 + thread_id();
     u32x4 *to = (u32x4 *)p.words + count;
-    int64_t i = (int64_t)block_id() * 512 + thread_id();
-    for (; i + 3 * stride < count; i += 4 * stride) {
-        u32x4 w[4];
-#pragma unroll
-        for (int j = 0; j < 4; j++) w[j] = from[i + j * stride];
-#pragma unroll
-        for (int j = 0; j < 4; j++) to[i + j * stride] = w[j];
-    }
-    for (; i < count; i += stride) to[i] = from[i];
+    if (i < count) to[i] = from[i]; /* a word a thread: of many forms the fastest */
 }
 
 CAIRN_KERNEL(measure_empty, 256, 1, measure_params) {

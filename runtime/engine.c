@@ -8,7 +8,9 @@
  *   cached < count unless the sequence is empty: the last token is always left for the next step,
  *   which needs its logits;
  *   fresh tokens are what the model said after `count`; those that were drafts are cached already;
- *   the bounds of pages [0, bounded) are stored, all of tokens < cached. */
+ *   the bounds of pages [0, bounded) are stored, all of tokens < cached;
+ *   tokens [0, pure) were computed as a prompt's, from the beginning on, and so would be again by
+ *   any session: their whole pages may stand in the model's prefix cache, `held` of them locked. */
 
 enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
@@ -40,6 +42,10 @@ struct cairn_session {
     cairn_session *next; /* of model->sessions */
     int count, cached, bounded;
     int bounds_version; /* of the model, that the stored bounds are of */
+    int pure;
+    int held_pages;
+    prefix_node *held; /* the last node of those pages, locked, or NULL */
+    bool apart;      /* takes nothing from the prefix cache and gives nothing */
     int prompt_end;  /* tokens before it came from the caller: the last of them attends all */
     int32_t *tokens; /* [max_seq_len] */
     int32_t *table;  /* [table_size] page ids, -1 from `pages` on */
@@ -58,6 +64,7 @@ struct cairn_session {
     cairn_stats stats;
     int from_prompt; /* ids that came from the prompt's own forward: 0 or 1 */
     int appended;    /* prompt tokens since the last generation began, and their seconds */
+    int reused;      /* of these from the prefix cache */
     double append_seconds;
     double pages_read, pages_held; /* sums over the forwards after the prompt */
 };
@@ -97,6 +104,12 @@ static cairn_status engine_own_page(cairn_session *s, int c) {
     return status;
 }
 
+/* What the prefix cache holds and no session uses makes room, until `need` pages are free. */
+static void engine_make_room(cairn_model *m, int need) {
+    while (need > m->kv.pool.free_count &&
+           prefix_evict(&m->prefixes, need - m->kv.pool.free_count) > 0) {}
+}
+
 /* Pages for `tokens` tokens, those from `cached` on with no other holder; or POOL_FULL and nothing
  * changed. */
 static cairn_status engine_reserve(cairn_session *s, int tokens) {
@@ -107,6 +120,7 @@ static cairn_status engine_reserve(cairn_session *s, int tokens) {
     if (more < 0) more = 0;
     need = more + (shared >= 0);
     if (!need) return CAIRN_OK;
+    engine_make_room(s->model, need);
     if (need > free_pages->free_count)
         return base_fail(engine_base(s), CAIRN_POOL_FULL,
                          "%d tokens need %d more pages of %d tokens; %d of %d are free", tokens,
@@ -128,6 +142,71 @@ static void engine_release(cairn_session *s, int tokens) {
     engine_table_changed(s);
 }
 
+/* ---- prefix cache ---------------------------------------------------------------------------- */
+
+static void engine_let_go(cairn_session *s) {
+    prefix_unlock(&s->model->prefixes, s->held);
+    s->held = NULL;
+    s->held_pages = 0;
+}
+
+/* Begins the empty session with the pages that are held of ids [count]. At least two tokens are
+ * left: one alone would be computed as a decode step's, which may round otherwise. */
+static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
+    cairn_model *m = s->model;
+    prefix_node *node;
+    int pages;
+    if (!m->prefixes.buckets || s->apart || s->count || count < 2) return;
+    if (prefix_match(&m->prefixes, 0, ids, count - 2, s->table, &pages, &node)) {
+        engine_base(s)->error[0] = '\0'; /* short of memory: all is computed */
+        return;
+    }
+    if (!pages || pages_retain(engine_base(s), &m->kv.pool, s->table, pages)) return;
+    prefix_lock(&m->prefixes, node);
+    s->held = node;
+    s->pages = s->held_pages = pages;
+    s->cached = s->pure = s->reused = pages * m->kv.page_size;
+    engine_table_changed(s);
+}
+
+/* Pages [from, present) that the cache holds too, computed by another session: the same values, so
+ * that ours are given back and its taken. Their bounds may not be stored yet. */
+static void engine_take_theirs(cairn_session *s, int from, int present, int pages) {
+    page_pool *held = &s->model->kv.pool;
+    if (present <= from) return;
+    pages_give(engine_base(s), held, s->table + from, present - from);
+    prefix_match(&s->model->prefixes, 0, s->tokens, pages * s->model->kv.page_size, s->table,
+                 &pages, NULL);
+    pages_retain(engine_base(s), held, s->table + from, present - from);
+    if (s->bounded > from) s->bounded = from;
+    engine_table_changed(s);
+}
+
+/* Puts what a prompt computed, in whole pages, into the prefix cache; without memory it does not. */
+static void engine_remember(cairn_session *s) {
+    prefix_cache *c = &s->model->prefixes;
+    int pages = s->pure / s->model->kv.page_size, tokens, present, found;
+    prefix_node *node;
+    if (!c->buckets || s->apart || pages <= s->held_pages) return;
+    tokens = pages * s->model->kv.page_size;
+    if (prefix_insert(c, 0, s->tokens, tokens, s->table, &present) ||
+        prefix_match(c, 0, s->tokens, tokens, NULL, &found, &node)) {
+        engine_base(s)->error[0] = '\0';
+        return;
+    }
+    prefix_lock(c, node);
+    prefix_unlock(c, s->held);
+    s->held = node;
+    engine_take_theirs(s, s->held_pages, present, pages);
+    s->held_pages = pages;
+}
+
+/* `rows` tokens from `cached` on were computed as a prompt's. */
+static void engine_cached_prompt(cairn_session *s, int rows) {
+    if (s->pure == s->cached) s->pure += rows;
+    s->cached += rows;
+}
+
 /* ---- sequence -------------------------------------------------------------------------------- */
 
 /* Forgets drafts and the surplus of pages: the invariants of the file's head hold after it. */
@@ -137,6 +216,8 @@ static void engine_settle(cairn_session *s) {
     if (s->cached > most) s->cached = most;
     full = s->cached / s->model->kv.page_size;
     if (s->bounded > full) s->bounded = full;
+    if (s->pure > s->cached) s->pure = s->cached;
+    if (s->held_pages > full) engine_let_go(s);
     engine_release(s, s->cached);
 }
 
@@ -259,8 +340,9 @@ static cairn_status engine_process(cairn_session *s, int leave) {
         if (rows > chunk) rows = chunk;
         status = engine_forward(s, rows, true, 0, NULL, NULL, NULL, NULL);
         if (status) return status;
-        s->cached += rows;
+        engine_cached_prompt(s, rows);
     }
+    if (!status) engine_remember(s);
     return status;
 }
 
@@ -277,7 +359,12 @@ static cairn_status engine_add(cairn_session *s, const int32_t *ids, int count) 
         return base_fail(b, CAIRN_CONTEXT_FULL,
                          "append: %d tokens held and %d more, the context is %d", s->count, count,
                          s->model->max_seq_len);
-    if ((status = engine_reserve(s, s->count + count))) return status;
+    engine_reuse(s, ids, count);
+    if ((status = engine_reserve(s, s->count + count))) {
+        if (!s->count) s->reused = 0;
+        engine_settle(s);
+        return status;
+    }
     if (count) memcpy(s->tokens + s->count, ids, (size_t)count * sizeof *ids);
     s->count += count;
     if (count) s->prompt_end = s->count;
@@ -288,6 +375,7 @@ static cairn_status engine_add(cairn_session *s, const int32_t *ids, int count) 
 /* What engine_add and a failed engine_process changed, undone. */
 static void engine_take_back(cairn_session *s, int count, int prompt_end, int cached) {
     s->appended -= s->count - count;
+    if (!count) s->reused = 0;
     if (s->cached > cached) s->cached = cached;
     engine_cut(s, count);
     s->prompt_end = prompt_end;
@@ -301,6 +389,7 @@ static int engine_draft(cairn_session *s, int room) {
     int limit = config->draft_length < room - 1 ? config->draft_length : room - 1, held;
     page_pool *free_pages = &s->model->kv.pool;
     if (config->drafter != CAIRN_DRAFTER_NGRAM || limit < 1) return 0;
+    engine_make_room(s->model, model_pages_of(s->count + limit, s->model->kv.page_size) - s->pages);
     held = (s->pages + free_pages->free_count) * s->model->kv.page_size - s->count;
     if (limit > held) limit = held;
     if (!s->drafter.heads && drafter_open(engine_base(s), s->model->max_seq_len, &s->drafter)) {
@@ -342,7 +431,9 @@ static cairn_status engine_step_prompt(cairn_session *s) {
     rows = s->count - s->cached;
     status = engine_forward_sampled(s, rows, true, 1, s->fresh, NULL);
     if (status) return status;
-    s->cached = s->count;
+    if (rows > 1) engine_cached_prompt(s, rows); /* one row alone is computed as a step's */
+    else s->cached = s->count;
+    engine_remember(s);
     s->fresh_count = 1;
     s->fresh_at = 0;
     s->append_seconds += engine_seconds_since(start);
@@ -431,6 +522,8 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     fork->pages = pages;
     fork->count = s->count;
     fork->cached = cached;
+    fork->pure = s->pure < cached ? s->pure : cached;
+    fork->apart = s->apart;
     fork->bounded = s->bounded;
     fork->bounds_version = s->bounds_version;
     fork->prompt_end = s->prompt_end;
@@ -502,7 +595,7 @@ cairn_status cairn_session_rewind(cairn_session *session, int count) {
 cairn_status cairn_session_reset(cairn_session *session) {
     cairn_status status = cairn_session_rewind(session, 0);
     if (status) return status;
-    session->appended = 0;
+    session->appended = session->reused = 0;
     session->append_seconds = 0.0;
     if (session->drafter.heads) drafter_clear(&session->drafter);
     return CAIRN_OK;

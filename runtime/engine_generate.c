@@ -153,7 +153,8 @@ static void engine_reset_stats(cairn_session *s) {
     s->stats.struct_size = sizeof s->stats;
     s->stats.prompt_tokens = s->appended;
     s->stats.prompt_seconds = s->append_seconds;
-    s->appended = 0;
+    s->stats.reused_tokens = s->reused;
+    s->appended = s->reused = 0;
     s->append_seconds = s->pages_read = s->pages_held = 0.0;
 }
 

@@ -41,6 +41,7 @@ static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
 
 static void engine_unload(cairn_model *m) {
     while (m->sessions) cairn_session_close(m->sessions);
+    prefix_close(&m->prefixes);
     engine_scratch_free(&m->runtime->base, m);
     if (m->backend) m->backend->close(m);
     model_unload(m);
@@ -76,6 +77,8 @@ static cairn_status engine_load(cairn_runtime *rt, const char *path, const model
     if (status) return status;
     status = engine_scratch_new(&rt->base, m, rows);
     if (!status) status = engine_open_backend(m, backend, rows);
+    if (!status && rt->config.memory.prefix_cache)
+        status = prefix_open(&rt->base, &m->kv.pool, m->kv.page_size, &m->prefixes);
     if (status) {
         engine_unload(m);
         return status;
@@ -359,7 +362,9 @@ static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *ar
                                      double *sum) {
     int size = s->model->kv.page_size;
     int rows = size < ENGINE_EVAL_ROWS ? size : ENGINE_EVAL_ROWS;
-    cairn_status status = engine_add(s, args->ids, args->count);
+    cairn_status status;
+    s->apart = true; /* as from an empty cache */
+    status = engine_add(s, args->ids, args->count);
     *sum = 0.0;
     while (!status && s->cached < args->count) {
         int now = args->count - s->cached < rows ? args->count - s->cached : rows;

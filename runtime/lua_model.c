@@ -381,6 +381,7 @@ static int bind_stats(lua_State *L) {
     bind_set_integer(L, "proposed", s.proposed);
     bind_set_integer(L, "accepted", s.accepted);
     bind_set_integer(L, "peak_bytes", (int64_t)s.peak_bytes);
+    bind_set_integer(L, "reused_tokens", s.reused_tokens);
     bind_set_number(L, "pages_read", s.pages_read);
     bind_set_number(L, "pages_held", s.pages_held);
     bind_set_number(L, "prompt_seconds", s.prompt_seconds);

@@ -84,13 +84,15 @@ static cairn_status measure_elapsed(measure_gpu *m, double *us) {
 }
 
 /* Bytes a second of a kernel that moves MEASURE_BYTES. */
-static cairn_status measure_rate(measure_gpu *m, const jit_kernel *kernel, double *rate) {
+static cairn_status measure_rate(measure_gpu *m, const jit_kernel *kernel, unsigned blocks,
+                                 unsigned threads, double *rate) {
     device *dev = m->dev;
-    dev_dims dims = {{0, 1, 1}, 512, 0, 0, false};
+    dev_dims dims = {{1, 1, 1}, 0, 0, 0, false};
     double rates[MEASURE_RUNS], us = 0;
     cairn_status status;
     int i;
-    dims.grid[0] = (unsigned)dev->sm_count * 4;
+    dims.grid[0] = blocks;
+    dims.block = threads;
     for (i = -2; i < MEASURE_RUNS; i++) {
         DEV_TRY(dev, cuEventRecord(m->start, dev->stream));
         if ((status = dev_launch(dev, kernel, &dims, &m->params)) ||
@@ -179,8 +181,10 @@ static cairn_status measure_cuda(device *dev, cairn_floor *floor) {
     m.params.sink = (uint32_t *)sink;
     m.params.count = MEASURE_BYTES / 16;
     m.params.never = 12345;
-    if (!status) status = measure_rate(&m, &m.read, &floor->read_bytes_per_second);
-    if (!status) status = measure_rate(&m, &m.copy, &floor->copy_bytes_per_second);
+    if (!status) status = measure_rate(&m, &m.read, (unsigned)dev->sm_count * 4, 512,
+                                       &floor->read_bytes_per_second);
+    if (!status) status = measure_rate(&m, &m.copy, MEASURE_BYTES / 32 / 256, 256,
+                                       &floor->copy_bytes_per_second);
     if (!status) status = measure_launch(&m, floor);
     if (!status) status = measure_stage(&m, false, &floor->stage_us);
     if (!status) status = measure_stage(&m, true, &floor->dependent_stage_us);

@@ -77,6 +77,7 @@ struct cairn_model {
     uint64_t parameters;
     int max_seq_len; /* the config's, at most the model's */
     kv_cache kv;
+    prefix_cache prefixes;  /* of prompts; not open without memory.prefix_cache */
     uint64_t table_version; /* the last one given to a page table */
     cairn_page_source bounds_source; /* of the last forward */
     int bounds_version;     /* counts its changes */

@@ -303,6 +303,8 @@ static cairn_status pull(cairn_session *s, const char *prompt,
     return status;
 }
 
+static char turn_stem[256]; /* what the prompt of a first turn begins with */
+
 static bool one_turn(cairn_session *s, naive *o, cairn_config *config, int turn) {
     const char *stops[3];
     char prompt[512] = "";
@@ -316,7 +318,8 @@ static bool one_turn(cairn_session *s, naive *o, cairn_config *config, int turn)
     memset(&h, 0, sizeof h);
     memset(&ids, 0, sizeof ids);
     h.stop_after = -1;
-    if (turn == 0 || rnd(4)) random_prompt(prompt, 40);
+    if (turn == 0) strcpy(prompt, turn_stem);
+    if (turn == 0 || rnd(4)) random_prompt(prompt + strlen(prompt), 40);
     random_sampling(&sampling);
     options.struct_size = sizeof options;
     options.sampling = &sampling;
@@ -356,6 +359,7 @@ static bool turns(uint64_t seed) {
     c.page_size = sizes[rnd(3)];
     c.prefill_chunk = 16 + (int32_t)rnd(40);
     c.max_seq_len = 100 + (int32_t)rnd(250);
+    c.memory.prefix_cache = rnd(2);
     random_drafting(&c);
     toy_loops = (float)rnd(11) / 10;
     rt = open_runtime(&c);
@@ -405,6 +409,7 @@ static bool forks(uint64_t seed) {
     c.page_size = rnd(2) ? 16 : 32;
     c.max_batch = FORKS + 1;
     c.max_seq_len = 200;
+    c.memory.prefix_cache = rnd(2);
     toy_loops = (float)rnd(11) / 10;
     rt = open_runtime(&c);
     m = open_model(rt);
@@ -430,7 +435,7 @@ static bool forks(uint64_t seed) {
         good = good && one_turn(s[a], &o[a], &c, o[a].count ? 1 : 0);
     }
     for (int i = 0; i < FORKS; i++) cairn_session_close(s[i]);
-    good = good && m->kv.pool.free_count == m->kv.pool.pages && !toy_faults;
+    good = good && m->kv.pool.free_count + m->prefixes.pages == m->kv.pool.pages && !toy_faults;
     free(o);
     cairn_close(rt);
     if (!good) tap_note("seed %llu", (unsigned long long)seed);
@@ -472,6 +477,100 @@ static void test_forks(uint64_t seed, int runs) {
     tap_ok(good == runs, "%d of %d families of forks equal the naive loop (seed %llu)", good, runs,
            (unsigned long long)seed);
     test_fork_short();
+    tap_ok(!memory_meter.live && !memory_meter.wrong, "no byte is left, every size is right");
+}
+
+/* ---- prefixes -------------------------------------------------------------------------------- */
+
+static int prefixes_reused;
+
+/* Sessions come and go, their prompts begin alike, and the pool holds what they need and no more:
+ * each says what a naive one says, none runs out of pages, and no page is lost. */
+static bool prefixes(uint64_t seed) {
+    enum { SLOTS = 3 };
+    cairn_config c;
+    cairn_runtime *rt;
+    cairn_model *m;
+    cairn_session *s[SLOTS] = {NULL};
+    naive *o = (naive *)calloc(SLOTS, sizeof *o);
+    char stems[3][256];
+    bool good = true;
+    random_state = seed;
+    toy_config(&c);
+    c.page_size = rnd(2) ? 16 : 32;
+    c.max_batch = 1 + (int32_t)rnd(SLOTS);
+    c.max_seq_len = 260;
+    c.prefill_chunk = 16 + (int32_t)rnd(40);
+    c.memory.prefix_cache = true;
+    toy_loops = (float)rnd(11) / 10;
+    rt = open_runtime(&c);
+    m = open_model(rt);
+    for (int i = 0; i < 3; i++) random_prompt(stems[i], 50);
+    for (int step = 0; step < 16 && good; step++) {
+        int a = (int)rnd((uint32_t)c.max_batch), turn = 1;
+        cairn_stats stats;
+        stats.struct_size = sizeof stats;
+        if (s[a] && rnd(2)) {
+            o[a].count = 0;
+            if (rnd(2)) cairn_session_reset(s[a]);
+            else cairn_session_close(s[a]), s[a] = NULL;
+        }
+        if (!s[a]) cairn_session_open(m, &s[a]), o[a].count = 0;
+        random_drafting(&rt->config);
+        rt->config.selection.source = rnd(2) ? CAIRN_SOURCE_MEAN : CAIRN_SOURCE_MINMAX;
+        if (!o[a].count) turn = 0, strcpy(turn_stem, stems[rnd(3)]);
+        good = one_turn(s[a], &o[a], &c, turn);
+        turn_stem[0] = '\0';
+        cairn_session_stats(s[a], &stats);
+        prefixes_reused += stats.reused_tokens;
+        good = good && stats.reused_tokens % c.page_size == 0 && stats.reused_tokens <= stats.prompt_tokens;
+    }
+    for (int i = 0; i < SLOTS; i++) cairn_session_close(s[i]);
+    good = good && m->kv.pool.free_count + m->prefixes.pages == m->kv.pool.pages && !toy_faults &&
+           m->prefixes.locked_pages == 0;
+    free(o);
+    cairn_close(rt);
+    if (!good) tap_note("seed %llu", (unsigned long long)seed);
+    return good;
+}
+
+/* A second session with the same prompt takes whole pages and leaves two tokens or more. */
+static void test_prefix_lengths(void) {
+    cairn_config c;
+    cairn_runtime *rt;
+    cairn_model *m;
+    cairn_stats stats;
+    int32_t ids[50];
+    int lengths = 0;
+    toy_config(&c);
+    c.memory.prefix_cache = true;
+    rt = open_runtime(&c);
+    m = open_model(rt);
+    for (int i = 0; i < 50; i++) ids[i] = 'a' + i % 4;
+    for (int count = 1; count <= 50; count++) {
+        int want = count < 2 ? 0 : (count - 2) / 16 * 16, held = (int)m->prefixes.pages * 16;
+        cairn_session *s;
+        ids[0] = 'a'; /* the prompt of before and one token more */
+        cairn_session_open(m, &s);
+        cairn_append_ids(s, ids, count);
+        cairn_generate(s, NULL, 1, NULL, NULL);
+        stats.struct_size = sizeof stats;
+        cairn_session_stats(s, &stats);
+        lengths += stats.reused_tokens == (want < held ? want : held);
+        cairn_session_close(s);
+    }
+    tap_ok(lengths == 50 && m->prefixes.pages == 3, "whole pages of a prompt, all but two tokens of it at most");
+    cairn_close(rt);
+}
+
+static void test_prefixes(uint64_t seed, int runs) {
+    int good = 0;
+    prefixes_reused = 0;
+    for (int i = 0; i < runs; i++) good += prefixes(seed + (uint64_t)i);
+    tap_ok(good == runs && prefixes_reused > 0,
+           "%d of %d rows of sessions that begin alike equal the naive loop, %d tokens reused (seed %llu)",
+           good, runs, prefixes_reused, (unsigned long long)seed);
+    test_prefix_lengths();
     tap_ok(!memory_meter.live && !memory_meter.wrong, "no byte is left, every size is right");
 }
 
@@ -729,7 +828,8 @@ static bool torture(int n, bool always, bool *good) {
     cairn_config c;
     cairn_runtime *rt = NULL;
     cairn_model *m = NULL;
-    cairn_session *s = NULL, *fork = NULL;
+    cairn_session *s = NULL, *fork = NULL, *like = NULL;
+    static const char prompt[] = "abcabcabcabcabcabcabdabcabcabcabcabcabc";
     cairn_status status;
     char error[256];
     heard h;
@@ -740,6 +840,7 @@ static bool torture(int n, bool always, bool *good) {
     options.struct_size = sizeof options;
     options.max_tokens = 60, options.stop = &stop, options.stop_count = 1;
     toy_config(&c);
+    c.memory.prefix_cache = true;
     memory_meter.left = n;
     memory_meter.always = always;
     memset(&h, 0, sizeof h);
@@ -747,10 +848,12 @@ static bool torture(int n, bool always, bool *good) {
     status = cairn_open(&c, &rt, error, sizeof error);
     if (!status) status = engine_load(rt, toy_path, &toy_backend, &m);
     if (!status) status = cairn_session_open(m, &s);
-    if (!status) status = cairn_append(s, "abcabc");
+    if (!status) status = cairn_append(s, prompt);
     if (!status) status = cairn_generate_with(s, "abcab", &options, hear, &h);
     if (!status) status = cairn_session_fork(s, &fork);
     if (!status) status = cairn_generate(fork, NULL, 20, NULL, NULL);
+    if (!status) status = cairn_session_open(m, &like);
+    if (!status) status = cairn_generate(like, prompt, 20, NULL, NULL);
     hit = memory_meter.left <= 0 && !(memory_meter.left < 0 && always);
     *good = (status == CAIRN_OK || status == CAIRN_OUT_OF_MEMORY) && !h.split && !toy_faults;
     memory_meter.left = -1;
@@ -758,7 +861,8 @@ static bool torture(int n, bool always, bool *good) {
         *good = *good && !cairn_generate(s, "cd", 30, NULL, NULL);
         cairn_session_close(s);
         cairn_session_close(fork);
-        *good = *good && m->kv.pool.free_count == m->kv.pool.pages;
+        cairn_session_close(like);
+        *good = *good && m->kv.pool.free_count + m->prefixes.pages == m->kv.pool.pages;
     }
     cairn_close(rt);
     *good = *good && !memory_meter.live && !memory_meter.wrong && !toy_faults;
@@ -1010,6 +1114,7 @@ int main(int argc, char **argv) {
     if (!tap_ok(toy_write(toy_path, NULL), "the toy's file")) return tap_done();
     test_turns(seed, argc > 2 ? atoi(argv[2]) : 300);
     test_forks(seed, argc > 2 ? atoi(argv[2]) : 150);
+    test_prefixes(seed, argc > 2 ? atoi(argv[2]) : 150);
     test_drafts();
     test_interrupted();
     test_cancel_between();

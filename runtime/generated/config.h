@@ -150,16 +150,18 @@ static const cfg_field cfg_fields[] = {
      .offset = offsetof(cairn_config, memory.budget_mb), .bytes = 4,
      .low = 0, .high = 16777216,
      .unit = "MiB"},
+    {.path = "memory.prefix_cache", .kind = CFG_BOOL, .parent = 31, .hot = false,
+     .offset = offsetof(cairn_config, memory.prefix_cache), .bytes = 1},
     {.path = "jit", .kind = CFG_GROUP, .parent = -1, .hot = false,
      .offset = offsetof(cairn_config, jit), .bytes = sizeof(cairn_jit)},
-    {.path = "jit.cache_dir", .kind = CFG_STRING, .parent = 33, .hot = false,
+    {.path = "jit.cache_dir", .kind = CFG_STRING, .parent = 34, .hot = false,
      .offset = offsetof(cairn_config, jit.cache_dir), .bytes = 512},
-    {.path = "jit.cache", .kind = CFG_ENUM, .parent = 33, .hot = false,
+    {.path = "jit.cache", .kind = CFG_ENUM, .parent = 34, .hot = false,
      .offset = offsetof(cairn_config, jit.cache), .bytes = 4,
      .values = cfg_cache_mode_values, .value_count = 4},
-    {.path = "jit.quick", .kind = CFG_BOOL, .parent = 33, .hot = false,
+    {.path = "jit.quick", .kind = CFG_BOOL, .parent = 34, .hot = false,
      .offset = offsetof(cairn_config, jit.quick), .bytes = 1},
-    {.path = "jit.threads", .kind = CFG_INT, .parent = 33, .hot = false,
+    {.path = "jit.threads", .kind = CFG_INT, .parent = 34, .hot = false,
      .offset = offsetof(cairn_config, jit.threads), .bytes = 4,
      .low = 0, .high = 256},
     {.path = "backend", .kind = CFG_ENUM, .parent = -1, .hot = false,
@@ -227,6 +229,7 @@ static void cfg_set_defaults(cairn_config *c) {
     c->shape.head_dim = 128;
     memcpy(c->routes.topk, "auto", sizeof "auto");
     c->memory.budget_mb = 0;
+    c->memory.prefix_cache = false;
     memcpy(c->jit.cache_dir, "auto", sizeof "auto");
     c->jit.cache = CAIRN_CACHE_READ_WRITE;
     c->jit.quick = false;

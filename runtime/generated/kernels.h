@@ -1981,7 +1981,7 @@ static const char *const kernels_kv_append_cu[] = {
     "    if (valid) store_piece((unsigned char *)p.at.cache + (row * DIM + piece * 8) * CACHE_BYTES, v);\n"
     "}\n"
     "\n"
-    "CAIRN_KERNEL(kv_append, 256, 1, kv_append_params) {\n"
+    "CAIRN_KERNEL(kv_append, 256, HEADS == 1 \? 4 : HEADS == 2 \? 3 : 1, kv_append_params) {\n"
     "    const int lane = thread_id() % LANES, group = thread_id() / LANES;\n"
     "    const int within = group / p.heads_each, first = group % p.heads_each;\n"
     "    const int r = block_id() * p.rows_each + within;\n"
@@ -2216,7 +2216,8 @@ static const char *const kernels_measure_cu[] = {
     " *                equals a value it will not have, so that no load can be dropped\n"
     " * measure_copy   copies the first half of them to the second\n"
     " * measure_empty  does nothing: the cost of one stage in a graph\n"
-    " * Launch         read, copy: grid as wide as the chip, block 512; empty: any\n"
+    " * Launch         read: grid as wide as the chip, block 512; copy: grid ceil(count / 512), block\n"
+    " *                256; empty: any\n"
     " * matrix: */\n"
     "#include \"common.cuh\"\n"
     "\n"
@@ -2236,19 +2237,11 @@ static const char *const kernels_measure_cu[] = {
     "    if (sum == p.never) *p.sink = sum;\n"
     "}\n"
     "\n"
-    "CAIRN_KERNEL(measure_copy, 512, 1, measure_params) {\n"
+    "CAIRN_KERNEL(measure_copy, 256, 1, measure_params) {\n"
     "    const u32x4 *from = (const u32x4 *)p.words;\n"
-    "    const int64_t stride = (int64_t)grid_blocks() * 512, count = p.count / 2;\n"
+    "    const int64_t count = p.count / 2, i = (int64_t)block_id() * 256 + thread_id();\n"
     "    u32x4 *to = (u32x4 *)p.words + count;\n"
-    "    int64_t i = (int64_t)block_id() * 512 + thread_id();\n"
-    "    for (; i + 3 * stride < count; i += 4 * stride) {\n"
-    "        u32x4 w[4];\n"
-    "#pragma unroll\n"
-    "        for (int j = 0; j < 4; j++) w[j] = from[i + j * stride];\n"
-    "#pragma unroll\n"
-    "        for (int j = 0; j < 4; j++) to[i + j * stride] = w[j];\n"
-    "    }\n"
-    "    for (; i < count; i += stride) to[i] = from[i];\n"
+    "    if (i < count) to[i] = from[i]; /* a word a thread: of many forms the fastest */\n"
     "}\n"
     "\n"
     "CAIRN_KERNEL(measure_empty, 256, 1, measure_params) {\n"
@@ -7813,10 +7806,10 @@ static const kernels_file kernels_files[] = {
     {"device_mma.cuh", kernels_device_mma_cuh, 3440},
     {"embed.cu", kernels_embed_cu, 1451},
     {"kv.cu", kernels_kv_cu, 1296},
-    {"kv_append.cu", kernels_kv_append_cu, 8057},
+    {"kv_append.cu", kernels_kv_append_cu, 8091},
     {"kv_collate.cu", kernels_kv_collate_cu, 4899},
     {"linear.cu", kernels_linear_cu, 3908},
-    {"measure.cu", kernels_measure_cu, 1835},
+    {"measure.cu", kernels_measure_cu, 1632},
     {"norm.cu", kernels_norm_cu, 1227},
     {"pack.cu", kernels_pack_cu, 3661},
     {"page_tables.cu", kernels_page_tables_cu, 2264},

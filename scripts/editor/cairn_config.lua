@@ -37,6 +37,7 @@ error "annotations for the editor, not a module"
 ---device memory
 ---@class cairn.memory
 ---@field budget_mb? integer device memory for model and KV pages; 0: what is free; 0 to 16777216; default 0
+---@field prefix_cache? boolean keep the pages of prompts for sessions that begin alike, as long as no other session needs them; true, false; default false
 
 ---kernel compilation
 ---@class cairn.jit
