@@ -199,3 +199,27 @@ test("a saved session goes on in another runtime as it would have here", functio
   check.ok(#start > 0)
   os.remove(file)
 end)
+
+test("a prefix that another session computed gives the same text", function()
+  local stem = ("One two three four. "):rep(12) .. "A cairn is a pile of stones."
+  local tails = { "", " It", " It marks a path", "", " And then" }
+  local function texts(prefix_cache)
+    local rt <close>, m = open { memory = { prefix_cache = prefix_cache }, prefill_chunk = 32,
+      sampling = { temperature = 1.0, seed = 5 } } -- a draw shows what the best token may hide
+    local out, reused = {}, {}
+    for i, tail in ipairs(tails) do
+      local s = m:session()
+      out[i] = collect(s, stem .. tail, { max_tokens = 12 })
+      reused[i] = s:stats().reused_tokens
+      s:close()
+    end
+    check.equal(m:info().free_pages == m:info().pages, not prefix_cache)
+    return out, reused
+  end
+  local want, none = texts(false)
+  local got, reused = texts(true)
+  check.equal(got, want)
+  check.equal(none, { 0, 0, 0, 0, 0 })
+  check.equal(reused[1], 0)
+  for i = 2, 5 do check.ok(reused[i] >= 48 and reused[i] % 16 == 0) end
+end)
