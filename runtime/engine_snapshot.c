@@ -215,7 +215,7 @@ static void engine_clear(cairn_session *s) {
     engine_cut(s, 0);
     s->generating = false;
     s->prompt_end = 0;
-    s->appended = 0;
+    s->appended = s->reused = 0;
     s->append_seconds = 0.0;
     if (s->drafter.heads) drafter_clear(&s->drafter);
 }
@@ -226,7 +226,10 @@ static cairn_status engine_place_pages(cairn_session *s, const engine_saved *sav
                                        const uint8_t *from, int32_t *ids) {
     page_pool *held = &s->model->kv.pool;
     cairn_status status;
+    engine_make_room(s->model, saved->pages);
     if (saved->pages > held->free_count) {
+        engine_let_go(s);
+        engine_make_room(s->model, saved->pages);
         if (saved->pages > held->free_count + engine_own_pages(s))
             return base_fail(engine_base(s), CAIRN_POOL_FULL,
                              "session_load: the snapshot needs %d pages; %d of %d are free",
