@@ -2,6 +2,8 @@
 -- through more memory than any cache holds, the share of the read rate (each score read once), the
 -- route, the slowest of the orders that break top-k kernels as a ratio to random rows, and torch.topk
 -- beside it where python3 with torch is there. Then one long row among short ones.
+local cairn = require "cairn"
+
 local SHAPES = {
   { 1, 131072, 2048 }, { 1, 1048576, 2048 }, { 32, 131072, 2048 }, { 64, 131072, 2048 },
   { 256, 131072, 2048 }, { 32, 4096, 32 }, { 256, 8192, 64 }, { 4096, 1024, 16 },
@@ -155,12 +157,36 @@ local function measure_unequal(b, rows, n, short, k)
   scores:free()
 end
 
+-- Scores made some rows at a time by a copy of one row, waited for, against all at once.
+local function measure_rows(b, rows, n, k, at_once)
+  local rt, ids = b.rt, b.rt:zeros({ rows }, "i32")
+  local table_, out = rt:random { 1, n }, rt:zeros({ rows, k }, "i32")
+  local function time(bytes)
+    local samples = {}
+    for i = 0, 5 do
+      local before = cairn.now_us()
+      rt:topk_rows(function(first, count, scores)
+        rt:embed(ids:view({ count }, { offset = first }), table_, { out = scores })
+      end, { rows = rows, n = n, k = k, max_bytes = bytes, out = out })
+      samples[i] = cairn.now_us() - before
+    end
+    table.sort(samples)
+    return samples[3]
+  end
+  local us, whole = time(at_once * n * 4), time(rows * n * 4)
+  b.emit {
+    op = "topk_rows", shape = ("%d x %d, k %d, %d rows at a time"):format(rows, n, k, at_once),
+    us = us, peer = ("all at once %.1f us: %.2f times"):format(whole, us / whole),
+  }
+end
+
 function M.run(b)
   local shapes = b.cuda and SHAPES or CPU_SHAPES
   local peers, all = M.torch(b, shapes), M.random_scores(b, shapes)
   for _, s in ipairs(shapes) do M.measure(b, all, s, peers, true) end
   all:free()
   measure_unequal(b, b.cuda and 64 or 16, 1 << 20, 1024, 2048)
+  measure_rows(b, b.cuda and 1024 or 32, 131072, 2048, b.cuda and 256 or 8)
 end
 
 return M

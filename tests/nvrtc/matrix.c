@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "../tap.h"
 
@@ -277,12 +278,14 @@ static void check(const source *kernel, const instance *it, const char *arch) {
     char *text = expand(kernel, it->constants);
     void *program;
     create_program(&program, text, kernel->name, header_count, texts, names);
+    clock_t before = clock(); /* of this process: one core, whatever else runs */
     int status = compile_program(program, 6, options), entries = 0;
+    int ms = (int)((double)(clock() - before) * 1000.0 / CLOCKS_PER_SEC);
     char *log = fetch(program, log_size, get_log), *ptx = fetch(program, ptx_size, get_ptx);
     bool good = !status && judge(log, ptx, arch, &entries);
     if (status) note_lines(log);
-    tap_ok(good, "%s sm_%s %s%sentries: %d", kernel->name, arch, it->constants,
-           *it->constants ? ", " : "", entries);
+    tap_ok(good, "%s sm_%s %s%sentries: %d, %d ms", kernel->name, arch, it->constants,
+           *it->constants ? ", " : "", entries, ms);
     destroy_program(&program);
     free(log);
     free(ptx);
