@@ -428,9 +428,16 @@ static void steps_write_step(device *dev, const prepare_steps_params *p, int ste
 
 /* ---- CPU: tables ---- */
 
-/* The SLOT of a token on page `id`. */
-static int32_t steps_slot_on(int32_t id, int32_t inside, int32_t page_size) {
-    return id < 0 ? -1 : (int32_t)((uint32_t)id * (uint32_t)page_size + (uint32_t)inside);
+/* Slots of positions [from, to) of a row of page ids. */
+static void steps_copy_slots(const int32_t *pages, int32_t page_size, int64_t from, int64_t to,
+                             int32_t *out) {
+    while (from < to) {
+        const int32_t id = pages[from / page_size];
+        int64_t end = (from / page_size + 1) * page_size;
+        uint32_t slot = (uint32_t)id * (uint32_t)page_size + (uint32_t)(from % page_size);
+        for (end = end < to ? end : to; from < end; from++)
+            *out++ = id < 0 ? -1 : (int32_t)slot++;
+    }
 }
 
 typedef struct steps_job {
@@ -454,9 +461,8 @@ static void steps_copy_row(const steps_job *job, const prepare_table *table, int
 static void steps_copy_pages(const steps_job *job, const prepare_table *table, int64_t row,
                              const int32_t *from, int32_t length) {
     const int32_t size = job->page_size;
-    for (int32_t t = 0; table->tokens && t < length; t++)
-        table->tokens[row * table->token_stride + t] =
-            steps_slot_on(from[t / size], t % size, size);
+    if (table->tokens)
+        steps_copy_slots(from, size, 0, length, table->tokens + row * table->token_stride);
     for (int64_t page = 0; table->pages && page * size < length; page++)
         table->pages[row * table->page_stride + page] = from[page] < 0 ? -1 : from[page];
 }

@@ -129,10 +129,8 @@ typedef struct chunks_job {
 /* Slots [start, start + length) of a row of slots or page ids. */
 static void chunks_copy(const chunks_job *job, const int32_t *row, int64_t start, int32_t length,
                         int32_t *out) {
-    if (!job->page_size) memcpy(out, row + start, (size_t)length * sizeof *row);
-    for (int64_t t = start; job->page_size && t < start + length; t++)
-        *out++ = steps_slot_on(row[t / job->page_size], (int32_t)(t % job->page_size),
-                               job->page_size);
+    if (job->page_size) steps_copy_slots(row, job->page_size, start, start + length, out);
+    else memcpy(out, row + start, (size_t)length * sizeof *row);
 }
 
 /* The request's row of slots and its prefix, cut; `status`, if given, takes what is wrong. */

@@ -92,3 +92,23 @@ test("prepare_steps: attend takes its rows, positions and pages as they are", fu
     positions = rt:tensor({ 30, 31, 32, 15, 16, 17 }, "i32") })
   check.equal(got:totable(), want:totable())
 end)
+
+test("prepare_steps and prefix_chunks read page tables where they lie", function()
+  local rt <close> = open()
+  local pool = rt:page_pool(8)
+  local tables = rt:page_tables { requests = 3, max_tokens = 8, page_size = 2, pool = pool }
+  tables:add { 0, 2 }
+  tables:insert { 3, 0, 6 }
+  tables:update()
+  local on, first, last = tables:tensors(), tables:pages(0), tables:pages(2)
+  local m = rt:prepare_steps(on.lengths, { pages = on.page_table, page_size = 2 })[1]
+  check.equal(m.cache_seqlens:totable(), { 3, 0, 6 })
+  check.equal({ table.unpack(m.page_table:totable()[1], 1, 2) }, first)
+  check.equal({ table.unpack(m.page_table:totable()[3], 1, 3) }, last)
+  check.equal({ table.unpack(m.token_table:totable()[1], 1, 3) },
+    { first[1] * 2, first[1] * 2 + 1, first[2] * 2 })
+  local kv, cu = rt:prefix_chunks(on.lengths, { pages = on.page_table, page_size = 2, capacity = 9 })
+  check.equal(cu:totable(), { { 0, 3, 3, 6 }, { 0, 0, 0, 3 }, { 0, 0, 0, 0 } })
+  check.equal({ table.unpack(kv:totable()[2], 1, 3) },
+    { last[2] * 2 + 1, last[3] * 2, last[3] * 2 + 1 })
+end)

@@ -2,22 +2,22 @@
 -- what each part costs as a launch of its own for each step ("before") and within one ("after").
 local PAGE, TOPK = 64, 2048
 
--- A call's inputs: `batch` requests of `tokens` tokens, their slots in order.
-local function inputs(rt, batch, tokens, drafts)
+-- A call's inputs: `batch` requests of `tokens` tokens, and their slots, or else their pages.
+local function inputs(rt, batch, tokens, drafts, by_page)
   local lens = {}
   for b = 1, batch do lens[b] = tokens - (drafts or 0) end
-  return rt:tensor(lens, "i32"), rt:zeros({ batch, tokens }, "i32")
+  return rt:tensor(lens, "i32"), rt:zeros({ batch, by_page and tokens // PAGE or tokens }, "i32")
 end
 
 local function calls(b, s)
   local rt = b.rt
-  local seq, slots = inputs(rt, s.batch, s.tokens, s.drafts)
+  local seq, slots = inputs(rt, s.batch, s.tokens, s.drafts, s.by_page)
   local options = { mode = s.drafts and "target_verify" or "decode", draft_tokens = s.drafts,
     steps = s.steps, page_size = PAGE, index_topk = TOPK, own_tables = s.own_tables,
-    outputs = s.outputs }
-  options.into = rt:prepare_steps(seq, slots, options)
+    outputs = s.outputs, [s.by_page and "pages" or "slots"] = slots }
+  options.into = rt:prepare_steps(seq, options)
   options.steps, options.own_tables, options.outputs = nil, nil, nil
-  return function() rt:prepare_steps(seq, slots, options) end
+  return function() rt:prepare_steps(seq, options) end
 end
 
 -- The rows of the document's table: what one of its tensor operations makes is one output here.
@@ -71,6 +71,7 @@ return {
     one("8 steps, one table", { steps = 8, batch = 32, tokens = long })
     one("8 steps, 8 tables", { steps = 8, batch = 32, tokens = long, own_tables = true })
     one("8 steps of 4 drafts, one table", { steps = 8, batch = 128, tokens = short, drafts = 4 })
+    one("8 steps from pages, one table", { steps = 8, batch = 32, tokens = long, by_page = true })
     one("8 steps, lengths and plans", { steps = 8, batch = 128, tokens = short, drafts = 4,
       outputs = { "cache_seqlens", "cu_seqlens_k", "seqlens_expanded", "seqlens_clipped",
         "cu_seqlens_clipped", "index_schedule", "attend_schedule" } })
