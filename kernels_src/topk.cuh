@@ -19,6 +19,13 @@ CAIRN_INLINE uint32_t topk_key(f16 score) { return topk_key(f16_to_f32(score)); 
 CAIRN_INLINE uint32_t topk_key(bf16 score) { return topk_key(bf16_to_f32(score)); }
 
 #define KEY_MINUS_INFINITY 0x007fffffu
+
+/* The score of a key above 0: x >= it tells whether x's key reaches the key. */
+CAIRN_INLINE float key_score(uint32_t key) {
+    if (key < KEY_MINUS_INFINITY) key = KEY_MINUS_INFINITY;
+    return as_f32(key & 0x80000000u ? key ^ 0x80000000u : ~key);
+}
+
 #define NO_POSITION 0x7fffffff
 
 struct topk_range { int start, length; };

@@ -5,6 +5,9 @@ enum {
     TOPK_SORT_MAX = 8192,  /* order by score: k at most, rounded up to a power of two */
     TOPK_SET_MAX = 4096,   /* k at most on the routes of topk.cu */
     TOPK_SET_BYTES = 10240 * 8 + 2048 * 4 + 2 * 32 * 4 + 128 * 8 + 256, /* its topk_shared */
+    TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
+    TOPK_SHORT_BYTES = 13824, /* its SHORT_BYTES */
+    TOPK_STREAM_BYTES = 92160, /* STREAM_BYTES of topk_stream.cu */
     TOPK_RADIX_BYTES = (2048 + 64) * 4
 };
 
@@ -26,12 +29,24 @@ static void topk_plan_set(topk_plan *plan, const topk_params *p) {
     plan->shared_bytes = TOPK_SET_BYTES;
 }
 
+/* A row that fits registers stays there; a longer one streams through, in tiles that leave room
+ * for k in the set. */
 static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *plan) {
     (void)dev;
     if (p->k > TOPK_SET_MAX) return false;
-    topk_plan_set(plan, p);
-    plan->cluster = 1;
     plan->blocks = (unsigned)p->rows;
+    plan->threads = 512;
+    if (p->n <= TOPK_SHORT_MAX) {
+        plan->source = "topk_short.cu";
+        plan->entry = "topk_short";
+        plan->items = p->n <= TOPK_SHORT_MAX / 2 ? 8 : 16;
+        plan->shared_bytes = (unsigned)(TOPK_SHORT_BYTES + p->sort_size * 8);
+    } else {
+        plan->source = "topk_stream.cu";
+        plan->entry = "topk_stream";
+        plan->items = p->k <= 2048 ? 16 : 8;
+        plan->shared_bytes = TOPK_STREAM_BYTES;
+    }
     return true;
 }
 
@@ -43,7 +58,7 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
     plan->threads = 256;
     plan->items = p->n <= 256 ? 8 : p->n <= 512 ? 16 : 32;
     plan->blocks = ((unsigned)p->rows + 7) / 8;
-    plan->shared_bytes = 8 * 128 * 8;
+    plan->shared_bytes = 8 * 128 * 4;
     return true;
 }
 

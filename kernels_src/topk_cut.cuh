@@ -1,0 +1,158 @@
+/* topk_cut.cuh: finds the cut between what is chosen and what is not among a block's candidate keys,
+ * wherever they lie, for the routes "short" and "stream". Here keys count from 1, and 0 is no
+ * candidate. Needs CUT_THREADS. Without an include guard: each set of constants includes it anew. */
+
+#define CUT_WARPS (CUT_THREADS / WARP)
+#define CUT_BINS 2048
+#define CUT_LIST (CUT_THREADS < 256 ? CUT_THREADS : 256) /* so many are ranked by all pairs */
+
+/* In: the keys over `least`, and by position the first `equal_left` of those equal to it, which are
+ * `equals` in all. */
+struct topk_cut { uint32_t least, equal_left, equals; };
+struct key_range { uint32_t low, high; };
+
+struct cut_shared {
+    alignas(16) uint32_t bins[CUT_BINS];
+    uint32_t list[CUT_LIST];
+    key_range ranges[WARP]; /* one a warp; the next too */
+    uint32_t sums[WARP];
+    topk_cut cut;
+    uint32_t bin, above, inside; /* what find_crossing found */
+    uint32_t listed;
+};
+
+CAIRN_INLINE void clear_bins(cut_shared &s) {
+    for (int i = thread_id() * 4; i < CUT_BINS; i += CUT_THREADS * 4)
+        *(u32x4 *)&s.bins[i] = {0, 0, 0, 0};
+}
+
+/* Lowest and highest over the block of each thread's own. One barrier. */
+CAIRN_INLINE key_range block_range(cut_shared &s, key_range own) {
+    own = {warp_min(own.low), warp_max(own.high)};
+    if (lane_id() == 0) s.ranges[warp_id()] = own;
+    block_sync();
+    if (lane_id() < CUT_WARPS) own = s.ranges[lane_id()];
+    return {warp_min(own.low), warp_max(own.high)};
+}
+
+/* Bits to leave out so that a range falls into the bins. */
+CAIRN_INLINE int range_shift(key_range range) {
+    return max_of(0, 32 - 11 - leading_zeros(range.high - range.low));
+}
+
+/* The bin that holds the need-th greatest: s.bin, s.above (in greater bins), s.inside. */
+CAIRN_INLINE void find_crossing(cut_shared &s, uint32_t need) {
+    constexpr int each = CUT_BINS / CUT_THREADS;
+    const int top = CUT_BINS - 1 - thread_id() * each;
+    uint32_t mine = 0;
+#pragma unroll
+    for (int i = 0; i < each; i++) mine += s.bins[top - i];
+    uint32_t total = warp_sum(mine);
+    if (lane_id() == 0) s.sums[warp_id()] = total;
+    block_sync();
+    uint32_t above = warp_sum(lane_id() < warp_id() ? s.sums[lane_id()] : 0u);
+    if (above < need && above + total >= need) {
+        above += warp_scan(mine) - mine;
+        if (above < need && above + mine >= need) {
+            int bin = top;
+            while (above + s.bins[bin] < need) above += s.bins[bin--];
+            s.bin = (uint32_t)bin;
+            s.above = above;
+            s.inside = s.bins[bin];
+        }
+    }
+    block_sync();
+}
+
+/* So many threads, as a power of two, share the comparisons of each of `count` keys. */
+CAIRN_INLINE int cut_share(int count) {
+    int shift = 0; /* no division: it takes as long as the comparisons */
+    while (shift < 4 && count << (shift + 1) <= CUT_THREADS) shift++;
+    return shift;
+}
+CAIRN_INLINE int cut_part(int shift) { return thread_id() & ((1 << shift) - 1); }
+CAIRN_INLINE uint32_t cut_sum(uint32_t mine, int shift) {
+    for (int i = 0; i < shift; i++) mine += shuffle_xor(mine, 1 << i);
+    return mine;
+}
+
+/* The cut before the need-th of the listed keys. */
+CAIRN_INLINE topk_cut rank_listed(cut_shared &s, int count, uint32_t need) {
+    const int shift = cut_share(count), mine = thread_id() >> shift, part = cut_part(shift);
+    if (warp_id() * WARP >> shift < count) {
+        const uint32_t key = mine < count ? s.list[mine] : 0;
+        uint32_t packed = 0;
+        for (int i = part; i < count; i += 1 << shift) {
+            uint32_t other = s.list[i];
+            packed += other > key;                         /* bits 0 to 9: greater */
+            packed += other == key ? 1u << 20 : 0u;        /* from 20: equal */
+            packed += other == key && i < mine ? 1u << 10 : 0u; /* between: and listed before */
+        }
+        packed = cut_sum(packed, shift);
+        const uint32_t greater = packed & 1023u, before = greater + (packed >> 10 & 1023u);
+        if (mine < count && part == 0 && before == need - 1)
+            s.cut = {key, need - greater, packed >> 20};
+    }
+    block_sync();
+    return s.cut;
+}
+
+/* The cut before the need-th candidate in a range of keys, which `inside` > need are in: each round
+ * spreads the range over the bins and goes on with the one that holds it. `each` calls what it is
+ * given with every key of this thread. */
+template <class Each>
+CAIRN_INLINE topk_cut find_cut(cut_shared &s, key_range range, uint32_t inside, uint32_t need,
+                               Each each) {
+#pragma unroll 1
+    while (range.low != range.high) {
+        const int shift = range_shift(range);
+        clear_bins(s);
+        if (thread_id() == 0) s.listed = 0;
+        block_sync();
+        each([&](uint32_t key) {
+            if (key - range.low <= range.high - range.low)
+                atomic_add(&s.bins[(key - range.low) >> shift], 1u);
+        });
+        block_sync();
+        find_crossing(s, need);
+        need -= s.above;
+        inside = s.inside;
+        range.low += s.bin << shift;
+        range.high = min_of(range.high, range.low + ((1u << shift) - 1));
+        if (need == inside) return {range.low - 1, 0, 0}; /* all of them */
+        if (inside > CUT_LIST) continue;
+        each([&](uint32_t key) {
+            if (key - range.low <= range.high - range.low)
+                s.list[atomic_add(&s.listed, 1u)] = key;
+        });
+        block_sync();
+        return rank_listed(s, (int)inside, need);
+    }
+    return {range.low, need, inside};
+}
+
+/* Sorts entries by descending key, lowest position first, by a bitonic network; `size` is a power of
+ * two. Begins and ends with a barrier. */
+CAIRN_INLINE void sort_entries(uint32_t *keys, int32_t *positions, int size) {
+    block_sync();
+    for (int length = 2; length <= size; length *= 2)
+        for (int step = length / 2; step > 0; step /= 2) {
+            for (int i = thread_id(); i < size / 2; i += CUT_THREADS) {
+                const int low = 2 * i - (i & (step - 1)), high = low + step;
+                const uint32_t a = keys[low], b = keys[high];
+                const int32_t at = positions[low], bt = positions[high];
+                if ((a < b || (a == b && at > bt)) == ((low & length) == 0)) {
+                    keys[low] = b, keys[high] = a;
+                    positions[low] = bt, positions[high] = at;
+                }
+            }
+            block_sync();
+        }
+}
+
+/* A row of at most k candidates, all of them chosen, without reading a score. */
+CAIRN_INLINE void emit_whole(const topk_params &p, const topk_out &out, int length) {
+    for (int i = thread_id(); i < p.k; i += CUT_THREADS)
+        if (i < length) topk_write(out, i, i);
+        else topk_write_none(out, i);
+}

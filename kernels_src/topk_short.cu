@@ -1,0 +1,285 @@
+/* topk of short rows: one block a row, which lies in its registers (the contract is in runtime.h).
+ *
+ * Route      "block", for n <= THREADS ITEMS. A bound from the warps' greatest scores leaves few;
+ *            those are gathered and ranked by comparing all pairs. Where k is larger or they are
+ *            many, histograms find the cut, the k-th key and how many equal to it are in, and a
+ *            scan over the registers writes what is chosen in order.
+ * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
+ *            CAIRN_THREADS, CAIRN_ITEMS scores a thread
+ * Launch     grid rows, block THREADS, shared memory SHORT_BYTES, and 8 bytes for each of sort_size
+ * Oracle     tests/topk_test.c sorts
+ * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
+ * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=8
+ * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
+ * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
+#include "common.cuh"
+#include "topk.cuh"
+#include "topk_row.cuh"
+#define SHORT_THREADS CAIRN_THREADS
+#define CUT_THREADS CAIRN_THREADS
+#include "topk_cut.cuh"
+
+#define SHORT_ITEMS CAIRN_ITEMS
+#define SHORT_QUOTA 8 /* scores a warp names at most */
+#define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)
+#define SHORT_BYTES 13824 /* of short_shared at most; behind it are the entries to sort */
+
+struct short_shared {
+    cut_shared cut;
+    alignas(16) uint64_t entries[CUT_LIST]; /* (key, ~position) */
+    alignas(16) int32_t ranked[CUT_LIST];   /* the best k positions */
+    uint32_t levels[2][LEVEL_WORDS][WARP];  /* one a warp */
+    uint32_t entered, sorted;
+    uint32_t reached; /* keys that reach the bound; in the upper half those above it */
+};
+
+struct short_row {
+    float x[SHORT_ITEMS]; /* NaN past the end */
+    int length;
+    uint32_t least; /* keys below it are no candidates */
+};
+
+CAIRN_INLINE int short_position(int i) { return row_position(i, thread_id(), SHORT_THREADS); }
+
+CAIRN_INLINE void load_short(const score_t *from, int length, bool finite_only, short_row &row) {
+    topk_vector share[ROW_VECTORS];
+    load_row(from, length, thread_id(), SHORT_THREADS, share);
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) row.x[i] = to_f32(share[i / VECTOR].score[i % VECTOR]);
+    row.length = length;
+    row.least = finite_only ? KEY_MINUS_INFINITY + 1 : 0;
+}
+
+/* Counted from 1; 0 is no candidate. */
+CAIRN_INLINE uint32_t item_key(const short_row &row, int i) {
+    const uint32_t key = topk_key(row.x[i]);
+    return short_position(i) < row.length && key >= row.least ? key + 1 : 0;
+}
+
+/* ---- few candidates ---------------------------------------------------------------------------- */
+
+/* The quota-th greatest of the lanes' own. */
+CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
+    uint32_t most = warp_max(mine);
+    for (int i = 1; i < quota; i++) {
+        uint32_t holders = warp_ballot(mine == most);
+        if (lane_id() == find_first_set(holders) - 1) mine = 0;
+        most = warp_max(mine);
+    }
+    return most;
+}
+
+/* A key that k candidates reach, seldom many more: the least of what the warps name; else 0. Ends
+ * with a barrier. */
+CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
+    const int full = min_of(CUT_WARPS, row.length / (VECTOR * WARP)); /* without an idle lane */
+    const int quota = full ? ceil_div(k, full) : SHORT_QUOTA + 1;
+    float most = row.x[0];
+#pragma unroll
+    for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);
+    if (thread_id() == 0) s.entered = s.reached = s.sorted = 0;
+    if (quota <= SHORT_QUOTA && warp_id() < full) {
+        uint32_t named = kth_of_warp(topk_key(most), quota);
+        if (lane_id() == 0) s.cut.sums[warp_id()] = named;
+    }
+    block_sync();
+    if (quota > SHORT_QUOTA) return 0;
+    const uint32_t bound = warp_min(lane_id() < full ? s.cut.sums[lane_id()] : 0xffffffffu);
+    return bound < row.least ? 0 : bound;
+}
+
+/* Enters the candidates that reach the bound, above 0, into the list as far as there is room;
+ * s.entered counts all. */
+CAIRN_INLINE void enter_reaching(short_shared &s, const score_t *from, const short_row &row,
+                                 uint32_t bound) {
+    const float least = key_score(bound);
+    uint32_t mask = 0;
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) mask |= row.x[i] >= least ? 1u << i : 0u;
+    if (mask) {
+        uint32_t at = atomic_add(&s.entered, (uint32_t)popcount(mask));
+        for (; mask && at < CUT_LIST; mask &= mask - 1) {
+            const int position = short_position(find_first_set(mask) - 1);
+            s.entries[at++] = (uint64_t)topk_key(from[position]) << 32 | (uint32_t)~position;
+        }
+    }
+    block_sync();
+}
+
+/* Ranks the listed entries and writes the best k, in order. */
+CAIRN_INLINE void emit_listed(short_shared &s, const topk_out &out, int count, int k,
+                              bool by_score) {
+    int shift = cut_share(count), mine = thread_id() >> shift, part = cut_part(shift);
+    if (warp_id() * WARP >> shift < count) {
+        const uint64_t entry = mine < count ? s.entries[mine] : 0;
+        uint32_t rank = 0;
+#pragma unroll 4
+        for (int i = part; i < count; i += 1 << shift) rank += s.entries[i] > entry;
+        rank = cut_sum(rank, shift);
+        if (mine < count && rank < (uint32_t)k && part == 0)
+            s.ranked[rank] = (int32_t)~(uint32_t)entry;
+    }
+    block_sync();
+    shift = cut_share(k), mine = thread_id() >> shift, part = cut_part(shift);
+    if (warp_id() * WARP >> shift >= k) return;
+    const int32_t position = mine < k ? s.ranked[mine] : 0;
+    uint32_t slot = (uint32_t)mine;
+    if (!by_score) {
+        slot = 0;
+#pragma unroll 4
+        for (int i = part; i < k; i += 1 << shift) slot += s.ranked[i] < position;
+        slot = cut_sum(slot, shift);
+    }
+    if (mine < k && part == 0) topk_write(out, (int)slot, position);
+}
+
+/* ---- many candidates --------------------------------------------------------------------------- */
+
+/* Counts the keys that reach the bound, and those above it. */
+CAIRN_INLINE void count_reaching(short_shared &s, const short_row &row, uint32_t bound) {
+    uint32_t mine = 0;
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        const uint32_t key = item_key(row, i);
+        mine += (uint32_t)(key >= bound) | (uint32_t)(key > bound) << 16;
+    }
+    mine = warp_sum(mine);
+    if (lane_id() == 0) atomic_add(&s.reached, mine);
+    block_sync();
+}
+
+/* The lowest and the highest of the keys that reach the bound. */
+CAIRN_INLINE key_range range_reaching(short_shared &s, const short_row &row, uint32_t bound) {
+    key_range own = {0xffffffffu, 0u};
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        const uint32_t key = item_key(row, i);
+        own.low = min_of(own.low, key >= bound ? key : 0xffffffffu);
+        own.high = max_of(own.high, key);
+    }
+    return block_range(s.cut, own);
+}
+
+/* The cut, given a bound (counted from 1) that k candidates reach, or 1; *found: how many are in. */
+CAIRN_INLINE topk_cut short_cut(short_shared &s, const short_row &row, int k, uint32_t bound,
+                                int *found) {
+    const uint32_t need = (uint32_t)k;
+    count_reaching(s, row, bound);
+    const uint32_t count = s.reached & 0xffffu, above = s.reached >> 16;
+    *found = (int)min_of(count, need);
+    if (count <= need) return {bound - 1, 0, 0};
+    if (above < need) return {bound, need - above, count - above};
+    const key_range range = range_reaching(s, row, bound);
+    return find_cut(s.cut, range, count, need, [&](auto take) {
+#pragma unroll
+        for (int i = 0; i < SHORT_ITEMS; i++) take(item_key(row, i));
+    });
+}
+
+/* slots[j]: how many of the block's masked items come before this thread's first of level j, that
+ * is of its vector j. Two levels go into one word. `turn`: calls use 0 and 1 in turn. */
+CAIRN_INLINE void find_slots(short_shared &s, uint32_t mask, int turn, uint32_t *slots) {
+    constexpr uint32_t level = (1u << VECTOR) - 1;
+    uint32_t mine[LEVEL_WORDS], end[LEVEL_WORDS];
+#pragma unroll
+    for (int w = 0; w < LEVEL_WORDS; w++) {
+        const uint32_t pair = mask >> (2 * w * VECTOR);
+        mine[w] = (uint32_t)popcount(pair & level);
+        if (ROW_VECTORS > 1) mine[w] |= (uint32_t)popcount(pair >> VECTOR & level) << 16;
+        end[w] = warp_scan(mine[w]);
+        if (lane_id() == WARP - 1) s.levels[turn][w][warp_id()] = end[w];
+    }
+    block_sync();
+    uint32_t start = 0;
+#pragma unroll
+    for (int w = 0; w < LEVEL_WORDS; w++) {
+        uint32_t total = lane_id() < CUT_WARPS ? s.levels[turn][w][lane_id()] : 0u;
+        uint32_t below = warp_sum(lane_id() < warp_id() ? total : 0u) + end[w] - mine[w];
+        total = warp_sum(total);
+        slots[2 * w] = start + (below & 0xffffu);
+        start += total & 0xffffu;
+        slots[2 * w + 1] = start + (below >> 16);
+        start += total >> 16;
+    }
+}
+
+/* Of the masked items the first `count` by position. */
+CAIRN_INLINE uint32_t first_of(short_shared &s, uint32_t mask, uint32_t count) {
+    uint32_t slots[2 * LEVEL_WORDS], taken = 0;
+    find_slots(s, mask, 0, slots);
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++)
+        if (mask >> i & 1u) taken |= slots[i / VECTOR]++ < count ? 1u << i : 0u;
+    return taken;
+}
+
+/* This thread's items that are in, as bits. */
+CAIRN_INLINE uint32_t chosen_items(short_shared &s, const short_row &row, topk_cut cut) {
+    uint32_t over = 0, equal = 0;
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        const uint32_t key = item_key(row, i);
+        over |= key > cut.least ? 1u << i : 0u;
+        equal |= key == cut.least ? 1u << i : 0u;
+    }
+    if (cut.equal_left == 0) return over;
+    if (cut.equal_left == cut.equals) return over | equal;
+    return over | first_of(s, equal, cut.equal_left);
+}
+
+CAIRN_INLINE void emit_by_position(short_shared &s, const topk_out &out, uint32_t mask) {
+    uint32_t slots[2 * LEVEL_WORDS];
+    find_slots(s, mask, 1, slots);
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        uint32_t slot = slots[j], items = mask >> (j * VECTOR) & ((1u << VECTOR) - 1);
+        for (; items; items &= items - 1)
+            topk_write(out, (int)slot++, short_position(j * VECTOR + find_first_set(items) - 1));
+    }
+}
+
+/* Descending score, lowest position first; size: a power of two >= found. */
+CAIRN_INLINE void emit_by_score(short_shared &s, const topk_out &out, uint32_t mask, int found,
+                                int size) {
+    uint32_t *keys = (uint32_t *)(shared_base() + SHORT_BYTES);
+    int32_t *positions = (int32_t *)(keys + size);
+    for (; mask; mask &= mask - 1)
+        positions[atomic_add(&s.sorted, 1u)] = short_position(find_first_set(mask) - 1);
+    block_sync();
+    for (int i = thread_id(); i < size; i += SHORT_THREADS) {
+        if (i >= found) positions[i] = NO_POSITION;
+        keys[i] = i < found ? topk_key(out.row[positions[i]]) : 0;
+    }
+    sort_entries(keys, positions, size);
+    for (int i = thread_id(); i < found; i += SHORT_THREADS) topk_write(out, i, positions[i]);
+}
+
+CAIRN_KERNEL(topk_short, SHORT_THREADS, (CAIRN_ARCH / 100 == 9 ? 1024 / SHORT_THREADS : 1),
+             topk_params) {
+    short_shared &s = shared_as<short_shared>();
+    static_assert(sizeof(short_shared) <= SHORT_BYTES, "what the host launches with");
+    const int r = block_id();
+    topk_range range = topk_row_range(p, r, thread_id() == 0);
+    const score_t *from = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
+    if (range.length <= p.k && !p.finite_only && !p.sort_size) {
+        emit_whole(p, topk_row_out(p, r, from), range.length);
+        return;
+    }
+    short_row row;
+    load_short(from, range.length, p.finite_only != 0, row);
+    const uint32_t bound = find_bound(s, row, p.k);
+    if (bound) {
+        enter_reaching(s, from, row, bound);
+        if (s.entered <= CUT_LIST) {
+            emit_listed(s, topk_row_out(p, r, from), (int)s.entered, p.k, p.sort_size != 0);
+            return;
+        }
+    }
+    int found;
+    const topk_cut cut = short_cut(s, row, p.k, bound + 1, &found);
+    const uint32_t mask = chosen_items(s, row, cut);
+    const topk_out out = topk_row_out(p, r, from);
+    if (p.sort_size) emit_by_score(s, out, mask, found, p.sort_size);
+    else emit_by_position(s, out, mask);
+    for (int i = found + thread_id(); i < p.k; i += SHORT_THREADS) topk_write_none(out, i);
+}

@@ -1,0 +1,354 @@
+/* topk of long rows: one block a row, one read (the contract is in runtime.h).
+ *
+ * Route      "block", for rows that registers do not hold. A sample of the row gives a floor that a
+ *            little more than k scores reach; those enter a set in shared memory, in the order of
+ *            their positions. A set that outgrows its place is cut to its best k and the floor
+ *            rises; a floor that was too high costs a second read. So every row is exact, and none
+ *            is dear unless it hides from the sample.
+ * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
+ *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; k + tile <= 10240
+ * Launch     grid rows, block THREADS, shared memory STREAM_BYTES
+ * Oracle     tests/topk_test.c sorts
+ * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
+ * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
+ * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
+#include "common.cuh"
+#include "topk.cuh"
+#include "topk_row.cuh"
+#define CUT_THREADS CAIRN_THREADS
+#include "topk_cut.cuh"
+
+#define STREAM_THREADS CAIRN_THREADS
+#define STREAM_ITEMS CAIRN_ITEMS
+#define STREAM_TILE (STREAM_THREADS * STREAM_ITEMS)
+#define STREAM_SET (10240 + 32) /* >= k + tile, and some at the row's ends */
+#define STREAM_BYTES 92160
+/* Blocks that fit one SM, by registers and shared memory. */
+#define STREAM_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1024 / STREAM_THREADS : 1)
+
+#define SAMPLE_EACH 8 /* scores a thread takes */
+#define SAMPLE (STREAM_THREADS * SAMPLE_EACH)
+#define LINE (128 / (int)sizeof(score_t)) /* scores of a cache line, the unit of sampling */
+
+/* Candidates by ascending position. Of a new one the set holds the score as f32, of one that has
+ * been sealed the key. */
+struct stream_shared {
+    alignas(16) uint32_t keys[STREAM_SET];
+    alignas(16) int32_t positions[STREAM_SET];
+    cut_shared cut;
+    uint32_t counts[2][WARP]; /* one a warp */
+};
+
+/* ---- the sample -------------------------------------------------------------------------------- */
+
+/* A line from each of as many stretches of a row, at places that do not repeat, since rows have
+ * periods. row is 16-byte aligned, length >= 2 SAMPLE. */
+CAIRN_INLINE void load_sample(const score_t *row, int length, topk_vector *sample) {
+    const int stretch = length / SAMPLE; /* in lines */
+#pragma unroll
+    for (int j = 0; j < SAMPLE_EACH / VECTOR; j++) {
+        const int at = (j * STREAM_THREADS + thread_id()) * VECTOR, line = at / LINE;
+        const int place = (int)multiply_high((uint32_t)line * 0x9e3779b9u, (uint32_t)stretch);
+        const score_t *from = row + (line * stretch + place) * LINE + at % LINE;
+        sample[j] = bit_cast<topk_vector>(load_constant_early((const u32x4 *)from));
+    }
+}
+
+/* The rank in the sample of a key that k of `length` scores reach all but surely: 5.5 deviations. */
+CAIRN_INLINE int sample_rank(int k, int length) {
+    float expected = (float)k * (float)SAMPLE / (float)length;
+    return (int)(expected + 5.5f * sqrt_f32(expected)) + 6;
+}
+
+/* A key that about `rank` <= STREAM_THREADS of the sample reach. The bins range from a key that at
+ * least `rank` reach, the least maximum of groups of scores. */
+CAIRN_INLINE uint32_t sample_floor(cut_shared &s, const topk_vector *sample, int rank) {
+    uint32_t keys[SAMPLE_EACH], most = 0;
+#pragma unroll
+    for (int i = 0; i < SAMPLE_EACH; i++) {
+        keys[i] = topk_key(sample[i / VECTOR].score[i % VECTOR]);
+        most = max_of(most, keys[i]);
+    }
+    key_range own = {most, most};
+    if (rank <= STREAM_THREADS / 2) own.low = max_of(own.low, shuffle_xor(own.low, 1));
+    if (rank <= STREAM_THREADS / 4) own.low = max_of(own.low, shuffle_xor(own.low, 2));
+    clear_bins(s);
+    const key_range range = block_range(s, own);
+    const int shift = range_shift(range);
+#pragma unroll
+    for (int i = 0; i < SAMPLE_EACH; i++)
+        if (keys[i] >= range.low) atomic_add(&s.bins[(keys[i] - range.low) >> shift], 1u);
+    block_sync();
+    find_crossing(s, (uint32_t)rank);
+    return range.low + (s.bin << shift);
+}
+
+/* ---- the tiles ---------------------------------------------------------------------------------- */
+
+/* A warp's part of a tile is contiguous, so that what it adds is in order. */
+CAIRN_INLINE int tile_position(int base, int i) {
+    return base + warp_id() * (WARP * STREAM_ITEMS) + row_position(i, lane_id(), WARP);
+}
+
+struct stream_tile { topk_vector share[ROW_VECTORS]; };
+
+/* The vectors of a row, and the few scores before and after them. */
+struct stream_body {
+    const score_t *from; /* 16-byte aligned */
+    int head, size;      /* scores before it; scores in its vectors */
+};
+
+CAIRN_INLINE stream_body body_of(const score_t *row, int length) {
+    const int head = (int)((0 - (uint64_t)row) % 16 / sizeof(score_t));
+    return {row + head, head, max_of(length - head, 0) / VECTOR * VECTOR};
+}
+
+/* The body's scores [base, base + STREAM_TILE); past its end its last again and again. Nothing is
+ * done with them here, which would wait for them. */
+CAIRN_INLINE void load_tile(const stream_body &body, int base, stream_tile &tile) {
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        const int at = min_of(tile_position(base, j * VECTOR), body.size - VECTOR);
+        tile.share[j] = bit_cast<topk_vector>(load_constant_early((const u32x4 *)(body.from + at)));
+    }
+}
+
+/* Asks for the body's scores [base, base + STREAM_TILE). */
+CAIRN_INLINE void prefetch_tile(const stream_body &body, int base) {
+    int at = base + thread_id() * LINE;
+    if (at < min_of(base + STREAM_TILE, body.size)) prefetch_l2(body.from + at);
+}
+
+/* This thread's items in the body that reach the floor, as bits; a floor of 0 NaN too reaches. */
+CAIRN_INLINE uint32_t tile_mask(const stream_tile &tile, int base, int size, uint32_t floor) {
+    const float least = key_score(floor);
+    uint32_t mask = 0;
+#pragma unroll
+    for (int i = 0; i < STREAM_ITEMS; i++)
+        mask |= to_f32(tile.share[i / VECTOR].score[i % VECTOR]) >= least ? 1u << i : 0u;
+    if (floor == 0) mask = (1u << STREAM_ITEMS) - 1;
+    if (base + STREAM_TILE > size) {
+        for (int j = 0; j < ROW_VECTORS; j++)
+            if (tile_position(base, j * VECTOR) >= size)
+                mask &= ~(((1u << VECTOR) - 1) << (j * VECTOR));
+    }
+    return mask;
+}
+
+/* Where a warp's masked items go: counts by level (vector), packed into one word, summed over the
+ * lanes before this one, and over all. */
+#define LEVEL_BITS (32 / ROW_VECTORS)
+#define LEVEL_MASK (ROW_VECTORS == 1 ? ~0u : (1u << LEVEL_BITS % 32) - 1)
+struct level_counts { uint32_t before, all; };
+
+CAIRN_INLINE level_counts count_levels(uint32_t mask) {
+    uint32_t mine = 0;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++)
+        mine |= (uint32_t)popcount(mask >> (j * VECTOR) & ((1u << VECTOR) - 1)) << (j * LEVEL_BITS);
+    uint32_t end = warp_scan(mine);
+    return {end - mine, shuffle(end, WARP - 1)};
+}
+CAIRN_INLINE uint32_t level_sum(uint32_t all) {
+    uint32_t sum = 0;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) sum += all >> (j * LEVEL_BITS) & LEVEL_MASK;
+    return sum;
+}
+
+/* Puts the masked items of a tile, which begins at position `first`, into the set, this warp's from
+ * `at` on. */
+CAIRN_INLINE void add_items(stream_shared &s, const stream_tile &tile, int first, uint32_t mask,
+                            level_counts counts, uint32_t at) {
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        uint32_t slot = at + (counts.before >> (j * LEVEL_BITS) & LEVEL_MASK);
+#pragma unroll
+        for (int c = 0; c < VECTOR; c++) {
+            const int i = j * VECTOR + c;
+            if (!(mask >> i & 1u)) continue;
+            s.keys[slot] = as_u32(to_f32(tile.share[j].score[c]));
+            s.positions[slot++] = tile_position(first, i);
+        }
+        at += counts.all >> (j * LEVEL_BITS) & LEVEL_MASK;
+    }
+}
+
+/* Adds of the scores [first, first + count), fewer than a vector, those that reach the floor;
+ * returns how many are held then. */
+CAIRN_INLINE int add_edge(stream_shared &s, const score_t *row, int first, int count, uint32_t floor,
+                          int held) {
+    const int at = first + lane_id();
+    const float score = lane_id() < count ? to_f32(row[at]) : 0.0f;
+    const uint32_t votes =
+        warp_ballot(lane_id() < count && (floor == 0 || score >= key_score(floor)));
+    if (warp_id() == 0 && votes >> lane_id() & 1u) {
+        const int slot = held + popcount(votes & ((1u << lane_id()) - 1));
+        s.keys[slot] = as_u32(score);
+        s.positions[slot] = at;
+    }
+    return held + popcount(votes);
+}
+
+/* ---- the set ------------------------------------------------------------------------------------ */
+
+/* Turns the scores [from, to) into keys. Returns the range of all. */
+CAIRN_INLINE key_range seal(stream_shared &s, int from, int to) {
+    key_range own = {0xffffffffu, 0u};
+    block_sync();
+    for (int i = thread_id(); i < to; i += STREAM_THREADS) {
+        uint32_t key = s.keys[i];
+        if (i >= from) s.keys[i] = key = topk_key(as_f32(key)) + 1;
+        own = {min_of(own.low, key), max_of(own.high, key)};
+    }
+    return block_range(s.cut, own);
+}
+
+/* The cut before the k-th of the set's first `count` entries, of which `sealed` are sealed. */
+CAIRN_INLINE topk_cut cut_set(stream_shared &s, int sealed, int count, int k) {
+    const key_range range = seal(s, sealed, count);
+    if (count <= k) return {0, 0, 0};
+    return find_cut(s.cut, range, (uint32_t)count, (uint32_t)k, [&](auto take) {
+        for (int i = thread_id(); i < count; i += STREAM_THREADS) take(s.keys[i]);
+    });
+}
+
+/* Moves the chosen of `count` entries to the front; their order stays. */
+CAIRN_INLINE void take_chosen(stream_shared &s, int count, topk_cut cut) {
+    const uint32_t below_me = (1u << lane_id()) - 1;
+    uint32_t over_done = 0, equal_done = 0;
+    int turn = 0;
+#pragma unroll 1
+    for (int first = 0; first < count; first += STREAM_THREADS, turn ^= 1) {
+        const int i = first + thread_id();
+        const uint32_t key = i < count ? s.keys[i] : 0;
+        const int32_t position = i < count ? s.positions[i] : 0;
+        const bool over = key > cut.least, equal = key == cut.least;
+        const uint32_t overs = warp_ballot(over), equals = warp_ballot(equal);
+        if (lane_id() == 0)
+            s.counts[turn][warp_id()] = (uint32_t)popcount(overs) | (uint32_t)popcount(equals) << 16;
+        block_sync(); /* what is written now has been read */
+        const uint32_t of = lane_id() < CUT_WARPS ? s.counts[turn][lane_id()] : 0;
+        const uint32_t all = warp_sum(of), below = warp_sum(lane_id() < warp_id() ? of : 0u);
+        const uint32_t over_at = over_done + (below & 0xffffu) + (uint32_t)popcount(overs & below_me);
+        const uint32_t equal_at = equal_done + (below >> 16) + (uint32_t)popcount(equals & below_me);
+        if (over || (equal && equal_at < cut.equal_left)) {
+            const uint32_t slot = over_at + min_of(equal_at, cut.equal_left);
+            s.keys[slot] = key;
+            s.positions[slot] = position;
+        }
+        over_done += all & 0xffffu;
+        equal_done += all >> 16;
+    }
+    block_sync();
+}
+
+/* Cuts the set to its best k, all sealed; the floor that follows for what comes later. */
+CAIRN_INLINE uint32_t shrink(stream_shared &s, int sealed, int held, int k) {
+    const topk_cut cut = cut_set(s, sealed, held, k);
+    take_chosen(s, held, cut);
+    /* least is above the k-th's own key, or k of the set's reach that, counted from 1 */
+    return cut.least + (cut.equal_left == 0);
+}
+
+/* Where the read of a row stands; the same in every thread. */
+struct stream_state {
+    int base, held, turn;
+    uint32_t floor;
+};
+
+/* Adds of the tile at state.base what reaches the floor, and goes on to the next one; false when the
+ * set has no room: it then holds k and more, and once they are cut, the tile fits. One barrier. */
+CAIRN_INLINE bool add_tile(stream_shared &s, const stream_body &body, const stream_tile &tile, int k,
+                           stream_state &state) {
+    const uint32_t mask = tile_mask(tile, state.base, body.size, state.floor);
+    const level_counts counts = count_levels(mask);
+    if (lane_id() == 0) s.counts[state.turn][warp_id()] = level_sum(counts.all);
+    block_sync();
+    const uint32_t of = lane_id() < CUT_WARPS ? s.counts[state.turn][lane_id()] : 0;
+    const int total = state.held + (int)warp_sum(of);
+    state.turn ^= 1;
+    if (total > STREAM_SET - VECTOR) return false;
+    add_items(s, tile, body.head + state.base, mask, counts,
+              (uint32_t)state.held + warp_sum(lane_id() < warp_id() ? of : 0u));
+    if (state.held < k && total >= k) state.floor++; /* k reach it, later equals come too late */
+    state.held = total;
+    state.base += STREAM_TILE;
+    return true;
+}
+
+/* Adds tiles until the body ends or the set is full. Two tiles take turns, so that the loads of one
+ * are under way while the other is looked at: a copy between them would wait for the loads. */
+CAIRN_INLINE void add_tiles(stream_shared &s, const stream_body &body, int k, stream_state &state) {
+    stream_tile even, odd;
+    if (body.size > 0) load_tile(body, state.base, even);
+#pragma unroll 1
+    while (state.base < body.size) {
+        load_tile(body, state.base + STREAM_TILE, odd);
+        if (!add_tile(s, body, even, k, state) || state.base >= body.size) return;
+        load_tile(body, state.base + STREAM_TILE, even);
+        if (!add_tile(s, body, odd, k, state)) return;
+    }
+}
+
+/* Puts the row's best k into the set, sealed, in one read when at least k reach the floor that is
+ * guessed, else in another with the floor `least`. How many there are. */
+CAIRN_INLINE int stream_row(stream_shared &s, const score_t *row, int length, int k, uint32_t least,
+                            uint32_t floor) {
+    const stream_body body = body_of(row, length);
+    const int end = body.head + body.size;
+#pragma unroll 1
+    for (;; floor = least) {
+        stream_state state = {0, 0, 0, floor};
+        int sealed = 0;
+        bool ended = false;
+        block_sync();
+        state.held = add_edge(s, row, 0, min_of(body.head, length), floor, 0);
+#pragma unroll 1
+        while (!ended) {
+            add_tiles(s, body, k, state);
+            if (state.base >= body.size) {
+                state.held = add_edge(s, row, end, length - end, state.floor, state.held);
+                ended = true;
+                if (state.held < k && floor > least) break; /* too few */
+            }
+            state.floor = max_of(state.floor, shrink(s, sealed, state.held, k));
+            state.held = sealed = min_of(state.held, k);
+        }
+        if (state.held >= k || floor <= least) return state.held;
+    }
+}
+
+/* A floor that k scores of the row reach all but surely, and not many more. */
+CAIRN_INLINE uint32_t guess_floor(stream_shared &s, const score_t *row, int length, int k) {
+    const stream_body body = body_of(row, length);
+    const int rank = sample_rank(k, length);
+    if (length < 2 * SAMPLE || rank > STREAM_THREADS) return 0;
+    topk_vector sample[SAMPLE_EACH / VECTOR];
+    load_sample(body.from, body.size, sample);
+    for (int i = 0; i < 2; i++) prefetch_tile(body, i * STREAM_TILE);
+    return sample_floor(s.cut, sample, rank);
+}
+
+CAIRN_KERNEL(topk_stream, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
+    stream_shared &s = shared_as<stream_shared>();
+    static_assert(sizeof(stream_shared) <= STREAM_BYTES, "what the host launches with");
+    const int r = block_id();
+    topk_range range = topk_row_range(p, r, thread_id() == 0);
+    const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
+    if (range.length <= p.k && !p.finite_only && !p.sort_size) {
+        emit_whole(p, topk_row_out(p, r, row), range.length);
+        return;
+    }
+    const uint32_t least = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
+    const uint32_t floor = max_of(least, guess_floor(s, row, range.length, p.k));
+    const int found = stream_row(s, row, range.length, p.k, least, floor);
+    const topk_out out = topk_row_out(p, r, row);
+    if (p.sort_size) {
+        for (int i = found + thread_id(); i < p.sort_size; i += STREAM_THREADS) s.keys[i] = 0;
+        sort_entries(s.keys, s.positions, p.sort_size);
+    }
+    for (int i = thread_id(); i < p.k; i += STREAM_THREADS)
+        if (i < found) topk_write(out, i, s.positions[i]);
+        else topk_write_none(out, i);
+}

@@ -1,0 +1,43 @@
+/* The routes of one block or one warp a row, topk_small.cu, topk_short.cu and topk_stream.cu, on the
+ * emulation. */
+#include "topk_sweep.h"
+
+#define CAIRN_SCORE_TYPE 1
+#define CAIRN_THREADS 128
+#define CAIRN_ITEMS 8
+namespace f32_short {
+#include "../../kernels_src/topk_short.cu"
+}
+namespace f32_small {
+#include "../../kernels_src/topk_small.cu"
+}
+namespace f32_stream {
+#include "../../kernels_src/topk_stream.cu"
+}
+#undef CAIRN_SCORE_TYPE
+#undef CAIRN_ITEMS
+#define CAIRN_SCORE_TYPE 3
+#define CAIRN_ITEMS 16
+namespace bf16_short {
+#include "../../kernels_src/topk_short.cu"
+}
+namespace bf16_small {
+#include "../../kernels_src/topk_small.cu"
+}
+namespace bf16_stream {
+#include "../../kernels_src/topk_stream.cu"
+}
+
+int main() {
+    const unsigned pairs = 2048 * 8;
+    sweep<float>("small, f32", f32_small::topk_small, {1, 256, 4096, SMALL}, same, same);
+    sweep<bf16>("small, bf16", bf16_small::topk_small, {1, 256, 4096, SMALL}, truncate_bf16, to_bf16);
+    sweep<float>("short, f32", f32_short::topk_short, {1, 128, SHORT_BYTES + pairs, SHORT}, same,
+                 same);
+    sweep<bf16>("short, bf16", bf16_short::topk_short, {1, 128, SHORT_BYTES + pairs, SHORT},
+                truncate_bf16, to_bf16);
+    sweep<float>("stream, f32", f32_stream::topk_stream, {1, 128, STREAM_BYTES, ALL}, same, same);
+    sweep<bf16>("stream, bf16", bf16_stream::topk_stream, {1, 128, STREAM_BYTES, ALL}, truncate_bf16,
+                to_bf16);
+    return tap_done();
+}
