@@ -1,6 +1,6 @@
-/* topk_cut.cuh: finds the cut between what is chosen and what is not among a block's candidate keys,
- * wherever they lie, for the routes "short" and "stream". Here keys count from 1, and 0 is no
- * candidate. Needs CUT_THREADS. Without an include guard: each set of constants includes it anew. */
+/* topk_cut.cuh: finds the cut between what is chosen and what is not among a block's candidates,
+ * wherever their keys lie, for topk_short.cu and topk_stream.cu. Here keys count from 1, and 0 is
+ * no candidate. Needs CUT_THREADS. Without an include guard: each set of constants includes it. */
 
 #define CUT_WARPS (CUT_THREADS / WARP)
 #define CUT_BINS 2048
@@ -131,8 +131,8 @@ CAIRN_INLINE topk_cut find_cut(cut_shared &s, key_range range, uint32_t inside, 
     return {range.low, need, inside};
 }
 
-/* Sorts entries by descending key, lowest position first, by a bitonic network; `size` is a power of
- * two. Begins and ends with a barrier. */
+/* Sorts entries by descending key, lowest position first, by a bitonic network; `size` is a power
+ * of two. Begins and ends with a barrier. */
 CAIRN_INLINE void sort_entries(uint32_t *keys, int32_t *positions, int size) {
     block_sync();
     for (int length = 2; length <= size; length *= 2)

@@ -26,10 +26,11 @@
 
 struct short_shared {
     cut_shared cut;
-    alignas(16) uint64_t entries[CUT_LIST]; /* (key, ~position) */
-    alignas(16) int32_t ranked[CUT_LIST];   /* the best k positions */
+    alignas(16) uint32_t keys[CUT_LIST];   /* of the few candidates; 0 behind them */
+    alignas(16) uint32_t chosen[CUT_LIST]; /* places of the best k; 0 behind them */
+    uint32_t places[CUT_LIST];             /* ~position, so that the first is the greatest */
     uint32_t levels[2][LEVEL_WORDS][WARP];  /* one a warp */
-    uint32_t entered, sorted;
+    uint32_t entered, taken, sorted;
     uint32_t reached; /* keys that reach the bound; in the upper half those above it */
 };
 
@@ -56,7 +57,7 @@ CAIRN_INLINE uint32_t item_key(const short_row &row, int i) {
     return short_position(i) < row.length && key >= row.least ? key + 1 : 0;
 }
 
-/* ---- few candidates ---------------------------------------------------------------------------- */
+/* ---- few candidates -------------------------------------------------------------------------- */
 
 /* The quota-th greatest of the lanes' own. */
 CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
@@ -77,7 +78,8 @@ CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
     float most = row.x[0];
 #pragma unroll
     for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);
-    if (thread_id() == 0) s.entered = s.reached = s.sorted = 0;
+    if (thread_id() == 0) s.entered = s.taken = s.reached = s.sorted = 0;
+    for (int i = thread_id(); i < CUT_LIST; i += SHORT_THREADS) s.keys[i] = s.chosen[i] = 0;
     if (quota <= SHORT_QUOTA && warp_id() < full) {
         uint32_t named = kth_of_warp(topk_key(most), quota);
         if (lane_id() == 0) s.cut.sums[warp_id()] = named;
@@ -100,40 +102,68 @@ CAIRN_INLINE void enter_reaching(short_shared &s, const score_t *from, const sho
         uint32_t at = atomic_add(&s.entered, (uint32_t)popcount(mask));
         for (; mask && at < CUT_LIST; mask &= mask - 1) {
             const int position = short_position(find_first_set(mask) - 1);
-            s.entries[at++] = (uint64_t)topk_key(from[position]) << 32 | (uint32_t)~position;
+            s.places[at] = (uint32_t)~position;
+            s.keys[at++] = topk_key(from[position]);
         }
     }
     block_sync();
 }
 
-/* Ranks the listed entries and writes the best k, in order. */
-CAIRN_INLINE void emit_listed(short_shared &s, const topk_out &out, int count, int k,
-                              bool by_score) {
-    int shift = cut_share(count), mine = thread_id() >> shift, part = cut_part(shift);
-    if (warp_id() * WARP >> shift < count) {
-        const uint64_t entry = mine < count ? s.entries[mine] : 0;
-        uint32_t rank = 0;
-#pragma unroll 4
-        for (int i = part; i < count; i += 1 << shift) rank += s.entries[i] > entry;
-        rank = cut_sum(rank, shift);
-        if (mine < count && rank < (uint32_t)k && part == 0)
-            s.ranked[rank] = (int32_t)~(uint32_t)entry;
+/* How many of a list's `count` values, 0 behind them, are over `mine`; 1 << shift threads count. */
+CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int shift) {
+    uint32_t over = 0;
+    for (int i = cut_part(shift) * 4; i < count; i += 4 << shift) {
+        const u32x4 v = *(const u32x4 *)&list[i];
+        over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);
+        over += (uint32_t)(v.z > mine) + (uint32_t)(v.w > mine);
     }
-    block_sync();
-    shift = cut_share(k), mine = thread_id() >> shift, part = cut_part(shift);
-    if (warp_id() * WARP >> shift >= k) return;
-    const int32_t position = mine < k ? s.ranked[mine] : 0;
-    uint32_t slot = (uint32_t)mine;
-    if (!by_score) {
-        slot = 0;
-#pragma unroll 4
-        for (int i = part; i < k; i += 1 << shift) slot += s.ranked[i] < position;
-        slot = cut_sum(slot, shift);
-    }
-    if (mine < k && part == 0) topk_write(out, (int)slot, position);
+    return (int)cut_sum(over, shift);
 }
 
-/* ---- many candidates --------------------------------------------------------------------------- */
+/* Of equal keys, how many have the lower position. */
+CAIRN_INLINE int count_equal_before(const short_shared &s, int count, uint32_t key, uint32_t place,
+                                    int shift) {
+    uint32_t before = 0;
+    for (int i = cut_part(shift); i < count; i += 1 << shift)
+        before += s.keys[i] == key && s.places[i] > place;
+    return (int)cut_sum(before, shift);
+}
+
+/* Leaves the places of the best k of `count` in s.chosen, by rank if `ranked`. */
+CAIRN_INLINE void choose_listed(short_shared &s, int count, int k, bool ranked) {
+    const int shift = cut_share(count), mine = thread_id() >> shift;
+    const bool works = warp_id() * WARP >> shift < count, leads = cut_part(shift) == 0;
+    const uint32_t key = mine < count ? s.keys[mine] : 0, place = mine < count ? s.places[mine] : 0;
+    const int over = works ? count_over(s.keys, count, key, shift) : 0;
+    if (!ranked) {
+        if (mine < count && leads && over < k) {
+            const uint32_t at = atomic_add(&s.taken, 1u);
+            s.chosen[at] = place;
+        }
+        block_sync();
+        if (s.taken == (uint32_t)k) return; /* else more are equal to the k-th than fit */
+        for (int i = k + thread_id(); i < CUT_LIST; i += SHORT_THREADS) s.chosen[i] = 0;
+    }
+    if (works) {
+        const int rank = over + count_equal_before(s, count, key, place, shift);
+        if (mine < count && leads && rank < k) s.chosen[rank] = place;
+    }
+    block_sync();
+}
+
+/* Writes the best k of the listed candidates, in order. */
+CAIRN_INLINE void emit_listed(short_shared &s, const topk_params &p, int r, const score_t *from,
+                              int count) {
+    choose_listed(s, count, p.k, p.sort_size != 0);
+    const int shift = min_of(cut_share(p.k), 3), mine = thread_id() >> shift;
+    if (warp_id() * WARP >> shift >= p.k) return;
+    const uint32_t place = mine < p.k ? s.chosen[mine] : 0;
+    const int slot = p.sort_size ? mine : count_over(s.chosen, p.k, place, shift);
+    if (mine < p.k && cut_part(shift) == 0)
+        topk_write(topk_row_out(p, r, from), slot, (int32_t)~place);
+}
+
+/* ---- many candidates ------------------------------------------------------------------------- */
 
 /* Counts the keys that reach the bound, and those above it. */
 CAIRN_INLINE void count_reaching(short_shared &s, const short_row &row, uint32_t bound) {
@@ -160,7 +190,7 @@ CAIRN_INLINE key_range range_reaching(short_shared &s, const short_row &row, uin
     return block_range(s.cut, own);
 }
 
-/* The cut, given a bound (counted from 1) that k candidates reach, or 1; *found: how many are in. */
+/* The cut, given a bound (counted from 1) that k candidates reach, or 1. *found: the chosen. */
 CAIRN_INLINE topk_cut short_cut(short_shared &s, const short_row &row, int k, uint32_t bound,
                                 int *found) {
     const uint32_t need = (uint32_t)k;
@@ -271,7 +301,7 @@ CAIRN_KERNEL(topk_short, SHORT_THREADS, (CAIRN_ARCH / 100 == 9 ? 1024 / SHORT_TH
     if (bound) {
         enter_reaching(s, from, row, bound);
         if (s.entered <= CUT_LIST) {
-            emit_listed(s, topk_row_out(p, r, from), (int)s.entered, p.k, p.sort_size != 0);
+            emit_listed(s, p, r, from, (int)s.entered);
             return;
         }
     }

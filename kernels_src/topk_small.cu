@@ -1,10 +1,10 @@
 /* topk of short rows with small k, such as pages: a warp a row, in registers (the contract is in
  * runtime.h).
  *
- * Route      "small": n <= 32 ITEMS, k <= 32. The k-th greatest of the lanes' maxima is a bound that
- *            k scores reach and seldom many more; those that do are gathered and sorted, one a lane.
- *            When they are too many, equal scores are counted off by position, and what remains is
- *            narrowed by a search bit by bit.
+ * Route      "small": n <= 32 ITEMS, k <= 32. The k-th greatest of the lanes' maxima is a bound
+ *            that k scores reach and seldom many more; those that do are gathered and sorted, one a
+ *            lane. When they are too many, equal scores are counted off by position, and the others
+ *            are narrowed by sorting or a search bit by bit.
  * Constants  CAIRN_SCORE_TYPE, CAIRN_ITEMS scores a lane
  * Launch     grid ceil(rows / 8), block 256, shared memory 8 x 128 words
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_ITEMS=32 | CAIRN_SCORE_TYPE=2 CAIRN_ITEMS=16

@@ -39,7 +39,7 @@ struct stream_shared {
     uint32_t counts[2][WARP]; /* one a warp */
 };
 
-/* ---- the sample -------------------------------------------------------------------------------- */
+/* ---- the sample ------------------------------------------------------------------------------ */
 
 /* A line from each of as many stretches of a row, at places that do not repeat, since rows have
  * periods. row is 16-byte aligned, length >= 2 SAMPLE. */
@@ -54,7 +54,7 @@ CAIRN_INLINE void load_sample(const score_t *row, int length, topk_vector *sampl
     }
 }
 
-/* The rank in the sample of a key that k of `length` scores reach all but surely: 5.5 deviations. */
+/* The rank in the sample of a key that k scores reach all but surely: 5.5 deviations below k. */
 CAIRN_INLINE int sample_rank(int k, int length) {
     float expected = (float)k * (float)SAMPLE / (float)length;
     return (int)(expected + 5.5f * sqrt_f32(expected)) + 6;
@@ -83,7 +83,7 @@ CAIRN_INLINE uint32_t sample_floor(cut_shared &s, const topk_vector *sample, int
     return range.low + (s.bin << shift);
 }
 
-/* ---- the tiles ---------------------------------------------------------------------------------- */
+/* ---- the tiles ------------------------------------------------------------------------------- */
 
 /* A warp's part of a tile is contiguous, so that what it adds is in order. */
 CAIRN_INLINE int tile_position(int base, int i) {
@@ -176,8 +176,8 @@ CAIRN_INLINE void add_items(stream_shared &s, const stream_tile &tile, int first
 
 /* Adds of the scores [first, first + count), fewer than a vector, those that reach the floor;
  * returns how many are held then. */
-CAIRN_INLINE int add_edge(stream_shared &s, const score_t *row, int first, int count, uint32_t floor,
-                          int held) {
+CAIRN_INLINE int add_edge(stream_shared &s, const score_t *row, int first, int count,
+                          uint32_t floor, int held) {
     const int at = first + lane_id();
     const float score = lane_id() < count ? to_f32(row[at]) : 0.0f;
     const uint32_t votes =
@@ -190,7 +190,7 @@ CAIRN_INLINE int add_edge(stream_shared &s, const score_t *row, int first, int c
     return held + popcount(votes);
 }
 
-/* ---- the set ------------------------------------------------------------------------------------ */
+/* ---- the set --------------------------------------------------------------------------------- */
 
 /* Turns the scores [from, to) into keys. Returns the range of all. */
 CAIRN_INLINE key_range seal(stream_shared &s, int from, int to) {
@@ -226,12 +226,13 @@ CAIRN_INLINE void take_chosen(stream_shared &s, int count, topk_cut cut) {
         const bool over = key > cut.least, equal = key == cut.least;
         const uint32_t overs = warp_ballot(over), equals = warp_ballot(equal);
         if (lane_id() == 0)
-            s.counts[turn][warp_id()] = (uint32_t)popcount(overs) | (uint32_t)popcount(equals) << 16;
+            s.counts[turn][warp_id()] = (uint32_t)(popcount(overs) | popcount(equals) << 16);
         block_sync(); /* what is written now has been read */
         const uint32_t of = lane_id() < CUT_WARPS ? s.counts[turn][lane_id()] : 0;
         const uint32_t all = warp_sum(of), below = warp_sum(lane_id() < warp_id() ? of : 0u);
-        const uint32_t over_at = over_done + (below & 0xffffu) + (uint32_t)popcount(overs & below_me);
-        const uint32_t equal_at = equal_done + (below >> 16) + (uint32_t)popcount(equals & below_me);
+        uint32_t over_at = over_done + (below & 0xffffu), equal_at = equal_done + (below >> 16);
+        over_at += (uint32_t)popcount(overs & below_me);
+        equal_at += (uint32_t)popcount(equals & below_me);
         if (over || (equal && equal_at < cut.equal_left)) {
             const uint32_t slot = over_at + min_of(equal_at, cut.equal_left);
             s.keys[slot] = key;
@@ -257,10 +258,10 @@ struct stream_state {
     uint32_t floor;
 };
 
-/* Adds of the tile at state.base what reaches the floor, and goes on to the next one; false when the
- * set has no room: it then holds k and more, and once they are cut, the tile fits. One barrier. */
-CAIRN_INLINE bool add_tile(stream_shared &s, const stream_body &body, const stream_tile &tile, int k,
-                           stream_state &state) {
+/* Adds of the tile at state.base what reaches the floor, and goes on to the next one; false when
+ * the set has no room: it then holds k and more, and once they are cut, the tile fits. */
+CAIRN_INLINE bool add_tile(stream_shared &s, const stream_body &body, const stream_tile &tile,
+                           int k, stream_state &state) {
     const uint32_t mask = tile_mask(tile, state.base, body.size, state.floor);
     const level_counts counts = count_levels(mask);
     if (lane_id() == 0) s.counts[state.turn][warp_id()] = level_sum(counts.all);
@@ -277,11 +278,12 @@ CAIRN_INLINE bool add_tile(stream_shared &s, const stream_body &body, const stre
     return true;
 }
 
-/* Adds tiles until the body ends or the set is full. Two tiles take turns, so that the loads of one
- * are under way while the other is looked at: a copy between them would wait for the loads. */
-CAIRN_INLINE void add_tiles(stream_shared &s, const stream_body &body, int k, stream_state &state) {
-    stream_tile even, odd;
-    if (body.size > 0) load_tile(body, state.base, even);
+/* Adds tiles, the first of which is `even`, until the body ends or the set is full. Two tiles take
+ * turns, so that the loads of one are under way while the other is looked at: a copy between them
+ * would wait for the loads. */
+CAIRN_INLINE void add_tiles(stream_shared &s, const stream_body &body, stream_tile &even, int k,
+                            stream_state &state) {
+    stream_tile odd;
 #pragma unroll 1
     while (state.base < body.size) {
         load_tile(body, state.base + STREAM_TILE, odd);
@@ -291,12 +293,28 @@ CAIRN_INLINE void add_tiles(stream_shared &s, const stream_body &body, int k, st
     }
 }
 
-/* Puts the row's best k into the set, sealed, in one read when at least k reach the floor that is
- * guessed, else in another with the floor `least`. How many there are. */
-CAIRN_INLINE int stream_row(stream_shared &s, const score_t *row, int length, int k, uint32_t least,
-                            uint32_t floor) {
+/* A floor that k scores of the row reach all but surely, and not many more; 0 without a guess.
+ * Meanwhile the first tile is on its way. */
+CAIRN_INLINE uint32_t guess_floor(stream_shared &s, const stream_body &body, int length, int k,
+                                  stream_tile &tile) {
+    const int rank = sample_rank(k, length);
+    const bool samples = length >= 2 * SAMPLE && rank <= STREAM_THREADS;
+    topk_vector sample[SAMPLE_EACH / VECTOR] = {};
+    if (samples) load_sample(body.from, body.size, sample);
+    if (body.size > 0) load_tile(body, 0, tile);
+    if (!samples) return 0;
+    prefetch_tile(body, STREAM_TILE);
+    return sample_floor(s.cut, sample, rank);
+}
+
+/* Puts the row's best k into the set, sealed; how many there are. One read, but another when fewer
+ * than k reach the floor that was guessed. */
+CAIRN_INLINE int stream_row(stream_shared &s, const score_t *row, int length, int k,
+                            uint32_t least) {
     const stream_body body = body_of(row, length);
     const int end = body.head + body.size;
+    stream_tile tile;
+    uint32_t floor = max_of(least, guess_floor(s, body, length, k, tile));
 #pragma unroll 1
     for (;; floor = least) {
         stream_state state = {0, 0, 0, floor};
@@ -306,7 +324,7 @@ CAIRN_INLINE int stream_row(stream_shared &s, const score_t *row, int length, in
         state.held = add_edge(s, row, 0, min_of(body.head, length), floor, 0);
 #pragma unroll 1
         while (!ended) {
-            add_tiles(s, body, k, state);
+            add_tiles(s, body, tile, k, state);
             if (state.base >= body.size) {
                 state.held = add_edge(s, row, end, length - end, state.floor, state.held);
                 ended = true;
@@ -314,20 +332,11 @@ CAIRN_INLINE int stream_row(stream_shared &s, const score_t *row, int length, in
             }
             state.floor = max_of(state.floor, shrink(s, sealed, state.held, k));
             state.held = sealed = min_of(state.held, k);
+            if (!ended) load_tile(body, state.base, tile);
         }
         if (state.held >= k || floor <= least) return state.held;
+        load_tile(body, 0, tile);
     }
-}
-
-/* A floor that k scores of the row reach all but surely, and not many more. */
-CAIRN_INLINE uint32_t guess_floor(stream_shared &s, const score_t *row, int length, int k) {
-    const stream_body body = body_of(row, length);
-    const int rank = sample_rank(k, length);
-    if (length < 2 * SAMPLE || rank > STREAM_THREADS) return 0;
-    topk_vector sample[SAMPLE_EACH / VECTOR];
-    load_sample(body.from, body.size, sample);
-    for (int i = 0; i < 2; i++) prefetch_tile(body, i * STREAM_TILE);
-    return sample_floor(s.cut, sample, rank);
 }
 
 CAIRN_KERNEL(topk_stream, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
@@ -341,8 +350,7 @@ CAIRN_KERNEL(topk_stream, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
         return;
     }
     const uint32_t least = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
-    const uint32_t floor = max_of(least, guess_floor(s, row, range.length, p.k));
-    const int found = stream_row(s, row, range.length, p.k, least, floor);
+    const int found = stream_row(s, row, range.length, p.k, least);
     const topk_out out = topk_row_out(p, r, row);
     if (p.sort_size) {
         for (int i = found + thread_id(); i < p.sort_size; i += STREAM_THREADS) s.keys[i] = 0;

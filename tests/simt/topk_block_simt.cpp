@@ -1,5 +1,5 @@
-/* The routes of one block or one warp a row, topk_small.cu, topk_short.cu and topk_stream.cu, on the
- * emulation. */
+/* The routes of one block or one warp a row on the emulation: topk_small.cu, topk_short.cu and
+ * topk_stream.cu. */
 #include "topk_sweep.h"
 
 #define CAIRN_SCORE_TYPE 1
@@ -31,13 +31,14 @@ namespace bf16_stream {
 int main() {
     const unsigned pairs = 2048 * 8;
     sweep<float>("small, f32", f32_small::topk_small, {1, 256, 4096, SMALL}, same, same);
-    sweep<bf16>("small, bf16", bf16_small::topk_small, {1, 256, 4096, SMALL}, truncate_bf16, to_bf16);
+    sweep<bf16>("small, bf16", bf16_small::topk_small, {1, 256, 4096, SMALL}, truncate_bf16,
+                to_bf16);
     sweep<float>("short, f32", f32_short::topk_short, {1, 128, SHORT_BYTES + pairs, SHORT}, same,
                  same);
     sweep<bf16>("short, bf16", bf16_short::topk_short, {1, 128, SHORT_BYTES + pairs, SHORT},
                 truncate_bf16, to_bf16);
     sweep<float>("stream, f32", f32_stream::topk_stream, {1, 128, STREAM_BYTES, ALL}, same, same);
-    sweep<bf16>("stream, bf16", bf16_stream::topk_stream, {1, 128, STREAM_BYTES, ALL}, truncate_bf16,
-                to_bf16);
+    sweep<bf16>("stream, bf16", bf16_stream::topk_stream, {1, 128, STREAM_BYTES, ALL},
+                truncate_bf16, to_bf16);
     return tap_done();
 }
