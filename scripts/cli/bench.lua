@@ -2,7 +2,7 @@
 local common = require "cli.common"
 local options = require "cli.options"
 
-local names = { "floor", "topk", "ops", "kv", "steps", "conv", "model" }
+local names = { "floor", "topk", "ops", "kv", "steps", "conv", "pages", "model" }
 
 local function show(result)
   if result.skipped then

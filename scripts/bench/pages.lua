@@ -1,0 +1,114 @@
+-- Page tables of a batch on the host and their way to the device, copies of pages, snapshots. What
+-- the host does is timed by the host's clock, calls from Lua included.
+local cairn = require "cairn"
+
+local REQUESTS, TOKENS, PAGE = 256, 8192, 64
+
+local function all(value)
+  local list = {}
+  for r = 1, REQUESTS do list[r] = value end
+  return list
+end
+
+local function numbers(first, last)
+  local list = {}
+  for r = first, last do list[#list + 1] = r end
+  return list
+end
+
+-- Microseconds of call(), with what undoes it in between not counted.
+local function host_time(call, undo)
+  local samples, start = {}, cairn.now_us()
+  repeat
+    local before = cairn.now_us()
+    for _ = 1, 8 do call() end
+    samples[#samples + 1] = (cairn.now_us() - before) / 8
+    for _ = 1, 8 do undo() end
+  until #samples >= 9 and cairn.now_us() - start > 200000
+  table.sort(samples)
+  return samples[(#samples + 1) // 2]
+end
+
+local function bench_tables(b, with_pool)
+  local rt = b.rt
+  local pages = REQUESTS * TOKENS // PAGE
+  local t = rt:page_tables { requests = REQUESTS + 8, max_tokens = TOKENS + 1024, page_size = PAGE,
+                             pool = with_pool and rt:page_pool(pages + 8 * REQUESTS) or nil }
+  local live, lists = numbers(0, REQUESTS - 1), {}
+  for _, n in ipairs { 1, PAGE, TOKENS - 1024 } do
+    lists[n] = all(n)
+    for r = 1, 8 do lists[n][REQUESTS + r] = 0 end
+  end
+  if with_pool then t:add(live) else t:remove(numbers(REQUESTS, REQUESTS + 7)) end
+  t:insert(lists[TOKENS - 1024]):update()
+  local mode = with_pool and "pool" or "deterministic"
+  local shape = ("%d requests of %d tokens, page %d, %s"):format(REQUESTS, TOKENS, PAGE, mode)
+  for _, n in ipairs { 1, PAGE } do
+    b:line(("insert %d"):format(n), shape, host_time(function() t:insert(lists[n]) end,
+      function() t:delete(lists[n]) end))
+    b:line(("delete %d"):format(n), shape, host_time(function() t:delete(lists[n]) end,
+      function() t:insert(lists[n]) end))
+  end
+  local function send()
+    t:insert(lists[1]):update()
+    rt:sync()
+  end
+  b:line("insert 1, update, sync", shape, host_time(send, function() t:delete(lists[1]) end))
+  if with_pool then
+    local next_fork = REQUESTS
+    b:line("fork", shape, host_time(function()
+      t:fork(0, next_fork)
+      next_fork = next_fork + 1
+    end, function()
+      next_fork = next_fork - 1
+      t:remove { next_fork }
+    end))
+  end
+  t:close()
+end
+
+local function bench_copies(b, layers, pairs_of)
+  local rt, pages = b.rt, 2 * pairs_of
+  local kept = rt:zeros({ layers, pages, 2, 8, PAGE, 128 }, "f16")
+  local list = {}
+  for i = 1, pairs_of do list[i] = { 2 * i - 2, 2 * i - 1 } end
+  local copies = rt:tensor(list, "i32")
+  b:line("copy_pages", ("%d pages of 256 KiB, %d layers"):format(pairs_of, layers), b:time(function()
+    rt:copy_pages(kept, copies, { layers = true })
+  end), layers * pairs_of * 2 * 2 * 8 * PAGE * 128 * 2, "copy")
+end
+
+local function bench_snapshots(b, tokens, layers)
+  local rt, caches = b.rt, {}
+  local t = rt:page_tables { requests = 2, max_tokens = tokens, page_size = PAGE,
+                             pool = rt:page_pool(2 * tokens // PAGE) }
+  for i = 1, layers do caches[i] = rt:zeros({ 2 * tokens // PAGE, 2, 8, PAGE, 128 }, "f16") end
+  t:add({ 0 }):insert { tokens, 0 }
+  local with = { caches = caches }
+  local saved = t:save(0, with)
+  local function timed(call, undo)
+    local best = math.huge
+    for _ = 1, 5 do
+      local before = cairn.now_us()
+      call()
+      best = math.min(best, cairn.now_us() - before)
+      undo()
+    end
+    return best
+  end
+  local function line(name, us)
+    b:line(name, ("%.0f MB, %d layers: %.0f MB/s"):format(#saved / 1e6, layers, #saved / us), us)
+  end
+  line("snapshot save", timed(function() t:save(0, with) end, function() end))
+  line("snapshot load", timed(function() t:load(1, saved, with) end, function() t:remove { 1 } end))
+end
+
+return {
+  about = "page tables of a batch, copies of pages, snapshots",
+  run = function(b)
+    bench_tables(b, true)
+    bench_tables(b, false)
+    bench_copies(b, b.cuda and 32 or 2, 8)
+    bench_snapshots(b, b.cuda and 8192 or 1024, 16)
+  end,
+}
