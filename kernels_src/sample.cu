@@ -1,5 +1,5 @@
-/* sample: the next token of each row of logits by passes over the row, for any cuts (sample_few.cu is
- * for a small top_k and for greedy), and greedy verification of drafts.
+/* sample: the next token of each row of logits by passes over the row, for any cuts (sample_few.cu
+ * is for a small top_k and for greedy), and greedy verification of drafts.
  *
  * verify_greedy  per sequence the drafts that equal the row before's argmax, and what follows them.
  * Launch         sample: grid rows, block 1024, shared 16896 bytes, + vocab / 8 with a history.
@@ -22,7 +22,8 @@ CAIRN_KERNEL(verify_greedy, THREADS, 1, verify_greedy_params) {
     for (int j = 0; j <= p.drafts_count; j++) {
         const float *logits = p.logits + ((int64_t)s * (p.drafts_count + 1) + j) * p.vocab;
         uint64_t best = 0;
-        for (int i = thread_id(); i < p.vocab; i += THREADS) best = max_of(best, rank(logits[i], i));
+        for (int i = thread_id(); i < p.vocab; i += THREADS)
+            best = max_of(best, rank(logits[i], i));
         best = block_best(best, scratch);
         int token = best >> 32 > 0x007fffffu ? (int)~(uint32_t)best : 0; /* nothing above -inf: 0 */
         if (j < p.drafts_count && drafts[j] == token) continue;

@@ -199,7 +199,7 @@ CAIRN_INLINE uint64_t weight_at(const row_view &row, int i, int end, float least
     return s >= least ? weight(s) : 0;
 }
 
-/* The first id, ascending, whose cumulative weight exceeds u * total; each warp has a span of ids. */
+/* The first id, ascending, whose cumulative weight exceeds u * total; a warp has a span of ids. */
 CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint64_t *shared) {
     const int span = round_up(ceil_div(row.vocab, WARPS), WARP), first = warp_id() * span;
     const int end = min_of(first + span, row.vocab);
@@ -243,7 +243,8 @@ CAIRN_INLINE int sample_row(const sample_kernel_params &p, int r, uint32_t *seen
     if (p.history) mark_history(p, seen, r, 0, p.vocab);
     uint64_t best = 0;
     ROW_LOOP
-    for (int i = thread_id(); i < p.vocab; i += THREADS) best = max_of(best, rank(penalized(row, i), i));
+    for (int i = thread_id(); i < p.vocab; i += THREADS)
+        best = max_of(best, rank(penalized(row, i), i));
     best = block_best(best, scratch);
     int token = (int)~(uint32_t)best;
     row.top = penalized(row, token);

@@ -1,9 +1,9 @@
-/* sample_few: the next token of each row when few tokens can be it: greedy, or a top_k of at most 128
- * that comes first. The result is that of sample.cu, bit for bit.
+/* sample_few: the next token of each row when few tokens can be it: greedy, or a top_k of at most
+ * 128 that comes first. The result is that of sample.cu, bit for bit.
  *
- * Each of a row's blocks reads its slice once. The k-th largest of 256 groups' maxima is a bound that
- * k tokens of the slice reach and few others: those go to the block's list in global memory. The
- * row's last block to finish has then every token that can be kept, some hundreds, and cuts and
+ * Each of a row's blocks reads its slice once. The k-th largest of 256 groups' maxima is a bound
+ * that k tokens of the slice reach and few others: those go to the block's list in global memory.
+ * The row's last block to finish has then every token that can be kept, some hundreds, and cuts and
  * draws among them by comparing all with all. When a list does not hold them (ties by the hundred,
  * or a threshold that rounding blurs past a list's edge), it takes the row as sample.cu does.
  * Launch     grid (parts <= 32, rows), block 512, shared 25232 bytes, + vocab / 8 with a history;
@@ -47,8 +47,8 @@ CAIRN_INLINE int tile_id(int base, int i) {
     return base + ((i / 4) * THREADS + thread_id()) * 4 + i % 4;
 }
 
-CAIRN_INLINE void load_tile(const sample_kernel_params &p, const float *logits, const uint32_t *seen,
-                            int base, int first, int end, uint32_t *keys) {
+CAIRN_INLINE void load_tile(const sample_kernel_params &p, const float *logits,
+                            const uint32_t *seen, int base, int first, int end, uint32_t *keys) {
     const bool whole = p.vocab % 4 == 0 && base + TILE <= end;
     f32x4 four[ITEMS / 4];
 #pragma unroll

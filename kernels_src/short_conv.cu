@@ -78,7 +78,8 @@ CAIRN_INLINE void store_state(const short_conv_params &p, int slot, int row, int
 }
 
 /* `count` neighbouring values; all but single ones are aligned to 8 bytes. */
-template <class T, int count> CAIRN_INLINE void load_many(const void *from, int64_t at, float *out) {
+template <class T, int count>
+CAIRN_INLINE void load_many(const void *from, int64_t at, float *out) {
     constexpr int bytes = count * (int)sizeof(T);
     constexpr int each = VALUES == 1 ? (int)sizeof(T) : bytes % 16 == 0 ? 16 : 8;
     constexpr int n = each / (int)sizeof(T);

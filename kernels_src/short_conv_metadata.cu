@@ -53,7 +53,8 @@ CAIRN_INLINE uint64_t block_scan(metadata_head &head, uint64_t mine, uint64_t *t
     return before + upto - mine;
 }
 
-CAIRN_INLINE void write_request(const short_conv_metadata_params &p, int r, int count, bool decodes) {
+CAIRN_INLINE void write_request(const short_conv_metadata_params &p, int r, int count,
+                                bool decodes) {
     int slot = p.slots ? p.slots[r * p.slots_stride] : r;
     int length = p.seq_lens ? p.seq_lens[r] : count;
     if (length < count) report_error(p.error, CAIRN_FAULT_LENGTH, r, length);

@@ -1,7 +1,8 @@
 /* ops_conv: the entries short_conv, short_conv_update and short_conv_restore. */
 
-enum { CONV_BLOCK_TOKENS = 32, CONV_THREADS = 256,
-       CONV_BLOCKS_AN_SM = 8 /* measured: fewer that go on beat a block a chunk */, CONV_FLOATS = OPS_F32 | OPS_F16 | 1 << CAIRN_BF16 };
+/* Blocks an SM: measured; fewer that go on beat a block a chunk. */
+enum { CONV_BLOCK_TOKENS = 32, CONV_THREADS = 256, CONV_BLOCKS_AN_SM = 8 };
+enum { CONV_FLOATS = OPS_F32 | OPS_F16 | 1 << CAIRN_BF16 };
 
 /* A checked call: what the kernels get, and what they are specialised to. */
 typedef struct conv_call {
@@ -11,11 +12,12 @@ typedef struct conv_call {
     bool aligned; /* every row, and every four channels in a row of weights, to 16 bytes */
 } conv_call;
 
-/* ---- arguments ----------------------------------------------------------------------------------*/
+/* ---- arguments --------------------------------------------------------------------------------*/
 
 /* A matrix of the call's type whose rows may have a stride; gives the stride. */
-static int64_t conv_want_rows(ops_check *c, conv_call *call, const cairn_tensor *t, const char *name,
-                              int64_t tokens, int64_t channels, bool optional) {
+static int64_t conv_want_rows(ops_check *c, conv_call *call, const cairn_tensor *t,
+                              const char *name, int64_t tokens, int64_t channels,
+                              bool optional) {
     tensor_want want;
     int64_t stride;
     if (c->status || (optional && !t)) return 0;
@@ -102,8 +104,8 @@ static void conv_want_apart(ops_check *c, const cairn_conv *a, const cairn_tenso
     if (out != a->state) ops_want_apart(c, out, name, a->state, "state", false);
 }
 
-/* All but what is particular to a mode. Outputs lie apart from all inputs, gaps between strided rows
- * included. */
+/* All but what is particular to a mode. Outputs lie apart from all inputs, the gaps between strided
+ * rows included. */
 static void conv_want(ops_check *c, const cairn_conv *a, conv_call *call) {
     short_conv_params *p = &call->p;
     memset(call, 0, sizeof *call);
@@ -116,7 +118,8 @@ static void conv_want(ops_check *c, const cairn_conv *a, conv_call *call) {
     if (c->status) return;
     p->tokens = (int32_t)a->x->shape[0];
     p->channels = (int32_t)a->x->shape[1];
-    p->gate_in_stride = conv_want_rows(c, call, a->gate_in, "gate_in", p->tokens, p->channels, true);
+    p->gate_in_stride =
+        conv_want_rows(c, call, a->gate_in, "gate_in", p->tokens, p->channels, true);
     p->gate_out_stride =
         conv_want_rows(c, call, a->gate_out, "gate_out", p->tokens, p->channels, true);
     p->out_stride = conv_want_rows(c, call, a->out, "out", p->tokens, p->channels, false);
@@ -140,7 +143,7 @@ static void conv_want(ops_check *c, const cairn_conv *a, conv_call *call) {
     p->error = ops_error_word(c->dev);
 }
 
-/* ---- launch -------------------------------------------------------------------------------------*/
+/* ---- launch -----------------------------------------------------------------------------------*/
 
 /* Neighbouring channels of a thread: as many as 16 bytes hold, fewer taps permitting, or one. */
 static int conv_values(const conv_call *call) {
@@ -203,7 +206,7 @@ static cairn_status conv_run_cuda(cairn_runtime *rt, conv_call *call) {
     return conv_launch(rt, call, "short_conv", (unsigned)blocks);
 }
 
-/* ---- entries ------------------------------------------------------------------------------------*/
+/* ---- entries ----------------------------------------------------------------------------------*/
 
 static void conv_want_list(ops_check *c, const cairn_short_conv_args *a, conv_call *call) {
     int32_t block = a->block_tokens ? a->block_tokens : CONV_BLOCK_TOKENS;
@@ -310,7 +313,8 @@ static void conv_want_restore(ops_check *c, const cairn_short_conv_restore_args 
     p->reserved_slots = a->reserved_slots;
 }
 
-cairn_status cairn_short_conv_restore(cairn_runtime *rt, const cairn_short_conv_restore_args *args) {
+cairn_status cairn_short_conv_restore(cairn_runtime *rt,
+                                      const cairn_short_conv_restore_args *args) {
     cairn_short_conv_restore_args a;
     short_conv_restore_params p;
     ops_check c = {NULL, "short_conv_restore", CAIRN_OK};

@@ -50,13 +50,22 @@ static conv_sequence conv_find(const short_conv_params *p, int32_t s, const char
     return q;
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------*/
+/* ---- rows -------------------------------------------------------------------------------------*/
 
 static uint16_t conv_bf16_of_f32(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+    uint32_t nan = (bits & 0x7fffffffu) > 0x7f800000u ? ~0u : 0u;
+    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((nan & (bits >> 16 | 0x40u)) | (~nan & rounded));
+}
+
+/* In runs of constant length, which compilers make vectors of. */
+static void conv_to_bf16(const float *x, uint16_t *out, int n) {
+    int i;
+    for (i = 0; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++) out[i + j] = conv_bf16_of_f32(x[i + j]);
+    for (; i < n; i++) out[i] = conv_bf16_of_f32(x[i]);
 }
 
 static void conv_load(const conv_job *job, const void *rows, int64_t at, float *out, int n) {
@@ -71,15 +80,17 @@ static void conv_store(const conv_job *job, void *rows, int64_t at, const float 
     uint16_t *halves = (uint16_t *)(void *)to;
     if (job->block_type == BLOCK_F16) job->simd->to_half(x, halves, n);
     else if (job->block_type == BLOCK_F32) memcpy(to, x, (size_t)n * sizeof *x);
-    else for (int i = 0; i < n; i++) halves[i] = conv_bf16_of_f32(x[i]);
+    else conv_to_bf16(x, halves, n);
 }
 
 /* x rounded to the element type. */
 static void conv_round(const conv_job *job, float *x, int n) {
-    for (int i = 0; i < n && job->block_type == BLOCK_F16; i++)
-        x[i] = block_f32_of_f16(simd_f16_of_f32(x[i]));
-    for (int i = 0; i < n && job->block_type == BLOCK_BF16; i++)
-        x[i] = block_f32_of_bits((uint32_t)conv_bf16_of_f32(x[i]) << 16);
+    uint16_t halves[256];
+    for (int at = 0; at < n && job->block_type != BLOCK_F32; at += 256) {
+        int some = n - at < 256 ? n - at : 256;
+        conv_store(job, halves, 0, x + at, some);
+        conv_load(job, halves, 0, x + at, some);
+    }
 }
 
 /* The input u of one token. */
@@ -105,7 +116,7 @@ static void conv_input_or_state(const conv_worker *w, const conv_sequence *q, in
                    w->n);
 }
 
-/* ---- sequences ----------------------------------------------------------------------------------*/
+/* ---- sequences --------------------------------------------------------------------------------*/
 
 /* ring [width]: the window and the token's own input -> out */
 static void conv_finish(const conv_worker *w, int64_t token) {
@@ -208,7 +219,7 @@ static void conv_task(void *context, int index) {
     conv_run_all(&w);
 }
 
-/* ---- the op -------------------------------------------------------------------------------------*/
+/* ---- the op -----------------------------------------------------------------------------------*/
 
 static void conv_fill_taps(const conv_job *job) {
     const short_conv_params *p = job->p;
@@ -235,7 +246,8 @@ static cairn_status conv_check_all(const conv_job *job, const char *op) {
         conv_find(p, s, &cause, &value);
         if (cause) ops_bad_row(job->dev, op, s, cause, value, &status);
     }
-    for (int32_t c = 0; !job->whole && c < p->chunks && p->chunk_sequences[c] >= 0 && !status; c++) {
+    for (int32_t c = 0; !job->whole && !status && c < p->chunks; c++) {
+        if (p->chunk_sequences[c] < 0) break;
         conv_chunk(p, c, &q, &first, &cause, &value);
         if (cause) ops_bad_row(job->dev, op, c, cause, value, &status);
     }
@@ -272,7 +284,8 @@ static cairn_status conv_restore_cpu(device *dev, const short_conv_restore_param
                                      int64_t sequences) {
     cairn_status status = CAIRN_OK;
     for (int64_t s = 0; s < sequences; s++) {
-        int32_t slot = p->state_indices ? p->state_indices[s] : (int32_t)s, accepted = p->accepted[s];
+        int32_t slot = p->state_indices ? p->state_indices[s] : (int32_t)s;
+        int32_t accepted = p->accepted[s];
         int64_t row = s * (p->rows + p->snapshot_tokens) + accepted;
         if (slot == -1 || (slot >= 0 && slot < p->reserved_slots)) continue;
         if (slot < 0 || slot >= p->slots)

@@ -4,7 +4,7 @@
 enum { CONV_MAX_REQUESTS = 8192, CONV_METADATA_THREADS = 512, CONV_METADATA_HEAD = 16 * 12,
        CONV_LIST_PART = 2048 /* entries of the list that a block writes */ };
 
-/* ---- CPU ----------------------------------------------------------------------------------------*/
+/* ---- CPU --------------------------------------------------------------------------------------*/
 
 static int64_t conv_new_tokens(const short_conv_metadata_params *p, int32_t r) {
     int64_t count = (int64_t)p->cu_seqlens[r + 1] - p->cu_seqlens[r];
@@ -88,14 +88,15 @@ static cairn_status conv_metadata_cpu(device *dev, const short_conv_metadata_par
     cairn_status status = CAIRN_OK;
     const char *bad;
     in = live < 0 ? 0 : live < p->requests ? live : p->requests;
-    if (in != live) ops_bad_row(dev, "short_conv_metadata", 0, "length out of range", live, &status);
+    if (in != live)
+        ops_bad_row(dev, "short_conv_metadata", 0, "length out of range", live, &status);
     bad = conv_bad_lengths(p, in, &row, &value);
     if (bad) ops_bad_row(dev, "short_conv_metadata", row, bad, value, &status);
     conv_write_metadata(p, in);
     return status;
 }
 
-/* ---- GPU ----------------------------------------------------------------------------------------*/
+/* ---- GPU --------------------------------------------------------------------------------------*/
 
 static cairn_status conv_launch_metadata(cairn_runtime *rt, const short_conv_metadata_params *p) {
     dev_dims dims = {{0, 1, 1}, CONV_METADATA_THREADS, 0, 0, false};
@@ -137,7 +138,7 @@ static cairn_status conv_metadata_staged(cairn_runtime *rt, cairn_staging *stagi
     return handles_leave(rt, status);
 }
 
-/* ---- the op -------------------------------------------------------------------------------------*/
+/* ---- the op -----------------------------------------------------------------------------------*/
 
 /* An i32 input of `requests` entries, on the host when it is staged. */
 static const int32_t *conv_want_lengths(ops_check *c, const cairn_short_conv_metadata_args *a,
@@ -197,8 +198,8 @@ static int32_t *conv_want_table(ops_check *c, const cairn_short_conv_metadata_ar
 static void conv_want_outputs(ops_check *c, const cairn_short_conv_metadata_args *a,
                               short_conv_metadata_params *p) {
     cairn_tensor *outs[7];
-    const char *const names[] = {"chunk_sequences", "chunk_offsets", "has_initial", "decode_indices",
-                                 "prompt_indices", "counts", "order"};
+    const char *const names[] = {"chunk_sequences", "chunk_offsets", "has_initial",
+                                 "decode_indices", "prompt_indices", "counts", "order"};
     conv_want_output(c, a, a->chunk_sequences, "chunk_sequences", -1);
     if (c->status) return;
     ops_refuse(c, a->chunk_sequences->shape[0] > INT32_MAX / 2, "chunk_sequences is too long");
@@ -223,7 +224,8 @@ static void conv_want_outputs(ops_check *c, const cairn_short_conv_metadata_args
 }
 
 /* What the host sees of staged lengths is checked before anything is written. */
-static void conv_want_staged(ops_check *c, cairn_runtime *rt, const cairn_short_conv_metadata_args *a,
+static void conv_want_staged(ops_check *c, cairn_runtime *rt,
+                             const cairn_short_conv_metadata_args *a,
                              const short_conv_metadata_params *p) {
     const int32_t live = p->live ? *p->live : p->requests;
     const size_t bytes = 4 * (3 * (size_t)p->requests + 2);

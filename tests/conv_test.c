@@ -18,7 +18,7 @@ static int between(int low, int high) {
     return low + (int)((seed >> 33) % (uint64_t)(high - low + 1));
 }
 
-/* ---- tensors with a host copy --------------------------------------------------------------------*/
+/* ---- tensors with a host copy -----------------------------------------------------------------*/
 
 typedef struct both { cairn_tensor *t; void *host; size_t bytes; } both;
 
@@ -52,7 +52,7 @@ static bool done(cairn_status status) {
     return !status;
 }
 
-/* ---- a random batch ------------------------------------------------------------------------------*/
+/* ---- a random batch ---------------------------------------------------------------------------*/
 
 typedef struct batch {
     int type, width, channels, sequences, slots, tokens, block, stride;
@@ -141,7 +141,7 @@ static void drop_batch(batch *b) {
     drop(&b->state), drop(&b->before), drop(&b->out);
 }
 
-/* ---- checks --------------------------------------------------------------------------------------*/
+/* ---- checks -----------------------------------------------------------------------------------*/
 
 static const void *state_before(const batch *b, int slot) {
     return (char *)b->before.host + b->before.bytes / (size_t)b->slots * (size_t)slot;
@@ -194,7 +194,7 @@ static bool check_batch(batch *b) {
     return fine;
 }
 
-/* ---- prompts -------------------------------------------------------------------------------------*/
+/* ---- prompts ----------------------------------------------------------------------------------*/
 
 static cairn_status run_prompts(batch *b, bool listed) {
     int room = b->tokens / b->block + b->sequences + between(0, 5);
@@ -277,7 +277,7 @@ static void test_pieces(int type, int width) {
     free(whole), drop_batch(&b);
 }
 
-/* ---- decode steps --------------------------------------------------------------------------------*/
+/* ---- decode steps -----------------------------------------------------------------------------*/
 
 static bool check_snapshots(batch *b, both *snapshots, int most) {
     const int rows = b->width - 1 + most, kept = b->width - 1;
@@ -378,7 +378,7 @@ static void test_rows(int type, int channels) {
     drop_batch(&b);
 }
 
-/* ---- metadata ------------------------------------------------------------------------------------*/
+/* ---- metadata ---------------------------------------------------------------------------------*/
 
 enum { TABLES = 7 };
 static const char *const table_names[TABLES] = {"chunk_sequences", "chunk_offsets", "has_initial",
@@ -517,7 +517,7 @@ static void test_metadata_faults(void) {
     drop_meta(&m);
 }
 
-/* ---- staging -------------------------------------------------------------------------------------*/
+/* ---- staging ----------------------------------------------------------------------------------*/
 
 static cairn_tensor on_host(const both *m) {
     cairn_tensor t = *m->t;
@@ -619,7 +619,7 @@ static void test_blocked_stream(void) {
     cairn_staging_free(rt, staging);
 }
 
-/* ---- no waiting, no allocation, graphs -----------------------------------------------------------*/
+/* ---- no waiting, no allocation, graphs --------------------------------------------------------*/
 
 static int forbidden;
 static CUresult (*real_sync)(CUstream), (*real_alloc)(CUdeviceptr *, size_t);
@@ -746,7 +746,7 @@ static void test_graph(void) {
     cairn_graph_free(rt, graph), drop_meta(&m), drop_batch(&b);
 }
 
-/* ---- faults --------------------------------------------------------------------------------------*/
+/* ---- faults -----------------------------------------------------------------------------------*/
 
 static void test_faults(void) {
     batch b;
@@ -782,7 +782,7 @@ static void test_faults(void) {
     drop_batch(&b);
 }
 
-/* ---- all -----------------------------------------------------------------------------------------*/
+/* ---- all --------------------------------------------------------------------------------------*/
 
 static void test_all(void) {
     const int most = small ? 60 : 300;

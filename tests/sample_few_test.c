@@ -98,7 +98,7 @@ static bool may_be(const setup *s, int r, int token, const double *score, item *
     return own > 0 && u >= before - 2e-6 * total && u <= before + own + 2e-6 * total;
 }
 
-/* ---- rows ----------------------------------------------------------------------------------------*/
+/* ---- rows -------------------------------------------------------------------------------------*/
 
 enum { PLAIN, TIES, EQUAL, MASKED, WIDE, NARROW, ODD, CLUSTERED, KINDS };
 static const char *const kinds[KINDS] = {"normal", "ties", "all equal", "masked", "wide", "narrow",

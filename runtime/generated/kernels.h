@@ -3513,8 +3513,8 @@ static const char *const kernels_rope_cuh[] = {
 };
 
 static const char *const kernels_sample_cu[] = {
-    "/* sample: the next token of each row of logits by passes over the row, for any cuts (sample_few.cu is\n"
-    " * for a small top_k and for greedy), and greedy verification of drafts.\n"
+    "/* sample: the next token of each row of logits by passes over the row, for any cuts (sample_few.cu\n"
+    " * is for a small top_k and for greedy), and greedy verification of drafts.\n"
     " *\n"
     " * verify_greedy  per sequence the drafts that equal the row before's argmax, and what follows them.\n"
     " * Launch         sample: grid rows, block 1024, shared 16896 bytes, + vocab / 8 with a history.\n"
@@ -3537,7 +3537,8 @@ static const char *const kernels_sample_cu[] = {
     "    for (int j = 0; j <= p.drafts_count; j++) {\n"
     "        const float *logits = p.logits + ((int64_t)s * (p.drafts_count + 1) + j) * p.vocab;\n"
     "        uint64_t best = 0;\n"
-    "        for (int i = thread_id(); i < p.vocab; i += THREADS) best = max_of(best, rank(logits[i], i));\n"
+    "        for (int i = thread_id(); i < p.vocab; i += THREADS)\n"
+    "            best = max_of(best, rank(logits[i], i));\n"
     "        best = block_best(best, scratch);\n"
     "        int token = best >> 32 > 0x007fffffu \? (int)~(uint32_t)best : 0; /* nothing above -inf: 0 */\n"
     "        if (j < p.drafts_count && drafts[j] == token) continue;\n"
@@ -3753,7 +3754,7 @@ static const char *const kernels_sample_cuh[] = {
     "    return s >= least \? weight(s) : 0;\n"
     "}\n"
     "\n",
-    "/* The first id, ascending, whose cumulative weight exceeds u * total; each warp has a span of ids. */\n"
+    "/* The first id, ascending, whose cumulative weight exceeds u * total; a warp has a span of ids. */\n"
     "CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint64_t *shared) {\n"
     "    const int span = round_up(ceil_div(row.vocab, WARPS), WARP), first = warp_id() * span;\n"
     "    const int end = min_of(first + span, row.vocab);\n"
@@ -3797,7 +3798,8 @@ static const char *const kernels_sample_cuh[] = {
     "    if (p.history) mark_history(p, seen, r, 0, p.vocab);\n"
     "    uint64_t best = 0;\n"
     "    ROW_LOOP\n"
-    "    for (int i = thread_id(); i < p.vocab; i += THREADS) best = max_of(best, rank(penalized(row, i), i));\n"
+    "    for (int i = thread_id(); i < p.vocab; i += THREADS)\n"
+    "        best = max_of(best, rank(penalized(row, i), i));\n"
     "    best = block_best(best, scratch);\n"
     "    int token = (int)~(uint32_t)best;\n"
     "    row.top = penalized(row, token);\n"
@@ -3813,12 +3815,12 @@ static const char *const kernels_sample_cuh[] = {
 };
 
 static const char *const kernels_sample_few_cu[] = {
-    "/* sample_few: the next token of each row when few tokens can be it: greedy, or a top_k of at most 128\n"
-    " * that comes first. The result is that of sample.cu, bit for bit.\n"
+    "/* sample_few: the next token of each row when few tokens can be it: greedy, or a top_k of at most\n"
+    " * 128 that comes first. The result is that of sample.cu, bit for bit.\n"
     " *\n"
-    " * Each of a row's blocks reads its slice once. The k-th largest of 256 groups' maxima is a bound that\n"
-    " * k tokens of the slice reach and few others: those go to the block's list in global memory. The\n"
-    " * row's last block to finish has then every token that can be kept, some hundreds, and cuts and\n"
+    " * Each of a row's blocks reads its slice once. The k-th largest of 256 groups' maxima is a bound\n"
+    " * that k tokens of the slice reach and few others: those go to the block's list in global memory.\n"
+    " * The row's last block to finish has then every token that can be kept, some hundreds, and cuts and\n"
     " * draws among them by comparing all with all. When a list does not hold them (ties by the hundred,\n"
     " * or a threshold that rounding blurs past a list's edge), it takes the row as sample.cu does.\n"
     " * Launch     grid (parts <= 32, rows), block 512, shared 25232 bytes, + vocab / 8 with a history;\n"
@@ -3862,8 +3864,8 @@ static const char *const kernels_sample_few_cu[] = {
     "    return base + ((i / 4) * THREADS + thread_id()) * 4 + i % 4;\n"
     "}\n"
     "\n"
-    "CAIRN_INLINE void load_tile(const sample_kernel_params &p, const float *logits, const uint32_t *seen,\n"
-    "                            int base, int first, int end, uint32_t *keys) {\n"
+    "CAIRN_INLINE void load_tile(const sample_kernel_params &p, const float *logits,\n"
+    "                            const uint32_t *seen, int base, int first, int end, uint32_t *keys) {\n"
     "    const bool whole = p.vocab % 4 == 0 && base + TILE <= end;\n"
     "    f32x4 four[ITEMS / 4];\n"
     "#pragma unroll\n"
@@ -4257,7 +4259,8 @@ static const char *const kernels_short_conv_cu[] = {
     "}\n"
     "\n"
     "/* `count` neighbouring values; all but single ones are aligned to 8 bytes. */\n"
-    "template <class T, int count> CAIRN_INLINE void load_many(const void *from, int64_t at, float *out) {\n"
+    "template <class T, int count>\n"
+    "CAIRN_INLINE void load_many(const void *from, int64_t at, float *out) {\n"
     "    constexpr int bytes = count * (int)sizeof(T);\n"
     "    constexpr int each = VALUES == 1 \? (int)sizeof(T) : bytes % 16 == 0 \? 16 : 8;\n"
     "    constexpr int n = each / (int)sizeof(T);\n"
@@ -4529,7 +4532,8 @@ static const char *const kernels_short_conv_metadata_cu[] = {
     "    return before + upto - mine;\n"
     "}\n"
     "\n"
-    "CAIRN_INLINE void write_request(const short_conv_metadata_params &p, int r, int count, bool decodes) {\n"
+    "CAIRN_INLINE void write_request(const short_conv_metadata_params &p, int r, int count,\n"
+    "                                bool decodes) {\n"
     "    int slot = p.slots \? p.slots[r * p.slots_stride] : r;\n"
     "    int length = p.seq_lens \? p.seq_lens[r] : count;\n"
     "    if (length < count) report_error(p.error, CAIRN_FAULT_LENGTH, r, length);\n"
@@ -4563,8 +4567,8 @@ static const char *const kernels_short_conv_metadata_cu[] = {
     "\n"
     "/* Entries [from, to) of the list. */\n"
     "CAIRN_INLINE void write_chunks(const short_conv_metadata_params &p, const int32_t *prefix, int live,\n"
-    "                               int chunks, int from, int to) {\n"
-    "    for (int c = from + thread_id(); c < to; c += THREADS) {\n",
+    "                               int chunks, int from, int to) {\n",
+    "    for (int c = from + thread_id(); c < to; c += THREADS) {\n"
     "        int low = 0, high = live; /* prefix[low] <= c < prefix[high] */\n"
     "        while (c < chunks && high - low > 1) {\n"
     "            int middle = (low + high) / 2;\n"
@@ -4616,8 +4620,8 @@ static const char *const kernels_short_conv_metadata_cu[] = {
 };
 
 static const char *const kernels_short_conv_restore_cu[] = {
-    "/* short_conv_restore: sets states to what they were after `accepted` tokens of an update that filled\n"
-    " * snapshots, byte for byte (the contract is in runtime.h).\n"
+    "/* short_conv_restore: sets states to what they were after `accepted` tokens of an update that\n"
+    " * filled snapshots, byte for byte (the contract is in runtime.h).\n"
     " * Launch     grid (sequences, any), block 256\n"
     " * Oracle     tests/ref/conv_ref.h\n"
     " * matrix: */\n"
@@ -8783,12 +8787,12 @@ static const kernels_file kernels_files[] = {
     {"prompt.cu", kernels_prompt_cu, 18693},
     {"rope.cu", kernels_rope_cu, 1331},
     {"rope.cuh", kernels_rope_cuh, 915},
-    {"sample.cu", kernels_sample_cu, 1627},
-    {"sample.cuh", kernels_sample_cuh, 10587},
+    {"sample.cu", kernels_sample_cu, 1639},
+    {"sample.cuh", kernels_sample_cuh, 10592},
     {"sample_few.cu", kernels_sample_few_cu, 13443},
     {"select.cu", kernels_select_cu, 1979},
     {"short_conv.cu", kernels_short_conv_cu, 12415},
-    {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 6442},
+    {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 6474},
     {"short_conv_restore.cu", kernels_short_conv_restore_cu, 1729},
     {"step.cu", kernels_step_cu, 15632},
     {"step.cuh", kernels_step_cuh, 16597},

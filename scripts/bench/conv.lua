@@ -24,11 +24,13 @@ local function bench_prompts(b, sequences, each, channels, width)
     return function() rt:short_conv(x, weight, state, options) end
   end
   calls[1] = call { chunk_sequences = chunks, chunk_offsets = offsets }
-  local shape = ("%d x %d tokens, %d channels, width %d, bf16"):format(sequences, each, channels, width)
+  local shape = ("%d x %d tokens, %d channels, width %d, bf16")
+    :format(sequences, each, channels, width)
   b:line("short_conv", shape, b:time(calls), tokens * channels * 2 * 2, "copy")
   local parts = rt:random({ tokens, 3 * channels }, "bf16")
   local function part(i)
-    return parts:view({ tokens, channels }, { strides = { 3 * channels, 1 }, offset = i * channels })
+    return parts:view({ tokens, channels },
+      { strides = { 3 * channels, 1 }, offset = i * channels })
   end
   local gated = { chunk_sequences = chunks, chunk_offsets = offsets, cu_seqlens = cu, out = out,
     gate_in = part(0), gate_out = part(1) }
@@ -68,7 +70,8 @@ local function bench_metadata(b, requests)
   local options = { block_tokens = 8 }
   local device_cu, device_lens = rt:tensor(cu, "i32"), rt:tensor(lens, "i32")
   options.chunk_sequences, options.chunk_offsets, options.has_initial, options.decode_indices,
-    options.prompt_indices, options.counts = rt:short_conv_metadata(device_cu, device_lens, slots, options)
+    options.prompt_indices, options.counts =
+    rt:short_conv_metadata(device_cu, device_lens, slots, options)
   local shape = ("%d requests, half of them prompts"):format(requests)
   b:line("short_conv_metadata", shape, b:time(function()
     rt:short_conv_metadata(device_cu, device_lens, slots, options)

@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 : "${CC:=cc}" "${lua_cflags:=$(pkg-config --cflags lua5.4 2>/dev/null)}" "${lua_libs:=-llua5.4}"
 : "${libraries:=-lm -ldl -lpthread}"
-[ $# -gt 0 ] || set -- ops kv steps page_calls snapshot prefix_chunks forward_cuda
+[ $# -gt 0 ] || set -- ops kv steps page_calls snapshot prefix_chunks forward_cuda conv sample_few
 out=${CAIRN_BUILD:-build}/emulated
 mkdir -p "$out"
 
