@@ -3,7 +3,7 @@
 enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024, OPS_SAMPLE_MAX_VOCAB = 1 << 20 };
 /* sample_few: greedy, or top_k first and at most so many. */
 enum { OPS_FEW_TOP_K = 128, OPS_FEW_BLOCK = 512, OPS_FEW_TILE = 8192, OPS_FEW_PARTS = 32,
-       OPS_FEW_SHARED = 25232 };
+       OPS_FEW_SHARED = 41616 };
 
 static void ops_sample_params(const cairn_sample_args *a, sample_params *p) {
     memset(p, 0, sizeof *p);
@@ -50,7 +50,10 @@ static cairn_status ops_sample_few(cairn_runtime *rt, sample_kernel_params *p, u
     void *flags = NULL, *memory = NULL;
     cairn_status status = handles_enter(rt);
     if (status) return status;
+    if ((int64_t)parts * rows > 2 * rt->device.sm_count) /* as many blocks as run at once */
+        parts = (unsigned)(2 * rt->device.sm_count / rows);
     if (parts > OPS_FEW_PARTS) parts = OPS_FEW_PARTS;
+    if (parts < 1) parts = 1;
     status = dev_flags(&rt->device, (size_t)rows * 4, "sample", &flags);
     if (!status)
         status = dev_scratch(&rt->device, (size_t)rows * parts * sizeof(sample_part), "sample",

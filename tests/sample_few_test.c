@@ -190,6 +190,7 @@ static void test_rows(int kind, int vocab, int top_k, bool history) {
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
     char error[1024];
+    int processors;
     cairn_config_default(&config);
     config.backend = backend;
     where = name;
@@ -199,10 +200,15 @@ static void on_backend(cairn_backend backend, const char *name) {
         else tap_ok(false, "open %s: %s", name, error);
         return;
     }
+    processors = rt->device.sm_count;
     for (int kind = 0; kind < KINDS; kind++) {
+        rt->device.sm_count = processors;
         test_rows(kind, between(200, 9000), between(1, 128), kind % 2);
         test_rows(kind, 4 * between(3000, small ? 6000 : 33000), between(1, 128), kind % 3 == 0);
+        rt->device.sm_count = small ? 2 : 12; /* a block has many tiles, and cuts its list */
+        test_rows(kind, between(25000, small ? 40000 : 133000), between(60, 128), kind % 3 == 1);
     }
+    rt->device.sm_count = processors;
     test_rows(PLAIN, small ? 20000 : 131072, 50, false);
     test_rows(PLAIN, small ? 30001 : 300001, 128, true);
     test_rows(PLAIN, 3, 2, false);
