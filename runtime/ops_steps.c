@@ -47,18 +47,26 @@ static void steps_add_span(steps_call *s, const cairn_tensor *t, const char *nam
     s->span_count++;
 }
 
-static int steps_compare_spans(const void *left, const void *right) {
-    const steps_span *a = (const steps_span *)left, *b = (const steps_span *)right;
-    return a->begin < b->begin ? -1 : a->begin > b->begin;
+/* Pointers to the spans by where they begin. Shell's sort: qsort takes longer than all checks. */
+static void steps_sort_spans(const steps_call *s, const steps_span **sorted) {
+    static const int gaps[] = {132, 57, 23, 10, 4, 1};
+    for (int i = 0; i < s->span_count; i++) sorted[i] = &s->spans[i];
+    for (size_t g = 0; g < BASE_COUNT(gaps); g++)
+        for (int i = gaps[g], j; i < s->span_count; i++) {
+            const steps_span *span = sorted[i];
+            for (j = i; j >= gaps[g] && sorted[j - gaps[g]]->begin > span->begin; j -= gaps[g])
+                sorted[j] = sorted[j - gaps[g]];
+            sorted[j] = span;
+        }
 }
 
 /* No output shares a byte with another argument. Sorted, each is compared with what reaches
  * furthest among those before it: among all of them and among the outputs. */
-static void steps_want_apart(ops_check *c, steps_call *s) {
-    const steps_span *furthest = NULL, *furthest_out = NULL;
-    qsort(s->spans, (size_t)s->span_count, sizeof *s->spans, steps_compare_spans);
+static void steps_want_apart(ops_check *c, const steps_call *s) {
+    const steps_span *sorted[STEPS_SPANS], *furthest = NULL, *furthest_out = NULL;
+    steps_sort_spans(s, sorted);
     for (int i = 0; i < s->span_count && !c->status; i++) {
-        const steps_span *span = &s->spans[i], *before = span->out ? furthest : furthest_out;
+        const steps_span *span = sorted[i], *before = span->out ? furthest : furthest_out;
         ops_refuse(c, before && span->begin < before->end, "%s overlaps %s", span->name,
                    before ? before->name : "");
         if (!furthest || span->end > furthest->end) furthest = span;
