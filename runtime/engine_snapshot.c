@@ -246,7 +246,7 @@ static cairn_status engine_place_pages(cairn_session *s, const engine_saved *sav
 static cairn_status engine_load_snapshot(cairn_session *s, const void *memory, size_t bytes) {
     base *b = engine_base(s);
     snapshot snap;
-    engine_saved saved;
+    engine_saved saved = {0}; /* gcc 12 does not see that the check fills it */
     int32_t *ids;
     cairn_status status = snapshot_read(b, s->model->runtime->pool, "session_load",
                                         SNAPSHOT_OF_SESSION, memory, bytes, &snap);
