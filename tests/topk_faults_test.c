@@ -383,7 +383,7 @@ static void faults(cairn_runtime *rt, const char *where) {
             cairn_topk_args a;
             cairn_status status;
             int bad, r, row = -1;
-            open_problem(&p, rt, types[between(0, 2)], 8, small ? between(40, 1000) : between(50, 9000),
+            open_problem(&p, rt, types[between(0, 2)], 8, small ? between(40, 1000) : between(50, emulated() ? 2000 : 9000),
                          small ? between(1, 32) : between(1, 700));
             draw_ranges(&p);
             bad = between(0, 6);
@@ -485,12 +485,12 @@ static bool once(cairn_runtime *rt, cairn_type type, int rows, int n, int k, con
 
 static void alignments(cairn_runtime *rt, const char *where) {
     static const cairn_type types[] = {CAIRN_F32, CAIRN_F16, CAIRN_BF16};
-    int route, round, rounds = emulated() ? 6 : 40;
+    int route, round, rounds = emulated() ? 3 : 40;
     for (route = 0; route < route_count(rt); route++) {
         bool fine = true, taken = false;
         for (round = 0; round < rounds && fine; round++) {
             bool small = route == 1 || between(0, 3) == 0;
-            int n = small ? between(1, 1024) : between(1, emulated() ? 20000 : 150000);
+            int n = small ? between(1, 1024) : between(1, emulated() ? 5000 : 150000);
             fine = once(rt, types[round % 3], between(1, 5), n, small ? between(1, 32) : between(1, 4096),
                         routes[route], &taken);
         }
@@ -501,16 +501,16 @@ static void alignments(cairn_runtime *rt, const char *where) {
 
 static void sizes(cairn_runtime *rt, const char *where) {
     bool taken = false, fine;
-    int few = emulated() ? 300 : 65536, long_row = emulated() ? 70000 : 1 << 22;
+    int few = emulated() ? 200 : 65536, long_row = emulated() ? 30000 : 1 << 22;
     fine = once(rt, CAIRN_F32, few, 33, 5, "auto", &taken) &&
            once(rt, CAIRN_BF16, few, 300, 40, "auto", &taken);
     tap_ok(fine && taken, "%s: %d rows", where, few);
     fine = once(rt, CAIRN_F32, 1, long_row, 2048, "auto", &taken) &&
            once(rt, CAIRN_F16, 2, long_row, 4096, "auto", &taken);
     tap_ok(fine, "%s: rows of %d", where, long_row);
-    fine = once(rt, CAIRN_F32, 2, 40000, 4097, "auto", &taken) &&
+    fine = once(rt, CAIRN_F32, 2, 10000, 4097, "auto", &taken) &&
            once(rt, CAIRN_F32, 1, 9000, 9000, "auto", &taken) &&
-           once(rt, CAIRN_F32, 3, 30000, 8192, "radix", &taken);
+           once(rt, CAIRN_F32, 2, 9999, 8192, "radix", &taken);
     tap_ok(fine, "%s: k above 4096", where);
     fine = once(rt, CAIRN_F32, 3, 0, 7, "auto", &taken) && once(rt, CAIRN_F32, 0, 7, 7, "auto", &taken);
     tap_ok(fine, "%s: no candidates, no rows", where);
@@ -520,7 +520,7 @@ static void sizes(cairn_runtime *rt, const char *where) {
 
 /* A graph of one call, replayed while scores, lengths and starts change, bit-equal to eager calls. */
 static void replays(cairn_runtime *rt, const char *where) {
-    int route, round, rounds = emulated() ? 5 : 100;
+    int route, round, rounds = emulated() ? 3 : 100;
     for (route = 0; route < route_count(rt); route++) {
         bool small = route == 1, fine;
         problem p;
@@ -528,7 +528,7 @@ static void replays(cairn_runtime *rt, const char *where) {
         cairn_graph *graph = NULL;
         int32_t *replayed;
         size_t bytes;
-        open_problem(&p, rt, CAIRN_F32, 6, small ? 777 : emulated() ? 9000 : 50000, small ? 29 : 701);
+        open_problem(&p, rt, CAIRN_F32, 6, small ? 777 : emulated() ? 3000 : 50000, small ? 29 : 701);
         a = args_of(&p, true, true);
         a.route = routes[route], a.order = route & 1;
         draw_ranges(&p), write_problem(&p);
