@@ -250,16 +250,16 @@ static void by_free_memory(cairn_runtime *rt, const char *where) {
     a.free_bytes = 0, a.total_bytes = 0;
     fine = !cairn_topk_rows_plan(rt, &a, &plan) && plan >= 1 && plan <= 9;
     tap_ok(fine, "%s: by what the device says, %d rows", where, (int)plan);
-    {
+    if (!rt->device.cuda || !getenv("CAIRN_SIMT_KERNELS")) { /* not on emulated blocks */
         cairn_topk_transform_args t;
         memset(&t, 0, sizeof t);
         t.struct_size = sizeof t, t.scores = p.scores, t.k = p.k, t.page_table = p.table;
         t.page_size = 1 << 20, t.indices = p.want, t.values = p.want_values;
-        tap_ok(!cairn_topk_transform(rt, &t), "%s: the reference", where);
+        fine = !cairn_topk_transform(rt, &t);
+        a.free_bytes = 900001 * 4 * 8 + 5, a.total_bytes = UINT64_C(1) << 40;
+        tap_ok(fine && run_cut(&p, &a, 3),
+               "%s: a cut by the rule gives the same, whole requests at a time", where);
     }
-    a.free_bytes = 900001 * 4 * 8 + 5, a.total_bytes = UINT64_C(1) << 40;
-    tap_ok(run_cut(&p, &a, 3), "%s: a cut by the rule gives the same, whole requests at a time",
-           where);
     close_problem(&p);
 }
 
