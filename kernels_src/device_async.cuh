@@ -224,6 +224,13 @@ CAIRN_INLINE void copy_bulk_once(shared_addr to, const void *from, uint32_t byte
                  " [%0], [%1], %2, [%3], once; }"
                  ::"r"(to.at), "l"(from), "r"(bytes), "r"(barrier.at) : "memory");
 }
+/* This block's shared memory to another block's; both addresses of that block come from remote(). */
+CAIRN_INLINE void copy_bulk_remote(shared_addr to, const void *from, uint32_t bytes,
+                                   shared_addr barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+                 " [%0], [%1], %2, [%3];"
+                 ::"r"(to.at), "r"(shared_addr(from).at), "r"(bytes), "r"(barrier.at) : "memory");
+}
 /* Orders earlier plain accesses of shared memory before later bulk copies of this thread. */
 CAIRN_INLINE void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 CAIRN_INLINE void prefetch_l2_bulk(const void *from, uint32_t bytes) {

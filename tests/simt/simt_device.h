@@ -12,6 +12,7 @@
 #endif
 
 #define CAIRN_INLINE static inline
+#define CAIRN_CALLED static inline
 #define CAIRN_METHOD static inline
 #define CAIRN_MEMBER inline
 
@@ -483,6 +484,10 @@ CAIRN_INLINE void copy_bulk(shared_addr to, const void *from, uint32_t bytes, sh
 }
 CAIRN_INLINE void copy_bulk_once(shared_addr to, const void *from, uint32_t bytes,
                                  shared_addr barrier, SIMT_SITE) {
+    simt::copy_bulk(to.at, from, bytes, barrier.at, site);
+}
+CAIRN_INLINE void copy_bulk_remote(shared_addr to, const void *from, uint32_t bytes,
+                                   shared_addr barrier, SIMT_SITE) {
     simt::copy_bulk(to.at, from, bytes, barrier.at, site);
 }
 CAIRN_INLINE void fence_async() {}

@@ -1,10 +1,5 @@
 /* topk.cu on the emulation, against a sort: adversarial rows, lengths and starts, both orders. */
-#include "simt.h"
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <vector>
+#include "topk_sweep.h"
 
 #define CAIRN_SCORE_TYPE 1
 #define CAIRN_THREADS 128
@@ -14,10 +9,6 @@ namespace f32_block {
 #include "../../kernels_src/topk.cu"
 }
 #undef CAIRN_CLUSTER
-#define CAIRN_CLUSTER 4
-namespace f32_cluster {
-#include "../../kernels_src/topk.cu"
-}
 namespace f32_split {
 #include "../../kernels_src/topk_split.cu"
 }
@@ -26,10 +17,6 @@ namespace f32_small {
 }
 #undef CAIRN_SCORE_TYPE
 #define CAIRN_SCORE_TYPE 3
-namespace bf16_cluster {
-#include "../../kernels_src/topk.cu"
-}
-#undef CAIRN_CLUSTER
 #define CAIRN_CLUSTER 1
 namespace bf16_block {
 #include "../../kernels_src/topk.cu"
@@ -49,109 +36,6 @@ namespace bf16_radix {
 #define CAIRN_SCORE_TYPE 1
 namespace f32_radix {
 #include "../../kernels_src/topk_radix.cu"
-}
-
-enum { GUARD = 8, KINDS = 6 };
-
-static float score(int kind, int i) {
-    switch (kind) {
-    case 0: return simt::random_normal();
-    case 1: return 1.0f;
-    case 2: return (float)-i;
-    case 3: return (float)(simt::random_u32() % 5);
-    case 4: {
-        static const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, -1e-40f};
-        return specials[simt::random_u32() % 7];
-    }
-    default: return 1.0f + 1e-6f * (float)(simt::random_u32() % 100);
-    }
-}
-
-static float truncate_bf16(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, 4);
-    if (x != x) return x;
-    bits &= 0xffff0000u;
-    std::memcpy(&x, &bits, 4);
-    return x;
-}
-
-static std::vector<int32_t> oracle(const float *row, int length, int k, bool by_score) {
-    std::vector<int32_t> order(length);
-    for (int i = 0; i < length; i++) order[i] = i;
-    auto value = [&](int i) { return row[i]; };
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-        float x = value(a), y = value(b);
-        if (x != x || y != y) return x == x && y != y;
-        return x > y;
-    });
-    order.resize(std::min(length, k));
-    if (!by_score) std::sort(order.begin(), order.end());
-    order.resize(k, -1);
-    return order;
-}
-
-enum { ALL, SMALL, SPLIT };
-struct shape { unsigned cluster, threads, shared_bytes; int which; };
-
-template <class Store, class Kernel>
-static void sweep(const char *name, Kernel kernel, shape at, float (*round)(float),
-                  Store (*store)(float)) {
-    const int rows = 3, sizes[][2] = {{1, 1},      {40, 64},     {65, 64},    {1500, 7},
-                                      {3000, 1025}, {9000, 300}, {14000, 2048}};
-    for (int kind = 0; kind < KINDS; kind++) {
-        bool fine = true;
-        for (auto &size : sizes)
-            for (int by_score = 0; by_score < 2; by_score++) {
-                int n = size[0], k = size[1], stride = n + 3;
-                if (at.which == SMALL) n = std::min(n, 250), k = std::min(k, 32);
-                std::vector<float> x(rows * stride, NAN);
-                std::vector<Store> scores(rows * stride);
-                std::vector<int32_t> lengths(rows), starts(rows), out(rows * k + 2 * GUARD, 12345);
-                std::vector<float> values(rows * k + 2 * GUARD, 54321.0f);
-                for (int r = 0; r < rows; r++) {
-                    starts[r] = (int32_t)(simt::random_u32() % (uint32_t)(n / 3 + 1));
-                    lengths[r] = r == 0 ? n - starts[r] : (int32_t)(simt::random_u32() % (uint32_t)(n - starts[r] + 1));
-                    for (int i = 0; i < lengths[r]; i++)
-                        x[r * stride + starts[r] + i] = round(score(kind, i));
-                }
-                for (size_t i = 0; i < x.size(); i++) scores[i] = store(x[i]);
-                topk_params p = {};
-                p.scores = scores.data(), p.lengths = lengths.data(), p.row_starts = starts.data();
-                p.indices = out.data() + GUARD, p.values = values.data() + GUARD;
-                p.stride = stride, p.n = n, p.k = k, p.rows = rows;
-                std::vector<uint32_t> scratch(64 + rows * 3 * k * 2, 0);
-                p.scratch = scratch.data();
-                simt::Shape launched = {rows * at.cluster, at.cluster, at.threads, at.shared_bytes};
-                if (at.which == SMALL) launched.grid = 1;
-                if (at.which == SPLIT) launched.grid = {3, (unsigned)rows};
-                if (by_score) for (p.sort_size = 2; p.sort_size < k;) p.sort_size *= 2;
-                simt::launch(launched, kernel, p);
-                for (int r = 0; r < rows; r++) {
-                    const float *row = &x[r * stride + starts[r]];
-                    auto want = oracle(row, lengths[r], k, by_score != 0);
-                    for (int i = 0; i < k; i++) {
-                        float v = want[i] < 0 ? -INFINITY : row[want[i]], got = values[GUARD + r * k + i];
-                        if (out[GUARD + r * k + i] != want[i] && fine)
-                            std::printf("# n %d k %d by_score %d row %d length %d slot %d: %d, not %d\n",
-                                        n, k, by_score, r, lengths[r], i, out[GUARD + r * k + i],
-                                        want[i]);
-                        fine &= out[GUARD + r * k + i] == want[i];
-                        fine &= v != v ? got != got : got == v;
-                    }
-                }
-                for (int i = 0; i < GUARD; i++)
-                    fine &= out[i] == 12345 && out[out.size() - 1 - i] == 12345;
-            }
-        tap_ok(fine, "%s, kind %d", name, kind);
-    }
-}
-
-static float same(float x) { return x; }
-static bf16 to_bf16(float x) {
-    uint32_t bits;
-    std::memcpy(&bits, &x, 4);
-    return bf16{(uint16_t)(x != x ? 0x7fc0 : bits >> 16)};
 }
 
 static void bad_rows() {

@@ -1,0 +1,151 @@
+/* topk_slice.cuh: a cluster block's slice of a row, kept on the chip: the first tile in registers,
+ * the second in shared memory, where each thread reads only what it copied there itself; what is
+ * longer is read again. Constants as in topk_cluster.cu. Without an include guard. */
+
+#define THREADS CAIRN_THREADS
+#define ITEMS CAIRN_ITEMS
+#define CLUSTER CAIRN_CLUSTER
+#define STAGES CAIRN_STAGES
+#define WARPS (THREADS / WARP)
+#define VECTOR (16 / (int)sizeof(score_t))
+#define VECTORS (ITEMS / VECTOR)
+#define TILE (THREADS * ITEMS)
+static_assert(ITEMS <= 32, "a tile's items are the bits of one word");
+
+/* Elements [first, end) of `base`, which is 16-byte aligned, are the slice; element e is the row's
+ * position origin + e. Item i of thread t of a tile is its element (i / VECTOR * THREADS + t) *
+ * VECTOR + i % VECTOR. */
+struct row_slice {
+    const score_t *base;
+    u32x4 *stage; /* this thread's first vector of tile 1; the next lies THREADS on */
+    int first, end, origin, tiles;
+};
+struct tile_data { u32x4 raw[VECTORS]; };
+struct score_vector { score_t score[VECTOR]; };
+
+/* Block `rank`'s part. All parts but the first begin at a multiple of 32 of their row's elements. */
+CAIRN_INLINE row_slice slice_of(const score_t *row, int length, int rank, u32x4 *stage) {
+    const int head = (int)((uint64_t)row % 16 / sizeof(score_t)), all = length + head;
+    const int size = round_up(ceil_div(all, CLUSTER), 32);
+    const int begin = min_of(rank * size, all), end = min_of(begin + size, all);
+    row_slice w = {row - head + begin, stage + thread_id(), rank == 0 ? head : 0, end - begin,
+                   begin - head, max_of(ceil_div(end - begin, TILE), 1)};
+    return w;
+}
+
+CAIRN_INLINE score_t score_nan() {
+    if constexpr (sizeof(score_t) == 4) return bit_cast<score_t>(0x7fffffffu);
+    else return bit_cast<score_t>((uint16_t)0x7fff);
+}
+
+/* Element of the slice where vector j of this thread begins, in tile `t`. */
+CAIRN_INLINE int vector_element(int t, int j) {
+    return t * TILE + (j * THREADS + thread_id()) * VECTOR;
+}
+CAIRN_INLINE int item_element(int t, int i) { return vector_element(t, i / VECTOR) + i % VECTOR; }
+CAIRN_INLINE bool in_slice(const row_slice &w, int e) { return e >= w.first && e < w.end; }
+CAIRN_INLINE bool whole_tile(const row_slice &w, int t) {
+    return t * TILE >= w.first && (t + 1) * TILE <= w.end;
+}
+
+/* Scores outside the slice are NaN. */
+CAIRN_INLINE u32x4 load_edge(const row_slice &w, int e) {
+    score_vector v;
+    if (e >= w.first && e + VECTOR <= w.end) return load_constant((const u32x4 *)(w.base + e));
+#pragma unroll
+    for (int c = 0; c < VECTOR; c++) v.score[c] = in_slice(w, e + c) ? w.base[e + c] : score_nan();
+    return bit_cast<u32x4>(v);
+}
+
+/* The first tile. One branch for all of it: a branch a vector would wait for each load in turn. Only
+ * the slice's first and last vector can be partial. */
+CAIRN_INLINE void load_first(const row_slice &w, tile_data &held) {
+    if (whole_tile(w, 0)) {
+#pragma unroll
+        for (int j = 0; j < VECTORS; j++)
+            held.raw[j] = load_constant((const u32x4 *)(w.base + vector_element(0, j)));
+        return;
+    }
+    const int last = w.end / VECTOR * VECTOR;
+    u32x4 begin = load_edge(w, vector_element(0, 0)), end = begin;
+    if (last / VECTOR % THREADS == thread_id()) end = load_edge(w, last);
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) {
+        int e = vector_element(0, j);
+        held.raw[j] = j == 0 ? begin : end;
+        if (j > 0 && e != last) {
+            score_vector none;
+#pragma unroll
+            for (int c = 0; c < VECTOR; c++) none.score[c] = score_nan();
+            held.raw[j] = bit_cast<u32x4>(none);
+            if (e < last) held.raw[j] = load_constant((const u32x4 *)(w.base + e));
+        }
+    }
+}
+
+/* Begins to copy the second tile, if there is one. */
+CAIRN_INLINE void stage_second(const row_slice &w) {
+    if (!STAGES || w.tiles < 2) return;
+    if (whole_tile(w, 1)) {
+#pragma unroll
+        for (int j = 0; j < VECTORS; j++)
+            copy_async16(shared_addr(w.stage + j * THREADS), w.base + vector_element(1, j));
+        copy_async_commit();
+    } else {
+#pragma unroll 1
+        for (int j = 0; j < VECTORS; j++) w.stage[j * THREADS] = load_edge(w, vector_element(1, j));
+    }
+}
+
+/* A vector of tile t again: from shared memory if it is the second, else from where it came. */
+CAIRN_INLINE u32x4 load_again(const row_slice &w, int t, int j) {
+    if (STAGES && t == 1) return w.stage[j * THREADS];
+    return load_edge(w, vector_element(t, j));
+}
+
+/* x >= key_floor(key) says whether x's key is at least `key`, for a key over 0. */
+CAIRN_INLINE float key_floor(uint32_t key) {
+    uint32_t bits = key & 0x80000000u ? key ^ 0x80000000u : ~key;
+    return key <= KEY_MINUS_INFINITY ? as_f32(0xff800000u) : as_f32(bits);
+}
+
+/* The items of the held tile with a key of at least `key`, one bit each. */
+CAIRN_INLINE uint32_t held_bits(const row_slice &w, const tile_data &held, uint32_t key) {
+    const float floor = key_floor(key);
+    uint32_t bits = 0;
+    if (key == 0) {
+#pragma unroll 1
+        for (int i = 0; i < ITEMS; i++) bits |= (uint32_t)in_slice(w, item_element(0, i)) << i;
+        return bits;
+    }
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) {
+        score_vector v = bit_cast<score_vector>(held.raw[j]);
+#pragma unroll
+        for (int c = 0; c < VECTOR; c++)
+            bits |= (uint32_t)(to_f32(v.score[c]) >= floor) << (j * VECTOR + c);
+    }
+    return bits;
+}
+
+/* The items of tile t with a key in [low, high], one bit each; reads the tile again. */
+CAIRN_CALLED uint32_t range_bits(row_slice w, int t, uint32_t low, uint32_t high) {
+    uint32_t bits = 0;
+#pragma unroll 2
+    for (int j = 0; j < VECTORS; j++) {
+        const int e = vector_element(t, j);
+        score_vector v = bit_cast<score_vector>(load_again(w, t, j));
+#pragma unroll
+        for (int c = 0; c < VECTOR; c++)
+            if (topk_key(v.score[c]) - low <= high - low && in_slice(w, e + c))
+                bits |= 1u << (j * VECTOR + c);
+    }
+    return bits;
+}
+
+/* The key of item i of tile t; reads it again. */
+CAIRN_INLINE uint32_t item_key(const row_slice &w, int t, int i) {
+    if (STAGES && t == 1)
+        return topk_key(((const score_t *)(w.stage + i / VECTOR * THREADS))[i % VECTOR]);
+    return topk_key(w.base[item_element(t, i)]);
+}

@@ -1,0 +1,46 @@
+/* topk_cluster.cu on the emulation, against a sort: clusters of several sizes, slices of one tile and
+ * of many, and room for so few keys that most rows have too many. */
+#include "topk_sweep.h"
+
+#define CAIRN_SCORE_TYPE 1
+#define CAIRN_THREADS 128
+#define CAIRN_ITEMS 8
+#define CAIRN_CLUSTER 4
+#define CAIRN_STAGES 1
+namespace f32_staged {
+#include "../../kernels_src/topk_cluster.cu"
+}
+#define CAIRN_CAPACITY 256
+#undef CAPACITY
+#undef CAIRN_CLUSTER
+#define CAIRN_CLUSTER 2
+namespace f32_cramped {
+#include "../../kernels_src/topk_cluster.cu"
+}
+#undef CAIRN_CAPACITY
+#undef CAPACITY
+#undef CAIRN_SCORE_TYPE
+#define CAIRN_SCORE_TYPE 3
+#undef CAIRN_STAGES
+#define CAIRN_STAGES 0
+#undef CAIRN_ITEMS
+#define CAIRN_ITEMS 32
+#undef CAIRN_CLUSTER
+#define CAIRN_CLUSTER 16
+namespace bf16_wide {
+#include "../../kernels_src/topk_cluster.cu"
+}
+
+template <class T> static shape launched(unsigned cluster) {
+    return {cluster, 128, (unsigned)sizeof(T), ALL};
+}
+
+int main() {
+    sweep<float>("staged, f32", f32_staged::topk_cluster, launched<f32_staged::staged_shared>(4),
+                 same, same);
+    sweep<float>("cramped, f32", f32_cramped::topk_cluster,
+                 launched<f32_cramped::staged_shared>(2), same, same);
+    sweep<bf16>("wide, bf16", bf16_wide::topk_cluster, launched<bf16_wide::staged_shared>(16),
+                truncate_bf16, to_bf16);
+    return tap_done();
+}
