@@ -13,6 +13,7 @@
  *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; at most 32 items
  *            CAIRN_CLUSTER  blocks a row, a power of two up to 16
  *            CAIRN_STAGES  tiles kept in shared memory: 0 or 1, which takes up to 227 KiB
+ *            CAIRN_CAPACITY  keys the first block can select from
  * Launch     grid rows x CLUSTER, block THREADS, shared memory as topk_cuda.c computes it
  * Oracle     tests/topk_test.c sorts
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16 CAIRN_STAGES=0
@@ -25,11 +26,7 @@
 #if CAIRN_ARCH >= 900
 
 #define BINS 2048
-#ifdef CAIRN_CAPACITY
 #define CAPACITY CAIRN_CAPACITY
-#else
-#define CAPACITY 8192               /* keys the first block can select from */
-#endif
 #define REGION (CAPACITY / CLUSTER) /* of which each block may send so many */
 #define LIST 128                    /* keys that are ranked by comparing all pairs */
 #define MAP_WORDS CAPACITY          /* of the bit map: a window of the slice */
@@ -48,7 +45,6 @@ struct verdict { uint32_t key, offset, ties, found; };
 
 struct cluster_shared {
     alignas(16) uint32_t keys[CAPACITY]; /* at the first block; later every block's bit map */
-    alignas(16) uint64_t pairs[SORT_MAX];
     alignas(16) uint32_t own[REGION];
     alignas(16) uint32_t bins[BINS];
     alignas(16) uint32_t sums[BINS / CLUSTER]; /* over the cluster, this block's part of the bins */
@@ -56,14 +52,16 @@ struct cluster_shared {
     alignas(16) u32x2 bounds[CLUSTER], chosen[CLUSTER]; /* each block's {bound, most}, {over, equal} */
     uint32_t counts[CLUSTER], parts[CLUSTER], over[CLUSTER], equal[CLUSTER];
     uint32_t totals[2][WARP], list[LIST];
+    topk_out out;
     bin_found found;
     uint32_t count, listed, key, ties;
     int32_t cut;
     alignas(8) uint64_t bounds_in, counts_in, keys_in, verdict_in, chosen_in;
 };
 struct staged_shared {
+    slice_stage stage;
     cluster_shared s;
-    alignas(16) u32x4 stage[STAGES ? VECTORS * THREADS : 1];
+    alignas(16) uint64_t pairs[SORT_MAX]; /* to be sorted: not there when the order is by position */
 };
 
 CAIRN_INLINE void begin_barriers(cluster_shared &s) {
@@ -105,6 +103,7 @@ template <int bins> CAIRN_INLINE bin_found find_bin(cluster_shared &s, uint32_t 
         above += warp_scan(mine) - mine;
         if (above < need && above + mine >= need) {
             int bin = top;
+#pragma unroll 1
             while (above + s.bins[bin] < need) above += s.bins[bin--];
             s.found = {(uint32_t)bin, above, s.bins[bin]};
         }
@@ -127,15 +126,18 @@ CAIRN_INLINE void take_vector(group_most &most, int g, u32x4 raw) {
 CAIRN_INLINE group_most read_slice(const row_slice &w, tile_data &held) {
     const float none = as_f32(0x7fffffffu);
     group_most most = {{none, none, none, none}};
-    load_first(w, held);
     stage_second(w);
+    load_first(w, held);
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) take_vector(most, j % GROUPS, held.raw[j]);
     if (STAGES) copy_async_wait<0>();
 #pragma unroll 1
     for (int t = 1; t < w.tiles; t++) {
+#pragma unroll 1
+        for (int j = 0; j < VECTORS; j += GROUPS)
 #pragma unroll
-        for (int j = 0; j < VECTORS; j++) take_vector(most, j % GROUPS, load_again(w, t, j));
+            for (int g = 0; g < GROUPS; g++)
+                if (j + g < VECTORS) take_vector(most, g, load_again(w, t, j + g));
     }
     return most;
 }
@@ -153,9 +155,9 @@ CAIRN_INLINE u32x2 slice_bound(cluster_shared &s, const row_slice &w, const grou
     /* the least of these is reached by half, a quarter of the lanes */
     if (quota * 2 <= lanes) low = max_of(low, shuffle_xor(low, 1));
     if (quota * 4 <= lanes) low = max_of(low, shuffle_xor(low, 2));
-    if (groups > 1)
-        for (int g = 0; g < groups; g++)
-            if (keys[g] > KEY_MINUS_INFINITY) low = min_of(low, keys[g]);
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        if (groups > 1 && g < groups && keys[g] > KEY_MINUS_INFINITY) low = min_of(low, keys[g]);
     low = warp_min(low > KEY_MINUS_INFINITY ? low : EVERY);
     high = warp_max(high);
     if (lane_id() == 0) {
@@ -223,6 +225,7 @@ CAIRN_INLINE void list_keys(cluster_shared &s, const row_slice &w, key_range ran
         uint32_t bits = range_bits(w, t, range.low, range.high);
         uint32_t at = take_places(s, (uint32_t)popcount(bits));
         if (t == 1) mine.bits[1] = bits, mine.at[1] = at;
+#pragma unroll 1
         for (; bits; bits &= bits - 1, at++)
             if (at < REGION) s.own[at] = item_key(w, t, find_first_set(bits) - 1);
     }
@@ -295,6 +298,7 @@ CAIRN_INLINE int range_shift(key_range range) {
 /* At the first block: the need-th of the received keys in the range, of which there are more: into
  * s.key, s.ties. */
 CAIRN_INLINE void select_key(cluster_shared &s, key_range range, uint32_t need) {
+#pragma unroll 1
     for (;;) {
         const int shift = range_shift(range);
         clear_bins(s);
@@ -404,6 +408,7 @@ CAIRN_INLINE void count_cluster(cluster_shared &s, const row_slice &w, key_range
         for (int j = 0; j < VECTORS; j++) count_vector(s, load_again(w, t, j), range, shift);
     cluster_sync();
     uint32_t sum = 0;
+#pragma unroll 1
     for (int i = thread_id(); i < part; i += THREADS) {
         uint32_t here = 0;
 #pragma unroll
@@ -441,6 +446,7 @@ CAIRN_INLINE uint32_t narrow_cluster(cluster_shared &s, const row_slice &w, key_
     const uint32_t above = shuffle(end - mine, lane);
     clear_bins(s);
     block_sync();
+#pragma unroll 1
     for (int i = thread_id(); i < part; i += THREADS)
         s.bins[i] = remote_load<uint32_t>(remote(shared_addr(&s.sums[i]), owner));
     block_sync();
@@ -490,6 +496,7 @@ CAIRN_INLINE verdict find_verdict(cluster_shared &s, const row_slice &w, const t
     listed = false;
     if (range.low < range.high) {
         mine = list_held(s, w, held, range.low);
+#pragma unroll 1
         for (;; parity = 1) {
             list_keys(s, w, range, parity ? 0 : 1, mine);
             if (thread_id() == 0) send_keys(s);
@@ -505,6 +512,7 @@ CAIRN_INLINE verdict find_verdict(cluster_shared &s, const row_slice &w, const t
                 need = v.ties;
                 break;
             }
+#pragma unroll 1
             while (narrow_cluster(s, w, range, need) > REGION && range.low < range.high) {}
             if (range.low == range.high) break;
             if (thread_id() == 0) begin_again(s);
@@ -527,11 +535,13 @@ CAIRN_INLINE uint32_t visit_chosen(cluster_shared &s, const row_slice &w, Chosen
         const int each = ceil_div(words, THREADS), mine = thread_id() * each;
         const int end = min_of(mine + each, words);
         block_sync();
+#pragma unroll 1
         for (int i = thread_id() * 4; i < words; i += THREADS * 4) *(u32x4 *)&map[i] = {0, 0, 0, 0};
         block_sync();
 #pragma unroll 1
         for (int t = tile; t < tile + tiles; t++) {
             uint32_t bits = chosen(t);
+#pragma unroll 1
             while (bits) {
                 int i = find_first_set(bits) - 1, e = item_element(t - tile, i / VECTOR * VECTOR);
                 uint32_t vector = bits >> (i / VECTOR * VECTOR) & ((1u << VECTOR) - 1);
@@ -541,13 +551,16 @@ CAIRN_INLINE uint32_t visit_chosen(cluster_shared &s, const row_slice &w, Chosen
         }
         block_sync();
         uint32_t count = 0;
+#pragma unroll 1
         for (int i = mine; i < end; i++) count += (uint32_t)popcount(map[i]);
         uint32_t at = warp_scan(count);
         if (lane_id() == WARP - 1) s.totals[0][warp_id()] = at;
         block_sync();
         uint32_t total = lane_id() < WARPS ? s.totals[0][lane_id()] : 0u;
         at += warp_sum(lane_id() < warp_id() ? total : 0u) - count + done;
+#pragma unroll 1
         for (int i = mine; i < end; i++)
+#pragma unroll 1
             for (uint32_t bits = map[i]; bits; bits &= bits - 1)
                 f(at++, tile * TILE + i * 32 + find_first_set(bits) - 1);
         done += warp_sum(total);
@@ -556,23 +569,28 @@ CAIRN_INLINE uint32_t visit_chosen(cluster_shared &s, const row_slice &w, Chosen
 }
 
 /* Descending score, lowest position first: a bitonic sort of (key, ~position). */
-CAIRN_INLINE void emit_sorted(cluster_shared &s, const topk_out &out, int found, int size) {
-    for (int i = found + thread_id(); i < size; i += THREADS) s.pairs[i] = 0;
+CAIRN_INLINE void emit_sorted(uint64_t *pairs, const topk_out &out, int found, int size) {
+#pragma unroll 1
+    for (int i = found + thread_id(); i < size; i += THREADS) pairs[i] = 0;
     block_sync();
+#pragma unroll 1
     for (int length = 2; length <= size; length *= 2)
+#pragma unroll 1
         for (int step = length / 2; step > 0; step /= 2) {
+#pragma unroll 1
             for (int i = thread_id(); i < size / 2; i += THREADS) {
                 int low = 2 * i - (i & (step - 1)), high = low + step;
-                uint64_t a = s.pairs[low], b = s.pairs[high];
+                uint64_t a = pairs[low], b = pairs[high];
                 if ((a < b) == ((low & length) == 0)) {
-                    s.pairs[low] = b;
-                    s.pairs[high] = a;
+                    pairs[low] = b;
+                    pairs[high] = a;
                 }
             }
             block_sync();
         }
+#pragma unroll 1
     for (int i = thread_id(); i < found; i += THREADS)
-        topk_write(out, i, (int32_t)~(uint32_t)s.pairs[i]);
+        topk_write(out, i, (int32_t)~(uint32_t)pairs[i]);
 }
 
 /* The items of tile t with a key in [low, high]; `low` is at least that of the candidates. */
@@ -580,6 +598,7 @@ CAIRN_INLINE uint32_t choose_bits(cluster_shared &s, const row_slice &w, const t
                                   bool listed, int t, uint32_t low, uint32_t high) {
     if (!listed) return range_bits(w, t, low, high);
     uint32_t all = t ? mine.bits[1] : mine.bits[0], at = t ? mine.at[1] : mine.at[0], bits = 0;
+#pragma unroll 1
     for (; all; all &= all - 1, at++)
         if (s.own[at] - low <= high - low) bits |= all & (0u - all);
     return bits;
@@ -587,8 +606,9 @@ CAIRN_INLINE uint32_t choose_bits(cluster_shared &s, const row_slice &w, const t
 
 /* Writes this block's share. When some of its ties are chosen and some not, a first pass finds the
  * last that is. */
-CAIRN_INLINE void emit(cluster_shared &s, const topk_params &p, const topk_out &out,
-                       const row_slice &w, const thread_keys &mine, bool listed, verdict v) {
+CAIRN_INLINE void emit(cluster_shared &s, const topk_params &p, const row_slice &w,
+                       const thread_keys &mine, bool listed, verdict v, uint64_t *pairs) {
+    const topk_out &out = s.out;
     const bool partial = v.ties != 0 && v.ties != EVERY;
     int cut = NO_POSITION;
 #pragma unroll 1
@@ -601,6 +621,7 @@ CAIRN_INLINE void emit(cluster_shared &s, const topk_params &p, const topk_out &
                 uint32_t bits = choose_bits(s, w, mine, listed, t, low, high);
                 if (cut == NO_POSITION) return bits;
                 uint32_t equal = choose_bits(s, w, mine, listed, t, v.key, v.key);
+#pragma unroll 1
                 for (; equal; equal &= equal - 1)
                     if (item_element(t, find_first_set(equal) - 1) > cut)
                         bits &= ~(equal & (0u - equal));
@@ -614,7 +635,7 @@ CAIRN_INLINE void emit(cluster_shared &s, const topk_params &p, const topk_out &
                 } else if (!p.sort_size) {
                     topk_write(out, (int)slot, position);
                 } else {
-                    remote_store(remote(shared_addr(&s.pairs[slot]), 0),
+                    remote_store(remote(shared_addr(&pairs[slot]), 0),
                                  (uint64_t)topk_key(out.row[position]) << 32 | (uint32_t)~position);
                 }
             });
@@ -622,14 +643,16 @@ CAIRN_INLINE void emit(cluster_shared &s, const topk_params &p, const topk_out &
     }
     if (p.sort_size) {
         cluster_sync();
-        if (cluster_rank() == 0) emit_sorted(s, out, (int)v.found, p.sort_size);
+        if (cluster_rank() == 0) emit_sorted(pairs, out, (int)v.found, p.sort_size);
     }
     if (cluster_rank() == 0)
+#pragma unroll 1
         for (int i = (int)v.found + thread_id(); i < p.k; i += THREADS) topk_write_none(out, i);
 }
 
 /* A row of at most k candidates, all of them chosen, without reading a score. */
 CAIRN_INLINE void emit_all(const topk_params &p, const topk_out &out, int length) {
+#pragma unroll 1
     for (int i = thread_id(); i < p.k; i += THREADS)
         if (i < length) topk_write(out, i, i);
         else topk_write_none(out, i);
@@ -648,8 +671,9 @@ CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {
         cluster_wait();
         return;
     }
-    const row_slice w = slice_of(row, range.length, rank, all.stage);
+    const row_slice w = slice_of(row, range.length, rank);
     tile_data held;
+    if (thread_id() == 0) s.out = topk_row_out(p, r, row); /* there, not in registers */
     clear_bins(s);
     group_most most = read_slice(w, held);
     u32x2 mine = slice_bound(s, w, most, ceil_div(p.k, CLUSTER));
@@ -658,7 +682,7 @@ CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {
     thread_keys taken = {{0, 0}, {0, 0}};
     bool listed;
     verdict v = find_verdict(s, w, held, keys, (uint32_t)p.k, taken, listed);
-    emit(s, p, topk_row_out(p, r, row), w, taken, listed, v);
+    emit(s, p, w, taken, listed, v, all.pairs);
 }
 
 #endif

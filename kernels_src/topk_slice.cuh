@@ -17,20 +17,24 @@ static_assert(ITEMS <= 32, "a tile's items are the bits of one word");
  * VECTOR + i % VECTOR. */
 struct row_slice {
     const score_t *base;
-    u32x4 *stage; /* this thread's first vector of tile 1; the next lies THREADS on */
     int first, end, origin, tiles;
 };
 struct tile_data { u32x4 raw[VECTORS]; };
 struct score_vector { score_t score[VECTOR]; };
 
+/* The second tile, where the block's shared memory begins. */
+struct slice_stage { alignas(16) u32x4 raw[STAGES ? VECTORS * THREADS : 1]; };
+CAIRN_INLINE u32x4 *staged_vector(int j) {
+    return &((slice_stage *)shared_base())->raw[j * THREADS + thread_id()];
+}
+
 /* Block `rank`'s part. All parts but the first begin at a multiple of 32 of their row's elements. */
-CAIRN_INLINE row_slice slice_of(const score_t *row, int length, int rank, u32x4 *stage) {
+CAIRN_INLINE row_slice slice_of(const score_t *row, int length, int rank) {
     const int head = (int)((uint64_t)row % 16 / sizeof(score_t)), all = length + head;
     const int size = round_up(ceil_div(all, CLUSTER), 32);
     const int begin = min_of(rank * size, all), end = min_of(begin + size, all);
-    row_slice w = {row - head + begin, stage + thread_id(), rank == 0 ? head : 0, end - begin,
-                   begin - head, max_of(ceil_div(end - begin, TILE), 1)};
-    return w;
+    return {row - head + begin, rank == 0 ? head : 0, end - begin, begin - head,
+            max_of(ceil_div(end - begin, TILE), 1)};
 }
 
 CAIRN_INLINE score_t score_nan() {
@@ -89,17 +93,17 @@ CAIRN_INLINE void stage_second(const row_slice &w) {
     if (whole_tile(w, 1)) {
 #pragma unroll
         for (int j = 0; j < VECTORS; j++)
-            copy_async16(shared_addr(w.stage + j * THREADS), w.base + vector_element(1, j));
+            copy_async16(shared_addr(staged_vector(j)), w.base + vector_element(1, j));
         copy_async_commit();
     } else {
 #pragma unroll 1
-        for (int j = 0; j < VECTORS; j++) w.stage[j * THREADS] = load_edge(w, vector_element(1, j));
+        for (int j = 0; j < VECTORS; j++) *staged_vector(j) = load_edge(w, vector_element(1, j));
     }
 }
 
 /* A vector of tile t again: from shared memory if it is the second, else from where it came. */
 CAIRN_INLINE u32x4 load_again(const row_slice &w, int t, int j) {
-    if (STAGES && t == 1) return w.stage[j * THREADS];
+    if (STAGES && t == 1) return *staged_vector(j);
     return load_edge(w, vector_element(t, j));
 }
 
@@ -131,7 +135,7 @@ CAIRN_INLINE uint32_t held_bits(const row_slice &w, const tile_data &held, uint3
 /* The items of tile t with a key in [low, high], one bit each; reads the tile again. */
 CAIRN_CALLED uint32_t range_bits(row_slice w, int t, uint32_t low, uint32_t high) {
     uint32_t bits = 0;
-#pragma unroll 2
+#pragma unroll 1
     for (int j = 0; j < VECTORS; j++) {
         const int e = vector_element(t, j);
         score_vector v = bit_cast<score_vector>(load_again(w, t, j));
@@ -146,6 +150,6 @@ CAIRN_CALLED uint32_t range_bits(row_slice w, int t, uint32_t low, uint32_t high
 /* The key of item i of tile t; reads it again. */
 CAIRN_INLINE uint32_t item_key(const row_slice &w, int t, int i) {
     if (STAGES && t == 1)
-        return topk_key(((const score_t *)(w.stage + i / VECTOR * THREADS))[i % VECTOR]);
+        return topk_key(((const score_t *)staged_vector(i / VECTOR))[i % VECTOR]);
     return topk_key(w.base[item_element(t, i)]);
 }

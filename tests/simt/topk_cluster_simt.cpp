@@ -7,18 +7,19 @@
 #define CAIRN_ITEMS 8
 #define CAIRN_CLUSTER 4
 #define CAIRN_STAGES 1
+#define CAIRN_CAPACITY 4096
 namespace f32_staged {
 #include "../../kernels_src/topk_cluster.cu"
 }
+#undef CAIRN_CAPACITY
 #define CAIRN_CAPACITY 256
-#undef CAPACITY
 #undef CAIRN_CLUSTER
 #define CAIRN_CLUSTER 2
 namespace f32_cramped {
 #include "../../kernels_src/topk_cluster.cu"
 }
 #undef CAIRN_CAPACITY
-#undef CAPACITY
+#define CAIRN_CAPACITY 4096
 #undef CAIRN_SCORE_TYPE
 #define CAIRN_SCORE_TYPE 3
 #undef CAIRN_STAGES
