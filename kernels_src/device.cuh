@@ -8,7 +8,6 @@
 
 #define CAIRN_INLINE static __device__ __forceinline__
 #define CAIRN_METHOD static __device__ __forceinline__
-#define CAIRN_CALLED static __device__ __noinline__ /* for code too long to repeat where it is used */
 #define CAIRN_MEMBER __device__ __forceinline__ /* of a method that is not static */
 
 /* An entry: CAIRN_KERNEL(topk_small, 512, 2, topk_params) { ... uses p ... }

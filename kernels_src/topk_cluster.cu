@@ -16,9 +16,8 @@
  *            CAIRN_CAPACITY  keys the first block can select from
  * Launch     grid rows x CLUSTER, block THREADS, shared memory as topk_cuda.c computes it
  * Oracle     tests/topk_test.c sorts
- * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16 CAIRN_STAGES=0
- * matrix: arch>=90 CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=4 CAIRN_STAGES=0
- * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=4 CAIRN_STAGES=0 */
+ * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16
+ * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192 */
 #include "common.cuh"
 #include "topk.cuh"
 #include "topk_slice.cuh"
@@ -29,8 +28,8 @@
 #define CAPACITY CAIRN_CAPACITY
 #define REGION (CAPACITY / CLUSTER) /* of which each block may send so many */
 #define LIST 128                    /* keys that are ranked by comparing all pairs */
-#define MAP_WORDS CAPACITY          /* of the bit map: a window of the slice */
-#define MAP_TILES (MAP_WORDS * 32 / TILE)
+#define KEYS (CAPACITY / THREADS)   /* of them a thread */
+#define MAP_TILES (BINS * 32 / TILE) /* a window of the slice, as bits where the bins are */
 #define SORT_MAX 4096
 #define GROUPS 4
 #define EVERY 0xffffffffu
@@ -44,8 +43,9 @@ struct bin_found { uint32_t bin, above, inside; }; /* scores in greater bins, in
 struct verdict { uint32_t key, offset, ties, found; };
 
 struct cluster_shared {
-    alignas(16) uint32_t keys[CAPACITY]; /* at the first block; later every block's bit map */
-    alignas(16) uint32_t own[REGION];
+    alignas(16) uint32_t keys[CAPACITY]; /* at the first block: every block's candidates */
+    alignas(16) uint32_t own[REGION];    /* this block's candidates in ascending order of position */
+    int32_t elements[REGION];            /* which they are */
     alignas(16) uint32_t bins[BINS];
     alignas(16) uint32_t sums[BINS / CLUSTER]; /* over the cluster, this block's part of the bins */
     alignas(16) u32x4 told;                    /* the verdict */
@@ -54,7 +54,7 @@ struct cluster_shared {
     uint32_t totals[2][WARP], list[LIST];
     topk_out out;
     bin_found found;
-    uint32_t count, listed, key, ties;
+    uint32_t count, listed, key, ties; /* count: of s.own, or how many there would be */
     int32_t cut;
     alignas(8) uint64_t bounds_in, counts_in, keys_in, verdict_in, chosen_in;
 };
@@ -72,16 +72,16 @@ CAIRN_INLINE void begin_barriers(cluster_shared &s) {
     mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
     mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);
     mbarrier_arrive_expect(shared_addr(&s.chosen_in), CLUSTER * 8);
-    s.count = 0;
     fence_mbarrier_init();
 }
 
 /* Before keys are sent a second time. */
 CAIRN_INLINE void begin_again(cluster_shared &s) {
-    s.count = 0;
     mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);
     if (cluster_rank() == 0) mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
 }
+
+CAIRN_INLINE cluster_shared &cluster_here() { return ((staged_shared *)shared_base())->s; }
 
 CAIRN_INLINE void clear_bins(cluster_shared &s) {
     for (int i = thread_id() * 4; i < BINS; i += THREADS * 4) *(u32x4 *)&s.bins[i] = {0, 0, 0, 0};
@@ -190,45 +190,131 @@ CAIRN_INLINE key_range agree(cluster_shared &s, u32x2 mine, uint32_t floor) {
 
 /* ---- 2. the k-th key --------------------------------------------------------------------------- */
 
-/* Where this thread's `mine` of the block's go, counted in s.count. */
-CAIRN_INLINE uint32_t take_places(cluster_shared &s, uint32_t mine) {
-    uint32_t end = warp_scan(mine), at = 0;
-    if (lane_id() == WARP - 1 && end) at = atomic_add(&s.count, end);
-    return shuffle(at, WARP - 1) + end - mine;
-}
+/* Of the first two tiles, this thread's items with keys that reach one bound and another. */
+struct thread_bits { reach_bits of[2]; };
 
-/* This thread's candidates of the first two tiles: which items, and where in s.own their keys are. */
-struct thread_keys { uint32_t bits[2], at[2]; };
-
-/* Puts the slice's keys in the range into s.own, as far as they fit, and counts them. While the tile
- * is held, no key exceeds the range. */
-CAIRN_INLINE thread_keys list_held(cluster_shared &s, const row_slice &w, const tile_data &held,
-                                   uint32_t low) {
-    uint32_t bits = held_bits(w, held, low), at = take_places(s, (uint32_t)popcount(bits));
-    thread_keys mine = {{bits, 0}, {at, 0}};
-#pragma unroll
-    for (int j = 0; j < VECTORS; j++) {
-        score_vector v = bit_cast<score_vector>(held.raw[j]);
-#pragma unroll
-        for (int c = 0; c < VECTOR; c++)
-            if (bits >> (j * VECTOR + c) & 1u) {
-                if (at < REGION) s.own[at] = topk_key(v.score[c]);
-                at++;
-            }
-    }
-    return mine;
-}
-CAIRN_INLINE void list_keys(cluster_shared &s, const row_slice &w, key_range range, int tile,
-                            thread_keys &mine) {
+/* Scans the tiles from `tile` on once more: how many items reach two keys, and which. */
+struct slice_scan { thread_bits bits; uint32_t low, high; };
+CAIRN_INLINE slice_scan scan_slice(int tile, uint32_t low, uint32_t high) {
+    const row_slice w = kept_slice();
+    slice_scan scan = {{{{0, 0}, {0, 0}}}, 0, 0};
 #pragma unroll 1
     for (int t = tile; t < w.tiles; t++) {
-        uint32_t bits = range_bits(w, t, range.low, range.high);
-        uint32_t at = take_places(s, (uint32_t)popcount(bits));
-        if (t == 1) mine.bits[1] = bits, mine.at[1] = at;
-#pragma unroll 1
-        for (; bits; bits &= bits - 1, at++)
-            if (at < REGION) s.own[at] = item_key(w, t, find_first_set(bits) - 1);
+        reach_bits bits = tile_bits(w, t, low, high);
+        if (t == 0) scan.bits.of[0] = bits;
+        if (t == 1) scan.bits.of[1] = bits;
+        scan.low += (uint32_t)popcount(bits.low);
+        scan.high += (uint32_t)popcount(bits.high);
     }
+    return scan;
+}
+
+/* The candidates: items with a key of at least `low`. */
+CAIRN_INLINE thread_bits find_candidates(const row_slice &w, tile_data &held, uint32_t low) {
+    thread_bits mine = {{{held_bits(held, 0, low), 0}, {0, 0}}};
+    if (w.tiles < 2) return mine;
+    if (STAGES) {
+        hold_again(w, 1, held);
+        mine.of[1].low = held_bits(held, 1, low);
+    } else mine.of[1] = tile_bits(w, 1, low, EVERY);
+    return mine;
+}
+
+/* What becomes of a chosen score: output, or the first block's list to be sorted. */
+CAIRN_INLINE void put(const topk_out &out, bool sorts, uint32_t slot, uint32_t key,
+                      int32_t position) {
+    uint64_t *pairs = ((staged_shared *)shared_base())->pairs;
+    if (!sorts) topk_write(out, (int)slot, position);
+    else
+        remote_store(remote(shared_addr(&pairs[slot]), 0),
+                     (uint64_t)key << 32 | (uint32_t)~position);
+}
+
+/* Goes through items of the slice in ascending order, numbered from 0, by a map of bits; how many:
+ * PLACE  those that reach a first key and not a second, into s.elements unless they are too many;
+ * CUT    those equal to v.key, to leave the element of number v.ties - 1 in s.cut;
+ * WRITE  those over v.key and of those equal to it the ones up to s.cut, to the output.
+ * `mine` has the first two tiles' bits; low and high are the keys for which they stand. */
+enum { PLACE, CUT, WRITE };
+
+/* The items of tile t up to element `cut`, one bit each. */
+CAIRN_INLINE uint32_t bits_up_to(int t, int cut) {
+    const int left = cut - t * TILE, vector = left / VECTOR, lane = vector % THREADS;
+    if (left < 0) return 0;
+    int items = vector / THREADS * VECTOR;
+    items += thread_id() < lane ? VECTOR : thread_id() == lane ? left % VECTOR + 1 : 0;
+    return items >= ITEMS ? EVERY : (1u << items) - 1;
+}
+
+CAIRN_INLINE uint32_t visited_bits(int mode, const thread_bits &mine, int t, uint32_t low,
+                                   uint32_t high, int cut) {
+    reach_bits bits = t == 0 ? mine.of[0] : mine.of[1];
+    if (t > 1) bits = tile_bits(kept_slice(), t, low, high);
+    const uint32_t between = bits.low & ~bits.high;
+    return mode == WRITE ? bits.high | (between & bits_up_to(t, cut)) : between;
+}
+
+CAIRN_INLINE uint32_t visit_items(int mode, thread_bits mine, uint32_t low, uint32_t high,
+                                  verdict v, bool sorts) {
+    cluster_shared &s = cluster_here();
+    const row_slice &w = kept_slice();
+    const int cut = s.cut;
+    uint32_t *map = s.bins, done = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < w.tiles; tile += MAP_TILES) {
+        const int tiles = min_of(MAP_TILES, w.tiles - tile), words = tiles * (TILE / 32);
+        const int each = ceil_div(words, THREADS), first = thread_id() * each;
+        const int end = min_of(first + each, words);
+        block_sync();
+        clear_bins(s);
+        block_sync();
+#pragma unroll 1
+        for (int t = tile; t < tile + tiles; t++) {
+            uint32_t bits = visited_bits(mode, mine, t, low, high, cut);
+#pragma unroll 1
+            while (bits) {
+                int i = find_first_set(bits) - 1, e = item_element(t - tile, i / VECTOR * VECTOR);
+                uint32_t vector = bits >> (i / VECTOR * VECTOR) & ((1u << VECTOR) - 1);
+                atomic_or(&map[e / 32], vector << (e & 31));
+                bits &= ~(vector << (i / VECTOR * VECTOR));
+            }
+        }
+        block_sync();
+        uint32_t count = 0;
+#pragma unroll 1
+        for (int i = first; i < end; i++) count += (uint32_t)popcount(map[i]);
+        uint32_t at = warp_scan(count);
+        if (lane_id() == WARP - 1) s.totals[0][warp_id()] = at;
+        block_sync();
+        uint32_t total = lane_id() < WARPS ? s.totals[0][lane_id()] : 0u;
+        at += warp_sum(lane_id() < warp_id() ? total : 0u) - count + done;
+        done += warp_sum(total);
+        if (mode == PLACE && done > REGION) continue;
+        if (mode == CUT && (v.ties <= at || v.ties > at + count)) continue;
+#pragma unroll 1
+        for (int i = first; i < end; i++)
+#pragma unroll 1
+            for (uint32_t bits = map[i]; bits; bits &= bits - 1, at++) {
+                const int e = tile * TILE + i * 32 + find_first_set(bits) - 1;
+                if (mode == PLACE) s.elements[at] = e;
+                else if (mode == CUT) s.cut = at == v.ties - 1 ? e : s.cut;
+                else put(s.out, sorts, v.offset + at, sorts ? topk_key(w.base[e]) : 0, w.origin + e);
+            }
+    }
+    block_sync();
+    return done;
+}
+
+/* Puts the candidates' keys into s.own, in order of position, and their number into s.count. */
+CAIRN_INLINE void list_keys(cluster_shared &s, const row_slice &w, const thread_bits &mine,
+                            key_range range) {
+    const uint32_t high = range.high == EVERY ? EVERY : range.high + 1;
+    const uint32_t count = visit_items(PLACE, mine, range.low, high, {0, 0, 0, 0}, false);
+    if (thread_id() == 0) s.count = count;
+    if (count <= REGION)
+#pragma unroll 1
+        for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS)
+            s.own[i] = topk_key(w.base[s.elements[i]]);
     fence_async();
     block_sync();
 }
@@ -255,18 +341,27 @@ CAIRN_INLINE uint32_t receive_keys(cluster_shared &s, uint32_t parity) {
     return warp_any(count > REGION) ? EVERY : total;
 }
 
-/* Calls f(key or nothing, region) with each region's keys, a warp at a time, all lanes together. */
-template <class F> CAIRN_INLINE void visit_keys(cluster_shared &s, F f) {
-    constexpr int each = max_of(WARPS / CLUSTER, 1); /* warps a region */
-#pragma unroll 1
-    for (int b = warp_id() / each; b < CLUSTER; b += WARPS / each) {
-        const int count = (int)s.counts[b];
-#pragma unroll 1
-        for (int first = warp_id() % each * WARP; first < count; first += each * WARP) {
-            int i = first + lane_id();
-            f(i < count ? s.keys[b * REGION + i] : 0u, i < count, b);
+/* What a thread of the first block has of the received keys: chunks of a warp each go round the
+ * warps, region by region, so that a warp's are all of one region. */
+struct received { uint32_t key[KEYS], valid; };
+static_assert(WARPS % CLUSTER == 0, "a warp's keys come from one block");
+
+CAIRN_INLINE received take_received(const cluster_shared &s) {
+    const int region = warp_id() % CLUSTER, count = (int)s.counts[region];
+    received mine = {{}, 0};
+#pragma unroll
+    for (int j = 0; j < KEYS; j++) {
+        int i = (j * WARPS + warp_id()) / CLUSTER * WARP + lane_id();
+        mine.key[j] = 0;
+        if (i < count) {
+            mine.key[j] = s.keys[region * REGION + i];
+            mine.valid |= 1u << j;
         }
     }
+    return mine;
+}
+CAIRN_INLINE bool has_key(const received &mine, int j, key_range range) {
+    return (mine.valid >> j & 1u) && mine.key[j] - range.low <= range.high - range.low;
 }
 
 /* Puts the need-th of the list into s.key and how many of its equals are needed into s.ties. */
@@ -297,17 +392,18 @@ CAIRN_INLINE int range_shift(key_range range) {
 
 /* At the first block: the need-th of the received keys in the range, of which there are more: into
  * s.key, s.ties. */
-CAIRN_INLINE void select_key(cluster_shared &s, key_range range, uint32_t need) {
+CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range range,
+                             uint32_t need) {
 #pragma unroll 1
     for (;;) {
         const int shift = range_shift(range);
         clear_bins(s);
         if (thread_id() == 0) s.listed = 0;
         block_sync();
-        visit_keys(s, [&](uint32_t key, bool is, int) {
-            if (is && key - range.low <= range.high - range.low)
-                atomic_add(&s.bins[(key - range.low) >> shift], 1u);
-        });
+#pragma unroll
+        for (int j = 0; j < KEYS; j++)
+            if (has_key(mine, j, range))
+                atomic_add(&s.bins[(mine.key[j] - range.low) >> shift], 1u);
         block_sync();
         bin_found at = find_bin<BINS>(s, need);
         narrow(range, need, at, shift);
@@ -317,10 +413,9 @@ CAIRN_INLINE void select_key(cluster_shared &s, key_range range, uint32_t need) 
             return;
         }
         if (at.inside <= LIST) {
-            visit_keys(s, [&](uint32_t key, bool is, int) {
-                if (is && key - range.low <= range.high - range.low)
-                    s.list[atomic_add(&s.listed, 1u)] = key;
-            });
+#pragma unroll
+            for (int j = 0; j < KEYS; j++)
+                if (has_key(mine, j, range)) s.list[atomic_add(&s.listed, 1u)] = mine.key[j];
             block_sync();
             rank_list(s, (int)at.inside, need);
             return;
@@ -348,17 +443,24 @@ CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t need, uint
         if (thread_id() < CLUSTER) tell(s, {0, 0, 0, EVERY}, thread_id());
         return;
     }
+    const received mine = take_received(s);
     if (thread_id() < CLUSTER) s.over[thread_id()] = s.equal[thread_id()] = 0;
     if (thread_id() == 0) s.key = range.low, s.ties = need;
-    if (total > need) select_key(s, range, need);
+    if (total > need) select_key(s, mine, range, need);
     else block_sync();
     const uint32_t key = s.key;
-    visit_keys(s, [&](uint32_t other, bool is, int b) {
-        int over = popcount(warp_ballot(is && other > key));
-        int equal = popcount(warp_ballot(is && other == key));
-        if (lane_id() == 0 && over) atomic_add(&s.over[b], (uint32_t)over);
-        if (lane_id() == 0 && equal) atomic_add(&s.equal[b], (uint32_t)equal);
-    });
+    uint32_t over = 0, equal = 0;
+#pragma unroll
+    for (int j = 0; j < KEYS; j++) {
+        over += mine.key[j] > key;
+        equal += (mine.valid >> j & 1u) && mine.key[j] == key;
+    }
+    over = warp_sum(over);
+    equal = warp_sum(equal);
+    if (lane_id() == 0) {
+        atomic_add(&s.over[warp_id() % CLUSTER], over);
+        atomic_add(&s.equal[warp_id() % CLUSTER], equal);
+    }
     block_sync();
     if (warp_id() == 0) {
         bool is = lane_id() < CLUSTER;
@@ -371,27 +473,41 @@ CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t need, uint
 
 /* ---- 2b. more keys than the first block can take ----------------------------------------------- */
 
-/* Counts in the bins; lanes of one bin together, twice, so that equal scores do not queue. */
-CAIRN_INLINE void count_bin(cluster_shared &s, uint32_t bin, bool is) {
-#pragma unroll
+/* Adds `count` to a lane's bin; lanes of one bin together, twice, so that equal ones do not queue. */
+CAIRN_INLINE void count_together(cluster_shared &s, uint32_t bin, bool is, uint32_t count) {
+#pragma unroll 1
     for (int turn = 0; turn < 2; turn++) {
-        uint32_t votes = warp_ballot(is);
+        const uint32_t votes = warp_ballot(is);
         if (!votes) return;
         const int leader = find_first_set(votes) - 1;
         const uint32_t first = shuffle(bin, leader), same = warp_ballot(is && bin == first);
-        if (lane_id() == leader) atomic_add(&s.bins[bin], (uint32_t)popcount(same));
-        is = is && !(same >> lane_id() & 1u);
+        if (lane_id() == leader) atomic_add(&s.bins[bin], count * (uint32_t)popcount(same));
+        is = is && bin != first;
     }
-    if (is) atomic_add(&s.bins[bin], 1u);
+    if (is) atomic_add(&s.bins[bin], count);
 }
 
+/* Counts a vector of each lane. In ramps and among equals a lane's scores all share a bin. */
 CAIRN_INLINE void count_vector(cluster_shared &s, u32x4 raw, key_range range, int shift) {
     score_vector v = bit_cast<score_vector>(raw);
+    const uint32_t span = range.high - range.low;
+    uint32_t bins[VECTOR];
+    bool any = false, same = true;
 #pragma unroll
     for (int c = 0; c < VECTOR; c++) {
         uint32_t key = topk_key(v.score[c]) - range.low;
-        count_bin(s, key >> shift, key <= range.high - range.low);
+        bins[c] = key <= span ? key >> shift : EVERY;
+        any |= bins[c] != EVERY;
+        same &= bins[c] == bins[0];
     }
+    if (!warp_any(any)) return;
+    if (warp_all(same)) {
+        count_together(s, bins[0], any, VECTOR);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < VECTOR; c++)
+        if (bins[c] != EVERY) atomic_add(&s.bins[bins[c]], 1u);
 }
 
 /* Bins of the cluster's scores in the range; each block gets its part of them in s.sums, every
@@ -426,21 +542,20 @@ CAIRN_INLINE void count_cluster(cluster_shared &s, const row_slice &w, key_range
     cluster_sync();
 }
 
-/* Narrows the range to the bin of the need-th largest and returns how many are in it. The range's
- * least key has no bin: rows with many of it are common, and it is what is left over. */
-CAIRN_INLINE uint32_t narrow_cluster(cluster_shared &s, const row_slice &w, key_range &range,
-                                     uint32_t &need) {
+/* The bin of a range that holds its need-th largest. The range's least key has no bin: rows with
+ * many of it are common, and it is what is left over. */
+struct bin_search { key_range range; uint32_t need, inside; };
+CAIRN_INLINE bin_search narrow_cluster(key_range range, uint32_t need) {
+    cluster_shared &s = cluster_here();
     constexpr int part = BINS / CLUSTER;
     key_range over = {range.low + 1, range.high};
     const int shift = range_shift(over);
-    count_cluster(s, w, over, shift);
+    count_cluster(s, kept_slice(), over, shift);
     uint32_t mine = lane_id() < CLUSTER ? s.parts[CLUSTER - 1 - lane_id()] : 0;
     uint32_t end = warp_scan(mine);
     uint32_t votes = warp_ballot(end >= need && end - mine < need);
     if (!votes) {
-        need -= shuffle(end, WARP - 1);
-        range.high = range.low;
-        return 0;
+        return {{range.low, range.low}, need - shuffle(end, WARP - 1), 0};
     }
     const int lane = find_first_set(votes) - 1, owner = CLUSTER - 1 - lane;
     const uint32_t above = shuffle(end - mine, lane);
@@ -454,20 +569,16 @@ CAIRN_INLINE uint32_t narrow_cluster(cluster_shared &s, const row_slice &w, key_
     at.bin += (uint32_t)(owner * part);
     at.above += above;
     narrow(over, need, at, shift);
-    range = over;
-    return at.inside;
+    return {over, need, at.inside};
 }
 
-/* Every block's share when only the key and the ties needed are known. */
-CAIRN_INLINE verdict share_alone(cluster_shared &s, const row_slice &w, uint32_t key,
-                                 uint32_t need) {
-    uint32_t over = 0, reach = 0;
-#pragma unroll 1
-    for (int t = 0; t < w.tiles; t++) {
-        uint32_t bits = range_bits(w, t, key, EVERY);
-        reach += (uint32_t)popcount(bits);
-        over += (uint32_t)popcount(bits & ~range_bits(w, t, key, key));
-    }
+/* Every block's share when only the key and the ties needed are known. `mine` gets this thread's
+ * items that reach the key, that exceed it. */
+CAIRN_INLINE verdict share_alone(cluster_shared &s, uint32_t key, uint32_t need,
+                                 thread_bits &mine) {
+    const slice_scan scan = scan_slice(0, key, key + 1);
+    uint32_t over = scan.high, reach = scan.low;
+    mine = scan.bits;
     over = warp_sum(over);
     reach = warp_sum(reach);
     block_sync();
@@ -488,85 +599,7 @@ CAIRN_INLINE verdict share_alone(cluster_shared &s, const row_slice &w, uint32_t
     return {key, shuffle(v.offset, cluster_rank()), shuffle(v.ties, cluster_rank()), v.found};
 }
 
-/* The row's k-th key and this block's share of what is chosen. On the way, `mine` becomes this
- * thread's candidates; listed says that they stand in s.own. */
-CAIRN_INLINE verdict find_verdict(cluster_shared &s, const row_slice &w, const tile_data &held,
-                                  key_range range, uint32_t need, thread_keys &mine, bool &listed) {
-    uint32_t parity = 0;
-    listed = false;
-    if (range.low < range.high) {
-        mine = list_held(s, w, held, range.low);
-#pragma unroll 1
-        for (;; parity = 1) {
-            list_keys(s, w, range, parity ? 0 : 1, mine);
-            if (thread_id() == 0) send_keys(s);
-            if (cluster_rank() == 0) decide(s, range, need, parity);
-            mbarrier_wait_cluster(shared_addr(&s.verdict_in), parity);
-            verdict v = bit_cast<verdict>(s.told);
-            if (v.found != EVERY) {
-                if (parity == 0) {
-                    listed = w.tiles <= 2;
-                    return v;
-                }
-                range.low = v.key;
-                need = v.ties;
-                break;
-            }
-#pragma unroll 1
-            while (narrow_cluster(s, w, range, need) > REGION && range.low < range.high) {}
-            if (range.low == range.high) break;
-            if (thread_id() == 0) begin_again(s);
-            block_sync();
-        }
-    }
-    return share_alone(s, w, range.low, need);
-}
-
 /* ---- 3. the output ----------------------------------------------------------------------------- */
-
-/* Calls f(number, element) with the slice's elements chosen(t), a tile's items one bit each, in
- * ascending order; how many. */
-template <class Chosen, class F>
-CAIRN_INLINE uint32_t visit_chosen(cluster_shared &s, const row_slice &w, Chosen chosen, F f) {
-    uint32_t *map = s.keys, done = 0;
-#pragma unroll 1
-    for (int tile = 0; tile < w.tiles; tile += MAP_TILES) {
-        const int tiles = min_of(MAP_TILES, w.tiles - tile), words = tiles * (TILE / 32);
-        const int each = ceil_div(words, THREADS), mine = thread_id() * each;
-        const int end = min_of(mine + each, words);
-        block_sync();
-#pragma unroll 1
-        for (int i = thread_id() * 4; i < words; i += THREADS * 4) *(u32x4 *)&map[i] = {0, 0, 0, 0};
-        block_sync();
-#pragma unroll 1
-        for (int t = tile; t < tile + tiles; t++) {
-            uint32_t bits = chosen(t);
-#pragma unroll 1
-            while (bits) {
-                int i = find_first_set(bits) - 1, e = item_element(t - tile, i / VECTOR * VECTOR);
-                uint32_t vector = bits >> (i / VECTOR * VECTOR) & ((1u << VECTOR) - 1);
-                atomic_or(&map[e / 32], vector << (e & 31));
-                bits &= ~(vector << (i / VECTOR * VECTOR));
-            }
-        }
-        block_sync();
-        uint32_t count = 0;
-#pragma unroll 1
-        for (int i = mine; i < end; i++) count += (uint32_t)popcount(map[i]);
-        uint32_t at = warp_scan(count);
-        if (lane_id() == WARP - 1) s.totals[0][warp_id()] = at;
-        block_sync();
-        uint32_t total = lane_id() < WARPS ? s.totals[0][lane_id()] : 0u;
-        at += warp_sum(lane_id() < warp_id() ? total : 0u) - count + done;
-#pragma unroll 1
-        for (int i = mine; i < end; i++)
-#pragma unroll 1
-            for (uint32_t bits = map[i]; bits; bits &= bits - 1)
-                f(at++, tile * TILE + i * 32 + find_first_set(bits) - 1);
-        done += warp_sum(total);
-    }
-    return done;
-}
 
 /* Descending score, lowest position first: a bitonic sort of (key, ~position). */
 CAIRN_INLINE void emit_sorted(uint64_t *pairs, const topk_out &out, int found, int size) {
@@ -593,61 +626,53 @@ CAIRN_INLINE void emit_sorted(uint64_t *pairs, const topk_out &out, int found, i
         topk_write(out, i, (int32_t)~(uint32_t)pairs[i]);
 }
 
-/* The items of tile t with a key in [low, high]; `low` is at least that of the candidates. */
-CAIRN_INLINE uint32_t choose_bits(cluster_shared &s, const row_slice &w, const thread_keys &mine,
-                                  bool listed, int t, uint32_t low, uint32_t high) {
-    if (!listed) return range_bits(w, t, low, high);
-    uint32_t all = t ? mine.bits[1] : mine.bits[0], at = t ? mine.at[1] : mine.at[0], bits = 0;
+/* This block's share of the candidates in s.own: two counts go through one scan, of those over
+ * the key and, in the upper half, of those equal to it. */
+CAIRN_INLINE void emit_placed(cluster_shared &s, const row_slice &w, verdict v, bool sorts) {
+    const int count = (int)s.count;
+    const uint32_t below = (1u << lane_id()) - 1;
+    uint32_t over_before = 0, equal_before = 0;
 #pragma unroll 1
-    for (; all; all &= all - 1, at++)
-        if (s.own[at] - low <= high - low) bits |= all & (0u - all);
-    return bits;
+    for (int first = 0; first < count; first += THREADS) {
+        const int i = first + thread_id();
+        const uint32_t key = i < count ? s.own[i] : 0;
+        const bool is_over = key > v.key, is_equal = i < count && key == v.key;
+        const uint32_t over = warp_ballot(is_over), equal = warp_ballot(is_equal);
+        block_sync();
+        if (lane_id() == 0)
+            s.totals[0][warp_id()] = (uint32_t)(popcount(over) | popcount(equal) << 16);
+        block_sync();
+        const uint32_t total = lane_id() < WARPS ? s.totals[0][lane_id()] : 0u;
+        const uint32_t before = warp_sum(lane_id() < warp_id() ? total : 0u);
+        const uint32_t ties = equal_before + (before >> 16) + (uint32_t)popcount(equal & below);
+        if (is_over || (is_equal && ties < v.ties))
+            put(s.out, sorts,
+                v.offset + over_before + (before & 0xffffu) + (uint32_t)popcount(over & below) +
+                    min_of(ties, v.ties),
+                key, w.origin + s.elements[i]);
+        const uint32_t all = warp_sum(total);
+        over_before += all & 0xffffu;
+        equal_before += all >> 16;
+    }
 }
 
-/* Writes this block's share. When some of its ties are chosen and some not, a first pass finds the
- * last that is. */
-CAIRN_INLINE void emit(cluster_shared &s, const topk_params &p, const row_slice &w,
-                       const thread_keys &mine, bool listed, verdict v, uint64_t *pairs) {
-    const topk_out &out = s.out;
-    const bool partial = v.ties != 0 && v.ties != EVERY;
-    int cut = NO_POSITION;
+/* This block's share by its bits. When some of its ties are chosen and some not, a first pass finds
+ * the last that is. */
+CAIRN_INLINE void emit_marked(cluster_shared &s, const thread_bits &mine, verdict v, bool sorts) {
+    if (thread_id() == 0) s.cut = v.ties ? NO_POSITION : -1;
+    block_sync();
 #pragma unroll 1
-    for (int pass = partial ? 0 : 1; pass < 2; pass++) {
-        if (pass == 1 && partial) cut = s.cut;
-        visit_chosen(
-            s, w,
-            [&](int t) {
-                uint32_t high = pass ? EVERY : v.key, low = pass && v.ties == 0 ? v.key + 1 : v.key;
-                uint32_t bits = choose_bits(s, w, mine, listed, t, low, high);
-                if (cut == NO_POSITION) return bits;
-                uint32_t equal = choose_bits(s, w, mine, listed, t, v.key, v.key);
+    for (int mode = v.ties == 0 || v.ties == EVERY ? WRITE : CUT; mode <= WRITE; mode++)
+        visit_items(mode, mine, v.key, v.key + 1, v, sorts);
+}
+
+/* What the cluster as a whole does at the end. */
+CAIRN_INLINE void finish(cluster_shared &s, const topk_params &p, uint32_t found, uint64_t *pairs) {
+    if (p.sort_size) cluster_sync();
+    if (cluster_rank() != 0) return;
+    if (p.sort_size) emit_sorted(pairs, s.out, (int)found, p.sort_size);
 #pragma unroll 1
-                for (; equal; equal &= equal - 1)
-                    if (item_element(t, find_first_set(equal) - 1) > cut)
-                        bits &= ~(equal & (0u - equal));
-                return bits;
-            },
-            [&](uint32_t number, int e) {
-                const uint32_t slot = v.offset + number;
-                const int32_t position = w.origin + e;
-                if (pass == 0) {
-                    if (number == v.ties - 1) s.cut = e;
-                } else if (!p.sort_size) {
-                    topk_write(out, (int)slot, position);
-                } else {
-                    remote_store(remote(shared_addr(&pairs[slot]), 0),
-                                 (uint64_t)topk_key(out.row[position]) << 32 | (uint32_t)~position);
-                }
-            });
-        block_sync();
-    }
-    if (p.sort_size) {
-        cluster_sync();
-        if (cluster_rank() == 0) emit_sorted(pairs, out, (int)v.found, p.sort_size);
-    }
-    if (cluster_rank() == 0)
-#pragma unroll 1
-        for (int i = (int)v.found + thread_id(); i < p.k; i += THREADS) topk_write_none(out, i);
+    for (int i = (int)found + thread_id(); i < p.k; i += THREADS) topk_write_none(s.out, i);
 }
 
 /* A row of at most k candidates, all of them chosen, without reading a score. */
@@ -671,18 +696,45 @@ CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {
         cluster_wait();
         return;
     }
-    const row_slice w = slice_of(row, range.length, rank);
+    const row_slice whole = slice_of(row, range.length, rank);
     tile_data held;
-    if (thread_id() == 0) s.out = topk_row_out(p, r, row); /* there, not in registers */
+    if (thread_id() == 0) kept_slice() = whole, s.out = topk_row_out(p, r, row);
     clear_bins(s);
-    group_most most = read_slice(w, held);
-    u32x2 mine = slice_bound(s, w, most, ceil_div(p.k, CLUSTER));
+    group_most most = read_slice(whole, held);
+    u32x2 mine = slice_bound(s, whole, most, ceil_div(p.k, CLUSTER));
+    const row_slice &w = kept_slice();
     cluster_wait(); /* every block has begun and set up its barriers */
     key_range keys = agree(s, mine, p.finite_only ? KEY_MINUS_INFINITY + 1 : 0);
-    thread_keys taken = {{0, 0}, {0, 0}};
-    bool listed;
-    verdict v = find_verdict(s, w, held, keys, (uint32_t)p.k, taken, listed);
-    emit(s, p, w, taken, listed, v, all.pairs);
+    thread_bits bits = find_candidates(w, held, keys.low);
+    uint32_t need = (uint32_t)p.k, parity = 0;
+    verdict v = {0, 0, 0, EVERY};
+#pragma unroll 1
+    for (; keys.low < keys.high; parity = 1) {
+        list_keys(s, w, bits, keys);
+        if (thread_id() == 0) send_keys(s);
+        if (rank == 0) decide(s, keys, need, parity);
+        mbarrier_wait_cluster(shared_addr(&s.verdict_in), parity);
+        v = bit_cast<verdict>(s.told);
+        if (v.found != EVERY) break;
+        bin_search at;
+#pragma unroll 1
+        do {
+            at = narrow_cluster(keys, need);
+            keys = at.range;
+            need = at.need;
+        } while (at.inside > REGION && keys.low < keys.high);
+        if (keys.low == keys.high) break;
+        if (thread_id() == 0) begin_again(s);
+        bits = scan_slice(0, keys.low, keys.high + 1).bits;
+    }
+    if (v.found != EVERY && parity == 0) {
+        emit_placed(s, w, v, p.sort_size != 0);
+    } else {
+        if (v.found != EVERY) keys.low = v.key, need = v.ties;
+        v = share_alone(s, keys.low, need, bits);
+        emit_marked(s, bits, v, p.sort_size != 0);
+    }
+    finish(s, p, v.found, all.pairs);
 }
 
 #endif

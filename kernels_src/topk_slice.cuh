@@ -22,11 +22,17 @@ struct row_slice {
 struct tile_data { u32x4 raw[VECTORS]; };
 struct score_vector { score_t score[VECTOR]; };
 
-/* The second tile, where the block's shared memory begins. */
-struct slice_stage { alignas(16) u32x4 raw[STAGES ? VECTORS * THREADS : 1]; };
+/* Where the block's shared memory begins: the second tile, and the slice for who has no registers
+ * to spare. */
+struct slice_stage {
+    alignas(16) u32x4 raw[STAGES ? VECTORS * THREADS : 1];
+    row_slice slice;
+};
+CAIRN_INLINE slice_stage &stage_here() { return *(slice_stage *)shared_base(); }
 CAIRN_INLINE u32x4 *staged_vector(int j) {
-    return &((slice_stage *)shared_base())->raw[j * THREADS + thread_id()];
+    return &stage_here().raw[j * THREADS + thread_id()];
 }
+CAIRN_INLINE row_slice &kept_slice() { return stage_here().slice; }
 
 /* Block `rank`'s part. All parts but the first begin at a multiple of 32 of their row's elements. */
 CAIRN_INLINE row_slice slice_of(const score_t *row, int length, int rank) {
@@ -113,43 +119,53 @@ CAIRN_INLINE float key_floor(uint32_t key) {
     return key <= KEY_MINUS_INFINITY ? as_f32(0xff800000u) : as_f32(bits);
 }
 
-/* The items of the held tile with a key of at least `key`, one bit each. */
-CAIRN_INLINE uint32_t held_bits(const row_slice &w, const tile_data &held, uint32_t key) {
+/* Tile t, the first or the one in shared memory, into registers. */
+CAIRN_INLINE void hold_again(const row_slice &w, int t, tile_data &held) {
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) held.raw[j] = load_again(w, t, j);
+}
+
+/* Of tile t, one bit each: the items of the slice, all. */
+CAIRN_INLINE uint32_t slice_bits(int t) {
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int i = 0; i < ITEMS; i++) {
+        bits |= (uint32_t)in_slice(kept_slice(), item_element(t, i)) << i;
+    }
+    return bits;
+}
+
+/* The items of the held tile, which is tile t, with a key of at least `key`, one bit each. */
+CAIRN_INLINE uint32_t held_bits(const tile_data &held, int t, uint32_t key) {
     const float floor = key_floor(key);
     uint32_t bits = 0;
-    if (key == 0) {
-#pragma unroll 1
-        for (int i = 0; i < ITEMS; i++) bits |= (uint32_t)in_slice(w, item_element(0, i)) << i;
-        return bits;
-    }
+    if (key == 0) return slice_bits(t);
 #pragma unroll
     for (int j = 0; j < VECTORS; j++) {
         score_vector v = bit_cast<score_vector>(held.raw[j]);
 #pragma unroll
         for (int c = 0; c < VECTOR; c++)
-            bits |= (uint32_t)(to_f32(v.score[c]) >= floor) << (j * VECTOR + c);
+            bits |= to_f32(v.score[c]) >= floor ? 1u << (j * VECTOR + c) : 0u;
     }
     return bits;
 }
 
-/* The items of tile t with a key in [low, high], one bit each; reads the tile again. */
-CAIRN_CALLED uint32_t range_bits(row_slice w, int t, uint32_t low, uint32_t high) {
-    uint32_t bits = 0;
-#pragma unroll 1
+/* The items of tile t with a key of at least `low`, of at least `high`; reads the tile again. */
+struct reach_bits { uint32_t low, high; };
+CAIRN_INLINE reach_bits tile_bits(const row_slice &w, int t, uint32_t low, uint32_t high) {
+
+    const float floor = key_floor(low), ceiling = key_floor(high);
+    reach_bits bits = {0, 0};
+#pragma unroll(VECTOR == 4 ? 2 : 1)
     for (int j = 0; j < VECTORS; j++) {
-        const int e = vector_element(t, j);
         score_vector v = bit_cast<score_vector>(load_again(w, t, j));
 #pragma unroll
-        for (int c = 0; c < VECTOR; c++)
-            if (topk_key(v.score[c]) - low <= high - low && in_slice(w, e + c))
-                bits |= 1u << (j * VECTOR + c);
+        for (int c = 0; c < VECTOR; c++) {
+            const uint32_t bit = 1u << (j * VECTOR + c);
+            bits.low |= to_f32(v.score[c]) >= floor ? bit : 0u;
+            bits.high |= to_f32(v.score[c]) >= ceiling ? bit : 0u;
+        }
     }
+    if (low == 0) bits.low = slice_bits(t);
     return bits;
-}
-
-/* The key of item i of tile t; reads it again. */
-CAIRN_INLINE uint32_t item_key(const row_slice &w, int t, int i) {
-    if (STAGES && t == 1)
-        return topk_key(((const score_t *)staged_vector(i / VECTOR))[i % VECTOR]);
-    return topk_key(w.base[item_element(t, i)]);
 }

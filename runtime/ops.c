@@ -69,7 +69,7 @@ static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
 /* One kernel in its instance: found again by value, so that an op's second call asks nobody. */
 typedef struct ops_kernel {
     const char *source, *entry; /* literals */
-    jit_constant constants[4];
+    jit_constant constants[6];
     int constant_count, shared_bytes;
     jit_kernel kernel;
     struct ops_kernel *next;

@@ -13,7 +13,7 @@ enum {
 
 typedef struct topk_plan {
     const char *source, *entry;
-    int threads, items, cluster; /* constants; 0: the source has none */
+    int threads, items, cluster, stages, capacity; /* constants; 0: the source has none */
     unsigned blocks;             /* of the grid's x */
     unsigned rows;               /* of its y */
     unsigned shared_bytes;
@@ -62,23 +62,37 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
     return true;
 }
 
-/* Measured on an H200, where 15 clusters of 8, 30 of 4 or 7 of 16 blocks are resident at one block
- * an SM: a second wave of large clusters costs less than halving them, of small ones more. */
-static bool topk_cluster_fits(const device *dev, const topk_params *p, int blocks, int tile) {
-    int64_t all = (int64_t)blocks * p->rows;
-    if (all * 8 > (blocks >= 8 ? 16 : 14) * dev->sm_count) return false;
-    return (int64_t)blocks * tile / 2 < p->n;
+/* The tiles of topk_cluster.cu: one is held in registers, a second may lie in shared memory. */
+static void topk_plan_tiles(const device *dev, const topk_params *p, topk_plan *plan) {
+    const int64_t slice = p->n / plan->cluster;
+    plan->threads = slice <= 8192 ? 512 : 1024;
+    plan->items = slice <= 8192 ? 16 : 32;
+    plan->stages = slice > 32768 && dev->arch / 10 != 12;
+    plan->capacity = plan->cluster >= 8 || p->k > 2048 ? 8192 : 4096;
+    plan->shared_bytes = (unsigned)(plan->capacity * 4 + plan->capacity * 4 / plan->cluster +
+                                    8192 + 8192 / plan->cluster + 2560);
+    if (plan->stages)
+        plan->shared_bytes += (unsigned)(plan->threads * plan->items) * 4;
+    if (p->sort_size) plan->shared_bytes += TOPK_SET_MAX * 8;
+}
+
+/* Measured on an H200, where 7 clusters of 16, 15 of 8, 30 of 4 or 66 of 2 are resident at one block
+ * an SM. */
+static int topk_cluster_blocks(const device *dev, const topk_params *p) {
+    int blocks = dev->arch / 10 == 12 ? 8 : 16; /* larger ones are not portable */
+    while (blocks > 2 && ((int64_t)blocks * p->rows * 10 > 9 * dev->sm_count ||
+                          (int64_t)blocks * 2048 > p->n))
+        blocks /= 2;
+    return blocks;
 }
 
 static bool topk_plan_cluster(const device *dev, const topk_params *p, topk_plan *plan) {
-    int blocks = 16;
     if (dev->arch < 90 || p->k > TOPK_SET_MAX) return false;
-    topk_plan_set(plan, p);
-    if (dev->arch / 10 == 12) blocks = 8; /* larger ones are not portable */
-    while (blocks > 2 && !topk_cluster_fits(dev, p, blocks, plan->threads * plan->items))
-        blocks /= 2;
-    plan->cluster = blocks;
-    plan->blocks = (unsigned)(blocks * p->rows);
+    plan->source = "topk_cluster.cu";
+    plan->entry = "topk_cluster";
+    plan->cluster = topk_cluster_blocks(dev, p);
+    topk_plan_tiles(dev, p, plan);
+    plan->blocks = (unsigned)(plan->cluster * p->rows);
     return true;
 }
 
@@ -161,6 +175,13 @@ static cairn_status topk_scratch(cairn_runtime *rt, const topk_plan *plan, void 
     return handles_leave(rt, status);
 }
 
+/* 0: the source has none of it. */
+static void topk_add_constant(ops_kernel *want, const char *name, int value) {
+    if (!value) return;
+    want->constants[want->constant_count].name = name;
+    want->constants[want->constant_count++].value = value;
+}
+
 /* p holds what concerns the op; rows, stride and the rest are filled in here. route: NULL for the
  * config's. */
 static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_shape *shape,
@@ -182,11 +203,15 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
     memset(&want, 0, sizeof want);
     want.source = plan.source;
     want.entry = plan.entry;
-    want.constants[0].name = "SCORE_TYPE", want.constants[0].value = (int64_t)type;
-    want.constants[1].name = "ITEMS", want.constants[1].value = plan.items;
-    want.constants[2].name = "THREADS", want.constants[2].value = plan.threads;
-    want.constants[3].name = "CLUSTER", want.constants[3].value = plan.cluster;
-    want.constant_count = plan.cluster ? 4 : plan.items ? 3 : 1;
+    topk_add_constant(&want, "SCORE_TYPE", (int)type);
+    topk_add_constant(&want, "ITEMS", plan.items);
+    topk_add_constant(&want, "THREADS", plan.threads);
+    topk_add_constant(&want, "CLUSTER", plan.cluster);
+    if (plan.capacity) {
+        topk_add_constant(&want, "CAPACITY", plan.capacity);
+        want.constants[want.constant_count].name = "STAGES";
+        want.constants[want.constant_count++].value = plan.stages;
+    }
     if (plan.threads) dims.block = (unsigned)plan.threads;
     if (plan.cluster > 1) dims.cluster = (unsigned)plan.cluster;
     dims.shared_bytes = plan.shared_bytes;

@@ -12,7 +12,6 @@
 #endif
 
 #define CAIRN_INLINE static inline
-#define CAIRN_CALLED static inline
 #define CAIRN_METHOD static inline
 #define CAIRN_MEMBER inline
 

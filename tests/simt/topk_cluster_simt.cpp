@@ -27,7 +27,7 @@ namespace f32_cramped {
 #undef CAIRN_ITEMS
 #define CAIRN_ITEMS 32
 #undef CAIRN_CLUSTER
-#define CAIRN_CLUSTER 16
+#define CAIRN_CLUSTER 4
 namespace bf16_wide {
 #include "../../kernels_src/topk_cluster.cu"
 }
@@ -41,7 +41,7 @@ int main() {
                  same, same);
     sweep<float>("cramped, f32", f32_cramped::topk_cluster,
                  launched<f32_cramped::staged_shared>(2), same, same);
-    sweep<bf16>("wide, bf16", bf16_wide::topk_cluster, launched<bf16_wide::staged_shared>(16),
+    sweep<bf16>("wide, bf16", bf16_wide::topk_cluster, launched<bf16_wide::staged_shared>(4),
                 truncate_bf16, to_bf16);
     return tap_done();
 }
