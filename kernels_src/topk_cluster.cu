@@ -30,7 +30,7 @@
 #define LIST 128                    /* keys that are ranked by comparing all pairs */
 #define KEYS (CAPACITY / THREADS)   /* of them a thread */
 #define MAP_TILES (BINS * 32 / TILE) /* a window of the slice, as bits where the bins are */
-#define SORT_MAX 4096
+#define SORT_MAX max_of(CAPACITY / 2, 2048) /* chosen that can be sorted */
 #define GROUPS 4
 #define EVERY 0xffffffffu
 
@@ -390,6 +390,12 @@ CAIRN_INLINE int range_shift(key_range range) {
     return max_of(0, 32 - 11 - leading_zeros(range.high - range.low));
 }
 
+CAIRN_INLINE void begin_selecting(cluster_shared &s) {
+    clear_bins(s);
+    if (thread_id() == 0) s.listed = 0;
+    block_sync();
+}
+
 /* At the first block: the need-th of the received keys in the range, of which there are more: into
  * s.key, s.ties. */
 CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range range,
@@ -397,9 +403,6 @@ CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range 
 #pragma unroll 1
     for (;;) {
         const int shift = range_shift(range);
-        clear_bins(s);
-        if (thread_id() == 0) s.listed = 0;
-        block_sync();
 #pragma unroll
         for (int j = 0; j < KEYS; j++)
             if (has_key(mine, j, range))
@@ -420,6 +423,7 @@ CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range 
             rank_list(s, (int)at.inside, need);
             return;
         }
+        begin_selecting(s);
     }
 }
 
@@ -438,16 +442,16 @@ CAIRN_INLINE void tell(cluster_shared &s, verdict v, int rank) {
 
 /* At the first block: selects the need-th key of all that were sent and tells every block. */
 CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t need, uint32_t parity) {
+    if (thread_id() < CLUSTER) s.over[thread_id()] = s.equal[thread_id()] = 0;
+    if (thread_id() == 0) s.key = range.low, s.ties = need;
+    begin_selecting(s);
     const uint32_t total = receive_keys(s, parity);
     if (total == EVERY) {
         if (thread_id() < CLUSTER) tell(s, {0, 0, 0, EVERY}, thread_id());
         return;
     }
     const received mine = take_received(s);
-    if (thread_id() < CLUSTER) s.over[thread_id()] = s.equal[thread_id()] = 0;
-    if (thread_id() == 0) s.key = range.low, s.ties = need;
     if (total > need) select_key(s, mine, range, need);
-    else block_sync();
     const uint32_t key = s.key;
     uint32_t over = 0, equal = 0;
 #pragma unroll
