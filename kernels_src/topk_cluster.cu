@@ -43,7 +43,8 @@ struct bin_found { uint32_t bin, above, inside; }; /* scores in greater bins, in
 struct verdict { uint32_t key, offset, ties, found; };
 
 struct cluster_shared {
-    alignas(16) uint32_t keys[CAPACITY]; /* at the first block: every block's candidates */
+    /* At the first block every block's candidates; at last each block's list of its own share. */
+    alignas(16) uint32_t keys[max_of(CAPACITY, 4096)];
     alignas(16) uint32_t own[REGION];    /* this block's candidates in ascending order of position */
     int32_t elements[REGION];            /* which they are */
     alignas(16) uint32_t bins[BINS];
@@ -231,10 +232,11 @@ CAIRN_INLINE void put(const topk_out &out, bool sorts, uint32_t slot, uint32_t k
 }
 
 /* Goes through items of the slice in ascending order, numbered from 0, by a map of bits; how many:
- * PLACE  those that reach a first key and not a second, into s.elements unless they are too many;
- * CUT    those equal to v.key, to leave the element of number v.ties - 1 in s.cut;
- * WRITE  those over v.key and of those equal to it the ones up to s.cut, to the output.
- * `mine` has the first two tiles' bits; low and high are the keys for which they stand. */
+ * PLACE  those that reach `low` and not `high`, into the list unless they are more than REGION;
+ * CUT    the same, to leave the element of number `last` in s.cut;
+ * WRITE  those that reach `high`, and of the others that reach `low` the ones up to s.cut, into the
+ *        list, which then has room for k.
+ * `mine` has the first two tiles' bits. */
 enum { PLACE, CUT, WRITE };
 
 /* The items of tile t up to element `cut`, one bit each. */
@@ -254,10 +256,9 @@ CAIRN_INLINE uint32_t visited_bits(int mode, const thread_bits &mine, int t, uin
     return mode == WRITE ? bits.high | (between & bits_up_to(t, cut)) : between;
 }
 
-CAIRN_INLINE uint32_t visit_items(int mode, thread_bits mine, uint32_t low, uint32_t high,
-                                  verdict v, bool sorts) {
-    cluster_shared &s = cluster_here();
-    const row_slice &w = kept_slice();
+CAIRN_INLINE uint32_t visit_items(cluster_shared &s, const row_slice &w, int mode,
+                                  const thread_bits &mine, uint32_t low, uint32_t high,
+                                  uint32_t last, int32_t *list) {
     const int cut = s.cut;
     uint32_t *map = s.bins, done = 0;
 #pragma unroll 1
@@ -290,29 +291,40 @@ CAIRN_INLINE uint32_t visit_items(int mode, thread_bits mine, uint32_t low, uint
         at += warp_sum(lane_id() < warp_id() ? total : 0u) - count + done;
         done += warp_sum(total);
         if (mode == PLACE && done > REGION) continue;
-        if (mode == CUT && (v.ties <= at || v.ties > at + count)) continue;
+        if (mode == CUT && (last < at || last >= at + count)) continue;
 #pragma unroll 1
         for (int i = first; i < end; i++)
 #pragma unroll 1
             for (uint32_t bits = map[i]; bits; bits &= bits - 1, at++) {
                 const int e = tile * TILE + i * 32 + find_first_set(bits) - 1;
-                if (mode == PLACE) s.elements[at] = e;
-                else if (mode == CUT) s.cut = at == v.ties - 1 ? e : s.cut;
-                else put(s.out, sorts, v.offset + at, sorts ? topk_key(w.base[e]) : 0, w.origin + e);
+                if (mode != CUT) list[at] = e;
+                else if (at == last) s.cut = e;
             }
     }
     block_sync();
     return done;
 }
 
+/* The block's candidates among the first two tiles. */
+CAIRN_INLINE uint32_t count_bits(cluster_shared &s, const thread_bits &mine) {
+    uint32_t count = (uint32_t)popcount(mine.of[0].low & ~mine.of[0].high) +
+                     (uint32_t)popcount(mine.of[1].low & ~mine.of[1].high);
+    count = warp_sum(count);
+    if (lane_id() == 0) s.totals[1][warp_id()] = count;
+    block_sync();
+    return warp_sum(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
+}
+
 /* Puts the candidates' keys into s.own, in order of position, and their number into s.count. */
 CAIRN_INLINE void list_keys(cluster_shared &s, const row_slice &w, const thread_bits &mine,
                             key_range range) {
     const uint32_t high = range.high == EVERY ? EVERY : range.high + 1;
-    const uint32_t count = visit_items(PLACE, mine, range.low, high, {0, 0, 0, 0}, false);
+    uint32_t count = count_bits(s, mine);
+    if (count <= REGION)
+        count = visit_items(s, w, PLACE, mine, range.low, high, 0, s.elements);
     if (thread_id() == 0) s.count = count;
     if (count <= REGION)
-#pragma unroll 1
+#pragma unroll 2
         for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS)
             s.own[i] = topk_key(w.base[s.elements[i]]);
     fence_async();
@@ -525,7 +537,11 @@ CAIRN_INLINE void count_cluster(cluster_shared &s, const row_slice &w, key_range
 #pragma unroll 1
     for (int t = 0; t < w.tiles; t++)
 #pragma unroll 1
-        for (int j = 0; j < VECTORS; j++) count_vector(s, load_again(w, t, j), range, shift);
+        for (int j = 0; j < VECTORS; j += 2) {
+            u32x4 a = load_again(w, t, j), b = load_again(w, t, j + 1);
+            count_vector(s, a, range, shift);
+            count_vector(s, b, range, shift);
+        }
     cluster_sync();
     uint32_t sum = 0;
 #pragma unroll 1
@@ -662,12 +678,18 @@ CAIRN_INLINE void emit_placed(cluster_shared &s, const row_slice &w, verdict v, 
 
 /* This block's share by its bits. When some of its ties are chosen and some not, a first pass finds
  * the last that is. */
-CAIRN_INLINE void emit_marked(cluster_shared &s, const thread_bits &mine, verdict v, bool sorts) {
+CAIRN_INLINE void emit_marked(cluster_shared &s, const row_slice &w, const thread_bits &mine,
+                              verdict v, bool sorts) {
+    int32_t *list = (int32_t *)s.keys;
+    uint32_t count = 0;
     if (thread_id() == 0) s.cut = v.ties ? NO_POSITION : -1;
     block_sync();
 #pragma unroll 1
     for (int mode = v.ties == 0 || v.ties == EVERY ? WRITE : CUT; mode <= WRITE; mode++)
-        visit_items(mode, mine, v.key, v.key + 1, v, sorts);
+        count = visit_items(s, w, mode, mine, v.key, v.key + 1, v.ties - 1, list);
+#pragma unroll 1
+    for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS)
+        put(s.out, sorts, v.offset + i, sorts ? topk_key(w.base[list[i]]) : 0, w.origin + list[i]);
 }
 
 /* What the cluster as a whole does at the end. */
@@ -736,7 +758,7 @@ CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {
     } else {
         if (v.found != EVERY) keys.low = v.key, need = v.ties;
         v = share_alone(s, keys.low, need, bits);
-        emit_marked(s, bits, v, p.sort_size != 0);
+        emit_marked(s, w, bits, v, p.sort_size != 0);
     }
     finish(s, p, v.found, all.pairs);
 }

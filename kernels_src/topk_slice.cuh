@@ -11,6 +11,7 @@
 #define VECTORS (ITEMS / VECTOR)
 #define TILE (THREADS * ITEMS)
 static_assert(ITEMS <= 32, "a tile's items are the bits of one word");
+static_assert(VECTORS % 2 == 0, "vectors are read again two at a time");
 
 /* Elements [first, end) of `base`, which is 16-byte aligned, are the slice; element e is the row's
  * position origin + e. Item i of thread t of a tile is its element (i / VECTOR * THREADS + t) *
@@ -156,7 +157,7 @@ CAIRN_INLINE reach_bits tile_bits(const row_slice &w, int t, uint32_t low, uint3
 
     const float floor = key_floor(low), ceiling = key_floor(high);
     reach_bits bits = {0, 0};
-#pragma unroll(VECTOR == 4 ? 2 : 1)
+#pragma unroll(VECTOR == 4 ? 4 : 2)
     for (int j = 0; j < VECTORS; j++) {
         score_vector v = bit_cast<score_vector>(load_again(w, t, j));
 #pragma unroll
