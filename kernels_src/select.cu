@@ -3,7 +3,7 @@
  * score_pages   s = D^-0.5 * sum_d max(q_d lo_d, q_d hi_d) per query head, or D^-0.5 * q . mean;
  *               summed over the heads of a KV head, or their maximum; -inf where no candidate.
  *               One warp a page. grid (ceil(max_pages / 8), kv_heads, rows), block 256
- * The pages are then chosen by topk.cu with finite_only. */
+ * The pages are then chosen by topk with finite_only. */
 #include "common.cuh"
 #include "paged.cuh"
 

@@ -114,12 +114,6 @@ CAIRN_INLINE u32x4 load_again(const row_slice &w, int t, int j) {
     return load_edge(w, vector_element(t, j));
 }
 
-/* x >= key_floor(key) says whether x's key is at least `key`, for a key over 0. */
-CAIRN_INLINE float key_floor(uint32_t key) {
-    uint32_t bits = key & 0x80000000u ? key ^ 0x80000000u : ~key;
-    return key <= KEY_MINUS_INFINITY ? as_f32(0xff800000u) : as_f32(bits);
-}
-
 /* Tile t, the first or the one in shared memory, into registers. */
 CAIRN_INLINE void hold_again(const row_slice &w, int t, tile_data &held) {
 #pragma unroll
@@ -138,7 +132,7 @@ CAIRN_INLINE uint32_t slice_bits(int t) {
 
 /* The items of the held tile, which is tile t, with a key of at least `key`, one bit each. */
 CAIRN_INLINE uint32_t held_bits(const tile_data &held, int t, uint32_t key) {
-    const float floor = key_floor(key);
+    const float floor = key_score(key);
     uint32_t bits = 0;
     if (key == 0) return slice_bits(t);
 #pragma unroll
@@ -155,7 +149,7 @@ CAIRN_INLINE uint32_t held_bits(const tile_data &held, int t, uint32_t key) {
 struct reach_bits { uint32_t low, high; };
 CAIRN_INLINE reach_bits tile_bits(const row_slice &w, int t, uint32_t low, uint32_t high) {
 
-    const float floor = key_floor(low), ceiling = key_floor(high);
+    const float floor = key_score(low), ceiling = key_score(high);
     reach_bits bits = {0, 0};
 #pragma unroll(VECTOR == 4 ? 4 : 2)
     for (int j = 0; j < VECTORS; j++) {

@@ -2,7 +2,8 @@
  * to finish merges them (the contract is in runtime.h).
  *
  * Route      "split"
- * Constants  CAIRN_SCORE_TYPE, CAIRN_THREADS, CAIRN_ITEMS as in topk.cu
+ * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
+ *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; k + tile <= 10240
  * Launch     grid (blocks a row, rows), block THREADS. p.scratch: [rows] counters, zero; then from
  *            the next multiple of 32 words [rows, blocks] counts and [rows, blocks, k] entries
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16

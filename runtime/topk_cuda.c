@@ -3,8 +3,8 @@
 
 enum {
     TOPK_SORT_MAX = 8192,  /* order by score: k at most, rounded up to a power of two */
-    TOPK_SET_MAX = 4096,   /* k at most on the routes of topk.cu */
-    TOPK_SET_BYTES = 10240 * 8 + 2048 * 4 + 2 * 32 * 4 + 128 * 8 + 256, /* its topk_shared */
+    TOPK_SET_MAX = 4096,   /* k at most, but for the radix passes */
+    TOPK_SET_BYTES = 10240 * 8 + 2048 * 4 + 2 * 32 * 4 + 128 * 8 + 256, /* topk_select.cuh */
     TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
     TOPK_SHORT_BYTES = 13824, /* its SHORT_BYTES */
     TOPK_STREAM_BYTES = 92160, /* STREAM_BYTES of topk_stream.cu */
@@ -19,15 +19,6 @@ typedef struct topk_plan {
     unsigned shared_bytes;
     size_t scratch_bytes, zeroed_bytes; /* the first of them are zeroed before the launch */
 } topk_plan;
-
-/* The block's shape that topk.cu takes for n candidates: a tile is about a short row. */
-static void topk_plan_set(topk_plan *plan, const topk_params *p) {
-    plan->source = "topk.cu";
-    plan->entry = "topk_row";
-    plan->threads = 512;
-    plan->items = p->n > 4096 && p->k <= 2048 ? 16 : 8;
-    plan->shared_bytes = TOPK_SET_BYTES;
-}
 
 /* A row that fits registers stays there; a longer one streams through, in tiles that leave room
  * for k in the set. */
@@ -102,11 +93,13 @@ static bool topk_plan_split(const device *dev, const topk_params *p, topk_plan *
     int64_t most = 2 * dev->sm_count / p->rows;
     size_t words;
     if (p->k > TOPK_SET_MAX || p->rows > 65535) return false;
-    topk_plan_set(plan, p);
     if (blocks > most) blocks = most;
     if (blocks < 2) blocks = 2;
     plan->source = "topk_split.cu";
     plan->entry = "topk_split";
+    plan->threads = 512;
+    plan->items = p->k <= 2048 ? 16 : 8;
+    plan->shared_bytes = TOPK_SET_BYTES;
     plan->blocks = (unsigned)blocks;
     plan->rows = (unsigned)p->rows;
     plan->zeroed_bytes = ((size_t)p->rows * 4 + 127) & ~(size_t)127;

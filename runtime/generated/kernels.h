@@ -4224,7 +4224,7 @@ static const char *const kernels_select_cu[] = {
     " * score_pages   s = D^-0.5 * sum_d max(q_d lo_d, q_d hi_d) per query head, or D^-0.5 * q . mean;\n"
     " *               summed over the heads of a KV head, or their maximum; -inf where no candidate.\n"
     " *               One warp a page. grid (ceil(max_pages / 8), kv_heads, rows), block 256\n"
-    " * The pages are then chosen by topk.cu with finite_only. */\n"
+    " * The pages are then chosen by topk with finite_only. */\n"
     "#include \"common.cuh\"\n"
     "#include \"paged.cuh\"\n"
     "\n"
@@ -6832,41 +6832,6 @@ static const char *const kernels_step_stages_cuh[] = {
     NULL
 };
 
-static const char *const kernels_topk_cu[] = {
-    "/* topk: the k highest scores of each row, exactly (see cairn_topk in runtime.h for the contract).\n"
-    " *\n"
-    " * Route      \"block\": one block a row, tile by tile: one read, with a running bound. Rows whose\n"
-    " *            candidates outgrow the set cut it and go on (topk_select.cuh).\n"
-    " * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)\n"
-    " *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; k + tile <= 10240\n"
-    " * Launch     grid rows, block THREADS, shared memory as topk_cuda.c computes it\n"
-    " * Oracle     tests/topk_test.c sorts\n"
-    " * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16\n"
-    " * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16\n"
-    " * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */\n"
-    "#include \"common.cuh\"\n"
-    "#include \"topk.cuh\"\n"
-    "#include \"topk_select.cuh\"\n"
-    "#include \"topk_emit.cuh\"\n"
-    "\n"
-    "/* Blocks that fit one SM, by registers; later chips' compilers need a few more of those. */\n"
-    "#define RESIDENT (CAIRN_ARCH >= 1000 \? 1 : 1024 / THREADS)\n"
-    "\n"
-    "CAIRN_KERNEL(topk_row, THREADS, RESIDENT, topk_params) {\n"
-    "    topk_shared &s = shared_as<topk_shared>();\n"
-    "    const int r = block_id();\n"
-    "    topk_range range = topk_row_range(p, r, thread_id() == 0);\n"
-    "    const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;\n"
-    "    if (range.length <= p.k && !p.finite_only && !p.sort_size) {\n"
-    "        emit_all(p, topk_row_out(p, r, row), range.length);\n"
-    "        return;\n"
-    "    }\n"
-    "    take_slice(s, p, row, {0, range.length}, p.k, [](uint32_t bound) { return bound; });\n"
-    "    emit(s, p, topk_row_out(p, r, row), range.length);\n"
-    "}\n",
-    NULL
-};
-
 static const char *const kernels_topk_cuh[] = {
     "/* topk.cuh: what every top-k route shares: the order-preserving key, a row's range, how an entry is\n"
     " * written. Without an include guard: each set of constants includes it anew. */\n"
@@ -7009,7 +6974,8 @@ static const char *const kernels_topk_cluster_cu[] = {
     "struct verdict { uint32_t key, offset, ties, found; };\n"
     "\n"
     "struct cluster_shared {\n"
-    "    alignas(16) uint32_t keys[CAPACITY]; /* at the first block: every block's candidates */\n"
+    "    /* At the first block every block's candidates; at last each block's list of its own share. */\n"
+    "    alignas(16) uint32_t keys[max_of(CAPACITY, 4096)];\n"
     "    alignas(16) uint32_t own[REGION];    /* this block's candidates in ascending order of position */\n"
     "    int32_t elements[REGION];            /* which they are */\n"
     "    alignas(16) uint32_t bins[BINS];\n"
@@ -7034,8 +7000,8 @@ static const char *const kernels_topk_cluster_cu[] = {
     "    uint64_t *const all[5] = {&s.bounds_in, &s.counts_in, &s.keys_in, &s.verdict_in, &s.chosen_in};\n"
     "#pragma unroll\n"
     "    for (int i = 0; i < 5; i++) mbarrier_init(shared_addr(all[i]), 1);\n"
-    "    mbarrier_arrive_expect(shared_addr(&s.bounds_in), CLUSTER * 8);\n"
-    "    mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);\n",
+    "    mbarrier_arrive_expect(shared_addr(&s.bounds_in), CLUSTER * 8);\n",
+    "    mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);\n"
     "    mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);\n"
     "    mbarrier_arrive_expect(shared_addr(&s.chosen_in), CLUSTER * 8);\n"
     "    fence_mbarrier_init();\n"
@@ -7125,9 +7091,9 @@ static const char *const kernels_topk_cluster_cu[] = {
     "    for (int g = 0; g < GROUPS; g++)\n"
     "        if (groups > 1 && g < groups && keys[g] > KEY_MINUS_INFINITY) low = min_of(low, keys[g]);\n"
     "    low = warp_min(low > KEY_MINUS_INFINITY \? low : EVERY);\n"
-    "    high = warp_max(high);\n"
+    "    high = warp_max(high);\n",
     "    if (lane_id() == 0) {\n"
-    "        s.totals[0][warp_id()] = low;\n",
+    "        s.totals[0][warp_id()] = low;\n"
     "        s.totals[1][warp_id()] = high;\n"
     "    }\n"
     "    block_sync();\n"
@@ -7197,10 +7163,11 @@ static const char *const kernels_topk_cluster_cu[] = {
     "}\n"
     "\n"
     "/* Goes through items of the slice in ascending order, numbered from 0, by a map of bits; how many:\n"
-    " * PLACE  those that reach a first key and not a second, into s.elements unless they are too many;\n"
-    " * CUT    those equal to v.key, to leave the element of number v.ties - 1 in s.cut;\n"
-    " * WRITE  those over v.key and of those equal to it the ones up to s.cut, to the output.\n"
-    " * `mine` has the first two tiles' bits; low and high are the keys for which they stand. */\n"
+    " * PLACE  those that reach `low` and not `high`, into the list unless they are more than REGION;\n"
+    " * CUT    the same, to leave the element of number `last` in s.cut;\n"
+    " * WRITE  those that reach `high`, and of the others that reach `low` the ones up to s.cut, into the\n"
+    " *        list, which then has room for k.\n"
+    " * `mine` has the first two tiles' bits. */\n"
     "enum { PLACE, CUT, WRITE };\n"
     "\n"
     "/* The items of tile t up to element `cut`, one bit each. */\n"
@@ -7220,10 +7187,9 @@ static const char *const kernels_topk_cluster_cu[] = {
     "    return mode == WRITE \? bits.high | (between & bits_up_to(t, cut)) : between;\n"
     "}\n"
     "\n"
-    "CAIRN_INLINE uint32_t visit_items(int mode, thread_bits mine, uint32_t low, uint32_t high,\n"
-    "                                  verdict v, bool sorts) {\n"
-    "    cluster_shared &s = cluster_here();\n"
-    "    const row_slice &w = kept_slice();\n"
+    "CAIRN_INLINE uint32_t visit_items(cluster_shared &s, const row_slice &w, int mode,\n"
+    "                                  const thread_bits &mine, uint32_t low, uint32_t high,\n"
+    "                                  uint32_t last, int32_t *list) {\n"
     "    const int cut = s.cut;\n"
     "    uint32_t *map = s.bins, done = 0;\n"
     "#pragma unroll 1\n"
@@ -7256,29 +7222,40 @@ static const char *const kernels_topk_cluster_cu[] = {
     "        at += warp_sum(lane_id() < warp_id() \? total : 0u) - count + done;\n"
     "        done += warp_sum(total);\n"
     "        if (mode == PLACE && done > REGION) continue;\n"
-    "        if (mode == CUT && (v.ties <= at || v.ties > at + count)) continue;\n"
+    "        if (mode == CUT && (last < at || last >= at + count)) continue;\n"
     "#pragma unroll 1\n"
     "        for (int i = first; i < end; i++)\n"
     "#pragma unroll 1\n"
     "            for (uint32_t bits = map[i]; bits; bits &= bits - 1, at++) {\n"
     "                const int e = tile * TILE + i * 32 + find_first_set(bits) - 1;\n"
-    "                if (mode == PLACE) s.elements[at] = e;\n"
-    "                else if (mode == CUT) s.cut = at == v.ties - 1 \? e : s.cut;\n"
-    "                else put(s.out, sorts, v.offset + at, sorts \? topk_key(w.base[e]) : 0, w.origin + e);\n"
+    "                if (mode != CUT) list[at] = e;\n"
+    "                else if (at == last) s.cut = e;\n"
     "            }\n"
     "    }\n"
     "    block_sync();\n"
     "    return done;\n"
     "}\n"
     "\n"
+    "/* The block's candidates among the first two tiles. */\n"
+    "CAIRN_INLINE uint32_t count_bits(cluster_shared &s, const thread_bits &mine) {\n"
+    "    uint32_t count = (uint32_t)popcount(mine.of[0].low & ~mine.of[0].high) +\n"
+    "                     (uint32_t)popcount(mine.of[1].low & ~mine.of[1].high);\n"
+    "    count = warp_sum(count);\n"
+    "    if (lane_id() == 0) s.totals[1][warp_id()] = count;\n"
+    "    block_sync();\n"
+    "    return warp_sum(lane_id() < WARPS \? s.totals[1][lane_id()] : 0u);\n"
+    "}\n"
+    "\n"
     "/* Puts the candidates' keys into s.own, in order of position, and their number into s.count. */\n"
     "CAIRN_INLINE void list_keys(cluster_shared &s, const row_slice &w, const thread_bits &mine,\n"
     "                            key_range range) {\n"
     "    const uint32_t high = range.high == EVERY \? EVERY : range.high + 1;\n"
-    "    const uint32_t count = visit_items(PLACE, mine, range.low, high, {0, 0, 0, 0}, false);\n"
+    "    uint32_t count = count_bits(s, mine);\n"
+    "    if (count <= REGION)\n"
+    "        count = visit_items(s, w, PLACE, mine, range.low, high, 0, s.elements);\n"
     "    if (thread_id() == 0) s.count = count;\n"
     "    if (count <= REGION)\n"
-    "#pragma unroll 1\n"
+    "#pragma unroll 2\n"
     "        for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS)\n"
     "            s.own[i] = topk_key(w.base[s.elements[i]]);\n"
     "    fence_async();\n"
@@ -7288,7 +7265,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "/* Sends s.own to the first block, or only how many there are when they are too many. */\n"
     "CAIRN_INLINE void send_keys(cluster_shared &s) {\n"
     "    const int rank = cluster_rank();\n"
-    "    const uint32_t count = s.count;\n"
+    "    const uint32_t count = s.count;\n",
     "    remote_store_async(remote(shared_addr(&s.counts[rank]), 0), count,\n"
     "                       remote(shared_addr(&s.counts_in), 0));\n"
     "    if (count && count <= REGION)\n"
@@ -7296,7 +7273,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "                         round_up(count, 4u) * 4, remote(shared_addr(&s.keys_in), 0));\n"
     "}\n"
     "\n"
-    "/* At the first block: waits for all keys; how many, or EVERY when some block had too many. */\n",
+    "/* At the first block: waits for all keys; how many, or EVERY when some block had too many. */\n"
     "CAIRN_INLINE uint32_t receive_keys(cluster_shared &s, uint32_t parity) {\n"
     "    mbarrier_wait_cluster(shared_addr(&s.counts_in), parity);\n"
     "    uint32_t count = lane_id() < CLUSTER \? s.counts[lane_id()] : 0;\n"
@@ -7384,7 +7361,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "        if (at.inside <= LIST) {\n"
     "#pragma unroll\n"
     "            for (int j = 0; j < KEYS; j++)\n"
-    "                if (has_key(mine, j, range)) s.list[atomic_add(&s.listed, 1u)] = mine.key[j];\n"
+    "                if (has_key(mine, j, range)) s.list[atomic_add(&s.listed, 1u)] = mine.key[j];\n",
     "            block_sync();\n"
     "            rank_list(s, (int)at.inside, need);\n"
     "            return;\n"
@@ -7395,7 +7372,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "\n"
     "/* Lane b gets block b's verdict from how many scores it holds over the key and equal to it. */\n"
     "CAIRN_INLINE verdict share_out(uint32_t key, uint32_t need, uint32_t over, uint32_t equal) {\n"
-    "    uint32_t equal_end = warp_scan(equal), over_end = warp_scan(over), before = equal_end - equal;\n",
+    "    uint32_t equal_end = warp_scan(equal), over_end = warp_scan(over), before = equal_end - equal;\n"
     "    uint32_t left = need - min_of(need, before);\n"
     "    return {key, over_end - over + min_of(before, need), left >= equal \? EVERY : left,\n"
     "            shuffle(over_end, WARP - 1) + min_of(shuffle(equal_end, WARP - 1), need)};\n"
@@ -7480,7 +7457,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "        if (bins[c] != EVERY) atomic_add(&s.bins[bins[c]], 1u);\n"
     "}\n"
     "\n"
-    "/* Bins of the cluster's scores in the range; each block gets its part of them in s.sums, every\n"
+    "/* Bins of the cluster's scores in the range; each block gets its part of them in s.sums, every\n",
     " * block the parts' totals in s.parts. */\n"
     "CAIRN_INLINE void count_cluster(cluster_shared &s, const row_slice &w, key_range range,\n"
     "                                int shift) {\n"
@@ -7491,7 +7468,11 @@ static const char *const kernels_topk_cluster_cu[] = {
     "#pragma unroll 1\n"
     "    for (int t = 0; t < w.tiles; t++)\n"
     "#pragma unroll 1\n"
-    "        for (int j = 0; j < VECTORS; j++) count_vector(s, load_again(w, t, j), range, shift);\n",
+    "        for (int j = 0; j < VECTORS; j += 2) {\n"
+    "            u32x4 a = load_again(w, t, j), b = load_again(w, t, j + 1);\n"
+    "            count_vector(s, a, range, shift);\n"
+    "            count_vector(s, b, range, shift);\n"
+    "        }\n"
     "    cluster_sync();\n"
     "    uint32_t sum = 0;\n"
     "#pragma unroll 1\n"
@@ -7570,7 +7551,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "}\n"
     "\n"
     "/* ---- 3. the output ----------------------------------------------------------------------------- */\n"
-    "\n"
+    "\n",
     "/* Descending score, lowest position first: a bitonic sort of (key, ~position). */\n"
     "CAIRN_INLINE void emit_sorted(uint64_t *pairs, const topk_out &out, int found, int size) {\n"
     "#pragma unroll 1\n"
@@ -7583,7 +7564,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "#pragma unroll 1\n"
     "            for (int i = thread_id(); i < size / 2; i += THREADS) {\n"
     "                int low = 2 * i - (i & (step - 1)), high = low + step;\n"
-    "                uint64_t a = pairs[low], b = pairs[high];\n",
+    "                uint64_t a = pairs[low], b = pairs[high];\n"
     "                if ((a < b) == ((low & length) == 0)) {\n"
     "                    pairs[low] = b;\n"
     "                    pairs[high] = a;\n"
@@ -7628,12 +7609,18 @@ static const char *const kernels_topk_cluster_cu[] = {
     "\n"
     "/* This block's share by its bits. When some of its ties are chosen and some not, a first pass finds\n"
     " * the last that is. */\n"
-    "CAIRN_INLINE void emit_marked(cluster_shared &s, const thread_bits &mine, verdict v, bool sorts) {\n"
+    "CAIRN_INLINE void emit_marked(cluster_shared &s, const row_slice &w, const thread_bits &mine,\n"
+    "                              verdict v, bool sorts) {\n"
+    "    int32_t *list = (int32_t *)s.keys;\n"
+    "    uint32_t count = 0;\n"
     "    if (thread_id() == 0) s.cut = v.ties \? NO_POSITION : -1;\n"
     "    block_sync();\n"
     "#pragma unroll 1\n"
     "    for (int mode = v.ties == 0 || v.ties == EVERY \? WRITE : CUT; mode <= WRITE; mode++)\n"
-    "        visit_items(mode, mine, v.key, v.key + 1, v, sorts);\n"
+    "        count = visit_items(s, w, mode, mine, v.key, v.key + 1, v.ties - 1, list);\n"
+    "#pragma unroll 1\n"
+    "    for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS)\n"
+    "        put(s.out, sorts, v.offset + i, sorts \? topk_key(w.base[list[i]]) : 0, w.origin + list[i]);\n"
     "}\n"
     "\n"
     "/* What the cluster as a whole does at the end. */\n"
@@ -7649,7 +7636,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "CAIRN_INLINE void emit_all(const topk_params &p, const topk_out &out, int length) {\n"
     "#pragma unroll 1\n"
     "    for (int i = thread_id(); i < p.k; i += THREADS)\n"
-    "        if (i < length) topk_write(out, i, i);\n"
+    "        if (i < length) topk_write(out, i, i);\n",
     "        else topk_write_none(out, i);\n"
     "}\n"
     "\n"
@@ -7670,7 +7657,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "    tile_data held;\n"
     "    if (thread_id() == 0) kept_slice() = whole, s.out = topk_row_out(p, r, row);\n"
     "    clear_bins(s);\n"
-    "    group_most most = read_slice(whole, held);\n",
+    "    group_most most = read_slice(whole, held);\n"
     "    u32x2 mine = slice_bound(s, whole, most, ceil_div(p.k, CLUSTER));\n"
     "    const row_slice &w = kept_slice();\n"
     "    cluster_wait(); /* every block has begun and set up its barriers */\n"
@@ -7702,7 +7689,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "    } else {\n"
     "        if (v.found != EVERY) keys.low = v.key, need = v.ties;\n"
     "        v = share_alone(s, keys.low, need, bits);\n"
-    "        emit_marked(s, bits, v, p.sort_size != 0);\n"
+    "        emit_marked(s, w, bits, v, p.sort_size != 0);\n"
     "    }\n"
     "    finish(s, p, v.found, all.pairs);\n"
     "}\n"
@@ -8901,6 +8888,7 @@ static const char *const kernels_topk_slice_cuh[] = {
     "#define VECTORS (ITEMS / VECTOR)\n"
     "#define TILE (THREADS * ITEMS)\n"
     "static_assert(ITEMS <= 32, \"a tile's items are the bits of one word\");\n"
+    "static_assert(VECTORS % 2 == 0, \"vectors are read again two at a time\");\n"
     "\n"
     "/* Elements [first, end) of `base`, which is 16-byte aligned, are the slice; element e is the row's\n"
     " * position origin + e. Item i of thread t of a tile is its element (i / VECTOR * THREADS + t) *\n"
@@ -8975,8 +8963,8 @@ static const char *const kernels_topk_slice_cuh[] = {
     "        held.raw[j] = j == 0 \? begin : end;\n"
     "        if (j > 0 && e != last) {\n"
     "            score_vector none;\n"
-    "#pragma unroll\n"
-    "            for (int c = 0; c < VECTOR; c++) none.score[c] = score_nan();\n",
+    "#pragma unroll\n",
+    "            for (int c = 0; c < VECTOR; c++) none.score[c] = score_nan();\n"
     "            held.raw[j] = bit_cast<u32x4>(none);\n"
     "            if (e < last) held.raw[j] = load_constant((const u32x4 *)(w.base + e));\n"
     "        }\n"
@@ -9003,12 +8991,6 @@ static const char *const kernels_topk_slice_cuh[] = {
     "    return load_edge(w, vector_element(t, j));\n"
     "}\n"
     "\n"
-    "/* x >= key_floor(key) says whether x's key is at least `key`, for a key over 0. */\n"
-    "CAIRN_INLINE float key_floor(uint32_t key) {\n"
-    "    uint32_t bits = key & 0x80000000u \? key ^ 0x80000000u : ~key;\n"
-    "    return key <= KEY_MINUS_INFINITY \? as_f32(0xff800000u) : as_f32(bits);\n"
-    "}\n"
-    "\n"
     "/* Tile t, the first or the one in shared memory, into registers. */\n"
     "CAIRN_INLINE void hold_again(const row_slice &w, int t, tile_data &held) {\n"
     "#pragma unroll\n"
@@ -9027,7 +9009,7 @@ static const char *const kernels_topk_slice_cuh[] = {
     "\n"
     "/* The items of the held tile, which is tile t, with a key of at least `key`, one bit each. */\n"
     "CAIRN_INLINE uint32_t held_bits(const tile_data &held, int t, uint32_t key) {\n"
-    "    const float floor = key_floor(key);\n"
+    "    const float floor = key_score(key);\n"
     "    uint32_t bits = 0;\n"
     "    if (key == 0) return slice_bits(t);\n"
     "#pragma unroll\n"
@@ -9044,9 +9026,9 @@ static const char *const kernels_topk_slice_cuh[] = {
     "struct reach_bits { uint32_t low, high; };\n"
     "CAIRN_INLINE reach_bits tile_bits(const row_slice &w, int t, uint32_t low, uint32_t high) {\n"
     "\n"
-    "    const float floor = key_floor(low), ceiling = key_floor(high);\n"
+    "    const float floor = key_score(low), ceiling = key_score(high);\n"
     "    reach_bits bits = {0, 0};\n"
-    "#pragma unroll(VECTOR == 4 \? 2 : 1)\n"
+    "#pragma unroll(VECTOR == 4 \? 4 : 2)\n"
     "    for (int j = 0; j < VECTORS; j++) {\n"
     "        score_vector v = bit_cast<score_vector>(load_again(w, t, j));\n"
     "#pragma unroll\n"
@@ -9263,7 +9245,8 @@ static const char *const kernels_topk_split_cu[] = {
     " * to finish merges them (the contract is in runtime.h).\n"
     " *\n"
     " * Route      \"split\"\n"
-    " * Constants  CAIRN_SCORE_TYPE, CAIRN_THREADS, CAIRN_ITEMS as in topk.cu\n"
+    " * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)\n"
+    " *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; k + tile <= 10240\n"
     " * Launch     grid (blocks a row, rows), block THREADS. p.scratch: [rows] counters, zero; then from\n"
     " *            the next multiple of 32 words [rows, blocks] counts and [rows, blocks, k] entries\n"
     " * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16\n"
@@ -9718,7 +9701,7 @@ static const kernels_file kernels_files[] = {
     {"sample.cu", kernels_sample_cu, 1639},
     {"sample.cuh", kernels_sample_cuh, 10592},
     {"sample_few.cu", kernels_sample_few_cu, 16670},
-    {"select.cu", kernels_select_cu, 1979},
+    {"select.cu", kernels_select_cu, 1976},
     {"short_conv.cu", kernels_short_conv_cu, 12415},
     {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 6474},
     {"short_conv_restore.cu", kernels_short_conv_restore_cu, 1729},
@@ -9731,18 +9714,17 @@ static const kernels_file kernels_files[] = {
     {"step_select.cu", kernels_step_select_cu, 6768},
     {"step_sparse.cuh", kernels_step_sparse_cuh, 9022},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
-    {"topk.cu", kernels_topk_cu, 1565},
     {"topk.cuh", kernels_topk_cuh, 3749},
-    {"topk_cluster.cu", kernels_topk_cluster_cu, 33218},
+    {"topk_cluster.cu", kernels_topk_cluster_cu, 34107},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 6746},
     {"topk_emit.cuh", kernels_topk_emit_cuh, 7948},
     {"topk_radix.cu", kernels_topk_radix_cu, 7106},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
     {"topk_select.cuh", kernels_topk_select_cuh, 12549},
     {"topk_short.cu", kernels_topk_short_cu, 14114},
-    {"topk_slice.cuh", kernels_topk_slice_cuh, 7001},
+    {"topk_slice.cuh", kernels_topk_slice_cuh, 6801},
     {"topk_small.cu", kernels_topk_small_cu, 7854},
-    {"topk_split.cu", kernels_topk_split_cu, 3172},
+    {"topk_split.cu", kernels_topk_split_cu, 3250},
     {"topk_stream.cu", kernels_topk_stream_cu, 16701},
     {NULL, NULL, 0}
 };

@@ -1,14 +1,9 @@
-/* topk.cu on the emulation, against a sort: adversarial rows, lengths and starts, both orders. */
+/* topk_split.cu, topk_small.cu and topk_radix.cu on the emulation (topk_sweep.h). */
 #include "topk_sweep.h"
 
 #define CAIRN_SCORE_TYPE 1
 #define CAIRN_THREADS 128
 #define CAIRN_ITEMS 8
-#define CAIRN_CLUSTER 1
-namespace f32_block {
-#include "../../kernels_src/topk.cu"
-}
-#undef CAIRN_CLUSTER
 namespace f32_split {
 #include "../../kernels_src/topk_split.cu"
 }
@@ -17,10 +12,6 @@ namespace f32_small {
 }
 #undef CAIRN_SCORE_TYPE
 #define CAIRN_SCORE_TYPE 3
-#define CAIRN_CLUSTER 1
-namespace bf16_block {
-#include "../../kernels_src/topk.cu"
-}
 namespace bf16_split {
 #include "../../kernels_src/topk_split.cu"
 }
@@ -51,11 +42,7 @@ static void bad_rows() {
 }
 
 int main() {
-    const unsigned set = sizeof(f32_block::topk_shared);
-    sweep<float>("block, f32", f32_block::topk_row, {1, 128, set, ALL}, same, same);
-    sweep<bf16>("block, bf16", bf16_block::topk_row, {1, 128, set, ALL}, truncate_bf16, to_bf16);
-    sweep<float>("cluster, f32", f32_cluster::topk_row, {4, 128, set, ALL}, same, same);
-    sweep<bf16>("cluster, bf16", bf16_cluster::topk_row, {4, 128, set, ALL}, truncate_bf16, to_bf16);
+    const unsigned set = sizeof(f32_split::topk_shared);
     sweep<float>("split, f32", f32_split::topk_split, {1, 128, set, SPLIT}, same, same);
     sweep<bf16>("split, bf16", bf16_split::topk_split, {1, 128, set, SPLIT}, truncate_bf16, to_bf16);
     sweep<float>("small, f32", f32_small::topk_small, {1, 256, 8192, SMALL}, same, same);
