@@ -339,6 +339,7 @@ typedef struct sample_kernel_params {
     int64_t seed;
     int32_t vocab, history_count, top_k, top_p_first;
     float temperature, top_p, min_p, repetition_penalty;
+    int32_t position_first, position_step; /* row r: + first + r * step */
     sample_part *parts; /* sample_few: [rows, parts of a row] */
     uint32_t *arrived;  /* sample_few: [rows], zero before and after */
 } sample_kernel_params;

@@ -189,7 +189,8 @@ CAIRN_INLINE uint32_t philox(uint64_t seed, uint32_t position) {
 /* In [0, 1), a multiple of 2^-24: the number for row r. */
 CAIRN_INLINE float uniform(const sample_kernel_params &p, int r) {
     int64_t seed = p.seeds ? p.seeds[r] : p.seed;
-    uint32_t random = philox((uint64_t)seed, (uint32_t)(p.positions ? p.positions[r] : 0));
+    int position = (p.positions ? p.positions[r] : 0) + p.position_first + r * p.position_step;
+    uint32_t random = philox((uint64_t)seed, (uint32_t)position);
     return (float)(random >> 8) * 5.9604644775390625e-8f;
 }
 

@@ -314,9 +314,9 @@ static cairn_status engine_forward_sampled(cairn_session *s, int rows, bool dens
     bool on_device;
     cairn_status status;
     engine_sample_params(s, &p);
-    /* the best token is found where the logits are; a draw is quicker here, row by row as needed */
-    on_device = s->model->backend->samples && p.temperature <= 0.0f &&
-                p.repetition_penalty == 1.0f;
+    /* a draw from many tokens is quicker here, row by row as needed */
+    on_device = s->model->backend->samples && p.repetition_penalty == 1.0f &&
+                ops_sample_is_few(&p, s->model->shape.vocab);
     status = engine_forward(s, rows, dense, wanted, on_device ? NULL : s->model->scratch->logits,
                             on_device ? &p : NULL, on_device ? sampled : NULL, pages_read);
     if (!status && !on_device)

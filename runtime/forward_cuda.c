@@ -39,6 +39,7 @@ typedef struct step_lane {
 } step_lane;
 
 typedef struct forward_cuda_state {
+    cairn_runtime *runtime;
     device *dev;
     const model_shape *shape;
     int pack_qkv, pack_o, pack_gate_up, pack_down, pack_head, pack_embed;
@@ -557,6 +558,7 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     if (!f) return base_no_memory(b, "the GPU forward", sizeof *f);
     model->state = f;
     f->dev = &model->runtime->device;
+    f->runtime = model->runtime;
     f->shape = &model->shape;
     step_choose_shape(f, model, max_rows);
     if ((status = step_build(f, model->kv.page_size)) ||

@@ -380,12 +380,23 @@ static cairn_status step_sample_rows(forward_cuda_state *f, const forward_args *
     return status;
 }
 
+/* The same on the device, to the words that every step leaves, where the rows follow each other and
+ * few tokens can be it; false: it is not for this. */
+static bool step_samples_here(const forward_cuda_state *f, const forward_args *a) {
+    const int first = a->logit_first, last = first + a->logit_count - 1;
+    if (!a->logit_count || !a->sample || a->logits || a->sample->temperature <= 0.0f) return false;
+    return a->logit_count <= STEP_STAGE_ROWS && a->sequences[first] == a->sequences[last] &&
+           a->positions[last] - a->positions[first] == last - first &&
+           ops_sample_is_few(a->sample, f->shape->vocab);
+}
+
 /* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
 static cairn_status step_download_words(forward_cuda_state *f, bool pages, const forward_args *a) {
     size_t count = pages ? step_result_words(f) : (size_t)(STEP_SAMPLED_AT + a->logit_count);
     cairn_status status = dev_download(f->dev, f->host_words, f->fault, count * 4);
     if (!status) status = step_fault(f, f->host_words[0]);
-    if (!status && a->sample && !a->logits && a->sample->temperature <= 0.0f)
+    if (!status && a->sample && !a->logits &&
+        (a->sample->temperature <= 0.0f || step_samples_here(f, a)))
         memcpy(a->sampled, f->host_words + STEP_SAMPLED_AT, (size_t)a->logit_count * 4);
     return status;
 }
@@ -398,6 +409,9 @@ static cairn_status step_results(forward_cuda_state *f, const cairn_config *conf
     if (a->logit_count && a->logits)
         status = dev_download(f->dev, a->logits, f->logits,
                               (size_t)a->logit_count * (size_t)f->shape->vocab * 4);
+    else if (step_samples_here(f, a))
+        status = ops_sample_device(f->runtime, a->sample, f->logits, a->logit_count,
+                                   f->shape->vocab, a->positions[a->logit_first] + 1, f->sampled);
     else if (a->logit_count && a->sample && a->sample->temperature > 0.0f)
         status = step_sample_rows(f, a);
     return status ? status : step_download_words(f, pages, a);

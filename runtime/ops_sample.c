@@ -42,6 +42,12 @@ static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
     return CAIRN_OK;
 }
 
+/* Whether sample_few.cu is for these: the rest takes several passes over a row. */
+static bool ops_sample_is_few(const sample_params *p, int64_t vocab) {
+    if (p->temperature <= 0.0f) return true;
+    return p->top_k > 0 && p->top_k <= OPS_FEW_TOP_K && p->top_k < vocab && !p->top_p_first;
+}
+
 /* A row's blocks meet in a flag; what they hand on lies in the workspace. */
 static cairn_status ops_sample_few(cairn_runtime *rt, sample_kernel_params *p, unsigned seen_bytes,
                                    int64_t rows) {
@@ -67,11 +73,29 @@ static cairn_status ops_sample_few(cairn_runtime *rt, sample_kernel_params *p, u
     return ops_launch(rt, "sample_few.cu", "sample_few", &dims, p);
 }
 
+/* The tokens of `rows` rows of logits on the device, where few can be it; row r stands at position
+ * first + r of its sequence. For the engine, which has no tensors. */
+static cairn_status ops_sample_device(cairn_runtime *rt, const sample_params *rule,
+                                      const float *logits, int rows, int vocab, int32_t first,
+                                      int32_t *tokens) {
+    sample_kernel_params p;
+    memset(&p, 0, sizeof p);
+    p.logits = logits;
+    p.tokens = tokens;
+    p.seed = (int64_t)rule->seed;
+    p.vocab = vocab;
+    p.top_k = rule->top_k;
+    p.temperature = rule->temperature;
+    p.top_p = rule->top_p;
+    p.min_p = rule->min_p;
+    p.repetition_penalty = 1.0f;
+    p.position_first = first, p.position_step = 1;
+    return ops_sample_few(rt, &p, 0, rows);
+}
+
 static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *a) {
     dev_dims dims = {{0, 1, 1}, OPS_SAMPLE_BLOCK, 0, 0, false};
-    const bool few = a->temperature <= 0.0f ||
-                     (a->top_k > 0 && a->top_k <= OPS_FEW_TOP_K &&
-                      a->top_k < a->logits->shape[1] && a->order == CAIRN_ORDER_TOP_K_FIRST);
+    sample_params rule;
     sample_kernel_params p;
     memset(&p, 0, sizeof p);
     p.logits = (const float *)tensor_data(a->logits);
@@ -88,7 +112,9 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     p.min_p = a->min_p;
     p.repetition_penalty = a->repetition_penalty;
     if (p.history) dims.shared_bytes = (unsigned)((p.vocab + 31) / 32 * 4);
-    if (few) return ops_sample_few(rt, &p, dims.shared_bytes, a->logits->shape[0]);
+    ops_sample_params(a, &rule);
+    if (ops_sample_is_few(&rule, p.vocab))
+        return ops_sample_few(rt, &p, dims.shared_bytes, a->logits->shape[0]);
     dims.grid[0] = (unsigned)a->logits->shape[0];
     dims.shared_bytes += (OPS_SAMPLE_BINS + 64) * 8;
     return ops_launch(rt, "sample.cu", "sample", &dims, &p);

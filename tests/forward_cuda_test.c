@@ -128,6 +128,9 @@ static bool open_rig(rig *g, cairn_backend backend, const char *path, int topk) 
     return true;
 }
 
+static const sample_params *rule; /* where it is set, the tokens after the rows are drawn by it */
+static int32_t drawn[MOST_ROWS];
+
 /* One forward of `rows` rows of each of the sequences [first, end), from `position` on; logits
  * [rows of them all, VOCAB] or only the last `wanted`. */
 static bool forward(rig *g, int first, int end, int position, int rows, bool dense, int wanted,
@@ -151,6 +154,7 @@ static bool forward(rig *g, int first, int end, int position, int rows, bool den
     a.table_version = version++, a.bounded_pages = g->bounded, a.stored_pages = g->stored;
     a.dense = dense, a.logit_first = a.rows - wanted, a.logit_count = wanted, a.logits = logits;
     a.pages_read = g->pages_read;
+    if (rule) a.logits = NULL, a.sample = rule, a.sampled = drawn;
     if (dev_enter(&g->rt->device)) return false;
     status = g->model->backend->forward(g->model, &g->model->kv, &a);
     dev_leave(&g->rt->device);
@@ -233,6 +237,26 @@ static void test_batch(rig *gpu, int at, int rows, bool dense) {
            "%s: %d rows of %d sequences as alone", dense ? "dense" : "sparse", all, SEQUENCES);
 }
 
+/* Tokens drawn on the device, or on the host when they are of many, are those of the CPU's sampler
+ * on the same logits. */
+static void test_draws(rig *gpu, int at, int first, int end, int rows, int top_k) {
+    static char scratch[VOCAB * 16];
+    const int all = rows * (end - first);
+    sample_params p;
+    int same = 0;
+    bool fine = forward(gpu, first, end, at, rows, false, all, logits);
+    memset(&p, 0, sizeof p);
+    p.temperature = 0.8f, p.top_k = top_k, p.top_p = 0.9f, p.seed = state >> 20;
+    p.repetition_penalty = 1.0f;
+    rule = &p;
+    fine = fine && forward(gpu, first, end, at, rows, false, all, logits);
+    rule = NULL;
+    for (int r = 0; r < all && fine; r++)
+        same += drawn[r] == sample_token(&p, logits + r * VOCAB, VOCAB, at + r % rows + 1, scratch);
+    tap_ok(fine && same == all, "%d of %d tokens drawn as the CPU draws them, top_k %d", same, all,
+           top_k);
+}
+
 /* Two prompts in one forward, with logits of the end of the first and of the whole second. */
 static void test_prompts(rig *gpu, int at) {
     const int rows = 40, wanted = rows + 3;
@@ -264,6 +288,11 @@ int main(void) {
         test_batch(&gpu, at, 2, false);
         test_batch(&gpu, at, 25, false);
         test_prompts(&gpu, at);
+        test_draws(&gpu, at, 0, 1, 1, 40);
+        test_draws(&gpu, at, 0, 1, 5, 7);
+        test_draws(&gpu, at, 0, 1, MANY, 40);
+        test_draws(&gpu, at, 0, 2, 2, 40);
+        test_draws(&gpu, at, 0, 1, 3, 0);
         cairn_close(gpu.rt);
     }
     remove(path);

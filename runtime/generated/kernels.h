@@ -348,6 +348,7 @@ static const char *const kernels_abi_h[] = {
     "    int64_t seed;\n"
     "    int32_t vocab, history_count, top_k, top_p_first;\n"
     "    float temperature, top_p, min_p, repetition_penalty;\n"
+    "    int32_t position_first, position_step; /* row r: + first + r * step */\n"
     "    sample_part *parts; /* sample_few: [rows, parts of a row] */\n"
     "    uint32_t *arrived;  /* sample_few: [rows], zero before and after */\n"
     "} sample_kernel_params;\n"
@@ -371,9 +372,9 @@ static const char *const kernels_abi_h[] = {
     " *   PACK_16 1024 bytes  [row g, row g+8][lane][8] f16 */\n"
     "enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16 };\n"
     "\n"
-    "/* What a forward changes, int32 words in device memory at a fixed address (so that a graph can be\n"
+    "/* What a forward changes, int32 words in device memory at a fixed address (so that a graph can be\n",
     " * replayed): a head of STEP_HEAD words, then STEP_ARRAYS arrays of `capacity` words each. */\n"
-    "enum {\n",
+    "enum {\n"
     "    STEP_ROWS,        /* rows of this forward */\n"
     "    STEP_GROUPS,      /* attention groups */\n"
     "    STEP_CHUNKS,      /* the most chunks of KV that any row attends, where all is attended */\n"
@@ -440,9 +441,9 @@ static const char *const kernels_abi_h[] = {
     "} pack_params;\n"
     "\n"
     "/* step_finish.cu */\n"
-    "typedef struct finish_params {\n"
+    "typedef struct finish_params {\n",
     "    const uint64_t *winners;   /* [rows, blocks] */\n"
-    "    int32_t *tokens;           /* [rows] */\n",
+    "    int32_t *tokens;           /* [rows] */\n"
     "    const int32_t *input;      /* of the forward, see STEP_ROWS; read only with row_pages */\n"
     "    const uint32_t *row_pages; /* [layers, count_rows, kv_heads, seen_words], or NULL */\n"
     "    int32_t *pages_read;       /* [sequence] */\n"
@@ -3751,16 +3752,17 @@ static const char *const kernels_sample_cuh[] = {
     "/* In [0, 1), a multiple of 2^-24: the number for row r. */\n"
     "CAIRN_INLINE float uniform(const sample_kernel_params &p, int r) {\n"
     "    int64_t seed = p.seeds \? p.seeds[r] : p.seed;\n"
-    "    uint32_t random = philox((uint64_t)seed, (uint32_t)(p.positions \? p.positions[r] : 0));\n"
+    "    int position = (p.positions \? p.positions[r] : 0) + p.position_first + r * p.position_step;\n"
+    "    uint32_t random = philox((uint64_t)seed, (uint32_t)position);\n"
     "    return (float)(random >> 8) * 5.9604644775390625e-8f;\n"
     "}\n"
     "\n"
     "CAIRN_INLINE uint64_t weight_at(const row_view &row, int i, int end, float least) {\n"
-    "    if (i >= end) return 0;\n"
+    "    if (i >= end) return 0;\n",
     "    float s = score(row, i);\n"
     "    return s >= least \? weight(s) : 0;\n"
     "}\n"
-    "\n",
+    "\n"
     "/* The first id, ascending, whose cumulative weight exceeds u * total; a warp has a span of ids. */\n"
     "CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint64_t *shared) {\n"
     "    const int span = round_up(ceil_div(row.vocab, WARPS), WARP), first = warp_id() * span;\n"
@@ -9675,7 +9677,7 @@ static const char *const kernels_topk_stream_cu[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-    {"abi.h", kernels_abi_h, 20360},
+    {"abi.h", kernels_abi_h, 20435},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -9699,7 +9701,7 @@ static const kernels_file kernels_files[] = {
     {"rope.cu", kernels_rope_cu, 1331},
     {"rope.cuh", kernels_rope_cuh, 915},
     {"sample.cu", kernels_sample_cu, 1639},
-    {"sample.cuh", kernels_sample_cuh, 10592},
+    {"sample.cuh", kernels_sample_cuh, 10662},
     {"sample_few.cu", kernels_sample_few_cu, 16670},
     {"select.cu", kernels_select_cu, 1976},
     {"short_conv.cu", kernels_short_conv_cu, 12415},
