@@ -323,7 +323,7 @@ typedef struct short_conv_metadata_params {
 } short_conv_metadata_params;
 
 /* sample*.cu */
-enum { CAIRN_SAMPLE_PART = 510 };
+enum { CAIRN_SAMPLE_PART = 1022 };
 typedef struct sample_part { /* what one block of sample_few found */
     uint32_t count;          /* of ranks, or more than they are */
     uint32_t edge;           /* key: every logit of the slice that reaches it is listed */

@@ -17,7 +17,7 @@
 #define TILE (THREADS * ITEMS)
 #define GROUPS (THREADS / 2)
 #define LISTED 4096 /* candidates of a block, then of all parts together */
-#define CROWDED 1024 /* a list of more is cut back to what the k-th best leaves */
+#define CROWDED 1000 /* a list of more is cut back to what the k-th best leaves */
 #define KEPT 512 /* candidates that top_k leaves */
 #define LOWEST 0x00800000u /* key of the lowest finite logit */
 
@@ -122,7 +122,7 @@ CAIRN_INLINE void bound_tile(few_shared &s, const uint32_t *keys, int k) {
             reach = redux_add(reach);
             if (reach >= (uint32_t)k) low = middle;
             else high = middle - 1;
-            if (reach >= (uint32_t)k && reach <= (uint32_t)(k + k / 8)) break;
+            if (reach >= (uint32_t)k && reach <= (uint32_t)(k + k / 16)) break;
         }
         if (lane_id() == 0) s.edge = low;
     }
@@ -203,9 +203,10 @@ CAIRN_INLINE void fill_part(const sample_kernel_params &p, few_shared &s, const 
     const float *logits = p.logits + (int64_t)block_id_y() * p.vocab;
     const bool aligned = p.vocab % 4 == 0;
     uint32_t edge = 0;
+    bool lost = false;
     if (thread_id() == 0) s.count = 0;
-    for (int base = first; base < end; base += TILE) {
-        uint32_t keys[ITEMS];
+    for (int base = first; base < end && !lost; base += TILE) {
+        uint32_t keys[ITEMS], latest = 0;
         const tile here = load_tile(logits, base, end, aligned);
         if (base + TILE < end) expect_tile(logits, base + TILE, end);
         tile_keys(p, here, seen, base, first, end, keys);
@@ -216,16 +217,15 @@ CAIRN_INLINE void fill_part(const sample_kernel_params &p, few_shared &s, const 
 #pragma unroll
         for (int i = 0; i < ITEMS; i++) {
             if (keys[i] < edge) continue;
-            uint32_t at = atomic_add(&s.count, 1u);
-            if (at < LISTED) s.list[at] = (uint64_t)keys[i] << 32 | (uint32_t)~tile_id(base, i);
+            latest = atomic_add(&s.count, 1u);
+            if (latest < LISTED)
+                s.list[latest] = (uint64_t)keys[i] << 32 | (uint32_t)~tile_id(base, i);
         }
-        block_sync();
-        const bool last = base + TILE >= end;
-        const uint32_t count = s.count;
-        block_sync();
-        if (count > LISTED) break;
-        if (count > (last ? (uint32_t)CAIRN_SAMPLE_PART : (uint32_t)CROWDED))
-            edge = cut_list(s, p.top_k, edge);
+        if (block_sync_or(latest >= CROWDED)) { /* this tile has made the list so long */
+            lost = s.count > LISTED;
+            block_sync();
+            if (!lost) edge = cut_list(s, p.top_k, edge);
+        }
     }
     block_sync();
     const int count = (int)s.count;

@@ -3,7 +3,7 @@
 enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024, OPS_SAMPLE_MAX_VOCAB = 1 << 20 };
 /* sample_few: greedy, or top_k first and at most so many. */
 enum { OPS_FEW_TOP_K = 128, OPS_FEW_BLOCK = 512, OPS_FEW_TILE = 8192, OPS_FEW_PARTS = 32,
-       OPS_FEW_SHARED = 41616 };
+       OPS_FEW_SHARED = 41616, OPS_FEW_LIST = 4096 };
 
 static void ops_sample_params(const cairn_sample_args *a, sample_params *p) {
     memset(p, 0, sizeof *p);
@@ -53,12 +53,14 @@ static cairn_status ops_sample_few(cairn_runtime *rt, sample_kernel_params *p, u
                                    int64_t rows) {
     dev_dims dims = {{0, 0, 1}, OPS_FEW_BLOCK, 0, 0, false};
     unsigned parts = ((unsigned)p->vocab + OPS_FEW_TILE - 1) / OPS_FEW_TILE;
+    unsigned most = (unsigned)p->top_k * 3 / 2 + 16; /* of a part's candidates, as a rule */
     void *flags = NULL, *memory = NULL;
     cairn_status status = handles_enter(rt);
     if (status) return status;
     if ((int64_t)parts * rows > 2 * rt->device.sm_count) /* as many blocks as run at once */
         parts = (unsigned)(2 * rt->device.sm_count / rows);
     if (parts > OPS_FEW_PARTS) parts = OPS_FEW_PARTS;
+    if (p->temperature > 0.0f && parts * most > OPS_FEW_LIST) parts = OPS_FEW_LIST / most;
     if (parts < 1) parts = 1;
     status = dev_flags(&rt->device, (size_t)rows * 4, "sample", &flags);
     if (!status)

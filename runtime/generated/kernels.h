@@ -332,7 +332,7 @@ static const char *const kernels_abi_h[] = {
     "} short_conv_metadata_params;\n"
     "\n"
     "/* sample*.cu */\n"
-    "enum { CAIRN_SAMPLE_PART = 510 };\n"
+    "enum { CAIRN_SAMPLE_PART = 1022 };\n"
     "typedef struct sample_part { /* what one block of sample_few found */\n"
     "    uint32_t count;          /* of ranks, or more than they are */\n"
     "    uint32_t edge;           /* key: every logit of the slice that reaches it is listed */\n"
@@ -3843,7 +3843,7 @@ static const char *const kernels_sample_few_cu[] = {
     "#define TILE (THREADS * ITEMS)\n"
     "#define GROUPS (THREADS / 2)\n"
     "#define LISTED 4096 /* candidates of a block, then of all parts together */\n"
-    "#define CROWDED 1024 /* a list of more is cut back to what the k-th best leaves */\n"
+    "#define CROWDED 1000 /* a list of more is cut back to what the k-th best leaves */\n"
     "#define KEPT 512 /* candidates that top_k leaves */\n"
     "#define LOWEST 0x00800000u /* key of the lowest finite logit */\n"
     "\n"
@@ -3948,7 +3948,7 @@ static const char *const kernels_sample_few_cu[] = {
     "            reach = redux_add(reach);\n"
     "            if (reach >= (uint32_t)k) low = middle;\n"
     "            else high = middle - 1;\n"
-    "            if (reach >= (uint32_t)k && reach <= (uint32_t)(k + k / 8)) break;\n"
+    "            if (reach >= (uint32_t)k && reach <= (uint32_t)(k + k / 16)) break;\n"
     "        }\n"
     "        if (lane_id() == 0) s.edge = low;\n"
     "    }\n"
@@ -4029,9 +4029,10 @@ static const char *const kernels_sample_few_cu[] = {
     "    const float *logits = p.logits + (int64_t)block_id_y() * p.vocab;\n"
     "    const bool aligned = p.vocab % 4 == 0;\n"
     "    uint32_t edge = 0;\n"
+    "    bool lost = false;\n"
     "    if (thread_id() == 0) s.count = 0;\n"
-    "    for (int base = first; base < end; base += TILE) {\n"
-    "        uint32_t keys[ITEMS];\n"
+    "    for (int base = first; base < end && !lost; base += TILE) {\n"
+    "        uint32_t keys[ITEMS], latest = 0;\n"
     "        const tile here = load_tile(logits, base, end, aligned);\n"
     "        if (base + TILE < end) expect_tile(logits, base + TILE, end);\n"
     "        tile_keys(p, here, seen, base, first, end, keys);\n"
@@ -4042,16 +4043,15 @@ static const char *const kernels_sample_few_cu[] = {
     "#pragma unroll\n"
     "        for (int i = 0; i < ITEMS; i++) {\n"
     "            if (keys[i] < edge) continue;\n"
-    "            uint32_t at = atomic_add(&s.count, 1u);\n"
-    "            if (at < LISTED) s.list[at] = (uint64_t)keys[i] << 32 | (uint32_t)~tile_id(base, i);\n"
+    "            latest = atomic_add(&s.count, 1u);\n"
+    "            if (latest < LISTED)\n"
+    "                s.list[latest] = (uint64_t)keys[i] << 32 | (uint32_t)~tile_id(base, i);\n"
     "        }\n"
-    "        block_sync();\n"
-    "        const bool last = base + TILE >= end;\n"
-    "        const uint32_t count = s.count;\n"
-    "        block_sync();\n"
-    "        if (count > LISTED) break;\n"
-    "        if (count > (last \? (uint32_t)CAIRN_SAMPLE_PART : (uint32_t)CROWDED))\n"
-    "            edge = cut_list(s, p.top_k, edge);\n"
+    "        if (block_sync_or(latest >= CROWDED)) { /* this tile has made the list so long */\n"
+    "            lost = s.count > LISTED;\n"
+    "            block_sync();\n"
+    "            if (!lost) edge = cut_list(s, p.top_k, edge);\n"
+    "        }\n"
     "    }\n"
     "    block_sync();\n"
     "    const int count = (int)s.count;\n"
@@ -9677,7 +9677,7 @@ static const char *const kernels_topk_stream_cu[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-    {"abi.h", kernels_abi_h, 20435},
+    {"abi.h", kernels_abi_h, 20436},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -9702,7 +9702,7 @@ static const kernels_file kernels_files[] = {
     {"rope.cuh", kernels_rope_cuh, 915},
     {"sample.cu", kernels_sample_cu, 1639},
     {"sample.cuh", kernels_sample_cuh, 10662},
-    {"sample_few.cu", kernels_sample_few_cu, 16670},
+    {"sample_few.cu", kernels_sample_few_cu, 16665},
     {"select.cu", kernels_select_cu, 1976},
     {"short_conv.cu", kernels_short_conv_cu, 12415},
     {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 6474},
