@@ -152,14 +152,10 @@ CAIRN_INLINE void prefetch_layers(const step_params &p, int layer) {
 
 /* The attention items of a block: index, index + WIDE_BLOCKS, ... of a layer's. */
 #if CAIRN_SPARSE
-struct attend_queue {
-    int first;
-
-    CAIRN_MEMBER void start(const step_params &, int first_item, workspace &) {
-        first = first_item;
-    }
-    CAIRN_MEMBER void run(const step_params &p, int layer, uint8_t *at, workspace &work) {
-        attend_lists(p, layer, at, first, WIDE_BLOCKS, work);
+struct attend_queue : list_queue {
+    CAIRN_MEMBER void start(const step_params &p, int first_item, workspace &work) {
+        first = first_item, blocks = WIDE_BLOCKS;
+        ask(p, 0, work);
     }
     static CAIRN_MEMBER int chunks(const step_params &p, int layer, int row) {
         return list_chunks(p, row, layer_selects(p, layer));

@@ -179,24 +179,38 @@ struct page_bits {
     uint32_t whole, listed;
 };
 
-/* Those of word `word`, by one warp; keys: of the candidates, if there are more than topk. */
-CAIRN_INLINE page_bits choose_pages(const step_params &p, const page_row &r, int word,
-                                    const uint32_t *keys) {
-    const int c = word * WARP + lane_id(), n = r.candidates;
-    bool keep = c >= n || n <= p.topk;
-    if (!keep) {
+/* What is known before the scores: pages that are no candidates, or all of them where topk is
+ * enough; and those with sinks. By all threads; a block_sync before choose_pages. */
+CAIRN_INLINE void start_pages(const step_params &p, const page_row &r, page_bits *bits) {
+    const int n = r.candidates > p.topk ? r.candidates : 0, sinks = ceil_div(p.sinks, PAGE);
+#pragma unroll 1
+    for (int word = thread_id(); word <= r.position / PAGE / WARP; word += THREADS) {
+        auto below = [&](int page) { /* bits of the pages below it */
+            int count = page - word * WARP;
+            return count <= 0 ? 0u : count >= WARP ? ~0u : (1u << count) - 1;
+        };
+        const uint32_t whole = below(r.position / PAGE + 1) & ~below(n);
+        bits[word] = page_bits{whole, whole | (below(n) & below(sinks))};
+    }
+}
+
+/* Adds the topk candidates with the highest keys; only with more candidates than that. By whole
+ * warps. */
+CAIRN_INLINE void choose_pages(const step_params &p, const page_row &r, const uint32_t *keys,
+                               page_bits *bits) {
+#pragma unroll 2
+    for (int c = warp_id(); c < r.candidates; c += WARPS) {
         const uint32_t key = keys[c];
         int above = 0;
-#pragma unroll 4
-        for (int j = 0; j < n; j++) above += keys[j] > key || (keys[j] == key && j < c);
-        keep = above < p.topk;
+#pragma unroll 1
+        for (int j = lane_id(); j < r.candidates; j += WARP)
+            above += keys[j] > key || (keys[j] == key && j < c);
+        above = warp_sum(above);
+        if (above < p.topk && lane_id() == 0) {
+            atomic_or(&bits[c / WARP].whole, 1u << c % WARP);
+            atomic_or(&bits[c / WARP].listed, 1u << c % WARP);
+        }
     }
-    warp_sync();
-    keep = keep && c <= r.position / PAGE;
-    page_bits bits;
-    bits.whole = warp_ballot(keep);
-    bits.listed = warp_ballot(keep || (c < n && c < ceil_div(p.sinks, PAGE)));
-    return bits;
 }
 
 /* The most pages that a row's list can have: all that follow from its position alone. */
@@ -226,17 +240,19 @@ CAIRN_INLINE key_piece piece_of(const step_params &p, const page_row &r, int pag
     return piece;
 }
 
-/* Starts the copies of this warp's keys and values. Those that the row does not see become zero;
- * those from position `fresh` on are left to the caller. */
-CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, int fresh,
-                               unsigned char *mine) {
+/* Starts the copies of this warp's keys and values; those that the row does not see become zero.
+ * skip(i, position, seen): whether to leave a key of piece i alone. */
+template <class Skip>
+CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, unsigned char *mine,
+                               Skip skip) {
     shared_addr to(mine);
 #pragma unroll
     for (int i = 0; i < WARP_KEYS * PIECES / WARP; i++) {
         int key = i * (WARP / PIECES) + lane_id() / PIECES, part = lane_id() % PIECES;
-        const key_piece &from = piece[i * (WARP / PIECES) / 16];
+        const int number = i * (WARP / PIECES) / 16;
+        const key_piece &from = piece[number];
         bool valid = key % 16 <= from.last;
-        if (valid && from.position + key % 16 >= fresh) continue;
+        if (skip(number, from.position + key % 16, valid)) continue;
         const uint16_t *keys = cache + (valid ? from.at + key % 16 * HEAD_DIM + part * 8 : 0);
         copy_async16(to + key_at(key, part), keys, valid);
         copy_async16(to + value_at(key, part), valid ? keys + KV_HEADS * PAGE * HEAD_DIM : keys,

@@ -78,6 +78,7 @@ CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
     r.find(p, block_id(), block_id_y(), true);
     const uint32_t *queries = (const uint32_t *)(region(p, 0, 0) + QKV_AT) +
                               ((int64_t)r.row * QKV + r.kv_head * GROUP * HEAD_DIM) / 2;
+    start_pages(p, r, chosen);
     if (r.candidates > p.topk)
         score_candidates(
             p, r, p.layer, keys, [&] { start_input(); },
@@ -85,11 +86,7 @@ CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
             [&](int page) { return cached_bounds(cache + r.page_at(page), p.mean != 0); });
     else start_input();
     block_sync();
-#pragma unroll 1
-    for (int word = warp_id(); word <= r.position / PAGE / WARP; word += WARPS) {
-        page_bits bits = choose_pages(p, r, word, keys);
-        if (lane_id() == 0) chosen[word] = bits;
-    }
+    if (r.candidates > p.topk) choose_pages(p, r, keys, chosen);
     block_sync();
     if (warp_id() == 0) write_list(p, r, chosen);
 }
@@ -116,7 +113,8 @@ CAIRN_KERNEL(step_attend_pages, THREADS, 1, step_params) {
 #pragma unroll
         for (int i = 0; i < WARP_KEYS / 16; i++)
             piece[i] = find_piece(p, r, item.chunk * CHUNK + warp_id() * WARP_KEYS + i * 16);
-        fetch_pieces(p.kv[p.layer], piece, r.position + 1, memory + warp_id() * 2 * KEYS_BYTES);
+        fetch_pieces(p.kv[p.layer], piece, memory + warp_id() * 2 * KEYS_BYTES,
+                     [](int, int, bool) { return false; });
     }
     gather_fresh(p, item, layer, memory);
     copy_async_wait<0>();

@@ -70,7 +70,9 @@ CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int laye
     const uint16_t *cache = p.kv[layer];
     auto queries = [&] {
         gather_queries(p, r, at, memory);
+        copy_async_wait<0>(); /* keys asked for early may give way to others from here on */
         block_sync();
+        start_pages(p, r, chosen.bits);
     };
     if (r.candidates > p.topk)
         score_candidates(
@@ -83,11 +85,7 @@ CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int laye
             [&](int page) { return fresh_bounds(p, r, at, cache, page); });
     else queries();
     block_sync();
-#pragma unroll 1
-    for (int word = warp_id(); word <= r.position / PAGE / WARP; word += WARPS) {
-        page_bits bits = choose_pages(p, r, word, chosen.keys);
-        if (lane_id() == 0) chosen.bits[word] = bits;
-    }
+    if (r.candidates > p.topk) choose_pages(p, r, chosen.keys, chosen.bits);
     block_sync();
 }
 
@@ -99,23 +97,65 @@ CAIRN_INLINE int listed_before(const selection &chosen, int page) {
     return count;
 }
 
-/* The piece at key `from` of the list; by a whole warp. */
-CAIRN_INLINE key_piece chosen_piece(const step_params &p, const page_row &r,
-                                    const selection &chosen, int from) {
-    int left = from / PAGE; /* listed pages before it */
+/* The listed page after `left` others, or -1; by a whole warp. listed(word): bits of 32 pages. */
+template <class Listed>
+CAIRN_INLINE int nth_listed(const page_row &r, int left, Listed listed) {
 #pragma unroll 1
     for (int word = 0; word <= r.position / PAGE / WARP; word++) {
-        const page_bits bits = chosen.bits[word];
-        const int count = popcount(bits.listed);
+        const uint32_t bits = listed(word), mine = 1u << lane_id();
+        const int count = popcount(bits);
         if (left < count) {
-            const uint32_t mine = 1u << lane_id();
-            bool here = (bits.listed & mine) && popcount(bits.listed & (mine - 1)) == left;
-            int lane = find_first_set(warp_ballot(here)) - 1;
-            return piece_of(p, r, word * WARP + lane, bits.whole >> lane & 1, from);
+            bool here = (bits & mine) && popcount(bits & (mine - 1)) == left;
+            return word * WARP + find_first_set(warp_ballot(here)) - 1;
         }
         left -= count;
     }
-    return key_piece{0, 0, -1};
+    return -1;
+}
+
+constexpr int WARP_PIECES = WARP_KEYS / 16;
+
+/* First positions of the pieces whose keys this warp has asked for already; -2: none. */
+struct early_pieces {
+    int position[WARP_PIECES];
+
+    CAIRN_MEMBER void clear() {
+#pragma unroll
+        for (int i = 0; i < WARP_PIECES; i++) position[i] = -2;
+    }
+};
+
+/* Asks for the keys that the row attended in this layer in the forward before: mostly it will keep
+ * the same pages. row_pages may be of another sequence; then they are fetched in vain. */
+CAIRN_INLINE void fetch_early(const step_params &p, const page_row &r, int chunk, int layer,
+                              unsigned char *memory, early_pieces &early) {
+    const bool all = r.candidates <= p.topk;
+    const int own = r.position / PAGE;
+    const uint32_t *kept = p.row_pages + (((int64_t)layer * COLUMNS + r.row) * KV_HEADS +
+                                          r.kv_head) * p.seen_words;
+    const uint16_t *bounds = p.bounds[layer] + (int64_t)r.kv_head * 2 * HEAD_DIM;
+    constexpr int LINES = HEAD_DIM / 32; /* of 128 bytes, of a page's bounds */
+#pragma unroll 1
+    for (int i = thread_id(); !all && i < min_of(r.candidates, r.stored) * LINES; i += THREADS)
+        prefetch_l2(bounds + (int64_t)r.table[i / LINES] * KV_HEADS * 2 * HEAD_DIM +
+                    i % LINES * 64);
+    if (warp_id() >= ATTEND_WARPS) return;
+    key_piece piece[WARP_PIECES];
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++) {
+        const int from = chunk * CHUNK + warp_id() * WARP_KEYS + i * 16;
+        const int page = nth_listed(r, from / PAGE, [&](int word) {
+            uint32_t bits = all ? ~0u : load_volatile(kept + word);
+            return word == own / WARP ? bits & (2u << own % WARP) - 1 : bits;
+        });
+        piece[i] = key_piece{0, -2, 15};
+        if (page >= 0) piece[i] = piece_of(p, r, page, true, from);
+        early.position[i] = piece[i].position;
+    }
+    fetch_pieces(p.kv[layer], piece, memory + warp_id() * 2 * KEYS_BYTES,
+                 [&](int i, int position, bool) {
+                     return early.position[i] < 0 || position >= r.fresh;
+                 });
 }
 
 /* Keys and values of this forward's tokens that lie in this chunk of the list. */
@@ -152,17 +192,28 @@ CAIRN_INLINE void record_pages(const step_params &p, const page_row &r, int laye
 
 /* One chunk of one row and KV head. */
 CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chunk, int layer,
-                                bool selects, uint8_t *at, workspace &work) {
+                                bool selects, uint8_t *at, workspace &work,
+                                const early_pieces &early) {
     static_assert((int)sizeof(selection) <= MEETING_BYTES, "sparse flow: too many pages");
     selection &chosen = *(selection *)work.meeting;
-    unsigned char *mine = work.keys + warp_id() * 2 * KEYS_BYTES;
     select_pages(p, r, layer, at, work.keys, chosen);
-    key_piece piece[WARP_KEYS / 16] = {};
+    key_piece piece[WARP_PIECES] = {};
     if (warp_id() < ATTEND_WARPS) {
 #pragma unroll
-        for (int i = 0; i < WARP_KEYS / 16; i++)
-            piece[i] = chosen_piece(p, r, chosen, chunk * CHUNK + warp_id() * WARP_KEYS + i * 16);
-        fetch_pieces(p.kv[layer], piece, r.fresh, mine);
+        for (int i = 0; i < WARP_PIECES; i++) {
+            const int from = chunk * CHUNK + warp_id() * WARP_KEYS + i * 16;
+            const int page = nth_listed(r, from / PAGE,
+                                        [&](int word) { return chosen.bits[word].listed; });
+            piece[i] = key_piece{0, -1, -1};
+            if (page >= 0)
+                piece[i] = piece_of(p, r, page, chosen.bits[page / WARP].whole >> page % WARP & 1,
+                                    from);
+        }
+        fetch_pieces(p.kv[layer], piece, work.keys + warp_id() * 2 * KEYS_BYTES,
+                     [&](int i, int position, bool seen) {
+                         return position >= r.fresh ? seen
+                                                    : early.position[i] == piece[i].position;
+                     });
     }
     gather_listed(p, r, chosen, chunk, at, work.keys);
     if (chunk == 0) record_pages(p, r, layer, selects, chosen);
@@ -177,20 +228,44 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
     block_sync();
 }
 
-/* The items of block `first` of `blocks` in one layer: rows x chunks x KV heads. */
-CAIRN_INLINE void attend_lists(const step_params &p, int layer, uint8_t *at, int first, int blocks,
-                               workspace &work) {
-    const bool selects = layer_selects(p, layer);
-    const int chunks = p.input[selects ? STEP_LIST_CHUNKS : STEP_CHUNKS];
-    const int items = p.input[STEP_ROWS] * chunks * KV_HEADS;
-#pragma unroll 1
-    for (int index = first; index < items; index += blocks) {
-        const int chunk = index / KV_HEADS % chunks, row = index / KV_HEADS / chunks;
-        if (chunk >= list_chunks(p, row, selects)) continue;
-        page_row r;
+/* The items of a block: rows x chunks x KV heads, from `first` on. The keys of the first are asked
+ * for early, while others compute and from layer to layer. */
+struct list_queue {
+    int first, blocks;
+    early_pieces early;
+
+    /* Item `index` of a layer, if it has a chunk. */
+    static CAIRN_MEMBER bool find(const step_params &p, int layer, int index, page_row &r,
+                                  int &chunk) {
+        const bool selects = layer_selects(p, layer);
+        const int chunks = p.input[selects ? STEP_LIST_CHUNKS : STEP_CHUNKS];
+        const int row = index / KV_HEADS / chunks;
+        chunk = index / KV_HEADS % chunks;
+        if (row >= p.input[STEP_ROWS] || chunk >= list_chunks(p, row, selects)) return false;
         r.find(p, row, index % KV_HEADS, selects);
-        attend_listed(p, r, chunk, layer, selects, at, work);
+        return true;
     }
-}
+    CAIRN_MEMBER void ask(const step_params &p, int layer, workspace &work) {
+        page_row r;
+        int chunk;
+        early.clear();
+        if (layer < LAYERS && find(p, layer, first, r, chunk))
+            fetch_early(p, r, chunk, layer, work.keys, early);
+    }
+    CAIRN_MEMBER void run(const step_params &p, int layer, uint8_t *at, workspace &work) {
+        const bool selects = layer_selects(p, layer);
+        const int items = p.input[STEP_ROWS] * KV_HEADS *
+                          p.input[selects ? STEP_LIST_CHUNKS : STEP_CHUNKS];
+#pragma unroll 1
+        for (int index = first; index < items; index += blocks) {
+            page_row r;
+            int chunk;
+            if (find(p, layer, index, r, chunk))
+                attend_listed(p, r, chunk, layer, selects, at, work, early);
+            early.clear();
+        }
+        ask(p, layer + 1, work);
+    }
+};
 
 #endif

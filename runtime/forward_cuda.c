@@ -16,7 +16,6 @@ enum {
     STEP_ATTEND_WARPS = 8,
     STEP_PRODUCT_BYTES = 2 * 64 * 320, /* shared memory of the prompt's products */
     STEP_ALLOCATIONS = 32,
-    STEP_GRAPH_ROWS = 17, /* steps of up to so many rows are kept as graphs */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_CONSTANTS = 24
 };
@@ -65,9 +64,11 @@ typedef struct forward_cuda_state {
     int32_t epoch, clean_rows, clean_chunks;
     dev_graph graph; /* the flow, and its best tokens */
     dev_graph sparse_graph; /* the same with page selection */
-    dev_graph stage_graphs[STEP_GRAPH_ROWS + 1]; /* of sparse steps, by rows */
+    dev_graph stage_graphs[STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
     cairn_selection graph_selection; /* what the last two were made for */
     int graph_topk;
+    dev_graph dense_graphs[STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
+    int graph_chunks[STEP_STAGE_ROWS + 1];
     struct { void *at; size_t bytes; } allocations[STEP_ALLOCATIONS];
     int allocation_count;
 } forward_cuda_state;
@@ -536,6 +537,8 @@ static void forward_cuda_close(cairn_model *model) {
     dev_sync(f->dev);
     dev_graph_free(f->dev, &f->graph);
     step_free_sparse_graphs(f);
+    for (size_t i = 0; i < BASE_COUNT(f->dense_graphs); i++)
+        dev_graph_free(f->dev, &f->dense_graphs[i]);
     for (int i = 0; i < f->allocation_count; i++)
         dev_free(f->dev, f->allocations[i].at, f->allocations[i].bytes);
     lanes[0] = &f->flow, lanes[1] = &f->stage, lanes[2] = &f->prompt;

@@ -280,21 +280,28 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
     return status ? status : step_finish(f, wanted, false);
 }
 
-/* A sparse step of few rows, from a graph that serves every position and page table. */
-static cairn_status step_run_sparse_graph(forward_cuda_state *f, const cairn_config *config,
-                                          int page_size, int rows) {
-    dev_graph *graph = &f->stage_graphs[rows];
-    int items = rows * f->chunks * f->shape->kv_heads;
-    int listed = step_list_chunks(f, config, page_size, f->max_pages * page_size - 1);
+/* A step as a graph that serves every position and page table: blocks for all the chunks that a
+ * list can have, or for as many as the longest row so far, rounded up, made by doubling. */
+static cairn_status step_run_stage_graph(forward_cuda_state *f, const cairn_config *config,
+                                         int page_size, int rows) {
+    dev_graph *graph = config ? &f->stage_graphs[rows] : &f->dense_graphs[rows];
+    int listed = config ? step_list_chunks(f, config, page_size, f->max_pages * page_size - 1) : 0;
+    int chunks = f->chunks, needed = f->stage.words[STEP_CHUNKS];
     cairn_status status;
-    step_renew_graphs(f, config);
+    if (config) step_renew_graphs(f, config);
+    if (!config) {
+        for (chunks = 1; chunks < needed;) chunks *= 2;
+        if (f->graph_chunks[rows] < chunks) dev_graph_free(f->dev, graph);
+    }
     if (!graph->exec) {
         if ((status = dev_graph_begin(f->dev))) return status;
-        if ((status = step_enqueue_stages(f, config, rows, items, listed, rows))) {
+        if ((status = step_enqueue_stages(f, config, rows, rows * chunks * f->shape->kv_heads,
+                                          listed, rows))) {
             dev_graph_abandon(f->dev);
             return status;
         }
         if ((status = dev_graph_end(f->dev, graph))) return status;
+        f->graph_chunks[rows] = config ? f->graph_chunks[rows] : chunks;
     }
     return dev_graph_launch(f->dev, graph);
 }
@@ -310,8 +317,7 @@ static cairn_status step_run_stages(forward_cuda_state *f, const cairn_config *c
     const int32_t *head = f->stage.words;
     cairn_status status = step_upload_rows(f, &f->stage, config, page_size, a);
     if (status) return status;
-    if (config && a->rows <= STEP_GRAPH_ROWS && a->logit_count == a->rows)
-        return step_run_sparse_graph(f, config, page_size, a->rows);
+    if (a->logit_count == a->rows) return step_run_stage_graph(f, config, page_size, a->rows);
     return step_enqueue_stages(f, config, a->rows,
                                head[STEP_GROUPS] * head[STEP_CHUNKS] * f->shape->kv_heads,
                                head[STEP_LIST_CHUNKS], head[STEP_LOGIT_COUNT]);
