@@ -182,6 +182,28 @@ CAIRN_INLINE void each_output(const tile_sums &sum, int first, Out out) {
             out(first + n * 8 + 2 * t + c, g, sum.at[n][c], sum.at[n][2 + c]);
 }
 
+constexpr int OUT_STRIDE = 18; /* floats, of a row's 16 outputs in shared memory */
+
+/* Dimensions d, d + 1 of a head of q, k or v: rotated, to the exchange or to the cache. */
+CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32x2 y) {
+    const int position = input_array(p, STEP_POSITION)[0] + row;
+    f32x2 turn = {1.0f, 0.0f};
+    if (head < HEADS + KV_HEADS)
+        turn = ((const f32x2 *)p.rope)[(int64_t)position * (HEAD_DIM / 2) + d / 2];
+    uint32_t two = pack_f16x2(fma_f32(y.x, turn.x, -(y.y * turn.y)),
+                              fma_f32(y.x, turn.y, y.y * turn.x));
+    if (head < HEADS) {
+        int64_t at = (int64_t)row * QKV + head * HEAD_DIM + d;
+        *(uint32_t *)(buffer(p, QKV_AT) + at * 2) = two;
+    } else {
+        const int32_t *table =
+            p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride;
+        int64_t page = table[position / PAGE];
+        int64_t plane = page * 2 * KV_HEADS + head - HEADS; /* K heads, then V heads */
+        *(uint32_t *)(p.kv[p.layer] + (plane * PAGE + position % PAGE) * HEAD_DIM + d) = two;
+    }
+}
+
 CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
     constexpr int TILES = QKV / 16;
     int tile = block_id() * 4 + warp_id(), first = block_id_y() * TILE_ROWS;
@@ -191,35 +213,18 @@ CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
         p.qkv + ((int64_t)p.layer * TILES + min_of(tile, TILES - 1)) *
                     tile_bytes<CAIRN_PACK_QKV, HIDDEN>(),
         buffer(p, NORMED_AT), first, rows, shared_base(), sum);
+    block_sync(); /* of the inputs in shared memory no one needs any more */
     if (tile >= TILES) return;
-    const int start = input_array(p, STEP_POSITION)[0];
-    const int32_t *table =
-        p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride;
-    uint16_t *cache = p.kv[p.layer];
-    int head = tile * 16 / HEAD_DIM;
-    each_output(sum, first, [&](int row, int g, float low, float high) {
-        float value[2] = {low, high};
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            int d = tile * 16 % HEAD_DIM + half * 8 + g;
-            float y = value[half], other = shuffle_xor(y, 4);
-            if (row >= rows || g % 2 != 0) continue;
-            int position = start + row;
-            f32x2 turn = {1.0f, 0.0f};
-            if (head < HEADS + KV_HEADS)
-                turn = ((const f32x2 *)p.rope)[(int64_t)position * (HEAD_DIM / 2) + d / 2];
-            uint32_t two = pack_f16x2(fma_f32(y, turn.x, -(other * turn.y)),
-                                      fma_f32(y, turn.y, other * turn.x));
-            if (head < HEADS) {
-                int64_t at = (int64_t)row * QKV + head * HEAD_DIM + d;
-                *(uint32_t *)(buffer(p, QKV_AT) + at * 2) = two;
-            } else {
-                int64_t page = table[position / PAGE];
-                int64_t plane = page * 2 * KV_HEADS + head - HEADS; /* K heads, then V heads */
-                *(uint32_t *)(cache + (plane * PAGE + position % PAGE) * HEAD_DIM + d) = two;
-            }
-        }
+    float *mine = (float *)shared_base() + warp_id() * TILE_ROWS * OUT_STRIDE;
+    each_output(sum, 0, [&](int row, int g, float low, float high) {
+        mine[row * OUT_STRIDE + g] = low, mine[row * OUT_STRIDE + 8 + g] = high;
     });
+    warp_sync();
+    const int head = tile * 16 / HEAD_DIM, row = lane_id() / 8, pair = lane_id() % 8 * 2;
+    const int d = tile * 16 % HEAD_DIM + pair;
+#pragma unroll 2
+    for (int r = row; r < min_of(TILE_ROWS, rows - first); r += WARP / 8)
+        place_pair(p, first + r, head, d, *(const f32x2 *)(mine + r * OUT_STRIDE + pair));
 }
 
 /* residual += W inputs */

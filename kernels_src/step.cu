@@ -153,9 +153,8 @@ CAIRN_INLINE void prefetch_layers(const step_params &p, int layer) {
 /* The attention items of a block: index, index + WIDE_BLOCKS, ... of a layer's. */
 #if CAIRN_SPARSE
 struct attend_queue : list_queue {
-    CAIRN_MEMBER void start(const step_params &p, int first_item, workspace &work) {
+    CAIRN_MEMBER void start(const step_params &, int first_item, workspace &) {
         first = first_item, blocks = WIDE_BLOCKS;
-        ask(p, 0, work);
     }
     static CAIRN_MEMBER int chunks(const step_params &p, int layer, int row) {
         return list_chunks(p, row, layer_selects(p, layer));
@@ -188,6 +187,7 @@ struct attend_queue {
             if (live && layer + last < LAYERS) fetch_keys(item, p.kv[layer + last], work.keys);
         } while (!last);
     }
+    CAIRN_MEMBER void ask(const step_params &, int, workspace &) {} /* done by start and run */
     static CAIRN_MEMBER int chunks(const step_params &p, int, int row) {
         return input_array(p, STEP_POSITION)[row] / CHUNK + 1;
     }
@@ -215,6 +215,7 @@ CAIRN_INLINE void run_layers(const step_params &p, uint32_t epoch, row_window ro
 #pragma unroll 1
     for (int layer = 0; layer < LAYERS; layer++) {
         uint8_t *at = region(p, epoch, layer);
+        if (BROAD) queue.ask(p, layer, work);
         prefetch_layers<RESIDUAL, BROAD>(p, layer);
         if (BROAD) {
             stage_qkv<QKV_TILES, ONCE(QKV / 16, WIDE_BLOCKS)>(p, rows, layer, at, place, work,

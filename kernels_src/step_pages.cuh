@@ -80,52 +80,59 @@ template <class Word> CAIRN_INLINE page_bounds bounds_of(bool mean, Word word) {
 /* ---- scores ---- */
 
 /* This lane's part of q . mean, or of the largest product that the bounds allow. */
-CAIRN_INLINE float score_part(const uint32_t *q, const page_bounds &b, bool mean) {
+CAIRN_INLINE float score_part(const float *q, const float *lo, const float *hi, bool mean) {
     float s = 0.0f;
 #pragma unroll
-    for (int i = 0; i < LANE_WORDS; i++) {
-        f32x2 x = unpack_f16x2(q[i]), lo = unpack_f16x2(b.lo[i]), hi = unpack_f16x2(b.hi[i]);
-        float low = mul_f32(x.x, lo.x), next = mul_f32(x.y, lo.y);
-        s = add_f32(s, mean ? low : fmaxf(low, mul_f32(x.x, hi.x)));
-        s = add_f32(s, mean ? next : fmaxf(next, mul_f32(x.y, hi.y)));
+    for (int i = 0; i < LANE_DIMS; i++) {
+        float low = mul_f32(q[i], lo[i]), high = mul_f32(q[i], hi[i]);
+        s = add_f32(s, mean ? low : fmaxf(low, high));
     }
     return s;
 }
 
-/* Sums over the warp of part[0..8): each lane gets that of page shared_page(), with the bits of
+/* Sums over the warp of part[0..4): each lane gets that of page shared_page(), with the bits of
  * warp_sum. */
-CAIRN_INLINE int shared_page() {
-    return (lane_id() & 16) / 4 + (lane_id() & 8) / 4 + (lane_id() & 4) / 4;
-}
+CAIRN_INLINE int shared_page() { return (lane_id() & 16) / 8 + (lane_id() & 8) / 8; }
 CAIRN_INLINE float share_sums(const float *part) {
     const int lane = lane_id();
-    float four[4], two[2];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        four[i] = add_f32(lane & 16 ? part[4 + i] : part[i],
-                          shuffle_xor(lane & 16 ? part[i] : part[4 + i], 16));
+    float two[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        two[i] = add_f32(lane & 8 ? four[2 + i] : four[i],
-                         shuffle_xor(lane & 8 ? four[i] : four[2 + i], 8));
-    float sum = add_f32(lane & 4 ? two[1] : two[0], shuffle_xor(lane & 4 ? two[0] : two[1], 4));
-    sum = add_f32(sum, shuffle_xor(sum, 2));
-    return add_f32(sum, shuffle_xor(sum, 1));
+        two[i] = add_f32(lane & 16 ? part[2 + i] : part[i],
+                         shuffle_xor(lane & 16 ? part[i] : part[2 + i], 16));
+    float sum = add_f32(lane & 8 ? two[1] : two[0], shuffle_xor(lane & 8 ? two[0] : two[1], 8));
+#pragma unroll
+    for (int m = 4; m > 0; m /= 2) sum = add_f32(sum, shuffle_xor(sum, m));
+    return sum;
 }
 
-/* Scores of eight pages: each lane that of page shared_page(). query(head, i): a pair of this
+constexpr int SCORED = 4; /* pages at a time for a warp */
+
+CAIRN_INLINE void unpack_words(const uint32_t *words, float *out) {
+#pragma unroll
+    for (int i = 0; i < LANE_WORDS; i++) {
+        f32x2 two = unpack_f16x2(words[i]);
+        out[2 * i] = two.x, out[2 * i + 1] = two.y;
+    }
+}
+
+/* Scores of that many pages: each lane that of page shared_page(). query(head, i): a pair of this
  * lane's dimensions of a query head. */
 template <class Query>
-CAIRN_INLINE float score_eight(const page_bounds *b, bool mean, bool by_head, Query query) {
-    float part[8] = {}, best = -3.4e38f;
+CAIRN_INLINE float score_pages(const page_bounds *b, bool mean, bool by_head, Query query) {
+    float part[SCORED] = {}, best = -3.4e38f, lo[SCORED][LANE_DIMS], hi[SCORED][LANE_DIMS];
+#pragma unroll
+    for (int i = 0; i < SCORED; i++) unpack_words(b[i].lo, lo[i]), unpack_words(b[i].hi, hi[i]);
 #pragma unroll 1
     for (int h = 0; h < GROUP; h++) {
-        uint32_t q[LANE_WORDS];
+        uint32_t words[LANE_WORDS];
+        float q[LANE_DIMS];
 #pragma unroll
-        for (int i = 0; i < LANE_WORDS; i++) q[i] = query(h, i);
+        for (int i = 0; i < LANE_WORDS; i++) words[i] = query(h, i);
+        unpack_words(words, q);
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            part[i] = add_f32(by_head ? 0.0f : part[i], score_part(q, b[i], mean));
+        for (int i = 0; i < SCORED; i++)
+            part[i] = add_f32(by_head ? 0.0f : part[i], score_part(q, lo[i], hi[i], mean));
         if (by_head) best = fmaxf(best, share_sums(part));
     }
     return by_head ? best : share_sums(part);
@@ -138,37 +145,43 @@ CAIRN_INLINE uint32_t score_key(float score) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/* keys[c] of the candidates. Eight neighbours at a time for a warp; the first sixteen are asked
- * for before meanwhile(), which leaves the queries where query() finds them. unstored(page): bounds
- * of a page that has none stored. */
+/* keys[c] of the candidates, and zeros up to the next multiple of eight. Neighbours at a time for a
+ * warp; the first are asked for before meanwhile(), which leaves the queries where query() finds
+ * them. unstored(page): bounds of a page that has none stored. */
 template <class Meanwhile, class Query, class Unstored>
 CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int layer,
                                    uint32_t *keys, Meanwhile meanwhile, Query query,
                                    Unstored unstored) {
-    const int count = min_of(r.candidates, r.stored);
+    const int count = min_of(r.candidates, r.stored), n = r.candidates;
     const bool mean = p.mean != 0, by_head = p.by_head != 0;
     const uint16_t *stored = p.bounds[layer] + (int64_t)r.kv_head * 2 * HEAD_DIM;
-    page_bounds now[8] = {};
+    page_bounds now[SCORED] = {}, next[SCORED] = {};
     auto load = [&](page_bounds *b, int first) {
+        if (first >= count) return;
+        const int mine = r.table[min_of(first + lane_id() % SCORED, count - 1)];
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            if (first + i < count)
-                b[i].load(stored + (int64_t)r.table[first + i] * KV_HEADS * 2 * HEAD_DIM);
+        for (int i = 0; i < SCORED; i++)
+            b[i].load(stored + (int64_t)shuffle(mine, i) * KV_HEADS * 2 * HEAD_DIM);
     };
-    load(now, warp_id() * 8);
+    load(now, warp_id() * SCORED);
+    load(next, (warp_id() + WARPS) * SCORED);
     meanwhile();
+    if (thread_id() < round_up(n, 8) - n) keys[n + thread_id()] = 0;
 #pragma unroll 1
-    for (int first = warp_id() * 8; first < count; first += WARPS * 8) {
-        float score = score_eight(now, mean, by_head, query);
+    for (int first = warp_id() * SCORED; first < n; first += WARPS * SCORED) {
+#pragma unroll 1
+        for (int page = max_of(first, count); page < min_of(first + SCORED, n); page++) {
+            const page_bounds b = unstored(page);
+#pragma unroll
+            for (int i = 0; i < SCORED; i++)
+                if (page == first + i) now[i] = b;
+        }
+        float score = score_pages(now, mean, by_head, query);
         int page = first + shared_page();
-        if (lane_id() % 4 == 0 && page < count) keys[page] = score_key(score);
-        load(now, first + WARPS * 8);
-    }
-#pragma unroll 1
-    for (int page = max_of(r.stored, 0) + warp_id(); page < r.candidates; page += WARPS) {
-        now[0] = unstored(page);
-        float score = score_eight(now, mean, by_head, query);
-        if (lane_id() == 0) keys[page] = score_key(score);
+        if (lane_id() % 8 == 0 && page < n) keys[page] = score_key(score);
+#pragma unroll
+        for (int i = 0; i < SCORED; i++) now[i] = next[i];
+        load(next, first + 2 * WARPS * SCORED);
     }
 }
 
@@ -194,21 +207,30 @@ CAIRN_INLINE void start_pages(const step_params &p, const page_row &r, page_bits
     }
 }
 
-/* Adds the topk candidates with the highest keys; only with more candidates than that. By whole
- * warps. */
+/* Adds the topk candidates with the highest keys; only with more candidates than that. Two threads
+ * a candidate, each against every other four keys. By whole warps. */
 CAIRN_INLINE void choose_pages(const step_params &p, const page_row &r, const uint32_t *keys,
                                page_bits *bits) {
-#pragma unroll 2
-    for (int c = warp_id(); c < r.candidates; c += WARPS) {
-        const uint32_t key = keys[c];
-        int above = 0;
+    const int n = r.candidates;
 #pragma unroll 1
-        for (int j = lane_id(); j < r.candidates; j += WARP)
-            above += keys[j] > key || (keys[j] == key && j < c);
-        above = warp_sum(above);
-        if (above < p.topk && lane_id() == 0) {
-            atomic_or(&bits[c / WARP].whole, 1u << c % WARP);
-            atomic_or(&bits[c / WARP].listed, 1u << c % WARP);
+    for (int first = warp_id() * (WARP / 2); first < n; first += THREADS / 2) {
+        const int c = first + lane_id() / 2;
+        const uint32_t key = c < n ? keys[c] : 0;
+        int above = 0;
+#pragma unroll 2
+        for (int j = lane_id() % 2 * 4; j < n; j += 8) {
+            const u32x4 v = *(const u32x4 *)(keys + j);
+            const uint32_t other[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                above += other[i] > key || (other[i] == key && j + i < c);
+        }
+        warp_sync();
+        above += shuffle_xor(above, 1);
+        const uint32_t kept = warp_or(c < n && above < p.topk ? 1u << c % WARP : 0u);
+        if (lane_id() == 0) {
+            atomic_or(&bits[first / WARP].whole, kept);
+            atomic_or(&bits[first / WARP].listed, kept);
         }
     }
 }
@@ -222,6 +244,8 @@ CAIRN_INLINE int most_listed(const step_params &p, int position, bool selects) {
 }
 
 /* ---- attention over listed pages ---- */
+
+constexpr int WARP_PIECES = WARP_KEYS / 16;
 
 /* Sixteen keys of a warp: where they lie, their position, and the last one that the row sees (-1:
  * none). */
@@ -247,16 +271,18 @@ CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, un
                                Skip skip) {
     shared_addr to(mine);
 #pragma unroll
-    for (int i = 0; i < WARP_KEYS * PIECES / WARP; i++) {
-        int key = i * (WARP / PIECES) + lane_id() / PIECES, part = lane_id() % PIECES;
-        const int number = i * (WARP / PIECES) / 16;
-        const key_piece &from = piece[number];
-        bool valid = key % 16 <= from.last;
-        if (skip(number, from.position + key % 16, valid)) continue;
-        const uint16_t *keys = cache + (valid ? from.at + key % 16 * HEAD_DIM + part * 8 : 0);
-        copy_async16(to + key_at(key, part), keys, valid);
-        copy_async16(to + value_at(key, part), valid ? keys + KV_HEADS * PAGE * HEAD_DIM : keys,
-                     valid);
+    for (int i = 0; i < WARP_PIECES; i++) {
+        const key_piece from = piece[i];
+#pragma unroll 2
+        for (int slot = lane_id() / PIECES; slot < 16; slot += WARP / PIECES) {
+            const int key = i * 16 + slot, part = lane_id() % PIECES;
+            bool valid = slot <= from.last;
+            if (skip(i, from.position + slot, valid)) continue;
+            const uint16_t *keys = cache + (valid ? from.at + slot * HEAD_DIM + part * 8 : 0);
+            copy_async16(to + key_at(key, part), keys, valid);
+            copy_async16(to + value_at(key, part),
+                         valid ? keys + KV_HEADS * PAGE * HEAD_DIM : keys, valid);
+        }
     }
     copy_async_commit();
 }

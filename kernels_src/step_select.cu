@@ -4,7 +4,7 @@
  *               slots in f32); f16. Grid (new pages, kv_heads, layers), 128 threads.
  * step_select   the pages of each row and KV head, ascending (step_pages.cuh). Bounds of candidates
  *               not stored yet are taken from the cache. Grid (rows, kv_heads), CAIRN_WARPS warps,
- *               shared memory 8 bytes for 32 pages of the context and 4 a page.
+ *               shared memory 4 bytes a page of the context and 8 for 32.
  * step_attend_pages, step_merge_pages
  *               as step_attend and step_merge, chunk c being the pages [c, c + 1) CHUNK / PAGE of a
  *               row's list. Grids (chunks at most, rows, kv_heads) and any; CAIRN_WARPS warps;
@@ -71,8 +71,8 @@ CAIRN_INLINE void write_list(const step_params &p, const page_row &r, const page
 }
 
 CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
-    page_bits *chosen = (page_bits *)shared_base();
-    uint32_t *keys = (uint32_t *)(chosen + PAGE_WORDS);
+    uint32_t *keys = (uint32_t *)shared_base();
+    page_bits *chosen = (page_bits *)(keys + round_up(MOST_PAGES, 8));
     const uint16_t *cache = p.kv[p.layer];
     page_row r;
     r.find(p, block_id(), block_id_y(), true);

@@ -12,9 +12,9 @@
 #include "step_stages.cuh"
 
 /* What the selection leaves in the products' shared memory. */
-struct selection {
+struct alignas(16) selection {
+    uint32_t keys[round_up(MOST_PAGES, 8)];
     page_bits bits[PAGE_WORDS];
-    uint32_t keys[MOST_PAGES];
 };
 
 CAIRN_INLINE bool layer_selects(const step_params &p, int layer) {
@@ -113,7 +113,14 @@ CAIRN_INLINE int nth_listed(const page_row &r, int left, Listed listed) {
     return -1;
 }
 
-constexpr int WARP_PIECES = WARP_KEYS / 16;
+/* pages[i]: that of piece i of a warp whose keys are those of the list from `from` on. */
+template <class Listed>
+CAIRN_INLINE void find_pages(const page_row &r, int from, int *pages, Listed listed) {
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++)
+        pages[i] = i > 0 && PAGE % WARP_KEYS == 0 ? pages[0]
+                                                  : nth_listed(r, (from + i * 16) / PAGE, listed);
+}
 
 /* First positions of the pieces whose keys this warp has asked for already; -2: none. */
 struct early_pieces {
@@ -140,16 +147,17 @@ CAIRN_INLINE void fetch_early(const step_params &p, const page_row &r, int chunk
         prefetch_l2(bounds + (int64_t)r.table[i / LINES] * KV_HEADS * 2 * HEAD_DIM +
                     i % LINES * 64);
     if (warp_id() >= ATTEND_WARPS) return;
+    const int from = chunk * CHUNK + warp_id() * WARP_KEYS;
     key_piece piece[WARP_PIECES];
+    int pages[WARP_PIECES];
+    find_pages(r, from, pages, [&](int word) {
+        uint32_t bits = all ? ~0u : load_volatile(kept + word);
+        return word == own / WARP ? bits & (2u << own % WARP) - 1 : bits;
+    });
 #pragma unroll
     for (int i = 0; i < WARP_PIECES; i++) {
-        const int from = chunk * CHUNK + warp_id() * WARP_KEYS + i * 16;
-        const int page = nth_listed(r, from / PAGE, [&](int word) {
-            uint32_t bits = all ? ~0u : load_volatile(kept + word);
-            return word == own / WARP ? bits & (2u << own % WARP) - 1 : bits;
-        });
         piece[i] = key_piece{0, -2, 15};
-        if (page >= 0) piece[i] = piece_of(p, r, page, true, from);
+        if (pages[i] >= 0) piece[i] = piece_of(p, r, pages[i], true, from + i * 16);
         early.position[i] = piece[i].position;
     }
     fetch_pieces(p.kv[layer], piece, memory + warp_id() * 2 * KEYS_BYTES,
@@ -199,15 +207,16 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
     select_pages(p, r, layer, at, work.keys, chosen);
     key_piece piece[WARP_PIECES] = {};
     if (warp_id() < ATTEND_WARPS) {
+        const int from = chunk * CHUNK + warp_id() * WARP_KEYS;
+        int pages[WARP_PIECES];
+        find_pages(r, from, pages, [&](int word) { return chosen.bits[word].listed; });
 #pragma unroll
         for (int i = 0; i < WARP_PIECES; i++) {
-            const int from = chunk * CHUNK + warp_id() * WARP_KEYS + i * 16;
-            const int page = nth_listed(r, from / PAGE,
-                                        [&](int word) { return chosen.bits[word].listed; });
+            const int page = pages[i];
             piece[i] = key_piece{0, -1, -1};
             if (page >= 0)
                 piece[i] = piece_of(p, r, page, chosen.bits[page / WARP].whole >> page % WARP & 1,
-                                    from);
+                                    from + i * 16);
         }
         fetch_pieces(p.kv[layer], piece, work.keys + warp_id() * 2 * KEYS_BYTES,
                      [&](int i, int position, bool seen) {
@@ -229,7 +238,7 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
 }
 
 /* The items of a block: rows x chunks x KV heads, from `first` on. The keys of the first are asked
- * for early, while others compute and from layer to layer. */
+ * for early, before the layer's queries are there. */
 struct list_queue {
     int first, blocks;
     early_pieces early;
@@ -249,7 +258,7 @@ struct list_queue {
         page_row r;
         int chunk;
         early.clear();
-        if (layer < LAYERS && find(p, layer, first, r, chunk))
+        if (find(p, layer, first, r, chunk))
             fetch_early(p, r, chunk, layer, work.keys, early);
     }
     CAIRN_MEMBER void run(const step_params &p, int layer, uint8_t *at, workspace &work) {
@@ -264,7 +273,6 @@ struct list_queue {
                 attend_listed(p, r, chunk, layer, selects, at, work, early);
             early.clear();
         }
-        ask(p, layer + 1, work);
     }
 };
 

@@ -1,9 +1,9 @@
 /* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. The run
  * itself is in forward_cuda_run.c.
  *
- * Three ways through a forward, chosen by its rows: up to 8 the flow kernel, one launch for all
- * layers (kernels_src/step.cu); up to 64 the stage kernels, the same arithmetic with one launch a
- * stage; more rows, which are a prompt's, tensor-core products of 64 rows (prompt.cu).
+ * Three ways through a forward: up to 8 rows with little attention the flow kernel, one launch for
+ * all layers (kernels_src/step.cu); else the stage kernels, the same arithmetic with one launch a
+ * stage, 64 rows at a time; a prompt's rows, tensor-core products of 64 rows (prompt.cu).
  * Owns the packed weights and every buffer of the kernels. Calls device, jit, model, pages, block.
  *
  * Invariants: between forwards the half of the flow's exchange that the next one uses is empty; the
@@ -150,7 +150,7 @@ static bool step_selects_any(const cairn_config *config, int layers) {
 /* `selection` of step_sparse.cuh, and the shared memory of step_select. */
 static size_t step_selection_bytes(const forward_cuda_state *f) {
     size_t pages = (size_t)((f->chunks * f->chunk + f->page_size - 1) / f->page_size);
-    return pages * 4 + (pages + 31) / 32 * 8;
+    return (pages + 7) / 8 * 32 + (pages + 31) / 32 * 8 + 8; /* a multiple of 16 */
 }
 
 /* What the kernels are made for. */
