@@ -232,23 +232,24 @@ static cairn_status step_build(forward_cuda_state *f, int page_size) {
     jit_constant flow[STEP_CONSTANTS], sparse[STEP_CONSTANTS], stage[STEP_CONSTANTS];
     jit_constant prompt[STEP_CONSTANTS];
     int count = step_constants(f, page_size, STEP_FLOW_ROWS, f->blocks, flow);
-    jit_request requests[7] = {{"step.cu", flow, count}, {"prompt.cu", prompt, count},
-                               {"step.cu", stage, count}, {"step_select.cu", stage, count},
-                               {"step_finish.cu", NULL, 0}, {"pack.cu", NULL, 0},
-                               {"step.cu", sparse, count}};
+    jit_request requests[7] = {{"step.cu", sparse, count}, {"prompt.cu", prompt, count},
+                               {"step.cu", flow, count}, {"step.cu", stage, count},
+                               {"step_select.cu", stage, count}, {"step_finish.cu", NULL, 0},
+                               {"pack.cu", NULL, 0}}; /* what takes longest comes first */
+    const int first = f->sparse_flow ? 0 : 1;
     cairn_status status;
     step_constants(f, page_size, STEP_FLOW_ROWS, f->blocks, sparse);
     sparse[count - 1].value = 1;
     step_constants(f, page_size, STEP_STAGE_ROWS, 0, stage);
     step_constants(f, page_size, f->max_rows, 0, prompt);
-    if ((status = jit_prepare(f->dev->jit, requests, f->sparse_flow ? 7 : 6)) ||
-        (status = step_functions(f, &requests[0], names, STEP_K_FLOW, 1)) ||
+    if ((status = jit_prepare(f->dev->jit, requests + first, 7 - first)) ||
         (f->sparse_flow &&
-         (status = step_functions(f, &requests[6], names, STEP_K_SPARSE_FLOW, 1))) ||
-        (status = step_functions(f, &requests[2], names + STEP_K_EMBED, STEP_K_EMBED,
+         (status = step_functions(f, &requests[0], names, STEP_K_SPARSE_FLOW, 1))) ||
+        (status = step_functions(f, &requests[2], names, STEP_K_FLOW, 1)) ||
+        (status = step_functions(f, &requests[3], names + STEP_K_EMBED, STEP_K_EMBED,
                                  STEP_K_HEAD - STEP_K_EMBED + 1)) ||
-        (status = step_functions(f, &requests[4], names + STEP_K_FINISH, STEP_K_FINISH, 1)) ||
-        (status = step_functions(f, &requests[3], names + STEP_K_BOUNDS, STEP_K_BOUNDS,
+        (status = step_functions(f, &requests[5], names + STEP_K_FINISH, STEP_K_FINISH, 1)) ||
+        (status = step_functions(f, &requests[4], names + STEP_K_BOUNDS, STEP_K_BOUNDS,
                                  STEP_K_MERGE_PAGES - STEP_K_BOUNDS + 1)))
         return status;
     return step_functions(f, &requests[1], names + PROMPT_K_EMBED, PROMPT_K_EMBED,
