@@ -99,7 +99,6 @@ typedef struct prepare_steps_params {
     const int32_t *slots;    /* [pool, slots_stride] slots, or page ids */
     cairn_error_word *error;
     int64_t slots_stride;
-    int32_t by_page;         /* 1: slots holds page ids */
     int32_t batch, pool, mode, draft_tokens, index_topk, step_offset, steps;
     int32_t max_len;      /* the longest length that slots and tables hold */
     int32_t row_capacity; /* rows that the outputs hold */
@@ -108,7 +107,6 @@ typedef struct prepare_steps_params {
     int32_t vector;       /* 1: slots and token tables are aligned to 16 bytes, rows too */
     int32_t pages_only;   /* 1: no token table */
     int32_t split[2];     /* tokens of a split: index, attend */
-    int32_t pad;
     int32_t workers[PREPARE_MAX_STEPS][2];
     int32_t *out[PREPARE_MAX_STEPS][PREPARE_OUTPUTS]; /* NULL: not wanted */
     prepare_table tables[PREPARE_MAX_STEPS];          /* ascending by step */

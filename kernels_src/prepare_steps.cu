@@ -5,11 +5,14 @@
  * scan the requests THREADS at a time. Then `table_parts` blocks for each request copy its slots:
  * every slot is read once and stored to all tables. No block waits for another.
  * Constants  CAIRN_PAGE_SIZE
+ *            CAIRN_BY_PAGE  1: the source holds page ids, 0: slots
  * Launch     grid steps * 3 + batch * table_parts, block THREADS, shared memory prepare_shared
  * Oracle     tests/ref/steps_ref.h, the per-step path
- * matrix: CAIRN_PAGE_SIZE=1
- * matrix: CAIRN_PAGE_SIZE=48
- * matrix: CAIRN_PAGE_SIZE=64 */
+ * matrix: CAIRN_PAGE_SIZE=1 CAIRN_BY_PAGE=0
+ * matrix: CAIRN_PAGE_SIZE=48 CAIRN_BY_PAGE=0
+ * matrix: CAIRN_PAGE_SIZE=64 CAIRN_BY_PAGE=0
+ * matrix: CAIRN_PAGE_SIZE=64 CAIRN_BY_PAGE=1
+ * matrix: CAIRN_PAGE_SIZE=3 CAIRN_BY_PAGE=1 */
 #include "common.cuh"
 #include "prepare.cuh"
 
@@ -262,10 +265,10 @@ CAIRN_INLINE int32_t slot_on(int32_t id, int inside) {
 }
 
 /* WIDTH slots from position `at` on, a multiple of WIDTH, of which those below `length` exist. */
-template <int WIDTH> CAIRN_INLINE void load_slots(const int32_t *from, bool by_page, int at,
-                                                  int length, int32_t (&v)[WIDTH]) {
+template <int WIDTH> CAIRN_INLINE void load_slots(const int32_t *from, int at, int length,
+                                                  int32_t (&v)[WIDTH]) {
     typedef typename slots_of<WIDTH>::type word;
-    if (by_page) {
+    if (CAIRN_BY_PAGE) {
         int32_t id = -1;
 #pragma unroll
         for (int k = 0; k < WIDTH; k++) {
@@ -310,8 +313,7 @@ template <int WIDTH> CAIRN_INLINE void copy_tile(const prepare_steps_params &p, 
     const int at = start + thread_id() * WIDTH;
     int32_t v[LOADS][WIDTH];
 #pragma unroll
-    for (int i = 0; i < LOADS; i++)
-        load_slots(from, p.by_page != 0, at + i * THREADS * WIDTH, longest, v[i]);
+    for (int i = 0; i < LOADS; i++) load_slots(from, at + i * THREADS * WIDTH, longest, v[i]);
     for (int t = 0; t < p.table_count; t++) {
         const prepare_table &table = p.tables[t];
         const int length = step_length(p, r, table.step);
@@ -334,7 +336,7 @@ CAIRN_INLINE void copy_pages(const prepare_steps_params &p, const prepared &r,
     const int32_t *from = p.slots + r.id * p.slots_stride;
     for (int64_t page = part * THREADS + thread_id(); page * PAGE_SIZE < longest;
          page += p.table_parts * THREADS) {
-        const int32_t id = p.by_page ? max_of(from[page], -1) : page_of(from[page * PAGE_SIZE]);
+        const int32_t id = CAIRN_BY_PAGE ? max_of(from[page], -1) : page_of(from[page * PAGE_SIZE]);
         for (int t = 0; t < p.table_count; t++) {
             const prepare_table &table = p.tables[t];
             if (page * PAGE_SIZE >= step_length(p, r, table.step)) continue;

@@ -30,6 +30,7 @@ typedef struct steps_call {
     cairn_prepare_steps_args a;
     prepare_steps_params p;
     int page_size;
+    bool by_page; /* p.slots holds page ids */
     int span_count;
     steps_span spans[STEPS_SPANS];
     cairn_step_metadata steps[PREPARE_MAX_STEPS];
@@ -138,7 +139,7 @@ static void steps_want_inputs(ops_check *c, steps_call *s) {
     const cairn_tensor *source = a->slots ? a->slots : a->pages;
     bool extend = a->mode == CAIRN_STEP_DRAFT_EXTEND;
     int64_t batch;
-    p->by_page = !a->slots && a->pages;
+    s->by_page = !a->slots && a->pages;
     steps_want_vector(c, s, a->seq_lens, "seq_lens", -1, false, &p->seq_lens);
     if (c->status) return;
     batch = a->seq_lens->shape[0];
@@ -147,7 +148,7 @@ static void steps_want_inputs(ops_check *c, steps_call *s) {
     ops_refuse(c, !extend && a->accept, "accept is for DRAFT_EXTEND");
     if (extend) steps_want_vector(c, s, a->accept, "accept", batch, false, &p->accept);
     ops_refuse(c, a->slots && a->pages, "slots or pages is expected, not both");
-    steps_want_table(c, s, source, p->by_page ? "pages" : "slots", false);
+    steps_want_table(c, s, source, s->by_page ? "pages" : "slots", false);
     if (c->status) return;
     ops_refuse(c, batch * (p->draft_tokens + 1) > INT32_MAX / 4,
                "seq_lens has %lld requests; that is too many", (long long)batch);
@@ -161,7 +162,7 @@ static void steps_want_inputs(ops_check *c, steps_call *s) {
     p->slots = (const int32_t *)tensor_data(source);
     p->slots_stride = tensor_stride(source, 0);
     if (source->shape[0] < p->pool) p->pool = (int32_t)source->shape[0];
-    steps_lower(&p->max_len, source->shape[1], p->by_page ? s->page_size : 1);
+    steps_lower(&p->max_len, source->shape[1], s->by_page ? s->page_size : 1);
 }
 
 /* Takes the array of structs, whose size is that of the caller's header. */
@@ -280,7 +281,7 @@ static void steps_want_tables(ops_check *c, steps_call *s, int step) {
 /* Stands after all checks: how the tables may be copied. */
 static void steps_choose_copy(steps_call *s) {
     prepare_steps_params *p = &s->p;
-    uintptr_t odd = p->by_page ? 0 : (uintptr_t)p->slots | (uintptr_t)(p->slots_stride * 4);
+    uintptr_t odd = s->by_page ? 0 : (uintptr_t)p->slots | (uintptr_t)(p->slots_stride * 4);
     p->pages_only = 1;
     for (int t = 0; t < p->table_count; t++) {
         if (!p->tables[t].tokens) continue;
@@ -452,6 +453,7 @@ typedef struct steps_job {
     device *dev;
     const prepare_steps_params *p;
     int page_size;
+    bool by_page;
     const int64_t *first_rows; /* [batch + 1] */
 } steps_job;
 
@@ -486,16 +488,17 @@ static void steps_copy(void *context, int index) {
     int64_t row = p->expand ? job->first_rows[b] : b;
     const int64_t end = p->expand ? job->first_rows[b + 1] : b + 1;
     for (; length && row < end; row++)
-        (p->by_page ? steps_copy_pages : steps_copy_row)(job, table, row,
+        (job->by_page ? steps_copy_pages : steps_copy_row)(job, table, row,
                                                          p->slots + r.id * p->slots_stride, length);
 }
 
-static void steps_copy_tables(device *dev, const prepare_steps_params *p, int page_size,
-                              int64_t *first_rows) {
+static void steps_copy_tables(device *dev, const steps_call *s, int64_t *first_rows) {
+    const prepare_steps_params *p = &s->p;
     steps_job job;
     job.dev = dev;
     job.p = p;
-    job.page_size = page_size;
+    job.page_size = s->page_size;
+    job.by_page = s->by_page;
     job.first_rows = first_rows;
     first_rows[0] = 0;
     for (int b = 0; b < p->batch; b++) {
@@ -528,7 +531,7 @@ static cairn_status steps_run_cpu(device *dev, const steps_call *s) {
                              &first_rows);
     if (status) return status;
     for (int step = 0; step < p->steps; step++) steps_write_step(dev, p, step);
-    if (p->table_count) steps_copy_tables(dev, p, s->page_size, (int64_t *)first_rows);
+    if (p->table_count) steps_copy_tables(dev, s, (int64_t *)first_rows);
     return steps_faults(dev, p);
 }
 
@@ -553,7 +556,8 @@ static cairn_status steps_run_cuda(cairn_runtime *rt, steps_call *s) {
     want.source = "prepare_steps.cu";
     want.entry = "prepare_steps";
     want.constants[0].name = "PAGE_SIZE", want.constants[0].value = s->page_size;
-    want.constant_count = 1;
+    want.constants[1].name = "BY_PAGE", want.constants[1].value = s->by_page;
+    want.constant_count = 2;
     p->table_parts = steps_parts(&rt->device, p, s->page_size);
     dims.grid[0] = 3 * (unsigned)p->steps + (unsigned)p->batch * (unsigned)p->table_parts;
     return ops_launch_as(rt, &want, &dims, p);

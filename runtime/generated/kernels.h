@@ -108,7 +108,6 @@ static const char *const kernels_abi_h[] = {
     "    const int32_t *slots;    /* [pool, slots_stride] slots, or page ids */\n"
     "    cairn_error_word *error;\n"
     "    int64_t slots_stride;\n"
-    "    int32_t by_page;         /* 1: slots holds page ids */\n"
     "    int32_t batch, pool, mode, draft_tokens, index_topk, step_offset, steps;\n"
     "    int32_t max_len;      /* the longest length that slots and tables hold */\n"
     "    int32_t row_capacity; /* rows that the outputs hold */\n"
@@ -117,7 +116,6 @@ static const char *const kernels_abi_h[] = {
     "    int32_t vector;       /* 1: slots and token tables are aligned to 16 bytes, rows too */\n"
     "    int32_t pages_only;   /* 1: no token table */\n"
     "    int32_t split[2];     /* tokens of a split: index, attend */\n"
-    "    int32_t pad;\n"
     "    int32_t workers[PREPARE_MAX_STEPS][2];\n"
     "    int32_t *out[PREPARE_MAX_STEPS][PREPARE_OUTPUTS]; /* NULL: not wanted */\n"
     "    prepare_table tables[PREPARE_MAX_STEPS];          /* ascending by step */\n"
@@ -2684,11 +2682,14 @@ static const char *const kernels_prepare_steps_cu[] = {
     " * scan the requests THREADS at a time. Then `table_parts` blocks for each request copy its slots:\n"
     " * every slot is read once and stored to all tables. No block waits for another.\n"
     " * Constants  CAIRN_PAGE_SIZE\n"
+    " *            CAIRN_BY_PAGE  1: the source holds page ids, 0: slots\n"
     " * Launch     grid steps * 3 + batch * table_parts, block THREADS, shared memory prepare_shared\n"
     " * Oracle     tests/ref/steps_ref.h, the per-step path\n"
-    " * matrix: CAIRN_PAGE_SIZE=1\n"
-    " * matrix: CAIRN_PAGE_SIZE=48\n"
-    " * matrix: CAIRN_PAGE_SIZE=64 */\n"
+    " * matrix: CAIRN_PAGE_SIZE=1 CAIRN_BY_PAGE=0\n"
+    " * matrix: CAIRN_PAGE_SIZE=48 CAIRN_BY_PAGE=0\n"
+    " * matrix: CAIRN_PAGE_SIZE=64 CAIRN_BY_PAGE=0\n"
+    " * matrix: CAIRN_PAGE_SIZE=64 CAIRN_BY_PAGE=1\n"
+    " * matrix: CAIRN_PAGE_SIZE=3 CAIRN_BY_PAGE=1 */\n"
     "#include \"common.cuh\"\n"
     "#include \"prepare.cuh\"\n"
     "\n"
@@ -2759,10 +2760,10 @@ static const char *const kernels_prepare_steps_cu[] = {
     "    } else {\n"
     "        const uint32_t each = p.mode == PREPARE_DECODE \? 1u : (uint32_t)p.draft_tokens;\n"
     "        rows = {{(uint32_t)thread_id() * each, 0}, {THREADS * each, 0}};\n"
-    "    }\n"
+    "    }\n",
     "    const uint32_t room = (uint32_t)p.row_capacity;\n"
     "    const uint32_t first = add_sums(rows_before, rows.below.x);\n"
-    "    rows_before = add_sums(rows_before, rows.total.x);\n",
+    "    rows_before = add_sums(rows_before, rows.total.x);\n"
     "    chunk c = {inside \? base + thread_id() : -1, step_length(p, r, step), r.rows, 0, 0};\n"
     "    c.first = (int32_t)min_of(first, room);\n"
     "    c.rows = min_of(c.all_rows, (int32_t)room - c.first);\n"
@@ -2851,14 +2852,14 @@ static const char *const kernels_prepare_steps_cu[] = {
     "}\n"
     "\n"
     "CAIRN_INLINE uint32_t request_splits(const plan &l, const chunk &c) {\n"
-    "    uint32_t sum = 0;\n"
+    "    uint32_t sum = 0;\n",
     "    for (int j = 0; j < c.rows; j++) sum = add_sums(sum, row_splits(l, c, j));\n"
     "    return sum;\n"
     "}\n"
     "\n"
     "CAIRN_INLINE void set_all(plan &l, uint32_t all) {\n"
     "    l.all = all;\n"
-    "    l.each = all / l.workers;\n",
+    "    l.each = all / l.workers;\n"
     "    l.more = all % l.workers;\n"
     "}\n"
     "\n"
@@ -2940,11 +2941,11 @@ static const char *const kernels_prepare_steps_cu[] = {
     "    return id < 0 \? -1 : (int32_t)((uint32_t)id * PAGE_SIZE + (uint32_t)inside);\n"
     "}\n"
     "\n"
-    "/* WIDTH slots from position `at` on, a multiple of WIDTH, of which those below `length` exist. */\n"
-    "template <int WIDTH> CAIRN_INLINE void load_slots(const int32_t *from, bool by_page, int at,\n"
-    "                                                  int length, int32_t (&v)[WIDTH]) {\n",
+    "/* WIDTH slots from position `at` on, a multiple of WIDTH, of which those below `length` exist. */\n",
+    "template <int WIDTH> CAIRN_INLINE void load_slots(const int32_t *from, int at, int length,\n"
+    "                                                  int32_t (&v)[WIDTH]) {\n"
     "    typedef typename slots_of<WIDTH>::type word;\n"
-    "    if (by_page) {\n"
+    "    if (CAIRN_BY_PAGE) {\n"
     "        int32_t id = -1;\n"
     "#pragma unroll\n"
     "        for (int k = 0; k < WIDTH; k++) {\n"
@@ -2989,8 +2990,7 @@ static const char *const kernels_prepare_steps_cu[] = {
     "    const int at = start + thread_id() * WIDTH;\n"
     "    int32_t v[LOADS][WIDTH];\n"
     "#pragma unroll\n"
-    "    for (int i = 0; i < LOADS; i++)\n"
-    "        load_slots(from, p.by_page != 0, at + i * THREADS * WIDTH, longest, v[i]);\n"
+    "    for (int i = 0; i < LOADS; i++) load_slots(from, at + i * THREADS * WIDTH, longest, v[i]);\n"
     "    for (int t = 0; t < p.table_count; t++) {\n"
     "        const prepare_table &table = p.tables[t];\n"
     "        const int length = step_length(p, r, table.step);\n"
@@ -3013,7 +3013,7 @@ static const char *const kernels_prepare_steps_cu[] = {
     "    const int32_t *from = p.slots + r.id * p.slots_stride;\n"
     "    for (int64_t page = part * THREADS + thread_id(); page * PAGE_SIZE < longest;\n"
     "         page += p.table_parts * THREADS) {\n"
-    "        const int32_t id = p.by_page \? max_of(from[page], -1) : page_of(from[page * PAGE_SIZE]);\n"
+    "        const int32_t id = CAIRN_BY_PAGE \? max_of(from[page], -1) : page_of(from[page * PAGE_SIZE]);\n"
     "        for (int t = 0; t < p.table_count; t++) {\n"
     "            const prepare_table &table = p.tables[t];\n"
     "            if (page * PAGE_SIZE >= step_length(p, r, table.step)) continue;\n"
@@ -3031,9 +3031,9 @@ static const char *const kernels_prepare_steps_cu[] = {
     "        copy_pages(p, r, rows, part, longest);\n"
     "        return;\n"
     "    }\n"
-    "    for (int64_t start = (int64_t)part * TILE; start < longest;\n"
+    "    for (int64_t start = (int64_t)part * TILE; start < longest;\n",
     "         start += (int64_t)p.table_parts * TILE) {\n"
-    "        if (p.vector) copy_tile<4>(p, r, rows, (int)start, longest);\n",
+    "        if (p.vector) copy_tile<4>(p, r, rows, (int)start, longest);\n"
     "        else copy_tile<1>(p, r, rows, (int)start, longest);\n"
     "    }\n"
     "}\n"
@@ -9802,7 +9802,7 @@ static const char *const kernels_topk_stream_cu[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-    {"abi.h", kernels_abi_h, 20436},
+    {"abi.h", kernels_abi_h, 20360},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -9821,7 +9821,7 @@ static const kernels_file kernels_files[] = {
     {"paged.cuh", kernels_paged_cuh, 1507},
     {"prefix_chunks.cu", kernels_prefix_chunks_cu, 6511},
     {"prepare.cuh", kernels_prepare_cuh, 1745},
-    {"prepare_steps.cu", kernels_prepare_steps_cu, 16405},
+    {"prepare_steps.cu", kernels_prepare_steps_cu, 16584},
     {"prompt.cu", kernels_prompt_cu, 19055},
     {"rope.cu", kernels_rope_cu, 1331},
     {"rope.cuh", kernels_rope_cuh, 915},
