@@ -6,11 +6,12 @@
  * Constants  CAIRN_HEAD_DIM     multiple of 16 up to 256
  *            CAIRN_SOURCE_TYPE  of k and v: 1 f32, 2 f16, 3 bf16 (cairn_type)
  *            CAIRN_CACHE_TYPE   the same, or 4 e4m3: x * (448 / m), m = max(|x| of the head, 1e-4)
+ *            CAIRN_ROPE         0 none, 1 interleaved pairs, 2 half split
  *            CAIRN_HEADS        of a lane at a time, loaded together; 1: the smallest code
  * Launch     grid ceil(rows / rows_each), block up to 256: a row has heads_each x LANES threads
- * matrix: CAIRN_HEAD_DIM=128 CAIRN_SOURCE_TYPE=2 CAIRN_CACHE_TYPE=2 CAIRN_HEADS=4
- * matrix: CAIRN_HEAD_DIM=128 CAIRN_SOURCE_TYPE=1 CAIRN_CACHE_TYPE=4 CAIRN_HEADS=2
- * matrix: CAIRN_HEAD_DIM=48 CAIRN_SOURCE_TYPE=3 CAIRN_CACHE_TYPE=1 CAIRN_HEADS=1 */
+ * matrix: CAIRN_HEAD_DIM=128 CAIRN_SOURCE_TYPE=2 CAIRN_CACHE_TYPE=2 CAIRN_HEADS=4 CAIRN_ROPE=1
+ * matrix: CAIRN_HEAD_DIM=128 CAIRN_SOURCE_TYPE=1 CAIRN_CACHE_TYPE=4 CAIRN_HEADS=2 CAIRN_ROPE=2
+ * matrix: CAIRN_HEAD_DIM=48 CAIRN_SOURCE_TYPE=3 CAIRN_CACHE_TYPE=1 CAIRN_HEADS=1 CAIRN_ROPE=0 */
 #include "common.cuh"
 #include "rope.cuh"
 
@@ -21,6 +22,8 @@
 #define CACHE_BYTES (CAIRN_CACHE_TYPE == 1 ? 4 : CAIRN_CACHE_TYPE == 4 ? 1 : 2)
 #define WORDS (SOURCE_BYTES / 2) /* 16-byte words of a piece */
 #define HEADS CAIRN_HEADS
+/* Blocks of a multiprocessor: as many as the registers allow. */
+#define BLOCKS (HEADS == 1 ? 4 : CAIRN_ROPE == 2 ? 2 : HEADS == 4 || CAIRN_SOURCE_TYPE == 1 ? 3 : 4)
 
 struct piece_of { u32x4 word[WORDS]; };
 
@@ -67,8 +70,9 @@ CAIRN_INLINE void store_piece(unsigned char *to, const float *v) {
     }
 }
 
-/* The angles of a lane's values: with interleaved pairs four, else one for each value. */
-struct angles { rotation of[8]; int partner; float sign; };
+/* The angles of a lane's values: with interleaved pairs four, with halves one for each value. */
+#define ANGLES (CAIRN_ROPE == 2 ? 8 : CAIRN_ROPE == 1 ? 4 : 1)
+struct angles { rotation of[ANGLES]; int partner; float sign; };
 
 CAIRN_INLINE angles find_angles(const kv_append_params &p, int position, int piece) {
     const int pairs = p.rotary_pairs, half = pairs / 8; /* pieces of a half */
@@ -76,24 +80,23 @@ CAIRN_INLINE angles find_angles(const kv_append_params &p, int position, int pie
     angles a;
     a.partner = second ? piece - half : piece + half;
     a.sign = second ? 1.0f : -1.0f;
-    const int first = p.half_split ? 8 * (second ? piece - half : piece) : 4 * piece;
+    const int first = CAIRN_ROPE == 2 ? 8 * (second ? piece - half : piece) : 4 * piece;
 #pragma unroll
-    for (int i = 0; i < 8; i++)
-        if (i < 4 || p.half_split) a.of[i] = rotation_of(position, p.turns[first + i]);
+    for (int i = 0; i < ANGLES; i++) a.of[i] = rotation_of(position, p.turns[first + i]);
     return a;
 }
 
 /* All lanes of a head come here; only those whose values rotate change them. */
-CAIRN_INLINE void rotate_piece(const kv_append_params &p, const angles &a, bool rotates, float *v) {
-    if (p.half_split) {
+CAIRN_INLINE void rotate_piece(const angles &a, bool rotates, float *v) {
+    if constexpr (CAIRN_ROPE == 2) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             float other = shuffle(v[i], a.partner & (LANES - 1), LANES);
             if (rotates) v[i] = v[i] * a.of[i].cosine + a.sign * other * a.of[i].sine;
         }
-    } else if (rotates) {
+    } else if (CAIRN_ROPE == 1 && rotates) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < ANGLES; i++) {
             float x = v[2 * i], y = v[2 * i + 1];
             v[2 * i] = x * a.of[i].cosine - y * a.of[i].sine;
             v[2 * i + 1] = x * a.of[i].sine + y * a.of[i].cosine;
@@ -138,7 +141,7 @@ CAIRN_INLINE void put_piece(const kv_append_params &p, const append_slot &slot, 
     if (valid) store_piece((unsigned char *)p.at.cache + (row * DIM + piece * 8) * CACHE_BYTES, v);
 }
 
-CAIRN_KERNEL(kv_append, 256, HEADS == 1 ? 4 : HEADS == 2 ? 3 : 1, kv_append_params) {
+CAIRN_KERNEL(kv_append, 256, BLOCKS, kv_append_params) {
     const int lane = thread_id() % LANES, group = thread_id() / LANES;
     const int within = group / p.heads_each, first = group % p.heads_each;
     const int r = block_id() * p.rows_each + within;
@@ -157,7 +160,7 @@ CAIRN_KERNEL(kv_append, 256, HEADS == 1 ? 4 : HEADS == 2 ? 3 : 1, kv_append_para
             v[j] = load_piece(p.v, from, whole && head < p.at.kv_heads);
         }
         if (start == 0 && mine) slot = find_slot(p.at, r, lane == 0 && first == 0);
-        if (start == 0 && p.rotary_pairs)
+        if (start == 0 && CAIRN_ROPE)
             turn = find_angles(p, slot.page < 0 ? 0 : slot.position, rotates ? piece : 0);
 #pragma unroll
         for (int j = 0; j < HEADS; j++) {
@@ -165,7 +168,7 @@ CAIRN_KERNEL(kv_append, 256, HEADS == 1 ? 4 : HEADS == 2 ? 3 : 1, kv_append_para
             bool valid = whole && slot.page >= 0 && head < p.at.kv_heads;
             float x[8];
             widen_piece(k[j], x);
-            if (p.rotary_pairs) rotate_piece(p, turn, rotates, x);
+            rotate_piece(turn, rotates, x);
             put_piece(p, slot, 0, head, piece, valid, x);
             widen_piece(v[j], x);
             put_piece(p, slot, 1, head, piece, valid, x);

@@ -136,30 +136,41 @@ static cairn_status ops_append_cpu(ops_append_job *job) {
 
 /* ---- CUDA -------------------------------------------------------------------------------------- */
 
-/* Few rows: every head has lanes of its own. Many: a lane works on several heads of its row, and
- * computes the row's angles once. */
+/* Few rows: every head has lanes of its own. Many: a lane works on all heads of its row, or on half
+ * of them where they are wide, and computes the row's angles once. */
+static void ops_append_shape(const device *dev, kv_append_params *p, cairn_type source,
+                             cairn_type stored, dev_dims *dims, int *heads) {
+    int lanes = 2, side = p->at.kv_heads;
+    while (lanes * 8 < p->at.head_dim) lanes *= 2;
+    *heads = 1;
+    if ((int64_t)p->rows * side * lanes > (int64_t)dev->sm_count * 1024) {
+        *heads = source == CAIRN_F32 || stored == CAIRN_E4M3 ? 2 : 4;
+        side = source == CAIRN_F32 ? (side + *heads - 1) / *heads : 1;
+    }
+    if (side * lanes > 256) side = 256 / lanes;
+    p->heads_each = side;
+    p->rows_each = 256 / (side * lanes);
+    dims->block = 256;
+    dims->grid[0] = ((unsigned)p->rows + (unsigned)p->rows_each - 1) / (unsigned)p->rows_each;
+}
+
 static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cairn_type source,
                                     cairn_type stored) {
-    dev_dims dims = {{1, 1, 1}, 256, 0, 0, false};
-    int lanes = 2, heads = p->at.kv_heads, each = source == CAIRN_F32 ? 2 : 4;
+    static const char *const names[] = {"HEAD_DIM", "SOURCE_TYPE", "CACHE_TYPE", "HEADS", "ROPE"};
+    dev_dims dims = {{1, 1, 1}, 0, 0, 0, false};
     ops_kernel want;
-    while (lanes * 8 < p->at.head_dim) lanes *= 2;
-    if ((int64_t)p->rows * heads * lanes > (int64_t)rt->device.sm_count * 1024)
-        heads = (heads + each - 1) / each;
-    else
-        each = 1;
-    if (heads * lanes > 256) heads = 256 / lanes;
-    p->heads_each = heads;
-    p->rows_each = 256 / (heads * lanes);
-    dims.grid[0] = ((unsigned)p->rows + (unsigned)p->rows_each - 1) / (unsigned)p->rows_each;
+    int heads;
+    ops_append_shape(&rt->device, p, source, stored, &dims, &heads);
     memset(&want, 0, sizeof want);
     want.source = "kv_append.cu";
     want.entry = "kv_append";
-    want.constants[0].name = "HEAD_DIM", want.constants[0].value = p->at.head_dim;
-    want.constants[1].name = "SOURCE_TYPE", want.constants[1].value = source;
-    want.constants[2].name = "CACHE_TYPE", want.constants[2].value = stored;
-    want.constants[3].name = "HEADS", want.constants[3].value = each;
-    want.constant_count = 4;
+    want.constant_count = (int)BASE_COUNT(names);
+    for (int i = 0; i < want.constant_count; i++) want.constants[i].name = names[i];
+    want.constants[0].value = p->at.head_dim;
+    want.constants[1].value = source;
+    want.constants[2].value = stored;
+    want.constants[3].value = heads;
+    want.constants[4].value = !p->rotary_pairs ? 0 : p->half_split ? 2 : 1;
     return ops_launch_as(rt, &want, &dims, p);
 }
 
