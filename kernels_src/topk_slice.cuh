@@ -35,7 +35,7 @@ CAIRN_INLINE u32x4 *staged_vector(int j) {
 }
 CAIRN_INLINE row_slice &kept_slice() { return stage_here().slice; }
 
-/* Block `rank`'s part. All parts but the first begin at a multiple of 32 of their row's elements. */
+/* Block `rank`'s part. Parts begin at multiples of 32 of the row's aligned elements. */
 CAIRN_INLINE row_slice slice_of(const score_t *row, int length, int rank) {
     const int head = (int)((uint64_t)row % 16 / sizeof(score_t)), all = length + head;
     const int size = round_up(ceil_div(all, CLUSTER), 32);
@@ -68,8 +68,8 @@ CAIRN_INLINE u32x4 load_edge(const row_slice &w, int e) {
     return bit_cast<u32x4>(v);
 }
 
-/* The first tile. One branch for all of it: a branch a vector would wait for each load in turn. Only
- * the slice's first and last vector can be partial. */
+/* The first tile. One branch for all of it, for a branch a vector would wait for each load in turn.
+ * Only the slice's first and last vector can be partial. */
 CAIRN_INLINE void load_first(const row_slice &w, tile_data &held) {
     if (whole_tile(w, 0)) {
 #pragma unroll

@@ -58,7 +58,7 @@ static void topk_plan_tiles(const device *dev, const topk_params *p, topk_plan *
     const int64_t slice = p->n / plan->cluster;
     const bool large = dev->arch / 10 != 12 && (p->k <= 2048 || plan->cluster > 2);
     plan->threads = slice <= 8192 ? 512 : 1024;
-    plan->items = slice <= 8192 ? 16 : 32;
+    plan->items = slice <= 16384 ? 16 : 32;
     plan->stages = slice > 32768 && large;
     plan->capacity = p->k <= 2048 ? 4096 : 8192;
     plan->shared_bytes = (unsigned)(plan->capacity * 4 + plan->capacity * 8 / plan->cluster +
@@ -67,12 +67,13 @@ static void topk_plan_tiles(const device *dev, const topk_params *p, topk_plan *
     if (p->sort_size) plan->shared_bytes += (unsigned)plan->capacity * 4;
 }
 
-/* Measured on an H200, where 7 clusters of 16, 15 of 8, 30 of 4 or 66 of 2 are resident at one block
- * an SM. */
+/* All clusters at once, if their slices then stay on the chip. An H200 holds 7 clusters of 16, 15 of
+ * 8, 30 of 4 or 66 of 2, at one block an SM. Longer rows take the largest cluster, so that one long
+ * row among many short ones costs little more than alone. */
 static int topk_cluster_blocks(const device *dev, const topk_params *p) {
     int blocks = dev->arch / 10 == 12 ? 8 : 16; /* larger ones are not portable */
-    while (blocks > 2 && ((int64_t)blocks * p->rows * 10 > 9 * dev->sm_count ||
-                          (int64_t)blocks * 2048 > p->n))
+    while (blocks > 2 && p->n <= 65536 * (int64_t)(blocks / 2) &&
+           ((int64_t)blocks * p->rows * 10 > 9 * dev->sm_count || (int64_t)blocks * 2048 > p->n))
         blocks /= 2;
     return blocks;
 }

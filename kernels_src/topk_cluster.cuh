@@ -1,0 +1,274 @@
+/* topk_cluster.cuh: what the blocks of a cluster share, their first bound, and going through a slice
+ * in order of position. Constants as in topk_cluster.cu. Without an include guard. */
+
+#define BINS 2048
+#define CAPACITY CAIRN_CAPACITY
+#define REGION (CAPACITY / CLUSTER) /* of which each block may send so many */
+#define LIST 128                    /* keys that are ranked by comparing all pairs */
+#define KEYS (CAPACITY / THREADS)   /* of them a thread */
+#define MAP_TILES (BINS * 32 / TILE) /* a window of the slice, as bits where the bins are */
+#define SORT_MAX max_of(CAPACITY / 2, 2048) /* chosen that can be sorted */
+#define GROUPS 4
+#define EVERY 0xffffffffu
+
+struct key_range { uint32_t low, high; };
+struct bin_found { uint32_t bin, above, inside; }; /* scores in greater bins, in the bin */
+
+/* What a block needs to write its part: everything over `key`, and of those equal to it the first
+ * `ties` (EVERY: all), from output slot `offset` on. The cluster writes `found` in all; EVERY there
+ * says that there were too many keys to select from. */
+struct verdict { uint32_t key, offset, ties, found; };
+
+struct cluster_shared {
+    /* At the first block every block's candidates; at last each block's list of its own share. */
+    alignas(16) uint32_t keys[max_of(CAPACITY, 4096)];
+    alignas(16) uint32_t own[REGION]; /* keys of this block's candidates, in order of position */
+    int32_t elements[REGION];         /* which they are */
+    alignas(16) uint32_t bins[BINS];
+    alignas(16) uint32_t sums[BINS / CLUSTER]; /* over the cluster, this block's part of the bins */
+    alignas(16) u32x4 told;                    /* the verdict */
+    alignas(16) u32x2 bounds[CLUSTER]; /* of each block: its bound, its greatest */
+    alignas(16) u32x2 chosen[CLUSTER]; /* how many over the k-th key, equal to it */
+    uint32_t counts[CLUSTER], parts[CLUSTER], over[CLUSTER], equal[CLUSTER];
+    uint32_t totals[2][WARP], list[LIST];
+    topk_out out;
+    bin_found found;
+    uint32_t count, listed, key, ties; /* count: of s.own, or how many there would be */
+    int32_t cut;
+    alignas(8) uint64_t bounds_in, counts_in, keys_in, verdict_in, chosen_in;
+};
+struct staged_shared {
+    slice_stage stage;
+    cluster_shared s;
+    alignas(16) uint64_t pairs[SORT_MAX]; /* to be sorted; not there in order of position */
+};
+
+CAIRN_INLINE void begin_barriers(cluster_shared &s) {
+    uint64_t *const all[5] = {&s.bounds_in, &s.counts_in, &s.keys_in, &s.verdict_in, &s.chosen_in};
+#pragma unroll
+    for (int i = 0; i < 5; i++) mbarrier_init(shared_addr(all[i]), 1);
+    mbarrier_arrive_expect(shared_addr(&s.bounds_in), CLUSTER * 8);
+    mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
+    mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);
+    mbarrier_arrive_expect(shared_addr(&s.chosen_in), CLUSTER * 8);
+    fence_mbarrier_init();
+}
+
+/* Before keys are sent a second time. */
+CAIRN_INLINE void begin_again(cluster_shared &s) {
+    mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);
+    if (cluster_rank() == 0) mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
+}
+
+CAIRN_INLINE cluster_shared &cluster_here() { return ((staged_shared *)shared_base())->s; }
+
+CAIRN_INLINE void clear_bins(cluster_shared &s) {
+    for (int i = thread_id() * 4; i < BINS; i += THREADS * 4) *(u32x4 *)&s.bins[i] = {0, 0, 0, 0};
+}
+
+/* The bin that holds the need-th largest, of the first `bins`; inside is 0 when there are fewer. */
+template <int bins> CAIRN_INLINE bin_found find_bin(cluster_shared &s, uint32_t need) {
+    constexpr int each = bins / THREADS;
+    const int top = bins - 1 - thread_id() * each;
+    uint32_t mine = 0;
+#pragma unroll
+    for (int i = 0; i < each; i++) mine += s.bins[top - i];
+    uint32_t total = warp_sum(mine);
+    if (lane_id() == 0) s.totals[0][warp_id()] = total;
+    if (thread_id() == 0) s.found = {0, 0, 0};
+    block_sync();
+    uint32_t above = warp_sum(lane_id() < warp_id() ? s.totals[0][lane_id()] : 0u);
+    if (above < need && above + total >= need) {
+        above += warp_scan(mine) - mine;
+        if (above < need && above + mine >= need) {
+            int bin = top;
+#pragma unroll 1
+            while (above + s.bins[bin] < need) above += s.bins[bin--];
+            s.found = {(uint32_t)bin, above, s.bins[bin]};
+        }
+    }
+    block_sync();
+    return s.found;
+}
+
+/* ---- the bound -------------------------------------------------------------------------------- */
+
+/* Greatest scores of four groups of this thread's; NaN counts as none. */
+struct group_most { float of[GROUPS]; };
+
+CAIRN_INLINE void take_vector(group_most &most, int g, u32x4 raw) {
+    score_vector v = bit_cast<score_vector>(raw);
+#pragma unroll
+    for (int c = 0; c < VECTOR; c++) most.of[g] = fmaxf(most.of[g], to_f32(v.score[c]));
+}
+
+CAIRN_INLINE group_most read_slice(const row_slice &w, tile_data &held) {
+    const float none = as_f32(0x7fffffffu);
+    group_most most = {{none, none, none, none}};
+    stage_second(w);
+    load_first(w, held);
+#pragma unroll
+    for (int j = 0; j < VECTORS; j++) take_vector(most, j % GROUPS, held.raw[j]);
+    if (STAGES) copy_async_wait<0>();
+#pragma unroll 1
+    for (int t = 1; t < w.tiles; t++) {
+#pragma unroll 1
+        for (int j = 0; j < VECTORS; j += GROUPS)
+#pragma unroll
+            for (int g = 0; g < GROUPS; g++)
+                if (j + g < VECTORS) take_vector(most, g, load_again(w, t, j + g));
+    }
+    return most;
+}
+
+/* {A key that at least `quota` scores of the slice reach, 0 when none is at hand; the greatest}. */
+CAIRN_INLINE u32x2 slice_bound(cluster_shared &s, const row_slice &w, const group_most &most,
+                               int quota) {
+    const int lanes = min_of(THREADS, ceil_div(w.end, VECTOR));
+    const int groups = quota * 2 <= lanes ? 1 : quota <= lanes ? 2 : 4;
+    float a = fmaxf(most.of[0], most.of[1]), b = fmaxf(most.of[2], most.of[3]), ab = fmaxf(a, b);
+    uint32_t keys[GROUPS] = {topk_key(groups == 1 ? ab : groups == 2 ? a : most.of[0]),
+                             topk_key(groups == 2 ? b : most.of[1]), topk_key(most.of[2]),
+                             topk_key(most.of[3])};
+    uint32_t high = topk_key(ab), low = high;
+    /* the least of these is reached by half, a quarter of the lanes */
+    if (quota * 2 <= lanes) low = max_of(low, shuffle_xor(low, 1));
+    if (quota * 4 <= lanes) low = max_of(low, shuffle_xor(low, 2));
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        if (groups > 1 && g < groups && keys[g] > KEY_MINUS_INFINITY) low = min_of(low, keys[g]);
+    low = warp_min(low > KEY_MINUS_INFINITY ? low : EVERY);
+    high = warp_max(high);
+    if (lane_id() == 0) {
+        s.totals[0][warp_id()] = low;
+        s.totals[1][warp_id()] = high;
+    }
+    block_sync();
+    low = warp_min(lane_id() < WARPS ? s.totals[0][lane_id()] : EVERY);
+    high = warp_max(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
+    if (low == EVERY) return {0, high};
+    constexpr int log2_bins = THREADS == 1024 ? 10 : THREADS == 512 ? 9 : 7;
+    const int shift = max_of(0, 32 - log2_bins - leading_zeros(high - low));
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++)
+        if (g < groups && keys[g] >= low) atomic_add(&s.bins[(keys[g] - low) >> shift], 1u);
+    block_sync();
+    bin_found at = find_bin<THREADS>(s, (uint32_t)quota);
+    return {at.inside ? low + (at.bin << shift) : 0, high};
+}
+
+/* {A key that k scores of the row reach, or the floor; the greatest}. */
+CAIRN_INLINE key_range agree(cluster_shared &s, u32x2 mine, uint32_t floor) {
+    if (thread_id() < CLUSTER)
+        remote_store_async(remote(shared_addr(&s.bounds[cluster_rank()]), thread_id()), mine,
+                           remote(shared_addr(&s.bounds_in), thread_id()));
+    mbarrier_wait_cluster(shared_addr(&s.bounds_in), 0);
+    u32x2 of = lane_id() < CLUSTER ? s.bounds[lane_id()] : u32x2{EVERY, 0};
+    return {max_of(warp_min(of.x), floor), warp_max(of.y)};
+}
+
+/* ---- a slice again, item by item -------------------------------------------------------------- */
+
+/* Of the first two tiles, this thread's items with keys that reach one bound and another. */
+struct thread_bits { reach_bits of[2]; };
+
+/* Scans the tiles from `tile` on once more: how many items reach two keys, and which. */
+struct slice_scan { thread_bits bits; uint32_t low, high; };
+CAIRN_INLINE slice_scan scan_slice(int tile, uint32_t low, uint32_t high) {
+    const row_slice w = kept_slice();
+    slice_scan scan = {{{{0, 0}, {0, 0}}}, 0, 0};
+#pragma unroll 1
+    for (int t = tile; t < w.tiles; t++) {
+        reach_bits bits = tile_bits(w, t, low, high);
+        if (t == 0) scan.bits.of[0] = bits;
+        if (t == 1) scan.bits.of[1] = bits;
+        scan.low += (uint32_t)popcount(bits.low);
+        scan.high += (uint32_t)popcount(bits.high);
+    }
+    return scan;
+}
+
+/* The candidates: items with a key of at least `low`. */
+CAIRN_INLINE thread_bits find_candidates(const row_slice &w, tile_data &held, uint32_t low) {
+    thread_bits mine = {{{held_bits(held, 0, low), 0}, {0, 0}}};
+    if (w.tiles < 2) return mine;
+    if (STAGES) {
+        hold_again(w, 1, held);
+        mine.of[1].low = held_bits(held, 1, low);
+    } else mine.of[1] = tile_bits(w, 1, low, EVERY);
+    return mine;
+}
+
+/* Goes through items of the slice in ascending order, numbered from 0, by a map of bits; how many:
+ * PLACE  those that reach `low` and not `high`, into the list unless they are more than REGION;
+ * CUT    the same, to leave the element of number `last` in s.cut;
+ * WRITE  those that reach `high`, and of the others that reach `low` the ones up to s.cut, into the
+ *        list, which then has room for k.
+ * `mine` has the first two tiles' bits. */
+enum { PLACE, CUT, WRITE };
+
+/* The items of tile t up to element `cut`, one bit each. */
+CAIRN_INLINE uint32_t bits_up_to(int t, int cut) {
+    const int left = cut - t * TILE, vector = left / VECTOR, lane = vector % THREADS;
+    if (left < 0) return 0;
+    int items = vector / THREADS * VECTOR;
+    items += thread_id() < lane ? VECTOR : thread_id() == lane ? left % VECTOR + 1 : 0;
+    return items >= ITEMS ? EVERY : (1u << items) - 1;
+}
+
+CAIRN_INLINE uint32_t visited_bits(int mode, const thread_bits &mine, int t, uint32_t low,
+                                   uint32_t high, int cut) {
+    reach_bits bits = t == 0 ? mine.of[0] : mine.of[1];
+    if (t > 1) bits = tile_bits(kept_slice(), t, low, high);
+    const uint32_t between = bits.low & ~bits.high;
+    return mode == WRITE ? bits.high | (between & bits_up_to(t, cut)) : between;
+}
+
+CAIRN_INLINE uint32_t visit_items(cluster_shared &s, const row_slice &w, int mode,
+                                  const thread_bits &mine, uint32_t low, uint32_t high,
+                                  uint32_t last, int32_t *list) {
+    const int cut = s.cut;
+    uint32_t *map = s.bins, done = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < w.tiles; tile += MAP_TILES) {
+        const int tiles = min_of(MAP_TILES, w.tiles - tile), words = tiles * (TILE / 32);
+        const int each = ceil_div(words, THREADS), first = thread_id() * each;
+        const int end = min_of(first + each, words);
+        block_sync();
+        clear_bins(s);
+        block_sync();
+#pragma unroll 1
+        for (int t = tile; t < tile + tiles; t++) {
+            uint32_t bits = visited_bits(mode, mine, t, low, high, cut);
+#pragma unroll 1
+            while (bits) {
+                int i = find_first_set(bits) - 1, e = item_element(t - tile, i / VECTOR * VECTOR);
+                uint32_t vector = bits >> (i / VECTOR * VECTOR) & ((1u << VECTOR) - 1);
+                atomic_or(&map[e / 32], vector << (e & 31));
+                bits &= ~(vector << (i / VECTOR * VECTOR));
+            }
+        }
+        block_sync();
+        uint32_t count = 0;
+#pragma unroll 1
+        for (int i = first; i < end; i++) count += (uint32_t)popcount(map[i]);
+        uint32_t at = warp_scan(count);
+        if (lane_id() == WARP - 1) s.totals[0][warp_id()] = at;
+        block_sync();
+        uint32_t total = lane_id() < WARPS ? s.totals[0][lane_id()] : 0u;
+        at += warp_sum(lane_id() < warp_id() ? total : 0u) - count + done;
+        done += warp_sum(total);
+        if (mode == PLACE && done > REGION) continue;
+        if (mode == CUT && (last < at || last >= at + count)) continue;
+#pragma unroll 1
+        for (int i = first; i < end; i++)
+#pragma unroll 1
+            for (uint32_t bits = map[i]; bits; bits &= bits - 1, at++) {
+                const int e = tile * TILE + i * 32 + find_first_set(bits) - 1;
+                if (mode != CUT) list[at] = e;
+                else if (at == last) s.cut = e;
+            }
+    }
+    block_sync();
+    return done;
+}

@@ -1,0 +1,320 @@
+/* topk_kth.cuh: the k-th key of a row by a cluster: candidates go to the first block, which selects;
+ * when they are too many, all blocks count theirs. Without an include guard. */
+
+/* ---- candidates, from each block to the first ------------------------------------------------- */
+
+/* The block's candidates among the first two tiles. */
+CAIRN_INLINE uint32_t count_bits(cluster_shared &s, const thread_bits &mine) {
+    uint32_t count = (uint32_t)popcount(mine.of[0].low & ~mine.of[0].high) +
+                     (uint32_t)popcount(mine.of[1].low & ~mine.of[1].high);
+    count = warp_sum(count);
+    if (lane_id() == 0) s.totals[1][warp_id()] = count;
+    block_sync();
+    return warp_sum(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
+}
+
+/* Puts the candidates' keys into s.own, in order of position, and their number into s.count. */
+CAIRN_INLINE void list_keys(cluster_shared &s, const row_slice &w, const thread_bits &mine,
+                            key_range range) {
+    const uint32_t high = range.high == EVERY ? EVERY : range.high + 1;
+    uint32_t count = count_bits(s, mine);
+    if (count <= REGION)
+        count = visit_items(s, w, PLACE, mine, range.low, high, 0, s.elements);
+    if (thread_id() == 0) s.count = count;
+    if (count <= REGION)
+#pragma unroll 2
+        for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS)
+            s.own[i] = topk_key(w.base[s.elements[i]]);
+    fence_async();
+    block_sync();
+}
+
+/* Sends s.own to the first block, or only how many there are when they are too many. */
+CAIRN_INLINE void send_keys(cluster_shared &s) {
+    const int rank = cluster_rank();
+    const uint32_t count = s.count;
+    remote_store_async(remote(shared_addr(&s.counts[rank]), 0), count,
+                       remote(shared_addr(&s.counts_in), 0));
+    if (count && count <= REGION)
+        copy_bulk_remote(remote(shared_addr(&s.keys[rank * REGION]), 0), s.own,
+                         round_up(count, 4u) * 4, remote(shared_addr(&s.keys_in), 0));
+}
+
+/* At the first block: waits for all keys; how many, or EVERY when some block had too many. */
+CAIRN_INLINE uint32_t receive_keys(cluster_shared &s, uint32_t parity) {
+    mbarrier_wait_cluster(shared_addr(&s.counts_in), parity);
+    uint32_t count = lane_id() < CLUSTER ? s.counts[lane_id()] : 0;
+    uint32_t bytes = warp_sum(count <= REGION ? round_up(count, 4u) * 4 : 0u);
+    if (thread_id() == 0) mbarrier_arrive_expect(shared_addr(&s.keys_in), bytes);
+    mbarrier_wait_cluster(shared_addr(&s.keys_in), parity);
+    uint32_t total = warp_sum(count);
+    return warp_any(count > REGION) ? EVERY : total;
+}
+
+/* ---- selecting -------------------------------------------------------------------------------- */
+
+/* What a thread of the first block has of the received keys: chunks of a warp each go round the
+ * warps, region by region, so that a warp's are all of one region. */
+struct received { uint32_t key[KEYS], valid; };
+static_assert(WARPS % CLUSTER == 0, "a warp's keys come from one block");
+
+CAIRN_INLINE received take_received(const cluster_shared &s) {
+    const int region = warp_id() % CLUSTER, count = (int)s.counts[region];
+    received mine = {{}, 0};
+#pragma unroll
+    for (int j = 0; j < KEYS; j++) {
+        int i = (j * WARPS + warp_id()) / CLUSTER * WARP + lane_id();
+        mine.key[j] = 0;
+        if (i < count) {
+            mine.key[j] = s.keys[region * REGION + i];
+            mine.valid |= 1u << j;
+        }
+    }
+    return mine;
+}
+CAIRN_INLINE bool has_key(const received &mine, int j, key_range range) {
+    return (mine.valid >> j & 1u) && mine.key[j] - range.low <= range.high - range.low;
+}
+
+/* Puts the need-th of the list into s.key and how many of its equals are needed into s.ties. */
+CAIRN_INLINE void rank_list(cluster_shared &s, int count, uint32_t need) {
+    if (thread_id() < count) {
+        uint32_t mine = s.list[thread_id()], over = 0, equal = 0;
+        for (int i = 0; i < count; i++) {
+            over += s.list[i] > mine;
+            equal += s.list[i] == mine;
+        }
+        if (over < need && over + equal >= need) {
+            s.key = mine;
+            s.ties = need - over;
+        }
+    }
+    block_sync();
+}
+
+/* Narrows a range of keys to the bin that holds the need-th of its largest. */
+CAIRN_INLINE void narrow(key_range &range, uint32_t &need, bin_found at, int shift) {
+    range.low += at.bin << shift;
+    range.high = min_of(range.high, range.low + ((1u << shift) - 1));
+    need -= at.above;
+}
+CAIRN_INLINE int range_shift(key_range range) {
+    return max_of(0, 32 - 11 - leading_zeros(range.high - range.low));
+}
+
+CAIRN_INLINE void begin_selecting(cluster_shared &s) {
+    clear_bins(s);
+    if (thread_id() == 0) s.listed = 0;
+    block_sync();
+}
+
+/* At the first block: the need-th of the received keys in the range, of which there are more: into
+ * s.key, s.ties. */
+CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range range,
+                             uint32_t need) {
+#pragma unroll 1
+    for (;;) {
+        const int shift = range_shift(range);
+#pragma unroll
+        for (int j = 0; j < KEYS; j++)
+            if (has_key(mine, j, range))
+                atomic_add(&s.bins[(mine.key[j] - range.low) >> shift], 1u);
+        block_sync();
+        bin_found at = find_bin<BINS>(s, need);
+        narrow(range, need, at, shift);
+        if (range.low == range.high || need == at.inside) { /* in the latter case: all of them */
+            if (thread_id() == 0) s.key = range.low, s.ties = need;
+            block_sync();
+            return;
+        }
+        if (at.inside <= LIST) {
+#pragma unroll
+            for (int j = 0; j < KEYS; j++)
+                if (has_key(mine, j, range)) s.list[atomic_add(&s.listed, 1u)] = mine.key[j];
+            block_sync();
+            rank_list(s, (int)at.inside, need);
+            return;
+        }
+        begin_selecting(s);
+    }
+}
+
+/* Lane b gets block b's verdict from how many scores it holds over the key and equal to it. */
+CAIRN_INLINE verdict share_out(uint32_t key, uint32_t need, uint32_t over, uint32_t equal) {
+    uint32_t equal_end = warp_scan(equal), over_end = warp_scan(over), before = equal_end - equal;
+    uint32_t left = need - min_of(need, before);
+    return {key, over_end - over + min_of(before, need), left >= equal ? EVERY : left,
+            shuffle(over_end, WARP - 1) + min_of(shuffle(equal_end, WARP - 1), need)};
+}
+
+CAIRN_INLINE void tell(cluster_shared &s, verdict v, int rank) {
+    remote_store_async(remote(shared_addr(&s.told), rank), bit_cast<u32x4>(v),
+                       remote(shared_addr(&s.verdict_in), rank));
+}
+
+/* At the first block: selects the need-th key of all that were sent and tells every block. */
+CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t need, uint32_t parity) {
+    if (thread_id() < CLUSTER) s.over[thread_id()] = s.equal[thread_id()] = 0;
+    if (thread_id() == 0) s.key = range.low, s.ties = need;
+    begin_selecting(s);
+    const uint32_t total = receive_keys(s, parity);
+    if (total == EVERY) {
+        if (thread_id() < CLUSTER) tell(s, {0, 0, 0, EVERY}, thread_id());
+        return;
+    }
+    const received mine = take_received(s);
+    if (total > need) select_key(s, mine, range, need);
+    const uint32_t key = s.key;
+    uint32_t over = 0, equal = 0;
+#pragma unroll
+    for (int j = 0; j < KEYS; j++) {
+        over += mine.key[j] > key;
+        equal += (mine.valid >> j & 1u) && mine.key[j] == key;
+    }
+    over = warp_sum(over);
+    equal = warp_sum(equal);
+    if (lane_id() == 0) {
+        atomic_add(&s.over[warp_id() % CLUSTER], over);
+        atomic_add(&s.equal[warp_id() % CLUSTER], equal);
+    }
+    block_sync();
+    if (warp_id() == 0) {
+        bool is = lane_id() < CLUSTER;
+        verdict v = share_out(key, s.ties, is ? s.over[lane_id()] : 0u,
+                              is ? s.equal[lane_id()] : 0u);
+        if (parity) v.ties = s.ties; /* the blocks still have to share it out */
+        if (is) tell(s, v, lane_id());
+    }
+}
+
+/* ---- more keys than the first block can take -------------------------------------------------- */
+
+/* Adds `count` to a lane's bin; twice, lanes of one bin together, so that equal ones do not queue. */
+CAIRN_INLINE void count_together(cluster_shared &s, uint32_t bin, bool is, uint32_t count) {
+#pragma unroll 1
+    for (int turn = 0; turn < 2; turn++) {
+        const uint32_t votes = warp_ballot(is);
+        if (!votes) return;
+        const int leader = find_first_set(votes) - 1;
+        const uint32_t first = shuffle(bin, leader), same = warp_ballot(is && bin == first);
+        if (lane_id() == leader) atomic_add(&s.bins[bin], count * (uint32_t)popcount(same));
+        is = is && bin != first;
+    }
+    if (is) atomic_add(&s.bins[bin], count);
+}
+
+/* Counts a vector of each lane. In ramps and among equals a lane's scores all share a bin. */
+CAIRN_INLINE void count_vector(cluster_shared &s, u32x4 raw, key_range range, int shift) {
+    score_vector v = bit_cast<score_vector>(raw);
+    const uint32_t span = range.high - range.low;
+    uint32_t bins[VECTOR];
+    bool any = false, same = true;
+#pragma unroll
+    for (int c = 0; c < VECTOR; c++) {
+        uint32_t key = topk_key(v.score[c]) - range.low;
+        bins[c] = key <= span ? key >> shift : EVERY;
+        any |= bins[c] != EVERY;
+        same &= bins[c] == bins[0];
+    }
+    if (!warp_any(any)) return;
+    if (warp_all(same)) {
+        count_together(s, bins[0], any, VECTOR);
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < VECTOR; c++)
+        if (bins[c] != EVERY) atomic_add(&s.bins[bins[c]], 1u);
+}
+
+/* Bins of the cluster's scores in the range; each block gets its part of them in s.sums, every
+ * block the parts' totals in s.parts. */
+CAIRN_INLINE void count_cluster(cluster_shared &s, const row_slice &w, key_range range,
+                                int shift) {
+    constexpr int part = BINS / CLUSTER;
+    const int rank = cluster_rank();
+    clear_bins(s);
+    block_sync();
+#pragma unroll 1
+    for (int t = 0; t < w.tiles; t++)
+#pragma unroll 1
+        for (int j = 0; j < VECTORS; j += 2) {
+            u32x4 a = load_again(w, t, j), b = load_again(w, t, j + 1);
+            count_vector(s, a, range, shift);
+            count_vector(s, b, range, shift);
+        }
+    cluster_sync();
+    uint32_t sum = 0;
+#pragma unroll 1
+    for (int i = thread_id(); i < part; i += THREADS) {
+        uint32_t here = 0;
+#pragma unroll
+        for (int b = 0; b < CLUSTER; b++)
+            here += remote_load<uint32_t>(remote(shared_addr(&s.bins[rank * part + i]), b));
+        s.sums[i] = here;
+        sum += here;
+    }
+    sum = warp_sum(sum);
+    if (lane_id() == 0) s.totals[1][warp_id()] = sum;
+    block_sync();
+    sum = warp_sum(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
+    if (thread_id() < CLUSTER)
+        remote_store(remote(shared_addr(&s.parts[rank]), thread_id()), sum);
+    cluster_sync();
+}
+
+/* The bin of a range that holds its need-th largest. The range's least key has no bin: rows with
+ * many of it are common, and it is what is left over. */
+struct bin_search { key_range range; uint32_t need, inside; };
+CAIRN_INLINE bin_search narrow_cluster(key_range range, uint32_t need) {
+    cluster_shared &s = cluster_here();
+    constexpr int part = BINS / CLUSTER;
+    key_range over = {range.low + 1, range.high};
+    const int shift = range_shift(over);
+    count_cluster(s, kept_slice(), over, shift);
+    uint32_t mine = lane_id() < CLUSTER ? s.parts[CLUSTER - 1 - lane_id()] : 0;
+    uint32_t end = warp_scan(mine);
+    uint32_t votes = warp_ballot(end >= need && end - mine < need);
+    if (!votes) {
+        return {{range.low, range.low}, need - shuffle(end, WARP - 1), 0};
+    }
+    const int lane = find_first_set(votes) - 1, owner = CLUSTER - 1 - lane;
+    const uint32_t above = shuffle(end - mine, lane);
+    clear_bins(s);
+    block_sync();
+#pragma unroll 1
+    for (int i = thread_id(); i < part; i += THREADS)
+        s.bins[i] = remote_load<uint32_t>(remote(shared_addr(&s.sums[i]), owner));
+    block_sync();
+    bin_found at = find_bin<BINS>(s, need - above);
+    at.bin += (uint32_t)(owner * part);
+    at.above += above;
+    narrow(over, need, at, shift);
+    return {over, need, at.inside};
+}
+
+/* Every block's share when only the key and the ties needed are known. `mine` gets this thread's
+ * items that reach the key, that exceed it. */
+CAIRN_INLINE verdict share_alone(cluster_shared &s, uint32_t key, uint32_t need,
+                                 thread_bits &mine) {
+    const slice_scan scan = scan_slice(0, key, key + 1);
+    uint32_t over = scan.high, reach = scan.low;
+    mine = scan.bits;
+    over = warp_sum(over);
+    reach = warp_sum(reach);
+    block_sync();
+    if (lane_id() == 0) {
+        s.totals[0][warp_id()] = over;
+        s.totals[1][warp_id()] = reach;
+    }
+    block_sync();
+    over = warp_sum(lane_id() < WARPS ? s.totals[0][lane_id()] : 0u);
+    reach = warp_sum(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
+    if (thread_id() < CLUSTER)
+        remote_store_async(remote(shared_addr(&s.chosen[cluster_rank()]), thread_id()),
+                           u32x2{over, reach - over},
+                           remote(shared_addr(&s.chosen_in), thread_id()));
+    mbarrier_wait_cluster(shared_addr(&s.chosen_in), 0);
+    u32x2 of = lane_id() < CLUSTER ? s.chosen[lane_id()] : u32x2{0, 0};
+    verdict v = share_out(key, need, of.x, of.y);
+    return {key, shuffle(v.offset, cluster_rank()), shuffle(v.ties, cluster_rank()), v.found};
+}
