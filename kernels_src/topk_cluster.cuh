@@ -1,5 +1,5 @@
-/* topk_cluster.cuh: what the blocks of a cluster share, their first bound, and going through a slice
- * in order of position. Constants as in topk_cluster.cu. Without an include guard. */
+/* topk_cluster.cuh: what the blocks of a cluster share, their first bound, and going through a
+ * slice in order of position. Constants as in topk_cluster.cu. Without an include guard. */
 
 #define BINS 2048
 #define CAPACITY CAIRN_CAPACITY
@@ -91,7 +91,7 @@ template <int bins> CAIRN_INLINE bin_found find_bin(cluster_shared &s, uint32_t 
     return s.found;
 }
 
-/* ---- the bound -------------------------------------------------------------------------------- */
+/* ---- the bound ----------------------------------------------------------------------------- */
 
 /* Greatest scores of four groups of this thread's; NaN counts as none. */
 struct group_most { float of[GROUPS]; };
@@ -167,7 +167,7 @@ CAIRN_INLINE key_range agree(cluster_shared &s, u32x2 mine, uint32_t floor) {
     return {max_of(warp_min(of.x), floor), warp_max(of.y)};
 }
 
-/* ---- a slice again, item by item -------------------------------------------------------------- */
+/* ---- a slice again, item by item ----------------------------------------------------------- */
 
 /* Of the first two tiles, this thread's items with keys that reach one bound and another. */
 struct thread_bits { reach_bits of[2]; };

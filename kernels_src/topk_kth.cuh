@@ -1,7 +1,7 @@
-/* topk_kth.cuh: the k-th key of a row by a cluster: candidates go to the first block, which selects;
- * when they are too many, all blocks count theirs. Without an include guard. */
+/* topk_kth.cuh: the k-th key of a row by a cluster: candidates go to the first block, which
+ * selects; when they are too many, all blocks count theirs. Without an include guard. */
 
-/* ---- candidates, from each block to the first ------------------------------------------------- */
+/* ---- candidates, from each block to the first ---------------------------------------------- */
 
 /* The block's candidates among the first two tiles. */
 CAIRN_INLINE uint32_t count_bits(cluster_shared &s, const thread_bits &mine) {
@@ -51,7 +51,7 @@ CAIRN_INLINE uint32_t receive_keys(cluster_shared &s, uint32_t parity) {
     return warp_any(count > REGION) ? EVERY : total;
 }
 
-/* ---- selecting -------------------------------------------------------------------------------- */
+/* ---- selecting ----------------------------------------------------------------------------- */
 
 /* What a thread of the first block has of the received keys: chunks of a warp each go round the
  * warps, region by region, so that a warp's are all of one region. */
@@ -187,9 +187,9 @@ CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t need, uint
     }
 }
 
-/* ---- more keys than the first block can take -------------------------------------------------- */
+/* ---- more keys than the first block can take ----------------------------------------------- */
 
-/* Adds `count` to a lane's bin; twice, lanes of one bin together, so that equal ones do not queue. */
+/* Adds `count` to a lane's bin; twice, lanes of one bin together, lest equal ones queue. */
 CAIRN_INLINE void count_together(cluster_shared &s, uint32_t bin, bool is, uint32_t count) {
 #pragma unroll 1
     for (int turn = 0; turn < 2; turn++) {

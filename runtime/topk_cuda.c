@@ -67,9 +67,9 @@ static void topk_plan_tiles(const device *dev, const topk_params *p, topk_plan *
     if (p->sort_size) plan->shared_bytes += (unsigned)plan->capacity * 4;
 }
 
-/* All clusters at once, if their slices then stay on the chip. An H200 holds 7 clusters of 16, 15 of
- * 8, 30 of 4 or 66 of 2, at one block an SM. Longer rows take the largest cluster, so that one long
- * row among many short ones costs little more than alone. */
+/* All clusters at once, if their slices then stay on the chip. An H200 holds 7 clusters of 16, 15
+ * of 8, 30 of 4 or 66 of 2, at one block an SM. Longer rows take the largest cluster, so that one
+ * long row among many short ones costs little more than alone. */
 static int topk_cluster_blocks(const device *dev, const topk_params *p) {
     int blocks = dev->arch / 10 == 12 ? 8 : 16; /* larger ones are not portable */
     while (blocks > 2 && p->n <= 65536 * (int64_t)(blocks / 2) &&

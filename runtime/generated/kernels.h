@@ -7244,8 +7244,8 @@ static const char *const kernels_topk_cluster_cu[] = {
 };
 
 static const char *const kernels_topk_cluster_cuh[] = {
-    "/* topk_cluster.cuh: what the blocks of a cluster share, their first bound, and going through a slice\n"
-    " * in order of position. Constants as in topk_cluster.cu. Without an include guard. */\n"
+    "/* topk_cluster.cuh: what the blocks of a cluster share, their first bound, and going through a\n"
+    " * slice in order of position. Constants as in topk_cluster.cu. Without an include guard. */\n"
     "\n"
     "#define BINS 2048\n"
     "#define CAPACITY CAIRN_CAPACITY\n"
@@ -7337,7 +7337,7 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "    return s.found;\n"
     "}\n"
     "\n"
-    "/* ---- the bound -------------------------------------------------------------------------------- */\n"
+    "/* ---- the bound ----------------------------------------------------------------------------- */\n"
     "\n"
     "/* Greatest scores of four groups of this thread's; NaN counts as none. */\n"
     "struct group_most { float of[GROUPS]; };\n"
@@ -7413,7 +7413,7 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "    return {max_of(warp_min(of.x), floor), warp_max(of.y)};\n"
     "}\n"
     "\n",
-    "/* ---- a slice again, item by item -------------------------------------------------------------- */\n"
+    "/* ---- a slice again, item by item ----------------------------------------------------------- */\n"
     "\n"
     "/* Of the first two tiles, this thread's items with keys that reach one bound and another. */\n"
     "struct thread_bits { reach_bits of[2]; };\n"
@@ -7867,10 +7867,10 @@ static const char *const kernels_topk_emit_cuh[] = {
 };
 
 static const char *const kernels_topk_kth_cuh[] = {
-    "/* topk_kth.cuh: the k-th key of a row by a cluster: candidates go to the first block, which selects;\n"
-    " * when they are too many, all blocks count theirs. Without an include guard. */\n"
+    "/* topk_kth.cuh: the k-th key of a row by a cluster: candidates go to the first block, which\n"
+    " * selects; when they are too many, all blocks count theirs. Without an include guard. */\n"
     "\n"
-    "/* ---- candidates, from each block to the first ------------------------------------------------- */\n"
+    "/* ---- candidates, from each block to the first ---------------------------------------------- */\n"
     "\n"
     "/* The block's candidates among the first two tiles. */\n"
     "CAIRN_INLINE uint32_t count_bits(cluster_shared &s, const thread_bits &mine) {\n"
@@ -7920,7 +7920,7 @@ static const char *const kernels_topk_kth_cuh[] = {
     "    return warp_any(count > REGION) \? EVERY : total;\n"
     "}\n"
     "\n"
-    "/* ---- selecting -------------------------------------------------------------------------------- */\n"
+    "/* ---- selecting ----------------------------------------------------------------------------- */\n"
     "\n"
     "/* What a thread of the first block has of the received keys: chunks of a warp each go round the\n"
     " * warps, region by region, so that a warp's are all of one region. */\n"
@@ -8056,9 +8056,9 @@ static const char *const kernels_topk_kth_cuh[] = {
     "    }\n"
     "}\n"
     "\n"
-    "/* ---- more keys than the first block can take -------------------------------------------------- */\n"
+    "/* ---- more keys than the first block can take ----------------------------------------------- */\n"
     "\n"
-    "/* Adds `count` to a lane's bin; twice, lanes of one bin together, so that equal ones do not queue. */\n"
+    "/* Adds `count` to a lane's bin; twice, lanes of one bin together, lest equal ones queue. */\n"
     "CAIRN_INLINE void count_together(cluster_shared &s, uint32_t bin, bool is, uint32_t count) {\n"
     "#pragma unroll 1\n"
     "    for (int turn = 0; turn < 2; turn++) {\n"
@@ -8150,8 +8150,8 @@ static const char *const kernels_topk_kth_cuh[] = {
     "    const uint32_t above = shuffle(end - mine, lane);\n"
     "    clear_bins(s);\n"
     "    block_sync();\n"
-    "#pragma unroll 1\n",
-    "    for (int i = thread_id(); i < part; i += THREADS)\n"
+    "#pragma unroll 1\n"
+    "    for (int i = thread_id(); i < part; i += THREADS)\n",
     "        s.bins[i] = remote_load<uint32_t>(remote(shared_addr(&s.sums[i]), owner));\n"
     "    block_sync();\n"
     "    bin_found at = find_bin<BINS>(s, need - above);\n"
@@ -9863,10 +9863,10 @@ static const kernels_file kernels_files[] = {
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 3749},
     {"topk_cluster.cu", kernels_topk_cluster_cu, 8428},
-    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 12700},
+    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 12694},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 6746},
     {"topk_emit.cuh", kernels_topk_emit_cuh, 7948},
-    {"topk_kth.cuh", kernels_topk_kth_cuh, 13550},
+    {"topk_kth.cuh", kernels_topk_kth_cuh, 13531},
     {"topk_radix.cu", kernels_topk_radix_cu, 7106},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
     {"topk_select.cuh", kernels_topk_select_cuh, 12549},

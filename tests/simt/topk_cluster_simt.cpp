@@ -1,5 +1,5 @@
-/* topk_cluster.cu on the emulation, against a sort: clusters of several sizes, slices of one tile and
- * of many, and room for so few keys that most rows have too many. */
+/* topk_cluster.cu on the emulation, against a sort: clusters of several sizes, slices of one tile
+ * and of many, and room for so few keys that most rows have too many. */
 #include "topk_sweep.h"
 
 #define CAIRN_SCORE_TYPE 1
