@@ -17,7 +17,9 @@
  * Launch     grid rows x CLUSTER, block THREADS, shared memory as topk_cuda.c computes it
  * Oracle     tests/topk_test.c sorts
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16
- * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192 */
+ * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192
+ * matrix: arch>=90 CAIRN_SCORE_TYPE=2 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=2
+ * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 */
 #include "common.cuh"
 #include "topk.cuh"
 #include "topk_slice.cuh"

@@ -151,7 +151,7 @@ CAIRN_INLINE reach_bits tile_bits(const row_slice &w, int t, uint32_t low, uint3
 
     const float floor = key_score(low), ceiling = key_score(high);
     reach_bits bits = {0, 0};
-#pragma unroll(VECTOR == 4 ? 4 : 2)
+#pragma unroll(VECTOR == 4 ? 2 : 1)
     for (int j = 0; j < VECTORS; j++) {
         score_vector v = bit_cast<score_vector>(load_again(w, t, j));
 #pragma unroll

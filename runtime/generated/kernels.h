@@ -7078,7 +7078,9 @@ static const char *const kernels_topk_cluster_cu[] = {
     " * Launch     grid rows x CLUSTER, block THREADS, shared memory as topk_cuda.c computes it\n"
     " * Oracle     tests/topk_test.c sorts\n"
     " * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16\n"
-    " * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192 */\n"
+    " * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192\n"
+    " * matrix: arch>=90 CAIRN_SCORE_TYPE=2 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=2\n"
+    " * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 */\n"
     "#include \"common.cuh\"\n"
     "#include \"topk.cuh\"\n"
     "#include \"topk_slice.cuh\"\n"
@@ -7135,9 +7137,9 @@ static const char *const kernels_topk_cluster_cu[] = {
     "        const bool is_over = key > v.key, is_equal = i < count && key == v.key;\n"
     "        const uint32_t over = warp_ballot(is_over), equal = warp_ballot(is_equal);\n"
     "        block_sync();\n"
-    "        if (lane_id() == 0)\n"
+    "        if (lane_id() == 0)\n",
     "            s.totals[0][warp_id()] = (uint32_t)(popcount(over) | popcount(equal) << 16);\n"
-    "        block_sync();\n",
+    "        block_sync();\n"
     "        const uint32_t total = lane_id() < WARPS \? s.totals[0][lane_id()] : 0u;\n"
     "        const uint32_t before = warp_sum(lane_id() < warp_id() \? total : 0u);\n"
     "        const uint32_t ties = equal_before + (before >> 16) + (uint32_t)popcount(equal & below);\n"
@@ -7220,10 +7222,10 @@ static const char *const kernels_topk_cluster_cu[] = {
     "        if (v.found != EVERY) break;\n"
     "        bin_search at;\n"
     "#pragma unroll 1\n"
-    "        do {\n"
+    "        do {\n",
     "            at = narrow_cluster(keys, need);\n"
     "            keys = at.range;\n"
-    "            need = at.need;\n",
+    "            need = at.need;\n"
     "        } while (at.inside > REGION && keys.low < keys.high);\n"
     "        if (keys.low == keys.high) break;\n"
     "        if (thread_id() == 0) begin_again(s);\n"
@@ -9175,7 +9177,7 @@ static const char *const kernels_topk_slice_cuh[] = {
     "\n"
     "    const float floor = key_score(low), ceiling = key_score(high);\n"
     "    reach_bits bits = {0, 0};\n"
-    "#pragma unroll(VECTOR == 4 \? 4 : 2)\n"
+    "#pragma unroll(VECTOR == 4 \? 2 : 1)\n"
     "    for (int j = 0; j < VECTORS; j++) {\n"
     "        score_vector v = bit_cast<score_vector>(load_again(w, t, j));\n"
     "#pragma unroll\n"
@@ -9862,7 +9864,7 @@ static const kernels_file kernels_files[] = {
     {"step_sparse.cuh", kernels_step_sparse_cuh, 12792},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 3749},
-    {"topk_cluster.cu", kernels_topk_cluster_cu, 8428},
+    {"topk_cluster.cu", kernels_topk_cluster_cu, 8565},
     {"topk_cluster.cuh", kernels_topk_cluster_cuh, 12694},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 6746},
     {"topk_emit.cuh", kernels_topk_emit_cuh, 7948},
