@@ -30,6 +30,7 @@ CAIRN_INLINE void clear_bins(cut_shared &s) {
 CAIRN_INLINE key_range block_range(cut_shared &s, key_range own) {
     own = {warp_min(own.low), warp_max(own.high)};
     if (lane_id() == 0) s.ranges[warp_id()] = own;
+    if (thread_id() == 0) s.listed = 0;
     block_sync();
     if (lane_id() < CUT_WARPS) own = s.ranges[lane_id()];
     return {warp_min(own.low), warp_max(own.high)};
@@ -43,14 +44,19 @@ CAIRN_INLINE int range_shift(key_range range) {
 /* The bin that holds the need-th greatest: s.bin, s.above (in greater bins), s.inside. */
 CAIRN_INLINE void find_crossing(cut_shared &s, uint32_t need) {
     constexpr int each = CUT_BINS / CUT_THREADS;
+    static_assert(each % 4 == 0, "bins are read by four");
     const int top = CUT_BINS - 1 - thread_id() * each;
     uint32_t mine = 0;
 #pragma unroll
-    for (int i = 0; i < each; i++) mine += s.bins[top - i];
+    for (int i = 0; i < each; i += 4) {
+        const u32x4 v = *(const u32x4 *)&s.bins[top - i - 3];
+        mine += v.x + v.y + v.z + v.w;
+    }
     uint32_t total = warp_sum(mine);
     if (lane_id() == 0) s.sums[warp_id()] = total;
     block_sync();
     uint32_t above = warp_sum(lane_id() < warp_id() ? s.sums[lane_id()] : 0u);
+    if (thread_id() == 0) s.listed = 0;
     if (above < need && above + total >= need) {
         above += warp_scan(mine) - mine;
         if (above < need && above + mine >= need) {
@@ -66,9 +72,8 @@ CAIRN_INLINE void find_crossing(cut_shared &s, uint32_t need) {
 
 /* So many threads, as a power of two, share the comparisons of each of `count` keys. */
 CAIRN_INLINE int cut_share(int count) {
-    int shift = 0; /* no division: it takes as long as the comparisons */
-    while (shift < 4 && count << (shift + 1) <= CUT_THREADS) shift++;
-    return shift;
+    const int free_bits = leading_zeros((uint32_t)max_of(count, 2) - 1u); /* no division: slow */
+    return min_of(max_of(free_bits - leading_zeros((uint32_t)CUT_THREADS - 1u), 0), 4);
 }
 CAIRN_INLINE int cut_part(int shift) { return thread_id() & ((1 << shift) - 1); }
 CAIRN_INLINE uint32_t cut_sum(uint32_t mine, int shift) {
@@ -97,17 +102,19 @@ CAIRN_INLINE topk_cut rank_listed(cut_shared &s, int count, uint32_t need) {
     return s.cut;
 }
 
-/* The cut before the need-th candidate in a range of keys, which `inside` > need are in: each round
+/* The cut before the need-th candidate in a range of keys, which `inside` >= need are in: each round
  * spreads the range over the bins and goes on with the one that holds it. `each` calls what it is
- * given with every key of this thread. */
+ * given with every key of this thread. After block_range or find_crossing. */
 template <class Each>
 CAIRN_INLINE topk_cut find_cut(cut_shared &s, key_range range, uint32_t inside, uint32_t need,
                                Each each) {
 #pragma unroll 1
-    while (range.low != range.high) {
+    for (;;) {
+        if (need == inside) return {range.low - 1, 0, 0}; /* all of them */
+        if (range.low == range.high) return {range.low, need, inside};
+        if (inside <= CUT_LIST) break;
         const int shift = range_shift(range);
         clear_bins(s);
-        if (thread_id() == 0) s.listed = 0;
         block_sync();
         each([&](uint32_t key) {
             if (key - range.low <= range.high - range.low)
@@ -119,16 +126,13 @@ CAIRN_INLINE topk_cut find_cut(cut_shared &s, key_range range, uint32_t inside, 
         inside = s.inside;
         range.low += s.bin << shift;
         range.high = min_of(range.high, range.low + ((1u << shift) - 1));
-        if (need == inside) return {range.low - 1, 0, 0}; /* all of them */
-        if (inside > CUT_LIST) continue;
-        each([&](uint32_t key) {
-            if (key - range.low <= range.high - range.low)
-                s.list[atomic_add(&s.listed, 1u)] = key;
-        });
-        block_sync();
-        return rank_listed(s, (int)inside, need);
     }
-    return {range.low, need, inside};
+    each([&](uint32_t key) {
+        if (key - range.low <= range.high - range.low)
+            s.list[atomic_add(&s.listed, 1u)] = key;
+    });
+    block_sync();
+    return rank_listed(s, (int)inside, need);
 }
 
 /* Sorts entries by descending key, lowest position first, by a bitonic network; `size` is a power

@@ -54,15 +54,16 @@ CAIRN_INLINE void load_sample(const score_t *row, int length, topk_vector *sampl
     }
 }
 
-/* The rank in the sample of a key that k scores reach all but surely: 5.5 deviations below k. */
+/* The rank in the sample of a key that k scores reach all but surely: 4.5 deviations below k. */
 CAIRN_INLINE int sample_rank(int k, int length) {
     float expected = (float)k * (float)SAMPLE / (float)length;
-    return (int)(expected + 5.5f * sqrt_f32(expected)) + 6;
+    return (int)(expected + 4.5f * sqrt_f32(expected)) + 5;
 }
 
-/* A key that about `rank` <= STREAM_THREADS of the sample reach. The bins range from a key that at
- * least `rank` reach, the least maximum of groups of scores. */
-CAIRN_INLINE uint32_t sample_floor(cut_shared &s, const topk_vector *sample, int rank) {
+/* From a key that about `rank` <= STREAM_THREADS of the sample reach to the sample's highest. The
+ * bins range from a key that at least `rank` reach, the least maximum of groups of scores. They are
+ * left clear. */
+CAIRN_INLINE key_range sample_range(cut_shared &s, const topk_vector *sample, int rank) {
     uint32_t keys[SAMPLE_EACH], most = 0;
 #pragma unroll
     for (int i = 0; i < SAMPLE_EACH; i++) {
@@ -80,7 +81,8 @@ CAIRN_INLINE uint32_t sample_floor(cut_shared &s, const topk_vector *sample, int
         if (keys[i] >= range.low) atomic_add(&s.bins[(keys[i] - range.low) >> shift], 1u);
     block_sync();
     find_crossing(s, (uint32_t)rank);
-    return range.low + (s.bin << shift);
+    clear_bins(s);
+    return {range.low + (s.bin << shift), range.high};
 }
 
 /* ---- the tiles ------------------------------------------------------------------------------- */
@@ -204,52 +206,84 @@ CAIRN_INLINE key_range seal(stream_shared &s, int from, int to) {
     return block_range(s.cut, own);
 }
 
-/* The cut before the k-th of the set's first `count` entries, of which `sealed` are sealed. */
-CAIRN_INLINE topk_cut cut_set(stream_shared &s, int sealed, int count, int k) {
-    const key_range range = seal(s, sealed, count);
-    if (count <= k) return {0, 0, 0};
-    return find_cut(s.cut, range, (uint32_t)count, (uint32_t)k, [&](auto take) {
+/* Turns all `count` > k scores into keys, and finds with the bins over the guessed range the one
+ * that holds the k-th: *range, *inside are in it, *need of them chosen. False when the k-th is above
+ * the guess. */
+CAIRN_INLINE bool seal_guessed(stream_shared &s, int count, key_range guess, key_range *range,
+                               uint32_t *inside, uint32_t *need) {
+    const int shift = range_shift(guess);
+    block_sync();
+    for (int i = thread_id(); i < count; i += STREAM_THREADS) {
+        const uint32_t key = topk_key(as_f32(s.keys[i]));
+        s.keys[i] = key + 1;
+        atomic_add(&s.cut.bins[min_of((key - guess.low) >> shift, CUT_BINS - 1u)], 1u);
+    }
+    block_sync();
+    find_crossing(s.cut, *need);
+    if (s.cut.bin == CUT_BINS - 1) return false; /* where all higher keys are counted too */
+    *need -= s.cut.above;
+    *inside = s.cut.inside;
+    range->low = guess.low + 1 + (s.cut.bin << shift);
+    range->high = range->low + ((1u << shift) - 1);
+    return true;
+}
+
+/* The cut before the k-th of the set's `count` entries, of which `sealed` are sealed. guess.low: 0,
+ * or no key is below it, and the bins are clear until something has been sealed. */
+CAIRN_INLINE topk_cut cut_set(stream_shared &s, int sealed, int count, int k, key_range guess) {
+    uint32_t inside = (uint32_t)count, need = (uint32_t)k;
+    const bool guessed = guess.low && !sealed && count > k;
+    key_range range;
+    if (!guessed || !seal_guessed(s, count, guess, &range, &inside, &need)) {
+        range = seal(s, guessed ? count : sealed, count);
+        if (count <= k) return {0, 0, 0};
+    }
+    return find_cut(s.cut, range, inside, need, [&](auto take) {
         for (int i = thread_id(); i < count; i += STREAM_THREADS) take(s.keys[i]);
     });
 }
 
-/* Moves the chosen of `count` entries to the front; their order stays. */
+/* Moves the chosen of `count` entries to the front; their order stays. Each thread looks at TAKEN
+ * entries between barriers. */
+#define TAKEN 4
 CAIRN_INLINE void take_chosen(stream_shared &s, int count, topk_cut cut) {
     const uint32_t below_me = (1u << lane_id()) - 1;
     uint32_t over_done = 0, equal_done = 0;
     int turn = 0;
 #pragma unroll 1
-    for (int first = 0; first < count; first += STREAM_THREADS, turn ^= 1) {
-        const int i = first + thread_id();
-        const uint32_t key = i < count ? s.keys[i] : 0;
-        const int32_t position = i < count ? s.positions[i] : 0;
-        const bool over = key > cut.least, equal = key == cut.least;
-        const uint32_t overs = warp_ballot(over), equals = warp_ballot(equal);
-        if (lane_id() == 0)
-            s.counts[turn][warp_id()] = (uint32_t)(popcount(overs) | popcount(equals) << 16);
+    for (int first = 0; first < count; first += STREAM_THREADS * TAKEN, turn ^= 1) {
+        uint32_t keys[TAKEN], overs[TAKEN], equals[TAKEN], counts = 0;
+        int32_t positions[TAKEN];
+#pragma unroll
+        for (int u = 0; u < TAKEN; u++) {
+            const int i = first + (warp_id() * TAKEN + u) * WARP + lane_id();
+            keys[u] = i < count ? s.keys[i] : 0;
+            positions[u] = i < count ? s.positions[i] : 0;
+            overs[u] = warp_ballot(keys[u] > cut.least);
+            equals[u] = warp_ballot(keys[u] == cut.least);
+            counts += (uint32_t)(popcount(overs[u]) | popcount(equals[u]) << 16);
+        }
+        if (lane_id() == 0) s.counts[turn][warp_id()] = counts;
         block_sync(); /* what is written now has been read */
         const uint32_t of = lane_id() < CUT_WARPS ? s.counts[turn][lane_id()] : 0;
         const uint32_t all = warp_sum(of), below = warp_sum(lane_id() < warp_id() ? of : 0u);
         uint32_t over_at = over_done + (below & 0xffffu), equal_at = equal_done + (below >> 16);
-        over_at += (uint32_t)popcount(overs & below_me);
-        equal_at += (uint32_t)popcount(equals & below_me);
-        if (over || (equal && equal_at < cut.equal_left)) {
-            const uint32_t slot = over_at + min_of(equal_at, cut.equal_left);
-            s.keys[slot] = key;
-            s.positions[slot] = position;
+#pragma unroll
+        for (int u = 0; u < TAKEN; u++) {
+            const uint32_t equal_rank = equal_at + (uint32_t)popcount(equals[u] & below_me);
+            const uint32_t slot = over_at + (uint32_t)popcount(overs[u] & below_me) +
+                                  min_of(equal_rank, cut.equal_left);
+            if (keys[u] > cut.least || (keys[u] == cut.least && equal_rank < cut.equal_left)) {
+                s.keys[slot] = keys[u];
+                s.positions[slot] = positions[u];
+            }
+            over_at += (uint32_t)popcount(overs[u]);
+            equal_at += (uint32_t)popcount(equals[u]);
         }
         over_done += all & 0xffffu;
         equal_done += all >> 16;
     }
     block_sync();
-}
-
-/* Cuts the set to its best k, all sealed; the floor that follows for what comes later. */
-CAIRN_INLINE uint32_t shrink(stream_shared &s, int sealed, int held, int k) {
-    const topk_cut cut = cut_set(s, sealed, held, k);
-    take_chosen(s, held, cut);
-    /* least is above the k-th's own key, or k of the set's reach that, counted from 1 */
-    return cut.least + (cut.equal_left == 0);
 }
 
 /* Where the read of a row stands; the same in every thread. */
@@ -293,48 +327,52 @@ CAIRN_INLINE void add_tiles(stream_shared &s, const stream_body &body, stream_ti
     }
 }
 
-/* A floor that k scores of the row reach all but surely, and not many more; 0 without a guess.
+/* From a key that k scores of the row reach all but surely, and not many more; 0 without a guess.
  * Meanwhile the first tile is on its way. */
-CAIRN_INLINE uint32_t guess_floor(stream_shared &s, const stream_body &body, int length, int k,
-                                  stream_tile &tile) {
+CAIRN_INLINE key_range guess_range(stream_shared &s, const stream_body &body, int length, int k,
+                                   stream_tile &tile) {
     const int rank = sample_rank(k, length);
     const bool samples = length >= 2 * SAMPLE && rank <= STREAM_THREADS;
     topk_vector sample[SAMPLE_EACH / VECTOR] = {};
     if (samples) load_sample(body.from, body.size, sample);
     if (body.size > 0) load_tile(body, 0, tile);
-    if (!samples) return 0;
+    if (!samples) return {0, 0};
     prefetch_tile(body, STREAM_TILE);
-    return sample_floor(s.cut, sample, rank);
+    return sample_range(s.cut, sample, rank);
 }
 
 /* Puts the row's best k into the set, sealed; how many there are. One read, but another when fewer
  * than k reach the floor that was guessed. */
-CAIRN_INLINE int stream_row(stream_shared &s, const score_t *row, int length, int k,
-                            uint32_t least) {
+CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_t *row,
+                            int length) {
     const stream_body body = body_of(row, length);
     const int end = body.head + body.size;
+    const uint32_t least = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
     stream_tile tile;
-    uint32_t floor = max_of(least, guess_floor(s, body, length, k, tile));
+    key_range guess = guess_range(s, body, length, p.k, tile);
 #pragma unroll 1
-    for (;; floor = least) {
-        stream_state state = {0, 0, 0, floor};
+    for (;; guess.low = 0) {
+        stream_state state = {0, 0, 0, max_of(least, guess.low)};
         int sealed = 0;
         bool ended = false;
         block_sync();
-        state.held = add_edge(s, row, 0, min_of(body.head, length), floor, 0);
+        state.held = add_edge(s, row, 0, min_of(body.head, length), state.floor, 0);
 #pragma unroll 1
         while (!ended) {
-            add_tiles(s, body, tile, k, state);
+            add_tiles(s, body, tile, p.k, state);
             if (state.base >= body.size) {
                 state.held = add_edge(s, row, end, length - end, state.floor, state.held);
                 ended = true;
-                if (state.held < k && floor > least) break; /* too few */
+                if (state.held < p.k && guess.low > least) break; /* too few */
             }
-            state.floor = max_of(state.floor, shrink(s, sealed, state.held, k));
-            state.held = sealed = min_of(state.held, k);
+            const topk_cut cut = cut_set(s, sealed, state.held, p.k, guess);
+            take_chosen(s, state.held, cut);
+            /* least is above the k-th's own key, or k of the set's reach that, counted from 1 */
+            state.floor = max_of(state.floor, cut.least + (cut.equal_left == 0));
+            state.held = sealed = min_of(state.held, p.k);
             if (!ended) load_tile(body, state.base, tile);
         }
-        if (state.held >= k || floor <= least) return state.held;
+        if (state.held >= p.k || guess.low <= least) return state.held;
         load_tile(body, 0, tile);
     }
 }
@@ -349,8 +387,7 @@ CAIRN_KERNEL(topk_stream, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
         emit_whole(p, topk_row_out(p, r, row), range.length);
         return;
     }
-    const uint32_t least = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
-    const int found = stream_row(s, row, range.length, p.k, least);
+    const int found = stream_row(s, p, row, range.length);
     const topk_out out = topk_row_out(p, r, row);
     if (p.sort_size) {
         for (int i = found + thread_id(); i < p.sort_size; i += STREAM_THREADS) s.keys[i] = 0;
