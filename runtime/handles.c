@@ -377,13 +377,16 @@ cairn_status cairn_staging_free(cairn_runtime *rt, cairn_staging *staging) {
     return CAIRN_OK;
 }
 
-/* Frees every handle; for cairn_close. */
+/* Frees every handle; for cairn_close, also on a device that fails every call. */
 static void handles_free_all(cairn_runtime *rt) {
+    bool entered;
     while (rt->graphs) cairn_graph_free(rt, rt->graphs);
     while (rt->stagings) cairn_staging_free(rt, rt->stagings);
     while (rt->events) cairn_event_free(rt, rt->events);
     while (rt->streams) cairn_stream_free(rt, rt->streams);
-    while (rt->tensors) cairn_tensor_free(rt, &rt->tensors->view);
+    entered = !handles_enter(rt);
+    while (rt->tensors) tensor_free(&rt->device, rt->tensors);
+    if (entered) handles_leave(rt, CAIRN_OK);
 }
 
 /* ---- arguments of ops --------------------------------------------------------------------------- */
