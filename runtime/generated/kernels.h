@@ -8823,7 +8823,7 @@ static const char *const kernels_topk_short_cu[] = {
     "/* How many of a list's `count` values, 0 behind them, are over `mine`; 1 << shift threads count. */\n"
     "CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int shift) {\n"
     "    uint32_t over = 0;\n"
-    "#pragma unroll 4\n"
+    "#pragma unroll 1\n"
     "    for (int i = cut_part(shift) * 4; i < count; i += 4 << shift) {\n"
     "        const u32x4 v = *(const u32x4 *)&list[i];\n"
     "        over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);\n"
