@@ -567,8 +567,9 @@ static void bind_new_model_types(lua_State *L) {
         {"chat", bind_chat},       {"eval", bind_eval},         {"session", bind_make_session},
         {"close", bind_model_close}, {NULL, NULL}};
     static const luaL_Reg session[] = {
-        {"append", bind_append}, {"reset", bind_reset}, {"rewind", bind_rewind}, {"fork", bind_fork}, {"save", bind_save},
-        {"load", bind_load}, {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
+        {"append", bind_append}, {"reset", bind_reset}, {"rewind", bind_rewind},
+        {"fork", bind_fork}, {"save", bind_save}, {"load", bind_load},
+        {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"cancel", bind_cancel},
         {"stats", bind_stats}, {"close", bind_session_close}, {NULL, NULL}};
     bind_new_type(L, BIND_MODEL, model, bind_model_close);

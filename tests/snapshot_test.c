@@ -293,6 +293,9 @@ static void test_short_pool(void) {
            "on %s: %d of 4 pages loaded over as many", where, s->pages);
     cairn_append(other, "ab"); /* of one token: no page yet */
     tap_ok(refused(other, b.data, b.size, CAIRN_POOL_FULL, "needs"), "%s", t.rt->base.error);
+    cairn_session_close(s); /* what the prefix cache keeps of it makes room */
+    tap_ok(!cairn_session_load_memory(other, b.data, b.size) &&
+           (after = holds(other), same(&before, &after)), "with the other session closed it loads");
     tap_ok(!toy_faults, "the toy found no fault");
     free(b.data);
     cairn_close(t.rt);
