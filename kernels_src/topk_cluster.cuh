@@ -146,7 +146,10 @@ CAIRN_INLINE u32x2 slice_bound(cluster_shared &s, const row_slice &w, const grou
     block_sync();
     low = warp_min(lane_id() < WARPS ? s.totals[0][lane_id()] : EVERY);
     high = warp_max(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
-    if (low == EVERY) return {0, high};
+    if (low == EVERY) {
+        block_sync(); /* the totals have been read */
+        return {0, high};
+    }
     constexpr int log2_bins = THREADS == 1024 ? 10 : THREADS == 512 ? 9 : 7;
     const int shift = max_of(0, 32 - log2_bins - leading_zeros(high - low));
 #pragma unroll

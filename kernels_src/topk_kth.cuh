@@ -79,12 +79,13 @@ CAIRN_INLINE bool has_key(const received &mine, int j, key_range range) {
 /* Puts the need-th of the list into s.key and how many of its equals are needed into s.ties. */
 CAIRN_INLINE void rank_list(cluster_shared &s, int count, uint32_t need) {
     if (thread_id() < count) {
-        uint32_t mine = s.list[thread_id()], over = 0, equal = 0;
+        uint32_t mine = s.list[thread_id()], over = 0, equal = 0, before = 0;
         for (int i = 0; i < count; i++) {
             over += s.list[i] > mine;
             equal += s.list[i] == mine;
+            before += s.list[i] == mine && i < thread_id();
         }
-        if (over < need && over + equal >= need) {
+        if (before == 0 && over < need && over + equal >= need) {
             s.key = mine;
             s.ties = need - over;
         }

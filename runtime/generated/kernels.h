@@ -7394,7 +7394,10 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "    block_sync();\n"
     "    low = warp_min(lane_id() < WARPS \? s.totals[0][lane_id()] : EVERY);\n"
     "    high = warp_max(lane_id() < WARPS \? s.totals[1][lane_id()] : 0u);\n"
-    "    if (low == EVERY) return {0, high};\n"
+    "    if (low == EVERY) {\n"
+    "        block_sync(); /* the totals have been read */\n"
+    "        return {0, high};\n"
+    "    }\n"
     "    constexpr int log2_bins = THREADS == 1024 \? 10 : THREADS == 512 \? 9 : 7;\n"
     "    const int shift = max_of(0, 32 - log2_bins - leading_zeros(high - low));\n"
     "#pragma unroll\n"
@@ -7411,10 +7414,10 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "        remote_store_async(remote(shared_addr(&s.bounds[cluster_rank()]), thread_id()), mine,\n"
     "                           remote(shared_addr(&s.bounds_in), thread_id()));\n"
     "    mbarrier_wait_cluster(shared_addr(&s.bounds_in), 0);\n"
-    "    u32x2 of = lane_id() < CLUSTER \? s.bounds[lane_id()] : u32x2{EVERY, 0};\n"
+    "    u32x2 of = lane_id() < CLUSTER \? s.bounds[lane_id()] : u32x2{EVERY, 0};\n",
     "    return {max_of(warp_min(of.x), floor), warp_max(of.y)};\n"
     "}\n"
-    "\n",
+    "\n"
     "/* ---- a slice again, item by item ----------------------------------------------------------- */\n"
     "\n"
     "/* Of the first two tiles, this thread's items with keys that reach one bound and another. */\n"
@@ -7498,9 +7501,9 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "        }\n"
     "        block_sync();\n"
     "        uint32_t count = 0;\n"
-    "#pragma unroll 1\n"
+    "#pragma unroll 1\n",
     "        for (int i = first; i < end; i++) count += (uint32_t)popcount(map[i]);\n"
-    "        uint32_t at = warp_scan(count);\n",
+    "        uint32_t at = warp_scan(count);\n"
     "        if (lane_id() == WARP - 1) s.totals[0][warp_id()] = at;\n"
     "        block_sync();\n"
     "        uint32_t total = lane_id() < WARPS \? s.totals[0][lane_id()] : 0u;\n"
@@ -7954,12 +7957,13 @@ static const char *const kernels_topk_kth_cuh[] = {
     "/* Puts the need-th of the list into s.key and how many of its equals are needed into s.ties. */\n"
     "CAIRN_INLINE void rank_list(cluster_shared &s, int count, uint32_t need) {\n"
     "    if (thread_id() < count) {\n"
-    "        uint32_t mine = s.list[thread_id()], over = 0, equal = 0;\n"
+    "        uint32_t mine = s.list[thread_id()], over = 0, equal = 0, before = 0;\n"
     "        for (int i = 0; i < count; i++) {\n"
     "            over += s.list[i] > mine;\n",
     "            equal += s.list[i] == mine;\n"
+    "            before += s.list[i] == mine && i < thread_id();\n"
     "        }\n"
-    "        if (over < need && over + equal >= need) {\n"
+    "        if (before == 0 && over < need && over + equal >= need) {\n"
     "            s.key = mine;\n"
     "            s.ties = need - over;\n"
     "        }\n"
@@ -8056,8 +8060,8 @@ static const char *const kernels_topk_kth_cuh[] = {
     "    if (warp_id() == 0) {\n"
     "        bool is = lane_id() < CLUSTER;\n"
     "        verdict v = share_out(key, s.ties, is \? s.over[lane_id()] : 0u,\n"
-    "                              is \? s.equal[lane_id()] : 0u);\n"
-    "        if (parity) v.ties = s.ties; /* the blocks still have to share it out */\n",
+    "                              is \? s.equal[lane_id()] : 0u);\n",
+    "        if (parity) v.ties = s.ties; /* the blocks still have to share it out */\n"
     "        if (is) tell(s, v, lane_id());\n"
     "    }\n"
     "}\n"
@@ -8155,9 +8159,9 @@ static const char *const kernels_topk_kth_cuh[] = {
     "    const int lane = find_first_set(votes) - 1, owner = CLUSTER - 1 - lane;\n"
     "    const uint32_t above = shuffle(end - mine, lane);\n"
     "    clear_bins(s);\n"
-    "    block_sync();\n"
+    "    block_sync();\n",
     "#pragma unroll 1\n"
-    "    for (int i = thread_id(); i < part; i += THREADS)\n",
+    "    for (int i = thread_id(); i < part; i += THREADS)\n"
     "        s.bins[i] = remote_load<uint32_t>(remote(shared_addr(&s.sums[i]), owner));\n"
     "    block_sync();\n"
     "    bin_found at = find_bin<BINS>(s, need - above);\n"
@@ -9907,10 +9911,10 @@ static const kernels_file kernels_files[] = {
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 3749},
     {"topk_cluster.cu", kernels_topk_cluster_cu, 8565},
-    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 12694},
+    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 12764},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 6973},
     {"topk_emit.cuh", kernels_topk_emit_cuh, 7948},
-    {"topk_kth.cuh", kernels_topk_kth_cuh, 13531},
+    {"topk_kth.cuh", kernels_topk_kth_cuh, 13618},
     {"topk_radix.cu", kernels_topk_radix_cu, 7106},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
     {"topk_select.cuh", kernels_topk_select_cuh, 12549},
