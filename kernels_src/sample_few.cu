@@ -222,8 +222,8 @@ CAIRN_INLINE void fill_part(const sample_kernel_params &p, few_shared &s, const 
                 s.list[latest] = (uint64_t)keys[i] << 32 | (uint32_t)~tile_id(base, i);
         }
         /* in the end there must be room for the other parts' */
-        const uint32_t most = base + TILE < end ? CROWDED : LISTED / grid_blocks();
-        if (block_sync_or(latest >= most)) { /* this tile has made the list so long */
+        const uint32_t room = base + TILE < end ? CROWDED : LISTED / grid_blocks();
+        if (block_sync_or(latest >= min_of(room, (uint32_t)CROWDED))) { /* by this tile */
             lost = s.count > LISTED;
             block_sync();
             if (!lost) edge = cut_list(s, p.top_k, edge);
@@ -312,61 +312,40 @@ CAIRN_INLINE int keep_tokens(const sample_kernel_params &p, few_shared &s, int c
     return (int)s.count;
 }
 
-/* The threads that compare one kept token with all: as many as there are for each. */
-struct team { int token, member, size; };
-
-CAIRN_INLINE team team_of(int count) {
-    int size = 1;
-    while (size < WARP && count * size * 2 <= THREADS) size *= 2;
-    return {thread_id() / size, thread_id() % size, size};
-}
-
-CAIRN_INLINE uint64_t team_sum(uint64_t v, int size) {
-    for (int m = 1; m < size; m *= 2) v += shuffle_xor(v, m);
-    return v;
-}
-
-/* top_p and min_p among the kept: the weight of the team's token if it stays, else 0. */
-CAIRN_INLINE uint64_t weight_left(const sample_kernel_params &p, few_shared &s, int count,
-                                  const team &t) {
-    const kept_token mine = s.kept[t.token < count ? t.token : 0];
+/* top_p and min_p among the kept: the weight of mine if it stays, else 0. */
+CAIRN_INLINE uint64_t weight_left(const sample_kernel_params &p, few_shared &s, int count) {
+    if (thread_id() >= count) return 0;
+    const kept_token mine = s.kept[thread_id()];
     uint64_t total = 0, better = 0;
-    if (p.top_p > 0.0f && p.top_p < 1.0f) {
-        for (int i = t.member; i < count; i += t.size) {
-            const uint64_t one = s.kept[i].weight;
-            total += one;
-            better += s.kept[i].score > mine.score ? one : 0;
-        }
-        total = team_sum(total, t.size);
-        better = team_sum(better, t.size);
-        double limit = (double)p.top_p * (double)total;
-        uint64_t whole = (uint64_t)limit; /* sums are whole: below limit is below its ceiling */
-        whole = max_of(whole + ((double)whole < limit), (uint64_t)1);
-        if (better >= whole) return 0;
-    }
     if (p.min_p > 0.0f && mine.score < min_of(log_f32(p.min_p), 0.0f)) return 0;
-    return mine.weight;
+    if (!(p.top_p > 0.0f && p.top_p < 1.0f)) return mine.weight;
+#pragma unroll 4
+    for (int i = 0; i < count; i++) {
+        total += s.kept[i].weight;
+        if (s.kept[i].score > mine.score) better += s.kept[i].weight;
+    }
+    double limit = (double)p.top_p * (double)total;
+    uint64_t whole = (uint64_t)limit; /* sums are whole: below limit is below its ceiling */
+    whole = max_of(whole + ((double)whole < limit), (uint64_t)1);
+    return better < whole ? mine.weight : 0;
 }
 
 /* The first id, ascending, whose cumulative weight exceeds u * total; in s.last. */
-CAIRN_INLINE void draw_kept(few_shared &s, int count, const team &t, uint64_t weight, int best,
-                            float u) {
-    const bool speaks = t.member == 0 && t.token < count;
+CAIRN_INLINE void draw_kept(few_shared &s, int count, uint64_t weight, int best, float u) {
     block_sync();
-    if (speaks) s.kept[t.token].weight = weight;
+    if (thread_id() < count) s.kept[thread_id()].weight = weight;
     if (thread_id() == 0) s.last = (uint32_t)best;
     block_sync();
-    const int id = s.kept[t.token < count ? t.token : 0].id;
+    if (thread_id() >= count) return;
+    const int id = s.kept[thread_id()].id;
     uint64_t total = 0, before = 0;
-    for (int i = t.member; i < count; i += t.size) {
-        const uint64_t one = s.kept[i].weight;
-        total += one;
-        before += s.kept[i].id < id ? one : 0;
+#pragma unroll 4
+    for (int i = 0; i < count; i++) {
+        total += s.kept[i].weight;
+        if (s.kept[i].id < id) before += s.kept[i].weight;
     }
-    total = team_sum(total, t.size);
-    before = team_sum(before, t.size);
     const uint64_t target = (uint64_t)((double)u * (double)total);
-    if (speaks && before <= target && target < before + weight) s.last = (uint32_t)id;
+    if (before <= target && target < before + weight) s.last = (uint32_t)id;
 }
 
 /* The row's token; -1 when its candidates do not tell. */
@@ -392,8 +371,7 @@ CAIRN_INLINE int sample_parts(const sample_kernel_params &p, few_shared &s) {
     }
     const int kept = keep_tokens(p, s, count, row.top, least);
     if (kept > KEPT) return -1;
-    const team t = team_of(kept);
-    draw_kept(s, kept, t, weight_left(p, s, kept, t), token, uniform(p, r));
+    draw_kept(s, kept, weight_left(p, s, kept), token, uniform(p, r));
     block_sync();
     return (int)s.last;
 }
