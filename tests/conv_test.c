@@ -1,6 +1,7 @@
 /* The short convolution and its metadata against plain double loops (tests/ref/conv_ref.h), on the
  * CPU and, where there is one, on the GPU: random batches of awkward lengths, states that must not
- * be read and rows that must not be written poisoned, faults, staging, and no call that waits. */
+ * be read and rows that must not be written poisoned, faults, staging, and no call that waits.
+ * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "ref/conv_ref.h"

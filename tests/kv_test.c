@@ -1,6 +1,7 @@
 /* kv_append and kv_collate against plain loops, on the CPU and, where there is one, on the GPU: every
  * pair of types, odd shapes, shuffled page tables, every byte of the cache compared, bad data in
- * device memory, graphs replayed over changing lengths, no driver call but the launch. */
+ * device memory, graphs replayed over changing lengths, no driver call but the launch.
+ * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "ref/f16_ref.h"

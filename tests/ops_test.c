@@ -1,5 +1,6 @@
 /* The ops against double-precision loops (tests/ref/ops_ref.h), on the CPU and, where there is one,
- * on the GPU: random shapes, shuffled page tables, poisoned slots, guard words, bad arguments. */
+ * on the GPU: random shapes, shuffled page tables, poisoned slots, guard words, bad arguments.
+ * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "ref/ops_ref.h"

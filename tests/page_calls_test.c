@@ -1,6 +1,7 @@
 /* The public calls on page pools and tables, and copy_pages, on the CPU and, where there is one, on
  * the GPU: the device's tensors against the host's lists, copies against memcpy, forked requests
- * against requests that share nothing. */
+ * against requests that share nothing.
+ * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "tap.h"

@@ -1,6 +1,7 @@
 /* prefix_chunks against the formulas of its contract in plain loops, with buffers that keep what is
  * not written; the chunks of a request put together are its prefix. On the CPU and, where there is
- * one, on the GPU. */
+ * one, on the GPU.
+ * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "random.h"

@@ -1,5 +1,6 @@
 /* sample where few tokens can be drawn, against a sort-free double-precision rule: rows whose ties,
- * masks, spreads and NaNs make a quick sampler miss a token, at every size at which rows are split. */
+ * masks, spreads and NaNs make a quick sampler miss a token, at every size at which rows are split.
+ * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "tap.h"

@@ -1,6 +1,7 @@
 /* snapshots of sessions on the toy model: saved at any point and loaded anywhere they go on as if
  * nothing had happened; one bit wrong, one byte missing, another model, page size, version: refused
- * with a status that says which, and nothing changed. Under the emulated driver on cuda too. */
+ * with a status that says which, and nothing changed. Under the emulated driver on cuda too.
+ * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "tap.h"

@@ -1,7 +1,8 @@
 /* prepare_steps against the per-step path (tests/ref/steps_ref.h): every output of every step, byte
  * for byte, in buffers that are larger than needed and keep what the runs before left there: what
  * is not a live element must stand. Modes, page sizes, offsets, padding, shrinking replays, faults;
- * on the CPU, where there is one on the GPU, and what it asks of the driver on a fake one. */
+ * on the CPU, where there is one on the GPU, and what it asks of the driver on a fake one.
+ * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "fake/fake_compiler.h"

@@ -30,10 +30,20 @@ is_wanted() {
     return 1
 }
 
+# head_field FIELD FILE: what the head comment of a C test says behind "FIELD:".
+head_field() { sed -n "1,20s/.*$1: \(.*\)$/\1/p" "$2" | sed 's/ *\*\/.*//'; }
+
+has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; }
+
+# A test that says "emulated: asan" runs its CUDA half too, on the emulated GPU where there is none.
 run_c() {
-    flags=$(sed -n '1,20s/.*build: \(.*\)$/\1/p' "$1" | sed 's/ *\*\/.*//')
     $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror -Wno-unused-function $sanitizers \
-        -ffp-contract=off $flags "$1" -o "$logs/$2.bin" $lua_libs $libraries && "$logs/$2.bin"
+        -ffp-contract=off $(head_field build "$1") "$1" -o "$logs/$2.bin" $lua_libs $libraries ||
+        return 1
+    case $(head_field emulated "$1") in
+        *asan*) has_gpu || set -- "$1" "$2" tests/simt/emulate.sh ;;
+    esac
+    ${3-} "$logs/$2.bin"
 }
 
 run_job() {

@@ -1,6 +1,7 @@
 /* topk_rows against topk and topk_transform of all scores at once, for every way to cut the rows;
  * the free-memory rule by its numbers; producers that fail; memory that is not there. The ops it is
- * compared with have oracles of their own in topk_test.c. */
+ * compared with have oracles of their own in topk_test.c.
+ * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "random.h"
