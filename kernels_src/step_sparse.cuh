@@ -51,25 +51,52 @@ CAIRN_INLINE page_bounds fresh_bounds(const step_params &p, const page_row &r, c
     return b;
 }
 
+/* 16 bytes of a head of this forward, from the exchange. */
+CAIRN_INLINE u32x4 receive_piece(const step_params &p, const uint8_t *layer, int row, int head,
+                                 int piece) {
+    u32x4 v;
+    receive<1>(p, &v, layer + QKV_AT + ((int64_t)row * QKV + head * HEAD_DIM) * 2 + piece * 16);
+    return v;
+}
+
+/* A piece of the keys or values of this forward's tokens up to the row, one a thread: asked for
+ * with the queries (by the threads that have none of these), in its place once pages are chosen. */
+struct fresh_piece {
+    u32x4 v;
+
+    /* From r.fresh on; which piece; 1 for values. */
+    static CAIRN_MEMBER int token() { return (THREADS - 1 - thread_id()) / PIECES / 2; }
+    static CAIRN_MEMBER int value() { return (THREADS - 1 - thread_id()) / PIECES % 2; }
+    static CAIRN_MEMBER int piece() { return (THREADS - 1 - thread_id()) % PIECES; }
+
+    CAIRN_MEMBER void receive_own(const step_params &p, const page_row &r, const uint8_t *layer) {
+        static_assert(COLUMNS * 2 * PIECES <= THREADS, "fresh_piece: one a thread");
+        v = u32x4{};
+        if (r.fresh + token() <= r.position)
+            v = receive_piece(p, layer, r.fresh_row + token(),
+                              HEADS + value() * KV_HEADS + r.kv_head, piece());
+    }
+};
+
 /* The queries of one row, into shared memory as attend_warp has them. */
 CAIRN_INLINE void gather_queries(const step_params &p, const page_row &r, const uint8_t *layer,
                                  unsigned char *memory) {
 #pragma unroll 1
     for (int i = thread_id(); i < GROUP * PIECES; i += THREADS) {
-        const int m = i / PIECES, head = r.kv_head * GROUP + m;
-        u32x4 v;
-        receive<1>(p, &v, layer + QKV_AT + ((int64_t)r.row * QKV + head * HEAD_DIM) * 2 +
-                              i % PIECES * 16);
-        *(u32x4 *)(memory + QUERIES_AT + key_at(m, i % PIECES)) = v;
+        const int m = i / PIECES;
+        *(u32x4 *)(memory + QUERIES_AT + key_at(m, i % PIECES)) =
+            receive_piece(p, layer, r.row, r.kv_head * GROUP + m, i % PIECES);
     }
 }
 
 /* Chooses the pages; the queries are in shared memory afterwards. */
 CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int layer,
-                               const uint8_t *at, unsigned char *memory, selection &chosen) {
+                               const uint8_t *at, unsigned char *memory, selection &chosen,
+                               fresh_piece &own) {
     const uint16_t *cache = p.kv[layer];
     auto queries = [&] {
         gather_queries(p, r, at, memory);
+        own.receive_own(p, r, at);
         copy_async_wait<0>(); /* keys asked for early may give way to others from here on */
         block_sync();
         start_pages(p, r, chosen.bits);
@@ -166,26 +193,16 @@ CAIRN_INLINE void fetch_early(const step_params &p, const page_row &r, int chunk
                  });
 }
 
-/* Keys and values of this forward's tokens that lie in this chunk of the list. */
-CAIRN_INLINE void gather_listed(const step_params &p, const page_row &r, const selection &chosen,
-                                int chunk, const uint8_t *layer, unsigned char *memory) {
-    const int count = (r.position + 1 - r.fresh) * 2 * PIECES;
-#pragma unroll 1
-    for (int i = thread_id(); i < count; i += THREADS) {
-        const int j = i / PIECES / 2, value = i / PIECES % 2, piece = i % PIECES;
-        const int page = (r.fresh + j) / PAGE, slot = (r.fresh + j) % PAGE;
-        const int key = listed_before(chosen, page) * PAGE + slot - chunk * CHUNK;
-        if (!(chosen.bits[page / WARP].listed >> page % WARP & 1) || key < 0 || key >= CHUNK)
-            continue;
-        const int head = HEADS + value * KV_HEADS + r.kv_head;
-        const uint32_t to = (value ? value_at(key % WARP_KEYS, piece)
-                                   : key_at(key % WARP_KEYS, piece)) +
-                            key / WARP_KEYS * 2 * KEYS_BYTES;
-        u32x4 v;
-        const int64_t from = ((int64_t)(r.fresh_row + j) * QKV + head * HEAD_DIM) * 2;
-        receive<1>(p, &v, layer + QKV_AT + from + piece * 16);
-        *(u32x4 *)(memory + to) = v;
-    }
+/* Puts it where it belongs, if its token is listed and in this chunk of the list. */
+CAIRN_INLINE void place_fresh(const page_row &r, const selection &chosen, int chunk,
+                              const fresh_piece &own, unsigned char *memory) {
+    const int position = r.fresh + own.token(), page = position / PAGE;
+    if (position > r.position) return;
+    const int key = listed_before(chosen, page) * PAGE + position % PAGE - chunk * CHUNK;
+    if (!(chosen.bits[page / WARP].listed >> page % WARP & 1) || key < 0 || key >= CHUNK) return;
+    const uint32_t to = own.value() ? value_at(key % WARP_KEYS, own.piece())
+                                    : key_at(key % WARP_KEYS, own.piece());
+    *(u32x4 *)(memory + key / WARP_KEYS * 2 * KEYS_BYTES + to) = own.v;
 }
 
 /* For the count of pages read: what the row attends where it selects. */
@@ -204,7 +221,8 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
                                 const early_pieces &early) {
     static_assert((int)sizeof(selection) <= MEETING_BYTES, "sparse flow: too many pages");
     selection &chosen = *(selection *)work.meeting;
-    select_pages(p, r, layer, at, work.keys, chosen);
+    fresh_piece own;
+    select_pages(p, r, layer, at, work.keys, chosen, own);
     key_piece piece[WARP_PIECES] = {};
     if (warp_id() < ATTEND_WARPS) {
         const int from = chunk * CHUNK + warp_id() * WARP_KEYS;
@@ -224,7 +242,7 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
                                                     : early.position[i] == piece[i].position;
                      });
     }
-    gather_listed(p, r, chosen, chunk, at, work.keys);
+    place_fresh(r, chosen, chunk, own, work.keys);
     if (chunk == 0) record_pages(p, r, layer, selects, chosen);
     copy_async_wait<0>();
     block_sync();
