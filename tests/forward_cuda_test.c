@@ -193,10 +193,10 @@ static void test_dense(rig *gpu, rig *cpu, int at) {
     bool fine = forward(gpu, 0, 1, at, 1, true, 1, logits) &&
                 forward(cpu, 0, 1, at, 1, true, 1, other);
     double far = distance(logits, other, VOCAB);
-    tap_ok(fine && far < 2e-2, "one row after a prompt: %.1e from the CPU", far);
+    tap_ok(fine && far < 2e-2, "cuda, one row after a prompt: %.1e from the CPU", far);
     fine = forward(gpu, 0, 1, at, 6, true, 6, logits) && forward(cpu, 0, 1, at, 6, true, 6, other);
     far = distance(logits, other, 6 * VOCAB);
-    tap_ok(fine && far < 2e-2, "six rows: %.1e", far);
+    tap_ok(fine && far < 2e-2, "cuda, six rows: %.1e", far);
 }
 
 /* Rows one by one, and then together in forwards of every kind. What they see is selected, which
@@ -208,19 +208,19 @@ static void test_rows(rig *gpu, const char *what, int at) {
     bool fine = true;
     for (int r = 0; r < MANY && fine; r++)
         fine = forward(gpu, 0, 1, at + r, 1, dense, 1, other + r * VOCAB);
-    tap_ok(fine, "%s: rows one by one", what);
+    tap_ok(fine, "cuda, %s: rows one by one", what);
     for (size_t i = 0; i < BASE_COUNT(counts); i++) {
         int n = counts[i];
         fine = forward(gpu, 0, 1, at, n, dense, n, logits);
         tap_ok(fine && !memcmp(logits, other, (size_t)(n * VOCAB) * sizeof *logits),
-               "%s: %d rows give the same bits", what, n);
+               "cuda, %s: %d rows give the same bits", what, n);
     }
     fine = forward(gpu, 0, 1, at, 8, dense, 8, logits);
     memcpy(read, gpu->pages_read, sizeof read);
     fine = fine && forward(gpu, 0, 1, at, 8, dense, 7, logits);
     tap_ok(fine && !memcmp(logits, other + VOCAB, 7 * VOCAB * sizeof *logits) &&
                read[0] == gpu->pages_read[0] && read[0] > 0,
-           "%s: by the stage kernels too, and %d pages read", what, (int)read[0]);
+           "cuda, %s: by the stage kernels too, and %d pages read", what, (int)read[0]);
 }
 
 /* Sequences side by side give what each gives alone. */
@@ -235,7 +235,8 @@ static void test_batch(rig *gpu, int at, int rows, bool dense) {
     fine = fine && forward(gpu, 0, SEQUENCES, at, rows, dense, all, logits);
     tap_ok(fine && !memcmp(logits, other, (size_t)(all * VOCAB) * sizeof *logits) &&
                !memcmp(read, gpu->pages_read, sizeof read),
-           "%s: %d rows of %d sequences as alone", dense ? "dense" : "sparse", all, SEQUENCES);
+           "cuda, %s: %d rows of %d sequences as alone", dense ? "dense" : "sparse", all,
+           SEQUENCES);
 }
 
 /* Tokens drawn on the device, or on the host when they are of many, are those of the CPU's sampler
@@ -265,7 +266,7 @@ static void test_prompts(rig *gpu, int at) {
                 forward(gpu, 1, 2, at, rows, true, rows, other + 3 * VOCAB) &&
                 forward(gpu, 0, 2, at, rows, true, wanted, logits);
     tap_ok(fine && !memcmp(logits, other, (size_t)(wanted * VOCAB) * sizeof *logits),
-           "two prompts in one forward");
+           "cuda, two prompts in one forward");
 }
 
 int main(void) {
@@ -280,7 +281,7 @@ int main(void) {
     if (!open_rig(&gpu, CAIRN_BACKEND_CUDA, path, 2)) {
         tap_skip("forward on cuda");
     } else if (tap_ok(open_rig(&cpu, CAIRN_BACKEND_CPU, path, 2), "the CPU's model")) {
-        tap_ok(prompts(&gpu, at) && prompts(&cpu, at), "prompts");
+        tap_ok(prompts(&gpu, at) && prompts(&cpu, at), "cuda, prompts");
         test_dense(&gpu, &cpu, at);
         cairn_close(cpu.rt);
         test_rows(&gpu, "whole", 24);
