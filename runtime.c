@@ -23,6 +23,8 @@
 #endif
 
 #include "runtime/base.c"
+
+BASE_SMALL_BEGIN
 #include "runtime/os.c"
 #ifdef _WIN32
 #include "runtime/os_win32.c"
@@ -53,7 +55,11 @@
 #include "runtime/npy.c"
 #include "runtime/handles.c"
 #include "runtime/measure.c"
+BASE_SMALL_END
+
 #include "runtime/block.c"
+
+BASE_SMALL_BEGIN
 #include "runtime/gguf.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/tokenizer_text.c"
@@ -61,6 +67,8 @@
 #include "runtime/tokenizer_encode.c"
 #include "runtime/tokenizer_decode.c"
 #include "runtime/tokenizer_chat.c"
+BASE_SMALL_END
+
 #include "runtime/simd.c"
 #include "runtime/linear.c"
 #include "runtime/select.c"
@@ -82,6 +90,8 @@
 #include "runtime/ops_sample.c"
 #include "runtime/ops_steps.c"
 #include "runtime/ops_steps_chunks.c"
+
+BASE_SMALL_BEGIN
 #include "runtime/pages.c"
 #include "runtime/pages_tables.c"
 #include "runtime/pages_calls.c"
@@ -89,8 +99,12 @@
 #include "runtime/prefix.c"
 #include "runtime/prefix_calls.c"
 #include "runtime/model.c"
+BASE_SMALL_END
+
 #include "runtime/forward_cpu_work.c"
 #include "runtime/forward_cpu.c"
+
+BASE_SMALL_BEGIN
 #include "runtime/forward_cuda.c"
 #include "runtime/forward_cuda_run.c"
 #include "runtime/reload.c"
@@ -110,3 +124,4 @@
 #include "runtime/lua_prefix.c"
 #include "runtime/lua_jit.c"
 #include "runtime/lua.c"
+BASE_SMALL_END

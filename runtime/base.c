@@ -18,6 +18,14 @@
 #define BASE_TARGET(features)
 #define BASE_LIKELY(x) (x)
 #endif
+/* Rooms between the two run once a start, a call or a file, never once a value: built for size. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define BASE_SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
+#define BASE_SMALL_END _Pragma("GCC pop_options")
+#else
+#define BASE_SMALL_BEGIN
+#define BASE_SMALL_END
+#endif
 #if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(_M_X64))
 #define BASE_X86 1
 #include <cpuid.h>

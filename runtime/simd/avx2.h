@@ -6,6 +6,7 @@
 #define VEC_N 8
 #define VEC_ROWS 2 /* 4 * 2 sums and 5 operands in 16 registers */
 #define VEC_QUERIES 2
+#define VEC_UNROLL BASE_UNROLL
 
 #define VEC_LOAD(p) _mm256_loadu_ps(p)
 #define VEC_PART(p, n) \

@@ -7,6 +7,7 @@
 #define VEC_N 16
 #define VEC_ROWS 6 /* token rows of a product's tile: 4 * 6 sums and 5 operands in 32 registers */
 #define VEC_QUERIES 4
+#define VEC_UNROLL BASE_UNROLL
 
 #define VEC_BITS(n) ((__mmask16)((1u << (n)) - 1u))
 #define VEC_LOAD(p) _mm512_loadu_ps(p)

@@ -5,6 +5,7 @@
 #undef VEC
 #undef VEC_N
 #undef VEC_ROWS
+#undef VEC_UNROLL
 #undef VEC_QUERIES
 #undef VEC_BITS
 #undef VEC_LOAD

@@ -34,7 +34,7 @@ SIMD_FN BASE_INLINE void SIMD(heads)(int type, const uint8_t *blocks, int count,
 /* w [SIMD_BLOCK_VECS]: the values of one block whose head is known. */
 SIMD_FN BASE_INLINE void SIMD(block)(int type, const uint8_t *block, const float *head, VEC *w) {
     if (type == BLOCK_Q8_0) {
-        BASE_UNROLL
+        VEC_UNROLL
         for (int v = 0; v < SIMD_BLOCK_VECS; v++)
             w[v] = VEC_MUL(VEC_BYTES(block + 2 + v * VEC_N), VEC_SET(head[0]));
     } else {
@@ -157,17 +157,17 @@ SIMD_FN BASE_INLINE void SIMD(eight_blocks)(int type, int bytes, const uint8_t *
     const uint8_t *high = w + 4 * row;
     const float *high_heads = heads + 4 * next;
     for (int b = 0; b < blocks; b++) {
-        BASE_UNROLL
+        VEC_UNROLL
         for (int o = 0; o < 8; o++) {
             const size_t at = (o & 3) == 3 ? row3 : (size_t)(o & 3) * row;
             const size_t head = (o & 3) == 3 ? next3 : (size_t)(o & 3) * next;
             VEC values[SIMD_BLOCK_VECS];
             SIMD(block)(type, (o < 4 ? w : high) + at, (o < 4 ? heads : high_heads) + head, values);
-            BASE_UNROLL
+            VEC_UNROLL
             for (int v = 0; v < SIMD_BLOCK_VECS; v++)
                 sum[o] = VEC_FMA(values[v], VEC_LOAD(x + v * VEC_N), sum[o]);
         }
-        BASE_UNROLL
+        VEC_UNROLL
         for (int i = 0; i < 8 * bytes; i += 64) BASE_PREFETCH(w + ahead + 7 * b * bytes + i);
         w += bytes;
         high += bytes;

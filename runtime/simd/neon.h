@@ -7,6 +7,7 @@
 #define VEC_N 4
 #define VEC_ROWS 4
 #define VEC_QUERIES 4
+#define VEC_UNROLL BASE_UNROLL
 
 #define VEC_LOAD(p) vld1q_f32(p)
 #define VEC_PART(p, n) part_neon(p, n)
