@@ -148,10 +148,9 @@ CAIRN_INLINE uint32_t held_bits(const tile_data &held, int t, uint32_t key) {
 /* The items of tile t with a key of at least `low`, of at least `high`; reads the tile again. */
 struct reach_bits { uint32_t low, high; };
 CAIRN_INLINE reach_bits tile_bits(const row_slice &w, int t, uint32_t low, uint32_t high) {
-
     const float floor = key_score(low), ceiling = key_score(high);
     reach_bits bits = {0, 0};
-#pragma unroll(VECTOR == 4 ? 2 : 1)
+#pragma unroll 2
     for (int j = 0; j < VECTORS; j++) {
         score_vector v = bit_cast<score_vector>(load_again(w, t, j));
 #pragma unroll

@@ -9203,10 +9203,9 @@ static const char *const kernels_topk_slice_cuh[] = {
     "/* The items of tile t with a key of at least `low`, of at least `high`; reads the tile again. */\n"
     "struct reach_bits { uint32_t low, high; };\n"
     "CAIRN_INLINE reach_bits tile_bits(const row_slice &w, int t, uint32_t low, uint32_t high) {\n"
-    "\n"
     "    const float floor = key_score(low), ceiling = key_score(high);\n"
     "    reach_bits bits = {0, 0};\n"
-    "#pragma unroll(VECTOR == 4 \? 2 : 1)\n"
+    "#pragma unroll 2\n"
     "    for (int j = 0; j < VECTORS; j++) {\n"
     "        score_vector v = bit_cast<score_vector>(load_again(w, t, j));\n"
     "#pragma unroll\n"
@@ -9939,7 +9938,7 @@ static const kernels_file kernels_files[] = {
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
     {"topk_select.cuh", kernels_topk_select_cuh, 12549},
     {"topk_short.cu", kernels_topk_short_cu, 14131},
-    {"topk_slice.cuh", kernels_topk_slice_cuh, 6792},
+    {"topk_slice.cuh", kernels_topk_slice_cuh, 6772},
     {"topk_small.cu", kernels_topk_small_cu, 7854},
     {"topk_split.cu", kernels_topk_split_cu, 3250},
     {"topk_stream.cu", kernels_topk_stream_cu, 18531},
