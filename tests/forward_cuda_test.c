@@ -122,6 +122,7 @@ static bool open_rig(rig *g, cairn_backend backend, const char *path, int topk) 
     if (cairn_load_model(g->rt, path, &g->model)) {
         tap_ok(false, "load: %s", cairn_last_error(g->rt));
         cairn_close(g->rt);
+        g->rt = NULL;
         return false;
     }
     for (int i = 0; i < SEQUENCES * PAGES; i++)
@@ -269,6 +270,50 @@ static void test_prompts(rig *gpu, int at) {
            "cuda, two prompts in one forward");
 }
 
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+/* What a session of a rig says after `prompt` ids of text 0, in one go or, cut after `cut` tokens,
+ * saved and loaded in a runtime opened anew, whose first forward is then a step. */
+static int say(const char *path, int prompt, int cut, int tokens, int32_t *ids) {
+    rig g;
+    cairn_session *s = NULL;
+    cairn_generate_options options = {sizeof options, cut, NULL, NULL, -1};
+    void *memory = NULL;
+    size_t bytes = 0;
+    int count = 0;
+    const int32_t *held;
+    bool fine = open_rig(&g, CAIRN_BACKEND_CUDA, path, 2) && !cairn_session_open(g.model, &s) &&
+                !cairn_append_ids(s, text[0], prompt) &&
+                !cairn_generate_with(s, NULL, &options, NULL, NULL);
+    if (fine && cut < tokens) {
+        fine = !cairn_session_save_memory(s, NULL, 0, &bytes) && (memory = malloc(bytes)) &&
+               !cairn_session_save_memory(s, memory, bytes, NULL);
+        cairn_close(g.rt);
+        options.max_tokens = tokens - cut;
+        fine = fine && open_rig(&g, CAIRN_BACKEND_CUDA, path, 2) &&
+               !cairn_session_open(g.model, &s) && !cairn_session_load_memory(s, memory, bytes) &&
+               !cairn_generate_with(s, NULL, &options, NULL, NULL);
+        free(memory);
+    }
+    held = fine ? cairn_session_ids(s, &count) : NULL;
+    if (held) memcpy(ids, held, (size_t)count * sizeof *ids);
+    cairn_close(g.rt);
+    return held ? count : -1;
+}
+
+static void test_loaded(const char *path) {
+    static int32_t whole[MOST], parts[MOST];
+    int same = 0, runs = 3;
+    for (int i = 0; i < runs; i++) {
+        int prompt = 90 + (int)(random_next(&state) % 40), tokens = 30;
+        int count = say(path, prompt, tokens, tokens, whole);
+        same += count > prompt && count == say(path, prompt, tokens / 2, tokens, parts) &&
+                !memcmp(whole, parts, (size_t)count * sizeof *whole);
+    }
+    tap_ok(same == runs, "cuda, saved, and loaded in a new runtime, a session goes on: %d of %d", same,
+           runs);
+}
+
 int main(void) {
     char path[] = "/tmp/forward_cuda_XXXXXX";
     int file = mkstemp(path), at = 220;
@@ -296,6 +341,7 @@ int main(void) {
         test_draws(&gpu, at, 0, 2, 2, 40);
         test_draws(&gpu, at, 0, 1, 3, 0);
         cairn_close(gpu.rt);
+        test_loaded(path);
     }
     remove(path);
     return tap_done();

@@ -427,7 +427,7 @@ static void test_request_snapshot(void) {
     many from = new_many(p, 4, 60), to = new_many(NULL, 4, 10 * REQUESTS);
     int32_t tokens[TOKENS], got[TOKENS], counts[REQUESTS] = {0, TOKENS, 0, 0, 0};
     static const int32_t two[] = {3, 1}, last[] = {4};
-    uint8_t state[STATE], *data;
+    uint8_t state[STATE], loaded[STATE] = {0}, *data;
     cairn_snapshot_args a, b;
     cairn_snapshot_info info;
     size_t size = 0;
@@ -445,7 +445,7 @@ static void test_request_snapshot(void) {
     fine = fine && done(cairn_snapshot_describe(rt, data, size, &info)) && info.version == 1 &&
            !info.of_session && info.token_count == TOKENS && info.state_bytes == STATE &&
            info.pages_bytes == 6 * 4 * 8 * 5;
-    b = snapshot_args(&to, 4, got, (uint8_t[STATE]){0});
+    b = snapshot_args(&to, 4, got, loaded);
     test_refusals(&to, &b, data, size);
     fine = fine && done(cairn_page_tables_load(to.tables, &b, data, size)) &&
            !memcmp(got, tokens, sizeof got) && !memcmp(b.state, state, STATE) &&

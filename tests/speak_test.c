@@ -168,7 +168,7 @@ static void test_snapshot(void) {
     cairn_session *s = NULL;
     size_t bytes = 0;
     void *memory = NULL;
-    int n = most < 20 ? most : 20;
+    int n = most < 8 ? most : 8; /* some configs end this answer after 19 tokens */
     int64_t start, saved_us, loaded_us;
     bool fine = !cairn_session_open(model, &s) && more(s, copy, 2 * n, &whole) &&
                 !cairn_session_reset(s) && more(s, copy, n, &first) &&
