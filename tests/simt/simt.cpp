@@ -736,7 +736,6 @@ static void run_thread(size_t index) {
 
 /* Runs what is ready until a cluster has ended; false on a fault. */
 static bool run_some(std::vector<std::unique_ptr<Cluster>> &clusters) {
-    const uint64_t patience = 2000 + 50 * (uint64_t)running->ready.size();
     for (;;) {
         if (!running->fault.empty()) return false;
         if (!running->transfers.empty() && (running->ready.empty() || !below(8))) land_one();
@@ -745,7 +744,9 @@ static bool run_some(std::vector<std::unique_ptr<Cluster>> &clusters) {
             running->fault = "kernel " + running->name + ": deadlock" + waiting_report(clusters);
             return false;
         }
-        if (running->idle_polls > patience * 4 && running->transfers.empty()) {
+        /* what is ready now, for a warp may still have to gather among many that poll */
+        const uint64_t patience = 8000 + 200 * (uint64_t)running->ready.size();
+        if (running->idle_polls > patience && running->transfers.empty()) {
             running->fault = "kernel " + running->name + ": no progress" + waiting_report(clusters);
             return false;
         }
