@@ -12,7 +12,7 @@
 
 enum {
     MANY = 24, VOCAB = 96, LAYERS = 2, HIDDEN = 128, HEADS = 4, KV_HEADS = 2, DIM = 64, FFN = 96,
-    PAGE = 16, MOST = 512, PAGES = MOST / PAGE, SEQUENCES = 3, MOST_ROWS = 160
+    PAGE = 16, MOST = 512, PAGES = MOST / PAGE, SEQUENCES = 3, MOST_ROWS = 160, END = 0
 };
 
 static uint64_t state;
@@ -45,7 +45,7 @@ static void build_keys(gguf_build *f) {
         {"llama.feed_forward_length", FFN}, {"llama.context_length", MOST},
         {"llama.attention.head_count", HEADS}, {"llama.attention.head_count_kv", KV_HEADS},
         {"llama.attention.key_length", DIM}, {"llama.rope.dimension_count", DIM},
-        {"tokenizer.ggml.eos_token_id", 0}};
+        {"tokenizer.ggml.eos_token_id", END}};
     for (size_t i = 0; i < BASE_COUNT(numbers); i++)
         build_key_u32(f, numbers[i].name, numbers[i].value);
     build_key_string(f, "general.architecture", "llama");
@@ -281,7 +281,7 @@ static int say(const char *path, int prompt, int cut, int tokens, int32_t *ids) 
     void *memory = NULL;
     size_t bytes = 0;
     int count = 0;
-    const int32_t *held;
+    const int32_t *held = NULL;
     bool fine = open_rig(&g, CAIRN_BACKEND_CUDA, path, 2) && !cairn_session_open(g.model, &s) &&
                 !cairn_append_ids(s, text[0], prompt) &&
                 !cairn_generate_with(s, NULL, &options, NULL, NULL);
@@ -292,7 +292,9 @@ static int say(const char *path, int prompt, int cut, int tokens, int32_t *ids) 
         options.max_tokens = tokens - cut;
         fine = fine && open_rig(&g, CAIRN_BACKEND_CUDA, path, 2) &&
                !cairn_session_open(g.model, &s) && !cairn_session_load_memory(s, memory, bytes) &&
-               !cairn_generate_with(s, NULL, &options, NULL, NULL);
+               (held = cairn_session_ids(s, &count)) != NULL;
+        if (fine && held[count - 1] != END) /* it may have said all before the cut */
+            fine = !cairn_generate_with(s, NULL, &options, NULL, NULL);
         free(memory);
     }
     held = fine ? cairn_session_ids(s, &count) : NULL;
