@@ -257,21 +257,15 @@ static int bind_make_session(lua_State *L) {
 }
 
 /* s:save(path), s:load(path): a file; they give the session */
-static int bind_save(lua_State *L) {
+static int bind_session_file(lua_State *L, cairn_status (*call)(cairn_session *, const char *)) {
     cairn_runtime *rt;
     cairn_session *session = bind_to_session(L, 1, &rt);
-    bind_check(L, rt, cairn_session_save(session, luaL_checkstring(L, 2)));
+    bind_check(L, rt, call(session, luaL_checkstring(L, 2)));
     lua_settop(L, 1);
     return 1;
 }
-
-static int bind_load(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_session *session = bind_to_session(L, 1, &rt);
-    bind_check(L, rt, cairn_session_load(session, luaL_checkstring(L, 2)));
-    lua_settop(L, 1);
-    return 1;
-}
+static int bind_save(lua_State *L) { return bind_session_file(L, cairn_session_save); }
+static int bind_load(lua_State *L) { return bind_session_file(L, cairn_session_load); }
 
 /* s:save_memory() -> a string, s:load_memory(string): the same without a file */
 static int bind_save_memory(lua_State *L) {

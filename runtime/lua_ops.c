@@ -274,10 +274,15 @@ static const bind_field bind_topk_fields[] = {
     BIND_CHOSEN(topk, order, bind_orders),   BIND_FIELD(topk, route, BIND_TEXT),
     BIND_END};
 
+/* Indices and values [rows of the scores, k]. */
+static void bind_chosen_outputs(bind_call *c, const cairn_tensor *scores, int32_t k) {
+    bind_output(c, "out", CAIRN_I32, scores, k < 0 ? 0 : k, -1);
+    bind_output(c, "values", CAIRN_F32, scores, k < 0 ? 0 : k, -1);
+}
+
 static void bind_topk_outputs(bind_call *c) {
     const cairn_topk_args *a = (const cairn_topk_args *)(void *)c->args;
-    bind_output(c, "out", CAIRN_I32, a->scores, a->k < 0 ? 0 : a->k, -1);
-    bind_output(c, "values", CAIRN_F32, a->scores, a->k < 0 ? 0 : a->k, -1);
+    bind_chosen_outputs(c, a->scores, a->k);
 }
 BIND_RUN(topk)
 
@@ -298,8 +303,7 @@ static const bind_field bind_topk_transform_fields[] = {
 
 static void bind_topk_transform_outputs(bind_call *c) {
     const cairn_topk_transform_args *a = (const cairn_topk_transform_args *)(void *)c->args;
-    bind_output(c, "out", CAIRN_I32, a->scores, a->k < 0 ? 0 : a->k, -1);
-    bind_output(c, "values", CAIRN_F32, a->scores, a->k < 0 ? 0 : a->k, -1);
+    bind_chosen_outputs(c, a->scores, a->k);
 }
 BIND_RUN(topk_transform)
 

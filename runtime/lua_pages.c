@@ -64,23 +64,19 @@ static int bind_page_pool_take(lua_State *L) {
 }
 
 /* p:retain(ids), p:give(ids) */
+static int bind_page_pool_ids(lua_State *L, cairn_status (*change)(cairn_page_pool *, const int32_t *,
+                                                                   int)) {
+    cairn_runtime *rt;
+    cairn_page_pool *p = bind_to_page_pool(L, 1, &rt);
+    int count;
+    const int32_t *ids = bind_to_ids(L, 2, &count);
+    bind_check(L, rt, change(p, ids, count));
+    return 0;
+}
 static int bind_page_pool_retain(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_page_pool *p = bind_to_page_pool(L, 1, &rt);
-    int count;
-    const int32_t *ids = bind_to_ids(L, 2, &count);
-    bind_check(L, rt, cairn_page_pool_retain(p, ids, count));
-    return 0;
+    return bind_page_pool_ids(L, cairn_page_pool_retain);
 }
-
-static int bind_page_pool_give(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_page_pool *p = bind_to_page_pool(L, 1, &rt);
-    int count;
-    const int32_t *ids = bind_to_ids(L, 2, &count);
-    bind_check(L, rt, cairn_page_pool_give(p, ids, count));
-    return 0;
-}
+static int bind_page_pool_give(lua_State *L) { return bind_page_pool_ids(L, cairn_page_pool_give); }
 
 /* p:free_pages() -> count; p:references(id) -> count */
 static int bind_page_pool_free_pages(lua_State *L) {
