@@ -6,45 +6,10 @@
 #include "../runtime.c"
 #include "random.h"
 #include "tap.h"
+#include "device_words.h"
 
-static uint64_t seed;
-static cairn_runtime *rt;
 static const char *where;
 static bool emulated;
-
-static int between(int low, int high) {
-    return low + (int)(random_next(&seed) % (uint64_t)(high - low + 1));
-}
-
-typedef struct buffer { cairn_tensor *t; int32_t *want, *got; size_t count; } buffer;
-
-static buffer make(int rank, int64_t rows, int64_t columns) {
-    buffer b;
-    int64_t shape[2];
-    shape[0] = rows, shape[1] = columns;
-    memset(&b, 0, sizeof b);
-    b.count = (size_t)(rank == 1 ? rows : rows * columns);
-    b.want = (int32_t *)malloc(b.count * 4 + 4);
-    b.got = (int32_t *)malloc(b.count * 4 + 4);
-    for (size_t i = 0; i < b.count; i++) b.want[i] = (int32_t)random_next(&seed);
-    if (cairn_tensor_new(rt, CAIRN_I32, rank, shape, &b.t)) tap_note("%s", cairn_last_error(rt));
-    cairn_tensor_write(rt, b.t, b.want, b.count * 4);
-    return b;
-}
-static void upload(buffer *b) { cairn_tensor_write(rt, b->t, b->want, b->count * 4); }
-static void drop(buffer *b) {
-    cairn_tensor_free(rt, b->t);
-    free(b->want), free(b->got);
-}
-static bool holds(buffer *b, const char *name) {
-    cairn_tensor_read(rt, b->t, b->got, b->count * 4);
-    for (size_t i = 0; i < b->count; i++)
-        if (b->got[i] != b->want[i]) {
-            tap_note("%s[%d]: %d, not %d", name, (int)i, (int)b->got[i], (int)b->want[i]);
-            return false;
-        }
-    return true;
-}
 
 typedef struct world {
     int batch, pool, context, capacity, length, chunks, columns;
@@ -260,8 +225,8 @@ static void test_parts(void) {
     draw_inputs(&w, w.context);
     w.args.kv_indices = NULL, w.args.starts = NULL;
     fine = !run(&w);
-    cairn_tensor_read(rt, w.kv.t, w.kv.got, w.kv.count * 4);
-    fine = fine && !memcmp(w.kv.got, w.kv.want, w.kv.count * 4);
+    cairn_tensor_read(rt, w.kv.t, w.kv.got, (size_t)w.kv.count * 4);
+    fine = fine && !memcmp(w.kv.got, w.kv.want, (size_t)w.kv.count * 4);
     w.args = good, w.args.lens = w.args.cu_lens = w.args.chunk_count = NULL;
     fine = fine && !run(&w);
     w.args = good;
