@@ -744,8 +744,9 @@ static bool run_some(std::vector<std::unique_ptr<Cluster>> &clusters) {
             running->fault = "kernel " + running->name + ": deadlock" + waiting_report(clusters);
             return false;
         }
-        /* what is ready now, for a warp may still have to gather among many that poll */
-        const uint64_t patience = 8000 + 200 * (uint64_t)running->ready.size();
+        /* A sound kernel may poll long without an event: a few threads that merge hundreds of parts
+         * by volatile loads, a warp that gathers among a thousand pollers. */
+        const uint64_t patience = 200000 + 200 * (uint64_t)running->ready.size();
         if (running->idle_polls > patience && running->transfers.empty()) {
             running->fault = "kernel " + running->name + ": no progress" + waiting_report(clusters);
             return false;
