@@ -1436,8 +1436,9 @@ CAIRN_API cairn_status cairn_short_conv(cairn_runtime *rt, const cairn_short_con
 typedef struct cairn_short_conv_update_args {
     uint32_t struct_size;
     cairn_conv conv;
-    cairn_tensor *snapshots; /* [sequences, K - 1 + most, channels] or NULL; rows in use are written;
-                              * a sequence of more than `most` tokens is skipped and reported */
+    cairn_tensor *snapshots; /* [sequences, K - 1 + most, channels] or NULL; rows in use are written,
+                              * K - 1 of a sequence without tokens; one of more than `most` tokens
+                              * is skipped and reported */
 } cairn_short_conv_update_args;
 CAIRN_API cairn_status cairn_short_conv_update(cairn_runtime *rt,
                                                const cairn_short_conv_update_args *args);

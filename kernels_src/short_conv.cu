@@ -179,7 +179,7 @@ CAIRN_INLINE void run_tokens(const short_conv_params &p, const taps &t, window &
 
 struct sequence { int first, count, slot; bool valid, initial; };
 
-/* Invalid: PAD, empty, or out of range, which is reported. */
+/* Invalid: PAD, or out of range, which is reported. */
 CAIRN_INLINE sequence find_sequence(const short_conv_params &p, int s, bool reports) {
     sequence q = {s, 1, s, false, false};
     if (p.state_indices) q.slot = p.state_indices[s];
@@ -193,7 +193,7 @@ CAIRN_INLINE sequence find_sequence(const short_conv_params &p, int s, bool repo
     bool fits = q.count >= 0 && q.first >= 0 && q.first <= p.tokens - q.count;
     if (reports && !slot_fits) report_error(p.error, CAIRN_FAULT_ID, s, q.slot);
     else if (reports && !fits) report_error(p.error, CAIRN_FAULT_LENGTH, s, q.count);
-    q.valid = slot_fits && fits && q.count > 0;
+    q.valid = slot_fits && fits;
     return q;
 }
 
@@ -252,8 +252,8 @@ CAIRN_KERNEL(short_conv, 256, 2, short_conv_params) {
             if (reports) report_error(p.error, CAIRN_FAULT_ID, c, s >= p.sequences ? s : offset);
             continue;
         }
-        const sequence q = find_sequence(p, s, reports && offset == 0);
-        if (!q.valid) continue;
+        const sequence q = find_sequence(p, s, reports);
+        if (!q.valid || q.count == 0) continue;
         if (offset <= (q.count - 1) / p.block_tokens)
             run_chunk(p, weights, q, offset * p.block_tokens, channel);
         else if (reports) report_error(p.error, CAIRN_FAULT_LENGTH, c, offset);
@@ -265,7 +265,7 @@ CAIRN_KERNEL(short_conv_update, 256, 2, short_conv_params) {
     if (channel >= p.channels) return;
     const taps weights = load_taps(p, channel);
     sequence q = find_sequence(p, s, block_id_y() == 0 && thread_id() == 0);
-    if (!q.valid) return;
+    if (!q.valid || (q.count == 0 && !p.snapshots)) return;
     int64_t at = -1;
     window w = load_window(p, q, 0, channel);
     if (p.snapshots) {
@@ -289,6 +289,7 @@ CAIRN_KERNEL(short_conv_update, 256, 2, short_conv_params) {
         run_tokens<1>(p, weights, w, q.first + t, channel, at);
         if (at >= 0) at += p.channels;
     }
+    if (q.count == 0) return; /* a state that is not read may not be written either */
 #pragma unroll
     for (int j = 0; j < KEPT; j++) store_state(p, q.slot, j, channel, w.u[j]);
 }

@@ -17,11 +17,16 @@ struct metadata_head {
     int32_t firsts[THREADS / WARP];
 }; /* then prefix[requests + 1]: chunks before each request */
 
-/* The new tokens of request r; lengths that fall below 0 count as 0 and are reported. */
+/* The new tokens of requests [from, to); a length below 0 counts as 0. */
+CAIRN_INLINE int tokens_between(const short_conv_metadata_params &p, int from, int to) {
+    const int64_t count = (int64_t)p.cu_seqlens[to] - p.cu_seqlens[from];
+    return (int)min_of(max_of(count, (int64_t)0), (int64_t)0x7fffffff);
+}
+
 CAIRN_INLINE int new_tokens(const short_conv_metadata_params &p, int r, bool reports) {
-    int count = (int)((uint32_t)p.cu_seqlens[r + 1] - (uint32_t)p.cu_seqlens[r]);
+    const int64_t count = (int64_t)p.cu_seqlens[r + 1] - p.cu_seqlens[r];
     if (count < 0 && reports) report_error(p.error, CAIRN_FAULT_LENGTH, r, count);
-    return max_of(count, 0);
+    return tokens_between(p, r, r + 1);
 }
 
 CAIRN_INLINE int live_requests(const short_conv_metadata_params &p, bool reports) {
@@ -75,11 +80,10 @@ CAIRN_INLINE void write_tail(const short_conv_metadata_params &p, int live) {
 /* In the order of cairn_conv_count. */
 CAIRN_INLINE void write_counts(const short_conv_metadata_params &p, int live, int split, int chunks,
                                int short_ones) {
-    const int start = p.cu_seqlens[0], middle = p.cu_seqlens[split], end = p.cu_seqlens[live];
     p.counts[0] = split;
     p.counts[1] = live - split;
-    p.counts[2] = middle - start;
-    p.counts[3] = end - middle;
+    p.counts[2] = tokens_between(p, 0, split);
+    p.counts[3] = tokens_between(p, split, live);
     p.counts[4] = min_of(chunks, p.chunk_capacity);
     p.counts[5] = p.block_tokens;
     p.counts[6] = live;

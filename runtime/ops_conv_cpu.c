@@ -45,7 +45,7 @@ static conv_sequence conv_find(const short_conv_params *p, int32_t s, const char
         *cause = "length out of range", *value = count;
     } else {
         q.count = (int32_t)count;
-        q.valid = count > 0;
+        q.valid = true;
     }
     return q;
 }
@@ -157,7 +157,7 @@ static void conv_span(conv_worker *w, int32_t s, const conv_sequence *q, int fir
         conv_input_or_state(w, q, first - kept + j, w->ring[j]);
         conv_snapshot(w, s, j, w->ring[j]);
     }
-    if (first == 0) conv_write_state(w, q);
+    if (first == 0 && q->count) conv_write_state(w, q);
     for (int t = first; t < last; t++) {
         float *oldest = w->ring[0];
         conv_input(w, q->first + t, w->ring[kept]);
@@ -175,7 +175,7 @@ static bool conv_chunk(const short_conv_params *p, int32_t c, conv_sequence *q, 
     *value = s >= p->sequences ? s : offset;
     if (s >= p->sequences || offset < 0) return *cause = "id out of range", false;
     *q = conv_find(p, s, cause, value);
-    if (!q->valid) return false;
+    if (!q->valid || !q->count) return false;
     if (offset > (q->count - 1) / p->block_tokens) {
         *value = offset;
         return *cause = "length out of range", false;

@@ -6,9 +6,14 @@ enum { CONV_MAX_REQUESTS = 8192, CONV_METADATA_THREADS = 512, CONV_METADATA_HEAD
 
 /* ---- CPU --------------------------------------------------------------------------------------*/
 
+/* The new tokens of requests [from, to); a length below 0 counts as 0. */
+static int32_t conv_tokens(const short_conv_metadata_params *p, int32_t from, int32_t to) {
+    int64_t count = (int64_t)p->cu_seqlens[to] - p->cu_seqlens[from];
+    return (int32_t)(count < 0 ? 0 : count < INT32_MAX ? count : INT32_MAX);
+}
+
 static int64_t conv_new_tokens(const short_conv_metadata_params *p, int32_t r) {
-    int64_t count = (int64_t)p->cu_seqlens[r + 1] - p->cu_seqlens[r];
-    return count < 0 ? 0 : count;
+    return conv_tokens(p, r, r + 1);
 }
 
 /* The first thing wrong with the lengths; NULL: nothing. Chunks are those of the prompts. */
@@ -50,8 +55,8 @@ static void conv_write_counts(const short_conv_metadata_params *p, int32_t live,
     for (int32_t r = split; r < live; r++) late += conv_new_tokens(p, r) <= p->decode_tokens;
     p->counts[CAIRN_CONV_DECODES] = split;
     p->counts[CAIRN_CONV_PROMPTS] = live - split;
-    p->counts[CAIRN_CONV_DECODE_TOKENS] = p->cu_seqlens[split] - p->cu_seqlens[0];
-    p->counts[CAIRN_CONV_PROMPT_TOKENS] = p->cu_seqlens[live] - p->cu_seqlens[split];
+    p->counts[CAIRN_CONV_DECODE_TOKENS] = conv_tokens(p, 0, split);
+    p->counts[CAIRN_CONV_PROMPT_TOKENS] = conv_tokens(p, split, live);
     p->counts[CAIRN_CONV_CHUNKS] = (int32_t)chunks;
     p->counts[CAIRN_CONV_BLOCK_TOKENS] = p->block_tokens;
     p->counts[CAIRN_CONV_REQUESTS] = live;

@@ -288,7 +288,7 @@ static bool check_snapshots(batch *b, both *snapshots, int most) {
     for (int s = 0; s < b->sequences && fine; s++) {
         int first = ints(&b->cu)[s], count = ints(&b->cu)[s + 1] - first, slot = ints(&b->at)[s];
         char *at = (char *)snapshots->host + row * (size_t)(s * rows);
-        int used = slot < 0 || count == 0 ? 0 : kept + count;
+        int used = slot < 0 ? 0 : kept + count;
         const void *prior = slot >= 0 && ints(&b->initial)[s] ? state_before(b, slot) : NULL;
         char *want = (char *)malloc(row * (size_t)kept);
         for (int t = 0; used && t <= count && fine; t++) {
@@ -313,8 +313,7 @@ static bool check_restore(batch *b, both *snapshots, int most) {
     for (int s = 0; s < b->sequences; s++) {
         int first = ints(&b->cu)[s], count = ints(&b->cu)[s + 1] - first, slot = ints(&b->at)[s];
         ints(&accepted)[s] = between(0, count < most ? count : most);
-        if (count == 0) ints(&b->at)[s] = -1; /* has no snapshot */
-        if (slot >= 0 && count > 0)
+        if (slot >= 0)
             ref_conv_state(&b->ref, ints(&b->initial)[s] ? state_before(b, slot) : NULL, first,
                            ints(&accepted)[s], want + (size_t)slot * bytes);
     }
@@ -515,6 +514,17 @@ static void test_metadata_faults(void) {
     tap_ok(status[2] == CAIRN_BAD_DATA && all_poison(ints(&m.out[0]) + 2, m.out[0].bytes - 8) &&
                all_poison(ints(&m.out[1]) + 2, m.out[1].bytes - 8),
            "short_conv_metadata on %s: chunks beyond the list are reported and not written", where);
+    drop_meta(&m);
+    m = make_meta(12, 0, false); /* the length of request 0 is below -2^31 */
+    m.live = 12, ints(&m.count)[0] = 12, ints(&m.cu)[0] = INT32_MAX, ints(&m.cu)[1] = -100;
+    for (int r = 1; r <= 12; r++) ints(&m.cu)[r] = r - 100, ints(&m.lens)[r - 1] = r;
+    upload(&m.count), upload(&m.cu), upload(&m.lens);
+    status[0] = cairn_short_conv_metadata(rt, &m.args);
+    if (!status[0]) status[0] = cairn_sync(rt);
+    for (int i = 0; i < 4; i++) download(&m.out[i]);
+    tap_ok(status[0] == CAIRN_BAD_DATA && ints(&m.out[0])[0] == -1 && ints(&m.out[3])[0] == -1 &&
+               ints(&m.out[2])[0] == 1,
+           "short_conv_metadata on %s: a length that overflows is reported, and is 0", where);
     drop_meta(&m);
 }
 
@@ -749,6 +759,26 @@ static void test_graph(void) {
 
 /* ---- faults -----------------------------------------------------------------------------------*/
 
+/* A list that names only a later chunk of a sequence whose slot does not exist. */
+static void test_list_faults(batch *b, int victim) {
+    both list[2];
+    cairn_short_conv_args a;
+    cairn_status status;
+    for (int i = 0; i < 2; i++) list[i] = make(CAIRN_I32, 1, 2, 0, 0);
+    ints(&list[0])[0] = victim, ints(&list[1])[0] = 1;
+    ints(&list[0])[1] = ints(&list[1])[1] = -1;
+    ints(&b->at)[victim] = b->slots;
+    upload(&list[0]), upload(&list[1]), upload(&b->at);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.conv = b->conv, a.block_tokens = 2;
+    a.chunk_sequences = list[0].t, a.chunk_offsets = list[1].t;
+    status = cairn_short_conv(rt, &a);
+    if (!status) status = cairn_sync(rt);
+    tap_ok(status == CAIRN_BAD_DATA,
+           "short_conv on %s: a fault that only a later chunk sees is reported", where);
+    drop(&list[0]), drop(&list[1]);
+}
+
 static void test_faults(void) {
     batch b;
     cairn_short_conv_args a;
@@ -763,6 +793,7 @@ static void test_faults(void) {
     tap_ok((status == CAIRN_BAD_DATA || ints(&b.cu)[victim] == ints(&b.cu)[victim + 1]) &&
                check_batch(&b),
            "short_conv on %s: a slot out of range is reported, its sequence skipped", where);
+    test_list_faults(&b, victim);
     drop_batch(&b);
     make_batch(&b, 1, 3, 16, 20, false, false);
     memset(&a, 0, sizeof a);

@@ -4457,7 +4457,7 @@ static const char *const kernels_short_conv_cu[] = {
     "\n"
     "struct sequence { int first, count, slot; bool valid, initial; };\n"
     "\n"
-    "/* Invalid: PAD, empty, or out of range, which is reported. */\n"
+    "/* Invalid: PAD, or out of range, which is reported. */\n"
     "CAIRN_INLINE sequence find_sequence(const short_conv_params &p, int s, bool reports) {\n"
     "    sequence q = {s, 1, s, false, false};\n"
     "    if (p.state_indices) q.slot = p.state_indices[s];\n"
@@ -4471,7 +4471,7 @@ static const char *const kernels_short_conv_cu[] = {
     "    bool fits = q.count >= 0 && q.first >= 0 && q.first <= p.tokens - q.count;\n"
     "    if (reports && !slot_fits) report_error(p.error, CAIRN_FAULT_ID, s, q.slot);\n"
     "    else if (reports && !fits) report_error(p.error, CAIRN_FAULT_LENGTH, s, q.count);\n"
-    "    q.valid = slot_fits && fits && q.count > 0;\n"
+    "    q.valid = slot_fits && fits;\n"
     "    return q;\n"
     "}\n"
     "\n"
@@ -4530,8 +4530,8 @@ static const char *const kernels_short_conv_cu[] = {
     "            if (reports) report_error(p.error, CAIRN_FAULT_ID, c, s >= p.sequences \? s : offset);\n"
     "            continue;\n"
     "        }\n"
-    "        const sequence q = find_sequence(p, s, reports && offset == 0);\n"
-    "        if (!q.valid) continue;\n"
+    "        const sequence q = find_sequence(p, s, reports);\n"
+    "        if (!q.valid || q.count == 0) continue;\n"
     "        if (offset <= (q.count - 1) / p.block_tokens)\n"
     "            run_chunk(p, weights, q, offset * p.block_tokens, channel);\n"
     "        else if (reports) report_error(p.error, CAIRN_FAULT_LENGTH, c, offset);\n"
@@ -4543,7 +4543,7 @@ static const char *const kernels_short_conv_cu[] = {
     "    if (channel >= p.channels) return;\n"
     "    const taps weights = load_taps(p, channel);\n"
     "    sequence q = find_sequence(p, s, block_id_y() == 0 && thread_id() == 0);\n"
-    "    if (!q.valid) return;\n"
+    "    if (!q.valid || (q.count == 0 && !p.snapshots)) return;\n"
     "    int64_t at = -1;\n"
     "    window w = load_window(p, q, 0, channel);\n"
     "    if (p.snapshots) {\n"
@@ -4554,9 +4554,9 @@ static const char *const kernels_short_conv_cu[] = {
     "        }\n"
     "        at = (int64_t)s * (KEPT + p.snapshot_tokens) * p.channels + channel;\n"
     "#pragma unroll\n"
-    "        for (int j = 0; j < KEPT; j++, at += p.channels) store_pack(p.snapshots, at, w.u[j]);\n"
+    "        for (int j = 0; j < KEPT; j++, at += p.channels) store_pack(p.snapshots, at, w.u[j]);\n",
     "    }\n"
-    "    int t = 0;\n",
+    "    int t = 0;\n"
     "#pragma unroll 1\n"
     "    for (; t + AHEAD <= q.count; t += AHEAD) {\n"
     "        run_tokens<AHEAD>(p, weights, w, q.first + t, channel, at);\n"
@@ -4567,6 +4567,7 @@ static const char *const kernels_short_conv_cu[] = {
     "        run_tokens<1>(p, weights, w, q.first + t, channel, at);\n"
     "        if (at >= 0) at += p.channels;\n"
     "    }\n"
+    "    if (q.count == 0) return; /* a state that is not read may not be written either */\n"
     "#pragma unroll\n"
     "    for (int j = 0; j < KEPT; j++) store_state(p, q.slot, j, channel, w.u[j]);\n"
     "}\n",
@@ -4593,11 +4594,16 @@ static const char *const kernels_short_conv_metadata_cu[] = {
     "    int32_t firsts[THREADS / WARP];\n"
     "}; /* then prefix[requests + 1]: chunks before each request */\n"
     "\n"
-    "/* The new tokens of request r; lengths that fall below 0 count as 0 and are reported. */\n"
+    "/* The new tokens of requests [from, to); a length below 0 counts as 0. */\n"
+    "CAIRN_INLINE int tokens_between(const short_conv_metadata_params &p, int from, int to) {\n"
+    "    const int64_t count = (int64_t)p.cu_seqlens[to] - p.cu_seqlens[from];\n"
+    "    return (int)min_of(max_of(count, (int64_t)0), (int64_t)0x7fffffff);\n"
+    "}\n"
+    "\n"
     "CAIRN_INLINE int new_tokens(const short_conv_metadata_params &p, int r, bool reports) {\n"
-    "    int count = (int)((uint32_t)p.cu_seqlens[r + 1] - (uint32_t)p.cu_seqlens[r]);\n"
+    "    const int64_t count = (int64_t)p.cu_seqlens[r + 1] - p.cu_seqlens[r];\n"
     "    if (count < 0 && reports) report_error(p.error, CAIRN_FAULT_LENGTH, r, count);\n"
-    "    return max_of(count, 0);\n"
+    "    return tokens_between(p, r, r + 1);\n"
     "}\n"
     "\n"
     "CAIRN_INLINE int live_requests(const short_conv_metadata_params &p, bool reports) {\n"
@@ -4651,20 +4657,19 @@ static const char *const kernels_short_conv_metadata_cu[] = {
     "/* In the order of cairn_conv_count. */\n"
     "CAIRN_INLINE void write_counts(const short_conv_metadata_params &p, int live, int split, int chunks,\n"
     "                               int short_ones) {\n"
-    "    const int start = p.cu_seqlens[0], middle = p.cu_seqlens[split], end = p.cu_seqlens[live];\n"
     "    p.counts[0] = split;\n"
     "    p.counts[1] = live - split;\n"
-    "    p.counts[2] = middle - start;\n"
-    "    p.counts[3] = end - middle;\n"
+    "    p.counts[2] = tokens_between(p, 0, split);\n"
+    "    p.counts[3] = tokens_between(p, split, live);\n"
     "    p.counts[4] = min_of(chunks, p.chunk_capacity);\n"
     "    p.counts[5] = p.block_tokens;\n"
     "    p.counts[6] = live;\n"
     "    p.counts[7] = short_ones == split;\n"
     "}\n"
     "\n"
-    "/* Entries [from, to) of the list. */\n"
+    "/* Entries [from, to) of the list. */\n",
     "CAIRN_INLINE void write_chunks(const short_conv_metadata_params &p, const int32_t *prefix, int live,\n"
-    "                               int chunks, int from, int to) {\n",
+    "                               int chunks, int from, int to) {\n"
     "    for (int c = from + thread_id(); c < to; c += THREADS) {\n"
     "        int low = 0, high = live; /* prefix[low] <= c < prefix[high] */\n"
     "        while (c < chunks && high - low > 1) {\n"
@@ -9916,8 +9921,8 @@ static const kernels_file kernels_files[] = {
     {"sample.cuh", kernels_sample_cuh, 10662},
     {"sample_few.cu", kernels_sample_few_cu, 16815},
     {"select.cu", kernels_select_cu, 1976},
-    {"short_conv.cu", kernels_short_conv_cu, 12415},
-    {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 6474},
+    {"short_conv.cu", kernels_short_conv_cu, 12515},
+    {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 6636},
     {"short_conv_restore.cu", kernels_short_conv_restore_cu, 1729},
     {"step.cu", kernels_step_cu, 15634},
     {"step.cuh", kernels_step_cuh, 16597},
