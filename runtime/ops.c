@@ -63,8 +63,9 @@ static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
 }
 
 /* The start of every entry: takes the caller's struct into `ours` of the current layout. */
+static device *ops_device(cairn_runtime *rt) { return rt ? &rt->device : NULL; }
 #define OPS_TAKE(rt, name, ours, args) \
-    args_take(&(rt)->base, name, &(ours), sizeof(ours), args)
+    ((rt) ? args_take(&(rt)->base, name, &(ours), sizeof(ours), args) : CAIRN_INVALID_ARGUMENT)
 
 /* One kernel in its instance: found again by value, so that an op's second call asks nobody. */
 typedef struct ops_kernel {

@@ -190,7 +190,7 @@ cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args) {
     ops_paged paged;
     attend_params p;
     ops_check c = {NULL, "attend", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "attend", a, args);
     if (c.status) return c.status;
     ops_want_attend(&c, &a.pages, a.q, a.out, a.lse, &paged, &p);
@@ -202,7 +202,7 @@ cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args
     ops_paged paged;
     attend_params p;
     ops_check c = {NULL, "attend_pages", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "attend_pages", a, args);
     if (c.status) return c.status;
     ops_want_attend(&c, &a.pages, a.q, a.out, a.lse, &paged, &p);

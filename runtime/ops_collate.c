@@ -172,7 +172,7 @@ cairn_status cairn_kv_collate(cairn_runtime *rt, const cairn_kv_collate_args *ar
     kv_collate_params p;
     ops_collate_job job;
     ops_check c = {NULL, "kv_collate", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "kv_collate", a, args);
     if (c.status) return c.status;
     ops_refuse(&c, a.layers < 0 || a.layers > CAIRN_COLLATE_LAYERS || (a.layers && !a.caches),

@@ -240,7 +240,7 @@ cairn_status cairn_short_conv(cairn_runtime *rt, const cairn_short_conv_args *ar
     cairn_short_conv_args a;
     conv_call call;
     ops_check c = {NULL, "short_conv", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "short_conv", a, args);
     if (c.status) return c.status;
     ops_refuse(&c, !a.conv.cu_seqlens, "cu_seqlens is NULL");
@@ -257,7 +257,7 @@ cairn_status cairn_short_conv_update(cairn_runtime *rt, const cairn_short_conv_u
     cairn_short_conv_update_args a;
     conv_call call;
     ops_check c = {NULL, "short_conv_update", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "short_conv_update", a, args);
     if (c.status) return c.status;
     conv_want(&c, &a.conv, &call);
@@ -318,7 +318,7 @@ cairn_status cairn_short_conv_restore(cairn_runtime *rt,
     cairn_short_conv_restore_args a;
     short_conv_restore_params p;
     ops_check c = {NULL, "short_conv_restore", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "short_conv_restore", a, args);
     if (c.status) return c.status;
     conv_want_restore(&c, &a, &p);

@@ -256,7 +256,7 @@ cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
     cairn_short_conv_metadata_args a;
     short_conv_metadata_params p;
     ops_check c = {NULL, "short_conv_metadata", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     memset(&p, 0, sizeof p);
     c.status = OPS_TAKE(rt, "short_conv_metadata", a, args);
     if (c.status) return c.status;

@@ -56,7 +56,7 @@ cairn_status cairn_embed(cairn_runtime *rt, const cairn_embed_args *args) {
     cairn_embed_args a;
     ops_weight table;
     ops_check c = {NULL, "embed", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "embed", a, args);
     if (c.status) return c.status;
     ops_want1(&c, a.ids, "ids", OPS_I32, -1);
@@ -108,7 +108,7 @@ cairn_status cairn_rmsnorm(cairn_runtime *rt, const cairn_rmsnorm_args *args) {
     cairn_rmsnorm_args a;
     ops_dense_job job;
     ops_check c = {NULL, "rmsnorm", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "rmsnorm", a, args);
     if (c.status) return c.status;
     ops_refuse(&c, !(a.epsilon >= 0.0f), "epsilon = %g is negative or NaN", (double)a.epsilon);
@@ -187,7 +187,7 @@ static cairn_status ops_rope_cuda(cairn_runtime *rt, const cairn_rope_args *a) {
 cairn_status cairn_rope(cairn_runtime *rt, const cairn_rope_args *args) {
     cairn_rope_args a;
     ops_check c = {NULL, "rope", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "rope", a, args);
     if (c.status) return c.status;
     ops_want3(&c, a.x, "x", OPS_F32, -1, -1, -1);
@@ -241,7 +241,7 @@ cairn_status cairn_swiglu(cairn_runtime *rt, const cairn_swiglu_args *args) {
     cairn_swiglu_args a;
     ops_dense_job job;
     ops_check c = {NULL, "swiglu", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "swiglu", a, args);
     if (c.status) return c.status;
     ops_want2(&c, a.gate, "gate", OPS_F32, -1, -1);
@@ -330,7 +330,7 @@ cairn_status cairn_linear(cairn_runtime *rt, const cairn_linear_args *args) {
     cairn_linear_args a;
     ops_dense_job job;
     ops_check c = {NULL, "linear", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     memset(&job, 0, sizeof job);
     c.status = OPS_TAKE(rt, "linear", a, args);
     if (c.status) return c.status;

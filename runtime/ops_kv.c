@@ -227,7 +227,7 @@ cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args
     kv_append_params p;
     ops_append_job job;
     ops_check c = {NULL, "kv_append", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "kv_append", a, args);
     if (c.status) return c.status;
     ops_refuse(&c, !(a.rope_base >= 0.0f), "rope_base = %g is negative or NaN",

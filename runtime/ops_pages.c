@@ -101,7 +101,7 @@ cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *
     page_bounds_params p;
     int64_t bounds[4];
     ops_check c = {NULL, "page_bounds", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "page_bounds", a, args);
     if (c.status) return c.status;
     ops_refuse(&c, a.source != CAIRN_SOURCE_MINMAX && a.source != CAIRN_SOURCE_MEAN,
@@ -202,7 +202,7 @@ cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *
     score_pages_params p;
     int64_t bounds[4];
     ops_check c = {NULL, "score_pages", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "score_pages", a, args);
     if (c.status) return c.status;
     ops_refuse(&c, a.source != CAIRN_SOURCE_MINMAX && a.source != CAIRN_SOURCE_MEAN,
@@ -277,7 +277,7 @@ static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_
 cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args) {
     cairn_select_pages_args a;
     ops_check c = {NULL, "select_pages", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "select_pages", a, args);
     if (c.status) return c.status;
     ops_refuse(&c, a.topk < 1 || a.topk > 4096, "topk = %d; 1 to 4096 is expected", (int)a.topk);

@@ -142,7 +142,7 @@ cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args) {
     cairn_sample_args a;
     int64_t rows, extents[2];
     ops_check c = {NULL, "sample", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "sample", a, args);
     if (c.status) return c.status;
     ops_want_sampling(&c, &a);
@@ -183,7 +183,7 @@ static void ops_verify_cpu(const cairn_verify_greedy_args *a) {
 cairn_status cairn_verify_greedy(cairn_runtime *rt, const cairn_verify_greedy_args *args) {
     cairn_verify_greedy_args a;
     ops_check c = {NULL, "verify_greedy", CAIRN_OK};
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "verify_greedy", a, args);
     if (c.status) return c.status;
     ops_want3(&c, a.logits, "logits", OPS_F32, -1, -1, -1);

@@ -295,7 +295,7 @@ static cairn_status steps_take(cairn_runtime *rt, const cairn_prepare_steps_args
                                steps_call *s) {
     ops_check c = {NULL, "prepare_steps", CAIRN_OK};
     memset(s, 0, sizeof *s);
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "prepare_steps", s->a, args);
     if (c.status) return c.status;
     steps_want_numbers(&c, s, rt->config.page_size);

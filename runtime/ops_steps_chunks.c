@@ -106,7 +106,7 @@ static cairn_status chunks_take(cairn_runtime *rt, const cairn_prefix_chunks_arg
                                 chunks_call *s) {
     ops_check c = {NULL, "prefix_chunks", CAIRN_OK};
     memset(s, 0, sizeof *s);
-    c.dev = &rt->device;
+    c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "prefix_chunks", s->a, args);
     if (c.status) return c.status;
     if (s->a.pages) s->page_size = steps_default(s->a.page_size, rt->config.page_size);

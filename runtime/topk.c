@@ -149,7 +149,7 @@ const char *cairn_topk_route(const cairn_runtime *rt, int64_t rows, int64_t n, i
 cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args) {
     cairn_topk_args a;
     topk_params map;
-    cairn_status status = args_take(&rt->base, "topk", &a, sizeof a, args);
+    cairn_status status = OPS_TAKE(rt, "topk", a, args);
     if (status) return status;
     memset(&map, 0, sizeof map);
     return topk_run(rt, &a, &map, 0);
@@ -196,7 +196,7 @@ cairn_status cairn_topk_transform(cairn_runtime *rt, const cairn_topk_transform_
     cairn_topk_transform_args a;
     cairn_topk_args top;
     topk_params map;
-    cairn_status status = args_take(&rt->base, "topk_transform", &a, sizeof a, args);
+    cairn_status status = OPS_TAKE(rt, "topk_transform", a, args);
     if (status) return status;
     memset(&map, 0, sizeof map);
     status = topk_check_map(rt, "topk_transform", &a,

@@ -574,9 +574,25 @@ static void on_backend(cairn_backend backend, const char *name) {
     cairn_close(rt);
 }
 
+/* A host program whose cairn_open failed goes on with a runtime that is NULL. */
+static void test_no_runtime(void) {
+#define REFUSED(op) (cairn_##op(NULL, NULL) == CAIRN_INVALID_ARGUMENT)
+    tap_ok(REFUSED(topk) && REFUSED(topk_transform) && REFUSED(topk_rows) &&
+               REFUSED(prepare_steps) && REFUSED(prefix_chunks) && REFUSED(attend) &&
+               REFUSED(attend_pages) && REFUSED(kv_append) && REFUSED(kv_collate) &&
+               REFUSED(copy_pages) && REFUSED(page_bounds) && REFUSED(score_pages) &&
+               REFUSED(select_pages) && REFUSED(short_conv) && REFUSED(short_conv_update) &&
+               REFUSED(short_conv_restore) && REFUSED(short_conv_metadata) && REFUSED(embed) &&
+               REFUSED(rmsnorm) && REFUSED(rope) && REFUSED(swiglu) && REFUSED(linear) &&
+               REFUSED(sample) && REFUSED(verify_greedy),
+           "every op refuses a NULL runtime");
+#undef REFUSED
+}
+
 int main(int count, char **words) {
     seed = count > 1 ? strtoull(words[1], NULL, 10) : (uint64_t)os_now_us();
     printf("# seed %llu\n", (unsigned long long)seed);
+    test_no_runtime();
     on_backend(CAIRN_BACKEND_CPU, "cpu");
     on_backend(CAIRN_BACKEND_CUDA, "cuda");
     return tap_done();
