@@ -55,7 +55,8 @@
  *          runtime, or any one thread at a time under the caller's lock), or [blocks] (an owner
  *          thread call that waits for a device, a file or a compiler). Two runtimes are independent.
  * Errors.  Every call returns a cairn_status; 0 is success. cairn_last_error(rt) says what, where,
- *          why and what to do. Nothing aborts, exits or prints.
+ *          why and what to do. Nothing aborts, exits or prints. A pointer that is NULL where its
+ *          comment does not allow it is INVALID_ARGUMENT.
  * Faults seen only on the device (a length or id in device memory out of range) clamp or skip that
  *          row, touch nothing else, and are reported by the next call that waits (CAIRN_BAD_DATA).
  *          On the CPU backend the output is filled in the same way and the op returns the status.

@@ -364,11 +364,25 @@ BASE_UNUSED static bool cfg_layer_selects(const cairn_config *config, int layer)
 
 /* ---- calls --------------------------------------------------------------------------------- */
 
-void cairn_config_default(cairn_config *config) { cfg_set_defaults(config); }
+/* For calls without a runtime: the pointer `what` must not be NULL. */
+static cairn_status cfg_refuse_null(const char *what, char *error, size_t error_bytes) {
+    base b;
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    base_fail(&b, CAIRN_INVALID_ARGUMENT, "%s is NULL", what);
+    if (error && error_bytes) snprintf(error, error_bytes, "%s", b.error);
+    return CAIRN_INVALID_ARGUMENT;
+}
+
+void cairn_config_default(cairn_config *config) {
+    if (config) cfg_set_defaults(config);
+}
 
 cairn_status cairn_config_check(const cairn_config *config, cairn_config *checked, char *error,
                                 size_t error_bytes) {
     base b;
+    if (!config || !checked)
+        return cfg_refuse_null(config ? "config_check: checked" : "config_check: config", error,
+                               error_bytes);
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_ERROR);
     if (config->struct_size >= sizeof *config && config->struct_size <= CFG_MOST_BYTES &&
         config->log != CAIRN_LOG_OFF) {
@@ -383,8 +397,10 @@ cairn_status cairn_config_dump(const cairn_config *config, char *data, size_t by
     cairn_status status;
     cfg_text text;
     base b;
-    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    if (!data) bytes = 0;
     if (bytes) data[0] = '\0';
+    if (!config || !data) return CAIRN_INVALID_ARGUMENT;
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
     if ((status = cfg_check(&b, config, &checked, NULL, 0))) return status;
     cfg_text_init(&text, data, bytes);
     cfg_dump(&text, &checked);

@@ -603,6 +603,9 @@ static cairn_status cfg_load(base *b, const char *path, cairn_config *out, char 
 cairn_status cairn_config_parse(const char *text, size_t bytes, const char *name,
                                 cairn_config *config, char *error, size_t error_bytes) {
     base b;
+    if (!config || (!text && bytes))
+        return cfg_refuse_null(config ? "config_parse: text" : "config_parse: config", error,
+                               error_bytes);
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
     return cfg_parse(&b, text, bytes, name, config, error, error_bytes);
 }
@@ -610,6 +613,9 @@ cairn_status cairn_config_parse(const char *text, size_t bytes, const char *name
 cairn_status cairn_config_load(const char *path, cairn_config *config, char *error,
                                size_t error_bytes) {
     base b;
+    if (!path || !config)
+        return cfg_refuse_null(path ? "config_load: config" : "config_load: path", error,
+                               error_bytes);
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
     return cfg_load(&b, path, config, error, error_bytes);
 }

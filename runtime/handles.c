@@ -30,7 +30,9 @@ struct cairn_runtime {
     bool capturing;
 };
 
-static cairn_status handles_enter(cairn_runtime *rt) { return dev_enter(&rt->device); }
+static cairn_status handles_enter(cairn_runtime *rt) {
+    return rt ? dev_enter(&rt->device) : CAIRN_INVALID_ARGUMENT;
+}
 
 /* Leaves the context and hands the status through. */
 static cairn_status handles_leave(cairn_runtime *rt, cairn_status status) {
@@ -38,8 +40,16 @@ static cairn_status handles_leave(cairn_runtime *rt, cairn_status status) {
     return status;
 }
 
+/* What a call cannot do without: the runtime, and the pointer `given` as its argument `name`. */
+static cairn_status handles_need(cairn_runtime *rt, const char *call, const void *given,
+                                 const char *name) {
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    if (given) return CAIRN_OK;
+    return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "%s: %s is NULL", call, name);
+}
+
 const char *cairn_last_error(const cairn_runtime *rt) { return rt ? rt->base.error : ""; }
-const cairn_config *cairn_config_of(const cairn_runtime *rt) { return &rt->config; }
+const cairn_config *cairn_config_of(const cairn_runtime *rt) { return rt ? &rt->config : NULL; }
 
 cairn_status cairn_sync(cairn_runtime *rt) {
     cairn_status status = handles_enter(rt);
@@ -53,7 +63,8 @@ cairn_status cairn_tensor_new(cairn_runtime *rt, cairn_type type, int rank, cons
                               cairn_tensor **tensor) {
     tensor_owned *t = NULL;
     cairn_status status;
-    *tensor = NULL;
+    if (tensor) *tensor = NULL;
+    if ((status = handles_need(rt, "tensor_new", tensor, "tensor"))) return status;
     if (!cairn_type_bytes(type))
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "tensor_new: unknown type %d",
                          (int)type);
@@ -71,6 +82,7 @@ cairn_status cairn_tensor_free(cairn_runtime *rt, cairn_tensor *tensor) {
     tensor_owned *t;
     cairn_status status;
     if (!tensor) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
     t = tensor_find(rt->tensors, tensor);
     if (!t)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
@@ -82,7 +94,8 @@ cairn_status cairn_tensor_free(cairn_runtime *rt, cairn_tensor *tensor) {
 
 cairn_status cairn_tensor_write(cairn_runtime *rt, cairn_tensor *tensor, const void *host,
                                 size_t bytes) {
-    cairn_status status = tensor_check_copy(&rt->base, "tensor_write", tensor, host, bytes);
+    cairn_status status = handles_need(rt, "tensor_write", tensor, "tensor");
+    if (!status) status = tensor_check_copy(&rt->base, "tensor_write", tensor, host, bytes);
     if (!status && rt->device.cuda && tensor->device.type == TENSOR_CPU && bytes)
         return memcpy(tensor_data(tensor), host, bytes), CAIRN_OK;
     if (status || (status = handles_enter(rt))) return status;
@@ -93,7 +106,8 @@ cairn_status cairn_tensor_write(cairn_runtime *rt, cairn_tensor *tensor, const v
 
 cairn_status cairn_tensor_read(cairn_runtime *rt, const cairn_tensor *tensor, void *host,
                                size_t bytes) {
-    cairn_status status = tensor_check_copy(&rt->base, "tensor_read", tensor, host, bytes);
+    cairn_status status = handles_need(rt, "tensor_read", tensor, "tensor");
+    if (!status) status = tensor_check_copy(&rt->base, "tensor_read", tensor, host, bytes);
     if (!status && rt->device.cuda && tensor->device.type == TENSOR_CPU && bytes)
         return memcpy(host, tensor_data(tensor), bytes), CAIRN_OK;
     if (status || (status = handles_enter(rt))) return status;
@@ -105,8 +119,10 @@ cairn_status cairn_tensor_read(cairn_runtime *rt, const cairn_tensor *tensor, vo
 cairn_status cairn_tensor_load(cairn_runtime *rt, const char *path, cairn_tensor **tensor) {
     tensor_owned *t = NULL;
     cairn_status status;
-    *tensor = NULL;
-    if ((status = handles_enter(rt))) return status;
+    if (tensor) *tensor = NULL;
+    if ((status = handles_need(rt, "tensor_load", tensor, "tensor")) ||
+        (status = handles_need(rt, "tensor_load", path, "path")) || (status = handles_enter(rt)))
+        return status;
     status = npy_load(&rt->device, &rt->tensors, path, &t);
     if (!status) *tensor = &t->view;
     return handles_leave(rt, status);
@@ -114,8 +130,9 @@ cairn_status cairn_tensor_load(cairn_runtime *rt, const char *path, cairn_tensor
 
 cairn_status cairn_tensor_save(cairn_runtime *rt, const cairn_tensor *tensor, const char *path) {
     size_t bytes = 0;
-    cairn_status status;
-    if (tensor && cairn_tensor_type(tensor) && tensor_elements(tensor) >= 0)
+    cairn_status status = handles_need(rt, "tensor_save", path, "path");
+    if (status) return status;
+    if (tensor_is_view(tensor))
         bytes = (size_t)tensor_elements(tensor) * cairn_type_bytes(cairn_tensor_type(tensor));
     status = tensor_check_copy(&rt->base, "tensor_save", tensor, path, bytes);
     if (status || (status = handles_enter(rt))) return status;
@@ -125,10 +142,13 @@ cairn_status cairn_tensor_save(cairn_runtime *rt, const cairn_tensor *tensor, co
 /* ---- streams ------------------------------------------------------------------------------------*/
 
 cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream) {
-    device *dev = &rt->device;
-    cairn_stream *s = (cairn_stream *)base_new(&rt->base, 1, sizeof *s);
-    cairn_status status = CAIRN_OK;
-    *stream = NULL;
+    device *dev;
+    cairn_stream *s;
+    cairn_status status;
+    if (stream) *stream = NULL;
+    if ((status = handles_need(rt, "stream_new", stream, "stream"))) return status;
+    dev = &rt->device;
+    s = (cairn_stream *)base_new(&rt->base, 1, sizeof *s);
     if (!s) return base_no_memory(&rt->base, "a stream", sizeof *s);
     if (!(status = handles_enter(rt))) {
         CUresult result = CUDA_SUCCESS;
@@ -146,6 +166,7 @@ cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream) {
 }
 
 cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream) {
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
     if (rt->capturing)
         return base_fail(&rt->base, CAIRN_BUSY, "stream_set: a graph is being captured");
     rt->device.stream = stream ? stream->stream : rt->device.own_stream;
@@ -153,10 +174,12 @@ cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream) {
 }
 
 cairn_status cairn_stream_sync(cairn_runtime *rt, cairn_stream *stream) {
-    device *dev = &rt->device;
-    CUstream current = dev->stream;
+    device *dev;
+    CUstream current;
     cairn_status status = handles_enter(rt);
     if (status) return status;
+    dev = &rt->device;
+    current = dev->stream;
     dev->stream = stream ? stream->stream : dev->own_stream;
     status = dev_sync(dev);
     dev->stream = current;
@@ -164,10 +187,13 @@ cairn_status cairn_stream_sync(cairn_runtime *rt, cairn_stream *stream) {
 }
 
 cairn_status cairn_stream_free(cairn_runtime *rt, cairn_stream *stream) {
-    device *dev = &rt->device;
-    cairn_stream **at = &rt->streams;
+    device *dev;
+    cairn_stream **at;
     cairn_status status;
     if (!stream) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    dev = &rt->device;
+    at = &rt->streams;
     while (*at && *at != stream) at = &(*at)->next;
     if (!*at)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
@@ -186,10 +212,13 @@ cairn_status cairn_stream_free(cairn_runtime *rt, cairn_stream *stream) {
 /* ---- events -------------------------------------------------------------------------------------*/
 
 cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event) {
-    device *dev = &rt->device;
-    cairn_event *e = (cairn_event *)base_new(&rt->base, 1, sizeof *e);
+    device *dev;
+    cairn_event *e;
     cairn_status status;
-    *event = NULL;
+    if (event) *event = NULL;
+    if ((status = handles_need(rt, "event_new", event, "event"))) return status;
+    dev = &rt->device;
+    e = (cairn_event *)base_new(&rt->base, 1, sizeof *e);
     if (!e) return base_no_memory(&rt->base, "an event", sizeof *e);
     if (!(status = handles_enter(rt))) {
         CUresult result = dev->cuda ? dev->drv->cuEventCreate(&e->event, 0) : CUDA_SUCCESS;
@@ -206,9 +235,10 @@ cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event) {
 }
 
 cairn_status cairn_event_record(cairn_runtime *rt, cairn_event *event) {
-    device *dev = &rt->device;
-    cairn_status status = handles_enter(rt);
-    if (status) return status;
+    device *dev;
+    cairn_status status = handles_need(rt, "event_record", event, "event");
+    if (status || (status = handles_enter(rt))) return status;
+    dev = &rt->device;
     if (dev->cuda) {
         CUresult result = dev->drv->cuEventRecord(event->event, dev->stream);
         if (result) status = drv_fail(&rt->base, dev->drv, result, "cuEventRecord");
@@ -221,13 +251,14 @@ cairn_status cairn_event_record(cairn_runtime *rt, cairn_event *event) {
 
 static cairn_status handles_check_recorded(cairn_runtime *rt, const cairn_event *event,
                                            const char *call) {
-    if (event && event->recorded) return CAIRN_OK;
+    cairn_status status = handles_need(rt, call, event, "event");
+    if (status || event->recorded) return status;
     return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "%s: the event was never recorded", call);
 }
 
 cairn_status cairn_event_wait(cairn_runtime *rt, cairn_event *event) {
-    device *dev = &rt->device;
     cairn_status status = handles_check_recorded(rt, event, "event_wait");
+    device *dev = status ? NULL : &rt->device;
     if (status || !dev->cuda || (status = handles_enter(rt))) return status;
     {
         CUresult result = dev->drv->cuStreamWaitEvent(dev->stream, event->event, 0);
@@ -249,7 +280,8 @@ cairn_status cairn_event_elapsed(cairn_runtime *rt, cairn_event *from, cairn_eve
                                  double *microseconds) {
     cairn_status status;
     if ((status = handles_check_recorded(rt, from, "event_elapsed")) ||
-        (status = handles_check_recorded(rt, to, "event_elapsed")))
+        (status = handles_check_recorded(rt, to, "event_elapsed")) ||
+        (status = handles_need(rt, "event_elapsed", microseconds, "microseconds")))
         return status;
     if (!rt->device.cuda) {
         *microseconds = (double)(to->us - from->us);
@@ -260,8 +292,10 @@ cairn_status cairn_event_elapsed(cairn_runtime *rt, cairn_event *from, cairn_eve
 }
 
 cairn_status cairn_event_free(cairn_runtime *rt, cairn_event *event) {
-    cairn_event **at = &rt->events;
+    cairn_event **at;
     if (!event) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    at = &rt->events;
     while (*at && *at != event) at = &(*at)->next;
     if (!*at)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
@@ -279,6 +313,7 @@ cairn_status cairn_event_free(cairn_runtime *rt, cairn_event *event) {
 
 cairn_status cairn_graph_begin(cairn_runtime *rt) {
     cairn_status status;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
     if (!rt->device.cuda)
         return base_fail(&rt->base, CAIRN_UNSUPPORTED, "graph_begin: the CPU backend has no graphs");
     if (rt->capturing)
@@ -292,7 +327,8 @@ cairn_status cairn_graph_begin(cairn_runtime *rt) {
 cairn_status cairn_graph_end(cairn_runtime *rt, cairn_graph **graph) {
     cairn_graph *g;
     cairn_status status;
-    *graph = NULL;
+    if (graph) *graph = NULL;
+    if ((status = handles_need(rt, "graph_end", graph, "graph"))) return status;
     if (!rt->capturing)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "graph_end: no graph is being captured");
     if ((status = handles_enter(rt))) return status;
@@ -315,15 +351,16 @@ cairn_status cairn_graph_end(cairn_runtime *rt, cairn_graph **graph) {
 }
 
 cairn_status cairn_graph_launch(cairn_runtime *rt, cairn_graph *graph) {
-    cairn_status status;
-    if (!graph) return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "graph_launch: graph is NULL");
-    if ((status = handles_enter(rt))) return status;
+    cairn_status status = handles_need(rt, "graph_launch", graph, "graph");
+    if (status || (status = handles_enter(rt))) return status;
     return handles_leave(rt, dev_graph_launch(&rt->device, &graph->graph));
 }
 
 cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph) {
-    cairn_graph **at = &rt->graphs;
+    cairn_graph **at;
     if (!graph) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    at = &rt->graphs;
     while (*at && *at != graph) at = &(*at)->next;
     if (!*at)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
@@ -342,7 +379,8 @@ cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph) {
 cairn_status cairn_staging_new(cairn_runtime *rt, size_t bytes, cairn_staging **staging) {
     cairn_staging *s;
     cairn_status status;
-    *staging = NULL;
+    if (staging) *staging = NULL;
+    if ((status = handles_need(rt, "staging_new", staging, "staging"))) return status;
     if (!bytes)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "staging_new: bytes = 0");
     s = (cairn_staging *)base_new(&rt->base, 1, sizeof *s);
@@ -362,8 +400,10 @@ cairn_status cairn_staging_new(cairn_runtime *rt, size_t bytes, cairn_staging **
 }
 
 cairn_status cairn_staging_free(cairn_runtime *rt, cairn_staging *staging) {
-    cairn_staging **at = &rt->stagings;
+    cairn_staging **at;
     if (!staging) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    at = &rt->stagings;
     while (*at && *at != staging) at = &(*at)->next;
     if (!*at)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,

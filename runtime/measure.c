@@ -197,9 +197,10 @@ static cairn_status measure_cuda(device *dev, cairn_floor *floor) {
 
 cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor) {
     cairn_floor ours;
-    uint32_t bytes = floor->struct_size;
-    cairn_status status = handles_enter(rt);
-    if (status) return status;
+    uint32_t bytes;
+    cairn_status status = handles_need(rt, "measure", floor, "floor");
+    if (status || (status = handles_enter(rt))) return status;
+    bytes = floor->struct_size;
     memset(&ours, 0, sizeof ours);
     status = rt->device.cuda ? measure_cuda(&rt->device, &ours) : measure_cpu(&rt->device, &ours);
     ours.struct_size = bytes;

@@ -39,11 +39,15 @@ static bool npy_parse_shape(const char *at, npy_header *header) {
     }
 }
 
+/* Opaque elements have no byte order: NumPy itself writes |V2, others <V2. */
 static cairn_type npy_parse_type(const char *at) {
     size_t row;
+    if (at[0] != '\'') return CAIRN_TYPE_NONE;
     for (row = 1; row < BASE_COUNT(tensor_types); row++) {
-        size_t n = strlen(tensor_types[row].npy);
-        if (at[0] == '\'' && strncmp(at + 1, tensor_types[row].npy, n) == 0 && at[n + 1] == '\'')
+        const char *name = tensor_types[row].npy;
+        size_t n = strlen(name);
+        bool order = at[1] == name[0] || (name[1] == 'V' && (at[1] == '<' || at[1] == '|'));
+        if (order && strncmp(at + 2, name + 1, n - 1) == 0 && at[n + 1] == '\'')
             return (cairn_type)row;
     }
     return CAIRN_TYPE_NONE;

@@ -85,7 +85,9 @@ cairn_status cairn_open(const cairn_config *config, cairn_runtime **out, char *e
     base early;
     cairn_runtime *rt;
     cairn_status status;
-    *out = NULL;
+    if (out) *out = NULL;
+    if (!config || !out)
+        return cfg_refuse_null(config ? "open: rt" : "open: config", error, error_bytes);
     if ((status = cairn_config_check(config, &checked, error, error_bytes))) return status;
     base_init(&early, &checked.allocator, checked.log_callback, checked.log_user, checked.log);
     rt = (cairn_runtime *)base_new(&early, 1, sizeof *rt);
@@ -124,9 +126,13 @@ void cairn_close(cairn_runtime *rt) {
 }
 
 cairn_status cairn_info(cairn_runtime *rt, cairn_runtime_info *out) {
-    const device *dev = &rt->device;
+    const device *dev;
     cairn_runtime_info info;
-    size_t bytes = out->struct_size < sizeof info ? out->struct_size : sizeof info;
+    size_t bytes;
+    cairn_status status = handles_need(rt, "info", out, "info");
+    if (status) return status;
+    dev = &rt->device;
+    bytes = out->struct_size < sizeof info ? out->struct_size : sizeof info;
     if (bytes < sizeof out->struct_size)
         return base_fail(&rt->base, CAIRN_VERSION_MISMATCH,
                          "info: struct_size is %u; set it to sizeof the struct", out->struct_size);

@@ -243,10 +243,16 @@ static tensor_owned *tensor_find(tensor_owned *list, const cairn_tensor *view) {
     return list;
 }
 
+/* Whether dtype and shape make sense, whatever lies behind them. */
+static bool tensor_is_view(const cairn_tensor *t) {
+    return t && cairn_tensor_type(t) != CAIRN_TYPE_NONE && t->ndim >= 0 &&
+           t->ndim <= CAIRN_MAX_RANK && (!t->ndim || t->shape) && tensor_elements(t) >= 0;
+}
+
 static cairn_status tensor_check_copy(base *b, const char *op, const cairn_tensor *t,
                                       const void *host, size_t bytes) {
     size_t want;
-    if (!t || cairn_tensor_type(t) == CAIRN_TYPE_NONE || tensor_elements(t) < 0)
+    if (!tensor_is_view(t))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: tensor is NULL or not a valid view", op);
     if (!tensor_dense(t))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: tensor must be dense", op);

@@ -138,9 +138,10 @@ static cairn_status topk_run(cairn_runtime *rt, const cairn_topk_args *a, const 
 }
 
 const char *cairn_topk_route(const cairn_runtime *rt, int64_t rows, int64_t n, int32_t k) {
-    const char *route = rt->config.routes.topk;
+    const char *route;
     topk_params p;
-    if (!rt->device.cuda) return "cpu";
+    if (!rt || !rt->device.cuda) return "cpu";
+    route = rt->config.routes.topk;
     memset(&p, 0, sizeof p);
     p.rows = (int32_t)rows, p.n = (int32_t)n, p.k = k;
     return strcmp(route, "auto") ? route : topk_choose(&rt->device, &p);

@@ -330,8 +330,9 @@ cairn_status cairn_topk_rows_plan(cairn_runtime *rt, const cairn_topk_rows_args 
     cairn_topk_rows_args a;
     ops_check c = {NULL, "topk_rows_plan", CAIRN_OK};
     cairn_status status = OPS_TAKE(rt, "topk_rows_plan", a, args);
-    *rows_at_once = 0;
-    if (status) return status;
+    if (rows_at_once) *rows_at_once = 0;
+    if (status || (status = handles_need(rt, "topk_rows_plan", rows_at_once, "rows_at_once")))
+        return status;
     c.dev = &rt->device;
     rows_check_sizes(&c, &a);
     rows_check_scores(&c, &a);

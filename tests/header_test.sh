@@ -27,10 +27,15 @@ for compiler in g++ clang++; do
 done
 
 printf '#define CAIRN_IMPLEMENTATION\n#include "runtime.h"\n' > "$work/implement.c"
-check "two units, one of them the implementation, make a program" \
-    $CC -std=c11 -O1 -DCAIRN_NO_LUA -I. "$work/implement.c" "$work/declare.c" -o "$work/two" \
-    $libraries
+check "two units, one of them the implementation, make a program" sh -c "
+    $CC -std=c11 -O1 -DCAIRN_NO_LUA -I. -c '$work/implement.c' -o '$work/implement.o' &&
+    $CC -std=c11 -I. '$work/declare.c' '$work/implement.o' -o '$work/two' $libraries"
 check "that program runs" "$work/two"
+
+build/cairn run tests/null_calls.lua > "$work/null.c"
+check "every call is written out with NULL for its pointers" \
+    $CC -std=c11 -I. "$work/null.c" "$work/implement.o" -o "$work/null" $libraries
+check "none of them crashes, and each says what is wrong" "$work/null"
 
 printf '#include <stdio.h>\n#define CAIRN_IMPLEMENTATION\n#include "runtime.h"\n' > "$work/late.c"
 check_fails "an implementation after another header is refused" "before every other include" \
