@@ -2,8 +2,9 @@
  *
  * A scan by SIMD keeps (key, position) of every score that may still be among the k best. When the
  * list is full it is cut to the k best, and the least key that can join them is known: nearly all
- * that follows is passed over at the rate of memory, and in the worst order, an ascending ramp, the
- * list is cut again and again. Entries stay in the order of positions and the first of equal keys
+ * that follows is passed over at the rate of memory. In the worst order, an ascending ramp, cutting
+ * does not help; then a sample tells about what to pass over, and the row is scanned again should
+ * that have been too much. Entries stay in the order of positions and the first of equal keys
  * stay, so that ties and the order of the output need no further work. Rows are spread over the
  * pool; a long row is scanned in pieces, whose lists are joined. Nothing depends on how. */
 
@@ -11,6 +12,8 @@ enum {
     TOPK_BINS = 2048,
     TOPK_LEAST_LIST = 16384, /* entries: cutting a list should pay */
     TOPK_FIRST_LIST = 512,   /* entries of the first cut, at least; doubled with each */
+    TOPK_RUNS = 256,         /* of a sample, at most */
+    TOPK_RUN = 16,           /* scores of a run: a line of the cache */
     TOPK_LONG = 65536        /* a piece of a row has this many scores at least */
 };
 
@@ -136,11 +139,44 @@ static void topk_cut(topk_list *list, int32_t k, int32_t most) {
     list->least = bound + 1; /* what comes later and equals it has lost */
 }
 
-/* Scans [first, last) of a row into an empty list: all that may be among its k best. */
-static void topk_scan(topk_list *list, const topk_row *row, int64_t first, int64_t last,
-                      int32_t k) {
-    int32_t at = (int32_t)first, end = (int32_t)last;
-    int32_t limit = 2 * k > TOPK_FIRST_LIST ? 2 * k : TOPK_FIRST_LIST;
+/* A key that k scores of [first, last) and some more may reach, by a sample of short runs all over
+ * them; 0: none. The sample lies behind the list's entries for a moment. */
+static uint32_t topk_guess(const topk_list *list, const topk_row *row, int64_t first, int64_t last,
+                           int32_t k) {
+    int64_t length = last - first, runs = length / (16 * TOPK_RUN), run, rank;
+    int32_t root = 0;
+    topk_list sample = *list;
+    bool exact;
+    if (runs > TOPK_RUNS) runs = TOPK_RUNS;
+    if (runs < 16 || runs * TOPK_RUN > list->capacity - list->count) return 0;
+    rank = runs * TOPK_RUN * k / length;
+    while (root * root < rank) root++;
+    rank += 4 * root + 4; /* four standard deviations, were the order random */
+    if (rank * 4 > runs * TOPK_RUN) return 0;
+    sample.keys += list->count, sample.positions += list->count;
+    sample.count = 0;
+    for (run = 0; run < runs; run++) {
+        int64_t within = (run * 40503 & 0xffff) * (length / runs - TOPK_RUN) >> 16;
+        sample.count += topk_filter(row, (int32_t)(first + length * run / runs + within), TOPK_RUN,
+                                    0, sample.keys + sample.count, sample.positions + sample.count);
+    }
+    return topk_bound(&sample, (int32_t)rank, (int32_t)rank * 9 / 8, &exact);
+}
+
+static int32_t topk_reaching(const topk_list *list, uint32_t least) {
+    int32_t i, count = 0;
+    for (i = 0; i < list->count; i++) count += list->keys[i] >= least;
+    return count;
+}
+
+/* Scans [first, last) of a row into an empty list: all that may be among its k best. Where cuts
+ * help little, in a ramp, a guess of the bound takes their place; false when it proved too high. */
+static bool topk_try_scan(topk_list *list, const topk_row *row, int64_t first, int64_t last,
+                          int32_t k, bool guesses) {
+    int32_t at = (int32_t)first, end = (int32_t)last, kept = 0, since = at;
+    int32_t limit = k > list->capacity / 2 ? list->capacity : 2 * k;
+    uint32_t guess = 0;
+    if (limit < TOPK_FIRST_LIST) limit = TOPK_FIRST_LIST;
     list->count = 0;
     list->least = 0;
     while (at < end) {
@@ -148,7 +184,15 @@ static void topk_scan(topk_list *list, const topk_row *row, int64_t first, int64
         if (limit > list->capacity) limit = list->capacity;
         room = limit - list->count;
         if (room < limit / 8 && room < end - at) {
+            bool futile = kept && at - since < 2 * (list->count - kept);
             topk_cut(list, k, limit / 2);
+            if (list->least < guess) return false;
+            if (futile && guesses) {
+                guess = topk_guess(list, row, at, last, k);
+                if (list->least < guess) list->least = guess;
+                guesses = false;
+            }
+            kept = list->count, since = at;
             limit = limit > list->capacity / 2 ? list->capacity : 2 * limit;
             continue;
         }
@@ -157,6 +201,13 @@ static void topk_scan(topk_list *list, const topk_row *row, int64_t first, int64
                                    list->positions + list->count);
         at += take;
     }
+    return !guess || topk_reaching(list, guess) >= k;
+}
+
+static void topk_scan(topk_list *list, const topk_row *row, int64_t first, int64_t last,
+                      int32_t k) {
+    if (!topk_try_scan(list, row, first, last, k, true))
+        topk_try_scan(list, row, first, last, k, false);
 }
 
 /* ---- the op on a batch of rows -------------------------------------------------------------- */

@@ -199,6 +199,38 @@ static int run(cairn_runtime *rt, const shape *s) {
     return 1;
 }
 
+/* Rows that rise, so that a bound is guessed, and then hold fewer than k of what the sample may find
+ * many of; the CPU's scan must not trust it. */
+static void misleading(cairn_runtime *rt, const char *backend) {
+    enum { N = 9000, RISE = 2500, K = 9 };
+    static const cairn_type types[] = {CAIRN_F32, CAIRN_F16, CAIRN_BF16};
+    static float host[N];
+    int64_t x[2] = {1, N}, y[2] = {1, K};
+    shape s = {1, N, K, 0, CAIRN_F32, NORMAL, 0, false, false};
+    int fine = 1, round, i;
+    for (round = 0; round < 300 && fine; round++) {
+        cairn_tensor *scores, *indices;
+        cairn_topk_args a;
+        int32_t got[K];
+        int peak = RISE + (int)(draw() % (N - RISE - K));
+        s.type = types[round % 3], s.order = round & 1;
+        for (i = 0; i < N; i++) {
+            float f = i < RISE ? (float)(i / 16) : i >= peak && i < peak + K - 1 ? 500.0f : 1.0f;
+            store(s.type, host, i, f);
+        }
+        fine = !cairn_tensor_new(rt, s.type, 2, x, &scores) &&
+               !cairn_tensor_new(rt, CAIRN_I32, 2, y, &indices);
+        if (!fine) break;
+        cairn_tensor_write(rt, scores, host, N * cairn_type_bytes(s.type));
+        memset(&a, 0, sizeof a);
+        a.struct_size = sizeof a, a.scores = scores, a.indices = indices, a.k = K, a.order = s.order;
+        fine = !cairn_topk(rt, &a) && !cairn_tensor_read(rt, indices, got, sizeof got) &&
+               check_row(&s, (const char *)host, 0, 0, N, got, NULL);
+        cairn_tensor_free(rt, scores), cairn_tensor_free(rt, indices);
+    }
+    tap_ok(fine, "topk on %s: rows whose sample misleads", backend);
+}
+
 /* A graph of one call, replayed while the lengths change in device memory, against eager calls. */
 static void replays(cairn_runtime *rt) {
     enum { ROWS = 6, N = 50000, K = 700 };
@@ -268,6 +300,8 @@ static void sweep(cairn_runtime *rt, const char *backend) {
         tap_ok(run(rt, &s), "topk on %s: one row of 400000, cut in pieces", backend);
         s.kind = EQUAL;
         tap_ok(run(rt, &s), "topk on %s: 400000 equal scores", backend);
+        s.kind = RAMP_UP;
+        tap_ok(run(rt, &s), "topk on %s: a ramp of 400000", backend);
     }
 }
 
@@ -392,6 +426,7 @@ static void on_backend(cairn_backend backend, const char *name) {
     sweep(rt, name);
     transforms(rt, name);
     if (rt->device.cuda) replays(rt);
+    else misleading(rt, name);
     bad_arguments(rt);
     cairn_close(rt);
 }
