@@ -1007,7 +1007,8 @@ typedef enum cairn_order {
  * Row r holds the candidates scores[r, start .. start + length); an index counts from `start` (POS).
  * Equal scores keep the lowest position; -0 equals +0; NaN ranks below -inf. Output rows are a
  * dense prefix of min(k, length) entries, then -1 (values: -inf). In position order without values
- * a row of length <= k is never read. The result depends on that row alone, bit for bit.
+ * a row of length <= k is never read; with n <= k, scores may then have no data at all. The result
+ * depends on that row alone, bit for bit.
  * A start outside [0, n] or a length outside [0, n - start] is clamped and reported as BAD_DATA. */
 typedef struct cairn_topk_args {
     uint32_t struct_size;
@@ -1033,8 +1034,9 @@ CAIRN_API const char *cairn_topk_route(const cairn_runtime *rt, int64_t rows, in
  * page_size; a row's request is requests[row], or without it row / (rows / R): the consecutive rows
  * of a request, such as its drafts, share its table. With offsets (FLAT): position + offsets[row].
  * Exactly one of the two is given. Entries follow the order of the positions chosen; the rest are
- * -1, and so is a position on no page (past the table, or a page id below 0), reported as BAD_DATA
- * with a request outside the table. The rest is as in cairn_topk. */
+ * -1, and so is a position on no page (past the table, or a page id below 0) or whose place is below
+ * 0 or above INT32_MAX, reported as BAD_DATA with a request outside the table. The rest is as in
+ * cairn_topk. */
 typedef struct cairn_topk_transform_args {
     uint32_t struct_size;
     int32_t k;

@@ -70,16 +70,17 @@ CAIRN_INLINE topk_out topk_row_out(const topk_params &p, int r, const score_t *r
     return out;
 }
 
-/* POS, FLAT or SLOT of a position; -1 where the page table has no page. */
+/* POS, FLAT or SLOT of a position; -1 where the page table has no page, or past the largest index. */
 CAIRN_INLINE int32_t topk_place(const topk_out &out, int32_t position) {
-    if (!out.pages) return position + out.offset;
-    int32_t page = position / out.page_size;
-    int32_t id = page < out.page_count ? out.pages[page] : -1;
-    if (id < 0) {
-        report_error(out.error, CAIRN_FAULT_ID, out.r, id);
-        return -1;
+    int64_t place = (int64_t)position + out.offset;
+    if (out.pages) {
+        int32_t page = position / out.page_size;
+        int32_t id = page < out.page_count ? out.pages[page] : -1;
+        place = id < 0 ? -1 : (int64_t)id * out.page_size + position % out.page_size;
     }
-    return id * out.page_size + position % out.page_size;
+    if ((uint64_t)place <= 0x7fffffffu) return (int32_t)place;
+    report_error(out.error, CAIRN_FAULT_ID, out.r, (int32_t)place);
+    return -1;
 }
 
 CAIRN_INLINE void topk_write(const topk_out &out, int slot, int32_t position) {

@@ -1,32 +1,33 @@
 /* topk: the op's entry. Checks the arguments, then the CPU's rows or a kernel's launch. */
 
-static cairn_status topk_check_vector(device *dev, const char *name, const cairn_tensor *t,
-                                      int64_t rows) {
-    tensor_want want = {"topk", NULL, TENSOR_BIT(CAIRN_I32), 1, {0}, true, false};
-    want.name = name;
+static cairn_status topk_check_vector(device *dev, const char *op, const char *name,
+                                      const cairn_tensor *t, int64_t rows) {
+    tensor_want want = {NULL, NULL, TENSOR_BIT(CAIRN_I32), 1, {0}, true, false};
+    want.op = op, want.name = name;
     want.shape[0] = rows;
     return tensor_check(dev, t, &want);
 }
 
-static cairn_status topk_check_outputs(device *dev, const cairn_topk_args *a, int64_t rows) {
-    tensor_want indices = {"topk", "indices", TENSOR_BIT(CAIRN_I32), 2, {0}, false, false};
-    tensor_want values = {"topk", "values", TENSOR_BIT(CAIRN_F32), 2, {0}, true, false};
+static cairn_status topk_check_outputs(device *dev, const char *op, const cairn_topk_args *a,
+                                       int64_t rows) {
+    tensor_want indices = {NULL, "indices", TENSOR_BIT(CAIRN_I32), 2, {0}, false, false};
+    tensor_want values = {NULL, "values", TENSOR_BIT(CAIRN_F32), 2, {0}, true, false};
     const cairn_tensor *inputs[3];
     static const char *const names[3] = {"scores", "lengths", "row_starts"};
     cairn_status status;
     int i;
     inputs[0] = a->scores, inputs[1] = a->lengths, inputs[2] = a->row_starts;
+    indices.op = values.op = op;
     indices.shape[0] = values.shape[0] = rows;
     indices.shape[1] = values.shape[1] = a->k;
     if ((status = tensor_check(dev, a->indices, &indices)) ||
         (status = tensor_check(dev, a->values, &values)) ||
-        (status = tensor_check_apart(dev->base, "topk", a->values, "values", a->indices, "indices")))
+        (status = tensor_check_apart(dev->base, op, a->values, "values", a->indices, "indices")))
         return status;
     for (i = 0; i < 3; i++)
-        if ((status = tensor_check_apart(dev->base, "topk", a->indices, "indices", inputs[i],
+        if ((status = tensor_check_apart(dev->base, op, a->indices, "indices", inputs[i],
                                          names[i])) ||
-            (status = tensor_check_apart(dev->base, "topk", a->values, "values", inputs[i],
-                                         names[i])))
+            (status = tensor_check_apart(dev->base, op, a->values, "values", inputs[i], names[i])))
             return status;
     return CAIRN_OK;
 }
@@ -46,25 +47,45 @@ static cairn_status topk_check_options(device *dev, const char *op, int32_t k, i
     return CAIRN_OK;
 }
 
-static cairn_status topk_check(device *dev, const cairn_topk_args *a, topk_shape *shape) {
-    tensor_want scores = {"topk", "scores",
-                          TENSOR_BIT(CAIRN_F32) | TENSOR_BIT(CAIRN_F16) | TENSOR_BIT(CAIRN_BF16), 2,
-                          {-1, -1}, false, true};
+/* Rows that are whole in the output, in position order and without values, have no score read. */
+static bool topk_reads_nothing(const cairn_topk_args *a) {
+    const cairn_tensor *t = a->scores;
+    return t && t->ndim == 2 && t->shape && t->shape[1] <= a->k && !a->values &&
+           a->order == CAIRN_ORDER_POSITION;
+}
+
+static cairn_status topk_check_scores(device *dev, const cairn_topk_args *a, topk_shape *shape) {
+    tensor_want want = {NULL, "scores",
+                        TENSOR_BIT(CAIRN_F32) | TENSOR_BIT(CAIRN_F16) | TENSOR_BIT(CAIRN_BF16), 2,
+                        {-1, -1}, false, true};
+    const cairn_tensor *scores = a->scores;
+    cairn_tensor unread;
     cairn_status status;
-    if ((status = topk_check_options(dev, "topk", a->k, a->order, a->route)) ||
-        (status = tensor_check(dev, a->scores, &scores)))
+    if (topk_reads_nothing(a) && !scores->data) {
+        unread = *scores;
+        unread.data = &unread, unread.byte_offset = 0; /* for the check alone */
+        scores = &unread;
+    }
+    want.op = shape->op;
+    if ((status = tensor_check(dev, scores, &want))) return status;
+    shape->rows = scores->shape[0];
+    shape->n = scores->shape[1];
+    shape->stride = tensor_stride(scores, 0);
+    if (shape->n <= 1 << 22) return CAIRN_OK;
+    return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
+                     "%s: scores has %lld columns; at most 4194304 are allowed", shape->op,
+                     (long long)shape->n);
+}
+
+static cairn_status topk_check(device *dev, const cairn_topk_args *a, topk_shape *shape) {
+    const char *op = shape->op;
+    cairn_status status;
+    if ((status = topk_check_options(dev, op, a->k, a->order, a->route)) ||
+        (status = topk_check_scores(dev, a, shape)) ||
+        (status = topk_check_vector(dev, op, "lengths", a->lengths, shape->rows)) ||
+        (status = topk_check_vector(dev, op, "row_starts", a->row_starts, shape->rows)))
         return status;
-    shape->rows = a->scores->shape[0];
-    shape->n = a->scores->shape[1];
-    shape->stride = tensor_stride(a->scores, 0);
-    if (shape->n > 1 << 22)
-        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
-                         "topk: scores has %lld columns; at most 4194304 are allowed",
-                         (long long)shape->n);
-    if ((status = topk_check_vector(dev, "lengths", a->lengths, shape->rows)) ||
-        (status = topk_check_vector(dev, "row_starts", a->row_starts, shape->rows)))
-        return status;
-    return topk_check_outputs(dev, a, shape->rows);
+    return topk_check_outputs(dev, op, a, shape->rows);
 }
 
 static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const topk_shape *shape) {
@@ -81,13 +102,28 @@ static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const to
     call.by_score = a->order == CAIRN_ORDER_SCORE;
     call.indices = (int32_t *)tensor_data(a->indices);
     call.values = a->values ? (float *)tensor_data(a->values) : NULL;
+    call.op = shape->op;
     call.first_row = shape->first_row;
     return topk_cpu(dev, &call);
 }
 
 /* ---- transform ---------------------------------------------------------------------------------- */
 
-/* What becomes of a row's positions on the CPU; false when one has no page or no request. */
+/* What a gather takes for a position of row r; -1: it has no place. */
+static int32_t topk_place(const topk_params *map, int64_t r, const int32_t *pages,
+                          int32_t position) {
+    int32_t page = position / map->page_size, id;
+    int64_t place;
+    if (map->form == CAIRN_INDEX_FLAT) {
+        place = (int64_t)position + map->offsets[r];
+    } else {
+        id = pages && page < map->table_stride ? pages[page] : -1;
+        place = id < 0 ? -1 : (int64_t)id * map->page_size + position % map->page_size;
+    }
+    return place < 0 || place > INT32_MAX ? -1 : (int32_t)place;
+}
+
+/* What becomes of a row's positions on the CPU; false when one has no place, or the row no request. */
 static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t *indices) {
     const int32_t *pages = NULL;
     int64_t request = 0;
@@ -100,14 +136,8 @@ static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t
         else fine = false;
     }
     for (i = 0; i < k && indices[i] >= 0; i++) {
-        if (map->form == CAIRN_INDEX_FLAT) {
-            indices[i] += map->offsets[r];
-        } else {
-            int32_t page = indices[i] / map->page_size;
-            int32_t id = pages && page < map->table_stride ? pages[page] : -1;
-            if (id < 0) fine = false;
-            indices[i] = id < 0 ? -1 : id * map->page_size + indices[i] % map->page_size;
-        }
+        indices[i] = topk_place(map, r, pages, indices[i]);
+        if (indices[i] < 0) fine = false;
     }
     return fine;
 }
@@ -118,18 +148,20 @@ static cairn_status topk_place_cpu(device *dev, const cairn_topk_args *a, const 
     for (r = 0; map->form != CAIRN_INDEX_POS && r < shape->rows; r++)
         if (!topk_place_row(map, r, a->k, (int32_t *)tensor_data(a->indices) + r * a->k) && !status)
             status = base_fail(dev->base, CAIRN_BAD_DATA,
-                               "topk_transform: row %lld: no request of the page table, or a "
-                               "position on none of its pages; -1 was written",
-                               (long long)(shape->first_row + r));
+                               "%s: row %lld: no request of the page table, or a position "
+                               "without a page or past the largest index; -1 was written",
+                               shape->op, (long long)(shape->first_row + r));
     return status;
 }
 
-/* first_row: what the CPU's messages add to the number of a row. */
-static cairn_status topk_run(cairn_runtime *rt, const cairn_topk_args *a, const topk_params *map,
-                             int64_t first_row) {
-    topk_shape shape;
-    cairn_status status = topk_check(&rt->device, a, &shape);
+/* op and first_row: for messages; the latter is added to the number of a row. */
+static cairn_status topk_run(cairn_runtime *rt, const char *op, const cairn_topk_args *a,
+                             const topk_params *map, int64_t first_row) {
+    topk_shape shape = {NULL, 0, 0, 0, 0};
+    cairn_status status;
+    shape.op = op;
     shape.first_row = first_row;
+    status = topk_check(&rt->device, a, &shape);
     if (status || shape.rows == 0) return status;
     if (rt->device.cuda) return topk_run_cuda(rt, a, &shape, map);
     status = topk_run_cpu(&rt->device, a, &shape);
@@ -153,7 +185,15 @@ cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args) {
     cairn_status status = OPS_TAKE(rt, "topk", a, args);
     if (status) return status;
     memset(&map, 0, sizeof map);
-    return topk_run(rt, &a, &map, 0);
+    return topk_run(rt, "topk", &a, &map, 0);
+}
+
+/* An output shares no byte with what the transform reads besides. */
+static void topk_check_apart(ops_check *c, const cairn_tensor *out, const char *name,
+                             const cairn_topk_transform_args *a) {
+    ops_want_apart(c, out, name, a->page_table, "page_table", false);
+    ops_want_apart(c, out, name, a->offsets, "offsets", false);
+    ops_want_apart(c, out, name, a->requests, "requests", false);
 }
 
 /* Checks the transform's own arguments and fills its part of the kernel's parameters. */
@@ -171,9 +211,8 @@ static cairn_status topk_check_map(cairn_runtime *rt, const char *op,
     if (a->offsets) ops_want1(&c, a->offsets, "offsets", OPS_I32, rows);
     if (a->requests) ops_want1(&c, a->requests, "requests", OPS_I32, rows);
     ops_refuse(&c, a->requests && !a->page_table, "requests without page_table");
-    ops_want_apart(&c, a->indices, "indices", a->page_table, "page_table", false);
-    ops_want_apart(&c, a->indices, "indices", a->offsets, "offsets", false);
-    ops_want_apart(&c, a->indices, "indices", a->requests, "requests", false);
+    topk_check_apart(&c, a->indices, "indices", a);
+    topk_check_apart(&c, a->values, "values", a);
     if (c.status) return c.status;
     if (a->offsets) {
         map->form = CAIRN_INDEX_FLAT;
@@ -206,5 +245,5 @@ cairn_status cairn_topk_transform(cairn_runtime *rt, const cairn_topk_transform_
     memset(&top, 0, sizeof top);
     top.k = a.k, top.scores = a.scores, top.lengths = a.lengths, top.row_starts = a.row_starts;
     top.indices = a.indices, top.values = a.values, top.order = a.order, top.route = a.route;
-    return topk_run(rt, &top, &map, 0);
+    return topk_run(rt, "topk_transform", &top, &map, 0);
 }

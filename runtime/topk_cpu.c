@@ -51,7 +51,7 @@ typedef struct topk_list {
     int32_t *positions; /* the same */
     uint32_t *spare;    /* the same: keys while a threshold is sought */
     uint32_t *bins;     /* [2, TOPK_BINS] */
-    uint64_t *sorted;   /* [2, k], or NULL: not by score */
+    uint64_t *sorted;   /* [2, min(k, n)], or NULL: not by score */
     int32_t count, capacity;
     uint32_t least;     /* the least key that may still join */
     const simd_kernels *simd;
@@ -212,10 +212,13 @@ static void topk_scan(topk_list *list, const topk_row *row, int64_t first, int64
 
 /* ---- the op on a batch of rows -------------------------------------------------------------- */
 
-typedef struct topk_shape { int64_t rows, n, stride, first_row; } topk_shape;
+typedef struct topk_shape {
+    const char *op; /* in messages, as is first_row, added to the number of a row */
+    int64_t rows, n, stride, first_row;
+} topk_shape;
 
 typedef struct topk_cpu_call {
-    const char *scores;
+    const char *scores, *op;
     cairn_type type;
     int64_t n, stride;                  /* stride in elements */
     const int32_t *lengths, *starts;    /* [rows] or NULL */
@@ -255,6 +258,11 @@ static topk_row topk_row_at(const topk_cpu_call *call, int64_t r) {
     return row;
 }
 
+/* The most that a row gives. */
+static size_t topk_most(const topk_cpu_call *call) {
+    return (size_t)(call->k < call->n ? call->k : call->n);
+}
+
 /* Twice the k best, so that a cut leaves as much room; k of each piece of a row. */
 static int32_t topk_capacity(int64_t n, int64_t k, int pieces) {
     int64_t capacity = 4 * k > TOPK_LEAST_LIST ? 4 * k : TOPK_LEAST_LIST;
@@ -265,7 +273,7 @@ static int32_t topk_capacity(int64_t n, int64_t k, int pieces) {
 
 static size_t topk_workspace_bytes(const topk_cpu_call *call) {
     size_t list = 3 * 4 * ((size_t)call->capacity + SIMD_SLACK);
-    size_t sorted = call->by_score ? 2 * 8 * (size_t)call->k : 0;
+    size_t sorted = call->by_score ? 2 * 8 * topk_most(call) : 0;
     return (list + 2 * TOPK_BINS * 4 + sorted + 127) & ~(size_t)63;
 }
 
@@ -274,7 +282,7 @@ static topk_list topk_list_of(const topk_cpu_call *call, int worker) {
     size_t entries = (size_t)call->capacity + SIMD_SLACK;
     topk_list list;
     list.sorted = call->by_score ? (uint64_t *)(void *)at : NULL;
-    if (call->by_score) at += 2 * 8 * (size_t)call->k;
+    if (call->by_score) at += 2 * 8 * topk_most(call);
     list.bins = (uint32_t *)(void *)at;
     list.keys = list.bins + 2 * TOPK_BINS;
     list.positions = (int32_t *)(void *)(list.keys + entries);
@@ -433,6 +441,6 @@ static cairn_status topk_cpu(device *dev, topk_cpu_call *call) {
     bad = topk_first_bad_row(call);
     if (bad < 0) return CAIRN_OK;
     return base_fail(dev->base, CAIRN_BAD_DATA,
-                     "topk: row %lld: start or length outside the row's %lld scores; clamped",
-                     (long long)(call->first_row + bad), (long long)call->n);
+                     "%s: row %lld: start or length outside the row's %lld scores; clamped",
+                     call->op, (long long)(call->first_row + bad), (long long)call->n);
 }

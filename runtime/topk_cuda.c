@@ -222,8 +222,8 @@ static cairn_status topk_run_cuda(cairn_runtime *rt, const cairn_topk_args *a,
         for (p.sort_size = 2; p.sort_size < a->k; p.sort_size *= 2) {}
         if (p.sort_size > TOPK_SORT_MAX)
             return base_fail(&rt->base, CAIRN_UNSUPPORTED,
-                             "topk: order by score with k = %d; at most %d on the GPU", (int)a->k,
-                             TOPK_SORT_MAX);
+                             "%s: order by score with k = %d; at most %d on the GPU", shape->op,
+                             (int)a->k, TOPK_SORT_MAX);
     }
     p.scores = tensor_data(a->scores);
     p.lengths = a->lengths ? (const int32_t *)tensor_data(a->lengths) : NULL;

@@ -171,7 +171,7 @@ static cairn_status rows_select(rows_call *c, int64_t first, int64_t count,
     top.row_starts = rows_slice(a->row_starts, first, count, &starts);
     top.indices = rows_slice(a->indices, first, count, &indices);
     top.values = rows_slice(a->values, first, count, &values);
-    return topk_run(c->rt, &top, &map, first);
+    return topk_run(c->rt, "topk_rows", &top, &map, first);
 }
 
 /* The rows of the outputs behind the last that has scores: as of rows without candidates. */
@@ -188,7 +188,7 @@ static cairn_status rows_pad(rows_call *c) {
     top.k = a->k, top.route = "auto", top.scores = &c->scores;
     top.indices = rows_slice(a->indices, a->rows, count, &indices);
     top.values = rows_slice(a->values, a->rows, count, &values);
-    return topk_run(c->rt, &top, &map, a->rows);
+    return topk_run(c->rt, "topk_rows", &top, &map, a->rows);
 }
 
 /* Calls the producer; a status without words of its own gets some. */

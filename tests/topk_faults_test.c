@@ -337,6 +337,7 @@ static void wrong_transforms(problem *p, const char *where) {
     good.page_table = &table.view, good.requests = &requests.view;
 #define REFUSED_MAP(change, name)                                                              \
     (a = good, change, cairn_topk_transform(p->rt, &a) == CAIRN_INVALID_ARGUMENT &&            \
+                           strstr(cairn_last_error(p->rt), "topk_transform: ") &&              \
                            strstr(cairn_last_error(p->rt), name) && read_bed(p->rt, &p->indices, 0))
     fine &= REFUSED_MAP(a.page_size = -1, "page_size");
     fine &= REFUSED_MAP(a.page_table = NULL, "page_table or offsets");
@@ -355,6 +356,16 @@ static void wrong_transforms(problem *p, const char *where) {
     fine &= REFUSED_MAP(a.page_size = 3, "indices overlaps requests");
     fine &= REFUSED_MAP((a.page_table = NULL, a.requests = NULL, a.offsets = &requests.view),
                         "indices overlaps offsets");
+    table.view.data = p->values.view.data, table.view.byte_offset = p->values.first;
+    fine &= REFUSED_MAP((a.requests = NULL, a.values = &p->values.view), "values overlaps page_table");
+    table.view.data = table.all->data, table.view.byte_offset = table.first;
+    requests.view.data = p->values.view.data, requests.view.byte_offset = p->values.first;
+    fine &= REFUSED_MAP(a.values = &p->values.view, "values overlaps requests");
+    fine &= REFUSED_MAP((a.page_table = NULL, a.requests = NULL, a.offsets = &requests.view,
+                         a.values = &p->values.view), "values overlaps offsets");
+    fine &= REFUSED_MAP(a.lengths = &p->scores.view, "lengths");
+    fine &= REFUSED_MAP(a.order = 7, "order = 7");
+    fine &= REFUSED_MAP(a.k = p->k + 1, "indices");
     tap_ok(fine, "%s: topk_transform names what is wrong, nothing is written", where);
     close_bed(p->rt, &table), close_bed(p->rt, &requests);
 }
@@ -459,6 +470,83 @@ static void lost_pages(cairn_runtime *rt, const char *where) {
         }
         free(plain);
         close_bed(rt, &table), close_bed(rt, &requests), close_problem(&p);
+    }
+}
+
+/* Slots and offsets whose place no index can hold, and offsets below 0. */
+static void far_places(cairn_runtime *rt, const char *where) {
+    enum { SIZE = 1 << 20, N = 50, K = 20 };
+    static const int32_t offsets[] = {0, INT32_MAX - 25, INT32_MAX, -10, INT32_MIN};
+    static const int32_t pages[] = {2047, 2048, INT32_MAX, 7, 0};
+    int route, flat;
+    for (route = 0; route < route_count(rt); route++) {
+        bool fine = true, taken = false;
+        for (flat = 0; flat < 2 && fine; flat++) {
+            problem p;
+            bed map;
+            cairn_topk_transform_args a;
+            cairn_status status;
+            int i;
+            open_problem(&p, rt, CAIRN_F32, 5, N, K);
+            for (i = 0; i < 5 * N; i++) store_score(&p, i / N * p.scores.strides[0] + i % N, (float)(i % N));
+            open_bed(rt, &map, CAIRN_I32, 5, flat ? -1 : 1, 1, 0);
+            memcpy(ints(&map), flat ? offsets : pages, sizeof pages);
+            write_problem(&p), write_bed(rt, &map);
+            memset(&a, 0, sizeof a);
+            a.struct_size = sizeof a, a.k = K, a.route = routes[route], a.page_size = SIZE;
+            a.scores = &p.scores.view, a.indices = &p.indices.view;
+            if (flat) a.offsets = &map.view;
+            else a.page_table = &map.view;
+            status = cairn_topk_transform(rt, &a);
+            if (status != CAIRN_UNSUPPORTED) {
+                taken = true;
+                if (!status) status = cairn_sync(rt);
+                fine = status == CAIRN_BAD_DATA && !cairn_sync(rt) &&
+                       read_bed(rt, &p.indices, 5 * K * 4);
+                for (i = 0; i < 5 * K && fine; i++) {
+                    int64_t position = N - K + i % K, place = position;
+                    place += flat ? offsets[i / K] : (int64_t)pages[i / K] * SIZE;
+                    fine = ints(&p.indices)[i] == (place < 0 || place > INT32_MAX ? -1 : place);
+                }
+            }
+            close_bed(rt, &map), close_problem(&p);
+        }
+        if (taken || !fine)
+            tap_ok(fine, "%s, %s: places that no index holds give -1 and are reported", where,
+                   routes[route]);
+    }
+}
+
+/* Rows that are whole in the output need no scores, which may then have no address. */
+static void no_scores(cairn_runtime *rt, const char *where) {
+    int route;
+    for (route = 0; route < route_count(rt); route++) {
+        problem p;
+        cairn_topk_args a;
+        cairn_tensor nowhere;
+        cairn_status status;
+        int n = between(1, 32), i, r;
+        bool fine = true;
+        open_problem(&p, rt, CAIRN_F16, 4, n, between(n, 32));
+        draw_ranges(&p), write_problem(&p);
+        a = args_of(&p, true, false);
+        nowhere = p.scores.view, nowhere.data = NULL, nowhere.byte_offset = 0;
+        a.scores = &nowhere, a.route = routes[route];
+        status = run_topk(&p, &a);
+        if (status != CAIRN_UNSUPPORTED) {
+            fine = !status && read_bed(rt, &p.indices, (size_t)(4 * p.k) * 4);
+            for (i = 0; i < 4 * p.k && fine; i++) {
+                r = i / p.k;
+                fine = ints(&p.indices)[i] == (i % p.k < ints(&p.lengths)[r] ? i % p.k : -1);
+            }
+            write_bed(rt, &p.indices);
+            a.order = CAIRN_ORDER_SCORE;
+            fine = fine && refused(&p, &a, "scores");
+            a.order = CAIRN_ORDER_POSITION, a.values = &p.values.view;
+            fine = fine && refused(&p, &a, "scores");
+            tap_ok(fine, "%s, %s: rows of at most k without scores", where, routes[route]);
+        }
+        close_problem(&p);
     }
 }
 
@@ -569,6 +657,8 @@ static void on_backend(cairn_backend backend, const char *name) {
     refusals(rt, name);
     faults(rt, name);
     lost_pages(rt, name);
+    far_places(rt, name);
+    no_scores(rt, name);
     alignments(rt, name);
     sizes(rt, name);
     if (rt->device.cuda) replays(rt, name);

@@ -7060,16 +7060,17 @@ static const char *const kernels_topk_cuh[] = {
     "    return out;\n"
     "}\n"
     "\n"
-    "/* POS, FLAT or SLOT of a position; -1 where the page table has no page. */\n"
+    "/* POS, FLAT or SLOT of a position; -1 where the page table has no page, or past the largest index. */\n"
     "CAIRN_INLINE int32_t topk_place(const topk_out &out, int32_t position) {\n"
-    "    if (!out.pages) return position + out.offset;\n"
-    "    int32_t page = position / out.page_size;\n"
-    "    int32_t id = page < out.page_count \? out.pages[page] : -1;\n"
-    "    if (id < 0) {\n"
-    "        report_error(out.error, CAIRN_FAULT_ID, out.r, id);\n"
-    "        return -1;\n"
+    "    int64_t place = (int64_t)position + out.offset;\n"
+    "    if (out.pages) {\n"
+    "        int32_t page = position / out.page_size;\n"
+    "        int32_t id = page < out.page_count \? out.pages[page] : -1;\n"
+    "        place = id < 0 \? -1 : (int64_t)id * out.page_size + position % out.page_size;\n"
     "    }\n"
-    "    return id * out.page_size + position % out.page_size;\n"
+    "    if ((uint64_t)place <= 0x7fffffffu) return (int32_t)place;\n"
+    "    report_error(out.error, CAIRN_FAULT_ID, out.r, (int32_t)place);\n"
+    "    return -1;\n"
     "}\n"
     "\n"
     "CAIRN_INLINE void topk_write(const topk_out &out, int slot, int32_t position) {\n"
@@ -9933,7 +9934,7 @@ static const kernels_file kernels_files[] = {
     {"step_select.cu", kernels_step_select_cu, 6701},
     {"step_sparse.cuh", kernels_step_sparse_cuh, 13606},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
-    {"topk.cuh", kernels_topk_cuh, 3749},
+    {"topk.cuh", kernels_topk_cuh, 3884},
     {"topk_cluster.cu", kernels_topk_cluster_cu, 8565},
     {"topk_cluster.cuh", kernels_topk_cluster_cuh, 12764},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 6973},
