@@ -70,7 +70,7 @@ CAIRN_INLINE topk_out topk_row_out(const topk_params &p, int r, const score_t *r
     return out;
 }
 
-/* POS, FLAT or SLOT of a position; -1 where the page table has no page, or past the largest index. */
+/* POS, FLAT or SLOT of a position; -1 where the table has no page, or past the largest index. */
 CAIRN_INLINE int32_t topk_place(const topk_out &out, int32_t position) {
     int64_t place = (int64_t)position + out.offset;
     if (out.pages) {

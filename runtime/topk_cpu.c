@@ -190,6 +190,7 @@ static bool topk_try_scan(topk_list *list, const topk_row *row, int64_t first, i
             if (futile && guesses) {
                 guess = topk_guess(list, row, at, last, k);
                 if (list->least < guess) list->least = guess;
+                else guess = 0;
                 guesses = false;
             }
             kept = list->count, since = at;

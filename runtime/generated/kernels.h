@@ -7060,7 +7060,7 @@ static const char *const kernels_topk_cuh[] = {
     "    return out;\n"
     "}\n"
     "\n"
-    "/* POS, FLAT or SLOT of a position; -1 where the page table has no page, or past the largest index. */\n"
+    "/* POS, FLAT or SLOT of a position; -1 where the table has no page, or past the largest index. */\n"
     "CAIRN_INLINE int32_t topk_place(const topk_out &out, int32_t position) {\n"
     "    int64_t place = (int64_t)position + out.offset;\n"
     "    if (out.pages) {\n"
@@ -9934,7 +9934,7 @@ static const kernels_file kernels_files[] = {
     {"step_select.cu", kernels_step_select_cu, 6701},
     {"step_sparse.cuh", kernels_step_sparse_cuh, 13606},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
-    {"topk.cuh", kernels_topk_cuh, 3884},
+    {"topk.cuh", kernels_topk_cuh, 3879},
     {"topk_cluster.cu", kernels_topk_cluster_cu, 8565},
     {"topk_cluster.cuh", kernels_topk_cluster_cuh, 12764},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 6973},
