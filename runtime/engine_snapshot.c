@@ -108,11 +108,12 @@ static cairn_status engine_fetch_pages(cairn_session *s, uint8_t *to) {
     const kv_cache *kv = &s->model->kv;
     int saved = engine_saved_tokens(s), pages = model_pages_of(saved, kv->page_size);
     size_t layer_bytes = (size_t)pages * kv->page_bytes;
-    cairn_status status = CAIRN_OK;
+    snapshot_fetch f;
+    cairn_status status =
+        snapshot_fetch_open(kv->device, (size_t)kv->layers * layer_bytes, to, &f);
     for (int i = 0; i < kv->layers && !status; i++)
-        status = snapshot_fetch(kv->device, kv->pages[i], kv->page_bytes, s->table, pages,
-                                to + (size_t)i * layer_bytes);
-    if (!status) status = dev_sync(kv->device);
+        status = snapshot_fetch_pages(&f, kv->pages[i], kv->page_bytes, s->table, pages);
+    status = snapshot_fetch_close(&f, status);
     for (int i = 0; i < kv->layers && pages && !status; i++)
         engine_blank_slots(kv, to + (size_t)(i + 1) * layer_bytes - kv->page_bytes,
                            saved % kv->page_size);

@@ -14,6 +14,10 @@
  * threads take part. A snapshot is read only after every sum is right; nothing is changed
  * before everything in it was found to fit. Calls cache_hash, pool, device and pages. */
 
+#ifndef SNAPSHOT_STAGE
+#define SNAPSHOT_STAGE ((size_t)8 << 20) /* bytes of a pinned buffer; tests want small ones */
+#endif
+
 enum { SNAPSHOT_VERSION = 1, SNAPSHOT_HEADER = 112, SNAPSHOT_CHUNK = 1 << 18,
        SNAPSHOT_NAME = 64 };
 enum { SNAPSHOT_IDENTITY, SNAPSHOT_TOKENS, SNAPSHOT_STATE, SNAPSHOT_PAGES, SNAPSHOT_EXTRA,
@@ -191,19 +195,83 @@ static cairn_status snapshot_read(base *b, struct pool *threads, const char *cal
 
 /* ---- pages to host memory and back ----------------------------------------------------------- */
 
-/* Pages `ids` of one cache [pages, page_bytes] to host memory, in their order. May return before
- * the bytes are there: dev_sync. */
-static cairn_status snapshot_fetch(device *dev, const void *from, size_t page_bytes,
-                                   const int32_t *ids, int count, uint8_t *to) {
-    const uint8_t *pages = (const uint8_t *)from;
-    for (int i = 0; i < count; i++) {
-        const uint8_t *page = pages + (size_t)ids[i] * page_bytes;
-        if (dev->cuda)
-            DEV_TRY(dev, cuMemcpyDtoHAsync(to, dev_address(page), page_bytes, dev->stream));
-        else memcpy(to, page, page_bytes);
-        to += page_bytes;
-    }
+/* A download of many pieces, one behind the other in host memory. From a GPU they come through two
+ * pinned buffers: the device fills one while the threads empty the other. */
+typedef struct snapshot_fetch {
+    device *dev;
+    uint8_t *to; /* where the next bytes go that leave a buffer, or that come without one */
+    dev_staging stages;
+    size_t held[DEV_STAGES]; /* bytes on their way into each */
+    int turn;                /* the buffer being filled */
+} snapshot_fetch;
+
+/* Room at `to` for `bytes` in all. Also after a failure it wants snapshot_fetch_close. */
+static cairn_status snapshot_fetch_open(device *dev, size_t bytes, uint8_t *to,
+                                        snapshot_fetch *f) {
+    memset(f, 0, sizeof *f);
+    f->dev = dev;
+    f->to = to;
+    if (!dev->cuda || !bytes) return CAIRN_OK;
+    return dev_staging_open(dev, bytes < SNAPSHOT_STAGE ? bytes : SNAPSHOT_STAGE, &f->stages);
+}
+
+static void snapshot_fetch_chunk(void *context, int i) {
+    const snapshot_fetch *f = (const snapshot_fetch *)context;
+    size_t at = (size_t)i * SNAPSHOT_CHUNK, bytes = f->held[f->turn] - at;
+    if (bytes > SNAPSHOT_CHUNK) bytes = SNAPSHOT_CHUNK;
+    memcpy(f->to + at, (const uint8_t *)f->stages.memory[f->turn] + at, bytes);
+}
+
+/* The buffer that was filled goes on its way, the other one is emptied and is filled next. */
+static cairn_status snapshot_fetch_turn(snapshot_fetch *f) {
+    device *dev = f->dev;
+    cairn_status status = dev_staging_submit(dev, &f->stages, f->turn);
+    f->turn ^= 1;
+    if (status || !f->held[f->turn]) return status;
+    DEV_TRY(dev, cuEventSynchronize(f->stages.done[f->turn]));
+    f->stages.in_flight[f->turn] = false;
+    pool_run(dev->pool, (int)((f->held[f->turn] + SNAPSHOT_CHUNK - 1) / SNAPSHOT_CHUNK),
+             snapshot_fetch_chunk, f);
+    f->to += f->held[f->turn];
+    f->held[f->turn] = 0;
     return CAIRN_OK;
+}
+
+static cairn_status snapshot_fetch_piece(snapshot_fetch *f, const uint8_t *from, size_t bytes) {
+    device *dev = f->dev;
+    cairn_status status = CAIRN_OK;
+    while (bytes && !status) {
+        uint8_t *stage = (uint8_t *)f->stages.memory[f->turn] + f->held[f->turn];
+        size_t room = f->stages.bytes - f->held[f->turn], some = bytes < room ? bytes : room;
+        DEV_TRY(dev, cuMemcpyDtoHAsync(stage, dev_address(from), some, dev->stream));
+        f->held[f->turn] += some;
+        from += some, bytes -= some;
+        if (some == room) status = snapshot_fetch_turn(f);
+    }
+    return status;
+}
+
+/* Pages `ids` of one cache [pages, page_bytes], in their order. */
+static cairn_status snapshot_fetch_pages(snapshot_fetch *f, const void *from, size_t page_bytes,
+                                         const int32_t *ids, int count) {
+    const uint8_t *pages = (const uint8_t *)from;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < count && !status; i++) {
+        const uint8_t *page = pages + (size_t)ids[i] * page_bytes;
+        if (f->dev->cuda) status = snapshot_fetch_piece(f, page, page_bytes);
+        else memcpy(f->to, page, page_bytes), f->to += page_bytes;
+    }
+    return status;
+}
+
+/* Brings what is still on its way, unless `status` says that something failed. */
+static cairn_status snapshot_fetch_close(snapshot_fetch *f, cairn_status status) {
+    for (int i = 0; i < DEV_STAGES && f->stages.bytes && !status; i++)
+        status = snapshot_fetch_turn(f);
+    if (!status) status = dev_sync(f->dev);
+    else if (f->dev->cuda) f->dev->drv->cuStreamSynchronize(f->dev->stream);
+    dev_staging_close(f->dev, &f->stages);
+    return status;
 }
 
 static cairn_status snapshot_bring(device *dev, void *to, size_t page_bytes, const int32_t *ids,
@@ -291,17 +359,16 @@ static size_t snapshot_all_page_bytes(const snapshot_request *q) {
 }
 
 static cairn_status snapshot_fetch_request(const snapshot_request *q, int pages, uint8_t *to) {
-    device *dev = &q->t->rt->device;
-    cairn_status status = handles_enter(q->t->rt);
+    cairn_runtime *rt = q->t->rt;
+    snapshot_fetch f;
+    cairn_status status = handles_enter(rt);
     if (status) return status;
-    for (int i = 0; i < q->a.cache_count && !status; i++) {
-        size_t bytes = snapshot_page_bytes(q->a.caches[i]);
-        status = snapshot_fetch(dev, tensor_data(q->a.caches[i]), bytes,
-                                tables_row(&q->t->lists, q->a.request), pages, to);
-        to += bytes * (size_t)pages;
-    }
-    if (!status) status = dev_sync(dev);
-    return handles_leave(q->t->rt, status);
+    status = snapshot_fetch_open(&rt->device, snapshot_all_page_bytes(q) * (size_t)pages, to, &f);
+    for (int i = 0; i < q->a.cache_count && !status; i++)
+        status = snapshot_fetch_pages(&f, tensor_data(q->a.caches[i]),
+                                      snapshot_page_bytes(q->a.caches[i]),
+                                      tables_row(&q->t->lists, q->a.request), pages);
+    return handles_leave(rt, snapshot_fetch_close(&f, status));
 }
 
 /* What every save into a caller's memory begins with: *bytes is told; true when memory is to be

@@ -3,6 +3,7 @@
  * answer; nothing is left over. The fake's kernels are the real ones' work in plain loops.
  * build: -Wno-sign-conversion -DCAIRN_NO_LUA */
 #define CAIRN_ROOMS_ONLY
+#define SNAPSHOT_STAGE 12 /* so that pages straddle the two buffers */
 #include "../runtime.c"
 #include "tap.h"
 #include "fake/fake_compiler.h"

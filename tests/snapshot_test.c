@@ -3,6 +3,7 @@
  * with a status that says which, and nothing changed. Under the emulated driver on cuda too.
  * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
+#define SNAPSHOT_STAGE 5000 /* so that pages straddle the two buffers */
 #include "../runtime.c"
 #include "tap.h"
 #include "toy_model.h"
