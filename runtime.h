@@ -664,7 +664,8 @@ CAIRN_API cairn_status cairn_session_fork(cairn_session *session, cairn_session 
  * is saved up to what it handed out, and goes on; loading ends one. A snapshot is checked whole
  * before anything changes, and refused when a bit is wrong, and for another model, page size or KV
  * dtype. Loading needs free pages for the snapshot, or the session's own; only where there are not
- * enough for both and the device fails in between, the session is left empty. [blocks]
+ * enough for both and the device fails in between, the session is left empty. A model is known by
+ * its name and a sum of its file, of 1 GiB of a larger one, made at the first save or load. [blocks]
  * Errors: FILE_NOT_FOUND, FILE_ERROR, OUT_OF_MEMORY, BAD_FILE (damaged), VERSION_MISMATCH (another
  * version), UNSUPPORTED (another model, page size or dtype, named), CONTEXT_FULL, POOL_FULL. */
 CAIRN_API cairn_status cairn_session_save(cairn_session *session, const char *path);

@@ -5,37 +5,46 @@
  * holds; state: u32 tokens whose keys are in the pages, u32 tokens that came from the caller. What a
  * running generation has not handed out is not saved. Bounds of pages are computed anew. */
 
-enum { ENGINE_IDENTITY = 24 + 32 + 128 };
+enum { ENGINE_IDENTITY = 24 + 32 + 128, ENGINE_FINGERPRINT_BYTES = 1 << 30 };
 
 /* ---- identity -------------------------------------------------------------------------------- */
 
-static void engine_hash_ends(cache_hash *h, const uint8_t *data, size_t bytes) {
-    size_t end = bytes < 4096 ? bytes : 4096;
-    cache_hash_field(h, data, end);
-    cache_hash_field(h, data + bytes - end, end);
-}
-
-/* Of the file's header, which holds the tokenizer, and of both ends of each tensor's data. */
-static cache_key engine_fingerprint(const cairn_model *m) {
-    const gguf *file = &m->file;
-    const uint8_t *first = file->map.data + file->map.size;
-    cache_hash h;
-    cache_hash_begin(&h, "cairn model");
+/* Bytes before the first tensor's data: what the file says of the model, and its tokenizer. */
+static size_t engine_header_bytes(const gguf *file) {
+    size_t header = file->map.size;
     for (size_t i = 0; i < file->tensor_count; i++) {
-        const gguf_tensor *t = &file->tensors[i];
-        if ((const uint8_t *)t->data < first) first = (const uint8_t *)t->data;
-        engine_hash_ends(&h, (const uint8_t *)t->data, t->bytes);
+        size_t at = (size_t)((const uint8_t *)file->tensors[i].data - file->map.data);
+        if (at < header) header = at;
     }
-    if (file->map.data) cache_hash_field(&h, file->map.data, (size_t)(first - file->map.data));
-    return cache_hash_end(&h);
+    return header;
 }
 
-static void engine_put_identity(cairn_model *m, uint8_t *at) {
+/* Tells the model's file from another: by all its bytes up to 1 GiB of data, by as many chunks of
+ * more, spread evenly. Once for a model, at the first save or load, by all threads. */
+static cairn_status engine_fingerprint(cairn_model *m) {
+    const os_map *map = &m->file.map;
+    const size_t header = engine_header_bytes(&m->file), rest = map->size - header;
+    base *b = &m->runtime->base;
+    uint64_t sums[2];
+    cache_hash h;
+    cairn_status status;
+    if (m->has_fingerprint) return CAIRN_OK;
+    status = snapshot_sum_part(b, m->runtime->pool, map->data, header, &sums[0]);
+    if (!status)
+        status = snapshot_sum_chunks(b, m->runtime->pool, map->data + header, rest,
+                                     1 + rest / ENGINE_FINGERPRINT_BYTES, &sums[1]);
+    if (status) return status;
+    cache_hash_begin(&h, "cairn model");
+    cache_hash_field(&h, &map->size, sizeof map->size);
+    cache_hash_field(&h, sums, sizeof sums);
+    m->fingerprint = cache_hash_end(&h);
+    m->has_fingerprint = true;
+    return CAIRN_OK;
+}
+
+/* After engine_fingerprint. */
+static void engine_put_identity(const cairn_model *m, uint8_t *at) {
     const model_shape *s = &m->shape;
-    if (!m->has_fingerprint) {
-        m->fingerprint = engine_fingerprint(m);
-        m->has_fingerprint = true;
-    }
     snapshot_put32(at, (uint32_t)m->kv.page_size);
     snapshot_put32(at + 4, (uint32_t)m->runtime->config.kv_dtype);
     snapshot_put32(at + 8, (uint32_t)s->layers);
@@ -54,8 +63,10 @@ static cairn_status engine_check_identity(cairn_model *m, const snapshot *snap) 
     const uint8_t *theirs = snap->parts[SNAPSHOT_IDENTITY];
     uint8_t ours[ENGINE_IDENTITY];
     base *b = &m->runtime->base;
+    cairn_status status;
     if (snap->bytes[SNAPSHOT_IDENTITY] != ENGINE_IDENTITY)
         return snapshot_damaged(b, "session_load", "a part has a wrong size");
+    if ((status = engine_fingerprint(m))) return status;
     engine_put_identity(m, ours);
     for (int i = 0; i < 2; i++) /* of the runtime, not of the model */
         if (memcmp(theirs + 4 * i, ours + 4 * i, 4))
@@ -122,7 +133,8 @@ static cairn_status engine_fetch_pages(cairn_session *s, uint8_t *to) {
 
 /* Into memory [snap->total]. */
 static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8_t *memory) {
-    cairn_status status;
+    cairn_status status = engine_fingerprint(s->model);
+    if (status) return status;
     snapshot_place(snap, memory);
     engine_put_identity(s->model, snap->parts[SNAPSHOT_IDENTITY]);
     snapshot_put_ids(snap->parts[SNAPSHOT_TOKENS], s->tokens, s->count);

@@ -18,7 +18,7 @@
 #define SNAPSHOT_STAGE ((size_t)8 << 20) /* bytes of a pinned buffer; tests want small ones */
 #endif
 
-enum { SNAPSHOT_VERSION = 1, SNAPSHOT_HEADER = 112, SNAPSHOT_CHUNK = 1 << 18,
+enum { SNAPSHOT_VERSION = 2, SNAPSHOT_HEADER = 112, SNAPSHOT_CHUNK = 1 << 18,
        SNAPSHOT_NAME = 64 };
 enum { SNAPSHOT_IDENTITY, SNAPSHOT_TOKENS, SNAPSHOT_STATE, SNAPSHOT_PAGES, SNAPSHOT_EXTRA,
        SNAPSHOT_PARTS };
@@ -77,19 +77,26 @@ static uint64_t snapshot_sum(const void *data, size_t bytes) {
     return h ^ h >> 29;
 }
 
-typedef struct snapshot_chunks { const uint8_t *data; size_t bytes; uint8_t *sums; } snapshot_chunks;
+typedef struct snapshot_chunks {
+    const uint8_t *data;
+    size_t bytes, step;
+    uint8_t *sums;
+} snapshot_chunks;
 
 static void snapshot_sum_chunk(void *context, int i) {
     snapshot_chunks *c = (snapshot_chunks *)context;
-    size_t at = (size_t)i * SNAPSHOT_CHUNK, bytes = c->bytes - at;
+    size_t at = (size_t)i * c->step, bytes = c->bytes - at;
     if (bytes > SNAPSHOT_CHUNK) bytes = SNAPSHOT_CHUNK;
     cache_store64(c->sums + 8 * (size_t)i, snapshot_sum(c->data + at, bytes));
 }
 
-static cairn_status snapshot_sum_part(base *b, struct pool *threads, const uint8_t *data,
-                                      size_t bytes, uint64_t *sum) {
-    size_t count = (bytes + SNAPSHOT_CHUNK - 1) / SNAPSHOT_CHUNK;
+/* The sum of data, or with `every` > 1 of one chunk in so many. */
+static cairn_status snapshot_sum_chunks(base *b, struct pool *threads, const uint8_t *data,
+                                        size_t bytes, size_t every, uint64_t *sum) {
     snapshot_chunks c;
+    size_t count;
+    c.step = every * SNAPSHOT_CHUNK;
+    count = bytes / c.step + (bytes % c.step != 0);
     if (count > INT_MAX / 8)
         return base_fail(b, CAIRN_UNSUPPORTED, "snapshot: %llu bytes are too many",
                          (unsigned long long)bytes);
@@ -101,6 +108,11 @@ static cairn_status snapshot_sum_part(base *b, struct pool *threads, const uint8
     *sum = snapshot_sum(c.sums, count * 8);
     base_delete(b, c.sums, count, 8);
     return CAIRN_OK;
+}
+
+static cairn_status snapshot_sum_part(base *b, struct pool *threads, const uint8_t *data,
+                                      size_t bytes, uint64_t *sum) {
+    return snapshot_sum_chunks(b, threads, data, bytes, 1, sum);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
@@ -286,8 +298,10 @@ static cairn_status snapshot_bring(device *dev, void *to, size_t page_bytes, con
 
 /* ---- requests of page tables ----------------------------------------------------------------- */
 
-/* identity: u32 page size, u32 caches, name, then for each cache u32 dtype, u64 bytes of a page;
- * state: u32 tokens held, u32 pages */
+/* identity: u32 page size, u32 caches, name, then for each cache a row: u32 dtype, u32 extents of a
+ * page, 0 behind them; state: u32 tokens held, u32 pages */
+enum { SNAPSHOT_ROW = 4 * CAIRN_MAX_RANK };
+
 typedef struct snapshot_request {
     cairn_page_tables *t;
     cairn_snapshot_args a;
@@ -346,9 +360,11 @@ static void snapshot_put_identity(const snapshot_request *q, uint8_t *at) {
     snapshot_put32(at + 4, (uint32_t)q->a.cache_count);
     memcpy(at + 8, q->name, SNAPSHOT_NAME);
     for (int i = 0; i < q->a.cache_count; i++) {
-        uint8_t *row = at + 8 + SNAPSHOT_NAME + 12 * (size_t)i;
-        snapshot_put32(row, (uint32_t)cairn_tensor_type(q->a.caches[i]));
-        cache_store64(row + 4, snapshot_page_bytes(q->a.caches[i]));
+        const cairn_tensor *one = q->a.caches[i];
+        uint8_t *row = at + 8 + SNAPSHOT_NAME + SNAPSHOT_ROW * (size_t)i;
+        memset(row, 0, SNAPSHOT_ROW);
+        snapshot_put32(row, (uint32_t)cairn_tensor_type(one));
+        for (int d = 1; d < one->ndim; d++) snapshot_put32(row + 4 * d, (uint32_t)one->shape[d]);
     }
 }
 
@@ -402,7 +418,7 @@ cairn_status cairn_page_tables_save(cairn_page_tables *t, const cairn_snapshot_a
     pages = length ? tables_pages_of(&t->lists, length) : 0;
     memset(&s, 0, sizeof s);
     s.kind = SNAPSHOT_OF_REQUEST;
-    s.bytes[SNAPSHOT_IDENTITY] = 8 + SNAPSHOT_NAME + 12 * (size_t)q.a.cache_count;
+    s.bytes[SNAPSHOT_IDENTITY] = 8 + SNAPSHOT_NAME + SNAPSHOT_ROW * (size_t)q.a.cache_count;
     s.bytes[SNAPSHOT_TOKENS] = 4 * (size_t)q.a.token_count;
     s.bytes[SNAPSHOT_STATE] = 8;
     s.bytes[SNAPSHOT_PAGES] = snapshot_all_page_bytes(&q) * (size_t)pages;
@@ -420,13 +436,34 @@ cairn_status cairn_page_tables_save(cairn_page_tables *t, const cairn_snapshot_a
     return snapshot_seal(b, t->rt->pool, &s);
 }
 
+/* That caches[i] has pages like those whose row stands in the identity. */
+static cairn_status snapshot_check_cache(base *b, const cairn_tensor *one, int i,
+                                         const uint8_t *row) {
+    cairn_type type = cairn_tensor_type(one);
+    if (snapshot_get32(row) != (uint32_t)type)
+        return base_fail(b, CAIRN_UNSUPPORTED,
+                         "page_tables_load: caches[%d] has dtype %s, the snapshot's had %s", i,
+                         cairn_type_name(type),
+                         cairn_type_name((cairn_type)(snapshot_get32(row) & 0xff)));
+    for (int d = 1; d < CAIRN_MAX_RANK; d++) {
+        uint32_t theirs = snapshot_get32(row + 4 * d);
+        long long ours = d < one->ndim ? (long long)one->shape[d] : 0;
+        if ((uint32_t)ours != theirs)
+            return base_fail(b, CAIRN_UNSUPPORTED,
+                             "page_tables_load: caches[%d] has %lld in dimension %d, the "
+                             "snapshot's had %u", i, ours, d, (unsigned)theirs);
+    }
+    return CAIRN_OK;
+}
+
 /* Every mismatch between the snapshot and what the caller has, by name. */
 static cairn_status snapshot_check_identity(base *b, const snapshot_request *q,
                                             const snapshot *s) {
+    cairn_status status = CAIRN_OK;
     const uint8_t *at = s->parts[SNAPSHOT_IDENTITY];
     size_t bytes = s->bytes[SNAPSHOT_IDENTITY];
     if (bytes < 8 + SNAPSHOT_NAME || s->bytes[SNAPSHOT_STATE] != 8 ||
-        (bytes - 8 - SNAPSHOT_NAME) != 12 * (uint64_t)snapshot_get32(at + 4))
+        (bytes - 8 - SNAPSHOT_NAME) != SNAPSHOT_ROW * (uint64_t)snapshot_get32(at + 4))
         return snapshot_damaged(b, "page_tables_load", "a part has a wrong size");
     if (snapshot_get32(at) != (uint32_t)q->t->lists.page_size)
         return base_fail(b, CAIRN_UNSUPPORTED,
@@ -440,22 +477,10 @@ static cairn_status snapshot_check_identity(base *b, const snapshot_request *q,
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "page_tables_load: the snapshot has %u caches, there are %d",
                          (unsigned)snapshot_get32(at + 4), (int)q->a.cache_count);
-    for (int i = 0; i < q->a.cache_count; i++) {
-        const uint8_t *row = at + 8 + SNAPSHOT_NAME + 12 * (size_t)i;
-        cairn_type type = cairn_tensor_type(q->a.caches[i]);
-        if (snapshot_get32(row) != (uint32_t)type)
-            return base_fail(b, CAIRN_UNSUPPORTED,
-                             "page_tables_load: caches[%d] has dtype %s, the snapshot's had %s", i,
-                             cairn_type_name(type),
-                             cairn_type_name((cairn_type)(snapshot_get32(row) & 0xff)));
-        if (cache_load64(row + 4) != snapshot_page_bytes(q->a.caches[i]))
-            return base_fail(b, CAIRN_UNSUPPORTED,
-                             "page_tables_load: a page of caches[%d] has %llu bytes, the "
-                             "snapshot's had %llu", i,
-                             (unsigned long long)snapshot_page_bytes(q->a.caches[i]),
-                             (unsigned long long)cache_load64(row + 4));
-    }
-    return CAIRN_OK;
+    for (int i = 0; i < q->a.cache_count && !status; i++)
+        status = snapshot_check_cache(b, q->a.caches[i], i,
+                                      at + 8 + SNAPSHOT_NAME + SNAPSHOT_ROW * (size_t)i);
+    return status;
 }
 
 /* That the sizes in it agree with each other and with what the caller wants to be filled. */

@@ -388,7 +388,8 @@ static bool load_refused(many *m, const cairn_snapshot_args *a, const uint8_t *d
 
 static void test_refusals(many *to, cairn_snapshot_args *b, uint8_t *data, size_t size) {
     cairn_snapshot_args wrong = *b;
-    cairn_tensor *swapped[LAYERS];
+    cairn_tensor *swapped[LAYERS], turned;
+    int64_t turned_shape[3] = {0, 8, 4};
     many coarse = new_many(NULL, 8, 5 * REQUESTS);
     int found = 0, runs = 300;
     bool fine;
@@ -414,6 +415,11 @@ static void test_refusals(many *to, cairn_snapshot_args *b, uint8_t *data, size_
     swapped[0] = to->caches[0], swapped[1] = to->caches[2], swapped[2] = to->caches[1];
     wrong = *b, wrong.caches = swapped;
     fine = fine && load_refused(to, &wrong, data, size, CAIRN_UNSUPPORTED, "dtype u8");
+    turned = *to->caches[2], turned.shape = turned_shape; /* as many bytes */
+    turned_shape[0] = to->caches[2]->shape[0];
+    swapped[1] = to->caches[1], swapped[2] = &turned;
+    wrong = *b, wrong.caches = swapped;
+    fine = fine && load_refused(to, &wrong, data, size, CAIRN_UNSUPPORTED, "has 8 in dimension 1");
     wrong = *b, wrong.request = REQUESTS;
     fine = fine && cairn_page_tables_load(to->tables, &wrong, data, size) == CAIRN_INVALID_ARGUMENT;
     wrong = *b, wrong.caches = coarse.caches, wrong.request = 0;
@@ -442,7 +448,7 @@ static void test_request_snapshot(void) {
     fine = fine && cairn_page_tables_save(from.tables, &a, data, size - 1, NULL) &&
            done(cairn_page_tables_save(from.tables, &a, data, size, NULL));
     info.struct_size = sizeof info;
-    fine = fine && done(cairn_snapshot_describe(rt, data, size, &info)) && info.version == 1 &&
+    fine = fine && done(cairn_snapshot_describe(rt, data, size, &info)) && info.version == 2 &&
            !info.of_session && info.token_count == TOKENS && info.state_bytes == STATE &&
            info.pages_bytes == 6 * 4 * 8 * 5;
     b = snapshot_args(&to, 4, got, loaded);

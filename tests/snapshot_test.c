@@ -9,6 +9,7 @@
 #include "toy_model.h"
 
 static const char *toy_path = "build/toy_snapshot.gguf", *other_path = "build/toy_snapshot2.gguf";
+static const char *tuned_path = "build/toy_snapshot3.gguf";
 static const char *file_path = "build/toy.snapshot";
 static uint64_t random_state = 1;
 static cairn_backend backend = CAIRN_BACKEND_CPU;
@@ -246,6 +247,26 @@ static bool write_other(void) {
     return fine;
 }
 
+/* The first model's file with one bit of a weight changed, in the middle of its largest tensor. */
+static bool write_tuned(void) {
+    base_text text;
+    base b;
+    gguf g;
+    const gguf_tensor *largest;
+    bool fine;
+    memset(&text, 0, sizeof text);
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    if (os_read_file(&b, toy_path, &text) || gguf_open(&b, toy_path, &g)) return false;
+    largest = g.tensors;
+    for (size_t i = 1; i < g.tensor_count; i++)
+        if (g.tensors[i].bytes > largest->bytes) largest = &g.tensors[i];
+    text.data[(size_t)((const uint8_t *)largest->data - g.map.data) + largest->bytes / 2] ^= 1;
+    fine = largest->bytes > 3 * 4096 && !os_write_file(&b, tuned_path, text.data, text.size);
+    gguf_close(&b, &g);
+    base_text_free(&b, &text);
+    return fine;
+}
+
 static bool refused_by(const char *path, int page_size, int max_seq_len, bytes b,
                        cairn_status want, const char *says) {
     toy t = open_toy(path, page_size, max_seq_len, 1);
@@ -268,6 +289,8 @@ static void test_strangers(void) {
            "on %s: another page size", where);
     tap_ok(refused_by(other_path, 16, 200, b, CAIRN_UNSUPPORTED, "another model, 'toy', not of "
                       "'yot'"), "on %s: another model", where);
+    tap_ok(refused_by(tuned_path, 16, 200, b, CAIRN_UNSUPPORTED, "the files differ"),
+           "on %s: the same model with another weight", where);
     tap_ok(refused_by(toy_path, 16, 59, b, CAIRN_CONTEXT_FULL, "60 tokens, the context is 59"),
            "on %s: a context too short", where);
     tap_ok(cairn_session_load(s, "build/none.snapshot") == CAIRN_FILE_NOT_FOUND &&
@@ -373,12 +396,12 @@ int main(int argc, char **argv) {
     int runs = argc > 2 ? atoi(argv[2]) : 60;
     random_state = seed;
     tap_note("seed %llu", (unsigned long long)seed);
-    if (!tap_ok(toy_write(toy_path, NULL) && write_other(), "the toy's files")) return tap_done();
+    if (!tap_ok(toy_write(toy_path, NULL) && write_other() && write_tuned(), "the toy's files")) return tap_done();
     test_all(runs);
     if (os_env("CAIRN_SIMT_KERNELS")) { /* there the toy can read the device's memory */
         backend = CAIRN_BACKEND_CUDA, where = "cuda";
         test_all(runs / 3);
     }
-    remove(toy_path), remove(other_path);
+    remove(toy_path), remove(other_path), remove(tuned_path);
     return tap_done();
 }
