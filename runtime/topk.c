@@ -123,7 +123,7 @@ static int32_t topk_place(const topk_params *map, int64_t r, const int32_t *page
     return place < 0 || place > INT32_MAX ? -1 : (int32_t)place;
 }
 
-/* What becomes of a row's positions on the CPU; false when one has no place or the row no request. */
+/* What becomes of a row's positions on the CPU; false when one has no place or it no request. */
 static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t *indices) {
     const int32_t *pages = NULL;
     int64_t request = 0;

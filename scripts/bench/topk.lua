@@ -1,7 +1,8 @@
--- topk: the shapes of the numbers to reach. Each line: inputs in the cache, then inputs rotated
--- through more memory than any cache holds, the share of the read rate (each score read once), the
--- route, the slowest of the orders that break top-k kernels as a ratio to random rows, and torch.topk
--- beside it where python3 with torch is there. Then one long row among short ones.
+-- topk: the shapes of the numbers to reach, then a sweep over rows x n x k. Each line: inputs in the
+-- cache, then inputs rotated through more memory than any cache holds, the share of the read rate
+-- (each score read once), the route, for the first shapes the slowest of the orders that break top-k
+-- kernels as a ratio to random rows, and torch.topk beside it where python3 with torch is there. Then
+-- one long row among short ones.
 local cairn = require "cairn"
 
 local SHAPES = {
@@ -12,9 +13,16 @@ local SHAPES = {
 local CPU_SHAPES = {
   { 1, 131072, 2048 }, { 1, 1048576, 2048 }, { 64, 131072, 2048 }, { 32, 4096, 32 },
 }
+local SWEEP = {
+  rows = { 1, 8, 64, 512, 4096 }, n = { 1024, 8192, 65536, 524288 }, k = { 16, 256, 2048 },
+  scores = 64 << 20, -- of a shape, at most
+}
+local CPU_SWEEP = {
+  rows = { 1, 64, 4096 }, n = { 1024, 16384, 262144 }, k = { 16, 256, 2048 }, scores = 8 << 20,
+}
 local ROTATED = 50 << 20 -- scores that pass between two uses: 200 MB
 
-local M = { about = "exact top-k: rows x n, k", SHAPES = SHAPES, CPU_SHAPES = CPU_SHAPES }
+local M = { about = "exact top-k: rows x n, k" }
 
 local function named(s) return ("%d x %d, k %d"):format(s[1], s[2], s[3]) end
 
@@ -25,8 +33,21 @@ local function random(n)
   return ((x ~ (x >> 31)) >> 11) * 0x1p-53
 end
 
+-- The shapes of a sweep.
+local function swept(sweep)
+  local shapes = {}
+  for _, rows in ipairs(sweep.rows) do
+    for _, n in ipairs(sweep.n) do
+      for _, k in ipairs(sweep.k) do
+        if k < n and rows * n <= sweep.scores then shapes[#shapes + 1] = { rows, n, k } end
+      end
+    end
+  end
+  return shapes
+end
+
 -- Score i of n.
-M.kinds = {
+local KINDS = {
   { "all equal", function() return 0.25 end },
   { "two values", function(i) return random(i) < 0.5 and -2 or 3.5 end },
   { "ramp up", function(i, n) return i / n end },
@@ -49,7 +70,7 @@ end
 
 local function time_slowest(b, s, random_us, out)
   local slowest, name = 0, "none"
-  for _, kind in ipairs(M.kinds) do
+  for _, kind in ipairs(KINDS) do
     local scores = rows_of(b, s[1], s[2], kind[2])
     local us = b:time(function() b.rt:topk(scores, { k = s[3], out = out }) end)
     scores:free()
@@ -72,7 +93,7 @@ local function rotated_calls(b, all, s, out)
 end
 
 -- `all`: at least rows * n random scores. slowest: whether to try the kinds.
-function M.measure(b, all, s, peers, slowest)
+local function measure(b, all, s, peers, slowest)
   local rows, n, k = s[1], s[2], s[3]
   local out = b.rt:zeros({ rows, k }, "i32")
   local calls = rotated_calls(b, all, s, out)
@@ -87,7 +108,7 @@ function M.measure(b, all, s, peers, slowest)
   out:free()
 end
 
-function M.random_scores(b, shapes)
+local function random_scores(b, shapes)
   local count = b.cuda and 3 * ROTATED or 0
   for _, s in ipairs(shapes) do count = math.max(count, s[1] * s[2]) end
   return b.rt:random { count }
@@ -122,7 +143,7 @@ for text in sys.argv[3:]:
 ]]
 
 -- { [shape] = "torch.topk 61.0 us" }, empty without python3 or torch.
-function M.torch(b, shapes)
+local function torch(b, shapes)
   local peers, path = {}, os.tmpname()
   local file = io.open(path, "w")
   if not file then return peers end
@@ -181,9 +202,11 @@ local function measure_rows(b, rows, n, k, at_once)
 end
 
 function M.run(b)
-  local shapes = b.cuda and SHAPES or CPU_SHAPES
-  local peers, all = M.torch(b, shapes), M.random_scores(b, shapes)
-  for _, s in ipairs(shapes) do M.measure(b, all, s, peers, true) end
+  local first = b.cuda and SHAPES or CPU_SHAPES
+  local sweep = swept(b.cuda and SWEEP or CPU_SWEEP)
+  local shapes = table.move(sweep, 1, #sweep, #first + 1, { table.unpack(first) })
+  local peers, all = torch(b, shapes), random_scores(b, shapes)
+  for i, s in ipairs(shapes) do measure(b, all, s, peers, i <= #first) end
   all:free()
   measure_unequal(b, b.cuda and 64 or 16, 1 << 20, 1024, 2048)
   measure_rows(b, b.cuda and 1024 or 32, 131072, 2048, b.cuda and 256 or 8)
