@@ -1,5 +1,4 @@
-/* base: the status table, the failure path, memory through the caller's allocator, growing text.
- * build: -O0 -Wno-sign-conversion */
+/* base: the status table, the failure path, memory through the caller's allocator, growing text. */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "tap.h"

@@ -1,5 +1,5 @@
 /* config without Lua: files are refused with a reason, structs work.
- * build: -O0 -Wno-sign-conversion -DCAIRN_NO_LUA */
+ * build: -DCAIRN_NO_LUA */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "tap.h"

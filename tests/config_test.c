@@ -1,6 +1,5 @@
 /* config: every field at its bounds, the messages and their lines, structs filled by hand, dump and
- * load, the diff of a reload.
- * build: -O0 -Wno-sign-conversion */
+ * load, the diff of a reload. */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "config_cases.h"

@@ -1,7 +1,6 @@
 /* forward_cuda: a small random decoder on the GPU (or the emulated one) against the CPU backend,
  * and what the forward promises to the bit: whichever rows ride along and whichever kernels serve
  * them, a row's logits are the same; so are the pages counted.
- * build: -O1
  * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"

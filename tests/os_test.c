@@ -1,5 +1,4 @@
-/* os: files, maps, atomic writes under faults of every call, threads, libraries.
- * build: -O0 -Wno-sign-conversion */
+/* os: files, maps, atomic writes under faults of every call, threads, libraries. */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "tap.h"

@@ -1,7 +1,7 @@
 /* Page tables and snapshots of requests where every call fails once, or from then on until the close:
  * the driver's (tests/fake) and allocations. Right is a status with the host's lists as before, or the right
  * answer; nothing is left over. The fake's kernels are the real ones' work in plain loops.
- * build: -Wno-sign-conversion -DCAIRN_NO_LUA */
+ * build: -DCAIRN_NO_LUA */
 #define CAIRN_ROOMS_ONLY
 #define SNAPSHOT_STAGE 12 /* so that pages straddle the two buffers */
 #include "../runtime.c"

@@ -14,7 +14,7 @@ mkdir -p "$out"
 # run NAME: keeps what was said of cuda, and the failures.
 run() {
     status=1
-    $CC -std=c11 -g1 -O1 $lua_cflags -Wno-unused-function -ffp-contract=off "tests/$1_test.c" \
+    $CC -std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -ffp-contract=off "tests/$1_test.c" \
         -o "$out/$1" $lua_libs $libraries >"$out/$1.log" 2>&1 &&
         { tests/simt/emulate.sh --race "$out/$1" >"$out/$1.log" 2>&1; status=$?; }
     sed -n -e "/^ok .*cuda/s/ - / - emulated $1, race: /p" \
