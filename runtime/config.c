@@ -241,17 +241,20 @@ static void cfg_range(const cfg_field *field, bool landed_only, char *range, siz
 
 static int cfg_least(int a, int b) { return a < b ? a : b; }
 
-/* Insertions, deletions, replacements and swaps of neighbours that turn one name into the other. */
+static int cfg_lower(char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
+
+/* Insertions, deletions, replacements and swaps of neighbours that turn one name into the other,
+ * the case of letters aside; INT_MAX for what is too long to be a name. */
 static int cfg_distance(const char *a, const char *b) {
     int rows[3][CFG_NAME_BYTES + 1], i, j, n = (int)strlen(a), m = (int)strlen(b);
-    if (n > CFG_NAME_BYTES || m > CFG_NAME_BYTES) return CFG_NAME_BYTES;
+    if (n > CFG_NAME_BYTES || m > CFG_NAME_BYTES) return INT_MAX;
     for (j = 0; j <= m; j++) rows[0][j] = j;
     for (i = 1; i <= n; i++) {
         int *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
         row[0] = i;
         for (j = 1; j <= m; j++) {
             row[j] = cfg_least(cfg_least(above[j], row[j - 1]) + 1,
-                               above[j - 1] + (a[i - 1] != b[j - 1]));
+                               above[j - 1] + (cfg_lower(a[i - 1]) != cfg_lower(b[j - 1])));
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
                 row[j] = cfg_least(row[j], above2[j - 2] + 1);
         }

@@ -31,12 +31,12 @@ static const char *drv_reason(const char *why, const char *path) {
 
 /* What was tried since `from`, as much as fits an error message. */
 static const char *drv_tried(const drv *d, size_t from, char *text, size_t text_bytes) {
-    size_t i;
-    snprintf(text, text_bytes, "%s", d->tried + from);
-    for (i = 0; text[i]; i++)
-        if (text[i] == '\n') text[i] = ';';
-    if (strlen(d->tried + from) >= text_bytes) memcpy(text + text_bytes - 4, "...", 4);
-    else if (i > 0) text[i - 1] = '\0';
+    const char *line = d->tried + from;
+    size_t used = 0;
+    for (text[0] = '\0'; *line && used < text_bytes; line += strcspn(line, "\n") + 1)
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%.*s", used ? "; " : "",
+                                 (int)strcspn(line, "\n"), line);
+    if (used >= text_bytes) memcpy(text + text_bytes - 4, "...", 4);
     return text;
 }
 

@@ -112,12 +112,13 @@ static cairn_status engine_copy_stops(base *b, const cairn_generate_options *fro
 
 static cairn_status engine_check_sampling(base *b, const cairn_sampling *s) {
     const char *wrong = !(s->temperature >= 0.0f && s->temperature <= 100.0f) ? "temperature"
-                        : s->top_k < 0                                        ? "top_k"
+                        : s->top_k < 0 || s->top_k > 1048576                  ? "top_k"
                         : !(s->top_p > 0.0f && s->top_p <= 1.0f)              ? "top_p"
                         : !(s->min_p >= 0.0f && s->min_p <= 1.0f)             ? "min_p"
                         : !(s->repetition_penalty > 0.0f &&
                             s->repetition_penalty <= 100.0f)                  ? "repetition_penalty"
                         : (unsigned)s->order >= CAIRN_ORDER_COUNT             ? "order"
+                        : s->seed < 0                                         ? "seed"
                                                                               : NULL;
     if (!wrong) return CAIRN_OK;
     return base_fail(b, CAIRN_INVALID_ARGUMENT,

@@ -404,8 +404,9 @@ cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *given, double
     size_t vocab;
     base *b;
     cairn_status status;
-    if (!model || !mean_nll) return CAIRN_INVALID_ARGUMENT;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
     b = &model->runtime->base;
+    if (!mean_nll) return base_fail(b, CAIRN_INVALID_ARGUMENT, "eval: mean_nll is NULL");
     vocab = (size_t)model->shape.vocab;
     if ((status = engine_check_eval(b, model, given, &args))) return status;
     if ((status = handles_enter(model->runtime))) return status;

@@ -421,6 +421,14 @@ static float bind_to_float(lua_State *L, const char *name) {
     return (float)lua_tonumber(L, -1);
 }
 
+static int64_t bind_to_seed(lua_State *L) {
+    int exact;
+    lua_Integer seed = lua_tointegerx(L, -1, &exact);
+    if (!exact || lua_type(L, -1) != LUA_TNUMBER)
+        luaL_error(L, "generate: seed: a whole number is expected");
+    return (int64_t)seed;
+}
+
 static void bind_read_sampling(lua_State *L, int options, cairn_sampling *s) {
     int top = lua_gettop(L);
     if (bind_wish(L, options, "temperature")) s->temperature = bind_to_float(L, "temperature");
@@ -429,7 +437,7 @@ static void bind_read_sampling(lua_State *L, int options, cairn_sampling *s) {
     if (bind_wish(L, options, "min_p")) s->min_p = bind_to_float(L, "min_p");
     if (bind_wish(L, options, "repetition_penalty"))
         s->repetition_penalty = bind_to_float(L, "repetition_penalty");
-    if (bind_wish(L, options, "seed")) s->seed = (int64_t)luaL_checkinteger(L, -1);
+    if (bind_wish(L, options, "seed")) s->seed = bind_to_seed(L);
     lua_settop(L, top);
 }
 
@@ -440,13 +448,15 @@ static void bind_read_stop(lua_State *L, int options, bind_wishes *w) {
         lua_pop(L, 1);
         return;
     }
-    luaL_checktype(L, -1, LUA_TTABLE);
+    if (!lua_istable(L, -1)) luaL_error(L, "generate: stop: a list of strings is expected");
     count = (int)lua_rawlen(L, -1);
     if (count > (int)BASE_COUNT(w->stop)) luaL_error(L, "generate: at most 16 stop strings");
     for (i = 0; i < count; i++) {
         if (lua_rawgeti(L, -1, i + 1) != LUA_TSTRING)
             luaL_error(L, "generate: stop[%d] is no string", i + 1);
         w->stop[i] = lua_tostring(L, -1);
+        if (strlen(w->stop[i]) < (size_t)lua_rawlen(L, -1))
+            luaL_error(L, "generate: stop[%d] holds a NUL byte", i + 1);
         lua_pop(L, 1);
     }
     lua_pop(L, 1);

@@ -62,8 +62,9 @@ static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
     c->status = base_fail(c->dev->base, CAIRN_INVALID_ARGUMENT, "%s: %s", c->op, text);
 }
 
-/* The start of every entry: takes the caller's struct into `ours` of the current layout. */
 static device *ops_device(cairn_runtime *rt) { return rt ? &rt->device : NULL; }
+
+/* The start of every entry: takes the caller's struct into `ours` of the current layout. */
 #define OPS_TAKE(rt, name, ours, args) \
     ((rt) ? args_take(&(rt)->base, name, &(ours), sizeof(ours), args) : CAIRN_INVALID_ARGUMENT)
 

@@ -88,6 +88,12 @@ static void test_messages(void) {
     test_message("return { drafter = 'ngarm' }",
                  "config.lua:1: drafter = \"ngarm\" is not allowed (\"ngram\", \"mtp\", \"model\", "
                  "\"none\"); did you mean \"ngram\"?");
+    test_message("return { drafter = 'NGRAM' }",
+                 "config.lua:1: drafter = \"NGRAM\" is not allowed (\"ngram\", \"mtp\", \"model\", "
+                 "\"none\"); did you mean \"ngram\"?");
+    test_message("return { backend = 'a text far too long to be the name of any value, near to none' }",
+                 "config.lua:1: backend = \"a text far too long to be the name of any\"... is not "
+                 "allowed (\"auto\", \"cuda\", \"cpu\")");
     test_message("return { drafter = 'model' }",
                  "config.lua:1: drafter = \"model\" is not available yet (\"ngram\", \"none\")");
     test_message("return { topk = 4.5 }", "config.lua:1: topk = 4.5 is not an integer (1 to 4096)");

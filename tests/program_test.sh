@@ -97,4 +97,24 @@ check "a mistake is shown and changes nothing" grep -q 'watch.lua:.*topk = -4' "
 check "a context too small for the tokens so far leaves the old config" \
     grep -q 'CAIRN_CONTEXT_FULL' "$work/w.log"
 check "a cold change reopens and goes on" grep -q 'reopening for the new config' "$work/w.log"
+
+# Text held back, as a stop string's beginning or a part of a character, outlives reopenings.
+cat > "$work/again.lua" <<'LUA'
+return { backend = "cpu", max_seq_len = 512, page_size = 16, selection = { layers = "none" },
+         stop = { "🙂\n\n🙂 never" } }
+LUA
+again="generate --model $CAIRN_MODEL --config $work/again.lua --max-tokens 60 --json"
+smiles=$(printf '<|im_start|>user\nWrite émojis 🙂🙂 and 中文 please<|im_end|>\n<|im_start|>assistant\n')
+$cairn $again --prompt "$smiles" > "$work/a1.json" 2> "$work/a.log"
+$cairn $again --prompt "$smiles" --watch > "$work/a2.json" 2> "$work/a.log" &
+watched=$!
+sleep 1
+for i in 1 2 3 4 5 6; do
+    sed -i 's/page_size = 16/page_size = 23/; s/page_size = 32/page_size = 16/
+            s/page_size = 23/page_size = 32/' "$work/again.lua"
+    sleep 0.3
+done
+check "--watch goes on through reopenings" wait $watched
+check "they lose no text" json "$work/a2.json" \
+    "(o['text'], o['ids']) == (lambda p: (p['text'], p['ids']))(json.load(open('$work/a1.json')))"
 tap_done

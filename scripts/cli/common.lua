@@ -35,11 +35,12 @@ function M.open(o, changes)
   return cairn.open(M.config(o, changes), { progress = host.is_terminal "stderr" })
 end
 
-function M.load_model(rt, o)
-  local path = o.model or os.getenv "CAIRN_MODEL"
+function M.model_path(o)
+  return o.model or os.getenv "CAIRN_MODEL"
     or options.fail "which model? --model FILE.gguf, or set CAIRN_MODEL"
-  return rt:load_model(path)
 end
+
+function M.load_model(rt, o) return rt:load_model(M.model_path(o)) end
 
 -- --NAME T or --NAME-file F of a command.
 function M.text(o, name, file_name)

@@ -18,6 +18,7 @@ return {
     if o.top and (o.top < 0 or o.top > 4096) then
       options.fail("--top %d: 0 to 4096 is expected", o.top)
     end
+    common.model_path(o) -- said before anything is opened
     local text = common.read_file(o.file or o.ids)
     local ids = o.ids and common.json.decode_integers(text, o.ids)
     local rt <close> = common.open(o, { max_batch = 1 })

@@ -47,20 +47,29 @@ function Run:add_stats()
   self.sums = s
 end
 
+-- The ids that another session goes on from: all but those whose text is held back, since it may be
+-- the beginning of a stop string, or is one of a character. nil when that begins inside a token.
+function Run:settled()
+  local ids, text = self.session:ids(), table.concat(self.parts)
+  for last = #ids, self.prompt_tokens, -1 do
+    local said = self.model:detokenize(table.move(ids, self.prompt_tokens + 1, last, 1, {}))
+    if said == text then return table.move(ids, 1, last, 1, {}) end
+    if #said < #text then return nil end
+  end
+end
+
 -- Generates until the end or until between() asks to stop; true at the end.
 function Run:generate(prompt, piece, between)
-  local stopped = false
-  local before = self.sums and self.sums.generated or 0
-  for text in self.session:generate(prompt, { max_tokens = self.o.max_tokens - before }) do
+  local before = self.sums and #self.session:ids() - self.prompt_tokens or 0
+  local pieces = self.session:generate(prompt, { max_tokens = self.o.max_tokens - before })
+  self.prompt_tokens = self.prompt_tokens or #self.session:ids()
+  for text in pieces do
     self.parts[#self.parts + 1] = text
     piece(text)
-    if between and between() then
-      stopped = true
-      break
-    end
+    if between and between() then break end
   end
   self:add_stats()
-  return not stopped or self.sums.generated >= self.o.max_tokens
+  return self.sums.stop ~= "none"
 end
 
 -- ---- --watch ------------------------------------------------------------------------------------
@@ -85,26 +94,30 @@ end
 -- A function that tells between two pieces whether to reopen; looks at the file ten times a second.
 local function watcher(run)
   local stamp, looked = host.stamp(run.o.config), cairn.now_us()
-  return function()
-    if cairn.now_us() - looked < 100000 then return false end
+  local function look()
     looked = cairn.now_us()
     local now = host.stamp(run.o.config)
-    if not now or now == stamp then return false end
+    if not now or now == stamp then return end
     stamp = now
     run.reopen_with = take_over(run)
-    return run.reopen_with ~= nil
+  end
+  return function()
+    if cairn.now_us() - looked >= 100000 then look() end
+    run.settled_ids = run.reopen_with and run:settled()
+    return run.settled_ids ~= nil
   end
 end
 
 -- A new runtime with the same tokens in it; one that cannot be had, or does not hold them, leaves the
 -- old config.
 local function reopen(run)
-  local ids, old = run.session:ids(), run.rt:config()
+  local ids, old = run.settled_ids, run.rt:config()
   common.say "\n[reopening for the new config]"
   run.rt:close()
   local function replay(config)
     run:open(config)
     run.session:append(ids)
+    run.reopen_with = nil
   end
   local done, err = pcall(replay, run.reopen_with)
   if not done then
@@ -125,8 +138,7 @@ local function report(s)
 end
 
 local function print_json(run)
-  local s, ids = run.sums, run.session:ids()
-  local before = #ids - s.generated
+  local s, ids, before = run.sums, run.session:ids(), run.prompt_tokens
   common.json.print {
     prompt_ids = common.json.array(table.move(ids, 1, before, 1, {})),
     ids = common.json.array(table.move(ids, before + 1, #ids, 1, {})),
@@ -138,6 +150,7 @@ end
 
 local function run_command(o)
   local prompt = common.text(o, "prompt", "prompt_file")
+  common.model_path(o) -- said before anything is opened
   if o.watch and not o.config then options.fail "--watch needs --config FILE" end
   local run = start(o)
   local closing <close> = setmetatable({}, { __close = function() run.rt:close() end })

@@ -113,8 +113,7 @@ function M.read(name, command, args)
   end
   local most = command.positional or 0
   if not o.help and #o > most then
-    M.fail("cairn %s: unexpected argument %s; usage: cairn %s %s", name, o[most + 1], name,
-      command.usage)
+    M.fail("unexpected argument %s; usage: cairn %s %s", o[most + 1], name, command.usage)
   end
   return o
 end
