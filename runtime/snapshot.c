@@ -66,9 +66,11 @@ static uint64_t snapshot_sum(const void *data, size_t bytes) {
     uint64_t lanes[LANES], words[LANES] = {0}, h = bytes;
     for (int i = 0; i < LANES; i++) lanes[i] = (uint64_t)(i + 1) * UINT64_C(0xd6e8feb86659fd93);
     for (; bytes >= sizeof words; at += sizeof words, bytes -= sizeof words) {
-        memcpy(words, at, sizeof words);
         BASE_UNROLL
-        for (int i = 0; i < LANES; i++) lanes[i] = snapshot_step(lanes[i], words[i]);
+        for (int i = 0; i < LANES; i++) { /* one memcpy of 64 bytes is slow where size counts */
+            memcpy(&words[i], at + 8 * i, 8);
+            lanes[i] = snapshot_step(lanes[i], words[i]);
+        }
     }
     memset(words, 0, sizeof words);
     if (bytes) memcpy(words, at, bytes);
