@@ -77,10 +77,11 @@ static uint16_t simd_f16_of_f32(float value) {
 
 /* f32 bits -> a key whose unsigned order is the scores' order; -0 = +0, NaN lowest. Whole numbers
  * throughout, so that a host program's treatment of denormals changes nothing. */
+#define SIMD_KEY_ZERO 0x80000000u
 BASE_INLINE uint32_t simd_key(uint32_t bits) {
     uint32_t magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return 0;
-    if (magnitude == 0) return 0x80000000u;
+    if (magnitude == 0) return SIMD_KEY_ZERO;
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 

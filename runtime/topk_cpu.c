@@ -146,6 +146,7 @@ static uint32_t topk_guess(const topk_list *list, const topk_row *row, int64_t f
     int64_t length = last - first, runs = length / (16 * TOPK_RUN), run, rank;
     int32_t root = 0;
     topk_list sample = *list;
+    uint32_t guess;
     bool exact;
     if (runs > TOPK_RUNS) runs = TOPK_RUNS;
     if (runs < 16 || runs * TOPK_RUN > list->capacity - list->count) return 0;
@@ -160,7 +161,8 @@ static uint32_t topk_guess(const topk_list *list, const topk_row *row, int64_t f
         sample.count += topk_filter(row, (int32_t)(first + length * run / runs + within), TOPK_RUN,
                                     0, sample.keys + sample.count, sample.positions + sample.count);
     }
-    return topk_bound(&sample, (int32_t)rank, (int32_t)rank * 9 / 8, &exact);
+    guess = topk_bound(&sample, (int32_t)rank, (int32_t)rank * 9 / 8, &exact);
+    return guess == SIMD_KEY_ZERO ? guess - 1 : guess; /* the filter may take -0 for less than +0 */
 }
 
 static int32_t topk_reaching(const topk_list *list, uint32_t least) {

@@ -48,7 +48,7 @@ static double value_of(cairn_type type, const void *data, int64_t i) {
 }
 
 /* The kinds of rows that break top-k kernels. */
-enum { NORMAL, EQUAL, TWO_VALUES, RAMP_UP, RAMP_DOWN, TIES, SPECIALS, NARROW, DENORMAL, ZEROS, KINDS };
+enum { NORMAL, EQUAL, TWO_VALUES, RAMP_UP, RAMP_DOWN, TIES, SPECIALS, NARROW, DENORMAL, ZEROS, TO_ZERO, KINDS };
 
 static float score_of(int kind, int64_t i) {
     static const float specials[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1.0f, -1.0f};
@@ -62,6 +62,7 @@ static float score_of(int kind, int64_t i) {
     case SPECIALS: return specials[draw() % 7];
     case NARROW: return 1.0f + unit * 1e-5f;
     case DENORMAL: return unit * 1e-39f * (draw() & 1 ? 1.0f : -1.0f);
+    case TO_ZERO: return i < 10000 ? (float)i - 10000.0f : i / 64 % 2 ? 0.0f : -0.0f;
     case ZEROS: return i % 82 ? 0.0f : unit + 1.0f;
     default: return (unit - 0.5f) * 8.0f + (float)(draw() & 0xff) / 64.0f;
     }

@@ -1,7 +1,8 @@
 /* simd/topk: the scan of top-k, once per level. Keys (simd_key) order scores as unsigned. */
 
 /* Appends key and position of each of scores [n] whose key is at least `least`, in order; score 0
- * stands at `position`. Returns how many; keys and positions have room for n + SIMD_SLACK. */
+ * stands at `position`. Where `least` is SIMD_KEY_ZERO, scores of -0 may be left out. Returns how
+ * many; keys and positions have room for n + SIMD_SLACK. */
 #define SIMD_FILTER(name, type, load, load_one)                                               \
     SIMD_FN static int SIMD(name)(const type *x, int n, uint32_t least, int32_t position,     \
                                   uint32_t *keys, int32_t *positions) {                       \
