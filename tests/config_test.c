@@ -92,7 +92,7 @@ static void test_messages(void) {
                  "config.lua:1: drafter = \"NGRAM\" is not allowed (\"ngram\", \"mtp\", \"model\", "
                  "\"none\"); did you mean \"ngram\"?");
     test_message("return { backend = 'a text far too long to be the name of any value, near to none' }",
-                 "config.lua:1: backend = \"a text far too long to be the name of any\"... is not "
+                 "config.lua:1: backend = \"a text far too long to be the name of an\"... is not "
                  "allowed (\"auto\", \"cuda\", \"cpu\")");
     test_message("return { drafter = 'model' }",
                  "config.lua:1: drafter = \"model\" is not available yet (\"ngram\", \"none\")");
