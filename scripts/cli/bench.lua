@@ -14,6 +14,7 @@ local function show(result)
     if result[key] then values[#values + 1] = format:format(result[key]) end
   end
   add("us", "%9.2f us")
+  add("bar_us", "bar %d us")
   add("rotated_us", "rotated %9.2f us")
   add("ms", "%9.2f ms")
   add("percent", "%5.1f %% of the read rate")
