@@ -1013,7 +1013,7 @@ typedef enum cairn_order {
  * A start outside [0, n] or a length outside [0, n - start] is clamped and reported as BAD_DATA. */
 typedef struct cairn_topk_args {
     uint32_t struct_size;
-    int32_t k;                      /* 1 to 4096; larger: route radix, slower, by score to 8192 */
+    int32_t k;                      /* 1 to 4096; larger: route radix, slower */
     const cairn_tensor *scores;     /* [rows, n] f32, f16 or bf16, n <= 2^22; rows may stride */
     const cairn_tensor *lengths;    /* [rows] i32, or NULL: n - start */
     const cairn_tensor *row_starts; /* [rows] i32, or NULL: 0 */

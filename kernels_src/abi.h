@@ -52,7 +52,7 @@ typedef struct topk_params {
     cairn_error_word *error;
     int64_t stride;
     int32_t n, k;
-    int32_t sort_size;   /* 0: position order; else a power of two >= k */
+    int32_t sort_size;   /* 0: position order; else a power of two >= min(k, n) */
     int32_t finite_only; /* 1: -inf and NaN are no candidates (page selection) */
     int32_t form;        /* a CAIRN_INDEX_ */
     int32_t rows_each;   /* without `requests`: row r belongs to request r / rows_each */

@@ -13,6 +13,7 @@
 #include "topk.cuh"
 
 #define THREADS 1024
+#define SORT_SHARED 8192 /* entries that are sorted in shared memory, at most */
 
 /* Sums of `count` over the threads before this one; *total gets the block's. scratch: [33]. */
 CAIRN_INLINE uint32_t block_scan(uint32_t count, uint32_t *scratch, uint32_t *total) {
@@ -111,6 +112,25 @@ CAIRN_INLINE void sort_by_score(const score_t *row, int32_t *out, int found, int
     for (int i = thread_id(); i < found; i += THREADS) out[i] = (int32_t)~(uint32_t)pairs[i];
 }
 
+/* The same in place and of any number: a bitonic sort whose comparators all face one way, so that
+ * what would stand behind `found` need not exist. */
+CAIRN_INLINE void sort_in_place(const score_t *row, int32_t *out, int found) {
+    for (int length = 2; length < 2 * found; length *= 2)
+        for (int step = length / 2; step > 0; step /= 2) {
+            for (int i = thread_id(); i < found; i += THREADS) {
+                int high = step == length / 2 ? i ^ (length - 1) : i ^ step; /* mirrored, then across */
+                if (high <= i || high >= found) continue;
+                int32_t a = out[i], b = out[high];
+                uint32_t key_a = topk_key(row[a]), key_b = topk_key(row[b]);
+                if (key_a < key_b || (key_a == key_b && a > b)) {
+                    out[i] = b;
+                    out[high] = a;
+                }
+            }
+            block_sync();
+        }
+}
+
 /* Writes the chosen positions, ascending, and returns their number. */
 CAIRN_INLINE int select(const score_t *row, int length, uint32_t k, bool finite_only, int32_t *out,
                         uint32_t *bins, uint32_t *scratch) {
@@ -147,7 +167,8 @@ CAIRN_KERNEL(topk_radix, THREADS, 1, topk_params) {
                        scratch);
     }
     block_sync();
-    if (p.sort_size) sort_by_score(row, positions, found, p.sort_size, pairs);
+    if (p.sort_size > SORT_SHARED) sort_in_place(row, positions, found);
+    else if (p.sort_size) sort_by_score(row, positions, found, p.sort_size, pairs);
     block_sync();
     for (int i = thread_id(); i < p.k; i += THREADS)
         if (i < found) topk_write(out, i, positions[i]);

@@ -2,7 +2,7 @@
  * valid while lengths change, and launches it. */
 
 enum {
-    TOPK_SORT_MAX = 8192,  /* order by score: k at most, rounded up to a power of two */
+    TOPK_SORT_SHARED = 8192, /* SORT_SHARED of topk_radix.cu */
     TOPK_SET_MAX = 4096,   /* k at most, but for the radix passes */
     TOPK_SET_BYTES = 10240 * 8 + 2048 * 4 + 2 * 32 * 4 + 128 * 8 + 256, /* topk_select.cuh */
     TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
@@ -117,7 +117,7 @@ static bool topk_plan_radix(const device *dev, const topk_params *p, topk_plan *
     plan->threads = 0;
     plan->blocks = (unsigned)p->rows;
     plan->shared_bytes = TOPK_RADIX_BYTES;
-    if (plan->shared_bytes < (unsigned)p->sort_size * 8)
+    if (plan->shared_bytes < (unsigned)p->sort_size * 8 && p->sort_size <= TOPK_SORT_SHARED)
         plan->shared_bytes = (unsigned)p->sort_size * 8;
     return true;
 }
@@ -218,13 +218,8 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
 static cairn_status topk_run_cuda(cairn_runtime *rt, const cairn_topk_args *a,
                                   const topk_shape *shape, const topk_params *map) {
     topk_params p = *map;
-    if (a->order == CAIRN_ORDER_SCORE) {
-        for (p.sort_size = 2; p.sort_size < a->k; p.sort_size *= 2) {}
-        if (p.sort_size > TOPK_SORT_MAX)
-            return base_fail(&rt->base, CAIRN_UNSUPPORTED,
-                             "%s: order by score with k = %d; at most %d on the GPU", shape->op,
-                             (int)a->k, TOPK_SORT_MAX);
-    }
+    if (a->order == CAIRN_ORDER_SCORE)
+        for (p.sort_size = 2; p.sort_size < a->k && p.sort_size < shape->n;) p.sort_size *= 2;
     p.scores = tensor_data(a->scores);
     p.lengths = a->lengths ? (const int32_t *)tensor_data(a->lengths) : NULL;
     p.row_starts = a->row_starts ? (const int32_t *)tensor_data(a->row_starts) : NULL;

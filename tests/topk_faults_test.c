@@ -552,8 +552,8 @@ static void no_scores(cairn_runtime *rt, const char *where) {
 
 /* ---- any alignment, any size -------------------------------------------------------------------- */
 
-static bool once(cairn_runtime *rt, cairn_type type, int rows, int n, int k, const char *route,
-                 bool *taken) {
+static bool once_by(cairn_runtime *rt, cairn_type type, int rows, int n, int k, const char *route,
+                    int order, bool *taken) {
     problem p;
     cairn_topk_args a;
     cairn_status status;
@@ -562,7 +562,7 @@ static bool once(cairn_runtime *rt, cairn_type type, int rows, int n, int k, con
     draw_ranges(&p);
     write_problem(&p);
     a = args_of(&p, between(0, 1), between(0, 1));
-    a.order = between(0, 1), a.route = route;
+    a.order = order, a.route = route;
     status = run_topk(&p, &a);
     if (status != CAIRN_UNSUPPORTED) fine = !status && check_problem(&p, &a), *taken = true;
     if (!fine)
@@ -570,6 +570,11 @@ static bool once(cairn_runtime *rt, cairn_type type, int rows, int n, int k, con
                  status ? cairn_last_error(rt) : "wrong");
     close_problem(&p);
     return fine;
+}
+
+static bool once(cairn_runtime *rt, cairn_type type, int rows, int n, int k, const char *route,
+                 bool *taken) {
+    return once_by(rt, type, rows, n, k, route, between(0, 1), taken);
 }
 
 static void alignments(cairn_runtime *rt, const char *where) {
@@ -601,6 +606,11 @@ static void sizes(cairn_runtime *rt, const char *where) {
            once(rt, CAIRN_F32, 1, 9000, 9000, "auto", &taken) &&
            once(rt, CAIRN_F32, 2, 9999, 8192, "radix", &taken);
     tap_ok(fine, "%s: k above 4096", where);
+    taken = false;
+    fine = once_by(rt, CAIRN_F32, 2, 11000, 8193, "auto", CAIRN_ORDER_SCORE, &taken) && taken;
+    taken = false;
+    fine = fine && once_by(rt, CAIRN_BF16, 2, 700, 20000, "auto", CAIRN_ORDER_SCORE, &taken) && taken;
+    tap_ok(fine, "%s: k above 8192 by score", where);
     fine = once(rt, CAIRN_F32, 3, 0, 7, "auto", &taken) && once(rt, CAIRN_F32, 0, 7, 7, "auto", &taken);
     tap_ok(fine, "%s: no candidates, no rows", where);
 }

@@ -61,7 +61,7 @@ static const char *const kernels_abi_h[] = {
     "    cairn_error_word *error;\n"
     "    int64_t stride;\n"
     "    int32_t n, k;\n"
-    "    int32_t sort_size;   /* 0: position order; else a power of two >= k */\n"
+    "    int32_t sort_size;   /* 0: position order; else a power of two >= min(k, n) */\n"
     "    int32_t finite_only; /* 1: -inf and NaN are no candidates (page selection) */\n"
     "    int32_t form;        /* a CAIRN_INDEX_ */\n"
     "    int32_t rows_each;   /* without `requests`: row r belongs to request r / rows_each */\n"
@@ -8242,6 +8242,7 @@ static const char *const kernels_topk_radix_cu[] = {
     "#include \"topk.cuh\"\n"
     "\n"
     "#define THREADS 1024\n"
+    "#define SORT_SHARED 8192 /* entries that are sorted in shared memory, at most */\n"
     "\n"
     "/* Sums of `count` over the threads before this one; *total gets the block's. scratch: [33]. */\n"
     "CAIRN_INLINE uint32_t block_scan(uint32_t count, uint32_t *scratch, uint32_t *total) {\n"
@@ -8310,9 +8311,9 @@ static const char *const kernels_topk_radix_cu[] = {
     "        bool equal = i < length && key == threshold;\n"
     "        uint32_t rank = block_scan(equal, scratch, &total_equal);\n"
     "        bool take = i < length && (key > threshold || (equal && rank < equal_left));\n"
-    "        uint32_t slot = written + block_scan(take, scratch, &total);\n"
+    "        uint32_t slot = written + block_scan(take, scratch, &total);\n",
     "        if (take) out[slot] = i;\n"
-    "        written += total;\n",
+    "        written += total;\n"
     "        equal_left -= min_of(equal_left, total_equal);\n"
     "    }\n"
     "    return (int)written;\n"
@@ -8338,6 +8339,25 @@ static const char *const kernels_topk_radix_cu[] = {
     "            block_sync();\n"
     "        }\n"
     "    for (int i = thread_id(); i < found; i += THREADS) out[i] = (int32_t)~(uint32_t)pairs[i];\n"
+    "}\n"
+    "\n"
+    "/* The same in place and of any number: a bitonic sort whose comparators all face one way, so that\n"
+    " * what would stand behind `found` need not exist. */\n"
+    "CAIRN_INLINE void sort_in_place(const score_t *row, int32_t *out, int found) {\n"
+    "    for (int length = 2; length < 2 * found; length *= 2)\n"
+    "        for (int step = length / 2; step > 0; step /= 2) {\n"
+    "            for (int i = thread_id(); i < found; i += THREADS) {\n"
+    "                int high = step == length / 2 \? i ^ (length - 1) : i ^ step; /* mirrored, then across */\n"
+    "                if (high <= i || high >= found) continue;\n"
+    "                int32_t a = out[i], b = out[high];\n"
+    "                uint32_t key_a = topk_key(row[a]), key_b = topk_key(row[b]);\n"
+    "                if (key_a < key_b || (key_a == key_b && a > b)) {\n"
+    "                    out[i] = b;\n"
+    "                    out[high] = a;\n"
+    "                }\n"
+    "            }\n"
+    "            block_sync();\n"
+    "        }\n"
     "}\n"
     "\n"
     "/* Writes the chosen positions, ascending, and returns their number. */\n"
@@ -8376,7 +8396,8 @@ static const char *const kernels_topk_radix_cu[] = {
     "                       scratch);\n"
     "    }\n"
     "    block_sync();\n"
-    "    if (p.sort_size) sort_by_score(row, positions, found, p.sort_size, pairs);\n"
+    "    if (p.sort_size > SORT_SHARED) sort_in_place(row, positions, found);\n",
+    "    else if (p.sort_size) sort_by_score(row, positions, found, p.sort_size, pairs);\n"
     "    block_sync();\n"
     "    for (int i = thread_id(); i < p.k; i += THREADS)\n"
     "        if (i < found) topk_write(out, i, positions[i]);\n"
@@ -9895,7 +9916,7 @@ static const char *const kernels_topk_stream_cu[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-    {"abi.h", kernels_abi_h, 20360},
+    {"abi.h", kernels_abi_h, 20368},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -9940,7 +9961,7 @@ static const kernels_file kernels_files[] = {
     {"topk_cut.cuh", kernels_topk_cut_cuh, 6973},
     {"topk_emit.cuh", kernels_topk_emit_cuh, 7948},
     {"topk_kth.cuh", kernels_topk_kth_cuh, 13618},
-    {"topk_radix.cu", kernels_topk_radix_cu, 7106},
+    {"topk_radix.cu", kernels_topk_radix_cu, 8174},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
     {"topk_select.cuh", kernels_topk_select_cuh, 12549},
     {"topk_short.cu", kernels_topk_short_cu, 14131},
