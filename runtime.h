@@ -1112,7 +1112,8 @@ CAIRN_API cairn_status cairn_topk_rows_plan(cairn_runtime *rt, const cairn_topk_
  *   its row j sees length - a + 1 + j tokens, "expanded": what an indexer scores; attention over
  *   the selected ones reads the "clipped" min(expanded, index_topk).
  * Rows are numbered request by request, n in all. Requests from count[0] on are padding of a
- * captured graph: seq_len 1 of request 0, no rows in DRAFT_EXTEND.
+ * captured graph: seq_len 1 of request 0, no rows in DRAFT_EXTEND. A kv_append that takes their rows
+ * writes the first tokens of that request: let row 0 of slots or pages be no live one's then.
  *
  * Written: of each output the elements named below, of a table's row its first `length` slots or
  * ceil(length / page_size) pages; all else is left as it was, so that buffers made for the largest
