@@ -429,7 +429,6 @@ int main(void) {
                                 "{ 1 } } } c.sampling = { seed = tonumber('12') } return c";
     static const char wrong[] = "return { topk = 0, sampling = { top_p = 'a' .. 'b' }, z = {} }";
     uint64_t seed = random_seed();
-    tap_note("seed %llu", (unsigned long long)seed);
     test_hostiles();
     test_big_sources();
     test_noise(&seed);

@@ -459,7 +459,6 @@ int main(void) {
     uint64_t seed = random_seed();
     base b;
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
-    tap_note("seed %llu", (unsigned long long)seed);
     test_defaults();
     test_bounds();
     test_messages();

@@ -3,6 +3,7 @@
  * generation is cut, cancelled or fails, and whatever memory does. */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
+#include "random.h"
 #include "tap.h"
 #include "toy_model.h"
 
@@ -1109,12 +1110,12 @@ static void test_reload(void) {
 }
 
 int main(int argc, char **argv) {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)os_now_us();
+    uint64_t seed = random_seed();
     memory_meter.left = -1;
     if (!tap_ok(toy_write(toy_path, NULL), "the toy's file")) return tap_done();
-    test_turns(seed, argc > 2 ? atoi(argv[2]) : 300);
-    test_forks(seed, argc > 2 ? atoi(argv[2]) : 150);
-    test_prefixes(seed, argc > 2 ? atoi(argv[2]) : 150);
+    test_turns(seed, argc > 1 ? atoi(argv[1]) : 300);
+    test_forks(seed, argc > 1 ? atoi(argv[1]) : 150);
+    test_prefixes(seed, argc > 1 ? atoi(argv[1]) : 150);
     test_drafts();
     test_interrupted();
     test_cancel_between();

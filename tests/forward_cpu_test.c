@@ -306,8 +306,7 @@ static void test_bad_arguments(void) {
 }
 
 int main(void) {
-    uint64_t seed = state = random_seed();
-    tap_note("seed %llu", (unsigned long long)seed);
+    state = random_seed();
     test_model(1, 16);
     test_model(2, 32);
     test_model(3, 16);

@@ -3,6 +3,7 @@
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "gguf_build.h"
+#include "random.h"
 #include "ref/block_ref.h"
 #include "tap.h"
 
@@ -415,8 +416,7 @@ int main(void) {
     cairn_allocator allocator = {NULL, test_realloc};
     base b;
     base_init(&b, &allocator, NULL, NULL, CAIRN_LOG_INFO);
-    random_state = (uint64_t)os_now_us() * 2 + 1;
-    tap_note("seed %llu", (unsigned long long)random_state);
+    random_state = random_seed() | 1;
     test_halves();
     for (size_t i = 0; i < BASE_COUNT(all_types); i++) test_block(block_find(all_types[i]));
     tap_ok(!block_find(14) && !strcmp(block_name(14), "Q6_K"), "Q6_K is known by name only");

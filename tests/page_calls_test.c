@@ -4,6 +4,7 @@
  * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
+#include "random.h"
 #include "tap.h"
 
 enum { REQUESTS = 5, MAX_TOKENS = 40 };
@@ -571,9 +572,8 @@ static void on_backend(cairn_backend backend, const char *name) {
     cairn_close(rt);
 }
 
-int main(int count, char **words) {
-    seed = count > 1 ? strtoull(words[1], NULL, 10) : (uint64_t)os_now_us();
-    printf("# seed %llu\n", (unsigned long long)seed);
+int main(void) {
+    seed = random_seed();
     on_backend(CAIRN_BACKEND_CPU, "cpu");
     on_backend(CAIRN_BACKEND_CUDA, "cuda");
     return tap_done();

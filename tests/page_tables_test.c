@@ -4,6 +4,7 @@
  * wrong value. CAIRN_FUZZ_OPERATIONS sets how many operations (1000000). */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
+#include "random.h"
 #include "tap.h"
 
 enum { REQUESTS = 6, MOST_PAGES = 9, POOL_MOST = 40, PAGE_MOST = 256 };
@@ -355,14 +356,13 @@ static void test_memory(void) {
     tap_ok(good == n && n > 9, "each of %d allocations failed once: a status, no leak", n - 1);
 }
 
-int main(int argc, char **argv) {
+int main(void) {
     static const int sizes[] = {1, 2, 16, 32, 64, 128, 256};
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)os_now_us();
+    uint64_t seed = random_seed();
     const char *wanted = getenv("CAIRN_FUZZ_OPERATIONS");
     int operations = (wanted ? atoi(wanted) : 1000000) / 18;
     base b;
     random_state = seed;
-    tap_note("seed %llu", (unsigned long long)seed);
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
     test_golden(&b);
     test_messages(&b);

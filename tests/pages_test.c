@@ -2,6 +2,7 @@
  * a search of the whole sequence, also after cuts. */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
+#include "random.h"
 #include "tap.h"
 
 static uint64_t random_state;
@@ -222,11 +223,10 @@ static void test_against_lookup(base *b) {
     }
 }
 
-int main(int argc, char **argv) {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)os_now_us();
+int main(void) {
+    uint64_t seed = random_seed();
     base b;
     random_state = seed;
-    tap_note("seed %llu", (unsigned long long)seed);
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
     test_pool(&b);
     test_pool_names(&b);

@@ -398,7 +398,6 @@ static void test_speed(int size, int step) {
 int main(int count, char **words) {
     int rounds = count > 1 ? atoi(words[1]) : 250000, size;
     state = random_seed();
-    printf("# CAIRN_SEED=%llu\n", (unsigned long long)state);
     test_directed();
     test_lru();
     for (size = 1; size <= SIZE_MOST; size++) test_fuzz(size, rounds);

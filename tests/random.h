@@ -1,15 +1,22 @@
-/* random: fresh random inputs for tests, repeatable by CAIRN_SEED=N. Print the seed. */
+/* random: fresh random inputs for tests, repeatable by CAIRN_SEED=N, which they print. */
 #ifndef RANDOM_H
 #define RANDOM_H
 
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-/* CAIRN_SEED, else another one each second. */
+/* CAIRN_SEED, else another one each time; printed. */
 static uint64_t random_seed(void) {
     const char *text = getenv("CAIRN_SEED");
-    return text ? strtoull(text, NULL, 0) : (uint64_t)time(NULL);
+    struct timespec now = {0, 0};
+    uint64_t seed;
+    timespec_get(&now, TIME_UTC);
+    seed = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+    if (text) seed = strtoull(text, NULL, 0);
+    printf("# CAIRN_SEED=%llu\n", (unsigned long long)seed);
+    return seed;
 }
 
 /* The next 64 bits of splitmix64, and the state moved on. */

@@ -3,6 +3,7 @@
  * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
+#include "random.h"
 #include "tap.h"
 
 static uint64_t seed;
@@ -216,9 +217,8 @@ static void on_backend(cairn_backend backend, const char *name) {
     cairn_close(rt);
 }
 
-int main(int count, char **words) {
-    seed = count > 1 ? strtoull(words[1], NULL, 10) : (uint64_t)os_now_us();
-    printf("# seed %llu\n", (unsigned long long)seed);
+int main(void) {
+    seed = random_seed();
     on_backend(CAIRN_BACKEND_CPU, "cpu");
     on_backend(CAIRN_BACKEND_CUDA, "cuda");
     return tap_done();

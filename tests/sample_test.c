@@ -2,6 +2,7 @@
  * distribution, and logits that no model should make. */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
+#include "random.h"
 #include "tap.h"
 
 static uint64_t random_state;
@@ -180,10 +181,9 @@ static void test_penalty(void) {
            "the penalty divides positive and multiplies negative logits, each token once");
 }
 
-int main(int argc, char **argv) {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)os_now_us();
+int main(void) {
+    uint64_t seed = random_seed();
     random_state = seed;
-    tap_note("seed %llu", (unsigned long long)seed);
     test_philox();
     test_thresholds();
     test_top_p();

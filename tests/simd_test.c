@@ -276,8 +276,7 @@ static void test_pool(base *b, int threads) {
 
 int main(void) {
     base b;
-    uint64_t seed = state = random_seed();
-    tap_note("seed %llu", (unsigned long long)seed);
+    state = random_seed();
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
     for (int level = SIMD_SCALAR; level <= SIMD_NEON; level++) {
         const simd_kernels *simd = simd_of_level(level);

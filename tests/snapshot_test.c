@@ -5,6 +5,7 @@
 #define CAIRN_ROOMS_ONLY
 #define SNAPSHOT_STAGE 5000 /* so that pages straddle the two buffers */
 #include "../runtime.c"
+#include "random.h"
 #include "tap.h"
 #include "toy_model.h"
 
@@ -392,10 +393,9 @@ static void test_all(int runs) {
 }
 
 int main(int argc, char **argv) {
-    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)os_now_us();
-    int runs = argc > 2 ? atoi(argv[2]) : 60;
+    uint64_t seed = random_seed();
+    int runs = argc > 1 ? atoi(argv[1]) : 60;
     random_state = seed;
-    tap_note("seed %llu", (unsigned long long)seed);
     if (!tap_ok(toy_write(toy_path, NULL) && write_other() && write_tuned(), "the toy's files")) return tap_done();
     test_all(runs);
     if (os_env("CAIRN_SIMT_KERNELS")) { /* there the toy can read the device's memory */

@@ -656,7 +656,6 @@ static void on_backend(cairn_backend backend, const char *name) {
 
 int main(void) {
     seed = random_seed();
-    tap_note("CAIRN_SEED=%llu", (unsigned long long)seed);
     on_backend(CAIRN_BACKEND_CPU, "cpu");
     on_backend(CAIRN_BACKEND_CUDA, "cuda");
     if (!getenv("CAIRN_SIMT_KERNELS")) test_driver_calls();

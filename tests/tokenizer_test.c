@@ -5,6 +5,7 @@
 #include "../runtime.c"
 #include "gguf_build.h"
 #include "json.h"
+#include "random.h"
 #include "tap.h"
 
 static long live_blocks, allocations_left = -1;
@@ -207,7 +208,7 @@ static void test_damage(base *b, const gguf_build *f) {
     static const char text[] = "The <|x|>> first 42 machines, it's \xc3\xa9t\xc3\xa9\r\n\0 <tool>";
     enum { MUTATIONS = 1000 };
     uint8_t *copy = (uint8_t *)malloc(f->size);
-    uint64_t seed = (uint64_t)os_now_us() | 1, random = seed;
+    uint64_t seed = random_seed() | 1, random = seed;
     int opened = 0, sound = 0;
     for (int i = 0; i < MUTATIONS; i++) {
         tokenizer t;

@@ -503,7 +503,6 @@ static void on_backend(cairn_backend backend, const char *name) {
 
 int main(void) {
     state = random_seed();
-    tap_note("CAIRN_SEED=%llu", (unsigned long long)state);
     rule();
     on_backend(CAIRN_BACKEND_CPU, "cpu");
     short_memory();

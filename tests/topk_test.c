@@ -3,6 +3,7 @@
  * around the outputs; poison outside each row's candidates. */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
+#include "random.h"
 #include "tap.h"
 
 static uint64_t seed = 1;
@@ -433,8 +434,7 @@ static void on_backend(cairn_backend backend, const char *name) {
 }
 
 int main(void) {
-    seed = (uint64_t)os_now_us();
-    printf("# seed %llu\n", (unsigned long long)seed);
+    seed = random_seed();
     setenv("CAIRN_SIMD", "scalar", 1);
     on_backend(CAIRN_BACKEND_CPU, "cpu, scalar");
     setenv("CAIRN_SIMD", "avx2", 1);
