@@ -90,7 +90,8 @@ static std::string own_path() {
 
 static std::string command(const std::string &folder, const std::string &arch) {
     std::string flags = SIMT_CXX " -std=c++17 -O1 -g1 -w -shared -fPIC -fno-strict-aliasing"
-                        " -ffp-contract=off -fno-tree-sra -DCAIRN_SIMT=1"; /* sra: gcc 12 */
+                        " -ffp-contract=off -fno-tree-sra" /* gcc 12 */
+                        " -DCAIRN_SIMT=1 -DSIMT_KERNEL";
 #ifdef SIMT_RACE
     flags += " -fsanitize=thread --param=tsan-instrument-func-entry-exit=0";
     const char *sanitizer = "-fno-sanitize=all";

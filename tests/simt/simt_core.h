@@ -5,15 +5,17 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
+
+#ifndef SIMT_KERNEL /* a kernel by itself, compiled often: without the tests' half */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <string>
 #include <vector>
+#endif
 
 namespace simt {
-
 
 struct Grid {
     uint32_t x, y, z;
@@ -31,6 +33,7 @@ struct Shape {
     uint32_t resident = 0;     /* clusters that run at once; 0: the seed chooses, ~0u: all */
 };
 
+#ifndef SIMT_KERNEL
 /* Runs the grid to its end. A fault of the kernel (deadlock, divergence, misaligned or foreign
  * address, ...) is printed and ends the program; try_launch returns its text, "" if none. */
 template <class P> void launch(const Shape &shape, void (*kernel)(P), const P &params);
@@ -45,6 +48,7 @@ uint64_t seed();
 uint32_t random_u32();
 float random_uniform(); /* [0, 1) */
 float random_normal();
+#endif
 
 /* ---- for simt_device.h ---- */
 
@@ -150,6 +154,8 @@ struct Bound {
     Bound(const void *kernel, const char *name, int threads, size_t params_bytes, Invoke invoke);
     ~Bound();
 };
+
+#ifndef SIMT_KERNEL
 std::vector<Entry> all_entries();
 
 std::string run(const Shape &shape, const void *kernel, const void *params);
@@ -163,6 +169,7 @@ template <class P> void launch(const Shape &shape, void (*kernel)(P), const P &p
     std::string fault = try_launch(shape, kernel, params);
     if (!fault.empty()) stop(fault);
 }
+#endif
 
 } // namespace simt
 
