@@ -1010,7 +1010,10 @@ typedef enum cairn_order {
  * dense prefix of min(k, length) entries, then -1 (values: -inf). In position order without values
  * a row of length <= k is never read; with n <= k, scores may then have no data at all. The result
  * depends on that row alone, bit for bit.
- * A start outside [0, n] or a length outside [0, n - start] is clamped and reported as BAD_DATA. */
+ * A start outside [0, n] or a length outside [0, n - start] is clamped and reported as BAD_DATA.
+ * Routes of the GPU: small (k <= 32, n <= 1024), block, cluster (sm_90 and up), split (rows <= 65535),
+ * these with k <= 4096, and radix. Each gives the same bits; one that does not take the shape is
+ * UNSUPPORTED, "auto" takes all. On the CPU there is one way, and their names change nothing. */
 typedef struct cairn_topk_args {
     uint32_t struct_size;
     int32_t k;                      /* 1 to 4096; larger: route radix, slower */
