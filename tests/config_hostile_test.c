@@ -108,13 +108,13 @@ static const hostile hostiles[] = {
 static bool fails_soon(base *b, meter *m, const char *text, size_t bytes, char *error,
                        size_t room) {
     cairn_config config, before;
-    int64_t began = os_now_us();
+    clock_t began = clock(); /* of this process: whatever else runs */
     memset(&config, 0x33, sizeof config);
     before = config;
     if (cfg_parse(b, text, bytes, "bad.lua", &config, error, room) != CAIRN_INVALID_CONFIG)
         return false;
     if (memcmp(&config, &before, sizeof config)) return tap_note("the config was written"), false;
-    if (os_now_us() - began > 2000000) return tap_note("took too long"), false;
+    if (clock() - began > 2 * CLOCKS_PER_SEC) return tap_note("took too long"), false;
     if (m->live || m->wrong_size) return tap_note("%d bytes leaked", (int)m->live), false;
     if (m->peak > CFG_MAX_MEMORY + (1 << 20)) return tap_note("took %d bytes", (int)m->peak), false;
     return true;
@@ -245,13 +245,13 @@ static bool is_consistent(cairn_status status, const cairn_config *config, const
 static void test_mutations(uint64_t *seed) {
     static dictionary d;
     static char valid[CAIRN_CONFIG_TEXT_BYTES], text[CAIRN_CONFIG_TEXT_BYTES];
-    int64_t until = os_now_us() + 4000000;
+    clock_t until = clock() + 4 * CLOCKS_PER_SEC;
     int runs = 0, accepted = 0, wrong = 0;
     cairn_config config;
     if (!tap_ok(read_dictionary(&d), "tests/config.dict has tokens")) return;
     cairn_config_default(&config);
     cairn_config_dump(&config, valid, sizeof valid);
-    while (os_now_us() < until && wrong < 3) {
+    while (clock() < until && wrong < 3) {
         size_t bytes = strlen(valid);
         int i, count = 1 + (int)(random_next(seed) % 6);
         char error[512] = "";

@@ -257,7 +257,7 @@ static nvrtcResult fake_nvrtcCompileProgram(nvrtcProgram p, int n, const char *c
         fake.compiles++;
         os_mutex_unlock(&fake.lock);
     }
-    while (!priming && os_now_us() < until) {
+    while (!priming && os_now_us() < until && !os_atomic_load(&fake.let_go)) {
         if (p->flow && p->flow(p->payload, NULL)) return NVRTC_ERROR_CANCELLED;
         os_sleep_us(500);
     }

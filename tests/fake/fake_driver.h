@@ -27,6 +27,7 @@ typedef struct fake_state {
     bool no_cuda, no_nvrtc, no_builtins, no_optional;
     const char *missing_symbol;  /* looked up in vain */
     int64_t compile_us;          /* how long a compile takes */
+    os_atomic let_go;            /* not 0: compiles end at once */
     int compile_result;          /* nvrtcResult of every compile after the priming one */
     const char *compile_log;
     const fake_kernel *kernels;  /* ends with a NULL name */
