@@ -21,8 +21,9 @@ if [ -z "$(find "$library" -newer "$root/runtime/generated/driver.h" 2>/dev/null
     for part in $parts emulated_cuda emulated_nvrtc; do
         sources="$sources $root/tests/simt/$part.cpp"
     done
-    ${CXX:-g++} -std=c++17 -O2 -g -shared -fPIC -fno-strict-aliasing -ffp-contract=off -w \
-        -DSIMT_LIBRARY $extra "-DSIMT_CXX=\"${CXX:-g++}\"" "-DSIMT_FOLDER=\"$root/tests/simt\"" \
+    ${CXX:-g++} -std=c++17 -O2 -g -shared -fPIC -fno-semantic-interposition -w \
+        -fno-strict-aliasing -ffp-contract=off -DSIMT_LIBRARY $extra \
+        "-DSIMT_CXX=\"${CXX:-g++}\"" "-DSIMT_FOLDER=\"$root/tests/simt\"" \
         $sources -ldl -lpthread -o "$library.$$"
     mv "$library.$$" "$library"
     rm -f "$out"/kernels/*

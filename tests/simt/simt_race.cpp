@@ -147,11 +147,14 @@ static Cell &cell_of(uintptr_t address) {
 }
 
 void forget(const void *p, size_t bytes) {
-    uintptr_t first = (uintptr_t)p & ~(uintptr_t)3;
-    for (uintptr_t a = first; a < (uintptr_t)p + bytes; a += 4) {
-        Cell &c = cell_of(a);
-        c = Cell();
-        c.launch = launch_number;
+    Cell fresh = {};
+    fresh.launch = launch_number;
+    uintptr_t at = (uintptr_t)p / 4, end = ((uintptr_t)p + bytes + 3) / 4;
+    while (at < end) {
+        uintptr_t next = (at / cells_per_page + 1) * cells_per_page;
+        if (next > end) next = end;
+        Cell *cells = find_page(at / cells_per_page);
+        for (; at < next; at++) cells[at % cells_per_page] = fresh;
     }
 }
 
