@@ -1353,7 +1353,7 @@ typedef struct cairn_score_pages_args {
     int32_t strategy;           /* CAIRN_STRATEGY_GROUP or _HEAD */
     int32_t window;
     cairn_pages pages;          /* cache: for its shape; its keys are not read */
-    const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean in lo */
+    const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean and rest */
     const cairn_tensor *q;      /* [rows, heads, head_dim] f32 */
     cairn_tensor *scores;       /* [rows, kv_heads, max_pages] f32 */
 } cairn_score_pages_args;
@@ -1365,7 +1365,8 @@ typedef struct cairn_page_bounds_args {
     int32_t source;            /* CAIRN_SOURCE_MINMAX or _MEAN */
     const cairn_tensor *cache; /* as in cairn_pages */
     const cairn_tensor *ids;   /* [n] i32 */
-    cairn_tensor *bounds;      /* [pages, kv_heads, 2, head_dim] f16 */
+    cairn_tensor *bounds;      /* [pages, kv_heads, 2, head_dim] f16: lowest and highest key of each
+                                * dimension; or the mean, and what rounding it to f16 left */
 } cairn_page_bounds_args;
 CAIRN_API cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *args);
 

@@ -210,7 +210,7 @@ typedef struct page_bounds_params {
     uint16_t *bounds;      /* f16 [pages, kv_heads, 2, head_dim] */
     cairn_error_word *error;
     int32_t pages, kv_heads, page_size, head_dim;
-    int32_t mean, pad; /* 0: lowest and highest; 1: the mean in `lo` */
+    int32_t mean, pad; /* 0: lowest and highest; 1: the mean and what f16 left */
 } page_bounds_params;
 
 /* page_tables.cu */

@@ -1,7 +1,7 @@
 /* kv: what is kept of the pages of the paged cache.
  *
  * page_bounds  lowest and highest key of a page per dimension, or the mean (sum over ascending
- *              slots in f32, rounded to f16); grid (pages listed, kv_heads), block 128 */
+ *              slots in f32) as f16 and what f16 left of it; grid (pages listed, kv_heads), block 128 */
 #include "common.cuh"
 
 CAIRN_KERNEL(page_bounds, 128, 1, page_bounds_params) {
@@ -21,7 +21,8 @@ CAIRN_KERNEL(page_bounds, 128, 1, page_bounds_params) {
             sum += key;
         }
         if (p.mean) lo = sum / (float)p.page_size;
+        if (p.mean) hi = lo - f16_to_f32(f32_to_f16(lo));
         p.bounds[out + d] = f32_to_f16(lo).bits;
-        p.bounds[out + p.head_dim + d] = p.mean ? (uint16_t)0 : f32_to_f16(hi).bits;
+        p.bounds[out + p.head_dim + d] = f32_to_f16(hi).bits;
     }
 }

@@ -14,8 +14,9 @@ CAIRN_INLINE float page_score(const score_pages_params &p, const float *q, const
     for (int g = 0; g < group; g++) {
         float sum = 0.0f;
         for (int d = lane_id(); d < dim; d += WARP) {
-            float x = q[g * dim + d], low = x * f16_to_f32(f16{lo[d]});
-            sum += p.mean ? low : max_of(low, x * f16_to_f32(f16{hi[d]}));
+            float x = q[g * dim + d], low = f16_to_f32(f16{lo[d]}), high = f16_to_f32(f16{hi[d]});
+            if (p.mean) low = high = low + high;
+            sum += max_of(x * low, x * high);
         }
         sum = warp_sum(sum) / sqrt_f32((float)dim);
         score = g == 0 ? sum : p.by_head ? max_of(score, sum) : score + sum;

@@ -53,7 +53,16 @@ struct page_bounds {
     }
 };
 
-/* Lowest and highest of the keys of a page, or their mean (sum over ascending slots in f32).
+/* Words of the mean, from sums over a page, and of what f16 left of it. */
+CAIRN_INLINE void mean_words(const float *sum, uint32_t *mean, uint32_t *rest) {
+    const float x = sum[0] / (float)PAGE, y = sum[1] / (float)PAGE;
+    *mean = pack_f16x2(x, y);
+    const f32x2 two = unpack_f16x2(*mean);
+    *rest = pack_f16x2(add_f32(x, -two.x), add_f32(y, -two.y));
+}
+
+/* Lowest and highest of the keys of a page; or, as lo and hi, their mean (sum over ascending slots
+ * in f32) and what f16 left of it, for a mean rounded once too often picks other pages.
  * word(slot, i): a pair of a key's dimensions. */
 template <class Word> CAIRN_INLINE page_bounds bounds_of(bool mean, Word word) {
     page_bounds out;
@@ -70,22 +79,22 @@ template <class Word> CAIRN_INLINE page_bounds bounds_of(bool mean, Word word) {
         }
 #pragma unroll
     for (int i = 0; i < LANE_WORDS; i++) {
-        out.lo[i] = mean ? pack_f16x2(sum[2 * i] / (float)PAGE, sum[2 * i + 1] / (float)PAGE)
-                         : pack_f16x2(lo[2 * i], lo[2 * i + 1]);
-        out.hi[i] = mean ? 0 : pack_f16x2(hi[2 * i], hi[2 * i + 1]);
+        out.lo[i] = pack_f16x2(lo[2 * i], lo[2 * i + 1]);
+        out.hi[i] = pack_f16x2(hi[2 * i], hi[2 * i + 1]);
+        if (mean) mean_words(sum + 2 * i, &out.lo[i], &out.hi[i]);
     }
     return out;
 }
 
 /* ---- scores ---- */
 
-/* This lane's part of q . mean, or of the largest product that the bounds allow. */
-CAIRN_INLINE float score_part(const float *q, const float *lo, const float *hi, bool mean) {
+/* This lane's part of the largest product that the bounds allow. */
+CAIRN_INLINE float score_part(const float *q, const float *lo, const float *hi) {
     float s = 0.0f;
 #pragma unroll
     for (int i = 0; i < LANE_DIMS; i++) {
         float low = mul_f32(q[i], lo[i]), high = mul_f32(q[i], hi[i]);
-        s = add_f32(s, mean ? low : fmaxf(low, high));
+        s = add_f32(s, fmaxf(low, high));
     }
     return s;
 }
@@ -116,13 +125,21 @@ CAIRN_INLINE void unpack_words(const uint32_t *words, float *out) {
     }
 }
 
+/* Bounds as floats; a mean, whole again, is both. */
+CAIRN_INLINE void unpack_bounds(const page_bounds &b, bool mean, float *lo, float *hi) {
+    unpack_words(b.lo, lo), unpack_words(b.hi, hi);
+#pragma unroll
+    for (int i = 0; i < LANE_DIMS; i++)
+        if (mean) lo[i] = hi[i] = add_f32(lo[i], hi[i]);
+}
+
 /* Scores of that many pages: each lane that of page shared_page(). query(head, i): a pair of this
  * lane's dimensions of a query head. */
 template <class Query>
 CAIRN_INLINE float score_pages(const page_bounds *b, bool mean, bool by_head, Query query) {
     float part[SCORED] = {}, best = -3.4e38f, lo[SCORED][LANE_DIMS], hi[SCORED][LANE_DIMS];
 #pragma unroll
-    for (int i = 0; i < SCORED; i++) unpack_words(b[i].lo, lo[i]), unpack_words(b[i].hi, hi[i]);
+    for (int i = 0; i < SCORED; i++) unpack_bounds(b[i], mean, lo[i], hi[i]);
 #pragma unroll 1
     for (int h = 0; h < GROUP; h++) {
         uint32_t words[LANE_WORDS];
@@ -132,7 +149,7 @@ CAIRN_INLINE float score_pages(const page_bounds *b, bool mean, bool by_head, Qu
         unpack_words(words, q);
 #pragma unroll
         for (int i = 0; i < SCORED; i++)
-            part[i] = add_f32(by_head ? 0.0f : part[i], score_part(q, lo[i], hi[i], mean));
+            part[i] = add_f32(by_head ? 0.0f : part[i], score_part(q, lo[i], hi[i]));
         if (by_head) best = fmaxf(best, share_sums(part));
     }
     return by_head ? best : share_sums(part);

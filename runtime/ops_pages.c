@@ -87,9 +87,8 @@ static cairn_status ops_bounds_cpu(device *dev, const page_bounds_params *p, int
             const uint16_t *keys = p->cache + ((size_t)p->ids[i] * 2 * (size_t)p->kv_heads +
                                                (size_t)h) * (size_t)p->page_size * dim;
             uint16_t *low = p->bounds + head * 2 * dim;
-            if (p->mean) simd->mean(keys, p->page_size, p->head_dim, low);
+            if (p->mean) simd->mean(keys, p->page_size, p->head_dim, low, low + dim);
             else simd->bounds(keys, p->page_size, p->head_dim, low, low + dim);
-            if (p->mean) memset(low + dim, 0, dim * sizeof *low);
         }
     }
     return status;

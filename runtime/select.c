@@ -64,7 +64,7 @@ static int select_top(const float *scores, int count, int k, uint32_t *keys, int
 typedef struct select_pages {
     const int32_t *table;   /* logical -> physical */
     const uint16_t *cache;  /* [page][K or V][kv_head][slot][dim] f16 */
-    const uint16_t *bounds; /* [page][kv_head][lo or hi][dim] f16; the mean in lo */
+    const uint16_t *bounds; /* [page][kv_head][lo or hi][dim] f16; or mean, and what f16 left */
     int kv_heads, head, dim;
     int stored;             /* logical pages below have their bounds in `bounds` */
 } select_pages;
@@ -79,7 +79,7 @@ static const uint16_t *select_keys(const select_pages *p, const select_rule *rul
 static void select_bounds(const simd_kernels *simd, const select_pages *p, const select_rule *rule,
                           int page, uint16_t *low, uint16_t *high) {
     const uint16_t *keys = select_keys(p, rule, page);
-    if (rule->mean) simd->mean(keys, rule->page_size, p->dim, low);
+    if (rule->mean) simd->mean(keys, rule->page_size, p->dim, low, high);
     else simd->bounds(keys, rule->page_size, p->dim, low, high);
 }
 
@@ -89,8 +89,8 @@ static size_t select_bounds_at(const select_pages *p, int page) {
 }
 
 /* Query rows as score_pages4 takes them. Since max(q lo, q hi) is max(q, 0) hi + min(q, 0) lo, a
- * sum over heads is one product with the sums of the parts. above, below [vectors, dim]; returns
- * vectors: 1, or one per head. */
+ * sum over heads is one product with the sums of the parts; a mean is the sum of its two halves.
+ * above, below [vectors, dim]; returns vectors: 1, or one per head. */
 static int select_vectors(const select_rule *rule, const float *q, int group, int dim, float *above,
                           float *below) {
     int vectors = rule->head ? group : 1;
@@ -100,8 +100,9 @@ static int select_vectors(const select_rule *rule, const float *q, int group, in
         for (int d = 0; d < dim; d++) {
             int at = (rule->head ? g * dim : 0) + d;
             float value = q[g * dim + d];
-            if (value > 0.0f || rule->mean) above[at] += value;
-            else below[at] += value;
+            bool positive = value > 0.0f;
+            if (positive || rule->mean) above[at] += value;
+            if (!positive || rule->mean) below[at] += value;
         }
     return vectors;
 }
@@ -129,8 +130,7 @@ static void select_score(const simd_kernels *simd, const select_pages *p, const 
                 high[j] = made + dim;
             }
         }
-        simd->score_pages4(scratch, rule->mean ? NULL : below, vectors, rule->mean ? low : high,
-                           low, dim, some);
+        simd->score_pages4(scratch, below, vectors, high, low, dim, some);
         memcpy(scores + first, some, (size_t)count * sizeof *scores);
     }
 }

@@ -38,7 +38,7 @@ typedef struct simd_page {
     X(void, attend, (const simd_page *page, const float *q, int queries, float *m, float *l, \
                      float *out)) \
     X(void, bounds, (const uint16_t *keys, int slots, int dim, uint16_t *low, uint16_t *high)) \
-    X(void, mean, (const uint16_t *keys, int slots, int dim, uint16_t *mean)) \
+    X(void, mean, (const uint16_t *keys, int slots, int dim, uint16_t *mean, uint16_t *rest)) \
     X(void, score_pages4, (const float *above, const float *below, int vectors, \
                            const uint16_t *const *high, const uint16_t *const *low, int dim, \
                            float *score)) \

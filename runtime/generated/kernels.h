@@ -219,7 +219,7 @@ static const char *const kernels_abi_h[] = {
     "    uint16_t *bounds;      /* f16 [pages, kv_heads, 2, head_dim] */\n"
     "    cairn_error_word *error;\n"
     "    int32_t pages, kv_heads, page_size, head_dim;\n"
-    "    int32_t mean, pad; /* 0: lowest and highest; 1: the mean in `lo` */\n"
+    "    int32_t mean, pad; /* 0: lowest and highest; 1: the mean and what f16 left */\n"
     "} page_bounds_params;\n"
     "\n"
     "/* page_tables.cu */\n"
@@ -1819,7 +1819,7 @@ static const char *const kernels_kv_cu[] = {
     "/* kv: what is kept of the pages of the paged cache.\n"
     " *\n"
     " * page_bounds  lowest and highest key of a page per dimension, or the mean (sum over ascending\n"
-    " *              slots in f32, rounded to f16); grid (pages listed, kv_heads), block 128 */\n"
+    " *              slots in f32) as f16 and what f16 left of it; grid (pages listed, kv_heads), block 128 */\n"
     "#include \"common.cuh\"\n"
     "\n"
     "CAIRN_KERNEL(page_bounds, 128, 1, page_bounds_params) {\n"
@@ -1839,8 +1839,9 @@ static const char *const kernels_kv_cu[] = {
     "            sum += key;\n"
     "        }\n"
     "        if (p.mean) lo = sum / (float)p.page_size;\n"
+    "        if (p.mean) hi = lo - f16_to_f32(f32_to_f16(lo));\n"
     "        p.bounds[out + d] = f32_to_f16(lo).bits;\n"
-    "        p.bounds[out + p.head_dim + d] = p.mean \? (uint16_t)0 : f32_to_f16(hi).bits;\n"
+    "        p.bounds[out + p.head_dim + d] = f32_to_f16(hi).bits;\n"
     "    }\n"
     "}\n",
     NULL
@@ -4247,8 +4248,9 @@ static const char *const kernels_select_cu[] = {
     "    for (int g = 0; g < group; g++) {\n"
     "        float sum = 0.0f;\n"
     "        for (int d = lane_id(); d < dim; d += WARP) {\n"
-    "            float x = q[g * dim + d], low = x * f16_to_f32(f16{lo[d]});\n"
-    "            sum += p.mean \? low : max_of(low, x * f16_to_f32(f16{hi[d]}));\n"
+    "            float x = q[g * dim + d], low = f16_to_f32(f16{lo[d]}), high = f16_to_f32(f16{hi[d]});\n"
+    "            if (p.mean) low = high = low + high;\n"
+    "            sum += max_of(x * low, x * high);\n"
     "        }\n"
     "        sum = warp_sum(sum) / sqrt_f32((float)dim);\n"
     "        score = g == 0 \? sum : p.by_head \? max_of(score, sum) : score + sum;\n"
@@ -5907,7 +5909,16 @@ static const char *const kernels_step_pages_cuh[] = {
     "    }\n"
     "};\n"
     "\n"
-    "/* Lowest and highest of the keys of a page, or their mean (sum over ascending slots in f32).\n"
+    "/* Words of the mean, from sums over a page, and of what f16 left of it. */\n"
+    "CAIRN_INLINE void mean_words(const float *sum, uint32_t *mean, uint32_t *rest) {\n"
+    "    const float x = sum[0] / (float)PAGE, y = sum[1] / (float)PAGE;\n"
+    "    *mean = pack_f16x2(x, y);\n"
+    "    const f32x2 two = unpack_f16x2(*mean);\n"
+    "    *rest = pack_f16x2(add_f32(x, -two.x), add_f32(y, -two.y));\n"
+    "}\n"
+    "\n"
+    "/* Lowest and highest of the keys of a page; or, as lo and hi, their mean (sum over ascending slots\n"
+    " * in f32) and what f16 left of it, for a mean rounded once too often picks other pages.\n"
     " * word(slot, i): a pair of a key's dimensions. */\n"
     "template <class Word> CAIRN_INLINE page_bounds bounds_of(bool mean, Word word) {\n"
     "    page_bounds out;\n"
@@ -5924,26 +5935,26 @@ static const char *const kernels_step_pages_cuh[] = {
     "        }\n"
     "#pragma unroll\n"
     "    for (int i = 0; i < LANE_WORDS; i++) {\n"
-    "        out.lo[i] = mean \? pack_f16x2(sum[2 * i] / (float)PAGE, sum[2 * i + 1] / (float)PAGE)\n"
-    "                         : pack_f16x2(lo[2 * i], lo[2 * i + 1]);\n"
-    "        out.hi[i] = mean \? 0 : pack_f16x2(hi[2 * i], hi[2 * i + 1]);\n"
+    "        out.lo[i] = pack_f16x2(lo[2 * i], lo[2 * i + 1]);\n"
+    "        out.hi[i] = pack_f16x2(hi[2 * i], hi[2 * i + 1]);\n"
+    "        if (mean) mean_words(sum + 2 * i, &out.lo[i], &out.hi[i]);\n"
     "    }\n"
     "    return out;\n"
     "}\n"
-    "\n"
+    "\n",
     "/* ---- scores ---- */\n"
     "\n"
-    "/* This lane's part of q . mean, or of the largest product that the bounds allow. */\n"
-    "CAIRN_INLINE float score_part(const float *q, const float *lo, const float *hi, bool mean) {\n"
+    "/* This lane's part of the largest product that the bounds allow. */\n"
+    "CAIRN_INLINE float score_part(const float *q, const float *lo, const float *hi) {\n"
     "    float s = 0.0f;\n"
     "#pragma unroll\n"
     "    for (int i = 0; i < LANE_DIMS; i++) {\n"
     "        float low = mul_f32(q[i], lo[i]), high = mul_f32(q[i], hi[i]);\n"
-    "        s = add_f32(s, mean \? low : fmaxf(low, high));\n"
+    "        s = add_f32(s, fmaxf(low, high));\n"
     "    }\n"
     "    return s;\n"
     "}\n"
-    "\n",
+    "\n"
     "/* Sums over the warp of part[0..4): each lane gets that of page shared_page(), with the bits of\n"
     " * warp_sum. */\n"
     "CAIRN_INLINE int shared_page() { return (lane_id() & 16) / 8 + (lane_id() & 8) / 8; }\n"
@@ -5970,13 +5981,21 @@ static const char *const kernels_step_pages_cuh[] = {
     "    }\n"
     "}\n"
     "\n"
+    "/* Bounds as floats; a mean, whole again, is both. */\n"
+    "CAIRN_INLINE void unpack_bounds(const page_bounds &b, bool mean, float *lo, float *hi) {\n"
+    "    unpack_words(b.lo, lo), unpack_words(b.hi, hi);\n"
+    "#pragma unroll\n"
+    "    for (int i = 0; i < LANE_DIMS; i++)\n"
+    "        if (mean) lo[i] = hi[i] = add_f32(lo[i], hi[i]);\n"
+    "}\n"
+    "\n"
     "/* Scores of that many pages: each lane that of page shared_page(). query(head, i): a pair of this\n"
     " * lane's dimensions of a query head. */\n"
     "template <class Query>\n"
     "CAIRN_INLINE float score_pages(const page_bounds *b, bool mean, bool by_head, Query query) {\n"
     "    float part[SCORED] = {}, best = -3.4e38f, lo[SCORED][LANE_DIMS], hi[SCORED][LANE_DIMS];\n"
     "#pragma unroll\n"
-    "    for (int i = 0; i < SCORED; i++) unpack_words(b[i].lo, lo[i]), unpack_words(b[i].hi, hi[i]);\n"
+    "    for (int i = 0; i < SCORED; i++) unpack_bounds(b[i], mean, lo[i], hi[i]);\n"
     "#pragma unroll 1\n"
     "    for (int h = 0; h < GROUP; h++) {\n"
     "        uint32_t words[LANE_WORDS];\n"
@@ -5986,7 +6005,7 @@ static const char *const kernels_step_pages_cuh[] = {
     "        unpack_words(words, q);\n"
     "#pragma unroll\n"
     "        for (int i = 0; i < SCORED; i++)\n"
-    "            part[i] = add_f32(by_head \? 0.0f : part[i], score_part(q, lo[i], hi[i], mean));\n"
+    "            part[i] = add_f32(by_head \? 0.0f : part[i], score_part(q, lo[i], hi[i]));\n"
     "        if (by_head) best = fmaxf(best, share_sums(part));\n"
     "    }\n"
     "    return by_head \? best : share_sums(part);\n"
@@ -6016,7 +6035,7 @@ static const char *const kernels_step_pages_cuh[] = {
     "#pragma unroll\n"
     "        for (int i = 0; i < SCORED; i++)\n"
     "            b[i].load(stored + (int64_t)shuffle(mine, i) * KV_HEADS * 2 * HEAD_DIM);\n"
-    "    };\n"
+    "    };\n",
     "    load(now, warp_id() * SCORED);\n"
     "    load(next, (warp_id() + WARPS) * SCORED);\n"
     "    meanwhile();\n"
@@ -6031,7 +6050,7 @@ static const char *const kernels_step_pages_cuh[] = {
     "                if (page == first + i) now[i] = b;\n"
     "        }\n"
     "        float score = score_pages(now, mean, by_head, query);\n"
-    "        int page = first + shared_page();\n",
+    "        int page = first + shared_page();\n"
     "        if (lane_id() % 8 == 0 && page < n) keys[page] = score_key(score);\n"
     "#pragma unroll\n"
     "        for (int i = 0; i < SCORED; i++) now[i] = next[i];\n"
@@ -6111,7 +6130,7 @@ static const char *const kernels_step_pages_cuh[] = {
     "/* The piece `from % PAGE` keys into a listed page. */\n"
     "CAIRN_INLINE key_piece piece_of(const step_params &p, const page_row &r, int page, bool whole,\n"
     "                                int from) {\n"
-    "    key_piece piece;\n"
+    "    key_piece piece;\n",
     "    piece.position = page * PAGE + from % PAGE;\n"
     "    piece.last = min_of((whole \? r.position : p.sinks - 1) - piece.position, 15);\n"
     "    piece.at = r.page_at(page) + from % PAGE * HEAD_DIM;\n"
@@ -6125,7 +6144,7 @@ static const char *const kernels_step_pages_cuh[] = {
     "                               Skip skip) {\n"
     "    shared_addr to(mine);\n"
     "#pragma unroll\n"
-    "    for (int i = 0; i < WARP_PIECES; i++) {\n",
+    "    for (int i = 0; i < WARP_PIECES; i++) {\n"
     "        const key_piece from = piece[i];\n"
     "#pragma unroll 2\n"
     "        for (int slot = lane_id() / PIECES; slot < 16; slot += WARP / PIECES) {\n"
@@ -6149,7 +6168,7 @@ static const char *const kernels_step_select_cu[] = {
     "/* Page-sparse attention of few rows: which pages a row attends, and the attention over them.\n"
     " *\n"
     " * step_bounds   lowest and highest key of a page per dimension, or its mean (sum over ascending\n"
-    " *               slots in f32); f16. Grid (new pages, kv_heads, layers), 128 threads.\n"
+    " *               slots in f32) and what f16 leaves of it; f16. Grid (new pages, kv_heads, layers), 128 threads.\n"
     " * step_select   the pages of each row and KV head, ascending (step_pages.cuh). Bounds of candidates\n"
     " *               not stored yet are taken from the cache. Grid (rows, kv_heads), CAIRN_WARPS warps,\n"
     " *               shared memory 4 bytes a page of the context and 8 for 32.\n"
@@ -9916,7 +9935,7 @@ static const char *const kernels_topk_stream_cu[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-    {"abi.h", kernels_abi_h, 20368},
+    {"abi.h", kernels_abi_h, 20378},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -9924,7 +9943,7 @@ static const kernels_file kernels_files[] = {
     {"device_async.cuh", kernels_device_async_cuh, 11771},
     {"device_mma.cuh", kernels_device_mma_cuh, 3440},
     {"embed.cu", kernels_embed_cu, 1451},
-    {"kv.cu", kernels_kv_cu, 1296},
+    {"kv.cu", kernels_kv_cu, 1346},
     {"kv_append.cu", kernels_kv_append_cu, 8374},
     {"kv_collate.cu", kernels_kv_collate_cu, 4899},
     {"linear.cu", kernels_linear_cu, 3908},
@@ -9942,7 +9961,7 @@ static const kernels_file kernels_files[] = {
     {"sample.cu", kernels_sample_cu, 1639},
     {"sample.cuh", kernels_sample_cuh, 10662},
     {"sample_few.cu", kernels_sample_few_cu, 16815},
-    {"select.cu", kernels_select_cu, 1976},
+    {"select.cu", kernels_select_cu, 2023},
     {"short_conv.cu", kernels_short_conv_cu, 12515},
     {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 6636},
     {"short_conv_restore.cu", kernels_short_conv_restore_cu, 1729},
@@ -9951,8 +9970,8 @@ static const kernels_file kernels_files[] = {
     {"step_attend.cuh", kernels_step_attend_cuh, 12700},
     {"step_finish.cu", kernels_step_finish_cu, 2178},
     {"step_merge.cuh", kernels_step_merge_cuh, 4701},
-    {"step_pages.cuh", kernels_step_pages_cuh, 12584},
-    {"step_select.cu", kernels_step_select_cu, 6701},
+    {"step_pages.cuh", kernels_step_pages_cuh, 13244},
+    {"step_select.cu", kernels_step_select_cu, 6727},
     {"step_sparse.cuh", kernels_step_sparse_cuh, 13606},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 3879},

@@ -162,23 +162,27 @@ SIMD_FN static void SIMD(bounds)(const uint16_t *keys, int slots, int dim, uint1
     }
 }
 
-/* Of whole keys [slots, dim] f16: the mean, summed in slot order. */
-SIMD_FN static void SIMD(mean)(const uint16_t *keys, int slots, int dim, uint16_t *mean) {
+/* Of whole keys [slots, dim] f16: the mean, summed in slot order, and what f16 left of it, for a
+ * mean rounded once too often picks other pages. */
+SIMD_FN static void SIMD(mean)(const uint16_t *keys, int slots, int dim, uint16_t *mean,
+                               uint16_t *rest) {
     const VEC share = VEC_SET(1.0f / (float)slots);
     for (int d = 0; d < dim; d += VEC_N) {
         VEC sum = VEC_HALF(keys + d);
         for (int slot = 1; slot < slots; slot++)
             sum = VEC_ADD(sum, VEC_HALF(keys + (int64_t)slot * dim + d));
-        VEC_HALF_STORE(mean + d, VEC_MUL(sum, share));
+        sum = VEC_MUL(sum, share);
+        VEC_HALF_STORE(mean + d, sum);
+        VEC_HALF_STORE(rest + d, VEC_SUB(sum, VEC_HALF(mean + d)));
     }
 }
 
 /* score [4] of pages: over the `vectors` rows, the greatest of
- * above [dim] . high [page] + below [dim] . low [page]; below NULL: the first product alone. */
+ * above [dim] . high [page] + below [dim] . low [page]. */
 SIMD_FN static void SIMD(score_pages4)(const float *above, const float *below, int vectors,
                                        const uint16_t *const *high, const uint16_t *const *low,
                                        int dim, float *score) {
-    for (int i = 0; i < vectors; i++, above += dim) {
+    for (int i = 0; i < vectors; i++, above += dim, below += dim) {
         VEC sum[4];
         float some[4];
         int j, d;
@@ -188,12 +192,10 @@ SIMD_FN static void SIMD(score_pages4)(const float *above, const float *below, i
             VEC a = VEC_LOAD(above + d);
             BASE_UNROLL
             for (j = 0; j < 4; j++) sum[j] = VEC_FMA(a, VEC_HALF(high[j] + d), sum[j]);
-            if (!below) continue;
             a = VEC_LOAD(below + d);
             BASE_UNROLL
             for (j = 0; j < 4; j++) sum[j] = VEC_FMA(a, VEC_HALF(low[j] + d), sum[j]);
         }
-        if (below) below += dim;
         SIMD(sum4)(some, sum[0], sum[1], sum[2], sum[3]);
         for (j = 0; j < 4; j++) score[j] = i && score[j] > some[j] ? score[j] : some[j];
     }

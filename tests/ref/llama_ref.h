@@ -65,7 +65,7 @@ static double llama_ref_score(llama_ref *m, int layer, int head, int page, const
                 double key = llama_ref_at(m, m->keys, layer, t, head)[d];
                 low = fmin(low, key), high = fmax(high, key), all += key;
             }
-            sum += m->mean ? x * ref_f16(ref_to_f16(all / m->size)) : fmax(x * low, x * high);
+            sum += m->mean ? x * all / m->size : fmax(x * low, x * high);
         }
         score = !g ? sum : m->by_head ? fmax(score, sum) : score + sum;
     }

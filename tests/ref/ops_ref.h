@@ -70,7 +70,7 @@ static double ref_page_score(const ref_cache *c, int head, const float *q, int g
                 hi = key > hi ? key : hi;
                 all += key;
             }
-            if (mean) sum += x * ref_f16(ref_to_f16(all / c->size));
+            if (mean) sum += x * all / c->size;
             else sum += x * lo > x * hi ? x * lo : x * hi;
         }
         sum /= sqrt(c->dim);
