@@ -7,6 +7,7 @@
 #include "random.h"
 #include "ref/conv_ref.h"
 #include "tap.h"
+#include "backends.h"
 
 enum { MOST_SEQUENCES = 24, POISON = 0xff };
 
@@ -837,16 +838,11 @@ static void test_all(void) {
 
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
-    char error[1024];
     cairn_config_default(&config);
     config.backend = backend;
     where = name;
-    small = backend == CAIRN_BACKEND_CUDA && getenv("CAIRN_SIMT_KERNELS");
-    if (cairn_open(&config, &rt, error, sizeof error)) {
-        if (backend == CAIRN_BACKEND_CUDA) tap_skip("conv on cuda: %s", error);
-        else tap_ok(false, "open %s: %s", name, error);
-        return;
-    }
+    small = is_emulated(backend);
+    if (!(rt = open_runtime_on(&config, "conv"))) return;
     test_all();
     cairn_close(rt);
 }

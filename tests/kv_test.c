@@ -7,6 +7,7 @@
 #include "random.h"
 #include "ref/f16_ref.h"
 #include "tap.h"
+#include "backends.h"
 
 static uint64_t seed;
 static cairn_runtime *rt;
@@ -579,16 +580,11 @@ static void *counting_realloc(void *user, void *memory, size_t old_bytes, size_t
 
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
-    char error[1024];
     cairn_config_default(&config);
     config.backend = backend;
     config.allocator.realloc = counting_realloc;
     where = name;
-    if (cairn_open(&config, &rt, error, sizeof error)) {
-        if (backend == CAIRN_BACKEND_CUDA) tap_skip("kv on cuda: %s", error);
-        else tap_ok(false, "open %s: %s", name, error);
-        return;
-    }
+    if (!(rt = open_runtime_on(&config, "kv"))) return;
     test_all(backend == CAIRN_BACKEND_CUDA);
     cairn_close(rt);
 }

@@ -6,6 +6,7 @@
 #include "random.h"
 #include "ref/ops_ref.h"
 #include "tap.h"
+#include "backends.h"
 
 static uint64_t seed;
 static cairn_runtime *rt;
@@ -575,15 +576,10 @@ static void test_all(void) {
 
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
-    char error[1024];
     cairn_config_default(&config);
     config.backend = backend;
     where = name;
-    if (cairn_open(&config, &rt, error, sizeof error)) {
-        if (backend == CAIRN_BACKEND_CUDA) tap_skip("ops on cuda: %s", error);
-        else tap_ok(false, "open %s: %s", name, error);
-        return;
-    }
+    if (!(rt = open_runtime_on(&config, "ops"))) return;
     test_all();
     cairn_close(rt);
 }

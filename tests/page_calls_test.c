@@ -6,6 +6,7 @@
 #include "../runtime.c"
 #include "random.h"
 #include "tap.h"
+#include "backends.h"
 
 enum { REQUESTS = 5, MAX_TOKENS = 40 };
 
@@ -557,16 +558,11 @@ static void test_all(void) {
 
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
-    char error[1024];
     cairn_config_default(&config);
     config.backend = backend;
     config.threads = 2;
     where = name;
-    if (cairn_open(&config, &rt, error, sizeof error)) {
-        if (backend == CAIRN_BACKEND_CUDA) tap_skip("page tables on cuda: %s", error);
-        else tap_ok(false, "open %s: %s", name, error);
-        return;
-    }
+    if (!(rt = open_runtime_on(&config, "page tables"))) return;
     test_all();
     new_tables(new_pool(5), 2); /* what is left, cairn_close frees */
     cairn_close(rt);

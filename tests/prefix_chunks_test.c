@@ -6,6 +6,7 @@
 #include "../runtime.c"
 #include "random.h"
 #include "tap.h"
+#include "backends.h"
 #include "device_words.h"
 
 static const char *where;
@@ -247,16 +248,11 @@ static void test_parts(void) {
 
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
-    char error[1024];
     cairn_config_default(&config);
     config.backend = backend;
     where = name;
-    emulated = backend == CAIRN_BACKEND_CUDA && getenv("CAIRN_SIMT_KERNELS");
-    if (cairn_open(&config, &rt, error, sizeof error)) {
-        if (backend == CAIRN_BACKEND_CUDA) tap_skip("prefix_chunks on cuda: %s", error);
-        else tap_ok(false, "open %s: %s", name, error);
-        return;
-    }
+    emulated = is_emulated(backend);
+    if (!(rt = open_runtime_on(&config, "prefix_chunks"))) return;
     test_golden(), test_faults(), test_refusals(), test_parts();
     test_random(between(1, 9), emulated ? 300 : 5000, between(1, 700));
     test_random(between(1, 40), between(1, 300), 0);

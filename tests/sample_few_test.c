@@ -5,6 +5,7 @@
 #include "../runtime.c"
 #include "random.h"
 #include "tap.h"
+#include "backends.h"
 
 static uint64_t seed;
 static cairn_runtime *rt;
@@ -191,17 +192,12 @@ static void test_rows(int kind, int vocab, int top_k, bool history) {
 
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
-    char error[1024];
     int processors;
     cairn_config_default(&config);
     config.backend = backend;
     where = name;
-    small = backend == CAIRN_BACKEND_CUDA && getenv("CAIRN_SIMT_KERNELS");
-    if (cairn_open(&config, &rt, error, sizeof error)) {
-        if (backend == CAIRN_BACKEND_CUDA) tap_skip("sample_few on cuda: %s", error);
-        else tap_ok(false, "open %s: %s", name, error);
-        return;
-    }
+    small = is_emulated(backend);
+    if (!(rt = open_runtime_on(&config, "sample_few"))) return;
     processors = rt->device.sm_count;
     for (int kind = 0; kind < KINDS; kind++) {
         rt->device.sm_count = processors;

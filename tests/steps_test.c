@@ -9,6 +9,7 @@
 #include "random.h"
 #include "ref/steps_ref.h"
 #include "tap.h"
+#include "backends.h"
 #include "device_words.h"
 
 enum { MOST = PREPARE_MAX_STEPS, TOKENS = PREPARE_OUTPUTS, PAGES, FIELDS, BUFFERS = MOST * FIELDS };
@@ -640,16 +641,11 @@ static void test_driver_calls(void) {
 
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
-    char error[1024];
     cairn_config_default(&config);
     config.backend = backend;
     where = name;
-    emulated = backend == CAIRN_BACKEND_CUDA && getenv("CAIRN_SIMT_KERNELS");
-    if (cairn_open(&config, &rt, error, sizeof error)) {
-        if (backend == CAIRN_BACKEND_CUDA) tap_skip("steps on cuda: %s", error);
-        else tap_ok(false, "open %s: %s", name, error);
-        return;
-    }
+    emulated = is_emulated(backend);
+    if (!(rt = open_runtime_on(&config, "steps"))) return;
     test_all();
     cairn_close(rt);
 }

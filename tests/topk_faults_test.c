@@ -9,6 +9,7 @@
 #include "random.h"
 #include "ref/f16_ref.h"
 #include "tap.h"
+#include "backends.h"
 
 static uint64_t state;
 static int between(int low, int high) {
@@ -657,13 +658,9 @@ static void replays(cairn_runtime *rt, const char *where) {
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
     cairn_runtime *rt;
-    char error[1024];
     cairn_config_default(&config);
     config.backend = backend;
-    if (cairn_open(&config, &rt, error, sizeof error)) {
-        tap_skip("topk on %s: %s", name, error);
-        return;
-    }
+    if (!(rt = open_runtime_on(&config, "topk"))) return;
     refusals(rt, name);
     faults(rt, name);
     lost_pages(rt, name);

@@ -6,6 +6,7 @@
 #include "../runtime.c"
 #include "random.h"
 #include "tap.h"
+#include "backends.h"
 
 static uint64_t state;
 static int between(int low, int high) {
@@ -474,14 +475,10 @@ static void short_memory(void) {
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
     cairn_runtime *rt;
-    char error[1024];
     int form, round;
     cairn_config_default(&config);
     config.backend = backend;
-    if (cairn_open(&config, &rt, error, sizeof error)) {
-        tap_skip("topk_rows on %s: %s", name, error);
-        return;
-    }
+    if (!(rt = open_runtime_on(&config, "topk_rows"))) return;
     for (form = 0; form < FORMS; form++) {
         bool fine = true;
         for (round = 0; round < 6 && fine; round++) {

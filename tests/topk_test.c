@@ -5,6 +5,7 @@
 #include "../runtime.c"
 #include "random.h"
 #include "tap.h"
+#include "backends.h"
 
 static uint64_t seed = 1;
 
@@ -413,18 +414,10 @@ static void bad_arguments(cairn_runtime *rt) {
 static void on_backend(cairn_backend backend, const char *name) {
     cairn_config config;
     cairn_runtime *rt;
-    char error[1024];
-    cairn_status status;
     cairn_config_default(&config);
     config.backend = backend;
     config.threads = 3; /* so that long rows are cut, on any machine */
-    status = cairn_open(&config, &rt, error, sizeof error);
-    if (status && backend == CAIRN_BACKEND_CUDA) {
-        tap_skip("topk on cuda: %s", error);
-        return;
-    }
-    tap_ok(!status, "open %s", name);
-    if (status) return;
+    if (!(rt = open_runtime_on(&config, "topk"))) return;
     sweep(rt, name);
     transforms(rt, name);
     if (rt->device.cuda) replays(rt);
