@@ -91,3 +91,90 @@ CAIRN_INLINE void topk_write_none(const topk_out &out, int slot) {
     out.indices[slot] = -1;
     if (out.values) out.values[slot] = as_f32(0xff800000u);
 }
+
+/* Row r's output: the first `found` of `positions` if listed, else the row's first `found`; then
+ * none. A loop like this is not unrolled: it is long, seldom hot, and compiled for every route. */
+CAIRN_INLINE void topk_write_row(const topk_out &out, bool listed, const int32_t *positions,
+                                 int found, int k) {
+#pragma unroll 1
+    for (int i = thread_id(); i < k; i += block_threads())
+        if (i < found) topk_write(out, i, listed ? positions[i] : i);
+        else topk_write_none(out, i);
+}
+
+/* ---- what the routes with a block a row share -------------------------------------------------- */
+
+struct key_range { uint32_t low, high; };
+struct bin_found { uint32_t bin, above, inside; }; /* scores in greater bins, in the bin */
+
+/* Bits to leave out so that a range falls into 2048 bins. */
+CAIRN_INLINE int range_shift(key_range range) {
+    return max_of(0, 32 - 11 - leading_zeros(range.high - range.low));
+}
+
+/* The sum of bins top - each + 1 to top; by four where there are so many. */
+template <int each> CAIRN_INLINE uint32_t sum_bins(const uint32_t *bins, int top) {
+    uint32_t sum = 0;
+    if constexpr (each % 4 == 0) {
+#pragma unroll
+        for (int i = 0; i < each; i += 4) {
+            const u32x4 v = *(const u32x4 *)&bins[top - i - 3];
+            sum += v.x + v.y + v.z + v.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < each; i++) sum += bins[top - i];
+    }
+    return sum;
+}
+
+/* Finds the bin that holds the need-th greatest of `count` bins, for a block of `threads`; what
+ * found held stays when there are fewer. sums: one a warp. After a barrier, and ends with one. */
+template <int count, int threads>
+CAIRN_INLINE void find_bin(const uint32_t *bins, uint32_t *sums, bin_found &found, uint32_t need) {
+    constexpr int each = count / threads;
+    const int top = count - 1 - thread_id() * each;
+    const uint32_t mine = sum_bins<each>(bins, top), total = warp_sum(mine);
+    if (lane_id() == 0) sums[warp_id()] = total;
+    block_sync();
+    uint32_t above = warp_sum(lane_id() < warp_id() ? sums[lane_id()] : 0u);
+    if (above < need && above + total >= need) {
+        above += warp_scan(mine) - mine;
+        if (above < need && above + mine >= need) {
+            int bin = top;
+#pragma unroll 1
+            while (above + bins[bin] < need) above += bins[bin--];
+            found = {(uint32_t)bin, above, bins[bin]};
+        }
+    }
+    block_sync();
+}
+
+/* Sorts entries by descending key, lowest position first, by a bitonic network; `size` is a power
+ * of two. Begins and ends with a barrier. */
+CAIRN_INLINE void sort_entries(uint32_t *keys, int32_t *positions, int size) {
+    block_sync();
+#pragma unroll 1
+    for (int length = 2; length <= size; length *= 2)
+#pragma unroll 1
+        for (int step = length / 2; step > 0; step /= 2) {
+#pragma unroll 1
+            for (int i = thread_id(); i < size / 2; i += block_threads()) {
+                const int low = 2 * i - (i & (step - 1)), high = low + step;
+                const uint32_t a = keys[low], b = keys[high];
+                const int32_t at = positions[low], bt = positions[high];
+                if ((a < b || (a == b && at > bt)) == ((low & length) == 0)) {
+                    keys[low] = b, keys[high] = a;
+                    positions[low] = bt, positions[high] = at;
+                }
+            }
+            block_sync();
+        }
+}
+
+/* What lies behind the `found` entries to be sorted. */
+CAIRN_INLINE void pad_entries(uint32_t *keys, int32_t *positions, int found, int size) {
+#pragma unroll 1
+    for (int i = found + thread_id(); i < size; i += block_threads())
+        keys[i] = 0, positions[i] = NO_POSITION;
+}

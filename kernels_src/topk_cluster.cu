@@ -28,44 +28,12 @@
 #include "topk_cluster.cuh"
 #include "topk_kth.cuh"
 
-/* What becomes of a chosen score: output, or the first block's list to be sorted. */
-CAIRN_INLINE void put(const topk_out &out, bool sorts, uint32_t slot, uint32_t key,
-                      int32_t position) {
-    uint64_t *pairs = ((staged_shared *)shared_base())->pairs;
-    if (!sorts) topk_write(out, (int)slot, position);
-    else
-        remote_store(remote(shared_addr(&pairs[slot]), 0),
-                     (uint64_t)key << 32 | (uint32_t)~position);
-}
+/* What this block has to write: elements in a list, from an output slot on. */
+struct written_part { const int32_t *list; int origin; uint32_t offset, count; };
 
-/* Descending score, lowest position first: a bitonic sort of (key, ~position). */
-CAIRN_INLINE void emit_sorted(uint64_t *pairs, const topk_out &out, int found, int size) {
-#pragma unroll 1
-    for (int i = found + thread_id(); i < size; i += THREADS) pairs[i] = 0;
-    block_sync();
-#pragma unroll 1
-    for (int length = 2; length <= size; length *= 2)
-#pragma unroll 1
-        for (int step = length / 2; step > 0; step /= 2) {
-#pragma unroll 1
-            for (int i = thread_id(); i < size / 2; i += THREADS) {
-                int low = 2 * i - (i & (step - 1)), high = low + step;
-                uint64_t a = pairs[low], b = pairs[high];
-                if ((a < b) == ((low & length) == 0)) {
-                    pairs[low] = b;
-                    pairs[high] = a;
-                }
-            }
-            block_sync();
-        }
-#pragma unroll 1
-    for (int i = thread_id(); i < found; i += THREADS)
-        topk_write(out, i, (int32_t)~(uint32_t)pairs[i]);
-}
-
-/* This block's share of the candidates in s.own: two counts go through one scan, of those over
- * the key and, in the upper half, of those equal to it. */
-CAIRN_INLINE void emit_placed(cluster_shared &s, const row_slice &w, verdict v, bool sorts) {
+/* Lists this block's share of the candidates in s.own: two counts go through one scan, of those
+ * over the key and, in the upper half, of those equal to it. How many. */
+CAIRN_INLINE uint32_t list_placed(cluster_shared &s, verdict v, int32_t *list) {
     const int count = (int)s.count;
     const uint32_t below = (1u << lane_id()) - 1;
     uint32_t over_before = 0, equal_before = 0;
@@ -83,101 +51,124 @@ CAIRN_INLINE void emit_placed(cluster_shared &s, const row_slice &w, verdict v, 
         const uint32_t before = warp_sum(lane_id() < warp_id() ? total : 0u);
         const uint32_t ties = equal_before + (before >> 16) + (uint32_t)popcount(equal & below);
         if (is_over || (is_equal && ties < v.ties))
-            put(s.out, sorts,
-                v.offset + over_before + (before & 0xffffu) + (uint32_t)popcount(over & below) +
-                    min_of(ties, v.ties),
-                key, w.origin + s.elements[i]);
+            list[over_before + (before & 0xffffu) + (uint32_t)popcount(over & below) +
+                 min_of(ties, v.ties)] = s.elements[i];
         const uint32_t all = warp_sum(total);
         over_before += all & 0xffffu;
         equal_before += all >> 16;
     }
-}
-
-/* This block's share by its bits. When some of its ties are chosen and some not, a first pass finds
- * the last that is. */
-CAIRN_INLINE void emit_marked(cluster_shared &s, const row_slice &w, const thread_bits &mine,
-                              verdict v, bool sorts) {
-    int32_t *list = (int32_t *)s.keys;
-    uint32_t count = 0;
-    if (thread_id() == 0) s.cut = v.ties ? NO_POSITION : -1;
     block_sync();
-#pragma unroll 1
-    for (int mode = v.ties == 0 || v.ties == EVERY ? WRITE : CUT; mode <= WRITE; mode++)
-        count = visit_items(s, w, mode, mine, v.key, v.key + 1, v.ties - 1, list);
-#pragma unroll 1
-    for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS)
-        put(s.out, sorts, v.offset + i, sorts ? topk_key(w.base[list[i]]) : 0, w.origin + list[i]);
+    return over_before + min_of(equal_before, v.ties);
 }
 
-/* What the cluster as a whole does at the end. */
-CAIRN_INLINE void finish(cluster_shared &s, const topk_params &p, uint32_t found, uint64_t *pairs) {
-    if (p.sort_size) cluster_sync();
-    if (cluster_rank() != 0) return;
-    if (p.sort_size) emit_sorted(pairs, s.out, (int)found, p.sort_size);
+/* Has the first block sort what all are to write. */
+CAIRN_INLINE void sort_part(const topk_params &p, const row_slice &w, written_part &part,
+                            uint32_t found) {
+    staged_shared &all = *(staged_shared *)shared_base();
 #pragma unroll 1
-    for (int i = (int)found + thread_id(); i < p.k; i += THREADS) topk_write_none(s.out, i);
-}
-
-/* A row of at most k candidates, all of them chosen, without reading a score. */
-CAIRN_INLINE void emit_all(const topk_params &p, const topk_out &out, int length) {
-#pragma unroll 1
-    for (int i = thread_id(); i < p.k; i += THREADS)
-        if (i < length) topk_write(out, i, i);
-        else topk_write_none(out, i);
-}
-
-CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {
-    staged_shared &all = shared_as<staged_shared, 227 * 1024>();
-    cluster_shared &s = all.s;
-    const int r = block_id() / CLUSTER, rank = cluster_rank();
-    if (thread_id() == 0) begin_barriers(s);
-    cluster_arrive_relaxed();
-    topk_range range = topk_row_range(p, r, rank == 0 && thread_id() == 0);
-    const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
-    if (range.length <= p.k && !p.finite_only && !p.sort_size) {
-        if (rank == 0) emit_all(p, topk_row_out(p, r, row), range.length);
-        cluster_wait();
-        return;
+    for (uint32_t i = (uint32_t)thread_id(); i < part.count; i += THREADS) {
+        const uint32_t slot = part.offset + i;
+        remote_store(remote(shared_addr(&all.sort_keys[slot]), 0), topk_key(w.base[part.list[i]]));
+        remote_store(remote(shared_addr(&all.sort_positions[slot]), 0), part.origin + part.list[i]);
     }
-    const row_slice whole = slice_of(row, range.length, rank);
+    cluster_sync();
+    part = {all.sort_positions, 0, 0, cluster_rank() == 0 ? found : 0};
+    if (cluster_rank() != 0) return;
+    pad_entries(all.sort_keys, all.sort_positions, (int)found, p.sort_size);
+    sort_entries(all.sort_keys, all.sort_positions, p.sort_size);
+}
+
+/* Finds the row's best k: `part` gets this block's share; how many the row has in all. */
+CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_slice &slice,
+                             written_part &part) {
+    const int rank = cluster_rank();
     tile_data held;
-    if (thread_id() == 0) kept_slice() = whole, s.out = topk_row_out(p, r, row);
     clear_bins(s);
-    group_most most = read_slice(whole, held);
-    u32x2 mine = slice_bound(s, whole, most, ceil_div(p.k, CLUSTER));
+    group_most most = read_slice(slice, held);
+    u32x2 mine = slice_bound(s, slice, most, ceil_div(p.k, CLUSTER));
     const row_slice &w = kept_slice();
     cluster_wait(); /* every block has begun and set up its barriers */
     key_range keys = agree(s, mine, p.finite_only ? KEY_MINUS_INFINITY + 1 : 0);
     thread_bits bits = find_candidates(w, held, keys.low);
     uint32_t need = (uint32_t)p.k, parity = 0;
     verdict v = {0, 0, 0, EVERY};
+    int mode = keys.low < keys.high ? PLACE : SCAN;
+    if (mode == SCAN) keys.high = keys.low; /* no other key is of interest */
 #pragma unroll 1
-    for (; keys.low < keys.high; parity = 1) {
-        list_keys(s, w, bits, keys);
-        if (thread_id() == 0) send_keys(s);
-        if (rank == 0) decide(s, keys, need, parity);
-        mbarrier_wait_cluster(shared_addr(&s.verdict_in), parity);
-        v = bit_cast<verdict>(s.told);
-        if (v.found != EVERY) break;
-        bin_search at;
+    for (;;) {
+        if (mode != SCAN) {
+            uint32_t count = mode == PLACE ? count_bits(s, bits) : 0;
+            int32_t *list = mode == PLACE ? s.elements : (int32_t *)s.keys;
+            if (count <= REGION)
+                count = visit_items(s, w, mode, bits, keys.low, keys.high + 1, v.ties - 1, list);
+            if (mode == WRITE) {
+                part = {list, w.origin, v.offset, count};
+                return v.found;
+            }
+            if (mode == CUT) {
+                mode = WRITE;
+                continue;
+            }
+            list_keys(s, w, count);
+            if (thread_id() == 0) send_keys(s);
+            if (rank == 0) decide(s, keys, need, parity);
+            mbarrier_wait_cluster(shared_addr(&s.verdict_in), parity);
+            v = bit_cast<verdict>(s.told);
+            if (v.found != EVERY && parity == 0) {
+                list = (int32_t *)s.keys;
+                part = {list, w.origin, v.offset, list_placed(s, v, list)};
+                return v.found;
+            }
+            if (v.found != EVERY) {
+                keys = {v.key, v.key};
+                need = v.ties;
+            } else {
+                bin_search at;
 #pragma unroll 1
-        do {
-            at = narrow_cluster(keys, need);
-            keys = at.range;
-            need = at.need;
-        } while (at.inside > REGION && keys.low < keys.high);
-        if (keys.low == keys.high) break;
-        if (thread_id() == 0) begin_again(s);
-        bits = scan_slice(0, keys.low, keys.high + 1).bits;
+                do {
+                    at = narrow_cluster(keys, need);
+                    keys = at.range;
+                    need = at.need;
+                } while (at.inside > REGION && keys.low < keys.high);
+                if (keys.low < keys.high && thread_id() == 0) begin_again(s);
+            }
+            parity = 1;
+        }
+        const slice_scan scan = scan_slice(keys.low, keys.high + 1);
+        bits = scan.bits;
+        mode = PLACE;
+        if (keys.low == keys.high) {
+            v = share_alone(s, keys.low, need, scan.low, scan.high);
+            mode = v.ties == 0 || v.ties == EVERY ? WRITE : CUT;
+        }
     }
-    if (v.found != EVERY && parity == 0) {
-        emit_placed(s, w, v, p.sort_size != 0);
+}
+
+CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {
+    cluster_shared &s = shared_as<staged_shared, 227 * 1024>().s;
+    const int r = block_id() / CLUSTER, rank = cluster_rank();
+    if (thread_id() == 0) begin_barriers(s);
+    cluster_arrive_relaxed();
+    topk_range range = topk_row_range(p, r, rank == 0 && thread_id() == 0);
+    const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
+    const row_slice slice = slice_of(row, range.length, rank);
+    if (thread_id() == 0) kept_slice() = slice, s.out = topk_row_out(p, r, row);
+    uint32_t found = (uint32_t)range.length;
+    written_part part = {nullptr, 0, 0, 0};
+    if (range.length <= p.k && !p.finite_only && !p.sort_size) { /* all, without reading a score */
+        if (rank == 0) part.count = found;
+        cluster_wait();
+        block_sync();
     } else {
-        if (v.found != EVERY) keys.low = v.key, need = v.ties;
-        v = share_alone(s, keys.low, need, bits);
-        emit_marked(s, w, bits, v, p.sort_size != 0);
+        found = choose(s, p, slice, part);
+        if (p.sort_size) sort_part(p, kept_slice(), part, found);
     }
-    finish(s, p, v.found, all.pairs);
+#pragma unroll 1
+    for (uint32_t i = (uint32_t)thread_id(); i < part.count; i += THREADS)
+        topk_write(s.out, (int)(part.offset + i), part.list ? part.origin + part.list[i] : (int)i);
+    if (rank != 0) return;
+#pragma unroll 1
+    for (int i = (int)found + thread_id(); i < p.k; i += THREADS) topk_write_none(s.out, i);
 }
 
 #endif

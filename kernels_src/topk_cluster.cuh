@@ -11,9 +11,6 @@
 #define GROUPS 4
 #define EVERY 0xffffffffu
 
-struct key_range { uint32_t low, high; };
-struct bin_found { uint32_t bin, above, inside; }; /* scores in greater bins, in the bin */
-
 /* What a block needs to write its part: everything over `key`, and of those equal to it the first
  * `ties` (EVERY: all), from output slot `offset` on. The cluster writes `found` in all; EVERY there
  * says that there were too many keys to select from. */
@@ -30,7 +27,8 @@ struct cluster_shared {
     alignas(16) u32x2 bounds[CLUSTER]; /* of each block: its bound, its greatest */
     alignas(16) u32x2 chosen[CLUSTER]; /* how many over the k-th key, equal to it */
     uint32_t counts[CLUSTER], parts[CLUSTER], over[CLUSTER], equal[CLUSTER];
-    uint32_t totals[2][WARP], list[LIST];
+    uint32_t totals[2][WARP];
+    alignas(16) uint32_t list[LIST + 4];
     topk_out out;
     bin_found found;
     uint32_t count, listed, key, ties; /* count: of s.own, or how many there would be */
@@ -40,7 +38,8 @@ struct cluster_shared {
 struct staged_shared {
     slice_stage stage;
     cluster_shared s;
-    alignas(16) uint64_t pairs[SORT_MAX]; /* to be sorted; not there in order of position */
+    uint32_t sort_keys[SORT_MAX]; /* to be sorted; not there in order of position */
+    int32_t sort_positions[SORT_MAX];
 };
 
 CAIRN_INLINE void begin_barriers(cluster_shared &s) {
@@ -63,31 +62,16 @@ CAIRN_INLINE void begin_again(cluster_shared &s) {
 CAIRN_INLINE cluster_shared &cluster_here() { return ((staged_shared *)shared_base())->s; }
 
 CAIRN_INLINE void clear_bins(cluster_shared &s) {
-    for (int i = thread_id() * 4; i < BINS; i += THREADS * 4) *(u32x4 *)&s.bins[i] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < BINS; i += THREADS * 4)
+        if (THREADS * 4 <= BINS || thread_id() * 4 < BINS)
+            *(u32x4 *)&s.bins[i + thread_id() * 4] = {0, 0, 0, 0};
 }
 
 /* The bin that holds the need-th largest, of the first `bins`; inside is 0 when there are fewer. */
-template <int bins> CAIRN_INLINE bin_found find_bin(cluster_shared &s, uint32_t need) {
-    constexpr int each = bins / THREADS;
-    const int top = bins - 1 - thread_id() * each;
-    uint32_t mine = 0;
-#pragma unroll
-    for (int i = 0; i < each; i++) mine += s.bins[top - i];
-    uint32_t total = warp_sum(mine);
-    if (lane_id() == 0) s.totals[0][warp_id()] = total;
+template <int bins> CAIRN_INLINE bin_found search_bins(cluster_shared &s, uint32_t need) {
     if (thread_id() == 0) s.found = {0, 0, 0};
-    block_sync();
-    uint32_t above = warp_sum(lane_id() < warp_id() ? s.totals[0][lane_id()] : 0u);
-    if (above < need && above + total >= need) {
-        above += warp_scan(mine) - mine;
-        if (above < need && above + mine >= need) {
-            int bin = top;
-#pragma unroll 1
-            while (above + s.bins[bin] < need) above += s.bins[bin--];
-            s.found = {(uint32_t)bin, above, s.bins[bin]};
-        }
-    }
-    block_sync();
+    find_bin<bins, THREADS>(s.bins, s.totals[0], s.found, need);
     return s.found;
 }
 
@@ -156,7 +140,7 @@ CAIRN_INLINE u32x2 slice_bound(cluster_shared &s, const row_slice &w, const grou
     for (int g = 0; g < GROUPS; g++)
         if (g < groups && keys[g] >= low) atomic_add(&s.bins[(keys[g] - low) >> shift], 1u);
     block_sync();
-    bin_found at = find_bin<THREADS>(s, (uint32_t)quota);
+    bin_found at = search_bins<THREADS>(s, (uint32_t)quota);
     return {at.inside ? low + (at.bin << shift) : 0, high};
 }
 
@@ -172,33 +156,33 @@ CAIRN_INLINE key_range agree(cluster_shared &s, u32x2 mine, uint32_t floor) {
 
 /* ---- a slice again, item by item ----------------------------------------------------------- */
 
-/* Of the first two tiles, this thread's items with keys that reach one bound and another. */
-struct thread_bits { reach_bits of[2]; };
+/* Of the tiles on the chip, this thread's items with keys that reach one bound and another. */
+struct thread_bits { reach_bits of[1 + STAGES]; };
 
-/* Scans the tiles from `tile` on once more: how many items reach two keys, and which. */
+/* Scans the slice once more: how many items reach two keys, and which. */
 struct slice_scan { thread_bits bits; uint32_t low, high; };
-CAIRN_INLINE slice_scan scan_slice(int tile, uint32_t low, uint32_t high) {
+CAIRN_INLINE slice_scan scan_slice(uint32_t low, uint32_t high) {
     const row_slice w = kept_slice();
-    slice_scan scan = {{{{0, 0}, {0, 0}}}, 0, 0};
+    slice_scan scan = {};
 #pragma unroll 1
-    for (int t = tile; t < w.tiles; t++) {
+    for (int t = 0; t < w.tiles; t++) {
         reach_bits bits = tile_bits(w, t, low, high);
         if (t == 0) scan.bits.of[0] = bits;
-        if (t == 1) scan.bits.of[1] = bits;
+        if (STAGES && t == 1) scan.bits.of[STAGES] = bits;
         scan.low += (uint32_t)popcount(bits.low);
         scan.high += (uint32_t)popcount(bits.high);
     }
     return scan;
 }
 
-/* The candidates: items with a key of at least `low`. */
+/* The candidates on the chip: items with a key of at least `low`. */
 CAIRN_INLINE thread_bits find_candidates(const row_slice &w, tile_data &held, uint32_t low) {
-    thread_bits mine = {{{held_bits(held, 0, low), 0}, {0, 0}}};
-    if (w.tiles < 2) return mine;
-    if (STAGES) {
+    thread_bits mine = {};
+    mine.of[0].low = held_bits(held, 0, low);
+    if (STAGES && w.tiles > 1) {
         hold_again(w, 1, held);
-        mine.of[1].low = held_bits(held, 1, low);
-    } else mine.of[1] = tile_bits(w, 1, low, EVERY);
+        mine.of[STAGES].low = held_bits(held, 1, low);
+    }
     return mine;
 }
 
@@ -207,8 +191,8 @@ CAIRN_INLINE thread_bits find_candidates(const row_slice &w, tile_data &held, ui
  * CUT    the same, to leave the element of number `last` in s.cut;
  * WRITE  those that reach `high`, and of the others that reach `low` the ones up to s.cut, into the
  *        list, which then has room for k.
- * `mine` has the first two tiles' bits. */
-enum { PLACE, CUT, WRITE };
+ * `mine` has the bits of the tiles on the chip. */
+enum { PLACE, CUT, WRITE, SCAN };
 
 /* The items of tile t up to element `cut`, one bit each. */
 CAIRN_INLINE uint32_t bits_up_to(int t, int cut) {
@@ -221,8 +205,8 @@ CAIRN_INLINE uint32_t bits_up_to(int t, int cut) {
 
 CAIRN_INLINE uint32_t visited_bits(int mode, const thread_bits &mine, int t, uint32_t low,
                                    uint32_t high, int cut) {
-    reach_bits bits = t == 0 ? mine.of[0] : mine.of[1];
-    if (t > 1) bits = tile_bits(kept_slice(), t, low, high);
+    reach_bits bits = STAGES && t == 1 ? mine.of[STAGES] : mine.of[0];
+    if (t > STAGES) bits = tile_bits(kept_slice(), t, low, high);
     const uint32_t between = bits.low & ~bits.high;
     return mode == WRITE ? bits.high | (between & bits_up_to(t, cut)) : between;
 }

@@ -9,7 +9,6 @@
 /* In: the keys over `least`, and by position the first `equal_left` of those equal to it, which are
  * `equals` in all. */
 struct topk_cut { uint32_t least, equal_left, equals; };
-struct key_range { uint32_t low, high; };
 
 struct cut_shared {
     alignas(16) uint32_t bins[CUT_BINS];
@@ -17,13 +16,14 @@ struct cut_shared {
     key_range ranges[WARP]; /* one a warp; the next too */
     uint32_t sums[WARP];
     topk_cut cut;
-    uint32_t bin, above, inside; /* what find_crossing found */
+    bin_found found; /* by find_crossing */
     uint32_t listed;
 };
 
 CAIRN_INLINE void clear_bins(cut_shared &s) {
-    for (int i = thread_id() * 4; i < CUT_BINS; i += CUT_THREADS * 4)
-        *(u32x4 *)&s.bins[i] = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < CUT_BINS; i += CUT_THREADS * 4)
+        *(u32x4 *)&s.bins[i + thread_id() * 4] = {0, 0, 0, 0};
 }
 
 /* Lowest and highest over the block of each thread's own. One barrier. */
@@ -36,38 +36,10 @@ CAIRN_INLINE key_range block_range(cut_shared &s, key_range own) {
     return {warp_min(own.low), warp_max(own.high)};
 }
 
-/* Bits to leave out so that a range falls into the bins. */
-CAIRN_INLINE int range_shift(key_range range) {
-    return max_of(0, 32 - 11 - leading_zeros(range.high - range.low));
-}
-
-/* The bin that holds the need-th greatest: s.bin, s.above (in greater bins), s.inside. */
+/* The bin that holds the need-th greatest: s.found. Ends with a barrier. */
 CAIRN_INLINE void find_crossing(cut_shared &s, uint32_t need) {
-    constexpr int each = CUT_BINS / CUT_THREADS;
-    static_assert(each % 4 == 0, "bins are read by four");
-    const int top = CUT_BINS - 1 - thread_id() * each;
-    uint32_t mine = 0;
-#pragma unroll
-    for (int i = 0; i < each; i += 4) {
-        const u32x4 v = *(const u32x4 *)&s.bins[top - i - 3];
-        mine += v.x + v.y + v.z + v.w;
-    }
-    uint32_t total = warp_sum(mine);
-    if (lane_id() == 0) s.sums[warp_id()] = total;
-    block_sync();
-    uint32_t above = warp_sum(lane_id() < warp_id() ? s.sums[lane_id()] : 0u);
     if (thread_id() == 0) s.listed = 0;
-    if (above < need && above + total >= need) {
-        above += warp_scan(mine) - mine;
-        if (above < need && above + mine >= need) {
-            int bin = top;
-            while (above + s.bins[bin] < need) above += s.bins[bin--];
-            s.bin = (uint32_t)bin;
-            s.above = above;
-            s.inside = s.bins[bin];
-        }
-    }
-    block_sync();
+    find_bin<CUT_BINS, CUT_THREADS>(s.bins, s.sums, s.found, need);
 }
 
 /* So many threads, as a power of two, share the comparisons of each of `count` keys. */
@@ -77,6 +49,7 @@ CAIRN_INLINE int cut_share(int count) {
 }
 CAIRN_INLINE int cut_part(int shift) { return thread_id() & ((1 << shift) - 1); }
 CAIRN_INLINE uint32_t cut_sum(uint32_t mine, int shift) {
+#pragma unroll 1
     for (int i = 0; i < shift; i++) mine += shuffle_xor(mine, 1 << i);
     return mine;
 }
@@ -87,6 +60,7 @@ CAIRN_INLINE topk_cut rank_listed(cut_shared &s, int count, uint32_t need) {
     if (warp_id() * WARP >> shift < count) {
         const uint32_t key = mine < count ? s.list[mine] : 0;
         uint32_t packed = 0;
+#pragma unroll 1
         for (int i = part; i < count; i += 1 << shift) {
             uint32_t other = s.list[i];
             packed += other > key;                         /* bits 0 to 9: greater */
@@ -122,9 +96,9 @@ CAIRN_INLINE topk_cut find_cut(cut_shared &s, key_range range, uint32_t inside, 
         });
         block_sync();
         find_crossing(s, need);
-        need -= s.above;
-        inside = s.inside;
-        range.low += s.bin << shift;
+        need -= s.found.above;
+        inside = s.found.inside;
+        range.low += s.found.bin << shift;
         range.high = min_of(range.high, range.low + ((1u << shift) - 1));
     }
     each([&](uint32_t key) {
@@ -133,30 +107,4 @@ CAIRN_INLINE topk_cut find_cut(cut_shared &s, key_range range, uint32_t inside, 
     });
     block_sync();
     return rank_listed(s, (int)inside, need);
-}
-
-/* Sorts entries by descending key, lowest position first, by a bitonic network; `size` is a power
- * of two. Begins and ends with a barrier. */
-CAIRN_INLINE void sort_entries(uint32_t *keys, int32_t *positions, int size) {
-    block_sync();
-    for (int length = 2; length <= size; length *= 2)
-        for (int step = length / 2; step > 0; step /= 2) {
-            for (int i = thread_id(); i < size / 2; i += CUT_THREADS) {
-                const int low = 2 * i - (i & (step - 1)), high = low + step;
-                const uint32_t a = keys[low], b = keys[high];
-                const int32_t at = positions[low], bt = positions[high];
-                if ((a < b || (a == b && at > bt)) == ((low & length) == 0)) {
-                    keys[low] = b, keys[high] = a;
-                    positions[low] = bt, positions[high] = at;
-                }
-            }
-            block_sync();
-        }
-}
-
-/* A row of at most k candidates, all of them chosen, without reading a score. */
-CAIRN_INLINE void emit_whole(const topk_params &p, const topk_out &out, int length) {
-    for (int i = thread_id(); i < p.k; i += CUT_THREADS)
-        if (i < length) topk_write(out, i, i);
-        else topk_write_none(out, i);
 }

@@ -3,23 +3,20 @@
 
 /* ---- candidates, from each block to the first ---------------------------------------------- */
 
-/* The block's candidates among the first two tiles. */
+/* The block's candidates on the chip. */
 CAIRN_INLINE uint32_t count_bits(cluster_shared &s, const thread_bits &mine) {
-    uint32_t count = (uint32_t)popcount(mine.of[0].low & ~mine.of[0].high) +
-                     (uint32_t)popcount(mine.of[1].low & ~mine.of[1].high);
+    uint32_t count = 0;
+#pragma unroll
+    for (int t = 0; t <= STAGES; t++)
+        count += (uint32_t)popcount(mine.of[t].low & ~mine.of[t].high);
     count = warp_sum(count);
     if (lane_id() == 0) s.totals[1][warp_id()] = count;
     block_sync();
     return warp_sum(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
 }
 
-/* Puts the candidates' keys into s.own, in order of position, and their number into s.count. */
-CAIRN_INLINE void list_keys(cluster_shared &s, const row_slice &w, const thread_bits &mine,
-                            key_range range) {
-    const uint32_t high = range.high == EVERY ? EVERY : range.high + 1;
-    uint32_t count = count_bits(s, mine);
-    if (count <= REGION)
-        count = visit_items(s, w, PLACE, mine, range.low, high, 0, s.elements);
+/* Puts the keys of the `count` candidates in s.elements into s.own, unless they are too many. */
+CAIRN_INLINE void list_keys(cluster_shared &s, const row_slice &w, uint32_t count) {
     if (thread_id() == 0) s.count = count;
     if (count <= REGION)
 #pragma unroll 2
@@ -76,18 +73,23 @@ CAIRN_INLINE bool has_key(const received &mine, int j, key_range range) {
     return (mine.valid >> j & 1u) && mine.key[j] - range.low <= range.high - range.low;
 }
 
-/* Puts the need-th of the list into s.key and how many of its equals are needed into s.ties. */
+/* Puts the need-th of the list, behind which there are zeros, into s.key and how many of its equals
+ * are needed into s.ties. */
 CAIRN_INLINE void rank_list(cluster_shared &s, int count, uint32_t need) {
     if (thread_id() < count) {
-        uint32_t mine = s.list[thread_id()], over = 0, equal = 0, before = 0;
-        for (int i = 0; i < count; i++) {
-            over += s.list[i] > mine;
-            equal += s.list[i] == mine;
-            before += s.list[i] == mine && i < thread_id();
+        const uint32_t mine = s.list[thread_id()];
+        uint32_t over = 0, reach = 0;
+#pragma unroll 1
+        for (int i = 0; i < count; i += 4) {
+            const u32x4 v = *(const u32x4 *)&s.list[i];
+            over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);
+            over += (uint32_t)(v.z > mine) + (uint32_t)(v.w > mine);
+            reach += (uint32_t)(v.x >= mine) + (uint32_t)(v.y >= mine);
+            reach += (uint32_t)(v.z >= mine) + (uint32_t)(v.w >= mine);
         }
-        if (before == 0 && over < need && over + equal >= need) {
-            s.key = mine;
-            s.ties = need - over;
+        if (over < need && reach >= need) { /* equal ones all say the same */
+            atomic_exchange(&s.key, mine);
+            atomic_exchange(&s.ties, need - over);
         }
     }
     block_sync();
@@ -99,10 +101,6 @@ CAIRN_INLINE void narrow(key_range &range, uint32_t &need, bin_found at, int shi
     range.high = min_of(range.high, range.low + ((1u << shift) - 1));
     need -= at.above;
 }
-CAIRN_INLINE int range_shift(key_range range) {
-    return max_of(0, 32 - 11 - leading_zeros(range.high - range.low));
-}
-
 CAIRN_INLINE void begin_selecting(cluster_shared &s) {
     clear_bins(s);
     if (thread_id() == 0) s.listed = 0;
@@ -121,7 +119,7 @@ CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range 
             if (has_key(mine, j, range))
                 atomic_add(&s.bins[(mine.key[j] - range.low) >> shift], 1u);
         block_sync();
-        bin_found at = find_bin<BINS>(s, need);
+        bin_found at = search_bins<BINS>(s, need);
         narrow(range, need, at, shift);
         if (range.low == range.high || need == at.inside) { /* in the latter case: all of them */
             if (thread_id() == 0) s.key = range.low, s.ties = need;
@@ -132,6 +130,7 @@ CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range 
 #pragma unroll
             for (int j = 0; j < KEYS; j++)
                 if (has_key(mine, j, range)) s.list[atomic_add(&s.listed, 1u)] = mine.key[j];
+            if (thread_id() < 3) s.list[(int)at.inside + thread_id()] = 0;
             block_sync();
             rank_list(s, (int)at.inside, need);
             return;
@@ -142,10 +141,12 @@ CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range 
 
 /* Lane b gets block b's verdict from how many scores it holds over the key and equal to it. */
 CAIRN_INLINE verdict share_out(uint32_t key, uint32_t need, uint32_t over, uint32_t equal) {
-    uint32_t equal_end = warp_scan(equal), over_end = warp_scan(over), before = equal_end - equal;
-    uint32_t left = need - min_of(need, before);
-    return {key, over_end - over + min_of(before, need), left >= equal ? EVERY : left,
-            shuffle(over_end, WARP - 1) + min_of(shuffle(equal_end, WARP - 1), need)};
+    /* both in one scan: at most 4096 are over the key, and more equals than needed do not count */
+    const uint32_t mine = over << 18 | min_of(equal, need), end = warp_scan(mine);
+    const uint32_t before = (end - mine) & 0x3ffffu, all = shuffle(end, WARP - 1);
+    const uint32_t left = need - min_of(need, before);
+    return {key, ((end - mine) >> 18) + min_of(before, need), left >= equal ? EVERY : left,
+            (all >> 18) + min_of(all & 0x3ffffu, need)};
 }
 
 CAIRN_INLINE void tell(cluster_shared &s, verdict v, int rank) {
@@ -240,15 +241,15 @@ CAIRN_INLINE void count_cluster(cluster_shared &s, const row_slice &w, key_range
 #pragma unroll 1
         for (int j = 0; j < VECTORS; j += 2) {
             u32x4 a = load_again(w, t, j), b = load_again(w, t, j + 1);
-            count_vector(s, a, range, shift);
-            count_vector(s, b, range, shift);
+#pragma unroll 1
+            for (int turn = 0; turn < 2; turn++) count_vector(s, turn ? b : a, range, shift);
         }
     cluster_sync();
     uint32_t sum = 0;
 #pragma unroll 1
     for (int i = thread_id(); i < part; i += THREADS) {
         uint32_t here = 0;
-#pragma unroll
+#pragma unroll 4
         for (int b = 0; b < CLUSTER; b++)
             here += remote_load<uint32_t>(remote(shared_addr(&s.bins[rank * part + i]), b));
         s.sums[i] = here;
@@ -286,20 +287,17 @@ CAIRN_INLINE bin_search narrow_cluster(key_range range, uint32_t need) {
     for (int i = thread_id(); i < part; i += THREADS)
         s.bins[i] = remote_load<uint32_t>(remote(shared_addr(&s.sums[i]), owner));
     block_sync();
-    bin_found at = find_bin<BINS>(s, need - above);
+    bin_found at = search_bins<BINS>(s, need - above);
     at.bin += (uint32_t)(owner * part);
     at.above += above;
     narrow(over, need, at, shift);
     return {over, need, at.inside};
 }
 
-/* Every block's share when only the key and the ties needed are known. `mine` gets this thread's
- * items that reach the key, that exceed it. */
-CAIRN_INLINE verdict share_alone(cluster_shared &s, uint32_t key, uint32_t need,
-                                 thread_bits &mine) {
-    const slice_scan scan = scan_slice(0, key, key + 1);
-    uint32_t over = scan.high, reach = scan.low;
-    mine = scan.bits;
+/* Every block's share when only the key and the ties needed are known, and how many of this
+ * thread's items reach the key, how many exceed it. */
+CAIRN_INLINE verdict share_alone(cluster_shared &s, uint32_t key, uint32_t need, uint32_t reach,
+                                 uint32_t over) {
     over = warp_sum(over);
     reach = warp_sum(reach);
     block_sync();
@@ -317,5 +315,9 @@ CAIRN_INLINE verdict share_alone(cluster_shared &s, uint32_t key, uint32_t need,
     mbarrier_wait_cluster(shared_addr(&s.chosen_in), 0);
     u32x2 of = lane_id() < CLUSTER ? s.chosen[lane_id()] : u32x2{0, 0};
     verdict v = share_out(key, need, of.x, of.y);
-    return {key, shuffle(v.offset, cluster_rank()), shuffle(v.ties, cluster_rank()), v.found};
+    v.offset = shuffle(v.offset, cluster_rank());
+    v.ties = shuffle(v.ties, cluster_rank());
+    if (thread_id() == 0) s.cut = v.ties ? NO_POSITION : -1;
+    block_sync();
+    return v;
 }

@@ -15,108 +15,106 @@
 #define THREADS 1024
 #define SORT_SHARED 8192 /* entries that are sorted in shared memory, at most */
 
-/* Sums of `count` over the threads before this one; *total gets the block's. scratch: [33]. */
-CAIRN_INLINE uint32_t block_scan(uint32_t count, uint32_t *scratch, uint32_t *total) {
-    uint32_t sum = count;
-    for (int step = 1; step < WARP; step *= 2) {
-        uint32_t below = shuffle_up(sum, step);
-        if (lane_id() >= step) sum += below;
-    }
-    if (lane_id() == WARP - 1) scratch[warp_id()] = sum;
+struct radix_shared { /* or, later, the entries to sort */
+    uint32_t bins[2048], sums[WARP];
+    bin_found found;
+};
+
+/* Sums of `count` over the threads before this one; *total gets the block's. */
+CAIRN_INLINE uint32_t block_scan(radix_shared &s, uint32_t count, uint32_t *total) {
+    const uint32_t end = warp_scan(count);
+    if (lane_id() == WARP - 1) s.sums[warp_id()] = end;
     block_sync();
-    if (warp_id() == 0) {
-        uint32_t mine = lane_id() < warp_count() ? scratch[lane_id()] : 0, all = mine;
-        for (int step = 1; step < WARP; step *= 2) {
-            uint32_t below = shuffle_up(all, step);
-            if (lane_id() >= step) all += below;
-        }
-        scratch[lane_id()] = all - mine;
-        if (lane_id() == WARP - 1) scratch[WARP] = all;
-    }
+    const uint32_t of = s.sums[lane_id()];
     block_sync();
-    *total = scratch[WARP];
-    sum += scratch[warp_id()] - count;
-    block_sync();
-    return sum;
+    *total = warp_sum(of);
+    return warp_sum(lane_id() < warp_id() ? of : 0u) + end - count;
 }
 
-struct crossing { uint32_t bin, above; };
-
-/* One radix pass: among keys whose bits above shift + width equal `prefix`, the bin of `width` bits
- * that holds the k-th largest. bins: [2048], scratch: [36]. */
-CAIRN_INLINE crossing radix_pass(const score_t *row, int length, uint32_t prefix, int shift,
-                                 int width, uint32_t k, uint32_t *bins, uint32_t *scratch) {
-    const int count = 1 << width, each = ceil_div(count, THREADS);
-    for (int i = thread_id(); i < count; i += THREADS) bins[i] = 0;
+/* Adds to the bins the keys whose bits from `upper` on equal `prefix`, by their bits from `shift`
+ * to there. */
+CAIRN_INLINE void count_keys(radix_shared &s, const score_t *row, int length, uint32_t prefix,
+                             int upper, int shift) {
+    s.bins[thread_id()] = s.bins[THREADS + thread_id()] = 0;
     block_sync();
     for (int i = thread_id(); i < length; i += THREADS) {
-        uint32_t key = topk_key(row[i]);
-        if (shift + width == 32 || key >> (shift + width) == prefix)
-            atomic_add(&bins[key >> shift & (uint32_t)(count - 1)], 1u);
+        const uint32_t key = topk_key(row[i]);
+        if (upper == 32 || key >> upper == prefix)
+            atomic_add(&s.bins[key >> shift & ((1u << (upper - shift)) - 1)], 1u);
     }
     block_sync();
-    /* thread t owns bins from the top down: count - 1 - t * each and below */
-    uint32_t mine = 0, total;
-    int top = count - 1 - thread_id() * each;
-    for (int i = 0; i < each && top - i >= 0; i++) mine += bins[top - i];
-    uint32_t above = block_scan(mine, scratch, &total);
-    if (above < k && above + mine >= k) {
-        int bin = top;
-        while (above + bins[bin] < k) above += bins[bin--];
-        scratch[34] = (uint32_t)bin;
-        scratch[35] = above;
+}
+
+/* The k-th largest key, and how many equal to it are chosen. */
+struct radix_cut { uint32_t key, equal_left; };
+CAIRN_INLINE radix_cut find_kth(radix_shared &s, const score_t *row, int length, uint32_t k) {
+    uint32_t prefix = 0;
+    int upper = 32;
+#pragma unroll 1
+    while (upper > 0) {
+        const int shift = max_of(upper - 11, 0);
+        count_keys(s, row, length, prefix, upper, shift);
+        find_bin<2048, THREADS>(s.bins, s.sums, s.found, k);
+        prefix = prefix << (upper - shift) | s.found.bin;
+        k -= s.found.above;
+        upper = shift;
+        block_sync(); /* all have read what was found */
     }
-    block_sync();
-    crossing found = {scratch[34], scratch[35]};
-    block_sync();
-    return found;
+    return {prefix, k};
 }
 
 /* Positions of keys over T and of the first `equal_left` keys equal to it, ascending; how many. */
-CAIRN_INLINE int emit(const score_t *row, int length, uint32_t threshold, uint32_t equal_left,
-                       int32_t *out, uint32_t *scratch) {
+CAIRN_INLINE int emit(radix_shared &s, const score_t *row, int length, radix_cut cut,
+                      int32_t *out) {
     uint32_t written = 0;
+#pragma unroll 1
     for (int base = 0; base < length; base += THREADS) {
-        int i = base + thread_id();
+        const int i = base + thread_id();
         uint32_t key = i < length ? topk_key(row[i]) : 0, total_equal, total;
-        bool equal = i < length && key == threshold;
-        uint32_t rank = block_scan(equal, scratch, &total_equal);
-        bool take = i < length && (key > threshold || (equal && rank < equal_left));
-        uint32_t slot = written + block_scan(take, scratch, &total);
+        const bool equal = i < length && key == cut.key;
+        const uint32_t rank = block_scan(s, equal, &total_equal);
+        const bool take = i < length && (key > cut.key || (equal && rank < cut.equal_left));
+        const uint32_t slot = written + block_scan(s, take, &total);
         if (take) out[slot] = i;
         written += total;
-        equal_left -= min_of(equal_left, total_equal);
+        cut.equal_left -= min_of(cut.equal_left, total_equal);
     }
     return (int)written;
 }
 
-/* Descending score, lowest position first: a bitonic sort of (key, ~position) in shared memory,
- * `size` a power of two >= found; back into out. */
-CAIRN_INLINE void sort_by_score(const score_t *row, int32_t *out, int found, int size,
-                                uint64_t *pairs) {
-    for (int i = thread_id(); i < size; i += THREADS)
-        pairs[i] = i < found ? (uint64_t)topk_key(row[out[i]]) << 32 | (uint32_t)~out[i] : 0;
-    block_sync();
-    for (int length = 2; length <= size; length *= 2)
-        for (int step = length / 2; step > 0; step /= 2) {
-            for (int i = thread_id(); i < size / 2; i += THREADS) {
-                int low = 2 * i - (i & (step - 1)), high = low + step;
-                uint64_t a = pairs[low], b = pairs[high];
-                if ((a < b) == ((low & length) == 0)) {
-                    pairs[low] = b;
-                    pairs[high] = a;
-                }
-            }
-            block_sync();
-        }
-    for (int i = thread_id(); i < found; i += THREADS) out[i] = (int32_t)~(uint32_t)pairs[i];
+/* Writes the chosen positions, ascending, and returns their number. */
+CAIRN_INLINE int select(radix_shared &s, const score_t *row, int length, uint32_t k,
+                        bool finite_only, int32_t *out) {
+    radix_cut cut = {0, (uint32_t)length}; /* all */
+    if ((uint32_t)length > k) cut = find_kth(s, row, length, k);
+    if (finite_only && cut.key <= KEY_MINUS_INFINITY) cut = {KEY_MINUS_INFINITY, 0};
+    return emit(s, row, length, cut, out);
+}
+
+/* Descending score, lowest position first; size: a power of two >= found. The positions then lie in
+ * shared memory, at what is returned. */
+CAIRN_INLINE const int32_t *sort_by_score(const score_t *row, const int32_t *chosen, int found,
+                                          int size) {
+    uint32_t *keys = (uint32_t *)shared_base();
+    int32_t *positions = (int32_t *)(keys + size);
+#pragma unroll 1
+    for (int i = thread_id(); i < found; i += THREADS) {
+        positions[i] = chosen[i];
+        keys[i] = topk_key(row[chosen[i]]);
+    }
+    pad_entries(keys, positions, found, size);
+    sort_entries(keys, positions, size);
+    return positions;
 }
 
 /* The same in place and of any number: a bitonic sort whose comparators all face one way, so that
  * what would stand behind `found` need not exist. */
 CAIRN_INLINE void sort_in_place(const score_t *row, int32_t *out, int found) {
+#pragma unroll 1
     for (int length = 2; length < 2 * found; length *= 2)
+#pragma unroll 1
         for (int step = length / 2; step > 0; step /= 2) {
+#pragma unroll 1
             for (int i = thread_id(); i < found; i += THREADS) {
                 int high = step == length / 2 ? i ^ (length - 1) : i ^ step; /* mirrored, then across */
                 if (high <= i || high >= found) continue;
@@ -131,46 +129,20 @@ CAIRN_INLINE void sort_in_place(const score_t *row, int32_t *out, int found) {
         }
 }
 
-/* Writes the chosen positions, ascending, and returns their number. */
-CAIRN_INLINE int select(const score_t *row, int length, uint32_t k, bool finite_only, int32_t *out,
-                        uint32_t *bins, uint32_t *scratch) {
-    const uint32_t lowest = topk_key(as_f32(0xff800000u));
-    uint32_t threshold = lowest, equal_left = 0;
-    if ((uint32_t)length > k) {
-        crossing a = radix_pass(row, length, 0, 21, 11, k, bins, scratch);
-        crossing b = radix_pass(row, length, a.bin, 10, 11, k - a.above, bins, scratch);
-        uint32_t prefix = a.bin << 11 | b.bin, above = a.above + b.above;
-        crossing c = radix_pass(row, length, prefix, 0, 10, k - above, bins, scratch);
-        threshold = prefix << 10 | c.bin;
-        equal_left = k - above - c.above;
-    }
-    if (finite_only && threshold <= lowest) {
-        threshold = lowest;
-        equal_left = 0;
-    }
-    return emit(row, length, threshold, equal_left, out, scratch);
-}
-
 CAIRN_KERNEL(topk_radix, THREADS, 1, topk_params) {
-    uint64_t *pairs = (uint64_t *)shared_base();
-    uint32_t *bins = (uint32_t *)shared_base(), *scratch = bins + 2048;
+    radix_shared &s = shared_as<radix_shared>();
     const int r = block_id();
-    int32_t *positions = p.indices + (int64_t)r * p.k;
+    int32_t *chosen = p.indices + (int64_t)r * p.k;
+    const int32_t *positions = chosen;
     topk_range range = topk_row_range(p, r, thread_id() == 0);
     const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
-    topk_out out = topk_row_out(p, r, row);
-    int found = min_of(range.length, p.k);
-    if (range.length <= p.k && !p.finite_only) {
-        for (int i = thread_id(); i < found; i += THREADS) positions[i] = i;
-    } else {
-        found = select(row, range.length, (uint32_t)p.k, p.finite_only != 0, positions, bins,
-                       scratch);
+    int found = range.length;
+    const bool whole = range.length <= p.k && !p.finite_only && !p.sort_size;
+    if (!whole) {
+        found = select(s, row, range.length, (uint32_t)p.k, p.finite_only != 0, chosen);
+        block_sync();
+        if (p.sort_size > SORT_SHARED) sort_in_place(row, chosen, found);
+        else if (p.sort_size) positions = sort_by_score(row, chosen, found, p.sort_size);
     }
-    block_sync();
-    if (p.sort_size > SORT_SHARED) sort_in_place(row, positions, found);
-    else if (p.sort_size) sort_by_score(row, positions, found, p.sort_size, pairs);
-    block_sync();
-    for (int i = thread_id(); i < p.k; i += THREADS)
-        if (i < found) topk_write(out, i, positions[i]);
-        else topk_write_none(out, i);
+    topk_write_row(topk_row_out(p, r, row), !whole, positions, found, p.k);
 }

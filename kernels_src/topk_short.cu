@@ -6,7 +6,8 @@
  *            scan over the registers writes what is chosen in order.
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
  *            CAIRN_THREADS, CAIRN_ITEMS scores a thread
- * Launch     grid rows, block THREADS, shared memory SHORT_BYTES, and 8 bytes for each of sort_size
+ * Launch     grid rows, block THREADS, shared memory SHORT_BYTES, and 8 bytes for each of
+ *            sort_size, or 4 for each of k in order of position
  * Oracle     tests/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=8
@@ -22,7 +23,7 @@
 #define SHORT_ITEMS CAIRN_ITEMS
 #define SHORT_QUOTA 8 /* scores a warp names at most */
 #define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)
-#define SHORT_BYTES 13824 /* of short_shared at most; behind it are the entries to sort */
+#define SHORT_BYTES 13824 /* of short_shared at most; behind it are the chosen positions, keys */
 
 struct short_shared {
     cut_shared cut;
@@ -49,12 +50,6 @@ CAIRN_INLINE void load_short(const score_t *from, int length, bool finite_only, 
     for (int i = 0; i < SHORT_ITEMS; i++) row.x[i] = to_f32(share[i / VECTOR].score[i % VECTOR]);
     row.length = length;
     row.least = finite_only ? KEY_MINUS_INFINITY + 1 : 0;
-}
-
-/* Counted from 1; 0 is no candidate. */
-CAIRN_INLINE uint32_t item_key(const short_row &row, int i) {
-    const uint32_t key = topk_key(row.x[i]);
-    return short_position(i) < row.length && key >= row.least ? key + 1 : 0;
 }
 
 /* ---- few candidates -------------------------------------------------------------------------- */
@@ -166,44 +161,56 @@ CAIRN_INLINE void emit_listed(short_shared &s, const topk_params &p, int r, cons
 
 /* ---- many candidates ------------------------------------------------------------------------- */
 
-/* Counts the keys that reach the bound, and those above it. */
-CAIRN_INLINE void count_reaching(short_shared &s, const short_row &row, uint32_t bound) {
-    uint32_t mine = 0;
+/* Of the row in registers; counted from 1, 0 is no candidate. */
+struct short_keys { uint32_t key[SHORT_ITEMS]; };
+
+CAIRN_INLINE short_keys keys_of(const short_row &row) {
+    short_keys keys;
 #pragma unroll
     for (int i = 0; i < SHORT_ITEMS; i++) {
-        const uint32_t key = item_key(row, i);
-        mine += (uint32_t)(key >= bound) | (uint32_t)(key > bound) << 16;
+        const uint32_t key = topk_key(row.x[i]);
+        keys.key[i] = short_position(i) < row.length && key >= row.least ? key + 1 : 0;
     }
-    mine = warp_sum(mine);
-    if (lane_id() == 0) atomic_add(&s.reached, mine);
+    return keys;
+}
+
+/* Counts the keys that reach the bound, and those above it. */
+CAIRN_INLINE void count_reaching(short_shared &s, const short_keys &keys, uint32_t bound) {
+    uint32_t reach = 0, above = 0;
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        reach += keys.key[i] >= bound;
+        above += keys.key[i] > bound;
+    }
+    reach = warp_sum(reach | above << 16);
+    if (lane_id() == 0) atomic_add(&s.reached, reach);
     block_sync();
 }
 
 /* The lowest and the highest of the keys that reach the bound. */
-CAIRN_INLINE key_range range_reaching(short_shared &s, const short_row &row, uint32_t bound) {
+CAIRN_INLINE key_range range_reaching(short_shared &s, const short_keys &keys, uint32_t bound) {
     key_range own = {0xffffffffu, 0u};
 #pragma unroll
     for (int i = 0; i < SHORT_ITEMS; i++) {
-        const uint32_t key = item_key(row, i);
-        own.low = min_of(own.low, key >= bound ? key : 0xffffffffu);
-        own.high = max_of(own.high, key);
+        own.low = min_of(own.low, keys.key[i] >= bound ? keys.key[i] : 0xffffffffu);
+        own.high = max_of(own.high, keys.key[i]);
     }
     return block_range(s.cut, own);
 }
 
 /* The cut, given a bound (counted from 1) that k candidates reach, or 1. *found: the chosen. */
-CAIRN_INLINE topk_cut short_cut(short_shared &s, const short_row &row, int k, uint32_t bound,
+CAIRN_INLINE topk_cut short_cut(short_shared &s, const short_keys &keys, int k, uint32_t bound,
                                 int *found) {
     const uint32_t need = (uint32_t)k;
-    count_reaching(s, row, bound);
+    count_reaching(s, keys, bound);
     const uint32_t count = s.reached & 0xffffu, above = s.reached >> 16;
     *found = (int)min_of(count, need);
     if (count <= need) return {bound - 1, 0, 0};
     if (above < need) return {bound, need - above, count - above};
-    const key_range range = range_reaching(s, row, bound);
+    const key_range range = range_reaching(s, keys, bound);
     return find_cut(s.cut, range, count, need, [&](auto take) {
 #pragma unroll
-        for (int i = 0; i < SHORT_ITEMS; i++) take(item_key(row, i));
+        for (int i = 0; i < SHORT_ITEMS; i++) take(keys.key[i]);
     });
 }
 
@@ -245,44 +252,45 @@ CAIRN_INLINE uint32_t first_of(short_shared &s, uint32_t mask, uint32_t count) {
 }
 
 /* This thread's items that are in, as bits. */
-CAIRN_INLINE uint32_t chosen_items(short_shared &s, const short_row &row, topk_cut cut) {
+CAIRN_INLINE uint32_t chosen_items(short_shared &s, const short_keys &keys, topk_cut cut) {
     uint32_t over = 0, equal = 0;
 #pragma unroll
     for (int i = 0; i < SHORT_ITEMS; i++) {
-        const uint32_t key = item_key(row, i);
-        over |= key > cut.least ? 1u << i : 0u;
-        equal |= key == cut.least ? 1u << i : 0u;
+        over |= keys.key[i] > cut.least ? 1u << i : 0u;
+        equal |= keys.key[i] == cut.least ? 1u << i : 0u;
     }
     if (cut.equal_left == 0) return over;
     if (cut.equal_left == cut.equals) return over | equal;
     return over | first_of(s, equal, cut.equal_left);
 }
 
-CAIRN_INLINE void emit_by_position(short_shared &s, const topk_out &out, uint32_t mask) {
+/* The masked items' positions, ascending, into `positions`. */
+CAIRN_INLINE void list_by_position(short_shared &s, uint32_t mask, int32_t *positions) {
     uint32_t slots[2 * LEVEL_WORDS];
     find_slots(s, mask, 1, slots);
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {
-        uint32_t slot = slots[j], items = mask >> (j * VECTOR) & ((1u << VECTOR) - 1);
+        uint32_t items = mask >> (j * VECTOR) & ((1u << VECTOR) - 1);
+        int32_t *at = positions + slots[j];
+#pragma unroll 1
         for (; items; items &= items - 1)
-            topk_write(out, (int)slot++, short_position(j * VECTOR + find_first_set(items) - 1));
+            *at++ = short_position(j * VECTOR + find_first_set(items) - 1);
     }
 }
 
-/* Descending score, lowest position first; size: a power of two >= found. */
-CAIRN_INLINE void emit_by_score(short_shared &s, const topk_out &out, uint32_t mask, int found,
-                                int size) {
-    uint32_t *keys = (uint32_t *)(shared_base() + SHORT_BYTES);
-    int32_t *positions = (int32_t *)(keys + size);
-    for (; mask; mask &= mask - 1)
-        positions[atomic_add(&s.sorted, 1u)] = short_position(find_first_set(mask) - 1);
-    block_sync();
-    for (int i = thread_id(); i < size; i += SHORT_THREADS) {
-        if (i >= found) positions[i] = NO_POSITION;
-        keys[i] = i < found ? topk_key(out.row[positions[i]]) : 0;
+/* The same by descending score, lowest position first, with room for `size` of them and as many
+ * keys: a power of two >= found. */
+CAIRN_INLINE void list_by_score(short_shared &s, const score_t *from, uint32_t mask, int found,
+                                int size, int32_t *positions) {
+    uint32_t *keys = (uint32_t *)(positions + size);
+    pad_entries(keys, positions, found, size);
+#pragma unroll 1
+    for (; mask; mask &= mask - 1) {
+        const uint32_t at = atomic_add(&s.sorted, 1u);
+        positions[at] = short_position(find_first_set(mask) - 1);
+        keys[at] = topk_key(from[positions[at]]);
     }
     sort_entries(keys, positions, size);
-    for (int i = thread_id(); i < found; i += SHORT_THREADS) topk_write(out, i, positions[i]);
 }
 
 CAIRN_KERNEL(topk_short, SHORT_THREADS, (CAIRN_ARCH / 100 == 9 ? 1024 / SHORT_THREADS : 1),
@@ -292,25 +300,26 @@ CAIRN_KERNEL(topk_short, SHORT_THREADS, (CAIRN_ARCH / 100 == 9 ? 1024 / SHORT_TH
     const int r = block_id();
     topk_range range = topk_row_range(p, r, thread_id() == 0);
     const score_t *from = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
-    if (range.length <= p.k && !p.finite_only && !p.sort_size) {
-        emit_whole(p, topk_row_out(p, r, from), range.length);
-        return;
-    }
-    short_row row;
-    load_short(from, range.length, p.finite_only != 0, row);
-    const uint32_t bound = find_bound(s, row, p.k);
-    if (bound) {
-        enter_reaching(s, from, row, bound);
-        if (s.entered <= CUT_LIST) {
-            emit_listed(s, p, r, from, (int)s.entered);
-            return;
+    const bool whole = range.length <= p.k && !p.finite_only && !p.sort_size;
+    int32_t *positions = (int32_t *)(shared_base() + SHORT_BYTES);
+    int found = range.length;
+    if (!whole) {
+        short_row row;
+        load_short(from, range.length, p.finite_only != 0, row);
+        const uint32_t bound = find_bound(s, row, p.k);
+        if (bound) {
+            enter_reaching(s, from, row, bound);
+            if (s.entered <= CUT_LIST) {
+                emit_listed(s, p, r, from, (int)s.entered);
+                return;
+            }
         }
+        const short_keys keys = keys_of(row);
+        const topk_cut cut = short_cut(s, keys, p.k, bound + 1, &found);
+        const uint32_t mask = chosen_items(s, keys, cut);
+        if (p.sort_size) list_by_score(s, from, mask, found, p.sort_size, positions);
+        else list_by_position(s, mask, positions);
+        block_sync();
     }
-    int found;
-    const topk_cut cut = short_cut(s, row, p.k, bound + 1, &found);
-    const uint32_t mask = chosen_items(s, row, cut);
-    const topk_out out = topk_row_out(p, r, from);
-    if (p.sort_size) emit_by_score(s, out, mask, found, p.sort_size);
-    else emit_by_position(s, out, mask);
-    for (int i = found + thread_id(); i < p.k; i += SHORT_THREADS) topk_write_none(out, i);
+    topk_write_row(topk_row_out(p, r, from), !whole, positions, found, p.k);
 }

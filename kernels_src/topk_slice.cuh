@@ -59,7 +59,25 @@ CAIRN_INLINE bool whole_tile(const row_slice &w, int t) {
     return t * TILE >= w.first && (t + 1) * TILE <= w.end;
 }
 
-/* Scores outside the slice are NaN. */
+/* A vector's scores moved down by one, with another behind them. */
+CAIRN_INLINE u32x4 shift_in(u32x4 v, score_t score) {
+    if constexpr (sizeof(score_t) == 4) return {v.y, v.z, v.w, bit_cast<uint32_t>(score)};
+    else
+        return {v.x >> 16 | v.y << 16, v.y >> 16 | v.z << 16, v.z >> 16 | v.w << 16,
+                v.w >> 16 | (uint32_t)bit_cast<uint16_t>(score) << 16};
+}
+
+/* Scores outside the slice are NaN. One after another: less code where a vector is loaded again. */
+CAIRN_INLINE u32x4 load_slowly(const row_slice &w, int e) {
+    u32x4 v = {0, 0, 0, 0};
+    if (e >= w.first && e + VECTOR <= w.end) return load_constant((const u32x4 *)(w.base + e));
+#pragma unroll 1
+    for (int c = 0; c < VECTOR; c++)
+        v = shift_in(v, in_slice(w, e + c) ? w.base[e + c] : score_nan());
+    return v;
+}
+
+/* The same at once. */
 CAIRN_INLINE u32x4 load_edge(const row_slice &w, int e) {
     score_vector v;
     if (e >= w.first && e + VECTOR <= w.end) return load_constant((const u32x4 *)(w.base + e));
@@ -104,14 +122,14 @@ CAIRN_INLINE void stage_second(const row_slice &w) {
         copy_async_commit();
     } else {
 #pragma unroll 1
-        for (int j = 0; j < VECTORS; j++) *staged_vector(j) = load_edge(w, vector_element(1, j));
+        for (int j = 0; j < VECTORS; j++) *staged_vector(j) = load_slowly(w, vector_element(1, j));
     }
 }
 
 /* A vector of tile t again: from shared memory if it is the second, else from where it came. */
 CAIRN_INLINE u32x4 load_again(const row_slice &w, int t, int j) {
     if (STAGES && t == 1) return *staged_vector(j);
-    return load_edge(w, vector_element(t, j));
+    return load_slowly(w, vector_element(t, j));
 }
 
 /* Tile t, the first or the one in shared memory, into registers. */

@@ -18,7 +18,6 @@
 #define SMALL_LIST 128
 #define SMALL_EACH (SMALL_LIST / WARP)
 
-struct key_range { uint32_t low, high; };
 struct small_shared { int32_t lists[SMALL_WARPS][SMALL_LIST]; };
 
 /* Lane i gets the i-th greatest of the warp's values. */

@@ -4,10 +4,9 @@
 enum {
     TOPK_SORT_SHARED = 8192, /* SORT_SHARED of topk_radix.cu */
     TOPK_SET_MAX = 4096,   /* k at most, but for the radix passes */
-    TOPK_SET_BYTES = 10240 * 8 + 2048 * 4 + 2 * 32 * 4 + 128 * 8 + 256, /* topk_select.cuh */
     TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
     TOPK_SHORT_BYTES = 13824, /* its SHORT_BYTES */
-    TOPK_STREAM_BYTES = 92160, /* STREAM_BYTES of topk_stream.cu */
+    TOPK_STREAM_BYTES = 92160, /* STREAM_BYTES of topk_stream.cuh */
     TOPK_RADIX_BYTES = (2048 + 64) * 4
 };
 
@@ -31,7 +30,8 @@ static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *
         plan->source = "topk_short.cu";
         plan->entry = "topk_short";
         plan->items = p->n <= TOPK_SHORT_MAX / 2 ? 8 : 16;
-        plan->shared_bytes = (unsigned)(TOPK_SHORT_BYTES + p->sort_size * 8);
+        plan->shared_bytes =
+            (unsigned)(TOPK_SHORT_BYTES + (p->sort_size ? p->sort_size * 8 : p->k * 4));
     } else {
         plan->source = "topk_stream.cu";
         plan->entry = "topk_stream";
@@ -100,7 +100,7 @@ static bool topk_plan_split(const device *dev, const topk_params *p, topk_plan *
     plan->entry = "topk_split";
     plan->threads = 512;
     plan->items = p->k <= 2048 ? 16 : 8;
-    plan->shared_bytes = TOPK_SET_BYTES;
+    plan->shared_bytes = TOPK_STREAM_BYTES;
     plan->blocks = (unsigned)blocks;
     plan->rows = (unsigned)p->rows;
     plan->zeroed_bytes = ((size_t)p->rows * 4 + 127) & ~(size_t)127;

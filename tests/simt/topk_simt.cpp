@@ -42,9 +42,9 @@ static void bad_rows() {
 }
 
 int main() {
-    const unsigned set = sizeof(f32_split::topk_shared);
-    sweep<float>("split, f32", f32_split::topk_split, {1, 128, set, SPLIT}, same, same);
-    sweep<bf16>("split, bf16", bf16_split::topk_split, {1, 128, set, SPLIT}, truncate_bf16, to_bf16);
+    sweep<float>("split, f32", f32_split::topk_split, {1, 128, STREAM_BYTES, SPLIT}, same, same);
+    sweep<bf16>("split, bf16", bf16_split::topk_split, {1, 128, STREAM_BYTES, SPLIT}, truncate_bf16,
+                to_bf16);
     sweep<float>("small, f32", f32_small::topk_small, {1, 256, 8192, SMALL}, same, same);
     sweep<bf16>("small, bf16", bf16_small::topk_small, {1, 256, 8192, SMALL}, truncate_bf16, to_bf16);
     sweep<float>("radix, f32", f32_radix::topk_radix, {1, 1024, 20000, ALL}, same, same);

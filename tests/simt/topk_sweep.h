@@ -79,11 +79,12 @@ static void sweep(const char *name, Kernel kernel, shape at, float (*round)(floa
                 p.scores = scores.data(), p.lengths = lengths.data(), p.row_starts = starts.data();
                 p.indices = out.data() + GUARD, p.values = values.data() + GUARD;
                 p.stride = stride, p.n = n, p.k = k, p.rows = rows;
-                std::vector<uint32_t> scratch(64 + rows * 3 * k * 2, 0);
+                const int parts = n > 5000 ? 12 : 3; /* of split; 12 hold more than its set does */
+                std::vector<uint32_t> scratch(96 + rows * parts * k * 2, 0);
                 p.scratch = scratch.data();
                 simt::Shape launched = {rows * at.cluster, at.cluster, at.threads, at.shared_bytes};
                 if (at.which == SMALL) launched.grid = 1;
-                if (at.which == SPLIT) launched.grid = {3, (unsigned)rows};
+                if (at.which == SPLIT) launched.grid = {(unsigned)parts, (unsigned)rows};
                 if (by_score) for (p.sort_size = 2; p.sort_size < k;) p.sort_size *= 2;
                 simt::launch(launched, kernel, p);
                 for (int r = 0; r < rows; r++) {

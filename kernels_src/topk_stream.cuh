@@ -1,0 +1,395 @@
+/* topk_stream.cuh: a long row, or a slice of one, by one block in one read. A sample of it gives a
+ * floor that a little more than k scores reach; those enter a set in shared memory, in the order of
+ * their positions. A set that outgrows its place is cut to its best k and the floor rises; a floor
+ * that was too high costs a second read. So every row is exact, and none is dear unless it hides
+ * from the sample.
+ * Constants CAIRN_SCORE_TYPE, CAIRN_THREADS, CAIRN_ITEMS: a tile is the product of the last two,
+ * and k + tile <= 10240. Without an include guard: each set of constants includes it anew. */
+#include "topk_row.cuh"
+#define CUT_THREADS CAIRN_THREADS
+#include "topk_cut.cuh"
+
+#define STREAM_THREADS CAIRN_THREADS
+#define STREAM_ITEMS CAIRN_ITEMS
+#define STREAM_TILE (STREAM_THREADS * STREAM_ITEMS)
+#define STREAM_SET (10240 + 32) /* >= k + tile, and some at the row's ends */
+#define STREAM_BYTES 92160
+/* Blocks that fit one SM, by registers and shared memory. */
+#define STREAM_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1024 / STREAM_THREADS : 1)
+
+#define SAMPLE_EACH 8 /* scores a thread takes */
+#define SAMPLE (STREAM_THREADS * SAMPLE_EACH)
+#define LINE (128 / (int)sizeof(score_t)) /* scores of a cache line, the unit of sampling */
+
+/* Candidates by ascending position. Of a new one the set holds the score as f32, of one that has
+ * been sealed the key. */
+struct stream_shared {
+    alignas(16) uint32_t keys[STREAM_SET];
+    alignas(16) int32_t positions[STREAM_SET];
+    cut_shared cut;
+    uint32_t counts[2][WARP]; /* one a warp */
+    uint32_t arrived; /* of a row's blocks, before this one */
+};
+
+/* ---- the sample ------------------------------------------------------------------------------ */
+
+/* A line from each of as many stretches of a row, at places that do not repeat, since rows have
+ * periods. row is 16-byte aligned, length >= 2 SAMPLE. */
+CAIRN_INLINE void load_sample(const score_t *row, int length, topk_vector *sample) {
+    const int stretch = length / SAMPLE; /* in lines */
+#pragma unroll
+    for (int j = 0; j < SAMPLE_EACH / VECTOR; j++) {
+        const int at = (j * STREAM_THREADS + thread_id()) * VECTOR, line = at / LINE;
+        const int place = (int)multiply_high((uint32_t)line * 0x9e3779b9u, (uint32_t)stretch);
+        const score_t *from = row + (line * stretch + place) * LINE + at % LINE;
+        sample[j] = bit_cast<topk_vector>(load_constant_early((const u32x4 *)from));
+    }
+}
+
+/* The rank in the sample of a key that k scores reach all but surely: 4.5 deviations below k. */
+CAIRN_INLINE int sample_rank(int k, int length) {
+    float expected = (float)k * (float)SAMPLE / (float)length;
+    return (int)(expected + 4.5f * sqrt_f32(expected)) + 5;
+}
+
+/* From a key that about `rank` <= STREAM_THREADS of the sample reach to the sample's highest. The
+ * bins range from a key that at least `rank` reach, the least maximum of groups of scores. They are
+ * left clear. */
+CAIRN_INLINE key_range sample_range(cut_shared &s, const topk_vector *sample, int rank) {
+    uint32_t keys[SAMPLE_EACH], most = 0;
+#pragma unroll
+    for (int i = 0; i < SAMPLE_EACH; i++) {
+        keys[i] = topk_key(sample[i / VECTOR].score[i % VECTOR]);
+        most = max_of(most, keys[i]);
+    }
+    key_range own = {most, most};
+    if (rank <= STREAM_THREADS / 2) own.low = max_of(own.low, shuffle_xor(own.low, 1));
+    if (rank <= STREAM_THREADS / 4) own.low = max_of(own.low, shuffle_xor(own.low, 2));
+    clear_bins(s);
+    const key_range range = block_range(s, own);
+    const int shift = range_shift(range);
+#pragma unroll
+    for (int i = 0; i < SAMPLE_EACH; i++)
+        if (keys[i] >= range.low) atomic_add(&s.bins[(keys[i] - range.low) >> shift], 1u);
+    block_sync();
+    find_crossing(s, (uint32_t)rank);
+    clear_bins(s);
+    return {range.low + (s.found.bin << shift), range.high};
+}
+
+/* ---- the tiles ------------------------------------------------------------------------------- */
+
+/* A warp's part of a tile is contiguous, so that what it adds is in order. */
+CAIRN_INLINE int tile_position(int base, int i) {
+    return base + warp_id() * (WARP * STREAM_ITEMS) + row_position(i, lane_id(), WARP);
+}
+
+struct stream_tile { topk_vector share[ROW_VECTORS]; };
+
+/* The vectors of a row, and the few scores before and after them. */
+struct stream_body {
+    const score_t *from; /* 16-byte aligned */
+    int head, size;      /* scores before it; scores in its vectors */
+};
+
+CAIRN_INLINE stream_body body_of(const score_t *row, int length) {
+    const int head = (int)((0 - (uint64_t)row) % 16 / sizeof(score_t));
+    return {row + head, head, max_of(length - head, 0) / VECTOR * VECTOR};
+}
+
+/* The body's scores [base, base + STREAM_TILE); past its end its last again and again. Nothing is
+ * done with them here, which would wait for them. */
+CAIRN_INLINE void load_tile(const stream_body &body, int base, stream_tile &tile) {
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        const int at = min_of(tile_position(base, j * VECTOR), body.size - VECTOR);
+        tile.share[j] = bit_cast<topk_vector>(load_constant_early((const u32x4 *)(body.from + at)));
+    }
+}
+
+/* Asks for the body's scores [base, base + STREAM_TILE). */
+CAIRN_INLINE void prefetch_tile(const stream_body &body, int base) {
+    int at = base + thread_id() * LINE;
+    if (at < min_of(base + STREAM_TILE, body.size)) prefetch_l2(body.from + at);
+}
+
+/* This thread's items in the body that reach the floor, as bits; a floor of 0 NaN too reaches. */
+CAIRN_INLINE uint32_t tile_mask(const stream_tile &tile, int base, int size, uint32_t floor) {
+    const float least = key_score(floor);
+    uint32_t mask = 0;
+#pragma unroll
+    for (int i = 0; i < STREAM_ITEMS; i++)
+        mask |= to_f32(tile.share[i / VECTOR].score[i % VECTOR]) >= least ? 1u << i : 0u;
+    if (floor == 0) mask = (1u << STREAM_ITEMS) - 1;
+    if (base + STREAM_TILE > size) {
+#pragma unroll 1
+        for (int j = 0; j < ROW_VECTORS; j++)
+            if (tile_position(base, j * VECTOR) >= size)
+                mask &= ~(((1u << VECTOR) - 1) << (j * VECTOR));
+    }
+    return mask;
+}
+
+/* Where a warp's masked items go: counts by level (vector), packed into one word, summed over the
+ * lanes before this one, and over all. */
+#define LEVEL_BITS (32 / ROW_VECTORS)
+#define LEVEL_MASK (ROW_VECTORS == 1 ? ~0u : (1u << LEVEL_BITS % 32) - 1)
+struct level_counts { uint32_t before, all; };
+
+CAIRN_INLINE level_counts count_levels(uint32_t mask) {
+    uint32_t mine = 0;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++)
+        mine |= (uint32_t)popcount(mask >> (j * VECTOR) & ((1u << VECTOR) - 1)) << (j * LEVEL_BITS);
+    uint32_t end = warp_scan(mine);
+    return {end - mine, shuffle(end, WARP - 1)};
+}
+CAIRN_INLINE uint32_t level_sum(uint32_t all) {
+    uint32_t sum = 0;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) sum += all >> (j * LEVEL_BITS) & LEVEL_MASK;
+    return sum;
+}
+
+/* Puts the masked items of a tile, which begins at position `first`, into the set, this warp's from
+ * `at` on. */
+CAIRN_INLINE void add_items(stream_shared &s, const stream_tile &tile, int first, uint32_t mask,
+                            level_counts counts, uint32_t at) {
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        uint32_t slot = at + (counts.before >> (j * LEVEL_BITS) & LEVEL_MASK);
+#pragma unroll
+        for (int c = 0; c < VECTOR; c++) {
+            const int i = j * VECTOR + c;
+            if (!(mask >> i & 1u)) continue;
+            s.keys[slot] = as_u32(to_f32(tile.share[j].score[c]));
+            s.positions[slot++] = tile_position(first, i);
+        }
+        at += counts.all >> (j * LEVEL_BITS) & LEVEL_MASK;
+    }
+}
+
+/* Adds of the scores [first, first + count), fewer than a vector, those that reach the floor;
+ * returns how many are held then. */
+CAIRN_INLINE int add_edge(stream_shared &s, const score_t *row, int first, int count,
+                          uint32_t floor, int held) {
+    const int at = first + lane_id();
+    const float score = lane_id() < count ? to_f32(row[at]) : 0.0f;
+    const uint32_t votes =
+        warp_ballot(lane_id() < count && (floor == 0 || score >= key_score(floor)));
+    if (warp_id() == 0 && votes >> lane_id() & 1u) {
+        const int slot = held + popcount(votes & ((1u << lane_id()) - 1));
+        s.keys[slot] = as_u32(score);
+        s.positions[slot] = at;
+    }
+    return held + popcount(votes);
+}
+
+/* ---- the set --------------------------------------------------------------------------------- */
+
+/* Turns the scores [from, to) into keys. Returns the range of all. */
+CAIRN_INLINE key_range seal(stream_shared &s, int from, int to) {
+    key_range own = {0xffffffffu, 0u};
+    block_sync();
+#pragma unroll 1
+    for (int i = thread_id(); i < to; i += STREAM_THREADS) {
+        uint32_t key = s.keys[i];
+        if (i >= from) s.keys[i] = key = topk_key(as_f32(key)) + 1;
+        own = {min_of(own.low, key), max_of(own.high, key)};
+    }
+    return block_range(s.cut, own);
+}
+
+/* Turns all `count` > k scores into keys, and finds with the bins over the guessed range the one
+ * that holds the k-th: *range, *inside are in it, *need of them chosen. False when the k-th is above
+ * the guess. */
+CAIRN_INLINE bool seal_guessed(stream_shared &s, int count, key_range guess, key_range *range,
+                               uint32_t *inside, uint32_t *need) {
+    const int shift = range_shift(guess);
+    block_sync();
+#pragma unroll 2
+    for (int i = thread_id(); i < count; i += STREAM_THREADS) {
+        const uint32_t key = topk_key(as_f32(s.keys[i]));
+        s.keys[i] = key + 1;
+        atomic_add(&s.cut.bins[min_of((key - guess.low) >> shift, CUT_BINS - 1u)], 1u);
+    }
+    block_sync();
+    find_crossing(s.cut, *need);
+    if (s.cut.found.bin == CUT_BINS - 1) return false; /* where all higher keys are counted too */
+    *need -= s.cut.found.above;
+    *inside = s.cut.found.inside;
+    range->low = guess.low + 1 + (s.cut.found.bin << shift);
+    range->high = range->low + ((1u << shift) - 1);
+    return true;
+}
+
+/* The cut before the k-th of the set's `count` entries, of which `sealed` are sealed. guess.low: 0,
+ * or no key is below it, and the bins are clear until something has been sealed. */
+CAIRN_INLINE topk_cut cut_set(stream_shared &s, int sealed, int count, int k, key_range guess) {
+    uint32_t inside = (uint32_t)count, need = (uint32_t)k;
+    const bool guessed = guess.low && !sealed && count > k;
+    key_range range;
+    if (!guessed || !seal_guessed(s, count, guess, &range, &inside, &need)) {
+        range = seal(s, guessed ? count : sealed, count);
+        if (count <= k) return {0, 0, 0};
+    }
+    return find_cut(s.cut, range, inside, need, [&](auto take) {
+#pragma unroll 2
+        for (int i = thread_id(); i < count; i += STREAM_THREADS) take(s.keys[i]);
+    });
+}
+
+/* Moves the chosen of `count` entries to the front; their order stays. Each thread looks at TAKEN
+ * entries between barriers. */
+#define TAKEN 4
+CAIRN_INLINE void take_chosen(stream_shared &s, int count, topk_cut cut) {
+    const uint32_t below_me = (1u << lane_id()) - 1;
+    uint32_t over_done = 0, equal_done = 0;
+    int turn = 0;
+#pragma unroll 1
+    for (int first = 0; first < count; first += STREAM_THREADS * TAKEN, turn ^= 1) {
+        uint32_t keys[TAKEN], overs[TAKEN], equals[TAKEN], counts = 0;
+        int32_t positions[TAKEN];
+#pragma unroll
+        for (int u = 0; u < TAKEN; u++) {
+            const int i = first + (warp_id() * TAKEN + u) * WARP + lane_id();
+            keys[u] = i < count ? s.keys[i] : 0;
+            positions[u] = i < count ? s.positions[i] : 0;
+            overs[u] = warp_ballot(keys[u] > cut.least);
+            equals[u] = warp_ballot(keys[u] == cut.least);
+            counts += (uint32_t)(popcount(overs[u]) | popcount(equals[u]) << 16);
+        }
+        if (lane_id() == 0) s.counts[turn][warp_id()] = counts;
+        block_sync(); /* what is written now has been read */
+        const uint32_t of = lane_id() < CUT_WARPS ? s.counts[turn][lane_id()] : 0;
+        const uint32_t all = warp_sum(of), below = warp_sum(lane_id() < warp_id() ? of : 0u);
+        uint32_t over_at = over_done + (below & 0xffffu), equal_at = equal_done + (below >> 16);
+#pragma unroll
+        for (int u = 0; u < TAKEN; u++) {
+            const uint32_t equal_rank = equal_at + (uint32_t)popcount(equals[u] & below_me);
+            const uint32_t slot = over_at + (uint32_t)popcount(overs[u] & below_me) +
+                                  min_of(equal_rank, cut.equal_left);
+            if (keys[u] > cut.least || (keys[u] == cut.least && equal_rank < cut.equal_left)) {
+                s.keys[slot] = keys[u];
+                s.positions[slot] = positions[u];
+            }
+            over_at += (uint32_t)popcount(overs[u]);
+            equal_at += (uint32_t)popcount(equals[u]);
+        }
+        over_done += all & 0xffffu;
+        equal_done += all >> 16;
+    }
+    block_sync();
+}
+
+/* Where the read of a row stands; the same in every thread. */
+struct stream_state {
+    int base, held, turn;
+    uint32_t floor;
+};
+
+/* Adds of the tile at state.base what reaches the floor, and goes on to the next one; false when
+ * the set has no room: it then holds k and more, and once they are cut, the tile fits. */
+CAIRN_INLINE bool add_tile(stream_shared &s, const stream_body &body, const stream_tile &tile,
+                           int k, stream_state &state) {
+    const uint32_t mask = tile_mask(tile, state.base, body.size, state.floor);
+    const level_counts counts = count_levels(mask);
+    if (lane_id() == 0) s.counts[state.turn][warp_id()] = level_sum(counts.all);
+    block_sync();
+    const uint32_t of = lane_id() < CUT_WARPS ? s.counts[state.turn][lane_id()] : 0;
+    const int total = state.held + (int)warp_sum(of);
+    state.turn ^= 1;
+    if (total > STREAM_SET - VECTOR) return false;
+    add_items(s, tile, body.head + state.base, mask, counts,
+              (uint32_t)state.held + warp_sum(lane_id() < warp_id() ? of : 0u));
+    if (state.held < k && total >= k) state.floor++; /* k reach it, later equals come too late */
+    state.held = total;
+    state.base += STREAM_TILE;
+    return true;
+}
+
+/* Adds tiles, the first of which is `even`, until the body ends or the set is full. Two tiles take
+ * turns, so that the loads of one are under way while the other is looked at: a copy between them
+ * would wait for the loads. */
+CAIRN_INLINE void add_tiles(stream_shared &s, const stream_body &body, stream_tile &even, int k,
+                            stream_state &state) {
+    stream_tile odd;
+#pragma unroll 1
+    while (state.base < body.size) {
+        load_tile(body, state.base + STREAM_TILE, odd);
+        if (!add_tile(s, body, even, k, state) || state.base >= body.size) return;
+        load_tile(body, state.base + STREAM_TILE, even);
+        if (!add_tile(s, body, odd, k, state)) return;
+    }
+}
+
+/* From a key that k scores of the row reach all but surely, and not many more; 0 without a guess.
+ * Meanwhile the first tile is on its way. */
+CAIRN_INLINE key_range guess_range(stream_shared &s, const stream_body &body, int length, int k,
+                                   stream_tile &tile) {
+    const int rank = sample_rank(k, length);
+    const bool samples = length >= 2 * SAMPLE && rank <= STREAM_THREADS;
+    topk_vector sample[SAMPLE_EACH / VECTOR] = {};
+    if (samples) load_sample(body.from, body.size, sample);
+    if (body.size > 0) load_tile(body, 0, tile);
+    if (!samples) return {0, 0};
+    prefetch_tile(body, STREAM_TILE);
+    return sample_range(s.cut, sample, rank);
+}
+
+/* Puts the row's best k into the set, sealed; how many there are. One read, but another when fewer
+ * than k reach the floor that was guessed. What it was given may be a slice: then `merge.begin`
+ * says whether this block goes on with the sets of all slices, from which `merge.add` fills the set,
+ * and says whether there are more. */
+template <class Merge>
+CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_t *row,
+                            int length, Merge merge) {
+    const stream_body body = body_of(row, length);
+    const int end = body.head + body.size;
+    const uint32_t least = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
+    stream_tile tile;
+    key_range guess = guess_range(s, body, length, p.k, tile);
+#pragma unroll 1
+    for (;; guess.low = 0) {
+        stream_state state = {0, 0, 0, max_of(least, guess.low)};
+        int sealed = 0;
+        bool merging = false, more;
+        block_sync();
+        state.held = add_edge(s, row, 0, min_of(body.head, length), state.floor, 0);
+#pragma unroll 1
+        for (;;) {
+            if (merging) {
+                more = merge.add(s, p.k, state);
+                sealed = state.held;
+            } else {
+                add_tiles(s, body, tile, p.k, state);
+                more = state.base < body.size;
+            }
+            if (!merging && !more) {
+                state.held = add_edge(s, row, end, length - end, state.floor, state.held);
+                if (state.held < p.k && guess.low > least) break; /* too few */
+            }
+            const topk_cut cut = cut_set(s, sealed, state.held, p.k, guess);
+            take_chosen(s, state.held, cut);
+            /* least is above the k-th's own key, or k of the set's reach that, counted from 1 */
+            state.floor = max_of(state.floor, cut.least + (cut.equal_left == 0));
+            state.held = sealed = min_of(state.held, p.k);
+            if (more && !merging) load_tile(body, state.base, tile);
+            if (more) continue;
+            if (merging || !merge.begin(s, p.k, state.held)) return state.held;
+            merging = true;
+            state = {0, 0, 0, 0};
+        }
+        load_tile(body, 0, tile);
+    }
+}
+
+/* The row's output: the set's `found` entries, or, without reading a score, a row of at most k. */
+CAIRN_INLINE void write_set(stream_shared &s, const topk_params &p, const topk_out &out, bool whole,
+                            int found) {
+    if (!whole && p.sort_size) {
+        pad_entries(s.keys, s.positions, found, p.sort_size);
+        sort_entries(s.keys, s.positions, p.sort_size);
+    }
+    topk_write_row(out, !whole, s.positions, found, p.k);
+}
