@@ -1279,9 +1279,8 @@ typedef struct cairn_pages {
 
 /* kv_append: writes each row's K (rotated by rope_base if that is not 0) and V into its slot.
  *
- * Values are rounded to the cache's dtype, f16, bf16, f32 or e4m3. Into an e4m3 cache goes
- * x * (448 / m) with m = max(|x| of the row's head, 1e-4), and m / 448 to `scales`. Pairs rotate as
- * in cairn_rope.
+ * Values are rounded to the cache's dtype, f16, bf16, f32 or e4m3. Into an e4m3 cache goes x / s
+ * with s = max(|x| of the row's head, 1e-4) / 448, and s to `scales`. Pairs rotate as in cairn_rope.
  * k, v and the cache are aligned to 16 bytes. Two rows of one slot are the caller's error: which one
  * stays is not defined. */
 typedef struct cairn_kv_append_args {

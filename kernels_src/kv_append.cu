@@ -5,7 +5,7 @@
  *
  * Constants  CAIRN_HEAD_DIM     multiple of 16 up to 256
  *            CAIRN_SOURCE_TYPE  of k and v: 1 f32, 2 f16, 3 bf16 (cairn_type)
- *            CAIRN_CACHE_TYPE   the same, or 4 e4m3: x * (448 / m), m = max(|x| of the head, 1e-4)
+ *            CAIRN_CACHE_TYPE   the same, or 4 e4m3: x / s, s = max(|x| of the head, 1e-4) / 448
  *            CAIRN_ROPE         0 none, 1 interleaved pairs, 2 half split
  *            CAIRN_HEADS        of a lane at a time, loaded together; 1: the smallest code
  * Launch     grid ceil(rows / rows_each), block up to 256: a row has heads_each x LANES threads
@@ -123,6 +123,14 @@ CAIRN_INLINE append_slot find_slot(const paged_rows &at, int r, bool reports) {
     return {page, position};
 }
 
+/* x / y, rounded to nearest, by 1 / y rounded to nearest (Markstein, "Computation of elementary
+ * functions on the IBM RISC System/6000", 1990): a division for each value would take three times
+ * as long as the copy. The largest float stands for an infinite y, of which 1 / y is 0. */
+CAIRN_INLINE float divided(float x, float y, float inverse) {
+    const float quotient = mul_f32(x, inverse);
+    return fma_f32(fma_f32(-quotient, y, x), inverse, quotient);
+}
+
 /* One head's piece of K or V: scaled where the cache is e4m3, and stored. All lanes come here. */
 CAIRN_INLINE void put_piece(const kv_append_params &p, const append_slot &slot, int k_or_v,
                             int head, int piece, bool valid, float *v) {
@@ -133,10 +141,10 @@ CAIRN_INLINE void put_piece(const kv_append_params &p, const append_slot &slot, 
 #pragma unroll
         for (int i = 0; i < 8; i++) most = max_of(most, as_f32(as_u32(v[i]) & 0x7fffffffu));
         most = max_of(warp_max(most, LANES), 1e-4f);
-        if (valid && piece == 0) p.scales[row] = div_f32(most, 448.0f);
-        float factor = div_f32(448.0f, most);
+        const float scale = div_f32(most, 448.0f), inverse = div_f32(1.0f, scale);
+        if (valid && piece == 0) p.scales[row] = scale;
 #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] *= factor;
+        for (int i = 0; i < 8; i++) v[i] = divided(v[i], min_of(scale, 3.4028235e38f), inverse);
     }
     if (valid) store_piece((unsigned char *)p.at.cache + (row * DIM + piece * 8) * CACHE_BYTES, v);
 }

@@ -86,11 +86,10 @@ static void ops_append_rotate(const kv_append_params *p, const float *cosine, co
 static void ops_append_put(const ops_append_job *job, float *x, int64_t row) {
     int dim = job->p->at.head_dim;
     if (job->stored == CAIRN_E4M3) {
-        float most = 1e-4f, factor;
+        float most = 1e-4f, scale;
         for (int i = 0; i < dim; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-        factor = 448.0f / most;
-        job->p->scales[row] = most / 448.0f;
-        for (int i = 0; i < dim; i++) x[i] *= factor;
+        job->p->scales[row] = scale = most / 448.0f;
+        for (int i = 0; i < dim; i++) x[i] /= scale;
     }
     ops_kv_write(job->simd, job->stored, x, job->p->at.cache, row * dim, dim);
 }

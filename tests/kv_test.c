@@ -183,7 +183,7 @@ static bool check_e4m3(const append *a, int k_or_v, const double *want, int64_t 
     if (exact ? (float)scale != (float)most / 448.0f : !(fabs(scale - most / 448) < 1e-5 * scale)) return false;
     for (d = 0; d < a->s.dim; d++) {
         uint8_t got = ((const uint8_t *)a->cache.host)[row * a->s.dim + d];
-        if (exact && got != ref_to_e4m3((double)((float)want[d] * (448.0f / (float)most)))) return false;
+        if (exact && got != ref_to_e4m3((double)((float)want[d] / ((float)most / 448.0f)))) return false;
         if (!(fabs(ref_e4m3(got) * scale - want[d]) <= fabs(want[d]) * 0.0626 + scale / 1000)) return false;
     }
     return true;

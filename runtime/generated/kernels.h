@@ -1855,7 +1855,7 @@ static const char *const kernels_kv_append_cu[] = {
     " *\n"
     " * Constants  CAIRN_HEAD_DIM     multiple of 16 up to 256\n"
     " *            CAIRN_SOURCE_TYPE  of k and v: 1 f32, 2 f16, 3 bf16 (cairn_type)\n"
-    " *            CAIRN_CACHE_TYPE   the same, or 4 e4m3: x * (448 / m), m = max(|x| of the head, 1e-4)\n"
+    " *            CAIRN_CACHE_TYPE   the same, or 4 e4m3: x / s, s = max(|x| of the head, 1e-4) / 448\n"
     " *            CAIRN_ROPE         0 none, 1 interleaved pairs, 2 half split\n"
     " *            CAIRN_HEADS        of a lane at a time, loaded together; 1: the smallest code\n"
     " * Launch     grid ceil(rows / rows_each), block up to 256: a row has heads_each x LANES threads\n"
@@ -1973,6 +1973,14 @@ static const char *const kernels_kv_append_cu[] = {
     "    return {page, position};\n"
     "}\n"
     "\n"
+    "/* x / y, rounded to nearest, by 1 / y rounded to nearest (Markstein, \"Computation of elementary\n"
+    " * functions on the IBM RISC System/6000\", 1990): a division for each value would take three times\n"
+    " * as long as the copy. The largest float stands for an infinite y, of which 1 / y is 0. */\n"
+    "CAIRN_INLINE float divided(float x, float y, float inverse) {\n"
+    "    const float quotient = mul_f32(x, inverse);\n"
+    "    return fma_f32(fma_f32(-quotient, y, x), inverse, quotient);\n"
+    "}\n"
+    "\n"
     "/* One head's piece of K or V: scaled where the cache is e4m3, and stored. All lanes come here. */\n"
     "CAIRN_INLINE void put_piece(const kv_append_params &p, const append_slot &slot, int k_or_v,\n"
     "                            int head, int piece, bool valid, float *v) {\n"
@@ -1983,10 +1991,10 @@ static const char *const kernels_kv_append_cu[] = {
     "#pragma unroll\n"
     "        for (int i = 0; i < 8; i++) most = max_of(most, as_f32(as_u32(v[i]) & 0x7fffffffu));\n"
     "        most = max_of(warp_max(most, LANES), 1e-4f);\n"
-    "        if (valid && piece == 0) p.scales[row] = div_f32(most, 448.0f);\n"
-    "        float factor = div_f32(448.0f, most);\n"
+    "        const float scale = div_f32(most, 448.0f), inverse = div_f32(1.0f, scale);\n"
+    "        if (valid && piece == 0) p.scales[row] = scale;\n"
     "#pragma unroll\n"
-    "        for (int i = 0; i < 8; i++) v[i] *= factor;\n"
+    "        for (int i = 0; i < 8; i++) v[i] = divided(v[i], min_of(scale, 3.4028235e38f), inverse);\n"
     "    }\n"
     "    if (valid) store_piece((unsigned char *)p.at.cache + (row * DIM + piece * 8) * CACHE_BYTES, v);\n"
     "}\n"
@@ -2003,7 +2011,7 @@ static const char *const kernels_kv_append_cu[] = {
     "    for (int start = 0; start < p.at.kv_heads; start += HEADS * p.heads_each) {\n"
     "        piece_of k[HEADS], v[HEADS];\n"
     "#pragma unroll\n"
-    "        for (int j = 0; j < HEADS; j++) {\n"
+    "        for (int j = 0; j < HEADS; j++) {\n",
     "            int head = start + j * p.heads_each + first;\n"
     "            int64_t from = ((int64_t)r * p.at.kv_heads + head) * PIECES + piece;\n"
     "            k[j] = load_piece(p.k, from, whole && head < p.at.kv_heads);\n"
@@ -2013,7 +2021,7 @@ static const char *const kernels_kv_append_cu[] = {
     "        if (start == 0 && CAIRN_ROPE)\n"
     "            turn = find_angles(p, slot.page < 0 \? 0 : slot.position, rotates \? piece : 0);\n"
     "#pragma unroll\n"
-    "        for (int j = 0; j < HEADS; j++) {\n",
+    "        for (int j = 0; j < HEADS; j++) {\n"
     "            int head = start + j * p.heads_each + first;\n"
     "            bool valid = whole && slot.page >= 0 && head < p.at.kv_heads;\n"
     "            float x[8];\n"
@@ -9537,7 +9545,7 @@ static const kernels_file kernels_files[] = {
     {"device_mma.cuh", kernels_device_mma_cuh, 3440},
     {"embed.cu", kernels_embed_cu, 1451},
     {"kv.cu", kernels_kv_cu, 1346},
-    {"kv_append.cu", kernels_kv_append_cu, 8374},
+    {"kv_append.cu", kernels_kv_append_cu, 8904},
     {"kv_collate.cu", kernels_kv_collate_cu, 4899},
     {"linear.cu", kernels_linear_cu, 3908},
     {"measure.cu", kernels_measure_cu, 1632},
