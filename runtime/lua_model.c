@@ -396,7 +396,8 @@ typedef struct bind_wishes {
 } bind_wishes;
 
 static const char *const bind_wish_names[] = {
-    "max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed"};
+    "max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "order", "repetition_penalty",
+    "seed"};
 enum { BIND_FIRST_SAMPLING = 2 };
 
 /* True for an option of sampling; a name of no option is an error. */
@@ -429,12 +430,21 @@ static int64_t bind_to_seed(lua_State *L) {
     return (int64_t)seed;
 }
 
+static cairn_sampling_order bind_to_order(lua_State *L) {
+    const char *name = lua_tostring(L, -1);
+    if (name && !strcmp(name, "top_p_first")) return CAIRN_ORDER_TOP_P_FIRST;
+    if (!name || strcmp(name, "top_k_first"))
+        luaL_error(L, "generate: order: top_k_first or top_p_first is expected");
+    return CAIRN_ORDER_TOP_K_FIRST;
+}
+
 static void bind_read_sampling(lua_State *L, int options, cairn_sampling *s) {
     int top = lua_gettop(L);
     if (bind_wish(L, options, "temperature")) s->temperature = bind_to_float(L, "temperature");
     if (bind_wish(L, options, "top_k")) s->top_k = bind_to_int32(L, -1, "generate: top_k");
     if (bind_wish(L, options, "top_p")) s->top_p = bind_to_float(L, "top_p");
     if (bind_wish(L, options, "min_p")) s->min_p = bind_to_float(L, "min_p");
+    if (bind_wish(L, options, "order")) s->order = bind_to_order(L);
     if (bind_wish(L, options, "repetition_penalty"))
         s->repetition_penalty = bind_to_float(L, "repetition_penalty");
     if (bind_wish(L, options, "seed")) s->seed = bind_to_seed(L);

@@ -102,6 +102,11 @@ test("top-p over the whole vocabulary comes first where the config says so", fun
   s:reset()
   check.equal(collect(s, prompt, { max_tokens = 12 }), first)
   check.ok(#first > 0)
+  config.sampling = { temperature = 1.0, top_k = 5, top_p = 0.5, seed = 3 }
+  rt:reload(config)
+  s:reset()
+  check.equal(collect(s, prompt, { max_tokens = 12, order = "top_p_first" }), first)
+  check.error(function() s:generate("x", { order = "top" }) end, "top_k_first or top_p_first")
 end)
 
 test("an error in a callback leaves the session usable", function()
