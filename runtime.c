@@ -73,11 +73,15 @@ BASE_SMALL_END
 #include "runtime/linear.c"
 #include "runtime/select.c"
 #include "runtime/attention.c"
-#include "runtime/ops.c"
 #include "runtime/topk_cpu.c"
+
+BASE_SMALL_BEGIN
+#include "runtime/ops.c"
 #include "runtime/topk_cuda.c"
 #include "runtime/topk.c"
 #include "runtime/topk_rows.c"
+BASE_SMALL_END
+
 #include "runtime/ops_dense.c"
 #include "runtime/ops_pages.c"
 #include "runtime/ops_kv.c"
