@@ -16,7 +16,7 @@ fi
 library=$out/libcairn_emulated_cuda.so
 mkdir -p "$out/kernels"
 if [ -z "$(find "$library" -newer "$root/runtime/generated/driver.h" 2>/dev/null)" ] ||
-    [ -n "$(find "$root/tests/simt" -name '*.[ch]*' -newer "$library")" ]; then
+    [ -n "$(find "$root/tests/simt" -type f -newer "$library")" ]; then
     sources=
     for part in $parts emulated_cuda emulated_nvrtc; do
         sources="$sources $root/tests/simt/$part.cpp"
