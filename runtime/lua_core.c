@@ -114,12 +114,17 @@ static cairn_runtime *bind_to_runtime(lua_State *L, int arg) {
 
 /* ---- small readers and writers of tables ----------------------------------------------------- */
 
-static int32_t bind_to_int32(lua_State *L, int index, const char *what) {
+static lua_Integer bind_to_whole(lua_State *L, int index, const char *what) {
     int exact;
     lua_Integer value = lua_tointegerx(L, index, &exact);
     if (!exact || lua_type(L, index) != LUA_TNUMBER)
         luaL_error(L, "%s: a whole number is expected, not %s", what,
                    luaL_tolstring(L, index, NULL));
+    return value;
+}
+
+static int32_t bind_to_int32(lua_State *L, int index, const char *what) {
+    lua_Integer value = bind_to_whole(L, index, what);
     if (value < INT32_MIN || value > INT32_MAX)
         luaL_error(L, "%s: %I is out of range", what, (LUAI_UACINT)value);
     return (int32_t)value;

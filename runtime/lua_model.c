@@ -422,20 +422,10 @@ static float bind_to_float(lua_State *L, const char *name) {
     return (float)lua_tonumber(L, -1);
 }
 
-static int64_t bind_to_seed(lua_State *L) {
-    int exact;
-    lua_Integer seed = lua_tointegerx(L, -1, &exact);
-    if (!exact || lua_type(L, -1) != LUA_TNUMBER)
-        luaL_error(L, "generate: seed: a whole number is expected");
-    return (int64_t)seed;
-}
-
 static cairn_sampling_order bind_to_order(lua_State *L) {
-    const char *name = lua_tostring(L, -1);
-    if (name && !strcmp(name, "top_p_first")) return CAIRN_ORDER_TOP_P_FIRST;
-    if (!name || strcmp(name, "top_k_first"))
-        luaL_error(L, "generate: order: top_k_first or top_p_first is expected");
-    return CAIRN_ORDER_TOP_K_FIRST;
+    const bind_choice *choice = bind_find_choice(bind_sampling_orders, lua_tostring(L, -1));
+    if (!choice) luaL_error(L, "generate: order: top_k_first or top_p_first is expected");
+    return (cairn_sampling_order)choice->value;
 }
 
 static void bind_read_sampling(lua_State *L, int options, cairn_sampling *s) {
@@ -447,7 +437,7 @@ static void bind_read_sampling(lua_State *L, int options, cairn_sampling *s) {
     if (bind_wish(L, options, "order")) s->order = bind_to_order(L);
     if (bind_wish(L, options, "repetition_penalty"))
         s->repetition_penalty = bind_to_float(L, "repetition_penalty");
-    if (bind_wish(L, options, "seed")) s->seed = bind_to_seed(L);
+    if (bind_wish(L, options, "seed")) s->seed = bind_to_whole(L, -1, "generate: seed");
     lua_settop(L, top);
 }
 

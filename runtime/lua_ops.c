@@ -86,14 +86,19 @@ static void bind_set_int(bind_call *c, const bind_field *f, int32_t value) {
     memcpy(c->args + f->offset, &value, sizeof value);
 }
 
+/* The choice of that name; NULL: there is none, or no name. */
+static const bind_choice *bind_find_choice(const bind_choice *choices, const char *name) {
+    for (; name && choices->name; choices++)
+        if (!strcmp(choices->name, name)) return choices;
+    return NULL;
+}
+
 static void bind_read_choice(bind_call *c, const bind_field *f, int index) {
-    const char *text = lua_tostring(c->L, index);
-    const bind_choice *choice;
-    for (choice = f->choices; text && choice->name; choice++)
-        if (!strcmp(choice->name, text)) {
-            bind_set_int(c, f, choice->value);
-            return;
-        }
+    const bind_choice *choice = bind_find_choice(f->choices, lua_tostring(c->L, index));
+    if (choice) {
+        bind_set_int(c, f, choice->value);
+        return;
+    }
     lua_pushfstring(c->L, "%s: %s = %s is not allowed (", c->op->name, f->name,
                     luaL_tolstring(c->L, index, NULL));
     for (choice = f->choices; choice->name; choice++)
