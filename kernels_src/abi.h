@@ -42,6 +42,9 @@ typedef struct measure_params {
 /* What topk writes for a position. */
 enum { CAIRN_INDEX_POS = 0, CAIRN_INDEX_SLOT = 1, CAIRN_INDEX_FLAT = 2 };
 
+/* Entries that topk_radix.cu sorts in shared memory, at most: the host gives it room for them. */
+enum { CAIRN_TOPK_SORT_SHARED = 8192 };
+
 /* topk*.cu */
 typedef struct topk_params {
     const void *scores;        /* [rows, n] of CAIRN_SCORE_TYPE, row stride `stride` elements */

@@ -1,7 +1,8 @@
 /* kv: what is kept of the pages of the paged cache.
  *
  * page_bounds  lowest and highest key of a page per dimension, or the mean (sum over ascending
- *              slots in f32) as f16 and what f16 left of it; grid (pages listed, kv_heads), block 128 */
+ *              slots in f32) as f16 and what f16 left of it; grid (pages listed, kv_heads),
+ *              block 128 */
 #include "common.cuh"
 
 CAIRN_KERNEL(page_bounds, 128, 1, page_bounds_params) {

@@ -1,7 +1,8 @@
 /* Page-sparse attention of few rows: which pages a row attends, and the attention over them.
  *
  * step_bounds   lowest and highest key of a page per dimension, or its mean (sum over ascending
- *               slots in f32) and what f16 leaves of it; f16. Grid (new pages, kv_heads, layers), 128 threads.
+ *               slots in f32) and what f16 leaves of it; f16. Grid (new pages, kv_heads,
+ *               layers), 128 threads.
  * step_select   the pages of each row and KV head, ascending (step_pages.cuh). Bounds of candidates
  *               not stored yet are taken from the cache. Grid (rows, kv_heads), CAIRN_WARPS warps,
  *               shared memory 4 bytes a page of the context and 8 for 32.

@@ -13,7 +13,6 @@
 #include "topk.cuh"
 
 #define THREADS 1024
-#define SORT_SHARED 8192 /* entries that are sorted in shared memory, at most */
 
 struct radix_shared { /* or, later, the entries to sort */
     uint32_t bins[2048], sums[WARP];
@@ -141,7 +140,7 @@ CAIRN_KERNEL(topk_radix, THREADS, 1, topk_params) {
     if (!whole) {
         found = select(s, row, range.length, (uint32_t)p.k, p.finite_only != 0, chosen);
         block_sync();
-        if (p.sort_size > SORT_SHARED) sort_in_place(row, chosen, found);
+        if (p.sort_size > CAIRN_TOPK_SORT_SHARED) sort_in_place(row, chosen, found);
         else if (p.sort_size) positions = sort_by_score(row, chosen, found, p.sort_size);
     }
     topk_write_row(topk_row_out(p, r, row), !whole, positions, found, p.k);

@@ -2,7 +2,6 @@
  * valid while lengths change, and launches it. */
 
 enum {
-    TOPK_SORT_SHARED = 8192, /* SORT_SHARED of topk_radix.cu */
     TOPK_SET_MAX = 4096,   /* k at most, but for the radix passes */
     TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
     TOPK_SHORT_BYTES = 13824, /* its SHORT_BYTES */
@@ -117,7 +116,7 @@ static bool topk_plan_radix(const device *dev, const topk_params *p, topk_plan *
     plan->threads = 0;
     plan->blocks = (unsigned)p->rows;
     plan->shared_bytes = TOPK_RADIX_BYTES;
-    if (plan->shared_bytes < (unsigned)p->sort_size * 8 && p->sort_size <= TOPK_SORT_SHARED)
+    if (plan->shared_bytes < (unsigned)p->sort_size * 8 && p->sort_size <= CAIRN_TOPK_SORT_SHARED)
         plan->shared_bytes = (unsigned)p->sort_size * 8;
     return true;
 }

@@ -51,6 +51,9 @@ static const char *const kernels_abi_h[] = {
     "/* What topk writes for a position. */\n"
     "enum { CAIRN_INDEX_POS = 0, CAIRN_INDEX_SLOT = 1, CAIRN_INDEX_FLAT = 2 };\n"
     "\n"
+    "/* Entries that topk_radix.cu sorts in shared memory, at most: the host gives it room for them. */\n"
+    "enum { CAIRN_TOPK_SORT_SHARED = 8192 };\n"
+    "\n"
     "/* topk*.cu */\n"
     "typedef struct topk_params {\n"
     "    const void *scores;        /* [rows, n] of CAIRN_SCORE_TYPE, row stride `stride` elements */\n"
@@ -109,9 +112,9 @@ static const char *const kernels_abi_h[] = {
     "    cairn_error_word *error;\n"
     "    int64_t slots_stride;\n"
     "    int32_t batch, pool, mode, draft_tokens, index_topk, step_offset, steps;\n"
-    "    int32_t max_len;      /* the longest length that slots and tables hold */\n"
+    "    int32_t max_len;      /* the longest length that slots and tables hold */\n",
     "    int32_t row_capacity; /* rows that the outputs hold */\n"
-    "    int32_t expand;       /* 1: tables have a row for each row */\n",
+    "    int32_t expand;       /* 1: tables have a row for each row */\n"
     "    int32_t table_count, table_parts; /* blocks a request that copy its tables' rows */\n"
     "    int32_t vector;       /* 1: slots and token tables are aligned to 16 bytes, rows too */\n"
     "    int32_t pages_only;   /* 1: no token table */\n"
@@ -201,10 +204,10 @@ static const char *const kernels_abi_h[] = {
     "typedef struct kv_collate_params {\n"
     "    const int32_t *page_table; /* [sequences, max_pages] physical ids, -1: none */\n"
     "    const int32_t *bases;      /* [sequences] position of entry 0 */\n"
-    "    const int32_t *accepted;   /* [sequences] entries kept */\n"
+    "    const int32_t *accepted;   /* [sequences] entries kept */\n",
     "    const int32_t *sources;    /* [sequences, most] or NULL: g * stride */\n"
     "    cairn_error_word *error;\n"
-    "    int32_t most, stride;\n",
+    "    int32_t most, stride;\n"
     "    int32_t pages, kv_heads, page_size, max_pages;\n"
     "    int32_t row_bytes;         /* of one slot of one head */\n"
     "    int32_t has_scales;\n"
@@ -289,9 +292,9 @@ static const char *const kernels_abi_h[] = {
     "    void *state;                        /* [slots, K - 1, channels], oldest first */\n"
     "    void *snapshots;                    /* [sequences, K - 1 + snapshot_tokens, channels] or NULL */\n"
     "    const int32_t *cu_seqlens;          /* [sequences + 1], or NULL: sequence s is token s */\n"
-    "    const int32_t *state_indices;       /* [sequences] or NULL: s */\n"
+    "    const int32_t *state_indices;       /* [sequences] or NULL: s */\n",
     "    const int32_t *has_initial;         /* [sequences] or NULL: reads_state for all */\n"
-    "    const int32_t *chunk_sequences;     /* [chunks], a dense prefix, then -1 */\n",
+    "    const int32_t *chunk_sequences;     /* [chunks], a dense prefix, then -1 */\n"
     "    const int32_t *chunk_offsets;       /* [chunks] chunk of its sequence */\n"
     "    cairn_error_word *error;\n"
     "    int64_t x_stride, gate_in_stride, gate_out_stride, out_stride; /* elements a row */\n"
@@ -367,10 +370,10 @@ static const char *const kernels_abi_h[] = {
     " *   PACK_4   320 bytes  [lane][row g, row g+8] one word: input 2i in bits 4i.., 2i+1 in bits 16+4i..\n"
     " *                       then [g][row g, row g+8] {f16 d, f16 m}: value = n d + m, n in 0..15\n"
     " *   PACK_8   544 bytes  [lane][row g, row g+8][8] bytes n + 128, then [g][row g, row g+8] f16 d\n"
-    " *   PACK_16 1024 bytes  [row g, row g+8][lane][8] f16 */\n"
+    " *   PACK_16 1024 bytes  [row g, row g+8][lane][8] f16 */\n",
     "enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16 };\n"
     "\n"
-    "/* What a forward changes, int32 words in device memory at a fixed address (so that a graph can be\n",
+    "/* What a forward changes, int32 words in device memory at a fixed address (so that a graph can be\n"
     " * replayed): a head of STEP_HEAD words, then STEP_ARRAYS arrays of `capacity` words each. */\n"
     "enum {\n"
     "    STEP_ROWS,        /* rows of this forward */\n"
@@ -434,12 +437,12 @@ static const char *const kernels_abi_h[] = {
     "    int32_t type;           /* block type of GGUF: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */\n"
     "    int32_t format;         /* PACK_16 for any type, PACK_4 for Q4_0 and Q4_1, PACK_8 for Q8_0 */\n"
     "    int32_t rows, inputs;   /* inputs: a multiple of 32 */\n"
-    "    int32_t first_row;      /* of the destination, where source row 0 goes */\n"
+    "    int32_t first_row;      /* of the destination, where source row 0 goes */\n",
     "    int32_t half;           /* 0: row r to tile r / 16; 1, 2: to the first, second half of r / 8 */\n"
     "} pack_params;\n"
     "\n"
     "/* step_finish.cu */\n"
-    "typedef struct finish_params {\n",
+    "typedef struct finish_params {\n"
     "    const uint64_t *winners;   /* [rows, blocks] */\n"
     "    int32_t *tokens;           /* [rows] */\n"
     "    const int32_t *input;      /* of the forward, see STEP_ROWS; read only with row_pages */\n"
@@ -1819,7 +1822,8 @@ static const char *const kernels_kv_cu[] = {
     "/* kv: what is kept of the pages of the paged cache.\n"
     " *\n"
     " * page_bounds  lowest and highest key of a page per dimension, or the mean (sum over ascending\n"
-    " *              slots in f32) as f16 and what f16 left of it; grid (pages listed, kv_heads), block 128 */\n"
+    " *              slots in f32) as f16 and what f16 left of it; grid (pages listed, kv_heads),\n"
+    " *              block 128 */\n"
     "#include \"common.cuh\"\n"
     "\n"
     "CAIRN_KERNEL(page_bounds, 128, 1, page_bounds_params) {\n"
@@ -6176,7 +6180,8 @@ static const char *const kernels_step_select_cu[] = {
     "/* Page-sparse attention of few rows: which pages a row attends, and the attention over them.\n"
     " *\n"
     " * step_bounds   lowest and highest key of a page per dimension, or its mean (sum over ascending\n"
-    " *               slots in f32) and what f16 leaves of it; f16. Grid (new pages, kv_heads, layers), 128 threads.\n"
+    " *               slots in f32) and what f16 leaves of it; f16. Grid (new pages, kv_heads,\n"
+    " *               layers), 128 threads.\n"
     " * step_select   the pages of each row and KV head, ascending (step_pages.cuh). Bounds of candidates\n"
     " *               not stored yet are taken from the cache. Grid (rows, kv_heads), CAIRN_WARPS warps,\n"
     " *               shared memory 4 bytes a page of the context and 8 for 32.\n"
@@ -8098,7 +8103,6 @@ static const char *const kernels_topk_radix_cu[] = {
     "#include \"topk.cuh\"\n"
     "\n"
     "#define THREADS 1024\n"
-    "#define SORT_SHARED 8192 /* entries that are sorted in shared memory, at most */\n"
     "\n"
     "struct radix_shared { /* or, later, the entries to sort */\n"
     "    uint32_t bins[2048], sums[WARP];\n"
@@ -8171,8 +8175,8 @@ static const char *const kernels_topk_radix_cu[] = {
     "CAIRN_INLINE int select(radix_shared &s, const score_t *row, int length, uint32_t k,\n"
     "                        bool finite_only, int32_t *out) {\n"
     "    radix_cut cut = {0, (uint32_t)length}; /* all */\n"
-    "    if ((uint32_t)length > k) cut = find_kth(s, row, length, k);\n",
-    "    if (finite_only && cut.key <= KEY_MINUS_INFINITY) cut = {KEY_MINUS_INFINITY, 0};\n"
+    "    if ((uint32_t)length > k) cut = find_kth(s, row, length, k);\n"
+    "    if (finite_only && cut.key <= KEY_MINUS_INFINITY) cut = {KEY_MINUS_INFINITY, 0};\n",
     "    return emit(s, row, length, cut, out);\n"
     "}\n"
     "\n"
@@ -8226,7 +8230,7 @@ static const char *const kernels_topk_radix_cu[] = {
     "    if (!whole) {\n"
     "        found = select(s, row, range.length, (uint32_t)p.k, p.finite_only != 0, chosen);\n"
     "        block_sync();\n"
-    "        if (p.sort_size > SORT_SHARED) sort_in_place(row, chosen, found);\n"
+    "        if (p.sort_size > CAIRN_TOPK_SORT_SHARED) sort_in_place(row, chosen, found);\n"
     "        else if (p.sort_size) positions = sort_by_score(row, chosen, found, p.sort_size);\n"
     "    }\n"
     "    topk_write_row(topk_row_out(p, r, row), !whole, positions, found, p.k);\n"
@@ -9536,7 +9540,7 @@ static const char *const kernels_topk_stream_cuh[] = {
 
 /* By name; the last row is empty. */
 static const kernels_file kernels_files[] = {
-    {"abi.h", kernels_abi_h, 20378},
+    {"abi.h", kernels_abi_h, 20518},
     {"attention.cu", kernels_attention_cu, 14356},
     {"blocks.cuh", kernels_blocks_cuh, 2429},
     {"common.cuh", kernels_common_cuh, 9586},
@@ -9544,7 +9548,7 @@ static const kernels_file kernels_files[] = {
     {"device_async.cuh", kernels_device_async_cuh, 11771},
     {"device_mma.cuh", kernels_device_mma_cuh, 3440},
     {"embed.cu", kernels_embed_cu, 1451},
-    {"kv.cu", kernels_kv_cu, 1346},
+    {"kv.cu", kernels_kv_cu, 1362},
     {"kv_append.cu", kernels_kv_append_cu, 8904},
     {"kv_collate.cu", kernels_kv_collate_cu, 4899},
     {"linear.cu", kernels_linear_cu, 3908},
@@ -9572,7 +9576,7 @@ static const kernels_file kernels_files[] = {
     {"step_finish.cu", kernels_step_finish_cu, 2178},
     {"step_merge.cuh", kernels_step_merge_cuh, 4701},
     {"step_pages.cuh", kernels_step_pages_cuh, 13244},
-    {"step_select.cu", kernels_step_select_cu, 6727},
+    {"step_select.cu", kernels_step_select_cu, 6744},
     {"step_sparse.cuh", kernels_step_sparse_cuh, 13606},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 7574},
@@ -9580,7 +9584,7 @@ static const kernels_file kernels_files[] = {
     {"topk_cluster.cuh", kernels_topk_cluster_cuh, 12081},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 4730},
     {"topk_kth.cuh", kernels_topk_kth_cuh, 13748},
-    {"topk_radix.cu", kernels_topk_radix_cu, 6591},
+    {"topk_radix.cu", kernels_topk_radix_cu, 6521},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
     {"topk_short.cu", kernels_topk_short_cu, 14382},
     {"topk_slice.cuh", kernels_topk_slice_cuh, 7574},
