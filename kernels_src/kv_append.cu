@@ -155,7 +155,7 @@ CAIRN_KERNEL(kv_append, 256, BLOCKS, kv_append_params) {
     const int r = block_id() * p.rows_each + within;
     const int piece = min_of(lane, PIECES - 1);
     const bool mine = within < p.rows_each && r < p.rows, whole = mine && lane < PIECES;
-    const bool rotates = piece < p.rotary_pairs / 4;
+    const bool rotates = lane < p.rotary_pairs / 4; /* a lane past the head stays at 0 */
     append_slot slot = {-1, 0};
     angles turn;
     for (int start = 0; start < p.at.kv_heads; start += HEADS * p.heads_each) {

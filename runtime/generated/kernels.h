@@ -2009,13 +2009,13 @@ static const char *const kernels_kv_append_cu[] = {
     "    const int r = block_id() * p.rows_each + within;\n"
     "    const int piece = min_of(lane, PIECES - 1);\n"
     "    const bool mine = within < p.rows_each && r < p.rows, whole = mine && lane < PIECES;\n"
-    "    const bool rotates = piece < p.rotary_pairs / 4;\n"
+    "    const bool rotates = lane < p.rotary_pairs / 4; /* a lane past the head stays at 0 */\n"
     "    append_slot slot = {-1, 0};\n"
     "    angles turn;\n"
     "    for (int start = 0; start < p.at.kv_heads; start += HEADS * p.heads_each) {\n"
     "        piece_of k[HEADS], v[HEADS];\n"
-    "#pragma unroll\n"
-    "        for (int j = 0; j < HEADS; j++) {\n",
+    "#pragma unroll\n",
+    "        for (int j = 0; j < HEADS; j++) {\n"
     "            int head = start + j * p.heads_each + first;\n"
     "            int64_t from = ((int64_t)r * p.at.kv_heads + head) * PIECES + piece;\n"
     "            k[j] = load_piece(p.k, from, whole && head < p.at.kv_heads);\n"
@@ -9549,7 +9549,7 @@ static const kernels_file kernels_files[] = {
     {"device_mma.cuh", kernels_device_mma_cuh, 3440},
     {"embed.cu", kernels_embed_cu, 1451},
     {"kv.cu", kernels_kv_cu, 1362},
-    {"kv_append.cu", kernels_kv_append_cu, 8904},
+    {"kv_append.cu", kernels_kv_append_cu, 8941},
     {"kv_collate.cu", kernels_kv_collate_cu, 4899},
     {"linear.cu", kernels_linear_cu, 3908},
     {"measure.cu", kernels_measure_cu, 1632},
