@@ -31,36 +31,6 @@
 /* What this block has to write: elements in a list, from an output slot on. */
 struct written_part { const int32_t *list; int origin; uint32_t offset, count; };
 
-/* Lists this block's share of the candidates in s.own: two counts go through one scan, of those
- * over the key and, in the upper half, of those equal to it. How many. */
-CAIRN_INLINE uint32_t list_placed(cluster_shared &s, verdict v, int32_t *list) {
-    const int count = (int)s.count;
-    const uint32_t below = (1u << lane_id()) - 1;
-    uint32_t over_before = 0, equal_before = 0;
-#pragma unroll 1
-    for (int first = 0; first < count; first += THREADS) {
-        const int i = first + thread_id();
-        const uint32_t key = i < count ? s.own[i] : 0;
-        const bool is_over = key > v.key, is_equal = i < count && key == v.key;
-        const uint32_t over = warp_ballot(is_over), equal = warp_ballot(is_equal);
-        block_sync();
-        if (lane_id() == 0)
-            s.totals[0][warp_id()] = (uint32_t)(popcount(over) | popcount(equal) << 16);
-        block_sync();
-        const uint32_t total = lane_id() < WARPS ? s.totals[0][lane_id()] : 0u;
-        const uint32_t before = warp_sum(lane_id() < warp_id() ? total : 0u);
-        const uint32_t ties = equal_before + (before >> 16) + (uint32_t)popcount(equal & below);
-        if (is_over || (is_equal && ties < v.ties))
-            list[over_before + (before & 0xffffu) + (uint32_t)popcount(over & below) +
-                 min_of(ties, v.ties)] = s.elements[i];
-        const uint32_t all = warp_sum(total);
-        over_before += all & 0xffffu;
-        equal_before += all >> 16;
-    }
-    block_sync();
-    return over_before + min_of(equal_before, v.ties);
-}
-
 /* Has the first block sort what all are to write. */
 CAIRN_INLINE void sort_part(const topk_params &p, const row_slice &w, written_part &part,
                             uint32_t found) {
@@ -78,12 +48,30 @@ CAIRN_INLINE void sort_part(const topk_params &p, const row_slice &w, written_pa
     sort_entries(all.sort_keys, all.sort_positions, p.sort_size);
 }
 
+/* Lists this block's share of what the verdict says; how many the row has in all. When some of its
+ * ties are taken and some not, a first visit finds the last that is. */
+CAIRN_INLINE uint32_t list_chosen(cluster_shared &s, const row_slice &w, const thread_bits &bits,
+                                  chosen_items chosen, verdict v, written_part &part) {
+    uint32_t ties = v.ties ? v.ties : EVERY;
+    chosen.key = v.key;
+    chosen.cut = v.ties ? NO_POSITION : -1;
+    part = {(const int32_t *)s.keys, w.origin, v.offset, 0};
+#pragma unroll 1
+    for (;;) {
+        part.count = visit_items(s, w, bits, chosen, ties, (int32_t *)s.keys);
+        if (ties == EVERY) return v.found;
+        chosen.cut = s.cut;
+        ties = EVERY;
+    }
+}
+
 /* Finds the row's best k: `part` gets this block's share; how many the row has in all. */
 CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_slice &slice,
                              written_part &part) {
     const int rank = cluster_rank();
     tile_data held;
     clear_bins(s);
+    if (thread_id() == 0) s.count = 0;
     group_most most = read_slice(slice, held);
     u32x2 mine = slice_bound(s, slice, most, ceil_div(p.k, CLUSTER));
     const row_slice &w = kept_slice();
@@ -92,56 +80,43 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
     thread_bits bits = find_candidates(w, held, keys.low);
     uint32_t need = (uint32_t)p.k, parity = 0;
     verdict v = {0, 0, 0, EVERY};
-    int mode = keys.low < keys.high ? PLACE : SCAN;
-    if (mode == SCAN) keys.high = keys.low; /* no other key is of interest */
+    chosen_items chosen = {false, 0, 0};
+    bool places = keys.low < keys.high;
+    if (!places) keys.high = keys.low; /* no other key is of interest */
 #pragma unroll 1
     for (;;) {
-        if (mode != SCAN) {
-            uint32_t count = mode == PLACE ? count_bits(s, bits) : 0;
-            int32_t *list = mode == PLACE ? s.elements : (int32_t *)s.keys;
-            if (count <= REGION)
-                count = visit_items(s, w, mode, bits, keys.low, keys.high + 1, v.ties - 1, list);
-            if (mode == WRITE) {
-                part = {list, w.origin, v.offset, count};
-                return v.found;
-            }
-            if (mode == CUT) {
-                mode = WRITE;
-                continue;
-            }
-            list_keys(s, w, count);
-            if (thread_id() == 0) send_keys(s);
+        if (places) {
+            place(s, w, bits, keys.low, keys.high + 1);
+            if (thread_id() == 0) send_count(s);
             if (rank == 0) decide(s, keys, need, parity);
             mbarrier_wait_cluster(shared_addr(&s.verdict_in), parity);
             v = bit_cast<verdict>(s.told);
-            if (v.found != EVERY && parity == 0) {
-                list = (int32_t *)s.keys;
-                part = {list, w.origin, v.offset, list_placed(s, v, list)};
-                return v.found;
-            }
+            chosen.listed = v.found != EVERY && parity == 0;
+            if (chosen.listed) break;
             if (v.found != EVERY) {
                 keys = {v.key, v.key};
                 need = v.ties;
             } else {
                 bin_search at;
+                if (thread_id() == 0) begin_again(s);
 #pragma unroll 1
                 do {
                     at = narrow_cluster(keys, need);
                     keys = at.range;
                     need = at.need;
                 } while (at.inside > REGION && keys.low < keys.high);
-                if (keys.low < keys.high && thread_id() == 0) begin_again(s);
             }
             parity = 1;
         }
         const slice_scan scan = scan_slice(keys.low, keys.high + 1);
         bits = scan.bits;
-        mode = PLACE;
-        if (keys.low == keys.high) {
+        places = keys.low < keys.high;
+        if (!places) {
             v = share_alone(s, keys.low, need, scan.low, scan.high);
-            mode = v.ties == 0 || v.ties == EVERY ? WRITE : CUT;
+            break;
         }
     }
+    return list_chosen(s, w, bits, chosen, v, part);
 }
 
 CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {

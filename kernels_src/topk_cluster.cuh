@@ -19,8 +19,8 @@ struct verdict { uint32_t key, offset, ties, found; };
 struct cluster_shared {
     /* At the first block every block's candidates; at last each block's list of its own share. */
     alignas(16) uint32_t keys[max_of(CAPACITY, 4096)];
-    alignas(16) uint32_t own[REGION]; /* keys of this block's candidates, in order of position */
-    int32_t elements[REGION];         /* which they are */
+    uint32_t own[REGION];     /* keys of this block's candidates, in any order */
+    int32_t elements[REGION]; /* which they are */
     alignas(16) uint32_t bins[BINS];
     alignas(16) uint32_t sums[BINS / CLUSTER]; /* over the cluster, this block's part of the bins */
     alignas(16) u32x4 told;                    /* the verdict */
@@ -31,7 +31,7 @@ struct cluster_shared {
     alignas(16) uint32_t list[LIST + 4];
     topk_out out;
     bin_found found;
-    uint32_t count, listed, key, ties; /* count: of s.own, or how many there would be */
+    uint32_t count, listed, key, ties; /* count: of candidates, over REGION when too many */
     int32_t cut;
     alignas(8) uint64_t bounds_in, counts_in, keys_in, verdict_in, chosen_in;
 };
@@ -53,8 +53,9 @@ CAIRN_INLINE void begin_barriers(cluster_shared &s) {
     fence_mbarrier_init();
 }
 
-/* Before keys are sent a second time. */
+/* Before keys are sent a second time; a barrier of the block must follow. */
 CAIRN_INLINE void begin_again(cluster_shared &s) {
+    s.count = 0;
     mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);
     if (cluster_rank() == 0) mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
 }
@@ -186,14 +187,6 @@ CAIRN_INLINE thread_bits find_candidates(const row_slice &w, tile_data &held, ui
     return mine;
 }
 
-/* Goes through items of the slice in ascending order, numbered from 0, by a map of bits; how many:
- * PLACE  those that reach `low` and not `high`, into the list unless they are more than REGION;
- * CUT    the same, to leave the element of number `last` in s.cut;
- * WRITE  those that reach `high`, and of the others that reach `low` the ones up to s.cut, into the
- *        list, which then has room for k.
- * `mine` has the bits of the tiles on the chip. */
-enum { PLACE, CUT, WRITE, SCAN };
-
 /* The items of tile t up to element `cut`, one bit each. */
 CAIRN_INLINE uint32_t bits_up_to(int t, int cut) {
     const int left = cut - t * TILE, vector = left / VECTOR, lane = vector % THREADS;
@@ -203,18 +196,81 @@ CAIRN_INLINE uint32_t bits_up_to(int t, int cut) {
     return items >= ITEMS ? EVERY : (1u << items) - 1;
 }
 
-CAIRN_INLINE uint32_t visited_bits(int mode, const thread_bits &mine, int t, uint32_t low,
-                                   uint32_t high, int cut) {
-    reach_bits bits = STAGES && t == 1 ? mine.of[STAGES] : mine.of[0];
-    if (t > STAGES) bits = tile_bits(kept_slice(), t, low, high);
-    const uint32_t between = bits.low & ~bits.high;
-    return mode == WRITE ? bits.high | (between & bits_up_to(t, cut)) : between;
+/* This thread's items of tile t; `mine` has the bits of the tiles on the chip. */
+CAIRN_INLINE reach_bits visited_bits(const thread_bits &mine, int t, uint32_t low, uint32_t high) {
+    if (t > STAGES) return tile_bits(kept_slice(), t, low, high);
+    return STAGES && t == 1 ? mine.of[STAGES] : mine.of[0];
 }
 
-CAIRN_INLINE uint32_t visit_items(cluster_shared &s, const row_slice &w, int mode,
-                                  const thread_bits &mine, uint32_t low, uint32_t high,
-                                  uint32_t last, int32_t *list) {
-    const int cut = s.cut;
+/* Lists the candidates, which reach `low` and not `high`, in any order, REGION of them at most:
+ * elements and keys; the keys go to the first block too, as they come. Counts them in s.count,
+ * which was 0; when it ends over REGION it has not counted all. */
+CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits &mine,
+                        uint32_t low, uint32_t high) {
+    const shared_addr there = remote(shared_addr(&s.keys[cluster_rank() * REGION]), 0);
+    const shared_addr barrier = remote(shared_addr(&s.keys_in), 0);
+#pragma unroll 1
+    for (int t = 0; t < w.tiles; t++) {
+        const reach_bits reach = visited_bits(mine, t, low, high);
+        uint32_t bits = reach.low & ~reach.high, at = 0;
+        const uint32_t count = (uint32_t)popcount(bits), end = warp_scan(count);
+        if (lane_id() == WARP - 1) at = atomic_add(&s.count, end);
+        at = shuffle(at, WARP - 1);
+        if (at > REGION) break; /* the warp's: no use in more */
+        at += end - count;
+#pragma unroll 1
+        for (; bits && at < REGION; at += 2) { /* two at a time wait for one load */
+            const uint32_t rest = bits & (bits - 1);
+            const int i = find_first_set(bits) - 1, j = rest ? find_first_set(rest) - 1 : i;
+            const uint32_t a = topk_key(score_again(w, t, i)), b = topk_key(score_again(w, t, j));
+            s.elements[at] = item_element(t, i);
+            s.own[at] = a;
+            remote_store_async(there + at * 4, a, barrier);
+            bits = rest & (rest - 1);
+            if (!rest || at + 1 >= REGION) continue;
+            s.elements[at + 1] = item_element(t, j);
+            s.own[at + 1] = b;
+            remote_store_async(there + (at + 1) * 4, b, barrier);
+        }
+    }
+    block_sync();
+}
+
+/* What a block has chosen: everything over `key`, and of those equal to it what lies at or before
+ * element `cut`; from the list of candidates, or from the bits of all that reach it, exceed it. */
+struct chosen_items { bool listed; uint32_t key; int cut; };
+
+/* Marks items in the map, whose first bit is the first element of `tile`: the chosen ones, or those
+ * equal to the key. */
+CAIRN_INLINE void mark_items(cluster_shared &s, int tile, int tiles, const thread_bits &mine,
+                             chosen_items of, bool equals) {
+    const int first = tile * TILE, count = of.listed ? (int)s.count : 0;
+#pragma unroll 1
+    for (int i = thread_id(); i < count; i += THREADS) {
+        const uint32_t key = s.own[i];
+        const int e = s.elements[i], bit = e - first;
+        const bool is = equals ? key == of.key : key > of.key || (key == of.key && e <= of.cut);
+        if (is && bit >= 0 && bit < tiles * TILE) atomic_or(&s.bins[bit / 32], 1u << (bit & 31));
+    }
+#pragma unroll 1
+    for (int t = tile; t < tile + tiles && !of.listed; t++) {
+        const reach_bits reach = visited_bits(mine, t, of.key, of.key + 1);
+        const uint32_t between = reach.low & ~reach.high;
+        uint32_t bits = equals ? between : reach.high | (between & bits_up_to(t, of.cut));
+#pragma unroll 1
+        while (bits) {
+            int i = find_first_set(bits) - 1, bit = item_element(t - tile, i / VECTOR * VECTOR);
+            uint32_t vector = bits >> (i / VECTOR * VECTOR) & ((1u << VECTOR) - 1);
+            atomic_or(&s.bins[bit / 32], vector << (bit & 31));
+            bits &= ~(vector << (i / VECTOR * VECTOR));
+        }
+    }
+}
+
+/* Writes the elements of the chosen items into the list in ascending order, how many; or, when
+ * `ties` is not EVERY, leaves in s.cut which of those equal to the key is the last of so many. */
+CAIRN_INLINE uint32_t visit_items(cluster_shared &s, const row_slice &w, const thread_bits &mine,
+                                  chosen_items of, uint32_t ties, int32_t *list) {
     uint32_t *map = s.bins, done = 0;
 #pragma unroll 1
     for (int tile = 0; tile < w.tiles; tile += MAP_TILES) {
@@ -224,17 +280,7 @@ CAIRN_INLINE uint32_t visit_items(cluster_shared &s, const row_slice &w, int mod
         block_sync();
         clear_bins(s);
         block_sync();
-#pragma unroll 1
-        for (int t = tile; t < tile + tiles; t++) {
-            uint32_t bits = visited_bits(mode, mine, t, low, high, cut);
-#pragma unroll 1
-            while (bits) {
-                int i = find_first_set(bits) - 1, e = item_element(t - tile, i / VECTOR * VECTOR);
-                uint32_t vector = bits >> (i / VECTOR * VECTOR) & ((1u << VECTOR) - 1);
-                atomic_or(&map[e / 32], vector << (e & 31));
-                bits &= ~(vector << (i / VECTOR * VECTOR));
-            }
-        }
+        mark_items(s, tile, tiles, mine, of, ties != EVERY);
         block_sync();
         uint32_t count = 0;
 #pragma unroll 1
@@ -245,15 +291,14 @@ CAIRN_INLINE uint32_t visit_items(cluster_shared &s, const row_slice &w, int mod
         uint32_t total = lane_id() < WARPS ? s.totals[0][lane_id()] : 0u;
         at += warp_sum(lane_id() < warp_id() ? total : 0u) - count + done;
         done += warp_sum(total);
-        if (mode == PLACE && done > REGION) continue;
-        if (mode == CUT && (last < at || last >= at + count)) continue;
+        if (ties != EVERY && (ties <= at || ties > at + count)) continue;
 #pragma unroll 1
         for (int i = first; i < end; i++)
 #pragma unroll 1
             for (uint32_t bits = map[i]; bits; bits &= bits - 1, at++) {
                 const int e = tile * TILE + i * 32 + find_first_set(bits) - 1;
-                if (mode != CUT) list[at] = e;
-                else if (at == last) s.cut = e;
+                if (ties == EVERY) list[at] = e;
+                else if (at + 1 == ties) s.cut = e;
             }
     }
     block_sync();

@@ -3,45 +3,17 @@
 
 /* ---- candidates, from each block to the first ---------------------------------------------- */
 
-/* The block's candidates on the chip. */
-CAIRN_INLINE uint32_t count_bits(cluster_shared &s, const thread_bits &mine) {
-    uint32_t count = 0;
-#pragma unroll
-    for (int t = 0; t <= STAGES; t++)
-        count += (uint32_t)popcount(mine.of[t].low & ~mine.of[t].high);
-    count = warp_sum(count);
-    if (lane_id() == 0) s.totals[1][warp_id()] = count;
-    block_sync();
-    return warp_sum(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
-}
-
-/* Puts the keys of the `count` candidates in s.elements into s.own, unless they are too many. */
-CAIRN_INLINE void list_keys(cluster_shared &s, const row_slice &w, uint32_t count) {
-    if (thread_id() == 0) s.count = count;
-    if (count <= REGION)
-#pragma unroll 2
-        for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS)
-            s.own[i] = topk_key(w.base[s.elements[i]]);
-    fence_async();
-    block_sync();
-}
-
-/* Sends s.own to the first block, or only how many there are when they are too many. */
-CAIRN_INLINE void send_keys(cluster_shared &s) {
-    const int rank = cluster_rank();
-    const uint32_t count = s.count;
-    remote_store_async(remote(shared_addr(&s.counts[rank]), 0), count,
+/* Tells the first block how many candidates this one has listed. */
+CAIRN_INLINE void send_count(cluster_shared &s) {
+    remote_store_async(remote(shared_addr(&s.counts[cluster_rank()]), 0), s.count,
                        remote(shared_addr(&s.counts_in), 0));
-    if (count && count <= REGION)
-        copy_bulk_remote(remote(shared_addr(&s.keys[rank * REGION]), 0), s.own,
-                         round_up(count, 4u) * 4, remote(shared_addr(&s.keys_in), 0));
 }
 
 /* At the first block: waits for all keys; how many, or EVERY when some block had too many. */
 CAIRN_INLINE uint32_t receive_keys(cluster_shared &s, uint32_t parity) {
     mbarrier_wait_cluster(shared_addr(&s.counts_in), parity);
     uint32_t count = lane_id() < CLUSTER ? s.counts[lane_id()] : 0;
-    uint32_t bytes = warp_sum(count <= REGION ? round_up(count, 4u) * 4 : 0u);
+    uint32_t bytes = warp_sum(min_of(count, (uint32_t)REGION) * 4);
     if (thread_id() == 0) mbarrier_arrive_expect(shared_addr(&s.keys_in), bytes);
     mbarrier_wait_cluster(shared_addr(&s.keys_in), parity);
     uint32_t total = warp_sum(count);
@@ -317,7 +289,5 @@ CAIRN_INLINE verdict share_alone(cluster_shared &s, uint32_t key, uint32_t need,
     verdict v = share_out(key, need, of.x, of.y);
     v.offset = shuffle(v.offset, cluster_rank());
     v.ties = shuffle(v.ties, cluster_rank());
-    if (thread_id() == 0) s.cut = v.ties ? NO_POSITION : -1;
-    block_sync();
     return v;
 }

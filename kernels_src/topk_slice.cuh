@@ -132,6 +132,12 @@ CAIRN_INLINE u32x4 load_again(const row_slice &w, int t, int j) {
     return load_slowly(w, vector_element(t, j));
 }
 
+/* This thread's item i of tile t again; it is in the slice. */
+CAIRN_INLINE score_t score_again(const row_slice &w, int t, int i) {
+    if (STAGES && t == 1) return ((const score_t *)staged_vector(i / VECTOR))[i % VECTOR];
+    return w.base[item_element(t, i)];
+}
+
 /* Tile t, the first or the one in shared memory, into registers. */
 CAIRN_INLINE void hold_again(const row_slice &w, int t, tile_data &held) {
 #pragma unroll

@@ -2,12 +2,21 @@
 #ifndef BACKENDS_H
 #define BACKENDS_H
 
+/* A slow tool (compute-sanitizer) is run on a part of a test at a time: CAIRN_TEST_BACKEND, cpu or
+ * cuda, and CAIRN_TEST_ROUTE, a route by name, leave out all others. */
+BASE_UNUSED static bool is_wanted(const char *variable, const char *name) {
+    const char *only = getenv(variable);
+    return !only || !strcmp(only, name);
+}
+
 /* A runtime, or NULL: a GPU that is not there is a skip with the reason, all else a failure. */
 static cairn_runtime *open_runtime_on(const cairn_config *config, const char *what) {
     cairn_runtime *opened = NULL;
     char error[1024];
+    bool cuda = config->backend == CAIRN_BACKEND_CUDA;
+    if (!is_wanted("CAIRN_TEST_BACKEND", cuda ? "cuda" : "cpu")) return NULL;
     if (!cairn_open(config, &opened, error, sizeof error)) return opened;
-    if (config->backend == CAIRN_BACKEND_CUDA) tap_skip("%s on cuda: %s", what, error);
+    if (cuda) tap_skip("%s on cuda: %s", what, error);
     else tap_ok(false, "%s: open: %s", what, error);
     return NULL;
 }

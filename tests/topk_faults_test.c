@@ -20,6 +20,7 @@ static const char *const routes[] = {"auto", "small", "block", "cluster", "split
 static int route_count(const cairn_runtime *rt) {
     return rt->device.cuda ? (int)BASE_COUNT(routes) : 1;
 }
+/* Or under a tool as slow: smaller and fewer cases. */
 static bool emulated(void) { return getenv("CAIRN_SIMT_KERNELS") != NULL; }
 
 /* ---- the certificate --------------------------------------------------------------------------- */
@@ -389,6 +390,7 @@ static void faults(cairn_runtime *rt, const char *where) {
     static const cairn_type types[] = {CAIRN_F32, CAIRN_F16, CAIRN_BF16};
     int route, form;
     for (route = 0; route < route_count(rt); route++) {
+        if (!is_wanted("CAIRN_TEST_ROUTE", routes[route])) continue;
         bool fine = true, taken = false;
         for (form = 0; form < 4 && fine; form++) {
             bool small = route == 1;
@@ -431,6 +433,7 @@ static void lost_pages(cairn_runtime *rt, const char *where) {
     enum { SIZE = 8, PAGES = 6 };
     int route;
     for (route = 0; route < route_count(rt); route++) {
+        if (!is_wanted("CAIRN_TEST_ROUTE", routes[route])) continue;
         problem p;
         bed table, requests;
         cairn_topk_transform_args a;
@@ -481,6 +484,7 @@ static void far_places(cairn_runtime *rt, const char *where) {
     static const int32_t pages[] = {2047, 2048, INT32_MAX, 7, 0};
     int route, flat;
     for (route = 0; route < route_count(rt); route++) {
+        if (!is_wanted("CAIRN_TEST_ROUTE", routes[route])) continue;
         bool fine = true, taken = false;
         for (flat = 0; flat < 2 && fine; flat++) {
             problem p;
@@ -522,6 +526,7 @@ static void far_places(cairn_runtime *rt, const char *where) {
 static void no_scores(cairn_runtime *rt, const char *where) {
     int route;
     for (route = 0; route < route_count(rt); route++) {
+        if (!is_wanted("CAIRN_TEST_ROUTE", routes[route])) continue;
         problem p;
         cairn_topk_args a;
         cairn_tensor nowhere;
@@ -582,6 +587,7 @@ static void alignments(cairn_runtime *rt, const char *where) {
     static const cairn_type types[] = {CAIRN_F32, CAIRN_F16, CAIRN_BF16};
     int route, round, rounds = emulated() ? 3 : 40;
     for (route = 0; route < route_count(rt); route++) {
+        if (!is_wanted("CAIRN_TEST_ROUTE", routes[route])) continue;
         bool fine = true, taken = false;
         for (round = 0; round < rounds && fine; round++) {
             bool small = route == 1 || between(0, 3) == 0;
@@ -622,6 +628,7 @@ static void sizes(cairn_runtime *rt, const char *where) {
 static void replays(cairn_runtime *rt, const char *where) {
     int route, round, rounds = emulated() ? 3 : 100;
     for (route = 0; route < route_count(rt); route++) {
+        if (!is_wanted("CAIRN_TEST_ROUTE", routes[route])) continue;
         bool small = route == 1, fine;
         problem p;
         cairn_topk_args a;
@@ -667,7 +674,7 @@ static void on_backend(cairn_backend backend, const char *name) {
     far_places(rt, name);
     no_scores(rt, name);
     alignments(rt, name);
-    sizes(rt, name);
+    if (is_wanted("CAIRN_TEST_ROUTE", "auto")) sizes(rt, name);
     if (rt->device.cuda) replays(rt, name);
     cairn_close(rt);
 }
