@@ -19,6 +19,9 @@ typedef struct device {
     CUstream stream;   /* where work is enqueued now */
     CUstream own_stream;
     bool owns_stream;
+    uint64_t submitted; /* staging buffers handed to the device */
+    uint64_t synced;    /* as many when the host last waited, for this stream: */
+    CUstream synced_stream;
     char name[96];
     int arch, sm_count, max_shared_bytes, driver_version;
     size_t l2_bytes, total_bytes;
@@ -299,6 +302,8 @@ static cairn_status dev_check_error_word(device *dev) {
 /* Waits for the current stream, then reports what the kernels found wrong with their data. */
 static cairn_status dev_sync(device *dev) {
     if (dev->cuda) DEV_TRY(dev, cuStreamSynchronize(dev->stream));
+    dev->synced = dev->submitted;
+    dev->synced_stream = dev->stream;
     return dev_check_error_word(dev);
 }
 
@@ -312,6 +317,8 @@ typedef struct dev_staging {
     void *memory[DEV_STAGES];
     CUevent done[DEV_STAGES]; /* after the work that reads the buffer */
     bool in_flight[DEV_STAGES];
+    CUstream stream[DEV_STAGES];    /* where that work is */
+    uint64_t submitted[DEV_STAGES]; /* its number */
 } dev_staging;
 
 static cairn_status dev_staging_open(device *dev, size_t bytes, dev_staging *s) {
@@ -334,11 +341,18 @@ static void dev_staging_close(device *dev, dev_staging *s) {
     }
 }
 
+/* True when the host has since waited for the work that reads the buffer: the driver, which takes a
+ * microsecond to answer, need not be asked. */
+static bool dev_staging_waited(const device *dev, const dev_staging *s, int i) {
+    return s->stream[i] == dev->synced_stream && s->submitted[i] <= dev->synced;
+}
+
 /* The number of a buffer that may be written; CAIRN_BUSY when there is none. Never waits. */
 static cairn_status dev_staging_take(device *dev, dev_staging *s, const char *op, int *out) {
     for (int i = 0; i < DEV_STAGES; i++) {
         CUresult result = CUDA_SUCCESS;
-        if (s->in_flight[i]) result = dev->drv->cuEventQuery(s->done[i]);
+        if (s->in_flight[i] && !dev_staging_waited(dev, s, i))
+            result = dev->drv->cuEventQuery(s->done[i]);
         if (result == CUDA_ERROR_NOT_READY) continue;
         if (result) return drv_fail(dev->base, dev->drv, result, "cuEventQuery");
         s->in_flight[i] = false;
@@ -353,6 +367,8 @@ static cairn_status dev_staging_submit(device *dev, dev_staging *s, int i) {
     if (!dev->cuda) return CAIRN_OK;
     DEV_TRY(dev, cuEventRecord(s->done[i], dev->stream));
     s->in_flight[i] = true;
+    s->stream[i] = dev->stream;
+    s->submitted[i] = ++dev->submitted;
     return CAIRN_OK;
 }
 
