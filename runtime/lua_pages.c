@@ -320,39 +320,64 @@ static void bind_read_snapshot(lua_State *L, int arg, cairn_snapshot_args *a) {
     a->caches = caches;
 }
 
-/* t:save(request, { caches =, name =, tokens = ids, state = string }) -> a string */
+/* The arguments (request, { caches =, name =, tokens = ids, state = string }) of a save, and the
+ * bytes it takes. */
+static size_t bind_read_save(lua_State *L, cairn_page_tables *t, cairn_runtime *rt,
+                             cairn_snapshot_args *a) {
+    size_t bytes = 0;
+    lua_settop(L, 3);
+    bind_read_snapshot(L, 3, a);
+    a->request = bind_to_int32(L, 2, "save: request");
+    if (lua_getfield(L, 3, "tokens") != LUA_TNIL)
+        a->tokens = bind_to_ids(L, lua_gettop(L), &a->token_count);
+    if (lua_getfield(L, 3, "state") != LUA_TNIL) {
+        const char *state = luaL_checklstring(L, lua_gettop(L), &a->state_bytes);
+        a->state = lua_newuserdatauv(L, a->state_bytes + 1, 0);
+        memcpy(a->state, state, a->state_bytes);
+    }
+    bind_check(L, rt, cairn_page_tables_save(t, a, NULL, 0, &bytes));
+    return bytes;
+}
+
+static int bind_page_tables_save_bytes(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_page_tables *t = bind_to_page_tables(L, 1, &rt);
+    cairn_snapshot_args a;
+    lua_pushinteger(L, (lua_Integer)bind_read_save(L, t, rt, &a));
+    return 1;
+}
+
+/* t:save(request, options) -> a string; with out = rt:host(bytes) the bytes it took there, without
+ * Lua's copy of so large a string */
 static int bind_page_tables_save(lua_State *L) {
     cairn_runtime *rt;
     cairn_page_tables *t = bind_to_page_tables(L, 1, &rt);
     cairn_snapshot_args a;
     luaL_Buffer buffer;
-    size_t bytes = 0;
+    size_t bytes = bind_read_save(L, t, rt, &a);
     char *memory;
-    lua_settop(L, 3);
-    bind_read_snapshot(L, 3, &a);
-    a.request = bind_to_int32(L, 2, "save: request");
-    if (lua_getfield(L, 3, "tokens") != LUA_TNIL)
-        a.tokens = bind_to_ids(L, lua_gettop(L), &a.token_count);
-    if (lua_getfield(L, 3, "state") != LUA_TNIL) {
-        const char *state = luaL_checklstring(L, lua_gettop(L), &a.state_bytes);
-        a.state = lua_newuserdatauv(L, a.state_bytes + 1, 0);
-        memcpy(a.state, state, a.state_bytes);
+    if (lua_getfield(L, 3, "out") != LUA_TNIL) {
+        size_t capacity;
+        luaL_checktype(L, -1, LUA_TUSERDATA);
+        memory = (char *)bind_to_memory(L, lua_gettop(L), &capacity);
+        bind_check(L, rt, cairn_page_tables_save(t, &a, memory, capacity, &bytes));
+        lua_pushinteger(L, (lua_Integer)bytes);
+        return 1;
     }
-    bind_check(L, rt, cairn_page_tables_save(t, &a, NULL, 0, &bytes));
     memory = luaL_buffinitsize(L, &buffer, bytes);
     bind_check(L, rt, cairn_page_tables_save(t, &a, memory, bytes, &bytes));
     luaL_pushresultsize(&buffer, bytes);
     return 1;
 }
 
-/* t:load(request, string, { caches =, name = }) -> tokens, state */
+/* t:load(request, string or tensor, { caches =, name = }) -> tokens, state */
 static int bind_page_tables_load(lua_State *L) {
     cairn_runtime *rt;
     cairn_page_tables *t = bind_to_page_tables(L, 1, &rt);
     cairn_snapshot_args a;
     cairn_snapshot_info info;
     size_t bytes;
-    const char *memory = luaL_checklstring(L, 3, &bytes);
+    const void *memory = bind_to_memory(L, 3, &bytes);
     lua_settop(L, 4);
     bind_read_snapshot(L, 4, &a);
     a.request = bind_to_int32(L, 2, "load: request");
@@ -380,7 +405,8 @@ static const luaL_Reg bind_page_tables_methods[] = {
     BIND_METHOD(insert),   BIND_METHOD(delete),  BIND_METHOD(clear),        BIND_METHOD(allocate),
     BIND_METHOD(release),  BIND_METHOD(copies),  BIND_METHOD(allocate_for), BIND_METHOD(release_for),
     BIND_METHOD(update),   BIND_METHOD(pages),   BIND_METHOD(lengths),      BIND_METHOD(tensors),
-    BIND_METHOD(save),     BIND_METHOD(load),    BIND_METHOD(close),        {NULL, NULL},
+    BIND_METHOD(save),     BIND_METHOD(load),    BIND_METHOD(save_bytes),   BIND_METHOD(close),
+    {NULL, NULL},
 };
 
 static void bind_new_page_types(lua_State *L) {

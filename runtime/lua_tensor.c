@@ -259,26 +259,52 @@ static int bind_make_tensor(lua_State *L) {
     return 1;
 }
 
-/* rt:host(list): i32 in host memory, for what a staging buffer hands to the device */
-static int bind_make_host(lua_State *L) {
-    int64_t shape[CAIRN_MAX_RANK];
-    size_t count = 1, at = 0;
-    int rank, d;
+/* A tensor of zeros, i32 or u8, in host memory that Lua owns; the runtime is argument 1. */
+static cairn_tensor *bind_new_host(lua_State *L, cairn_type type, int rank, const int64_t *shape) {
+    size_t bytes = cairn_type_bytes(type);
     bind_tensor *t;
-    bind_to_runtime(L, 1);
-    luaL_checktype(L, 2, LUA_TTABLE);
-    rank = bind_list_shape(L, 2, shape);
-    for (d = 0; d < rank; d++) count *= (size_t)shape[d];
-    t = (bind_tensor *)bind_new_object(L, BIND_TENSOR, sizeof *t + count * sizeof(int32_t), 1, 2);
+    for (int d = 0; d < rank; d++) bytes *= (size_t)shape[d];
+    t = (bind_tensor *)bind_new_object(L, BIND_TENSOR, sizeof *t + bytes, 1, 2);
     memcpy(t->shape, shape, (size_t)rank * sizeof *shape);
-    t->view.data = t + 1;
+    t->view.data = memset(t + 1, 0, bytes);
     t->view.device.type = TENSOR_CPU;
     t->view.ndim = rank;
     t->view.shape = t->shape;
-    t->view.dtype.bits = 32, t->view.dtype.lanes = 1;
-    bind_read_list(L, 2, rank, shape, t->view.data, &at, CAIRN_I32);
+    t->view.dtype.code = type == CAIRN_U8;
+    t->view.dtype.bits = (uint8_t)(8 * cairn_type_bytes(type)), t->view.dtype.lanes = 1;
     t->tensor = &t->view;
+    return &t->view;
+}
+
+/* rt:host(list): i32 in host memory, for what a staging buffer hands to the device; rt:host(bytes):
+ * u8, for what snapshots are saved to */
+static int bind_make_host(lua_State *L) {
+    int64_t shape[CAIRN_MAX_RANK];
+    size_t at = 0;
+    int rank;
+    bind_to_runtime(L, 1);
+    if (lua_isinteger(L, 2)) {
+        shape[0] = lua_tointeger(L, 2);
+        luaL_argcheck(L, shape[0] >= 0 && shape[0] < PTRDIFF_MAX / 2, 2, "bytes out of range");
+        bind_new_host(L, CAIRN_U8, 1, shape);
+        return 1;
+    }
+    luaL_checktype(L, 2, LUA_TTABLE);
+    rank = bind_list_shape(L, 2, shape);
+    bind_read_list(L, 2, rank, shape, bind_new_host(L, CAIRN_I32, rank, shape)->data, &at,
+                   CAIRN_I32);
     return 1;
+}
+
+/* The bytes of a string, or of a tensor from rt:host(bytes). */
+static void *bind_to_memory(lua_State *L, int arg, size_t *bytes) {
+    const cairn_tensor *t;
+    if (lua_type(L, arg) == LUA_TSTRING) return (void *)(uintptr_t)lua_tolstring(L, arg, bytes);
+    t = bind_to_tensor(L, arg);
+    if (t->device.type != TENSOR_CPU || t->strides || cairn_tensor_type(t) != CAIRN_U8)
+        luaL_error(L, "a dense tensor of u8 in host memory is expected; see rt:host(bytes)");
+    *bytes = bind_tensor_count(t);
+    return (char *)t->data + t->byte_offset;
 }
 
 /* rt:staging(bytes): two pinned buffers */

@@ -113,6 +113,20 @@ test("a request is saved and loaded, with what is kept beside its pages", functi
   local bytes = caches[2]:totable()
   for c = 1, 2 do check.equal(bytes[t:pages(0)[c] + 1], bytes[t:pages(1)[c] + 1]) end
   t:remove { 1 }
+  local memory = rt:host(#saved + 3)
+  with.out = memory
+  check.equal(t:save_bytes(0, with), #saved)
+  check.equal(t:save(0, with), #saved)
+  check.equal(string.char(table.unpack(memory:totable())), saved .. "\0\0\0")
+  check.error(function() t:load(1, memory, { caches = caches, name = "m" }) end, "too long")
+  check.equal(t:load(1, memory:view { #saved }, { caches = caches, name = "m" }), with.tokens)
+  t:remove { 1 }
+  with.out = memory:view { #saved - 1 }
+  check.error(function() t:save(0, with) end, "the memory has")
+  with.out = memory:view({ 9 }, { strides = { 2 } })
+  check.error(function() t:save(0, with) end, "dense")
+  check.error(function() t:load(1, rt:host { 1 }, { caches = caches, name = "m" }) end, "u8")
+  check.error(function() rt:host(-1) end, "out of range")
   check.error(function() t:load(1, saved, { caches = caches }) end, "not of ''")
   check.error(function() t:load(1, "x" .. saved:sub(2), { caches = caches, name = "m" }) end, "no snapshot")
   check.equal(t:lengths(), { 6, -1 })

@@ -86,6 +86,7 @@ local function bench_snapshots(b, tokens, layers)
   t:add({ 0 }):insert { tokens, 0 }
   local with = { caches = caches }
   local saved = t:save(0, with)
+  local bytes = #saved
   local function timed(call, undo)
     local best = math.huge
     for _ = 1, 5 do
@@ -96,11 +97,18 @@ local function bench_snapshots(b, tokens, layers)
     end
     return best
   end
-  local function line(name, us)
-    b:line(name, ("%.0f MB, %d layers, a Lua string: %.0f MB/s"):format(#saved / 1e6, layers, #saved / us), us)
+  local function line(name, what, us)
+    b:line(name, ("%.0f MB, %d layers, %s: %.0f MB/s"):format(bytes / 1e6, layers, what,
+      bytes / us), us)
   end
-  line("snapshot save", timed(function() t:save(0, with) end, function() end))
-  line("snapshot load", timed(function() t:load(1, saved, with) end, function() t:remove { 1 } end))
+  local function load() t:load(1, saved, with) end
+  line("snapshot save", "a Lua string", timed(function() t:save(0, with) end, function() end))
+  line("snapshot load", "a Lua string", timed(load, function() t:remove { 1 } end))
+  saved, with.out = nil, rt:host(bytes)
+  collectgarbage()
+  line("snapshot save", "memory of the host", timed(function() t:save(0, with) end, function() end))
+  saved = with.out
+  line("snapshot load", "memory of the host", timed(load, function() t:remove { 1 } end))
 end
 
 -- A cache in use: prompts of 32K tokens come, each beginning as others do, and what was used least
