@@ -11,23 +11,34 @@
  * short_conv_update   short sequences, a block each; grid (sequences, slabs)
  *
  * A thread owns VALUES neighbouring channels and streams over the tokens, its window in registers.
- * Constants  CAIRN_TYPE 1 f32, 2 f16, 3 bf16; CAIRN_WIDTH 2 to 8; CAIRN_VALUES 1, or 4 or 8 where
- *            all rows are aligned to 16 bytes; CAIRN_GATES 1: gate_in, 2: gate_out, 3: both
+ * Measured: half as many channels a thread and twice the threads beat 16-byte loads, two batches of
+ * loads in turn, and rings in shared memory; nothing in the sums may branch.
+ * Constants  CAIRN_TYPE 1 f32, 2 f16, 3 bf16; CAIRN_WIDTH 2 to 8; CAIRN_VALUES 1, or 4 where all
+ *            rows are aligned to 16 bytes; CAIRN_GATES 1: gate_in, 2: gate_out, 3: both;
+ *            CAIRN_SILU 1: of y
  * Launch     block up to 256, a multiple of 32
  * Oracle     tests/ref/conv_ref.h
- * matrix: CAIRN_TYPE=3 CAIRN_WIDTH=3 CAIRN_VALUES=8 CAIRN_GATES=0
- * matrix: CAIRN_TYPE=2 CAIRN_WIDTH=4 CAIRN_VALUES=8 CAIRN_GATES=3
- * matrix: CAIRN_TYPE=1 CAIRN_WIDTH=4 CAIRN_VALUES=4 CAIRN_GATES=3
- * matrix: CAIRN_TYPE=3 CAIRN_WIDTH=8 CAIRN_VALUES=4 CAIRN_GATES=3
- * matrix: CAIRN_TYPE=1 CAIRN_WIDTH=8 CAIRN_VALUES=1 CAIRN_GATES=1
- * matrix: CAIRN_TYPE=2 CAIRN_WIDTH=2 CAIRN_VALUES=1 CAIRN_GATES=2 */
+ * matrix: CAIRN_TYPE=3 CAIRN_WIDTH=3 CAIRN_VALUES=4 CAIRN_GATES=0 CAIRN_SILU=0
+ * matrix: CAIRN_TYPE=3 CAIRN_WIDTH=4 CAIRN_VALUES=4 CAIRN_GATES=0 CAIRN_SILU=1
+ * matrix: CAIRN_TYPE=2 CAIRN_WIDTH=4 CAIRN_VALUES=4 CAIRN_GATES=3 CAIRN_SILU=0
+ * matrix: CAIRN_TYPE=1 CAIRN_WIDTH=4 CAIRN_VALUES=4 CAIRN_GATES=3 CAIRN_SILU=1
+ * matrix: CAIRN_TYPE=1 CAIRN_WIDTH=8 CAIRN_VALUES=4 CAIRN_GATES=3 CAIRN_SILU=1
+ * matrix: CAIRN_TYPE=3 CAIRN_WIDTH=8 CAIRN_VALUES=4 CAIRN_GATES=3 CAIRN_SILU=0
+ * matrix: CAIRN_TYPE=1 CAIRN_WIDTH=8 CAIRN_VALUES=1 CAIRN_GATES=1 CAIRN_SILU=1
+ * matrix: CAIRN_TYPE=2 CAIRN_WIDTH=2 CAIRN_VALUES=1 CAIRN_GATES=2 CAIRN_SILU=0 */
 #include "common.cuh"
 
 #define WIDTH CAIRN_WIDTH
 #define KEPT (CAIRN_WIDTH - 1)
 #define VALUES CAIRN_VALUES
 /* Tokens whose loads are in flight together; the rest of the registers holds weights and window. */
-#define AHEAD ((CAIRN_GATES ? 4 : 8) / (VALUES * WIDTH > 24 ? 2 : 1))
+#define AHEAD ((CAIRN_GATES ? 4 : 8) / (CAIRN_TYPE == 1 || WIDTH > 4 ? 2 : 1))
+/* Blocks in an SM. The few tokens of an update want all blocks at once, and less ahead. */
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS (CAIRN_TYPE == 1 || WIDTH > 4 || CAIRN_GATES == 3 ? 2 : 3)
+#endif
+#define UPDATE_AHEAD (AHEAD / 2)
+#define UPDATE_BLOCKS (CAIRN_TYPE == 1 || WIDTH > 4 ? 2 : 4)
 
 #if CAIRN_TYPE == 1
 typedef float element;
@@ -45,21 +56,48 @@ struct token_in { pack x, gate_in, gate_out; };
 
 /* ---- memory ---- */
 
-CAIRN_INLINE void store_pack(void *row, int64_t at, const lanes &values) {
-    pack v;
+/* Halves are converted two at a time. */
+#define PAIRS (CAIRN_TYPE != 1 && VALUES % 2 == 0)
+struct pairs { uint32_t v[(VALUES + 1) / 2]; };
+
+CAIRN_INLINE pack pack_lanes(const lanes &values) {
+#if PAIRS
+    pairs to;
 #pragma unroll
-    for (int c = 0; c < VALUES; c++) v.v[c] = from_f32<element>(values.v[c]);
-    element *to = (element *)row + at;
-    if constexpr (sizeof(pack) == 16) *(u32x4 *)to = bit_cast<u32x4>(v);
-    else if constexpr (sizeof(pack) == 8) *(u32x2 *)to = bit_cast<u32x2>(v);
-    else *(pack *)to = v;
+    for (int c = 0; c < VALUES; c += 2)
+        to.v[c / 2] = CAIRN_TYPE == 2 ? pack_f16x2(values.v[c], values.v[c + 1])
+                                      : pack_bf16x2(values.v[c], values.v[c + 1]);
+    return bit_cast<pack>(to);
+#else
+    pack to;
+#pragma unroll
+    for (int c = 0; c < VALUES; c++) to.v[c] = from_f32<element>(values.v[c]);
+    return to;
+#endif
 }
 
 CAIRN_INLINE lanes unpack(const pack &v) {
     lanes out;
+#if PAIRS
+    const pairs from = bit_cast<pairs>(v);
+#pragma unroll
+    for (int c = 0; c < VALUES; c += 2) {
+        f32x2 two = CAIRN_TYPE == 2 ? unpack_f16x2(from.v[c / 2]) : unpack_bf16x2(from.v[c / 2]);
+        out.v[c] = two.x, out.v[c + 1] = two.y;
+    }
+#else
 #pragma unroll
     for (int c = 0; c < VALUES; c++) out.v[c] = to_f32(v.v[c]);
+#endif
     return out;
+}
+
+CAIRN_INLINE void store_pack(void *row, int64_t at, const lanes &values) {
+    const pack v = pack_lanes(values);
+    element *to = (element *)row + at;
+    if constexpr (sizeof(pack) == 16) *(u32x4 *)to = bit_cast<u32x4>(v);
+    else if constexpr (sizeof(pack) == 8) *(u32x2 *)to = bit_cast<u32x2>(v);
+    else *(pack *)to = v;
 }
 
 CAIRN_INLINE pack load_row(const void *rows, int64_t at) {
@@ -125,8 +163,8 @@ CAIRN_INLINE lanes gated(const pack &x, const pack &gate) {
     if (CAIRN_GATES & 1) {
         lanes g = unpack(gate);
 #pragma unroll
-        for (int c = 0; c < VALUES; c++)
-            u.v[c] = to_f32(from_f32<element>(mul_f32(g.v[c], u.v[c])));
+        for (int c = 0; c < VALUES; c++) u.v[c] = mul_f32(g.v[c], u.v[c]);
+        u = unpack(pack_lanes(u));
     }
     return u;
 }
@@ -146,7 +184,7 @@ CAIRN_INLINE void finish_token(const short_conv_params &p, const taps &t, window
 #pragma unroll
         for (int j = 0; j < KEPT; j++) sum = add_f32(sum, mul_f32(t.w[j][c], w.u[j].v[c]));
         sum = add_f32(sum, mul_f32(t.w[KEPT][c], u.v[c]));
-        y.v[c] = p.silu ? div_f32(sum, 1.0f + exp_fast(-sum)) : sum;
+        y.v[c] = CAIRN_SILU ? mul_f32(sum, rcp_fast(1.0f + exp_fast(-sum))) : sum;
     }
     if (CAIRN_GATES & 2) {
         lanes g = unpack(in.gate_out);
@@ -205,15 +243,17 @@ CAIRN_INLINE lanes prior_row(const short_conv_params &p, const sequence &q, int 
     return zero;
 }
 
-/* The window before the token `first` of a sequence. */
+/* The window before the token `first` of a sequence, which is 0 or at least KEPT. */
 CAIRN_INLINE window load_window(const short_conv_params &p, const sequence &q, int first,
                                 int channel) {
     window w;
+    if (first == 0) {
 #pragma unroll
-    for (int j = 0; j < KEPT; j++) {
-        int t = first - KEPT + j;
-        if (t >= 0) w.u[j] = load_input(p, q.first + t, channel);
-        else w.u[j] = prior_row(p, q, KEPT + t, channel);
+        for (int j = 0; j < KEPT; j++) w.u[j] = prior_row(p, q, j, channel);
+    } else {
+#pragma unroll
+        for (int j = 0; j < KEPT; j++)
+            w.u[j] = load_input(p, q.first + first - KEPT + j, channel);
     }
     return w;
 }
@@ -235,12 +275,14 @@ CAIRN_INLINE void run_chunk(const short_conv_params &p, const taps &taps_, const
     window w = load_window(p, q, first, channel);
     if (first == 0) write_new_state(p, q, channel);
     int t = first;
+#pragma unroll 1
     for (; t + AHEAD <= last; t += AHEAD)
         run_tokens<AHEAD>(p, taps_, w, q.first + t, channel, -1);
+#pragma unroll 1
     for (; t < last; t++) run_tokens<1>(p, taps_, w, q.first + t, channel, -1);
 }
 
-CAIRN_KERNEL(short_conv, 256, 2, short_conv_params) {
+CAIRN_KERNEL(short_conv, 256, MIN_BLOCKS, short_conv_params) {
     const int channel = (block_id_y() * block_threads() + thread_id()) * VALUES;
     const bool reports = block_id_y() == 0 && thread_id() == 0;
     if (channel >= p.channels) return;
@@ -260,7 +302,7 @@ CAIRN_KERNEL(short_conv, 256, 2, short_conv_params) {
     }
 }
 
-CAIRN_KERNEL(short_conv_update, 256, 2, short_conv_params) {
+CAIRN_KERNEL(short_conv_update, 256, UPDATE_BLOCKS, short_conv_params) {
     const int channel = (block_id_y() * block_threads() + thread_id()) * VALUES, s = block_id();
     if (channel >= p.channels) return;
     const taps weights = load_taps(p, channel);
@@ -280,9 +322,9 @@ CAIRN_KERNEL(short_conv_update, 256, 2, short_conv_params) {
     }
     int t = 0;
 #pragma unroll 1
-    for (; t + AHEAD <= q.count; t += AHEAD) {
-        run_tokens<AHEAD>(p, weights, w, q.first + t, channel, at);
-        if (at >= 0) at += AHEAD * (int64_t)p.channels;
+    for (; t + UPDATE_AHEAD <= q.count; t += UPDATE_AHEAD) {
+        run_tokens<UPDATE_AHEAD>(p, weights, w, q.first + t, channel, at);
+        if (at >= 0) at += UPDATE_AHEAD * (int64_t)p.channels;
     }
 #pragma unroll 1
     for (; t < q.count; t++) {

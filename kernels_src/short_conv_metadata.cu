@@ -3,8 +3,13 @@
  * of n tokens gives ceil(n / block_tokens) chunks (request, 0), (request, 1), ...; the list's tail
  * is -1. The inputs may lie in pinned host memory.
  *
- * Every block scans all requests, a run of neighbours a thread; block 0 writes what each request
- * has, and each block its part of the list, whose entries find their request by binary search.
+ * Every block reads all requests, a run of neighbours a thread, all at once and before anything
+ * else: latency is what this costs. The prefix of chunks counts decodes too; the list begins where
+ * it stands at the split. Block 0 writes what each request has, and each block its part of the
+ * list, whose entries find their request by binary search.
+ *
+ * short_conv_metadata       up to 512 requests
+ * short_conv_metadata_many  up to 8192
  * Launch     grid any, block 512, shared memory METADATA_HEAD + 4 * (requests + 1) bytes
  * Oracle     tests/ref/conv_ref.h
  * matrix: */
@@ -17,55 +22,87 @@ struct metadata_head {
     int32_t firsts[THREADS / WARP];
 }; /* then prefix[requests + 1]: chunks before each request */
 
-/* The new tokens of requests [from, to); a length below 0 counts as 0. */
-CAIRN_INLINE int tokens_between(const short_conv_metadata_params &p, int from, int to) {
-    const int64_t count = (int64_t)p.cu_seqlens[to] - p.cu_seqlens[from];
+/* `count` requests of a thread, from `first` on; those not live have no tokens and no chunks. */
+template <int count> struct run {
+    int first, tokens[count]; /* new ones, at least 0 */
+    uint32_t chunks[count];
+    int slot, length; /* of the only one */
+};
+
+CAIRN_INLINE int tokens_between(int from, int to) {
+    const int64_t count = (int64_t)to - from;
     return (int)min_of(max_of(count, (int64_t)0), (int64_t)0x7fffffff);
 }
 
-CAIRN_INLINE int new_tokens(const short_conv_metadata_params &p, int r, bool reports) {
-    const int64_t count = (int64_t)p.cu_seqlens[r + 1] - p.cu_seqlens[r];
-    if (count < 0 && reports) report_error(p.error, CAIRN_FAULT_LENGTH, r, count);
-    return tokens_between(p, r, r + 1);
+CAIRN_INLINE int load_slot(const short_conv_metadata_params &p, int r) {
+    return p.slots && r < p.requests ? load_early(p.slots + r * p.slots_stride) : r;
 }
 
-CAIRN_INLINE int live_requests(const short_conv_metadata_params &p, bool reports) {
-    int live = p.live ? *p.live : p.requests, in = min_of(max_of(live, 0), p.requests);
-    if (live != in && reports) report_error(p.error, CAIRN_FAULT_LENGTH, 0, live);
-    return in;
+CAIRN_INLINE int load_length(const short_conv_metadata_params &p, int r, int tokens) {
+    return p.seq_lens && r < p.requests ? load_early(p.seq_lens + r) : tokens;
 }
 
-/* The lowest `first` of any thread. */
-CAIRN_INLINE int block_min(metadata_head &head, int first) {
+/* Reads what is not live too, so that nothing waits for the number of live requests. */
+template <int count>
+CAIRN_INLINE run<count> load_run(const short_conv_metadata_params &p, int live, bool writes) {
+    int starts[count + 1];
+    run<count> mine;
+    mine.first = thread_id() * count;
+#pragma unroll
+    for (int i = 0; i <= count; i++)
+        starts[i] = load_early(p.cu_seqlens + min_of(mine.first + i, p.requests));
+    if (count == 1 && writes) {
+        mine.slot = load_slot(p, mine.first);
+        mine.length = load_length(p, mine.first, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        const int r = mine.first + i;
+        if (writes && r < live && starts[i + 1] < starts[i])
+            report_error(p.error, CAIRN_FAULT_LENGTH, r, (int64_t)starts[i + 1] - starts[i]);
+        mine.tokens[i] = r < live ? tokens_between(starts[i], starts[i + 1]) : 0;
+        mine.chunks[i] = ceil_div((uint32_t)mine.tokens[i], (uint32_t)p.block_tokens);
+    }
+    return mine;
+}
+
+/* Of all live requests: the first that is a prompt, their chunks, those of few tokens. */
+struct totals { int split; uint32_t chunks, short_ones; };
+
+/* The sum of all threads before this one: chunks in the upper half, requests of few tokens in the
+ * lower; *all of everything. `first` is the first prompt of this thread. */
+CAIRN_INLINE uint64_t block_scan(metadata_head &head, uint64_t mine, int first, totals *all) {
+    const uint64_t upto = warp_scan(mine);
     first = warp_min(first);
-    if (lane_id() == 0) head.firsts[warp_id()] = first;
+    if (lane_id() == WARP - 1) {
+        head.sums[warp_id()] = upto;
+        head.firsts[warp_id()] = first;
+    }
     block_sync();
-    return warp_min(head.firsts[lane_id() % (THREADS / WARP)]);
-}
-
-/* The sum of all threads before this one; *total of all. */
-CAIRN_INLINE uint64_t block_scan(metadata_head &head, uint64_t mine, uint64_t *total) {
-    uint64_t upto = warp_scan(mine);
-    if (lane_id() == WARP - 1) head.sums[warp_id()] = upto;
-    block_sync();
-    uint64_t before = 0, all = 0;
+    uint64_t before = 0, sum = 0;
 #pragma unroll
     for (int w = 0; w < THREADS / WARP; w++) {
         if (w < warp_id()) before += head.sums[w];
-        all += head.sums[w];
+        sum += head.sums[w];
     }
-    *total = all;
+    all->split = warp_min(head.firsts[lane_id() % (THREADS / WARP)]);
+    all->chunks = (uint32_t)(sum >> 32);
+    all->short_ones = (uint32_t)sum;
     return before + upto - mine;
 }
 
-CAIRN_INLINE void write_request(const short_conv_metadata_params &p, int r, int count,
-                                bool decodes) {
-    int slot = p.slots ? p.slots[r * p.slots_stride] : r;
-    int length = p.seq_lens ? p.seq_lens[r] : count;
-    if (length < count) report_error(p.error, CAIRN_FAULT_LENGTH, r, length);
-    if (p.has_initial) p.has_initial[r] = length > count;
-    if (p.decode_indices) p.decode_indices[r] = decodes && count > 0 ? slot : -1;
+/* What request i of a run has, and its place in the order of decodes before prompts. */
+template <int count>
+CAIRN_INLINE void write_request(const short_conv_metadata_params &p, const run<count> &mine, int i,
+                                bool decodes, int place) {
+    const int r = mine.first + i, tokens = mine.tokens[i];
+    const int slot = count == 1 ? mine.slot : load_slot(p, r);
+    const int length = count > 1 ? load_length(p, r, tokens) : p.seq_lens ? mine.length : tokens;
+    if (length < tokens) report_error(p.error, CAIRN_FAULT_LENGTH, r, length);
+    if (p.has_initial) p.has_initial[r] = length > tokens;
+    if (p.decode_indices) p.decode_indices[r] = decodes && tokens > 0 ? slot : -1;
     if (p.prompt_indices) p.prompt_indices[r] = decodes ? -1 : slot;
+    if (p.order) p.order[place] = r;
 }
 
 CAIRN_INLINE void write_tail(const short_conv_metadata_params &p, int live) {
@@ -78,66 +115,93 @@ CAIRN_INLINE void write_tail(const short_conv_metadata_params &p, int live) {
 }
 
 /* In the order of cairn_conv_count. */
-CAIRN_INLINE void write_counts(const short_conv_metadata_params &p, int live, int split, int chunks,
-                               int short_ones) {
-    p.counts[0] = split;
-    p.counts[1] = live - split;
-    p.counts[2] = tokens_between(p, 0, split);
-    p.counts[3] = tokens_between(p, split, live);
-    p.counts[4] = min_of(chunks, p.chunk_capacity);
+CAIRN_INLINE void write_counts(const short_conv_metadata_params &p, int live, const totals &all,
+                               uint32_t chunks) {
+    const int start = p.cu_seqlens[0], middle = p.cu_seqlens[all.split], end = p.cu_seqlens[live];
+    p.counts[0] = all.split;
+    p.counts[1] = live - all.split;
+    p.counts[2] = tokens_between(start, middle);
+    p.counts[3] = tokens_between(middle, end);
+    p.counts[4] = (int)min_of(chunks, (uint32_t)p.chunk_capacity);
     p.counts[5] = p.block_tokens;
     p.counts[6] = live;
-    p.counts[7] = short_ones == split;
+    p.counts[7] = (int)all.short_ones == all.split;
 }
 
-/* Entries [from, to) of the list. */
-CAIRN_INLINE void write_chunks(const short_conv_metadata_params &p, const int32_t *prefix, int live,
-                               int chunks, int from, int to) {
+/* This block's part of the list: the chunks of requests [split, live), then -1. */
+CAIRN_INLINE void write_chunks(const short_conv_metadata_params &p, const uint32_t *prefix,
+                               int live, int split, uint32_t chunks) {
+    const int part = ceil_div(p.chunk_capacity, grid_blocks()), from = block_id() * part;
+    const int to = min_of(from + part, p.chunk_capacity);
     for (int c = from + thread_id(); c < to; c += THREADS) {
-        int low = 0, high = live; /* prefix[low] <= c < prefix[high] */
-        while (c < chunks && high - low > 1) {
-            int middle = (low + high) / 2;
-            if (prefix[middle] <= c) low = middle;
+        const bool is_chunk = (uint32_t)c < chunks;
+        const uint32_t entry = prefix[split] + (uint32_t)c;
+        int low = split, high = is_chunk ? live : split; /* prefix[low] <= entry < prefix[high] */
+        while (high - low > 1) {
+            const int middle = (low + high) / 2;
+            if (prefix[middle] <= entry) low = middle;
             else high = middle;
         }
-        p.chunk_sequences[c] = c < chunks ? low : -1;
-        p.chunk_offsets[c] = c < chunks ? c - prefix[low] : -1;
+        p.chunk_sequences[c] = is_chunk ? low : -1;
+        p.chunk_offsets[c] = is_chunk ? (int)(entry - prefix[low]) : -1;
     }
 }
 
-CAIRN_KERNEL(short_conv_metadata, THREADS, 1, short_conv_metadata_params) {
+/* What block 0 writes of a thread's requests. `before` as block_scan gives it, `decodes` the chunks
+ * before the split. */
+template <int count>
+CAIRN_INLINE void write_run(const short_conv_metadata_params &p, const run<count> &mine, int live,
+                            uint64_t before, const totals &all, uint32_t decodes) {
+    uint32_t chunks = (uint32_t)(before >> 32), short_ones = (uint32_t)before;
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        const int r = mine.first + i;
+        const bool is_short = mine.tokens[i] <= p.decode_tokens;
+        if (r >= live) return;
+        write_request(p, mine, i, r < all.split,
+                      (int)(is_short ? short_ones : all.short_ones + (uint32_t)r - short_ones));
+        const uint32_t capacity = (uint32_t)p.chunk_capacity, start = chunks - decodes;
+        if (r >= all.split && start <= capacity && start + mine.chunks[i] > capacity)
+            report_error(p.error, CAIRN_FAULT_LENGTH, r, mine.tokens[i]);
+        chunks += mine.chunks[i];
+        short_ones += is_short;
+    }
+}
+
+template <int count> CAIRN_INLINE void run_block(const short_conv_metadata_params &p) {
     metadata_head &head = *(metadata_head *)shared_base();
-    int32_t *prefix = (int32_t *)(shared_base() + sizeof(metadata_head));
+    uint32_t *prefix = (uint32_t *)(shared_base() + sizeof(metadata_head));
     const bool writes = block_id() == 0;
-    const int live = live_requests(p, writes && thread_id() == 0), each = ceil_div(live, THREADS);
-    const int begin = min_of(thread_id() * each, live), end = min_of(begin + each, live);
+    const int given = p.live ? *p.live : p.requests, live = min_of(max_of(given, 0), p.requests);
+    const run<count> mine = load_run<count>(p, live, writes);
     int first = live;
-    for (int r = begin; r < end; r++)
-        if (new_tokens(p, r, writes) > p.decode_tokens) first = min_of(first, r);
-    const int split = block_min(head, first);
-
-    uint64_t mine = 0, total; /* chunks in the upper half, requests of few tokens in the lower */
-    for (int r = begin; r < end; r++) {
-        int count = new_tokens(p, r, false);
-        uint64_t chunks = r < split ? 0 : (uint64_t)ceil_div(count, p.block_tokens);
-        mine += chunks << 32 | (uint64_t)(count <= p.decode_tokens);
+    uint64_t sum = 0;
+#pragma unroll
+    for (int i = count - 1; i >= 0; i--) {
+        if (mine.first + i >= live) continue;
+        const bool is_short = mine.tokens[i] <= p.decode_tokens;
+        if (!is_short) first = mine.first + i;
+        sum += (uint64_t)mine.chunks[i] << 32 | (uint64_t)is_short;
     }
-    uint64_t before = block_scan(head, mine, &total);
-    const int chunks = (int)(total >> 32), short_ones = (int)(uint32_t)total;
-    for (int r = begin; r < end; r++) {
-        int count = new_tokens(p, r, false), decode = count <= p.decode_tokens;
-        prefix[r] = (int)(before >> 32);
-        if (writes) write_request(p, r, count, r < split);
-        if (writes && p.order)
-            p.order[decode ? (int)(uint32_t)before : short_ones + r - (int)(uint32_t)before] = r;
-        before += (uint64_t)decode;
-        if (r >= split) before += (uint64_t)ceil_div(count, p.block_tokens) << 32;
-        if (writes && (int)(before >> 32) > p.chunk_capacity && prefix[r] <= p.chunk_capacity)
-            report_error(p.error, CAIRN_FAULT_LENGTH, r, count);
+    totals all;
+    const uint64_t before = block_scan(head, sum, first, &all);
+    uint32_t chunks = (uint32_t)(before >> 32);
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        if (mine.first + i < live) prefix[mine.first + i] = chunks;
+        chunks += mine.chunks[i];
     }
-    if (writes) write_tail(p, live);
-    if (writes && thread_id() == 0 && p.counts) write_counts(p, live, split, chunks, short_ones);
+    if (thread_id() == 0) prefix[live] = all.chunks;
     block_sync();
-    const int part = ceil_div(p.chunk_capacity, grid_blocks()), from = block_id() * part;
-    write_chunks(p, prefix, live, chunks, from, min_of(from + part, p.chunk_capacity));
+    const uint32_t decodes = prefix[all.split];
+    write_chunks(p, prefix, live, all.split, all.chunks - decodes);
+    if (!writes) return;
+    write_run(p, mine, live, before, all, decodes);
+    write_tail(p, live);
+    if (thread_id() != THREADS - 1) return;
+    if (live != given) report_error(p.error, CAIRN_FAULT_LENGTH, 0, given);
+    if (p.counts) write_counts(p, live, all, all.chunks - decodes);
 }
+
+CAIRN_KERNEL(short_conv_metadata, THREADS, 1, short_conv_metadata_params) { run_block<1>(p); }
+CAIRN_KERNEL(short_conv_metadata_many, THREADS, 1, short_conv_metadata_params) { run_block<16>(p); }

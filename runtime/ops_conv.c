@@ -1,7 +1,7 @@
 /* ops_conv: the entries short_conv, short_conv_update and short_conv_restore. */
 
 /* Blocks an SM: measured; fewer that go on beat a block a chunk. */
-enum { CONV_BLOCK_TOKENS = 32, CONV_THREADS = 256, CONV_BLOCKS_AN_SM = 8 };
+enum { CONV_BLOCK_TOKENS = 32, CONV_THREADS = 256, CONV_BLOCKS_AN_SM = 16 };
 enum { CONV_FLOATS = OPS_F32 | OPS_F16 | 1 << CAIRN_BF16 };
 
 /* A checked call: what the kernels get, and what they are specialised to. */
@@ -145,15 +145,9 @@ static void conv_want(ops_check *c, const cairn_conv *a, conv_call *call) {
 
 /* ---- launch -----------------------------------------------------------------------------------*/
 
-/* Neighbouring channels of a thread: as many as 16 bytes hold, fewer taps permitting, or one. */
-static int conv_values(const conv_call *call) {
-    int values = call->type == CAIRN_F32 || call->width > 4 ? 4 : 8;
-    return call->aligned && call->p.channels % values == 0 ? values : 1;
-}
-
 static cairn_status conv_launch(cairn_runtime *rt, const conv_call *call, const char *entry,
                                 unsigned blocks) {
-    const int values = conv_values(call);
+    const int values = call->aligned && call->p.channels % 4 == 0 ? 4 : 1; /* channels a thread */
     const int32_t threads = (call->p.channels + values - 1) / values;
     dev_dims dims = {{0, 1, 1}, CONV_THREADS, 0, 0, false};
     ops_kernel want;
@@ -165,7 +159,8 @@ static cairn_status conv_launch(cairn_runtime *rt, const conv_call *call, const 
     want.constants[2].name = "VALUES", want.constants[2].value = values;
     want.constants[3].name = "GATES";
     want.constants[3].value = (call->p.gate_in ? 1 : 0) | (call->p.gate_out ? 2 : 0);
-    want.constant_count = 4;
+    want.constants[4].name = "SILU", want.constants[4].value = call->p.silu != 0;
+    want.constant_count = 5;
     if (threads < CONV_THREADS) dims.block = (unsigned)(threads + 31) / 32 * 32;
     dims.grid[0] = blocks;
     dims.grid[1] = (unsigned)(threads + CONV_THREADS - 1) / CONV_THREADS;

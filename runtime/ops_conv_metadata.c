@@ -109,7 +109,9 @@ static cairn_status conv_launch_metadata(cairn_runtime *rt, const short_conv_met
     dims.grid[0] = (unsigned)(parts < 1 ? 1 : parts < rt->device.sm_count ? parts
                                                                           : rt->device.sm_count);
     dims.shared_bytes = (unsigned)(CONV_METADATA_HEAD + 4 * (p->requests + 1));
-    return ops_launch(rt, "short_conv_metadata.cu", "short_conv_metadata", &dims, p);
+    return ops_launch(rt, "short_conv_metadata.cu",
+                      p->requests > CONV_METADATA_THREADS ? "short_conv_metadata_many"
+                                                          : "short_conv_metadata", &dims, p);
 }
 
 /* Copies the host's arrays into buffer `to` and lets p point there. */
