@@ -93,9 +93,15 @@ CAIRN_INLINE void topk_write_none(const topk_out &out, int slot) {
 }
 
 /* Row r's output: the first `found` of `positions` if listed, else the row's first `found`; then
- * none. A loop like this is not unrolled: it is long, seldom hot, and compiled for every route. */
+ * none. A loop like the second is not unrolled: it is long, and compiled for every route. */
 CAIRN_INLINE void topk_write_row(const topk_out &out, bool listed, const int32_t *positions,
                                  int found, int k) {
+    if (!out.pages && !out.values && out.offset == 0) {
+#pragma unroll 4
+        for (int i = thread_id(); i < k; i += block_threads())
+            out.indices[i] = i >= found ? -1 : listed ? positions[i] : i;
+        return;
+    }
 #pragma unroll 1
     for (int i = thread_id(); i < k; i += block_threads())
         if (i < found) topk_write(out, i, listed ? positions[i] : i);
@@ -107,9 +113,9 @@ CAIRN_INLINE void topk_write_row(const topk_out &out, bool listed, const int32_t
 struct key_range { uint32_t low, high; };
 struct bin_found { uint32_t bin, above, inside; }; /* scores in greater bins, in the bin */
 
-/* Bits to leave out so that a range falls into 2048 bins. */
-CAIRN_INLINE int range_shift(key_range range) {
-    return max_of(0, 32 - 11 - leading_zeros(range.high - range.low));
+/* Bits to leave out so that a range falls into 1 << bits bins. */
+CAIRN_INLINE int range_shift(key_range range, int bits = 11) {
+    return max_of(0, 32 - bits - leading_zeros(range.high - range.low));
 }
 
 /* The sum of bins top - each + 1 to top; by four where there are so many. */

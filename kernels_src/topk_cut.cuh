@@ -3,7 +3,8 @@
  * no candidate. Needs CUT_THREADS. Without an include guard: each set of constants includes it. */
 
 #define CUT_WARPS (CUT_THREADS / WARP)
-#define CUT_BINS 2048
+#define CUT_BINS (CUT_THREADS < 512 ? CUT_THREADS * 4 : 2048)
+#define CUT_BITS (31 - leading_zeros((uint32_t)CUT_BINS))
 #define CUT_LIST (CUT_THREADS < 256 ? CUT_THREADS : 256) /* so many are ranked by all pairs */
 
 /* In: the keys over `least`, and by position the first `equal_left` of those equal to it, which are
@@ -12,7 +13,7 @@ struct topk_cut { uint32_t least, equal_left, equals; };
 
 struct cut_shared {
     alignas(16) uint32_t bins[CUT_BINS];
-    uint32_t list[CUT_LIST];
+    alignas(16) uint32_t list[CUT_LIST + 4]; /* 0 behind them */
     key_range ranges[WARP]; /* one a warp; the next too */
     uint32_t sums[WARP];
     topk_cut cut;
@@ -21,9 +22,8 @@ struct cut_shared {
 };
 
 CAIRN_INLINE void clear_bins(cut_shared &s) {
-#pragma unroll
-    for (int i = 0; i < CUT_BINS; i += CUT_THREADS * 4)
-        *(u32x4 *)&s.bins[i + thread_id() * 4] = {0, 0, 0, 0};
+    if (CUT_THREADS * 4 == CUT_BINS || thread_id() * 4 < CUT_BINS)
+        *(u32x4 *)&s.bins[thread_id() * 4] = {0, 0, 0, 0};
 }
 
 /* Lowest and highest over the block of each thread's own. One barrier. */
@@ -61,11 +61,15 @@ CAIRN_INLINE topk_cut rank_listed(cut_shared &s, int count, uint32_t need) {
         const uint32_t key = mine < count ? s.list[mine] : 0;
         uint32_t packed = 0;
 #pragma unroll 1
-        for (int i = part; i < count; i += 1 << shift) {
-            uint32_t other = s.list[i];
-            packed += other > key;                         /* bits 0 to 9: greater */
-            packed += other == key ? 1u << 20 : 0u;        /* from 20: equal */
-            packed += other == key && i < mine ? 1u << 10 : 0u; /* between: and listed before */
+        for (int i = part * 4; i < count; i += 4 << shift) {
+            const u32x4 v = *(const u32x4 *)&s.list[i];
+            const uint32_t others[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int c = 0; c < 4; c++) {
+                packed += others[c] > key;                  /* bits 0 to 9: greater */
+                packed += others[c] == key ? 1u << 20 : 0u; /* from 20: equal */
+                packed += others[c] == key && i + c < mine ? 1u << 10 : 0u; /* and listed before */
+            }
         }
         packed = cut_sum(packed, shift);
         const uint32_t greater = packed & 1023u, before = greater + (packed >> 10 & 1023u);
@@ -87,7 +91,7 @@ CAIRN_INLINE topk_cut find_cut(cut_shared &s, key_range range, uint32_t inside, 
         if (need == inside) return {range.low - 1, 0, 0}; /* all of them */
         if (range.low == range.high) return {range.low, need, inside};
         if (inside <= CUT_LIST) break;
-        const int shift = range_shift(range);
+        const int shift = range_shift(range, CUT_BITS);
         clear_bins(s);
         block_sync();
         each([&](uint32_t key) {
@@ -99,12 +103,13 @@ CAIRN_INLINE topk_cut find_cut(cut_shared &s, key_range range, uint32_t inside, 
         need -= s.found.above;
         inside = s.found.inside;
         range.low += s.found.bin << shift;
-        range.high = min_of(range.high, range.low + ((1u << shift) - 1));
+        range.high = range.low + min_of(range.high - range.low, (1u << shift) - 1);
     }
     each([&](uint32_t key) {
         if (key - range.low <= range.high - range.low)
             s.list[atomic_add(&s.listed, 1u)] = key;
     });
+    if (thread_id() < 4) s.list[inside + (uint32_t)thread_id()] = 0;
     block_sync();
     return rank_listed(s, (int)inside, need);
 }

@@ -1,16 +1,17 @@
 /* topk of short rows: one block a row, which lies in its registers (the contract is in runtime.h).
  *
- * Route      "block", for n <= THREADS ITEMS. A bound from the warps' greatest scores leaves few;
- *            those are gathered and ranked by comparing all pairs. Where k is larger or they are
- *            many, histograms find the cut, the k-th key and how many equal to it are in, and a
- *            scan over the registers writes what is chosen in order.
+ * Route      "block", for n <= THREADS ITEMS. For small k a bound from the warps' greatest scores
+ *            leaves few; those are gathered and ranked by comparing all pairs. Else the scores from a
+ *            bound on are spread over bins as numbers, those in the bin of the k-th are ranked, and
+ *            a scan over the registers writes what is chosen in order. Where scores cannot be spread
+ *            so (infinite ones, many equal) the k-th key is searched bit by bit.
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
  *            CAIRN_THREADS, CAIRN_ITEMS scores a thread
  * Launch     grid rows, block THREADS, shared memory SHORT_BYTES, and 8 bytes for each of
  *            sort_size, or 4 for each of k in order of position
  * Oracle     tests/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
- * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=8
+ * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=128 CAIRN_ITEMS=8
  * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
 #include "common.cuh"
@@ -21,9 +22,15 @@
 #include "topk_cut.cuh"
 
 #define SHORT_ITEMS CAIRN_ITEMS
-#define SHORT_QUOTA 8 /* scores a warp names at most */
+#define SHORT_QUOTA 4 /* scores a warp names at most */
+/* Blocks that fit one SM, by registers. */
+#define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1024 / SHORT_THREADS : 1)
 #define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)
-#define SHORT_BYTES 13824 /* of short_shared at most; behind it are the chosen positions, keys */
+#define SHORT_ENTRIES 128 /* so many in one bin are ranked by all pairs */
+#define SHORT_BYTES 14848 /* of short_shared at most; behind it are the chosen positions, keys */
+
+/* The last that is chosen: better scores are too, of equal ones those up to its position. */
+struct short_last { float score; int position; };
 
 struct short_shared {
     cut_shared cut;
@@ -31,8 +38,10 @@ struct short_shared {
     alignas(16) uint32_t chosen[CUT_LIST]; /* places of the best k; 0 behind them */
     uint32_t places[CUT_LIST];             /* ~position, so that the first is the greatest */
     uint32_t levels[2][LEVEL_WORDS][WARP];  /* one a warp */
+    uint64_t entries[SHORT_ENTRIES];       /* of the bin of the k-th: key, ~position */
+    short_last last;
+    uint32_t counts[2][WARP];              /* one a warp */
     uint32_t entered, taken, sorted;
-    uint32_t reached; /* keys that reach the bound; in the upper half those above it */
 };
 
 struct short_row {
@@ -57,6 +66,7 @@ CAIRN_INLINE void load_short(const score_t *from, int length, bool finite_only, 
 /* The quota-th greatest of the lanes' own. */
 CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
     uint32_t most = warp_max(mine);
+#pragma unroll 1
     for (int i = 1; i < quota; i++) {
         uint32_t holders = warp_ballot(mine == most);
         if (lane_id() == find_first_set(holders) - 1) mine = 0;
@@ -73,8 +83,11 @@ CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
     float most = row.x[0];
 #pragma unroll
     for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);
-    if (thread_id() == 0) s.entered = s.taken = s.reached = s.sorted = 0;
-    for (int i = thread_id(); i < CUT_LIST; i += SHORT_THREADS) s.keys[i] = s.chosen[i] = 0;
+    if (thread_id() == 0) {
+        s.entered = s.taken = s.sorted = 0;
+        s.cut.found = {0, 0, 0};
+    }
+    if (thread_id() < CUT_LIST) s.keys[thread_id()] = s.chosen[thread_id()] = 0;
     if (quota <= SHORT_QUOTA && warp_id() < full) {
         uint32_t named = kth_of_warp(topk_key(most), quota);
         if (lane_id() == 0) s.cut.sums[warp_id()] = named;
@@ -120,6 +133,7 @@ CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int 
 CAIRN_INLINE int count_equal_before(const short_shared &s, int count, uint32_t key, uint32_t place,
                                     int shift) {
     uint32_t before = 0;
+#pragma unroll 1
     for (int i = cut_part(shift); i < count; i += 1 << shift)
         before += s.keys[i] == key && s.places[i] > place;
     return (int)cut_sum(before, shift);
@@ -138,7 +152,7 @@ CAIRN_INLINE void choose_listed(short_shared &s, int count, int k, bool ranked) 
         }
         block_sync();
         if (s.taken == (uint32_t)k) return; /* else more are equal to the k-th than fit */
-        for (int i = k + thread_id(); i < CUT_LIST; i += SHORT_THREADS) s.chosen[i] = 0;
+        if (thread_id() >= k && thread_id() < CUT_LIST) s.chosen[thread_id()] = 0;
     }
     if (works) {
         const int rank = over + count_equal_before(s, count, key, place, shift);
@@ -161,6 +175,80 @@ CAIRN_INLINE void emit_listed(short_shared &s, const topk_params &p, int r, cons
 
 /* ---- many candidates ------------------------------------------------------------------------- */
 
+/* From a score that k candidates reach to the greatest: the least of the greatest of as many groups
+ * of scores, or the least of all where there are fewer. NaN counts as none, so that with some in the
+ * row it may be too high. Ends with a barrier; the bins are clear. */
+CAIRN_INLINE key_range reached_range(short_shared &s, const short_row &row, int k) {
+    const int vectors = ceil_div(row.length, VECTOR), threads = min_of(vectors, SHORT_THREADS);
+    float most = row.x[0], least = as_f32(0x7fffffffu), lowest = row.x[0];
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        float group = row.x[j * VECTOR];
+#pragma unroll
+        for (int c = 0; c < VECTOR; c++) {
+            group = fmaxf(group, row.x[j * VECTOR + c]);
+            lowest = fminf(lowest, row.x[j * VECTOR + c]);
+        }
+        most = fmaxf(most, group);
+        least = fminf(least, group);
+    }
+    if (k <= threads) least = most;
+    if (k * 2 <= threads) least = fmaxf(least, shuffle_xor(least, 1));
+    if (k * 4 <= threads) least = fmaxf(least, shuffle_xor(least, 2));
+    if (k > vectors) least = lowest;
+    clear_bins(s.cut);
+    return block_range(s.cut, {least == least ? topk_key(least) : 0xffffffffu, topk_key(most)});
+}
+
+/* Spreads the scores of a range over the bins, as numbers: ordinary rows then leave few in each.
+ * Scores below it give less than bin 0, and NaN none. */
+#define BIN_ZERO 8388608.0f /* 2^23: the bin is in the low bits of the sum */
+struct value_bins { float low, scale; };
+CAIRN_INLINE float bin_of(value_bins bins, float x) {
+    return fma_f32(add_f32(x, -bins.low), bins.scale, BIN_ZERO);
+}
+
+/* Finds the bin that holds the k-th: s.found. False when the scores cannot be spread so, or NaN hid
+ * some. */
+CAIRN_INLINE bool find_value_bin(short_shared &s, const short_row &row, key_range range, int k,
+                                 value_bins &bins) {
+    const float span = add_f32(key_score(range.high), -key_score(range.low));
+    if (range.low <= KEY_MINUS_INFINITY || !(span > 1e-30f && span < 1e37f)) return false;
+    bins = {key_score(range.low), (float)(CUT_BINS - 1) * rcp_fast(span)};
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        const float bin = bin_of(bins, row.x[i]);
+        if (bin >= BIN_ZERO) atomic_add(&s.cut.bins[as_u32(bin) - as_u32(BIN_ZERO)], 1u);
+    }
+    block_sync();
+    find_crossing(s.cut, (uint32_t)k);
+    return s.cut.found.inside > 0;
+}
+
+/* The need-th best of the `count` in a bin. */
+CAIRN_INLINE short_last rank_bin(short_shared &s, const short_row &row, value_bins bins, float bin,
+                                 int count, int need) {
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++)
+        if (bin_of(bins, row.x[i]) == bin) {
+            const uint32_t at = atomic_add(&s.cut.listed, 1u);
+            s.entries[at] = (uint64_t)topk_key(row.x[i]) << 32 | (uint32_t)~short_position(i);
+        }
+    block_sync();
+    const int shift = cut_share(count), mine = thread_id() >> shift;
+    if (warp_id() * WARP >> shift < count) {
+        const uint64_t entry = mine < count ? s.entries[mine] : 0;
+        uint32_t over = 0;
+#pragma unroll 2
+        for (int i = cut_part(shift); i < count; i += 1 << shift) over += s.entries[i] > entry;
+        over = cut_sum(over, shift);
+        if (mine < count && cut_part(shift) == 0 && (int)over == need - 1)
+            s.last = {key_score((uint32_t)(entry >> 32)), (int)~(uint32_t)entry};
+    }
+    block_sync();
+    return s.last;
+}
+
 /* Of the row in registers; counted from 1, 0 is no candidate. */
 struct short_keys { uint32_t key[SHORT_ITEMS]; };
 
@@ -174,44 +262,60 @@ CAIRN_INLINE short_keys keys_of(const short_row &row) {
     return keys;
 }
 
-/* Counts the keys that reach the bound, and those above it. */
-CAIRN_INLINE void count_reaching(short_shared &s, const short_keys &keys, uint32_t bound) {
-    uint32_t reach = 0, above = 0;
+/* The block's keys that reach `least`, and those above it. `turn`: calls use 0 and 1 in turn. */
+struct reach_count { uint32_t reach, above; };
+CAIRN_INLINE reach_count count_keys(short_shared &s, const short_keys &keys, uint32_t least,
+                                    int turn) {
+    uint32_t count = 0;
 #pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++) {
-        reach += keys.key[i] >= bound;
-        above += keys.key[i] > bound;
-    }
-    reach = warp_sum(reach | above << 16);
-    if (lane_id() == 0) atomic_add(&s.reached, reach);
+    for (int i = 0; i < SHORT_ITEMS; i++)
+        count += (uint32_t)(keys.key[i] >= least) + (keys.key[i] > least ? 1u << 16 : 0u);
+    count = warp_sum(count);
+    if (lane_id() == 0) s.counts[turn][warp_id()] = count;
     block_sync();
+    count = warp_sum(lane_id() < CUT_WARPS ? s.counts[turn][lane_id()] : 0u);
+    return {count & 0xffffu, count >> 16};
 }
 
-/* The lowest and the highest of the keys that reach the bound. */
-CAIRN_INLINE key_range range_reaching(short_shared &s, const short_keys &keys, uint32_t bound) {
+/* The cut before the k-th key, which lies in a range, but for NaN: bit by bit, for rows that nothing
+ * else helps with. *found: how many are chosen. */
+CAIRN_INLINE topk_cut search_keys(short_shared &s, const short_keys &keys, key_range range, int k,
+                                  int *found) {
+    const uint32_t need = (uint32_t)k;
+    uint32_t least = range.low;
+    int turn = 0;
+    reach_count count = count_keys(s, keys, least, turn);
+    *found = k;
+    if (count.reach < need || count.above >= need || least == 0) {
+        if (count.reach < need) range.low = 0;
+        least = 0;
+#pragma unroll 1
+        for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
+            const uint32_t next = least | bit;
+            if (next > range.high) continue;
+            if (next <= range.low || count_keys(s, keys, next, turn ^= 1).reach >= need)
+                least = next;
+        }
+        count = count_keys(s, keys, max_of(least, 1u), turn ^ 1);
+        if (least == 0) { /* there are fewer */
+            *found = (int)count.reach;
+            return {0, 0, 0};
+        }
+    } /* else many are equal to the lowest, the k-th among them */
+    return {least, need - count.above, count.reach - count.above};
+}
+
+/* The keys of those in a bin, from the lowest to the highest. */
+CAIRN_INLINE key_range range_of_bin(short_shared &s, const short_row &row, value_bins bins,
+                                    float bin) {
     key_range own = {0xffffffffu, 0u};
 #pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++) {
-        own.low = min_of(own.low, keys.key[i] >= bound ? keys.key[i] : 0xffffffffu);
-        own.high = max_of(own.high, keys.key[i]);
-    }
+    for (int i = 0; i < SHORT_ITEMS; i++)
+        if (bin_of(bins, row.x[i]) == bin) {
+            const uint32_t key = topk_key(row.x[i]) + 1;
+            own = {min_of(own.low, key), max_of(own.high, key)};
+        }
     return block_range(s.cut, own);
-}
-
-/* The cut, given a bound (counted from 1) that k candidates reach, or 1. *found: the chosen. */
-CAIRN_INLINE topk_cut short_cut(short_shared &s, const short_keys &keys, int k, uint32_t bound,
-                                int *found) {
-    const uint32_t need = (uint32_t)k;
-    count_reaching(s, keys, bound);
-    const uint32_t count = s.reached & 0xffffu, above = s.reached >> 16;
-    *found = (int)min_of(count, need);
-    if (count <= need) return {bound - 1, 0, 0};
-    if (above < need) return {bound, need - above, count - above};
-    const key_range range = range_reaching(s, keys, bound);
-    return find_cut(s.cut, range, count, need, [&](auto take) {
-#pragma unroll
-        for (int i = 0; i < SHORT_ITEMS; i++) take(keys.key[i]);
-    });
 }
 
 /* slots[j]: how many of the block's masked items come before this thread's first of level j, that
@@ -270,11 +374,10 @@ CAIRN_INLINE void list_by_position(short_shared &s, uint32_t mask, int32_t *posi
     find_slots(s, mask, 1, slots);
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {
-        uint32_t items = mask >> (j * VECTOR) & ((1u << VECTOR) - 1);
         int32_t *at = positions + slots[j];
-#pragma unroll 1
-        for (; items; items &= items - 1)
-            *at++ = short_position(j * VECTOR + find_first_set(items) - 1);
+#pragma unroll
+        for (int c = 0; c < VECTOR; c++)
+            if (mask >> (j * VECTOR + c) & 1u) *at++ = short_position(j * VECTOR + c);
     }
 }
 
@@ -293,8 +396,35 @@ CAIRN_INLINE void list_by_score(short_shared &s, const score_t *from, uint32_t m
     sort_entries(keys, positions, size);
 }
 
-CAIRN_KERNEL(topk_short, SHORT_THREADS, (CAIRN_ARCH / 100 == 9 ? 1024 / SHORT_THREADS : 1),
-             topk_params) {
+/* This thread's items that are in; *found: how many of the row's. */
+CAIRN_INLINE uint32_t choose_many(short_shared &s, const short_row &row, int k, int *found) {
+    value_bins bins = {0, 0};
+    const key_range reached = reached_range(s, row, k);
+    const bool binned = find_value_bin(s, row, reached, k, bins);
+    const int inside = (int)s.cut.found.inside, need = k - (int)s.cut.found.above;
+    const float bin = as_f32(as_u32(BIN_ZERO) + s.cut.found.bin);
+    uint32_t mask = 0;
+    *found = k;
+    if (!binned || (inside > SHORT_ENTRIES && inside > need)) {
+        key_range range = {reached.low + 1, reached.high + 1};
+        if (binned) range = range_of_bin(s, row, bins, bin);
+        const short_keys keys = keys_of(row);
+        return chosen_items(s, keys, search_keys(s, keys, range, k, found));
+    }
+    short_last last = {0, 0};
+    if (inside > need) last = rank_bin(s, row, bins, bin, inside, need);
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        const float x = row.x[i];
+        const bool in = inside > need ? x > last.score || (x == last.score &&
+                                                           short_position(i) <= last.position)
+                                      : bin_of(bins, x) >= bin;
+        mask |= in ? 1u << i : 0u;
+    }
+    return mask;
+}
+
+CAIRN_KERNEL(topk_short, SHORT_THREADS, SHORT_RESIDENT, topk_params) {
     short_shared &s = shared_as<short_shared>();
     static_assert(sizeof(short_shared) <= SHORT_BYTES, "what the host launches with");
     const int r = block_id();
@@ -314,9 +444,7 @@ CAIRN_KERNEL(topk_short, SHORT_THREADS, (CAIRN_ARCH / 100 == 9 ? 1024 / SHORT_TH
                 return;
             }
         }
-        const short_keys keys = keys_of(row);
-        const topk_cut cut = short_cut(s, keys, p.k, bound + 1, &found);
-        const uint32_t mask = chosen_items(s, keys, cut);
+        const uint32_t mask = choose_many(s, row, p.k, &found);
         if (p.sort_size) list_by_score(s, from, mask, found, p.sort_size, positions);
         else list_by_position(s, mask, positions);
         block_sync();

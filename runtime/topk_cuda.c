@@ -4,7 +4,7 @@
 enum {
     TOPK_SET_MAX = 4096,   /* k at most, but for the radix passes */
     TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
-    TOPK_SHORT_BYTES = 13824, /* its SHORT_BYTES */
+    TOPK_SHORT_BYTES = 14848, /* its SHORT_BYTES */
     TOPK_STREAM_BYTES = 92160, /* STREAM_BYTES of topk_stream.cuh */
     TOPK_RADIX_BYTES = (2048 + 64) * 4
 };
@@ -18,8 +18,8 @@ typedef struct topk_plan {
     size_t scratch_bytes, zeroed_bytes; /* the first of them are zeroed before the launch */
 } topk_plan;
 
-/* A row that fits registers stays there; a longer one streams through, in tiles that leave room
- * for k in the set. */
+/* A row that fits registers stays there, in as small a block as holds it, so that many are under way
+ * on each SM; a longer one streams through, in tiles that leave room for k in the set. */
 static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *plan) {
     (void)dev;
     if (p->k > TOPK_SET_MAX) return false;
@@ -29,6 +29,7 @@ static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *
         plan->source = "topk_short.cu";
         plan->entry = "topk_short";
         plan->items = p->n <= TOPK_SHORT_MAX / 2 ? 8 : 16;
+        if (p->n <= 2048) plan->threads = p->n <= 1024 ? 128 : 256;
         plan->shared_bytes =
             (unsigned)(TOPK_SHORT_BYTES + (p->sort_size ? p->sort_size * 8 : p->k * 4));
     } else {
@@ -87,13 +88,14 @@ static bool topk_plan_cluster(const device *dev, const topk_params *p, topk_plan
     return true;
 }
 
-/* Slices of at least eight times k, so that merging is the lesser work. */
+/* Slices of at least a tile, as many as fit at once; topk_split.cu takes no more than a block has
+ * threads. */
 static bool topk_plan_split(const device *dev, const topk_params *p, topk_plan *plan) {
-    int64_t least = p->k * 8 > 16384 ? p->k * 8 : 16384, blocks = (p->n + least - 1) / least;
-    int64_t most = 2 * dev->sm_count / p->rows;
+    int64_t blocks = (p->n + 8191) / 8192, most = 2 * dev->sm_count / p->rows;
     size_t words;
     if (p->k > TOPK_SET_MAX || p->rows > 65535) return false;
     if (blocks > most) blocks = most;
+    if (blocks > 512) blocks = 512;
     if (blocks < 2) blocks = 2;
     plan->source = "topk_split.cu";
     plan->entry = "topk_split";
@@ -139,13 +141,20 @@ static const topk_route *topk_find_route(const char *name) {
     return NULL;
 }
 
-/* Measured on an H200: a cluster pays while it has SMs to itself and a long row to share. */
+/* Measured on an H200: a cluster pays while all rows' have SMs to themselves and what a block reads
+ * is long beside its part of k; in shorter rows, while it has many blocks. */
+static bool topk_cluster_pays(const device *dev, const topk_params *p) {
+    const int blocks = topk_cluster_blocks(dev, p);
+    if ((int64_t)p->rows * 2 > dev->sm_count || p->n < 32768) return false;
+    if (p->n < 65536 && blocks < 4) return false;
+    return p->k <= 1024 || blocks >= 8 || p->n >= 65536 * (int64_t)blocks;
+}
+
 static const char *topk_choose(const device *dev, const topk_params *p) {
-    bool few = (int64_t)p->rows * 2 <= 2 * dev->sm_count;
     if (p->k > TOPK_SET_MAX) return "radix";
     if (p->k <= 32 && p->n <= 1024) return "small";
-    if (dev->arch >= 90 && few && p->n >= 16384) return "cluster";
-    if (dev->arch < 90 && few && p->n > 65536) return "split";
+    if (dev->arch >= 90 && topk_cluster_pays(dev, p)) return "cluster";
+    if (dev->arch < 90 && p->rows <= dev->sm_count && p->n > 65536) return "split";
     return "block";
 }
 
