@@ -13,8 +13,10 @@
 #include "topk_stream.cuh"
 
 struct no_merge { /* the row is one slice */
-    CAIRN_MEMBER bool begin(stream_shared &, int, int) { return false; }
-    CAIRN_MEMBER bool add(stream_shared &, int, stream_state &) { return false; }
+    CAIRN_MEMBER bool sliced(const stream_shared &) { return false; }
+    CAIRN_MEMBER bool begin(stream_shared &, const topk_params &, int) { return false; }
+    CAIRN_MEMBER bool add(stream_shared &, const topk_params &, stream_state &) { return false; }
+    CAIRN_MEMBER void whole(stream_shared &, const topk_params &, const score_t *&, int &) {}
 };
 
 CAIRN_KERNEL(topk_stream, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
@@ -24,6 +26,8 @@ CAIRN_KERNEL(topk_stream, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
     topk_range range = topk_row_range(p, r, thread_id() == 0);
     const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
     const bool whole = range.length <= p.k && !p.finite_only && !p.sort_size;
-    const int found = whole ? range.length : stream_row(s, p, row, range.length, no_merge());
+    int found = range.length;
+    if (!whole)
+        found = stream_row(s, p, row, range.length, {row, range.length}, no_merge());
     write_set(s, p, topk_row_out(p, r, row), whole, found);
 }

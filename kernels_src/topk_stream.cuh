@@ -28,7 +28,9 @@ struct stream_shared {
     alignas(16) int32_t positions[STREAM_SET];
     cut_shared cut;
     uint32_t counts[2][WARP]; /* one a warp */
-    uint32_t arrived; /* of a row's blocks, before this one */
+    uint32_t arrived;         /* of a row's blocks, before this one */
+    int list, first;          /* where merging stopped for want of room */
+    bool alone;               /* this block reads all of its row; of a row's blocks the last */
 };
 
 /* ---- the sample ------------------------------------------------------------------------------ */
@@ -52,29 +54,31 @@ CAIRN_INLINE int sample_rank(int k, int length) {
     return (int)(expected + 4.5f * sqrt_f32(expected)) + 5;
 }
 
-/* From a key that about `rank` <= STREAM_THREADS of the sample reach to the sample's highest. The
- * bins range from a key that at least `rank` reach, the least maximum of groups of scores. They are
- * left clear. */
+/* From a key that about `rank` of the sample reach to as far beyond the sample's highest, where the
+ * row's may lie. The bins range from a key that at least `rank` reach, the least maximum of groups of
+ * scores. They are left clear. */
 CAIRN_INLINE key_range sample_range(cut_shared &s, const topk_vector *sample, int rank) {
-    uint32_t keys[SAMPLE_EACH], most = 0;
+    uint32_t keys[SAMPLE_EACH], most = 0, least = 0xffffffffu;
 #pragma unroll
     for (int i = 0; i < SAMPLE_EACH; i++) {
         keys[i] = topk_key(sample[i / VECTOR].score[i % VECTOR]);
         most = max_of(most, keys[i]);
+        least = min_of(least, keys[i]);
     }
-    key_range own = {most, most};
+    key_range own = {rank <= STREAM_THREADS ? most : least, most};
     if (rank <= STREAM_THREADS / 2) own.low = max_of(own.low, shuffle_xor(own.low, 1));
     if (rank <= STREAM_THREADS / 4) own.low = max_of(own.low, shuffle_xor(own.low, 2));
     clear_bins(s);
     const key_range range = block_range(s, own);
-    const int shift = range_shift(range);
+    const int shift = range_shift(range, CUT_BITS);
 #pragma unroll
     for (int i = 0; i < SAMPLE_EACH; i++)
         if (keys[i] >= range.low) atomic_add(&s.bins[(keys[i] - range.low) >> shift], 1u);
     block_sync();
     find_crossing(s, (uint32_t)rank);
     clear_bins(s);
-    return {range.low + (s.found.bin << shift), range.high};
+    const uint32_t low = range.low + (s.found.bin << shift);
+    return {low, range.high + min_of(range.high - low, 0xfffffffeu - range.high)};
 }
 
 /* ---- the tiles ------------------------------------------------------------------------------- */
@@ -122,7 +126,7 @@ CAIRN_INLINE uint32_t tile_mask(const stream_tile &tile, int base, int size, uin
         mask |= to_f32(tile.share[i / VECTOR].score[i % VECTOR]) >= least ? 1u << i : 0u;
     if (floor == 0) mask = (1u << STREAM_ITEMS) - 1;
     if (base + STREAM_TILE > size) {
-#pragma unroll 1
+#pragma unroll
         for (int j = 0; j < ROW_VECTORS; j++)
             if (tile_position(base, j * VECTOR) >= size)
                 mask &= ~(((1u << VECTOR) - 1) << (j * VECTOR));
@@ -205,7 +209,7 @@ CAIRN_INLINE key_range seal(stream_shared &s, int from, int to) {
  * the guess. */
 CAIRN_INLINE bool seal_guessed(stream_shared &s, int count, key_range guess, key_range *range,
                                uint32_t *inside, uint32_t *need) {
-    const int shift = range_shift(guess);
+    const int shift = range_shift(guess, CUT_BITS);
     block_sync();
 #pragma unroll 2
     for (int i = thread_id(); i < count; i += STREAM_THREADS) {
@@ -323,34 +327,39 @@ CAIRN_INLINE void add_tiles(stream_shared &s, const stream_body &body, stream_ti
     }
 }
 
+/* What a floor is guessed from: a row, of which the block may read but a slice. */
+struct stream_sample { const score_t *row; int length; };
+
 /* From a key that k scores of the row reach all but surely, and not many more; 0 without a guess.
- * Meanwhile the first tile is on its way. */
-CAIRN_INLINE key_range guess_range(stream_shared &s, const stream_body &body, int length, int k,
+ * Meanwhile the first tile of what is read is on its way. */
+CAIRN_INLINE key_range guess_range(stream_shared &s, stream_sample of, const stream_body &body, int k,
                                    stream_tile &tile) {
-    const int rank = sample_rank(k, length);
-    const bool samples = length >= 2 * SAMPLE && rank <= STREAM_THREADS;
+    const int rank = sample_rank(k, of.length);
+    const bool samples = of.length >= 2 * SAMPLE && rank <= SAMPLE;
     topk_vector sample[SAMPLE_EACH / VECTOR] = {};
-    if (samples) load_sample(body.from, body.size, sample);
+    const stream_body sampled = body_of(of.row, of.length);
+    if (samples) load_sample(sampled.from, sampled.size, sample);
     if (body.size > 0) load_tile(body, 0, tile);
     if (!samples) return {0, 0};
     prefetch_tile(body, STREAM_TILE);
     return sample_range(s.cut, sample, rank);
 }
 
-/* Puts the row's best k into the set, sealed; how many there are. One read, but another when fewer
- * than k reach the floor that was guessed. What it was given may be a slice: then `merge.begin`
- * says whether this block goes on with the sets of all slices, from which `merge.add` fills the set,
- * and says whether there are more. */
+/* Puts the best k of a row, or a slice of one, into the set, sealed; how many there are. Of a slice
+ * those below the floor that was guessed for the row are left out. When fewer than k reach it, the row
+ * is read once more. `merge.begin` says whether this block goes on with the sets of all slices, from
+ * which `merge.add` fills the set, and says whether there are more; `merge.whole` turns the slice into
+ * the row. */
 template <class Merge>
 CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_t *row,
-                            int length, Merge merge) {
-    const stream_body body = body_of(row, length);
-    const int end = body.head + body.size;
+                            int length, stream_sample of, Merge merge) {
     const uint32_t least = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
+    stream_body body = body_of(row, length);
     stream_tile tile;
-    key_range guess = guess_range(s, body, length, p.k, tile);
+    key_range guess = guess_range(s, of, body, p.k, tile);
 #pragma unroll 1
     for (;; guess.low = 0) {
+        const int end = body.head + body.size;
         stream_state state = {0, 0, 0, max_of(least, guess.low)};
         int sealed = 0;
         bool merging = false, more;
@@ -359,7 +368,7 @@ CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_
 #pragma unroll 1
         for (;;) {
             if (merging) {
-                more = merge.add(s, p.k, state);
+                more = merge.add(s, p, state);
                 sealed = state.held;
             } else {
                 add_tiles(s, body, tile, p.k, state);
@@ -367,7 +376,7 @@ CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_
             }
             if (!merging && !more) {
                 state.held = add_edge(s, row, end, length - end, state.floor, state.held);
-                if (state.held < p.k && guess.low > least) break; /* too few */
+                if (state.held < p.k && guess.low > least && !merge.sliced(s)) break; /* too few */
             }
             const topk_cut cut = cut_set(s, sealed, state.held, p.k, guess);
             take_chosen(s, state.held, cut);
@@ -376,7 +385,13 @@ CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_
             state.held = sealed = min_of(state.held, p.k);
             if (more && !merging) load_tile(body, state.base, tile);
             if (more) continue;
-            if (merging || !merge.begin(s, p.k, state.held)) return state.held;
+            if (!merging && !merge.begin(s, p, state.held)) return state.held;
+            if (merging && (state.held >= p.k || guess.low <= least)) return state.held;
+            if (merging) {
+                merge.whole(s, p, row, length);
+                body = body_of(row, length);
+                break;
+            }
             merging = true;
             state = {0, 0, 0, 0};
         }
