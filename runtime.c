@@ -110,6 +110,7 @@ BASE_SMALL_END
 
 BASE_SMALL_BEGIN
 #include "runtime/forward_cuda.c"
+#include "runtime/forward_cuda_open.c"
 #include "runtime/forward_cuda_run.c"
 #include "runtime/reload.c"
 #include "runtime/drafter.c"

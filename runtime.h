@@ -586,8 +586,15 @@ typedef struct cairn_session cairn_session;
  * cache: pages for max_batch sequences of max_seq_len tokens, or as many as memory.budget_mb or the
  * device leaves. max_seq_len is lowered to the model's with one log line. On failure *model is
  * NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY,
- * COMPILE_FAILED, NO_NVRTC. */
+ * COMPILE_FAILED, NO_NVRTC.
+ * It returns once the model can speak. Kernels that are not in the cache and only make steps faster
+ * (all layers in one launch) go on compiling in the background; until they are there steps run by
+ * others, a third slower, with the same bits. */
 CAIRN_API cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model);
+
+/* Waits until the model has every kernel. [blocks] Errors: COMPILE_FAILED and the like; the model
+ * goes on without. */
+CAIRN_API cairn_status cairn_model_wait(cairn_model *model);
 
 /* Closes the model's sessions too. cairn_close does it for every model. NULL is ignored. [blocks] */
 CAIRN_API void cairn_model_free(cairn_model *model);

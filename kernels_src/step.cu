@@ -1,20 +1,17 @@
-/* One decoder forward of few rows, as one kernel (flow) or as a kernel a stage. See step_stages.cuh
- * for the stages, step_attend.cuh for attention, step.cuh for constants and packed weights.
+/* One decoder forward of up to eight rows as one kernel. See step_stages.cuh for the stages,
+ * step_attend.cuh for attention, step.cuh for constants and packed weights.
  *
  *   y = W x by mma m16n8k16, f16 x f16 -> f32; residual stream, norms, softmax and sums f32.
  *
  * step_flow   CAIRN_BLOCKS blocks of CAIRN_WARPS warps, all resident (at most one a
- *             multiprocessor), up to eight rows. Blocks below CAIRN_NARROW compute the residual
- *             stream (project and down), the others qkv, attention and gate_up, and all together
- *             the head; with CAIRN_NARROW 0 every block does everything. Blocks meet through the
- *             exchange only.
+ *             multiprocessor). Blocks below CAIRN_NARROW compute the residual stream (project and
+ *             down), the others qkv, attention and gate_up, and all together the head; with
+ *             CAIRN_NARROW 0 every block does everything. Blocks meet through the exchange only.
  *             With CAIRN_SPARSE attention is that of step_sparse.cuh.
- * step_embed, step_qkv, step_attend, step_merge, step_project, step_gate_up, step_down, step_head
- *             compiled with CAIRN_BLOCKS 0; grid.x tiles (attend: items; merge, head: any
- *             number of blocks), grid.y windows of eight rows, up to CAIRN_ROWS rows.
- * Shared memory: ATTEND_BYTES + MEETING_BYTES (flow), either alone in the stage kernels.
+ * Shared memory: ATTEND_BYTES + MEETING_BYTES.
  * Sync: one block_sync a round of a product, three a chunk of attention.
- * A row's results are the same bits in every kernel here, whatever other rows there are.
+ * A row's results are the bits of the stage kernels (step_layer.cu, step_attend.cu,
+ * step_select.cu), whatever other rows there are.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
@@ -26,11 +23,6 @@
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=132 CAIRN_NARROW=36 CAIRN_SPARSE=1
- * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
- * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
- * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
- * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
@@ -38,17 +30,10 @@
  * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=108 CAIRN_NARROW=0 CAIRN_SPARSE=0
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
  * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
- * matrix: + CAIRN_PACK_QKV=16 CAIRN_PACK_O=16 CAIRN_PACK_GATE_UP=16 CAIRN_PACK_DOWN=16
- * matrix: + CAIRN_PACK_HEAD=16 CAIRN_PACK_EMBED=16 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0
- * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
- * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=8 CAIRN_BLOCKS=48 CAIRN_NARROW=0 CAIRN_SPARSE=0 */
 #include "step_stages.cuh"
-
-#if CAIRN_BLOCKS > 0
 #if CAIRN_SPARSE
 #include "step_sparse.cuh"
 #endif
@@ -247,56 +232,3 @@ CAIRN_KERNEL(step_flow, THREADS, 1, step_params) {
     else run_layers<false, true>(p, epoch, rows, work);
     stage_head(p, rows, region(p, epoch, LAYERS), work, block_id(), BLOCKS);
 }
-
-#else
-
-/* Windows beyond the rows only wait, so that the order of the kernels holds. */
-#define STAGE(name, ...)                                     \
-    CAIRN_KERNEL(name, THREADS, 1, step_params) {            \
-        workspace work{nullptr, (float *)shared_base(), 0};  \
-        row_window rows = window_of(p, block_id_y());        \
-        uint8_t *at = region(p, 0, 0);                       \
-        int first = block_id(), step = grid_blocks();        \
-        if (rows.count <= 0) start_input();                  \
-        else __VA_ARGS__;                                    \
-    }
-
-CAIRN_KERNEL(step_embed, THREADS, 1, step_params) {
-    start_input();
-    row_window rows = window_of(p, block_id_y());
-    if (rows.count > 0) stage_embed<1>(p, rows, region(p, 0, 0), block_id(), grid_blocks());
-}
-
-STAGE(step_qkv, {
-    qkv_place place;
-    place.find(p, rows, first, output_row(thread_id()), output_column(thread_id()));
-    stage_qkv<1, true>(p, rows, p.layer, at, place, work, first, step);
-})
-STAGE(step_project, stage_project<1, true>(p, rows, p.layer, at, work, first, step))
-STAGE(step_gate_up, stage_gate_up<1, true>(p, rows, p.layer, at, work, first, step))
-STAGE(step_down, stage_down<1, true>(p, rows, p.layer, at, at, work, first, step))
-
-CAIRN_KERNEL(step_attend, THREADS, 1, step_params) {
-    attend_item item;
-    int items = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
-    bool live = block_id() < items && find_item(p, block_id(), item);
-    if (live) fetch_keys(item, p.kv[p.layer], shared_base());
-    start_input();
-    if (live) attend_chunk(p, item, region(p, 0, 0), shared_base());
-}
-
-CAIRN_KERNEL(step_merge, THREADS, 1, step_params) {
-    auto chunks_of = [&](int row, int) { return input_array(p, STEP_POSITION)[row] / CHUNK + 1; };
-    start_input();
-    stage_merge(p, p.input[STEP_ROWS], region(p, 0, 0), block_id() * WARPS + warp_id(),
-                grid_blocks() * WARPS, chunks_of);
-}
-
-CAIRN_KERNEL(step_head, THREADS, 1, step_params) {
-    workspace work{nullptr, (float *)shared_base(), 0};
-    row_window rows = logits_of(p, block_id_y());
-    if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());
-    else start_input();
-}
-
-#endif

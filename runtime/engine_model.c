@@ -106,6 +106,14 @@ cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model *
     return handles_leave(rt, engine_load(rt, path, engine_backend(rt), model));
 }
 
+cairn_status cairn_model_wait(cairn_model *model) {
+    cairn_status status;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    if ((status = handles_enter(model->runtime))) return status;
+    if (model->backend->wait) status = model->backend->wait(model);
+    return handles_leave(model->runtime, status);
+}
+
 void cairn_model_free(cairn_model *model) {
     cairn_runtime *rt;
     bool entered;

@@ -226,5 +226,5 @@ static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, const forward_
 static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu, false /* the engine samples */,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
-    NULL, false
+    NULL, false, NULL
 };

@@ -1,9 +1,11 @@
 /* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. The run
- * itself is in forward_cuda_run.c.
+ * itself is in forward_cuda_run.c, memory and lifetime in forward_cuda_open.c.
  *
  * Three ways through a forward: up to 8 rows with little attention the flow kernel, one launch for
  * all layers (kernels_src/step.cu); else the stage kernels, the same arithmetic with one launch a
- * stage, 64 rows at a time; a prompt's rows, tensor-core products of 64 rows (prompt.cu).
+ * stage, 64 rows at a time (step_layer.cu and others); a prompt's rows, tensor-core products of 64
+ * rows (prompt.cu and others). The flow kernels take longest to compile: it goes on in the
+ * background after the model is open, and the stage kernels serve until then, to the bit.
  * Owns the packed weights and every buffer of the kernels. Calls device, jit, model, pages, block.
  *
  * Invariants: between forwards the half of the flow's exchange that the next one uses is empty; the
@@ -22,13 +24,16 @@ enum {
 
 typedef enum step_kernel {
     STEP_K_FLOW, STEP_K_SPARSE_FLOW,
-    STEP_K_EMBED, STEP_K_QKV, STEP_K_ATTEND, STEP_K_MERGE, STEP_K_PROJECT, STEP_K_GATE_UP,
-    STEP_K_DOWN, STEP_K_HEAD,
+    STEP_K_EMBED, STEP_K_QKV, STEP_K_PROJECT, STEP_K_GATE_UP, STEP_K_DOWN,
+    STEP_K_ATTEND, STEP_K_MERGE, STEP_K_HEAD,
     STEP_K_BOUNDS, STEP_K_SELECT, STEP_K_ATTEND_PAGES, STEP_K_MERGE_PAGES, STEP_K_FINISH,
-    PROMPT_K_EMBED, PROMPT_K_NORM, PROMPT_K_QKV, PROMPT_K_ATTEND, PROMPT_K_PROJECT,
-    PROMPT_K_GATE_UP, PROMPT_K_DOWN, PROMPT_K_LAST, PROMPT_K_HEAD,
+    PROMPT_K_EMBED, PROMPT_K_NORM, PROMPT_K_PROJECT, PROMPT_K_DOWN, PROMPT_K_LAST,
+    PROMPT_K_QKV, PROMPT_K_GATE_UP, PROMPT_K_ATTEND, PROMPT_K_HEAD,
     STEP_KERNELS
 } step_kernel;
+
+/* A flow kernel is compiled in the background until it can be launched, or never can. */
+typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILED } step_flow_state;
 
 /* The buffers of one way through: rows it holds, and what its kernels are given. */
 typedef struct step_lane {
@@ -47,7 +52,8 @@ typedef struct forward_cuda_state {
     jit_kernel kernels[STEP_KERNELS];
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
-    bool sparse_flow; /* the flow kernel that selects pages is there */
+    bool sparse_flow; /* there is to be a flow kernel that selects pages */
+    step_flow_state flow_states[2]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW */
     uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
     float *norms, *rope, *logits;
     void **kv, **bounds;
@@ -186,14 +192,13 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 /* The last constant is SPARSE. */
-static int step_constants(const forward_cuda_state *f, int page_size, int rows, int blocks,
-                          jit_constant *out) {
+static int step_constants(const forward_cuda_state *f, int rows, int blocks, jit_constant *out) {
     const model_shape *s = f->shape;
     const jit_constant all[] = {
         {"LAYERS", s->layers}, {"HIDDEN", s->hidden}, {"HEADS", s->heads},
         {"KV_HEADS", s->kv_heads}, {"HEAD_DIM", s->head_dim}, {"FFN", s->ffn},
         {"VOCAB", s->vocab}, {"CONTEXT", (int64_t)f->chunks * f->chunk},
-        {"PAGE_SIZE", page_size}, {"PACK_QKV", f->pack_qkv},
+        {"PAGE_SIZE", f->page_size}, {"PACK_QKV", f->pack_qkv},
         {"PACK_O", f->pack_o}, {"PACK_GATE_UP", f->pack_gate_up},
         {"PACK_DOWN", f->pack_down}, {"PACK_HEAD", f->pack_head},
         {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"WARPS", f->warps},
@@ -203,382 +208,127 @@ static int step_constants(const forward_cuda_state *f, int page_size, int rows, 
     return (int)BASE_COUNT(all);
 }
 
-static cairn_status step_functions(forward_cuda_state *f, const jit_request *request,
-                                   const char *const *names, int first, int count) {
-    jit_program *program;
-    cairn_status status = jit_get(f->dev->jit, request, &program);
-    for (int i = 0; i < count && !status; i++) {
-        unsigned shared = f->product_bytes; /* enough for every kernel but these */
-        int kernel = first + i;
-        if (kernel == STEP_K_FLOW || kernel == STEP_K_SPARSE_FLOW) shared += f->attend_bytes;
-        if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) shared = f->attend_bytes;
-        if (kernel == STEP_K_SELECT) shared = (unsigned)step_selection_bytes(f);
-        if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_LAST)
-            shared = (unsigned)STEP_PRODUCT_BYTES;
-        if (kernel == PROMPT_K_ATTEND) shared = (unsigned)(512 * f->shape->head_dim);
-        if (kernel == STEP_K_FINISH) shared = 0;
-        status = jit_function(f->dev->jit, program, names[i], (int)shared, &f->kernels[kernel]);
-    }
-    return status;
+static unsigned step_shared_bytes(const forward_cuda_state *f, int kernel) {
+    if (kernel == STEP_K_FLOW || kernel == STEP_K_SPARSE_FLOW)
+        return f->product_bytes + f->attend_bytes;
+    if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) return f->attend_bytes;
+    if (kernel == STEP_K_SELECT) return (unsigned)step_selection_bytes(f);
+    if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return (unsigned)STEP_PRODUCT_BYTES;
+    if (kernel == PROMPT_K_ATTEND) return (unsigned)(512 * f->shape->head_dim);
+    return kernel == STEP_K_FINISH ? 0 : f->product_bytes; /* enough for all others */
 }
 
-static cairn_status step_build(forward_cuda_state *f, int page_size) {
+/* Kernels [first, first + count) from a program that is built. */
+static cairn_status step_functions(forward_cuda_state *f, jit_program *program, int first,
+                                   int count) {
     static const char *const names[] = {
-        "step_flow", "step_flow", "step_embed", "step_qkv", "step_attend", "step_merge",
-        "step_project", "step_gate_up", "step_down", "step_head", "step_bounds", "step_select",
+        "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
+        "step_down", "step_attend", "step_merge", "step_head", "step_bounds", "step_select",
         "step_attend_pages", "step_merge_pages", "step_finish", "prompt_embed", "prompt_norm",
-        "prompt_qkv", "prompt_attend", "prompt_project", "prompt_gate_up", "prompt_down",
-        "prompt_last", "prompt_head"};
-    jit_constant flow[STEP_CONSTANTS], sparse[STEP_CONSTANTS], stage[STEP_CONSTANTS];
-    jit_constant prompt[STEP_CONSTANTS];
-    int count = step_constants(f, page_size, STEP_FLOW_ROWS, f->blocks, flow);
-    jit_request requests[7] = {{"step.cu", sparse, count}, {"prompt.cu", prompt, count},
-                               {"step.cu", flow, count}, {"step.cu", stage, count},
-                               {"step_select.cu", stage, count}, {"step_finish.cu", NULL, 0},
-                               {"pack.cu", NULL, 0}}; /* what takes longest comes first */
-    const int first = f->sparse_flow ? 0 : 1;
-    cairn_status status;
-    step_constants(f, page_size, STEP_FLOW_ROWS, f->blocks, sparse);
-    sparse[count - 1].value = 1;
-    step_constants(f, page_size, STEP_STAGE_ROWS, 0, stage);
-    step_constants(f, page_size, f->max_rows, 0, prompt);
-    if ((status = jit_prepare(f->dev->jit, requests + first, 7 - first)) ||
-        (f->sparse_flow &&
-         (status = step_functions(f, &requests[0], names, STEP_K_SPARSE_FLOW, 1))) ||
-        (status = step_functions(f, &requests[2], names, STEP_K_FLOW, 1)) ||
-        (status = step_functions(f, &requests[3], names + STEP_K_EMBED, STEP_K_EMBED,
-                                 STEP_K_HEAD - STEP_K_EMBED + 1)) ||
-        (status = step_functions(f, &requests[5], names + STEP_K_FINISH, STEP_K_FINISH, 1)) ||
-        (status = step_functions(f, &requests[4], names + STEP_K_BOUNDS, STEP_K_BOUNDS,
-                                 STEP_K_MERGE_PAGES - STEP_K_BOUNDS + 1)))
-        return status;
-    return step_functions(f, &requests[1], names + PROMPT_K_EMBED, PROMPT_K_EMBED,
-                          PROMPT_K_HEAD - PROMPT_K_EMBED + 1);
-}
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-static cairn_status step_alloc(forward_cuda_state *f, size_t bytes, const char *what, void *out) {
-    void *at;
-    cairn_status status = dev_alloc(f->dev, bytes, what, &at);
-    if (status) return status;
-    f->allocations[f->allocation_count].at = at;
-    f->allocations[f->allocation_count++].bytes = bytes;
-    memcpy(out, &at, sizeof at);
-    return CAIRN_OK;
-}
-
-/* Bytes of one region of the exchange, as step.cuh lays it out. */
-static size_t step_region_bytes(const forward_cuda_state *f, int rows, int slots, int chunks) {
-    const model_shape *s = f->shape;
-    size_t hidden = (size_t)s->hidden, r = (size_t)rows;
-    size_t attended = (size_t)s->heads * (size_t)s->head_dim;
-    size_t squares = ((size_t)slots * (hidden / 16) * 4 + 127) / 128 * 128;
-    size_t bytes = 2 * ((size_t)slots * hidden * 2 + squares) +
-                   r * ((size_t)step_qkv_rows(s) + (size_t)s->ffn + attended) * 2 +
-                   (size_t)f->chunks * r * (size_t)s->heads * 8 +
-                   (size_t)chunks * r * attended * 4;
-    return (bytes + 127) / 128 * 128;
-}
-
-/* Input words and exchange of one lane; `regions` of them, filled with ones where blocks wait. */
-static cairn_status step_open_lane(forward_cuda_state *f, step_lane *lane, int rows, int regions,
-                                   int chunks) {
-    size_t words = (size_t)(STEP_HEAD + STEP_ARRAYS * rows);
-    size_t residual = (size_t)rows * (size_t)f->shape->hidden * 4;
-    size_t bytes = residual + (size_t)regions * step_region_bytes(f, rows, rows, chunks);
-    void *input;
-    cairn_status status;
-    lane->rows = rows;
-    lane->words = (int32_t *)base_new(f->dev->base, words, sizeof *lane->words);
-    if (!lane->words) return base_no_memory(f->dev->base, "a step's input", words * 4);
-    if ((status = step_alloc(f, words * 4, "a step's input", &input)) ||
-        (status = step_alloc(f, bytes, "what the stages of a step exchange",
-                             &lane->params.exchange)))
-        return status;
-    lane->params.input = (const int32_t *)input;
-    lane->params.capacity = rows;
-    if (regions > 1)
-        DEV_TRY(f->dev, cuMemsetD8Async(dev_address(lane->params.exchange), 0xff, bytes,
-                                        f->dev->stream));
-    return CAIRN_OK;
-}
-
-static cairn_status step_alloc_weights(forward_cuda_state *f, bool tied) {
-    const model_shape *s = f->shape;
-    size_t n = (size_t)s->layers;
-    int64_t attended = (int64_t)s->heads * s->head_dim;
-    const struct { uint8_t **to; size_t bytes; } parts[] = {
-        {&f->qkv, n * step_packed_bytes(f->pack_qkv, step_qkv_rows(s), s->hidden)},
-        {&f->o, n * step_packed_bytes(f->pack_o, s->hidden, attended)},
-        {&f->gate_up, n * step_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn, s->hidden)},
-        {&f->down, n * step_packed_bytes(f->pack_down, s->hidden, s->ffn)},
-        {&f->head, step_packed_bytes(f->pack_head, s->vocab, s->hidden)},
-        {&f->embed, tied ? 0 : step_packed_bytes(f->pack_embed, s->vocab, s->hidden)}};
+        "prompt_project", "prompt_down", "prompt_last", "prompt_qkv", "prompt_gate_up",
+        "prompt_attend", "prompt_head"};
     cairn_status status = CAIRN_OK;
-    for (size_t i = 0; i < BASE_COUNT(parts) && !status; i++)
-        status = step_alloc(f, parts[i].bytes, "the packed weights", parts[i].to);
-    if (tied) f->embed = f->head;
+    for (int i = first; i < first + count && !status; i++)
+        status = jit_function(f->dev->jit, program, names[i], (int)step_shared_bytes(f, i),
+                              &f->kernels[i]);
     return status;
 }
 
-/* The words that a host reads after a step: fault, sampled tokens, pages read of each sequence. */
-static size_t step_result_words(const forward_cuda_state *f) {
-    return (size_t)(STEP_SAMPLED_AT + STEP_STAGE_ROWS + f->table_rows);
+static jit_request step_flow_request(const forward_cuda_state *f, int kernel,
+                                     jit_constant *constants) {
+    jit_request request = {"step.cu", constants, 0, true};
+    request.constant_count = step_constants(f, STEP_FLOW_ROWS, f->blocks, constants);
+    constants[request.constant_count - 1].value = kernel == STEP_K_SPARSE_FLOW;
+    return request;
 }
 
-/* What page selection keeps. */
-static cairn_status step_alloc_lists(forward_cuda_state *f) {
-    size_t pages = (size_t)f->max_pages, heads = (size_t)f->shape->kv_heads;
-    size_t sequences = (size_t)f->table_rows;
-    cairn_status status;
-    f->seen_bytes = (size_t)f->shape->layers * sequences * heads * ((pages + 31) / 32) * 4;
-    f->host_pages = (int32_t *)base_new(f->dev->base, pages, 4);
-    f->host_words = (int32_t *)base_new(f->dev->base, step_result_words(f), 4);
-    if (!f->host_pages || !f->host_words)
-        return base_no_memory(f->dev->base, "page ids", pages * 4);
-    if ((status = step_alloc(f, STEP_STAGE_ROWS * heads * pages * 4, "the lists of pages",
-                             &f->lists)) ||
-        (status = step_alloc(f, STEP_STAGE_ROWS * heads * 4, "the lists' lengths",
-                             &f->list_counts)) ||
-        (status = step_alloc(f, f->seen_bytes, "the pages read", &f->seen)) ||
-        (status = step_alloc(f, (size_t)f->shape->layers * STEP_FLOW_ROWS * heads *
-                                    ((pages + 31) / 32) * 4, "the pages of rows", &f->row_pages)))
-        return status;
-    return step_alloc(f, pages * 4, "new pages", &f->new_pages);
+/* The programs without which no forward can be, in the order of the kernels: longest first. */
+typedef struct step_program { const char *source; int first, count; } step_program;
+
+static const step_program step_programs[] = {
+    {"prompt_residual.cu", PROMPT_K_EMBED, 5}, {"step_select.cu", STEP_K_BOUNDS, 4},
+    {"step_attend.cu", STEP_K_ATTEND, 3}, {"prompt.cu", PROMPT_K_QKV, 2},
+    {"step_layer.cu", STEP_K_EMBED, 5}, {"prompt_attend.cu", PROMPT_K_ATTEND, 2},
+    {"step_finish.cu", STEP_K_FINISH, 1}, {"pack.cu", 0, 0}};
+
+enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs) };
+
+/* Constants of the stage and of the prompt's kernels. */
+typedef struct step_texts { jit_constant stage[STEP_CONSTANTS], prompt[STEP_CONSTANTS]; } step_texts;
+
+static void step_requests(const forward_cuda_state *f, step_texts *texts, jit_request *requests) {
+    int count = step_constants(f, STEP_STAGE_ROWS, 0, texts->stage);
+    step_constants(f, f->max_rows, 0, texts->prompt);
+    for (int i = 0; i < STEP_PROGRAMS; i++) {
+        const step_program *p = &step_programs[i];
+        jit_request request = {p->source, texts->stage, count, false};
+        if (p->first >= PROMPT_K_EMBED) request.constants = texts->prompt;
+        if (p->first == STEP_K_FINISH || !p->count) request.constant_count = 0;
+        requests[i] = request;
+    }
 }
 
-static cairn_status step_alloc_buffers(forward_cuda_state *f) {
-    const model_shape *s = f->shape;
-    cairn_status status;
-    if ((status = step_alloc(f, (size_t)(2 * s->layers + 1) * (size_t)s->hidden * 4, "the norms",
-                             &f->norms)) ||
-        (status = step_alloc(f, (size_t)f->chunks * (size_t)f->chunk * (size_t)s->head_dim * 4,
-                             "the rotations", &f->rope)) ||
-        (status = step_alloc(f, (size_t)STEP_STAGE_ROWS * (size_t)s->vocab * 4, "the logits",
-                             &f->logits)) ||
-        (status = step_alloc(f, (size_t)s->layers * sizeof(void *), "the cache's addresses",
-                             &f->kv)) ||
-        (status = step_alloc(f, (size_t)s->layers * sizeof(void *), "the bounds' addresses",
-                             &f->bounds)) ||
-        (status = step_alloc_lists(f)) ||
-        (status = step_alloc(f, (size_t)f->table_rows * (size_t)f->max_pages * 4, "the page table",
-                             &f->table)) ||
-        (status = step_alloc(f, step_result_words(f) * 4, "the sampled tokens", &f->fault)) ||
-        (status = step_alloc(f, (size_t)STEP_STAGE_ROWS * (size_t)f->blocks * 8, "the winners",
-                             &f->winners)) ||
-        (status = step_open_lane(f, &f->flow, STEP_FLOW_ROWS, 2 * (s->layers + 1), f->chunks)) ||
-        (status = step_open_lane(f, &f->stage, STEP_STAGE_ROWS, 1, f->chunks)) ||
-        (status = step_open_lane(f, &f->prompt, f->max_rows, 1, 0)))
-        return status;
-    f->sampled = f->fault + STEP_SAMPLED_AT;
-    f->pages_read = f->sampled + STEP_STAGE_ROWS;
-    return dev_zero(f->dev, f->fault, STEP_SAMPLED_AT * 4);
+/* Begins to compile everything; what takes long and can be done without comes last. */
+static cairn_status step_begin_build(forward_cuda_state *f) {
+    step_texts texts;
+    jit_constant flow[2][STEP_CONSTANTS];
+    jit_request requests[STEP_PROGRAMS + 2];
+    int count = STEP_PROGRAMS;
+    step_requests(f, &texts, requests);
+    requests[count++] = step_flow_request(f, STEP_K_FLOW, flow[0]);
+    if (f->sparse_flow)
+        requests[count++] = step_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
+    else f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
+    return jit_begin(f->dev->jit, requests, count);
 }
 
-/* ---- contents -------------------------------------------------------------------------------- */
-
-static cairn_status step_pack(forward_cuda_state *f, const jit_kernel *kernel,
-                              const model_weight *w, uint8_t *to, int format, int64_t first_row,
-                              int half) {
-    dev_dims dims = {{0, 1, 1}, 256, 0, 0, false};
-    pack_params p;
-    memset(&p, 0, sizeof p);
-    p.source = (const uint8_t *)w->data;
-    p.packed = to;
-    p.type = w->type;
-    p.format = format;
-    p.rows = (int32_t)w->out;
-    p.inputs = (int32_t)w->in;
-    p.first_row = (int32_t)first_row;
-    p.half = half;
-    dims.grid[0] = (unsigned)((w->out * (w->in / 32) + 255) / 256);
-    return dev_launch(f->dev, kernel, &dims, &p);
+/* Waits for what step_begin_build began, but for the flow kernels. */
+static cairn_status step_end_build(forward_cuda_state *f) {
+    step_texts texts;
+    jit_request requests[STEP_PROGRAMS];
+    cairn_status status = jit_wait(f->dev->jit);
+    step_requests(f, &texts, requests);
+    for (int i = 0; i < STEP_PROGRAMS && !status; i++) {
+        jit_program *program;
+        status = jit_get(f->dev->jit, &requests[i], &program);
+        if (!status)
+            status = step_functions(f, program, step_programs[i].first, step_programs[i].count);
+    }
+    return status;
 }
 
-static cairn_status step_pack_layer(forward_cuda_state *f, const jit_kernel *kernel,
-                                    const model_layer *l, size_t i) {
-    const model_shape *s = f->shape;
-    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
-    uint8_t *qkv = f->qkv + i * step_packed_bytes(f->pack_qkv, step_qkv_rows(s), s->hidden);
-    uint8_t *both = f->gate_up + i * step_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn,
-                                                       s->hidden);
-    size_t hidden = (size_t)s->hidden * 4;
-    cairn_status status;
-    if ((status = step_pack(f, kernel, &l->q, qkv, f->pack_qkv, 0, 0)) ||
-        (status = step_pack(f, kernel, &l->k, qkv, f->pack_qkv, q, 0)) ||
-        (status = step_pack(f, kernel, &l->v, qkv, f->pack_qkv, q + kv, 0)) ||
-        (status = step_pack(f, kernel, &l->o, f->o + i * step_packed_bytes(f->pack_o, s->hidden, q),
-                            f->pack_o, 0, 0)) ||
-        (status = step_pack(f, kernel, &l->gate, both, f->pack_gate_up, 0, 1)) ||
-        (status = step_pack(f, kernel, &l->up, both, f->pack_gate_up, 0, 2)) ||
-        (status = step_pack(f, kernel, &l->down,
-                            f->down + i * step_packed_bytes(f->pack_down, s->hidden, s->ffn),
-                            f->pack_down, 0, 0)) ||
-        (status = dev_copy(f->dev, f->norms + 2 * i * (size_t)s->hidden, l->attn_norm, hidden)))
-        return status;
-    return dev_copy(f->dev, f->norms + (2 * i + 1) * (size_t)s->hidden, l->ffn_norm, hidden);
-}
-
-static cairn_status step_pack_all(forward_cuda_state *f, const cairn_model *m) {
-    const jit_request request = {"pack.cu", NULL, 0};
+/* Whether a flow kernel can be launched by now. One that cannot be had is done without. */
+static bool step_has_flow(forward_cuda_state *f, int kernel) {
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request;
     jit_program *program;
-    jit_kernel kernel;
-    size_t layers = (size_t)f->shape->layers;
     cairn_status status;
-    if ((status = jit_get(f->dev->jit, &request, &program)) ||
-        (status = jit_function(f->dev->jit, program, "pack", 0, &kernel)) ||
-        (status = step_pack(f, &kernel, &m->head, f->head, f->pack_head, 0, 0)))
-        return status;
-    if (f->embed != f->head &&
-        (status = step_pack(f, &kernel, &m->embed, f->embed, f->pack_embed, 0, 0)))
-        return status;
-    for (size_t i = 0; i < layers; i++)
-        if ((status = step_pack_layer(f, &kernel, &m->layers[i], i))) return status;
-    return dev_copy(f->dev, f->norms + 2 * layers * (size_t)f->shape->hidden, m->output_norm,
-                    (size_t)f->shape->hidden * 4);
+    if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
+    request = step_flow_request(f, kernel, constants);
+    status = jit_try(f->dev->jit, &request, &program);
+    if (!status) status = step_functions(f, program, kernel, 1);
+    if (status == CAIRN_CANCELLED) status = jit_begin(f->dev->jit, &request, 1);
+    else if (status != CAIRN_BUSY) f->flow_states[kernel] = status ? STEP_FLOW_FAILED
+                                                                  : STEP_FLOW_READY;
+    if (status && status != CAIRN_BUSY)
+        base_log(f->dev->base, CAIRN_LOG_WARN, "steps go on by slower kernels: %s",
+                 f->dev->base->error);
+    return f->flow_states[kernel] == STEP_FLOW_READY;
 }
 
-/* (cos, sin) of position * base^(-2j / dim), each position turned on from the one before in double:
- * the error stays near 1e-12. */
-static cairn_status step_fill_rope(forward_cuda_state *f) {
-    int pairs = f->shape->head_dim / 2, positions = f->chunks * f->chunk;
-    size_t count = (size_t)positions * (size_t)pairs * 2;
-    float *table = (float *)base_new(f->dev->base, count, sizeof *table);
-    cairn_status status;
-    if (!table) return base_no_memory(f->dev->base, "the rotations", count * sizeof *table);
-    for (int j = 0; j < pairs; j++) {
-        double turn = pow((double)f->shape->rope_base, -2.0 * j / f->shape->head_dim);
-        double dc = cos(turn), ds = sin(turn), c = 1.0, s = 0.0;
-        for (int i = 0; i < positions; i++) {
-            double next = c * dc - s * ds;
-            float *at = table + ((size_t)i * (size_t)pairs + (size_t)j) * 2;
-            at[0] = (float)c;
-            at[1] = (float)s;
-            s = s * dc + c * ds;
-            c = next;
-        }
-    }
-    status = dev_upload(f->dev, f->rope, table, count * sizeof *table);
-    if (!status) status = dev_sync(f->dev);
-    base_delete(f->dev->base, table, count, sizeof *table);
-    return status;
-}
-
-/* A power of two that brings the first layer's typical x weight to 2^-7: the residual stream may
- * grow two million times before f16 overflows, and what f16 loses below is far under the sum's
- * error. */
-static float step_input_scale(const cairn_model *m) {
-    const gguf_tensor *embed = gguf_tensor_find(&m->file, "token_embd.weight");
-    const gguf_tensor *norm = gguf_tensor_find(&m->file, "blk.0.attn_norm.weight");
-    const block_type *type = block_find(embed->type);
-    int n = m->shape.hidden, exponent;
-    float values[32], weights[32];
-    double sum = 0.0;
-    int64_t rows = m->shape.vocab, bytes = n / type->values * type->bytes, count = 0;
-    for (int64_t r = 0; r < rows; r += 1 + rows / 64, count += 32) {
-        int64_t at = count % n / 32 * 32;
-        const uint8_t *row = (const uint8_t *)embed->data + r * bytes;
-        type->dequantize(row + at / type->values * type->bytes, values, 32);
-        block_find(norm->type)->dequantize(
-            (const uint8_t *)norm->data + at / block_find(norm->type)->values *
-                                              block_find(norm->type)->bytes, weights, 32);
-        for (int i = 0; i < 32; i++)
-            sum += (double)values[i] * values[i] * weights[i] * (double)weights[i];
-    }
-    sum = sqrt(sum / (double)count);
-    if (!(sum > 1e-20 && sum < 1e20)) return 1.0f;
-    frexp(sum, &exponent);
-    return ldexpf(1.0f, -7 - exponent);
-}
-
-static void step_set_params(forward_cuda_state *f, const cairn_model *m, step_lane *lane) {
-    step_params *p = &lane->params;
-    p->qkv = f->qkv;
-    p->o = f->o;
-    p->gate_up = f->gate_up;
-    p->down = f->down;
-    p->head = f->head;
-    p->embed = f->embed;
-    p->norms = f->norms;
-    p->rope = f->rope;
-    memcpy(&p->kv, &f->kv, sizeof p->kv);
-    p->page_table = f->table;
-    p->logits = f->logits;
-    p->winners = f->winners;
-    p->fault = f->fault;
-    p->table_stride = f->max_pages;
-    p->norm_eps = f->shape->norm_eps;
-    p->input_scale = step_input_scale(m);
-    memcpy(&p->bounds, &f->bounds, sizeof p->bounds);
-    p->lists = f->lists;
-    p->list_counts = f->list_counts;
-    p->seen = f->seen;
-    p->pages_read = f->pages_read;
-    p->new_pages = f->new_pages;
-    p->list_stride = f->max_pages;
-    p->seen_words = (f->max_pages + 31) / 32;
-    p->row_pages = f->row_pages;
-    p->sequences = f->table_rows;
-}
-
-static void step_free_sparse_graphs(forward_cuda_state *f) {
-    dev_graph_free(f->dev, &f->sparse_graph);
-    for (size_t i = 0; i < BASE_COUNT(f->stage_graphs); i++)
-        dev_graph_free(f->dev, &f->stage_graphs[i]);
-}
-
-/* ---- open and close -------------------------------------------------------------------------- */
-
-static void forward_cuda_close(cairn_model *model) {
+/* Waits for both flow kernels. [blocks] */
+static cairn_status forward_cuda_wait(cairn_model *model) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
-    base *b = &model->runtime->base;
-    step_lane *lanes[3];
-    if (!f) return;
-    dev_sync(f->dev);
-    dev_graph_free(f->dev, &f->graph);
-    step_free_sparse_graphs(f);
-    for (size_t i = 0; i < BASE_COUNT(f->dense_graphs); i++)
-        dev_graph_free(f->dev, &f->dense_graphs[i]);
-    for (int i = 0; i < f->allocation_count; i++)
-        dev_free(f->dev, f->allocations[i].at, f->allocations[i].bytes);
-    lanes[0] = &f->flow, lanes[1] = &f->stage, lanes[2] = &f->prompt;
-    for (int i = 0; i < 3; i++)
-        base_delete(b, lanes[i]->words, (size_t)(STEP_HEAD + STEP_ARRAYS * lanes[i]->rows),
-                    sizeof(int32_t));
-    base_delete(b, f->host_pages, (size_t)f->max_pages, 4);
-    base_delete(b, f->host_words, step_result_words(f), 4);
-    base_delete(b, f, 1, sizeof *f);
-    model->state = NULL;
-}
-
-/* max_rows: of any forward to come. [blocks] */
-static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
-    base *b = &model->runtime->base;
-    forward_cuda_state *f;
-    cairn_status status = forward_cuda_check_model(model);
-    if (status) return status;
-    f = (forward_cuda_state *)base_new(b, 1, sizeof *f);
-    if (!f) return base_no_memory(b, "the GPU forward", sizeof *f);
-    model->state = f;
-    f->dev = &model->runtime->device;
-    f->runtime = model->runtime;
-    f->shape = &model->shape;
-    step_choose_shape(f, model, max_rows);
-    if ((status = step_build(f, model->kv.page_size)) ||
-        (status = step_alloc_weights(f, model->head.data == model->embed.data)) ||
-        (status = step_alloc_buffers(f)) || (status = step_pack_all(f, model)) ||
-        (status = step_fill_rope(f)) ||
-        (status = dev_upload(f->dev, f->kv, model->kv.pages,
-                             (size_t)f->shape->layers * sizeof(void *))) ||
-        (status = dev_upload(f->dev, f->bounds, model->kv.bounds,
-                             (size_t)f->shape->layers * sizeof(void *))) ||
-        (status = dev_sync(f->dev))) {
-        forward_cuda_close(model);
-        return status;
+    cairn_status status = CAIRN_OK;
+    for (int kernel = STEP_K_FLOW; kernel <= STEP_K_SPARSE_FLOW && !status; kernel++) {
+        jit_constant constants[STEP_CONSTANTS];
+        jit_request request = step_flow_request(f, kernel, constants);
+        jit_program *program;
+        if (kernel == STEP_K_SPARSE_FLOW && !f->sparse_flow) break;
+        request.later = false;
+        status = jit_get(f->dev->jit, &request, &program);
+        if (!status) status = step_functions(f, program, kernel, 1);
+        if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
     }
-    step_set_params(f, model, &f->flow);
-    step_set_params(f, model, &f->stage);
-    step_set_params(f, model, &f->prompt);
-    return CAIRN_OK;
+    return status;
 }

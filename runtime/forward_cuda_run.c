@@ -503,7 +503,7 @@ static int step_flow_items(const forward_cuda_state *f, const cairn_config *conf
  * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). */
 static bool step_suits_flow(const forward_cuda_state *f, const cairn_config *config, int page_size,
                             const forward_args *a) {
-    return (!config || f->sparse_flow) && a->rows <= STEP_FLOW_ROWS && a->logit_count == a->rows &&
+    return a->rows <= STEP_FLOW_ROWS && a->logit_count == a->rows &&
            step_flow_items(f, config, page_size, a) <= f->blocks - f->narrow;
 }
 
@@ -517,7 +517,8 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, const forward
     step_set_selection(f, &f->stage.params, config);
     if (!step_is_sparse(f, config, kv, args)) config = NULL;
     /* a prompt's kernels round otherwise than a step's: what they serve follows from rows alone */
-    flow = step_suits_flow(f, config, kv->page_size, args);
+    flow = step_suits_flow(f, config, kv->page_size, args) &&
+           step_has_flow(f, config ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
     prompt = !config && args->dense && args->logit_count <= STEP_STAGE_ROWS &&
              !(args->rows <= STEP_FLOW_ROWS && args->logit_count == args->rows) &&
              (args->rows > STEP_STAGE_ROWS || step_run_length(args, 0) == args->rows);
@@ -536,5 +537,6 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, const forward
 static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda, true,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
-    NULL /* topk, window and the like are parameters of the kernels */, true /* packed weights */
+    NULL /* topk, window and the like are parameters of the kernels */, true /* packed weights */,
+    forward_cuda_wait
 };

@@ -26,6 +26,7 @@ typedef struct jit_request {
     const char *source; /* "topk.cu", of kernels_src/ */
     const jit_constant *constants;
     int constant_count;
+    bool later;         /* begun behind all others, and no one waits for it: see jit_try */
 } jit_request;
 
 typedef struct jit_options {
@@ -52,7 +53,7 @@ typedef struct jit_program {
     char name[48];    /* "topk.cu" */
     base_text source; /* constants and template */
     jit_state state;
-    bool wanted;      /* by the last batch */
+    bool wanted;      /* by the last batch, which waits for it */
     bool lasting;     /* failed by its own fault: not tried again */
     cairn_status status;
     char error[BASE_ERROR_BYTES];

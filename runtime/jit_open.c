@@ -89,6 +89,17 @@ static void jit_new_batch(jit *j) {
     os_mutex_unlock(&j->lock);
 }
 
+/* While programs are compiled that no one waits for, a batch may have ended, too. */
+static void jit_end_batch(jit *j) {
+    jit_program *p;
+    os_mutex_lock(&j->lock);
+    for (p = j->programs; p; p = p->next)
+        if (p->wanted && (p->state == JIT_QUEUED || p->state == JIT_RUNNING)) break;
+    if (!p)
+        for (p = j->programs; p; p = p->next) p->wanted = false;
+    os_mutex_unlock(&j->lock);
+}
+
 /* Starts work on all requests and returns; a batch under way grows by them. The requests need not
  * outlive the call. A request that is wrong in itself is an error, and nothing is begun. */
 static cairn_status jit_begin(jit *j, const jit_request *requests, int count) {
@@ -98,6 +109,7 @@ static cairn_status jit_begin(jit *j, const jit_request *requests, int count) {
     if (!os_atomic_load(&jit_exit_registered) && os_before_exit(jit_at_exit))
         os_atomic_store(&jit_exit_registered, 1);
     if (os_atomic_load(&j->cancel) || !jit_is_working(j)) jit_new_batch(j);
+    else jit_end_batch(j);
     for (i = 0; i < count && !status; i++) status = jit_program_of(j, &requests[i], &p);
     if (status) return status;
     for (i = 0; i < count && !status; i++) {
@@ -105,7 +117,7 @@ static cairn_status jit_begin(jit *j, const jit_request *requests, int count) {
         if (status) break;
         os_mutex_lock(&j->lock);
         if (!j->busy && !j->queued) memcpy(j->current, p->name, sizeof j->current);
-        jit_enqueue(j, p);
+        jit_enqueue(j, p, requests[i].later);
         os_mutex_unlock(&j->lock);
     }
     jit_join(j, false);
@@ -138,16 +150,18 @@ static cairn_status jit_copy_error(jit *j, const jit_program *p) {
 }
 
 /* CAIRN_BUSY while the batch is under way (and no error text then), CAIRN_OK when all of it is
- * ready, else the first failure. `out` may be NULL. */
+ * ready, else the first failure. Requests for later do not count. `out` may be NULL. */
 static cairn_status jit_poll(jit *j, jit_progress *out) {
     jit_progress progress;
     const jit_program *failed;
+    bool idle;
     os_mutex_lock(&j->lock);
     failed = jit_count(j, &progress);
+    idle = j->queued == 0 && j->busy == 0;
     os_mutex_unlock(&j->lock);
     if (out) *out = progress;
     if (progress.done < progress.total) return CAIRN_BUSY;
-    jit_join(j, true);
+    jit_join(j, idle);
     return failed ? jit_copy_error(j, failed) : CAIRN_OK;
 }
 
@@ -177,7 +191,8 @@ static cairn_status jit_wait(jit *j) {
     return status;
 }
 
-/* Builds many at once, on jit.threads threads. [blocks] */
+/* Builds many at once, on jit.threads threads; does not wait for those marked for later.
+ * [blocks] */
 BASE_UNUSED static cairn_status jit_prepare(jit *j, const jit_request *requests, int count) {
     cairn_status status = jit_begin(j, requests, count);
     return status ? status : jit_wait(j);
@@ -201,6 +216,23 @@ BASE_UNUSED static cairn_status jit_get(jit *j, const jit_request *request, jit_
         if (status) return status;
         if (p->state == JIT_FAILED) return jit_copy_error(j, p);
     }
+    *out = p;
+    return CAIRN_OK;
+}
+
+/* The same without waiting, for what was begun before: CAIRN_BUSY (and no error text) while it is
+ * being built. */
+BASE_UNUSED static cairn_status jit_try(jit *j, const jit_request *request, jit_program **out) {
+    jit_program *p = NULL;
+    cairn_status status = jit_program_of(j, request, &p);
+    jit_state state;
+    *out = NULL;
+    if (status) return status;
+    os_mutex_lock(&j->lock);
+    state = p->state;
+    os_mutex_unlock(&j->lock);
+    if (state == JIT_FAILED) return jit_copy_error(j, p);
+    if (state != JIT_READY) return CAIRN_BUSY;
     *out = p;
     return CAIRN_OK;
 }

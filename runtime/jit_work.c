@@ -10,12 +10,12 @@ static os_atomic jit_exiting, jit_exit_registered;
 /* ---- workers --------------------------------------------------------------------------------- */
 
 /* Under the lock: the next queued program, or NULL. Programs are listed newest first, asked-for
- * order is oldest first. */
+ * order is oldest first; what someone waits for comes before the rest. */
 static jit_program *jit_take(jit *j) {
     jit_program *p, *oldest = NULL;
     if (os_atomic_load(&j->cancel)) return NULL;
     for (p = j->programs; p; p = p->next)
-        if (p->state == JIT_QUEUED) oldest = p;
+        if (p->state == JIT_QUEUED && (!oldest || p->wanted || !oldest->wanted)) oldest = p;
     if (!oldest) return NULL;
     oldest->state = JIT_RUNNING;
     j->queued--;
@@ -158,8 +158,8 @@ static cairn_status jit_program_of(jit *j, const jit_request *request, jit_progr
 }
 
 /* Under the lock. A program that failed by its own fault keeps its failure. */
-static void jit_enqueue(jit *j, jit_program *p) {
-    p->wanted = true;
+static void jit_enqueue(jit *j, jit_program *p, bool later) {
+    p->wanted = p->wanted || !later;
     if (p->state != JIT_NEW && (p->state != JIT_FAILED || p->lasting)) return;
     p->state = JIT_QUEUED;
     p->status = CAIRN_OK;

@@ -28,6 +28,14 @@ static int bind_model_close(lua_State *L) {
     return 0;
 }
 
+/* m:wait(): until every kernel is compiled */
+static int bind_model_wait(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    bind_check(L, rt, cairn_model_wait(model));
+    return 0;
+}
+
 /* m:info() -> a table with the fields of cairn_model_properties */
 static int bind_model_info(lua_State *L) {
     cairn_runtime *rt;
@@ -567,7 +575,8 @@ static int bind_generate(lua_State *L) {
 
 static void bind_new_model_types(lua_State *L) {
     static const luaL_Reg model[] = {
-        {"info", bind_model_info}, {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
+        {"wait", bind_model_wait}, {"info", bind_model_info},
+        {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
         {"chat", bind_chat},       {"eval", bind_eval},         {"session", bind_make_session},
         {"close", bind_model_close}, {NULL, NULL}};
     static const luaL_Reg session[] = {

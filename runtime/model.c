@@ -58,6 +58,8 @@ typedef struct model_backend {
      * and returns CAIRN_BUSY until it is there. */
     cairn_status (*prepare)(cairn_model *model, const cairn_config *config);
     bool copies; /* holds the weights in a form of its own once open; those of the file go */
+    /* NULL, or: waits for what open left to be compiled in the background. [blocks] */
+    cairn_status (*wait)(cairn_model *model);
 } model_backend;
 
 #define MODEL_BUFFER_BYTES ((uint64_t)64 << 20) /* of a backend's own on the device, about */

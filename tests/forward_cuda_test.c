@@ -189,6 +189,25 @@ static bool prompts(rig *g, int length) {
     return fine;
 }
 
+/* Steps as they are while the flow kernels are not compiled yet, and after. */
+static void test_background(rig *gpu, int at) {
+    const int rows = 3, count = rows * VOCAB;
+    forward_cuda_state *f = (forward_cuda_state *)gpu->model->state;
+    int64_t read;
+    bool fine;
+    f->flow_states[STEP_K_FLOW] = f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
+    fine = forward(gpu, 0, 1, at, rows, true, rows, other) &&
+           forward(gpu, 0, 1, at, rows, false, rows, other + count);
+    read = gpu->pages_read[0];
+    tap_ok(fine && !cairn_model_wait(gpu->model) && f->flow_states[0] == STEP_FLOW_READY &&
+               f->flow_states[1] == STEP_FLOW_READY, "cuda, every kernel is there after a wait");
+    fine = forward(gpu, 0, 1, at, rows, true, rows, logits) &&
+           forward(gpu, 0, 1, at, rows, false, rows, logits + count);
+    tap_ok(fine && !memcmp(logits, other, 2 * (size_t)count * sizeof *logits) &&
+               read == gpu->pages_read[0] && read > 0,
+           "cuda, the same bits before and after, and %d pages read", (int)read);
+}
+
 static void test_dense(rig *gpu, rig *cpu, int at) {
     bool fine = forward(gpu, 0, 1, at, 1, true, 1, logits) &&
                 forward(cpu, 0, 1, at, 1, true, 1, other);
@@ -327,6 +346,7 @@ int main(void) {
         tap_skip("forward on cuda");
     } else if (tap_ok(open_rig(&cpu, CAIRN_BACKEND_CPU, path, 2), "the CPU's model")) {
         tap_ok(prompts(&gpu, at) && prompts(&cpu, at), "cuda, prompts");
+        test_background(&gpu, at);
         test_dense(&gpu, &cpu, at);
         cairn_close(cpu.rt);
         test_rows(&gpu, "whole", 24);

@@ -49,7 +49,7 @@ static bool open_model(const char *path, const json_value *setting, int draft_le
     }
     out->rt = NULL;
     if (cairn_open(&config, &out->rt, error, sizeof error) ||
-        cairn_load_model(out->rt, path, &out->model))
+        cairn_load_model(out->rt, path, &out->model) || cairn_model_wait(out->model))
         return tap_ok(false, "open: %s", out->rt ? cairn_last_error(out->rt) : error);
     return true;
 }

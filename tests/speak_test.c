@@ -29,7 +29,7 @@ static bool reopen(void) {
     char error[1024];
     cairn_close(rt);
     if (cairn_open(&config, &rt, error, sizeof error)) return tap_ok(false, "open: %s", error);
-    if (cairn_load_model(rt, path, &model))
+    if (cairn_load_model(rt, path, &model) || cairn_model_wait(model))
         return tap_ok(false, "load: %s", cairn_last_error(rt));
     return true;
 }

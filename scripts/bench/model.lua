@@ -35,12 +35,16 @@ local function plain(layers)
   return { drafter = "none", selection = { layers = layers }, log = "off" }
 end
 
--- Loading with every kernel compiled anew, then from a filled cache. Opening (which makes the
--- context) stands apart.
+-- Loading with every kernel compiled anew, then from a filled cache: until the model can speak, and
+-- until it has every kernel. Opening (which makes the context) stands apart.
 local function bench_starts(b, path)
   local function start(cache, op)
-    with_model(b, path, { jit = { cache = cache }, log = "off" }, function(_, load_ms, open_ms)
-      if op then b.emit { op = op, shape = "model loaded", ms = load_ms, open_ms = open_ms } end
+    with_model(b, path, { jit = { cache = cache }, log = "off" }, function(model, load_ms, open_ms)
+      local loaded = cairn.now_us()
+      model:wait()
+      if not op then return end
+      b.emit { op = op, shape = "model loaded", ms = load_ms, open_ms = open_ms }
+      b.emit { op = op, shape = "every kernel", ms = load_ms + (cairn.now_us() - loaded) / 1000 }
     end)
   end
   start("off", "cold start")
@@ -60,6 +64,7 @@ return {
     local count = b.cuda and 256 or 32
     for _, context in ipairs { 16, 2000, 6000 } do
       with_model(b, path, plain "none", function(model)
+        model:wait()
         decode(model, context, 16)
         local stats = decode(model, context, count)
         b.emit { op = "prompt", shape = stats.prompt_tokens .. " tokens",
@@ -69,6 +74,7 @@ return {
       end)
     end
     with_model(b, path, { drafter = "none", topk = 16, log = "off" }, function(model)
+      model:wait()
       local stats = decode(model, 6000, count)
       b.emit { op = "decode, 16 pages kept", shape = "context " .. stats.prompt_tokens,
         tokens_per_second = stats.tokens_per_second }

@@ -52,14 +52,16 @@ namespace sparse_flow {
 #undef CAIRN_SPARSE
 #undef CAIRN_ROWS
 #undef CAIRN_BLOCKS
-#undef STAGE
 namespace stage {
 #define CAIRN_SPARSE 0
 #define CAIRN_ROWS 64
 #define CAIRN_BLOCKS 0
-#include "../../kernels_src/step.cu"
+#include "../../kernels_src/step_layer.cu"
+#include "../../kernels_src/step_attend.cu"
 #include "../../kernels_src/step_select.cu"
 #include "../../kernels_src/prompt.cu"
+#include "../../kernels_src/prompt_residual.cu"
+#include "../../kernels_src/prompt_attend.cu"
 #include "../../kernels_src/step_finish.cu"
 #include "../../kernels_src/pack.cu"
 } // namespace stage
