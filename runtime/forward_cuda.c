@@ -325,7 +325,6 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
         jit_request request = step_flow_request(f, kernel, constants);
         jit_program *program;
         if (kernel == STEP_K_SPARSE_FLOW && !f->sparse_flow) break;
-        request.later = false;
         status = jit_get(f->dev->jit, &request, &program);
         if (!status) status = step_functions(f, program, kernel, 1);
         if (!status) f->flow_states[kernel] = STEP_FLOW_READY;

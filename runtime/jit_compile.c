@@ -206,12 +206,14 @@ static cairn_status jit_compile_failed(jit *j, base *b, jit_program *p, nvrtcPro
     base_text log = {0};
     const char *line;
     cairn_status status;
-    bool told = jit_get_log(j, b, program, &log);
+    bool told;
+    /* NVRTC calls it by several names, depending on the stage that it was in. */
+    if (result == NVRTC_ERROR_CANCELLED || os_atomic_load(&j->cancel))
+        return base_fail(b, CAIRN_CANCELLED, "%s: compiling was cancelled", p->name);
+    told = jit_get_log(j, b, program, &log);
     if (told) base_log(b, CAIRN_LOG_ERROR, "%s: %s", p->name, log.data);
     line = told ? jit_error_line(log.data) : NULL;
-    if (result == NVRTC_ERROR_CANCELLED)
-        status = base_fail(b, CAIRN_CANCELLED, "%s: compiling was cancelled", p->name);
-    else if (result == NVRTC_ERROR_COMPILATION && line)
+    if (result == NVRTC_ERROR_COMPILATION && line)
         status = jit_template_error(b, p, line);
     else if (result == NVRTC_ERROR_COMPILATION && !told)
         status = base_fail(b, CAIRN_COMPILE_FAILED, "%s: NVRTC failed without a word; it needs "

@@ -211,7 +211,9 @@ BASE_UNUSED static cairn_status jit_get(jit *j, const jit_request *request, jit_
     state = p->state;
     os_mutex_unlock(&j->lock);
     if (state != JIT_READY) {
-        status = jit_begin(j, request, 1);
+        jit_request now = *request;
+        now.later = false;
+        status = jit_begin(j, &now, 1);
         if (!status) jit_wait(j);
         if (status) return status;
         if (p->state == JIT_FAILED) return jit_copy_error(j, p);

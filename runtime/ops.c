@@ -92,6 +92,7 @@ static cairn_status ops_make_kernel(cairn_runtime *rt, ops_kernel *k) {
     jit_request request;
     jit_program *program;
     cairn_status status;
+    memset(&request, 0, sizeof request);
     request.source = k->source;
     request.constants = k->constants;
     request.constant_count = k->constant_count;

@@ -470,6 +470,8 @@ static const char *const script_cli_generate[] = {
     "    prompt = nil\n",
     "  end\n",
     "  if o.json then print_json(run) else report(run.sums) end\n",
+    "  io.stdout:flush()\n",
+    "  pcall(run.model.wait, run.model) -- so that the next run finds every kernel in the cache\n",
     "  return 0\n",
     "end\n",
     "\n",

@@ -167,6 +167,8 @@ local function run_command(o)
     prompt = nil
   end
   if o.json then print_json(run) else report(run.sums) end
+  io.stdout:flush()
+  pcall(run.model.wait, run.model) -- so that the next run finds every kernel in the cache
   return 0
 end
 
