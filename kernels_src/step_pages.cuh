@@ -88,16 +88,41 @@ template <class Word> CAIRN_INLINE page_bounds bounds_of(bool mean, Word word) {
 
 /* ---- scores ---- */
 
-/* This lane's part of the largest product that the bounds allow. */
-CAIRN_INLINE float score_part(const float *q, const float *lo, const float *hi) {
-    float s = 0.0f;
+/* What a page's bounds are multiplied with, this lane's dimensions. The largest product that they
+ * allow, max(q lo, q hi), is max(q, 0) hi + min(q, 0) lo, so that the sum over heads is one product
+ * with the sums of these; of a mean, whose bounds are its two halves, both are q. */
+struct query_parts {
+    float above[LANE_DIMS], below[LANE_DIMS];
+
+    CAIRN_MEMBER void clear() {
 #pragma unroll
-    for (int i = 0; i < LANE_DIMS; i++) {
-        float low = mul_f32(q[i], lo[i]), high = mul_f32(q[i], hi[i]);
-        s = add_f32(s, fmaxf(low, high));
+        for (int i = 0; i < LANE_DIMS; i++) above[i] = below[i] = 0.0f;
     }
-    return s;
-}
+    template <class Query> CAIRN_MEMBER void add(bool mean, int head, Query query) {
+#pragma unroll
+        for (int i = 0; i < LANE_WORDS; i++) {
+            const f32x2 two = unpack_f16x2(query(head, i));
+            const float q[2] = {two.x, two.y};
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const bool positive = q[k] > 0.0f;
+                above[2 * i + k] = add_f32(above[2 * i + k], mean || positive ? q[k] : 0.0f);
+                below[2 * i + k] = add_f32(below[2 * i + k], mean || !positive ? q[k] : 0.0f);
+            }
+        }
+    }
+    /* This lane's part of a page's score. */
+    CAIRN_MEMBER float score(const page_bounds &b) const {
+        float s = 0.0f;
+#pragma unroll
+        for (int i = 0; i < LANE_WORDS; i++) {
+            const f32x2 lo = unpack_f16x2(b.lo[i]), hi = unpack_f16x2(b.hi[i]);
+            s = fma_f32(above[2 * i], hi.x, fma_f32(below[2 * i], lo.x, s));
+            s = fma_f32(above[2 * i + 1], hi.y, fma_f32(below[2 * i + 1], lo.y, s));
+        }
+        return s;
+    }
+};
 
 /* Sums over the warp of part[0..4): each lane gets that of page shared_page(), with the bits of
  * warp_sum. */
@@ -117,54 +142,37 @@ CAIRN_INLINE float share_sums(const float *part) {
 
 constexpr int SCORED = 4; /* pages at a time for a warp */
 
-CAIRN_INLINE void unpack_words(const uint32_t *words, float *out) {
-#pragma unroll
-    for (int i = 0; i < LANE_WORDS; i++) {
-        f32x2 two = unpack_f16x2(words[i]);
-        out[2 * i] = two.x, out[2 * i + 1] = two.y;
-    }
-}
-
-/* Bounds as floats; a mean, whole again, is both. */
-CAIRN_INLINE void unpack_bounds(const page_bounds &b, bool mean, float *lo, float *hi) {
-    unpack_words(b.lo, lo), unpack_words(b.hi, hi);
-#pragma unroll
-    for (int i = 0; i < LANE_DIMS; i++)
-        if (mean) lo[i] = hi[i] = add_f32(lo[i], hi[i]);
-}
-
-/* Scores of that many pages: each lane that of page shared_page(). query(head, i): a pair of this
- * lane's dimensions of a query head. */
+/* Scores of that many pages: each lane that of page shared_page(). all: the sums over the heads;
+ * query(head, i): a pair of this lane's dimensions of a query head. */
 template <class Query>
-CAIRN_INLINE float score_pages(const page_bounds *b, bool mean, bool by_head, Query query) {
-    float part[SCORED] = {}, best = -3.4e38f, lo[SCORED][LANE_DIMS], hi[SCORED][LANE_DIMS];
+CAIRN_INLINE float score_pages(const page_bounds *b, const query_parts &all, bool mean,
+                               bool by_head, Query query) {
+    float part[SCORED], best = -3.4e38f;
 #pragma unroll
-    for (int i = 0; i < SCORED; i++) unpack_bounds(b[i], mean, lo[i], hi[i]);
+    for (int i = 0; i < SCORED; i++) part[i] = all.score(b[i]);
+    if (!by_head) return share_sums(part);
 #pragma unroll 1
     for (int h = 0; h < GROUP; h++) {
-        uint32_t words[LANE_WORDS];
-        float q[LANE_DIMS];
+        query_parts one;
+        one.clear();
+        one.add(mean, h, query);
 #pragma unroll
-        for (int i = 0; i < LANE_WORDS; i++) words[i] = query(h, i);
-        unpack_words(words, q);
-#pragma unroll
-        for (int i = 0; i < SCORED; i++)
-            part[i] = add_f32(by_head ? 0.0f : part[i], score_part(q, lo[i], hi[i]));
-        if (by_head) best = fmaxf(best, share_sums(part));
+        for (int i = 0; i < SCORED; i++) part[i] = one.score(b[i]);
+        best = fmaxf(best, share_sums(part));
     }
-    return by_head ? best : share_sums(part);
+    return best;
 }
 
-/* Orders as the score does: NaN lowest, -0 as +0. */
+/* Orders as the score does: NaN lowest, -0 as +0; never 0. */
 CAIRN_INLINE uint32_t score_key(float score) {
-    if (score != score) return 0;
+    if (score != score) return 1;
     uint32_t bits = as_u32(score + 0.0f);
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/* keys[c] of the candidates, and zeros up to the next multiple of eight. Neighbours at a time for a
- * warp; the first are asked for before meanwhile(), which leaves the queries where query() finds
- * them. unstored(page): bounds of a page that has none stored. */
+/* keys[c] of the candidates. Neighbours at a time for a warp; the first are asked for before
+ * meanwhile(), which leaves the queries where query() finds them. unstored(page): bounds of a page
+ * that has none stored. */
 template <class Meanwhile, class Query, class Unstored>
 CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int layer,
                                    uint32_t *keys, Meanwhile meanwhile, Query query,
@@ -172,7 +180,8 @@ CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int 
     const int count = min_of(r.candidates, r.stored), n = r.candidates;
     const bool mean = p.mean != 0, by_head = p.by_head != 0;
     const uint16_t *stored = p.bounds[layer] + (int64_t)r.kv_head * 2 * HEAD_DIM;
-    page_bounds now[SCORED] = {}, next[SCORED] = {};
+    constexpr int AHEAD = HEAD_DIM == 64 ? 3 : 2; /* turns whose bounds are under way */
+    page_bounds turns[AHEAD][SCORED] = {};
     auto load = [&](page_bounds *b, int first) {
         if (first >= count) return;
         const int mine = r.table[min_of(first + lane_id() % SCORED, count - 1)];
@@ -180,10 +189,13 @@ CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int 
         for (int i = 0; i < SCORED; i++)
             b[i].load(stored + (int64_t)shuffle(mine, i) * KV_HEADS * 2 * HEAD_DIM);
     };
-    load(now, warp_id() * SCORED);
-    load(next, (warp_id() + WARPS) * SCORED);
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) load(turns[i], (warp_id() + i * WARPS) * SCORED);
     meanwhile();
-    if (thread_id() < round_up(n, 8) - n) keys[n + thread_id()] = 0;
+    query_parts all;
+    all.clear();
+#pragma unroll 3
+    for (int h = 0; h < GROUP; h++) all.add(mean, h, query);
 #pragma unroll 1
     for (int first = warp_id() * SCORED; first < n; first += WARPS * SCORED) {
 #pragma unroll 1
@@ -191,14 +203,16 @@ CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int 
             const page_bounds b = unstored(page);
 #pragma unroll
             for (int i = 0; i < SCORED; i++)
-                if (page == first + i) now[i] = b;
+                if (page == first + i) turns[0][i] = b;
         }
-        float score = score_pages(now, mean, by_head, query);
+        float score = score_pages(turns[0], all, mean, by_head, query);
         int page = first + shared_page();
         if (lane_id() % 8 == 0 && page < n) keys[page] = score_key(score);
 #pragma unroll
-        for (int i = 0; i < SCORED; i++) now[i] = next[i];
-        load(next, first + 2 * WARPS * SCORED);
+        for (int k = 0; k + 1 < AHEAD; k++)
+#pragma unroll
+            for (int i = 0; i < SCORED; i++) turns[k][i] = turns[k + 1][i];
+        load(turns[AHEAD - 1], first + AHEAD * WARPS * SCORED);
     }
 }
 
@@ -214,7 +228,7 @@ struct page_bits {
 CAIRN_INLINE void start_pages(const step_params &p, const page_row &r, page_bits *bits) {
     const int n = r.candidates > p.topk ? r.candidates : 0, sinks = ceil_div(p.sinks, PAGE);
 #pragma unroll 1
-    for (int word = thread_id(); word <= r.position / PAGE / WARP; word += THREADS) {
+    for (int word = THREADS - 1 - thread_id(); word <= r.position / PAGE / WARP; word += THREADS) {
         auto below = [&](int page) { /* bits of the pages below it */
             int count = page - word * WARP;
             return count <= 0 ? 0u : count >= WARP ? ~0u : (1u << count) - 1;
@@ -224,31 +238,33 @@ CAIRN_INLINE void start_pages(const step_params &p, const page_row &r, page_bits
     }
 }
 
-/* Adds the topk candidates with the highest keys; only with more candidates than that. Two threads
- * a candidate, each against every other four keys. By whole warps. */
+constexpr int RANKED = 8; /* candidates at a time for a warp */
+
+/* Adds the topk candidates with the highest keys; only with more candidates than that. A warp
+ * compares its candidates with 32 keys at once: those that are higher, or equal and earlier, come
+ * before. By whole warps. */
 CAIRN_INLINE void choose_pages(const step_params &p, const page_row &r, const uint32_t *keys,
                                page_bits *bits) {
     const int n = r.candidates;
 #pragma unroll 1
-    for (int first = warp_id() * (WARP / 2); first < n; first += THREADS / 2) {
-        const int c = first + lane_id() / 2;
-        const uint32_t key = c < n ? keys[c] : 0;
-        int above = 0;
-#pragma unroll 2
-        for (int j = lane_id() % 2 * 4; j < n; j += 8) {
-            const u32x4 v = *(const u32x4 *)(keys + j);
-            const uint32_t other[4] = {v.x, v.y, v.z, v.w};
+    for (int first = warp_id() * RANKED; first < n; first += WARPS * RANKED) {
+        uint32_t key[RANKED], before[RANKED] = {}, kept = 0;
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                above += other[i] > key || (other[i] == key && j + i < c);
+        for (int i = 0; i < RANKED; i++) key[i] = keys[min_of(first + i, n - 1)];
+#pragma unroll 1
+        for (int j = lane_id(); j < round_up(n, WARP); j += WARP) {
+            const uint32_t other = j < n ? keys[j] : 0;
+#pragma unroll
+            for (int i = 0; i < RANKED; i++) before[i] += other > key[i] - (j < first + i);
+        }
+#pragma unroll
+        for (int i = 0; i < RANKED; i++)
+            if ((int)warp_sum(before[i]) < p.topk && first + i < n) kept |= 1u << i;
+        if (lane_id() == 0) {
+            atomic_or(&bits[first / WARP].whole, kept << first % WARP);
+            atomic_or(&bits[first / WARP].listed, kept << first % WARP);
         }
         warp_sync();
-        above += shuffle_xor(above, 1);
-        const uint32_t kept = warp_or(c < n && above < p.topk ? 1u << c % WARP : 0u);
-        if (lane_id() == 0) {
-            atomic_or(&bits[first / WARP].whole, kept);
-            atomic_or(&bits[first / WARP].listed, kept);
-        }
     }
 }
 
@@ -282,15 +298,16 @@ CAIRN_INLINE key_piece piece_of(const step_params &p, const page_row &r, int pag
 }
 
 /* Starts the copies of this warp's keys and values; those that the row does not see become zero.
- * skip(i, position, seen): whether to leave a key of piece i alone. */
-template <class Skip>
+ * Whether to leave alone: all of piece i, there(i); one of its keys, skip(i, position, seen). */
+template <class There, class Skip>
 CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, unsigned char *mine,
-                               Skip skip) {
+                               There there, Skip skip) {
     shared_addr to(mine);
 #pragma unroll
     for (int i = 0; i < WARP_PIECES; i++) {
         const key_piece from = piece[i];
-#pragma unroll 2
+        if (there(i)) continue;
+#pragma unroll
         for (int slot = lane_id() / PIECES; slot < 16; slot += WARP / PIECES) {
             const int key = i * 16 + slot, part = lane_id() % PIECES;
             bool valid = slot <= from.last;

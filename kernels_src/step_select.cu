@@ -115,7 +115,7 @@ CAIRN_KERNEL(step_attend_pages, THREADS, 1, step_params) {
         for (int i = 0; i < WARP_KEYS / 16; i++)
             piece[i] = find_piece(p, r, item.chunk * CHUNK + warp_id() * WARP_KEYS + i * 16);
         fetch_pieces(p.kv[p.layer], piece, memory + warp_id() * 2 * KEYS_BYTES,
-                     [](int, int, bool) { return false; });
+                     [](int) { return false; }, [](int, int, bool) { return false; });
     }
     gather_fresh(p, item, layer, memory);
     copy_async_wait<0>();

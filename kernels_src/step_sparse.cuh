@@ -188,9 +188,8 @@ CAIRN_INLINE void fetch_early(const step_params &p, const page_row &r, int chunk
         early.position[i] = piece[i].position;
     }
     fetch_pieces(p.kv[layer], piece, memory + warp_id() * 2 * KEYS_BYTES,
-                 [&](int i, int position, bool) {
-                     return early.position[i] < 0 || position >= r.fresh;
-                 });
+                 [&](int i) { return early.position[i] < 0; },
+                 [&](int, int position, bool) { return position >= r.fresh; });
 }
 
 /* Puts it where it belongs, if its token is listed and in this chunk of the list. */
@@ -236,11 +235,13 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
                 piece[i] = piece_of(p, r, page, chosen.bits[page / WARP].whole >> page % WARP & 1,
                                     from + i * 16);
         }
-        fetch_pieces(p.kv[layer], piece, work.keys + warp_id() * 2 * KEYS_BYTES,
-                     [&](int i, int position, bool seen) {
-                         return position >= r.fresh ? seen
-                                                    : early.position[i] == piece[i].position;
-                     });
+        auto asked = [&](int i) { return early.position[i] == piece[i].position; };
+        fetch_pieces(
+            p.kv[layer], piece, work.keys + warp_id() * 2 * KEYS_BYTES,
+            [&](int i) { return asked(i) && piece[i].position + 16 <= r.fresh; },
+            [&](int i, int position, bool seen) {
+                return position >= r.fresh ? seen : asked(i);
+            });
     }
     place_fresh(r, chosen, chunk, own, work.keys);
     if (chunk == 0) record_pages(p, r, layer, selects, chosen);

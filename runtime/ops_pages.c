@@ -231,7 +231,8 @@ cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *
     if (!rt->device.cuda) return ops_score_cpu(rt, &p, &paged);
     {
         dev_dims dims = {{0, 1, 1}, 256, 0, 0, false};
-        dims.grid[0] = (unsigned)(paged.at.max_pages + 7) / 8;
+        dims.grid[0] = (unsigned)(paged.at.max_pages + 31) / 32;
+        dims.shared_bytes = (unsigned)(2 * paged.at.head_dim + 7) / 8 * 32;
         dims.grid[1] = (unsigned)paged.at.kv_heads;
         dims.grid[2] = (unsigned)paged.rows;
         return ops_launch(rt, "select.cu", "score_pages", &dims, &p);
