@@ -1,7 +1,10 @@
 /* ops_kv: kv_append, the entry and its CPU half. Rows are spread over the pool's threads, each row
  * converted through one head's f32 values. */
 
-enum { OPS_KV_DIM = 256 }; /* values of a head at most */
+enum {
+    OPS_KV_DIM = 256,  /* values of a head at most */
+    OPS_KV_BLOCK = 256 /* threads at most */
+};
 
 /* ---- elements ---------------------------------------------------------------------------------- */
 
@@ -135,31 +138,28 @@ static cairn_status ops_append_cpu(ops_append_job *job) {
 
 /* ---- CUDA -------------------------------------------------------------------------------------- */
 
-/* Few rows: every head has lanes of its own. Many: a lane works on all heads of its row, or on half
- * of them where they are wide, and computes the row's angles once. */
-static void ops_append_shape(const device *dev, kv_append_params *p, cairn_type source,
-                             cairn_type stored, dev_dims *dims, int *heads) {
-    int lanes = 2, side = p->at.kv_heads;
-    while (lanes * 8 < p->at.head_dim) lanes *= 2;
-    *heads = 1;
-    if ((int64_t)p->rows * side * lanes > (int64_t)dev->sm_count * 1024) {
-        *heads = source == CAIRN_F32 || stored == CAIRN_E4M3 ? 2 : 4;
-        side = source == CAIRN_F32 ? (side + *heads - 1) / *heads : 1;
-    }
-    if (side * lanes > 256) side = 256 / lanes;
+/* Blocks are small, mostly a row each, with lanes for every head. e4m3 of many rows, where converting
+ * takes about as long as copying: a lane works on all heads of its row, so that the two overlap. */
+static void ops_append_shape(const device *dev, kv_append_params *p, cairn_type stored,
+                             dev_dims *dims) {
+    int lanes = 1, side = p->at.kv_heads, threads = 64;
+    while (lanes * 16 < p->at.head_dim) lanes *= 2;
+    if (stored == CAIRN_E4M3 && (int64_t)p->rows * lanes > (int64_t)dev->sm_count * 1024)
+        side = 1, threads = 128;
+    if (side * lanes > OPS_KV_BLOCK) side = OPS_KV_BLOCK / lanes;
     p->heads_each = side;
-    p->rows_each = 256 / (side * lanes);
-    dims->block = 256;
+    p->rows_each = side * lanes < threads ? threads / (side * lanes) : 1;
+    dims->block = ((unsigned)(p->rows_each * side * lanes) + 31) / 32 * 32;
     dims->grid[0] = ((unsigned)p->rows + (unsigned)p->rows_each - 1) / (unsigned)p->rows_each;
+    if (p->rotary_pairs) dims->shared_bytes = (unsigned)(p->rows_each * lanes * 64);
 }
 
 static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cairn_type source,
                                     cairn_type stored) {
-    static const char *const names[] = {"HEAD_DIM", "SOURCE_TYPE", "CACHE_TYPE", "HEADS", "ROPE"};
+    static const char *const names[] = {"HEAD_DIM", "SOURCE_TYPE", "CACHE_TYPE", "ROPE"};
     dev_dims dims = {{1, 1, 1}, 0, 0, 0, false};
     ops_kernel want;
-    int heads;
-    ops_append_shape(&rt->device, p, source, stored, &dims, &heads);
+    ops_append_shape(&rt->device, p, stored, &dims);
     memset(&want, 0, sizeof want);
     want.source = "kv_append.cu";
     want.entry = "kv_append";
@@ -168,8 +168,7 @@ static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cair
     want.constants[0].value = p->at.head_dim;
     want.constants[1].value = source;
     want.constants[2].value = stored;
-    want.constants[3].value = heads;
-    want.constants[4].value = !p->rotary_pairs ? 0 : p->half_split ? 2 : 1;
+    want.constants[3].value = !p->rotary_pairs ? 0 : p->half_split ? 2 : 1;
     return ops_launch_as(rt, &want, &dims, p);
 }
 

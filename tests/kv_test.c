@@ -65,7 +65,7 @@ static uint8_t ref_to_e4m3(double x) {
         double gap = fabs(fabs(x) - ref_e4m3((uint8_t)i)), least = fabs(fabs(x) - ref_e4m3((uint8_t)best));
         if (gap < least || (gap == least && !(i & 1))) best = i;
     }
-    return (uint8_t)(best | (x < 0 ? 0x80 : 0));
+    return (uint8_t)(best | (signbit(x) ? 0x80 : 0));
 }
 
 static double element(cairn_type type, const void *data, int64_t at) {
@@ -82,16 +82,36 @@ static double element(cairn_type type, const void *data, int64_t at) {
     }
 }
 
-/* Values in +-[2^-6, 4) of the type. */
+static void put_element(cairn_type type, void *data, size_t at, float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if (type == CAIRN_F32) ((float *)data)[at] = x;
+    else if (type == CAIRN_F16) ((uint16_t *)data)[at] = ref_to_f16((double)x);
+    else ((uint16_t *)data)[at] = (uint16_t)(bits >> 16);
+}
+
+/* Values in +-[2^-6, 4) of the type, and zeros of both signs. */
 static void fill(both *b, cairn_type type) {
     size_t i;
     for (i = 0; i < b->bytes / cairn_type_bytes(type); i++) {
         float x = ldexpf(1.0f + (float)(draw() & 1023) / 1024.0f, between(-6, 1)) * (draw() & 1 ? 1.0f : -1.0f);
-        uint32_t bits;
-        memcpy(&bits, &x, 4);
-        if (type == CAIRN_F32) ((float *)b->host)[i] = x;
-        else if (type == CAIRN_F16) ((uint16_t *)b->host)[i] = ref_to_f16((double)x);
-        else ((uint16_t *)b->host)[i] = (uint16_t)(bits >> 16);
+        if (draw() % 32 == 0) x *= 0.0f;
+        put_element(type, b->host, i, x);
+    }
+    upload(b);
+}
+
+/* Heads of all magnitudes whose values divided by the scale lie at or beside the middle of two e4m3
+ * numbers, where an inexact division shows. */
+static void fill_middles(both *b, cairn_type type, int dim) {
+    size_t i;
+    float most = 0;
+    for (i = 0; i < b->bytes / cairn_type_bytes(type); i++) {
+        int code = between(0, 125);
+        double middle = (ref_e4m3((uint8_t)code) + ref_e4m3((uint8_t)(code + 1))) / 896;
+        if (i % (size_t)dim == 0)
+            most = ldexpf(1.0f + (float)(draw() & 1023) / 1024.0f, type == CAIRN_F16 ? between(-13, 15) : between(-13, 127));
+        put_element(type, b->host, i, i % (size_t)dim ? most * (float)middle * (draw() & 1 ? 1.0f : -1.0f) : most);
     }
     upload(b);
 }
@@ -198,7 +218,7 @@ static bool check_e4m3(const append *a, int k_or_v, const double *want, int64_t 
         slack = exact ? 0 : 4e-6 * fabs(want[d]) + 4e-6; /* of close_to */
         if (is_e4m3_of(got, want[d], scale, slack)) continue;
         printf("# value %d: %.9g / %.9g is %02x, not %02x\n", d, want[d], scale, got,
-               ref_to_e4m3(want[d] / scale));
+               ref_to_e4m3(exact ? (double)((float)want[d] / (float)scale) : want[d] / scale));
         return false;
     }
     return true;
@@ -294,6 +314,22 @@ static void test_append_part(int dim) {
     status = settled(cairn_kv_append(rt, &a.args));
     report(status);
     tap_ok(!status && check_append(&a, NULL), "kv_append on %s: dim %d rotates no lane past the head", where, dim);
+    drop_append(&a);
+}
+
+/* Bytes of values that are not rotated are those of a division, wherever it rounds. */
+static void test_append_exact(cairn_type source) {
+    shape s = random_shape();
+    append a;
+    cairn_status status;
+    s.sequences = 2, s.max_pages = 2, s.size = 32, s.pages = 6, s.rows = 100;
+    s.source = source, s.stored = CAIRN_E4M3;
+    a = make_append(&s);
+    fill_middles(&a.k, source, s.dim), fill_middles(&a.v, source, s.dim);
+    status = settled(cairn_kv_append(rt, &a.args));
+    report(status);
+    tap_ok(!status && check_append(&a, NULL), "kv_append on %s: %s divided by the scale exactly, dim %d", where,
+           cairn_type_name(source), s.dim);
     drop_append(&a);
 }
 
@@ -593,6 +629,7 @@ static void test_all(bool cuda) {
     int i;
     for (i = 0; i < (cuda ? 24 : 60); i++) test_append(i);
     test_append_part(48), test_append_part(80);
+    test_append_exact(CAIRN_F32), test_append_exact(CAIRN_F16), test_append_exact(CAIRN_BF16);
     for (i = 0; i < 6; i++) test_append_bad(i);
     test_append_arguments();
     for (i = 0; i < 7; i++) {

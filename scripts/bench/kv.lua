@@ -17,6 +17,7 @@ local function rows_of(rt, sequences, tokens, from)
            positions = rt:tensor(at, "i32") }, sequences * per
 end
 
+-- `rope`: nil for none, "rope" of interleaved pairs or "rope half split".
 local function bench_append(b, sequences, tokens, from, source, stored, rope)
   local rt, rows = b.rt, sequences * tokens
   local options, pages = rows_of(rt, sequences, tokens, from)
@@ -24,9 +25,10 @@ local function bench_append(b, sequences, tokens, from, source, stored, rope)
   options.cache = rt:zeros({ pages, 2, HEADS, PAGE, DIM }, stored)
   options.scales = stored == "e4m3" and rt:zeros { pages, 2, HEADS, PAGE } or nil
   options.rope_base = rope and 500000 or 0
+  options.half_split = rope == "rope half split"
   local bytes = rows * HEADS * DIM * 2 * (bytes_of[source] + bytes_of[stored])
   b:line("kv_append", ("%d x %d tokens, %s to %s%s"):format(sequences, tokens, source, stored,
-    rope and ", rope" or ""), b:time(function() rt:kv_append(k, v, options) end),
+    rope and ", " .. rope or ""), b:time(function() rt:kv_append(k, v, options) end),
     tokens > 1 and bytes or nil, "copy")
 end
 
@@ -48,11 +50,12 @@ return {
   run = function(b)
     local tokens = b.cuda and 8192 or 512
     for source, stored in ("f16 f16, bf16 bf16, f32 f16, f16 e4m3"):gmatch "(%w+) (%w+)" do
-      bench_append(b, 8, tokens, 0, source, stored, false)
-      bench_append(b, 8, tokens, 0, source, stored, true)
+      bench_append(b, 8, tokens, 0, source, stored, nil)
+      bench_append(b, 8, tokens, 0, source, stored, "rope")
+      bench_append(b, 8, tokens, 0, source, stored, "rope half split")
     end
-    bench_append(b, 32, 1, 2000, "f16", "f16", true)
-    bench_append(b, 32, 1, 2000, "f16", "e4m3", true)
+    bench_append(b, 32, 1, 2000, "f16", "f16", "rope")
+    bench_append(b, 32, 1, 2000, "f16", "e4m3", "rope")
     bench_collate(b, b.cuda and 256 or 8, b.cuda and 32 or 4, 9)
     bench_collate(b, 32, 1, 5)
   end,
