@@ -125,11 +125,11 @@ CAIRN_INLINE float scale_of(float most) {
 /* x / scale as e4m3 has it, a division being several times as long. 1 / scale is `inverse` + `rest`
  * to 2^-40 of it, neither below 0, so that -0 keeps its sign; their product with x is rounded once.
  *
- * That rounds to the same e4m3 as the f32 nearest to x / scale: if not, x / scale would lie within
- * 2^-40 of the middle between an f32 m, itself the middle of two e4m3, and the f32 beside it. With
- * whole numbers x ~ X < 2^11 (f16, bf16), scale ~ S < 2^24 and that middle ~ M = m 2^20 +- 1, where
- * 16 <= m <= 32: |X 2^k - M S| < 2^9 with k >= 37. So S = u 2^20 + w, |w| < 2^9, u < 16, and 2^17
- * divides m w +- u, which is smaller than that and, as u < m, not 0. */
+ * That gives the same e4m3 as the f32 nearest to x / scale. Else x / scale would be within 2^-40 of
+ * the middle between an f32 that is itself the middle of two e4m3, and the f32 beside it. In whole
+ * numbers, with x ~ X < 2^11 (f16, bf16), scale ~ S < 2^24, that middle ~ M = m 2^20 +- 1 where
+ * 16 <= m <= 32: |X 2^k - M S| < 2^9, k >= 37. So S = u 2^20 + w with |w| < 2^9, u <= 16, and 2^17
+ * divides m w +- u, which is smaller: it is 0, so S = 2^24 - 1, and no f16 or bf16 / 448 is. */
 CAIRN_INLINE void divide_narrow(float scale, float *v) {
     if (CAIRN_SOURCE_TYPE == 3 && scale > 1e30f) { /* or `rest` would be a denormal */
         scale *= 5.421010862427522e-20f;           /* 2^-64 */

@@ -1980,11 +1980,11 @@ static const char *const kernels_kv_append_cu[] = {
     "/* x / scale as e4m3 has it, a division being several times as long. 1 / scale is `inverse` + `rest`\n"
     " * to 2^-40 of it, neither below 0, so that -0 keeps its sign; their product with x is rounded once.\n"
     " *\n"
-    " * That rounds to the same e4m3 as the f32 nearest to x / scale: if not, x / scale would lie within\n"
-    " * 2^-40 of the middle between an f32 m, itself the middle of two e4m3, and the f32 beside it. With\n"
-    " * whole numbers x ~ X < 2^11 (f16, bf16), scale ~ S < 2^24 and that middle ~ M = m 2^20 +- 1, where\n"
-    " * 16 <= m <= 32: |X 2^k - M S| < 2^9 with k >= 37. So S = u 2^20 + w, |w| < 2^9, u < 16, and 2^17\n"
-    " * divides m w +- u, which is smaller than that and, as u < m, not 0. */\n"
+    " * That gives the same e4m3 as the f32 nearest to x / scale. Else x / scale would be within 2^-40 of\n"
+    " * the middle between an f32 that is itself the middle of two e4m3, and the f32 beside it. In whole\n"
+    " * numbers, with x ~ X < 2^11 (f16, bf16), scale ~ S < 2^24, that middle ~ M = m 2^20 +- 1 where\n"
+    " * 16 <= m <= 32: |X 2^k - M S| < 2^9, k >= 37. So S = u 2^20 + w with |w| < 2^9, u <= 16, and 2^17\n"
+    " * divides m w +- u, which is smaller: it is 0, so S = 2^24 - 1, and no f16 or bf16 / 448 is. */\n"
     "CAIRN_INLINE void divide_narrow(float scale, float *v) {\n"
     "    if (CAIRN_SOURCE_TYPE == 3 && scale > 1e30f) { /* or `rest` would be a denormal */\n"
     "        scale *= 5.421010862427522e-20f;           /* 2^-64 */\n"
@@ -2015,8 +2015,8 @@ static const char *const kernels_kv_append_cu[] = {
     "struct append_slot { int page, position; };\n"
     "\n"
     "CAIRN_INLINE append_slot find_slot(const paged_rows &at, int r, bool reports) {\n"
-    "    int sequence = at.sequences \? at.sequences[r] : r, position = at.positions[r], page = -1;\n"
-    "    if (sequence < 0 || sequence >= at.sequence_count) {\n",
+    "    int sequence = at.sequences \? at.sequences[r] : r, position = at.positions[r], page = -1;\n",
+    "    if (sequence < 0 || sequence >= at.sequence_count) {\n"
     "        if (reports) report_error(at.error, CAIRN_FAULT_ID, r, sequence);\n"
     "    } else if (position < 0 || position / at.page_size >= at.max_pages) {\n"
     "        if (reports) report_error(at.error, CAIRN_FAULT_POSITION, r, position);\n"
@@ -10133,7 +10133,7 @@ static const kernels_file kernels_files[] = {
     {"device_mma.cuh", kernels_device_mma_cuh, 3440},
     {"embed.cu", kernels_embed_cu, 1451},
     {"kv.cu", kernels_kv_cu, 1362},
-    {"kv_append.cu", kernels_kv_append_cu, 11661},
+    {"kv_append.cu", kernels_kv_append_cu, 11683},
     {"kv_collate.cu", kernels_kv_collate_cu, 4899},
     {"linear.cu", kernels_linear_cu, 3908},
     {"measure.cu", kernels_measure_cu, 1632},
