@@ -99,6 +99,7 @@ BASE_SMALL_BEGIN
 #include "runtime/pages.c"
 #include "runtime/pages_tables.c"
 #include "runtime/pages_calls.c"
+#include "runtime/snapshot_pages.c"
 #include "runtime/snapshot.c"
 #include "runtime/prefix.c"
 #include "runtime/prefix_calls.c"

@@ -34,9 +34,7 @@
 /* Tokens whose loads are in flight together; the rest of the registers holds weights and window. */
 #define AHEAD ((CAIRN_GATES ? 4 : 8) / (CAIRN_TYPE == 1 || WIDTH > 4 ? 2 : 1))
 /* Blocks in an SM. The few tokens of an update want all blocks at once, and less ahead. */
-#ifndef MIN_BLOCKS
 #define MIN_BLOCKS (CAIRN_TYPE == 1 || WIDTH > 4 || CAIRN_GATES == 3 ? 2 : 3)
-#endif
 #define UPDATE_AHEAD (AHEAD / 2)
 #define UPDATE_BLOCKS (CAIRN_TYPE == 1 || WIDTH > 4 ? 2 : 4)
 

@@ -207,14 +207,15 @@ static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, e
     return CAIRN_OK;
 }
 
-static cairn_status engine_bring_pages(cairn_session *s, const int32_t *ids, int pages,
-                                       const uint8_t *from) {
+static cairn_status engine_send_pages(cairn_session *s, const int32_t *ids, int pages,
+                                      const uint8_t *from) {
     const kv_cache *kv = &s->model->kv;
-    cairn_status status = CAIRN_OK;
+    snapshot_send f;
+    cairn_status status = snapshot_send_open(
+        kv->device, from, (size_t)kv->layers * (size_t)pages * kv->page_bytes, &f);
     for (int i = 0; i < kv->layers && !status; i++)
-        status = snapshot_bring(kv->device, kv->pages[i], kv->page_bytes, ids, pages,
-                                from + (size_t)i * (size_t)pages * kv->page_bytes);
-    return status ? status : dev_sync(kv->device);
+        status = snapshot_send_pages(&f, kv->pages[i], kv->page_bytes, ids, pages);
+    return snapshot_send_close(&f, status);
 }
 
 /* Pages of the session that would be free if it gave them back. */
@@ -250,7 +251,7 @@ static cairn_status engine_place_pages(cairn_session *s, const engine_saved *sav
         engine_clear(s);
     }
     pages_take(held, saved->pages, ids);
-    status = engine_bring_pages(s, ids, saved->pages, from);
+    status = engine_send_pages(s, ids, saved->pages, from);
     if (status) pages_give(engine_base(s), held, ids, saved->pages);
     return status;
 }

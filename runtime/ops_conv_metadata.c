@@ -2,7 +2,7 @@
  * staging buffers, and its CPU implementation. */
 
 enum { CONV_MAX_REQUESTS = 8192, CONV_METADATA_THREADS = 512, CONV_METADATA_HEAD = 16 * 12,
-       CONV_LIST_PART = 2048 /* entries of the list that a block writes */ };
+       CONV_LIST_PART = 256 /* entries of the list that a block writes */ };
 
 /* ---- CPU --------------------------------------------------------------------------------------*/
 
@@ -105,9 +105,8 @@ static cairn_status conv_metadata_cpu(device *dev, const short_conv_metadata_par
 
 static cairn_status conv_launch_metadata(cairn_runtime *rt, const short_conv_metadata_params *p) {
     dev_dims dims = {{0, 1, 1}, CONV_METADATA_THREADS, 0, 0, false};
-    int32_t parts = p->chunk_capacity / CONV_LIST_PART;
-    dims.grid[0] = (unsigned)(parts < 1 ? 1 : parts < rt->device.sm_count ? parts
-                                                                          : rt->device.sm_count);
+    int32_t parts = p->chunk_capacity / CONV_LIST_PART + 1;
+    dims.grid[0] = (unsigned)(parts < rt->device.sm_count ? parts : rt->device.sm_count);
     dims.shared_bytes = (unsigned)(CONV_METADATA_HEAD + 4 * (p->requests + 1));
     return ops_launch(rt, "short_conv_metadata.cu",
                       p->requests > CONV_METADATA_THREADS ? "short_conv_metadata_many"

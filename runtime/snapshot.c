@@ -12,14 +12,10 @@
  *
  * Numbers are little-endian. The sum of a part is that of the sums of its chunks, so that all
  * threads take part. A snapshot is read only after every sum is right; nothing is changed
- * before everything in it was found to fit. Calls cache_hash, pool, device and pages. */
+ * before everything in it was found to fit. Calls cache_hash, pool, device, pages and
+ * snapshot_pages. */
 
-#ifndef SNAPSHOT_STAGE
-#define SNAPSHOT_STAGE ((size_t)8 << 20) /* bytes of a pinned buffer; tests want small ones */
-#endif
-
-enum { SNAPSHOT_VERSION = 2, SNAPSHOT_HEADER = 112, SNAPSHOT_CHUNK = 1 << 18,
-       SNAPSHOT_NAME = 64 };
+enum { SNAPSHOT_VERSION = 2, SNAPSHOT_HEADER = 112, SNAPSHOT_NAME = 64 };
 enum { SNAPSHOT_IDENTITY, SNAPSHOT_TOKENS, SNAPSHOT_STATE, SNAPSHOT_PAGES, SNAPSHOT_EXTRA,
        SNAPSHOT_PARTS };
 enum { SNAPSHOT_OF_SESSION = 1, SNAPSHOT_OF_REQUEST = 2 };
@@ -205,97 +201,6 @@ static cairn_status snapshot_read(base *b, struct pool *threads, const char *cal
     if (status || s->kind == kind) return status;
     return base_fail(b, CAIRN_UNSUPPORTED, "%s: the snapshot is not of a %s", call,
                      kind == SNAPSHOT_OF_SESSION ? "session" : "request of page tables");
-}
-
-/* ---- pages to host memory and back ----------------------------------------------------------- */
-
-/* A download of many pieces, one behind the other in host memory. From a GPU they come through two
- * pinned buffers: the device fills one while the threads empty the other. */
-typedef struct snapshot_fetch {
-    device *dev;
-    uint8_t *to; /* where the next bytes go that leave a buffer, or that come without one */
-    dev_staging stages;
-    size_t held[DEV_STAGES]; /* bytes on their way into each */
-    int turn;                /* the buffer being filled */
-} snapshot_fetch;
-
-/* Room at `to` for `bytes` in all. Also after a failure it wants snapshot_fetch_close. */
-static cairn_status snapshot_fetch_open(device *dev, size_t bytes, uint8_t *to,
-                                        snapshot_fetch *f) {
-    memset(f, 0, sizeof *f);
-    f->dev = dev;
-    f->to = to;
-    if (!dev->cuda || !bytes) return CAIRN_OK;
-    return dev_staging_open(dev, bytes < SNAPSHOT_STAGE ? bytes : SNAPSHOT_STAGE, &f->stages);
-}
-
-static void snapshot_fetch_chunk(void *context, int i) {
-    const snapshot_fetch *f = (const snapshot_fetch *)context;
-    size_t at = (size_t)i * SNAPSHOT_CHUNK, bytes = f->held[f->turn] - at;
-    if (bytes > SNAPSHOT_CHUNK) bytes = SNAPSHOT_CHUNK;
-    memcpy(f->to + at, (const uint8_t *)f->stages.memory[f->turn] + at, bytes);
-}
-
-/* The buffer that was filled goes on its way, the other one is emptied and is filled next. */
-static cairn_status snapshot_fetch_turn(snapshot_fetch *f) {
-    device *dev = f->dev;
-    cairn_status status = dev_staging_submit(dev, &f->stages, f->turn);
-    f->turn ^= 1;
-    if (status || !f->held[f->turn]) return status;
-    DEV_TRY(dev, cuEventSynchronize(f->stages.done[f->turn]));
-    f->stages.in_flight[f->turn] = false;
-    pool_run(dev->pool, (int)((f->held[f->turn] + SNAPSHOT_CHUNK - 1) / SNAPSHOT_CHUNK),
-             snapshot_fetch_chunk, f);
-    f->to += f->held[f->turn];
-    f->held[f->turn] = 0;
-    return CAIRN_OK;
-}
-
-static cairn_status snapshot_fetch_piece(snapshot_fetch *f, const uint8_t *from, size_t bytes) {
-    device *dev = f->dev;
-    cairn_status status = CAIRN_OK;
-    while (bytes && !status) {
-        uint8_t *stage = (uint8_t *)f->stages.memory[f->turn] + f->held[f->turn];
-        size_t room = f->stages.bytes - f->held[f->turn], some = bytes < room ? bytes : room;
-        DEV_TRY(dev, cuMemcpyDtoHAsync(stage, dev_address(from), some, dev->stream));
-        f->held[f->turn] += some;
-        from += some, bytes -= some;
-        if (some == room) status = snapshot_fetch_turn(f);
-    }
-    return status;
-}
-
-/* Pages `ids` of one cache [pages, page_bytes], in their order. */
-static cairn_status snapshot_fetch_pages(snapshot_fetch *f, const void *from, size_t page_bytes,
-                                         const int32_t *ids, int count) {
-    const uint8_t *pages = (const uint8_t *)from;
-    cairn_status status = CAIRN_OK;
-    for (int i = 0; i < count && !status; i++) {
-        const uint8_t *page = pages + (size_t)ids[i] * page_bytes;
-        if (f->dev->cuda) status = snapshot_fetch_piece(f, page, page_bytes);
-        else memcpy(f->to, page, page_bytes), f->to += page_bytes;
-    }
-    return status;
-}
-
-/* Brings what is still on its way, unless `status` says that something failed. */
-static cairn_status snapshot_fetch_close(snapshot_fetch *f, cairn_status status) {
-    for (int i = 0; i < DEV_STAGES && f->stages.bytes && !status; i++)
-        status = snapshot_fetch_turn(f);
-    if (!status) status = dev_sync(f->dev);
-    else if (f->dev->cuda) f->dev->drv->cuStreamSynchronize(f->dev->stream);
-    dev_staging_close(f->dev, &f->stages);
-    return status;
-}
-
-static cairn_status snapshot_bring(device *dev, void *to, size_t page_bytes, const int32_t *ids,
-                                   int count, const uint8_t *from) {
-    uint8_t *pages = (uint8_t *)to;
-    cairn_status status = CAIRN_OK;
-    for (int i = 0; i < count && !status; i++)
-        status = dev_upload(dev, pages + (size_t)ids[i] * page_bytes,
-                            from + (size_t)i * page_bytes, page_bytes);
-    return status;
 }
 
 /* ---- requests of page tables ----------------------------------------------------------------- */
@@ -508,19 +413,18 @@ static cairn_status snapshot_check_request(base *b, const snapshot_request *q, c
     return CAIRN_OK;
 }
 
-static cairn_status snapshot_bring_request(const snapshot_request *q, int pages,
-                                           const uint8_t *from) {
-    device *dev = &q->t->rt->device;
-    cairn_status status = handles_enter(q->t->rt);
+static cairn_status snapshot_send_request(const snapshot_request *q, int pages,
+                                          const uint8_t *from) {
+    cairn_runtime *rt = q->t->rt;
+    snapshot_send f;
+    cairn_status status = handles_enter(rt);
     if (status) return status;
-    for (int i = 0; i < q->a.cache_count && !status; i++) {
-        size_t bytes = snapshot_page_bytes(q->a.caches[i]);
-        status = snapshot_bring(dev, tensor_data(q->a.caches[i]), bytes,
-                                tables_row(&q->t->lists, q->a.request), pages, from);
-        from += bytes * (size_t)pages;
-    }
-    if (!status) status = dev_sync(dev);
-    return handles_leave(q->t->rt, status);
+    status = snapshot_send_open(&rt->device, from, snapshot_all_page_bytes(q) * (size_t)pages, &f);
+    for (int i = 0; i < q->a.cache_count && !status; i++)
+        status = snapshot_send_pages(&f, tensor_data(q->a.caches[i]),
+                                     snapshot_page_bytes(q->a.caches[i]),
+                                     tables_row(&q->t->lists, q->a.request), pages);
+    return handles_leave(rt, snapshot_send_close(&f, status));
 }
 
 cairn_status cairn_page_tables_load(cairn_page_tables *t, const cairn_snapshot_args *args,
@@ -543,8 +447,8 @@ cairn_status cairn_page_tables_load(cairn_page_tables *t, const cairn_snapshot_a
     t->counts[q.a.request] = length;
     status = tables_insert(b, &t->lists, t->counts);
     if (!status)
-        status = snapshot_bring_request(&q, length ? t->lists.pages[q.a.request] : 0,
-                                        s.parts[SNAPSHOT_PAGES]);
+        status = snapshot_send_request(&q, length ? t->lists.pages[q.a.request] : 0,
+                                       s.parts[SNAPSHOT_PAGES]);
     if (status) {
         tables_remove(b, &t->lists, &q.a.request, 1);
         return status;

@@ -4529,9 +4529,7 @@ static const char *const kernels_short_conv_cu[] = {
     "/* Tokens whose loads are in flight together; the rest of the registers holds weights and window. */\n"
     "#define AHEAD ((CAIRN_GATES \? 4 : 8) / (CAIRN_TYPE == 1 || WIDTH > 4 \? 2 : 1))\n"
     "/* Blocks in an SM. The few tokens of an update want all blocks at once, and less ahead. */\n"
-    "#ifndef MIN_BLOCKS\n"
     "#define MIN_BLOCKS (CAIRN_TYPE == 1 || WIDTH > 4 || CAIRN_GATES == 3 \? 2 : 3)\n"
-    "#endif\n"
     "#define UPDATE_AHEAD (AHEAD / 2)\n"
     "#define UPDATE_BLOCKS (CAIRN_TYPE == 1 || WIDTH > 4 \? 2 : 4)\n"
     "\n"
@@ -10154,7 +10152,7 @@ static const kernels_file kernels_files[] = {
     {"sample.cuh", kernels_sample_cuh, 10662},
     {"sample_few.cu", kernels_sample_few_cu, 16815},
     {"select.cu", kernels_select_cu, 5404},
-    {"short_conv.cu", kernels_short_conv_cu, 14241},
+    {"short_conv.cu", kernels_short_conv_cu, 14215},
     {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 9473},
     {"short_conv_restore.cu", kernels_short_conv_restore_cu, 1729},
     {"step.cu", kernels_step_cu, 12196},
