@@ -18,11 +18,12 @@ static void snapshot_copy_chunk(void *context, int i) {
     memcpy(c->to + at, c->from + at, bytes < SNAPSHOT_CHUNK ? bytes : SNAPSHOT_CHUNK);
 }
 
-/* At most 2 GiB. */
+/* As much as a buffer holds, at most. */
 static void snapshot_copy_bytes(struct pool *threads, void *to, const void *from, size_t bytes) {
     snapshot_copy c;
     c.to = (uint8_t *)to, c.from = (const uint8_t *)from, c.bytes = bytes;
-    pool_run(threads, (int)((bytes + SNAPSHOT_CHUNK - 1) / SNAPSHOT_CHUNK), snapshot_copy_chunk, &c);
+    pool_run(threads, (int)((bytes + SNAPSHOT_CHUNK - 1) / SNAPSHOT_CHUNK), snapshot_copy_chunk,
+             &c);
 }
 
 /* Pages `ids` of a cache in host memory; `to` or `from` has them in that order. */
