@@ -10,7 +10,7 @@
  *
  * short_conv_metadata       up to 512 requests
  * short_conv_metadata_many  up to 8192
- * Launch     grid any, block 512, shared memory METADATA_HEAD + 4 * (requests + 1) bytes
+ * Launch     grid any, block 512, shared memory METADATA_HEAD + 4 * (most requests + 1) bytes
  * Oracle     tests/ref/conv_ref.h
  * matrix: */
 #include "common.cuh"

@@ -105,12 +105,13 @@ static cairn_status conv_metadata_cpu(device *dev, const short_conv_metadata_par
 
 static cairn_status conv_launch_metadata(cairn_runtime *rt, const short_conv_metadata_params *p) {
     dev_dims dims = {{0, 1, 1}, CONV_METADATA_THREADS, 0, 0, false};
-    int32_t parts = p->chunk_capacity / CONV_LIST_PART + 1;
+    const bool many = p->requests > CONV_METADATA_THREADS;
+    const int32_t parts = p->chunk_capacity / CONV_LIST_PART + 1;
     dims.grid[0] = (unsigned)(parts < rt->device.sm_count ? parts : rt->device.sm_count);
-    dims.shared_bytes = (unsigned)(CONV_METADATA_HEAD + 4 * (p->requests + 1));
+    dims.shared_bytes =
+        (unsigned)(CONV_METADATA_HEAD + 4 * ((many ? CONV_MAX_REQUESTS : dims.block) + 1));
     return ops_launch(rt, "short_conv_metadata.cu",
-                      p->requests > CONV_METADATA_THREADS ? "short_conv_metadata_many"
-                                                          : "short_conv_metadata", &dims, p);
+                      many ? "short_conv_metadata_many" : "short_conv_metadata", &dims, p);
 }
 
 /* Copies the host's arrays into buffer `to` and lets p point there. */

@@ -4844,7 +4844,7 @@ static const char *const kernels_short_conv_metadata_cu[] = {
     " *\n"
     " * short_conv_metadata       up to 512 requests\n"
     " * short_conv_metadata_many  up to 8192\n"
-    " * Launch     grid any, block 512, shared memory METADATA_HEAD + 4 * (requests + 1) bytes\n"
+    " * Launch     grid any, block 512, shared memory METADATA_HEAD + 4 * (most requests + 1) bytes\n"
     " * Oracle     tests/ref/conv_ref.h\n"
     " * matrix: */\n"
     "#include \"common.cuh\"\n"
@@ -10153,7 +10153,7 @@ static const kernels_file kernels_files[] = {
     {"sample_few.cu", kernels_sample_few_cu, 16815},
     {"select.cu", kernels_select_cu, 5404},
     {"short_conv.cu", kernels_short_conv_cu, 14215},
-    {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 9473},
+    {"short_conv_metadata.cu", kernels_short_conv_metadata_cu, 9478},
     {"short_conv_restore.cu", kernels_short_conv_restore_cu, 1729},
     {"step.cu", kernels_step_cu, 12196},
     {"step.cuh", kernels_step_cuh, 16597},
