@@ -88,80 +88,113 @@ template <class Word> CAIRN_INLINE page_bounds bounds_of(bool mean, Word word) {
 
 /* ---- scores ---- */
 
-/* What a page's bounds are multiplied with, this lane's dimensions. The largest product that they
- * allow, max(q lo, q hi), is max(q, 0) hi + min(q, 0) lo, so that the sum over heads is one product
- * with the sums of these; of a mean, whose bounds are its two halves, both are q. */
-struct query_parts {
-    float above[LANE_DIMS], below[LANE_DIMS];
+/* The largest product that bounds allow, max(q lo, q hi), is max(q, 0) hi + min(q, 0) lo, so that a
+ * sum over heads is one product of a page's bounds, [lo | hi] as they lie, with the heads' sums of
+ * these parts; of a mean, whose bounds are its two halves, both parts are q. A vector of parts is
+ * two columns of an mma: f16, and what f16 left. Sixteen pages at a time for a warp. */
+constexpr int SCORED = 16;
+constexpr int BOUND_PIECES = HEAD_DIM / 16; /* of 16 bytes, of a page's bounds that a lane holds */
+constexpr int PART_WORDS = HEAD_DIM;        /* of a column */
 
-    CAIRN_MEMBER void clear() {
-#pragma unroll
-        for (int i = 0; i < LANE_DIMS; i++) above[i] = below[i] = 0.0f;
-    }
-    template <class Query> CAIRN_MEMBER void add(bool mean, int head, Query query) {
-#pragma unroll
-        for (int i = 0; i < LANE_WORDS; i++) {
-            const f32x2 two = unpack_f16x2(query(head, i));
+/* parts [vectors, 2, PART_WORDS]: the sums over all heads, or with by_head a vector for each.
+ * query(head, i): a head's dimensions 2i, 2i + 1. All threads; then a block_sync. */
+template <class Query>
+CAIRN_INLINE void split_queries(uint32_t *parts, bool mean, bool by_head, Query query) {
+#pragma unroll 1
+    for (int i = thread_id(); i < (by_head ? GROUP : 1) * (HEAD_DIM / 2); i += THREADS) {
+        const int vector = i / (HEAD_DIM / 2), word = i % (HEAD_DIM / 2);
+        float part[2][2] = {}; /* below and above zero */
+#pragma unroll 1
+        for (int h = by_head ? vector : 0; h < (by_head ? vector + 1 : GROUP); h++) {
+            const f32x2 two = unpack_f16x2(query(h, word));
             const float q[2] = {two.x, two.y};
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                const bool positive = q[k] > 0.0f;
-                above[2 * i + k] = add_f32(above[2 * i + k], mean || positive ? q[k] : 0.0f);
-                below[2 * i + k] = add_f32(below[2 * i + k], mean || !positive ? q[k] : 0.0f);
+                part[0][k] = add_f32(part[0][k], mean || !(q[k] > 0.0f) ? q[k] : 0.0f);
+                part[1][k] = add_f32(part[1][k], mean || q[k] > 0.0f ? q[k] : 0.0f);
             }
         }
-    }
-    /* This lane's part of a page's score. */
-    CAIRN_MEMBER float score(const page_bounds &b) const {
-        float s = 0.0f;
 #pragma unroll
-        for (int i = 0; i < LANE_WORDS; i++) {
-            const f32x2 lo = unpack_f16x2(b.lo[i]), hi = unpack_f16x2(b.hi[i]);
-            s = fma_f32(above[2 * i], hi.x, fma_f32(below[2 * i], lo.x, s));
-            s = fma_f32(above[2 * i + 1], hi.y, fma_f32(below[2 * i + 1], lo.y, s));
+        for (int k = 0; k < 2; k++) {
+            uint32_t *to = parts + vector * 2 * PART_WORDS + k * (HEAD_DIM / 2) + word;
+            const uint32_t rounded = pack_f16x2(part[k][0], part[k][1]);
+            const f32x2 two = unpack_f16x2(rounded);
+            to[0] = rounded;
+            to[PART_WORDS] = pack_f16x2(add_f32(part[k][0], -two.x), add_f32(part[k][1], -two.y));
         }
-        return s;
+    }
+}
+
+/* Bounds of SCORED pages as the mma's A: piece u of a lane is piece u * 4 + t of pages g, g + 8. */
+struct page_tile {
+    u32x4 row[2][BOUND_PIECES];
+
+    /* Pages [first, count), those behind the last as the last. */
+    CAIRN_MEMBER void load(const page_row &r, const uint16_t *stored, int first, int count) {
+        if (first >= count) return;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int page = min_of(first + half * 8 + lane_id() / 4, count - 1);
+            const uint16_t *from = stored + (int64_t)r.table[page] * KV_HEADS * 2 * HEAD_DIM +
+                                   lane_id() % 4 * 8;
+#pragma unroll
+            for (int u = 0; u < BOUND_PIECES; u++)
+                row[half][u] = load_early((const u32x4 *)(from + u * 32));
+        }
+    }
+    /* Page `at` of the tile, from all lanes' dimensions. */
+    CAIRN_MEMBER void put(int at, const page_bounds &b) {
+#pragma unroll
+        for (int u = 0; u < BOUND_PIECES; u++) {
+            uint32_t v[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const int word = (u % (BOUND_PIECES / 2) * 4 + lane_id() % 4) * 4 + k;
+                v[k] = shuffle(u < BOUND_PIECES / 2 ? b.lo[k % LANE_WORDS] : b.hi[k % LANE_WORDS],
+                               word / LANE_WORDS);
+            }
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                if (at == half * 8 + lane_id() / 4) row[half][u] = u32x4{v[0], v[1], v[2], v[3]};
+        }
+    }
+    /* s[half]: the score of page g + 8 half by vector first + t. */
+    CAIRN_MEMBER void multiply(const uint32_t *parts, int first, int vectors, float *s) const {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+        float c[2][4] = {};
+#pragma unroll
+        for (int u = 0; u < BOUND_PIECES; u++) {
+            u32x4 v = {};
+            if (first + g / 2 < vectors)
+                v = *(const u32x4 *)(parts + (first * 2 + g) * PART_WORDS + (u * 4 + t) * 4);
+            const u32x4 low = row[0][u], high = row[1][u];
+            const uint32_t a[8] = {low.x, high.x, low.y, high.y, low.z, high.z, low.w, high.w};
+            const uint32_t b[4] = {v.x, v.y, v.z, v.w};
+            mma_f16(c[0], a, b);
+            mma_f16(c[1], a + 4, b + 2);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            s[half] = (c[0][2 * half] + c[1][2 * half]) + (c[0][2 * half + 1] + c[1][2 * half + 1]);
+    }
+    /* The scores of pages g, g + 8 in the lanes of t = 0. */
+    CAIRN_MEMBER void score(const uint32_t *parts, bool by_head, float *best) const {
+        const int vectors = by_head ? GROUP : 1;
+        best[0] = best[1] = -3.4e38f;
+#pragma unroll 1
+        for (int first = 0; first < vectors; first += 4) {
+            float s[2];
+            multiply(parts, first, vectors, s);
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                if (first + lane_id() % 4 < vectors)
+                    best[half] = by_head ? fmaxf(best[half], s[half]) : s[half];
+            warp_sync();
+        }
+#pragma unroll
+        for (int half = 0; half < 2 && by_head; half++) best[half] = quad_max(best[half]);
     }
 };
-
-/* Sums over the warp of part[0..4): each lane gets that of page shared_page(), with the bits of
- * warp_sum. */
-CAIRN_INLINE int shared_page() { return (lane_id() & 16) / 8 + (lane_id() & 8) / 8; }
-CAIRN_INLINE float share_sums(const float *part) {
-    const int lane = lane_id();
-    float two[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        two[i] = add_f32(lane & 16 ? part[2 + i] : part[i],
-                         shuffle_xor(lane & 16 ? part[i] : part[2 + i], 16));
-    float sum = add_f32(lane & 8 ? two[1] : two[0], shuffle_xor(lane & 8 ? two[0] : two[1], 8));
-#pragma unroll
-    for (int m = 4; m > 0; m /= 2) sum = add_f32(sum, shuffle_xor(sum, m));
-    return sum;
-}
-
-constexpr int SCORED = 4; /* pages at a time for a warp */
-
-/* Scores of that many pages: each lane that of page shared_page(). all: the sums over the heads;
- * query(head, i): a pair of this lane's dimensions of a query head. */
-template <class Query>
-CAIRN_INLINE float score_pages(const page_bounds *b, const query_parts &all, bool mean,
-                               bool by_head, Query query) {
-    float part[SCORED], best = -3.4e38f;
-#pragma unroll
-    for (int i = 0; i < SCORED; i++) part[i] = all.score(b[i]);
-    if (!by_head) return share_sums(part);
-#pragma unroll 1
-    for (int h = 0; h < GROUP; h++) {
-        query_parts one;
-        one.clear();
-        one.add(mean, h, query);
-#pragma unroll
-        for (int i = 0; i < SCORED; i++) part[i] = one.score(b[i]);
-        best = fmaxf(best, share_sums(part));
-    }
-    return best;
-}
 
 /* Orders as the score does: NaN lowest, -0 as +0; never 0. */
 CAIRN_INLINE uint32_t score_key(float score) {
@@ -170,58 +203,50 @@ CAIRN_INLINE uint32_t score_key(float score) {
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-/* keys[c] of the candidates. Neighbours at a time for a warp; the first are asked for before
- * meanwhile(), which leaves the queries where query() finds them. unstored(page): bounds of a page
- * that has none stored. */
-template <class Meanwhile, class Query, class Unstored>
-CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int layer,
-                                   uint32_t *keys, Meanwhile meanwhile, Query query,
-                                   Unstored unstored) {
-    const int count = min_of(r.candidates, r.stored), n = r.candidates;
-    const bool mean = p.mean != 0, by_head = p.by_head != 0;
-    const uint16_t *stored = p.bounds[layer] + (int64_t)r.kv_head * 2 * HEAD_DIM;
-    constexpr int AHEAD = HEAD_DIM == 64 ? 3 : 2; /* turns whose bounds are under way */
-    page_bounds turns[AHEAD][SCORED] = {};
-    auto load = [&](page_bounds *b, int first) {
-        if (first >= count) return;
-        const int mine = r.table[min_of(first + lane_id() % SCORED, count - 1)];
-#pragma unroll
-        for (int i = 0; i < SCORED; i++)
-            b[i].load(stored + (int64_t)shuffle(mine, i) * KV_HEADS * 2 * HEAD_DIM);
-    };
-#pragma unroll
-    for (int i = 0; i < AHEAD; i++) load(turns[i], (warp_id() + i * WARPS) * SCORED);
-    meanwhile();
-    query_parts all;
-    all.clear();
-#pragma unroll 3
-    for (int h = 0; h < GROUP; h++) all.add(mean, h, query);
-#pragma unroll 1
-    for (int first = warp_id() * SCORED; first < n; first += WARPS * SCORED) {
-#pragma unroll 1
-        for (int page = max_of(first, count); page < min_of(first + SCORED, n); page++) {
-            const page_bounds b = unstored(page);
-#pragma unroll
-            for (int i = 0; i < SCORED; i++)
-                if (page == first + i) turns[0][i] = b;
-        }
-        float score = score_pages(turns[0], all, mean, by_head, query);
-        int page = first + shared_page();
-        if (lane_id() % 8 == 0 && page < n) keys[page] = score_key(score);
-#pragma unroll
-        for (int k = 0; k + 1 < AHEAD; k++)
-#pragma unroll
-            for (int i = 0; i < SCORED; i++) turns[k][i] = turns[k + 1][i];
-        load(turns[AHEAD - 1], first + AHEAD * WARPS * SCORED);
-    }
-}
-
-/* ---- the pages ---- */
-
 /* Of 32 pages, a bit each: attended whole; attended at all, if only for its sinks. */
 struct page_bits {
     uint32_t whole, listed;
 };
+
+/* The shared memory of a selection. */
+struct alignas(16) selection {
+    uint32_t keys[round_up(MOST_PAGES, 8)]; /* of the candidates */
+    uint32_t parts[GROUP * 2 * PART_WORDS];
+    page_bits bits[PAGE_WORDS];
+};
+
+/* The keys of the candidates, and zeros up to the next multiple of four. The first bounds are asked
+ * for before meanwhile(), which leaves the queries where query() finds them for all threads.
+ * unstored(page): bounds of a page that has none stored. */
+template <class Meanwhile, class Query, class Unstored>
+CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int layer,
+                                   selection &chosen, Meanwhile meanwhile, Query query,
+                                   Unstored unstored) {
+    const int count = min_of(r.candidates, r.stored), n = r.candidates;
+    const uint16_t *stored = p.bounds[layer] + (int64_t)r.kv_head * 2 * HEAD_DIM;
+    page_tile tile = {};
+    tile.load(r, stored, warp_id() * SCORED, count);
+    meanwhile();
+    split_queries(chosen.parts, p.mean != 0, p.by_head != 0, query);
+    if (thread_id() < round_up(n, 4) - n) chosen.keys[n + thread_id()] = 0;
+    block_sync();
+#pragma unroll 1
+    for (int first = warp_id() * SCORED; first < n; first += WARPS * SCORED) {
+#pragma unroll 1
+        for (int page = max_of(first, count); page < min_of(first + SCORED, n); page++)
+            tile.put(page - first, unstored(page));
+        float score[2];
+        tile.score(chosen.parts, p.by_head != 0, score);
+        tile.load(r, stored, first + WARPS * SCORED, count);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int page = first + half * 8 + lane_id() / 4;
+            if (lane_id() % 4 == 0 && page < n) chosen.keys[page] = score_key(score[half]);
+        }
+    }
+}
+
+/* ---- the pages ---- */
 
 /* What is known before the scores: pages that are no candidates, or all of them where topk is
  * enough; and those with sinks. By all threads; a block_sync before choose_pages. */
@@ -238,31 +263,37 @@ CAIRN_INLINE void start_pages(const step_params &p, const page_row &r, page_bits
     }
 }
 
-constexpr int RANKED = 8; /* candidates at a time for a warp */
+/* How many of keys [from, to), taken four at a time, come before a candidate whose key is `key`;
+ * with TIES equal keys do, too. */
+template <bool TIES>
+CAIRN_INLINE int count_before(const uint32_t *keys, int from, int to, uint32_t key) {
+    int count[4] = {};
+#pragma unroll 2
+    for (int j = from; j < to; j += 4) {
+        const u32x4 v = *(const u32x4 *)(keys + j);
+        const uint32_t other[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) count[i] += TIES ? other[i] >= key : other[i] > key;
+    }
+    return (count[0] + count[1]) + (count[2] + count[3]);
+}
 
-/* Adds the topk candidates with the highest keys; only with more candidates than that. A warp
- * compares its candidates with 32 keys at once: those that are higher, or equal and earlier, come
- * before. By whole warps. */
+/* Adds the topk candidates with the highest keys; only with more candidates than that. A lane has a
+ * candidate; of the 32 of its own warp those that are equal and earlier come before it, too. */
 CAIRN_INLINE void choose_pages(const step_params &p, const page_row &r, const uint32_t *keys,
                                page_bits *bits) {
     const int n = r.candidates;
 #pragma unroll 1
-    for (int first = warp_id() * RANKED; first < n; first += WARPS * RANKED) {
-        uint32_t key[RANKED], before[RANKED] = {}, kept = 0;
-#pragma unroll
-        for (int i = 0; i < RANKED; i++) key[i] = keys[min_of(first + i, n - 1)];
-#pragma unroll 1
-        for (int j = lane_id(); j < round_up(n, WARP); j += WARP) {
-            const uint32_t other = j < n ? keys[j] : 0;
-#pragma unroll
-            for (int i = 0; i < RANKED; i++) before[i] += other > key[i] - (j < first + i);
-        }
-#pragma unroll
-        for (int i = 0; i < RANKED; i++)
-            if ((int)warp_sum(before[i]) < p.topk && first + i < n) kept |= 1u << i;
+    for (int first = warp_id() * WARP; first < n; first += THREADS) {
+        const int c = first + lane_id();
+        const uint32_t key = c < n ? keys[c] : 0;
+        const uint32_t same = match_any(key) & ((1u << lane_id()) - 1);
+        int before = count_before<true>(keys, 0, first, key) + popcount(same);
+        before += count_before<false>(keys, first, n, key);
+        const uint32_t kept = warp_ballot(c < n && before < p.topk);
         if (lane_id() == 0) {
-            atomic_or(&bits[first / WARP].whole, kept << first % WARP);
-            atomic_or(&bits[first / WARP].listed, kept << first % WARP);
+            bits[first / WARP].whole |= kept;
+            bits[first / WARP].listed |= kept;
         }
         warp_sync();
     }
@@ -297,6 +328,9 @@ CAIRN_INLINE key_piece piece_of(const step_params &p, const page_row &r, int pag
     return piece;
 }
 
+/* Turns of fetch_pieces at a time: with more, sm_120 runs out of registers. */
+constexpr int FETCHES = CAIRN_ARCH >= 1000 ? 2 : PIECES / 2;
+
 /* Starts the copies of this warp's keys and values; those that the row does not see become zero.
  * Whether to leave alone: all of piece i, there(i); one of its keys, skip(i, position, seen). */
 template <class There, class Skip>
@@ -307,7 +341,7 @@ CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, un
     for (int i = 0; i < WARP_PIECES; i++) {
         const key_piece from = piece[i];
         if (there(i)) continue;
-#pragma unroll
+#pragma unroll FETCHES
         for (int slot = lane_id() / PIECES; slot < 16; slot += WARP / PIECES) {
             const int key = i * 16 + slot, part = lane_id() % PIECES;
             bool valid = slot <= from.last;

@@ -5,14 +5,14 @@
  *               layers), 128 threads.
  * step_select   the pages of each row and KV head, ascending (step_pages.cuh). Bounds of candidates
  *               not stored yet are taken from the cache. Grid (rows, kv_heads), CAIRN_WARPS warps,
- *               shared memory 4 bytes a page of the context and 8 for 32.
+ *               shared memory as `selection` of step_pages.cuh.
  * step_attend_pages, step_merge_pages
  *               as step_attend and step_merge, chunk c being the pages [c, c + 1) CHUNK / PAGE of a
  *               row's list. Grids (chunks at most, rows, kv_heads) and any; CAIRN_WARPS warps;
  *               shared memory ATTEND_BYTES and none.
  *
  * Constants: those of step.cuh, CAIRN_BLOCKS 0. A list of all pages gives the bits of step_attend.
- * Sync: two block_syncs in select, two in attend. Integers exact.
+ * Sync: three block_syncs in select, two in attend. Integers exact.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
@@ -72,24 +72,23 @@ CAIRN_INLINE void write_list(const step_params &p, const page_row &r, const page
 }
 
 CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
-    uint32_t *keys = (uint32_t *)shared_base();
-    page_bits *chosen = (page_bits *)(keys + round_up(MOST_PAGES, 8));
+    selection &chosen = shared_as<selection>();
     const uint16_t *cache = p.kv[p.layer];
     page_row r;
     r.find(p, block_id(), block_id_y(), true);
     const uint32_t *queries = (const uint32_t *)(region(p, 0, 0) + QKV_AT) +
                               ((int64_t)r.row * QKV + r.kv_head * GROUP * HEAD_DIM) / 2;
-    start_pages(p, r, chosen);
+    start_pages(p, r, chosen.bits);
     if (r.candidates > p.topk)
         score_candidates(
-            p, r, p.layer, keys, [&] { start_input(); },
-            [&](int h, int i) { return queries[h * (HEAD_DIM / 2) + lane_id() * LANE_WORDS + i]; },
+            p, r, p.layer, chosen, [&] { start_input(); },
+            [&](int h, int word) { return queries[h * (HEAD_DIM / 2) + word]; },
             [&](int page) { return cached_bounds(cache + r.page_at(page), p.mean != 0); });
     else start_input();
     block_sync();
-    if (r.candidates > p.topk) choose_pages(p, r, keys, chosen);
+    if (r.candidates > p.topk) choose_pages(p, r, chosen.keys, chosen.bits);
     block_sync();
-    if (warp_id() == 0) write_list(p, r, chosen);
+    if (warp_id() == 0) write_list(p, r, chosen.bits);
 }
 
 CAIRN_INLINE key_piece find_piece(const step_params &p, const page_row &r, int from) {

@@ -11,12 +11,6 @@
 #include "step_pages.cuh"
 #include "step_stages.cuh"
 
-/* What the selection leaves in the products' shared memory. */
-struct alignas(16) selection {
-    uint32_t keys[round_up(MOST_PAGES, 8)];
-    page_bits bits[PAGE_WORDS];
-};
-
 CAIRN_INLINE bool layer_selects(const step_params &p, int layer) {
     return p.select_layers[layer / 32] >> layer % 32 & 1;
 }
@@ -103,9 +97,8 @@ CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int laye
     };
     if (r.candidates > p.topk)
         score_candidates(
-            p, r, layer, chosen.keys, queries,
-            [&](int h, int i) {
-                const int word = lane_id() * LANE_WORDS + i;
+            p, r, layer, chosen, queries,
+            [&](int h, int word) {
                 return *(const uint32_t *)(memory + QUERIES_AT + key_at(h, word / 4) +
                                            word % 4 * 4);
             },

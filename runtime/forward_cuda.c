@@ -153,10 +153,11 @@ static bool step_selects_any(const cairn_config *config, int layers) {
     return false;
 }
 
-/* `selection` of step_sparse.cuh, and the shared memory of step_select. */
+/* `selection` of step_pages.cuh, the shared memory of step_select. */
 static size_t step_selection_bytes(const forward_cuda_state *f) {
     size_t pages = (size_t)((f->chunks * f->chunk + f->page_size - 1) / f->page_size);
-    return (pages + 7) / 8 * 32 + (pages + 31) / 32 * 8 + 8; /* a multiple of 16 */
+    size_t parts = (size_t)(f->shape->heads / f->shape->kv_heads) * (size_t)f->shape->head_dim * 8;
+    return (pages + 7) / 8 * 32 + parts + ((pages + 31) / 32 * 8 + 15) / 16 * 16;
 }
 
 /* What the kernels are made for. */

@@ -211,6 +211,31 @@ static void test_batches(void) {
     tap_ok(fake.live == 0, "closed in the middle of a batch, nothing is left (%d)", fake.live);
 }
 
+/* A request for later is compiled, but no one waits for it. */
+static void test_later(void) {
+    static const jit_constant seven = {"N", 7}, eight = {"N", 8};
+    jit_request slow = {"good.cu", &seven, 1, true}, now = {"good.cu", &eight, 1, false};
+    jit_program *p = NULL, *q = NULL;
+    fake_install();
+    bench_open(CACHE_OFF);
+    fake.compile_us = 20000000;
+    tap_ok(!jit_begin(bench.j, &slow, 1) && !jit_poll(bench.j, NULL) &&
+           jit_try(bench.j, &slow, &p) == CAIRN_BUSY && !p, "later: begun, and not waited for");
+    for (int i = 0; i < 5000 && fake.compiles < 1; i++) os_sleep_us(1000);
+    fake.compile_us = 0;
+    tap_ok(!jit_prepare(bench.j, &now, 1) && !jit_get(bench.j, &now, &q) && fake.compiles == 2 &&
+           jit_try(bench.j, &slow, &p) == CAIRN_BUSY, "another is there before it");
+    os_atomic_store(&fake.let_go, 1);
+    tap_ok(!jit_get(bench.j, &slow, &p) && p && p != q && fake.compiles == 2 &&
+           !jit_try(bench.j, &slow, &q) && q == p, "it can be waited for after all");
+    os_atomic_store(&fake.let_go, 0);
+    fake.compile_us = 20000000;
+    slow.constant_count = 0;
+    jit_begin(bench.j, &slow, 1);
+    bench_close();
+    tap_ok(fake.live == 0, "closed while one is under way, nothing is left (%d)", fake.live);
+}
+
 /* ---- cache ----------------------------------------------------------------------------------- */
 
 static void test_cache_modes(void) {
@@ -273,6 +298,7 @@ int main(void) {
     test_mistake();
     test_new_device();
     test_batches();
+    test_later();
     test_cache_modes();
     test_prune();
     bench_stop();

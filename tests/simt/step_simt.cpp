@@ -286,7 +286,7 @@ struct run {
         for (int l = 0; l < LAYERS; l++) {
             one(stage::step_qkv, {stage::QKV / 16, y}, THREADS, meet, l);
             if (sparse && layers >> l & 1) {
-                one(stage::step_select, {n, KV_HEADS}, THREADS, 8 * PAGES, l);
+                one(stage::step_select, {n, KV_HEADS}, THREADS, sizeof(stage::selection), l);
                 one(stage::step_attend_pages, {2, n, KV_HEADS}, THREADS, keys, l);
                 one(stage::step_merge_pages, {2}, THREADS, 0, l);
             } else {
