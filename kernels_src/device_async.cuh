@@ -224,8 +224,8 @@ CAIRN_INLINE void copy_bulk_once(shared_addr to, const void *from, uint32_t byte
                  " [%0], [%1], %2, [%3], once; }"
                  ::"r"(to.at), "l"(from), "r"(bytes), "r"(barrier.at) : "memory");
 }
-/* This block's shared memory to another block's, never its own (compute-sanitizer calls that a fault);
- * both addresses of that block come from remote(). */
+/* This block's shared memory to another block's, never its own (compute-sanitizer calls that a
+ * fault); both addresses of that block come from remote(). */
 CAIRN_INLINE void copy_bulk_remote(shared_addr to, const void *from, uint32_t bytes,
                                    shared_addr barrier) {
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"

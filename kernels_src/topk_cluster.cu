@@ -2,11 +2,11 @@
  * slice of it on the chip.
  *
  * Route      "cluster", sm_90 and up
- *            1. Every block finds a key that its part of k scores reach, from the maxima of groups
- *               of its scores; the least of these is reached by k scores of the row.
+ *            1. While its scores come, every block guesses from the first of them a key that its
+ *               part of k scores reach; the blocks agree on one.
  *            2. Every block sends the keys that reach it to the first, which selects the k-th.
- *               When there are too many, all blocks count theirs in bins over what range is left,
- *               until few enough lie in the bin of the k-th.
+ *               When there are too many or too few, all blocks count theirs in bins over what range
+ *               is left, until few enough lie in the bin of the k-th.
  *            3. Knowing the k-th key and how many of those equal to it are taken, each block marks
  *               its own chosen scores in a bit map and writes them where the blocks before it end.
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
@@ -70,25 +70,32 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
                              written_part &part) {
     const int rank = cluster_rank();
     tile_data held;
-    clear_bins(s);
-    if (thread_id() == 0) s.count = 0;
-    group_most most = read_slice(slice, held);
-    u32x2 mine = slice_bound(s, slice, most, ceil_div(p.k, CLUSTER));
+    const uint32_t floor = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
+    clear_words(s.bins);
+    clear_words(s.map);
+    if (thread_id() == 0) s.count[0] = s.count[1] = 0;
+    load_sample(slice, (u32x4 *)s.keys);
+    load_vectors<VECTORS - 1>(slice, 0, 1, held.raw + 1);
+    stage_second(slice);
+    copy_async_wait<STAGES>();
+    held.raw[0] = ((const u32x4 *)s.keys)[thread_id()];
+    const u32x4 guess = slice_guess(s, slice, held, p.k);
     const row_slice &w = kept_slice();
     cluster_wait(); /* every block has begun and set up its barriers */
-    key_range keys = agree(s, mine, p.finite_only ? KEY_MINUS_INFINITY + 1 : 0);
+    key_range keys = agree(s, guess, floor);
     thread_bits bits = find_candidates(w, held, keys.low);
-    uint32_t need = (uint32_t)p.k, parity = 0;
+    uint32_t need = (uint32_t)p.k, parity = 0, top = keys.high;
+    keys.high = KEY_INFINITY;
     verdict v = {0, 0, 0, EVERY};
     chosen_items chosen = {false, 0, 0};
-    bool places = keys.low < keys.high;
-    if (!places) keys.high = keys.low; /* no other key is of interest */
+    bool places = true;
 #pragma unroll 1
     for (;;) {
         if (places) {
-            place(s, w, bits, keys.low, keys.high + 1);
-            if (thread_id() == 0) send_count(s);
-            if (rank == 0) decide(s, keys, need, parity);
+            begin_selecting(s, keys.low, need);
+            place(s, w, bits, keys.low, keys.high + 1, s.count[parity]);
+            if (thread_id() == 0) send_count(s, s.count[parity]);
+            if (rank == 0) decide(s, keys, top, need, keys.low == floor || parity, parity);
             mbarrier_wait_cluster(shared_addr(&s.verdict_in), parity);
             v = bit_cast<verdict>(s.told);
             chosen.listed = v.found != EVERY && parity == 0;
@@ -97,18 +104,22 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
                 keys = {v.key, v.key};
                 need = v.ties;
             } else {
-                bin_search at;
                 if (thread_id() == 0) begin_again(s);
+                if (v.key) keys.low = floor;
 #pragma unroll 1
-                do {
-                    at = narrow_cluster(keys, need);
+                for (uint32_t inside = EVERY; inside > REGION && keys.low < keys.high;) {
+                    const bin_search at = narrow_cluster(keys, top, need);
                     keys = at.range;
+                    top = keys.high;
                     need = at.need;
-                } while (at.inside > REGION && keys.low < keys.high);
+                    inside = at.inside;
+                }
             }
             parity = 1;
         }
+        cluster_arrive_relaxed(); /* what was read of other blocks has been, before they end */
         const slice_scan scan = scan_slice(keys.low, keys.high + 1);
+        cluster_wait();
         bits = scan.bits;
         places = keys.low < keys.high;
         if (!places) {
@@ -125,22 +136,26 @@ CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {
     if (thread_id() == 0) begin_barriers(s);
     cluster_arrive_relaxed();
     topk_range range = topk_row_range(p, r, rank == 0 && thread_id() == 0);
+    /* All of them, without reading a score, by the first block; nobody waits for the others. */
+    const bool all = range.length <= p.k && !p.finite_only && !p.sort_size;
+    if (all && rank != 0) {
+        cluster_wait();
+        return;
+    }
     const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
     const row_slice slice = slice_of(row, range.length, rank);
     if (thread_id() == 0) kept_slice() = slice, s.out = topk_row_out(p, r, row);
     uint32_t found = (uint32_t)range.length;
-    written_part part = {nullptr, 0, 0, 0};
-    if (range.length <= p.k && !p.finite_only && !p.sort_size) { /* all, without reading a score */
-        if (rank == 0) part.count = found;
-        cluster_wait();
-        block_sync();
-    } else {
+    written_part part = {nullptr, 0, 0, found};
+    if (all) block_sync();
+    else {
         found = choose(s, p, slice, part);
         if (p.sort_size) sort_part(p, kept_slice(), part, found);
     }
 #pragma unroll 1
     for (uint32_t i = (uint32_t)thread_id(); i < part.count; i += THREADS)
         topk_write(s.out, (int)(part.offset + i), part.list ? part.origin + part.list[i] : (int)i);
+    if (all) cluster_wait();
     if (rank != 0) return;
 #pragma unroll 1
     for (int i = (int)found + thread_id(); i < p.k; i += THREADS) topk_write_none(s.out, i);

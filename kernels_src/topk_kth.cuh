@@ -4,20 +4,20 @@
 /* ---- candidates, from each block to the first ---------------------------------------------- */
 
 /* Tells the first block how many candidates this one has listed. */
-CAIRN_INLINE void send_count(cluster_shared &s) {
-    remote_store_async(remote(shared_addr(&s.counts[cluster_rank()]), 0), s.count,
+CAIRN_INLINE void send_count(cluster_shared &s, uint32_t placed) {
+    remote_store_async(remote(shared_addr(&s.counts[cluster_rank()]), 0), placed,
                        remote(shared_addr(&s.counts_in), 0));
 }
 
-/* At the first block: waits for all keys; how many, or EVERY when some block had too many. */
-CAIRN_INLINE uint32_t receive_keys(cluster_shared &s, uint32_t parity) {
+/* At the first block: waits for all keys; how many, and whether some block had too many. */
+struct received_count { uint32_t total; bool overflows; };
+CAIRN_INLINE received_count receive_keys(cluster_shared &s, uint32_t parity) {
     mbarrier_wait_cluster(shared_addr(&s.counts_in), parity);
     uint32_t count = lane_id() < CLUSTER ? s.counts[lane_id()] : 0;
     uint32_t bytes = warp_sum(min_of(count, (uint32_t)REGION) * 4);
     if (thread_id() == 0) mbarrier_arrive_expect(shared_addr(&s.keys_in), bytes);
     mbarrier_wait_cluster(shared_addr(&s.keys_in), parity);
-    uint32_t total = warp_sum(count);
-    return warp_any(count > REGION) ? EVERY : total;
+    return {warp_sum(count), warp_any(count > REGION)};
 }
 
 /* ---- selecting ----------------------------------------------------------------------------- */
@@ -67,32 +67,38 @@ CAIRN_INLINE void rank_list(cluster_shared &s, int count, uint32_t need) {
     block_sync();
 }
 
-/* Narrows a range of keys to the bin that holds the need-th of its largest. */
+/* Narrows a range of keys to the bin that holds the need-th of its largest. The last bin has all
+ * that is greater, too. */
 CAIRN_INLINE void narrow(key_range &range, uint32_t &need, bin_found at, int shift) {
     range.low += at.bin << shift;
-    range.high = min_of(range.high, range.low + ((1u << shift) - 1));
+    if (at.bin < BINS - 1) range.high = min_of(range.high, range.low + ((1u << shift) - 1));
     need -= at.above;
 }
-CAIRN_INLINE void begin_selecting(cluster_shared &s) {
-    clear_bins(s);
-    if (thread_id() == 0) s.listed = 0;
-    block_sync();
+CAIRN_INLINE uint32_t bin_of(uint32_t distance, int shift) {
+    return min_of(distance >> shift, (uint32_t)(BINS - 1));
+}
+/* A barrier must follow. Unless there is something to select, all keys from `key` on are taken. */
+CAIRN_INLINE void begin_selecting(cluster_shared &s, uint32_t key, uint32_t need) {
+    clear_words(s.bins);
+    if (thread_id() < CLUSTER) s.over_equal[thread_id()] = 0;
+    if (thread_id() == 0) s.listed = 0, s.key = key, s.ties = need;
 }
 
 /* At the first block: the need-th of the received keys in the range, of which there are more: into
- * s.key, s.ties. */
-CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range range,
+ * s.key, s.ties. `top`: most keys are no greater. */
+CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range range, uint32_t top,
                              uint32_t need) {
 #pragma unroll 1
     for (;;) {
-        const int shift = range_shift(range);
+        const int shift = range_shift({range.low, top});
 #pragma unroll
         for (int j = 0; j < KEYS; j++)
             if (has_key(mine, j, range))
-                atomic_add(&s.bins[(mine.key[j] - range.low) >> shift], 1u);
+                atomic_add(&s.bins[bin_of(mine.key[j] - range.low, shift)], 1u);
         block_sync();
         bin_found at = search_bins<BINS>(s, need);
         narrow(range, need, at, shift);
+        top = range.high;
         if (range.low == range.high || need == at.inside) { /* in the latter case: all of them */
             if (thread_id() == 0) s.key = range.low, s.ties = need;
             block_sync();
@@ -107,7 +113,8 @@ CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range 
             rank_list(s, (int)at.inside, need);
             return;
         }
-        begin_selecting(s);
+        begin_selecting(s, range.low, need);
+        block_sync();
     }
 }
 
@@ -126,38 +133,35 @@ CAIRN_INLINE void tell(cluster_shared &s, verdict v, int rank) {
                        remote(shared_addr(&s.verdict_in), rank));
 }
 
-/* At the first block: selects the need-th key of all that were sent and tells every block. */
-CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t need, uint32_t parity) {
-    if (thread_id() < CLUSTER) s.over[thread_id()] = s.equal[thread_id()] = 0;
-    if (thread_id() == 0) s.key = range.low, s.ties = need;
-    begin_selecting(s);
-    const uint32_t total = receive_keys(s, parity);
-    if (total == EVERY) {
-        if (thread_id() < CLUSTER) tell(s, {0, 0, 0, EVERY}, thread_id());
+/* At the first block: selects the need-th key of all that were sent, which are those in the range,
+ * and tells every block; when they are too few, unless none are below it (`least`). After
+ * begin_selecting. */
+CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t top, uint32_t need,
+                         bool least, uint32_t parity) {
+    const received_count got = receive_keys(s, parity);
+    const uint32_t total = got.total;
+    const bool few = total < need && !least;
+    if (few || got.overflows) {
+        if (thread_id() < CLUSTER) tell(s, {few, 0, 0, EVERY}, thread_id());
         return;
     }
     const received mine = take_received(s);
-    if (total > need) select_key(s, mine, range, need);
+    if (total > need) select_key(s, mine, range, top, need);
     const uint32_t key = s.key;
-    uint32_t over = 0, equal = 0;
+    uint32_t over_equal = 0;
 #pragma unroll
-    for (int j = 0; j < KEYS; j++) {
-        over += mine.key[j] > key;
-        equal += (mine.valid >> j & 1u) && mine.key[j] == key;
-    }
-    over = warp_sum(over);
-    equal = warp_sum(equal);
-    if (lane_id() == 0) {
-        atomic_add(&s.over[warp_id() % CLUSTER], over);
-        atomic_add(&s.equal[warp_id() % CLUSTER], equal);
-    }
+    for (int j = 0; j < KEYS; j++)
+        over_equal += mine.key[j] > key                                  ? 1u << 16
+                      : (mine.valid >> j & 1u) && mine.key[j] == key ? 1u
+                                                                      : 0u;
+    over_equal = warp_sum(over_equal);
+    if (lane_id() == 0) atomic_add(&s.over_equal[warp_id() % CLUSTER], over_equal);
     block_sync();
     if (warp_id() == 0) {
-        bool is = lane_id() < CLUSTER;
-        verdict v = share_out(key, s.ties, is ? s.over[lane_id()] : 0u,
-                              is ? s.equal[lane_id()] : 0u);
+        const uint32_t of = lane_id() < CLUSTER ? s.over_equal[lane_id()] : 0u;
+        verdict v = share_out(key, s.ties, of >> 16, of & 0xffffu);
         if (parity) v.ties = s.ties; /* the blocks still have to share it out */
-        if (is) tell(s, v, lane_id());
+        if (lane_id() < CLUSTER) tell(s, v, lane_id());
     }
 }
 
@@ -186,11 +190,10 @@ CAIRN_INLINE void count_vector(cluster_shared &s, u32x4 raw, key_range range, in
 #pragma unroll
     for (int c = 0; c < VECTOR; c++) {
         uint32_t key = topk_key(v.score[c]) - range.low;
-        bins[c] = key <= span ? key >> shift : EVERY;
+        bins[c] = key <= span ? bin_of(key, shift) : EVERY;
         any |= bins[c] != EVERY;
         same &= bins[c] == bins[0];
     }
-    if (!warp_any(any)) return;
     if (warp_all(same)) {
         count_together(s, bins[0], any, VECTOR);
         return;
@@ -200,22 +203,37 @@ CAIRN_INLINE void count_vector(cluster_shared &s, u32x4 raw, key_range range, in
         if (bins[c] != EVERY) atomic_add(&s.bins[bins[c]], 1u);
 }
 
+/* Counts half a tile: of most ranges it has nothing in most places, and that is soon seen. */
+CAIRN_INLINE void count_half(cluster_shared &s, const u32x4 *raw, key_range range, int shift) {
+    const uint32_t bits = reaching_bits<HALF>(raw, key_score(range.low));
+    uint32_t vectors = 0; /* that some lane has something in */
+#pragma unroll
+    for (int j = 0; j < HALF; j++)
+        if (warp_any((bits >> (j * VECTOR) & ((1u << VECTOR) - 1)) != 0)) vectors |= 1u << j;
+#pragma unroll 1
+    for (; vectors; vectors &= vectors - 1) {
+        u32x4 one = raw[0];
+#pragma unroll
+        for (int j = 1; j < HALF; j++)
+            if (find_first_set(vectors) == j + 1) one = raw[j];
+        count_vector(s, one, range, shift);
+    }
+}
+
 /* Bins of the cluster's scores in the range; each block gets its part of them in s.sums, every
  * block the parts' totals in s.parts. */
 CAIRN_INLINE void count_cluster(cluster_shared &s, const row_slice &w, key_range range,
                                 int shift) {
     constexpr int part = BINS / CLUSTER;
     const int rank = cluster_rank();
-    clear_bins(s);
+    clear_words(s.bins);
     block_sync();
 #pragma unroll 1
-    for (int t = 0; t < w.tiles; t++)
-#pragma unroll 1
-        for (int j = 0; j < VECTORS; j += 2) {
-            u32x4 a = load_again(w, t, j), b = load_again(w, t, j + 1);
-#pragma unroll 1
-            for (int turn = 0; turn < 2; turn++) count_vector(s, turn ? b : a, range, shift);
-        }
+    for (int i = 0; i < 2 * w.tiles; i++) {
+        u32x4 raw[HALF];
+        hold_half(w, i / 2, i % 2, raw);
+        count_half(s, raw, range, shift);
+    }
     cluster_sync();
     uint32_t sum = 0;
 #pragma unroll 1
@@ -237,13 +255,13 @@ CAIRN_INLINE void count_cluster(cluster_shared &s, const row_slice &w, key_range
 }
 
 /* The bin of a range that holds its need-th largest. The range's least key has no bin: rows with
- * many of it are common, and it is what is left over. */
+ * many of it are common, and it is what is left over. `top`: most keys are no greater. */
 struct bin_search { key_range range; uint32_t need, inside; };
-CAIRN_INLINE bin_search narrow_cluster(key_range range, uint32_t need) {
+CAIRN_INLINE bin_search narrow_cluster(key_range range, uint32_t top, uint32_t need) {
     cluster_shared &s = cluster_here();
     constexpr int part = BINS / CLUSTER;
     key_range over = {range.low + 1, range.high};
-    const int shift = range_shift(over);
+    const int shift = range_shift({over.low, max_of(over.low, top)});
     count_cluster(s, kept_slice(), over, shift);
     uint32_t mine = lane_id() < CLUSTER ? s.parts[CLUSTER - 1 - lane_id()] : 0;
     uint32_t end = warp_scan(mine);
@@ -253,7 +271,7 @@ CAIRN_INLINE bin_search narrow_cluster(key_range range, uint32_t need) {
     }
     const int lane = find_first_set(votes) - 1, owner = CLUSTER - 1 - lane;
     const uint32_t above = shuffle(end - mine, lane);
-    clear_bins(s);
+    clear_words(s.bins);
     block_sync();
 #pragma unroll 1
     for (int i = thread_id(); i < part; i += THREADS)

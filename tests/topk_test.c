@@ -291,7 +291,8 @@ static void sweep(cairn_runtime *rt, const char *backend) {
         int fine = 1;
         for (i = 0; i < BASE_COUNT(sizes) * 3 && fine; i++) {
             shape s;
-            if (few && i % 3 != (i / 3 + (size_t)kind) % 3) continue;
+            if (few && (i % 3 != (i / 3 + (size_t)kind) % 3 || (sizes[i / 3][0] > 9999 && kind % 4)))
+                continue;
             s.rows = 1 + (int)(draw() % 5);
             s.n = sizes[i / 3][0], s.k = sizes[i / 3][1], s.pad = (int)(draw() % 4);
             s.type = types[i % 3], s.kind = kind;
@@ -302,7 +303,7 @@ static void sweep(cairn_runtime *rt, const char *backend) {
         }
         tap_ok(fine, "topk on %s: kind %d at every size and dtype", backend, kind);
     }
-    {
+    if (!few) {
         shape s = {1, 400000, 2048, 0, CAIRN_F32, NORMAL, 0, false, false};
         tap_ok(run(rt, &s), "topk on %s: one row of 400000, cut in pieces", backend);
         s.kind = EQUAL;
