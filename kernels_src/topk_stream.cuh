@@ -28,6 +28,7 @@ struct stream_shared {
     alignas(16) int32_t positions[STREAM_SET];
     cut_shared cut;
     uint32_t counts[2][WARP]; /* one a warp */
+    uint32_t guess_high;      /* of the range that was guessed */
     uint32_t arrived;         /* of a row's blocks, before this one */
     int list, first;          /* where merging stopped for want of room */
     bool alone;               /* this block reads all of its row; of a row's blocks the last */
@@ -126,7 +127,7 @@ CAIRN_INLINE uint32_t tile_mask(const stream_tile &tile, int base, int size, uin
         mask |= to_f32(tile.share[i / VECTOR].score[i % VECTOR]) >= least ? 1u << i : 0u;
     if (floor == 0) mask = (1u << STREAM_ITEMS) - 1;
     if (base + STREAM_TILE > size) {
-#pragma unroll
+#pragma unroll(sizeof(score_t) == 4 ? ROW_VECTORS : 1) /* else the tiles do not overlap */
         for (int j = 0; j < ROW_VECTORS; j++)
             if (tile_position(base, j * VECTOR) >= size)
                 mask &= ~(((1u << VECTOR) - 1) << (j * VECTOR));
@@ -356,11 +357,13 @@ CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_
     const uint32_t least = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
     stream_body body = body_of(row, length);
     stream_tile tile;
-    key_range guess = guess_range(s, of, body, p.k, tile);
+    const key_range guessed = guess_range(s, of, body, p.k, tile);
+    uint32_t guess = guessed.low;
+    if (thread_id() == 0) s.guess_high = guessed.high;
 #pragma unroll 1
-    for (;; guess.low = 0) {
+    for (;; guess = 0) {
         const int end = body.head + body.size;
-        stream_state state = {0, 0, 0, max_of(least, guess.low)};
+        stream_state state = {0, 0, 0, max_of(least, guess)};
         int sealed = 0;
         bool merging = false, more;
         block_sync();
@@ -376,9 +379,10 @@ CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_
             }
             if (!merging && !more) {
                 state.held = add_edge(s, row, end, length - end, state.floor, state.held);
-                if (state.held < p.k && guess.low > least && !merge.sliced(s)) break; /* too few */
+                if (state.held < p.k && guess > least && !merge.sliced(s)) break; /* too few */
             }
-            const topk_cut cut = cut_set(s, sealed, state.held, p.k, guess);
+            const topk_cut cut = cut_set(s, sealed, state.held, p.k,
+                                         {guess, s.guess_high});
             take_chosen(s, state.held, cut);
             /* least is above the k-th's own key, or k of the set's reach that, counted from 1 */
             state.floor = max_of(state.floor, cut.least + (cut.equal_left == 0));
@@ -386,7 +390,7 @@ CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_
             if (more && !merging) load_tile(body, state.base, tile);
             if (more) continue;
             if (!merging && !merge.begin(s, p, state.held)) return state.held;
-            if (merging && (state.held >= p.k || guess.low <= least)) return state.held;
+            if (merging && (state.held >= p.k || guess <= least)) return state.held;
             if (merging) {
                 merge.whole(s, p, row, length);
                 body = body_of(row, length);

@@ -21,7 +21,6 @@ typedef struct topk_plan {
 /* A row that fits registers stays there, in as small a block as holds it, so that many are under way
  * on each SM; a longer one streams through, in tiles that leave room for k in the set. */
 static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *plan) {
-    (void)dev;
     if (p->k > TOPK_SET_MAX) return false;
     plan->blocks = (unsigned)p->rows;
     plan->threads = 512;
@@ -30,6 +29,8 @@ static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *
         plan->entry = "topk_short";
         plan->items = p->n <= TOPK_SHORT_MAX / 2 ? 8 : 16;
         if (p->n <= 2048) plan->threads = p->n <= 1024 ? 128 : 256;
+        else if (p->n <= 4096 && p->k > 64 && p->rows > 2 * dev->sm_count)
+            plan->threads = 256, plan->items = 16;
         plan->shared_bytes =
             (unsigned)(TOPK_SHORT_BYTES + (p->sort_size ? p->sort_size * 8 : p->k * 4));
     } else {
@@ -141,20 +142,28 @@ static const topk_route *topk_find_route(const char *name) {
     return NULL;
 }
 
-/* Measured on an H200: a cluster pays while all rows' have SMs to themselves and what a block reads
- * is long beside its part of k; in shorter rows, while it has many blocks. */
-static bool topk_cluster_pays(const device *dev, const topk_params *p) {
+/* Measured on an H200: a cluster pays while what a block reads is long beside its part of k; in
+ * shorter rows, while it has many blocks. */
+static bool topk_cluster_pays(const topk_params *p, int blocks) {
+    if (p->n < 65536 && (p->n < 32768 || blocks < 4)) return false;
+    return p->k <= 1024 || blocks >= 8 || p->n >= 49152 * (int64_t)blocks;
+}
+
+/* Where not all clusters find room at once, split is faster. One long row among short ones then has
+ * few blocks, so very long rows have the largest clusters: that costs a tenth more than it alone. */
+static const char *topk_choose_few(const device *dev, const topk_params *p) {
     const int blocks = topk_cluster_blocks(dev, p);
-    if ((int64_t)p->rows * 2 > dev->sm_count || p->n < 32768) return false;
-    if (p->n < 65536 && blocks < 4) return false;
-    return p->k <= 1024 || blocks >= 8 || p->n >= 65536 * (int64_t)blocks;
+    const int64_t all = (int64_t)blocks * p->rows;
+    if (dev->arch < 90) return p->n > 65536 ? "split" : "block";
+    if (!topk_cluster_pays(p, blocks)) return "block";
+    if (p->n > 524288 || all * 10 <= 9 * dev->sm_count) return "cluster";
+    return blocks == 2 && all <= dev->sm_count ? "cluster" : "split";
 }
 
 static const char *topk_choose(const device *dev, const topk_params *p) {
     if (p->k > TOPK_SET_MAX) return "radix";
     if (p->k <= 32 && p->n <= 1024) return "small";
-    if (dev->arch >= 90 && topk_cluster_pays(dev, p)) return "cluster";
-    if (dev->arch < 90 && p->rows <= dev->sm_count && p->n > 65536) return "split";
+    if (p->rows <= dev->sm_count / (dev->arch < 90 ? 1 : 2)) return topk_choose_few(dev, p);
     return "block";
 }
 

@@ -9909,6 +9909,7 @@ static const char *const kernels_topk_stream_cuh[] = {
     "    alignas(16) int32_t positions[STREAM_SET];\n"
     "    cut_shared cut;\n"
     "    uint32_t counts[2][WARP]; /* one a warp */\n"
+    "    uint32_t guess_high;      /* of the range that was guessed */\n"
     "    uint32_t arrived;         /* of a row's blocks, before this one */\n"
     "    int list, first;          /* where merging stopped for want of room */\n"
     "    bool alone;               /* this block reads all of its row; of a row's blocks the last */\n"
@@ -10007,7 +10008,7 @@ static const char *const kernels_topk_stream_cuh[] = {
     "        mask |= to_f32(tile.share[i / VECTOR].score[i % VECTOR]) >= least \? 1u << i : 0u;\n"
     "    if (floor == 0) mask = (1u << STREAM_ITEMS) - 1;\n"
     "    if (base + STREAM_TILE > size) {\n"
-    "#pragma unroll\n"
+    "#pragma unroll(sizeof(score_t) == 4 \? ROW_VECTORS : 1) /* else the tiles do not overlap */\n"
     "        for (int j = 0; j < ROW_VECTORS; j++)\n"
     "            if (tile_position(base, j * VECTOR) >= size)\n"
     "                mask &= ~(((1u << VECTOR) - 1) << (j * VECTOR));\n"
@@ -10045,8 +10046,8 @@ static const char *const kernels_topk_stream_cuh[] = {
     "        uint32_t slot = at + (counts.before >> (j * LEVEL_BITS) & LEVEL_MASK);\n"
     "#pragma unroll\n"
     "        for (int c = 0; c < VECTOR; c++) {\n"
-    "            const int i = j * VECTOR + c;\n"
-    "            if (!(mask >> i & 1u)) continue;\n",
+    "            const int i = j * VECTOR + c;\n",
+    "            if (!(mask >> i & 1u)) continue;\n"
     "            s.keys[slot] = as_u32(to_f32(tile.share[j].score[c]));\n"
     "            s.positions[slot++] = tile_position(first, i);\n"
     "        }\n"
@@ -10135,8 +10136,8 @@ static const char *const kernels_topk_stream_cuh[] = {
     "    for (int first = 0; first < count; first += STREAM_THREADS * TAKEN, turn ^= 1) {\n"
     "        uint32_t keys[TAKEN], overs[TAKEN], equals[TAKEN], counts = 0;\n"
     "        int32_t positions[TAKEN];\n"
-    "#pragma unroll\n"
-    "        for (int u = 0; u < TAKEN; u++) {\n",
+    "#pragma unroll\n",
+    "        for (int u = 0; u < TAKEN; u++) {\n"
     "            const int i = first + (warp_id() * TAKEN + u) * WARP + lane_id();\n"
     "            keys[u] = i < count \? s.keys[i] : 0;\n"
     "            positions[u] = i < count \? s.positions[i] : 0;\n"
@@ -10214,8 +10215,8 @@ static const char *const kernels_topk_stream_cuh[] = {
     "/* From a key that k scores of the row reach all but surely, and not many more; 0 without a guess.\n"
     " * Meanwhile the first tile of what is read is on its way. */\n"
     "CAIRN_INLINE key_range guess_range(stream_shared &s, stream_sample of, const stream_body &body, int k,\n"
-    "                                   stream_tile &tile) {\n"
-    "    const int rank = sample_rank(k, of.length);\n",
+    "                                   stream_tile &tile) {\n",
+    "    const int rank = sample_rank(k, of.length);\n"
     "    const bool samples = of.length >= 2 * SAMPLE && rank <= SAMPLE;\n"
     "    topk_vector sample[SAMPLE_EACH / VECTOR] = {};\n"
     "    const stream_body sampled = body_of(of.row, of.length);\n"
@@ -10237,11 +10238,13 @@ static const char *const kernels_topk_stream_cuh[] = {
     "    const uint32_t least = p.finite_only \? KEY_MINUS_INFINITY + 1 : 0;\n"
     "    stream_body body = body_of(row, length);\n"
     "    stream_tile tile;\n"
-    "    key_range guess = guess_range(s, of, body, p.k, tile);\n"
+    "    const key_range guessed = guess_range(s, of, body, p.k, tile);\n"
+    "    uint32_t guess = guessed.low;\n"
+    "    if (thread_id() == 0) s.guess_high = guessed.high;\n"
     "#pragma unroll 1\n"
-    "    for (;; guess.low = 0) {\n"
+    "    for (;; guess = 0) {\n"
     "        const int end = body.head + body.size;\n"
-    "        stream_state state = {0, 0, 0, max_of(least, guess.low)};\n"
+    "        stream_state state = {0, 0, 0, max_of(least, guess)};\n"
     "        int sealed = 0;\n"
     "        bool merging = false, more;\n"
     "        block_sync();\n"
@@ -10257,9 +10260,10 @@ static const char *const kernels_topk_stream_cuh[] = {
     "            }\n"
     "            if (!merging && !more) {\n"
     "                state.held = add_edge(s, row, end, length - end, state.floor, state.held);\n"
-    "                if (state.held < p.k && guess.low > least && !merge.sliced(s)) break; /* too few */\n"
+    "                if (state.held < p.k && guess > least && !merge.sliced(s)) break; /* too few */\n"
     "            }\n"
-    "            const topk_cut cut = cut_set(s, sealed, state.held, p.k, guess);\n"
+    "            const topk_cut cut = cut_set(s, sealed, state.held, p.k,\n"
+    "                                         {guess, s.guess_high});\n"
     "            take_chosen(s, state.held, cut);\n"
     "            /* least is above the k-th's own key, or k of the set's reach that, counted from 1 */\n"
     "            state.floor = max_of(state.floor, cut.least + (cut.equal_left == 0));\n"
@@ -10267,7 +10271,7 @@ static const char *const kernels_topk_stream_cuh[] = {
     "            if (more && !merging) load_tile(body, state.base, tile);\n"
     "            if (more) continue;\n"
     "            if (!merging && !merge.begin(s, p, state.held)) return state.held;\n"
-    "            if (merging && (state.held >= p.k || guess.low <= least)) return state.held;\n"
+    "            if (merging && (state.held >= p.k || guess <= least)) return state.held;\n"
     "            if (merging) {\n"
     "                merge.whole(s, p, row, length);\n"
     "                body = body_of(row, length);\n"
@@ -10350,6 +10354,6 @@ static const kernels_file kernels_files[] = {
     {"topk_small.cu", kernels_topk_small_cu, 7812},
     {"topk_split.cu", kernels_topk_split_cu, 8666},
     {"topk_stream.cu", kernels_topk_stream_cu, 1746},
-    {"topk_stream.cuh", kernels_topk_stream_cuh, 19237},
+    {"topk_stream.cuh", kernels_topk_stream_cuh, 19517},
     {NULL, NULL, 0}
 };
