@@ -120,7 +120,7 @@ CAIRN_INLINE void enter_reaching(short_shared &s, const score_t *from, const sho
 /* How many of a list's `count` values, 0 behind them, are over `mine`; 1 << shift threads count. */
 CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int shift) {
     uint32_t over = 0;
-#pragma unroll 1
+#pragma unroll(SHORT_ITEMS > 8 ? 4 : 1)
     for (int i = cut_part(shift) * 4; i < count; i += 4 << shift) {
         const u32x4 v = *(const u32x4 *)&list[i];
         over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);

@@ -8898,7 +8898,7 @@ static const char *const kernels_topk_short_cu[] = {
     "/* How many of a list's `count` values, 0 behind them, are over `mine`; 1 << shift threads count. */\n"
     "CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int shift) {\n"
     "    uint32_t over = 0;\n"
-    "#pragma unroll 1\n"
+    "#pragma unroll(SHORT_ITEMS > 8 \? 4 : 1)\n"
     "    for (int i = cut_part(shift) * 4; i < count; i += 4 << shift) {\n"
     "        const u32x4 v = *(const u32x4 *)&list[i];\n"
     "        over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);\n"
@@ -8946,8 +8946,8 @@ static const char *const kernels_topk_short_cu[] = {
     "    const int shift = min_of(cut_share(p.k), 3), mine = thread_id() >> shift;\n"
     "    if (warp_id() * WARP >> shift >= p.k) return;\n"
     "    const uint32_t place = mine < p.k \? s.chosen[mine] : 0;\n"
-    "    const int slot = p.sort_size \? mine : count_over(s.chosen, p.k, place, shift);\n"
-    "    if (mine < p.k && cut_part(shift) == 0)\n",
+    "    const int slot = p.sort_size \? mine : count_over(s.chosen, p.k, place, shift);\n",
+    "    if (mine < p.k && cut_part(shift) == 0)\n"
     "        topk_write(topk_row_out(p, r, from), slot, (int32_t)~place);\n"
     "}\n"
     "\n"
@@ -9033,8 +9033,8 @@ static const char *const kernels_topk_short_cu[] = {
     "CAIRN_INLINE short_keys keys_of(const short_row &row) {\n"
     "    short_keys keys;\n"
     "#pragma unroll\n"
-    "    for (int i = 0; i < SHORT_ITEMS; i++) {\n"
-    "        const uint32_t key = topk_key(row.x[i]);\n",
+    "    for (int i = 0; i < SHORT_ITEMS; i++) {\n",
+    "        const uint32_t key = topk_key(row.x[i]);\n"
     "        keys.key[i] = short_position(i) < row.length && key >= row.least \? key + 1 : 0;\n"
     "    }\n"
     "    return keys;\n"
@@ -9124,8 +9124,8 @@ static const char *const kernels_topk_short_cu[] = {
     "}\n"
     "\n"
     "/* Of the masked items the first `count` by position. */\n"
-    "CAIRN_INLINE uint32_t first_of(short_shared &s, uint32_t mask, uint32_t count) {\n"
-    "    uint32_t slots[2 * LEVEL_WORDS], taken = 0;\n",
+    "CAIRN_INLINE uint32_t first_of(short_shared &s, uint32_t mask, uint32_t count) {\n",
+    "    uint32_t slots[2 * LEVEL_WORDS], taken = 0;\n"
     "    find_slots(s, mask, 0, slots);\n"
     "#pragma unroll\n"
     "    for (int i = 0; i < SHORT_ITEMS; i++)\n"
@@ -9215,8 +9215,8 @@ static const char *const kernels_topk_short_cu[] = {
     "        short_row row;\n"
     "        load_short(from, range.length, p.finite_only != 0, row);\n"
     "        const uint32_t bound = find_bound(s, row, p.k);\n"
-    "        if (bound) {\n"
-    "            enter_reaching(s, from, row, bound);\n",
+    "        if (bound) {\n",
+    "            enter_reaching(s, from, row, bound);\n"
     "            if (s.entered <= CUT_LIST) {\n"
     "                emit_listed(s, p, r, from, (int)s.entered);\n"
     "                return;\n"
@@ -10349,7 +10349,7 @@ static const kernels_file kernels_files[] = {
     {"topk_kth.cuh", kernels_topk_kth_cuh, 13867},
     {"topk_radix.cu", kernels_topk_radix_cu, 6521},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
-    {"topk_short.cu", kernels_topk_short_cu, 20334},
+    {"topk_short.cu", kernels_topk_short_cu, 20357},
     {"topk_slice.cuh", kernels_topk_slice_cuh, 9471},
     {"topk_small.cu", kernels_topk_small_cu, 7812},
     {"topk_split.cu", kernels_topk_split_cu, 8666},
