@@ -142,20 +142,14 @@ static const topk_route *topk_find_route(const char *name) {
     return NULL;
 }
 
-/* Measured on an H200: a cluster pays while what a block reads is long beside its part of k; in
- * shorter rows, while it has many blocks. */
-static bool topk_cluster_pays(const topk_params *p, int blocks) {
-    if (p->n < 65536 && (p->n < 32768 || blocks < 4)) return false;
-    return p->k <= 1024 || blocks >= 8 || p->n >= 49152 * (int64_t)blocks;
-}
-
-/* Where not all clusters find room at once, split is faster. One long row among short ones then has
+/* Measured on an H200: clusters win from 32768 scores a row on, where all find room at once; where
+ * not, split is faster. One long row among short ones then has
  * few blocks, so very long rows have the largest clusters: that costs a tenth more than it alone. */
 static const char *topk_choose_few(const device *dev, const topk_params *p) {
     const int blocks = topk_cluster_blocks(dev, p);
     const int64_t all = (int64_t)blocks * p->rows;
     if (dev->arch < 90) return p->n > 65536 ? "split" : "block";
-    if (!topk_cluster_pays(p, blocks)) return "block";
+    if (p->n < 32768) return "block";
     if (p->n > 524288 || all * 10 <= 9 * dev->sm_count) return "cluster";
     return blocks == 2 && all <= dev->sm_count ? "cluster" : "split";
 }
