@@ -143,8 +143,8 @@ static const topk_route *topk_find_route(const char *name) {
 }
 
 /* Measured on an H200: clusters win from 32768 scores a row on, where all find room at once; where
- * not, split is faster. One long row among short ones then has
- * few blocks, so very long rows have the largest clusters: that costs a tenth more than it alone. */
+ * not, split does. One long row among short ones then has few blocks, so very long rows have the
+ * largest clusters: that costs a quarter more than it alone. */
 static const char *topk_choose_few(const device *dev, const topk_params *p) {
     const int blocks = topk_cluster_blocks(dev, p);
     const int64_t all = (int64_t)blocks * p->rows;
