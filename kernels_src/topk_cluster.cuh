@@ -83,15 +83,17 @@ template <int bins> CAIRN_INLINE bin_found search_bins(cluster_shared &s, uint32
 /* ---- the guess ----------------------------------------------------------------------------- */
 
 /* A key that about `ranks.x`, `ranks.y` of the slice's sample reach, 0 when there is none; then the
- * greatest. The sample is this thread's part of it. */
+ * greatest. The sample is this thread's part of it; `lanes` threads have one. The scores are spread
+ * over the bins as numbers: spread by their bits, those on both sides of zero would share a few. */
 CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, const uint32_t *sample, u32x2 ranks, int lanes) {
     const uint32_t top = max_of(max_of(sample[0], sample[1]), max_of(sample[2], sample[3]));
     uint32_t low = top, high = warp_max(top);
-    /* the least of these is reached by a fourth of the lanes, by all, by all samples */
-    if ((int)ranks.x * 4 <= lanes) {
+    /* the least of them is reached by an eighth of random samples, by a fourth, by most, by all */
+    if ((int)ranks.x * 5 <= lanes * 4) {
         low = max_of(low, shuffle_xor(low, 1));
         low = max_of(low, shuffle_xor(low, 2));
-    } else if ((int)ranks.x > lanes) {
+        if ((int)ranks.y * 10 <= lanes * 4) low = max_of(low, shuffle_xor(low, 4));
+    } else if ((int)ranks.x * 5 > lanes * 12) {
 #pragma unroll
         for (int c = 0; c < SAMPLES; c++)
             if (sample[c] > KEY_MINUS_INFINITY) low = min_of(low, sample[c]);
@@ -105,11 +107,16 @@ CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, const uint32_t *sample, u32x2 ra
     block_sync();
     low = warp_min(lane_id() < WARPS ? s.totals[0][lane_id()] : EVERY);
     high = warp_max(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
-    constexpr int log2_bins = THREADS == 1024 ? 10 : THREADS == 512 ? 9 : 7;
-    const int shift = max_of(0, 32 - log2_bins - leading_zeros(high - min_of(low, high)));
+    const float least = key_score(low), span = add_f32(key_score(high), -least);
+    const bool spreads = span > 1e-30f && span < 1e37f; /* else all are in bin 0 */
+    const float scale = (float)(THREADS - 1) * rcp_fast(span);
+    constexpr float zero = 8388608.0f; /* 2^23: the nearest bin is in the low bits of the sum */
 #pragma unroll
-    for (int c = 0; c < SAMPLES; c++)
-        if (sample[c] >= low) atomic_add(&s.bins[(sample[c] - low) >> shift], 1u);
+    for (int c = 0; c < SAMPLES; c++) {
+        const float distance = add_f32(key_score(sample[c]), -least);
+        const uint32_t bin = as_u32(fma_f32(distance, scale, zero)) - as_u32(zero);
+        if (sample[c] >= low) atomic_add(&s.bins[spreads ? bin : 0], 1u);
+    }
     block_sync();
     const int bin = THREADS - 1 - thread_id();
     const uint32_t mine = s.bins[bin], total = warp_sum(mine);
@@ -118,8 +125,10 @@ CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, const uint32_t *sample, u32x2 ra
     const uint32_t above = warp_sum(lane_id() < warp_id() ? s.totals[0][lane_id()] : 0u);
     if (above < ranks.y && above + total >= ranks.x) {
         const uint32_t end = above + warp_scan(mine), before = end - mine;
-        if (before < ranks.x && end >= ranks.x) s.picks[0] = low + ((uint32_t)bin << shift);
-        if (before < ranks.y && end >= ranks.y) s.picks[1] = low + ((uint32_t)bin << shift);
+        const float begin = ((float)bin - 0.5f) * (1.0f / (THREADS - 1));
+        const uint32_t key = bin ? topk_key(fma_f32(begin, span, least)) : low;
+        if (before < ranks.x && end >= ranks.x) s.picks[0] = key;
+        if (before < ranks.y && end >= ranks.y) s.picks[1] = key;
     }
     block_sync();
     return {s.picks[0], s.picks[1], high, 0};
@@ -132,7 +141,7 @@ CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, const tile
                                int k) {
     const score_vector v = bit_cast<score_vector>(held.raw[0]);
     const float expected = (float)(k * SAMPLES) / (float)(ITEMS * w.tiles);
-    const float wanted = expected + 4.5f * sqrt_f32(expected) + 2.0f; /* of the row's sample */
+    const float wanted = expected + 4.0f * sqrt_f32(expected) + 2.0f; /* of the row's sample */
     const int lanes = min_of(THREADS, ceil_div(w.end, ITEMS * TILES));
     uint32_t sample[SAMPLES];
 #pragma unroll

@@ -36,7 +36,7 @@ struct short_shared {
     cut_shared cut;
     alignas(16) uint32_t keys[CUT_LIST];   /* of the few candidates; 0 behind them */
     alignas(16) uint32_t chosen[CUT_LIST]; /* places of the best k; 0 behind them */
-    uint32_t places[CUT_LIST];             /* ~position, so that the first is the greatest */
+    alignas(16) uint32_t places[CUT_LIST]; /* ~position, so that the first is the greatest */
     uint32_t levels[2][LEVEL_WORDS][WARP];  /* one a warp */
     uint64_t entries[SHORT_ENTRIES];       /* of the bin of the k-th: key, ~position */
     short_last last;
@@ -129,13 +129,16 @@ CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int 
     return (int)cut_sum(over, shift);
 }
 
-/* Of equal keys, how many have the lower position. */
+/* Of equal keys, which are not 0, how many have the lower position. */
 CAIRN_INLINE int count_equal_before(const short_shared &s, int count, uint32_t key, uint32_t place,
                                     int shift) {
     uint32_t before = 0;
-#pragma unroll 1
-    for (int i = cut_part(shift); i < count; i += 1 << shift)
-        before += s.keys[i] == key && s.places[i] > place;
+#pragma unroll 2
+    for (int i = cut_part(shift) * 4; i < count; i += 4 << shift) {
+        const u32x4 k = *(const u32x4 *)&s.keys[i], at = *(const u32x4 *)&s.places[i];
+        before += (uint32_t)(k.x == key && at.x > place) + (uint32_t)(k.y == key && at.y > place);
+        before += (uint32_t)(k.z == key && at.z > place) + (uint32_t)(k.w == key && at.w > place);
+    }
     return (int)cut_sum(before, shift);
 }
 
