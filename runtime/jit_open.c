@@ -200,39 +200,42 @@ BASE_UNUSED static cairn_status jit_prepare(jit *j, const jit_request *requests,
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
+/* The program of a request, and how far it is. */
+static cairn_status jit_look(jit *j, const jit_request *request, jit_program **p,
+                             jit_state *state) {
+    cairn_status status = jit_program_of(j, request, p);
+    if (status) return status;
+    os_mutex_lock(&j->lock);
+    *state = (*p)->state;
+    os_mutex_unlock(&j->lock);
+    return CAIRN_OK;
+}
+
 /* The program of a request: at once if it is built, else after building it. [blocks] */
 BASE_UNUSED static cairn_status jit_get(jit *j, const jit_request *request, jit_program **out) {
     jit_program *p = NULL;
-    cairn_status status = jit_program_of(j, request, &p);
     jit_state state;
+    cairn_status status = jit_look(j, request, &p, &state);
     *out = NULL;
-    if (status) return status;
-    os_mutex_lock(&j->lock);
-    state = p->state;
-    os_mutex_unlock(&j->lock);
-    if (state != JIT_READY) {
+    if (!status && state != JIT_READY) {
         jit_request now = *request;
         now.later = false;
         status = jit_begin(j, &now, 1);
         if (!status) jit_wait(j);
-        if (status) return status;
-        if (p->state == JIT_FAILED) return jit_copy_error(j, p);
+        if (!status && p->state == JIT_FAILED) status = jit_copy_error(j, p);
     }
-    *out = p;
-    return CAIRN_OK;
+    if (!status) *out = p;
+    return status;
 }
 
 /* The same without waiting, for what was begun before: CAIRN_BUSY (and no error text) while it is
  * being built. */
 BASE_UNUSED static cairn_status jit_try(jit *j, const jit_request *request, jit_program **out) {
     jit_program *p = NULL;
-    cairn_status status = jit_program_of(j, request, &p);
     jit_state state;
+    cairn_status status = jit_look(j, request, &p, &state);
     *out = NULL;
     if (status) return status;
-    os_mutex_lock(&j->lock);
-    state = p->state;
-    os_mutex_unlock(&j->lock);
     if (state == JIT_FAILED) return jit_copy_error(j, p);
     if (state != JIT_READY) return CAIRN_BUSY;
     *out = p;
