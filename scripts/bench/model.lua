@@ -52,6 +52,22 @@ local function bench_starts(b, path)
   start("read-write", "warm start")
 end
 
+-- A step that verifies four drafts beside a plain one, dense, at one context. The text repeats
+-- itself enough that the drafter finds four nearly always.
+local function bench_drafts(b, path, context, count, plain_us)
+  local config = plain "none"
+  config.drafter, config.draft_length = "ngram", 4
+  with_model(b, path, config, function(model)
+    model:wait()
+    decode(model, context, 16)
+    local stats = decode(model, context, count)
+    local us = stats.decode_seconds / stats.forwards * 1e6
+    b.emit { op = ("step, %.1f drafts"):format(stats.proposed / stats.forwards),
+      shape = "context " .. stats.prompt_tokens, us = us,
+      peer = ("plain step %.1f us: %.2f times"):format(plain_us, us / plain_us) }
+  end)
+end
+
 return {
   about = "decoding with the model of CAIRN_MODEL",
   run = function(b)
@@ -61,7 +77,7 @@ return {
       return
     end
     bench_starts(b, path)
-    local count = b.cuda and 256 or 32
+    local count, plain_us = b.cuda and 256 or 32, nil
     for _, context in ipairs { 16, 2000, 6000 } do
       with_model(b, path, plain "none", function(model)
         model:wait()
@@ -71,8 +87,10 @@ return {
           ms = stats.prompt_seconds * 1000 }
         b.emit { op = "decode, dense", shape = "context " .. stats.prompt_tokens,
           tokens_per_second = stats.tokens_per_second }
+        if context == 2000 then plain_us = stats.decode_seconds / stats.forwards * 1e6 end
       end)
     end
+    bench_drafts(b, path, 2000, count, plain_us)
     with_model(b, path, { drafter = "none", topk = 16, log = "off" }, function(model)
       model:wait()
       local stats = decode(model, 6000, count)
