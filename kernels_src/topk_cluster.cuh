@@ -109,12 +109,10 @@ CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, const uint32_t *sample, u32x2 ra
     high = warp_max(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
     const float least = key_score(low), span = add_f32(key_score(high), -least);
     const bool spreads = span > 1e-30f && span < 1e37f; /* else all are in bin 0 */
-    const float scale = (float)(THREADS - 1) * rcp_fast(span);
-    constexpr float zero = 8388608.0f; /* 2^23: the nearest bin is in the low bits of the sum */
+    const value_bins bins = {least, (float)(THREADS - 1) * rcp_fast(span)};
 #pragma unroll
     for (int c = 0; c < SAMPLES; c++) {
-        const float distance = add_f32(key_score(sample[c]), -least);
-        const uint32_t bin = as_u32(fma_f32(distance, scale, zero)) - as_u32(zero);
+        const uint32_t bin = as_u32(value_bin(bins, key_score(sample[c]))) - as_u32(BIN_ZERO);
         if (sample[c] >= low) atomic_add(&s.bins[spreads ? bin : 0], 1u);
     }
     block_sync();

@@ -203,14 +203,6 @@ CAIRN_INLINE key_range reached_range(short_shared &s, const short_row &row, int 
     return block_range(s.cut, {least == least ? topk_key(least) : 0xffffffffu, topk_key(most)});
 }
 
-/* Spreads the scores of a range over the bins, as numbers: ordinary rows then leave few in each.
- * Scores below it give less than bin 0, and NaN none. */
-#define BIN_ZERO 8388608.0f /* 2^23: the bin is in the low bits of the sum */
-struct value_bins { float low, scale; };
-CAIRN_INLINE float bin_of(value_bins bins, float x) {
-    return fma_f32(add_f32(x, -bins.low), bins.scale, BIN_ZERO);
-}
-
 /* Finds the bin that holds the k-th: s.found. False when the scores cannot be spread so, or NaN hid
  * some. */
 CAIRN_INLINE bool find_value_bin(short_shared &s, const short_row &row, key_range range, int k,
@@ -220,7 +212,7 @@ CAIRN_INLINE bool find_value_bin(short_shared &s, const short_row &row, key_rang
     bins = {key_score(range.low), (float)(CUT_BINS - 1) * rcp_fast(span)};
 #pragma unroll
     for (int i = 0; i < SHORT_ITEMS; i++) {
-        const float bin = bin_of(bins, row.x[i]);
+        const float bin = value_bin(bins, row.x[i]);
         if (bin >= BIN_ZERO) atomic_add(&s.cut.bins[as_u32(bin) - as_u32(BIN_ZERO)], 1u);
     }
     block_sync();
@@ -233,7 +225,7 @@ CAIRN_INLINE short_last rank_bin(short_shared &s, const short_row &row, value_bi
                                  int count, int need) {
 #pragma unroll
     for (int i = 0; i < SHORT_ITEMS; i++)
-        if (bin_of(bins, row.x[i]) == bin) {
+        if (value_bin(bins, row.x[i]) == bin) {
             const uint32_t at = atomic_add(&s.cut.listed, 1u);
             s.entries[at] = (uint64_t)topk_key(row.x[i]) << 32 | (uint32_t)~short_position(i);
         }
@@ -314,7 +306,7 @@ CAIRN_INLINE key_range range_of_bin(short_shared &s, const short_row &row, value
     key_range own = {0xffffffffu, 0u};
 #pragma unroll
     for (int i = 0; i < SHORT_ITEMS; i++)
-        if (bin_of(bins, row.x[i]) == bin) {
+        if (value_bin(bins, row.x[i]) == bin) {
             const uint32_t key = topk_key(row.x[i]) + 1;
             own = {min_of(own.low, key), max_of(own.high, key)};
         }
@@ -421,7 +413,7 @@ CAIRN_INLINE uint32_t choose_many(short_shared &s, const short_row &row, int k, 
         const float x = row.x[i];
         const bool in = inside > need ? x > last.score || (x == last.score &&
                                                            short_position(i) <= last.position)
-                                      : bin_of(bins, x) >= bin;
+                                      : value_bin(bins, x) >= bin;
         mask |= in ? 1u << i : 0u;
     }
     return mask;

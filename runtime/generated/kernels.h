@@ -7523,6 +7523,14 @@ static const char *const kernels_topk_cuh[] = {
     "    return max_of(0, 32 - bits - leading_zeros(range.high - range.low));\n"
     "}\n"
     "\n"
+    "/* Spreads scores from `low` on over bins as numbers: ordinary rows then leave few in each. Scores\n"
+    " * below it give less than bin 0, and NaN none. */\n"
+    "#define BIN_ZERO 8388608.0f /* 2^23: the nearest bin is in the low bits of the sum */\n"
+    "struct value_bins { float low, scale; };\n"
+    "CAIRN_INLINE float value_bin(value_bins bins, float x) {\n"
+    "    return fma_f32(add_f32(x, -bins.low), bins.scale, BIN_ZERO);\n"
+    "}\n"
+    "\n"
     "/* The sum of bins top - each + 1 to top; by four where there are so many. */\n"
     "template <int each> CAIRN_INLINE uint32_t sum_bins(const uint32_t *bins, int top) {\n"
     "    uint32_t sum = 0;\n"
@@ -7582,7 +7590,7 @@ static const char *const kernels_topk_cuh[] = {
     "            block_sync();\n"
     "        }\n"
     "}\n"
-    "\n"
+    "\n",
     "/* What lies behind the `found` entries to be sorted. */\n"
     "CAIRN_INLINE void pad_entries(uint32_t *keys, int32_t *positions, int found, int size) {\n"
     "#pragma unroll 1\n"
@@ -7872,12 +7880,10 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "    high = warp_max(lane_id() < WARPS \? s.totals[1][lane_id()] : 0u);\n"
     "    const float least = key_score(low), span = add_f32(key_score(high), -least);\n"
     "    const bool spreads = span > 1e-30f && span < 1e37f; /* else all are in bin 0 */\n"
-    "    const float scale = (float)(THREADS - 1) * rcp_fast(span);\n"
-    "    constexpr float zero = 8388608.0f; /* 2^23: the nearest bin is in the low bits of the sum */\n"
+    "    const value_bins bins = {least, (float)(THREADS - 1) * rcp_fast(span)};\n"
     "#pragma unroll\n"
     "    for (int c = 0; c < SAMPLES; c++) {\n"
-    "        const float distance = add_f32(key_score(sample[c]), -least);\n"
-    "        const uint32_t bin = as_u32(fma_f32(distance, scale, zero)) - as_u32(zero);\n"
+    "        const uint32_t bin = as_u32(value_bin(bins, key_score(sample[c]))) - as_u32(BIN_ZERO);\n"
     "        if (sample[c] >= low) atomic_add(&s.bins[spreads \? bin : 0], 1u);\n"
     "    }\n"
     "    block_sync();\n"
@@ -7909,12 +7915,12 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "    uint32_t sample[SAMPLES];\n"
     "#pragma unroll\n"
     "    for (int c = 0; c < SAMPLES; c++) sample[c] = topk_key(v.score[c]);\n"
-    "    u32x4 guess = pick_keys(s, sample, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1,\n",
+    "    u32x4 guess = pick_keys(s, sample, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1,\n"
     "                                        (uint32_t)wanted + 1}, lanes);\n"
     "    if ((w.end - w.first) * 2 < w.size) guess.x = EVERY;\n"
     "    return guess;\n"
     "}\n"
-    "\n"
+    "\n",
     "/* {A key that k scores of the row reach, in all likelihood, or the floor; the sample's greatest}.\n"
     " * Of what the blocks say their mean, or what one block alone warrants, if that is more. */\n"
     "CAIRN_INLINE key_range agree(cluster_shared &s, u32x4 mine, uint32_t floor) {\n"
@@ -7990,9 +7996,9 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "\n"
     "/* Lists the candidates, which reach `low` and not `high`, in any order, REGION of them at most:\n"
     " * elements and keys; the keys go to the first block too. How many there are in `placed`, which was\n"
-    " * 0. Ends with a barrier but for the keys. */\n",
+    " * 0. Ends with a barrier but for the keys. */\n"
     "CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits &mine,\n"
-    "                        uint32_t low, uint32_t high, uint32_t &placed) {\n"
+    "                        uint32_t low, uint32_t high, uint32_t &placed) {\n",
     "    const shared_addr there = remote(shared_addr(&s.keys[cluster_rank() * REGION]), 0);\n"
     "    const shared_addr barrier = remote(shared_addr(&s.keys_in), 0);\n"
     "#pragma unroll 1\n"
@@ -8073,9 +8079,9 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "        }\n"
     "    }\n"
     "}\n"
-    "\n",
+    "\n"
     "/* Numbers the marked items, of which `done` came before, for each of this thread's words, and says\n"
-    " * how many come before each word. */\n"
+    " * how many come before each word. */\n",
     "struct map_words { int first, end; uint32_t at, count; };\n"
     "CAIRN_INLINE map_words number_words(cluster_shared &s, int words, uint32_t *before,\n"
     "                                    uint32_t &done) {\n"
@@ -8990,14 +8996,6 @@ static const char *const kernels_topk_short_cu[] = {
     "    return block_range(s.cut, {least == least \? topk_key(least) : 0xffffffffu, topk_key(most)});\n"
     "}\n"
     "\n"
-    "/* Spreads the scores of a range over the bins, as numbers: ordinary rows then leave few in each.\n"
-    " * Scores below it give less than bin 0, and NaN none. */\n"
-    "#define BIN_ZERO 8388608.0f /* 2^23: the bin is in the low bits of the sum */\n"
-    "struct value_bins { float low, scale; };\n"
-    "CAIRN_INLINE float bin_of(value_bins bins, float x) {\n"
-    "    return fma_f32(add_f32(x, -bins.low), bins.scale, BIN_ZERO);\n"
-    "}\n"
-    "\n"
     "/* Finds the bin that holds the k-th: s.found. False when the scores cannot be spread so, or NaN hid\n"
     " * some. */\n"
     "CAIRN_INLINE bool find_value_bin(short_shared &s, const short_row &row, key_range range, int k,\n"
@@ -9007,7 +9005,7 @@ static const char *const kernels_topk_short_cu[] = {
     "    bins = {key_score(range.low), (float)(CUT_BINS - 1) * rcp_fast(span)};\n"
     "#pragma unroll\n"
     "    for (int i = 0; i < SHORT_ITEMS; i++) {\n"
-    "        const float bin = bin_of(bins, row.x[i]);\n"
+    "        const float bin = value_bin(bins, row.x[i]);\n"
     "        if (bin >= BIN_ZERO) atomic_add(&s.cut.bins[as_u32(bin) - as_u32(BIN_ZERO)], 1u);\n"
     "    }\n"
     "    block_sync();\n"
@@ -9020,7 +9018,7 @@ static const char *const kernels_topk_short_cu[] = {
     "                                 int count, int need) {\n"
     "#pragma unroll\n"
     "    for (int i = 0; i < SHORT_ITEMS; i++)\n"
-    "        if (bin_of(bins, row.x[i]) == bin) {\n"
+    "        if (value_bin(bins, row.x[i]) == bin) {\n"
     "            const uint32_t at = atomic_add(&s.cut.listed, 1u);\n"
     "            s.entries[at] = (uint64_t)topk_key(row.x[i]) << 32 | (uint32_t)~short_position(i);\n"
     "        }\n"
@@ -9038,7 +9036,7 @@ static const char *const kernels_topk_short_cu[] = {
     "    block_sync();\n"
     "    return s.last;\n"
     "}\n"
-    "\n",
+    "\n"
     "/* Of the row in registers; counted from 1, 0 is no candidate. */\n"
     "struct short_keys { uint32_t key[SHORT_ITEMS]; };\n"
     "\n"
@@ -9051,7 +9049,7 @@ static const char *const kernels_topk_short_cu[] = {
     "    }\n"
     "    return keys;\n"
     "}\n"
-    "\n"
+    "\n",
     "/* The block's keys that reach `least`, and those above it. `turn`: calls use 0 and 1 in turn. */\n"
     "struct reach_count { uint32_t reach, above; };\n"
     "CAIRN_INLINE reach_count count_keys(short_shared &s, const short_keys &keys, uint32_t least,\n"
@@ -9101,7 +9099,7 @@ static const char *const kernels_topk_short_cu[] = {
     "    key_range own = {0xffffffffu, 0u};\n"
     "#pragma unroll\n"
     "    for (int i = 0; i < SHORT_ITEMS; i++)\n"
-    "        if (bin_of(bins, row.x[i]) == bin) {\n"
+    "        if (value_bin(bins, row.x[i]) == bin) {\n"
     "            const uint32_t key = topk_key(row.x[i]) + 1;\n"
     "            own = {min_of(own.low, key), max_of(own.high, key)};\n"
     "        }\n"
@@ -9129,7 +9127,7 @@ static const char *const kernels_topk_short_cu[] = {
     "        uint32_t below = warp_sum(lane_id() < warp_id() \? total : 0u) + end[w] - mine[w];\n"
     "        total = warp_sum(total);\n"
     "        slots[2 * w] = start + (below & 0xffffu);\n"
-    "        start += total & 0xffffu;\n",
+    "        start += total & 0xffffu;\n"
     "        slots[2 * w + 1] = start + (below >> 16);\n"
     "        start += total >> 16;\n"
     "    }\n"
@@ -9140,7 +9138,7 @@ static const char *const kernels_topk_short_cu[] = {
     "    uint32_t slots[2 * LEVEL_WORDS], taken = 0;\n"
     "    find_slots(s, mask, 0, slots);\n"
     "#pragma unroll\n"
-    "    for (int i = 0; i < SHORT_ITEMS; i++)\n"
+    "    for (int i = 0; i < SHORT_ITEMS; i++)\n",
     "        if (mask >> i & 1u) taken |= slots[i / VECTOR]++ < count \? 1u << i : 0u;\n"
     "    return taken;\n"
     "}\n"
@@ -9208,7 +9206,7 @@ static const char *const kernels_topk_short_cu[] = {
     "        const float x = row.x[i];\n"
     "        const bool in = inside > need \? x > last.score || (x == last.score &&\n"
     "                                                           short_position(i) <= last.position)\n"
-    "                                      : bin_of(bins, x) >= bin;\n"
+    "                                      : value_bin(bins, x) >= bin;\n"
     "        mask |= in \? 1u << i : 0u;\n"
     "    }\n"
     "    return mask;\n"
@@ -9221,7 +9219,7 @@ static const char *const kernels_topk_short_cu[] = {
     "    topk_range range = topk_row_range(p, r, thread_id() == 0);\n"
     "    const score_t *from = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;\n"
     "    const bool whole = range.length <= p.k && !p.finite_only && !p.sort_size;\n"
-    "    int32_t *positions = (int32_t *)(shared_base() + SHORT_BYTES);\n",
+    "    int32_t *positions = (int32_t *)(shared_base() + SHORT_BYTES);\n"
     "    int found = range.length;\n"
     "    if (!whole) {\n"
     "        short_row row;\n"
@@ -9230,7 +9228,7 @@ static const char *const kernels_topk_short_cu[] = {
     "        if (bound) {\n"
     "            enter_reaching(s, from, row, bound);\n"
     "            if (s.entered <= CUT_LIST) {\n"
-    "                emit_listed(s, p, r, from, (int)s.entered);\n"
+    "                emit_listed(s, p, r, from, (int)s.entered);\n",
     "                return;\n"
     "            }\n"
     "        }\n"
@@ -10354,14 +10352,14 @@ static const kernels_file kernels_files[] = {
     {"step_select.cu", kernels_step_select_cu, 6697},
     {"step_sparse.cuh", kernels_step_sparse_cuh, 13436},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
-    {"topk.cuh", kernels_topk_cuh, 7822},
+    {"topk.cuh", kernels_topk_cuh, 8224},
     {"topk_cluster.cu", kernels_topk_cluster_cu, 7699},
-    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19599},
+    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19456},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 5102},
     {"topk_kth.cuh", kernels_topk_kth_cuh, 13867},
     {"topk_radix.cu", kernels_topk_radix_cu, 6521},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
-    {"topk_short.cu", kernels_topk_short_cu, 20612},
+    {"topk_short.cu", kernels_topk_short_cu, 20227},
     {"topk_slice.cuh", kernels_topk_slice_cuh, 9471},
     {"topk_small.cu", kernels_topk_small_cu, 7812},
     {"topk_split.cu", kernels_topk_split_cu, 8666},
