@@ -372,6 +372,13 @@ static cairn_status dev_staging_submit(device *dev, dev_staging *s, int i) {
     return CAIRN_OK;
 }
 
+/* Returns when the device is done with buffer i. [blocks] */
+static cairn_status dev_staging_await(device *dev, dev_staging *s, int i) {
+    if (s->in_flight[i]) DEV_TRY(dev, cuEventSynchronize(s->done[i]));
+    s->in_flight[i] = false;
+    return CAIRN_OK;
+}
+
 /* ---- graphs ------------------------------------------------------------------------------------ */
 
 typedef struct dev_graph { CUgraphExec exec; } dev_graph;

@@ -26,24 +26,26 @@ static void snapshot_copy_bytes(struct pool *threads, void *to, const void *from
              &c);
 }
 
-/* Pages `ids` of a cache in host memory; `to` or `from` has them in that order. */
+/* Pages `ids` of a cache in host memory, packed one behind the other to `to`, or else from `from`. */
 typedef struct snapshot_pages {
-    uint8_t *pages, *to;
+    uint8_t *kept, *to;
     const uint8_t *from;
     size_t page_bytes;
     const int32_t *ids;
 } snapshot_pages;
 
-static void snapshot_pack_page(void *context, int i) {
+static void snapshot_copy_page(void *context, int i) {
     const snapshot_pages *p = (const snapshot_pages *)context;
-    memcpy(p->to + (size_t)i * p->page_bytes, p->pages + (size_t)p->ids[i] * p->page_bytes,
-           p->page_bytes);
+    uint8_t *page = p->kept + (size_t)p->ids[i] * p->page_bytes;
+    size_t at = (size_t)i * p->page_bytes;
+    if (p->to) memcpy(p->to + at, page, p->page_bytes);
+    else memcpy(page, p->from + at, p->page_bytes);
 }
 
-static void snapshot_unpack_page(void *context, int i) {
-    const snapshot_pages *p = (const snapshot_pages *)context;
-    memcpy(p->pages + (size_t)p->ids[i] * p->page_bytes, p->from + (size_t)i * p->page_bytes,
-           p->page_bytes);
+/* The bytes that were copied. */
+static size_t snapshot_copy_pages(struct pool *threads, snapshot_pages p, int count) {
+    pool_run(threads, count, snapshot_copy_page, &p);
+    return p.page_bytes * (size_t)count;
 }
 
 /* Two buffers for `bytes` in all; none on the CPU. */
@@ -59,13 +61,6 @@ static cairn_status snapshot_close_stages(device *dev, dev_staging *stages, cair
     else if (dev->cuda) dev->drv->cuStreamSynchronize(dev->stream);
     dev_staging_close(dev, stages);
     return status;
-}
-
-/* Returns when the device is done with buffer i. */
-static cairn_status snapshot_await_stage(device *dev, dev_staging *stages, int i) {
-    if (stages->in_flight[i]) DEV_TRY(dev, cuEventSynchronize(stages->done[i]));
-    stages->in_flight[i] = false;
-    return CAIRN_OK;
 }
 
 /* ---- to host memory ---------------------------------------------------------------------------*/
@@ -92,7 +87,7 @@ static cairn_status snapshot_fetch_turn(snapshot_fetch *f) {
     cairn_status status = dev_staging_submit(f->dev, &f->stages, f->turn);
     f->turn ^= 1;
     if (status || !f->held[f->turn]) return status;
-    if ((status = snapshot_await_stage(f->dev, &f->stages, f->turn))) return status;
+    if ((status = dev_staging_await(f->dev, &f->stages, f->turn))) return status;
     snapshot_copy_bytes(f->dev->pool, f->to, f->stages.memory[f->turn], f->held[f->turn]);
     f->to += f->held[f->turn];
     f->held[f->turn] = 0;
@@ -116,15 +111,11 @@ static cairn_status snapshot_fetch_piece(snapshot_fetch *f, const uint8_t *from,
 /* Pages `ids` of one cache [pages, page_bytes], in their order. */
 static cairn_status snapshot_fetch_pages(snapshot_fetch *f, void *kept, size_t page_bytes,
                                          const int32_t *ids, int count) {
-    snapshot_pages p;
+    snapshot_pages p = {(uint8_t *)kept, f->to, NULL, page_bytes, ids};
     cairn_status status = CAIRN_OK;
-    p.pages = (uint8_t *)kept, p.to = f->to, p.page_bytes = page_bytes, p.ids = ids;
-    if (!f->dev->cuda) {
-        pool_run(f->dev->pool, count, snapshot_pack_page, &p);
-        f->to += page_bytes * (size_t)count;
-    }
+    if (!f->dev->cuda) f->to += snapshot_copy_pages(f->dev->pool, p, count);
     for (int i = 0; i < count && f->dev->cuda && !status; i++)
-        status = snapshot_fetch_piece(f, p.pages + (size_t)ids[i] * page_bytes, page_bytes);
+        status = snapshot_fetch_piece(f, p.kept + (size_t)ids[i] * page_bytes, page_bytes);
     return status;
 }
 
@@ -157,7 +148,7 @@ static cairn_status snapshot_send_open(device *dev, const uint8_t *from, size_t 
 }
 
 static cairn_status snapshot_send_fill(snapshot_send *s) {
-    cairn_status status = snapshot_await_stage(s->dev, &s->stages, s->turn);
+    cairn_status status = dev_staging_await(s->dev, &s->stages, s->turn);
     if (status) return status;
     s->held = s->left < s->stages.bytes ? s->left : s->stages.bytes;
     snapshot_copy_bytes(s->dev->pool, s->stages.memory[s->turn], s->from, s->held);
@@ -187,15 +178,11 @@ static cairn_status snapshot_send_piece(snapshot_send *s, uint8_t *to, size_t by
 /* Pages `ids` of one cache [pages, page_bytes], in their order. */
 static cairn_status snapshot_send_pages(snapshot_send *s, void *kept, size_t page_bytes,
                                         const int32_t *ids, int count) {
-    snapshot_pages p;
+    snapshot_pages p = {(uint8_t *)kept, NULL, s->from, page_bytes, ids};
     cairn_status status = CAIRN_OK;
-    p.pages = (uint8_t *)kept, p.from = s->from, p.page_bytes = page_bytes, p.ids = ids;
-    if (!s->dev->cuda) {
-        pool_run(s->dev->pool, count, snapshot_unpack_page, &p);
-        s->from += page_bytes * (size_t)count;
-    }
+    if (!s->dev->cuda) s->from += snapshot_copy_pages(s->dev->pool, p, count);
     for (int i = 0; i < count && s->dev->cuda && !status; i++)
-        status = snapshot_send_piece(s, p.pages + (size_t)ids[i] * page_bytes, page_bytes);
+        status = snapshot_send_piece(s, p.kept + (size_t)ids[i] * page_bytes, page_bytes);
     return status;
 }
 
