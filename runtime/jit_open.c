@@ -174,7 +174,8 @@ static void jit_cancel(jit *j) {
     os_mutex_unlock(&j->lock);
 }
 
-/* Waits for the batch and tells the progress callback, at each change and four times a second. */
+/* Waits for the batch, but for what was requested for later, and tells the progress callback, at
+ * each change and four times a second. [blocks] */
 static cairn_status jit_wait(jit *j) {
     jit_progress progress, last;
     cairn_status status;
@@ -189,13 +190,6 @@ static cairn_status jit_wait(jit *j) {
         os_mutex_unlock(&j->lock);
     }
     return status;
-}
-
-/* Builds many at once, on jit.threads threads; does not wait for those marked for later.
- * [blocks] */
-BASE_UNUSED static cairn_status jit_prepare(jit *j, const jit_request *requests, int count) {
-    cairn_status status = jit_begin(j, requests, count);
-    return status ? status : jit_wait(j);
 }
 
 /* ---- programs -------------------------------------------------------------------------------- */
