@@ -1082,7 +1082,8 @@ typedef cairn_status (*cairn_scores_callback)(void *user, int64_t first, int64_t
  * that a producer that returns CAIRN_CANCELLED stops the work ([blocks]; less is tried when the
  * device has less than it says). With `scores` nothing is allocated and nothing waits: such a call
  * can be captured in a graph; a fault that only the device sees then counts its row from the part's
- * first. A producer may call other ops of this runtime and must not free what was given here. */
+ * first. A producer may call other ops of this runtime, and may wait: faults that the device saw are
+ * then reported after the call. It must not free what was given here. */
 typedef struct cairn_topk_rows_args {
     uint32_t struct_size;
     int32_t k;

@@ -1,11 +1,11 @@
 /* device: the backend a runtime runs on, cuda or cpu behind one set of calls.
  *
- * Owns the context, the streams, every byte of device memory and the error word. Calls driver, jit
+ * Owns the context, the streams, every byte of device memory and the error words. Calls driver, jit
  * and pool. Device addresses are `void *` on both backends; on the CPU they are host memory.
  * Invariant: the context is current only between dev_enter and dev_leave, so that a host program
  * with CUDA of its own never finds another context than it left. */
 
-enum { DEV_MAX_OUTGROWN = 48 /* doublings */ };
+enum { DEV_MAX_OUTGROWN = 48 /* doublings */, DEV_ERROR_OPS = 32 };
 
 typedef struct device {
     struct base *base;
@@ -33,7 +33,10 @@ typedef struct device {
     int outgrown_count;
     void *flags; /* zero between ops */
     size_t flags_bytes;
-    struct device_error_word *error_word; /* host-mapped, so that kernels write where we read */
+    struct device_error_word *error_words; /* host-mapped, so that kernels write where we read */
+    const char *error_ops[DEV_ERROR_OPS];  /* whose each is; the last may be of several */
+    int error_op_count;
+    int faults_held; /* above 0: faults wait for a later synchronisation */
 } device;
 
 /* Must match cairn_error_word of kernels_src/abi.h. */
@@ -286,15 +289,29 @@ BASE_UNUSED static cairn_status dev_launch(device *dev, const jit_kernel *kernel
     return CAIRN_OK;
 }
 
-/* The faults that kernels left in the error word since the last call; clears it. */
-static cairn_status dev_check_error_word(device *dev) {
+/* Where kernels of this op leave their first fault; NULL on the CPU. `op` is a literal. */
+static device_error_word *dev_error_word(device *dev, const char *op) {
+    int i = 0;
+    if (!dev->error_words) return NULL;
+    while (i < dev->error_op_count && strcmp(dev->error_ops[i], op) != 0) i++;
+    if (i == DEV_ERROR_OPS) return &dev->error_words[DEV_ERROR_OPS - 1];
+    if (i == dev->error_op_count) dev->error_ops[dev->error_op_count++] = op;
+    return &dev->error_words[i];
+}
+
+/* The fault that kernels of an op left since the last call; clears those of all. */
+static cairn_status dev_check_errors(device *dev) {
     static const char *const causes[] = {"", "length out of range", "row start out of range",
                                          "id out of range", "position out of range"};
     device_error_word word;
-    if (!dev->error_word || !dev->error_word->code) return CAIRN_OK;
-    word = *dev->error_word;
-    memset(dev->error_word, 0, sizeof *dev->error_word);
-    return base_fail(dev->base, CAIRN_BAD_DATA, "row %d: %s (%lld)", (int)word.row,
+    int i = 0;
+    if (dev->faults_held) return CAIRN_OK;
+    while (i < dev->error_op_count && !dev->error_words[i].code) i++;
+    if (i == dev->error_op_count) return CAIRN_OK;
+    word = dev->error_words[i];
+    memset(dev->error_words, 0, DEV_ERROR_OPS * sizeof *dev->error_words);
+    return base_fail(dev->base, CAIRN_BAD_DATA, "%s: row %d: %s (%lld)", dev->error_ops[i],
+                     (int)word.row,
                      causes[word.code > 0 && word.code < (int)BASE_COUNT(causes) ? word.code : 0],
                      (long long)word.value);
 }
@@ -304,7 +321,7 @@ static cairn_status dev_sync(device *dev) {
     if (dev->cuda) DEV_TRY(dev, cuStreamSynchronize(dev->stream));
     dev->synced = dev->submitted;
     dev->synced_stream = dev->stream;
-    return dev_check_error_word(dev);
+    return dev_check_errors(dev);
 }
 
 /* ---- staging: host arrays that kernels read ------------------------------------------------------ */
@@ -480,7 +497,7 @@ static void dev_close(device *dev) {
     if (dev->context && dev->own_stream && !dev_enter(dev)) {
         dev->drv->cuStreamSynchronize(dev->own_stream);
         dev_free_scratch(dev);
-        dev_host_free(dev, dev->error_word, sizeof *dev->error_word);
+        dev_host_free(dev, dev->error_words, DEV_ERROR_OPS * sizeof *dev->error_words);
         if (dev->owns_stream) dev->drv->cuStreamDestroy(dev->own_stream);
         dev_leave(dev);
     }
@@ -491,12 +508,12 @@ static void dev_close(device *dev) {
 /* The cuda backend on an opened driver. The caller has set base, drv and allocator. */
 static cairn_status dev_open_cuda(device *dev, int ordinal, void *context, void *stream) {
     cairn_status status;
-    void *word = NULL;
+    void *words = NULL;
     dev->cuda = true;
     if (!(status = dev_choose(dev, ordinal)) && !(status = dev_describe(dev)) &&
         !(status = dev_take_context(dev, context, stream))) {
-        status = dev_host_alloc(dev, sizeof *dev->error_word, "the error word", &word);
-        dev->error_word = (device_error_word *)word;
+        status = dev_host_alloc(dev, DEV_ERROR_OPS * sizeof *dev->error_words, "error words", &words);
+        dev->error_words = (device_error_word *)words;
         dev_leave(dev);
     }
     if (status) dev_close(dev);

@@ -112,7 +112,7 @@ cairn_status cairn_tensor_read(cairn_runtime *rt, const cairn_tensor *tensor, vo
         return memcpy(host, tensor_data(tensor), bytes), CAIRN_OK;
     if (status || (status = handles_enter(rt))) return status;
     status = dev_download(&rt->device, host, tensor_data(tensor), bytes);
-    if (!status) status = dev_check_error_word(&rt->device);
+    if (!status) status = dev_check_errors(&rt->device);
     return handles_leave(rt, status);
 }
 

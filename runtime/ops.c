@@ -153,8 +153,9 @@ static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char
     return ops_launch_as(rt, &want, dims, params);
 }
 
-static cairn_error_word *ops_error_word(device *dev) {
-    return (cairn_error_word *)(void *)dev->error_word;
+/* Where the op's kernels report a fault; NULL on the CPU. */
+static cairn_error_word *ops_error_word(device *dev, const char *op) {
+    return (cairn_error_word *)(void *)dev_error_word(dev, op);
 }
 
 /* On the CPU: remembers the first bad row of an op that went on past it. */
@@ -231,7 +232,7 @@ static void ops_want_paged_of(ops_check *c, const cairn_pages *pages, unsigned t
     out->at.sequences =
         pages->sequences ? (const int32_t *)tensor_data(pages->sequences) : NULL;
     out->at.positions = (const int32_t *)tensor_data(pages->positions);
-    out->at.error = ops_error_word(c->dev);
+    out->at.error = ops_error_word(c->dev, c->op);
     out->at.pages = (int32_t)pages->cache->shape[0];
     out->at.kv_heads = (int32_t)pages->cache->shape[2];
     out->at.page_size = (int32_t)pages->cache->shape[3];

@@ -156,7 +156,7 @@ static void ops_collate_params(ops_check *c, const cairn_kv_collate_args *a, kv_
     ops_collate_tables(c, a, p, sequences);
     for (int32_t i = 0; i < a->layers && !c->status; i++) ops_collate_layer(c, a, i, p);
     if (c->status || !a->layers) return;
-    p->error = ops_error_word(c->dev);
+    p->error = ops_error_word(c->dev, c->op);
     p->pages = (int32_t)a->caches[0]->shape[0];
     p->kv_heads = (int32_t)a->caches[0]->shape[2];
     p->page_size = (int32_t)a->caches[0]->shape[3];

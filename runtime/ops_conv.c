@@ -140,7 +140,7 @@ static void conv_want(ops_check *c, const cairn_conv *a, conv_call *call) {
     p->out = tensor_data(a->out);
     p->silu = a->activation == CAIRN_ACTIVATION_SILU;
     p->reserved_slots = a->reserved_slots;
-    p->error = ops_error_word(c->dev);
+    p->error = ops_error_word(c->dev, c->op);
 }
 
 /* ---- launch -----------------------------------------------------------------------------------*/
@@ -300,7 +300,7 @@ static void conv_want_restore(ops_check *c, const cairn_short_conv_restore_args 
     p->snapshots = tensor_data(a->snapshots);
     p->accepted = (const int32_t *)tensor_data(a->accepted);
     p->state = tensor_data(a->state);
-    p->error = ops_error_word(c->dev);
+    p->error = ops_error_word(c->dev, c->op);
     p->row_bytes = a->state->shape[2] * (int64_t)cairn_type_bytes(cairn_tensor_type(a->state));
     p->rows = (int32_t)a->state->shape[1];
     p->snapshot_tokens = (int32_t)(a->snapshots->shape[1] - a->state->shape[1]);

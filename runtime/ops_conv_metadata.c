@@ -227,7 +227,7 @@ static void conv_want_outputs(ops_check *c, const cairn_short_conv_metadata_args
     p->chunk_offsets = (int32_t *)tensor_data(a->chunk_offsets);
     p->chunk_capacity = (int32_t)a->chunk_sequences->shape[0];
     p->counts = a->counts ? (int32_t *)tensor_data(a->counts) : NULL;
-    p->error = ops_error_word(c->dev);
+    p->error = ops_error_word(c->dev, c->op);
 }
 
 /* What the host sees of staged lengths is checked before anything is written. */

@@ -43,7 +43,7 @@ static cairn_status ops_embed_cuda(cairn_runtime *rt, const cairn_embed_args *a,
     p.ids = (const int32_t *)tensor_data(a->ids);
     p.table = (const uint8_t *)table->data;
     p.out = (float *)tensor_data(a->out);
-    p.error = ops_error_word(&rt->device);
+    p.error = ops_error_word(&rt->device, "embed");
     p.row_bytes = table->row_bytes;
     p.vocab = (int32_t)table->outs;
     p.hidden = (int32_t)table->ins;
@@ -174,7 +174,7 @@ static cairn_status ops_rope_cuda(cairn_runtime *rt, const cairn_rope_args *a) {
     p.x = (const float *)tensor_data(a->x);
     p.positions = (const int32_t *)tensor_data(a->positions);
     p.out = (float *)tensor_data(a->out);
-    p.error = ops_error_word(&rt->device);
+    p.error = ops_error_word(&rt->device, "rope");
     p.base = a->base;
     p.heads = (int32_t)a->x->shape[1];
     p.head_dim = (int32_t)a->x->shape[2];

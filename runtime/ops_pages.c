@@ -121,7 +121,7 @@ cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *
     p.cache = (const uint16_t *)tensor_data(a.cache);
     p.ids = (const int32_t *)tensor_data(a.ids);
     p.bounds = (uint16_t *)tensor_data(a.bounds);
-    p.error = ops_error_word(&rt->device);
+    p.error = ops_error_word(&rt->device, c.op);
     p.pages = (int32_t)a.cache->shape[0];
     p.kv_heads = (int32_t)a.cache->shape[2];
     p.page_size = (int32_t)a.cache->shape[3];
@@ -265,6 +265,7 @@ static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_
     topk_shape shape;
     topk_params p;
     memset(&p, 0, sizeof p);
+    shape.op = "select_pages", shape.first_row = 0;
     shape.rows = a->scores->shape[0] * a->scores->shape[1];
     shape.n = shape.stride = a->scores->shape[2];
     p.scores = tensor_data(a->scores);

@@ -308,7 +308,7 @@ static cairn_status steps_take(cairn_runtime *rt, const cairn_prepare_steps_args
     }
     if (!c.status) steps_want_apart(&c, s);
     steps_choose_copy(s);
-    s->p.error = ops_error_word(c.dev);
+    s->p.error = ops_error_word(c.dev, c.op);
     return c.status;
 }
 

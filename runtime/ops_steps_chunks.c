@@ -114,7 +114,7 @@ static cairn_status chunks_take(cairn_runtime *rt, const cairn_prefix_chunks_arg
     if (c.status || !s->p.batch) return c.status;
     chunks_want_outputs(&c, s);
     if (!c.status) chunks_want_apart(&c, &s->a);
-    s->p.error = ops_error_word(c.dev);
+    s->p.error = ops_error_word(c.dev, c.op);
     return c.status;
 }
 

@@ -552,7 +552,7 @@ cairn_status cairn_copy_pages(cairn_runtime *rt, const cairn_copy_pages_args *ar
                (long long)n, (long long)layers);
     if (c.status || !n || !layers || !p.page_words) return c.status;
     p.copies = (const int32_t *)tensor_data(a.copies);
-    p.error = ops_error_word(&rt->device);
+    p.error = ops_error_word(&rt->device, c.op);
     if (!rt->device.cuda) return pages_copy_cpu(&rt->device, &p, n, (int)layers);
     parts = (p.page_words / (p.wide ? 4 : 1) + 1023) / 1024; /* four steps a thread */
     {

@@ -161,15 +161,15 @@ static const char *topk_choose(const device *dev, const topk_params *p) {
     return "block";
 }
 
-static cairn_status topk_plan_for(cairn_runtime *rt, const topk_params *p, const char *route,
-                                  topk_plan *plan) {
+static cairn_status topk_plan_for(cairn_runtime *rt, const char *op, const topk_params *p,
+                                  const char *route, topk_plan *plan) {
     memset(plan, 0, sizeof *plan);
     if (!route) route = rt->config.routes.topk;
     if (!strcmp(route, "auto")) route = topk_choose(&rt->device, p);
     if (topk_find_route(route)->plan(&rt->device, p, plan)) return CAIRN_OK;
     return base_fail(&rt->base, CAIRN_UNSUPPORTED,
-                     "topk: route \"%s\" does not take %d rows of %d with k = %d on this device; "
-                     "route \"auto\" does", route, (int)p->rows, (int)p->n, (int)p->k);
+                     "%s: route \"%s\" does not take %d rows of %d with k = %d on this device; "
+                     "route \"auto\" does", op, route, (int)p->rows, (int)p->n, (int)p->k);
 }
 
 static cairn_status topk_scratch(cairn_runtime *rt, const topk_plan *plan, void **out) {
@@ -195,11 +195,11 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
     ops_kernel want;
     topk_plan plan;
     cairn_status status;
-    p->error = ops_error_word(&rt->device);
+    p->error = ops_error_word(&rt->device, shape->op);
     p->stride = shape->stride;
     p->n = (int32_t)shape->n;
     p->rows = (int32_t)shape->rows;
-    if ((status = topk_plan_for(rt, p, route, &plan))) return status;
+    if ((status = topk_plan_for(rt, shape->op, p, route, &plan))) return status;
     if (plan.scratch_bytes) {
         void *scratch;
         if ((status = topk_scratch(rt, &plan, &scratch))) return status;

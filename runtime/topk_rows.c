@@ -191,7 +191,8 @@ static cairn_status rows_pad(rows_call *c) {
     return topk_run(c->rt, "topk_rows", &top, &map, a->rows);
 }
 
-/* Calls the producer; a status without words of its own gets some. */
+/* Calls the producer; a status without words of its own gets some. When it waits, a fault of the
+ * rows before is not its own: that is for the first wait after. */
 static cairn_status rows_produce(rows_call *c, int64_t first, int64_t count,
                                  const cairn_tensor *scores) {
     base *b = &c->rt->base;
@@ -199,7 +200,9 @@ static cairn_status rows_produce(rows_call *c, int64_t first, int64_t count,
     cairn_status status;
     memcpy(c->kept, b->error, sizeof c->kept);
     b->error[0] = '\0';
+    c->rt->device.faults_held++;
     status = c->a->produce(c->a->user, first, count, rows_slice(scores, 0, count, &given));
+    c->rt->device.faults_held--;
     if (!status) memcpy(b->error, c->kept, sizeof c->kept);
     if (!status || b->error[0]) return status;
     if ((int)status < 0 || status >= CAIRN_STATUS_COUNT)
@@ -226,11 +229,11 @@ static cairn_status rows_note(rows_call *c, cairn_status status) {
  * device saw from the first of all. */
 static cairn_status rows_wait(rows_call *c, int64_t first) {
     device *dev = &c->rt->device;
+    device_error_word *word = dev_error_word(dev, "topk_rows");
     cairn_status status;
     if (!dev->cuda) return CAIRN_OK;
     if ((status = handles_enter(c->rt))) return status;
-    if (!dev->drv->cuStreamSynchronize(dev->stream) && dev->error_word && dev->error_word->code)
-        dev->error_word->row += (int32_t)first;
+    if (!dev->drv->cuStreamSynchronize(dev->stream) && word->code) word->row += (int32_t)first;
     return handles_leave(c->rt, dev_sync(dev));
 }
 

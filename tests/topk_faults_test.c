@@ -417,7 +417,7 @@ static void faults(cairn_runtime *rt, const char *where) {
             }
             taken = true;
             fine = status == CAIRN_BAD_DATA &&
-                   sscanf(strstr(cairn_last_error(rt), "row "), "row %d", &row) == 1 &&
+                   sscanf(cairn_last_error(rt), "topk: row %d", &row) == 1 &&
                    (row == bad || row == bad + 1) && check_problem(&p, &a) && !cairn_sync(rt);
             if (!fine) tap_note("form %d: %d, %s", form, (int)status, cairn_last_error(rt));
             close_problem(&p);

@@ -49,7 +49,7 @@ typedef struct problem {
     int64_t next, calls, most;
     int fail_at;                 /* call that fails, -1: none */
     cairn_status fail_with;
-    bool wrong;
+    bool waits, wrong;
 } problem;
 
 static cairn_tensor *make(cairn_runtime *rt, cairn_type type, int64_t rows, int64_t columns) {
@@ -121,6 +121,7 @@ static cairn_status produce(void *user, int64_t first, int64_t count, cairn_tens
     cairn_status status;
     int64_t call = p->calls++;
     if (call == p->fail_at) return p->fail_with;
+    if (p->waits && (status = cairn_sync(p->rt))) return status;
     p->wrong = p->wrong || first != p->next || count < 1 || first + count > p->rows ||
                scores->shape[0] != count || scores->shape[1] != p->n;
     p->next = first + count;
@@ -393,6 +394,31 @@ static void bad_data(cairn_runtime *rt, const char *where) {
     free(lengths);
 }
 
+/* The same with memory of the caller's and a producer that waits: a fault of the rows before does
+ * not end it, and is reported after all are done. */
+static void bad_data_and_waits(cairn_runtime *rt, const char *where) {
+    problem p;
+    outputs o;
+    cairn_topk_rows_args a;
+    cairn_status status;
+    int32_t start = -1;
+    open_problem(&p, rt, POS, CAIRN_ORDER_POSITION, true);
+    if (handles_enter(rt)) return;
+    dev_upload(&rt->device, tensor_data(p.starts), &start, 4);
+    handles_leave(rt, CAIRN_OK);
+    open_outputs(&p, &o);
+    fill_args(&p, &a);
+    a.indices = &o.view[0], a.scores = make(rt, CAIRN_F32, 1, p.n), p.waits = true;
+    status = cairn_topk_rows(rt, &a);
+    if (rt->device.cuda && !status) status = cairn_sync(rt);
+    tap_ok(status == CAIRN_BAD_DATA && strstr(cairn_last_error(rt), "topk_rows: row 0:") &&
+               p.next == p.rows && !p.wrong && !cairn_sync(rt),
+           "%s: a bad start does not end a call whose producer waits", where);
+    cairn_tensor_free(rt, a.scores);
+    close_outputs(&p, &o);
+    close_problem(&p);
+}
+
 /* With memory of the caller's a call can be captured; it replays on other scores. */
 static void captured(cairn_runtime *rt, const char *where) {
     problem p;
@@ -498,6 +524,7 @@ static void on_backend(cairn_backend backend, const char *name) {
     failing(rt, name);
     bad_arguments(rt, name);
     bad_data(rt, name);
+    bad_data_and_waits(rt, name);
     if (rt->device.cuda) captured(rt, name);
     cairn_close(rt);
 }
