@@ -111,7 +111,10 @@ static cairn_status tensor_check_type(base *b, const cairn_tensor *t, const tens
 
 static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const tensor_want *want) {
     int d;
-    if (t->ndim < 0 || t->ndim > CAIRN_MAX_RANK || (t->ndim && !t->shape))
+    if (t->ndim > 0 && !t->shape)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the shape of %s is NULL", want->op,
+                         want->name);
+    if (t->ndim < 0 || t->ndim > CAIRN_MAX_RANK)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s has rank %d; 0 to %d is allowed",
                          want->op, want->name, (int)t->ndim, CAIRN_MAX_RANK);
     if (want->rank >= 0 && t->ndim != want->rank)
@@ -134,7 +137,8 @@ static cairn_status tensor_check_strides(base *b, const cairn_tensor *t, const t
     if (!t->strides || tensor_dense(t)) return CAIRN_OK;
     for (d = t->ndim - 1; want->rows_may_stride && d >= 0; d--) {
         int64_t least = d == t->ndim - 1 ? 1 : extent;
-        if (t->shape[d] > 1 && (t->strides[d] < least || (d == t->ndim - 1 && t->strides[d] != 1)))
+        if (t->shape[d] > 1 && (t->strides[d] < least || (d == t->ndim - 1 && t->strides[d] != 1) ||
+                                t->strides[d] > INT64_MAX / 16 / t->shape[d]))
             break;
         extent = t->shape[d] > 1 ? t->strides[d] * t->shape[d] : extent;
     }
@@ -169,7 +173,11 @@ static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
 
 /* The same, where the backend's tensors lie. */
 static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tensor_want *want) {
-    return tensor_check_at(dev->base, dev->cuda ? TENSOR_CUDA : TENSOR_CPU, t, want);
+    cairn_status status = tensor_check_at(dev->base, dev->cuda ? TENSOR_CUDA : TENSOR_CPU, t, want);
+    if (status || !t || !dev->cuda || t->device.id == dev->ordinal) return status;
+    return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
+                     "%s: %s lies on cuda device %d; device %d, the runtime's, is expected",
+                     want->op, want->name, (int)t->device.id, (int)dev->ordinal);
 }
 
 /* The bytes from the first element of a checked tensor to the end of its last. */

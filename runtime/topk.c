@@ -154,6 +154,17 @@ static cairn_status topk_place_cpu(device *dev, const cairn_topk_args *a, const 
     return status;
 }
 
+/* Arguments are checked. */
+static cairn_status topk_run_checked(cairn_runtime *rt, const cairn_topk_args *a,
+                                     const topk_shape *shape, const topk_params *map) {
+    cairn_status status;
+    if (shape->rows == 0) return CAIRN_OK;
+    if (rt->device.cuda) return topk_run_cuda(rt, a, shape, map);
+    status = topk_run_cpu(&rt->device, a, shape);
+    if (status && status != CAIRN_BAD_DATA) return status;
+    return topk_place_cpu(&rt->device, a, shape, map, status);
+}
+
 /* op and first_row: for messages; the latter is added to the number of a row. */
 static cairn_status topk_run(cairn_runtime *rt, const char *op, const cairn_topk_args *a,
                              const topk_params *map, int64_t first_row) {
@@ -162,11 +173,7 @@ static cairn_status topk_run(cairn_runtime *rt, const char *op, const cairn_topk
     shape.op = op;
     shape.first_row = first_row;
     status = topk_check(&rt->device, a, &shape);
-    if (status || shape.rows == 0) return status;
-    if (rt->device.cuda) return topk_run_cuda(rt, a, &shape, map);
-    status = topk_run_cpu(&rt->device, a, &shape);
-    if (status && status != CAIRN_BAD_DATA) return status;
-    return topk_place_cpu(&rt->device, a, &shape, map, status);
+    return status ? status : topk_run_checked(rt, a, &shape, map);
 }
 
 const char *cairn_topk_route(const cairn_runtime *rt, int64_t rows, int64_t n, int32_t k) {
@@ -196,7 +203,8 @@ static void topk_check_apart(ops_check *c, const cairn_tensor *out, const char *
     ops_want_apart(c, out, name, a->requests, "requests", false);
 }
 
-/* Checks the transform's own arguments and fills its part of the kernel's parameters. */
+/* Checks the transform's own arguments, after those of topk (or without outputs), and fills its part
+ * of the kernel's parameters. */
 static cairn_status topk_check_map(cairn_runtime *rt, const char *op,
                                    const cairn_topk_transform_args *a, int64_t rows,
                                    topk_params *map) {
@@ -236,14 +244,15 @@ cairn_status cairn_topk_transform(cairn_runtime *rt, const cairn_topk_transform_
     cairn_topk_transform_args a;
     cairn_topk_args top;
     topk_params map;
-    cairn_status status = OPS_TAKE(rt, "topk_transform", a, args);
+    topk_shape shape = {"topk_transform", 0, 0, 0, 0};
+    cairn_status status = OPS_TAKE(rt, shape.op, a, args);
     if (status) return status;
     memset(&map, 0, sizeof map);
-    status = topk_check_map(rt, "topk_transform", &a,
-                            a.scores && a.scores->ndim > 0 ? a.scores->shape[0] : 0, &map);
-    if (status) return status;
     memset(&top, 0, sizeof top);
     top.k = a.k, top.scores = a.scores, top.lengths = a.lengths, top.row_starts = a.row_starts;
     top.indices = a.indices, top.values = a.values, top.order = a.order, top.route = a.route;
-    return topk_run(rt, "topk_transform", &top, &map, 0);
+    if ((status = topk_check(&rt->device, &top, &shape)) ||
+        (status = topk_check_map(rt, shape.op, &a, shape.rows, &map)))
+        return status;
+    return topk_run_checked(rt, &top, &shape, &map);
 }

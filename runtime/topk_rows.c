@@ -62,25 +62,29 @@ static void rows_check_scores(ops_check *c, const cairn_topk_rows_args *a) {
                         {-1, -1}, true, true};
     if (c->status) return;
     want.shape[1] = a->n;
-    c->status = tensor_check(c->dev, a->scores, &want);
+    if ((c->status = tensor_check(c->dev, a->scores, &want))) return;
     ops_refuse(c, a->scores && a->scores->shape[0] < 1 && a->rows > 0,
                "scores has no row; one or more is expected");
 }
 
 static void rows_check_outputs(ops_check *c, const cairn_topk_rows_args *a) {
-    const cairn_tensor *inputs[6];
-    static const char *const names[6] = {"scores",  "page_table", "offsets",
-                                         "requests", "lengths",    "row_starts"};
     int64_t extents[2] = {-1, 0};
-    int i;
-    inputs[0] = a->scores, inputs[1] = a->page_table, inputs[2] = a->offsets;
-    inputs[3] = a->requests, inputs[4] = a->lengths, inputs[5] = a->row_starts;
     ops_want2(c, a->indices, "indices", OPS_I32, -1, a->k);
     if (c->status) return;
     ops_refuse(c, a->indices->shape[0] < a->rows, "indices has %lld rows; %d or more are expected",
                (long long)a->indices->shape[0], (int)a->rows);
     extents[0] = a->indices->shape[0], extents[1] = a->k;
     ops_want_as(c, a->values, "values", OPS_F32, true, 2, extents);
+}
+
+/* What is written, the scores too, shares no byte with anything else; all are checked. */
+static void rows_check_apart(ops_check *c, const cairn_topk_rows_args *a) {
+    const cairn_tensor *inputs[6];
+    static const char *const names[6] = {"scores",  "page_table", "offsets",
+                                         "requests", "lengths",    "row_starts"};
+    int i;
+    inputs[0] = a->scores, inputs[1] = a->page_table, inputs[2] = a->offsets;
+    inputs[3] = a->requests, inputs[4] = a->lengths, inputs[5] = a->row_starts;
     ops_want_apart(c, a->values, "values", a->indices, "indices", false);
     for (i = 0; i < 6; i++) {
         ops_want_apart(c, a->indices, "indices", inputs[i], names[i], false);
@@ -89,7 +93,19 @@ static void rows_check_outputs(ops_check *c, const cairn_topk_rows_args *a) {
     }
 }
 
-static cairn_status rows_check(cairn_runtime *rt, const cairn_topk_rows_args *a) {
+static cairn_status rows_take_map(cairn_runtime *rt, const cairn_topk_rows_args *a,
+                                  topk_params *map) {
+    cairn_topk_transform_args t;
+    memset(&t, 0, sizeof t);
+    t.page_table = a->page_table, t.offsets = a->offsets, t.requests = a->requests;
+    t.page_size = a->page_size;
+    if (!a->page_table && !a->offsets && !a->requests) return CAIRN_OK;
+    return topk_check_map(rt, "topk_rows", &t, a->rows, map);
+}
+
+/* Checks all arguments; map: what topk_transform does with a position. */
+static cairn_status rows_check(cairn_runtime *rt, const cairn_topk_rows_args *a,
+                               topk_params *map) {
     ops_check c = {NULL, "topk_rows", CAIRN_OK};
     int64_t rows = a->rows;
     c.dev = &rt->device;
@@ -102,6 +118,8 @@ static cairn_status rows_check(cairn_runtime *rt, const cairn_topk_rows_args *a)
     rows_check_outputs(&c, a);
     ops_refuse(&c, rt->capturing && !a->scores,
                "scores is NULL; while a graph is captured, memory for them is expected");
+    if (!c.status) c.status = rows_take_map(rt, a, map);
+    rows_check_apart(&c, a);
     return c.status;
 }
 
@@ -296,16 +314,6 @@ static cairn_status rows_run_in_own_memory(rows_call *c) {
     return handles_leave(c->rt, status);
 }
 
-static cairn_status rows_take_map(cairn_runtime *rt, const cairn_topk_rows_args *a,
-                                  topk_params *map) {
-    cairn_topk_transform_args t;
-    memset(&t, 0, sizeof t);
-    t.page_table = a->page_table, t.offsets = a->offsets, t.requests = a->requests;
-    t.page_size = a->page_size;
-    if (!a->page_table && !a->offsets && !a->requests) return CAIRN_OK;
-    return topk_check_map(rt, "topk_rows", &t, a->rows, map);
-}
-
 cairn_status cairn_topk_rows(cairn_runtime *rt, const cairn_topk_rows_args *args) {
     cairn_topk_rows_args a;
     rows_call c;
@@ -314,8 +322,7 @@ cairn_status cairn_topk_rows(cairn_runtime *rt, const cairn_topk_rows_args *args
     memset(&c, 0, sizeof c);
     c.rt = rt;
     c.a = &a;
-    if ((status = rows_check(rt, &a)) || (status = rows_take_map(rt, &a, &c.map)) ||
-        (status = rows_plan(rt, &a, &c.step)))
+    if ((status = rows_check(rt, &a, &c.map)) || (status = rows_plan(rt, &a, &c.step)))
         return status;
     c.strides[1] = 1;
     if (!a.scores) return rows_run_in_own_memory(&c);

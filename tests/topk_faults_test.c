@@ -265,7 +265,7 @@ static bool each_wrong(problem *p, const cairn_topk_args *good, size_t field, co
     int64_t shape[3], strides[2];
     bool fine = true;
     int way;
-    for (way = 0; way < 11; way++) {
+    for (way = 0; way < 13; way++) {
         cairn_topk_args a = *good;
         cairn_tensor t = *right, *at = &t;
         bool matrix = t.ndim == 2, strided = field == offsetof(cairn_topk_args, scores);
@@ -285,6 +285,8 @@ static bool each_wrong(problem *p, const cairn_topk_args *good, size_t field, co
         case 7: strides[t.ndim - 1] = 2; break;
         case 8: t.device.type = t.device.type == 1 ? 2 : 1; break;
         case 9: t.data = NULL, t.byte_offset = 0; break;
+        case 10: t.shape = NULL; break;
+        case 11: if (p->rt->device.cuda) t.device.id++; else t.device.type = 13; break;
         default: t.byte_offset += 1; break;
         }
         /* more rows of scores: then the others have too few */
@@ -309,6 +311,8 @@ static void wrong_tensors(problem *p, const char *where) {
     fine = REFUSED(a.scores = &t, "scores");
     strides[0] = -p->n;
     fine &= REFUSED(a.scores = &t, "scores");
+    strides[0] = INT64_MAX / 2;
+    fine &= REFUSED(a.scores = &t, "scores");
     strides[0] = (1 << 22) + 1, shape[1] = (1 << 22) + 1;
     fine &= REFUSED(a.scores = &t, "4194305 columns");
     tap_ok(fine, "%s: rows that overlap or are too long", where);
@@ -329,6 +333,7 @@ static void wrong_tensors(problem *p, const char *where) {
 static void wrong_transforms(problem *p, const char *where) {
     cairn_topk_transform_args good, a;
     bed table, requests;
+    cairn_tensor shapeless;
     bool fine = true;
     open_bed(p->rt, &table, CAIRN_I32, p->rows / 2, 4, 4, 0);
     open_bed(p->rt, &requests, CAIRN_I32, p->rows, -1, 1, 0);
@@ -350,7 +355,13 @@ static void wrong_transforms(problem *p, const char *where) {
     fine &= REFUSED_MAP((a.requests = NULL, table.shape[0] = p->rows - 1), "multiple");
     table.shape[0] = p->rows / 2;
     fine &= REFUSED_MAP(a.k = 0, "k = 0");
-    fine &= REFUSED_MAP(a.scores = NULL, "requests") || strstr(cairn_last_error(p->rt), "scores");
+    fine &= REFUSED_MAP(a.scores = NULL, "scores");
+    shapeless = p->scores.view, shapeless.shape = NULL;
+    fine &= REFUSED_MAP(a.scores = &shapeless, "scores");
+    shapeless = p->indices.view, shapeless.shape = NULL;
+    fine &= REFUSED_MAP(a.indices = &shapeless, "indices");
+    shapeless = table.view, shapeless.shape = NULL;
+    fine &= REFUSED_MAP(a.page_table = &shapeless, "page_table");
     table.view.data = p->indices.view.data, table.view.byte_offset = p->indices.first;
     fine &= REFUSED_MAP(a.requests = NULL, "indices overlaps page_table");
     table.view.data = table.all->data, table.view.byte_offset = table.first;

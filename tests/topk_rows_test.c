@@ -327,7 +327,7 @@ static void bad_arguments(cairn_runtime *rt, const char *where) {
     problem p;
     outputs o;
     cairn_topk_rows_args good, a;
-    cairn_tensor *wrong;
+    cairn_tensor *wrong, shapeless;
     bool fine = true;
     open_problem(&p, rt, SLOT, CAIRN_ORDER_POSITION, true);
     open_outputs(&p, &o);
@@ -357,6 +357,10 @@ static void bad_arguments(cairn_runtime *rt, const char *where) {
     fine &= REFUSED(a.requests = wrong, "requests");
     fine &= REFUSED(a.page_size = -2, "page_size");
     fine &= REFUSED(a.page_table = p.lengths, "page_table");
+    shapeless = *p.table, shapeless.shape = NULL;
+    fine &= REFUSED(a.page_table = &shapeless, "page_table");
+    shapeless = *p.scores, shapeless.shape = NULL;
+    fine &= REFUSED(a.scores = &shapeless, "scores");
     fine &= REFUSED((a.rows = p.rows - 1, a.lengths = a.row_starts = NULL), "multiple");
     a = good, a.struct_size = 0;
     fine &= cairn_topk_rows(rt, &a) == CAIRN_VERSION_MISMATCH;
