@@ -116,6 +116,9 @@ static void bind_read_tensor(bind_call *c, const bind_field *f, int index) {
                    luaL_typename(L, index));
     if (bind_owner(L, index) != bind_to_runtime(L, 1))
         luaL_error(L, "%s: %s: the tensor is of another runtime", c->op->name, f->name);
+    if (bind_is_freed(L, index))
+        luaL_error(L, "%s: %s: the tensor, or the one that it views, is freed", c->op->name,
+                   f->name);
     bind_set_tensor(c, f, bind_to_tensor(L, index));
     bind_note_used(L, 1, index);
 }

@@ -17,19 +17,22 @@ typedef struct bind_tensor {
     int64_t shape[CAIRN_MAX_RANK], strides[CAIRN_MAX_RANK];
 } bind_tensor;
 
-static cairn_tensor *bind_to_tensor(lua_State *L, int arg) {
-    cairn_runtime *rt;
-    cairn_tensor *tensor;
+/* Whether the tensor at `arg` is freed, or the one that it views. */
+static bool bind_is_freed(lua_State *L, int arg) {
     bind_tensor *t;
-    luaL_checkudata(L, arg, BIND_TENSOR);
-    tensor = (cairn_tensor *)bind_to_object(L, arg, BIND_TENSOR, &rt);
     lua_pushvalue(L, arg);
     while (t = (bind_tensor *)lua_touserdata(L, -1), t && t->tensor == &t->view) {
         lua_getiuservalue(L, -1, 2);
         lua_remove(L, -2);
     }
-    if (t && !t->tensor) luaL_error(L, "tensor: the tensor that it views is freed");
     lua_pop(L, 1);
+    return t && !t->tensor;
+}
+
+static cairn_tensor *bind_to_tensor(lua_State *L, int arg) {
+    cairn_runtime *rt;
+    cairn_tensor *tensor = (cairn_tensor *)bind_to_object(L, arg, BIND_TENSOR, &rt);
+    if (bind_is_freed(L, arg)) luaL_error(L, "tensor: the tensor that it views is freed");
     return tensor;
 }
 

@@ -154,6 +154,10 @@ test("an op names what is wrong with its arguments", function()
   check.error(function() rt:topk(x, x, x, x, { k = 1 }) end, "too many arguments")
   check.error(function() other:topk(x, { k = 1 }) end, "another runtime")
   check.error(function() rt:topk(x, { k = -1 }) end, "CAIRN_INVALID_ARGUMENT")
+  local seen = x:view { 2, 1 }
+  x:free()
+  check.error(function() rt:topk(x, { k = 1 }) end, "topk: scores: the tensor")
+  check.error(function() rt:topk(seen, { k = 1 }) end, "topk: scores: the tensor")
 end)
 
 test("a config is a table or a file, and all its mistakes come at once", function()

@@ -4,8 +4,11 @@
 # blocks LANGUAGE: the lines of all fenced blocks of that language.
 blocks() { awk -v open="\`\`\`$1" '$0 == open { on = 1; next } /^```/ { on = 0 } on' README.md; }
 
-blocks lua > "$work/readme.lua"
-check "the Lua example runs" build/cairn run "$work/readme.lua"
+awk -v at="$work/block" '$0 == "```lua" { on = 1; n++; next } /^```/ { on = 0 } on { print > at n ".lua" }' README.md
+for block in "$work"/block*.lua; do
+    check "the Lua example that begins \"$(sed -n 4p "$block")\" runs" build/cairn run "$block"
+done
+check_text "there are two" "$(ls "$work"/block*.lua | wc -l | tr -d ' ')" 2
 
 blocks c > "$work/readme.c"
 sed -n '/^ \* A COMPLETE PROGRAM/,/^ \* CONTENTS/p' runtime.h | sed -n 's/^ \*     //p' > "$work/header.c"
