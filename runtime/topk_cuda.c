@@ -237,5 +237,7 @@ static cairn_status topk_run_cuda(cairn_runtime *rt, const cairn_topk_args *a,
     p.indices = (int32_t *)tensor_data(a->indices);
     p.values = a->values ? (float *)tensor_data(a->values) : NULL;
     p.k = a->k;
+    /* A table of no pages may have no address; kernels tell by it that there is a table. */
+    if (p.form == CAIRN_INDEX_SLOT && !p.page_table) p.page_table = p.indices;
     return topk_launch(rt, &p, shape, cairn_tensor_type(a->scores), a->route);
 }

@@ -439,6 +439,27 @@ static void faults(cairn_runtime *rt, const char *where) {
     }
 }
 
+/* A table of no pages, which may have no address either: every entry is -1. */
+static bool no_table(problem *p, const cairn_topk_transform_args *good) {
+    int64_t shape[2];
+    cairn_tensor empty = *good->page_table;
+    cairn_topk_transform_args a = *good;
+    bool fine = true;
+    int rows, i;
+    for (rows = 0; rows < 4; rows += 3) {
+        cairn_status status;
+        shape[0] = rows, shape[1] = rows ? 0 : 6;
+        empty.shape = shape, empty.strides = NULL, empty.data = NULL, empty.byte_offset = 0;
+        a.page_table = &empty;
+        status = cairn_topk_transform(p->rt, &a);
+        if (!status) status = cairn_sync(p->rt);
+        fine = fine && status == CAIRN_BAD_DATA &&
+               read_bed(p->rt, &p->indices, (size_t)(p->rows * p->k) * 4);
+        for (i = 0; i < p->rows * p->k && fine; i++) fine = ints(&p->indices)[i] == -1;
+    }
+    return fine;
+}
+
 /* Pages that are not there, positions past the table, requests that do not exist. */
 static void lost_pages(cairn_runtime *rt, const char *where) {
     enum { SIZE = 8, PAGES = 6 };
@@ -480,6 +501,7 @@ static void lost_pages(cairn_runtime *rt, const char *where) {
                 int32_t id = there ? ints(&table)[request * PAGES + page] : -1;
                 fine = ints(&p.indices)[i] == (id < 0 ? -1 : id * SIZE + plain[i] % SIZE);
             }
+            fine = fine && no_table(&p, &a);
             tap_ok(fine, "%s, %s: lost pages and requests give -1 and are reported", where,
                    routes[route]);
         }
