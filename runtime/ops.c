@@ -116,8 +116,10 @@ static cairn_status ops_find_kernel(cairn_runtime *rt, const ops_kernel *want,
         k->next = rt->kernels;
         rt->kernels = k;
     } else if (k->shared_bytes < want->shared_bytes) {
-        k->shared_bytes = want->shared_bytes; /* the limit of a function only rises */
-        if ((status = ops_make_kernel(rt, k))) return status;
+        ops_kernel larger = *k; /* the limit of a function only rises */
+        larger.shared_bytes = want->shared_bytes;
+        if ((status = ops_make_kernel(rt, &larger))) return status;
+        *k = larger;
     }
     *out = &k->kernel;
     return CAIRN_OK;

@@ -86,7 +86,7 @@ static bool topk_plan_cluster(const device *dev, const topk_params *p, topk_plan
     plan->cluster = topk_cluster_blocks(dev, p);
     topk_plan_tiles(dev, p, plan);
     plan->blocks = (unsigned)(plan->cluster * p->rows);
-    return true;
+    return (int)plan->shared_bytes <= dev->max_shared_bytes; /* sm_120 has no room to sort by score */
 }
 
 /* Slices of at least a tile, as many as fit at once; topk_split.cu takes no more than a block has
@@ -148,7 +148,9 @@ static const topk_route *topk_find_route(const char *name) {
 static const char *topk_choose_few(const device *dev, const topk_params *p) {
     const int blocks = topk_cluster_blocks(dev, p);
     const int64_t all = (int64_t)blocks * p->rows;
-    if (dev->arch < 90) return p->n > 65536 ? "split" : "block";
+    topk_plan plan;
+    memset(&plan, 0, sizeof plan);
+    if (!topk_plan_cluster(dev, p, &plan)) return p->n > 65536 ? "split" : "block";
     if (p->n < 32768) return "block";
     if (p->n > 524288 || all * 10 <= 9 * dev->sm_count) return "cluster";
     return blocks == 2 && all <= dev->sm_count ? "cluster" : "split";

@@ -589,6 +589,43 @@ static void no_scores(cairn_runtime *rt, const char *where) {
     }
 }
 
+/* ---- the host's plans ---------------------------------------------------------------------------- */
+
+/* No route asks for more shared memory than a device has, and "auto" takes everything. */
+static void plans(void) {
+    static const struct { int arch, sms, shared; } chips[] = {
+        {80, 108, 166912}, {86, 84, 101376}, {89, 128, 101376}, {90, 132, 232448},
+        {100, 148, 232448}, {120, 170, 101376}, {121, 48, 101376}};
+    static const int rows[] = {1, 2, 16, 40, 66, 170, 300, 65535, 65536};
+    static const int n[] = {1, 512, 1024, 4096, 8192, 8193, 32768, 40000, 131072, 524289, 1 << 22};
+    static const int k[] = {1, 32, 33, 65, 2048, 2049, 4096, 4097, 9000};
+    int chip, i;
+    for (chip = 0; chip < (int)BASE_COUNT(chips); chip++) {
+        bool fine = true;
+        device dev;
+        memset(&dev, 0, sizeof dev);
+        dev.cuda = true, dev.arch = chips[chip].arch, dev.sm_count = chips[chip].sms;
+        dev.max_shared_bytes = chips[chip].shared;
+        for (i = 0; i < 9 * 11 * 9 * 2 * 6 && fine; i++) {
+            const char *route = routes[i / 2 / 9 / 11 / 9];
+            topk_params p;
+            topk_plan plan;
+            bool taken;
+            memset(&p, 0, sizeof p), memset(&plan, 0, sizeof plan);
+            p.rows = rows[i / 2 / 9 / 11 % 9], p.n = n[i / 2 / 9 % 11], p.k = k[i / 2 % 9];
+            for (p.sort_size = 2 * (i % 2); p.sort_size && p.sort_size < p.k && p.sort_size < p.n;)
+                p.sort_size *= 2;
+            taken = topk_find_route(strcmp(route, "auto") ? route : topk_choose(&dev, &p))
+                        ->plan(&dev, &p, &plan);
+            fine = taken ? (int)plan.shared_bytes <= dev.max_shared_bytes : strcmp(route, "auto");
+            if (!fine)
+                tap_note("%s: %d x %d, k %d, sorted %d: %u bytes", route, p.rows, p.n, p.k,
+                         p.sort_size, plan.shared_bytes);
+        }
+        tap_ok(fine, "sm_%d: every plan finds its shared memory", chips[chip].arch);
+    }
+}
+
 /* ---- any alignment, any size -------------------------------------------------------------------- */
 
 static bool once_by(cairn_runtime *rt, cairn_type type, int rows, int n, int k, const char *route,
@@ -614,6 +651,23 @@ static bool once_by(cairn_runtime *rt, cairn_type type, int rows, int n, int k, 
 static bool once(cairn_runtime *rt, cairn_type type, int rows, int n, int k, const char *route,
                  bool *taken) {
     return once_by(rt, type, rows, n, k, route, between(0, 1), taken);
+}
+
+/* More shared memory than a device has is refused each time, and the kernel is as good as before. */
+static void too_much_shared(cairn_runtime *rt, const char *where) {
+    dev_dims dims = {{1, 1, 1}, 1024, 0, 1 << 20, false};
+    topk_params params;
+    ops_kernel want;
+    bool taken = false, fine;
+    int round;
+    memset(&params, 0, sizeof params), memset(&want, 0, sizeof want);
+    want.source = "topk_radix.cu", want.entry = "topk_radix";
+    topk_add_constant(&want, "SCORE_TYPE", CAIRN_F32);
+    fine = once(rt, CAIRN_F32, 3, 50, 7, "radix", &taken) && taken;
+    for (round = 0; round < 2 && fine; round++)
+        fine = ops_launch_as(rt, &want, &dims, &params) == CAIRN_UNSUPPORTED;
+    fine = fine && once(rt, CAIRN_F32, 3, 50, 7, "radix", &taken);
+    tap_ok(fine, "%s: shared memory that is not there is refused, again too", where);
 }
 
 static void alignments(cairn_runtime *rt, const char *where) {
@@ -708,12 +762,13 @@ static void on_backend(cairn_backend backend, const char *name) {
     no_scores(rt, name);
     alignments(rt, name);
     if (is_wanted("CAIRN_TEST_ROUTE", "auto")) sizes(rt, name);
-    if (rt->device.cuda) replays(rt, name);
+    if (rt->device.cuda) too_much_shared(rt, name), replays(rt, name);
     cairn_close(rt);
 }
 
 int main(void) {
     state = random_seed();
+    plans();
     on_backend(CAIRN_BACKEND_CPU, "cpu");
     on_backend(CAIRN_BACKEND_CUDA, "cuda");
     return tap_done();
