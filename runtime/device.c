@@ -236,12 +236,14 @@ static cairn_status dev_zero(device *dev, void *to, size_t bytes) {
     return CAIRN_OK;
 }
 
-/* As dev_scratch, for flags that are zero between ops: each op that sets some leaves them zero. */
+/* As dev_scratch, for flags that are zero between ops: each op that sets some leaves them zero. The
+ * first DEV_FLAGS bytes are there from the start, since zeroing within a graph would come too late. */
+enum { DEV_FLAGS = 4096 };
 static cairn_status dev_flags(device *dev, size_t bytes, const char *what, void **out) {
     cairn_status status;
     *out = dev->flags;
     if (bytes <= dev->flags_bytes) return CAIRN_OK;
-    bytes = bytes < 4096 ? 4096 : 2 * bytes;
+    bytes = bytes < DEV_FLAGS ? DEV_FLAGS : 2 * bytes;
     if ((status = dev_alloc(dev, bytes, what, out))) return status;
     if ((status = dev_zero(dev, *out, bytes))) {
         dev_free(dev, *out, bytes);
@@ -514,6 +516,8 @@ static cairn_status dev_open_cuda(device *dev, int ordinal, void *context, void 
         !(status = dev_take_context(dev, context, stream))) {
         status = dev_host_alloc(dev, DEV_ERROR_OPS * sizeof *dev->error_words, "error words", &words);
         dev->error_words = (device_error_word *)words;
+        if (!status) status = dev_flags(dev, DEV_FLAGS, "flags", &words);
+        if (!status) status = dev_sync(dev);
         dev_leave(dev);
     }
     if (status) dev_close(dev);
