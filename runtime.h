@@ -1018,7 +1018,7 @@ typedef enum cairn_order {
  * a row of length <= k is never read; with n <= k, scores may then have no data at all. The result
  * depends on that row alone, bit for bit.
  * A start outside [0, n] or a length outside [0, n - start] is clamped and reported as BAD_DATA.
- * Routes of the GPU: small (k <= 32, n <= 1024), block, cluster (sm_90 and up), split (rows <= 65535),
+ * Routes of the GPU: small (k <= 32, n <= 1024), block, cluster (sm_90 and up), split (rows <= 512),
  * these with k <= 4096, and radix. Each gives the same bits; one that does not take the shape is
  * UNSUPPORTED, "auto" takes all. On the CPU there is one way, and their names change nothing. */
 typedef struct cairn_topk_args {

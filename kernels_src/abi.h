@@ -63,7 +63,8 @@ typedef struct topk_params {
     const int32_t *requests;   /* SLOT: [rows] row of the page table, or NULL */
     const int32_t *offsets;    /* FLAT: [rows] */
     int32_t page_size, table_rows, table_stride, rows;
-    uint32_t *scratch; /* split: per row a counter, then its candidates */
+    uint32_t *scratch; /* split: each block's candidates */
+    uint32_t *arrived; /* split: [rows] blocks that have left theirs; zero between launches */
 } topk_params;
 
 /* prepare_steps.cu: modes, and the outputs of a step but its tables, as in cairn_step_metadata. */

@@ -82,28 +82,32 @@ CAIRN_INLINE topk_cut rank_listed(cut_shared &s, int count, uint32_t need) {
 
 /* The cut before the need-th candidate in a range of keys, which `inside` >= need are in: each round
  * spreads the range over the bins and goes on with the one that holds it. `each` calls what it is
- * given with every key of this thread. After block_range or find_crossing. */
-template <class Each>
+ * given with every key of this thread. After block_range or find_crossing. `open`: no bounds above,
+ * but most keys are no greater than `top`. */
+template <bool open = false, class Each>
 CAIRN_INLINE topk_cut find_cut(cut_shared &s, key_range range, uint32_t inside, uint32_t need,
-                               Each each) {
+                               Each each, uint32_t top = 0) {
 #pragma unroll 1
     for (;;) {
         if (need == inside) return {range.low - 1, 0, 0}; /* all of them */
         if (range.low == range.high) return {range.low, need, inside};
         if (inside <= CUT_LIST) break;
-        const int shift = range_shift(range, CUT_BITS);
+        const int shift = range_shift({range.low, open ? top : range.high}, CUT_BITS);
         clear_bins(s);
         block_sync();
         each([&](uint32_t key) {
-            if (key - range.low <= range.high - range.low)
-                atomic_add(&s.bins[(key - range.low) >> shift], 1u);
+            if (key - range.low > range.high - range.low) return;
+            const uint32_t bin = (key - range.low) >> shift;
+            atomic_add(&s.bins[open ? min_of(bin, CUT_BINS - 1u) : bin], 1u);
         });
         block_sync();
         find_crossing(s, need);
         need -= s.found.above;
         inside = s.found.inside;
         range.low += s.found.bin << shift;
-        range.high = range.low + min_of(range.high - range.low, (1u << shift) - 1);
+        if (!open || s.found.bin < CUT_BINS - 1)
+            range.high = range.low + min_of(range.high - range.low, (1u << shift) - 1);
+        top = range.high;
     }
     each([&](uint32_t key) {
         if (key - range.low <= range.high - range.low)

@@ -1,14 +1,16 @@
 /* topk with several blocks a row, on every chip: each leaves its slice's best k in memory, the last
  * to finish merges them (the contract is in runtime.h).
  *
- * Route      "split". A slice is read as the block route reads a row (topk_stream.cuh), with a floor
- *            guessed from the whole row, so that all blocks together keep little more than k. Their
- *            sets, by ascending position as they are, then go through one set, at once if they fit.
+ * Route      "split". A slice is read as the block route reads a row (topk_stream.cuh), with a
+ *            floor guessed from the whole row, so that all blocks together keep little more than k.
+ *            Their sets, in the order of positions, then go through one set, at once if they fit.
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
  *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; k + tile <= 10240
- * Launch     grid (blocks a row, rows), block THREADS, shared memory STREAM_BYTES. p.scratch: [rows]
- *            counters, zero; then from the next multiple of 32 words [rows, blocks] counts and
- *            [rows, blocks, k] entries: key, counted from 1, and position
+ * Launch     grid (blocks a row, rows), block THREADS, shared memory STREAM_BYTES; at most THREADS
+ *            rows, and blocks a row. Rows of unequal lengths have more of the blocks, or fewer.
+ *            p.arrived: [rows] counters, zero before and after. p.scratch: [rows * blocks] pairs,
+ *            number of entries and their highest key; [rows * blocks, k] entries, key, counted from
+ *            1, and position
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
@@ -16,165 +18,126 @@
 #include "topk.cuh"
 #include "topk_stream.cuh"
 
-struct split_store { uint32_t *arrived, *counts; u32x2 *entries; }; /* of this block's row */
+struct split_shared : stream_shared {
+    int r, first, blocks; /* this block's row, the first of the row's blocks, how many it has */
+    uint32_t best;        /* the highest key of this block's set */
+    uint32_t arrived;     /* of the row's blocks, before this one */
+    int list, from;       /* merging goes on there */
+};
 
-CAIRN_INLINE split_store store_here(const topk_params &p) {
-    const int r = block_id_y(), blocks = grid_blocks();
-    uint32_t *counts = p.scratch + round_up(p.rows, 32);
-    u32x2 *entries = (u32x2 *)(counts + round_up(p.rows * blocks, 32));
-    return {p.scratch + r, counts + (int64_t)r * blocks, entries + (int64_t)r * blocks * p.k};
+/* This block among all, and what a block leaves in memory. */
+CAIRN_INLINE int block_here() { return block_id_y() * grid_blocks() + block_id(); }
+CAIRN_INLINE u32x2 *count_of(const topk_params &p, int block) {
+    return (u32x2 *)p.scratch + block;
+}
+CAIRN_INLINE u32x2 *entries_of(const topk_params &p, int block) {
+    return count_of(p, grid_blocks() * p.rows) + (int64_t)block * p.k;
 }
 
-/* Puts all entries of all blocks into the set, if they fit; how many there are. Where each block's
- * begin lies in the bins: a row has no more blocks than a block has threads. */
-CAIRN_INLINE int add_all(stream_shared &s, const topk_params &p) {
-    const int blocks = grid_blocks();
-    const split_store store = store_here(p);
-    const uint32_t mine = thread_id() < blocks ? load_relaxed(&store.counts[thread_id()]) : 0u;
+/* The sum of what the threads before this one have, and of all. */
+struct block_sums { uint32_t before, all; };
+CAIRN_INLINE block_sums sum_before(stream_shared &s, uint32_t mine) {
     const uint32_t end = warp_scan(mine);
     if (lane_id() == WARP - 1) s.counts[0][warp_id()] = end;
     block_sync();
     const uint32_t of = lane_id() < CUT_WARPS ? s.counts[0][lane_id()] : 0u;
-    const int total = (int)warp_sum(of);
-    s.cut.bins[thread_id()] = warp_sum(lane_id() < warp_id() ? of : 0u) + end - mine;
-    block_sync();
-    if (total > STREAM_SET) return total;
-    const int shift = leading_zeros((uint32_t)max_of(blocks - 1, 1)) -
-                      leading_zeros((uint32_t)STREAM_THREADS - 1u);
-    const int list = thread_id() >> shift; /* so many threads copy one */
-    const int at = list < blocks ? (int)s.cut.bins[list] : total;
-    const int next = list + 1 < blocks ? (int)s.cut.bins[list + 1] : total;
-    const u32x2 *entries = store.entries + (int64_t)list * p.k - at;
-#pragma unroll 4
-    for (int i = at + (thread_id() & ((1 << shift) - 1)); i < next; i += 1 << shift) {
-        const u32x2 entry = entries[i];
-        s.keys[i] = entry.x;
-        s.positions[i] = (int32_t)entry.y;
-    }
-    return total;
+    return {warp_sum(lane_id() < warp_id() ? of : 0u) + end - mine, warp_sum(of)};
 }
 
-#define MERGED 4 /* entries that a thread looks at between barriers */
-
-/* Adds entries above the floor, by ascending position, from where it stopped; false when there are
- * no more, true when the set has no room: it then holds k and more. */
-CAIRN_INLINE bool add_in_turn(stream_shared &s, const topk_params &p, stream_state &state) {
-    const uint32_t below_me = (1u << lane_id()) - 1;
-    const split_store store = store_here(p);
-    int list = s.list, first = s.first;
-    block_sync();
-#pragma unroll 1
-    for (; list < grid_blocks(); list++, first = 0) {
-        const u32x2 *entries = store.entries + (int64_t)list * p.k;
-        const int count = (int)load_relaxed(&store.counts[list]);
-#pragma unroll 1
-        for (; first < count; first += STREAM_THREADS * MERGED) {
-            if (state.held + STREAM_THREADS * MERGED > STREAM_SET) {
-                if (thread_id() == 0) s.list = list, s.first = first;
-                return true;
-            }
-            u32x2 mine[MERGED];
-            uint32_t votes[MERGED], votes_all = 0;
-#pragma unroll
-            for (int u = 0; u < MERGED; u++) {
-                const int i = first + (warp_id() * MERGED + u) * WARP + lane_id();
-                mine[u] = i < count ? entries[i] : u32x2{0, 0};
-            }
-#pragma unroll
-            for (int u = 0; u < MERGED; u++) {
-                votes[u] = warp_ballot(mine[u].x > state.floor);
-                votes_all += (uint32_t)popcount(votes[u]);
-            }
-            if (lane_id() == 0) s.counts[state.turn][warp_id()] = votes_all;
-            block_sync();
-            const uint32_t of = lane_id() < CUT_WARPS ? s.counts[state.turn][lane_id()] : 0;
-            uint32_t at = (uint32_t)state.held + warp_sum(lane_id() < warp_id() ? of : 0u);
-#pragma unroll
-            for (int u = 0; u < MERGED; u++) {
-                const uint32_t slot = at + (uint32_t)popcount(votes[u] & below_me);
-                if (mine[u].x > state.floor) {
-                    s.keys[slot] = mine[u].x;
-                    s.positions[slot] = (int32_t)mine[u].y;
-                }
-                at += (uint32_t)popcount(votes[u]);
-            }
-            state.held += (int)warp_sum(of);
-            state.turn ^= 1;
-        }
+/* Says which part of which row is this block's; s.blocks is 0 if none. Where lengths may differ,
+ * thread r speaks for row r, which has one block and of the others as its tiles are of all. */
+CAIRN_INLINE void choose_part(split_shared &s, const topk_params &p) {
+    const int t = thread_id();
+    const bool equal = !p.lengths && !p.row_starts;
+    const int r = equal ? block_id_y() : min_of(t, p.rows - 1);
+    const bool speaks = equal ? t == 0 : t < p.rows;
+    const topk_range range =
+        topk_row_range(p, r, speaks && (equal ? block_id() : block_here()) == 0);
+    int blocks = range.length > STREAM_TILE ? grid_blocks() : 1, first = r * grid_blocks();
+    if (t == 0) s.blocks = 0;
+    if (!equal) {
+        const uint32_t tiles = speaks ? (uint32_t)max_of(range.length - 1, 0) / STREAM_TILE : 0u;
+        const block_sums sums = sum_before(s, tiles);
+        const uint32_t others = (uint32_t)((grid_blocks() - 1) * p.rows), all = max_of(sums.all, 1u);
+        const uint32_t share = min_of(others, all), begin = sums.before * share / all;
+        first = r + (int)begin;
+        blocks = 1 + (int)((sums.before + tiles) * share / all - begin);
     }
-    return false;
-}
-
-/* This block's row. Worked out anew where it is needed, which is seldom, since the loop that reads has
- * no registers to spare. */
-struct split_part { const score_t *row; int length, begin, end; };
-
-CAIRN_INLINE split_part part_here(const topk_params &p, bool reports) {
-    const int r = block_id_y();
-    const topk_range range = topk_row_range(p, r, reports);
-    const int size = round_up(ceil_div(range.length, grid_blocks()), 32);
-    const int begin = min_of(block_id() * size, range.length);
-    return {(const score_t *)p.scores + (int64_t)r * p.stride + range.start, range.length, begin,
-            min_of(begin + size, range.length)};
+    const int number = block_here() - first;
+    if (speaks && number >= 0 && number < blocks) {
+        const int size = round_up(ceil_div(range.length, blocks), 32);
+        const int begin = min_of(number * size, range.length);
+        const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
+        s.part = {row, range.length, begin, min_of(begin + size, range.length)};
+        s.r = r, s.first = first, s.blocks = blocks;
+        s.best = 0;
+    }
+    block_sync();
 }
 
 struct split_merge {
-    CAIRN_MEMBER bool sliced(const stream_shared &s) { return !s.alone; }
+    split_shared &s;
 
     /* Leaves this block's set in memory; true in the block that comes last. */
-    CAIRN_MEMBER bool begin(stream_shared &s, const topk_params &p, int held) {
-        if (s.alone) return false;
-        const split_store store = store_here(p);
-        const int origin = part_here(p, false).begin;
-        u32x2 *entries = store.entries + (int64_t)block_id() * p.k;
+    CAIRN_MEMBER bool begin(const topk_params &p, int held) {
+        u32x2 *entries = entries_of(p, block_here());
+        uint32_t best = 0;
 #pragma unroll 2
-        for (int i = thread_id(); i < held; i += STREAM_THREADS)
-            entries[i] = {s.keys[i], (uint32_t)(s.positions[i] + origin)};
-        if (thread_id() == 0) store.counts[block_id()] = (uint32_t)held;
+        for (int i = thread_id(); i < held; i += STREAM_THREADS) {
+            best = max_of(best, s.keys[i]);
+            entries[i] = {s.keys[i], (uint32_t)s.positions[i]};
+        }
+        best = warp_max(best);
+        if (lane_id() == 0) atomic_max(&s.best, best);
         block_sync();
         if (thread_id() == 0) {
-            s.arrived = atomic_add_acq_rel(store.arrived, 1u);
-            s.list = s.first = 0;
+            *count_of(p, block_here()) = {(uint32_t)held, s.best};
+            s.arrived = atomic_add_acq_rel(&p.arrived[s.r], 1u);
+            if (s.arrived == (uint32_t)s.blocks - 1) p.arrived[s.r] = 0;
+            s.list = s.from = 0;
         }
         block_sync();
-        return s.arrived == (uint32_t)grid_blocks() - 1;
+        return s.arrived == (uint32_t)s.blocks - 1;
     }
 
-    CAIRN_MEMBER bool add(stream_shared &s, const topk_params &p, stream_state &state) {
-        if (s.list == 0 && s.first == 0) {
-            state.held = add_all(s, p);
-            if (state.held <= STREAM_SET) return false;
-            state.held = 0;
+    /* Adds to the set, in order, as many of all blocks' entries as it has room for, without those of
+     * a block whose best is not above the floor any more; whether there are others. Thread i speaks
+     * for the row's i-th block. */
+    CAIRN_MEMBER bool add(const topk_params &p, stream_state &state) {
+        const int t = thread_id(), room = STREAM_SET - state.held, from = s.from, list = s.list;
+        u32x2 left = {0, 0};
+        if (t >= list && t < s.blocks) left = load_relaxed8(count_of(p, s.first + t));
+        const int skipped = t == list ? from : 0;
+        const int mine = left.y > state.floor ? (int)left.x - skipped : 0;
+        const block_sums sums = sum_before(s, (uint32_t)mine);
+        const int before = (int)sums.before;
+        s.cut.bins[t] = sums.before;
+        block_sync();
+        if (before < room && before + mine >= room) s.list = t, s.from = skipped + room - before;
+        const int shift = leading_zeros((uint32_t)max_of(s.blocks - 1, 1)) -
+                          leading_zeros((uint32_t)STREAM_THREADS - 1u);
+        const int copied = t >> shift, at = (int)s.cut.bins[copied]; /* so many threads copy one */
+        const int end = copied + 1 < STREAM_THREADS ? (int)s.cut.bins[copied + 1] : (int)sums.all;
+        const u32x2 *entries = entries_of(p, s.first + copied) + (copied == list ? from : 0) - at;
+#pragma unroll 4
+        for (int i = at + (t & ((1 << shift) - 1)); i < min_of(end, room); i += 1 << shift) {
+            const u32x2 entry = entries[i];
+            s.keys[state.held + i] = entry.x;
+            s.positions[state.held + i] = (int32_t)entry.y;
         }
-        return add_in_turn(s, p, state);
-    }
-
-    /* What was guessed was too high, or there are no more: this block reads all of the row. */
-    CAIRN_MEMBER void whole(stream_shared &s, const topk_params &p, const score_t *&row,
-                            int &length) {
-        const split_part part = part_here(p, false);
-        if (thread_id() == 0) s.alone = true;
-        row = part.row;
-        length = part.length;
+        state.held += min_of((int)sums.all, room);
+        return (int)sums.all > room;
     }
 };
 
-/* The best k of this block's row or, of a block that is not the last to finish, -1. */
-CAIRN_INLINE int split_row(stream_shared &s, const topk_params &p, split_part part) {
-    if (thread_id() == 0) s.alone = false;
-    const int found = stream_row(s, p, part.row + part.begin, part.end - part.begin,
-                                 {part.row, part.length}, split_merge());
-    return s.arrived == (uint32_t)grid_blocks() - 1 ? found : -1;
-}
-
 CAIRN_KERNEL(topk_split, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
-    stream_shared &s = shared_as<stream_shared>();
-    static_assert(sizeof(stream_shared) <= STREAM_BYTES, "what the host launches with");
-    const split_part part = part_here(p, block_id() == 0 && thread_id() == 0);
+    split_shared &s = shared_as<split_shared>();
+    static_assert(sizeof(split_shared) <= STREAM_BYTES, "what the host launches with");
+    choose_part(s, p);
+    if (s.blocks == 0) return;
+    const stream_part part = s.part;
     const bool whole = part.length <= p.k && !p.finite_only && !p.sort_size;
-    int found = part.length;
-    if (whole && block_id() != 0) return;
-    if (!whole) found = split_row(s, p, part);
-    if (found < 0) return;
-    write_set(s, p, topk_row_out(p, block_id_y(), part_here(p, false).row), whole, found);
+    if (whole && block_here() != s.first) return;
+    const int found = whole ? part.length : stream_row(s, p, part, split_merge{s});
+    if (found >= 0) write_set(s, p, topk_row_out(p, s.r, s.part.row), whole, found);
 }

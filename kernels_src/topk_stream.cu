@@ -13,21 +13,19 @@
 #include "topk_stream.cuh"
 
 struct no_merge { /* the row is one slice */
-    CAIRN_MEMBER bool sliced(const stream_shared &) { return false; }
-    CAIRN_MEMBER bool begin(stream_shared &, const topk_params &, int) { return false; }
-    CAIRN_MEMBER bool add(stream_shared &, const topk_params &, stream_state &) { return false; }
-    CAIRN_MEMBER void whole(stream_shared &, const topk_params &, const score_t *&, int &) {}
+    CAIRN_MEMBER bool begin(const topk_params &, int) { return false; }
+    CAIRN_MEMBER bool add(const topk_params &, stream_state &) { return false; }
 };
 
 CAIRN_KERNEL(topk_stream, STREAM_THREADS, STREAM_RESIDENT, topk_params) {
     stream_shared &s = shared_as<stream_shared>();
     static_assert(sizeof(stream_shared) <= STREAM_BYTES, "what the host launches with");
     const int r = block_id();
-    topk_range range = topk_row_range(p, r, thread_id() == 0);
+    const topk_range range = topk_row_range(p, r, thread_id() == 0);
     const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
+    const stream_part part = {row, range.length, 0, range.length};
+    if (thread_id() == 0) s.part = part;
     const bool whole = range.length <= p.k && !p.finite_only && !p.sort_size;
-    int found = range.length;
-    if (!whole)
-        found = stream_row(s, p, row, range.length, {row, range.length}, no_merge());
+    const int found = whole ? range.length : stream_row(s, p, part, no_merge());
     write_set(s, p, topk_row_out(p, r, row), whole, found);
 }

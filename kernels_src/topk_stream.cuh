@@ -2,7 +2,8 @@
  * floor that a little more than k scores reach; those enter a set in shared memory, in the order of
  * their positions. A set that outgrows its place is cut to its best k and the floor rises; a floor
  * that was too high costs a second read. So every row is exact, and none is dear unless it hides
- * from the sample.
+ * from the sample. Each thing stands once in the machine code, since that is what compiling takes
+ * time for: a first read, one more, and what is merged go round the same loop.
  * Constants CAIRN_SCORE_TYPE, CAIRN_THREADS, CAIRN_ITEMS: a tile is the product of the last two,
  * and k + tile <= 10240. Without an include guard: each set of constants includes it anew. */
 #include "topk_row.cuh"
@@ -21,6 +22,12 @@
 #define SAMPLE (STREAM_THREADS * SAMPLE_EACH)
 #define LINE (128 / (int)sizeof(score_t)) /* scores of a cache line, the unit of sampling */
 
+/* A row, and the part of it that this block reads: the scores [begin, end). */
+struct stream_part { const score_t *row; int length, begin, end; };
+CAIRN_INLINE bool is_slice(const stream_part &part) {
+    return part.end - part.begin < part.length;
+}
+
 /* Candidates by ascending position. Of a new one the set holds the score as f32, of one that has
  * been sealed the key. */
 struct stream_shared {
@@ -29,9 +36,7 @@ struct stream_shared {
     cut_shared cut;
     uint32_t counts[2][WARP]; /* one a warp */
     uint32_t guess_high;      /* of the range that was guessed */
-    uint32_t arrived;         /* of a row's blocks, before this one */
-    int list, first;          /* where merging stopped for want of room */
-    bool alone;               /* this block reads all of its row; of a row's blocks the last */
+    stream_part part;
 };
 
 /* ---- the sample ------------------------------------------------------------------------------ */
@@ -51,13 +56,13 @@ CAIRN_INLINE void load_sample(const score_t *row, int length, topk_vector *sampl
 
 /* The rank in the sample of a key that k scores reach all but surely: 4.5 deviations below k. */
 CAIRN_INLINE int sample_rank(int k, int length) {
-    float expected = (float)k * (float)SAMPLE / (float)length;
-    return (int)(expected + 4.5f * sqrt_f32(expected)) + 5;
+    const float expected = (float)k * (float)SAMPLE * rcp_fast((float)length);
+    return (int)(expected + 4.5f * expected * rsqrt_fast(expected)) + 5;
 }
 
 /* From a key that about `rank` of the sample reach to as far beyond the sample's highest, where the
- * row's may lie. The bins range from a key that at least `rank` reach, the least maximum of groups of
- * scores. They are left clear. */
+ * row's may lie. The bins range from a key that at least `rank` reach, the least maximum of groups
+ * of scores. */
 CAIRN_INLINE key_range sample_range(cut_shared &s, const topk_vector *sample, int rank) {
     uint32_t keys[SAMPLE_EACH], most = 0, least = 0xffffffffu;
 #pragma unroll
@@ -77,7 +82,6 @@ CAIRN_INLINE key_range sample_range(cut_shared &s, const topk_vector *sample, in
         if (keys[i] >= range.low) atomic_add(&s.bins[(keys[i] - range.low) >> shift], 1u);
     block_sync();
     find_crossing(s, (uint32_t)rank);
-    clear_bins(s);
     const uint32_t low = range.low + (s.found.bin << shift);
     return {low, range.high + min_of(range.high - low, 0xfffffffeu - range.high)};
 }
@@ -89,18 +93,20 @@ CAIRN_INLINE int tile_position(int base, int i) {
     return base + warp_id() * (WARP * STREAM_ITEMS) + row_position(i, lane_id(), WARP);
 }
 
-struct stream_tile { topk_vector share[ROW_VECTORS]; };
-
-/* The vectors of a row, and the few scores before and after them. */
+/* The vectors of a part of a row, and the few scores before and after them. */
 struct stream_body {
     const score_t *from; /* 16-byte aligned */
-    int head, size;      /* scores before it; scores in its vectors */
+    int first, size;     /* its position; scores in its vectors */
 };
 
-CAIRN_INLINE stream_body body_of(const score_t *row, int length) {
-    const int head = (int)((0 - (uint64_t)row) % 16 / sizeof(score_t));
-    return {row + head, head, max_of(length - head, 0) / VECTOR * VECTOR};
+CAIRN_INLINE stream_body body_of(const stream_part &part) {
+    const score_t *from = part.row + part.begin;
+    const int head = (int)((0 - (uint64_t)from) % 16 / sizeof(score_t));
+    return {from + head, part.begin + head,
+            max_of(part.end - part.begin - head, 0) / VECTOR * VECTOR};
 }
+
+struct stream_tile { topk_vector share[ROW_VECTORS]; };
 
 /* The body's scores [base, base + STREAM_TILE); past its end its last again and again. Nothing is
  * done with them here, which would wait for them. */
@@ -118,13 +124,22 @@ CAIRN_INLINE void prefetch_tile(const stream_body &body, int base) {
     if (at < min_of(base + STREAM_TILE, body.size)) prefetch_l2(body.from + at);
 }
 
+/* A tile that has come. Adding 0 is what takes it out of the registers that the next one is loaded
+ * into: a plain copy would be made when that one has come. */
+struct stream_scores { float item[STREAM_ITEMS]; };
+
+CAIRN_INLINE void take_tile(const stream_tile &tile, stream_scores &scores) {
+#pragma unroll
+    for (int i = 0; i < STREAM_ITEMS; i++)
+        scores.item[i] = add_f32(to_f32(tile.share[i / VECTOR].score[i % VECTOR]), 0.0f);
+}
+
 /* This thread's items in the body that reach the floor, as bits; a floor of 0 NaN too reaches. */
-CAIRN_INLINE uint32_t tile_mask(const stream_tile &tile, int base, int size, uint32_t floor) {
+CAIRN_INLINE uint32_t tile_mask(const stream_scores &scores, int base, int size, uint32_t floor) {
     const float least = key_score(floor);
     uint32_t mask = 0;
 #pragma unroll
-    for (int i = 0; i < STREAM_ITEMS; i++)
-        mask |= to_f32(tile.share[i / VECTOR].score[i % VECTOR]) >= least ? 1u << i : 0u;
+    for (int i = 0; i < STREAM_ITEMS; i++) mask |= scores.item[i] >= least ? 1u << i : 0u;
     if (floor == 0) mask = (1u << STREAM_ITEMS) - 1;
     if (base + STREAM_TILE > size) {
 #pragma unroll(sizeof(score_t) == 4 ? ROW_VECTORS : 1) /* else the tiles do not overlap */
@@ -158,7 +173,7 @@ CAIRN_INLINE uint32_t level_sum(uint32_t all) {
 
 /* Puts the masked items of a tile, which begins at position `first`, into the set, this warp's from
  * `at` on. */
-CAIRN_INLINE void add_items(stream_shared &s, const stream_tile &tile, int first, uint32_t mask,
+CAIRN_INLINE void add_items(stream_shared &s, const stream_scores &scores, int first, uint32_t mask,
                             level_counts counts, uint32_t at) {
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {
@@ -167,7 +182,7 @@ CAIRN_INLINE void add_items(stream_shared &s, const stream_tile &tile, int first
         for (int c = 0; c < VECTOR; c++) {
             const int i = j * VECTOR + c;
             if (!(mask >> i & 1u)) continue;
-            s.keys[slot] = as_u32(to_f32(tile.share[j].score[c]));
+            s.keys[slot] = as_u32(scores.item[i]);
             s.positions[slot++] = tile_position(first, i);
         }
         at += counts.all >> (j * LEVEL_BITS) & LEVEL_MASK;
@@ -192,7 +207,7 @@ CAIRN_INLINE int add_edge(stream_shared &s, const score_t *row, int first, int c
 
 /* ---- the set --------------------------------------------------------------------------------- */
 
-/* Turns the scores [from, to) into keys. Returns the range of all. */
+/* Turns the scores [from, to) into keys. Returns the range of this thread's, those before too. */
 CAIRN_INLINE key_range seal(stream_shared &s, int from, int to) {
     key_range own = {0xffffffffu, 0u};
     block_sync();
@@ -202,102 +217,89 @@ CAIRN_INLINE key_range seal(stream_shared &s, int from, int to) {
         if (i >= from) s.keys[i] = key = topk_key(as_f32(key)) + 1;
         own = {min_of(own.low, key), max_of(own.high, key)};
     }
-    return block_range(s.cut, own);
+    return own;
 }
 
-/* Turns all `count` > k scores into keys, and finds with the bins over the guessed range the one
- * that holds the k-th: *range, *inside are in it, *need of them chosen. False when the k-th is above
- * the guess. */
-CAIRN_INLINE bool seal_guessed(stream_shared &s, int count, key_range guess, key_range *range,
-                               uint32_t *inside, uint32_t *need) {
-    const int shift = range_shift(guess, CUT_BITS);
-    block_sync();
-#pragma unroll 2
-    for (int i = thread_id(); i < count; i += STREAM_THREADS) {
-        const uint32_t key = topk_key(as_f32(s.keys[i]));
-        s.keys[i] = key + 1;
-        atomic_add(&s.cut.bins[min_of((key - guess.low) >> shift, CUT_BINS - 1u)], 1u);
+/* The cut before the k-th of the set's `count` > k entries, all sealed. own: a thread's, by seal.
+ * guess.low: 0, or no key is below it, and most are no greater than guess.high. */
+CAIRN_INLINE topk_cut cut_of_set(stream_shared &s, int count, int k, key_range own,
+                                 key_range guess) {
+    key_range range = {guess.low + 1, 0xffffffffu};
+    uint32_t top = guess.high + 1, inside = 0xffffffffu;
+    if (guess.low == 0) {
+        range = block_range(s.cut, own);
+        top = range.high, inside = (uint32_t)count;
     }
-    block_sync();
-    find_crossing(s.cut, *need);
-    if (s.cut.found.bin == CUT_BINS - 1) return false; /* where all higher keys are counted too */
-    *need -= s.cut.found.above;
-    *inside = s.cut.found.inside;
-    range->low = guess.low + 1 + (s.cut.found.bin << shift);
-    range->high = range->low + ((1u << shift) - 1);
-    return true;
-}
-
-/* The cut before the k-th of the set's `count` entries, of which `sealed` are sealed. guess.low: 0,
- * or no key is below it, and the bins are clear until something has been sealed. */
-CAIRN_INLINE topk_cut cut_set(stream_shared &s, int sealed, int count, int k, key_range guess) {
-    uint32_t inside = (uint32_t)count, need = (uint32_t)k;
-    const bool guessed = guess.low && !sealed && count > k;
-    key_range range;
-    if (!guessed || !seal_guessed(s, count, guess, &range, &inside, &need)) {
-        range = seal(s, guessed ? count : sealed, count);
-        if (count <= k) return {0, 0, 0};
-    }
-    return find_cut(s.cut, range, inside, need, [&](auto take) {
+    return find_cut<true>(s.cut, range, inside, (uint32_t)k, [&](auto take) {
 #pragma unroll 2
         for (int i = thread_id(); i < count; i += STREAM_THREADS) take(s.keys[i]);
-    });
+    }, top);
 }
 
-/* Moves the chosen of `count` entries to the front; their order stays. Each thread looks at TAKEN
- * entries between barriers. */
-#define TAKEN 4
+/* Moves the chosen of `count` entries to the front; their order stays. Each thread looks at four
+ * neighbours between barriers. Counts are in halves of a word: above the cut, equal to it. */
 CAIRN_INLINE void take_chosen(stream_shared &s, int count, topk_cut cut) {
-    const uint32_t below_me = (1u << lane_id()) - 1;
-    uint32_t over_done = 0, equal_done = 0;
+    uint32_t done = 0;
     int turn = 0;
 #pragma unroll 1
-    for (int first = 0; first < count; first += STREAM_THREADS * TAKEN, turn ^= 1) {
-        uint32_t keys[TAKEN], overs[TAKEN], equals[TAKEN], counts = 0;
-        int32_t positions[TAKEN];
+    for (int first = 0; first < count; first += STREAM_THREADS * 4, turn ^= 1) {
+        const int at = min_of(first + thread_id() * 4, STREAM_SET - 4);
+        const u32x4 v = *(const u32x4 *)&s.keys[at], w = *(const u32x4 *)&s.positions[at];
+        const uint32_t keys[4] = {v.x, v.y, v.z, v.w}, positions[4] = {w.x, w.y, w.z, w.w};
+        uint32_t counts[4], mine = 0;
 #pragma unroll
-        for (int u = 0; u < TAKEN; u++) {
-            const int i = first + (warp_id() * TAKEN + u) * WARP + lane_id();
-            keys[u] = i < count ? s.keys[i] : 0;
-            positions[u] = i < count ? s.positions[i] : 0;
-            overs[u] = warp_ballot(keys[u] > cut.least);
-            equals[u] = warp_ballot(keys[u] == cut.least);
-            counts += (uint32_t)(popcount(overs[u]) | popcount(equals[u]) << 16);
+        for (int c = 0; c < 4; c++) {
+            counts[c] = keys[c] > cut.least ? 1u : keys[c] == cut.least ? 1u << 16 : 0u;
+            if (at + c >= count) counts[c] = 0;
+            mine += counts[c];
         }
-        if (lane_id() == 0) s.counts[turn][warp_id()] = counts;
+        const uint32_t end = warp_scan(mine);
+        if (lane_id() == WARP - 1) s.counts[turn][warp_id()] = end;
         block_sync(); /* what is written now has been read */
         const uint32_t of = lane_id() < CUT_WARPS ? s.counts[turn][lane_id()] : 0;
-        const uint32_t all = warp_sum(of), below = warp_sum(lane_id() < warp_id() ? of : 0u);
-        uint32_t over_at = over_done + (below & 0xffffu), equal_at = equal_done + (below >> 16);
+        uint32_t before = done + warp_sum(lane_id() < warp_id() ? of : 0u) + end - mine;
+        done += warp_sum(of);
 #pragma unroll
-        for (int u = 0; u < TAKEN; u++) {
-            const uint32_t equal_rank = equal_at + (uint32_t)popcount(equals[u] & below_me);
-            const uint32_t slot = over_at + (uint32_t)popcount(overs[u] & below_me) +
-                                  min_of(equal_rank, cut.equal_left);
-            if (keys[u] > cut.least || (keys[u] == cut.least && equal_rank < cut.equal_left)) {
-                s.keys[slot] = keys[u];
-                s.positions[slot] = positions[u];
+        for (int c = 0; c < 4; c++) {
+            const uint32_t equals = min_of(before >> 16, cut.equal_left);
+            const uint32_t slot = (before & 0xffffu) + equals;
+            if (counts[c] == 1 || (counts[c] && equals < cut.equal_left)) {
+                s.keys[slot] = keys[c];
+                s.positions[slot] = (int32_t)positions[c];
             }
-            over_at += (uint32_t)popcount(overs[u]);
-            equal_at += (uint32_t)popcount(equals[u]);
+            before += counts[c];
         }
-        over_done += all & 0xffffu;
-        equal_done += all >> 16;
     }
     block_sync();
 }
 
 /* Where the read of a row stands; the same in every thread. */
 struct stream_state {
-    int base, held, turn;
+    int base, held, kept, turn; /* of what is held, `kept` has been cut before */
     uint32_t floor;
 };
 
+/* Seals the set, unless all of it is `sealed`, and cuts it to its best k where it holds more.
+ * guess: as for cut_of_set, of the first cut. */
+CAIRN_INLINE void cut_set(stream_shared &s, int k, bool sealed, key_range guess,
+                          stream_state &state) {
+    const key_range own = seal(s, sealed ? state.held : state.kept, state.held);
+    if (state.kept) guess.low = 0;
+    if (state.held > k) {
+        const topk_cut cut = cut_of_set(s, state.held, k, own, guess);
+        take_chosen(s, state.held, cut);
+        /* least is above the k-th's own key, or k of the set's reach that, counted from 1 */
+        state.floor = max_of(state.floor, cut.least + (cut.equal_left == 0));
+        state.held = k;
+    }
+    state.kept = state.held;
+}
+
 /* Adds of the tile at state.base what reaches the floor, and goes on to the next one; false when
  * the set has no room: it then holds k and more, and once they are cut, the tile fits. */
-CAIRN_INLINE bool add_tile(stream_shared &s, const stream_body &body, const stream_tile &tile,
+CAIRN_INLINE bool add_tile(stream_shared &s, const stream_body &body, const stream_scores &scores,
                            int k, stream_state &state) {
-    const uint32_t mask = tile_mask(tile, state.base, body.size, state.floor);
+    const uint32_t mask = tile_mask(scores, state.base, body.size, state.floor);
     const level_counts counts = count_levels(mask);
     if (lane_id() == 0) s.counts[state.turn][warp_id()] = level_sum(counts.all);
     block_sync();
@@ -305,7 +307,7 @@ CAIRN_INLINE bool add_tile(stream_shared &s, const stream_body &body, const stre
     const int total = state.held + (int)warp_sum(of);
     state.turn ^= 1;
     if (total > STREAM_SET - VECTOR) return false;
-    add_items(s, tile, body.head + state.base, mask, counts,
+    add_items(s, scores, body.first + state.base, mask, counts,
               (uint32_t)state.held + warp_sum(lane_id() < warp_id() ? of : 0u));
     if (state.held < k && total >= k) state.floor++; /* k reach it, later equals come too late */
     state.held = total;
@@ -313,32 +315,35 @@ CAIRN_INLINE bool add_tile(stream_shared &s, const stream_body &body, const stre
     return true;
 }
 
-/* Adds tiles, the first of which is `even`, until the body ends or the set is full. Two tiles take
- * turns, so that the loads of one are under way while the other is looked at: a copy between them
- * would wait for the loads. */
-CAIRN_INLINE void add_tiles(stream_shared &s, const stream_body &body, stream_tile &even, int k,
-                            stream_state &state) {
-    stream_tile odd;
+/* Adds s.part to the set, from state.base on, where `tile` lies; while a tile is looked at, the
+ * next one is on its way. True when the set has no room for more. */
+CAIRN_INLINE bool add_part(stream_shared &s, const stream_body &body, stream_tile &tile, int k,
+                           stream_state &state) {
+    if (state.base == 0) {
+        const int begin = s.part.begin;
+        const int head = min_of(body.first, s.part.end) - begin;
+        state.held = add_edge(s, s.part.row, begin, head, state.floor, 0);
+    }
 #pragma unroll 1
     while (state.base < body.size) {
-        load_tile(body, state.base + STREAM_TILE, odd);
-        if (!add_tile(s, body, even, k, state) || state.base >= body.size) return;
-        load_tile(body, state.base + STREAM_TILE, even);
-        if (!add_tile(s, body, odd, k, state)) return;
+        stream_scores scores;
+        take_tile(tile, scores);
+        load_tile(body, state.base + STREAM_TILE, tile);
+        if (!add_tile(s, body, scores, k, state)) return true;
     }
+    const int end = body.first + body.size;
+    state.held = add_edge(s, s.part.row, end, s.part.end - end, state.floor, state.held);
+    return false;
 }
-
-/* What a floor is guessed from: a row, of which the block may read but a slice. */
-struct stream_sample { const score_t *row; int length; };
 
 /* From a key that k scores of the row reach all but surely, and not many more; 0 without a guess.
  * Meanwhile the first tile of what is read is on its way. */
-CAIRN_INLINE key_range guess_range(stream_shared &s, stream_sample of, const stream_body &body, int k,
-                                   stream_tile &tile) {
-    const int rank = sample_rank(k, of.length);
-    const bool samples = of.length >= 2 * SAMPLE && rank <= SAMPLE;
+CAIRN_INLINE key_range guess_range(stream_shared &s, const stream_part &part,
+                                   const stream_body &body, int k, stream_tile &tile) {
+    const int rank = sample_rank(k, part.length);
+    const bool samples = part.length >= 2 * SAMPLE && rank <= SAMPLE;
     topk_vector sample[SAMPLE_EACH / VECTOR] = {};
-    const stream_body sampled = body_of(of.row, of.length);
+    const stream_body sampled = body_of({part.row, part.length, 0, part.length});
     if (samples) load_sample(sampled.from, sampled.size, sample);
     if (body.size > 0) load_tile(body, 0, tile);
     if (!samples) return {0, 0};
@@ -346,69 +351,55 @@ CAIRN_INLINE key_range guess_range(stream_shared &s, stream_sample of, const str
     return sample_range(s.cut, sample, rank);
 }
 
-/* Puts the best k of a row, or a slice of one, into the set, sealed; how many there are. Of a slice
- * those below the floor that was guessed for the row are left out. When fewer than k reach it, the row
- * is read once more. `merge.begin` says whether this block goes on with the sets of all slices, from
- * which `merge.add` fills the set, and says whether there are more; `merge.whole` turns the slice into
- * the row. */
+/* Puts the best k of s.part into the set, sealed; how many there are. Of a slice those below the
+ * floor that was guessed for the row are left out, and merge.begin says whether this block goes on
+ * with the sets of all the row's slices, from which merge.add fills the set, and says whether there
+ * are more; -1 where it does not. When fewer than k reach the floor, all of the row is read. */
 template <class Merge>
-CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const score_t *row,
-                            int length, stream_sample of, Merge merge) {
+CAIRN_INLINE int stream_row(stream_shared &s, const topk_params &p, const stream_part &part,
+                            Merge merge) {
     const uint32_t least = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
-    stream_body body = body_of(row, length);
+    stream_body body = body_of(part);
     stream_tile tile;
-    const key_range guessed = guess_range(s, of, body, p.k, tile);
+    const key_range guessed = guess_range(s, part, body, p.k, tile);
     uint32_t guess = guessed.low;
+    stream_state state = {0, 0, 0, 0, max_of(least, guess)};
+    bool merging = false;
     if (thread_id() == 0) s.guess_high = guessed.high;
+    block_sync();
 #pragma unroll 1
-    for (;; guess = 0) {
-        const int end = body.head + body.size;
-        stream_state state = {0, 0, 0, max_of(least, guess)};
-        int sealed = 0;
-        bool merging = false, more;
-        block_sync();
-        state.held = add_edge(s, row, 0, min_of(body.head, length), state.floor, 0);
-#pragma unroll 1
-        for (;;) {
-            if (merging) {
-                more = merge.add(s, p, state);
-                sealed = state.held;
-            } else {
-                add_tiles(s, body, tile, p.k, state);
-                more = state.base < body.size;
+    for (;;) {
+        const bool more = merging ? merge.add(p, state) : add_part(s, body, tile, p.k, state);
+        const bool whole = merging || !is_slice(s.part);
+        if (!more && whole && state.held < p.k && guess > least) { /* too few */
+            block_sync();
+            if (thread_id() == 0) s.part.begin = 0, s.part.end = s.part.length;
+            block_sync();
+            body = body_of(s.part);
+            guess = 0, merging = false;
+            state = {0, 0, 0, 0, least};
+        } else {
+            cut_set(s, p.k, merging, {guess, s.guess_high}, state);
+            if (!more && whole) return state.held;
+            if (!more) {
+                if (!merge.begin(p, state.held)) return -1;
+                merging = true;
+                state = {0, 0, 0, 0, 0};
             }
-            if (!merging && !more) {
-                state.held = add_edge(s, row, end, length - end, state.floor, state.held);
-                if (state.held < p.k && guess > least && !merge.sliced(s)) break; /* too few */
-            }
-            const topk_cut cut = cut_set(s, sealed, state.held, p.k,
-                                         {guess, s.guess_high});
-            take_chosen(s, state.held, cut);
-            /* least is above the k-th's own key, or k of the set's reach that, counted from 1 */
-            state.floor = max_of(state.floor, cut.least + (cut.equal_left == 0));
-            state.held = sealed = min_of(state.held, p.k);
-            if (more && !merging) load_tile(body, state.base, tile);
-            if (more) continue;
-            if (!merging && !merge.begin(s, p, state.held)) return state.held;
-            if (merging && (state.held >= p.k || guess <= least)) return state.held;
-            if (merging) {
-                merge.whole(s, p, row, length);
-                body = body_of(row, length);
-                break;
-            }
-            merging = true;
-            state = {0, 0, 0, 0};
         }
-        load_tile(body, 0, tile);
+        if (!merging) load_tile(body, state.base, tile);
     }
 }
 
 /* The row's output: the set's `found` entries, or, without reading a score, a row of at most k. */
 CAIRN_INLINE void write_set(stream_shared &s, const topk_params &p, const topk_out &out, bool whole,
                             int found) {
-    if (!whole && p.sort_size) {
+    if (whole) {
+#pragma unroll 1
+        for (int i = thread_id(); i < found; i += STREAM_THREADS) s.positions[i] = i;
+    } else if (p.sort_size) {
         pad_entries(s.keys, s.positions, found, p.sort_size);
         sort_entries(s.keys, s.positions, p.sort_size);
     }
-    topk_write_row(out, !whole, s.positions, found, p.k);
+    topk_write_row(out, true, s.positions, found, p.k); /* a thread's own, in the first case */
 }

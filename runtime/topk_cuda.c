@@ -6,6 +6,7 @@ enum {
     TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
     TOPK_SHORT_BYTES = 14848, /* its SHORT_BYTES */
     TOPK_STREAM_BYTES = 92160, /* STREAM_BYTES of topk_stream.cuh */
+    TOPK_SPLIT_MAX = 512,      /* rows, and blocks of a row, at most: a block's threads */
     TOPK_RADIX_BYTES = (2048 + 64) * 4
 };
 
@@ -15,7 +16,7 @@ typedef struct topk_plan {
     unsigned blocks;             /* of the grid's x */
     unsigned rows;               /* of its y */
     unsigned shared_bytes;
-    size_t scratch_bytes, zeroed_bytes; /* the first of them are zeroed before the launch */
+    size_t scratch_bytes, flag_bytes; /* dev_scratch, dev_flags */
 } topk_plan;
 
 /* A row that fits registers stays there, in as small a block as holds it, so that many are under way
@@ -89,26 +90,23 @@ static bool topk_plan_cluster(const device *dev, const topk_params *p, topk_plan
     return (int)plan->shared_bytes <= dev->max_shared_bytes; /* sm_120 has no room to sort by score */
 }
 
-/* Slices of at least a tile, as many as fit at once; topk_split.cu takes no more than a block has
- * threads. */
+/* Slices of at least a tile, as many as fit at once; where lengths differ, topk_split.cu hands out
+ * the blocks of all rows anew. */
 static bool topk_plan_split(const device *dev, const topk_params *p, topk_plan *plan) {
     int64_t blocks = (p->n + 8191) / 8192, most = 2 * dev->sm_count / p->rows;
-    size_t words;
-    if (p->k > TOPK_SET_MAX || p->rows > 65535) return false;
+    if (p->k > TOPK_SET_MAX || p->rows > TOPK_SPLIT_MAX) return false;
     if (blocks > most) blocks = most;
-    if (blocks > 512) blocks = 512;
+    if (blocks > TOPK_SPLIT_MAX) blocks = TOPK_SPLIT_MAX;
     if (blocks < 2) blocks = 2;
     plan->source = "topk_split.cu";
     plan->entry = "topk_split";
-    plan->threads = 512;
+    plan->threads = TOPK_SPLIT_MAX;
     plan->items = p->k <= 2048 ? 16 : 8;
     plan->shared_bytes = TOPK_STREAM_BYTES;
     plan->blocks = (unsigned)blocks;
     plan->rows = (unsigned)p->rows;
-    plan->zeroed_bytes = ((size_t)p->rows * 4 + 127) & ~(size_t)127;
-    words = (size_t)((p->rows * blocks + 31) & ~(int64_t)31);
-    plan->scratch_bytes = plan->zeroed_bytes + words * 4 +
-                          (size_t)p->rows * (size_t)blocks * (size_t)p->k * 8;
+    plan->flag_bytes = (size_t)p->rows * 4;
+    plan->scratch_bytes = (size_t)p->rows * (size_t)blocks * (1 + (size_t)p->k) * 8;
     return true;
 }
 
@@ -174,11 +172,14 @@ static cairn_status topk_plan_for(cairn_runtime *rt, const char *op, const topk_
                      "route \"auto\" does", op, route, (int)p->rows, (int)p->n, (int)p->k);
 }
 
-static cairn_status topk_scratch(cairn_runtime *rt, const topk_plan *plan, void **out) {
+static cairn_status topk_scratch(cairn_runtime *rt, const topk_plan *plan, topk_params *p) {
+    void *scratch = NULL, *flags = NULL;
     cairn_status status = handles_enter(rt);
     if (status) return status;
-    status = dev_scratch(&rt->device, plan->scratch_bytes, "topk", out);
-    if (!status) status = dev_zero(&rt->device, *out, plan->zeroed_bytes);
+    status = dev_scratch(&rt->device, plan->scratch_bytes, "topk", &scratch);
+    if (!status) status = dev_flags(&rt->device, plan->flag_bytes, "topk", &flags);
+    p->scratch = (uint32_t *)scratch;
+    p->arrived = (uint32_t *)flags;
     return handles_leave(rt, status);
 }
 
@@ -202,11 +203,7 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
     p->n = (int32_t)shape->n;
     p->rows = (int32_t)shape->rows;
     if ((status = topk_plan_for(rt, shape->op, p, route, &plan))) return status;
-    if (plan.scratch_bytes) {
-        void *scratch;
-        if ((status = topk_scratch(rt, &plan, &scratch))) return status;
-        p->scratch = (uint32_t *)scratch;
-    }
+    if (plan.scratch_bytes && (status = topk_scratch(rt, &plan, p))) return status;
     memset(&want, 0, sizeof want);
     want.source = plan.source;
     want.entry = plan.entry;

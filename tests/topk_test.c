@@ -280,6 +280,58 @@ static void replays(cairn_runtime *rt) {
     free(host);
 }
 
+/* Rows by several blocks, which are handed out anew at each replay as lengths and starts change: one
+ * long row among short ones, two, none at all, all alike. With equal scores every block's set is full. */
+static void uneven(cairn_runtime *rt) {
+    enum { ROWS = 9, N = 70000, K = 1500, LAYOUTS = 7 };
+    static int32_t got[ROWS * K];
+    int64_t extents[2] = {ROWS, N}, out_extents[2] = {ROWS, K}, one = ROWS;
+    cairn_tensor *scores, *lengths, *starts, *indices;
+    float *host = (float *)malloc(sizeof(float) * ROWS * N);
+    int32_t length[ROWS], start[ROWS];
+    shape s = {ROWS, N, K, 0, CAIRN_F32, NORMAL, 0, false, false};
+    cairn_topk_args args;
+    cairn_graph *graph = NULL;
+    int i, r, round, fine, rounds = is_emulated(CAIRN_BACKEND_CUDA) ? LAYOUTS : 8 * LAYOUTS;
+    if (!is_wanted("CAIRN_TEST_ROUTE", "split")) return;
+    for (i = 0; i < ROWS * N; i++) host[i] = score_of(i / N % 3 ? NORMAL : EQUAL, i % N);
+    cairn_tensor_new(rt, CAIRN_F32, 2, extents, &scores);
+    cairn_tensor_new(rt, CAIRN_I32, 1, &one, &lengths);
+    cairn_tensor_new(rt, CAIRN_I32, 1, &one, &starts);
+    cairn_tensor_new(rt, CAIRN_I32, 2, out_extents, &indices);
+    memset(&args, 0, sizeof args);
+    args.struct_size = sizeof args, args.k = K, args.route = "split";
+    args.scores = scores, args.lengths = lengths, args.row_starts = starts, args.indices = indices;
+    for (r = 0; r < ROWS; r++) length[r] = N, start[r] = 0;
+    fine = !cairn_tensor_write(rt, scores, host, sizeof(float) * ROWS * N) &&
+           !cairn_tensor_write(rt, lengths, length, sizeof length) &&
+           !cairn_tensor_write(rt, starts, start, sizeof start) && !cairn_topk(rt, &args) &&
+           !cairn_graph_begin(rt) && !cairn_topk(rt, &args) && !cairn_graph_end(rt, &graph);
+    for (round = 0; round < rounds && fine; round++) {
+        const int layout = round % LAYOUTS, chosen = (int)(draw() % ROWS);
+        for (r = 0; r < ROWS; r++) {
+            const int32_t some = (int32_t)(draw() % 3000), any = (int32_t)(draw() % (N + 1));
+            const bool is_long = r == chosen || (layout == 1 && r == (chosen + 4) % ROWS);
+            length[r] = layout == 2 ? 0 : layout == 3 ? K : layout == 4 ? any : layout == 5 ? N : some;
+            if (layout < 2 && is_long) length[r] = N - some;
+            start[r] = (int32_t)(draw() % (uint32_t)(N - length[r] + 1));
+        }
+        memset(got, 0xab, sizeof got);
+        fine = !cairn_tensor_write(rt, lengths, length, sizeof length) &&
+               !cairn_tensor_write(rt, starts, start, sizeof start) &&
+               !cairn_tensor_write(rt, indices, got, sizeof got) &&
+               !cairn_graph_launch(rt, graph) && !cairn_tensor_read(rt, indices, got, sizeof got);
+        for (r = 0; r < ROWS && fine; r++)
+            fine = check_row(&s, (const char *)host, r, start[r], length[r], got + r * K, NULL);
+        if (!fine) printf("# layout %d, long row %d\n", layout, chosen);
+    }
+    tap_ok(fine, "topk by route split: %d replays while lengths grow uneven", rounds);
+    cairn_graph_free(rt, graph);
+    cairn_tensor_free(rt, scores), cairn_tensor_free(rt, lengths);
+    cairn_tensor_free(rt, starts), cairn_tensor_free(rt, indices);
+    free(host);
+}
+
 static void sweep(cairn_runtime *rt, const char *backend) {
     static const int sizes[][2] = {{1, 1}, {5, 1}, {31, 32}, {64, 64}, {65, 64}, {1000, 17}, {500, 32}, {4096, 32},
                                    {5000, 2048}, {20000, 2048}, {70001, 512}};
@@ -426,7 +478,7 @@ static void on_backend(cairn_backend backend, const char *name) {
     if (!(rt = open_runtime_on(&config, "topk"))) return;
     sweep(rt, name);
     transforms(rt, name);
-    if (rt->device.cuda) replays(rt);
+    if (rt->device.cuda) replays(rt), uneven(rt);
     else misleading(rt, name);
     bad_arguments(rt);
     cairn_close(rt);

@@ -70,20 +70,23 @@ static void sweep(const char *name, Kernel kernel, shape at, float (*round)(floa
                 std::vector<Store> scores(rows * stride);
                 std::vector<int32_t> lengths(rows), starts(rows), out(rows * k + 2 * GUARD, 12345);
                 std::vector<float> values(rows * k + 2 * GUARD, 54321.0f);
+                const bool ranged = kind % 2 == by_score; /* else all rows are whole */
                 for (int r = 0; r < rows; r++) {
-                    starts[r] = (int32_t)(simt::random_u32() % (uint32_t)(n / 3 + 1));
-                    lengths[r] = r == 0 ? n - starts[r] : (int32_t)(simt::random_u32() % (uint32_t)(n - starts[r] + 1));
+                    starts[r] = ranged ? (int32_t)(simt::random_u32() % (uint32_t)(n / 3 + 1)) : 0;
+                    lengths[r] = r == 0 || !ranged ? n - starts[r] : (int32_t)(simt::random_u32() % (uint32_t)(n - starts[r] + 1));
                     for (int i = 0; i < lengths[r]; i++)
                         x[r * stride + starts[r] + i] = round(score(kind, i));
                 }
                 for (size_t i = 0; i < x.size(); i++) scores[i] = store(x[i]);
                 topk_params p = {};
-                p.scores = scores.data(), p.lengths = lengths.data(), p.row_starts = starts.data();
+                p.scores = scores.data();
+                if (ranged) p.lengths = lengths.data(), p.row_starts = starts.data();
                 p.indices = out.data() + GUARD, p.values = values.data() + GUARD;
                 p.stride = stride, p.n = n, p.k = k, p.rows = rows;
                 const int parts = n > 5000 ? 12 : 3; /* of split; 12 hold more than its set does */
-                std::vector<uint32_t> scratch(96 + rows * parts * k * 2, 0);
-                p.scratch = scratch.data();
+                std::vector<uint32_t> scratch(rows * parts * (2 + k * 2), 0);
+                std::vector<uint32_t> arrived(rows, 0);
+                p.scratch = scratch.data(), p.arrived = arrived.data();
                 simt::Shape launched = {rows * at.cluster, at.cluster, at.threads, at.shared_bytes};
                 if (at.which == SMALL) launched.grid = 1;
                 if (at.which == SPLIT) launched.grid = {(unsigned)parts, (unsigned)rows};
@@ -102,6 +105,7 @@ static void sweep(const char *name, Kernel kernel, shape at, float (*round)(floa
                         fine &= v != v ? got != got : got == v;
                     }
                 }
+                fine &= arrived == std::vector<uint32_t>(rows, 0);
                 for (int i = 0; i < GUARD; i++)
                     fine &= out[i] == 12345 && out[out.size() - 1 - i] == 12345;
             }
