@@ -119,11 +119,11 @@ CAIRN_INLINE int range_shift(key_range range, int bits = 11) {
 }
 
 /* Spreads scores from `low` on over bins as numbers: ordinary rows then leave few in each. Scores
- * below it give less than bin 0, and NaN none. */
+ * below it give less than the first bin, and NaN none. */
 #define BIN_ZERO 8388608.0f /* 2^23: the nearest bin is in the low bits of the sum */
 struct value_bins { float low, scale; };
-CAIRN_INLINE float value_bin(value_bins bins, float x) {
-    return fma_f32(add_f32(x, -bins.low), bins.scale, BIN_ZERO);
+CAIRN_INLINE float value_bin(value_bins bins, float x, float first = BIN_ZERO) {
+    return fma_f32(add_f32(x, -bins.low), bins.scale, first);
 }
 
 /* The sum of bins top - each + 1 to top; by four where there are so many. */

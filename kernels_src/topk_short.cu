@@ -1,10 +1,10 @@
 /* topk of short rows: one block a row, which lies in its registers (the contract is in runtime.h).
  *
- * Route      "block", for n <= THREADS ITEMS. For small k a bound from the warps' greatest scores
- *            leaves few; those are gathered and ranked by comparing all pairs. Else the scores from a
- *            bound on are spread over bins as numbers, those in the bin of the k-th are ranked, and
- *            a scan over the registers writes what is chosen in order. Where scores cannot be spread
- *            so (infinite ones, many equal) the k-th key is searched bit by bit.
+ * Route      "block", for n <= THREADS ITEMS. What may be in is narrowed: for small k to the scores
+ *            that reach a bound from the warps' greatest; else, spread over bins as numbers, to those
+ *            in the bin of the k-th; and, while too many to list, by bins of their keys. Those listed
+ *            are ranked by comparing all pairs, those all equal counted off by position. What is in
+ *            is written in order.
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
  *            CAIRN_THREADS, CAIRN_ITEMS scores a thread
  * Launch     grid rows, block THREADS, shared memory SHORT_BYTES, and 8 bytes for each of
@@ -24,24 +24,16 @@
 #define SHORT_ITEMS CAIRN_ITEMS
 #define SHORT_QUOTA 4 /* scores a warp names at most */
 /* Blocks that fit one SM, by registers. */
-#define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1024 / SHORT_THREADS : 1)
+#define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1536 / SHORT_THREADS : 1)
 #define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)
-#define SHORT_ENTRIES 128 /* so many in one bin are ranked by all pairs */
-#define SHORT_BYTES 14848 /* of short_shared at most; behind it are the chosen positions, keys */
-
-/* The last that is chosen: better scores are too, of equal ones those up to its position. */
-struct short_last { float score; int position; };
+#define SHORT_BYTES 12288 /* of short_shared at most; behind it are the chosen positions, keys */
 
 struct short_shared {
-    cut_shared cut;
-    alignas(16) uint32_t keys[CUT_LIST];   /* of the few candidates; 0 behind them */
-    alignas(16) uint32_t chosen[CUT_LIST]; /* places of the best k; 0 behind them */
-    alignas(16) uint32_t places[CUT_LIST]; /* ~position, so that the first is the greatest */
-    uint32_t levels[2][LEVEL_WORDS][WARP];  /* one a warp */
-    uint64_t entries[SHORT_ENTRIES];       /* of the bin of the k-th: key, ~position */
-    short_last last;
-    uint32_t counts[2][WARP];              /* one a warp */
-    uint32_t entered, taken, sorted;
+    cut_shared cut; /* cut.list: keys of the listed, counted from 1 */
+    alignas(16) uint32_t places[CUT_LIST]; /* theirs: ~position, so that the first is the greatest */
+    alignas(16) uint32_t chosen[CUT_LIST]; /* places of those that are in; 0 elsewhere */
+    uint32_t levels[2][LEVEL_WORDS][WARP]; /* one a warp */
+    uint32_t listed, taken, last, sorted;
 };
 
 struct short_row {
@@ -50,7 +42,12 @@ struct short_row {
     uint32_t least; /* keys below it are no candidates */
 };
 
+/* This thread's items, as bits: those that are in, and those that may be: `need` of the `inside` that
+ * the block has, 0 while it has not counted them. */
+struct short_choice { uint32_t in, open; int need, inside; };
+
 CAIRN_INLINE int short_position(int i) { return row_position(i, thread_id(), SHORT_THREADS); }
+CAIRN_INLINE int first_position(uint32_t mask) { return short_position(find_first_set(mask) - 1); }
 
 CAIRN_INLINE void load_short(const score_t *from, int length, bool finite_only, short_row &row) {
     topk_vector share[ROW_VECTORS];
@@ -61,7 +58,7 @@ CAIRN_INLINE void load_short(const score_t *from, int length, bool finite_only, 
     row.least = finite_only ? KEY_MINUS_INFINITY + 1 : 0;
 }
 
-/* ---- few candidates -------------------------------------------------------------------------- */
+/* ---- what may be among the best k ------------------------------------------------------------- */
 
 /* The quota-th greatest of the lanes' own. */
 CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
@@ -75,19 +72,16 @@ CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
     return most;
 }
 
-/* A key that k candidates reach, seldom many more: the least of what the warps name; else 0. Ends
- * with a barrier. */
+/* A key that k candidates reach, for small k seldom many more: the least of what the warps name;
+ * else 0. Ends with a barrier. */
 CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
     const int full = min_of(CUT_WARPS, row.length / (VECTOR * WARP)); /* without an idle lane */
-    const int quota = full ? ceil_div(k, full) : SHORT_QUOTA + 1;
+    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > 4 * full);
     float most = row.x[0];
 #pragma unroll
     for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);
-    if (thread_id() == 0) {
-        s.entered = s.taken = s.sorted = 0;
-        s.cut.found = {0, 0, 0};
-    }
-    if (thread_id() < CUT_LIST) s.keys[thread_id()] = s.chosen[thread_id()] = 0;
+    if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;
+    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;
     if (quota <= SHORT_QUOTA && warp_id() < full) {
         uint32_t named = kth_of_warp(topk_key(most), quota);
         if (lane_id() == 0) s.cut.sums[warp_id()] = named;
@@ -98,90 +92,19 @@ CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
     return bound < row.least ? 0 : bound;
 }
 
-/* Enters the candidates that reach the bound, above 0, into the list as far as there is room;
- * s.entered counts all. */
-CAIRN_INLINE void enter_reaching(short_shared &s, const score_t *from, const short_row &row,
-                                 uint32_t bound) {
+/* The items that reach a bound above 0. */
+CAIRN_INLINE uint32_t reaching(const short_row &row, uint32_t bound) {
     const float least = key_score(bound);
     uint32_t mask = 0;
 #pragma unroll
     for (int i = 0; i < SHORT_ITEMS; i++) mask |= row.x[i] >= least ? 1u << i : 0u;
-    if (mask) {
-        uint32_t at = atomic_add(&s.entered, (uint32_t)popcount(mask));
-        for (; mask && at < CUT_LIST; mask &= mask - 1) {
-            const int position = short_position(find_first_set(mask) - 1);
-            s.places[at] = (uint32_t)~position;
-            s.keys[at++] = topk_key(from[position]);
-        }
-    }
-    block_sync();
+    return mask;
 }
 
-/* How many of a list's `count` values, 0 behind them, are over `mine`; 1 << shift threads count. */
-CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int shift) {
-    uint32_t over = 0;
-#pragma unroll(SHORT_ITEMS > 8 ? 4 : 1)
-    for (int i = cut_part(shift) * 4; i < count; i += 4 << shift) {
-        const u32x4 v = *(const u32x4 *)&list[i];
-        over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);
-        over += (uint32_t)(v.z > mine) + (uint32_t)(v.w > mine);
-    }
-    return (int)cut_sum(over, shift);
-}
-
-/* Of equal keys, which are not 0, how many have the lower position. */
-CAIRN_INLINE int count_equal_before(const short_shared &s, int count, uint32_t key, uint32_t place,
-                                    int shift) {
-    uint32_t before = 0;
-#pragma unroll 2
-    for (int i = cut_part(shift) * 4; i < count; i += 4 << shift) {
-        const u32x4 k = *(const u32x4 *)&s.keys[i], at = *(const u32x4 *)&s.places[i];
-        before += (uint32_t)(k.x == key && at.x > place) + (uint32_t)(k.y == key && at.y > place);
-        before += (uint32_t)(k.z == key && at.z > place) + (uint32_t)(k.w == key && at.w > place);
-    }
-    return (int)cut_sum(before, shift);
-}
-
-/* Leaves the places of the best k of `count` in s.chosen, by rank if `ranked`. */
-CAIRN_INLINE void choose_listed(short_shared &s, int count, int k, bool ranked) {
-    const int shift = cut_share(count), mine = thread_id() >> shift;
-    const bool works = warp_id() * WARP >> shift < count, leads = cut_part(shift) == 0;
-    const uint32_t key = mine < count ? s.keys[mine] : 0, place = mine < count ? s.places[mine] : 0;
-    const int over = works ? count_over(s.keys, count, key, shift) : 0;
-    if (!ranked) {
-        if (mine < count && leads && over < k) {
-            const uint32_t at = atomic_add(&s.taken, 1u);
-            s.chosen[at] = place;
-        }
-        block_sync();
-        if (s.taken == (uint32_t)k) return; /* else more are equal to the k-th than fit */
-        if (thread_id() >= k && thread_id() < CUT_LIST) s.chosen[thread_id()] = 0;
-    }
-    if (works) {
-        const int rank = over + count_equal_before(s, count, key, place, shift);
-        if (mine < count && leads && rank < k) s.chosen[rank] = place;
-    }
-    block_sync();
-}
-
-/* Writes the best k of the listed candidates, in order. */
-CAIRN_INLINE void emit_listed(short_shared &s, const topk_params &p, int r, const score_t *from,
-                              int count) {
-    choose_listed(s, count, p.k, p.sort_size != 0);
-    const int shift = min_of(cut_share(p.k), 3), mine = thread_id() >> shift;
-    if (warp_id() * WARP >> shift >= p.k) return;
-    const uint32_t place = mine < p.k ? s.chosen[mine] : 0;
-    const int slot = p.sort_size ? mine : count_over(s.chosen, p.k, place, shift);
-    if (mine < p.k && cut_part(shift) == 0)
-        topk_write(topk_row_out(p, r, from), slot, (int32_t)~place);
-}
-
-/* ---- many candidates ------------------------------------------------------------------------- */
-
-/* From a score that k candidates reach to the greatest: the least of the greatest of as many groups
- * of scores, or the least of all where there are fewer. NaN counts as none, so that with some in the
- * row it may be too high. Ends with a barrier; the bins are clear. */
-CAIRN_INLINE key_range reached_range(short_shared &s, const short_row &row, int k) {
+/* This thread's part in the range from a score that k candidates reach to the greatest: the least
+ * of the greatest of as many groups of scores, or the least of all where there are fewer. NaN counts
+ * as none, so that with some in the row it may be too high. */
+CAIRN_INLINE key_range reached_range(const short_row &row, int k) {
     const int vectors = ceil_div(row.length, VECTOR), threads = min_of(vectors, SHORT_THREADS);
     float most = row.x[0], least = as_f32(0x7fffffffu), lowest = row.x[0];
 #pragma unroll
@@ -199,124 +122,172 @@ CAIRN_INLINE key_range reached_range(short_shared &s, const short_row &row, int 
     if (k * 2 <= threads) least = fmaxf(least, shuffle_xor(least, 1));
     if (k * 4 <= threads) least = fmaxf(least, shuffle_xor(least, 2));
     if (k > vectors) least = lowest;
-    clear_bins(s.cut);
-    return block_range(s.cut, {least == least ? topk_key(least) : 0xffffffffu, topk_key(most)});
+    return {least == least ? topk_key(least) : 0xffffffffu, topk_key(most)};
 }
 
-/* Finds the bin that holds the k-th: s.found. False when the scores cannot be spread so, or NaN hid
- * some. */
-CAIRN_INLINE bool find_value_bin(short_shared &s, const short_row &row, key_range range, int k,
-                                 value_bins &bins) {
-    const float span = add_f32(key_score(range.high), -key_score(range.low));
-    if (range.low <= KEY_MINUS_INFINITY || !(span > 1e-30f && span < 1e37f)) return false;
-    bins = {key_score(range.low), (float)(CUT_BINS - 1) * rcp_fast(span)};
-#pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++) {
-        const float bin = value_bin(bins, row.x[i]);
-        if (bin >= BIN_ZERO) atomic_add(&s.cut.bins[as_u32(bin) - as_u32(BIN_ZERO)], 1u);
-    }
-    block_sync();
-    find_crossing(s.cut, (uint32_t)k);
-    return s.cut.found.inside > 0;
-}
-
-/* The need-th best of the `count` in a bin. */
-CAIRN_INLINE short_last rank_bin(short_shared &s, const short_row &row, value_bins bins, float bin,
-                                 int count, int need) {
-#pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++)
-        if (value_bin(bins, row.x[i]) == bin) {
-            const uint32_t at = atomic_add(&s.cut.listed, 1u);
-            s.entries[at] = (uint64_t)topk_key(row.x[i]) << 32 | (uint32_t)~short_position(i);
-        }
-    block_sync();
-    const int shift = cut_share(count), mine = thread_id() >> shift;
-    if (warp_id() * WARP >> shift < count) {
-        const uint64_t entry = mine < count ? s.entries[mine] : 0;
-        uint32_t over = 0;
-#pragma unroll 2
-        for (int i = cut_part(shift); i < count; i += 1 << shift) over += s.entries[i] > entry;
-        over = cut_sum(over, shift);
-        if (mine < count && cut_part(shift) == 0 && (int)over == need - 1)
-            s.last = {key_score((uint32_t)(entry >> 32)), (int)~(uint32_t)entry};
-    }
-    block_sync();
-    return s.last;
-}
-
-/* Of the row in registers; counted from 1, 0 is no candidate. */
-struct short_keys { uint32_t key[SHORT_ITEMS]; };
-
-CAIRN_INLINE short_keys keys_of(const short_row &row) {
-    short_keys keys;
-#pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++) {
-        const uint32_t key = topk_key(row.x[i]);
-        keys.key[i] = short_position(i) < row.length && key >= row.least ? key + 1 : 0;
-    }
-    return keys;
-}
-
-/* The block's keys that reach `least`, and those above it. `turn`: calls use 0 and 1 in turn. */
-struct reach_count { uint32_t reach, above; };
-CAIRN_INLINE reach_count count_keys(short_shared &s, const short_keys &keys, uint32_t least,
-                                    int turn) {
-    uint32_t count = 0;
-#pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++)
-        count += (uint32_t)(keys.key[i] >= least) + (keys.key[i] > least ? 1u << 16 : 0u);
-    count = warp_sum(count);
-    if (lane_id() == 0) s.counts[turn][warp_id()] = count;
-    block_sync();
-    count = warp_sum(lane_id() < CUT_WARPS ? s.counts[turn][lane_id()] : 0u);
-    return {count & 0xffffu, count >> 16};
-}
-
-/* The cut before the k-th key, which lies in a range, but for NaN: bit by bit, for rows that nothing
- * else helps with. *found: how many are chosen. */
-CAIRN_INLINE topk_cut search_keys(short_shared &s, const short_keys &keys, key_range range, int k,
-                                  int *found) {
-    const uint32_t need = (uint32_t)k;
-    uint32_t least = range.low;
-    int turn = 0;
-    reach_count count = count_keys(s, keys, least, turn);
-    *found = k;
-    if (count.reach < need || count.above >= need || least == 0) {
-        if (count.reach < need) range.low = 0;
-        least = 0;
+/* The same of the open items. */
+CAIRN_INLINE key_range open_range(const score_t *from, uint32_t open) {
+    key_range range = {0xffffffffu, 0u};
 #pragma unroll 1
-        for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
-            const uint32_t next = least | bit;
-            if (next > range.high) continue;
-            if (next <= range.low || count_keys(s, keys, next, turn ^= 1).reach >= need)
-                least = next;
-        }
-        count = count_keys(s, keys, max_of(least, 1u), turn ^ 1);
-        if (least == 0) { /* there are fewer */
-            *found = (int)count.reach;
-            return {0, 0, 0};
-        }
-    } /* else many are equal to the lowest, the k-th among them */
-    return {least, need - count.above, count.reach - count.above};
+    for (; open; open &= open - 1) {
+        const uint32_t key = topk_key(from[first_position(open)]);
+        range = {min_of(range.low, key), max_of(range.high, key)};
+    }
+    return range;
 }
 
-/* The keys of those in a bin, from the lowest to the highest. */
-CAIRN_INLINE key_range range_of_bin(short_shared &s, const short_row &row, value_bins bins,
-                                    float bin) {
-    key_range own = {0xffffffffu, 0u};
+/* Counts the row's scores in bins of a range as numbers, those below it and NaN in the lowest, which
+ * holds everything when the range is not one of numbers. The scores become their bins. */
+CAIRN_INLINE void fill_by_value(short_shared &s, short_row &row, key_range range) {
+    const float low = fmaxf(key_score(range.low), -1e36f), span = key_score(range.high) - low;
+    value_bins bins = {low, fminf((float)(CUT_BINS - 2) * rcp_fast(span), 1e37f)};
+    if (!(span >= 0 && span < 1e37f)) bins.low = as_f32(0x7fffffffu);
 #pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++)
-        if (value_bin(bins, row.x[i]) == bin) {
-            const uint32_t key = topk_key(row.x[i]) + 1;
-            own = {min_of(own.low, key), max_of(own.high, key)};
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        row.x[i] = fmaxf(value_bin(bins, row.x[i], BIN_ZERO + 1), BIN_ZERO);
+        atomic_add(&s.cut.bins[as_u32(row.x[i]) - as_u32(BIN_ZERO)], 1u);
+    }
+}
+
+/* What is in a greater bin is in, what is in the same stays open. */
+CAIRN_INLINE void part_by_value(const short_row &row, uint32_t found, short_choice &choice) {
+    const float bin = as_f32(as_u32(BIN_ZERO) + found);
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        choice.in |= row.x[i] > bin ? 1u << i : 0u;
+        choice.open |= row.x[i] == bin ? 1u << i : 0u;
+    }
+}
+
+/* Leaves open only candidates, when what lies past the row's end is open too. */
+CAIRN_INLINE void drop_others(const score_t *from, const short_row &row, short_choice &choice) {
+    const int past_end = SHORT_ITEMS * SHORT_THREADS - row.length;
+    if (!past_end && !row.least) return;
+    choice.inside = row.least ? 0 : choice.inside - past_end;
+#pragma unroll 1
+    for (uint32_t open = choice.open; open; open &= open - 1) {
+        const int position = first_position(open);
+        if (position >= row.length || (row.least && topk_key(from[position]) < row.least))
+            choice.open ^= open & (0u - open);
+    }
+}
+
+/* The same by bins of keys, of the open items. */
+CAIRN_INLINE void fill_by_key(short_shared &s, const score_t *from, uint32_t open, uint32_t low,
+                              int shift) {
+#pragma unroll 1
+    for (; open; open &= open - 1)
+        atomic_add(&s.cut.bins[(topk_key(from[first_position(open)]) - low) >> shift], 1u);
+}
+CAIRN_INLINE void part_by_key(const score_t *from, uint32_t low, int shift, uint32_t found,
+                              short_choice &choice) {
+#pragma unroll 1
+    for (uint32_t open = choice.open; open; open &= open - 1) {
+        const uint32_t bin = (topk_key(from[first_position(open)]) - low) >> shift;
+        if (bin > found) choice.in |= open & (0u - open);
+        if (bin != found) choice.open ^= open & (0u - open);
+    }
+}
+
+/* Leaves open those in the bin of the last that will be in. By value all of the row are open at
+ * first. False when all are equal. */
+CAIRN_INLINE bool narrow(short_shared &s, const score_t *from, short_row &row, bool by_value,
+                         short_choice &choice) {
+    clear_bins(s.cut);
+    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = 0;
+    const key_range range = block_range(s.cut, by_value ? reached_range(row, choice.need)
+                                                        : open_range(from, choice.open));
+    const int shift = range_shift(range, CUT_BITS);
+    if (thread_id() == 0) s.listed = 0;
+    if (by_value) fill_by_value(s, row, range);
+    else if (range.low == range.high) return false;
+    else fill_by_key(s, from, choice.open, range.low, shift);
+    block_sync();
+    find_crossing(s.cut, (uint32_t)choice.need);
+    const bin_found found = s.cut.found;
+    choice.need -= (int)found.above;
+    choice.inside = (int)found.inside;
+    if (!by_value) part_by_key(from, range.low, shift, found.bin, choice);
+    else {
+        part_by_value(row, found.bin, choice);
+        if (found.bin == 0) drop_others(from, row, choice);
+    }
+    return true;
+}
+
+/* ---- of those the best ------------------------------------------------------------------------- */
+
+/* Lists the open items as far as there is room, this thread's from the index it returns on;
+ * s.listed counts all. */
+CAIRN_INLINE uint32_t list_open(short_shared &s, const score_t *from, uint32_t open) {
+    uint32_t first = 0;
+    if (open) {
+        first = atomic_add(&s.listed, (uint32_t)popcount(open));
+        for (uint32_t at = first; open && at < CUT_LIST; open &= open - 1) {
+            const int position = first_position(open);
+            s.places[at] = (uint32_t)~position;
+            s.cut.list[at++] = topk_key(from[position]) + 1;
         }
-    return block_range(s.cut, own);
+    }
+    block_sync();
+    return first;
+}
+
+/* How many of a list's `count` values, 0 behind them, are over `mine`; 1 << shift threads count. */
+CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int shift) {
+    uint32_t over = 0;
+#pragma unroll 1
+    for (int i = cut_part(shift) * 8; i < count; i += 8 << shift) {
+        const u32x4 v = *(const u32x4 *)&list[i], w = *(const u32x4 *)&list[i + 4];
+        over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);
+        over += (uint32_t)(v.z > mine) + (uint32_t)(v.w > mine);
+        over += (uint32_t)(w.x > mine) + (uint32_t)(w.y > mine);
+        over += (uint32_t)(w.z > mine) + (uint32_t)(w.w > mine);
+    }
+    return (int)cut_sum(over, shift);
+}
+
+/* Leaves the places of the best `need` of the `count` listed in s.chosen: by rank if `ranked`,
+ * together if `alone`, else each where it was listed. False when equal ones are in the way: s.last
+ * are better than those, where TIED is left. */
+#define TIED 1u
+CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone, bool ranked) {
+    const int shift = cut_share(count), mine = thread_id() >> shift;
+    const bool leads = mine < count && cut_part(shift) == 0;
+    const uint32_t key = mine < count ? s.cut.list[mine] : 0;
+    int over = need;
+    if (warp_id() * WARP >> shift < count) over = count_over(s.cut.list, count, key, shift);
+    if (leads && over < need) {
+        const int at = (int)atomic_add(&s.taken, 1u);
+        if (ranked) atomic_max(&s.chosen[over], s.places[mine]); /* equal ones have one rank */
+        else s.chosen[alone ? at : mine] = s.places[mine];
+    }
+    block_sync();
+    if (s.taken == (uint32_t)need &&
+        (!ranked || block_sync_and(thread_id() >= need || s.chosen[thread_id()]))) return true;
+    if (leads && over < need) atomic_max(&s.last, (uint32_t)over);
+    block_sync();
+    if (leads) s.chosen[mine] = over < (int)s.last ? s.places[mine] : over == (int)s.last ? TIED : 0;
+    block_sync();
+    return false;
+}
+
+/* ---- in order ---------------------------------------------------------------------------------- */
+
+/* The best k of a list that holds all of them, as choose_listed left them, into `positions`. */
+CAIRN_INLINE void order_chosen(short_shared &s, int k, bool ranked, int32_t *positions) {
+    const int shift = min_of(cut_share(k), 3), mine = thread_id() >> shift;
+    if (warp_id() * WARP >> shift >= k) return;
+    const uint32_t place = mine < k ? s.chosen[mine] : 0;
+    const int slot = ranked ? mine : count_over(s.chosen, k, place, shift);
+    if (mine < k && cut_part(shift) == 0) positions[slot] = (int32_t)~place;
 }
 
 /* slots[j]: how many of the block's masked items come before this thread's first of level j, that
  * is of its vector j. Two levels go into one word. `turn`: calls use 0 and 1 in turn. */
 CAIRN_INLINE void find_slots(short_shared &s, uint32_t mask, int turn, uint32_t *slots) {
     constexpr uint32_t level = (1u << VECTOR) - 1;
+    warp_sync(); /* else shuffles are compiled for lanes that go apart, too */
     uint32_t mine[LEVEL_WORDS], end[LEVEL_WORDS];
 #pragma unroll
     for (int w = 0; w < LEVEL_WORDS; w++) {
@@ -340,33 +311,23 @@ CAIRN_INLINE void find_slots(short_shared &s, uint32_t mask, int turn, uint32_t 
     }
 }
 
-/* Of the masked items the first `count` by position. */
-CAIRN_INLINE uint32_t first_of(short_shared &s, uint32_t mask, uint32_t count) {
-    uint32_t slots[2 * LEVEL_WORDS], taken = 0;
-    find_slots(s, mask, 0, slots);
+/* Of the masked items those whose slots are below `count`. */
+CAIRN_INLINE uint32_t first_of(uint32_t mask, const uint32_t *slots, int count) {
+    uint32_t taken = 0;
 #pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++)
-        if (mask >> i & 1u) taken |= slots[i / VECTOR]++ < count ? 1u << i : 0u;
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        uint32_t level = mask & ((1u << VECTOR) - 1) << (j * VECTOR);
+#pragma unroll 1
+        for (int room = count - (int)slots[j]; level && room > 0; room--) {
+            taken |= level & (0u - level);
+            level &= level - 1;
+        }
+    }
     return taken;
 }
 
-/* This thread's items that are in, as bits. */
-CAIRN_INLINE uint32_t chosen_items(short_shared &s, const short_keys &keys, topk_cut cut) {
-    uint32_t over = 0, equal = 0;
-#pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++) {
-        over |= keys.key[i] > cut.least ? 1u << i : 0u;
-        equal |= keys.key[i] == cut.least ? 1u << i : 0u;
-    }
-    if (cut.equal_left == 0) return over;
-    if (cut.equal_left == cut.equals) return over | equal;
-    return over | first_of(s, equal, cut.equal_left);
-}
-
 /* The masked items' positions, ascending, into `positions`. */
-CAIRN_INLINE void list_by_position(short_shared &s, uint32_t mask, int32_t *positions) {
-    uint32_t slots[2 * LEVEL_WORDS];
-    find_slots(s, mask, 1, slots);
+CAIRN_INLINE void order_by_position(const uint32_t *slots, uint32_t mask, int32_t *positions) {
 #pragma unroll
     for (int j = 0; j < ROW_VECTORS; j++) {
         int32_t *at = positions + slots[j];
@@ -378,45 +339,72 @@ CAIRN_INLINE void list_by_position(short_shared &s, uint32_t mask, int32_t *posi
 
 /* The same by descending score, lowest position first, with room for `size` of them and as many
  * keys: a power of two >= found. */
-CAIRN_INLINE void list_by_score(short_shared &s, const score_t *from, uint32_t mask, int found,
-                                int size, int32_t *positions) {
+CAIRN_INLINE void order_by_score(short_shared &s, const score_t *from, uint32_t mask, int found,
+                                 int size, int32_t *positions) {
     uint32_t *keys = (uint32_t *)(positions + size);
     pad_entries(keys, positions, found, size);
 #pragma unroll 1
     for (; mask; mask &= mask - 1) {
         const uint32_t at = atomic_add(&s.sorted, 1u);
-        positions[at] = short_position(find_first_set(mask) - 1);
+        positions[at] = first_position(mask);
         keys[at] = topk_key(from[positions[at]]);
     }
     sort_entries(keys, positions, size);
 }
 
-/* This thread's items that are in; *found: how many of the row's. */
-CAIRN_INLINE uint32_t choose_many(short_shared &s, const short_row &row, int k, int *found) {
-    value_bins bins = {0, 0};
-    const key_range reached = reached_range(s, row, k);
-    const bool binned = find_value_bin(s, row, reached, k, bins);
-    const int inside = (int)s.cut.found.inside, need = k - (int)s.cut.found.above;
-    const float bin = as_f32(as_u32(BIN_ZERO) + s.cut.found.bin);
-    uint32_t mask = 0;
-    *found = k;
-    if (!binned || (inside > SHORT_ENTRIES && inside > need)) {
-        key_range range = {reached.low + 1, reached.high + 1};
-        if (binned) range = range_of_bin(s, row, bins, bin);
-        const short_keys keys = keys_of(row);
-        return chosen_items(s, keys, search_keys(s, keys, range, k, found));
+/* Leaves open so few that they are listed, from the index it returns on, or no more than are needed,
+ * or those that are equal. Unless there is a bound, the row is spread by value first. */
+CAIRN_INLINE uint32_t choose_few(short_shared &s, const score_t *from, short_row &row,
+                                 uint32_t bound, short_choice &choice) {
+    bool by_value = bound == 0;
+    if (bound) choice.open = reaching(row, bound);
+#pragma unroll 1
+    for (;;) {
+        if (!by_value && choice.inside <= CUT_LIST) {
+            const uint32_t first = list_open(s, from, choice.open);
+            choice.inside = (int)s.listed;
+            if (choice.inside <= max_of(choice.need, CUT_LIST)) return first;
+        }
+        if (!narrow(s, from, row, by_value, choice)) return 0;
+        if (choice.inside && choice.inside <= choice.need) return 0;
+        by_value = false;
     }
-    short_last last = {0, 0};
-    if (inside > need) last = rank_bin(s, row, bins, bin, inside, need);
-#pragma unroll
-    for (int i = 0; i < SHORT_ITEMS; i++) {
-        const float x = row.x[i];
-        const bool in = inside > need ? x > last.score || (x == last.score &&
-                                                           short_position(i) <= last.position)
-                                      : value_bin(bins, x) >= bin;
-        mask |= in ? 1u << i : 0u;
+}
+
+/* The best k of the row, in order, into `positions`, or, if k are listed, into `indices` unless it
+ * is NULL. Returns how many there are, or -1 when they are in `indices`. */
+CAIRN_INLINE int choose_short(short_shared &s, const score_t *from, short_row &row, int k,
+                              int sort_size, int32_t *positions, int32_t *indices) {
+    short_choice choice = {0, 0, k, 0};
+    uint32_t first = choose_few(s, from, row, find_bound(s, row, k), choice);
+    bool equal = choice.inside > max_of(choice.need, CUT_LIST);
+    if (!equal && choice.inside > choice.need) {
+        const bool alone = choice.need == k, ranked = alone && sort_size;
+        equal = !choose_listed(s, choice.inside, choice.need, alone, ranked);
+        if (equal) choice.need -= (int)s.last;
+        else if (alone) {
+            order_chosen(s, k, ranked, indices ? indices : positions);
+            return indices ? -1 : k;
+        }
+#pragma unroll 1
+        for (uint32_t open = choice.open; open; open &= open - 1) {
+            const uint32_t bit = open & (0u - open), place = s.chosen[first++];
+            if (place > TIED) choice.in |= bit;
+            if (place != TIED) choice.open ^= bit;
+        }
     }
-    return mask;
+    uint32_t slots[2 * LEVEL_WORDS];
+#pragma unroll 1
+    for (;; equal = false) { /* the first of those that are equal, then all */
+        find_slots(s, equal ? choice.open : choice.in | choice.open, equal, slots);
+        if (!equal) break;
+        choice.open = first_of(choice.open, slots, choice.need);
+    }
+    const uint32_t mask = choice.in | choice.open;
+    const int found = k - max_of(choice.need - choice.inside, 0);
+    if (sort_size) order_by_score(s, from, mask, found, sort_size, positions);
+    else order_by_position(slots, mask, positions);
+    return found;
 }
 
 CAIRN_KERNEL(topk_short, SHORT_THREADS, SHORT_RESIDENT, topk_params) {
@@ -425,23 +413,16 @@ CAIRN_KERNEL(topk_short, SHORT_THREADS, SHORT_RESIDENT, topk_params) {
     const int r = block_id();
     topk_range range = topk_row_range(p, r, thread_id() == 0);
     const score_t *from = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
-    const bool whole = range.length <= p.k && !p.finite_only && !p.sort_size;
+    const bool whole = range.length == 0 || (range.length <= p.k && !p.finite_only && !p.sort_size);
     int32_t *positions = (int32_t *)(shared_base() + SHORT_BYTES);
     int found = range.length;
     if (!whole) {
+        const bool plain = !p.values && p.form == CAIRN_INDEX_POS;
         short_row row;
         load_short(from, range.length, p.finite_only != 0, row);
-        const uint32_t bound = find_bound(s, row, p.k);
-        if (bound) {
-            enter_reaching(s, from, row, bound);
-            if (s.entered <= CUT_LIST) {
-                emit_listed(s, p, r, from, (int)s.entered);
-                return;
-            }
-        }
-        const uint32_t mask = choose_many(s, row, p.k, &found);
-        if (p.sort_size) list_by_score(s, from, mask, found, p.sort_size, positions);
-        else list_by_position(s, mask, positions);
+        found = choose_short(s, from, row, min_of(p.k, range.length), p.sort_size, positions,
+                             plain ? p.indices + (int64_t)r * p.k : nullptr);
+        if (found < 0) return;
         block_sync();
     }
     topk_write_row(topk_row_out(p, r, from), !whole, positions, found, p.k);

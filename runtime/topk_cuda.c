@@ -4,7 +4,7 @@
 enum {
     TOPK_SET_MAX = 4096,   /* k at most, but for the radix passes */
     TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
-    TOPK_SHORT_BYTES = 14848, /* its SHORT_BYTES */
+    TOPK_SHORT_BYTES = 12288, /* its SHORT_BYTES */
     TOPK_STREAM_BYTES = 92160, /* STREAM_BYTES of topk_stream.cuh */
     TOPK_SPLIT_MAX = 512,      /* rows, and blocks of a row, at most: a block's threads */
     TOPK_RADIX_BYTES = (2048 + 64) * 4
@@ -51,7 +51,7 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
     plan->threads = 256;
     plan->items = p->n <= 256 ? 8 : p->n <= 512 ? 16 : 32;
     plan->blocks = ((unsigned)p->rows + 7) / 8;
-    plan->shared_bytes = 8 * 128 * 4;
+    plan->shared_bytes = 8 * 64 * 4;
     return true;
 }
 
