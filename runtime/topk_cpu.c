@@ -297,20 +297,35 @@ static topk_list topk_list_of(const topk_cpu_call *call, int worker) {
     return list;
 }
 
-/* The list's positions by descending key, lowest position first: a bottom-up merge sort. */
+/* Sorts entries [n] by `bits` of them from `shift` on, equal ones in their order; false when all are
+ * equal, and `to` not written. */
+static bool topk_sort_digit(const uint64_t *from, uint64_t *to, int32_t n, int shift, int bits,
+                            uint32_t *bins) {
+    const uint32_t digits = 1u << bits, mask = digits - 1;
+    uint32_t digit, before = 0;
+    int32_t i;
+    memset(bins, 0, digits * sizeof *bins);
+    for (i = 0; i < n; i++) bins[(uint32_t)(from[i] >> shift) & mask]++;
+    if (n == 0 || bins[(uint32_t)(from[0] >> shift) & mask] == (uint32_t)n) return false;
+    for (digit = 0; digit < digits; digit++) {
+        uint32_t count = bins[digit];
+        bins[digit] = before;
+        before += count;
+    }
+    for (i = 0; i < n; i++) to[bins[(uint32_t)(from[i] >> shift) & mask]++] = from[i];
+    return true;
+}
+
+/* The list's positions by descending key, lowest position first. */
 static void topk_sort(topk_list *list, int32_t *out) {
-    int32_t width, i, n = list->count;
+    const int bits = list->count < 128 ? 4 : 8;
+    int32_t i, n = list->count;
     uint64_t *from = list->sorted, *to = from + n;
+    int shift;
     for (i = 0; i < n; i++) from[i] = (uint64_t)~list->keys[i] << 32 | (uint32_t)list->positions[i];
-    for (width = 1; width < n; width *= 2) {
+    for (shift = 32; shift < 64; shift += bits) {
         uint64_t *swap = from;
-        int32_t start;
-        for (start = 0; start < n; start += 2 * width) {
-            int32_t a = start, mid = start + width < n ? start + width : n, b = mid, o;
-            int32_t end = mid + width < n ? mid + width : n;
-            for (o = start; o < end; o++)
-                to[o] = a < mid && (b >= end || from[a] < from[b]) ? from[a++] : from[b++];
-        }
+        if (!topk_sort_digit(from, to, n, shift, bits, list->bins)) continue;
         from = to;
         to = swap;
     }
@@ -330,9 +345,8 @@ static void topk_emit(const topk_cpu_call *call, int64_t r, const topk_row *row,
 }
 
 /* All of a row that is not longer than k, in position order: its scores are not read for it. */
-static void topk_whole_row(const topk_cpu_call *call, topk_list *list, int32_t length) {
+static void topk_whole_row(topk_list *list, int32_t length) {
     int32_t i;
-    (void)call;
     for (i = 0; i < length; i++) list->positions[i] = i;
     list->count = length;
 }
@@ -340,7 +354,7 @@ static void topk_whole_row(const topk_cpu_call *call, topk_list *list, int32_t l
 static void topk_row_alone(const topk_cpu_call *call, int64_t r, topk_list *list) {
     topk_row row = topk_row_at(call, r);
     if (row.length <= call->k && !call->by_score) {
-        topk_whole_row(call, list, (int32_t)row.length);
+        topk_whole_row(list, (int32_t)row.length);
     } else {
         topk_scan(list, &row, 0, row.length, call->k);
         topk_cut(list, call->k, call->k);
