@@ -55,10 +55,11 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
     return true;
 }
 
-/* The tiles of topk_cluster.cu: one is held in registers, a second may lie in shared memory. */
+/* The tiles of topk_cluster.cu: one is held in registers, a second may lie in shared memory, where
+ * there is room for it beside the kernel's own, which grows with k and with fewer blocks. */
 static void topk_plan_tiles(const device *dev, const topk_params *p, topk_plan *plan) {
     const int64_t slice = p->n / plan->cluster;
-    const bool large = dev->arch / 10 != 12 && (p->k <= 2048 || plan->cluster > 2);
+    const bool large = dev->arch / 10 != 12 && (p->k <= 2048 || plan->cluster > 4);
     plan->threads = slice <= 16384 ? 512 : 1024;
     plan->items = slice <= 8192 ? 16 : 32;
     plan->stages = slice > 32768 && large;

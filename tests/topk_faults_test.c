@@ -700,6 +700,9 @@ static void sizes(cairn_runtime *rt, const char *where) {
            once(rt, CAIRN_F32, 1, 9000, 9000, "auto", &taken) &&
            once(rt, CAIRN_F32, 2, 9999, 8192, "radix", &taken);
     tap_ok(fine, "%s: k above 4096", where);
+    few = rt->device.cuda ? 1 + 9 * rt->device.sm_count / 80 : 1; /* four blocks a cluster */
+    fine = once(rt, CAIRN_F32, few, 140000, 3000, "cluster", &taken);
+    tap_ok(fine, "%s: %d rows of 140000, k 3000", where, few);
     taken = false;
     fine = once_by(rt, CAIRN_F32, 2, 11000, 8193, "auto", CAIRN_ORDER_SCORE, &taken) && taken;
     taken = false;

@@ -7623,7 +7623,9 @@ static const char *const kernels_topk_cluster_cu[] = {
     " * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16\n"
     " * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192\n"
     " * matrix: arch>=90 CAIRN_SCORE_TYPE=2 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=2\n"
-    " * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 */\n"
+    " * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096\n"
+    " * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=8\n"
+    " * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=8192 */\n"
     "#include \"common.cuh\"\n"
     "#include \"topk.cuh\"\n"
     "#include \"topk_slice.cuh\"\n"
@@ -7673,11 +7675,11 @@ static const char *const kernels_topk_cluster_cu[] = {
     "CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_slice &slice,\n"
     "                             written_part &part) {\n"
     "    const int rank = cluster_rank();\n"
-    "    tile_data held;\n"
+    "    tile_data held;\n",
     "    const uint32_t floor = p.finite_only \? KEY_MINUS_INFINITY + 1 : 0;\n"
     "    clear_words(s.bins);\n"
     "    clear_words(s.map);\n"
-    "    if (thread_id() == 0) s.count[0] = s.count[1] = 0;\n",
+    "    if (thread_id() == 0) s.count[0] = s.count[1] = 0;\n"
     "    load_sample(slice, (u32x4 *)s.keys);\n"
     "    load_vectors<VECTORS - 1>(slice, 0, 1, held.raw + 1);\n"
     "    stage_second(slice);\n"
@@ -10279,7 +10281,7 @@ static const kernels_file kernels_files[] = {
     {"step_sparse.cuh", kernels_step_sparse_cuh, 13436},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 8253},
-    {"topk_cluster.cu", kernels_topk_cluster_cu, 7699},
+    {"topk_cluster.cu", kernels_topk_cluster_cu, 7836},
     {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19456},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 5395},
     {"topk_kth.cuh", kernels_topk_kth_cuh, 13867},
