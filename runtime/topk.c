@@ -1,35 +1,20 @@
 /* topk: the op's entry. Checks the arguments, then the CPU's rows or a kernel's launch. */
 
-static cairn_status topk_check_vector(device *dev, const char *op, const char *name,
-                                      const cairn_tensor *t, int64_t rows) {
-    tensor_want want = {NULL, NULL, TENSOR_BIT(CAIRN_I32), 1, {0}, true, false};
-    want.op = op, want.name = name;
-    want.shape[0] = rows;
-    return tensor_check(dev, t, &want);
-}
-
-static cairn_status topk_check_outputs(device *dev, const char *op, const cairn_topk_args *a,
-                                       int64_t rows) {
-    tensor_want indices = {NULL, "indices", TENSOR_BIT(CAIRN_I32), 2, {0}, false, false};
-    tensor_want values = {NULL, "values", TENSOR_BIT(CAIRN_F32), 2, {0}, true, false};
+/* Outputs share no byte with each other or with what is read. */
+static void topk_check_outputs(ops_check *c, const cairn_topk_args *a, int64_t rows) {
     const cairn_tensor *inputs[3];
     static const char *const names[3] = {"scores", "lengths", "row_starts"};
-    cairn_status status;
+    int64_t extents[2];
     int i;
     inputs[0] = a->scores, inputs[1] = a->lengths, inputs[2] = a->row_starts;
-    indices.op = values.op = op;
-    indices.shape[0] = values.shape[0] = rows;
-    indices.shape[1] = values.shape[1] = a->k;
-    if ((status = tensor_check(dev, a->indices, &indices)) ||
-        (status = tensor_check(dev, a->values, &values)) ||
-        (status = tensor_check_apart(dev->base, op, a->values, "values", a->indices, "indices")))
-        return status;
-    for (i = 0; i < 3; i++)
-        if ((status = tensor_check_apart(dev->base, op, a->indices, "indices", inputs[i],
-                                         names[i])) ||
-            (status = tensor_check_apart(dev->base, op, a->values, "values", inputs[i], names[i])))
-            return status;
-    return CAIRN_OK;
+    extents[0] = rows, extents[1] = a->k;
+    ops_want_as(c, a->indices, "indices", OPS_I32, false, 2, extents);
+    ops_want_as(c, a->values, "values", OPS_F32, true, 2, extents);
+    ops_want_apart(c, a->values, "values", a->indices, "indices", false);
+    for (i = 0; i < 3; i++) {
+        ops_want_apart(c, a->indices, "indices", inputs[i], names[i], false);
+        ops_want_apart(c, a->values, "values", inputs[i], names[i], false);
+    }
 }
 
 static cairn_status topk_check_options(device *dev, const char *op, int32_t k, int32_t order,
@@ -78,14 +63,15 @@ static cairn_status topk_check_scores(device *dev, const cairn_topk_args *a, top
 }
 
 static cairn_status topk_check(device *dev, const cairn_topk_args *a, topk_shape *shape) {
-    const char *op = shape->op;
-    cairn_status status;
-    if ((status = topk_check_options(dev, op, a->k, a->order, a->route)) ||
-        (status = topk_check_scores(dev, a, shape)) ||
-        (status = topk_check_vector(dev, op, "lengths", a->lengths, shape->rows)) ||
-        (status = topk_check_vector(dev, op, "row_starts", a->row_starts, shape->rows)))
-        return status;
-    return topk_check_outputs(dev, op, a, shape->rows);
+    ops_check c = {NULL, NULL, CAIRN_OK};
+    c.dev = dev, c.op = shape->op;
+    if ((c.status = topk_check_options(dev, c.op, a->k, a->order, a->route)) ||
+        (c.status = topk_check_scores(dev, a, shape)))
+        return c.status;
+    ops_want_as(&c, a->lengths, "lengths", OPS_I32, true, 1, &shape->rows);
+    ops_want_as(&c, a->row_starts, "row_starts", OPS_I32, true, 1, &shape->rows);
+    topk_check_outputs(&c, a, shape->rows);
+    return c.status;
 }
 
 static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const topk_shape *shape) {
