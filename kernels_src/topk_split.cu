@@ -58,8 +58,9 @@ CAIRN_INLINE void choose_part(split_shared &s, const topk_params &p) {
     if (!equal) {
         const uint32_t tiles = speaks ? (uint32_t)max_of(range.length - 1, 0) / STREAM_TILE : 0u;
         const block_sums sums = sum_before(s, tiles);
-        const uint32_t others = (uint32_t)((grid_blocks() - 1) * p.rows), all = max_of(sums.all, 1u);
-        const uint32_t share = min_of(others, all), begin = sums.before * share / all;
+        const uint32_t all = max_of(sums.all, 1u);
+        const uint32_t share = min_of((uint32_t)((grid_blocks() - 1) * p.rows), all);
+        const uint32_t begin = sums.before * share / all;
         first = r + (int)begin;
         blocks = 1 + (int)((sums.before + tiles) * share / all - begin);
     }
@@ -100,9 +101,9 @@ struct split_merge {
         return s.arrived == (uint32_t)s.blocks - 1;
     }
 
-    /* Adds to the set, in order, as many of all blocks' entries as it has room for, without those of
-     * a block whose best is not above the floor any more; whether there are others. Thread i speaks
-     * for the row's i-th block. */
+    /* Adds to the set, in order, as many of all blocks' entries as it has room for, without those
+     * of a block whose best is not above the floor any more; whether there are others. Thread i
+     * speaks for the row's i-th block. */
     CAIRN_MEMBER bool add(const topk_params &p, stream_state &state) {
         const int t = thread_id(), room = STREAM_SET - state.held, from = s.from, list = s.list;
         u32x2 left = {0, 0};

@@ -207,12 +207,13 @@ CAIRN_INLINE int add_edge(stream_shared &s, const score_t *row, int first, int c
 
 /* ---- the set --------------------------------------------------------------------------------- */
 
-/* Turns the scores [from, to) into keys. Returns the range of this thread's, those before too. */
-CAIRN_INLINE key_range seal(stream_shared &s, int from, int to) {
+/* Turns the scores [from, to) into keys. Returns the range of this thread's, of these or of `all`
+ * before them too. */
+CAIRN_INLINE key_range seal(stream_shared &s, int from, int to, bool all) {
     key_range own = {0xffffffffu, 0u};
     block_sync();
 #pragma unroll 1
-    for (int i = thread_id(); i < to; i += STREAM_THREADS) {
+    for (int i = thread_id() + (all ? 0 : from); i < to; i += STREAM_THREADS) {
         uint32_t key = s.keys[i];
         if (i >= from) s.keys[i] = key = topk_key(as_f32(key)) + 1;
         own = {min_of(own.low, key), max_of(own.high, key)};
@@ -220,25 +221,47 @@ CAIRN_INLINE key_range seal(stream_shared &s, int from, int to) {
     return own;
 }
 
-/* The cut before the k-th of the set's `count` > k entries, all sealed. own: a thread's, by seal.
- * guess.low: 0, or no key is below it, and most are no greater than guess.high. */
-CAIRN_INLINE topk_cut cut_of_set(stream_shared &s, int count, int k, key_range own,
+/* In: the keys over `least`, and by position the first `equal_left` of those equal to it. */
+struct stream_cut { uint32_t least, equal_left; };
+
+/* The cut before the k-th of the set's `count` > k entries, all sealed: each round spreads a range
+ * of keys over the bins and goes on with the bin that holds it. own: this thread's range. guess.low:
+ * 0, or no key is below it, and most are no greater than guess.high. */
+CAIRN_INLINE stream_cut find_cut(stream_shared &s, int count, int k, key_range own,
                                  key_range guess) {
     key_range range = {guess.low + 1, 0xffffffffu};
-    uint32_t top = guess.high + 1, inside = 0xffffffffu;
+    uint32_t top = guess.high + 1, inside = 0xffffffffu, need = (uint32_t)k;
     if (guess.low == 0) {
         range = block_range(s.cut, own);
-        top = range.high, inside = (uint32_t)count;
+        top = range.high;
     }
-    return find_cut<true>(s.cut, range, inside, (uint32_t)k, [&](auto take) {
+#pragma unroll 1
+    while (need != inside && range.low != range.high) {
+        const int shift = range_shift({range.low, top}, CUT_BITS);
+        clear_bins(s.cut);
+        block_sync();
 #pragma unroll 2
-        for (int i = thread_id(); i < count; i += STREAM_THREADS) take(s.keys[i]);
-    }, top);
+        for (int i = thread_id(); i < count; i += STREAM_THREADS) {
+            const uint32_t from_low = s.keys[i] - range.low;
+            if (from_low <= range.high - range.low)
+                atomic_add(&s.cut.bins[min_of(from_low >> shift, CUT_BINS - 1u)], 1u);
+        }
+        block_sync();
+        find_crossing(s.cut, need);
+        need -= s.cut.found.above;
+        inside = s.cut.found.inside;
+        range.low += s.cut.found.bin << shift;
+        if (s.cut.found.bin < CUT_BINS - 1) /* which has all above, too */
+            range.high = range.low + min_of(range.high - range.low, (1u << shift) - 1);
+        top = range.high;
+    }
+    if (need == inside) return {range.low - 1, 0};
+    return {range.low, need};
 }
 
 /* Moves the chosen of `count` entries to the front; their order stays. Each thread looks at four
  * neighbours between barriers. Counts are in halves of a word: above the cut, equal to it. */
-CAIRN_INLINE void take_chosen(stream_shared &s, int count, topk_cut cut) {
+CAIRN_INLINE void take_chosen(stream_shared &s, int count, stream_cut cut) {
     uint32_t done = 0;
     int turn = 0;
 #pragma unroll 1
@@ -280,13 +303,13 @@ struct stream_state {
 };
 
 /* Seals the set, unless all of it is `sealed`, and cuts it to its best k where it holds more.
- * guess: as for cut_of_set, of the first cut. */
+ * guess: as for find_cut, of the first cut. */
 CAIRN_INLINE void cut_set(stream_shared &s, int k, bool sealed, key_range guess,
                           stream_state &state) {
-    const key_range own = seal(s, sealed ? state.held : state.kept, state.held);
     if (state.kept) guess.low = 0;
+    const key_range own = seal(s, sealed ? state.held : state.kept, state.held, guess.low == 0);
     if (state.held > k) {
-        const topk_cut cut = cut_of_set(s, state.held, k, own, guess);
+        const stream_cut cut = find_cut(s, state.held, k, own, guess);
         take_chosen(s, state.held, cut);
         /* least is above the k-th's own key, or k of the set's reach that, counted from 1 */
         state.floor = max_of(state.floor, cut.least + (cut.equal_left == 0));
