@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-enum { GUARD = 8, KINDS = 8 };
+enum { GUARD = 8, KINDS = 10 };
 
 static float score(int kind, int i) {
     static float equal;
@@ -23,6 +23,8 @@ static float score(int kind, int i) {
     }
     case 5: return (float)i;
     case 6: return (i & 127) < 32 ? 9.0f + (float)(i & 31) : simt::random_normal();
+    case 7: return simt::random_u32() % 10 ? -INFINITY : simt::random_normal();
+    case 8: return std::ldexp(simt::random_normal(), (int)(simt::random_u32() % 250) - 125);
     default: return 1.0f + 1e-6f * (float)(simt::random_u32() % 100);
     }
 }
@@ -36,16 +38,18 @@ static float truncate_bf16(float x) {
     return x;
 }
 
-static std::vector<int32_t> oracle(const float *row, int length, int k, bool by_score) {
-    std::vector<int32_t> order(length);
-    for (int i = 0; i < length; i++) order[i] = i;
+static std::vector<int32_t> oracle(const float *row, int length, int k, bool by_score,
+                                   bool finite_only) {
+    std::vector<int32_t> order;
+    for (int i = 0; i < length; i++)
+        if (!finite_only || row[i] > -INFINITY) order.push_back(i);
     auto value = [&](int i) { return row[i]; };
     std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
         float x = value(a), y = value(b);
         if (x != x || y != y) return x == x && y != y;
         return x > y;
     });
-    order.resize(std::min(length, k));
+    order.resize(std::min((int)order.size(), k));
     if (!by_score) std::sort(order.begin(), order.end());
     order.resize(k, -1);
     return order;
@@ -81,7 +85,9 @@ static void sweep(const char *name, Kernel kernel, shape at, float (*round)(floa
                 topk_params p = {};
                 p.scores = scores.data();
                 if (ranged) p.lengths = lengths.data(), p.row_starts = starts.data();
-                p.indices = out.data() + GUARD, p.values = values.data() + GUARD;
+                p.finite_only = simt::random_u32() % 2;
+                const bool valued = simt::random_u32() % 2;
+                p.indices = out.data() + GUARD, p.values = valued ? values.data() + GUARD : nullptr;
                 p.stride = stride, p.n = n, p.k = k, p.rows = rows;
                 const int parts = n > 5000 ? 12 : 3; /* of split; 12 hold more than its set does */
                 std::vector<uint32_t> scratch(rows * parts * (2 + k * 2), 0);
@@ -94,15 +100,15 @@ static void sweep(const char *name, Kernel kernel, shape at, float (*round)(floa
                 simt::launch(launched, kernel, p);
                 for (int r = 0; r < rows; r++) {
                     const float *row = &x[r * stride + starts[r]];
-                    auto want = oracle(row, lengths[r], k, by_score != 0);
+                    auto want = oracle(row, lengths[r], k, by_score, p.finite_only);
                     for (int i = 0; i < k; i++) {
                         float v = want[i] < 0 ? -INFINITY : row[want[i]], got = values[GUARD + r * k + i];
                         if (out[GUARD + r * k + i] != want[i] && fine)
-                            std::printf("# n %d k %d by_score %d row %d length %d slot %d: %d, not %d\n",
-                                        n, k, by_score, r, lengths[r], i, out[GUARD + r * k + i],
+                            std::printf("# n %d k %d by_score %d finite_only %d row %d length %d slot %d: "
+                                        "%d, not %d\n", n, k, by_score, p.finite_only, r, lengths[r], i, out[GUARD + r * k + i],
                                         want[i]);
                         fine &= out[GUARD + r * k + i] == want[i];
-                        fine &= v != v ? got != got : got == v;
+                        if (valued) fine &= v != v ? got != got : got == v;
                     }
                 }
                 fine &= arrived == std::vector<uint32_t>(rows, 0);
