@@ -11,7 +11,7 @@
  *            sort_size, or 4 for each of k in order of position
  * Oracle     tests/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
- * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=128 CAIRN_ITEMS=8
+ * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=64 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
 #include "common.cuh"
@@ -26,7 +26,7 @@
 /* Blocks that fit one SM, by registers. */
 #define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1536 / SHORT_THREADS : 1)
 #define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)
-#define SHORT_BYTES 12288 /* of short_shared at most; behind it are the chosen positions, keys */
+#define SHORT_BYTES (CUT_BINS * 4 + 4096) /* of short_shared at most; behind it: what is in, keys */
 
 struct short_shared {
     cut_shared cut; /* cut.list: keys of the listed, counted from 1 */
@@ -77,11 +77,11 @@ CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
 CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
     const int full = min_of(CUT_WARPS, row.length / (VECTOR * WARP)); /* without an idle lane */
     const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > 4 * full);
+    if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;
+    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;
     float most = row.x[0];
 #pragma unroll
     for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);
-    if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;
-    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;
     if (quota <= SHORT_QUOTA && warp_id() < full) {
         uint32_t named = kth_of_warp(topk_key(most), quota);
         if (lane_id() == 0) s.cut.sums[warp_id()] = named;

@@ -4,7 +4,7 @@
 enum {
     TOPK_SET_MAX = 4096,   /* k at most, but for the radix passes */
     TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
-    TOPK_SHORT_BYTES = 12288, /* its SHORT_BYTES */
+    TOPK_SHORT_BYTES = 4096, /* of its SHORT_BYTES beside the bins */
     TOPK_STREAM_BYTES = 92160, /* STREAM_BYTES of topk_stream.cuh */
     TOPK_SPLIT_MAX = 512,      /* rows, and blocks of a row, at most: a block's threads */
     TOPK_RADIX_BYTES = (2048 + 64) * 4
@@ -20,26 +20,37 @@ typedef struct topk_plan {
 } topk_plan;
 
 /* A row that fits registers stays there, in as small a block as holds it, so that many are under way
- * on each SM; a longer one streams through, in tiles that leave room for k in the set. */
+ * on each SM; few rows take twice the threads where that was faster on an H200. */
+static void topk_plan_short(const device *dev, const topk_params *p, topk_plan *plan) {
+    const bool few = p->n <= 2048 ? p->rows <= 2 * dev->sm_count
+                                  : p->n <= 4096 && p->k <= 32 && p->rows <= dev->sm_count / 2;
+    int bins;
+    plan->source = "topk_short.cu";
+    plan->entry = "topk_short";
+    plan->items = 16;
+    for (plan->threads = 64; plan->threads * plan->items < p->n;) plan->threads *= 2;
+    if (few) {
+        plan->threads *= 2;
+        plan->items = 8;
+    }
+    bins = plan->threads < 512 ? plan->threads * 4 : 2048;
+    plan->shared_bytes =
+        (unsigned)(bins * 4 + TOPK_SHORT_BYTES + (p->sort_size ? p->sort_size * 8 : p->k * 4));
+}
+
+/* A longer one streams through, in tiles that leave room for k in the set. */
 static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *plan) {
     if (p->k > TOPK_SET_MAX) return false;
     plan->blocks = (unsigned)p->rows;
-    plan->threads = 512;
     if (p->n <= TOPK_SHORT_MAX) {
-        plan->source = "topk_short.cu";
-        plan->entry = "topk_short";
-        plan->items = p->n <= TOPK_SHORT_MAX / 2 ? 8 : 16;
-        if (p->n <= 2048) plan->threads = p->n <= 1024 ? 128 : 256;
-        else if (p->n <= 4096 && p->k > 64 && p->rows > 2 * dev->sm_count)
-            plan->threads = 256, plan->items = 16;
-        plan->shared_bytes =
-            (unsigned)(TOPK_SHORT_BYTES + (p->sort_size ? p->sort_size * 8 : p->k * 4));
-    } else {
-        plan->source = "topk_stream.cu";
-        plan->entry = "topk_stream";
-        plan->items = p->k <= 2048 ? 16 : 8;
-        plan->shared_bytes = TOPK_STREAM_BYTES;
+        topk_plan_short(dev, p, plan);
+        return true;
     }
+    plan->source = "topk_stream.cu";
+    plan->entry = "topk_stream";
+    plan->threads = 512;
+    plan->items = p->k <= 2048 ? 16 : 8;
+    plan->shared_bytes = TOPK_STREAM_BYTES;
     return true;
 }
 

@@ -8739,7 +8739,7 @@ static const char *const kernels_topk_short_cu[] = {
     " *            sort_size, or 4 for each of k in order of position\n"
     " * Oracle     tests/topk_test.c sorts\n"
     " * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16\n"
-    " * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=128 CAIRN_ITEMS=8\n"
+    " * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=64 CAIRN_ITEMS=16\n"
     " * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16\n"
     " * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */\n"
     "#include \"common.cuh\"\n"
@@ -8754,7 +8754,7 @@ static const char *const kernels_topk_short_cu[] = {
     "/* Blocks that fit one SM, by registers. */\n"
     "#define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 \? 1536 / SHORT_THREADS : 1)\n"
     "#define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)\n"
-    "#define SHORT_BYTES 12288 /* of short_shared at most; behind it are the chosen positions, keys */\n"
+    "#define SHORT_BYTES (CUT_BINS * 4 + 4096) /* of short_shared at most; behind it: what is in, keys */\n"
     "\n"
     "struct short_shared {\n"
     "    cut_shared cut; /* cut.list: keys of the listed, counted from 1 */\n"
@@ -8805,11 +8805,11 @@ static const char *const kernels_topk_short_cu[] = {
     "CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {\n"
     "    const int full = min_of(CUT_WARPS, row.length / (VECTOR * WARP)); /* without an idle lane */\n"
     "    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > 4 * full);\n"
+    "    if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;\n",
+    "    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;\n"
     "    float most = row.x[0];\n"
     "#pragma unroll\n"
-    "    for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);\n",
-    "    if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;\n"
-    "    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;\n"
+    "    for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);\n"
     "    if (quota <= SHORT_QUOTA && warp_id() < full) {\n"
     "        uint32_t named = kth_of_warp(topk_key(most), quota);\n"
     "        if (lane_id() == 0) s.cut.sums[warp_id()] = named;\n"
@@ -8893,8 +8893,8 @@ static const char *const kernels_topk_short_cu[] = {
     "    if (!past_end && !row.least) return;\n"
     "    choice.inside = row.least \? 0 : choice.inside - past_end;\n"
     "#pragma unroll 1\n"
-    "    for (uint32_t open = choice.open; open; open &= open - 1) {\n"
-    "        const int position = first_position(open);\n",
+    "    for (uint32_t open = choice.open; open; open &= open - 1) {\n",
+    "        const int position = first_position(open);\n"
     "        if (position >= row.length || (row.least && topk_key(from[position]) < row.least))\n"
     "            choice.open ^= open & (0u - open);\n"
     "    }\n"
@@ -8979,8 +8979,8 @@ static const char *const kernels_topk_short_cu[] = {
     " * together if `alone`, else each where it was listed. False when equal ones are in the way: s.last\n"
     " * are better than those, where TIED is left. */\n"
     "#define TIED 1u\n"
-    "CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone, bool ranked) {\n"
-    "    const int shift = cut_share(count), mine = thread_id() >> shift;\n",
+    "CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone, bool ranked) {\n",
+    "    const int shift = cut_share(count), mine = thread_id() >> shift;\n"
     "    const bool leads = mine < count && cut_part(shift) == 0;\n"
     "    const uint32_t key = mine < count \? s.cut.list[mine] : 0;\n"
     "    int over = need;\n"
@@ -9066,8 +9066,8 @@ static const char *const kernels_topk_short_cu[] = {
     "}\n"
     "\n"
     "/* The same by descending score, lowest position first, with room for `size` of them and as many\n"
-    " * keys: a power of two >= found. */\n"
-    "CAIRN_INLINE void order_by_score(short_shared &s, const score_t *from, uint32_t mask, int found,\n",
+    " * keys: a power of two >= found. */\n",
+    "CAIRN_INLINE void order_by_score(short_shared &s, const score_t *from, uint32_t mask, int found,\n"
     "                                 int size, int32_t *positions) {\n"
     "    uint32_t *keys = (uint32_t *)(positions + size);\n"
     "    pad_entries(keys, positions, found, size);\n"
@@ -9147,8 +9147,8 @@ static const char *const kernels_topk_short_cu[] = {
     "    if (!whole) {\n"
     "        const bool plain = !p.values && p.form == CAIRN_INDEX_POS;\n"
     "        short_row row;\n"
-    "        load_short(from, range.length, p.finite_only != 0, row);\n"
-    "        found = choose_short(s, from, row, min_of(p.k, range.length), p.sort_size, positions,\n",
+    "        load_short(from, range.length, p.finite_only != 0, row);\n",
+    "        found = choose_short(s, from, row, min_of(p.k, range.length), p.sort_size, positions,\n"
     "                             plain \? p.indices + (int64_t)r * p.k : nullptr);\n"
     "        if (found < 0) return;\n"
     "        block_sync();\n"
@@ -10239,7 +10239,7 @@ static const kernels_file kernels_files[] = {
     {"topk_kth.cuh", kernels_topk_kth_cuh, 13867},
     {"topk_radix.cu", kernels_topk_radix_cu, 6521},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
-    {"topk_short.cu", kernels_topk_short_cu, 20011},
+    {"topk_short.cu", kernels_topk_short_cu, 20014},
     {"topk_slice.cuh", kernels_topk_slice_cuh, 9471},
     {"topk_small.cu", kernels_topk_small_cu, 7405},
     {"topk_split.cu", kernels_topk_split_cu, 7430},
