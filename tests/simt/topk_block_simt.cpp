@@ -14,8 +14,17 @@ namespace f32_small {
 namespace f32_stream {
 #include "../../kernels_src/topk_stream.cu"
 }
+#undef CAIRN_ITEMS
+#undef CAIRN_THREADS
+#define CAIRN_THREADS 64
+#define CAIRN_ITEMS 16
+namespace f32_short_64 {
+#include "../../kernels_src/topk_short.cu"
+}
 #undef CAIRN_SCORE_TYPE
 #undef CAIRN_ITEMS
+#undef CAIRN_THREADS
+#define CAIRN_THREADS 128
 #define CAIRN_SCORE_TYPE 3
 #define CAIRN_ITEMS 16
 namespace bf16_short {
@@ -35,6 +44,8 @@ int main() {
                 to_bf16);
     sweep<float>("short, f32", f32_short::topk_short, {1, 128, SHORT_BYTES + pairs, SHORT}, same,
                  same);
+    sweep<float>("short of 64, f32", f32_short_64::topk_short, {1, 64, SHORT_BYTES + pairs, SHORT},
+                 same, same);
     sweep<bf16>("short, bf16", bf16_short::topk_short, {1, 128, SHORT_BYTES + pairs, SHORT},
                 truncate_bf16, to_bf16);
     sweep<float>("stream, f32", f32_stream::topk_stream, {1, 128, STREAM_BYTES, ALL}, same, same);
