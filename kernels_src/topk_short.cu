@@ -22,7 +22,7 @@
 #include "topk_cut.cuh"
 
 #define SHORT_ITEMS CAIRN_ITEMS
-#define SHORT_QUOTA 4 /* scores a warp names at most */
+#define SHORT_QUOTA 4 /* the warps name their quota-th score, up to this one */
 /* Blocks that fit one SM, by registers. */
 #define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1536 / SHORT_THREADS : 1)
 #define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)
@@ -33,7 +33,8 @@ struct short_shared {
     alignas(16) uint32_t places[CUT_LIST]; /* theirs: ~position, so that the first is the greatest */
     alignas(16) uint32_t chosen[CUT_LIST]; /* places of those that are in; 0 elsewhere */
     uint32_t levels[2][LEVEL_WORDS][WARP]; /* one a warp */
-    uint32_t listed, taken, last, sorted;
+    uint32_t listed, sorted;   /* so many have been entered */
+    uint32_t taken, last;      /* by choose_listed */
 };
 
 struct short_row {
@@ -76,7 +77,7 @@ CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
  * else 0. Ends with a barrier. */
 CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
     const int full = min_of(CUT_WARPS, row.length / (VECTOR * WARP)); /* without an idle lane */
-    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > 4 * full);
+    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > SHORT_QUOTA * full);
     if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;
     if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;
     float most = row.x[0];
@@ -248,8 +249,8 @@ CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int 
 }
 
 /* Leaves the places of the best `need` of the `count` listed in s.chosen: by rank if `ranked`,
- * together if `alone`, else each where it was listed. False when equal ones are in the way: s.last
- * are better than those, where TIED is left. */
+ * together if `alone`, else each where it was listed. False when equal ones do not all fit or have
+ * one rank: then each is where it was listed, the s.last better than them, and TIED for theirs. */
 #define TIED 1u
 CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone, bool ranked) {
     const int shift = cut_share(count), mine = thread_id() >> shift;

@@ -8750,7 +8750,7 @@ static const char *const kernels_topk_short_cu[] = {
     "#include \"topk_cut.cuh\"\n"
     "\n"
     "#define SHORT_ITEMS CAIRN_ITEMS\n"
-    "#define SHORT_QUOTA 4 /* scores a warp names at most */\n"
+    "#define SHORT_QUOTA 4 /* the warps name their quota-th score, up to this one */\n"
     "/* Blocks that fit one SM, by registers. */\n"
     "#define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 \? 1536 / SHORT_THREADS : 1)\n"
     "#define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)\n"
@@ -8761,7 +8761,8 @@ static const char *const kernels_topk_short_cu[] = {
     "    alignas(16) uint32_t places[CUT_LIST]; /* theirs: ~position, so that the first is the greatest */\n"
     "    alignas(16) uint32_t chosen[CUT_LIST]; /* places of those that are in; 0 elsewhere */\n"
     "    uint32_t levels[2][LEVEL_WORDS][WARP]; /* one a warp */\n"
-    "    uint32_t listed, taken, last, sorted;\n"
+    "    uint32_t listed, sorted;   /* so many have been entered */\n"
+    "    uint32_t taken, last;      /* by choose_listed */\n"
     "};\n"
     "\n"
     "struct short_row {\n"
@@ -8804,8 +8805,8 @@ static const char *const kernels_topk_short_cu[] = {
     " * else 0. Ends with a barrier. */\n"
     "CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {\n"
     "    const int full = min_of(CUT_WARPS, row.length / (VECTOR * WARP)); /* without an idle lane */\n"
-    "    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > 4 * full);\n"
-    "    if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;\n",
+    "    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > SHORT_QUOTA * full);\n",
+    "    if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;\n"
     "    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;\n"
     "    float most = row.x[0];\n"
     "#pragma unroll\n"
@@ -8892,8 +8893,8 @@ static const char *const kernels_topk_short_cu[] = {
     "    const int past_end = SHORT_ITEMS * SHORT_THREADS - row.length;\n"
     "    if (!past_end && !row.least) return;\n"
     "    choice.inside = row.least \? 0 : choice.inside - past_end;\n"
-    "#pragma unroll 1\n"
-    "    for (uint32_t open = choice.open; open; open &= open - 1) {\n",
+    "#pragma unroll 1\n",
+    "    for (uint32_t open = choice.open; open; open &= open - 1) {\n"
     "        const int position = first_position(open);\n"
     "        if (position >= row.length || (row.least && topk_key(from[position]) < row.least))\n"
     "            choice.open ^= open & (0u - open);\n"
@@ -8976,10 +8977,10 @@ static const char *const kernels_topk_short_cu[] = {
     "}\n"
     "\n"
     "/* Leaves the places of the best `need` of the `count` listed in s.chosen: by rank if `ranked`,\n"
-    " * together if `alone`, else each where it was listed. False when equal ones are in the way: s.last\n"
-    " * are better than those, where TIED is left. */\n"
-    "#define TIED 1u\n"
-    "CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone, bool ranked) {\n",
+    " * together if `alone`, else each where it was listed. False when equal ones do not all fit or have\n"
+    " * one rank: then each is where it was listed, the s.last better than them, and TIED for theirs. */\n"
+    "#define TIED 1u\n",
+    "CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone, bool ranked) {\n"
     "    const int shift = cut_share(count), mine = thread_id() >> shift;\n"
     "    const bool leads = mine < count && cut_part(shift) == 0;\n"
     "    const uint32_t key = mine < count \? s.cut.list[mine] : 0;\n"
@@ -9065,8 +9066,8 @@ static const char *const kernels_topk_short_cu[] = {
     "    }\n"
     "}\n"
     "\n"
-    "/* The same by descending score, lowest position first, with room for `size` of them and as many\n"
-    " * keys: a power of two >= found. */\n",
+    "/* The same by descending score, lowest position first, with room for `size` of them and as many\n",
+    " * keys: a power of two >= found. */\n"
     "CAIRN_INLINE void order_by_score(short_shared &s, const score_t *from, uint32_t mask, int found,\n"
     "                                 int size, int32_t *positions) {\n"
     "    uint32_t *keys = (uint32_t *)(positions + size);\n"
@@ -10239,7 +10240,7 @@ static const kernels_file kernels_files[] = {
     {"topk_kth.cuh", kernels_topk_kth_cuh, 13867},
     {"topk_radix.cu", kernels_topk_radix_cu, 6521},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
-    {"topk_short.cu", kernels_topk_short_cu, 20014},
+    {"topk_short.cu", kernels_topk_short_cu, 20174},
     {"topk_slice.cuh", kernels_topk_slice_cuh, 9471},
     {"topk_small.cu", kernels_topk_small_cu, 7405},
     {"topk_split.cu", kernels_topk_split_cu, 7430},
