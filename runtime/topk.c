@@ -27,8 +27,8 @@ static cairn_status topk_check_options(device *dev, const char *op, int32_t k, i
         return base_fail(dev->base, CAIRN_INVALID_ARGUMENT, "%s: k = %d; 1 or more is expected",
                          op, (int)k);
     if (order != CAIRN_ORDER_POSITION && order != CAIRN_ORDER_SCORE)
-        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT, "%s: order = %d is unknown", op,
-                         (int)order);
+        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
+                         "%s: order = %d; 0 (position) or 1 (score) is expected", op, (int)order);
     return CAIRN_OK;
 }
 
@@ -74,8 +74,25 @@ static cairn_status topk_check(device *dev, const cairn_topk_args *a, topk_shape
     return c.status;
 }
 
+/* Names the first row whose start or length is out of range, in the words of the GPU. */
+static cairn_status topk_report(device *dev, const topk_shape *shape, const topk_cpu_call *call) {
+    cairn_status status = CAIRN_OK;
+    int64_t r, start, length;
+    for (r = 0; r < call->rows && !status; r++) {
+        if (topk_bounds(call, r, &start, &length)) continue;
+        if (call->starts && call->starts[r] != start)
+            ops_bad_row(dev, shape->op, shape->first_row + r, "row start out of range",
+                        call->starts[r], &status);
+        else
+            ops_bad_row(dev, shape->op, shape->first_row + r, "length out of range",
+                        call->lengths[r], &status);
+    }
+    return status;
+}
+
 static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const topk_shape *shape) {
     topk_cpu_call call;
+    cairn_status status;
     memset(&call, 0, sizeof call);
     call.scores = (const char *)tensor_data(a->scores);
     call.type = cairn_tensor_type(a->scores);
@@ -88,55 +105,50 @@ static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const to
     call.by_score = a->order == CAIRN_ORDER_SCORE;
     call.indices = (int32_t *)tensor_data(a->indices);
     call.values = a->values ? (float *)tensor_data(a->values) : NULL;
-    call.op = shape->op;
-    call.first_row = shape->first_row;
-    return topk_cpu(dev, &call);
+    status = topk_cpu(dev, &call);
+    return status ? status : topk_report(dev, shape, &call);
 }
 
 /* ---- transform ---------------------------------------------------------------------------------- */
 
-/* What a gather takes for a position of row r; -1: it has no place. */
-static int32_t topk_place(const topk_params *map, int64_t r, const int32_t *pages,
+/* What a gather takes for a position of row r, which no index may hold; -1: it is on no page. */
+static int64_t topk_place(const topk_params *map, int64_t r, const int32_t *pages,
                           int32_t position) {
     int32_t page = position / map->page_size, id;
-    int64_t place;
-    if (map->form == CAIRN_INDEX_FLAT) {
-        place = (int64_t)position + map->offsets[r];
-    } else {
-        id = pages && page < map->table_stride ? pages[page] : -1;
-        place = id < 0 ? -1 : (int64_t)id * map->page_size + position % map->page_size;
-    }
-    return place < 0 || place > INT32_MAX ? -1 : (int32_t)place;
+    if (map->form == CAIRN_INDEX_FLAT) return (int64_t)position + map->offsets[r];
+    id = pages && page < map->table_stride ? pages[page] : -1;
+    return id < 0 ? -1 : (int64_t)id * map->page_size + position % map->page_size;
 }
 
-/* What becomes of a row's positions on the CPU; false when one has no place or it no request. */
-static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t *indices) {
+/* What becomes of a row's positions on the CPU; false when one has no place or it no request, and
+ * *wrong is that place or request. */
+static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t *indices,
+                           int64_t *wrong) {
     const int32_t *pages = NULL;
-    int64_t request = 0;
     bool fine = true;
     int32_t i;
     if (map->form == CAIRN_INDEX_SLOT) {
-        request = map->requests ? map->requests[r] : r / map->rows_each;
-        if (request >= 0 && request < map->table_rows)
-            pages = map->page_table + request * map->table_stride;
-        else fine = false;
+        int64_t request = map->requests ? map->requests[r] : r / map->rows_each;
+        fine = request >= 0 && request < map->table_rows;
+        if (fine) pages = map->page_table + request * map->table_stride;
+        else *wrong = request;
     }
     for (i = 0; i < k && indices[i] >= 0; i++) {
-        indices[i] = topk_place(map, r, pages, indices[i]);
-        if (indices[i] < 0) fine = false;
+        int64_t place = topk_place(map, r, pages, indices[i]);
+        bool holds = place >= 0 && place <= INT32_MAX;
+        if (fine && !holds) *wrong = place;
+        fine = fine && holds;
+        indices[i] = holds ? (int32_t)place : -1;
     }
     return fine;
 }
 
 static cairn_status topk_place_cpu(device *dev, const cairn_topk_args *a, const topk_shape *shape,
                                    const topk_params *map, cairn_status status) {
-    int64_t r;
+    int64_t r, wrong = 0;
     for (r = 0; map->form != CAIRN_INDEX_POS && r < shape->rows; r++)
-        if (!topk_place_row(map, r, a->k, (int32_t *)tensor_data(a->indices) + r * a->k) && !status)
-            status = base_fail(dev->base, CAIRN_BAD_DATA,
-                               "%s: row %lld: no request of the page table, or a position "
-                               "without a page or past the largest index; -1 was written",
-                               shape->op, (long long)(shape->first_row + r));
+        if (!topk_place_row(map, r, a->k, (int32_t *)tensor_data(a->indices) + r * a->k, &wrong))
+            ops_bad_row(dev, shape->op, shape->first_row + r, "id out of range", wrong, &status);
     return status;
 }
 
