@@ -12,6 +12,8 @@
  * Oracle     tests/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=64 CAIRN_ITEMS=16
+ * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32
+ * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=1024 CAIRN_ITEMS=32
  * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
 #include "common.cuh"
@@ -26,7 +28,8 @@
 /* Blocks that fit one SM, by registers. */
 #define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1536 / SHORT_THREADS : 1)
 #define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)
-#define SHORT_BYTES (CUT_BINS * 4 + 4096) /* of short_shared at most; behind it: what is in, keys */
+/* Of short_shared at most; behind it: what is in, keys. */
+#define SHORT_BYTES (CUT_BINS * 4 + (SHORT_ITEMS > 16 ? 5120 : 4096))
 
 struct short_shared {
     cut_shared cut; /* cut.list: keys of the listed, counted from 1 */

@@ -3,8 +3,6 @@
 
 enum {
     TOPK_SET_MAX = 4096,   /* k at most, but for the radix passes */
-    TOPK_SHORT_MAX = 8192, /* n at most of topk_short.cu */
-    TOPK_SHORT_BYTES = 4096, /* of its SHORT_BYTES beside the bins */
     TOPK_STREAM_BYTES = 92160, /* STREAM_BYTES of topk_stream.cuh */
     TOPK_SPLIT_MAX = 512,      /* rows, and blocks of a row, at most: a block's threads */
     TOPK_RADIX_BYTES = (2048 + 64) * 4
@@ -19,30 +17,37 @@ typedef struct topk_plan {
     size_t scratch_bytes, flag_bytes; /* dev_scratch, dev_flags */
 } topk_plan;
 
+/* Rows that topk_short.cu takes: up to 8192 scores, and longer ones if each has an SM to itself: up
+ * to 16384 and, for so few that a bound leaves little else, 32768. */
+static bool topk_is_short(const device *dev, const topk_params *p) {
+    if (p->n <= 8192) return true;
+    return p->rows <= dev->sm_count && p->n <= (p->k <= 32 ? 32768 : 16384);
+}
+
 /* A row that fits registers stays there, in as small a block as holds it, so that many are under way
  * on each SM; few rows take twice the threads where that was faster on an H200. */
 static void topk_plan_short(const device *dev, const topk_params *p, topk_plan *plan) {
     const bool few = p->n <= 2048 ? p->rows <= 2 * dev->sm_count
                                   : p->n <= 4096 && p->k <= 32 && p->rows <= dev->sm_count / 2;
-    int bins;
+    unsigned bytes;
     plan->source = "topk_short.cu";
     plan->entry = "topk_short";
-    plan->items = 16;
+    plan->items = p->n <= 16384 ? 16 : 32;
     for (plan->threads = 64; plan->threads * plan->items < p->n;) plan->threads *= 2;
     if (few) {
         plan->threads *= 2;
         plan->items = 8;
     }
-    bins = plan->threads < 512 ? plan->threads * 4 : 2048;
-    plan->shared_bytes =
-        (unsigned)(bins * 4 + TOPK_SHORT_BYTES + (p->sort_size ? p->sort_size * 8 : p->k * 4));
+    bytes = plan->threads < 512 ? (unsigned)plan->threads * 16 : 8192; /* its SHORT_BYTES */
+    bytes += plan->items > 16 ? 5120 : 4096;
+    plan->shared_bytes = bytes + (unsigned)(p->sort_size ? p->sort_size * 8 : p->k * 4);
 }
 
 /* A longer one streams through, in tiles that leave room for k in the set. */
 static bool topk_plan_block(const device *dev, const topk_params *p, topk_plan *plan) {
     if (p->k > TOPK_SET_MAX) return false;
     plan->blocks = (unsigned)p->rows;
-    if (p->n <= TOPK_SHORT_MAX) {
+    if (topk_is_short(dev, p)) {
         topk_plan_short(dev, p, plan);
         return true;
     }
@@ -159,7 +164,7 @@ static const char *topk_choose_few(const device *dev, const topk_params *p) {
     topk_plan plan;
     memset(&plan, 0, sizeof plan);
     if (!topk_plan_cluster(dev, p, &plan)) return p->n > 65536 ? "split" : "block";
-    if (p->n < 32768) return "block";
+    if (p->n < 32768 || topk_is_short(dev, p)) return "block";
     if (p->n > 65536 * (int64_t)blocks) return "split";
     if (all * 10 <= 9 * dev->sm_count || (blocks == 2 && all <= dev->sm_count)) return "cluster";
     return "split";

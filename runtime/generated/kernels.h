@@ -8740,6 +8740,8 @@ static const char *const kernels_topk_short_cu[] = {
     " * Oracle     tests/topk_test.c sorts\n"
     " * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16\n"
     " * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=64 CAIRN_ITEMS=16\n"
+    " * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32\n"
+    " * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=1024 CAIRN_ITEMS=32\n"
     " * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16\n"
     " * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */\n"
     "#include \"common.cuh\"\n"
@@ -8754,7 +8756,8 @@ static const char *const kernels_topk_short_cu[] = {
     "/* Blocks that fit one SM, by registers. */\n"
     "#define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 \? 1536 / SHORT_THREADS : 1)\n"
     "#define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)\n"
-    "#define SHORT_BYTES (CUT_BINS * 4 + 4096) /* of short_shared at most; behind it: what is in, keys */\n"
+    "/* Of short_shared at most; behind it: what is in, keys. */\n"
+    "#define SHORT_BYTES (CUT_BINS * 4 + (SHORT_ITEMS > 16 \? 5120 : 4096))\n"
     "\n"
     "struct short_shared {\n"
     "    cut_shared cut; /* cut.list: keys of the listed, counted from 1 */\n"
@@ -8803,9 +8806,9 @@ static const char *const kernels_topk_short_cu[] = {
     "\n"
     "/* A key that k candidates reach, for small k seldom many more: the least of what the warps name;\n"
     " * else 0. Ends with a barrier. */\n"
-    "CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {\n"
+    "CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {\n",
     "    const int full = min_of(CUT_WARPS, row.length / (VECTOR * WARP)); /* without an idle lane */\n"
-    "    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > SHORT_QUOTA * full);\n",
+    "    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > SHORT_QUOTA * full);\n"
     "    if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;\n"
     "    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;\n"
     "    float most = row.x[0];\n"
@@ -8889,11 +8892,11 @@ static const char *const kernels_topk_short_cu[] = {
     "}\n"
     "\n"
     "/* Leaves open only candidates, when what lies past the row's end is open too. */\n"
-    "CAIRN_INLINE void drop_others(const score_t *from, const short_row &row, short_choice &choice) {\n"
+    "CAIRN_INLINE void drop_others(const score_t *from, const short_row &row, short_choice &choice) {\n",
     "    const int past_end = SHORT_ITEMS * SHORT_THREADS - row.length;\n"
     "    if (!past_end && !row.least) return;\n"
     "    choice.inside = row.least \? 0 : choice.inside - past_end;\n"
-    "#pragma unroll 1\n",
+    "#pragma unroll 1\n"
     "    for (uint32_t open = choice.open; open; open &= open - 1) {\n"
     "        const int position = first_position(open);\n"
     "        if (position >= row.length || (row.least && topk_key(from[position]) < row.least))\n"
@@ -8976,10 +8979,10 @@ static const char *const kernels_topk_short_cu[] = {
     "    return (int)cut_sum(over, shift);\n"
     "}\n"
     "\n"
-    "/* Leaves the places of the best `need` of the `count` listed in s.chosen: by rank if `ranked`,\n"
+    "/* Leaves the places of the best `need` of the `count` listed in s.chosen: by rank if `ranked`,\n",
     " * together if `alone`, else each where it was listed. False when equal ones do not all fit or have\n"
     " * one rank: then each is where it was listed, the s.last better than them, and TIED for theirs. */\n"
-    "#define TIED 1u\n",
+    "#define TIED 1u\n"
     "CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone, bool ranked) {\n"
     "    const int shift = cut_share(count), mine = thread_id() >> shift;\n"
     "    const bool leads = mine < count && cut_part(shift) == 0;\n"
@@ -9060,13 +9063,13 @@ static const char *const kernels_topk_short_cu[] = {
     "#pragma unroll\n"
     "    for (int j = 0; j < ROW_VECTORS; j++) {\n"
     "        int32_t *at = positions + slots[j];\n"
-    "#pragma unroll\n"
+    "#pragma unroll\n",
     "        for (int c = 0; c < VECTOR; c++)\n"
     "            if (mask >> (j * VECTOR + c) & 1u) *at++ = short_position(j * VECTOR + c);\n"
     "    }\n"
     "}\n"
     "\n"
-    "/* The same by descending score, lowest position first, with room for `size` of them and as many\n",
+    "/* The same by descending score, lowest position first, with room for `size` of them and as many\n"
     " * keys: a power of two >= found. */\n"
     "CAIRN_INLINE void order_by_score(short_shared &s, const score_t *from, uint32_t mask, int found,\n"
     "                                 int size, int32_t *positions) {\n"
@@ -9142,13 +9145,13 @@ static const char *const kernels_topk_short_cu[] = {
     "    const int r = block_id();\n"
     "    topk_range range = topk_row_range(p, r, thread_id() == 0);\n"
     "    const score_t *from = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;\n"
-    "    const bool whole = range.length == 0 || (range.length <= p.k && !p.finite_only && !p.sort_size);\n"
+    "    const bool whole = range.length == 0 || (range.length <= p.k && !p.finite_only && !p.sort_size);\n",
     "    int32_t *positions = (int32_t *)(shared_base() + SHORT_BYTES);\n"
     "    int found = range.length;\n"
     "    if (!whole) {\n"
     "        const bool plain = !p.values && p.form == CAIRN_INDEX_POS;\n"
     "        short_row row;\n"
-    "        load_short(from, range.length, p.finite_only != 0, row);\n",
+    "        load_short(from, range.length, p.finite_only != 0, row);\n"
     "        found = choose_short(s, from, row, min_of(p.k, range.length), p.sort_size, positions,\n"
     "                             plain \? p.indices + (int64_t)r * p.k : nullptr);\n"
     "        if (found < 0) return;\n"
@@ -10240,7 +10243,7 @@ static const kernels_file kernels_files[] = {
     {"topk_kth.cuh", kernels_topk_kth_cuh, 13867},
     {"topk_radix.cu", kernels_topk_radix_cu, 6521},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
-    {"topk_short.cu", kernels_topk_short_cu, 20174},
+    {"topk_short.cu", kernels_topk_short_cu, 20331},
     {"topk_slice.cuh", kernels_topk_slice_cuh, 9471},
     {"topk_small.cu", kernels_topk_small_cu, 7405},
     {"topk_split.cu", kernels_topk_split_cu, 7430},
