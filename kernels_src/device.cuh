@@ -7,6 +7,7 @@
 #define CAIRN_ARCH __CUDA_ARCH__
 
 #define CAIRN_INLINE static __device__ __forceinline__
+#define CAIRN_CALLED static __device__ __noinline__ /* one copy of the code */
 #define CAIRN_METHOD static __device__ __forceinline__
 #define CAIRN_MEMBER __device__ __forceinline__ /* of a method that is not static */
 

@@ -75,7 +75,7 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
     const uint32_t floor = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
     clear_words(s.bins);
     clear_words(s.map);
-    if (thread_id() == 0) s.count[0] = s.count[1] = 0;
+    if (thread_id() == 0) s.count[0] = s.count[1] = s.shared_out = 0;
     load_sample(slice, (u32x4 *)s.keys);
     load_vectors<VECTORS - 1>(slice, 0, 1, held.raw + 1);
     stage_second(slice);
@@ -86,11 +86,13 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
     cluster_wait(); /* every block has begun and set up its barriers */
     key_range keys = agree(s, guess, floor);
     thread_bits bits = find_candidates(w, held, keys.low);
-    uint32_t need = (uint32_t)p.k, parity = 0, top = keys.high;
+    const uint32_t k = (uint32_t)p.k;
+    uint32_t need = k, parity = 0, top = keys.high;
+    if (thread_id() == 0) s.low = keys.low;
     keys.high = KEY_INFINITY;
     verdict v = {0, 0, 0, EVERY};
     chosen_items chosen = {false, 0, 0};
-    bool places = true;
+    bool places = true, sure = true;
 #pragma unroll 1
     for (;;) {
         if (places) {
@@ -102,31 +104,33 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
             v = bit_cast<verdict>(s.told);
             chosen.listed = v.found != EVERY && parity == 0;
             if (chosen.listed) break;
-            if (v.found != EVERY) {
-                keys = {v.key, v.key};
-                need = v.ties;
-            } else {
-                if (thread_id() == 0) begin_again(s);
-                if (v.key) keys.low = floor;
-#pragma unroll 1
-                for (uint32_t inside = EVERY; inside > REGION && keys.low < keys.high;) {
-                    const bin_search at = narrow_cluster(keys, top, need);
-                    keys = at.range;
-                    top = keys.high;
-                    need = at.need;
-                    inside = at.inside;
-                }
-            }
+            if (v.found == EVERY && thread_id() == 0) begin_again(s);
+            sure = v.found != EVERY || v.key != MANY_EQUAL;
             parity = 1;
         }
+        if (v.found == EVERY && sure) {
+            keys = {v.key == TOO_FEW ? floor : s.low, KEY_INFINITY};
+            need = k;
+#pragma unroll 1
+            for (uint32_t inside = EVERY; inside > REGION && keys.low < keys.high;) {
+                const bin_search at = narrow_cluster(keys, top, need);
+                keys = at.range;
+                top = keys.high;
+                need = at.need;
+                inside = at.inside;
+            }
+        } else keys.low = keys.high = v.found == EVERY ? v.ties : v.key;
         cluster_arrive_relaxed(); /* what was read of other blocks has been, before they end */
         const slice_scan scan = scan_slice(keys.low, keys.high + 1);
         cluster_wait();
         bits = scan.bits;
         places = keys.low < keys.high;
         if (!places) {
-            v = share_alone(s, keys.low, need, scan.low, scan.high);
-            break;
+            v = share_alone(s, keys.low, k, scan, sure);
+            if (v.found != EVERY) break;
+            if (thread_id() == 0) share_again(s);
+            v.key = TOO_MANY;
+            sure = true;
         }
     }
     return list_chosen(s, w, bits, chosen, v, part);

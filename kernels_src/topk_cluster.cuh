@@ -10,12 +10,12 @@
 #define SORT_MAX max_of(CAPACITY / 2, 2048) /* chosen that can be sorted */
 #define SAMPLES 4 /* of a thread */
 #define KEY_INFINITY 0xff800000u
-#define EVERY 0xffffffffu
 
 /* What a block needs to write its part: everything over `key`, and of those equal to it the first
  * `ties` (EVERY: all), from output slot `offset` on. The cluster writes `found` in all; EVERY there
  * says that there were too many keys to select from or, with a key of 1, too few. */
 struct verdict { uint32_t key, offset, ties, found; };
+enum { TOO_MANY, TOO_FEW, MANY_EQUAL }; /* most of them perhaps equal to one key */
 
 struct cluster_shared {
     /* At the first block every block's candidates; at last each block's list of its own share, and
@@ -35,7 +35,8 @@ struct cluster_shared {
     topk_out out;
     bin_found found;
     uint32_t count[2]; /* of candidates the first time and the second, also of those not listed */
-    uint32_t listed, key, ties;
+    uint32_t listed, key, ties, low; /* low: what was guessed */
+    uint32_t shared_out; /* how often, without the first block */
     int32_t cut;
     alignas(8) uint64_t guesses_in, counts_in, keys_in, verdict_in, chosen_in;
 };
@@ -64,6 +65,12 @@ CAIRN_INLINE void begin_again(cluster_shared &s) {
     if (cluster_rank() == 0) mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
 }
 
+/* Before all share a second time. */
+CAIRN_INLINE void share_again(cluster_shared &s) {
+    mbarrier_arrive_expect(shared_addr(&s.chosen_in), CLUSTER * 8);
+    s.shared_out = 1;
+}
+
 CAIRN_INLINE cluster_shared &cluster_here() { return ((staged_shared *)shared_base())->s; }
 
 CAIRN_INLINE void clear_words(uint32_t *words) {
@@ -73,10 +80,14 @@ CAIRN_INLINE void clear_words(uint32_t *words) {
             *(u32x4 *)&words[i + thread_id() * 4] = {0, 0, 0, 0};
 }
 
-/* The bin that holds the need-th largest, of the first `bins`; inside is 0 when there are fewer. */
-template <int bins> CAIRN_INLINE bin_found search_bins(cluster_shared &s, uint32_t need) {
+/* The bin that holds the need-th largest; inside is 0 when there are fewer. Called, as above. */
+CAIRN_CALLED void find_largest(uint32_t need) {
+    cluster_shared &s = cluster_here();
     if (thread_id() == 0) s.found = {0, 0, 0};
-    find_bin<bins, THREADS>(s.bins, s.totals[0], s.found, need);
+    find_bin<BINS, THREADS>(s.bins, s.totals[0], s.found, need);
+}
+CAIRN_INLINE bin_found search_bins(cluster_shared &s, uint32_t need) {
+    find_largest(need);
     return s.found;
 }
 
@@ -173,19 +184,11 @@ struct thread_bits { reach_bits of[1 + STAGES]; };
 /* Scans the slice once more: how many items reach two keys, and which. */
 struct slice_scan { thread_bits bits; uint32_t low, high; };
 CAIRN_INLINE slice_scan scan_slice(uint32_t low, uint32_t high) {
-    const row_slice &w = kept_slice();
-    const float floor = key_score(low), ceiling = key_score(high);
     slice_scan scan = {};
+    const int tiles = kept_slice().tiles;
 #pragma unroll 1
-    for (int t = 0; t < w.tiles; t++) {
-        reach_bits bits = {low == 0 ? slice_bits(t) : 0, 0};
-#pragma unroll 1
-        for (int half = 0; half < 2; half++) {
-            u32x4 raw[HALF];
-            hold_half(w, t, half, raw);
-            if (low) bits.low |= reaching_bits<HALF>(raw, floor) << (half * HALF * VECTOR);
-            bits.high |= reaching_bits<HALF>(raw, ceiling) << (half * HALF * VECTOR);
-        }
+    for (int t = 0; t < tiles; t++) {
+        const reach_bits bits = reach_again(t, low, high);
         if (t == 0) scan.bits.of[0] = bits;
         if (STAGES && t == 1) scan.bits.of[STAGES] = bits;
         scan.low += (uint32_t)popcount(bits.low);
@@ -219,7 +222,7 @@ CAIRN_INLINE uint32_t bits_up_to(int t, int cut) {
 
 /* This thread's items of tile t; `mine` has the bits of the tiles on the chip. */
 CAIRN_INLINE reach_bits visited_bits(const thread_bits &mine, int t, uint32_t low, uint32_t high) {
-    if (t > STAGES) return tile_bits(kept_slice(), t, low, high);
+    if (t > STAGES) return reach_again(t, low, high);
     return STAGES && t == 1 ? mine.of[STAGES] : mine.of[0];
 }
 

@@ -96,7 +96,7 @@ CAIRN_INLINE void select_key(cluster_shared &s, const received &mine, key_range 
             if (has_key(mine, j, range))
                 atomic_add(&s.bins[bin_of(mine.key[j] - range.low, shift)], 1u);
         block_sync();
-        bin_found at = search_bins<BINS>(s, need);
+        bin_found at = search_bins(s, need);
         narrow(range, need, at, shift);
         top = range.high;
         if (range.low == range.high || need == at.inside) { /* in the latter case: all of them */
@@ -133,6 +133,13 @@ CAIRN_INLINE void tell(cluster_shared &s, verdict v, int rank) {
                        remote(shared_addr(&s.verdict_in), rank));
 }
 
+/* Whether most of the keys that the first block itself has sent are equal to the first of them. */
+CAIRN_INLINE bool mostly_equal(const cluster_shared &s) {
+    const int count = (int)min_of(s.counts[0], (uint32_t)min_of(REGION, THREADS));
+    const bool equal = thread_id() < count && s.keys[thread_id()] == s.keys[0];
+    return block_sync_count(equal) * 4 > count * 3;
+}
+
 /* At the first block: selects the need-th key of all that were sent, which are those in the range,
  * and tells every block; when they are too few, unless none are below it (`least`). After
  * begin_selecting. */
@@ -142,7 +149,8 @@ CAIRN_INLINE void decide(cluster_shared &s, key_range range, uint32_t top, uint3
     const uint32_t total = got.total;
     const bool few = total < need && !least;
     if (few || got.overflows) {
-        if (thread_id() < CLUSTER) tell(s, {few, 0, 0, EVERY}, thread_id());
+        const uint32_t why = mostly_equal(s) ? MANY_EQUAL : TOO_MANY;
+        if (thread_id() < CLUSTER) tell(s, {few ? TOO_FEW : why, 0, s.keys[0], EVERY}, thread_id());
         return;
     }
     const received mine = take_received(s);
@@ -277,35 +285,38 @@ CAIRN_INLINE bin_search narrow_cluster(key_range range, uint32_t top, uint32_t n
     for (int i = thread_id(); i < part; i += THREADS)
         s.bins[i] = remote_load<uint32_t>(remote(shared_addr(&s.sums[i]), owner));
     block_sync();
-    bin_found at = search_bins<BINS>(s, need - above);
+    bin_found at = search_bins(s, need - above);
     at.bin += (uint32_t)(owner * part);
     at.above += above;
     narrow(over, need, at, shift);
     return {over, need, at.inside};
 }
 
-/* Every block's share when only the key and the ties needed are known, and how many of this
- * thread's items reach the key, how many exceed it. */
-CAIRN_INLINE verdict share_alone(cluster_shared &s, uint32_t key, uint32_t need, uint32_t reach,
-                                 uint32_t over) {
-    over = warp_sum(over);
-    reach = warp_sum(reach);
+/* Every block's share of the best k when only the key is known, and how many of this thread's items
+ * reach it, how many exceed it. `found` is EVERY if it proves not to be the k-th, unless it is sure
+ * to be or the row has fewer than k. */
+CAIRN_INLINE verdict share_alone(cluster_shared &s, uint32_t key, uint32_t k, slice_scan scan,
+                                 bool sure) {
+    const uint32_t over = warp_sum(scan.high), reach = warp_sum(scan.low);
     block_sync();
     if (lane_id() == 0) {
         s.totals[0][warp_id()] = over;
         s.totals[1][warp_id()] = reach;
     }
     block_sync();
-    over = warp_sum(lane_id() < WARPS ? s.totals[0][lane_id()] : 0u);
-    reach = warp_sum(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
+    const uint32_t over_here = warp_sum(lane_id() < WARPS ? s.totals[0][lane_id()] : 0u);
+    const uint32_t reach_here = warp_sum(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
+    const uint32_t parity = s.shared_out;
     if (thread_id() < CLUSTER)
         remote_store_async(remote(shared_addr(&s.chosen[cluster_rank()]), thread_id()),
-                           u32x2{over, reach - over},
+                           u32x2{over_here, reach_here - over_here},
                            remote(shared_addr(&s.chosen_in), thread_id()));
-    mbarrier_wait_cluster(shared_addr(&s.chosen_in), 0);
+    mbarrier_wait_cluster(shared_addr(&s.chosen_in), parity);
     u32x2 of = lane_id() < CLUSTER ? s.chosen[lane_id()] : u32x2{0, 0};
-    verdict v = share_out(key, need, of.x, of.y);
+    const uint32_t all = warp_sum(of.x);
+    verdict v = share_out(key, k - min_of(all, k), of.x, of.y);
     v.offset = shuffle(v.offset, cluster_rank());
     v.ties = shuffle(v.ties, cluster_rank());
+    if (!sure && (all >= k || all + warp_sum(of.y) < k)) v.found = EVERY;
     return v;
 }

@@ -12,6 +12,7 @@
 #define TILE (THREADS * ITEMS)
 #define TILES (1 + STAGES) /* on the chip: a span */
 #define SPAN (TILES * TILE)
+#define EVERY 0xffffffffu
 static_assert(ITEMS <= 32, "a tile's items are the bits of one word");
 static_assert(VECTORS % 2 == 0, "vectors are read again two at a time");
 
@@ -156,18 +157,6 @@ CAIRN_INLINE void stage_second(const row_slice &w) {
     copy_async_commit();
 }
 
-/* A vector of tile t again: from shared memory if it is the second, else from where it came. */
-CAIRN_INLINE u32x4 load_again(const row_slice &w, int t, int j) {
-    if (STAGES && t == 1) return *staged_vector(j);
-    return load_slowly(w, vector_element(t, j));
-}
-
-/* This thread's item i of tile t again; it is in the slice. */
-CAIRN_INLINE score_t score_again(const row_slice &w, int t, int i) {
-    if (STAGES && t == 1) return ((const score_t *)staged_vector(i / VECTOR))[i % VECTOR];
-    return w.base[item_element(t, i)];
-}
-
 /* Half of tile t into registers: from shared memory if it is the second, else from its origin. */
 #define HALF (VECTORS / 2)
 CAIRN_INLINE void hold_half(const row_slice &w, int t, int half, u32x4 *raw) {
@@ -191,36 +180,37 @@ template <int count> CAIRN_INLINE uint32_t reaching_bits(const u32x4 *raw, float
 }
 
 /* Of tile t, one bit each: the items of the slice, all. */
-CAIRN_INLINE uint32_t slice_bits(int t) {
-    uint32_t bits = 0;
-#pragma unroll 1
-    for (int i = 0; i < ITEMS; i++) {
-        bits |= (uint32_t)in_slice(kept_slice(), item_element(t, i)) << i;
-    }
-    return bits;
+CAIRN_INLINE uint32_t slice_bits(const row_slice &w, int t) {
+    const int e = vector_element(t, 0), left = max_of(w.end - e, 0);
+    const int items = left / (WARP * VECTOR) * VECTOR + min_of(left % (WARP * VECTOR), VECTOR);
+    const uint32_t before = e == 0 ? (1u << w.first) - 1 : 0u; /* first < VECTOR */
+    return (items >= ITEMS ? EVERY >> (32 - ITEMS) : (1u << items) - 1) & ~before;
 }
 
 /* The items of the held tile, which is tile t, with a key of at least `key`, one bit each. */
 CAIRN_INLINE uint32_t held_bits(const tile_data &held, int t, uint32_t key) {
-    return key == 0 ? slice_bits(t) : reaching_bits<VECTORS>(held.raw, key_score(key));
+    return key == 0 ? slice_bits(kept_slice(), t) : reaching_bits<VECTORS>(held.raw, key_score(key));
 }
 
-/* The items of tile t with a key of at least `low`, of at least `high`; reads the tile again, with
- * little code. */
+/* The items of tile t with a key of at least `low`, of at least `high`, one bit each. */
 struct reach_bits { uint32_t low, high; };
-CAIRN_INLINE reach_bits tile_bits(const row_slice &w, int t, uint32_t low, uint32_t high) {
+
+/* The same, where the tile has to be read again. Called, for it is needed in several places. */
+CAIRN_INLINE u32x2 read_reaching(int t, uint32_t low, uint32_t high) {
+    const row_slice &w = kept_slice();
     const float floor = key_score(low), ceiling = key_score(high);
-    reach_bits bits = {0, 0};
-#pragma unroll 2
-    for (int j = 0; j < VECTORS; j++) {
-        score_vector v = bit_cast<score_vector>(load_again(w, t, j));
-#pragma unroll
-        for (int c = 0; c < VECTOR; c++) {
-            const uint32_t bit = 1u << (j * VECTOR + c);
-            bits.low |= to_f32(v.score[c]) >= floor ? bit : 0u;
-            bits.high |= to_f32(v.score[c]) >= ceiling ? bit : 0u;
-        }
+    u32x2 bits = {0, 0};
+#pragma unroll 1
+    for (int half = 0; half < 2; half++) {
+        u32x4 raw[HALF];
+        hold_half(w, t, half, raw);
+        bits.x |= reaching_bits<HALF>(raw, floor) << (half * HALF * VECTOR);
+        bits.y |= reaching_bits<HALF>(raw, ceiling) << (half * HALF * VECTOR);
     }
-    if (low == 0) bits.low = slice_bits(t);
+    if (low == 0) bits.x = slice_bits(w, t);
     return bits;
+}
+CAIRN_INLINE reach_bits reach_again(int t, uint32_t low, uint32_t high) {
+    const u32x2 bits = read_reaching(t, low, high);
+    return {bits.x, bits.y};
 }

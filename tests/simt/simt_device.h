@@ -12,6 +12,7 @@
 #endif
 
 #define CAIRN_INLINE static inline
+#define CAIRN_CALLED static inline
 #define CAIRN_METHOD static inline
 #define CAIRN_MEMBER inline
 
