@@ -6,7 +6,8 @@
  *               part of k scores reach; the blocks agree on one.
  *            2. Every block sends the keys that reach it to the first, which selects the k-th.
  *               When there are too many or too few, all blocks count theirs in bins over what range
- *               is left, until few enough lie in the bin of the k-th.
+ *               is left, until few enough lie in the bin of the k-th; but if most of too many are
+ *               equal, they first see whether that key is the k-th.
  *            3. Knowing the k-th key and how many of those equal to it are taken, each block marks
  *               its own chosen scores in a bit map and writes them where the blocks before it end.
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)

@@ -80,7 +80,8 @@ CAIRN_INLINE void clear_words(uint32_t *words) {
             *(u32x4 *)&words[i + thread_id() * 4] = {0, 0, 0, 0};
 }
 
-/* The bin that holds the need-th largest; inside is 0 when there are fewer. Called, as above. */
+/* The bin that holds the need-th largest; inside is 0 when there are fewer. Called, for it is needed
+ * in two places. */
 CAIRN_CALLED void find_largest(uint32_t need) {
     cluster_shared &s = cluster_here();
     if (thread_id() == 0) s.found = {0, 0, 0};

@@ -195,22 +195,18 @@ CAIRN_INLINE uint32_t held_bits(const tile_data &held, int t, uint32_t key) {
 /* The items of tile t with a key of at least `low`, of at least `high`, one bit each. */
 struct reach_bits { uint32_t low, high; };
 
-/* The same, where the tile has to be read again. Called, for it is needed in several places. */
-CAIRN_INLINE u32x2 read_reaching(int t, uint32_t low, uint32_t high) {
+/* The same, where the tile has to be read again. */
+CAIRN_INLINE reach_bits reach_again(int t, uint32_t low, uint32_t high) {
     const row_slice &w = kept_slice();
     const float floor = key_score(low), ceiling = key_score(high);
-    u32x2 bits = {0, 0};
+    reach_bits bits = {0, 0};
 #pragma unroll 1
     for (int half = 0; half < 2; half++) {
         u32x4 raw[HALF];
         hold_half(w, t, half, raw);
-        bits.x |= reaching_bits<HALF>(raw, floor) << (half * HALF * VECTOR);
-        bits.y |= reaching_bits<HALF>(raw, ceiling) << (half * HALF * VECTOR);
+        bits.low |= reaching_bits<HALF>(raw, floor) << (half * HALF * VECTOR);
+        bits.high |= reaching_bits<HALF>(raw, ceiling) << (half * HALF * VECTOR);
     }
-    if (low == 0) bits.x = slice_bits(w, t);
+    if (low == 0) bits.low = slice_bits(w, t);
     return bits;
-}
-CAIRN_INLINE reach_bits reach_again(int t, uint32_t low, uint32_t high) {
-    const u32x2 bits = read_reaching(t, low, high);
-    return {bits.x, bits.y};
 }

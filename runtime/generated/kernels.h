@@ -7611,7 +7611,8 @@ static const char *const kernels_topk_cluster_cu[] = {
     " *               part of k scores reach; the blocks agree on one.\n"
     " *            2. Every block sends the keys that reach it to the first, which selects the k-th.\n"
     " *               When there are too many or too few, all blocks count theirs in bins over what range\n"
-    " *               is left, until few enough lie in the bin of the k-th.\n"
+    " *               is left, until few enough lie in the bin of the k-th; but if most of too many are\n"
+    " *               equal, they first see whether that key is the k-th.\n"
     " *            3. Knowing the k-th key and how many of those equal to it are taken, each block marks\n"
     " *               its own chosen scores in a bit map and writes them where the blocks before it end.\n"
     " * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)\n"
@@ -7674,9 +7675,9 @@ static const char *const kernels_topk_cluster_cu[] = {
     "\n"
     "/* Finds the row's best k: `part` gets this block's share; how many the row has in all. */\n"
     "CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_slice &slice,\n"
-    "                             written_part &part) {\n"
+    "                             written_part &part) {\n",
     "    const int rank = cluster_rank();\n"
-    "    tile_data held;\n",
+    "    tile_data held;\n"
     "    const uint32_t floor = p.finite_only \? KEY_MINUS_INFINITY + 1 : 0;\n"
     "    clear_words(s.bins);\n"
     "    clear_words(s.map);\n"
@@ -7859,7 +7860,8 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "            *(u32x4 *)&words[i + thread_id() * 4] = {0, 0, 0, 0};\n"
     "}\n"
     "\n"
-    "/* The bin that holds the need-th largest; inside is 0 when there are fewer. Called, as above. */\n"
+    "/* The bin that holds the need-th largest; inside is 0 when there are fewer. Called, for it is needed\n"
+    " * in two places. */\n"
     "CAIRN_CALLED void find_largest(uint32_t need) {\n"
     "    cluster_shared &s = cluster_here();\n"
     "    if (thread_id() == 0) s.found = {0, 0, 0};\n"
@@ -7929,8 +7931,8 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "                               int k) {\n"
     "    const score_vector v = bit_cast<score_vector>(held.raw[0]);\n"
     "    const float expected = (float)(k * SAMPLES) / (float)(ITEMS * w.tiles);\n"
-    "    const float wanted = expected + 4.0f * sqrt_f32(expected) + 2.0f; /* of the row's sample */\n"
-    "    const int lanes = min_of(THREADS, ceil_div(w.end, ITEMS * TILES));\n",
+    "    const float wanted = expected + 4.0f * sqrt_f32(expected) + 2.0f; /* of the row's sample */\n",
+    "    const int lanes = min_of(THREADS, ceil_div(w.end, ITEMS * TILES));\n"
     "    uint32_t sample[SAMPLES];\n"
     "#pragma unroll\n"
     "    for (int c = 0; c < SAMPLES; c++) sample[c] = topk_key(v.score[c]);\n"
@@ -8009,8 +8011,8 @@ static const char *const kernels_topk_cluster_cuh[] = {
     " * elements and keys; the keys go to the first block too. How many there are in `placed`, which was\n"
     " * 0. Ends with a barrier but for the keys. */\n"
     "CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits &mine,\n"
-    "                        uint32_t low, uint32_t high, uint32_t &placed) {\n"
-    "    const shared_addr there = remote(shared_addr(&s.keys[cluster_rank() * REGION]), 0);\n",
+    "                        uint32_t low, uint32_t high, uint32_t &placed) {\n",
+    "    const shared_addr there = remote(shared_addr(&s.keys[cluster_rank() * REGION]), 0);\n"
     "    const shared_addr barrier = remote(shared_addr(&s.keys_in), 0);\n"
     "#pragma unroll 1\n"
     "    for (int t = 0; t < w.tiles; t++) {\n"
@@ -8092,9 +8094,9 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "}\n"
     "\n"
     "/* Numbers the marked items, of which `done` came before, for each of this thread's words, and says\n"
-    " * how many come before each word. */\n"
+    " * how many come before each word. */\n",
     "struct map_words { int first, end; uint32_t at, count; };\n"
-    "CAIRN_INLINE map_words number_words(cluster_shared &s, int words, uint32_t *before,\n",
+    "CAIRN_INLINE map_words number_words(cluster_shared &s, int words, uint32_t *before,\n"
     "                                    uint32_t &done) {\n"
     "    const int each = ceil_div(words, THREADS), first = thread_id() * each;\n"
     "    map_words mine = {first, min_of(first + each, words), 0, 0};\n"
@@ -9379,24 +9381,20 @@ static const char *const kernels_topk_slice_cuh[] = {
     "/* The items of tile t with a key of at least `low`, of at least `high`, one bit each. */\n"
     "struct reach_bits { uint32_t low, high; };\n"
     "\n"
-    "/* The same, where the tile has to be read again. Called, for it is needed in several places. */\n"
-    "CAIRN_INLINE u32x2 read_reaching(int t, uint32_t low, uint32_t high) {\n"
+    "/* The same, where the tile has to be read again. */\n"
+    "CAIRN_INLINE reach_bits reach_again(int t, uint32_t low, uint32_t high) {\n"
     "    const row_slice &w = kept_slice();\n"
     "    const float floor = key_score(low), ceiling = key_score(high);\n"
-    "    u32x2 bits = {0, 0};\n"
+    "    reach_bits bits = {0, 0};\n"
     "#pragma unroll 1\n"
     "    for (int half = 0; half < 2; half++) {\n"
     "        u32x4 raw[HALF];\n"
     "        hold_half(w, t, half, raw);\n"
-    "        bits.x |= reaching_bits<HALF>(raw, floor) << (half * HALF * VECTOR);\n"
-    "        bits.y |= reaching_bits<HALF>(raw, ceiling) << (half * HALF * VECTOR);\n"
+    "        bits.low |= reaching_bits<HALF>(raw, floor) << (half * HALF * VECTOR);\n"
+    "        bits.high |= reaching_bits<HALF>(raw, ceiling) << (half * HALF * VECTOR);\n"
     "    }\n"
-    "    if (low == 0) bits.x = slice_bits(w, t);\n"
+    "    if (low == 0) bits.low = slice_bits(w, t);\n"
     "    return bits;\n"
-    "}\n"
-    "CAIRN_INLINE reach_bits reach_again(int t, uint32_t low, uint32_t high) {\n"
-    "    const u32x2 bits = read_reaching(t, low, high);\n"
-    "    return {bits.x, bits.y};\n"
     "}\n",
     NULL
 };
@@ -10246,14 +10244,14 @@ static const kernels_file kernels_files[] = {
     {"step_sparse.cuh", kernels_step_sparse_cuh, 13436},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 8253},
-    {"topk_cluster.cu", kernels_topk_cluster_cu, 8115},
-    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19485},
+    {"topk_cluster.cu", kernels_topk_cluster_cu, 8212},
+    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19510},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 2142},
     {"topk_kth.cuh", kernels_topk_kth_cuh, 14663},
     {"topk_radix.cu", kernels_topk_radix_cu, 6521},
     {"topk_row.cuh", kernels_topk_row_cuh, 1644},
     {"topk_short.cu", kernels_topk_short_cu, 20331},
-    {"topk_slice.cuh", kernels_topk_slice_cuh, 9288},
+    {"topk_slice.cuh", kernels_topk_slice_cuh, 9102},
     {"topk_small.cu", kernels_topk_small_cu, 7405},
     {"topk_split.cu", kernels_topk_split_cu, 7430},
     {"topk_stream.cu", kernels_topk_stream_cu, 1611},
