@@ -13,7 +13,8 @@
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
  *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; at most 32 items
  *            CAIRN_CLUSTER  blocks a row, a power of two up to 16
- *            CAIRN_STAGES  tiles kept in shared memory: 0 or 1, which takes up to 227 KiB
+ *            CAIRN_STAGES  tiles kept in shared memory: 0 or, with a capacity of 4096, 1, which
+ *                          takes up to 227 KiB
  *            CAIRN_CAPACITY  keys the first block can select from
  * Launch     grid rows x CLUSTER, block THREADS, shared memory as topk_cuda.c computes it
  * Oracle     tests/topk_test.c sorts
@@ -22,7 +23,9 @@
  * matrix: arch>=90 CAIRN_SCORE_TYPE=2 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=2
  * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=8
- * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=8192 */
+ * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192
+ * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=16
+ * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 */
 #include "common.cuh"
 #include "topk.cuh"
 #include "topk_slice.cuh"
@@ -71,7 +74,6 @@ CAIRN_INLINE uint32_t list_chosen(cluster_shared &s, const row_slice &w, const t
 /* Finds the row's best k: `part` gets this block's share; how many the row has in all. */
 CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_slice &slice,
                              written_part &part) {
-    const int rank = cluster_rank();
     tile_data held;
     const uint32_t floor = p.finite_only ? KEY_MINUS_INFINITY + 1 : 0;
     clear_words(s.bins);
@@ -88,29 +90,31 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
     key_range keys = agree(s, guess, floor);
     thread_bits bits = find_candidates(w, held, keys.low);
     const uint32_t k = (uint32_t)p.k;
-    uint32_t need = k, parity = 0, top = keys.high;
-    if (thread_id() == 0) s.low = keys.low;
+    uint32_t need = k, parity = 0;
+    if (thread_id() == 0) s.guessed = keys;
     keys.high = KEY_INFINITY;
-    verdict v = {0, 0, 0, EVERY};
-    chosen_items chosen = {false, 0, 0};
-    bool places = true, sure = true;
+    verdict v;
+    bool places = true, listed = false;
 #pragma unroll 1
     for (;;) {
         if (places) {
             begin_selecting(s, keys.low, need);
             place(s, w, bits, keys.low, keys.high + 1, s.count[parity]);
             if (thread_id() == 0) send_count(s, s.count[parity]);
-            if (rank == 0) decide(s, keys, top, need, keys.low == floor || parity, parity);
+            if (cluster_rank() == 0)
+                decide(s, keys, parity ? keys.high : s.guessed.high, need,
+                       keys.low == floor || parity, parity);
             mbarrier_wait_cluster(shared_addr(&s.verdict_in), parity);
             v = bit_cast<verdict>(s.told);
-            chosen.listed = v.found != EVERY && parity == 0;
-            if (chosen.listed) break;
+            listed = v.found != EVERY && parity == 0;
+            if (listed) break;
             if (v.found == EVERY && thread_id() == 0) begin_again(s);
-            sure = v.found != EVERY || v.key != MANY_EQUAL;
             parity = 1;
         }
+        const bool sure = v.found != EVERY || v.key != MANY_EQUAL;
         if (v.found == EVERY && sure) {
-            keys = {v.key == TOO_FEW ? floor : s.low, KEY_INFINITY};
+            uint32_t top = s.guessed.high;
+            keys = {v.key == TOO_FEW ? floor : s.guessed.low, KEY_INFINITY};
             need = k;
 #pragma unroll 1
             for (uint32_t inside = EVERY; inside > REGION && keys.low < keys.high;) {
@@ -129,12 +133,12 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
         if (!places) {
             v = share_alone(s, keys.low, k, scan, sure);
             if (v.found != EVERY) break;
+            block_sync(); /* all have seen how often */
             if (thread_id() == 0) share_again(s);
             v.key = TOO_MANY;
-            sure = true;
         }
     }
-    return list_chosen(s, w, bits, chosen, v, part);
+    return list_chosen(s, w, bits, {listed, 0, 0}, v, part);
 }
 
 CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {

@@ -35,7 +35,8 @@ struct cluster_shared {
     topk_out out;
     bin_found found;
     uint32_t count[2]; /* of candidates the first time and the second, also of those not listed */
-    uint32_t listed, key, ties, low; /* low: what was guessed */
+    key_range guessed; /* k scores reach `low`, and few exceed `high`, in all likelihood */
+    uint32_t listed, key, ties;
     uint32_t shared_out; /* how often, without the first block */
     int32_t cut;
     alignas(8) uint64_t guesses_in, counts_in, keys_in, verdict_in, chosen_in;

@@ -72,10 +72,10 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
 }
 
 /* The tiles of topk_cluster.cu: one is held in registers, a second may lie in shared memory, where
- * there is room for it beside the kernel's own, which grows with k and with fewer blocks. */
+ * there is room for it beside the kernel's own, which grows with k. */
 static void topk_plan_tiles(const device *dev, const topk_params *p, topk_plan *plan) {
     const int64_t slice = p->n / plan->cluster;
-    const bool large = dev->arch / 10 != 12 && (p->k <= 2048 || plan->cluster > 4);
+    const bool large = dev->arch / 10 != 12 && p->k <= 2048;
     plan->threads = slice <= 16384 ? 512 : 1024;
     plan->items = slice <= 8192 ? 16 : 32;
     plan->stages = slice > 32768 && large;
@@ -165,7 +165,7 @@ static const char *topk_choose_few(const device *dev, const topk_params *p) {
     memset(&plan, 0, sizeof plan);
     if (!topk_plan_cluster(dev, p, &plan)) return p->n > 65536 ? "split" : "block";
     if (p->n < 32768 || topk_is_short(dev, p)) return "block";
-    if (p->n > 65536 * (int64_t)blocks) return "split";
+    if (p->n > (int64_t)blocks * plan.threads * plan.items * (1 + plan.stages)) return "split";
     if (all * 10 <= 9 * dev->sm_count || (blocks == 2 && all <= dev->sm_count)) return "cluster";
     return "split";
 }

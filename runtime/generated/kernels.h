@@ -7618,7 +7618,8 @@ static const char *const kernels_topk_cluster_cu[] = {
     " * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)\n"
     " *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; at most 32 items\n"
     " *            CAIRN_CLUSTER  blocks a row, a power of two up to 16\n"
-    " *            CAIRN_STAGES  tiles kept in shared memory: 0 or 1, which takes up to 227 KiB\n"
+    " *            CAIRN_STAGES  tiles kept in shared memory: 0 or, with a capacity of 4096, 1, which\n"
+    " *                          takes up to 227 KiB\n"
     " *            CAIRN_CAPACITY  keys the first block can select from\n"
     " * Launch     grid rows x CLUSTER, block THREADS, shared memory as topk_cuda.c computes it\n"
     " * Oracle     tests/topk_test.c sorts\n"
@@ -7627,7 +7628,9 @@ static const char *const kernels_topk_cluster_cu[] = {
     " * matrix: arch>=90 CAIRN_SCORE_TYPE=2 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=2\n"
     " * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096\n"
     " * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=8\n"
-    " * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=8192 */\n"
+    " * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192\n"
+    " * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=16\n"
+    " * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 */\n"
     "#include \"common.cuh\"\n"
     "#include \"topk.cuh\"\n"
     "#include \"topk_slice.cuh\"\n"
@@ -7672,11 +7675,10 @@ static const char *const kernels_topk_cluster_cu[] = {
     "        ties = EVERY;\n"
     "    }\n"
     "}\n"
-    "\n"
+    "\n",
     "/* Finds the row's best k: `part` gets this block's share; how many the row has in all. */\n"
     "CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_slice &slice,\n"
-    "                             written_part &part) {\n",
-    "    const int rank = cluster_rank();\n"
+    "                             written_part &part) {\n"
     "    tile_data held;\n"
     "    const uint32_t floor = p.finite_only \? KEY_MINUS_INFINITY + 1 : 0;\n"
     "    clear_words(s.bins);\n"
@@ -7693,29 +7695,31 @@ static const char *const kernels_topk_cluster_cu[] = {
     "    key_range keys = agree(s, guess, floor);\n"
     "    thread_bits bits = find_candidates(w, held, keys.low);\n"
     "    const uint32_t k = (uint32_t)p.k;\n"
-    "    uint32_t need = k, parity = 0, top = keys.high;\n"
-    "    if (thread_id() == 0) s.low = keys.low;\n"
+    "    uint32_t need = k, parity = 0;\n"
+    "    if (thread_id() == 0) s.guessed = keys;\n"
     "    keys.high = KEY_INFINITY;\n"
-    "    verdict v = {0, 0, 0, EVERY};\n"
-    "    chosen_items chosen = {false, 0, 0};\n"
-    "    bool places = true, sure = true;\n"
+    "    verdict v;\n"
+    "    bool places = true, listed = false;\n"
     "#pragma unroll 1\n"
     "    for (;;) {\n"
     "        if (places) {\n"
     "            begin_selecting(s, keys.low, need);\n"
     "            place(s, w, bits, keys.low, keys.high + 1, s.count[parity]);\n"
     "            if (thread_id() == 0) send_count(s, s.count[parity]);\n"
-    "            if (rank == 0) decide(s, keys, top, need, keys.low == floor || parity, parity);\n"
+    "            if (cluster_rank() == 0)\n"
+    "                decide(s, keys, parity \? keys.high : s.guessed.high, need,\n"
+    "                       keys.low == floor || parity, parity);\n"
     "            mbarrier_wait_cluster(shared_addr(&s.verdict_in), parity);\n"
     "            v = bit_cast<verdict>(s.told);\n"
-    "            chosen.listed = v.found != EVERY && parity == 0;\n"
-    "            if (chosen.listed) break;\n"
+    "            listed = v.found != EVERY && parity == 0;\n"
+    "            if (listed) break;\n"
     "            if (v.found == EVERY && thread_id() == 0) begin_again(s);\n"
-    "            sure = v.found != EVERY || v.key != MANY_EQUAL;\n"
     "            parity = 1;\n"
     "        }\n"
+    "        const bool sure = v.found != EVERY || v.key != MANY_EQUAL;\n"
     "        if (v.found == EVERY && sure) {\n"
-    "            keys = {v.key == TOO_FEW \? floor : s.low, KEY_INFINITY};\n"
+    "            uint32_t top = s.guessed.high;\n"
+    "            keys = {v.key == TOO_FEW \? floor : s.guessed.low, KEY_INFINITY};\n"
     "            need = k;\n"
     "#pragma unroll 1\n"
     "            for (uint32_t inside = EVERY; inside > REGION && keys.low < keys.high;) {\n"
@@ -7734,12 +7738,12 @@ static const char *const kernels_topk_cluster_cu[] = {
     "        if (!places) {\n"
     "            v = share_alone(s, keys.low, k, scan, sure);\n"
     "            if (v.found != EVERY) break;\n"
+    "            block_sync(); /* all have seen how often */\n"
     "            if (thread_id() == 0) share_again(s);\n"
     "            v.key = TOO_MANY;\n"
-    "            sure = true;\n"
     "        }\n"
     "    }\n"
-    "    return list_chosen(s, w, bits, chosen, v, part);\n"
+    "    return list_chosen(s, w, bits, {listed, 0, 0}, v, part);\n"
     "}\n"
     "\n"
     "CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {\n"
@@ -7757,7 +7761,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "    const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;\n"
     "    const row_slice slice = slice_of(row, range.length, rank);\n"
     "    if (thread_id() == 0) kept_slice() = slice, s.out = topk_row_out(p, r, row);\n"
-    "    uint32_t found = (uint32_t)range.length;\n"
+    "    uint32_t found = (uint32_t)range.length;\n",
     "    written_part part = {nullptr, 0, 0, found};\n"
     "    if (all) block_sync();\n"
     "    else {\n"
@@ -7765,7 +7769,7 @@ static const char *const kernels_topk_cluster_cu[] = {
     "        if (p.sort_size) sort_part(p, kept_slice(), part, found);\n"
     "    }\n"
     "#pragma unroll 1\n"
-    "    for (uint32_t i = (uint32_t)thread_id(); i < part.count; i += THREADS)\n",
+    "    for (uint32_t i = (uint32_t)thread_id(); i < part.count; i += THREADS)\n"
     "        topk_write(s.out, (int)(part.offset + i), part.list \? part.origin + part.list[i] : (int)i);\n"
     "    if (all) cluster_wait();\n"
     "    if (rank != 0) return;\n"
@@ -7815,7 +7819,8 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "    topk_out out;\n"
     "    bin_found found;\n"
     "    uint32_t count[2]; /* of candidates the first time and the second, also of those not listed */\n"
-    "    uint32_t listed, key, ties, low; /* low: what was guessed */\n"
+    "    key_range guessed; /* k scores reach `low`, and few exceed `high`, in all likelihood */\n"
+    "    uint32_t listed, key, ties;\n"
     "    uint32_t shared_out; /* how often, without the first block */\n"
     "    int32_t cut;\n"
     "    alignas(8) uint64_t guesses_in, counts_in, keys_in, verdict_in, chosen_in;\n"
@@ -7855,8 +7860,8 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "\n"
     "CAIRN_INLINE void clear_words(uint32_t *words) {\n"
     "#pragma unroll\n"
-    "    for (int i = 0; i < BINS; i += THREADS * 4)\n"
-    "        if (THREADS * 4 <= BINS || thread_id() * 4 < BINS)\n",
+    "    for (int i = 0; i < BINS; i += THREADS * 4)\n",
+    "        if (THREADS * 4 <= BINS || thread_id() * 4 < BINS)\n"
     "            *(u32x4 *)&words[i + thread_id() * 4] = {0, 0, 0, 0};\n"
     "}\n"
     "\n"
@@ -7930,8 +7935,8 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, const tile_data &held,\n"
     "                               int k) {\n"
     "    const score_vector v = bit_cast<score_vector>(held.raw[0]);\n"
-    "    const float expected = (float)(k * SAMPLES) / (float)(ITEMS * w.tiles);\n"
-    "    const float wanted = expected + 4.0f * sqrt_f32(expected) + 2.0f; /* of the row's sample */\n",
+    "    const float expected = (float)(k * SAMPLES) / (float)(ITEMS * w.tiles);\n",
+    "    const float wanted = expected + 4.0f * sqrt_f32(expected) + 2.0f; /* of the row's sample */\n"
     "    const int lanes = min_of(THREADS, ceil_div(w.end, ITEMS * TILES));\n"
     "    uint32_t sample[SAMPLES];\n"
     "#pragma unroll\n"
@@ -8010,8 +8015,8 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "/* Lists the candidates, which reach `low` and not `high`, in any order, REGION of them at most:\n"
     " * elements and keys; the keys go to the first block too. How many there are in `placed`, which was\n"
     " * 0. Ends with a barrier but for the keys. */\n"
-    "CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits &mine,\n"
-    "                        uint32_t low, uint32_t high, uint32_t &placed) {\n",
+    "CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits &mine,\n",
+    "                        uint32_t low, uint32_t high, uint32_t &placed) {\n"
     "    const shared_addr there = remote(shared_addr(&s.keys[cluster_rank() * REGION]), 0);\n"
     "    const shared_addr barrier = remote(shared_addr(&s.keys_in), 0);\n"
     "#pragma unroll 1\n"
@@ -8093,8 +8098,8 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "    }\n"
     "}\n"
     "\n"
-    "/* Numbers the marked items, of which `done` came before, for each of this thread's words, and says\n"
-    " * how many come before each word. */\n",
+    "/* Numbers the marked items, of which `done` came before, for each of this thread's words, and says\n",
+    " * how many come before each word. */\n"
     "struct map_words { int first, end; uint32_t at, count; };\n"
     "CAIRN_INLINE map_words number_words(cluster_shared &s, int words, uint32_t *before,\n"
     "                                    uint32_t &done) {\n"
@@ -10244,8 +10249,8 @@ static const kernels_file kernels_files[] = {
     {"step_sparse.cuh", kernels_step_sparse_cuh, 13436},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 8253},
-    {"topk_cluster.cu", kernels_topk_cluster_cu, 8212},
-    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19510},
+    {"topk_cluster.cu", kernels_topk_cluster_cu, 8457},
+    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19569},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 2142},
     {"topk_kth.cuh", kernels_topk_kth_cuh, 14663},
     {"topk_radix.cu", kernels_topk_radix_cu, 6521},
