@@ -76,14 +76,16 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
 static void topk_plan_tiles(const device *dev, const topk_params *p, topk_plan *plan) {
     const int64_t slice = p->n / plan->cluster;
     const bool large = dev->arch / 10 != 12 && p->k <= 2048;
+    int room; /* of its keys */
     plan->threads = slice <= 16384 ? 512 : 1024;
     plan->items = slice <= 8192 ? 16 : 32;
     plan->stages = slice > 32768 && large;
-    plan->capacity = p->k <= 2048 ? 4096 : 8192;
-    plan->shared_bytes = (unsigned)(plan->capacity * 4 + plan->capacity * 8 / plan->cluster +
-                                    16384 + 8192 / plan->cluster + 2560);
+    plan->capacity = p->k > 2048 ? 8192 : p->k > 512 || plan->cluster > 2 ? 4096 : 2048;
+    room = plan->capacity > 4096 ? plan->capacity : 4096;
+    plan->shared_bytes = (unsigned)(room * 4 + plan->capacity * 8 / plan->cluster + 16384 +
+                                    8192 / plan->cluster + 2560);
     if (plan->stages) plan->shared_bytes += (unsigned)(plan->threads * plan->items) * 4;
-    if (p->sort_size) plan->shared_bytes += (unsigned)plan->capacity * 4;
+    if (p->sort_size) plan->shared_bytes += (unsigned)room * 4;
 }
 
 /* All clusters at once, if their slices then stay on the chip. An H200 holds 7 clusters of 16, 15

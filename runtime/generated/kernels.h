@@ -7625,6 +7625,8 @@ static const char *const kernels_topk_cluster_cu[] = {
     " * Oracle     tests/topk_test.c sorts\n"
     " * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16\n"
     " * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192\n"
+    " * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=32 CAIRN_CLUSTER=2\n"
+    " * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=2048\n"
     " * matrix: arch>=90 CAIRN_SCORE_TYPE=2 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=2\n"
     " * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096\n"
     " * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=8\n"
@@ -7669,13 +7671,13 @@ static const char *const kernels_topk_cluster_cu[] = {
     "    part = {(const int32_t *)s.keys, w.origin, v.offset, 0};\n"
     "#pragma unroll 1\n"
     "    for (;;) {\n"
-    "        part.count = visit_items(s, w, bits, chosen, ties, (int32_t *)s.keys);\n"
+    "        part.count = visit_items(s, w, bits, chosen, ties, (int32_t *)s.keys);\n",
     "        if (ties == EVERY) return v.found;\n"
     "        chosen.cut = s.cut;\n"
     "        ties = EVERY;\n"
     "    }\n"
     "}\n"
-    "\n",
+    "\n"
     "/* Finds the row's best k: `part` gets this block's share; how many the row has in all. */\n"
     "CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_slice &slice,\n"
     "                             written_part &part) {\n"
@@ -7759,9 +7761,9 @@ static const char *const kernels_topk_cluster_cu[] = {
     "        return;\n"
     "    }\n"
     "    const score_t *row = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;\n"
-    "    const row_slice slice = slice_of(row, range.length, rank);\n"
+    "    const row_slice slice = slice_of(row, range.length, rank);\n",
     "    if (thread_id() == 0) kept_slice() = slice, s.out = topk_row_out(p, r, row);\n"
-    "    uint32_t found = (uint32_t)range.length;\n",
+    "    uint32_t found = (uint32_t)range.length;\n"
     "    written_part part = {nullptr, 0, 0, found};\n"
     "    if (all) block_sync();\n"
     "    else {\n"
@@ -10249,7 +10251,7 @@ static const kernels_file kernels_files[] = {
     {"step_sparse.cuh", kernels_step_sparse_cuh, 13436},
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 8253},
-    {"topk_cluster.cu", kernels_topk_cluster_cu, 8457},
+    {"topk_cluster.cu", kernels_topk_cluster_cu, 8593},
     {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19569},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 2142},
     {"topk_kth.cuh", kernels_topk_kth_cuh, 14663},
