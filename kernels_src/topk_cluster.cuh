@@ -13,9 +13,9 @@
 
 /* What a block needs to write its part: everything over `key`, and of those equal to it the first
  * `ties` (EVERY: all), from output slot `offset` on. The cluster writes `found` in all; EVERY there
- * says that there were too many keys to select from or, with a key of 1, too few. */
+ * says that the k-th is not known: then `key` says why, and `ties` is the key of MANY_EQUAL. */
 struct verdict { uint32_t key, offset, ties, found; };
-enum { TOO_MANY, TOO_FEW, MANY_EQUAL }; /* most of them perhaps equal to one key */
+enum { TOO_MANY, TOO_FEW, MANY_EQUAL }; /* the last: too many were sent, most equal to one */
 
 struct cluster_shared {
     /* At the first block every block's candidates; at last each block's list of its own share, and

@@ -7799,9 +7799,9 @@ static const char *const kernels_topk_cluster_cuh[] = {
     "\n"
     "/* What a block needs to write its part: everything over `key`, and of those equal to it the first\n"
     " * `ties` (EVERY: all), from output slot `offset` on. The cluster writes `found` in all; EVERY there\n"
-    " * says that there were too many keys to select from or, with a key of 1, too few. */\n"
+    " * says that the k-th is not known: then `key` says why, and `ties` is the key of MANY_EQUAL. */\n"
     "struct verdict { uint32_t key, offset, ties, found; };\n"
-    "enum { TOO_MANY, TOO_FEW, MANY_EQUAL }; /* most of them perhaps equal to one key */\n"
+    "enum { TOO_MANY, TOO_FEW, MANY_EQUAL }; /* the last: too many were sent, most equal to one */\n"
     "\n"
     "struct cluster_shared {\n"
     "    /* At the first block every block's candidates; at last each block's list of its own share, and\n"
@@ -10252,7 +10252,7 @@ static const kernels_file kernels_files[] = {
     {"step_stages.cuh", kernels_step_stages_cuh, 18291},
     {"topk.cuh", kernels_topk_cuh, 8253},
     {"topk_cluster.cu", kernels_topk_cluster_cu, 8593},
-    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19569},
+    {"topk_cluster.cuh", kernels_topk_cluster_cuh, 19590},
     {"topk_cut.cuh", kernels_topk_cut_cuh, 2142},
     {"topk_kth.cuh", kernels_topk_kth_cuh, 14663},
     {"topk_radix.cu", kernels_topk_radix_cu, 6521},
