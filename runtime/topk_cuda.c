@@ -161,15 +161,15 @@ static const topk_route *topk_find_route(const char *name) {
 /* Measured on an H200: clusters win from 32768 scores a row on, where all find room at once and
  * their slices stay on the chip; where not, split does: 93 us, not 423, for 16 rows of 4194304. */
 static const char *topk_choose_few(const device *dev, const topk_params *p) {
-    const int blocks = topk_cluster_blocks(dev, p);
-    const int64_t all = (int64_t)blocks * p->rows;
-    topk_plan plan;
+    topk_plan plan; /* by clusters */
+    int64_t on_chip;
     memset(&plan, 0, sizeof plan);
     if (!topk_plan_cluster(dev, p, &plan)) return p->n > 65536 ? "split" : "block";
     if (p->n < 32768 || topk_is_short(dev, p)) return "block";
-    if (p->n > (int64_t)blocks * plan.threads * plan.items * (1 + plan.stages)) return "split";
-    if (all * 10 <= 9 * dev->sm_count || (blocks == 2 && all <= dev->sm_count)) return "cluster";
-    return "split";
+    on_chip = (int64_t)plan.cluster * plan.threads * plan.items * (1 + plan.stages);
+    if (p->n > on_chip) return "split";
+    if ((int64_t)plan.blocks * 10 <= 9 * dev->sm_count) return "cluster";
+    return plan.cluster == 2 && (int64_t)plan.blocks <= dev->sm_count ? "cluster" : "split";
 }
 
 static const char *topk_choose(const device *dev, const topk_params *p) {
