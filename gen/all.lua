@@ -3,9 +3,11 @@
 --
 -- A generator is gen/NAME.lua returning function(out); it calls
 --   out.file(path, text)          a whole file
+--   out.built(path, text)         the same, of a build output: not committed, so never stale
 --   out.region(path, name, text)  the lines of a file between its marker lines
 --                                 "generated from gen/NAME.lua: begin name", "generated: end name"
--- and may read with out.read(path) and out.list(folder, lua_pattern).
+-- and may read with out.read(path) and out.list(folder, lua_pattern), or with out.tree,
+-- which goes into folders.
 
 local generators = {
   "driver",  -- the driver's and NVRTC's functions -> runtime/generated/driver.h
@@ -42,6 +44,19 @@ local function list(folder, pattern)
   return names
 end
 
+-- Sorted paths below a folder that match, without the folder's name.
+local function tree(folder, pattern)
+  local paths = {}
+  local pipe = assert(io.popen("cd '" .. folder .. "' && find . -type f"))
+  for path in pipe:lines() do
+    path = path:sub(3)
+    if path:find(pattern) then paths[#paths + 1] = path end
+  end
+  pipe:close()
+  table.sort(paths)
+  return paths
+end
+
 -- The text of `path` with the lines between the markers of `name` replaced.
 local function with_region(path, whole, name, text)
   local first = whole:match("[^\n]*generated from [^\n]*: begin " .. name .. "[^\n%w_][^\n]*\n")
@@ -57,6 +72,7 @@ local function is_wanted(name, wanted)
 end
 
 local files, order = {}, {} -- path -> new text, paths in order
+local outputs = {}          -- paths of build outputs
 
 local function put(path, text)
   if not files[path] then order[#order + 1] = path end
@@ -65,8 +81,13 @@ end
 
 local out = {
   list = list,
+  tree = tree,
   read = function(path) return files[path] or read(path) end,
   file = put,
+  built = function(path, text)
+    outputs[path] = true
+    put(path, text)
+  end,
   region = function(path, name, text)
     put(path, with_region(path, files[path] or assert(read(path), path), name, text))
   end,
@@ -82,7 +103,7 @@ end
 
 local stale = 0
 for _, path in ipairs(order) do
-  if read(path) ~= files[path] then
+  if read(path) ~= files[path] and not (check and outputs[path]) then
     stale = stale + 1
     print((check and "stale: " or "wrote: ") .. path)
     if not check then write(path, files[path]) end

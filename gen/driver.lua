@@ -1,5 +1,5 @@
 -- Writes runtime/generated/driver.h: the part of the binary interface of the NVIDIA driver (libcuda)
--- and of NVRTC that Cairn uses, and a table of their functions that runtime/driver.c fills at run
+-- and of NVRTC that Cairn uses, and a table of their functions that runtime/driver/driver.c fills at run
 -- time. No CUDA header is needed to build. tests/driver_abi_test.c compares it with the real ones.
 --
 -- To use another function, add its prototype below. `-> NAME` is the symbol where it differs from
@@ -258,7 +258,7 @@ nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char *log);
 nvrtcResult nvrtcAddNameExpression(nvrtcProgram program, const char *expression);
 nvrtcResult nvrtcGetLoweredName(nvrtcProgram program, const char *expression, const char **name);
 optional
-nvrtcResult nvrtcSetFlowCallback(nvrtcProgram program, drv_flow_callback callback, void *payload);
+nvrtcResult nvrtcSetFlowCallback(nvrtcProgram program, driver_flow_callback callback, void *payload);
 ]]
 
 local function parse(text)
@@ -300,7 +300,7 @@ local function put_fields(functions)
 end
 
 local function put_stub(f, answer)
-  put_wrapped(("static %sdrv_absent_%s(%s) {"):format(space(f.result), f.name, f.arguments),
+  put_wrapped(("static %sdriver_absent_%s(%s) {"):format(space(f.result), f.name, f.arguments),
     "        ")
   for argument in f.arguments:gmatch "[^,]+" do put("    (void)%s;", argument:match "(%w+)%s*$") end
   put("    return %s;\n}", answer)
@@ -308,10 +308,10 @@ end
 
 local function put_rows(name, functions, answer)
   for _, f in ipairs(functions) do if f.optional then put_stub(f, answer) end end
-  put("\nstatic const drv_row %s[] = {", name)
+  put("\nstatic const driver_row %s[] = {", name)
   for _, f in ipairs(functions) do
-    put_wrapped(('    {"%s", offsetof(drv, %s), %s},'):format(f.symbol, f.name,
-      f.optional and "(os_function)drv_absent_" .. f.name or "NULL"), "     ")
+    put_wrapped(('    {"%s", offsetof(driver_calls, %s), %s},'):format(f.symbol, f.name,
+      f.optional and "(os_function)driver_absent_" .. f.name or "NULL"), "     ")
   end
   put("};\n")
 end
@@ -329,11 +329,11 @@ put [[
 };
 #endif
 
-typedef int (*drv_flow_callback)(void *payload, void *reserved); /* returns 1 to cancel */
+typedef int (*driver_flow_callback)(void *payload, void *reserved); /* returns 1 to cancel */
 
 /* The libraries found, where, and every function by its name in cuda.h and nvrtc.h. All function
- * fields are callable after drv_open (drv_open_nvrtc); tests replace them. */
-typedef struct drv {
+ * fields are callable after driver_open (driver_open_nvrtc); tests replace them. */
+typedef struct driver_calls {
     void *cuda, *nvrtc, *builtins; /* libraries; NULL: not open */
     int cuda_version;              /* of the driver: 1000 * major + 10 * minor */
     int nvrtc_version;             /* the same; 0: not open */
@@ -345,16 +345,16 @@ typedef struct drv {
 put_fields(cuda_functions)
 put_fields(nvrtc_functions)
 put [[
-} drv;
+} driver_calls;
 
-typedef struct drv_row {
+typedef struct driver_row {
     const char *symbol;
-    size_t offset;      /* of the field in drv */
+    size_t offset;      /* of the field in driver_calls */
     os_function absent; /* stands in for an optional function; NULL: required */
-} drv_row;
+} driver_row;
 ]]
-put_rows("drv_cuda_rows", cuda_functions, "CUDA_ERROR_NOT_SUPPORTED")
-put_rows("drv_nvrtc_rows", nvrtc_functions, "NVRTC_ERROR_INVALID_INPUT")
+put_rows("driver_cuda_rows", cuda_functions, "CUDA_ERROR_NOT_SUPPORTED")
+put_rows("driver_nvrtc_rows", nvrtc_functions, "NVRTC_ERROR_INVALID_INPUT")
 
 put "/* For checks against the real headers: X(field, symbol) and X(name, value). */"
 put "#define DRV_FUNCTIONS(X) \\"

@@ -31,7 +31,7 @@ enum {
     CAIRN_FAULT_POSITION = 4
 };
 
-/* measure.cu */
+/* device/measure.cu */
 typedef struct measure_params {
     void *words;       /* [count] of 16 bytes */
     uint32_t *sink;    /* [1] */
@@ -42,7 +42,7 @@ typedef struct measure_params {
 /* What topk writes for a position. */
 enum { CAIRN_INDEX_POS = 0, CAIRN_INDEX_SLOT = 1, CAIRN_INDEX_FLAT = 2 };
 
-/* Entries that topk_radix.cu sorts in shared memory, at most: the host gives it room for them. */
+/* Entries that topk/radix.cu sorts in shared memory, at most: the host gives it room for them. */
 enum { CAIRN_TOPK_SORT_SHARED = 8192 };
 
 /* topk*.cu */
@@ -67,7 +67,7 @@ typedef struct topk_params {
     uint32_t *arrived; /* split: [rows] blocks that have left theirs; zero between launches */
 } topk_params;
 
-/* prepare_steps.cu: modes, and the outputs of a step but its tables, as in cairn_step_metadata. */
+/* steps/steps.cu: modes, and the outputs of a step but its tables, as in cairn_step_metadata. */
 enum { PREPARE_DECODE = 0, PREPARE_TARGET_VERIFY = 1, PREPARE_DRAFT_EXTEND = 2 };
 enum {
     PREPARE_CACHE_SEQLENS,
@@ -116,7 +116,7 @@ typedef struct prepare_steps_params {
     prepare_table tables[PREPARE_MAX_STEPS];          /* ascending by step */
 } prepare_steps_params;
 
-/* prefix_chunks.cu */
+/* steps/chunks.cu */
 typedef struct prefix_chunks_params {
     const int32_t *prefix_lens; /* [batch] */
     const int32_t *requests;    /* [batch] or NULL: b */
@@ -134,7 +134,7 @@ typedef struct prefix_chunks_params {
     int32_t length_blocks, pad;
 } prefix_chunks_params;
 
-/* embed.cu; block types are GGUF's: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */
+/* dense/embed.cu; block types are GGUF's: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */
 typedef struct embed_params {
     const int32_t *ids;   /* [rows] */
     const uint8_t *table; /* [vocab, row_bytes] */
@@ -144,7 +144,7 @@ typedef struct embed_params {
     int32_t vocab, hidden, block_type, pad;
 } embed_params;
 
-/* norm.cu */
+/* dense/norm.cu */
 typedef struct rmsnorm_params {
     const float *x, *weight; /* [rows, n], [n] */
     float *out;              /* [rows, n], may be x */
@@ -158,7 +158,7 @@ typedef struct swiglu_params {
     int64_t count;
 } swiglu_params;
 
-/* rope.cu */
+/* dense/rope.cu */
 typedef struct rope_params {
     const float *x;           /* [rows, heads, head_dim] */
     const int32_t *positions; /* [rows] */
@@ -178,7 +178,7 @@ typedef struct paged_rows {
     int32_t pages, kv_heads, page_size, head_dim, sequence_count, max_pages;
 } paged_rows;
 
-/* kv_append.cu */
+/* kv/append.cu */
 typedef struct kv_append_params {
     paged_rows at;        /* its cache is of the constants' type, not always f16 */
     const void *k, *v;    /* [rows, kv_heads, head_dim] */
@@ -191,7 +191,7 @@ typedef struct kv_append_params {
     double turns[128];    /* [rotary_pairs] turns of 2 pi a position */
 } kv_append_params;
 
-/* kv_collate.cu */
+/* kv/collate.cu */
 enum { CAIRN_COLLATE_LAYERS = 192 }; /* of one launch */
 typedef struct kv_collate_params {
     const int32_t *page_table; /* [sequences, max_pages] physical ids, -1: none */
@@ -207,7 +207,7 @@ typedef struct kv_collate_params {
     float *scales[CAIRN_COLLATE_LAYERS]; /* [pages, 2, kv_heads, page_size] */
 } kv_collate_params;
 
-/* kv.cu */
+/* select/bounds.cu */
 typedef struct page_bounds_params {
     const uint16_t *cache; /* f16 [pages, 2, kv_heads, page_size, head_dim] */
     const int32_t *ids;    /* [n] */
@@ -217,7 +217,7 @@ typedef struct page_bounds_params {
     int32_t mean, pad; /* 0: lowest and highest; 1: the mean and what f16 left */
 } page_bounds_params;
 
-/* page_tables.cu */
+/* pages/tables.cu */
 typedef struct page_tables_row {
     int32_t length, last_page_len; /* tokens */
     int32_t begin, pages;          /* in the CSR list; held */
@@ -242,7 +242,7 @@ typedef struct copy_pages_params {
     int32_t pages, wide; /* 1: pages are whole 16-byte words */
 } copy_pages_params;
 
-/* select.cu */
+/* select/select.cu */
 typedef struct score_pages_params {
     paged_rows at;          /* its keys are not read */
     const uint16_t *bounds; /* f16 [pages, kv_heads, 2, head_dim] */
@@ -252,7 +252,7 @@ typedef struct score_pages_params {
     int32_t mean, by_head; /* source and strategy */
 } score_pages_params;
 
-/* attention.cu */
+/* attention/attention.cu */
 typedef struct attend_params {
     paged_rows at;
     const float *q;          /* [rows, heads, head_dim] */
@@ -266,7 +266,7 @@ typedef struct attend_params {
     int32_t sparse; /* 1: window 0 means the row's own page, not all */
 } attend_params;
 
-/* linear.cu */
+/* dense/linear.cu */
 typedef struct linear_params {
     const float *x;       /* [rows, in] */
     const uint8_t *w;     /* [outs, row_bytes] */
@@ -276,7 +276,7 @@ typedef struct linear_params {
     int32_t accumulate;
 } linear_params;
 
-/* short_conv.cu; K is the width, T a cairn_type of x, the gates, out, state and snapshots */
+/* conv/short_conv.cu; K is the width, T a cairn_type of x, the gates, out, state and snapshots */
 typedef struct short_conv_params {
     const void *x, *gate_in, *gate_out; /* [tokens, channels], gates may be NULL */
     const void *weight, *bias;          /* [channels, K], [channels] or NULL */
@@ -305,7 +305,7 @@ typedef struct short_conv_restore_params {
     int32_t rows, snapshot_tokens, slots, reserved_slots;
 } short_conv_restore_params;
 
-/* short_conv_metadata.cu */
+/* conv/metadata.cu */
 typedef struct short_conv_metadata_params {
     const int32_t *cu_seqlens;  /* [requests + 1] */
     const int32_t *seq_lens;    /* [requests], or NULL: no request has a context */
@@ -354,7 +354,7 @@ typedef struct verify_greedy_params {
     int32_t drafts_count, vocab;
 } verify_greedy_params;
 
-/* ---- the decoder step: step*.cu, pack.cu ---- */
+/* ---- the decoder step: step*.cu, dense/pack.cu ---- */
 
 /* Weights as the kernels read them: tiles of 16 output rows, each a run of units of 32 inputs, each
  * unit in the order in which a warp's lanes need it as the A operand of mma m16n8k16. With
@@ -398,9 +398,9 @@ typedef struct step_params {
     uint16_t *const *kv;        /* [layers] -> f16 [page, K or V, kv_head, slot, head_dim] */
     const int32_t *input;       /* see STEP_ROWS */
     const int32_t *page_table;  /* [sequence, table_stride] page ids by logical page */
-    uint8_t *exchange;          /* what stages hand on; see step.cuh */
+    uint8_t *exchange;          /* what stages hand on; see step/step.cuh */
     float *logits;              /* [row, vocab] */
-    uint64_t *winners;          /* [row, head block] best logit of the block's part, see step.cu */
+    uint64_t *winners;          /* [row, head block] best logit of the block's part, see step/step.cu */
     int32_t *fault;             /* set when a wait does not end */
     int32_t table_stride;
     int32_t capacity;           /* of the arrays of `input` */
@@ -408,7 +408,7 @@ typedef struct step_params {
     float norm_eps;
     float input_scale;          /* power of two that brings the residual stream well into f16 */
     int32_t reserved;
-    /* page selection, step_select.cu */
+    /* page selection, step/select.cu */
     uint16_t *const *bounds;    /* [layers] -> f16 [page, kv_head, lo or hi, head_dim] */
     int32_t *lists;             /* [row, kv_head, list_stride] pages attended, ascending */
     int32_t *list_counts;       /* [row, kv_head] */
@@ -433,7 +433,7 @@ typedef struct pack_params {
     int32_t half;           /* 0: row r to tile r / 16; 1, 2: to the first, second half of r / 8 */
 } pack_params;
 
-/* step_finish.cu */
+/* step/finish.cu */
 typedef struct finish_params {
     const uint64_t *winners;   /* [rows, blocks] */
     int32_t *tokens;           /* [rows] */

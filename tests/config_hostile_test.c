@@ -111,7 +111,7 @@ static bool fails_soon(base *b, meter *m, const char *text, size_t bytes, char *
     clock_t began = clock(); /* of this process: whatever else runs */
     memset(&config, 0x33, sizeof config);
     before = config;
-    if (cfg_parse(b, text, bytes, "bad.lua", &config, error, room) != CAIRN_INVALID_CONFIG)
+    if (config_parse(b, text, bytes, "bad.lua", &config, error, room) != CAIRN_INVALID_CONFIG)
         return false;
     if (memcmp(&config, &before, sizeof config)) return tap_note("the config was written"), false;
     if (clock() - began > 2 * CLOCKS_PER_SEC) return tap_note("took too long"), false;
@@ -262,7 +262,7 @@ static void test_mutations(uint64_t *seed) {
         memcpy(text, valid, bytes);
         for (i = 0; i < count; i++) bytes = mutate(text, bytes, sizeof text, &d, seed);
         meter_base(&b, &m, &allocator);
-        status = cfg_parse(&b, text, bytes, "bad.lua", &config, error, sizeof error);
+        status = config_parse(&b, text, bytes, "bad.lua", &config, error, sizeof error);
         accepted += !status;
         runs++;
         if (is_consistent(status, &config, error) && !m.live && !m.wrong_size) continue;
@@ -291,7 +291,7 @@ static void test_torture(const char *name, const char *text, cairn_status right,
         meter_base(&b, &m, &allocator);
         m.fail_at = n;
         m.persistent = persistent;
-        status = cfg_parse(&b, text, strlen(text), "c.lua", &config, error, sizeof error);
+        status = config_parse(&b, text, strlen(text), "c.lua", &config, error, sizeof error);
         if (m.live || m.wrong_size) wrong++;
         if (status != right && status != CAIRN_OUT_OF_MEMORY) wrong++;
         if (status == CAIRN_OUT_OF_MEMORY && !strstr(error, "cannot allocate")) wrong++;
@@ -374,7 +374,7 @@ static void test_print(void) {
     cairn_config config;
     base b;
     base_init(&b, NULL, keep_line, NULL, CAIRN_LOG_INFO);
-    tap_ok(!cfg_parse(&b, text, strlen(text), "c.lua", &config, NULL, 0) &&
+    tap_ok(!config_parse(&b, text, strlen(text), "c.lua", &config, NULL, 0) &&
            logged == CFG_MAX_PRINTS && !strcmp(last_line, "line\t100\tnil\ttrue\t1.5"),
            "print goes to the log: %s", last_line);
 }
@@ -396,7 +396,7 @@ static void test_useful(void) {
     tap_ok(!status && config.topk == 32 && config.sampling.min_p == 0.2f &&
            config.stop_count == 1 && !strcmp(config.stop[0], "END-2") &&
            config.selection.layers[0] == 0x15555555 &&
-           !cfg_layer_selects(&config, 1) && cfg_layer_selects(&config, 28),
+           !config_layer_selects(&config, 1) && config_layer_selects(&config, 28),
            "a config may compute %s", error);
 }
 
@@ -413,11 +413,11 @@ static void test_host_table(void) {
     luaL_openlibs(lua);
     tap_ok(!luaL_dostring(lua, text), "a host's Lua");
     top = lua_gettop(lua);
-    tap_ok(!cfg_from_table(&b, lua, -1, &config, error, sizeof error) && config.topk == 9 &&
+    tap_ok(!config_from_table(&b, lua, -1, &config, error, sizeof error) && config.topk == 9 &&
            config.jit.threads == 2 && lua_gettop(lua) == top, "gives a config as a table");
     tap_ok(!luaL_dostring(lua, "return { topk = 0, x = 1, stop = { 1, 'a' } }"), "a wrong one");
     top = lua_gettop(lua);
-    tap_ok(cfg_from_table(&b, lua, -1, &config, error, sizeof error) == CAIRN_INVALID_CONFIG &&
+    tap_ok(config_from_table(&b, lua, -1, &config, error, sizeof error) == CAIRN_INVALID_CONFIG &&
            !strcmp(error, "config: topk = 0 is not allowed (1 to 4096)\n"
                    "config: stop[1] = 1 is a number; a string is expected\n"
                    "config: x is not a field") && lua_gettop(lua) == top, "is told all mistakes");

@@ -316,7 +316,7 @@ static void test_struct_values(void) {
 
 /* ---- dump, load, diff ---------------------------------------------------------------------- */
 
-static const char *random_value(const cfg_field *field, uint64_t *seed, int *code) {
+static const char *random_value(const config_field *field, uint64_t *seed, int *code) {
     do *code = (int)(random_next(seed) % (uint64_t)field->value_count);
     while (!field->values[*code].landed);
     return field->values[*code].text;
@@ -328,14 +328,14 @@ static void random_string(char *at, size_t bytes, uint64_t *seed) {
     for (i = 0; i < length; i++) at[i] = (char)(1 + random_next(seed) % 255);
 }
 
-static int64_t random_int(const cfg_field *field, uint64_t *seed) {
+static int64_t random_int(const config_field *field, uint64_t *seed) {
     uint64_t span = (uint64_t)field->high - (uint64_t)field->low + 1;
     int64_t value = field->low + (int64_t)(random_next(seed) % span);
     if (field->allowed) return field->allowed[random_next(seed) % (uint64_t)field->allowed_count];
     return field->multiple ? value / field->multiple * field->multiple : value;
 }
 
-static void random_field(cairn_config *config, const cfg_field *field, uint64_t *seed) {
+static void random_field(cairn_config *config, const config_field *field, uint64_t *seed) {
     char *at = (char *)config + field->offset;
     bool is_int = field->kind == CFG_INT || field->kind == CFG_INT64;
     int64_t int64 = is_int ? random_int(field, seed) : 0;
@@ -371,7 +371,7 @@ static void random_field(cairn_config *config, const cfg_field *field, uint64_t 
 static void random_config(cairn_config *config, uint64_t *seed) {
     int row;
     cairn_config_default(config);
-    for (row = 0; row < CFG_ROWS; row++) random_field(config, &cfg_fields[row], seed);
+    for (row = 0; row < CFG_ROWS; row++) random_field(config, &config_fields[row], seed);
     config->shape.heads = config->shape.kv_heads;
     if (config->shape.kv_heads <= 512) config->shape.heads *= 1 + (int32_t)(random_next(seed) % 2);
 }
@@ -422,10 +422,10 @@ static void test_dump_room(void) {
 /* One field changed at a time is the one that the diff names. */
 static void test_diff(uint64_t *seed) {
     int row, wrong = 0;
-    cfg_change change;
+    config_change change;
     cairn_config a, b;
     for (row = 0; row < CFG_ROWS; row++) {
-        const cfg_field *field = &cfg_fields[row];
+        const config_field *field = &config_fields[row];
         cairn_config_default(&a);
         b = a;
         if (field->kind == CFG_GROUP || field->kind == CFG_CHOICE) continue;
@@ -434,7 +434,7 @@ static void test_diff(uint64_t *seed) {
                strcmp(field->path, "kv_dtype") && strcmp(field->path, "sampling.order") &&
                strcmp(field->path, "selection.form"));
         if (!memcmp(&a, &b, sizeof a)) continue;
-        cfg_diff(&a, &b, &change);
+        config_diff(&a, &b, &change);
         if (change.hot + change.cold != 1 || (change.hot == 1) != field->hot ||
             strcmp(field->hot ? change.hot_names : change.cold_names, field->path)) wrong++;
     }
@@ -442,7 +442,7 @@ static void test_diff(uint64_t *seed) {
     a.topk = 1; b.topk = 2; a.page_size = 16; b.page_size = 32; a.sampling.seed = 1;
     b.sampling.seed = 2; a.backend = CAIRN_BACKEND_CPU; b.backend = CAIRN_BACKEND_CUDA;
     b.log = a.log;
-    cfg_diff(&a, &b, &change);
+    config_diff(&a, &b, &change);
     tap_ok(!strcmp(change.hot_names, "topk, sampling.seed") &&
            !strcmp(change.cold_names, "page_size, backend"), "several: %s; %s", change.hot_names,
            change.cold_names);
@@ -451,7 +451,7 @@ static void test_diff(uint64_t *seed) {
     b = a;
     b.stop[15][0] = 'y';
     if (b.stop_count > 15) b.stop_count = a.stop_count = 15;
-    cfg_diff(&a, &b, &change);
+    config_diff(&a, &b, &change);
     tap_ok(change.hot + change.cold == 0, "what lies behind the last stop string does not count");
 }
 

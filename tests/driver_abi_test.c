@@ -38,7 +38,7 @@ CUresult CUDAAPI cuCtxCreate_v2(CUcontext *, unsigned int, CUdevice);
 
 /* Compiled, never run: both sides of ?: must have the same type. */
 #define SAME_TYPE(field, symbol) total += sizeof(1 ? table->field : &symbol);
-static size_t prototypes(const drv *table) {
+static size_t prototypes(const driver_calls *table) {
     size_t total = 0;
     (void)table;
     DRV_FUNCTIONS(SAME_TYPE)
@@ -48,8 +48,8 @@ static size_t prototypes(const drv *table) {
 #define SAME_VALUE(name, value) tap_ok((long)name == value, #name " is %d", value);
 
 int main(void) {
-    size_t rows = sizeof drv_cuda_rows / sizeof *drv_cuda_rows +
-                  sizeof drv_nvrtc_rows / sizeof *drv_nvrtc_rows;
+    size_t rows = sizeof driver_cuda_rows / sizeof *driver_cuda_rows +
+                  sizeof driver_nvrtc_rows / sizeof *driver_nvrtc_rows;
     DRV_CONSTANTS(SAME_VALUE)
     tap_ok(prototypes(NULL) == rows, "%zu prototypes agree with cuda.h %d", rows, CUDA_VERSION);
     tap_ok(sizeof(CUlaunchAttribute) == 72 && offsetof(CUlaunchAttribute, value) == 8,

@@ -10,9 +10,9 @@
 /* ---- the search ------------------------------------------------------------------------------ */
 
 static cairn_status open_driver(void) {
-    drv d;
-    cairn_status status = drv_open(&bench.b, NULL, &d);
-    drv_close(&d);
+    driver_calls d;
+    cairn_status status = driver_open(&bench.b, NULL, &d);
+    driver_close(&d);
     return status;
 }
 
@@ -42,21 +42,21 @@ static void test_driver_statuses(void) {
 }
 
 static void test_optional(void) {
-    drv d;
+    driver_calls d;
     fake_install();
     fake.no_optional = true;
-    tap_ok(!drv_open(&bench.b, NULL, &d) && d.cuFuncLoad(NULL) == CUDA_ERROR_NOT_SUPPORTED,
+    tap_ok(!driver_open(&bench.b, NULL, &d) && d.cuFuncLoad(NULL) == CUDA_ERROR_NOT_SUPPORTED,
            "an absent optional function answers: not supported");
-    drv_close(&d);
+    driver_close(&d);
 }
 
 static cairn_status open_nvrtc(int cuda_version) {
-    drv d;
+    driver_calls d;
     cairn_status status;
     memset(&d, 0, sizeof d);
     d.cuda_version = cuda_version;
-    status = drv_open_nvrtc(&bench.b, NULL, &d);
-    drv_close(&d);
+    status = driver_open_nvrtc(&bench.b, NULL, &d);
+    driver_close(&d);
     return status;
 }
 

@@ -35,7 +35,7 @@ static cairn_status scenario(cache_mode mode) {
                                            NULL);
         if (!r) r = bench.d.cuStreamSynchronize(stream);
         if (stream) bench.d.cuStreamDestroy(stream);
-        status = drv_fail(&bench.b, &bench.d, r, "launch");
+        status = driver_fail(&bench.b, &bench.d, r, "launch");
     }
     if (bench.d.cuda) bench_close();
     return status;

@@ -312,7 +312,7 @@ static bool one_turn(cairn_session *s, naive *o, cairn_config *config, int turn)
     cairn_generate_options options;
     cairn_sampling sampling = config->sampling;
     heard h;
-    tok_ids ids;
+    tokenizer_ids ids;
     cairn_status status;
     int split = (int)rnd(3);
     memset(&options, 0, sizeof options);
@@ -328,13 +328,13 @@ static bool one_turn(cairn_session *s, naive *o, cairn_config *config, int turn)
     options.stop_count = rnd(2) ? -1 : (int)rnd(3) + 1;
     for (int i = 0; i < options.stop_count; i++) stops[i] = stop_pool[rnd(8)];
     options.stop = stops;
-    tok_encode(engine_base(s), &s->model->tokenizer, prompt, strlen(prompt), true, &ids);
+    tokenizer_encode(engine_base(s), &s->model->tokenizer, prompt, strlen(prompt), true, &ids);
     if (o->count + (int)ids.size > s->model->max_seq_len) {
-        tok_ids_free(engine_base(s), &ids);
+        tokenizer_ids_free(engine_base(s), &ids);
         return true;
     }
     naive_append(o, ids.data, (int)ids.size);
-    tok_ids_free(engine_base(s), &ids);
+    tokenizer_ids_free(engine_base(s), &ids);
     naive_generate(o, options.max_tokens, s->model->max_seq_len, &sampling, stops,
                    options.stop_count < 0 ? 0 : options.stop_count);
     if (split == 0 && *prompt) {
@@ -626,7 +626,7 @@ static bool interrupted(int way, int at, int draft_length, bool *good) {
     naive *o = (naive *)calloc(1, sizeof *o);
     heard h;
     cairn_status status, wanted = way == BY_FAILURE ? CAIRN_DEVICE_ERROR : CAIRN_CANCELLED;
-    tok_ids ids;
+    tokenizer_ids ids;
     int count, held;
     toy_config(&c);
     toy_loops = 0.9f;
@@ -634,10 +634,10 @@ static bool interrupted(int way, int at, int draft_length, bool *good) {
     rt = open_runtime(&c);
     cairn_session_open(open_model(rt), &s);
     memset(&ids, 0, sizeof ids);
-    tok_encode(&rt->base, &s->model->tokenizer, prompt, strlen(prompt), true, &ids);
+    tokenizer_encode(&rt->base, &s->model->tokenizer, prompt, strlen(prompt), true, &ids);
     naive_append(o, ids.data, (int)ids.size);
     held = (int)ids.size;
-    tok_ids_free(&rt->base, &ids);
+    tokenizer_ids_free(&rt->base, &ids);
     naive_generate(o, 40, TOY_CONTEXT, &c.sampling, NULL, 0);
     memset(&h, 0, sizeof h);
     h.stop_after = way == BY_CALLBACK ? at : -1;

@@ -156,9 +156,9 @@ static bool forward(rig *g, int first, int end, int position, int rows, bool den
     a.dense = dense, a.logit_first = a.rows - wanted, a.logit_count = wanted, a.logits = logits;
     a.pages_read = g->pages_read;
     if (rule) a.logits = NULL, a.sample = rule, a.sampled = drawn;
-    if (dev_enter(&g->rt->device)) return false;
+    if (device_enter(&g->rt->device)) return false;
     status = g->model->backend->forward(g->model, &g->model->kv, &a);
-    dev_leave(&g->rt->device);
+    device_leave(&g->rt->device);
     for (int s = first; s < end; s++) g->bounded[s] = g->stored[s];
     if (status) tap_note("forward: %s", cairn_last_error(g->rt));
     return !status;

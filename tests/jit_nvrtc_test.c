@@ -15,7 +15,7 @@ static const char *const bad[] = {
 static const kernels_file files[] = {{"bad.cu", bad, 60}, {"good.cu", good, 90}, {NULL, NULL, 0}};
 
 static base b;
-static drv d;
+static driver_calls d;
 static cache store;
 static jit *j;
 
@@ -134,11 +134,11 @@ static void test_exit(void) {
 
 int main(void) {
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
-    if (drv_open_nvrtc(&b, NULL, &d)) {
+    if (driver_open_nvrtc(&b, NULL, &d)) {
         tap_skip("%s", b.error);
         return tap_done();
     }
-    drv_close(&d);
+    driver_close(&d);
     memset(&d, 0, sizeof d);
     test_cache(); /* the children first: no NVRTC in their parent */
     test_exit();

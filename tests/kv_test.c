@@ -568,7 +568,7 @@ static void test_calls(void) {
     shape s = random_shape();
     append a = make_append(&s);
     collate c;
-    struct drv real = *rt->device.drv;
+    struct driver_calls real = *rt->device.drv;
     cairn_status status;
     int before;
     make_collate(&c, 16, 5, true, CAIRN_F16);

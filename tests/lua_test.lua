@@ -242,10 +242,10 @@ test("a compiled program is found again where the config keeps programs", functi
   os.remove(folder)
   local function compile(mode)
     return cairn.compile({ jit = { cache_dir = folder, cache = mode } }, 90,
-      { source = "measure.cu", constants = {} })
+      { source = "device/measure.cu", constants = {} })
   end
   local ptx = cairn.compile({ jit = { cache = "off" } }, 90,
-    { source = "norm.cu", constants = {}, kind = "ptx" })
+    { source = "dense/norm.cu", constants = {}, kind = "ptx" })
   check.equal(ptx.kind, "ptx")
   check.ok(ptx.image:find("%.target sm_90"))
   local first, again = compile "read-write", compile "read-only"

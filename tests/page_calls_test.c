@@ -487,7 +487,7 @@ static void test_busy(void) {
     cairn_page_tables *t = new_tables(NULL, 4);
     const int32_t two[REQUESTS] = {2, 2, 2, 2, 2};
     int32_t nothing[2 * REQUESTS];
-    drv kept = rt->drv;
+    driver_calls kept = rt->drv;
     bool fine;
     memset(nothing, 0xff, sizeof nothing);
     done(cairn_page_tables_update(t)); /* compiles */

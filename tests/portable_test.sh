@@ -32,7 +32,7 @@ cross() {
     check "it compiles for $1" \
         "$2" $cross_flags -c runtime.c -o "$work/cross.o"
     check "the program compiles for $1" \
-        "$2" $cross_flags -c runtime/program.c -o "$work/cross.o"
+        "$2" $cross_flags -c runtime/program/program.c -o "$work/cross.o"
     check "without Lua it compiles for $1" \
         "$2" -std=c11 -O1 -DCAIRN_NO_LUA -Wall -Wextra -Werror -c runtime.c -o "$work/cross.o"
 }

@@ -22,7 +22,7 @@ static void *test_realloc(void *user, void *memory, size_t old_bytes, size_t new
 
 /* ---- golden cases ---- */
 
-static bool same_ids(const tok_ids *got, const json_value *want) {
+static bool same_ids(const tokenizer_ids *got, const json_value *want) {
     size_t i = 0;
     for (const json_value *id = want->first; id; id = id->next, i++)
         if (i >= got->size || got->data[i] != (int32_t)id->number) return false;
@@ -31,17 +31,17 @@ static bool same_ids(const tok_ids *got, const json_value *want) {
 
 static void test_cases(base *b, const tokenizer *t, const json_value *cases, const char *name) {
     int wrong = 0, count = 0;
-    tok_ids ids = {NULL, 0, 0};
+    tokenizer_ids ids = {NULL, 0, 0};
     for (const json_value *c = cases->first; c; c = c->next, count++) {
         const json_value *text = json_get(c, "text");
         ids.size = 0;
-        if (tok_encode(b, t, text->text, text->size, true, &ids) ||
+        if (tokenizer_encode(b, t, text->text, text->size, true, &ids) ||
             !same_ids(&ids, json_get(c, "ids"))) {
             tap_note("%s: other ids for \"%.60s\"", name, text->text);
             wrong++;
         }
     }
-    tok_ids_free(b, &ids);
+    tokenizer_ids_free(b, &ids);
     tap_ok(count > 200 && !wrong, "%s: ids of %d texts, %d wrong", name, count, wrong);
 }
 
@@ -50,17 +50,17 @@ static void test_decode(base *b, const tokenizer *t, const json_value *cases, co
     int wrong = 0, count = 0;
     for (const json_value *c = cases->first; c; c = c->next, count++) {
         const json_value *want = json_get(c, "text");
-        tok_stream stream = {{0}, 0};
+        tokenizer_stream stream = {{0}, 0};
         base_text got = {NULL, 0, 0};
         size_t before = 0;
         bool whole = true;
         for (const json_value *id = json_get(c, "ids")->first; id; id = id->next) {
-            if (tok_stream_push(b, t, &stream, (int32_t)id->number, &got)) whole = false;
-            whole = whole && (got.size == before || tok_utf8_fault(got.data + before,
+            if (tokenizer_stream_push(b, t, &stream, (int32_t)id->number, &got)) whole = false;
+            whole = whole && (got.size == before || tokenizer_utf8_fault(got.data + before,
                                                         got.size - before) == got.size - before);
             before = got.size;
         }
-        if (tok_stream_finish(b, &stream, &got)) whole = false;
+        if (tokenizer_stream_finish(b, &stream, &got)) whole = false;
         wrong += !whole || got.size != want->size ||
                  (want->size && memcmp(got.data, want->text, want->size) != 0);
         base_text_free(b, &got);
@@ -71,7 +71,7 @@ static void test_decode(base *b, const tokenizer *t, const json_value *cases, co
 static void test_chat(base *b, const tokenizer *t, const json_value *cases, const char *name) {
     int wrong = 0;
     for (const json_value *c = cases->first; c; c = c->next) {
-        tok_message messages[8];
+        tokenizer_message messages[8];
         int count = 0;
         base_text got = {NULL, 0, 0};
         const json_value *want = json_get(c, "text");
@@ -80,7 +80,7 @@ static void test_chat(base *b, const tokenizer *t, const json_value *cases, cons
             messages[count].content = json_get(m, "content")->text;
             messages[count++].content_bytes = json_get(m, "content")->size;
         }
-        if (tok_chat(b, t, messages, count, true, json_get(c, "reply")->kind == 't', &got) ||
+        if (tokenizer_chat(b, t, messages, count, true, json_get(c, "reply")->kind == 't', &got) ||
             got.size != want->size || memcmp(got.data, want->text, want->size) != 0)
             wrong++;
         base_text_free(b, &got);
@@ -121,27 +121,28 @@ static void build_vocabulary(gguf_build *f, const json_value *v, const char *cha
 static cairn_status open_built(base *b, gguf_build *f, tokenizer *t) {
     gguf g;
     cairn_status status = gguf_parse(b, "tiny.gguf", f->data, f->size, &g);
-    if (!status) status = tok_open(b, &g, t);
+    if (!status) status = tokenizer_open(b, &g, t);
     gguf_close(b, &g);
     return status;
 }
 
 static void test_named_ids(base *b, const tokenizer *t) {
-    tok_ids ids = {NULL, 0, 0};
+    tokenizer_ids ids = {NULL, 0, 0};
     size_t bytes;
-    const char *piece = tok_piece(t, 1, &bytes);
-    tap_ok(t->bos == 1 && t->eos == 2 && t->adds_bos && tok_is_end(t, 2) && tok_is_end(t, 0) &&
-           !tok_is_end(t, 1) && !tok_is_end(t, -1) && tok_is_special(t, 1) &&
-           !tok_is_special(t, 9), "named tokens");
+    const char *piece = tokenizer_piece(t, 1, &bytes);
+    tap_ok(t->bos == 1 && t->eos == 2 && t->adds_bos && tokenizer_is_end(t, 2)
+           && tokenizer_is_end(t, 0) &&
+           !tokenizer_is_end(t, 1) && !tokenizer_is_end(t, -1) && tokenizer_is_special(t, 1) &&
+           !tokenizer_is_special(t, 9), "named tokens");
     tap_ok(bytes == 12 && !memcmp(piece, "<|im_start|>", 12), "the piece of a special token");
-    tok_piece(t, t->vocab, &bytes);
+    tokenizer_piece(t, t->vocab, &bytes);
     tap_ok(bytes == 0, "an id outside has no bytes");
-    tap_ok(!tok_encode(b, t, "<|im_end|>", 10, false, &ids) && ids.size > 1,
+    tap_ok(!tokenizer_encode(b, t, "<|im_end|>", 10, false, &ids) && ids.size > 1,
            "the text of a control token can stay text");
     ids.size = 0;
-    tap_ok(!tok_encode(b, t, "<tool>", 6, false, &ids) && ids.size == 1,
+    tap_ok(!tokenizer_encode(b, t, "<tool>", 6, false, &ids) && ids.size == 1,
            "a user-defined token is always found");
-    tok_ids_free(b, &ids);
+    tokenizer_ids_free(b, &ids);
 }
 
 static void test_invalid(base *b, const tokenizer *t) {
@@ -149,37 +150,38 @@ static void test_invalid(base *b, const tokenizer *t) {
         {"\x80", 1, 0}, {"ab\xff""c", 4, 2}, {"\xc0\xaf", 2, 0}, {"a\xe0\x9f\xbf", 4, 1},
         {"\xed\xa0\x80", 3, 0}, {"\xf4\x90\x80\x80", 4, 0}, {"caf\xc3", 4, 3},
         {"\xe4\xbd", 2, 0}, {"\xf0\x9f\x91", 3, 0}, {"x\xf5\x80\x80\x80", 5, 1}, {"\xc3(", 2, 0}};
-    tok_ids ids = {NULL, 0, 0};
+    tokenizer_ids ids = {NULL, 0, 0};
     int wrong = 0;
-    tok_encode(b, t, "the", 3, true, &ids);
+    tokenizer_encode(b, t, "the", 3, true, &ids);
     for (size_t i = 0; i < BASE_COUNT(bad); i++) {
         char place[32];
         size_t before = ids.size;
         snprintf(place, sizeof place, "byte %d ", bad[i].at);
-        wrong += tok_encode(b, t, bad[i].text, bad[i].bytes, true, &ids) != CAIRN_INVALID_UTF8 ||
+        wrong += tokenizer_encode(b, t, bad[i].text, bad[i].bytes, true,
+                                  &ids) != CAIRN_INVALID_UTF8 ||
                  !strstr(b->error, place) || ids.size != before;
     }
     tap_ok(!wrong, "invalid UTF-8 is refused at the right byte, and adds nothing");
-    tok_ids_free(b, &ids);
+    tokenizer_ids_free(b, &ids);
 }
 
 /* One word of 1 MiB: a quadratic merge would take hours. */
 static void test_long_word(base *b, const tokenizer *t) {
     size_t bytes = 1 << 20;
     char *text = (char *)malloc(bytes);
-    tok_ids ids = {NULL, 0, 0};
+    tokenizer_ids ids = {NULL, 0, 0};
     base_text back = {NULL, 0, 0};
     clock_t start = clock(); /* of this process: whatever else runs */
     bool fine;
     int ms;
     memset(text, 'a', bytes);
-    fine = !tok_encode(b, t, text, bytes, true, &ids) &&
-           !tok_decode(b, t, ids.data, ids.size, &back) && back.size == bytes &&
+    fine = !tokenizer_encode(b, t, text, bytes, true, &ids) &&
+           !tokenizer_decode(b, t, ids.data, ids.size, &back) && back.size == bytes &&
            !memcmp(back.data, text, bytes);
     ms = (int)((double)(clock() - start) * 1000.0 / CLOCKS_PER_SEC);
     tap_ok(fine && ms < 20000, "a word of 1 MiB: %d ids in %d ms", (int)ids.size, ms);
     base_text_free(b, &back);
-    tok_ids_free(b, &ids);
+    tokenizer_ids_free(b, &ids);
     free(text);
 }
 
@@ -192,14 +194,14 @@ static void test_memory_faults(base *b, gguf_build *f) {
     gguf_parse(b, "tiny.gguf", f->data, f->size, &g);
     do {
         long before = live_blocks;
-        tok_ids ids = {NULL, 0, 0};
+        tokenizer_ids ids = {NULL, 0, 0};
         allocations_left = n++;
-        status = tok_open(b, &g, &t);
-        if (!status) status = tok_encode(b, &t, "the first machine", 17, true, &ids);
+        status = tokenizer_open(b, &g, &t);
+        if (!status) status = tokenizer_encode(b, &t, "the first machine", 17, true, &ids);
         allocations_left = -1;
         clean = clean && (!status || status == CAIRN_OUT_OF_MEMORY) && (!status || !ids.size);
-        tok_ids_free(b, &ids);
-        tok_close(b, &t);
+        tokenizer_ids_free(b, &ids);
+        tokenizer_close(b, &t);
         clean = clean && live_blocks == before;
     } while (status && n < 100);
     gguf_close(b, &g);
@@ -216,7 +218,7 @@ static void test_damage(base *b, const gguf_build *f) {
     for (int i = 0; i < MUTATIONS; i++) {
         tokenizer t;
         gguf g;
-        tok_ids ids = {NULL, 0, 0};
+        tokenizer_ids ids = {NULL, 0, 0};
         base_text back = {NULL, 0, 0};
         cairn_status status;
         long before = live_blocks;
@@ -226,16 +228,16 @@ static void test_damage(base *b, const gguf_build *f) {
             copy[(random >> 33) % f->size] = (uint8_t)(i % 2 ? random >> 24 : random >> 24 & 0x83);
         }
         status = gguf_parse(b, "damaged.gguf", copy, f->size, &g);
-        if (!status) status = tok_open(b, &g, &t);
+        if (!status) status = tokenizer_open(b, &g, &t);
         gguf_close(b, &g);
         if (!status) {
             opened++;
-            status = tok_encode(b, &t, text, sizeof text - 1, true, &ids);
-            if (!status) status = tok_decode(b, &t, ids.data, ids.size, &back);
-            sound += !status && tok_utf8_fault(back.data, back.size) == back.size;
-            tok_close(b, &t);
+            status = tokenizer_encode(b, &t, text, sizeof text - 1, true, &ids);
+            if (!status) status = tokenizer_decode(b, &t, ids.data, ids.size, &back);
+            sound += !status && tokenizer_utf8_fault(back.data, back.size) == back.size;
+            tokenizer_close(b, &t);
         }
-        tok_ids_free(b, &ids);
+        tokenizer_ids_free(b, &ids);
         base_text_free(b, &back);
         if (live_blocks != before) sound = -MUTATIONS;
     }
@@ -271,7 +273,7 @@ static void test_templates(base *b, const json_value *v) {
         {"{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}", NULL},
         {LOOP BODY "{% endfor %}", NULL},
         {"{%", NULL}, {"{{ '", NULL}, {"{#", NULL}, {"{{-", NULL}, {"}}", NULL}, {"{{['']", NULL}};
-    tok_message hello = {"user", "Hi", 2};
+    tokenizer_message hello = {"user", "Hi", 2};
     for (size_t i = 0; i < BASE_COUNT(templates); i++) {
         gguf_build f;
         tokenizer t;
@@ -279,14 +281,14 @@ static void test_templates(base *b, const json_value *v) {
         cairn_status status;
         build_vocabulary(&f, v, templates[i].text);
         if (open_built(b, &f, &t)) { tap_ok(false, "%s", b->error); free(f.data); continue; }
-        status = tok_chat(b, &t, &hello, 1, true, true, &got);
+        status = tokenizer_chat(b, &t, &hello, 1, true, true, &got);
         if (templates[i].want)
             tap_ok(!status && !strcmp(got.data, templates[i].want), "template %d: ChatML", (int)i);
         else
             tap_ok(status == CAIRN_UNSUPPORTED && strstr(b->error, "template that begins"),
                    "template %d is not: %.60s", (int)i, b->error);
         base_text_free(b, &got);
-        tok_close(b, &t);
+        tokenizer_close(b, &t);
         free(f.data);
     }
 }
@@ -329,7 +331,7 @@ static void test_bad_vocabularies(base *b) {
         status = open_built(b, &f, &t);
         tap_ok(status == rows[i].status && (!status || strstr(b->error, rows[i].error)),
                "vocabulary %d: %s", (int)i, status ? b->error : "is good");
-        if (!status) tok_close(b, &t);
+        if (!status) tokenizer_close(b, &t);
         free(f.data);
     }
 }
@@ -338,7 +340,7 @@ static void test_bad_vocabularies(base *b) {
 static void test_broken_specials(base *b) {
     gguf_build f = {0};
     tokenizer t;
-    tok_ids ids = {NULL, 0, 0};
+    tokenizer_ids ids = {NULL, 0, 0};
     static const char *const tokens[] = {"\xc3", "\xa9", "x\xc3", ""};
     build_begin(&f, 3, 0, 5);
     build_key_string(&f, "tokenizer.ggml.model", "gpt2");
@@ -348,10 +350,11 @@ static void test_broken_specials(base *b) {
     build_key_array(&f, "tokenizer.ggml.merges", 8, 0);
     build_key_array(&f, "tokenizer.ggml.token_type", 5, 4);
     for (int j = 0; j < 4; j++) build_number(&f, 3, 4);
-    tap_ok(!open_built(b, &f, &t) && !tok_encode(b, &t, "x\xc3\xa9 \xc3\xa9", 6, true, &ids) &&
+    tap_ok(!open_built(b, &f, &t) && !tokenizer_encode(b, &t, "x\xc3\xa9 \xc3\xa9", 6, true, &ids)
+           &&
            ids.size == 0, "special tokens of broken UTF-8 are never found");
-    tok_ids_free(b, &ids);
-    tok_close(b, &t);
+    tokenizer_ids_free(b, &ids);
+    tokenizer_close(b, &t);
     free(f.data);
 }
 
@@ -370,7 +373,7 @@ static void test_tiny(base *b, const json_value *file) {
             test_named_ids(b, &t);
             test_invalid(b, &t);
             test_long_word(b, &t);
-            tok_close(b, &t);
+            tokenizer_close(b, &t);
         }
         test_memory_faults(b, &f);
         test_damage(b, &f);
@@ -383,13 +386,14 @@ static void test_model(base *b, const json_value *file, const char *path) {
     gguf g;
     tokenizer t;
     if (!tap_ok(!gguf_open(b, path, &g), "%s is read", path)) return;
-    if (tap_ok(!tok_open(b, &g, &t), "and its vocabulary")) {
+    if (tap_ok(!tokenizer_open(b, &g, &t), "and its vocabulary")) {
         test_cases(b, &t, json_get(file, "cases"), "SmolLM2");
         test_decode(b, &t, json_get(file, "decode"), "SmolLM2");
         test_chat(b, &t, json_get(file, "chat"), "SmolLM2");
-        tap_ok(tok_is_end(&t, 2) && !t.adds_bos, "SmolLM2: <|im_end|> ends, nothing is put before");
+        tap_ok(tokenizer_is_end(&t, 2) && !t.adds_bos,
+               "SmolLM2: <|im_end|> ends, nothing is put before");
         test_long_word(b, &t);
-        tok_close(b, &t);
+        tokenizer_close(b, &t);
     }
     gguf_close(b, &g);
 }

@@ -656,13 +656,13 @@ static bool once(cairn_runtime *rt, cairn_type type, int rows, int n, int k, con
 
 /* More shared memory than a device has is refused each time, and the kernel is as good as before. */
 static void too_much_shared(cairn_runtime *rt, const char *where) {
-    dev_dims dims = {{1, 1, 1}, 1024, 0, 1 << 20, false};
+    device_dims dims = {{1, 1, 1}, 1024, 0, 1 << 20, false};
     topk_params params;
     ops_kernel want;
     bool taken = false, fine;
     int round;
     memset(&params, 0, sizeof params), memset(&want, 0, sizeof want);
-    want.source = "topk_radix.cu", want.entry = "topk_radix";
+    want.source = "topk/radix.cu", want.entry = "topk_radix";
     topk_add_constant(&want, "SCORE_TYPE", CAIRN_F32);
     fine = once(rt, CAIRN_F32, 3, 50, 7, "radix", &taken) && taken;
     for (round = 0; round < 2 && fine; round++)

@@ -127,7 +127,7 @@ static cairn_status produce(void *user, int64_t first, int64_t count, cairn_tens
     p->next = first + count;
     if (count > p->most) p->most = count;
     if ((status = handles_enter(p->rt))) return status;
-    status = dev_copy(&p->rt->device, tensor_data(scores),
+    status = device_copy(&p->rt->device, tensor_data(scores),
                       (const char *)tensor_data(p->scores) + (size_t)first * (size_t)p->n * 4,
                       (size_t)count * (size_t)p->n * 4);
     return handles_leave(p->rt, status);
@@ -390,7 +390,8 @@ static void bad_data(cairn_runtime *rt, const char *where) {
     tap_ok(cairn_topk_rows(rt, &a) == CAIRN_BAD_DATA && strstr(cairn_last_error(rt), text),
            "%s: a bad length is reported with its row, %d, by %d", where, bad, step);
     if (handles_enter(rt)) return;
-    dev_download(&rt->device, &last, (char *)tensor_data(&o.view[0]) + (p.rows - 1) * p.k * 4, 4);
+    device_download(&rt->device, &last, (char *)tensor_data(&o.view[0]) + (p.rows - 1) * p.k * 4,
+                    4);
     handles_leave(rt, CAIRN_OK);
     tap_ok(last == 0 && p.next == p.rows, "%s: and the rows after it are done", where);
     close_outputs(&p, &o);
@@ -408,7 +409,7 @@ static void bad_data_and_waits(cairn_runtime *rt, const char *where) {
     int32_t start = -1;
     open_problem(&p, rt, POS, CAIRN_ORDER_POSITION, true);
     if (handles_enter(rt)) return;
-    dev_upload(&rt->device, tensor_data(p.starts), &start, 4);
+    device_upload(&rt->device, tensor_data(p.starts), &start, 4);
     handles_leave(rt, CAIRN_OK);
     open_outputs(&p, &o);
     fill_args(&p, &a);

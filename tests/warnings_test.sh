@@ -3,7 +3,7 @@
 
 for compiler in gcc clang; do
     command -v $compiler >/dev/null || { tap_skip "$compiler is not installed"; continue; }
-    for unit in runtime.c runtime/program.c; do
+    for unit in runtime.c runtime/program/program.c; do
         check "$unit has no warnings from $compiler" \
             $compiler -std=c11 -O1 $warnings -Werror $lua_cflags -c "$unit" -o "$work/unit.o"
     done

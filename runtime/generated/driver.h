@@ -157,11 +157,11 @@ enum {
 };
 #endif
 
-typedef int (*drv_flow_callback)(void *payload, void *reserved); /* returns 1 to cancel */
+typedef int (*driver_flow_callback)(void *payload, void *reserved); /* returns 1 to cancel */
 
 /* The libraries found, where, and every function by its name in cuda.h and nvrtc.h. All function
- * fields are callable after drv_open (drv_open_nvrtc); tests replace them. */
-typedef struct drv {
+ * fields are callable after driver_open (driver_open_nvrtc); tests replace them. */
+typedef struct driver_calls {
     void *cuda, *nvrtc, *builtins; /* libraries; NULL: not open */
     int cuda_version;              /* of the driver: 1000 * major + 10 * minor */
     int nvrtc_version;             /* the same; 0: not open */
@@ -274,21 +274,21 @@ typedef struct drv {
     nvrtcResult (*nvrtcAddNameExpression)(nvrtcProgram program, const char *expression);
     nvrtcResult (*nvrtcGetLoweredName)(nvrtcProgram program, const char *expression,
         const char **name);
-    nvrtcResult (*nvrtcSetFlowCallback)(nvrtcProgram program, drv_flow_callback callback,
+    nvrtcResult (*nvrtcSetFlowCallback)(nvrtcProgram program, driver_flow_callback callback,
         void *payload);
-} drv;
+} driver_calls;
 
-typedef struct drv_row {
+typedef struct driver_row {
     const char *symbol;
-    size_t offset;      /* of the field in drv */
+    size_t offset;      /* of the field in driver_calls */
     os_function absent; /* stands in for an optional function; NULL: required */
-} drv_row;
+} driver_row;
 
-static CUresult drv_absent_cuFuncLoad(CUfunction function) {
+static CUresult driver_absent_cuFuncLoad(CUfunction function) {
     (void)function;
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-static CUresult drv_absent_cuGetProcAddress(const char *symbol, void **address, int version,
+static CUresult driver_absent_cuGetProcAddress(const char *symbol, void **address, int version,
         cuuint64_t flags, CUdriverProcAddressQueryResult *found) {
     (void)symbol;
     (void)address;
@@ -298,112 +298,113 @@ static CUresult drv_absent_cuGetProcAddress(const char *symbol, void **address, 
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-static const drv_row drv_cuda_rows[] = {
-    {"cuInit", offsetof(drv, cuInit), NULL},
-    {"cuDriverGetVersion", offsetof(drv, cuDriverGetVersion), NULL},
-    {"cuGetErrorName", offsetof(drv, cuGetErrorName), NULL},
-    {"cuGetErrorString", offsetof(drv, cuGetErrorString), NULL},
-    {"cuDeviceGet", offsetof(drv, cuDeviceGet), NULL},
-    {"cuDeviceGetCount", offsetof(drv, cuDeviceGetCount), NULL},
-    {"cuDeviceGetName", offsetof(drv, cuDeviceGetName), NULL},
-    {"cuDeviceGetAttribute", offsetof(drv, cuDeviceGetAttribute), NULL},
-    {"cuDeviceTotalMem_v2", offsetof(drv, cuDeviceTotalMem), NULL},
-    {"cuDeviceGetUuid_v2", offsetof(drv, cuDeviceGetUuid), NULL},
-    {"cuDevicePrimaryCtxRetain", offsetof(drv, cuDevicePrimaryCtxRetain), NULL},
-    {"cuDevicePrimaryCtxRelease_v2", offsetof(drv, cuDevicePrimaryCtxRelease), NULL},
-    {"cuCtxCreate_v2", offsetof(drv, cuCtxCreate), NULL},
-    {"cuCtxDestroy_v2", offsetof(drv, cuCtxDestroy), NULL},
-    {"cuCtxPushCurrent_v2", offsetof(drv, cuCtxPushCurrent), NULL},
-    {"cuCtxPopCurrent_v2", offsetof(drv, cuCtxPopCurrent), NULL},
-    {"cuCtxGetCurrent", offsetof(drv, cuCtxGetCurrent), NULL},
-    {"cuCtxGetDevice", offsetof(drv, cuCtxGetDevice), NULL},
-    {"cuCtxSynchronize", offsetof(drv, cuCtxSynchronize), NULL},
-    {"cuCtxGetStreamPriorityRange", offsetof(drv, cuCtxGetStreamPriorityRange), NULL},
-    {"cuMemAlloc_v2", offsetof(drv, cuMemAlloc), NULL},
-    {"cuMemFree_v2", offsetof(drv, cuMemFree), NULL},
-    {"cuMemGetInfo_v2", offsetof(drv, cuMemGetInfo), NULL},
-    {"cuMemcpyHtoD_v2", offsetof(drv, cuMemcpyHtoD), NULL},
-    {"cuMemcpyDtoH_v2", offsetof(drv, cuMemcpyDtoH), NULL},
-    {"cuMemcpyDtoD_v2", offsetof(drv, cuMemcpyDtoD), NULL},
-    {"cuMemcpyHtoDAsync_v2", offsetof(drv, cuMemcpyHtoDAsync), NULL},
-    {"cuMemcpyDtoHAsync_v2", offsetof(drv, cuMemcpyDtoHAsync), NULL},
-    {"cuMemcpyDtoDAsync_v2", offsetof(drv, cuMemcpyDtoDAsync), NULL},
-    {"cuMemsetD8_v2", offsetof(drv, cuMemsetD8), NULL},
-    {"cuMemsetD8Async", offsetof(drv, cuMemsetD8Async), NULL},
-    {"cuMemsetD32Async", offsetof(drv, cuMemsetD32Async), NULL},
-    {"cuMemHostAlloc", offsetof(drv, cuMemHostAlloc), NULL},
-    {"cuMemFreeHost", offsetof(drv, cuMemFreeHost), NULL},
-    {"cuMemHostGetDevicePointer_v2", offsetof(drv, cuMemHostGetDevicePointer), NULL},
-    {"cuPointerGetAttribute", offsetof(drv, cuPointerGetAttribute), NULL},
-    {"cuStreamCreateWithPriority", offsetof(drv, cuStreamCreateWithPriority), NULL},
-    {"cuStreamDestroy_v2", offsetof(drv, cuStreamDestroy), NULL},
-    {"cuStreamSynchronize", offsetof(drv, cuStreamSynchronize), NULL},
-    {"cuStreamQuery", offsetof(drv, cuStreamQuery), NULL},
-    {"cuStreamWaitEvent", offsetof(drv, cuStreamWaitEvent), NULL},
-    {"cuStreamBeginCapture_v2", offsetof(drv, cuStreamBeginCapture), NULL},
-    {"cuStreamEndCapture", offsetof(drv, cuStreamEndCapture), NULL},
-    {"cuStreamIsCapturing", offsetof(drv, cuStreamIsCapturing), NULL},
-    {"cuThreadExchangeStreamCaptureMode", offsetof(drv, cuThreadExchangeStreamCaptureMode), NULL},
-    {"cuEventCreate", offsetof(drv, cuEventCreate), NULL},
-    {"cuEventRecord", offsetof(drv, cuEventRecord), NULL},
-    {"cuEventSynchronize", offsetof(drv, cuEventSynchronize), NULL},
-    {"cuEventElapsedTime", offsetof(drv, cuEventElapsedTime), NULL},
-    {"cuEventQuery", offsetof(drv, cuEventQuery), NULL},
-    {"cuEventDestroy_v2", offsetof(drv, cuEventDestroy), NULL},
-    {"cuGraphInstantiateWithFlags", offsetof(drv, cuGraphInstantiate), NULL},
-    {"cuGraphLaunch", offsetof(drv, cuGraphLaunch), NULL},
-    {"cuGraphUpload", offsetof(drv, cuGraphUpload), NULL},
-    {"cuGraphDestroy", offsetof(drv, cuGraphDestroy), NULL},
-    {"cuGraphExecDestroy", offsetof(drv, cuGraphExecDestroy), NULL},
-    {"cuGraphExecUpdate_v2", offsetof(drv, cuGraphExecUpdate), NULL},
-    {"cuGraphGetNodes", offsetof(drv, cuGraphGetNodes), NULL},
-    {"cuModuleLoadDataEx", offsetof(drv, cuModuleLoadDataEx), NULL},
-    {"cuModuleUnload", offsetof(drv, cuModuleUnload), NULL},
-    {"cuModuleGetFunction", offsetof(drv, cuModuleGetFunction), NULL},
-    {"cuModuleGetGlobal_v2", offsetof(drv, cuModuleGetGlobal), NULL},
-    {"cuLinkCreate_v2", offsetof(drv, cuLinkCreate), NULL},
-    {"cuLinkAddData_v2", offsetof(drv, cuLinkAddData), NULL},
-    {"cuLinkComplete", offsetof(drv, cuLinkComplete), NULL},
-    {"cuLinkDestroy", offsetof(drv, cuLinkDestroy), NULL},
-    {"cuFuncGetAttribute", offsetof(drv, cuFuncGetAttribute), NULL},
-    {"cuFuncSetAttribute", offsetof(drv, cuFuncSetAttribute), NULL},
-    {"cuLaunchKernel", offsetof(drv, cuLaunchKernel), NULL},
-    {"cuLaunchKernelEx", offsetof(drv, cuLaunchKernelEx), NULL},
-    {"cuLaunchHostFunc", offsetof(drv, cuLaunchHostFunc), NULL},
-    {"cuOccupancyMaxActiveBlocksPerMultiprocessor", offsetof(drv,
+static const driver_row driver_cuda_rows[] = {
+    {"cuInit", offsetof(driver_calls, cuInit), NULL},
+    {"cuDriverGetVersion", offsetof(driver_calls, cuDriverGetVersion), NULL},
+    {"cuGetErrorName", offsetof(driver_calls, cuGetErrorName), NULL},
+    {"cuGetErrorString", offsetof(driver_calls, cuGetErrorString), NULL},
+    {"cuDeviceGet", offsetof(driver_calls, cuDeviceGet), NULL},
+    {"cuDeviceGetCount", offsetof(driver_calls, cuDeviceGetCount), NULL},
+    {"cuDeviceGetName", offsetof(driver_calls, cuDeviceGetName), NULL},
+    {"cuDeviceGetAttribute", offsetof(driver_calls, cuDeviceGetAttribute), NULL},
+    {"cuDeviceTotalMem_v2", offsetof(driver_calls, cuDeviceTotalMem), NULL},
+    {"cuDeviceGetUuid_v2", offsetof(driver_calls, cuDeviceGetUuid), NULL},
+    {"cuDevicePrimaryCtxRetain", offsetof(driver_calls, cuDevicePrimaryCtxRetain), NULL},
+    {"cuDevicePrimaryCtxRelease_v2", offsetof(driver_calls, cuDevicePrimaryCtxRelease), NULL},
+    {"cuCtxCreate_v2", offsetof(driver_calls, cuCtxCreate), NULL},
+    {"cuCtxDestroy_v2", offsetof(driver_calls, cuCtxDestroy), NULL},
+    {"cuCtxPushCurrent_v2", offsetof(driver_calls, cuCtxPushCurrent), NULL},
+    {"cuCtxPopCurrent_v2", offsetof(driver_calls, cuCtxPopCurrent), NULL},
+    {"cuCtxGetCurrent", offsetof(driver_calls, cuCtxGetCurrent), NULL},
+    {"cuCtxGetDevice", offsetof(driver_calls, cuCtxGetDevice), NULL},
+    {"cuCtxSynchronize", offsetof(driver_calls, cuCtxSynchronize), NULL},
+    {"cuCtxGetStreamPriorityRange", offsetof(driver_calls, cuCtxGetStreamPriorityRange), NULL},
+    {"cuMemAlloc_v2", offsetof(driver_calls, cuMemAlloc), NULL},
+    {"cuMemFree_v2", offsetof(driver_calls, cuMemFree), NULL},
+    {"cuMemGetInfo_v2", offsetof(driver_calls, cuMemGetInfo), NULL},
+    {"cuMemcpyHtoD_v2", offsetof(driver_calls, cuMemcpyHtoD), NULL},
+    {"cuMemcpyDtoH_v2", offsetof(driver_calls, cuMemcpyDtoH), NULL},
+    {"cuMemcpyDtoD_v2", offsetof(driver_calls, cuMemcpyDtoD), NULL},
+    {"cuMemcpyHtoDAsync_v2", offsetof(driver_calls, cuMemcpyHtoDAsync), NULL},
+    {"cuMemcpyDtoHAsync_v2", offsetof(driver_calls, cuMemcpyDtoHAsync), NULL},
+    {"cuMemcpyDtoDAsync_v2", offsetof(driver_calls, cuMemcpyDtoDAsync), NULL},
+    {"cuMemsetD8_v2", offsetof(driver_calls, cuMemsetD8), NULL},
+    {"cuMemsetD8Async", offsetof(driver_calls, cuMemsetD8Async), NULL},
+    {"cuMemsetD32Async", offsetof(driver_calls, cuMemsetD32Async), NULL},
+    {"cuMemHostAlloc", offsetof(driver_calls, cuMemHostAlloc), NULL},
+    {"cuMemFreeHost", offsetof(driver_calls, cuMemFreeHost), NULL},
+    {"cuMemHostGetDevicePointer_v2", offsetof(driver_calls, cuMemHostGetDevicePointer), NULL},
+    {"cuPointerGetAttribute", offsetof(driver_calls, cuPointerGetAttribute), NULL},
+    {"cuStreamCreateWithPriority", offsetof(driver_calls, cuStreamCreateWithPriority), NULL},
+    {"cuStreamDestroy_v2", offsetof(driver_calls, cuStreamDestroy), NULL},
+    {"cuStreamSynchronize", offsetof(driver_calls, cuStreamSynchronize), NULL},
+    {"cuStreamQuery", offsetof(driver_calls, cuStreamQuery), NULL},
+    {"cuStreamWaitEvent", offsetof(driver_calls, cuStreamWaitEvent), NULL},
+    {"cuStreamBeginCapture_v2", offsetof(driver_calls, cuStreamBeginCapture), NULL},
+    {"cuStreamEndCapture", offsetof(driver_calls, cuStreamEndCapture), NULL},
+    {"cuStreamIsCapturing", offsetof(driver_calls, cuStreamIsCapturing), NULL},
+    {"cuThreadExchangeStreamCaptureMode", offsetof(driver_calls,
+     cuThreadExchangeStreamCaptureMode), NULL},
+    {"cuEventCreate", offsetof(driver_calls, cuEventCreate), NULL},
+    {"cuEventRecord", offsetof(driver_calls, cuEventRecord), NULL},
+    {"cuEventSynchronize", offsetof(driver_calls, cuEventSynchronize), NULL},
+    {"cuEventElapsedTime", offsetof(driver_calls, cuEventElapsedTime), NULL},
+    {"cuEventQuery", offsetof(driver_calls, cuEventQuery), NULL},
+    {"cuEventDestroy_v2", offsetof(driver_calls, cuEventDestroy), NULL},
+    {"cuGraphInstantiateWithFlags", offsetof(driver_calls, cuGraphInstantiate), NULL},
+    {"cuGraphLaunch", offsetof(driver_calls, cuGraphLaunch), NULL},
+    {"cuGraphUpload", offsetof(driver_calls, cuGraphUpload), NULL},
+    {"cuGraphDestroy", offsetof(driver_calls, cuGraphDestroy), NULL},
+    {"cuGraphExecDestroy", offsetof(driver_calls, cuGraphExecDestroy), NULL},
+    {"cuGraphExecUpdate_v2", offsetof(driver_calls, cuGraphExecUpdate), NULL},
+    {"cuGraphGetNodes", offsetof(driver_calls, cuGraphGetNodes), NULL},
+    {"cuModuleLoadDataEx", offsetof(driver_calls, cuModuleLoadDataEx), NULL},
+    {"cuModuleUnload", offsetof(driver_calls, cuModuleUnload), NULL},
+    {"cuModuleGetFunction", offsetof(driver_calls, cuModuleGetFunction), NULL},
+    {"cuModuleGetGlobal_v2", offsetof(driver_calls, cuModuleGetGlobal), NULL},
+    {"cuLinkCreate_v2", offsetof(driver_calls, cuLinkCreate), NULL},
+    {"cuLinkAddData_v2", offsetof(driver_calls, cuLinkAddData), NULL},
+    {"cuLinkComplete", offsetof(driver_calls, cuLinkComplete), NULL},
+    {"cuLinkDestroy", offsetof(driver_calls, cuLinkDestroy), NULL},
+    {"cuFuncGetAttribute", offsetof(driver_calls, cuFuncGetAttribute), NULL},
+    {"cuFuncSetAttribute", offsetof(driver_calls, cuFuncSetAttribute), NULL},
+    {"cuLaunchKernel", offsetof(driver_calls, cuLaunchKernel), NULL},
+    {"cuLaunchKernelEx", offsetof(driver_calls, cuLaunchKernelEx), NULL},
+    {"cuLaunchHostFunc", offsetof(driver_calls, cuLaunchHostFunc), NULL},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessor", offsetof(driver_calls,
      cuOccupancyMaxActiveBlocksPerMultiprocessor), NULL},
-    {"cuOccupancyMaxActiveClusters", offsetof(drv, cuOccupancyMaxActiveClusters), NULL},
-    {"cuFuncLoad", offsetof(drv, cuFuncLoad), (os_function)drv_absent_cuFuncLoad},
-    {"cuGetProcAddress_v2", offsetof(drv, cuGetProcAddress),
-     (os_function)drv_absent_cuGetProcAddress},
+    {"cuOccupancyMaxActiveClusters", offsetof(driver_calls, cuOccupancyMaxActiveClusters), NULL},
+    {"cuFuncLoad", offsetof(driver_calls, cuFuncLoad), (os_function)driver_absent_cuFuncLoad},
+    {"cuGetProcAddress_v2", offsetof(driver_calls, cuGetProcAddress),
+     (os_function)driver_absent_cuGetProcAddress},
 };
 
-static nvrtcResult drv_absent_nvrtcSetFlowCallback(nvrtcProgram program,
-        drv_flow_callback callback, void *payload) {
+static nvrtcResult driver_absent_nvrtcSetFlowCallback(nvrtcProgram program,
+        driver_flow_callback callback, void *payload) {
     (void)program;
     (void)callback;
     (void)payload;
     return NVRTC_ERROR_INVALID_INPUT;
 }
 
-static const drv_row drv_nvrtc_rows[] = {
-    {"nvrtcVersion", offsetof(drv, nvrtcVersion), NULL},
-    {"nvrtcGetErrorString", offsetof(drv, nvrtcGetErrorString), NULL},
-    {"nvrtcGetNumSupportedArchs", offsetof(drv, nvrtcGetNumSupportedArchs), NULL},
-    {"nvrtcGetSupportedArchs", offsetof(drv, nvrtcGetSupportedArchs), NULL},
-    {"nvrtcCreateProgram", offsetof(drv, nvrtcCreateProgram), NULL},
-    {"nvrtcDestroyProgram", offsetof(drv, nvrtcDestroyProgram), NULL},
-    {"nvrtcCompileProgram", offsetof(drv, nvrtcCompileProgram), NULL},
-    {"nvrtcGetCUBINSize", offsetof(drv, nvrtcGetCUBINSize), NULL},
-    {"nvrtcGetCUBIN", offsetof(drv, nvrtcGetCUBIN), NULL},
-    {"nvrtcGetPTXSize", offsetof(drv, nvrtcGetPTXSize), NULL},
-    {"nvrtcGetPTX", offsetof(drv, nvrtcGetPTX), NULL},
-    {"nvrtcGetProgramLogSize", offsetof(drv, nvrtcGetProgramLogSize), NULL},
-    {"nvrtcGetProgramLog", offsetof(drv, nvrtcGetProgramLog), NULL},
-    {"nvrtcAddNameExpression", offsetof(drv, nvrtcAddNameExpression), NULL},
-    {"nvrtcGetLoweredName", offsetof(drv, nvrtcGetLoweredName), NULL},
-    {"nvrtcSetFlowCallback", offsetof(drv, nvrtcSetFlowCallback),
-     (os_function)drv_absent_nvrtcSetFlowCallback},
+static const driver_row driver_nvrtc_rows[] = {
+    {"nvrtcVersion", offsetof(driver_calls, nvrtcVersion), NULL},
+    {"nvrtcGetErrorString", offsetof(driver_calls, nvrtcGetErrorString), NULL},
+    {"nvrtcGetNumSupportedArchs", offsetof(driver_calls, nvrtcGetNumSupportedArchs), NULL},
+    {"nvrtcGetSupportedArchs", offsetof(driver_calls, nvrtcGetSupportedArchs), NULL},
+    {"nvrtcCreateProgram", offsetof(driver_calls, nvrtcCreateProgram), NULL},
+    {"nvrtcDestroyProgram", offsetof(driver_calls, nvrtcDestroyProgram), NULL},
+    {"nvrtcCompileProgram", offsetof(driver_calls, nvrtcCompileProgram), NULL},
+    {"nvrtcGetCUBINSize", offsetof(driver_calls, nvrtcGetCUBINSize), NULL},
+    {"nvrtcGetCUBIN", offsetof(driver_calls, nvrtcGetCUBIN), NULL},
+    {"nvrtcGetPTXSize", offsetof(driver_calls, nvrtcGetPTXSize), NULL},
+    {"nvrtcGetPTX", offsetof(driver_calls, nvrtcGetPTX), NULL},
+    {"nvrtcGetProgramLogSize", offsetof(driver_calls, nvrtcGetProgramLogSize), NULL},
+    {"nvrtcGetProgramLog", offsetof(driver_calls, nvrtcGetProgramLog), NULL},
+    {"nvrtcAddNameExpression", offsetof(driver_calls, nvrtcAddNameExpression), NULL},
+    {"nvrtcGetLoweredName", offsetof(driver_calls, nvrtcGetLoweredName), NULL},
+    {"nvrtcSetFlowCallback", offsetof(driver_calls, nvrtcSetFlowCallback),
+     (os_function)driver_absent_nvrtcSetFlowCallback},
 };
 
 /* For checks against the real headers: X(field, symbol) and X(name, value). */

@@ -234,7 +234,8 @@ static nvrtcResult fake_nvrtcDestroyProgram(nvrtcProgram *p) {
     *p = NULL;
     FAKE_RELEASE(program);
 }
-static nvrtcResult fake_nvrtcSetFlowCallback(nvrtcProgram p, drv_flow_callback f, void *payload) {
+static nvrtcResult fake_nvrtcSetFlowCallback(nvrtcProgram p, driver_flow_callback f,
+                                             void *payload) {
     FAKE_ENTER;
     p->flow = f;
     p->payload = payload;

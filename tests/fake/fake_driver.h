@@ -1,5 +1,5 @@
 /* fake_driver: libcuda and libnvrtc in the test's own process, so that every host path runs without
- * a GPU. Include after runtime.c. fake_install() puts them behind os_calls, so that drv_open finds
+ * a GPU. Include after runtime.c. fake_install() puts them behind os_calls, so that driver_open finds
  * them as it would find the real ones.
  *
  * Device memory is the heap; work runs when enqueued, or when its graph is launched. "Compiling"
@@ -98,7 +98,7 @@ struct CUgraphExec_st { CUgraph graph; };
 struct CUstream_st { CUgraph capture; };
 struct CUlinkState_st { base_text image; };
 struct _nvrtcProgram { char *source, *name; base_text image; bool primed; char log[512];
-                       drv_flow_callback flow; void *payload; };
+                       driver_flow_callback flow; void *payload; };
 
 static CUcontext fake_stack[64]; /* of the thread under test; workers share the one context */
 static int fake_depth;

@@ -13,7 +13,7 @@ static const kernels_file bench_files[] = {
 
 typedef struct jit_bench {
     base b;
-    drv d;
+    driver_calls d;
     cache store;
     jit *j;
     CUcontext context;
@@ -33,14 +33,14 @@ static bool bench_start(void) {
 static cairn_status bench_open(cache_mode mode) {
     cache_options store;
     jit_options options;
-    cairn_status status = drv_open(&bench.b, NULL, &bench.d);
+    cairn_status status = driver_open(&bench.b, NULL, &bench.d);
     CUresult r;
     bench.j = NULL;
     bench.context = NULL;
     if (status) return status;
     r = bench.d.cuDevicePrimaryCtxRetain(&bench.context, 0);
     if (r) bench.context = NULL;
-    if (r) return drv_fail(&bench.b, &bench.d, r, "cuDevicePrimaryCtxRetain");
+    if (r) return driver_fail(&bench.b, &bench.d, r, "cuDevicePrimaryCtxRetain");
     memset(&store, 0, sizeof store);
     store.mode = mode;
     store.directory = bench.directory;
@@ -61,7 +61,7 @@ static void bench_close(void) {
     cache_close(&bench.store);
     if (bench.context) bench.d.cuDevicePrimaryCtxRelease(0);
     bench.context = NULL;
-    drv_close(&bench.d);
+    driver_close(&bench.d);
 }
 
 static cairn_status bench_get(const char *source, int n, jit_program **out) {

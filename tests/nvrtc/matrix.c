@@ -108,21 +108,36 @@ static int by_name(const void *a, const void *b) {
     return strcmp(((const source *)a)->name, ((const source *)b)->name);
 }
 
-static bool read_sources(void) {
-    DIR *folder = opendir("kernels_src");
-    struct dirent *entry;
+/* One file of kernels_src/, by its path below it. */
+static void read_source(const char *name) {
     char path[512];
+    bool kernel = ends_with(name, ".cu");
+    bool header = ends_with(name, ".cuh") || ends_with(name, ".h");
+    if ((!kernel && !header) || strlen(name) > 63) return;
+    if (kernel ? kernel_count == max_files : header_count == max_headers) return;
+    source *s = kernel ? &kernels[kernel_count++] : &headers[header_count++];
+    snprintf(s->name, sizeof s->name, "%.63s", name);
+    snprintf(path, sizeof path, "kernels_src/%.63s", name);
+    s->text = read_file(path);
+}
+
+/* `below`: "" or the name of a room's folder. */
+static void read_folder(const char *below) {
+    char path[512];
+    struct dirent *entry;
+    snprintf(path, sizeof path, "kernels_src/%.200s", below);
+    DIR *folder = opendir(path);
     while (folder && (entry = readdir(folder))) {
-        bool kernel = ends_with(entry->d_name, ".cu");
-        bool header = ends_with(entry->d_name, ".cuh") || ends_with(entry->d_name, ".h");
-        if ((!kernel && !header) || strlen(entry->d_name) > 63) continue;
-        if (kernel ? kernel_count == max_files : header_count == max_headers) continue;
-        source *s = kernel ? &kernels[kernel_count++] : &headers[header_count++];
-        snprintf(s->name, sizeof s->name, "%.63s", entry->d_name);
-        snprintf(path, sizeof path, "kernels_src/%s", entry->d_name);
-        s->text = read_file(path);
+        bool room = !*below && !strchr(entry->d_name, '.');
+        snprintf(path, sizeof path, "%.200s%s%.200s", below, *below ? "/" : "", entry->d_name);
+        if (room) read_folder(entry->d_name);
+        else read_source(path);
     }
     if (folder) closedir(folder);
+}
+
+static bool read_sources(void) {
+    read_folder("");
     qsort(kernels, (size_t)kernel_count, sizeof *kernels, by_name);
     return kernel_count > 0;
 }

@@ -120,8 +120,11 @@ static std::string digest(const Program p, const std::string &command_line) {
 
 static int build(Program p, const std::string &folder, const std::string &arch) {
     bool written = write_file(folder + "/kernel.cpp", p->source);
-    for (const auto &header : p->headers)
+    for (const auto &header : p->headers) {
+        size_t room = header.first.find('/');
+        if (room != std::string::npos) mkdir((folder + "/" + header.first.substr(0, room)).c_str(), 0755);
         written = write_file(folder + "/" + header.first, header.second) && written;
+    }
     if (!written) return p->log = "cannot write to " + folder, internal;
     int status = system(command(folder, arch).c_str());
     p->log = nvrtc_style(read_file(folder + "/log"));

@@ -1,5 +1,5 @@
 /* Kernels that exercise every wrapper: run in the emulation and, bit for bit the same, on a GPU. */
-#include "common.cuh"
+#include "device/common.cuh"
 #include "abi.h"
 
 struct selftest_params {

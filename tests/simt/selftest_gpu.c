@@ -91,8 +91,8 @@ static char *read_text(const char *folder, const char *name) {
 
 /* The cubin of a source file for this device, or null with the log printed. */
 static void *compile(const char *headers, const char *source, int arch) {
-    const char *names[] = {"abi.h", "common.cuh", "device.cuh", "device_async.cuh",
-                           "device_mma.cuh"};
+    const char *names[] = {"abi.h", "device/common.cuh", "device/device.cuh", "device/async.cuh",
+                           "device/mma.cuh"};
     const char *texts[5];
     for (int i = 0; i < 5; i++) texts[i] = read_text(headers, names[i]);
     char target[32];

@@ -3,7 +3,7 @@
  *     #include "simt.h"
  *     namespace small {                       // one namespace for each set of constants
  *     #define PAGE_SIZE 16
- *     #include "../../kernels_src/topk.cu"
+ *     #include "topk.cu"
  *     #undef PAGE_SIZE
  *     }
  *     int main() {
@@ -23,6 +23,6 @@
 #include "../tap.h"
 #include "simt_core.h"
 
-#include "../../kernels_src/common.cuh"
+#include "device/common.cuh"
 
 #endif

@@ -396,7 +396,7 @@ CAIRN_INLINE uint16_t pack_e4m3x2(float lo, float hi) {
 }
 #endif
 
-/* ---- device_async.cuh ---- */
+/* ---- device/async.cuh ---- */
 
 CAIRN_INLINE void grid_dependency_wait() { simt::dependency_wait(); }
 CAIRN_INLINE void grid_launch_dependents() {}
@@ -493,7 +493,7 @@ CAIRN_INLINE void copy_bulk_remote(shared_addr to, const void *from, uint32_t by
 CAIRN_INLINE void fence_async() {}
 CAIRN_INLINE void prefetch_l2_bulk(const void *, uint32_t) {}
 
-/* ---- device_mma.cuh ---- */
+/* ---- device/mma.cuh ---- */
 
 #define SIMT_LOAD_MATRIX(name, operation, tiles)                                          \
     CAIRN_INLINE void name(uint32_t *r, shared_addr row, SIMT_SITE) {                     \

@@ -1,4 +1,4 @@
-/* The decoder step's kernels on the emulation: a small model in GGUF blocks, packed by pack.cu,
+/* The decoder step's kernels on the emulation: a small model in GGUF blocks, packed by dense/pack.cu,
  * then the flow kernel, the stage kernels, the prompt's kernels and page selection, against loops
  * in double precision (tests/ref/decoder_step.h), and against each other bit for bit. */
 #include "simt.h"
@@ -33,7 +33,7 @@ namespace flow {
 #define CAIRN_ROWS 8
 #define CAIRN_BLOCKS 6
 #define CAIRN_SPARSE 0
-#include "../../kernels_src/step.cu"
+#include "step/step.cu"
 } // namespace flow
 #undef CAIRN_STEP_CUH
 #undef CAIRN_STEP_ATTEND_CUH
@@ -42,7 +42,7 @@ namespace flow {
 #undef CAIRN_SPARSE
 namespace sparse_flow {
 #define CAIRN_SPARSE 1
-#include "../../kernels_src/step.cu"
+#include "step/step.cu"
 } // namespace sparse_flow
 #undef CAIRN_STEP_CUH
 #undef CAIRN_STEP_ATTEND_CUH
@@ -56,14 +56,14 @@ namespace stage {
 #define CAIRN_SPARSE 0
 #define CAIRN_ROWS 64
 #define CAIRN_BLOCKS 0
-#include "../../kernels_src/step_layer.cu"
-#include "../../kernels_src/step_attend.cu"
-#include "../../kernels_src/step_select.cu"
-#include "../../kernels_src/prompt.cu"
-#include "../../kernels_src/prompt_residual.cu"
-#include "../../kernels_src/prompt_attend.cu"
-#include "../../kernels_src/step_finish.cu"
-#include "../../kernels_src/pack.cu"
+#include "step/layer.cu"
+#include "step/attend.cu"
+#include "step/select.cu"
+#include "step/prompt.cu"
+#include "step/prompt_residual.cu"
+#include "step/prompt_attend.cu"
+#include "step/finish.cu"
+#include "dense/pack.cu"
 } // namespace stage
 
 enum {

@@ -1,25 +1,25 @@
-/* The routes of one block or one warp a row on the emulation: topk_small.cu, topk_short.cu and
- * topk_stream.cu. */
+/* The routes of one block or one warp a row on the emulation: topk/small.cu, topk/short.cu and
+ * topk/stream.cu. */
 #include "topk_sweep.h"
 
 #define CAIRN_SCORE_TYPE 1
 #define CAIRN_THREADS 128
 #define CAIRN_ITEMS 8
 namespace f32_short {
-#include "../../kernels_src/topk_short.cu"
+#include "topk/short.cu"
 }
 namespace f32_small {
-#include "../../kernels_src/topk_small.cu"
+#include "topk/small.cu"
 }
 namespace f32_stream {
-#include "../../kernels_src/topk_stream.cu"
+#include "topk/stream.cu"
 }
 #undef CAIRN_ITEMS
 #undef CAIRN_THREADS
 #define CAIRN_THREADS 64
 #define CAIRN_ITEMS 16
 namespace f32_short_64 {
-#include "../../kernels_src/topk_short.cu"
+#include "topk/short.cu"
 }
 #undef CAIRN_SCORE_TYPE
 #undef CAIRN_ITEMS
@@ -28,13 +28,13 @@ namespace f32_short_64 {
 #define CAIRN_SCORE_TYPE 3
 #define CAIRN_ITEMS 16
 namespace bf16_short {
-#include "../../kernels_src/topk_short.cu"
+#include "topk/short.cu"
 }
 namespace bf16_small {
-#include "../../kernels_src/topk_small.cu"
+#include "topk/small.cu"
 }
 namespace bf16_stream {
-#include "../../kernels_src/topk_stream.cu"
+#include "topk/stream.cu"
 }
 
 int main() {

@@ -1,4 +1,4 @@
-/* topk_cluster.cu on the emulation, against a sort: clusters of several sizes, slices of one tile
+/* topk/cluster.cu on the emulation, against a sort: clusters of several sizes, slices of one tile
  * and of many, and room for so few keys that most rows have too many. */
 #include "topk_sweep.h"
 
@@ -9,14 +9,14 @@
 #define CAIRN_STAGES 1
 #define CAIRN_CAPACITY 4096
 namespace f32_staged {
-#include "../../kernels_src/topk_cluster.cu"
+#include "topk/cluster.cu"
 }
 #undef CAIRN_CAPACITY
 #define CAIRN_CAPACITY 256
 #undef CAIRN_CLUSTER
 #define CAIRN_CLUSTER 2
 namespace f32_cramped {
-#include "../../kernels_src/topk_cluster.cu"
+#include "topk/cluster.cu"
 }
 #undef CAIRN_CAPACITY
 #define CAIRN_CAPACITY 4096
@@ -29,7 +29,7 @@ namespace f32_cramped {
 #undef CAIRN_CLUSTER
 #define CAIRN_CLUSTER 4
 namespace bf16_wide {
-#include "../../kernels_src/topk_cluster.cu"
+#include "topk/cluster.cu"
 }
 
 template <class T> static shape launched(unsigned cluster) {

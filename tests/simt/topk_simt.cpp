@@ -1,32 +1,32 @@
-/* topk_split.cu, topk_small.cu and topk_radix.cu on the emulation (topk_sweep.h). */
+/* topk/split.cu, topk/small.cu and topk/radix.cu on the emulation (topk_sweep.h). */
 #include "topk_sweep.h"
 
 #define CAIRN_SCORE_TYPE 1
 #define CAIRN_THREADS 128
 #define CAIRN_ITEMS 8
 namespace f32_split {
-#include "../../kernels_src/topk_split.cu"
+#include "topk/split.cu"
 }
 namespace f32_small {
-#include "../../kernels_src/topk_small.cu"
+#include "topk/small.cu"
 }
 #undef CAIRN_SCORE_TYPE
 #define CAIRN_SCORE_TYPE 3
 namespace bf16_split {
-#include "../../kernels_src/topk_split.cu"
+#include "topk/split.cu"
 }
 namespace bf16_small {
-#include "../../kernels_src/topk_small.cu"
+#include "topk/small.cu"
 }
 #undef THREADS
 namespace bf16_radix {
-#include "../../kernels_src/topk_radix.cu"
+#include "topk/radix.cu"
 }
 #undef CAIRN_SCORE_TYPE
 #undef THREADS
 #define CAIRN_SCORE_TYPE 1
 namespace f32_radix {
-#include "../../kernels_src/topk_radix.cu"
+#include "topk/radix.cu"
 }
 
 static void bad_rows() {

@@ -1,0 +1,34 @@
+/* attention/paged.cuh: where a row stands in the paged cache, with every id and position checked once. */
+#ifndef CAIRN_PAGED_CUH
+#define CAIRN_PAGED_CUH
+
+struct paged_row {
+    bool valid;
+    int position;         /* the row's own */
+    const int32_t *table; /* [max_pages] physical ids of its sequence */
+};
+
+/* Thread 0 reports what is out of range; an invalid row is to be skipped. */
+CAIRN_INLINE paged_row paged_find(const paged_rows &at, int r) {
+    int sequence = at.sequences ? at.sequences[r] : r, position = at.positions[r];
+    bool known = sequence >= 0 && sequence < at.sequence_count;
+    bool inside = position >= 0 && position / at.page_size < at.max_pages;
+    if (thread_id() == 0) {
+        if (!known) report_error(at.error, CAIRN_FAULT_ID, r, sequence);
+        else if (!inside) report_error(at.error, CAIRN_FAULT_POSITION, r, position);
+    }
+    return {known && inside, position, at.page_table + (int64_t)(known ? sequence : 0) * at.max_pages};
+}
+
+/* The physical page of logical page c, or -1 when the table holds none that exists. */
+CAIRN_INLINE int paged_physical(const paged_rows &at, const paged_row &row, int c) {
+    int page = row.table[c];
+    return page >= 0 && page < at.pages ? page : -1;
+}
+
+/* Values from the cache's start to slot 0 of K (0) or V (1) of a page's head. */
+CAIRN_INLINE int64_t paged_offset(const paged_rows &at, int page, int k_or_v, int kv_head) {
+    return (((int64_t)page * 2 + k_or_v) * at.kv_heads + kv_head) * at.page_size * at.head_dim;
+}
+
+#endif

@@ -1,0 +1,76 @@
+/* pack: weights of GGUF, [rows, inputs] in blocks, to the tiles that the products of a step read
+ * (see abi.h, PACK_4). Values keep their bits, but for f32 and bf16, which become f16 (nearest
+ * even).
+ *
+ * In: source; out: packed, of which the rows of this matrix are written, nothing else.
+ * Constants: none. One thread a row and unit of 32 inputs: grid.x = ceil(rows inputs / 32 / 256),
+ * 256 threads, no shared memory, no sync. Exact.
+ * Reference: tests/simt/step_simt.cpp unpacks and compares.
+ * matrix: */
+#include "device/common.cuh"
+
+CAIRN_INLINE float source_value(const pack_params &p, int64_t at) {
+    if (p.type == 0) return ((const float *)p.source)[at];
+    if (p.type == 1) return f16_to_f32(((const f16 *)p.source)[at]);
+    if (p.type == 30) return bf16_to_f32(((const bf16 *)p.source)[at]);
+    const uint16_t *block = (const uint16_t *)p.source;
+    int i = (int)(at % 32);
+    if (p.type == 8) {
+        block += at / 32 * 17;
+        return f16_to_f32(f16{block[0]}) * (float)((const signed char *)(block + 1))[i];
+    }
+    int words = p.type == 3 ? 10 : 9;
+    block += at / 32 * words;
+    int n = ((const uint8_t *)(block + words - 8))[i % 16] >> (i / 16 * 4) & 15;
+    float d = f16_to_f32(f16{block[0]});
+    return p.type == 3 ? fma_f32((float)n, d, f16_to_f32(f16{block[1]})) : d * (float)(n - 8);
+}
+
+/* Words of eight nibbles: inputs 8t..8t+7 of a block of 16 bytes, low nibbles first. */
+CAIRN_INLINE uint32_t gather_nibbles(const uint16_t *bytes, int t) {
+    uint32_t word = 0;
+    for (int i = 0; i < 8; i++) {
+        int k = 8 * t + i, byte = ((const uint8_t *)bytes)[k % 16];
+        word |= (uint32_t)(byte >> (k / 16 * 4) & 15) << (4 * (i / 2) + 16 * (i % 2));
+    }
+    return word;
+}
+
+CAIRN_INLINE void pack_4(const pack_params &p, int64_t block_index, uint8_t *unit, int row) {
+    int words = p.type == 3 ? 10 : 9;
+    const uint16_t *block = (const uint16_t *)p.source + block_index * words;
+    for (int t = 0; t < 4; t++)
+        ((uint32_t *)unit)[(row % 8 * 4 + t) * 2 + row / 8] = gather_nibbles(block + words - 8, t);
+    uint16_t minimum = p.type == 3 ? block[1] : f32_to_f16(-8.0f * f16_to_f32(f16{block[0]})).bits;
+    ((uint32_t *)(unit + 256))[row % 8 * 2 + row / 8] = block[0] | (uint32_t)minimum << 16;
+}
+
+CAIRN_INLINE void pack_8(const pack_params &p, int64_t block_index, uint8_t *unit, int row) {
+    const uint16_t *block = (const uint16_t *)p.source + block_index * 17;
+    for (int k = 0; k < 32; k++)
+        unit[(row % 8 * 4 + k / 8) * 16 + row / 8 * 8 + k % 8] =
+            (uint8_t)(((const uint8_t *)(block + 1))[k] ^ 0x80);
+    ((uint16_t *)(unit + 512))[row % 8 * 2 + row / 8] = block[0];
+}
+
+CAIRN_INLINE void pack_16(const pack_params &p, int64_t block_index, uint8_t *unit, int row) {
+    for (int k = 0; k < 32; k++)
+        ((f16 *)(unit + row / 8 * 512))[(row % 8 * 4 + k / 8) * 8 + k % 8] =
+            f32_to_f16(source_value(p, block_index * 32 + k));
+}
+
+CAIRN_KERNEL(pack, 256, 1, pack_params) {
+    int units = p.inputs / 32;
+    int64_t index = (int64_t)block_id() * block_threads() + thread_id();
+    grid_dependency_wait();
+    if (index >= (int64_t)p.rows * units) return;
+    int row = (int)(index / units), unit = (int)(index % units);
+    int to = p.first_row + row;
+    int64_t tile = p.half ? to / 8 : to / 16;
+    int at = p.half ? to % 8 + (p.half - 1) * 8 : to % 16;
+    int bytes = p.format == PACK_4 ? 320 : p.format == PACK_8 ? 544 : 1024;
+    uint8_t *place = p.packed + (tile * units + unit) * bytes;
+    if (p.format == PACK_4) pack_4(p, index, place, at);
+    else if (p.format == PACK_8) pack_8(p, index, place, at);
+    else pack_16(p, index, place, at);
+}

@@ -1,0 +1,259 @@
+/* sample/sample.cuh: what the samplers share. The kernel that includes it defines THREADS, 512 or 1024.
+ *
+ * In this order: repetition penalty, s = (logit - max) / temperature, top_k, top_p, min_p, draw.
+ * What is kept is every token whose score reaches a threshold, so ties are kept. A token's weight
+ * e^s is a multiple of 2^-40 in 64 bits: sums are exact, in any order, and the draw walks ascending
+ * ids. */
+
+#define BINS 2048
+#define WARPS (THREADS / WARP)
+#if THREADS == 512
+#define ROW_LOOP _Pragma("unroll 1") /* beside the fast path's registers */
+#else
+#define ROW_LOOP
+#endif
+
+/* ---- argmax ---- */
+
+/* Greater logit first, then the lower id; a NaN is below everything. */
+CAIRN_INLINE uint64_t rank(float logit, int id) {
+    uint32_t bits = as_u32(logit + 0.0f), key = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(logit != logit ? 0u : key) << 32 | (uint32_t)~id;
+}
+
+/* The best of the block's ranks, in every thread. shared: [WARPS]. */
+CAIRN_INLINE uint64_t block_best(uint64_t mine, uint64_t *shared) {
+    mine = warp_max(mine);
+    block_sync();
+    if (lane_id() == 0) shared[warp_id()] = mine;
+    block_sync();
+    return warp_max(shared[lane_id() % WARPS]);
+}
+
+CAIRN_INLINE uint64_t block_sum(uint64_t mine, uint64_t *shared) {
+    mine = warp_sum(mine);
+    block_sync();
+    if (lane_id() == 0) shared[warp_id()] = mine;
+    block_sync();
+    return warp_sum(lane_id() < WARPS ? shared[lane_id()] : (uint64_t)0);
+}
+
+/* ---- the row ---- */
+
+struct row_view {
+    const float *logits;
+    const uint32_t *seen; /* [vocab bits], or NULL: no history */
+    int vocab;
+    float penalty, top, temperature;
+};
+
+CAIRN_INLINE float penalized(const row_view &row, int i) {
+    float logit = row.logits[i];
+    if (!row.seen || !(row.seen[i / 32] >> (i % 32) & 1u)) return logit;
+    return logit > 0.0f ? div_f32(logit, row.penalty) : mul_f32(logit, row.penalty);
+}
+
+/* (logit - max) / temperature, at most 0; -inf for a NaN. */
+CAIRN_INLINE float score(const row_view &row, int i) {
+    float distance = add_f32(penalized(row, i), -row.top);
+    if (distance < 0.0f) return div_f32(distance, row.temperature);
+    return distance >= 0.0f ? 0.0f : as_f32(0xff800000u);
+}
+
+CAIRN_INLINE uint64_t weight(float s) { return (uint64_t)(exp_f32(s) * 1099511627776.0f); }
+
+/* Scores are 0 or below: their bits, inverted, order as they do. */
+CAIRN_INLINE uint32_t score_key(float s) { return s == 0.0f ? 0x7fffffffu : ~as_u32(s); }
+CAIRN_INLINE float score_of_key(uint32_t key) { return key == 0x7fffffffu ? 0.0f : as_f32(~key); }
+
+/* The bits of row r's history among ids [first, last). */
+CAIRN_INLINE void mark_history(const sample_kernel_params &p, uint32_t *seen, int r, int first,
+                               int last) {
+    for (int i = thread_id(); i < ceil_div(last - first, 32); i += THREADS) seen[i] = 0;
+    block_sync();
+    const int32_t *history = p.history + (int64_t)r * p.history_count;
+    for (int i = thread_id(); i < p.history_count; i += THREADS) {
+        int id = history[i];
+        if (id >= first && id < last)
+            atomic_or(&seen[(id - first) / 32], 1u << ((id - first) % 32));
+    }
+    block_sync();
+}
+
+/* ---- thresholds ---- */
+
+struct crossing { uint32_t bin; uint64_t above; };
+
+/* The bin, from the top, in which the running sum reaches `limit`, and the sum above it; the
+ * lowest bin that holds anything when it never does. scratch: [36]. */
+CAIRN_INLINE crossing find_crossing(const uint64_t *bins, uint64_t limit, uint64_t *scratch) {
+    constexpr int each = BINS / THREADS;
+    const int top = BINS - 1 - thread_id() * each;
+    uint64_t own = 0;
+#pragma unroll
+    for (int i = 0; i < each; i++) own += bins[top - i];
+    uint64_t above = warp_scan(own);
+    if (lane_id() == WARP - 1) scratch[warp_id()] = above;
+    if (thread_id() == 0) scratch[32] = BINS; /* no crossing */
+    block_sync();
+    above -= own;
+    for (int w = 0; w < warp_id(); w++) above += scratch[w];
+#pragma unroll 1
+    for (int i = 0; i < each; i++) {
+        const uint64_t mine = bins[top - i];
+        if (above < limit && above + mine >= limit) {
+            scratch[32] = (uint64_t)(top - i);
+            scratch[33] = above;
+        }
+        above += mine;
+    }
+    block_sync();
+    crossing found = {(uint32_t)scratch[32], scratch[33]};
+    block_sync();
+    return found;
+}
+
+/* The least score that is kept when a token is kept while the sum of all strictly better ones is
+ * below `limit`: counts for top_k (mass false), weights for top_p, among scores >= least. */
+CAIRN_INLINE float cut(const row_view &row, float least, uint64_t limit, bool mass, uint64_t *bins,
+                       uint64_t *scratch) {
+    uint32_t prefix = 0;
+    uint64_t above = 0;
+#pragma unroll 1
+    for (int shift = 21; shift >= -1; shift -= 11) {
+        const int down = max_of(shift, 0), width = shift < 0 ? 10 : 11;
+        for (int i = thread_id(); i < BINS; i += THREADS) bins[i] = 0;
+        block_sync();
+        ROW_LOOP
+        for (int i = thread_id(); i < row.vocab; i += THREADS) {
+            float s = score(row, i);
+            uint32_t key = score_key(s);
+            if (!(s >= least) || (shift < 21 && key >> (down + width) != prefix)) continue;
+            atomic_add(&bins[key >> down & ((1u << width) - 1)], mass ? weight(s) : (uint64_t)1);
+        }
+        block_sync();
+        crossing at = find_crossing(bins, limit - above, scratch);
+        if (at.bin == BINS) return least; /* all together stay below the limit */
+        above += at.above;
+        prefix = prefix << (shift == 21 ? 0 : width) | at.bin;
+    }
+    return score_of_key(prefix);
+}
+
+CAIRN_INLINE uint64_t mass_from(const row_view &row, float least, uint64_t *shared) {
+    uint64_t sum = 0;
+    ROW_LOOP
+    for (int i = thread_id(); i < row.vocab; i += THREADS) {
+        float s = score(row, i);
+        if (s >= least) sum += weight(s);
+    }
+    return block_sum(sum, shared);
+}
+
+CAIRN_INLINE float keep_from(const sample_kernel_params &p, const row_view &row, uint64_t *bins,
+                             uint64_t *scratch) {
+    const float all = as_f32(0xff800000u);
+    float least = all;
+    if (p.top_k > 0 && p.top_k < p.vocab)
+        least = cut(row, all, (uint64_t)p.top_k, false, bins, scratch);
+    if (p.top_p > 0.0f && p.top_p < 1.0f) {
+        float from = p.top_p_first ? all : least;
+        uint64_t total = mass_from(row, from, scratch);
+        double limit = (double)p.top_p * (double)total;
+        uint64_t whole = (uint64_t)limit; /* sums are whole: below limit is below its ceiling */
+        whole = max_of(whole + ((double)whole < limit), (uint64_t)1);
+        least = max_of(least, cut(row, from, whole, true, bins, scratch));
+    }
+    if (p.min_p > 0.0f) least = max_of(least, min_of(log_f32(p.min_p), 0.0f));
+    return least;
+}
+
+/* ---- draw ---- */
+
+/* Philox4x32-10, first word: key = seed, counter = (position, 0, 0, 0). */
+CAIRN_INLINE uint32_t philox(uint64_t seed, uint32_t position) {
+    uint32_t x[4] = {position, 0, 0, 0}, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * x[0], b = (uint64_t)0xCD9E8D57u * x[2];
+        x[0] = (uint32_t)(b >> 32) ^ x[1] ^ k0;
+        x[2] = (uint32_t)(a >> 32) ^ x[3] ^ k1;
+        x[1] = (uint32_t)b;
+        x[3] = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return x[0];
+}
+
+/* In [0, 1), a multiple of 2^-24: the number for row r. */
+CAIRN_INLINE float uniform(const sample_kernel_params &p, int r) {
+    int64_t seed = p.seeds ? p.seeds[r] : p.seed;
+    int position = (p.positions ? p.positions[r] : 0) + p.position_first + r * p.position_step;
+    uint32_t random = philox((uint64_t)seed, (uint32_t)position);
+    return (float)(random >> 8) * 5.9604644775390625e-8f;
+}
+
+CAIRN_INLINE uint64_t weight_at(const row_view &row, int i, int end, float least) {
+    if (i >= end) return 0;
+    float s = score(row, i);
+    return s >= least ? weight(s) : 0;
+}
+
+/* The first id, ascending, whose cumulative weight exceeds u * total; a warp has a span of ids. */
+CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint64_t *shared) {
+    const int span = round_up(ceil_div(row.vocab, WARPS), WARP), first = warp_id() * span;
+    const int end = min_of(first + span, row.vocab);
+    uint64_t mine = 0, total = 0, before = 0;
+    ROW_LOOP
+    for (int i = first + lane_id(); i < end; i += WARP) mine += weight_at(row, i, end, least);
+    mine = warp_sum(mine);
+    block_sync();
+    if (lane_id() == 0) shared[warp_id()] = mine;
+    if (thread_id() == 0) shared[32] = (uint64_t)best;
+    block_sync();
+    for (int w = 0; w < WARPS; w++) {
+        total += shared[w];
+        before += w < warp_id() ? shared[w] : 0;
+    }
+    const uint64_t target = (uint64_t)((double)u * (double)total);
+    if (before <= target && target < before + mine) {
+        for (int base = first; base < end; base += WARP) {
+            uint64_t sum = weight_at(row, base + lane_id(), end, least);
+            for (int step = 1; step < WARP; step *= 2) {
+                uint64_t below = shuffle_up(sum, step);
+                if (lane_id() >= step) sum += below;
+            }
+            uint32_t over = warp_ballot(before + sum > target);
+            if (over) {
+                if (lane_id() == 0) shared[32] = (uint64_t)(base + find_first_set(over) - 1);
+                break;
+            }
+            before += shuffle(sum, WARP - 1);
+        }
+    }
+    block_sync();
+    return (int)shared[32];
+}
+
+/* The row's token by passes over all of it. seen: vocab bits; bins: [BINS]; scratch: [64]. */
+CAIRN_INLINE int sample_row(const sample_kernel_params &p, int r, uint32_t *seen, uint64_t *bins,
+                            uint64_t *scratch) {
+    row_view row = {p.logits + (int64_t)r * p.vocab, p.history ? seen : nullptr, p.vocab,
+                    p.repetition_penalty, 0.0f, p.temperature};
+    if (p.history) mark_history(p, seen, r, 0, p.vocab);
+    uint64_t best = 0;
+    ROW_LOOP
+    for (int i = thread_id(); i < p.vocab; i += THREADS)
+        best = max_of(best, rank(penalized(row, i), i));
+    best = block_best(best, scratch);
+    int token = (int)~(uint32_t)best;
+    row.top = penalized(row, token);
+    const bool finite = row.top > as_f32(0xff800000u) && row.top < as_f32(0x7f800000u);
+    if (!(best >> 32) || row.top == as_f32(0xff800000u)) token = 0; /* nothing above -inf */
+    if (p.temperature > 0.0f && finite) {
+        float least = keep_from(p, row, bins, scratch);
+        token = draw(row, least, uniform(p, r), token, scratch);
+    }
+    return token;
+}

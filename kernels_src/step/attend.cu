@@ -1,0 +1,46 @@
+/* Attention to all earlier tokens, and the head: the rest of a decoder step as a kernel a stage
+ * (step/attend.cuh, step/stages.cuh).
+ *
+ * step_attend grid.x items: groups of rows x chunks x KV heads
+ * step_merge  any number of blocks
+ * step_head   any number of blocks, grid.y windows of eight rows whose logits are wanted
+ *
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps, up to CAIRN_ROWS rows.
+ * Shared memory: attend ATTEND_BYTES, head MEETING_BYTES. Sync: three block_syncs a chunk of
+ * attention, one a round of the head's product.
+ * A row's results are the bits of step_flow, whatever other rows there are.
+ * Reference: tests/ref/decoder_step.h.
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
+ * matrix: + CAIRN_PACK_QKV=16 CAIRN_PACK_O=16 CAIRN_PACK_GATE_UP=16 CAIRN_PACK_DOWN=16
+ * matrix: + CAIRN_PACK_HEAD=16 CAIRN_PACK_EMBED=16 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0 */
+#include "step/stages.cuh"
+
+CAIRN_KERNEL(step_attend, THREADS, 1, step_params) {
+    attend_item item;
+    int items = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
+    bool live = block_id() < items && find_item(p, block_id(), item);
+    if (live) fetch_keys(item, p.kv[p.layer], shared_base());
+    start_input();
+    if (live) attend_chunk(p, item, region(p, 0, 0), shared_base());
+}
+
+CAIRN_KERNEL(step_merge, THREADS, 1, step_params) {
+    auto chunks_of = [&](int row, int) { return input_array(p, STEP_POSITION)[row] / CHUNK + 1; };
+    start_input();
+    stage_merge(p, p.input[STEP_ROWS], region(p, 0, 0), block_id() * WARPS + warp_id(),
+                grid_blocks() * WARPS, chunks_of);
+}
+
+CAIRN_KERNEL(step_head, THREADS, 1, step_params) {
+    workspace work{nullptr, (float *)shared_base(), 0};
+    row_window rows = logits_of(p, block_id_y());
+    if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());
+    else start_input();
+}

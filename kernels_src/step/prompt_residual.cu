@@ -1,0 +1,111 @@
+/* A prompt's residual stream: where it begins, what products add to it, and what is made of it. See
+ * step/prompt.cu.
+ *
+ *   prompt_embed     residual = embeddings of the tokens
+ *   prompt_norm      normed = residual / rms * weight, f16; reserved = 0 before attention, 1 before
+ *                    ffn
+ *   prompt_project   residual += attended Wo
+ *   prompt_down      residual += ffn Wdown
+ *   prompt_last      the rows whose logits are wanted, as the head of step/stages.cuh reads them
+ *
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
+ * Grids, 128 threads: embed rows; norm ceil(rows / 4); products (ceil(16-row tiles of W / 4),
+ * ceil(rows / 64)); last wanted rows.
+ * Shared memory: products 2 x 64 x 320 bytes. Sync: one block_sync a tile of 128 inputs.
+ * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
+ * Reference: tests/ref/decoder_step.h.
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=512 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
+ * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=256 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
+ * matrix: + CAIRN_PACK_QKV=16 CAIRN_PACK_O=16 CAIRN_PACK_GATE_UP=16 CAIRN_PACK_DOWN=16
+ * matrix: + CAIRN_PACK_HEAD=16 CAIRN_PACK_EMBED=16 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=512 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+#include "step/prompt.cuh"
+
+CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
+    typedef packed<CAIRN_PACK_EMBED> pack;
+    int row = block_id();
+    start_input();
+    int token = input_array(p, STEP_TOKEN)[row];
+    token = token < 0 || token >= VOCAB ? 0 : token;
+    const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
+    for (int k = thread_id(); k < HIDDEN; k += 128)
+        residual_of(p)[(int64_t)row * HIDDEN + k] =
+            pack::value(tile + k / 32 * pack::UNIT_BYTES, token % 16, k % 32);
+}
+
+CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {
+    int row = block_id() * 4 + warp_id(), rows = p.input[STEP_ROWS];
+    start_input();
+    if (row >= rows) return;
+    const float *x = residual_of(p) + (int64_t)row * HIDDEN;
+    const float *weight = p.norms + (int64_t)(2 * p.layer + p.reserved) * HIDDEN;
+    float squares = 0.0f;
+    for (int i = lane_id() * 4; i < HIDDEN; i += WARP * 4) {
+        f32x4 v = *(const f32x4 *)(x + i);
+        squares += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+    }
+    float factor = rsqrt_fast(warp_sum(squares) * (1.0f / HIDDEN) + p.norm_eps);
+    uint8_t *to = buffer(p, NORMED_AT) + (int64_t)row * HIDDEN * 2;
+    for (int i = lane_id() * 4; i < HIDDEN; i += WARP * 4) {
+        f32x4 v = *(const f32x4 *)(x + i), w = *(const f32x4 *)(weight + i);
+        *(u32x2 *)(to + i * 2) = u32x2{pack_f16x2(v.x * factor * w.x, v.y * factor * w.y),
+                                       pack_f16x2(v.z * factor * w.z, v.w * factor * w.w)};
+    }
+}
+
+CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
+    int row = p.input[STEP_LOGIT_FIRST] + block_id();
+    start_input();
+    const float *x = residual_of(p) + (int64_t)row * HIDDEN;
+    const float *weight = p.norms + (int64_t)2 * LAYERS * HIDDEN;
+    uint8_t *to = buffer(p, HIDDEN_AT) + (int64_t)row * HIDDEN * 2;
+    float *sums = (float *)buffer(p, SQUARES_AT) + (int64_t)row * SQUARES;
+    for (int i = thread_id(); i < SQUARES; i += 128) {
+        float sum = 0.0f;
+        for (int k = i * 16; k < i * 16 + 16; k += 2) {
+            f32x2 v = *(const f32x2 *)(x + k), w = *(const f32x2 *)(weight + k);
+            *(uint32_t *)(to + k * 2) =
+                pack_f16x2(v.x * (w.x * p.input_scale), v.y * (w.y * p.input_scale));
+            sum += v.x * v.x + v.y * v.y;
+        }
+        sums[i] = sum;
+    }
+}
+
+/* residual += W inputs */
+template <int FORMAT, int INPUTS>
+CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
+                                   const uint8_t *inputs) {
+    constexpr int TILES = HIDDEN / 16;
+    int tile = block_id() * 4 + warp_id(), first = block_id_y() * TILE_ROWS;
+    int rows = p.input[STEP_ROWS];
+    tile_sums sum = {};
+    product<FORMAT, INPUTS>(weights + ((int64_t)p.layer * TILES + min_of(tile, TILES - 1)) *
+                                          tile_bytes<FORMAT, INPUTS>(),
+                            inputs, first, rows, shared_base(), sum);
+    if (tile >= TILES) return;
+    each_output(sum, first, [&](int row, int g, float low, float high) {
+        if (row >= rows) return;
+        float *at = residual_of(p) + (int64_t)row * HIDDEN + tile * 16 + g;
+        at[0] += low;
+        at[8] += high;
+    });
+}
+
+CAIRN_KERNEL(prompt_project, 128, 1, step_params) {
+    product_residual<CAIRN_PACK_O, ATTENDED>(p, p.o, buffer(p, ATTENDED_AT));
+}
+
+CAIRN_KERNEL(prompt_down, 128, 1, step_params) {
+    product_residual<CAIRN_PACK_DOWN, FFN>(p, p.down, buffer(p, FFN_AT));
+}

@@ -1,0 +1,398 @@
+/* The stages of a decoder layer for one block: what is computed where. Each is written once and
+ * runs in the flow kernel and in the stage kernels alike, with the same instructions in the same
+ * order.
+ *
+ *   embed    residual = embedding of the token
+ *   qkv      norm(residual) Wqkv, rotated; keys and values also go to the cache
+ *   attend   step/attend.cuh
+ *   merge    step/merge.cuh
+ *   project  residual += merged attention Wo
+ *   gate_up  silu(norm(residual) Wgate) * norm(residual) Wup
+ *   down     residual += that Wdown
+ *   head     logits = norm(residual) Whead, and the best of the block's part
+ *
+ * A norm's product takes f16(x weight scale), scale a power of two; the division by the root mean
+ * square, known last, is applied to the f32 sums. */
+#ifndef CAIRN_STEP_STAGES_CUH
+#define CAIRN_STEP_STAGES_CUH
+
+#include "step/merge.cuh"
+
+/* The tokens of this block: a window of up to eight rows. `total`: of the forward. */
+struct row_window {
+    int first, count, total;
+};
+
+CAIRN_INLINE const int32_t *input_array(const step_params &p, int which) {
+    return p.input + STEP_HEAD + which * p.capacity;
+}
+
+CAIRN_INLINE row_window window_of(const step_params &p, int index) {
+    int rows = p.input[STEP_ROWS], first = index * COLUMNS;
+    return row_window{first, min_of(COLUMNS, rows - first), rows};
+}
+
+/* The same of the rows whose logits are wanted. */
+CAIRN_INLINE row_window logits_of(const step_params &p, int index) {
+    int first = p.input[STEP_LOGIT_FIRST] + index * COLUMNS;
+    int end = p.input[STEP_LOGIT_FIRST] + p.input[STEP_LOGIT_COUNT];
+    return row_window{first, min_of(COLUMNS, end - first), p.input[STEP_ROWS]};
+}
+
+/* In the stage kernels: the kernel before has ended, the next may start. */
+CAIRN_INLINE void start_input() {
+    if (FLOW) return;
+    grid_dependency_wait();
+    grid_launch_dependents();
+}
+
+/* ---- inputs of products ---- */
+
+/* Up to eight rows of f16 [slot, INPUTS]. */
+template <int INPUTS> struct rows_input {
+    const step_params &p;
+    const uint8_t *at; /* of the window's first row */
+    int rows;
+
+    CAIRN_MEMBER void await() const { start_input(); }
+    template <int N> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) const {
+        int g = lane_id() / 4;
+        u32x4 v[N] = {};
+        if (g < rows) {
+            const uint8_t *from = at + ((int64_t)g * INPUTS + unit * 32 + lane_id() % 4 * 8) * 2;
+            receive<N>(p, v, from, 64, INPUTS / 32 - unit);
+        }
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
+        warp_sync();
+    }
+    CAIRN_MEMBER void before_meeting(float *) const {}
+};
+
+/* A hidden state with its sums of squares: factors[column] = 1 / (rms scale). Warp w < rows takes
+ * the squares of row w (and w + WARPS), awaited together with its operands. */
+struct norm_input : rows_input<HIDDEN> {
+    static constexpr int EACH = ceil_div(SQUARES, WARP);
+    const float *squares; /* of the window's first row */
+    float sum;            /* of this warp's row, this lane's part */
+
+    CAIRN_MEMBER norm_input(const step_params &params, const uint8_t *hidden,
+                                          const uint8_t *sums, row_window window)
+        : rows_input<HIDDEN>{params, nullptr, window.count}, sum(0.0f) {
+        int copy = FLOW ? block_id() % copies_of(window.total) * window.total : 0;
+        at = hidden + (int64_t)(copy + window.first) * HIDDEN * 2;
+        squares = (const float *)sums + (int64_t)(copy + window.first) * SQUARES;
+    }
+    template <int N> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) {
+        const int g = lane_id() / 4, row = warp_id();
+        const uint8_t *from = at + ((int64_t)g * HIDDEN + unit * 32 + lane_id() % 4 * 8) * 2;
+        const uint32_t *other = (const uint32_t *)squares + (int64_t)row * SQUARES + lane_id();
+        const int wanted = g < rows ? HIDDEN / 32 - unit : 0;
+        const int sums = row < rows ? ceil_div(SQUARES - lane_id(), WARP) : 0;
+        u32x4 v[N] = {};
+        uint32_t square[EACH] = {};
+        patience wait(p);
+        bool complete;
+        do {
+            complete = true;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (i < wanted) v[i] = load_relaxed16(from + i * 64);
+#pragma unroll
+            for (int i = 0; i < EACH; i++)
+                if (i < sums) square[i] = load_relaxed(other + i * WARP);
+#pragma unroll
+            for (int i = 0; i < N; i++) complete = complete && full(v[i]);
+#pragma unroll
+            for (int i = 0; i < EACH; i++) complete = complete && square[i] != EMPTY;
+        } while (FLOW && !complete && wait.more());
+        warp_sync();
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
+        sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) sum += as_f32(square[i]);
+    }
+    CAIRN_MEMBER void before_meeting(float *factors) const {
+        static_assert(WARPS >= COLUMNS, "norm_input: a warp for each column");
+        if (warp_id() >= rows) return;
+        float all = warp_sum(sum);
+        if (lane_id() == 0)
+            factors[warp_id()] =
+                rsqrt_fast(all * (1.0f / HIDDEN) + p.norm_eps) * (1.0f / p.input_scale);
+    }
+};
+
+/* ---- where outputs go ---- */
+
+/* Rotation and cache slot of one output of qkv; the same in every layer. */
+struct qkv_place {
+    int tile;
+    float cosine, sine; /* 1, 0 for values */
+    int64_t cache_at;   /* from a layer's KV; -1 for queries */
+
+    CAIRN_MEMBER void find(const step_params &p, row_window rows, int at_tile, int row,
+                                         int column) {
+        int n = at_tile * 16 + row, head = n / HEAD_DIM, d = n % HEAD_DIM;
+        tile = at_tile, cosine = 1.0f, sine = 0.0f, cache_at = -1;
+        if (column >= rows.count) return;
+        int r = rows.first + column;
+        int position = input_array(p, STEP_POSITION)[r];
+        if (head < HEADS + KV_HEADS) {
+            f32x2 turn = ((const f32x2 *)p.rope)[(int64_t)position * (HEAD_DIM / 2) + d / 2];
+            cosine = turn.x, sine = turn.y;
+        }
+        if (head >= HEADS) {
+            int kind = (head - HEADS) / KV_HEADS, kv_head = (head - HEADS) % KV_HEADS;
+            int sequence = input_array(p, STEP_SEQUENCE)[r];
+            int64_t page = p.page_table[(int64_t)sequence * p.table_stride + position / PAGE];
+            cache_at = (((page * 2 + kind) * KV_HEADS + kv_head) * PAGE + position % PAGE) *
+                           HEAD_DIM + d;
+        }
+    }
+};
+
+template <bool PLACED> struct qkv_output {
+    const step_params &p;
+    row_window rows;
+    qkv_place &place;
+    uint8_t *layer;
+    uint16_t *cache;
+
+    CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
+        if (!PLACED && o.tile != place.tile) place.find(p, rows, o.tile, o.row, o.column);
+        float y = o.value * factors[o.column];
+        float other = shuffle_xor(y, 4); /* the next output row of the same token */
+        if (o.row % 2 != 0 || o.column >= rows.count) return;
+        float even = fma_f32(y, place.cosine, -(other * place.sine));
+        float odd = fma_f32(y, place.sine, other * place.cosine);
+        uint32_t two = pack_f16x2(even, odd);
+        int64_t at = (int64_t)(rows.first + o.column) * QKV + o.tile * 16 + o.row;
+        send((uint32_t *)(layer + QKV_AT + at * 2), two);
+        if (place.cache_at >= 0) *(uint32_t *)(cache + place.cache_at) = two;
+    }
+};
+
+/* A new value of the residual stream: kept as it is, and handed on for the next norm. */
+struct hidden_output {
+    const step_params &p;
+    row_window rows;
+    const float *weight; /* of the next norm */
+    uint8_t *hidden, *squares;
+
+    CAIRN_MEMBER void hand_on(int tile, int row, int column, float x,
+                                            float norm_weight) const {
+        const int columns = min_of(2, rows.count - column / 2 * 2); /* of this warp that live */
+        if (columns <= 0) return;
+        float y = x * (norm_weight * p.input_scale);
+        uint32_t two = pack_f16x2(y, shuffle_xor(y, 4)); /* with the next output row */
+        float sum = x * x;
+#pragma unroll
+        for (int m = 2; m < WARP; m *= 2) sum += shuffle_xor(sum, m);
+        /* Eight lanes hold the words of 16 outputs; copies and columns go over lanes' quarters. */
+        const int word = lane_id() % 8, copies = copies_of(rows.total);
+#pragma unroll 1
+        for (int first = 0; first < columns * copies; first += 4) {
+            int item = first + lane_id() / 8, odd = columns == 2 ? item % 2 : 0;
+            uint32_t value = shuffle(two, word % 4 * 8 + word / 4 * 2 + odd);
+            float squared = shuffle(sum, odd);
+            if (item >= columns * copies) continue;
+            int64_t slot = item / columns * rows.total + rows.first + column / 2 * 2 + odd;
+            send((uint32_t *)(hidden + (slot * HIDDEN + tile * 16) * 2) + word, value);
+            if (word == 0) send((float *)squares + slot * SQUARES + tile, squared);
+        }
+    }
+};
+
+/* residual += value; HELD: every output is the one at hand */
+template <bool HELD> struct residual_output : hidden_output {
+    int held_tile;
+    float held, held_weight; /* the residual and weight of this thread's output of that tile */
+
+    CAIRN_MEMBER void operator()(const output &o, const float *) const {
+        bool live = o.column < rows.count, at_hand = HELD || o.tile == held_tile;
+        int n = o.tile * 16 + o.row;
+        float *at = residual_of(p) + (int64_t)(rows.first + (live ? o.column : 0)) * HIDDEN + n;
+        float before = FLOW && at_hand ? held : live ? load_volatile(at) : 0.0f;
+        float x = before + o.value;
+        hand_on(o.tile, o.row, o.column, x, at_hand ? held_weight : weight[n]);
+        if (live) *at = x;
+    }
+};
+
+/* Rows 0-7 of a tile are the gates, rows 8-15 the ups of eight FFN values. */
+struct swiglu_output {
+    row_window rows;
+    uint8_t *h;
+
+    CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
+        float y = o.value * factors[o.column];
+        float up = shuffle_xor(y, 2);
+        float v = y * up * rcp_fast(1.0f + exp_fast(-y));
+        float next = shuffle_xor(v, 4);
+        if (o.row >= 8 || o.row % 2 != 0 || o.column >= rows.count) return;
+        int64_t at = (int64_t)(rows.first + o.column) * FFN + o.tile * 8 + o.row;
+        send((uint32_t *)(h + at * 2), pack_f16x2(v, next));
+    }
+};
+
+/* ---- the stages ---- */
+
+/* Tiles as stage_residual has them: the flow kernel's blocks read only residuals of their own. */
+template <int TILES>
+CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *next, int first,
+                              int step) {
+    typedef packed<CAIRN_PACK_EMBED> pack;
+    hidden_output out{p, rows, p.norms, next + HIDDEN_AT, next + SQUARES_AT};
+    int e = thread_id(), row = output_row(e), column = output_column(e);
+    if (e >= 128) return;
+    bool live = column < rows.count;
+    int r = rows.first + (live ? column : 0), token = input_array(p, STEP_TOKEN)[r];
+    token = token < 0 || token >= VOCAB ? 0 : token;
+    const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
+#pragma unroll 1
+    for (int i = 0;; i++) {
+        int n = (first + i / TILES * step) * TILES + i % TILES;
+        if (n >= HIDDEN / 16) break;
+        int k = n * 16 + row;
+        float x = pack::value(tile + k / 32 * pack::UNIT_BYTES, token % 16, k % 32);
+        out.hand_on(n, row, column, x, p.norms[k]);
+        if (live) residual_of(p)[(int64_t)r * HIDDEN + k] = x;
+    }
+}
+
+template <int TILES, bool ONCE>
+CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, uint8_t *at,
+                            qkv_place &place, workspace &work, int first, int step) {
+    if (first * TILES >= QKV / 16) return;
+    norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
+    uint16_t *cache = load_constant_early(p.kv + layer);
+    qkv_output<ONCE && TILES == 1> out{p, rows, place, at, cache};
+    multiply<CAIRN_PACK_QKV, HIDDEN, TILES, ONCE>(
+        p.qkv + layer * (QKV / 16 * tile_bytes<CAIRN_PACK_QKV, HIDDEN>()), first, step, QKV / 16,
+        work, input, out);
+}
+
+/* residual += W input, handed on for the norm with `weight`. The flow kernel's blocks keep their
+ * tiles, so that the residual they need is one they wrote themselves. */
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input>
+CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const uint8_t *weights,
+                                 const float *weight, uint8_t *hidden, uint8_t *squares,
+                                 Input &input, workspace &work, int first, int step) {
+    residual_output<ONCE && TILES == 1> out{{p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
+    int e = thread_id(), n = first * TILES * 16 + output_row(e), column = output_column(e);
+    if (e < 128 && first * TILES < HIDDEN / 16) {
+        out.held_tile = first * TILES;
+        out.held_weight = load_constant_early(weight + n);
+        if (FLOW && column < rows.count)
+            out.held = load_volatile(residual_of(p) + (int64_t)(rows.first + column) * HIDDEN + n);
+    }
+    multiply<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, HIDDEN / 16, work, input, out);
+}
+
+/* Merges the chunks(row, head) chunks, unit by unit, for all blocks that project; warps take units
+ * in turn. */
+template <class Chunks>
+CAIRN_INLINE void stage_merge(const step_params &p, int rows, uint8_t *at, int worker, int workers,
+                              Chunks chunks) {
+#pragma unroll 1
+    for (int i = worker; i < rows * (ATTENDED / 32); i += workers) {
+        int row = i / (ATTENDED / 32), unit = i % (ATTENDED / 32);
+        uint32_t b[4];
+        merge_unit(p, at, row, chunks(row, unit * 32 / HEAD_DIM), unit, b);
+        u32x4 v = {b[0], b[1], b[2], b[3]};
+        int64_t to = (int64_t)row * ATTENDED + unit * 32 + lane_id() % 4 * 8;
+        if (lane_id() < 4) send(at + ATTENDED_AT + to * 2, v);
+    }
+}
+
+template <int TILES, bool ONCE>
+CAIRN_INLINE void stage_project(const step_params &p, row_window rows, int layer, uint8_t *at,
+                                workspace &work, int first, int step) {
+    rows_input<ATTENDED> input{p, at + ATTENDED_AT + (int64_t)rows.first * ATTENDED * 2,
+                               rows.count};
+    stage_residual<CAIRN_PACK_O, ATTENDED, TILES, ONCE>(
+        p, rows, p.o + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()),
+        p.norms + (int64_t)(2 * layer + 1) * HIDDEN, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, input,
+        work, first, step);
+}
+
+template <int TILES, bool ONCE>
+CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer, uint8_t *at,
+                                workspace &work, int first, int step) {
+    if (first * TILES >= FFN / 8) return;
+    norm_input input(p, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, rows);
+    swiglu_output out{rows, at + FFN_AT};
+    multiply<CAIRN_PACK_GATE_UP, HIDDEN, TILES, ONCE>(
+        p.gate_up + layer * (FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first, step,
+        FFN / 8, work, input, out);
+}
+
+template <int TILES, bool ONCE>
+CAIRN_INLINE void stage_down(const step_params &p, row_window rows, int layer, uint8_t *at,
+                             uint8_t *next, workspace &work, int first, int step) {
+    rows_input<FFN> input{p, at + FFN_AT + (int64_t)rows.first * FFN * 2, rows.count};
+    stage_residual<CAIRN_PACK_DOWN, FFN, TILES, ONCE>(
+        p, rows, p.down + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()),
+        p.norms + (int64_t)(2 * layer + 2) * HIDDEN, next + HIDDEN_AT, next + SQUARES_AT, input,
+        work, first, step);
+}
+
+/* ---- the head ---- */
+
+/* Larger logit first, then the lower index; never 0. NaN ranks lowest. */
+CAIRN_INLINE uint64_t rank_logit(float v, int index) {
+    uint32_t bits = as_u32(v);
+    bits = v != v ? 0 : (int32_t)bits < 0 ? ~bits : bits | 0x80000000u;
+    return (uint64_t)bits << 32 | (0xffffffffu - (uint32_t)index);
+}
+
+struct head_output {
+    const step_params &p;
+    row_window rows;
+    int first; /* row whose logits come first */
+    uint64_t best; /* of this thread's column */
+
+    CAIRN_MEMBER void operator()(const output &o, const float *factors) {
+        int n = o.tile * 16 + o.row;
+        int row = rows.first + o.column - first; /* negative: no one wants its logits */
+        if (o.column >= rows.count || row < 0 || n >= VOCAB) return;
+        float y = o.value * factors[o.column];
+        store_once(p.logits + (int64_t)row * VOCAB + n, y);
+        best = max_of(best, rank_logit(y, n));
+    }
+};
+
+/* Tiles at a time, so that their weights and operands fit the registers. */
+constexpr int HEAD_TILES = min_of(CAIRN_ARCH >= 1000 ? 2 : MEETING_TILES,
+                                  max_of(1, 8 / ceil_div(HIDDEN / 32, WARPS)));
+
+/* logits of the rows; winners[row, block] = the best of the tiles first, first + step, ... */
+CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at, workspace &work,
+                             int first, int step) {
+    int logit_first = p.input[STEP_LOGIT_FIRST];
+    norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
+    head_output out{p, rows, logit_first, 0};
+    if (first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
+    multiply<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false>(p.head, first, step, (VOCAB + 15) / 16,
+                                                         work, input, out);
+    uint64_t *table = (uint64_t *)(work.meeting + work.half * MEETING_FLOATS);
+    work.half ^= 1;
+    uint64_t best = out.best;
+#pragma unroll
+    for (int m = 2; m < WARP; m *= 2) best = max_of(best, shuffle_xor(best, m));
+    if (lane_id() < 2 && thread_id() < ENDERS)
+        table[output_column(thread_id()) * (WARPS / 4) + warp_id() / 4] = best;
+    block_sync();
+    int row = rows.first + thread_id() - logit_first;
+    if (thread_id() < rows.count && row >= 0) {
+        uint64_t top = 0;
+        for (int w = 0; w < WARPS / 4; w++)
+            top = max_of(top, table[thread_id() * (WARPS / 4) + w]);
+        p.winners[(int64_t)row * step + first] = top;
+    }
+}
+
+#endif

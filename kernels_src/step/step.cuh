@@ -1,0 +1,346 @@
+/* What the stages of a decoder step share: the model's shape, the hand-over between blocks, packed
+ * weights as mma operands, and the product of 16 output rows with up to eight tokens.
+ *
+ * Constants (the JIT's): CAIRN_LAYERS, CAIRN_HIDDEN, CAIRN_HEADS, CAIRN_KV_HEADS, CAIRN_HEAD_DIM
+ * (64 or 128), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE,
+ * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (PACK_4, 8 or 16), CAIRN_ROWS (capacity of the
+ * exchange), CAIRN_WARPS (8 to 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at
+ * a time at most), CAIRN_BLOCKS (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see
+ * step/step.cu). hidden and ffn are multiples of 32, heads / kv_heads is at most 16. */
+#ifndef CAIRN_STEP_CUH
+#define CAIRN_STEP_CUH
+
+#include "device/common.cuh"
+
+constexpr int LAYERS = CAIRN_LAYERS, HIDDEN = CAIRN_HIDDEN, HEADS = CAIRN_HEADS;
+constexpr int KV_HEADS = CAIRN_KV_HEADS, HEAD_DIM = CAIRN_HEAD_DIM, FFN = CAIRN_FFN;
+constexpr int VOCAB = CAIRN_VOCAB, PAGE = CAIRN_PAGE_SIZE, ROWS = CAIRN_ROWS;
+constexpr int WARPS = CAIRN_WARPS, THREADS = WARPS * WARP;
+constexpr bool FLOW = CAIRN_BLOCKS > 0;
+
+constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV head */
+constexpr int ATTENDED = HEADS * HEAD_DIM;            /* values that attention hands on */
+constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
+
+/* Attention reads KV in chunks of fixed logical position: chunk c is [c CHUNK, (c + 1) CHUNK). */
+constexpr int ATTEND_WARPS = 8, WARP_KEYS = 2048 / HEAD_DIM;
+constexpr int CHUNK = ATTEND_WARPS * WARP_KEYS;
+constexpr int CHUNKS = (CAIRN_CONTEXT + CHUNK - 1) / CHUNK;
+
+constexpr int COLUMNS = 8; /* tokens of one product */
+
+/* ---- the exchange: what a stage hands to the next, and how a block waits for it ----
+ * One region a layer in each half; the flow kernel alternates between halves from step to step, and
+ * finds every word of its half EMPTY. A word is its own flag: whoever needs it reads it until it is
+ * not EMPTY, so a hand-over costs one store and one load, and orders nothing else. No value equals
+ * EMPTY: it is a NaN that arithmetic does not produce (float), or two of them (f16).
+ * The stage kernels use one region for all layers; there the kernel boundary orders everything.
+ *
+ * A hidden state is handed on as f16(x weight scale), the operand of the next product, and as sums
+ * of x^2 over 16 outputs, from which the reader takes the norm. Many blocks wait for the same few
+ * lines, so that a step of few rows writes several copies: slot = copy * rows + row. */
+constexpr uint32_t EMPTY = 0xffffffffu;
+
+constexpr int SLOTS = FLOW ? COLUMNS : ROWS, SQUARES = HIDDEN / 16;
+constexpr int64_t RESIDUAL_BYTES = (int64_t)ROWS * HIDDEN * 4; /* [row, hidden] f32, before all */
+
+constexpr int64_t HIDDEN_AT = 0;                                        /* [slot, hidden] f16 */
+constexpr int64_t SQUARES_AT = HIDDEN_AT + SLOTS * HIDDEN * 2;          /* [slot, SQUARES] f32 */
+constexpr int64_t MIDDLE_AT = SQUARES_AT + round_up(SLOTS * SQUARES * 4, 128);
+                                                                /* the same, after attention */
+constexpr int64_t MIDDLE_SQUARES_AT = MIDDLE_AT + SLOTS * HIDDEN * 2;
+constexpr int64_t QKV_AT = MIDDLE_SQUARES_AT + round_up(SLOTS * SQUARES * 4, 128);
+                                                                /* [row, q k v] f16 */
+constexpr int64_t FFN_AT = QKV_AT + (int64_t)ROWS * QKV * 2;            /* [row, ffn] f16 */
+constexpr int64_t ATTENDED_AT = FFN_AT + (int64_t)ROWS * FFN * 2;       /* [row, heads dim] f16 */
+constexpr int64_t SUMS_AT = ATTENDED_AT + (int64_t)ROWS * ATTENDED * 2;
+                                                                /* [chunk, row, head] (m, l) */
+constexpr int64_t PARTS_AT = SUMS_AT + (int64_t)CHUNKS * ROWS * HEADS * 8;
+                                                                /* [chunk, row, head, dim] f32 */
+constexpr int64_t REGION_BYTES =
+    (PARTS_AT + (int64_t)CHUNKS * ROWS * ATTENDED * 4 + 127) / 128 * 128;
+constexpr int64_t HALF_BYTES = REGION_BYTES * (LAYERS + 1);
+
+CAIRN_INLINE float *residual_of(const step_params &p) { return (float *)p.exchange; }
+CAIRN_INLINE uint8_t *region(const step_params &p, uint32_t epoch, int layer) {
+    uint8_t *first = p.exchange + RESIDUAL_BYTES;
+    return FLOW ? first + (epoch & 1) * HALF_BYTES + layer * REGION_BYTES : first;
+}
+CAIRN_INLINE int copies_of(int rows) {
+    return !FLOW || rows > 4 ? 1 : rows > 2 ? 2 : rows == 2 ? 4 : 8;
+}
+
+CAIRN_INLINE bool full(u32x4 v) {
+    return v.x != EMPTY && v.y != EMPTY && v.z != EMPTY && v.w != EMPTY;
+}
+
+/* A wait that cannot end (it never happens unless blocks are missing) is given up after about a
+ * second, and the fault word makes all other waits give up. */
+struct patience {
+    uint32_t polls;
+    int32_t *fault;
+
+    CAIRN_MEMBER explicit patience(const step_params &p) : polls(0), fault(p.fault) {}
+    CAIRN_MEMBER bool more() {
+        if ((++polls & 0xffff) != 0) return true;
+        if (polls >= 0x200000u) store_relaxed((uint32_t *)fault, 1u);
+        return load_relaxed((const uint32_t *)fault) == 0;
+    }
+};
+
+/* The first `wanted` of N vectors of 16 bytes, `stride` bytes apart, once they are full. */
+template <int N>
+CAIRN_INLINE void receive(const step_params &p, u32x4 *v, const void *from, int stride = 16,
+                          int wanted = N) {
+    patience wait(p);
+    bool complete;
+    do {
+        complete = true;
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (i < wanted) v[i] = load_relaxed16((const uint8_t *)from + i * stride);
+#pragma unroll
+        for (int i = 0; i < N; i++) complete = complete && full(v[i]);
+    } while (FLOW && !complete && wait.more());
+}
+
+CAIRN_INLINE void send(float *to, float v) {
+    uint32_t bits = as_u32(v);
+    store_relaxed((uint32_t *)to, bits == EMPTY ? 0x7fffffffu : bits);
+}
+CAIRN_INLINE void send(uint32_t *to, uint32_t two_f16) {
+    store_relaxed(to, two_f16 == EMPTY ? 0x7fff7fffu : two_f16);
+}
+
+CAIRN_INLINE void send(void *to, u32x4 eight_f16) {
+    u32x4 v = eight_f16;
+    v.x = v.x == EMPTY ? 0x7fff7fffu : v.x, v.y = v.y == EMPTY ? 0x7fff7fffu : v.y;
+    v.z = v.z == EMPTY ? 0x7fff7fffu : v.z, v.w = v.w == EMPTY ? 0x7fff7fffu : v.w;
+    store_relaxed16(to, v);
+}
+
+/* ---- packed weights ---- */
+
+template <int FORMAT> struct packed;
+
+template <> struct packed<PACK_4> {
+    static constexpr int UNIT_BYTES = 320;
+    u32x2 nibbles, scale;
+
+    CAIRN_MEMBER void load(const uint8_t *unit) {
+        int lane = lane_id();
+        nibbles = load_constant_early((const u32x2 *)unit + lane);
+        scale = load_constant_early((const u32x2 *)(unit + 256) + lane / 4);
+    }
+    /* a[4 s ..]: the operand of k-step s. The subtraction is exact, the fma rounds once. */
+    CAIRN_MEMBER void expand(uint32_t *a) const {
+        uint32_t d0 = byte_permute(scale.x, 0, 0x1010), m0 = byte_permute(scale.x, 0, 0x3232);
+        uint32_t d1 = byte_permute(scale.y, 0, 0x1010), m1 = byte_permute(scale.y, 0, 0x3232);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t n0 = (nibbles.x >> 4 * i & 0x000f000fu) | 0x64006400u;
+            uint32_t n1 = (nibbles.y >> 4 * i & 0x000f000fu) | 0x64006400u;
+            a[2 * i] = fma_f16x2(sub_f16x2(n0, 0x64006400u), d0, m0);
+            a[2 * i + 1] = fma_f16x2(sub_f16x2(n1, 0x64006400u), d1, m1);
+        }
+    }
+    static CAIRN_MEMBER float value(const uint8_t *unit, int row, int k) {
+        int lane = row % 8 * 4 + k / 8, i = k % 8;
+        uint32_t word = ((const uint32_t *)unit)[lane * 2 + row / 8];
+        uint32_t scale = ((const uint32_t *)(unit + 256))[row % 8 * 2 + row / 8];
+        f32x2 dm = unpack_f16x2(scale);
+        float n = (float)(word >> (4 * (i / 2) + 16 * (i % 2)) & 15u);
+        return f16_to_f32(f32_to_f16(fma_f32(n, dm.x, dm.y)));
+    }
+};
+
+template <> struct packed<PACK_8> {
+    static constexpr int UNIT_BYTES = 544;
+    u32x4 bytes;
+    uint32_t scale;
+
+    CAIRN_MEMBER void load(const uint8_t *unit) {
+        int lane = lane_id();
+        bytes = load_constant_early((const u32x4 *)unit + lane);
+        scale = load_constant_early((const uint32_t *)(unit + 512) + lane / 4);
+    }
+    CAIRN_MEMBER void expand(uint32_t *a) const {
+        uint32_t d0 = byte_permute(scale, 0, 0x1010), d1 = byte_permute(scale, 0, 0x3232);
+        const uint32_t word[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t pick = i % 2 ? 0x4342u : 0x4140u; /* bytes under 0x64: 1024 + n */
+            uint32_t n0 = byte_permute(word[i / 2], 0x64646464u, pick);
+            uint32_t n1 = byte_permute(word[2 + i / 2], 0x64646464u, pick);
+            a[2 * i] = mul_f16x2(sub_f16x2(n0, 0x64806480u), d0);
+            a[2 * i + 1] = mul_f16x2(sub_f16x2(n1, 0x64806480u), d1);
+        }
+    }
+    static CAIRN_MEMBER float value(const uint8_t *unit, int row, int k) {
+        int lane = row % 8 * 4 + k / 8;
+        float n = (float)unit[lane * 16 + row / 8 * 8 + k % 8] - 128.0f;
+        uint16_t d = ((const uint16_t *)(unit + 512))[row % 8 * 2 + row / 8];
+        return f16_to_f32(f32_to_f16(n * f16_to_f32(f16{d})));
+    }
+};
+
+template <> struct packed<PACK_16> {
+    static constexpr int UNIT_BYTES = 1024;
+    u32x4 row[2];
+
+    CAIRN_MEMBER void load(const uint8_t *unit) {
+        int lane = lane_id();
+        row[0] = load_constant_early((const u32x4 *)unit + lane);
+        row[1] = load_constant_early((const u32x4 *)(unit + 512) + lane);
+    }
+    CAIRN_MEMBER void expand(uint32_t *a) const {
+        a[0] = row[0].x; a[2] = row[0].y; a[4] = row[0].z; a[6] = row[0].w;
+        a[1] = row[1].x; a[3] = row[1].y; a[5] = row[1].z; a[7] = row[1].w;
+    }
+    static CAIRN_MEMBER float value(const uint8_t *unit, int row, int k) {
+        int lane = row % 8 * 4 + k / 8;
+        return f16_to_f32(f16{((const uint16_t *)(unit + row / 8 * 512))[lane * 8 + k % 8]});
+    }
+};
+
+template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr int64_t tile_bytes() {
+    return (int64_t)(INPUTS / 32) * packed<FORMAT>::UNIT_BYTES;
+}
+
+/* ---- the product ----
+ * A block computes TILES neighbouring tiles [16 rows of W] x [8 tokens] at a time. A warp takes
+ * consecutive units; the partial sums meet in shared memory and are added as a fixed tree, so a
+ * value depends on nothing but its weights and its token. The first units are loaded and expanded
+ * before the input is awaited, those of the next tiles before the sums meet. Rounds pass one
+ * block_sync each and use the two halves of the meeting place in turn, so that one is enough. */
+
+constexpr int MEETING_TILES = CAIRN_MEETING_TILES; /* the most tiles at a time */
+constexpr int MEETING_FLOATS = WARPS * MEETING_TILES * 128 + COLUMNS;
+constexpr int MEETING_BYTES = 2 * MEETING_FLOATS * 4;
+
+/* The shared memory, and which half of the meeting place is next. */
+struct workspace {
+    unsigned char *keys;
+    float *meeting;
+    int half;
+};
+
+/* What a thread of the epilogue holds: one output row of a tile, one token. */
+struct output {
+    int tile, row, column; /* row: in the tile */
+    float value;
+};
+
+/* Output e of a tile (0 to 127): a warp has all 16 rows of two columns, so that what it hands on
+ * are whole sectors of memory; the next row is in lane ^ 4, the row eight further in lane ^ 2. */
+CAIRN_INLINE int output_row(int e) { return e % 32 / 4 + e / 2 % 2 * 8; }
+CAIRN_INLINE int output_column(int e) { return e / 32 % 4 * 2 + e % 2; }
+CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
+
+/* Threads of an epilogue: each keeps to one column. */
+constexpr int ENDERS = WARPS / 4 * 128;
+
+template <int N> CAIRN_INLINE float tree_sum(const float *at, int stride) {
+    float v[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = at[i * stride];
+#pragma unroll
+    for (int step = 1; step < N; step *= 2)
+#pragma unroll
+        for (int i = 0; i + step < N; i += 2 * step) v[i] = add_f32(v[i], v[i + step]);
+    return v[0];
+}
+
+/* Units of one warp held at once, so that registers suffice: a divisor of all it has. */
+CAIRN_INLINE constexpr int BATCH(int mine, int tiles, int format) {
+    int wide = !FLOW && format == PACK_16 ? 2 : 4;
+    int most = tiles >= 4 ? 8 / tiles : (mine <= 6 ? wide + wide / 2 : wide) / tiles;
+    most = most ? most : 1;
+    if (most > mine) most = mine;
+    while (mine % most) most--;
+    return most;
+}
+
+template <int FORMAT, int INPUTS, int TILES, int HELD>
+CAIRN_INLINE void load_batch(packed<FORMAT> (&raw)[TILES][HELD], const uint8_t *weights, int base,
+                             int tiles, int unit) {
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+        int tile = min_of(base * TILES + i, tiles - 1);
+        const uint8_t *from = weights + tile * tile_bytes<FORMAT, INPUTS>();
+#pragma unroll
+        for (int u = 0; u < HELD; u++)
+            raw[i][u].load(from + min_of(unit + u, INPUTS / 32 - 1) * packed<FORMAT>::UNIT_BYTES);
+    }
+}
+
+/* Input: fetch<N>(first unit, b[N][4]) waits for N units (those beyond the last are not used);
+ * before_meeting(float[COLUMNS]) may leave a factor per column in shared memory. Epilogue: called
+ * by whole warps with each output whose tile exists, columns beyond the rows included (for
+ * shuffles), and that memory. ONCE: there is one round at most. */
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input, class Epilogue>
+CAIRN_INLINE void multiply(const uint8_t *weights, int first, int step, int tiles, workspace &work,
+                           Input &input, Epilogue &epilogue) {
+    constexpr int UNITS = INPUTS / 32, MINE = ceil_div(UNITS, WARPS);
+    constexpr int HELD = BATCH(MINE, TILES, FORMAT);
+    static_assert(TILES <= MEETING_TILES, "multiply: too many tiles at a time");
+    constexpr bool LATE = TILES >= 4; /* expand when needed: not enough registers */
+    const int mine = warp_id() * MINE;
+    packed<FORMAT> raw[TILES][HELD];
+    uint32_t b[HELD][4];
+    load_batch<FORMAT, INPUTS>(raw, weights, first, tiles, mine);
+#pragma unroll 1
+    for (int base = first; base * TILES < tiles; base += step) {
+        float sum[TILES][2][4] = {};
+#pragma unroll 1
+        for (int batch = 0; batch < MINE; batch += HELD) {
+            uint32_t a[LATE ? 1 : TILES][HELD][8];
+#pragma unroll
+            for (int i = 0; i < TILES && !LATE; i++)
+#pragma unroll
+                for (int u = 0; u < HELD; u++) raw[i][u].expand(a[i][u]);
+            if (batch == 0 && (ONCE || base == first)) input.await();
+            if (ONCE || MINE > HELD || base == first) input.fetch(mine + batch, b);
+            if (batch + HELD < MINE && !LATE)
+                load_batch<FORMAT, INPUTS>(raw, weights, base, tiles, mine + batch + HELD);
+            else if (!ONCE && !LATE && (base + step) * TILES < tiles)
+                load_batch<FORMAT, INPUTS>(raw, weights, base + step, tiles, mine);
+#pragma unroll
+            for (int i = 0; i < TILES; i++) {
+                uint32_t(&here)[HELD][8] = a[LATE ? 0 : i];
+#pragma unroll
+                for (int u = 0; u < HELD; u++) {
+                    if (LATE) raw[i][u].expand(here[u]);
+                    if (MINE * WARPS != UNITS && mine + batch + u >= UNITS) continue;
+                    mma_f16(sum[i][0], here[u], b[u]);
+                    mma_f16(sum[i][1], here[u] + 4, b[u] + 2);
+                }
+            }
+            if (batch + HELD < MINE && LATE)
+                load_batch<FORMAT, INPUTS>(raw, weights, base, tiles, mine + batch + HELD);
+            else if (!ONCE && LATE && (base + step) * TILES < tiles)
+                load_batch<FORMAT, INPUTS>(raw, weights, base + step, tiles, mine);
+        }
+        float *here = work.meeting + work.half * MEETING_FLOATS;
+        work.half ^= 1;
+#pragma unroll
+        for (int i = 0; i < TILES; i++)
+            *(f32x4 *)(here + (i * WARPS + warp_id()) * 128 + lane_id() * 4) =
+                f32x4{sum[i][0][0] + sum[i][1][0], sum[i][0][1] + sum[i][1][1],
+                      sum[i][0][2] + sum[i][1][2], sum[i][0][3] + sum[i][1][3]};
+        float *factors = here + WARPS * MEETING_TILES * 128;
+        input.before_meeting(factors);
+        block_sync();
+#pragma unroll 1
+        for (int e = thread_id(); e < TILES * 128 && thread_id() < ENDERS; e += ENDERS) {
+            int i = e / 128;
+            output out = {base * TILES + i, output_row(e), output_column(e), 0.0f};
+            if (out.tile >= tiles) break;
+            out.value = tree_sum<WARPS>(here + i * WARPS * 128 + output_at(e), 128);
+            epilogue(out, factors);
+        }
+        if (ONCE) break;
+    }
+}
+
+#endif

@@ -1,0 +1,394 @@
+/* topk/cluster.cuh: what the blocks of a cluster share, their first guess, and going through a
+ * slice in order of position. Constants as in topk/cluster.cu. Without an include guard. */
+
+#define BINS 2048
+#define CAPACITY CAIRN_CAPACITY
+#define REGION (CAPACITY / CLUSTER) /* of which each block may send so many */
+#define LIST 128                    /* keys that are ranked by comparing all pairs */
+#define KEYS (CAPACITY / THREADS)   /* of them a thread */
+#define MAP_TILES (BINS * 32 / TILE) /* a window of the slice, as bits in the map */
+#define SORT_MAX max_of(CAPACITY / 2, 2048) /* chosen that can be sorted */
+#define SAMPLES 4 /* of a thread */
+#define KEY_INFINITY 0xff800000u
+
+/* What a block needs to write its part: everything over `key`, and of those equal to it the first
+ * `ties` (EVERY: all), from output slot `offset` on. The cluster writes `found` in all; EVERY there
+ * says that the k-th is not known: then `key` says why, and `ties` is the key of MANY_EQUAL. */
+struct verdict { uint32_t key, offset, ties, found; };
+enum { TOO_MANY, TOO_FEW, MANY_EQUAL }; /* the last: too many were sent, most equal to one */
+
+struct cluster_shared {
+    /* At the first block every block's candidates; at last each block's list of its own share, and
+     * in the upper half how many items of the map come before each word. At first the sample. */
+    alignas(16) uint32_t keys[max_of(CAPACITY, 2 * BINS)];
+    uint32_t own[REGION];     /* keys of this block's candidates, in any order */
+    int32_t elements[REGION]; /* which they are */
+    alignas(16) uint32_t bins[BINS];
+    alignas(16) uint32_t map[BINS]; /* empty but while items are visited */
+    alignas(16) uint32_t sums[BINS / CLUSTER]; /* over the cluster, this block's part of the bins */
+    alignas(16) u32x4 told;                    /* the verdict */
+    alignas(16) u32x4 guesses[CLUSTER];
+    alignas(16) u32x2 chosen[CLUSTER]; /* how many over the k-th key, equal to it */
+    uint32_t counts[CLUSTER], parts[CLUSTER], over_equal[CLUSTER]; /* the last packed: over << 16 */
+    uint32_t totals[2][WARP], picks[2];
+    alignas(16) uint32_t list[LIST + 4];
+    topk_out out;
+    bin_found found;
+    uint32_t count[2]; /* of candidates the first time and the second, also of those not listed */
+    key_range guessed; /* k scores reach `low`, and few exceed `high`, in all likelihood */
+    uint32_t listed, key, ties;
+    uint32_t shared_out; /* how often, without the first block */
+    int32_t cut;
+    alignas(8) uint64_t guesses_in, counts_in, keys_in, verdict_in, chosen_in;
+};
+static_assert(THREADS * 4 <= 2 * BINS, "room for the sample");
+struct staged_shared {
+    slice_stage stage;
+    cluster_shared s;
+    uint32_t sort_keys[SORT_MAX]; /* to be sorted; not there in order of position */
+    int32_t sort_positions[SORT_MAX];
+};
+
+CAIRN_INLINE void begin_barriers(cluster_shared &s) {
+    uint64_t *const all[5] = {&s.guesses_in, &s.counts_in, &s.keys_in, &s.verdict_in, &s.chosen_in};
+#pragma unroll
+    for (int i = 0; i < 5; i++) mbarrier_init(shared_addr(all[i]), 1);
+    mbarrier_arrive_expect(shared_addr(&s.guesses_in), CLUSTER * 16);
+    mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
+    mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);
+    mbarrier_arrive_expect(shared_addr(&s.chosen_in), CLUSTER * 8);
+    fence_mbarrier_init();
+}
+
+/* Before keys are sent a second time. */
+CAIRN_INLINE void begin_again(cluster_shared &s) {
+    mbarrier_arrive_expect(shared_addr(&s.verdict_in), 16);
+    if (cluster_rank() == 0) mbarrier_arrive_expect(shared_addr(&s.counts_in), CLUSTER * 4);
+}
+
+/* Before all share a second time. */
+CAIRN_INLINE void share_again(cluster_shared &s) {
+    mbarrier_arrive_expect(shared_addr(&s.chosen_in), CLUSTER * 8);
+    s.shared_out = 1;
+}
+
+CAIRN_INLINE cluster_shared &cluster_here() { return ((staged_shared *)shared_base())->s; }
+
+CAIRN_INLINE void clear_words(uint32_t *words) {
+#pragma unroll
+    for (int i = 0; i < BINS; i += THREADS * 4)
+        if (THREADS * 4 <= BINS || thread_id() * 4 < BINS)
+            *(u32x4 *)&words[i + thread_id() * 4] = {0, 0, 0, 0};
+}
+
+/* The bin that holds the need-th largest; inside is 0 when there are fewer. Called, for it is needed
+ * in two places. */
+CAIRN_CALLED void find_largest(uint32_t need) {
+    cluster_shared &s = cluster_here();
+    if (thread_id() == 0) s.found = {0, 0, 0};
+    find_bin<BINS, THREADS>(s.bins, s.totals[0], s.found, need);
+}
+CAIRN_INLINE bin_found search_bins(cluster_shared &s, uint32_t need) {
+    find_largest(need);
+    return s.found;
+}
+
+/* ---- the guess ----------------------------------------------------------------------------- */
+
+/* A key that about `ranks.x`, `ranks.y` of the slice's sample reach, 0 when there is none; then the
+ * greatest. The sample is this thread's part of it; `lanes` threads have one. The scores are spread
+ * over the bins as numbers: spread by their bits, those on both sides of zero would share a few. */
+CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, const uint32_t *sample, u32x2 ranks, int lanes) {
+    const uint32_t top = max_of(max_of(sample[0], sample[1]), max_of(sample[2], sample[3]));
+    uint32_t low = top, high = warp_max(top);
+    /* the least of them is reached by an eighth of random samples, by a fourth, by most, by all */
+    if ((int)ranks.x * 5 <= lanes * 4) {
+        low = max_of(low, shuffle_xor(low, 1));
+        low = max_of(low, shuffle_xor(low, 2));
+        if ((int)ranks.y * 10 <= lanes * 4) low = max_of(low, shuffle_xor(low, 4));
+    } else if ((int)ranks.x * 5 > lanes * 12) {
+#pragma unroll
+        for (int c = 0; c < SAMPLES; c++)
+            if (sample[c] > KEY_MINUS_INFINITY) low = min_of(low, sample[c]);
+    }
+    low = warp_min(low > KEY_MINUS_INFINITY ? low : EVERY);
+    if (lane_id() == 0) {
+        s.totals[0][warp_id()] = low;
+        s.totals[1][warp_id()] = high;
+    }
+    if (thread_id() == 0) s.picks[0] = s.picks[1] = 0;
+    block_sync();
+    low = warp_min(lane_id() < WARPS ? s.totals[0][lane_id()] : EVERY);
+    high = warp_max(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
+    const float least = key_score(low), span = add_f32(key_score(high), -least);
+    const bool spreads = span > 1e-30f && span < 1e37f; /* else all are in bin 0 */
+    const value_bins bins = {least, (float)(THREADS - 1) * rcp_fast(span)};
+#pragma unroll
+    for (int c = 0; c < SAMPLES; c++) {
+        const uint32_t bin = as_u32(value_bin(bins, key_score(sample[c]))) - as_u32(BIN_ZERO);
+        if (sample[c] >= low) atomic_add(&s.bins[spreads ? bin : 0], 1u);
+    }
+    block_sync();
+    const int bin = THREADS - 1 - thread_id();
+    const uint32_t mine = s.bins[bin], total = warp_sum(mine);
+    if (lane_id() == 0) s.totals[0][warp_id()] = total;
+    block_sync();
+    const uint32_t above = warp_sum(lane_id() < warp_id() ? s.totals[0][lane_id()] : 0u);
+    if (above < ranks.y && above + total >= ranks.x) {
+        const uint32_t end = above + warp_scan(mine), before = end - mine;
+        const float begin = ((float)bin - 0.5f) * (1.0f / (THREADS - 1));
+        const uint32_t key = bin ? topk_key(fma_f32(begin, span, least)) : low;
+        if (before < ranks.x && end >= ranks.x) s.picks[0] = key;
+        if (before < ranks.y && end >= ranks.y) s.picks[1] = key;
+    }
+    block_sync();
+    return {s.picks[0], s.picks[1], high, 0};
+}
+
+/* From a sample of the slice, which the held tile begins with: {a key that this block's part of k
+ * scores reach, or EVERY where that says little of the row; a key that k scores of this block alone
+ * reach; the greatest}, in all likelihood; 0: all scores may be needed. */
+CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, const tile_data &held,
+                               int k) {
+    const score_vector v = bit_cast<score_vector>(held.raw[0]);
+    const float expected = (float)(k * SAMPLES) / (float)(ITEMS * w.tiles);
+    const float wanted = expected + 4.0f * sqrt_f32(expected) + 2.0f; /* of the row's sample */
+    const int lanes = min_of(THREADS, ceil_div(w.end, ITEMS * TILES));
+    uint32_t sample[SAMPLES];
+#pragma unroll
+    for (int c = 0; c < SAMPLES; c++) sample[c] = topk_key(v.score[c]);
+    u32x4 guess = pick_keys(s, sample, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1,
+                                        (uint32_t)wanted + 1}, lanes);
+    if ((w.end - w.first) * 2 < w.size) guess.x = EVERY;
+    return guess;
+}
+
+/* {A key that k scores of the row reach, in all likelihood, or the floor; the sample's greatest}.
+ * Of what the blocks say their mean, or what one block alone warrants, if that is more. */
+CAIRN_INLINE key_range agree(cluster_shared &s, u32x4 mine, uint32_t floor) {
+    if (thread_id() < CLUSTER)
+        remote_store_async(remote(shared_addr(&s.guesses[cluster_rank()]), thread_id()), mine,
+                           remote(shared_addr(&s.guesses_in), thread_id()));
+    mbarrier_wait_cluster(shared_addr(&s.guesses_in), 0);
+    u32x4 of = lane_id() < CLUSTER ? s.guesses[lane_id()] : u32x4{EVERY, 0, 0, 0};
+    const uint32_t least = warp_min(of.x), each = of.x == EVERY ? least : of.x;
+    const uint32_t mean = warp_sum(lane_id() < CLUSTER ? each / CLUSTER : 0u);
+    const uint32_t alone = warp_max(of.y), high = warp_max(of.z);
+    const uint32_t low = max_of(floor, max_of(alone, least && least != EVERY ? mean : 0u));
+    return {low, max_of(low, high)};
+}
+
+/* ---- a slice again, item by item ----------------------------------------------------------- */
+
+/* Of the tiles on the chip, this thread's items with keys that reach one bound and another. */
+struct thread_bits { reach_bits of[1 + STAGES]; };
+
+/* Scans the slice once more: how many items reach two keys, and which. */
+struct slice_scan { thread_bits bits; uint32_t low, high; };
+CAIRN_INLINE slice_scan scan_slice(uint32_t low, uint32_t high) {
+    slice_scan scan = {};
+    const int tiles = kept_slice().tiles;
+#pragma unroll 1
+    for (int t = 0; t < tiles; t++) {
+        const reach_bits bits = reach_again(t, low, high);
+        if (t == 0) scan.bits.of[0] = bits;
+        if (STAGES && t == 1) scan.bits.of[STAGES] = bits;
+        scan.low += (uint32_t)popcount(bits.low);
+        scan.high += (uint32_t)popcount(bits.high);
+    }
+    return scan;
+}
+
+/* The candidates on the chip: items with a key of at least `low`. */
+CAIRN_INLINE thread_bits find_candidates(const row_slice &w, tile_data &held, uint32_t low) {
+    thread_bits mine = {};
+    mine.of[0].low = held_bits(held, 0, low);
+    if (STAGES) {
+        copy_async_wait<0>();
+#pragma unroll
+        for (int j = 0; j < VECTORS; j++) held.raw[j] = *staged_vector(j);
+        mine.of[STAGES].low = held_bits(held, 1, low);
+    }
+    return mine;
+}
+
+/* The items of tile t up to element `cut`, one bit each. */
+CAIRN_INLINE uint32_t bits_up_to(int t, int cut) {
+    const int left = cut - t / TILES * SPAN, vector = left / VECTOR, lane = vector % WARP;
+    const int before = vector / WARP - (warp_id() * TILES + t % TILES) * VECTORS; /* of this run */
+    if (left < 0 || before < 0) return 0;
+    const int items = before * VECTOR +
+                      (lane_id() < lane ? VECTOR : lane_id() == lane ? left % VECTOR + 1 : 0);
+    return items >= ITEMS ? EVERY : (1u << items) - 1;
+}
+
+/* This thread's items of tile t; `mine` has the bits of the tiles on the chip. */
+CAIRN_INLINE reach_bits visited_bits(const thread_bits &mine, int t, uint32_t low, uint32_t high) {
+    if (t > STAGES) return reach_again(t, low, high);
+    return STAGES && t == 1 ? mine.of[STAGES] : mine.of[0];
+}
+
+/* Lists the candidates, which reach `low` and not `high`, in any order, REGION of them at most:
+ * elements and keys; the keys go to the first block too. How many there are in `placed`, which was
+ * 0. Ends with a barrier but for the keys. */
+CAIRN_INLINE void place(cluster_shared &s, const row_slice &w, const thread_bits &mine,
+                        uint32_t low, uint32_t high, uint32_t &placed) {
+    const shared_addr there = remote(shared_addr(&s.keys[cluster_rank() * REGION]), 0);
+    const shared_addr barrier = remote(shared_addr(&s.keys_in), 0);
+#pragma unroll 1
+    for (int t = 0; t < w.tiles; t++) {
+        const reach_bits reach = visited_bits(mine, t, low, high);
+        uint32_t bits = reach.low & ~reach.high, at = 0;
+        const uint32_t count = (uint32_t)popcount(bits), end = warp_scan(count);
+        if (lane_id() == WARP - 1) at = atomic_add(&placed, end);
+        at = shuffle(at, WARP - 1) + end - count;
+#pragma unroll 1
+        for (; bits && at < REGION; bits &= bits - 1, at++)
+            s.elements[at] = item_element(t, find_first_set(bits) - 1);
+    }
+    block_sync();
+    const uint32_t count = min_of(placed, (uint32_t)REGION);
+    const score_t *base = w.base;
+#pragma unroll 2
+    for (uint32_t i = (uint32_t)thread_id(); i < count; i += THREADS) {
+        s.own[i] = topk_key(base[s.elements[i]]);
+        remote_store_async(there + i * 4, s.own[i], barrier);
+    }
+}
+
+/* What a block has chosen: everything over `key`, and of those equal to it what lies at or before
+ * element `cut`; from the list of candidates, or from the bits of all that reach it, exceed it. */
+struct chosen_items { bool listed; uint32_t key; int cut; };
+
+/* Item i of the candidates: whether it is chosen or, with `equals`, equal to the key, and lies in
+ * the map, of which bit 0 is element `first`; which bit. */
+struct mapped_item { bool is; int bit, element; };
+CAIRN_INLINE mapped_item map_listed(const cluster_shared &s, int i, int first, int elements,
+                                    chosen_items of, bool equals) {
+    const uint32_t key = s.own[i];
+    const int e = s.elements[i], bit = e - first;
+    const bool is = equals ? key == of.key : key > of.key || (key == of.key && e <= of.cut);
+    return {is && bit >= 0 && bit < elements, bit, e};
+}
+
+/* Marks them in the map. */
+CAIRN_INLINE void mark_listed(cluster_shared &s, int first, int elements, chosen_items of,
+                              bool equals) {
+    const int count = (int)s.count[0];
+#pragma unroll 1
+    for (int i = thread_id(); i < count; i += THREADS) {
+        const mapped_item item = map_listed(s, i, first, elements, of, equals);
+        if (item.is) atomic_or(&s.map[item.bit / 32], 1u << (item.bit & 31));
+    }
+}
+
+/* Puts the chosen ones into the list, each behind those marked before it. */
+CAIRN_INLINE void put_listed(const cluster_shared &s, int first, int elements, chosen_items of,
+                             const uint32_t *before, int32_t *list) {
+    const int count = (int)s.count[0];
+#pragma unroll 1
+    for (int i = thread_id(); i < count; i += THREADS) {
+        const mapped_item item = map_listed(s, i, first, elements, of, false);
+        const int word = item.bit / 32;
+        if (item.is)
+            list[before[word] + (uint32_t)popcount(s.map[word] & ((1u << (item.bit & 31)) - 1))] =
+                item.element;
+    }
+}
+
+/* Marks the slice's items by their bits. */
+CAIRN_INLINE void mark_bits(cluster_shared &s, int tile, int tiles, const thread_bits &mine,
+                            chosen_items of, bool equals) {
+#pragma unroll 1
+    for (int t = tile; t < tile + tiles; t++) {
+        const reach_bits reach = visited_bits(mine, t, of.key, of.key + 1);
+        const uint32_t between = reach.low & ~reach.high;
+        uint32_t bits = equals ? between : reach.high | (between & bits_up_to(t, of.cut));
+#pragma unroll 1
+        while (bits) {
+            int i = find_first_set(bits) - 1, bit = item_element(t - tile, i / VECTOR * VECTOR);
+            uint32_t vector = bits >> (i / VECTOR * VECTOR) & ((1u << VECTOR) - 1);
+            atomic_or(&s.map[bit / 32], vector << (bit & 31));
+            bits &= ~(vector << (i / VECTOR * VECTOR));
+        }
+    }
+}
+
+/* Numbers the marked items, of which `done` came before, for each of this thread's words, and says
+ * how many come before each word. */
+struct map_words { int first, end; uint32_t at, count; };
+CAIRN_INLINE map_words number_words(cluster_shared &s, int words, uint32_t *before,
+                                    uint32_t &done) {
+    const int each = ceil_div(words, THREADS), first = thread_id() * each;
+    map_words mine = {first, min_of(first + each, words), 0, 0};
+#pragma unroll 1
+    for (int i = mine.first; i < mine.end; i++) mine.count += (uint32_t)popcount(s.map[i]);
+    const uint32_t end = warp_scan(mine.count);
+    if (lane_id() == WARP - 1) s.totals[0][warp_id()] = end;
+    block_sync();
+    const uint32_t total = lane_id() < WARPS ? s.totals[0][lane_id()] : 0u;
+    mine.at = warp_sum(lane_id() < warp_id() ? total : 0u) + end - mine.count + done;
+    done += warp_sum(total);
+    uint32_t at = mine.at;
+#pragma unroll 1
+    for (int i = mine.first; i < mine.end; i++) {
+        before[i] = at;
+        at += (uint32_t)popcount(s.map[i]);
+    }
+    return mine;
+}
+
+/* Puts the marked items into the list. Words next to each other go to several warps. */
+CAIRN_INLINE void put_words(const cluster_shared &s, int first, int words, const uint32_t *before,
+                            int32_t *list) {
+    const uint32_t below = (1u << lane_id()) - 1;
+#pragma unroll 1
+    for (int base = 0; base < words; base += WARP * WARPS) {
+        const int own = base + lane_id() * WARPS + (warp_id() + lane_id()) % WARPS;
+        const uint32_t word = own < words ? s.map[own] : 0;
+#pragma unroll 1
+        for (uint32_t votes = warp_ballot(word != 0); votes; votes &= votes - 1) {
+            const int lane = find_first_set(votes) - 1, i = shuffle(own, lane);
+            const uint32_t bits = shuffle(word, lane);
+            if (bits >> lane_id() & 1u)
+                list[before[i] + (uint32_t)popcount(bits & below)] = first + i * 32 + lane_id();
+        }
+    }
+}
+
+/* Leaves in s.cut the marked item of number `last`, if it lies in this thread's words. */
+CAIRN_INLINE void cut_words(cluster_shared &s, int first, map_words mine, uint32_t last) {
+    uint32_t at = mine.at;
+    if (last < at || last >= at + mine.count) return;
+#pragma unroll 1
+    for (int i = mine.first; i < mine.end; i++)
+#pragma unroll 1
+        for (uint32_t bits = s.map[i]; bits; bits &= bits - 1)
+            if (at++ == last) s.cut = first + i * 32 + find_first_set(bits) - 1;
+}
+
+/* Writes the elements of the chosen items into the list, which has room for k, in ascending order,
+ * how many; or, when `ties` is not EVERY, leaves in s.cut which of those equal to the key is the
+ * last of so many. The map is clear, and is again after the latter. */
+CAIRN_INLINE uint32_t visit_items(cluster_shared &s, const row_slice &w, const thread_bits &mine,
+                                  chosen_items of, uint32_t ties, int32_t *list) {
+    uint32_t *before = &s.keys[max_of(CAPACITY, 2 * BINS) - BINS], done = 0;
+#pragma unroll 1
+    for (int tile = 0; tile < w.tiles; tile += MAP_TILES) {
+        const int tiles = min_of(MAP_TILES, w.tiles - tile), first = tile * TILE;
+        block_sync();
+        if (of.listed) mark_listed(s, first, tiles * TILE, of, ties != EVERY);
+        else mark_bits(s, tile, tiles, mine, of, ties != EVERY);
+        block_sync();
+        const map_words words = number_words(s, tiles * (TILE / 32), before, done);
+        block_sync();
+        if (ties != EVERY) cut_words(s, first, words, ties - 1);
+        else if (of.listed) put_listed(s, first, tiles * TILE, of, before, list);
+        else put_words(s, first, tiles * (TILE / 32), before, list);
+        if (tile + tiles >= w.tiles && ties == EVERY) break;
+        block_sync();
+        clear_words(s.map);
+    }
+    block_sync();
+    return done;
+}

@@ -1,0 +1,433 @@
+/* topk of short rows: one block a row, which lies in its registers (the contract is in runtime.h).
+ *
+ * Route      "block", for n <= THREADS ITEMS. What may be in is narrowed: for small k to the scores
+ *            that reach a bound from the warps' greatest; else, spread over bins as numbers, to those
+ *            in the bin of the k-th; and, while too many to list, by bins of their keys. Those listed
+ *            are ranked by comparing all pairs, those all equal counted off by position. What is in
+ *            is written in order.
+ * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
+ *            CAIRN_THREADS, CAIRN_ITEMS scores a thread
+ * Launch     grid rows, block THREADS, shared memory SHORT_BYTES, and 8 bytes for each of
+ *            sort_size, or 4 for each of k in order of position
+ * Oracle     tests/topk_test.c sorts
+ * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
+ * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=64 CAIRN_ITEMS=16
+ * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32
+ * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=1024 CAIRN_ITEMS=32
+ * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
+ * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
+#include "device/common.cuh"
+#include "topk/topk.cuh"
+#include "topk/row.cuh"
+#define SHORT_THREADS CAIRN_THREADS
+#define CUT_THREADS CAIRN_THREADS
+#include "topk/cut.cuh"
+
+#define SHORT_ITEMS CAIRN_ITEMS
+#define SHORT_QUOTA 4 /* the warps name their quota-th score, up to this one */
+/* Blocks that fit one SM, by registers. */
+#define SHORT_RESIDENT (CAIRN_ARCH / 100 == 9 ? 1536 / SHORT_THREADS : 1)
+#define LEVEL_WORDS ((ROW_VECTORS + 1) / 2)
+/* Of short_shared at most; behind it: what is in, keys. */
+#define SHORT_BYTES (CUT_BINS * 4 + (SHORT_ITEMS > 16 ? 5120 : 4096))
+
+struct short_shared {
+    cut_shared cut; /* cut.list: keys of the listed, counted from 1 */
+    alignas(16) uint32_t places[CUT_LIST]; /* theirs: ~position, so that the first is the greatest */
+    alignas(16) uint32_t chosen[CUT_LIST]; /* places of those that are in; 0 elsewhere */
+    uint32_t levels[2][LEVEL_WORDS][WARP]; /* one a warp */
+    uint32_t listed, sorted;   /* so many have been entered */
+    uint32_t taken, last;      /* by choose_listed */
+};
+
+struct short_row {
+    float x[SHORT_ITEMS]; /* NaN past the end */
+    int length;
+    uint32_t least; /* keys below it are no candidates */
+};
+
+/* This thread's items, as bits: those that are in, and those that may be: `need` of the `inside` that
+ * the block has, 0 while it has not counted them. */
+struct short_choice { uint32_t in, open; int need, inside; };
+
+CAIRN_INLINE int short_position(int i) { return row_position(i, thread_id(), SHORT_THREADS); }
+CAIRN_INLINE int first_position(uint32_t mask) { return short_position(find_first_set(mask) - 1); }
+
+CAIRN_INLINE void load_short(const score_t *from, int length, bool finite_only, short_row &row) {
+    topk_vector share[ROW_VECTORS];
+    load_row(from, length, thread_id(), SHORT_THREADS, share);
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) row.x[i] = to_f32(share[i / VECTOR].score[i % VECTOR]);
+    row.length = length;
+    row.least = finite_only ? KEY_MINUS_INFINITY + 1 : 0;
+}
+
+/* ---- what may be among the best k ------------------------------------------------------------- */
+
+/* The quota-th greatest of the lanes' own. */
+CAIRN_INLINE uint32_t kth_of_warp(uint32_t mine, int quota) {
+    uint32_t most = warp_max(mine);
+#pragma unroll 1
+    for (int i = 1; i < quota; i++) {
+        uint32_t holders = warp_ballot(mine == most);
+        if (lane_id() == find_first_set(holders) - 1) mine = 0;
+        most = warp_max(mine);
+    }
+    return most;
+}
+
+/* A key that k candidates reach, for small k seldom many more: the least of what the warps name;
+ * else 0. Ends with a barrier. */
+CAIRN_INLINE uint32_t find_bound(short_shared &s, const short_row &row, int k) {
+    const int full = min_of(CUT_WARPS, row.length / (VECTOR * WARP)); /* without an idle lane */
+    const int quota = 1 + (k > full) + (k > 2 * full) + (k > 3 * full) + (k > SHORT_QUOTA * full);
+    if (thread_id() == 0) s.listed = s.taken = s.last = s.sorted = 0;
+    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = s.chosen[thread_id()] = 0;
+    float most = row.x[0];
+#pragma unroll
+    for (int i = 1; i < SHORT_ITEMS; i++) most = fmaxf(most, row.x[i]);
+    if (quota <= SHORT_QUOTA && warp_id() < full) {
+        uint32_t named = kth_of_warp(topk_key(most), quota);
+        if (lane_id() == 0) s.cut.sums[warp_id()] = named;
+    }
+    block_sync();
+    if (quota > SHORT_QUOTA) return 0;
+    const uint32_t bound = warp_min(lane_id() < full ? s.cut.sums[lane_id()] : 0xffffffffu);
+    return bound < row.least ? 0 : bound;
+}
+
+/* The items that reach a bound above 0. */
+CAIRN_INLINE uint32_t reaching(const short_row &row, uint32_t bound) {
+    const float least = key_score(bound);
+    uint32_t mask = 0;
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) mask |= row.x[i] >= least ? 1u << i : 0u;
+    return mask;
+}
+
+/* This thread's part in the range from a score that k candidates reach to the greatest: the least
+ * of the greatest of as many groups of scores, or the least of all where there are fewer. NaN counts
+ * as none, so that with some in the row it may be too high. */
+CAIRN_INLINE key_range reached_range(const short_row &row, int k) {
+    const int vectors = ceil_div(row.length, VECTOR), threads = min_of(vectors, SHORT_THREADS);
+    float most = row.x[0], least = as_f32(0x7fffffffu), lowest = row.x[0];
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        float group = row.x[j * VECTOR];
+#pragma unroll
+        for (int c = 0; c < VECTOR; c++) {
+            group = fmaxf(group, row.x[j * VECTOR + c]);
+            lowest = fminf(lowest, row.x[j * VECTOR + c]);
+        }
+        most = fmaxf(most, group);
+        least = fminf(least, group);
+    }
+    if (k <= threads) least = most;
+    if (k * 2 <= threads) least = fmaxf(least, shuffle_xor(least, 1));
+    if (k * 4 <= threads) least = fmaxf(least, shuffle_xor(least, 2));
+    if (k > vectors) least = lowest;
+    return {least == least ? topk_key(least) : 0xffffffffu, topk_key(most)};
+}
+
+/* The same of the open items. */
+CAIRN_INLINE key_range open_range(const score_t *from, uint32_t open) {
+    key_range range = {0xffffffffu, 0u};
+#pragma unroll 1
+    for (; open; open &= open - 1) {
+        const uint32_t key = topk_key(from[first_position(open)]);
+        range = {min_of(range.low, key), max_of(range.high, key)};
+    }
+    return range;
+}
+
+/* Counts the row's scores in bins of a range as numbers, those below it and NaN in the lowest, which
+ * holds everything when the range is not one of numbers. The scores become their bins. */
+CAIRN_INLINE void fill_by_value(short_shared &s, short_row &row, key_range range) {
+    const float low = fmaxf(key_score(range.low), -1e36f), span = key_score(range.high) - low;
+    value_bins bins = {low, fminf((float)(CUT_BINS - 2) * rcp_fast(span), 1e37f)};
+    if (!(span >= 0 && span < 1e37f)) bins.low = as_f32(0x7fffffffu);
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        row.x[i] = fmaxf(value_bin(bins, row.x[i], BIN_ZERO + 1), BIN_ZERO);
+        atomic_add(&s.cut.bins[as_u32(row.x[i]) - as_u32(BIN_ZERO)], 1u);
+    }
+}
+
+/* What is in a greater bin is in, what is in the same stays open. */
+CAIRN_INLINE void part_by_value(const short_row &row, uint32_t found, short_choice &choice) {
+    const float bin = as_f32(as_u32(BIN_ZERO) + found);
+#pragma unroll
+    for (int i = 0; i < SHORT_ITEMS; i++) {
+        choice.in |= row.x[i] > bin ? 1u << i : 0u;
+        choice.open |= row.x[i] == bin ? 1u << i : 0u;
+    }
+}
+
+/* Leaves open only candidates, when what lies past the row's end is open too. */
+CAIRN_INLINE void drop_others(const score_t *from, const short_row &row, short_choice &choice) {
+    const int past_end = SHORT_ITEMS * SHORT_THREADS - row.length;
+    if (!past_end && !row.least) return;
+    choice.inside = row.least ? 0 : choice.inside - past_end;
+#pragma unroll 1
+    for (uint32_t open = choice.open; open; open &= open - 1) {
+        const int position = first_position(open);
+        if (position >= row.length || (row.least && topk_key(from[position]) < row.least))
+            choice.open ^= open & (0u - open);
+    }
+}
+
+/* The same by bins of keys, of the open items. */
+CAIRN_INLINE void fill_by_key(short_shared &s, const score_t *from, uint32_t open, uint32_t low,
+                              int shift) {
+#pragma unroll 1
+    for (; open; open &= open - 1)
+        atomic_add(&s.cut.bins[(topk_key(from[first_position(open)]) - low) >> shift], 1u);
+}
+CAIRN_INLINE void part_by_key(const score_t *from, uint32_t low, int shift, uint32_t found,
+                              short_choice &choice) {
+#pragma unroll 1
+    for (uint32_t open = choice.open; open; open &= open - 1) {
+        const uint32_t bin = (topk_key(from[first_position(open)]) - low) >> shift;
+        if (bin > found) choice.in |= open & (0u - open);
+        if (bin != found) choice.open ^= open & (0u - open);
+    }
+}
+
+/* Leaves open those in the bin of the last that will be in. By value all of the row are open at
+ * first. False when all are equal. */
+CAIRN_INLINE bool narrow(short_shared &s, const score_t *from, short_row &row, bool by_value,
+                         short_choice &choice) {
+    clear_bins(s.cut);
+    if (thread_id() < CUT_LIST) s.cut.list[thread_id()] = 0;
+    const key_range range = block_range(s.cut, by_value ? reached_range(row, choice.need)
+                                                        : open_range(from, choice.open));
+    const int shift = range_shift(range, CUT_BITS);
+    if (thread_id() == 0) s.listed = 0;
+    if (by_value) fill_by_value(s, row, range);
+    else if (range.low == range.high) return false;
+    else fill_by_key(s, from, choice.open, range.low, shift);
+    block_sync();
+    find_crossing(s.cut, (uint32_t)choice.need);
+    const bin_found found = s.cut.found;
+    choice.need -= (int)found.above;
+    choice.inside = (int)found.inside;
+    if (!by_value) part_by_key(from, range.low, shift, found.bin, choice);
+    else {
+        part_by_value(row, found.bin, choice);
+        if (found.bin == 0) drop_others(from, row, choice);
+    }
+    return true;
+}
+
+/* ---- of those the best ------------------------------------------------------------------------- */
+
+/* Lists the open items as far as there is room, this thread's from the index it returns on;
+ * s.listed counts all. */
+CAIRN_INLINE uint32_t list_open(short_shared &s, const score_t *from, uint32_t open) {
+    uint32_t first = 0;
+    if (open) {
+        first = atomic_add(&s.listed, (uint32_t)popcount(open));
+        for (uint32_t at = first; open && at < CUT_LIST; open &= open - 1) {
+            const int position = first_position(open);
+            s.places[at] = (uint32_t)~position;
+            s.cut.list[at++] = topk_key(from[position]) + 1;
+        }
+    }
+    block_sync();
+    return first;
+}
+
+/* How many of a list's `count` values, 0 behind them, are over `mine`; 1 << shift threads count. */
+CAIRN_INLINE int count_over(const uint32_t *list, int count, uint32_t mine, int shift) {
+    uint32_t over = 0;
+#pragma unroll 1
+    for (int i = cut_part(shift) * 8; i < count; i += 8 << shift) {
+        const u32x4 v = *(const u32x4 *)&list[i], w = *(const u32x4 *)&list[i + 4];
+        over += (uint32_t)(v.x > mine) + (uint32_t)(v.y > mine);
+        over += (uint32_t)(v.z > mine) + (uint32_t)(v.w > mine);
+        over += (uint32_t)(w.x > mine) + (uint32_t)(w.y > mine);
+        over += (uint32_t)(w.z > mine) + (uint32_t)(w.w > mine);
+    }
+    return (int)cut_sum(over, shift);
+}
+
+/* Leaves the places of the best `need` of the `count` listed in s.chosen: by rank if `ranked`,
+ * together if `alone`, else each where it was listed. False when equal ones do not all fit or have
+ * one rank: then each is where it was listed, the s.last better than them, and TIED for theirs. */
+#define TIED 1u
+CAIRN_INLINE bool choose_listed(short_shared &s, int count, int need, bool alone, bool ranked) {
+    const int shift = cut_share(count), mine = thread_id() >> shift;
+    const bool leads = mine < count && cut_part(shift) == 0;
+    const uint32_t key = mine < count ? s.cut.list[mine] : 0;
+    int over = need;
+    if (warp_id() * WARP >> shift < count) over = count_over(s.cut.list, count, key, shift);
+    if (leads && over < need) {
+        const int at = (int)atomic_add(&s.taken, 1u);
+        if (ranked) atomic_max(&s.chosen[over], s.places[mine]); /* equal ones have one rank */
+        else s.chosen[alone ? at : mine] = s.places[mine];
+    }
+    block_sync();
+    if (s.taken == (uint32_t)need &&
+        (!ranked || block_sync_and(thread_id() >= need || s.chosen[thread_id()]))) return true;
+    if (leads && over < need) atomic_max(&s.last, (uint32_t)over);
+    block_sync();
+    if (leads) s.chosen[mine] = over < (int)s.last ? s.places[mine] : over == (int)s.last ? TIED : 0;
+    block_sync();
+    return false;
+}
+
+/* ---- in order ---------------------------------------------------------------------------------- */
+
+/* The best k of a list that holds all of them, as choose_listed left them, into `positions`. */
+CAIRN_INLINE void order_chosen(short_shared &s, int k, bool ranked, int32_t *positions) {
+    const int shift = min_of(cut_share(k), 3), mine = thread_id() >> shift;
+    if (warp_id() * WARP >> shift >= k) return;
+    const uint32_t place = mine < k ? s.chosen[mine] : 0;
+    const int slot = ranked ? mine : count_over(s.chosen, k, place, shift);
+    if (mine < k && cut_part(shift) == 0) positions[slot] = (int32_t)~place;
+}
+
+/* slots[j]: how many of the block's masked items come before this thread's first of level j, that
+ * is of its vector j. Two levels go into one word. `turn`: calls use 0 and 1 in turn. */
+CAIRN_INLINE void find_slots(short_shared &s, uint32_t mask, int turn, uint32_t *slots) {
+    constexpr uint32_t level = (1u << VECTOR) - 1;
+    warp_sync(); /* else shuffles are compiled for lanes that go apart, too */
+    uint32_t mine[LEVEL_WORDS], end[LEVEL_WORDS];
+#pragma unroll
+    for (int w = 0; w < LEVEL_WORDS; w++) {
+        const uint32_t pair = mask >> (2 * w * VECTOR);
+        mine[w] = (uint32_t)popcount(pair & level);
+        if (ROW_VECTORS > 1) mine[w] |= (uint32_t)popcount(pair >> VECTOR & level) << 16;
+        end[w] = warp_scan(mine[w]);
+        if (lane_id() == WARP - 1) s.levels[turn][w][warp_id()] = end[w];
+    }
+    block_sync();
+    uint32_t start = 0;
+#pragma unroll
+    for (int w = 0; w < LEVEL_WORDS; w++) {
+        uint32_t total = lane_id() < CUT_WARPS ? s.levels[turn][w][lane_id()] : 0u;
+        uint32_t below = warp_sum(lane_id() < warp_id() ? total : 0u) + end[w] - mine[w];
+        total = warp_sum(total);
+        slots[2 * w] = start + (below & 0xffffu);
+        start += total & 0xffffu;
+        slots[2 * w + 1] = start + (below >> 16);
+        start += total >> 16;
+    }
+}
+
+/* Of the masked items those whose slots are below `count`. */
+CAIRN_INLINE uint32_t first_of(uint32_t mask, const uint32_t *slots, int count) {
+    uint32_t taken = 0;
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        uint32_t level = mask & ((1u << VECTOR) - 1) << (j * VECTOR);
+#pragma unroll 1
+        for (int room = count - (int)slots[j]; level && room > 0; room--) {
+            taken |= level & (0u - level);
+            level &= level - 1;
+        }
+    }
+    return taken;
+}
+
+/* The masked items' positions, ascending, into `positions`. */
+CAIRN_INLINE void order_by_position(const uint32_t *slots, uint32_t mask, int32_t *positions) {
+#pragma unroll
+    for (int j = 0; j < ROW_VECTORS; j++) {
+        int32_t *at = positions + slots[j];
+#pragma unroll
+        for (int c = 0; c < VECTOR; c++)
+            if (mask >> (j * VECTOR + c) & 1u) *at++ = short_position(j * VECTOR + c);
+    }
+}
+
+/* The same by descending score, lowest position first, with room for `size` of them and as many
+ * keys: a power of two >= found. */
+CAIRN_INLINE void order_by_score(short_shared &s, const score_t *from, uint32_t mask, int found,
+                                 int size, int32_t *positions) {
+    uint32_t *keys = (uint32_t *)(positions + size);
+    pad_entries(keys, positions, found, size);
+#pragma unroll 1
+    for (; mask; mask &= mask - 1) {
+        const uint32_t at = atomic_add(&s.sorted, 1u);
+        positions[at] = first_position(mask);
+        keys[at] = topk_key(from[positions[at]]);
+    }
+    sort_entries(keys, positions, size);
+}
+
+/* Leaves open so few that they are listed, from the index it returns on, or no more than are needed,
+ * or those that are equal. Unless there is a bound, the row is spread by value first. */
+CAIRN_INLINE uint32_t choose_few(short_shared &s, const score_t *from, short_row &row,
+                                 uint32_t bound, short_choice &choice) {
+    bool by_value = bound == 0;
+    if (bound) choice.open = reaching(row, bound);
+#pragma unroll 1
+    for (;;) {
+        if (!by_value && choice.inside <= CUT_LIST) {
+            const uint32_t first = list_open(s, from, choice.open);
+            choice.inside = (int)s.listed;
+            if (choice.inside <= max_of(choice.need, CUT_LIST)) return first;
+        }
+        if (!narrow(s, from, row, by_value, choice)) return 0;
+        if (choice.inside && choice.inside <= choice.need) return 0;
+        by_value = false;
+    }
+}
+
+/* The best k of the row, in order, into `positions`, or, if k are listed, into `indices` unless it
+ * is NULL. Returns how many there are, or -1 when they are in `indices`. */
+CAIRN_INLINE int choose_short(short_shared &s, const score_t *from, short_row &row, int k,
+                              int sort_size, int32_t *positions, int32_t *indices) {
+    short_choice choice = {0, 0, k, 0};
+    uint32_t first = choose_few(s, from, row, find_bound(s, row, k), choice);
+    bool equal = choice.inside > max_of(choice.need, CUT_LIST);
+    if (!equal && choice.inside > choice.need) {
+        const bool alone = choice.need == k, ranked = alone && sort_size;
+        equal = !choose_listed(s, choice.inside, choice.need, alone, ranked);
+        if (equal) choice.need -= (int)s.last;
+        else if (alone) {
+            order_chosen(s, k, ranked, indices ? indices : positions);
+            return indices ? -1 : k;
+        }
+#pragma unroll 1
+        for (uint32_t open = choice.open; open; open &= open - 1) {
+            const uint32_t bit = open & (0u - open), place = s.chosen[first++];
+            if (place > TIED) choice.in |= bit;
+            if (place != TIED) choice.open ^= bit;
+        }
+    }
+    uint32_t slots[2 * LEVEL_WORDS];
+#pragma unroll 1
+    for (;; equal = false) { /* the first of those that are equal, then all */
+        find_slots(s, equal ? choice.open : choice.in | choice.open, equal, slots);
+        if (!equal) break;
+        choice.open = first_of(choice.open, slots, choice.need);
+    }
+    const uint32_t mask = choice.in | choice.open;
+    const int found = k - max_of(choice.need - choice.inside, 0);
+    if (sort_size) order_by_score(s, from, mask, found, sort_size, positions);
+    else order_by_position(slots, mask, positions);
+    return found;
+}
+
+CAIRN_KERNEL(topk_short, SHORT_THREADS, SHORT_RESIDENT, topk_params) {
+    short_shared &s = shared_as<short_shared>();
+    static_assert(sizeof(short_shared) <= SHORT_BYTES, "what the host launches with");
+    const int r = block_id();
+    topk_range range = topk_row_range(p, r, thread_id() == 0);
+    const score_t *from = (const score_t *)p.scores + (int64_t)r * p.stride + range.start;
+    const bool whole = range.length == 0 || (range.length <= p.k && !p.finite_only && !p.sort_size);
+    int32_t *positions = (int32_t *)(shared_base() + SHORT_BYTES);
+    int found = range.length;
+    if (!whole) {
+        const bool plain = !p.values && p.form == CAIRN_INDEX_POS;
+        short_row row;
+        load_short(from, range.length, p.finite_only != 0, row);
+        found = choose_short(s, from, row, min_of(p.k, range.length), p.sort_size, positions,
+                             plain ? p.indices + (int64_t)r * p.k : nullptr);
+        if (found < 0) return;
+        block_sync();
+    }
+    topk_write_row(topk_row_out(p, r, from), !whole, positions, found, p.k);
+}

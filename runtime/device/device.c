@@ -1,0 +1,533 @@
+/* device: the backend a runtime runs on, cuda or cpu behind one set of calls.
+ *
+ * Owns the context, the streams, every byte of device memory and the error words. Calls driver, jit
+ * and pool. Device addresses are `void *` on both backends; on the CPU they are host memory.
+ * Invariant: the context is current only between device_enter and device_leave, so that a host program
+ * with CUDA of its own never finds another context than it left. */
+
+enum { DEV_MAX_OUTGROWN = 48 /* doublings */, DEV_ERROR_OPS = 32 };
+
+typedef struct device {
+    struct base *base;
+    bool cuda;
+    struct driver_calls *drv;   /* NULL on the CPU */
+    struct jit *jit;   /* NULL on the CPU */
+    struct pool *pool; /* the CPU threads, on both backends */
+    CUdevice ordinal;
+    CUcontext context;
+    bool owns_context; /* the primary context, retained */
+    CUstream stream;   /* where work is enqueued now */
+    CUstream own_stream;
+    bool owns_stream;
+    uint64_t submitted; /* staging buffers handed to the device */
+    uint64_t synced;    /* as many when the host last waited, for this stream: */
+    CUstream synced_stream;
+    char name[96];
+    int arch, sm_count, max_shared_bytes, driver_version;
+    size_t l2_bytes, total_bytes;
+    size_t live_bytes, peak_bytes, budget_bytes /* 0: none */;
+    cairn_device_allocator allocator;
+    void *scratch;
+    size_t scratch_bytes;
+    struct { void *memory; size_t bytes; } outgrown[DEV_MAX_OUTGROWN]; /* by the scratch */
+    int outgrown_count;
+    void *flags; /* zero between ops */
+    size_t flags_bytes;
+    struct device_fault_word *error_words; /* host-mapped, so that kernels write where we read */
+    const char *error_ops[DEV_ERROR_OPS];  /* whose each is; the last may be of several */
+    int error_op_count;
+    int faults_held; /* above 0: faults wait for a later synchronisation */
+} device;
+
+/* Must match cairn_error_word of kernels_src/abi.h. */
+typedef struct device_fault_word { int32_t code, row; int64_t value; } device_fault_word;
+
+typedef struct device_dims {
+    unsigned grid[3], block;
+    unsigned cluster;      /* 0 or 1: none */
+    unsigned shared_bytes; /* dynamic */
+    bool dependent;        /* starts while its predecessor drains: programmatic dependent launch */
+} device_dims;
+
+#define DEV_TRY(dev, call) \
+    do { \
+        CUresult device_result_ = (dev)->drv->call; \
+        if (device_result_) return driver_fail((dev)->base, (dev)->drv, device_result_, #call); \
+    } while (0)
+
+/* Nothing to do on the CPU. Each enter that returned CAIRN_OK owes one leave. */
+static cairn_status device_enter(device *dev) {
+    if (dev->cuda) DEV_TRY(dev, cuCtxPushCurrent(dev->context));
+    return CAIRN_OK;
+}
+
+static void device_leave(device *dev) {
+    CUcontext popped = NULL;
+    if (dev->cuda) dev->drv->cuCtxPopCurrent(&popped);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+
+enum { DEV_ALIGN = 256 };
+
+static CUdeviceptr device_address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
+
+/* Host memory for the CPU backend: aligned, the offset to the block's start just before it. */
+static void *device_alloc_host(base *b, size_t bytes) {
+    char *block = (char *)b->allocator.realloc(b->allocator.user, NULL, 0, bytes + DEV_ALIGN);
+    size_t offset;
+    if (!block) return NULL;
+    offset = DEV_ALIGN - (uintptr_t)block % DEV_ALIGN;
+    block[offset - 1] = (char)(offset / 16 - 1); /* offset is a multiple of 16, 16 to 256 */
+    return block + offset;
+}
+
+static void device_free_host(base *b, void *memory, size_t bytes) {
+    char *at = (char *)memory;
+    size_t offset = ((size_t)(unsigned char)at[-1] + 1) * 16;
+    b->allocator.realloc(b->allocator.user, at - offset, bytes + DEV_ALIGN, 0);
+}
+
+static cairn_status device_check_budget(device *dev, size_t bytes, const char *what) {
+    if (!dev->budget_bytes || dev->live_bytes + bytes <= dev->budget_bytes) return CAIRN_OK;
+    return base_fail(dev->base, CAIRN_OUT_OF_DEVICE_MEMORY,
+                     "%s needs %llu bytes; %llu of the budget of %llu are in use", what,
+                     (unsigned long long)bytes, (unsigned long long)dev->live_bytes,
+                     (unsigned long long)dev->budget_bytes);
+}
+
+static cairn_status device_alloc_cuda(device *dev, size_t bytes, const char *what, void **out) {
+    CUdeviceptr address = 0;
+    CUresult result = CUDA_SUCCESS;
+    if (dev->allocator.alloc) address = dev->allocator.alloc(dev->allocator.user, bytes);
+    else result = dev->drv->cuMemAlloc(&address, bytes);
+    *out = (void *)(uintptr_t)address;
+    if (address) return CAIRN_OK;
+    if (result && result != CUDA_ERROR_OUT_OF_MEMORY)
+        return driver_fail(dev->base, dev->drv, result, "cuMemAlloc");
+    return base_fail(dev->base, CAIRN_OUT_OF_DEVICE_MEMORY,
+                     "%s needs %llu bytes of device memory; this runtime holds %llu already", what,
+                     (unsigned long long)bytes, (unsigned long long)dev->live_bytes);
+}
+
+/* Device memory that nobody holds now; of the CPU no figure is known, so all there could be. */
+BASE_UNUSED static uint64_t device_free_bytes(const device *dev) {
+    size_t free_bytes = 0, total_bytes = 0;
+    if (!dev->cuda) return UINT64_MAX;
+    return dev->drv->cuMemGetInfo(&free_bytes, &total_bytes) ? 0 : (uint64_t)free_bytes;
+}
+
+/* Device memory, 256-byte aligned, contents undefined. `what` names the consumer in the message.
+ * 0 bytes give a valid address too. */
+static cairn_status device_alloc(device *dev, size_t bytes, const char *what, void **out) {
+    cairn_status status;
+    *out = NULL;
+    if (!bytes) bytes = DEV_ALIGN;
+    if ((status = device_check_budget(dev, bytes, what))) return status;
+    if (dev->cuda) {
+        if ((status = device_alloc_cuda(dev, bytes, what, out))) return status;
+    } else {
+        *out = device_alloc_host(dev->base, bytes);
+        if (!*out) return base_no_memory(dev->base, what, bytes);
+    }
+    dev->live_bytes += bytes;
+    if (dev->live_bytes > dev->peak_bytes) dev->peak_bytes = dev->live_bytes;
+    return CAIRN_OK;
+}
+
+/* bytes as given to device_alloc. NULL is ignored. Waits for work that may still use the memory. */
+static void device_free(device *dev, void *memory, size_t bytes) {
+    if (!memory) return;
+    if (!bytes) bytes = DEV_ALIGN;
+    dev->live_bytes -= bytes;
+    if (!dev->cuda) device_free_host(dev->base, memory, bytes);
+    else if (dev->allocator.free)
+        dev->allocator.free(dev->allocator.user, device_address(memory), bytes);
+    else dev->drv->cuMemFree(device_address(memory));
+}
+
+/* Memory that a captured graph may still point to: stands until the end. */
+static void device_retire(device *dev, void *memory, size_t bytes) {
+    if (dev->cuda && memory && dev->outgrown_count < DEV_MAX_OUTGROWN) {
+        dev->outgrown[dev->outgrown_count].memory = memory;
+        dev->outgrown[dev->outgrown_count++].bytes = bytes;
+    } else {
+        device_free(dev, memory, bytes);
+    }
+}
+
+/* Memory of the device that an op needs during one call: kept, at least doubled when it must grow.
+ * What it outgrew stands until the end, since a captured graph may still point there. */
+BASE_UNUSED static cairn_status device_scratch(device *dev, size_t bytes, const char *what,
+                                            void **out) {
+    cairn_status status;
+    *out = dev->scratch;
+    if (bytes <= dev->scratch_bytes) return CAIRN_OK;
+    if (bytes < 2 * dev->scratch_bytes) bytes = 2 * dev->scratch_bytes;
+    if ((status = device_alloc(dev, bytes, what, out))) return status;
+    device_retire(dev, dev->scratch, dev->scratch_bytes);
+    dev->scratch = *out;
+    dev->scratch_bytes = bytes;
+    return CAIRN_OK;
+}
+
+static void device_free_scratch(device *dev) {
+    device_free(dev, dev->scratch, dev->scratch_bytes);
+    device_free(dev, dev->flags, dev->flags_bytes);
+    while (dev->outgrown_count) {
+        dev->outgrown_count--;
+        device_free(dev, dev->outgrown[dev->outgrown_count].memory,
+                 dev->outgrown[dev->outgrown_count].bytes);
+    }
+}
+
+/* Pinned host memory, for copies that need not wait; plain host memory on the CPU. Zeroed. */
+BASE_UNUSED static cairn_status device_host_alloc(device *dev, size_t bytes, const char *what,
+                                               void **out) {
+    *out = NULL;
+    if (!bytes) bytes = 1;
+    if (dev->cuda) DEV_TRY(dev, cuMemHostAlloc(out, bytes,
+                                        CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+    else *out = device_alloc_host(dev->base, bytes);
+    if (!*out) return base_no_memory(dev->base, what, bytes);
+    memset(*out, 0, bytes);
+    return CAIRN_OK;
+}
+
+BASE_UNUSED static void device_host_free(device *dev, void *memory, size_t bytes) {
+    if (!memory) return;
+    if (dev->cuda) dev->drv->cuMemFreeHost(memory);
+    else device_free_host(dev->base, memory, bytes ? bytes : 1);
+}
+
+/* All copies are in the order of the current stream. From pageable memory an upload has left the
+ * host buffer when it returns; from pinned memory the buffer must stand until the copy is done. */
+static cairn_status device_upload(device *dev, void *to, const void *host, size_t bytes) {
+    if (!bytes) return CAIRN_OK;
+    if (dev->cuda) DEV_TRY(dev, cuMemcpyHtoDAsync(device_address(to), host, bytes, dev->stream));
+    else memcpy(to, host, bytes);
+    return CAIRN_OK;
+}
+
+/* Waits until the bytes are there. */
+static cairn_status device_download(device *dev, void *host, const void *from, size_t bytes) {
+    if (!bytes) return CAIRN_OK;
+    if (dev->cuda) {
+        DEV_TRY(dev, cuMemcpyDtoHAsync(host, device_address(from), bytes, dev->stream));
+        DEV_TRY(dev, cuStreamSynchronize(dev->stream));
+    } else {
+        memcpy(host, from, bytes);
+    }
+    return CAIRN_OK;
+}
+
+BASE_UNUSED static cairn_status device_copy(device *dev, void *to, const void *from, size_t bytes) {
+    if (!bytes) return CAIRN_OK;
+    if (dev->cuda)
+        DEV_TRY(dev, cuMemcpyDtoDAsync(device_address(to), device_address(from), bytes,
+                                       dev->stream));
+    else memmove(to, from, bytes);
+    return CAIRN_OK;
+}
+
+static cairn_status device_zero(device *dev, void *to, size_t bytes) {
+    if (!bytes) return CAIRN_OK;
+    if (dev->cuda) DEV_TRY(dev, cuMemsetD8Async(device_address(to), 0, bytes, dev->stream));
+    else memset(to, 0, bytes);
+    return CAIRN_OK;
+}
+
+/* As device_scratch, for flags that are zero between ops: each op that sets some leaves them zero. The
+ * first DEV_FLAGS bytes are there from the start, since zeroing within a graph would come too late. */
+enum { DEV_FLAGS = 4096 };
+static cairn_status device_flags(device *dev, size_t bytes, const char *what, void **out) {
+    cairn_status status;
+    *out = dev->flags;
+    if (bytes <= dev->flags_bytes) return CAIRN_OK;
+    bytes = bytes < DEV_FLAGS ? DEV_FLAGS : 2 * bytes;
+    if ((status = device_alloc(dev, bytes, what, out))) return status;
+    if ((status = device_zero(dev, *out, bytes))) {
+        device_free(dev, *out, bytes);
+        return status;
+    }
+    device_retire(dev, dev->flags, dev->flags_bytes);
+    dev->flags = *out;
+    dev->flags_bytes = bytes;
+    return CAIRN_OK;
+}
+
+/* ---- work -------------------------------------------------------------------------------------- */
+
+/* Launches on the current stream with one by-value parameter struct of kernels_src/abi.h. */
+BASE_UNUSED static cairn_status device_launch(device *dev, const jit_kernel *kernel,
+                                           const device_dims *dims, const void *params) {
+    CUlaunchAttribute attributes[2];
+    CUlaunchConfig config;
+    void *arguments[1];
+    unsigned count = 0;
+    memset(attributes, 0, sizeof attributes);
+    memset(&config, 0, sizeof config);
+    if (dims->cluster > 1) {
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attributes[count].value.clusterDim.x = dims->cluster;
+        attributes[count].value.clusterDim.y = attributes[count].value.clusterDim.z = 1;
+        count++;
+    }
+    if (dims->dependent && dev->arch >= 90) {
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes[count].value.programmaticStreamSerializationAllowed = 1;
+        count++;
+    }
+    config.gridDimX = dims->grid[0];
+    config.gridDimY = dims->grid[1] ? dims->grid[1] : 1;
+    config.gridDimZ = dims->grid[2] ? dims->grid[2] : 1;
+    config.blockDimX = dims->block;
+    config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = dims->shared_bytes;
+    config.hStream = dev->stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+    memcpy(&arguments[0], &params, sizeof params);
+    DEV_TRY(dev, cuLaunchKernelEx(&config, kernel->function, arguments, NULL));
+    return CAIRN_OK;
+}
+
+/* Where kernels of this op leave their first fault; NULL on the CPU. `op` is a literal. */
+static device_fault_word *device_error_word(device *dev, const char *op) {
+    int i = 0;
+    if (!dev->error_words) return NULL;
+    while (i < dev->error_op_count && strcmp(dev->error_ops[i], op) != 0) i++;
+    if (i == DEV_ERROR_OPS) return &dev->error_words[DEV_ERROR_OPS - 1];
+    if (i == dev->error_op_count) dev->error_ops[dev->error_op_count++] = op;
+    return &dev->error_words[i];
+}
+
+/* The fault that kernels of an op left since the last call; clears those of all. */
+static cairn_status device_check_errors(device *dev) {
+    static const char *const causes[] = {"", "length out of range", "row start out of range",
+                                         "id out of range", "position out of range"};
+    device_fault_word word;
+    int i = 0;
+    if (dev->faults_held) return CAIRN_OK;
+    while (i < dev->error_op_count && !dev->error_words[i].code) i++;
+    if (i == dev->error_op_count) return CAIRN_OK;
+    word = dev->error_words[i];
+    memset(dev->error_words, 0, DEV_ERROR_OPS * sizeof *dev->error_words);
+    return base_fail(dev->base, CAIRN_BAD_DATA, "%s: row %d: %s (%lld)", dev->error_ops[i],
+                     (int)word.row,
+                     causes[word.code > 0 && word.code < (int)BASE_COUNT(causes) ? word.code : 0],
+                     (long long)word.value);
+}
+
+/* Waits for the current stream, then reports what the kernels found wrong with their data. */
+static cairn_status device_sync(device *dev) {
+    if (dev->cuda) DEV_TRY(dev, cuStreamSynchronize(dev->stream));
+    dev->synced = dev->submitted;
+    dev->synced_stream = dev->stream;
+    return device_check_errors(dev);
+}
+
+/* ---- staging: host arrays that kernels read ------------------------------------------------------ */
+
+enum { DEV_STAGES = 2 };
+
+/* Pinned buffers that kernels read in place. One is free when the work that reads it is done. */
+typedef struct device_staging {
+    size_t bytes; /* of each */
+    void *memory[DEV_STAGES];
+    CUevent done[DEV_STAGES]; /* after the work that reads the buffer */
+    bool in_flight[DEV_STAGES];
+    CUstream stream[DEV_STAGES];    /* where that work is */
+    uint64_t submitted[DEV_STAGES]; /* its number */
+} device_staging;
+
+static cairn_status device_staging_open(device *dev, size_t bytes, device_staging *s) {
+    cairn_status status = CAIRN_OK;
+    memset(s, 0, sizeof *s);
+    s->bytes = bytes;
+    for (int i = 0; i < DEV_STAGES && !status; i++) {
+        status = device_host_alloc(dev, bytes, "staging", &s->memory[i]);
+        if (!status && dev->cuda) DEV_TRY(dev, cuEventCreate(&s->done[i], CU_EVENT_DISABLE_TIMING));
+    }
+    return status;
+}
+
+/* Also after an open that failed. */
+static void device_staging_close(device *dev, device_staging *s) {
+    for (int i = 0; i < DEV_STAGES; i++) {
+        if (s->in_flight[i]) dev->drv->cuEventSynchronize(s->done[i]);
+        if (s->done[i]) dev->drv->cuEventDestroy(s->done[i]);
+        device_host_free(dev, s->memory[i], s->bytes);
+    }
+}
+
+/* True when the host has since waited for the work that reads the buffer: the driver, which takes a
+ * microsecond to answer, need not be asked. */
+static bool device_staging_waited(const device *dev, const device_staging *s, int i) {
+    return s->stream[i] == dev->synced_stream && s->submitted[i] <= dev->synced;
+}
+
+/* The number of a buffer that may be written; CAIRN_BUSY when there is none. Never waits. */
+static cairn_status device_staging_take(device *dev, device_staging *s, const char *op, int *out) {
+    for (int i = 0; i < DEV_STAGES; i++) {
+        CUresult result = CUDA_SUCCESS;
+        if (s->in_flight[i] && !device_staging_waited(dev, s, i))
+            result = dev->drv->cuEventQuery(s->done[i]);
+        if (result == CUDA_ERROR_NOT_READY) continue;
+        if (result) return driver_fail(dev->base, dev->drv, result, "cuEventQuery");
+        s->in_flight[i] = false;
+        return *out = i, CAIRN_OK;
+    }
+    return base_fail(dev->base, CAIRN_BUSY,
+                     "%s: the device has yet to read both staging buffers; nothing was written", op);
+}
+
+/* After the work that reads buffer i was enqueued on the current stream. */
+static cairn_status device_staging_submit(device *dev, device_staging *s, int i) {
+    if (!dev->cuda) return CAIRN_OK;
+    DEV_TRY(dev, cuEventRecord(s->done[i], dev->stream));
+    s->in_flight[i] = true;
+    s->stream[i] = dev->stream;
+    s->submitted[i] = ++dev->submitted;
+    return CAIRN_OK;
+}
+
+/* Returns when the device is done with buffer i. [blocks] */
+static cairn_status device_staging_await(device *dev, device_staging *s, int i) {
+    if (s->in_flight[i]) DEV_TRY(dev, cuEventSynchronize(s->done[i]));
+    s->in_flight[i] = false;
+    return CAIRN_OK;
+}
+
+/* ---- graphs ------------------------------------------------------------------------------------ */
+
+typedef struct device_graph { CUgraphExec exec; } device_graph;
+
+/* Other threads' calls do not disturb a thread-local capture. */
+static cairn_status device_graph_begin(device *dev) {
+    DEV_TRY(dev, cuStreamBeginCapture(dev->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    return CAIRN_OK;
+}
+
+static cairn_status device_graph_end(device *dev, device_graph *out) {
+    CUgraph graph = NULL;
+    CUresult result;
+    out->exec = NULL;
+    DEV_TRY(dev, cuStreamEndCapture(dev->stream, &graph));
+    result = dev->drv->cuGraphInstantiate(&out->exec, graph, 0);
+    dev->drv->cuGraphDestroy(graph);
+    return result ? driver_fail(dev->base, dev->drv, result, "cuGraphInstantiate") : CAIRN_OK;
+}
+
+/* After a failure between begin and end: leaves capture mode, keeps the message. */
+BASE_UNUSED static void device_graph_abandon(device *dev) {
+    CUgraph graph = NULL;
+    dev->drv->cuStreamEndCapture(dev->stream, &graph);
+    if (graph) dev->drv->cuGraphDestroy(graph);
+}
+
+static cairn_status device_graph_launch(device *dev, const device_graph *graph) {
+    DEV_TRY(dev, cuGraphLaunch(graph->exec, dev->stream));
+    return CAIRN_OK;
+}
+
+static void device_graph_free(device *dev, device_graph *graph) {
+    if (graph->exec) dev->drv->cuGraphExecDestroy(graph->exec);
+    graph->exec = NULL;
+}
+
+/* ---- open and close ---------------------------------------------------------------------------- */
+
+static int device_attribute(device *dev, CUdevice_attribute attribute) {
+    int value = 0;
+    dev->drv->cuDeviceGetAttribute(&value, attribute, dev->ordinal);
+    return value;
+}
+
+static cairn_status device_choose(device *dev, int ordinal) {
+    dev->driver_version = dev->drv->cuda_version;
+    if (ordinal < 0 || ordinal >= dev->drv->device_count)
+        return base_fail(dev->base, CAIRN_NO_DEVICE, "device = %d, but the devices are 0 to %d",
+                         ordinal, dev->drv->device_count - 1);
+    DEV_TRY(dev, cuDeviceGet(&dev->ordinal, ordinal));
+    return CAIRN_OK;
+}
+
+static cairn_status device_describe(device *dev) {
+    DEV_TRY(dev, cuDeviceGetName(dev->name, (int)sizeof dev->name, dev->ordinal));
+    DEV_TRY(dev, cuDeviceTotalMem(&dev->total_bytes, dev->ordinal));
+    dev->arch = device_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) * 10 +
+                device_attribute(dev, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    dev->sm_count = device_attribute(dev, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    dev->max_shared_bytes = device_attribute(dev, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+    dev->l2_bytes = (size_t)device_attribute(dev, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+    if (dev->arch < 80)
+        return base_fail(dev->base, CAIRN_UNSUPPORTED,
+                         "%s has compute capability %d.%d; 8.0 and newer are supported", dev->name,
+                         dev->arch / 10, dev->arch % 10);
+    return CAIRN_OK;
+}
+
+/* The host program's context and stream when it gave them, else the primary context and a stream
+ * of our own. */
+static cairn_status device_take_context(device *dev, void *context, void *stream) {
+    dev->context = (CUcontext)context;
+    if (!context) {
+        DEV_TRY(dev, cuDevicePrimaryCtxRetain(&dev->context, dev->ordinal));
+        dev->owns_context = true;
+    }
+    DEV_TRY(dev, cuCtxPushCurrent(dev->context));
+    dev->own_stream = (CUstream)stream;
+    if (!stream) {
+        CUresult result = dev->drv->cuStreamCreateWithPriority(&dev->own_stream,
+                                                               CU_STREAM_NON_BLOCKING, 0);
+        if (result) {
+            device_leave(dev);
+            return driver_fail(dev->base, dev->drv, result, "cuStreamCreateWithPriority");
+        }
+        dev->owns_stream = true;
+    }
+    dev->stream = dev->own_stream;
+    return CAIRN_OK;
+}
+
+/* Also right after a failed open. */
+static void device_close(device *dev) {
+    if (!dev->cuda) {
+        device_free_scratch(dev);
+        return;
+    }
+    if (dev->context && dev->own_stream && !device_enter(dev)) {
+        dev->drv->cuStreamSynchronize(dev->own_stream);
+        device_free_scratch(dev);
+        device_host_free(dev, dev->error_words, DEV_ERROR_OPS * sizeof *dev->error_words);
+        if (dev->owns_stream) dev->drv->cuStreamDestroy(dev->own_stream);
+        device_leave(dev);
+    }
+    if (dev->owns_context) dev->drv->cuDevicePrimaryCtxRelease(dev->ordinal);
+    memset(dev, 0, sizeof *dev);
+}
+
+/* The cuda backend on an opened driver. The caller has set base, drv and allocator. */
+static cairn_status device_open_cuda(device *dev, int ordinal, void *context, void *stream) {
+    cairn_status status;
+    void *words = NULL;
+    dev->cuda = true;
+    if (!(status = device_choose(dev, ordinal)) && !(status = device_describe(dev)) &&
+        !(status = device_take_context(dev, context, stream))) {
+        status = device_host_alloc(dev, DEV_ERROR_OPS * sizeof *dev->error_words, "error words", &words);
+        dev->error_words = (device_fault_word *)words;
+        if (!status) status = device_flags(dev, DEV_FLAGS, "flags", &words);
+        if (!status) status = device_sync(dev);
+        device_leave(dev);
+    }
+    if (status) device_close(dev);
+    return status;
+}
+
+static void device_open_cpu(device *dev) {
+    static const char *const levels[] = {"scalar", "AVX2", "AVX-512", "NEON"};
+    dev->cuda = false;
+    dev->sm_count = pool_threads(dev->pool);
+    snprintf(dev->name, sizeof dev->name, "CPU, %s", levels[pool_simd()]);
+}

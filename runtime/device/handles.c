@@ -1,0 +1,454 @@
+/* handles: the runtime itself, and the public calls on tensors, streams, events and graphs.
+ *
+ * Every object that a runtime hands out is in one of its lists, so that cairn_close frees what the
+ * host program forgot. Public calls make the context current (handles_enter) and leave it. */
+
+struct cairn_stream { CUstream stream; struct cairn_stream *next; };
+struct cairn_event { CUevent event; int64_t us; bool recorded; struct cairn_event *next; };
+struct cairn_graph { device_graph graph; struct cairn_graph *next; };
+struct cairn_staging { device_staging buffers; struct cairn_staging *next; };
+
+struct cairn_runtime {
+    struct base base;
+    cairn_config config; /* in force, "auto" resolved */
+    struct driver_calls drv;
+    struct cache cache;
+    struct jit *jit;
+    struct pool *pool;
+    struct device device;
+    tensor_owned *tensors;
+    cairn_stream *streams;
+    cairn_event *events;
+    cairn_graph *graphs;
+    cairn_staging *stagings;
+    cairn_model *models;
+    cairn_page_pool *page_pools;
+    cairn_page_tables *page_tables;
+    cairn_prefix_cache *prefix_caches;
+    cairn_config *reload; /* waits for kernels, or NULL */
+    struct ops_kernel *kernels; /* instances that ops have launched */
+    bool capturing;
+};
+
+static cairn_status handles_enter(cairn_runtime *rt) {
+    return rt ? device_enter(&rt->device) : CAIRN_INVALID_ARGUMENT;
+}
+
+/* Leaves the context and hands the status through. */
+static cairn_status handles_leave(cairn_runtime *rt, cairn_status status) {
+    device_leave(&rt->device);
+    return status;
+}
+
+/* What a call cannot do without: the runtime, and the pointer `given` as its argument `name`. */
+static cairn_status handles_need(cairn_runtime *rt, const char *call, const void *given,
+                                 const char *name) {
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    if (given) return CAIRN_OK;
+    return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "%s: %s is NULL", call, name);
+}
+
+const char *cairn_last_error(const cairn_runtime *rt) { return rt ? rt->base.error : ""; }
+const cairn_config *cairn_config_of(const cairn_runtime *rt) { return rt ? &rt->config : NULL; }
+
+cairn_status cairn_sync(cairn_runtime *rt) {
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    return handles_leave(rt, device_sync(&rt->device));
+}
+
+/* ---- tensors ----------------------------------------------------------------------------------- */
+
+cairn_status cairn_tensor_new(cairn_runtime *rt, cairn_type type, int rank, const int64_t *shape,
+                              cairn_tensor **tensor) {
+    tensor_owned *t = NULL;
+    cairn_status status;
+    if (tensor) *tensor = NULL;
+    if ((status = handles_need(rt, "tensor_new", tensor, "tensor"))) return status;
+    if (!cairn_type_bytes(type))
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "tensor_new: unknown type %d",
+                         (int)type);
+    if (rank < 0 || rank > CAIRN_MAX_RANK || (rank && !shape))
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "tensor_new: rank %d; 0 to %d with a shape is allowed", rank,
+                         CAIRN_MAX_RANK);
+    if ((status = handles_enter(rt))) return status;
+    status = tensor_new(&rt->device, &rt->tensors, type, rank, shape, &t);
+    if (!status) *tensor = &t->view;
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_tensor_free(cairn_runtime *rt, cairn_tensor *tensor) {
+    tensor_owned *t;
+    cairn_status status;
+    if (!tensor) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    t = tensor_find(rt->tensors, tensor);
+    if (!t)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "tensor_free: not a tensor of this runtime (a view frees nothing)");
+    if ((status = handles_enter(rt))) return status;
+    tensor_free(&rt->device, t);
+    return handles_leave(rt, CAIRN_OK);
+}
+
+cairn_status cairn_tensor_write(cairn_runtime *rt, cairn_tensor *tensor, const void *host,
+                                size_t bytes) {
+    cairn_status status = handles_need(rt, "tensor_write", tensor, "tensor");
+    if (!status) status = tensor_check_copy(&rt->base, "tensor_write", tensor, host, bytes);
+    if (!status && rt->device.cuda && tensor->device.type == TENSOR_CPU && bytes)
+        return memcpy(tensor_data(tensor), host, bytes), CAIRN_OK;
+    if (status || (status = handles_enter(rt))) return status;
+    status = device_upload(&rt->device, tensor_data(tensor), host, bytes);
+    if (!status) status = device_sync(&rt->device);
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_tensor_read(cairn_runtime *rt, const cairn_tensor *tensor, void *host,
+                               size_t bytes) {
+    cairn_status status = handles_need(rt, "tensor_read", tensor, "tensor");
+    if (!status) status = tensor_check_copy(&rt->base, "tensor_read", tensor, host, bytes);
+    if (!status && rt->device.cuda && tensor->device.type == TENSOR_CPU && bytes)
+        return memcpy(host, tensor_data(tensor), bytes), CAIRN_OK;
+    if (status || (status = handles_enter(rt))) return status;
+    status = device_download(&rt->device, host, tensor_data(tensor), bytes);
+    if (!status) status = device_check_errors(&rt->device);
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_tensor_load(cairn_runtime *rt, const char *path, cairn_tensor **tensor) {
+    tensor_owned *t = NULL;
+    cairn_status status;
+    if (tensor) *tensor = NULL;
+    if ((status = handles_need(rt, "tensor_load", tensor, "tensor")) ||
+        (status = handles_need(rt, "tensor_load", path, "path")) || (status = handles_enter(rt)))
+        return status;
+    status = npy_load(&rt->device, &rt->tensors, path, &t);
+    if (!status) *tensor = &t->view;
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_tensor_save(cairn_runtime *rt, const cairn_tensor *tensor, const char *path) {
+    size_t bytes = 0;
+    cairn_status status = handles_need(rt, "tensor_save", path, "path");
+    if (status) return status;
+    if (tensor_is_view(tensor))
+        bytes = (size_t)tensor_elements(tensor) * cairn_type_bytes(cairn_tensor_type(tensor));
+    status = tensor_check_copy(&rt->base, "tensor_save", tensor, path, bytes);
+    if (status || (status = handles_enter(rt))) return status;
+    return handles_leave(rt, npy_save(&rt->device, tensor, path));
+}
+
+/* ---- streams ------------------------------------------------------------------------------------*/
+
+cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream) {
+    device *dev;
+    cairn_stream *s;
+    cairn_status status;
+    if (stream) *stream = NULL;
+    if ((status = handles_need(rt, "stream_new", stream, "stream"))) return status;
+    dev = &rt->device;
+    s = (cairn_stream *)base_new(&rt->base, 1, sizeof *s);
+    if (!s) return base_no_memory(&rt->base, "a stream", sizeof *s);
+    if (!(status = handles_enter(rt))) {
+        CUresult result = CUDA_SUCCESS;
+        if (dev->cuda) result = dev->drv->cuStreamCreateWithPriority(&s->stream, CU_STREAM_NON_BLOCKING, 0);
+        if (result) status = driver_fail(&rt->base, dev->drv, result, "cuStreamCreateWithPriority");
+        device_leave(dev);
+    }
+    if (status) {
+        base_delete(&rt->base, s, 1, sizeof *s);
+        return status;
+    }
+    s->next = rt->streams;
+    rt->streams = s;
+    return *stream = s, CAIRN_OK;
+}
+
+cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream) {
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    if (rt->capturing)
+        return base_fail(&rt->base, CAIRN_BUSY, "stream_set: a graph is being captured");
+    rt->device.stream = stream ? stream->stream : rt->device.own_stream;
+    return CAIRN_OK;
+}
+
+cairn_status cairn_stream_sync(cairn_runtime *rt, cairn_stream *stream) {
+    device *dev;
+    CUstream current;
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    dev = &rt->device;
+    current = dev->stream;
+    dev->stream = stream ? stream->stream : dev->own_stream;
+    status = device_sync(dev);
+    dev->stream = current;
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_stream_free(cairn_runtime *rt, cairn_stream *stream) {
+    device *dev;
+    cairn_stream **at;
+    cairn_status status;
+    if (!stream) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    dev = &rt->device;
+    at = &rt->streams;
+    while (*at && *at != stream) at = &(*at)->next;
+    if (!*at)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "stream_free: not a stream of this runtime");
+    status = cairn_stream_sync(rt, stream);
+    if (dev->stream == stream->stream) dev->stream = dev->own_stream;
+    *at = stream->next;
+    if (dev->cuda && !handles_enter(rt)) {
+        dev->drv->cuStreamDestroy(stream->stream);
+        device_leave(dev);
+    }
+    base_delete(&rt->base, stream, 1, sizeof *stream);
+    return status;
+}
+
+/* ---- events -------------------------------------------------------------------------------------*/
+
+cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event) {
+    device *dev;
+    cairn_event *e;
+    cairn_status status;
+    if (event) *event = NULL;
+    if ((status = handles_need(rt, "event_new", event, "event"))) return status;
+    dev = &rt->device;
+    e = (cairn_event *)base_new(&rt->base, 1, sizeof *e);
+    if (!e) return base_no_memory(&rt->base, "an event", sizeof *e);
+    if (!(status = handles_enter(rt))) {
+        CUresult result = dev->cuda ? dev->drv->cuEventCreate(&e->event, 0) : CUDA_SUCCESS;
+        if (result) status = driver_fail(&rt->base, dev->drv, result, "cuEventCreate");
+        device_leave(dev);
+    }
+    if (status) {
+        base_delete(&rt->base, e, 1, sizeof *e);
+        return status;
+    }
+    e->next = rt->events;
+    rt->events = e;
+    return *event = e, CAIRN_OK;
+}
+
+cairn_status cairn_event_record(cairn_runtime *rt, cairn_event *event) {
+    device *dev;
+    cairn_status status = handles_need(rt, "event_record", event, "event");
+    if (status || (status = handles_enter(rt))) return status;
+    dev = &rt->device;
+    if (dev->cuda) {
+        CUresult result = dev->drv->cuEventRecord(event->event, dev->stream);
+        if (result) status = driver_fail(&rt->base, dev->drv, result, "cuEventRecord");
+    } else {
+        event->us = os_now_us();
+    }
+    event->recorded = !status;
+    return handles_leave(rt, status);
+}
+
+static cairn_status handles_check_recorded(cairn_runtime *rt, const cairn_event *event,
+                                           const char *call) {
+    cairn_status status = handles_need(rt, call, event, "event");
+    if (status || event->recorded) return status;
+    return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "%s: the event was never recorded", call);
+}
+
+cairn_status cairn_event_wait(cairn_runtime *rt, cairn_event *event) {
+    cairn_status status = handles_check_recorded(rt, event, "event_wait");
+    device *dev = status ? NULL : &rt->device;
+    if (status || !dev->cuda || (status = handles_enter(rt))) return status;
+    {
+        CUresult result = dev->drv->cuStreamWaitEvent(dev->stream, event->event, 0);
+        if (result) status = driver_fail(&rt->base, dev->drv, result, "cuStreamWaitEvent");
+    }
+    return handles_leave(rt, status);
+}
+
+static cairn_status handles_elapsed_cuda(device *dev, cairn_event *from, cairn_event *to,
+                                         double *microseconds) {
+    float milliseconds = 0;
+    DEV_TRY(dev, cuEventSynchronize(to->event));
+    DEV_TRY(dev, cuEventElapsedTime(&milliseconds, from->event, to->event));
+    *microseconds = (double)milliseconds * 1000.0;
+    return CAIRN_OK;
+}
+
+cairn_status cairn_event_elapsed(cairn_runtime *rt, cairn_event *from, cairn_event *to,
+                                 double *microseconds) {
+    cairn_status status;
+    if ((status = handles_check_recorded(rt, from, "event_elapsed")) ||
+        (status = handles_check_recorded(rt, to, "event_elapsed")) ||
+        (status = handles_need(rt, "event_elapsed", microseconds, "microseconds")))
+        return status;
+    if (!rt->device.cuda) {
+        *microseconds = (double)(to->us - from->us);
+        return CAIRN_OK;
+    }
+    if ((status = handles_enter(rt))) return status;
+    return handles_leave(rt, handles_elapsed_cuda(&rt->device, from, to, microseconds));
+}
+
+cairn_status cairn_event_free(cairn_runtime *rt, cairn_event *event) {
+    cairn_event **at;
+    if (!event) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    at = &rt->events;
+    while (*at && *at != event) at = &(*at)->next;
+    if (!*at)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "event_free: not an event of this runtime");
+    *at = event->next;
+    if (rt->device.cuda && !handles_enter(rt)) {
+        rt->device.drv->cuEventDestroy(event->event);
+        device_leave(&rt->device);
+    }
+    base_delete(&rt->base, event, 1, sizeof *event);
+    return CAIRN_OK;
+}
+
+/* ---- graphs -------------------------------------------------------------------------------------*/
+
+cairn_status cairn_graph_begin(cairn_runtime *rt) {
+    cairn_status status;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    if (!rt->device.cuda)
+        return base_fail(&rt->base, CAIRN_UNSUPPORTED, "graph_begin: the CPU backend has no graphs");
+    if (rt->capturing)
+        return base_fail(&rt->base, CAIRN_BUSY, "graph_begin: a graph is being captured already");
+    if ((status = handles_enter(rt))) return status;
+    status = device_graph_begin(&rt->device);
+    rt->capturing = !status;
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_graph_end(cairn_runtime *rt, cairn_graph **graph) {
+    cairn_graph *g;
+    cairn_status status;
+    if (graph) *graph = NULL;
+    if ((status = handles_need(rt, "graph_end", graph, "graph"))) return status;
+    if (!rt->capturing)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "graph_end: no graph is being captured");
+    if ((status = handles_enter(rt))) return status;
+    rt->capturing = false;
+    g = (cairn_graph *)base_new(&rt->base, 1, sizeof *g);
+    if (g) {
+        status = device_graph_end(&rt->device, &g->graph);
+    } else {
+        device_graph_abandon(&rt->device);
+        status = base_no_memory(&rt->base, "a graph", sizeof *g);
+    }
+    if (status) {
+        base_delete(&rt->base, g, 1, sizeof *g);
+    } else {
+        g->next = rt->graphs;
+        rt->graphs = g;
+        *graph = g;
+    }
+    return handles_leave(rt, status);
+}
+
+cairn_status cairn_graph_launch(cairn_runtime *rt, cairn_graph *graph) {
+    cairn_status status = handles_need(rt, "graph_launch", graph, "graph");
+    if (status || (status = handles_enter(rt))) return status;
+    return handles_leave(rt, device_graph_launch(&rt->device, &graph->graph));
+}
+
+cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph) {
+    cairn_graph **at;
+    if (!graph) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    at = &rt->graphs;
+    while (*at && *at != graph) at = &(*at)->next;
+    if (!*at)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "graph_free: not a graph of this runtime");
+    *at = graph->next;
+    if (!handles_enter(rt)) {
+        device_graph_free(&rt->device, &graph->graph);
+        device_leave(&rt->device);
+    }
+    base_delete(&rt->base, graph, 1, sizeof *graph);
+    return CAIRN_OK;
+}
+
+/* ---- staging ----------------------------------------------------------------------------------- */
+
+cairn_status cairn_staging_new(cairn_runtime *rt, size_t bytes, cairn_staging **staging) {
+    cairn_staging *s;
+    cairn_status status;
+    if (staging) *staging = NULL;
+    if ((status = handles_need(rt, "staging_new", staging, "staging"))) return status;
+    if (!bytes)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "staging_new: bytes = 0");
+    s = (cairn_staging *)base_new(&rt->base, 1, sizeof *s);
+    if (!s) return base_no_memory(&rt->base, "staging buffers", sizeof *s);
+    if (!(status = handles_enter(rt))) {
+        status = device_staging_open(&rt->device, bytes, &s->buffers);
+        if (status) device_staging_close(&rt->device, &s->buffers);
+        device_leave(&rt->device);
+    }
+    if (status) {
+        base_delete(&rt->base, s, 1, sizeof *s);
+        return status;
+    }
+    s->next = rt->stagings;
+    rt->stagings = s;
+    return *staging = s, CAIRN_OK;
+}
+
+cairn_status cairn_staging_free(cairn_runtime *rt, cairn_staging *staging) {
+    cairn_staging **at;
+    if (!staging) return CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    at = &rt->stagings;
+    while (*at && *at != staging) at = &(*at)->next;
+    if (!*at)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "staging_free: not a staging of this runtime");
+    *at = staging->next;
+    if (!handles_enter(rt)) {
+        device_staging_close(&rt->device, &staging->buffers);
+        device_leave(&rt->device);
+    }
+    base_delete(&rt->base, staging, 1, sizeof *staging);
+    return CAIRN_OK;
+}
+
+/* Frees every handle; for cairn_close, also on a device that fails every call. */
+static void handles_free_all(cairn_runtime *rt) {
+    bool entered;
+    while (rt->graphs) cairn_graph_free(rt, rt->graphs);
+    while (rt->stagings) cairn_staging_free(rt, rt->stagings);
+    while (rt->events) cairn_event_free(rt, rt->events);
+    while (rt->streams) cairn_stream_free(rt, rt->streams);
+    entered = !handles_enter(rt);
+    while (rt->tensors) tensor_free(&rt->device, rt->tensors);
+    if (entered) handles_leave(rt, CAIRN_OK);
+}
+
+/* ---- arguments of ops --------------------------------------------------------------------------- */
+
+/* Copies a caller's argument struct of an older or newer header into ours: what is missing is zero,
+ * what is unknown must be zero. */
+BASE_UNUSED static cairn_status args_take(base *b, const char *op, void *ours, size_t our_bytes,
+                                          const void *theirs) {
+    const char *bytes = (const char *)theirs;
+    uint32_t their_bytes = 0;
+    size_t i, common;
+    if (!theirs) return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the arguments are NULL", op);
+    memcpy(&their_bytes, theirs, sizeof their_bytes);
+    common = their_bytes < our_bytes ? their_bytes : our_bytes;
+    if (their_bytes < sizeof(uint32_t) || their_bytes > 65536)
+        return base_fail(b, CAIRN_VERSION_MISMATCH,
+                         "%s: struct_size is %u; set it to sizeof the struct", op, their_bytes);
+    for (i = our_bytes; i < their_bytes; i++)
+        if (bytes[i])
+            return base_fail(b, CAIRN_VERSION_MISMATCH,
+                             "%s: the arguments use fields that this version does not know", op);
+    memset(ours, 0, our_bytes);
+    memcpy(ours, theirs, common);
+    return CAIRN_OK;
+}

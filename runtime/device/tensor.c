@@ -1,0 +1,272 @@
+/* tensor: views in DLPack's layout, the tensors that a runtime owns, and .npy files.
+ *
+ * A view is a plain struct that anyone may fill. An owned tensor is a view in front of its own
+ * shape, linked into the runtime's list so that cairn_close frees it. Calls device and os. */
+
+typedef struct tensor_type_row { const char *name; uint8_t code, bits; const char *npy; } tensor_type_row;
+
+/* Indexed by cairn_type. */
+static const tensor_type_row tensor_types[] = {
+    {"none", 0, 0, ""},      {"f32", 2, 32, "<f4"}, {"f16", 2, 16, "<f2"}, {"bf16", 4, 16, "<V2"},
+    {"e4m3", 10, 8, "|V1"},  {"i32", 0, 32, "<i4"}, {"i64", 0, 64, "<i8"}, {"u8", 1, 8, "|u1"},
+};
+
+enum { TENSOR_CPU = 1, TENSOR_CUDA = 2 };
+
+typedef struct tensor_owned {
+    cairn_tensor view; /* first, so that the public pointer is this one */
+    int64_t shape[CAIRN_MAX_RANK];
+    size_t bytes;
+    struct tensor_owned *next, **link; /* link: the pointer that points here */
+} tensor_owned;
+
+const char *cairn_type_name(cairn_type type) {
+    size_t row = (size_t)type;
+    return tensor_types[row < BASE_COUNT(tensor_types) ? row : 0].name;
+}
+
+size_t cairn_type_bytes(cairn_type type) {
+    size_t row = (size_t)type;
+    return row < BASE_COUNT(tensor_types) ? tensor_types[row].bits / 8u : 0;
+}
+
+cairn_type cairn_type_from_name(const char *name) {
+    size_t row;
+    for (row = 1; name && row < BASE_COUNT(tensor_types); row++)
+        if (strcmp(name, tensor_types[row].name) == 0) return (cairn_type)row;
+    return CAIRN_TYPE_NONE;
+}
+
+cairn_type cairn_tensor_type(const cairn_tensor *tensor) {
+    size_t row;
+    if (!tensor || tensor->dtype.lanes != 1) return CAIRN_TYPE_NONE;
+    for (row = 1; row < BASE_COUNT(tensor_types); row++)
+        if (tensor->dtype.code == tensor_types[row].code &&
+            tensor->dtype.bits == tensor_types[row].bits)
+            return (cairn_type)row;
+    return CAIRN_TYPE_NONE;
+}
+
+/* ---- checks of an op's arguments ----------------------------------------------------------------*/
+
+/* Elements, or -1 when the product overflows. */
+static int64_t tensor_elements(const cairn_tensor *t) {
+    int64_t n = 1;
+    int d;
+    for (d = 0; d < t->ndim; d++) {
+        if (t->shape[d] < 0) return -1;
+        if (t->shape[d] && n > INT64_MAX / 16 / t->shape[d]) return -1;
+        n *= t->shape[d];
+    }
+    return n;
+}
+
+static bool tensor_dense(const cairn_tensor *t) {
+    int64_t stride = 1;
+    int d;
+    if (!t->strides) return true;
+    for (d = t->ndim - 1; d >= 0; d--) {
+        if (t->shape[d] != 1 && t->strides[d] != stride) return false;
+        stride *= t->shape[d];
+    }
+    return true;
+}
+
+/* Elements from one row to the next, where dimension d counts rows. */
+BASE_UNUSED static int64_t tensor_stride(const cairn_tensor *t, int d) {
+    int64_t stride = 1;
+    if (t->strides) return t->strides[d];
+    for (d = d + 1; d < t->ndim; d++) stride *= t->shape[d];
+    return stride;
+}
+
+static void *tensor_data(const cairn_tensor *t) { return (char *)t->data + t->byte_offset; }
+
+/* What an op wants of one argument. A rank of -1 or an extent of -1 is free. */
+typedef struct tensor_want {
+    const char *op, *name;
+    unsigned types; /* bit set: 1u << CAIRN_F32 | ... */
+    int rank;
+    int64_t shape[CAIRN_MAX_RANK];
+    bool optional;
+    bool rows_may_stride; /* the last dimension dense, the others free */
+} tensor_want;
+
+#define TENSOR_BIT(type) (1u << (type))
+
+static cairn_status tensor_check_type(base *b, const cairn_tensor *t, const tensor_want *want) {
+    cairn_type type = cairn_tensor_type(t);
+    char names[64] = "";
+    int row;
+    if (type != CAIRN_TYPE_NONE && (want->types & TENSOR_BIT(type))) return CAIRN_OK;
+    for (row = 1; row < (int)BASE_COUNT(tensor_types); row++)
+        if (want->types & TENSOR_BIT(row)) {
+            size_t used = strlen(names);
+            snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "",
+                     tensor_types[row].name);
+        }
+    return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s has dtype %s; it must be one of: %s",
+                     want->op, want->name, type ? cairn_type_name(type) : "unknown", names);
+}
+
+static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const tensor_want *want) {
+    int d;
+    if (t->ndim > 0 && !t->shape)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the shape of %s is NULL", want->op,
+                         want->name);
+    if (t->ndim < 0 || t->ndim > CAIRN_MAX_RANK)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s has rank %d; 0 to %d is allowed",
+                         want->op, want->name, (int)t->ndim, CAIRN_MAX_RANK);
+    if (want->rank >= 0 && t->ndim != want->rank)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s has rank %d; rank %d is expected",
+                         want->op, want->name, (int)t->ndim, want->rank);
+    for (d = 0; want->rank >= 0 && d < t->ndim; d++)
+        if (want->shape[d] >= 0 && t->shape[d] != want->shape[d])
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "%s: dimension %d of %s is %lld; %lld is expected", want->op, d,
+                             want->name, (long long)t->shape[d], (long long)want->shape[d]);
+    if (tensor_elements(t) < 0)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the shape of %s is negative or too large",
+                         want->op, want->name);
+    return CAIRN_OK;
+}
+
+static cairn_status tensor_check_strides(base *b, const cairn_tensor *t, const tensor_want *want) {
+    int64_t extent = 1;
+    int d;
+    if (!t->strides || tensor_dense(t)) return CAIRN_OK;
+    for (d = t->ndim - 1; want->rows_may_stride && d >= 0; d--) {
+        int64_t least = d == t->ndim - 1 ? 1 : extent;
+        if (t->shape[d] > 1 && (t->strides[d] < least || (d == t->ndim - 1 && t->strides[d] != 1) ||
+                                t->strides[d] > INT64_MAX / 16 / t->shape[d]))
+            break;
+        extent = t->shape[d] > 1 ? t->strides[d] * t->shape[d] : extent;
+    }
+    if (want->rows_may_stride && d < 0) return CAIRN_OK;
+    return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s must be dense%s", want->op, want->name,
+                     want->rows_may_stride ? " in its last dimension, its rows not overlapping" : "");
+}
+
+/* Names the argument and what is wrong with it. An optional NULL passes. `place` is TENSOR_CPU or
+ * TENSOR_CUDA. */
+static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
+                                    const tensor_want *want) {
+    cairn_status status;
+    size_t element;
+    if (!t) {
+        if (want->optional) return CAIRN_OK;
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s is NULL", want->op, want->name);
+    }
+    if ((status = tensor_check_type(b, t, want)) || (status = tensor_check_shape(b, t, want)) ||
+        (status = tensor_check_strides(b, t, want)))
+        return status;
+    if (t->device.type != place)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s lies on device %d; %s is expected",
+                         want->op, want->name, (int)t->device.type,
+                         place == TENSOR_CUDA ? "cuda" : "cpu");
+    element = cairn_type_bytes(cairn_tensor_type(t));
+    if (tensor_elements(t) > 0 && (!t->data || (uintptr_t)tensor_data(t) % element))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the data of %s is NULL or not aligned to %d",
+                         want->op, want->name, (int)element);
+    return CAIRN_OK;
+}
+
+/* The same, where the backend's tensors lie. */
+static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tensor_want *want) {
+    cairn_status status = tensor_check_at(dev->base, dev->cuda ? TENSOR_CUDA : TENSOR_CPU, t, want);
+    if (status || !t || !dev->cuda || t->device.id == dev->ordinal) return status;
+    return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
+                     "%s: %s lies on cuda device %d; device %d, the runtime's, is expected",
+                     want->op, want->name, (int)t->device.id, (int)dev->ordinal);
+}
+
+/* The bytes from the first element of a checked tensor to the end of its last. */
+static size_t tensor_span(const cairn_tensor *t) {
+    int64_t last = 0;
+    int d;
+    if (tensor_elements(t) == 0) return 0;
+    for (d = 0; d < t->ndim; d++) last += (t->shape[d] - 1) * tensor_stride(t, d);
+    return (size_t)(last + 1) * cairn_type_bytes(cairn_tensor_type(t));
+}
+
+/* An output may share no byte with another argument. */
+BASE_UNUSED static cairn_status tensor_check_apart(base *b, const char *op,
+                                                   const cairn_tensor *out, const char *out_name,
+                                                   const cairn_tensor *in, const char *in_name) {
+    const char *o, *i;
+    if (!out || !in) return CAIRN_OK;
+    o = (const char *)tensor_data(out);
+    i = (const char *)tensor_data(in);
+    if (o + tensor_span(out) <= i || i + tensor_span(in) <= o) return CAIRN_OK;
+    return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s overlaps %s", op, out_name, in_name);
+}
+
+/* ---- owned tensors ------------------------------------------------------------------------------*/
+
+static cairn_status tensor_new(device *dev, tensor_owned **list, cairn_type type, int rank,
+                               const int64_t *shape, tensor_owned **out) {
+    tensor_owned *t = (tensor_owned *)base_new(dev->base, 1, sizeof *t);
+    cairn_status status;
+    int64_t elements;
+    if (!t) return base_no_memory(dev->base, "a tensor", sizeof *t);
+    if (rank) memcpy(t->shape, shape, (size_t)rank * sizeof *shape);
+    t->view.ndim = rank;
+    t->view.shape = t->shape;
+    t->view.dtype.code = tensor_types[type].code;
+    t->view.dtype.bits = tensor_types[type].bits;
+    t->view.dtype.lanes = 1;
+    t->view.device.type = dev->cuda ? TENSOR_CUDA : TENSOR_CPU;
+    t->view.device.id = dev->cuda ? dev->ordinal : 0;
+    elements = tensor_elements(&t->view);
+    if (elements < 0) {
+        base_delete(dev->base, t, 1, sizeof *t);
+        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
+                         "tensor: the shape is negative or too large");
+    }
+    t->bytes = (size_t)elements * cairn_type_bytes(type);
+    status = device_alloc(dev, t->bytes, "a tensor", &t->view.data);
+    if (!status) status = device_zero(dev, t->view.data, t->bytes);
+    if (status) {
+        device_free(dev, t->view.data, t->bytes);
+        base_delete(dev->base, t, 1, sizeof *t);
+        return status;
+    }
+    t->next = *list;
+    t->link = list;
+    if (*list) (*list)->link = &t->next;
+    *list = t;
+    *out = t;
+    return CAIRN_OK;
+}
+
+static void tensor_free(device *dev, tensor_owned *t) {
+    *t->link = t->next;
+    if (t->next) t->next->link = t->link;
+    device_free(dev, t->view.data, t->bytes);
+    base_delete(dev->base, t, 1, sizeof *t);
+}
+
+static tensor_owned *tensor_find(tensor_owned *list, const cairn_tensor *view) {
+    while (list && &list->view != view) list = list->next;
+    return list;
+}
+
+/* Whether dtype and shape make sense, whatever lies behind them. */
+static bool tensor_is_view(const cairn_tensor *t) {
+    return t && cairn_tensor_type(t) != CAIRN_TYPE_NONE && t->ndim >= 0 &&
+           t->ndim <= CAIRN_MAX_RANK && (!t->ndim || t->shape) && tensor_elements(t) >= 0;
+}
+
+static cairn_status tensor_check_copy(base *b, const char *op, const cairn_tensor *t,
+                                      const void *host, size_t bytes) {
+    size_t want;
+    if (!tensor_is_view(t))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: tensor is NULL or not a valid view", op);
+    if (!tensor_dense(t))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: tensor must be dense", op);
+    want = (size_t)tensor_elements(t) * cairn_type_bytes(cairn_tensor_type(t));
+    if (bytes != want || (bytes && !host))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the tensor holds %llu bytes, not %llu", op,
+                         (unsigned long long)want, (unsigned long long)bytes);
+    return CAIRN_OK;
+}

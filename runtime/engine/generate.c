@@ -1,0 +1,355 @@
+/* engine_generate: tokens into text. Stop strings, whole characters, the end of a generation, and
+ * the calls that push (cairn_generate) or pull (cairn_generate_begin, cairn_generate_next).
+ *
+ * Text that may begin a stop string is held back until it is decided; everything else is handed out
+ * with the token that completed it. */
+
+const char *cairn_stop_name(cairn_stop stop) {
+    static const char *const names[] = {"none", "eos", "length", "string", "cancel", "error"};
+    return (size_t)stop < BASE_COUNT(names) ? names[stop] : "unknown";
+}
+
+/* ---- stop strings ---------------------------------------------------------------------------- */
+
+static const char *engine_stop_string(const cairn_session *s, int index) {
+    return s->options.has_stops ? s->options.stops[index] : engine_config(s)->stop[index];
+}
+
+static int engine_stop_count(const cairn_session *s) {
+    return s->options.has_stops ? s->options.stop_count : (int)engine_config(s)->stop_count;
+}
+
+static bool engine_is_at(const char *text, size_t bytes, const char *stop, size_t stop_bytes) {
+    return stop_bytes <= bytes && !memcmp(text, stop, stop_bytes);
+}
+
+/* Where the first stop string begins in text [bytes], or `bytes`. */
+static size_t engine_find_stop(const cairn_session *s, const char *text, size_t bytes) {
+    size_t first = bytes;
+    for (int i = 0; i < engine_stop_count(s); i++) {
+        const char *stop = engine_stop_string(s, i);
+        size_t stop_bytes = strlen(stop);
+        for (size_t at = 0; stop_bytes && at < first; at++)
+            if (engine_is_at(text + at, bytes - at, stop, stop_bytes)) first = at;
+    }
+    return first;
+}
+
+/* How many bytes of text [bytes], which holds no stop string, can begin none either. */
+static size_t engine_certain(const cairn_session *s, const char *text, size_t bytes) {
+    size_t certain = bytes;
+    for (int i = 0; i < engine_stop_count(s); i++) {
+        const char *stop = engine_stop_string(s, i);
+        size_t stop_bytes = strlen(stop);
+        size_t at = bytes >= stop_bytes ? bytes - stop_bytes + 1 : 0;
+        for (; at < certain && stop_bytes; at++)
+            if (engine_is_at(stop, stop_bytes, text + at, bytes - at)) certain = at;
+    }
+    while (certain > 0 && certain < bytes && ((unsigned char)text[certain] & 0xC0) == 0x80)
+        certain--; /* a stop string that begins inside a character */
+    return certain;
+}
+
+/* ---- the end of a generation ----------------------------------------------------------------- */
+
+/* Ends it; what text is held back becomes certain. Returns `status`. */
+static cairn_status engine_finish(cairn_session *s, cairn_stop stop, cairn_status status) {
+    s->stats.stop = stop;
+    s->generating = false;
+    engine_settle(s);
+    if (stop != CAIRN_STOP_STRING && tokenizer_stream_finish(engine_base(s), &s->stream, &s->text))
+        engine_base(s)->error[0] = '\0'; /* no memory for one replacement character */
+    return status;
+}
+
+static int engine_room(const cairn_session *s) {
+    int room = s->model->max_seq_len - s->count;
+    int left = s->options.max_tokens - s->stats.generated;
+    return s->options.max_tokens && left < room ? left : room;
+}
+
+/* The text of one more id, and the end that it brings. */
+static cairn_status engine_take(cairn_session *s, int32_t id) {
+    base *b = engine_base(s);
+    const tokenizer *t = &s->model->tokenizer;
+    bool end = tokenizer_is_end(t, id);
+    size_t stop;
+    cairn_status status = end ? CAIRN_OK : tokenizer_stream_push(b, t, &s->stream, id, &s->text);
+    if (status) return status;
+    s->tokens[s->count++] = id;
+    s->stats.generated++;
+    if (end) return engine_finish(s, CAIRN_STOP_EOS, CAIRN_OK);
+    stop = engine_find_stop(s, s->text.data, s->text.size);
+    if (stop < s->text.size) {
+        s->text.size = stop;
+        s->text.data[stop] = '\0';
+        return engine_finish(s, CAIRN_STOP_STRING, CAIRN_OK);
+    }
+    return engine_room(s) < 1 ? engine_finish(s, CAIRN_STOP_LENGTH, CAIRN_OK) : CAIRN_OK;
+}
+
+/* ---- begin and next -------------------------------------------------------------------------- */
+
+static cairn_status engine_copy_stops(base *b, const cairn_generate_options *from,
+                                      engine_options *to) {
+    to->has_stops = from->stop_count != 0;
+    to->stop_count = 0;
+    if (from->stop_count > ENGINE_STOPS || (from->stop_count > 0 && !from->stop))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "generate: stop_count = %d; up to %d strings are allowed",
+                         from->stop_count, ENGINE_STOPS);
+    for (int i = 0; i < from->stop_count; i++) {
+        size_t bytes = from->stop[i] ? strlen(from->stop[i]) : 0;
+        if (!bytes || bytes >= ENGINE_STOP_BYTES)
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "generate: stop[%d] has %llu bytes; 1 to %d are allowed", i,
+                             (unsigned long long)bytes, ENGINE_STOP_BYTES - 1);
+        memcpy(to->stops[i], from->stop[i], bytes + 1);
+        to->stop_count++;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_status engine_check_sampling(base *b, const cairn_sampling *s) {
+    const char *wrong = !(s->temperature >= 0.0f && s->temperature <= 100.0f) ? "temperature"
+                        : s->top_k < 0 || s->top_k > 1048576                  ? "top_k"
+                        : !(s->top_p > 0.0f && s->top_p <= 1.0f)              ? "top_p"
+                        : !(s->min_p >= 0.0f && s->min_p <= 1.0f)             ? "min_p"
+                        : !(s->repetition_penalty > 0.0f &&
+                            s->repetition_penalty <= 100.0f)                  ? "repetition_penalty"
+                        : (unsigned)s->order >= CAIRN_ORDER_COUNT             ? "order"
+                        : s->seed < 0                                         ? "seed"
+                                                                              : NULL;
+    if (!wrong) return CAIRN_OK;
+    return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                     "generate: sampling.%s is out of the range that its line in runtime.h gives",
+                     wrong);
+}
+
+static cairn_status engine_read_options(base *b, const cairn_generate_options *given,
+                                        engine_options *out) {
+    cairn_generate_options from;
+    cairn_status status;
+    memset(&from, 0, sizeof from);
+    memset(out, 0, sizeof *out);
+    if (!given) return CAIRN_OK;
+    if (given->struct_size < sizeof given->struct_size || given->struct_size > sizeof from)
+        return base_fail(b, CAIRN_VERSION_MISMATCH,
+                         "generate: options.struct_size is %u; set it to sizeof the struct",
+                         given->struct_size);
+    memcpy(&from, given, given->struct_size);
+    if (from.max_tokens < 0)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "generate: max_tokens = %d; 0 (no bound) or more is expected",
+                         from.max_tokens);
+    out->max_tokens = from.max_tokens;
+    out->has_sampling = from.sampling != NULL;
+    if (from.sampling) out->sampling = *from.sampling;
+    if (from.sampling && (status = engine_check_sampling(b, from.sampling))) return status;
+    return engine_copy_stops(b, &from, out);
+}
+
+static void engine_reset_stats(cairn_session *s) {
+    memset(&s->stats, 0, sizeof s->stats);
+    s->stats.struct_size = sizeof s->stats;
+    s->stats.prompt_tokens = s->appended;
+    s->stats.prompt_seconds = s->append_seconds;
+    s->stats.reused_tokens = s->reused;
+    s->appended = s->reused = 0;
+    s->append_seconds = s->pages_read = s->pages_held = 0.0;
+}
+
+/* The prompt's ids at the end of the sequence, processed, and its first fresh token; all or
+ * nothing. */
+static cairn_status engine_begin(cairn_session *s, const int32_t *ids, int count) {
+    int held = s->count, prompt_end = s->prompt_end, cached = s->cached;
+    cairn_status status;
+    if (held + count == 0)
+        return base_fail(engine_base(s), CAIRN_EMPTY_PROMPT,
+                         "generate: the prompt is empty and so is the session");
+    if ((status = engine_add(s, ids, count))) return status;
+    s->from_prompt = engine_room(s) > 0 && s->cached < s->prompt_end;
+    if (s->from_prompt && (status = engine_step(s, 1)))
+        engine_take_back(s, held, prompt_end, cached);
+    return status;
+}
+
+/* The ids of text put at the end of the sequence, after bos where the model wants one first. */
+static cairn_status engine_encode(const cairn_session *s, const char *text, size_t bytes,
+                                  tokenizer_ids *out) {
+    const tokenizer *t = &s->model->tokenizer;
+    base *b = engine_base(s);
+    if (bytes && s->count == 0 && t->adds_bos && t->bos >= 0 && !tokenizer_ids_add(b, out, t->bos))
+        return base_no_memory(b, "a prompt", sizeof(int32_t));
+    return tokenizer_encode(b, t, text, bytes, true, out);
+}
+
+static cairn_status engine_begin_text(cairn_session *s, const char *prompt, size_t bytes,
+                                      const cairn_generate_options *given) {
+    base *b = engine_base(s);
+    tokenizer_ids ids;
+    cairn_status status;
+    memset(&ids, 0, sizeof ids);
+    os_atomic_store(&s->cancel, 0);
+    s->stats.generated = 0;
+    s->text.size = s->handed = 0;
+    memset(&s->stream, 0, sizeof s->stream);
+    engine_settle(s);
+    status = engine_read_options(b, given, &s->options);
+    if (!status && bytes) status = engine_encode(s, prompt, bytes, &ids);
+    if (!status) status = engine_begin(s, ids.data, (int)ids.size);
+    tokenizer_ids_free(b, &ids);
+    engine_reset_stats(s);
+    s->generating = !status;
+    if (status) s->stats.stop = status == CAIRN_CANCELLED ? CAIRN_STOP_CANCEL : CAIRN_STOP_ERROR;
+    return status;
+}
+
+/* One id, or the end. The text that it made certain stands behind s->handed. */
+static cairn_status engine_next(cairn_session *s, int32_t *id) {
+    cairn_status status = engine_check_cancel(s);
+    *id = -1;
+    if (status) return engine_finish(s, CAIRN_STOP_CANCEL, status);
+    if (engine_room(s) < 1) return engine_finish(s, CAIRN_STOP_LENGTH, CAIRN_OK);
+    if (s->fresh_at == s->fresh_count) {
+        status = engine_step(s, engine_room(s));
+        if (status)
+            return engine_finish(s, status == CAIRN_CANCELLED ? CAIRN_STOP_CANCEL
+                                                              : CAIRN_STOP_ERROR, status);
+    }
+    *id = s->fresh[s->fresh_at++];
+    status = engine_take(s, *id);
+    if (!status) return CAIRN_OK;
+    *id = -1;
+    return engine_finish(s, CAIRN_STOP_ERROR, status);
+}
+
+/* Moves the text that was handed out away; fills `piece` with what is certain now. */
+static cairn_status engine_hand_out(cairn_session *s, cairn_piece *piece, cairn_status status) {
+    size_t certain = s->text.size;
+    if (!s->stats.stop) certain = engine_certain(s, s->text.data, s->text.size);
+    piece->stop = s->stats.stop;
+    piece->text = certain ? s->text.data : "";
+    piece->bytes = certain;
+    s->handed = certain;
+    return status;
+}
+
+static void engine_drop_handed(cairn_session *s) {
+    if (!s->handed) return;
+    memmove(s->text.data, s->text.data + s->handed, s->text.size - s->handed + 1);
+    s->text.size -= s->handed;
+    s->handed = 0;
+}
+
+static cairn_status engine_next_piece(cairn_session *s, cairn_piece *piece) {
+    cairn_status status;
+    engine_drop_handed(s);
+    status = engine_next(s, &piece->id);
+    return engine_hand_out(s, piece, status);
+}
+
+/* cairn_generate_begin for a prompt of `bytes` bytes, which may hold NUL. */
+static cairn_status engine_generate_begin(cairn_session *session, const char *prompt, size_t bytes,
+                                          const cairn_generate_options *options) {
+    cairn_status status = engine_enter(session, "generate_begin");
+    if (status) return status;
+    return engine_leave(session, engine_begin_text(session, prompt, bytes, options));
+}
+
+cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
+                                  const cairn_generate_options *options) {
+    return engine_generate_begin(session, prompt, prompt ? strlen(prompt) : 0, options);
+}
+
+cairn_status cairn_generate_next(cairn_session *session, cairn_piece *piece) {
+    cairn_status status = engine_enter(session, "generate_next");
+    if (status) return status;
+    if (!piece || piece->struct_size != sizeof *piece)
+        status = base_fail(engine_base(session), CAIRN_VERSION_MISMATCH,
+                           "generate_next: piece->struct_size is not sizeof the struct");
+    else if (!session->generating)
+        status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
+                           "generate_next: no generation is running; call generate_begin");
+    else
+        status = engine_next_piece(session, piece);
+    return engine_leave(session, status);
+}
+
+/* ---- generate -------------------------------------------------------------------------------- */
+
+static cairn_status engine_generate(cairn_session *s, cairn_piece_callback callback, void *user) {
+    cairn_piece piece;
+    cairn_status status;
+    do {
+        status = engine_next_piece(s, &piece);
+        if (!piece.bytes || !callback || callback(user, piece.text, piece.bytes)) continue;
+        s->handed = s->text.size; /* the caller wants no more */
+        engine_finish(s, CAIRN_STOP_CANCEL, CAIRN_OK);
+        s->handed = s->text.size;
+        if (status) return status;
+        return base_fail(engine_base(s), CAIRN_CANCELLED,
+                         "the piece callback returned false at token %d", s->count);
+    } while (!status && !piece.stop);
+    return status;
+}
+
+cairn_status cairn_generate_with(cairn_session *session, const char *prompt,
+                                 const cairn_generate_options *options,
+                                 cairn_piece_callback piece, void *user) {
+    cairn_status status = engine_enter(session, "generate");
+    if (status) return status;
+    status = engine_begin_text(session, prompt, prompt ? strlen(prompt) : 0, options);
+    if (!status) status = engine_generate(session, piece, user);
+    return engine_leave(session, status);
+}
+
+cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
+                            cairn_piece_callback piece, void *user) {
+    cairn_generate_options options;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options;
+    options.max_tokens = max_tokens;
+    return cairn_generate_with(session, prompt, &options, piece, user);
+}
+
+/* ---- text appended, statistics --------------------------------------------------------------- */
+
+/* cairn_append for a text of `bytes` bytes, which may hold NUL. */
+static cairn_status engine_append_text(cairn_session *session, const char *text, size_t bytes) {
+    tokenizer_ids ids;
+    base *b;
+    cairn_status status = engine_enter(session, "append");
+    if (status) return status;
+    b = engine_base(session);
+    memset(&ids, 0, sizeof ids);
+    if (!text) status = base_fail(b, CAIRN_INVALID_ARGUMENT, "append: text is NULL");
+    else status = engine_encode(session, text, bytes, &ids);
+    if (!status) status = engine_append(session, ids.data, (int)ids.size);
+    tokenizer_ids_free(b, &ids);
+    return engine_leave(session, status);
+}
+
+cairn_status cairn_append(cairn_session *session, const char *text) {
+    return engine_append_text(session, text, text ? strlen(text) : 0);
+}
+
+cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {
+    cairn_stats now;
+    uint32_t bytes;
+    if (!session || !stats) return CAIRN_INVALID_ARGUMENT;
+    bytes = stats->struct_size;
+    if (bytes < sizeof bytes || bytes > sizeof now)
+        return base_fail(engine_base(session), CAIRN_VERSION_MISMATCH,
+                         "session_stats: struct_size is %u; set it to sizeof the struct", bytes);
+    now = session->stats;
+    now.decoded = now.generated > session->from_prompt ? now.generated - session->from_prompt : 0;
+    if (now.forwards) {
+        now.pages_read = session->pages_read / now.forwards;
+        now.pages_held = session->pages_held / now.forwards;
+    }
+    now.peak_bytes = session->model->runtime->device.peak_bytes;
+    now.struct_size = bytes;
+    memcpy(stats, &now, bytes);
+    return CAIRN_OK;
+}

@@ -1,0 +1,438 @@
+/* engine_model: the calls on models: load, free, describe, estimate, tokenize, chat, eval. */
+
+/* ---- load and free --------------------------------------------------------------------------- */
+
+static void engine_scratch_free(base *b, cairn_model *m) {
+    engine_scratch *x = m->scratch;
+    size_t vocab = (size_t)m->shape.vocab;
+    if (!x) return;
+    base_delete(b, x->logits, ENGINE_ROWS * vocab, sizeof *x->logits);
+    base_delete(b, x->positions, (size_t)x->rows, sizeof *x->positions);
+    base_delete(b, x->sequences, (size_t)x->rows, sizeof *x->sequences);
+    base_delete(b, x->sample, 1, sample_scratch_bytes(m->shape.vocab));
+    base_delete(b, x->seen, (vocab + 7) / 8, 1);
+    base_delete(b, x, 1, sizeof *x);
+    m->scratch = NULL;
+}
+
+static uint64_t engine_scratch_bytes(int vocab, int rows) {
+    return (uint64_t)vocab * ENGINE_ROWS * sizeof(float) + (uint64_t)rows * 2 * sizeof(int32_t) +
+           sample_scratch_bytes(vocab) + (uint64_t)vocab / 8;
+}
+
+static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
+    size_t vocab = (size_t)m->shape.vocab;
+    engine_scratch *x = (engine_scratch *)base_new(b, 1, sizeof *x);
+    m->scratch = x;
+    if (x) {
+        x->rows = rows;
+        /* not zeroed: pages of the system's that no step uses are never touched */
+        x->logits = (float *)base_realloc(b, NULL, 0, ENGINE_ROWS * vocab * sizeof *x->logits);
+        x->positions = (int32_t *)base_new(b, (size_t)rows, sizeof *x->positions);
+        x->sequences = (int32_t *)base_new(b, (size_t)rows, sizeof *x->sequences);
+        x->sample = base_realloc(b, NULL, 0, sample_scratch_bytes(m->shape.vocab));
+        x->seen = (uint8_t *)base_new(b, (vocab + 7) / 8, 1);
+        if (x->logits && x->positions && x->sequences && x->sample && x->seen) return CAIRN_OK;
+    }
+    engine_scratch_free(b, m);
+    return base_no_memory(b, "the engine's scratch",
+                          (size_t)engine_scratch_bytes(m->shape.vocab, rows));
+}
+
+static void engine_unload(cairn_model *m) {
+    while (m->sessions) cairn_session_close(m->sessions);
+    prefix_close(&m->prefixes);
+    engine_scratch_free(&m->runtime->base, m);
+    if (m->backend) m->backend->close(m);
+    model_unload(m);
+}
+
+/* Rows of the largest forward. */
+static int engine_most_rows(const cairn_config *config) {
+    return config->prefill_chunk > ENGINE_EVAL_ROWS ? config->prefill_chunk : ENGINE_EVAL_ROWS;
+}
+
+/* The backend on a loaded model. When it finds less device memory than was thought, the KV cache
+ * makes room. */
+static cairn_status engine_open_backend(cairn_model *m, const model_backend *backend, int rows) {
+    device *dev = &m->runtime->device;
+    cairn_status status;
+    m->backend = backend;
+    while ((status = backend->open(m, rows)) == CAIRN_OUT_OF_DEVICE_MEMORY &&
+           m->kv.pool.pages > 1) {
+        int pages = m->kv.pool.pages / 2;
+        backend->close(m);
+        kv_close(&m->kv);
+        if ((status = model_open_cache(m, dev, pages))) return status;
+    }
+    return status || !backend->copies ? status : model_drop_weights(m, dev);
+}
+
+/* Inside an entered runtime. */
+static cairn_status engine_load(cairn_runtime *rt, const char *path, const model_backend *backend,
+                                cairn_model **out) {
+    cairn_model *m;
+    int rows = engine_most_rows(&rt->config);
+    cairn_status status = model_load(rt, path, &m);
+    if (status) return status;
+    status = engine_scratch_new(&rt->base, m, rows);
+    if (!status) status = engine_open_backend(m, backend, rows);
+    if (!status && rt->config.memory.prefix_cache)
+        status = prefix_open(&rt->base, &m->kv.pool, m->kv.page_size, &m->prefixes);
+    if (status) {
+        engine_unload(m);
+        return status;
+    }
+    m->next = rt->models;
+    rt->models = m;
+    return *out = m, CAIRN_OK;
+}
+
+/* The forward pass of the runtime's backend, NULL where there is none. */
+static const model_backend *engine_backend(const cairn_runtime *rt) {
+    return rt->device.cuda ? &forward_cuda_backend : &forward_cpu_backend;
+}
+
+cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
+    cairn_status status;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    *model = NULL;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    if (!path)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "load_model: path is NULL");
+    if (!engine_backend(rt))
+        return base_fail(&rt->base, CAIRN_UNSUPPORTED, "load_model: backend = \"cpu\" runs models");
+    if ((status = handles_enter(rt))) return status;
+    return handles_leave(rt, engine_load(rt, path, engine_backend(rt), model));
+}
+
+cairn_status cairn_model_wait(cairn_model *model) {
+    cairn_status status;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    if ((status = handles_enter(model->runtime))) return status;
+    if (model->backend->wait) status = model->backend->wait(model);
+    return handles_leave(model->runtime, status);
+}
+
+void cairn_model_free(cairn_model *model) {
+    cairn_runtime *rt;
+    bool entered;
+    if (!model) return;
+    rt = model->runtime;
+    for (cairn_model **link = &rt->models; *link; link = &(*link)->next)
+        if (*link == model) {
+            *link = model->next;
+            break;
+        }
+    entered = !handles_enter(rt);
+    engine_unload(model);
+    if (entered) handles_leave(rt, CAIRN_OK);
+}
+
+/* ---- description ----------------------------------------------------------------------------- */
+
+static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
+    return (uint64_t)pages * kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim, page_size);
+}
+
+cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) {
+    cairn_model_properties p;
+    const model_shape *s;
+    if (!model || !info) return CAIRN_INVALID_ARGUMENT;
+    if (info->struct_size < sizeof info->struct_size || info->struct_size > sizeof p)
+        return base_fail(&model->runtime->base, CAIRN_VERSION_MISMATCH,
+                         "model_info: struct_size is %u; set it to sizeof the struct",
+                         info->struct_size);
+    memset(&p, 0, sizeof p);
+    s = &model->shape;
+    memcpy(p.architecture, model->architecture, sizeof p.architecture);
+    memcpy(p.name, model->name, sizeof p.name);
+    p.layers = s->layers, p.hidden = s->hidden, p.heads = s->heads, p.kv_heads = s->kv_heads;
+    p.head_dim = s->head_dim, p.ffn = s->ffn, p.vocab = s->vocab, p.context = s->context;
+    p.max_seq_len = model->max_seq_len;
+    p.page_size = model->kv.page_size;
+    p.pages = model->kv.pool.pages;
+    p.free_pages = model->kv.pool.free_count;
+    p.end_id = model->tokenizer.eos;
+    p.parameters = model->parameters;
+    p.file_bytes = model->file.map.size;
+    p.weights_bytes = model->weights_bytes;
+    p.kv_bytes = engine_kv_bytes(s, model->kv.page_size, model->kv.pool.pages);
+    p.struct_size = info->struct_size;
+    memcpy(info, &p, info->struct_size);
+    return CAIRN_OK;
+}
+
+static void engine_fill_estimate(const cairn_config *config, const model_shape *s,
+                                 uint64_t weights, cairn_memory_estimate *out) {
+    uint64_t budget = (uint64_t)config->memory.budget_mb << 20;
+    uint64_t room = !budget ? UINT64_MAX : budget > weights ? budget - weights : 0;
+    out->max_seq_len = config->max_seq_len > 0 && config->max_seq_len < s->context
+                           ? config->max_seq_len : s->context;
+    out->pages = model_pool_pages(config, s, out->max_seq_len, room);
+    out->weights_bytes = weights;
+    out->kv_bytes = engine_kv_bytes(s, config->page_size, out->pages);
+    out->scratch_bytes =
+        engine_scratch_bytes(s->vocab, engine_most_rows(config)) +
+        (uint64_t)engine_most_rows(config) * 4 *
+            ((uint64_t)s->hidden * 4 + (uint64_t)s->ffn * 2 +
+             (uint64_t)(s->heads + 2 * s->kv_heads) * (uint64_t)s->head_dim);
+    out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes;
+}
+
+static cairn_status engine_read_estimate(base *b, const cairn_config *config, const char *path,
+                                         cairn_memory_estimate *out) {
+    device cpu_or_gpu; /* only measured for, never opened */
+    cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
+    model_loader l;
+    cairn_status status;
+    if (!m) return base_no_memory(b, "an estimate", sizeof *m);
+    memset(&cpu_or_gpu, 0, sizeof cpu_or_gpu);
+    memset(&l, 0, sizeof l);
+    cpu_or_gpu.cuda = config->backend != CAIRN_BACKEND_CPU;
+    l.b = b;
+    l.dev = &cpu_or_gpu;
+    if (!(status = model_read(m, b, path))) {
+        l.file = &m->file;
+        status = model_place_all(&l, m);
+    }
+    if (!status) engine_fill_estimate(config, &m->shape, l.bytes, out);
+    base_delete(b, m->layers, (size_t)m->shape.layers, sizeof *m->layers);
+    gguf_close(b, &m->file);
+    base_delete(b, m, 1, sizeof *m);
+    return status;
+}
+
+cairn_status cairn_estimate(const cairn_config *config, const char *path,
+                            cairn_memory_estimate *estimate, char *error, size_t error_bytes) {
+    cairn_config checked;
+    cairn_memory_estimate e;
+    base b;
+    cairn_status status;
+    if (!estimate || estimate->struct_size < sizeof estimate->struct_size ||
+        estimate->struct_size > sizeof e || !path) {
+        if (error && error_bytes)
+            snprintf(error, error_bytes, "estimate: %s",
+                     path ? "struct_size is not sizeof the struct" : "path is NULL");
+        return path ? CAIRN_VERSION_MISMATCH : CAIRN_INVALID_ARGUMENT;
+    }
+    if ((status = cairn_config_check(config, &checked, error, error_bytes))) return status;
+    base_init(&b, &checked.allocator, checked.log_callback, checked.log_user, checked.log);
+    memset(&e, 0, sizeof e);
+    status = engine_read_estimate(&b, &checked, path, &e);
+    if (status && error && error_bytes) snprintf(error, error_bytes, "%s", b.error);
+    e.struct_size = estimate->struct_size;
+    if (!status) memcpy(estimate, &e, e.struct_size);
+    return status;
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+/* Copies text [bytes] into a caller's buffer with a NUL; its length always to *out_bytes. */
+static cairn_status engine_copy_text(base *b, const char *call, const base_text *text, char *out,
+                                     size_t capacity, size_t *out_bytes) {
+    if (out_bytes) *out_bytes = text->size;
+    if (out && capacity) *out = '\0';
+    if (!out && !capacity) return CAIRN_OK;
+    if (!out || text->size >= capacity)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "%s: the text takes %llu bytes and a NUL, the buffer has %llu", call,
+                         (unsigned long long)text->size, (unsigned long long)capacity);
+    if (text->size) memcpy(out, text->data, text->size);
+    out[text->size] = '\0';
+    return CAIRN_OK;
+}
+
+cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes, int32_t *ids,
+                            int capacity, int *count) {
+    base *b;
+    tokenizer_ids all;
+    cairn_status status;
+    if (count) *count = 0;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    b = &model->runtime->base;
+    if ((!text && bytes) || capacity < 0 || (capacity && !ids) || !count)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "tokenize: text, ids or count is NULL");
+    memset(&all, 0, sizeof all);
+    status = tokenizer_encode(b, &model->tokenizer, text, bytes, true, &all);
+    if (!status) {
+        *count = (int)all.size;
+        if (*count > capacity && ids)
+            status = base_fail(b, CAIRN_INVALID_ARGUMENT,
+                               "tokenize: the text has %d tokens, the buffer room for %d",
+                               *count, capacity);
+        else if (ids && all.size)
+            memcpy(ids, all.data, all.size * sizeof *ids);
+    }
+    tokenizer_ids_free(b, &all);
+    return status;
+}
+
+cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, int count, char *text,
+                              size_t capacity, size_t *bytes) {
+    base *b;
+    base_text all;
+    cairn_status status;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    b = &model->runtime->base;
+    if (count < 0 || (count && !ids))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "detokenize: count = %d, ids %s", count,
+                         ids ? "given" : "NULL");
+    memset(&all, 0, sizeof all);
+    status = tokenizer_decode(b, &model->tokenizer, ids, (size_t)count, &all);
+    if (!status) status = engine_copy_text(b, "detokenize", &all, text, capacity, bytes);
+    base_text_free(b, &all);
+    return status;
+}
+
+static cairn_status engine_chat(base *b, const tokenizer *t, const cairn_message *messages,
+                                int count, bool first, bool answer, base_text *out) {
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < count && !status; i++) {
+        tokenizer_message one;
+        if (!messages[i].role || !messages[i].content)
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "chat_format: message %d lacks its role or content", i);
+        one.role = messages[i].role;
+        one.content = messages[i].content;
+        one.content_bytes = strlen(one.content);
+        status = tokenizer_chat(b, t, &one, 1, first && i == 0, false, out);
+    }
+    return status || !answer ? status : tokenizer_chat(b, t, NULL, 0, false, true, out);
+}
+
+cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages, int count,
+                               bool first, bool answer, char *text, size_t capacity,
+                               size_t *bytes) {
+    base *b;
+    base_text all;
+    cairn_status status;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    b = &model->runtime->base;
+    if (count < 0 || (count && !messages))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat_format: count = %d, messages %s", count,
+                         messages ? "given" : "NULL");
+    memset(&all, 0, sizeof all);
+    status = engine_chat(b, &model->tokenizer, messages, count, first, answer, &all);
+    if (!status) status = engine_copy_text(b, "chat_format", &all, text, capacity, bytes);
+    base_text_free(b, &all);
+    return status;
+}
+
+/* ---- eval ------------------------------------------------------------------------------------ */
+
+/* -log softmax(logits)[id]. The exponentials are in float, 1e-7 apart from the truth; libm's in
+ * double took longer than the model's layers. */
+static double engine_nll(const float *logits, int vocab, int32_t id) {
+    const simd_kernels *simd = simd_for(0);
+    double sum = 0.0;
+    float top = -HUGE_VALF, part[256];
+    for (int i = 0; i < vocab; i++)
+        if (logits[i] > top) top = logits[i];
+    for (int first = 0; first < vocab; first += 256) {
+        int n = vocab - first < 256 ? vocab - first : 256;
+        for (int i = 0; i < n; i++) part[i] = logits[first + i] - top;
+        simd->exp_row(part, part, n);
+        for (int i = 0; i < n; i++) sum += (double)part[i];
+    }
+    return (double)top + log(sum) - (double)logits[id];
+}
+
+/* The n best of logits [vocab] by insertion; rows are few and n is small. */
+static void engine_top(const float *logits, int vocab, int n, int32_t *ids, float *values) {
+    int held = 0;
+    for (int i = 0; i < vocab; i++) {
+        int at = held < n ? held++ : n - 1;
+        if (at == n - 1 && held == n && i >= n && !(logits[i] > values[at])) continue;
+        for (; at > 0 && logits[i] > values[at - 1]; at--) {
+            values[at] = values[at - 1];
+            ids[at] = ids[at - 1];
+        }
+        values[at] = logits[i];
+        ids[at] = i;
+    }
+    for (; held < n; held++) ids[held] = -1, values[held] = -INFINITY;
+}
+
+/* Logits [rows, vocab] of positions [first, first + rows): the losses of the tokens after them. */
+static double engine_score(const cairn_eval_args *args, const float *logits, int vocab, int first,
+                           int rows) {
+    double sum = 0.0;
+    for (int i = 0; i < rows; i++, logits += vocab) {
+        int next = first + i + 1;
+        size_t out = (size_t)(first + i) * (size_t)args->top;
+        if (args->top)
+            engine_top(logits, vocab, args->top, args->top_ids + out, args->top_logits + out);
+        if (next >= args->count) continue;
+        {
+            double nll = engine_nll(logits, vocab, args->ids[next]);
+            if (args->nll) args->nll[next] = (float)nll;
+            sum += nll;
+        }
+    }
+    return sum;
+}
+
+/* Rows stay inside one page, so that every page they may select is complete before them. */
+static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *args, float *logits,
+                                     double *sum) {
+    int size = s->model->kv.page_size;
+    int rows = size < ENGINE_EVAL_ROWS ? size : ENGINE_EVAL_ROWS;
+    cairn_status status;
+    s->apart = true; /* as from an empty cache */
+    status = engine_add(s, args->ids, args->count);
+    *sum = 0.0;
+    while (!status && s->cached < args->count) {
+        int now = args->count - s->cached < rows ? args->count - s->cached : rows;
+        status = engine_forward(s, now, false, now, logits, NULL, NULL, NULL);
+        if (status) break;
+        *sum += engine_score(args, logits, s->model->shape.vocab, s->cached, now);
+        s->cached += now;
+    }
+    return status;
+}
+
+static cairn_status engine_check_eval(base *b, const cairn_model *m, const cairn_eval_args *given,
+                                      cairn_eval_args *out) {
+    memset(out, 0, sizeof *out);
+    if (!given || given->struct_size < sizeof given->struct_size ||
+        given->struct_size > sizeof *out)
+        return base_fail(b, CAIRN_VERSION_MISMATCH,
+                         "eval: args->struct_size is not sizeof the struct");
+    memcpy(out, given, given->struct_size);
+    if (out->count < 2 || !out->ids)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "eval: count = %d; at least 2 ids are expected",
+                         out->count);
+    if (out->top < 0 || out->top > m->shape.vocab || (out->top && (!out->top_ids ||
+                                                                   !out->top_logits)))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "eval: top = %d; 0 to %d with top_ids and top_logits is expected",
+                         out->top, m->shape.vocab);
+    if (out->nll) out->nll[0] = 0.0f;
+    return CAIRN_OK;
+}
+
+cairn_status cairn_eval(cairn_model *model, const cairn_eval_args *given, double *mean_nll) {
+    cairn_eval_args args;
+    cairn_session *s = NULL;
+    float *logits = NULL;
+    double sum = 0.0;
+    size_t vocab;
+    base *b;
+    cairn_status status;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    b = &model->runtime->base;
+    if (!mean_nll) return base_fail(b, CAIRN_INVALID_ARGUMENT, "eval: mean_nll is NULL");
+    vocab = (size_t)model->shape.vocab;
+    if ((status = engine_check_eval(b, model, given, &args))) return status;
+    if ((status = handles_enter(model->runtime))) return status;
+    if (!(status = engine_open(model, &s))) {
+        logits = (float *)base_new(b, ENGINE_EVAL_ROWS * vocab, sizeof *logits);
+        if (!logits) status = base_no_memory(b, "eval", ENGINE_EVAL_ROWS * vocab * sizeof *logits);
+        else status = engine_eval_rows(s, &args, logits, &sum);
+        base_delete(b, logits, ENGINE_EVAL_ROWS * vocab, sizeof *logits);
+        engine_close(s);
+    }
+    if (!status) *mean_nll = sum / (double)(args.count - 1);
+    return handles_leave(model->runtime, status);
+}

@@ -1,0 +1,334 @@
+/* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. The run
+ * itself is in cuda_run.c, memory and lifetime in cuda_open.c.
+ *
+ * Three ways through a forward: up to 8 rows with little attention the flow kernel, one launch for
+ * all layers (kernels_src/step/step.cu); else the stage kernels, the same arithmetic with one launch a
+ * stage, 64 rows at a time (step/layer.cu and others); a prompt's rows, tensor-core products of 64
+ * rows (step/prompt.cu and others). The flow kernels take longest to compile: it goes on in the
+ * background after the model is open, and the stage kernels serve until then, to the bit.
+ * Owns the packed weights and every buffer of the kernels. Calls device, jit, model, pages, block.
+ *
+ * Invariants: between forwards the half of the flow's exchange that the next one uses is empty; the
+ * other holds at most clean_rows rows of clean_chunks chunks. The device copy of the page table is
+ * that of table_version. */
+
+enum {
+    STEP_FLOW_ROWS = 8,   /* of the flow kernel */
+    STEP_STAGE_ROWS = 64, /* of the stage kernels */
+    STEP_ATTEND_WARPS = 8,
+    STEP_PRODUCT_BYTES = 2 * 64 * 320, /* shared memory of the prompt's products */
+    STEP_ALLOCATIONS = 32,
+    STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
+    STEP_CONSTANTS = 24
+};
+
+typedef enum step_kernel {
+    STEP_K_FLOW, STEP_K_SPARSE_FLOW,
+    STEP_K_EMBED, STEP_K_QKV, STEP_K_PROJECT, STEP_K_GATE_UP, STEP_K_DOWN,
+    STEP_K_ATTEND, STEP_K_MERGE, STEP_K_HEAD,
+    STEP_K_BOUNDS, STEP_K_SELECT, STEP_K_ATTEND_PAGES, STEP_K_MERGE_PAGES, STEP_K_FINISH,
+    PROMPT_K_EMBED, PROMPT_K_NORM, PROMPT_K_PROJECT, PROMPT_K_DOWN, PROMPT_K_LAST,
+    PROMPT_K_QKV, PROMPT_K_GATE_UP, PROMPT_K_ATTEND, PROMPT_K_HEAD,
+    STEP_KERNELS
+} step_kernel;
+
+/* A flow kernel is compiled in the background until it can be launched, or never can. */
+typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILED } step_flow_state;
+
+/* The buffers of one way through: rows it holds, and what its kernels are given. */
+typedef struct step_lane {
+    int rows;
+    step_params params;
+    int32_t *words; /* host: STEP_HEAD + STEP_ARRAYS * rows */
+} step_lane;
+
+typedef struct forward_cuda_state {
+    cairn_runtime *runtime;
+    device *dev;
+    const model_shape *shape;
+    int pack_qkv, pack_o, pack_gate_up, pack_down, pack_head, pack_embed;
+    int warps, blocks, narrow, chunk, chunks, head_tiles, group_rows;
+    int max_rows, max_pages, page_size, table_rows;
+    jit_kernel kernels[STEP_KERNELS];
+    unsigned attend_bytes, product_bytes; /* shared memory of the stages */
+    step_lane flow, stage, prompt;
+    bool sparse_flow; /* there is to be a flow kernel that selects pages */
+    step_flow_state flow_states[2]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW */
+    uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
+    float *norms, *rope, *logits;
+    void **kv, **bounds;
+    int32_t *table, *sampled, *fault;
+    int32_t *lists, *list_counts, *new_pages, *pages_read;
+    uint32_t *seen; /* [layer, sequence, kv_head, seen_words] */
+    uint32_t *row_pages; /* [layer, STEP_FLOW_ROWS, kv_head, seen_words] */
+    size_t seen_bytes;
+    int32_t *host_pages; /* [max_pages] */
+    int32_t *host_words; /* the fault word, the sampled tokens, the pages read */
+    uint64_t *winners;
+    uint64_t table_version;
+    bool table_known;
+    int32_t epoch, clean_rows, clean_chunks;
+    device_graph graph; /* the flow, and its best tokens */
+    device_graph sparse_graph; /* the same with page selection */
+    device_graph stage_graphs[STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
+    cairn_selection graph_selection; /* what the last two were made for */
+    int graph_topk;
+    device_graph dense_graphs[STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
+    int graph_chunks[STEP_STAGE_ROWS + 1];
+    struct { void *at; size_t bytes; } allocations[STEP_ALLOCATIONS];
+    int allocation_count;
+} forward_cuda_state;
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+static int64_t step_qkv_rows(const model_shape *s) {
+    return (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
+}
+
+static size_t step_unit_bytes(int pack) {
+    return pack == PACK_4 ? 320 : pack == PACK_8 ? 544 : 1024;
+}
+
+/* Bytes of [rows, inputs] in tiles of 16 rows. */
+static size_t step_packed_bytes(int pack, int64_t rows, int64_t inputs) {
+    return (size_t)((rows + 15) / 16) * (size_t)(inputs / 32) * step_unit_bytes(pack);
+}
+
+static cairn_status forward_cuda_check_model(const cairn_model *model) {
+    const model_shape *s = &model->shape;
+    base *b = &model->runtime->base;
+    if (s->head_dim != 64 && s->head_dim != 128)
+        return base_fail(b, CAIRN_UNSUPPORTED,
+                         "heads of %d values; 64 and 128 are supported on the GPU", s->head_dim);
+    if (s->heads / s->kv_heads > 16)
+        return base_fail(b, CAIRN_UNSUPPORTED,
+                         "%d query heads share a KV head; up to 16 are supported on the GPU",
+                         s->heads / s->kv_heads);
+    if (s->hidden % 32 || s->ffn % 32)
+        return base_fail(b, CAIRN_UNSUPPORTED,
+                         "hidden size %d, ffn size %d; multiples of 32 are supported on the GPU",
+                         s->hidden, s->ffn);
+    return CAIRN_OK;
+}
+
+/* The narrowest format that holds all the types exactly (f32 and bf16 become f16). */
+static int step_format(int type, int before) {
+    int pack = type == BLOCK_Q4_0 || type == BLOCK_Q4_1 ? PACK_4
+                                                        : type == BLOCK_Q8_0 ? PACK_8 : PACK_16;
+    return !before || before == pack ? pack : PACK_16;
+}
+
+static void step_choose_formats(forward_cuda_state *f, const cairn_model *m) {
+    f->pack_embed = step_format(m->embed.type, 0);
+    f->pack_head = step_format(m->head.type, 0);
+    for (int i = 0; i < f->shape->layers; i++) {
+        const model_layer *l = &m->layers[i];
+        f->pack_qkv = step_format(l->q.type, f->pack_qkv);
+        f->pack_qkv = step_format(l->k.type, f->pack_qkv);
+        f->pack_qkv = step_format(l->v.type, f->pack_qkv);
+        f->pack_o = step_format(l->o.type, f->pack_o);
+        f->pack_gate_up = step_format(l->gate.type, f->pack_gate_up);
+        f->pack_gate_up = step_format(l->up.type, f->pack_gate_up);
+        f->pack_down = step_format(l->down.type, f->pack_down);
+    }
+}
+
+/* Warps of a block, 8 to 12: as many as share the hidden units most evenly. */
+static int step_choose_warps(int hidden) {
+    int units = hidden / 32, best = 8;
+    for (int warps = 9; warps <= 12; warps++) {
+        int rounds = (units + warps - 1) / warps, held = (units + best - 1) / best;
+        if (rounds * warps < held * best) best = warps;
+    }
+    return best;
+}
+
+static bool step_selects_layer(const cairn_config *config, int layer) {
+    return config->selection.layers[layer / 64] >> (layer % 64) & 1;
+}
+
+static bool step_selects_any(const cairn_config *config, int layers) {
+    for (int l = 0; l < layers; l++)
+        if (step_selects_layer(config, l)) return true;
+    return false;
+}
+
+/* `selection` of step/pages.cuh, the shared memory of step_select. */
+static size_t step_selection_bytes(const forward_cuda_state *f) {
+    size_t pages = (size_t)((f->chunks * f->chunk + f->page_size - 1) / f->page_size);
+    size_t parts = (size_t)(f->shape->heads / f->shape->kv_heads) * (size_t)f->shape->head_dim * 8;
+    return (pages + 7) / 8 * 32 + parts + ((pages + 31) / 32 * 8 + 15) / 16 * 16;
+}
+
+/* What the kernels are made for. */
+static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
+    const model_shape *s = f->shape;
+    int tiles = s->hidden / 16;
+    size_t meeting;
+    step_choose_formats(f, m);
+    f->max_rows = max_rows;
+    f->page_size = m->kv.page_size;
+    f->max_pages = model_pages_of(m->max_seq_len, m->kv.page_size);
+    f->table_rows = m->runtime->config.max_batch;
+    f->group_rows = 16 / (s->heads / s->kv_heads);
+    f->warps = step_choose_warps(s->hidden);
+    f->chunk = STEP_ATTEND_WARPS * 2048 / s->head_dim;
+    f->chunks = (m->max_seq_len + f->chunk - 1) / f->chunk;
+    f->blocks = f->dev->sm_count;
+    /* Blocks for the residual stream alone, where enough others are left for the rest. */
+    f->narrow = f->blocks >= 2 * tiles ? tiles : 0;
+    f->attend_bytes = (unsigned)(STEP_ATTEND_WARPS * 2 * 4096 + 16 * s->head_dim * 2 +
+                                 16 * STEP_ATTEND_WARPS * 8);
+    f->head_tiles = 4;
+    meeting = 2 * 4 * ((size_t)f->warps * 4 * 128 + 8);
+    if (f->attend_bytes + meeting > (size_t)f->dev->max_shared_bytes) {
+        f->head_tiles = 2;
+        meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
+    }
+    f->product_bytes = (unsigned)meeting;
+    f->sparse_flow = step_selects_any(&m->runtime->config, s->layers) &&
+                     step_selection_bytes(f) <= meeting;
+}
+
+/* ---- kernels --------------------------------------------------------------------------------- */
+
+/* The last constant is SPARSE. */
+static int step_constants(const forward_cuda_state *f, int rows, int blocks, jit_constant *out) {
+    const model_shape *s = f->shape;
+    const jit_constant all[] = {
+        {"LAYERS", s->layers}, {"HIDDEN", s->hidden}, {"HEADS", s->heads},
+        {"KV_HEADS", s->kv_heads}, {"HEAD_DIM", s->head_dim}, {"FFN", s->ffn},
+        {"VOCAB", s->vocab}, {"CONTEXT", (int64_t)f->chunks * f->chunk},
+        {"PAGE_SIZE", f->page_size}, {"PACK_QKV", f->pack_qkv},
+        {"PACK_O", f->pack_o}, {"PACK_GATE_UP", f->pack_gate_up},
+        {"PACK_DOWN", f->pack_down}, {"PACK_HEAD", f->pack_head},
+        {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"WARPS", f->warps},
+        {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
+        {"NARROW", blocks ? f->narrow : 0}, {"SPARSE", 0}};
+    memcpy(out, all, sizeof all);
+    return (int)BASE_COUNT(all);
+}
+
+static unsigned step_shared_bytes(const forward_cuda_state *f, int kernel) {
+    if (kernel == STEP_K_FLOW || kernel == STEP_K_SPARSE_FLOW)
+        return f->product_bytes + f->attend_bytes;
+    if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) return f->attend_bytes;
+    if (kernel == STEP_K_SELECT) return (unsigned)step_selection_bytes(f);
+    if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return (unsigned)STEP_PRODUCT_BYTES;
+    if (kernel == PROMPT_K_ATTEND) return (unsigned)(512 * f->shape->head_dim);
+    return kernel == STEP_K_FINISH ? 0 : f->product_bytes; /* enough for all others */
+}
+
+/* Kernels [first, first + count) from a program that is built. */
+static cairn_status step_functions(forward_cuda_state *f, jit_program *program, int first,
+                                   int count) {
+    static const char *const names[] = {
+        "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
+        "step_down", "step_attend", "step_merge", "step_head", "step_bounds", "step_select",
+        "step_attend_pages", "step_merge_pages", "step_finish", "prompt_embed", "prompt_norm",
+        "prompt_project", "prompt_down", "prompt_last", "prompt_qkv", "prompt_gate_up",
+        "prompt_attend", "prompt_head"};
+    cairn_status status = CAIRN_OK;
+    for (int i = first; i < first + count && !status; i++)
+        status = jit_function(f->dev->jit, program, names[i], (int)step_shared_bytes(f, i),
+                              &f->kernels[i]);
+    return status;
+}
+
+static jit_request step_flow_request(const forward_cuda_state *f, int kernel,
+                                     jit_constant *constants) {
+    jit_request request = {"step/step.cu", constants, 0, true};
+    request.constant_count = step_constants(f, STEP_FLOW_ROWS, f->blocks, constants);
+    constants[request.constant_count - 1].value = kernel == STEP_K_SPARSE_FLOW;
+    return request;
+}
+
+/* The programs without which no forward can be, in the order of the kernels: longest first. */
+typedef struct step_program { const char *source; int first, count; } step_program;
+
+static const step_program step_programs[] = {
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 5}, {"step/select.cu", STEP_K_BOUNDS, 4},
+    {"step/attend.cu", STEP_K_ATTEND, 3}, {"step/prompt.cu", PROMPT_K_QKV, 2},
+    {"step/layer.cu", STEP_K_EMBED, 5}, {"step/prompt_attend.cu", PROMPT_K_ATTEND, 2},
+    {"step/finish.cu", STEP_K_FINISH, 1}, {"dense/pack.cu", 0, 0}};
+
+enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs) };
+
+/* Constants of the stage and of the prompt's kernels. */
+typedef struct step_texts { jit_constant stage[STEP_CONSTANTS], prompt[STEP_CONSTANTS]; } step_texts;
+
+static void step_requests(const forward_cuda_state *f, step_texts *texts, jit_request *requests) {
+    int count = step_constants(f, STEP_STAGE_ROWS, 0, texts->stage);
+    step_constants(f, f->max_rows, 0, texts->prompt);
+    for (int i = 0; i < STEP_PROGRAMS; i++) {
+        const step_program *p = &step_programs[i];
+        jit_request request = {p->source, texts->stage, count, false};
+        if (p->first >= PROMPT_K_EMBED) request.constants = texts->prompt;
+        if (p->first == STEP_K_FINISH || !p->count) request.constant_count = 0;
+        requests[i] = request;
+    }
+}
+
+/* Begins to compile everything; what takes long and can be done without comes last. */
+static cairn_status step_begin_build(forward_cuda_state *f) {
+    step_texts texts;
+    jit_constant flow[2][STEP_CONSTANTS];
+    jit_request requests[STEP_PROGRAMS + 2];
+    int count = STEP_PROGRAMS;
+    step_requests(f, &texts, requests);
+    requests[count++] = step_flow_request(f, STEP_K_FLOW, flow[0]);
+    if (f->sparse_flow)
+        requests[count++] = step_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
+    else f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
+    return jit_begin(f->dev->jit, requests, count);
+}
+
+/* Waits for what step_begin_build began, but for the flow kernels. */
+static cairn_status step_end_build(forward_cuda_state *f) {
+    step_texts texts;
+    jit_request requests[STEP_PROGRAMS];
+    cairn_status status = jit_wait(f->dev->jit);
+    step_requests(f, &texts, requests);
+    for (int i = 0; i < STEP_PROGRAMS && !status; i++) {
+        jit_program *program;
+        status = jit_get(f->dev->jit, &requests[i], &program);
+        if (!status)
+            status = step_functions(f, program, step_programs[i].first, step_programs[i].count);
+    }
+    return status;
+}
+
+/* Whether a flow kernel can be launched by now. One that cannot be had is done without. */
+static bool step_has_flow(forward_cuda_state *f, int kernel) {
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request;
+    jit_program *program;
+    cairn_status status;
+    if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
+    request = step_flow_request(f, kernel, constants);
+    status = jit_try(f->dev->jit, &request, &program);
+    if (!status) status = step_functions(f, program, kernel, 1);
+    if (status == CAIRN_CANCELLED) status = jit_begin(f->dev->jit, &request, 1);
+    else if (status != CAIRN_BUSY) f->flow_states[kernel] = status ? STEP_FLOW_FAILED
+                                                                  : STEP_FLOW_READY;
+    if (status && status != CAIRN_BUSY)
+        base_log(f->dev->base, CAIRN_LOG_WARN, "steps go on by slower kernels: %s",
+                 f->dev->base->error);
+    return f->flow_states[kernel] == STEP_FLOW_READY;
+}
+
+/* Waits for both flow kernels. [blocks] */
+static cairn_status forward_cuda_wait(cairn_model *model) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    cairn_status status = CAIRN_OK;
+    for (int kernel = STEP_K_FLOW; kernel <= STEP_K_SPARSE_FLOW && !status; kernel++) {
+        jit_constant constants[STEP_CONSTANTS];
+        jit_request request = step_flow_request(f, kernel, constants);
+        jit_program *program;
+        if (kernel == STEP_K_SPARSE_FLOW && !f->sparse_flow) break;
+        status = jit_get(f->dev->jit, &request, &program);
+        if (!status) status = step_functions(f, program, kernel, 1);
+        if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
+    }
+    return status;
+}

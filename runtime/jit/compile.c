@@ -1,0 +1,300 @@
+/* jit_compile: one expanded template to a cubin by NVRTC, and what goes wrong on the way.
+ *
+ * - NVRTC registers destructors of its own during its first compile; a compile on another thread
+ *   while the process exits then crashes. So the first compile is a tiny one, and jit_at_exit,
+ *   which cancels and joins, is registered after it, to run before those destructors. For an exit
+ *   in the middle of that one, jit_begin has the main thread run jit_at_exit before all handlers.
+ * - It folds constants in the rounding mode of the calling thread: set to the default here.
+ * - It aborts the process when memory runs out, so it is not opened when little is free.
+ * - A failure with no error line of the template is the environment's (memory, builtins): it is
+ *   tried once more alone, and not remembered. */
+
+#define JIT_LEAST_MEMORY ((int64_t)192 << 20)
+
+static void jit_at_exit(void);
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+/* NVRTC asks between its stages whether to go on. */
+static int jit_on_flow(void *payload, void *reserved) {
+    jit *j = (jit *)payload;
+    (void)reserved;
+    return os_atomic_load(&j->cancel) != 0;
+}
+
+static void jit_free_headers(jit *j, base *b) {
+    int i;
+    for (i = 0; i < j->header_count; i++)
+        base_delete(b, j->header_texts[i], j->header_sizes[i] + 1, 1);
+    j->header_count = 0;
+}
+
+/* NVRTC takes the headers from memory, under the names that templates include. */
+static cairn_status jit_join_headers(jit *j, base *b) {
+    const kernels_file *file;
+    for (file = j->options.files; file->name; file++) {
+        base_text text = {0};
+        char *copy;
+        if (!jit_is_header(file) || j->header_count == (int)BASE_COUNT(j->header_texts)) continue;
+        copy = (char *)base_new(b, file->bytes + 1, 1);
+        if (!copy || !jit_add_file(b, &text, file)) {
+            base_delete(b, copy, file->bytes + 1, 1);
+            base_text_free(b, &text);
+            return base_no_memory(b, "kernel headers", file->bytes);
+        }
+        memcpy(copy, text.data, file->bytes);
+        base_text_free(b, &text);
+        j->header_names[j->header_count] = file->name;
+        j->header_sizes[j->header_count] = file->bytes;
+        j->header_texts[j->header_count++] = copy;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_status jit_read_archs(jit *j, base *b) {
+    const driver_calls *d = j->options.driver;
+    int count = 0;
+    nvrtcResult result = d->nvrtcGetNumSupportedArchs(&count);
+    if (result) return driver_nvrtc_fail(b, d, result, "nvrtcGetNumSupportedArchs");
+    if (count < 1 || count > JIT_MAX_ARCHS)
+        return base_fail(b, CAIRN_UNSUPPORTED, "NVRTC lists %d architectures", count);
+    result = d->nvrtcGetSupportedArchs(j->archs);
+    if (result) return driver_nvrtc_fail(b, d, result, "nvrtcGetSupportedArchs");
+    j->arch_count = count;
+    return CAIRN_OK;
+}
+
+/* What it gives does not matter: builtins that are missing show at the first true compile. */
+static void jit_prime(const jit *j) {
+    const driver_calls *d = j->options.driver;
+    nvrtcProgram program = NULL;
+    if (d->nvrtcCreateProgram(&program, "extern \"C\" __global__ void prime() {}\n", "prime.cu", 0,
+                              NULL, NULL)) return;
+    d->nvrtcCompileProgram(program, 0, NULL);
+    d->nvrtcDestroyProgram(&program);
+}
+
+static cairn_status jit_load_nvrtc(jit *j, base *b) {
+    driver_calls *d = j->options.driver;
+    cairn_status status = driver_open_nvrtc(b, j->options.nvrtc_path, d);
+    if (!status) status = jit_read_archs(j, b);
+    if (!status) status = jit_join_headers(j, b);
+    if (!status) jit_prime(j);
+    if (!status)
+        snprintf(j->compiler, sizeof j->compiler, "NVRTC %d.%d, library of %lld",
+                 d->nvrtc_version / 1000, d->nvrtc_version % 1000 / 10,
+                 (long long)os_mtime(d->nvrtc_path));
+    return status;
+}
+
+static cairn_status jit_open_nvrtc_now(jit *j, base *b) {
+    cairn_status status;
+    int64_t start = os_now_us(), memory = os_memory_bytes();
+    if (memory < JIT_LEAST_MEMORY)
+        return base_fail(b, CAIRN_OUT_OF_MEMORY, "NVRTC aborts the program when memory runs out: "
+                         "%lld MiB are free, it needs %lld", (long long)memory >> 20,
+                         (long long)JIT_LEAST_MEMORY >> 20);
+    jit_free_headers(j, b);
+    status = jit_load_nvrtc(j, b);
+    atexit(jit_at_exit);
+    j->nvrtc_open_us = os_now_us() - start;
+    return status;
+}
+
+/* Once for all workers; a failure stands until the next batch. */
+static cairn_status jit_need_nvrtc(jit *j, base *b) {
+    const driver_calls *d = j->options.driver;
+    cairn_status status;
+    bool opened = false;
+    os_mutex_lock(&j->nvrtc_lock);
+    if (!j->nvrtc_tried) {
+        j->nvrtc_tried = opened = true;
+        j->nvrtc_status = jit_open_nvrtc_now(j, b);
+        j->nvrtc_ready = j->nvrtc_status == CAIRN_OK;
+        memcpy(j->nvrtc_error, b->error, sizeof b->error);
+    }
+    status = j->nvrtc_status;
+    if (status) {
+        memcpy(b->error, j->nvrtc_error, sizeof b->error);
+        b->status = status;
+    }
+    os_mutex_unlock(&j->nvrtc_lock);
+    if (opened && !status)
+        base_log(b, CAIRN_LOG_INFO, "opened NVRTC %d.%d (%s) in %lld ms", d->nvrtc_version / 1000,
+                 d->nvrtc_version % 1000 / 10, d->nvrtc_path, (long long)j->nvrtc_open_us / 1000);
+    return status;
+}
+
+/* ---- architecture ---------------------------------------------------------------------------- */
+
+/* The option, and whether code for the exact chip can be had or only PTX for an older one. */
+static cairn_status jit_choose_arch(const jit *j, base *b, char *option, size_t bytes, bool *ptx) {
+    int i, best = 0, oldest = j->archs[0];
+    for (i = 0; i < j->arch_count; i++) {
+        if (j->archs[i] <= j->options.arch && j->archs[i] > best) best = j->archs[i];
+        if (j->archs[i] < oldest) oldest = j->archs[i];
+    }
+    if (!best)
+        return base_fail(b, CAIRN_UNSUPPORTED, "sm_%d is older than all that NVRTC %d.%d compiles "
+                         "for (sm_%d and newer)", j->options.arch,
+                         j->options.driver->nvrtc_version / 1000,
+                         j->options.driver->nvrtc_version % 1000 / 10, oldest);
+    *ptx = best != j->options.arch || j->options.want_ptx;
+    if (best != j->options.arch) snprintf(option, bytes, "--gpu-architecture=compute_%d", best);
+    else if (*ptx) snprintf(option, bytes, "--gpu-architecture=compute_%s", j->arch + 3);
+    else snprintf(option, bytes, "--gpu-architecture=%s", j->arch);
+    return CAIRN_OK;
+}
+
+/* ---- the compiler's log ---------------------------------------------------------------------- */
+
+/* The first line of the log that reports an error in a file of ours. */
+static const char *jit_error_line(const char *log) {
+    const char *line = log;
+    while (line && *line) {
+        const char *end = strchr(line, '\n');
+        size_t size = end ? (size_t)(end - line) : strlen(line);
+        const char *error = strstr(line, "error");
+        const char *place = strstr(line, "): ");
+        if (error && place && error < line + size && place < error) return line;
+        line = end ? end + 1 : NULL;
+    }
+    return NULL;
+}
+
+static bool jit_get_log(const jit *j, base *b, nvrtcProgram program, base_text *log) {
+    const driver_calls *d = j->options.driver;
+    size_t bytes = 0;
+    if (d->nvrtcGetProgramLogSize(program, &bytes) || bytes == 0 ||
+        !base_text_reserve(b, log, bytes)) return false;
+    if (d->nvrtcGetProgramLog(program, log->data)) return false;
+    log->data[bytes] = '\0';
+    log->size = strlen(log->data);
+    return log->size > 0;
+}
+
+/* "PAGE_SIZE 64, TOPK 32" from the lines of #define. */
+static const char *jit_constants_text(const jit_program *p, char *text, size_t bytes) {
+    const char *at = p->source.data;
+    size_t used = 0;
+    text[0] = '\0';
+    while ((at = strstr(at, "#define CAIRN_")) != NULL) {
+        int size;
+        at += strlen("#define CAIRN_");
+        size = snprintf(text + used, bytes - used, "%s%.*s", used ? ", " : "",
+                        (int)strcspn(at, "\n"), at);
+        if (size < 0 || (size_t)size >= bytes - used) break;
+        used += (size_t)size;
+    }
+    return used ? text : "no constants";
+}
+
+/* A mistake in a template: where and what, then the constants it was compiled with. */
+static cairn_status jit_template_error(base *b, jit_program *p, const char *line) {
+    char head[480], constants[320];
+    size_t i;
+    snprintf(head, sizeof head, "%s", line);
+    for (i = strlen(head); i > 0 && head[i - 1] == '\n'; i--) head[i - 1] = '\0';
+    p->lasting = true;
+    return base_fail(b, CAIRN_COMPILE_FAILED, "%s\n  with %s", head,
+                     jit_constants_text(p, constants, sizeof constants));
+}
+
+static cairn_status jit_compile_failed(jit *j, base *b, jit_program *p, nvrtcProgram program,
+                                       nvrtcResult result) {
+    const driver_calls *d = j->options.driver;
+    base_text log = {0};
+    const char *line;
+    cairn_status status;
+    bool told;
+    /* NVRTC calls it by several names, depending on the stage that it was in. */
+    if (result == NVRTC_ERROR_CANCELLED || os_atomic_load(&j->cancel))
+        return base_fail(b, CAIRN_CANCELLED, "%s: compiling was cancelled", p->name);
+    told = jit_get_log(j, b, program, &log);
+    if (told) base_log(b, CAIRN_LOG_ERROR, "%s: %s", p->name, log.data);
+    line = told ? jit_error_line(log.data) : NULL;
+    if (result == NVRTC_ERROR_COMPILATION && line)
+        status = jit_template_error(b, p, line);
+    else if (result == NVRTC_ERROR_COMPILATION && !told)
+        status = base_fail(b, CAIRN_COMPILE_FAILED, "%s: NVRTC failed without a word; it needs "
+                           "some 150 MiB of memory", p->name);
+    else {
+        char call[600];
+        snprintf(call, sizeof call, "%s: %.500s", p->name, told ? log.data : "nvrtcCompileProgram");
+        status = driver_nvrtc_fail(b, d, result, call);
+    }
+    base_text_free(b, &log);
+    return status;
+}
+
+/* ---- compiling ------------------------------------------------------------------------------- */
+
+static bool jit_flag_is_supported(const jit *j, const char *flag) {
+    return strncmp(flag, "--Ofast-compile", 15) || j->options.driver->nvrtc_version >= 12090;
+}
+
+static nvrtcResult jit_run_compiler(jit *j, nvrtcProgram program, const char *arch_option) {
+    const driver_calls *d = j->options.driver;
+    const char *wished[JIT_MAX_FLAGS], *flags[JIT_MAX_FLAGS + 1];
+    int i, count = jit_flags(j, wished), n = 0;
+    for (i = 0; i < count; i++)
+        if (jit_flag_is_supported(j, wished[i])) flags[n++] = wished[i];
+    flags[n++] = arch_option;
+    d->nvrtcSetFlowCallback(program, jit_on_flow, j);
+    return d->nvrtcCompileProgram(program, n, flags);
+}
+
+/* The cubin, or the PTX, of a compiled program. */
+static cairn_status jit_take_code(jit *j, base *b, nvrtcProgram program, bool ptx,
+                                  base_text *code) {
+    const driver_calls *d = j->options.driver;
+    size_t bytes = 0;
+    nvrtcResult result = ptx ? d->nvrtcGetPTXSize(program, &bytes)
+                             : d->nvrtcGetCUBINSize(program, &bytes);
+    if (!result && (bytes == 0 || !base_text_reserve(b, code, bytes)))
+        return base_no_memory(b, "cubin", bytes);
+    if (!result) result = ptx ? d->nvrtcGetPTX(program, code->data)
+                              : d->nvrtcGetCUBIN(program, code->data);
+    if (result) return driver_nvrtc_fail(b, d, result, ptx ? "nvrtcGetPTX" : "nvrtcGetCUBIN");
+    code->size = bytes;
+    return CAIRN_OK;
+}
+
+/* One attempt. The program's name is fixed, since it can show in the code. */
+static cairn_status jit_compile_once(jit *j, base *b, jit_program *p, const char *source,
+                                     const char *arch_option, bool ptx, base_text *code) {
+    const driver_calls *d = j->options.driver;
+    char name[64];
+    nvrtcProgram program = NULL;
+    nvrtcResult result;
+    cairn_status status;
+    snprintf(name, sizeof name, "kernels_src/%s", p->name);
+    result = d->nvrtcCreateProgram(&program, source, name, j->header_count,
+                                   (const char *const *)j->header_texts, j->header_names);
+    if (result) return driver_nvrtc_fail(b, d, result, "nvrtcCreateProgram");
+    result = jit_run_compiler(j, program, arch_option);
+    if (result) status = jit_compile_failed(j, b, p, program, result);
+    else status = jit_take_code(j, b, program, ptx, code);
+    d->nvrtcDestroyProgram(&program);
+    return status;
+}
+
+/* `code` gets a cubin for the device, or PTX (`*ptx`) when NVRTC is older than the device. */
+static cairn_status jit_compile(jit *j, base *b, jit_program *p, const base_text *source,
+                                base_text *code, bool *ptx) {
+    char option[64];
+    cairn_status status = jit_need_nvrtc(j, b);
+    int64_t start;
+    if (!status) status = jit_choose_arch(j, b, option, sizeof option, ptx);
+    if (status) return status;
+    start = os_now_us();
+    fesetenv(FE_DFL_ENV);
+    status = jit_compile_once(j, b, p, source->data, option, *ptx, code);
+    if (status && status != CAIRN_CANCELLED && !p->lasting) {
+        os_mutex_lock(&j->nvrtc_lock);
+        status = jit_compile_once(j, b, p, source->data, option, *ptx, code);
+        os_mutex_unlock(&j->nvrtc_lock);
+    }
+    p->compile_us = os_now_us() - start;
+    return status;
+}

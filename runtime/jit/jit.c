@@ -1,0 +1,253 @@
+/* jit: from a kernel template and constants to a loaded function. Owns the programs, the threads
+ * that compile them, and NVRTC while it is open; calls cache, driver, os.
+ *
+ * A program is one template of kernels_src/ with one set of constants. It comes from memory, from
+ * the cache, or from NVRTC, which is opened on the first miss only. All work is done on threads of
+ * our own: NVRTC needs a deep stack and the default floating-point environment, and a frame loop
+ * must not wait. Several requests for one program do the work once.
+ *
+ * jit.c: types, source text, keys. compile.c: NVRTC. load.c: modules and functions.
+ * work.c: threads, batches, cancelling, exit. open.c: the calls for other rooms.
+ *
+ * [owner thread] unless said; jit_cancel [any thread]. */
+#include <fenv.h>
+
+#define JIT_SCHEMA 1 /* counts changes of what a key covers */
+#define JIT_ABI 1    /* counts changes of how compiled kernels are called */
+#define JIT_MAX_CONSTANTS 128
+#define JIT_MAX_THREADS 16
+#define JIT_MAX_ARCHS 64
+#define JIT_STACK_BYTES ((size_t)8 << 20)
+
+typedef struct jit_constant { const char *name; int64_t value; } jit_constant;
+
+/* `constants` become `#define CAIRN_<name> <value>` before the template, sorted by name. */
+typedef struct jit_request {
+    const char *source; /* "topk.cu", of kernels_src/ */
+    const jit_constant *constants;
+    int constant_count;
+    bool later;         /* begun behind all others, and no one waits for it: see jit_try */
+} jit_request;
+
+typedef struct jit_options {
+    driver_calls *driver;
+    CUcontext context;        /* NULL: compile only; there are then no functions */
+    int arch;                 /* of the device: 10 * major + minor */
+    struct cache *kernels;    /* an open cache */
+    const char *nvrtc_path;   /* NULL or "": see driver/nvrtc.c */
+    int threads;              /* 0: one per processor, at most 8 */
+    bool quick;               /* compile fast rather than fast code */
+    bool debug;               /* line tables for the tools */
+    bool keep_images;         /* keep the bytes of each program for jit_image */
+    bool want_ptx;            /* PTX of the exact architecture instead of a cubin, to be read */
+    const kernels_file *files; /* NULL: the embedded kernels_src/ */
+    cairn_progress_callback progress; /* called on the thread that waits */
+    void *progress_user;
+} jit_options;
+
+typedef enum jit_state { JIT_NEW, JIT_QUEUED, JIT_RUNNING, JIT_READY, JIT_FAILED } jit_state;
+
+typedef struct jit_program {
+    struct jit_program *next;
+    cache_key id;     /* digest of the request: tells programs apart in memory */
+    char name[48];    /* "topk.cu" */
+    base_text source; /* constants and template */
+    jit_state state;
+    bool wanted;      /* by the last batch, which waits for it */
+    bool lasting;     /* failed by its own fault: not tried again */
+    cairn_status status;
+    char error[BASE_ERROR_BYTES];
+    CUmodule module;
+    cache_entry image;
+    bool from_cache, from_ptx;
+    int64_t compile_us, load_us;
+    size_t image_bytes;
+} jit_program;
+
+typedef enum jit_worker_state { JIT_IDLE, JIT_STARTED, JIT_ENDED, JIT_JOINING } jit_worker_state;
+
+typedef struct jit_worker {
+    struct jit *jit_of;
+    os_thread thread;
+    base own; /* for its memory and messages */
+    jit_worker_state state;
+} jit_worker;
+
+typedef struct jit {
+    struct jit *next_open; /* jits alive, for the end of the process */
+    base *owner;
+    jit_options options;
+    char nvrtc_path[OS_PATH_BYTES];
+    char arch[12];         /* "sm_90a": what is asked for; part of the key */
+    cache_key headers_digest;
+
+    os_mutex lock;         /* guards all below, and the states of programs */
+    os_cond changed;
+    jit_program *programs;
+    jit_worker workers[JIT_MAX_THREADS];
+    int running;           /* workers at work */
+    int queued, busy;      /* programs in these states */
+    char current[48];      /* the program taken last */
+    os_atomic cancel;
+
+    os_mutex nvrtc_lock;   /* guards opening, and all below */
+    cairn_status nvrtc_status;
+    char nvrtc_error[BASE_ERROR_BYTES];
+    bool nvrtc_ready, nvrtc_tried;
+    char compiler[96];
+    int archs[JIT_MAX_ARCHS], arch_count;
+    char *header_texts[64];
+    const char *header_names[64];
+    size_t header_sizes[64];
+    int header_count;
+    int64_t nvrtc_open_us;
+
+    os_mutex load_lock;    /* one module load at a time */
+} jit;
+
+/* ---- source text ----------------------------------------------------------------------------- */
+
+static const kernels_file *jit_find_file(const jit *j, const char *name) {
+    const kernels_file *file = j->options.files;
+    while (file->name && strcmp(file->name, name)) file++;
+    return file->name ? file : NULL;
+}
+
+static bool jit_is_header(const kernels_file *file) {
+    size_t size = strlen(file->name);
+    return (size > 4 && !strcmp(file->name + size - 4, ".cuh")) || file->name[size - 1] == 'h';
+}
+
+static bool jit_add_file(base *b, base_text *text, const kernels_file *file) {
+    int i;
+    bool good = base_text_reserve(b, text, file->bytes);
+    for (i = 0; good && file->pieces[i]; i++)
+        good = base_text_add(b, text, file->pieces[i], strlen(file->pieces[i]));
+    return good;
+}
+
+/* order[i]: the i-th constant by name. */
+static void jit_sort_constants(const jit_request *request, int *order) {
+    int i, k;
+    for (i = 0; i < request->constant_count; i++) {
+        for (k = i; k > 0 && strcmp(request->constants[order[k - 1]].name,
+                                    request->constants[i].name) > 0; k--) order[k] = order[k - 1];
+        order[k] = i;
+    }
+}
+
+/* A repeated or odd name would compile into something else than what was asked for. */
+static cairn_status jit_check_request(const jit *j, base *b, const jit_request *request,
+                                      const int *order) {
+    int i;
+    if (!jit_find_file(j, request->source))
+        return base_fail(b, CAIRN_NOT_FOUND, "there is no kernel template %s", request->source);
+    for (i = 0; i < request->constant_count; i++) {
+        const char *name = request->constants[order[i]].name;
+        size_t size = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+        if (size == 0 || name[size])
+            return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: a constant cannot be named \"%s\"",
+                             request->source, name);
+        if (i > 0 && !strcmp(name, request->constants[order[i - 1]].name))
+            return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the constant %s is given twice",
+                             request->source, name);
+    }
+    return CAIRN_OK;
+}
+
+static bool jit_add_constants(base *b, base_text *text, const jit_request *request,
+                              const int *order) {
+    bool good = true;
+    int i;
+    for (i = 0; good && i < request->constant_count; i++) {
+        const jit_constant *c = &request->constants[order[i]];
+        good = base_text_print(b, text, c->value < 0 ? "#define CAIRN_%s (%lld)\n"
+                                                     : "#define CAIRN_%s %lld\n",
+                               c->name, (long long)c->value);
+    }
+    return good;
+}
+
+static cache_key jit_request_id(const char *name, const char *constants, size_t bytes) {
+    cache_hash hash;
+    cache_hash_begin(&hash, "cairn request");
+    cache_hash_field(&hash, name, strlen(name));
+    cache_hash_field(&hash, constants, bytes);
+    return cache_hash_end(&hash);
+}
+
+/* `out` gets the sorted constants; the template is added only when a program is built. */
+static cairn_status jit_prologue(const jit *j, base *b, const jit_request *request,
+                                 base_text *out) {
+    int order[JIT_MAX_CONSTANTS];
+    cairn_status status;
+    if (request->constant_count > JIT_MAX_CONSTANTS)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: more than %d constants", request->source,
+                         JIT_MAX_CONSTANTS);
+    jit_sort_constants(request, order);
+    status = jit_check_request(j, b, request, order);
+    if (status) return status;
+    if (base_text_add(b, out, "", 0) && jit_add_constants(b, out, request, order)) return CAIRN_OK;
+    return base_no_memory(b, "kernel source", 4096);
+}
+
+static cairn_status jit_expand(const jit *j, base *b, const jit_program *p, base_text *out) {
+    if (base_text_add(b, out, p->source.data, p->source.size) &&
+        base_text_print(b, out, "#line 1 \"kernels_src/%s\"\n", p->name) &&
+        jit_add_file(b, out, jit_find_file(j, p->name))) return CAIRN_OK;
+    return base_no_memory(b, "kernel source", out->size);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* sm_90 has instructions that only its own variant `a` gives; other chips take the plain name. A
+ * function of the device alone, so that no key asks NVRTC. */
+static void jit_name_arch(jit *j) {
+    snprintf(j->arch, sizeof j->arch, "sm_%d%s", j->options.arch, j->options.arch == 90 ? "a" : "");
+}
+
+/* All headers count for every program: few enough, and never wrong. */
+static void jit_digest_headers(jit *j) {
+    const kernels_file *file;
+    cache_hash hash;
+    int i;
+    cache_hash_begin(&hash, "cairn headers");
+    for (file = j->options.files; file->name; file++) {
+        if (!jit_is_header(file)) continue;
+        cache_hash_field(&hash, file->name, strlen(file->name));
+        for (i = 0; file->pieces[i]; i++)
+            cache_hash_field(&hash, file->pieces[i], strlen(file->pieces[i]));
+    }
+    j->headers_digest = cache_hash_end(&hash);
+}
+
+#define JIT_MAX_FLAGS 8
+
+/* The options that decide the code, as wished; an older NVRTC is given fewer of them. */
+static int jit_flags(const jit *j, const char *flags[JIT_MAX_FLAGS]) {
+    int n = 0;
+    flags[n++] = "--std=c++17";
+    flags[n++] = "--device-as-default-execution-space";
+    flags[n++] = "--restrict";
+    flags[n++] = "--fmad=true";
+    if (j->options.quick) flags[n++] = "--Ofast-compile=mid";
+    if (j->options.debug) flags[n++] = "-lineinfo";
+    return n;
+}
+
+static cache_key jit_key(const jit *j, const jit_program *p, const base_text *source) {
+    const char *flags[JIT_MAX_FLAGS];
+    uint8_t numbers[8];
+    cache_hash hash;
+    int i, count = jit_flags(j, flags);
+    cache_store32(numbers, JIT_SCHEMA);
+    cache_store32(numbers + 4, JIT_ABI);
+    cache_hash_begin(&hash, "cairn kernel");
+    cache_hash_field(&hash, numbers, sizeof numbers);
+    cache_hash_field(&hash, &j->headers_digest, sizeof j->headers_digest);
+    cache_hash_field(&hash, p->name, strlen(p->name));
+    cache_hash_field(&hash, source->data, source->size);
+    cache_hash_field(&hash, j->arch, strlen(j->arch));
+    for (i = 0; i < count; i++) cache_hash_field(&hash, flags[i], strlen(flags[i]));
+    return cache_hash_end(&hash);
+}

@@ -1,0 +1,289 @@
+/* jit_open: what other rooms call. [owner thread] unless said. */
+
+typedef struct jit_progress {
+    int done, total;    /* programs of the batch */
+    char current[48];   /* the one begun last */
+} jit_progress;
+
+/* Opens no NVRTC. The driver, the cache and the kernel files stay valid until jit_close; without a
+ * context programs can be compiled but hold no functions. */
+BASE_UNUSED static cairn_status jit_open(base *b, const jit_options *options, jit **out) {
+    jit *j = (jit *)base_new(b, 1, sizeof *j);
+    *out = NULL;
+    if (!j) return base_no_memory(b, "jit", sizeof *j);
+    j->owner = b;
+    j->options = *options;
+    if (!j->options.files) j->options.files = kernels_files;
+    if (options->nvrtc_path) {
+        snprintf(j->nvrtc_path, sizeof j->nvrtc_path, "%s", options->nvrtc_path);
+        j->options.nvrtc_path = j->nvrtc_path;
+    }
+    os_mutex_init(&j->lock);
+    os_cond_init(&j->changed);
+    os_mutex_init(&j->nvrtc_lock);
+    os_mutex_init(&j->load_lock);
+    jit_name_arch(j);
+    jit_digest_headers(j);
+    os_mutex_lock(&jit_exit_lock);
+    j->next_open = jit_alive;
+    jit_alive = j;
+    os_mutex_unlock(&jit_exit_lock);
+    *out = j;
+    return CAIRN_OK;
+}
+
+static void jit_free_programs(jit *j) {
+    const driver_calls *d = j->options.driver;
+    CUcontext previous;
+    bool pushed = j->options.context && !d->cuCtxPushCurrent(j->options.context);
+    while (j->programs) {
+        jit_program *p = j->programs;
+        j->programs = p->next;
+        if (p->module) d->cuModuleUnload(p->module);
+        cache_entry_free(j->owner, &p->image);
+        base_text_free(j->owner, &p->source);
+        base_delete(j->owner, p, 1, sizeof *p);
+    }
+    if (pushed) d->cuCtxPopCurrent(&previous);
+}
+
+/* Cancels what is under way and frees every program. The context, if any, still lives. */
+BASE_UNUSED static void jit_close(jit *j) {
+    jit **link;
+    if (!j) return;
+    os_mutex_lock(&jit_exit_lock);
+    for (link = &jit_alive; *link && *link != j; link = &(*link)->next_open) {}
+    if (*link) *link = j->next_open;
+    os_mutex_unlock(&jit_exit_lock);
+    jit_stop(j);
+    jit_free_programs(j);
+    jit_free_headers(j, j->owner);
+    os_mutex_destroy(&j->load_lock);
+    os_mutex_destroy(&j->nvrtc_lock);
+    os_cond_destroy(&j->changed);
+    os_mutex_destroy(&j->lock);
+    base_delete(j->owner, j, 1, sizeof *j);
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+static bool jit_is_working(jit *j) {
+    bool working;
+    os_mutex_lock(&j->lock);
+    working = j->queued > 0 || j->busy > 0 || j->running > 0;
+    os_mutex_unlock(&j->lock);
+    return working;
+}
+
+/* Before the first request of a batch: what the last one left is forgotten, a failed search for
+ * NVRTC may be tried again. */
+static void jit_new_batch(jit *j) {
+    jit_program *p;
+    jit_join(j, true);
+    os_atomic_store(&j->cancel, os_atomic_load(&jit_exiting));
+    os_mutex_lock(&j->nvrtc_lock);
+    if (!j->nvrtc_ready) j->nvrtc_tried = false;
+    os_mutex_unlock(&j->nvrtc_lock);
+    os_mutex_lock(&j->lock);
+    for (p = j->programs; p; p = p->next) p->wanted = false;
+    os_mutex_unlock(&j->lock);
+}
+
+/* While programs are compiled that no one waits for, a batch may have ended, too. */
+static void jit_end_batch(jit *j) {
+    jit_program *p;
+    os_mutex_lock(&j->lock);
+    for (p = j->programs; p; p = p->next)
+        if (p->wanted && (p->state == JIT_QUEUED || p->state == JIT_RUNNING)) break;
+    if (!p)
+        for (p = j->programs; p; p = p->next) p->wanted = false;
+    os_mutex_unlock(&j->lock);
+}
+
+/* Starts work on all requests and returns; a batch under way grows by them. The requests need not
+ * outlive the call. A request that is wrong in itself is an error, and nothing is begun. */
+static cairn_status jit_begin(jit *j, const jit_request *requests, int count) {
+    cairn_status status = CAIRN_OK;
+    jit_program *p;
+    int i;
+    if (!os_atomic_load(&jit_exit_registered) && os_before_exit(jit_at_exit))
+        os_atomic_store(&jit_exit_registered, 1);
+    if (os_atomic_load(&j->cancel) || !jit_is_working(j)) jit_new_batch(j);
+    else jit_end_batch(j);
+    for (i = 0; i < count && !status; i++) status = jit_program_of(j, &requests[i], &p);
+    if (status) return status;
+    for (i = 0; i < count && !status; i++) {
+        status = jit_program_of(j, &requests[i], &p);
+        if (status) break;
+        os_mutex_lock(&j->lock);
+        if (!j->busy && !j->queued) memcpy(j->current, p->name, sizeof j->current);
+        jit_enqueue(j, p, requests[i].later);
+        os_mutex_unlock(&j->lock);
+    }
+    jit_join(j, false);
+    os_mutex_lock(&j->lock);
+    if (os_atomic_load(&j->cancel)) jit_flush(j, CAIRN_CANCELLED, "compiling was cancelled");
+    else if (j->queued && !jit_start_workers(j))
+        jit_flush(j, CAIRN_OUT_OF_MEMORY, "no thread could be started to compile on");
+    os_mutex_unlock(&j->lock);
+    return status;
+}
+
+/* Under the lock: counts, and the oldest program of the batch that failed. */
+static const jit_program *jit_count(const jit *j, jit_progress *out) {
+    const jit_program *p, *failed = NULL;
+    memset(out, 0, sizeof *out);
+    memcpy(out->current, j->current, sizeof out->current);
+    for (p = j->programs; p; p = p->next) {
+        if (!p->wanted) continue;
+        out->total++;
+        out->done += p->state == JIT_READY || p->state == JIT_FAILED;
+        if (p->state == JIT_FAILED) failed = p;
+    }
+    return failed;
+}
+
+static cairn_status jit_copy_error(jit *j, const jit_program *p) {
+    memcpy(j->owner->error, p->error, sizeof j->owner->error);
+    j->owner->status = p->status;
+    return p->status;
+}
+
+/* CAIRN_BUSY while the batch is under way (and no error text then), CAIRN_OK when all of it is
+ * ready, else the first failure. Requests for later do not count. `out` may be NULL. */
+static cairn_status jit_poll(jit *j, jit_progress *out) {
+    jit_progress progress;
+    const jit_program *failed;
+    bool idle;
+    os_mutex_lock(&j->lock);
+    failed = jit_count(j, &progress);
+    idle = j->queued == 0 && j->busy == 0;
+    os_mutex_unlock(&j->lock);
+    if (out) *out = progress;
+    if (progress.done < progress.total) return CAIRN_BUSY;
+    jit_join(j, idle);
+    return failed ? jit_copy_error(j, failed) : CAIRN_OK;
+}
+
+/* Ends the batch under way early: queued programs fail with CAIRN_CANCELLED, running compiles stop
+ * at NVRTC's next stage (some 0.1 s). A later request for them starts anew. [any thread] */
+static void jit_cancel(jit *j) {
+    os_atomic_store(&j->cancel, 1);
+    os_mutex_lock(&j->lock);
+    jit_flush(j, CAIRN_CANCELLED, "compiling was cancelled");
+    os_mutex_unlock(&j->lock);
+}
+
+/* Waits for the batch, but for what was requested for later, and tells the progress callback, at
+ * each change and four times a second. [blocks] */
+static cairn_status jit_wait(jit *j) {
+    jit_progress progress, last;
+    cairn_status status;
+    memset(&last, 0, sizeof last);
+    while ((status = jit_poll(j, &progress)) == CAIRN_BUSY) {
+        if (j->options.progress &&
+            !j->options.progress(j->options.progress_user, progress.current, progress.done,
+                                 progress.total)) jit_cancel(j);
+        os_mutex_lock(&j->lock);
+        jit_count(j, &last);
+        if (last.done == progress.done) os_cond_wait_us(&j->changed, &j->lock, 250000);
+        os_mutex_unlock(&j->lock);
+    }
+    return status;
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+/* The program of a request, and how far it is. */
+static cairn_status jit_look(jit *j, const jit_request *request, jit_program **p,
+                             jit_state *state) {
+    cairn_status status = jit_program_of(j, request, p);
+    if (status) return status;
+    os_mutex_lock(&j->lock);
+    *state = (*p)->state;
+    os_mutex_unlock(&j->lock);
+    return CAIRN_OK;
+}
+
+/* The program of a request: at once if it is built, else after building it. [blocks] */
+BASE_UNUSED static cairn_status jit_get(jit *j, const jit_request *request, jit_program **out) {
+    jit_program *p = NULL;
+    jit_state state;
+    cairn_status status = jit_look(j, request, &p, &state);
+    *out = NULL;
+    if (!status && state != JIT_READY) {
+        jit_request now = *request;
+        now.later = false;
+        status = jit_begin(j, &now, 1);
+        if (!status) jit_wait(j);
+        if (!status && p->state == JIT_FAILED) status = jit_copy_error(j, p);
+    }
+    if (!status) *out = p;
+    return status;
+}
+
+/* The same without waiting, for what was begun before: CAIRN_BUSY (and no error text) while it is
+ * being built. */
+BASE_UNUSED static cairn_status jit_try(jit *j, const jit_request *request, jit_program **out) {
+    jit_program *p = NULL;
+    jit_state state;
+    cairn_status status = jit_look(j, request, &p, &state);
+    *out = NULL;
+    if (status) return status;
+    if (state == JIT_FAILED) return jit_copy_error(j, p);
+    if (state != JIT_READY) return CAIRN_BUSY;
+    *out = p;
+    return CAIRN_OK;
+}
+
+/* The function `entry` of a built program, ready to launch: with `shared_bytes` of dynamic shared
+ * memory allowed, clusters beyond 8 blocks allowed, its code loaded. */
+BASE_UNUSED static cairn_status jit_function(jit *j, jit_program *p, const char *entry,
+                                             int shared_bytes, jit_kernel *out) {
+    const driver_calls *d = j->options.driver;
+    CUcontext previous;
+    cairn_status status;
+    CUresult r;
+    memset(out, 0, sizeof *out);
+    out->shared_bytes = shared_bytes;
+    if (!p->module)
+        return base_fail(j->owner, CAIRN_UNSUPPORTED, "%s was compiled without a device", p->name);
+    r = d->cuCtxPushCurrent(j->options.context);
+    if (r) return driver_fail(j->owner, d, r, "cuCtxPushCurrent");
+    status = jit_find_function(j, j->owner, p, entry, out);
+    d->cuCtxPopCurrent(&previous);
+    return status;
+}
+
+/* The cubin (or PTX) of a built program, if options.keep_images; NULL otherwise. */
+BASE_UNUSED static const uint8_t *jit_image(const jit_program *p, size_t *bytes) {
+    *bytes = p->image.size;
+    return p->image.data;
+}
+
+/* Programs compiled and found in the cache since the jit was opened; how often NVRTC was opened. */
+BASE_UNUSED static void jit_counts(jit *j, int32_t *compiled, int32_t *cached, int32_t *opened) {
+    const jit_program *p;
+    *compiled = *cached = 0;
+    os_mutex_lock(&j->lock);
+    for (p = j->programs; p; p = p->next) {
+        if (p->state != JIT_READY) continue;
+        if (p->from_cache) ++*cached;
+        else ++*compiled;
+    }
+    os_mutex_unlock(&j->lock);
+    os_mutex_lock(&j->nvrtc_lock);
+    *opened = j->options.driver->nvrtc_opened;
+    os_mutex_unlock(&j->nvrtc_lock);
+}
+
+/* Gives NVRTC's memory back, some 60 MiB, when nothing is under way; a later miss opens it anew. */
+BASE_UNUSED static void jit_release(jit *j) {
+    if (jit_is_working(j)) return;
+    jit_join(j, true);
+    os_mutex_lock(&j->nvrtc_lock);
+    if (j->nvrtc_ready) driver_close_nvrtc(j->options.driver);
+    j->nvrtc_ready = j->nvrtc_tried = false;
+    jit_free_headers(j, j->owner);
+    os_mutex_unlock(&j->nvrtc_lock);
+}

@@ -1,0 +1,186 @@
+/* jit_work: the threads that build programs. A batch is what has been asked for and not finished;
+ * workers take programs off it until it is empty and then end. They are joined by whoever waits. */
+
+#define JIT_AMPLE_MEMORY ((int64_t)768 << 20) /* below it, one compile at a time */
+
+static os_mutex jit_exit_lock = OS_MUTEX_INITIAL; /* of the two below */
+static jit *jit_alive;
+static os_atomic jit_exiting, jit_exit_registered;
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+/* Under the lock: the next queued program, or NULL. Programs are listed newest first, asked-for
+ * order is oldest first; what someone waits for comes before the rest. */
+static jit_program *jit_take(jit *j) {
+    jit_program *p, *oldest = NULL;
+    if (os_atomic_load(&j->cancel)) return NULL;
+    for (p = j->programs; p; p = p->next)
+        if (p->state == JIT_QUEUED && (!oldest || p->wanted || !oldest->wanted)) oldest = p;
+    if (!oldest) return NULL;
+    oldest->state = JIT_RUNNING;
+    j->queued--;
+    j->busy++;
+    memcpy(j->current, oldest->name, sizeof j->current);
+    return oldest;
+}
+
+/* Under the lock. */
+static void jit_finish(jit *j, const base *b, jit_program *p, cairn_status status) {
+    p->status = status;
+    p->state = status ? JIT_FAILED : JIT_READY;
+    if (status) memcpy(p->error, b->error, sizeof p->error);
+    j->busy--;
+    os_cond_broadcast(&j->changed);
+}
+
+static void jit_work(void *context) {
+    jit_worker *w = (jit_worker *)context;
+    jit *j = w->jit_of;
+    CUcontext previous;
+    jit_program *p;
+    CUresult pushed = j->options.context ? j->options.driver->cuCtxPushCurrent(j->options.context)
+                                         : CUDA_SUCCESS;
+    os_mutex_lock(&j->lock);
+    while ((p = jit_take(j)) != NULL) {
+        cairn_status status;
+        os_mutex_unlock(&j->lock);
+        if (pushed) status = driver_fail(&w->own, j->options.driver, pushed, "cuCtxPushCurrent");
+        else status = jit_build(j, &w->own, p);
+        os_mutex_lock(&j->lock);
+        jit_finish(j, &w->own, p, status);
+    }
+    j->running--; /* in one step with finding nothing to do: work that comes now starts another */
+    os_mutex_unlock(&j->lock);
+    if (j->options.context && !pushed) j->options.driver->cuCtxPopCurrent(&previous);
+    os_mutex_lock(&j->lock);
+    if (w->state == JIT_STARTED) w->state = JIT_ENDED;
+    os_cond_broadcast(&j->changed);
+    os_mutex_unlock(&j->lock);
+}
+
+static int jit_thread_limit(const jit *j) {
+    int n = j->options.threads > 0 ? j->options.threads : os_cpu_count();
+    if (j->options.threads <= 0 && n > 8) n = 8;
+    if (os_memory_bytes() < JIT_AMPLE_MEMORY) return 1;
+    return n > JIT_MAX_THREADS ? JIT_MAX_THREADS : n;
+}
+
+/* Under the lock: as many workers as there is work for. Returns false when none runs. */
+static bool jit_start_workers(jit *j) {
+    int i, limit = jit_thread_limit(j), wanted = j->queued + j->busy;
+    if (wanted > limit) wanted = limit;
+    for (i = 0; i < JIT_MAX_THREADS && j->running < wanted; i++) {
+        jit_worker *w = &j->workers[i];
+        if (w->state != JIT_IDLE) continue;
+        w->jit_of = j;
+        base_fork(j->owner, &w->own);
+        w->state = JIT_STARTED;
+        j->running++;
+        if (os_thread_start(&w->thread, JIT_STACK_BYTES, jit_work, w)) continue;
+        w->state = JIT_IDLE;
+        j->running--;
+        break;
+    }
+    return j->running > 0;
+}
+
+/* Joins workers that have ended; with `all`, waits for the others first. A worker that comes here
+ * itself (the program exits from a log callback) is left out. */
+static void jit_join(jit *j, bool all) {
+    int i;
+    os_mutex_lock(&j->lock);
+    for (i = 0; i < JIT_MAX_THREADS; i++) {
+        jit_worker *w = &j->workers[i];
+        if (w->state == JIT_IDLE || (w->state != JIT_ENDED && !all)) continue;
+        if (os_thread_is_self(&w->thread)) continue;
+        if (w->state == JIT_JOINING) { /* another thread is at it */
+            while (w->state == JIT_JOINING) os_cond_wait(&j->changed, &j->lock);
+            continue;
+        }
+        w->state = JIT_JOINING;
+        os_mutex_unlock(&j->lock);
+        os_thread_join(&w->thread);
+        os_mutex_lock(&j->lock);
+        w->state = JIT_IDLE;
+        os_cond_broadcast(&j->changed);
+    }
+    os_mutex_unlock(&j->lock);
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+/* Under the lock: whatever is still queued will not be built. */
+static void jit_flush(jit *j, cairn_status status, const char *why) {
+    jit_program *p;
+    for (p = j->programs; p; p = p->next) {
+        if (p->state != JIT_QUEUED) continue;
+        p->state = JIT_FAILED;
+        p->status = status;
+        snprintf(p->error, sizeof p->error, "%s: %s", p->name, why);
+        j->queued--;
+    }
+    os_cond_broadcast(&j->changed);
+}
+
+static jit_program *jit_lookup(jit *j, const cache_key *id) {
+    jit_program *p = j->programs;
+    while (p && memcmp(&p->id, id, sizeof *id)) p = p->next;
+    return p;
+}
+
+/* The program of a request, made if it is new. Only the owner adds programs. */
+static cairn_status jit_program_of(jit *j, const jit_request *request, jit_program **out) {
+    base_text prologue = {0};
+    cache_key id;
+    cairn_status status = jit_prologue(j, j->owner, request, &prologue);
+    jit_program *p = NULL;
+    if (!status) {
+        id = jit_request_id(request->source, prologue.data, prologue.size);
+        p = jit_lookup(j, &id);
+    }
+    if (!status && !p) {
+        p = (jit_program *)base_new(j->owner, 1, sizeof *p);
+        if (!p) status = base_no_memory(j->owner, "kernel program", sizeof *p);
+        else {
+            p->id = id;
+            snprintf(p->name, sizeof p->name, "%s", request->source);
+            p->source = prologue;
+            memset(&prologue, 0, sizeof prologue);
+            os_mutex_lock(&j->lock);
+            p->next = j->programs;
+            j->programs = p;
+            os_mutex_unlock(&j->lock);
+        }
+    }
+    base_text_free(j->owner, &prologue);
+    *out = p;
+    return status;
+}
+
+/* Under the lock. A program that failed by its own fault keeps its failure. */
+static void jit_enqueue(jit *j, jit_program *p, bool later) {
+    p->wanted = p->wanted || !later;
+    if (p->state != JIT_NEW && (p->state != JIT_FAILED || p->lasting)) return;
+    p->state = JIT_QUEUED;
+    p->status = CAIRN_OK;
+    j->queued++;
+}
+
+/* ---- end of the process ---------------------------------------------------------------------- */
+
+/* Cancels and waits: at most one stage of one compile, about 0.1 s. */
+static void jit_stop(jit *j) {
+    os_atomic_store(&j->cancel, 1);
+    os_mutex_lock(&j->lock);
+    jit_flush(j, CAIRN_CANCELLED, "compiling was cancelled");
+    os_mutex_unlock(&j->lock);
+    jit_join(j, true);
+}
+
+static void jit_at_exit(void) {
+    jit *j; /* runs once or more */
+    os_atomic_store(&jit_exiting, 1);
+    os_mutex_lock(&jit_exit_lock);
+    for (j = jit_alive; j; j = j->next_open) jit_stop(j);
+    os_mutex_unlock(&jit_exit_lock);
+}

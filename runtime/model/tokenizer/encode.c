@@ -1,0 +1,186 @@
+/* tokenizer_encode: text into ids. Special tokens are cut out of the text first, the rest is cut
+ * into words, and each word's bytes are merged, lowest rank first, through a heap: O(n log n) in
+ * the length of a word. */
+
+/* ---- merging -------------------------------------------------------------------------------- */
+
+/* A symbol of a word, in a list; id -1: merged away. */
+typedef struct tokenizer_symbol { int32_t id, previous, next; } tokenizer_symbol;
+
+/* A merge that was possible when it was found: at symbol `at`, which then was `left` and followed
+ * by `right`. */
+typedef struct tokenizer_candidate { int32_t rank, at, left, right, merged; } tokenizer_candidate;
+
+/* Memory for one word, kept from word to word. */
+typedef struct tokenizer_work {
+    const tokenizer *t;
+    tokenizer_symbol *symbols;   /* [room] */
+    tokenizer_candidate *heap;   /* [2 * room] least first; each merge takes one and adds at most two */
+    size_t room, heap_size;
+} tokenizer_work;
+
+static bool tokenizer_less(const tokenizer_candidate *a, const tokenizer_candidate *c) {
+    return a->rank != c->rank ? a->rank < c->rank : a->at < c->at;
+}
+
+static void tokenizer_push(tokenizer_work *w, const tokenizer_candidate *candidate) {
+    size_t at = w->heap_size++;
+    while (at && tokenizer_less(candidate, &w->heap[(at - 1) / 2])) {
+        w->heap[at] = w->heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    w->heap[at] = *candidate;
+}
+
+static tokenizer_candidate tokenizer_pop(tokenizer_work *w) {
+    tokenizer_candidate top = w->heap[0], last = w->heap[--w->heap_size];
+    size_t at = 0, child;
+    while ((child = 2 * at + 1) < w->heap_size) {
+        if (child + 1 < w->heap_size && tokenizer_less(&w->heap[child + 1],
+                                                       &w->heap[child])) child++;
+        if (!tokenizer_less(&w->heap[child], &last)) break;
+        w->heap[at] = w->heap[child];
+        at = child;
+    }
+    w->heap[at] = last;
+    return top;
+}
+
+/* Adds the merge of the symbols `at` and its next, when there is one. */
+static void tokenizer_consider(tokenizer_work *w, int32_t at) {
+    int32_t next = at < 0 ? -1 : w->symbols[at].next;
+    const tokenizer_merge *merge;
+    tokenizer_candidate candidate;
+    if (next < 0) return;
+    merge = tokenizer_merge_find(w->t, w->symbols[at].id, w->symbols[next].id);
+    if (!merge) return;
+    candidate.rank = merge->rank;
+    candidate.at = at;
+    candidate.left = merge->left;
+    candidate.right = merge->right;
+    candidate.merged = merge->merged;
+    tokenizer_push(w, &candidate);
+}
+
+static void tokenizer_apply(tokenizer_work *w, const tokenizer_candidate *c) {
+    tokenizer_symbol *left = &w->symbols[c->at];
+    int32_t right = left->id == c->left ? left->next : -1;
+    if (right < 0 || w->symbols[right].id != c->right) return; /* found before another merge */
+    left->id = c->merged;
+    left->next = w->symbols[right].next;
+    if (left->next >= 0) w->symbols[left->next].previous = c->at;
+    w->symbols[right].id = -1;
+    tokenizer_consider(w, left->previous);
+    tokenizer_consider(w, c->at);
+}
+
+/* The bytes as symbols; bytes that the vocabulary lacks are dropped. Returns how many. */
+static int32_t tokenizer_spell(tokenizer_work *w, const char *word, size_t bytes) {
+    int32_t count = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        int32_t id = w->t->byte_ids[(unsigned char)word[i]];
+        if (id < 0) continue;
+        w->symbols[count].id = id;
+        w->symbols[count].previous = count - 1;
+        w->symbols[count].next = count + 1;
+        count++;
+    }
+    if (count) w->symbols[count - 1].next = -1;
+    return count;
+}
+
+static bool tokenizer_make_room(base *b, tokenizer_work *w, size_t bytes) {
+    size_t room = w->room ? w->room : 64;
+    if (bytes <= w->room) return true;
+    while (room < bytes) room *= 2;
+    base_delete(b, w->symbols, w->room, sizeof *w->symbols);
+    base_delete(b, w->heap, 2 * w->room, sizeof *w->heap);
+    w->symbols = (tokenizer_symbol *)base_new(b, room, sizeof *w->symbols);
+    w->heap = (tokenizer_candidate *)base_new(b, 2 * room, sizeof *w->heap);
+    w->room = room;
+    return w->symbols && w->heap;
+}
+
+static bool tokenizer_encode_word(base *b, tokenizer_work *w, const char *word, size_t bytes,
+                                  tokenizer_ids *out) {
+    int32_t count;
+    if (!tokenizer_make_room(b, w, bytes)) return false;
+    count = tokenizer_spell(w, word, bytes);
+    w->heap_size = 0;
+    for (int32_t i = 0; i < count; i++) tokenizer_consider(w, i);
+    while (w->heap_size) {
+        tokenizer_candidate candidate = tokenizer_pop(w);
+        tokenizer_apply(w, &candidate);
+    }
+    for (int32_t i = 0; i < count; i++)
+        if (w->symbols[i].id >= 0 && !tokenizer_ids_add(b, out, w->symbols[i].id)) return false;
+    return true;
+}
+
+/* ---- text ----------------------------------------------------------------------------------- */
+
+/* The longest special token that the text begins with, or -1. */
+static int32_t tokenizer_special_at(const tokenizer *t, const char *text, size_t bytes,
+                                    bool control) {
+    unsigned first = (unsigned char)text[0];
+    for (uint32_t i = t->special_at[first]; i < t->special_at[first + 1]; i++) {
+        int32_t id = t->specials[i];
+        size_t size;
+        const char *piece = tokenizer_piece(t, id, &size);
+        if (!control && t->kinds[id] == TOK_CONTROL) continue;
+        if (size <= bytes && !memcmp(piece, text, size)) return id;
+    }
+    return -1;
+}
+
+static bool tokenizer_encode_plain(base *b, tokenizer_work *w, const char *text, size_t bytes,
+                                   tokenizer_ids *out) {
+    for (size_t at = 0; at < bytes;) {
+        size_t size = tokenizer_word(text + at, bytes - at, w->t->splits_digits);
+        if (!tokenizer_encode_word(b, w, text + at, size, out)) return false;
+        at += size;
+    }
+    return true;
+}
+
+static bool tokenizer_encode_all(base *b, tokenizer_work *w, const char *text, size_t bytes,
+                                 bool special,
+                           tokenizer_ids *out) {
+    size_t from = 0;
+    for (size_t at = 0; at < bytes;) {
+        int32_t id = tokenizer_special_at(w->t, text + at, bytes - at, special);
+        size_t size = 1;
+        if (id >= 0) {
+            tokenizer_piece(w->t, id, &size);
+            if (!tokenizer_encode_plain(b, w, text + from, at - from, out)) return false;
+            if (!tokenizer_ids_add(b, out, id)) return false;
+            from = at + size;
+        }
+        at += size;
+    }
+    return tokenizer_encode_plain(b, w, text + from, bytes - from, out);
+}
+
+/* Adds the ids of the text to *out. special: text of control tokens such as "<|im_end|>" becomes
+ * the token, otherwise it is text like any other. No token is added at either end. On failure
+ * (CAIRN_INVALID_UTF8 naming the byte, CAIRN_OUT_OF_MEMORY) *out holds what it held before. */
+BASE_UNUSED static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *text,
+                                           size_t bytes, bool special, tokenizer_ids *out) {
+    tokenizer_work work = {t, NULL, NULL, 0, 0};
+    size_t before = out->size, fault;
+    bool done;
+    if (bytes > INT32_MAX / 2)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "text: %llu bytes; at most 1 GiB at once",
+                         (unsigned long long)bytes);
+    fault = tokenizer_utf8_fault(text, bytes);
+    if (fault < bytes)
+        return base_fail(b, CAIRN_INVALID_UTF8, "text: byte %llu (0x%02x) does not begin a whole "
+                         "UTF-8 character", (unsigned long long)fault,
+                         (unsigned)(unsigned char)text[fault]);
+    done = tokenizer_encode_all(b, &work, text, bytes, special, out);
+    base_delete(b, work.symbols, work.room, sizeof *work.symbols);
+    base_delete(b, work.heap, 2 * work.room, sizeof *work.heap);
+    if (done) return CAIRN_OK;
+    out->size = before;
+    return base_no_memory(b, "tokenizer_encode", bytes);
+}

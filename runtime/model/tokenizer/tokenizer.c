@@ -1,0 +1,461 @@
+/* tokenizer: byte-level BPE as the model file describes it. This file owns the tables: pieces,
+ * merges, special tokens, the named ids; encode.c turns text into ids, decode.c
+ * ids into text, and chat.c conversations into text.
+ *
+ * Vocabularies of this kind write each byte as one printable character ("Ġ" is the space); the
+ * tables here hold the bytes themselves. Everything is copied out of the file. The file is not
+ * trusted: what it says is checked here, once, so that encoding and decoding need not check.
+ * Calls base, gguf, tokenizer_text. */
+
+/* A pair of neighbouring tokens that becomes one; of all pairs in a word the lowest rank goes
+ * first, the leftmost of equals. */
+typedef struct tokenizer_merge { int32_t left, right, rank, merged; } tokenizer_merge;
+
+enum { TOK_NORMAL = 1, TOK_UNKNOWN = 2, TOK_CONTROL = 3, TOK_USER = 4, TOK_UNUSED = 5,
+       TOK_BYTE = 6 };
+
+typedef struct tokenizer {
+    int32_t vocab;
+    char *text;            /* the pieces one after another */
+    size_t text_bytes;
+    uint32_t *starts;      /* [vocab + 1] piece i is text[starts[i]] .. text[starts[i + 1] - 1] */
+    uint8_t *kinds;        /* [vocab] TOK_ */
+    int32_t byte_ids[256]; /* the token of a single byte; -1: the vocabulary lacks it */
+    tokenizer_merge *merges;     /* [merge_slots] open addressing; left -1: free */
+    size_t merge_slots;    /* a power of two */
+    int32_t *specials;     /* [special_count] tokens found in text as they stand, by first byte, */
+    size_t special_count;  /* then the longest first */
+    uint32_t special_at[257]; /* specials that begin with byte c: special_at[c] .. [c + 1] - 1 */
+    bool splits_digits;    /* the pre-tokenizer takes digits one by one */
+    int32_t bos, eos, eot, eom; /* -1: none */
+    bool adds_bos;         /* `generate` puts bos before an empty session's first text */
+    bool has_chat;         /* the chat template is of a family that tokenizer_chat writes */
+    base_text chat_system; /* what the template says when the conversation has no system message */
+    base_text chat_template; /* its beginning, for messages */
+} tokenizer;
+
+/* Ids that grow. Starts as all zero; freed by tokenizer_ids_free. */
+typedef struct tokenizer_ids { int32_t *data; size_t size, capacity; } tokenizer_ids;
+
+BASE_UNUSED static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id) {
+    if (ids->size == ids->capacity) {
+        size_t capacity = ids->capacity ? 2 * ids->capacity : 64;
+        int32_t *data = capacity > SIZE_MAX / sizeof *data ? NULL : (int32_t *)base_realloc(
+            b, ids->data, ids->capacity * sizeof *data, capacity * sizeof *data);
+        if (!data) return false;
+        ids->data = data;
+        ids->capacity = capacity;
+    }
+    ids->data[ids->size++] = id;
+    return true;
+}
+
+BASE_UNUSED static void tokenizer_ids_free(base *b, tokenizer_ids *ids) {
+    if (ids->data) base_realloc(b, ids->data, ids->capacity * sizeof *ids->data, 0);
+    memset(ids, 0, sizeof *ids);
+}
+
+/* The bytes of a token: not terminated, not always whole characters. `id` outside gives none. */
+BASE_UNUSED static const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *bytes) {
+    *bytes = 0;
+    if (id < 0 || id >= t->vocab) return "";
+    *bytes = t->starts[id + 1] - t->starts[id];
+    return t->text + t->starts[id];
+}
+
+/* Whether the token ends a generation. */
+BASE_UNUSED static bool tokenizer_is_end(const tokenizer *t, int32_t id) {
+    return id >= 0 && (id == t->eos || id == t->eot || id == t->eom);
+}
+
+/* Whether the token stands for itself and not for text: `<|im_start|>` and its like. */
+BASE_UNUSED static bool tokenizer_is_special(const tokenizer *t, int32_t id) {
+    return id >= 0 && id < t->vocab && (t->kinds[id] == TOK_CONTROL || t->kinds[id] == TOK_UNKNOWN);
+}
+
+/* ---- the alphabet: bytes written as characters ---------------------------------------------- */
+
+/* Bytes that print stand for themselves; the 68 others are written as U+0100 and on, in order. */
+static bool tokenizer_byte_prints(int byte) {
+    return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+}
+
+typedef struct tokenizer_alphabet {
+    int16_t byte_of[512];  /* of a code point; -1: not in the alphabet */
+    uint16_t point_of[256];
+} tokenizer_alphabet;
+
+static void tokenizer_make_alphabet(tokenizer_alphabet *a) {
+    uint16_t next = 256;
+    for (int i = 0; i < 512; i++) a->byte_of[i] = -1;
+    for (int i = 0; i < 256; i++) {
+        a->point_of[i] = tokenizer_byte_prints(i) ? (uint16_t)i : next++;
+        a->byte_of[a->point_of[i]] = (int16_t)i;
+    }
+}
+
+/* Writes the bytes that a token's text stands for (never more than it has) and returns how many;
+ * a text with a character outside the alphabet stands for itself. */
+static size_t tokenizer_unwrite(const tokenizer_alphabet *a, const char *text, size_t bytes,
+                                char *out) {
+    size_t used = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned point = (unsigned char)text[i];
+        if (point >= 0x80) {
+            unsigned next = i + 1 < bytes ? (unsigned char)text[i + 1] : 0;
+            point = point >= 0xc2 && point <= 0xc7 && next >> 6 == 2
+                        ? (point & 31) << 6 | (next & 63) : 511;
+            i++;
+        }
+        if (a->byte_of[point] < 0) {
+            memcpy(out, text, bytes);
+            return bytes;
+        }
+        out[used++] = (char)(unsigned char)a->byte_of[point];
+    }
+    return used;
+}
+
+/* ---- finding tokens by text, while the tables are made -------------------------------------- */
+
+/* Strings of the file by text: where a pair's parts and its whole stand in the vocabulary. */
+typedef struct tokenizer_index {
+    const char **strings; /* [vocab] in the file */
+    uint32_t *sizes;      /* [vocab] */
+    int32_t *slots;       /* [slot_count] -1: free */
+    size_t slot_count;    /* a power of two */
+} tokenizer_index;
+
+static size_t tokenizer_slots_for(size_t entries) {
+    size_t slots = 64;
+    while (slots - slots / 4 < entries) slots *= 2;
+    return slots;
+}
+
+/* FNV-1a, fed in parts. */
+static uint64_t tokenizer_hash(uint64_t hash, const char *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++) hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+#define TOK_HASH_START 0xcbf29ce484222325u
+
+/* The token whose text is `a` followed by `c`, or -1; *slot is where it is or belongs. */
+static int32_t tokenizer_find_joined(const tokenizer_index *index, const char *a, size_t a_bytes,
+                                     const char *c,
+                               size_t c_bytes, size_t *slot) {
+    uint64_t hash = tokenizer_hash(tokenizer_hash(TOK_HASH_START, a, a_bytes), c, c_bytes);
+    size_t mask = index->slot_count - 1;
+    for (*slot = (size_t)(hash ^ hash >> 32) & mask; index->slots[*slot] >= 0;
+         *slot = (*slot + 1) & mask) {
+        int32_t id = index->slots[*slot];
+        if (index->sizes[id] == a_bytes + c_bytes && !memcmp(index->strings[id], a, a_bytes) &&
+            !memcmp(index->strings[id] + a_bytes, c, c_bytes))
+            return id;
+    }
+    return -1;
+}
+
+static int32_t tokenizer_find(const tokenizer_index *index, const char *text, size_t bytes) {
+    size_t slot;
+    return tokenizer_find_joined(index, text, bytes, "", 0, &slot);
+}
+
+static void tokenizer_index_free(base *b, tokenizer_index *index, size_t vocab) {
+    base_delete(b, index->strings, vocab, sizeof *index->strings);
+    base_delete(b, index->sizes, vocab, sizeof *index->sizes);
+    base_delete(b, index->slots, index->slot_count, sizeof *index->slots);
+}
+
+static cairn_status tokenizer_index_open(base *b, gguf_list list, tokenizer_index *index) {
+    size_t vocab = (size_t)list.count, slot;
+    index->slot_count = tokenizer_slots_for(vocab);
+    index->strings = (const char **)base_new(b, vocab, sizeof *index->strings);
+    index->sizes = (uint32_t *)base_new(b, vocab, sizeof *index->sizes);
+    index->slots = (int32_t *)base_new(b, index->slot_count, sizeof *index->slots);
+    if (!index->strings || !index->sizes || !index->slots)
+        return base_no_memory(b, "tokenizer.ggml.tokens", vocab * sizeof *index->strings);
+    memset(index->slots, 0xff, index->slot_count * sizeof *index->slots);
+    for (size_t i = 0; i < vocab; i++) {
+        size_t bytes;
+        index->strings[i] = gguf_next_string(&list, &bytes);
+        if (bytes > UINT16_MAX)
+            return base_fail(b, CAIRN_BAD_FILE, "tokenizer.ggml.tokens[%llu] has %llu bytes; at "
+                             "most 65535 are sensible", (unsigned long long)i,
+                             (unsigned long long)bytes);
+        index->sizes[i] = (uint32_t)bytes;
+        if (tokenizer_find_joined(index, index->strings[i], bytes, "", 0, &slot) < 0)
+            index->slots[slot] = (int32_t)i; /* of equal texts the first counts */
+    }
+    return CAIRN_OK;
+}
+
+/* ---- pieces --------------------------------------------------------------------------------- */
+
+static cairn_status tokenizer_read_kinds(base *b, const gguf *g, tokenizer *t) {
+    gguf_list list = {0, 0, NULL};
+    bool found;
+    cairn_status status =
+        gguf_array(b, g, "tokenizer.ggml.token_type", &found, GGUF_I32, &list);
+    if (status) return status;
+    if (found && list.count != (uint64_t)t->vocab)
+        return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.token_type has %llu entries, "
+                         "tokenizer.ggml.tokens has %d", g->path, (unsigned long long)list.count,
+                         (int)t->vocab);
+    for (int32_t i = 0; i < t->vocab; i++) {
+        uint32_t kind = found ? gguf_next_u32(&list) : TOK_NORMAL;
+        t->kinds[i] = kind >= TOK_NORMAL && kind <= TOK_BYTE ? (uint8_t)kind : TOK_NORMAL;
+    }
+    return CAIRN_OK;
+}
+
+/* Fills text and starts. Control and user-defined tokens stand for their text as it is. */
+static cairn_status tokenizer_read_pieces(base *b, const gguf *g,
+                                          const tokenizer_alphabet *alphabet,
+                                    const tokenizer_index *index, tokenizer *t) {
+    size_t used = 0;
+    for (int32_t i = 0; i < t->vocab; i++) t->text_bytes += index->sizes[i];
+    if (t->text_bytes > UINT32_MAX)
+        return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.tokens holds over 4 GiB", g->path);
+    t->text = (char *)base_new(b, t->text_bytes, 1);
+    t->starts = (uint32_t *)base_new(b, (size_t)t->vocab + 1, sizeof *t->starts);
+    t->kinds = (uint8_t *)base_new(b, (size_t)t->vocab, 1);
+    if (!t->text || !t->starts || !t->kinds)
+        return base_no_memory(b, "tokenizer.ggml.tokens", t->text_bytes);
+    if (tokenizer_read_kinds(b, g, t)) return b->status;
+    for (int32_t i = 0; i < t->vocab; i++) {
+        const char *string = index->strings[i];
+        size_t bytes = index->sizes[i];
+        t->starts[i] = (uint32_t)used;
+        if (t->kinds[i] == TOK_CONTROL || t->kinds[i] == TOK_USER) {
+            memcpy(t->text + used, string, bytes);
+            used += bytes;
+        } else {
+            used += tokenizer_unwrite(alphabet, string, bytes, t->text + used);
+        }
+    }
+    t->starts[t->vocab] = (uint32_t)used;
+    return CAIRN_OK;
+}
+
+static void tokenizer_read_bytes(const tokenizer_alphabet *alphabet, const tokenizer_index *index,
+                                 tokenizer *t) {
+    for (int i = 0; i < 256; i++) {
+        unsigned point = alphabet->point_of[i];
+        char text[2] = {(char)point, 0};
+        if (point >= 0x80) {
+            text[0] = (char)(0xc0 | point >> 6);
+            text[1] = (char)(0x80 | (point & 63));
+        }
+        t->byte_ids[i] = tokenizer_find(index, text, point < 0x80 ? 1 : 2);
+    }
+}
+
+/* ---- merges --------------------------------------------------------------------------------- */
+
+static size_t tokenizer_merge_slot(const tokenizer *t, int32_t left, int32_t right) {
+    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    key *= 0x9e3779b97f4a7c15u;
+    return (size_t)(key >> 32) & (t->merge_slots - 1);
+}
+
+/* The merge of two neighbours, or NULL. */
+static const tokenizer_merge *tokenizer_merge_find(const tokenizer *t, int32_t left,
+                                                   int32_t right) {
+    size_t slot = tokenizer_merge_slot(t, left, right);
+    for (; t->merges[slot].left >= 0; slot = (slot + 1) & (t->merge_slots - 1))
+        if (t->merges[slot].left == left && t->merges[slot].right == right) return &t->merges[slot];
+    return NULL;
+}
+
+/* Of equal pairs the first counts. */
+static void tokenizer_merge_add(tokenizer *t, const tokenizer_merge *merge) {
+    size_t slot = tokenizer_merge_slot(t, merge->left, merge->right);
+    if (tokenizer_merge_find(t, merge->left, merge->right)) return;
+    while (t->merges[slot].left >= 0) slot = (slot + 1) & (t->merge_slots - 1);
+    t->merges[slot] = *merge;
+}
+
+/* One line of the list, "LEFT RIGHT": the first space that is not the first byte parts them. */
+static bool tokenizer_read_merge(const tokenizer_index *index, const char *text, size_t bytes,
+                                 tokenizer_merge *out) {
+    const char *space = bytes > 1 ? (const char *)memchr(text + 1, ' ', bytes - 1) : NULL;
+    size_t left, right, slot;
+    if (!space) return false;
+    left = (size_t)(space - text);
+    right = bytes - left - 1;
+    out->left = tokenizer_find(index, text, left);
+    out->right = tokenizer_find(index, space + 1, right);
+    out->merged = tokenizer_find_joined(index, text, left, space + 1, right, &slot);
+    return out->left >= 0 && out->right >= 0 && out->merged >= 0;
+}
+
+static cairn_status tokenizer_read_merges(base *b, const gguf *g, const tokenizer_index *index,
+                                          tokenizer *t) {
+    gguf_list list;
+    if (gguf_array(b, g, "tokenizer.ggml.merges", NULL, GGUF_STRING, &list)) return b->status;
+    if (list.count > INT32_MAX)
+        return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.merges: too many", g->path);
+    t->merge_slots = tokenizer_slots_for((size_t)list.count);
+    t->merges = (tokenizer_merge *)base_new(b, t->merge_slots, sizeof *t->merges);
+    if (!t->merges)
+        return base_no_memory(b, "tokenizer.ggml.merges", t->merge_slots * sizeof *t->merges);
+    for (size_t i = 0; i < t->merge_slots; i++) t->merges[i].left = -1;
+    for (int32_t rank = 0; rank < (int32_t)list.count; rank++) {
+        size_t bytes;
+        const char *text = gguf_next_string(&list, &bytes);
+        tokenizer_merge merge;
+        if (!tokenizer_read_merge(index, text, bytes, &merge))
+            return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.merges[%d]: not two tokens of "
+                             "the vocabulary whose join is a third", g->path, (int)rank);
+        merge.rank = rank;
+        tokenizer_merge_add(t, &merge);
+    }
+    return CAIRN_OK;
+}
+
+/* ---- special tokens and named ids ----------------------------------------------------------- */
+
+/* Whether the token is cut out of text. Only whole characters are, so that cutting a text of whole
+ * characters leaves such texts. */
+static bool tokenizer_stands_in_text(const tokenizer *t, int32_t id) {
+    size_t bytes = t->starts[id + 1] - t->starts[id];
+    return (t->kinds[id] == TOK_CONTROL || t->kinds[id] == TOK_USER) && bytes > 0 &&
+           tokenizer_utf8_fault(t->text + t->starts[id], bytes) == bytes;
+}
+
+static unsigned tokenizer_first_byte(const tokenizer *t, int32_t id) {
+    return (unsigned char)t->text[t->starts[id]];
+}
+
+/* Within one first byte the longest first, so that the first match is the longest. */
+static void tokenizer_sort_specials(tokenizer *t, size_t first, size_t end) {
+    for (size_t i = first + 1; i < end; i++) {
+        int32_t id = t->specials[i];
+        uint32_t bytes = t->starts[id + 1] - t->starts[id];
+        size_t j = i;
+        for (; j > first; j--) {
+            int32_t other = t->specials[j - 1];
+            if (t->starts[other + 1] - t->starts[other] >= bytes) break;
+            t->specials[j] = other;
+        }
+        t->specials[j] = id;
+    }
+}
+
+static cairn_status tokenizer_read_specials(base *b, tokenizer *t) {
+    uint32_t next[256];
+    for (int32_t i = 0; i < t->vocab; i++)
+        if (tokenizer_stands_in_text(t, i)) t->special_at[tokenizer_first_byte(t, i) + 1]++;
+    for (int c = 0; c < 256; c++) t->special_at[c + 1] += t->special_at[c];
+    t->special_count = t->special_at[256];
+    if (t->special_count > 65536)
+        return base_fail(b, CAIRN_BAD_FILE, "tokenizer.ggml.token_type: %llu special tokens; at "
+                         "most 65536 are sensible", (unsigned long long)t->special_count);
+    t->specials = (int32_t *)base_new(b, t->special_count, sizeof *t->specials);
+    if (!t->specials) return base_no_memory(b, "special tokens", t->special_count * 4);
+    memcpy(next, t->special_at, sizeof next);
+    for (int32_t i = 0; i < t->vocab; i++)
+        if (tokenizer_stands_in_text(t, i)) t->specials[next[tokenizer_first_byte(t, i)]++] = i;
+    for (int c = 0; c < 256; c++) tokenizer_sort_specials(t, t->special_at[c],
+                                                          t->special_at[c + 1]);
+    return CAIRN_OK;
+}
+
+static cairn_status tokenizer_read_id(base *b, const gguf *g, const char *key, tokenizer *t,
+                                int32_t *out) {
+    uint32_t id = 0;
+    bool found;
+    *out = -1;
+    if (gguf_u32(b, g, key, &found, &id)) return b->status;
+    if (found && id >= (uint32_t)t->vocab)
+        return base_fail(b, CAIRN_BAD_FILE, "%s: %s is %u; the vocabulary has %d tokens", g->path,
+                         key, id, (int)t->vocab);
+    if (found) *out = (int32_t)id;
+    return CAIRN_OK;
+}
+
+static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
+    bool found;
+    if (tokenizer_read_id(b, g, "tokenizer.ggml.bos_token_id", t, &t->bos) ||
+        tokenizer_read_id(b, g, "tokenizer.ggml.eos_token_id", t, &t->eos) ||
+        tokenizer_read_id(b, g, "tokenizer.ggml.eot_token_id", t, &t->eot) ||
+        tokenizer_read_id(b, g, "tokenizer.ggml.eom_token_id", t, &t->eom) ||
+        gguf_bool(b, g, "tokenizer.ggml.add_bos_token", &found, &t->adds_bos))
+        return b->status;
+    t->adds_bos = t->adds_bos && t->bos >= 0;
+    return CAIRN_OK;
+}
+
+/* ---- open ----------------------------------------------------------------------------------- */
+
+/* The kinds of pre-tokenizer: how text is cut into words before merging. */
+static const struct tokenizer_pre { const char *name; bool splits_digits; } tokenizer_pres[] = {
+    {"gpt-2", false},
+    {"smollm", true},
+};
+
+static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
+    const char *model = "", *pre = "";
+    size_t model_bytes = 0, pre_bytes = 0;
+    bool found;
+    if (gguf_string(b, g, "tokenizer.ggml.model", NULL, &model, &model_bytes) ||
+        gguf_string(b, g, "tokenizer.ggml.pre", &found, &pre, &pre_bytes))
+        return b->status;
+    if (model_bytes != 4 || memcmp(model, "gpt2", 4) != 0)
+        return base_fail(b, CAIRN_UNSUPPORTED, "%s: tokenizer.ggml.model is '%.*s'; supported: "
+                         "gpt2 (byte-level BPE)", g->path,
+                         (int)(model_bytes < 64 ? model_bytes : 64), model);
+    for (size_t i = 0; i < BASE_COUNT(tokenizer_pres); i++)
+        if (strlen(tokenizer_pres[i].name) == pre_bytes && !memcmp(pre, tokenizer_pres[i].name,
+                                                                   pre_bytes)) {
+            t->splits_digits = tokenizer_pres[i].splits_digits;
+            return CAIRN_OK;
+        }
+    return base_fail(b, CAIRN_UNSUPPORTED, "%s: tokenizer.ggml.pre is '%.*s'; supported: gpt-2, "
+                     "smollm", g->path, (int)(pre_bytes < 64 ? pre_bytes : 64), pre);
+}
+
+static cairn_status tokenizer_read_chat(base *b, const gguf *g, tokenizer *t); /* chat.c */
+
+static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index *index,
+                                   tokenizer *t) {
+    tokenizer_alphabet alphabet;
+    tokenizer_make_alphabet(&alphabet);
+    tokenizer_read_bytes(&alphabet, index, t);
+    if (tokenizer_read_pieces(b, g, &alphabet, index, t) || tokenizer_read_merges(b, g, index, t) ||
+        tokenizer_read_specials(b, t) || tokenizer_read_ids(b, g, t) || tokenizer_read_chat(b, g,
+                                                                                            t))
+        return b->status;
+    return CAIRN_OK;
+}
+
+BASE_UNUSED static void tokenizer_close(base *b, tokenizer *t) {
+    base_delete(b, t->text, t->text_bytes, 1);
+    base_delete(b, t->starts, (size_t)t->vocab + 1, sizeof *t->starts);
+    base_delete(b, t->kinds, (size_t)t->vocab, 1);
+    base_delete(b, t->merges, t->merge_slots, sizeof *t->merges);
+    base_delete(b, t->specials, t->special_count, sizeof *t->specials);
+    base_text_free(b, &t->chat_system);
+    base_text_free(b, &t->chat_template);
+    memset(t, 0, sizeof *t);
+}
+
+/* Makes the tables; the file may be closed afterwards. On failure *t is empty. */
+BASE_UNUSED static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t) {
+    gguf_list list;
+    tokenizer_index index;
+    cairn_status status;
+    memset(t, 0, sizeof *t);
+    memset(&index, 0, sizeof index);
+    if (tokenizer_read_pre(b, g, t)) return b->status;
+    if (gguf_array(b, g, "tokenizer.ggml.tokens", NULL, GGUF_STRING, &list)) return b->status;
+    if (list.count == 0 || list.count > INT32_MAX / 2)
+        return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.tokens has %llu entries", g->path,
+                         (unsigned long long)list.count);
+    t->vocab = (int32_t)list.count;
+    status = tokenizer_index_open(b, list, &index);
+    if (!status) status = tokenizer_read(b, g, &index, t);
+    tokenizer_index_free(b, &index, (size_t)t->vocab);
+    if (status) tokenizer_close(b, t);
+    return status;
+}

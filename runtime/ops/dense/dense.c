@@ -1,0 +1,353 @@
+/* ops_dense: the entries embed, rmsnorm, rope, linear and swiglu. Each checks, then loops over rows
+ * on the CPU's threads or launches its kernel. */
+
+typedef struct ops_dense_job {
+    device *dev;
+    const simd_kernels *simd;
+    const void *args;
+    ops_weight weight;
+    int64_t rows, width;
+    float *panels;
+} ops_dense_job;
+
+/* Rows [first, last) of a worker: `workers` even shares. */
+static int64_t ops_share(int64_t rows, int index, int workers) {
+    return rows * index / workers;
+}
+
+/* ---- embed -------------------------------------------------------------------------------------- */
+
+static cairn_status ops_embed_cpu(device *dev, const cairn_embed_args *a, const ops_weight *table) {
+    const int32_t *ids = (const int32_t *)tensor_data(a->ids);
+    float *out = (float *)tensor_data(a->out);
+    const block_type *type = block_find(table->type);
+    cairn_status status = CAIRN_OK;
+    int64_t r;
+    for (r = 0; r < a->ids->shape[0]; r++, out += table->ins) {
+        if (ids[r] >= 0 && ids[r] < table->outs) {
+            type->dequantize((const uint8_t *)table->data + ids[r] * table->row_bytes, out,
+                             table->ins);
+        } else {
+            memset(out, 0, (size_t)table->ins * sizeof *out);
+            ops_bad_row(dev, "embed", r, "id out of range", ids[r], &status);
+        }
+    }
+    return status;
+}
+
+static cairn_status ops_embed_cuda(cairn_runtime *rt, const cairn_embed_args *a,
+                                   const ops_weight *table) {
+    device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
+    embed_params p;
+    memset(&p, 0, sizeof p);
+    p.ids = (const int32_t *)tensor_data(a->ids);
+    p.table = (const uint8_t *)table->data;
+    p.out = (float *)tensor_data(a->out);
+    p.error = ops_error_word(&rt->device, "embed");
+    p.row_bytes = table->row_bytes;
+    p.vocab = (int32_t)table->outs;
+    p.hidden = (int32_t)table->ins;
+    p.block_type = table->type;
+    dims.grid[0] = (unsigned)a->ids->shape[0];
+    return ops_launch(rt, "dense/embed.cu", "embed", &dims, &p);
+}
+
+cairn_status cairn_embed(cairn_runtime *rt, const cairn_embed_args *args) {
+    cairn_embed_args a;
+    ops_weight table;
+    ops_check c = {NULL, "embed", CAIRN_OK};
+    c.dev = ops_device(rt);
+    c.status = OPS_TAKE(rt, "embed", a, args);
+    if (c.status) return c.status;
+    ops_want1(&c, a.ids, "ids", OPS_I32, -1);
+    ops_want_weight(&c, a.table, "table", a.block, &table);
+    if (c.status) return c.status;
+    ops_refuse(&c, table.ins % 8, "table has rows of %lld values; a multiple of 8 is expected",
+               (long long)table.ins);
+    ops_want2(&c, a.out, "out", OPS_F32, a.ids->shape[0], table.ins);
+    ops_want_apart(&c, a.out, "out", a.ids, "ids", false);
+    ops_want_apart(&c, a.out, "out", a.table, "table", false);
+    if (c.status || !a.ids->shape[0]) return c.status;
+    return rt->device.cuda ? ops_embed_cuda(rt, &a, &table) : ops_embed_cpu(&rt->device, &a, &table);
+}
+
+/* ---- rmsnorm ------------------------------------------------------------------------------------ */
+
+static void ops_rmsnorm_task(void *context, int index) {
+    const ops_dense_job *job = (const ops_dense_job *)context;
+    const cairn_rmsnorm_args *a = (const cairn_rmsnorm_args *)job->args;
+    int workers = pool_threads(job->dev->pool);
+    int64_t r = ops_share(job->rows, index, workers), end = ops_share(job->rows, index + 1, workers);
+    for (; r < end; r++)
+        job->simd->rmsnorm((const float *)tensor_data(a->x) + r * job->width,
+                           (const float *)tensor_data(a->weight), a->epsilon, (int)job->width,
+                           (float *)tensor_data(a->out) + r * job->width);
+}
+
+static void ops_dense_run(cairn_runtime *rt, ops_dense_job *job, const void *args, pool_task task) {
+    job->dev = &rt->device;
+    job->simd = simd_for(0);
+    job->args = args;
+    pool_run(rt->pool, pool_threads(rt->pool), task, job);
+}
+
+static cairn_status ops_rmsnorm_cuda(cairn_runtime *rt, const cairn_rmsnorm_args *a) {
+    device_dims dims = {{0, 1, 1}, 256, 0, 32, false};
+    rmsnorm_params p;
+    memset(&p, 0, sizeof p);
+    p.x = (const float *)tensor_data(a->x);
+    p.weight = (const float *)tensor_data(a->weight);
+    p.out = (float *)tensor_data(a->out);
+    p.n = (int32_t)a->x->shape[1];
+    p.epsilon = a->epsilon;
+    dims.grid[0] = (unsigned)a->x->shape[0];
+    return ops_launch(rt, "dense/norm.cu", "rmsnorm", &dims, &p);
+}
+
+cairn_status cairn_rmsnorm(cairn_runtime *rt, const cairn_rmsnorm_args *args) {
+    cairn_rmsnorm_args a;
+    ops_dense_job job;
+    ops_check c = {NULL, "rmsnorm", CAIRN_OK};
+    c.dev = ops_device(rt);
+    c.status = OPS_TAKE(rt, "rmsnorm", a, args);
+    if (c.status) return c.status;
+    ops_refuse(&c, !(a.epsilon >= 0.0f), "epsilon = %g is negative or NaN", (double)a.epsilon);
+    ops_want2(&c, a.x, "x", OPS_F32, -1, -1);
+    if (c.status) return c.status;
+    job.rows = a.x->shape[0];
+    job.width = a.x->shape[1];
+    ops_want1(&c, a.weight, "weight", OPS_F32, job.width);
+    ops_want2(&c, a.out, "out", OPS_F32, job.rows, job.width);
+    ops_want_apart(&c, a.out, "out", a.x, "x", true);
+    ops_want_apart(&c, a.out, "out", a.weight, "weight", false);
+    if (c.status || !job.rows || !job.width) return c.status;
+    if (a.epsilon == 0.0f) a.epsilon = 1e-5f;
+    if (rt->device.cuda) return ops_rmsnorm_cuda(rt, &a);
+    ops_dense_run(rt, &job, &a, ops_rmsnorm_task);
+    return CAIRN_OK;
+}
+
+/* ---- rope --------------------------------------------------------------------------------------- */
+
+/* cos and sin of position * base^(-2 pair / rotary_dim), the angle in double. */
+static void ops_rotation(int32_t position, int pair, int rotary_dim, float theta, float *cosine,
+                         float *sine) {
+    double angle = (double)position * pow((double)theta, -2.0 * pair / rotary_dim);
+    *cosine = (float)cos(angle);
+    *sine = (float)sin(angle);
+}
+
+static void ops_rope_row(const cairn_rope_args *a, const float *x, float *out, int32_t position) {
+    int heads = (int)a->x->shape[1], dim = (int)a->x->shape[2], pairs = a->rotary_dim / 2, pair, h;
+    for (pair = 0; pair < pairs; pair++) {
+        float cosine, sine;
+        int first = a->half_split ? pair : 2 * pair, second = a->half_split ? pair + pairs : first + 1;
+        ops_rotation(position, pair, a->rotary_dim, a->base, &cosine, &sine);
+        for (h = 0; h < heads; h++) {
+            float u = x[h * dim + first], v = x[h * dim + second];
+            out[h * dim + first] = u * cosine - v * sine;
+            out[h * dim + second] = u * sine + v * cosine;
+        }
+    }
+    for (h = 0; h < heads && out != x; h++)
+        memcpy(out + h * dim + a->rotary_dim, x + h * dim + a->rotary_dim,
+               (size_t)(dim - a->rotary_dim) * sizeof *x);
+}
+
+static cairn_status ops_rope_cpu(device *dev, const cairn_rope_args *a) {
+    const int32_t *positions = (const int32_t *)tensor_data(a->positions);
+    int64_t width = a->x->shape[1] * a->x->shape[2], r;
+    cairn_status status = CAIRN_OK;
+    for (r = 0; r < a->x->shape[0]; r++) {
+        if (positions[r] < 0)
+            ops_bad_row(dev, "rope", r, "position out of range", positions[r], &status);
+        ops_rope_row(a, (const float *)tensor_data(a->x) + r * width,
+                     (float *)tensor_data(a->out) + r * width, positions[r] < 0 ? 0 : positions[r]);
+    }
+    return status;
+}
+
+static cairn_status ops_rope_cuda(cairn_runtime *rt, const cairn_rope_args *a) {
+    device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
+    rope_params p;
+    memset(&p, 0, sizeof p);
+    p.x = (const float *)tensor_data(a->x);
+    p.positions = (const int32_t *)tensor_data(a->positions);
+    p.out = (float *)tensor_data(a->out);
+    p.error = ops_error_word(&rt->device, "rope");
+    p.base = a->base;
+    p.heads = (int32_t)a->x->shape[1];
+    p.head_dim = (int32_t)a->x->shape[2];
+    p.rotary_dim = a->rotary_dim;
+    p.half_split = a->half_split;
+    dims.grid[0] = (unsigned)a->x->shape[0];
+    return ops_launch(rt, "dense/rope.cu", "rope", &dims, &p);
+}
+
+cairn_status cairn_rope(cairn_runtime *rt, const cairn_rope_args *args) {
+    cairn_rope_args a;
+    ops_check c = {NULL, "rope", CAIRN_OK};
+    c.dev = ops_device(rt);
+    c.status = OPS_TAKE(rt, "rope", a, args);
+    if (c.status) return c.status;
+    ops_want3(&c, a.x, "x", OPS_F32, -1, -1, -1);
+    if (c.status) return c.status;
+    if (!a.rotary_dim) a.rotary_dim = (int32_t)a.x->shape[2];
+    if (a.base == 0.0f) a.base = 10000.0f;
+    ops_refuse(&c, a.rotary_dim < 0 || a.rotary_dim % 2 || a.rotary_dim > a.x->shape[2],
+               "rotary_dim = %d; an even number up to head_dim %lld is expected",
+               (int)a.rotary_dim, (long long)a.x->shape[2]);
+    ops_refuse(&c, !(a.base > 0.0f), "base = %g; a positive number is expected", (double)a.base);
+    ops_want1(&c, a.positions, "positions", OPS_I32, a.x->shape[0]);
+    ops_want3(&c, a.out, "out", OPS_F32, a.x->shape[0], a.x->shape[1], a.x->shape[2]);
+    ops_want_apart(&c, a.out, "out", a.x, "x", true);
+    ops_want_apart(&c, a.out, "out", a.positions, "positions", false);
+    if (c.status || !tensor_elements(a.x)) return c.status;
+    return rt->device.cuda ? ops_rope_cuda(rt, &a) : ops_rope_cpu(&rt->device, &a);
+}
+
+/* ---- swiglu ------------------------------------------------------------------------------------- */
+
+static void ops_swiglu_task(void *context, int index) {
+    const ops_dense_job *job = (const ops_dense_job *)context;
+    const cairn_swiglu_args *a = (const cairn_swiglu_args *)job->args;
+    int workers = pool_threads(job->dev->pool);
+    int64_t r = ops_share(job->rows, index, workers), end = ops_share(job->rows, index + 1, workers);
+    const float *gate = (const float *)tensor_data(a->gate), *up = (const float *)tensor_data(a->up);
+    float *out = (float *)tensor_data(a->out), piece[256];
+    for (r *= job->width, end *= job->width; r < end; r += 256) {
+        int n = end - r < 256 ? (int)(end - r) : 256;
+        memcpy(piece, gate + r, (size_t)n * sizeof *piece);
+        job->simd->swiglu(piece, up + r, n);
+        memcpy(out + r, piece, (size_t)n * sizeof *piece);
+    }
+}
+
+static cairn_status ops_swiglu_cuda(cairn_runtime *rt, const cairn_swiglu_args *a) {
+    device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
+    swiglu_params p;
+    int64_t blocks;
+    memset(&p, 0, sizeof p);
+    p.gate = (const float *)tensor_data(a->gate);
+    p.up = (const float *)tensor_data(a->up);
+    p.out = (float *)tensor_data(a->out);
+    p.count = tensor_elements(a->gate);
+    blocks = (p.count + 1023) / 1024;
+    dims.grid[0] = (unsigned)(blocks < rt->device.sm_count * 8 ? blocks : rt->device.sm_count * 8);
+    return ops_launch(rt, "dense/norm.cu", "swiglu", &dims, &p);
+}
+
+cairn_status cairn_swiglu(cairn_runtime *rt, const cairn_swiglu_args *args) {
+    cairn_swiglu_args a;
+    ops_dense_job job;
+    ops_check c = {NULL, "swiglu", CAIRN_OK};
+    c.dev = ops_device(rt);
+    c.status = OPS_TAKE(rt, "swiglu", a, args);
+    if (c.status) return c.status;
+    ops_want2(&c, a.gate, "gate", OPS_F32, -1, -1);
+    if (c.status) return c.status;
+    job.rows = a.gate->shape[0];
+    job.width = a.gate->shape[1];
+    ops_want2(&c, a.up, "up", OPS_F32, job.rows, job.width);
+    ops_want2(&c, a.out, "out", OPS_F32, job.rows, job.width);
+    ops_want_apart(&c, a.out, "out", a.gate, "gate", true);
+    ops_want_apart(&c, a.out, "out", a.up, "up", true);
+    if (c.status || !job.rows || !job.width) return c.status;
+    if (rt->device.cuda) return ops_swiglu_cuda(rt, &a);
+    ops_dense_run(rt, &job, &a, ops_swiglu_task);
+    return CAIRN_OK;
+}
+
+/* ---- linear ------------------------------------------------------------------------------------- */
+
+static void ops_linear_task(void *context, int index) {
+    const ops_dense_job *job = (const ops_dense_job *)context;
+    const cairn_linear_args *a = (const cairn_linear_args *)job->args;
+    const int64_t steps = (job->weight.outs + LINEAR_STEP - 1) / LINEAR_STEP;
+    int workers = pool_threads(job->dev->pool);
+    int64_t first = ops_share(steps, index, workers) * LINEAR_STEP;
+    int64_t last = ops_share(steps, index + 1, workers) * LINEAR_STEP;
+    linear_job work;
+    memset(&work, 0, sizeof work);
+    work.type = job->weight.type;
+    work.w = job->weight.data;
+    work.out = (int)job->weight.outs;
+    work.in = (int)job->weight.ins;
+    work.x = (const float *)tensor_data(a->x);
+    work.x_stride = job->weight.ins;
+    work.rows = (int)job->rows;
+    work.y = (float *)tensor_data(a->out);
+    work.y_stride = job->weight.outs;
+    work.add = a->accumulate != 0;
+    if (last > job->weight.outs) last = job->weight.outs;
+    if (first < last)
+        linear_range(job->simd, &work, (int)first, (int)last,
+                     job->panels + (size_t)index * linear_panel_floats((int)job->weight.ins));
+}
+
+static cairn_status ops_linear_cpu(cairn_runtime *rt, ops_dense_job *job,
+                                   const cairn_linear_args *a) {
+    size_t bytes = linear_panel_floats((int)job->weight.ins) * sizeof(float);
+    void *panels;
+    cairn_status status = device_scratch(&rt->device, bytes * (size_t)pool_threads(rt->pool),
+                                         "linear",
+                                      &panels);
+    if (status) return status;
+    job->panels = (float *)panels;
+    ops_dense_run(rt, job, a, ops_linear_task);
+    return CAIRN_OK;
+}
+
+enum { OPS_LINEAR_OUTS = 64, OPS_LINEAR_CHUNK = 256 };
+
+static cairn_status ops_linear_cuda(cairn_runtime *rt, const cairn_linear_args *a,
+                                    const ops_dense_job *job) {
+    const int tiles = job->rows <= 8 ? 1 : 8;
+    device_dims dims = {{0, 0, 1}, 128, 0, 0, false};
+    ops_kernel want;
+    linear_params p;
+    memset(&p, 0, sizeof p);
+    memset(&want, 0, sizeof want);
+    p.x = (const float *)tensor_data(a->x);
+    p.w = (const uint8_t *)job->weight.data;
+    p.out = (float *)tensor_data(a->out);
+    p.row_bytes = job->weight.row_bytes;
+    p.rows = (int32_t)job->rows;
+    p.outs = (int32_t)job->weight.outs;
+    p.in = (int32_t)job->weight.ins;
+    p.accumulate = a->accumulate;
+    want.source = "dense/linear.cu";
+    want.entry = "linear";
+    want.constants[0].name = "BLOCK_TYPE", want.constants[0].value = job->weight.type;
+    want.constants[1].name = "ROW_TILES", want.constants[1].value = tiles;
+    want.constant_count = 2;
+    dims.grid[0] = (unsigned)((p.outs + OPS_LINEAR_OUTS - 1) / OPS_LINEAR_OUTS);
+    dims.grid[1] = (unsigned)((p.rows + 8 * tiles - 1) / (8 * tiles));
+    dims.shared_bytes = (unsigned)(8 * tiles * (OPS_LINEAR_CHUNK + 8) * 2);
+    return ops_launch_as(rt, &want, &dims, &p);
+}
+
+cairn_status cairn_linear(cairn_runtime *rt, const cairn_linear_args *args) {
+    cairn_linear_args a;
+    ops_dense_job job;
+    ops_check c = {NULL, "linear", CAIRN_OK};
+    c.dev = ops_device(rt);
+    memset(&job, 0, sizeof job);
+    c.status = OPS_TAKE(rt, "linear", a, args);
+    if (c.status) return c.status;
+    ops_want_weight(&c, a.weight, "weight", a.block, &job.weight);
+    if (c.status) return c.status;
+    ops_refuse(&c, job.weight.ins % 32, "weight has %lld inputs; a multiple of 32 is expected",
+               (long long)job.weight.ins);
+    ops_want2(&c, a.x, "x", OPS_F32, -1, job.weight.ins);
+    if (c.status) return c.status;
+    job.rows = a.x->shape[0];
+    ops_refuse(&c, (uintptr_t)tensor_data(a.x) % 16 != 0, "the data of x is not aligned to 16 bytes");
+    ops_refuse(&c, job.rows > INT32_MAX / 64 || job.weight.outs > INT32_MAX / 64 ||
+                       job.weight.ins > INT32_MAX / 64, "a dimension is too large");
+    ops_want2(&c, a.out, "out", OPS_F32, job.rows, job.weight.outs);
+    ops_want_apart(&c, a.out, "out", a.x, "x", false);
+    ops_want_apart(&c, a.out, "out", a.weight, "weight", false);
+    if (c.status || !job.rows || !job.weight.outs) return c.status;
+    return rt->device.cuda ? ops_linear_cuda(rt, &a, &job) : ops_linear_cpu(rt, &job, &a);
+}

@@ -1,0 +1,249 @@
+/* ops_kv: kv_append, the entry and its CPU half. Rows are spread over the pool's threads, each row
+ * converted through one head's f32 values. */
+
+enum {
+    OPS_KV_DIM = 256,  /* values of a head at most */
+    OPS_KV_BLOCK = 256 /* threads at most */
+};
+
+/* ---- elements ---------------------------------------------------------------------------------- */
+
+static uint16_t ops_kv_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+/* Nearest even, saturating to 448; NaN gives 0x7f. */
+static uint8_t ops_kv_e4m3(float x) {
+    uint32_t bits, sign, rest;
+    memcpy(&bits, &x, sizeof bits);
+    sign = bits >> 24 & 0x80u;
+    rest = bits & 0x7fffffffu;
+    if (rest > 0x7f800000u) return 0x7f;
+    if (rest >= 0x43e80000u) return (uint8_t)(sign | 0x7eu); /* 464, the tie above 448 */
+    if (rest < 0x3c800000u) /* below 2^-6: multiples of 2^-9 */
+        return (uint8_t)(sign | (uint32_t)lrint(fabs((double)x) * 512.0));
+    rest += 0x7ffffu + (rest >> 20 & 1);
+    return (uint8_t)(sign | ((rest >> 20) - (120u << 3)));
+}
+
+static void ops_kv_read(const simd_kernels *simd, cairn_type type, const void *from, int64_t at,
+                        int dim, float *out) {
+    if (type == CAIRN_F32) {
+        memcpy(out, (const float *)from + at, (size_t)dim * sizeof *out);
+    } else if (type == CAIRN_F16) {
+        simd->of_half((const uint16_t *)from + at, out, dim);
+    } else {
+        for (int i = 0; i < dim; i++) {
+            uint32_t bits = (uint32_t)((const uint16_t *)from)[at + i] << 16;
+            memcpy(&out[i], &bits, sizeof bits);
+        }
+    }
+}
+
+static void ops_kv_write(const simd_kernels *simd, cairn_type type, const float *x, void *to,
+                         int64_t at, int dim) {
+    if (type == CAIRN_F32) memcpy((float *)to + at, x, (size_t)dim * sizeof *x);
+    else if (type == CAIRN_F16) simd->to_half(x, (uint16_t *)to + at, dim);
+    else if (type == CAIRN_BF16)
+        for (int i = 0; i < dim; i++) ((uint16_t *)to)[at + i] = ops_kv_bf16(x[i]);
+    else
+        for (int i = 0; i < dim; i++) ((uint8_t *)to)[at + i] = ops_kv_e4m3(x[i]);
+}
+
+/* ---- CPU --------------------------------------------------------------------------------------- */
+
+typedef struct ops_append_job {
+    device *dev;
+    const kv_append_params *p;
+    const simd_kernels *simd;
+    cairn_type source, stored;
+    os_atomic bad_row; /* some row + 1 with a page that is missing; 0: none */
+} ops_append_job;
+
+/* Cosine and sine of every pair at a position. */
+static void ops_append_angles(const kv_append_params *p, int32_t position, float *cosine,
+                              float *sine) {
+    for (int i = 0; i < p->rotary_pairs; i++) {
+        double turns = (double)position * p->turns[i];
+        double angle = (turns - floor(turns)) * 6.283185307179586;
+        cosine[i] = (float)cos(angle);
+        sine[i] = (float)sin(angle);
+    }
+}
+
+static void ops_append_rotate(const kv_append_params *p, const float *cosine, const float *sine,
+                              float *x) {
+    int pairs = p->rotary_pairs;
+    for (int i = 0; i < pairs; i++) {
+        int a = p->half_split ? i : 2 * i, b = p->half_split ? i + pairs : a + 1;
+        float u = x[a], v = x[b];
+        x[a] = u * cosine[i] - v * sine[i];
+        x[b] = u * sine[i] + v * cosine[i];
+    }
+}
+
+/* One head of K or V to row `row` of the cache, scaled where that is e4m3. */
+static void ops_append_put(const ops_append_job *job, float *x, int64_t row) {
+    int dim = job->p->at.head_dim;
+    if (job->stored == CAIRN_E4M3) {
+        float most = 1e-4f, scale;
+        for (int i = 0; i < dim; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+        job->p->scales[row] = scale = most / 448.0f;
+        for (int i = 0; i < dim; i++) x[i] /= scale;
+    }
+    ops_kv_write(job->simd, job->stored, x, job->p->at.cache, row * dim, dim);
+}
+
+static void ops_append_row(const ops_append_job *job, int64_t r, int32_t page, int32_t position) {
+    const kv_append_params *p = job->p;
+    const int dim = p->at.head_dim, heads = p->at.kv_heads;
+    float x[OPS_KV_DIM], cosine[OPS_KV_DIM / 2], sine[OPS_KV_DIM / 2];
+    ops_append_angles(p, position, cosine, sine);
+    for (int h = 0; h < 2 * heads; h++) {
+        int64_t from = (r * heads + h % heads) * dim;
+        int64_t to = ((int64_t)page * 2 * heads + h) * p->at.page_size + position % p->at.page_size;
+        ops_kv_read(job->simd, job->source, h < heads ? p->k : p->v, from, dim, x);
+        if (h < heads) ops_append_rotate(p, cosine, sine, x);
+        ops_append_put(job, x, to);
+    }
+}
+
+static void ops_append_task(void *context, int worker) {
+    ops_append_job *job = (ops_append_job *)context;
+    const paged_rows *at = &job->p->at;
+    cairn_status reported = CAIRN_BAD_DATA; /* ops_pages_bad_rows has said it */
+    for (int64_t r = worker; r < job->p->rows; r += pool_threads(job->dev->pool)) {
+        const int32_t *table;
+        int32_t position, page;
+        if (!ops_find_row(job->dev, "", at, r, &table, &position, &reported)) continue;
+        page = table[position / at->page_size];
+        if (ops_page_exists(at, page)) ops_append_row(job, r, page, position);
+        else os_atomic_swap_if(&job->bad_row, 0, (int32_t)r + 1);
+    }
+}
+
+static cairn_status ops_append_cpu(ops_append_job *job) {
+    const paged_rows *at = &job->p->at;
+    cairn_status status = ops_pages_bad_rows(job->dev, "kv_append", at, job->p->rows);
+    int32_t bad;
+    pool_run(job->dev->pool, pool_threads(job->dev->pool), ops_append_task, job);
+    bad = os_atomic_load(&job->bad_row);
+    if (bad)
+        ops_bad_row(job->dev, "kv_append", bad - 1, "page missing from the table", -1, &status);
+    return status;
+}
+
+/* ---- CUDA -------------------------------------------------------------------------------------- */
+
+/* Blocks are small, mostly a row each, with lanes for every head. e4m3 of many rows, where converting
+ * takes about as long as copying: a lane works on all heads of its row, so that the two overlap. */
+static void ops_append_shape(const device *dev, kv_append_params *p, cairn_type stored,
+                             device_dims *dims) {
+    int lanes = 1, side = p->at.kv_heads, threads = 64;
+    while (lanes * 16 < p->at.head_dim) lanes *= 2;
+    if (stored == CAIRN_E4M3 && (int64_t)p->rows * lanes > (int64_t)dev->sm_count * 1024)
+        side = 1, threads = 128;
+    if (side * lanes > OPS_KV_BLOCK) side = OPS_KV_BLOCK / lanes;
+    p->heads_each = side;
+    p->rows_each = side * lanes < threads ? threads / (side * lanes) : 1;
+    dims->block = ((unsigned)(p->rows_each * side * lanes) + 31) / 32 * 32;
+    dims->grid[0] = ((unsigned)p->rows + (unsigned)p->rows_each - 1) / (unsigned)p->rows_each;
+    if (p->rotary_pairs) dims->shared_bytes = (unsigned)(p->rows_each * lanes * 64);
+}
+
+static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cairn_type source,
+                                    cairn_type stored) {
+    static const char *const names[] = {"HEAD_DIM", "SOURCE_TYPE", "CACHE_TYPE", "ROPE"};
+    device_dims dims = {{1, 1, 1}, 0, 0, 0, false};
+    ops_kernel want;
+    ops_append_shape(&rt->device, p, stored, &dims);
+    memset(&want, 0, sizeof want);
+    want.source = "kv/append.cu";
+    want.entry = "kv_append";
+    want.constant_count = (int)BASE_COUNT(names);
+    for (int i = 0; i < want.constant_count; i++) want.constants[i].name = names[i];
+    want.constants[0].value = p->at.head_dim;
+    want.constants[1].value = source;
+    want.constants[2].value = stored;
+    want.constants[3].value = !p->rotary_pairs ? 0 : p->half_split ? 2 : 1;
+    return ops_launch_as(rt, &want, &dims, p);
+}
+
+/* ---- entry ------------------------------------------------------------------------------------- */
+
+static void ops_want_aligned(ops_check *c, const cairn_tensor *t, const char *name) {
+    if (c->status || !t) return;
+    ops_refuse(c, (uintptr_t)tensor_data(t) % 16 != 0, "%s is not aligned to 16 bytes", name);
+}
+
+static void ops_append_check(ops_check *c, const cairn_kv_append_args *a, ops_paged *paged) {
+    unsigned types = OPS_F32 | OPS_F16 | TENSOR_BIT(CAIRN_BF16);
+    int64_t scales[4];
+    bool scaled;
+    ops_want_paged_of(c, &a->pages, types | TENSOR_BIT(CAIRN_E4M3), -1, paged);
+    if (c->status) return;
+    ops_want3(c, a->k, "k", types, paged->rows, paged->at.kv_heads, paged->at.head_dim);
+    if (c->status) return;
+    types = TENSOR_BIT(cairn_tensor_type(a->k));
+    ops_want3(c, a->v, "v", types, paged->rows, paged->at.kv_heads, paged->at.head_dim);
+    scaled = cairn_tensor_type(a->pages.cache) == CAIRN_E4M3;
+    ops_refuse(c, !scaled && a->scales, "scales are given, but the cache is not e4m3");
+    scales[0] = paged->at.pages, scales[1] = 2;
+    scales[2] = paged->at.kv_heads, scales[3] = paged->at.page_size;
+    ops_want_as(c, a->scales, "scales", OPS_F32, !scaled, 4, scales);
+    ops_want_aligned(c, a->k, "k");
+    ops_want_aligned(c, a->v, "v");
+    ops_want_aligned(c, a->pages.cache, "pages.cache");
+    ops_want_apart(c, a->pages.cache, "pages.cache", a->k, "k", false);
+    ops_want_apart(c, a->pages.cache, "pages.cache", a->v, "v", false);
+    ops_want_apart(c, a->scales, "scales", a->pages.cache, "pages.cache", false);
+    ops_want_apart(c, a->scales, "scales", a->k, "k", false);
+    ops_want_apart(c, a->scales, "scales", a->v, "v", false);
+}
+
+static void ops_append_params(const cairn_kv_append_args *a, const ops_paged *paged,
+                              kv_append_params *p) {
+    memset(p, 0, sizeof *p);
+    p->at = paged->at;
+    p->k = tensor_data(a->k);
+    p->v = tensor_data(a->v);
+    p->scales = a->scales ? (float *)tensor_data(a->scales) : NULL;
+    p->rows = (int32_t)paged->rows;
+    p->half_split = a->half_split;
+    if (a->rope_base == 0.0f) return;
+    p->rotary_pairs = a->rotary_dim / 2;
+    for (int i = 0; i < p->rotary_pairs; i++)
+        p->turns[i] = pow((double)a->rope_base, -2.0 * i / a->rotary_dim) * 0.15915494309189535;
+}
+
+cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args) {
+    cairn_kv_append_args a;
+    ops_paged paged;
+    kv_append_params p;
+    ops_append_job job;
+    ops_check c = {NULL, "kv_append", CAIRN_OK};
+    c.dev = ops_device(rt);
+    c.status = OPS_TAKE(rt, "kv_append", a, args);
+    if (c.status) return c.status;
+    ops_refuse(&c, !(a.rope_base >= 0.0f), "rope_base = %g is negative or NaN",
+               (double)a.rope_base);
+    ops_append_check(&c, &a, &paged);
+    if (c.status) return c.status;
+    if (!a.rotary_dim) a.rotary_dim = paged.at.head_dim;
+    ops_refuse(&c, a.rotary_dim < 0 || a.rotary_dim % 16 || a.rotary_dim > paged.at.head_dim,
+               "rotary_dim = %d; a multiple of 16 up to head_dim %d is expected",
+               (int)a.rotary_dim, (int)paged.at.head_dim);
+    if (c.status || !paged.rows) return c.status;
+    ops_append_params(&a, &paged, &p);
+    memset(&job, 0, sizeof job);
+    job.dev = &rt->device;
+    job.p = &p;
+    job.simd = simd_for(paged.at.head_dim);
+    job.source = cairn_tensor_type(a.k);
+    job.stored = cairn_tensor_type(a.pages.cache);
+    if (!rt->device.cuda) return ops_append_cpu(&job);
+    return ops_append_cuda(rt, &p, job.source, job.stored);
+}

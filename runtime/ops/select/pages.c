@@ -1,0 +1,292 @@
+/* ops_pages: the entries that read the paged cache: page_bounds, score_pages, select_pages,
+ * attend and attend_pages. The CPU halves spread rows x KV heads over the pool. */
+
+typedef struct ops_pages_job {
+    device *dev;
+    const simd_kernels *simd;
+    const paged_rows *at;
+    int64_t rows;
+    int heads;            /* query heads */
+    const float *q;       /* [rows, heads, head_dim] */
+    /* attend */
+    float scale, *out, *lse;
+    const int32_t *selected; /* [rows, kv_heads, topk] or NULL */
+    int topk, window, sinks;
+    bool sparse;
+    /* score */
+    const uint16_t *bounds;
+    float *scores;
+    bool mean, by_head;
+    char *scratch;        /* a part for each worker */
+    size_t scratch_bytes; /* of one part */
+    os_atomic bad_row;    /* the least row + 1 with a page that is missing; 0: none */
+} ops_pages_job;
+
+static void ops_pages_job_open(ops_pages_job *job, device *dev, const ops_paged *paged) {
+    memset(job, 0, sizeof *job);
+    job->dev = dev;
+    job->simd = simd_for(paged->at.head_dim);
+    job->at = &paged->at;
+    job->rows = paged->rows;
+}
+
+static cairn_status ops_pages_scratch(ops_pages_job *job, size_t bytes) {
+    void *memory;
+    cairn_status status;
+    job->scratch_bytes = (bytes + 63) & ~(size_t)63;
+    status = device_scratch(job->dev, job->scratch_bytes * (size_t)pool_threads(job->dev->pool),
+                            "ops",
+                         &memory);
+    job->scratch = (char *)memory;
+    return status;
+}
+
+/* The first row whose sequence or position is out of range: found before the work, on one thread. */
+static cairn_status ops_pages_bad_rows(device *dev, const char *op, const paged_rows *at,
+                                       int64_t rows) {
+    const int32_t *table;
+    int32_t position;
+    cairn_status status = CAIRN_OK;
+    for (int64_t r = 0; r < rows && !status; r++)
+        ops_find_row(dev, op, at, r, &table, &position, &status);
+    return status;
+}
+
+static bool ops_pages_row(const ops_pages_job *job, int64_t r, const int32_t **table,
+                          int32_t *position) {
+    cairn_status reported = CAIRN_BAD_DATA; /* ops_pages_bad_rows has said it */
+    return ops_find_row(job->dev, "", job->at, r, table, position, &reported);
+}
+
+static bool ops_page_exists(const paged_rows *at, int32_t page) {
+    return page >= 0 && page < at->pages;
+}
+
+static void ops_pages_missing(ops_pages_job *job, int64_t r) {
+    os_atomic_swap_if(&job->bad_row, 0, (int32_t)r + 1);
+}
+
+static cairn_status ops_pages_finish(ops_pages_job *job, const char *op, cairn_status status) {
+    int32_t bad = os_atomic_load(&job->bad_row);
+    if (!status && bad) ops_bad_row(job->dev, op, bad - 1, "page missing from the table", -1, &status);
+    return status;
+}
+
+/* ---- page_bounds -------------------------------------------------------------------------------- */
+
+static cairn_status ops_bounds_cpu(device *dev, const page_bounds_params *p, int64_t n) {
+    const simd_kernels *simd = simd_for(p->head_dim);
+    const size_t dim = (size_t)p->head_dim;
+    cairn_status status = CAIRN_OK;
+    for (int64_t i = 0; i < n; i++) {
+        if (p->ids[i] < 0 || p->ids[i] >= p->pages) {
+            ops_bad_row(dev, "page_bounds", i, "id out of range", p->ids[i], &status);
+            continue;
+        }
+        for (int h = 0; h < p->kv_heads; h++) {
+            size_t head = (size_t)p->ids[i] * (size_t)p->kv_heads + (size_t)h;
+            const uint16_t *keys = p->cache + ((size_t)p->ids[i] * 2 * (size_t)p->kv_heads +
+                                               (size_t)h) * (size_t)p->page_size * dim;
+            uint16_t *low = p->bounds + head * 2 * dim;
+            if (p->mean) simd->mean(keys, p->page_size, p->head_dim, low, low + dim);
+            else simd->bounds(keys, p->page_size, p->head_dim, low, low + dim);
+        }
+    }
+    return status;
+}
+
+cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *args) {
+    static const int64_t any[5] = {-1, 2, -1, -1, -1};
+    cairn_page_bounds_args a;
+    page_bounds_params p;
+    int64_t bounds[4];
+    ops_check c = {NULL, "page_bounds", CAIRN_OK};
+    c.dev = ops_device(rt);
+    c.status = OPS_TAKE(rt, "page_bounds", a, args);
+    if (c.status) return c.status;
+    ops_refuse(&c, a.source != CAIRN_SOURCE_MINMAX && a.source != CAIRN_SOURCE_MEAN,
+               "source = %d; minmax or mean is expected", (int)a.source);
+    ops_want_as(&c, a.cache, "cache", OPS_F16, false, 5, any);
+    ops_want1(&c, a.ids, "ids", OPS_I32, -1);
+    if (c.status) return c.status;
+    bounds[0] = a.cache->shape[0], bounds[1] = a.cache->shape[2];
+    bounds[2] = 2, bounds[3] = a.cache->shape[4];
+    ops_want_as(&c, a.bounds, "bounds", OPS_F16, false, 4, bounds);
+    ops_want_apart(&c, a.bounds, "bounds", a.cache, "cache", false);
+    ops_want_apart(&c, a.bounds, "bounds", a.ids, "ids", false);
+    ops_refuse(&c, !c.status && (a.cache->shape[3] < 1 || a.cache->shape[3] > SIMD_MAX_SLOTS),
+               "cache has a page size of %lld; 1 to 256 is expected",
+               c.status ? 0LL : (long long)a.cache->shape[3]);
+    if (c.status || !a.ids->shape[0]) return c.status;
+    memset(&p, 0, sizeof p);
+    p.cache = (const uint16_t *)tensor_data(a.cache);
+    p.ids = (const int32_t *)tensor_data(a.ids);
+    p.bounds = (uint16_t *)tensor_data(a.bounds);
+    p.error = ops_error_word(&rt->device, c.op);
+    p.pages = (int32_t)a.cache->shape[0];
+    p.kv_heads = (int32_t)a.cache->shape[2];
+    p.page_size = (int32_t)a.cache->shape[3];
+    p.head_dim = (int32_t)a.cache->shape[4];
+    p.mean = a.source == CAIRN_SOURCE_MEAN;
+    if (!rt->device.cuda) return ops_bounds_cpu(&rt->device, &p, a.ids->shape[0]);
+    {
+        device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
+        dims.grid[0] = (unsigned)a.ids->shape[0];
+        dims.grid[1] = (unsigned)p.kv_heads;
+        return ops_launch(rt, "select/bounds.cu", "page_bounds", &dims, &p);
+    }
+}
+
+/* ---- score_pages -------------------------------------------------------------------------------- */
+
+static void ops_score_task(void *context, int worker) {
+    ops_pages_job *job = (ops_pages_job *)context;
+    const paged_rows *at = job->at;
+    const int dim = at->head_dim, group = job->heads / at->kv_heads;
+    int64_t units = job->rows * at->kv_heads, u;
+    int workers = pool_threads(job->dev->pool);
+    float *q = (float *)(void *)(job->scratch + (size_t)worker * job->scratch_bytes);
+    select_rule rule;
+    select_pages pages;
+    memset(&rule, 0, sizeof rule);
+    memset(&pages, 0, sizeof pages);
+    rule.page_size = at->page_size, rule.window = job->window;
+    rule.mean = job->mean, rule.head = job->by_head;
+    pages.cache = at->cache, pages.bounds = job->bounds;
+    pages.kv_heads = at->kv_heads, pages.dim = dim, pages.stored = at->max_pages;
+    for (u = ops_share(units, worker, workers); u < ops_share(units, worker + 1, workers); u++) {
+        float *scores = job->scores + u * at->max_pages;
+        const int32_t *table;
+        int32_t position;
+        int candidates = 0;
+        for (int c = 0; c < at->max_pages; c++) scores[c] = -INFINITY;
+        if (!ops_pages_row(job, u / at->kv_heads, &table, &position)) continue;
+        candidates = select_candidates(&rule, position);
+        for (int i = 0; i < group * dim; i++)
+            q[i] = job->q[u * group * dim + i] / sqrtf((float)dim);
+        pages.head = (int)(u % at->kv_heads);
+        for (int c = 0; c < candidates; c++) {
+            if (!ops_page_exists(at, table[c])) continue;
+            pages.table = table + c;
+            select_score(job->simd, &pages, &rule, q, group, 1, q + group * dim, scores + c);
+        }
+    }
+}
+
+static cairn_status ops_score_cpu(cairn_runtime *rt, const score_pages_params *p,
+                                  const ops_paged *paged) {
+    ops_pages_job job;
+    size_t floats = (size_t)p->heads / (size_t)p->at.kv_heads * (size_t)p->at.head_dim * 3;
+    cairn_status status;
+    ops_pages_job_open(&job, &rt->device, paged);
+    job.heads = p->heads, job.q = p->q, job.window = p->window;
+    job.bounds = p->bounds, job.scores = p->scores;
+    job.mean = p->mean != 0, job.by_head = p->by_head != 0;
+    if ((status = ops_pages_scratch(&job, floats * sizeof(float)))) return status;
+    status = ops_pages_bad_rows(&rt->device, "score_pages", job.at, job.rows);
+    pool_run(rt->pool, pool_threads(rt->pool), ops_score_task, &job);
+    return status;
+}
+
+static void ops_want_heads(ops_check *c, const cairn_tensor *q, const ops_paged *paged) {
+    ops_want3(c, q, "q", OPS_F32, paged->rows, -1, paged->at.head_dim);
+    if (c->status) return;
+    ops_refuse(c, q->shape[1] < 1 || q->shape[1] % paged->at.kv_heads,
+               "q has %lld heads, no multiple of the %d KV heads", (long long)q->shape[1],
+               (int)paged->at.kv_heads);
+}
+
+cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args) {
+    cairn_score_pages_args a;
+    ops_paged paged;
+    score_pages_params p;
+    int64_t bounds[4];
+    ops_check c = {NULL, "score_pages", CAIRN_OK};
+    c.dev = ops_device(rt);
+    c.status = OPS_TAKE(rt, "score_pages", a, args);
+    if (c.status) return c.status;
+    ops_refuse(&c, a.source != CAIRN_SOURCE_MINMAX && a.source != CAIRN_SOURCE_MEAN,
+               "source = %d; minmax or mean is expected", (int)a.source);
+    ops_refuse(&c, a.strategy != CAIRN_STRATEGY_GROUP && a.strategy != CAIRN_STRATEGY_HEAD,
+               "strategy = %d; group or head is expected", (int)a.strategy);
+    ops_refuse(&c, a.window < 0, "window = %d is negative", (int)a.window);
+    ops_want_paged(&c, &a.pages, -1, &paged);
+    if (c.status) return c.status;
+    ops_want_heads(&c, a.q, &paged);
+    bounds[0] = paged.at.pages, bounds[1] = paged.at.kv_heads;
+    bounds[2] = 2, bounds[3] = paged.at.head_dim;
+    ops_want_as(&c, a.bounds, "bounds", OPS_F16, false, 4, bounds);
+    ops_want3(&c, a.scores, "scores", OPS_F32, paged.rows, paged.at.kv_heads, paged.at.max_pages);
+    ops_want_apart(&c, a.scores, "scores", a.q, "q", false);
+    ops_want_apart(&c, a.scores, "scores", a.bounds, "bounds", false);
+    if (c.status || !paged.rows || !paged.at.max_pages) return c.status;
+    memset(&p, 0, sizeof p);
+    p.at = paged.at;
+    p.bounds = (const uint16_t *)tensor_data(a.bounds);
+    p.q = (const float *)tensor_data(a.q);
+    p.scores = (float *)tensor_data(a.scores);
+    p.heads = (int32_t)a.q->shape[1];
+    p.window = a.window;
+    p.mean = a.source == CAIRN_SOURCE_MEAN;
+    p.by_head = a.strategy == CAIRN_STRATEGY_HEAD;
+    if (!rt->device.cuda) return ops_score_cpu(rt, &p, &paged);
+    {
+        device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
+        dims.grid[0] = (unsigned)(paged.at.max_pages + 31) / 32;
+        dims.shared_bytes = (unsigned)(2 * paged.at.head_dim + 7) / 8 * 32;
+        dims.grid[1] = (unsigned)paged.at.kv_heads;
+        dims.grid[2] = (unsigned)paged.rows;
+        return ops_launch(rt, "select/select.cu", "score_pages", &dims, &p);
+    }
+}
+
+/* ---- select_pages ------------------------------------------------------------------------------- */
+
+static void ops_select_row(const float *scores, int candidates, int topk, uint32_t *keys,
+                           int32_t *selected) {
+    int count = 0, found = 0;
+    for (int c = 0; c < candidates; c++) count += scores[c] > -INFINITY;
+    if (count) found = select_top(scores, candidates, count < topk ? count : topk, keys, selected);
+    while (found < topk) selected[found++] = -1;
+}
+
+static cairn_status ops_select_cpu(device *dev, const cairn_select_pages_args *a) {
+    int64_t rows = a->scores->shape[0] * a->scores->shape[1], candidates = a->scores->shape[2];
+    void *keys;
+    cairn_status status = device_scratch(dev, (size_t)(candidates + 1) * sizeof(uint32_t),
+                                      "select_pages", &keys);
+    for (int64_t r = 0; r < rows && !status; r++)
+        ops_select_row((const float *)tensor_data(a->scores) + r * candidates, (int)candidates,
+                       a->topk, (uint32_t *)keys,
+                       (int32_t *)tensor_data(a->selected) + r * a->topk);
+    return status;
+}
+
+static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_args *a) {
+    topk_shape shape;
+    topk_params p;
+    memset(&p, 0, sizeof p);
+    shape.op = "select_pages", shape.first_row = 0;
+    shape.rows = a->scores->shape[0] * a->scores->shape[1];
+    shape.n = shape.stride = a->scores->shape[2];
+    p.scores = tensor_data(a->scores);
+    p.indices = (int32_t *)tensor_data(a->selected);
+    p.k = a->topk;
+    p.finite_only = 1;
+    return topk_launch(rt, &p, &shape, CAIRN_F32, "auto");
+}
+
+cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args) {
+    cairn_select_pages_args a;
+    ops_check c = {NULL, "select_pages", CAIRN_OK};
+    c.dev = ops_device(rt);
+    c.status = OPS_TAKE(rt, "select_pages", a, args);
+    if (c.status) return c.status;
+    ops_refuse(&c, a.topk < 1 || a.topk > 4096, "topk = %d; 1 to 4096 is expected", (int)a.topk);
+    ops_want3(&c, a.scores, "scores", OPS_F32, -1, -1, -1);
+    if (c.status) return c.status;
+    ops_want3(&c, a.selected, "selected", OPS_I32, a.scores->shape[0], a.scores->shape[1], a.topk);
+    ops_want_apart(&c, a.selected, "selected", a.scores, "scores", false);
+    if (c.status || !tensor_elements(a.selected)) return c.status;
+    return rt->device.cuda ? ops_select_cuda(rt, &a) : ops_select_cpu(&rt->device, &a);
+}

@@ -1,0 +1,169 @@
+/* pages: where keys and values lie. A pool of page ids and the KV cache whose pages they name.
+ *
+ * A page holds page_size consecutive tokens of one sequence, in every layer under the same id. A
+ * sequence's page table maps logical page c to a page id; ids carry no order. Owns the device
+ * memory of the cache. Calls base and device. All calls are the owner thread's. */
+
+/* ---- pool ------------------------------------------------------------------------------------ */
+
+/* Hands out the ids 0 .. pages-1 and counts who holds each: a page is free again when as many
+ * references were given back as were taken and retained. Each call does all it is asked or
+ * nothing. What is held by more than one must not be written (pages_shared). */
+typedef struct page_pool {
+    int pages, free_count;
+    int32_t *free_ids;   /* [pages], a stack: the first free_count are free */
+    int32_t *references; /* [pages], 0: free */
+} page_pool;
+
+static void pages_close(base *b, page_pool *p) {
+    base_delete(b, p->free_ids, (size_t)p->pages, sizeof *p->free_ids);
+    base_delete(b, p->references, (size_t)p->pages, sizeof *p->references);
+    memset(p, 0, sizeof *p);
+}
+
+static cairn_status pages_open(base *b, int pages, page_pool *p) {
+    memset(p, 0, sizeof *p);
+    p->pages = p->free_count = pages;
+    p->free_ids = (int32_t *)base_new(b, (size_t)pages, sizeof *p->free_ids);
+    p->references = (int32_t *)base_new(b, (size_t)pages, sizeof *p->references);
+    if (!p->free_ids || !p->references) {
+        pages_close(b, p);
+        return base_no_memory(b, "the page pool", (size_t)pages * 2 * sizeof(int32_t));
+    }
+    for (int i = 0; i < pages; i++) p->free_ids[i] = pages - 1 - i;
+    return CAIRN_OK;
+}
+
+/* Writes `count` ids of one reference each, or returns false and changes nothing. */
+static bool pages_take(page_pool *p, int count, int32_t *out) {
+    if (count > p->free_count) return false;
+    for (int i = 0; i < count; i++) {
+        out[i] = p->free_ids[--p->free_count];
+        p->references[out[i]] = 1;
+    }
+    return true;
+}
+
+static cairn_status pages_check(base *b, const page_pool *p, int32_t id) {
+    if (id < 0 || id >= p->pages)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "page %d is outside the pool of %d pages",
+                         (int)id, p->pages);
+    if (p->references[id] < 1)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "page %d is not in use", (int)id);
+    return CAIRN_OK;
+}
+
+/* One more reference for each of `count` ids; an id that stands twice gets two. Nothing changes
+ * when one is free or out of range. */
+static cairn_status pages_retain(base *b, page_pool *p, const int32_t *ids, int count) {
+    cairn_status status;
+    for (int i = 0; i < count; i++) {
+        status = pages_check(b, p, ids[i]);
+        if (!status && p->references[ids[i]] == INT32_MAX)
+            status = base_fail(b, CAIRN_INVALID_ARGUMENT, "page %d has too many holders",
+                               (int)ids[i]);
+        if (status) {
+            while (i-- > 0) p->references[ids[i]]--;
+            return status;
+        }
+        p->references[ids[i]]++;
+    }
+    return CAIRN_OK;
+}
+
+/* Gives back one reference of each of `count` ids. More than are held, such as a page freed twice,
+ * or an id out of range, is a mistake: nothing changes. */
+static cairn_status pages_give(base *b, page_pool *p, const int32_t *ids, int count) {
+    for (int i = count - 1; i >= 0; i--) { /* backwards: they are taken again in this order */
+        cairn_status status = pages_check(b, p, ids[i]);
+        if (status) {
+            for (int j = i + 1; j < count; j++)
+                if (p->references[ids[j]]++ == 0) p->free_count--;
+            return status;
+        }
+        if (--p->references[ids[i]] == 0) p->free_ids[p->free_count++] = ids[i];
+    }
+    return CAIRN_OK;
+}
+
+/* Whether a page has another holder than the one who asks, so that it must be copied to be
+ * written. */
+static bool pages_shared(const page_pool *p, int32_t id) {
+    return p->references[id] > 1;
+}
+
+/* ---- cache ----------------------------------------------------------------------------------- */
+
+/* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete. */
+typedef struct kv_cache {
+    struct device *device;
+    int layers, kv_heads, head_dim, page_size;
+    size_t page_bytes;  /* of one page in one layer, K and V */
+    size_t bound_bytes; /* of one page's bounds in one layer */
+    void **pages;       /* [layers] device address of [page][K or V][kv_head][slot][head_dim] */
+    void **bounds;      /* [layers] device address of [page][kv_head][lo or hi][head_dim] */
+    page_pool pool;
+} kv_cache;
+
+/* Device bytes that one page takes over all layers. */
+static uint64_t kv_bytes_per_page(int layers, int kv_heads, int head_dim, int page_size) {
+    return (uint64_t)layers * (uint64_t)kv_heads * (uint64_t)head_dim * 2 * 2 *
+           ((uint64_t)page_size + 1);
+}
+
+static void kv_close(kv_cache *kv) {
+    size_t pages = (size_t)kv->pool.pages;
+    if (!kv->device) return;
+    for (int i = 0; i < kv->layers; i++) {
+        if (kv->pages) device_free(kv->device, kv->pages[i], pages * kv->page_bytes);
+        if (kv->bounds) device_free(kv->device, kv->bounds[i], pages * kv->bound_bytes);
+    }
+    base_delete(kv->device->base, kv->pages, (size_t)kv->layers, sizeof *kv->pages);
+    base_delete(kv->device->base, kv->bounds, (size_t)kv->layers, sizeof *kv->bounds);
+    pages_close(kv->device->base, &kv->pool);
+    memset(kv, 0, sizeof *kv);
+}
+
+static cairn_status kv_allocate(kv_cache *kv) {
+    size_t pages = (size_t)kv->pool.pages;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < kv->layers && !status; i++) {
+        status = device_alloc(kv->device, pages * kv->page_bytes, "the KV cache", &kv->pages[i]);
+        if (!status)
+            status = device_alloc(kv->device, pages * kv->bound_bytes, "the KV page bounds",
+                               &kv->bounds[i]);
+    }
+    return status;
+}
+
+/* A cache of `pages` pages. On failure *kv is empty and nothing is held. [blocks] */
+static cairn_status kv_open(device *dev, int layers, int kv_heads, int head_dim, int page_size,
+                            int pages, kv_cache *kv) {
+    cairn_status status;
+    memset(kv, 0, sizeof *kv);
+    kv->device = dev;
+    kv->layers = layers;
+    kv->kv_heads = kv_heads;
+    kv->head_dim = head_dim;
+    kv->page_size = page_size;
+    kv->bound_bytes = (size_t)kv_heads * (size_t)head_dim * 2 * 2;
+    kv->page_bytes = kv->bound_bytes * (size_t)page_size;
+    kv->pages = (void **)base_new(dev->base, (size_t)layers, sizeof *kv->pages);
+    kv->bounds = (void **)base_new(dev->base, (size_t)layers, sizeof *kv->bounds);
+    if (!kv->pages || !kv->bounds)
+        status = base_no_memory(dev->base, "the KV cache", (size_t)layers * 2 * sizeof(void *));
+    else if (!(status = pages_open(dev->base, pages, &kv->pool)))
+        status = kv_allocate(kv);
+    if (status) kv_close(kv);
+    return status;
+}
+
+/* Keys and values of a page, in every layer; not its bounds, which a page that is written has not. */
+static cairn_status kv_copy_page(kv_cache *kv, int32_t from, int32_t to) {
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < kv->layers && !status; i++)
+        status = device_copy(kv->device, (uint8_t *)kv->pages[i] + (size_t)to * kv->page_bytes,
+                          (const uint8_t *)kv->pages[i] + (size_t)from * kv->page_bytes,
+                          kv->page_bytes);
+    return status;
+}

@@ -1,0 +1,176 @@
+/* program: build/cairn. Opens a Lua state with the module `cairn` in it, hands the command line to
+ * scripts/cli/main.lua, which the program carries with the rest of scripts/cli and scripts/bench,
+ * and exits with the status that it returns. A unit of its own: it knows runtime.h only. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include "../../runtime.h"
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#ifdef _WIN32
+#include <io.h>
+#define program_is_terminal(file) _isatty(_fileno(file))
+#else
+#include <unistd.h>
+#define program_is_terminal(file) isatty(fileno(file))
+#endif
+
+#include "../generated/scripts.h"
+
+/* ---- carried scripts ------------------------------------------------------------------------- */
+
+/* A lua_Reader over the lines of a script. */
+static const char *program_next_line(lua_State *L, void *state, size_t *bytes) {
+    const char *const **line = (const char *const **)state;
+    const char *text = **line;
+    (void)L;
+    *bytes = text ? strlen(text) : 0;
+    if (text) ++*line;
+    return text;
+}
+
+/* package.preload's loader of script `upvalue 1`. */
+static int program_load_script(lua_State *L) {
+    const script *s = &scripts[lua_tointeger(L, lua_upvalueindex(1))];
+    const char *const *line = s->lines;
+    char chunk[128];
+    snprintf(chunk, sizeof chunk, "=%s", s->name);
+    if (lua_load(L, program_next_line, (void *)&line, chunk, "t")) return lua_error(L);
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    return 1;
+}
+
+/* ---- what the scripts need of the system: require "host" ------------------------------------- */
+
+/* host.list(folder) -> names, or nil when it is no folder */
+static int program_list(lua_State *L) {
+    DIR *folder = opendir(luaL_checkstring(L, 1));
+    struct dirent *entry;
+    lua_Integer count = 0;
+    if (!folder) return 0;
+    lua_newtable(L);
+    while ((entry = readdir(folder)) != NULL) {
+        if (entry->d_name[0] == '.') continue;
+        lua_pushstring(L, entry->d_name);
+        lua_rawseti(L, -2, ++count);
+    }
+    closedir(folder);
+    return 1;
+}
+
+/* host.stamp(path) -> a text that changes when the file does, or nil when there is none */
+static int program_stamp(lua_State *L) {
+    struct stat s;
+    char text[96];
+    long nanoseconds = 0;
+    if (stat(luaL_checkstring(L, 1), &s)) return 0;
+#ifdef __linux__
+    nanoseconds = (long)s.st_mtim.tv_nsec;
+#endif
+    snprintf(text, sizeof text, "%lld.%09ld %lld", (long long)s.st_mtime, nanoseconds,
+             (long long)s.st_size);
+    lua_pushstring(L, text);
+    return 1;
+}
+
+/* host.is_terminal("stdout" or "stderr") */
+static int program_terminal(lua_State *L) {
+    FILE *file = strcmp(luaL_checkstring(L, 1), "stdout") ? stderr : stdout;
+    lua_pushboolean(L, program_is_terminal(file));
+    return 1;
+}
+
+static int program_open_host(lua_State *L) {
+    static const luaL_Reg calls[] = {{"list", program_list},
+                                     {"stamp", program_stamp},
+                                     {"is_terminal", program_terminal},
+                                     {NULL, NULL}};
+    lua_newtable(L);
+    luaL_setfuncs(L, calls, 0);
+    return 1;
+}
+
+/* ---- main ------------------------------------------------------------------------------------ */
+
+static lua_State *program_state; /* for the signal handler alone */
+
+static void program_stop(lua_State *L, lua_Debug *where) {
+    (void)where;
+    lua_sethook(L, NULL, 0, 0);
+    luaL_error(L, "interrupted");
+}
+
+/* Ctrl-C ends the script at its next Lua instruction, so that everything is closed; a second one
+ * ends the process. */
+static void program_interrupt(int number) {
+    signal(number, SIG_DFL);
+    lua_sethook(program_state, program_stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+static int program_traceback(lua_State *L) {
+    const char *message = lua_tostring(L, 1);
+    if (!message) return 1; /* an error object: cli.main gives it meaning */
+    luaL_traceback(L, L, message, 1);
+    return 1;
+}
+
+static void program_preload(lua_State *L) {
+    int i;
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_PRELOAD_TABLE);
+    lua_pushcfunction(L, luaopen_cairn);
+    lua_setfield(L, -2, "cairn");
+    lua_pushcfunction(L, program_open_host);
+    lua_setfield(L, -2, "host");
+    for (i = 0; scripts[i].name; i++) {
+        lua_pushinteger(L, i);
+        lua_pushcclosure(L, program_load_script, 1);
+        lua_setfield(L, -2, scripts[i].name);
+    }
+    lua_pop(L, 1);
+}
+
+/* Arguments: argc, argv. Returns the exit status that cli.main(argument table) gives. */
+static int program_run(lua_State *L) {
+    int i, count = (int)lua_tointeger(L, 1);
+    char **argv = (char **)lua_touserdata(L, 2);
+    luaL_openlibs(L);
+    program_preload(L);
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "cli.main");
+    lua_call(L, 1, 1);
+    lua_createtable(L, count, 0);
+    for (i = 0; i < count; i++) {
+        lua_pushstring(L, argv[i]);
+        lua_rawseti(L, -2, i);
+    }
+    lua_call(L, 1, 1);
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    lua_State *L = luaL_newstate();
+    int status = EXIT_FAILURE;
+    if (!L) return fputs("cairn: cannot open a Lua state: out of memory\n", stderr), status;
+    program_state = L;
+    signal(SIGINT, program_interrupt);
+    lua_pushcfunction(L, program_traceback);
+    lua_pushcfunction(L, program_run);
+    lua_pushinteger(L, argc);
+    lua_pushlightuserdata(L, argv);
+    if (lua_pcall(L, 2, 1, 1)) fprintf(stderr, "cairn: %s\n", luaL_tolstring(L, -1, NULL));
+    else status = (int)lua_tointeger(L, -1);
+    lua_close(L);
+    if (fflush(stdout) || ferror(stdout)) status = EXIT_FAILURE;
+    return status;
+}
