@@ -83,6 +83,14 @@ static bool converse(cairn_session *s, const setting *how, int turns, talk *t) {
     return fine;
 }
 
+/* Up to `count` tokens: past an end too, which one call does not go. */
+static bool said_all(cairn_session *s, int count, const cairn_sampling *sampling) {
+    int held = 0, before = -1;
+    for (; cairn_session_ids(s, &held), held < count && held > before; before = held)
+        if (!say(s, count - held, sampling)) return false;
+    return held == count;
+}
+
 /* The first `count` tokens of a talk in an empty session, by its prompts and words; then `more`. */
 static bool undisturbed(const setting *how, const talk *t, int count, int more, talk *out) {
     cairn_config config = how->config;
@@ -94,7 +102,8 @@ static bool undisturbed(const setting *how, const talk *t, int count, int more, 
     fine = h.model && !cairn_session_open(h.model, &s);
     for (int at = 0, n; at < count && fine; at += n) {
         for (n = 1; at + n < count && t->given[at + n] == t->given[at]; n++) {}
-        fine = t->given[at] ? !cairn_append_ids(s, t->ids + at, n) : say(s, n, &how->sampling);
+        if (t->given[at]) fine = !cairn_append_ids(s, t->ids + at, n);
+        else fine = said_all(s, at + n, &how->sampling);
     }
     out->count = count;
     memcpy(out->ids, t->ids, (size_t)count * sizeof *out->ids);
@@ -183,6 +192,15 @@ static setting choose(bool sparse, bool drawn, bool drafts, bool prefixes) {
     return how;
 }
 
+/* For the reader: what parted. */
+static void note(const talk *t, int count, cairn_session *s, const talk *want, bool ran, bool told) {
+    int held, at = 0;
+    const int32_t *ids = cairn_session_ids(s, &held);
+    while (at < held && at < want->count && ids[at] == want->ids[at]) at++;
+    tap_note("at %d of %d, %s: ran %d, told %d, parted at %d of %d and %d", count, t->count,
+             t->given[count - 1] ? "given" : "said", ran, told, at, held, want->count);
+}
+
 /* A talk, and `places` places of it from which it goes on, next to each other or, < 0, anywhere. */
 static int run(const setting *how, int places, int more) {
     house h = open_house(&how->config);
@@ -193,9 +211,9 @@ static int run(const setting *how, int places, int more) {
         first = 1 + below(t.count > abs(places) ? t.count - abs(places) : 1);
         for (int i = 0; i < abs(places); i++) {
             int count = places < 0 ? 1 + below(t.count) : first + i < t.count ? first + i : t.count;
-            bool fine = !cairn_session_fork(s, &one) && disturbed(&h, &one, how, count, more) &&
-                        undisturbed(how, &t, count, more, tail) && same(one, tail);
-            if (!fine) tap_note("at %d of %d: %s", count, t.count, cairn_last_error(h.rt));
+            bool ran = !cairn_session_fork(s, &one) && disturbed(&h, &one, how, count, more);
+            bool told = undisturbed(how, &t, count, more, tail), fine = ran && told && same(one, tail);
+            if (!fine) note(&t, count, one, tail, ran, told);
             good += fine;
             cairn_session_close(one);
         }
