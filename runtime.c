@@ -8,6 +8,7 @@
 #endif
 #include "runtime.h"
 #include "kernels_src/abi.h"
+#include "kernels_src/attention/layout.h"
 
 #include <errno.h>
 #include <limits.h>

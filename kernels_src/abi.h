@@ -370,8 +370,8 @@ enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16 };
 enum {
     STEP_ROWS,        /* rows of this forward */
     STEP_GROUPS,      /* attention groups */
-    STEP_CHUNKS,      /* the most chunks of KV that any row attends, where all is attended */
-    STEP_LIST_CHUNKS, /* and where pages are selected; at most STEP_CHUNKS */
+    STEP_CHUNKS,      /* the most runs of chunks that any row has, where it attends all */
+    STEP_LIST_CHUNKS, /* and where it selects pages */
     STEP_EPOCH,       /* counts forwards: its low bit chooses the half of the exchange */
     STEP_CLEAN_ROWS,  /* rows and chunks which the forward before left in the other half */
     STEP_CLEAN_CHUNKS,
@@ -420,6 +420,7 @@ typedef struct step_params {
     int32_t mean, by_head;       /* pages are scored by their mean key; the best head counts */
     uint32_t select_layers[16];  /* bit l % 32 of word l / 32: layer l selects */
     uint32_t *row_pages;         /* [layer, row, kv_head, seen_words] of the flow: bits of pages */
+    uint32_t *arrived;           /* [row, kv_head] blocks of a kernel; zero between kernels */
 } step_params;
 
 /* pack: GGUF blocks, row by row, to packed tiles. */

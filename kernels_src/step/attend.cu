@@ -1,13 +1,13 @@
 /* Attention to all earlier tokens, and the head: the rest of a decoder step as a kernel a stage
  * (step/attend.cuh, step/stages.cuh).
  *
- * step_attend grid.x items: groups of rows x chunks x KV heads
- * step_merge  any number of blocks
+ * step_attend grid.x items: groups of rows x runs x KV heads; the last block of a group and head
+ *             merges its runs
  * step_head   any number of blocks, grid.y windows of eight rows whose logits are wanted
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps, up to CAIRN_ROWS rows.
- * Shared memory: attend ATTEND_BYTES, head MEETING_BYTES. Sync: three block_syncs a chunk of
- * attention, one a round of the head's product.
+ * Shared memory: attend ATTEND_BYTES, head MEETING_BYTES. Sync: four block_syncs a run
+ * of attention, one a round of the head's product.
  * A row's results are the bits of step_flow, whatever other rows there are.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -24,18 +24,18 @@
 
 CAIRN_KERNEL(step_attend, THREADS, 1, step_params) {
     attend_item item;
-    int items = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
-    bool live = block_id() < items && find_item(p, block_id(), item);
-    if (live) fetch_keys(item, p.kv[p.layer], shared_base());
+    uint8_t *layer = region(p, 0, 0);
+    const int items = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
+    const bool live = block_id() < items && find_item(p, block_id(), item);
+    const uint16_t *cache = p.kv[p.layer];
+    if (live) fetch_first(item, cache, shared_base(), false);
     start_input();
-    if (live) attend_chunk(p, item, region(p, 0, 0), shared_base());
-}
-
-CAIRN_KERNEL(step_merge, THREADS, 1, step_params) {
-    auto chunks_of = [&](int row, int) { return input_array(p, STEP_POSITION)[row] / CHUNK + 1; };
-    start_input();
-    stage_merge(p, p.input[STEP_ROWS], region(p, 0, 0), block_id() * WARPS + warp_id(),
-                grid_blocks() * WARPS, chunks_of);
+    if (!live) return;
+    attend_item_run(p, item, cache, layer, shared_base());
+    if (last_to_arrive(p.arrived + item.first * KV_HEADS + item.kv_head, item.runs,
+                       (uint32_t *)(shared_base() + TOTALS_AT)))
+        merge_group(p, layer, item.first, item.rows, item.kv_head,
+                    [&](int row) { return runs_of(input_array(p, STEP_POSITION)[row]); });
 }
 
 CAIRN_KERNEL(step_head, THREADS, 1, step_params) {

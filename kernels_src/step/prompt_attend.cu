@@ -36,13 +36,6 @@ CAIRN_KERNEL(prompt_head, THREADS, 1, step_params) {
 constexpr int TILE_KEYS = 64;
 constexpr int TILE_BYTES = TILE_KEYS * HEAD_DIM * 2;          /* of keys; as many of values */
 
-CAIRN_INLINE uint32_t tile_key_at(int key, int piece) {
-    return (uint32_t)(key * PIECES + (piece ^ (key & 1) * 4)) * 16;
-}
-CAIRN_INLINE uint32_t tile_value_at(int key, int piece) {
-    return (uint32_t)(TILE_BYTES + (key * PIECES + (piece ^ (key & 7))) * 16);
-}
-
 /* Starts the copy of keys and values [tile TILE_KEYS, ...) before `end`; zeros from there on. */
 CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_head, int tile,
                              int end, unsigned char *memory) {
@@ -52,78 +45,37 @@ CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_
         int key = i / PIECES, piece = i % PIECES, position = tile * TILE_KEYS + key;
         bool valid = position < end;
         const uint16_t *from = cache;
-        if (valid) {
-            int64_t plane = (int64_t)table[position / PAGE] * 2 * KV_HEADS + kv_head;
-            from += (plane * PAGE + position % PAGE) * HEAD_DIM + piece * 8;
-        }
-        copy_async16(to + tile_key_at(key, piece), from, valid);
-        copy_async16(to + tile_value_at(key, piece),
-                     valid ? from + (int64_t)KV_HEADS * PAGE * HEAD_DIM : from, valid);
+        if (valid)
+            from += layout_slot(table[position / PAGE], 0, kv_head, position % PAGE, KV_HEADS, PAGE,
+                                HEAD_DIM) + piece * 8;
+        copy_async16(to + key_at(key, piece), from, valid);
+        copy_async16(to + TILE_BYTES + value_at(key, piece), valid ? from + VALUE_STEP : from,
+                     valid);
     }
     copy_async_commit();
 }
 
-/* The running softmax of a warp's 16 rows: row g and row g + 8 of each lane. */
-struct running {
-    float top[2], total[2];
-    float o[HEAD_DIM / 8][4];
-};
-
+/* Folds a tile into the running softmax of a warp's 16 rows, of which lane's first is at
+ * `position`. */
 CAIRN_INLINE void attend_tile(const unsigned char *memory, const uint32_t *query, int tile,
                               int position, running &r) {
-    int lane = lane_id(), g = lane / 4, t = lane % 4;
-    float s[TILE_KEYS / 8][4] = {};
+    float s[TILE_KEYS / 8][4];
+    uint32_t weights[TILE_KEYS / 4];
+    score_keys<TILE_KEYS>(
+        [&](int u, uint32_t *a) {
 #pragma unroll
-    for (int n = 0; n < TILE_KEYS / 8; n++) {
-#pragma unroll
-        for (int u = 0; u < HEAD_DIM / 32; u++) {
-            u32x4 b = *(const u32x4 *)(memory + tile_key_at(n * 8 + g, u * 4 + t));
-            uint32_t low[2] = {b.x, b.y}, high[2] = {b.z, b.w};
-            mma_f16(s[n], query + u * 8, low);
-            mma_f16(s[n], query + u * 8 + 4, high);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int key = tile * TILE_KEYS + n * 8 + 2 * t + i % 2;
-            s[n][i] = key <= position + i / 2 * 8 ? s[n][i] * SCORE_SCALE : NOTHING;
-        }
-    }
+            for (int i = 0; i < 8; i++) a[i] = query[u * 8 + i];
+        },
+        memory, s);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        float top = r.top[half];
+        int last[TILE_KEYS / 16];
 #pragma unroll
-        for (int n = 0; n < TILE_KEYS / 8; n++)
-            top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-        top = quad_max(top);
-        float old = exp2_fast(r.top[half] - top), total = 0.0f;
-#pragma unroll
-        for (int n = 0; n < TILE_KEYS / 8; n++)
-#pragma unroll
-            for (int c = 2 * half; c < 2 * half + 2; c++) {
-                s[n][c] = s[n][c] == NOTHING ? 0.0f : exp2_fast(s[n][c] - top);
-                total += s[n][c];
-            }
-        r.total[half] = fma_f32(r.total[half], old, quad_sum(total));
-        r.top[half] = top;
-#pragma unroll
-        for (int n = 0; n < HEAD_DIM / 8; n++) r.o[n][2 * half] *= old, r.o[n][2 * half + 1] *= old;
+        for (int i = 0; i < TILE_KEYS / 16; i++)
+            last[i] = position + half * 8 - tile * TILE_KEYS - i * 16;
+        fold_scores<TILE_KEYS>(r, s, half, last, SCORE_SCALE, weights);
     }
-#pragma unroll
-    for (int k = 0; k < TILE_KEYS / 16; k++) {
-        uint32_t weights[4] = {
-            pack_f16x2(s[2 * k][0], s[2 * k][1]), pack_f16x2(s[2 * k][2], s[2 * k][3]),
-            pack_f16x2(s[2 * k + 1][0], s[2 * k + 1][1]),
-            pack_f16x2(s[2 * k + 1][2], s[2 * k + 1][3])};
-        int key = k * 16 + (lane / 8 & 1) * 8 + lane % 8;
-#pragma unroll
-        for (int n = 0; n < HEAD_DIM / 16; n++) {
-            uint32_t b[4];
-            load_matrix_transposed_x4(
-                b, shared_addr(memory + tile_value_at(key, 2 * n + lane / 16)));
-            mma_f16(r.o[2 * n], weights, b);
-            mma_f16(r.o[2 * n + 1], weights, b + 2);
-        }
-    }
+    add_values<TILE_KEYS>(r, weights, memory + TILE_BYTES);
 }
 
 CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
@@ -147,7 +99,8 @@ CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
             query[u * 8 + 4 + half] = v.z, query[u * 8 + 6 + half] = v.w;
         }
     }
-    running r = {{NOTHING, NOTHING}, {0.0f, 0.0f}, {}};
+    running r;
+    r.clear();
     const int tiles = ceil_div(end, TILE_KEYS);
     fetch_tile(p, table, head / GROUP, 0, end, shared_base());
     for (int tile = 0; tile < tiles; tile++) {

@@ -4,15 +4,15 @@
  *               slots in f32) and what f16 leaves of it; f16. Grid (new pages, kv_heads,
  *               layers), 128 threads.
  * step_select   the pages of each row and KV head, ascending (step/pages.cuh). Bounds of candidates
- *               not stored yet are taken from the cache. Grid (rows, kv_heads), CAIRN_WARPS warps,
- *               shared memory as `selection` of step/pages.cuh.
- * step_attend_pages, step_merge_pages
- *               as step_attend and step_merge, chunk c being the pages [c, c + 1) CHUNK / PAGE of a
- *               row's list. Grids (chunks at most, rows, kv_heads) and any; CAIRN_WARPS warps;
- *               shared memory ATTEND_BYTES and none.
+ *               not stored yet are taken from the cache. Grid (parts, rows, kv_heads): the blocks
+ *               of a row score its candidates, the last of them to finish chooses; CAIRN_WARPS
+ *               warps, shared memory SELECT_BYTES.
+ * step_attend_pages
+ *               as step_attend, over the pages of a row's list. Grid (runs at most, rows,
+ *               kv_heads); CAIRN_WARPS warps; shared memory ATTEND_BYTES.
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. A list of all pages gives the bits of step_attend.
- * Sync: three block_syncs in select, two in attend. Integers exact.
+ * Integers exact.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
@@ -21,8 +21,6 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/pages.cuh"
 #include "step/stages.cuh"
-
-constexpr int32_t SINKS_ALONE = 1 << 30; /* in a list: only the sinks of this page */
 
 /* Bounds of a page from its keys [PAGE, HEAD_DIM] in the cache. */
 CAIRN_INLINE page_bounds cached_bounds(const uint16_t *keys, bool mean) {
@@ -35,8 +33,8 @@ CAIRN_KERNEL(step_bounds, 128, 1, step_params) {
     const int page = p.new_pages[block_id()], head = block_id_y(), layer = block_id_z();
     grid_dependency_wait();
     if (warp_id() > 0) return;
-    const uint16_t *keys = p.kv[layer] + ((int64_t)page * 2 * KV_HEADS + head) * PAGE * HEAD_DIM;
-    uint16_t *to = p.bounds[layer] + ((int64_t)page * KV_HEADS + head) * 2 * HEAD_DIM;
+    const uint16_t *keys = p.kv[layer] + layout_slot(page, 0, head, 0, KV_HEADS, PAGE, HEAD_DIM);
+    uint16_t *to = p.bounds[layer] + layout_bounds(page, head, KV_HEADS, HEAD_DIM);
     page_bounds b = cached_bounds(keys, p.mean != 0);
 #pragma unroll
     for (int i = 0; i < LANE_WORDS; i++) {
@@ -54,82 +52,109 @@ CAIRN_INLINE void count_pages(const step_params &p, const page_row &r, int word,
     if (fresh) atomic_add(p.pages_read + r.sequence, fresh);
 }
 
-/* One warp: the list of pages, ascending. */
-CAIRN_INLINE void write_list(const step_params &p, const page_row &r, const page_bits *chosen) {
-    const int own = r.position / PAGE, at = r.row * KV_HEADS + r.kv_head;
+/* The list of pages, ascending; `before`: how many come before those of this thread's words. */
+CAIRN_INLINE void write_list(const step_params &p, const page_row &r, const page_bits *chosen,
+                             int before) {
+    const int words = r.position / PAGE / WARP + 1, each = ceil_div(words, THREADS);
+    const int at = r.row * KV_HEADS + r.kv_head, first = thread_id() * each;
+    const int end = min_of(first + each, words);
     int32_t *list = p.lists + (int64_t)at * p.list_stride;
-    int count = 0;
-#pragma unroll 1
-    for (int word = 0; word <= own / WARP; word++) {
+    for (int word = first; word < end; word++) {
         const page_bits bits = chosen[word];
-        const uint32_t mine = 1u << lane_id();
-        int c = word * WARP + lane_id(), before = popcount(bits.listed & (mine - 1));
-        if (bits.listed & mine) list[count + before] = bits.whole & mine ? c : c | SINKS_ALONE;
-        if (lane_id() == 0 && bits.listed) count_pages(p, r, word, bits.listed);
-        count += popcount(bits.listed);
+        if (bits.listed) count_pages(p, r, word, bits.listed);
+        for (uint32_t left = bits.listed; left; left &= left - 1) {
+            const int bit = find_first_set(left) - 1, page = word * WARP + bit;
+            list[before++] = bits.whole >> bit & 1 ? page : page | SINKS_ALONE;
+        }
     }
-    if (lane_id() == 0) p.list_counts[at] = count;
+    if (first < words && end == words) p.list_counts[at] = before;
 }
 
 CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
-    selection &chosen = shared_as<selection>();
+    const selection s(shared_base(), MOST_PAGES);
     const uint16_t *cache = p.kv[p.layer];
     page_row r;
-    r.find(p, block_id(), block_id_y(), true);
+    r.find(p, block_id_y(), block_id_z(), true);
+    const int n = r.choices(p), at = r.row * KV_HEADS + r.kv_head;
+    const int parts = min_of(grid_blocks(), max_of(1, ceil_div(n, WARPS * SCORED)));
+    uint32_t *keys = (uint32_t *)p.lists + (int64_t)at * p.list_stride; /* until the list is made */
     const uint32_t *queries = (const uint32_t *)(region(p, 0, 0) + QKV_AT) +
                               ((int64_t)r.row * QKV + r.kv_head * GROUP * HEAD_DIM) / 2;
-    start_pages(p, r, chosen.bits);
-    if (r.candidates > p.topk)
+    if (block_id() >= parts) {
+        start_input();
+        return;
+    }
+    if (thread_id() < round_up(n, 4) - n) s.keys[n + thread_id()] = 0;
+    if (n) {
+        uint32_t *to = parts > 1 ? keys : s.keys;
         score_candidates(
-            p, r, p.layer, chosen, [&] { start_input(); },
+            p, r, p.layer, s, block_id(), parts, [&] { start_input(); },
             [&](int h, int word) { return queries[h * (HEAD_DIM / 2) + word]; },
-            [&](int page) { return cached_bounds(cache + r.page_at(page), p.mean != 0); });
-    else start_input();
+            [&](int page) { return cached_bounds(cache + r.page_at(page), p.mean != 0); },
+            [&](int page, uint32_t key) { to[page] = key; });
+    } else {
+        start_input();
+    }
+    if (parts > 1) {
+        if (!last_to_arrive(p.arrived + at, parts, &s.meeting->flag)) return;
+#pragma unroll 8
+        for (int i = thread_id(); i < n; i += THREADS) s.keys[i] = load_relaxed(keys + i);
+    }
     block_sync();
-    if (r.candidates > p.topk) choose_pages(p, r, chosen.keys, chosen.bits);
-    block_sync();
-    if (warp_id() == 0) write_list(p, r, chosen.bits);
+    const int before = choose_pages(s, n, p.topk, r.position / PAGE,
+                                    layout_sink_pages(p.sinks, PAGE));
+    write_list(p, r, s.bits, before);
 }
 
-CAIRN_INLINE key_piece find_piece(const step_params &p, const page_row &r, int from) {
-    int at = r.row * KV_HEADS + r.kv_head, index = from / PAGE;
-    if (index >= p.list_counts[at]) return key_piece{0, 0, -1};
-    int entry = p.lists[(int64_t)at * p.list_stride + index];
-    return piece_of(p, r, entry & ~SINKS_ALONE, !(entry & SINKS_ALONE), from);
-}
+/* The pages that a row selected. */
+struct chosen_pages {
+    const int32_t *list, *table;
+    int count;
+
+    CAIRN_MEMBER page_entry entry(int i) const {
+        if (i >= count) return page_entry{0, -1};
+        const int page = list[i];
+        return page_entry{page, table[page & ~SINKS_ALONE]};
+    }
+};
 
 CAIRN_KERNEL(step_attend_pages, THREADS, 1, step_params) {
     unsigned char *memory = shared_base();
     uint8_t *layer = region(p, 0, 0);
+    const uint16_t *cache = p.kv[p.layer];
     page_row r;
     r.find(p, block_id_y(), block_id_z(), true);
-    attend_item item = {};
-    item.first = r.row, item.rows = 1, item.kv_head = r.kv_head, item.chunk = block_id();
-    item.position = r.position, item.fresh = r.position + 1; /* all keys are in the cache */
+    const int at = r.row * KV_HEADS + r.kv_head;
+    const int run = layout_run(layout_chunks(r.most_listed(p), PAGE, HEAD_DIM), KV_HEADS);
     start_input();
-    if (item.chunk * CHUNK >= p.list_counts[r.row * KV_HEADS + r.kv_head] * PAGE) return;
-    key_piece piece[WARP_KEYS / 16] = {};
-    if (warp_id() < ATTEND_WARPS) {
-#pragma unroll
-        for (int i = 0; i < WARP_KEYS / 16; i++)
-            piece[i] = find_piece(p, r, item.chunk * CHUNK + warp_id() * WARP_KEYS + i * 16);
-        fetch_pieces(p.kv[p.layer], piece, memory + warp_id() * 2 * KEYS_BYTES,
-                     [](int) { return false; }, [](int, int, bool) { return false; });
+    const int count = p.list_counts[at], chunks = layout_chunks(count, PAGE, HEAD_DIM);
+    attend_item item;
+    item.first = r.row, item.rows = 1, item.kv_head = r.kv_head, item.run = block_id();
+    item.runs = ceil_div(chunks, run);
+    item.begin = item.run * run, item.end = min_of(item.begin + run, chunks);
+    item.position = r.position, item.fresh_row = 0, item.fresh = r.position + 1;
+    if (item.begin >= item.end) return;
+    listed_pieces<chosen_pages> pieces = {
+        {p.lists + (int64_t)at * p.list_stride, r.table, count},
+        KV_HEADS, r.kv_head, r.position + 1, p.sinks, item.end, 0, {}};
+    key_piece piece[WARP_PIECES];
+    if (warp_id() < CORE_WARPS) {
+        const auto none = [](int, int, bool) { return false; };
+        unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
+        pieces.look_up(item.begin);
+        pieces.find(item.begin, piece);
+        fetch_keys(cache, piece, mine, none);
+        fetch_values(cache, VALUE_STEP, piece, mine, none);
+        copy_async_commit();
     }
     gather_fresh(p, item, layer, memory);
     copy_async_wait<0>();
     block_sync();
-    if (warp_id() < ATTEND_WARPS)
-        attend_warp(memory, GROUP, [&](int i, int) { return piece[i].last; });
+    if (warp_id() < CORE_WARPS)
+        attend_run(cache, VALUE_STEP, memory, item.begin, item.end, GROUP, SCORE_SCALE, piece,
+                   pieces, [](const key_piece &from, int) { return from.last; });
     block_sync();
-    send_parts(item, layer, memory, GROUP);
-}
-
-CAIRN_KERNEL(step_merge_pages, THREADS, 1, step_params) {
-    start_input();
-    int rows = p.input[STEP_ROWS];
-    stage_merge(p, rows, region(p, 0, 0), block_id() * WARPS + warp_id(), grid_blocks() * WARPS,
-                [&](int row, int head) {
-                    return ceil_div(p.list_counts[row * KV_HEADS + head / GROUP] * PAGE, CHUNK);
-                });
+    send_parts(r.row, r.kv_head, item.run, layer, memory, GROUP);
+    if (last_to_arrive(p.arrived + at, item.runs, (uint32_t *)(memory + TOTALS_AT)))
+        merge_group(p, layer, r.row, 1, r.kv_head, [&](int) { return item.runs; });
 }

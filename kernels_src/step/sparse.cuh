@@ -1,5 +1,5 @@
-/* Page-sparse attention in the flow kernel. A block takes items of a row, a KV head and a chunk of
- * its list of pages; each selects for itself, so that nothing has to be handed on between selection
+/* Page-sparse attention in the flow kernel. A block takes items of a row, a KV head and a run of its
+ * list of pages, which is one chunk here; each selects for itself, so that nothing has to be handed on between selection
  * and attention: the chunks of a row compute the same list. Where a layer does not select, the list
  * is all pages.
  *
@@ -17,7 +17,9 @@ CAIRN_INLINE bool layer_selects(const step_params &p, int layer) {
 
 /* Chunks of a row in this layer. */
 CAIRN_INLINE int list_chunks(const step_params &p, int row, bool selects) {
-    return ceil_div(most_listed(p, input_array(p, STEP_POSITION)[row], selects) * PAGE, CHUNK);
+    page_row r;
+    r.find(p, row, 0, selects);
+    return layout_chunks(r.most_listed(p), PAGE, HEAD_DIM);
 }
 
 /* One word (two f16) of this forward's keys or queries: of a head, from dimension 2 word. */
@@ -85,27 +87,29 @@ CAIRN_INLINE void gather_queries(const step_params &p, const page_row &r, const 
 
 /* Chooses the pages; the queries are in shared memory afterwards. */
 CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int layer,
-                               const uint8_t *at, unsigned char *memory, selection &chosen,
+                               const uint8_t *at, unsigned char *memory, const selection &chosen,
                                fresh_piece &own) {
     const uint16_t *cache = p.kv[layer];
+    const int n = r.choices(p);
     auto queries = [&] {
         gather_queries(p, r, at, memory);
         own.receive_own(p, r, at);
         copy_async_wait<0>(); /* keys asked for early may give way to others from here on */
         block_sync();
-        start_pages(p, r, chosen.bits);
     };
-    if (r.candidates > p.topk)
+    if (thread_id() < round_up(n, 4) - n) chosen.keys[n + thread_id()] = 0;
+    if (n)
         score_candidates(
-            p, r, layer, chosen, queries,
+            p, r, layer, chosen, 0, 1, queries,
             [&](int h, int word) {
                 return *(const uint32_t *)(memory + QUERIES_AT + key_at(h, word / 4) +
                                            word % 4 * 4);
             },
-            [&](int page) { return fresh_bounds(p, r, at, cache, page); });
+            [&](int page) { return fresh_bounds(p, r, at, cache, page); },
+            [&](int page, uint32_t key) { chosen.keys[page] = key; });
     else queries();
     block_sync();
-    if (r.candidates > p.topk) choose_pages(p, r, chosen.keys, chosen.bits);
+    choose_pages(chosen, n, p.topk, r.position / PAGE, layout_sink_pages(p.sinks, PAGE));
     block_sync();
 }
 
@@ -142,6 +146,17 @@ CAIRN_INLINE void find_pages(const page_row &r, int from, int *pages, Listed lis
                                                   : nth_listed(r, (from + i * 16) / PAGE, listed);
 }
 
+/* The piece `from % PAGE` keys into a listed page. */
+CAIRN_INLINE key_piece piece_of(const step_params &p, const page_row &r, int page, bool whole,
+                                int from) {
+    key_piece piece;
+    piece.position = page * PAGE + from % PAGE;
+    piece.last = min_of((whole ? r.position : min_of(p.sinks - 1, r.position)) - piece.position,
+                        15);
+    piece.at = r.page_at(page) + from % PAGE * HEAD_DIM;
+    return piece;
+}
+
 /* First positions of the pieces whose keys this warp has asked for already; -2: none. */
 struct early_pieces {
     int position[WARP_PIECES];
@@ -166,7 +181,7 @@ CAIRN_INLINE void fetch_early(const step_params &p, const page_row &r, int chunk
     for (int i = thread_id(); !all && i < min_of(r.candidates, r.stored) * LINES; i += THREADS)
         prefetch_l2(bounds + (int64_t)r.table[i / LINES] * KV_HEADS * 2 * HEAD_DIM +
                     i % LINES * 64);
-    if (warp_id() >= ATTEND_WARPS) return;
+    if (warp_id() >= CORE_WARPS) return;
     const int from = chunk * CHUNK + warp_id() * WARP_KEYS;
     key_piece piece[WARP_PIECES];
     int pages[WARP_PIECES];
@@ -180,9 +195,13 @@ CAIRN_INLINE void fetch_early(const step_params &p, const page_row &r, int chunk
         if (pages[i] >= 0) piece[i] = piece_of(p, r, pages[i], true, from + i * 16);
         early.position[i] = piece[i].position;
     }
-    fetch_pieces(p.kv[layer], piece, memory + warp_id() * 2 * KEYS_BYTES,
-                 [&](int i) { return early.position[i] < 0; },
-                 [&](int, int position, bool) { return position >= r.fresh; });
+    unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
+    auto skip = [&](int i, int position, bool) {
+        return early.position[i] < 0 || position >= r.fresh;
+    };
+    fetch_keys(p.kv[layer], piece, mine, skip);
+    fetch_values(p.kv[layer], VALUE_STEP, piece, mine, skip);
+    copy_async_commit();
 }
 
 /* Puts it where it belongs, if its token is listed and in this chunk of the list. */
@@ -192,7 +211,7 @@ CAIRN_INLINE void place_fresh(const page_row &r, const selection &chosen, int ch
     if (position > r.position) return;
     const int key = listed_before(chosen, page) * PAGE + position % PAGE - chunk * CHUNK;
     if (!(chosen.bits[page / WARP].listed >> page % WARP & 1) || key < 0 || key >= CHUNK) return;
-    const uint32_t to = own.value() ? value_at(key % WARP_KEYS, own.piece())
+    const uint32_t to = own.value() ? KEYS_BYTES + value_at(key % WARP_KEYS, own.piece())
                                     : key_at(key % WARP_KEYS, own.piece());
     *(u32x4 *)(memory + key / WARP_KEYS * 2 * KEYS_BYTES + to) = own.v;
 }
@@ -211,13 +230,14 @@ CAIRN_INLINE void record_pages(const step_params &p, const page_row &r, int laye
 CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chunk, int layer,
                                 bool selects, uint8_t *at, workspace &work,
                                 const early_pieces &early) {
-    static_assert((int)sizeof(selection) <= MEETING_BYTES, "sparse flow: too many pages");
-    selection &chosen = *(selection *)work.meeting;
+    static_assert(SELECT_BYTES <= MEETING_BYTES, "sparse flow: too many pages");
+    const selection chosen((unsigned char *)work.meeting, MOST_PAGES);
     fresh_piece own;
     select_pages(p, r, layer, at, work.keys, chosen, own);
     key_piece piece[WARP_PIECES] = {};
-    if (warp_id() < ATTEND_WARPS) {
+    if (warp_id() < CORE_WARPS) {
         const int from = chunk * CHUNK + warp_id() * WARP_KEYS;
+        unsigned char *mine = work.keys + warp_id() * 2 * KEYS_BYTES;
         int pages[WARP_PIECES];
         find_pages(r, from, pages, [&](int word) { return chosen.bits[word].listed; });
 #pragma unroll
@@ -228,24 +248,25 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
                 piece[i] = piece_of(p, r, page, chosen.bits[page / WARP].whole >> page % WARP & 1,
                                     from + i * 16);
         }
-        auto asked = [&](int i) { return early.position[i] == piece[i].position; };
-        fetch_pieces(
-            p.kv[layer], piece, work.keys + warp_id() * 2 * KEYS_BYTES,
-            [&](int i) { return asked(i) && piece[i].position + 16 <= r.fresh; },
-            [&](int i, int position, bool seen) {
-                return position >= r.fresh ? seen : asked(i);
-            });
+        auto skip = [&](int i, int position, bool seen) { /* there already, or placed below */
+            const bool asked = early.position[i] == piece[i].position;
+            return position >= r.fresh ? seen : asked;
+        };
+        fetch_keys(p.kv[layer], piece, mine, skip);
+        fetch_values(p.kv[layer], VALUE_STEP, piece, mine, skip);
     }
+    copy_async_commit();
     place_fresh(r, chosen, chunk, own, work.keys);
     if (chunk == 0) record_pages(p, r, layer, selects, chosen);
     copy_async_wait<0>();
     block_sync();
-    if (warp_id() < ATTEND_WARPS)
-        attend_warp(work.keys, GROUP, [&](int i, int) { return piece[i].last; });
+    if (warp_id() < CORE_WARPS) {
+        struct { CAIRN_MEMBER void find(int, key_piece *) const {} } no_more;
+        attend_run(p.kv[layer], VALUE_STEP, work.keys, chunk, chunk + 1, GROUP, SCORE_SCALE, piece,
+                   no_more, [](const key_piece &at, int) { return at.last; });
+    }
     block_sync();
-    attend_item item = {};
-    item.first = r.row, item.kv_head = r.kv_head, item.chunk = chunk;
-    send_parts(item, at, work.keys, GROUP);
+    send_parts(r.row, r.kv_head, chunk, at, work.keys, GROUP);
     block_sync();
 }
 

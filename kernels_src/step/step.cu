@@ -156,25 +156,26 @@ struct attend_queue {
         first = index = first_item;
         count = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
         live = index < count && find_item(p, index, item);
-        if (live) fetch_keys(item, p.kv[0], work.keys);
+        if (live) fetch_first(item, p.kv[0], work.keys, false);
     }
     CAIRN_MEMBER void run(const step_params &p, int layer, uint8_t *at, workspace &work) {
         if (first >= count) return;
         bool last;
 #pragma unroll 1
         do {
-            if (live) attend_chunk(p, item, at, work.keys);
+            if (live) attend_item_run(p, item, p.kv[layer], at, work.keys);
             block_sync();
             index += WIDE_BLOCKS;
             last = index >= count;
             if (last) index = first;
             if (count > WIDE_BLOCKS) live = find_item(p, index, item);
-            if (live && layer + last < LAYERS) fetch_keys(item, p.kv[layer + last], work.keys);
+            if (live && layer + last < LAYERS)
+                fetch_first(item, p.kv[layer + last], work.keys, false);
         } while (!last);
     }
     CAIRN_MEMBER void ask(const step_params &, int, workspace &) {} /* done by start and run */
     static CAIRN_MEMBER int chunks(const step_params &p, int, int row) {
-        return input_array(p, STEP_POSITION)[row] / CHUNK + 1;
+        return runs_of(input_array(p, STEP_POSITION)[row]);
     }
 };
 #endif

@@ -10,11 +10,11 @@
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
 
-#include "device/common.cuh"
+#include "attention/core.cuh"
 
 constexpr int LAYERS = CAIRN_LAYERS, HIDDEN = CAIRN_HIDDEN, HEADS = CAIRN_HEADS;
 constexpr int KV_HEADS = CAIRN_KV_HEADS, HEAD_DIM = CAIRN_HEAD_DIM, FFN = CAIRN_FFN;
-constexpr int VOCAB = CAIRN_VOCAB, PAGE = CAIRN_PAGE_SIZE, ROWS = CAIRN_ROWS;
+constexpr int VOCAB = CAIRN_VOCAB, ROWS = CAIRN_ROWS;
 constexpr int WARPS = CAIRN_WARPS, THREADS = WARPS * WARP;
 constexpr bool FLOW = CAIRN_BLOCKS > 0;
 
@@ -22,10 +22,8 @@ constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV h
 constexpr int ATTENDED = HEADS * HEAD_DIM;            /* values that attention hands on */
 constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 
-/* Attention reads KV in chunks of fixed logical position: chunk c is [c CHUNK, (c + 1) CHUNK). */
-constexpr int ATTEND_WARPS = 8, WARP_KEYS = 2048 / HEAD_DIM;
-constexpr int CHUNK = ATTEND_WARPS * WARP_KEYS;
-constexpr int CHUNKS = (CAIRN_CONTEXT + CHUNK - 1) / CHUNK;
+/* The most runs of chunks that a row's attention is cut into (attention/layout.h). */
+constexpr int RUNS = layout_context_runs(CAIRN_CONTEXT, PAGE, HEAD_DIM, KV_HEADS);
 
 constexpr int COLUMNS = 8; /* tokens of one product */
 
@@ -54,11 +52,11 @@ constexpr int64_t QKV_AT = MIDDLE_SQUARES_AT + round_up(SLOTS * SQUARES * 4, 128
 constexpr int64_t FFN_AT = QKV_AT + (int64_t)ROWS * QKV * 2;            /* [row, ffn] f16 */
 constexpr int64_t ATTENDED_AT = FFN_AT + (int64_t)ROWS * FFN * 2;       /* [row, heads dim] f16 */
 constexpr int64_t SUMS_AT = ATTENDED_AT + (int64_t)ROWS * ATTENDED * 2;
-                                                                /* [chunk, row, head] (m, l) */
-constexpr int64_t PARTS_AT = SUMS_AT + (int64_t)CHUNKS * ROWS * HEADS * 8;
-                                                                /* [chunk, row, head, dim] f32 */
+                                                                /* [run, row, head] (m, l) */
+constexpr int64_t PARTS_AT = SUMS_AT + (int64_t)RUNS * ROWS * HEADS * 8;
+                                                                /* [run, row, head, dim] f32 */
 constexpr int64_t REGION_BYTES =
-    (PARTS_AT + (int64_t)CHUNKS * ROWS * ATTENDED * 4 + 127) / 128 * 128;
+    (PARTS_AT + (int64_t)RUNS * ROWS * ATTENDED * 4 + 127) / 128 * 128;
 constexpr int64_t HALF_BYTES = REGION_BYTES * (LAYERS + 1);
 
 CAIRN_INLINE float *residual_of(const step_params &p) { return (float *)p.exchange; }

@@ -15,7 +15,7 @@
 enum {
     STEP_FLOW_ROWS = 8,   /* of the flow kernel */
     STEP_STAGE_ROWS = 64, /* of the stage kernels */
-    STEP_ATTEND_WARPS = 8,
+    STEP_SELECT_PARTS = 32, /* blocks that score the pages of a row, at most */
     STEP_PRODUCT_BYTES = 2 * 64 * 320, /* shared memory of the prompt's products */
     STEP_ALLOCATIONS = 32,
     STEP_MOST_VALUES = 256, /* of a block */
@@ -26,8 +26,8 @@ enum {
 typedef enum step_kernel {
     STEP_K_FLOW, STEP_K_SPARSE_FLOW,
     STEP_K_EMBED, STEP_K_QKV, STEP_K_PROJECT, STEP_K_GATE_UP, STEP_K_DOWN,
-    STEP_K_ATTEND, STEP_K_MERGE, STEP_K_HEAD,
-    STEP_K_BOUNDS, STEP_K_SELECT, STEP_K_ATTEND_PAGES, STEP_K_MERGE_PAGES, STEP_K_FINISH,
+    STEP_K_ATTEND, STEP_K_HEAD,
+    STEP_K_BOUNDS, STEP_K_SELECT, STEP_K_ATTEND_PAGES, STEP_K_FINISH,
     PROMPT_K_EMBED, PROMPT_K_NORM, PROMPT_K_PROJECT, PROMPT_K_DOWN, PROMPT_K_LAST,
     PROMPT_K_QKV, PROMPT_K_GATE_UP, PROMPT_K_ATTEND, PROMPT_K_HEAD,
     STEP_KERNELS
@@ -48,7 +48,7 @@ typedef struct forward_cuda_state {
     device *dev;
     const model_shape *shape;
     int pack_qkv, pack_o, pack_gate_up, pack_down, pack_head, pack_embed;
-    int warps, blocks, narrow, chunk, chunks, head_tiles, group_rows;
+    int warps, blocks, narrow, chunk, chunks, runs, head_tiles, group_rows;
     int max_rows, max_pages, page_size, table_rows;
     jit_kernel kernels[STEP_KERNELS];
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
@@ -63,6 +63,7 @@ typedef struct forward_cuda_state {
     int32_t *table, *sampled, *fault;
     int32_t *lists, *list_counts, *new_pages, *pages_read;
     uint32_t *seen; /* [layer, sequence, kv_head, seen_words] */
+    uint32_t *arrived;   /* [row, kv_head] blocks of a kernel; zero between kernels */
     uint32_t *row_pages; /* [layer, STEP_FLOW_ROWS, kv_head, seen_words] */
     size_t seen_bytes;
     int32_t *host_pages; /* [max_pages] */
@@ -190,11 +191,11 @@ static bool step_selects_any(const cairn_config *config, int layers) {
     return false;
 }
 
-/* `selection` of step/pages.cuh, the shared memory of step_select. */
+/* Shared memory of step_select. */
 static size_t step_selection_bytes(const forward_cuda_state *f) {
-    size_t pages = (size_t)((f->chunks * f->chunk + f->page_size - 1) / f->page_size);
-    size_t parts = (size_t)(f->shape->heads / f->shape->kv_heads) * (size_t)f->shape->head_dim * 8;
-    return (pages + 7) / 8 * 32 + parts + ((pages + 31) / 32 * 8 + 15) / 16 * 16;
+    int pages = (f->chunks * f->chunk + f->page_size - 1) / f->page_size;
+    return (size_t)layout_select_bytes(pages, f->shape->heads / f->shape->kv_heads,
+                                       f->shape->head_dim);
 }
 
 /* What the kernels are made for. */
@@ -209,13 +210,13 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     f->table_rows = m->runtime->config.max_batch;
     f->group_rows = 16 / (s->heads / s->kv_heads);
     f->warps = step_choose_warps(s->hidden);
-    f->chunk = STEP_ATTEND_WARPS * 2048 / s->head_dim;
+    f->chunk = layout_chunk(s->head_dim);
     f->chunks = (m->max_seq_len + f->chunk - 1) / f->chunk;
+    f->runs = layout_context_runs(f->chunks * f->chunk, f->page_size, s->head_dim, s->kv_heads);
     f->blocks = f->dev->sm_count;
     /* Blocks for the residual stream alone, where enough others are left for the rest. */
     f->narrow = f->blocks >= 2 * tiles ? tiles : 0;
-    f->attend_bytes = (unsigned)(STEP_ATTEND_WARPS * 2 * 4096 + 16 * s->head_dim * 2 +
-                                 16 * STEP_ATTEND_WARPS * 8);
+    f->attend_bytes = (unsigned)layout_attend_bytes(s->head_dim);
     f->head_tiles = 4;
     meeting = 2 * 4 * ((size_t)f->warps * 4 * 128 + 8);
     if (f->attend_bytes + meeting > (size_t)f->dev->max_shared_bytes) {
@@ -261,8 +262,8 @@ static cairn_status step_functions(forward_cuda_state *f, jit_program *program, 
                                    int count) {
     static const char *const names[] = {
         "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
-        "step_down", "step_attend", "step_merge", "step_head", "step_bounds", "step_select",
-        "step_attend_pages", "step_merge_pages", "step_finish", "prompt_embed", "prompt_norm",
+        "step_down", "step_attend", "step_head", "step_bounds", "step_select",
+        "step_attend_pages", "step_finish", "prompt_embed", "prompt_norm",
         "prompt_project", "prompt_down", "prompt_last", "prompt_qkv", "prompt_gate_up",
         "prompt_attend", "prompt_head"};
     cairn_status status = CAIRN_OK;
@@ -284,8 +285,8 @@ static jit_request step_flow_request(const forward_cuda_state *f, int kernel,
 typedef struct step_program { const char *source; int first, count; } step_program;
 
 static const step_program step_programs[] = {
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 5}, {"step/select.cu", STEP_K_BOUNDS, 4},
-    {"step/attend.cu", STEP_K_ATTEND, 3}, {"step/prompt.cu", PROMPT_K_QKV, 2},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 5}, {"step/select.cu", STEP_K_BOUNDS, 3},
+    {"step/attend.cu", STEP_K_ATTEND, 2}, {"step/prompt.cu", PROMPT_K_QKV, 2},
     {"step/layer.cu", STEP_K_EMBED, 5}, {"step/prompt_attend.cu", PROMPT_K_ATTEND, 2},
     {"step/finish.cu", STEP_K_FINISH, 1}, {"dense/pack.cu", 0, 0}};
 

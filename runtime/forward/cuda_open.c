@@ -13,24 +13,24 @@ static cairn_status step_alloc(forward_cuda_state *f, size_t bytes, const char *
 }
 
 /* Bytes of one region of the exchange, as step/step.cuh lays it out. */
-static size_t step_region_bytes(const forward_cuda_state *f, int rows, int slots, int chunks) {
+static size_t step_region_bytes(const forward_cuda_state *f, int rows, int slots, int runs) {
     const model_shape *s = f->shape;
     size_t hidden = (size_t)s->hidden, r = (size_t)rows;
     size_t attended = (size_t)s->heads * (size_t)s->head_dim;
     size_t squares = ((size_t)slots * (hidden / 16) * 4 + 127) / 128 * 128;
     size_t bytes = 2 * ((size_t)slots * hidden * 2 + squares) +
                    r * ((size_t)step_qkv_rows(s) + (size_t)s->ffn + attended) * 2 +
-                   (size_t)f->chunks * r * (size_t)s->heads * 8 +
-                   (size_t)chunks * r * attended * 4;
+                   (size_t)f->runs * r * (size_t)s->heads * 8 +
+                   (size_t)runs * r * attended * 4;
     return (bytes + 127) / 128 * 128;
 }
 
 /* Input words and exchange of one lane; `regions` of them, filled with ones where blocks wait. */
 static cairn_status step_open_lane(forward_cuda_state *f, step_lane *lane, int rows, int regions,
-                                   int chunks) {
+                                   int runs) {
     size_t words = (size_t)(STEP_HEAD + STEP_ARRAYS * rows);
     size_t residual = (size_t)rows * (size_t)f->shape->hidden * 4;
-    size_t bytes = residual + (size_t)regions * step_region_bytes(f, rows, rows, chunks);
+    size_t bytes = residual + (size_t)regions * step_region_bytes(f, rows, rows, runs);
     void *input;
     cairn_status status;
     lane->rows = rows;
@@ -85,6 +85,8 @@ static cairn_status step_alloc_lists(forward_cuda_state *f) {
                              &f->lists)) ||
         (status = step_alloc(f, STEP_STAGE_ROWS * heads * 4, "the lists' lengths",
                              &f->list_counts)) ||
+        (status = step_alloc(f, STEP_STAGE_ROWS * heads * 4, "the blocks' counters",
+                             &f->arrived)) ||
         (status = step_alloc(f, f->seen_bytes, "the pages read", &f->seen)) ||
         (status = step_alloc(f, (size_t)f->shape->layers * STEP_FLOW_ROWS * heads *
                                     ((pages + 31) / 32) * 4, "the pages of rows", &f->row_pages)))
@@ -111,13 +113,14 @@ static cairn_status step_alloc_buffers(forward_cuda_state *f) {
         (status = step_alloc(f, step_result_words(f) * 4, "the sampled tokens", &f->fault)) ||
         (status = step_alloc(f, (size_t)STEP_STAGE_ROWS * (size_t)f->blocks * 8, "the winners",
                              &f->winners)) ||
-        (status = step_open_lane(f, &f->flow, STEP_FLOW_ROWS, 2 * (s->layers + 1), f->chunks)) ||
-        (status = step_open_lane(f, &f->stage, STEP_STAGE_ROWS, 1, f->chunks)) ||
+        (status = step_open_lane(f, &f->flow, STEP_FLOW_ROWS, 2 * (s->layers + 1), f->runs)) ||
+        (status = step_open_lane(f, &f->stage, STEP_STAGE_ROWS, 1, f->runs)) ||
         (status = step_open_lane(f, &f->prompt, f->max_rows, 1, 0)))
         return status;
     f->sampled = f->fault + STEP_SAMPLED_AT;
     f->pages_read = f->sampled + STEP_STAGE_ROWS;
-    return device_zero(f->dev, f->fault, STEP_SAMPLED_AT * 4);
+    status = device_zero(f->dev, f->arrived, STEP_STAGE_ROWS * (size_t)s->kv_heads * 4);
+    return status ? status : device_zero(f->dev, f->fault, STEP_SAMPLED_AT * 4);
 }
 
 /* ---- staging --------------------------------------------------------------------------------- */
@@ -287,6 +290,7 @@ static void step_set_params(forward_cuda_state *f, const cairn_model *m, step_la
     memcpy(&p->bounds, &f->bounds, sizeof p->bounds);
     p->lists = f->lists;
     p->list_counts = f->list_counts;
+    p->arrived = f->arrived;
     p->seen = f->seen;
     p->pages_read = f->pages_read;
     p->new_pages = f->new_pages;

@@ -32,16 +32,28 @@ static cairn_status step_upload_table(forward_cuda_state *f, const forward_args 
     return status;
 }
 
-/* Chunks of the list of the pages that a row selects, at most (most_listed of step/pages.cuh). */
-static int step_list_chunks(const forward_cuda_state *f, const cairn_config *config, int page_size,
-                            int position) {
-    int window = config->selection.window, own = position / page_size;
-    int before = window > 0 ? position - window + 1 : position;
-    int candidates = before > 0 ? before / page_size : 0;
-    int64_t pages = (int64_t)config->topk + own - candidates + 1 +
-                    (config->selection.sinks + page_size - 1) / page_size;
-    if (candidates <= config->topk || pages > own + 1) pages = own + 1;
-    return (int)((pages * page_size + f->chunk - 1) / f->chunk);
+/* The chunks that a row's attention is cut into, at most. config: NULL for whole attention. */
+static int step_row_chunks(const forward_cuda_state *f, const cairn_config *config, int page_size,
+                           int position) {
+    int candidates = config ? layout_candidates(position, config->selection.window, page_size) : 0;
+    int pages = layout_most_listed(position, candidates, config ? config->topk : 0,
+                                   config ? config->selection.sinks : 0, page_size);
+    return layout_chunks(pages, page_size, f->shape->head_dim);
+}
+
+/* And runs of these. */
+static int step_row_runs(const forward_cuda_state *f, const cairn_config *config, int page_size,
+                         int position) {
+    int chunks = step_row_chunks(f, config, page_size, position);
+    int run = layout_run(chunks, f->shape->kv_heads);
+    if (!config) chunks = position / f->chunk + 1;
+    return (chunks + run - 1) / run;
+}
+
+/* Whether rows at both positions cut what they attend alike, so that they can share a block. */
+static bool step_cut_alike(const forward_cuda_state *f, int page_size, int position, int other) {
+    return layout_run(step_row_chunks(f, NULL, page_size, position), f->shape->kv_heads) ==
+           layout_run(step_row_chunks(f, NULL, page_size, other), f->shape->kv_heads);
 }
 
 /* The rows as the input words of a lane. config: NULL for whole attention. */
@@ -58,16 +70,17 @@ static cairn_status step_upload_rows(forward_cuda_state *f, step_lane *lane,
         array[STEP_SEQUENCE * n + r] = a->sequences[r];
         array[STEP_FIRST * n + r] = same ? array[STEP_FIRST * n + r - 1] : r;
         array[STEP_STORED * n + r] = a->stored_pages ? a->stored_pages[a->sequences[r]] : 0;
-        if (same && *last < f->group_rows) {
+        if (same && *last < f->group_rows &&
+            step_cut_alike(f, page_size, a->positions[r], a->positions[r - 1])) {
             ++*last;
         } else {
             array[STEP_GROUP_FIRST * n + groups] = r;
             array[STEP_GROUP_ROWS * n + groups++] = 1;
         }
-        if (a->positions[r] / f->chunk + 1 > chunks)
-            chunks = a->positions[r] / f->chunk + 1;
-        if (config && step_list_chunks(f, config, page_size, a->positions[r]) > listed)
-            listed = step_list_chunks(f, config, page_size, a->positions[r]);
+        if (step_row_runs(f, NULL, page_size, a->positions[r]) > chunks)
+            chunks = step_row_runs(f, NULL, page_size, a->positions[r]);
+        if (config && step_row_runs(f, config, page_size, a->positions[r]) > listed)
+            listed = step_row_runs(f, config, page_size, a->positions[r]);
     }
     head[STEP_ROWS] = a->rows;
     head[STEP_GROUPS] = groups;
@@ -230,35 +243,35 @@ static cairn_status step_run_flow(forward_cuda_state *f, const cairn_config *con
 
 /* ---- the stage kernels ----------------------------------------------------------------------- */
 
-static cairn_status step_attend_dense(forward_cuda_state *f, int rows, int items, int l) {
-    int t = f->warps * 32;
-    cairn_status status = step_launch(f, &f->stage, STEP_K_ATTEND, items, 1, t, f->attend_bytes, l,
-                                      0);
-    return status ? status : step_launch(f, &f->stage, STEP_K_MERGE,
-                                         (rows * f->shape->heads + 3) / 4, 1, t, 0, l, 0);
+static cairn_status step_attend_dense(forward_cuda_state *f, int items, int l) {
+    return step_launch(f, &f->stage, STEP_K_ATTEND, items, 1, f->warps * 32, f->attend_bytes, l, 0);
 }
 
-static cairn_status step_attend_selected(forward_cuda_state *f, int rows, int chunks, int l) {
-    int t = f->warps * 32, heads = f->shape->kv_heads;
+/* Blocks that score the pages of one row and KV head. */
+static int step_select_parts(const forward_cuda_state *f) {
+    int each = f->warps * 16, parts = (f->max_pages + each - 1) / each;
+    return parts < STEP_SELECT_PARTS ? parts : STEP_SELECT_PARTS;
+}
+
+static cairn_status step_attend_selected(forward_cuda_state *f, int rows, int runs, int l) {
     device_dims dims = {{0, 0, 0}, 0, 0, 0, true};
     step_params p = f->stage.params;
-    cairn_status status = step_launch(f, &f->stage, STEP_K_SELECT, rows, heads, t,
-                                      (unsigned)step_selection_bytes(f), l, 0);
-    if (status) return status;
-    dims.grid[0] = (unsigned)chunks;
+    cairn_status status;
+    dims.grid[0] = (unsigned)step_select_parts(f);
     dims.grid[1] = (unsigned)rows;
-    dims.grid[2] = (unsigned)heads;
-    dims.block = (unsigned)t;
-    dims.shared_bytes = f->attend_bytes;
+    dims.grid[2] = (unsigned)f->shape->kv_heads;
+    dims.block = (unsigned)f->warps * 32;
+    dims.shared_bytes = (unsigned)step_selection_bytes(f);
     p.layer = l;
-    if ((status = device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims,
-                                &p))) return status;
-    return step_launch(f, &f->stage, STEP_K_MERGE_PAGES, (rows * f->shape->heads + 3) / 4, 1, t, 0,
-                       l, 0);
+    status = device_launch(f->dev, &f->kernels[STEP_K_SELECT], &dims, &p);
+    if (status) return status;
+    dims.grid[0] = (unsigned)runs;
+    dims.shared_bytes = f->attend_bytes;
+    return device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
 }
 
 /* All launches of a forward, its best tokens included. config: NULL for whole attention. items of
- * it, listed: chunks of a list of pages, at most. */
+ * it, listed: runs of a list of pages, at most. */
 static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_config *config, int rows,
                                         int items, int listed, int wanted) {
     const model_shape *s = f->shape;
@@ -271,7 +284,7 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
         if ((status = step_launch(f, lane, STEP_K_QKV, (int)step_qkv_rows(s) / 16, y, t, shared, l,
                                   0)) ||
             (status = sparse ? step_attend_selected(f, rows, listed, l)
-                             : step_attend_dense(f, rows, items, l)) ||
+                             : step_attend_dense(f, items, l)) ||
             (status = step_launch(f, lane, STEP_K_PROJECT, tiles, y, t, shared, l, 0)) ||
             (status = step_launch(f, lane, STEP_K_GATE_UP, s->ffn / 8, y, t, shared, l, 0)) ||
             (status = step_launch(f, lane, STEP_K_DOWN, tiles, y, t, shared, l, 0)))
@@ -282,13 +295,13 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
     return status ? status : step_finish(f, wanted, false);
 }
 
-/* A step as a graph that serves every position and page table: blocks for all the chunks that a
+/* A step as a graph that serves every position and page table: blocks for all the runs that a
  * list can have, or for as many as the longest row so far, rounded up, made by doubling. */
 static cairn_status step_run_stage_graph(forward_cuda_state *f, const cairn_config *config,
                                          int page_size, int rows) {
     device_graph *graph = config ? &f->stage_graphs[rows] : &f->dense_graphs[rows];
-    int listed = config ? step_list_chunks(f, config, page_size, f->max_pages * page_size - 1) : 0;
-    int chunks = f->chunks, needed = f->stage.words[STEP_CHUNKS];
+    int listed = config ? f->runs : 0;
+    int chunks = f->runs, needed = f->stage.words[STEP_CHUNKS];
     cairn_status status;
     if (config) step_renew_graphs(f, config);
     if (!config) {
@@ -349,7 +362,7 @@ static cairn_status step_run_prompt_layer(forward_cuda_state *f, int rows, int l
 static cairn_status step_run_prompt(forward_cuda_state *f, const forward_args *a) {
     const step_lane *lane = &f->prompt;
     int wanted = a->logit_count;
-    cairn_status status = step_upload_rows(f, &f->prompt, NULL, 0, a);
+    cairn_status status = step_upload_rows(f, &f->prompt, NULL, f->page_size, a);
     if (!status) status = step_launch(f, lane, PROMPT_K_EMBED, a->rows, 1, 128, 0, 0, 0);
     for (int l = 0; l < f->shape->layers && !status; l++)
         status = step_run_prompt_layer(f, a->rows, l);
@@ -493,7 +506,7 @@ static int step_flow_items(const forward_cuda_state *f, const cairn_config *conf
         int last, more;
         run = step_run_length(a, r);
         last = a->positions[r + run - 1];
-        more = config ? step_list_chunks(f, config, page_size, last) : last / f->chunk + 1;
+        more = step_row_runs(f, config, page_size, last);
         chunks = more > chunks ? more : chunks;
         groups += config ? run : (run + f->group_rows - 1) / f->group_rows;
     }
@@ -502,9 +515,11 @@ static int step_flow_items(const forward_cuda_state *f, const cairn_config *conf
 
 /* The flow serves few rows whose logits are all wanted, while its blocks need one round of
  * attention: with more the stage kernels, which have as many blocks as they need, are faster (8
- * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). */
+ * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). Its runs are single chunks. */
 static bool step_suits_flow(const forward_cuda_state *f, const cairn_config *config, int page_size,
                             const forward_args *a) {
+    for (int r = 0; r < a->rows && r < STEP_FLOW_ROWS; r++)
+        if (step_row_chunks(f, NULL, page_size, a->positions[r]) > f->runs) return false;
     return a->rows <= STEP_FLOW_ROWS && a->logit_count == a->rows &&
            step_flow_items(f, config, page_size, a) <= f->blocks - f->narrow;
 }

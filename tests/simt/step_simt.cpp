@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../ref/decoder_step.h"
+#include "attention/layout.h"
 
 #define CAIRN_LAYERS 2
 #define CAIRN_HIDDEN 64
@@ -35,6 +36,7 @@ namespace flow {
 #define CAIRN_SPARSE 0
 #include "step/step.cu"
 } // namespace flow
+#undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_STEP_CUH
 #undef CAIRN_STEP_ATTEND_CUH
 #undef CAIRN_STEP_MERGE_CUH
@@ -44,10 +46,12 @@ namespace sparse_flow {
 #define CAIRN_SPARSE 1
 #include "step/step.cu"
 } // namespace sparse_flow
+#undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_STEP_CUH
 #undef CAIRN_STEP_ATTEND_CUH
 #undef CAIRN_STEP_MERGE_CUH
 #undef CAIRN_STEP_STAGES_CUH
+#undef CAIRN_SELECT_CORE_CUH
 #undef CAIRN_STEP_PAGES_CUH
 #undef CAIRN_SPARSE
 #undef CAIRN_ROWS
@@ -206,7 +210,7 @@ static void make_model(model &m) {
 struct run {
     model &m;
     std::vector<int32_t> input, lists, counts, read;
-    std::vector<uint32_t> seen, row_pages;
+    std::vector<uint32_t> seen, row_pages, arrived;
     std::vector<uint8_t> exchange, flow_exchange;
     std::vector<float> logits;
     std::vector<uint64_t> winners;
@@ -231,7 +235,8 @@ struct run {
         p.capacity = CAPACITY, p.norm_eps = 1e-5f, p.input_scale = 0.25f;
         p.bounds = m.bound_at, p.lists = lists.data(), p.list_counts = counts.data();
         p.seen = seen.data(), p.pages_read = read.data();
-        p.row_pages = row_pages.data();
+        arrived.resize(CAPACITY * KV_HEADS);
+        p.row_pages = row_pages.data(), p.arrived = arrived.data();
         for (int l = 0; l < LAYERS; l++) p.select_layers[0] |= 1u << l;
         p.list_stride = PAGES, p.seen_words = 1, p.sequences = 1;
     }
@@ -250,8 +255,11 @@ struct run {
         }
         int chunks = (position + n - 1) / stage::CHUNK + 1, listed = 0;
         for (int r = 0; r < n; r++)
-            listed = std::max(listed, (stage::most_listed(p, position + r, true) * PAGE +
-                                       stage::CHUNK - 1) / stage::CHUNK);
+            listed = std::max(
+                listed, layout_chunks(layout_most_listed(
+                                          position + r,
+                                          layout_candidates(position + r, p.window, PAGE),
+                                          p.topk, p.sinks, PAGE), PAGE, DIM));
         int32_t head[] = {n, groups, chunks, listed, epoch, clean_rows, clean_chunks, 0, n};
         std::copy(head, head + STEP_HEAD, input.begin());
         std::fill(logits.begin(), logits.end(), NAN);
@@ -286,12 +294,10 @@ struct run {
         for (int l = 0; l < LAYERS; l++) {
             one(stage::step_qkv, {stage::QKV / 16, y}, THREADS, meet, l);
             if (sparse && layers >> l & 1) {
-                one(stage::step_select, {n, KV_HEADS}, THREADS, sizeof(stage::selection), l);
+                one(stage::step_select, {2, n, KV_HEADS}, THREADS, stage::SELECT_BYTES, l);
                 one(stage::step_attend_pages, {2, n, KV_HEADS}, THREADS, keys, l);
-                one(stage::step_merge_pages, {2}, THREADS, 0, l);
             } else {
                 one(stage::step_attend, {items}, THREADS, keys, l);
-                one(stage::step_merge, {2}, THREADS, 0, l);
             }
             one(stage::step_project, {HIDDEN / 16, y}, THREADS, meet, l);
             one(stage::step_gate_up, {FFN / 8, y}, THREADS, meet, l);

@@ -1,0 +1,436 @@
+/* The core of attention over paged keys: up to 16 query rows of one KV head (the query heads that
+ * share it, for one or several tokens) against one run of chunks; S = Q K^T and O = P V by mma
+ * m16n8k16, f16 x f16 -> f32. Steps, page selection and the ops drive it (attention/layout.h).
+ *
+ * Each of CORE_WARPS warps has WARP_KEYS keys of every chunk in shared memory of its own, fetches
+ * them itself and folds chunk after chunk into a running softmax: K of the next chunk is under way
+ * while V of this one is used, and the other way round. At the end of the run the warps' sums meet.
+ * A row's result depends on its query and the keys that it sees alone: rows never mix, and keys
+ * that no row sees are zeros, whatever lies there.
+ *
+ * Of a run: for every row sum of 2^(s - m) v, and (m, sum of 2^(s - m)), where s = q.k factor and m
+ * is the largest s (NOTHING if there is none).
+ *
+ * Constants: CAIRN_HEAD_DIM a multiple of 32 up to 256, CAIRN_PAGE_SIZE a multiple of 16. */
+#ifndef CAIRN_ATTENTION_CORE_CUH
+#define CAIRN_ATTENTION_CORE_CUH
+
+#include "device/common.cuh"
+#include "attention/layout.h"
+
+constexpr int DIM = CAIRN_HEAD_DIM, PAGE = CAIRN_PAGE_SIZE;
+constexpr int CORE_WARPS = layout_warps(DIM), WARP_KEYS = layout_warp_keys(DIM);
+constexpr int CHUNK = CORE_WARPS * WARP_KEYS;
+constexpr int WARP_PIECES = WARP_KEYS / 16;
+constexpr int PIECES = DIM / 8;                   /* of 16 bytes, of a key */
+constexpr int KEYS_BYTES = WARP_KEYS * DIM * 2;   /* of a warp; as many for values */
+constexpr int QUERIES_AT = CORE_WARPS * 2 * KEYS_BYTES;
+constexpr int TOTALS_AT = QUERIES_AT + 16 * DIM * 2; /* [row, warp] (m, l) */
+constexpr int ATTEND_BYTES = TOTALS_AT + 16 * CORE_WARPS * 8;
+constexpr float NOTHING = -1e30f;                 /* below every score */
+static_assert(DIM % 32 == 0 && DIM <= 256, "attention: the size of a head");
+static_assert(ATTEND_BYTES == layout_attend_bytes(DIM), "attention: its shared memory");
+
+/* ---- shared memory ----
+ * Keys: eight lanes that read four pieces of two neighbours touch all banks. Values: so do the
+ * eight rows of a transposed 8x8 tile. From the start of the warp's memory, or of the queries. */
+CAIRN_INLINE uint32_t key_at(int key, int piece) {
+    return (uint32_t)(key * PIECES + (DIM % 64 ? piece : piece ^ (key & 1) * 4)) * 16;
+}
+CAIRN_INLINE uint32_t value_at(int key, int piece) {
+    return (uint32_t)(key * PIECES + (piece ^ (DIM % 64 ? key >> 1 & 3 : key & 7))) * 16;
+}
+
+/* Where the partial output of a warp lies, over its own keys and values: row m, dimension d. */
+CAIRN_INLINE int part_at(int m, int d) { return m * DIM + (d ^ (m & 3) << 3); }
+
+/* ---- keys and values ---- */
+
+/* Sixteen keys of a warp: values from the layer's cache to them, the position of the first, and the
+ * last one that any row sees (-1: none). */
+struct key_piece {
+    int64_t at;
+    int position, last;
+};
+
+/* Starts the copies of this warp's keys (`to` is where piece 0 of key 0 goes; place is key_at or
+ * value_at); those that no row sees become zero. skip(i, position, seen): whether to leave a key of
+ * piece i alone. */
+template <class Place, class Skip>
+CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, shared_addr to,
+                               Place place, Skip skip) {
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++) {
+#pragma unroll 4
+        for (int n = lane_id(); n < 16 * PIECES; n += WARP) {
+            const int slot = n / PIECES, part = n % PIECES;
+            const bool seen = slot <= piece[i].last;
+            if (skip(i, piece[i].position + slot, seen)) continue;
+            copy_async16(to + place(i * 16 + slot, part),
+                         cache + (seen ? piece[i].at + slot * DIM + part * 8 : 0), seen);
+        }
+    }
+}
+
+template <class Skip>
+CAIRN_INLINE void fetch_keys(const uint16_t *cache, const key_piece *piece, unsigned char *mine,
+                             Skip skip) {
+    fetch_pieces(cache, piece, shared_addr(mine),
+                 [](int key, int part) { return key_at(key, part); }, skip);
+}
+/* value_step: values from a key to its value. */
+template <class Skip>
+CAIRN_INLINE void fetch_values(const uint16_t *cache, int value_step, const key_piece *piece,
+                               unsigned char *mine, Skip skip) {
+    fetch_pieces(cache + value_step, piece, shared_addr(mine + KEYS_BYTES),
+                 [](int key, int part) { return value_at(key, part); }, skip);
+}
+
+/* ---- lists of pages ---- */
+
+constexpr int32_t SINKS_ALONE = 1 << 30; /* with a logical page: only its sinks are attended */
+
+/* An entry of a list: its logical page, as above, and its physical one, -1 for none. */
+struct page_entry {
+    int page, physical;
+};
+
+/* The pieces of this warp, chunk after chunk of a list of pages: a lane looks up the page of one
+ * piece, so that the warp knows those of many chunks ahead. source.entry(i): entry i of the list. */
+template <class Source> struct listed_pieces {
+    static constexpr int AHEAD = WARP / WARP_PIECES; /* chunks */
+    Source source;
+    int kv_heads, kv_head;
+    int end, sinks; /* the position behind the last that any row sees; tokens */
+    int chunks;     /* of the list, up to the run's end */
+    int base;       /* chunk that lane 0 knows of */
+    page_entry held;
+
+    CAIRN_MEMBER void look_up(int chunk) {
+        const int at = (chunk + lane_id() / WARP_PIECES) * CHUNK + warp_id() * WARP_KEYS +
+                       lane_id() % WARP_PIECES * 16;
+        base = chunk;
+        held = page_entry{0, -1};
+        if (chunk + lane_id() / WARP_PIECES < chunks) held = source.entry(at / PAGE);
+        warp_sync();
+    }
+    CAIRN_MEMBER void find(int chunk, key_piece *piece) {
+        if (chunk - base >= AHEAD) look_up(chunk);
+#pragma unroll
+        for (int i = 0; i < WARP_PIECES; i++) {
+            const int from = (chunk - base) * WARP_PIECES + i;
+            const int page = shuffle(held.page, from), physical = shuffle(held.physical, from);
+            const int slot = (chunk * CHUNK + warp_id() * WARP_KEYS + i * 16) % PAGE;
+            const int limit = page & SINKS_ALONE ? min_of(sinks, end) : end;
+            piece[i].position = (page & ~SINKS_ALONE) * PAGE + slot;
+            piece[i].last = physical < 0 ? -1 : min_of(limit - 1 - piece[i].position, 15);
+            piece[i].at = layout_slot(physical, 0, kv_head, slot, kv_heads, PAGE, DIM);
+        }
+    }
+};
+
+/* ---- the softmax ---- */
+
+/* The largest, the sum of the four lanes that share a row. */
+CAIRN_INLINE float quad_max(float v) {
+    v = fmaxf(v, shuffle_xor(v, 1));
+    return fmaxf(v, shuffle_xor(v, 2));
+}
+CAIRN_INLINE float quad_sum(float v) {
+    v += shuffle_xor(v, 1);
+    return v + shuffle_xor(v, 2);
+}
+
+/* The running softmax of rows g (half 0) and g + 8 (half 1) over the keys of a warp. */
+struct running {
+    float top[2], total[2];
+    float o[DIM / 8][4];
+
+    CAIRN_MEMBER void clear() {
+        top[0] = top[1] = NOTHING;
+        total[0] = total[1] = 0.0f;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) o[n][i] = 0.0f;
+    }
+};
+
+/* s[n]: products of queries g, g + 8 with keys 8n.. at key_at. queries(u, a): dimensions 32u.. of
+ * both as two A operands. */
+template <int KEYS, class Queries>
+CAIRN_INLINE void score_keys(Queries queries, const unsigned char *keys, float (*s)[4]) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[n][i] = 0.0f;
+#pragma unroll
+    for (int u = 0; u < DIM / 32; u++) {
+        uint32_t a[8];
+        queries(u, a);
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) {
+            u32x4 b = *(const u32x4 *)(keys + key_at(n * 8 + g, u * 4 + t));
+            uint32_t first[2] = {b.x, b.y}, second[2] = {b.z, b.w};
+            mma_f16(s[n], a, first);
+            mma_f16(s[n], a + 4, second);
+        }
+    }
+}
+
+/* Pieces u * 4 + t of rows g and g + 8 as the operands. */
+CAIRN_INLINE void query_operands(u32x4 low, u32x4 high, uint32_t *a) {
+    a[0] = low.x, a[1] = high.x, a[2] = low.y, a[3] = high.y;
+    a[4] = low.z, a[5] = high.z, a[6] = low.w, a[7] = high.w;
+}
+
+/* Folds the scores of rows g (half 0) or g + 8 (half 1) into the running softmax and leaves their
+ * weights as an A operand. last[i] is the last key that the row sees of keys 16i.., counted from
+ * there. */
+template <int KEYS>
+CAIRN_INLINE void fold_scores(running &r, float (*s)[4], int half, const int *last, float factor,
+                              uint32_t *weights) {
+    const int t = lane_id() % 4;
+    float top = r.top[half], total = 0.0f;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int c = 2 * half; c < 2 * half + 2; c++) {
+            s[n][c] = n % 2 * 8 + 2 * t + c % 2 <= last[n / 2] ? s[n][c] * factor : NOTHING;
+            top = fmaxf(top, s[n][c]);
+        }
+    top = quad_max(top);
+    const float base = fmaxf(top, 0.5f * NOTHING); /* so that an unseen key weighs nothing */
+    const float old = exp2_fast(r.top[half] - base);
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++) {
+        float e0 = exp2_fast(s[n][2 * half] - base), e1 = exp2_fast(s[n][2 * half + 1] - base);
+        total += e0 + e1;
+        weights[n / 2 * 4 + n % 2 * 2 + half] = pack_f16x2(e0, e1);
+    }
+    r.top[half] = top;
+    r.total[half] = fma_f32(r.total[half], old, quad_sum(total));
+#pragma unroll
+    for (int n = 0; n < DIM / 8; n++) r.o[n][2 * half] *= old, r.o[n][2 * half + 1] *= old;
+}
+
+/* Adds P V; values [KEYS, DIM] at value_at. */
+template <int KEYS>
+CAIRN_INLINE void add_values(running &r, const uint32_t *weights, const unsigned char *values) {
+    const int lane = lane_id();
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+        const int key = k * 16 + (lane / 8 & 1) * 8 + lane % 8;
+#pragma unroll
+        for (int n = 0; n < DIM / 16; n++) {
+            uint32_t b[4];
+            load_matrix_transposed_x4(b, shared_addr(values + value_at(key, 2 * n + lane / 16)));
+            mma_f16(r.o[2 * n], weights + 4 * k, b);
+            mma_f16(r.o[2 * n + 1], weights + 4 * k, b + 2);
+        }
+    }
+}
+
+/* ---- a run ---- */
+
+/* One warp: chunks [first, end), of which the first lies in shared memory as do the queries, once
+ * copies and a block_sync are waited for. keys.find(chunk, piece): the warp's pieces of a chunk;
+ * last(piece, m): the last of its keys that row m sees. */
+template <class Keys, class Last>
+CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned char *memory, int first,
+                             int end, int count, float factor, key_piece *piece, Keys &keys,
+                             Last last) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    const auto none = [](int, int, bool) { return false; };
+    unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
+    running r;
+    r.clear();
+#pragma unroll 1
+    for (int chunk = first; chunk < end; chunk++) {
+        float s[WARP_KEYS / 8][4];
+        uint32_t weights[WARP_KEYS / 4] = {};
+        key_piece next[WARP_PIECES] = {};
+        if (chunk + 1 < end) keys.find(chunk + 1, next);
+        if (chunk > first) {
+            copy_async_wait<1>(); /* its keys are here, its values may be under way */
+            warp_sync();
+        }
+        score_keys<WARP_KEYS>(
+            [&](int u, uint32_t *a) {
+                const unsigned char *from = memory + QUERIES_AT;
+                u32x4 low = *(const u32x4 *)(from + key_at(g, u * 4 + t)), high = {};
+                if (count > 8) high = *(const u32x4 *)(from + key_at(g + 8, u * 4 + t));
+                query_operands(low, high, a);
+            },
+            mine, s);
+        warp_sync();
+        if (chunk + 1 < end) fetch_keys(cache, next, mine, none);
+        copy_async_commit();
+        for (int half = 0; half < 2 && half * 8 < count; half++) {
+            int seen[WARP_PIECES];
+#pragma unroll
+            for (int i = 0; i < WARP_PIECES; i++) seen[i] = last(piece[i], g + half * 8);
+            if (half) fold_scores<WARP_KEYS>(r, s, 1, seen, factor, weights);
+            else fold_scores<WARP_KEYS>(r, s, 0, seen, factor, weights);
+        }
+        if (chunk > first) {
+            copy_async_wait<1>();
+            warp_sync();
+        }
+        add_values<WARP_KEYS>(r, weights, mine + KEYS_BYTES);
+        warp_sync();
+        if (chunk + 1 < end) fetch_values(cache, value_step, next, mine, none);
+        copy_async_commit();
+#pragma unroll
+        for (int i = 0; i < WARP_PIECES; i++) piece[i] = next[i];
+    }
+    float *part = (float *)mine;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int m = g + half * 8;
+        if (m >= count) continue;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++)
+            *(f32x2 *)(part + part_at(m, n * 8 + 2 * t)) =
+                f32x2{r.o[n][2 * half], r.o[n][2 * half + 1]};
+        if (t == 0)
+            ((f32x2 *)(memory + TOTALS_AT))[m * CORE_WARPS + warp_id()] =
+                f32x2{r.top[half], r.total[half]};
+    }
+    warp_sync();
+}
+
+/* Merges what the warps left, after a block_sync: value(m, d, v), and sums(m, top, total) once for
+ * every row. All threads. */
+template <class Value, class Sums>
+CAIRN_INLINE void merge_warps(const unsigned char *memory, int count, Value value, Sums sums) {
+#pragma unroll 1
+    for (int i = thread_id(); i < count * DIM; i += block_threads()) {
+        const int m = i / DIM, d = i % DIM;
+        const f32x2 *own = (const f32x2 *)(memory + TOTALS_AT) + m * CORE_WARPS;
+        float top = NOTHING, total = 0.0f, v = 0.0f;
+#pragma unroll
+        for (int w = 0; w < CORE_WARPS; w++) top = fmaxf(top, own[w].x);
+#pragma unroll
+        for (int w = 0; w < CORE_WARPS; w++) {
+            const float weight = exp2_fast(own[w].x - top);
+            const float *part = (const float *)(memory + w * 2 * KEYS_BYTES);
+            total = fma_f32(weight, own[w].y, total);
+            v = fma_f32(weight, part[part_at(m, d)], v);
+        }
+        value(m, d, v);
+        if (d == 0) sums(m, top, total);
+    }
+}
+
+/* ---- the merge of runs: o = sum_c 2^(m_c - m) o_c / l ----
+ * 32 values of one row for a warp. Eight runs at a time, a run for each g: weights against the
+ * largest m of the eight, products, and their sum as the tree ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 +
+ * 7)); eights follow each other by rescaling. */
+
+/* One run's (m, l) and eight values; NOTHING and zeros where there is no run. */
+struct run_part {
+    u32x4 v[2];
+    u32x2 sum;
+
+    CAIRN_MEMBER void clear() {
+        v[0] = v[1] = u32x4{};
+        sum = u32x2{as_u32(NOTHING), 0};
+    }
+    CAIRN_MEMBER void load(const float *values, const f32x2 *sums) {
+        sum = load_relaxed8(sums);
+        v[0] = load_relaxed16(values);
+        v[1] = load_relaxed16(values + 4);
+    }
+    /* The values and the denominator times weight. */
+    CAIRN_MEMBER void scale(float weight, float *o, float &total) const {
+        o[0] = mul_f32(as_f32(v[0].x), weight), o[1] = mul_f32(as_f32(v[0].y), weight);
+        o[2] = mul_f32(as_f32(v[0].z), weight), o[3] = mul_f32(as_f32(v[0].w), weight);
+        o[4] = mul_f32(as_f32(v[1].x), weight), o[5] = mul_f32(as_f32(v[1].y), weight);
+        o[6] = mul_f32(as_f32(v[1].z), weight), o[7] = mul_f32(as_f32(v[1].w), weight);
+        total = mul_f32(as_f32(sum.y), weight);
+    }
+};
+
+/* Sums of o[8] over the eight g, each lane keeping the one value whose number it returns: half of
+ * what is left goes to the neighbour at every level. */
+CAIRN_INLINE float scatter_sum(const float *o, int g) {
+    float four[4], two[2];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float away = g & 1 ? o[i] : o[4 + i], kept = g & 1 ? o[4 + i] : o[i];
+        four[i] = add_f32(kept, shuffle_xor(away, 4));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float away = g & 2 ? four[i] : four[2 + i], kept = g & 2 ? four[2 + i] : four[i];
+        two[i] = add_f32(kept, shuffle_xor(away, 8));
+    }
+    float away = g & 4 ? two[0] : two[1], kept = g & 4 ? two[1] : two[0];
+    return add_f32(kept, shuffle_xor(away, 16));
+}
+/* Which of the eight that is; the map is its own inverse. */
+CAIRN_INLINE int scattered(int g) { return (g & 1) * 4 + (g & 2) + (g >> 2); }
+
+/* What is merged: value number 8 t + scattered(g) of the 32, divided by the denominator (0 where
+ * nothing was attended); the largest score and the denominator. */
+struct merged {
+    float value, top, total;
+};
+
+/* load(run, part): the part of this lane, eight values from 8 t on; again(parts, count): whether
+ * they are to be loaded once more. By a whole warp. */
+template <class Load, class Again>
+CAIRN_INLINE merged merge_runs(int runs, Load load, Again again) {
+    constexpr int EIGHTS = 2; /* fetched together */
+    const int g = lane_id() / 4;
+    merged out = {0.0f, NOTHING, 0.0f};
+#pragma unroll 1
+    for (int first = 0; first < runs; first += 8 * EIGHTS) {
+        run_part part[EIGHTS];
+        do {
+#pragma unroll
+            for (int i = 0; i < EIGHTS; i++) {
+                const int run = first + 8 * i + g;
+                part[i].clear();
+                if (run < runs) load(run, part[i]);
+            }
+        } while (again(part, EIGHTS));
+        warp_sync();
+#pragma unroll
+        for (int i = 0; i < EIGHTS; i++) {
+            if (i > 0 && first + 8 * i >= runs) break;
+            float top = as_f32(part[i].sum.x), sum, o[8];
+#pragma unroll
+            for (int m = 4; m < WARP; m *= 2) top = fmaxf(top, shuffle_xor(top, m));
+            part[i].scale(exp2_fast(as_f32(part[i].sum.x) - top), o, sum);
+#pragma unroll
+            for (int m = 4; m < WARP; m *= 2) sum = add_f32(sum, shuffle_xor(sum, m));
+            const float next = fmaxf(out.top, top);
+            const float old = exp2_fast(out.top - next), now = exp2_fast(top - next);
+            out.total = fma_f32(out.total, old, mul_f32(sum, now));
+            out.value = fma_f32(out.value, old, mul_f32(scatter_sum(o, g), now));
+            out.top = next;
+        }
+    }
+    out.value = out.total != 0.0f ? out.value * (1.0f / out.total) : 0.0f;
+    return out;
+}
+
+/* ---- the last block ---- */
+
+/* Whether this block is the last of `blocks` to come here; all threads, after what they wrote. The
+ * counter is zero before and after. `flag`: a word of shared memory. */
+CAIRN_INLINE bool last_to_arrive(uint32_t *counter, int blocks, uint32_t *flag) {
+    block_sync();
+    if (thread_id() == 0) {
+        const bool last = atomic_add_acq_rel(counter, 1u) + 1 == (uint32_t)blocks;
+        if (last) *counter = 0;
+        *flag = last;
+    }
+    block_sync();
+    return *flag != 0;
+}
+
+#endif

@@ -1,0 +1,112 @@
+/* attention/layout.h: where keys, values and bounds lie in the paged cache, what a query attends,
+ * and how attention cuts it. Plain C, for the host and for the kernels alike.
+ *
+ * Cache [page][K or V][kv_head][slot][dim], bounds [page][kv_head][lo or hi][dim], both f16.
+ *
+ * A query at position i attends, each token once: the tokens below `sinks`, the chosen pages among
+ * its candidates, and every token from the page behind the candidates up to i. Whole attention has
+ * no candidates. These pages, ascending, are its list.
+ *
+ * The list is cut into chunks of LAYOUT_CHUNK tokens, and consecutive chunks into runs: a block
+ * folds the chunks of one run in order, and the runs are merged in order. How many chunks a run has
+ * follows from the query's own position and rule alone, so that a query's bits do not depend on
+ * the queries beside it. */
+#ifndef CAIRN_ATTENTION_LAYOUT_H
+#define CAIRN_ATTENTION_LAYOUT_H
+
+#ifdef CAIRN_COMMON_CUH
+#define CAIRN_LAYOUT CAIRN_INLINE constexpr
+#else
+#define CAIRN_LAYOUT static inline
+#endif
+
+/* ---- the paged cache ---- */
+
+/* Values from a layer's cache to a slot of K (0) or V (1) of one head of a page. */
+CAIRN_LAYOUT int64_t layout_slot(int64_t page, int k_or_v, int head, int slot, int kv_heads,
+                                 int page_size, int dim) {
+    return (((page * 2 + k_or_v) * kv_heads + head) * page_size + slot) * dim;
+}
+
+/* Values from a layer's bounds to those of one head of a page. */
+CAIRN_LAYOUT int64_t layout_bounds(int64_t page, int head, int kv_heads, int dim) {
+    return (page * kv_heads + head) * 2 * dim;
+}
+
+/* ---- the rule ---- */
+
+/* Pages 0 .. result - 1 may be left out by a query that chooses: the whole pages before its window,
+ * or before its own page where it has no window. */
+CAIRN_LAYOUT int layout_candidates(int position, int window, int page_size) {
+    return window > 0 ? (position >= window ? (position - window + 1) / page_size : 0)
+                      : position / page_size;
+}
+
+/* Pages that hold sinks. */
+CAIRN_LAYOUT int layout_sink_pages(int sinks, int page_size) {
+    return sinks / page_size + (sinks % page_size > 0);
+}
+
+/* The longest that a query's list can be, in pages, of which `candidates` may be left out and
+ * `topk` of these are kept: all that follows from its position. */
+CAIRN_LAYOUT int layout_most_listed(int position, int candidates, int topk, int sinks,
+                                    int page_size) {
+    const int own = position / page_size;
+    const int64_t pages = (int64_t)topk + own - candidates + 1 + layout_sink_pages(sinks, page_size);
+    return candidates <= topk || pages > own + 1 ? own + 1 : (int)pages;
+}
+
+/* ---- chunks and runs ---- */
+
+/* A block's warps have so many keys of a chunk each. */
+CAIRN_LAYOUT int layout_warps(int dim) { return dim > 128 ? 4 : 8; }
+CAIRN_LAYOUT int layout_warp_keys(int dim) { return dim > 64 ? 16 : 32; }
+CAIRN_LAYOUT int layout_chunk(int dim) { return layout_warps(dim) * layout_warp_keys(dim); }
+
+/* Chunks of a list of so many pages. */
+CAIRN_LAYOUT int layout_chunks(int pages, int page_size, int dim) {
+    return (int)(((int64_t)pages * page_size + layout_chunk(dim) - 1) / layout_chunk(dim));
+}
+
+/* The most runs of a list: enough for one query to employ a large GPU. */
+CAIRN_LAYOUT int layout_most_runs(int kv_heads) {
+    return kv_heads <= 2 ? 128 : kv_heads >= 16 ? 16 : 256 / kv_heads;
+}
+
+/* Chunks of a run, of a list whose longest has `chunks`. */
+CAIRN_LAYOUT int layout_run(int chunks, int kv_heads) {
+    const int most = layout_most_runs(kv_heads);
+    return chunks <= most ? 1 : (chunks + most - 1) / most;
+}
+
+/* Runs of that list. */
+CAIRN_LAYOUT int layout_runs(int chunks, int kv_heads) {
+    const int run = layout_run(chunks, kv_heads);
+    return (chunks + run - 1) / run;
+}
+
+/* The most runs of any list in a context of so many tokens. */
+CAIRN_LAYOUT int layout_context_runs(int context, int page_size, int dim, int kv_heads) {
+    const int chunks = layout_chunks((context + page_size - 1) / page_size, page_size, dim);
+    return chunks < layout_most_runs(kv_heads) ? chunks : layout_most_runs(kv_heads);
+}
+
+/* ---- sizes ---- */
+
+/* Shared memory of attention/core.cuh: keys and values of each warp, 16 queries, and the warps'
+ * (m, l) of these. */
+CAIRN_LAYOUT int layout_attend_bytes(int dim) {
+    return layout_warps(dim) * 2 * layout_warp_keys(dim) * dim * 2 + 16 * dim * 2 +
+           16 * layout_warps(dim) * 8;
+}
+
+/* Shared memory of select/core.cuh with so many pages: keys; the parts of the queries, then counts;
+ * bits; and a little for all threads to meet in. */
+enum { LAYOUT_SELECT_BINS = 1024, LAYOUT_SELECT_MEETING = 48 };
+CAIRN_LAYOUT int layout_select_bytes(int pages, int group, int dim) {
+    const int parts = group * dim * 8, bins = LAYOUT_SELECT_BINS * 4;
+    return (pages + 7) / 8 * 32 + (parts > bins ? parts : bins) + (pages + 31) / 32 * 8 +
+           LAYOUT_SELECT_MEETING * 4;
+}
+
+#endif
