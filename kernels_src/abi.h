@@ -259,7 +259,8 @@ typedef struct attend_params {
     const int32_t *selected; /* [rows, kv_heads, topk] logical pages, or NULL: no selection */
     float *out;              /* [rows, heads, head_dim] */
     float *lse;              /* [rows, heads] or NULL */
-    float *partial;          /* [rows, kv_heads x tiles, splits, 16, head_dim + 2] */
+    float *partial;          /* [rows, kv_heads x tiles, runs, queries of a tile, head_dim] */
+    float *sums;             /* [rows, kv_heads x tiles, runs, queries of a tile, (m, l)] */
     uint32_t *arrived;       /* [rows, kv_heads x tiles], zero before and after */
     float scale;
     int32_t heads, topk, window, sinks;

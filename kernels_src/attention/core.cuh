@@ -129,6 +129,23 @@ template <class Source> struct listed_pieces {
     }
 };
 
+/* Bits of the pages of word `word` below `page`, 32 to a word. */
+CAIRN_INLINE uint32_t bits_below(int page, int word) {
+    const int count = page - word * WARP;
+    return count <= 0 ? 0u : count >= WARP ? ~0u : (1u << count) - 1;
+}
+
+/* The sum of the values of the threads before this one. All threads; totals, a word for each warp,
+ * are free again after another block_sync. */
+CAIRN_INLINE int sum_before(int v, int *totals) {
+    const int sum = warp_scan(v);
+    if (lane_id() == WARP - 1) totals[warp_id()] = sum;
+    block_sync();
+    int before = sum - v;
+    for (int w = 0; w < warp_id(); w++) before += totals[w];
+    return before;
+}
+
 /* ---- the softmax ---- */
 
 /* The largest, the sum of the four lanes that share a row. */

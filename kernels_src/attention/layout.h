@@ -100,6 +100,11 @@ CAIRN_LAYOUT int layout_attend_bytes(int dim) {
            16 * layout_warps(dim) * 8;
 }
 
+/* Besides, of attention/attention.cu, for the pages of a table and of one run. */
+CAIRN_LAYOUT int layout_list_bytes(int max_pages, int run_pages) {
+    return ((max_pages + 31) / 32 + run_pages + 40) * 4;
+}
+
 /* Shared memory of select/core.cuh with so many pages: keys; the parts of the queries, then counts;
  * bits; and a little for all threads to meet in. */
 enum { LAYOUT_SELECT_BINS = 1024, LAYOUT_SELECT_MEETING = 48 };

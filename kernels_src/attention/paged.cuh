@@ -26,9 +26,4 @@ CAIRN_INLINE int paged_physical(const paged_rows &at, const paged_row &row, int 
     return page >= 0 && page < at.pages ? page : -1;
 }
 
-/* Values from the cache's start to slot 0 of K (0) or V (1) of a page's head. */
-CAIRN_INLINE int64_t paged_offset(const paged_rows &at, int page, int k_or_v, int kv_head) {
-    return (((int64_t)page * 2 + k_or_v) * at.kv_heads + kv_head) * at.page_size * at.head_dim;
-}
-
 #endif

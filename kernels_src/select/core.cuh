@@ -222,23 +222,6 @@ struct selection {
     }
 };
 
-/* The sum of the values of the threads before this one. All threads; the meeting's totals are free
- * again after another block_sync. */
-CAIRN_INLINE int sum_before(int v, choice_meeting &meeting) {
-    const int sum = warp_scan(v);
-    if (lane_id() == WARP - 1) meeting.totals[warp_id()] = sum;
-    block_sync();
-    int before = sum - v;
-    for (int w = 0; w < warp_id(); w++) before += meeting.totals[w];
-    return before;
-}
-
-/* Bits of the pages of word `word` below `page`. */
-CAIRN_INLINE uint32_t bits_below(int page, int word) {
-    const int count = page - word * WARP;
-    return count <= 0 ? 0u : count >= WARP ? ~0u : (1u << count) - 1;
-}
-
 /* How many of keys [from, to), taken four at a time, come before a candidate whose key is `key`;
  * with TIES equal keys do, too. */
 template <bool TIES>
@@ -296,7 +279,7 @@ CAIRN_INLINE void find_cut(const selection &s, int n, int k) {
 #pragma unroll
             for (int i = 0; i < EACH; i++) sum += own[i] = s.counts[top - i];
         }
-        int before = sum_before(sum, m);
+        int before = sum_before(sum, m.totals);
         if (before < left && left <= before + sum) {
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
@@ -348,7 +331,7 @@ CAIRN_INLINE int choose_pages(const selection &s, int n, int k, int own, int sin
     if (n > FEW) {
         for (int word = first; word < end && word * WARP < n; word++)
             same += popcount(s.bits[word].listed);
-        same = sum_before(same, *s.meeting);
+        same = sum_before(same, s.meeting->totals);
     }
     for (int word = first; word < end; word++) {
         page_bits b = word * WARP < n ? s.bits[word] : page_bits{0, 0};
@@ -364,7 +347,7 @@ CAIRN_INLINE int choose_pages(const selection &s, int n, int k, int own, int sin
         listed += popcount(b.listed);
     }
     block_sync(); /* the totals are free */
-    return sum_before(listed, *s.meeting);
+    return sum_before(listed, s.meeting->totals);
 }
 
 #endif

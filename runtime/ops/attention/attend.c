@@ -86,60 +86,54 @@ static cairn_status ops_attend_cpu(cairn_runtime *rt, const char *op, const atte
     return ops_pages_finish(&job, op, status);
 }
 
-enum { OPS_SPLIT_TOKENS = 256, OPS_WARPS = 4 };
-
-/* Bytes of shared memory as attention/attention.cu lays it out. */
-static unsigned ops_attend_shared(int dim, int list) {
-    unsigned head = (unsigned)(2 * list * 4 + 64 + 127) / 128 * 128;
-    unsigned merge = OPS_WARPS * 16 * (unsigned)(dim + 2) * 4;
-    unsigned stage = OPS_WARPS * 16 * (unsigned)(dim * 2 + 16);
-    unsigned queries = dim > 128 ? (unsigned)dim * 32 : 0;
-    return head + queries + (merge > stage ? merge : stage);
-}
-
 /* Pages in the longest list that a row may have. */
-static int64_t ops_attend_most_pages(const attend_params *p) {
+static int ops_attend_most_pages(const attend_params *p) {
     const int size = p->at.page_size;
-    int64_t sinks = (p->sinks + size - 1) / size, near = p->at.max_pages, all;
-    if (p->window > 0) near = (int64_t)p->window / size + 2;
-    else if (p->sparse) near = 1;
-    all = sinks + (p->selected ? p->topk : 0) + near;
-    return p->sparse || all < p->at.max_pages ? all : p->at.max_pages + sinks;
+    int64_t near = p->window > 0 ? (int64_t)p->window / size + 2 : p->sparse ? 1 : p->at.max_pages;
+    int64_t all = near + (p->selected ? p->topk : 0) + layout_sink_pages(p->sinks, size);
+    return all < p->at.max_pages ? (int)all : p->at.max_pages;
 }
 
-static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t units,
-                                         int64_t splits) {
+/* units: of rows x KV heads x tiles of queries. */
+static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t units, int runs) {
+    const int group = p->heads / p->at.kv_heads, queries = group < 16 ? group : 16;
     size_t flags = ((size_t)units * 4 + 255) & ~(size_t)255;
-    size_t parts = (size_t)units * (size_t)splits * 16 * (size_t)(p->at.head_dim + 2) * 4;
+    size_t parts = (size_t)units * (size_t)runs * (size_t)queries * (size_t)p->at.head_dim * 4;
+    size_t sums = (size_t)units * (size_t)runs * (size_t)queries * 8;
     void *memory;
-    cairn_status status = device_scratch(dev, flags + parts, "attend", &memory);
+    cairn_status status = device_scratch(dev, flags + parts + sums, "attend", &memory);
     if (status) return status;
     p->arrived = (uint32_t *)memory;
     p->partial = (float *)(void *)((char *)memory + flags);
+    p->sums = (float *)(void *)((char *)memory + flags + parts);
     return device_zero(dev, memory, flags); /* another op may have left anything there */
 }
 
 static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows) {
-    const int group = p->heads / p->at.kv_heads, size = p->at.page_size;
-    const int list = size >= OPS_SPLIT_TOKENS ? 1 : OPS_SPLIT_TOKENS / size;
+    const int group = p->heads / p->at.kv_heads, size = p->at.page_size, dim = p->at.head_dim;
+    const int pages = ops_attend_most_pages(p), chunks = layout_chunks(pages, size, dim);
+    const int run = layout_run(chunks, p->at.kv_heads);
+    const int runs = layout_context_runs(pages * size, size, dim, p->at.kv_heads);
     int64_t units = (int64_t)p->at.kv_heads * ((group + 15) / 16);
-    int64_t splits = (ops_attend_most_pages(p) + list - 1) / list;
-    device_dims dims = {{0, 0, 0}, OPS_WARPS * 32, 0, 0, false};
+    device_dims dims = {{0, 0, 0}, 0, 0, 0, false};
     ops_kernel want;
     cairn_status status = handles_enter(rt);
     if (status) return status;
-    status = handles_leave(rt, ops_attend_workspace(&rt->device, p, units * rows, splits));
+    status = handles_leave(rt, ops_attend_workspace(&rt->device, p, units * rows, runs));
     if (status) return status;
     memset(&want, 0, sizeof want);
     want.source = "attention/attention.cu";
     want.entry = "attend";
-    want.constants[0].name = "HEAD_DIM", want.constants[0].value = p->at.head_dim;
+    want.constants[0].name = "HEAD_DIM", want.constants[0].value = dim;
     want.constants[1].name = "PAGE_SIZE", want.constants[1].value = size;
     want.constant_count = 2;
-    dims.grid[0] = (unsigned)splits;
+    dims.grid[0] = (unsigned)runs;
     dims.grid[1] = (unsigned)units;
     dims.grid[2] = (unsigned)rows;
-    dims.shared_bytes = ops_attend_shared(p->at.head_dim, list);
+    dims.block = (unsigned)layout_warps(dim) * 32;
+    dims.shared_bytes = (unsigned)(layout_attend_bytes(dim) +
+                                   layout_list_bytes(p->at.max_pages,
+                                                     run * layout_chunk(dim) / size + 2));
     return ops_launch_as(rt, &want, &dims, p);
 }
 
@@ -178,7 +172,7 @@ static cairn_status ops_attend(cairn_runtime *rt, ops_check *c, attend_params *p
                (int)window, (int)sinks);
     ops_refuse(c, !(scale >= 0.0f), "scale = %g is negative or NaN", (double)scale);
     if (c->status || !paged->rows) return c->status;
-    p->scale = scale > 0.0f ? scale : 1.0f / sqrtf((float)paged->at.head_dim);
+    p->scale = scale > 0.0f ? scale : (float)(1.0 / sqrt((double)paged->at.head_dim));
     p->window = window;
     p->sinks = sinks;
     return rt->device.cuda ? ops_attend_cuda(rt, p, paged->rows)
