@@ -16,18 +16,20 @@
 
 constexpr int THREADS = CORE_WARPS * WARP;
 
+/* In shared memory: a bit for each selected page; the low entries of the block's run. */
+CAIRN_INLINE uint32_t *selected_bits() { return (uint32_t *)(shared_base() + ATTEND_BYTES); }
+CAIRN_INLINE int32_t *low_entries(int max_pages) {
+    return (int32_t *)selected_bits() + ceil_div(max_pages, WARP);
+}
+
 /* What a row attends, and the part of its list that this block works on. */
 struct row_list {
     paged_row row;
-    int index;       /* of the row */
     int first;       /* page from which on all are attended */
-    int low;         /* entries of pages below that one */
+    int low;         /* entries of pages below that one; without a selection those with sinks */
     int length;      /* entries in all */
-    const int32_t *selected; /* NULL: no selection, the low entries are pages with sinks */
     int run;         /* chunks of a run */
-    uint32_t *words; /* shared memory: a bit a selected page */
-    int32_t *list;   /* and low entries from entry `from` on */
-    int from;
+    int from;        /* the first entry of the block's run */
 
     CAIRN_MEMBER void find(const attend_params &p, int kv_head, int run_index) {
         const int own = row.position / PAGE, topk = p.selected ? p.topk : 0;
@@ -36,12 +38,14 @@ struct row_list {
                                        PAGE, DIM), p.at.kv_heads);
         from = run_index * run * CHUNK / PAGE;
         low = min_of(first, layout_sink_pages(p.sinks, PAGE));
-        selected = topk ? p.selected + ((int64_t)index * p.at.kv_heads + kv_head) * topk : nullptr;
-        if (selected) select(p, topk);
+        if (topk)
+            select(p.selected + ((int64_t)block_id_z() * p.at.kv_heads + kv_head) * topk, topk,
+                   low_entries(p.at.max_pages));
         length = low + own - first + 1;
     }
     /* The selected pages and those with sinks, ascending. All threads. */
-    CAIRN_MEMBER void select(const attend_params &p, int topk) {
+    CAIRN_MEMBER void select(const int32_t *selected, int topk, int32_t *list) {
+        uint32_t *words = selected_bits();
         const int count = ceil_div(first, WARP), each = ceil_div(count, THREADS);
         const int sinks = low, begin = thread_id() * each, end = min_of(begin + each, count);
         const int to = from + run * CHUNK / PAGE + 2;
@@ -79,10 +83,10 @@ struct row_pages {
     CAIRN_MEMBER page_entry entry(int i) const {
         if (i >= of.length) return page_entry{0, -1};
         int page = i - of.low + of.first;
-        if (i < of.low) page = of.selected ? of.list[i - of.from] : i | SINKS_ALONE;
+        if (i < of.low) page = p.selected && p.topk ? low_entries(p.at.max_pages)[i - of.from] : i | SINKS_ALONE;
         const int physical = paged_physical(p.at, of.row, page & ~SINKS_ALONE);
         if (physical < 0)
-            report_error(p.at.error, CAIRN_FAULT_ID, of.index, page & ~SINKS_ALONE);
+            report_error(p.at.error, CAIRN_FAULT_ID, block_id_z(), page & ~SINKS_ALONE);
         return page_entry{page, physical};
     }
 };
@@ -111,7 +115,7 @@ CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count)
     }
 }
 
-CAIRN_KERNEL(attend, THREADS, 1, attend_params) {
+CAIRN_KERNEL(attend, THREADS, BLOCKS_EACH, attend_params) {
     unsigned char *memory = shared_base();
     const int run = block_id(), unit = block_id_y(), r = block_id_z();
     const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, 16);
@@ -120,14 +124,11 @@ CAIRN_KERNEL(attend, THREADS, 1, attend_params) {
     const int64_t head = (int64_t)r * p.heads + kv_head * group + query;
     const int64_t slot = (int64_t)r * grid_blocks_y() + unit;
     row_list list;
-    list.row = paged_find(p.at, r), list.index = r;
+    list.row = paged_find(p.at, r);
     if (!list.row.valid) {
         if (run == 0) write_nothing(p, head, count);
         return;
     }
-    list.words = (uint32_t *)(memory + ATTEND_BYTES);
-    list.list = (int32_t *)list.words + ceil_div(p.at.max_pages, WARP);
-    load_queries(p.q + head * DIM, count, memory);
     list.find(p, kv_head, run);
 
     const int chunks = layout_chunks(list.length, PAGE, DIM), runs = ceil_div(chunks, list.run);
@@ -145,6 +146,7 @@ CAIRN_KERNEL(attend, THREADS, 1, attend_params) {
     fetch_keys(cache, piece, mine, none);
     fetch_values(cache, value_step, piece, mine, none);
     copy_async_commit();
+    load_queries(p.q + head * DIM, count, memory);
     copy_async_wait<0>();
     block_sync();
     attend_run(cache, value_step, memory, begin, end, count, p.scale * 1.4426950408889634f, piece,

@@ -28,6 +28,7 @@ constexpr int QUERIES_AT = CORE_WARPS * 2 * KEYS_BYTES;
 constexpr int TOTALS_AT = QUERIES_AT + 16 * DIM * 2; /* [row, warp] (m, l) */
 constexpr int ATTEND_BYTES = TOTALS_AT + 16 * CORE_WARPS * 8;
 constexpr float NOTHING = -1e30f;                 /* below every score */
+constexpr int BLOCKS_EACH = DIM > 128 ? 1 : 2; /* blocks of a multiprocessor, at least */
 static_assert(DIM % 32 == 0 && DIM <= 256, "attention: the size of a head");
 static_assert(ATTEND_BYTES == layout_attend_bytes(DIM), "attention: its shared memory");
 
@@ -53,6 +54,9 @@ struct key_piece {
     int position, last;
 };
 
+/* Copies of a piece at a time: with more, sm_120 runs out of registers. */
+constexpr int FETCHES = CAIRN_ARCH >= 1000 || DIM > 64 ? 2 : 4;
+
 /* Starts the copies of this warp's keys (`to` is where piece 0 of key 0 goes; place is key_at or
  * value_at); those that no row sees become zero. skip(i, position, seen): whether to leave a key of
  * piece i alone. */
@@ -61,7 +65,7 @@ CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, sh
                                Place place, Skip skip) {
 #pragma unroll
     for (int i = 0; i < WARP_PIECES; i++) {
-#pragma unroll 4
+#pragma unroll FETCHES
         for (int n = lane_id(); n < 16 * PIECES; n += WARP) {
             const int slot = n / PIECES, part = n % PIECES;
             const bool seen = slot <= piece[i].last;
@@ -267,8 +271,6 @@ CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned cha
     for (int chunk = first; chunk < end; chunk++) {
         float s[WARP_KEYS / 8][4];
         uint32_t weights[WARP_KEYS / 4] = {};
-        key_piece next[WARP_PIECES] = {};
-        if (chunk + 1 < end) keys.find(chunk + 1, next);
         if (chunk > first) {
             copy_async_wait<1>(); /* its keys are here, its values may be under way */
             warp_sync();
@@ -282,7 +284,11 @@ CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned cha
             },
             mine, s);
         warp_sync();
-        if (chunk + 1 < end) fetch_keys(cache, next, mine, none);
+        if (chunk + 1 < end) {
+            key_piece next[WARP_PIECES];
+            keys.find(chunk + 1, next);
+            fetch_keys(cache, next, mine, none);
+        }
         copy_async_commit();
         for (int half = 0; half < 2 && half * 8 < count; half++) {
             int seen[WARP_PIECES];
@@ -297,10 +303,11 @@ CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned cha
         }
         add_values<WARP_KEYS>(r, weights, mine + KEYS_BYTES);
         warp_sync();
-        if (chunk + 1 < end) fetch_values(cache, value_step, next, mine, none);
+        if (chunk + 1 < end) {
+            keys.find(chunk + 1, piece);
+            fetch_values(cache, value_step, piece, mine, none);
+        }
         copy_async_commit();
-#pragma unroll
-        for (int i = 0; i < WARP_PIECES; i++) piece[i] = next[i];
     }
     float *part = (float *)mine;
 #pragma unroll

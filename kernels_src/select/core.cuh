@@ -317,7 +317,7 @@ CAIRN_INLINE void compare_keys(const selection &s, int n) {
  * the sinks of the first `sinks` pages. n 0: all pages are kept. All threads, after a block_sync;
  * there is one behind. Returns the number of listed pages before those of this thread's words. */
 CAIRN_INLINE int choose_pages(const selection &s, int n, int k, int own, int sinks) {
-    constexpr int FEW = 512;
+    constexpr int FEW = 256;
     const int words = own / WARP + 1, each = ceil_div(words, block_threads());
     if (n > 0 && n <= FEW) {
         choose_few(s, n, k);

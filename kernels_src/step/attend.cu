@@ -22,7 +22,7 @@
  * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0 */
 #include "step/stages.cuh"
 
-CAIRN_KERNEL(step_attend, THREADS, 1, step_params) {
+CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     attend_item item;
     uint8_t *layer = region(p, 0, 0);
     const int items = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
@@ -32,7 +32,7 @@ CAIRN_KERNEL(step_attend, THREADS, 1, step_params) {
     start_input();
     if (!live) return;
     attend_item_run(p, item, cache, layer, shared_base());
-    if (last_to_arrive(p.arrived + item.first * KV_HEADS + item.kv_head, item.runs,
+    if (last_to_arrive(p.arrived + item.first * KV_HEADS + item.kv_head, item.runs(),
                        (uint32_t *)(shared_base() + TOTALS_AT)))
         merge_group(p, layer, item.first, item.rows, item.kv_head,
                     [&](int row) { return runs_of(input_array(p, STEP_POSITION)[row]); });

@@ -14,6 +14,7 @@
 
 constexpr float SCORE_SCALE =
     1.4426950408889634f * (HEAD_DIM == 64 ? 0.125f : 0.08838834764831845f);
+constexpr int ATTEND_BLOCKS = WARPS > 8 ? 1 : BLOCKS_EACH; /* of a multiprocessor */
 constexpr int VALUE_STEP = KV_HEADS * PAGE * HEAD_DIM; /* values from a key to its value */
 
 /* Every page of a sequence in order, up to the last one attended. */
@@ -26,21 +27,31 @@ struct table_pages {
     }
 };
 
-/* Which rows, KV head and run a block works on, and where its warp's keys lie. */
-struct attend_item {
-    int first, rows;       /* rows of the group */
-    int kv_head, run, runs; /* which of how many */
-    int begin, end;        /* chunks of the run */
-    int position;          /* of the first row */
-    int fresh_row, fresh;  /* first row of the sequence in this forward, and its position */
-    listed_pieces<table_pages> keys;
-};
-
-/* Chunks of a run of the row at this position, where it attends all; runs of `chunks` chunks. */
+/* Chunks of a run of the row at this position, where it attends all; its runs. */
 CAIRN_INLINE int run_of(int position) {
     return FLOW ? 1 : layout_run(layout_chunks(position / PAGE + 1, PAGE, HEAD_DIM), KV_HEADS);
 }
 CAIRN_INLINE int runs_of(int position) { return ceil_div(position / CHUNK + 1, run_of(position)); }
+
+/* Which rows, KV head and run a block works on, and what its warp knows of the pages. */
+struct attend_item {
+    int first, rows;       /* rows of the group */
+    int kv_head, run;
+    int position;          /* of the first row */
+    int fresh_row, fresh;  /* first row of the sequence in this forward, and its position */
+    page_entry held;
+    const int32_t *table;
+
+    CAIRN_MEMBER int runs() const { return runs_of(position + rows - 1); }
+    CAIRN_MEMBER int begin() const { return run * run_of(position); } /* chunks */
+    CAIRN_MEMBER int end() const {
+        return min_of((run + 1) * run_of(position), (position + rows - 1) / CHUNK + 1);
+    }
+    CAIRN_MEMBER listed_pieces<table_pages> keys() const {
+        const int last = position + rows;
+        return {{table, ceil_div(last, PAGE)}, KV_HEADS, kv_head, last, 0, end(), begin(), held};
+    }
+};
 
 /* Item `index` of groups x runs x KV heads, the KV heads next to each other. */
 CAIRN_INLINE bool find_item(const step_params &p, int index, attend_item &item) {
@@ -55,25 +66,24 @@ CAIRN_INLINE bool find_item(const step_params &p, int index, attend_item &item) 
     item.fresh_row = array[STEP_FIRST * p.capacity + item.first];
     item.fresh = array[STEP_POSITION * p.capacity + item.fresh_row];
     const int sequence = array[STEP_SEQUENCE * p.capacity + item.first];
-    const int end = item.position + item.rows, run = run_of(item.position);
-    const int chunks = ceil_div(end, CHUNK);
-    item.runs = ceil_div(chunks, run);
-    item.begin = item.run * run, item.end = min_of(item.begin + run, chunks);
-    item.keys = {{p.page_table + (int64_t)sequence * p.table_stride, ceil_div(end, PAGE)},
-                 KV_HEADS, item.kv_head, end, 0, item.end, 0, {}};
-    if (warp_id() < CORE_WARPS) item.keys.look_up(item.begin);
-    return item.begin < item.end;
+    item.table = p.page_table + (int64_t)sequence * p.table_stride;
+    if (warp_id() < CORE_WARPS) {
+        listed_pieces<table_pages> keys = item.keys();
+        keys.look_up(item.begin());
+        item.held = keys.held;
+    }
+    return item.begin() < item.end();
 }
 
 /* Starts the copies of the first chunk's keys and values: before the queries are there of those that
  * the forwards before left (`late` false), in the stage kernels afterwards of the others. Keys
  * behind the group's last row become zero. */
-CAIRN_INLINE void fetch_first(attend_item &item, const uint16_t *cache, unsigned char *memory,
+CAIRN_INLINE void fetch_first(const attend_item &item, const uint16_t *cache, unsigned char *memory,
                               bool late) {
     if (warp_id() < CORE_WARPS) {
         unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
         key_piece piece[WARP_PIECES];
-        item.keys.find(item.begin, piece);
+        item.keys().find(item.begin(), piece);
         auto skip = [&](int, int position, bool seen) {
             return (seen && position >= item.fresh) != late;
         };
@@ -83,16 +93,28 @@ CAIRN_INLINE void fetch_first(attend_item &item, const uint16_t *cache, unsigned
     copy_async_commit();
 }
 
-/* Waits for the group's queries and, in the flow, for the chunk's keys and values of this forward,
- * all at once, and puts them into shared memory: row m at key_at(m, ...) of the queries. */
+/* Waits for the queries of rows [first, first + rows) and puts them into shared memory: row m at
+ * key_at(m, ...). */
+CAIRN_INLINE void gather_queries(const step_params &p, int first, int rows, int kv_head,
+                                 const uint8_t *layer, unsigned char *memory) {
+#pragma unroll 1
+    for (int i = thread_id(); i < rows * GROUP * PIECES; i += THREADS) {
+        const int m = i / PIECES, row = first + m / GROUP, head = kv_head * GROUP + m % GROUP;
+        u32x4 v;
+        receive<1>(p, &v, layer + QKV_AT + ((int64_t)row * QKV + head * HEAD_DIM) * 2 +
+                              i % PIECES * 16);
+        *(u32x4 *)(memory + QUERIES_AT + key_at(m, i % PIECES)) = v;
+    }
+}
+
+/* In the flow: the group's queries and the chunk's keys and values of this forward, all at once. */
 CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, const uint8_t *layer,
                                unsigned char *memory) {
-    int queries = item.rows * GROUP * PIECES, start = item.begin * CHUNK;
+    int queries = item.rows * GROUP * PIECES, start = item.begin() * CHUNK;
     int from = max_of(item.fresh, start);
     int keys = max_of(0, min_of(item.position + item.rows, start + CHUNK) - from);
-    int count = queries + (FLOW ? keys * 2 * PIECES : 0);
 #pragma unroll 1
-    for (int i = thread_id(); i < count; i += THREADS) {
+    for (int i = thread_id(); i < queries + keys * 2 * PIECES; i += THREADS) {
         int row, head, piece = i % PIECES;
         uint32_t to;
         if (i < queries) {
@@ -132,18 +154,23 @@ CAIRN_INLINE void send_parts(int first, int kv_head, int run, uint8_t *layer,
 
 /* The whole run, with fetch_first under way or done. All threads of the block; the memory may be
  * written again after the next block_sync. */
-CAIRN_INLINE void attend_item_run(const step_params &p, attend_item &item, const uint16_t *cache,
+CAIRN_INLINE void attend_item_run(const step_params &p, const attend_item &item, const uint16_t *cache,
                                   uint8_t *layer, unsigned char *memory) {
     const int count = item.rows * GROUP;
-    if (!FLOW) fetch_first(item, cache, memory, true);
-    gather_fresh(p, item, layer, memory);
+    if (FLOW) {
+        gather_fresh(p, item, layer, memory);
+    } else {
+        fetch_first(item, cache, memory, true);
+        gather_queries(p, item.first, item.rows, item.kv_head, layer, memory);
+    }
     copy_async_wait<0>();
     block_sync();
     if (warp_id() < CORE_WARPS) {
         key_piece piece[WARP_PIECES];
-        item.keys.find(item.begin, piece);
-        attend_run(cache, VALUE_STEP, memory, item.begin, item.end, count, SCORE_SCALE, piece,
-                   item.keys, [&](const key_piece &at, int m) {
+        listed_pieces<table_pages> keys = item.keys();
+        keys.find(item.begin(), piece);
+        attend_run(cache, VALUE_STEP, memory, item.begin(), FLOW ? item.begin() + 1 : item.end(),
+                   count, SCORE_SCALE, piece, keys, [&](const key_piece &at, int m) {
                        return min_of(at.last, item.position + m / GROUP - at.position);
                    });
     }

@@ -118,7 +118,7 @@ struct chosen_pages {
     }
 };
 
-CAIRN_KERNEL(step_attend_pages, THREADS, 1, step_params) {
+CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     unsigned char *memory = shared_base();
     uint8_t *layer = region(p, 0, 0);
     const uint16_t *cache = p.kv[p.layer];
@@ -128,33 +128,30 @@ CAIRN_KERNEL(step_attend_pages, THREADS, 1, step_params) {
     const int run = layout_run(layout_chunks(r.most_listed(p), PAGE, HEAD_DIM), KV_HEADS);
     start_input();
     const int count = p.list_counts[at], chunks = layout_chunks(count, PAGE, HEAD_DIM);
-    attend_item item;
-    item.first = r.row, item.rows = 1, item.kv_head = r.kv_head, item.run = block_id();
-    item.runs = ceil_div(chunks, run);
-    item.begin = item.run * run, item.end = min_of(item.begin + run, chunks);
-    item.position = r.position, item.fresh_row = 0, item.fresh = r.position + 1;
-    if (item.begin >= item.end) return;
+    const int runs = ceil_div(chunks, run), begin = block_id() * run;
+    const int end = min_of(begin + run, chunks);
+    if (begin >= end) return;
     listed_pieces<chosen_pages> pieces = {
         {p.lists + (int64_t)at * p.list_stride, r.table, count},
-        KV_HEADS, r.kv_head, r.position + 1, p.sinks, item.end, 0, {}};
+        KV_HEADS, r.kv_head, r.position + 1, p.sinks, end, 0, {}};
     key_piece piece[WARP_PIECES];
     if (warp_id() < CORE_WARPS) {
         const auto none = [](int, int, bool) { return false; };
         unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
-        pieces.look_up(item.begin);
-        pieces.find(item.begin, piece);
+        pieces.look_up(begin);
+        pieces.find(begin, piece);
         fetch_keys(cache, piece, mine, none);
         fetch_values(cache, VALUE_STEP, piece, mine, none);
         copy_async_commit();
     }
-    gather_fresh(p, item, layer, memory);
+    gather_queries(p, r.row, 1, r.kv_head, layer, memory);
     copy_async_wait<0>();
     block_sync();
     if (warp_id() < CORE_WARPS)
-        attend_run(cache, VALUE_STEP, memory, item.begin, item.end, GROUP, SCORE_SCALE, piece,
+        attend_run(cache, VALUE_STEP, memory, begin, end, GROUP, SCORE_SCALE, piece,
                    pieces, [](const key_piece &from, int) { return from.last; });
     block_sync();
-    send_parts(r.row, r.kv_head, item.run, layer, memory, GROUP);
-    if (last_to_arrive(p.arrived + at, item.runs, (uint32_t *)(memory + TOTALS_AT)))
-        merge_group(p, layer, r.row, 1, r.kv_head, [&](int) { return item.runs; });
+    send_parts(r.row, r.kv_head, block_id(), layer, memory, GROUP);
+    if (last_to_arrive(p.arrived + at, runs, (uint32_t *)(memory + TOTALS_AT)))
+        merge_group(p, layer, r.row, 1, r.kv_head, [&](int) { return runs; });
 }

@@ -74,17 +74,6 @@ struct fresh_piece {
     }
 };
 
-/* The queries of one row, into shared memory as attend_warp has them. */
-CAIRN_INLINE void gather_queries(const step_params &p, const page_row &r, const uint8_t *layer,
-                                 unsigned char *memory) {
-#pragma unroll 1
-    for (int i = thread_id(); i < GROUP * PIECES; i += THREADS) {
-        const int m = i / PIECES;
-        *(u32x4 *)(memory + QUERIES_AT + key_at(m, i % PIECES)) =
-            receive_piece(p, layer, r.row, r.kv_head * GROUP + m, i % PIECES);
-    }
-}
-
 /* Chooses the pages; the queries are in shared memory afterwards. */
 CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int layer,
                                const uint8_t *at, unsigned char *memory, const selection &chosen,
@@ -92,7 +81,7 @@ CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int laye
     const uint16_t *cache = p.kv[layer];
     const int n = r.choices(p);
     auto queries = [&] {
-        gather_queries(p, r, at, memory);
+        gather_queries(p, r.row, 1, r.kv_head, at, memory);
         own.receive_own(p, r, at);
         copy_async_wait<0>(); /* keys asked for early may give way to others from here on */
         block_sync();

@@ -298,7 +298,7 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
 /* A step as a graph that serves every position and page table: blocks for all the runs that a
  * list can have, or for as many as the longest row so far, rounded up, made by doubling. */
 static cairn_status step_run_stage_graph(forward_cuda_state *f, const cairn_config *config,
-                                         int page_size, int rows) {
+                                         int rows) {
     device_graph *graph = config ? &f->stage_graphs[rows] : &f->dense_graphs[rows];
     int listed = config ? f->runs : 0;
     int chunks = f->runs, needed = f->stage.words[STEP_CHUNKS];
@@ -332,7 +332,7 @@ static cairn_status step_run_stages(forward_cuda_state *f, const cairn_config *c
     const int32_t *head = f->stage.words;
     cairn_status status = step_upload_rows(f, &f->stage, config, page_size, a);
     if (status) return status;
-    if (a->logit_count == a->rows) return step_run_stage_graph(f, config, page_size, a->rows);
+    if (a->logit_count == a->rows) return step_run_stage_graph(f, config, a->rows);
     return step_enqueue_stages(f, config, a->rows,
                                head[STEP_GROUPS] * head[STEP_CHUNKS] * f->shape->kv_heads,
                                head[STEP_LIST_CHUNKS], head[STEP_LOGIT_COUNT]);
@@ -519,7 +519,9 @@ static int step_flow_items(const forward_cuda_state *f, const cairn_config *conf
 static bool step_suits_flow(const forward_cuda_state *f, const cairn_config *config, int page_size,
                             const forward_args *a) {
     for (int r = 0; r < a->rows && r < STEP_FLOW_ROWS; r++)
-        if (step_row_chunks(f, NULL, page_size, a->positions[r]) > f->runs) return false;
+        if (layout_run(step_row_chunks(f, NULL, page_size, a->positions[r]),
+                       f->shape->kv_heads) > 1)
+            return false;
     return a->rows <= STEP_FLOW_ROWS && a->logit_count == a->rows &&
            step_flow_items(f, config, page_size, a) <= f->blocks - f->narrow;
 }

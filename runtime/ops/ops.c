@@ -263,9 +263,3 @@ static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int6
     *table = at->page_table + (int64_t)sequence * at->max_pages;
     return true;
 }
-
-/* Slot 0 of K (0) or V (1) of a page's head. */
-static uint16_t *ops_slots(const paged_rows *at, int32_t page, int k_or_v, int head) {
-    return at->cache + (((int64_t)page * 2 + k_or_v) * at->kv_heads + head) * at->page_size *
-                           at->head_dim;
-}

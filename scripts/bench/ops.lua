@@ -26,33 +26,84 @@ local function cache_of(rt, rows, tokens)
     for c = 1, per do ids[r][c] = (r - 1) * per + c - 1 end
   end
   return rt:random({ rows * per, 2, KV_HEADS, PAGE, DIM }, "f16"), rt:tensor(ids, "i32"),
-    rt:tensor(at, "i32"), per
+    rt:tensor(at, "i32")
 end
 
-local function bench_attention(b, rows, tokens, topk)
+local token_bytes = KV_HEADS * DIM * 2 * 2 -- of keys and values
+
+local function shape_of(rows, tokens)
+  return ("%d x %d tokens, %d/%d heads of %d"):format(rows, tokens, HEADS, KV_HEADS, DIM)
+end
+
+local function bench_attend(b, rows, tokens)
   local rt = b.rt
-  local cache, table_, at, per = cache_of(rt, rows, tokens)
+  local cache, table_, at = cache_of(rt, rows, tokens)
   local q, out = rt:random { rows, HEADS, DIM }, rt:zeros { rows, HEADS, DIM }
-  local token_bytes = rows * KV_HEADS * DIM * 2 * 2
-  local shape = ("%d x %d tokens, %d/%d heads of %d"):format(rows, tokens, HEADS, KV_HEADS, DIM)
-  local function with(options)
-    options.cache, options.page_table, options.positions = cache, table_, at
-    return options
+  local options = { out = out, cache = cache, page_table = table_, positions = at }
+  b:line("attend", shape_of(rows, tokens), b:time(function() rt:attend(q, options) end),
+    rows * token_bytes * tokens)
+end
+
+-- Pages that lie all over the cache, another choice for each KV head, ascending.
+local function some_pages(rt, rows, per, topk)
+  local ids = {}
+  for r = 1, rows do
+    ids[r] = {}
+    for h = 1, KV_HEADS do
+      local list, step = {}, per // topk
+      for i = 1, topk do list[i] = (i - 1) * step + (h * 7 + r + i * 3) % step end
+      ids[r][h] = list
+    end
   end
-  local dense = with { out = out }
-  b:line("attend", shape, b:time(function() rt:attend(q, dense) end), token_bytes * tokens)
-  local bounds = rt:zeros({ rows * per, KV_HEADS, 2, DIM }, "f16")
-  local scores, selected = rt:zeros { rows, KV_HEADS, per }, rt:zeros({ rows, KV_HEADS, topk }, "i32")
-  local scoring = with { bounds = bounds, out = scores }
+  return rt:tensor(ids, "i32")
+end
+
+-- Selected pages alone: the window is the unfinished page, which has one token.
+local function bench_attend_pages(b, rows, per, topk)
+  local rt = b.rt
+  local tokens = per * PAGE
+  local cache, table_ = cache_of(rt, rows, tokens)
+  local at = {}
+  for r = 1, rows do at[r] = tokens - PAGE end
+  local q, out = rt:random { rows, HEADS, DIM }, rt:zeros { rows, HEADS, DIM }
+  local selected = some_pages(rt, rows, per - 1, topk)
+  local options = { selected = selected, out = out, cache = cache, page_table = table_,
+    positions = rt:tensor(at, "i32") }
+  b:line("attend_pages", ("%d rows, %d of %d pages of %d"):format(rows, topk, per, PAGE),
+    b:time(function() rt:attend_pages(q, options) end), rows * token_bytes * (topk * PAGE + 1))
+end
+
+local function bench_choice(b, rows, per, topk)
+  local rt = b.rt
+  local ids, at = {}, {}
+  for r = 1, rows do
+    ids[r], at[r] = {}, per * PAGE - 1
+    for c = 1, per do ids[r][c] = (r - 1) * per + c - 1 end
+  end
+  local q, scores = rt:random { rows, HEADS, DIM }, rt:zeros { rows, KV_HEADS, per }
+  local bounds = rt:random({ rows * per, KV_HEADS, 2, DIM }, "f16")
+  local scoring = { bounds = bounds, out = scores, page_table = rt:tensor(ids, "i32"),
+    positions = rt:tensor(at, "i32"), cache = rt:zeros({ rows * per, 2, KV_HEADS, PAGE, DIM }, "f16") }
+  local shape = ("%d rows, %d pages"):format(rows, per)
   b:line("score_pages", shape, b:time(function() rt:score_pages(q, scoring) end),
     rows * per * KV_HEADS * 2 * DIM * 2)
-  b:line("select_pages", shape .. ", topk " .. topk, b:time(function()
+  local selected = rt:zeros({ rows, KV_HEADS, topk }, "i32")
+  b:line("select_pages", ("%s, topk %d"):format(shape, topk), b:time(function()
     rt:select_pages(scores, { topk = topk, out = selected })
   end))
-  local sparse = with { selected = selected, out = out }
-  b:line("attend_pages", shape .. ", topk " .. topk, b:time(function()
-    rt:attend_pages(q, sparse)
-  end), token_bytes * (topk + 1) * PAGE)
+end
+
+local function bench_attention(b)
+  if not b.cuda then
+    bench_attend(b, 1, 4096)
+    bench_attend_pages(b, 1, 64, 32)
+    return bench_choice(b, 1, 64, 32)
+  end
+  for _, shape in ipairs { { 1, 2048 }, { 1, 8192 }, { 1, 32768 }, { 1, 131072 }, { 32, 8192 } } do
+    bench_attend(b, shape[1], shape[2])
+  end
+  for _, rows in ipairs { 1, 32 } do bench_attend_pages(b, rows, 128, 32) end
+  for _, pages in ipairs { 1024, 2048, 8192 } do bench_choice(b, 1, pages, 32) end
 end
 
 local function bench_sample(b, rows, vocab)
@@ -71,8 +122,7 @@ return {
   run = function(b)
     bench_rows(b, 1)
     bench_rows(b, 32)
-    bench_attention(b, 1, b.cuda and 32768 or 4096, 32)
-    if b.cuda then bench_attention(b, 32, 8192, 32) end
+    bench_attention(b)
     bench_sample(b, 1, 131072)
     if b.cuda then bench_sample(b, 128, 131072) end
   end,

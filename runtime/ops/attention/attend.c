@@ -1,72 +1,65 @@
 /* ops_attend: the entries attend and attend_pages: softmax attention over the paged cache. */
 
-/* One page of a row's list, as attention/attention.cu orders it. */
-static void ops_attend_page(ops_pages_job *job, int64_t r, int head, const int32_t *table, int page,
-                            int tokens, const float *q, attention_sum *sum) {
+/* Adds a page to an ascending list, unless it is there. */
+static int ops_add_page(int32_t *list, int count, int32_t page) {
+    int at = count;
+    while (at > 0 && list[at - 1] > page) at--;
+    if (at > 0 && list[at - 1] == page) return count;
+    memmove(list + at + 1, list + at, (size_t)(count - at) * sizeof *list);
+    list[at] = page;
+    return count + 1;
+}
+
+/* What row r attends with one KV head: the block's rule and pages; chosen [topk]. */
+static void ops_attend_rule(const ops_pages_job *job, int64_t r, attention_block *a,
+                            int32_t *chosen) {
+    const int position = a->positions[0];
+    const int32_t *selected = job->selected + (r * a->kv_heads + a->head) * job->topk;
+    a->sinks = job->sinks;
+    a->chosen = chosen;
+    a->candidates = job->window > 0 || job->sparse
+                        ? layout_candidates(position, job->window, a->page_size) : 0;
+    for (int i = 0; job->selected && i < job->topk; i++)
+        if (selected[i] >= 0 && selected[i] < a->candidates)
+            a->chosen_count = ops_add_page(chosen, a->chosen_count, selected[i]);
+}
+
+/* One row and KV head. */
+static void ops_attend_unit(ops_pages_job *job, int64_t u, float *q) {
     const paged_rows *at = job->at;
-    simd_page view;
-    if (tokens <= 0) return;
-    if (!ops_page_exists(at, table[page])) {
-        ops_pages_missing(job, r);
-        return;
+    const int dim = at->head_dim, group = job->heads / at->kv_heads;
+    const int64_t r = u / at->kv_heads;
+    attention_sum total = attention_sum_at(q + group * dim, group), piece;
+    int32_t position;
+    bool missing = false;
+    attention_block a;
+    memset(&a, 0, sizeof a);
+    piece = attention_sum_at(total.m + attention_sum_floats(group, dim), group);
+    for (int i = 0; i < group * dim; i++) q[i] = job->q[u * group * dim + i] * job->scale;
+    a.simd = job->simd;
+    a.cache = at->cache, a.positions = &position, a.rows = 1, a.q = q;
+    a.kv_heads = at->kv_heads, a.head = (int)(u % at->kv_heads), a.group = group, a.dim = dim;
+    a.page_size = at->page_size, a.pages = at->pages, a.missing = &missing;
+    attention_sum_clear(&total, group, dim);
+    if (ops_pages_row(job, r, &a.table, &position)) {
+        ops_attend_rule(job, r, &a,
+                        (int32_t *)(void *)(piece.m + attention_sum_floats(group, dim)));
+        attention_all(&a, &total, &piece, job->out + r * job->heads * dim, job->heads * dim);
+    } else {
+        memset(job->out + u * group * dim, 0, (size_t)(group * dim) * sizeof(float));
     }
-    view.keys = ops_slots(at, table[page], 0, head);
-    view.values = ops_slots(at, table[page], 1, head);
-    view.ahead = view.values;
-    view.half = true;
-    view.first = 0;
-    view.last = tokens < at->page_size ? tokens : at->page_size;
-    view.dim = at->head_dim;
-    job->simd->attend(&view, q, job->heads / at->kv_heads, sum->m, sum->l, sum->out);
-}
-
-static bool ops_is_selected(const int32_t *selected, int count, int page) {
-    for (int i = 0; i < count; i++)
-        if (selected[i] == page) return true;
-    return false;
-}
-
-/* All that row r attends with one KV head. */
-static void ops_attend_row(ops_pages_job *job, int64_t r, int head, const int32_t *table,
-                           int position, const float *q, attention_sum *sum) {
-    const paged_rows *at = job->at;
-    const int size = at->page_size, own = position / size;
-    const int32_t *selected = NULL;
-    int first = 0, count = job->selected ? job->topk : 0;
-    if (job->window > 0) first = position >= job->window ? (position - job->window + 1) / size : 0;
-    else if (job->sparse) first = own;
-    if (count) selected = job->selected + (r * at->kv_heads + head) * job->topk;
-    for (int page = 0; page < first && page * size < job->sinks; page++)
-        if (!ops_is_selected(selected, count, page))
-            ops_attend_page(job, r, head, table, page, job->sinks - page * size, q, sum);
-    for (int i = 0; i < count; i++)
-        if (selected[i] >= 0 && selected[i] < first)
-            ops_attend_page(job, r, head, table, selected[i], size, q, sum);
-    for (int page = first; page <= own; page++)
-        ops_attend_page(job, r, head, table, page, position - page * size + 1, q, sum);
+    if (missing) ops_pages_missing(job, r);
+    for (int g = 0; job->lse && g < group; g++)
+        job->lse[u * group + g] = total.l[g] > 0.0f ? total.m[g] + logf(total.l[g]) : -INFINITY;
 }
 
 static void ops_attend_task(void *context, int worker) {
     ops_pages_job *job = (ops_pages_job *)context;
-    const paged_rows *at = job->at;
-    const int dim = at->head_dim, group = job->heads / at->kv_heads;
-    int64_t units = job->rows * at->kv_heads, u;
-    int workers = pool_threads(job->dev->pool);
-    float *q = (float *)(void *)(job->scratch + (size_t)worker * job->scratch_bytes);
-    attention_sum sum = attention_sum_at(q + group * dim, group);
-    for (u = ops_share(units, worker, workers); u < ops_share(units, worker + 1, workers); u++) {
-        const int32_t *table;
-        int32_t position;
-        float *out = job->out + u * group * dim;
-        attention_sum_clear(&sum, group, dim);
-        for (int i = 0; i < group * dim; i++) q[i] = job->q[u * group * dim + i] * job->scale;
-        if (ops_pages_row(job, u / at->kv_heads, &table, &position))
-            ops_attend_row(job, u / at->kv_heads, (int)(u % at->kv_heads), table, position, q, &sum);
-        for (int i = 0; i < group * dim; i++)
-            out[i] = sum.l[i / dim] > 0.0f ? sum.out[i] / sum.l[i / dim] : 0.0f;
-        for (int g = 0; job->lse && g < group; g++)
-            job->lse[u * group + g] = sum.l[g] > 0.0f ? sum.m[g] + logf(sum.l[g]) : -INFINITY;
-    }
+    const int workers = pool_threads(job->dev->pool);
+    int64_t units = job->rows * job->at->kv_heads, u;
+    float *scratch = (float *)(void *)(job->scratch + (size_t)worker * job->scratch_bytes);
+    for (u = ops_share(units, worker, workers); u < ops_share(units, worker + 1, workers); u++)
+        ops_attend_unit(job, u, scratch);
 }
 
 static cairn_status ops_attend_cpu(cairn_runtime *rt, const char *op, const attend_params *p,
@@ -78,8 +71,8 @@ static cairn_status ops_attend_cpu(cairn_runtime *rt, const char *op, const atte
     job.heads = p->heads, job.q = p->q, job.out = p->out, job.lse = p->lse;
     job.scale = p->scale, job.window = p->window, job.sinks = p->sinks;
     job.selected = p->selected, job.topk = p->topk, job.sparse = p->sparse != 0;
-    status = ops_pages_scratch(&job, ((size_t)(group * dim) + attention_sum_floats(group, dim)) *
-                                         sizeof(float));
+    status = ops_pages_scratch(&job, ((size_t)(group * dim) + 2 * attention_sum_floats(group, dim)) *
+                                             sizeof(float) + (size_t)job.topk * sizeof(int32_t));
     if (status) return status;
     status = ops_pages_bad_rows(&rt->device, op, job.at, job.rows);
     pool_run(rt->pool, pool_threads(rt->pool), ops_attend_task, &job);
@@ -97,16 +90,16 @@ static int ops_attend_most_pages(const attend_params *p) {
 /* units: of rows x KV heads x tiles of queries. */
 static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t units, int runs) {
     const int group = p->heads / p->at.kv_heads, queries = group < 16 ? group : 16;
-    size_t flags = ((size_t)units * 4 + 255) & ~(size_t)255;
     size_t parts = (size_t)units * (size_t)runs * (size_t)queries * (size_t)p->at.head_dim * 4;
     size_t sums = (size_t)units * (size_t)runs * (size_t)queries * 8;
-    void *memory;
-    cairn_status status = device_scratch(dev, flags + parts + sums, "attend", &memory);
+    void *memory, *flags;
+    cairn_status status = device_scratch(dev, parts + sums, "attend", &memory);
+    if (!status) status = device_flags(dev, (size_t)units * 4, "attend", &flags);
     if (status) return status;
-    p->arrived = (uint32_t *)memory;
-    p->partial = (float *)(void *)((char *)memory + flags);
-    p->sums = (float *)(void *)((char *)memory + flags + parts);
-    return device_zero(dev, memory, flags); /* another op may have left anything there */
+    p->arrived = (uint32_t *)flags;
+    p->partial = (float *)memory;
+    p->sums = (float *)(void *)((char *)memory + parts);
+    return CAIRN_OK;
 }
 
 static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows) {

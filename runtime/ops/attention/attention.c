@@ -20,6 +20,8 @@ typedef struct attention_block {
     int candidates, sinks, chosen_count;
     const int32_t *chosen;
     float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
+    int pages;                /* of the cache; 0: the table is known to hold none but these */
+    bool *missing;            /* set where the table holds no page, which is left out */
 } attention_block;
 
 /* A running softmax of n queries: out is not yet divided by l. */
@@ -49,7 +51,11 @@ static int attention_last_page(const attention_block *a) {
 
 /* Pieces up to the last row's own page. */
 static int attention_pieces(const attention_block *a) {
-    return a->positions[a->rows - 1] / ATTENTION_PIECE + 1;
+    return attention_last_page(a) / (ATTENTION_PIECE / a->page_size) + 1;
+}
+
+static bool attention_lacks(const attention_block *a, int page) {
+    return a->pages && (a->table[page] < 0 || a->table[page] >= a->pages);
 }
 
 /* Index of the first chosen page >= page. */
@@ -64,8 +70,7 @@ static int attention_seek(const attention_block *a, int page) {
 }
 
 static const uint16_t *attention_keys(const attention_block *a, int page) {
-    size_t values = (size_t)a->page_size * (size_t)a->dim;
-    return a->cache + ((size_t)a->table[page] * 2 * (size_t)a->kv_heads + (size_t)a->head) * values;
+    return a->cache + layout_slot(a->table[page], 0, a->head, 0, a->kv_heads, a->page_size, a->dim);
 }
 
 /* The page as a whole. `next` is a guess at the page that follows. */
@@ -74,7 +79,9 @@ static simd_page attention_page(const attention_block *a, int page, int next) {
     simd_page out;
     out.keys = keys;
     out.values = keys + (size_t)a->kv_heads * (size_t)a->page_size * (size_t)a->dim;
-    out.ahead = next <= attention_last_page(a) ? attention_keys(a, next) : keys;
+    out.ahead = keys;
+    if (next <= attention_last_page(a) && !attention_lacks(a, next))
+        out.ahead = attention_keys(a, next);
     out.half = true;
     out.first = 0;
     out.last = a->page_size;
@@ -132,6 +139,10 @@ static void attention_piece(const attention_block *a, int piece, const attention
             chosen++;
         }
         if (!whole && page * a->page_size >= a->sinks) continue;
+        if (attention_lacks(a, page)) {
+            *a->missing = true;
+            continue;
+        }
         view = attention_page(a, page, attention_next(a, page, chosen));
         if (!whole && a->sinks - page * a->page_size < a->page_size) {
             view.last = a->sinks - page * a->page_size;

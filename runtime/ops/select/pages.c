@@ -84,10 +84,9 @@ static cairn_status ops_bounds_cpu(device *dev, const page_bounds_params *p, int
             continue;
         }
         for (int h = 0; h < p->kv_heads; h++) {
-            size_t head = (size_t)p->ids[i] * (size_t)p->kv_heads + (size_t)h;
-            const uint16_t *keys = p->cache + ((size_t)p->ids[i] * 2 * (size_t)p->kv_heads +
-                                               (size_t)h) * (size_t)p->page_size * dim;
-            uint16_t *low = p->bounds + head * 2 * dim;
+            const uint16_t *keys = p->cache + layout_slot(p->ids[i], 0, h, 0, p->kv_heads,
+                                                          p->page_size, p->head_dim);
+            uint16_t *low = p->bounds + layout_bounds(p->ids[i], h, p->kv_heads, p->head_dim);
             if (p->mean) simd->mean(keys, p->page_size, p->head_dim, low, low + dim);
             else simd->bounds(keys, p->page_size, p->head_dim, low, low + dim);
         }

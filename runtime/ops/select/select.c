@@ -13,8 +13,7 @@ typedef struct select_rule {
 
 /* Pages 0 .. result - 1 may be chosen from; from there to the query's own page all are attended. */
 static int select_candidates(const select_rule *rule, int position) {
-    int first = rule->window > 0 ? position - rule->window + 1 : position;
-    return first > 0 ? first / rule->page_size : 0;
+    return layout_candidates(position, rule->window, rule->page_size);
 }
 
 /* Bits that order as the score does: NaN lowest, then -inf; -0 as +0. */
@@ -70,9 +69,8 @@ typedef struct select_pages {
 } select_pages;
 
 static const uint16_t *select_keys(const select_pages *p, const select_rule *rule, int page) {
-    size_t at = ((size_t)p->table[page] * 2 * (size_t)p->kv_heads + (size_t)p->head) *
-                (size_t)rule->page_size * (size_t)p->dim;
-    return p->cache + at;
+    return p->cache + layout_slot(p->table[page], 0, p->head, 0, p->kv_heads, rule->page_size,
+                                  p->dim);
 }
 
 /* Computes the bounds of a whole page into low, high [dim]. */
@@ -85,7 +83,7 @@ static void select_bounds(const simd_kernels *simd, const select_pages *p, const
 
 /* Where a page's bounds stand in `bounds`. */
 static size_t select_bounds_at(const select_pages *p, int page) {
-    return ((size_t)p->table[page] * (size_t)p->kv_heads + (size_t)p->head) * 2 * (size_t)p->dim;
+    return (size_t)layout_bounds(p->table[page], p->head, p->kv_heads, p->dim);
 }
 
 /* Query rows as score_pages4 takes them. Since max(q lo, q hi) is max(q, 0) hi + min(q, 0) lo, a
