@@ -12,7 +12,7 @@
 --   * the backend is asked about in device/ and by the launcher of ops/ alone.
 
 local pending = { -- rooms that are still to be given their contract
-  model = true, forward = true, engine = true, pages = true,
+  model = true, ["model/families"] = true, ["model/tokenizer"] = true, forward = true, engine = true, pages = true,
   ["ops/attention"] = true, ["ops/select"] = true, ["ops/dense"] = true,
 }
 local asks_backend = { device = true, ops = true, driver = true --[[ its library ]] }
@@ -166,7 +166,7 @@ local function check_room(room)
     if is_header(path) then
       check_header(path, room)
       each_function(code[path], function(name) declared[name] = true end)
-      for name in code[path]:gmatch "\nstatic [%w_]+ ([%w_]+);" do declared[name] = true end
+      for name in source[path]:gmatch "\n/%* static [%w_]+ ([%w_]+):" do declared[name] = true end
     end
   end
   for _, path in ipairs(mine) do

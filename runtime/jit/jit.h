@@ -87,6 +87,6 @@ static cairn_status jit_try(jit *j, const jit_request *request, jit_program **ou
 static cairn_status jit_function(jit *j, jit_program *p, const char *entry, int shared_bytes,
                                  jit_kernel *out);
 /* The cubin (or PTX) of a built program, if options.keep_images; NULL otherwise. */
-static const uint8_t *jit_image(const jit_program *p, size_t *bytes);
+BASE_UNUSED static const uint8_t *jit_image(const jit_program *p, size_t *bytes);
 /* Programs compiled and found in the cache since the jit was opened; how often NVRTC was opened. */
 static void jit_counts(jit *j, int32_t *compiled, int32_t *cached, int32_t *opened);

@@ -39,5 +39,5 @@ typedef struct os_call_table {
     int (*thread_start)(void *thread, size_t stack_bytes, void (*run)(void *), void *context);
 } os_call_table;
 
-/* The raw calls of this system. */
-static os_call_table os_calls;
+/* static os_call_table os_calls: the raw calls of this system, defined by os_posix.c or os_win32.c.
+ * C++ knows no declaration of a static variable but its definition, so this line stands for it. */
