@@ -701,7 +701,8 @@ CAIRN_API cairn_status cairn_session_load_memory(cairn_session *session, const v
  * this session. [owner thread] */
 CAIRN_API const int32_t *cairn_session_ids(const cairn_session *session, int *count);
 
-/* Cuts the session to its first `count` ids; cheap. [owner thread] Errors: INVALID_ARGUMENT. */
+/* Cuts the session to its first `count` ids, from which it goes on as a session would that never had
+ * more; cheap. [owner thread] Errors: INVALID_ARGUMENT. */
 CAIRN_API cairn_status cairn_session_rewind(cairn_session *session, int count);
 
 /* Adds text or ids at the end and processes them in chunks of prefill_chunk, attending every earlier
