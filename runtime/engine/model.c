@@ -65,7 +65,9 @@ static cairn_status engine_open_backend(cairn_model *m, const model_backend *bac
         kv_close(&m->kv);
         if ((status = model_open_cache(m, dev, pages))) return status;
     }
-    return status;
+    if (status || !backend->copies || (status = engine_fingerprint(m))) return status;
+    model_drop_file(m);
+    return CAIRN_OK;
 }
 
 /* Inside an entered runtime. */
@@ -155,7 +157,7 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
     p.free_pages = model->kv.pool.free_count;
     p.end_id = model->tokenizer.eos;
     p.parameters = model->plan.parameters;
-    p.file_bytes = model->file.map.size;
+    p.file_bytes = model->file_bytes;
     p.weights_bytes = model->plan.weight_bytes;
     p.kv_bytes = engine_kv_bytes(s, model->kv.page_size, model->kv.pool.pages);
     p.struct_size = info->struct_size;
@@ -185,7 +187,7 @@ static cairn_status engine_read_estimate(base *b, const cairn_config *config, co
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
     if (!m) return base_no_memory(b, "an estimate", sizeof *m);
-    status = model_read(m, b, path);
+    status = model_read(m, b, path, CAIRN_MAP_FILE);
     if (!status) engine_fill_estimate(config, &m->shape, m->plan.weight_bytes, out);
     model_close_file(m, b);
     base_delete(b, m, 1, sizeof *m);

@@ -44,23 +44,63 @@ static cairn_status os_read_file(base *b, const char *path, base_text *out) {
     return os_fail(b, error, "read", path);
 }
 
-static cairn_status os_map_open(base *b, const char *path, os_map *out) {
+/* The size of a regular file, or a negative errno code. */
+static int os_regular_size(int64_t file, size_t *size) {
     os_file_info info;
+    int error = os_calls.file_info(file, &info);
+    if (error) return error;
+    if (!info.regular) return info.directory ? -EISDIR : -EINVAL;
+    if ((uint64_t)info.size > SIZE_MAX / 2) return -EFBIG;
+    *size = (size_t)info.size;
+    return 0;
+}
+
+/* Reads `size` bytes; 0 or a negative errno code, EIO when the file ends before. */
+static int os_read_exact(int64_t file, uint8_t *to, size_t size) {
+    const size_t most = (size_t)1 << 30; /* of one call: systems have limits near 2 GiB */
+    while (size) {
+        int64_t got = os_calls.read(file, to, size < most ? size : most);
+        if (got == -EINTR) continue;
+        if (got <= 0) return got ? (int)got : -EIO;
+        to += got;
+        size -= (size_t)got;
+    }
+    return 0;
+}
+
+static cairn_status os_copy_file(base *b, const char *path, size_t alignment, void **memory,
+                                 uint8_t **data, size_t *size) {
     int64_t file = os_calls.open(path, OS_OPEN_READ);
+    int error;
+    if (file < 0) return os_fail(b, (int)file, "open", path);
+    error = os_regular_size(file, size);
+    *memory = error ? NULL : base_realloc(b, NULL, 0, *size + alignment);
+    if (!error && *memory) {
+        *data = (uint8_t *)*memory + (alignment - (uintptr_t)*memory % alignment) % alignment;
+        error = os_read_exact(file, *data, *size);
+    }
+    os_calls.close(file);
+    if (!error && *memory) return CAIRN_OK;
+    if (!error) return base_no_memory(b, path, *size + alignment);
+    if (*memory) base_delete(b, *memory, *size + alignment, 1);
+    return os_fail(b, error, "read", path);
+}
+
+static cairn_status os_map_open(base *b, const char *path, os_map *out) {
+    int64_t file = os_calls.open(path, OS_OPEN_READ);
+    size_t size = 0;
     int error;
     memset(out, 0, sizeof *out);
     if (file < 0) return os_fail(b, (int)file, "open", path);
-    error = os_calls.file_info(file, &info);
-    if (!error && !info.regular) error = info.directory ? -EISDIR : -EINVAL;
-    if (!error && (uint64_t)info.size > SIZE_MAX) error = -EFBIG;
-    if (!error && info.size > 0) {
-        out->address = os_calls.map(file, (size_t)info.size);
+    error = os_regular_size(file, &size);
+    if (!error && size > 0) {
+        out->address = os_calls.map(file, size);
         if (!out->address) error = -ENOMEM;
     }
     os_calls.close(file);
     if (error) return os_fail(b, error, "map", path);
     out->data = out->address ? (const uint8_t *)out->address : (const uint8_t *)"";
-    out->size = (size_t)info.size;
+    out->size = size;
     return CAIRN_OK;
 }
 

@@ -11,6 +11,10 @@ static cairn_status os_fail(base *b, int error, const char *verb, const char *pa
 /* ---- files ---- */
 /* Appends the whole file to `out`; on failure `out` holds what it held before. Pipes work too. */
 static cairn_status os_read_file(base *b, const char *path, base_text *out);
+/* Reads a regular file into new memory: *data [*size] lies in *memory [*size + alignment], which is
+ * the caller's, at a multiple of `alignment`. [blocks] */
+static cairn_status os_copy_file(base *b, const char *path, size_t alignment, void **memory,
+                                 uint8_t **data, size_t *size);
 /* Maps a regular file read-only; an empty file maps to zero bytes. */
 static cairn_status os_map_open(base *b, const char *path, os_map *out);
 /* Leaves an empty map. */
