@@ -26,8 +26,6 @@ static int os_read_rest(base *b, int64_t file, base_text *out) {
     }
 }
 
-/* Opens a regular file to read; what else has a name (a folder, a device, a pipe) is not even
- * touched. A handle, or a negative errno code. */
 static int64_t os_open_regular(const char *path, os_file_info *info) {
     int64_t file = -1;
     int error = os_calls.info(path, info);
@@ -41,8 +39,7 @@ static int64_t os_open_regular(const char *path, os_file_info *info) {
     return error ? error : info->directory ? -EISDIR : -ENXIO;
 }
 
-/* Appends the whole file to `out`; on failure `out` holds what it held before. */
-BASE_UNUSED static cairn_status os_read_file(base *b, const char *path, base_text *out) {
+static cairn_status os_read_file(base *b, const char *path, base_text *out) {
     size_t before = out->size;
     os_file_info info = {0, 0, 0, false, false};
     int64_t file = os_open_regular(path, &info);
@@ -60,26 +57,67 @@ BASE_UNUSED static cairn_status os_read_file(base *b, const char *path, base_tex
     return os_fail(b, error, "read", path);
 }
 
-/* Maps a regular file read-only; an empty file maps to zero bytes. */
-BASE_UNUSED static cairn_status os_map_open(base *b, const char *path, os_map *out) {
+/* Opens a regular file to read and tells its size. A handle, or a negative errno code. */
+static int64_t os_open_sized(const char *path, size_t *size) {
     os_file_info info;
     int64_t file = os_open_regular(path, &info);
+    if (file < 0) return file;
+    if ((uint64_t)info.size > SIZE_MAX / 2) {
+        os_calls.close(file);
+        return -EFBIG;
+    }
+    *size = (size_t)info.size;
+    return file;
+}
+
+/* Reads `size` bytes; 0 or a negative errno code, EIO when the file ends before. */
+static int os_read_exact(int64_t file, uint8_t *to, size_t size) {
+    const size_t most = (size_t)1 << 30; /* of one call: systems have limits near 2 GiB */
+    while (size) {
+        int64_t got = os_calls.read(file, to, size < most ? size : most);
+        if (got == -EINTR) continue;
+        if (got <= 0) return got ? (int)got : -EIO;
+        to += got;
+        size -= (size_t)got;
+    }
+    return 0;
+}
+
+static cairn_status os_copy_file(base *b, const char *path, size_t alignment, void **memory,
+                                 uint8_t **data, size_t *size) {
+    int64_t file = os_open_sized(path, size);
+    int error = 0;
+    if (file < 0) return os_fail(b, (int)file, "open", path);
+    *memory = base_realloc(b, NULL, 0, *size + alignment);
+    if (*memory) {
+        *data = (uint8_t *)*memory + (alignment - (uintptr_t)*memory % alignment) % alignment;
+        error = os_read_exact(file, *data, *size);
+    }
+    os_calls.close(file);
+    if (!error && *memory) return CAIRN_OK;
+    if (!error) return base_no_memory(b, path, *size + alignment);
+    if (*memory) base_delete(b, *memory, *size + alignment, 1);
+    return os_fail(b, error, "read", path);
+}
+
+static cairn_status os_map_open(base *b, const char *path, os_map *out) {
+    size_t size = 0;
+    int64_t file = os_open_sized(path, &size);
     int error = 0;
     memset(out, 0, sizeof *out);
     if (file < 0) return os_fail(b, (int)file, "open", path);
-    if ((uint64_t)info.size > SIZE_MAX) error = -EFBIG;
-    if (!error && info.size > 0) {
-        out->address = os_calls.map(file, (size_t)info.size);
+    if (size > 0) {
+        out->address = os_calls.map(file, size);
         if (!out->address) error = -ENOMEM;
     }
     os_calls.close(file);
     if (error) return os_fail(b, error, "map", path);
     out->data = out->address ? (const uint8_t *)out->address : (const uint8_t *)"";
-    out->size = (size_t)info.size;
+    out->size = size;
     return CAIRN_OK;
 }
 
-BASE_UNUSED static void os_map_close(os_map *map) {
+static void os_map_close(os_map *map) {
     if (map->address) os_calls.unmap(map->address, map->size);
     memset(map, 0, sizeof *map);
 }
@@ -101,8 +139,7 @@ static int os_write_all(int64_t file, const void *data, size_t bytes) {
 
 static bool os_is_separator(char c) { return c == '/' || c == OS_SEPARATOR; }
 
-/* Puts the directory part of `path` before its last separator into `out`, "." if there is none. */
-BASE_UNUSED static bool os_directory_of(const char *path, char *out, size_t out_bytes) {
+static bool os_directory_of(const char *path, char *out, size_t out_bytes) {
     size_t size = strlen(path);
     while (size > 0 && !os_is_separator(path[size - 1])) size--;
     if (size > 1) size--;
@@ -191,28 +228,22 @@ static int os_replace(const char *path, int mode, const void *data, size_t bytes
     return error ? error : os_calls.sync_directory(directory);
 }
 
-/* `path` holds all bytes or what it held before, whatever fails and whoever else writes it: the
- * bytes go to a temporary file in the same directory, which is renamed, and the directory goes to
- * the disk. What a crash leaves the next write removes. 0 or a negative errno. */
 static int os_replace_file(const char *path, const void *data, size_t bytes) {
     return os_replace(path, OS_OPEN_CREATE, data, bytes);
 }
 
-BASE_UNUSED static cairn_status os_write_file(base *b, const char *path, const void *data,
-                                              size_t bytes) {
+static cairn_status os_write_file(base *b, const char *path, const void *data, size_t bytes) {
     int error = os_replace(path, OS_OPEN_CREATE, data, bytes);
     return error ? os_fail(b, error, "write", path) : CAIRN_OK;
 }
 
-/* The same for what is nobody else's to read. */
-BASE_UNUSED static cairn_status os_write_private(base *b, const char *path, const void *data,
+static cairn_status os_write_private(base *b, const char *path, const void *data,
                                                  size_t bytes) {
     int error = os_replace(path, OS_OPEN_PRIVATE, data, bytes);
     return error ? os_fail(b, error, "write", path) : CAIRN_OK;
 }
 
-/* Makes the directory and those above it that are missing. 0 or a negative errno code. */
-BASE_UNUSED static int os_make_path(const char *path) {
+static int os_make_path(const char *path) {
     char part[OS_PATH_BYTES];
     os_file_info info;
     size_t i, size = strlen(path);
@@ -231,35 +262,31 @@ BASE_UNUSED static int os_make_path(const char *path) {
     return info.directory ? 0 : -ENOTDIR;
 }
 
-/* Modification time in microseconds since 1970; -1 when there is no such file. */
-BASE_UNUSED static int64_t os_mtime(const char *path) {
+static int64_t os_mtime(const char *path) {
     os_file_info info;
     return os_calls.info(path, &info) ? -1 : info.mtime_us;
 }
 
 /* ---- libraries and threads ------------------------------------------------------------------- */
 
-/* NULL when it cannot be opened; `why` then holds the system's reason. */
-BASE_UNUSED static void *os_library_open(const char *path, char *why, size_t why_bytes) {
+static void *os_library_open(const char *path, char *why, size_t why_bytes) {
     return os_calls.library_open(path, false, why, why_bytes);
 }
 
 /* Only if the process has it already; to be closed as well. */
-BASE_UNUSED static void *os_library_loaded(const char *path) {
+static void *os_library_loaded(const char *path) {
     return os_calls.library_open(path, true, NULL, 0);
 }
 
-BASE_UNUSED static os_function os_library_symbol(void *library, const char *name) {
+static os_function os_library_symbol(void *library, const char *name) {
     return os_calls.library_symbol(library, name);
 }
 
-BASE_UNUSED static void os_library_close(void *library) {
+static void os_library_close(void *library) {
     if (library) os_calls.library_close(library);
 }
 
-/* Runs run(context) on a thread of its own; stack_bytes 0 is the system's default. `thread` stays
- * where it is until os_thread_join. */
-BASE_UNUSED static bool os_thread_start(os_thread *thread, size_t stack_bytes, void (*run)(void *),
-                                        void *context) {
+static bool os_thread_start(os_thread *thread, size_t stack_bytes, void (*run)(void *),
+                            void *context) {
     return os_calls.thread_start(thread, stack_bytes, run, context) == 0;
 }
