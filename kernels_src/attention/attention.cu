@@ -39,12 +39,13 @@ struct row_list {
         from = run_index * run * CHUNK / PAGE;
         low = min_of(first, layout_sink_pages(p.sinks, PAGE));
         if (topk)
-            select(p.selected + ((int64_t)block_id_z() * p.at.kv_heads + kv_head) * topk, topk,
+            select(p, p.selected + ((int64_t)block_id_z() * p.at.kv_heads + kv_head) * topk, topk,
                    low_entries(p.at.max_pages));
         length = low + own - first + 1;
     }
     /* The selected pages and those with sinks, ascending. All threads. */
-    CAIRN_MEMBER void select(const int32_t *selected, int topk, int32_t *list) {
+    CAIRN_MEMBER void select(const attend_params &p, const int32_t *selected, int topk,
+                             int32_t *list) {
         uint32_t *words = selected_bits();
         const int count = ceil_div(first, WARP), each = ceil_div(count, THREADS);
         const int sinks = low, begin = thread_id() * each, end = min_of(begin + each, count);
@@ -54,7 +55,9 @@ struct row_list {
         block_sync();
         for (int i = thread_id(); i < topk; i += THREADS) {
             const int page = selected[i];
-            if (page >= 0 && page < first) atomic_or(words + page / WARP, 1u << page % WARP);
+            if (page < 0 || page >= first) continue;
+            atomic_or(words + page / WARP, 1u << page % WARP);
+            paged_physical_soon(p.at, row, page);
         }
         block_sync();
         int mine = 0;
@@ -81,8 +84,8 @@ struct row_pages {
     const row_list &of;
 
     CAIRN_MEMBER page_entry entry(int i) const {
-        if (i >= of.length) return page_entry{0, -1};
         int page = i - of.low + of.first;
+        if (page > of.row.position / PAGE) return page_entry{0, -1};
         if (i < of.low) page = p.selected && p.topk ? low_entries(p.at.max_pages)[i - of.from] : i | SINKS_ALONE;
         const int physical = paged_physical(p.at, of.row, page & ~SINKS_ALONE);
         if (physical < 0)
@@ -137,7 +140,7 @@ CAIRN_KERNEL(attend, THREADS, BLOCKS_EACH, attend_params) {
     const uint16_t *cache = p.at.cache;
     const int value_step = p.at.kv_heads * PAGE * DIM, sees = list.row.position + 1;
     listed_pieces<row_pages> pieces = {
-        {p, list}, p.at.kv_heads, kv_head, sees, p.sinks, end, 0, {}};
+        {p, list}, p.at.kv_heads, kv_head, sees, p.sinks, end, {}};
     key_piece piece[WARP_PIECES];
     const auto none = [](int, int, bool) { return false; };
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;

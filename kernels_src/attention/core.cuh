@@ -26,7 +26,8 @@ constexpr int PIECES = DIM / 8;                   /* of 16 bytes, of a key */
 constexpr int KEYS_BYTES = WARP_KEYS * DIM * 2;   /* of a warp; as many for values */
 constexpr int QUERIES_AT = CORE_WARPS * 2 * KEYS_BYTES;
 constexpr int TOTALS_AT = QUERIES_AT + 16 * DIM * 2; /* [row, warp] (m, l) */
-constexpr int ATTEND_BYTES = TOTALS_AT + 16 * CORE_WARPS * 8;
+constexpr int WORDS_AT = TOTALS_AT + 16 * CORE_WARPS * 8; /* eight, for the driver */
+constexpr int ATTEND_BYTES = WORDS_AT + 32;
 constexpr float NOTHING = -1e30f;                 /* below every score */
 constexpr int BLOCKS_EACH = DIM > 128 ? 1 : 2; /* blocks of a multiprocessor, at least */
 static_assert(DIM % 32 == 0 && DIM <= 256, "attention: the size of a head");
@@ -107,22 +108,23 @@ template <class Source> struct listed_pieces {
     int kv_heads, kv_head;
     int end, sinks; /* the position behind the last that any row sees; tokens */
     int chunks;     /* of the list, up to the run's end */
-    int base;       /* chunk that lane 0 knows of */
-    page_entry held;
+    page_entry held; /* of a piece of the AHEAD chunks around */
 
     CAIRN_MEMBER void look_up(int chunk) {
-        const int at = (chunk + lane_id() / WARP_PIECES) * CHUNK + warp_id() * WARP_KEYS +
-                       lane_id() % WARP_PIECES * 16;
-        base = chunk;
+        const int mine = chunk / AHEAD * AHEAD + lane_id() / WARP_PIECES;
+        const int at = mine * CHUNK + warp_id() * WARP_KEYS + lane_id() % WARP_PIECES * 16;
         held = page_entry{0, -1};
-        if (chunk + lane_id() / WARP_PIECES < chunks) held = source.entry(at / PAGE);
+        if (mine >= chunk && mine < chunks) held = source.entry(at / PAGE);
         warp_sync();
     }
-    CAIRN_MEMBER void find(int chunk, key_piece *piece) {
-        if (chunk - base >= AHEAD) look_up(chunk);
+    /* Before find, for every chunk but the first in turn. */
+    CAIRN_MEMBER void reach(int chunk) {
+        if (chunk % AHEAD == 0) look_up(chunk);
+    }
+    CAIRN_MEMBER void find(int chunk, key_piece *piece) const {
 #pragma unroll
         for (int i = 0; i < WARP_PIECES; i++) {
-            const int from = (chunk - base) * WARP_PIECES + i;
+            const int from = chunk % AHEAD * WARP_PIECES + i;
             const int page = shuffle(held.page, from), physical = shuffle(held.physical, from);
             const int slot = (chunk * CHUNK + warp_id() * WARP_KEYS + i * 16) % PAGE;
             const int limit = page & SINKS_ALONE ? min_of(sinks, end) : end;
@@ -256,8 +258,8 @@ CAIRN_INLINE void add_values(running &r, const uint32_t *weights, const unsigned
 /* ---- a run ---- */
 
 /* One warp: chunks [first, end), of which the first lies in shared memory as do the queries, once
- * copies and a block_sync are waited for. keys.find(chunk, piece): the warp's pieces of a chunk;
- * last(piece, m): the last of its keys that row m sees. */
+ * copies and a block_sync are waited for. keys.find(chunk, piece), after keys.reach(chunk): the
+ * warp's pieces of a chunk; last(piece, m): the last of its keys that row m sees. */
 template <class Keys, class Last>
 CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned char *memory, int first,
                              int end, int count, float factor, key_piece *piece, Keys &keys,
@@ -286,6 +288,7 @@ CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned cha
         warp_sync();
         if (chunk + 1 < end) {
             key_piece next[WARP_PIECES];
+            keys.reach(chunk + 1);
             keys.find(chunk + 1, next);
             fetch_keys(cache, next, mine, none);
         }

@@ -73,12 +73,13 @@ CAIRN_LAYOUT int layout_most_runs(int kv_heads) {
     return kv_heads <= 2 ? 128 : kv_heads >= 16 ? 16 : 256 / kv_heads;
 }
 
-/* Chunks of a run, of a list whose longest has `chunks`: up to four as long as half the most runs
- * are enough, for few long runs cost many queries together less than many short ones. */
+/* Chunks of a run, of a list whose longest has `chunks`: one while the runs are not too many, then
+ * up to four as long as half of them are enough, for few long runs cost many queries together less
+ * than many short ones. */
 CAIRN_LAYOUT int layout_run(int chunks, int kv_heads) {
     const int most = layout_most_runs(kv_heads), needed = (chunks + most - 1) / most;
     const int wished = (2 * chunks + most - 1) / most;
-    return needed >= 4 ? needed : wished < 1 ? 1 : wished < 4 ? wished : 4;
+    return needed <= 1 ? 1 : needed >= 4 ? needed : wished < 4 ? wished : 4;
 }
 
 /* Runs of that list. */
@@ -95,11 +96,11 @@ CAIRN_LAYOUT int layout_context_runs(int context, int page_size, int dim, int kv
 
 /* ---- sizes ---- */
 
-/* Shared memory of attention/core.cuh: keys and values of each warp, 16 queries, and the warps'
- * (m, l) of these. */
+/* Shared memory of attention/core.cuh: keys and values of each warp, 16 queries, the warps' (m, l) of
+ * these, and a few words. */
 CAIRN_LAYOUT int layout_attend_bytes(int dim) {
     return layout_warps(dim) * 2 * layout_warp_keys(dim) * dim * 2 + 16 * dim * 2 +
-           16 * layout_warps(dim) * 8;
+           16 * layout_warps(dim) * 8 + 32;
 }
 
 /* Besides, of attention/attention.cu, for the pages of a table and of one run. */

@@ -4,8 +4,8 @@
 
 struct paged_row {
     bool valid;
-    int position;         /* the row's own */
-    const int32_t *table; /* [max_pages] physical ids of its sequence */
+    int position; /* the row's own */
+    int sequence; /* row of the page table */
 };
 
 /* Thread 0 reports what is out of range; an invalid row is to be skipped. */
@@ -17,12 +17,17 @@ CAIRN_INLINE paged_row paged_find(const paged_rows &at, int r) {
         if (!known) report_error(at.error, CAIRN_FAULT_ID, r, sequence);
         else if (!inside) report_error(at.error, CAIRN_FAULT_POSITION, r, position);
     }
-    return {known && inside, position, at.page_table + (int64_t)(known ? sequence : 0) * at.max_pages};
+    return {known && inside, position, sequence};
+}
+
+/* Asks for the table's word of logical page c, so that paged_physical will find it near. */
+CAIRN_INLINE void paged_physical_soon(const paged_rows &at, const paged_row &row, int c) {
+    load_early((const uint32_t *)at.page_table + (int64_t)row.sequence * at.max_pages + c);
 }
 
 /* The physical page of logical page c, or -1 when the table holds none that exists. */
 CAIRN_INLINE int paged_physical(const paged_rows &at, const paged_row &row, int c) {
-    int page = row.table[c];
+    int page = at.page_table[(int64_t)row.sequence * at.max_pages + c];
     return page >= 0 && page < at.pages ? page : -1;
 }
 

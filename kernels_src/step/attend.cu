@@ -31,10 +31,10 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     if (live) fetch_first(item, cache, shared_base(), false);
     start_input();
     if (!live) return;
-    attend_item_run(p, item, cache, layer, shared_base());
-    if (last_to_arrive(p.arrived + item.first * KV_HEADS + item.kv_head, item.runs(),
+    const attend_place at = attend_item_run(p, item, cache, layer, shared_base());
+    if (last_to_arrive(p.arrived + at.first * KV_HEADS + at.kv_head, at.runs(),
                        (uint32_t *)(shared_base() + TOTALS_AT)))
-        merge_group(p, layer, item.first, item.rows, item.kv_head,
+        merge_group(p, layer, at.first, at.rows, at.kv_head,
                     [&](int row) { return runs_of(input_array(p, STEP_POSITION)[row]); });
 }
 

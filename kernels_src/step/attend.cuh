@@ -20,10 +20,10 @@ constexpr int VALUE_STEP = KV_HEADS * PAGE * HEAD_DIM; /* values from a key to i
 /* Every page of a sequence in order, up to the last one attended. */
 struct table_pages {
     const int32_t *table;
-    int end; /* pages */
+    int end; /* the position behind the last */
 
     CAIRN_MEMBER page_entry entry(int i) const {
-        return page_entry{i, i < end ? (int)table[i] : -1};
+        return page_entry{i, i * PAGE < end ? (int)table[i] : -1};
     }
 };
 
@@ -33,23 +33,28 @@ CAIRN_INLINE int run_of(int position) {
 }
 CAIRN_INLINE int runs_of(int position) { return ceil_div(position / CHUNK + 1, run_of(position)); }
 
-/* Which rows, KV head and run a block works on, and what its warp knows of the pages. */
-struct attend_item {
-    int first, rows;       /* rows of the group */
+/* Which rows, KV head and run a block works on. */
+struct attend_place {
+    int first, rows; /* rows of the group */
     int kv_head, run;
-    int position;          /* of the first row */
+    int position;    /* of the first row */
+
+    CAIRN_MEMBER int runs() const { return runs_of(position + rows - 1); }
+};
+
+/* And what its warp knows of the pages. */
+struct attend_item : attend_place {
     int fresh_row, fresh;  /* first row of the sequence in this forward, and its position */
     page_entry held;
     const int32_t *table;
 
-    CAIRN_MEMBER int runs() const { return runs_of(position + rows - 1); }
     CAIRN_MEMBER int begin() const { return run * run_of(position); } /* chunks */
     CAIRN_MEMBER int end() const {
         return min_of((run + 1) * run_of(position), (position + rows - 1) / CHUNK + 1);
     }
     CAIRN_MEMBER listed_pieces<table_pages> keys() const {
         const int last = position + rows;
-        return {{table, ceil_div(last, PAGE)}, KV_HEADS, kv_head, last, 0, end(), begin(), held};
+        return {{table, last}, KV_HEADS, kv_head, last, 0, end(), held};
     }
 };
 
@@ -153,16 +158,19 @@ CAIRN_INLINE void send_parts(int first, int kv_head, int run, uint8_t *layer,
 }
 
 /* The whole run, with fetch_first under way or done. All threads of the block; the memory may be
- * written again after the next block_sync. */
-CAIRN_INLINE void attend_item_run(const step_params &p, const attend_item &item, const uint16_t *cache,
-                                  uint8_t *layer, unsigned char *memory) {
-    const int count = item.rows * GROUP;
+ * written again after the next block_sync. Returns the item's place, which waits in shared memory so
+ * that the registers are the keys' own. */
+CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_item &item,
+                                          const uint16_t *cache, uint8_t *layer,
+                                          unsigned char *memory) {
+    static_assert(sizeof(attend_place) <= ATTEND_BYTES - WORDS_AT, "attend: its place");
     if (FLOW) {
         gather_fresh(p, item, layer, memory);
     } else {
         fetch_first(item, cache, memory, true);
         gather_queries(p, item.first, item.rows, item.kv_head, layer, memory);
     }
+    if (thread_id() == 0) *(attend_place *)(memory + WORDS_AT) = item;
     copy_async_wait<0>();
     block_sync();
     if (warp_id() < CORE_WARPS) {
@@ -170,12 +178,14 @@ CAIRN_INLINE void attend_item_run(const step_params &p, const attend_item &item,
         listed_pieces<table_pages> keys = item.keys();
         keys.find(item.begin(), piece);
         attend_run(cache, VALUE_STEP, memory, item.begin(), FLOW ? item.begin() + 1 : item.end(),
-                   count, SCORE_SCALE, piece, keys, [&](const key_piece &at, int m) {
+                   item.rows * GROUP, SCORE_SCALE, piece, keys, [&](const key_piece &at, int m) {
                        return min_of(at.last, item.position + m / GROUP - at.position);
                    });
     }
     block_sync();
-    send_parts(item.first, item.kv_head, item.run, layer, memory, count);
+    const attend_place place = *(const attend_place *)(memory + WORDS_AT);
+    send_parts(place.first, place.kv_head, place.run, layer, memory, place.rows * GROUP);
+    return place;
 }
 
 #endif

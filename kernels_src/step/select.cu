@@ -127,13 +127,17 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     const int at = r.row * KV_HEADS + r.kv_head;
     const int run = layout_run(layout_chunks(r.most_listed(p), PAGE, HEAD_DIM), KV_HEADS);
     start_input();
+    /* With the count, and so that the look-up finds them near: the entries of the run's begin. */
+    const int32_t *list = p.lists + (int64_t)at * p.list_stride;
+    const int soon = (block_id() * run * CHUNK + warp_id() * WARP_KEYS) / PAGE;
+    if (soon < p.list_stride) load_early((const uint32_t *)list + soon);
     const int count = p.list_counts[at], chunks = layout_chunks(count, PAGE, HEAD_DIM);
     const int runs = ceil_div(chunks, run), begin = block_id() * run;
     const int end = min_of(begin + run, chunks);
     if (begin >= end) return;
     listed_pieces<chosen_pages> pieces = {
-        {p.lists + (int64_t)at * p.list_stride, r.table, count},
-        KV_HEADS, r.kv_head, r.position + 1, p.sinks, end, 0, {}};
+        {list, r.table, count},
+        KV_HEADS, r.kv_head, r.position + 1, p.sinks, end, {}};
     key_piece piece[WARP_PIECES];
     if (warp_id() < CORE_WARPS) {
         const auto none = [](int, int, bool) { return false; };

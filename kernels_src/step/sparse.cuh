@@ -250,7 +250,10 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
     copy_async_wait<0>();
     block_sync();
     if (warp_id() < CORE_WARPS) {
-        struct { CAIRN_MEMBER void find(int, key_piece *) const {} } no_more;
+        struct {
+            CAIRN_MEMBER void reach(int) const {}
+            CAIRN_MEMBER void find(int, key_piece *) const {}
+        } no_more;
         attend_run(p.kv[layer], VALUE_STEP, work.keys, chunk, chunk + 1, GROUP, SCORE_SCALE, piece,
                    no_more, [](const key_piece &at, int) { return at.last; });
     }

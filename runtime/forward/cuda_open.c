@@ -120,6 +120,9 @@ static cairn_status step_alloc_buffers(forward_cuda_state *f) {
     f->sampled = f->fault + STEP_SAMPLED_AT;
     f->pages_read = f->sampled + STEP_STAGE_ROWS;
     status = device_zero(f->dev, f->arrived, STEP_STAGE_ROWS * (size_t)s->kv_heads * 4);
+    if (!status)
+        status = device_zero(f->dev, f->lists, STEP_STAGE_ROWS * (size_t)s->kv_heads *
+                                                   (size_t)f->max_pages * 4);
     return status ? status : device_zero(f->dev, f->fault, STEP_SAMPLED_AT * 4);
 }
 

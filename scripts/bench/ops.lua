@@ -35,15 +35,6 @@ local function shape_of(rows, tokens)
   return ("%d x %d tokens, %d/%d heads of %d"):format(rows, tokens, HEADS, KV_HEADS, DIM)
 end
 
-local function bench_attend(b, rows, tokens)
-  local rt = b.rt
-  local cache, table_, at = cache_of(rt, rows, tokens)
-  local q, out = rt:random { rows, HEADS, DIM }, rt:zeros { rows, HEADS, DIM }
-  local options = { out = out, cache = cache, page_table = table_, positions = at }
-  b:line("attend", shape_of(rows, tokens), b:time(function() rt:attend(q, options) end),
-    rows * token_bytes * tokens)
-end
-
 -- Pages that lie all over the cache, another choice for each KV head, ascending.
 local function some_pages(rt, rows, per, topk)
   local ids = {}
@@ -58,19 +49,21 @@ local function some_pages(rt, rows, per, topk)
   return rt:tensor(ids, "i32")
 end
 
--- Selected pages alone: the window is the unfinished page, which has one token.
-local function bench_attend_pages(b, rows, per, topk)
-  local rt = b.rt
-  local tokens = per * PAGE
-  local cache, table_ = cache_of(rt, rows, tokens)
-  local at = {}
-  for r = 1, rows do at[r] = tokens - PAGE end
+-- Dense, and selected pages alone: then the window is the unfinished page, which has one token.
+local function bench_attend(b, rows, tokens, topk)
+  local rt, per = b.rt, tokens // PAGE
+  local cache, table_, at = cache_of(rt, rows, tokens)
   local q, out = rt:random { rows, HEADS, DIM }, rt:zeros { rows, HEADS, DIM }
-  local selected = some_pages(rt, rows, per - 1, topk)
-  local options = { selected = selected, out = out, cache = cache, page_table = table_,
-    positions = rt:tensor(at, "i32") }
+  local options = { out = out, cache = cache, page_table = table_, positions = at }
+  b:line("attend", shape_of(rows, tokens), b:time(function() rt:attend(q, options) end),
+    rows * token_bytes * tokens)
+  if not topk then return end
+  local early = {}
+  for r = 1, rows do early[r] = tokens - PAGE end
+  local sparse = { selected = some_pages(rt, rows, per - 1, topk), out = out, cache = cache,
+    page_table = table_, positions = rt:tensor(early, "i32") }
   b:line("attend_pages", ("%d rows, %d of %d pages of %d"):format(rows, topk, per, PAGE),
-    b:time(function() rt:attend_pages(q, options) end), rows * token_bytes * (topk * PAGE + 1))
+    b:time(function() rt:attend_pages(q, sparse) end), rows * token_bytes * (topk * PAGE + 1))
 end
 
 local function bench_choice(b, rows, per, topk)
@@ -94,16 +87,13 @@ local function bench_choice(b, rows, per, topk)
 end
 
 local function bench_attention(b)
-  if not b.cuda then
-    bench_attend(b, 1, 4096)
-    bench_attend_pages(b, 1, 64, 32)
-    return bench_choice(b, 1, 64, 32)
+  bench_attend(b, 1, 2048)
+  bench_attend(b, 1, b.cuda and 8192 or 4096, 32)
+  if b.cuda then
+    bench_attend(b, 1, 32768)
+    bench_attend(b, 32, 8192, 32)
   end
-  for _, shape in ipairs { { 1, 2048 }, { 1, 8192 }, { 1, 32768 }, { 1, 131072 }, { 32, 8192 } } do
-    bench_attend(b, shape[1], shape[2])
-  end
-  for _, rows in ipairs { 1, 32 } do bench_attend_pages(b, rows, 128, 32) end
-  for _, pages in ipairs { 1024, 2048, 8192 } do bench_choice(b, 1, pages, 32) end
+  for _, pages in ipairs(b.cuda and { 1024, 2048, 8192 } or { 64 }) do bench_choice(b, 1, pages, 32) end
 end
 
 local function bench_sample(b, rows, vocab)
