@@ -181,6 +181,60 @@ static void device_free_scratch(device *dev) {
     }
 }
 
+/* ---- arenas: allocations that come and go as one ------------------------------------------------ */
+
+/* Device memory taken piece by piece and given back at once. With `measures` nothing is allocated:
+ * the same calls add up what they would take, so that an estimate and an allocation are one
+ * arithmetic. The first failure stays in `status`; after it every piece is NULL. Starts as all zero
+ * but for dev. */
+typedef struct device_arena {
+    device *dev;
+    bool measures;
+    cairn_status status;
+    uint64_t bytes; /* of all pieces, as dev->live_bytes counts them */
+    struct device_piece { void *at; size_t bytes; } *pieces;
+    size_t count, capacity;
+} device_arena;
+
+/* Room to note one more piece. */
+static bool device_arena_reserve(device_arena *a) {
+    size_t more = a->capacity ? 2 * a->capacity : 32;
+    void *grown;
+    if (a->count < a->capacity) return true;
+    grown = base_realloc(a->dev->base, a->pieces, a->capacity * sizeof *a->pieces,
+                         more * sizeof *a->pieces);
+    if (!grown) return false;
+    a->pieces = (struct device_piece *)grown;
+    a->capacity = more;
+    return true;
+}
+
+/* Device memory of the arena, as device_alloc gives it; NULL while measuring or after a failure. */
+static void *device_take(device_arena *a, uint64_t bytes, const char *what) {
+    struct device_piece piece = {NULL, (size_t)bytes};
+    if (!a->measures && !a->status && piece.bytes != bytes)
+        a->status = base_no_memory(a->dev->base, what, SIZE_MAX);
+    if (!a->measures && !a->status && !device_arena_reserve(a))
+        a->status = base_no_memory(a->dev->base, what, piece.bytes);
+    if (!a->measures && !a->status)
+        a->status = device_alloc(a->dev, piece.bytes, what, &piece.at);
+    a->bytes += bytes ? bytes : DEV_ALIGN;
+    if (piece.at) a->pieces[a->count++] = piece;
+    return piece.at;
+}
+
+/* Waits for work that may still use the memory. What was measured stays known. */
+static void device_arena_free(device_arena *a) {
+    while (a->count) {
+        a->count--;
+        device_free(a->dev, a->pieces[a->count].at, a->pieces[a->count].bytes);
+    }
+    if (a->pieces)
+        base_realloc(a->dev->base, a->pieces, a->capacity * sizeof *a->pieces, 0);
+    a->pieces = NULL;
+    a->capacity = 0;
+}
+
 /* Pinned host memory, for copies that need not wait; plain host memory on the CPU. Zeroed. */
 BASE_UNUSED static cairn_status device_host_alloc(device *dev, size_t bytes, const char *what,
                                                void **out) {
