@@ -61,6 +61,9 @@ BASE_SMALL_END
 
 BASE_SMALL_BEGIN
 #include "runtime/model/gguf.c"
+#include "runtime/model/plan.h"
+#include "runtime/model/plan.c"
+#include "runtime/model/families/llama.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/text.c"
 #include "runtime/model/tokenizer/tokenizer.c"

@@ -610,7 +610,7 @@ typedef struct cairn_model_properties {
     int32_t end_id;            /* the end-of-sequence token, -1 if there is none */
     uint64_t parameters;
     uint64_t file_bytes;
-    uint64_t weights_bytes;    /* device memory of the weights */
+    uint64_t weights_bytes;    /* of the weights, as the file holds them */
     uint64_t kv_bytes;         /* device memory of the KV cache */
 } cairn_model_properties;
 
@@ -621,7 +621,7 @@ typedef struct cairn_memory_estimate {
     uint32_t struct_size;
     int32_t max_seq_len;     /* tokens, after the model's limit */
     int32_t pages;           /* what max_batch * max_seq_len needs, or what the budget leaves */
-    uint64_t weights_bytes;  /* on the GPU; the CPU backend reads them from the mapped file */
+    uint64_t weights_bytes;  /* as the file holds them */
     uint64_t kv_bytes;
     uint64_t scratch_bytes;  /* about; host memory for logits and tokens included */
     uint64_t total_bytes;
