@@ -122,6 +122,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/model.c"
+#include "runtime/engine/estimate.c"
 #include "runtime/api/open.c"
 #include "runtime/lua/core.c"
 #include "runtime/lua/tensor.c"

@@ -110,10 +110,12 @@ static cairn_status device_alloc_cuda(device *dev, size_t bytes, const char *wha
                      (unsigned long long)bytes, (unsigned long long)dev->live_bytes);
 }
 
-/* Device memory that nobody holds now; of the CPU no figure is known, so all there could be. */
+/* Device memory that nobody holds now; all there is of one that is only measured for, and
+ * UINT64_MAX where no figure is known. */
 BASE_UNUSED static uint64_t device_free_bytes(const device *dev) {
     size_t free_bytes = 0, total_bytes = 0;
-    if (!dev->cuda) return UINT64_MAX;
+    if (!dev->cuda) return (uint64_t)os_memory_bytes();
+    if (!dev->drv) return dev->total_bytes ? (uint64_t)dev->total_bytes : UINT64_MAX;
     return dev->drv->cuMemGetInfo(&free_bytes, &total_bytes) ? 0 : (uint64_t)free_bytes;
 }
 
@@ -577,6 +579,23 @@ static cairn_status device_open_cuda(device *dev, int ordinal, void *context, vo
     }
     if (status) device_close(dev);
     return status;
+}
+
+/* The shape of the device that device_open_cuda would open, which nothing is asked of but to be
+ * measured for; false: there is none, and `dev` is as a large GPU's. */
+static bool device_measure_cuda(device *dev, const char *path, int ordinal, driver_calls *drv) {
+    bool there = !driver_open(dev->base, path, drv);
+    dev->cuda = true;
+    dev->drv = drv;
+    there = there && !device_choose(dev, ordinal) && !device_describe(dev);
+    driver_close(drv);
+    dev->drv = NULL;
+    dev->live_bytes = DEV_FLAGS;
+    if (there) return true;
+    dev->sm_count = 132;
+    dev->max_shared_bytes = 227 << 10;
+    dev->total_bytes = 0;
+    return false;
 }
 
 static void device_open_cpu(device *dev) {
