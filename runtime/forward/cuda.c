@@ -20,7 +20,7 @@ enum {
     STEP_FLOW_MIB = 256,  /* of the flow's exchange; a model that needs more goes without */
     STEP_PARTS_MIB = 128, /* of the parts of attention that stages exchange, and at least */
     STEP_LONG_ROWS = 16,  /* rows at the end of the longest context */
-    STEP_SLICE_MIB = 16,  /* of a weight on its way to the device */
+    STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_CONSTANTS = 24
