@@ -19,6 +19,7 @@ static os_mutex memory_lock;
 static uint64_t host_live;
 static int live_blocks, allocations_left = -1; /* until one fails */
 static bool allocation_failed;
+static int allocations; /* asked for */
 
 /* Large blocks are address space alone until they are written, whatever the heap makes of them. */
 static void *count_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
@@ -29,6 +30,7 @@ static void *count_realloc(void *user, void *memory, size_t old_bytes, size_t ne
     os_mutex_lock(&memory_lock);
     fail = new_bytes && allocations_left >= 0 && allocations_left-- == 0;
     allocation_failed = allocation_failed || fail;
+    allocations += new_bytes != 0;
     os_mutex_unlock(&memory_lock);
     if (fail) return NULL;
     if (new_bytes >= large)
@@ -55,6 +57,11 @@ static void config_for(cairn_config *c, cairn_backend backend) {
     c->jit.cache = CAIRN_CACHE_MEMORY;
     c->allocator.realloc = count_realloc;
     c->log = CAIRN_LOG_OFF;
+}
+
+static void fresh_device(void) {
+    fake_install();
+    fake.memory_bytes = (size_t)1 << 30;
 }
 
 /* ---- estimates against loads ------------------------------------------------------------------- */
@@ -234,6 +241,62 @@ static void test_no_gpu(void) {
            "a caller of the older struct gets its fields alone");
 }
 
+/* ---- steps ------------------------------------------------------------------------------------- */
+
+/* 30 tokens after a prompt of 150, on a session cut back to nothing; the host's allocations from the
+ * first token on. */
+static int count_in_steps(cairn_session *s, const cairn_sampling *sampling) {
+    cairn_generate_options options;
+    cairn_piece piece;
+    int32_t ids[150];
+    int before, tokens = 0;
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options, options.max_tokens = 30, options.sampling = sampling;
+    for (int i = 0; i < 150; i++) ids[i] = 3 + i % 7;
+    if (cairn_session_rewind(s, 0) || cairn_append_ids(s, ids, 150) ||
+        cairn_generate_begin(s, NULL, &options))
+        return tap_note("%s", cairn_last_error(s->model->runtime)), -1;
+    memset(&piece, 0, sizeof piece);
+    piece.struct_size = sizeof piece;
+    for (before = allocations; !piece.stop; tokens += piece.id >= 0)
+        if (cairn_generate_next(s, &piece))
+            return tap_note("%s", cairn_last_error(s->model->runtime)), -1;
+    return tokens == 30 ? allocations - before : -2;
+}
+
+/* Once a session has spoken so, its steps allocate nothing, on the host nor on the device: greedy,
+ * drawn from few tokens and from all, with drafts and sparse selection. */
+static void test_steps(cairn_backend backend) {
+    static const char *const names[] = {"greedy", "of few", "of all", "penalised"};
+    cairn_config c;
+    char error[512];
+    cairn_runtime *rt;
+    cairn_model *m;
+    cairn_session *s;
+    config_for(&c, backend);
+    c.page_size = 16, c.topk = 2, c.selection.window = 16, c.draft_length = 4;
+    if (!tap_ok(!cairn_open(&c, &rt, error, sizeof error) && !cairn_load_model(rt, path, &m) &&
+                !cairn_model_wait(m) && !cairn_session_open(m, &s), "a small model for steps")) {
+        tap_note("%s", error);
+        return;
+    }
+    for (size_t i = 0; i < BASE_COUNT(names); i++) {
+        cairn_sampling p = c.sampling;
+        size_t live, peak;
+        int warm, after;
+        p.temperature = i ? 0.9f : 0.0f, p.top_k = i == 1 ? 8 : 0;
+        p.repetition_penalty = i == 3 ? 1.1f : 1.0f;
+        warm = count_in_steps(s, &p);
+        live = rt->device.live_bytes, peak = fake.device_peak;
+        after = count_in_steps(s, &p);
+        tap_ok(warm >= 0 && after == 0 && rt->device.live_bytes == live &&
+               fake.device_peak == peak, "%s steps, %s: %d allocations, %d at first",
+               backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu", names[i], after, warm);
+    }
+    cairn_close(rt);
+    tap_ok(!live_blocks, "nothing is left");
+}
+
 /* ---- faults ------------------------------------------------------------------------------------ */
 
 static int calls_of_open;
@@ -259,11 +322,6 @@ static bool scenario(cairn_status *status) {
     allocations_left = -1;
     cairn_close(rt);
     return told && !fake.live && !fake.device_live && !live_blocks && !host_live;
-}
-
-static void fresh_device(void) {
-    fake_install();
-    fake.memory_bytes = (size_t)1 << 30;
 }
 
 /* What a dead device holds from its opening cannot be given back: it dies later. */
@@ -327,6 +385,9 @@ int main(void) {
     test_batch();
     test_no_gpu();
     shape_write(path, &shape_small);
+    fresh_device();
+    test_steps(CAIRN_BACKEND_CUDA);
+    test_steps(CAIRN_BACKEND_CPU);
     test_calls(false);
     test_calls(true);
     test_memory();

@@ -64,7 +64,7 @@ static void shape_keys(gguf_build *f, const shape_file *s) {
     build_key_f32(f, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     build_key_string(f, "tokenizer.ggml.model", "gpt2");
     build_key_string(f, "tokenizer.ggml.pre", "gpt-2");
-    build_key_u32(f, "tokenizer.ggml.eos_token_id", 0);
+    build_key_u32(f, "tokenizer.ggml.eos_token_id", 1); /* weights of zeros say 0 */
     build_key_array(f, "tokenizer.ggml.tokens", 8, (uint64_t)s->vocab);
     for (int i = 0; i < s->vocab; i++) {
         char token[16];
