@@ -14,39 +14,35 @@ static void *engine_count_realloc(void *user, void *memory, size_t old_bytes, si
     return result;
 }
 
-/* The runtime that a config would open, as far as it can be measured for. */
-static void engine_fake_runtime(cairn_runtime *rt, pool *threads, const cairn_config *config) {
-    device *dev = &rt->device;
+/* The runtime that a config would open, as far as it can be measured for. The file is mapped: only
+ * its header is read. */
+static void engine_fake_runtime(cairn_runtime *rt, const cairn_config *config) {
     rt->config = *config;
-    dev->base = &rt->base;
-    threads->threads = pool_count(config->threads);
-    dev->pool = threads;
-    if (config->backend != CAIRN_BACKEND_CPU &&
-        !device_measure_cuda(dev, config->driver_path, config->device, &rt->drv) &&
-        config->backend == CAIRN_BACKEND_AUTO) {
-        dev->cuda = false;
-        dev->live_bytes = 0;
-    }
-    rt->base.error[0] = '\0';
-    dev->budget_bytes = (size_t)config->memory.budget_mb << 20;
+    rt->config.memory.map = CAIRN_MAP_FILE;
+    rt->device.base = &rt->base;
+    rt->config.backend = device_measure(&rt->device, config->backend, config->driver_path,
+                                        config->device, &rt->drv);
+    rt->device.budget_bytes = (size_t)config->memory.budget_mb << 20;
 }
 
-static void engine_fill_estimate(const cairn_model *m, int pages, uint64_t host,
-                                 cairn_memory_estimate *out) {
+/* map: the config's. */
+static void engine_fill_estimate(const cairn_model *m, cairn_memory_map map, int pages,
+                                 uint64_t host, cairn_memory_estimate *out) {
     const model_memory *own = &m->memory;
-    const bool cuda = m->runtime->device.cuda;
+    const bool cuda = m->runtime->config.backend == CAIRN_BACKEND_CUDA;
+    const bool copied = !cuda && map == CAIRN_MAP_COPY;
     out->max_seq_len = m->max_seq_len;
     out->pages = pages;
-    out->backend = cuda ? CAIRN_BACKEND_CUDA : CAIRN_BACKEND_CPU;
+    out->backend = m->runtime->config.backend;
     out->weights_bytes = engine_weights_bytes(m);
     out->kv_bytes = engine_kv_bytes(&m->shape, m->runtime->config.page_size, pages);
     out->scratch_bytes = own->scratch;
     out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes;
     out->live_bytes = own->weights + out->kv_bytes + own->scratch;
     out->peak_bytes = out->live_bytes + own->opening;
-    out->host_bytes = host + own->host;
-    out->mapped_bytes = m->file.map.size;
-    out->resident_bytes = out->host_bytes + (cuda ? 0 : own->scratch + m->file.map.size);
+    out->host_bytes = host + own->host + (copied ? m->file_bytes + GGUF_ALIGNMENT : 0);
+    out->mapped_bytes = cuda || copied ? 0 : m->file_bytes;
+    out->resident_bytes = out->host_bytes + out->mapped_bytes + (cuda ? 0 : own->scratch);
 }
 
 /* The host's side of a loaded model without its device: opened, counted, closed. */
@@ -54,6 +50,7 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
                                       int pages, uint64_t *host) {
     base *b = &m->runtime->base;
     cairn_status status = engine_scratch_new(b, m, rows);
+    if (engine_backend(m->runtime)->copies) model_drop_file(m);
     if (!status) status = pages_open(b, pages, &m->kv.pool);
     if (!status && m->runtime->config.memory.prefix_cache)
         status = prefix_open(b, &m->kv.pool, m->runtime->config.page_size, &m->prefixes);
@@ -65,7 +62,8 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
 }
 
 static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter *counter,
-                                        const char *path, cairn_memory_estimate *out) {
+                                        const char *path, cairn_memory_map map,
+                                        cairn_memory_estimate *out) {
     int rows = engine_most_rows(&rt->config), pages;
     uint64_t host;
     cairn_model *m;
@@ -74,7 +72,7 @@ static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter 
     if (!(status = engine_measure(m, engine_backend(rt), rows)) &&
         !(status = model_size_cache(m, &rt->device, &pages)) &&
         !(status = engine_count_host(m, counter, rows, pages, &host)))
-        engine_fill_estimate(m, pages, host, out);
+        engine_fill_estimate(m, map, pages, host, out);
     model_unload(m);
     return status;
 }
@@ -84,18 +82,15 @@ static cairn_status engine_read_estimate(base *b, const cairn_config *config, co
     cairn_runtime *rt = (cairn_runtime *)base_new(b, 1, sizeof *rt);
     engine_counter counter;
     cairn_allocator counting;
-    pool threads;
     cairn_status status;
     if (!rt) return base_no_memory(b, "an estimate", sizeof *rt);
     counter.under = b->allocator;
     counter.live = 0;
-    memset(&counting, 0, sizeof counting);
     counting.realloc = engine_count_realloc;
     counting.user = &counter;
     base_init(&rt->base, &counting, NULL, NULL, CAIRN_LOG_OFF);
-    memset(&threads, 0, sizeof threads);
-    engine_fake_runtime(rt, &threads, config);
-    status = engine_measure_file(rt, &counter, path, out);
+    engine_fake_runtime(rt, config);
+    status = engine_measure_file(rt, &counter, path, config->memory.map, out);
     if (status) snprintf(b->error, sizeof b->error, "%s", rt->base.error);
     base_delete(b, rt, 1, sizeof *rt);
     return status;

@@ -92,7 +92,8 @@ static void forward_choose_shape(forward_cpu_state *f, cairn_model *model, int m
     f->model = model;
     f->simd = simd_for(s->head_dim);
     f->threads_pool = model->runtime->device.pool;
-    f->threads = pool_threads(f->threads_pool);
+    f->threads = f->threads_pool ? pool_threads(f->threads_pool)
+                                 : pool_count(model->runtime->config.threads);
     f->units = 8 * f->threads;
     f->max_rows = max_rows;
     f->page_size = model->runtime->config.page_size;
