@@ -66,6 +66,7 @@ static int bind_estimate(lua_State *L) {
     bind_to_config(L, 1, &config);
     if (cairn_estimate(&config, path, &e, error, sizeof error)) bind_raise_text(L, error);
     lua_newtable(L);
+    bind_set_string(L, "backend", e.backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu");
     bind_set_integer(L, "max_seq_len", e.max_seq_len);
     bind_set_integer(L, "pages", e.pages);
     bind_set_integer(L, "weights_bytes", (int64_t)e.weights_bytes);
