@@ -594,9 +594,10 @@ typedef struct cairn_session cairn_session;
 
 /* Loads a model: checks every shape, reads the tokenizer, places the weights, and reserves the KV
  * cache: pages for max_batch sequences of max_seq_len tokens, or as many as memory.budget_mb or the
- * device leaves. max_seq_len is lowered to the model's with one log line. On failure *model is
- * NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY,
- * COMPILE_FAILED, NO_NVRTC.
+ * device leaves; on the CPU a max_batch above 8 whose cache memory cannot hold is OUT_OF_MEMORY
+ * with the arithmetic. max_seq_len is lowered to the model's with one log line. Loading takes a few
+ * MiB more than it keeps. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE,
+ * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC.
  * The file may be changed, cut short or removed once the call has returned: the GPU holds its
  * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
  * that processes share: then it must stand as it is until cairn_model_free, since a system ends a

@@ -275,6 +275,8 @@ static void test_steps(cairn_backend backend) {
     cairn_runtime *rt;
     cairn_model *m;
     cairn_session *s;
+    cairn_stats stats;
+    cairn_runtime_info info;
     config_for(&c, backend);
     c.page_size = 16, c.topk = 2, c.selection.window = 16, c.draft_length = 4;
     if (!tap_ok(!cairn_open(&c, &rt, error, sizeof error) && !cairn_load_model(rt, path, &m) &&
@@ -295,6 +297,10 @@ static void test_steps(cairn_backend backend) {
                fake.device_peak == peak, "%s steps, %s: %d allocations, %d at first",
                backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu", names[i], after, warm);
     }
+    stats.struct_size = sizeof stats, info.struct_size = sizeof info;
+    tap_ok(!cairn_session_stats(s, &stats) && !cairn_info(rt, &info) &&
+           stats.peak_bytes == info.peak_bytes && info.peak_bytes >= info.live_bytes,
+           "a session's peak is the runtime's");
     cairn_close(rt);
     tap_ok(!live_blocks, "nothing is left");
 }
@@ -304,13 +310,13 @@ static void test_steps(cairn_backend backend) {
 static int calls_of_open;
 
 /* Open, load, close, with what fails; whether all was given back and a failure had its words. */
-static bool scenario(cairn_status *status) {
+static bool scenario(cairn_backend backend, cairn_status *status) {
     cairn_config c;
     char error[1024] = "";
     cairn_runtime *rt;
     cairn_model *m = NULL;
     bool told = true;
-    config_for(&c, CAIRN_BACKEND_CUDA);
+    config_for(&c, backend);
     *status = cairn_open(&c, &rt, error, sizeof error);
     if (*status) told = error[0] != '\0';
     if (!*status) {
@@ -331,13 +337,13 @@ static void test_calls(bool sticky) {
     int calls, first, bad = 0, passed = 0;
     cairn_status status;
     fresh_device();
-    tap_ok(scenario(&status) && !status, "a small model loads on the fake device");
+    tap_ok(scenario(CAIRN_BACKEND_CUDA, &status) && !status, "a small model loads on the fake device");
     calls = fake.calls, first = sticky ? calls_of_open + 1 : 1;
     for (int n = first; n <= calls; n++) {
         fresh_device();
         fake.fail_at = n, fake.fail_sticky = sticky;
         fake.fail_with = sticky ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
-        if (!scenario(&status) && !bad++)
+        if (!scenario(CAIRN_BACKEND_CUDA, &status) && !bad++)
             tap_note("call %d: status %d, %d live", n, status, fake.live);
         passed += !status;
     }
@@ -345,16 +351,16 @@ static void test_calls(bool sticky) {
            "went on", first, calls, sticky ? "with all after" : "once each", passed);
 }
 
-static void test_memory(void) {
+static void test_memory(cairn_backend backend) {
     int n = 0, bad = 0;
     for (allocation_failed = true; allocation_failed; n++) {
         cairn_status status;
         fresh_device();
         allocations_left = n, allocation_failed = false;
-        if ((!scenario(&status) || (status && status != CAIRN_OUT_OF_MEMORY)) && !bad++)
+        if ((!scenario(backend, &status) || (status && status != CAIRN_OUT_OF_MEMORY)) && !bad++)
             tap_note("allocation %d: status %d", n, status);
     }
-    tap_ok(!bad && n > 30, "each of %d allocations of a load failed once", n - 1);
+    tap_ok(!bad && n > 10, "each of %d allocations of a load failed once", n - 1);
 }
 
 static void test_estimate_memory(cairn_backend backend) {
@@ -392,7 +398,8 @@ int main(void) {
     test_steps(CAIRN_BACKEND_CPU);
     test_calls(false);
     test_calls(true);
-    test_memory();
+    test_memory(CAIRN_BACKEND_CPU);
+    test_memory(CAIRN_BACKEND_CUDA);
     test_estimate_memory(CAIRN_BACKEND_CPU);
     test_estimate_memory(CAIRN_BACKEND_CUDA);
     remove(path);

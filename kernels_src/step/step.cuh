@@ -4,9 +4,9 @@
  * Constants (the JIT's): CAIRN_LAYERS, CAIRN_HIDDEN, CAIRN_HEADS, CAIRN_KV_HEADS, CAIRN_HEAD_DIM
  * (64 or 128), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE,
  * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (PACK_4, 8 or 16), CAIRN_ROWS and CAIRN_PARTS
- * (capacity of the exchange: rows, and parts of attention, a row's chunk each), CAIRN_WARPS (8 to 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at
- * a time at most), CAIRN_BLOCKS (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see
- * step/step.cu). hidden and ffn are multiples of 32, heads / kv_heads is at most 16. */
+ * (capacity of the exchange: rows, and parts of attention, a row's chunk each), CAIRN_WARPS (8 to
+ * 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS
+ * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu). hidden and ffn are multiples of 32, heads / kv_heads is at most 16. */
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
 

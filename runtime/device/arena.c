@@ -8,13 +8,13 @@ static bool device_arena_reserve(device_arena *a) {
     grown = base_realloc(a->dev->base, a->pieces, a->capacity * sizeof *a->pieces,
                          more * sizeof *a->pieces);
     if (!grown) return false;
-    a->pieces = (struct device_piece *)grown;
+    a->pieces = (device_piece *)grown;
     a->capacity = more;
     return true;
 }
 
 static void *device_take(device_arena *a, uint64_t bytes, const char *what) {
-    struct device_piece piece = {NULL, (size_t)bytes};
+    device_piece piece = {NULL, (size_t)bytes};
     if (!a->measures && !a->status && piece.bytes != bytes)
         a->status = base_no_memory(a->dev->base, what, SIZE_MAX);
     if (!a->measures && !a->status && !device_arena_reserve(a))

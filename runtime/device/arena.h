@@ -3,13 +3,15 @@
  * With `measures` nothing is allocated: the same calls add up what they would take, so that an
  * estimate and an allocation are one arithmetic. */
 
+typedef struct device_piece { void *at; size_t bytes; } device_piece;
+
 typedef struct device_arena {
     device *dev;
     bool measures;
     cairn_status status; /* the first failure, which stays */
     uint64_t bytes;      /* of all pieces, as dev->live_bytes counts them */
     /* private below */
-    struct device_piece { void *at; size_t bytes; } *pieces;
+    device_piece *pieces;
     size_t count, capacity;
 } device_arena;
 

@@ -141,7 +141,8 @@ static size_t step_row_bytes(const model_weight *w) {
 
 /* What slices must hold: STEP_SLICE_MIB, but no more than a weight has, and 16 rows of any. */
 static void step_measure_slice(const model_weight *w, size_t *bytes) {
-    size_t row = step_row_bytes(w), whole = (size_t)w->rows * row, most = (size_t)STEP_SLICE_MIB << 20;
+    size_t row = step_row_bytes(w), whole = (size_t)w->rows * row;
+    size_t most = (size_t)STEP_SLICE_MIB << 20;
     size_t wanted = whole < most ? whole : most < 16 * row ? 16 * row : most;
     if (wanted > *bytes) *bytes = wanted;
 }
