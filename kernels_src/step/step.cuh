@@ -6,7 +6,8 @@
  * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (PACK_4, 8 or 16), CAIRN_ROWS and CAIRN_PARTS
  * (capacity of the exchange: rows, and parts of attention, a row's chunk each), CAIRN_WARPS (8 to
  * 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS
- * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu). hidden and ffn are multiples of 32, heads / kv_heads is at most 16. */
+ * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu). hidden and ffn
+ * are multiples of 32, heads / kv_heads is at most 16. */
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
 
