@@ -264,6 +264,7 @@ static cairn_status step_pack_all(forward_cuda_state *f, const model_plan *plan)
     cairn_status status = step_packer_open(&packer, f, plan);
     if (!status) status = step_pack_into(&packer, plan);
     if (!status) status = device_sync(f->dev);
+    else device_wait(f->dev); /* copies may be under way */
     step_packer_close(&packer);
     return status;
 }
