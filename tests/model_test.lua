@@ -219,10 +219,9 @@ end)
 
 test("a batch beyond the machine's memory is refused with its arithmetic", function()
   if not path then skip "CAIRN_MODEL names no model" end
-  if cairn.open().backend == "cuda" then skip "the GPU's cache is what fits" end
-  local rt <close> = cairn.open { backend = "cpu", max_batch = 1024 }
-  local sequence = cairn.estimate({ backend = "cpu", max_batch = 1 }, path).kv_bytes
-  if rt:info().total_bytes * 2 > 1024 * sequence then skip "this machine may hold it" end
+  local config = { backend = "cpu", max_batch = 1024 }
+  if pcall(cairn.estimate, config, path) then skip "this machine holds it" end
+  local rt <close> = cairn.open(config)
   local text = check.error(function() rt:load_model(path) end, "CAIRN_OUT_OF_MEMORY")
   check.ok(text:find("max_batch = 1024", 1, true) and text:find("GiB", 1, true))
 end)
