@@ -77,6 +77,10 @@ BASE_SMALL_END
 
 BASE_SMALL_BEGIN
 #include "runtime/ops/ops.c"
+#include "runtime/ops/spec.h"
+#include "runtime/ops/spec.c"
+#include "runtime/ops/spec_check.c"
+#include "runtime/ops/paged.c"
 #include "runtime/ops/topk/topk_cuda.c"
 #include "runtime/ops/topk/topk.c"
 #include "runtime/ops/topk/rows.c"

@@ -49,22 +49,30 @@ cairn_type cairn_tensor_type(const cairn_tensor *tensor) {
 
 /* ---- checks of an op's arguments ----------------------------------------------------------------*/
 
-/* Elements, or -1 when the product overflows. */
+/* What every view must hold, whoever gives it (runtime.h says so once): the product of its extents,
+ * a zero counted as 1, stays below 2^59, so that none of what is computed from it overflows; for an
+ * op each extent is below 2^31, the count that kernels work with. */
+enum { TENSOR_EXTENT = INT32_MAX };
+
+/* Elements, or -1 when an extent is negative or their product too large. */
 static int64_t tensor_elements(const cairn_tensor *t) {
     int64_t n = 1;
+    bool empty = false;
     int d;
     for (d = 0; d < t->ndim; d++) {
         if (t->shape[d] < 0) return -1;
+        empty = empty || !t->shape[d];
         if (t->shape[d] && n > INT64_MAX / 16 / t->shape[d]) return -1;
-        n *= t->shape[d];
+        if (t->shape[d]) n *= t->shape[d];
     }
-    return n;
+    return empty ? 0 : n;
 }
 
+/* The strides of nothing, and of a single row, say nothing: they may hold anything. */
 static bool tensor_dense(const cairn_tensor *t) {
     int64_t stride = 1;
     int d;
-    if (!t->strides) return true;
+    if (!t->strides || !tensor_elements(t)) return true;
     for (d = t->ndim - 1; d >= 0; d--) {
         if (t->shape[d] != 1 && t->strides[d] != stride) return false;
         stride *= t->shape[d];
@@ -75,12 +83,14 @@ static bool tensor_dense(const cairn_tensor *t) {
 /* Elements from one row to the next, where dimension d counts rows. */
 BASE_UNUSED static int64_t tensor_stride(const cairn_tensor *t, int d) {
     int64_t stride = 1;
-    if (t->strides) return t->strides[d];
-    for (d = d + 1; d < t->ndim; d++) stride *= t->shape[d];
+    if (t->strides && t->shape[d] > 1 && tensor_elements(t)) return t->strides[d];
+    for (d = d + 1; d < t->ndim; d++) stride *= t->shape[d] ? t->shape[d] : 1;
     return stride;
 }
 
-static void *tensor_data(const cairn_tensor *t) { return (char *)t->data + t->byte_offset; }
+static void *tensor_data(const cairn_tensor *t) {
+    return (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
+}
 
 /* What an op wants of one argument. A rank of -1 or an extent of -1 is free. */
 typedef struct tensor_want {
@@ -90,6 +100,8 @@ typedef struct tensor_want {
     int64_t shape[CAIRN_MAX_RANK];
     bool optional;
     bool rows_may_stride; /* the last dimension dense, the others free */
+    bool unread;          /* data may be NULL: the op says when it is read */
+    int align;            /* bytes that the address is a multiple of, besides its element's */
 } tensor_want;
 
 #define TENSOR_BIT(type) (1u << (type))
@@ -109,8 +121,23 @@ static cairn_status tensor_check_type(base *b, const cairn_tensor *t, const tens
                      want->op, want->name, type ? cairn_type_name(type) : "unknown", names);
 }
 
-static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const tensor_want *want) {
+static cairn_status tensor_check_extents(base *b, const cairn_tensor *t, const tensor_want *want) {
     int d;
+    for (d = 0; want->rank >= 0 && d < t->ndim; d++)
+        if (want->shape[d] >= 0 && t->shape[d] != want->shape[d])
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "%s: dimension %d of %s is %lld; %lld is expected", want->op, d,
+                             want->name, (long long)t->shape[d], (long long)want->shape[d]);
+    for (d = 0; d < t->ndim; d++)
+        if (t->shape[d] > TENSOR_EXTENT)
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "%s: dimension %d of %s is %lld; at most %d is allowed", want->op, d,
+                             want->name, (long long)t->shape[d], TENSOR_EXTENT);
+    return CAIRN_OK;
+}
+
+static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const tensor_want *want) {
+    cairn_status status;
     if (t->ndim > 0 && !t->shape)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the shape of %s is NULL", want->op,
                          want->name);
@@ -120,11 +147,7 @@ static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const ten
     if (want->rank >= 0 && t->ndim != want->rank)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s has rank %d; rank %d is expected",
                          want->op, want->name, (int)t->ndim, want->rank);
-    for (d = 0; want->rank >= 0 && d < t->ndim; d++)
-        if (want->shape[d] >= 0 && t->shape[d] != want->shape[d])
-            return base_fail(b, CAIRN_INVALID_ARGUMENT,
-                             "%s: dimension %d of %s is %lld; %lld is expected", want->op, d,
-                             want->name, (long long)t->shape[d], (long long)want->shape[d]);
+    if ((status = tensor_check_extents(b, t, want))) return status;
     if (tensor_elements(t) < 0)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the shape of %s is negative or too large",
                          want->op, want->name);
@@ -147,12 +170,34 @@ static cairn_status tensor_check_strides(base *b, const cairn_tensor *t, const t
                      want->rows_may_stride ? " in its last dimension, its rows not overlapping" : "");
 }
 
+/* The bytes from the first element of a view to the end of its last; strides are checked. */
+static size_t tensor_span(const cairn_tensor *t) {
+    uint64_t last = 0;
+    int d;
+    if (tensor_elements(t) <= 0) return 0;
+    for (d = 0; d < t->ndim; d++) last += (uint64_t)(t->shape[d] - 1) * (uint64_t)tensor_stride(t, d);
+    return (size_t)(last + 1) * cairn_type_bytes(cairn_tensor_type(t));
+}
+
+/* The address of what is not empty: there, in the address space to its end, and aligned. */
+static cairn_status tensor_check_address(base *b, const cairn_tensor *t, const tensor_want *want) {
+    const size_t element = cairn_type_bytes(cairn_tensor_type(t)), span = tensor_span(t);
+    const size_t align = want->align > (int)element ? (size_t)want->align : element;
+    const uintptr_t begin = (uintptr_t)tensor_data(t);
+    if (!span || (want->unread && !t->data)) return CAIRN_OK;
+    if (!t->data || begin < (uintptr_t)t->data || begin + span < begin)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the data of %s is NULL or ends behind "
+                         "the last address", want->op, want->name);
+    if (begin % align == 0) return CAIRN_OK;
+    return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the data of %s is not aligned to %d bytes",
+                     want->op, want->name, (int)align);
+}
+
 /* Names the argument and what is wrong with it. An optional NULL passes. `place` is TENSOR_CPU or
  * TENSOR_CUDA. */
 static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
                                     const tensor_want *want) {
     cairn_status status;
-    size_t element;
     if (!t) {
         if (want->optional) return CAIRN_OK;
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s is NULL", want->op, want->name);
@@ -164,11 +209,7 @@ static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s lies on device %d; %s is expected",
                          want->op, want->name, (int)t->device.type,
                          place == TENSOR_CUDA ? "cuda" : "cpu");
-    element = cairn_type_bytes(cairn_tensor_type(t));
-    if (tensor_elements(t) > 0 && (!t->data || (uintptr_t)tensor_data(t) % element))
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the data of %s is NULL or not aligned to %d",
-                         want->op, want->name, (int)element);
-    return CAIRN_OK;
+    return tensor_check_address(b, t, want);
 }
 
 /* The same, where the backend's tensors lie. */
@@ -178,27 +219,6 @@ static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tenso
     return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
                      "%s: %s lies on cuda device %d; device %d, the runtime's, is expected",
                      want->op, want->name, (int)t->device.id, (int)dev->ordinal);
-}
-
-/* The bytes from the first element of a checked tensor to the end of its last. */
-static size_t tensor_span(const cairn_tensor *t) {
-    int64_t last = 0;
-    int d;
-    if (tensor_elements(t) == 0) return 0;
-    for (d = 0; d < t->ndim; d++) last += (t->shape[d] - 1) * tensor_stride(t, d);
-    return (size_t)(last + 1) * cairn_type_bytes(cairn_tensor_type(t));
-}
-
-/* An output may share no byte with another argument. */
-BASE_UNUSED static cairn_status tensor_check_apart(base *b, const char *op,
-                                                   const cairn_tensor *out, const char *out_name,
-                                                   const cairn_tensor *in, const char *in_name) {
-    const char *o, *i;
-    if (!out || !in) return CAIRN_OK;
-    o = (const char *)tensor_data(out);
-    i = (const char *)tensor_data(in);
-    if (o + tensor_span(out) <= i || i + tensor_span(in) <= o) return CAIRN_OK;
-    return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s overlaps %s", op, out_name, in_name);
 }
 
 /* ---- owned tensors ------------------------------------------------------------------------------*/
@@ -257,16 +277,26 @@ static bool tensor_is_view(const cairn_tensor *t) {
            t->ndim <= CAIRN_MAX_RANK && (!t->ndim || t->shape) && tensor_elements(t) >= 0;
 }
 
-static cairn_status tensor_check_copy(base *b, const char *op, const cairn_tensor *t,
+/* A dense tensor of `bytes` that the runtime of `dev` can copy: in its own memory, or the host's. */
+static cairn_status tensor_check_copy(device *dev, const char *op, const cairn_tensor *t,
                                       const void *host, size_t bytes) {
-    size_t want;
+    base *b = dev->base;
+    tensor_want want;
+    size_t there;
     if (!tensor_is_view(t))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: tensor is NULL or not a valid view", op);
     if (!tensor_dense(t))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: tensor must be dense", op);
-    want = (size_t)tensor_elements(t) * cairn_type_bytes(cairn_tensor_type(t));
-    if (bytes != want || (bytes && !host))
+    there = (size_t)tensor_elements(t) * cairn_type_bytes(cairn_tensor_type(t));
+    if (bytes != there || (bytes && !host))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the tensor holds %llu bytes, not %llu", op,
-                         (unsigned long long)want, (unsigned long long)bytes);
-    return CAIRN_OK;
+                         (unsigned long long)there, (unsigned long long)bytes);
+    memset(&want, 0, sizeof want);
+    want.op = op, want.name = "tensor";
+    if (t->device.type != TENSOR_CPU && (!dev->cuda || t->device.type != TENSOR_CUDA ||
+                                         t->device.id != dev->ordinal))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "%s: tensor lies on device %d, %d; the runtime's, or host memory, is "
+                         "expected", op, (int)t->device.type, (int)t->device.id);
+    return tensor_check_address(b, t, &want);
 }

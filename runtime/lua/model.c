@@ -431,7 +431,7 @@ static float bind_to_float(lua_State *L, const char *name) {
 }
 
 static cairn_sampling_order bind_to_order(lua_State *L) {
-    const bind_choice *choice = bind_find_choice(bind_sampling_orders, lua_tostring(L, -1));
+    const spec_choice *choice = bind_find_choice(spec_sampling_orders, lua_tostring(L, -1));
     if (!choice) luaL_error(L, "generate: order: top_k_first or top_p_first is expected");
     return (cairn_sampling_order)choice->value;
 }

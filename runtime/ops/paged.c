@@ -1,0 +1,86 @@
+/* ops_paged: what ops make of checked arguments that several of them take: a matrix, plain or in
+ * blocks, and rows of a paged cache. */
+
+/* ---- weights in blocks ---------------------------------------------------------------------------*/
+
+typedef struct ops_weight { int type; int64_t outs, ins, row_bytes; const void *data; } ops_weight;
+
+static int ops_block_type(const cairn_tensor *t, int32_t block) {
+    if (block != CAIRN_BLOCK_NONE) return block;
+    switch (cairn_tensor_type(t)) {
+    case CAIRN_F16: return BLOCK_F16;
+    case CAIRN_BF16: return BLOCK_BF16;
+    default: return BLOCK_F32;
+    }
+}
+
+/* The matrix [outs, ins] of a checked call, plain or in blocks. */
+static ops_weight ops_weight_of(const spec_call *s, const cairn_tensor *t, int32_t block,
+                                spec_symbol outs, spec_symbol ins) {
+    ops_weight w;
+    w.type = ops_block_type(t, block);
+    w.outs = s->n[outs];
+    w.ins = s->n[ins];
+    w.row_bytes = t->shape[1] * (int64_t)cairn_type_bytes(cairn_tensor_type(t));
+    w.data = tensor_data(t);
+    return w;
+}
+
+/* ---- rows of a paged cache ----------------------------------------------------------------------*/
+
+typedef struct ops_paged {
+    int64_t rows;
+    paged_rows at; /* also what the kernels get */
+} ops_paged;
+
+/* The cache and the rows of a checked call, as kernels get them. */
+static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *out) {
+    const int64_t rows = s->n[SPEC_ROWS], sequences = s->n[SPEC_SEQUENCES];
+    memset(out, 0, sizeof *out);
+    ops_refuse(&s->c, !pages->sequences && rows > sequences,
+               "pages.sequences is NULL, but there are %lld rows and %lld sequences",
+               (long long)rows, (long long)sequences);
+    if (s->c.status) return;
+    out->rows = rows;
+    out->at.cache = (uint16_t *)tensor_data(pages->cache);
+    out->at.page_table = (const int32_t *)tensor_data(pages->page_table);
+    out->at.sequences = pages->sequences ? (const int32_t *)tensor_data(pages->sequences) : NULL;
+    out->at.positions = (const int32_t *)tensor_data(pages->positions);
+    out->at.error = ops_error_word(s->c.dev, s->c.op);
+    out->at.pages = (int32_t)s->n[SPEC_PAGES];
+    out->at.kv_heads = (int32_t)s->n[SPEC_KV_HEADS];
+    out->at.page_size = (int32_t)s->n[SPEC_PAGE_SIZE];
+    out->at.head_dim = (int32_t)s->n[SPEC_HEAD_DIM];
+    out->at.sequence_count = (int32_t)sequences;
+    out->at.max_pages = (int32_t)s->n[SPEC_MAX_PAGES];
+}
+
+/* A window or sinks behind the last token that the table has room for are as good as that: so no
+ * sum with them overflows, and no workspace is made for pages that cannot be. */
+static int32_t ops_clamp_tokens(int32_t tokens, const paged_rows *at) {
+    const int64_t room = (int64_t)at->max_pages * at->page_size;
+    return tokens < room ? tokens : (int32_t)room;
+}
+
+/* Where row r stands, on the CPU; false when an id or position is out of range. */
+static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int64_t r,
+                         const int32_t **table, int32_t *position, cairn_status *status) {
+    int32_t sequence = at->sequences ? at->sequences[r] : (int32_t)r;
+    *position = at->positions[r];
+    if (sequence < 0 || sequence >= at->sequence_count) {
+        ops_bad_row(dev, op, r, "sequence out of range", sequence, status);
+        return false;
+    }
+    if (*position < 0 || *position / at->page_size >= at->max_pages) {
+        ops_bad_row(dev, op, r, "position out of range", *position, status);
+        return false;
+    }
+    *table = at->page_table + (int64_t)sequence * at->max_pages;
+    return true;
+}
+
+/* Slot 0 of K (0) or V (1) of a page's head. */
+static uint16_t *ops_slots(const paged_rows *at, int32_t page, int k_or_v, int head) {
+    return at->cache + (((int64_t)page * 2 + k_or_v) * at->kv_heads + head) * at->page_size *
+                           at->head_dim;
+}
