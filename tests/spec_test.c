@@ -44,6 +44,7 @@ typedef struct call {
     cairn_tensor *lists[2][LISTED];
     cairn_step_metadata steps[2];
     bool f32_weights;     /* of a convolution */
+    bool few;             /* sizes, where each takes a compiler */
 } call;
 
 static const spec_arg *arg_of(const call *c, const char *name) {
@@ -87,6 +88,8 @@ static void choose_sizes(call *c) {
         int64_t by = l && l->multiple > 1 ? l->multiple : 1, least = l ? l->least : 0;
         least = (least + by - 1) / by * by;
         c->n[i] = least + by * between(by > 1 || least ? 0 : chance(90), by > 1 ? 1 : 4);
+        if (c->few && (i == SPEC_HEAD_DIM || i == SPEC_PAGE_SIZE || i == SPEC_TAPS) && least)
+            c->n[i] = i == SPEC_TAPS ? 2 : least; /* what kernels are compiled for */
         if (l && c->n[i] > l->most) c->n[i] = least;
     }
     for (const spec_limit *l = c->op->limits; l->symbol; l++) {
@@ -376,8 +379,8 @@ static void add_tensors(call *c) {
     for (const spec_arg *a = c->op->args; a->name; a++) {
         cairn_type type;
         const int before = c->count;
+        if (is_op(c, "kv_append") && is_text(a->name, "scales")) c->present[a - c->op->args] = scaled;
         if (a->kind > SPEC_LIST || !c->present[a - c->op->args]) continue;
-        if (is_text(a->name, "scales") && is_op(c, "kv_append") && !scaled) continue;
         type = choose_type(c, a, same);
         if (is_op(c, "topk_rows") && is_text(a->name, "scores")) type = CAIRN_F32;
         if ((a->flags & SPEC_SAME_TYPE) && !same) same = type;
@@ -410,6 +413,7 @@ static void make_call(call *c, cairn_runtime *rt, const spec_op *op, uint64_t se
     memset(c, 0, sizeof *c);
     c->rt = rt;
     c->op = op;
+    c->few = getenv("CAIRN_SIMT_KERNELS") != NULL;
     memcpy(c->args.bytes, &size, sizeof size);
     choose_sizes(c);
     choose_present(c);

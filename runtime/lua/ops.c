@@ -482,6 +482,8 @@ static void bind_push_argument(lua_State *L, const spec_arg *a) {
     bind_set_string(L, "name", spec_lua_name(a));
     bind_set_string(L, "kind", kinds[a->kind]);
     bind_set_bool(L, "optional", (a->flags & SPEC_OPTIONAL) != 0);
+    bind_set_bool(L, "made", a->kind == SPEC_OUT &&
+                                 (!(a->flags & SPEC_OPTIONAL) || (a->flags & SPEC_MADE)));
     if (a->kind <= SPEC_LIST) bind_tell_tensor(L, a);
     if (a->align) bind_set_integer(L, "align", a->align);
     if (!a->choices) return;
@@ -493,8 +495,8 @@ static void bind_push_argument(lua_State *L, const spec_arg *a) {
     lua_setfield(L, -2, "choices");
 }
 
-/* cairn.ops() -> { { name =, arguments = { { name =, kind =, optional =, dtypes =, shape =, align =,
- * choices = }, ... } }, ... }: the table of ops/spec.c */
+/* cairn.ops() -> { { name =, arguments = { { name =, kind =, optional =, made =, dtypes =, shape =,
+ * align =, choices = }, ... } }, ... }: the table of ops/spec.c */
 static int bind_list_ops(lua_State *L) {
     lua_createtable(L, SPEC_OP_COUNT, 0);
     for (int i = 0; i < SPEC_OP_COUNT; i++) {
