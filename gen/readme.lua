@@ -1,5 +1,5 @@
 -- README.md: the troubleshooting table, from the status table of runtime.h, and the table of ops,
--- from the comments above their argument structs and from the table of arguments, runtime/ops/spec.c.
+-- from the comments above their argument structs and from the table of arguments, runtime/ops/spec_table.c.
 
 -- The C strings of one X(...) row, adjacent pieces joined.
 local function strings_of(row)
@@ -21,7 +21,7 @@ local rows = {
   CHOOSE = { 1, "option" }, OWN = { 1, "option" }, NUMBER_AS = { 4, "option" },
 }
 
--- Rows that stand in the argument structs of several ops, as macros of spec.c.
+-- Rows that stand in the argument structs of several ops, as macros of the table.
 local function shared_rows(spec, name)
   return assert(spec:match("#define " .. name .. "%b()(.-[^\\])\n"), name)
 end
@@ -84,7 +84,7 @@ end
 
 return function(out)
   local header = out.read "runtime.h"
-  out.region("README.md", "ops", ops_of(header, out.read "runtime/ops/spec.c"))
+  out.region("README.md", "ops", ops_of(header, out.read "runtime/ops/spec_table.c"))
   local lines = { "| status | what happened | what to do |", "|---|---|---|" }
   local statuses = header:match "#define CAIRN_STATUS_TABLE.-\n\n"
   for name, row in (statuses .. "\n"):gmatch "    X%(([A-Z0-9_]+), %d+,(.-)%)%s*\\?\n" do

@@ -1,4 +1,4 @@
-/* Every op from its table of arguments (runtime/ops/spec.c), on each backend: random calls that are
+/* Every op from its table of arguments (runtime/ops/spec_table.c), on each backend: random calls that are
  * right give the same on the GPU as on the CPU and touch nothing but their outputs; the same calls
  * with one argument changed (rank, extents up to 2^62, dtype, strides, NULL, address, device, memory
  * of another argument, numbers) are refused with an argument named and not a byte written, or are

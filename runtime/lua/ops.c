@@ -1,4 +1,4 @@
-/* lua_ops: every op as a method of the runtime, from the table of ops/spec.c, which names arguments
+/* lua_ops: every op as a method of the runtime, from ops/spec_table.c, which names arguments
  * and says what shapes outputs have.
  *
  *     out, ... = rt:OP(input, ..., { option = value, ... })
@@ -496,7 +496,7 @@ static void bind_push_argument(lua_State *L, const spec_arg *a) {
 }
 
 /* cairn.ops() -> { { name =, arguments = { { name =, kind =, optional =, made =, dtypes =, shape =,
- * align =, choices = }, ... } }, ... }: the table of ops/spec.c */
+ * align =, choices = }, ... } }, ... }: the table of ops/spec.h */
 static int bind_list_ops(lua_State *L) {
     lua_createtable(L, SPEC_OP_COUNT, 0);
     for (int i = 0; i < SPEC_OP_COUNT; i++) {

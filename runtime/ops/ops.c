@@ -1,9 +1,5 @@
-/* ops: what the entries of the ops share: refusing a call in one line, and launching a kernel in one.
- * What their arguments must be stands in spec.c. */
+/* ops: checks, launches and faults, for every op's entry. */
 
-typedef struct ops_check { device *dev; const char *op; cairn_status status; } ops_check;
-
-/* Checks one dense argument against rank and extents (-1: free); the first failure stays. */
 static void ops_want_as(ops_check *c, const cairn_tensor *t, const char *name, unsigned types,
                         bool optional, int rank, const int64_t *extents) {
     tensor_want want;
@@ -19,7 +15,6 @@ static void ops_want_as(ops_check *c, const cairn_tensor *t, const char *name, u
     c->status = tensor_check(c->dev, t, &want);
 }
 
-BASE_PRINTF(3, 4)
 static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
     char text[256];
     va_list args;
@@ -29,21 +24,6 @@ static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
     va_end(args);
     c->status = base_fail(c->dev->base, CAIRN_INVALID_ARGUMENT, "%s: %s", c->op, text);
 }
-
-static device *ops_device(cairn_runtime *rt) { return rt ? &rt->device : NULL; }
-
-/* The start of every entry: takes the caller's struct into `ours` of the current layout. */
-#define OPS_TAKE(rt, name, ours, args) \
-    ((rt) ? args_take(&(rt)->base, name, &(ours), sizeof(ours), args) : CAIRN_INVALID_ARGUMENT)
-
-/* One kernel in its instance: found again by value, so that an op's second call asks nobody. */
-typedef struct ops_kernel {
-    const char *source, *entry; /* literals */
-    jit_constant constants[6];
-    int constant_count, shared_bytes;
-    jit_kernel kernel;
-    struct ops_kernel *next;
-} ops_kernel;
 
 static bool ops_same_kernel(const ops_kernel *a, const ops_kernel *b) {
     int i;
@@ -103,7 +83,6 @@ static void ops_free_kernels(cairn_runtime *rt) {
 
 enum { OPS_GRID = 65535 /* blocks in a grid's second and third dimension, of any GPU */ };
 
-/* Launches entry `want->entry` with one parameter struct of abi.h. */
 static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const device_dims *dims,
                                   const void *params) {
     const jit_kernel *kernel = NULL;
@@ -119,7 +98,6 @@ static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const dev
     return handles_leave(rt, status);
 }
 
-/* The same for a template without constants. */
 static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char *entry,
                                const device_dims *dims, const void *params) {
     ops_kernel want;
@@ -129,12 +107,10 @@ static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char
     return ops_launch_as(rt, &want, dims, params);
 }
 
-/* Where the op's kernels report a fault; NULL on the CPU. */
 static cairn_error_word *ops_error_word(device *dev, const char *op) {
     return (cairn_error_word *)(void *)device_error_word(dev, op);
 }
 
-/* On the CPU: remembers the first bad row of an op that went on past it. */
 static void ops_bad_row(device *dev, const char *op, int64_t row, const char *cause, int64_t value,
                         cairn_status *status) {
     if (!*status)

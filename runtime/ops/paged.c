@@ -1,9 +1,6 @@
-/* ops_paged: what ops make of checked arguments that several of them take: a matrix, plain or in
- * blocks, and rows of a paged cache. */
+/* paged: weights and cache rows of checked calls. */
 
 /* ---- weights in blocks ---------------------------------------------------------------------------*/
-
-typedef struct ops_weight { int type; int64_t outs, ins, row_bytes; const void *data; } ops_weight;
 
 static int ops_block_type(const cairn_tensor *t, int32_t block) {
     if (block != CAIRN_BLOCK_NONE) return block;
@@ -14,7 +11,6 @@ static int ops_block_type(const cairn_tensor *t, int32_t block) {
     }
 }
 
-/* The matrix [outs, ins] of a checked call, plain or in blocks. */
 static ops_weight ops_weight_of(const spec_call *s, const cairn_tensor *t, int32_t block,
                                 spec_symbol outs, spec_symbol ins) {
     ops_weight w;
@@ -28,12 +24,6 @@ static ops_weight ops_weight_of(const spec_call *s, const cairn_tensor *t, int32
 
 /* ---- rows of a paged cache ----------------------------------------------------------------------*/
 
-typedef struct ops_paged {
-    int64_t rows;
-    paged_rows at; /* also what the kernels get */
-} ops_paged;
-
-/* The cache and the rows of a checked call, as kernels get them. */
 static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *out) {
     const int64_t rows = s->n[SPEC_ROWS], sequences = s->n[SPEC_SEQUENCES];
     memset(out, 0, sizeof *out);
@@ -55,14 +45,11 @@ static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *ou
     out->at.max_pages = (int32_t)s->n[SPEC_MAX_PAGES];
 }
 
-/* A window or sinks behind the last token that the table has room for are as good as that: so no
- * sum with them overflows, and no workspace is made for pages that cannot be. */
 static int32_t ops_clamp_tokens(int32_t tokens, const paged_rows *at) {
     const int64_t room = (int64_t)at->max_pages * at->page_size;
     return tokens < room ? tokens : (int32_t)room;
 }
 
-/* Where row r stands, on the CPU; false when an id or position is out of range. */
 static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int64_t r,
                          const int32_t **table, int32_t *position, cairn_status *status) {
     int32_t sequence = at->sequences ? at->sequences[r] : (int32_t)r;
@@ -79,7 +66,6 @@ static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int6
     return true;
 }
 
-/* Slot 0 of K (0) or V (1) of a page's head. */
 static uint16_t *ops_slots(const paged_rows *at, int32_t page, int k_or_v, int head) {
     return at->cache + (((int64_t)page * 2 + k_or_v) * at->kv_heads + head) * at->page_size *
                            at->head_dim;

@@ -1,541 +1,370 @@
-/* ops/spec: the table of all ops' arguments (spec.h). */
+/* spec: a call's arguments against the table (spec.h). Messages name the op, the argument,
+ * what was given and what is expected. */
 
-enum {
-    SPEC_F32 = TENSOR_BIT(CAIRN_F32), SPEC_F16 = TENSOR_BIT(CAIRN_F16),
-    SPEC_I32 = TENSOR_BIT(CAIRN_I32), SPEC_I64 = TENSOR_BIT(CAIRN_I64),
-    SPEC_FLOATS = TENSOR_BIT(CAIRN_F32) | TENSOR_BIT(CAIRN_F16) | TENSOR_BIT(CAIRN_BF16),
-    SPEC_CACHES = SPEC_FLOATS | TENSOR_BIT(CAIRN_E4M3),
-    SPEC_ALL = SPEC_CACHES | SPEC_I32 | SPEC_I64 | TENSOR_BIT(CAIRN_U8)
-};
+static const char *spec_lua_name(const spec_arg *a) {
+    const char *dot = strrchr(a->name, '.');
+    return a->lua ? a->lua : dot ? dot + 1 : a->name;
+}
 
-/* Rows. ARGS is the op's argument struct; `field` stands in it; then dtypes and extents. */
-#define ROW(kind, flags, align, lua, name, field, types, ...)                                   \
-    {name, lua, kind, flags, offsetof(ARGS, field), types, {__VA_ARGS__}, align, 0, 0, NULL}
-#define READ(field, types, ...) ROW(SPEC_IN, 0, 0, NULL, #field, field, types, __VA_ARGS__)
-#define READ_IF(field, types, ...) \
-    ROW(SPEC_IN, SPEC_OPTIONAL, 0, NULL, #field, field, types, __VA_ARGS__)
-#define READ_AS(flags, align, field, types, ...) \
-    ROW(SPEC_IN, flags, align, NULL, #field, field, types, __VA_ARGS__)
-#define WRITE(field, types, ...) ROW(SPEC_OUT, 0, 0, NULL, #field, field, types, __VA_ARGS__)
-#define WRITE_OUT(field, types, ...) ROW(SPEC_OUT, 0, 0, "out", #field, field, types, __VA_ARGS__)
-#define WRITE_IF(field, types, ...) \
-    ROW(SPEC_OUT, SPEC_OPTIONAL, 0, NULL, #field, field, types, __VA_ARGS__)
-#define WRITE_MADE(field, types, ...) \
-    ROW(SPEC_OUT, SPEC_OPTIONAL | SPEC_MADE, 0, NULL, #field, field, types, __VA_ARGS__)
-#define CHANGE_AS(flags, align, field, types, ...) \
-    ROW(SPEC_INOUT, flags, align, NULL, #field, field, types, __VA_ARGS__)
-#define LIST_AS(flags, align, field, types, ...) \
-    ROW(SPEC_LIST, flags, align, NULL, #field, field, types, __VA_ARGS__)
-#define NUMBER_AS(kind, flags, lua, field, extent, least, most) \
-    {#field, lua, kind, flags, offsetof(ARGS, field), 0, {extent}, 0, least, most, NULL}
-#define INT(field, least, most) NUMBER_AS(SPEC_INT, 0, NULL, field, 0, least, most)
-#define INT_IS(symbol, field, least, most) \
-    NUMBER_AS(SPEC_INT, 0, NULL, field, SPEC_##symbol, least, most)
-#define FLAG(field) NUMBER_AS(SPEC_FLAG, 0, NULL, field, 0, INT32_MIN, INT32_MAX)
-#define REAL(field, least, most) NUMBER_AS(SPEC_FLOAT, 0, NULL, field, 0, least, most)
-#define SIZE(field) NUMBER_AS(SPEC_BYTES, 0, NULL, field, 0, 0, 0)
-#define NAMED(field) NUMBER_AS(SPEC_TEXT, SPEC_OPTIONAL, NULL, field, 0, 0, 0)
-#define CHOOSE(name, field, choices) \
-    {name, NULL, SPEC_CHOICE, 0, offsetof(ARGS, field), 0, {0}, 0, 0, 0, choices}
-#define OWN(name) {name, NULL, SPEC_OWN, 0, 0, 0, {0}, 0, 0, 0, NULL}
-#define ARGS_END {NULL, NULL, SPEC_OWN, 0, 0, 0, {0}, 0, 0, 0, NULL}
+static int spec_rank(const spec_arg *a) {
+    int rank = 0;
+    while (a->extents[rank]) rank++;
+    return rank;
+}
 
-/* A symbol's range; what it is a multiple of; its value where nothing says it. */
-#define WITHIN(symbol, least, most) {SPEC_##symbol, least, most, 0, SPEC_NONE, SPEC_NONE, 0}
-#define WITHIN_BY(symbol, least, most, multiple) \
-    {SPEC_##symbol, least, most, multiple, SPEC_NONE, SPEC_NONE, 0}
-#define MULTIPLE_OF(symbol, of) {SPEC_##symbol, 1, INT32_MAX, 0, SPEC_##of, SPEC_NONE, 0}
-#define AT_LEAST(symbol, of, most, otherwise) \
-    {SPEC_##symbol, 0, most, 0, SPEC_NONE, SPEC_##of, otherwise}
-#define OTHERWISE(symbol, most, otherwise) \
-    {SPEC_##symbol, 0, most, 0, SPEC_NONE, SPEC_NONE, otherwise}
-#define LIMITS_END {SPEC_NONE, 0, 0, 0, SPEC_NONE, SPEC_NONE, 0}
+static bool spec_is_tensor(const spec_arg *a) { return a->kind <= SPEC_INOUT; }
 
-/* ---- names of values --------------------------------------------------------------------------- */
+static int32_t spec_int(const spec_call *s, const spec_arg *a) {
+    int32_t value;
+    memcpy(&value, s->args + a->offset, sizeof value);
+    return value;
+}
 
-static const spec_choice spec_orders[] = {
-    {"position", CAIRN_ORDER_POSITION}, {"score", CAIRN_ORDER_SCORE}, {NULL, 0}};
-static const spec_choice spec_blocks[] = {{"none", CAIRN_BLOCK_NONE}, {"q4_0", CAIRN_BLOCK_Q4_0},
-                                          {"q4_1", CAIRN_BLOCK_Q4_1}, {"q8_0", CAIRN_BLOCK_Q8_0},
-                                          {NULL, 0}};
-static const spec_choice spec_sources[] = {
-    {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN}, {NULL, 0}};
-static const spec_choice spec_strategies[] = {
-    {"group", CAIRN_STRATEGY_GROUP}, {"head", CAIRN_STRATEGY_HEAD}, {NULL, 0}};
-static const spec_choice spec_activations[] = {
-    {"none", CAIRN_ACTIVATION_NONE}, {"silu", CAIRN_ACTIVATION_SILU}, {NULL, 0}};
-static const spec_choice spec_sampling_orders[] = {
-    {"top_k_first", CAIRN_ORDER_TOP_K_FIRST}, {"top_p_first", CAIRN_ORDER_TOP_P_FIRST}, {NULL, 0}};
-static const spec_choice spec_step_modes[] = {{"decode", CAIRN_STEP_DECODE},
-                                              {"target_verify", CAIRN_STEP_TARGET_VERIFY},
-                                              {"draft_extend", CAIRN_STEP_DRAFT_EXTEND},
-                                              {NULL, 0}};
+static void *spec_pointer(const spec_call *s, const spec_arg *a) {
+    void *value;
+    memcpy(&value, s->args + a->offset, sizeof value);
+    return value;
+}
 
-static const spec_limit spec_no_limits[] = {LIMITS_END};
+static const spec_arg *spec_find_kind(const spec_op *op, spec_kind kind) {
+    for (const spec_arg *a = op->args; a->name; a++)
+        if (a->kind == kind) return a;
+    return NULL;
+}
 
-/* ---- topk -------------------------------------------------------------------------------------- */
+/* ---- symbols ----------------------------------------------------------------------------------- */
 
-static const spec_limit spec_topk_limits[] = {WITHIN(N, 0, 1 << 22), LIMITS_END};
-static const spec_limit spec_topk_rows_limits[] = {
-    WITHIN(N, 0, 1 << 22), AT_LEAST(OUT_ROWS, ROWS, INT32_MAX, SPEC_ROWS), LIMITS_END};
+static spec_symbol spec_symbol_of(spec_extent extent) { return (spec_symbol)(extent & 255); }
 
-#define ARGS cairn_topk_args
-static const spec_arg spec_topk_args[] = {
-    INT_IS(K, k, 1, INT32_MAX),
-    READ_AS(SPEC_STRIDED | SPEC_UNREAD, 0, scores, SPEC_FLOATS, SPEC_ROWS, SPEC_N),
-    READ_IF(lengths, SPEC_I32, SPEC_ROWS),
-    READ_IF(row_starts, SPEC_I32, SPEC_ROWS),
-    WRITE_OUT(indices, SPEC_I32, SPEC_ROWS, SPEC_K),
-    WRITE_IF(values, SPEC_F32, SPEC_ROWS, SPEC_K),
-    CHOOSE("order", order, spec_orders),
-    NAMED(route),
-    ARGS_END};
-#undef ARGS
+static const spec_limit *spec_limit_of(const spec_op *op, spec_symbol symbol) {
+    const spec_limit *l = op->limits;
+    while (l->symbol && l->symbol != symbol) l++;
+    return l->symbol ? l : NULL;
+}
 
-#define ARGS cairn_topk_transform_args
-static const spec_arg spec_topk_transform_args[] = {
-    INT_IS(K, k, 1, INT32_MAX),
-    READ_AS(SPEC_STRIDED | SPEC_UNREAD, 0, scores, SPEC_FLOATS, SPEC_ROWS, SPEC_N),
-    READ_IF(page_table, SPEC_I32, SPEC_REQUESTS, SPEC_MAX_PAGES),
-    READ_IF(offsets, SPEC_I32, SPEC_ROWS),
-    READ_IF(requests, SPEC_I32, SPEC_ROWS),
-    READ_IF(lengths, SPEC_I32, SPEC_ROWS),
-    READ_IF(row_starts, SPEC_I32, SPEC_ROWS),
-    INT(page_size, 0, INT32_MAX),
-    WRITE_OUT(indices, SPEC_I32, SPEC_ROWS, SPEC_K),
-    WRITE_IF(values, SPEC_F32, SPEC_ROWS, SPEC_K),
-    CHOOSE("order", order, spec_orders),
-    NAMED(route),
-    ARGS_END};
-#undef ARGS
+/* A symbol that no argument said has the value that its limit names. */
+static int64_t spec_symbol_value(const spec_call *s, spec_symbol symbol) {
+    const spec_limit *l = s->n[symbol] < 0 ? spec_limit_of(s->op, symbol) : NULL;
+    if (!l || !l->otherwise) return s->n[symbol];
+    if (l->otherwise & SPEC_EXTENT_NUMBER) return l->otherwise >> 12;
+    return s->n[spec_symbol_of(l->otherwise)];
+}
 
-#define ARGS cairn_topk_rows_args
-static const spec_arg spec_topk_rows_args[] = {
-    NUMBER_AS(SPEC_FUNCTION, 0, NULL, produce, 0, 0, 0),
-    INT_IS(ROWS, rows, 0, INT32_MAX),
-    INT_IS(N, n, 0, 1 << 22),
-    INT_IS(K, k, 1, INT32_MAX),
-    CHANGE_AS(SPEC_OPTIONAL | SPEC_STRIDED, 0, scores, SPEC_FLOATS, SPEC_ANY, SPEC_N),
-    READ_IF(page_table, SPEC_I32, SPEC_REQUESTS, SPEC_MAX_PAGES),
-    READ_IF(offsets, SPEC_I32, SPEC_ROWS),
-    READ_IF(requests, SPEC_I32, SPEC_ROWS),
-    READ_IF(lengths, SPEC_I32, SPEC_ROWS),
-    READ_IF(row_starts, SPEC_I32, SPEC_ROWS),
-    SIZE(max_bytes), SIZE(free_bytes), SIZE(total_bytes),
-    INT(page_size, 0, INT32_MAX),
-    WRITE_OUT(indices, SPEC_I32, SPEC_OUT_ROWS, SPEC_K),
-    WRITE_IF(values, SPEC_F32, SPEC_OUT_ROWS, SPEC_K),
-    CHOOSE("order", order, spec_orders),
-    NAMED(route),
-    ARGS_END};
+static int64_t spec_extent_value(const spec_call *s, spec_extent extent) {
+    int64_t value;
+    if (extent & SPEC_EXTENT_NUMBER) return extent >> 12;
+    if (extent & SPEC_EXTENT_ANY) return -1;
+    value = spec_symbol_value(s, spec_symbol_of(extent));
+    return value < 0 ? -1 : value + ((extent & SPEC_EXTENT_ONE_MORE) != 0);
+}
 
-/* The rows at a time depend on these alone. */
-static const spec_arg spec_topk_rows_plan_args[] = {
-    INT_IS(ROWS, rows, 0, INT32_MAX),
-    INT_IS(N, n, 0, 1 << 22),
-    CHANGE_AS(SPEC_OPTIONAL | SPEC_STRIDED, 0, scores, SPEC_FLOATS, SPEC_ANY, SPEC_N),
-    ARGS_END};
-#undef ARGS
+/* The same of what arguments said already. */
+static int64_t spec_said(const spec_call *s, spec_extent extent) {
+    const bool symbol = !(extent & (SPEC_EXTENT_NUMBER | SPEC_EXTENT_ANY | SPEC_EXTENT_LEAST));
+    if (extent & SPEC_EXTENT_LEAST || (symbol && s->n[spec_symbol_of(extent)] < 0)) return -1;
+    return spec_extent_value(s, extent);
+}
 
-/* ---- dense ------------------------------------------------------------------------------------- */
+/* "1 to 8", "1 or more", "a multiple of 16 from 16 to 256". */
+static const char *spec_range_text(const spec_limit *l, int64_t more, char *text, size_t bytes) {
+    char by[48] = "";
+    if (l->multiple > 1) snprintf(by, sizeof by, "a multiple of %lld ", (long long)l->multiple);
+    if (l->most >= INT32_MAX)
+        snprintf(text, bytes, "%s%s%lld or more", by, *by ? "from " : "", (long long)(l->least + more));
+    else
+        snprintf(text, bytes, "%s%s%lld to %lld", by, *by ? "from " : "",
+                 (long long)(l->least + more), (long long)(l->most + more));
+    return text;
+}
 
-static const spec_limit spec_embed_limits[] = {WITHIN_BY(HIDDEN, 0, INT32_MAX, 8), LIMITS_END};
-static const spec_limit spec_linear_limits[] = {
-    WITHIN(ROWS, 0, INT32_MAX / 64), WITHIN(OUTS, 0, INT32_MAX / 64),
-    WITHIN_BY(INS, 32, INT32_MAX / 64, 32), LIMITS_END};
+/* The symbol has this value now, for `name` says so. */
+static void spec_say(spec_call *s, const spec_arg *a, const char *name, spec_extent extent,
+                     int64_t value) {
+    const spec_symbol symbol = spec_symbol_of(extent);
+    const spec_limit *l = spec_limit_of(s->op, symbol);
+    const int64_t more = (extent & SPEC_EXTENT_ONE_MORE) != 0;
+    char range[96];
+    s->n[symbol] = value - more;
+    s->from[symbol] = a;
+    ops_refuse(&s->c, more && value < 1, "%s has no entry; one or more is expected", name);
+    if (!l || s->c.status) return;
+    if (value - more >= l->least && value - more <= l->most &&
+        (l->multiple < 2 || (value - more) % l->multiple == 0))
+        return;
+    ops_refuse(&s->c, true, "%s has %lld %s; %s is expected", name, (long long)value,
+               spec_symbol_words[symbol], spec_range_text(l, more, range, sizeof range));
+}
 
-#define ARGS cairn_embed_args
-static const spec_arg spec_embed_args[] = {
-    CHOOSE("block", block, spec_blocks),
-    READ(ids, SPEC_I32, SPEC_ROWS),
-    READ_AS(SPEC_BLOCKS, 0, table, SPEC_FLOATS, SPEC_VOCAB, SPEC_HIDDEN),
-    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HIDDEN),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_rmsnorm_args
-static const spec_arg spec_rmsnorm_args[] = {
-    READ_AS(SPEC_IN_PLACE, 0, x, SPEC_F32, SPEC_ROWS, SPEC_N),
-    READ(weight, SPEC_F32, SPEC_N),
-    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_N),
-    REAL(epsilon, 0, (double)INFINITY),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_rope_args
-static const spec_arg spec_rope_args[] = {
-    READ_AS(SPEC_IN_PLACE, 0, x, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    READ(positions, SPEC_I32, SPEC_ROWS),
-    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    REAL(base, 0, (double)INFINITY),
-    INT(rotary_dim, 0, INT32_MAX),
-    FLAG(half_split),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_linear_args
-static const spec_arg spec_linear_args[] = {
-    CHOOSE("block", block, spec_blocks),
-    READ_AS(0, 16, x, SPEC_F32, SPEC_ROWS, SPEC_INS),
-    READ_AS(SPEC_BLOCKS, 0, weight, SPEC_FLOATS, SPEC_OUTS, SPEC_INS),
-    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_OUTS),
-    FLAG(accumulate),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_swiglu_args
-static const spec_arg spec_swiglu_args[] = {
-    READ_AS(SPEC_IN_PLACE, 0, gate, SPEC_F32, SPEC_ROWS, SPEC_N),
-    READ_AS(SPEC_IN_PLACE, 0, up, SPEC_F32, SPEC_ROWS, SPEC_N),
-    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_N),
-    ARGS_END};
-#undef ARGS
-
-/* ---- the paged cache --------------------------------------------------------------------------- */
-
-/* Rows of the embedded cairn_pages; kernels read a cache 16 bytes at a time. */
-#define PAGES_OF(kind, types)                                                                     \
-    ROW(kind, 0, 16, NULL, "pages.cache", pages.cache, types, SPEC_PAGES, SPEC_NUMBER(2),         \
-        SPEC_KV_HEADS, SPEC_PAGE_SIZE, SPEC_HEAD_DIM),                                            \
-    READ(pages.page_table, SPEC_I32, SPEC_SEQUENCES, SPEC_MAX_PAGES),                             \
-    READ_IF(pages.sequences, SPEC_I32, SPEC_ROWS), READ(pages.positions, SPEC_I32, SPEC_ROWS)
-#define PAGED_LIMITS(slots, most_slots, values)                                                   \
-    WITHIN(KV_HEADS, 1, INT32_MAX), WITHIN_BY(PAGE_SIZE, slots, most_slots, slots),               \
-    WITHIN_BY(HEAD_DIM, values, 256, values)
-
-static const spec_limit spec_append_limits[] = {PAGED_LIMITS(1, INT32_MAX, 16), LIMITS_END};
-static const spec_limit spec_collate_limits[] = {
-    WITHIN(KV_HEADS, 1, INT32_MAX), WITHIN(PAGE_SIZE, 1, INT32_MAX),
-    WITHIN(HEAD_DIM, 1, INT32_MAX / 4), LIMITS_END};
-static const spec_limit spec_copies_limits[] = {WITHIN(COPIES, 0, 65535), LIMITS_END};
-static const spec_limit spec_attend_limits[] = {
-    PAGED_LIMITS(16, 256, 32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
-static const spec_limit spec_score_limits[] = {
-    PAGED_LIMITS(1, INT32_MAX, 16), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
-static const spec_limit spec_bounds_limits[] = {
-    WITHIN(KV_HEADS, 1, INT32_MAX), WITHIN(PAGE_SIZE, 1, 256),
-    WITHIN(HEAD_DIM, 1, INT32_MAX / 4), LIMITS_END};
-static const spec_limit spec_select_limits[] = {WITHIN(MAX_PAGES, 0, 1 << 22), LIMITS_END};
-
-#define ARGS cairn_kv_append_args
-static const spec_arg spec_kv_append_args[] = {
-    READ_AS(SPEC_SAME_TYPE, 16, k, SPEC_FLOATS, SPEC_ROWS, SPEC_KV_HEADS, SPEC_HEAD_DIM),
-    READ_AS(SPEC_SAME_TYPE, 16, v, SPEC_FLOATS, SPEC_ROWS, SPEC_KV_HEADS, SPEC_HEAD_DIM),
-    PAGES_OF(SPEC_INOUT, SPEC_CACHES),
-    REAL(rope_base, 0, (double)INFINITY),
-    INT(rotary_dim, 0, INT32_MAX),
-    FLAG(half_split),
-    CHANGE_AS(SPEC_OPTIONAL, 0, scales, SPEC_F32, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS,
-              SPEC_PAGE_SIZE),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_kv_collate_args
-static const spec_arg spec_kv_collate_args[] = {
-    NUMBER_AS(SPEC_INT, SPEC_C_ONLY, NULL, layers, SPEC_LAYERS, 0, CAIRN_COLLATE_LAYERS),
-    LIST_AS(SPEC_SAME_TYPE, 16, caches, SPEC_CACHES, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS,
-            SPEC_PAGE_SIZE, SPEC_HEAD_DIM),
-    LIST_AS(SPEC_OPTIONAL, 0, scales, SPEC_F32, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS,
-            SPEC_PAGE_SIZE),
-    READ(page_table, SPEC_I32, SPEC_SEQUENCES, SPEC_MAX_PAGES),
-    READ(bases, SPEC_I32, SPEC_SEQUENCES),
-    READ(accepted, SPEC_I32, SPEC_SEQUENCES),
-    READ_IF(sources, SPEC_I32, SPEC_SEQUENCES, SPEC_ANY),
-    INT(stride, INT32_MIN, INT32_MAX),
-    INT(most, 0, INT32_MAX),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_copy_pages_args
-static const spec_arg spec_copy_pages_args[] = {
-    CHANGE_AS(SPEC_ANY_SHAPE, 4, cache, SPEC_ALL, 0),
-    READ(copies, SPEC_I32, SPEC_COPIES, SPEC_NUMBER(2)),
-    FLAG(layers),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_attend_args
-static const spec_arg spec_attend_args[] = {
-    READ(q, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    PAGES_OF(SPEC_IN, SPEC_F16),
-    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
-    REAL(scale, 0, (double)INFINITY),
-    INT(window, 0, INT32_MAX),
-    INT(sinks, 0, INT32_MAX),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_score_pages_args
-static const spec_arg spec_score_pages_args[] = {
-    READ(q, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    READ(bounds, SPEC_F16, SPEC_PAGES, SPEC_KV_HEADS, SPEC_NUMBER(2), SPEC_HEAD_DIM),
-    PAGES_OF(SPEC_IN, SPEC_F16),
-    WRITE_OUT(scores, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
-    INT(window, 0, INT32_MAX),
-    CHOOSE("source", source, spec_sources),
-    CHOOSE("strategy", strategy, spec_strategies),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_page_bounds_args
-static const spec_arg spec_page_bounds_args[] = {
-    READ_AS(0, 16, cache, SPEC_F16, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS, SPEC_PAGE_SIZE,
-            SPEC_HEAD_DIM),
-    READ(ids, SPEC_I32, SPEC_N),
-    WRITE(bounds, SPEC_F16, SPEC_PAGES, SPEC_KV_HEADS, SPEC_NUMBER(2), SPEC_HEAD_DIM),
-    CHOOSE("source", source, spec_sources),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_select_pages_args
-static const spec_arg spec_select_pages_args[] = {
-    INT_IS(TOPK, topk, 1, 4096),
-    READ(scores, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
-    WRITE_OUT(selected, SPEC_I32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_attend_pages_args
-static const spec_arg spec_attend_pages_args[] = {
-    READ(q, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    READ(selected, SPEC_I32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
-    PAGES_OF(SPEC_IN, SPEC_F16),
-    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
-    REAL(scale, 0, (double)INFINITY),
-    INT(window, 0, INT32_MAX),
-    INT(sinks, 0, INT32_MAX),
-    ARGS_END};
-#undef ARGS
-
-/* ---- short convolution ------------------------------------------------------------------------- */
-
-/* Rows of the embedded cairn_conv. */
-#define CONV(kind, flags, field, types, ...) \
-    ROW(kind, flags, 0, NULL, #field, conv.field, types, __VA_ARGS__)
-#define CONV_OF(lens)                                                                              \
-    CONV(SPEC_IN, SPEC_STRIDED | SPEC_SAME_TYPE, x, SPEC_FLOATS, SPEC_TOKENS, SPEC_CHANNELS),      \
-    CONV(SPEC_IN, SPEC_SAME_TYPE | SPEC_OR_F32, weight, SPEC_FLOATS, SPEC_CHANNELS,                \
-         SPEC_ONE_MORE(TAPS)),                                                                     \
-    CONV(SPEC_INOUT, SPEC_SAME_TYPE, state, SPEC_FLOATS, SPEC_SLOTS, SPEC_TAPS, SPEC_CHANNELS),    \
-    CONV(SPEC_IN, lens, cu_seqlens, SPEC_I32, SPEC_ONE_MORE(SEQUENCES)),                           \
-    CONV(SPEC_IN, SPEC_OPTIONAL | SPEC_SAME_TYPE | SPEC_OR_F32, bias, SPEC_FLOATS, SPEC_CHANNELS), \
-    CONV(SPEC_IN, SPEC_OPTIONAL | SPEC_STRIDED | SPEC_SAME_TYPE, gate_in, SPEC_FLOATS,             \
-         SPEC_TOKENS, SPEC_CHANNELS),                                                              \
-    CONV(SPEC_IN, SPEC_OPTIONAL | SPEC_STRIDED | SPEC_SAME_TYPE, gate_out, SPEC_FLOATS,            \
-         SPEC_TOKENS, SPEC_CHANNELS),                                                              \
-    CONV(SPEC_IN, SPEC_OPTIONAL, state_indices, SPEC_I32, SPEC_LEAST(SEQUENCES)),                  \
-    CONV(SPEC_IN, SPEC_OPTIONAL, has_initial, SPEC_I32, SPEC_LEAST(SEQUENCES)),                    \
-    CONV(SPEC_OUT, SPEC_STRIDED | SPEC_SAME_TYPE, out, SPEC_FLOATS, SPEC_TOKENS, SPEC_CHANNELS),   \
-    CHOOSE("activation", conv.activation, spec_activations),                                       \
-    {"reserved_slots", NULL, SPEC_INT, 0, offsetof(ARGS, conv.reserved_slots), 0, {0}, 0, 0,       \
-     INT32_MAX, NULL}
-
-static const spec_limit spec_conv_limits[] = {
-    WITHIN(TAPS, 1, 7), WITHIN(TOKENS, 0, INT32_MAX / 2), WITHIN(CHANNELS, 0, INT32_MAX / 64),
-    OTHERWISE(SEQUENCES, INT32_MAX / 2, SPEC_TOKENS), LIMITS_END};
-static const spec_limit spec_restore_limits[] = {
-    AT_LEAST(KEPT, TAPS, INT32_MAX, 0), WITHIN(CHANNELS, 0, INT32_MAX / 64), LIMITS_END};
-static const spec_limit spec_metadata_limits[] = {
-    WITHIN(REQUESTS, 0, 8192), OTHERWISE(CHUNKS, INT32_MAX / 2, SPEC_NUMBER(2048)),
-    AT_LEAST(CAPACITY, REQUESTS, INT32_MAX / 2, SPEC_REQUESTS), LIMITS_END};
-
-#define ARGS cairn_short_conv_args
-static const spec_arg spec_short_conv_args[] = {
-    CONV_OF(0),
-    READ_IF(chunk_sequences, SPEC_I32, SPEC_CHUNKS),
-    READ_IF(chunk_offsets, SPEC_I32, SPEC_CHUNKS),
-    INT(block_tokens, INT32_MIN, INT32_MAX),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_short_conv_update_args
-static const spec_arg spec_short_conv_update_args[] = {
-    CONV_OF(SPEC_OPTIONAL),
-    CHANGE_AS(SPEC_OPTIONAL | SPEC_SAME_TYPE, 0, snapshots, SPEC_FLOATS, SPEC_SEQUENCES, SPEC_KEPT,
-              SPEC_CHANNELS),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_short_conv_restore_args
-static const spec_arg spec_short_conv_restore_args[] = {
-    READ_AS(SPEC_SAME_TYPE, 0, snapshots, SPEC_FLOATS, SPEC_SEQUENCES, SPEC_KEPT, SPEC_CHANNELS),
-    READ(accepted, SPEC_I32, SPEC_SEQUENCES),
-    CHANGE_AS(SPEC_SAME_TYPE, 0, state, SPEC_FLOATS, SPEC_SLOTS, SPEC_TAPS, SPEC_CHANNELS),
-    READ_IF(state_indices, SPEC_I32, SPEC_LEAST(SEQUENCES)),
-    INT(reserved_slots, 0, INT32_MAX),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_short_conv_metadata_args
-static const spec_arg spec_short_conv_metadata_args[] = {
-    READ_AS(SPEC_STAGED, 0, cu_seqlens, SPEC_I32, SPEC_ONE_MORE(REQUESTS)),
-    READ_AS(SPEC_STAGED | SPEC_OPTIONAL, 0, seq_lens, SPEC_I32, SPEC_REQUESTS),
-    READ_AS(SPEC_STAGED | SPEC_OPTIONAL | SPEC_STRIDED | SPEC_COLUMN, 0, slots, SPEC_I32,
-            SPEC_REQUESTS, SPEC_ANY),
-    READ_AS(SPEC_STAGED | SPEC_OPTIONAL, 0, live, SPEC_I32, SPEC_NUMBER(1)),
-    WRITE(chunk_sequences, SPEC_I32, SPEC_CHUNKS),
-    WRITE(chunk_offsets, SPEC_I32, SPEC_CHUNKS),
-    WRITE_MADE(has_initial, SPEC_I32, SPEC_CAPACITY),
-    WRITE_MADE(decode_indices, SPEC_I32, SPEC_CAPACITY),
-    WRITE_MADE(prompt_indices, SPEC_I32, SPEC_CAPACITY),
-    WRITE_MADE(counts, SPEC_I32, SPEC_NUMBER(8)),
-    WRITE_IF(order, SPEC_I32, SPEC_CAPACITY),
-    INT(block_tokens, 0, INT32_MAX),
-    INT(decode_tokens, -1, INT32_MAX),
-    NUMBER_AS(SPEC_STAGING, SPEC_OPTIONAL, NULL, staging, 0, 0, 0),
-    ARGS_END};
-#undef ARGS
-
-/* ---- sampling ---------------------------------------------------------------------------------- */
-
-static const spec_limit spec_sample_limits[] = {WITHIN(VOCAB, 1, 1 << 20), LIMITS_END};
-
-#define ARGS cairn_sample_args
-static const spec_arg spec_sample_args[] = {
-    READ(logits, SPEC_F32, SPEC_ROWS, SPEC_VOCAB),
-    READ_IF(seeds, SPEC_I64, SPEC_ROWS),
-    READ_IF(positions, SPEC_I32, SPEC_ROWS),
-    READ_IF(history, SPEC_I32, SPEC_ROWS, SPEC_ANY),
-    WRITE_OUT(tokens, SPEC_I32, SPEC_ROWS),
-    REAL(temperature, 0, 3.4028234663852886e38),
-    INT(top_k, 0, INT32_MAX),
-    REAL(top_p, 0, 1),
-    REAL(min_p, 0, 1),
-    REAL(repetition_penalty, 0, 3.4028234663852886e38),
-    CHOOSE("order", order, spec_sampling_orders),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_verify_greedy_args
-static const spec_arg spec_verify_greedy_args[] = {
-    READ(logits, SPEC_F32, SPEC_SEQUENCES, SPEC_ONE_MORE(DRAFTS), SPEC_VOCAB),
-    READ(drafts, SPEC_I32, SPEC_SEQUENCES, SPEC_DRAFTS),
-    WRITE(accepted, SPEC_I32, SPEC_SEQUENCES),
-    WRITE(bonus, SPEC_I32, SPEC_SEQUENCES),
-    ARGS_END};
-#undef ARGS
-
-/* ---- metadata ---------------------------------------------------------------------------------- */
-
-static const spec_limit spec_batch_limits[] = {WITHIN(BATCH, 0, INT32_MAX / 4), LIMITS_END};
-
-#define ARGS cairn_prepare_steps_args
-static const spec_arg spec_prepare_steps_args[] = {
-    READ(seq_lens, SPEC_I32, SPEC_BATCH),
-    READ_AS(SPEC_OPTIONAL | SPEC_STRIDED, 0, slots, SPEC_I32, SPEC_ANY, SPEC_ANY),
-    READ_AS(SPEC_OPTIONAL | SPEC_STRIDED, 0, pages, SPEC_I32, SPEC_ANY, SPEC_ANY),
-    READ_IF(requests, SPEC_I32, SPEC_BATCH),
-    READ_IF(accept, SPEC_I32, SPEC_BATCH),
-    READ_IF(count, SPEC_I32, SPEC_NUMBER(1)),
-    CHOOSE("mode", mode, spec_step_modes),
-    NUMBER_AS(SPEC_INT, 0, "steps", step_count, 0, 1, PREPARE_MAX_STEPS),
-    INT(step_offset, 0, 1 << 20),
-    INT(draft_tokens, INT32_MIN, INT32_MAX),
-    INT(index_topk, 0, INT32_MAX),
-    INT(page_size, 0, INT32_MAX),
-    INT(index_split, 0, INT32_MAX),
-    INT(attend_split, 0, INT32_MAX),
-    FLAG(expand_tables),
-    OWN("into"), OWN("outputs"), OWN("columns"), OWN("rows"), OWN("workers"), OWN("own_tables"),
-    ARGS_END};
-#undef ARGS
-
-#define ARGS cairn_prefix_chunks_args
-static const spec_arg spec_prefix_chunks_args[] = {
-    READ(prefix_lens, SPEC_I32, SPEC_BATCH),
-    READ_AS(SPEC_OPTIONAL | SPEC_STRIDED, 0, slots, SPEC_I32, SPEC_ANY, SPEC_ANY),
-    READ_AS(SPEC_OPTIONAL | SPEC_STRIDED, 0, pages, SPEC_I32, SPEC_ANY, SPEC_ANY),
-    READ_IF(requests, SPEC_I32, SPEC_BATCH),
-    INT(capacity, 0, INT32_MAX),
-    INT(page_size, 0, INT32_MAX),
-    WRITE_MADE(kv_indices, SPEC_I32, SPEC_ANY, SPEC_ANY),
-    WRITE_MADE(cu_lens, SPEC_I32, SPEC_PARTS, SPEC_ONE_MORE(BATCH)),
-    WRITE_MADE(lens, SPEC_I32, SPEC_PARTS, SPEC_BATCH),
-    WRITE_MADE(starts, SPEC_I32, SPEC_PARTS, SPEC_BATCH),
-    WRITE_MADE(chunk_count, SPEC_I32, SPEC_NUMBER(1)),
-    ARGS_END};
-#undef ARGS
-
-/* ---- all of them ------------------------------------------------------------------------------- */
-
-#define SPEC_OPS(X)                                                                                \
-    X(topk, spec_topk_limits) X(topk_transform, spec_topk_limits)                                  \
-    X(topk_rows, spec_topk_rows_limits) X(embed, spec_embed_limits) X(rmsnorm, spec_no_limits)     \
-    X(rope, spec_no_limits) X(swiglu, spec_no_limits) X(linear, spec_linear_limits)                \
-    X(kv_append, spec_append_limits) X(kv_collate, spec_collate_limits)                            \
-    X(copy_pages, spec_copies_limits) X(attend, spec_attend_limits)                                \
-    X(page_bounds, spec_bounds_limits) X(score_pages, spec_score_limits)                           \
-    X(select_pages, spec_select_limits) X(attend_pages, spec_attend_limits)                        \
-    X(short_conv, spec_conv_limits) X(short_conv_update, spec_conv_limits)                         \
-    X(short_conv_restore, spec_restore_limits) X(short_conv_metadata, spec_metadata_limits)        \
-    X(sample, spec_sample_limits) X(verify_greedy, spec_sample_limits)                             \
-    X(prepare_steps, spec_batch_limits) X(prefix_chunks, spec_batch_limits)
-
-/* Each op's entry, with the struct's type left out. */
-#define SPEC_RUN(name, limits)                                                      \
-    static cairn_status spec_run_##name(cairn_runtime *rt, const void *args) {      \
-        return cairn_##name(rt, (const cairn_##name##_args *)args);                 \
+/* What symbols are to each other, once all are known. */
+static void spec_check_relations(spec_call *s) {
+    for (const spec_limit *l = s->op->limits; l->symbol && !s->c.status; l++) {
+        const int64_t value = s->n[l->symbol];
+        const char *name = value >= 0 && s->from[l->symbol] ? s->from[l->symbol]->name : "";
+        if (value < 0) continue;
+        if (l->multiple_of && s->n[l->multiple_of] > 0)
+            ops_refuse(&s->c, value % s->n[l->multiple_of] != 0, "%s has %lld %s, no multiple of the "
+                       "%lld %s", name, (long long)value, spec_symbol_words[l->symbol],
+                       (long long)s->n[l->multiple_of], spec_symbol_words[l->multiple_of]);
+        if (l->at_least && s->n[l->at_least] >= 0)
+            ops_refuse(&s->c, value < s->n[l->at_least], "%s has %lld %s; %lld or more are expected",
+                       name, (long long)value, spec_symbol_words[l->symbol],
+                       (long long)s->n[l->at_least]);
     }
-SPEC_OPS(SPEC_RUN)
-#undef SPEC_RUN
+}
 
-enum spec_op_number {
-#define SPEC_NUMBERED(name, limits) SPEC_OP_##name,
-    SPEC_OPS(SPEC_NUMBERED) SPEC_OP_COUNT
-#undef SPEC_NUMBERED
-};
+/* ---- tensors ----------------------------------------------------------------------------------- */
 
-static const spec_op spec_ops[SPEC_OP_COUNT] = {
-#define SPEC_OP(name, limits) \
-    {#name, sizeof(cairn_##name##_args), spec_##name##_args, limits, spec_run_##name},
-    SPEC_OPS(SPEC_OP)
-#undef SPEC_OP
-};
+/* The block type of a matrix: 0 for its own dtype. */
+static int32_t spec_block(const spec_call *s) {
+    const spec_arg *a = s->op->args;
+    while (a->name && a->choices != spec_blocks) a++;
+    return a->name ? spec_int(s, a) : CAIRN_BLOCK_NONE;
+}
 
-static const spec_op spec_topk_rows_plan = {"topk_rows_plan", sizeof(cairn_topk_rows_args),
-                                            spec_topk_rows_plan_args, spec_topk_limits, NULL};
+/* Values in a row of t, whose rows may be blocks of bytes. */
+static int64_t spec_row_values(const cairn_tensor *t, int32_t block) {
+    const block_type *type = block ? block_find(block) : NULL;
+    return type ? t->shape[1] / (int64_t)type->bytes * (int64_t)type->values : t->shape[1];
+}
 
-static const char *const spec_symbol_names[] = {
-#define SPEC_NAME(symbol, name, words) name,
-    SPEC_SYMBOL_TABLE(SPEC_NAME)
-#undef SPEC_NAME
-};
+static void spec_want_types(const spec_call *s, const spec_arg *a, tensor_want *want) {
+    want->types = a->types;
+    if ((a->flags & SPEC_SAME_TYPE) && s->type) {
+        want->types = a->types & TENSOR_BIT(s->type);
+        if (a->flags & SPEC_OR_F32) want->types |= SPEC_F32;
+    }
+    if ((a->flags & SPEC_BLOCKS) && spec_block(s)) {
+        want->types = TENSOR_BIT(CAIRN_U8);
+        if (want->align < 2) want->align = 2; /* as blocks begin with an f16 */
+    }
+}
 
-static const char *const spec_symbol_words[] = {
-#define SPEC_WORDS(symbol, name, words) words,
-    SPEC_SYMBOL_TABLE(SPEC_WORDS)
-#undef SPEC_WORDS
-};
+static void spec_want_shape(const spec_call *s, const spec_arg *a, const cairn_tensor *t,
+                            tensor_want *want) {
+    want->rank = a->flags & SPEC_ANY_SHAPE ? -1 : spec_rank(a);
+    if ((a->flags & SPEC_COLUMN) && t && t->ndim == 1) want->rank = 1;
+    for (int d = 0; d < want->rank; d++) {
+        want->shape[d] = spec_said(s, a->extents[d]);
+        if ((a->flags & SPEC_BLOCKS) && d == 1) want->shape[d] = -1;
+    }
+}
 
-#undef ROW
-#undef READ
-#undef READ_IF
-#undef READ_AS
-#undef WRITE
-#undef WRITE_OUT
-#undef WRITE_IF
-#undef WRITE_MADE
-#undef CHANGE_AS
-#undef LIST_AS
-#undef NUMBER_AS
-#undef INT
-#undef INT_IS
-#undef FLAG
-#undef REAL
-#undef SIZE
-#undef NAMED
-#undef CHOOSE
-#undef OWN
-#undef ARGS_END
-#undef WITHIN
-#undef WITHIN_BY
-#undef MULTIPLE_OF
-#undef AT_LEAST
-#undef OTHERWISE
-#undef LIMITS_END
-#undef PAGES_OF
-#undef PAGED_LIMITS
-#undef CONV
-#undef CONV_OF
+/* Rows of whole blocks, of as many values as the symbol says. */
+static void spec_check_blocks(spec_call *s, const spec_arg *a, const cairn_tensor *t) {
+    const int32_t block = spec_block(s);
+    const block_type *type = block ? block_find(block) : NULL;
+    const int64_t values = spec_row_values(t, block), want = spec_said(s, a->extents[1]);
+    ops_refuse(&s->c, type && t->shape[1] % type->bytes != 0,
+               "rows of %s have %lld bytes, no multiple of %d", a->name, (long long)t->shape[1],
+               type ? type->bytes : 1);
+    ops_refuse(&s->c, want >= 0 && values != want, "rows of %s have %lld values; %lld is expected",
+               a->name, (long long)values, (long long)want);
+    if (!s->c.status && want < 0) spec_say(s, a, a->name, a->extents[1], values);
+}
+
+/* A tensor whose dtype, rank and known extents are right: what its others say. */
+static void spec_learn(spec_call *s, const spec_arg *a, const char *name, const cairn_tensor *t,
+                       int rank) {
+    if ((a->flags & SPEC_SAME_TYPE) && !s->type) s->type = cairn_tensor_type(t);
+    for (int d = 0; d < rank && !s->c.status; d++) {
+        const spec_extent e = a->extents[d];
+        const int64_t known = spec_extent_value(s, e);
+        if (e & (SPEC_EXTENT_ANY | SPEC_EXTENT_NUMBER)) continue;
+        if ((a->flags & SPEC_BLOCKS) && d == 1) spec_check_blocks(s, a, t);
+        else if (e & SPEC_EXTENT_LEAST)
+            ops_refuse(&s->c, t->shape[d] < known, "%s has %lld entries; %lld or more are expected",
+                       name, (long long)t->shape[d], (long long)known);
+        else if (s->n[spec_symbol_of(e)] < 0) spec_say(s, a, name, e, t->shape[d]);
+    }
+}
+
+/* One tensor, which messages call `name`. */
+static void spec_check_tensor(spec_call *s, const spec_arg *a, const cairn_tensor *t,
+                              const char *name) {
+    const spec_arg *staging = a->flags & SPEC_STAGED ? spec_find_kind(s->op, SPEC_STAGING) : NULL;
+    tensor_want want;
+    memset(&want, 0, sizeof want);
+    want.op = s->c.op;
+    want.name = name;
+    want.optional = (a->flags & SPEC_OPTIONAL) != 0;
+    want.rows_may_stride = (a->flags & SPEC_STRIDED) != 0;
+    want.unread = (a->flags & SPEC_UNREAD) != 0;
+    want.align = a->align;
+    spec_want_types(s, a, &want);
+    spec_want_shape(s, a, t, &want);
+    s->c.status = staging && spec_pointer(s, staging)
+                      ? tensor_check_at(s->c.dev->base, TENSOR_CPU, t, &want)
+                      : tensor_check(s->c.dev, t, &want);
+    if (!s->c.status && t && want.rank >= 0) spec_learn(s, a, name, t, want.rank);
+}
+
+/* A list of as many tensors as SPEC_LAYERS says. The place is put into the name when one is wrong. */
+static void spec_check_list(spec_call *s, const spec_arg *a) {
+    cairn_tensor *const *list = (cairn_tensor *const *)spec_pointer(s, a);
+    spec_arg one = *a;
+    char name[32];
+    ops_refuse(&s->c, !list && s->n[SPEC_LAYERS] > 0 && !(a->flags & SPEC_OPTIONAL),
+               "layers = %d, but %s is NULL", (int)s->n[SPEC_LAYERS], a->name);
+    one.flags &= ~(unsigned)SPEC_OPTIONAL;
+    for (int64_t i = 0; list && i < s->n[SPEC_LAYERS] && !s->c.status; i++) {
+        spec_check_tensor(s, &one, list[i], a->name);
+        if (!s->c.status) continue;
+        snprintf(name, sizeof name, "%s[%d]", a->name, (int)i);
+        s->c.status = CAIRN_OK;
+        spec_check_tensor(s, &one, list[i], name);
+    }
+}
+
+/* ---- numbers and handles ----------------------------------------------------------------------- */
+
+static void spec_check_int(spec_call *s, const spec_arg *a) {
+    const int32_t value = spec_int(s, a);
+    if (value >= a->least && value <= a->most) {
+        if (a->extents[0]) s->n[a->extents[0]] = value, s->from[a->extents[0]] = a;
+        return;
+    }
+    if (a->most >= INT32_MAX)
+        ops_refuse(&s->c, true, "%s = %d; %.0f or more is expected", a->name, (int)value, a->least);
+    else
+        ops_refuse(&s->c, true, "%s = %d; %.0f to %.0f is expected", a->name, (int)value, a->least,
+                   a->most);
+}
+
+static void spec_check_float(spec_call *s, const spec_arg *a) {
+    float value;
+    memcpy(&value, s->args + a->offset, sizeof value);
+    if ((double)value >= a->least && (double)value <= a->most) return;
+    if (a->most > 1e30)
+        ops_refuse(&s->c, true, "%s = %g; %g or more%s is expected", a->name, (double)value, a->least,
+                   a->most < (double)INFINITY ? ", finite," : "");
+    else
+        ops_refuse(&s->c, true, "%s = %g; %g to %g is expected", a->name, (double)value, a->least,
+                   a->most);
+}
+
+static void spec_check_choice(spec_call *s, const spec_arg *a) {
+    const int32_t value = spec_int(s, a);
+    const spec_choice *choice = a->choices;
+    char names[128] = "";
+    for (; choice->name; choice++) {
+        size_t used = strlen(names);
+        if (choice->value == value) return;
+        snprintf(names + used, sizeof names - used, "%s%d (%s)",
+                 !used ? "" : choice[1].name ? ", " : " or ", (int)choice->value, choice->name);
+    }
+    ops_refuse(&s->c, true, "%s = %d; %s is expected", a->name, (int)value, names);
+}
+
+static void spec_check_function(spec_call *s, const spec_arg *a) {
+    void (*function)(void);
+    memcpy(&function, s->args + a->offset, sizeof function);
+    ops_refuse(&s->c, !function, "%s is NULL", a->name);
+}
+
+/* ---- overlap ---------------------------------------------------------------------------------- */
+
+static void spec_check_apart(spec_call *s) {
+    spans_item spans[SPEC_ARGS];
+    int count = 0;
+    for (const spec_arg *a = s->op->args; a->name; a++) {
+        int before = count;
+        if (!spec_is_tensor(a)) continue;
+        spans_add(spans, &count, (const cairn_tensor *)spec_pointer(s, a), a->name,
+                      a->kind != SPEC_IN);
+        if (count > before) spans[before].in_place = (a->flags & SPEC_IN_PLACE) != 0;
+    }
+    spans_want_few_apart(&s->c, spans, count);
+}
+
+/* With lists of tensors, which are written, there are many. */
+static void spec_check_many_apart(spec_call *s) {
+    spans_item spans[SPANS];
+    int count = 0;
+    for (const spec_arg *a = s->op->args; a->name; a++) {
+        cairn_tensor *const *list = (cairn_tensor *const *)(
+            a->kind == SPEC_LIST ? spec_pointer(s, a) : NULL);
+        for (int64_t i = 0; list && i < s->n[SPEC_LAYERS]; i++)
+            spans_add(spans, &count, list[i], a->name, true);
+        if (spec_is_tensor(a))
+            spans_add(spans, &count, (const cairn_tensor *)spec_pointer(s, a), a->name,
+                          a->kind != SPEC_IN);
+    }
+    spans_want_apart(&s->c, spans, count);
+}
+
+/* ---- a call ------------------------------------------------------------------------------------ */
+
+static void spec_open(spec_call *s, const spec_op *op, const void *args) {
+    memset(s, 0, sizeof *s);
+    s->op = op;
+    s->c.op = op->name;
+    s->args = (const char *)args;
+    for (int i = 0; i < SPEC_SYMBOLS; i++) s->n[i] = -1;
+}
+
+static void spec_check_staging(spec_call *s, const spec_arg *a) {
+    const cairn_staging *staging = (const cairn_staging *)spec_pointer(s, a);
+    ops_refuse(&s->c, staging && &staging->rt->device != s->c.dev, "%s is of another runtime",
+               a->name);
+}
+
+static void spec_check_arg(spec_call *s, const spec_arg *a) {
+    switch (a->kind) {
+        case SPEC_IN: case SPEC_OUT: case SPEC_INOUT:
+            spec_check_tensor(s, a, (const cairn_tensor *)spec_pointer(s, a), a->name);
+            break;
+        case SPEC_LIST: spec_check_list(s, a); break;
+        case SPEC_INT: spec_check_int(s, a); break;
+        case SPEC_FLOAT: spec_check_float(s, a); break;
+        case SPEC_CHOICE: spec_check_choice(s, a); break;
+        case SPEC_FUNCTION: spec_check_function(s, a); break;
+        case SPEC_STAGING: spec_check_staging(s, a); break;
+        case SPEC_FLAG: case SPEC_BYTES: case SPEC_TEXT: case SPEC_OWN: break;
+    }
+}
+
+static cairn_status spec_check(spec_call *s, device *dev, const spec_op *op, const void *args) {
+    spec_open(s, op, args);
+    s->c.dev = dev;
+    for (const spec_arg *a = op->args; a->name && !s->c.status; a++)
+        if (!spec_is_tensor(a)) spec_check_arg(s, a); /* numbers say how large tensors are */
+    for (const spec_arg *a = op->args; a->name && !s->c.status; a++)
+        if (spec_is_tensor(a)) spec_check_arg(s, a);
+    if (!s->c.status) spec_check_relations(s);
+    if (s->c.status) return s->c.status;
+    if (spec_find_kind(op, SPEC_LIST)) spec_check_many_apart(s);
+    else spec_check_apart(s);
+    for (int i = 0; i < SPEC_SYMBOLS; i++) s->n[i] = spec_symbol_value(s, (spec_symbol)i);
+    return s->c.status;
+}
+
+static cairn_status spec_take(cairn_runtime *rt, const spec_op *op, void *ours, const void *theirs,
+                              spec_call *s) {
+    spec_open(s, op, ours);
+    if (!rt) return s->c.status = CAIRN_INVALID_ARGUMENT;
+    s->c.dev = &rt->device;
+    s->c.status = args_take(&rt->base, op->name, ours, op->bytes, theirs);
+    return s->c.status ? s->c.status : spec_check(s, &rt->device, op, ours);
+}
+
+/* ---- shapes ------------------------------------------------------------------------------------ */
+
+BASE_UNUSED static void spec_guess(spec_call *s, const spec_op *op, const void *args) {
+    spec_open(s, op, args);
+    for (const spec_arg *a = op->args; a->name; a++) {
+        const cairn_tensor *t =
+            spec_is_tensor(a) ? (const cairn_tensor *)spec_pointer(s, a) : NULL;
+        if (a->kind == SPEC_INT && a->extents[0]) s->n[a->extents[0]] = spec_int(s, a);
+        if (!t) continue;
+        if ((a->flags & SPEC_SAME_TYPE) && !s->type) s->type = cairn_tensor_type(t);
+        for (int d = 0; d < t->ndim && a->extents[d]; d++) {
+            const spec_extent e = a->extents[d];
+            const bool more = (e & SPEC_EXTENT_ONE_MORE) != 0;
+            if (e & ~(spec_extent)(255 | SPEC_EXTENT_ONE_MORE)) continue;
+            if (s->n[spec_symbol_of(e)] >= 0) continue;
+            s->n[spec_symbol_of(e)] = (a->flags & SPEC_BLOCKS) && d == 1
+                                          ? spec_row_values(t, spec_block(s))
+                                          : t->shape[d] - more;
+        }
+    }
+}

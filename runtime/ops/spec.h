@@ -1,15 +1,14 @@
 /* ops/spec: the arguments of every op, in one table.
  *
- * spec.c has a row for each argument of each op: its name, whether it is read, written or both, its
- * dtypes, its extents as symbols, what its address is a multiple of; for numbers their range or the
- * names of their values. Who reads it: the checker (spec_check.c), which refuses a call before
- * anything is done and names the argument; the binding to Lua (lua/ops.c), which takes names, order
- * and the shapes of outputs from here; cairn.ops() in Lua, which tells it, and by it the README's
- * table; and the fuzzer (tests/spec_test.c), which makes calls and mutations from it.
+ * spec_table.c has a row for each argument of each op: its name, whether it is read, written or both,
+ * its dtypes, its extents as symbols, what its address is a multiple of; of numbers their range or the
+ * names of their values. Who reads it: the checker (spec.c), which refuses a call before anything is
+ * done and names the argument; the binding to Lua, for names, order and the shapes of outputs;
+ * cairn.ops() in Lua; the README's table (gen/readme.lua); and the fuzzer (tests/spec_test.c).
  *
- * TO ADD AN OP. Declare its struct and its call in the public header. In spec.c write its rows,
+ * TO ADD AN OP. Declare its struct and its call in the public header. In spec_table.c write its rows,
  * inputs in the order in which Lua gives them without names, limits for the symbols that have some,
- * and a line in `spec_ops`. The entry is
+ * and a line in SPEC_OPS. The entry is
  *
  *     cairn_status cairn_OP(cairn_runtime *rt, const cairn_OP_args *args) {
  *         cairn_OP_args a;
@@ -18,8 +17,7 @@
  *         ops_refuse(&s.c, ..., "what the table cannot say");
  *         ... s.n[SPEC_ROWS] ...
  *
- * No row in Lua, no check and no fuzzer is to be written. What the table cannot say (a relation
- * between numbers and extents) the entry refuses itself.
+ * What the table cannot say, such as how a number and an extent belong together, the entry refuses.
  *
  * What the checker holds for all ops: each extent is below 2^31, their product, a zero counted as 1,
  * below 2^59; rows that stride do not overlap; data that is not empty is there and aligned to its
@@ -124,9 +122,14 @@ typedef struct spec_call {
 } spec_call;
 
 #define SPEC_OF(name) (&spec_ops[SPEC_OP_##name])
+enum { SPEC_I32 = TENSOR_BIT(CAIRN_I32) };
 
-/* The op of that name. */
-static const spec_op *spec_find(const char *name);
+/* static spec_op spec_ops: the ops [SPEC_OP_COUNT]. */
+/* static spec_op spec_topk_rows_plan: what topk_rows_plan looks at. */
+/* static spec_arg spec_topk_rows_args: the rows of topk_rows, the callback first. */
+/* static spec_limit spec_topk_rows_limits: and its limits. */
+/* static spec_choice spec_sampling_orders: the names of cairn_sampling_order. */
+/* static spec_symbol spec_symbol_names: [SPEC_SYMBOLS]. */
 
 /* The argument's name in Lua. */
 static const char *spec_lua_name(const spec_arg *a);
@@ -143,14 +146,3 @@ static void spec_guess(spec_call *s, const spec_op *op, const void *args);
 
 /* An extent's value in a call; -1: unknown. */
 static int64_t spec_extent_value(const spec_call *s, spec_extent extent);
-
-/* Stretches of memory that a call's arguments take, and that no output shares a byte with another. */
-enum { SPEC_SPANS = 2 * CAIRN_COLLATE_LAYERS + SPEC_ARGS };
-typedef struct spec_span {
-    const char *name;
-    uintptr_t begin, end;
-    bool out, in_place;
-} spec_span;
-static void spec_add_span(spec_span *spans, int *count, const cairn_tensor *t, const char *name,
-                          bool out);
-static void spec_want_apart(ops_check *c, const spec_span *spans, int count);

@@ -3,27 +3,9 @@
  *
  * The outputs of a step stand in one table, so that checks, sizes and names are said once. */
 
-/* How large an output is. */
-typedef enum steps_extent {
-    STEPS_ONE, STEPS_REQUESTS, STEPS_REQUESTS_1, STEPS_ROWS, STEPS_ROWS_1, STEPS_SCHEDULE
-} steps_extent;
-
-typedef struct steps_output { const char *name; size_t offset; steps_extent extent; } steps_output;
-
-#define STEPS_OUTPUT(name, extent) {#name, offsetof(cairn_step_metadata, name), extent}
-/* Indexed by PREPARE_CACHE_SEQLENS .. of abi.h. */
-static const steps_output steps_outputs[PREPARE_OUTPUTS] = {
-    STEPS_OUTPUT(cache_seqlens, STEPS_REQUESTS),    STEPS_OUTPUT(cu_seqlens_k, STEPS_REQUESTS_1),
-    STEPS_OUTPUT(cu_rows, STEPS_REQUESTS_1),        STEPS_OUTPUT(max_seqlen_k, STEPS_ONE),
-    STEPS_OUTPUT(cu_seqlens_q, STEPS_ROWS_1),       STEPS_OUTPUT(row_requests, STEPS_ROWS),
-    STEPS_OUTPUT(positions, STEPS_ROWS),            STEPS_OUTPUT(seqlens_expanded, STEPS_ROWS),
-    STEPS_OUTPUT(seqlens_clipped, STEPS_ROWS),      STEPS_OUTPUT(cu_seqlens_clipped, STEPS_ROWS_1),
-    STEPS_OUTPUT(index_splits, STEPS_ROWS_1),       STEPS_OUTPUT(index_schedule, STEPS_SCHEDULE),
-    STEPS_OUTPUT(attend_splits, STEPS_ROWS_1),      STEPS_OUTPUT(attend_schedule, STEPS_SCHEDULE)};
-
 enum { STEPS_MAX_DRAFTS = 1024 };
 /* Every output of every step, and the inputs, have their place among the spans of a call. */
-typedef char steps_spans_fit[SPEC_SPANS >= PREPARE_MAX_STEPS * (PREPARE_OUTPUTS + 2) + 6 ? 1 : -1];
+_Static_assert(SPANS >= PREPARE_MAX_STEPS * (PREPARE_OUTPUTS + 2) + 6, "spans");
 
 typedef struct steps_call {
     cairn_prepare_steps_args a;
@@ -31,14 +13,14 @@ typedef struct steps_call {
     int page_size;
     bool by_page; /* p.slots holds page ids */
     int span_count;
-    spec_span spans[SPEC_SPANS];
+    spans_item spans[SPANS];
     cairn_step_metadata steps[PREPARE_MAX_STEPS];
 } steps_call;
 
 /* ---- arguments ---- */
 
 static void steps_add_span(steps_call *s, const cairn_tensor *t, const char *name, bool out) {
-    spec_add_span(s->spans, &s->span_count, t, name, out);
+    spans_add(s->spans, &s->span_count, t, name, out);
 }
 
 static void steps_want_table(ops_check *c, steps_call *s, const cairn_tensor *t, const char *name) {
@@ -258,7 +240,7 @@ static cairn_status steps_take(cairn_runtime *rt, const cairn_prepare_steps_args
         for (int which = 0; which < PREPARE_OUTPUTS; which++) steps_want_output(&c, s, i, which);
         steps_want_tables(&c, s, i);
     }
-    if (!c.status) spec_want_apart(&c, s->spans, s->span_count);
+    if (!c.status) spans_want_apart(&c, s->spans, s->span_count);
     steps_choose_copy(s);
     s->p.error = ops_error_word(c.dev, c.op);
     return c.status;
