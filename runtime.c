@@ -23,6 +23,8 @@
 #endif
 
 #include "runtime/base/base.h"
+
+BASE_EXACT_BEGIN
 #include "runtime/base/base.c"
 
 BASE_SMALL_BEGIN
@@ -175,3 +177,4 @@ BASE_SMALL_BEGIN
 #include "runtime/lua/jit.c"
 #include "runtime/lua/lua.c"
 BASE_SMALL_END
+BASE_EXACT_END
