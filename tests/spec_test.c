@@ -359,10 +359,10 @@ static void add_steps(call *c) {
 
 /* Wide and long enough for what prefix_chunks and prepare_steps are asked. */
 static int64_t widened(call *c, const spec_arg *a, int d, int64_t extent_there) {
-    if (is_op(c, "prefix_chunks") && is_text(a->name, "kv_indices"))
-        return d == 0 ? c->n[SPEC_PARTS] : 64;
+    if (a->kind == SPEC_OUT && d == 0) return c->n[SPEC_PARTS];
+    if (is_text(a->name, "kv_indices")) return 64;
     if (is_text(a->name, "slots") || is_text(a->name, "pages"))
-        return d == 0 ? 5 : is_op(c, "short_conv_metadata") ? extent_there : 4;
+        return d == 0 ? 5 : 4;
     return extent_there;
 }
 
@@ -388,7 +388,7 @@ static void add_tensors(call *c) {
         if (a->kind == SPEC_LIST) add_list(c, a, is_text(a->name, "scales"), type);
         else if (!(is_op(c, "short_conv_metadata")) &&
                  (is_text(a->name, "slots") || is_text(a->name, "pages") ||
-                  is_text(a->name, "kv_indices")))
+                  is_text(a->name, "kv_indices") || is_text(a->name, "cu_lens")))
             add_wide(c, a);
         else add_tensor(c, a, type);
         if (a->kind != SPEC_LIST) link_part(c, &c->parts[before]);
@@ -499,7 +499,7 @@ static int64_t hostile_extent(void) {
 static const char *change_tensor(call *c, part *p, char *what, size_t bytes) {
     cairn_tensor *t = &p->view;
     const int way = (int)between(0, 11), d = t->ndim ? (int)between(0, t->ndim - 1) : 0;
-    const int64_t to = hostile_extent();
+    const int64_t to = hostile_extent(), to_type = between(0, CAIRN_U8 - 1);
     cairn_tensor *none = NULL;
     snprintf(what, bytes, "%s: way %d, dimension %d, %lld", p->name, way, d, (long long)to);
     switch (way) {
@@ -513,7 +513,10 @@ static const char *change_tensor(call *c, part *p, char *what, size_t bytes) {
             return p->arg && (p->arg->flags & (SPEC_ANY_SHAPE | SPEC_COLUMN)) ? "" : p->name;
         case 5: t->ndim = chance(50) ? 9 : -1; return p->name;
         case 6: t->dtype.lanes = chance(50) ? 2 : 1, t->dtype.bits = 64, t->dtype.code = 2; return p->name;
-        case 7: set_type(t, (cairn_type)between(1, CAIRN_U8)); t->strides = NULL; return "";
+        case 7: /* no larger, so that it does not claim what is not there */
+            if (cairn_type_bytes((cairn_type)(1 + to_type)) <= cairn_type_bytes(cairn_tensor_type(t)))
+                set_type(t, (cairn_type)(1 + to_type));
+            return "";
         case 8: /* all ways that strides can be wrong; a single row's says nothing */
             t->strides = p->strides;
             p->strides[d] = to == INT64_C(1) << 31 || to == 1 ? -1 : to;
@@ -532,7 +535,7 @@ static const char *change_tensor(call *c, part *p, char *what, size_t bytes) {
 static const char *change_number(call *c, const spec_arg *a, char *what, size_t bytes) {
     static const int32_t ints[] = {0, 1, -1, INT32_MAX, INT32_MIN, 99};
     static const float reals[] = {-1.0f, 0.0f, 1e30f, INFINITY, -INFINITY, NAN};
-    const int i = (int)between(0, 5);
+    const int i = (int)between(0, a->flags & SPEC_C_ONLY ? 4 : 5); /* 99 layers are not there */
     snprintf(what, bytes, "%s: number %d", a->name, i);
     if (a->kind == SPEC_FLOAT) put(c, a, &reals[i], sizeof reals[i]);
     else put(c, a, &ints[i], sizeof ints[i]);
@@ -799,7 +802,8 @@ static void hostile_windows(paged *p, const char *where) {
                 !memcmp(all, got, bytes);
         memset(got, 0, bytes), cairn_tensor_write(p->rt, p->out, got, bytes);
         fine &= !cairn_attend_pages(p->rt, &sparse) &&
-                !cairn_tensor_read(p->rt, p->out, got, bytes) && !memcmp(all, got, bytes);
+                !cairn_tensor_read(p->rt, p->out, got, bytes);
+        for (size_t j = 0; j < bytes / 4; j++) fine &= fabsf(got[j] - all[j]) < 1e-3f;
     }
     tap_ok(fine, "%s: windows and sinks of 4194304 and 2^31 - 1 tokens attend all", where);
     tap_ok(p->rt->device.scratch_bytes <= scratch + (1 << 20),

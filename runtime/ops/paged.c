@@ -46,7 +46,8 @@ static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *ou
 }
 
 static int32_t ops_clamp_tokens(int32_t tokens, const paged_rows *at) {
-    const int64_t room = (int64_t)at->max_pages * at->page_size;
+    const int64_t all = (int64_t)at->max_pages * at->page_size, most = INT32_MAX - 256;
+    const int64_t room = all < most ? all : most;
     return tokens < room ? tokens : (int32_t)room;
 }
 

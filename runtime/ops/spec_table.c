@@ -451,7 +451,7 @@ static const spec_arg spec_prefix_chunks_args[] = {
     INT(capacity, 0, INT32_MAX),
     INT(page_size, 0, INT32_MAX),
     WRITE_MADE(kv_indices, SPEC_I32, SPEC_ANY, SPEC_ANY),
-    WRITE_MADE(cu_lens, SPEC_I32, SPEC_PARTS, SPEC_ONE_MORE(BATCH)),
+    WRITE_MADE(cu_lens, SPEC_I32, SPEC_ANY, SPEC_ONE_MORE(BATCH)),
     WRITE_MADE(lens, SPEC_I32, SPEC_PARTS, SPEC_BATCH),
     WRITE_MADE(starts, SPEC_I32, SPEC_PARTS, SPEC_BATCH),
     WRITE_MADE(chunk_count, SPEC_I32, SPEC_NUMBER(1)),
