@@ -88,6 +88,8 @@ BASE_SMALL_BEGIN
 
 #include "runtime/ops/ops.h"
 #include "runtime/ops/ops.c"
+BASE_SMALL_END
+
 #include "runtime/ops/spans.h"
 #include "runtime/ops/spans.c"
 #include "runtime/ops/spec.h"
@@ -95,7 +97,6 @@ BASE_SMALL_BEGIN
 #include "runtime/ops/spec.c"
 #include "runtime/ops/paged.h"
 #include "runtime/ops/paged.c"
-BASE_SMALL_END
 
 #include "runtime/ops/topk/topk.h"
 #include "runtime/ops/topk/topk_cpu.c"

@@ -173,7 +173,8 @@ static void mend_numbers(call *c) {
         put_int(c, "page_size", between(1, 3));
         set_present(c, "accept", get_int(c, "mode") == CAIRN_STEP_DRAFT_EXTEND);
     }
-    if (is_op(c, "prefix_chunks")) put_int(c, "page_size", between(1, 3));
+    if (is_op(c, "prefix_chunks"))
+        put_int(c, "page_size", between(1, 3)), put_int(c, "capacity", between(0, 40));
     if (is_op(c, "short_conv"))
         put_int(c, "block_tokens", chance(30) ? 0 : between(c->n[SPEC_TAPS], 40));
 }
@@ -506,7 +507,7 @@ static const char *change_tensor(call *c, part *p, char *what, size_t bytes) {
     snprintf(what, bytes, "%s: way %d, dimension %d, %lld", p->name, way, d, (long long)to);
     switch (way) {
         case 0: case 1: case 2:
-            p->shape[d] = to;
+            p->shape[d] = to == 1 && !p->shape[d] ? -1 : to; /* what is not there is not claimed */
             return "";
         case 3:
             if (p->arg && p->arg->kind != SPEC_LIST) put(c, p->arg, &none, sizeof none);
@@ -636,7 +637,7 @@ static void try_wrong(tally *t, const spec_op *op, cairn_runtime *rt, cairn_runt
         status = run_call(&a);
         if (went_well(status)) {
             t->still++;
-            if (touched(&a, false) && !strstr(what, "in the place of")) failed(t, &a, seed, what, "touched more");
+            if (touched(&a, false) && !strstr(what, "in the place of")) failed(t, &a, seed, what, touched(&a, false));
             if (cpu && !t->failed) {
                 make_call(&b, cpu, op, seed);
                 state = how;
@@ -934,6 +935,20 @@ static void hostile_copies(cairn_runtime *rt, const char *where) {
     tap_ok(fine, "%s: copies of tensors that lie nowhere: %s", where, cairn_last_error(rt));
 }
 
+/* Locks are numbers: any may come. */
+static void hostile_locks(cairn_runtime *rt, const char *where) {
+    static const int64_t locks[] = {INT64_MIN, INT64_MAX, -1, 1};
+    cairn_page_pool *pool_made = NULL;
+    cairn_prefix_cache *prefixes = NULL;
+    cairn_prefix_options o = {sizeof o, 4, NULL};
+    bool fine = !cairn_page_pool_new(rt, 4, &pool_made);
+    o.pool = pool_made;
+    fine = fine && !cairn_prefix_new(rt, &o, &prefixes);
+    for (int i = 0; i < 4 && fine; i++) fine = NOTHING(cairn_prefix_unlock(prefixes, locks[i]), "not held");
+    tap_ok(fine, "%s: locks that are not held", where);
+    cairn_prefix_free(prefixes), cairn_page_pool_free(pool_made);
+}
+
 static void named_cases(cairn_runtime *rt, cairn_runtime *other, const char *where) {
     paged p;
     open_paged(&p, rt);
@@ -944,6 +959,7 @@ static void named_cases(cairn_runtime *rt, cairn_runtime *other, const char *whe
     odd_logits(rt, where);
     other_owners(rt, other, where);
     hostile_copies(rt, where);
+    hostile_locks(rt, where);
 }
 
 int main(void) {

@@ -39,8 +39,9 @@ static int64_t tensor_elements(const cairn_tensor *t) {
     for (d = 0; d < t->ndim; d++) {
         if (t->shape[d] < 0) return -1;
         empty = empty || !t->shape[d];
-        if (t->shape[d] && n > INT64_MAX / 16 / t->shape[d]) return -1;
-        if (t->shape[d]) n *= t->shape[d];
+        if (!t->shape[d]) continue;
+        if ((n | t->shape[d]) >> 29 && n > INT64_MAX / 16 / t->shape[d]) return -1; /* no division */
+        n *= t->shape[d];
     }
     return empty ? 0 : n;
 }
@@ -132,9 +133,11 @@ static cairn_status tensor_check_strides(base *b, const cairn_tensor *t, const t
 }
 
 static size_t tensor_span(const cairn_tensor *t) {
+    const int64_t elements = tensor_elements(t);
     uint64_t last = 0;
     int d;
-    if (tensor_elements(t) <= 0) return 0;
+    if (elements <= 0) return 0;
+    if (!t->strides) return (size_t)elements * cairn_type_bytes(cairn_tensor_type(t));
     for (d = 0; d < t->ndim; d++) last += (uint64_t)(t->shape[d] - 1) * (uint64_t)tensor_stride(t, d);
     return (size_t)(last + 1) * cairn_type_bytes(cairn_tensor_type(t));
 }

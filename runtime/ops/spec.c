@@ -58,11 +58,13 @@ static int64_t spec_extent_value(const spec_call *s, spec_extent extent) {
     return value < 0 ? -1 : value + ((extent & SPEC_EXTENT_ONE_MORE) != 0);
 }
 
-/* The same of what arguments said already. */
+/* What it must be exactly, as far as arguments said it; -1: free. */
 static int64_t spec_said(const spec_call *s, spec_extent extent) {
-    const bool symbol = !(extent & (SPEC_EXTENT_NUMBER | SPEC_EXTENT_ANY | SPEC_EXTENT_LEAST));
-    if (extent & SPEC_EXTENT_LEAST || (symbol && s->n[spec_symbol_of(extent)] < 0)) return -1;
-    return spec_extent_value(s, extent);
+    int64_t value;
+    if (extent & SPEC_EXTENT_NUMBER) return extent >> 12;
+    if (extent & (SPEC_EXTENT_ANY | SPEC_EXTENT_LEAST)) return -1;
+    value = s->n[spec_symbol_of(extent)];
+    return value < 0 ? -1 : value + ((extent & SPEC_EXTENT_ONE_MORE) != 0);
 }
 
 /* "1 to 8", "1 or more", "a multiple of 16 from 16 to 256". */
@@ -77,15 +79,21 @@ static const char *spec_range_text(const spec_limit *l, int64_t more, char *text
     return text;
 }
 
+/* The first tensor given that says the symbol, for messages. */
+static const char *spec_who_says(const spec_call *s, spec_symbol symbol) {
+    for (const spec_arg *a = s->op->args; a->name; a++)
+        for (int d = 0; spec_is_tensor(a) && spec_pointer(s, a) && a->extents[d]; d++)
+            if ((a->extents[d] & ~SPEC_EXTENT_ONE_MORE) == (spec_extent)symbol) return a->name;
+    return spec_symbol_names[symbol];
+}
+
 /* The symbol has this value now, for `name` says so. */
-static void spec_say(spec_call *s, const spec_arg *a, const char *name, spec_extent extent,
-                     int64_t value) {
+static void spec_say(spec_call *s, const char *name, spec_extent extent, int64_t value) {
     const spec_symbol symbol = spec_symbol_of(extent);
     const spec_limit *l = spec_limit_of(s->op, symbol);
     const int64_t more = (extent & SPEC_EXTENT_ONE_MORE) != 0;
     char range[96];
     s->n[symbol] = value - more;
-    s->from[symbol] = a;
     ops_refuse(&s->c, more && value < 1, "%s has no entry; one or more is expected", name);
     if (!l || s->c.status) return;
     if (value - more >= l->least && value - more <= l->most &&
@@ -99,8 +107,9 @@ static void spec_say(spec_call *s, const spec_arg *a, const char *name, spec_ext
 static void spec_check_relations(spec_call *s) {
     for (const spec_limit *l = s->op->limits; l->symbol && !s->c.status; l++) {
         const int64_t value = s->n[l->symbol];
-        const char *name = value >= 0 && s->from[l->symbol] ? s->from[l->symbol]->name : "";
-        if (value < 0) continue;
+        const char *name;
+        if (value < 0 || !(l->multiple_of || l->at_least)) continue;
+        name = spec_who_says(s, l->symbol);
         if (l->multiple_of && s->n[l->multiple_of] > 0)
             ops_refuse(&s->c, value % s->n[l->multiple_of] != 0, "%s has %lld %s, no multiple of the "
                        "%lld %s", name, (long long)value, spec_symbol_words[l->symbol],
@@ -159,7 +168,7 @@ static void spec_check_blocks(spec_call *s, const spec_arg *a, const cairn_tenso
                type ? type->bytes : 1);
     ops_refuse(&s->c, want >= 0 && values != want, "rows of %s have %lld values; %lld is expected",
                a->name, (long long)values, (long long)want);
-    if (!s->c.status && want < 0) spec_say(s, a, a->name, a->extents[1], values);
+    if (!s->c.status && want < 0) spec_say(s, a->name, a->extents[1], values);
 }
 
 /* A tensor whose dtype, rank and known extents are right: what its others say. */
@@ -168,25 +177,25 @@ static void spec_learn(spec_call *s, const spec_arg *a, const char *name, const 
     if ((a->flags & SPEC_SAME_TYPE) && !s->type) s->type = cairn_tensor_type(t);
     for (int d = 0; d < rank && !s->c.status; d++) {
         const spec_extent e = a->extents[d];
-        const int64_t known = spec_extent_value(s, e);
         if (e & (SPEC_EXTENT_ANY | SPEC_EXTENT_NUMBER)) continue;
         if ((a->flags & SPEC_BLOCKS) && d == 1) spec_check_blocks(s, a, t);
         else if (e & SPEC_EXTENT_LEAST)
-            ops_refuse(&s->c, t->shape[d] < known, "%s has %lld entries; %lld or more are expected",
-                       name, (long long)t->shape[d], (long long)known);
-        else if (s->n[spec_symbol_of(e)] < 0) spec_say(s, a, name, e, t->shape[d]);
+            ops_refuse(&s->c, t->shape[d] < spec_extent_value(s, e),
+                       "%s has %lld entries; %lld or more are expected", name,
+                       (long long)t->shape[d], (long long)spec_extent_value(s, e));
+        else if (s->n[spec_symbol_of(e)] < 0) spec_say(s, name, e, t->shape[d]);
     }
 }
 
 /* One tensor, which messages call `name`. */
 static void spec_check_tensor(spec_call *s, const spec_arg *a, const cairn_tensor *t,
-                              const char *name) {
+                              const char *name, bool optional) {
     const spec_arg *staging = a->flags & SPEC_STAGED ? spec_find_kind(s->op, SPEC_STAGING) : NULL;
     tensor_want want;
     memset(&want, 0, sizeof want);
     want.op = s->c.op;
     want.name = name;
-    want.optional = (a->flags & SPEC_OPTIONAL) != 0;
+    want.optional = optional;
     want.rows_may_stride = (a->flags & SPEC_STRIDED) != 0;
     want.unread = (a->flags & SPEC_UNREAD) != 0;
     want.align = a->align;
@@ -198,20 +207,21 @@ static void spec_check_tensor(spec_call *s, const spec_arg *a, const cairn_tenso
     if (!s->c.status && t && want.rank >= 0) spec_learn(s, a, name, t, want.rank);
 }
 
-/* A list of as many tensors as SPEC_LAYERS says. The place is put into the name when one is wrong. */
+/* A list of as many tensors as SPEC_LAYERS says. The place is put into the name when one is wrong:
+ * it is then checked once more, as if what it said had not been said. */
 static void spec_check_list(spec_call *s, const spec_arg *a) {
     cairn_tensor *const *list = (cairn_tensor *const *)spec_pointer(s, a);
-    spec_arg one = *a;
+    const spec_call before = *s;
     char name[32];
     ops_refuse(&s->c, !list && s->n[SPEC_LAYERS] > 0 && !(a->flags & SPEC_OPTIONAL),
                "layers = %d, but %s is NULL", (int)s->n[SPEC_LAYERS], a->name);
-    one.flags &= ~(unsigned)SPEC_OPTIONAL;
     for (int64_t i = 0; list && i < s->n[SPEC_LAYERS] && !s->c.status; i++) {
-        spec_check_tensor(s, &one, list[i], a->name);
+        spec_check_tensor(s, a, list[i], a->name, false);
         if (!s->c.status) continue;
         snprintf(name, sizeof name, "%s[%d]", a->name, (int)i);
+        if (!i) *s = before;
         s->c.status = CAIRN_OK;
-        spec_check_tensor(s, &one, list[i], name);
+        spec_check_tensor(s, a, list[i], name, false);
     }
 }
 
@@ -220,7 +230,7 @@ static void spec_check_list(spec_call *s, const spec_arg *a) {
 static void spec_check_int(spec_call *s, const spec_arg *a) {
     const int32_t value = spec_int(s, a);
     if (value >= a->least && value <= a->most) {
-        if (a->extents[0]) s->n[a->extents[0]] = value, s->from[a->extents[0]] = a;
+        if (a->extents[0]) s->n[a->extents[0]] = value;
         return;
     }
     if (a->most >= INT32_MAX)
@@ -295,11 +305,12 @@ static void spec_check_many_apart(spec_call *s) {
 /* ---- a call ------------------------------------------------------------------------------------ */
 
 static void spec_open(spec_call *s, const spec_op *op, const void *args) {
-    memset(s, 0, sizeof *s);
+    memset(&s->c, 0, sizeof s->c);
+    s->type = CAIRN_TYPE_NONE;
     s->op = op;
     s->c.op = op->name;
     s->args = (const char *)args;
-    for (int i = 0; i < SPEC_SYMBOLS; i++) s->n[i] = -1;
+    memset(s->n, 0xff, sizeof s->n); /* -1 */
 }
 
 static void spec_check_staging(spec_call *s, const spec_arg *a) {
@@ -311,7 +322,8 @@ static void spec_check_staging(spec_call *s, const spec_arg *a) {
 static void spec_check_arg(spec_call *s, const spec_arg *a) {
     switch (a->kind) {
         case SPEC_IN: case SPEC_OUT: case SPEC_INOUT:
-            spec_check_tensor(s, a, (const cairn_tensor *)spec_pointer(s, a), a->name);
+            spec_check_tensor(s, a, (const cairn_tensor *)spec_pointer(s, a), a->name,
+                              (a->flags & SPEC_OPTIONAL) != 0);
             break;
         case SPEC_LIST: spec_check_list(s, a); break;
         case SPEC_INT: spec_check_int(s, a); break;
@@ -324,17 +336,21 @@ static void spec_check_arg(spec_call *s, const spec_arg *a) {
 }
 
 static cairn_status spec_check(spec_call *s, device *dev, const spec_op *op, const void *args) {
+    bool listed = false;
     spec_open(s, op, args);
     s->c.dev = dev;
     for (const spec_arg *a = op->args; a->name && !s->c.status; a++)
-        if (!spec_is_tensor(a)) spec_check_arg(s, a); /* numbers say how large tensors are */
+        if (!spec_is_tensor(a)) { /* numbers say how large tensors are */
+            listed = listed || a->kind == SPEC_LIST;
+            spec_check_arg(s, a);
+        }
     for (const spec_arg *a = op->args; a->name && !s->c.status; a++)
         if (spec_is_tensor(a)) spec_check_arg(s, a);
     if (!s->c.status) spec_check_relations(s);
     if (s->c.status) return s->c.status;
-    if (spec_find_kind(op, SPEC_LIST)) spec_check_many_apart(s);
+    if (listed) spec_check_many_apart(s);
     else spec_check_apart(s);
-    for (int i = 0; i < SPEC_SYMBOLS; i++) s->n[i] = spec_symbol_value(s, (spec_symbol)i);
+    for (const spec_limit *l = op->limits; l->symbol; l++) s->n[l->symbol] = spec_symbol_value(s, l->symbol);
     return s->c.status;
 }
 

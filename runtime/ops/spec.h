@@ -116,9 +116,8 @@ typedef struct spec_call {
     ops_check c;
     const spec_op *op;
     const char *args;
-    int64_t n[SPEC_SYMBOLS];             /* -1: nothing said it */
-    const spec_arg *from[SPEC_SYMBOLS];  /* what said it */
-    cairn_type type;                     /* of SPEC_SAME_TYPE */
+    int64_t n[SPEC_SYMBOLS]; /* -1: nothing said it */
+    cairn_type type;         /* of SPEC_SAME_TYPE */
 } spec_call;
 
 #define SPEC_OF(name) (&spec_ops[SPEC_OP_##name])
