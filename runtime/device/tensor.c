@@ -98,7 +98,8 @@ static cairn_status tensor_check_extents(base *b, const cairn_tensor *t, const t
     return CAIRN_OK;
 }
 
-static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const tensor_want *want) {
+static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const tensor_want *want,
+                                       int64_t *elements) {
     cairn_status status;
     if (t->ndim > 0 && !t->shape)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the shape of %s is NULL", want->op,
@@ -110,7 +111,7 @@ static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const ten
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s has rank %d; rank %d is expected",
                          want->op, want->name, (int)t->ndim, want->rank);
     if ((status = tensor_check_extents(b, t, want))) return status;
-    if (tensor_elements(t) < 0)
+    if ((*elements = tensor_elements(t)) < 0)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the shape of %s is negative or too large",
                          want->op, want->name);
     return CAIRN_OK;
@@ -132,19 +133,21 @@ static cairn_status tensor_check_strides(base *b, const cairn_tensor *t, const t
                      want->rows_may_stride ? " in its last dimension, its rows not overlapping" : "");
 }
 
-static size_t tensor_span(const cairn_tensor *t) {
-    const int64_t elements = tensor_elements(t);
+/* The same of a tensor of so many elements. */
+static size_t tensor_span_of(const cairn_tensor *t, int64_t elements) {
     uint64_t last = 0;
     int d;
     if (elements <= 0) return 0;
-    if (!t->strides) return (size_t)elements * cairn_type_bytes(cairn_tensor_type(t));
+    if (!t->strides) return (size_t)elements * (t->dtype.bits / 8u);
     for (d = 0; d < t->ndim; d++) last += (uint64_t)(t->shape[d] - 1) * (uint64_t)tensor_stride(t, d);
-    return (size_t)(last + 1) * cairn_type_bytes(cairn_tensor_type(t));
+    return (size_t)(last + 1) * (t->dtype.bits / 8u);
 }
+
+static size_t tensor_span(const cairn_tensor *t) { return tensor_span_of(t, tensor_elements(t)); }
 
 /* The address of what is not empty: there, in the address space to its end, and aligned. */
 static cairn_status tensor_check_address(base *b, const cairn_tensor *t, const tensor_want *want) {
-    const size_t element = cairn_type_bytes(cairn_tensor_type(t)), span = tensor_span(t);
+    const size_t element = t->dtype.bits / 8u, span = want->bytes;
     const size_t align = want->align > (int)element ? (size_t)want->align : element;
     const uintptr_t begin = (uintptr_t)tensor_data(t);
     if (!span || (want->unread && !t->data)) return CAIRN_OK;
@@ -156,16 +159,17 @@ static cairn_status tensor_check_address(base *b, const cairn_tensor *t, const t
                      want->op, want->name, (int)align);
 }
 
-static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
-                                    const tensor_want *want) {
+static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t, tensor_want *want) {
     cairn_status status;
+    int64_t elements = 0;
     if (!t) {
         if (want->optional) return CAIRN_OK;
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s is NULL", want->op, want->name);
     }
-    if ((status = tensor_check_type(b, t, want)) || (status = tensor_check_shape(b, t, want)) ||
+    if ((status = tensor_check_type(b, t, want)) || (status = tensor_check_shape(b, t, want, &elements)) ||
         (status = tensor_check_strides(b, t, want)))
         return status;
+    want->bytes = tensor_span_of(t, elements);
     if (t->device.type != place)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s lies on device %d; %s is expected",
                          want->op, want->name, (int)t->device.type,
@@ -175,7 +179,7 @@ static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
 
 static int tensor_place(const device *dev) { return dev->cuda ? TENSOR_CUDA : TENSOR_CPU; }
 
-static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tensor_want *want) {
+static cairn_status tensor_check(device *dev, const cairn_tensor *t, tensor_want *want) {
     cairn_status status = tensor_check_at(dev->base, tensor_place(dev), t, want);
     if (status || !t || !dev->cuda || t->device.id == dev->ordinal) return status;
     return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
@@ -254,7 +258,7 @@ static cairn_status tensor_check_copy(device *dev, const char *op, const cairn_t
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the tensor holds %llu bytes, not %llu", op,
                          (unsigned long long)there, (unsigned long long)bytes);
     memset(&want, 0, sizeof want);
-    want.op = op, want.name = "tensor";
+    want.op = op, want.name = "tensor", want.bytes = there;
     if (t->device.type != TENSOR_CPU && (!dev->cuda || t->device.type != TENSOR_CUDA ||
                                          t->device.id != dev->ordinal))
         return base_fail(b, CAIRN_INVALID_ARGUMENT,

@@ -27,6 +27,7 @@ typedef struct tensor_want {
     bool rows_may_stride; /* the last dimension dense, the others free */
     bool unread;          /* data may be NULL: the op says when it is read */
     int align;            /* bytes that the address is a multiple of, besides its element's */
+    size_t bytes;         /* the check says: those of a tensor that is right, as tensor_span */
 } tensor_want;
 
 #define TENSOR_BIT(type) (1u << (type))
@@ -50,10 +51,9 @@ static void *tensor_data(const cairn_tensor *t);
 
 /* Names the argument and what is wrong with it. An optional NULL passes. `place` is TENSOR_CPU or
  * TENSOR_CUDA. */
-static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
-                                    const tensor_want *want);
+static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t, tensor_want *want);
 /* The same, where the backend's tensors lie. */
-static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tensor_want *want);
+static cairn_status tensor_check(device *dev, const cairn_tensor *t, tensor_want *want);
 
 /* A dense tensor of the device in `list`, its contents undefined. */
 static cairn_status tensor_new(device *dev, tensor_owned **list, cairn_type type, int rank,

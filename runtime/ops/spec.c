@@ -1,7 +1,7 @@
 /* spec: a call's arguments against the table (spec.h). Messages name the op, the argument,
  * what was given and what is expected. */
 
-static const char *spec_lua_name(const spec_arg *a) {
+BASE_UNUSED static const char *spec_lua_name(const spec_arg *a) {
     const char *dot = strrchr(a->name, '.');
     return a->lua ? a->lua : dot ? dot + 1 : a->name;
 }
@@ -187,6 +187,15 @@ static void spec_learn(spec_call *s, const spec_arg *a, const char *name, const 
     }
 }
 
+static void spec_note_span(spec_call *s, const spec_arg *a, const cairn_tensor *t, size_t bytes) {
+    spans_item *span = &s->spans[s->span_count++];
+    span->name = a->name;
+    span->begin = (uintptr_t)tensor_data(t);
+    span->end = span->begin + bytes;
+    span->out = a->kind != SPEC_IN;
+    span->in_place = (a->flags & SPEC_IN_PLACE) != 0;
+}
+
 /* One tensor, which messages call `name`. */
 static void spec_check_tensor(spec_call *s, const spec_arg *a, const cairn_tensor *t,
                               const char *name, bool optional) {
@@ -204,7 +213,9 @@ static void spec_check_tensor(spec_call *s, const spec_arg *a, const cairn_tenso
     s->c.status = staging && spec_pointer(s, staging)
                       ? tensor_check_at(s->c.dev->base, TENSOR_CPU, t, &want)
                       : tensor_check(s->c.dev, t, &want);
-    if (!s->c.status && t && want.rank >= 0) spec_learn(s, a, name, t, want.rank);
+    if (s->c.status || !t) return;
+    if (want.rank >= 0) spec_learn(s, a, name, t, want.rank);
+    if (a->kind != SPEC_LIST && want.bytes && t->data) spec_note_span(s, a, t, want.bytes);
 }
 
 /* A list of as many tensors as SPEC_LAYERS says. The place is put into the name when one is wrong:
@@ -273,19 +284,6 @@ static void spec_check_function(spec_call *s, const spec_arg *a) {
 
 /* ---- overlap ---------------------------------------------------------------------------------- */
 
-static void spec_check_apart(spec_call *s) {
-    spans_item spans[SPEC_ARGS];
-    int count = 0;
-    for (const spec_arg *a = s->op->args; a->name; a++) {
-        int before = count;
-        if (!spec_is_tensor(a)) continue;
-        spans_add(spans, &count, (const cairn_tensor *)spec_pointer(s, a), a->name,
-                      a->kind != SPEC_IN);
-        if (count > before) spans[before].in_place = (a->flags & SPEC_IN_PLACE) != 0;
-    }
-    spans_want_few_apart(&s->c, spans, count);
-}
-
 /* With lists of tensors, which are written, there are many. */
 static void spec_check_many_apart(spec_call *s) {
     spans_item spans[SPANS];
@@ -307,6 +305,7 @@ static void spec_check_many_apart(spec_call *s) {
 static void spec_open(spec_call *s, const spec_op *op, const void *args) {
     memset(&s->c, 0, sizeof s->c);
     s->type = CAIRN_TYPE_NONE;
+    s->span_count = 0;
     s->op = op;
     s->c.op = op->name;
     s->args = (const char *)args;
@@ -349,7 +348,7 @@ static cairn_status spec_check(spec_call *s, device *dev, const spec_op *op, con
     if (!s->c.status) spec_check_relations(s);
     if (s->c.status) return s->c.status;
     if (listed) spec_check_many_apart(s);
-    else spec_check_apart(s);
+    else spans_want_few_apart(&s->c, s->spans, s->span_count);
     for (const spec_limit *l = op->limits; l->symbol; l++) s->n[l->symbol] = spec_symbol_value(s, l->symbol);
     return s->c.status;
 }

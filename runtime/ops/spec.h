@@ -118,6 +118,8 @@ typedef struct spec_call {
     const char *args;
     int64_t n[SPEC_SYMBOLS]; /* -1: nothing said it */
     cairn_type type;         /* of SPEC_SAME_TYPE */
+    int span_count;
+    spans_item spans[SPEC_ARGS]; /* of its tensors, but lists */
 } spec_call;
 
 #define SPEC_OF(name) (&spec_ops[SPEC_OP_##name])
