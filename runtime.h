@@ -529,7 +529,8 @@ CAIRN_API size_t cairn_type_bytes(cairn_type type);
 CAIRN_API cairn_type cairn_type_from_name(const char *name);
 
 /* A new dense tensor of zeros on the runtime's backend, freed by cairn_tensor_free or at close.
- * rank 0 to 8, extents >= 0, their product, a zero counted as 1, below 2^59. [owner thread] Errors: INVALID_ARGUMENT, OUT_OF_(DEVICE_)MEMORY. */
+ * rank 0 to 8, extents >= 0, their product, a zero counted as 1, below 2^59. [owner thread]
+ * Errors: INVALID_ARGUMENT, OUT_OF_(DEVICE_)MEMORY. */
 CAIRN_API cairn_status cairn_tensor_new(cairn_runtime *rt, cairn_type type, int rank,
                                         const int64_t *shape, cairn_tensor **tensor);
 /* NULL is ignored; a view or a tensor of another runtime is INVALID_ARGUMENT. [blocks] */
