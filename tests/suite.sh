@@ -42,10 +42,27 @@ head_field() { sed -n "1,20s/.*$1: \(.*\)$/\1/p" "$2" | sed 's/ *\*\/.*//'; }
 
 has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; }
 
+# The vector kernels take longer to compile with sanitizers than all the rest: one object serves all
+# tests that are built alike.
+build_kernels() {
+    echo '#include "runtime.c"' > "$logs/kernels.c"
+    $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers -ffp-contract=off \
+        -I. -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT -c "$logs/kernels.c" -o "$logs/kernels.o"
+}
+
+# kernels_of FLAGS: how a test with these flags of its own comes by them.
+kernels_of() {
+    case $1 in
+        *-fno-sanitize* | *-O*) ;;
+        *) [ ! -f "$logs/kernels.o" ] || echo "-DCAIRN_SIMD_APART $logs/kernels.o" ;;
+    esac
+}
+
 # A test that says "emulated: asan" runs its CUDA half too, on the emulated GPU where there is none.
 run_c() {
+    flags=$(head_field build "$1")
     $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers \
-        -ffp-contract=off $(head_field build "$1") "$1" -o "$logs/$2.bin" $lua_libs $libraries ||
+        -ffp-contract=off $flags $(kernels_of "$flags") "$1" -o "$logs/$2.bin" $lua_libs $libraries ||
         return 1
     case $(head_field emulated "$1") in
         *asan*) has_gpu || set -- "$1" "$2" tests/simt/emulate.sh ;;
@@ -94,9 +111,12 @@ show_failure() {
 
 main() {
     mkdir -p "$logs"
-    rm -f "$logs"/*.log
+    rm -f "$logs"/*.log "$logs/kernels.o"
     jobs=''
     for name in $(job_names); do ! is_wanted "$name" "$*" || jobs="$jobs $name"; done
+    for name in $jobs; do
+        [ ! -f "tests/${name}_test.c" ] || [ -f "$logs/kernels.o" ] || build_kernels || return 1
+    done
     cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
     printf '%s\n' $jobs | xargs -P "$cores" -n 1 sh tests/suite.sh job
     grep -h '# SKIP' "$logs"/*.log | sed 's/.*# SKIP */# skipped: /' | sort | uniq -c |
