@@ -134,6 +134,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/families/llama.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/text.c"
+#include "runtime/model/tokenizer/special.c"
 #include "runtime/model/tokenizer/tokenizer.c"
 #include "runtime/model/tokenizer/encode.c"
 #include "runtime/model/tokenizer/decode.c"
