@@ -7,6 +7,7 @@
 #define _GNU_SOURCE 1
 #endif
 #include "runtime.h"
+#include "runtime_ops.h"
 #include "kernels_src/abi.h"
 
 #include <errno.h>

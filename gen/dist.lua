@@ -1,5 +1,5 @@
--- Writes the single-header build to standard output: runtime.h with the implementation behind
--- CAIRN_IMPLEMENTATION, every #include "..." of the repository followed, kernels carried as text.
+-- Writes the single-header build to standard output: runtime.h and runtime_ops.h with the
+-- implementation behind CAIRN_IMPLEMENTATION, every #include "..." of the repository followed, kernels carried as text.
 -- `lua5.4 gen/dist.lua > dist/cairn.h`, or `./build.sh dist`.
 
 local function read(path)
@@ -19,14 +19,24 @@ local function find(folder, name)
   error("no file for #include \"" .. name .. "\"")
 end
 
-local function expand(path, text, out, depth)
+local expand
+-- The ops' declarations stand before the implementation, for units that only declare.
+local function put_ops(out)
+  out[#out + 1] = "/* ==== runtime_ops.h ==== */"
+  expand("runtime_ops.h", assert(read "runtime_ops.h"), out, 1)
+end
+
+function expand(path, text, out, depth)
   assert(depth < 16, path .. ": includes itself")
   local folder = path:match "^(.*/)" or ""
   for line in text:gmatch "([^\n]*)\n" do
     local name = line:match '^%s*#%s*include%s+"([^"]+)"'
+    if line:find "^#if defined%(CAIRN_IMPLEMENTATION%) && !defined%(CAIRN_IMPLEMENTED%)" then
+      put_ops(out)
+    end
     if not name then
       out[#out + 1] = line
-    elseif name ~= "runtime.h" and name ~= "../runtime.h" then
+    elseif not name:find "runtime_?%a*%.h$" then
       local inner, inner_text = find(folder, name)
       out[#out + 1] = "/* ==== " .. inner .. " ==== */"
       expand(inner, inner_text, out, depth + 1)

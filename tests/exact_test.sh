@@ -4,7 +4,7 @@
 
 cat > "$work/exact.c" <<'C'
 #define CAIRN_IMPLEMENTATION
-#include "runtime.h"
+#include "runtime_ops.h"
 #include <stdio.h>
 #include <string.h>
 static float x[8][64], y[8][64], w[64], logits[512];

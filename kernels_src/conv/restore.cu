@@ -1,5 +1,5 @@
 /* short_conv_restore: sets states to what they were after `accepted` tokens of an update that
- * filled snapshots, byte for byte (the contract is in runtime.h).
+ * filled snapshots, byte for byte (the contract is in runtime_ops.h).
  * Launch     grid (sequences, any), block 256
  * Oracle     tests/ref/conv_ref.h
  * matrix: */

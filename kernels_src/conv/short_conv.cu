@@ -1,5 +1,5 @@
 /* short_conv: causal depthwise convolution over K = WIDTH inputs, with state (the contract is in
- * runtime.h).
+ * runtime_ops.h).
  *
  *   u = gate_in * x, rounded to the element type;  y = bias[c] + sum over j of w[c, j] * u[t-K+1+j]
  *   in ascending j, each product and sum rounded, so that all backends agree;  out = gate_out * y

@@ -1,4 +1,4 @@
-/* prepare_steps: the metadata of N steps in one launch (cairn_prepare_steps in runtime.h says what
+/* prepare_steps: the metadata of N steps in one launch (cairn_prepare_steps in runtime_ops.h says what
  * each output holds).
  *
  * The first steps * 3 blocks write lengths, the index plan and the attention plan of a step; they

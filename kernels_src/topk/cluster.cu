@@ -1,4 +1,4 @@
-/* topk of long rows by clusters (the contract is in runtime.h): CLUSTER blocks a row, each with a
+/* topk of long rows by clusters (the contract is in runtime_ops.h): CLUSTER blocks a row, each with a
  * slice of it on the chip.
  *
  * Route      "cluster", sm_90 and up

@@ -1,4 +1,4 @@
-/* topk for any k: the k highest scores of each row, exactly (the contract is in runtime.h).
+/* topk for any k: the k highest scores of each row, exactly (the contract is in runtime_ops.h).
  *
  * Formula    key(s) orders scores as unsigned integers (-0 = +0, NaN lowest); the threshold T is
  *            the k-th largest key; out = positions with key > T, and the first k - #{key > T} with

@@ -1,4 +1,4 @@
-/* topk of short rows: one block a row, which lies in its registers (the contract is in runtime.h).
+/* topk of short rows: one block a row, which lies in its registers (the contract is in runtime_ops.h).
  *
  * Route      "block", for n <= THREADS ITEMS. What may be in is narrowed: for small k to the scores
  *            that reach a bound from the warps' greatest; else, spread over bins as numbers, to those

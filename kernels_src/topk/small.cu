@@ -1,5 +1,5 @@
 /* topk of short rows with small k, such as pages: a warp a row, in registers (the contract is in
- * runtime.h).
+ * runtime_ops.h).
  *
  * Route      "small": n <= 32 ITEMS, k <= 32. The k-th greatest of the lanes' maxima is a bound
  *            that k scores reach and seldom many more; those that do are gathered and sorted, one a

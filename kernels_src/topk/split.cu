@@ -1,5 +1,5 @@
 /* topk with several blocks a row, on every chip: each leaves its slice's best k in memory, the last
- * to finish merges them (the contract is in runtime.h).
+ * to finish merges them (the contract is in runtime_ops.h).
  *
  * Route      "split". A slice is read as the block route reads a row (topk/stream.cuh), with a
  *            floor guessed from the whole row, so that all blocks together keep little more than k.
