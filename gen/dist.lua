@@ -10,9 +10,10 @@ local function read(path)
   return text
 end
 
--- The file that `name`, included from `folder`, means: beside the includer, else from the root.
+-- The file that `name`, included from `folder`, means: beside the includer, else from the root or,
+-- between kernel headers, from theirs.
 local function find(folder, name)
-  for _, path in ipairs { folder .. name, name } do
+  for _, path in ipairs { folder .. name, name, "kernels_src/" .. name } do
     local text = read(path)
     if text then return path, text end
   end
@@ -20,6 +21,7 @@ local function find(folder, name)
 end
 
 local expand
+local done = {} -- kernel headers, which stand once
 -- The ops' declarations stand before the implementation, for units that only declare.
 local function put_ops(out)
   out[#out + 1] = "/* ==== runtime_ops.h ==== */"
@@ -38,8 +40,11 @@ function expand(path, text, out, depth)
       out[#out + 1] = line
     elseif not name:find "runtime_?%a*%.h$" then
       local inner, inner_text = find(folder, name)
-      out[#out + 1] = "/* ==== " .. inner .. " ==== */"
-      expand(inner, inner_text, out, depth + 1)
+      if not inner:find "^kernels_src/abi/" or not done[inner] then
+        done[inner] = true
+        out[#out + 1] = "/* ==== " .. inner .. " ==== */"
+        expand(inner, inner_text, out, depth + 1)
+      end
     end
   end
 end

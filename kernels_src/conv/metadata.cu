@@ -14,6 +14,7 @@
  * Oracle     tests/ref/conv_ref.h
  * matrix: */
 #include "device/common.cuh"
+#include "abi/conv.h"
 
 #define THREADS 512
 

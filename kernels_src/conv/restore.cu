@@ -4,6 +4,7 @@
  * Oracle     tests/ref/conv_ref.h
  * matrix: */
 #include "device/common.cuh"
+#include "abi/conv.h"
 
 template <class T>
 CAIRN_INLINE void copy_rows(const short_conv_restore_params &p, int s, int slot, int accepted) {

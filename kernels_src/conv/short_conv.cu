@@ -27,6 +27,7 @@
  * matrix: CAIRN_TYPE=1 CAIRN_WIDTH=8 CAIRN_VALUES=1 CAIRN_GATES=1 CAIRN_SILU=1
  * matrix: CAIRN_TYPE=2 CAIRN_WIDTH=2 CAIRN_VALUES=1 CAIRN_GATES=2 CAIRN_SILU=0 */
 #include "device/common.cuh"
+#include "abi/conv.h"
 
 #define WIDTH CAIRN_WIDTH
 #define KEPT (CAIRN_WIDTH - 1)

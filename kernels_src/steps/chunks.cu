@@ -11,6 +11,7 @@
  * matrix: CAIRN_PAGE_SIZE=48
  * matrix: CAIRN_PAGE_SIZE=64 */
 #include "device/common.cuh"
+#include "abi/steps.h"
 #include "steps/prepare.cuh"
 
 #define TILE 2048

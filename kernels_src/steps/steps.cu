@@ -14,6 +14,7 @@
  * matrix: CAIRN_PAGE_SIZE=64 CAIRN_BY_PAGE=1
  * matrix: CAIRN_PAGE_SIZE=3 CAIRN_BY_PAGE=1 */
 #include "device/common.cuh"
+#include "abi/steps.h"
 #include "steps/prepare.cuh"
 
 #define TILE 2048 /* slots that a block copies at a time */

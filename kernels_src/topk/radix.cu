@@ -10,6 +10,7 @@
  * Oracle     tests/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 | CAIRN_SCORE_TYPE=2 | CAIRN_SCORE_TYPE=3 */
 #include "device/common.cuh"
+#include "abi/topk.h"
 #include "topk/topk.cuh"
 
 #define THREADS 1024
