@@ -26,6 +26,7 @@
 #include "runtime/base/base.h"
 
 BASE_EXACT_BEGIN
+#include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
 
 BASE_SMALL_BEGIN

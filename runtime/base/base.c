@@ -21,8 +21,6 @@ const char *cairn_status_meaning(cairn_status status) { return base_status(statu
 const char *cairn_status_hint(cairn_status status) { return base_status(status)->hint; }
 int cairn_version(void) { return CAIRN_VERSION; }
 
-#include "utf8.c"
-
 /* ---- base -------------------------------------------------------------------------------------- */
 
 static void *base_default_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {

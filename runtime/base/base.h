@@ -1,5 +1,5 @@
 /* base: what every other room stands on. The compiler block, the status table, the failure path,
- * the log, host memory, and growing text.
+ * the log, host memory, growing text, and characters.
  *
  * A `base` travels with everything that can fail or allocate. It belongs to one thread at a time:
  * a background thread takes its own copy (base_fork) and hands its message back when joined. */
@@ -102,7 +102,8 @@ static void base_fork(const base *from, base *to);
 /* ---- reporting ----------------------------------------------------------------------------------- */
 
 /* Keeps the message and returns the status: `return base_fail(b, CAIRN_POOL_FULL, "...", ...);`
- * The message says what, where and why; the hint of the status is appended. */
+ * The message says what, where and why; the hint of the status is appended. Bytes that would command
+ * a terminal are escaped, here and in the log. */
 BASE_PRINTF(3, 4)
 static cairn_status base_fail(base *b, cairn_status status, const char *format, ...);
 /* One line for the host program's log, without a newline; nothing is formatted below its level. */
@@ -129,3 +130,15 @@ BASE_PRINTF(3, 4)
 static bool base_text_print(base *b, base_text *text, const char *format, ...);
 /* Leaves an empty text that can grow again. */
 static void base_text_free(base *b, base_text *text);
+
+/* ---- characters of UTF-8 text -------------------------------------------------------------------- */
+
+/* Bytes of the sequence that a lead byte begins; 0: not a lead byte. */
+static int base_utf8_length(unsigned lead);
+/* How many of the next `bytes` (at least 1) bytes belong together, the largest part of one
+ * well-formed character, at least 1; *whole tells whether they are a whole one. */
+static size_t base_utf8_part(const char *text, size_t bytes, bool *whole);
+/* The code point of a whole character. */
+static uint32_t base_utf8_point(const char *text, size_t bytes);
+/* The offset of the first byte that does not begin a whole character; `bytes` when all is well. */
+static size_t base_utf8_fault(const char *text, size_t bytes);

@@ -156,10 +156,12 @@ static bool tokenizer_find_specials(base *b, tokenizer_work *w, const char *text
     while (count-- > 0) {
         size_t end = at - spans[count].bytes;
         int32_t any = 0;
+        if (!spans[count].special && !apart) at = end;
         while (at-- > end) {
             unsigned byte = (unsigned char)text[at];
             int32_t id = -1;
-            if (!tokenizer_goes_on(w, 1)) return false;
+            if (at % 4096 == 0 && !tokenizer_goes_on(w, 4096)) return false;
+            if (!apart && !any && !f->first[byte]) continue; /* no special text ends with it */
             if (spans[count].special) id = f->states[any = special_step(f, any, byte)].any;
             if (apart) {
                 user = special_step(f, user, byte);
