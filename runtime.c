@@ -135,6 +135,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/plan.c"
 #include "runtime/model/families/llama.c"
 #include "runtime/generated/unicode.h"
+#include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
 #include "runtime/model/tokenizer/special.c"
 #include "runtime/model/tokenizer/tokenizer.c"
