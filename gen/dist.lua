@@ -1,5 +1,6 @@
 -- Writes the single-header build to standard output: runtime.h and runtime_ops.h with the
--- implementation behind CAIRN_IMPLEMENTATION, every #include "..." of the repository followed, kernels carried as text.
+-- implementation behind CAIRN_IMPLEMENTATION, every #include "..." of the repository followed, kernels
+-- carried as text.
 -- `lua5.4 gen/dist.lua > dist/cairn.h`, or `./build.sh dist`.
 
 local function read(path)

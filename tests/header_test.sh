@@ -1,5 +1,5 @@
-# runtime.h and runtime_ops.h as their users meet it: every promised language, twice in a unit, in two units, and what
-# a build exports.
+# runtime.h and runtime_ops.h as their users meet them: every promised language, twice in a unit, in
+# two units, and what a build exports.
 . tests/tap.sh
 
 strict="-Wall -Wextra -Wshadow -Wundef -pedantic -Werror"

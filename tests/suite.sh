@@ -70,8 +70,8 @@ kernels_of() {
 run_c() {
     flags=$(head_field build "$1")
     $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers \
-        -I. -Itests -ffp-contract=off $flags $(kernels_of "$flags") "$1" -o "$logs/$2.bin" $lua_libs $libraries ||
-        return 1
+        -I. -Itests -ffp-contract=off $flags $(kernels_of "$flags") "$1" -o "$logs/$2.bin" \
+        $lua_libs $libraries || return 1
     case $(head_field emulated "$1") in
         *asan*) has_gpu || set -- "$1" "$2" tests/simt/emulate.sh ;;
     esac

@@ -75,7 +75,7 @@ static int bind_estimate(lua_State *L) {
     return 1;
 }
 
-/* ---- text and ids ----------------------------------------------------------------------------- */
+/* ---- text and ids ---------------------------------------------------------------------------- */
 
 static void bind_push_ids(lua_State *L, const int32_t *ids, int count) {
     int i;
@@ -214,7 +214,7 @@ static int bind_chat_ids(lua_State *L) {
     return 1;
 }
 
-/* ---- eval ------------------------------------------------------------------------------------- */
+/* ---- eval ------------------------------------------------------------------------------------ */
 
 /* Adds `top` = { { ids =, logits = }, ... }, one entry a position, to the table at the top. */
 static void bind_set_top(lua_State *L, const cairn_eval_args *a) {
@@ -267,7 +267,7 @@ static int bind_eval(lua_State *L) {
     return 1;
 }
 
-/* ---- sessions --------------------------------------------------------------------------------- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 static bool bind_model_is_open(lua_State *L, int arg) {
     bind_object *model;
@@ -445,7 +445,7 @@ static int bind_stats(lua_State *L) {
     return 1;
 }
 
-/* ---- generate --------------------------------------------------------------------------------- */
+/* ---- generate -------------------------------------------------------------------------------- */
 
 typedef struct bind_wishes {
     cairn_generate_options options;

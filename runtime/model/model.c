@@ -242,7 +242,7 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     return status;
 }
 
-/* ---- rows of a forward, as every backend checks them ------------------------------------------- */
+/* ---- rows of a forward, as every backend checks them ----------------------------------------- */
 
 static cairn_status forward_check_row(base *b, const kv_cache *kv, int vocab, int max_pages,
                                       const forward_args *a, int r) {

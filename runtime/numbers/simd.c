@@ -51,7 +51,8 @@ BASE_INLINE int simd_keep_one(uint32_t bits, uint32_t least, int32_t position, u
 }
 
 /* Tests compile the levels once, as an object that all of them link: there, the unit with
- * CAIRN_SIMD_UNIT ends after this room and has the tables, the units with CAIRN_SIMD_APART lack them. */
+ * CAIRN_SIMD_UNIT ends after this room and has the tables, the units with CAIRN_SIMD_APART lack
+ * them. */
 #if defined(CAIRN_SIMD_UNIT) || defined(CAIRN_SIMD_APART)
 extern const simd_kernels simd_scalar, simd_avx2, simd_avx512, simd_neon;
 #define SIMD_LINKAGE

@@ -1,12 +1,13 @@
-/* tokenizer: text to ids and back, by the byte-level BPE that the model file describes. tokenizer.c
- * owns the tables (pieces, merges, the named ids), text.c cuts text into words, special.c finds special
- * tokens in it, encode.c turns text into ids, decode.c ids into text, chat.c conversations into both.
+/* tokenizer: text to ids and back, by the byte-level BPE that the model file describes.
+ * tokenizer.c owns the tables (pieces, merges, the named ids), text.c cuts text into words,
+ * special.c finds special tokens in it, encode.c turns text into ids, decode.c ids into text,
+ * chat.c conversations into both.
  *
- * Everything is copied out of the file. The file is not trusted: what it says is checked at open, once.
- * Invariant: text that is encoded with special = false gives no control token, whatever it says.
- * Calls base and gguf. */
+ * Everything is copied out of the file. The file is not trusted: what it says is checked at
+ * open, once. Invariant: text that is encoded with special = false gives no control token,
+ * whatever it says. Calls base and gguf. */
 
-/* ---- what tokenizer.c owns --------------------------------------------------------------------- */
+/* ---- what tokenizer.c owns ------------------------------------------------------------------- */
 
 /* A state: what was read last is the reversed beginning of some token's text, the longest that is
  * one. `any` and `user` are the longest tokens that begin here: of all, and of those that are found
@@ -58,10 +59,10 @@ static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id);
 /* Leaves none. */
 static void tokenizer_ids_free(base *b, tokenizer_ids *ids);
 
-/* ---- encode.c ---------------------------------------------------------------------------------- */
+/* ---- encode.c -------------------------------------------------------------------------------- */
 
-/* A part of a text. special: the text of control tokens such as "<|im_end|>" becomes the token where
- * it lies whole in this part, otherwise it is text like any other. */
+/* A part of a text. special: the text of control tokens such as "<|im_end|>" becomes the token
+ * where it lies whole in this part, otherwise it is text like any other. */
 typedef struct tokenizer_span { size_t bytes; bool special; } tokenizer_span;
 
 /* Adds the ids of a text of `count` (at least one) spans to *out; no token is added at either end.
@@ -74,7 +75,7 @@ static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const ch
 static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *text, size_t bytes,
                                      bool special, tokenizer_ids *out);
 
-/* ---- decode.c ---------------------------------------------------------------------------------- */
+/* ---- decode.c -------------------------------------------------------------------------------- */
 
 /* The beginning of a character that is not whole yet. Starts as all zero. */
 typedef struct tokenizer_stream { char pending[4]; size_t count; } tokenizer_stream;
@@ -88,7 +89,7 @@ static cairn_status tokenizer_stream_finish(base *b, tokenizer_stream *s, base_t
 static cairn_status tokenizer_decode(base *b, const tokenizer *t, const int32_t *ids, size_t count,
                                      base_text *out);
 
-/* ---- chat.c ------------------------------------------------------------------------------------ */
+/* ---- chat.c ---------------------------------------------------------------------------------- */
 
 typedef struct tokenizer_message {
     const char *role, *content;
