@@ -78,10 +78,12 @@ BASE_SMALL_END
 #ifndef CAIRN_SIMD_UNIT /* an object of the tests, see there */
 BASE_SMALL_BEGIN
 #include "runtime/device/device.h"
+#include "runtime/device/arena.h"
 #include "runtime/device/staging.h"
 #include "runtime/device/tensor.h"
 #include "runtime/device/handles.h"
 #include "runtime/device/device.c"
+#include "runtime/device/arena.c"
 #include "runtime/device/staging.c"
 #include "runtime/device/tensor.c"
 #include "runtime/device/npy.c"
@@ -158,6 +160,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/model.c"
+#include "runtime/engine/estimate.c"
 
 #include "runtime/api/api.h"
 #include "runtime/api/open.c"

@@ -511,9 +511,10 @@ typedef struct cairn_session cairn_session;
 
 /* Loads a model: checks every shape, reads the tokenizer, places the weights, and reserves the KV
  * cache: pages for max_batch sequences of max_seq_len tokens, or as many as memory.budget_mb or the
- * device leaves. max_seq_len is lowered to the model's with one log line. On failure *model is
- * NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY,
- * COMPILE_FAILED, NO_NVRTC.
+ * device leaves; on the CPU a max_batch above 8 whose cache memory cannot hold is OUT_OF_MEMORY
+ * with the arithmetic. max_seq_len is lowered to the model's with one log line. Loading takes a few
+ * MiB more than it keeps. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE,
+ * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC.
  * The file may be changed, cut short or removed once the call has returned: the GPU holds its
  * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
  * that processes share: then it must stand as it is until cairn_model_free, since a system ends a
@@ -541,8 +542,9 @@ typedef struct cairn_model_properties {
     int32_t end_id;            /* the end-of-sequence token, -1 if there is none */
     uint64_t parameters;
     uint64_t file_bytes;
-    uint64_t weights_bytes;    /* as the file holds them */
+    uint64_t weights_bytes;    /* on the GPU in the kernels' form, on the CPU the file's */
     uint64_t kv_bytes;         /* device memory of the KV cache */
+    uint64_t scratch_bytes;    /* device memory of the backend's buffers */
 } cairn_model_properties;
 
 /* [owner thread] Errors: VERSION_MISMATCH. */
@@ -551,15 +553,27 @@ CAIRN_API cairn_status cairn_model_info(cairn_model *model, cairn_model_properti
 typedef struct cairn_memory_estimate {
     uint32_t struct_size;
     int32_t max_seq_len;     /* tokens, after the model's limit */
-    int32_t pages;           /* what max_batch * max_seq_len needs, or what the budget leaves */
-    uint64_t weights_bytes;  /* as the file holds them */
+    int32_t pages;           /* what max_batch * max_seq_len needs, or what memory leaves */
+    int32_t backend;         /* a cairn_backend: cuda or cpu, whose memory the next six are of */
+    uint64_t weights_bytes;  /* as in cairn_model_info, and so the next two */
     uint64_t kv_bytes;
-    uint64_t scratch_bytes;  /* about; host memory for logits and tokens included */
-    uint64_t total_bytes;
+    uint64_t scratch_bytes;
+    uint64_t total_bytes;    /* of the three */
+    uint64_t live_bytes;     /* by so much loading raises live_bytes of cairn_info: the total, on
+                                the CPU less the weights, which are the file's or its copy's */
+    uint64_t peak_bytes;     /* and by so much, at most, while it goes on */
+    uint64_t host_bytes;     /* host memory besides: tokenizer, logits, page lists, on the CPU the
+                                copy of the file */
+    uint64_t mapped_bytes;   /* of the file, with memory.map = "file" */
+    uint64_t resident_bytes; /* host memory in use once the model speaks; on the CPU the pages of
+                                the cache come to it as tokens fill them, up to kv_bytes */
 } cairn_memory_estimate;
 
-/* What cairn_load_model would take, from the file's header alone, before a runtime exists and
- * without a GPU. error as for cairn_open. [any thread] Errors: as cairn_load_model's file errors. */
+/* What cairn_load_model would take, before a runtime exists and without a GPU: its own arithmetic,
+ * so that the figures are those of cairn_info and cairn_model_info afterwards. Reads of the file its
+ * header and norms. backend = "auto" is what cairn_open would take; "cuda" where there is no GPU
+ * stands for one of 132 multiprocessors whose memory suffices. error as for cairn_open. [any
+ * thread] Errors: as cairn_load_model's. */
 CAIRN_API cairn_status cairn_estimate(const cairn_config *config, const char *path,
                                       cairn_memory_estimate *estimate, char *error,
                                       size_t error_bytes);

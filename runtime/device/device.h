@@ -63,6 +63,10 @@ typedef struct device_dims {
 
 /* The cuda backend on an opened driver. The caller has set base, drv and allocator. */
 static cairn_status device_open_cuda(device *dev, int ordinal, void *context, void *stream);
+/* The backend that opening would give for `wish`, its shape and memory, for an estimate: nothing is
+ * opened, `drv` is closed again. Without a GPU the shape for CAIRN_BACKEND_CUDA is a large one's. */
+static cairn_backend device_measure(device *dev, cairn_backend wish, const char *path, int ordinal,
+                                    driver_calls *drv);
 /* The CPU backend, on the pool. Never fails. */
 static void device_open_cpu(device *dev);
 /* Also right after a failed open. */
@@ -77,7 +81,8 @@ static cairn_status device_enter(device *dev);
 static cairn_status device_alloc(device *dev, size_t bytes, const char *what, void **out);
 /* bytes as given to device_alloc. NULL is ignored. Waits for work that may still use the memory. */
 static void device_free(device *dev, void *memory, size_t bytes);
-/* Device memory that nobody holds now; of the CPU no figure is known, so all there could be. */
+/* Device memory that nobody holds now; all there is of a device that was only measured for, and
+ * UINT64_MAX where no figure is known. */
 static uint64_t device_free_bytes(const device *dev);
 /* What the backend has free and in all; on the CPU both are what the system has available. */
 static void device_memory(const device *dev, uint64_t *free_bytes, uint64_t *total_bytes);
