@@ -7,6 +7,7 @@
 #define _GNU_SOURCE 1
 #endif
 #include "runtime.h"
+#include "runtime_ops.h"
 #include "kernels_src/abi.h"
 
 #include <errno.h>
@@ -74,12 +75,15 @@ BASE_SMALL_END
 #include "runtime/numbers/block.c"
 #include "runtime/numbers/simd.c"
 
+#ifndef CAIRN_SIMD_UNIT /* an object of the tests, see there */
 BASE_SMALL_BEGIN
 #include "runtime/device/device.h"
+#include "runtime/device/arena.h"
 #include "runtime/device/staging.h"
 #include "runtime/device/tensor.h"
 #include "runtime/device/handles.h"
 #include "runtime/device/device.c"
+#include "runtime/device/arena.c"
 #include "runtime/device/staging.c"
 #include "runtime/device/tensor.c"
 #include "runtime/device/npy.c"
@@ -141,6 +145,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/plan.c"
 #include "runtime/model/families/llama.c"
 #include "runtime/generated/unicode.h"
+#include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
 #include "runtime/model/tokenizer/special.c"
 #include "runtime/model/tokenizer/tokenizer.c"
@@ -163,6 +168,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/model.c"
+#include "runtime/engine/estimate.c"
 
 #include "runtime/api/api.h"
 #include "runtime/api/open.c"
@@ -179,4 +185,5 @@ BASE_SMALL_BEGIN
 #include "runtime/lua/jit.c"
 #include "runtime/lua/lua.c"
 BASE_SMALL_END
+#endif
 BASE_EXACT_END

@@ -30,7 +30,7 @@ cairn_type cairn_tensor_type(const cairn_tensor *tensor) {
     return CAIRN_TYPE_NONE;
 }
 
-/* ---- checks of an op's arguments ----------------------------------------------------------------*/
+/* ---- checks of an op's arguments ------------------------------------------------------------- */
 
 static int64_t tensor_elements(const cairn_tensor *t) {
     int64_t n = 1;
@@ -187,7 +187,7 @@ static cairn_status tensor_check(device *dev, const cairn_tensor *t, tensor_want
                      want->op, want->name, (int)t->device.id, (int)dev->ordinal);
 }
 
-/* ---- owned tensors ------------------------------------------------------------------------------*/
+/* ---- owned tensors --------------------------------------------------------------------------- */
 
 static cairn_status tensor_new(device *dev, tensor_owned **list, cairn_type type, int rank,
                                const int64_t *shape, tensor_owned **out) {

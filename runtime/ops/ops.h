@@ -1,8 +1,8 @@
-/* ops: what the entries of the ops share: what their arguments must be (spec.h, one table), refusing
- * a call in one line, launching a kernel in one, and rows of the paged cache (paged.h). An entry takes
- * its arguments (spec_take), refuses what the table cannot say (an ops_check keeps the first failure,
- * the rest then do nothing), and either works on the CPU or launches. Nothing is written before every
- * check has passed. */
+/* ops: what the entries of the ops share: what their arguments must be (spec.h, one table), refusing a
+ * call in one line, launching a kernel in one, and rows of the paged cache (paged.h). An entry takes
+ * its arguments (spec_take), refuses what the table cannot say (an ops_check keeps the first
+ * failure, the rest then do nothing), and either works on the CPU or launches. Nothing is written
+ * before every check has passed. */
 
 /* Takes the caller's struct into `ours` of the current layout. */
 #define OPS_TAKE(rt, name, ours, args) \
@@ -19,7 +19,7 @@ typedef struct ops_kernel {
     struct ops_kernel *next;
 } ops_kernel;
 
-/* ---- arguments --------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 /* Checks one dense argument against rank and extents (-1: free); the first failure stays. */
 static void ops_want_as(ops_check *c, const cairn_tensor *t, const char *name, unsigned types,
@@ -28,7 +28,7 @@ static void ops_want_as(ops_check *c, const cairn_tensor *t, const char *name, u
 BASE_PRINTF(3, 4)
 static void ops_refuse(ops_check *c, bool wrong, const char *format, ...);
 
-/* ---- launching --------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 /* The same for a template without constants. */
 static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char *entry,
@@ -41,7 +41,7 @@ static cairn_error_word *ops_error_word(device *dev, const char *op);
 /* Forgets the instances that ops have launched; for cairn_close. */
 static void ops_free_kernels(cairn_runtime *rt);
 
-/* ---- on the CPU -------------------------------------------------------------------------------- */
+/* ---- on the CPU ------------------------------------------------------------------------------ */
 
 /* On the CPU: remembers the first bad row of an op that went on past it. */
 static void ops_bad_row(device *dev, const char *op, int64_t row, const char *cause, int64_t value,

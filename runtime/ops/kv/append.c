@@ -6,7 +6,7 @@ enum {
     OPS_KV_BLOCK = 256 /* threads at most */
 };
 
-/* ---- elements ---------------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
 static uint16_t ops_kv_bf16(float x) {
     uint32_t bits;
@@ -53,7 +53,7 @@ static void ops_kv_write(const simd_kernels *simd, cairn_type type, const float 
         for (int i = 0; i < dim; i++) ((uint8_t *)to)[at + i] = ops_kv_e4m3(x[i]);
 }
 
-/* ---- CPU --------------------------------------------------------------------------------------- */
+/* ---- CPU ------------------------------------------------------------------------------------- */
 
 typedef struct ops_append_job {
     device *dev;
@@ -136,7 +136,7 @@ static cairn_status ops_append_cpu(ops_append_job *job) {
     return status;
 }
 
-/* ---- CUDA -------------------------------------------------------------------------------------- */
+/* ---- CUDA ------------------------------------------------------------------------------------ */
 
 /* Blocks are small, mostly a row each, with lanes for every head. e4m3 of many rows, where converting
  * takes about as long as copying: a lane works on all heads of its row, so that the two overlap. */
@@ -172,7 +172,7 @@ static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cair
     return ops_launch_as(rt, &want, &dims, p);
 }
 
-/* ---- entry ------------------------------------------------------------------------------------- */
+/* ---- entry ----------------------------------------------------------------------------------- */
 
 static void ops_append_params(const cairn_kv_append_args *a, const ops_paged *paged,
                               kv_append_params *p) {
