@@ -85,7 +85,8 @@ end
 
 return function(out)
   local header = out.read "runtime.h"
-  out.region("README.md", "ops", ops_of(out.read "runtime_ops.h", out.read "runtime/ops/spec_table.c"))
+  local ops = ops_of(out.read "runtime_ops.h", out.read "runtime/ops/spec_table.c")
+  out.region("README.md", "ops", ops)
   local lines = { "| status | what happened | what to do |", "|---|---|---|" }
   local statuses = header:match "#define CAIRN_STATUS_TABLE.-\n\n"
   for name, row in (statuses .. "\n"):gmatch "    X%(([A-Z0-9_]+), %d+,(.-)%)%s*\\?\n" do

@@ -40,7 +40,8 @@ static int64_t tensor_elements(const cairn_tensor *t) {
         if (t->shape[d] < 0) return -1;
         empty = empty || !t->shape[d];
         if (!t->shape[d]) continue;
-        if ((n | t->shape[d]) >> 29 && n > INT64_MAX / 16 / t->shape[d]) return -1; /* no division */
+        /* small ones need no division */
+        if ((n | t->shape[d]) >> 29 && n > INT64_MAX / 16 / t->shape[d]) return -1;
         n *= t->shape[d];
     }
     return empty ? 0 : n;
@@ -139,7 +140,8 @@ static size_t tensor_span_of(const cairn_tensor *t, int64_t elements) {
     int d;
     if (elements <= 0) return 0;
     if (!t->strides) return (size_t)elements * (t->dtype.bits / 8u);
-    for (d = 0; d < t->ndim; d++) last += (uint64_t)(t->shape[d] - 1) * (uint64_t)tensor_stride(t, d);
+    for (d = 0; d < t->ndim; d++)
+        last += (uint64_t)(t->shape[d] - 1) * (uint64_t)tensor_stride(t, d);
     return (size_t)(last + 1) * (t->dtype.bits / 8u);
 }
 
@@ -166,7 +168,8 @@ static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t, t
         if (want->optional) return CAIRN_OK;
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s is NULL", want->op, want->name);
     }
-    if ((status = tensor_check_type(b, t, want)) || (status = tensor_check_shape(b, t, want, &elements)) ||
+    if ((status = tensor_check_type(b, t, want)) ||
+        (status = tensor_check_shape(b, t, want, &elements)) ||
         (status = tensor_check_strides(b, t, want)))
         return status;
     want->bytes = tensor_span_of(t, elements);
@@ -243,7 +246,7 @@ static bool tensor_is_view(const cairn_tensor *t) {
            t->ndim <= CAIRN_MAX_RANK && (!t->ndim || t->shape) && tensor_elements(t) >= 0;
 }
 
-/* A dense tensor of `bytes` that the runtime of `dev` can copy: in its own memory, or the host's. */
+/* A dense tensor of `bytes` that this device's runtime can copy: in its memory, or the host's. */
 static cairn_status tensor_check_copy(device *dev, const char *op, const cairn_tensor *t,
                                       const void *host, size_t bytes) {
     base *b = dev->base;

@@ -37,9 +37,9 @@ typedef struct tensor_want {
 
 #define TENSOR_BIT(type) (1u << (type))
 
-/* What every view must hold, whoever gives it (runtime_ops.h says so once): the product of its extents,
- * a zero counted as 1, stays below 2^59, so that none of what is computed from it overflows; for an
- * op each extent is below 2^31, the count that kernels work with. */
+/* What every view must hold, whoever gives it (runtime_ops.h says so once): the product of its
+ * extents, a zero counted as 1, stays below 2^59, so that none of what is computed from it
+ * overflows; for an op each extent is below 2^31, the count that kernels work with. */
 enum { TENSOR_EXTENT = INT32_MAX };
 
 /* Elements, or -1 when an extent is negative or their product too large. */

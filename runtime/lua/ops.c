@@ -3,10 +3,10 @@
  *
  *     out, ... = rt:OP(input, ..., { option = value, ... })
  *
- * Inputs are the tensors that the op reads or changes, in the table's order, given by position or by
- * name. The outputs are made when they are not given, the optional ones only for `name = true` unless
- * the table says SPEC_MADE, and returned in the table's order. An optional output given as a tensor
- * is filled and returned too. The few ops with more to do have a row in bind_special. */
+ * Inputs are the tensors that the op reads or changes, in the table's order, given by position or
+ * by name. The outputs are made when they are not given, the optional ones only for `name = true`
+ * unless the table says SPEC_MADE, and returned in the table's order. An optional output given as
+ * a tensor is filled and returned too. The few ops with more to do have a row in bind_specials. */
 #ifndef CAIRN_NO_LUA
 
 enum { BIND_LISTED = 2 * (CAIRN_COLLATE_LAYERS + 1) };
@@ -188,7 +188,7 @@ static void bind_read_arguments(bind_call *c) {
     }
 }
 
-/* ---- outputs ----------------------------------------------------------------------------------*/
+/* ---- outputs --------------------------------------------------------------------------------- */
 
 /* Extent d of a tensor, 0 when there is none: then the op says what is wrong. */
 static int64_t bind_extent(const cairn_tensor *t, int d) {
@@ -236,7 +236,7 @@ static void bind_outputs(bind_call *c) {
     }
 }
 
-/* ---- topk_rows ---------------------------------------------------------------------------------- */
+/* ---- topk_rows ------------------------------------------------------------------------------- */
 
 /* rt:topk_rows(function(first, count, scores) ... end, { rows =, n =, k =, ... }): `first` counts
  * from 0 as the indices do; `scores` is a view that ends with the call; returning false cancels. */
@@ -341,7 +341,7 @@ static cairn_status bind_run_topk_rows(cairn_runtime *rt, const void *args) {
     return status;
 }
 
-/* ---- what else the table does not say ---------------------------------------------------------- */
+/* ---- what else the table does not say -------------------------------------------------------- */
 
 /* The caches say how many layers there are. */
 static void bind_kv_collate_outputs(bind_call *c) {
@@ -376,7 +376,7 @@ static const bind_special *bind_find_special(const char *op) {
     return &none;
 }
 
-/* ---- the methods --------------------------------------------------------------------------------*/
+/* ---- the methods ----------------------------------------------------------------------------- */
 
 /* The method: upvalue 1 is the op's number. */
 static int bind_call_op(lua_State *L) {
@@ -445,7 +445,7 @@ static void bind_add_ops(lua_State *L) {
     lua_setfield(L, -2, "topk_route");
 }
 
-/* ---- what ops there are -------------------------------------------------------------------------*/
+/* ---- what ops there are ---------------------------------------------------------------------- */
 
 static void bind_push_extent(lua_State *L, spec_extent e) {
     const char *name = spec_symbol_names[e & 255];

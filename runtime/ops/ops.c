@@ -89,8 +89,8 @@ static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const dev
     cairn_status status;
     if (dims->grid[1] > OPS_GRID || dims->grid[2] > OPS_GRID)
         return base_fail(&rt->base, CAIRN_UNSUPPORTED,
-                         "%s: %u x %u blocks in one launch, and %d are the most each way; give fewer "
-                         "rows a call", want->entry, dims->grid[1], dims->grid[2], OPS_GRID);
+                         "%s: %u x %u blocks in one launch, and %d are the most each way; give "
+                         "fewer rows a call", want->entry, dims->grid[1], dims->grid[2], OPS_GRID);
     if ((status = handles_enter(rt))) return status;
     want->shared_bytes = (int)dims->shared_bytes;
     status = ops_find_kernel(rt, want, &kernel);

@@ -1,6 +1,6 @@
-/* ops: what the entries of the ops share: what their arguments must be (spec.h, one table), refusing a
- * call in one line, launching a kernel in one, and rows of the paged cache (paged.h). An entry takes
- * its arguments (spec_take), refuses what the table cannot say (an ops_check keeps the first
+/* ops: what the entries of the ops share: what their arguments must be (spec.h, one table), refusing
+ * a call in one line, launching a kernel in one, and rows of the paged cache (paged.h). An entry
+ * takes its arguments (spec_take), refuses what the table cannot say (an ops_check keeps the first
  * failure, the rest then do nothing), and either works on the CPU or launches. Nothing is written
  * before every check has passed. */
 

@@ -1,6 +1,6 @@
 /* paged: weights and cache rows of checked calls. */
 
-/* ---- weights in blocks ---------------------------------------------------------------------------*/
+/* ---- weights in blocks ----------------------------------------------------------------------- */
 
 static int ops_block_type(const cairn_tensor *t, int32_t block) {
     if (block != CAIRN_BLOCK_NONE) return block;
@@ -22,7 +22,7 @@ static ops_weight ops_weight_of(const spec_call *s, const cairn_tensor *t, int32
     return w;
 }
 
-/* ---- rows of a paged cache ----------------------------------------------------------------------*/
+/* ---- rows of a paged cache ------------------------------------------------------------------- */
 
 static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *out) {
     const int64_t rows = s->n[SPEC_ROWS], sequences = s->n[SPEC_SEQUENCES];

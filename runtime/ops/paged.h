@@ -1,5 +1,5 @@
-/* paged: what ops make of checked arguments that several of them take: a matrix, plain or in blocks,
- * and rows of a paged cache. */
+/* paged: what ops make of checked arguments that several of them take: a matrix, plain or in
+ * blocks, and rows of a paged cache. */
 
 typedef struct ops_weight { int type; int64_t outs, ins, row_bytes; const void *data; } ops_weight;
 

@@ -32,7 +32,7 @@ static const spec_arg *spec_find_kind(const spec_op *op, spec_kind kind) {
     return NULL;
 }
 
-/* ---- symbols ----------------------------------------------------------------------------------- */
+/* ---- symbols --------------------------------------------------------------------------------- */
 
 static spec_symbol spec_symbol_of(spec_extent extent) { return (spec_symbol)(extent & 255); }
 
@@ -72,7 +72,8 @@ static const char *spec_range_text(const spec_limit *l, int64_t more, char *text
     char by[48] = "";
     if (l->multiple > 1) snprintf(by, sizeof by, "a multiple of %lld ", (long long)l->multiple);
     if (l->most >= INT32_MAX)
-        snprintf(text, bytes, "%s%s%lld or more", by, *by ? "from " : "", (long long)(l->least + more));
+        snprintf(text, bytes, "%s%s%lld or more", by, *by ? "from " : "",
+                 (long long)(l->least + more));
     else
         snprintf(text, bytes, "%s%s%lld to %lld", by, *by ? "from " : "",
                  (long long)(l->least + more), (long long)(l->most + more));
@@ -111,17 +112,18 @@ static void spec_check_relations(spec_call *s) {
         if (value < 0 || !(l->multiple_of || l->at_least)) continue;
         name = spec_who_says(s, l->symbol);
         if (l->multiple_of && s->n[l->multiple_of] > 0)
-            ops_refuse(&s->c, value % s->n[l->multiple_of] != 0, "%s has %lld %s, no multiple of the "
-                       "%lld %s", name, (long long)value, spec_symbol_words[l->symbol],
+            ops_refuse(&s->c, value % s->n[l->multiple_of] != 0,
+                       "%s has %lld %s, no multiple of the %lld %s", name, (long long)value,
+                       spec_symbol_words[l->symbol],
                        (long long)s->n[l->multiple_of], spec_symbol_words[l->multiple_of]);
         if (l->at_least && s->n[l->at_least] >= 0)
-            ops_refuse(&s->c, value < s->n[l->at_least], "%s has %lld %s; %lld or more are expected",
-                       name, (long long)value, spec_symbol_words[l->symbol],
+            ops_refuse(&s->c, value < s->n[l->at_least],
+                       "%s has %lld %s; %lld or more are expected", name, (long long)value, spec_symbol_words[l->symbol],
                        (long long)s->n[l->at_least]);
     }
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 /* The block type of a matrix: 0 for its own dtype. */
 static int32_t spec_block(const spec_call *s) {
@@ -236,7 +238,7 @@ static void spec_check_list(spec_call *s, const spec_arg *a) {
     }
 }
 
-/* ---- numbers and handles ----------------------------------------------------------------------- */
+/* ---- numbers and handles --------------------------------------------------------------------- */
 
 static void spec_check_int(spec_call *s, const spec_arg *a) {
     const int32_t value = spec_int(s, a);
@@ -256,8 +258,8 @@ static void spec_check_float(spec_call *s, const spec_arg *a) {
     memcpy(&value, s->args + a->offset, sizeof value);
     if ((double)value >= a->least && (double)value <= a->most) return;
     if (a->most > 1e30)
-        ops_refuse(&s->c, true, "%s = %g; %g or more%s is expected", a->name, (double)value, a->least,
-                   a->most < (double)INFINITY ? ", finite," : "");
+        ops_refuse(&s->c, true, "%s = %g; %g or more%s is expected", a->name, (double)value,
+                   a->least, a->most < (double)INFINITY ? ", finite," : "");
     else
         ops_refuse(&s->c, true, "%s = %g; %g to %g is expected", a->name, (double)value, a->least,
                    a->most);
@@ -282,7 +284,7 @@ static void spec_check_function(spec_call *s, const spec_arg *a) {
     ops_refuse(&s->c, !function, "%s is NULL", a->name);
 }
 
-/* ---- overlap ---------------------------------------------------------------------------------- */
+/* ---- overlap --------------------------------------------------------------------------------- */
 
 /* With lists of tensors, which are written, there are many. */
 static void spec_check_many_apart(spec_call *s) {
@@ -300,7 +302,7 @@ static void spec_check_many_apart(spec_call *s) {
     spans_want_apart(&s->c, spans, count);
 }
 
-/* ---- a call ------------------------------------------------------------------------------------ */
+/* ---- a call ---------------------------------------------------------------------------------- */
 
 static void spec_open(spec_call *s, const spec_op *op, const void *args) {
     memset(&s->c, 0, sizeof s->c);
@@ -349,7 +351,8 @@ static cairn_status spec_check(spec_call *s, device *dev, const spec_op *op, con
     if (s->c.status) return s->c.status;
     if (listed) spec_check_many_apart(s);
     else spans_want_few_apart(&s->c, s->spans, s->span_count);
-    for (const spec_limit *l = op->limits; l->symbol; l++) s->n[l->symbol] = spec_symbol_value(s, l->symbol);
+    for (const spec_limit *l = op->limits; l->symbol; l++)
+        s->n[l->symbol] = spec_symbol_value(s, l->symbol);
     return s->c.status;
 }
 
@@ -362,7 +365,7 @@ static cairn_status spec_take(cairn_runtime *rt, const spec_op *op, void *ours, 
     return s->c.status ? s->c.status : spec_check(s, &rt->device, op, ours);
 }
 
-/* ---- shapes ------------------------------------------------------------------------------------ */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
 BASE_UNUSED static void spec_guess(spec_call *s, const spec_op *op, const void *args) {
     spec_open(s, op, args);

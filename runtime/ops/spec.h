@@ -1,14 +1,14 @@
 /* ops/spec: the arguments of every op, in one table.
  *
- * spec_table.c has a row for each argument of each op: its name, whether it is read, written or both,
- * its dtypes, its extents as symbols, what its address is a multiple of; of numbers their range or the
- * names of their values. Who reads it: the checker (spec.c), which refuses a call before anything is
- * done and names the argument; the binding to Lua, for names, order and the shapes of outputs;
- * cairn.ops() in Lua; the README's table (gen/readme.lua); and the fuzzer (tests/spec_test.c).
+ * spec_table.c has a row for each argument of each op: its name, whether it is read, written or
+ * both, its dtypes, its extents as symbols, what its address is a multiple of; of numbers their
+ * range or the names of their values. Who reads it: the checker (spec.c), which refuses a call
+ * before anything is done and names the argument; the binding to Lua, for names, order and shapes of
+ * outputs; cairn.ops() in Lua; the README's table (gen/readme.lua); the fuzzer (tests/spec_test.c).
  *
- * TO ADD AN OP. Declare its struct and its call in the public header. In spec_table.c write its rows,
- * inputs in the order in which Lua gives them without names, limits for the symbols that have some,
- * and a line in SPEC_OPS. The entry is
+ * TO ADD AN OP. Declare its struct and its call in the public header. In spec_table.c write its
+ * rows, inputs in the order in which Lua gives them without names, limits for the symbols that have
+ * some, and a line in SPEC_OPS. The entry is
  *
  *     cairn_status cairn_OP(cairn_runtime *rt, const cairn_OP_args *args) {
  *         cairn_OP_args a;
@@ -19,14 +19,15 @@
  *
  * What the table cannot say, such as how a number and an extent belong together, the entry refuses.
  *
- * What the checker holds for all ops: each extent is below 2^31, their product, a zero counted as 1,
- * below 2^59; rows that stride do not overlap; data that is not empty is there and aligned to its
- * element and to `align`; the tensor lies where the runtime's backend does; a symbol has one value in
- * a call; what is written shares no byte with any other argument; a handle is this runtime's. */
+ * What the checker holds for all ops: each extent is below 2^31, their product, a zero counted as
+ * 1, below 2^59; rows that stride do not overlap; data that is not empty is there and aligned to
+ * its element and to `align`; the tensor lies where the runtime's backend does; a symbol has one
+ * value in a call; what is written shares no byte with any other argument; a handle is this
+ * runtime's. */
 
 /* Symbols: X(SYMBOL, name, what so many of it are called). */
 #define SPEC_SYMBOL_TABLE(X)                                                                       \
-    X(NONE, "", "") X(ROWS, "rows", "rows") X(N, "n", "columns") X(K, "k", "columns")                              \
+    X(NONE, "", "") X(ROWS, "rows", "rows") X(N, "n", "columns") X(K, "k", "columns")              \
     X(HEADS, "heads", "heads") X(KV_HEADS, "kv_heads", "KV heads")                                 \
     X(HEAD_DIM, "head_dim", "values in a head") X(PAGES, "pages", "pages")                         \
     X(PAGE_SIZE, "page_size", "slots in a page") X(SEQUENCES, "sequences", "sequences")            \
@@ -58,7 +59,7 @@ typedef enum spec_kind {
     SPEC_LIST,    /* an array of SPEC_LAYERS tensors that are read and written */
     SPEC_INT, SPEC_FLAG /* an int32_t, 0 or not */, SPEC_CHOICE /* an int32_t of `choices` */,
     SPEC_FLOAT, SPEC_BYTES /* a uint64_t */, SPEC_TEXT,
-    SPEC_STAGING, /* cairn_staging *, or NULL: the inputs with SPEC_STAGED lie on the host, if given */
+    SPEC_STAGING, /* cairn_staging *, or NULL: if given, inputs with SPEC_STAGED lie on the host */
     SPEC_FUNCTION, /* a callback and its `user` */
     SPEC_OWN      /* what only the entry and its binding know; no offset */
 } spec_kind;

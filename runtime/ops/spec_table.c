@@ -51,7 +51,7 @@ enum {
     {SPEC_##symbol, 0, most, 0, SPEC_NONE, SPEC_NONE, otherwise}
 #define LIMITS_END {SPEC_NONE, 0, 0, 0, SPEC_NONE, SPEC_NONE, 0}
 
-/* ---- names of values --------------------------------------------------------------------------- */
+/* ---- names of values ------------------------------------------------------------------------- */
 
 static const spec_choice spec_orders[] = {
     {"position", CAIRN_ORDER_POSITION}, {"score", CAIRN_ORDER_SCORE}, {NULL, 0}};
@@ -73,7 +73,7 @@ static const spec_choice spec_step_modes[] = {{"decode", CAIRN_STEP_DECODE},
 
 static const spec_limit spec_no_limits[] = {LIMITS_END};
 
-/* ---- topk -------------------------------------------------------------------------------------- */
+/* ---- topk ------------------------------------------------------------------------------------ */
 
 static const spec_limit spec_topk_limits[] = {WITHIN(N, 0, 1 << 22), LIMITS_END};
 static const spec_limit spec_topk_rows_limits[] = {
@@ -137,7 +137,7 @@ static const spec_arg spec_topk_rows_plan_args[] = {
     ARGS_END};
 #undef ARGS
 
-/* ---- dense ------------------------------------------------------------------------------------- */
+/* ---- dense ----------------------------------------------------------------------------------- */
 
 static const spec_limit spec_embed_limits[] = {WITHIN_BY(HIDDEN, 0, INT32_MAX, 8), LIMITS_END};
 static const spec_limit spec_linear_limits[] = {
@@ -191,7 +191,7 @@ static const spec_arg spec_swiglu_args[] = {
     ARGS_END};
 #undef ARGS
 
-/* ---- the paged cache --------------------------------------------------------------------------- */
+/* ---- the paged cache ------------------------------------------------------------------------- */
 
 /* Rows of the embedded cairn_pages; kernels read a cache 16 bytes at a time. */
 #define PAGES_OF(kind, types)                                                                     \
@@ -309,7 +309,7 @@ static const spec_arg spec_attend_pages_args[] = {
     ARGS_END};
 #undef ARGS
 
-/* ---- short convolution ------------------------------------------------------------------------- */
+/* ---- short convolution ----------------------------------------------------------------------- */
 
 /* Rows of the embedded cairn_conv. */
 #define CONV(kind, flags, field, types, ...) \
@@ -388,7 +388,7 @@ static const spec_arg spec_short_conv_metadata_args[] = {
     ARGS_END};
 #undef ARGS
 
-/* ---- sampling ---------------------------------------------------------------------------------- */
+/* ---- sampling -------------------------------------------------------------------------------- */
 
 static const spec_limit spec_sample_limits[] = {WITHIN(VOCAB, 1, 1 << 20), LIMITS_END};
 
@@ -417,7 +417,7 @@ static const spec_arg spec_verify_greedy_args[] = {
     ARGS_END};
 #undef ARGS
 
-/* ---- metadata ---------------------------------------------------------------------------------- */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
 static const spec_limit spec_batch_limits[] = {WITHIN(BATCH, 0, INT32_MAX / 4), LIMITS_END};
 
@@ -458,7 +458,7 @@ static const spec_arg spec_prefix_chunks_args[] = {
     ARGS_END};
 #undef ARGS
 
-/* ---- all of them ------------------------------------------------------------------------------- */
+/* ---- all of them ----------------------------------------------------------------------------- */
 
 #define SPEC_OPS(X)                                                                                \
     X(topk, spec_topk_limits) X(topk_transform, spec_topk_limits)                                  \

@@ -26,7 +26,7 @@ static int64_t conv_stride(conv_call *call, const cairn_tensor *t) {
 
 static void *conv_data(const cairn_tensor *t) { return t ? tensor_data(t) : NULL; }
 
-/* What the kernels get of a call that the table holds right; all but what is particular to a mode. */
+/* What the kernels get of a call that the table holds right, but for what is a mode's own. */
 static void conv_want(spec_call *s, const cairn_conv *a, conv_call *call) {
     short_conv_params *p = &call->p;
     memset(call, 0, sizeof *call);

@@ -1,4 +1,4 @@
-/* topk: the op's entry. Checks what spec.c does not say, then the CPU's rows or a kernel's launch. */
+/* topk: the entries. Each checks what the table does not say, then the CPU's rows or a launch. */
 
 static void topk_want_route(ops_check *c, const char *route) {
     ops_refuse(c, route && strcmp(route, "auto") != 0 && !topk_find_route(route),
