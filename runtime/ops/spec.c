@@ -107,19 +107,16 @@ static void spec_say(spec_call *s, const char *name, spec_extent extent, int64_t
 /* What symbols are to each other, once all are known. */
 static void spec_check_relations(spec_call *s) {
     for (const spec_limit *l = s->op->limits; l->symbol && !s->c.status; l++) {
-        const int64_t value = s->n[l->symbol];
-        const char *name;
-        if (value < 0 || !(l->multiple_of || l->at_least)) continue;
-        name = spec_who_says(s, l->symbol);
-        if (l->multiple_of && s->n[l->multiple_of] > 0)
-            ops_refuse(&s->c, value % s->n[l->multiple_of] != 0,
-                       "%s has %lld %s, no multiple of the %lld %s", name, (long long)value,
-                       spec_symbol_words[l->symbol],
-                       (long long)s->n[l->multiple_of], spec_symbol_words[l->multiple_of]);
-        if (l->at_least && s->n[l->at_least] >= 0)
-            ops_refuse(&s->c, value < s->n[l->at_least],
-                       "%s has %lld %s; %lld or more are expected", name, (long long)value, spec_symbol_words[l->symbol],
-                       (long long)s->n[l->at_least]);
+        const int64_t value = s->n[l->symbol], of = s->n[l->multiple_of], least = s->n[l->at_least];
+        const char *words = spec_symbol_words[l->symbol];
+        if (value < 0) continue;
+        if (l->multiple_of && of > 0 && value % of)
+            ops_refuse(&s->c, true, "%s has %lld %s, no multiple of the %lld %s",
+                       spec_who_says(s, l->symbol), (long long)value, words, (long long)of,
+                       spec_symbol_words[l->multiple_of]);
+        if (l->at_least && value < least)
+            ops_refuse(&s->c, true, "%s has %lld %s; %lld or more are expected",
+                       spec_who_says(s, l->symbol), (long long)value, words, (long long)least);
     }
 }
 

@@ -3,8 +3,8 @@
  * spec_table.c has a row for each argument of each op: its name, whether it is read, written or
  * both, its dtypes, its extents as symbols, what its address is a multiple of; of numbers their
  * range or the names of their values. Who reads it: the checker (spec.c), which refuses a call
- * before anything is done and names the argument; the binding to Lua, for names, order and shapes of
- * outputs; cairn.ops() in Lua; the README's table (gen/readme.lua); the fuzzer (tests/spec_test.c).
+ * before anything is done and names the argument; the binding to Lua, for names, order and shapes
+ * of outputs; cairn.ops() in Lua; the README's table (gen/readme.lua); the fuzzer (tests/spec_test.c).
  *
  * TO ADD AN OP. Declare its struct and its call in the public header. In spec_table.c write its
  * rows, inputs in the order in which Lua gives them without names, limits for the symbols that have
