@@ -61,7 +61,11 @@ static int64_t tensor_stride(const cairn_tensor *t, int d) {
     return stride;
 }
 
-static void *tensor_data(const cairn_tensor *t) { return (char *)t->data + t->byte_offset; }
+/* A tensor without elements may have no data: nothing may be added to NULL, so it gets an address. */
+static void *tensor_data(const cairn_tensor *t) {
+    static uint64_t nothing[2];
+    return t->data ? (char *)t->data + t->byte_offset : (char *)nothing;
+}
 
 static cairn_status tensor_check_type(base *b, const cairn_tensor *t, const tensor_want *want) {
     cairn_type type = cairn_tensor_type(t);

@@ -66,6 +66,7 @@ struct cairn_model {
     const model_backend *backend;
     void *state; /* the backend's */
     cairn_session *sessions;
+    bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
 };
 
