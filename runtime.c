@@ -10,6 +10,7 @@
 #define _GNU_SOURCE 1
 #endif
 #include "runtime.h"
+#include "runtime_ops.h"
 #include "kernels_src/abi.h"
 
 #include <errno.h>
@@ -26,6 +27,8 @@
 #endif
 
 #include "runtime/base/base.h"
+
+BASE_EXACT_BEGIN
 #include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
 
@@ -75,12 +78,15 @@ BASE_SMALL_END
 #include "runtime/numbers/block.c"
 #include "runtime/numbers/simd.c"
 
+#ifndef CAIRN_SIMD_UNIT /* an object of the tests, see there */
 BASE_SMALL_BEGIN
 #include "runtime/device/device.h"
+#include "runtime/device/arena.h"
 #include "runtime/device/staging.h"
 #include "runtime/device/tensor.h"
 #include "runtime/device/handles.h"
 #include "runtime/device/device.c"
+#include "runtime/device/arena.c"
 #include "runtime/device/staging.c"
 #include "runtime/device/tensor.c"
 #include "runtime/device/npy.c"
@@ -134,6 +140,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/plan.c"
 #include "runtime/model/families/llama.c"
 #include "runtime/generated/unicode.h"
+#include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
 #include "runtime/model/tokenizer/special.c"
 #include "runtime/model/tokenizer/tokenizer.c"
@@ -156,6 +163,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/model.c"
+#include "runtime/engine/estimate.c"
 
 #include "runtime/api/api.h"
 #include "runtime/api/open.c"
@@ -172,3 +180,5 @@ BASE_SMALL_BEGIN
 #include "runtime/lua/jit.c"
 #include "runtime/lua/lua.c"
 BASE_SMALL_END
+#endif
+BASE_EXACT_END

@@ -1,5 +1,5 @@
 -- README.md: the troubleshooting table, from the status table of runtime.h, and the table of ops,
--- from the comments above their argument structs.
+-- of runtime_ops.h, from the comments above their argument structs.
 
 -- The C strings of one X(...) row, adjacent pieces joined.
 local function strings_of(row)
@@ -22,13 +22,13 @@ local function ops_of(header)
       lines[#lines + 1] = ("| `%s` | %s |"):format(name, text)
     end
   end
-  assert(#lines > 10, "runtime.h: the ops were not understood")
+  assert(#lines > 10, "runtime_ops.h: the ops were not understood")
   return table.concat(lines, "\n")
 end
 
 return function(out)
   local header = out.read "runtime.h"
-  out.region("README.md", "ops", ops_of(header))
+  out.region("README.md", "ops", ops_of(out.read "runtime_ops.h"))
   local lines = { "| status | what happened | what to do |", "|---|---|---|" }
   local statuses = header:match "#define CAIRN_STATUS_TABLE.-\n\n"
   for name, row in (statuses .. "\n"):gmatch "    X%(([A-Z0-9_]+), %d+,(.-)%)%s*\\?\n" do

@@ -233,9 +233,30 @@ end)
 
 test("an estimate needs no runtime", function()
   if not path then skip "CAIRN_MODEL names no model" end
-  local e = cairn.estimate({ max_batch = 1, max_seq_len = 1024 }, path)
+  local config = { max_batch = 1, max_seq_len = 1024 }
+  local e = cairn.estimate(config, path)
   check.equal(e.max_seq_len, 1024)
-  check.ok(e.total_bytes >= e.kv_bytes)
+  check.equal(e.total_bytes, e.weights_bytes + e.kv_bytes + e.scratch_bytes)
+  local rt <close> = cairn.open(config)
+  local before = rt:info()
+  local m = rt:load_model(path)
+  local now, kept = rt:info(), m:info()
+  check.equal(e.backend, now.backend)
+  check.equal(now.live_bytes - before.live_bytes, e.live_bytes)
+  check.equal(now.peak_bytes - before.live_bytes, e.peak_bytes)
+  check.equal(kept.kv_bytes, e.kv_bytes)
+  check.equal(kept.scratch_bytes, e.scratch_bytes)
+  check.equal(kept.weights_bytes, e.weights_bytes)
+end)
+
+test("a batch beyond the machine's memory is refused with its arithmetic", function()
+  if not path then skip "CAIRN_MODEL names no model" end
+  if cairn.open().backend == "cuda" then skip "the GPU's cache is what fits" end
+  local rt <close> = cairn.open { backend = "cpu", max_batch = 1024 }
+  local sequence = cairn.estimate({ backend = "cpu", max_batch = 1 }, path).kv_bytes
+  if rt:info().total_bytes * 2 > 1024 * sequence then skip "this machine may hold it" end
+  local text = check.error(function() rt:load_model(path) end, "CAIRN_OUT_OF_MEMORY")
+  check.ok(text:find("max_batch = 1024", 1, true) and text:find("GiB", 1, true))
 end)
 
 test("a fork goes on as its session would, and each its own way", function()

@@ -33,7 +33,7 @@ static cairn_runtime *open_toy(cairn_model **model) {
     return rt;
 }
 
-/* ---- special and plain ------------------------------------------------------------------------ */
+/* ---- special and plain ----------------------------------------------------------------------- */
 
 static bool holds(cairn_session *s, int32_t id) {
     int count;
@@ -102,7 +102,7 @@ static void test_short_vocabulary(void) {
     cairn_close(rt);
 }
 
-/* ---- cancelled while it is read --------------------------------------------------------------- */
+/* ---- cancelled while it is read -------------------------------------------------------------- */
 
 static cairn_session *cancel_session;
 static void cancel_soon(void *unused) {

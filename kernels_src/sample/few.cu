@@ -10,6 +10,7 @@
  *            `arrived` is zero before and after
  * matrix: */
 #include "device/common.cuh"
+#include "abi/sample.h"
 #define THREADS 512
 #include "sample/sample.cuh"
 

@@ -30,7 +30,7 @@ cairn_status cairn_sync(cairn_runtime *rt) {
     return handles_leave(rt, device_sync(&rt->device));
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 cairn_status cairn_tensor_new(cairn_runtime *rt, cairn_type type, int rank, const int64_t *shape,
                               cairn_tensor **tensor) {
@@ -112,7 +112,7 @@ cairn_status cairn_tensor_save(cairn_runtime *rt, const cairn_tensor *tensor, co
     return handles_leave(rt, npy_save(&rt->device, tensor, path));
 }
 
-/* ---- streams ------------------------------------------------------------------------------------*/
+/* ---- streams --------------------------------------------------------------------------------- */
 
 cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream) {
     device *dev;
@@ -182,7 +182,7 @@ cairn_status cairn_stream_free(cairn_runtime *rt, cairn_stream *stream) {
     return status;
 }
 
-/* ---- events -------------------------------------------------------------------------------------*/
+/* ---- events ---------------------------------------------------------------------------------- */
 
 cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event) {
     device *dev;
@@ -282,7 +282,7 @@ cairn_status cairn_event_free(cairn_runtime *rt, cairn_event *event) {
     return CAIRN_OK;
 }
 
-/* ---- graphs -------------------------------------------------------------------------------------*/
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
 cairn_status cairn_graph_begin(cairn_runtime *rt) {
     cairn_status status;
@@ -347,7 +347,7 @@ cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph) {
     return CAIRN_OK;
 }
 
-/* ---- staging ----------------------------------------------------------------------------------- */
+/* ---- staging --------------------------------------------------------------------------------- */
 
 cairn_status cairn_staging_new(cairn_runtime *rt, size_t bytes, cairn_staging **staging) {
     cairn_staging *s;

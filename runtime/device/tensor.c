@@ -30,7 +30,7 @@ cairn_type cairn_tensor_type(const cairn_tensor *tensor) {
     return CAIRN_TYPE_NONE;
 }
 
-/* ---- checks of an op's arguments ----------------------------------------------------------------*/
+/* ---- checks of an op's arguments ------------------------------------------------------------- */
 
 static int64_t tensor_elements(const cairn_tensor *t) {
     int64_t n = 1;
@@ -171,7 +171,7 @@ static cairn_status tensor_check_apart(base *b, const char *op, const cairn_tens
     return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s overlaps %s", op, out_name, in_name);
 }
 
-/* ---- owned tensors ------------------------------------------------------------------------------*/
+/* ---- owned tensors --------------------------------------------------------------------------- */
 
 static cairn_status tensor_new(device *dev, tensor_owned **list, cairn_type type, int rank,
                                const int64_t *shape, tensor_owned **out) {

@@ -1,8 +1,13 @@
-/* tensor: what a tensor is made of, what an op may want of one, and tensors that the runtime owns. */
+/* tensor: what a tensor is made of, what an op may want of one, and tensors that the runtime
+ * owns. */
 
 enum { TENSOR_CPU = 1, TENSOR_CUDA = 2 };
 
-typedef struct tensor_type_row { const char *name; uint8_t code, bits; const char *npy; } tensor_type_row;
+typedef struct tensor_type_row {
+    const char *name;
+    uint8_t code, bits;
+    const char *npy;
+} tensor_type_row;
 
 /* Indexed by cairn_type. */
 static const tensor_type_row tensor_types[] = {

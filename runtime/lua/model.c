@@ -51,7 +51,7 @@ static int bind_model_info(lua_State *L) {
     BIND_SET(head_dim);   BIND_SET(ffn);         BIND_SET(vocab);      BIND_SET(context);
     BIND_SET(page_size);  BIND_SET(max_seq_len); BIND_SET(pages);      BIND_SET(free_pages);
     BIND_SET(end_id);     BIND_SET(parameters);  BIND_SET(file_bytes); BIND_SET(weights_bytes);
-    BIND_SET(kv_bytes);
+    BIND_SET(kv_bytes);   BIND_SET(scratch_bytes);
 #undef BIND_SET
     return 1;
 }
@@ -66,16 +66,22 @@ static int bind_estimate(lua_State *L) {
     bind_to_config(L, 1, &config);
     if (cairn_estimate(&config, path, &e, error, sizeof error)) bind_raise_text(L, error);
     lua_newtable(L);
+    bind_set_string(L, "backend", e.backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu");
     bind_set_integer(L, "max_seq_len", e.max_seq_len);
     bind_set_integer(L, "pages", e.pages);
     bind_set_integer(L, "weights_bytes", (int64_t)e.weights_bytes);
     bind_set_integer(L, "kv_bytes", (int64_t)e.kv_bytes);
     bind_set_integer(L, "scratch_bytes", (int64_t)e.scratch_bytes);
+    bind_set_integer(L, "live_bytes", (int64_t)e.live_bytes);
+    bind_set_integer(L, "peak_bytes", (int64_t)e.peak_bytes);
+    bind_set_integer(L, "host_bytes", (int64_t)e.host_bytes);
+    bind_set_integer(L, "mapped_bytes", (int64_t)e.mapped_bytes);
+    bind_set_integer(L, "resident_bytes", (int64_t)e.resident_bytes);
     bind_set_integer(L, "total_bytes", (int64_t)e.total_bytes);
     return 1;
 }
 
-/* ---- text and ids ----------------------------------------------------------------------------- */
+/* ---- text and ids ---------------------------------------------------------------------------- */
 
 static void bind_push_ids(lua_State *L, const int32_t *ids, int count) {
     int i;
@@ -227,7 +233,7 @@ static int bind_chat_ids(lua_State *L) {
     return 1;
 }
 
-/* ---- eval ------------------------------------------------------------------------------------- */
+/* ---- eval ------------------------------------------------------------------------------------ */
 
 /* Adds `top` = { { ids =, logits = }, ... }, one entry a position, to the table at the top. */
 static void bind_set_top(lua_State *L, const cairn_eval_args *a) {
@@ -280,7 +286,7 @@ static int bind_eval(lua_State *L) {
     return 1;
 }
 
-/* ---- sessions --------------------------------------------------------------------------------- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 static bool bind_model_is_open(lua_State *L, int arg) {
     bind_object *model;
@@ -458,7 +464,7 @@ static int bind_stats(lua_State *L) {
     return 1;
 }
 
-/* ---- generate --------------------------------------------------------------------------------- */
+/* ---- generate -------------------------------------------------------------------------------- */
 
 typedef struct bind_wishes {
     cairn_generate_options options;

@@ -1,7 +1,7 @@
-/* numbers: the block formats of weights (block.c), and the CPU's kernels at every SIMD level (simd.c,
- * simd.h). Blocks are little-endian, as GGUF stores them, and may lie at any address. The scalar
- * dequantisers define the values that the SIMD and CUDA paths must reproduce. Calls base and, for
- * the level, pool. */
+/* numbers: the block formats of weights (block.c), and the CPU's kernels at every SIMD level
+ * (simd.c, simd.h). Blocks are little-endian, as GGUF stores them, and may lie at any address.
+ * The scalar dequantisers define the values that the SIMD and CUDA paths must reproduce. Calls
+ * base and, for the level, pool. */
 
 enum { BLOCK_F32 = 0, BLOCK_F16 = 1, BLOCK_Q4_0 = 2, BLOCK_Q4_1 = 3, BLOCK_Q8_0 = 8,
        BLOCK_BF16 = 30 };

@@ -140,7 +140,7 @@ static void ops_bad_row(device *dev, const char *op, int64_t row, const char *ca
                             (long long)row, cause, (long long)value);
 }
 
-/* ---- weights in blocks ---------------------------------------------------------------------------*/
+/* ---- weights in blocks ----------------------------------------------------------------------- */
 
 static int ops_block_type(const cairn_tensor *t, int32_t block) {
     if (block != CAIRN_BLOCK_NONE) return block;
@@ -172,7 +172,7 @@ static void ops_want_weight(ops_check *c, const cairn_tensor *t, const char *nam
     out->ins = t->shape[1] / type->bytes * type->values;
 }
 
-/* ---- rows of a paged cache ----------------------------------------------------------------------*/
+/* ---- rows of a paged cache ------------------------------------------------------------------- */
 
 static void ops_want_paged_of(ops_check *c, const cairn_pages *pages, unsigned types, int64_t rows,
                               ops_paged *out) {

@@ -1,7 +1,7 @@
 /* ops: what the entries of the ops share: wanting tensors in one line, launching a kernel in one
- * call, and the paged cache's argument checks. An entry takes its arguments (OPS_TAKE), says what it
- * wants of each (an ops_check keeps the first failure, the rest then do nothing), and either works
- * on the CPU or launches. Nothing is written before every check has passed. */
+ * call, and the paged cache's argument checks. An entry takes its arguments (OPS_TAKE), says
+ * what it wants of each (an ops_check keeps the first failure, the rest then do nothing), and
+ * either works on the CPU or launches. Nothing is written before every check has passed. */
 
 #define OPS_F32 TENSOR_BIT(CAIRN_F32)
 #define OPS_F16 TENSOR_BIT(CAIRN_F16)
@@ -30,7 +30,7 @@ typedef struct ops_paged {
     paged_rows at; /* also what the kernels get */
 } ops_paged;
 
-/* ---- arguments --------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 /* Checks one dense argument against rank and extents (-1: free); the first failure stays. */
 static void ops_want_as(ops_check *c, const cairn_tensor *t, const char *name, unsigned types,
@@ -57,7 +57,7 @@ static void ops_want_paged(ops_check *c, const cairn_pages *pages, int64_t rows,
 static void ops_want_paged_of(ops_check *c, const cairn_pages *pages, unsigned types, int64_t rows,
                               ops_paged *out);
 
-/* ---- launching --------------------------------------------------------------------------------- */
+/* ---- launching ------------------------------------------------------------------------------- */
 
 /* The runtime's device, or NULL without a runtime. */
 static device *ops_device(cairn_runtime *rt);
@@ -72,7 +72,7 @@ static cairn_error_word *ops_error_word(device *dev, const char *op);
 /* Forgets the instances that ops have launched; for cairn_close. */
 static void ops_free_kernels(cairn_runtime *rt);
 
-/* ---- on the CPU -------------------------------------------------------------------------------- */
+/* ---- on the CPU ------------------------------------------------------------------------------ */
 
 /* Where row r stands, on the CPU; false when an id or position is out of range. */
 static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int64_t r,

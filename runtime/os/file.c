@@ -85,8 +85,10 @@ static int os_read_exact(int64_t file, uint8_t *to, size_t size) {
 
 static cairn_status os_copy_file(base *b, const char *path, size_t alignment, void **memory,
                                  uint8_t **data, size_t *size) {
-    int64_t file = os_open_sized(path, size);
+    int64_t file;
     int error = 0;
+    *memory = *data = NULL;
+    file = os_open_sized(path, size);
     if (file < 0) return os_fail(b, (int)file, "open", path);
     *memory = base_realloc(b, NULL, 0, *size + alignment);
     if (*memory) {
@@ -271,11 +273,6 @@ static int64_t os_mtime(const char *path) {
 
 static void *os_library_open(const char *path, char *why, size_t why_bytes) {
     return os_calls.library_open(path, false, why, why_bytes);
-}
-
-/* Only if the process has it already; to be closed as well. */
-static void *os_library_loaded(const char *path) {
-    return os_calls.library_open(path, true, NULL, 0);
 }
 
 static os_function os_library_symbol(void *library, const char *name) {

@@ -6,7 +6,7 @@ enum {
     OPS_KV_BLOCK = 256 /* threads at most */
 };
 
-/* ---- elements ---------------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------- */
 
 /* Nearest even, saturating to 448; NaN gives 0x7f. */
 static uint8_t ops_kv_e4m3(float x) {
@@ -46,7 +46,7 @@ static void ops_kv_write(const simd_kernels *simd, cairn_type type, const float 
         for (int i = 0; i < dim; i++) ((uint8_t *)to)[at + i] = ops_kv_e4m3(x[i]);
 }
 
-/* ---- CPU --------------------------------------------------------------------------------------- */
+/* ---- CPU ------------------------------------------------------------------------------------- */
 
 typedef struct ops_append_job {
     device *dev;
@@ -129,7 +129,7 @@ static cairn_status ops_append_cpu(ops_append_job *job) {
     return status;
 }
 
-/* ---- CUDA -------------------------------------------------------------------------------------- */
+/* ---- CUDA ------------------------------------------------------------------------------------ */
 
 /* Blocks are small, mostly a row each, with lanes for every head. e4m3 of many rows, where converting
  * takes about as long as copying: a lane works on all heads of its row, so that the two overlap. */
@@ -165,7 +165,7 @@ static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cair
     return ops_launch_as(rt, &want, &dims, p);
 }
 
-/* ---- entry ------------------------------------------------------------------------------------- */
+/* ---- entry ----------------------------------------------------------------------------------- */
 
 static void append_want_aligned(ops_check *c, const cairn_tensor *t, const char *name) {
     if (c->status || !t) return;

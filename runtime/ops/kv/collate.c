@@ -7,7 +7,7 @@ typedef struct ops_collate_job {
     int64_t sequences, layers;
 } ops_collate_job;
 
-/* ---- CPU --------------------------------------------------------------------------------------- */
+/* ---- CPU ------------------------------------------------------------------------------------- */
 
 static int32_t ops_collate_source(const kv_collate_params *p, int64_t s, int32_t g) {
     return p->sources ? p->sources[s * p->most + g] : g * p->stride;
@@ -90,7 +90,7 @@ static cairn_status ops_collate_cpu(ops_collate_job *job) {
     return status;
 }
 
-/* ---- entry ------------------------------------------------------------------------------------- */
+/* ---- entry ----------------------------------------------------------------------------------- */
 
 static cairn_status ops_collate_cuda(cairn_runtime *rt, const ops_collate_job *job) {
     int columns = 2 * job->p->kv_heads * (job->p->row_bytes / 16);

@@ -1,5 +1,5 @@
 /* ops_steps_chunks: prefix_chunks, the chunks of a cached prefix: checks, the CPU's loops, the
- * launch (runtime.h has the contract). */
+ * launch (runtime_ops.h has the contract). */
 
 enum { CHUNKS_BLOCK = 256, CHUNKS_TILE = 2048, CHUNKS_SHARED = 64 + 8 * CHUNKS_BLOCK };
 

@@ -1,5 +1,5 @@
 /* ops_steps: prepare_steps, the metadata of N steps: its argument checks, the parameters that the
- * kernel and the CPU both work from, and the CPU's loops (runtime.h has the contract).
+ * kernel and the CPU both work from, and the CPU's loops (runtime_ops.h has the contract).
  *
  * The outputs of a step stand in one table, so that checks, sizes and names are said once. */
 

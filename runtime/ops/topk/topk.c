@@ -109,7 +109,7 @@ static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const to
     return status ? status : topk_report(dev, shape, &call);
 }
 
-/* ---- transform ---------------------------------------------------------------------------------- */
+/* ---- transform ------------------------------------------------------------------------------- */
 
 /* What a gather takes for a position of row r, which no index may hold; -1: it is on no page. */
 static int64_t topk_place(const topk_params *map, int64_t r, const int32_t *pages,
