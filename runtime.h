@@ -516,6 +516,7 @@ typedef struct cairn_session cairn_session;
  * with the arithmetic. max_seq_len is lowered to the model's with one log line. Loading takes a few
  * MiB more than it keeps. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE,
  * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC.
+ * Heads have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads.
  * The file may be changed, cut short or removed once the call has returned: the GPU holds its
  * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
  * that processes share: then it must stand as it is until cairn_model_free, since a system ends a

@@ -78,13 +78,13 @@ run_c() {
     ${3-} "$logs/$2.bin"
 }
 
-# A test that says "clang: undefined" also runs as clang's UBSan builds it, which sees more than gcc's:
-# what is added to a null pointer, even nothing.
+# A test that says "clang: undefined" also runs as clang's UBSan builds it, which sees more than
+# gcc's: what is added to a null pointer, even nothing.
 run_clang() {
     case $(head_field clang "$1") in *undefined*) ;; *) return 0 ;; esac
     command -v clang >/dev/null || { echo "ok - $2 # SKIP clang is not installed"; return 0; }
-    clang -std=c11 -g1 -O1 -I. -Itests $lua_cflags $unit -w -fsanitize=undefined -fno-sanitize-recover=all \
-        -ffp-contract=off $(head_field build "$1") "$1" -o "$logs/$2.clang" $lua_libs $libraries &&
+    clang -std=c11 -g1 -O1 $lua_cflags $unit -w -fsanitize=undefined -fno-sanitize-recover=all \
+        -I. -Itests -ffp-contract=off $(head_field build "$1") "$1" -o "$logs/$2.clang" $lua_libs $libraries &&
         "$logs/$2.clang"
 }
 

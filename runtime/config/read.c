@@ -1,7 +1,7 @@
 /* config: reading a config written in Lua. A file runs in a state of its own that sees a few
  * harmless functions only, with limits on instructions, on memory, on the length of a string, and,
- * for compiling and should those leave a loophole, on time. All of its table's mistakes are found in
- * one pass. */
+ * for compiling and should those leave a loophole, on time. All of its table's mistakes are found
+ * in one pass. */
 
 #define CFG_MAX_FILE_BYTES (256 * 1024)
 #define CFG_MAX_MEMORY (4 * 1024 * 1024) /* of the state, its stack and all values */
@@ -458,8 +458,8 @@ static void config_open_library(lua_State *lua) {
 
 /* ---- running a file ------------------------------------------------------------------------ */
 
-/* A lua_Reader. To compile some texts takes long (jumps and labels are kept in lists), and only here
- * can it be stopped: then the text seems to end. */
+/* A lua_Reader. To compile some texts takes long (jumps and labels are kept in lists), and only
+ * here can it be stopped: then the text seems to end. */
 static const char *config_next_part(lua_State *lua, void *user, size_t *bytes) {
     config_work *work = (config_work *)user;
     const char *part = work->text + work->text_read;

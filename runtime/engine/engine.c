@@ -622,8 +622,9 @@ static cairn_status engine_enter(cairn_session *s, const char *call) {
     cairn_status status;
     if (!s) return CAIRN_INVALID_ARGUMENT;
     if (s->busy)
-        return base_fail(engine_base(s), CAIRN_BUSY, "%s: a call on this session is running: this one comes "
-                         "from its callback or from another thread",
+        return base_fail(engine_base(s), CAIRN_BUSY,
+                         "%s: a call on this session is running: this one comes from its callback "
+                         "or from another thread",
                          call);
     if ((status = handles_enter(s->model->runtime))) return status;
     s->busy = true;

@@ -48,7 +48,7 @@ static size_t engine_certain(const cairn_session *s, const char *text, size_t by
     return certain;
 }
 
-/* ---- which ids the text is of ------------------------------------------------------------------ */
+/* ---- which ids the text is of ---------------------------------------------------------------- */
 
 /* Notes that the session's ids so far end where the text does. */
 static void engine_note_point(cairn_session *s) {
@@ -82,7 +82,7 @@ static void engine_cover(const cairn_session *s, size_t bytes, cairn_piece *piec
     piece->count = bytes ? past - piece->first : 0;
 }
 
-/* Plain text at the end of the sequence, as the model's own words; what does not fit is left off. */
+/* Plain text at the end of the sequence, as the model's own words; what does not fit is left. */
 static cairn_status engine_put_text(cairn_session *s, const char *text, size_t bytes) {
     tokenizer_ids ids;
     cairn_status status;
@@ -96,7 +96,7 @@ static cairn_status engine_put_text(cairn_session *s, const char *text, size_t b
     return status;
 }
 
-/* Cuts the sequence where the text ends: a token that says more is replaced by what is left of it. */
+/* Cuts the sequence where the text ends: what is left of a token that says more takes its place. */
 static cairn_status engine_cut_to_text(cairn_session *s) {
     base *b = engine_base(s);
     int64_t end = s->dropped + (int64_t)s->text.size;

@@ -22,8 +22,8 @@ static cairn_status reload_prepare(cairn_runtime *rt, const cairn_config *config
 }
 
 /* Takes a waiting config over once it can be; the device's context is current. A failed compile
- * drops it with one log line: what ran goes on. late: after the call that brought it, so that taking
- * it over is worth a line, too. */
+ * drops it with one log line: what ran goes on. late: after the call that brought it, so that
+ * taking it over is worth a line, too. */
 static void reload_take(cairn_runtime *rt, bool late) {
     cairn_status status;
     if (!rt->reload || (status = reload_prepare(rt, rt->reload)) == CAIRN_BUSY) return;

@@ -98,7 +98,7 @@ static int32_t *bind_to_host_ids(lua_State *L, int arg, int *count) {
     size_t values = bind_tensor_count(t);
     if (t->device.type != TENSOR_CPU || t->strides || t->ndim != 1 ||
         cairn_tensor_type(t) != CAIRN_I32 || values > INT_MAX)
-        luaL_error(L, "ids: a list or a tensor of i32 in host memory is expected; see rt:host(list)");
+        luaL_error(L, "ids: a list, or a tensor of i32 from rt:host(list), is expected");
     *count = (int)values;
     lua_pushvalue(L, arg);
     return (int32_t *)tensor_data(t);
@@ -215,7 +215,7 @@ static int bind_chat(lua_State *L) {
     return 1;
 }
 
-/* m:chat_ids(messages [, { first = true, answer = true }]) -> ids; contents give no control token */
+/* m:chat_ids(messages [, { first =, answer = }]) -> ids; contents give no control token */
 static int bind_chat_ids(lua_State *L) {
     cairn_runtime *rt;
     cairn_model *model = bind_to_model(L, 1, &rt);
@@ -473,8 +473,8 @@ typedef struct bind_wishes {
 } bind_wishes;
 
 static const char *const bind_wish_names[] = {
-    "max_tokens", "stop", "special", "keep_stop", "temperature", "top_k", "top_p", "min_p", "order", "repetition_penalty",
-    "seed"};
+    "max_tokens", "stop", "special", "keep_stop", "temperature", "top_k", "top_p", "min_p",
+    "order", "repetition_penalty", "seed"};
 enum { BIND_FIRST_SAMPLING = 4 };
 
 /* True for an option of sampling; a name of no option is an error. */
@@ -655,8 +655,8 @@ static cairn_session *bind_begin(lua_State *L, cairn_runtime **rt) {
 }
 
 /* s:generate(prompt or nil [, options [, f]]) -> an iterator over pieces (text, the id that brought
- * it, and the first and last of the session's ids that it is of), or with f the whole text. Leaving a
- * loop early leaves the session with what was handed out. */
+ * it, and the first and last of the session's ids that it is of), or with f the whole text. Leaving
+ * a loop early leaves the session with what was handed out. */
 static int bind_generate(lua_State *L) {
     cairn_runtime *rt;
     cairn_session *session = bind_begin(L, &rt);
@@ -678,13 +678,16 @@ static void bind_new_model_types(lua_State *L) {
     static const luaL_Reg model[] = {
         {"wait", bind_model_wait}, {"info", bind_model_info},
         {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
-        {"chat", bind_chat}, {"chat_ids", bind_chat_ids}, {"eval", bind_eval},         {"session", bind_make_session},
+        {"chat", bind_chat}, {"chat_ids", bind_chat_ids}, {"eval", bind_eval},
+        {"session", bind_make_session},
         {"close", bind_model_close}, {NULL, NULL}};
     static const luaL_Reg session[] = {
-        {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset}, {"rewind", bind_rewind},
+        {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset},
+        {"rewind", bind_rewind},
         {"fork", bind_fork}, {"save", bind_save}, {"load", bind_load},
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
-        {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text}, {"cancel", bind_cancel},
+        {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text},
+        {"cancel", bind_cancel},
         {"stats", bind_stats}, {"close", bind_session_close}, {NULL, NULL}};
     bind_new_type(L, BIND_MODEL, model, bind_model_close);
     bind_new_type(L, BIND_SESSION, session, bind_session_close);
