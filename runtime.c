@@ -1,5 +1,8 @@
 /* cairn's implementation: one translation unit. This file is its table of contents; the rooms lie
  * in runtime/, lowest first, and each calls only those above it here. */
+#ifdef __cplusplus
+#error "cairn's implementation is C11: compile it as one C file; C++ includes the header alone"
+#endif
 #if !defined(CAIRN_ROOMS_ONLY) && (defined(_STDIO_H) || defined(_STDLIB_H))
 #error "put the cairn implementation before every other include, so that its feature macros count"
 #endif

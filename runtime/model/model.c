@@ -79,6 +79,7 @@ struct cairn_model {
     model_memory memory; /* the backend's */
     void *state; /* the backend's */
     cairn_session *sessions;
+    bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
 };
 
