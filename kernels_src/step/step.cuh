@@ -12,6 +12,7 @@
 #define CAIRN_STEP_CUH
 
 #include "device/common.cuh"
+#include "abi/step.h"
 
 constexpr int LAYERS = CAIRN_LAYERS, HIDDEN = CAIRN_HIDDEN, HEADS = CAIRN_HEADS;
 constexpr int KV_HEADS = CAIRN_KV_HEADS, HEAD_DIM = CAIRN_HEAD_DIM, FFN = CAIRN_FFN;

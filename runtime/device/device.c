@@ -10,7 +10,7 @@ static void device_leave(device *dev) {
     if (dev->cuda) dev->drv->cuCtxPopCurrent(&popped);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 enum { DEV_ALIGN = 256 };
 
@@ -194,7 +194,7 @@ static cairn_status device_flags(device *dev, size_t bytes, const char *what, vo
     return CAIRN_OK;
 }
 
-/* ---- work -------------------------------------------------------------------------------------- */
+/* ---- work ------------------------------------------------------------------------------------ */
 
 static cairn_status device_launch(device *dev, const jit_kernel *kernel, const device_dims *dims,
                                   const void *params) {
@@ -266,7 +266,7 @@ static cairn_status device_sync(device *dev) {
     return device_check_errors(dev);
 }
 
-/* ---- open and close ---------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static int device_attribute(device *dev, CUdevice_attribute attribute) {
     int value = 0;

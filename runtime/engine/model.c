@@ -130,6 +130,8 @@ void cairn_model_free(cairn_model *model) {
     bool entered;
     if (!model) return;
     rt = model->runtime;
+    model->closing = engine_is_busy(model);
+    if (model->closing) return;
     for (cairn_model **link = &rt->models; *link; link = &(*link)->next)
         if (*link == model) {
             *link = model->next;

@@ -79,6 +79,7 @@ struct cairn_model {
     model_memory memory; /* the backend's */
     void *state; /* the backend's */
     cairn_session *sessions;
+    bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
 };
 
@@ -283,7 +284,7 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     return *out = m, CAIRN_OK;
 }
 
-/* ---- rows of a forward, as every backend checks them ------------------------------------------- */
+/* ---- rows of a forward, as every backend checks them ----------------------------------------- */
 
 static cairn_status forward_check_row(base *b, const kv_cache *kv, int vocab, int max_pages,
                                       const forward_args *a, int r) {
