@@ -64,6 +64,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/plan.h"
 #include "runtime/model/plan.c"
 #include "runtime/model/families/llama.c"
+#include "runtime/model/families/lfm2.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/text.c"
 #include "runtime/model/tokenizer/tokenizer.c"
@@ -100,6 +101,7 @@ BASE_SMALL_END
 
 BASE_SMALL_BEGIN
 #include "runtime/pages/pages.c"
+#include "runtime/pages/ring.c"
 #include "runtime/pages/tables.c"
 #include "runtime/pages/calls.c"
 #include "runtime/pages/snapshot_pages.c"
@@ -110,6 +112,7 @@ BASE_SMALL_BEGIN
 BASE_SMALL_END
 
 #include "runtime/forward/cpu_work.c"
+#include "runtime/forward/cpu_conv.c"
 #include "runtime/forward/cpu.c"
 
 BASE_SMALL_BEGIN

@@ -134,7 +134,7 @@ void cairn_model_free(cairn_model *model) {
 /* ---- description ----------------------------------------------------------------------------- */
 
 static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
-    return (uint64_t)pages * kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim, page_size);
+    return (uint64_t)pages * kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim, page_size);
 }
 
 cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) {

@@ -75,6 +75,9 @@ BASE_UNUSED static cairn_status os_copy_file(base *b, const char *path, size_t a
                                              void **memory, uint8_t **data, size_t *size) {
     int64_t file = os_calls.open(path, OS_OPEN_READ);
     int error;
+    *memory = NULL;
+    *data = NULL;
+    *size = 0;
     if (file < 0) return os_fail(b, (int)file, "open", path);
     error = os_regular_size(file, size);
     *memory = error ? NULL : base_realloc(b, NULL, 0, *size + alignment);
