@@ -652,6 +652,9 @@ CAIRN_API cairn_status cairn_estimate(const cairn_config *config, const char *pa
  * Errors: INVALID_UTF8, INVALID_ARGUMENT when they do not fit, OUT_OF_MEMORY. */
 CAIRN_API cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes,
                                       int32_t *ids, int capacity, int *count);
+/* special false: that text is plain text, and gives no control token whatever it says. */
+CAIRN_API cairn_status cairn_tokenize_with(cairn_model *model, const char *text, size_t bytes,
+                                           bool special, int32_t *ids, int capacity, int *count);
 
 /* Token ids to text: broken UTF-8 becomes U+FFFD, special tokens their text, the end token too.
  * Writes up to capacity - 1 bytes and a NUL; *bytes is the whole length without it. [owner thread]
@@ -661,10 +664,19 @@ CAIRN_API cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, 
 
 typedef struct cairn_message { const char *role, *content; } cairn_message;
 
-/* Writes messages (roles system, user, assistant) in the chat template of the model's family.
- * first: the conversation begins with them, so that the template's own system message comes before
- * when there is none. answer: opens the assistant's turn at the end. Buffer as in cairn_detokenize.
- * [owner thread] Errors: UNSUPPORTED for a template of no known family, INVALID_ARGUMENT. */
+/* The ids of messages (roles system, user, assistant; any other is INVALID_ARGUMENT) in the chat
+ * template of the model's family: the template's own marks become tokens, contents are plain text,
+ * so that what a player writes opens and ends no turn. first: the conversation begins with them, so
+ * that what a model wants at the beginning comes before, and the template's own system message when
+ * there is none. answer: opens the assistant's turn at the end. Array as in cairn_tokenize.
+ * [owner thread] Errors: UNSUPPORTED for a template of no known family, INVALID_UTF8. */
+CAIRN_API cairn_status cairn_chat_ids(cairn_model *model, const cairn_message *messages,
+                                      int message_count, bool first, bool answer, int32_t *ids,
+                                      int capacity, int *count);
+
+/* The same as text, to read or to edit. A content that holds "<|im_end|>" cannot be told from the
+ * template in it: to cairn_generate and cairn_append give it only with contents that you wrote.
+ * Buffer as in cairn_detokenize. [owner thread] */
 CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages,
                                          int count, bool first, bool answer, char *text,
                                          size_t capacity, size_t *bytes);
@@ -709,7 +721,14 @@ CAIRN_API cairn_status cairn_session_rewind(cairn_session *session, int count);
  * token. Adding nothing is allowed. [blocks]
  * Errors: INVALID_UTF8, CONTEXT_FULL, POOL_FULL, CANCELLED, INVALID_ARGUMENT (an unknown id). */
 CAIRN_API cairn_status cairn_append(cairn_session *session, const char *text);
+CAIRN_API cairn_status cairn_append_with(cairn_session *session, const char *text, size_t bytes,
+                                         bool special); /* as cairn_tokenize_with; may hold NUL */
 CAIRN_API cairn_status cairn_append_ids(cairn_session *session, const int32_t *ids, int count);
+/* Adds messages as cairn_chat_ids does, behind the turns before: one that generation left open, by
+ * max_tokens or a stop string, is closed first. Then cairn_generate with no prompt answers. [blocks]
+ * Errors: as cairn_chat_ids and cairn_append. */
+CAIRN_API cairn_status cairn_append_chat(cairn_session *session, const cairn_message *messages,
+                                         int count, bool answer);
 
 /* How to generate; all zero means the config's values, read anew at every step. */
 typedef struct cairn_generate_options {
@@ -718,6 +737,7 @@ typedef struct cairn_generate_options {
     const cairn_sampling *sampling; /* copied; NULL: the config's */
     const char *const *stop;        /* copied; strings that end the generation, each up to 127 */
     int32_t stop_count;             /* bytes, at most 16; 0: the config's; -1: none */
+    int32_t special;                /* of the prompt: -1: <|im_start|> and its like are plain text */
 } cairn_generate_options;
 
 typedef enum cairn_stop {

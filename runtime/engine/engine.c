@@ -35,6 +35,7 @@ typedef struct engine_scratch {
 /* What a generation was asked for; what is not set comes from the config at every step. */
 typedef struct engine_options {
     int max_tokens; /* 0: to the end of the context */
+    bool special; /* the prompt's special-token text becomes tokens */
     bool has_sampling, has_stops;
     cairn_sampling sampling;
     int stop_count;
@@ -667,12 +668,12 @@ cairn_status cairn_session_reset(cairn_session *session) {
     return CAIRN_OK;
 }
 
-/* Appends inside an entered call, all but the last token processed. */
+/* Appends inside an entered call, all but the last token processed. The caller has reset `cancel`
+ * where the call began: reading a text can be cancelled, too. */
 static cairn_status engine_append(cairn_session *s, const int32_t *ids, int count) {
     int held, cached;
     int64_t start = os_now_us();
     cairn_status status;
-    os_atomic_store(&s->cancel, 0);
     s->generating = false;
     engine_settle(s);
     held = s->count, cached = s->cached;
@@ -685,6 +686,7 @@ static cairn_status engine_append(cairn_session *s, const int32_t *ids, int coun
 cairn_status cairn_append_ids(cairn_session *session, const int32_t *ids, int count) {
     cairn_status status = engine_enter(session, "append_ids");
     if (status) return status;
+    os_atomic_store(&session->cancel, 0);
     if (count < 0 || (count && !ids))
         status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
                            "append_ids: count = %d with %s", count, ids ? "ids" : "no ids");

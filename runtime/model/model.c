@@ -187,10 +187,10 @@ static cairn_status model_read(cairn_model *m, base *b, const char *path, cairn_
 
 static cairn_status model_open_tokenizer(cairn_model *m, base *b) {
     cairn_status status = tokenizer_open(b, &m->file, &m->tokenizer);
-    if (!status && m->tokenizer.vocab > m->shape.vocab)
+    if (!status && m->tokenizer.vocab != m->shape.vocab)
         return base_fail(b, CAIRN_BAD_FILE,
-                         "%s: the tokenizer has %d tokens, the embedding %d rows", m->file.path,
-                         (int)m->tokenizer.vocab, m->shape.vocab);
+                         "%s: the tokenizer has %d tokens, the embedding %d rows; one row a token "
+                         "is expected", m->file.path, (int)m->tokenizer.vocab, m->shape.vocab);
     return status;
 }
 
