@@ -136,6 +136,7 @@ BASE_SMALL_END
 
 BASE_SMALL_BEGIN
 #include "runtime/pages/pages.c"
+#include "runtime/pages/ring.c"
 #include "runtime/pages/tables.c"
 #include "runtime/pages/calls.c"
 #include "runtime/pages/snapshot_pages.c"
@@ -147,6 +148,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/plan.h"
 #include "runtime/model/plan.c"
 #include "runtime/model/families/llama.c"
+#include "runtime/model/families/lfm2.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
@@ -159,6 +161,7 @@ BASE_SMALL_BEGIN
 BASE_SMALL_END
 
 #include "runtime/forward/cpu_work.c"
+#include "runtime/forward/cpu_conv.c"
 #include "runtime/forward/cpu.c"
 
 BASE_SMALL_BEGIN

@@ -125,7 +125,7 @@ static bool open_rig(rig *g, int threads, int page_size) {
     if (cairn_open(&config, &g->rt, error, sizeof error)) return printf("# %s\n", error), false;
     g->page_size = page_size;
     g->model.runtime = g->rt, g->model.plan.layers = g->layers;
-    g->model.plan.layer_count = g->model.plan.attention_layers = LAYERS;
+    g->model.plan.layer_count = s->kv_layers = LAYERS;
     s->layers = LAYERS, s->kv_heads = between(1, 2), s->heads = s->kv_heads * between(1, 5);
     s->head_dim = 32 * between(1, 2), s->hidden = 32 * between(1, 4), s->ffn = 32 * between(1, 6);
     s->vocab = VOCAB, s->norm_eps = 1e-5f, s->context = PAGES * page_size;

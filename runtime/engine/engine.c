@@ -62,6 +62,7 @@ struct cairn_session {
     int32_t *table;  /* [table_size] page ids, -1 from `pages` on */
     int table_size, pages;
     uint64_t table_version;
+    struct ring ring; /* of the model's convolutions */
     struct drafter drafter; /* opened on first use */
     os_atomic cancel;
     bool busy;       /* inside a call: what its callback must not enter */
@@ -197,7 +198,7 @@ static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
     cairn_model *m = s->model;
     prefix_node *node;
     int pages;
-    if (!m->prefixes.buckets || s->apart || s->count || count < 2) return;
+    if (!m->prefixes.buckets || s->apart || s->count || count < 2 || s->ring.layers) return;
     if (prefix_match(&m->prefixes, 0, ids, count - 2, s->table, &pages, &node)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: all is computed */
         return;
@@ -228,7 +229,7 @@ static void engine_remember(cairn_session *s) {
     prefix_cache *c = &s->model->prefixes;
     int pages = s->pure / s->model->kv.page_size, tokens, present, found;
     prefix_node *node;
-    if (!c->buckets || s->apart || pages <= s->held_pages) return;
+    if (!c->buckets || s->apart || pages <= s->held_pages || s->ring.layers) return;
     tokens = pages * s->model->kv.page_size;
     if (prefix_insert(c, 0, s->tokens, tokens, s->table, &present) ||
         prefix_match(c, 0, s->tokens, tokens, NULL, &found, &node)) {
@@ -255,6 +256,7 @@ static void engine_settle(cairn_session *s) {
     int most = s->count > 0 ? s->count - 1 : 0, full;
     s->fresh_count = s->fresh_at = 0;
     if (s->cached > most) s->cached = most;
+    s->cached = ring_cut(&s->ring, s->cached);
     full = s->cached / s->model->kv.page_size;
     if (s->bounded > full) s->bounded = full;
     if (s->pure > s->cached) s->pure = s->cached;
@@ -303,6 +305,7 @@ static cairn_status engine_forward(cairn_session *s, int rows, bool dense, int l
     cairn_model *m = s->model;
     engine_scratch *scratch = m->scratch;
     int32_t bounded, stored = s->cached / m->kv.page_size;
+    struct ring *kept = &s->ring;
     forward_args args;
     cairn_status status;
     engine_check_bounds(s);
@@ -317,6 +320,8 @@ static cairn_status engine_forward(cairn_session *s, int rows, bool dense, int l
     args.table_rows = 1;
     args.table_stride = s->table_size;
     args.table_version = s->table_version;
+    args.rings = &kept;
+    ring_extend(kept, s->cached, rows);
     args.bounded_pages = &bounded;
     args.stored_pages = &stored;
     args.dense = dense;
@@ -469,7 +474,7 @@ static void engine_count_step(cairn_session *s, int drafts, int64_t pages_read,
                               int64_t start_us) {
     const model_shape *shape = &s->model->shape;
     s->stats.forwards++;
-    s->pages_read += (double)pages_read / ((double)shape->layers * (double)shape->kv_heads);
+    s->pages_read += (double)pages_read / ((double)shape->kv_layers * (double)shape->kv_heads);
     s->pages_held += (double)model_pages_of(s->count + drafts, s->model->kv.page_size);
     s->stats.decode_seconds += engine_seconds_since(start_us);
 }
@@ -527,6 +532,7 @@ static void engine_close(cairn_session *s) {
     base_delete(b, s->tokens, (size_t)s->model->max_seq_len, sizeof *s->tokens);
     base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);
     base_delete(b, s->table, (size_t)s->table_size, sizeof *s->table);
+    ring_close(&s->ring);
     base_text_free(b, &s->text);
     base_delete(b, s, 1, sizeof *s);
 }
@@ -535,6 +541,7 @@ static void engine_close(cairn_session *s) {
 static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     base *b = &m->runtime->base;
     cairn_session *s = (cairn_session *)base_new(b, 1, sizeof *s);
+    cairn_status status;
     *out = NULL;
     if (!s) return base_no_memory(b, "a session", sizeof *s);
     s->model = m;
@@ -550,7 +557,11 @@ static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     }
     memset(s->table, 0xff, (size_t)s->table_size * sizeof *s->table);
     engine_table_changed(s);
-    return *out = s, CAIRN_OK;
+    status = ring_open(&m->runtime->device, m->shape.conv_layers, m->shape.hidden,
+                       m->shape.conv_taps, &s->ring);
+    if (status) engine_close(s);
+    else *out = s;
+    return status;
 }
 
 static void engine_enlist(cairn_session *s) {
@@ -576,6 +587,11 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     if (status) return status;
     pages = model_pages_of(cached, s->model->kv.page_size);
     if ((status = pages_retain(engine_base(s), held, s->table, pages))) {
+        engine_close(fork);
+        return status;
+    }
+    if ((status = ring_copy(&s->ring, &fork->ring))) {
+        pages_give(engine_base(s), held, s->table, pages);
         engine_close(fork);
         return status;
     }
