@@ -1,5 +1,8 @@
 /* cairn's implementation: one translation unit. This file is its table of contents; the rooms lie
  * in runtime/, lowest first, and each calls only those above it here. */
+#ifdef __cplusplus
+#error "cairn's implementation is C11: compile it as one C file; C++ includes the header alone"
+#endif
 #if !defined(CAIRN_ROOMS_ONLY) && (defined(_STDIO_H) || defined(_STDLIB_H))
 #error "put the cairn implementation before every other include, so that its feature macros count"
 #endif
@@ -133,6 +136,7 @@ BASE_SMALL_END
 
 BASE_SMALL_BEGIN
 #include "runtime/pages/pages.c"
+#include "runtime/pages/ring.c"
 #include "runtime/pages/tables.c"
 #include "runtime/pages/calls.c"
 #include "runtime/pages/snapshot_pages.c"
@@ -144,6 +148,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/plan.h"
 #include "runtime/model/plan.c"
 #include "runtime/model/families/llama.c"
+#include "runtime/model/families/lfm2.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
@@ -156,6 +161,7 @@ BASE_SMALL_BEGIN
 BASE_SMALL_END
 
 #include "runtime/forward/cpu_work.c"
+#include "runtime/forward/cpu_conv.c"
 #include "runtime/forward/cpu.c"
 
 BASE_SMALL_BEGIN

@@ -99,7 +99,8 @@ CAIRN_API int cairn_version(void);
     X(OUT_OF_DEVICE_MEMORY, 5, "device memory ran out",                                              \
       "lower max_batch or max_seq_len, or raise memory.budget_mb")                                   \
     X(FILE_NOT_FOUND, 6, "a file cannot be opened", "check the path and its permissions")            \
-    X(FILE_ERROR, 7, "reading or writing a file failed", "check the disk and its free space")        \
+    X(FILE_ERROR, 7, "reading or writing a file failed",                                             \
+      "check the permissions, the disk and its free space")                                          \
     X(BAD_FILE, 8, "a file is damaged or not of the expected kind",                                  \
       "fetch or write the file again")                                                               \
     X(UNSUPPORTED, 9, "this is valid but not supported here", "see the message for what is")         \
@@ -515,6 +516,7 @@ typedef struct cairn_session cairn_session;
  * with the arithmetic. max_seq_len is lowered to the model's with one log line. Loading takes a few
  * MiB more than it keeps. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE,
  * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC.
+ * Heads have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads.
  * The file may be changed, cut short or removed once the call has returned: the GPU holds its
  * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
  * that processes share: then it must stand as it is until cairn_model_free, since a system ends a
@@ -665,10 +667,12 @@ CAIRN_API cairn_status cairn_append_chat(cairn_session *session, const cairn_mes
 typedef struct cairn_generate_options {
     uint32_t struct_size;
     int32_t max_tokens;             /* 0: to the end of the context */
-    const cairn_sampling *sampling; /* copied; NULL: the config's */
+    const cairn_sampling *sampling; /* copied; NULL: the config's; in it top_p and */
+                                    /* repetition_penalty 0 mean 1, so that all zero is greedy */
     const char *const *stop;        /* copied; strings that end the generation, each up to 127 */
     int32_t stop_count;             /* bytes, at most 16; 0: the config's; -1: none */
     int32_t special;                /* of the prompt: -1: <|im_start|> and its like are plain text */
+    int32_t keep_stop;              /* 1: a stop string stays in the session, see below */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -685,8 +689,11 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
 /* Appends the prompt (NULL or "" goes on from what the session holds) and generates until the end
  * token, a stop string, max_tokens (0: none) or the end of the context. `piece` (may be NULL)
  * receives the text as it comes, in whole UTF-8 characters, without the end token, without a stop
- * string and without a part of one; unfinished UTF-8 at the end becomes U+FFFD. The callback must
- * not call this session but for cairn_cancel. [blocks]
+ * string and without a part of one; unfinished UTF-8 at the end becomes U+FFFD. After a stop string
+ * the session ends where the text ends: its ids leave, and of a token that says more than the text
+ * what is left is tokenized anew (keep_stop: the session keeps every id). The callback must not call
+ * this session but for cairn_cancel; a session, model or runtime that it closes goes when the call
+ * has ended. [blocks]
  * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session. */
 CAIRN_API cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
                                       cairn_piece_callback piece, void *user);
@@ -703,6 +710,8 @@ typedef struct cairn_piece {
     cairn_stop stop;  /* set on the last piece, which may bring text still */
     const char *text; /* [bytes] and a NUL; stands until the next call on this session */
     size_t bytes;
+    int32_t first, count; /* the text is of the session's ids [first, first + count); the last of
+                             them may have more to say in the next piece */
 } cairn_piece;
 CAIRN_API cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
                                             const cairn_generate_options *options);

@@ -55,6 +55,12 @@ printf '#include <stdio.h>\n#define CAIRN_IMPLEMENTATION\n#include "runtime.h"\n
 check_fails "an implementation after another header is refused" "before every other include" \
     $CC -std=c11 -DCAIRN_NO_LUA -I. -fsyntax-only "$work/late.c"
 
+cp "$work/implement.c" "$work/implement.cpp"
+check_fails "an implementation as C++ is refused" "implementation is C11" \
+    g++ -DCAIRN_NO_LUA -I. -fsyntax-only "$work/implement.cpp"
+check_fails "one without atomics, too" "needs C11 with <stdatomic.h>" \
+    $CC -std=c11 -D__STDC_NO_ATOMICS__ -DCAIRN_NO_LUA -I. -fsyntax-only "$work/implement.c"
+
 exported() { nm -g --defined-only "$1" | awk 'NF == 3 { print $3 }'; }
 others=$(exported build/cairn.so | grep -v -e '^cairn_' -e '^luaopen_cairn$' || true)
 check_text "build/cairn.so exports cairn_* and luaopen_cairn alone" "$others" ""

@@ -65,8 +65,10 @@ static int64_t tensor_stride(const cairn_tensor *t, int d) {
     return stride;
 }
 
+/* A tensor without elements may have no data: nothing may be added to NULL, so it gets an address. */
 static void *tensor_data(const cairn_tensor *t) {
-    return (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset);
+    static uint64_t nothing[2];
+    return t->data ? (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset) : (void *)nothing;
 }
 
 static cairn_status tensor_check_type(base *b, const cairn_tensor *t, const tensor_want *want) {

@@ -130,6 +130,8 @@ void cairn_model_free(cairn_model *model) {
     bool entered;
     if (!model) return;
     rt = model->runtime;
+    model->closing = engine_is_busy(model);
+    if (model->closing) return;
     for (cairn_model **link = &rt->models; *link; link = &(*link)->next)
         if (*link == model) {
             *link = model->next;
@@ -143,7 +145,7 @@ void cairn_model_free(cairn_model *model) {
 /* ---- description ----------------------------------------------------------------------------- */
 
 static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
-    return (uint64_t)pages * kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim, page_size);
+    return (uint64_t)pages * kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim, page_size);
 }
 
 /* Of the backend's form, or of the file's where it reads that. */

@@ -49,6 +49,9 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->up = forward_floats(c, rows * s->ffn);
     f->cosine = forward_floats(c, rows * s->head_dim);
     f->sine = forward_floats(c, rows * s->head_dim);
+    f->mixed = forward_floats(c, s->conv_layers ? rows * 3 * s->hidden : 0);
+    f->taps = forward_floats(c, (int64_t)s->conv_layers * (s->conv_taps + 1) * s->hidden);
+    f->zeros = forward_floats(c, s->conv_layers ? s->hidden : 0);
     f->whole = (forward_block *)forward_carve(c, rows, sizeof *f->whole);
     f->single = (forward_block *)forward_carve(c, rows, sizeof *f->single);
     f->unit_chosen =
@@ -74,6 +77,14 @@ static cairn_status forward_cpu_check_model(cairn_model *model) {
     if (page_size > SIMD_MAX_SLOTS || ATTENTION_PIECE % page_size)
         return base_fail(b, CAIRN_UNSUPPORTED, "pages of %d tokens; divisors of %d are supported",
                          page_size, ATTENTION_PIECE);
+    for (int i = 0; i < s->layers; i++) {
+        const plan_layer *l = &model->plan.layers[i];
+        const char *what = l->ffn != PLAN_SWIGLU ? "the geglu ffn" : l->window ? "a sliding window"
+                           : l->rope ? "a layer without rope, or with a second one" : NULL;
+        if (what)
+            return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: %s is not supported on the CPU", i,
+                             what);
+    }
     return CAIRN_OK;
 }
 
@@ -138,6 +149,7 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
     memset(f->memory, 0, f->memory_bytes);
     carve.memory = (char *)f->memory;
     forward_carve_all(f, &carve);
+    forward_fill_taps(f);
     return CAIRN_OK;
 }
 
@@ -181,14 +193,15 @@ static void forward_plan_blocks(forward_cpu_state *f) {
 /* The angle in double, so that far positions turn as exactly as near ones. */
 static void forward_plan_rope(forward_cpu_state *f) {
     const int dim = f->model->shape.head_dim;
+    const bool halves = f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
     for (int r = 0; r < f->args->rows; r++)
         for (int j = 0; j < dim / 2; j++) {
             double angle = f->args->positions[r] * f->model->plan.ropes[0].frequency[j];
-            float *cosine = f->cosine + (int64_t)r * dim + 2 * j;
-            float *sine = f->sine + (int64_t)r * dim + 2 * j;
-            cosine[0] = cosine[1] = (float)cos(angle);
-            sine[1] = (float)sin(angle);
-            sine[0] = -sine[1];
+            int first = halves ? j : 2 * j, second = halves ? j + dim / 2 : 2 * j + 1;
+            float *cosine = f->cosine + (int64_t)r * dim, *sine = f->sine + (int64_t)r * dim;
+            cosine[first] = cosine[second] = (float)cos(angle);
+            sine[second] = (float)sin(angle);
+            sine[first] = -sine[second];
         }
 }
 

@@ -25,6 +25,7 @@ typedef struct forward_args {
     const sample_params *sample; /* or NULL; without a repetition penalty */
     int32_t *sampled;         /* [logit_count] host: the token at position + 1 of each row; used
                                  only with `sample` and a backend that samples */
+    struct ring *const *rings; /* [table_rows] host, of models with convolutions */
     int64_t *pages_read;      /* [table_rows] host, or NULL: adds the distinct pages that the rows
                                  of a sequence attended, summed over layers and KV heads */
 } forward_args;
@@ -79,6 +80,7 @@ struct cairn_model {
     model_memory memory; /* the backend's */
     void *state; /* the backend's */
     cairn_session *sessions;
+    bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
 };
 
@@ -87,7 +89,7 @@ struct cairn_model {
 static const struct model_family {
     const char *architecture; /* general.architecture of its files */
     cairn_status (*read)(plan_reader *r);
-} model_families[] = {{"llama", llama_read}};
+} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}};
 
 /* The names of all families: 'llama', 'lfm2'. */
 static void model_list_families(char *out, size_t bytes) {
@@ -132,7 +134,7 @@ static int model_pool_pages(const cairn_config *config, const model_shape *s, in
                             uint64_t free_bytes) {
     uint64_t need = (uint64_t)config->max_batch *
                     (uint64_t)model_pages_of(max_seq_len, config->page_size);
-    uint64_t room = free_bytes / kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim,
+    uint64_t room = free_bytes / kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim,
                                                    config->page_size);
     if (need > INT_MAX / 2) need = INT_MAX / 2;
     if (room < need) need = room ? room : 1;
@@ -188,7 +190,7 @@ static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     if (status) return status;
     if (pages > most) pages = most;
     for (;;) {
-        status = kv_open(dev, s->layers, s->kv_heads, s->head_dim, config->page_size, pages,
+        status = kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size, pages,
                          &m->kv);
         if ((status != CAIRN_OUT_OF_MEMORY && status != CAIRN_OUT_OF_DEVICE_MEMORY) || pages == 1)
             break;

@@ -26,3 +26,5 @@ static const char *block_name(int type);
 static size_t block_row_bytes(const block_type *type, int64_t values);
 /* The f32 of these bits. */
 static float block_f32_of_bits(uint32_t bits);
+/* The nearest bf16, of two the even; every NaN is 0x7fff, as on the GPU. */
+static uint16_t block_bf16_of_f32(float value);

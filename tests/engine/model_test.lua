@@ -99,6 +99,38 @@ test("stop strings, cancel, reset, rewind, and a loop left early", function()
   check.equal(s:stats().stop, "cancel")
 end)
 
+test("the whole text, and pieces that say which ids they are of", function()
+  local rt <close>, m = open()
+  local a, b = m:session(), m:session()
+  local text = a:text(prompt, { max_tokens = 12 })
+  local held, covered, parts = #m:tokenize(prompt), #m:tokenize(prompt), {}
+  local more = b:generate(prompt, { max_tokens = 12, stop = { "never said at all" } })
+  while true do
+    local piece, id, first, last = more()
+    if piece == nil then break end
+    parts[#parts + 1] = piece
+    check.ok(first == covered + 1 or first == covered, "pieces go on where the last one ended")
+    check.ok(m:detokenize(table.move(b:ids(), first, last, 1, {})):find(piece, 1, true))
+    covered = last
+  end
+  check.equal(table.concat(parts), text)
+  check.equal(covered, held + 12)
+  check.equal(select("#", more()), 1) -- nil, again and again
+end)
+
+test("a stop string leaves the session where its text ends", function()
+  local rt <close>, m = open()
+  local s = m:session()
+  local text = s:text(prompt, { max_tokens = 30, stop = { "our" } }) -- the middle of a word
+  check.equal(s:stats().stop, "string")
+  check.equal(m:detokenize(s:ids()), prompt .. text)
+  s:reset()
+  check.equal(s:text(prompt, { max_tokens = 30, stop = { "our" }, keep_stop = true }), text)
+  check.ok(m:detokenize(s:ids()):sub(#prompt + #text + 1):find("^our"))
+  check.error(function() s:text("x", { stop = { "\xa9" } }) end, "CAIRN_INVALID_UTF8")
+  check.error(function() cairn.check { stop = { "\xa9" } } end, "stop[1] is not valid UTF-8")
+end)
+
 test("mistakes in options are named", function()
   local rt <close>, m = open()
   local s = m:session()

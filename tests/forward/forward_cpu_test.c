@@ -1,6 +1,7 @@
 /* forward_cpu: a small random decoder against tests/ref/llama_ref.h, and what the forward promises
  * to the bit: however a sequence is cut into forwards, whichever rows ride along, at any number of
- * threads, with drafts that were rejected in between, a row's logits are the same. */
+ * threads, with drafts that were rejected in between, a row's logits are the same.
+ * clang: undefined */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "random.h"
@@ -124,7 +125,7 @@ static bool open_rig(rig *g, int threads, int page_size) {
     if (cairn_open(&config, &g->rt, error, sizeof error)) return printf("# %s\n", error), false;
     g->page_size = page_size;
     g->model.runtime = g->rt, g->model.plan.layers = g->layers;
-    g->model.plan.layer_count = g->model.plan.attention_layers = LAYERS;
+    g->model.plan.layer_count = s->kv_layers = LAYERS;
     s->layers = LAYERS, s->kv_heads = between(1, 2), s->heads = s->kv_heads * between(1, 5);
     s->head_dim = 32 * between(1, 2), s->hidden = 32 * between(1, 4), s->ffn = 32 * between(1, 6);
     s->vocab = VOCAB, s->norm_eps = 1e-5f, s->context = PAGES * page_size;

@@ -8,13 +8,6 @@ enum {
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-static uint16_t ops_kv_bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
-
 /* Nearest even, saturating to 448; NaN gives 0x7f. */
 static uint8_t ops_kv_e4m3(float x) {
     uint32_t bits, sign, rest;
@@ -48,7 +41,7 @@ static void ops_kv_write(const simd_kernels *simd, cairn_type type, const float 
     if (type == CAIRN_F32) memcpy((float *)to + at, x, (size_t)dim * sizeof *x);
     else if (type == CAIRN_F16) simd->to_half(x, (uint16_t *)to + at, dim);
     else if (type == CAIRN_BF16)
-        for (int i = 0; i < dim; i++) ((uint16_t *)to)[at + i] = ops_kv_bf16(x[i]);
+        for (int i = 0; i < dim; i++) ((uint16_t *)to)[at + i] = block_bf16_of_f32(x[i]);
     else
         for (int i = 0; i < dim; i++) ((uint8_t *)to)[at + i] = ops_kv_e4m3(x[i]);
 }
