@@ -12,6 +12,7 @@
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16
  * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 | CAIRN_HEAD_DIM=96 CAIRN_PAGE_SIZE=32 */
 #include "attention/core.cuh"
+#include "abi/attention.h"
 #include "attention/paged.cuh"
 
 constexpr int THREADS = CORE_WARPS * WARP;

@@ -142,11 +142,11 @@ CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, co
 }
 
 /* Merges what the warps left, and hands it on. */
-CAIRN_INLINE void send_parts(int first, int kv_head, int run, uint8_t *layer,
+CAIRN_INLINE void send_parts(const step_params &p, int first, int kv_head, int run, uint8_t *layer,
                              const unsigned char *memory, int count) {
     auto at = [&](int m) {
         const int row = first + m / GROUP, head = kv_head * GROUP + m % GROUP;
-        return ((int64_t)run * ROWS + row) * HEADS + head;
+        return part_of(p, run, row) * HEADS + head;
     };
     merge_warps(
         memory, count,
@@ -184,7 +184,7 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
     }
     block_sync();
     const attend_place place = *(const attend_place *)(memory + WORDS_AT);
-    send_parts(place.first, place.kv_head, place.run, layer, memory, place.rows * GROUP);
+    send_parts(p, place.first, place.kv_head, place.run, layer, memory, place.rows * GROUP);
     return place;
 }
 

@@ -12,7 +12,7 @@ CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row
     const merged out = merge_runs(
         runs,
         [&](int run, run_part &part) {
-            const int64_t at = ((int64_t)run * ROWS + row) * HEADS + head;
+            const int64_t at = part_of(p, run, row) * HEADS + head;
             part.load((const float *)(layer + PARTS_AT) + at * HEAD_DIM + dim,
                       (const f32x2 *)(layer + SUMS_AT) + at);
         },

@@ -18,7 +18,7 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/pages.cuh"
 #include "step/stages.cuh"
 
@@ -155,7 +155,7 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
         attend_run(cache, VALUE_STEP, memory, begin, end, GROUP, SCORE_SCALE, piece,
                    pieces, [](const key_piece &from, int) { return from.last; });
     block_sync();
-    send_parts(r.row, r.kv_head, block_id(), layer, memory, GROUP);
+    send_parts(p, r.row, r.kv_head, block_id(), layer, memory, GROUP);
     if (last_to_arrive(p.arrived + at, runs, (uint32_t *)(memory + TOTALS_AT)))
         merge_group(p, layer, r.row, 1, r.kv_head, [&](int) { return runs; });
 }

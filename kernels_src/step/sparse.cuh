@@ -176,7 +176,7 @@ CAIRN_INLINE void fetch_early(const step_params &p, const page_row &r, int chunk
     int pages[WARP_PIECES];
     find_pages(r, from, pages, [&](int word) {
         uint32_t bits = all ? ~0u : load_volatile(kept + word);
-        return word == own / WARP ? bits & (2u << own % WARP) - 1 : bits;
+        return word == own / WARP ? bits & ((2u << own % WARP) - 1) : bits;
     });
 #pragma unroll
     for (int i = 0; i < WARP_PIECES; i++) {
@@ -258,7 +258,7 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
                    no_more, [](const key_piece &at, int) { return at.last; });
     }
     block_sync();
-    send_parts(r.row, r.kv_head, chunk, at, work.keys, GROUP);
+    send_parts(p, r.row, r.kv_head, chunk, at, work.keys, GROUP);
     block_sync();
 }
 

@@ -1,7 +1,7 @@
 /* config: reading a config written in Lua. A file runs in a state of its own that sees a few
  * harmless functions only, with limits on instructions, on memory, on the length of a string, and,
- * for compiling and should those leave a loophole, on time. All of its table's mistakes are found in
- * one pass. */
+ * for compiling and should those leave a loophole, on time. All of its table's mistakes are found
+ * in one pass. */
 
 #define CFG_MAX_FILE_BYTES (256 * 1024)
 #define CFG_MAX_MEMORY (4 * 1024 * 1024) /* of the state, its stack and all values */
@@ -34,9 +34,24 @@ static void *config_at(cairn_config *config, const config_field *field) {
     return (char *)config + field->offset;
 }
 
-/* The path meant by an unknown key: the nearest in this group, else the same key elsewhere. */
+/* Whether two names differ in underscores and the case of letters alone. */
+static bool config_is_alike(const char *a, const char *b) {
+    for (;; a++, b++) {
+        while (*a == '_') a++;
+        while (*b == '_') b++;
+        if (config_lower(*a) != config_lower(*b)) return false;
+        if (!*a) return true;
+    }
+}
+
+/* The path meant by an unknown key: the same but for underscores in this group, else the same key
+ * elsewhere, else the nearest in this group. */
 static const char *config_nearest_path(int parent, const char *wrong) {
     int row, best = -1, least = INT_MAX;
+    for (row = 0; row < CFG_ROWS; row++)
+        if (config_fields[row].parent == parent &&
+            config_is_alike(wrong, config_key(&config_fields[row])))
+            return config_fields[row].path;
     for (row = 0; row < CFG_ROWS; row++) {
         int distance = config_distance(wrong, config_key(&config_fields[row]));
         if (distance == 0) return config_fields[row].path;
@@ -443,8 +458,8 @@ static void config_open_library(lua_State *lua) {
 
 /* ---- running a file ------------------------------------------------------------------------ */
 
-/* A lua_Reader. To compile some texts takes long (jumps and labels are kept in lists), and only here
- * can it be stopped: then the text seems to end. */
+/* A lua_Reader. To compile some texts takes long (jumps and labels are kept in lists), and only
+ * here can it be stopped: then the text seems to end. */
 static const char *config_next_part(lua_State *lua, void *user, size_t *bytes) {
     config_work *work = (config_work *)user;
     const char *part = work->text + work->text_read;
@@ -506,6 +521,11 @@ static void config_lua_error(config_work *work, lua_State *lua, int result) {
     }
     for (at = report->mistakes[0].text; *at; at++)
         if ((unsigned char)*at < 32) *at = ' ';
+    if (text && (strstr(text, "a nil value (global") || strstr(text, "a nil value (field") ||
+                 strstr(text, "a nil value (method")))
+        snprintf(at, sizeof report->mistakes[0].text - (size_t)(at - report->mistakes[0].text),
+                 "; a config may use assert error ipairs next pairs print select tonumber tostring "
+                 "type, string without patterns and rep, and math without random");
 }
 
 /* False when the host's memory ran out. */

@@ -288,6 +288,8 @@ static cairn_status engine_load_snapshot(cairn_session *s, const void *memory, s
         memcpy(s->given, saved.given, engine_given_bytes(saved.count));
         s->bounded = 0;
         engine_table_changed(s);
+        ring_forget(&s->ring);
+        engine_settle(s);
     }
     base_delete(b, ids, (size_t)saved.pages, sizeof *ids);
     return status;

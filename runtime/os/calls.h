@@ -16,8 +16,8 @@ typedef struct os_map { const uint8_t *data; size_t size; void *address; } os_ma
 typedef void (*os_function)(void);
 typedef bool (*os_list_entry)(void *user, const char *name); /* false ends the listing */
 
-/* To create is for writing; the file must not exist, and nobody's remove_unused takes it while it is
- * open. A private file is for its owner alone, where the system knows owners. */
+/* To create is for writing; the file must not exist, and nobody's remove_unused takes it while
+ * it is open. A private file is for its owner alone, where the system knows owners. */
 enum { OS_OPEN_READ, OS_OPEN_CREATE, OS_OPEN_PRIVATE };
 
 typedef struct os_call_table {

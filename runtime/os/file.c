@@ -275,11 +275,6 @@ static void *os_library_open(const char *path, char *why, size_t why_bytes) {
     return os_calls.library_open(path, false, why, why_bytes);
 }
 
-/* Only if the process has it already; to be closed as well. */
-static void *os_library_loaded(const char *path) {
-    return os_calls.library_open(path, true, NULL, 0);
-}
-
 static os_function os_library_symbol(void *library, const char *name) {
     return os_calls.library_symbol(library, name);
 }

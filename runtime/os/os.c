@@ -1,5 +1,5 @@
-/* os: the words for the systems' errors; os_posix.c and os_win32.c fill the table of raw calls, file.c
- * builds on it. */
+/* os: the words for the systems' errors; os_posix.c and os_win32.c fill the table of raw calls,
+ * file.c builds on it. */
 
 static const char *os_error_text(int code) {
     static const struct { int code; const char *text; } rows[] = {

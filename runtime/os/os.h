@@ -1,7 +1,8 @@
-/* os: the operating system behind one replaceable table. Types and names for files, maps, threads,
- * locks, clocks and dynamic libraries; os_posix.c and os_win32.c fill them in, file.c builds
- * whole-file reads and atomic writes on top. calls.h has the table, system.h the system's own types,
- * atomic.h the atomics, pool.h the threads that share work. Paths are UTF-8. Calls base. */
+/* os: the operating system behind one replaceable table. Types and names for files, maps,
+ * threads, locks, clocks and dynamic libraries; os_posix.c and os_win32.c fill them in, file.c
+ * builds whole-file reads and atomic writes on top. calls.h has the table, system.h the system's
+ * own types, atomic.h the atomics, pool.h the threads that share work. Paths are UTF-8. Calls
+ * base. */
 
 /* The words for an errno code of either sign. */
 static const char *os_error_text(int code);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "abi.h"
 #include "attention/layout.h"
 
 #define CAIRN_LAYERS 1
@@ -30,6 +31,7 @@
 #define CAIRN_NARROW 0
 #define CAIRN_SPARSE 0
 #define CAIRN_ROWS 8
+#define CAIRN_PARTS 512
 #define CAIRN_BLOCKS 0
 
 namespace step {
@@ -59,7 +61,7 @@ namespace op {
 
 enum {
     HEADS = 32, KV_HEADS = 16, GROUP = 2, DIM = 128, PAGE = 32, CONTEXT = 4096, PAGES = CONTEXT / PAGE,
-    CAPACITY = 8, THREADS = 256, SLOT = 2 * KV_HEADS * PAGE * DIM /* values of a page */
+    CAPACITY = 8, THREADS = 256, RUNS = 16, SLOT = 2 * KV_HEADS * PAGE * DIM /* values of a page */
 };
 
 static float f16_value(uint16_t bits) { return simt::f16_to_f32(bits); }
@@ -139,7 +141,7 @@ struct world {
         std::fill(lists.begin(), lists.end(), -7);
         simt::launch({{parts, (uint32_t)rows, KV_HEADS}, 1, THREADS, step::SELECT_BYTES, true},
                      step::step_select, p);
-        simt::launch({{step::RUNS, (uint32_t)rows, KV_HEADS}, 1, THREADS, step::ATTEND_BYTES, true},
+        simt::launch({{RUNS, (uint32_t)rows, KV_HEADS}, 1, THREADS, step::ATTEND_BYTES, true},
                      step::step_attend_pages, p);
         return attended();
     }
@@ -147,8 +149,8 @@ struct world {
     std::vector<float> run_op(const std::vector<int32_t> *selected, int topk) {
         std::vector<float> q((size_t)rows * HEADS * DIM), out(q.size(), NAN), lse((size_t)rows * HEADS);
         std::vector<int32_t> sequences((size_t)rows, 0), at;
-        std::vector<float> partial((size_t)rows * KV_HEADS * step::RUNS * GROUP * DIM);
-        std::vector<float> sums((size_t)rows * KV_HEADS * step::RUNS * GROUP * 2);
+        std::vector<float> partial((size_t)rows * KV_HEADS * RUNS * GROUP * DIM);
+        std::vector<float> sums((size_t)rows * KV_HEADS * RUNS * GROUP * 2);
         std::vector<uint32_t> flags((size_t)rows * KV_HEADS, 0);
         cairn_error_word error = {};
         for (int r = 0; r < rows; r++) {
@@ -168,7 +170,7 @@ struct world {
             a.window = p.window, a.sinks = p.sinks;
         }
         uint32_t bytes = (uint32_t)(layout_attend_bytes(DIM) + layout_list_bytes(PAGES, PAGES + 2));
-        simt::launch({{step::RUNS, KV_HEADS, (uint32_t)rows}, 1, THREADS, bytes, false}, op::attend, a);
+        simt::launch({{RUNS, KV_HEADS, (uint32_t)rows}, 1, THREADS, bytes, false}, op::attend, a);
         if (error.code) std::fill(out.begin(), out.end(), NAN);
         return out;
     }
