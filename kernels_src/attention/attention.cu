@@ -87,7 +87,10 @@ struct row_pages {
     CAIRN_MEMBER page_entry entry(int i) const {
         int page = i - of.low + of.first;
         if (page > of.row.position / PAGE) return page_entry{0, -1};
-        if (i < of.low) page = p.selected && p.topk ? low_entries(p.at.max_pages)[i - of.from] : i | SINKS_ALONE;
+        if (i < of.low) {
+            const bool chosen = p.selected && p.topk;
+            page = chosen ? low_entries(p.at.max_pages)[i - of.from] : i | SINKS_ALONE;
+        }
         const int physical = paged_physical(p.at, of.row, page & ~SINKS_ALONE);
         if (physical < 0)
             report_error(p.at.error, CAIRN_FAULT_ID, block_id_z(), page & ~SINKS_ALONE);

@@ -101,7 +101,7 @@ struct page_entry {
 };
 
 /* The pieces of this warp, chunk after chunk of a list of pages: a lane looks up the page of one
- * piece, so that the warp knows those of many chunks ahead. source.entry(i): entry i of the list. */
+ * piece, so that the warp knows those of many chunks ahead. source.entry(i): entry i. */
 template <class Source> struct listed_pieces {
     static constexpr int AHEAD = WARP / WARP_PIECES; /* chunks */
     Source source;
@@ -261,8 +261,8 @@ CAIRN_INLINE void add_values(running &r, const uint32_t *weights, const unsigned
  * copies and a block_sync are waited for. keys.find(chunk, piece), after keys.reach(chunk): the
  * warp's pieces of a chunk; last(piece, m): the last of its keys that row m sees. */
 template <class Keys, class Last>
-CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned char *memory, int first,
-                             int end, int count, float factor, key_piece *piece, Keys &keys,
+CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned char *memory,
+                             int first, int end, int count, float factor, key_piece *piece, Keys &keys,
                              Last last) {
     const int g = lane_id() / 4, t = lane_id() % 4;
     const auto none = [](int, int, bool) { return false; };

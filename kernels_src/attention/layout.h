@@ -52,7 +52,8 @@ CAIRN_LAYOUT int layout_sink_pages(int sinks, int page_size) {
 CAIRN_LAYOUT int layout_most_listed(int position, int candidates, int topk, int sinks,
                                     int page_size) {
     const int own = position / page_size;
-    const int64_t pages = (int64_t)topk + own - candidates + 1 + layout_sink_pages(sinks, page_size);
+    const int64_t pages = (int64_t)topk + own - candidates + 1 +
+                          layout_sink_pages(sinks, page_size);
     return candidates <= topk || pages > own + 1 ? own + 1 : (int)pages;
 }
 

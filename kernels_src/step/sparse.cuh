@@ -1,5 +1,6 @@
 /* Page-sparse attention in the flow kernel. A block takes items of a row, a KV head and a run of its
- * list of pages, which is one chunk here; each selects for itself, so that nothing has to be handed on between selection
+ * list of pages, which is one chunk here; each selects for itself, so that nothing has to be handed
+ * on between selection
  * and attention: the chunks of a row compute the same list. Where a layer does not select, the list
  * is all pages.
  *
