@@ -215,6 +215,12 @@ static void test_stops(uint64_t seed) {
     cairn_close(rt);
 }
 
+/* Counts characters of several bytes; false for a piece that is not of whole ones. */
+static bool hear_whole(void *user, const char *text, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) *(int *)user += ((unsigned char)text[i] & 0xC0) == 0xC0;
+    return base_utf8_fault(text, bytes) == bytes;
+}
+
 static void test_stop_strings(void) {
     static const char *const bad[] = {"a", "\xa9"};
     cairn_model *m = NULL;
@@ -222,16 +228,25 @@ static void test_stop_strings(void) {
     cairn_session *s = NULL;
     cairn_generate_options o;
     cairn_config c = rt->config;
-    char error[256];
+    int broken = 0, characters = 0;
     cairn_session_open(m, &s);
     memset(&o, 0, sizeof o);
     o.struct_size = sizeof o, o.max_tokens = 1, o.stop = bad, o.stop_count = 2;
     tap_ok(cairn_generate_with(s, "a", &o, NULL, NULL) == CAIRN_INVALID_UTF8 &&
            strstr(cairn_last_error(rt), "stop[1]"), "%s", cairn_last_error(rt));
-    c.stop_count = 1;
-    strcpy(c.stop[0], "\xe2\x82");
-    tap_ok(cairn_config_check(&c, &c, error, sizeof error) == CAIRN_INVALID_CONFIG &&
-           strstr(error, "UTF-8"), "in a config: %s", error);
+    c.stop_count = 2;
+    strcpy(c.stop[0], "\xa9"); /* the end of a character, and a beginning */
+    strcpy(c.stop[1], "\xac\xe2");
+    if (cairn_reload(rt, &c)) tap_ok(false, "%s", cairn_last_error(rt));
+    for (int i = 0; i < 50; i++) {
+        static const char *const prompts[] = {"\xc3\xa9", "\xe2\x82\xac", "ab", "cd "};
+        char prompt[8];
+        snprintf(prompt, sizeof prompt, "%s%c", prompts[i % 4], 'a' + i % 26);
+        cairn_session_reset(s);
+        broken += cairn_generate(s, prompt, 60, hear_whole, &characters) != CAIRN_OK;
+    }
+    tap_ok(!broken && characters > 50, "in a config they cut no character: %d of more than one byte",
+           characters);
     cairn_close(rt);
 }
 

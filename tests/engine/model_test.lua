@@ -128,7 +128,6 @@ test("a stop string leaves the session where its text ends", function()
   check.equal(s:text(prompt, { max_tokens = 30, stop = { "our" }, keep_stop = true }), text)
   check.ok(m:detokenize(s:ids()):sub(#prompt + #text + 1):find("^our"))
   check.error(function() s:text("x", { stop = { "\xa9" } }) end, "CAIRN_INVALID_UTF8")
-  check.error(function() cairn.check { stop = { "\xa9" } } end, "stop[1] is not valid UTF-8")
 end)
 
 test("mistakes in options are named", function()
@@ -251,10 +250,9 @@ end)
 
 test("a batch beyond the machine's memory is refused with its arithmetic", function()
   if not path then skip "CAIRN_MODEL names no model" end
-  if cairn.open().backend == "cuda" then skip "the GPU's cache is what fits" end
-  local rt <close> = cairn.open { backend = "cpu", max_batch = 1024 }
-  local sequence = cairn.estimate({ backend = "cpu", max_batch = 1 }, path).kv_bytes
-  if rt:info().total_bytes * 2 > 1024 * sequence then skip "this machine may hold it" end
+  local config = { backend = "cpu", max_batch = 1024 }
+  if pcall(cairn.estimate, config, path) then skip "this machine holds it" end
+  local rt <close> = cairn.open(config)
   local text = check.error(function() rt:load_model(path) end, "CAIRN_OUT_OF_MEMORY")
   check.ok(text:find("max_batch = 1024", 1, true) and text:find("GiB", 1, true))
 end)
