@@ -145,6 +145,7 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/prefix.c"
 #include "runtime/pages/prefix_calls.c"
 
+#include "runtime/model/gguf.h"
 #include "runtime/model/gguf.c"
 #include "runtime/model/plan.h"
 #include "runtime/model/plan.c"
