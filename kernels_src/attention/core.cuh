@@ -29,7 +29,8 @@ constexpr int TOTALS_AT = QUERIES_AT + 16 * DIM * 2; /* [row, warp] (m, l) */
 constexpr int WORDS_AT = TOTALS_AT + 16 * CORE_WARPS * 8; /* eight, for the driver */
 constexpr int ATTEND_BYTES = WORDS_AT + 32;
 constexpr float NOTHING = -1e30f;                 /* below every score */
-constexpr int BLOCKS_EACH = DIM > 128 ? 1 : 2; /* blocks of a multiprocessor, at least */
+/* Blocks of a multiprocessor, at least: as many as the registers allow without spilling. */
+constexpr int BLOCKS_EACH = DIM <= 64 || (DIM <= 128 && CAIRN_ARCH == 900) ? 2 : 1;
 static_assert(DIM % 32 == 0 && DIM <= 256, "attention: the size of a head");
 static_assert(ATTEND_BYTES == layout_attend_bytes(DIM), "attention: its shared memory");
 
