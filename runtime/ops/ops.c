@@ -156,7 +156,8 @@ static void ops_want_weight(ops_check *c, const cairn_tensor *t, const char *nam
     const block_type *type;
     unsigned types = block == CAIRN_BLOCK_NONE ? OPS_F32 | OPS_F16 | TENSOR_BIT(CAIRN_BF16)
                                                : TENSOR_BIT(CAIRN_U8);
-    ops_refuse(c, block != CAIRN_BLOCK_NONE && (block < 2 || !block_find(block)),
+    ops_refuse(c, block != CAIRN_BLOCK_NONE && block != CAIRN_BLOCK_Q4_0 &&
+                      block != CAIRN_BLOCK_Q4_1 && block != CAIRN_BLOCK_Q8_0,
                "block = %d is no block type; see cairn_block", (int)block);
     ops_want2(c, t, name, types, -1, -1);
     if (c->status) return;
