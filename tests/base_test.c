@@ -42,6 +42,13 @@ static void test_failure(base *b) {
            strstr(b->error, cairn_status_hint(CAIRN_POOL_FULL)), "a failure says what and what to do");
     base_fail(b, CAIRN_BAD_FILE, "%s", big);
     tap_ok(strlen(b->error) == BASE_ERROR_BYTES - 1, "a long message is cut, not overrun");
+    base_fail(b, CAIRN_OK, "a\x1b[2Jb\x7f \xc2\x9b" "31m \xff\xc3 \xe2\x80\xae" "\tcaf\xc3\xa9\n");
+    tap_ok(!strcmp(b->error, "a\\x1b[2Jb\\x7f \\xc2\\x9b31m \\xff\\xc3 \\xe2\\x80\\xae\tcaf\xc3\xa9\n"),
+           "what would command a terminal is escaped: %.40s", b->error);
+    memset(big, '\x1b', sizeof big - 1);
+    base_fail(b, CAIRN_BAD_FILE, "%s", big);
+    tap_ok(strlen(b->error) < BASE_ERROR_BYTES && strlen(b->error) > BASE_ERROR_BYTES - 8,
+           "a long one of such bytes is cut, too");
 }
 
 static void test_text(base *b, meter *m) {

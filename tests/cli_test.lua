@@ -33,6 +33,14 @@ test("an unknown option names the nearest", function()
     "--backend cdua: it is one of auto, cuda, cpu; did you mean cuda?")
 end)
 
+test("options of other programs are answered by meaning, far names by none", function()
+  check.ok(usage_of "--stop":find("stop strings stand in the config", 1, true))
+  check.equal(usage_of "--cpu", "no option --cpu; did you mean --backend cpu?")
+  check.equal(usage_of("--backend", "gpu"), "--backend gpu: it is one of auto, cuda, cpu; did you mean cuda?")
+  check.equal(usage_of "--seed", "no option --seed; there are --model, --max-tokens, --temperature, "
+    .. "--chat, --backend")
+end)
+
 test("a bad value names its option", function()
   check.equal(usage_of "--model", "--model FILE: its value is missing")
   check.equal(usage_of("--max-tokens", "ten"), "--max-tokens ten: a whole number is expected")

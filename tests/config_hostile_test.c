@@ -169,6 +169,18 @@ static void test_noise(uint64_t *seed) {
     tap_ok(fails_soon(&b, &m, noise, sizeof noise, error, sizeof error), "a file of noise");
 }
 
+/* An index in an index, 180 times, around a long sum: each bracket might be an assignment's. */
+static void test_deep_and_long(void) {
+    enum { DEEP = 180, LONG = 125000 };
+    char *head = (char *)calloc(1, 16 + 2 * DEEP + 2), *tail = (char *)calloc(1, DEEP + 32);
+    strcpy(head, "local c = {} ");
+    for (int i = 0; i < DEEP; i++) strcat(head, "c["), strcat(tail, "]");
+    strcat(head, "1");
+    strcat(tail, " = 1 return 1");
+    test_repeated("deep and long", head, "+1", LONG, tail);
+    free(head), free(tail);
+}
+
 static void test_big_sources(void) {
     test_repeated("2 MB of blanks", "return {", " ", MANY, "}");
     test_repeated("deep tables", "return ", "{", 5000, "}");
@@ -182,6 +194,12 @@ static void test_big_sources(void) {
     test_repeated("an open comment", "return { --[[", "x", 100000, "");
     test_repeated("a long string", "return { log = [[", "x", 100000, "]] }");
     test_repeated("many assignments", "local c = {} ", "c.topk = 1 ", 10000, "return c c");
+    test_repeated("a long or", "local x return { topk = x", " or x", 52000, " }");
+    test_repeated("a long and", "local x return { topk = 1", " and x", 43000, " }");
+    test_repeated("a long or of comparisons", "local x return { topk = x", " or x == 1", 26000, " }");
+    test_repeated("many jumps", "do ", "goto a ", 37000, "::a:: end return { topk = -1 }");
+    test_repeated("many breaks", "while x do ", "if x then break end ", 13000, "end return 1");
+    test_deep_and_long();
 }
 
 /* ---- mutations ----------------------------------------------------------------------------- */

@@ -275,6 +275,60 @@ static void test_cache_modes(void) {
     bench_clear();
 }
 
+/* Whether reading `source` from the cache still works after one file of the table was changed. */
+static bool survives(kernels_file *table, int changed, const char *const *pieces,
+                     const char *source) {
+    const kernels_file before = table[changed];
+    jit_program *p = NULL;
+    bool found;
+    bench_clear();
+    bench_open(CACHE_READ_WRITE);
+    bench_get(source, 1, &p);
+    bench_close();
+    table[changed].pieces = pieces;
+    table[changed].bytes = strlen(pieces[0]) + (pieces[1] ? strlen(pieces[1]) : 0);
+    bench_open(CACHE_READ_WRITE);
+    found = !bench_get(source, 1, &p) && p->from_cache;
+    bench_close();
+    table[changed] = before;
+    return found;
+}
+
+/* A key covers exactly what a program includes, through other headers too. */
+static void test_cache_includes(void) {
+    static const char *const outer[] = {"// a piece\n", "  #  include \"in/inner.h\"\n", NULL};
+    static const char *const inner[] = {"#include \"outer.cuh\"\n#define DEEP 1\n", NULL};
+    static const char *const other[] = {"#define OTHER 1\n", NULL};
+    static const char *const user[] = {"#include \"outer.cuh\"\n#include \"elsewhere.h\"\n", NULL};
+    static const char *const changed[] = {"#define CHANGED 1\n", NULL};
+    static const char *const split[] = {"#define DEEP 1\n", "#include \"other.h\"\n", NULL};
+    kernels_file table[] = {{"user.cu", user, 0},     {"plain.cu", bench_good, 0},
+                            {"outer.cuh", outer, 0},  {"in/inner.h", inner, 0},
+                            {"other.h", other, 0},    {NULL, NULL, 0}};
+    jit_program *p = NULL;
+    for (int i = 0; i < 5; i++) {
+        const char *const *pieces = table[i].pieces;
+        for (table[i].bytes = 0; *pieces; pieces++) table[i].bytes += strlen(*pieces);
+    }
+    fake_install();
+    bench_table = table;
+    tap_ok(survives(table, 2, outer, "user.cu"), "an entry is found when nothing changed");
+    tap_ok(!survives(table, 0, changed, "user.cu"), "an edit to the template is another entry");
+    tap_ok(!survives(table, 2, changed, "user.cu"), "an edit to what it includes, too");
+    tap_ok(!survives(table, 3, changed, "user.cu"), "and to what that includes, in a later piece");
+    tap_ok(survives(table, 4, changed, "user.cu"), "an edit to a header that it lacks is not");
+    tap_ok(survives(table, 3, changed, "plain.cu") && survives(table, 0, changed, "plain.cu"),
+           "nor is one to another program");
+    table[3].pieces = split, table[3].bytes = strlen(split[0]) + strlen(split[1]);
+    tap_ok(!survives(table, 4, changed, "user.cu"), "once it is included it counts");
+    bench_clear();
+    bench_open(CACHE_READ_WRITE);
+    tap_ok(!bench_get("user.cu", 1, &p), "headers that include each other end");
+    bench_close();
+    bench_table = bench_files;
+    bench_clear();
+}
+
 static void test_prune(void) {
     jit_program *p = NULL;
     int i;
@@ -305,6 +359,7 @@ int main(void) {
     test_batches();
     test_later();
     test_cache_modes();
+    test_cache_includes();
     test_prune();
     bench_stop();
     return tap_done();

@@ -179,6 +179,25 @@ static bool naive_stops(naive *o, const char *const *stops, int stop_count) {
     return first != NULL;
 }
 
+/* The ids after a stop string: those whose text lies before it, then what is left of the text, each
+ * byte a token but for "ab". */
+static void naive_cut(naive *o) {
+    static char part[12 * TOY_CONTEXT];
+    int first = o->count - o->out_count, k = o->out_count;
+    size_t bytes = 0;
+    for (; k > 0; k--) {
+        bytes = naive_text(o->out, k, false, part);
+        if (bytes <= o->text_bytes && bytes == naive_text(o->out, k, true, part)) break;
+    }
+    if (!k) bytes = 0;
+    for (o->count = first + k; bytes < o->text_bytes; bytes++) {
+        bool pair = o->text[bytes] == 'a' && o->text[bytes + 1] == 'b';
+        o->ids[o->count] = pair ? TOY_AB : (unsigned char)o->text[bytes];
+        o->given[o->count++] = false;
+        bytes += pair;
+    }
+}
+
 static void naive_generate(naive *o, int max_tokens, int context, const cairn_sampling *s,
                            const char *const *stops, int stop_count) {
     o->out_count = 0;
@@ -206,6 +225,7 @@ static void naive_generate(naive *o, int max_tokens, int context, const cairn_sa
         o->text_bytes = naive_text(o->out, o->out_count, false, o->text);
         if (naive_stops(o, stops, stop_count)) {
             o->stop = CAIRN_STOP_STRING;
+            naive_cut(o);
             return;
         }
     }

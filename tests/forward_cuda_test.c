@@ -295,7 +295,7 @@ static void test_prompts(rig *gpu, int at) {
 static int say(const char *path, int prompt, int cut, int tokens, int32_t *ids) {
     rig g;
     cairn_session *s = NULL;
-    cairn_generate_options options = {sizeof options, cut, NULL, NULL, -1};
+    cairn_generate_options options = {sizeof options, cut, NULL, NULL, -1, 0, 0};
     void *memory = NULL;
     size_t bytes = 0;
     int count = 0;

@@ -99,6 +99,38 @@ test("stop strings, cancel, reset, rewind, and a loop left early", function()
   check.equal(s:stats().stop, "cancel")
 end)
 
+test("the whole text, and pieces that say which ids they are of", function()
+  local rt <close>, m = open()
+  local a, b = m:session(), m:session()
+  local text = a:text(prompt, { max_tokens = 12 })
+  local held, covered, parts = #m:tokenize(prompt), #m:tokenize(prompt), {}
+  local more = b:generate(prompt, { max_tokens = 12, stop = { "never said at all" } })
+  while true do
+    local piece, id, first, last = more()
+    if piece == nil then break end
+    parts[#parts + 1] = piece
+    check.ok(first == covered + 1 or first == covered, "pieces go on where the last one ended")
+    check.ok(m:detokenize(table.move(b:ids(), first, last, 1, {})):find(piece, 1, true))
+    covered = last
+  end
+  check.equal(table.concat(parts), text)
+  check.equal(covered, held + 12)
+  check.equal(select("#", more()), 1) -- nil, again and again
+end)
+
+test("a stop string leaves the session where its text ends", function()
+  local rt <close>, m = open()
+  local s = m:session()
+  local text = s:text(prompt, { max_tokens = 30, stop = { "our" } }) -- the middle of a word
+  check.equal(s:stats().stop, "string")
+  check.equal(m:detokenize(s:ids()), prompt .. text)
+  s:reset()
+  check.equal(s:text(prompt, { max_tokens = 30, stop = { "our" }, keep_stop = true }), text)
+  check.ok(m:detokenize(s:ids()):sub(#prompt + #text + 1):find("^our"))
+  check.error(function() s:text("x", { stop = { "\xa9" } }) end, "CAIRN_INVALID_UTF8")
+  check.error(function() cairn.check { stop = { "\xa9" } } end, "stop[1] is not valid UTF-8")
+end)
+
 test("mistakes in options are named", function()
   local rt <close>, m = open()
   local s = m:session()
@@ -201,9 +233,30 @@ end)
 
 test("an estimate needs no runtime", function()
   if not path then skip "CAIRN_MODEL names no model" end
-  local e = cairn.estimate({ max_batch = 1, max_seq_len = 1024 }, path)
+  local config = { max_batch = 1, max_seq_len = 1024 }
+  local e = cairn.estimate(config, path)
   check.equal(e.max_seq_len, 1024)
-  check.ok(e.total_bytes >= e.kv_bytes)
+  check.equal(e.total_bytes, e.weights_bytes + e.kv_bytes + e.scratch_bytes)
+  local rt <close> = cairn.open(config)
+  local before = rt:info()
+  local m = rt:load_model(path)
+  local now, kept = rt:info(), m:info()
+  check.equal(e.backend, now.backend)
+  check.equal(now.live_bytes - before.live_bytes, e.live_bytes)
+  check.equal(now.peak_bytes - before.live_bytes, e.peak_bytes)
+  check.equal(kept.kv_bytes, e.kv_bytes)
+  check.equal(kept.scratch_bytes, e.scratch_bytes)
+  check.equal(kept.weights_bytes, e.weights_bytes)
+end)
+
+test("a batch beyond the machine's memory is refused with its arithmetic", function()
+  if not path then skip "CAIRN_MODEL names no model" end
+  if cairn.open().backend == "cuda" then skip "the GPU's cache is what fits" end
+  local rt <close> = cairn.open { backend = "cpu", max_batch = 1024 }
+  local sequence = cairn.estimate({ backend = "cpu", max_batch = 1 }, path).kv_bytes
+  if rt:info().total_bytes * 2 > 1024 * sequence then skip "this machine may hold it" end
+  local text = check.error(function() rt:load_model(path) end, "CAIRN_OUT_OF_MEMORY")
+  check.ok(text:find("max_batch = 1024", 1, true) and text:find("GiB", 1, true))
 end)
 
 test("a fork goes on as its session would, and each its own way", function()

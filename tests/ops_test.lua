@@ -215,3 +215,23 @@ test("kv_collate moves the accepted entries of every layer", function()
       bases = rt:tensor({ 14 }, "i32"), accepted = rt:tensor({ 3 }, "i32") }
   end, "1 caches and 0 scales")
 end)
+
+test("the README's table of ops says what cairn.ops() says", function()
+  local readme = io.open("README.md"):read "a"
+  local ops, options = cairn.ops(), { out = "output" }
+  for _, kind in ipairs { "in", "inout", "list", "function" } do options[kind] = "input" end
+  check.equal(#ops > 20, true)
+  for _, op in ipairs(ops) do
+    local found = { input = {}, output = {}, option = {} }
+    for _, a in ipairs(op.arguments) do
+      local to = found[options[a.kind] or "option"]
+      local brackets = a.optional and options[a.kind] and not a.made
+      to[#to + 1] = brackets and "[" .. a.name .. "]" or a.name
+    end
+    local line = table.concat(found.input, ", ")
+    if #found.output > 0 then line = line .. " -> " .. table.concat(found.output, ", ") end
+    if #found.option > 0 then line = line .. "; " .. table.concat(found.option, ", ") end
+    line = ("| `%s` | `%s` |"):format(op.name, line)
+    check.equal(readme:find(line, 1, true) and line, line)
+  end
+end)

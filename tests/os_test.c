@@ -3,6 +3,8 @@
 #include "../runtime.c"
 #include "tap.h"
 
+#include <sys/wait.h>
+
 static const os_call_table *whole;
 
 /* ---- faults: the n-th call of one kind fails ------------------------------------------------- */
@@ -35,12 +37,17 @@ static int bad_file_info(int64_t f, os_file_info *out) {
 }
 static void *bad_map(int64_t f, size_t n) { return fault_now() ? NULL : whole->map(f, n); }
 
+static int bad_sync_directory(const char *p) {
+    return fault_now() ? -fault_code : whole->sync_directory(p);
+}
+
 static void arm(int nth, int code) {
     fault_left = nth;
     fault_code = code;
     os_calls.open = bad_open; os_calls.read = bad_read; os_calls.write = bad_write;
     os_calls.sync = bad_sync; os_calls.close = bad_close; os_calls.rename = bad_rename;
     os_calls.file_info = bad_file_info; os_calls.map = bad_map;
+    os_calls.sync_directory = bad_sync_directory;
 }
 
 static void disarm(void) { os_calls = *whole; fault_left = -1; fault_short = 0; }
@@ -166,6 +173,129 @@ static void test_read_faults(base *b) {
     os_calls.remove(path);
 }
 
+/* ---- what crashes leave, and what is no file ------------------------------------------------- */
+
+/* Writes in a child that ends half way, without a word, as a crash does. */
+static int64_t crash_in_write(int64_t f, const void *d, size_t n) {
+    whole->write(f, d, n / 2);
+    _exit(3);
+}
+
+static void crash_while_writing(base *b, const char *path) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        os_calls.write = crash_in_write;
+        os_write_file(b, path, "half done", 9);
+        _exit(4);
+    }
+    waitpid(child, &status, 0);
+    tap_ok(WIFEXITED(status) && WEXITSTATUS(status) == 3, "a process ends while it writes");
+}
+
+static int busy_before; /* entries while another process is in the middle of a write */
+static int64_t write_meanwhile(int64_t f, const void *d, size_t n) {
+    base b;
+    int status;
+    pid_t child = fork();
+    busy_before = entries();
+    if (child == 0) { /* another process saves the same file */
+        os_calls = *whole;
+        base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+        _exit(os_write_file(&b, in_folder("save"), "other", 5) || entries() != busy_before);
+    }
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status)) return -EIO;
+    return whole->write(f, d, n);
+}
+
+static void test_crashes(base *b) {
+    char path[OS_PATH_BYTES], like[OS_PATH_BYTES];
+    base_text text = {0};
+    struct stat s;
+    int before;
+    snprintf(path, sizeof path, "%s", in_folder("save"));
+    snprintf(like, sizeof like, "%s", in_folder("save.0.tmp"));
+    os_write_file(b, path, "first", 5);
+    os_write_file(b, like, "a file of the user's", 20);
+    before = entries();
+    crash_while_writing(b, path);
+    crash_while_writing(b, path);
+    tap_ok(entries() == before + 1, "it leaves a file behind, and takes the last one's away");
+    tap_ok(!os_write_file(b, path, "second", 6) && entries() == before &&
+           !os_read_file(b, path, &text) && !strcmp(text.data, "second"),
+           "the next write removes what was left, and nothing else: %d of %d", entries(), before);
+    os_calls.write = write_meanwhile;
+    tap_ok(!os_write_file(b, path, "third", 5), "two processes write at once: %s", b->error);
+    os_calls = *whole;
+    text.size = 0;
+    tap_ok(!os_read_file(b, path, &text) && !strcmp(text.data, "third") && entries() == before,
+           "neither takes the other's file for one left behind");
+    tap_ok(!os_write_private(b, path, "mine", 4) && !stat(path, &s) && (s.st_mode & 0777) == 0600,
+           "a private file is its owner's");
+    os_calls.remove(path);
+    os_calls.remove(like);
+    base_text_free(b, &text);
+}
+
+static void test_no_files(base *b) {
+    base_text text = {0};
+    os_map map;
+    char pipe[OS_PATH_BYTES], error[256];
+    cairn_config config;
+    snprintf(pipe, sizeof pipe, "%s", in_folder("pipe"));
+    if (mkfifo(pipe, 0600)) { tap_skip("no pipes"); return; }
+    tap_ok(os_read_file(b, pipe, &text) == CAIRN_FILE_ERROR && strstr(b->error, "a pipe") &&
+           os_map_open(b, pipe, &map) == CAIRN_FILE_ERROR, "a pipe is refused at once: %s",
+           b->error);
+    tap_ok(os_read_file(b, "/dev/zero", &text) == CAIRN_FILE_ERROR &&
+           os_map_open(b, "/dev/zero", &map) == CAIRN_FILE_ERROR, "so is a device: %s", b->error);
+    tap_ok(cairn_config_load(pipe, &config, error, sizeof error) == CAIRN_FILE_ERROR &&
+           cairn_config_load("/dev/zero", &config, error, sizeof error) == CAIRN_FILE_ERROR,
+           "as a config, too: %s", error);
+    os_calls.remove(pipe);
+    base_text_free(b, &text);
+}
+
+/* ---- memory of a container ------------------------------------------------------------------- */
+
+static void put(const char *name, const char *text) {
+    base b;
+    char path[OS_PATH_BYTES], directory[OS_PATH_BYTES];
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    snprintf(path, sizeof path, "%s", in_folder(name));
+    os_directory_of(path, directory, sizeof directory);
+    os_make_path(directory);
+    os_write_file(&b, path, text, strlen(text));
+}
+
+static void test_groups(void) {
+    static const char *const made[] = {
+        "g/memory.max", "g/memory.current", "g/a/memory.max", "g/a/memory.current",
+        "g/a/memory.stat", "g/a/b/memory.max", "g/memory/memory.limit_in_bytes",
+        "g/memory/memory.usage_in_bytes", "g/memory/memory.stat"};
+    char mount[OS_PATH_BYTES];
+    snprintf(mount, sizeof mount, "%s", in_folder("g"));
+    put(made[0], "10000\n"), put(made[1], "1000\n");
+    put(made[2], "5000\n"), put(made[3], "4000\n");
+    put(made[4], "anon 100\nfile 900\ninactive_file 700\nactive_file 9\n");
+    put(made[5], "max\n");
+    put(made[6], "8000\n"), put(made[7], "9000\n"), put(made[8], "x 1\ntotal_inactive_file 3000\n");
+    tap_ok(os_posix_groups_bytes("0::/\n", mount) == 9000, "a container's limit, less its use");
+    tap_ok(os_posix_groups_bytes("0::/a/b\n", mount) == 1700,
+           "the least of a group and those above it; files that can go are no use");
+    tap_ok(os_posix_groups_bytes("0::/elsewhere/x\n", mount) == 9000,
+           "folders that are not to be seen are passed over");
+    tap_ok(os_posix_groups_bytes("5:cpu:/\n4:memory:/docker/1\n0::/none\n", mount) == 2000,
+           "the first kind of groups");
+    tap_ok(os_posix_groups_bytes("", mount) == INT64_MAX &&
+           os_posix_groups_bytes("bad\n:\n::\n", "/none") == INT64_MAX, "no groups, no limit");
+    tap_ok(os_memory_bytes() > 0, "%lld bytes can be had", (long long)os_memory_bytes());
+    for (size_t i = 0; i < BASE_COUNT(made); i++) os_calls.remove(in_folder(made[i]));
+    rmdir(in_folder("g/a/b")), rmdir(in_folder("g/a")), rmdir(in_folder("g/memory"));
+    rmdir(in_folder("g"));
+}
+
 /* ---- threads and libraries ------------------------------------------------------------------- */
 
 typedef struct shared { os_mutex lock; os_cond turn; os_atomic sum; int stage; } shared;
@@ -216,7 +346,7 @@ static void test_libraries(void) {
     os_library_close(library);
     tap_ok(!os_library_open("libnone-of-this.so", why, sizeof why) && strstr(why, "none-of-this"),
            "a missing library says why");
-    tap_ok(!os_library_loaded("libnone-of-this.so"), "a library that is not loaded");
+    tap_ok(!os_calls.library_open("libnone-of-this.so", true, NULL, 0), "a library that is not loaded");
     tap_ok(os_executable_path(path, sizeof path) && os_mtime(path) > 0, "the program's own file");
 }
 
@@ -232,6 +362,9 @@ int main(void) {
     test_make_path();
     test_write_faults(&b);
     test_read_faults(&b);
+    test_crashes(&b);
+    test_no_files(&b);
+    test_groups();
     test_threads();
     test_libraries();
     tap_ok(rmdir(folder) == 0, "nothing stays behind");

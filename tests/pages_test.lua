@@ -128,6 +128,8 @@ test("a request is saved and loaded, with what is kept beside its pages", functi
   check.error(function() t:load(1, rt:host { 1 }, { caches = caches, name = "m" }) end, "u8")
   check.error(function() rt:host(-1) end, "out of range")
   check.error(function() t:load(1, saved, { caches = caches }) end, "not of ''")
+  local other <close> = open()
+  check.error(function() t:save(0, { caches = { other:random({ 4, 8 }, "f16") } }) end, "another runtime")
   check.error(function() t:load(1, "x" .. saved:sub(2), { caches = caches, name = "m" }) end, "no snapshot")
   check.equal(t:lengths(), { 6, -1 })
 end)

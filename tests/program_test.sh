@@ -46,6 +46,18 @@ check_fails "a script's error is shown with its line" "script.lua:1: wrong" \
     $cairn run "$work/script.lua"
 printf 'test("a", function() check.equal(1, 2) end)\n' > "$work/a_test.lua"
 check_fails "a failing test fails the run" "0 passed, 1 failed, 0 skipped" $cairn test "$work"
+printf 'test("a", function() check.ok(true) os.exit(0) end)\ntest("b", function() check.ok(true) end)\n' \
+    > "$work/a_test.lua"
+check_fails "a test that ends the process fails, and the others run" "1 passed, 2 failed, 0 skipped" \
+    $cairn test "$work"
+printf 'test("a", function() check.ok(true) pcall(os.exit, true) end)\n' > "$work/a_test.lua"
+check_fails "one that hides it does, too" "does not call os.exit" $cairn test "$work"
+mkdir -p "$work/circle/in"
+ln -s .. "$work/circle/in/out"
+ln -s ../../circle "$work/circle/in/again"
+printf 'test("a", function() check.ok(true) end)\n' > "$work/circle/in/one_test.lua"
+check_text "links that lead in circles are walked once" \
+    "$($cairn test "$work/circle" | tail -1)" "1 passed, 0 failed, 0 skipped"
 check_fails "a folder without tests fails" "no *_test.lua there" $cairn test kernels_src
 
 if [ -z "${CAIRN_MODEL:-}" ]; then

@@ -33,7 +33,7 @@ static cairn_runtime *open_toy(cairn_model **model) {
     return rt;
 }
 
-/* ---- special and plain ------------------------------------------------------------------------ */
+/* ---- special and plain ----------------------------------------------------------------------- */
 
 static bool holds(cairn_session *s, int32_t id) {
     int count;
@@ -102,7 +102,7 @@ static void test_short_vocabulary(void) {
     cairn_close(rt);
 }
 
-/* ---- cancelled while it is read --------------------------------------------------------------- */
+/* ---- cancelled while it is read -------------------------------------------------------------- */
 
 static cairn_session *cancel_session;
 static void cancel_soon(void *unused) {
@@ -136,11 +136,209 @@ static void test_cancel(void) {
     cairn_close(rt);
 }
 
+/* ---- what a stop string leaves ----------------------------------------------------------------- */
+
+static uint32_t rnd(uint64_t *state, uint32_t below) {
+    *state = *state * 6364136223846793005ull + 1442695040888963407ull;
+    return (uint32_t)(*state >> 33) % below;
+}
+
+/* The text of a session's ids from `from` on. */
+static size_t text_of(cairn_model *m, cairn_session *s, int from, char *out, size_t room) {
+    int count;
+    const int32_t *ids = cairn_session_ids(s, &count);
+    size_t bytes = 0;
+    out[0] = '\0';
+    if (count > from) cairn_detokenize(m, ids + from, count - from, out, room, &bytes);
+    return bytes;
+}
+
+/* Random stop strings, drafts and lengths: the session holds the text that was handed out and not a
+ * byte more, pieces cover it without a gap, and the next turn begins there. */
+static void test_stops(uint64_t seed) {
+    static const char *const stops[] = {"b", "ab", "abab", "cd", "\xC3\xA9", "\xE2\x82\xAC\x61",
+                                        "a a", "bc", "d d d d d d d"};
+    static char text[4096], held[4096];
+    uint64_t random = seed;
+    int ended = 0, wrong = 0, inside = 0, gaps = 0;
+    cairn_model *m = NULL;
+    cairn_runtime *rt = open_toy(&m);
+    for (int run = 0; run < 600; run++) {
+        cairn_session *s = NULL;
+        cairn_generate_options o;
+        cairn_piece piece;
+        cairn_stats stats;
+        const char *stop[2];
+        int from, covered, count;
+        size_t bytes = 0, kept;
+        cairn_status status;
+        memset(&o, 0, sizeof o);
+        o.struct_size = sizeof o, o.stop = stop, o.stop_count = 2;
+        stop[0] = stops[rnd(&random, 9)], stop[1] = stops[rnd(&random, 9)];
+        o.max_tokens = 60;
+        o.keep_stop = run % 4 == 0;
+        toy_loops = 0.2f * (float)rnd(&random, 5);
+        cairn_session_open(m, &s);
+        held[0] = (char)('a' + rnd(&random, 26)), held[1] = "abcd"[rnd(&random, 4)];
+        held[2] = (char)('a' + rnd(&random, 26)), held[3] = '\0';
+        status = cairn_generate_begin(s, held, &o);
+        cairn_session_ids(s, &from);
+        covered = from;
+        piece.struct_size = sizeof piece, piece.stop = CAIRN_STOP_NONE;
+        while (!status && !piece.stop) {
+            status = cairn_generate_next(s, &piece);
+            memcpy(text + bytes, piece.text, piece.bytes);
+            bytes += piece.bytes;
+            if (!piece.bytes) continue;
+            gaps += piece.first > covered || piece.first + piece.count < covered;
+            covered = piece.first + piece.count;
+        }
+        kept = text_of(m, s, from, held, sizeof held);
+        stats.struct_size = sizeof stats;
+        cairn_session_stats(s, &stats);
+        cairn_session_ids(s, &count);
+        if (piece.stop == CAIRN_STOP_STRING) {
+            ended++;
+            inside += count - from != stats.generated - 1;
+            wrong += o.keep_stop ? kept <= bytes || memcmp(held, text, bytes) != 0
+                                 : kept != bytes || memcmp(held, text, bytes) != 0;
+        }
+        gaps += piece.stop == CAIRN_STOP_LENGTH && covered != count;
+        wrong += status != CAIRN_OK || toy_faults;
+        wrong += cairn_generate(s, "c", 8, NULL, NULL) != CAIRN_OK || toy_faults;
+        cairn_session_close(s);
+    }
+    toy_loops = 0.75f;
+    tap_ok(!wrong && ended > 150 && inside > 20, "after %d stop strings the session ends where its "
+           "text does, %d wrong (seed %llu)", ended, wrong, (unsigned long long)seed);
+    tap_ok(!gaps, "pieces cover the ids without a gap, %d do not", gaps);
+    cairn_close(rt);
+}
+
+static void test_stop_strings(void) {
+    static const char *const bad[] = {"a", "\xa9"};
+    cairn_model *m = NULL;
+    cairn_runtime *rt = open_toy(&m);
+    cairn_session *s = NULL;
+    cairn_generate_options o;
+    cairn_config c = rt->config;
+    char error[256];
+    cairn_session_open(m, &s);
+    memset(&o, 0, sizeof o);
+    o.struct_size = sizeof o, o.max_tokens = 1, o.stop = bad, o.stop_count = 2;
+    tap_ok(cairn_generate_with(s, "a", &o, NULL, NULL) == CAIRN_INVALID_UTF8 &&
+           strstr(cairn_last_error(rt), "stop[1]"), "%s", cairn_last_error(rt));
+    c.stop_count = 1;
+    strcpy(c.stop[0], "\xe2\x82");
+    tap_ok(cairn_config_check(&c, &c, error, sizeof error) == CAIRN_INVALID_CONFIG &&
+           strstr(error, "UTF-8"), "in a config: %s", error);
+    cairn_close(rt);
+}
+
+/* ---- words to the user -------------------------------------------------------------------------- */
+
+static int notices;
+static void count_notices(void *user, cairn_log_level level, const char *text) {
+    (void)user, (void)level;
+    notices += strstr(text, "no GPU") != NULL;
+}
+
+static void test_words(void) {
+    static const struct { const char *text, *says; } configs[] = {
+        {"return { backend = 'gpu' }", "did you mean \"cuda\"?"},
+        {"return { backend = 'GPU' }", "did you mean \"cuda\"?"},
+        {"return { drafter = 'lookup' }", "did you mean \"ngram\"?"},
+        {"return { sampling = { topk = 4 } }", "did you mean sampling.top_k?"},
+        {"return { sampling = { topP = 0.4 } }", "did you mean sampling.top_p?"},
+        {"return { topk = os.getenv 'K' }", "a config may use assert"},
+        {"return { topk = ('x'):rep(3) }", "a config may use assert"}};
+    cairn_model *m = NULL;
+    cairn_runtime *rt = open_toy(&m);
+    cairn_session *s = NULL;
+    cairn_sampling zero;
+    cairn_generate_options o;
+    cairn_config c;
+    char error[512];
+    memset(&zero, 0, sizeof zero);
+    memset(&o, 0, sizeof o);
+    o.struct_size = sizeof o, o.max_tokens = 4, o.sampling = &zero;
+    cairn_session_open(m, &s);
+    tap_ok(!cairn_generate_with(s, "ab", &o, NULL, NULL), "a zeroed cairn_sampling is greedy");
+    cairn_close(rt);
+    for (size_t i = 0; i < BASE_COUNT(configs); i++) {
+        cairn_status status = cairn_config_parse(configs[i].text, strlen(configs[i].text), "c.lua",
+                                                 &c, error, sizeof error);
+        tap_ok(status == CAIRN_INVALID_CONFIG && strstr(error, configs[i].says), "%s", error);
+    }
+    cairn_config_default(&c);
+    c.backend = CAIRN_BACKEND_AUTO;
+    c.log_callback = count_notices;
+    strcpy(c.driver_path, "build/no_driver.so");
+    for (int i = 0; i < 3; i++)
+        if (!cairn_open(&c, &rt, error, sizeof error)) cairn_close(rt);
+    tap_ok(notices == 1, "that there is no GPU is said once: %d", notices);
+}
+
+/* ---- closed inside the callback ---------------------------------------------------------------- */
+
+enum { CLOSE_SESSION, CLOSE_MODEL, CLOSE_RUNTIME, CLOSE_ALL, CLOSE_KINDS };
+typedef struct closer { cairn_session *s; cairn_model *m; cairn_runtime *rt; int kind, pieces; } closer;
+
+static bool close_inside(void *user, const char *text, size_t bytes) {
+    closer *c = (closer *)user;
+    (void)text, (void)bytes;
+    if (c->pieces++ % 3) return true;
+    if (c->kind == CLOSE_SESSION || c->kind == CLOSE_ALL) cairn_session_close(c->s);
+    if (c->kind == CLOSE_MODEL || c->kind == CLOSE_ALL) cairn_model_free(c->m);
+    if (c->kind == CLOSE_RUNTIME || c->kind == CLOSE_ALL) cairn_close(c->rt);
+    return true;
+}
+
+/* Another session's call in the callback must not make it go early. */
+static bool close_and_call(void *user, const char *text, size_t bytes) {
+    closer *c = (closer *)user;
+    cairn_session *other = NULL;
+    close_inside(user, text, bytes);
+    return !cairn_session_open(c->m, &other) && !cairn_generate(other, "cd", 3, NULL, NULL);
+}
+
+static void test_closing(void) {
+    static const char *const names[] = {"session", "model", "runtime", "all three"};
+    for (int kind = 0; kind < CLOSE_KINDS; kind++) {
+        long before = live_blocks;
+        closer c;
+        cairn_session *other = NULL;
+        cairn_status status;
+        int gone = 0;
+        memset(&c, 0, sizeof c);
+        c.kind = kind;
+        c.rt = open_toy(&c.m);
+        cairn_session_open(c.m, &c.s);
+        cairn_session_open(c.m, &other);
+        status = cairn_generate(c.s, "abcd", 12, kind == CLOSE_MODEL ? close_and_call : close_inside,
+                                &c);
+        tap_ok(!status && c.pieces > 3, "the %s closed inside the callback: the call goes on to its "
+               "end (%d pieces)", names[kind], c.pieces);
+        if (kind == CLOSE_SESSION) {
+            cairn_session *s = c.m->sessions;
+            for (; s; s = s->next) gone += s == c.s;
+            tap_ok(!gone && other == c.m->sessions, "then it is gone");
+        }
+        if (kind == CLOSE_MODEL) tap_ok(!c.rt->models, "then it is gone");
+        if (kind < CLOSE_RUNTIME) cairn_close(c.rt);
+        tap_ok(live_blocks == before, "nothing is left");
+    }
+}
+
 int main(void) {
     if (!tap_ok(toy_write(toy_path, NULL), "the toy's file")) return tap_done();
     test_special();
     test_short_vocabulary();
     test_cancel();
+    test_stops(random_seed() | 1);
+    test_stop_strings();
+    test_words();
+    test_closing();
     remove(toy_path);
     tap_ok(live_blocks == 0, "no block is left");
     return tap_done();

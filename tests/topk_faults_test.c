@@ -3,7 +3,8 @@
  * device memory, rows at any alignment among poison, the largest sizes, graphs replayed while
  * everything changes. What a row gives is checked by a certificate: the entries are distinct, dense
  * and in order, and no score left out beats the last that was taken.
- * emulated: asan */
+ * emulated: asan
+ * clang: undefined */
 #define CAIRN_ROOMS_ONLY
 #include "../runtime.c"
 #include "random.h"

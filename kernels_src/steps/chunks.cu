@@ -1,5 +1,5 @@
 /* prefix_chunks: the slots and lengths of each chunk of a cached prefix (cairn_prefix_chunks in
- * runtime.h has the contract).
+ * runtime_ops.h has the contract).
  *
  * Block 0 counts the chunks and reports what is out of range, the next `length_blocks` write the
  * lengths of chunk after chunk, the rest copy: a chunk's slots are cut into tiles of TILE. Each
@@ -11,6 +11,7 @@
  * matrix: CAIRN_PAGE_SIZE=48
  * matrix: CAIRN_PAGE_SIZE=64 */
 #include "device/common.cuh"
+#include "abi/steps.h"
 #include "steps/prepare.cuh"
 
 #define TILE 2048

@@ -1,4 +1,4 @@
-/* topk of short rows: one block a row, which lies in its registers (the contract is in runtime.h).
+/* topk of short rows: one block a row, which lies in its registers (the contract is in runtime_ops.h).
  *
  * Route      "block", for n <= THREADS ITEMS. What may be in is narrowed: for small k to the scores
  *            that reach a bound from the warps' greatest; else, spread over bins as numbers, to those
@@ -17,6 +17,7 @@
  * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
 #include "device/common.cuh"
+#include "abi/topk.h"
 #include "topk/topk.cuh"
 #include "topk/row.cuh"
 #define SHORT_THREADS CAIRN_THREADS

@@ -20,7 +20,8 @@ enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
     ENGINE_EVAL_ROWS = 64,
     ENGINE_STOPS = 16,
-    ENGINE_STOP_BYTES = 128
+    ENGINE_STOP_BYTES = 128,
+    ENGINE_POINTS = 192 /* more than bytes are held back as a stop string's beginning */
 };
 
 /* Host memory of a model that its sessions use in turn. */
@@ -36,11 +37,16 @@ typedef struct engine_scratch {
 typedef struct engine_options {
     int max_tokens; /* 0: to the end of the context */
     bool special; /* the prompt's special-token text becomes tokens */
+    bool keep_stop; /* ids of a stop string stay in the session */
     bool has_sampling, has_stops;
     cairn_sampling sampling;
     int stop_count;
     char stops[ENGINE_STOPS][ENGINE_STOP_BYTES];
 } engine_options;
+
+/* The session's first `count` ids end where the generated text has `end` bytes, with no character
+ * unfinished. */
+typedef struct engine_point { int64_t end; int count; } engine_point;
 
 struct cairn_session {
     cairn_model *model;
@@ -60,6 +66,7 @@ struct cairn_session {
     struct drafter drafter; /* opened on first use */
     os_atomic cancel;
     bool busy;       /* inside a call: what its callback must not enter */
+    bool closing;    /* closed inside that call: it goes when the call has ended */
     bool generating; /* between begin and the last piece */
     int32_t fresh[ENGINE_ROWS];
     int fresh_count, fresh_at;
@@ -67,6 +74,9 @@ struct cairn_session {
     tokenizer_stream stream;
     base_text text;  /* generated and not handed out, then what the last piece handed out */
     size_t handed;   /* bytes at the start of `text` that were handed out */
+    int64_t dropped; /* bytes of this generation that were handed out before those */
+    engine_point points[ENGINE_POINTS]; /* ascending, of what may still be cut or covered */
+    int point_count;
     cairn_stats stats;
     int from_prompt; /* ids that came from the prompt's own forward: 0 or 1 */
     int appended;    /* prompt tokens since the last generation began, and their seconds */
@@ -611,6 +621,8 @@ cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork) {
 void cairn_session_close(cairn_session *session) {
     cairn_session **link;
     if (!session) return;
+    session->closing = session->busy;
+    if (session->busy) return;
     for (link = &session->model->sessions; *link; link = &(*link)->next)
         if (*link == session) {
             *link = session->next;
@@ -626,16 +638,38 @@ static cairn_status engine_enter(cairn_session *s, const char *call) {
     cairn_status status;
     if (!s) return CAIRN_INVALID_ARGUMENT;
     if (s->busy)
-        return base_fail(engine_base(s), CAIRN_BUSY, "%s: called from this session's own callback",
+        return base_fail(engine_base(s), CAIRN_BUSY,
+                         "%s: a call on this session is running: this one comes from its callback "
+                         "or from another thread",
                          call);
     if ((status = handles_enter(s->model->runtime))) return status;
     s->busy = true;
     return CAIRN_OK;
 }
 
+/* Whether a call on one of the model's sessions runs: we are inside its callback. */
+static bool engine_is_busy(const cairn_model *m) {
+    const cairn_session *s = m->sessions;
+    while (s && !s->busy) s = s->next;
+    return s != NULL;
+}
+
+static bool engine_is_any_busy(const cairn_runtime *rt) {
+    const cairn_model *m = rt->models;
+    while (m && !engine_is_busy(m)) m = m->next;
+    return m != NULL;
+}
+
+/* Leaves a public call. What its callback closed goes now: the session, its model, the runtime. */
 static cairn_status engine_leave(cairn_session *s, cairn_status status) {
+    cairn_model *m = s->model;
+    cairn_runtime *rt = m->runtime;
     s->busy = false;
-    return handles_leave(s->model->runtime, status);
+    status = handles_leave(rt, status);
+    if (s->closing) cairn_session_close(s);
+    if (m->closing && !engine_is_busy(m)) cairn_model_free(m);
+    if (rt->closing && !engine_is_any_busy(rt)) cairn_close(rt);
+    return status;
 }
 
 void cairn_cancel(cairn_session *session) {

@@ -31,10 +31,10 @@ typedef struct forward_block { int first, rows; } forward_block;
 /* The backend's state of a model, and the forward that runs. */
 typedef struct forward_cpu_state {
     const simd_kernels *simd;
-    int max_rows, max_pages, max_pieces, max_sequences, group, threads;
+    int max_rows, page_size, max_pages, max_pieces, max_sequences, group, threads;
     int units; /* see forward_splits */
     forward_worker *workers;  /* [threads] */
-    void *memory;
+    void *memory; /* of the device, all that follows */
     size_t memory_bytes;
     float *h;                 /* [max_rows, hidden]: the residual stream */
     float *normed;            /* [max_rows, hidden], for more than FORWARD_FEW rows */

@@ -30,6 +30,14 @@ typedef struct forward_args {
                                  of a sequence attended, summed over layers and KV heads */
 } forward_args;
 
+/* Bytes that a backend takes for a model. */
+typedef struct model_memory {
+    uint64_t weights; /* of the device, in a form of its own; 0: it reads the file's */
+    uint64_t scratch; /* of the device, for buffers */
+    uint64_t opening; /* of the device besides, while it opens */
+    uint64_t host;
+} model_memory;
+
 /* What a backend gives to the engine. `open` may prepare scratch and kernels in model->state. */
 typedef struct model_backend {
     cairn_status (*open)(cairn_model *model, int max_rows);
@@ -43,9 +51,13 @@ typedef struct model_backend {
     bool copies; /* holds the weights in a form of its own once open: it reads no view after that */
     /* NULL, or: waits for what open left to be compiled in the background. [blocks] */
     cairn_status (*wait)(cairn_model *model);
+    /* NULL: nothing, or: what open will take, by the arithmetic of open. The device is asked for
+     * its shape alone; *out is zero before. */
+    cairn_status (*estimate)(cairn_model *model, int max_rows, model_memory *out);
 } model_backend;
 
-#define MODEL_BUFFER_BYTES ((uint64_t)64 << 20) /* of a backend's own on the device, about */
+/* The config's own max_batch: with it the cache is what memory holds; a larger one was asked for. */
+enum { MODEL_MODEST_BATCH = 8 };
 
 struct cairn_model {
     cairn_runtime *runtime;
@@ -65,8 +77,10 @@ struct cairn_model {
     cache_key fingerprint;  /* of the file, once has_fingerprint */
     bool has_fingerprint;
     const model_backend *backend;
+    model_memory memory; /* the backend's */
     void *state; /* the backend's */
     cairn_session *sessions;
+    bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
 };
 
@@ -127,10 +141,10 @@ static int model_pool_pages(const cairn_config *config, const model_shape *s, in
     return (int)need;
 }
 
-/* Device bytes that the cache may take: what the budget or the device leaves, less what the
- * backend will want: weights in its own form, and buffers. */
+/* Device bytes that the cache may take: what the budget or the device leaves, less what the backend
+ * takes. */
 static uint64_t model_free_bytes(const cairn_model *m, const device *dev) {
-    uint64_t wanted = dev->cuda ? m->plan.weight_bytes + MODEL_BUFFER_BYTES : 0, room;
+    uint64_t wanted = m->memory.weights + m->memory.scratch + m->memory.opening, room;
     if (dev->budget_bytes)
         room = dev->budget_bytes > dev->live_bytes ? dev->budget_bytes - dev->live_bytes : 0;
     else
@@ -138,13 +152,42 @@ static uint64_t model_free_bytes(const cairn_model *m, const device *dev) {
     return room > wanted ? room - wanted : 0;
 }
 
+/* Refuses a batch whose cache the host's memory cannot hold: it would be reserved, and the system
+ * would end the program when it filled. */
+static cairn_status model_check_batch(const cairn_model *m, const device *dev, uint64_t room) {
+    const cairn_config *config = &m->runtime->config;
+    const model_shape *s = &m->shape;
+    uint64_t sequence = (uint64_t)model_pages_of(m->max_seq_len, config->page_size) *
+                        kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim, config->page_size);
+    uint64_t fits = room / sequence;
+    if (dev->cuda || dev->budget_bytes || config->max_batch <= MODEL_MODEST_BATCH ||
+        fits >= (uint64_t)config->max_batch)
+        return CAIRN_OK;
+    return base_fail(dev->base, CAIRN_OUT_OF_MEMORY,
+                     "max_batch = %d sequences of max_seq_len = %d tokens need %d * %.1f MiB = "
+                     "%.1f GiB of keys and values; %.1f GiB of memory are there, enough for "
+                     "max_batch = %d. memory.budget_mb makes do with fewer pages",
+                     (int)config->max_batch, m->max_seq_len, (int)config->max_batch,
+                     (double)sequence / 1048576.0,
+                     (double)config->max_batch * (double)sequence / 1073741824.0,
+                     (double)room / 1073741824.0, (int)fits);
+}
+
+/* Pages of the cache, once m->memory is known: loading and its estimate ask here. */
+static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages) {
+    uint64_t room = model_free_bytes(m, dev);
+    *pages = model_pool_pages(&m->runtime->config, &m->shape, m->max_seq_len, room);
+    return model_check_batch(m, dev, room);
+}
+
 /* At most `most` pages. */
 static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     const cairn_config *config = &m->runtime->config;
     const model_shape *s = &m->shape;
     int wanted = model_pool_pages(config, s, m->max_seq_len, UINT64_MAX);
-    int pages = model_pool_pages(config, s, m->max_seq_len, model_free_bytes(m, dev));
-    cairn_status status;
+    int pages;
+    cairn_status status = model_size_cache(m, dev, &pages);
+    if (status) return status;
     if (pages > most) pages = most;
     for (;;) {
         status = kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size, pages,
@@ -222,7 +265,7 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
-/* The model without its backend. The device's context is current. [blocks] */
+/* The model without its cache and backend. [blocks] */
 static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out) {
     base *b = &rt->base;
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
@@ -231,19 +274,18 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
     /* a backend that copies reads the file once, while it opens */
-    if (!(status = model_read(m, b, path, rt->device.cuda ? CAIRN_MAP_FILE
-                                                          : rt->config.memory.map)) &&
-        !(status = model_check_layers(b, &rt->config, &m->shape)) &&
-        !(status = model_open_tokenizer(m, b))) {
-        m->max_seq_len = model_max_seq_len(b, &rt->config, &m->shape);
-        status = model_open_cache(m, &rt->device, INT_MAX);
+    if ((status = model_read(m, b, path, rt->device.cuda ? CAIRN_MAP_FILE
+                                                         : rt->config.memory.map)) ||
+        (status = model_check_layers(b, &rt->config, &m->shape)) ||
+        (status = model_open_tokenizer(m, b))) {
+        model_unload(m);
+        return status;
     }
-    if (status) model_unload(m);
-    else *out = m;
-    return status;
+    m->max_seq_len = model_max_seq_len(b, &rt->config, &m->shape);
+    return *out = m, CAIRN_OK;
 }
 
-/* ---- rows of a forward, as every backend checks them ------------------------------------------- */
+/* ---- rows of a forward, as every backend checks them ----------------------------------------- */
 
 static cairn_status forward_check_row(base *b, const kv_cache *kv, int vocab, int max_pages,
                                       const forward_args *a, int r) {
