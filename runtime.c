@@ -144,9 +144,11 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/prefix.c"
 #include "runtime/pages/prefix_calls.c"
 
+#include "runtime/model/gguf.h"
 #include "runtime/model/gguf.c"
 #include "runtime/model/plan.h"
 #include "runtime/model/plan.c"
+#include "runtime/model/families/families.h"
 #include "runtime/model/families/llama.c"
 #include "runtime/model/families/lfm2.c"
 #include "runtime/generated/unicode.h"
