@@ -6,7 +6,7 @@
  * block scans its chunk's lengths by itself, THREADS requests at a time.
  * Constants  CAIRN_PAGE_SIZE  of page ids; 0: slots themselves
  * Launch     grid 1 + length_blocks + any number, block THREADS, shared memory chunks_shared
- * Oracle     tests/prefix_chunks_test.c
+ * Oracle     tests/ops/prefix_chunks_test.c
  * matrix: CAIRN_PAGE_SIZE=0
  * matrix: CAIRN_PAGE_SIZE=48
  * matrix: CAIRN_PAGE_SIZE=64 */

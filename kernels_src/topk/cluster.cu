@@ -17,7 +17,7 @@
  *                          takes up to 227 KiB
  *            CAIRN_CAPACITY  keys the first block can select from
  * Launch     grid rows x CLUSTER, block THREADS, shared memory as ops/topk/topk_cuda.c computes it
- * Oracle     tests/topk_test.c sorts
+ * Oracle     tests/ops/topk_test.c sorts
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16
  * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=32 CAIRN_CLUSTER=2

@@ -7,7 +7,7 @@
  *            11, 11 and 10 bits find T, a fourth pass emits. The row is re-read from L2.
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
  * Launch     grid rows, block 1024, dynamic shared memory as ops/topk/topk_cuda.c computes it
- * Oracle     tests/topk_test.c sorts
+ * Oracle     tests/ops/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 | CAIRN_SCORE_TYPE=2 | CAIRN_SCORE_TYPE=3 */
 #include "device/common.cuh"
 #include "abi/topk.h"

@@ -9,7 +9,7 @@
  *            CAIRN_THREADS, CAIRN_ITEMS scores a thread
  * Launch     grid rows, block THREADS, shared memory SHORT_BYTES, and 8 bytes for each of
  *            sort_size, or 4 for each of k in order of position
- * Oracle     tests/topk_test.c sorts
+ * Oracle     tests/ops/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=64 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32

@@ -70,9 +70,7 @@ static int config_check_name(config_report *report, const config_field *field, c
 static bool config_check_text(config_report *report, const config_field *field, const char *item,
                            const char *text, size_t bytes) {
     const char *why = bytes == 0 ? "is empty" : bytes >= field->bytes ? "is too long"
-                    : memchr(text, 0, bytes) ? "holds a NUL byte"
-                    : field->kind == CFG_STRINGS && base_utf8_fault(text, bytes) < bytes
-                        ? "is not valid UTF-8" : NULL;
+                    : memchr(text, 0, bytes) ? "holds a NUL byte" : NULL;
     if (!why) return true;
     config_bad(report, field, item, " %s (1 to %d bytes)", why, (int)field->bytes - 1);
     return false;

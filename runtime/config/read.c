@@ -521,7 +521,8 @@ static void config_lua_error(config_work *work, lua_State *lua, int result) {
     }
     for (at = report->mistakes[0].text; *at; at++)
         if ((unsigned char)*at < 32) *at = ' ';
-    if (text && strstr(text, "a nil value ("))
+    if (text && (strstr(text, "a nil value (global") || strstr(text, "a nil value (field") ||
+                 strstr(text, "a nil value (method")))
         snprintf(at, sizeof report->mistakes[0].text - (size_t)(at - report->mistakes[0].text),
                  "; a config may use assert error ipairs next pairs print select tonumber tostring "
                  "type, string without patterns and rep, and math without random");

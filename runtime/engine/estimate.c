@@ -54,7 +54,7 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
     if (!status) status = pages_open(b, pages, &m->kv.pool);
     if (!status && m->runtime->config.memory.prefix_cache)
         status = prefix_open(b, &m->kv.pool, m->runtime->config.page_size, &m->prefixes);
-    *host = counter->live + (uint64_t)m->shape.layers * 2 * sizeof(void *);
+    *host = counter->live + (uint64_t)m->shape.kv_layers * 2 * sizeof(void *);
     prefix_close(&m->prefixes);
     pages_close(b, &m->kv.pool);
     engine_scratch_free(b, m);

@@ -19,8 +19,10 @@ static int engine_stop_count(const cairn_session *s) {
     return s->options.has_stops ? s->options.stop_count : (int)engine_config(s)->stop_count;
 }
 
+/* Never inside a character of the text: a stop string of a config may be any bytes. */
 static bool engine_is_at(const char *text, size_t bytes, const char *stop, size_t stop_bytes) {
-    return stop_bytes <= bytes && !memcmp(text, stop, stop_bytes);
+    return stop_bytes <= bytes && ((unsigned char)*stop & 0xC0) != 0x80 &&
+           !memcmp(text, stop, stop_bytes);
 }
 
 /* Where the first stop string begins in text [bytes], or `bytes`. */

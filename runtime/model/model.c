@@ -129,13 +129,18 @@ static int model_pages_of(int tokens, int page_size) {
     return (tokens + page_size - 1) / page_size;
 }
 
+/* Of a page over all layers; at least 1, where a model has no layer that keeps keys. */
+static uint64_t model_page_bytes(const cairn_config *config, const model_shape *s) {
+    uint64_t bytes = kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim, config->page_size);
+    return bytes ? bytes : 1;
+}
+
 /* What max_batch full sequences need, or as many as `free_bytes` holds; at least one page. */
 static int model_pool_pages(const cairn_config *config, const model_shape *s, int max_seq_len,
                             uint64_t free_bytes) {
     uint64_t need = (uint64_t)config->max_batch *
                     (uint64_t)model_pages_of(max_seq_len, config->page_size);
-    uint64_t room = free_bytes / kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim,
-                                                   config->page_size);
+    uint64_t room = free_bytes / model_page_bytes(config, s);
     if (need > INT_MAX / 2) need = INT_MAX / 2;
     if (room < need) need = room ? room : 1;
     return (int)need;
@@ -158,7 +163,7 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
     const cairn_config *config = &m->runtime->config;
     const model_shape *s = &m->shape;
     uint64_t sequence = (uint64_t)model_pages_of(m->max_seq_len, config->page_size) *
-                        kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim, config->page_size);
+                        model_page_bytes(config, s);
     uint64_t fits = room / sequence;
     if (dev->cuda || dev->budget_bytes || config->max_batch <= MODEL_MODEST_BATCH ||
         fits >= (uint64_t)config->max_batch)

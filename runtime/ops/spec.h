@@ -4,7 +4,7 @@
  * both, its dtypes, its extents as symbols, what its address is a multiple of; of numbers their
  * range or the names of their values. Who reads it: the checker (spec.c), which refuses a call
  * before anything is done and names the argument; the binding to Lua, for names, order and shapes
- * of outputs; cairn.ops() in Lua; the README's table (gen/readme.lua); the fuzzer (tests/spec_test.c).
+ * of outputs; cairn.ops() in Lua; the README's table (gen/readme.lua); the fuzzer (spec_test.c).
  *
  * TO ADD AN OP. Declare its struct and its call in the public header. In spec_table.c write its
  * rows, inputs in the order in which Lua gives them without names, limits for the symbols that have

@@ -30,6 +30,10 @@ function cairn.compile(config, arch, options) end
 ---@return integer microseconds
 function cairn.now_us() end
 
+---What ops there are: each op's arguments with their dtypes, shapes and choices.
+---@return { name: string, arguments: table[] }[]
+function cairn.ops() end
+
 ---@alias cairn.Dtype "f32"|"f16"|"bf16"|"e4m3"|"i32"|"i64"|"u8"
 ---@alias cairn.Ids integer[]|cairn.Tensor a list, or a tensor from rt:host(list)
 ---@alias cairn.Message { role: "system"|"user"|"assistant", content: string }
@@ -69,7 +73,7 @@ function cairn.now_us() end
 ---@field topk_rows fun(self, ...: any): any
 ---@field topk_rows_plan fun(self, ...: any): any
 ---@field topk_route fun(self, ...: any): string
----@field embed fun(self, table: cairn.Tensor, ids: cairn.Tensor, options?: table): cairn.Tensor
+---@field embed fun(self, ids: cairn.Tensor, table: cairn.Tensor, options?: table): cairn.Tensor
 ---@field rmsnorm fun(self, x: cairn.Tensor, weight: cairn.Tensor, options?: table): cairn.Tensor
 ---@field rope fun(self, x: cairn.Tensor, positions: cairn.Tensor, options?: table): cairn.Tensor
 ---@field linear fun(self, x: cairn.Tensor, weight: cairn.Tensor, options?: table): cairn.Tensor
