@@ -148,6 +148,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/gguf.c"
 #include "runtime/model/plan.h"
 #include "runtime/model/plan.c"
+#include "runtime/model/families/families.h"
 #include "runtime/model/families/llama.c"
 #include "runtime/model/families/lfm2.c"
 #include "runtime/generated/unicode.h"
