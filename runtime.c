@@ -94,6 +94,7 @@ BASE_SMALL_END
 #include "runtime/ops/conv/metadata.c"
 #include "runtime/ops/conv/conv.c"
 #include "runtime/ops/sample/sample.c"
+#include "runtime/ops/sample/rows.c"
 #include "runtime/ops/sample/call.c"
 #include "runtime/ops/steps/steps.c"
 #include "runtime/ops/steps/chunks.c"
@@ -106,9 +107,13 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/snapshot.c"
 #include "runtime/pages/prefix.c"
 #include "runtime/pages/prefix_calls.c"
+#include "runtime/pages/state.h"
+#include "runtime/pages/state.c"
 #include "runtime/model/model.c"
 BASE_SMALL_END
 
+#include "runtime/forward/forward.h"
+#include "runtime/forward/batch.c"
 #include "runtime/forward/cpu_work.c"
 #include "runtime/forward/cpu.c"
 
@@ -118,7 +123,9 @@ BASE_SMALL_BEGIN
 #include "runtime/forward/cuda_run.c"
 #include "runtime/engine/reload.c"
 #include "runtime/engine/drafter.c"
-#include "runtime/engine/engine.c"
+#include "runtime/engine/engine.h"
+#include "runtime/engine/session.c"
+#include "runtime/engine/step.c"
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/model.c"

@@ -332,6 +332,14 @@ typedef struct sample_part { /* what one block of sample_few found */
     uint64_t ranks[CAIRN_SAMPLE_PART]; /* key of the penalized logit << 32 | ~id */
 } sample_part;
 
+/* What one row is sampled by, where rows differ. */
+typedef struct sample_rule {
+    int64_t seed;
+    int32_t position, top_k;
+    float temperature, top_p, min_p;
+    int32_t skip; /* nothing is written for this row */
+} sample_rule;
+
 typedef struct sample_kernel_params {
     const float *logits;      /* [rows, vocab] */
     const int64_t *seeds;     /* [rows] or NULL: seed */
@@ -342,6 +350,7 @@ typedef struct sample_kernel_params {
     int32_t vocab, history_count, top_k, top_p_first;
     float temperature, top_p, min_p, repetition_penalty;
     int32_t position_first, position_step; /* row r: + first + r * step */
+    const sample_rule *rules; /* [rows] in place of seed to min_p and positions, or NULL */
     sample_part *parts; /* sample_few: [rows, parts of a row] */
     uint32_t *arrived;  /* sample_few: [rows], zero before and after */
 } sample_kernel_params;
@@ -387,6 +396,7 @@ enum {
     STEP_GROUP_FIRST, /* [group] first row; a group's rows follow each other in one sequence */
     STEP_GROUP_ROWS,  /* [group] number of rows, at most 16 / (heads / kv_heads) */
     STEP_STORED,      /* [row] pages of its sequence whose bounds are stored */
+    STEP_ROPE,        /* [row] the position by which its query and key turn */
     STEP_ARRAYS
 };
 

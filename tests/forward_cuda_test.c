@@ -99,8 +99,8 @@ static bool write_model(const char *path) {
 typedef struct rig {
     cairn_runtime *rt;
     cairn_model *model;
-    int32_t table[SEQUENCES][PAGES];
-    int32_t bounded[SEQUENCES], stored[SEQUENCES];
+    int32_t bounded[SEQUENCES];
+    forward_rule rule;
     int64_t pages_read[SEQUENCES];
 } rig;
 
@@ -124,42 +124,67 @@ static bool open_rig(rig *g, cairn_backend backend, const char *path, int topk) 
         g->rt = NULL;
         return false;
     }
-    for (int i = 0; i < SEQUENCES * PAGES; i++)
-        g->table[i / PAGES][i % PAGES] = (i * 7 + 5) % g->model->kv.pool.pages;
+    for (int s = 0; s < SEQUENCES; s++) {
+        page_tables *t = &g->model->tables;
+        for (int c = 0; c < PAGES; c++)
+            tables_row(t, s)[c] = ((s * PAGES + c) * 7 + 5) % g->model->kv.pool.pages;
+        t->pages[s] = PAGES;
+        t->taken[s] = true;
+        tables_touch(t, s, 0), tables_touch(t, s, PAGES - 1);
+    }
+    g->rule.select.page_size = PAGE, g->rule.select.topk = topk;
+    g->rule.select.window = config.selection.window, g->rule.select.sinks = config.selection.sinks;
+    memset(g->rule.layers, 0xff, sizeof g->rule.layers);
     return true;
 }
 
-static const sample_params *rule; /* where it is set, the tokens after the rows are drawn by it */
+static const sample_params *draw; /* where it is set, the tokens after the rows are drawn by it */
 static int32_t drawn[MOST_ROWS];
+
+enum { PROMPT = -1, DENSE, SPARSE }; /* how rows run: as prompt, as step with no rule, with one */
 
 /* One forward of `rows` rows of each of the sequences [first, end), from `position` on; logits
  * [rows of them all, VOCAB] or only the last `wanted`. */
-static bool forward(rig *g, int first, int end, int position, int rows, bool dense, int wanted,
+static bool forward(rig *g, int first, int end, int position, int rows, int how, int wanted,
                     float *logits) {
-    int32_t tokens[MOST_ROWS], positions[MOST_ROWS], sequences[MOST_ROWS];
-    static uint64_t version = 1;
-    forward_args a;
+    static forward_row r[MOST_ROWS];
+    static sample_ask asks[MOST_ROWS];
+    forward_sequence sequences[SEQUENCES];
+    forward_batch b;
     cairn_status status;
-    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b), memset(sequences, 0, sizeof sequences), memset(r, 0, sizeof r);
     memset(g->pages_read, 0, sizeof g->pages_read);
+    b.tables = &g->model->tables, b.rows = r, b.sequences = sequences, b.logits = logits;
+    b.sampled = drawn;
     for (int s = first; s < end; s++) {
-        for (int r = 0; r < rows; r++, a.rows++) {
-            tokens[a.rows] = text[s][position + r];
-            positions[a.rows] = position + r, sequences[a.rows] = s;
+        forward_sequence *q = &sequences[b.sequence_count++];
+        q->table = s, q->first = b.row_count, q->rows = rows;
+        q->rule = how == DENSE ? NULL : &g->rule;
+        q->stored = position / PAGE;
+        if (g->bounded[s] > q->stored) g->bounded[s] = q->stored;
+        q->bounded = g->bounded[s];
+        for (int i = 0; i < rows; i++, b.row_count++) {
+            forward_row *row = &r[b.row_count];
+            row->token = text[s][position + i];
+            row->position = row->rope = position + i;
+            row->kind = how == PROMPT ? FORWARD_PROMPT : FORWARD_STEP;
         }
-        g->stored[s] = position / PAGE;
-        if (g->bounded[s] > g->stored[s]) g->bounded[s] = g->stored[s];
     }
-    a.tokens = tokens, a.positions = positions, a.sequences = sequences;
-    a.page_table = g->table[0], a.table_rows = SEQUENCES, a.table_stride = PAGES;
-    a.table_version = version++, a.bounded_pages = g->bounded, a.stored_pages = g->stored;
-    a.dense = dense, a.logit_first = a.rows - wanted, a.logit_count = wanted, a.logits = logits;
-    a.pages_read = g->pages_read;
-    if (rule) a.logits = NULL, a.sample = rule, a.sampled = drawn;
+    for (int i = b.row_count - wanted; i < b.row_count; i++) {
+        sample_ask *ask = &asks[i];
+        r[i].logits = draw == NULL;
+        if (!draw) continue;
+        memset(ask, 0, sizeof *ask);
+        ask->params = *draw, ask->position = r[i].position + 1, ask->expected = -1;
+        r[i].sample = ask;
+    }
     if (device_enter(&g->rt->device)) return false;
-    status = g->model->backend->forward(g->model, &g->model->kv, &a);
+    status = g->model->backend->forward(g->model, &g->model->kv, &b);
     device_leave(&g->rt->device);
-    for (int s = first; s < end; s++) g->bounded[s] = g->stored[s];
+    for (int s = first; s < end; s++) {
+        if (sequences[s - first].rule) g->bounded[s] = position / PAGE;
+        g->pages_read[s] = sequences[s - first].pages_read;
+    }
     if (status) tap_note("forward: %s", cairn_last_error(g->rt));
     return !status;
 }
@@ -184,7 +209,7 @@ static bool prompts(rig *g, int length) {
     for (int s = 0; s < SEQUENCES; s++)
         for (int at = 0, rows; at < length && fine; at += rows) {
             rows = length - at < 70 + 20 * s ? length - at : 70 + 20 * s;
-            fine = forward(g, s, s + 1, at, rows, true, 0, NULL);
+            fine = forward(g, s, s + 1, at, rows, PROMPT, 0, NULL);
         }
     return fine;
 }
@@ -196,24 +221,24 @@ static void test_background(rig *gpu, int at) {
     int64_t read;
     bool fine;
     f->flow_states[STEP_K_FLOW] = f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
-    fine = forward(gpu, 0, 1, at, rows, true, rows, other) &&
-           forward(gpu, 0, 1, at, rows, false, rows, other + count);
+    fine = forward(gpu, 0, 1, at, rows, DENSE, rows, other) &&
+           forward(gpu, 0, 1, at, rows, SPARSE, rows, other + count);
     read = gpu->pages_read[0];
     tap_ok(fine && !cairn_model_wait(gpu->model) && f->flow_states[0] == STEP_FLOW_READY &&
                f->flow_states[1] == STEP_FLOW_READY, "cuda, every kernel is there after a wait");
-    fine = forward(gpu, 0, 1, at, rows, true, rows, logits) &&
-           forward(gpu, 0, 1, at, rows, false, rows, logits + count);
+    fine = forward(gpu, 0, 1, at, rows, DENSE, rows, logits) &&
+           forward(gpu, 0, 1, at, rows, SPARSE, rows, logits + count);
     tap_ok(fine && !memcmp(logits, other, 2 * (size_t)count * sizeof *logits) &&
                read == gpu->pages_read[0] && read > 0,
            "cuda, the same bits before and after, and %d pages read", (int)read);
 }
 
 static void test_dense(rig *gpu, rig *cpu, int at) {
-    bool fine = forward(gpu, 0, 1, at, 1, true, 1, logits) &&
-                forward(cpu, 0, 1, at, 1, true, 1, other);
+    bool fine = forward(gpu, 0, 1, at, 1, DENSE, 1, logits) &&
+                forward(cpu, 0, 1, at, 1, DENSE, 1, other);
     double far = distance(logits, other, VOCAB);
     tap_ok(fine && far < 2e-2, "cuda, one row after a prompt: %.1e from the CPU", far);
-    fine = forward(gpu, 0, 1, at, 6, true, 6, logits) && forward(cpu, 0, 1, at, 6, true, 6, other);
+    fine = forward(gpu, 0, 1, at, 6, DENSE, 6, logits) && forward(cpu, 0, 1, at, 6, DENSE, 6, other);
     far = distance(logits, other, 6 * VOCAB);
     tap_ok(fine && far < 2e-2, "cuda, six rows: %.1e", far);
 }
@@ -222,7 +247,7 @@ static void test_dense(rig *gpu, rig *cpu, int at) {
  * before the window fills is all. */
 static void test_rows(rig *gpu, const char *what, int at) {
     static const int counts[] = {2, 5, 8, 9, MANY};
-    const bool dense = false;
+    const int dense = SPARSE;
     int64_t read[SEQUENCES];
     bool fine = true;
     for (int r = 0; r < MANY && fine; r++)
@@ -243,18 +268,18 @@ static void test_rows(rig *gpu, const char *what, int at) {
 }
 
 /* Sequences side by side give what each gives alone. */
-static void test_batch(rig *gpu, int at, int rows, bool dense) {
+static void test_batch(rig *gpu, int at, int rows, int how) {
     int64_t read[SEQUENCES];
     int all = SEQUENCES * rows;
     bool fine = true;
     for (int s = 0; s < SEQUENCES && fine; s++) {
-        fine = forward(gpu, s, s + 1, at, rows, dense, rows, other + s * rows * VOCAB);
+        fine = forward(gpu, s, s + 1, at, rows, how, rows, other + s * rows * VOCAB);
         read[s] = gpu->pages_read[s];
     }
-    fine = fine && forward(gpu, 0, SEQUENCES, at, rows, dense, all, logits);
+    fine = fine && forward(gpu, 0, SEQUENCES, at, rows, how, all, logits);
     tap_ok(fine && !memcmp(logits, other, (size_t)(all * VOCAB) * sizeof *logits) &&
                !memcmp(read, gpu->pages_read, sizeof read),
-           "cuda, %s: %d rows of %d sequences as alone", dense ? "dense" : "sparse", all,
+           "cuda, %s: %d rows of %d sequences as alone", how == DENSE ? "dense" : "sparse", all,
            SEQUENCES);
 }
 
@@ -265,13 +290,13 @@ static void test_draws(rig *gpu, int at, int first, int end, int rows, int top_k
     const int all = rows * (end - first);
     sample_params p;
     int same = 0;
-    bool fine = forward(gpu, first, end, at, rows, false, all, logits);
+    bool fine = forward(gpu, first, end, at, rows, SPARSE, all, logits);
     memset(&p, 0, sizeof p);
     p.temperature = 0.8f, p.top_k = top_k, p.top_p = 0.9f, p.seed = state >> 20;
     p.repetition_penalty = 1.0f;
-    rule = &p;
-    fine = fine && forward(gpu, first, end, at, rows, false, all, logits);
-    rule = NULL;
+    draw = &p;
+    fine = fine && forward(gpu, first, end, at, rows, SPARSE, all, logits);
+    draw = NULL;
     for (int r = 0; r < all && fine; r++)
         same += drawn[r] == sample_token(&p, logits + r * VOCAB, VOCAB, at + r % rows + 1, scratch);
     tap_ok(fine && same == all, "%d of %d tokens drawn as the CPU draws them, top_k %d", same, all,
@@ -281,9 +306,9 @@ static void test_draws(rig *gpu, int at, int first, int end, int rows, int top_k
 /* Two prompts in one forward, with logits of the end of the first and of the whole second. */
 static void test_prompts(rig *gpu, int at) {
     const int rows = 40, wanted = rows + 3;
-    bool fine = forward(gpu, 0, 1, at, rows, true, 3, other) &&
-                forward(gpu, 1, 2, at, rows, true, rows, other + 3 * VOCAB) &&
-                forward(gpu, 0, 2, at, rows, true, wanted, logits);
+    bool fine = forward(gpu, 0, 1, at, rows, PROMPT, 3, other) &&
+                forward(gpu, 1, 2, at, rows, PROMPT, rows, other + 3 * VOCAB) &&
+                forward(gpu, 0, 2, at, rows, PROMPT, wanted, logits);
     tap_ok(fine && !memcmp(logits, other, (size_t)(wanted * VOCAB) * sizeof *logits),
            "cuda, two prompts in one forward");
 }
@@ -351,9 +376,9 @@ int main(void) {
         cairn_close(cpu.rt);
         test_rows(&gpu, "whole", 24);
         test_rows(&gpu, "sparse", at);
-        test_batch(&gpu, at, 2, true);
-        test_batch(&gpu, at, 2, false);
-        test_batch(&gpu, at, 25, false);
+        test_batch(&gpu, at, 2, DENSE);
+        test_batch(&gpu, at, 2, SPARSE);
+        test_batch(&gpu, at, 25, SPARSE);
         test_prompts(&gpu, at);
         test_draws(&gpu, at, 0, 1, 1, 40);
         test_draws(&gpu, at, 0, 1, 5, 7);

@@ -71,6 +71,41 @@ static size_t step_result_words(const forward_cuda_state *f) {
     return (size_t)(STEP_SAMPLED_AT + STEP_STAGE_ROWS + f->table_rows);
 }
 
+/* Host memory of what is being served: see forward_cuda_state. */
+static cairn_status step_alloc_batch(forward_cuda_state *f) {
+    base *b = f->dev->base;
+    size_t sequences = (size_t)f->table_rows, rows = (size_t)f->max_rows;
+    f->slot_rows = (int32_t *)base_new(b, sequences, 4);
+    f->slot_used = (uint64_t *)base_new(b, sequences, 8);
+    f->slots = (int32_t *)base_new(b, sequences, 4);
+    f->done = (int32_t *)base_new(b, sequences, 4);
+    f->stepped = (int32_t *)base_new(b, sequences, 4);
+    f->part_rows = (int32_t *)base_new(b, rows, 4);
+    f->part_sequences = (int32_t *)base_new(b, rows, 4);
+    f->ask_index = (int32_t *)base_new(b, rows, 4);
+    f->logit_index = (int32_t *)base_new(b, rows, 4);
+    if (!f->slot_rows || !f->slot_used || !f->slots || !f->done || !f->stepped || !f->part_rows ||
+        !f->part_sequences || !f->ask_index || !f->logit_index)
+        return base_no_memory(b, "a batch", (sequences * 6 + rows * 4) * 4);
+    memset(f->slot_rows, 0xff, sequences * sizeof *f->slot_rows);
+    return sample_space_open(f->dev, f->shape->vocab, STEP_STAGE_ROWS, &f->space);
+}
+
+static void step_free_batch(forward_cuda_state *f) {
+    base *b = f->dev->base;
+    size_t sequences = (size_t)f->table_rows, rows = (size_t)f->max_rows;
+    base_delete(b, f->slot_rows, sequences, 4);
+    base_delete(b, f->slot_used, sequences, 8);
+    base_delete(b, f->slots, sequences, 4);
+    base_delete(b, f->done, sequences, 4);
+    base_delete(b, f->stepped, sequences, 4);
+    base_delete(b, f->part_rows, rows, 4);
+    base_delete(b, f->part_sequences, rows, 4);
+    base_delete(b, f->ask_index, rows, 4);
+    base_delete(b, f->logit_index, rows, 4);
+    sample_space_close(f->dev, &f->space);
+}
+
 /* What page selection keeps. */
 static cairn_status step_alloc_lists(forward_cuda_state *f) {
     size_t pages = (size_t)f->max_pages, heads = (size_t)f->shape->kv_heads;
@@ -105,7 +140,7 @@ static cairn_status step_alloc_buffers(forward_cuda_state *f) {
                              &f->kv)) ||
         (status = step_alloc(f, (size_t)s->layers * sizeof(void *), "the bounds' addresses",
                              &f->bounds)) ||
-        (status = step_alloc_lists(f)) ||
+        (status = step_alloc_lists(f)) || (status = step_alloc_batch(f)) ||
         (status = step_alloc(f, (size_t)f->table_rows * (size_t)f->max_pages * 4, "the page table",
                              &f->table)) ||
         (status = step_alloc(f, step_result_words(f) * 4, "the sampled tokens", &f->fault)) ||
@@ -321,6 +356,7 @@ static void forward_cuda_close(cairn_model *model) {
     for (int i = 0; i < 3; i++)
         base_delete(b, lanes[i]->words, (size_t)(STEP_HEAD + STEP_ARRAYS * lanes[i]->rows),
                     sizeof(int32_t));
+    step_free_batch(f);
     base_delete(b, f->host_pages, (size_t)f->max_pages, 4);
     base_delete(b, f->host_words, step_result_words(f), 4);
     base_delete(b, f, 1, sizeof *f);
