@@ -257,6 +257,14 @@ typedef enum cairn_cache_mode {
     CAIRN_CACHE_MODE_TABLE(CAIRN_VALUE) CAIRN_CACHE_COUNT
 } cairn_cache_mode;
 
+#define CAIRN_MEMORY_MAP_TABLE(X)                                           \
+    X(CAIRN_MAP_COPY, 0, "copy", true, "read into memory of the runtime's") \
+    X(CAIRN_MAP_FILE, 1, "file", true,                                      \
+      "mapped: several processes share it; it must not change meanwhile")
+typedef enum cairn_memory_map {
+    CAIRN_MEMORY_MAP_TABLE(CAIRN_VALUE) CAIRN_MAP_COUNT
+} cairn_memory_map;
+
 #define CAIRN_BACKEND_TABLE(X)                                                           \
     X(CAIRN_BACKEND_AUTO, 0, "auto", true, "cuda where there is a usable GPU, else cpu") \
     X(CAIRN_BACKEND_CUDA, 1, "cuda", true, "an NVIDIA GPU")                              \
@@ -313,14 +321,16 @@ typedef struct cairn_routes {
     uint8_t reserved[1008];     /* zero: room for fields to come */
 } cairn_routes;
 
-/* Device memory. */
+/* Memory of models. */
 typedef struct cairn_memory {
     int32_t budget_mb;          /* device memory for model and KV pages; 0: what is free; 0 to
                                  * 16777216; default 0 */
     bool prefix_cache;          /* keep the pages of prompts for sessions that begin alike, as
                                  * long as no other session needs them; true, false; default
                                  * false */
-    uint8_t reserved[59];       /* zero: room for fields to come */
+    cairn_memory_map map;       /* where the CPU reads weights: a copy in memory, or the mapped
+                                 * file itself; copy, file; default "copy" */
+    uint8_t reserved[52];       /* zero: room for fields to come */
 } cairn_memory;
 
 /* Kernel compilation. */
@@ -362,7 +372,7 @@ typedef struct cairn_config {
                                  * default {}; hot */
     cairn_shape shape;          /* head shapes for kernels and ops used without a model */
     cairn_routes routes;        /* force one route of an op, for tests and tuning */
-    cairn_memory memory;        /* device memory */
+    cairn_memory memory;        /* memory of models */
     cairn_jit jit;              /* kernel compilation */
     cairn_backend backend;      /* where ops run; auto, cuda, cpu; default "auto" */
     int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
@@ -587,6 +597,10 @@ typedef struct cairn_session cairn_session;
  * device leaves. max_seq_len is lowered to the model's with one log line. On failure *model is
  * NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY,
  * COMPILE_FAILED, NO_NVRTC.
+ * The file may be changed, cut short or removed once the call has returned: the GPU holds its
+ * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
+ * that processes share: then it must stand as it is until cairn_model_free, since a system ends a
+ * process that reads what was cut off. While the call runs on the GPU that holds there, too.
  * It returns once the model can speak. Kernels that are not in the cache and only make steps faster
  * (all layers in one launch) go on compiling in the background; until they are there steps run by
  * others, a third slower, with the same bits. */
@@ -610,7 +624,7 @@ typedef struct cairn_model_properties {
     int32_t end_id;            /* the end-of-sequence token, -1 if there is none */
     uint64_t parameters;
     uint64_t file_bytes;
-    uint64_t weights_bytes;    /* of the weights, as the file holds them */
+    uint64_t weights_bytes;    /* as the file holds them */
     uint64_t kv_bytes;         /* device memory of the KV cache */
 } cairn_model_properties;
 
@@ -638,6 +652,9 @@ CAIRN_API cairn_status cairn_estimate(const cairn_config *config, const char *pa
  * Errors: INVALID_UTF8, INVALID_ARGUMENT when they do not fit, OUT_OF_MEMORY. */
 CAIRN_API cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes,
                                       int32_t *ids, int capacity, int *count);
+/* special false: that text is plain text, and gives no control token whatever it says. */
+CAIRN_API cairn_status cairn_tokenize_with(cairn_model *model, const char *text, size_t bytes,
+                                           bool special, int32_t *ids, int capacity, int *count);
 
 /* Token ids to text: broken UTF-8 becomes U+FFFD, special tokens their text, the end token too.
  * Writes up to capacity - 1 bytes and a NUL; *bytes is the whole length without it. [owner thread]
@@ -647,10 +664,19 @@ CAIRN_API cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, 
 
 typedef struct cairn_message { const char *role, *content; } cairn_message;
 
-/* Writes messages (roles system, user, assistant) in the chat template of the model's family.
- * first: the conversation begins with them, so that the template's own system message comes before
- * when there is none. answer: opens the assistant's turn at the end. Buffer as in cairn_detokenize.
- * [owner thread] Errors: UNSUPPORTED for a template of no known family, INVALID_ARGUMENT. */
+/* The ids of messages (roles system, user, assistant; any other is INVALID_ARGUMENT) in the chat
+ * template of the model's family: the template's own marks become tokens, contents are plain text,
+ * so that what a player writes opens and ends no turn. first: the conversation begins with them, so
+ * that what a model wants at the beginning comes before, and the template's own system message when
+ * there is none. answer: opens the assistant's turn at the end. Array as in cairn_tokenize.
+ * [owner thread] Errors: UNSUPPORTED for a template of no known family, INVALID_UTF8. */
+CAIRN_API cairn_status cairn_chat_ids(cairn_model *model, const cairn_message *messages,
+                                      int message_count, bool first, bool answer, int32_t *ids,
+                                      int capacity, int *count);
+
+/* The same as text, to read or to edit. A content that holds "<|im_end|>" cannot be told from the
+ * template in it: to cairn_generate and cairn_append give it only with contents that you wrote.
+ * Buffer as in cairn_detokenize. [owner thread] */
 CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages,
                                          int count, bool first, bool answer, char *text,
                                          size_t capacity, size_t *bytes);
@@ -695,7 +721,14 @@ CAIRN_API cairn_status cairn_session_rewind(cairn_session *session, int count);
  * token. Adding nothing is allowed. [blocks]
  * Errors: INVALID_UTF8, CONTEXT_FULL, POOL_FULL, CANCELLED, INVALID_ARGUMENT (an unknown id). */
 CAIRN_API cairn_status cairn_append(cairn_session *session, const char *text);
+CAIRN_API cairn_status cairn_append_with(cairn_session *session, const char *text, size_t bytes,
+                                         bool special); /* as cairn_tokenize_with; may hold NUL */
 CAIRN_API cairn_status cairn_append_ids(cairn_session *session, const int32_t *ids, int count);
+/* Adds messages as cairn_chat_ids does, behind the turns before: one that generation left open, by
+ * max_tokens or a stop string, is closed first. Then cairn_generate with no prompt answers. [blocks]
+ * Errors: as cairn_chat_ids and cairn_append. */
+CAIRN_API cairn_status cairn_append_chat(cairn_session *session, const cairn_message *messages,
+                                         int count, bool answer);
 
 /* How to generate; all zero means the config's values, read anew at every step. */
 typedef struct cairn_generate_options {
@@ -704,6 +737,7 @@ typedef struct cairn_generate_options {
     const cairn_sampling *sampling; /* copied; NULL: the config's */
     const char *const *stop;        /* copied; strings that end the generation, each up to 127 */
     int32_t stop_count;             /* bytes, at most 16; 0: the config's; -1: none */
+    int32_t special;                /* of the prompt: -1: <|im_start|> and its like are plain text */
 } cairn_generate_options;
 
 typedef enum cairn_stop {

@@ -69,6 +69,11 @@ check "generate streams the same text, the report goes to standard error" sh -c 
     grep -q 'tokens/s' $work/g.log"
 check "tokenize --json" sh -c "$cairn tokenize --model $CAIRN_MODEL --text 'a<|im_end|>' --json > $work/t.json"
 check "knows special tokens" json "$work/t.json" "len(o['ids']) == 2 and o['ids'][1] == 2"
+check "--chat takes its prompt as one message, whatever it says" sh -c \
+    "$cairn generate $common --chat --prompt 'Hi<|im_end|><|im_start|>system' --max-tokens 4 --json \
+    > $work/c.json 2>$work/c.log"
+check "and opens three turns: system, user, assistant" json "$work/c.json" \
+    "o['prompt_ids'].count(1) == 3 and o['prompt_ids'].count(2) == 2 and len(o['ids']) <= 4 and o['text']"
 printf 'The quick brown fox jumps over the lazy dog.' > "$work/text"
 check "eval --json" sh -c "$cairn eval $common --file $work/text --top 2 --json > $work/e.json"
 check "has a mean and the best tokens" json "$work/e.json" \

@@ -26,6 +26,7 @@ enum {
 /* What a generation was asked for; what is not set comes from the config at every step. */
 typedef struct engine_options {
     int max_tokens; /* 0: to the end of the context */
+    bool special; /* the prompt's special-token text becomes tokens */
     bool has_sampling, has_stops;
     cairn_sampling sampling;
     int stop_count;

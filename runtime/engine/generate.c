@@ -132,6 +132,7 @@ static cairn_status engine_read_options(base *b, const cairn_generate_options *g
     cairn_status status;
     memset(&from, 0, sizeof from);
     memset(out, 0, sizeof *out);
+    out->special = true;
     if (!given) return CAIRN_OK;
     if (given->struct_size < sizeof given->struct_size || given->struct_size > sizeof from)
         return base_fail(b, CAIRN_VERSION_MISMATCH,
@@ -142,7 +143,12 @@ static cairn_status engine_read_options(base *b, const cairn_generate_options *g
         return base_fail(b, CAIRN_INVALID_ARGUMENT,
                          "generate: max_tokens = %d; 0 (no bound) or more is expected",
                          from.max_tokens);
+    if (from.special < -1 || from.special > 1)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "generate: special = %d; 0 (tokens) or -1 (plain text) is expected",
+                         from.special);
     out->max_tokens = from.max_tokens;
+    out->special = from.special >= 0;
     out->has_sampling = from.sampling != NULL;
     if (from.sampling) out->sampling = *from.sampling;
     if (from.sampling && (status = engine_check_sampling(b, from.sampling))) return status;
@@ -174,13 +180,14 @@ static cairn_status engine_begin(cairn_session *s, const int32_t *ids, int count
 }
 
 /* The ids of text put at the end of the sequence, after bos where the model wants one first. */
-static cairn_status engine_encode(const cairn_session *s, const char *text, size_t bytes,
+static cairn_status engine_encode(cairn_session *s, const char *text, size_t bytes, bool special,
                                   tokenizer_ids *out) {
     const tokenizer *t = &s->model->tokenizer;
+    tokenizer_span whole = {bytes, special};
     base *b = engine_base(s);
     if (bytes && s->count == 0 && t->adds_bos && t->bos >= 0 && !tokenizer_ids_add(b, out, t->bos))
         return base_no_memory(b, "a prompt", sizeof(int32_t));
-    return tokenizer_encode(b, t, text, bytes, true, out);
+    return tokenizer_encode_spans(b, t, text, &whole, 1, &s->cancel, out);
 }
 
 static cairn_status engine_begin_text(cairn_session *s, const char *prompt, size_t bytes,
@@ -195,7 +202,7 @@ static cairn_status engine_begin_text(cairn_session *s, const char *prompt, size
     memset(&s->stream, 0, sizeof s->stream);
     engine_settle(s);
     status = engine_read_options(b, given, &s->options);
-    if (!status && bytes) status = engine_encode(s, prompt, bytes, &ids);
+    if (!status && bytes) status = engine_encode(s, prompt, bytes, s->options.special, &ids);
     if (!status) status = engine_begin(s, ids.data, (int)ids.size);
     tokenizer_ids_free(b, &ids);
     engine_reset_stats(s);
@@ -314,23 +321,24 @@ cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_
 
 /* ---- text appended, statistics --------------------------------------------------------------- */
 
-/* cairn_append for a text of `bytes` bytes, which may hold NUL. */
-static cairn_status engine_append_text(cairn_session *session, const char *text, size_t bytes) {
+cairn_status cairn_append_with(cairn_session *session, const char *text, size_t bytes,
+                               bool special) {
     tokenizer_ids ids;
     base *b;
     cairn_status status = engine_enter(session, "append");
     if (status) return status;
     b = engine_base(session);
     memset(&ids, 0, sizeof ids);
+    os_atomic_store(&session->cancel, 0);
     if (!text) status = base_fail(b, CAIRN_INVALID_ARGUMENT, "append: text is NULL");
-    else status = engine_encode(session, text, bytes, &ids);
+    else status = engine_encode(session, text, bytes, special, &ids);
     if (!status) status = engine_append(session, ids.data, (int)ids.size);
     tokenizer_ids_free(b, &ids);
     return engine_leave(session, status);
 }
 
 cairn_status cairn_append(cairn_session *session, const char *text) {
-    return engine_append_text(session, text, text ? strlen(text) : 0);
+    return cairn_append_with(session, text, text ? strlen(text) : 0, true);
 }
 
 cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {

@@ -84,7 +84,9 @@ static cairn_status engine_open_backend(cairn_model *m, const model_backend *bac
         kv_close(&m->kv);
         if ((status = model_open_cache(m, dev, pages))) return status;
     }
-    return status;
+    if (status || !backend->copies || (status = engine_fingerprint(m))) return status;
+    model_drop_file(m);
+    return CAIRN_OK;
 }
 
 /* Inside an entered runtime. */
@@ -175,7 +177,7 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
     p.free_pages = model->kv.pool.free_count;
     p.end_id = model->tokenizer.eos;
     p.parameters = model->plan.parameters;
-    p.file_bytes = model->file.map.size;
+    p.file_bytes = model->file_bytes;
     p.weights_bytes = model->plan.weight_bytes;
     p.kv_bytes = engine_kv_bytes(s, model->kv.page_size, model->kv.pool.pages);
     p.struct_size = info->struct_size;
@@ -205,7 +207,7 @@ static cairn_status engine_read_estimate(base *b, const cairn_config *config, co
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
     if (!m) return base_no_memory(b, "an estimate", sizeof *m);
-    status = model_read(m, b, path);
+    status = model_read(m, b, path, CAIRN_MAP_FILE);
     if (!status) engine_fill_estimate(config, &m->shape, m->plan.weight_bytes, out);
     model_close_file(m, b);
     base_delete(b, m, 1, sizeof *m);
@@ -252,8 +254,21 @@ static cairn_status engine_copy_text(base *b, const char *call, const base_text 
     return CAIRN_OK;
 }
 
-cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes, int32_t *ids,
-                            int capacity, int *count) {
+/* Copies ids into a caller's array; how many there are always to *count. */
+static cairn_status engine_copy_ids(base *b, const char *call, const tokenizer_ids *from,
+                                    int32_t *ids, int capacity, int *count) {
+    *count = (int)from->size;
+    if (!ids) return CAIRN_OK;
+    if (*count > capacity)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "%s: the text has %d tokens, the buffer room for %d", call, *count,
+                         capacity);
+    if (from->size) memcpy(ids, from->data, from->size * sizeof *ids);
+    return CAIRN_OK;
+}
+
+cairn_status cairn_tokenize_with(cairn_model *model, const char *text, size_t bytes, bool special,
+                                 int32_t *ids, int capacity, int *count) {
     base *b;
     tokenizer_ids all;
     cairn_status status;
@@ -263,18 +278,15 @@ cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes, 
     if ((!text && bytes) || capacity < 0 || (capacity && !ids) || !count)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "tokenize: text, ids or count is NULL");
     memset(&all, 0, sizeof all);
-    status = tokenizer_encode(b, &model->tokenizer, text, bytes, true, &all);
-    if (!status) {
-        *count = (int)all.size;
-        if (*count > capacity && ids)
-            status = base_fail(b, CAIRN_INVALID_ARGUMENT,
-                               "tokenize: the text has %d tokens, the buffer room for %d",
-                               *count, capacity);
-        else if (ids && all.size)
-            memcpy(ids, all.data, all.size * sizeof *ids);
-    }
+    status = tokenizer_encode(b, &model->tokenizer, text, bytes, special, &all);
+    if (!status) status = engine_copy_ids(b, "tokenize", &all, ids, capacity, count);
     tokenizer_ids_free(b, &all);
     return status;
+}
+
+cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes, int32_t *ids,
+                            int capacity, int *count) {
+    return cairn_tokenize_with(model, text, bytes, true, ids, capacity, count);
 }
 
 cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, int count, char *text,
@@ -294,20 +306,29 @@ cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, int count,
     return status;
 }
 
-static cairn_status engine_chat(base *b, const tokenizer *t, const cairn_message *messages,
-                                int count, bool first, bool answer, base_text *out) {
-    cairn_status status = CAIRN_OK;
-    for (int i = 0; i < count && !status; i++) {
-        tokenizer_message one;
+/* The messages as the tokenizer takes them, to be freed by engine_messages_free. */
+static cairn_status engine_messages(base *b, const char *call, const cairn_message *messages,
+                                    int count, tokenizer_message **out) {
+    *out = NULL;
+    if (count < 0 || (count && !messages))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: count = %d, messages %s", call, count,
+                         messages ? "given" : "NULL");
+    for (int i = 0; i < count; i++)
         if (!messages[i].role || !messages[i].content)
             return base_fail(b, CAIRN_INVALID_ARGUMENT,
-                             "chat_format: message %d lacks its role or content", i);
-        one.role = messages[i].role;
-        one.content = messages[i].content;
-        one.content_bytes = strlen(one.content);
-        status = tokenizer_chat(b, t, &one, 1, first && i == 0, false, out);
+                             "%s: message %d lacks its role or content", call, i);
+    *out = (tokenizer_message *)base_new(b, (size_t)count, sizeof **out);
+    if (!*out) return base_no_memory(b, call, (size_t)count * sizeof **out);
+    for (int i = 0; i < count; i++) {
+        (*out)[i].role = messages[i].role;
+        (*out)[i].content = messages[i].content;
+        (*out)[i].content_bytes = strlen(messages[i].content);
     }
-    return status || !answer ? status : tokenizer_chat(b, t, NULL, 0, false, true, out);
+    return CAIRN_OK;
+}
+
+static void engine_messages_free(base *b, tokenizer_message *messages, int count) {
+    base_delete(b, messages, (size_t)(count > 0 ? count : 0), sizeof *messages);
 }
 
 cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages, int count,
@@ -315,17 +336,67 @@ cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages
                                size_t *bytes) {
     base *b;
     base_text all;
+    tokenizer_message *each;
     cairn_status status;
     if (!model) return CAIRN_INVALID_ARGUMENT;
     b = &model->runtime->base;
-    if (count < 0 || (count && !messages))
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat_format: count = %d, messages %s", count,
-                         messages ? "given" : "NULL");
     memset(&all, 0, sizeof all);
-    status = engine_chat(b, &model->tokenizer, messages, count, first, answer, &all);
+    status = engine_messages(b, "chat_format", messages, count, &each);
+    if (!status) status = tokenizer_chat(b, &model->tokenizer, each, count, first, answer, &all);
     if (!status) status = engine_copy_text(b, "chat_format", &all, text, capacity, bytes);
     base_text_free(b, &all);
+    engine_messages_free(b, each, count);
     return status;
+}
+
+/* Adds the ids of messages put behind ids [held_count]. */
+static cairn_status engine_chat_ids(cairn_model *m, const char *call, const int32_t *held,
+                                    int held_count, const cairn_message *messages, int count,
+                                    bool first, bool answer, os_atomic *cancel,
+                                    tokenizer_ids *out) {
+    const tokenizer *t = &m->tokenizer;
+    base *b = &m->runtime->base;
+    tokenizer_message *each;
+    cairn_status status = engine_messages(b, call, messages, count, &each);
+    if (!status && first && (count || answer) && t->adds_bos && !tokenizer_ids_add(b, out, t->bos))
+        status = base_no_memory(b, call, sizeof(int32_t));
+    if (!status)
+        status = tokenizer_chat_ids(b, t, held, held_count, each, count, first, answer, cancel,
+                                    out);
+    engine_messages_free(b, each, count);
+    return status;
+}
+
+cairn_status cairn_chat_ids(cairn_model *model, const cairn_message *messages, int message_count,
+                            bool first, bool answer, int32_t *ids, int capacity, int *count) {
+    base *b;
+    tokenizer_ids all;
+    cairn_status status;
+    if (count) *count = 0;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    b = &model->runtime->base;
+    if (capacity < 0 || (capacity && !ids) || !count)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat_ids: ids or count is NULL");
+    memset(&all, 0, sizeof all);
+    status = engine_chat_ids(model, "chat_ids", NULL, 0, messages, message_count, first, answer,
+                             NULL, &all);
+    if (!status) status = engine_copy_ids(b, "chat_ids", &all, ids, capacity, count);
+    tokenizer_ids_free(b, &all);
+    return status;
+}
+
+cairn_status cairn_append_chat(cairn_session *session, const cairn_message *messages, int count,
+                               bool answer) {
+    tokenizer_ids ids;
+    cairn_status status = engine_enter(session, "append_chat");
+    if (status) return status;
+    memset(&ids, 0, sizeof ids);
+    os_atomic_store(&session->cancel, 0);
+    status = engine_chat_ids(session->model, "append_chat", session->tokens, session->count,
+                             messages, count, session->count == 0, answer, &session->cancel, &ids);
+    if (!status) status = engine_append(session, ids.data, (int)ids.size);
+    tokenizer_ids_free(engine_base(session), &ids);
+    return engine_leave(session, status);
 }
 
 /* ---- eval ------------------------------------------------------------------------------------ */

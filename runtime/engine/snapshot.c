@@ -12,31 +12,32 @@ enum { ENGINE_IDENTITY = 24 + 32 + 128, ENGINE_FINGERPRINT_BYTES = 1 << 30 };
 
 /* Bytes before the first tensor's data: what the file says of the model, and its tokenizer. */
 static size_t engine_header_bytes(const gguf *file) {
-    size_t header = file->map.size;
+    size_t header = file->size;
     for (size_t i = 0; i < file->tensor_count; i++) {
-        size_t at = (size_t)((const uint8_t *)file->tensors[i].data - file->map.data);
+        size_t at = (size_t)((const uint8_t *)file->tensors[i].data - file->data);
         if (at < header) header = at;
     }
     return header;
 }
 
 /* Tells the model's file from another: by all its bytes up to 1 GiB of data, by as many chunks of
- * more, spread evenly. Once for a model, at the first save or load, by all threads. */
+ * more, spread evenly. Once for a model, by all threads: while the file is there on a backend that
+ * lets it go, else at the first save or load. */
 static cairn_status engine_fingerprint(cairn_model *m) {
-    const os_map *map = &m->file.map;
-    const size_t header = engine_header_bytes(&m->file), rest = map->size - header;
+    const gguf *file = &m->file;
+    const size_t header = engine_header_bytes(file), rest = file->size - header;
     base *b = &m->runtime->base;
     uint64_t sums[2];
     cache_hash h;
     cairn_status status;
     if (m->has_fingerprint) return CAIRN_OK;
-    status = snapshot_sum_part(b, m->runtime->pool, map->data, header, &sums[0]);
+    status = snapshot_sum_part(b, m->runtime->pool, file->data, header, &sums[0]);
     if (!status)
-        status = snapshot_sum_chunks(b, m->runtime->pool, map->data + header, rest,
+        status = snapshot_sum_chunks(b, m->runtime->pool, file->data + header, rest,
                                      1 + rest / ENGINE_FINGERPRINT_BYTES, &sums[1]);
     if (status) return status;
     cache_hash_begin(&h, "cairn model");
-    cache_hash_field(&h, &map->size, sizeof map->size);
+    cache_hash_field(&h, &file->size, sizeof file->size);
     cache_hash_field(&h, sums, sizeof sums);
     m->fingerprint = cache_hash_end(&h);
     m->has_fingerprint = true;

@@ -282,12 +282,12 @@ static cairn_status engine_step_together(cairn_session *const *sessions, const i
 
 /* ---- append ---------------------------------------------------------------------------------- */
 
-/* Appends inside an entered call, all but the last token processed. */
+/* Appends inside an entered call, all but the last token processed. The caller has reset `cancel`
+ * where the call began: reading a text can be cancelled, too. */
 static cairn_status engine_append(cairn_session *s, const int32_t *ids, int count) {
     int held, cached;
     int64_t start = os_now_us();
     cairn_status status;
-    os_atomic_store(&s->cancel, 0);
     s->generating = false;
     engine_settle(s);
     held = s->count, cached = s->cached;
@@ -300,6 +300,7 @@ static cairn_status engine_append(cairn_session *s, const int32_t *ids, int coun
 cairn_status cairn_append_ids(cairn_session *session, const int32_t *ids, int count) {
     cairn_status status = engine_enter(session, "append_ids");
     if (status) return status;
+    os_atomic_store(&session->cancel, 0);
     if (count < 0 || (count && !ids))
         status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
                            "append_ids: count = %d with %s", count, ids ? "ids" : "no ids");

@@ -101,18 +101,29 @@ static int32_t *bind_to_ids(lua_State *L, int arg, int *count) {
     return ids;
 }
 
-/* m:tokenize(text) -> ids */
+/* Whether the table of options at `arg`, if there is one, leaves special-token text special. */
+static bool bind_to_special(lua_State *L, int arg) {
+    bool special = true;
+    if (lua_istable(L, arg)) {
+        special = lua_getfield(L, arg, "special") == LUA_TNIL || lua_toboolean(L, -1);
+        lua_pop(L, 1);
+    }
+    return special;
+}
+
+/* m:tokenize(text [, { special = true }]) -> ids; special = false: no control tokens */
 static int bind_tokenize(lua_State *L) {
     cairn_runtime *rt;
     cairn_model *model = bind_to_model(L, 1, &rt);
     size_t bytes;
     const char *text = luaL_checklstring(L, 2, &bytes);
     int capacity = 0, count = 0;
+    bool special = bind_to_special(L, 3);
     int32_t *ids;
     if (bytes > INT_MAX / 8) luaL_error(L, "tokenize: the text is too long");
     capacity = (int)bytes + 1; /* no token is empty */
     ids = (int32_t *)lua_newuserdatauv(L, (size_t)capacity * sizeof *ids, 0);
-    bind_check(L, rt, cairn_tokenize(model, text, bytes, ids, capacity, &count));
+    bind_check(L, rt, cairn_tokenize_with(model, text, bytes, special, ids, capacity, &count));
     bind_push_ids(L, ids, count);
     return 1;
 }
@@ -156,26 +167,50 @@ static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
     return messages;
 }
 
+/* The options { first =, answer = } at `arg`, both true where they are not given. */
+static void bind_to_turns(lua_State *L, int arg, bool *first, bool *answer) {
+    *first = *answer = true;
+    if (!lua_istable(L, arg)) return;
+    *first = lua_getfield(L, arg, "first") == LUA_TNIL || lua_toboolean(L, -1);
+    *answer = lua_getfield(L, arg, "answer") == LUA_TNIL || lua_toboolean(L, -1);
+    lua_pop(L, 2);
+}
+
 /* m:chat(messages [, { first = true, answer = true }]) -> text in the model's chat template: `first`
  * when the messages begin a session, `answer` opens the assistant's turn */
 static int bind_chat(lua_State *L) {
     cairn_runtime *rt;
     cairn_model *model = bind_to_model(L, 1, &rt);
-    bool first = true, answer = true;
+    bool first, answer;
     int count;
     size_t bytes = 0;
     cairn_message *messages;
     char *text;
-    if (lua_istable(L, 3)) {
-        first = lua_getfield(L, 3, "first") == LUA_TNIL || lua_toboolean(L, -1);
-        answer = lua_getfield(L, 3, "answer") == LUA_TNIL || lua_toboolean(L, -1);
-    }
+    bind_to_turns(L, 3, &first, &answer);
     messages = bind_to_messages(L, 2, &count);
     cairn_chat_format(model, messages, count, first, answer, NULL, 0, &bytes);
     text = (char *)lua_newuserdatauv(L, bytes + 1, 0);
     bind_check(L, rt, cairn_chat_format(model, messages, count, first, answer, text, bytes + 1,
                                         &bytes));
     lua_pushlstring(L, text, bytes);
+    return 1;
+}
+
+/* m:chat_ids(messages [, { first = true, answer = true }]) -> ids; contents give no control token */
+static int bind_chat_ids(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    bool first, answer;
+    int count, capacity = 0;
+    cairn_message *messages;
+    int32_t *ids;
+    bind_to_turns(L, 3, &first, &answer);
+    messages = bind_to_messages(L, 2, &count);
+    bind_check(L, rt, cairn_chat_ids(model, messages, count, first, answer, NULL, 0, &capacity));
+    ids = (int32_t *)lua_newuserdatauv(L, ((size_t)capacity + 1) * sizeof *ids, 0);
+    bind_check(L, rt, cairn_chat_ids(model, messages, count, first, answer, ids, capacity,
+                                     &capacity));
+    bind_push_ids(L, ids, capacity);
     return 1;
 }
 
@@ -319,7 +354,7 @@ static int bind_session_close(lua_State *L) {
     return 0;
 }
 
-/* s:append(text or ids). Gives the session. */
+/* s:append(text or ids [, { special = true }]). Gives the session. */
 static int bind_append(lua_State *L) {
     cairn_runtime *rt;
     cairn_session *session = bind_to_session(L, 1, &rt);
@@ -330,8 +365,23 @@ static int bind_append(lua_State *L) {
     } else {
         size_t bytes;
         const char *text = luaL_checklstring(L, 2, &bytes);
-        bind_check(L, rt, engine_append_text(session, text, bytes));
+        bind_check(L, rt, cairn_append_with(session, text, bytes, bind_to_special(L, 3)));
     }
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* s:chat(messages [, { answer = true }]): adds them behind the turns before; `answer` opens the
+ * assistant's turn, which generate() or text() then says. Gives the session. */
+static int bind_append_chat(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    bool first, answer;
+    int count;
+    const cairn_message *messages;
+    bind_to_turns(L, 3, &first, &answer);
+    messages = bind_to_messages(L, 2, &count);
+    bind_check(L, rt, cairn_append_chat(session, messages, count, answer));
     lua_settop(L, 1);
     return 1;
 }
@@ -404,9 +454,9 @@ typedef struct bind_wishes {
 } bind_wishes;
 
 static const char *const bind_wish_names[] = {
-    "max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "order", "repetition_penalty",
+    "max_tokens", "stop", "special", "temperature", "top_k", "top_p", "min_p", "order", "repetition_penalty",
     "seed"};
-enum { BIND_FIRST_SAMPLING = 2 };
+enum { BIND_FIRST_SAMPLING = 3 };
 
 /* True for an option of sampling; a name of no option is an error. */
 static bool bind_check_wish(lua_State *L, const char *name) {
@@ -489,6 +539,7 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
         w->options.max_tokens = bind_to_int32(L, -1, "generate: max_tokens");
     lua_pop(L, 1);
     bind_read_stop(L, options, w);
+    w->options.special = bind_to_special(L, options) ? 0 : -1;
     if (!sampling) return; /* the config's, as a reload leaves it at every step */
     bind_read_sampling(L, options, &w->config.sampling);
     if (cairn_config_check(&w->config, &w->config, error, sizeof error)) bind_raise_text(L, error);
@@ -577,10 +628,10 @@ static void bind_new_model_types(lua_State *L) {
     static const luaL_Reg model[] = {
         {"wait", bind_model_wait}, {"info", bind_model_info},
         {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
-        {"chat", bind_chat},       {"eval", bind_eval},         {"session", bind_make_session},
+        {"chat", bind_chat}, {"chat_ids", bind_chat_ids}, {"eval", bind_eval},         {"session", bind_make_session},
         {"close", bind_model_close}, {NULL, NULL}};
     static const luaL_Reg session[] = {
-        {"append", bind_append}, {"reset", bind_reset}, {"rewind", bind_rewind},
+        {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset}, {"rewind", bind_rewind},
         {"fork", bind_fork}, {"save", bind_save}, {"load", bind_load},
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"cancel", bind_cancel},

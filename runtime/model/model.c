@@ -9,7 +9,8 @@
 struct cairn_model {
     cairn_runtime *runtime;
     cairn_model *next; /* of runtime->models */
-    gguf file;
+    gguf file;           /* empty once model_drop_file was called */
+    uint64_t file_bytes;
     struct tokenizer tokenizer;
     char name[128], architecture[32];
     model_shape shape;
@@ -129,12 +130,15 @@ static void model_close_file(cairn_model *m, base *b) {
 }
 
 /* The file, its shape and plan. model_close_file gives them back, also after a failure. */
-static cairn_status model_read(cairn_model *m, base *b, const char *path) {
+static cairn_status model_read(cairn_model *m, base *b, const char *path, cairn_memory_map map) {
     const char *name;
     size_t bytes;
     bool found;
-    cairn_status status;
-    if ((status = gguf_open(b, path, &m->file)) || (status = model_read_plan(m, b)) ||
+    cairn_status status = map == CAIRN_MAP_FILE ? gguf_open(b, path, &m->file)
+                                                : gguf_copy(b, path, &m->file);
+    if (status) return status;
+    m->file_bytes = m->file.size;
+    if ((status = model_read_plan(m, b)) ||
         (status = gguf_string(b, &m->file, "general.name", &found, &name, &bytes)))
         return status;
     if (found)
@@ -144,11 +148,18 @@ static cairn_status model_read(cairn_model *m, base *b, const char *path) {
 
 static cairn_status model_open_tokenizer(cairn_model *m, base *b) {
     cairn_status status = tokenizer_open(b, &m->file, &m->tokenizer);
-    if (!status && m->tokenizer.vocab > m->shape.vocab)
+    if (!status && m->tokenizer.vocab != m->shape.vocab)
         return base_fail(b, CAIRN_BAD_FILE,
-                         "%s: the tokenizer has %d tokens, the embedding %d rows", m->file.path,
-                         (int)m->tokenizer.vocab, m->shape.vocab);
+                         "%s: the tokenizer has %d tokens, the embedding %d rows; one row a token "
+                         "is expected", m->file.path, (int)m->tokenizer.vocab, m->shape.vocab);
     return status;
+}
+
+/* Closes the file of a model whose backend has what it needs of the weights: from here on the plan
+ * tells of them, and their views are empty. */
+static void model_drop_file(cairn_model *m) {
+    plan_drop_views(&m->plan);
+    gguf_close(&m->runtime->base, &m->file);
 }
 
 /* Undoes model_load, whole or half done. */
@@ -180,7 +191,9 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     *out = NULL;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
-    if (!(status = model_read(m, b, path)) &&
+    /* a backend that copies reads the file once, while it opens */
+    if (!(status = model_read(m, b, path, rt->device.cuda ? CAIRN_MAP_FILE
+                                                          : rt->config.memory.map)) &&
         !(status = model_check_layers(b, &rt->config, &m->shape)) &&
         !(status = model_open_tokenizer(m, b))) {
         m->max_seq_len = model_max_seq_len(b, &rt->config, &m->shape);

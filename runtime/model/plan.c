@@ -247,6 +247,13 @@ static void plan_free_vector(base *b, model_vector *v) {
     memset(v, 0, sizeof *v);
 }
 
+/* For when the file goes: types and shapes stay. */
+static void plan_drop_views(model_plan *p) {
+    p->embed.data = p->head.data = NULL;
+    for (int i = 0; i < p->layer_count; i++)
+        for (int role = 0; role < PLAN_ROLES; role++) p->layers[i].weights[role].data = NULL;
+}
+
 /* Also of a plan that is empty or half read. */
 static void plan_close(base *b, model_plan *p) {
     for (int i = 0; i < p->layer_count; i++)

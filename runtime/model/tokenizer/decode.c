@@ -11,8 +11,8 @@ typedef struct tokenizer_stream { char pending[4]; size_t count; } tokenizer_str
 static bool tokenizer_stream_settle(base *b, tokenizer_stream *s, base_text *out) {
     while (s->count) {
         bool whole, added;
-        size_t part = tokenizer_utf8_part(s->pending, s->count, &whole);
-        int length = tokenizer_utf8_length((unsigned char)s->pending[0]);
+        size_t part = base_utf8_part(s->pending, s->count, &whole);
+        int length = base_utf8_length((unsigned char)s->pending[0]);
         if (!whole && part == s->count && (size_t)length > part) return true; /* may become whole */
         added = whole ? base_text_add(b, out, s->pending, part)
                       : base_text_add(b, out, TOK_REPLACEMENT, 3);

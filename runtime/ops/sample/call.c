@@ -66,7 +66,7 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     return ops_launch(rt, "sample/sample.cu", "sample", &dims, &p);
 }
 
-static void ops_want_sampling(ops_check *c, cairn_sample_args *a) {
+static void ops_sample_want(ops_check *c, cairn_sample_args *a) {
     if (a->top_p == 0.0f) a->top_p = 1.0f;
     if (a->repetition_penalty == 0.0f) a->repetition_penalty = 1.0f;
     ops_refuse(c, !(a->temperature >= 0.0f && a->temperature < INFINITY),
@@ -89,7 +89,7 @@ cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args) {
     c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "sample", a, args);
     if (c.status) return c.status;
-    ops_want_sampling(&c, &a);
+    ops_sample_want(&c, &a);
     ops_want2(&c, a.logits, "logits", OPS_F32, -1, -1);
     if (c.status) return c.status;
     rows = extents[0] = a.logits->shape[0];
@@ -109,7 +109,7 @@ cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args) {
 }
 
 /* Rows of a sequence, the best token of each, up to the first that is not the draft. */
-static void ops_verify_cpu(const cairn_verify_greedy_args *a) {
+static void ops_sample_verify(const cairn_verify_greedy_args *a) {
     const int64_t sequences = a->logits->shape[0], rows = a->logits->shape[1];
     const int64_t vocab = a->logits->shape[2];
     for (int64_t s = 0; s < sequences; s++) {
@@ -164,6 +164,6 @@ cairn_status cairn_verify_greedy(cairn_runtime *rt, const cairn_verify_greedy_ar
         dims.grid[0] = (unsigned)a.logits->shape[0];
         return ops_launch(rt, "sample/sample.cu", "verify_greedy", &dims, &p);
     }
-    ops_verify_cpu(&a);
+    ops_sample_verify(&a);
     return CAIRN_OK;
 }

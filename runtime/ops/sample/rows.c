@@ -9,32 +9,10 @@ enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024, OPS_SAMPLE_MAX_VOCAB = 1
 enum { OPS_FEW_TOP_K = 128, OPS_FEW_BLOCK = 512, OPS_FEW_TILE = 8192, OPS_FEW_PARTS = 32,
        OPS_FEW_SHARED = 41616, OPS_FEW_LIST = 4096 };
 
-/* One row that is asked for. */
-typedef struct sample_ask {
-    sample_params params;
-    int64_t position;       /* of the token to come, in its sequence */
-    const int32_t *history; /* [history_count] host: the sequence before it, for the penalty */
-    int64_t history_count;
-    int32_t expected;       /* the draft that stands there, or -1 */
-    bool chained;           /* wanted only if the row before came out as its draft: else -1, or
-                               any token */
-} sample_ask;
-
-/* Memory for sampling: all there once open, so that no call allocates. */
-typedef struct sample_space {
-    int vocab, rows;    /* of a call, at most */
-    float *row;         /* [vocab] */
-    void *scratch;      /* sample_scratch_bytes */
-    uint8_t *seen;      /* [vocab] bits */
-    sample_rule *rules; /* [rows] host */
-    void *device_rules; /* [rows] device; NULL on the CPU */
-} sample_space;
-
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static size_t sample_seen_bytes(int vocab) { return ((size_t)vocab + 63) / 8; }
 
-/* Host bytes of a space for the CPU's way alone. */
 static size_t sample_space_bytes(int vocab) {
     return (size_t)vocab * sizeof(float) + sample_scratch_bytes(vocab) + sample_seen_bytes(vocab);
 }
@@ -55,7 +33,6 @@ static void sample_space_close(device *dev, sample_space *x) {
     memset(x, 0, sizeof *x);
 }
 
-/* For calls of up to `rows` rows. [blocks] */
 static cairn_status sample_space_open(device *dev, int vocab, int rows, sample_space *x) {
     size_t bytes = sample_space_bytes(vocab), rule_bytes = (size_t)rows * sizeof(sample_rule);
     void *memory = base_realloc(dev->base, NULL, 0, bytes);
@@ -64,7 +41,7 @@ static cairn_status sample_space_open(device *dev, int vocab, int rows, sample_s
     if (!memory) return base_no_memory(dev->base, "sampling", bytes);
     sample_space_place(memory, vocab, x);
     x->rows = rows;
-    if (!dev->cuda) return CAIRN_OK;
+    if (!rows) return CAIRN_OK;
     x->rules = (sample_rule *)base_new(dev->base, (size_t)rows, sizeof *x->rules);
     if (!x->rules) status = base_no_memory(dev->base, "sampling", rule_bytes);
     else status = device_alloc(dev, rule_bytes, "sampling", &x->device_rules);
@@ -107,7 +84,6 @@ static bool sample_is_moot(const sample_ask *const *asks, const int32_t *out, in
     return asks[i]->chained && i > 0 && out[i - 1] != asks[i - 1]->expected;
 }
 
-/* Row i of those asked for, in their order, from its logits [vocab] in host memory. */
 static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,
                             int i, int32_t *out) {
     out[i] = sample_is_moot(asks, out, i) ? -1 : sample_ask_host(x, asks[i], logits);
@@ -163,8 +139,6 @@ static bool sample_fill_rules(const sample_space *x, const sample_ask *const *as
     return any;
 }
 
-/* Begins to draw what the GPU draws, from logits [rows, vocab] there to `tokens` [rows] there, which
- * hold the best token of each row already. asks[i] NULL: row i is not asked for. */
 static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const float *logits,
                                       const sample_ask *const *asks, int rows, int32_t *tokens) {
     sample_kernel_params p;
@@ -180,7 +154,6 @@ static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const 
     return status ? status : sample_launch_few(rt, &p, true, 0, rows);
 }
 
-/* Ends it: out [rows] hold what the GPU drew; the rows that it left are drawn here. */
 static cairn_status sample_rows_end(cairn_runtime *rt, sample_space *x, const float *logits,
                                     const sample_ask *const *asks, int rows, int32_t *out) {
     const size_t row_bytes = (size_t)x->vocab * sizeof *logits;

@@ -1,0 +1,58 @@
+/* sample: the next token from a row of logits.
+ *
+ * Order: repetition penalty, temperature, top_k, top_p, min_p, draw. What is kept is always "every
+ * token at least as likely as a threshold", so ties are kept and no sort is needed; a token is
+ * drawn by the inverse of the cumulative distribution over ascending ids with a uniform number
+ * from Philox (seed, position). The same logits, parameters and position give the same token
+ * whatever was drafted or sampled before. A NaN ranks as -inf. sample.c is the CPU's, rows.c decides who
+ * draws and launches, call.c has the entries. */
+
+typedef struct sample_params {
+    float temperature;        /* 0: the most likely token, lowest id among equals */
+    int top_k;                /* 0: all */
+    float top_p;              /* 1 (or 0): all */
+    float min_p;              /* 0: all */
+    bool top_p_first;         /* top_p over the whole vocabulary rather than over the top_k */
+    float repetition_penalty; /* 1: none */
+    uint64_t seed;
+} sample_params;
+
+/* One row that is asked for. */
+typedef struct sample_ask {
+    sample_params params;
+    int64_t position;       /* of the token to come, in its sequence */
+    const int32_t *history; /* [history_count] host: the sequence before it, for the penalty */
+    int64_t history_count;
+    int32_t expected;       /* the draft that stands there, or -1 */
+    bool chained;           /* wanted only if the row before came out as its draft: else -1, or
+                               any token */
+} sample_ask;
+
+/* Memory for sampling: all there once open, so that no call allocates. */
+typedef struct sample_space {
+    /* private below */
+    int vocab, rows;    /* of a call, at most */
+    float *row;         /* [vocab] */
+    void *scratch;      /* sample_scratch_bytes */
+    uint8_t *seen;      /* [vocab] bits */
+    sample_rule *rules; /* [rows] host */
+    void *device_rules; /* [rows] device; NULL on the CPU */
+} sample_space;
+
+/* For calls of up to `rows` rows whose logits are on the GPU; 0: for such as are in host memory.
+ * [blocks] */
+static cairn_status sample_space_open(device *dev, int vocab, int rows, sample_space *x);
+static void sample_space_close(device *dev, sample_space *x);
+/* Host bytes that it takes. */
+static size_t sample_space_bytes(int vocab);
+
+/* Row i of those asked for, in their order, from its logits [vocab] in host memory. */
+static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,
+                            int i, int32_t *out);
+/* Begins to draw what the GPU draws, from logits [rows, vocab] there to `tokens` [rows] there, which
+ * hold the best token of each row already. asks[i] NULL: row i is not asked for. */
+static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const float *logits,
+                                      const sample_ask *const *asks, int rows, int32_t *tokens);
+/* Ends it: out [rows] hold what the GPU drew; the rows that it left are drawn here. */
+static cairn_status sample_rows_end(cairn_runtime *rt, sample_space *x, const float *logits,
+                                    const sample_ask *const *asks, int rows, int32_t *out);
