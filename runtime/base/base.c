@@ -1,6 +1,6 @@
 /* base: statuses, the failure path, the log, host memory and growing text. */
 
-/* ---- status ------------------------------------------------------------------------------------ */
+/* ---- status ---------------------------------------------------------------------------------- */
 
 typedef struct base_status_row { const char *name, *meaning, *hint; } base_status_row;
 
@@ -21,9 +21,7 @@ const char *cairn_status_meaning(cairn_status status) { return base_status(statu
 const char *cairn_status_hint(cairn_status status) { return base_status(status)->hint; }
 int cairn_version(void) { return CAIRN_VERSION; }
 
-#include "utf8.c"
-
-/* ---- base -------------------------------------------------------------------------------------- */
+/* ---- base ------------------------------------------------------------------------------------ */
 
 static void *base_default_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
     (void)user;
@@ -81,7 +79,7 @@ static cairn_status base_fail(base *b, cairn_status status, const char *format, 
     return status;
 }
 
-/* ---- host memory --------------------------------------------------------------------------------*/
+/* ---- host memory ----------------------------------------------------------------------------- */
 
 static void *base_realloc(base *b, void *memory, size_t old_bytes, size_t new_bytes) {
     return b->allocator.realloc(b->allocator.user, memory, old_bytes, new_bytes);
@@ -106,7 +104,7 @@ static cairn_status base_no_memory(base *b, const char *what, size_t bytes) {
                      (unsigned long long)bytes);
 }
 
-/* ---- growing bytes ------------------------------------------------------------------------------*/
+/* ---- growing bytes --------------------------------------------------------------------------- */
 
 static bool base_text_reserve(base *b, base_text *text, size_t more) {
     size_t capacity = text->capacity ? text->capacity : 64;

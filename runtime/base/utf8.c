@@ -1,6 +1,5 @@
 /* utf8: characters of UTF-8 text, whole and broken, and text made fit to be shown. */
 
-/* Bytes of the sequence that a lead byte begins; 0: not a lead byte. */
 static int base_utf8_length(unsigned lead) {
     if (lead < 0x80) return 1;
     if (lead < 0xc2 || lead > 0xf4) return 0;
@@ -14,8 +13,6 @@ static bool base_utf8_second(unsigned lead, unsigned byte) {
     return byte >= low && byte <= high;
 }
 
-/* How many of the next `bytes` (at least 1) bytes belong together, the largest part of one
- * well-formed character, at least 1; *whole tells whether they are a whole one. */
 static size_t base_utf8_part(const char *text, size_t bytes, bool *whole) {
     const unsigned char *at = (const unsigned char *)text;
     size_t length = (size_t)base_utf8_length(at[0]), have = 1;
@@ -26,7 +23,6 @@ static size_t base_utf8_part(const char *text, size_t bytes, bool *whole) {
     return have;
 }
 
-/* The code point of a whole character. */
 static uint32_t base_utf8_point(const char *text, size_t bytes) {
     const unsigned char *at = (const unsigned char *)text;
     uint32_t point = bytes == 1 ? at[0] : at[0] & (0xffu >> (bytes + 1));
@@ -34,8 +30,7 @@ static uint32_t base_utf8_point(const char *text, size_t bytes) {
     return point;
 }
 
-/* The offset of the first byte that does not begin a whole character; `bytes` when all is well. */
-BASE_UNUSED static size_t base_utf8_fault(const char *text, size_t bytes) {
+static size_t base_utf8_fault(const char *text, size_t bytes) {
     bool whole = true;
     size_t at = 0;
     while (at < bytes) {

@@ -20,18 +20,24 @@ enum {
     ENGINE_EVAL_ROWS = 64,
     ENGINE_FIRST_ROWS = 4,          /* of the page tables, before sessions ask for more */
     ENGINE_STOPS = 16,
-    ENGINE_STOP_BYTES = 128
+    ENGINE_STOP_BYTES = 128,
+    ENGINE_POINTS = 192 /* more than bytes are held back as a stop string's beginning */
 };
 
 /* What a generation was asked for; what is not set comes from the config at every step. */
 typedef struct engine_options {
     int max_tokens; /* 0: to the end of the context */
     bool special; /* the prompt's special-token text becomes tokens */
+    bool keep_stop; /* ids of a stop string stay in the session */
     bool has_sampling, has_stops;
     cairn_sampling sampling;
     int stop_count;
     char stops[ENGINE_STOPS][ENGINE_STOP_BYTES];
 } engine_options;
+
+/* The session's first `count` ids end where the generated text has `end` bytes, with no character
+ * unfinished. */
+typedef struct engine_point { int64_t end; int count; } engine_point;
 
 struct cairn_session { /* all of it private below: other rooms use the calls of runtime.h */
     cairn_model *model;
@@ -49,6 +55,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     struct drafter drafter; /* opened on first use */
     os_atomic cancel;
     bool busy;           /* inside a call: what its callback must not enter */
+    bool closing;        /* closed inside that call: it goes when the call has ended */
     bool generating;     /* between begin and the last piece */
     int32_t fresh[ENGINE_ROWS];
     int fresh_count, fresh_at;
@@ -56,6 +63,9 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     tokenizer_stream stream;
     base_text text;      /* generated and not handed out, then what the last piece handed out */
     size_t handed;       /* bytes at the start of `text` that were handed out */
+    int64_t dropped;     /* bytes of this generation that were handed out before those */
+    engine_point points[ENGINE_POINTS]; /* ascending, of what may still be cut or covered */
+    int point_count;
     cairn_stats stats;
     int from_prompt;     /* ids that came from the prompt's own forward: 0 or 1 */
     int appended;        /* prompt tokens since the last generation began, and their seconds */

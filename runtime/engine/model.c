@@ -1,4 +1,4 @@
-/* engine_model: the calls on models: load, free, describe, estimate, tokenize, chat, eval. */
+/* engine_model: the calls on models: load, free, describe, tokenize, chat, eval. */
 
 /* ---- load and free --------------------------------------------------------------------------- */
 
@@ -19,14 +19,6 @@ static void engine_scratch_free(base *b, cairn_model *m) {
     m->scratch = NULL;
 }
 
-/* Host bytes of the engine and of the backend's sampling. */
-static uint64_t engine_scratch_bytes(int vocab, int rows, int sequences) {
-    uint64_t asks = (uint64_t)engine_most_asks(rows, sequences);
-    return (uint64_t)vocab * FORWARD_HEAD * sizeof(float) + sample_space_bytes(vocab) +
-           (uint64_t)rows * sizeof(forward_row) + (uint64_t)sequences * sizeof(forward_sequence) +
-           asks * (sizeof(sample_ask) + sizeof(int32_t));
-}
-
 static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
     int sequences = m->runtime->config.max_batch;
     engine_scratch *x = (engine_scratch *)base_new(b, 1, sizeof *x);
@@ -42,26 +34,35 @@ static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
         if (x->row && x->sequence && x->asks && x->sampled && x->page_ids) return CAIRN_OK;
     }
     engine_scratch_free(b, m);
-    return base_no_memory(b, "the engine's scratch",
-                          (size_t)engine_scratch_bytes(m->shape.vocab, rows, sequences));
+    return base_no_memory(b, "the engine's scratch", (size_t)rows * sizeof *m->scratch->row);
 }
 
 /* The page tables of the sessions to come, and the state that they keep by them. */
 static cairn_status engine_open_states(cairn_model *m) {
     base *b = &m->runtime->base;
-    int size = m->kv.page_size;
+    int size = m->runtime->config.page_size;
     kv_state kv = {b, &m->kv, &m->tables, &m->prefixes};
+    ring_states rings = {&m->runtime->device, m->shape.conv_layers, m->shape.hidden,
+                         m->shape.conv_taps, &m->tables, NULL, 0};
     m->kv_of_rows = kv;
+    m->rings = rings;
     states_add(&m->states, &kv_state_kind, &m->kv_of_rows);
+    if (rings.layers) states_add(&m->states, &ring_state_kind, &m->rings);
     return tables_open(b, &m->kv.pool, ENGINE_FIRST_ROWS, size,
                        model_pages_of(m->max_seq_len, size), &m->tables);
+}
+
+static void engine_close_states(cairn_model *m) {
+    if (m->rings.dev) rings_close(&m->rings);
+    tables_close(&m->runtime->base, &m->tables);
+    m->states.count = 0;
 }
 
 static void engine_unload(cairn_model *m) {
     while (m->sessions) cairn_session_close(m->sessions);
     prefix_close(&m->prefixes);
     engine_scratch_free(&m->runtime->base, m);
-    tables_close(&m->runtime->base, &m->tables);
+    engine_close_states(m);
     if (m->backend) m->backend->close(m);
     model_unload(m);
 }
@@ -71,11 +72,20 @@ static int engine_most_rows(const cairn_config *config) {
     return config->prefill_chunk > ENGINE_EVAL_ROWS ? config->prefill_chunk : ENGINE_EVAL_ROWS;
 }
 
-/* The backend on a loaded model. When it finds less device memory than was thought, the KV cache
- * makes room. */
+/* What the backend will take, to m->memory. */
+static cairn_status engine_measure(cairn_model *m, const model_backend *backend, int rows) {
+    memset(&m->memory, 0, sizeof m->memory);
+    return backend->estimate ? backend->estimate(m, rows, &m->memory) : CAIRN_OK;
+}
+
+/* The cache and the backend of a loaded model. When the backend finds less device memory than was
+ * thought, the cache makes room. */
 static cairn_status engine_open_backend(cairn_model *m, const model_backend *backend, int rows) {
     device *dev = &m->runtime->device;
     cairn_status status;
+    if ((status = engine_measure(m, backend, rows)) ||
+        (status = model_open_cache(m, dev, INT_MAX)))
+        return status;
     m->backend = backend;
     while ((status = backend->open(m, rows)) == CAIRN_OUT_OF_DEVICE_MEMORY &&
            m->kv.pool.pages > 1) {
@@ -141,6 +151,8 @@ void cairn_model_free(cairn_model *model) {
     bool entered;
     if (!model) return;
     rt = model->runtime;
+    model->closing = engine_is_busy(model);
+    if (model->closing) return;
     for (cairn_model **link = &rt->models; *link; link = &(*link)->next)
         if (*link == model) {
             *link = model->next;
@@ -154,7 +166,12 @@ void cairn_model_free(cairn_model *model) {
 /* ---- description ----------------------------------------------------------------------------- */
 
 static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
-    return (uint64_t)pages * kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim, page_size);
+    return (uint64_t)pages * kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim, page_size);
+}
+
+/* Of the backend's form, or of the file's where it reads that. */
+static uint64_t engine_weights_bytes(const cairn_model *m) {
+    return m->memory.weights ? m->memory.weights : m->plan.weight_bytes;
 }
 
 cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) {
@@ -178,63 +195,12 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
     p.end_id = model->tokenizer.eos;
     p.parameters = model->plan.parameters;
     p.file_bytes = model->file_bytes;
-    p.weights_bytes = model->plan.weight_bytes;
+    p.weights_bytes = engine_weights_bytes(model);
     p.kv_bytes = engine_kv_bytes(s, model->kv.page_size, model->kv.pool.pages);
+    p.scratch_bytes = model->memory.scratch;
     p.struct_size = info->struct_size;
     memcpy(info, &p, info->struct_size);
     return CAIRN_OK;
-}
-
-static void engine_fill_estimate(const cairn_config *config, const model_shape *s,
-                                 uint64_t weights, cairn_memory_estimate *out) {
-    uint64_t budget = (uint64_t)config->memory.budget_mb << 20;
-    uint64_t room = !budget ? UINT64_MAX : budget > weights ? budget - weights : 0;
-    out->max_seq_len = config->max_seq_len > 0 && config->max_seq_len < s->context
-                           ? config->max_seq_len : s->context;
-    out->pages = model_pool_pages(config, s, out->max_seq_len, room);
-    out->weights_bytes = weights;
-    out->kv_bytes = engine_kv_bytes(s, config->page_size, out->pages);
-    out->scratch_bytes =
-        engine_scratch_bytes(s->vocab, engine_most_rows(config), config->max_batch) +
-        (uint64_t)engine_most_rows(config) * 4 *
-            ((uint64_t)s->hidden * 4 + (uint64_t)s->ffn * 2 +
-             (uint64_t)(s->heads + 2 * s->kv_heads) * (uint64_t)s->head_dim);
-    out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes;
-}
-
-static cairn_status engine_read_estimate(base *b, const cairn_config *config, const char *path,
-                                         cairn_memory_estimate *out) {
-    cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
-    cairn_status status;
-    if (!m) return base_no_memory(b, "an estimate", sizeof *m);
-    status = model_read(m, b, path, CAIRN_MAP_FILE);
-    if (!status) engine_fill_estimate(config, &m->shape, m->plan.weight_bytes, out);
-    model_close_file(m, b);
-    base_delete(b, m, 1, sizeof *m);
-    return status;
-}
-
-cairn_status cairn_estimate(const cairn_config *config, const char *path,
-                            cairn_memory_estimate *estimate, char *error, size_t error_bytes) {
-    cairn_config checked;
-    cairn_memory_estimate e;
-    base b;
-    cairn_status status;
-    if (!estimate || estimate->struct_size < sizeof estimate->struct_size ||
-        estimate->struct_size > sizeof e || !path) {
-        if (error && error_bytes)
-            snprintf(error, error_bytes, "estimate: %s",
-                     path ? "struct_size is not sizeof the struct" : "path is NULL");
-        return path ? CAIRN_VERSION_MISMATCH : CAIRN_INVALID_ARGUMENT;
-    }
-    if ((status = cairn_config_check(config, &checked, error, error_bytes))) return status;
-    base_init(&b, &checked.allocator, checked.log_callback, checked.log_user, checked.log);
-    memset(&e, 0, sizeof e);
-    status = engine_read_estimate(&b, &checked, path, &e);
-    if (status && error && error_bytes) snprintf(error, error_bytes, "%s", b.error);
-    e.struct_size = estimate->struct_size;
-    if (!status) memcpy(estimate, &e, e.struct_size);
-    return status;
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */

@@ -47,7 +47,7 @@ static const int32_t *engine_table(const cairn_session *s) {
 /* The state has room for `tokens` tokens, those from `cached` on its own; or POOL_FULL and nothing
  * changed. */
 static cairn_status engine_reserve(cairn_session *s, int tokens) {
-    return states_extend(&s->model->states, s->row, s->cached, tokens);
+    return states_reserve(&s->model->states, s->row, s->cached, tokens);
 }
 
 /* ---- prefix cache ---------------------------------------------------------------------------- */
@@ -268,6 +268,8 @@ cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork) {
 void cairn_session_close(cairn_session *session) {
     cairn_session **link;
     if (!session) return;
+    session->closing = session->busy;
+    if (session->busy) return;
     for (link = &session->model->sessions; *link; link = &(*link)->next)
         if (*link == session) {
             *link = session->next;
@@ -283,16 +285,38 @@ static cairn_status engine_enter(cairn_session *s, const char *call) {
     cairn_status status;
     if (!s) return CAIRN_INVALID_ARGUMENT;
     if (s->busy)
-        return base_fail(engine_base(s), CAIRN_BUSY, "%s: called from this session's own callback",
+        return base_fail(engine_base(s), CAIRN_BUSY,
+                         "%s: a call on this session is running: this one comes from its callback "
+                         "or from another thread",
                          call);
     if ((status = handles_enter(s->model->runtime))) return status;
     s->busy = true;
     return CAIRN_OK;
 }
 
+/* Whether a call on one of the model's sessions runs: we are inside its callback. */
+static bool engine_is_busy(const cairn_model *m) {
+    const cairn_session *s = m->sessions;
+    while (s && !s->busy) s = s->next;
+    return s != NULL;
+}
+
+static bool engine_is_any_busy(const cairn_runtime *rt) {
+    const cairn_model *m = rt->models;
+    while (m && !engine_is_busy(m)) m = m->next;
+    return m != NULL;
+}
+
+/* Leaves a public call. What its callback closed goes now: the session, its model, the runtime. */
 static cairn_status engine_leave(cairn_session *s, cairn_status status) {
+    cairn_model *m = s->model;
+    cairn_runtime *rt = m->runtime;
     s->busy = false;
-    return handles_leave(s->model->runtime, status);
+    status = handles_leave(rt, status);
+    if (s->closing) cairn_session_close(s);
+    if (m->closing && !engine_is_busy(m)) cairn_model_free(m);
+    if (rt->closing && !engine_is_any_busy(rt)) cairn_close(rt);
+    return status;
 }
 
 void cairn_cancel(cairn_session *session) {

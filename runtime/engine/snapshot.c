@@ -146,7 +146,7 @@ cairn_status cairn_session_save(cairn_session *session, const char *path) {
     memory = (uint8_t *)base_realloc(b, NULL, 0, snap.total);
     if (!memory) return engine_leave(session, base_no_memory(b, "a snapshot", snap.total));
     status = engine_fill_snapshot(session, &snap, memory);
-    if (!status) status = os_write_file(b, path, memory, snap.total);
+    if (!status) status = os_write_private(b, path, memory, snap.total);
     base_realloc(b, memory, snap.total, 0);
     return engine_leave(session, status);
 }
@@ -229,6 +229,7 @@ static void engine_become(cairn_session *s, const snapshot *snap, const engine_s
     s->count = saved->count;
     s->cached = saved->cached;
     s->bounded = 0;
+    engine_settle(s);
 }
 
 /* Inside an entered call. */

@@ -104,7 +104,11 @@ static cairn_status engine_forward(cairn_model *m, engine_part *parts, int count
     batch.rows = m->scratch->row;
     batch.sequences = m->scratch->sequence;
     batch.sampled = m->scratch->sampled;
-    for (int i = 0; i < count; i++) engine_put_part(&parts[i], &batch, &asks);
+    for (int i = 0; i < count; i++) {
+        const cairn_session *s = parts[i].s;
+        states_extend(&m->states, s->row, s->cached, s->cached + parts[i].rows);
+        engine_put_part(&parts[i], &batch, &asks);
+    }
     if ((status = m->backend->forward(m, &m->kv, &batch))) return status;
     for (int i = 0; i < count; i++) {
         if (batch.sequences[i].rule) parts[i].s->bounded = batch.sequences[i].stored;
@@ -197,7 +201,7 @@ static void engine_verify(cairn_session *s, const int32_t *sampled, int drafts) 
 static void engine_count_step(cairn_session *s, const engine_part *part, double seconds) {
     const model_shape *shape = &s->model->shape;
     s->stats.forwards++;
-    s->pages_read += (double)part->pages_read / ((double)shape->layers * (double)shape->kv_heads);
+    s->pages_read += (double)part->pages_read / ((double)shape->kv_layers * (double)shape->kv_heads);
     s->pages_held += (double)model_pages_of(s->count + part->drafts, s->model->kv.page_size);
     s->stats.decode_seconds += seconds;
 }

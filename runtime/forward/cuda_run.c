@@ -9,6 +9,7 @@ typedef struct step_part {
     const forward_rule *rule; /* NULL: all rows attend all */
     int rows;
     int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on */
+    int chunks; /* that any of its rows attends, at most */
 } step_part;
 
 /* The slot of a host row: the one it is in, or the one that was not used for longest. */
@@ -60,6 +61,19 @@ static int step_list_chunks(const forward_cuda_state *f, const forward_rule *rul
                     (rule->select.sinks + f->page_size - 1) / f->page_size;
     if (candidates <= rule->select.topk || pages > own + 1) pages = own + 1;
     return (int)((pages * f->page_size + f->chunk - 1) / f->chunk);
+}
+
+/* Whether every layer of the model selects. */
+static bool step_selects_all(const forward_cuda_state *f, const forward_rule *rule) {
+    int l = 0;
+    while (l < f->shape->layers && forward_rule_selects(rule, l)) l++;
+    return l == f->shape->layers;
+}
+
+/* Chunks that a row attends in any layer, at most. rule: NULL for whole attention. */
+static int step_row_chunks(const forward_cuda_state *f, const forward_rule *rule, int position) {
+    return rule && step_selects_all(f, rule) ? step_list_chunks(f, rule, position)
+                                             : position / f->chunk + 1;
 }
 
 /* A part's rows as the input words of a lane. */
@@ -211,7 +225,6 @@ static cairn_status step_run_flow(forward_cuda_state *f, const step_part *part) 
     const forward_rule *rule = part->rule;
     device_graph *graph = rule ? &f->sparse_graph : &f->graph;
     const int32_t *head = f->flow.words;
-    bool all = true;
     cairn_status status = step_upload_rows(f, &f->flow, part);
     if (status) return status;
     if (rule) step_renew_graphs(f, rule);
@@ -225,10 +238,10 @@ static cairn_status step_run_flow(forward_cuda_state *f, const step_part *part) 
     }
     status = device_graph_launch(f->dev, graph);
     if (status) return status;
-    for (int l = 0; l < f->shape->layers && rule; l++) all = all && forward_rule_selects(rule, l);
     f->epoch++;
     f->clean_rows = part->rows;
-    f->clean_chunks = rule && all ? head[STEP_LIST_CHUNKS] : head[STEP_CHUNKS];
+    f->clean_chunks = rule && step_selects_all(f, rule) ? head[STEP_LIST_CHUNKS]
+                                                        : head[STEP_CHUNKS];
     return CAIRN_OK;
 }
 
@@ -463,6 +476,8 @@ static bool step_add_row(forward_cuda_state *f, step_part *part, int i) {
         part->logit_first = first;
         part->logit_count = part->rows - first + 1;
     }
+    if (step_row_chunks(f, part->rule, row->position) > part->chunks)
+        part->chunks = step_row_chunks(f, part->rule, row->position);
     f->part_rows[part->rows] = at;
     f->part_sequences[part->rows++] = i;
     f->done[i]++;
@@ -474,7 +489,7 @@ static cairn_status step_serve_prompt(forward_cuda_state *f, forward_batch *batc
     int left = step_run_length(f, batch, i);
     cairn_status status = CAIRN_OK;
     while (left && !status) {
-        step_part part = {batch, NULL, 0, 0, 0};
+        step_part part = {batch, NULL, 0, 0, 0, 0};
         while (left && step_add_row(f, &part, i)) left--;
         status = step_run_prompt(f, &part);
         if (!status) status = step_results(f, &part);
@@ -482,15 +497,16 @@ static cairn_status step_serve_prompt(forward_cuda_state *f, forward_batch *batc
     return status;
 }
 
-/* Items of attention in one layer of the flow kernel, at most. */
+/* Items of attention in one layer of the flow kernel, at most: where rows select pages each is a
+ * group of its own, also in layers that attend all. */
 static int step_flow_items(const forward_cuda_state *f, const step_part *part) {
     int groups = 0, chunks = 0;
     for (int r = 0, run; r < part->rows; r += run) {
-        int last, more;
+        int more;
         for (run = 1; r + run < part->rows &&
                       f->part_sequences[r + run] == f->part_sequences[r];) run++;
-        last = part->batch->rows[f->part_rows[r + run - 1]].position;
-        more = part->rule ? step_list_chunks(f, part->rule, last) : last / f->chunk + 1;
+        more = step_row_chunks(f, part->rule,
+                               part->batch->rows[f->part_rows[r + run - 1]].position);
         chunks = more > chunks ? more : chunks;
         groups += part->rule ? run : (run + f->group_rows - 1) / f->group_rows;
     }
@@ -514,12 +530,21 @@ static bool step_is_sparse(const forward_cuda_state *f, const forward_batch *bat
                           s->rule->select.topk;
 }
 
+/* Whether the stage kernels hold one more row, sequence i's next, and the exchange all its chunks. */
+static bool step_has_room(const forward_cuda_state *f, const step_part *part, int i) {
+    int at = part->batch->sequences[i].first + f->done[i];
+    int chunks = step_row_chunks(f, part->rule, part->batch->rows[at].position);
+    if (chunks < part->chunks) chunks = part->chunks;
+    return !part->rows || (part->rows < STEP_STAGE_ROWS &&
+                           (int64_t)chunks * (part->rows + 1) <= f->stage_parts);
+}
+
 /* The step rows that wait, of all sequences that share the rule of sequence `first`, in parts that
  * the stage kernels hold. Where none attends less than all, the kernels of whole attention serve
  * them, to the same bits. */
 static cairn_status step_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
     const forward_rule *rule = batch->sequences[first].rule;
-    step_part part = {batch, NULL, 0, 0, 0};
+    step_part part = {batch, NULL, 0, 0, 0, 0};
     bool begun = false;
     cairn_status status = CAIRN_OK;
     memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
@@ -532,9 +557,10 @@ static cairn_status step_serve_steps(forward_cuda_state *f, forward_batch *batch
     step_set_selection(f, &f->flow.params, part.rule);
     step_set_selection(f, &f->stage.params, part.rule);
     for (int i = first, left = f->stepped[first]; i < batch->sequence_count && !status;) {
-        for (; left && part.rows < STEP_STAGE_ROWS; left--) step_add_row(f, &part, i);
-        while (!left && ++i < batch->sequence_count) left = f->stepped[i];
-        if (part.rows < STEP_STAGE_ROWS && i < batch->sequence_count) continue;
+        while (i < batch->sequence_count && (!left || step_has_room(f, &part, i))) {
+            if (left) step_add_row(f, &part, i), left--;
+            else if (++i < batch->sequence_count) left = f->stepped[i];
+        }
         if (!begun && i == batch->sequence_count && step_suits_flow(f, &part)) {
             status = step_run_flow(f, &part);
         } else {
@@ -543,7 +569,7 @@ static cairn_status step_serve_steps(forward_cuda_state *f, forward_batch *batch
         }
         begun = true;
         if (!status) status = step_results(f, &part);
-        part.rows = part.logit_first = part.logit_count = 0;
+        part.rows = part.logit_first = part.logit_count = part.chunks = 0;
     }
     if (!status) step_count_pages(f, &part);
     return status;
@@ -589,5 +615,5 @@ static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     NULL /* topk, window and the like are parameters of the kernels */, true /* packed weights */,
-    forward_cuda_wait
+    forward_cuda_wait, forward_cuda_estimate
 };

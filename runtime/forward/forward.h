@@ -63,6 +63,9 @@ typedef struct model_backend {
     bool copies; /* holds the weights in a form of its own once open: it reads no view after that */
     /* NULL, or: waits for what open left to be compiled in the background. [blocks] */
     cairn_status (*wait)(cairn_model *model);
+    /* NULL: nothing, or: what open will take, by the arithmetic of open. The device is asked for
+     * its shape alone; *out is zero before. */
+    cairn_status (*estimate)(cairn_model *model, int max_rows, model_memory *out);
 } model_backend;
 
 /* The backends are forward_cpu_backend (cpu.c) and forward_cuda_backend (cuda_run.c). */

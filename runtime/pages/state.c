@@ -17,14 +17,19 @@ static int states_reach(const sequence_states *s, int row, int tokens) {
     return tokens;
 }
 
-static cairn_status states_extend(sequence_states *s, int row, int from, int to) {
+static cairn_status states_reserve(sequence_states *s, int row, int from, int to) {
     for (int i = 0; i < s->count; i++) {
-        cairn_status status = s->parts[i].kind->extend(s->parts[i].self, row, from, to);
+        cairn_status status = s->parts[i].kind->reserve(s->parts[i].self, row, from, to);
         if (!status) continue;
         while (i-- > 0) s->parts[i].kind->cut(s->parts[i].self, row, from);
         return status;
     }
     return CAIRN_OK;
+}
+
+static void states_extend(sequence_states *s, int row, int from, int to) {
+    for (int i = 0; i < s->count; i++)
+        s->parts[i].kind->extend(s->parts[i].self, row, from, to);
 }
 
 static void states_cut(sequence_states *s, int row, int tokens) {
@@ -79,7 +84,7 @@ static void kv_state_make_room(kv_state *s, int need) {
            prefix_evict(s->prefixes, need - held->free_count) > 0) {}
 }
 
-static cairn_status kv_state_extend(void *self, int row, int from, int to) {
+static cairn_status kv_state_reserve(void *self, int row, int from, int to) {
     kv_state *s = (kv_state *)self;
     page_tables *t = s->tables;
     const int32_t *copy = t->copies + 2 * (size_t)row;
@@ -96,6 +101,10 @@ static cairn_status kv_state_extend(void *self, int row, int from, int to) {
     tables_trim(s->base, t, row, pages * t->page_size);
     t->lengths[row] = length;
     return status;
+}
+
+static void kv_state_extend(void *self, int row, int from, int to) {
+    (void)self, (void)row, (void)from, (void)to; /* a page's slots are written over */
 }
 
 static void kv_state_cut(void *self, int row, int tokens) {
@@ -146,7 +155,7 @@ static cairn_status kv_state_load(void *self, int row, int tokens, const uint8_t
     kv_state *s = (kv_state *)self;
     const kv_cache *kv = s->kv;
     snapshot_send f;
-    cairn_status status = kv_state_extend(self, row, 0, tokens);
+    cairn_status status = kv_state_reserve(self, row, 0, tokens);
     if (status) return status;
     status = snapshot_send_open(kv->device, from, kv_state_bytes(self, tokens), &f);
     for (int i = 0; i < kv->layers && !status; i++)
@@ -158,6 +167,6 @@ static cairn_status kv_state_load(void *self, int row, int tokens, const uint8_t
 }
 
 static const state_kind kv_state_kind = {
-    "KV pages", kv_state_reach, kv_state_extend, kv_state_cut, kv_state_fork,
-    kv_state_bytes, kv_state_save, kv_state_load
+    "KV pages", kv_state_reach, kv_state_reserve, kv_state_extend, kv_state_cut,
+    kv_state_fork, kv_state_bytes, kv_state_save, kv_state_load
 };

@@ -12,16 +12,18 @@
  * what all can do, and computes the tokens between anew, each as it ran before, as prompt or as
  * step: that gives the very bits of before. So a kind that reaches less is slower, never wrong.
  *
- * Every call does all it is asked or nothing. A kind's own memory for `most` tokens of a row is
- * there once extend has returned OK: no forward allocates. */
+ * Every call does all it is asked or nothing. */
 
 typedef struct state_kind {
     const char *name;
     /* The most tokens, up to `tokens`, that the row's state can be cut to, forked at or saved at. */
     int (*reach)(const void *self, int row, int tokens);
-    /* The state stands for [0, from), which is in its reach; what was behind is void. Forwards of
-     * the tokens [from, to) may follow, in order, cut as they like. Errors: POOL_FULL and others. */
-    cairn_status (*extend)(void *self, int row, int from, int to);
+    /* There is room for tokens [from, to), which forwards will compute in order, cut as they like;
+     * what stands for [0, from), in its reach, stays. Errors: POOL_FULL and others. */
+    cairn_status (*reserve)(void *self, int row, int from, int to);
+    /* The next forward computes [from, to), for which there is room: what was behind `from` is
+     * void. Cannot fail, allocates nothing. */
+    void (*extend)(void *self, int row, int from, int to);
     /* Forgets all but the first `tokens`, which are in its reach; gives back what only others
      * needed. Cannot fail. tokens = 0: the row is empty, as a new one. */
     void (*cut)(void *self, int row, int tokens);
@@ -46,15 +48,16 @@ static void states_add(sequence_states *s, const state_kind *kind, void *self);
 /* The contract for all kinds at once, as above. What is in the reach of all: asked again until
  * all agree. */
 static int states_reach(const sequence_states *s, int row, int tokens);
-static cairn_status states_extend(sequence_states *s, int row, int from, int to);
+static cairn_status states_reserve(sequence_states *s, int row, int from, int to);
+static void states_extend(sequence_states *s, int row, int from, int to);
 static void states_cut(sequence_states *s, int row, int tokens);
 static cairn_status states_fork(sequence_states *s, int from, int to, int tokens);
 static size_t states_bytes(const sequence_states *s, int tokens);
 static cairn_status states_save(sequence_states *s, int row, int tokens, uint8_t *to);
 static cairn_status states_load(sequence_states *s, int row, int tokens, const uint8_t *from);
 
-/* The first kind, kv_state_kind: keys and values in the pages of a cache. It reaches every token. Where the pool is
- * short, prefixes that no session uses make room. */
+/* The first kind, kv_state_kind: keys and values in the pages of a cache. It reaches every token.
+ * Where the pool is short, prefixes that no session uses make room. */
 typedef struct kv_state {
     struct base *base;
     struct kv_cache *kv;

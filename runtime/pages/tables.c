@@ -1,29 +1,3 @@
-/* pages_tables: which pages hold the tokens of each sequence: one row a sequence. Host lists; every
- * change happens whole or not at all. Growth, sharing and copy on write stand here once, row by row
- * (tables_reserve, tables_trim, tables_hold); the calls on requests do the same for a whole batch,
- * the sequence state (state.h) for a model's sessions.
- *
- * Tokens [0, length) of a row lie in its pages in order. A request is live or not; a live one holds
- * at least one page. A session's row is taken (tables_take_row) and may hold none. Two modes. With a pool any free page serves, requests may share pages, and a
- * page that has another holder is replaced before it is written (copy on write): the tables then
- * list the one page a request must copy, its partly filled one. Without a pool (deterministic) page
- * c of request r has the id r * max_pages + c, and nothing is shared. Calls pages. */
-
-typedef struct page_tables {
-    page_pool *pool; /* NULL: deterministic */
-    int requests, page_size, max_pages;
-    int32_t *ids;       /* [requests, max_pages], -1 from pages[r] on */
-    int32_t *lengths;   /* [requests] tokens */
-    int32_t *pages;     /* [requests] pages held, 0: not live */
-    int32_t *first_changed, *last_changed; /* [requests] columns of ids since tables_settle; last
-                                              < first: none */
-    int32_t *plan;      /* [requests] of the change in progress */
-    int32_t *surplus;   /* [requests * max_pages] of the change in progress */
-    int32_t *copies;    /* [requests, 2] page to copy from and to, as the last insert wants; -1 */
-    int copy_count;     /* of them, 0 once they were fetched */
-    bool *taken;        /* [requests] rows given out by tables_take_row */
-} page_tables;
-
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void tables_close(base *b, page_tables *t) {
@@ -40,7 +14,6 @@ static void tables_close(base *b, page_tables *t) {
     memset(t, 0, sizeof *t);
 }
 
-/* Nothing of row r has changed since now. */
 static void tables_settle_row(page_tables *t, int r) {
     t->first_changed[r] = INT32_MAX;
     t->last_changed[r] = -1;
@@ -50,7 +23,6 @@ static void tables_settle(page_tables *t) {
     for (int r = 0; r < t->requests; r++) tables_settle_row(t, r);
 }
 
-/* No request is live. The pool stays the caller's and must outlive the tables. */
 static cairn_status tables_open(base *b, page_pool *from, int requests, int page_size,
                                 int max_pages, page_tables *t) {
     size_t n = (size_t)requests, all = n * (size_t)max_pages;
@@ -97,7 +69,6 @@ static cairn_status tables_double(base *b, page_tables *t) {
     return CAIRN_OK;
 }
 
-/* A row that nobody has, with no page, is the caller's until tables_leave_row. */
 static cairn_status tables_take_row(base *b, page_tables *t, int *row) {
     int r = 0;
     cairn_status status;
@@ -114,7 +85,6 @@ static int32_t *tables_row(const page_tables *t, int r) {
     return t->ids + (size_t)r * (size_t)t->max_pages;
 }
 
-/* Pages that `tokens` tokens fill, the last one perhaps in part. */
 static int tables_filled(const page_tables *t, int64_t tokens) {
     return (int)((tokens + t->page_size - 1) / t->page_size);
 }
@@ -246,7 +216,6 @@ static void tables_replace_marked(page_tables *t, int r, int from) {
         }
 }
 
-/* Free pages that tables_reserve would take. */
 static int tables_need(const page_tables *t, int r, int from, int to) {
     int need = tables_filled(t, to) - t->pages[r];
     if (need < 0) need = 0;
@@ -296,8 +265,6 @@ static void tables_trim(base *b, page_tables *t, int r, int tokens) {
     if (t->lengths[r] > tokens) t->lengths[r] = tokens;
 }
 
-/* Columns [first, first + count) of row r, which has as many or gets them at its end, name pages
- * that somebody holds: they get a reference more, those of before give theirs back. */
 static cairn_status tables_hold(base *b, page_tables *t, int r, int first, const int32_t *ids,
                                 int count) {
     int32_t *row = tables_row(t, r);
@@ -312,13 +279,11 @@ static cairn_status tables_hold(base *b, page_tables *t, int r, int first, const
     return CAIRN_OK;
 }
 
-/* Of a row that was taken; its pages go back. */
 static void tables_leave_row(base *b, page_tables *t, int r) {
     tables_trim(b, t, r, 0);
     t->taken[r] = false;
 }
 
-/* That what is new of row r since tables_settle_row names pages of the pool. */
 static cairn_status tables_check_new(base *b, const page_tables *t, int r) {
     const int32_t *row = tables_row(t, r);
     for (int c = t->first_changed[r]; c <= t->last_changed[r] && c < t->pages[r]; c++)

@@ -22,7 +22,8 @@ local function start(o)
 end
 
 function Run:open(config)
-  self.rt = cairn.open(config, { progress = host.is_terminal "stderr" })
+  self.rt = cairn.open(config, { progress = host.is_terminal "stderr",
+    log = self.o.watch and "apart" or nil })
   self.model = common.load_model(self.rt, self.o)
   self.session = self.model:session()
 end

@@ -8,11 +8,6 @@
  * In the text a content that holds "<|im_end|>" cannot be told from the template. As ids it can:
  * what the template says is control text, what messages say is plain. */
 
-typedef struct tokenizer_message {
-    const char *role, *content;
-    size_t content_bytes;
-} tokenizer_message;
-
 /* ---- canonical spelling --------------------------------------------------------------------- */
 
 /* Reading a template: text between tags as it will be printed, tags without white space, strings in
@@ -264,12 +259,8 @@ static cairn_status tokenizer_chat_write(base *b, const tokenizer *t, const char
     return done ? CAIRN_OK : base_no_memory(b, "chat", out->text.size);
 }
 
-/* Adds to *out what the model's template makes of messages [count]. first: the conversation begins
- * with them, so that a template's own system message comes before when messages[0] is none. reply:
- * ends with the opening of the assistant's answer. */
-BASE_UNUSED static cairn_status tokenizer_chat(base *b, const tokenizer *t,
-                                               const tokenizer_message *messages, int count,
-                                               bool first, bool reply, base_text *out) {
+static cairn_status tokenizer_chat(base *b, const tokenizer *t, const tokenizer_message *messages,
+                                   int count, bool first, bool reply, base_text *out) {
     tokenizer_chat_text chat;
     cairn_status status;
     if (!tokenizer_chat_open(b, count, &chat)) return base_no_memory(b, "chat", chat.room);
@@ -290,14 +281,10 @@ static const char *tokenizer_chat_between(const tokenizer *t, const int32_t *ids
     return at == count - 1 ? "\n" : "";
 }
 
-/* The same as ids, put behind `held` [held_count] of the same conversation, where a turn that they
- * leave open is closed: no content gives a control token. cancel and failures as in
- * tokenizer_encode_spans. */
-BASE_UNUSED static cairn_status tokenizer_chat_ids(base *b, const tokenizer *t,
-                                                   const int32_t *held, int held_count,
-                                                   const tokenizer_message *messages, int count,
-                                                   bool first, bool reply, os_atomic *cancel,
-                                                   tokenizer_ids *out) {
+static cairn_status tokenizer_chat_ids(base *b, const tokenizer *t, const int32_t *held,
+                                       int held_count, const tokenizer_message *messages, int count,
+                                       bool first, bool reply, os_atomic *cancel,
+                                       tokenizer_ids *out) {
     const char *before = tokenizer_chat_between(t, held, held_count);
     tokenizer_chat_text chat;
     cairn_status status;

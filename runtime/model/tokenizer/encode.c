@@ -11,10 +11,6 @@ typedef struct tokenizer_symbol { int32_t id, previous, next; } tokenizer_symbol
  * by `right`. */
 typedef struct tokenizer_candidate { int32_t rank, at, left, right, merged; } tokenizer_candidate;
 
-/* A part of a text. special: the text of control tokens such as "<|im_end|>" becomes the token where
- * it lies whole in this part, otherwise it is text like any other. */
-typedef struct tokenizer_span { size_t bytes; bool special; } tokenizer_span;
-
 /* Memory for one word, kept from word to word, and whether the caller has had enough. */
 typedef struct tokenizer_work {
     const tokenizer *t;
@@ -156,10 +152,12 @@ static bool tokenizer_find_specials(base *b, tokenizer_work *w, const char *text
     while (count-- > 0) {
         size_t end = at - spans[count].bytes;
         int32_t any = 0;
+        if (!spans[count].special && !apart) at = end;
         while (at-- > end) {
             unsigned byte = (unsigned char)text[at];
             int32_t id = -1;
-            if (!tokenizer_goes_on(w, 1)) return false;
+            if (at % 4096 == 0 && !tokenizer_goes_on(w, 4096)) return false;
+            if (!apart && !any && !f->first[byte]) continue; /* no special text ends with it */
             if (spans[count].special) id = f->states[any = special_step(f, any, byte)].any;
             if (apart) {
                 user = special_step(f, user, byte);
@@ -214,9 +212,6 @@ static cairn_status tokenizer_check_text(base *b, const char *text, size_t bytes
                      (unsigned)(unsigned char)text[fault]);
 }
 
-/* Adds the ids of a text of `count` (at least one) spans to *out; no token is added at either end.
- * cancel: NULL, or ends it when it is set. On failure (CAIRN_INVALID_UTF8 naming the byte,
- * CAIRN_CANCELLED, CAIRN_OUT_OF_MEMORY) *out holds what it held before. */
 static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const char *text,
                                            const tokenizer_span *spans, size_t count,
                                            os_atomic *cancel, tokenizer_ids *out) {
@@ -240,9 +235,8 @@ static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const ch
     return base_no_memory(b, "tokenizer_encode", bytes);
 }
 
-/* The same for a text of one span, without an end before its own. */
-BASE_UNUSED static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *text,
-                                                 size_t bytes, bool special, tokenizer_ids *out) {
+static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *text, size_t bytes,
+                                     bool special, tokenizer_ids *out) {
     tokenizer_span whole = {bytes, special};
     return tokenizer_encode_spans(b, t, text, &whole, 1, NULL, out);
 }

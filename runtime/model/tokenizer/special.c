@@ -5,21 +5,6 @@
  * a step per byte, however many tokens there are, however long, and whatever they share. Calls
  * base. */
 
-/* A state: what was read last is the reversed beginning of some token's text, the longest that is
- * one. `any` and `user` are the longest tokens that begin here: of all, and of those that are found
- * in every text; -1: none. */
-typedef struct special_state { int32_t fail, any, user; } special_state;
-
-typedef struct special_edge { uint32_t key; int32_t to; } special_edge; /* to 0: a free slot */
-
-typedef struct special_finder {
-    special_state *states; /* [room] the first is the start */
-    special_edge *edges;   /* [edge_slots] open addressing by state and byte */
-    size_t room, count, edge_slots; /* edge_slots is a power of two */
-    int32_t first[256];    /* the start's edges; 0: none */
-    bool has_user;
-} special_finder;
-
 /* So that a state and a byte make a key of 32 bits. A sensible vocabulary has some kilobytes. */
 enum { SPECIAL_MOST_BYTES = (1 << 24) - 2 };
 

@@ -1,5 +1,5 @@
-/* tokenizer_text: what tokenizers need to know about text: classes of characters, and the words that
- * text is cut into before merging. Calls base. */
+/* tokenizer_text: what tokenizers need to know about text: classes of characters, and the words
+ * that text is cut into before merging. Calls base. */
 
 /* ---- words ---------------------------------------------------------------------------------- */
 

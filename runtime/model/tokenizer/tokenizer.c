@@ -1,13 +1,8 @@
-/* tokenizer: byte-level BPE as the model file describes it. This file owns the tables: pieces,
- * merges, the named ids; special.c finds special tokens in text, encode.c turns text into
- * ids, decode.c ids into text, and chat.c conversations into both.
+/* tokenizer: the tables, read from the file.
  *
  * Vocabularies of this kind write each byte as one printable character ("Ġ" is the space); the
- * tables here hold the bytes themselves. Everything is copied out of the file. The file is not
- * trusted: what it says is checked here, once, so that encoding and decoding need not check.
- * Calls base, gguf, tokenizer_text, tokenizer_special.
- *
- * Invariant: text that is encoded with special = false gives no control token, whatever it says. */
+ * tables here hold the bytes themselves. The file is not trusted: what it says is checked here, so
+ * that encoding and decoding need not check. */
 
 /* A pair of neighbouring tokens that becomes one; of all pairs in a word the lowest rank goes
  * first, the leftmost of equals. */
@@ -16,29 +11,7 @@ typedef struct tokenizer_merge { int32_t left, right, rank, merged; } tokenizer_
 enum { TOK_NORMAL = 1, TOK_UNKNOWN = 2, TOK_CONTROL = 3, TOK_USER = 4, TOK_UNUSED = 5,
        TOK_BYTE = 6 };
 
-typedef struct tokenizer {
-    int32_t vocab;
-    char *text;            /* the pieces one after another */
-    size_t text_bytes;
-    uint32_t *starts;      /* [vocab + 1] piece i is text[starts[i]] .. text[starts[i + 1] - 1] */
-    uint8_t *kinds;        /* [vocab] TOK_ */
-    int32_t byte_ids[256]; /* the token of a single byte; -1: the vocabulary lacks it */
-    tokenizer_merge *merges;     /* [merge_slots] open addressing; left -1: free */
-    size_t merge_slots;    /* a power of two */
-    special_finder special; /* tokens found in text as they stand */
-    bool splits_digits;    /* the pre-tokenizer takes digits one by one */
-    int32_t bos, eos, eot, eom; /* -1: none */
-    bool adds_bos;         /* `generate` puts bos before an empty session's first text */
-    bool has_chat;         /* the chat template is of a family that tokenizer_chat writes */
-    int32_t turn_open, turn_close; /* the tokens around a message; -1: the vocabulary lacks them */
-    base_text chat_system; /* what the template says when the conversation has no system message */
-    base_text chat_template; /* its beginning, for messages */
-} tokenizer;
-
-/* Ids that grow. Starts as all zero; freed by tokenizer_ids_free. */
-typedef struct tokenizer_ids { int32_t *data; size_t size, capacity; } tokenizer_ids;
-
-BASE_UNUSED static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id) {
+static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id) {
     if (ids->size == ids->capacity) {
         size_t capacity = ids->capacity ? 2 * ids->capacity : 64;
         int32_t *data = capacity > SIZE_MAX / sizeof *data ? NULL : (int32_t *)base_realloc(
@@ -51,7 +24,7 @@ BASE_UNUSED static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t i
     return true;
 }
 
-BASE_UNUSED static void tokenizer_ids_free(base *b, tokenizer_ids *ids) {
+static void tokenizer_ids_free(base *b, tokenizer_ids *ids) {
     if (ids->data) base_realloc(b, ids->data, ids->capacity * sizeof *ids->data, 0);
     memset(ids, 0, sizeof *ids);
 }
@@ -64,8 +37,7 @@ BASE_UNUSED static const char *tokenizer_piece(const tokenizer *t, int32_t id, s
     return t->text + t->starts[id];
 }
 
-/* Whether the token ends a generation. */
-BASE_UNUSED static bool tokenizer_is_end(const tokenizer *t, int32_t id) {
+static bool tokenizer_is_end(const tokenizer *t, int32_t id) {
     return id >= 0 && (id == t->eos || id == t->eot || id == t->eom);
 }
 
@@ -419,7 +391,7 @@ static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index
     return tokenizer_read_specials(b, t);
 }
 
-BASE_UNUSED static void tokenizer_close(base *b, tokenizer *t) {
+static void tokenizer_close(base *b, tokenizer *t) {
     base_delete(b, t->text, t->text_bytes, 1);
     base_delete(b, t->starts, (size_t)t->vocab + 1, sizeof *t->starts);
     base_delete(b, t->kinds, (size_t)t->vocab, 1);
@@ -430,8 +402,7 @@ BASE_UNUSED static void tokenizer_close(base *b, tokenizer *t) {
     memset(t, 0, sizeof *t);
 }
 
-/* Makes the tables; the file may be closed afterwards. On failure *t is empty. */
-BASE_UNUSED static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t) {
+static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t) {
     gguf_list list;
     tokenizer_index index;
     cairn_status status;

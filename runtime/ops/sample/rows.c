@@ -4,7 +4,7 @@
  * everything on the CPU, by sample_token. What decides is the row's own parameters, never who
  * shares the call. Logits are only read. Calls sample, device and ops. */
 
-enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024, OPS_SAMPLE_MAX_VOCAB = 1 << 20 };
+enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024 };
 /* sample_few: greedy, or top_k first and at most so many. */
 enum { OPS_FEW_TOP_K = 128, OPS_FEW_BLOCK = 512, OPS_FEW_TILE = 8192, OPS_FEW_PARTS = 32,
        OPS_FEW_SHARED = 41616, OPS_FEW_LIST = 4096 };
@@ -17,7 +17,6 @@ static size_t sample_space_bytes(int vocab) {
     return (size_t)vocab * sizeof(float) + sample_scratch_bytes(vocab) + sample_seen_bytes(vocab);
 }
 
-/* In memory of sample_space_bytes, 4-byte aligned. */
 static void sample_space_place(void *memory, int vocab, sample_space *x) {
     memset(x, 0, sizeof *x);
     x->vocab = vocab;
@@ -26,27 +25,10 @@ static void sample_space_place(void *memory, int vocab, sample_space *x) {
     x->seen = (uint8_t *)x->scratch + sample_scratch_bytes(vocab);
 }
 
-static void sample_space_close(device *dev, sample_space *x) {
-    if (x->row) base_realloc(dev->base, x->row, sample_space_bytes(x->vocab), 0);
-    base_delete(dev->base, x->rules, (size_t)x->rows, sizeof *x->rules);
-    device_free(dev, x->device_rules, (size_t)x->rows * sizeof *x->rules);
-    memset(x, 0, sizeof *x);
-}
-
-static cairn_status sample_space_open(device *dev, int vocab, int rows, sample_space *x) {
-    size_t bytes = sample_space_bytes(vocab), rule_bytes = (size_t)rows * sizeof(sample_rule);
-    void *memory = base_realloc(dev->base, NULL, 0, bytes);
-    cairn_status status = CAIRN_OK;
-    memset(x, 0, sizeof *x);
-    if (!memory) return base_no_memory(dev->base, "sampling", bytes);
-    sample_space_place(memory, vocab, x);
+static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device) {
     x->rows = rows;
-    if (!rows) return CAIRN_OK;
-    x->rules = (sample_rule *)base_new(dev->base, (size_t)rows, sizeof *x->rules);
-    if (!x->rules) status = base_no_memory(dev->base, "sampling", rule_bytes);
-    else status = device_alloc(dev, rule_bytes, "sampling", &x->device_rules);
-    if (status) sample_space_close(dev, x);
-    return status;
+    x->rules = host;
+    x->device_rules = on_device;
 }
 
 /* ---- who draws ------------------------------------------------------------------------------- */

@@ -1,11 +1,11 @@
 /* sample: the next token from a row of logits.
  *
- * Order: repetition penalty, temperature, top_k, top_p, min_p, draw. What is kept is always "every
- * token at least as likely as a threshold", so ties are kept and no sort is needed; a token is
- * drawn by the inverse of the cumulative distribution over ascending ids with a uniform number
- * from Philox (seed, position). The same logits, parameters and position give the same token
- * whatever was drafted or sampled before. A NaN ranks as -inf. sample.c is the CPU's, rows.c decides who
- * draws and launches, call.c has the entries. */
+ * Order: repetition penalty, temperature, top_k, top_p, min_p, draw. What is kept is always
+ * "every token at least as likely as a threshold", so ties are kept and no sort is needed; a
+ * token is drawn by the inverse of the cumulative distribution over ascending ids with a uniform
+ * number from Philox (seed, position). The same logits, parameters and position give the same
+ * token whatever was drafted or sampled before. A NaN ranks as -inf. sample.c is the CPU's,
+ * rows.c decides who draws and launches, call.c has the entries. */
 
 typedef struct sample_params {
     float temperature;        /* 0: the most likely token, lowest id among equals */
@@ -39,12 +39,11 @@ typedef struct sample_space {
     void *device_rules; /* [rows] device; NULL on the CPU */
 } sample_space;
 
-/* For calls of up to `rows` rows whose logits are on the GPU; 0: for such as are in host memory.
- * [blocks] */
-static cairn_status sample_space_open(device *dev, int vocab, int rows, sample_space *x);
-static void sample_space_close(device *dev, sample_space *x);
-/* Host bytes that it takes. */
+/* In memory of sample_space_bytes, 4-byte aligned, which the caller frees. */
+static void sample_space_place(void *memory, int vocab, sample_space *x);
 static size_t sample_space_bytes(int vocab);
+/* For calls of up to `rows` rows whose logits are on the GPU: as many rules there, and here. */
+static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device);
 
 /* Row i of those asked for, in their order, from its logits [vocab] in host memory. */
 static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,

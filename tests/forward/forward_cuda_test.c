@@ -1,0 +1,311 @@
+/* forward_cuda: a small random decoder on the GPU (or the emulated one) against the CPU backend,
+ * and what the forward promises to the bit: whichever rows ride along and whichever kernels serve
+ * them, a row's logits are the same; so are the pages counted.
+ * emulated: asan race */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "small_model.h"
+#include "tap.h"
+
+enum {
+    MANY = 24, MOST = 512, PAGES = MOST / PAGE, SEQUENCES = 3, MOST_ROWS = 160
+};
+
+/* ---- forwards -------------------------------------------------------------------------------- */
+
+typedef struct rig {
+    cairn_runtime *rt;
+    cairn_model *model;
+    int32_t bounded[SEQUENCES];
+    forward_rule rule;
+    int64_t pages_read[SEQUENCES];
+} rig;
+
+static int32_t text[SEQUENCES][MOST]; /* what every sequence says */
+
+static bool open_rig(rig *g, cairn_backend backend, const char *path, int topk) {
+    cairn_config config;
+    char error[1024];
+    memset(g, 0, sizeof *g);
+    cairn_config_default(&config);
+    config.backend = backend, config.page_size = PAGE, config.topk = topk;
+    config.max_batch = SEQUENCES, config.max_seq_len = MOST, config.log = CAIRN_LOG_OFF;
+    config.selection.window = 24, config.selection.sinks = 3, config.prefill_chunk = 128;
+    if (cairn_open(&config, &g->rt, error, sizeof error)) {
+        tap_note("%s", error);
+        return false;
+    }
+    if (cairn_load_model(g->rt, path, &g->model)) {
+        tap_ok(false, "load: %s", cairn_last_error(g->rt));
+        cairn_close(g->rt);
+        g->rt = NULL;
+        return false;
+    }
+    for (int s = 0; s < SEQUENCES; s++) {
+        page_tables *t = &g->model->tables;
+        for (int c = 0; c < PAGES; c++)
+            tables_row(t, s)[c] = ((s * PAGES + c) * 7 + 5) % g->model->kv.pool.pages;
+        t->pages[s] = PAGES;
+        t->taken[s] = true;
+        tables_touch(t, s, 0), tables_touch(t, s, PAGES - 1);
+    }
+    g->rule.select.page_size = PAGE, g->rule.select.topk = topk;
+    g->rule.select.window = config.selection.window, g->rule.select.sinks = config.selection.sinks;
+    memset(g->rule.layers, 0xff, sizeof g->rule.layers);
+    return true;
+}
+
+static const sample_params *draw; /* where it is set, the tokens after the rows are drawn by it */
+static int32_t drawn[MOST_ROWS];
+
+enum { PROMPT = -1, DENSE, SPARSE }; /* how rows run: as prompt, as step with no rule, with one */
+
+/* One forward of `rows` rows of each of the sequences [first, end), from `position` on; logits
+ * [rows of them all, VOCAB] or only the last `wanted`. */
+static bool forward(rig *g, int first, int end, int position, int rows, int how, int wanted,
+                    float *logits) {
+    static forward_row r[MOST_ROWS];
+    static sample_ask asks[MOST_ROWS];
+    forward_sequence sequences[SEQUENCES];
+    forward_batch b;
+    cairn_status status;
+    memset(&b, 0, sizeof b), memset(sequences, 0, sizeof sequences), memset(r, 0, sizeof r);
+    memset(g->pages_read, 0, sizeof g->pages_read);
+    b.tables = &g->model->tables, b.rows = r, b.sequences = sequences, b.logits = logits;
+    b.sampled = drawn;
+    for (int s = first; s < end; s++) {
+        forward_sequence *q = &sequences[b.sequence_count++];
+        q->table = s, q->first = b.row_count, q->rows = rows;
+        q->rule = how == DENSE ? NULL : &g->rule;
+        q->stored = position / PAGE;
+        if (g->bounded[s] > q->stored) g->bounded[s] = q->stored;
+        q->bounded = g->bounded[s];
+        for (int i = 0; i < rows; i++, b.row_count++) {
+            forward_row *row = &r[b.row_count];
+            row->token = text[s][position + i];
+            row->position = row->rope = position + i;
+            row->kind = how == PROMPT ? FORWARD_PROMPT : FORWARD_STEP;
+        }
+    }
+    for (int i = b.row_count - wanted; i < b.row_count; i++) {
+        sample_ask *ask = &asks[i];
+        r[i].logits = draw == NULL;
+        if (!draw) continue;
+        memset(ask, 0, sizeof *ask);
+        ask->params = *draw, ask->position = r[i].position + 1, ask->expected = -1;
+        r[i].sample = ask;
+    }
+    if (device_enter(&g->rt->device)) return false;
+    status = g->model->backend->forward(g->model, &g->model->kv, &b);
+    device_leave(&g->rt->device);
+    for (int s = first; s < end; s++) {
+        if (sequences[s - first].rule) g->bounded[s] = position / PAGE;
+        g->pages_read[s] = sequences[s - first].pages_read;
+    }
+    if (status) tap_note("forward: %s", cairn_last_error(g->rt));
+    return !status;
+}
+
+/* The largest difference relative to the largest value. */
+static double distance(const float *a, const float *b, int count) {
+    double worst = 0.0, top = 0.0;
+    for (int i = 0; i < count; i++) {
+        top = fmax(top, fabs((double)b[i]));
+        worst = a[i] == a[i] ? fmax(worst, fabs((double)a[i] - (double)b[i])) : 1e9;
+    }
+    return worst / top;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------- */
+
+static float logits[MOST_ROWS * VOCAB], other[MOST_ROWS * VOCAB];
+
+/* Prompts of all sequences up to `length`, in unequal chunks. */
+static bool prompts(rig *g, int length) {
+    bool fine = true;
+    for (int s = 0; s < SEQUENCES; s++)
+        for (int at = 0, rows; at < length && fine; at += rows) {
+            rows = length - at < 70 + 20 * s ? length - at : 70 + 20 * s;
+            fine = forward(g, s, s + 1, at, rows, PROMPT, 0, NULL);
+        }
+    return fine;
+}
+
+/* Steps as they are while the flow kernels are not compiled yet, and after. */
+static void test_background(rig *gpu, int at) {
+    const int rows = 3, count = rows * VOCAB;
+    forward_cuda_state *f = (forward_cuda_state *)gpu->model->state;
+    int64_t read;
+    bool fine;
+    f->flow_states[STEP_K_FLOW] = f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
+    fine = forward(gpu, 0, 1, at, rows, DENSE, rows, other) &&
+           forward(gpu, 0, 1, at, rows, SPARSE, rows, other + count);
+    read = gpu->pages_read[0];
+    tap_ok(fine && !cairn_model_wait(gpu->model) && f->flow_states[0] == STEP_FLOW_READY &&
+               f->flow_states[1] == STEP_FLOW_READY, "cuda, every kernel is there after a wait");
+    fine = forward(gpu, 0, 1, at, rows, DENSE, rows, logits) &&
+           forward(gpu, 0, 1, at, rows, SPARSE, rows, logits + count);
+    tap_ok(fine && !memcmp(logits, other, 2 * (size_t)count * sizeof *logits) &&
+               read == gpu->pages_read[0] && read > 0,
+           "cuda, the same bits before and after, and %d pages read", (int)read);
+}
+
+static void test_dense(rig *gpu, rig *cpu, int at) {
+    bool fine = forward(gpu, 0, 1, at, 1, DENSE, 1, logits) &&
+                forward(cpu, 0, 1, at, 1, DENSE, 1, other);
+    double far = distance(logits, other, VOCAB);
+    tap_ok(fine && far < 2e-2, "cuda, one row after a prompt: %.1e from the CPU", far);
+    fine = forward(gpu, 0, 1, at, 6, DENSE, 6, logits) && forward(cpu, 0, 1, at, 6, DENSE, 6, other);
+    far = distance(logits, other, 6 * VOCAB);
+    tap_ok(fine && far < 2e-2, "cuda, six rows: %.1e", far);
+}
+
+/* Rows one by one, and then together in forwards of every kind. What they see is selected, which
+ * before the window fills is all. */
+static void test_rows(rig *gpu, const char *what, int at) {
+    static const int counts[] = {2, 5, 8, 9, MANY};
+    const int dense = SPARSE;
+    int64_t read[SEQUENCES];
+    bool fine = true;
+    for (int r = 0; r < MANY && fine; r++)
+        fine = forward(gpu, 0, 1, at + r, 1, dense, 1, other + r * VOCAB);
+    tap_ok(fine, "cuda, %s: rows one by one", what);
+    for (size_t i = 0; i < BASE_COUNT(counts); i++) {
+        int n = counts[i];
+        fine = forward(gpu, 0, 1, at, n, dense, n, logits);
+        tap_ok(fine && !memcmp(logits, other, (size_t)(n * VOCAB) * sizeof *logits),
+               "cuda, %s: %d rows give the same bits", what, n);
+    }
+    fine = forward(gpu, 0, 1, at, 8, dense, 8, logits);
+    memcpy(read, gpu->pages_read, sizeof read);
+    fine = fine && forward(gpu, 0, 1, at, 8, dense, 7, logits);
+    tap_ok(fine && !memcmp(logits, other + VOCAB, 7 * VOCAB * sizeof *logits) &&
+               read[0] == gpu->pages_read[0] && read[0] > 0,
+           "cuda, %s: by the stage kernels too, and %d pages read", what, (int)read[0]);
+}
+
+/* Sequences side by side give what each gives alone. */
+static void test_batch(rig *gpu, int at, int rows, int how) {
+    int64_t read[SEQUENCES];
+    int all = SEQUENCES * rows;
+    bool fine = true;
+    for (int s = 0; s < SEQUENCES && fine; s++) {
+        fine = forward(gpu, s, s + 1, at, rows, how, rows, other + s * rows * VOCAB);
+        read[s] = gpu->pages_read[s];
+    }
+    fine = fine && forward(gpu, 0, SEQUENCES, at, rows, how, all, logits);
+    tap_ok(fine && !memcmp(logits, other, (size_t)(all * VOCAB) * sizeof *logits) &&
+               !memcmp(read, gpu->pages_read, sizeof read),
+           "cuda, %s: %d rows of %d sequences as alone", how == DENSE ? "dense" : "sparse", all,
+           SEQUENCES);
+}
+
+/* Tokens drawn on the device, or on the host when they are of many, are those of the CPU's sampler
+ * on the same logits. */
+static void test_draws(rig *gpu, int at, int first, int end, int rows, int top_k) {
+    static char scratch[VOCAB * 16];
+    const int all = rows * (end - first);
+    sample_params p;
+    int same = 0;
+    bool fine = forward(gpu, first, end, at, rows, SPARSE, all, logits);
+    memset(&p, 0, sizeof p);
+    p.temperature = 0.8f, p.top_k = top_k, p.top_p = 0.9f, p.seed = state >> 20;
+    p.repetition_penalty = 1.0f;
+    draw = &p;
+    fine = fine && forward(gpu, first, end, at, rows, SPARSE, all, logits);
+    draw = NULL;
+    for (int r = 0; r < all && fine; r++)
+        same += drawn[r] == sample_token(&p, logits + r * VOCAB, VOCAB, at + r % rows + 1, scratch);
+    tap_ok(fine && same == all, "%d of %d tokens drawn as the CPU draws them, top_k %d", same, all,
+           top_k);
+}
+
+/* Two prompts in one forward, with logits of the end of the first and of the whole second. */
+static void test_prompts(rig *gpu, int at) {
+    const int rows = 40, wanted = rows + 3;
+    bool fine = forward(gpu, 0, 1, at, rows, PROMPT, 3, other) &&
+                forward(gpu, 1, 2, at, rows, PROMPT, rows, other + 3 * VOCAB) &&
+                forward(gpu, 0, 2, at, rows, PROMPT, wanted, logits);
+    tap_ok(fine && !memcmp(logits, other, (size_t)(wanted * VOCAB) * sizeof *logits),
+           "cuda, two prompts in one forward");
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+/* What a session of a rig says after `prompt` ids of text 0, in one go or, cut after `cut` tokens,
+ * saved and loaded in a runtime opened anew, whose first forward is then a step. */
+static int say(const char *path, int prompt, int cut, int tokens, int32_t *ids) {
+    rig g;
+    cairn_session *s = NULL;
+    cairn_generate_options options = {.struct_size = sizeof options, .max_tokens = cut,
+                                      .stop_count = -1};
+    void *memory = NULL;
+    size_t bytes = 0;
+    int count = 0;
+    const int32_t *held = NULL;
+    bool fine = open_rig(&g, CAIRN_BACKEND_CUDA, path, 2) && !cairn_session_open(g.model, &s) &&
+                !cairn_append_ids(s, text[0], prompt) &&
+                !cairn_generate_with(s, NULL, &options, NULL, NULL);
+    if (fine && cut < tokens) {
+        fine = !cairn_session_save_memory(s, NULL, 0, &bytes) && (memory = malloc(bytes)) &&
+               !cairn_session_save_memory(s, memory, bytes, NULL);
+        cairn_close(g.rt);
+        options.max_tokens = tokens - cut;
+        fine = fine && open_rig(&g, CAIRN_BACKEND_CUDA, path, 2) &&
+               !cairn_session_open(g.model, &s) && !cairn_session_load_memory(s, memory, bytes) &&
+               (held = cairn_session_ids(s, &count)) != NULL;
+        if (fine && held[count - 1] != END) /* it may have said all before the cut */
+            fine = !cairn_generate_with(s, NULL, &options, NULL, NULL);
+        free(memory);
+    }
+    held = fine ? cairn_session_ids(s, &count) : NULL;
+    if (held) memcpy(ids, held, (size_t)count * sizeof *ids);
+    cairn_close(g.rt);
+    return held ? count : -1;
+}
+
+static void test_loaded(const char *path) {
+    static int32_t whole[MOST], parts[MOST];
+    int same = 0, runs = getenv("CAIRN_SIMT_KERNELS") ? 1 : 3; /* emulated: half of the test */
+    for (int i = 0; i < runs; i++) {
+        int prompt = 90 + (int)(random_next(&state) % 40), tokens = 30;
+        int count = say(path, prompt, tokens, tokens, whole);
+        same += count > prompt && count == say(path, prompt, tokens / 2, tokens, parts) &&
+                !memcmp(whole, parts, (size_t)count * sizeof *whole);
+    }
+    tap_ok(same == runs, "cuda, saved, and loaded in a new runtime, a session goes on: %d of %d", same,
+           runs);
+}
+
+int main(void) {
+    char path[] = "/tmp/forward_cuda_XXXXXX";
+    int file = mkstemp(path), at = 220;
+    rig gpu, cpu;
+    state = random_seed();
+    for (int i = 0; i < SEQUENCES * MOST; i++)
+        text[i / MOST][i % MOST] = 1 + (int32_t)(random_next(&state) % (VOCAB - 1));
+    if (!tap_ok(file >= 0 && write_model(path), "a small model is written")) return tap_done();
+    if (!open_rig(&gpu, CAIRN_BACKEND_CUDA, path, 2)) {
+        tap_skip("forward on cuda");
+    } else if (tap_ok(open_rig(&cpu, CAIRN_BACKEND_CPU, path, 2), "the CPU's model")) {
+        tap_ok(prompts(&gpu, at) && prompts(&cpu, at), "cuda, prompts");
+        test_background(&gpu, at);
+        test_dense(&gpu, &cpu, at);
+        cairn_close(cpu.rt);
+        test_rows(&gpu, "whole", 24);
+        test_rows(&gpu, "sparse", at);
+        test_batch(&gpu, at, 2, DENSE);
+        test_batch(&gpu, at, 2, SPARSE);
+        test_batch(&gpu, at, 25, SPARSE);
+        test_prompts(&gpu, at);
+        test_draws(&gpu, at, 0, 1, 1, 40);
+        test_draws(&gpu, at, 0, 1, 5, 7);
+        test_draws(&gpu, at, 0, 1, MANY, 40);
+        test_draws(&gpu, at, 0, 2, 2, 40);
+        test_draws(&gpu, at, 0, 1, 3, 0);
+        cairn_close(gpu.rt);
+        test_loaded(path);
+    }
+    remove(path);
+    return tap_done();
+}
