@@ -85,9 +85,8 @@ typedef struct engine_scratch {
     int32_t *page_ids;           /* [pages of a sequence] */
 } engine_scratch;
 
-/* cairn_generate_begin and cairn_append for texts of `bytes` bytes, which may hold NUL. */
+/* cairn_generate_begin for a prompt of `bytes` bytes, which may hold NUL. */
 static cairn_status engine_generate_begin(cairn_session *session, const char *prompt, size_t bytes,
                                           const cairn_generate_options *options);
-static cairn_status engine_append_text(cairn_session *session, const char *text, size_t bytes);
-/* Closes a model's sessions and frees all of it. The device's context is current. */
-static void engine_unload(cairn_model *m);
+/* Whether a call on a session of the runtime runs: we are inside its callback. */
+static bool engine_is_any_busy(const cairn_runtime *rt);
