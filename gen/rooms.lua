@@ -12,7 +12,7 @@
 --   * the backend is asked about in device/ and by the launcher of ops/ alone.
 
 local pending = { -- rooms that are still to be given their contract
-  model = true, ["model/families"] = true, forward = true, engine = true, pages = true,
+  model = true, ["model/families"] = true, forward = true, pages = true,
   ["ops/attention"] = true, ["ops/select"] = true, ["ops/dense"] = true,
 }
 local asks_backend = { device = true, ops = true, driver = true --[[ its library ]] }
