@@ -363,7 +363,7 @@ typedef struct verify_greedy_params {
  *                       then [g][row g, row g+8] {f16 d, f16 m}: value = n d + m, n in 0..15
  *   PACK_8   544 bytes  [lane][row g, row g+8][8] bytes n + 128, then [g][row g, row g+8] f16 d
  *   PACK_16 1024 bytes  [row g, row g+8][lane][8] f16 */
-enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16 };
+enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16, PACK_Q4_0 = 32, PACK_Q4_1, PACK_Q8_0, PACK_F16 };
 
 /* What a forward changes, int32 words in device memory at a fixed address (so that a graph can be
  * replayed): a head of STEP_HEAD words, then STEP_ARRAYS arrays of `capacity` words each. */
