@@ -22,9 +22,15 @@
 #include <lualib.h>
 #endif
 
+#include "runtime/base/base.h"
 #include "runtime/base/base.c"
 
 BASE_SMALL_BEGIN
+#include "runtime/os/system.h"
+#include "runtime/os/calls.h"
+#include "runtime/os/atomic.h"
+#include "runtime/os/os.h"
+#include "runtime/os/pool.h"
 #include "runtime/os/os.c"
 #ifdef _WIN32
 #include "runtime/os/os_win32.c"
@@ -33,65 +39,80 @@ BASE_SMALL_BEGIN
 #endif
 #include "runtime/os/file.c"
 #include "runtime/os/pool.c"
+
 #include "runtime/generated/driver.h"
+#include "runtime/driver/driver.h"
 #include "runtime/driver/driver.c"
 #include "runtime/driver/nvrtc.c"
+
+#include "runtime/config/config.h"
 #include "runtime/config/config.c"
 #include "runtime/config/check.c"
 #ifndef CAIRN_NO_LUA
 #include "runtime/config/scan.c"
 #endif
 #include "runtime/config/read.c"
+
+#include "runtime/cache/cache.h"
 #include "runtime/cache/hash.c"
 #include "runtime/cache/cache.c"
+
 #include "runtime/generated/kernels.h"
+#include "runtime/jit/jit.h"
 #include "runtime/jit/jit.c"
 #include "runtime/jit/compile.c"
 #include "runtime/jit/load.c"
 #include "runtime/jit/work.c"
 #include "runtime/jit/open.c"
+BASE_SMALL_END
+
+#include "runtime/numbers/numbers.h"
+#include "runtime/numbers/simd.h"
+#include "runtime/numbers/block.c"
+#include "runtime/numbers/simd.c"
+
+BASE_SMALL_BEGIN
+#include "runtime/device/device.h"
+#include "runtime/device/staging.h"
+#include "runtime/device/tensor.h"
+#include "runtime/device/handles.h"
 #include "runtime/device/device.c"
+#include "runtime/device/staging.c"
 #include "runtime/device/tensor.c"
 #include "runtime/device/npy.c"
 #include "runtime/device/handles.c"
+#include "runtime/device/args.c"
 #include "runtime/device/measure.c"
-BASE_SMALL_END
 
-#include "runtime/numbers/block.c"
-
-BASE_SMALL_BEGIN
-#include "runtime/model/gguf.c"
-#include "runtime/generated/unicode.h"
-#include "runtime/model/tokenizer/text.c"
-#include "runtime/model/tokenizer/tokenizer.c"
-#include "runtime/model/tokenizer/encode.c"
-#include "runtime/model/tokenizer/decode.c"
-#include "runtime/model/tokenizer/chat.c"
-BASE_SMALL_END
-
-#include "runtime/numbers/simd.c"
-#include "runtime/ops/dense/linear.c"
-#include "runtime/ops/select/select.c"
-#include "runtime/ops/attention/attention.c"
-#include "runtime/ops/topk/topk_cpu.c"
-
-BASE_SMALL_BEGIN
+#include "runtime/ops/ops.h"
 #include "runtime/ops/ops.c"
+BASE_SMALL_END
+
+#include "runtime/ops/topk/topk.h"
+#include "runtime/ops/topk/topk_cpu.c"
+BASE_SMALL_BEGIN
 #include "runtime/ops/topk/topk_cuda.c"
 #include "runtime/ops/topk/topk.c"
 #include "runtime/ops/topk/rows.c"
 BASE_SMALL_END
 
+#include "runtime/ops/dense/linear.c"
 #include "runtime/ops/dense/dense.c"
+#include "runtime/ops/select/select.c"
 #include "runtime/ops/select/pages.c"
+#include "runtime/ops/attention/attention.c"
+#include "runtime/ops/attention/attend.c"
+#include "runtime/ops/kv/kv.h"
 #include "runtime/ops/kv/append.c"
 #include "runtime/ops/kv/collate.c"
-#include "runtime/ops/attention/attend.c"
+#include "runtime/ops/conv/conv.h"
 #include "runtime/ops/conv/conv_cpu.c"
 #include "runtime/ops/conv/metadata.c"
 #include "runtime/ops/conv/conv.c"
+#include "runtime/ops/sample/sample.h"
 #include "runtime/ops/sample/sample.c"
 #include "runtime/ops/sample/call.c"
+#include "runtime/ops/steps/steps.h"
 #include "runtime/ops/steps/steps.c"
 #include "runtime/ops/steps/chunks.c"
 
@@ -103,6 +124,17 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/snapshot.c"
 #include "runtime/pages/prefix.c"
 #include "runtime/pages/prefix_calls.c"
+
+#include "runtime/model/gguf.c"
+#include "runtime/model/plan.h"
+#include "runtime/model/plan.c"
+#include "runtime/model/families/llama.c"
+#include "runtime/generated/unicode.h"
+#include "runtime/model/tokenizer/text.c"
+#include "runtime/model/tokenizer/tokenizer.c"
+#include "runtime/model/tokenizer/encode.c"
+#include "runtime/model/tokenizer/decode.c"
+#include "runtime/model/tokenizer/chat.c"
 #include "runtime/model/model.c"
 BASE_SMALL_END
 
@@ -119,7 +151,11 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/model.c"
+
+#include "runtime/api/api.h"
 #include "runtime/api/open.c"
+
+#include "runtime/lua/lua.h"
 #include "runtime/lua/core.c"
 #include "runtime/lua/tensor.c"
 #include "runtime/lua/stream.c"

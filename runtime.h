@@ -257,6 +257,14 @@ typedef enum cairn_cache_mode {
     CAIRN_CACHE_MODE_TABLE(CAIRN_VALUE) CAIRN_CACHE_COUNT
 } cairn_cache_mode;
 
+#define CAIRN_MEMORY_MAP_TABLE(X)                                           \
+    X(CAIRN_MAP_COPY, 0, "copy", true, "read into memory of the runtime's") \
+    X(CAIRN_MAP_FILE, 1, "file", true,                                      \
+      "mapped: several processes share it; it must not change meanwhile")
+typedef enum cairn_memory_map {
+    CAIRN_MEMORY_MAP_TABLE(CAIRN_VALUE) CAIRN_MAP_COUNT
+} cairn_memory_map;
+
 #define CAIRN_BACKEND_TABLE(X)                                                           \
     X(CAIRN_BACKEND_AUTO, 0, "auto", true, "cuda where there is a usable GPU, else cpu") \
     X(CAIRN_BACKEND_CUDA, 1, "cuda", true, "an NVIDIA GPU")                              \
@@ -313,14 +321,16 @@ typedef struct cairn_routes {
     uint8_t reserved[1008];     /* zero: room for fields to come */
 } cairn_routes;
 
-/* Device memory. */
+/* Memory of models. */
 typedef struct cairn_memory {
     int32_t budget_mb;          /* device memory for model and KV pages; 0: what is free; 0 to
                                  * 16777216; default 0 */
     bool prefix_cache;          /* keep the pages of prompts for sessions that begin alike, as
                                  * long as no other session needs them; true, false; default
                                  * false */
-    uint8_t reserved[59];       /* zero: room for fields to come */
+    cairn_memory_map map;       /* where the CPU reads weights: a copy in memory, or the mapped
+                                 * file itself; copy, file; default "copy" */
+    uint8_t reserved[52];       /* zero: room for fields to come */
 } cairn_memory;
 
 /* Kernel compilation. */
@@ -362,7 +372,7 @@ typedef struct cairn_config {
                                  * default {}; hot */
     cairn_shape shape;          /* head shapes for kernels and ops used without a model */
     cairn_routes routes;        /* force one route of an op, for tests and tuning */
-    cairn_memory memory;        /* device memory */
+    cairn_memory memory;        /* memory of models */
     cairn_jit jit;              /* kernel compilation */
     cairn_backend backend;      /* where ops run; auto, cuda, cpu; default "auto" */
     int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
@@ -587,6 +597,10 @@ typedef struct cairn_session cairn_session;
  * device leaves. max_seq_len is lowered to the model's with one log line. On failure *model is
  * NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE, UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY,
  * COMPILE_FAILED, NO_NVRTC.
+ * The file may be changed, cut short or removed once the call has returned: the GPU holds its
+ * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
+ * that processes share: then it must stand as it is until cairn_model_free, since a system ends a
+ * process that reads what was cut off. While the call runs on the GPU that holds there, too.
  * It returns once the model can speak. Kernels that are not in the cache and only make steps faster
  * (all layers in one launch) go on compiling in the background; until they are there steps run by
  * others, a third slower, with the same bits. */
@@ -610,7 +624,7 @@ typedef struct cairn_model_properties {
     int32_t end_id;            /* the end-of-sequence token, -1 if there is none */
     uint64_t parameters;
     uint64_t file_bytes;
-    uint64_t weights_bytes;    /* device memory of the weights */
+    uint64_t weights_bytes;    /* as the file holds them */
     uint64_t kv_bytes;         /* device memory of the KV cache */
 } cairn_model_properties;
 
@@ -621,7 +635,7 @@ typedef struct cairn_memory_estimate {
     uint32_t struct_size;
     int32_t max_seq_len;     /* tokens, after the model's limit */
     int32_t pages;           /* what max_batch * max_seq_len needs, or what the budget leaves */
-    uint64_t weights_bytes;  /* on the GPU; the CPU backend reads them from the mapped file */
+    uint64_t weights_bytes;  /* as the file holds them */
     uint64_t kv_bytes;
     uint64_t scratch_bytes;  /* about; host memory for logits and tokens included */
     uint64_t total_bytes;
@@ -687,7 +701,8 @@ CAIRN_API cairn_status cairn_session_load_memory(cairn_session *session, const v
  * this session. [owner thread] */
 CAIRN_API const int32_t *cairn_session_ids(const cairn_session *session, int *count);
 
-/* Cuts the session to its first `count` ids; cheap. [owner thread] Errors: INVALID_ARGUMENT. */
+/* Cuts the session to its first `count` ids, from which it goes on as a session would that never had
+ * more; cheap. [owner thread] Errors: INVALID_ARGUMENT. */
 CAIRN_API cairn_status cairn_session_rewind(cairn_session *session, int count);
 
 /* Adds text or ids at the end and processes them in chunks of prefill_chunk, attending every earlier

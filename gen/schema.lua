@@ -51,6 +51,9 @@ local enums = {
     { "read-only", true, "nothing is written: a filled cache that ships with the app" },
     { "memory", true, "kept while the runtime lives" },
     { "off", true, "every kernel is compiled anew" } } },
+  { name = "memory_map", prefix = "CAIRN_MAP", values = {
+    { "copy", true, "read into memory of the runtime's" },
+    { "file", true, "mapped: several processes share it; it must not change meanwhile" } } },
   { name = "backend", prefix = "CAIRN_BACKEND", values = {
     { "auto", true, "cuda where there is a usable GPU, else cpu" },
     { "cuda", true, "an NVIDIA GPU" }, { "cpu", true, "threads and SIMD" } } },
@@ -128,12 +131,14 @@ local fields = {
       route("topk", { "auto", "small", "block", "cluster", "split", "radix" }),
     } },
   { name = "memory", type = "group", struct = "cairn_memory", bytes = 64,
-    doc = "device memory", fields = {
+    doc = "memory of models", fields = {
       { name = "budget_mb", type = "int", default = 0, min = 0, max = 16777216, unit = "MiB",
         doc = "device memory for model and KV pages; 0: what is free" },
       { name = "prefix_cache", type = "bool", default = false,
         doc = "keep the pages of prompts for sessions that begin alike, as long as no other " ..
-          "session needs them" } } },
+          "session needs them" },
+      { name = "map", type = "enum", enum = "memory_map", default = "copy",
+        doc = "where the CPU reads weights: a copy in memory, or the mapped file itself" } } },
   { name = "jit", type = "group", struct = "cairn_jit", bytes = 1024,
     doc = "kernel compilation", fields = {
       { name = "cache_dir", type = "string", default = "auto", bytes = 512,

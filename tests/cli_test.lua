@@ -48,6 +48,25 @@ test("json is written with every control byte escaped", function()
   check.equal(json.encode(0 / 0), "null")
 end)
 
+test("a shape's file is as long as its header says, and loads", function()
+  local shape = require "bench.shape"
+  local s = { layers = 2, hidden = 64, ffn = 96, heads = 2, kv_heads = 1, vocab = 300, context = 64,
+    rope_base = 10000.0, tied = false }
+  local path = os.tmpname()
+  for _, kind in ipairs(shape.types) do
+    shape.write_model(path, s, kind)
+    local rt <close> = require "cairn".open { backend = "cpu", log = "off", max_batch = 1 }
+    local model = rt:load_model(path)
+    check.equal(model:info().layers, 2)
+    check.equal(model:info().parameters, 300 * 64 * 2 + 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96))
+    local session = model:session()
+    session:append { 300 - 40, 7, 8 }
+    for _ in session:generate("", { max_tokens = 4 }) do end
+    check.ok(session:stats().generated >= 1)
+  end
+  os.remove(path)
+end)
+
 test("token ids are read, and anything else is named", function()
   check.equal(json.decode_integers(" [1, 22,\n-3] ", "ids"), { 1, 22, -3 })
   check.equal(json.decode_integers("[]", "ids"), {})

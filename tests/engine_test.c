@@ -67,7 +67,7 @@ static cairn_model *open_model(cairn_runtime *rt) {
 
 typedef struct naive {
     int32_t ids[TOY_CONTEXT + 1];
-    bool dense[TOY_CONTEXT + 1]; /* how the row was, or would be, attended */
+    bool given[TOY_CONTEXT + 1]; /* it came from a prompt */
     int count;
     int32_t out[TOY_CONTEXT];    /* the last generation */
     int out_count;
@@ -161,8 +161,12 @@ static size_t naive_text(const int32_t *ids, int count, bool finished, char *out
 }
 
 static void naive_append(naive *o, const int32_t *ids, int count) {
-    if (count && o->count) o->dense[o->count - 1] = true; /* what was pending rides along */
-    for (int i = 0; i < count; i++) o->ids[o->count] = ids[i], o->dense[o->count++] = true;
+    for (int i = 0; i < count; i++) o->ids[o->count] = ids[i], o->given[o->count++] = true;
+}
+
+/* Whether a row attends all: it came from a prompt, or a prompt follows it, with which it rides. */
+static bool naive_dense(const naive *o, int i) {
+    return o->given[i] || (i + 1 < o->count && o->given[i + 1]);
 }
 
 static bool naive_stops(naive *o, const char *const *stops, int stop_count) {
@@ -187,14 +191,14 @@ static void naive_generate(naive *o, int max_tokens, int context, const cairn_sa
             o->stop = CAIRN_STOP_LENGTH;
             break;
         }
-        for (int i = 0; i < o->count; i++) entries[i] = toy_entry(o->ids[i], o->dense[i]);
+        for (int i = 0; i < o->count; i++) entries[i] = toy_entry(o->ids[i], naive_dense(o, i));
         toy_logits(entries, o->count, logits);
         for (int i = 0; i < o->count; i++) seen[o->ids[i]] = true;
         for (int v = 0; v < TOY_VOCAB && s->repetition_penalty != 1; v++)
             if (seen[v]) logits[v] = logits[v] > 0 ? logits[v] / s->repetition_penalty
                                                    : logits[v] * s->repetition_penalty;
         o->ids[o->count] = o->out[o->out_count] = naive_sample(s, logits, o->count);
-        o->dense[o->count++] = false;
+        o->given[o->count++] = false;
         if (o->out[o->out_count++] == TOY_END) {
             o->stop = CAIRN_STOP_EOS;
             break;
@@ -370,8 +374,7 @@ static bool turns(uint64_t seed) {
             int keep = (int)rnd((uint32_t)o->count + 1);
             good = !cairn_session_rewind(s, keep);
             o->count = keep;
-            if (keep) o->dense[keep - 1] = true;
-            else if (good) turn = -1;
+            if (!keep && good) turn = -1;
         }
         random_drafting(&rt->config); /* hot fields, between turns */
         rt->config.selection.source = rnd(2) ? CAIRN_SOURCE_MEAN : CAIRN_SOURCE_MINMAX;
@@ -431,7 +434,6 @@ static bool forks(uint64_t seed) {
         } else if (!rnd(3)) {
             int keep = (int)rnd((uint32_t)o[a].count) + 1;
             if (o[a].count) good = !cairn_session_rewind(s[a], o[a].count = keep);
-            if (o[a].count) o[a].dense[keep - 1] = true;
         }
         good = good && one_turn(s[a], &o[a], &c, o[a].count ? 1 : 0);
     }

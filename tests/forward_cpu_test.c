@@ -22,10 +22,11 @@ static float uniform(void) { return (float)(random_next(&state) >> 40) / 8388608
 typedef struct rig {
     cairn_runtime *rt;
     cairn_model model;
-    model_layer layers[LAYERS];
+    plan_layer layers[LAYERS];
     llama_ref ref;
     void *owned[64];
     int owned_count, page_size;
+    uint8_t *head;
     int32_t table[2][PAGES];
     int bounded[2];
     int64_t pages_read[2];
@@ -40,7 +41,7 @@ static model_weight weight(rig *g, int type_number, int out, int in, llama_ref_m
     uint8_t *data = (uint8_t *)own(g, aligned_alloc(64, ((size_t)out * row + 63) / 64 * 64));
     model_weight w;
     memset(&w, 0, sizeof w);
-    w.type = type_number, w.out = out, w.in = in, w.data = data;
+    w.type = type_number, w.rows = out, w.columns = in, w.data = data;
     for (size_t i = 0; i < (size_t)out * row; i++) data[i] = (uint8_t)random_next(&state);
     for (uint8_t *at = data; at < data + (size_t)out * row; at += type->bytes) {
         int head = ref_to_f16(0.02 + 0.01 * (double)uniform());
@@ -59,27 +60,29 @@ static model_weight weight(rig *g, int type_number, int out, int in, llama_ref_m
     return w;
 }
 
-static const float *norm(rig *g, int n, double **ref) {
+static model_vector norm(rig *g, int n, double **ref) {
+    model_vector v = {NULL, n};
     float *w = (float *)own(g, malloc((size_t)n * sizeof *w));
     *ref = (double *)own(g, malloc((size_t)n * sizeof **ref));
     for (int i = 0; i < n; i++) (*ref)[i] = (double)(w[i] = 1.0f + 0.3f * uniform());
-    return w;
+    return v.values = w, v;
 }
 
 static void make_layer(rig *g, int l) {
     static const int types[] = {BLOCK_Q4_1, BLOCK_Q4_0, BLOCK_Q8_0, BLOCK_F16};
     const model_shape *s = &g->model.shape;
     const int q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim, t = between(0, 3);
-    model_layer *to = &g->layers[l];
-    to->attn_norm = norm(g, s->hidden, &g->ref.layer[l].attn_norm);
-    to->ffn_norm = norm(g, s->hidden, &g->ref.layer[l].ffn_norm);
-    to->q = weight(g, types[t], q, s->hidden, &g->ref.layer[l].q);
-    to->k = weight(g, types[(t + 1) % 4], kv, s->hidden, &g->ref.layer[l].k);
-    to->v = weight(g, types[(t + 2) % 4], kv, s->hidden, &g->ref.layer[l].v);
-    to->o = weight(g, types[t], s->hidden, q, &g->ref.layer[l].o);
-    to->gate = weight(g, types[t], s->ffn, s->hidden, &g->ref.layer[l].gate);
-    to->up = weight(g, types[(t + 3) % 4], s->ffn, s->hidden, &g->ref.layer[l].up);
-    to->down = weight(g, types[t], s->hidden, s->ffn, &g->ref.layer[l].down);
+    plan_layer *to = &g->layers[l];
+    to->state = l;
+    to->parts[PLAN_MIXER_NORM] = norm(g, s->hidden, &g->ref.layer[l].attn_norm);
+    to->parts[PLAN_FFN_NORM] = norm(g, s->hidden, &g->ref.layer[l].ffn_norm);
+    to->weights[PLAN_Q] = weight(g, types[t], q, s->hidden, &g->ref.layer[l].q);
+    to->weights[PLAN_K] = weight(g, types[(t + 1) % 4], kv, s->hidden, &g->ref.layer[l].k);
+    to->weights[PLAN_V] = weight(g, types[(t + 2) % 4], kv, s->hidden, &g->ref.layer[l].v);
+    to->weights[PLAN_O] = weight(g, types[t], s->hidden, q, &g->ref.layer[l].o);
+    to->weights[PLAN_GATE] = weight(g, types[t], s->ffn, s->hidden, &g->ref.layer[l].gate);
+    to->weights[PLAN_UP] = weight(g, types[(t + 3) % 4], s->ffn, s->hidden, &g->ref.layer[l].up);
+    to->weights[PLAN_DOWN] = weight(g, types[t], s->hidden, s->ffn, &g->ref.layer[l].down);
 }
 
 static void make_ref(rig *g) {
@@ -88,7 +91,7 @@ static void make_ref(rig *g) {
     size_t kept = (size_t)(LAYERS * TOKENS * s->kv_heads * s->head_dim);
     r->layers = s->layers, r->hidden = s->hidden, r->heads = s->heads, r->kv_heads = s->kv_heads;
     r->dim = s->head_dim, r->ffn = s->ffn, r->vocab = s->vocab, r->capacity = TOKENS;
-    r->eps = (double)s->norm_eps, r->base = (double)s->rope_base, r->size = g->page_size;
+    r->eps = (double)s->norm_eps, r->base = 10000.0, r->size = g->page_size;
     r->keys = (double *)own(g, calloc(kept, sizeof(double)));
     r->values = (double *)own(g, calloc(kept, sizeof(double)));
 }
@@ -120,17 +123,22 @@ static bool open_rig(rig *g, int threads, int page_size) {
     config.max_batch = 2, config.log = CAIRN_LOG_OFF;
     if (cairn_open(&config, &g->rt, error, sizeof error)) return printf("# %s\n", error), false;
     g->page_size = page_size;
-    g->model.runtime = g->rt, g->model.layers = g->layers;
+    g->model.runtime = g->rt, g->model.plan.layers = g->layers;
+    g->model.plan.layer_count = g->model.plan.attention_layers = LAYERS;
     s->layers = LAYERS, s->kv_heads = between(1, 2), s->heads = s->kv_heads * between(1, 5);
     s->head_dim = 32 * between(1, 2), s->hidden = 32 * between(1, 4), s->ffn = 32 * between(1, 6);
-    s->vocab = VOCAB, s->norm_eps = 1e-5f, s->rope_base = 10000.0f, s->context = PAGES * page_size;
+    s->vocab = VOCAB, s->norm_eps = 1e-5f, s->context = PAGES * page_size;
     g->model.max_seq_len = PAGES * page_size;
-    g->model.embed = weight(g, BLOCK_Q8_0, VOCAB, s->hidden, &g->ref.embed);
-    g->model.head = weight(g, BLOCK_F32, VOCAB, s->hidden, &g->ref.head);
-    g->model.output_norm = norm(g, s->hidden, &g->ref.output_norm);
+    g->model.plan.ropes[0].dims = s->head_dim, g->model.plan.ropes[0].magnitude = 1.0f;
+    for (int j = 0; j < s->head_dim / 2; j++)
+        g->model.plan.ropes[0].frequency[j] = pow(10000.0, -2.0 * j / s->head_dim);
+    g->model.plan.embed = weight(g, BLOCK_Q8_0, VOCAB, s->hidden, &g->ref.embed);
+    g->model.plan.head = weight(g, BLOCK_F32, VOCAB, s->hidden, &g->ref.head);
+    g->head = (uint8_t *)g->owned[g->owned_count - 2]; /* its blocks, then its values */
+    g->model.plan.output_norm = norm(g, s->hidden, &g->ref.output_norm);
     for (int i = 0; i < VOCAB * s->hidden; i++) { /* F32 blocks of random bits are no weights */
         float v = uniform();
-        ((float *)g->model.head.data)[i] = v;
+        memcpy(g->head + i * 4, &v, 4);
         g->ref.head.w[i] = (double)v;
     }
     for (int l = 0; l < LAYERS; l++) make_layer(g, l);

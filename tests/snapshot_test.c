@@ -261,7 +261,7 @@ static bool write_tuned(void) {
     largest = g.tensors;
     for (size_t i = 1; i < g.tensor_count; i++)
         if (g.tensors[i].bytes > largest->bytes) largest = &g.tensors[i];
-    text.data[(size_t)((const uint8_t *)largest->data - g.map.data) + largest->bytes / 2] ^= 1;
+    text.data[(size_t)((const uint8_t *)largest->data - g.data) + largest->bytes / 2] ^= 1;
     fine = largest->bytes > 3 * 4096 && !os_write_file(&b, tuned_path, text.data, text.size);
     gguf_close(&b, &g);
     base_text_free(&b, &text);

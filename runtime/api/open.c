@@ -1,11 +1,9 @@
-/* open: the life of a runtime. cairn_open builds it room by room, cairn_close takes it down in the
- * reverse order, also after a failed open. */
+/* open: cairn_open, cairn_close and cairn_info. */
 
 static void open_copy_error(const base *b, char *error, size_t error_bytes) {
     if (error && error_bytes) snprintf(error, error_bytes, "%s", b->error);
 }
 
-/* The store of compiled kernels that a config names. */
 static void open_cache(base *b, const cairn_config *config, cache *kernels) {
     static const cache_mode modes[] = {CACHE_READ_WRITE, CACHE_READ_ONLY, CACHE_MEMORY, CACHE_OFF};
     cache_options options;

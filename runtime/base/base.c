@@ -1,68 +1,4 @@
-/* base: what every other room stands on. The compiler block, the status table, the failure path,
- * the log, host memory, and growing text.
- *
- * A `base` travels with everything that can fail or allocate. It belongs to one thread at a time:
- * a background thread takes its own copy (base_fork) and hands its message back when joined. */
-
-/* ---- compiler: the only place with extensions --------------------------------------------------- */
-#if defined(__GNUC__) || defined(__clang__)
-#define BASE_PRINTF(text, first) __attribute__((format(printf, text, first)))
-#define BASE_UNUSED __attribute__((unused))
-#define BASE_INLINE static inline __attribute__((always_inline, unused))
-#define BASE_TARGET(features) __attribute__((target(features)))
-#define BASE_LIKELY(x) __builtin_expect(!!(x), 1)
-#else
-#define BASE_PRINTF(text, first)
-#define BASE_UNUSED
-#define BASE_INLINE static inline
-#define BASE_TARGET(features)
-#define BASE_LIKELY(x) (x)
-#endif
-/* Rooms between the two run once a start, a call or a file, never once a value: built for size. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
-#define BASE_SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
-#define BASE_SMALL_END _Pragma("GCC pop_options")
-#else
-#define BASE_SMALL_BEGIN
-#define BASE_SMALL_END
-#endif
-#if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(_M_X64))
-#define BASE_X86 1
-#include <cpuid.h>
-#include <immintrin.h>
-#else
-#define BASE_X86 0
-#endif
-#if defined(__ARM_NEON) && (defined(__GNUC__) || defined(__clang__))
-#define BASE_NEON 1
-#else
-#define BASE_NEON 0
-#endif
-
-/* Loops with a constant count whose arrays should live in registers. */
-#if defined(__clang__)
-#define BASE_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define BASE_UNROLL _Pragma("GCC unroll 32")
-#else
-#define BASE_UNROLL
-#endif
-/* GCC for Windows does not align the stack for vectors: its AVX code may fault. */
-#if BASE_X86 && !(defined(_WIN32) && !defined(__clang__))
-#define BASE_VECTORS 1
-#else
-#define BASE_VECTORS 0
-#endif
-#if BASE_X86
-#define BASE_PAUSE() __builtin_ia32_pause()
-#define BASE_PREFETCH(address) __builtin_prefetch(address)
-#define BASE_CPU_HAS(feature) __builtin_cpu_supports(feature) /* by the processor and the system */
-#else
-#define BASE_PAUSE() ((void)0)
-#define BASE_PREFETCH(address) ((void)(address))
-#endif
-
-#define BASE_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+/* base: statuses, the failure path, the log, host memory and growing text. */
 
 /* ---- status ------------------------------------------------------------------------------------ */
 
@@ -87,17 +23,6 @@ int cairn_version(void) { return CAIRN_VERSION; }
 
 /* ---- base -------------------------------------------------------------------------------------- */
 
-#define BASE_ERROR_BYTES 1024
-
-typedef struct base {
-    cairn_allocator allocator;
-    cairn_log_callback log; /* NULL: silent */
-    void *log_user;
-    cairn_log_level log_level;
-    cairn_status status;           /* of the last failure */
-    char error[BASE_ERROR_BYTES];  /* its message; reporting never allocates */
-} base;
-
 static void *base_default_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
     (void)user;
     (void)old_bytes;
@@ -106,7 +31,6 @@ static void *base_default_realloc(void *user, void *memory, size_t old_bytes, si
     return NULL;
 }
 
-/* allocator NULL or without a function: the C library's. */
 static void base_init(base *b, const cairn_allocator *allocator, cairn_log_callback log,
                       void *log_user, cairn_log_level level) {
     memset(b, 0, sizeof *b);
@@ -117,8 +41,7 @@ static void base_init(base *b, const cairn_allocator *allocator, cairn_log_callb
     b->log_level = level;
 }
 
-/* A copy for another thread: the same allocator and log, an error text of its own. */
-BASE_UNUSED static void base_fork(const base *from, base *to) {
+static void base_fork(const base *from, base *to) {
     base_init(to, &from->allocator, from->log, from->log_user, from->log_level);
 }
 
@@ -128,8 +51,7 @@ void cairn_log_stderr(void *user, cairn_log_level level, const char *text) {
     fprintf(stderr, "cairn: %s\n", text);
 }
 
-BASE_PRINTF(3, 4)
-BASE_UNUSED static void base_log(base *b, cairn_log_level level, const char *format, ...) {
+static void base_log(base *b, cairn_log_level level, const char *format, ...) {
     char text[2048];
     va_list args;
     if (!b->log || level > b->log_level) return;
@@ -139,9 +61,6 @@ BASE_UNUSED static void base_log(base *b, cairn_log_level level, const char *for
     b->log(b->log_user, level, text);
 }
 
-/* Keeps the message and returns the status: `return base_fail(b, CAIRN_POOL_FULL, "...", ...);`
- * The message says what, where and why; the hint of the status is appended. */
-BASE_PRINTF(3, 4)
 static cairn_status base_fail(base *b, cairn_status status, const char *format, ...) {
     va_list args;
     const char *hint = cairn_status_hint(status);
@@ -158,12 +77,11 @@ static cairn_status base_fail(base *b, cairn_status status, const char *format, 
 
 /* ---- host memory --------------------------------------------------------------------------------*/
 
-BASE_UNUSED static void *base_realloc(base *b, void *memory, size_t old_bytes, size_t new_bytes) {
+static void *base_realloc(base *b, void *memory, size_t old_bytes, size_t new_bytes) {
     return b->allocator.realloc(b->allocator.user, memory, old_bytes, new_bytes);
 }
 
-/* count * size bytes, zeroed; NULL when memory is short or the product overflows. */
-BASE_UNUSED static void *base_new(base *b, size_t count, size_t size) {
+static void *base_new(base *b, size_t count, size_t size) {
     void *memory;
     if (count == 0 || size == 0) count = size = 1;
     if (count > SIZE_MAX / size) return NULL;
@@ -172,23 +90,19 @@ BASE_UNUSED static void *base_new(base *b, size_t count, size_t size) {
     return memory;
 }
 
-/* count and size as given to base_new. NULL is ignored. */
-BASE_UNUSED static void base_delete(base *b, void *memory, size_t count, size_t size) {
+static void base_delete(base *b, void *memory, size_t count, size_t size) {
     if (count == 0 || size == 0) count = size = 1;
     if (memory) b->allocator.realloc(b->allocator.user, memory, count * size, 0);
 }
 
-BASE_UNUSED static cairn_status base_no_memory(base *b, const char *what, size_t bytes) {
+static cairn_status base_no_memory(base *b, const char *what, size_t bytes) {
     return base_fail(b, CAIRN_OUT_OF_MEMORY, "%s: cannot allocate %llu bytes", what,
                      (unsigned long long)bytes);
 }
 
 /* ---- growing bytes ------------------------------------------------------------------------------*/
 
-/* Bytes that grow; always followed by a NUL that `size` does not count. Starts as all zero. */
-typedef struct base_text { char *data; size_t size, capacity; } base_text;
-
-BASE_UNUSED static bool base_text_reserve(base *b, base_text *text, size_t more) {
+static bool base_text_reserve(base *b, base_text *text, size_t more) {
     size_t capacity = text->capacity ? text->capacity : 64;
     char *data;
     if (more > SIZE_MAX / 2 - text->size - 1) return false;
@@ -201,7 +115,7 @@ BASE_UNUSED static bool base_text_reserve(base *b, base_text *text, size_t more)
     return true;
 }
 
-BASE_UNUSED static bool base_text_add(base *b, base_text *text, const void *bytes, size_t count) {
+static bool base_text_add(base *b, base_text *text, const void *bytes, size_t count) {
     if (!base_text_reserve(b, text, count)) return false;
     if (count) memcpy(text->data + text->size, bytes, count);
     text->size += count;
@@ -209,8 +123,7 @@ BASE_UNUSED static bool base_text_add(base *b, base_text *text, const void *byte
     return true;
 }
 
-BASE_PRINTF(3, 4)
-BASE_UNUSED static bool base_text_print(base *b, base_text *text, const char *format, ...) {
+static bool base_text_print(base *b, base_text *text, const char *format, ...) {
     va_list args, again;
     int need;
     va_start(args, format);
@@ -227,7 +140,7 @@ BASE_UNUSED static bool base_text_print(base *b, base_text *text, const char *fo
     return need >= 0;
 }
 
-BASE_UNUSED static void base_text_free(base *b, base_text *text) {
+static void base_text_free(base *b, base_text *text) {
     if (text->data) base_realloc(b, text->data, text->capacity, 0);
     memset(text, 0, sizeof *text);
 }

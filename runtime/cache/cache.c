@@ -1,10 +1,4 @@
-/* cache: compiled kernels by the digest of what they were compiled from, in a folder of small
- * files. Owns that folder and the format of an entry; calls os.
- *
- * The cache can only ever save time: whatever is wrong with it (absent, full, read-only, damaged,
- * foreign, shared with other processes) shows as a miss, never as a failure. Every byte of an entry
- * is under its checksum, which is verified before anyone sees the payload. Entries appear whole, by
- * a rename. get and put may be called from any thread, each with a base of its own.
+/* cache: the folder and its entries.
  *
  * An entry, little-endian:
  *     0 "CAIRNKB1"   8 u32 header bytes (256)   12 u32 zero   16 u64 payload bytes
@@ -18,34 +12,7 @@
 #define CACHE_DEFAULT_LIMIT ((int64_t)256 << 20)
 #define CACHE_HOUR_US ((int64_t)3600 * 1000000)
 
-typedef enum cache_mode { CACHE_OFF, CACHE_READ_WRITE, CACHE_READ_ONLY, CACHE_MEMORY } cache_mode;
-
-typedef struct cache_options {
-    cache_mode mode;
-    const char *directory; /* NULL, "" or "auto": the user's cache folder */
-    int64_t limit_bytes;   /* 0: 256 MiB; pruned to 80 % of it, oldest use first */
-} cache_options;
-
-/* A payload and what is known of its making. The texts describe; a hit never needs them. */
-typedef struct cache_entry {
-    base_text file;      /* owns the bytes */
-    const uint8_t *data; /* the payload inside it */
-    size_t size;
-    uint32_t compile_us;
-    char arch[16], name[48], compiler[96];
-} cache_entry;
-
 typedef struct cache_item { struct cache_item *next; cache_key key; base_text file; } cache_item;
-
-typedef struct cache {
-    base *owner; /* the opener's; used by open and close only */
-    cache_mode mode;
-    char directory[OS_PATH_BYTES - 128];
-    int64_t limit_bytes, next_prune_us;
-    cache_item *items; /* mode memory */
-    os_mutex lock;     /* of items and next_prune_us */
-    os_atomic no_writes, hits, misses, damaged;
-} cache;
 
 /* ---- entries --------------------------------------------------------------------------------- */
 
@@ -66,7 +33,7 @@ static cache_key cache_checksum(const uint8_t *header, const uint8_t *payload, s
     return cache_hash_end(&hash);
 }
 
-BASE_UNUSED static void cache_entry_free(base *b, cache_entry *entry) {
+static void cache_entry_free(base *b, cache_entry *entry) {
     base_text_free(b, &entry->file);
     memset(entry, 0, sizeof *entry);
 }
@@ -139,8 +106,7 @@ static bool cache_place(const char *asked, char *out, size_t bytes) {
 #endif
 }
 
-/* Never fails: without a usable place the cache is off, which the log says. */
-BASE_UNUSED static void cache_open(base *b, const cache_options *options, cache *c) {
+static void cache_open(base *b, const cache_options *options, cache *c) {
     memset(c, 0, sizeof *c);
     c->owner = b;
     c->mode = options->mode;
@@ -153,7 +119,7 @@ BASE_UNUSED static void cache_open(base *b, const cache_options *options, cache 
     c->mode = CACHE_OFF;
 }
 
-BASE_UNUSED static void cache_close(cache *c) {
+static void cache_close(cache *c) {
     while (c->items) {
         cache_item *item = c->items;
         c->items = item->next;
@@ -202,8 +168,7 @@ static bool cache_get_file(cache *c, base *b, const cache_key *key, cache_entry 
     return true;
 }
 
-/* Whether there is a whole entry; then `out` is to be freed with cache_entry_free. [any thread] */
-BASE_UNUSED static bool cache_get(cache *c, base *b, const cache_key *key, cache_entry *out) {
+static bool cache_get(cache *c, base *b, const cache_key *key, cache_entry *out) {
     bool found = false;
     memset(out, 0, sizeof *out);
     if (c->mode == CACHE_MEMORY) found = cache_get_memory(c, b, key, out);
@@ -317,9 +282,7 @@ static void cache_put_file(cache *c, base *b, const cache_key *key, const base_t
     else cache_prune(c, b);
 }
 
-/* Keeps entry->data (its file is not looked at) with its descriptions. [any thread] */
-BASE_UNUSED static void cache_put(cache *c, base *b, const cache_key *key,
-                                  const cache_entry *entry) {
+static void cache_put(cache *c, base *b, const cache_key *key, const cache_entry *entry) {
     base_text file = {0};
     if (c->mode == CACHE_OFF || c->mode == CACHE_READ_ONLY) return;
     if (entry->size == 0 || entry->size > CACHE_LARGEST_ENTRY - CACHE_HEADER_BYTES) return;

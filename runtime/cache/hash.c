@@ -1,15 +1,6 @@
 /* cache_hash: BLAKE2b with a 256-bit digest and a personal string, after RFC 7693. Names cache
  * entries and guards their bytes; it is not used for secrets. */
 
-typedef struct cache_key { uint8_t bytes[32]; } cache_key;
-
-typedef struct cache_hash {
-    uint64_t h[8];
-    uint64_t total;      /* bytes compressed so far */
-    size_t used;         /* bytes waiting in `block` */
-    uint8_t block[128];
-} cache_hash;
-
 static const uint64_t cache_hash_iv[8] = {
     UINT64_C(0x6a09e667f3bcc908), UINT64_C(0xbb67ae8584caa73b), UINT64_C(0x3c6ef372fe94f82b),
     UINT64_C(0xa54ff53a5f1d36f1), UINT64_C(0x510e527fade682d1), UINT64_C(0x9b05688c2b3e6c1f),
@@ -75,7 +66,6 @@ static void cache_hash_block(cache_hash *s, const uint8_t *block, bool last) {
     for (i = 0; i < 8; i++) s->h[i] ^= v[i] ^ v[i + 8];
 }
 
-/* `personal`: at most 16 characters that set one use apart from another. */
 static void cache_hash_begin(cache_hash *s, const char *personal) {
     uint8_t words[16] = {0};
     size_t i;
@@ -105,8 +95,7 @@ static void cache_hash_add(cache_hash *s, const void *data, size_t bytes) {
     }
 }
 
-/* A field: its length first, so that neighbouring fields cannot run into each other. */
-BASE_UNUSED static void cache_hash_field(cache_hash *s, const void *data, size_t bytes) {
+static void cache_hash_field(cache_hash *s, const void *data, size_t bytes) {
     uint8_t length[8];
     cache_store64(length, bytes);
     cache_hash_add(s, length, sizeof length);

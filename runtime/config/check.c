@@ -308,10 +308,6 @@ static void config_dump(config_text *text, const cairn_config *config) {
 
 /* ---- reload -------------------------------------------------------------------------------- */
 
-/* What differs between two checked configs: how many hot and cold fields, and their paths, joined
- * by ", " and cut with "..." where there is no more room. */
-typedef struct config_change { int hot, cold; char hot_names[256], cold_names[256]; } config_change;
-
 static bool config_strings_equal(const config_field *field, const cairn_config *a,
                               const cairn_config *b) {
     const char *text_a = (const char *)config_at_const(a, field);
@@ -347,9 +343,7 @@ static void config_name_change(char *names, size_t bytes, const char *path) {
         snprintf(names + used, bytes - used, ", ...");
 }
 
-/* The host program's fields are not compared: take them over with config_keep_host first. */
-BASE_UNUSED static void config_diff(const cairn_config *old, const cairn_config *fresh,
-                                 config_change *change) {
+static void config_diff(const cairn_config *old, const cairn_config *fresh, config_change *change) {
     int row;
     memset(change, 0, sizeof *change);
     for (row = 0; row < CFG_ROWS; row++) {
@@ -365,15 +359,13 @@ BASE_UNUSED static void config_diff(const cairn_config *old, const cairn_config 
     }
 }
 
-/* Whether this layer selects pages. */
-BASE_UNUSED static bool config_layer_selects(const cairn_config *config, int layer) {
+static bool config_layer_selects(const cairn_config *config, int layer) {
     return layer >= 0 && layer < CAIRN_MAX_LAYERS &&
            (config->selection.layers[layer / 64] >> (layer % 64) & 1);
 }
 
 /* ---- calls --------------------------------------------------------------------------------- */
 
-/* For calls without a runtime: the pointer `what` must not be NULL. */
 static cairn_status config_refuse_null(const char *what, char *error, size_t error_bytes) {
     base b;
     base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);

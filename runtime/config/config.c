@@ -1,10 +1,4 @@
-/* config: the one description of what a runtime does. Its fields stand in gen/schema.lua; the
- * tables generated from there drive all of this room: defaults, checks, dump and the diff of a
- * reload (check.c), and the reader of config files (scan.c, read.c).
- *
- * Owns no memory that outlives a call and no global state: every call may run on any thread. All
- * mistakes are found in one pass and kept in a config_report; a config is handed out whole or not at
- * all. Calls base and os. */
+/* config: the fields, as tables; mistakes and their report; numbers and names in words. */
 
 typedef enum config_kind {
     CFG_INT, CFG_INT64, CFG_FLOAT, CFG_BOOL, CFG_ENUM, CFG_CHOICE /* a string among `values` */,
@@ -291,4 +285,3 @@ static int64_t config_nearest_int(const config_field *field, int64_t value) {
             best = field->allowed[i];
     return best;
 }
-

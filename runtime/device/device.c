@@ -1,61 +1,5 @@
-/* device: the backend a runtime runs on, cuda or cpu behind one set of calls.
- *
- * Owns the context, the streams, every byte of device memory and the error words. Calls driver, jit
- * and pool. Device addresses are `void *` on both backends; on the CPU they are host memory.
- * Invariant: the context is current only between device_enter and device_leave, so that a host program
- * with CUDA of its own never finds another context than it left. */
+/* device: the cuda and the cpu backend. */
 
-enum { DEV_MAX_OUTGROWN = 48 /* doublings */, DEV_ERROR_OPS = 32 };
-
-typedef struct device {
-    struct base *base;
-    bool cuda;
-    struct driver_calls *drv;   /* NULL on the CPU */
-    struct jit *jit;   /* NULL on the CPU */
-    struct pool *pool; /* the CPU threads, on both backends */
-    CUdevice ordinal;
-    CUcontext context;
-    bool owns_context; /* the primary context, retained */
-    CUstream stream;   /* where work is enqueued now */
-    CUstream own_stream;
-    bool owns_stream;
-    uint64_t submitted; /* staging buffers handed to the device */
-    uint64_t synced;    /* as many when the host last waited, for this stream: */
-    CUstream synced_stream;
-    char name[96];
-    int arch, sm_count, max_shared_bytes, driver_version;
-    size_t l2_bytes, total_bytes;
-    size_t live_bytes, peak_bytes, budget_bytes /* 0: none */;
-    cairn_device_allocator allocator;
-    void *scratch;
-    size_t scratch_bytes;
-    struct { void *memory; size_t bytes; } outgrown[DEV_MAX_OUTGROWN]; /* by the scratch */
-    int outgrown_count;
-    void *flags; /* zero between ops */
-    size_t flags_bytes;
-    struct device_fault_word *error_words; /* host-mapped, so that kernels write where we read */
-    const char *error_ops[DEV_ERROR_OPS];  /* whose each is; the last may be of several */
-    int error_op_count;
-    int faults_held; /* above 0: faults wait for a later synchronisation */
-} device;
-
-/* Must match cairn_error_word of kernels_src/abi.h. */
-typedef struct device_fault_word { int32_t code, row; int64_t value; } device_fault_word;
-
-typedef struct device_dims {
-    unsigned grid[3], block;
-    unsigned cluster;      /* 0 or 1: none */
-    unsigned shared_bytes; /* dynamic */
-    bool dependent;        /* starts while its predecessor drains: programmatic dependent launch */
-} device_dims;
-
-#define DEV_TRY(dev, call) \
-    do { \
-        CUresult device_result_ = (dev)->drv->call; \
-        if (device_result_) return driver_fail((dev)->base, (dev)->drv, device_result_, #call); \
-    } while (0)
-
-/* Nothing to do on the CPU. Each enter that returned CAIRN_OK owes one leave. */
 static cairn_status device_enter(device *dev) {
     if (dev->cuda) DEV_TRY(dev, cuCtxPushCurrent(dev->context));
     return CAIRN_OK;
@@ -110,15 +54,17 @@ static cairn_status device_alloc_cuda(device *dev, size_t bytes, const char *wha
                      (unsigned long long)bytes, (unsigned long long)dev->live_bytes);
 }
 
-/* Device memory that nobody holds now; of the CPU no figure is known, so all there could be. */
-BASE_UNUSED static uint64_t device_free_bytes(const device *dev) {
+static uint64_t device_free_bytes(const device *dev) {
     size_t free_bytes = 0, total_bytes = 0;
     if (!dev->cuda) return UINT64_MAX;
     return dev->drv->cuMemGetInfo(&free_bytes, &total_bytes) ? 0 : (uint64_t)free_bytes;
 }
 
-/* Device memory, 256-byte aligned, contents undefined. `what` names the consumer in the message.
- * 0 bytes give a valid address too. */
+static void device_memory(const device *dev, uint64_t *free_bytes, uint64_t *total_bytes) {
+    *free_bytes = dev->cuda ? device_free_bytes(dev) : (uint64_t)os_memory_bytes();
+    *total_bytes = dev->cuda ? dev->total_bytes : *free_bytes;
+}
+
 static cairn_status device_alloc(device *dev, size_t bytes, const char *what, void **out) {
     cairn_status status;
     *out = NULL;
@@ -135,7 +81,6 @@ static cairn_status device_alloc(device *dev, size_t bytes, const char *what, vo
     return CAIRN_OK;
 }
 
-/* bytes as given to device_alloc. NULL is ignored. Waits for work that may still use the memory. */
 static void device_free(device *dev, void *memory, size_t bytes) {
     if (!memory) return;
     if (!bytes) bytes = DEV_ALIGN;
@@ -156,10 +101,7 @@ static void device_retire(device *dev, void *memory, size_t bytes) {
     }
 }
 
-/* Memory of the device that an op needs during one call: kept, at least doubled when it must grow.
- * What it outgrew stands until the end, since a captured graph may still point there. */
-BASE_UNUSED static cairn_status device_scratch(device *dev, size_t bytes, const char *what,
-                                            void **out) {
+static cairn_status device_scratch(device *dev, size_t bytes, const char *what, void **out) {
     cairn_status status;
     *out = dev->scratch;
     if (bytes <= dev->scratch_bytes) return CAIRN_OK;
@@ -181,9 +123,7 @@ static void device_free_scratch(device *dev) {
     }
 }
 
-/* Pinned host memory, for copies that need not wait; plain host memory on the CPU. Zeroed. */
-BASE_UNUSED static cairn_status device_host_alloc(device *dev, size_t bytes, const char *what,
-                                               void **out) {
+static cairn_status device_host_alloc(device *dev, size_t bytes, const char *what, void **out) {
     *out = NULL;
     if (!bytes) bytes = 1;
     if (dev->cuda) DEV_TRY(dev, cuMemHostAlloc(out, bytes,
@@ -194,14 +134,12 @@ BASE_UNUSED static cairn_status device_host_alloc(device *dev, size_t bytes, con
     return CAIRN_OK;
 }
 
-BASE_UNUSED static void device_host_free(device *dev, void *memory, size_t bytes) {
+static void device_host_free(device *dev, void *memory, size_t bytes) {
     if (!memory) return;
     if (dev->cuda) dev->drv->cuMemFreeHost(memory);
     else device_free_host(dev->base, memory, bytes ? bytes : 1);
 }
 
-/* All copies are in the order of the current stream. From pageable memory an upload has left the
- * host buffer when it returns; from pinned memory the buffer must stand until the copy is done. */
 static cairn_status device_upload(device *dev, void *to, const void *host, size_t bytes) {
     if (!bytes) return CAIRN_OK;
     if (dev->cuda) DEV_TRY(dev, cuMemcpyHtoDAsync(device_address(to), host, bytes, dev->stream));
@@ -209,7 +147,6 @@ static cairn_status device_upload(device *dev, void *to, const void *host, size_
     return CAIRN_OK;
 }
 
-/* Waits until the bytes are there. */
 static cairn_status device_download(device *dev, void *host, const void *from, size_t bytes) {
     if (!bytes) return CAIRN_OK;
     if (dev->cuda) {
@@ -221,7 +158,7 @@ static cairn_status device_download(device *dev, void *host, const void *from, s
     return CAIRN_OK;
 }
 
-BASE_UNUSED static cairn_status device_copy(device *dev, void *to, const void *from, size_t bytes) {
+static cairn_status device_copy(device *dev, void *to, const void *from, size_t bytes) {
     if (!bytes) return CAIRN_OK;
     if (dev->cuda)
         DEV_TRY(dev, cuMemcpyDtoDAsync(device_address(to), device_address(from), bytes,
@@ -237,9 +174,9 @@ static cairn_status device_zero(device *dev, void *to, size_t bytes) {
     return CAIRN_OK;
 }
 
-/* As device_scratch, for flags that are zero between ops: each op that sets some leaves them zero. The
- * first DEV_FLAGS bytes are there from the start, since zeroing within a graph would come too late. */
+/* So many bytes are there from the start, since zeroing within a graph would come too late. */
 enum { DEV_FLAGS = 4096 };
+
 static cairn_status device_flags(device *dev, size_t bytes, const char *what, void **out) {
     cairn_status status;
     *out = dev->flags;
@@ -258,9 +195,8 @@ static cairn_status device_flags(device *dev, size_t bytes, const char *what, vo
 
 /* ---- work -------------------------------------------------------------------------------------- */
 
-/* Launches on the current stream with one by-value parameter struct of kernels_src/abi.h. */
-BASE_UNUSED static cairn_status device_launch(device *dev, const jit_kernel *kernel,
-                                           const device_dims *dims, const void *params) {
+static cairn_status device_launch(device *dev, const jit_kernel *kernel, const device_dims *dims,
+                                  const void *params) {
     CUlaunchAttribute attributes[2];
     CUlaunchConfig config;
     void *arguments[1];
@@ -292,7 +228,6 @@ BASE_UNUSED static cairn_status device_launch(device *dev, const jit_kernel *ker
     return CAIRN_OK;
 }
 
-/* Where kernels of this op leave their first fault; NULL on the CPU. `op` is a literal. */
 static device_fault_word *device_error_word(device *dev, const char *op) {
     int i = 0;
     if (!dev->error_words) return NULL;
@@ -319,121 +254,15 @@ static cairn_status device_check_errors(device *dev) {
                      (long long)word.value);
 }
 
-/* Waits for the current stream, then reports what the kernels found wrong with their data. */
+static bool device_wait(device *dev) {
+    return !dev->cuda || !dev->drv->cuStreamSynchronize(dev->stream);
+}
+
 static cairn_status device_sync(device *dev) {
     if (dev->cuda) DEV_TRY(dev, cuStreamSynchronize(dev->stream));
     dev->synced = dev->submitted;
     dev->synced_stream = dev->stream;
     return device_check_errors(dev);
-}
-
-/* ---- staging: host arrays that kernels read ------------------------------------------------------ */
-
-enum { DEV_STAGES = 2 };
-
-/* Pinned buffers that kernels read in place. One is free when the work that reads it is done. */
-typedef struct device_staging {
-    size_t bytes; /* of each */
-    void *memory[DEV_STAGES];
-    CUevent done[DEV_STAGES]; /* after the work that reads the buffer */
-    bool in_flight[DEV_STAGES];
-    CUstream stream[DEV_STAGES];    /* where that work is */
-    uint64_t submitted[DEV_STAGES]; /* its number */
-} device_staging;
-
-static cairn_status device_staging_open(device *dev, size_t bytes, device_staging *s) {
-    cairn_status status = CAIRN_OK;
-    memset(s, 0, sizeof *s);
-    s->bytes = bytes;
-    for (int i = 0; i < DEV_STAGES && !status; i++) {
-        status = device_host_alloc(dev, bytes, "staging", &s->memory[i]);
-        if (!status && dev->cuda) DEV_TRY(dev, cuEventCreate(&s->done[i], CU_EVENT_DISABLE_TIMING));
-    }
-    return status;
-}
-
-/* Also after an open that failed. */
-static void device_staging_close(device *dev, device_staging *s) {
-    for (int i = 0; i < DEV_STAGES; i++) {
-        if (s->in_flight[i]) dev->drv->cuEventSynchronize(s->done[i]);
-        if (s->done[i]) dev->drv->cuEventDestroy(s->done[i]);
-        device_host_free(dev, s->memory[i], s->bytes);
-    }
-}
-
-/* True when the host has since waited for the work that reads the buffer: the driver, which takes a
- * microsecond to answer, need not be asked. */
-static bool device_staging_waited(const device *dev, const device_staging *s, int i) {
-    return s->stream[i] == dev->synced_stream && s->submitted[i] <= dev->synced;
-}
-
-/* The number of a buffer that may be written; CAIRN_BUSY when there is none. Never waits. */
-static cairn_status device_staging_take(device *dev, device_staging *s, const char *op, int *out) {
-    for (int i = 0; i < DEV_STAGES; i++) {
-        CUresult result = CUDA_SUCCESS;
-        if (s->in_flight[i] && !device_staging_waited(dev, s, i))
-            result = dev->drv->cuEventQuery(s->done[i]);
-        if (result == CUDA_ERROR_NOT_READY) continue;
-        if (result) return driver_fail(dev->base, dev->drv, result, "cuEventQuery");
-        s->in_flight[i] = false;
-        return *out = i, CAIRN_OK;
-    }
-    return base_fail(dev->base, CAIRN_BUSY,
-                     "%s: the device has yet to read both staging buffers; nothing was written", op);
-}
-
-/* After the work that reads buffer i was enqueued on the current stream. */
-static cairn_status device_staging_submit(device *dev, device_staging *s, int i) {
-    if (!dev->cuda) return CAIRN_OK;
-    DEV_TRY(dev, cuEventRecord(s->done[i], dev->stream));
-    s->in_flight[i] = true;
-    s->stream[i] = dev->stream;
-    s->submitted[i] = ++dev->submitted;
-    return CAIRN_OK;
-}
-
-/* Returns when the device is done with buffer i. [blocks] */
-static cairn_status device_staging_await(device *dev, device_staging *s, int i) {
-    if (s->in_flight[i]) DEV_TRY(dev, cuEventSynchronize(s->done[i]));
-    s->in_flight[i] = false;
-    return CAIRN_OK;
-}
-
-/* ---- graphs ------------------------------------------------------------------------------------ */
-
-typedef struct device_graph { CUgraphExec exec; } device_graph;
-
-/* Other threads' calls do not disturb a thread-local capture. */
-static cairn_status device_graph_begin(device *dev) {
-    DEV_TRY(dev, cuStreamBeginCapture(dev->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    return CAIRN_OK;
-}
-
-static cairn_status device_graph_end(device *dev, device_graph *out) {
-    CUgraph graph = NULL;
-    CUresult result;
-    out->exec = NULL;
-    DEV_TRY(dev, cuStreamEndCapture(dev->stream, &graph));
-    result = dev->drv->cuGraphInstantiate(&out->exec, graph, 0);
-    dev->drv->cuGraphDestroy(graph);
-    return result ? driver_fail(dev->base, dev->drv, result, "cuGraphInstantiate") : CAIRN_OK;
-}
-
-/* After a failure between begin and end: leaves capture mode, keeps the message. */
-BASE_UNUSED static void device_graph_abandon(device *dev) {
-    CUgraph graph = NULL;
-    dev->drv->cuStreamEndCapture(dev->stream, &graph);
-    if (graph) dev->drv->cuGraphDestroy(graph);
-}
-
-static cairn_status device_graph_launch(device *dev, const device_graph *graph) {
-    DEV_TRY(dev, cuGraphLaunch(graph->exec, dev->stream));
-    return CAIRN_OK;
-}
-
-static void device_graph_free(device *dev, device_graph *graph) {
-    if (graph->exec) dev->drv->cuGraphExecDestroy(graph->exec);
-    graph->exec = NULL;
 }
 
 /* ---- open and close ---------------------------------------------------------------------------- */
@@ -491,7 +320,6 @@ static cairn_status device_take_context(device *dev, void *context, void *stream
     return CAIRN_OK;
 }
 
-/* Also right after a failed open. */
 static void device_close(device *dev) {
     if (!dev->cuda) {
         device_free_scratch(dev);
@@ -508,7 +336,6 @@ static void device_close(device *dev) {
     memset(dev, 0, sizeof *dev);
 }
 
-/* The cuda backend on an opened driver. The caller has set base, drv and allocator. */
 static cairn_status device_open_cuda(device *dev, int ordinal, void *context, void *stream) {
     cairn_status status;
     void *words = NULL;

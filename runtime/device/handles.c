@@ -1,46 +1,19 @@
-/* handles: the runtime itself, and the public calls on tensors, streams, events and graphs.
- *
- * Every object that a runtime hands out is in one of its lists, so that cairn_close frees what the
- * host program forgot. Public calls make the context current (handles_enter) and leave it. */
+/* handles: the public calls on tensors, streams, events, graphs and staging buffers. */
 
 struct cairn_stream { CUstream stream; struct cairn_stream *next; };
 struct cairn_event { CUevent event; int64_t us; bool recorded; struct cairn_event *next; };
 struct cairn_graph { device_graph graph; struct cairn_graph *next; };
 struct cairn_staging { device_staging buffers; struct cairn_staging *next; };
 
-struct cairn_runtime {
-    struct base base;
-    cairn_config config; /* in force, "auto" resolved */
-    struct driver_calls drv;
-    struct cache cache;
-    struct jit *jit;
-    struct pool *pool;
-    struct device device;
-    tensor_owned *tensors;
-    cairn_stream *streams;
-    cairn_event *events;
-    cairn_graph *graphs;
-    cairn_staging *stagings;
-    cairn_model *models;
-    cairn_page_pool *page_pools;
-    cairn_page_tables *page_tables;
-    cairn_prefix_cache *prefix_caches;
-    cairn_config *reload; /* waits for kernels, or NULL */
-    struct ops_kernel *kernels; /* instances that ops have launched */
-    bool capturing;
-};
-
 static cairn_status handles_enter(cairn_runtime *rt) {
     return rt ? device_enter(&rt->device) : CAIRN_INVALID_ARGUMENT;
 }
 
-/* Leaves the context and hands the status through. */
 static cairn_status handles_leave(cairn_runtime *rt, cairn_status status) {
     device_leave(&rt->device);
     return status;
 }
 
-/* What a call cannot do without: the runtime, and the pointer `given` as its argument `name`. */
 static cairn_status handles_need(cairn_runtime *rt, const char *call, const void *given,
                                  const char *name) {
     if (!rt) return CAIRN_INVALID_ARGUMENT;
@@ -417,7 +390,6 @@ cairn_status cairn_staging_free(cairn_runtime *rt, cairn_staging *staging) {
     return CAIRN_OK;
 }
 
-/* Frees every handle; for cairn_close, also on a device that fails every call. */
 static void handles_free_all(cairn_runtime *rt) {
     bool entered;
     while (rt->graphs) cairn_graph_free(rt, rt->graphs);
@@ -427,28 +399,4 @@ static void handles_free_all(cairn_runtime *rt) {
     entered = !handles_enter(rt);
     while (rt->tensors) tensor_free(&rt->device, rt->tensors);
     if (entered) handles_leave(rt, CAIRN_OK);
-}
-
-/* ---- arguments of ops --------------------------------------------------------------------------- */
-
-/* Copies a caller's argument struct of an older or newer header into ours: what is missing is zero,
- * what is unknown must be zero. */
-BASE_UNUSED static cairn_status args_take(base *b, const char *op, void *ours, size_t our_bytes,
-                                          const void *theirs) {
-    const char *bytes = (const char *)theirs;
-    uint32_t their_bytes = 0;
-    size_t i, common;
-    if (!theirs) return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the arguments are NULL", op);
-    memcpy(&their_bytes, theirs, sizeof their_bytes);
-    common = their_bytes < our_bytes ? their_bytes : our_bytes;
-    if (their_bytes < sizeof(uint32_t) || their_bytes > 65536)
-        return base_fail(b, CAIRN_VERSION_MISMATCH,
-                         "%s: struct_size is %u; set it to sizeof the struct", op, their_bytes);
-    for (i = our_bytes; i < their_bytes; i++)
-        if (bytes[i])
-            return base_fail(b, CAIRN_VERSION_MISMATCH,
-                             "%s: the arguments use fields that this version does not know", op);
-    memset(ours, 0, our_bytes);
-    memcpy(ours, theirs, common);
-    return CAIRN_OK;
 }

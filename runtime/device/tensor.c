@@ -3,23 +3,6 @@
  * A view is a plain struct that anyone may fill. An owned tensor is a view in front of its own
  * shape, linked into the runtime's list so that cairn_close frees it. Calls device and os. */
 
-typedef struct tensor_type_row { const char *name; uint8_t code, bits; const char *npy; } tensor_type_row;
-
-/* Indexed by cairn_type. */
-static const tensor_type_row tensor_types[] = {
-    {"none", 0, 0, ""},      {"f32", 2, 32, "<f4"}, {"f16", 2, 16, "<f2"}, {"bf16", 4, 16, "<V2"},
-    {"e4m3", 10, 8, "|V1"},  {"i32", 0, 32, "<i4"}, {"i64", 0, 64, "<i8"}, {"u8", 1, 8, "|u1"},
-};
-
-enum { TENSOR_CPU = 1, TENSOR_CUDA = 2 };
-
-typedef struct tensor_owned {
-    cairn_tensor view; /* first, so that the public pointer is this one */
-    int64_t shape[CAIRN_MAX_RANK];
-    size_t bytes;
-    struct tensor_owned *next, **link; /* link: the pointer that points here */
-} tensor_owned;
-
 const char *cairn_type_name(cairn_type type) {
     size_t row = (size_t)type;
     return tensor_types[row < BASE_COUNT(tensor_types) ? row : 0].name;
@@ -49,7 +32,6 @@ cairn_type cairn_tensor_type(const cairn_tensor *tensor) {
 
 /* ---- checks of an op's arguments ----------------------------------------------------------------*/
 
-/* Elements, or -1 when the product overflows. */
 static int64_t tensor_elements(const cairn_tensor *t) {
     int64_t n = 1;
     int d;
@@ -72,8 +54,7 @@ static bool tensor_dense(const cairn_tensor *t) {
     return true;
 }
 
-/* Elements from one row to the next, where dimension d counts rows. */
-BASE_UNUSED static int64_t tensor_stride(const cairn_tensor *t, int d) {
+static int64_t tensor_stride(const cairn_tensor *t, int d) {
     int64_t stride = 1;
     if (t->strides) return t->strides[d];
     for (d = d + 1; d < t->ndim; d++) stride *= t->shape[d];
@@ -81,18 +62,6 @@ BASE_UNUSED static int64_t tensor_stride(const cairn_tensor *t, int d) {
 }
 
 static void *tensor_data(const cairn_tensor *t) { return (char *)t->data + t->byte_offset; }
-
-/* What an op wants of one argument. A rank of -1 or an extent of -1 is free. */
-typedef struct tensor_want {
-    const char *op, *name;
-    unsigned types; /* bit set: 1u << CAIRN_F32 | ... */
-    int rank;
-    int64_t shape[CAIRN_MAX_RANK];
-    bool optional;
-    bool rows_may_stride; /* the last dimension dense, the others free */
-} tensor_want;
-
-#define TENSOR_BIT(type) (1u << (type))
 
 static cairn_status tensor_check_type(base *b, const cairn_tensor *t, const tensor_want *want) {
     cairn_type type = cairn_tensor_type(t);
@@ -147,8 +116,6 @@ static cairn_status tensor_check_strides(base *b, const cairn_tensor *t, const t
                      want->rows_may_stride ? " in its last dimension, its rows not overlapping" : "");
 }
 
-/* Names the argument and what is wrong with it. An optional NULL passes. `place` is TENSOR_CPU or
- * TENSOR_CUDA. */
 static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
                                     const tensor_want *want) {
     cairn_status status;
@@ -171,16 +138,16 @@ static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
     return CAIRN_OK;
 }
 
-/* The same, where the backend's tensors lie. */
+static int tensor_place(const device *dev) { return dev->cuda ? TENSOR_CUDA : TENSOR_CPU; }
+
 static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tensor_want *want) {
-    cairn_status status = tensor_check_at(dev->base, dev->cuda ? TENSOR_CUDA : TENSOR_CPU, t, want);
+    cairn_status status = tensor_check_at(dev->base, tensor_place(dev), t, want);
     if (status || !t || !dev->cuda || t->device.id == dev->ordinal) return status;
     return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
                      "%s: %s lies on cuda device %d; device %d, the runtime's, is expected",
                      want->op, want->name, (int)t->device.id, (int)dev->ordinal);
 }
 
-/* The bytes from the first element of a checked tensor to the end of its last. */
 static size_t tensor_span(const cairn_tensor *t) {
     int64_t last = 0;
     int d;
@@ -189,10 +156,9 @@ static size_t tensor_span(const cairn_tensor *t) {
     return (size_t)(last + 1) * cairn_type_bytes(cairn_tensor_type(t));
 }
 
-/* An output may share no byte with another argument. */
-BASE_UNUSED static cairn_status tensor_check_apart(base *b, const char *op,
-                                                   const cairn_tensor *out, const char *out_name,
-                                                   const cairn_tensor *in, const char *in_name) {
+static cairn_status tensor_check_apart(base *b, const char *op, const cairn_tensor *out,
+                                       const char *out_name, const cairn_tensor *in,
+                                       const char *in_name) {
     const char *o, *i;
     if (!out || !in) return CAIRN_OK;
     o = (const char *)tensor_data(out);

@@ -1,10 +1,4 @@
-/* driver: finds libcuda and NVRTC at run time, fills the table of their functions, and turns their
- * results into statuses. Owns the two libraries; calls os.
- *
- * libcuda is opened with the runtime; NVRTC only when a kernel must be compiled. Every place looked
- * at is written down in drv.tried, for error messages and `cairn info`. A function that an older
- * library lacks is a stub that answers "not supported", never a null pointer. */
-
+/* driver: libcuda and the table of its functions. */
 #define DRV_OLDEST_CUDA 12000 /* driver 525 */
 #define DRV_OLDEST_NVRTC 12000
 #define DRV_NEWEST_NVRTC_MAJOR 16 /* names are generated down from here */
@@ -68,7 +62,6 @@ static cairn_status driver_status(CUresult result) {
     }
 }
 
-/* `call` is the driver's function, with its object where that helps: "cuMemAlloc(KV cache)". */
 static cairn_status driver_fail(base *b, const driver_calls *d, CUresult result, const char *call) {
     const char *name = NULL, *text = NULL;
     if (result == CUDA_SUCCESS) return CAIRN_OK;
@@ -81,15 +74,14 @@ static cairn_status driver_fail(base *b, const driver_calls *d, CUresult result,
 
 /* ---- libcuda --------------------------------------------------------------------------------- */
 
-BASE_UNUSED static void driver_close_nvrtc(driver_calls *d) {
+static void driver_close_nvrtc(driver_calls *d) {
     os_library_close(d->builtins);
     os_library_close(d->nvrtc);
     d->builtins = d->nvrtc = NULL;
     d->nvrtc_version = 0;
 }
 
-/* Keeps the record of places. */
-BASE_UNUSED static void driver_close(driver_calls *d) {
+static void driver_close(driver_calls *d) {
     driver_close_nvrtc(d);
     os_library_close(d->cuda);
     d->cuda = NULL;
@@ -145,9 +137,7 @@ static bool driver_open_cuda_at(driver_calls *d, const char *path) {
     return d->cuda != NULL;
 }
 
-/* Fills `out` from the driver at `path`; NULL: CAIRN_CUDA_PATH, else the system's. On failure
- * nothing is open, but out->tried says what was tried. */
-BASE_UNUSED static cairn_status driver_open(base *b, const char *path, driver_calls *out) {
+static cairn_status driver_open(base *b, const char *path, driver_calls *out) {
 #ifdef _WIN32
     static const char *const places[] = {"nvcuda.dll"};
 #else

@@ -221,10 +221,7 @@ static bool driver_try_given(driver_search *s, const char *path) {
     return driver_try_nvrtc(s, path, false);
 }
 
-/* Opens NVRTC, unless it is open. `path`: a file or a folder; NULL: CAIRN_NVRTC_PATH, else the
- * search above. `d` needs no driver; where there is one, its version steers the choice.
- * [blocks: the first time, some 5 to 200 ms] */
-BASE_UNUSED static cairn_status driver_open_nvrtc(base *b, const char *path, driver_calls *d) {
+static cairn_status driver_open_nvrtc(base *b, const char *path, driver_calls *d) {
     driver_search s;
     size_t from = d->tried_bytes;
     char tried[700];
@@ -243,8 +240,8 @@ BASE_UNUSED static cairn_status driver_open_nvrtc(base *b, const char *path, dri
     return CAIRN_OK;
 }
 
-BASE_UNUSED static cairn_status driver_nvrtc_fail(base *b, const driver_calls *d, nvrtcResult result,
-                                               const char *call) {
+static cairn_status driver_nvrtc_fail(base *b, const driver_calls *d, nvrtcResult result,
+                                      const char *call) {
     cairn_status status = result == NVRTC_ERROR_OUT_OF_MEMORY ? CAIRN_OUT_OF_MEMORY
                           : result == NVRTC_ERROR_CANCELLED ? CAIRN_CANCELLED
                           : result == NVRTC_ERROR_BUILTIN_OPERATION_FAILURE

@@ -9,8 +9,12 @@
  *   which needs its logits;
  *   fresh tokens are what the model said after `count`; those that were drafts are cached already;
  *   the bounds of pages [0, bounded) are stored, all of tokens < cached;
- *   tokens [0, pure) were computed as a prompt's, from the beginning on, and so would be again by
- *   any session: their whole pages may stand in the model's prefix cache, `held` of them locked. */
+ *   a token runs as prompt (it attends all) when it came from the caller, or when the token after
+ *   it did: what waits for the next step rides along with the prompt that follows. All others run
+ *   as step. So `given`, a bit for each token, says of every token how it ran, and of the last one
+ *   how it will run, wherever the sequence is cut, forked, saved or loaded;
+ *   tokens [0, pure) ran as prompt, from the beginning on, and so would run again in any session:
+ *   their whole pages may stand in the model's prefix cache, `held` of them locked. */
 
 enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
@@ -46,8 +50,8 @@ struct cairn_session {
     int held_pages;
     prefix_node *held; /* the last node of those pages, locked, or NULL */
     bool apart;      /* takes nothing from the prefix cache and gives nothing */
-    int prompt_end;  /* tokens before it came from the caller: the last of them attends all */
     int32_t *tokens; /* [max_seq_len] */
+    uint8_t *given;  /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
     int32_t *table;  /* [table_size] page ids, -1 from `pages` on */
     int table_size, pages;
     uint64_t table_version;
@@ -72,6 +76,32 @@ struct cairn_session {
 static base *engine_base(const cairn_session *s) { return &s->model->runtime->base; }
 static const cairn_config *engine_config(const cairn_session *s) {
     return &s->model->runtime->config;
+}
+
+/* ---- how tokens run -------------------------------------------------------------------------- */
+
+static size_t engine_given_bytes(int tokens) { return ((size_t)tokens + 7) / 8; }
+
+static bool engine_is_given(const cairn_session *s, int at) {
+    return s->given[at / 8] >> at % 8 & 1;
+}
+
+static void engine_set_given(cairn_session *s, int at, bool given) {
+    uint8_t bit = (uint8_t)(1u << at % 8);
+    s->given[at / 8] = (uint8_t)(given ? s->given[at / 8] | bit : s->given[at / 8] & ~bit);
+}
+
+/* Whether the token runs as prompt: see the file's head. */
+static bool engine_is_prompt(const cairn_session *s, int at) {
+    return engine_is_given(s, at) || (at + 1 < s->count && engine_is_given(s, at + 1));
+}
+
+/* How many tokens from `from` on, before `end`, run as that one does. */
+static int engine_run_length(const cairn_session *s, int from, int end) {
+    bool prompt = engine_is_prompt(s, from);
+    int at = from + 1;
+    while (at < end && engine_is_prompt(s, at) == prompt) at++;
+    return at - from;
 }
 
 static double engine_seconds_since(int64_t start_us) {
@@ -225,7 +255,6 @@ static void engine_settle(cairn_session *s) {
 static void engine_cut(cairn_session *s, int count) {
     if (s->drafter.heads) drafter_truncate(&s->drafter, s->tokens, count);
     s->count = count;
-    if (s->prompt_end > count) s->prompt_end = count;
     engine_settle(s);
 }
 
@@ -331,16 +360,29 @@ static cairn_status engine_check_cancel(cairn_session *s) {
 
 /* ---- prompt ---------------------------------------------------------------------------------- */
 
-/* Processes tokens from `cached` until at most `leave` of the sequence are left. */
+/* Rows of the next forward that brings `cached` towards `end`: tokens that run alike, a chunk of a
+ * prompt at most; those that run as step stay inside a page, so that what they may select is
+ * complete before them. */
+static int engine_next_rows(const cairn_session *s, int end) {
+    int size = s->model->kv.page_size, rows = engine_run_length(s, s->cached, end);
+    int most = engine_config(s)->prefill_chunk;
+    if (!engine_is_prompt(s, s->cached)) {
+        most = size - s->cached % size;
+        if (most > ENGINE_EVAL_ROWS) most = ENGINE_EVAL_ROWS;
+    }
+    return rows < most ? rows : most;
+}
+
+/* Processes tokens from `cached` on, each as it runs, until at most `leave` are left. */
 static cairn_status engine_process(cairn_session *s, int leave) {
-    int chunk = engine_config(s)->prefill_chunk;
     cairn_status status = CAIRN_OK;
     while (s->count - s->cached > leave && !(status = engine_check_cancel(s))) {
-        int rows = s->count - s->cached - leave;
-        if (rows > chunk) rows = chunk;
-        status = engine_forward(s, rows, true, 0, NULL, NULL, NULL, NULL);
+        int rows = engine_next_rows(s, s->count - leave);
+        bool prompt = engine_is_prompt(s, s->cached);
+        status = engine_forward(s, rows, prompt, 0, NULL, NULL, NULL, NULL);
         if (status) return status;
-        engine_cached_prompt(s, rows);
+        if (prompt) engine_cached_prompt(s, rows);
+        else s->cached += rows;
     }
     if (!status) engine_remember(s);
     return status;
@@ -366,19 +408,18 @@ static cairn_status engine_add(cairn_session *s, const int32_t *ids, int count) 
         return status;
     }
     if (count) memcpy(s->tokens + s->count, ids, (size_t)count * sizeof *ids);
+    for (int i = 0; i < count; i++) engine_set_given(s, s->count + i, true);
     s->count += count;
-    if (count) s->prompt_end = s->count;
     s->appended += count;
     return CAIRN_OK;
 }
 
 /* What engine_add and a failed engine_process changed, undone. */
-static void engine_take_back(cairn_session *s, int count, int prompt_end, int cached) {
+static void engine_take_back(cairn_session *s, int count, int cached) {
     s->appended -= s->count - count;
     if (!count) s->reused = 0;
     if (s->cached > cached) s->cached = cached;
     engine_cut(s, count);
-    s->prompt_end = prompt_end;
 }
 
 /* ---- step ------------------------------------------------------------------------------------ */
@@ -422,11 +463,18 @@ static void engine_count_step(cairn_session *s, int drafts, int64_t pages_read,
     s->stats.decode_seconds += engine_seconds_since(start_us);
 }
 
-/* The first tokens after a prompt: what is left of it in dense chunks, the last one sampled. */
+/* Tokens at the end of the sequence that run as prompt, a chunk at most. */
+static int engine_last_chunk(const cairn_session *s) {
+    int rows = 0, chunk = engine_config(s)->prefill_chunk;
+    while (rows < chunk && rows < s->count && engine_is_prompt(s, s->count - 1 - rows)) rows++;
+    return rows;
+}
+
+/* The first token after a prompt: what is left of it in chunks, the last one sampled. */
 static cairn_status engine_step_prompt(cairn_session *s) {
     int64_t start = os_now_us();
-    int rows, chunk = engine_config(s)->prefill_chunk;
-    cairn_status status = engine_process(s, chunk);
+    int rows;
+    cairn_status status = engine_process(s, engine_last_chunk(s));
     if (status || (status = engine_check_cancel(s))) return status;
     rows = s->count - s->cached;
     status = engine_forward_sampled(s, rows, true, 1, s->fresh, NULL);
@@ -448,7 +496,8 @@ static cairn_status engine_step(cairn_session *s, int room) {
     cairn_status status;
     reload_poll(s->model->runtime);
     if ((status = engine_check_cancel(s)) || (status = engine_reserve(s, s->count))) return status;
-    if (s->cached < s->prompt_end) return engine_step_prompt(s);
+    if (engine_is_prompt(s, s->count - 1)) return engine_step_prompt(s);
+    if ((status = engine_process(s, 1))) return status;
     drafts = engine_draft(s, room);
     if ((status = engine_reserve(s, s->count + drafts))) return status;
     status = engine_forward_sampled(s, 1 + drafts, false, 1 + drafts, sampled, &pages_read);
@@ -465,6 +514,7 @@ static void engine_close(cairn_session *s) {
     engine_cut(s, 0);
     drafter_close(b, &s->drafter);
     base_delete(b, s->tokens, (size_t)s->model->max_seq_len, sizeof *s->tokens);
+    base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);
     base_delete(b, s->table, (size_t)s->table_size, sizeof *s->table);
     base_text_free(b, &s->text);
     base_delete(b, s, 1, sizeof *s);
@@ -480,8 +530,9 @@ static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     s->stats.struct_size = sizeof s->stats;
     s->table_size = model_pages_of(m->max_seq_len, m->kv.page_size);
     s->tokens = (int32_t *)base_new(b, (size_t)m->max_seq_len, sizeof *s->tokens);
+    s->given = (uint8_t *)base_new(b, engine_given_bytes(m->max_seq_len), 1);
     s->table = (int32_t *)base_new(b, (size_t)s->table_size, sizeof *s->table);
-    if (!s->tokens || !s->table) {
+    if (!s->tokens || !s->given || !s->table) {
         s->pages = 0;
         engine_close(s);
         return base_no_memory(b, "a session", (size_t)m->max_seq_len * sizeof(int32_t));
@@ -519,6 +570,7 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     }
     memcpy(fork->table, s->table, (size_t)pages * sizeof *s->table);
     memcpy(fork->tokens, s->tokens, (size_t)s->count * sizeof *s->tokens);
+    memcpy(fork->given, s->given, engine_given_bytes(s->count));
     fork->pages = pages;
     fork->count = s->count;
     fork->cached = cached;
@@ -526,7 +578,6 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     fork->apart = s->apart;
     fork->bounded = s->bounded;
     fork->bounds_version = s->bounds_version;
-    fork->prompt_end = s->prompt_end;
     engine_settle(fork);
     return *out = fork, CAIRN_OK;
 }
@@ -588,7 +639,6 @@ cairn_status cairn_session_rewind(cairn_session *session, int count) {
                                                count, session->count));
     session->generating = false;
     engine_cut(session, count);
-    session->prompt_end = count;
     return engine_leave(session, CAIRN_OK);
 }
 
@@ -603,15 +653,15 @@ cairn_status cairn_session_reset(cairn_session *session) {
 
 /* Appends inside an entered call, all but the last token processed. */
 static cairn_status engine_append(cairn_session *s, const int32_t *ids, int count) {
-    int held, prompt_end, cached;
+    int held, cached;
     int64_t start = os_now_us();
     cairn_status status;
     os_atomic_store(&s->cancel, 0);
     s->generating = false;
     engine_settle(s);
-    held = s->count, prompt_end = s->prompt_end, cached = s->cached;
+    held = s->count, cached = s->cached;
     if ((status = engine_add(s, ids, count))) return status;
-    if ((status = engine_process(s, 1))) engine_take_back(s, held, prompt_end, cached);
+    if ((status = engine_process(s, 1))) engine_take_back(s, held, cached);
     else s->append_seconds += engine_seconds_since(start);
     return status;
 }

@@ -76,6 +76,7 @@ static cairn_status engine_take(cairn_session *s, int32_t id) {
     size_t stop;
     cairn_status status = end ? CAIRN_OK : tokenizer_stream_push(b, t, &s->stream, id, &s->text);
     if (status) return status;
+    engine_set_given(s, s->count, false);
     s->tokens[s->count++] = id;
     s->stats.generated++;
     if (end) return engine_finish(s, CAIRN_STOP_EOS, CAIRN_OK);
@@ -162,15 +163,14 @@ static void engine_reset_stats(cairn_session *s) {
 /* The prompt's ids at the end of the sequence, processed, and its first fresh token; all or
  * nothing. */
 static cairn_status engine_begin(cairn_session *s, const int32_t *ids, int count) {
-    int held = s->count, prompt_end = s->prompt_end, cached = s->cached;
+    int held = s->count, cached = s->cached;
     cairn_status status;
     if (held + count == 0)
         return base_fail(engine_base(s), CAIRN_EMPTY_PROMPT,
                          "generate: the prompt is empty and so is the session");
     if ((status = engine_add(s, ids, count))) return status;
-    s->from_prompt = engine_room(s) > 0 && s->cached < s->prompt_end;
-    if (s->from_prompt && (status = engine_step(s, 1)))
-        engine_take_back(s, held, prompt_end, cached);
+    s->from_prompt = engine_room(s) > 0 && engine_is_prompt(s, s->count - 1);
+    if (s->from_prompt && (status = engine_step(s, 1))) engine_take_back(s, held, cached);
     return status;
 }
 

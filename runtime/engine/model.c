@@ -65,7 +65,9 @@ static cairn_status engine_open_backend(cairn_model *m, const model_backend *bac
         kv_close(&m->kv);
         if ((status = model_open_cache(m, dev, pages))) return status;
     }
-    return status || !backend->copies ? status : model_drop_weights(m, dev);
+    if (status || !backend->copies || (status = engine_fingerprint(m))) return status;
+    model_drop_file(m);
+    return CAIRN_OK;
 }
 
 /* Inside an entered runtime. */
@@ -154,9 +156,9 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
     p.pages = model->kv.pool.pages;
     p.free_pages = model->kv.pool.free_count;
     p.end_id = model->tokenizer.eos;
-    p.parameters = model->parameters;
-    p.file_bytes = model->file.map.size;
-    p.weights_bytes = model->weights_bytes;
+    p.parameters = model->plan.parameters;
+    p.file_bytes = model->file_bytes;
+    p.weights_bytes = model->plan.weight_bytes;
     p.kv_bytes = engine_kv_bytes(s, model->kv.page_size, model->kv.pool.pages);
     p.struct_size = info->struct_size;
     memcpy(info, &p, info->struct_size);
@@ -182,23 +184,12 @@ static void engine_fill_estimate(const cairn_config *config, const model_shape *
 
 static cairn_status engine_read_estimate(base *b, const cairn_config *config, const char *path,
                                          cairn_memory_estimate *out) {
-    device cpu_or_gpu; /* only measured for, never opened */
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
-    model_loader l;
     cairn_status status;
     if (!m) return base_no_memory(b, "an estimate", sizeof *m);
-    memset(&cpu_or_gpu, 0, sizeof cpu_or_gpu);
-    memset(&l, 0, sizeof l);
-    cpu_or_gpu.cuda = config->backend != CAIRN_BACKEND_CPU;
-    l.b = b;
-    l.dev = &cpu_or_gpu;
-    if (!(status = model_read(m, b, path))) {
-        l.file = &m->file;
-        status = model_place_all(&l, m);
-    }
-    if (!status) engine_fill_estimate(config, &m->shape, l.bytes, out);
-    base_delete(b, m->layers, (size_t)m->shape.layers, sizeof *m->layers);
-    gguf_close(b, &m->file);
+    status = model_read(m, b, path, CAIRN_MAP_FILE);
+    if (!status) engine_fill_estimate(config, &m->shape, m->plan.weight_bytes, out);
+    model_close_file(m, b);
     base_delete(b, m, 1, sizeof *m);
     return status;
 }

@@ -2,8 +2,9 @@
  *
  * identity: u32 page size, u32 KV dtype, u32 layers, u32 KV heads, u32 head_dim, u32 vocabulary, 32
  * bytes that tell the model's file from another, the model's name; tokens: those that the session
- * holds; state: u32 tokens whose keys are in the pages, u32 tokens that came from the caller. What a
- * running generation has not handed out is not saved. Bounds of pages are computed anew. */
+ * holds; state: u32 tokens whose keys are in the pages, then a bit for each token, lowest first, that
+ * says whether it came from the caller, zeros up to the byte's end. What a running generation has
+ * not handed out is not saved. Bounds of pages are computed anew. */
 
 enum { ENGINE_IDENTITY = 24 + 32 + 128, ENGINE_FINGERPRINT_BYTES = 1 << 30 };
 
@@ -11,31 +12,32 @@ enum { ENGINE_IDENTITY = 24 + 32 + 128, ENGINE_FINGERPRINT_BYTES = 1 << 30 };
 
 /* Bytes before the first tensor's data: what the file says of the model, and its tokenizer. */
 static size_t engine_header_bytes(const gguf *file) {
-    size_t header = file->map.size;
+    size_t header = file->size;
     for (size_t i = 0; i < file->tensor_count; i++) {
-        size_t at = (size_t)((const uint8_t *)file->tensors[i].data - file->map.data);
+        size_t at = (size_t)((const uint8_t *)file->tensors[i].data - file->data);
         if (at < header) header = at;
     }
     return header;
 }
 
 /* Tells the model's file from another: by all its bytes up to 1 GiB of data, by as many chunks of
- * more, spread evenly. Once for a model, at the first save or load, by all threads. */
+ * more, spread evenly. Once for a model, by all threads: while the file is there on a backend that
+ * lets it go, else at the first save or load. */
 static cairn_status engine_fingerprint(cairn_model *m) {
-    const os_map *map = &m->file.map;
-    const size_t header = engine_header_bytes(&m->file), rest = map->size - header;
+    const gguf *file = &m->file;
+    const size_t header = engine_header_bytes(file), rest = file->size - header;
     base *b = &m->runtime->base;
     uint64_t sums[2];
     cache_hash h;
     cairn_status status;
     if (m->has_fingerprint) return CAIRN_OK;
-    status = snapshot_sum_part(b, m->runtime->pool, map->data, header, &sums[0]);
+    status = snapshot_sum_part(b, m->runtime->pool, file->data, header, &sums[0]);
     if (!status)
-        status = snapshot_sum_chunks(b, m->runtime->pool, map->data + header, rest,
+        status = snapshot_sum_chunks(b, m->runtime->pool, file->data + header, rest,
                                      1 + rest / ENGINE_FINGERPRINT_BYTES, &sums[1]);
     if (status) return status;
     cache_hash_begin(&h, "cairn model");
-    cache_hash_field(&h, &map->size, sizeof map->size);
+    cache_hash_field(&h, &file->size, sizeof file->size);
     cache_hash_field(&h, sums, sizeof sums);
     m->fingerprint = cache_hash_end(&h);
     m->has_fingerprint = true;
@@ -103,7 +105,7 @@ static void engine_plan_snapshot(const cairn_session *s, snapshot *snap) {
     snap->kind = SNAPSHOT_OF_SESSION;
     snap->bytes[SNAPSHOT_IDENTITY] = ENGINE_IDENTITY;
     snap->bytes[SNAPSHOT_TOKENS] = (size_t)s->count * 4;
-    snap->bytes[SNAPSHOT_STATE] = 8;
+    snap->bytes[SNAPSHOT_STATE] = 4 + engine_given_bytes(s->count);
     snap->bytes[SNAPSHOT_PAGES] = (size_t)kv->layers * pages * kv->page_bytes;
     snapshot_add_up(snap);
 }
@@ -139,7 +141,10 @@ static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8
     engine_put_identity(s->model, snap->parts[SNAPSHOT_IDENTITY]);
     snapshot_put_ids(snap->parts[SNAPSHOT_TOKENS], s->tokens, s->count);
     snapshot_put32(snap->parts[SNAPSHOT_STATE], (uint32_t)engine_saved_tokens(s));
-    snapshot_put32(snap->parts[SNAPSHOT_STATE] + 4, (uint32_t)s->prompt_end);
+    for (int i = 0; i < s->count; i += 8) {
+        uint8_t past = (uint8_t)(s->count - i < 8 ? 0xff << (s->count - i) : 0);
+        snap->parts[SNAPSHOT_STATE][4 + i / 8] = (uint8_t)(s->given[i / 8] & ~past);
+    }
     if ((status = engine_fetch_pages(s, snap->parts[SNAPSHOT_PAGES]))) return status;
     return snapshot_seal(engine_base(s), s->model->runtime->pool, snap);
 }
@@ -177,7 +182,10 @@ cairn_status cairn_session_save(cairn_session *session, const char *path) {
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
-typedef struct engine_saved { int count, cached, prompt_end, pages; } engine_saved;
+typedef struct engine_saved {
+    int count, cached, pages;
+    const uint8_t *given;
+} engine_saved;
 
 /* That the tokens are the model's, and that the sizes agree with each other. */
 static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, engine_saved *out) {
@@ -185,8 +193,8 @@ static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, e
     base *b = engine_base(s);
     const uint8_t *tokens = snap->parts[SNAPSHOT_TOKENS], *state = snap->parts[SNAPSHOT_STATE];
     size_t count = snap->bytes[SNAPSHOT_TOKENS] / 4;
-    if (snap->bytes[SNAPSHOT_TOKENS] % 4 || snap->bytes[SNAPSHOT_STATE] != 8 ||
-        snap->bytes[SNAPSHOT_EXTRA] || count > INT32_MAX)
+    if (snap->bytes[SNAPSHOT_TOKENS] % 4 || snap->bytes[SNAPSHOT_EXTRA] || count > INT32_MAX ||
+        snap->bytes[SNAPSHOT_STATE] != 4 + engine_given_bytes((int)count))
         return snapshot_damaged(b, "session_load", "a part has a wrong size");
     if ((int)count > s->model->max_seq_len)
         return base_fail(b, CAIRN_CONTEXT_FULL,
@@ -194,9 +202,9 @@ static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, e
                          s->model->max_seq_len);
     out->count = (int)count;
     out->cached = snapshot_get_id(state, 0);
-    out->prompt_end = snapshot_get_id(state, 1);
+    out->given = state + 4;
     if (out->cached < 0 || out->cached > (out->count ? out->count - 1 : 0) ||
-        out->prompt_end < 0 || out->prompt_end > out->count)
+        (out->count % 8 && out->given[out->count / 8] >> out->count % 8))
         return snapshot_damaged(b, "session_load", "its counts contradict each other");
     out->pages = model_pages_of(out->cached, kv->page_size);
     if (snap->bytes[SNAPSHOT_PAGES] != (size_t)kv->layers * (size_t)out->pages * kv->page_bytes)
@@ -228,7 +236,6 @@ static int engine_own_pages(const cairn_session *s) {
 static void engine_clear(cairn_session *s) {
     engine_cut(s, 0);
     s->generating = false;
-    s->prompt_end = 0;
     s->appended = s->reused = 0;
     s->append_seconds = 0.0;
     if (s->drafter.heads) drafter_clear(&s->drafter);
@@ -278,7 +285,7 @@ static cairn_status engine_load_snapshot(cairn_session *s, const void *memory, s
         s->pages = saved.pages;
         s->count = saved.count;
         s->cached = saved.cached;
-        s->prompt_end = saved.prompt_end;
+        memcpy(s->given, saved.given, engine_given_bytes(saved.count));
         s->bounded = 0;
         engine_table_changed(s);
     }

@@ -49,7 +49,6 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->up = forward_floats(c, rows * s->ffn);
     f->cosine = forward_floats(c, rows * s->head_dim);
     f->sine = forward_floats(c, rows * s->head_dim);
-    f->frequency = (double *)forward_carve(c, s->head_dim / 2, sizeof *f->frequency);
     f->whole = (forward_block *)forward_carve(c, rows, sizeof *f->whole);
     f->single = (forward_block *)forward_carve(c, rows, sizeof *f->single);
     f->unit_chosen =
@@ -86,13 +85,6 @@ static void forward_cpu_close(cairn_model *model) {
     model->state = NULL;
 }
 
-/* Pair j of a head turns by position * base^(-2j / dim). */
-static void forward_frequencies(forward_cpu_state *f) {
-    const model_shape *s = &f->model->shape;
-    for (int j = 0; j < s->head_dim / 2; j++)
-        f->frequency[j] = pow((double)s->rope_base, -2.0 * j / s->head_dim);
-}
-
 /* max_rows: of any forward to come. [blocks] */
 static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
     base *b = &model->runtime->base;
@@ -125,7 +117,6 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
     carve.memory = (char *)f->memory + (64 - (uintptr_t)f->memory % 64) % 64;
     carve.used = 0;
     forward_carve_all(f, &carve);
-    forward_frequencies(f);
     return CAIRN_OK;
 }
 
@@ -171,7 +162,7 @@ static void forward_plan_rope(forward_cpu_state *f) {
     const int dim = f->model->shape.head_dim;
     for (int r = 0; r < f->args->rows; r++)
         for (int j = 0; j < dim / 2; j++) {
-            double angle = f->args->positions[r] * f->frequency[j];
+            double angle = f->args->positions[r] * f->model->plan.ropes[0].frequency[j];
             float *cosine = f->cosine + (int64_t)r * dim + 2 * j;
             float *sine = f->sine + (int64_t)r * dim + 2 * j;
             cosine[0] = cosine[1] = (float)cos(angle);

@@ -42,7 +42,6 @@ typedef struct forward_cpu_state {
     float *attended;          /* as q */
     float *gate, *up;         /* [max_rows, ffn] */
     float *cosine, *sine;     /* [max_rows, dim]; see the kernel rope */
-    double *frequency;        /* [dim / 2] */
     forward_block *whole, *single; /* [max_rows]: rows that attend all, rows that choose */
     int whole_count, single_count;
     int32_t *unit_chosen;     /* [units, max_pages] */
@@ -119,13 +118,13 @@ static linear_job forward_job(const forward_cpu_state *f, const model_weight *w,
     linear_job job;
     job.type = w->type;
     job.w = w->data;
-    job.out = (int)w->out;
-    job.in = (int)w->in;
+    job.out = (int)w->rows;
+    job.in = (int)w->columns;
     job.x = x;
-    job.x_stride = w->in;
+    job.x_stride = w->columns;
     job.rows = f->args->rows;
     job.y = y;
-    job.y_stride = w->out;
+    job.y_stride = w->rows;
     job.add = add;
     return job;
 }
@@ -209,19 +208,15 @@ static void forward_store_bounds(const forward_walk *walk, int sequence) {
 /* Outputs first .. last - 1 of q, k and v side by side. */
 static void forward_qkv_range(const forward_walk *walk, const float *x, int first, int last) {
     forward_cpu_state *f = walk->f;
-    const model_layer *layer = &f->model->layers[walk->layer];
-    const model_weight *weights[3];
-    float *to[3];
-    weights[0] = &layer->q;
-    weights[1] = &layer->k;
-    weights[2] = &layer->v;
+    const model_weight *weights = &f->model->plan.layers[walk->layer].weights[PLAN_Q];
+    float *to[3]; /* Q, K and V follow one another */
     to[0] = f->q;
     to[1] = f->k;
     to[2] = f->v;
     for (int i = 0; i < 3 && first < last; i++) {
-        const int width = (int)weights[i]->out, end = last < width ? last : width;
+        const int width = (int)weights[i].rows, end = last < width ? last : width;
         if (first < end) {
-            linear_job job = forward_job(f, weights[i], x, to[i], false);
+            linear_job job = forward_job(f, &weights[i], x, to[i], false);
             linear_range(f->simd, &job, first, end, walk->own->panel);
             if (i < 2) forward_rope(f, to[i], width, first, end);
             if (i > 0) forward_append(walk, to[i], i - 1, first, end);
@@ -233,10 +228,10 @@ static void forward_qkv_range(const forward_walk *walk, const float *x, int firs
 
 static void forward_qkv(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
-    const model_layer *layer = &f->model->layers[walk->layer];
-    const int outs = (int)(layer->q.out + layer->k.out + layer->v.out);
+    const plan_layer *layer = &f->model->plan.layers[walk->layer];
+    const int outs = (int)(layer->weights[PLAN_Q].rows + 2 * layer->weights[PLAN_K].rows);
     const int share = forward_share(f, outs, 5), items = (outs + share - 1) / share;
-    const float *x = forward_norm(walk, layer->attn_norm, 0, f->args->rows);
+    const float *x = forward_norm(walk, layer->parts[PLAN_MIXER_NORM].values, 0, f->args->rows);
     for (int i = forward_take(walk); i < items + f->args->table_rows; i = forward_take(walk)) {
         int first = i * share;
         if (i >= items) forward_store_bounds(walk, i - items);
@@ -436,11 +431,11 @@ static void forward_attend(forward_walk *walk) {
 /* gate = silu(gate) * up */
 static void forward_gate_up(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
-    const model_layer *layer = &f->model->layers[walk->layer];
+    const plan_layer *layer = &f->model->plan.layers[walk->layer];
     const int ffn = f->model->shape.ffn, share = forward_share(f, ffn, 6);
-    const float *x = forward_norm(walk, layer->ffn_norm, 0, f->args->rows);
-    const linear_job gate = forward_job(f, &layer->gate, x, f->gate, false);
-    const linear_job up = forward_job(f, &layer->up, x, f->up, false);
+    const float *x = forward_norm(walk, layer->parts[PLAN_FFN_NORM].values, 0, f->args->rows);
+    const linear_job gate = forward_job(f, &layer->weights[PLAN_GATE], x, f->gate, false);
+    const linear_job up = forward_job(f, &layer->weights[PLAN_UP], x, f->up, false);
     for (int first = forward_take(walk) * share; first < ffn; first = forward_take(walk) * share) {
         int last = first + share < ffn ? first + share : ffn;
         linear_range(f->simd, &gate, first, last, walk->own->panel);
@@ -454,9 +449,9 @@ static void forward_gate_up(forward_walk *walk) {
 
 static void forward_layer(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
-    const model_layer *layer = &f->model->layers[walk->layer];
-    linear_job o = forward_job(f, &layer->o, f->attended, f->h, true);
-    linear_job down = forward_job(f, &layer->down, f->gate, f->h, true);
+    const plan_layer *layer = &f->model->plan.layers[walk->layer];
+    linear_job o = forward_job(f, &layer->weights[PLAN_O], f->attended, f->h, true);
+    linear_job down = forward_job(f, &layer->weights[PLAN_DOWN], f->gate, f->h, true);
     forward_qkv(walk);
     forward_attend(walk);
     forward_product(walk, &o, 4);
@@ -468,12 +463,12 @@ static void forward_layer(forward_walk *walk) {
 
 static void forward_embed(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
-    const model_weight *table = &f->model->embed;
+    const model_weight *table = &f->model->plan.embed;
     const int hidden = f->model->shape.hidden;
     const size_t row_bytes = block_row_bytes(block_find(table->type), hidden);
     for (int r = forward_take(walk); r < f->args->rows; r = forward_take(walk))
         f->simd->dequantize(table->type,
-                            (const uint8_t *)table->data + (size_t)f->args->tokens[r] * row_bytes,
+                            table->data + (size_t)f->args->tokens[r] * row_bytes,
                             f->h + (int64_t)r * hidden, hidden);
     forward_meet(walk);
 }
@@ -483,9 +478,9 @@ static void forward_logits(forward_walk *walk) {
     const forward_args *args = f->args;
     linear_job head;
     if (args->logit_count <= 0 || !args->logits) return;
-    head = forward_job(f, &f->model->head, NULL, args->logits, false);
+    head = forward_job(f, &f->model->plan.head, NULL, args->logits, false);
     head.rows = args->logit_count;
-    head.x = forward_norm(walk, f->model->output_norm, args->logit_first, args->logit_count);
+    head.x = forward_norm(walk, f->model->plan.output_norm.values, args->logit_first, args->logit_count);
     forward_product(walk, &head, 16);
 }
 

@@ -18,6 +18,7 @@ enum {
     STEP_ATTEND_WARPS = 8,
     STEP_PRODUCT_BYTES = 2 * 64 * 320, /* shared memory of the prompt's products */
     STEP_ALLOCATIONS = 32,
+    STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_CONSTANTS = 24
 };
@@ -54,6 +55,8 @@ typedef struct forward_cuda_state {
     step_lane flow, stage, prompt;
     bool sparse_flow; /* there is to be a flow kernel that selects pages */
     step_flow_state flow_states[2]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW */
+    void *staged; /* while opening: see step_open_staging */
+    size_t staged_bytes;
     uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
     float *norms, *rope, *logits;
     void **kv, **bounds;
@@ -94,6 +97,36 @@ static size_t step_packed_bytes(int pack, int64_t rows, int64_t inputs) {
     return (size_t)((rows + 15) / 16) * (size_t)(inputs / 32) * step_unit_bytes(pack);
 }
 
+/* The types that kernels_src/dense/pack.cu reads. */
+static bool step_packs(int type) {
+    return type == BLOCK_F32 || type == BLOCK_F16 || type == BLOCK_BF16 || type == BLOCK_Q4_0 ||
+           type == BLOCK_Q4_1 || type == BLOCK_Q8_0;
+}
+
+/* What the stages do not do yet, by name. */
+static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
+    for (int i = 0; i < plan->layer_count; i++) {
+        const plan_layer *l = &plan->layers[i];
+        const char *what = l->mixer != PLAN_ATTENTION ? "short convolution"
+                           : l->ffn != PLAN_SWIGLU ? "the geglu ffn"
+                           : l->parts[PLAN_Q_NORM].values ? "norms of queries and keys"
+                           : l->window ? "a sliding window"
+                           : l->rope ? "a layer without rope, or with a second one"
+                           : plan->ropes[0].pairing != PLAN_PAIRS_BESIDE ? "rope over halves"
+                                                                         : NULL;
+        if (what)
+            return base_fail(b, CAIRN_UNSUPPORTED,
+                             "layer %d: %s is not supported on the GPU; backend = \"cpu\" runs it",
+                             i, what);
+        for (int role = 0; role < PLAN_ROLES; role++)
+            if (l->weights[role].data && !step_packs(l->weights[role].type))
+                return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: weights in %s are not supported "
+                                 "on the GPU; backend = \"cpu\" runs them", i,
+                                 block_name(l->weights[role].type));
+    }
+    return CAIRN_OK;
+}
+
 static cairn_status forward_cuda_check_model(const cairn_model *model) {
     const model_shape *s = &model->shape;
     base *b = &model->runtime->base;
@@ -108,7 +141,11 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "hidden size %d, ffn size %d; multiples of 32 are supported on the GPU",
                          s->hidden, s->ffn);
-    return CAIRN_OK;
+    if (!step_packs(model->plan.embed.type) || !step_packs(model->plan.head.type))
+        return base_fail(b, CAIRN_UNSUPPORTED, "an embedding or head in %s, %s is not supported on "
+                         "the GPU; backend = \"cpu\" runs it",
+                         block_name(model->plan.embed.type), block_name(model->plan.head.type));
+    return forward_cuda_check_plan(b, &model->plan);
 }
 
 /* The narrowest format that holds all the types exactly (f32 and bf16 become f16). */
@@ -119,17 +156,17 @@ static int step_format(int type, int before) {
 }
 
 static void step_choose_formats(forward_cuda_state *f, const cairn_model *m) {
-    f->pack_embed = step_format(m->embed.type, 0);
-    f->pack_head = step_format(m->head.type, 0);
+    f->pack_embed = step_format(m->plan.embed.type, 0);
+    f->pack_head = step_format(m->plan.head.type, 0);
     for (int i = 0; i < f->shape->layers; i++) {
-        const model_layer *l = &m->layers[i];
-        f->pack_qkv = step_format(l->q.type, f->pack_qkv);
-        f->pack_qkv = step_format(l->k.type, f->pack_qkv);
-        f->pack_qkv = step_format(l->v.type, f->pack_qkv);
-        f->pack_o = step_format(l->o.type, f->pack_o);
-        f->pack_gate_up = step_format(l->gate.type, f->pack_gate_up);
-        f->pack_gate_up = step_format(l->up.type, f->pack_gate_up);
-        f->pack_down = step_format(l->down.type, f->pack_down);
+        const model_weight *w = m->plan.layers[i].weights;
+        f->pack_qkv = step_format(w[PLAN_Q].type, f->pack_qkv);
+        f->pack_qkv = step_format(w[PLAN_K].type, f->pack_qkv);
+        f->pack_qkv = step_format(w[PLAN_V].type, f->pack_qkv);
+        f->pack_o = step_format(w[PLAN_O].type, f->pack_o);
+        f->pack_gate_up = step_format(w[PLAN_GATE].type, f->pack_gate_up);
+        f->pack_gate_up = step_format(w[PLAN_UP].type, f->pack_gate_up);
+        f->pack_down = step_format(w[PLAN_DOWN].type, f->pack_down);
     }
 }
 

@@ -120,6 +120,32 @@ static cairn_status step_alloc_buffers(forward_cuda_state *f) {
     return device_zero(f->dev, f->fault, STEP_SAMPLED_AT * 4);
 }
 
+/* ---- staging --------------------------------------------------------------------------------- */
+
+static size_t step_weight_bytes(const model_weight *w) {
+    return (size_t)w->rows * block_row_bytes(block_find(w->type), w->columns);
+}
+
+/* Room for the largest weight as the file holds it: each is uploaded there and packed from there,
+ * one after the other on the stream. */
+static cairn_status step_open_staging(forward_cuda_state *f, const model_plan *plan) {
+    f->staged_bytes = step_weight_bytes(&plan->embed);
+    if (step_weight_bytes(&plan->head) > f->staged_bytes)
+        f->staged_bytes = step_weight_bytes(&plan->head);
+    for (int i = 0; i < plan->layer_count; i++)
+        for (int role = 0; role < PLAN_ROLES; role++) {
+            const model_weight *w = &plan->layers[i].weights[role];
+            if (w->data && step_weight_bytes(w) > f->staged_bytes)
+                f->staged_bytes = step_weight_bytes(w);
+        }
+    return device_alloc(f->dev, f->staged_bytes, "a weight on its way", &f->staged);
+}
+
+static void step_close_staging(forward_cuda_state *f) {
+    device_free(f->dev, f->staged, f->staged_bytes);
+    f->staged = NULL;
+}
+
 /* ---- contents -------------------------------------------------------------------------------- */
 
 static cairn_status step_pack(forward_cuda_state *f, const jit_kernel *kernel,
@@ -127,21 +153,23 @@ static cairn_status step_pack(forward_cuda_state *f, const jit_kernel *kernel,
                               int half) {
     device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
     pack_params p;
+    cairn_status status = device_upload(f->dev, f->staged, w->data, step_weight_bytes(w));
+    if (status) return status;
     memset(&p, 0, sizeof p);
-    p.source = (const uint8_t *)w->data;
+    p.source = (const uint8_t *)f->staged;
     p.packed = to;
     p.type = w->type;
     p.format = format;
-    p.rows = (int32_t)w->out;
-    p.inputs = (int32_t)w->in;
+    p.rows = (int32_t)w->rows;
+    p.inputs = (int32_t)w->columns;
     p.first_row = (int32_t)first_row;
     p.half = half;
-    dims.grid[0] = (unsigned)((w->out * (w->in / 32) + 255) / 256);
+    dims.grid[0] = (unsigned)((w->rows * (w->columns / 32) + 255) / 256);
     return device_launch(f->dev, kernel, &dims, &p);
 }
 
 static cairn_status step_pack_layer(forward_cuda_state *f, const jit_kernel *kernel,
-                                    const model_layer *l, size_t i) {
+                                    const plan_layer *l, size_t i) {
     const model_shape *s = f->shape;
     int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
     uint8_t *qkv = f->qkv + i * step_packed_bytes(f->pack_qkv, step_qkv_rows(s), s->hidden);
@@ -149,19 +177,21 @@ static cairn_status step_pack_layer(forward_cuda_state *f, const jit_kernel *ker
                                                        s->hidden);
     size_t hidden = (size_t)s->hidden * 4;
     cairn_status status;
-    if ((status = step_pack(f, kernel, &l->q, qkv, f->pack_qkv, 0, 0)) ||
-        (status = step_pack(f, kernel, &l->k, qkv, f->pack_qkv, q, 0)) ||
-        (status = step_pack(f, kernel, &l->v, qkv, f->pack_qkv, q + kv, 0)) ||
-        (status = step_pack(f, kernel, &l->o, f->o + i * step_packed_bytes(f->pack_o, s->hidden, q),
+    if ((status = step_pack(f, kernel, &l->weights[PLAN_Q], qkv, f->pack_qkv, 0, 0)) ||
+        (status = step_pack(f, kernel, &l->weights[PLAN_K], qkv, f->pack_qkv, q, 0)) ||
+        (status = step_pack(f, kernel, &l->weights[PLAN_V], qkv, f->pack_qkv, q + kv, 0)) ||
+        (status = step_pack(f, kernel, &l->weights[PLAN_O], f->o + i * step_packed_bytes(f->pack_o, s->hidden, q),
                             f->pack_o, 0, 0)) ||
-        (status = step_pack(f, kernel, &l->gate, both, f->pack_gate_up, 0, 1)) ||
-        (status = step_pack(f, kernel, &l->up, both, f->pack_gate_up, 0, 2)) ||
-        (status = step_pack(f, kernel, &l->down,
+        (status = step_pack(f, kernel, &l->weights[PLAN_GATE], both, f->pack_gate_up, 0, 1)) ||
+        (status = step_pack(f, kernel, &l->weights[PLAN_UP], both, f->pack_gate_up, 0, 2)) ||
+        (status = step_pack(f, kernel, &l->weights[PLAN_DOWN],
                             f->down + i * step_packed_bytes(f->pack_down, s->hidden, s->ffn),
                             f->pack_down, 0, 0)) ||
-        (status = device_copy(f->dev, f->norms + 2 * i * (size_t)s->hidden, l->attn_norm, hidden)))
+        (status = device_upload(f->dev, f->norms + 2 * i * (size_t)s->hidden,
+                                l->parts[PLAN_MIXER_NORM].values, hidden)))
         return status;
-    return device_copy(f->dev, f->norms + (2 * i + 1) * (size_t)s->hidden, l->ffn_norm, hidden);
+    return device_upload(f->dev, f->norms + (2 * i + 1) * (size_t)s->hidden,
+                         l->parts[PLAN_FFN_NORM].values, hidden);
 }
 
 static cairn_status step_pack_all(forward_cuda_state *f, const cairn_model *m) {
@@ -172,27 +202,27 @@ static cairn_status step_pack_all(forward_cuda_state *f, const cairn_model *m) {
     cairn_status status;
     if ((status = jit_get(f->dev->jit, &request, &program)) ||
         (status = jit_function(f->dev->jit, program, "pack", 0, &kernel)) ||
-        (status = step_pack(f, &kernel, &m->head, f->head, f->pack_head, 0, 0)))
+        (status = step_pack(f, &kernel, &m->plan.head, f->head, f->pack_head, 0, 0)))
         return status;
     if (f->embed != f->head &&
-        (status = step_pack(f, &kernel, &m->embed, f->embed, f->pack_embed, 0, 0)))
+        (status = step_pack(f, &kernel, &m->plan.embed, f->embed, f->pack_embed, 0, 0)))
         return status;
     for (size_t i = 0; i < layers; i++)
-        if ((status = step_pack_layer(f, &kernel, &m->layers[i], i))) return status;
-    return device_copy(f->dev, f->norms + 2 * layers * (size_t)f->shape->hidden, m->output_norm,
-                    (size_t)f->shape->hidden * 4);
+        if ((status = step_pack_layer(f, &kernel, &m->plan.layers[i], i))) return status;
+    return device_upload(f->dev, f->norms + 2 * layers * (size_t)f->shape->hidden,
+                         m->plan.output_norm.values, (size_t)f->shape->hidden * 4);
 }
 
 /* (cos, sin) of position * base^(-2j / dim), each position turned on from the one before in double:
  * the error stays near 1e-12. */
-static cairn_status step_fill_rope(forward_cuda_state *f) {
+static cairn_status step_fill_rope(forward_cuda_state *f, const plan_rope *rope) {
     int pairs = f->shape->head_dim / 2, positions = f->chunks * f->chunk;
     size_t count = (size_t)positions * (size_t)pairs * 2;
     float *table = (float *)base_new(f->dev->base, count, sizeof *table);
     cairn_status status;
     if (!table) return base_no_memory(f->dev->base, "the rotations", count * sizeof *table);
     for (int j = 0; j < pairs; j++) {
-        double turn = pow((double)f->shape->rope_base, -2.0 * j / f->shape->head_dim);
+        double turn = rope->frequency[j];
         double dc = cos(turn), ds = sin(turn), c = 1.0, s = 0.0;
         for (int i = 0; i < positions; i++) {
             double next = c * dc - s * ds;
@@ -213,22 +243,22 @@ static cairn_status step_fill_rope(forward_cuda_state *f) {
  * grow two million times before f16 overflows, and what f16 loses below is far under the sum's
  * error. */
 static float step_input_scale(const cairn_model *m) {
-    const gguf_tensor *embed = gguf_tensor_find(&m->file, "token_embd.weight");
-    const gguf_tensor *norm = gguf_tensor_find(&m->file, "blk.0.attn_norm.weight");
+    const model_weight *embed = &m->plan.embed;
+    const float *norm = m->plan.layers[0].parts[PLAN_MIXER_NORM].values;
     const block_type *type = block_find(embed->type);
-    int n = m->shape.hidden, exponent;
-    float values[32], weights[32];
+    const int n = m->shape.hidden, some = type->values > 32 ? type->values : 32;
+    const size_t bytes = block_row_bytes(type, n);
+    float values[STEP_MOST_VALUES];
     double sum = 0.0;
-    int64_t rows = m->shape.vocab, bytes = n / type->values * type->bytes, count = 0;
-    for (int64_t r = 0; r < rows; r += 1 + rows / 64, count += 32) {
-        int64_t at = count % n / 32 * 32;
-        const uint8_t *row = (const uint8_t *)embed->data + r * bytes;
-        type->dequantize(row + at / type->values * type->bytes, values, 32);
-        block_find(norm->type)->dequantize(
-            (const uint8_t *)norm->data + at / block_find(norm->type)->values *
-                                              block_find(norm->type)->bytes, weights, 32);
-        for (int i = 0; i < 32; i++)
-            sum += (double)values[i] * values[i] * weights[i] * (double)weights[i];
+    int64_t count = 0;
+    int exponent;
+    for (int64_t r = 0; r < embed->rows; r += 1 + embed->rows / 64, count += some) {
+        int64_t at = count % n / some * some;
+        type->dequantize(embed->data + (size_t)r * bytes + block_row_bytes(type, at), values, some);
+        for (int i = 0; i < some; i++) {
+            double x = (double)values[i] * (double)norm[at + i];
+            sum += x * x;
+        }
     }
     sum = sqrt(sum / (double)count);
     if (!(sum > 1e-20 && sum < 1e20)) return 1.0f;
@@ -280,6 +310,7 @@ static void forward_cuda_close(cairn_model *model) {
     step_lane *lanes[3];
     if (!f) return;
     device_sync(f->dev);
+    step_close_staging(f);
     device_graph_free(f->dev, &f->graph);
     step_free_sparse_graphs(f);
     for (size_t i = 0; i < BASE_COUNT(f->dense_graphs); i++)
@@ -310,9 +341,10 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     f->shape = &model->shape;
     step_choose_shape(f, model, max_rows);
     if ((status = step_begin_build(f)) ||
-        (status = step_alloc_weights(f, model->head.data == model->embed.data)) ||
-        (status = step_alloc_buffers(f)) || (status = step_fill_rope(f)) ||
-        (status = step_end_build(f)) || (status = step_pack_all(f, model)) ||
+        (status = step_alloc_weights(f, model->plan.head.data == model->plan.embed.data)) ||
+        (status = step_alloc_buffers(f)) || (status = step_fill_rope(f, &model->plan.ropes[0])) ||
+        (status = step_end_build(f)) || (status = step_open_staging(f, &model->plan)) ||
+        (status = step_pack_all(f, model)) ||
         (status = device_upload(f->dev, f->kv, model->kv.pages,
                              (size_t)f->shape->layers * sizeof(void *))) ||
         (status = device_upload(f->dev, f->bounds, model->kv.bounds,
@@ -321,6 +353,7 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
         forward_cuda_close(model);
         return status;
     }
+    step_close_staging(f);
     step_set_params(f, model, &f->flow);
     step_set_params(f, model, &f->stage);
     step_set_params(f, model, &f->prompt);

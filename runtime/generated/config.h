@@ -24,6 +24,9 @@ static const config_value config_sampling_order_values[] = {
 static const config_value config_cache_mode_values[] = {
     CAIRN_CACHE_MODE_TABLE(CFG_VALUE)
 };
+static const config_value config_memory_map_values[] = {
+    CAIRN_MEMORY_MAP_TABLE(CFG_VALUE)
+};
 static const config_value config_backend_values[] = {
     CAIRN_BACKEND_TABLE(CFG_VALUE)
 };
@@ -152,16 +155,19 @@ static const config_field config_fields[] = {
      .unit = "MiB"},
     {.path = "memory.prefix_cache", .kind = CFG_BOOL, .parent = 31, .hot = false,
      .offset = offsetof(cairn_config, memory.prefix_cache), .bytes = 1},
+    {.path = "memory.map", .kind = CFG_ENUM, .parent = 31, .hot = false,
+     .offset = offsetof(cairn_config, memory.map), .bytes = 4,
+     .values = config_memory_map_values, .value_count = 2},
     {.path = "jit", .kind = CFG_GROUP, .parent = -1, .hot = false,
      .offset = offsetof(cairn_config, jit), .bytes = sizeof(cairn_jit)},
-    {.path = "jit.cache_dir", .kind = CFG_STRING, .parent = 34, .hot = false,
+    {.path = "jit.cache_dir", .kind = CFG_STRING, .parent = 35, .hot = false,
      .offset = offsetof(cairn_config, jit.cache_dir), .bytes = 512},
-    {.path = "jit.cache", .kind = CFG_ENUM, .parent = 34, .hot = false,
+    {.path = "jit.cache", .kind = CFG_ENUM, .parent = 35, .hot = false,
      .offset = offsetof(cairn_config, jit.cache), .bytes = 4,
      .values = config_cache_mode_values, .value_count = 4},
-    {.path = "jit.quick", .kind = CFG_BOOL, .parent = 34, .hot = false,
+    {.path = "jit.quick", .kind = CFG_BOOL, .parent = 35, .hot = false,
      .offset = offsetof(cairn_config, jit.quick), .bytes = 1},
-    {.path = "jit.threads", .kind = CFG_INT, .parent = 34, .hot = false,
+    {.path = "jit.threads", .kind = CFG_INT, .parent = 35, .hot = false,
      .offset = offsetof(cairn_config, jit.threads), .bytes = 4,
      .low = 0, .high = 256},
     {.path = "backend", .kind = CFG_ENUM, .parent = -1, .hot = false,
@@ -230,6 +236,7 @@ static void config_set_defaults(cairn_config *c) {
     memcpy(c->routes.topk, "auto", sizeof "auto");
     c->memory.budget_mb = 0;
     c->memory.prefix_cache = false;
+    c->memory.map = CAIRN_MAP_COPY;
     memcpy(c->jit.cache_dir, "auto", sizeof "auto");
     c->jit.cache = CAIRN_CACHE_READ_WRITE;
     c->jit.quick = false;

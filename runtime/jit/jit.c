@@ -1,68 +1,11 @@
-/* jit: from a kernel template and constants to a loaded function. Owns the programs, the threads
- * that compile them, and NVRTC while it is open; calls cache, driver, os.
- *
- * A program is one template of kernels_src/ with one set of constants. It comes from memory, from
- * the cache, or from NVRTC, which is opened on the first miss only. All work is done on threads of
- * our own: NVRTC needs a deep stack and the default floating-point environment, and a frame loop
- * must not wait. Several requests for one program do the work once.
- *
- * jit.c: types, source text, keys. compile.c: NVRTC. load.c: modules and functions.
- * work.c: threads, batches, cancelling, exit. open.c: the calls for other rooms.
- *
- * [owner thread] unless said; jit_cancel [any thread]. */
+/* jit: its state, the source text of programs, and the keys that name them. */
 #include <fenv.h>
 
 #define JIT_SCHEMA 1 /* counts changes of what a key covers */
 #define JIT_ABI 1    /* counts changes of how compiled kernels are called */
-#define JIT_MAX_CONSTANTS 128
 #define JIT_MAX_THREADS 16
 #define JIT_MAX_ARCHS 64
 #define JIT_STACK_BYTES ((size_t)8 << 20)
-
-typedef struct jit_constant { const char *name; int64_t value; } jit_constant;
-
-/* `constants` become `#define CAIRN_<name> <value>` before the template, sorted by name. */
-typedef struct jit_request {
-    const char *source; /* "topk.cu", of kernels_src/ */
-    const jit_constant *constants;
-    int constant_count;
-    bool later;         /* begun behind all others, and no one waits for it: see jit_try */
-} jit_request;
-
-typedef struct jit_options {
-    driver_calls *driver;
-    CUcontext context;        /* NULL: compile only; there are then no functions */
-    int arch;                 /* of the device: 10 * major + minor */
-    struct cache *kernels;    /* an open cache */
-    const char *nvrtc_path;   /* NULL or "": see driver/nvrtc.c */
-    int threads;              /* 0: one per processor, at most 8 */
-    bool quick;               /* compile fast rather than fast code */
-    bool debug;               /* line tables for the tools */
-    bool keep_images;         /* keep the bytes of each program for jit_image */
-    bool want_ptx;            /* PTX of the exact architecture instead of a cubin, to be read */
-    const kernels_file *files; /* NULL: the embedded kernels_src/ */
-    cairn_progress_callback progress; /* called on the thread that waits */
-    void *progress_user;
-} jit_options;
-
-typedef enum jit_state { JIT_NEW, JIT_QUEUED, JIT_RUNNING, JIT_READY, JIT_FAILED } jit_state;
-
-typedef struct jit_program {
-    struct jit_program *next;
-    cache_key id;     /* digest of the request: tells programs apart in memory */
-    char name[48];    /* "topk.cu" */
-    base_text source; /* constants and template */
-    jit_state state;
-    bool wanted;      /* by the last batch, which waits for it */
-    bool lasting;     /* failed by its own fault: not tried again */
-    cairn_status status;
-    char error[BASE_ERROR_BYTES];
-    CUmodule module;
-    cache_entry image;
-    bool from_cache, from_ptx;
-    int64_t compile_us, load_us;
-    size_t image_bytes;
-} jit_program;
 
 typedef enum jit_worker_state { JIT_IDLE, JIT_STARTED, JIT_ENDED, JIT_JOINING } jit_worker_state;
 
@@ -73,7 +16,7 @@ typedef struct jit_worker {
     jit_worker_state state;
 } jit_worker;
 
-typedef struct jit {
+struct jit {
     struct jit *next_open; /* jits alive, for the end of the process */
     base *owner;
     jit_options options;
@@ -103,7 +46,7 @@ typedef struct jit {
     int64_t nvrtc_open_us;
 
     os_mutex load_lock;    /* one module load at a time */
-} jit;
+};
 
 /* ---- source text ----------------------------------------------------------------------------- */
 

@@ -153,12 +153,6 @@ static cairn_status jit_build(jit *j, base *b, jit_program *p) {
 
 /* ---- functions ------------------------------------------------------------------------------- */
 
-typedef struct jit_kernel {
-    CUfunction function;
-    int registers, local_bytes; /* a thread; local bytes are spills and local arrays */
-    int static_shared_bytes, shared_bytes, max_threads;
-} jit_kernel;
-
 static CUresult jit_describe(const driver_calls *d, jit_kernel *k) {
     CUfunction f = k->function;
     CUresult r = d->cuFuncGetAttribute(&k->registers, CU_FUNC_ATTRIBUTE_NUM_REGS, f);

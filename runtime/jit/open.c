@@ -5,9 +5,7 @@ typedef struct jit_progress {
     char current[48];   /* the one begun last */
 } jit_progress;
 
-/* Opens no NVRTC. The driver, the cache and the kernel files stay valid until jit_close; without a
- * context programs can be compiled but hold no functions. */
-BASE_UNUSED static cairn_status jit_open(base *b, const jit_options *options, jit **out) {
+static cairn_status jit_open(base *b, const jit_options *options, jit **out) {
     jit *j = (jit *)base_new(b, 1, sizeof *j);
     *out = NULL;
     if (!j) return base_no_memory(b, "jit", sizeof *j);
@@ -47,8 +45,7 @@ static void jit_free_programs(jit *j) {
     if (pushed) d->cuCtxPopCurrent(&previous);
 }
 
-/* Cancels what is under way and frees every program. The context, if any, still lives. */
-BASE_UNUSED static void jit_close(jit *j) {
+static void jit_close(jit *j) {
     jit **link;
     if (!j) return;
     os_mutex_lock(&jit_exit_lock);
@@ -100,8 +97,6 @@ static void jit_end_batch(jit *j) {
     os_mutex_unlock(&j->lock);
 }
 
-/* Starts work on all requests and returns; a batch under way grows by them. The requests need not
- * outlive the call. A request that is wrong in itself is an error, and nothing is begun. */
 static cairn_status jit_begin(jit *j, const jit_request *requests, int count) {
     cairn_status status = CAIRN_OK;
     jit_program *p;
@@ -174,8 +169,6 @@ static void jit_cancel(jit *j) {
     os_mutex_unlock(&j->lock);
 }
 
-/* Waits for the batch, but for what was requested for later, and tells the progress callback, at
- * each change and four times a second. [blocks] */
 static cairn_status jit_wait(jit *j) {
     jit_progress progress, last;
     cairn_status status;
@@ -205,8 +198,7 @@ static cairn_status jit_look(jit *j, const jit_request *request, jit_program **p
     return CAIRN_OK;
 }
 
-/* The program of a request: at once if it is built, else after building it. [blocks] */
-BASE_UNUSED static cairn_status jit_get(jit *j, const jit_request *request, jit_program **out) {
+static cairn_status jit_get(jit *j, const jit_request *request, jit_program **out) {
     jit_program *p = NULL;
     jit_state state;
     cairn_status status = jit_look(j, request, &p, &state);
@@ -222,9 +214,7 @@ BASE_UNUSED static cairn_status jit_get(jit *j, const jit_request *request, jit_
     return status;
 }
 
-/* The same without waiting, for what was begun before: CAIRN_BUSY (and no error text) while it is
- * being built. */
-BASE_UNUSED static cairn_status jit_try(jit *j, const jit_request *request, jit_program **out) {
+static cairn_status jit_try(jit *j, const jit_request *request, jit_program **out) {
     jit_program *p = NULL;
     jit_state state;
     cairn_status status = jit_look(j, request, &p, &state);
@@ -236,10 +226,8 @@ BASE_UNUSED static cairn_status jit_try(jit *j, const jit_request *request, jit_
     return CAIRN_OK;
 }
 
-/* The function `entry` of a built program, ready to launch: with `shared_bytes` of dynamic shared
- * memory allowed, clusters beyond 8 blocks allowed, its code loaded. */
-BASE_UNUSED static cairn_status jit_function(jit *j, jit_program *p, const char *entry,
-                                             int shared_bytes, jit_kernel *out) {
+static cairn_status jit_function(jit *j, jit_program *p, const char *entry, int shared_bytes,
+                                 jit_kernel *out) {
     const driver_calls *d = j->options.driver;
     CUcontext previous;
     cairn_status status;
@@ -255,14 +243,12 @@ BASE_UNUSED static cairn_status jit_function(jit *j, jit_program *p, const char 
     return status;
 }
 
-/* The cubin (or PTX) of a built program, if options.keep_images; NULL otherwise. */
-BASE_UNUSED static const uint8_t *jit_image(const jit_program *p, size_t *bytes) {
+static const uint8_t *jit_image(const jit_program *p, size_t *bytes) {
     *bytes = p->image.size;
     return p->image.data;
 }
 
-/* Programs compiled and found in the cache since the jit was opened; how often NVRTC was opened. */
-BASE_UNUSED static void jit_counts(jit *j, int32_t *compiled, int32_t *cached, int32_t *opened) {
+static void jit_counts(jit *j, int32_t *compiled, int32_t *cached, int32_t *opened) {
     const jit_program *p;
     *compiled = *cached = 0;
     os_mutex_lock(&j->lock);

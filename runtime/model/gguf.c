@@ -1,9 +1,9 @@
-/* gguf: model files. Reads GGUF version 2 and 3 in place from a memory map: typed metadata by key,
- * tensors by name.
+/* gguf: model files. Reads GGUF version 2 and 3 in place, from a map of the file or from a copy in
+ * memory: typed metadata by key, tensors by name.
  *
  * The file is not trusted. gguf_parse visits every byte of the header once, checks every length
  * against what is left of the file before using it, and fails with a message that names the key or
- * tensor and the byte offset. After it succeeded every pointer handed out lies inside the map, so
+ * tensor and the byte offset. After it succeeded every pointer handed out lies inside the file, so
  * the getters check kinds and ranges only. Allocates two tables, each bounded by the file's size.
  * Calls base, os, block.
  *
@@ -18,6 +18,7 @@ enum gguf_value_type {
 
 #define GGUF_NAME_BYTES 128      /* of a tensor's name, its NUL included */
 #define GGUF_PATH_BYTES 256
+#define GGUF_ALIGNMENT 64        /* of a file in memory */
 #define GGUF_MAX_COUNT (1 << 20) /* keys, and tensors, in a file */
 #define GGUF_MAX_DEPTH 4         /* of arrays inside arrays */
 
@@ -36,13 +37,16 @@ typedef struct gguf_tensor {
     int type;         /* a BLOCK_ type that block_find knows */
     int ndim;         /* 1 to 4 */
     int64_t shape[4]; /* shape[0] is the contiguous one; 1 beyond ndim */
-    const void *data; /* in the map, aligned as general.alignment says (8 or more) */
+    const void *data; /* in the file, aligned as general.alignment says (8 or more) */
     size_t bytes;
     uint64_t offset; /* of its description in the file, for messages */
 } gguf_tensor;
 
 typedef struct gguf {
-    os_map map; /* empty when gguf_parse was given memory */
+    const uint8_t *data; /* [size], the whole file */
+    size_t size;
+    os_map map;          /* empty when the file lies in memory */
+    void *copy;          /* gguf_copy's, NULL otherwise */
     char path[GGUF_PATH_BYTES]; /* for messages; the end of a longer one */
     uint32_t version, alignment;
     gguf_key *keys; /* [key_count], by name */
@@ -529,6 +533,7 @@ BASE_UNUSED static void gguf_close(base *b, gguf *g) {
     base_delete(b, g->keys, g->key_count, sizeof *g->keys);
     base_delete(b, g->tensors, g->tensor_count, sizeof *g->tensors);
     if (g->map.data) os_map_close(&g->map);
+    if (g->copy) base_delete(b, g->copy, g->size + GGUF_ALIGNMENT, 1);
     memset(g, 0, sizeof *g);
 }
 
@@ -560,6 +565,8 @@ BASE_UNUSED static cairn_status gguf_parse(base *b, const char *path, const uint
     cairn_status status;
     memset(out, 0, sizeof *out);
     gguf_keep_path(out, path);
+    out->data = data;
+    out->size = size;
     r.path = out->path;
     if (!size) return base_fail(b, CAIRN_BAD_FILE, "%s: byte 0: the file is empty", path);
     status = gguf_read_all(&r, out);
@@ -567,7 +574,8 @@ BASE_UNUSED static cairn_status gguf_parse(base *b, const char *path, const uint
     return status;
 }
 
-/* Maps and reads the file. [blocks] The file must not be cut short while it is open. */
+/* Maps and reads the file. [blocks] The file must not be cut short while it is open: the system
+ * ends a process that reads what is gone. */
 BASE_UNUSED static cairn_status gguf_open(base *b, const char *path, gguf *out) {
     os_map map;
     cairn_status status = os_map_open(b, path, &map);
@@ -575,5 +583,18 @@ BASE_UNUSED static cairn_status gguf_open(base *b, const char *path, gguf *out) 
     status = gguf_parse(b, path, map.data, map.size, out);
     if (status) os_map_close(&map);
     else out->map = map;
+    return status;
+}
+
+/* Reads the file into memory of our own, which nobody can take away or change. [blocks] */
+BASE_UNUSED static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
+    uint8_t *data;
+    void *copy;
+    size_t size;
+    cairn_status status = os_copy_file(b, path, GGUF_ALIGNMENT, &copy, &data, &size);
+    if (status) return status;
+    status = gguf_parse(b, path, data, size, out);
+    if (status) base_delete(b, copy, size + GGUF_ALIGNMENT, 1);
+    else out->copy = copy;
     return status;
 }

@@ -6,19 +6,6 @@
  * rows that are read once (embeddings, norms). Blocks are little-endian and may lie at any
  * address. Calls nothing. */
 
-enum { BLOCK_F32 = 0, BLOCK_F16 = 1, BLOCK_Q4_0 = 2, BLOCK_Q4_1 = 3, BLOCK_Q8_0 = 8,
-       BLOCK_BF16 = 30 };
-
-/* blocks: `values` of the type (a multiple of the block's) -> out [values]. */
-typedef void (*block_dequantize)(const uint8_t *blocks, float *out, int64_t values);
-
-typedef struct block_type {
-    int type;          /* the number that stands in a GGUF file */
-    const char *name;
-    int values, bytes; /* of one block */
-    block_dequantize dequantize;
-} block_type;
-
 static uint32_t block_load16(const uint8_t *at) { return (uint32_t)at[0] | (uint32_t)at[1] << 8; }
 
 static float block_f32_of_bits(uint32_t bits) {
@@ -91,17 +78,14 @@ static const block_type block_types[] = {
     {BLOCK_Q4_1, "Q4_1", 32, 20, block_read_q4_1},
     {BLOCK_Q8_0, "Q8_0", 32, 34, block_read_q8_0},
 };
-#define BLOCK_SUPPORTED "F32, F16, BF16, Q4_0, Q4_1, Q8_0"
 
-/* The traits of a type, or NULL when it is not supported. */
-BASE_UNUSED static const block_type *block_find(int type) {
+static const block_type *block_find(int type) {
     for (size_t i = 0; i < BASE_COUNT(block_types); i++)
         if (block_types[i].type == type) return &block_types[i];
     return NULL;
 }
 
-/* The name of any type that GGUF files hold, supported or not; "unknown" otherwise. */
-BASE_UNUSED static const char *block_name(int type) {
+static const char *block_name(int type) {
     static const char *const names[] = {
         "F32", "F16", "Q4_0", "Q4_1", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "Q8_0", "Q8_1",
         "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S",
@@ -111,7 +95,6 @@ BASE_UNUSED static const char *block_name(int type) {
     return type >= 0 && (size_t)type < BASE_COUNT(names) ? names[type] : "unknown";
 }
 
-/* Bytes of a row of `values` values, a multiple of the type's block. */
-BASE_UNUSED static size_t block_row_bytes(const block_type *type, int64_t values) {
+static size_t block_row_bytes(const block_type *type, int64_t values) {
     return (size_t)(values / type->values) * (size_t)type->bytes;
 }

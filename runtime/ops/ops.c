@@ -1,14 +1,5 @@
-/* ops: what the entries of the ops share: wanting tensors in one line, launching a kernel in one
- * call, and the paged cache's argument checks. */
+/* ops: checks, launches and faults, for every op's entry. */
 
-#define OPS_F32 TENSOR_BIT(CAIRN_F32)
-#define OPS_F16 TENSOR_BIT(CAIRN_F16)
-#define OPS_I32 TENSOR_BIT(CAIRN_I32)
-#define OPS_I64 TENSOR_BIT(CAIRN_I64)
-
-typedef struct ops_check { device *dev; const char *op; cairn_status status; } ops_check;
-
-/* Checks one dense argument against rank and extents (-1: free); the first failure stays. */
 static void ops_want_as(ops_check *c, const cairn_tensor *t, const char *name, unsigned types,
                         bool optional, int rank, const int64_t *extents) {
     tensor_want want;
@@ -43,7 +34,6 @@ static void ops_want3(ops_check *c, const cairn_tensor *t, const char *name, uns
     ops_want_as(c, t, name, types, false, 3, extents);
 }
 
-/* An output shares no byte with an input, or where `in_place` is the input itself. */
 static void ops_want_apart(ops_check *c, const cairn_tensor *out, const char *out_name,
                            const cairn_tensor *in, const char *in_name, bool in_place) {
     if (c->status || !out || !in) return;
@@ -51,7 +41,6 @@ static void ops_want_apart(ops_check *c, const cairn_tensor *out, const char *ou
     c->status = tensor_check_apart(c->dev->base, c->op, out, out_name, in, in_name);
 }
 
-BASE_PRINTF(3, 4)
 static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
     char text[256];
     va_list args;
@@ -63,19 +52,6 @@ static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
 }
 
 static device *ops_device(cairn_runtime *rt) { return rt ? &rt->device : NULL; }
-
-/* The start of every entry: takes the caller's struct into `ours` of the current layout. */
-#define OPS_TAKE(rt, name, ours, args) \
-    ((rt) ? args_take(&(rt)->base, name, &(ours), sizeof(ours), args) : CAIRN_INVALID_ARGUMENT)
-
-/* One kernel in its instance: found again by value, so that an op's second call asks nobody. */
-typedef struct ops_kernel {
-    const char *source, *entry; /* literals */
-    jit_constant constants[6];
-    int constant_count, shared_bytes;
-    jit_kernel kernel;
-    struct ops_kernel *next;
-} ops_kernel;
 
 static bool ops_same_kernel(const ops_kernel *a, const ops_kernel *b) {
     int i;
@@ -133,7 +109,6 @@ static void ops_free_kernels(cairn_runtime *rt) {
     }
 }
 
-/* Launches entry `want->entry` with one parameter struct of abi.h. */
 static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const device_dims *dims,
                                   const void *params) {
     const jit_kernel *kernel = NULL;
@@ -145,7 +120,6 @@ static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const dev
     return handles_leave(rt, status);
 }
 
-/* The same for a template without constants. */
 static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char *entry,
                                const device_dims *dims, const void *params) {
     ops_kernel want;
@@ -155,12 +129,10 @@ static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char
     return ops_launch_as(rt, &want, dims, params);
 }
 
-/* Where the op's kernels report a fault; NULL on the CPU. */
 static cairn_error_word *ops_error_word(device *dev, const char *op) {
     return (cairn_error_word *)(void *)device_error_word(dev, op);
 }
 
-/* On the CPU: remembers the first bad row of an op that went on past it. */
 static void ops_bad_row(device *dev, const char *op, int64_t row, const char *cause, int64_t value,
                         cairn_status *status) {
     if (!*status)
@@ -169,8 +141,6 @@ static void ops_bad_row(device *dev, const char *op, int64_t row, const char *ca
 }
 
 /* ---- weights in blocks ---------------------------------------------------------------------------*/
-
-typedef struct ops_weight { int type; int64_t outs, ins, row_bytes; const void *data; } ops_weight;
 
 static int ops_block_type(const cairn_tensor *t, int32_t block) {
     if (block != CAIRN_BLOCK_NONE) return block;
@@ -181,7 +151,6 @@ static int ops_block_type(const cairn_tensor *t, int32_t block) {
     }
 }
 
-/* A matrix [outs, ins], plain or in blocks; its width comes from the tensor. */
 static void ops_want_weight(ops_check *c, const cairn_tensor *t, const char *name, int32_t block,
                             ops_weight *out) {
     const block_type *type;
@@ -204,11 +173,6 @@ static void ops_want_weight(ops_check *c, const cairn_tensor *t, const char *nam
 }
 
 /* ---- rows of a paged cache ----------------------------------------------------------------------*/
-
-typedef struct ops_paged {
-    int64_t rows;
-    paged_rows at; /* also what the kernels get */
-} ops_paged;
 
 static void ops_want_paged_of(ops_check *c, const cairn_pages *pages, unsigned types, int64_t rows,
                               ops_paged *out) {
@@ -247,7 +211,6 @@ static void ops_want_paged(ops_check *c, const cairn_pages *pages, int64_t rows,
     ops_want_paged_of(c, pages, OPS_F16, rows, out);
 }
 
-/* Where row r stands, on the CPU; false when an id or position is out of range. */
 static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int64_t r,
                          const int32_t **table, int32_t *position, cairn_status *status) {
     int32_t sequence = at->sequences ? at->sequences[r] : (int32_t)r;
@@ -264,7 +227,6 @@ static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int6
     return true;
 }
 
-/* Slot 0 of K (0) or V (1) of a page's head. */
 static uint16_t *ops_slots(const paged_rows *at, int32_t page, int k_or_v, int head) {
     return at->cache + (((int64_t)page * 2 + k_or_v) * at->kv_heads + head) * at->page_size *
                            at->head_dim;

@@ -26,8 +26,7 @@ static int os_read_rest(base *b, int64_t file, base_text *out) {
     }
 }
 
-/* Appends the whole file to `out`; on failure `out` holds what it held before. Pipes work too. */
-BASE_UNUSED static cairn_status os_read_file(base *b, const char *path, base_text *out) {
+static cairn_status os_read_file(base *b, const char *path, base_text *out) {
     size_t before = out->size;
     os_file_info info = {0, 0, 0, false, false};
     int64_t file = os_calls.open(path, OS_OPEN_READ);
@@ -45,28 +44,67 @@ BASE_UNUSED static cairn_status os_read_file(base *b, const char *path, base_tex
     return os_fail(b, error, "read", path);
 }
 
-/* Maps a regular file read-only; an empty file maps to zero bytes. */
-BASE_UNUSED static cairn_status os_map_open(base *b, const char *path, os_map *out) {
+/* The size of a regular file, or a negative errno code. */
+static int os_regular_size(int64_t file, size_t *size) {
     os_file_info info;
+    int error = os_calls.file_info(file, &info);
+    if (error) return error;
+    if (!info.regular) return info.directory ? -EISDIR : -EINVAL;
+    if ((uint64_t)info.size > SIZE_MAX / 2) return -EFBIG;
+    *size = (size_t)info.size;
+    return 0;
+}
+
+/* Reads `size` bytes; 0 or a negative errno code, EIO when the file ends before. */
+static int os_read_exact(int64_t file, uint8_t *to, size_t size) {
+    const size_t most = (size_t)1 << 30; /* of one call: systems have limits near 2 GiB */
+    while (size) {
+        int64_t got = os_calls.read(file, to, size < most ? size : most);
+        if (got == -EINTR) continue;
+        if (got <= 0) return got ? (int)got : -EIO;
+        to += got;
+        size -= (size_t)got;
+    }
+    return 0;
+}
+
+static cairn_status os_copy_file(base *b, const char *path, size_t alignment, void **memory,
+                                 uint8_t **data, size_t *size) {
     int64_t file = os_calls.open(path, OS_OPEN_READ);
+    int error;
+    if (file < 0) return os_fail(b, (int)file, "open", path);
+    error = os_regular_size(file, size);
+    *memory = error ? NULL : base_realloc(b, NULL, 0, *size + alignment);
+    if (!error && *memory) {
+        *data = (uint8_t *)*memory + (alignment - (uintptr_t)*memory % alignment) % alignment;
+        error = os_read_exact(file, *data, *size);
+    }
+    os_calls.close(file);
+    if (!error && *memory) return CAIRN_OK;
+    if (!error) return base_no_memory(b, path, *size + alignment);
+    if (*memory) base_delete(b, *memory, *size + alignment, 1);
+    return os_fail(b, error, "read", path);
+}
+
+static cairn_status os_map_open(base *b, const char *path, os_map *out) {
+    int64_t file = os_calls.open(path, OS_OPEN_READ);
+    size_t size = 0;
     int error;
     memset(out, 0, sizeof *out);
     if (file < 0) return os_fail(b, (int)file, "open", path);
-    error = os_calls.file_info(file, &info);
-    if (!error && !info.regular) error = info.directory ? -EISDIR : -EINVAL;
-    if (!error && (uint64_t)info.size > SIZE_MAX) error = -EFBIG;
-    if (!error && info.size > 0) {
-        out->address = os_calls.map(file, (size_t)info.size);
+    error = os_regular_size(file, &size);
+    if (!error && size > 0) {
+        out->address = os_calls.map(file, size);
         if (!out->address) error = -ENOMEM;
     }
     os_calls.close(file);
     if (error) return os_fail(b, error, "map", path);
     out->data = out->address ? (const uint8_t *)out->address : (const uint8_t *)"";
-    out->size = (size_t)info.size;
+    out->size = size;
     return CAIRN_OK;
 }
 
-BASE_UNUSED static void os_map_close(os_map *map) {
+static void os_map_close(os_map *map) {
     if (map->address) os_calls.unmap(map->address, map->size);
     memset(map, 0, sizeof *map);
 }
@@ -99,8 +137,6 @@ static int os_write_new(const char *path, const void *data, size_t bytes) {
     return error;
 }
 
-/* `path` holds all bytes or what it held before, whatever fails and whoever else writes it: the
- * bytes go to a temporary file in the same directory, which is renamed. 0 or a negative errno. */
 static int os_replace_file(const char *path, const void *data, size_t bytes) {
     static os_atomic serial;
     char temporary[OS_PATH_BYTES];
@@ -114,16 +150,14 @@ static int os_replace_file(const char *path, const void *data, size_t bytes) {
     return error;
 }
 
-BASE_UNUSED static cairn_status os_write_file(base *b, const char *path, const void *data,
-                                              size_t bytes) {
+static cairn_status os_write_file(base *b, const char *path, const void *data, size_t bytes) {
     int error = os_replace_file(path, data, bytes);
     return error ? os_fail(b, error, "write", path) : CAIRN_OK;
 }
 
 static bool os_is_separator(char c) { return c == '/' || c == OS_SEPARATOR; }
 
-/* Makes the directory and those above it that are missing. 0 or a negative errno code. */
-BASE_UNUSED static int os_make_path(const char *path) {
+static int os_make_path(const char *path) {
     char part[OS_PATH_BYTES];
     os_file_info info;
     size_t i, size = strlen(path);
@@ -142,14 +176,12 @@ BASE_UNUSED static int os_make_path(const char *path) {
     return info.directory ? 0 : -ENOTDIR;
 }
 
-/* Modification time in microseconds since 1970; -1 when there is no such file. */
-BASE_UNUSED static int64_t os_mtime(const char *path) {
+static int64_t os_mtime(const char *path) {
     os_file_info info;
     return os_calls.info(path, &info) ? -1 : info.mtime_us;
 }
 
-/* Puts the directory part of `path` before its last separator into `out`, "." if there is none. */
-BASE_UNUSED static bool os_directory_of(const char *path, char *out, size_t out_bytes) {
+static bool os_directory_of(const char *path, char *out, size_t out_bytes) {
     size_t size = strlen(path);
     while (size > 0 && !os_is_separator(path[size - 1])) size--;
     if (size > 1) size--;
@@ -162,8 +194,7 @@ BASE_UNUSED static bool os_directory_of(const char *path, char *out, size_t out_
 
 /* ---- libraries and threads ------------------------------------------------------------------- */
 
-/* NULL when it cannot be opened; `why` then holds the system's reason. */
-BASE_UNUSED static void *os_library_open(const char *path, char *why, size_t why_bytes) {
+static void *os_library_open(const char *path, char *why, size_t why_bytes) {
     return os_calls.library_open(path, false, why, why_bytes);
 }
 
@@ -172,17 +203,15 @@ BASE_UNUSED static void *os_library_loaded(const char *path) {
     return os_calls.library_open(path, true, NULL, 0);
 }
 
-BASE_UNUSED static os_function os_library_symbol(void *library, const char *name) {
+static os_function os_library_symbol(void *library, const char *name) {
     return os_calls.library_symbol(library, name);
 }
 
-BASE_UNUSED static void os_library_close(void *library) {
+static void os_library_close(void *library) {
     if (library) os_calls.library_close(library);
 }
 
-/* Runs run(context) on a thread of its own; stack_bytes 0 is the system's default. `thread` stays
- * where it is until os_thread_join. */
-BASE_UNUSED static bool os_thread_start(os_thread *thread, size_t stack_bytes, void (*run)(void *),
-                                        void *context) {
+static bool os_thread_start(os_thread *thread, size_t stack_bytes, void (*run)(void *),
+                            void *context) {
     return os_calls.thread_start(thread, stack_bytes, run, context) == 0;
 }

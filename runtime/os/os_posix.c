@@ -1,24 +1,4 @@
 /* os_posix: the raw calls of `os` on Linux and other POSIX systems. */
-#include <dirent.h>
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
-#ifdef __linux__
-#include <sys/syscall.h>
-#endif
-
-#define OS_SEPARATOR '/'
-
-typedef struct os_thread { pthread_t id; void (*run)(void *); void *context; } os_thread;
-typedef pthread_mutex_t os_mutex;
-typedef pthread_cond_t os_cond;
-#define OS_MUTEX_INITIAL PTHREAD_MUTEX_INITIALIZER
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -109,8 +89,7 @@ static os_function os_posix_library_symbol(void *library, const char *name) {
 
 static void os_posix_library_close(void *library) { dlclose(library); }
 
-/* The file that holds `function`; false where unknown. */
-BASE_UNUSED static bool os_library_path(os_function function, char *path, size_t path_bytes) {
+static bool os_library_path(os_function function, char *path, size_t path_bytes) {
     void *address;
     Dl_info info;
     memcpy(&address, &function, sizeof address);
@@ -140,20 +119,18 @@ static int os_posix_thread_start(void *memory, size_t stack_bytes, void (*run)(v
     return -error;
 }
 
-BASE_UNUSED static void os_thread_join(os_thread *thread) { pthread_join(thread->id, NULL); }
-/* Whether the caller is that thread. */
-BASE_UNUSED static bool os_thread_is_self(const os_thread *thread) {
+static void os_thread_join(os_thread *thread) { pthread_join(thread->id, NULL); }
+static bool os_thread_is_self(const os_thread *thread) {
     return pthread_equal(thread->id, pthread_self()) != 0;
 }
 BASE_UNUSED static void os_thread_yield(void) { sched_yield(); }
 
-BASE_UNUSED static void os_mutex_init(os_mutex *m) { pthread_mutex_init(m, NULL); }
-BASE_UNUSED static void os_mutex_lock(os_mutex *m) { pthread_mutex_lock(m); }
-BASE_UNUSED static void os_mutex_unlock(os_mutex *m) { pthread_mutex_unlock(m); }
-BASE_UNUSED static void os_mutex_destroy(os_mutex *m) { pthread_mutex_destroy(m); }
+static void os_mutex_init(os_mutex *m) { pthread_mutex_init(m, NULL); }
+static void os_mutex_lock(os_mutex *m) { pthread_mutex_lock(m); }
+static void os_mutex_unlock(os_mutex *m) { pthread_mutex_unlock(m); }
+static void os_mutex_destroy(os_mutex *m) { pthread_mutex_destroy(m); }
 
-/* Waits by the monotonic clock, so that a corrected wall clock neither hangs nor hurries it. */
-BASE_UNUSED static void os_cond_init(os_cond *c) {
+static void os_cond_init(os_cond *c) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -161,10 +138,9 @@ BASE_UNUSED static void os_cond_init(os_cond *c) {
     pthread_condattr_destroy(&attributes);
 }
 
-BASE_UNUSED static void os_cond_wait(os_cond *c, os_mutex *m) { pthread_cond_wait(c, m); }
+static void os_cond_wait(os_cond *c, os_mutex *m) { pthread_cond_wait(c, m); }
 
-/* At most so long; like os_cond_wait it may also wake early. */
-BASE_UNUSED static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
+static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)(us / 1000000);
@@ -174,8 +150,8 @@ BASE_UNUSED static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
 }
 
 BASE_UNUSED static void os_cond_signal(os_cond *c) { pthread_cond_signal(c); }
-BASE_UNUSED static void os_cond_broadcast(os_cond *c) { pthread_cond_broadcast(c); }
-BASE_UNUSED static void os_cond_destroy(os_cond *c) { pthread_cond_destroy(c); }
+static void os_cond_broadcast(os_cond *c) { pthread_cond_broadcast(c); }
+static void os_cond_destroy(os_cond *c) { pthread_cond_destroy(c); }
 
 /* ---- clocks, processors, process ------------------------------------------------------------- */
 
@@ -185,10 +161,8 @@ static int64_t os_posix_clock_us(clockid_t clock) {
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* Monotonic, from an arbitrary start. */
-BASE_UNUSED static int64_t os_now_us(void) { return os_posix_clock_us(CLOCK_MONOTONIC); }
-/* Since 1970, as files' times are; may jump. */
-BASE_UNUSED static int64_t os_wall_us(void) { return os_posix_clock_us(CLOCK_REALTIME); }
+static int64_t os_now_us(void) { return os_posix_clock_us(CLOCK_MONOTONIC); }
+static int64_t os_wall_us(void) { return os_posix_clock_us(CLOCK_REALTIME); }
 
 BASE_UNUSED static void os_sleep_us(int64_t us) {
     struct timespec t;
@@ -197,8 +171,7 @@ BASE_UNUSED static void os_sleep_us(int64_t us) {
     nanosleep(&t, NULL);
 }
 
-/* Processors this process may run on, at least 1. */
-BASE_UNUSED static int os_cpu_count(void) {
+static int os_cpu_count(void) {
     long count = -1;
 #ifdef __linux__
     cpu_set_t set;
@@ -220,9 +193,7 @@ static int64_t os_posix_number_in(const char *path, const char *after) {
     return at ? strtoll(at + strlen(after), NULL, 10) : -1;
 }
 
-/* Host memory that can still be had: what the system has available, or less where the process has
- * a limit. INT64_MAX where unknown. */
-BASE_UNUSED static int64_t os_memory_bytes(void) {
+static int64_t os_memory_bytes(void) {
     int64_t kib = os_posix_number_in("/proc/meminfo", "MemAvailable:");
     int64_t pages = os_posix_number_in("/proc/self/statm", "");
     int64_t free_bytes = kib < 0 ? INT64_MAX : kib * 1024;
@@ -236,14 +207,12 @@ BASE_UNUSED static int64_t os_memory_bytes(void) {
 
 BASE_UNUSED static int os_process_id(void) { return (int)getpid(); }
 
-/* NULL when unset or empty. */
-BASE_UNUSED static const char *os_env(const char *name) {
+static const char *os_env(const char *name) {
     const char *value = getenv(name);
     return value && *value ? value : NULL;
 }
 
-/* The running program's own file; false where unknown. */
-BASE_UNUSED static bool os_executable_path(char *path, size_t path_bytes) {
+static bool os_executable_path(char *path, size_t path_bytes) {
     ssize_t size = readlink("/proc/self/exe", path, path_bytes - 1);
     if (size <= 0 || (size_t)size >= path_bytes - 1) return false;
     path[size] = '\0';
@@ -256,10 +225,7 @@ static void os_posix_before_exit(void *context) {
     run();
 }
 
-/* Has `run` called when the process exits by exit() on the main thread, or by its return from main,
- * before every atexit handler, whenever those were registered. glibc runs the destructors of that
- * thread's variables first; elsewhere, and on other threads, this returns false. Once a program. */
-BASE_UNUSED static bool os_before_exit(void (*run)(void)) {
+static bool os_before_exit(void (*run)(void)) {
 #ifdef __linux__
     static void (*kept)(void);
     int (*add)(void (*)(void *), void *, void *);

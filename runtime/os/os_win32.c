@@ -1,16 +1,4 @@
 /* os_win32: the raw calls of `os` on Windows. Paths are UTF-8 outside, UTF-16 at the system. */
-#define WIN32_LEAN_AND_MEAN
-#define NOMINMAX
-#include <windows.h>
-#undef near /* words of 16-bit days that windows.h takes from every later line */
-#undef far
-
-#define OS_SEPARATOR '\\'
-
-typedef struct os_thread { HANDLE handle; void (*run)(void *); void *context; } os_thread;
-typedef SRWLOCK os_mutex;
-typedef CONDITION_VARIABLE os_cond;
-#define OS_MUTEX_INITIAL SRWLOCK_INIT
 
 static int os_win32_error(void) {
     switch (GetLastError()) {
@@ -203,8 +191,7 @@ static os_function os_win32_library_symbol(void *library, const char *name) {
 
 static void os_win32_library_close(void *library) { FreeLibrary((HMODULE)library); }
 
-/* The file that holds `function`; false where unknown. */
-BASE_UNUSED static bool os_library_path(os_function function, char *path, size_t path_bytes) {
+static bool os_library_path(os_function function, char *path, size_t path_bytes) {
     wchar_t wide[OS_PATH_BYTES];
     HMODULE library;
     LPCWSTR address;
@@ -235,39 +222,36 @@ static int os_win32_thread_start(void *memory, size_t stack_bytes, void (*run)(v
     return thread->handle ? 0 : os_win32_error();
 }
 
-BASE_UNUSED static void os_thread_join(os_thread *thread) {
+static void os_thread_join(os_thread *thread) {
     WaitForSingleObject(thread->handle, INFINITE);
     CloseHandle(thread->handle);
 }
 
-/* Whether the caller is that thread. */
-BASE_UNUSED static bool os_thread_is_self(const os_thread *thread) {
+static bool os_thread_is_self(const os_thread *thread) {
     return GetThreadId(thread->handle) == GetCurrentThreadId();
 }
 
 BASE_UNUSED static void os_thread_yield(void) { SwitchToThread(); }
 
-BASE_UNUSED static void os_mutex_init(os_mutex *m) { InitializeSRWLock(m); }
-BASE_UNUSED static void os_mutex_lock(os_mutex *m) { AcquireSRWLockExclusive(m); }
-BASE_UNUSED static void os_mutex_unlock(os_mutex *m) { ReleaseSRWLockExclusive(m); }
-BASE_UNUSED static void os_mutex_destroy(os_mutex *m) { (void)m; }
+static void os_mutex_init(os_mutex *m) { InitializeSRWLock(m); }
+static void os_mutex_lock(os_mutex *m) { AcquireSRWLockExclusive(m); }
+static void os_mutex_unlock(os_mutex *m) { ReleaseSRWLockExclusive(m); }
+static void os_mutex_destroy(os_mutex *m) { (void)m; }
 
-BASE_UNUSED static void os_cond_init(os_cond *c) { InitializeConditionVariable(c); }
-BASE_UNUSED static void os_cond_wait(os_cond *c, os_mutex *m) {
+static void os_cond_init(os_cond *c) { InitializeConditionVariable(c); }
+static void os_cond_wait(os_cond *c, os_mutex *m) {
     SleepConditionVariableSRW(c, m, INFINITE, 0);
 }
-/* At most so long; like os_cond_wait it may also wake early. */
-BASE_UNUSED static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
+static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
     SleepConditionVariableSRW(c, m, (DWORD)((us + 999) / 1000), 0);
 }
 BASE_UNUSED static void os_cond_signal(os_cond *c) { WakeConditionVariable(c); }
-BASE_UNUSED static void os_cond_broadcast(os_cond *c) { WakeAllConditionVariable(c); }
-BASE_UNUSED static void os_cond_destroy(os_cond *c) { (void)c; }
+static void os_cond_broadcast(os_cond *c) { WakeAllConditionVariable(c); }
+static void os_cond_destroy(os_cond *c) { (void)c; }
 
 /* ---- clocks, processors, process ------------------------------------------------------------- */
 
-/* Monotonic, from an arbitrary start. */
-BASE_UNUSED static int64_t os_now_us(void) {
+static int64_t os_now_us(void) {
     LARGE_INTEGER now, rate;
     QueryPerformanceCounter(&now);
     QueryPerformanceFrequency(&rate);
@@ -275,8 +259,7 @@ BASE_UNUSED static int64_t os_now_us(void) {
            now.QuadPart % rate.QuadPart * 1000000 / rate.QuadPart;
 }
 
-/* Since 1970, as files' times are; may jump. */
-BASE_UNUSED static int64_t os_wall_us(void) {
+static int64_t os_wall_us(void) {
     FILETIME now;
     GetSystemTimeAsFileTime(&now);
     return os_win32_time_us(now);
@@ -284,15 +267,13 @@ BASE_UNUSED static int64_t os_wall_us(void) {
 
 BASE_UNUSED static void os_sleep_us(int64_t us) { Sleep((DWORD)((us + 999) / 1000)); }
 
-/* Processors this process may run on, at least 1. */
-BASE_UNUSED static int os_cpu_count(void) {
+static int os_cpu_count(void) {
     SYSTEM_INFO info;
     GetSystemInfo(&info);
     return info.dwNumberOfProcessors < 1 ? 1 : (int)info.dwNumberOfProcessors;
 }
 
-/* Host memory that can still be had. */
-BASE_UNUSED static int64_t os_memory_bytes(void) {
+static int64_t os_memory_bytes(void) {
     MEMORYSTATUSEX status;
     status.dwLength = sizeof status;
     return GlobalMemoryStatusEx(&status) ? (int64_t)status.ullAvailPageFile : INT64_MAX;
@@ -300,21 +281,18 @@ BASE_UNUSED static int64_t os_memory_bytes(void) {
 
 BASE_UNUSED static int os_process_id(void) { return (int)GetCurrentProcessId(); }
 
-/* NULL when unset or empty. */
-BASE_UNUSED static const char *os_env(const char *name) {
+static const char *os_env(const char *name) {
     const char *value = getenv(name);
     return value && *value ? value : NULL;
 }
 
-/* The running program's own file; false where unknown. */
-BASE_UNUSED static bool os_executable_path(char *path, size_t path_bytes) {
+static bool os_executable_path(char *path, size_t path_bytes) {
     wchar_t wide[OS_PATH_BYTES];
     DWORD size = GetModuleFileNameW(NULL, wide, OS_PATH_BYTES);
     return size > 0 && size < OS_PATH_BYTES && os_win32_narrow(wide, path, path_bytes);
 }
 
-/* Threads are gone before libraries are torn down here: nothing to do. */
-BASE_UNUSED static bool os_before_exit(void (*run)(void)) { (void)run; return false; }
+static bool os_before_exit(void (*run)(void)) { (void)run; return false; }
 
 static os_call_table os_calls = {
     os_win32_open, os_win32_read, os_win32_write, os_win32_sync, os_win32_close, os_win32_info,

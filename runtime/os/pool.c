@@ -1,18 +1,5 @@
-/* pool: the CPU threads of a runtime, and the SIMD level its kernels run at.
- *
- * One owner thread at a time gives work; it takes part as worker 0 and returns when all is done.
- * Two ways to run: pool_run hands out indices, to be finished in any order by any worker;
- * pool_each calls the task once on every worker at the same time, so that the task may meet its
- * peers at pool_barrier. Work may not start other work on the same pool.
- *
- * Waiting spins for a short while, since stages of a decode step last microseconds, then sleeps, so
- * that an idle pool costs nothing. Calls base and os. */
-
-typedef void (*pool_task)(void *context, int index);
-
+/* pool: gates that threads wait at, and the threads. */
 /* ---- SIMD level ------------------------------------------------------------------------------ */
-
-enum { SIMD_SCALAR = 0, SIMD_AVX2 = 1, SIMD_AVX512 = 2, SIMD_NEON = 3 };
 
 #if BASE_X86 && BASE_VECTORS
 /* Not every compiler's BASE_CPU_HAS knows it by name. */
@@ -35,9 +22,7 @@ static int pool_simd_here(void) {
 #endif
 }
 
-/* The best level of this machine. The environment variable CAIRN_SIMD (scalar, avx2, avx512) can
- * only lower it; asked for on each call, so that a test can compare levels in one process. */
-BASE_UNUSED static int pool_simd(void) {
+static int pool_simd(void) {
     const char *wish = os_env("CAIRN_SIMD");
     int here = pool_simd_here();
     if (!wish) return here;
@@ -95,7 +80,7 @@ static void pool_gate_add(pool_gate *gate) {
 
 typedef struct pool_worker { os_thread thread; struct pool *pool; int index; } pool_worker;
 
-typedef struct pool {
+struct pool {
     base *b;
     int threads;             /* the owner included */
     int capacity;            /* of workers */
@@ -107,11 +92,10 @@ typedef struct pool {
     void *context;
     int count;
     bool stop;
-} pool;
+};
 
-BASE_UNUSED static int pool_threads(const pool *p) { return p->threads; }
+static int pool_threads(const pool *p) { return p->threads; }
 
-/* Inside pool_each: returns when every worker has come here. What each wrote before, all see. */
 static void pool_barrier(pool *p) {
     int32_t seen;
     if (p->threads == 1) return;
@@ -136,7 +120,6 @@ static void pool_work(void *context) {
     }
 }
 
-/* Calls task(context, worker) for worker 0 to pool_threads - 1, all at the same time. */
 static void pool_each(pool *p, pool_task task, void *context) {
     if (p->threads > 1) {
         p->task = task;
@@ -157,8 +140,7 @@ static void pool_take(void *context, int worker) {
         all->task(all->context, index);
 }
 
-/* Calls task(context, index) once for each index below count. */
-BASE_UNUSED static void pool_run(pool *p, int count, pool_task task, void *context) {
+static void pool_run(pool *p, int count, pool_task task, void *context) {
     pool_indices all;
     int index;
     all.owner = p;
@@ -173,8 +155,7 @@ BASE_UNUSED static void pool_run(pool *p, int count, pool_task task, void *conte
     pool_each(p, pool_take, &all);
 }
 
-/* Stops and joins the threads; `p` is gone. */
-BASE_UNUSED static void pool_close(pool *p) {
+static void pool_close(pool *p) {
     base *b = p->b;
     p->stop = true;
     if (p->threads > 1) pool_gate_add(&p->start);
@@ -198,8 +179,7 @@ static void pool_start(pool *p) {
     }
 }
 
-/* threads 0: as many as this process may run on. */
-BASE_UNUSED static cairn_status pool_open(base *b, int threads, pool **out) {
+static cairn_status pool_open(base *b, int threads, pool **out) {
     pool *p = (pool *)base_new(b, 1, sizeof *p);
     *out = NULL;
     if (threads <= 0) threads = os_cpu_count();

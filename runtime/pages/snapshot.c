@@ -15,7 +15,7 @@
  * before everything in it was found to fit. Calls cache_hash, pool, device, pages and
  * snapshot_pages. */
 
-enum { SNAPSHOT_VERSION = 2, SNAPSHOT_HEADER = 112, SNAPSHOT_NAME = 64 };
+enum { SNAPSHOT_VERSION = 3, SNAPSHOT_HEADER = 112, SNAPSHOT_NAME = 64 };
 enum { SNAPSHOT_IDENTITY, SNAPSHOT_TOKENS, SNAPSHOT_STATE, SNAPSHOT_PAGES, SNAPSHOT_EXTRA,
        SNAPSHOT_PARTS };
 enum { SNAPSHOT_OF_SESSION = 1, SNAPSHOT_OF_REQUEST = 2 };

@@ -1,4 +1,5 @@
--- cairn bench: runs scripts/bench/NAME.lua, all of them in order when none is named.
+-- cairn bench: runs scripts/bench/NAME.lua, all of them in order when none is named; `shape`, which
+-- writes gigabytes, only when it is.
 local common = require "cli.common"
 local options = require "cli.options"
 
@@ -22,6 +23,8 @@ local function show(result)
   add("gb_per_second", "%9.1f GB/s")
   add("tokens_per_second", "%9.1f tokens/s")
   add("tokens_per_step", "%5.2f tokens/step")
+  add("limit_percent", "%5.1f %% of the read limit")
+  add("gib", "%.2f GiB")
   add("open_ms", "and %.1f ms to open")
   add("route", "route %s")
   add("slowest", "slowest order %s")
@@ -35,10 +38,28 @@ local function load_bench(name)
   options.fail("no bench %s; there are: %s", name, table.concat(names, ", "))
 end
 
+-- `shape` takes the names behind it as models, and the options of the command.
+local function run_shapes(b, o)
+  local shape, models = require "bench.shape", table.move(o, 2, #o, 1, {})
+  for _, name in ipairs(models) do
+    if not shape.shapes[name] then
+      options.fail("no shape %s; there are: %s", name, table.concat(shape.shape_names, ", "))
+    end
+  end
+  if (o.context or 1) < 1 or (o.pages or 0) < 0 then
+    options.fail("--context is at least 1, --pages at least 0")
+  end
+  shape.run(b, models, o)
+end
+
 return {
-  usage = "[NAME...]",
+  usage = "[NAME...] | shape [MODEL...]",
   about = "time the runtime on this machine, as ratios to what the machine can do",
-  options = options.with_common {},
+  options = options.with_common {
+    { "--type T", "shape: type of the weights", require "bench.shape".types },
+    { "--context N", "shape: tokens before decoding", "integer" },
+    { "--pages K", "shape: pages kept; 0, the default: all", "integer" },
+  },
   positional = math.huge,
   run = function(o)
     local chosen = #o > 0 and table.move(o, 1, #o, 1, {}) or names
@@ -48,6 +69,10 @@ return {
       results[#results + 1] = result
       if not o.json then show(result) end
     end)
+    if o[1] == "shape" then
+      run_shapes(b, o)
+      chosen = {}
+    end
     for _, name in ipairs(chosen) do
       local ok = pcall(require, "bench." .. name)
       if ok or #o > 0 then load_bench(name).run(b) end

@@ -34,10 +34,11 @@ error "annotations for the editor, not a module"
 ---@class cairn.routes
 ---@field topk? "auto"|"small"|"block"|"cluster"|"split"|"radix" route of topk; auto, small, block, cluster, split, radix; default "auto"
 
----device memory
+---memory of models
 ---@class cairn.memory
 ---@field budget_mb? integer device memory for model and KV pages; 0: what is free; 0 to 16777216; default 0
 ---@field prefix_cache? boolean keep the pages of prompts for sessions that begin alike, as long as no other session needs them; true, false; default false
+---@field map? "copy"|"file" where the CPU reads weights: a copy in memory, or the mapped file itself; copy, file; default "copy"
 
 ---kernel compilation
 ---@class cairn.jit
@@ -62,7 +63,7 @@ error "annotations for the editor, not a module"
 ---@field stop? string[] strings that end a generation; up to 16 strings of 127 bytes; default {}
 ---@field shape? cairn.shape head shapes for kernels and ops used without a model
 ---@field routes? cairn.routes force one route of an op, for tests and tuning
----@field memory? cairn.memory device memory
+---@field memory? cairn.memory memory of models
 ---@field jit? cairn.jit kernel compilation
 ---@field backend? "auto"|"cuda"|"cpu" where ops run; auto, cuda, cpu; default "auto"
 ---@field device? integer GPU ordinal as the driver counts; 0 to 255; default 0

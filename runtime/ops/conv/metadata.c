@@ -158,7 +158,7 @@ static const int32_t *conv_want_lengths(ops_check *c, const cairn_short_conv_met
     want.rank = rank, want.shape[0] = n, want.shape[1] = -1;
     want.rows_may_stride = rank == 2;
     c->status = tensor_check_at(
-        c->dev->base, c->dev->cuda && !a->staging ? TENSOR_CUDA : TENSOR_CPU, t, &want);
+        c->dev->base, a->staging ? TENSOR_CPU : tensor_place(c->dev), t, &want);
     return c->status ? NULL : (const int32_t *)tensor_data(t);
 }
 

@@ -174,7 +174,7 @@ static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cair
 
 /* ---- entry ------------------------------------------------------------------------------------- */
 
-static void ops_want_aligned(ops_check *c, const cairn_tensor *t, const char *name) {
+static void append_want_aligned(ops_check *c, const cairn_tensor *t, const char *name) {
     if (c->status || !t) return;
     ops_refuse(c, (uintptr_t)tensor_data(t) % 16 != 0, "%s is not aligned to 16 bytes", name);
 }
@@ -194,9 +194,9 @@ static void ops_append_check(ops_check *c, const cairn_kv_append_args *a, ops_pa
     scales[0] = paged->at.pages, scales[1] = 2;
     scales[2] = paged->at.kv_heads, scales[3] = paged->at.page_size;
     ops_want_as(c, a->scales, "scales", OPS_F32, !scaled, 4, scales);
-    ops_want_aligned(c, a->k, "k");
-    ops_want_aligned(c, a->v, "v");
-    ops_want_aligned(c, a->pages.cache, "pages.cache");
+    append_want_aligned(c, a->k, "k");
+    append_want_aligned(c, a->v, "v");
+    append_want_aligned(c, a->pages.cache, "pages.cache");
     ops_want_apart(c, a->pages.cache, "pages.cache", a->k, "k", false);
     ops_want_apart(c, a->pages.cache, "pages.cache", a->v, "v", false);
     ops_want_apart(c, a->scales, "scales", a->pages.cache, "pages.cache", false);

@@ -115,7 +115,7 @@ static void ops_collate_layer(ops_check *c, const cairn_kv_collate_args *a, int3
         static const int64_t any[5] = {-1, 2, -1, -1, -1};
         ops_want_as(c, here, name, types, false, 5, any);
     }
-    ops_want_aligned(c, here, name);
+    append_want_aligned(c, here, name);
     if (c->status) return;
     p->caches[layer] = tensor_data(here);
     if (!a->scales) return;

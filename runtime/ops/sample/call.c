@@ -42,7 +42,6 @@ static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
     return CAIRN_OK;
 }
 
-/* Whether sample/few.cu is for these: the rest takes several passes over a row. */
 static bool ops_sample_is_few(const sample_params *p, int64_t vocab) {
     if (p->temperature <= 0.0f) return true;
     return p->top_k > 0 && p->top_k <= OPS_FEW_TOP_K && p->top_k < vocab && !p->top_p_first;
@@ -75,8 +74,6 @@ static cairn_status ops_sample_few(cairn_runtime *rt, sample_kernel_params *p, u
     return ops_launch(rt, "sample/few.cu", "sample_few", &dims, p);
 }
 
-/* The tokens of `rows` rows of logits on the device, where few can be it; row r stands at position
- * first + r of its sequence. For the engine, which has no tensors. */
 static cairn_status ops_sample_device(cairn_runtime *rt, const sample_params *rule,
                                       const float *logits, int rows, int vocab, int32_t first,
                                       int32_t *tokens) {
@@ -122,7 +119,7 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     return ops_launch(rt, "sample/sample.cu", "sample", &dims, &p);
 }
 
-static void ops_want_sampling(ops_check *c, cairn_sample_args *a) {
+static void ops_sample_want(ops_check *c, cairn_sample_args *a) {
     if (a->top_p == 0.0f) a->top_p = 1.0f;
     if (a->repetition_penalty == 0.0f) a->repetition_penalty = 1.0f;
     ops_refuse(c, !(a->temperature >= 0.0f && a->temperature < INFINITY),
@@ -145,7 +142,7 @@ cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args) {
     c.dev = ops_device(rt);
     c.status = OPS_TAKE(rt, "sample", a, args);
     if (c.status) return c.status;
-    ops_want_sampling(&c, &a);
+    ops_sample_want(&c, &a);
     ops_want2(&c, a.logits, "logits", OPS_F32, -1, -1);
     if (c.status) return c.status;
     rows = extents[0] = a.logits->shape[0];
@@ -164,7 +161,7 @@ cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args) {
     return rt->device.cuda ? ops_sample_cuda(rt, &a) : ops_sample_cpu(&rt->device, &a);
 }
 
-static void ops_verify_cpu(const cairn_verify_greedy_args *a) {
+static void ops_sample_verify(const cairn_verify_greedy_args *a) {
     const int64_t sequences = a->logits->shape[0], rows = a->logits->shape[1];
     const int64_t vocab = a->logits->shape[2];
     for (int64_t s = 0; s < sequences; s++) {
@@ -214,6 +211,6 @@ cairn_status cairn_verify_greedy(cairn_runtime *rt, const cairn_verify_greedy_ar
         dims.grid[0] = (unsigned)a.logits->shape[0];
         return ops_launch(rt, "sample/sample.cu", "verify_greedy", &dims, &p);
     }
-    ops_verify_cpu(&a);
+    ops_sample_verify(&a);
     return CAIRN_OK;
 }

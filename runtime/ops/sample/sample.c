@@ -1,20 +1,4 @@
-/* sample: the next token from a row of logits, on the CPU.
- *
- * Order: repetition penalty, temperature, top_k, top_p, min_p, draw. What is kept is always "every
- * token at least as likely as a threshold", so ties are kept and no sort is needed; a token is
- * drawn by the inverse of the cumulative distribution over ascending ids with a uniform number
- * from Philox (seed, position). The same logits, parameters and position give the same token
- * whatever was drafted or sampled before. A NaN ranks as -inf. Calls base. */
-
-typedef struct sample_params {
-    float temperature;        /* 0: the most likely token, lowest id among equals */
-    int top_k;                /* 0: all */
-    float top_p;              /* 1 (or 0): all */
-    float min_p;              /* 0: all */
-    bool top_p_first;         /* top_p over the whole vocabulary rather than over the top_k */
-    float repetition_penalty; /* 1: none */
-    uint64_t seed;
-} sample_params;
+/* sample: one row of logits to one token, on the CPU. */
 
 /* A candidate: (logit - max) / temperature, and what it weighs in the set being cut. */
 typedef struct sample_candidate { float score, weight; } sample_candidate;
@@ -61,8 +45,6 @@ static int32_t sample_argmax(const float *logits, int vocab) {
     return best;
 }
 
-/* Divides the positive and multiplies the negative logits of the tokens of `sequence`, each once.
- * seen: vocab bits of scratch. */
 static void sample_penalize(float *logits, int vocab, const int32_t *sequence, int64_t count,
                             float penalty, uint8_t *seen) {
     memset(seen, 0, ((size_t)vocab + 7) / 8);
@@ -184,13 +166,10 @@ static int32_t sample_draw(const float *scores, int vocab, float least, float u)
     return last;
 }
 
-/* Scratch for one row of sample_token. */
 static size_t sample_scratch_bytes(int vocab) {
     return (size_t)vocab * (sizeof(float) + sizeof(sample_candidate));
 }
 
-/* The token at logical position `position` of its sequence, from logits [vocab] to which the
- * repetition penalty was applied already. scratch: sample_scratch_bytes(vocab), 4-byte aligned. */
 static int32_t sample_token(const sample_params *p, const float *logits, int vocab,
                             int64_t position, void *scratch) {
     sample_candidate *candidates = (sample_candidate *)scratch;

@@ -3,7 +3,6 @@
 
 enum { CHUNKS_BLOCK = 256, CHUNKS_TILE = 2048, CHUNKS_SHARED = 64 + 8 * CHUNKS_BLOCK };
 
-/* Tokens of each request in a chunk. */
 static int64_t chunks_length(int32_t capacity, int64_t batch) {
     const int64_t length = (capacity > 0 ? capacity : 131072) / batch;
     return length > 1 ? length : 1;

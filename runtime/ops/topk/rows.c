@@ -26,8 +26,7 @@ static cairn_status rows_ask(cairn_runtime *rt, uint64_t *free_bytes, uint64_t *
     uint64_t left = dev->budget_bytes > dev->live_bytes ? dev->budget_bytes - dev->live_bytes : 0;
     cairn_status status = handles_enter(rt);
     if (status) return status;
-    *free_bytes = dev->cuda ? device_free_bytes(dev) : (uint64_t)os_memory_bytes();
-    *total_bytes = dev->cuda ? dev->total_bytes : *free_bytes;
+    device_memory(dev, free_bytes, total_bytes);
     if (dev->budget_bytes && left < *free_bytes) *free_bytes = left;
     if (dev->budget_bytes && dev->budget_bytes < *total_bytes) *total_bytes = dev->budget_bytes;
     return handles_leave(rt, CAIRN_OK);
@@ -249,9 +248,9 @@ static cairn_status rows_wait(rows_call *c, int64_t first) {
     device *dev = &c->rt->device;
     device_fault_word *word = device_error_word(dev, "topk_rows");
     cairn_status status;
-    if (!dev->cuda) return CAIRN_OK;
+    if (!word) return CAIRN_OK;
     if ((status = handles_enter(c->rt))) return status;
-    if (!dev->drv->cuStreamSynchronize(dev->stream) && word->code) word->row += (int32_t)first;
+    if (device_wait(dev) && word->code) word->row += (int32_t)first;
     return handles_leave(c->rt, device_sync(dev));
 }
 
@@ -309,7 +308,7 @@ static cairn_status rows_run_in_own_memory(rows_call *c) {
     c->shape[1] = c->strides[0] = c->a->n;
     status = rows_run(c);
     if (handles_enter(c->rt)) return status; /* the context is gone, and its memory with it */
-    if (dev->cuda) dev->drv->cuStreamSynchronize(dev->stream);
+    device_wait(dev);
     device_free(dev, memory, bytes);
     return handles_leave(c->rt, status);
 }

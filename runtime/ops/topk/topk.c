@@ -1,4 +1,4 @@
-/* topk: the op's entry. Checks the arguments, then the CPU's rows or a kernel's launch. */
+/* topk: the entries. Checks the arguments, then the CPU's rows or a kernel's launch. */
 
 /* Outputs share no byte with each other or with what is read. */
 static void topk_check_outputs(ops_check *c, const cairn_topk_args *a, int64_t rows) {

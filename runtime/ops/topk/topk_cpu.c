@@ -215,11 +215,6 @@ static void topk_scan(topk_list *list, const topk_row *row, int64_t first, int64
 
 /* ---- the op on a batch of rows -------------------------------------------------------------- */
 
-typedef struct topk_shape {
-    const char *op; /* in messages, as is first_row, added to the number of a row */
-    int64_t rows, n, stride, first_row;
-} topk_shape;
-
 typedef struct topk_cpu_call {
     const char *scores;
     cairn_type type;

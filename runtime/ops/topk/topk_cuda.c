@@ -208,8 +208,6 @@ static void topk_add_constant(ops_kernel *want, const char *name, int value) {
     want->constants[want->constant_count++].value = value;
 }
 
-/* p holds what concerns the op; rows, stride and the rest are filled in here. route: NULL for the
- * config's. */
 static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_shape *shape,
                                 cairn_type type, const char *route) {
     device_dims dims = {{0, 1, 1}, 1024, 0, 0, false};

@@ -1,0 +1,118 @@
+/* base: what every other room stands on. The compiler block, the status table, the failure path,
+ * the log, host memory, and growing text.
+ *
+ * A `base` travels with everything that can fail or allocate. It belongs to one thread at a time:
+ * a background thread takes its own copy (base_fork) and hands its message back when joined. */
+
+/* ---- compiler: the only place with extensions --------------------------------------------------- */
+#if defined(__GNUC__) || defined(__clang__)
+#define BASE_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#define BASE_UNUSED __attribute__((unused))
+#define BASE_INLINE static inline __attribute__((always_inline, unused))
+#define BASE_TARGET(features) __attribute__((target(features)))
+#define BASE_LIKELY(x) __builtin_expect(!!(x), 1)
+#else
+#define BASE_PRINTF(text, first)
+#define BASE_UNUSED
+#define BASE_INLINE static inline
+#define BASE_TARGET(features)
+#define BASE_LIKELY(x) (x)
+#endif
+/* Rooms between the two run once a start, a call or a file, never once a value: built for size. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
+#define BASE_SMALL_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"Os\")")
+#define BASE_SMALL_END _Pragma("GCC pop_options")
+#else
+#define BASE_SMALL_BEGIN
+#define BASE_SMALL_END
+#endif
+#if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(_M_X64))
+#define BASE_X86 1
+#include <cpuid.h>
+#include <immintrin.h>
+#else
+#define BASE_X86 0
+#endif
+#if defined(__ARM_NEON) && (defined(__GNUC__) || defined(__clang__))
+#define BASE_NEON 1
+#else
+#define BASE_NEON 0
+#endif
+
+/* Loops with a constant count whose arrays should live in registers. */
+#if defined(__clang__)
+#define BASE_UNROLL _Pragma("clang loop unroll(full)")
+#elif defined(__GNUC__)
+#define BASE_UNROLL _Pragma("GCC unroll 32")
+#else
+#define BASE_UNROLL
+#endif
+/* GCC for Windows does not align the stack for vectors: its AVX code may fault. */
+#if BASE_X86 && !(defined(_WIN32) && !defined(__clang__))
+#define BASE_VECTORS 1
+#else
+#define BASE_VECTORS 0
+#endif
+#if BASE_X86
+#define BASE_PAUSE() __builtin_ia32_pause()
+#define BASE_PREFETCH(address) __builtin_prefetch(address)
+#define BASE_CPU_HAS(feature) __builtin_cpu_supports(feature) /* by the processor and the system */
+#else
+#define BASE_PAUSE() ((void)0)
+#define BASE_PREFETCH(address) ((void)(address))
+#endif
+
+#define BASE_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- the room's state ---------------------------------------------------------------------------- */
+
+#define BASE_ERROR_BYTES 1024
+
+typedef struct base {
+    cairn_allocator allocator;
+    cairn_log_callback log; /* NULL: silent */
+    void *log_user;
+    cairn_log_level log_level;
+    cairn_status status;           /* of the last failure */
+    char error[BASE_ERROR_BYTES];  /* its message; reporting never allocates */
+} base;
+
+/* Bytes that grow; always followed by a NUL that `size` does not count. Starts as all zero. */
+typedef struct base_text { char *data; size_t size, capacity; } base_text;
+
+/* Starts from nothing. An allocator that is NULL or without a function means the C library's. */
+static void base_init(base *b, const cairn_allocator *allocator, cairn_log_callback log,
+                      void *log_user, cairn_log_level level);
+/* A copy for another thread: the same allocator and log, an error text of its own. */
+static void base_fork(const base *from, base *to);
+
+/* ---- reporting ----------------------------------------------------------------------------------- */
+
+/* Keeps the message and returns the status: `return base_fail(b, CAIRN_POOL_FULL, "...", ...);`
+ * The message says what, where and why; the hint of the status is appended. */
+BASE_PRINTF(3, 4)
+static cairn_status base_fail(base *b, cairn_status status, const char *format, ...);
+/* One line for the host program's log, without a newline; nothing is formatted below its level. */
+BASE_PRINTF(3, 4)
+static void base_log(base *b, cairn_log_level level, const char *format, ...);
+/* The failure of an allocation: `what` names the consumer. */
+static cairn_status base_no_memory(base *b, const char *what, size_t bytes);
+
+/* ---- host memory --------------------------------------------------------------------------------- */
+
+/* count * size bytes, zeroed; NULL when memory is short or the product overflows. */
+static void *base_new(base *b, size_t count, size_t size);
+/* Frees what base_new gave for the same count and size. NULL is ignored. */
+static void base_delete(base *b, void *memory, size_t count, size_t size);
+/* The host program's allocator as it is: old_bytes are those given before. */
+static void *base_realloc(base *b, void *memory, size_t old_bytes, size_t new_bytes);
+
+/* ---- growing text -------------------------------------------------------------------------------- */
+
+/* Each returns false when memory is short; the text then stands as it was. */
+static bool base_text_reserve(base *b, base_text *text, size_t more);
+static bool base_text_add(base *b, base_text *text, const void *bytes, size_t count);
+BASE_PRINTF(3, 4)
+static bool base_text_print(base *b, base_text *text, const char *format, ...);
+/* Leaves an empty text that can grow again. */
+static void base_text_free(base *b, base_text *text);

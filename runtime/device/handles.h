@@ -1,0 +1,41 @@
+/* handles: the runtime itself, and the objects that it hands out.
+ *
+ * Every object is in one of the runtime's lists, so that cairn_close frees what the host program
+ * forgot. Public calls make the context current (handles_enter) and leave it. */
+
+struct cairn_runtime {
+    struct base base;
+    cairn_config config; /* in force, "auto" resolved */
+    struct driver_calls drv;
+    struct cache cache;
+    struct jit *jit;
+    struct pool *pool;
+    struct device device;
+    tensor_owned *tensors;
+    cairn_stream *streams;
+    cairn_event *events;
+    cairn_graph *graphs;
+    cairn_staging *stagings;
+    cairn_model *models;
+    cairn_page_pool *page_pools;
+    cairn_page_tables *page_tables;
+    cairn_prefix_cache *prefix_caches;
+    cairn_config *reload; /* waits for kernels, or NULL */
+    struct ops_kernel *kernels; /* instances that ops have launched */
+    bool capturing;
+};
+
+/* What a call cannot do without: the runtime, and the pointer `given` as its argument `name`. */
+static cairn_status handles_need(cairn_runtime *rt, const char *call, const void *given,
+                                 const char *name);
+/* Begins a public call that works on the device. What succeeded owes one handles_leave. */
+static cairn_status handles_enter(cairn_runtime *rt);
+/* Leaves the context and hands the status through. */
+static cairn_status handles_leave(cairn_runtime *rt, cairn_status status);
+/* Frees every handle; for cairn_close, also on a device that fails every call. */
+static void handles_free_all(cairn_runtime *rt);
+
+/* Copies a caller's argument struct of an older or newer header into ours: what is missing is zero,
+ * what is unknown must be zero. */
+static cairn_status args_take(base *b, const char *op, void *ours, size_t our_bytes,
+                              const void *theirs);

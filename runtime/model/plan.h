@@ -1,0 +1,74 @@
+/* plan: what a model computes, read from its file once; the walks of the backends interpret it.
+ *
+ * A family (families/NAME.c) turns the metadata and the tensors of a file into a plan: layers of
+ * a mixer and an ffn, weights by role, each in its own block format. Backends ask for roles and
+ * never for the names of tensors; one that cannot run what a plan holds refuses it by name at open.
+ * Adding a family is a file and a line in model_families; adding a block format is a row in block.c.
+ *
+ * Weights are host views: bytes as the file holds them, readable while the model is open on the
+ * CPU, and while it is being opened on a backend that keeps its own form (model_backend.copies). */
+
+typedef struct model_weight {
+    int type;              /* a block type of block.c */
+    int64_t rows, columns; /* rows are outputs; a row's columns are contiguous */
+    const uint8_t *data;   /* host, rows * block_row_bytes(columns); NULL: there is none */
+} model_weight;
+
+/* Small tensors that are read as f32, whatever their format in the file. Host memory. */
+typedef struct model_vector { const float *values; int64_t count; } model_vector;
+
+typedef struct model_shape {
+    int layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
+    int context; /* the longest sequence the model was made for */
+    float norm_eps;
+} model_shape;
+
+typedef enum plan_mixer { PLAN_ATTENTION, PLAN_SHORT_CONV } plan_mixer;
+typedef enum plan_ffn { PLAN_SWIGLU, PLAN_GEGLU } plan_ffn;
+
+typedef enum plan_role {
+    PLAN_Q, PLAN_K, PLAN_V, PLAN_O, /* attention: [heads or kv_heads * head_dim, hidden], O back */
+    PLAN_CONV_IN,                   /* short conv: [3 * hidden, hidden]: gate in, gate out, x */
+    PLAN_CONV_OUT,                  /* [hidden, hidden] */
+    PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back */
+    PLAN_ROLES
+} plan_role;
+
+typedef enum plan_part {
+    PLAN_MIXER_NORM, PLAN_FFN_NORM, /* [hidden] */
+    PLAN_Q_NORM, PLAN_K_NORM,       /* [head_dim], of each head before it turns; or none */
+    PLAN_CONV_TAPS,                 /* [hidden, shape.conv_width], the oldest first */
+    PLAN_PARTS
+} plan_part;
+
+typedef struct plan_layer {
+    plan_mixer mixer;
+    plan_ffn ffn;
+    int rope;   /* of plan.ropes; -1: queries and keys do not turn */
+    int window; /* tokens that a query sees back, itself included; 0: all */
+    int state;  /* which of the layers of its mixer it is: of the KV cache, or of the conv state */
+    model_weight weights[PLAN_ROLES]; /* those of its mixer and ffn; others are empty */
+    model_vector parts[PLAN_PARTS];
+} plan_layer;
+
+/* Which values of a head turn together: 2j and 2j + 1, or j and j + dims / 2. */
+typedef enum plan_pairing { PLAN_PAIRS_BESIDE, PLAN_PAIRS_HALVES } plan_pairing;
+
+enum { PLAN_MAX_PAIRS = 128, PLAN_ROPES = 2 };
+
+/* Pair j turns by position * frequency[j]; what scaling a family has is in the numbers. */
+typedef struct plan_rope {
+    plan_pairing pairing;
+    int dims;        /* of a head's values, the first ones; the others stay */
+    float magnitude; /* factor of what has turned */
+    double frequency[PLAN_MAX_PAIRS]; /* [dims / 2] */
+} plan_rope;
+
+typedef struct model_plan {
+    int layer_count, attention_layers, conv_layers;
+    plan_layer *layers;       /* [layer_count] */
+    model_weight embed, head; /* [vocab, hidden]; head is embed's view when they are tied */
+    model_vector output_norm; /* [hidden] */
+    plan_rope ropes[PLAN_ROPES];
+    uint64_t parameters, weight_bytes; /* of all weights and vectors; bytes as in the file */
+} model_plan;

@@ -1,0 +1,16 @@
+/* topk: the k best of each row, exactly, with ties to the lowest position, in a dense prefix.
+ *
+ * topk_cpu.c scans a row once; topk_cuda.c picks a route from rows, capacity and k alone, so that a
+ * captured graph stays valid while lengths change; topk.c has the entries topk and topk_transform,
+ * rows.c topk_rows, whose scores memory does not hold at once. A result depends on its row alone,
+ * not on the route, the threads, nor how rows are cut. */
+
+typedef struct topk_shape {
+    const char *op; /* in messages, as is first_row, added to the number of a row */
+    int64_t rows, n, stride, first_row;
+} topk_shape;
+
+/* p holds what concerns the op; rows, stride and the rest are filled in here. route: NULL for the
+ * config's. */
+static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_shape *shape,
+                                cairn_type type, const char *route);

@@ -1,0 +1,236 @@
+-- cairn bench shape [NAME...] --type T --context N --pages K: what a model of a well-known shape would
+-- do here, before one is chosen or fetched. Writes a GGUF file of that shape with random weights to a
+-- temporary folder, loads it, prints prompt, decode and memory, and removes it.
+local cairn = require "cairn"
+
+-- As the models' own config files have them.
+local shapes = {
+  ["smollm2-135m"] = { layers = 30, hidden = 576, ffn = 1536, heads = 9, kv_heads = 3, vocab = 49152,
+    context = 8192, rope_base = 100000.0, tied = true },
+  ["llama-1b"] = { layers = 16, hidden = 2048, ffn = 8192, heads = 32, kv_heads = 8, vocab = 128256,
+    context = 131072, rope_base = 500000.0, tied = true },
+  ["llama-8b"] = { layers = 32, hidden = 4096, ffn = 14336, heads = 32, kv_heads = 8, vocab = 128256,
+    context = 131072, rope_base = 500000.0, tied = false },
+}
+local shape_names = { "smollm2-135m", "llama-1b", "llama-8b" }
+
+-- GGUF's number of a type, values and bytes of a block, and where its scales stand in a block.
+local half_of_a_hundredth, half_of_a_small = "\x1f\x21", "\x19\x10" -- 0.01, 0.0005 as f16
+local types = {
+  f16 = { id = 1, values = 1, bytes = 2, scale = "" },
+  q4_0 = { id = 2, values = 32, bytes = 18, scale = half_of_a_hundredth },
+  q4_1 = { id = 3, values = 32, bytes = 20, scale = half_of_a_hundredth .. half_of_a_small },
+  q8_0 = { id = 8, values = 32, bytes = 34, scale = half_of_a_small },
+}
+local type_names = { "f16", "q4_0", "q4_1", "q8_0" }
+
+-- Which type a tensor of a file of type T has: embeddings and the output matrix keep more bits.
+local function type_of(name, chosen)
+  local wide = chosen:find "^q4" and name:find "^output%." and "q8_0"
+  return wide or chosen
+end
+
+-- ---- the file ---------------------------------------------------------------------------------
+
+-- Name, rows and columns of every tensor, in the order of the file; rows 0: a vector of ones.
+local function tensors_of(s)
+  local list = {}
+  local function add(name, rows, columns) list[#list + 1] = { name = name, rows = rows, columns = columns } end
+  local width = s.hidden // s.heads * s.kv_heads
+  add("token_embd.weight", s.vocab, s.hidden)
+  add("output_norm.weight", 0, s.hidden)
+  if not s.tied then add("output.weight", s.vocab, s.hidden) end
+  for i = 0, s.layers - 1 do
+    local function layer(name, rows, columns) add(("blk.%d.%s.weight"):format(i, name), rows, columns) end
+    layer("attn_norm", 0, s.hidden)
+    layer("ffn_norm", 0, s.hidden)
+    layer("attn_q", s.hidden, s.hidden)
+    layer("attn_k", width, s.hidden)
+    layer("attn_v", width, s.hidden)
+    layer("attn_output", s.hidden, s.hidden)
+    layer("ffn_gate", s.ffn, s.hidden)
+    layer("ffn_up", s.ffn, s.hidden)
+    layer("ffn_down", s.hidden, s.ffn)
+  end
+  return list
+end
+
+local function bytes_of(tensor, chosen)
+  if tensor.rows == 0 then return tensor.columns * 4 end
+  local t = types[type_of(tensor.name, chosen)]
+  return tensor.rows * (tensor.columns // t.values) * t.bytes
+end
+
+local function text(s) return string.pack("<s8", s) end
+
+-- The names of the bytes as byte-level vocabularies have them, one merge, and fillers.
+local function vocabulary(count)
+  local names, next_point = {}, 256
+  for byte = 0, 255 do
+    local plain = byte >= 33 and byte <= 126 or byte >= 161 and byte <= 172 or byte >= 174
+    names[byte + 1] = utf8.char(plain and byte or next_point)
+    if not plain then next_point = next_point + 1 end
+  end
+  names[257] = "ab"
+  for i = 258, count do names[i] = ("<f%d>"):format(i) end
+  return names
+end
+
+local function header_of(s, list, chosen)
+  local keys, parts = 0, {}
+  local function key(name, kind, value)
+    keys = keys + 1
+    parts[#parts + 1] = text(name) .. string.pack("<I4", kind) .. value
+  end
+  local function u32(name, value) key("llama." .. name, 4, string.pack("<I4", value)) end
+  key("general.architecture", 8, text "llama")
+  key("general.name", 8, text "random weights")
+  u32("context_length", s.context)
+  u32("embedding_length", s.hidden)
+  u32("block_count", s.layers)
+  u32("feed_forward_length", s.ffn)
+  u32("attention.head_count", s.heads)
+  u32("attention.head_count_kv", s.kv_heads)
+  u32("rope.dimension_count", s.hidden // s.heads)
+  u32("vocab_size", s.vocab)
+  key("llama.attention.layer_norm_rms_epsilon", 6, string.pack("<f", 1e-5))
+  key("llama.rope.freq_base", 6, string.pack("<f", s.rope_base))
+  key("tokenizer.ggml.model", 8, text "gpt2")
+  key("tokenizer.ggml.pre", 8, text "gpt-2")
+  key("tokenizer.ggml.eos_token_id", 4, string.pack("<I4", s.vocab - 1))
+  local names = vocabulary(s.vocab)
+  for i, name in ipairs(names) do names[i] = text(name) end
+  key("tokenizer.ggml.tokens", 9, string.pack("<I4I8", 8, s.vocab) .. table.concat(names))
+  key("tokenizer.ggml.token_type", 9, string.pack("<I4I8", 5, s.vocab) .. string.pack("<i4", 1):rep(s.vocab))
+  key("tokenizer.ggml.merges", 9, string.pack("<I4I8", 8, 1) .. text "a b")
+  local infos, at = {}, 0
+  for i, tensor in ipairs(list) do
+    local vector = tensor.rows == 0
+    infos[i] = text(tensor.name) .. string.pack("<I4I8", vector and 1 or 2, tensor.columns)
+      .. (vector and "" or string.pack("<I8", tensor.rows))
+      .. string.pack("<I4I8", vector and 0 or types[type_of(tensor.name, chosen)].id, at)
+    at = at + (bytes_of(tensor, chosen) + 31) // 32 * 32
+  end
+  return "GGUF" .. string.pack("<I4I8I8", 3, #list, keys) .. table.concat(parts) .. table.concat(infos)
+end
+
+-- About a megabyte of blocks with random values; a tensor is written as often of it as it takes.
+local function pattern_of(t)
+  local blocks = {}
+  for i = 1, (1 << 20) // t.bytes // 64 do
+    local bytes = {}
+    for j = 1, 64 do
+      local words = {}
+      for k = 1, t.bytes - #t.scale do
+        -- the high byte of an f16 stays small, so that no weight is large, infinite or NaN
+        words[k] = string.char(t.id == 1 and k % 2 == 0 and 0x20 + math.random(0, 3) + 128 * math.random(0, 1)
+          or math.random(0, 255))
+      end
+      bytes[j] = t.scale .. table.concat(words)
+    end
+    blocks[i] = table.concat(bytes)
+  end
+  return table.concat(blocks)
+end
+
+local function write_tensor(file, tensor, chosen, patterns)
+  local left = bytes_of(tensor, chosen)
+  local padding = -left % 32
+  if tensor.rows == 0 then
+    assert(file:write(string.pack("<f", 1.0):rep(tensor.columns)))
+  else
+    local kind = type_of(tensor.name, chosen)
+    patterns[kind] = patterns[kind] or pattern_of(types[kind])
+    local pattern = patterns[kind]
+    while left >= #pattern do
+      assert(file:write(pattern))
+      left = left - #pattern
+    end
+    assert(file:write(pattern:sub(1, left)))
+  end
+  assert(file:write(("\0"):rep(padding)))
+end
+
+local function write_model(path, s, chosen)
+  local list, patterns = tensors_of(s), {}
+  local file <close> = assert(io.open(path, "wb"))
+  math.randomseed(1)
+  local header = header_of(s, list, chosen)
+  assert(file:write(header, ("\0"):rep(-#header % 32)))
+  for _, tensor in ipairs(list) do write_tensor(file, tensor, chosen, patterns) end
+end
+
+-- ---- the figures ------------------------------------------------------------------------------
+
+-- Bytes that a decode step must read: every weight but the embedding's other rows, and the keys and
+-- values it attends; with pages kept, the bounds of all pages too.
+local function step_bytes(s, chosen, stats, page_size, context, sparse)
+  local bytes = 0
+  for _, tensor in ipairs(tensors_of(s)) do
+    if tensor.name ~= "token_embd.weight" or s.tied then bytes = bytes + bytes_of(tensor, chosen) end
+  end
+  local token = 2 * 2 * s.hidden // s.heads * s.kv_heads * s.layers
+  local attended = sparse and stats.pages_read * page_size or context
+  local bounds = sparse and context // page_size * token or 0
+  return bytes + attended * token + bounds
+end
+
+local function some_ids(count)
+  local ids, x = {}, 7
+  for i = 1, count do
+    x = (x * 1103515245 + 12345) % 2147483648
+    ids[i] = x // 65536 % 30000 + 300
+  end
+  return ids
+end
+
+local function measure(b, path, name, o)
+  local s, context, pages = shapes[name], o.context or 2048, o.pages or 0
+  local config = { backend = b.cuda and "cuda" or "cpu", drafter = "none", log = "warn", max_batch = 1,
+    max_seq_len = context + 256, selection = { layers = pages > 0 and "all" or "none" } }
+  if pages > 0 then config.topk = pages end
+  local start = cairn.now_us()
+  local rt <close> = cairn.open(config)
+  local model = rt:load_model(path)
+  model:wait()
+  local label = ("%s %s"):format(name, o.type or "q4_0")
+  b.emit { op = label, shape = "load, every kernel", ms = (cairn.now_us() - start) / 1000 }
+  local session = model:session()
+  session:append(some_ids(context))
+  for _ in session:generate("", { max_tokens = b.cuda and 16 or 2 }) do end
+  local prompt = session:stats()
+  for _ in session:generate("", { max_tokens = b.cuda and 128 or 8 }) do end
+  local stats = session:stats()
+  b.emit { op = label, shape = ("prompt of %d"):format(context), tokens_per_second = context / prompt.prompt_seconds }
+  local bytes = step_bytes(s, o.type or "q4_0", stats, model:info().page_size, context, pages > 0)
+  local limit = b.floor.read_bytes_per_second / bytes
+  b.emit { op = label, shape = ("decode at %d, %s"):format(context, pages > 0 and pages .. " pages" or "dense"),
+    tokens_per_second = stats.tokens_per_second, limit_percent = stats.tokens_per_second / limit * 100 }
+  b.emit { op = label, shape = "memory at its most", gib = rt:info().peak_bytes / 2^30 }
+end
+
+local function temporary_path()
+  local folder = os.getenv "TMPDIR" or os.getenv "TEMP" or "/tmp"
+  return ("%s/cairn_shape_%d_%d.gguf"):format(folder, os.time(), math.random(0, 1 << 30))
+end
+
+local function run_shape(b, name, o)
+  local path = temporary_path()
+  local ok, fault = pcall(function()
+    write_model(path, shapes[name], o.type or "q4_0")
+    measure(b, path, name, o)
+  end)
+  os.remove(path)
+  if not ok then error(fault, 0) end
+end
+
+return {
+  about = "a model of a well-known shape with random weights: " .. table.concat(shape_names, ", "),
+  types = type_names,
+  shapes = shapes,
+  shape_names = shape_names,
+  write_model = write_model,
+  run = function(b, names, o)
+    for _, name in ipairs(#names > 0 and names or { "llama-1b" }) do run_shape(b, name, o) end
+  end,
+}

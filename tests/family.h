@@ -1,0 +1,199 @@
+/* family: small random models that a test writes as GGUF files, and keeps the values of.
+ *
+ *     family f = {.architecture = "llama", .layers = 2, .hidden = 64, ... };
+ *     family_make(&f, types, count, &state);    random tensors in formats drawn from types
+ *     family_write(&f, "build/x.gguf");
+ *     family_find(&f, "blk.0.attn_q.weight")->values
+ *     family_free(&f);
+ *
+ * After runtime.c, block_ref.h, f16_ref.h, gguf_build.h and random.h. */
+#ifndef FAMILY_H
+#define FAMILY_H
+
+enum { FAMILY_TENSORS = 80, FAMILY_LAYERS = 6 };
+
+typedef struct family_tensor {
+    char name[64];
+    int type, rows, columns; /* rows 0: one dimension */
+    uint8_t *data;
+    size_t bytes;
+    double *values;
+} family_tensor;
+
+typedef struct family {
+    const char *architecture;
+    int layers, hidden, heads, kv_heads, dim, ffn, vocab, context, taps;
+    bool conv[FAMILY_LAYERS]; /* the layer's mixer is a short convolution */
+    bool own_head;            /* not the embedding */
+    family_tensor tensors[FAMILY_TENSORS];
+    int count;
+} family;
+
+static float family_uniform(uint64_t *state) {
+    return (float)(random_next(state) >> 40) / 8388608.0f - 1.0f;
+}
+
+static void family_put_half(uint8_t *at, double value) {
+    uint16_t half = ref_to_f16(value);
+    at[0] = (uint8_t)half, at[1] = (uint8_t)(half >> 8);
+}
+
+/* A block of random bits under scales that give values up to about 0.15. */
+static void family_block(const block_type *type, uint8_t *at, uint64_t *state) {
+    const double some = 1 + 0.3 * (double)family_uniform(state);
+    float value = 0.15f * family_uniform(state);
+    uint32_t bits;
+    for (int i = 0; i < type->bytes; i++) at[i] = (uint8_t)random_next(state);
+    switch (type->type) {
+    case BLOCK_F32: memcpy(at, &value, 4); break;
+    case BLOCK_F16: family_put_half(at, (double)value); break;
+    case BLOCK_BF16:
+        memcpy(&bits, &value, 4);
+        at[0] = (uint8_t)(bits >> 16), at[1] = (uint8_t)(bits >> 24);
+        break;
+    case BLOCK_Q4_0: family_put_half(at, 0.018 * some); break;
+    case BLOCK_Q4_1: family_put_half(at, 0.018 * some), family_put_half(at + 2, -0.14); break;
+    case BLOCK_Q8_0: family_put_half(at, 0.0011 * some); break;
+    default: break;
+    }
+}
+
+static void family_add(family *f, const char *name, int type_number, int rows, int columns,
+                       uint64_t *state) {
+    family_tensor *t = &f->tensors[f->count++];
+    const block_type *type = block_find(columns % block_find(type_number)->values ? BLOCK_F16
+                                                                               : type_number);
+    const int64_t values = (int64_t)(rows ? rows : 1) * columns;
+    snprintf(t->name, sizeof t->name, "%s", name);
+    t->type = rows ? type->type : BLOCK_F32;
+    t->rows = rows, t->columns = columns;
+    if (!rows) type = block_find(BLOCK_F32);
+    t->bytes = (size_t)(values / type->values) * (size_t)type->bytes;
+    t->data = (uint8_t *)malloc(t->bytes);
+    t->values = (double *)malloc((size_t)values * sizeof *t->values);
+    for (size_t at = 0; at < t->bytes; at += (size_t)type->bytes) {
+        float norm = 1.0f + 0.3f * family_uniform(state);
+        family_block(type, t->data + at, state);
+        if (!rows) memcpy(t->data + at, &norm, 4);
+    }
+    for (int64_t i = 0; i < values; i++)
+        t->values[i] = block_ref_value(t->type, t->data + (size_t)(i / columns) *
+                                       block_row_bytes(type, columns), i % columns);
+}
+
+typedef struct family_entry { const char *name; int rows, columns; } family_entry;
+
+static void family_layer(family *f, int layer, const int *types, int count, uint64_t *state) {
+    const int h = f->hidden, q = f->heads * f->dim, kv = f->kv_heads * f->dim;
+    const bool lfm2 = !strcmp(f->architecture, "lfm2");
+    const family_entry all[] = {{"attn_norm", 0, h}, {"ffn_norm", 0, h}, {"ffn_gate", f->ffn, h},
+                                {"ffn_up", f->ffn, h}, {"ffn_down", h, f->ffn}};
+    const family_entry attention[] = {{"attn_q", q, h}, {"attn_k", kv, h}, {"attn_v", kv, h},
+                                      {"attn_output", h, q}, {"attn_q_norm", 0, f->dim},
+                                      {"attn_k_norm", 0, f->dim}};
+    const family_entry conv[] = {{"shortconv.in_proj", 3 * h, h}, {"shortconv.out_proj", h, h},
+                                 {"shortconv.conv", h, f->taps}};
+    const family_entry *own = f->conv[layer] ? conv : attention;
+    const int own_count = f->conv[layer] ? 3 : lfm2 ? 6 : 4;
+    for (int i = 0; i < 5 + own_count; i++) {
+        const family_entry *e = i < 5 ? &all[i] : &own[i - 5];
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s.weight", layer, e->name);
+        family_add(f, name, own == conv && i == 7 ? BLOCK_F32
+                                                  : types[random_next(state) % (uint64_t)count],
+                   e->rows, e->columns, state);
+    }
+}
+
+static void family_make(family *f, const int *types, int count, uint64_t *state) {
+    f->count = 0;
+    family_add(f, "token_embd.weight", types[random_next(state) % (uint64_t)count], f->vocab,
+               f->hidden, state);
+    family_add(f, strcmp(f->architecture, "lfm2") ? "output_norm.weight" : "token_embd_norm.weight",
+               BLOCK_F32, 0, f->hidden, state);
+    if (f->own_head)
+        family_add(f, "output.weight", types[random_next(state) % (uint64_t)count], f->vocab,
+                   f->hidden, state);
+    for (int l = 0; l < f->layers; l++) family_layer(f, l, types, count, state);
+}
+
+static void family_free(family *f) {
+    for (int i = 0; i < f->count; i++) free(f->tensors[i].data), free(f->tensors[i].values);
+    f->count = 0;
+}
+
+/* NULL: the model has none of that name. */
+BASE_UNUSED static const family_tensor *family_find(const family *f, const char *name) {
+    for (int i = 0; i < f->count; i++)
+        if (!strcmp(f->tensors[i].name, name)) return &f->tensors[i];
+    return NULL;
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+/* Letters, then pairs of letters; id 0 ends a text. */
+static void family_write_tokens(const family *f, gguf_build *out) {
+    build_key_array(out, "tokenizer.ggml.tokens", 8, (uint64_t)f->vocab);
+    for (int i = 0; i < f->vocab; i++) {
+        char name[3] = {(char)('!' + i), 0, 0};
+        if (i >= 94) name[0] = (char)('!' + (i - 94) / 94), name[1] = (char)('!' + (i - 94) % 94);
+        build_string(out, name, strlen(name));
+    }
+    build_key_array(out, "tokenizer.ggml.token_type", 5, (uint64_t)f->vocab);
+    for (int i = 0; i < f->vocab; i++) build_number(out, i ? 1 : 3, 4);
+    build_key_array(out, "tokenizer.ggml.merges", 8, 0);
+}
+
+static int family_write_keys(const family *f, gguf_build *out) {
+    const struct { const char *name; int value; } numbers[] = {
+        {"block_count", f->layers}, {"embedding_length", f->hidden},
+        {"feed_forward_length", f->ffn}, {"context_length", f->context},
+        {"attention.head_count", f->heads}, {"attention.key_length", f->dim},
+        {"rope.dimension_count", f->dim}, {"shortconv.l_cache", f->taps}};
+    char name[96];
+    int count = (int)BASE_COUNT(numbers) - !f->taps;
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "%s.%s", f->architecture, numbers[i].name);
+        build_key_u32(out, name, (uint32_t)numbers[i].value);
+    }
+    snprintf(name, sizeof name, "%s.attention.layer_norm_rms_epsilon", f->architecture);
+    build_key_f32(out, name, 1e-5f);
+    snprintf(name, sizeof name, "%s.attention.head_count_kv", f->architecture);
+    if (f->taps) {
+        build_key_array(out, name, 5, (uint64_t)f->layers);
+        for (int l = 0; l < f->layers; l++)
+            build_number(out, f->conv[l] ? 0 : (uint64_t)f->kv_heads, 4);
+    } else {
+        build_key_u32(out, name, (uint32_t)f->kv_heads);
+    }
+    build_key_string(out, "general.architecture", f->architecture);
+    build_key_string(out, "tokenizer.ggml.model", "gpt2");
+    build_key_string(out, "tokenizer.ggml.pre", "gpt-2");
+    build_key_u32(out, "tokenizer.ggml.eos_token_id", 0);
+    family_write_tokens(f, out);
+    return count + 6 + 3;
+}
+
+static bool family_write(const family *f, const char *path) {
+    gguf_build keys = {0}, out = {0};
+    FILE *file = fopen(path, "wb");
+    bool fine;
+    build_begin(&out, 3, (uint64_t)f->count, (uint64_t)family_write_keys(f, &keys));
+    build_bytes(&out, keys.data, keys.size);
+    for (int i = 0; i < f->count; i++) {
+        const family_tensor *t = &f->tensors[i];
+        uint64_t shape[2] = {(uint64_t)t->columns, (uint64_t)t->rows};
+        build_tensor(&out, t->name, (uint32_t)t->type, t->rows ? 2 : 1, shape, t->bytes, 32);
+    }
+    build_align(&out, 32);
+    for (int i = 0; i < f->count; i++) {
+        build_bytes(&out, f->tensors[i].data, f->tensors[i].bytes);
+        build_align(&out, 32);
+    }
+    fine = file && fwrite(out.data, 1, out.size, file) == out.size;
+    if (file) fclose(file);
+    free(keys.data), free(out.data);
+    return fine;
+}
+
+#endif
