@@ -38,7 +38,7 @@ CAIRN_KERNEL(step_merge, THREADS, 1, step_params) {
                 grid_blocks() * WARPS, chunks_of);
 }
 
-CAIRN_KERNEL(step_head, THREADS, 1, step_params) {
+CAIRN_KERNEL(step_head, THREADS, STAGE_BLOCKS, step_params) {
     workspace work{nullptr, (float *)shared_base(), 0};
     row_window rows = logits_of(p, block_id_y());
     if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());

@@ -26,7 +26,7 @@
  * matrix: + CAIRN_ROWS=512 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/prompt.cuh"
 
-CAIRN_KERNEL(prompt_head, THREADS, 1, step_params) {
+CAIRN_KERNEL(prompt_head, THREADS, STAGE_BLOCKS, step_params) {
     workspace work{nullptr, (float *)shared_base(), 0};
     row_window rows = logits_of(p, block_id_y());
     if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());

@@ -40,7 +40,8 @@ CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
     const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
     for (int k = thread_id(); k < HIDDEN; k += 128)
         residual_of(p)[(int64_t)row * HIDDEN + k] =
-            pack::value(tile + k / 32 * pack::UNIT_BYTES, token % 16, k % 32);
+            pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(tile, k / 32,
+                                                                           token % 16, k % 32);
 }
 
 CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {

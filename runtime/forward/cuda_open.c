@@ -111,7 +111,8 @@ static cairn_status step_alloc_buffers(forward_cuda_state *f) {
         (status = step_alloc(f, step_result_words(f) * 4, "the sampled tokens", &f->fault)) ||
         (status = step_alloc(f, (size_t)STEP_STAGE_ROWS * (size_t)f->blocks * 8, "the winners",
                              &f->winners)) ||
-        (status = step_open_lane(f, &f->flow, STEP_FLOW_ROWS, 2 * (s->layers + 1), f->chunks)) ||
+        (!f->streamed &&
+         (status = step_open_lane(f, &f->flow, STEP_FLOW_ROWS, 2 * (s->layers + 1), f->chunks))) ||
         (status = step_open_lane(f, &f->stage, STEP_STAGE_ROWS, 1, f->chunks)) ||
         (status = step_open_lane(f, &f->prompt, f->max_rows, 1, 0)))
         return status;

@@ -257,6 +257,12 @@ static cairn_status step_attend_selected(forward_cuda_state *f, int rows, int ch
                        l, 0);
 }
 
+/* Blocks of a product: one a tile, or where weights stream as many as the chip has room for beside
+ * the next product's, which take tiles in turn. */
+static int step_blocks(const forward_cuda_state *f, int tiles) {
+    return f->streamed && tiles > f->blocks ? f->blocks : tiles;
+}
+
 /* All launches of a forward, its best tokens included. config: NULL for whole attention. items of
  * it, listed: chunks of a list of pages, at most. */
 static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_config *config, int rows,
@@ -268,13 +274,15 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
     cairn_status status = step_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
     for (int l = 0; l < s->layers && !status; l++) {
         bool sparse = config && step_selects_layer(config, l);
-        if ((status = step_launch(f, lane, STEP_K_QKV, (int)step_qkv_rows(s) / 16, y, t, shared, l,
-                                  0)) ||
+        if ((status = step_launch(f, lane, STEP_K_QKV, step_blocks(f, (int)step_qkv_rows(s) / 16),
+                                  y, t, shared, l, 0)) ||
             (status = sparse ? step_attend_selected(f, rows, listed, l)
                              : step_attend_dense(f, rows, items, l)) ||
-            (status = step_launch(f, lane, STEP_K_PROJECT, tiles, y, t, shared, l, 0)) ||
-            (status = step_launch(f, lane, STEP_K_GATE_UP, s->ffn / 8, y, t, shared, l, 0)) ||
-            (status = step_launch(f, lane, STEP_K_DOWN, tiles, y, t, shared, l, 0)))
+            (status = step_launch(f, lane, STEP_K_PROJECT, step_blocks(f, tiles), y, t, shared, l,
+                                  0)) ||
+            (status = step_launch(f, lane, STEP_K_GATE_UP, step_blocks(f, s->ffn / 8), y, t, shared,
+                                  l, 0)) ||
+            (status = step_launch(f, lane, STEP_K_DOWN, step_blocks(f, tiles), y, t, shared, l, 0)))
             break;
     }
     if (status || !wanted) return status;
@@ -485,15 +493,18 @@ static cairn_status step_run_parts(forward_cuda_state *f, const cairn_config *co
     return status;
 }
 
-/* Items of attention in one layer of the flow kernel, at most. */
+/* Items of attention in one layer of the flow kernel, at most; layers that do not select attend to
+ * all pages as one list. */
 static int step_flow_items(const forward_cuda_state *f, const cairn_config *config, int page_size,
                            const forward_args *a) {
     int groups = 0, chunks = 0;
+    bool all = true;
+    for (int l = 0; l < f->shape->layers && config; l++) all = all && step_selects_layer(config, l);
     for (int r = 0, run; r < a->rows; r += run) {
         int last, more;
         run = step_run_length(a, r);
         last = a->positions[r + run - 1];
-        more = config ? step_list_chunks(f, config, page_size, last) : last / f->chunk + 1;
+        more = config && all ? step_list_chunks(f, config, page_size, last) : last / f->chunk + 1;
         chunks = more > chunks ? more : chunks;
         groups += config ? run : (run + f->group_rows - 1) / f->group_rows;
     }

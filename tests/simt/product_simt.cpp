@@ -25,13 +25,13 @@ template <int INPUTS> struct plain_input {
             b[u][0] = v.x, b[u][1] = v.y, b[u][2] = v.z, b[u][3] = v.w;
         }
     }
-    void factors(float *f) const { if (thread_id() < 8) f[thread_id()] = 1.0f; }
+    void before_meeting(float *f) const { if (thread_id() < 8) f[thread_id()] = 1.0f; }
 };
 struct plain_output {
     float *y;
     int outs, rows;
 
-    void operator()(const tile_output &o, const float *factors) const {
+    void operator()(const output &o, const float *factors) const {
         if (o.column < rows) y[o.column * outs + o.tile * 16 + o.row] = o.value * factors[o.column];
     }
 };
@@ -45,15 +45,14 @@ typedef void (*kernel)(plain_params);
 
 template <int FORMAT, int INPUTS> static void check(kernel product, int outs, int blocks) {
     typedef product_cut<FORMAT, INPUTS> cut;
-    typedef group_of<FORMAT, cut::GROUP> group;
     const int G = cut::GROUP, rows = 5;
-    std::vector<uint8_t> w((size_t)(outs / 16) * cut::GROUPS * group::BYTES);
+    std::vector<uint8_t> w((size_t)(outs / 16) * cut::GROUPS * cut::BYTES);
     std::vector<double> values((size_t)outs * INPUTS);
     std::vector<uint16_t> x((size_t)rows * INPUTS);
     for (auto &v : x) v = simt::f32_to_f16(simt::random_normal());
     for (int o = 0; o < outs; o++)
-        for (int unit = 0; unit < cut::UNITS; unit++) {
-            uint8_t *at = &w[((size_t)(o / 16) * cut::GROUPS + unit / G) * group::BYTES];
+        for (int unit = 0; unit < INPUTS / 32; unit++) {
+            uint8_t *at = &w[((size_t)(o / 16) * cut::GROUPS + unit / G) * cut::BYTES];
             const int u = unit % G, g = o % 8, high = o % 16 / 8;
             const int scales = (FORMAT == PACK_Q8_0 ? 512 : 256) * G;
             uint16_t d = simt::f32_to_f16(0.01 + 0.01 * simt::random_uniform());
@@ -85,7 +84,7 @@ template <int FORMAT, int INPUTS> static void check(kernel product, int outs, in
         }
     std::vector<float> y((size_t)outs * rows, NAN), one((size_t)outs, NAN);
     plain_params p = {w.data(), x.data(), y.data(), outs, rows};
-    simt::launch({(uint32_t)blocks, 1, 256, (uint32_t)product_bytes(), true}, product, p);
+    simt::launch({(uint32_t)blocks, 1, 256, (uint32_t)PRODUCT_SHARED, true}, product, p);
     double worst = 0.0;
     for (int r = 0; r < rows; r++)
         for (int o = 0; o < outs; o++) {
@@ -99,7 +98,7 @@ template <int FORMAT, int INPUTS> static void check(kernel product, int outs, in
         }
     tap_ok(worst < 1e-6, "format %d, %d x %d: relative error %.1e", FORMAT, outs, INPUTS, worst);
     plain_params alone = {w.data(), x.data() + 3 * INPUTS, one.data(), outs, 1};
-    simt::launch({(uint32_t)(blocks + 1), 1, 256, (uint32_t)product_bytes(), true}, product, alone);
+    simt::launch({(uint32_t)(blocks + 1), 1, 256, (uint32_t)PRODUCT_SHARED, true}, product, alone);
     tap_ok(std::equal(one.begin(), one.end(), y.begin() + 3 * outs), "and a row alone to the bit");
 }
 
