@@ -132,12 +132,12 @@ template <int FORMAT, int G> struct group_of;
 template <int G> struct nibble_group {
     static constexpr float LOW = 16777216.0f, HIGH = 1048576.0f;
     CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
-        constexpr int FEW = min_of(G, 4); /* units at a time: registers are scarce */
+        constexpr int FEW = min_of(G, 2); /* units at a time: registers are scarce */
         const unsigned char *s = group + G * 256 + lane_id() / 4 * (4 * G);
 #pragma unroll
         for (int first = 0; first < G; first += FEW) {
             uint32_t low[2], high[2], w[FEW * 2];
-            if (first > 0) warp_sync();
+            if (first == 4) warp_sync();
             load_scales<FEW>(s + first * 2, low);
             load_scales<FEW>(s + 2 * G + first * 2, high);
 #pragma unroll
@@ -251,15 +251,19 @@ template <int FORMAT, int INPUTS> struct weight_ring {
     ring_place *place;
     const uint8_t *from;   /* the next group to ask for, this lane's */
     int left;              /* groups left in its slice */
-    int take;              /* where in the ring the group lies that is used next */
+    shared_addr to;        /* where it goes, this lane's; behind it lies what is used next */
 
     CAIRN_MEMBER weight_ring(const tile_range &range, unsigned char *rings, ring_place *places)
-        : memory(rings + warp_id() * (DEPTH * BYTES)), place(places + warp_id()), take(0) {
+        : memory(rings + warp_id() * (DEPTH * BYTES)), place(places + warp_id()),
+          to(memory + lane_id() * 16) {
         ring_place first = {range.first, 0, range.first};
         aim(range, first);
         settle(range, first);
 #pragma unroll 1
-        for (int i = 0; i < DEPTH - 1; i++) ask(range, i * BYTES);
+        for (int i = 0; i < DEPTH - 1; i++) {
+            ask(range);
+            to = to + BYTES;
+        }
     }
     CAIRN_MEMBER void aim(const tile_range &range, const ring_place &at) {
         const int first = (at.part * cut::WARPS + warp_id() % cut::WARPS) * cut::SLICE;
@@ -288,13 +292,11 @@ template <int FORMAT, int INPUTS> struct weight_ring {
         settle(range, at);
     }
     /* Starts the copy of the next group, as far as there is one. */
-    CAIRN_MEMBER void ask(const tile_range &range, int slot) {
+    CAIRN_MEMBER void ask(const tile_range &range) {
         if (left > 0) {
-            const int lane = lane_anew();
-            shared_addr to(memory + slot + lane * 16);
 #pragma unroll
             for (int i = 0; i < BYTES / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
-            if (BYTES % 512 != 0 && lane < BYTES % 512 / 16)
+            if (BYTES % 512 != 0 && lane_anew() < BYTES % 512 / 16)
                 copy_async16_once(to + BYTES / 512 * 512, from + BYTES / 512 * 512);
             from += BYTES;
             if (--left == 0) advance(range);
@@ -305,10 +307,10 @@ template <int FORMAT, int INPUTS> struct weight_ring {
     CAIRN_MEMBER const unsigned char *next(const tile_range &range) {
         copy_async_wait<DEPTH - 2>();
         warp_sync();
-        ask(range, take == 0 ? (DEPTH - 1) * BYTES : take - BYTES);
-        const unsigned char *here = memory + take;
-        take = take == (DEPTH - 1) * BYTES ? 0 : take + BYTES;
-        return here;
+        ask(range);
+        const shared_addr first(memory + lane_anew() * 16);
+        to = to.at == (first + (DEPTH - 1) * BYTES).at ? first : to + BYTES;
+        return memory + (to.at - first.at);
     }
 };
 
@@ -373,11 +375,10 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
     constexpr bool PARTED = cut::PARTS > 1;
     product_memory &memory = *(product_memory *)shared_base();
-    const int team = warp_id() / cut::WARPS, rank = warp_id() % cut::WARPS;
+    const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
     const tile_range range = {weights, block_id() + team * grid_blocks(),
                               grid_blocks() * cut::TEAMS, tiles};
     weight_ring<FORMAT, INPUTS> ring(range, memory.rings, memory.places);
-    float(*meeting)[128] = memory.meeting + team * (cut::WARPS * SLOTS);
     uint32_t b[cut::SLICE * G][4];
     u32x2 *xs = memory.xs[warp_id()];
     int slot = 0;
@@ -415,7 +416,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 }
                 sum[0] *= group::LOW, sum[1] *= group::LOW;
                 sum[2] *= group::HIGH, sum[3] *= group::HIGH;
-                float(*here)[128] = meeting + slot * cut::WARPS;
+                float(*here)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
                 *(f32x4 *)&here[rank][lane_id() * 4] = f32x4{sum[0], sum[1], sum[2], sum[3]};
                 /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. */
                 if (cut::WARPS == 1) warp_sync();
