@@ -101,7 +101,7 @@ find_interpreter() {
 # True when the target lacks, is older than a source, or was made by another command line.
 is_stale() {
     [ -f "$1" ] && [ "$(cat "$1.how" 2>/dev/null)" = "$2" ] || return 0
-    [ -n "$(find runtime.h runtime.c runtime kernels_src scripts -newer "$1" 2>/dev/null)" ]
+    [ -n "$(find runtime.h runtime_ops.h runtime.c runtime kernels_src scripts -newer "$1" 2>/dev/null)" ]
 }
 
 # compile TARGET COMMAND...: runs the command with -o TARGET when the target is stale.

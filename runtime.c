@@ -1,5 +1,8 @@
 /* cairn's implementation: one translation unit. This file is its table of contents; the rooms lie
  * in runtime/, lowest first, and each calls only those above it here. */
+#ifdef __cplusplus
+#error "cairn's implementation is C11: compile it as one C file; C++ includes the header alone"
+#endif
 #if !defined(CAIRN_ROOMS_ONLY) && (defined(_STDIO_H) || defined(_STDLIB_H))
 #error "put the cairn implementation before every other include, so that its feature macros count"
 #endif
@@ -7,6 +10,7 @@
 #define _GNU_SOURCE 1
 #endif
 #include "runtime.h"
+#include "runtime_ops.h"
 #include "kernels_src/abi.h"
 
 #include <errno.h>
@@ -23,6 +27,9 @@
 #endif
 
 #include "runtime/base/base.h"
+
+BASE_EXACT_BEGIN
+#include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
 
 BASE_SMALL_BEGIN
@@ -71,12 +78,15 @@ BASE_SMALL_END
 #include "runtime/numbers/block.c"
 #include "runtime/numbers/simd.c"
 
+#ifndef CAIRN_SIMD_UNIT /* an object of the tests, see there */
 BASE_SMALL_BEGIN
 #include "runtime/device/device.h"
+#include "runtime/device/arena.h"
 #include "runtime/device/staging.h"
 #include "runtime/device/tensor.h"
 #include "runtime/device/handles.h"
 #include "runtime/device/device.c"
+#include "runtime/device/arena.c"
 #include "runtime/device/staging.c"
 #include "runtime/device/tensor.c"
 #include "runtime/device/npy.c"
@@ -87,6 +97,14 @@ BASE_SMALL_BEGIN
 #include "runtime/ops/ops.h"
 #include "runtime/ops/ops.c"
 BASE_SMALL_END
+
+#include "runtime/ops/spans.h"
+#include "runtime/ops/spans.c"
+#include "runtime/ops/spec.h"
+#include "runtime/ops/spec_table.c"
+#include "runtime/ops/spec.c"
+#include "runtime/ops/paged.h"
+#include "runtime/ops/paged.c"
 
 #include "runtime/ops/topk/topk.h"
 #include "runtime/ops/topk/topk_cpu.c"
@@ -118,6 +136,7 @@ BASE_SMALL_END
 
 BASE_SMALL_BEGIN
 #include "runtime/pages/pages.c"
+#include "runtime/pages/ring.c"
 #include "runtime/pages/tables.c"
 #include "runtime/pages/calls.c"
 #include "runtime/pages/snapshot_pages.c"
@@ -129,8 +148,11 @@ BASE_SMALL_BEGIN
 #include "runtime/model/plan.h"
 #include "runtime/model/plan.c"
 #include "runtime/model/families/llama.c"
+#include "runtime/model/families/lfm2.c"
 #include "runtime/generated/unicode.h"
+#include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
+#include "runtime/model/tokenizer/special.c"
 #include "runtime/model/tokenizer/tokenizer.c"
 #include "runtime/model/tokenizer/encode.c"
 #include "runtime/model/tokenizer/decode.c"
@@ -139,6 +161,7 @@ BASE_SMALL_BEGIN
 BASE_SMALL_END
 
 #include "runtime/forward/cpu_work.c"
+#include "runtime/forward/cpu_conv.c"
 #include "runtime/forward/cpu.c"
 
 BASE_SMALL_BEGIN
@@ -151,6 +174,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/model.c"
+#include "runtime/engine/estimate.c"
 
 #include "runtime/api/api.h"
 #include "runtime/api/open.c"
@@ -167,3 +191,5 @@ BASE_SMALL_BEGIN
 #include "runtime/lua/jit.c"
 #include "runtime/lua/lua.c"
 BASE_SMALL_END
+#endif
+BASE_EXACT_END

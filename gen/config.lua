@@ -417,7 +417,7 @@ local luarc = [[
 }
 ]]
 
--- ---- tests/config.dict -------------------------------------------------------------------------
+-- ---- tests/config/config.dict ------------------------------------------------------------------
 
 -- libFuzzer's format, one token a line.
 local function dictionary()
@@ -445,7 +445,7 @@ local function dictionary()
   return table.concat(out)
 end
 
--- ---- tests/config_cases.h -----------------------------------------------------------------------
+-- ---- tests/config/config_cases.h ---------------------------------------------------------------
 
 -- Calls case(value as Lua, true or false: whether it is allowed) at, below and above every bound.
 local cases_of = {}
@@ -560,6 +560,6 @@ return function(out)
   out.region("README.md", "config", readme())
   out.file("scripts/editor/cairn_config.lua", annotations())
   out.file("scripts/editor/.luarc.json", luarc)
-  out.file("tests/config.dict", dictionary())
-  out.file("tests/config_cases.h", cases())
+  out.file("tests/config/config.dict", dictionary())
+  out.file("tests/config/config_cases.h", cases())
 end

@@ -1,5 +1,6 @@
--- Writes the single-header build to standard output: runtime.h with the implementation behind
--- CAIRN_IMPLEMENTATION, every #include "..." of the repository followed, kernels carried as text.
+-- Writes the single-header build to standard output: runtime.h and runtime_ops.h with the
+-- implementation behind CAIRN_IMPLEMENTATION, every #include "..." of the repository followed, kernels
+-- carried as text.
 -- `lua5.4 gen/dist.lua > dist/cairn.h`, or `./build.sh dist`.
 
 local function read(path)
@@ -10,26 +11,41 @@ local function read(path)
   return text
 end
 
--- The file that `name`, included from `folder`, means: beside the includer, else from the root.
+-- The file that `name`, included from `folder`, means: beside the includer, else from the root or,
+-- between kernel headers, from theirs.
 local function find(folder, name)
-  for _, path in ipairs { folder .. name, name } do
+  for _, path in ipairs { folder .. name, name, "kernels_src/" .. name } do
     local text = read(path)
     if text then return path, text end
   end
   error("no file for #include \"" .. name .. "\"")
 end
 
-local function expand(path, text, out, depth)
+local expand
+local done = {} -- kernel headers, which stand once
+-- The ops' declarations stand before the implementation, for units that only declare.
+local function put_ops(out)
+  out[#out + 1] = "/* ==== runtime_ops.h ==== */"
+  expand("runtime_ops.h", assert(read "runtime_ops.h"), out, 1)
+end
+
+function expand(path, text, out, depth)
   assert(depth < 16, path .. ": includes itself")
   local folder = path:match "^(.*/)" or ""
   for line in text:gmatch "([^\n]*)\n" do
     local name = line:match '^%s*#%s*include%s+"([^"]+)"'
+    if line:find "^#if defined%(CAIRN_IMPLEMENTATION%) && !defined%(CAIRN_IMPLEMENTED%)" then
+      put_ops(out)
+    end
     if not name then
       out[#out + 1] = line
-    elseif name ~= "runtime.h" and name ~= "../runtime.h" then
+    elseif not name:find "runtime_?%a*%.h$" then
       local inner, inner_text = find(folder, name)
-      out[#out + 1] = "/* ==== " .. inner .. " ==== */"
-      expand(inner, inner_text, out, depth + 1)
+      if not inner:find "^kernels_src/abi/" or not done[inner] then
+        done[inner] = true
+        out[#out + 1] = "/* ==== " .. inner .. " ==== */"
+        expand(inner, inner_text, out, depth + 1)
+      end
     end
   end
 end

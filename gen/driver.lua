@@ -1,6 +1,6 @@
 -- Writes runtime/generated/driver.h: the part of the binary interface of the NVIDIA driver (libcuda)
 -- and of NVRTC that Cairn uses, and a table of their functions that runtime/driver/driver.c fills at run
--- time. No CUDA header is needed to build. tests/driver_abi_test.c compares it with the real ones.
+-- time. No CUDA header is needed to build. tests/driver/driver_abi_test.c compares it with the real ones.
 --
 -- To use another function, add its prototype below. `-> NAME` is the symbol where it differs from
 -- the field; lines under `optional` may be absent from a library and then answer "not supported".

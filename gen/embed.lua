@@ -44,8 +44,7 @@ typedef struct kernels_file {
 ]]
 
 return function(out)
-  local names, rows = out.tree("kernels_src", "%.cuh?$"), {}
-  table.insert(names, 1, "abi.h")
+  local names, rows = out.tree("kernels_src", "%.c?u?h?$"), {}
   lines = {}
   put("%s", head)
   for _, name in ipairs(names) do

@@ -1,4 +1,4 @@
--- Keeps the contracts of the rooms honest: `lua5.4 gen/rooms.lua` names what breaks them and exits 1.
+-- Keeps the contracts of rooms honest: `lua5.4 gen/rooms.lua` names what breaks them and exits 1.
 --
 -- A room is a folder below runtime/ that holds C files; its contract is the header that bears the
 -- folder's name, with a header beside a file (device/tensor.h) where one page does not hold it all.
@@ -12,7 +12,7 @@
 --   * the backend is asked about in device/ and by the launcher of ops/ alone.
 
 local pending = { -- rooms that are still to be given their contract
-  model = true, ["model/families"] = true, ["model/tokenizer"] = true, forward = true, engine = true, pages = true,
+  model = true, ["model/families"] = true, forward = true, engine = true, pages = true,
   ["ops/attention"] = true, ["ops/select"] = true, ["ops/dense"] = true,
 }
 local asks_backend = { device = true, ops = true, driver = true --[[ its library ]] }
@@ -57,7 +57,7 @@ local function complain(path, line, format, ...)
   print(("%s:%d: "):format(path, line) .. format:format(...))
 end
 
--- ---- what there is -------------------------------------------------------------------------------
+-- ---- what there is ------------------------------------------------------------------------------
 
 local files, rooms = {}, {}   -- paths in order of inclusion; room -> true
 local words = {}              -- path -> set of its identifiers
@@ -91,7 +91,7 @@ local function user_of(word, room)
   end
 end
 
--- ---- the rules -----------------------------------------------------------------------------------
+-- ---- the rules ----------------------------------------------------------------------------------
 
 local function has_prefix(name, prefix) return name:sub(1, #prefix + 1) == prefix .. "_" end
 
@@ -150,7 +150,9 @@ local function check_file(path, room, declared)
   end
   each_function(code[path], function(name, kind, line)
     check_prefix(path, name, line)
-    if kind == "prototype" and declared[name] then complain(path, line, "%s: declared twice", name) end
+    if kind == "prototype" and declared[name] then
+      complain(path, line, "%s: declared twice", name)
+    end
     check(name, line)
   end)
   each_name("\n" .. code[path], function(name) check(name, 1) end)
@@ -184,7 +186,7 @@ for _, path in ipairs(files) do
   local room = room_of(path)
   local _, count = code[path]:gsub("%->cuda%f[%W]", "") -- an op's entry asks rt->device.cuda, once
   if count > 0 and not asks_backend[room] and not pending[room] then
-    complain(path, 1, "asks %d times which backend runs; device/ and the launcher of ops/ know", count)
+    complain(path, 1, "asks %d times which backend runs, which device/ knows", count)
   end
 end
 if found > 0 then print(("%d breaches of contract"):format(found)) end

@@ -1,4 +1,4 @@
--- Writes a C program that makes every call of runtime.h with NULL for each pointer and 0 for each
+-- Writes a C program that makes every call of runtime.h and runtime_ops.h with NULL for each pointer and 0 for each
 -- number, without a runtime and with one: each must give a status, none may crash.
 local fine = { cairn_sync = true, cairn_stream_set = true, cairn_stream_sync = true }
 
@@ -32,7 +32,7 @@ local function calls(header, runtime)
 end
 
 print [[
-#include "runtime.h"
+#include "runtime_ops.h"
 #include <stdio.h>
 static int wrong;
 static void told(const char *name, cairn_status status, bool may_pass) {
@@ -44,7 +44,8 @@ int main(void) {
     cairn_config_default(&config);
     config.backend = CAIRN_BACKEND_CPU;
     if (cairn_open(&config, &rt, NULL, 0)) return 2;]]
-local header = io.open("runtime.h"):read "a":gsub("/%*.-%*/", "")
+local header = io.open("runtime.h"):read "a" .. io.open("runtime_ops.h"):read "a"
+header = header:gsub("/%*.-%*/", "")
 calls(header, false)
 calls(header, true)
 print [[

@@ -12,7 +12,7 @@ none() {
     check "$title" sh -c "cat $work/found; [ ! -s $work/found ]"
 }
 
-runtime=$(echo "$sources" | grep -E '^runtime(/|\.)' | grep -v program.c)
+runtime=$(echo "$sources" | grep -E '^runtime(/|\.|_ops)' | grep -v program.c)
 none "no tabs" "$(printf '\t')" $sources
 none "no space at the end of a line" ' +$' $sources
 none "nothing is left to do" '\<(TODO|FIXME|XXX)\>' $(echo "$sources" | grep -v style_test)

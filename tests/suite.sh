@@ -1,11 +1,12 @@
 #!/bin/sh
 # The whole test suite; `./build.sh test [NAME...]` builds the program and runs it. The jobs:
 #
-#   tests/NAME_test.c     compiled with warnings as errors under ASan and UBSan, and run
-#   tests/NAME_test.sh    run by sh
-#   tests/NAME/run.sh     run by sh: a test with a folder of its own (simt, nvrtc)
-#   lua                   build/cairn test tests, which runs tests/**/*_test.lua
+#   tests/ROOM/NAME_test.c   compiled with warnings as errors under ASan and UBSan, and run
+#   tests/NAME_test.sh       run by sh: what concerns the whole tree
+#   tests/NAME/run.sh        run by sh: a test with a folder of its own (simt, nvrtc)
+#   lua                      build/cairn test tests, which runs tests/**/*_test.lua
 #
+# A test's folder is the room that it tests; its NAME alone names it here.
 # Each prints TAP into build/test/NAME.log; one job per core at a time. Here one line a job, what
 # failed and why, the reasons of what was skipped, and the sums.
 set -u
@@ -25,7 +26,7 @@ job_names() {
         printf '%s\n' emulated nvrtc ops model_golden simt simt_race speak forward_cuda conv
         for path in tests/*/run.sh; do [ ! -f "$path" ] || basename "$(dirname "$path")"; done
         echo lua
-        for path in tests/*_test.c tests/*_test.sh; do
+        for path in tests/*_test.c tests/*/*_test.c tests/*_test.sh tests/*/*_test.sh; do
             [ ! -f "$path" ] || basename "${path%_test.*}"
         done
     } | awk '!seen[$0]++'
@@ -37,20 +38,54 @@ is_wanted() {
     return 1
 }
 
+# test_of NAME EXTENSION: the path of that test, if there is one.
+test_of() {
+    for path in "tests/$1_test.$2" tests/*/"$1_test.$2"; do
+        [ ! -f "$path" ] || { echo "$path"; return 0; }
+    done
+}
+
 # head_field FIELD FILE: what the head comment of a C test says behind "FIELD:".
 head_field() { sed -n "1,20s/.*$1: \(.*\)$/\1/p" "$2" | sed 's/ *\*\/.*//'; }
 
 has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; }
 
+# The vector kernels take longer to compile with sanitizers than all the rest: one object serves all
+# tests that are built alike.
+build_kernels() {
+    echo '#include "runtime.c"' > "$logs/kernels.c"
+    $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers -ffp-contract=off \
+        -I. -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT -c "$logs/kernels.c" -o "$logs/kernels.o"
+}
+
+# kernels_of FLAGS: how a test with these flags of its own comes by them.
+kernels_of() {
+    case $1 in
+        *-fno-sanitize* | *-O*) ;;
+        *) [ ! -f "$logs/kernels.o" ] || echo "-DCAIRN_SIMD_APART $logs/kernels.o" ;;
+    esac
+}
+
 # A test that says "emulated: asan" runs its CUDA half too, on the emulated GPU where there is none.
 run_c() {
+    flags=$(head_field build "$1")
     $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers \
-        -ffp-contract=off $(head_field build "$1") "$1" -o "$logs/$2.bin" $lua_libs $libraries ||
-        return 1
+        -I. -Itests -ffp-contract=off $flags $(kernels_of "$flags") "$1" -o "$logs/$2.bin" \
+        $lua_libs $libraries || return 1
     case $(head_field emulated "$1") in
         *asan*) has_gpu || set -- "$1" "$2" tests/simt/emulate.sh ;;
     esac
     ${3-} "$logs/$2.bin"
+}
+
+# A test that says "clang: undefined" also runs as clang's UBSan builds it, which sees more than
+# gcc's: what is added to a null pointer, even nothing.
+run_clang() {
+    case $(head_field clang "$1") in *undefined*) ;; *) return 0 ;; esac
+    command -v clang >/dev/null || { echo "ok - $2 # SKIP clang is not installed"; return 0; }
+    clang -std=c11 -g1 -O1 $lua_cflags $unit -w -fsanitize=undefined -fno-sanitize-recover=all \
+        -I. -Itests -ffp-contract=off $(head_field build "$1") "$1" -o "$logs/$2.clang" $lua_libs $libraries &&
+        "$logs/$2.clang"
 }
 
 run_job() {
@@ -59,8 +94,10 @@ run_job() {
         *)
             status=0
             [ ! -f "tests/$1/run.sh" ] || sh "tests/$1/run.sh" || status=1
-            [ ! -f "tests/$1_test.c" ] || run_c "tests/$1_test.c" "$1" || status=1
-            [ ! -f "tests/$1_test.sh" ] || sh "tests/$1_test.sh" || status=1
+            c_test=$(test_of "$1" c) sh_test=$(test_of "$1" sh)
+            [ -z "$c_test" ] || run_c "$c_test" "$1" || status=1
+            [ -z "$c_test" ] || run_clang "$c_test" "$1" || status=1
+            [ -z "$sh_test" ] || sh "$sh_test" || status=1
             return $status ;;
     esac
 }
@@ -94,9 +131,12 @@ show_failure() {
 
 main() {
     mkdir -p "$logs"
-    rm -f "$logs"/*.log
+    rm -f "$logs"/*.log "$logs/kernels.o"
     jobs=''
     for name in $(job_names); do ! is_wanted "$name" "$*" || jobs="$jobs $name"; done
+    for name in $jobs; do
+        [ -z "$(test_of "$name" c)" ] || [ -f "$logs/kernels.o" ] || build_kernels || return 1
+    done
     cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
     printf '%s\n' $jobs | xargs -P "$cores" -n 1 sh tests/suite.sh job
     grep -h '# SKIP' "$logs"/*.log | sed 's/.*# SKIP */# skipped: /' | sort | uniq -c |

@@ -1,7 +1,7 @@
-/* tap: the three calls of a C test. A test is a program tests/NAME_test.c:
+/* tap: the three calls of a C test. A test is a program tests/ROOM/NAME_test.c:
  *
  *     #define CAIRN_ROOMS_ONLY
- *     #include "../runtime.c"      (first, so that its feature macros count; rooms are visible)
+ *     #include "runtime.c"         (first, so that its feature macros count; rooms are visible)
  *     #include "tap.h"
  *     int main(void) {
  *         tap_ok(1 + 1 == 2, "one and one is two");

@@ -24,7 +24,7 @@ static void toy_string(FILE *f, const char *s) {
     fwrite(s, 1, strlen(s), f);
 }
 
-static int toy_keys;
+static int toy_keys, toy_tokens = TOY_VOCAB; /* of the vocabulary: fewer than the embedding is bad */
 static void toy_key(FILE *f, const char *name, uint32_t type) {
     toy_string(f, name);
     toy_u32(f, type);
@@ -62,15 +62,15 @@ static void toy_write_tokens(FILE *f) {
     char name[4];
     toy_key(f, "tokenizer.ggml.tokens", 9);
     toy_u32(f, 8);
-    toy_u64(f, TOY_VOCAB);
+    toy_u64(f, (uint64_t)toy_tokens);
     for (int i = 0; i < 256; i++) toy_byte_name(i, name), toy_string(f, name);
     toy_string(f, "ab");
     toy_string(f, "<end>");
-    toy_string(f, "<special>");
+    if (toy_tokens == TOY_VOCAB) toy_string(f, "<special>");
     toy_key(f, "tokenizer.ggml.token_type", 9);
     toy_u32(f, 5);
-    toy_u64(f, TOY_VOCAB);
-    for (int i = 0; i < TOY_VOCAB; i++) toy_u32(f, i >= TOY_END ? 3 : 1);
+    toy_u64(f, (uint64_t)toy_tokens);
+    for (int i = 0; i < toy_tokens; i++) toy_u32(f, i >= TOY_END ? 3 : 1);
     toy_key(f, "tokenizer.ggml.merges", 9);
     toy_u32(f, 8);
     toy_u64(f, 1);
@@ -235,6 +235,6 @@ static cairn_status toy_prepare(cairn_model *m, const cairn_config *config) {
 }
 
 static const model_backend toy_backend = {toy_open, toy_close, toy_forward, false, 0.1f,
-                                          toy_prepare, false, NULL};
+                                          toy_prepare, false, NULL, NULL};
 
 #endif

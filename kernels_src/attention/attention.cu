@@ -13,6 +13,7 @@
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16
  * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 */
 #include "device/common.cuh"
+#include "abi/attention.h"
 #include "attention/paged.cuh"
 
 #define DIM CAIRN_HEAD_DIM

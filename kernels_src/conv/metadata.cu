@@ -1,5 +1,5 @@
 /* short_conv_metadata: what short_conv needs to know of a batch, from lengths that only the device
- * has (the contract is in runtime.h). Requests [0, split) are decodes, the rest prompts; a prompt
+ * has (the contract is in runtime_ops.h). Requests [0, split) are decodes, the rest prompts; a prompt
  * of n tokens gives ceil(n / block_tokens) chunks (request, 0), (request, 1), ...; the list's tail
  * is -1. The inputs may lie in pinned host memory.
  *
@@ -14,6 +14,7 @@
  * Oracle     tests/ref/conv_ref.h
  * matrix: */
 #include "device/common.cuh"
+#include "abi/conv.h"
 
 #define THREADS 512
 

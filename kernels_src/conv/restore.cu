@@ -1,9 +1,10 @@
 /* short_conv_restore: sets states to what they were after `accepted` tokens of an update that
- * filled snapshots, byte for byte (the contract is in runtime.h).
+ * filled snapshots, byte for byte (the contract is in runtime_ops.h).
  * Launch     grid (sequences, any), block 256
  * Oracle     tests/ref/conv_ref.h
  * matrix: */
 #include "device/common.cuh"
+#include "abi/conv.h"
 
 template <class T>
 CAIRN_INLINE void copy_rows(const short_conv_restore_params &p, int s, int slot, int accepted) {

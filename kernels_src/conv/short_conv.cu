@@ -1,5 +1,5 @@
 /* short_conv: causal depthwise convolution over K = WIDTH inputs, with state (the contract is in
- * runtime.h).
+ * runtime_ops.h).
  *
  *   u = gate_in * x, rounded to the element type;  y = bias[c] + sum over j of w[c, j] * u[t-K+1+j]
  *   in ascending j, each product and sum rounded, so that all backends agree;  out = gate_out * y
@@ -27,6 +27,7 @@
  * matrix: CAIRN_TYPE=1 CAIRN_WIDTH=8 CAIRN_VALUES=1 CAIRN_GATES=1 CAIRN_SILU=1
  * matrix: CAIRN_TYPE=2 CAIRN_WIDTH=2 CAIRN_VALUES=1 CAIRN_GATES=2 CAIRN_SILU=0 */
 #include "device/common.cuh"
+#include "abi/conv.h"
 
 #define WIDTH CAIRN_WIDTH
 #define KEPT (CAIRN_WIDTH - 1)

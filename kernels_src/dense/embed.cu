@@ -3,6 +3,7 @@
  * hidden is a multiple of 8, of 32 for blocks.
  * Launch grid rows, block 128. An id outside the table gives zeros and is reported. */
 #include "device/common.cuh"
+#include "abi/dense.h"
 #include "dense/blocks.cuh"
 
 template <int TYPE> CAIRN_INLINE void write_row(const uint8_t *row, float *out, int hidden) {

@@ -11,6 +11,7 @@
  * matrix: CAIRN_BLOCK_TYPE=3 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=8 CAIRN_ROW_TILES=8
  * matrix: CAIRN_BLOCK_TYPE=2 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=0 CAIRN_ROW_TILES=1 */
 #include "device/common.cuh"
+#include "abi/dense.h"
 #include "dense/blocks.cuh"
 
 #define TILES CAIRN_ROW_TILES

@@ -4,6 +4,7 @@
  * swiglu    out = gate / (1 + e^-gate) * up; grid any, block 256
  * Sums in a fixed order: lanes, then warps ascending. */
 #include "device/common.cuh"
+#include "abi/dense.h"
 
 CAIRN_KERNEL(rmsnorm, 256, 1, rmsnorm_params) {
     float *sums = (float *)shared_base(); /* [8] */

@@ -8,6 +8,7 @@
  * Reference: tests/simt/step_simt.cpp unpacks and compares.
  * matrix: */
 #include "device/common.cuh"
+#include "abi/pack.h"
 
 CAIRN_INLINE float source_value(const pack_params &p, int64_t at) {
     if (p.type == 0) return ((const float *)p.source)[at];

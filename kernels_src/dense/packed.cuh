@@ -7,6 +7,7 @@
 #define CAIRN_PACKED_CUH
 
 #include "device/common.cuh"
+#include "abi/pack.h"
 
 /* Units of 32 inputs that are packed together: the largest power of two that divides a row, up to 8
  * units of nibbles, 4 of bytes, 2 of f16. */

@@ -2,6 +2,7 @@
  *
  * Launch grid rows, block 128. A negative position leaves the row as it is and is reported. */
 #include "device/common.cuh"
+#include "abi/dense.h"
 #include "dense/rope.cuh"
 
 CAIRN_KERNEL(rope, 128, 1, rope_params) {

@@ -10,7 +10,7 @@
 #ifndef CAIRN_COMMON_CUH
 #define CAIRN_COMMON_CUH
 
-#include "abi.h"
+#include "abi/base.h"
 
 /* ---- types ---- */
 

@@ -8,6 +8,7 @@
  *                256; empty: any
  * matrix: */
 #include "device/common.cuh"
+#include "abi/device.h"
 
 CAIRN_KERNEL(measure_read, 512, 1, measure_params) {
     const u32x4 *words = (const u32x4 *)p.words;

@@ -16,6 +16,7 @@
  * matrix: CAIRN_HEAD_DIM=256 CAIRN_SOURCE_TYPE=1 CAIRN_CACHE_TYPE=4 CAIRN_ROPE=2
  * matrix: CAIRN_HEAD_DIM=48 CAIRN_SOURCE_TYPE=3 CAIRN_CACHE_TYPE=1 CAIRN_ROPE=0 */
 #include "device/common.cuh"
+#include "abi/kv.h"
 #include "dense/rope.cuh"
 
 #define DIM CAIRN_HEAD_DIM

@@ -8,6 +8,7 @@
  * Launch  grid (sequences, layers, parts of a slot's columns), block 256
  * matrix: */
 #include "device/common.cuh"
+#include "abi/kv.h"
 
 #define LIST 64  /* entries looked up at a time */
 #define BATCH 8  /* entries in flight */

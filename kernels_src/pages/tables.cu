@@ -7,6 +7,7 @@
  *                     block 256
  * matrix: */
 #include "device/common.cuh"
+#include "abi/pages.h"
 
 CAIRN_KERNEL(update_page_tables, 128, 1, page_tables_params) {
     const int r = block_id();

@@ -10,6 +10,7 @@
  *            `arrived` is zero before and after
  * matrix: */
 #include "device/common.cuh"
+#include "abi/sample.h"
 #define THREADS 512
 #include "sample/sample.cuh"
 
@@ -201,7 +202,7 @@ CAIRN_INLINE uint32_t cut_list(few_shared &s, int k, uint32_t edge) {
 CAIRN_INLINE void fill_part(const sample_kernel_params &p, few_shared &s, const uint32_t *seen,
                             sample_part *part, int first, int end) {
     const float *logits = p.logits + (int64_t)block_id_y() * p.vocab;
-    const bool aligned = p.vocab % 4 == 0;
+    const bool aligned = p.vocab % 4 == 0 && (uint64_t)p.logits % 16 == 0;
     uint32_t edge = 0;
     bool lost = false;
     if (thread_id() == 0) s.count = 0;
@@ -240,7 +241,7 @@ CAIRN_INLINE void fill_part(const sample_kernel_params &p, few_shared &s, const 
 CAIRN_INLINE void fill_best(const sample_kernel_params &p, few_shared &s, const uint32_t *seen,
                             sample_part *part, int first, int end) {
     const float *logits = p.logits + (int64_t)block_id_y() * p.vocab;
-    const bool aligned = p.vocab % 4 == 0;
+    const bool aligned = p.vocab % 4 == 0 && (uint64_t)p.logits % 16 == 0;
     uint32_t best = 0;
     int id = first;
     for (int base = first; base < end; base += TILE) {

@@ -6,6 +6,7 @@
  *                verify_greedy: grid sequences, block 1024, shared 512 bytes
  * matrix: */
 #include "device/common.cuh"
+#include "abi/sample.h"
 #define THREADS 1024
 #include "sample/sample.cuh"
 

@@ -4,6 +4,7 @@
  *              slots in f32) as f16 and what f16 left of it; grid (pages listed, kv_heads),
  *              block 128 */
 #include "device/common.cuh"
+#include "abi/select.h"
 
 CAIRN_KERNEL(page_bounds, 128, 1, page_bounds_params) {
     const int page = p.ids[block_id()], head = block_id_y();

@@ -9,6 +9,7 @@
  * max(q lo, q hi) is max(q, 0) hi + min(q, 0) lo, so that a sum over heads is one product of a
  * page's bounds, as they lie, with the heads' sums of these. Four pages at a time for a warp. */
 #include "device/common.cuh"
+#include "abi/select.h"
 #include "attention/paged.cuh"
 
 constexpr int SCORED = 4; /* pages of a warp */

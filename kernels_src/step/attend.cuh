@@ -209,8 +209,8 @@ CAIRN_INLINE void weigh_values(const uint32_t *weights, unsigned char *mine, int
 }
 
 /* Merges what the warps left, and hands it on. */
-CAIRN_INLINE void send_parts(const attend_item &item, uint8_t *layer, const unsigned char *memory,
-                             int count) {
+CAIRN_INLINE void send_parts(const step_params &p, const attend_item &item, uint8_t *layer,
+                             const unsigned char *memory, int count) {
 #pragma unroll 1
     for (int i = thread_id(); i < count * HEAD_DIM; i += THREADS) {
         int m = i / HEAD_DIM, d = i % HEAD_DIM;
@@ -226,7 +226,7 @@ CAIRN_INLINE void send_parts(const attend_item &item, uint8_t *layer, const unsi
             v = fma_f32(weight, part[part_at(m, d)], v);
         }
         int row = item.first + m / GROUP, head = item.kv_head * GROUP + m % GROUP;
-        int64_t at = ((int64_t)item.chunk * ROWS + row) * HEADS + head;
+        int64_t at = part_of(p, item.chunk, row) * HEADS + head;
         send((float *)(layer + PARTS_AT) + at * HEAD_DIM + d, v);
         if (d < 2) send((float *)(layer + SUMS_AT) + at * 2 + d, d == 0 ? top : total);
     }
@@ -264,7 +264,7 @@ CAIRN_INLINE void attend_chunk(const step_params &p, const attend_item &item, ui
     if (warp_id() < ATTEND_WARPS)
         attend_warp(memory, count, [&](int i, int m) { return first + m / GROUP - 16 * i; });
     block_sync();
-    send_parts(item, layer, memory, count);
+    send_parts(p, item, layer, memory, count);
 }
 
 #endif

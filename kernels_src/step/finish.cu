@@ -11,6 +11,7 @@
  * Reference: sample_argmax of runtime/ops/sample/sample.c.
  * matrix: */
 #include "device/common.cuh"
+#include "abi/step.h"
 
 CAIRN_INLINE void find_best(const finish_params &p) {
     uint64_t best = 0;

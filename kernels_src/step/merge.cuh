@@ -75,7 +75,7 @@ CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row
                 int chunk = first + 8 * i + g;
                 part[i].clear();
                 if (chunk < chunks)
-                    part[i].load(layer, ((int64_t)chunk * ROWS + row) * HEADS + at / HEAD_DIM,
+                    part[i].load(layer, part_of(p, chunk, row) * HEADS + at / HEAD_DIM,
                                  at % HEAD_DIM + lane_id() % 4 * 8);
             }
 #pragma unroll

@@ -18,7 +18,7 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=64 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/pages.cuh"
 #include "step/stages.cuh"
 
@@ -122,7 +122,7 @@ CAIRN_KERNEL(step_attend_pages, THREADS, 1, step_params) {
     if (warp_id() < ATTEND_WARPS)
         attend_warp(memory, GROUP, [&](int i, int) { return piece[i].last; });
     block_sync();
-    send_parts(item, layer, memory, GROUP);
+    send_parts(p, item, layer, memory, GROUP);
 }
 
 CAIRN_KERNEL(step_merge_pages, THREADS, 1, step_params) {

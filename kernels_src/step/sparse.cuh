@@ -245,7 +245,7 @@ CAIRN_INLINE void attend_listed(const step_params &p, const page_row &r, int chu
     block_sync();
     attend_item item = {};
     item.first = r.row, item.kv_head = r.kv_head, item.chunk = chunk;
-    send_parts(item, at, work.keys, GROUP);
+    send_parts(p, item, at, work.keys, GROUP);
     block_sync();
 }
 

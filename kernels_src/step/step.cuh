@@ -3,13 +3,15 @@
  *
  * Constants (the JIT's): CAIRN_LAYERS, CAIRN_HIDDEN, CAIRN_HEADS, CAIRN_KV_HEADS, CAIRN_HEAD_DIM
  * (64 or 128), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE,
- * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (a PACK_ each), CAIRN_ROWS (capacity of the
- * exchange), CAIRN_WARPS (8 to 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at
- * a time at most), CAIRN_BLOCKS (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see
- * step/step.cu). hidden and ffn are multiples of 32, heads / kv_heads is at most 16. */
+ * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (a PACK_ each), CAIRN_ROWS and CAIRN_PARTS
+ * (capacity of the exchange: rows, and parts of attention, a row's chunk each), CAIRN_WARPS (8 to
+ * 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS
+ * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu). hidden and ffn
+ * are multiples of 32, heads / kv_heads is at most 16. */
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
 
+#include "abi/step.h"
 #include "dense/product.cuh"
 
 constexpr int LAYERS = CAIRN_LAYERS, HIDDEN = CAIRN_HIDDEN, HEADS = CAIRN_HEADS;
@@ -25,7 +27,6 @@ constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 /* Attention reads KV in chunks of fixed logical position: chunk c is [c CHUNK, (c + 1) CHUNK). */
 constexpr int ATTEND_WARPS = 8, WARP_KEYS = 2048 / HEAD_DIM;
 constexpr int CHUNK = ATTEND_WARPS * WARP_KEYS;
-constexpr int CHUNKS = (CAIRN_CONTEXT + CHUNK - 1) / CHUNK;
 
 constexpr int COLUMNS = 8; /* tokens of one product */
 
@@ -54,17 +55,22 @@ constexpr int64_t QKV_AT = MIDDLE_SQUARES_AT + round_up(SLOTS * SQUARES * 4, 128
 constexpr int64_t FFN_AT = QKV_AT + (int64_t)ROWS * QKV * 2;            /* [row, ffn] f16 */
 constexpr int64_t ATTENDED_AT = FFN_AT + (int64_t)ROWS * FFN * 2;       /* [row, heads dim] f16 */
 constexpr int64_t SUMS_AT = ATTENDED_AT + (int64_t)ROWS * ATTENDED * 2;
-                                                                /* [chunk, row, head] (m, l) */
-constexpr int64_t PARTS_AT = SUMS_AT + (int64_t)CHUNKS * ROWS * HEADS * 8;
-                                                                /* [chunk, row, head, dim] f32 */
+                                                                /* [part, head] (m, l) */
+constexpr int64_t PARTS_AT = SUMS_AT + (int64_t)CAIRN_PARTS * HEADS * 8;
+                                                                /* [part, head, dim] f32 */
 constexpr int64_t REGION_BYTES =
-    (PARTS_AT + (int64_t)CHUNKS * ROWS * ATTENDED * 4 + 127) / 128 * 128;
+    (PARTS_AT + (int64_t)CAIRN_PARTS * ATTENDED * 4 + 127) / 128 * 128;
 constexpr int64_t HALF_BYTES = REGION_BYTES * (LAYERS + 1);
 
 CAIRN_INLINE float *residual_of(const step_params &p) { return (float *)p.exchange; }
 CAIRN_INLINE uint8_t *region(const step_params &p, uint32_t epoch, int layer) {
     uint8_t *first = p.exchange + RESIDUAL_BYTES;
     return FLOW ? first + (epoch & 1) * HALF_BYTES + layer * REGION_BYTES : first;
+}
+/* Which part a row's chunk is. The stages, whose rows are many, leave no room for absent ones: few
+ * rows may have many chunks, many rows few. */
+CAIRN_INLINE int64_t part_of(const step_params &p, int chunk, int row) {
+    return (int64_t)chunk * (FLOW ? ROWS : p.input[STEP_ROWS]) + row;
 }
 CAIRN_INLINE int copies_of(int rows) {
     return !FLOW || rows > 4 ? 1 : rows > 2 ? 2 : rows == 2 ? 4 : 8;

@@ -1,16 +1,17 @@
 /* prefix_chunks: the slots and lengths of each chunk of a cached prefix (cairn_prefix_chunks in
- * runtime.h has the contract).
+ * runtime_ops.h has the contract).
  *
  * Block 0 counts the chunks and reports what is out of range, the next `length_blocks` write the
  * lengths of chunk after chunk, the rest copy: a chunk's slots are cut into tiles of TILE. Each
  * block scans its chunk's lengths by itself, THREADS requests at a time.
  * Constants  CAIRN_PAGE_SIZE  of page ids; 0: slots themselves
  * Launch     grid 1 + length_blocks + any number, block THREADS, shared memory chunks_shared
- * Oracle     tests/prefix_chunks_test.c
+ * Oracle     tests/ops/prefix_chunks_test.c
  * matrix: CAIRN_PAGE_SIZE=0
  * matrix: CAIRN_PAGE_SIZE=48
  * matrix: CAIRN_PAGE_SIZE=64 */
 #include "device/common.cuh"
+#include "abi/steps.h"
 #include "steps/prepare.cuh"
 
 #define TILE 2048

@@ -1,4 +1,4 @@
-/* prepare_steps: the metadata of N steps in one launch (cairn_prepare_steps in runtime.h says what
+/* prepare_steps: the metadata of N steps in one launch (cairn_prepare_steps in runtime_ops.h says what
  * each output holds).
  *
  * The first steps * 3 blocks write lengths, the index plan and the attention plan of a step; they
@@ -14,6 +14,7 @@
  * matrix: CAIRN_PAGE_SIZE=64 CAIRN_BY_PAGE=1
  * matrix: CAIRN_PAGE_SIZE=3 CAIRN_BY_PAGE=1 */
 #include "device/common.cuh"
+#include "abi/steps.h"
 #include "steps/prepare.cuh"
 
 #define TILE 2048 /* slots that a block copies at a time */

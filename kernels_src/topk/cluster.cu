@@ -1,4 +1,4 @@
-/* topk of long rows by clusters (the contract is in runtime.h): CLUSTER blocks a row, each with a
+/* topk of long rows by clusters (the contract is in runtime_ops.h): CLUSTER blocks a row, each with a
  * slice of it on the chip.
  *
  * Route      "cluster", sm_90 and up
@@ -17,7 +17,7 @@
  *                          takes up to 227 KiB
  *            CAIRN_CAPACITY  keys the first block can select from
  * Launch     grid rows x CLUSTER, block THREADS, shared memory as ops/topk/topk_cuda.c computes it
- * Oracle     tests/topk_test.c sorts
+ * Oracle     tests/ops/topk_test.c sorts
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16 CAIRN_CLUSTER=16
  * matrix: + CAIRN_STAGES=0 CAIRN_CAPACITY=8192
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=32 CAIRN_CLUSTER=2
@@ -29,6 +29,7 @@
  * matrix: arch>=90 CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32 CAIRN_CLUSTER=16
  * matrix: + CAIRN_STAGES=1 CAIRN_CAPACITY=4096 */
 #include "device/common.cuh"
+#include "abi/topk.h"
 #include "topk/topk.cuh"
 #include "topk/slice.cuh"
 

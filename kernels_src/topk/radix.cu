@@ -1,4 +1,4 @@
-/* topk for any k: the k highest scores of each row, exactly (the contract is in runtime.h).
+/* topk for any k: the k highest scores of each row, exactly (the contract is in runtime_ops.h).
  *
  * Formula    key(s) orders scores as unsigned integers (-0 = +0, NaN lowest); the threshold T is
  *            the k-th largest key; out = positions with key > T, and the first k - #{key > T} with
@@ -7,9 +7,10 @@
  *            11, 11 and 10 bits find T, a fourth pass emits. The row is re-read from L2.
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
  * Launch     grid rows, block 1024, dynamic shared memory as ops/topk/topk_cuda.c computes it
- * Oracle     tests/topk_test.c sorts
+ * Oracle     tests/ops/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 | CAIRN_SCORE_TYPE=2 | CAIRN_SCORE_TYPE=3 */
 #include "device/common.cuh"
+#include "abi/topk.h"
 #include "topk/topk.cuh"
 
 #define THREADS 1024

@@ -1,4 +1,4 @@
-/* topk of short rows: one block a row, which lies in its registers (the contract is in runtime.h).
+/* topk of short rows: one block a row, which lies in its registers (the contract is in runtime_ops.h).
  *
  * Route      "block", for n <= THREADS ITEMS. What may be in is narrowed: for small k to the scores
  *            that reach a bound from the warps' greatest; else, spread over bins as numbers, to those
@@ -9,7 +9,7 @@
  *            CAIRN_THREADS, CAIRN_ITEMS scores a thread
  * Launch     grid rows, block THREADS, shared memory SHORT_BYTES, and 8 bytes for each of
  *            sort_size, or 4 for each of k in order of position
- * Oracle     tests/topk_test.c sorts
+ * Oracle     tests/ops/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=64 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=1024 CAIRN_ITEMS=32
@@ -17,6 +17,7 @@
  * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
 #include "device/common.cuh"
+#include "abi/topk.h"
 #include "topk/topk.cuh"
 #include "topk/row.cuh"
 #define SHORT_THREADS CAIRN_THREADS

@@ -1,5 +1,5 @@
 /* topk of short rows with small k, such as pages: a warp a row, in registers (the contract is in
- * runtime.h).
+ * runtime_ops.h).
  *
  * Route      "small": n <= 32 ITEMS, k <= 32. The k-th greatest of the lanes' maxima is a bound
  *            that k scores reach and seldom many more; those that do are gathered and sorted, one a
@@ -10,6 +10,7 @@
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_ITEMS=32 | CAIRN_SCORE_TYPE=2 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_ITEMS=8 */
 #include "device/common.cuh"
+#include "abi/topk.h"
 #include "topk/topk.cuh"
 #include "topk/row.cuh"
 

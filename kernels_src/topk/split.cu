@@ -1,5 +1,5 @@
 /* topk with several blocks a row, on every chip: each leaves its slice's best k in memory, the last
- * to finish merges them (the contract is in runtime.h).
+ * to finish merges them (the contract is in runtime_ops.h).
  *
  * Route      "split". A slice is read as the block route reads a row (topk/stream.cuh), with a
  *            floor guessed from the whole row, so that all blocks together keep little more than k.
@@ -15,6 +15,7 @@
  * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
 #include "device/common.cuh"
+#include "abi/topk.h"
 #include "topk/topk.cuh"
 #include "topk/stream.cuh"
 

@@ -1,14 +1,15 @@
-/* topk of long rows: one block a row, one read (the contract is in runtime.h).
+/* topk of long rows: one block a row, one read (the contract is in runtime_ops.h).
  *
  * Route      "block", for rows that registers do not hold (topk/stream.cuh)
  * Constants  CAIRN_SCORE_TYPE  1 f32, 2 f16, 3 bf16 (cairn_type)
  *            CAIRN_THREADS, CAIRN_ITEMS  a tile is their product; k + tile <= 10240
  * Launch     grid rows, block THREADS, shared memory STREAM_BYTES
- * Oracle     tests/topk_test.c sorts
+ * Oracle     tests/ops/topk_test.c sorts
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=2 CAIRN_THREADS=512 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_THREADS=512 CAIRN_ITEMS=8 */
 #include "device/common.cuh"
+#include "abi/topk.h"
 #include "topk/topk.cuh"
 #include "topk/stream.cuh"
 

@@ -64,7 +64,9 @@ static cairn_status open_backend(cairn_runtime *rt) {
         if (status) open_cuda_undo(rt);
     }
     if (status && wish == CAIRN_BACKEND_AUTO) {
-        base_log(&rt->base, CAIRN_LOG_INFO, "no GPU, using the CPU backend: %s", rt->base.error);
+        static os_atomic said; /* once a process: later runtimes find nothing else */
+        base_log(&rt->base, os_atomic_add(&said, 1) ? CAIRN_LOG_DEBUG : CAIRN_LOG_INFO,
+                 "no GPU, using the CPU backend: %s", rt->base.error);
         rt->base.error[0] = '\0';
         status = CAIRN_OK;
     }
@@ -111,6 +113,8 @@ cairn_status cairn_open(const cairn_config *config, cairn_runtime **out, char *e
 void cairn_close(cairn_runtime *rt) {
     base last;
     if (!rt) return;
+    rt->closing = engine_is_any_busy(rt);
+    if (rt->closing) return;
     while (rt->models) cairn_model_free(rt->models);
     base_delete(&rt->base, rt->reload, 1, sizeof *rt->reload);
     prefix_free_all(rt);

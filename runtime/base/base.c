@@ -1,6 +1,6 @@
 /* base: statuses, the failure path, the log, host memory and growing text. */
 
-/* ---- status ------------------------------------------------------------------------------------ */
+/* ---- status ---------------------------------------------------------------------------------- */
 
 typedef struct base_status_row { const char *name, *meaning, *hint; } base_status_row;
 
@@ -21,7 +21,7 @@ const char *cairn_status_meaning(cairn_status status) { return base_status(statu
 const char *cairn_status_hint(cairn_status status) { return base_status(status)->hint; }
 int cairn_version(void) { return CAIRN_VERSION; }
 
-/* ---- base -------------------------------------------------------------------------------------- */
+/* ---- base ------------------------------------------------------------------------------------ */
 
 static void *base_default_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
     (void)user;
@@ -52,30 +52,34 @@ void cairn_log_stderr(void *user, cairn_log_level level, const char *text) {
 }
 
 static void base_log(base *b, cairn_log_level level, const char *format, ...) {
-    char text[2048];
+    char text[2048], shown[sizeof text];
     va_list args;
     if (!b->log || level > b->log_level) return;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    b->log(b->log_user, level, text);
+    base_show(text, shown, sizeof shown);
+    b->log(b->log_user, level, shown);
 }
 
 static cairn_status base_fail(base *b, cairn_status status, const char *format, ...) {
+    char text[BASE_ERROR_BYTES];
     va_list args;
     const char *hint = cairn_status_hint(status);
-    int used;
+    size_t used;
     va_start(args, format);
-    used = vsnprintf(b->error, sizeof b->error, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    base_show(text, b->error, sizeof b->error);
+    used = strlen(b->error);
     b->status = status;
-    if (used >= 0 && (size_t)used < sizeof b->error && *hint)
-        snprintf(b->error + used, sizeof b->error - (size_t)used, " (%s: %s)",
-                 cairn_status_name(status), hint);
+    if (*hint)
+        snprintf(b->error + used, sizeof b->error - used, " (%s: %s)", cairn_status_name(status),
+                 hint);
     return status;
 }
 
-/* ---- host memory --------------------------------------------------------------------------------*/
+/* ---- host memory ----------------------------------------------------------------------------- */
 
 static void *base_realloc(base *b, void *memory, size_t old_bytes, size_t new_bytes) {
     return b->allocator.realloc(b->allocator.user, memory, old_bytes, new_bytes);
@@ -100,7 +104,7 @@ static cairn_status base_no_memory(base *b, const char *what, size_t bytes) {
                      (unsigned long long)bytes);
 }
 
-/* ---- growing bytes ------------------------------------------------------------------------------*/
+/* ---- growing bytes --------------------------------------------------------------------------- */
 
 static bool base_text_reserve(base *b, base_text *text, size_t more) {
     size_t capacity = text->capacity ? text->capacity : 64;

@@ -1,10 +1,10 @@
 /* base: what every other room stands on. The compiler block, the status table, the failure path,
- * the log, host memory, and growing text.
+ * the log, host memory, growing text, and characters.
  *
  * A `base` travels with everything that can fail or allocate. It belongs to one thread at a time:
  * a background thread takes its own copy (base_fork) and hands its message back when joined. */
 
-/* ---- compiler: the only place with extensions --------------------------------------------------- */
+/* ---- compiler: the only place with extensions ------------------------------------------------ */
 #if defined(__GNUC__) || defined(__clang__)
 #define BASE_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #define BASE_UNUSED __attribute__((unused))
@@ -25,6 +25,19 @@
 #else
 #define BASE_SMALL_BEGIN
 #define BASE_SMALL_END
+#endif
+/* Between the two a * b + c is a product and a sum, each rounded, whatever the compiler's
+ * default: `cc -O2` in GNU mode fuses them where the processor can, and gives other numbers than
+ * were tested. (clang heeds it unless the command line says -ffp-contract=fast or -ffast-math.) */
+#if defined(__clang__)
+#define BASE_EXACT_BEGIN _Pragma("STDC FP_CONTRACT OFF")
+#define BASE_EXACT_END _Pragma("STDC FP_CONTRACT DEFAULT")
+#elif defined(__GNUC__)
+#define BASE_EXACT_BEGIN _Pragma("GCC push_options") _Pragma("GCC optimize(\"fp-contract=off\")")
+#define BASE_EXACT_END _Pragma("GCC pop_options")
+#else
+#define BASE_EXACT_BEGIN
+#define BASE_EXACT_END
 #endif
 #if (defined(__GNUC__) || defined(__clang__)) && (defined(__x86_64__) || defined(_M_X64))
 #define BASE_X86 1
@@ -64,7 +77,7 @@
 
 #define BASE_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-/* ---- the room's state ---------------------------------------------------------------------------- */
+/* ---- the room's state ------------------------------------------------------------------------ */
 
 #define BASE_ERROR_BYTES 1024
 
@@ -86,10 +99,11 @@ static void base_init(base *b, const cairn_allocator *allocator, cairn_log_callb
 /* A copy for another thread: the same allocator and log, an error text of its own. */
 static void base_fork(const base *from, base *to);
 
-/* ---- reporting ----------------------------------------------------------------------------------- */
+/* ---- reporting ------------------------------------------------------------------------------- */
 
 /* Keeps the message and returns the status: `return base_fail(b, CAIRN_POOL_FULL, "...", ...);`
- * The message says what, where and why; the hint of the status is appended. */
+ * The message says what, where and why; the hint of the status is appended. Bytes that would
+ * command a terminal are escaped, here and in the log. */
 BASE_PRINTF(3, 4)
 static cairn_status base_fail(base *b, cairn_status status, const char *format, ...);
 /* One line for the host program's log, without a newline; nothing is formatted below its level. */
@@ -98,7 +112,7 @@ static void base_log(base *b, cairn_log_level level, const char *format, ...);
 /* The failure of an allocation: `what` names the consumer. */
 static cairn_status base_no_memory(base *b, const char *what, size_t bytes);
 
-/* ---- host memory --------------------------------------------------------------------------------- */
+/* ---- host memory ----------------------------------------------------------------------------- */
 
 /* count * size bytes, zeroed; NULL when memory is short or the product overflows. */
 static void *base_new(base *b, size_t count, size_t size);
@@ -107,7 +121,7 @@ static void base_delete(base *b, void *memory, size_t count, size_t size);
 /* The host program's allocator as it is: old_bytes are those given before. */
 static void *base_realloc(base *b, void *memory, size_t old_bytes, size_t new_bytes);
 
-/* ---- growing text -------------------------------------------------------------------------------- */
+/* ---- growing text ---------------------------------------------------------------------------- */
 
 /* Each returns false when memory is short; the text then stands as it was. */
 static bool base_text_reserve(base *b, base_text *text, size_t more);
@@ -116,3 +130,15 @@ BASE_PRINTF(3, 4)
 static bool base_text_print(base *b, base_text *text, const char *format, ...);
 /* Leaves an empty text that can grow again. */
 static void base_text_free(base *b, base_text *text);
+
+/* ---- characters of UTF-8 text ---------------------------------------------------------------- */
+
+/* Bytes of the sequence that a lead byte begins; 0: not a lead byte. */
+static int base_utf8_length(unsigned lead);
+/* How many of the next `bytes` (at least 1) bytes belong together, the largest part of one
+ * well-formed character, at least 1; *whole tells whether they are a whole one. */
+static size_t base_utf8_part(const char *text, size_t bytes, bool *whole);
+/* The code point of a whole character. */
+static uint32_t base_utf8_point(const char *text, size_t bytes);
+/* The offset of the first byte that does not begin a whole character; `bytes` when all is well. */
+static size_t base_utf8_fault(const char *text, size_t bytes);

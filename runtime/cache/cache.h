@@ -6,7 +6,7 @@
  * is under its checksum, which is verified before anyone sees the payload. Entries appear whole, by
  * a rename. get and put may be called from any thread, each with a base of its own. */
 
-/* ---- hash.c: what names an entry, and guards bytes --------------------------------------------- */
+/* ---- hash.c: what names an entry, and guards bytes ------------------------------------------- */
 
 typedef struct cache_key { uint8_t bytes[32]; } cache_key;
 
@@ -30,7 +30,7 @@ static uint64_t cache_load64(const uint8_t *p);
 static void cache_store64(uint8_t *p, uint64_t v);
 static void cache_store32(uint8_t *p, uint32_t v);
 
-/* ---- cache.c ----------------------------------------------------------------------------------- */
+/* ---- cache.c --------------------------------------------------------------------------------- */
 
 typedef enum cache_mode { CACHE_OFF, CACHE_READ_WRITE, CACHE_READ_ONLY, CACHE_MEMORY } cache_mode;
 

@@ -261,9 +261,21 @@ static bool config_is_near(int distance, const char *name) {
     return distance <= 1 + (int)strlen(name) / 4;
 }
 
-/* The allowed text nearest to `wrong`, NULL if none is near. */
+/* What other programs call the values here. */
+static const struct config_synonym { const char *said, *meant; } config_synonyms[] = {
+    {"gpu", "cuda"}, {"nvidia", "cuda"}, {"host", "cpu"}, {"lookup", "ngram"},
+    {"prompt_lookup", "ngram"}, {"off", "none"}, {"fp16", "f16"}, {"half", "f16"},
+    {"bfloat16", "bf16"}, {"fp32", "f32"}, {"float", "f32"}, {"fp8", "e4m3"}, {"q8_0", "e4m3"},
+    {"average", "mean"}, {"verbose", "debug"}, {"warning", "warn"}, {"silent", "off"},
+    {"readwrite", "read-write"}, {"readonly", "read-only"}};
+
+/* The allowed text that means the same as `wrong`, or is nearest to it; NULL if none is near. */
 static const char *config_nearest_value(const config_field *field, const char *wrong) {
     int i, best = -1, least = INT_MAX;
+    for (size_t s = 0; s < BASE_COUNT(config_synonyms); s++)
+        for (i = 0; i < field->value_count && !config_distance(wrong, config_synonyms[s].said); i++)
+            if (field->values[i].landed && !strcmp(field->values[i].text, config_synonyms[s].meant))
+                return field->values[i].text;
     for (i = 0; i < field->value_count; i++) {
         int distance = config_distance(wrong, field->values[i].text);
         if (distance < least && field->values[i].landed) least = distance, best = i;

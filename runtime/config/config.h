@@ -3,8 +3,8 @@
  * reload (check.c), and the reader of config files (scan.c, read.c).
  *
  * Owns no memory that outlives a call and no global state: every call may run on any thread. All
- * mistakes are found in one pass and kept in a config_report; a config is handed out whole or not at
- * all. Calls base and os. */
+ * mistakes are found in one pass and kept in a config_report; a config is handed out whole or
+ * not at all. Calls base and os. */
 
 /* What differs between two checked configs: how many hot and cold fields, and their paths, joined
  * by ", " and cut with "..." where there is no more room. */
@@ -16,5 +16,6 @@ static void config_diff(const cairn_config *old, const cairn_config *fresh, conf
 static void config_keep_host(cairn_config *c, const cairn_config *opened);
 /* Whether this layer selects pages. */
 static bool config_layer_selects(const cairn_config *config, int layer);
-/* For calls without a runtime: the failure of the pointer `what` being NULL, its text in `error`. */
+/* For calls without a runtime: the failure of the pointer `what` being NULL, its text in
+ * `error`. */
 static cairn_status config_refuse_null(const char *what, char *error, size_t error_bytes);

@@ -1,6 +1,7 @@
 /* config: reading a config written in Lua. A file runs in a state of its own that sees a few
  * harmless functions only, with limits on instructions, on memory, on the length of a string, and,
- * should those leave a loophole, on time. All of its table's mistakes are found in one pass. */
+ * for compiling and should those leave a loophole, on time. All of its table's mistakes are found
+ * in one pass. */
 
 #define CFG_MAX_FILE_BYTES (256 * 1024)
 #define CFG_MAX_MEMORY (4 * 1024 * 1024) /* of the state, its stack and all values */
@@ -8,6 +9,7 @@
 #define CFG_MAX_INSTRUCTIONS 1000000
 #define CFG_HOOK_INSTRUCTIONS 1000
 #define CFG_MAX_US 500000
+#define CFG_PART_BYTES 256 /* compiled between two looks at the clock */
 #define CFG_MAX_PRINTS 100
 
 static cairn_status config_copy_error(const base *b, char *error, size_t error_bytes) {
@@ -32,9 +34,24 @@ static void *config_at(cairn_config *config, const config_field *field) {
     return (char *)config + field->offset;
 }
 
-/* The path meant by an unknown key: the nearest in this group, else the same key elsewhere. */
+/* Whether two names differ in underscores and the case of letters alone. */
+static bool config_is_alike(const char *a, const char *b) {
+    for (;; a++, b++) {
+        while (*a == '_') a++;
+        while (*b == '_') b++;
+        if (config_lower(*a) != config_lower(*b)) return false;
+        if (!*a) return true;
+    }
+}
+
+/* The path meant by an unknown key: the same but for underscores in this group, else the same key
+ * elsewhere, else the nearest in this group. */
 static const char *config_nearest_path(int parent, const char *wrong) {
     int row, best = -1, least = INT_MAX;
+    for (row = 0; row < CFG_ROWS; row++)
+        if (config_fields[row].parent == parent &&
+            config_is_alike(wrong, config_key(&config_fields[row])))
+            return config_fields[row].path;
     for (row = 0; row < CFG_ROWS; row++) {
         int distance = config_distance(wrong, config_key(&config_fields[row]));
         if (distance == 0) return config_fields[row].path;
@@ -331,6 +348,8 @@ typedef struct config_work {
     base *host;
     const char *text, *name;
     size_t text_bytes, memory_bytes;
+    size_t text_read;   /* by the compiler */
+    bool late;          /* it was stopped, for the time it took */
     bool host_is_short; /* the last failed allocation was the host's, not a limit of ours */
     long instructions;
     int64_t deadline_us;
@@ -439,13 +458,30 @@ static void config_open_library(lua_State *lua) {
 
 /* ---- running a file ------------------------------------------------------------------------ */
 
+/* A lua_Reader. To compile some texts takes long (jumps and labels are kept in lists), and only
+ * here can it be stopped: then the text seems to end. */
+static const char *config_next_part(lua_State *lua, void *user, size_t *bytes) {
+    config_work *work = (config_work *)user;
+    const char *part = work->text + work->text_read;
+    (void)lua;
+    *bytes = work->text_bytes - work->text_read;
+    if (*bytes > CFG_PART_BYTES) *bytes = CFG_PART_BYTES;
+    work->late = work->late || os_now_us() > work->deadline_us;
+    if (work->late) *bytes = 0;
+    work->text_read += *bytes;
+    return *bytes ? part : NULL;
+}
+
 /* Runs protected: (work) -> the chunk's value. */
 static int config_run(lua_State *lua) {
     config_work *work = (config_work *)lua_touserdata(lua, 1);
     config_reader reader;
     const char *mark = lua_pushfstring(lua, "@%s", work->name);
     config_open_library(lua);
-    if (luaL_loadbufferx(lua, work->text, work->text_bytes, mark, "t")) return lua_error(lua);
+    if (lua_load(lua, config_next_part, work, mark, "t") && !work->late) return lua_error(lua);
+    if (work->late)
+        return luaL_error(lua, "%s: stopped after %d milliseconds of compiling; is an expression "
+                          "endless?", work->name, CFG_MAX_US / 1000);
     config_scan(work->text, work->text_bytes, &work->source, &work->report);
     work->report.lines = work->source.lines;
     lua_sethook(lua, config_count, LUA_MASKCOUNT, CFG_HOOK_INSTRUCTIONS);
@@ -485,6 +521,11 @@ static void config_lua_error(config_work *work, lua_State *lua, int result) {
     }
     for (at = report->mistakes[0].text; *at; at++)
         if ((unsigned char)*at < 32) *at = ' ';
+    if (text && (strstr(text, "a nil value (global") || strstr(text, "a nil value (field") ||
+                 strstr(text, "a nil value (method")))
+        snprintf(at, sizeof report->mistakes[0].text - (size_t)(at - report->mistakes[0].text),
+                 "; a config may use assert error ipairs next pairs print select tonumber tostring "
+                 "type, string without patterns and rep, and math without random");
 }
 
 /* False when the host's memory ran out. */
@@ -561,7 +602,8 @@ BASE_UNUSED static cairn_status config_from_table(base *b, lua_State *lua, int i
 
 /* A config's bytes, never more than one above the limit. */
 static cairn_status config_read_file(base *b, const char *path, base_text *text) {
-    int64_t got = 1, file = os_calls.open(path, OS_OPEN_READ);
+    os_file_info info;
+    int64_t got = 1, file = os_open_regular(path, &info);
     if (file < 0) return os_fail(b, (int)file, "open", path);
     while (got > 0 && text->size <= CFG_MAX_FILE_BYTES) {
         if (!base_text_reserve(b, text, 4096)) { got = -ENOMEM; break; }

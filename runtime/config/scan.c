@@ -189,6 +189,7 @@ typedef struct config_source {
     config_source_key keys[CFG_MAX_KEYS];
     int count;
     bool dynamic;          /* some key is computed: what a field is, no line tells for certain */
+    int ahead;             /* tokens that were looked at in search of assignments */
     int lines[CFG_ROWS];
 } config_source;
 
@@ -326,6 +327,8 @@ static void config_scan_table(config_scanner *s, config_source *source, config_r
     config_next(s);
 }
 
+#define CFG_MAX_AHEAD 500000 /* brackets in brackets would be looked at again and again */
+
 /* Notes `.name =`, `.name, ... =` and `x[...] =`, standing on the . or [ of it. */
 static void config_note_assignment(const config_scanner *s, config_source *source) {
     config_scanner ahead = *s;
@@ -333,8 +336,10 @@ static void config_note_assignment(const config_scanner *s, config_source *sourc
     bool bracket = config_is(s, "[");
     config_next(&ahead);
     name = ahead.token;
-    while (bracket && ahead.token.kind != CFG_END
-           && ahead.brackets > s->brackets) config_next(&ahead);
+    while (bracket && ahead.token.kind != CFG_END && ahead.brackets > s->brackets &&
+           source->ahead++ < CFG_MAX_AHEAD)
+        config_next(&ahead);
+    if (source->ahead > CFG_MAX_AHEAD) source->dynamic = true; /* it might be one */
     if (!bracket) config_next(&ahead);
     if (!config_is(&ahead, "=") && !(config_is(&ahead, ",") && s->brackets == 0)) return;
     if (bracket) source->dynamic = true;

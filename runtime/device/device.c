@@ -10,7 +10,7 @@ static void device_leave(device *dev) {
     if (dev->cuda) dev->drv->cuCtxPopCurrent(&popped);
 }
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 enum { DEV_ALIGN = 256 };
 
@@ -56,7 +56,8 @@ static cairn_status device_alloc_cuda(device *dev, size_t bytes, const char *wha
 
 static uint64_t device_free_bytes(const device *dev) {
     size_t free_bytes = 0, total_bytes = 0;
-    if (!dev->cuda) return UINT64_MAX;
+    if (!dev->cuda) return (uint64_t)os_memory_bytes();
+    if (!dev->drv) return dev->total_bytes ? (uint64_t)dev->total_bytes : UINT64_MAX;
     return dev->drv->cuMemGetInfo(&free_bytes, &total_bytes) ? 0 : (uint64_t)free_bytes;
 }
 
@@ -193,7 +194,7 @@ static cairn_status device_flags(device *dev, size_t bytes, const char *what, vo
     return CAIRN_OK;
 }
 
-/* ---- work -------------------------------------------------------------------------------------- */
+/* ---- work ------------------------------------------------------------------------------------ */
 
 static cairn_status device_launch(device *dev, const jit_kernel *kernel, const device_dims *dims,
                                   const void *params) {
@@ -265,7 +266,7 @@ static cairn_status device_sync(device *dev) {
     return device_check_errors(dev);
 }
 
-/* ---- open and close ---------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static int device_attribute(device *dev, CUdevice_attribute attribute) {
     int value = 0;
@@ -350,6 +351,29 @@ static cairn_status device_open_cuda(device *dev, int ordinal, void *context, vo
     }
     if (status) device_close(dev);
     return status;
+}
+
+static bool device_measure_cuda(device *dev, const char *path, int ordinal, driver_calls *drv) {
+    bool there = !driver_open(dev->base, path, drv);
+    dev->drv = drv;
+    there = there && !device_choose(dev, ordinal) && !device_describe(dev);
+    driver_close(drv);
+    dev->drv = NULL;
+    dev->base->error[0] = '\0';
+    return there;
+}
+
+static cairn_backend device_measure(device *dev, cairn_backend wish, const char *path, int ordinal,
+                                    driver_calls *drv) {
+    bool there = wish != CAIRN_BACKEND_CPU && device_measure_cuda(dev, path, ordinal, drv);
+    dev->cuda = there || wish == CAIRN_BACKEND_CUDA;
+    if (!dev->cuda) return CAIRN_BACKEND_CPU;
+    dev->live_bytes = DEV_FLAGS;
+    if (there) return CAIRN_BACKEND_CUDA;
+    dev->sm_count = 132;
+    dev->max_shared_bytes = 227 << 10;
+    dev->total_bytes = 0;
+    return CAIRN_BACKEND_CUDA;
 }
 
 static void device_open_cpu(device *dev) {

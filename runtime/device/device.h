@@ -1,9 +1,9 @@
 /* device: the backend a runtime runs on, cuda or cpu behind one set of calls.
  *
- * Owns the context, the streams, every byte of device memory and the error words. Calls driver, jit
- * and pool. Device addresses are `void *` on both backends; on the CPU they are host memory.
- * Invariant: the context is current only between device_enter and device_leave, so that a host program
- * with CUDA of its own never finds another context than it left.
+ * Owns the context, the streams, every byte of device memory and the error words. Calls driver,
+ * jit and pool. Device addresses are `void *` on both backends; on the CPU they are host memory.
+ * Invariant: the context is current only between device_enter and device_leave, so that a host
+ * program with CUDA of its own never finds another context than it left.
  *
  * staging.h has pinned buffers and captured work, tensor.h tensors and what ops want of them,
  * handles.h the runtime and what it hands out. */
@@ -59,10 +59,14 @@ typedef struct device_dims {
         if (device_result_) return driver_fail((dev)->base, (dev)->drv, device_result_, #call); \
     } while (0)
 
-/* ---- life -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 /* The cuda backend on an opened driver. The caller has set base, drv and allocator. */
 static cairn_status device_open_cuda(device *dev, int ordinal, void *context, void *stream);
+/* The backend that opening would give for `wish`, its shape and memory, for an estimate: nothing is
+ * opened, `drv` is closed again. Without a GPU the shape for CAIRN_BACKEND_CUDA is a large one's. */
+static cairn_backend device_measure(device *dev, cairn_backend wish, const char *path, int ordinal,
+                                    driver_calls *drv);
 /* The CPU backend, on the pool. Never fails. */
 static void device_open_cpu(device *dev);
 /* Also right after a failed open. */
@@ -70,21 +74,23 @@ static void device_close(device *dev);
 /* Nothing to do on the CPU. Each enter that returned CAIRN_OK owes one leave. */
 static cairn_status device_enter(device *dev);
 
-/* ---- memory ------------------------------------------------------------------------------------ */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Device memory, 256-byte aligned, contents undefined. `what` names the consumer in the message.
  * 0 bytes give a valid address too. */
 static cairn_status device_alloc(device *dev, size_t bytes, const char *what, void **out);
 /* bytes as given to device_alloc. NULL is ignored. Waits for work that may still use the memory. */
 static void device_free(device *dev, void *memory, size_t bytes);
-/* Device memory that nobody holds now; of the CPU no figure is known, so all there could be. */
+/* Device memory that nobody holds now; all there is of a device that was only measured for, and
+ * UINT64_MAX where no figure is known. */
 static uint64_t device_free_bytes(const device *dev);
 /* What the backend has free and in all; on the CPU both are what the system has available. */
 static void device_memory(const device *dev, uint64_t *free_bytes, uint64_t *total_bytes);
 /* Memory of the device that an op needs during one call: kept, at least doubled when it must grow.
  * What it outgrew stands until the end, since a captured graph may still point there. */
 static cairn_status device_scratch(device *dev, size_t bytes, const char *what, void **out);
-/* As device_scratch, for flags that are zero between ops: each op that sets some leaves them zero. */
+/* As device_scratch, for flags that are zero between ops: each op that sets some leaves them
+ * zero. */
 static cairn_status device_flags(device *dev, size_t bytes, const char *what, void **out);
 /* Pinned host memory, for copies that need not wait; plain host memory on the CPU. Zeroed. */
 static cairn_status device_host_alloc(device *dev, size_t bytes, const char *what, void **out);
@@ -93,7 +99,7 @@ static void device_host_free(device *dev, void *memory, size_t bytes);
 /* The number that the driver knows it by. */
 static CUdeviceptr device_address(const void *p);
 
-/* ---- work, in the order of the current stream -------------------------------------------------- */
+/* ---- work, in the order of the current stream ------------------------------------------------ */
 
 /* All copies are in the order of the current stream. From pageable memory an upload has left the
  * host buffer when it returns; from pinned memory the buffer must stand until the copy is done. */

@@ -1,9 +1,16 @@
 /* handles: the public calls on tensors, streams, events, graphs and staging buffers. */
 
-struct cairn_stream { CUstream stream; struct cairn_stream *next; };
-struct cairn_event { CUevent event; int64_t us; bool recorded; struct cairn_event *next; };
-struct cairn_graph { device_graph graph; struct cairn_graph *next; };
-struct cairn_staging { device_staging buffers; struct cairn_staging *next; };
+/* Each knows its runtime: another runtime's is refused. */
+struct cairn_stream { cairn_runtime *rt; CUstream stream; struct cairn_stream *next; };
+struct cairn_event {
+    cairn_runtime *rt;
+    CUevent event;
+    int64_t us;
+    bool recorded;
+    struct cairn_event *next;
+};
+struct cairn_graph { cairn_runtime *rt; device_graph graph; struct cairn_graph *next; };
+struct cairn_staging { cairn_runtime *rt; device_staging buffers; struct cairn_staging *next; };
 
 static cairn_status handles_enter(cairn_runtime *rt) {
     return rt ? device_enter(&rt->device) : CAIRN_INVALID_ARGUMENT;
@@ -21,6 +28,14 @@ static cairn_status handles_need(cairn_runtime *rt, const char *call, const void
     return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "%s: %s is NULL", call, name);
 }
 
+/* A handle is of the runtime that is asked: `owner` is the handle's. */
+static cairn_status handles_check_owner(cairn_runtime *rt, const char *call, const char *name,
+                                        const cairn_runtime *owner) {
+    if (owner == rt) return CAIRN_OK;
+    return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "%s: the %s is of another runtime", call,
+                     name);
+}
+
 const char *cairn_last_error(const cairn_runtime *rt) { return rt ? rt->base.error : ""; }
 const cairn_config *cairn_config_of(const cairn_runtime *rt) { return rt ? &rt->config : NULL; }
 
@@ -30,7 +45,7 @@ cairn_status cairn_sync(cairn_runtime *rt) {
     return handles_leave(rt, device_sync(&rt->device));
 }
 
-/* ---- tensors ----------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 cairn_status cairn_tensor_new(cairn_runtime *rt, cairn_type type, int rank, const int64_t *shape,
                               cairn_tensor **tensor) {
@@ -68,7 +83,7 @@ cairn_status cairn_tensor_free(cairn_runtime *rt, cairn_tensor *tensor) {
 cairn_status cairn_tensor_write(cairn_runtime *rt, cairn_tensor *tensor, const void *host,
                                 size_t bytes) {
     cairn_status status = handles_need(rt, "tensor_write", tensor, "tensor");
-    if (!status) status = tensor_check_copy(&rt->base, "tensor_write", tensor, host, bytes);
+    if (!status) status = tensor_check_copy(&rt->device, "tensor_write", tensor, host, bytes);
     if (!status && rt->device.cuda && tensor->device.type == TENSOR_CPU && bytes)
         return memcpy(tensor_data(tensor), host, bytes), CAIRN_OK;
     if (status || (status = handles_enter(rt))) return status;
@@ -80,7 +95,7 @@ cairn_status cairn_tensor_write(cairn_runtime *rt, cairn_tensor *tensor, const v
 cairn_status cairn_tensor_read(cairn_runtime *rt, const cairn_tensor *tensor, void *host,
                                size_t bytes) {
     cairn_status status = handles_need(rt, "tensor_read", tensor, "tensor");
-    if (!status) status = tensor_check_copy(&rt->base, "tensor_read", tensor, host, bytes);
+    if (!status) status = tensor_check_copy(&rt->device, "tensor_read", tensor, host, bytes);
     if (!status && rt->device.cuda && tensor->device.type == TENSOR_CPU && bytes)
         return memcpy(host, tensor_data(tensor), bytes), CAIRN_OK;
     if (status || (status = handles_enter(rt))) return status;
@@ -107,12 +122,12 @@ cairn_status cairn_tensor_save(cairn_runtime *rt, const cairn_tensor *tensor, co
     if (status) return status;
     if (tensor_is_view(tensor))
         bytes = (size_t)tensor_elements(tensor) * cairn_type_bytes(cairn_tensor_type(tensor));
-    status = tensor_check_copy(&rt->base, "tensor_save", tensor, path, bytes);
+    status = tensor_check_copy(&rt->device, "tensor_save", tensor, path, bytes);
     if (status || (status = handles_enter(rt))) return status;
     return handles_leave(rt, npy_save(&rt->device, tensor, path));
 }
 
-/* ---- streams ------------------------------------------------------------------------------------*/
+/* ---- streams --------------------------------------------------------------------------------- */
 
 cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream) {
     device *dev;
@@ -133,13 +148,17 @@ cairn_status cairn_stream_new(cairn_runtime *rt, cairn_stream **stream) {
         base_delete(&rt->base, s, 1, sizeof *s);
         return status;
     }
+    s->rt = rt;
     s->next = rt->streams;
     rt->streams = s;
     return *stream = s, CAIRN_OK;
 }
 
 cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream) {
+    cairn_status status = CAIRN_OK;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
+    if (stream) status = handles_check_owner(rt, "stream_set", "stream", stream->rt);
+    if (status) return status;
     if (rt->capturing)
         return base_fail(&rt->base, CAIRN_BUSY, "stream_set: a graph is being captured");
     rt->device.stream = stream ? stream->stream : rt->device.own_stream;
@@ -149,8 +168,10 @@ cairn_status cairn_stream_set(cairn_runtime *rt, cairn_stream *stream) {
 cairn_status cairn_stream_sync(cairn_runtime *rt, cairn_stream *stream) {
     device *dev;
     CUstream current;
-    cairn_status status = handles_enter(rt);
-    if (status) return status;
+    cairn_status status = CAIRN_OK;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    if (stream) status = handles_check_owner(rt, "stream_sync", "stream", stream->rt);
+    if (status || (status = handles_enter(rt))) return status;
     dev = &rt->device;
     current = dev->stream;
     dev->stream = stream ? stream->stream : dev->own_stream;
@@ -182,7 +203,7 @@ cairn_status cairn_stream_free(cairn_runtime *rt, cairn_stream *stream) {
     return status;
 }
 
-/* ---- events -------------------------------------------------------------------------------------*/
+/* ---- events ---------------------------------------------------------------------------------- */
 
 cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event) {
     device *dev;
@@ -202,6 +223,7 @@ cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event) {
         base_delete(&rt->base, e, 1, sizeof *e);
         return status;
     }
+    e->rt = rt;
     e->next = rt->events;
     rt->events = e;
     return *event = e, CAIRN_OK;
@@ -210,6 +232,7 @@ cairn_status cairn_event_new(cairn_runtime *rt, cairn_event **event) {
 cairn_status cairn_event_record(cairn_runtime *rt, cairn_event *event) {
     device *dev;
     cairn_status status = handles_need(rt, "event_record", event, "event");
+    if (!status) status = handles_check_owner(rt, "event_record", "event", event->rt);
     if (status || (status = handles_enter(rt))) return status;
     dev = &rt->device;
     if (dev->cuda) {
@@ -225,6 +248,7 @@ cairn_status cairn_event_record(cairn_runtime *rt, cairn_event *event) {
 static cairn_status handles_check_recorded(cairn_runtime *rt, const cairn_event *event,
                                            const char *call) {
     cairn_status status = handles_need(rt, call, event, "event");
+    if (!status) status = handles_check_owner(rt, call, "event", event->rt);
     if (status || event->recorded) return status;
     return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "%s: the event was never recorded", call);
 }
@@ -282,7 +306,7 @@ cairn_status cairn_event_free(cairn_runtime *rt, cairn_event *event) {
     return CAIRN_OK;
 }
 
-/* ---- graphs -------------------------------------------------------------------------------------*/
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
 cairn_status cairn_graph_begin(cairn_runtime *rt) {
     cairn_status status;
@@ -316,6 +340,7 @@ cairn_status cairn_graph_end(cairn_runtime *rt, cairn_graph **graph) {
     if (status) {
         base_delete(&rt->base, g, 1, sizeof *g);
     } else {
+        g->rt = rt;
         g->next = rt->graphs;
         rt->graphs = g;
         *graph = g;
@@ -325,6 +350,7 @@ cairn_status cairn_graph_end(cairn_runtime *rt, cairn_graph **graph) {
 
 cairn_status cairn_graph_launch(cairn_runtime *rt, cairn_graph *graph) {
     cairn_status status = handles_need(rt, "graph_launch", graph, "graph");
+    if (!status) status = handles_check_owner(rt, "graph_launch", "graph", graph->rt);
     if (status || (status = handles_enter(rt))) return status;
     return handles_leave(rt, device_graph_launch(&rt->device, &graph->graph));
 }
@@ -347,7 +373,7 @@ cairn_status cairn_graph_free(cairn_runtime *rt, cairn_graph *graph) {
     return CAIRN_OK;
 }
 
-/* ---- staging ----------------------------------------------------------------------------------- */
+/* ---- staging --------------------------------------------------------------------------------- */
 
 cairn_status cairn_staging_new(cairn_runtime *rt, size_t bytes, cairn_staging **staging) {
     cairn_staging *s;
@@ -367,6 +393,7 @@ cairn_status cairn_staging_new(cairn_runtime *rt, size_t bytes, cairn_staging **
         base_delete(&rt->base, s, 1, sizeof *s);
         return status;
     }
+    s->rt = rt;
     s->next = rt->stagings;
     rt->stagings = s;
     return *staging = s, CAIRN_OK;

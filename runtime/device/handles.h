@@ -23,6 +23,7 @@ struct cairn_runtime {
     cairn_config *reload; /* waits for kernels, or NULL */
     struct ops_kernel *kernels; /* instances that ops have launched */
     bool capturing;
+    bool closing; /* closed inside a callback: it goes when the call has ended */
 };
 
 /* What a call cannot do without: the runtime, and the pointer `given` as its argument `name`. */

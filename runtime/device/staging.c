@@ -1,6 +1,6 @@
 /* staging: pinned buffers, and captured work. */
 
-/* ---- staging: host arrays that kernels read ------------------------------------------------------ */
+/* ---- staging: host arrays that kernels read -------------------------------------------------- */
 
 static cairn_status device_staging_open(device *dev, size_t bytes, device_staging *s) {
     cairn_status status = CAIRN_OK;
@@ -56,7 +56,7 @@ static cairn_status device_staging_await(device *dev, device_staging *s, int i) 
     return CAIRN_OK;
 }
 
-/* ---- graphs ------------------------------------------------------------------------------------ */
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
 static cairn_status device_graph_begin(device *dev) {
     DEV_TRY(dev, cuStreamBeginCapture(dev->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));

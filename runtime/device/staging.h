@@ -1,5 +1,5 @@
-/* device_staging: host arrays that kernels read in place, one buffer filled while the device reads the
- * other; and device_graph: work captured once and launched again. */
+/* device_staging: host arrays that kernels read in place, one buffer filled while the device
+ * reads the other; and device_graph: work captured once and launched again. */
 
 enum { DEV_STAGES = 2 };
 
@@ -15,7 +15,7 @@ typedef struct device_staging {
 
 typedef struct device_graph { CUgraphExec exec; } device_graph;
 
-/* ---- staging: pinned buffers, one filled while the device reads the other ---------------------- */
+/* ---- staging: pinned buffers, one filled while the device reads the other -------------------- */
 
 /* `bytes` is the size of each buffer. */
 static cairn_status device_staging_open(device *dev, size_t bytes, device_staging *s);
@@ -28,7 +28,7 @@ static cairn_status device_staging_submit(device *dev, device_staging *s, int i)
 /* Returns when the device is done with buffer i. [blocks] */
 static cairn_status device_staging_await(device *dev, device_staging *s, int i);
 
-/* ---- graphs ------------------------------------------------------------------------------------ */
+/* ---- graphs ---------------------------------------------------------------------------------- */
 
 /* Begins a capture; other threads' calls do not disturb it. */
 static cairn_status device_graph_begin(device *dev);

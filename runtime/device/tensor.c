@@ -30,23 +30,27 @@ cairn_type cairn_tensor_type(const cairn_tensor *tensor) {
     return CAIRN_TYPE_NONE;
 }
 
-/* ---- checks of an op's arguments ----------------------------------------------------------------*/
+/* ---- checks of an op's arguments ------------------------------------------------------------- */
 
 static int64_t tensor_elements(const cairn_tensor *t) {
     int64_t n = 1;
+    bool empty = false;
     int d;
     for (d = 0; d < t->ndim; d++) {
         if (t->shape[d] < 0) return -1;
-        if (t->shape[d] && n > INT64_MAX / 16 / t->shape[d]) return -1;
+        empty = empty || !t->shape[d];
+        if (!t->shape[d]) continue;
+        /* small ones need no division */
+        if ((n | t->shape[d]) >> 29 && n > INT64_MAX / 16 / t->shape[d]) return -1;
         n *= t->shape[d];
     }
-    return n;
+    return empty ? 0 : n;
 }
 
 static bool tensor_dense(const cairn_tensor *t) {
     int64_t stride = 1;
     int d;
-    if (!t->strides) return true;
+    if (!t->strides || !tensor_elements(t)) return true;
     for (d = t->ndim - 1; d >= 0; d--) {
         if (t->shape[d] != 1 && t->strides[d] != stride) return false;
         stride *= t->shape[d];
@@ -56,12 +60,16 @@ static bool tensor_dense(const cairn_tensor *t) {
 
 static int64_t tensor_stride(const cairn_tensor *t, int d) {
     int64_t stride = 1;
-    if (t->strides) return t->strides[d];
-    for (d = d + 1; d < t->ndim; d++) stride *= t->shape[d];
+    if (t->strides && t->shape[d] > 1 && tensor_elements(t)) return t->strides[d];
+    for (d = d + 1; d < t->ndim; d++) stride *= t->shape[d] ? t->shape[d] : 1;
     return stride;
 }
 
-static void *tensor_data(const cairn_tensor *t) { return (char *)t->data + t->byte_offset; }
+/* A tensor without elements may have no data: nothing may be added to NULL, so it gets an address. */
+static void *tensor_data(const cairn_tensor *t) {
+    static uint64_t nothing[2];
+    return t->data ? (void *)((uintptr_t)t->data + (uintptr_t)t->byte_offset) : (void *)nothing;
+}
 
 static cairn_status tensor_check_type(base *b, const cairn_tensor *t, const tensor_want *want) {
     cairn_type type = cairn_tensor_type(t);
@@ -78,8 +86,24 @@ static cairn_status tensor_check_type(base *b, const cairn_tensor *t, const tens
                      want->op, want->name, type ? cairn_type_name(type) : "unknown", names);
 }
 
-static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const tensor_want *want) {
+static cairn_status tensor_check_extents(base *b, const cairn_tensor *t, const tensor_want *want) {
     int d;
+    for (d = 0; want->rank >= 0 && d < t->ndim; d++)
+        if (want->shape[d] >= 0 && t->shape[d] != want->shape[d])
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "%s: dimension %d of %s is %lld; %lld is expected", want->op, d,
+                             want->name, (long long)t->shape[d], (long long)want->shape[d]);
+    for (d = 0; d < t->ndim; d++)
+        if (t->shape[d] > TENSOR_EXTENT)
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "%s: dimension %d of %s is %lld; at most %d is allowed", want->op, d,
+                             want->name, (long long)t->shape[d], TENSOR_EXTENT);
+    return CAIRN_OK;
+}
+
+static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const tensor_want *want,
+                                       int64_t *elements) {
+    cairn_status status;
     if (t->ndim > 0 && !t->shape)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the shape of %s is NULL", want->op,
                          want->name);
@@ -89,12 +113,8 @@ static cairn_status tensor_check_shape(base *b, const cairn_tensor *t, const ten
     if (want->rank >= 0 && t->ndim != want->rank)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s has rank %d; rank %d is expected",
                          want->op, want->name, (int)t->ndim, want->rank);
-    for (d = 0; want->rank >= 0 && d < t->ndim; d++)
-        if (want->shape[d] >= 0 && t->shape[d] != want->shape[d])
-            return base_fail(b, CAIRN_INVALID_ARGUMENT,
-                             "%s: dimension %d of %s is %lld; %lld is expected", want->op, d,
-                             want->name, (long long)t->shape[d], (long long)want->shape[d]);
-    if (tensor_elements(t) < 0)
+    if ((status = tensor_check_extents(b, t, want))) return status;
+    if ((*elements = tensor_elements(t)) < 0)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the shape of %s is negative or too large",
                          want->op, want->name);
     return CAIRN_OK;
@@ -116,31 +136,55 @@ static cairn_status tensor_check_strides(base *b, const cairn_tensor *t, const t
                      want->rows_may_stride ? " in its last dimension, its rows not overlapping" : "");
 }
 
-static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t,
-                                    const tensor_want *want) {
+/* The same of a tensor of so many elements. */
+static size_t tensor_span_of(const cairn_tensor *t, int64_t elements) {
+    uint64_t last = 0;
+    int d;
+    if (elements <= 0) return 0;
+    if (!t->strides) return (size_t)elements * (t->dtype.bits / 8u);
+    for (d = 0; d < t->ndim; d++)
+        last += (uint64_t)(t->shape[d] - 1) * (uint64_t)tensor_stride(t, d);
+    return (size_t)(last + 1) * (t->dtype.bits / 8u);
+}
+
+static size_t tensor_span(const cairn_tensor *t) { return tensor_span_of(t, tensor_elements(t)); }
+
+/* The address of what is not empty: there, in the address space to its end, and aligned. */
+static cairn_status tensor_check_address(base *b, const cairn_tensor *t, const tensor_want *want) {
+    const size_t element = t->dtype.bits / 8u, span = want->bytes;
+    const size_t align = want->align > (int)element ? (size_t)want->align : element;
+    const uintptr_t begin = (uintptr_t)tensor_data(t);
+    if (!span || (want->unread && !t->data)) return CAIRN_OK;
+    if (!t->data || begin < (uintptr_t)t->data || begin + span < begin)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the data of %s is NULL or ends behind "
+                         "the last address", want->op, want->name);
+    if (begin % align == 0) return CAIRN_OK;
+    return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the data of %s is not aligned to %d bytes",
+                     want->op, want->name, (int)align);
+}
+
+static cairn_status tensor_check_at(base *b, int place, const cairn_tensor *t, tensor_want *want) {
     cairn_status status;
-    size_t element;
+    int64_t elements = 0;
     if (!t) {
         if (want->optional) return CAIRN_OK;
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s is NULL", want->op, want->name);
     }
-    if ((status = tensor_check_type(b, t, want)) || (status = tensor_check_shape(b, t, want)) ||
+    if ((status = tensor_check_type(b, t, want)) ||
+        (status = tensor_check_shape(b, t, want, &elements)) ||
         (status = tensor_check_strides(b, t, want)))
         return status;
+    want->bytes = tensor_span_of(t, elements);
     if (t->device.type != place)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s lies on device %d; %s is expected",
                          want->op, want->name, (int)t->device.type,
                          place == TENSOR_CUDA ? "cuda" : "cpu");
-    element = cairn_type_bytes(cairn_tensor_type(t));
-    if (tensor_elements(t) > 0 && (!t->data || (uintptr_t)tensor_data(t) % element))
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the data of %s is NULL or not aligned to %d",
-                         want->op, want->name, (int)element);
-    return CAIRN_OK;
+    return tensor_check_address(b, t, want);
 }
 
 static int tensor_place(const device *dev) { return dev->cuda ? TENSOR_CUDA : TENSOR_CPU; }
 
-static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tensor_want *want) {
+static cairn_status tensor_check(device *dev, const cairn_tensor *t, tensor_want *want) {
     cairn_status status = tensor_check_at(dev->base, tensor_place(dev), t, want);
     if (status || !t || !dev->cuda || t->device.id == dev->ordinal) return status;
     return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
@@ -148,26 +192,7 @@ static cairn_status tensor_check(device *dev, const cairn_tensor *t, const tenso
                      want->op, want->name, (int)t->device.id, (int)dev->ordinal);
 }
 
-static size_t tensor_span(const cairn_tensor *t) {
-    int64_t last = 0;
-    int d;
-    if (tensor_elements(t) == 0) return 0;
-    for (d = 0; d < t->ndim; d++) last += (t->shape[d] - 1) * tensor_stride(t, d);
-    return (size_t)(last + 1) * cairn_type_bytes(cairn_tensor_type(t));
-}
-
-static cairn_status tensor_check_apart(base *b, const char *op, const cairn_tensor *out,
-                                       const char *out_name, const cairn_tensor *in,
-                                       const char *in_name) {
-    const char *o, *i;
-    if (!out || !in) return CAIRN_OK;
-    o = (const char *)tensor_data(out);
-    i = (const char *)tensor_data(in);
-    if (o + tensor_span(out) <= i || i + tensor_span(in) <= o) return CAIRN_OK;
-    return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: %s overlaps %s", op, out_name, in_name);
-}
-
-/* ---- owned tensors ------------------------------------------------------------------------------*/
+/* ---- owned tensors --------------------------------------------------------------------------- */
 
 static cairn_status tensor_new(device *dev, tensor_owned **list, cairn_type type, int rank,
                                const int64_t *shape, tensor_owned **out) {
@@ -223,16 +248,26 @@ static bool tensor_is_view(const cairn_tensor *t) {
            t->ndim <= CAIRN_MAX_RANK && (!t->ndim || t->shape) && tensor_elements(t) >= 0;
 }
 
-static cairn_status tensor_check_copy(base *b, const char *op, const cairn_tensor *t,
+/* A dense tensor of `bytes` that this device's runtime can copy: in its memory, or the host's. */
+static cairn_status tensor_check_copy(device *dev, const char *op, const cairn_tensor *t,
                                       const void *host, size_t bytes) {
-    size_t want;
+    base *b = dev->base;
+    tensor_want want;
+    size_t there;
     if (!tensor_is_view(t))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: tensor is NULL or not a valid view", op);
     if (!tensor_dense(t))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: tensor must be dense", op);
-    want = (size_t)tensor_elements(t) * cairn_type_bytes(cairn_tensor_type(t));
-    if (bytes != want || (bytes && !host))
+    there = (size_t)tensor_elements(t) * cairn_type_bytes(cairn_tensor_type(t));
+    if (bytes != there || (bytes && !host))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: the tensor holds %llu bytes, not %llu", op,
-                         (unsigned long long)want, (unsigned long long)bytes);
-    return CAIRN_OK;
+                         (unsigned long long)there, (unsigned long long)bytes);
+    memset(&want, 0, sizeof want);
+    want.op = op, want.name = "tensor", want.bytes = there;
+    if (t->device.type != TENSOR_CPU && (!dev->cuda || t->device.type != TENSOR_CUDA ||
+                                         t->device.id != dev->ordinal))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "%s: tensor lies on device %d, %d; the runtime's, or host memory, is "
+                         "expected", op, (int)t->device.type, (int)t->device.id);
+    return tensor_check_address(b, t, &want);
 }

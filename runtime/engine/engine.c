@@ -20,7 +20,8 @@ enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
     ENGINE_EVAL_ROWS = 64,
     ENGINE_STOPS = 16,
-    ENGINE_STOP_BYTES = 128
+    ENGINE_STOP_BYTES = 128,
+    ENGINE_POINTS = 192 /* more than bytes are held back as a stop string's beginning */
 };
 
 /* Host memory of a model that its sessions use in turn. */
@@ -35,11 +36,17 @@ typedef struct engine_scratch {
 /* What a generation was asked for; what is not set comes from the config at every step. */
 typedef struct engine_options {
     int max_tokens; /* 0: to the end of the context */
+    bool special; /* the prompt's special-token text becomes tokens */
+    bool keep_stop; /* ids of a stop string stay in the session */
     bool has_sampling, has_stops;
     cairn_sampling sampling;
     int stop_count;
     char stops[ENGINE_STOPS][ENGINE_STOP_BYTES];
 } engine_options;
+
+/* The session's first `count` ids end where the generated text has `end` bytes, with no character
+ * unfinished. */
+typedef struct engine_point { int64_t end; int count; } engine_point;
 
 struct cairn_session {
     cairn_model *model;
@@ -55,9 +62,11 @@ struct cairn_session {
     int32_t *table;  /* [table_size] page ids, -1 from `pages` on */
     int table_size, pages;
     uint64_t table_version;
+    struct ring ring; /* of the model's convolutions */
     struct drafter drafter; /* opened on first use */
     os_atomic cancel;
     bool busy;       /* inside a call: what its callback must not enter */
+    bool closing;    /* closed inside that call: it goes when the call has ended */
     bool generating; /* between begin and the last piece */
     int32_t fresh[ENGINE_ROWS];
     int fresh_count, fresh_at;
@@ -65,6 +74,9 @@ struct cairn_session {
     tokenizer_stream stream;
     base_text text;  /* generated and not handed out, then what the last piece handed out */
     size_t handed;   /* bytes at the start of `text` that were handed out */
+    int64_t dropped; /* bytes of this generation that were handed out before those */
+    engine_point points[ENGINE_POINTS]; /* ascending, of what may still be cut or covered */
+    int point_count;
     cairn_stats stats;
     int from_prompt; /* ids that came from the prompt's own forward: 0 or 1 */
     int appended;    /* prompt tokens since the last generation began, and their seconds */
@@ -186,7 +198,7 @@ static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
     cairn_model *m = s->model;
     prefix_node *node;
     int pages;
-    if (!m->prefixes.buckets || s->apart || s->count || count < 2) return;
+    if (!m->prefixes.buckets || s->apart || s->count || count < 2 || s->ring.layers) return;
     if (prefix_match(&m->prefixes, 0, ids, count - 2, s->table, &pages, &node)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: all is computed */
         return;
@@ -217,7 +229,7 @@ static void engine_remember(cairn_session *s) {
     prefix_cache *c = &s->model->prefixes;
     int pages = s->pure / s->model->kv.page_size, tokens, present, found;
     prefix_node *node;
-    if (!c->buckets || s->apart || pages <= s->held_pages) return;
+    if (!c->buckets || s->apart || pages <= s->held_pages || s->ring.layers) return;
     tokens = pages * s->model->kv.page_size;
     if (prefix_insert(c, 0, s->tokens, tokens, s->table, &present) ||
         prefix_match(c, 0, s->tokens, tokens, NULL, &found, &node)) {
@@ -244,6 +256,7 @@ static void engine_settle(cairn_session *s) {
     int most = s->count > 0 ? s->count - 1 : 0, full;
     s->fresh_count = s->fresh_at = 0;
     if (s->cached > most) s->cached = most;
+    s->cached = ring_cut(&s->ring, s->cached);
     full = s->cached / s->model->kv.page_size;
     if (s->bounded > full) s->bounded = full;
     if (s->pure > s->cached) s->pure = s->cached;
@@ -292,6 +305,7 @@ static cairn_status engine_forward(cairn_session *s, int rows, bool dense, int l
     cairn_model *m = s->model;
     engine_scratch *scratch = m->scratch;
     int32_t bounded, stored = s->cached / m->kv.page_size;
+    struct ring *kept = &s->ring;
     forward_args args;
     cairn_status status;
     engine_check_bounds(s);
@@ -306,6 +320,8 @@ static cairn_status engine_forward(cairn_session *s, int rows, bool dense, int l
     args.table_rows = 1;
     args.table_stride = s->table_size;
     args.table_version = s->table_version;
+    args.rings = &kept;
+    ring_extend(kept, s->cached, rows);
     args.bounded_pages = &bounded;
     args.stored_pages = &stored;
     args.dense = dense;
@@ -458,7 +474,7 @@ static void engine_count_step(cairn_session *s, int drafts, int64_t pages_read,
                               int64_t start_us) {
     const model_shape *shape = &s->model->shape;
     s->stats.forwards++;
-    s->pages_read += (double)pages_read / ((double)shape->layers * (double)shape->kv_heads);
+    s->pages_read += (double)pages_read / ((double)shape->kv_layers * (double)shape->kv_heads);
     s->pages_held += (double)model_pages_of(s->count + drafts, s->model->kv.page_size);
     s->stats.decode_seconds += engine_seconds_since(start_us);
 }
@@ -516,6 +532,7 @@ static void engine_close(cairn_session *s) {
     base_delete(b, s->tokens, (size_t)s->model->max_seq_len, sizeof *s->tokens);
     base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);
     base_delete(b, s->table, (size_t)s->table_size, sizeof *s->table);
+    ring_close(&s->ring);
     base_text_free(b, &s->text);
     base_delete(b, s, 1, sizeof *s);
 }
@@ -524,6 +541,7 @@ static void engine_close(cairn_session *s) {
 static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     base *b = &m->runtime->base;
     cairn_session *s = (cairn_session *)base_new(b, 1, sizeof *s);
+    cairn_status status;
     *out = NULL;
     if (!s) return base_no_memory(b, "a session", sizeof *s);
     s->model = m;
@@ -539,7 +557,11 @@ static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     }
     memset(s->table, 0xff, (size_t)s->table_size * sizeof *s->table);
     engine_table_changed(s);
-    return *out = s, CAIRN_OK;
+    status = ring_open(&m->runtime->device, m->shape.conv_layers, m->shape.hidden,
+                       m->shape.conv_taps, &s->ring);
+    if (status) engine_close(s);
+    else *out = s;
+    return status;
 }
 
 static void engine_enlist(cairn_session *s) {
@@ -565,6 +587,11 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     if (status) return status;
     pages = model_pages_of(cached, s->model->kv.page_size);
     if ((status = pages_retain(engine_base(s), held, s->table, pages))) {
+        engine_close(fork);
+        return status;
+    }
+    if ((status = ring_copy(&s->ring, &fork->ring))) {
+        pages_give(engine_base(s), held, s->table, pages);
         engine_close(fork);
         return status;
     }
@@ -594,6 +621,8 @@ cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork) {
 void cairn_session_close(cairn_session *session) {
     cairn_session **link;
     if (!session) return;
+    session->closing = session->busy;
+    if (session->busy) return;
     for (link = &session->model->sessions; *link; link = &(*link)->next)
         if (*link == session) {
             *link = session->next;
@@ -609,16 +638,38 @@ static cairn_status engine_enter(cairn_session *s, const char *call) {
     cairn_status status;
     if (!s) return CAIRN_INVALID_ARGUMENT;
     if (s->busy)
-        return base_fail(engine_base(s), CAIRN_BUSY, "%s: called from this session's own callback",
+        return base_fail(engine_base(s), CAIRN_BUSY,
+                         "%s: a call on this session is running: this one comes from its callback "
+                         "or from another thread",
                          call);
     if ((status = handles_enter(s->model->runtime))) return status;
     s->busy = true;
     return CAIRN_OK;
 }
 
+/* Whether a call on one of the model's sessions runs: we are inside its callback. */
+static bool engine_is_busy(const cairn_model *m) {
+    const cairn_session *s = m->sessions;
+    while (s && !s->busy) s = s->next;
+    return s != NULL;
+}
+
+static bool engine_is_any_busy(const cairn_runtime *rt) {
+    const cairn_model *m = rt->models;
+    while (m && !engine_is_busy(m)) m = m->next;
+    return m != NULL;
+}
+
+/* Leaves a public call. What its callback closed goes now: the session, its model, the runtime. */
 static cairn_status engine_leave(cairn_session *s, cairn_status status) {
+    cairn_model *m = s->model;
+    cairn_runtime *rt = m->runtime;
     s->busy = false;
-    return handles_leave(s->model->runtime, status);
+    status = handles_leave(rt, status);
+    if (s->closing) cairn_session_close(s);
+    if (m->closing && !engine_is_busy(m)) cairn_model_free(m);
+    if (rt->closing && !engine_is_any_busy(rt)) cairn_close(rt);
+    return status;
 }
 
 void cairn_cancel(cairn_session *session) {
@@ -651,12 +702,12 @@ cairn_status cairn_session_reset(cairn_session *session) {
     return CAIRN_OK;
 }
 
-/* Appends inside an entered call, all but the last token processed. */
+/* Appends inside an entered call, all but the last token processed. The caller has reset `cancel`
+ * where the call began: reading a text can be cancelled, too. */
 static cairn_status engine_append(cairn_session *s, const int32_t *ids, int count) {
     int held, cached;
     int64_t start = os_now_us();
     cairn_status status;
-    os_atomic_store(&s->cancel, 0);
     s->generating = false;
     engine_settle(s);
     held = s->count, cached = s->cached;
@@ -669,6 +720,7 @@ static cairn_status engine_append(cairn_session *s, const int32_t *ids, int coun
 cairn_status cairn_append_ids(cairn_session *session, const int32_t *ids, int count) {
     cairn_status status = engine_enter(session, "append_ids");
     if (status) return status;
+    os_atomic_store(&session->cancel, 0);
     if (count < 0 || (count && !ids))
         status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
                            "append_ids: count = %d with %s", count, ids ? "ids" : "no ids");

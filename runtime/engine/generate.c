@@ -19,8 +19,10 @@ static int engine_stop_count(const cairn_session *s) {
     return s->options.has_stops ? s->options.stop_count : (int)engine_config(s)->stop_count;
 }
 
+/* Never inside a character of the text: a stop string of a config may be any bytes. */
 static bool engine_is_at(const char *text, size_t bytes, const char *stop, size_t stop_bytes) {
-    return stop_bytes <= bytes && !memcmp(text, stop, stop_bytes);
+    return stop_bytes <= bytes && ((unsigned char)*stop & 0xC0) != 0x80 &&
+           !memcmp(text, stop, stop_bytes);
 }
 
 /* Where the first stop string begins in text [bytes], or `bytes`. */
@@ -45,9 +47,75 @@ static size_t engine_certain(const cairn_session *s, const char *text, size_t by
         for (; at < certain && stop_bytes; at++)
             if (engine_is_at(stop, stop_bytes, text + at, bytes - at)) certain = at;
     }
-    while (certain > 0 && certain < bytes && ((unsigned char)text[certain] & 0xC0) == 0x80)
-        certain--; /* a stop string that begins inside a character */
     return certain;
+}
+
+/* ---- which ids the text is of ---------------------------------------------------------------- */
+
+/* Notes that the session's ids so far end where the text does. */
+static void engine_note_point(cairn_session *s) {
+    int64_t end = s->dropped + (int64_t)s->text.size;
+    engine_point *last = s->point_count ? &s->points[s->point_count - 1] : NULL;
+    if (last && last->end == end) {
+        last->count = s->count;
+        return;
+    }
+    if (s->point_count == ENGINE_POINTS) /* those before the last one handed out are not needed */
+        memmove(s->points, s->points + 1, (size_t)--s->point_count * sizeof *s->points);
+    s->points[s->point_count].end = end;
+    s->points[s->point_count++].count = s->count;
+}
+
+/* The last point at or before `end`; there is one but for a text of characters that never end. */
+static engine_point engine_point_before(const cairn_session *s, int64_t end) {
+    int i = s->point_count - 1;
+    while (i > 0 && s->points[i].end > end) i--;
+    return s->points[i];
+}
+
+/* The ids, [first, first + count), that the next `bytes` bytes of text are of. */
+static void engine_cover(const cairn_session *s, size_t bytes, cairn_piece *piece) {
+    int64_t end = s->dropped + (int64_t)bytes;
+    int i = 0, past;
+    while (i < s->point_count && s->points[i].end < end) i++;
+    past = i < s->point_count ? s->points[i].count : s->count;
+    piece->first = engine_point_before(s, s->dropped).count;
+    if (piece->first > past) piece->first = past;
+    piece->count = bytes ? past - piece->first : 0;
+}
+
+/* Plain text at the end of the sequence, as the model's own words; what does not fit is left. */
+static cairn_status engine_put_text(cairn_session *s, const char *text, size_t bytes) {
+    tokenizer_ids ids;
+    cairn_status status;
+    memset(&ids, 0, sizeof ids);
+    status = tokenizer_encode(engine_base(s), &s->model->tokenizer, text, bytes, false, &ids);
+    for (size_t i = 0; i < ids.size && s->count < s->model->max_seq_len; i++) {
+        engine_set_given(s, s->count, false);
+        s->tokens[s->count++] = ids.data[i];
+    }
+    tokenizer_ids_free(engine_base(s), &ids);
+    return status;
+}
+
+/* Cuts the sequence where the text ends: what is left of a token that says more takes its place. */
+static cairn_status engine_cut_to_text(cairn_session *s) {
+    base *b = engine_base(s);
+    int64_t end = s->dropped + (int64_t)s->text.size;
+    engine_point point = engine_point_before(s, end);
+    base_text said = {NULL, 0, 0};
+    size_t left = end > point.end ? (size_t)(end - point.end) : 0;
+    cairn_status status = tokenizer_decode(b, &s->model->tokenizer, s->tokens + point.count,
+                                           (size_t)(s->count - point.count), &said);
+    if (!status) {
+        engine_cut(s, point.count);
+        if (left) status = engine_put_text(s, said.data, left);
+        while (s->point_count > 1 && s->points[s->point_count - 1].end > point.end)
+            s->point_count--;
+        engine_note_point(s);
+    }
+    base_text_free(b, &said);
+    return status;
 }
 
 /* ---- the end of a generation ----------------------------------------------------------------- */
@@ -79,12 +147,14 @@ static cairn_status engine_take(cairn_session *s, int32_t id) {
     engine_set_given(s, s->count, false);
     s->tokens[s->count++] = id;
     s->stats.generated++;
+    if (!s->stream.count) engine_note_point(s);
     if (end) return engine_finish(s, CAIRN_STOP_EOS, CAIRN_OK);
     stop = engine_find_stop(s, s->text.data, s->text.size);
     if (stop < s->text.size) {
         s->text.size = stop;
         s->text.data[stop] = '\0';
-        return engine_finish(s, CAIRN_STOP_STRING, CAIRN_OK);
+        engine_finish(s, CAIRN_STOP_STRING, CAIRN_OK);
+        return s->options.keep_stop ? CAIRN_OK : engine_cut_to_text(s);
     }
     return engine_room(s) < 1 ? engine_finish(s, CAIRN_STOP_LENGTH, CAIRN_OK) : CAIRN_OK;
 }
@@ -105,6 +175,8 @@ static cairn_status engine_copy_stops(base *b, const cairn_generate_options *fro
             return base_fail(b, CAIRN_INVALID_ARGUMENT,
                              "generate: stop[%d] has %llu bytes; 1 to %d are allowed", i,
                              (unsigned long long)bytes, ENGINE_STOP_BYTES - 1);
+        if (base_utf8_fault(from->stop[i], bytes) < bytes)
+            return base_fail(b, CAIRN_INVALID_UTF8, "generate: stop[%d] is not valid UTF-8", i);
         memcpy(to->stops[i], from->stop[i], bytes + 1);
         to->stop_count++;
     }
@@ -133,6 +205,7 @@ static cairn_status engine_read_options(base *b, const cairn_generate_options *g
     cairn_status status;
     memset(&from, 0, sizeof from);
     memset(out, 0, sizeof *out);
+    out->special = true;
     if (!given) return CAIRN_OK;
     if (given->struct_size < sizeof given->struct_size || given->struct_size > sizeof from)
         return base_fail(b, CAIRN_VERSION_MISMATCH,
@@ -143,10 +216,18 @@ static cairn_status engine_read_options(base *b, const cairn_generate_options *g
         return base_fail(b, CAIRN_INVALID_ARGUMENT,
                          "generate: max_tokens = %d; 0 (no bound) or more is expected",
                          from.max_tokens);
+    if (from.special < -1 || from.special > 1)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "generate: special = %d; 0 (tokens) or -1 (plain text) is expected",
+                         from.special);
     out->max_tokens = from.max_tokens;
+    out->special = from.special >= 0;
+    out->keep_stop = from.keep_stop != 0;
     out->has_sampling = from.sampling != NULL;
     if (from.sampling) out->sampling = *from.sampling;
-    if (from.sampling && (status = engine_check_sampling(b, from.sampling))) return status;
+    if (out->sampling.top_p == 0.0f) out->sampling.top_p = 1.0f;
+    if (out->sampling.repetition_penalty == 0.0f) out->sampling.repetition_penalty = 1.0f;
+    if (from.sampling && (status = engine_check_sampling(b, &out->sampling))) return status;
     return engine_copy_stops(b, &from, out);
 }
 
@@ -175,13 +256,14 @@ static cairn_status engine_begin(cairn_session *s, const int32_t *ids, int count
 }
 
 /* The ids of text put at the end of the sequence, after bos where the model wants one first. */
-static cairn_status engine_encode(const cairn_session *s, const char *text, size_t bytes,
+static cairn_status engine_encode(cairn_session *s, const char *text, size_t bytes, bool special,
                                   tokenizer_ids *out) {
     const tokenizer *t = &s->model->tokenizer;
+    tokenizer_span whole = {bytes, special};
     base *b = engine_base(s);
     if (bytes && s->count == 0 && t->adds_bos && t->bos >= 0 && !tokenizer_ids_add(b, out, t->bos))
         return base_no_memory(b, "a prompt", sizeof(int32_t));
-    return tokenizer_encode(b, t, text, bytes, true, out);
+    return tokenizer_encode_spans(b, t, text, &whole, 1, &s->cancel, out);
 }
 
 static cairn_status engine_begin_text(cairn_session *s, const char *prompt, size_t bytes,
@@ -196,11 +278,13 @@ static cairn_status engine_begin_text(cairn_session *s, const char *prompt, size
     memset(&s->stream, 0, sizeof s->stream);
     engine_settle(s);
     status = engine_read_options(b, given, &s->options);
-    if (!status && bytes) status = engine_encode(s, prompt, bytes, &ids);
+    if (!status && bytes) status = engine_encode(s, prompt, bytes, s->options.special, &ids);
     if (!status) status = engine_begin(s, ids.data, (int)ids.size);
     tokenizer_ids_free(b, &ids);
     engine_reset_stats(s);
     s->generating = !status;
+    s->dropped = s->point_count = 0;
+    engine_note_point(s);
     if (status) s->stats.stop = status == CAIRN_CANCELLED ? CAIRN_STOP_CANCEL : CAIRN_STOP_ERROR;
     return status;
 }
@@ -231,6 +315,7 @@ static cairn_status engine_hand_out(cairn_session *s, cairn_piece *piece, cairn_
     piece->stop = s->stats.stop;
     piece->text = certain ? s->text.data : "";
     piece->bytes = certain;
+    engine_cover(s, certain, piece);
     s->handed = certain;
     return status;
 }
@@ -239,6 +324,7 @@ static void engine_drop_handed(cairn_session *s) {
     if (!s->handed) return;
     memmove(s->text.data, s->text.data + s->handed, s->text.size - s->handed + 1);
     s->text.size -= s->handed;
+    s->dropped += (int64_t)s->handed;
     s->handed = 0;
 }
 
@@ -262,17 +348,23 @@ cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
     return engine_generate_begin(session, prompt, prompt ? strlen(prompt) : 0, options);
 }
 
-cairn_status cairn_generate_next(cairn_session *session, cairn_piece *piece) {
+cairn_status cairn_generate_next(cairn_session *session, cairn_piece *given) {
+    const uint32_t first_bytes = offsetof(cairn_piece, first); /* of the first version */
+    cairn_piece piece;
     cairn_status status = engine_enter(session, "generate_next");
     if (status) return status;
-    if (!piece || piece->struct_size != sizeof *piece)
+    memset(&piece, 0, sizeof piece);
+    if (given) piece.struct_size = given->struct_size;
+    if (piece.struct_size < first_bytes || piece.struct_size > sizeof piece)
         status = base_fail(engine_base(session), CAIRN_VERSION_MISMATCH,
                            "generate_next: piece->struct_size is not sizeof the struct");
     else if (!session->generating)
         status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
                            "generate_next: no generation is running; call generate_begin");
-    else
-        status = engine_next_piece(session, piece);
+    else {
+        status = engine_next_piece(session, &piece);
+        memcpy(given, &piece, piece.struct_size);
+    }
     return engine_leave(session, status);
 }
 
@@ -315,23 +407,24 @@ cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_
 
 /* ---- text appended, statistics --------------------------------------------------------------- */
 
-/* cairn_append for a text of `bytes` bytes, which may hold NUL. */
-static cairn_status engine_append_text(cairn_session *session, const char *text, size_t bytes) {
+cairn_status cairn_append_with(cairn_session *session, const char *text, size_t bytes,
+                               bool special) {
     tokenizer_ids ids;
     base *b;
     cairn_status status = engine_enter(session, "append");
     if (status) return status;
     b = engine_base(session);
     memset(&ids, 0, sizeof ids);
+    os_atomic_store(&session->cancel, 0);
     if (!text) status = base_fail(b, CAIRN_INVALID_ARGUMENT, "append: text is NULL");
-    else status = engine_encode(session, text, bytes, &ids);
+    else status = engine_encode(session, text, bytes, special, &ids);
     if (!status) status = engine_append(session, ids.data, (int)ids.size);
     tokenizer_ids_free(b, &ids);
     return engine_leave(session, status);
 }
 
 cairn_status cairn_append(cairn_session *session, const char *text) {
-    return engine_append_text(session, text, text ? strlen(text) : 0);
+    return cairn_append_with(session, text, text ? strlen(text) : 0, true);
 }
 
 cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {

@@ -1,4 +1,4 @@
-/* engine_model: the calls on models: load, free, describe, estimate, tokenize, chat, eval. */
+/* engine_model: the calls on models: load, free, describe, tokenize, chat, eval. */
 
 /* ---- load and free --------------------------------------------------------------------------- */
 
@@ -52,11 +52,20 @@ static int engine_most_rows(const cairn_config *config) {
     return config->prefill_chunk > ENGINE_EVAL_ROWS ? config->prefill_chunk : ENGINE_EVAL_ROWS;
 }
 
-/* The backend on a loaded model. When it finds less device memory than was thought, the KV cache
- * makes room. */
+/* What the backend will take, to m->memory. */
+static cairn_status engine_measure(cairn_model *m, const model_backend *backend, int rows) {
+    memset(&m->memory, 0, sizeof m->memory);
+    return backend->estimate ? backend->estimate(m, rows, &m->memory) : CAIRN_OK;
+}
+
+/* The cache and the backend of a loaded model. When the backend finds less device memory than was
+ * thought, the cache makes room. */
 static cairn_status engine_open_backend(cairn_model *m, const model_backend *backend, int rows) {
     device *dev = &m->runtime->device;
     cairn_status status;
+    if ((status = engine_measure(m, backend, rows)) ||
+        (status = model_open_cache(m, dev, INT_MAX)))
+        return status;
     m->backend = backend;
     while ((status = backend->open(m, rows)) == CAIRN_OUT_OF_DEVICE_MEMORY &&
            m->kv.pool.pages > 1) {
@@ -121,6 +130,8 @@ void cairn_model_free(cairn_model *model) {
     bool entered;
     if (!model) return;
     rt = model->runtime;
+    model->closing = engine_is_busy(model);
+    if (model->closing) return;
     for (cairn_model **link = &rt->models; *link; link = &(*link)->next)
         if (*link == model) {
             *link = model->next;
@@ -134,7 +145,12 @@ void cairn_model_free(cairn_model *model) {
 /* ---- description ----------------------------------------------------------------------------- */
 
 static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
-    return (uint64_t)pages * kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim, page_size);
+    return (uint64_t)pages * kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim, page_size);
+}
+
+/* Of the backend's form, or of the file's where it reads that. */
+static uint64_t engine_weights_bytes(const cairn_model *m) {
+    return m->memory.weights ? m->memory.weights : m->plan.weight_bytes;
 }
 
 cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) {
@@ -158,63 +174,12 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
     p.end_id = model->tokenizer.eos;
     p.parameters = model->plan.parameters;
     p.file_bytes = model->file_bytes;
-    p.weights_bytes = model->plan.weight_bytes;
+    p.weights_bytes = engine_weights_bytes(model);
     p.kv_bytes = engine_kv_bytes(s, model->kv.page_size, model->kv.pool.pages);
+    p.scratch_bytes = model->memory.scratch;
     p.struct_size = info->struct_size;
     memcpy(info, &p, info->struct_size);
     return CAIRN_OK;
-}
-
-static void engine_fill_estimate(const cairn_config *config, const model_shape *s,
-                                 uint64_t weights, cairn_memory_estimate *out) {
-    uint64_t budget = (uint64_t)config->memory.budget_mb << 20;
-    uint64_t room = !budget ? UINT64_MAX : budget > weights ? budget - weights : 0;
-    out->max_seq_len = config->max_seq_len > 0 && config->max_seq_len < s->context
-                           ? config->max_seq_len : s->context;
-    out->pages = model_pool_pages(config, s, out->max_seq_len, room);
-    out->weights_bytes = weights;
-    out->kv_bytes = engine_kv_bytes(s, config->page_size, out->pages);
-    out->scratch_bytes =
-        engine_scratch_bytes(s->vocab, engine_most_rows(config)) +
-        (uint64_t)engine_most_rows(config) * 4 *
-            ((uint64_t)s->hidden * 4 + (uint64_t)s->ffn * 2 +
-             (uint64_t)(s->heads + 2 * s->kv_heads) * (uint64_t)s->head_dim);
-    out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes;
-}
-
-static cairn_status engine_read_estimate(base *b, const cairn_config *config, const char *path,
-                                         cairn_memory_estimate *out) {
-    cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
-    cairn_status status;
-    if (!m) return base_no_memory(b, "an estimate", sizeof *m);
-    status = model_read(m, b, path, CAIRN_MAP_FILE);
-    if (!status) engine_fill_estimate(config, &m->shape, m->plan.weight_bytes, out);
-    model_close_file(m, b);
-    base_delete(b, m, 1, sizeof *m);
-    return status;
-}
-
-cairn_status cairn_estimate(const cairn_config *config, const char *path,
-                            cairn_memory_estimate *estimate, char *error, size_t error_bytes) {
-    cairn_config checked;
-    cairn_memory_estimate e;
-    base b;
-    cairn_status status;
-    if (!estimate || estimate->struct_size < sizeof estimate->struct_size ||
-        estimate->struct_size > sizeof e || !path) {
-        if (error && error_bytes)
-            snprintf(error, error_bytes, "estimate: %s",
-                     path ? "struct_size is not sizeof the struct" : "path is NULL");
-        return path ? CAIRN_VERSION_MISMATCH : CAIRN_INVALID_ARGUMENT;
-    }
-    if ((status = cairn_config_check(config, &checked, error, error_bytes))) return status;
-    base_init(&b, &checked.allocator, checked.log_callback, checked.log_user, checked.log);
-    memset(&e, 0, sizeof e);
-    status = engine_read_estimate(&b, &checked, path, &e);
-    if (status && error && error_bytes) snprintf(error, error_bytes, "%s", b.error);
-    e.struct_size = estimate->struct_size;
-    if (!status) memcpy(estimate, &e, e.struct_size);
-    return status;
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */
@@ -234,8 +199,21 @@ static cairn_status engine_copy_text(base *b, const char *call, const base_text 
     return CAIRN_OK;
 }
 
-cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes, int32_t *ids,
-                            int capacity, int *count) {
+/* Copies ids into a caller's array; how many there are always to *count. */
+static cairn_status engine_copy_ids(base *b, const char *call, const tokenizer_ids *from,
+                                    int32_t *ids, int capacity, int *count) {
+    *count = (int)from->size;
+    if (!ids) return CAIRN_OK;
+    if (*count > capacity)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "%s: the text has %d tokens, the buffer room for %d", call, *count,
+                         capacity);
+    if (from->size) memcpy(ids, from->data, from->size * sizeof *ids);
+    return CAIRN_OK;
+}
+
+cairn_status cairn_tokenize_with(cairn_model *model, const char *text, size_t bytes, bool special,
+                                 int32_t *ids, int capacity, int *count) {
     base *b;
     tokenizer_ids all;
     cairn_status status;
@@ -245,18 +223,15 @@ cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes, 
     if ((!text && bytes) || capacity < 0 || (capacity && !ids) || !count)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "tokenize: text, ids or count is NULL");
     memset(&all, 0, sizeof all);
-    status = tokenizer_encode(b, &model->tokenizer, text, bytes, true, &all);
-    if (!status) {
-        *count = (int)all.size;
-        if (*count > capacity && ids)
-            status = base_fail(b, CAIRN_INVALID_ARGUMENT,
-                               "tokenize: the text has %d tokens, the buffer room for %d",
-                               *count, capacity);
-        else if (ids && all.size)
-            memcpy(ids, all.data, all.size * sizeof *ids);
-    }
+    status = tokenizer_encode(b, &model->tokenizer, text, bytes, special, &all);
+    if (!status) status = engine_copy_ids(b, "tokenize", &all, ids, capacity, count);
     tokenizer_ids_free(b, &all);
     return status;
+}
+
+cairn_status cairn_tokenize(cairn_model *model, const char *text, size_t bytes, int32_t *ids,
+                            int capacity, int *count) {
+    return cairn_tokenize_with(model, text, bytes, true, ids, capacity, count);
 }
 
 cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, int count, char *text,
@@ -276,20 +251,29 @@ cairn_status cairn_detokenize(cairn_model *model, const int32_t *ids, int count,
     return status;
 }
 
-static cairn_status engine_chat(base *b, const tokenizer *t, const cairn_message *messages,
-                                int count, bool first, bool answer, base_text *out) {
-    cairn_status status = CAIRN_OK;
-    for (int i = 0; i < count && !status; i++) {
-        tokenizer_message one;
+/* The messages as the tokenizer takes them, to be freed by engine_messages_free. */
+static cairn_status engine_messages(base *b, const char *call, const cairn_message *messages,
+                                    int count, tokenizer_message **out) {
+    *out = NULL;
+    if (count < 0 || (count && !messages))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%s: count = %d, messages %s", call, count,
+                         messages ? "given" : "NULL");
+    for (int i = 0; i < count; i++)
         if (!messages[i].role || !messages[i].content)
             return base_fail(b, CAIRN_INVALID_ARGUMENT,
-                             "chat_format: message %d lacks its role or content", i);
-        one.role = messages[i].role;
-        one.content = messages[i].content;
-        one.content_bytes = strlen(one.content);
-        status = tokenizer_chat(b, t, &one, 1, first && i == 0, false, out);
+                             "%s: message %d lacks its role or content", call, i);
+    *out = (tokenizer_message *)base_new(b, (size_t)count, sizeof **out);
+    if (!*out) return base_no_memory(b, call, (size_t)count * sizeof **out);
+    for (int i = 0; i < count; i++) {
+        (*out)[i].role = messages[i].role;
+        (*out)[i].content = messages[i].content;
+        (*out)[i].content_bytes = strlen(messages[i].content);
     }
-    return status || !answer ? status : tokenizer_chat(b, t, NULL, 0, false, true, out);
+    return CAIRN_OK;
+}
+
+static void engine_messages_free(base *b, tokenizer_message *messages, int count) {
+    base_delete(b, messages, (size_t)(count > 0 ? count : 0), sizeof *messages);
 }
 
 cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages, int count,
@@ -297,17 +281,67 @@ cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages
                                size_t *bytes) {
     base *b;
     base_text all;
+    tokenizer_message *each;
     cairn_status status;
     if (!model) return CAIRN_INVALID_ARGUMENT;
     b = &model->runtime->base;
-    if (count < 0 || (count && !messages))
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat_format: count = %d, messages %s", count,
-                         messages ? "given" : "NULL");
     memset(&all, 0, sizeof all);
-    status = engine_chat(b, &model->tokenizer, messages, count, first, answer, &all);
+    status = engine_messages(b, "chat_format", messages, count, &each);
+    if (!status) status = tokenizer_chat(b, &model->tokenizer, each, count, first, answer, &all);
     if (!status) status = engine_copy_text(b, "chat_format", &all, text, capacity, bytes);
     base_text_free(b, &all);
+    engine_messages_free(b, each, count);
     return status;
+}
+
+/* Adds the ids of messages put behind ids [held_count]. */
+static cairn_status engine_chat_ids(cairn_model *m, const char *call, const int32_t *held,
+                                    int held_count, const cairn_message *messages, int count,
+                                    bool first, bool answer, os_atomic *cancel,
+                                    tokenizer_ids *out) {
+    const tokenizer *t = &m->tokenizer;
+    base *b = &m->runtime->base;
+    tokenizer_message *each;
+    cairn_status status = engine_messages(b, call, messages, count, &each);
+    if (!status && first && (count || answer) && t->adds_bos && !tokenizer_ids_add(b, out, t->bos))
+        status = base_no_memory(b, call, sizeof(int32_t));
+    if (!status)
+        status = tokenizer_chat_ids(b, t, held, held_count, each, count, first, answer, cancel,
+                                    out);
+    engine_messages_free(b, each, count);
+    return status;
+}
+
+cairn_status cairn_chat_ids(cairn_model *model, const cairn_message *messages, int message_count,
+                            bool first, bool answer, int32_t *ids, int capacity, int *count) {
+    base *b;
+    tokenizer_ids all;
+    cairn_status status;
+    if (count) *count = 0;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    b = &model->runtime->base;
+    if (capacity < 0 || (capacity && !ids) || !count)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat_ids: ids or count is NULL");
+    memset(&all, 0, sizeof all);
+    status = engine_chat_ids(model, "chat_ids", NULL, 0, messages, message_count, first, answer,
+                             NULL, &all);
+    if (!status) status = engine_copy_ids(b, "chat_ids", &all, ids, capacity, count);
+    tokenizer_ids_free(b, &all);
+    return status;
+}
+
+cairn_status cairn_append_chat(cairn_session *session, const cairn_message *messages, int count,
+                               bool answer) {
+    tokenizer_ids ids;
+    cairn_status status = engine_enter(session, "append_chat");
+    if (status) return status;
+    memset(&ids, 0, sizeof ids);
+    os_atomic_store(&session->cancel, 0);
+    status = engine_chat_ids(session->model, "append_chat", session->tokens, session->count,
+                             messages, count, session->count == 0, answer, &session->cancel, &ids);
+    if (!status) status = engine_append(session, ids.data, (int)ids.size);
+    tokenizer_ids_free(engine_base(session), &ids);
+    return engine_leave(session, status);
 }
 
 /* ---- eval ------------------------------------------------------------------------------------ */

@@ -22,8 +22,9 @@ static cairn_status reload_prepare(cairn_runtime *rt, const cairn_config *config
 }
 
 /* Takes a waiting config over once it can be; the device's context is current. A failed compile
- * drops it with one log line: what ran goes on. */
-static void reload_poll(cairn_runtime *rt) {
+ * drops it with one log line: what ran goes on. late: after the call that brought it, so that
+ * taking it over is worth a line, too. */
+static void reload_take(cairn_runtime *rt, bool late) {
     cairn_status status;
     if (!rt->reload || (status = reload_prepare(rt, rt->reload)) == CAIRN_BUSY) return;
     if (status) {
@@ -31,10 +32,13 @@ static void reload_poll(cairn_runtime *rt) {
     } else {
         rt->config = *rt->reload;
         rt->base.log_level = rt->config.log;
-        base_log(&rt->base, CAIRN_LOG_INFO, "reload: the new config is in force");
+        if (late) base_log(&rt->base, CAIRN_LOG_INFO, "reload: the new config is in force");
     }
     reload_drop(rt);
 }
+
+/* Between two steps. */
+static void reload_poll(cairn_runtime *rt) { reload_take(rt, true); }
 
 /* Checks the config and completes it with what open was given and resolved. *changes: whether it
  * differs from the one in force, or from the one that waits. */
@@ -69,7 +73,7 @@ cairn_status cairn_reload(cairn_runtime *rt, const cairn_config *config) {
             reload_drop(rt);
             rt->reload = fresh;
             fresh = NULL;
-            if (!status) reload_poll(rt);
+            if (!status) reload_take(rt, false); /* the caller knows: nothing waits */
             status = CAIRN_OK;
         }
         handles_leave(rt, CAIRN_OK);

@@ -175,7 +175,7 @@ cairn_status cairn_session_save(cairn_session *session, const char *path) {
     memory = (uint8_t *)base_realloc(b, NULL, 0, snap.total);
     if (!memory) return engine_leave(session, base_no_memory(b, "a snapshot", snap.total));
     status = engine_fill_snapshot(session, &snap, memory);
-    if (!status) status = os_write_file(b, path, memory, snap.total);
+    if (!status) status = os_write_private(b, path, memory, snap.total);
     base_realloc(b, memory, snap.total, 0);
     return engine_leave(session, status);
 }
@@ -288,6 +288,8 @@ static cairn_status engine_load_snapshot(cairn_session *s, const void *memory, s
         memcpy(s->given, saved.given, engine_given_bytes(saved.count));
         s->bounded = 0;
         engine_table_changed(s);
+        ring_forget(&s->ring);
+        engine_settle(s);
     }
     base_delete(b, ids, (size_t)saved.pages, sizeof *ids);
     return status;

@@ -26,7 +26,7 @@ static void forward_carve_worker(const forward_cpu_state *f, forward_carver *c, 
     w->normed = forward_floats(c, (int64_t)FORWARD_FEW * s->hidden);
     w->q = forward_floats(c, (int64_t)queries * s->head_dim);
     w->vectors = forward_floats(c, (int64_t)2 * f->group * s->head_dim);
-    w->staged = forward_floats(c, (int64_t)2 * f->model->kv.page_size * s->head_dim);
+    w->staged = forward_floats(c, (int64_t)2 * f->page_size * s->head_dim);
     w->scores = forward_floats(c, f->max_pages);
     w->keys = (uint32_t *)forward_carve(c, f->max_pages, sizeof *w->keys);
     w->chosen = (int32_t *)forward_carve(c, f->max_pages, sizeof *w->chosen);
@@ -49,6 +49,9 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->up = forward_floats(c, rows * s->ffn);
     f->cosine = forward_floats(c, rows * s->head_dim);
     f->sine = forward_floats(c, rows * s->head_dim);
+    f->mixed = forward_floats(c, s->conv_layers ? rows * 3 * s->hidden : 0);
+    f->taps = forward_floats(c, (int64_t)s->conv_layers * (s->conv_taps + 1) * s->hidden);
+    f->zeros = forward_floats(c, s->conv_layers ? s->hidden : 0);
     f->whole = (forward_block *)forward_carve(c, rows, sizeof *f->whole);
     f->single = (forward_block *)forward_carve(c, rows, sizeof *f->single);
     f->unit_chosen =
@@ -67,56 +70,86 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
 static cairn_status forward_cpu_check_model(cairn_model *model) {
     const model_shape *s = &model->shape;
     base *b = &model->runtime->base;
+    int page_size = model->runtime->config.page_size;
     if (s->head_dim > SIMD_MAX_DIM || s->head_dim % 2)
         return base_fail(b, CAIRN_UNSUPPORTED, "heads of %d values; even numbers up to %d work",
                          s->head_dim, SIMD_MAX_DIM);
-    if (model->kv.page_size > SIMD_MAX_SLOTS || ATTENTION_PIECE % model->kv.page_size)
+    if (page_size > SIMD_MAX_SLOTS || ATTENTION_PIECE % page_size)
         return base_fail(b, CAIRN_UNSUPPORTED, "pages of %d tokens; divisors of %d are supported",
-                         model->kv.page_size, ATTENTION_PIECE);
+                         page_size, ATTENTION_PIECE);
+    for (int i = 0; i < s->layers; i++) {
+        const plan_layer *l = &model->plan.layers[i];
+        const char *what = l->ffn != PLAN_SWIGLU ? "the geglu ffn" : l->window ? "a sliding window"
+                           : l->rope ? "a layer without rope, or with a second one" : NULL;
+        if (what)
+            return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: %s is not supported on the CPU", i,
+                             what);
+    }
     return CAIRN_OK;
 }
 
 static void forward_cpu_close(cairn_model *model) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
-    base *b = &model->runtime->base;
     if (!f) return;
-    base_delete(b, f->memory, f->memory_bytes, 1);
-    base_delete(b, f, 1, sizeof *f);
+    device_free(&model->runtime->device, f->memory, f->memory_bytes);
+    base_delete(&model->runtime->base, f, 1, sizeof *f);
     model->state = NULL;
 }
 
-/* max_rows: of any forward to come. [blocks] */
-static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
-    base *b = &model->runtime->base;
+/* Fills the shapes of an empty state; its memory is measured and not there. */
+static void forward_choose_shape(forward_cpu_state *f, cairn_model *model, int max_rows) {
     const model_shape *s = &model->shape;
-    forward_cpu_state *f;
-    forward_carver measure = {NULL, 0}, carve;
-    cairn_status status = forward_cpu_check_model(model);
-    if (status) return status;
-    f = (forward_cpu_state *)base_new(b, 1, sizeof *f);
-    if (!f) return base_no_memory(b, "the CPU forward", sizeof *f);
-    model->state = f;
+    forward_carver measure = {NULL, 0};
     f->model = model;
     f->simd = simd_for(s->head_dim);
     f->threads_pool = model->runtime->device.pool;
-    f->threads = pool_threads(f->threads_pool);
+    f->threads = f->threads_pool ? pool_threads(f->threads_pool)
+                                 : pool_count(model->runtime->config.threads);
     f->units = 8 * f->threads;
     f->max_rows = max_rows;
-    f->max_pages = (model->max_seq_len + model->kv.page_size - 1) / model->kv.page_size;
+    f->page_size = model->runtime->config.page_size;
+    f->max_pages = model_pages_of(model->max_seq_len, f->page_size);
     f->max_pieces = (model->max_seq_len + ATTENTION_PIECE - 1) / ATTENTION_PIECE;
     f->max_sequences = model->runtime->config.max_batch;
     f->group = s->heads / s->kv_heads;
     f->epoch = 1;
     forward_carve_all(f, &measure);
-    f->memory_bytes = measure.used + 64;
-    f->memory = base_new(b, f->memory_bytes, 1);
-    if (!f->memory) {
+    f->memory_bytes = measure.used;
+}
+
+/* What forward_cpu_open would take: the weights stay in the file. */
+static cairn_status forward_cpu_estimate(cairn_model *model, int max_rows, model_memory *out) {
+    forward_cpu_state f;
+    cairn_status status = forward_cpu_check_model(model);
+    if (status) return status;
+    memset(&f, 0, sizeof f);
+    forward_choose_shape(&f, model, max_rows);
+    out->scratch = f.memory_bytes;
+    out->host = sizeof f;
+    return CAIRN_OK;
+}
+
+/* max_rows: of any forward to come. [blocks] */
+static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
+    base *b = &model->runtime->base;
+    forward_cpu_state *f;
+    forward_carver carve = {NULL, 0};
+    cairn_status status = forward_cpu_check_model(model);
+    if (status) return status;
+    f = (forward_cpu_state *)base_new(b, 1, sizeof *f);
+    if (!f) return base_no_memory(b, "the CPU forward", sizeof *f);
+    model->state = f;
+    forward_choose_shape(f, model, max_rows);
+    status = device_alloc(&model->runtime->device, f->memory_bytes, "scratch of the CPU forward",
+                          &f->memory);
+    if (status) {
         forward_cpu_close(model);
-        return base_no_memory(b, "scratch of the CPU forward", measure.used);
+        return status;
     }
-    carve.memory = (char *)f->memory + (64 - (uintptr_t)f->memory % 64) % 64;
-    carve.used = 0;
+    memset(f->memory, 0, f->memory_bytes);
+    carve.memory = (char *)f->memory;
     forward_carve_all(f, &carve);
+    forward_fill_taps(f);
     return CAIRN_OK;
 }
 
@@ -160,14 +193,15 @@ static void forward_plan_blocks(forward_cpu_state *f) {
 /* The angle in double, so that far positions turn as exactly as near ones. */
 static void forward_plan_rope(forward_cpu_state *f) {
     const int dim = f->model->shape.head_dim;
+    const bool halves = f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
     for (int r = 0; r < f->args->rows; r++)
         for (int j = 0; j < dim / 2; j++) {
             double angle = f->args->positions[r] * f->model->plan.ropes[0].frequency[j];
-            float *cosine = f->cosine + (int64_t)r * dim + 2 * j;
-            float *sine = f->sine + (int64_t)r * dim + 2 * j;
-            cosine[0] = cosine[1] = (float)cos(angle);
-            sine[1] = (float)sin(angle);
-            sine[0] = -sine[1];
+            int first = halves ? j : 2 * j, second = halves ? j + dim / 2 : 2 * j + 1;
+            float *cosine = f->cosine + (int64_t)r * dim, *sine = f->sine + (int64_t)r * dim;
+            cosine[first] = cosine[second] = (float)cos(angle);
+            sine[second] = (float)sin(angle);
+            sine[first] = -sine[second];
         }
 }
 
@@ -217,5 +251,5 @@ static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, const forward_
 static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu, false /* the engine samples */,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
-    NULL, false, NULL
+    NULL, false, NULL, forward_cpu_estimate
 };

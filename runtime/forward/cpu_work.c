@@ -31,17 +31,18 @@ typedef struct forward_block { int first, rows; } forward_block;
 /* The backend's state of a model, and the forward that runs. */
 typedef struct forward_cpu_state {
     const simd_kernels *simd;
-    int max_rows, max_pages, max_pieces, max_sequences, group, threads;
+    int max_rows, page_size, max_pages, max_pieces, max_sequences, group, threads;
     int units; /* see forward_splits */
     forward_worker *workers;  /* [threads] */
-    void *memory;
+    void *memory; /* of the device, all that follows */
     size_t memory_bytes;
     float *h;                 /* [max_rows, hidden]: the residual stream */
     float *normed;            /* [max_rows, hidden], for more than FORWARD_FEW rows */
     float *q, *k, *v;         /* [max_rows, heads * dim], [max_rows, kv_heads * dim] */
     float *attended;          /* as q */
     float *gate, *up;         /* [max_rows, ffn] */
-    float *cosine, *sine;     /* [max_rows, dim]; see the kernel rope */
+    float *cosine, *sine;     /* [max_rows, dim]: of the value itself, and of its pair's other one */
+    float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
     forward_block *whole, *single; /* [max_rows]: rows that attend all, rows that choose */
     int whole_count, single_count;
     int32_t *unit_chosen;     /* [units, max_pages] */
@@ -77,6 +78,11 @@ static void forward_meet(forward_walk *walk) {
         os_atomic_store(&walk->f->counters[(walk->stage + 2) % FORWARD_COUNTERS], 0);
     walk->stage++;
     pool_barrier(walk->f->threads_pool);
+}
+
+/* Which of the cache's layers, or of the rings', is this layer's. */
+static int forward_state(const forward_walk *walk) {
+    return walk->f->model->plan.layers[walk->layer].state;
 }
 
 /* How `outs` outputs are handed out: in multiples of FORWARD_STEP, a few items for each worker. */
@@ -142,7 +148,37 @@ static void forward_product(forward_walk *walk, const linear_job *job, int items
 
 /* ---- queries, keys and values ---------------------------------------------------------------- */
 
-/* Turns outputs first .. last - 1 of rows [rows, width] of whole heads. */
+/* Whether a layer's queries and keys are worked on by whole heads. */
+static bool forward_by_head(const forward_cpu_state *f, const plan_layer *layer) {
+    return layer->parts[PLAN_Q_NORM].values || f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
+}
+
+/* x [dim] turns: value i with that half a head away. */
+static void forward_turn_halves(float *x, const float *cosine, const float *sine, int dim) {
+    for (int i = 0, j = dim / 2; j < dim; i++, j++) {
+        float low = x[i], high = x[j];
+        x[i] = low * cosine[i] + high * sine[i];
+        x[j] = high * cosine[j] + low * sine[j];
+    }
+}
+
+/* Norms and turns outputs first .. last - 1, whole heads, of rows [rows, width]. */
+static void forward_heads(const forward_cpu_state *f, const float *norm, float *x, int width,
+                          int first, int last) {
+    const int dim = f->model->shape.head_dim;
+    const bool halves = f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
+    for (int r = 0; r < f->args->rows; r++) {
+        const float *cosine = f->cosine + (int64_t)r * dim, *sine = f->sine + (int64_t)r * dim;
+        for (int at = first; at < last; at += dim) {
+            float *head = x + (int64_t)r * width + at;
+            if (norm) f->simd->rmsnorm(head, norm, f->model->shape.norm_eps, dim, head);
+            if (halves) forward_turn_halves(head, cosine, sine, dim);
+            else f->simd->rope(head, cosine, sine, dim);
+        }
+    }
+}
+
+/* Turns outputs first .. last - 1 of rows [rows, width] of heads. */
 static void forward_rope(const forward_cpu_state *f, float *x, int width, int first, int last) {
     const int dim = f->model->shape.head_dim;
     for (int r = 0; r < f->args->rows; r++)
@@ -161,7 +197,7 @@ static void forward_append(const forward_walk *walk, const float *x, int part, i
     const forward_cpu_state *f = walk->f;
     const kv_cache *kv = f->kv;
     const int dim = kv->head_dim, size = kv->page_size, width = kv->kv_heads * dim;
-    uint16_t *pages = (uint16_t *)kv->pages[walk->layer];
+    uint16_t *pages = (uint16_t *)kv->pages[forward_state(walk)];
     for (int r = 0; r < f->args->rows; r++) {
         int position = f->args->positions[r];
         const int32_t *table =
@@ -183,8 +219,8 @@ static select_pages forward_pages(const forward_walk *walk, int sequence, int he
     const forward_cpu_state *f = walk->f;
     select_pages pages;
     pages.table = f->args->page_table + (int64_t)sequence * f->args->table_stride;
-    pages.cache = (const uint16_t *)f->kv->pages[walk->layer];
-    pages.bounds = (const uint16_t *)f->kv->bounds[walk->layer];
+    pages.cache = (const uint16_t *)f->kv->pages[forward_state(walk)];
+    pages.bounds = (const uint16_t *)f->kv->bounds[forward_state(walk)];
     pages.kv_heads = f->kv->kv_heads;
     pages.head = head;
     pages.dim = f->kv->head_dim;
@@ -200,7 +236,7 @@ static void forward_store_bounds(const forward_walk *walk, int sequence) {
     for (int page = args->bounded_pages[sequence]; page < args->stored_pages[sequence]; page++)
         for (int head = 0; head < f->kv->kv_heads; head++) {
             select_pages pages = forward_pages(walk, sequence, head);
-            uint16_t *low = (uint16_t *)f->kv->bounds[walk->layer] + select_bounds_at(&pages, page);
+            uint16_t *low = (uint16_t *)f->kv->bounds[forward_state(walk)] + select_bounds_at(&pages, page);
             select_bounds(f->simd, &pages, &f->rule, page, low, low + pages.dim);
         }
 }
@@ -208,8 +244,10 @@ static void forward_store_bounds(const forward_walk *walk, int sequence) {
 /* Outputs first .. last - 1 of q, k and v side by side. */
 static void forward_qkv_range(const forward_walk *walk, const float *x, int first, int last) {
     forward_cpu_state *f = walk->f;
-    const model_weight *weights = &f->model->plan.layers[walk->layer].weights[PLAN_Q];
-    float *to[3]; /* Q, K and V follow one another */
+    const plan_layer *layer = &f->model->plan.layers[walk->layer];
+    const model_weight *weights = &layer->weights[PLAN_Q]; /* Q, K and V follow one another */
+    const model_vector *norms = &layer->parts[PLAN_Q_NORM];
+    float *to[3];
     to[0] = f->q;
     to[1] = f->k;
     to[2] = f->v;
@@ -218,7 +256,9 @@ static void forward_qkv_range(const forward_walk *walk, const float *x, int firs
         if (first < end) {
             linear_job job = forward_job(f, &weights[i], x, to[i], false);
             linear_range(f->simd, &job, first, end, walk->own->panel);
-            if (i < 2) forward_rope(f, to[i], width, first, end);
+            if (i < 2 && forward_by_head(f, layer))
+                forward_heads(f, norms[i].values, to[i], width, first, end);
+            else if (i < 2) forward_rope(f, to[i], width, first, end);
             if (i > 0) forward_append(walk, to[i], i - 1, first, end);
         }
         first = first > width ? first - width : 0;
@@ -230,7 +270,9 @@ static void forward_qkv(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     const int outs = (int)(layer->weights[PLAN_Q].rows + 2 * layer->weights[PLAN_K].rows);
-    const int share = forward_share(f, outs, 5), items = (outs + share - 1) / share;
+    const int dim = f->model->shape.head_dim, even = forward_share(f, outs, 5);
+    const int share = forward_by_head(f, layer) ? (even + dim - 1) / dim * dim : even;
+    const int items = (outs + share - 1) / share;
     const float *x = forward_norm(walk, layer->parts[PLAN_MIXER_NORM].values, 0, f->args->rows);
     for (int i = forward_take(walk); i < items + f->args->table_rows; i = forward_take(walk)) {
         int first = i * share;
@@ -259,7 +301,7 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     attention_block a;
     memset(&a, 0, sizeof a);
     a.simd = f->simd;
-    a.cache = (const uint16_t *)f->kv->pages[walk->layer];
+    a.cache = (const uint16_t *)f->kv->pages[forward_state(walk)];
     a.table = f->args->page_table +
               (int64_t)f->args->sequences[rows->first] * f->args->table_stride;
     a.positions = f->args->positions + rows->first;
@@ -426,6 +468,8 @@ static void forward_attend(forward_walk *walk) {
     else forward_attend_whole(walk, blocks, count, selects);
 }
 
+static void forward_short_conv(forward_walk *walk); /* cpu_conv.c */
+
 /* ---- the rest of a layer --------------------------------------------------------------------- */
 
 /* gate = silu(gate) * up */
@@ -447,14 +491,21 @@ static void forward_gate_up(forward_walk *walk) {
     forward_meet(walk);
 }
 
-static void forward_layer(forward_walk *walk) {
+static void forward_attention(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     linear_job o = forward_job(f, &layer->weights[PLAN_O], f->attended, f->h, true);
-    linear_job down = forward_job(f, &layer->weights[PLAN_DOWN], f->gate, f->h, true);
     forward_qkv(walk);
     forward_attend(walk);
     forward_product(walk, &o, 4);
+}
+
+static void forward_layer(forward_walk *walk) {
+    forward_cpu_state *f = walk->f;
+    const plan_layer *layer = &f->model->plan.layers[walk->layer];
+    linear_job down = forward_job(f, &layer->weights[PLAN_DOWN], f->gate, f->h, true);
+    if (layer->mixer == PLAN_SHORT_CONV) forward_short_conv(walk);
+    else forward_attention(walk);
     forward_gate_up(walk);
     forward_product(walk, &down, 4);
 }

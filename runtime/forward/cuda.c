@@ -17,7 +17,10 @@ enum {
     STEP_STAGE_ROWS = 64, /* of the stage kernels */
     STEP_ATTEND_WARPS = 8,
     STEP_PRODUCT_BYTES = 2 * 64 * 320, /* shared memory of the prompt's products */
-    STEP_ALLOCATIONS = 32,
+    STEP_FLOW_MIB = 256,  /* of the flow's exchange; a model that needs more goes without */
+    STEP_PARTS_MIB = 128, /* of the parts of attention that stages exchange, and at least */
+    STEP_LONG_ROWS = 16,  /* rows at the end of the longest context */
+    STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_CONSTANTS = 24
@@ -43,7 +46,8 @@ typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILE
 
 /* The buffers of one way through: rows it holds, and what its kernels are given. */
 typedef struct step_lane {
-    int rows;
+    int rows; /* 0: there is no such way */
+    uint64_t exchange_bytes;
     step_params params;
     int32_t *words; /* host: STEP_HEAD + STEP_ARRAYS * rows */
 } step_lane;
@@ -54,15 +58,19 @@ typedef struct forward_cuda_state {
     const model_shape *shape;
     int pack_qkv, pack_o, pack_gate_up, pack_down, pack_head, pack_embed;
     int warps, blocks, narrow, chunk, chunks, head_tiles, group_rows;
+    int flow_chunks; /* of a row in the flow kernel, at most; 0: there is no flow kernel */
+    int stage_parts; /* chunks times rows in one run of the stage kernels, at most */
     int max_rows, max_pages, page_size, table_rows;
     jit_kernel kernels[STEP_KERNELS];
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
     bool streamed;    /* see step_stream_from */
+    device_arena arena;      /* all device memory below */
+    uint64_t weights_bytes;  /* of it, norms included */
+    void *host;              /* all host memory below */
+    size_t host_bytes;
     bool sparse_flow; /* there is to be a flow kernel that selects pages */
     step_flow_state flow_states[2]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW */
-    void *staged; /* while opening: see step_open_staging */
-    size_t staged_bytes;
     uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
     float *norms, *rope, *logits;
     void **kv, **bounds;
@@ -73,6 +81,8 @@ typedef struct forward_cuda_state {
     size_t seen_bytes;
     int32_t *host_pages; /* [max_pages] */
     int32_t *host_words; /* the fault word, the sampled tokens, the pages read */
+    float *host_logits;  /* [vocab] of a row that the host samples */
+    void *host_sample;   /* sample_scratch_bytes(vocab) */
     uint64_t *winners;
     uint64_t table_version;
     bool table_known;
@@ -84,8 +94,6 @@ typedef struct forward_cuda_state {
     int graph_topk;
     device_graph dense_graphs[STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
     int graph_chunks[STEP_STAGE_ROWS + 1];
-    struct { void *at; size_t bytes; } allocations[STEP_ALLOCATIONS];
-    int allocation_count;
 } forward_cuda_state;
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -206,11 +214,58 @@ static bool step_selects_any(const cairn_config *config, int layers) {
     return false;
 }
 
+static bool step_selects_all(const cairn_config *config, int layers) {
+    for (int l = 0; l < layers; l++)
+        if (!step_selects_layer(config, l)) return false;
+    return true;
+}
+
 /* `selection` of step/pages.cuh, the shared memory of step_select. */
 static size_t step_selection_bytes(const forward_cuda_state *f) {
     size_t pages = (size_t)((f->chunks * f->chunk + f->page_size - 1) / f->page_size);
     size_t parts = (size_t)(f->shape->heads / f->shape->kv_heads) * (size_t)f->shape->head_dim * 8;
     return (pages + 7) / 8 * 32 + parts + ((pages + 31) / 32 * 8 + 15) / 16 * 16;
+}
+
+/* Bytes of one region of the exchange, as step/step.cuh lays it out. */
+static uint64_t step_region_bytes(const forward_cuda_state *f, int rows, int parts) {
+    const model_shape *s = f->shape;
+    uint64_t hidden = (uint64_t)s->hidden, r = (uint64_t)rows, heads = (uint64_t)s->heads;
+    uint64_t attended = heads * (uint64_t)s->head_dim;
+    uint64_t squares = (r * (hidden / 16) * 4 + 127) / 128 * 128;
+    uint64_t bytes = 2 * (r * hidden * 2 + squares) +
+                     r * ((uint64_t)step_qkv_rows(s) + (uint64_t)s->ffn + attended) * 2 +
+                     (uint64_t)parts * (heads * 8 + attended * 4);
+    return (bytes + 127) / 128 * 128;
+}
+
+/* Bytes of a lane's exchange: the residual stream, and so many regions. */
+static uint64_t step_exchange_bytes(const forward_cuda_state *f, int rows, int regions, int parts) {
+    return (uint64_t)rows * (uint64_t)f->shape->hidden * 4 +
+           (uint64_t)regions * step_region_bytes(f, rows, parts);
+}
+
+/* Two halves of the flow's exchange, a region for each layer and one behind. */
+static int step_flow_regions(const forward_cuda_state *f) { return 2 * (f->shape->layers + 1); }
+
+/* The flow kernel serves rows whose chunks are one round of its blocks (step_suits_flow), so that
+ * its exchange, which has a region for every layer, needs room for no more of them; a model whose
+ * exchange is out of proportion all the same has no flow kernel. */
+static void step_choose_flow(forward_cuda_state *f) {
+    int most = (f->blocks - f->narrow) / f->shape->kv_heads;
+    f->flow_chunks = most < f->chunks ? most : f->chunks;
+    if (step_exchange_bytes(f, STEP_FLOW_ROWS, step_flow_regions(f),
+                            f->flow_chunks * STEP_FLOW_ROWS) > (uint64_t)STEP_FLOW_MIB << 20)
+        f->flow_chunks = 0;
+}
+
+/* Room for what the stages' rows have of chunks: for all rows at the end of the context while that
+ * is little, for a few of them always. A step with more is run in parts (step_part_rows). */
+static void step_choose_parts(forward_cuda_state *f) {
+    int64_t bytes = (int64_t)f->shape->heads * (f->shape->head_dim * 4 + 8);
+    int64_t parts = ((int64_t)STEP_PARTS_MIB << 20) / bytes / 16 * 16;
+    int64_t least = (int64_t)f->chunks * STEP_LONG_ROWS, most = (int64_t)f->chunks * STEP_STAGE_ROWS;
+    f->stage_parts = (int)(parts < least ? least : parts > most ? most : parts);
 }
 
 /* What the kernels are made for. */
@@ -222,8 +277,8 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
                   f->dev->max_shared_bytes >= PRODUCT_SHARED;
     step_choose_formats(f, m);
     f->max_rows = max_rows;
-    f->page_size = m->kv.page_size;
-    f->max_pages = model_pages_of(m->max_seq_len, m->kv.page_size);
+    f->page_size = m->runtime->config.page_size;
+    f->max_pages = model_pages_of(m->max_seq_len, f->page_size);
     f->table_rows = m->runtime->config.max_batch;
     f->group_rows = 16 / (s->heads / s->kv_heads);
     f->warps = f->streamed ? 8 : step_choose_warps(s->hidden);
@@ -241,14 +296,17 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
-    f->sparse_flow = !f->streamed && step_selects_any(&m->runtime->config, s->layers) &&
+    if (!f->streamed) step_choose_flow(f);
+    step_choose_parts(f);
+    f->sparse_flow = f->flow_chunks > 0 && step_selects_any(&m->runtime->config, s->layers) &&
                      step_selection_bytes(f) <= meeting;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 /* The last constant is SPARSE. */
-static int step_constants(const forward_cuda_state *f, int rows, int blocks, jit_constant *out) {
+static int step_constants(const forward_cuda_state *f, int rows, int parts, int blocks,
+                          jit_constant *out) {
     const model_shape *s = f->shape;
     const jit_constant all[] = {
         {"LAYERS", s->layers}, {"HIDDEN", s->hidden}, {"HEADS", s->heads},
@@ -257,7 +315,7 @@ static int step_constants(const forward_cuda_state *f, int rows, int blocks, jit
         {"PAGE_SIZE", f->page_size}, {"PACK_QKV", f->pack_qkv},
         {"PACK_O", f->pack_o}, {"PACK_GATE_UP", f->pack_gate_up},
         {"PACK_DOWN", f->pack_down}, {"PACK_HEAD", f->pack_head},
-        {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"WARPS", f->warps},
+        {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"PARTS", parts}, {"WARPS", f->warps},
         {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
         {"NARROW", blocks ? f->narrow : 0}, {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
@@ -293,7 +351,8 @@ static cairn_status step_functions(forward_cuda_state *f, jit_program *program, 
 static jit_request step_flow_request(const forward_cuda_state *f, int kernel,
                                      jit_constant *constants) {
     jit_request request = {"step/step.cu", constants, 0, true};
-    request.constant_count = step_constants(f, STEP_FLOW_ROWS, f->blocks, constants);
+    request.constant_count = step_constants(f, STEP_FLOW_ROWS, f->flow_chunks * STEP_FLOW_ROWS,
+                                            f->blocks, constants);
     constants[request.constant_count - 1].value = kernel == STEP_K_SPARSE_FLOW;
     return request;
 }
@@ -313,8 +372,8 @@ enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs) };
 typedef struct step_texts { jit_constant stage[STEP_CONSTANTS], prompt[STEP_CONSTANTS]; } step_texts;
 
 static void step_requests(const forward_cuda_state *f, step_texts *texts, jit_request *requests) {
-    int count = step_constants(f, STEP_STAGE_ROWS, 0, texts->stage);
-    step_constants(f, f->max_rows, 0, texts->prompt);
+    int count = step_constants(f, STEP_STAGE_ROWS, f->stage_parts, 0, texts->stage);
+    step_constants(f, f->max_rows, 0, 0, texts->prompt);
     for (int i = 0; i < STEP_PROGRAMS; i++) {
         const step_program *p = &step_programs[i];
         jit_request request = {p->source, texts->stage, count, false};
@@ -331,10 +390,9 @@ static cairn_status step_begin_build(forward_cuda_state *f) {
     jit_request requests[STEP_PROGRAMS + 2];
     int count = STEP_PROGRAMS;
     step_requests(f, &texts, requests);
-    if (!f->streamed) requests[count++] = step_flow_request(f, STEP_K_FLOW, flow[0]);
+    if (f->flow_chunks) requests[count++] = step_flow_request(f, STEP_K_FLOW, flow[0]);
     else f->flow_states[STEP_K_FLOW] = STEP_FLOW_FAILED;
-    if (f->sparse_flow)
-        requests[count++] = step_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
+    if (f->sparse_flow) requests[count++] = step_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
     else f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
     return jit_begin(f->dev->jit, requests, count);
 }
@@ -381,7 +439,7 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
         jit_constant constants[STEP_CONSTANTS];
         jit_request request = step_flow_request(f, kernel, constants);
         jit_program *program;
-        if (f->streamed || (kernel == STEP_K_SPARSE_FLOW && !f->sparse_flow)) break;
+        if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
         status = jit_get(f->dev->jit, &request, &program);
         if (!status) status = step_functions(f, program, kernel, 1);
         if (!status) f->flow_states[kernel] = STEP_FLOW_READY;

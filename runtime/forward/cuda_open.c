@@ -2,68 +2,39 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static cairn_status step_alloc(forward_cuda_state *f, size_t bytes, const char *what, void *out) {
-    void *at;
-    cairn_status status = device_alloc(f->dev, bytes, what, &at);
-    if (status) return status;
-    f->allocations[f->allocation_count].at = at;
-    f->allocations[f->allocation_count++].bytes = bytes;
-    memcpy(out, &at, sizeof at);
-    return CAIRN_OK;
-}
+/* Everything that a model takes on the device stands in this section, once: `a` measures it for an
+ * estimate, or allocates it. */
 
-/* Bytes of one region of the exchange, as step/step.cuh lays it out. */
-static size_t step_region_bytes(const forward_cuda_state *f, int rows, int slots, int chunks) {
+static void step_take_weights(forward_cuda_state *f, device_arena *a, bool tied) {
+    static const char what[] = "the packed weights";
     const model_shape *s = f->shape;
-    size_t hidden = (size_t)s->hidden, r = (size_t)rows;
-    size_t attended = (size_t)s->heads * (size_t)s->head_dim;
-    size_t squares = ((size_t)slots * (hidden / 16) * 4 + 127) / 128 * 128;
-    size_t bytes = 2 * ((size_t)slots * hidden * 2 + squares) +
-                   r * ((size_t)step_qkv_rows(s) + (size_t)s->ffn + attended) * 2 +
-                   (size_t)f->chunks * r * (size_t)s->heads * 8 +
-                   (size_t)chunks * r * attended * 4;
-    return (bytes + 127) / 128 * 128;
-}
-
-/* Input words and exchange of one lane; `regions` of them, filled with ones where blocks wait. */
-static cairn_status step_open_lane(forward_cuda_state *f, step_lane *lane, int rows, int regions,
-                                   int chunks) {
-    size_t words = (size_t)(STEP_HEAD + STEP_ARRAYS * rows);
-    size_t residual = (size_t)rows * (size_t)f->shape->hidden * 4;
-    size_t bytes = residual + (size_t)regions * step_region_bytes(f, rows, rows, chunks);
-    void *input;
-    cairn_status status;
-    lane->rows = rows;
-    lane->words = (int32_t *)base_new(f->dev->base, words, sizeof *lane->words);
-    if (!lane->words) return base_no_memory(f->dev->base, "a step's input", words * 4);
-    if ((status = step_alloc(f, words * 4, "a step's input", &input)) ||
-        (status = step_alloc(f, bytes, "what the stages of a step exchange",
-                             &lane->params.exchange)))
-        return status;
-    lane->params.input = (const int32_t *)input;
-    lane->params.capacity = rows;
-    if (regions > 1)
-        DEV_TRY(f->dev, cuMemsetD8Async(device_address(lane->params.exchange), 0xff, bytes,
-                                        f->dev->stream));
-    return CAIRN_OK;
-}
-
-static cairn_status step_alloc_weights(forward_cuda_state *f, bool tied) {
-    const model_shape *s = f->shape;
-    size_t n = (size_t)s->layers;
+    uint64_t n = (uint64_t)s->layers;
     int64_t attended = (int64_t)s->heads * s->head_dim;
-    const struct { uint8_t **to; size_t bytes; } parts[] = {
-        {&f->qkv, n * step_packed_bytes(f->pack_qkv, step_qkv_rows(s), s->hidden)},
-        {&f->o, n * step_packed_bytes(f->pack_o, s->hidden, attended)},
-        {&f->gate_up, n * step_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn, s->hidden)},
-        {&f->down, n * step_packed_bytes(f->pack_down, s->hidden, s->ffn)},
-        {&f->head, step_packed_bytes(f->pack_head, s->vocab, s->hidden)},
-        {&f->embed, tied ? 0 : step_packed_bytes(f->pack_embed, s->vocab, s->hidden)}};
-    cairn_status status = CAIRN_OK;
-    for (size_t i = 0; i < BASE_COUNT(parts) && !status; i++)
-        status = step_alloc(f, parts[i].bytes, "the packed weights", parts[i].to);
-    if (tied) f->embed = f->head;
-    return status;
+    f->qkv = (uint8_t *)device_take(
+        a, n * step_packed_bytes(f->pack_qkv, step_qkv_rows(s), s->hidden), what);
+    f->o = (uint8_t *)device_take(a, n * step_packed_bytes(f->pack_o, s->hidden, attended), what);
+    f->gate_up = (uint8_t *)device_take(
+        a, n * step_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn, s->hidden), what);
+    f->down = (uint8_t *)device_take(a, n * step_packed_bytes(f->pack_down, s->hidden, s->ffn),
+                                     what);
+    f->head = (uint8_t *)device_take(a, step_packed_bytes(f->pack_head, s->vocab, s->hidden), what);
+    f->embed = tied ? f->head
+                    : (uint8_t *)device_take(
+                          a, step_packed_bytes(f->pack_embed, s->vocab, s->hidden), what);
+    f->norms = (float *)device_take(a, (2 * n + 1) * (uint64_t)s->hidden * 4, "the norms");
+    f->weights_bytes = a->bytes;
+}
+
+/* Input words and exchange of one lane of `rows` rows. */
+static void step_take_lane(forward_cuda_state *f, device_arena *a, step_lane *lane, int rows,
+                           int regions, int parts) {
+    uint64_t words = (uint64_t)(STEP_HEAD + STEP_ARRAYS * rows);
+    lane->rows = rows;
+    lane->exchange_bytes = step_exchange_bytes(f, rows, regions, parts);
+    lane->params.capacity = rows;
+    lane->params.input = (const int32_t *)device_take(a, words * 4, "a step's input");
+    lane->params.exchange = (uint8_t *)device_take(a, lane->exchange_bytes,
+                                                   "what the stages of a step exchange");
 }
 
 /* The words that a host reads after a step: fault, sampled tokens, pages read of each sequence. */
@@ -72,147 +43,233 @@ static size_t step_result_words(const forward_cuda_state *f) {
 }
 
 /* What page selection keeps. */
-static cairn_status step_alloc_lists(forward_cuda_state *f) {
-    size_t pages = (size_t)f->max_pages, heads = (size_t)f->shape->kv_heads;
-    size_t sequences = (size_t)f->table_rows;
-    cairn_status status;
-    f->seen_bytes = (size_t)f->shape->layers * sequences * heads * ((pages + 31) / 32) * 4;
-    f->host_pages = (int32_t *)base_new(f->dev->base, pages, 4);
-    f->host_words = (int32_t *)base_new(f->dev->base, step_result_words(f), 4);
-    if (!f->host_pages || !f->host_words)
-        return base_no_memory(f->dev->base, "page ids", pages * 4);
-    if ((status = step_alloc(f, STEP_STAGE_ROWS * heads * pages * 4, "the lists of pages",
-                             &f->lists)) ||
-        (status = step_alloc(f, STEP_STAGE_ROWS * heads * 4, "the lists' lengths",
-                             &f->list_counts)) ||
-        (status = step_alloc(f, f->seen_bytes, "the pages read", &f->seen)) ||
-        (status = step_alloc(f, (size_t)f->shape->layers * STEP_FLOW_ROWS * heads *
-                                    ((pages + 31) / 32) * 4, "the pages of rows", &f->row_pages)))
-        return status;
-    return step_alloc(f, pages * 4, "new pages", &f->new_pages);
+static void step_take_lists(forward_cuda_state *f, device_arena *a) {
+    uint64_t pages = (uint64_t)f->max_pages, heads = (uint64_t)f->shape->kv_heads;
+    uint64_t layers = (uint64_t)f->shape->layers, words = (pages + 31) / 32;
+    f->seen_bytes = (size_t)(layers * (uint64_t)f->table_rows * heads * words * 4);
+    f->lists = (int32_t *)device_take(a, STEP_STAGE_ROWS * heads * pages * 4,
+                                      "the lists of pages");
+    f->list_counts = (int32_t *)device_take(a, STEP_STAGE_ROWS * heads * 4, "the lists' lengths");
+    f->seen = (uint32_t *)device_take(a, f->seen_bytes, "the pages read");
+    f->row_pages = (uint32_t *)device_take(a, layers * STEP_FLOW_ROWS * heads * words * 4,
+                                           "the pages of rows");
+    f->new_pages = (int32_t *)device_take(a, pages * 4, "new pages");
 }
 
-static cairn_status step_alloc_buffers(forward_cuda_state *f) {
+static void step_take_buffers(forward_cuda_state *f, device_arena *a) {
     const model_shape *s = f->shape;
+    uint64_t layers = (uint64_t)s->layers;
+    f->rope = (float *)device_take(
+        a, (uint64_t)f->chunks * (uint64_t)f->chunk * (uint64_t)s->head_dim * 4, "the rotations");
+    f->logits = (float *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)s->vocab * 4,
+                                     "the logits");
+    f->kv = (void **)device_take(a, layers * sizeof(void *), "the cache's addresses");
+    f->bounds = (void **)device_take(a, layers * sizeof(void *), "the bounds' addresses");
+    step_take_lists(f, a);
+    f->table = (int32_t *)device_take(a, (uint64_t)f->table_rows * (uint64_t)f->max_pages * 4,
+                                      "the page table");
+    f->fault = (int32_t *)device_take(a, step_result_words(f) * 4, "the sampled tokens");
+    f->winners = (uint64_t *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)f->blocks * 8,
+                                         "the winners");
+    if (f->flow_chunks)
+        step_take_lane(f, a, &f->flow, STEP_FLOW_ROWS, step_flow_regions(f),
+                       f->flow_chunks * STEP_FLOW_ROWS);
+    step_take_lane(f, a, &f->stage, STEP_STAGE_ROWS, 1, f->stage_parts);
+    step_take_lane(f, a, &f->prompt, f->max_rows, 1, 0);
+}
+
+static void step_take_all(forward_cuda_state *f, device_arena *a, const model_plan *plan) {
+    step_take_weights(f, a, plan->head.data == plan->embed.data);
+    step_take_buffers(f, a);
+}
+
+/* Host memory: parts of one block, or only their sizes. */
+static void step_carve_host(forward_cuda_state *f, forward_carver *c) {
+    step_lane *lanes[3];
+    lanes[0] = &f->flow, lanes[1] = &f->stage, lanes[2] = &f->prompt;
+    for (int i = 0; i < 3; i++)
+        lanes[i]->words = (int32_t *)forward_carve(c, STEP_HEAD + STEP_ARRAYS * lanes[i]->rows,
+                                                   sizeof(int32_t));
+    f->host_pages = (int32_t *)forward_carve(c, f->max_pages, sizeof(int32_t));
+    f->host_words = (int32_t *)forward_carve(c, (int64_t)step_result_words(f), sizeof(int32_t));
+    f->host_logits = forward_floats(c, f->shape->vocab);
+    f->host_sample = forward_carve(c, 1, sample_scratch_bytes(f->shape->vocab));
+}
+
+static cairn_status step_open_host(forward_cuda_state *f) {
+    base *b = f->dev->base;
+    forward_carver carve = {NULL, 0};
+    step_carve_host(f, &carve);
+    f->host_bytes = carve.used;
+    f->host = base_new(b, f->host_bytes, 1);
+    if (!f->host) return base_no_memory(b, "the host's side of the GPU forward", f->host_bytes);
+    carve.memory = (char *)f->host;
+    carve.used = 0;
+    step_carve_host(f, &carve);
+    return CAIRN_OK;
+}
+
+/* All memory, and what must stand in it before the first step. */
+static cairn_status step_open_memory(forward_cuda_state *f, const model_plan *plan) {
     cairn_status status;
-    if ((status = step_alloc(f, (size_t)(2 * s->layers + 1) * (size_t)s->hidden * 4, "the norms",
-                             &f->norms)) ||
-        (status = step_alloc(f, (size_t)f->chunks * (size_t)f->chunk * (size_t)s->head_dim * 4,
-                             "the rotations", &f->rope)) ||
-        (status = step_alloc(f, (size_t)STEP_STAGE_ROWS * (size_t)s->vocab * 4, "the logits",
-                             &f->logits)) ||
-        (status = step_alloc(f, (size_t)s->layers * sizeof(void *), "the cache's addresses",
-                             &f->kv)) ||
-        (status = step_alloc(f, (size_t)s->layers * sizeof(void *), "the bounds' addresses",
-                             &f->bounds)) ||
-        (status = step_alloc_lists(f)) ||
-        (status = step_alloc(f, (size_t)f->table_rows * (size_t)f->max_pages * 4, "the page table",
-                             &f->table)) ||
-        (status = step_alloc(f, step_result_words(f) * 4, "the sampled tokens", &f->fault)) ||
-        (status = step_alloc(f, (size_t)STEP_STAGE_ROWS * (size_t)f->blocks * 8, "the winners",
-                             &f->winners)) ||
-        (!f->streamed &&
-         (status = step_open_lane(f, &f->flow, STEP_FLOW_ROWS, 2 * (s->layers + 1), f->chunks))) ||
-        (status = step_open_lane(f, &f->stage, STEP_STAGE_ROWS, 1, f->chunks)) ||
-        (status = step_open_lane(f, &f->prompt, f->max_rows, 1, 0)))
-        return status;
+    step_take_all(f, &f->arena, plan);
+    if ((status = f->arena.status) || (status = step_open_host(f))) return status;
     f->sampled = f->fault + STEP_SAMPLED_AT;
     f->pages_read = f->sampled + STEP_STAGE_ROWS;
+    if (f->flow_chunks) /* where blocks wait for words, there are none */
+        DEV_TRY(f->dev, cuMemsetD8Async(device_address(f->flow.params.exchange), 0xff,
+                                        (size_t)f->flow.exchange_bytes, f->dev->stream));
     return device_zero(f->dev, f->fault, STEP_SAMPLED_AT * 4);
 }
 
-/* ---- staging --------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------- */
 
-static size_t step_weight_bytes(const model_weight *w) {
-    return (size_t)w->rows * block_row_bytes(block_find(w->type), w->columns);
+/* Weights go to the device in slices: from the file into one of two pinned buffers, from there to
+ * `slice`, and packed from there into their place. */
+typedef struct step_packer {
+    forward_cuda_state *f;
+    jit_kernel kernel;
+    device_staging pinned;
+    device_arena arena;
+    uint8_t *slice;
+    int turn; /* the pinned buffer that is filled next */
+} step_packer;
+
+static size_t step_row_bytes(const model_weight *w) {
+    return block_row_bytes(block_find(w->type), w->columns);
 }
 
-/* Room for the largest weight as the file holds it: each is uploaded there and packed from there,
- * one after the other on the stream. */
-static cairn_status step_open_staging(forward_cuda_state *f, const model_plan *plan) {
-    f->staged_bytes = step_weight_bytes(&plan->embed);
-    if (step_weight_bytes(&plan->head) > f->staged_bytes)
-        f->staged_bytes = step_weight_bytes(&plan->head);
+/* What slices must hold: STEP_SLICE_MIB, but no more than a weight has, and 16 rows of any. */
+static void step_measure_slice(const model_weight *w, size_t *bytes) {
+    size_t row = step_row_bytes(w), whole = (size_t)w->rows * row;
+    size_t most = (size_t)STEP_SLICE_MIB << 20;
+    size_t wanted = whole < most ? whole : most < 16 * row ? 16 * row : most;
+    if (wanted > *bytes) *bytes = wanted;
+}
+
+static size_t step_slice_bytes(const model_plan *plan) {
+    size_t bytes = 0;
+    step_measure_slice(&plan->embed, &bytes);
+    step_measure_slice(&plan->head, &bytes);
     for (int i = 0; i < plan->layer_count; i++)
-        for (int role = 0; role < PLAN_ROLES; role++) {
-            const model_weight *w = &plan->layers[i].weights[role];
-            if (w->data && step_weight_bytes(w) > f->staged_bytes)
-                f->staged_bytes = step_weight_bytes(w);
-        }
-    return device_alloc(f->dev, f->staged_bytes, "a weight on its way", &f->staged);
+        for (int role = 0; role < PLAN_ROLES; role++)
+            if (plan->layers[i].weights[role].data)
+                step_measure_slice(&plan->layers[i].weights[role], &bytes);
+    return bytes;
 }
 
-static void step_close_staging(forward_cuda_state *f) {
-    device_free(f->dev, f->staged, f->staged_bytes);
-    f->staged = NULL;
+static void step_packer_close(step_packer *p) {
+    device_staging_close(p->f->dev, &p->pinned);
+    device_arena_free(&p->arena);
+}
+
+/* On failure step_packer_close is still owed. */
+static cairn_status step_packer_open(step_packer *p, forward_cuda_state *f,
+                                     const model_plan *plan) {
+    const jit_request request = {"dense/pack.cu", NULL, 0, false};
+    size_t bytes = step_slice_bytes(plan);
+    jit_program *program;
+    cairn_status status;
+    memset(p, 0, sizeof *p);
+    p->f = f;
+    p->arena.dev = f->dev;
+    p->slice = (uint8_t *)device_take(&p->arena, bytes, "a weight on its way");
+    if ((status = p->arena.status) || (status = device_staging_open(f->dev, bytes, &p->pinned)) ||
+        (status = jit_get(f->dev->jit, &request, &program)))
+        return status;
+    return jit_function(f->dev->jit, program, "pack", 0, &p->kernel);
+}
+
+/* Rows [first, first + count) of a weight, whose first row is row `to_row` of what lies at `to`. */
+static cairn_status step_pack_slice(step_packer *p, const model_weight *w, int64_t first,
+                                    int64_t count, const pack_params *place) {
+    device *dev = p->f->dev;
+    device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
+    size_t row = step_row_bytes(w), bytes = (size_t)count * row;
+    int turn = p->turn++ % DEV_STAGES;
+    pack_params params = *place;
+    cairn_status status = device_staging_await(dev, &p->pinned, turn);
+    if (status) return status;
+    memcpy(p->pinned.memory[turn], w->data + (size_t)first * row, bytes);
+    params.source = p->slice;
+    params.rows = (int32_t)count;
+    params.first_row += (int32_t)first;
+    dims.grid[0] = (unsigned)((count * (w->columns / 32) + 255) / 256);
+    if ((status = device_upload(dev, p->slice, p->pinned.memory[turn], bytes)) ||
+        (status = device_launch(dev, &p->kernel, &dims, &params)))
+        return status;
+    return device_staging_submit(dev, &p->pinned, turn);
+}
+
+/* A weight to `to`, as its rows from first_row on; half: see pack_params. */
+static cairn_status step_pack(step_packer *p, const model_weight *w, uint8_t *to, int format,
+                              int64_t first_row, int half) {
+    int64_t rows = (int64_t)(p->pinned.bytes / step_row_bytes(w));
+    pack_params place;
+    cairn_status status = CAIRN_OK;
+    memset(&place, 0, sizeof place);
+    place.packed = to;
+    place.type = w->type;
+    place.format = format;
+    place.inputs = (int32_t)w->columns;
+    place.first_row = (int32_t)first_row;
+    place.half = half;
+    if (rows >= 16) rows = rows / 16 * 16; /* whole tiles */
+    for (int64_t first = 0; first < w->rows && !status; first += rows)
+        status = step_pack_slice(p, w, first, w->rows - first < rows ? w->rows - first : rows,
+                                 &place);
+    return status;
+}
+
+static cairn_status step_pack_layer(step_packer *packer, const plan_layer *l, size_t i) {
+    forward_cuda_state *f = packer->f;
+    const model_shape *s = f->shape;
+    const model_weight *w = l->weights;
+    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
+    uint8_t *qkv = f->qkv + i * step_packed_bytes(f->pack_qkv, step_qkv_rows(s), s->hidden);
+    uint8_t *o = f->o + i * step_packed_bytes(f->pack_o, s->hidden, q);
+    uint8_t *both = f->gate_up + i * step_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn,
+                                                       s->hidden);
+    uint8_t *down = f->down + i * step_packed_bytes(f->pack_down, s->hidden, s->ffn);
+    float *norms = f->norms + 2 * i * (size_t)s->hidden;
+    size_t hidden = (size_t)s->hidden * 4;
+    cairn_status status;
+    if ((status = step_pack(packer, &w[PLAN_Q], qkv, f->pack_qkv, 0, 0)) ||
+        (status = step_pack(packer, &w[PLAN_K], qkv, f->pack_qkv, q, 0)) ||
+        (status = step_pack(packer, &w[PLAN_V], qkv, f->pack_qkv, q + kv, 0)) ||
+        (status = step_pack(packer, &w[PLAN_O], o, f->pack_o, 0, 0)) ||
+        (status = step_pack(packer, &w[PLAN_GATE], both, f->pack_gate_up, 0, 1)) ||
+        (status = step_pack(packer, &w[PLAN_UP], both, f->pack_gate_up, 0, 2)) ||
+        (status = step_pack(packer, &w[PLAN_DOWN], down, f->pack_down, 0, 0)) ||
+        (status = device_upload(f->dev, norms, l->parts[PLAN_MIXER_NORM].values, hidden)))
+        return status;
+    return device_upload(f->dev, norms + s->hidden, l->parts[PLAN_FFN_NORM].values, hidden);
+}
+
+static cairn_status step_pack_into(step_packer *packer, const model_plan *plan) {
+    forward_cuda_state *f = packer->f;
+    size_t layers = (size_t)f->shape->layers, hidden = (size_t)f->shape->hidden;
+    cairn_status status = step_pack(packer, &plan->head, f->head, f->pack_head, 0, 0);
+    if (!status && f->embed != f->head)
+        status = step_pack(packer, &plan->embed, f->embed, f->pack_embed, 0, 0);
+    for (size_t i = 0; i < layers && !status; i++)
+        status = step_pack_layer(packer, &plan->layers[i], i);
+    return status ? status : device_upload(f->dev, f->norms + 2 * layers * hidden,
+                                           plan->output_norm.values, hidden * 4);
+}
+
+/* All weights; the memory of their way is given back. */
+static cairn_status step_pack_all(forward_cuda_state *f, const model_plan *plan) {
+    step_packer packer;
+    cairn_status status = step_packer_open(&packer, f, plan);
+    if (!status) status = step_pack_into(&packer, plan);
+    if (!status) status = device_sync(f->dev);
+    else device_wait(f->dev); /* copies may be under way */
+    step_packer_close(&packer);
+    return status;
 }
 
 /* ---- contents -------------------------------------------------------------------------------- */
-
-static cairn_status step_pack(forward_cuda_state *f, const jit_kernel *kernel,
-                              const model_weight *w, uint8_t *to, int format, int64_t first_row,
-                              int half) {
-    device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
-    pack_params p;
-    cairn_status status = device_upload(f->dev, f->staged, w->data, step_weight_bytes(w));
-    if (status) return status;
-    memset(&p, 0, sizeof p);
-    p.source = (const uint8_t *)f->staged;
-    p.packed = to;
-    p.type = w->type;
-    p.format = format;
-    p.rows = (int32_t)w->rows;
-    p.inputs = (int32_t)w->columns;
-    p.first_row = (int32_t)first_row;
-    p.half = half;
-    dims.grid[0] = (unsigned)((w->rows * (w->columns / 32) + 255) / 256);
-    return device_launch(f->dev, kernel, &dims, &p);
-}
-
-static cairn_status step_pack_layer(forward_cuda_state *f, const jit_kernel *kernel,
-                                    const plan_layer *l, size_t i) {
-    const model_shape *s = f->shape;
-    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
-    uint8_t *qkv = f->qkv + i * step_packed_bytes(f->pack_qkv, step_qkv_rows(s), s->hidden);
-    uint8_t *both = f->gate_up + i * step_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn,
-                                                       s->hidden);
-    size_t hidden = (size_t)s->hidden * 4;
-    cairn_status status;
-    if ((status = step_pack(f, kernel, &l->weights[PLAN_Q], qkv, f->pack_qkv, 0, 0)) ||
-        (status = step_pack(f, kernel, &l->weights[PLAN_K], qkv, f->pack_qkv, q, 0)) ||
-        (status = step_pack(f, kernel, &l->weights[PLAN_V], qkv, f->pack_qkv, q + kv, 0)) ||
-        (status = step_pack(f, kernel, &l->weights[PLAN_O], f->o + i * step_packed_bytes(f->pack_o, s->hidden, q),
-                            f->pack_o, 0, 0)) ||
-        (status = step_pack(f, kernel, &l->weights[PLAN_GATE], both, f->pack_gate_up, 0, 1)) ||
-        (status = step_pack(f, kernel, &l->weights[PLAN_UP], both, f->pack_gate_up, 0, 2)) ||
-        (status = step_pack(f, kernel, &l->weights[PLAN_DOWN],
-                            f->down + i * step_packed_bytes(f->pack_down, s->hidden, s->ffn),
-                            f->pack_down, 0, 0)) ||
-        (status = device_upload(f->dev, f->norms + 2 * i * (size_t)s->hidden,
-                                l->parts[PLAN_MIXER_NORM].values, hidden)))
-        return status;
-    return device_upload(f->dev, f->norms + (2 * i + 1) * (size_t)s->hidden,
-                         l->parts[PLAN_FFN_NORM].values, hidden);
-}
-
-static cairn_status step_pack_all(forward_cuda_state *f, const cairn_model *m) {
-    const jit_request request = {"dense/pack.cu", NULL, 0, false};
-    jit_program *program;
-    jit_kernel kernel;
-    size_t layers = (size_t)f->shape->layers;
-    cairn_status status;
-    if ((status = jit_get(f->dev->jit, &request, &program)) ||
-        (status = jit_function(f->dev->jit, program, "pack", 0, &kernel)) ||
-        (status = step_pack(f, &kernel, &m->plan.head, f->head, f->pack_head, 0, 0)))
-        return status;
-    if (f->embed != f->head &&
-        (status = step_pack(f, &kernel, &m->plan.embed, f->embed, f->pack_embed, 0, 0)))
-        return status;
-    for (size_t i = 0; i < layers; i++)
-        if ((status = step_pack_layer(f, &kernel, &m->plan.layers[i], i))) return status;
-    return device_upload(f->dev, f->norms + 2 * layers * (size_t)f->shape->hidden,
-                         m->plan.output_norm.values, (size_t)f->shape->hidden * 4);
-}
 
 /* (cos, sin) of position * base^(-2j / dim), each position turned on from the one before in double:
  * the error stays near 1e-12. */
@@ -308,53 +365,67 @@ static void step_free_sparse_graphs(forward_cuda_state *f) {
 static void forward_cuda_close(cairn_model *model) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     base *b = &model->runtime->base;
-    step_lane *lanes[3];
     if (!f) return;
     device_sync(f->dev);
-    step_close_staging(f);
     device_graph_free(f->dev, &f->graph);
     step_free_sparse_graphs(f);
     for (size_t i = 0; i < BASE_COUNT(f->dense_graphs); i++)
         device_graph_free(f->dev, &f->dense_graphs[i]);
-    for (int i = 0; i < f->allocation_count; i++)
-        device_free(f->dev, f->allocations[i].at, f->allocations[i].bytes);
-    lanes[0] = &f->flow, lanes[1] = &f->stage, lanes[2] = &f->prompt;
-    for (int i = 0; i < 3; i++)
-        base_delete(b, lanes[i]->words, (size_t)(STEP_HEAD + STEP_ARRAYS * lanes[i]->rows),
-                    sizeof(int32_t));
-    base_delete(b, f->host_pages, (size_t)f->max_pages, 4);
-    base_delete(b, f->host_words, step_result_words(f), 4);
+    device_arena_free(&f->arena);
+    base_delete(b, f->host, f->host_bytes, 1);
     base_delete(b, f, 1, sizeof *f);
     model->state = NULL;
 }
 
-/* max_rows: of any forward to come. [blocks] */
-static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
+/* A state that knows its shapes and owns nothing yet. */
+static cairn_status step_new(cairn_model *model, int max_rows, forward_cuda_state **out) {
     base *b = &model->runtime->base;
     forward_cuda_state *f;
     cairn_status status = forward_cuda_check_model(model);
+    *out = NULL;
     if (status) return status;
     f = (forward_cuda_state *)base_new(b, 1, sizeof *f);
     if (!f) return base_no_memory(b, "the GPU forward", sizeof *f);
-    model->state = f;
-    f->dev = &model->runtime->device;
     f->runtime = model->runtime;
+    f->dev = f->arena.dev = &model->runtime->device;
     f->shape = &model->shape;
     step_choose_shape(f, model, max_rows);
-    if ((status = step_begin_build(f)) ||
-        (status = step_alloc_weights(f, model->plan.head.data == model->plan.embed.data)) ||
-        (status = step_alloc_buffers(f)) || (status = step_fill_rope(f, &model->plan.ropes[0])) ||
-        (status = step_end_build(f)) || (status = step_open_staging(f, &model->plan)) ||
-        (status = step_pack_all(f, model)) ||
-        (status = device_upload(f->dev, f->kv, model->kv.pages,
-                             (size_t)f->shape->layers * sizeof(void *))) ||
-        (status = device_upload(f->dev, f->bounds, model->kv.bounds,
-                             (size_t)f->shape->layers * sizeof(void *))) ||
+    return *out = f, CAIRN_OK;
+}
+
+/* What forward_cuda_open would take: the same steps, measured. */
+static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, model_memory *out) {
+    forward_cuda_state *f;
+    forward_carver host = {NULL, 0};
+    cairn_status status = step_new(model, max_rows, &f);
+    if (status) return status;
+    f->arena.measures = true;
+    step_take_all(f, &f->arena, &model->plan);
+    step_carve_host(f, &host);
+    out->weights = f->weights_bytes;
+    out->scratch = f->arena.bytes - f->weights_bytes;
+    out->opening = step_slice_bytes(&model->plan);
+    out->host = host.used + sizeof *f;
+    base_delete(&model->runtime->base, f, 1, sizeof *f);
+    return CAIRN_OK;
+}
+
+/* max_rows: of any forward to come. [blocks] */
+static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
+    size_t addresses = (size_t)model->shape.layers * sizeof(void *);
+    forward_cuda_state *f;
+    cairn_status status = step_new(model, max_rows, &f);
+    if (status) return status;
+    model->state = f;
+    if ((status = step_begin_build(f)) || (status = step_open_memory(f, &model->plan)) ||
+        (status = step_fill_rope(f, &model->plan.ropes[0])) || (status = step_end_build(f)) ||
+        (status = step_pack_all(f, &model->plan)) ||
+        (status = device_upload(f->dev, f->kv, model->kv.pages, addresses)) ||
+        (status = device_upload(f->dev, f->bounds, model->kv.bounds, addresses)) ||
         (status = device_sync(f->dev))) {
         forward_cuda_close(model);
         return status;
     }
-    step_close_staging(f);
     step_set_params(f, model, &f->flow);
     step_set_params(f, model, &f->stage);
     step_set_params(f, model, &f->prompt);

@@ -44,6 +44,13 @@ static int step_list_chunks(const forward_cuda_state *f, const cairn_config *con
     return (int)((pages * page_size + f->chunk - 1) / f->chunk);
 }
 
+/* Chunks that a row attends in any layer, at most. config: NULL for whole attention. */
+static int step_row_chunks(const forward_cuda_state *f, const cairn_config *config, int page_size,
+                           int position) {
+    return config && step_selects_all(config, f->shape->layers)
+               ? step_list_chunks(f, config, page_size, position) : position / f->chunk + 1;
+}
+
 /* The rows as the input words of a lane. config: NULL for whole attention. */
 static cairn_status step_upload_rows(forward_cuda_state *f, step_lane *lane,
                                      const cairn_config *config, int page_size,
@@ -206,7 +213,6 @@ static cairn_status step_run_flow(forward_cuda_state *f, const cairn_config *con
                                   int page_size, const forward_args *a) {
     device_graph *graph = config ? &f->sparse_graph : &f->graph;
     const int32_t *head = f->flow.words;
-    bool all = true;
     cairn_status status = step_upload_rows(f, &f->flow, config, page_size, a);
     if (status) return status;
     if (config) step_renew_graphs(f, config);
@@ -220,11 +226,10 @@ static cairn_status step_run_flow(forward_cuda_state *f, const cairn_config *con
     }
     status = device_graph_launch(f->dev, graph);
     if (status) return status;
-    for (int l = 0; l < f->shape->layers && config; l++)
-        all = all && step_selects_layer(config, l);
     f->epoch++;
     f->clean_rows = a->rows;
-    f->clean_chunks = config && all ? head[STEP_LIST_CHUNKS] : head[STEP_CHUNKS];
+    f->clean_chunks = config && step_selects_all(config, f->shape->layers) ? head[STEP_LIST_CHUNKS]
+                                                                           : head[STEP_CHUNKS];
     return CAIRN_OK;
 }
 
@@ -277,8 +282,9 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
     cairn_status status = step_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
     for (int l = 0; l < s->layers && !status; l++) {
         bool sparse = config && step_selects_layer(config, l);
-        if ((status = step_launch(f, lane, STEP_K_QKV, step_blocks(f, (int)step_qkv_rows(s) / 16, s->hidden, y),
-                                  y, t, shared, l, 0)) ||
+        if ((status = step_launch(f, lane, STEP_K_QKV,
+                                  step_blocks(f, (int)step_qkv_rows(s) / 16, s->hidden, y), y, t,
+                                  shared, l, 0)) ||
             (status = sparse ? step_attend_selected(f, rows, listed, l)
                              : step_attend_dense(f, rows, items, l)) ||
             (status = step_launch(f, lane, STEP_K_PROJECT,
@@ -385,19 +391,14 @@ static cairn_status step_fault(const forward_cuda_state *f, int32_t fault) {
 /* Tokens from logits: on the host, by the very code of the CPU backend. */
 static cairn_status step_sample_rows(forward_cuda_state *f, const forward_args *a) {
     int vocab = f->shape->vocab;
-    size_t row_bytes = (size_t)vocab * 4, scratch_bytes = sample_scratch_bytes(vocab);
-    float *logits = (float *)base_new(f->dev->base, (size_t)vocab, 4);
-    void *scratch = base_new(f->dev->base, 1, scratch_bytes);
-    cairn_status status = logits && scratch ? CAIRN_OK
-                                            : base_no_memory(f->dev->base, "sampling", row_bytes);
+    cairn_status status = CAIRN_OK;
     for (int i = 0; i < a->logit_count && !status; i++) {
-        status = device_download(f->dev, logits, f->logits + (size_t)i * (size_t)vocab, row_bytes);
+        status = device_download(f->dev, f->host_logits, f->logits + (size_t)i * (size_t)vocab,
+                                 (size_t)vocab * 4);
         if (!status)
-            a->sampled[i] = sample_token(a->sample, logits, vocab,
-                                         a->positions[a->logit_first + i] + 1, scratch);
+            a->sampled[i] = sample_token(a->sample, f->host_logits, vocab,
+                                         a->positions[a->logit_first + i] + 1, f->host_sample);
     }
-    base_delete(f->dev->base, logits, (size_t)vocab, 4);
-    base_delete(f->dev->base, scratch, 1, scratch_bytes);
     return status;
 }
 
@@ -481,6 +482,20 @@ static forward_args step_part(const forward_cuda_state *f, const forward_args *a
     return part;
 }
 
+/* Rows from r on that the stage kernels run at once: as many as they hold, while the exchange has
+ * room for all their chunks. */
+static int step_part_rows(const forward_cuda_state *f, const cairn_config *config, int page_size,
+                          const forward_args *a, int r) {
+    int rows = 0, chunks = 0;
+    while (rows < STEP_STAGE_ROWS && r + rows < a->rows) {
+        int more = step_row_chunks(f, config, page_size, a->positions[r + rows]);
+        if (more > chunks) chunks = more;
+        if ((int64_t)chunks * (rows + 1) > f->stage_parts) break;
+        rows++;
+    }
+    return rows;
+}
+
 /* A prompt sequence by sequence, anything else in parts that the stage kernels hold: a row's bits
  * depend on neither. */
 static cairn_status step_run_parts(forward_cuda_state *f, const cairn_config *config, bool prompt,
@@ -489,7 +504,7 @@ static cairn_status step_run_parts(forward_cuda_state *f, const cairn_config *co
     for (int first = 0, rows; first < a->rows && !status; first += rows) {
         forward_args part;
         rows = prompt ? step_run_length(a, first)
-                      : a->rows - first < STEP_STAGE_ROWS ? a->rows - first : STEP_STAGE_ROWS;
+                      : step_part_rows(f, config, page_size, a, first);
         part = step_part(f, a, first, rows);
         status = prompt ? step_run_prompt(f, &part)
                         : step_run_stages(f, config, page_size, &part);
@@ -498,18 +513,15 @@ static cairn_status step_run_parts(forward_cuda_state *f, const cairn_config *co
     return status;
 }
 
-/* Items of attention in one layer of the flow kernel, at most; layers that do not select attend to
- * all pages as one list. */
+/* Items of attention in one layer of the flow kernel, at most: where rows select pages each is a
+ * group of its own, also in layers that attend all. */
 static int step_flow_items(const forward_cuda_state *f, const cairn_config *config, int page_size,
                            const forward_args *a) {
     int groups = 0, chunks = 0;
-    bool all = true;
-    for (int l = 0; l < f->shape->layers && config; l++) all = all && step_selects_layer(config, l);
     for (int r = 0, run; r < a->rows; r += run) {
-        int last, more;
+        int more;
         run = step_run_length(a, r);
-        last = a->positions[r + run - 1];
-        more = config && all ? step_list_chunks(f, config, page_size, last) : last / f->chunk + 1;
+        more = step_row_chunks(f, config, page_size, a->positions[r + run - 1]);
         chunks = more > chunks ? more : chunks;
         groups += config ? run : (run + f->group_rows - 1) / f->group_rows;
     }
@@ -556,5 +568,5 @@ static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda, true,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     NULL /* topk, window and the like are parameters of the kernels */, true /* packed weights */,
-    forward_cuda_wait
+    forward_cuda_wait, forward_cuda_estimate
 };

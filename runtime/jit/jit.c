@@ -1,10 +1,11 @@
 /* jit: its state, the source text of programs, and the keys that name them. */
 #include <fenv.h>
 
-#define JIT_SCHEMA 1 /* counts changes of what a key covers */
+#define JIT_SCHEMA 2 /* counts changes of what a key covers */
 #define JIT_ABI 1    /* counts changes of how compiled kernels are called */
 #define JIT_MAX_THREADS 16
 #define JIT_MAX_ARCHS 64
+#define JIT_MAX_HEADERS 64
 #define JIT_STACK_BYTES ((size_t)8 << 20)
 
 typedef enum jit_worker_state { JIT_IDLE, JIT_STARTED, JIT_ENDED, JIT_JOINING } jit_worker_state;
@@ -22,7 +23,8 @@ struct jit {
     jit_options options;
     char nvrtc_path[OS_PATH_BYTES];
     char arch[12];         /* "sm_90a": what is asked for; part of the key */
-    cache_key headers_digest;
+    cache_key *digests;    /* [file_count] of the kernel files, in their order */
+    int file_count;
 
     os_mutex lock;         /* guards all below, and the states of programs */
     os_cond changed;
@@ -39,9 +41,9 @@ struct jit {
     bool nvrtc_ready, nvrtc_tried;
     char compiler[96];
     int archs[JIT_MAX_ARCHS], arch_count;
-    char *header_texts[64];
-    const char *header_names[64];
-    size_t header_sizes[64];
+    char *header_texts[JIT_MAX_HEADERS];
+    const char *header_names[JIT_MAX_HEADERS];
+    size_t header_sizes[JIT_MAX_HEADERS];
     int header_count;
     int64_t nvrtc_open_us;
 
@@ -149,19 +151,67 @@ static void jit_name_arch(jit *j) {
     snprintf(j->arch, sizeof j->arch, "sm_%d%s", j->options.arch, j->options.arch == 90 ? "a" : "");
 }
 
-/* All headers count for every program: few enough, and never wrong. */
-static void jit_digest_headers(jit *j) {
-    const kernels_file *file;
-    cache_hash hash;
-    int i;
-    cache_hash_begin(&hash, "cairn headers");
-    for (file = j->options.files; file->name; file++) {
-        if (!jit_is_header(file)) continue;
-        cache_hash_field(&hash, file->name, strlen(file->name));
-        for (i = 0; file->pieces[i]; i++)
-            cache_hash_field(&hash, file->pieces[i], strlen(file->pieces[i]));
+/* One digest a kernel file, so that keys need not read the texts again. */
+static cairn_status jit_digest_files(jit *j, base *b) {
+    const kernels_file *files = j->options.files;
+    while (files[j->file_count].name) j->file_count++;
+    j->digests = (cache_key *)base_new(b, (size_t)j->file_count, sizeof *j->digests);
+    if (!j->digests) return base_no_memory(b, "kernel digests", (size_t)j->file_count * 32);
+    for (int f = 0; f < j->file_count; f++) {
+        cache_hash hash;
+        cache_hash_begin(&hash, "cairn kernels");
+        cache_hash_field(&hash, files[f].name, strlen(files[f].name));
+        for (int i = 0; files[f].pieces[i]; i++)
+            cache_hash_field(&hash, files[f].pieces[i], strlen(files[f].pieces[i]));
+        j->digests[f] = cache_hash_end(&hash);
     }
-    j->headers_digest = cache_hash_end(&hash);
+    return CAIRN_OK;
+}
+
+/* What a program includes: each file once, in the order of first mention. NVRTC takes no more. */
+typedef struct jit_includes { const kernels_file *files[JIT_MAX_HEADERS]; int count; } jit_includes;
+
+/* The name that a line includes, NULL if none; it ends with a quote. */
+static const char *jit_included(const char *line) {
+    line += strspn(line, " \t");
+    if (*line++ != '#') return NULL;
+    line += strspn(line, " \t");
+    if (strncmp(line, "include", 7)) return NULL;
+    line += 7 + strspn(line + 7, " \t");
+    return *line == '"' ? line + 1 : NULL;
+}
+
+/* A name that no file bears is for another compiler (the emulation's), or for NVRTC to refuse. */
+static void jit_include(const jit *j, const char *name, jit_includes *found) {
+    size_t size = strcspn(name, "\"\n");
+    const kernels_file *file = j->options.files;
+    int i;
+    while (file->name && (strncmp(file->name, name, size) || file->name[size])) file++;
+    for (i = 0; i < found->count && found->files[i] != file; i++) {}
+    if (file->name && i == found->count && i < JIT_MAX_HEADERS) found->files[found->count++] = file;
+}
+
+/* `text` begins at the start of a line, as every piece of a file does. */
+static void jit_scan_includes(const jit *j, const char *text, jit_includes *found) {
+    while (text) {
+        const char *name = jit_included(text);
+        if (name) jit_include(j, name, found);
+        text = strchr(text, '\n');
+        if (text) text++;
+    }
+}
+
+/* The digests of all that the source includes, directly or not, and of nothing else: an edit to
+ * another header leaves the program's key as it is. */
+static void jit_hash_includes(const jit *j, const char *source, cache_hash *hash) {
+    jit_includes found;
+    found.count = 0;
+    jit_scan_includes(j, source, &found);
+    for (int f = 0; f < found.count; f++) {
+        const kernels_file *file = found.files[f];
+        cache_hash_field(hash, &j->digests[file - j->options.files], sizeof *j->digests);
+        for (int i = 0; file->pieces[i]; i++) jit_scan_includes(j, file->pieces[i], &found);
+    }
 }
 
 #define JIT_MAX_FLAGS 8
@@ -187,7 +237,7 @@ static cache_key jit_key(const jit *j, const jit_program *p, const base_text *so
     cache_store32(numbers + 4, JIT_ABI);
     cache_hash_begin(&hash, "cairn kernel");
     cache_hash_field(&hash, numbers, sizeof numbers);
-    cache_hash_field(&hash, &j->headers_digest, sizeof j->headers_digest);
+    jit_hash_includes(j, source->data, &hash);
     cache_hash_field(&hash, p->name, strlen(p->name));
     cache_hash_field(&hash, source->data, source->size);
     cache_hash_field(&hash, j->arch, strlen(j->arch));

@@ -308,7 +308,14 @@ static bool bind_progress(void *user, const char *kernel, int index, int count) 
     return true;
 }
 
-/* cairn.open([path or table [, { progress = true, log = false }]]) -> runtime */
+/* Lines of their own amid text that streams to the same terminal. */
+static void bind_log_apart(void *user, cairn_log_level level, const char *text) {
+    fputc('\n', stderr);
+    cairn_log_stderr(user, level, text);
+}
+
+/* cairn.open([path or table [, { progress = true, log = false }]]) -> runtime; log = "apart": each
+ * line begins a new one */
 static int bind_open(lua_State *L) {
     char error[BIND_ERROR_BYTES];
     cairn_config config;
@@ -321,6 +328,8 @@ static int bind_open(lua_State *L) {
             config.progress_callback = bind_progress;
         if (lua_getfield(L, 2, "log"), lua_isboolean(L, -1) && !lua_toboolean(L, -1))
             config.log_callback = NULL;
+        if (lua_type(L, -1) == LUA_TSTRING && !strcmp(lua_tostring(L, -1), "apart"))
+            config.log_callback = bind_log_apart;
     }
     r = (bind_runtime *)lua_newuserdatauv(L, sizeof *r, 1);
     r->rt = NULL;

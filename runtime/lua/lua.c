@@ -34,7 +34,7 @@ static const luaL_Reg bind_runtime_methods[] = {
 
 static const luaL_Reg bind_functions[] = {
     {"open", bind_open}, {"check", bind_check_config}, {"libraries", bind_libraries},
-    {"now_us", bind_now_us}, {"estimate", bind_estimate},
+    {"now_us", bind_now_us}, {"estimate", bind_estimate}, {"ops", bind_list_ops},
     {"templates", bind_templates}, {"compile", bind_compile}, {NULL, NULL},
 };
 

@@ -51,7 +51,7 @@ static int bind_model_info(lua_State *L) {
     BIND_SET(head_dim);   BIND_SET(ffn);         BIND_SET(vocab);      BIND_SET(context);
     BIND_SET(page_size);  BIND_SET(max_seq_len); BIND_SET(pages);      BIND_SET(free_pages);
     BIND_SET(end_id);     BIND_SET(parameters);  BIND_SET(file_bytes); BIND_SET(weights_bytes);
-    BIND_SET(kv_bytes);
+    BIND_SET(kv_bytes);   BIND_SET(scratch_bytes);
 #undef BIND_SET
     return 1;
 }
@@ -66,16 +66,22 @@ static int bind_estimate(lua_State *L) {
     bind_to_config(L, 1, &config);
     if (cairn_estimate(&config, path, &e, error, sizeof error)) bind_raise_text(L, error);
     lua_newtable(L);
+    bind_set_string(L, "backend", e.backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu");
     bind_set_integer(L, "max_seq_len", e.max_seq_len);
     bind_set_integer(L, "pages", e.pages);
     bind_set_integer(L, "weights_bytes", (int64_t)e.weights_bytes);
     bind_set_integer(L, "kv_bytes", (int64_t)e.kv_bytes);
     bind_set_integer(L, "scratch_bytes", (int64_t)e.scratch_bytes);
+    bind_set_integer(L, "live_bytes", (int64_t)e.live_bytes);
+    bind_set_integer(L, "peak_bytes", (int64_t)e.peak_bytes);
+    bind_set_integer(L, "host_bytes", (int64_t)e.host_bytes);
+    bind_set_integer(L, "mapped_bytes", (int64_t)e.mapped_bytes);
+    bind_set_integer(L, "resident_bytes", (int64_t)e.resident_bytes);
     bind_set_integer(L, "total_bytes", (int64_t)e.total_bytes);
     return 1;
 }
 
-/* ---- text and ids ----------------------------------------------------------------------------- */
+/* ---- text and ids ---------------------------------------------------------------------------- */
 
 static void bind_push_ids(lua_State *L, const int32_t *ids, int count) {
     int i;
@@ -86,10 +92,23 @@ static void bind_push_ids(lua_State *L, const int32_t *ids, int count) {
     }
 }
 
-/* Pushes a userdata with the ids of the list at `arg`. */
+/* The ids of a tensor from rt:host(list), which stands while the tensor at `arg` does. */
+static int32_t *bind_to_host_ids(lua_State *L, int arg, int *count) {
+    const cairn_tensor *t = bind_to_tensor(L, arg);
+    size_t values = bind_tensor_count(t);
+    if (t->device.type != TENSOR_CPU || t->strides || t->ndim != 1 ||
+        cairn_tensor_type(t) != CAIRN_I32 || values > INT_MAX)
+        luaL_error(L, "ids: a list, or a tensor of i32 from rt:host(list), is expected");
+    *count = (int)values;
+    lua_pushvalue(L, arg);
+    return (int32_t *)tensor_data(t);
+}
+
+/* Pushes a value that holds the ids of the list, or of the tensor in host memory, at `arg`. */
 static int32_t *bind_to_ids(lua_State *L, int arg, int *count) {
     int32_t *ids;
     int i;
+    if (lua_isuserdata(L, arg)) return bind_to_host_ids(L, arg, count);
     luaL_checktype(L, arg, LUA_TTABLE);
     *count = (int)lua_rawlen(L, arg);
     ids = (int32_t *)lua_newuserdatauv(L, (size_t)*count * sizeof *ids, 0);
@@ -101,18 +120,29 @@ static int32_t *bind_to_ids(lua_State *L, int arg, int *count) {
     return ids;
 }
 
-/* m:tokenize(text) -> ids */
+/* Whether the table of options at `arg`, if there is one, leaves special-token text special. */
+static bool bind_to_special(lua_State *L, int arg) {
+    bool special = true;
+    if (lua_istable(L, arg)) {
+        special = lua_getfield(L, arg, "special") == LUA_TNIL || lua_toboolean(L, -1);
+        lua_pop(L, 1);
+    }
+    return special;
+}
+
+/* m:tokenize(text [, { special = true }]) -> ids; special = false: no control tokens */
 static int bind_tokenize(lua_State *L) {
     cairn_runtime *rt;
     cairn_model *model = bind_to_model(L, 1, &rt);
     size_t bytes;
     const char *text = luaL_checklstring(L, 2, &bytes);
     int capacity = 0, count = 0;
+    bool special = bind_to_special(L, 3);
     int32_t *ids;
     if (bytes > INT_MAX / 8) luaL_error(L, "tokenize: the text is too long");
     capacity = (int)bytes + 1; /* no token is empty */
     ids = (int32_t *)lua_newuserdatauv(L, (size_t)capacity * sizeof *ids, 0);
-    bind_check(L, rt, cairn_tokenize(model, text, bytes, ids, capacity, &count));
+    bind_check(L, rt, cairn_tokenize_with(model, text, bytes, special, ids, capacity, &count));
     bind_push_ids(L, ids, count);
     return 1;
 }
@@ -156,20 +186,26 @@ static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
     return messages;
 }
 
+/* The options { first =, answer = } at `arg`, both true where they are not given. */
+static void bind_to_turns(lua_State *L, int arg, bool *first, bool *answer) {
+    *first = *answer = true;
+    if (!lua_istable(L, arg)) return;
+    *first = lua_getfield(L, arg, "first") == LUA_TNIL || lua_toboolean(L, -1);
+    *answer = lua_getfield(L, arg, "answer") == LUA_TNIL || lua_toboolean(L, -1);
+    lua_pop(L, 2);
+}
+
 /* m:chat(messages [, { first = true, answer = true }]) -> text in the model's chat template: `first`
  * when the messages begin a session, `answer` opens the assistant's turn */
 static int bind_chat(lua_State *L) {
     cairn_runtime *rt;
     cairn_model *model = bind_to_model(L, 1, &rt);
-    bool first = true, answer = true;
+    bool first, answer;
     int count;
     size_t bytes = 0;
     cairn_message *messages;
     char *text;
-    if (lua_istable(L, 3)) {
-        first = lua_getfield(L, 3, "first") == LUA_TNIL || lua_toboolean(L, -1);
-        answer = lua_getfield(L, 3, "answer") == LUA_TNIL || lua_toboolean(L, -1);
-    }
+    bind_to_turns(L, 3, &first, &answer);
     messages = bind_to_messages(L, 2, &count);
     cairn_chat_format(model, messages, count, first, answer, NULL, 0, &bytes);
     text = (char *)lua_newuserdatauv(L, bytes + 1, 0);
@@ -179,7 +215,25 @@ static int bind_chat(lua_State *L) {
     return 1;
 }
 
-/* ---- eval ------------------------------------------------------------------------------------- */
+/* m:chat_ids(messages [, { first =, answer = }]) -> ids; contents give no control token */
+static int bind_chat_ids(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    bool first, answer;
+    int count, capacity = 0;
+    cairn_message *messages;
+    int32_t *ids;
+    bind_to_turns(L, 3, &first, &answer);
+    messages = bind_to_messages(L, 2, &count);
+    bind_check(L, rt, cairn_chat_ids(model, messages, count, first, answer, NULL, 0, &capacity));
+    ids = (int32_t *)lua_newuserdatauv(L, ((size_t)capacity + 1) * sizeof *ids, 0);
+    bind_check(L, rt, cairn_chat_ids(model, messages, count, first, answer, ids, capacity,
+                                     &capacity));
+    bind_push_ids(L, ids, capacity);
+    return 1;
+}
+
+/* ---- eval ------------------------------------------------------------------------------------ */
 
 /* Adds `top` = { { ids =, logits = }, ... }, one entry a position, to the table at the top. */
 static void bind_set_top(lua_State *L, const cairn_eval_args *a) {
@@ -232,7 +286,7 @@ static int bind_eval(lua_State *L) {
     return 1;
 }
 
-/* ---- sessions --------------------------------------------------------------------------------- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 static bool bind_model_is_open(lua_State *L, int arg) {
     bind_object *model;
@@ -319,7 +373,7 @@ static int bind_session_close(lua_State *L) {
     return 0;
 }
 
-/* s:append(text or ids). Gives the session. */
+/* s:append(text or ids [, { special = true }]). Gives the session. */
 static int bind_append(lua_State *L) {
     cairn_runtime *rt;
     cairn_session *session = bind_to_session(L, 1, &rt);
@@ -330,8 +384,23 @@ static int bind_append(lua_State *L) {
     } else {
         size_t bytes;
         const char *text = luaL_checklstring(L, 2, &bytes);
-        bind_check(L, rt, engine_append_text(session, text, bytes));
+        bind_check(L, rt, cairn_append_with(session, text, bytes, bind_to_special(L, 3)));
     }
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* s:chat(messages [, { answer = true }]): adds them behind the turns before; `answer` opens the
+ * assistant's turn, which generate() or text() then says. Gives the session. */
+static int bind_append_chat(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    bool first, answer;
+    int count;
+    const cairn_message *messages;
+    bind_to_turns(L, 3, &first, &answer);
+    messages = bind_to_messages(L, 2, &count);
+    bind_check(L, rt, cairn_append_chat(session, messages, count, answer));
     lua_settop(L, 1);
     return 1;
 }
@@ -395,7 +464,7 @@ static int bind_stats(lua_State *L) {
     return 1;
 }
 
-/* ---- generate --------------------------------------------------------------------------------- */
+/* ---- generate -------------------------------------------------------------------------------- */
 
 typedef struct bind_wishes {
     cairn_generate_options options;
@@ -404,9 +473,9 @@ typedef struct bind_wishes {
 } bind_wishes;
 
 static const char *const bind_wish_names[] = {
-    "max_tokens", "stop", "temperature", "top_k", "top_p", "min_p", "order", "repetition_penalty",
-    "seed"};
-enum { BIND_FIRST_SAMPLING = 2 };
+    "max_tokens", "stop", "special", "keep_stop", "temperature", "top_k", "top_p", "min_p",
+    "order", "repetition_penalty", "seed"};
+enum { BIND_FIRST_SAMPLING = 4 };
 
 /* True for an option of sampling; a name of no option is an error. */
 static bool bind_check_wish(lua_State *L, const char *name) {
@@ -431,7 +500,7 @@ static float bind_to_float(lua_State *L, const char *name) {
 }
 
 static cairn_sampling_order bind_to_order(lua_State *L) {
-    const bind_choice *choice = bind_find_choice(bind_sampling_orders, lua_tostring(L, -1));
+    const spec_choice *choice = bind_find_choice(spec_sampling_orders, lua_tostring(L, -1));
     if (!choice) luaL_error(L, "generate: order: top_k_first or top_p_first is expected");
     return (cairn_sampling_order)choice->value;
 }
@@ -489,13 +558,19 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
         w->options.max_tokens = bind_to_int32(L, -1, "generate: max_tokens");
     lua_pop(L, 1);
     bind_read_stop(L, options, w);
+    w->options.special = bind_to_special(L, options) ? 0 : -1;
+    bind_wish(L, options, "keep_stop");
+    w->options.keep_stop = lua_toboolean(L, -1);
+    lua_pop(L, 1);
     if (!sampling) return; /* the config's, as a reload leaves it at every step */
     bind_read_sampling(L, options, &w->config.sampling);
     if (cairn_config_check(&w->config, &w->config, error, sizeof error)) bind_raise_text(L, error);
     w->options.sampling = &w->config.sampling;
 }
 
-/* The next piece with text, pushed as text and id; false at the end of the generation. */
+enum { BIND_PIECE = 4 }; /* values of a piece: text, id, and of which of the session's ids it is */
+
+/* Pushes the values of the next piece with text; false at the end of the generation. */
 static bool bind_push_piece(lua_State *L, cairn_runtime *rt, cairn_session *session,
                             cairn_stop *stop) {
     cairn_piece piece;
@@ -507,6 +582,8 @@ static bool bind_push_piece(lua_State *L, cairn_runtime *rt, cairn_session *sess
     } while (!piece.bytes);
     lua_pushlstring(L, piece.text, piece.bytes);
     lua_pushinteger(L, piece.id);
+    lua_pushinteger(L, piece.first + 1);
+    lua_pushinteger(L, piece.first + piece.count);
     return true;
 }
 
@@ -522,68 +599,95 @@ static int bind_generate_next(lua_State *L) {
     more = bind_push_piece(L, rt, session, &stop);
     lua_pushinteger(L, (lua_Integer)stop);
     lua_replace(L, lua_upvalueindex(2));
-    return more ? 2 : 0;
+    if (!more) lua_pushnil(L);
+    return more ? BIND_PIECE : 1;
 }
 
-/* Calls f(text, id) with every piece; false ends the generation. Gives the whole text. */
-static int bind_generate_with(lua_State *L, cairn_runtime *rt, cairn_session *session, int f) {
+/* Calls the function at f, if there is one, with the values at the top of the stack; whether it
+ * wants more. */
+static bool bind_say_piece(lua_State *L, int f) {
+    bool more;
+    if (!f) return true;
+    lua_pushvalue(L, f);
+    lua_insert(L, -BIND_PIECE - 1);
+    lua_call(L, BIND_PIECE, 1);
+    more = !lua_isboolean(L, -1) || lua_toboolean(L, -1);
+    return more;
+}
+
+/* Generates to the end, and calls the function at `f` (0: none) with every piece; false ends the
+ * generation. Gives the whole text. */
+static int bind_generate_all(lua_State *L, cairn_runtime *rt, cairn_session *session, int f) {
     cairn_stop stop = CAIRN_STOP_NONE;
     int pieces;
     lua_newtable(L);
     pieces = lua_gettop(L);
     while (bind_push_piece(L, rt, session, &stop)) {
         cairn_piece last;
+        bool more;
         lua_pushvalue(L, pieces + 1);
         bind_add_piece(L, pieces);
-        lua_pushvalue(L, f);
-        lua_insert(L, pieces + 1);
-        lua_call(L, 2, 1);
+        more = bind_say_piece(L, f);
         bind_to_session(L, 1, &rt); /* f may have closed it */
-        if (stop || !lua_isboolean(L, -1) || lua_toboolean(L, -1)) {
-            lua_settop(L, pieces);
-            continue;
-        }
+        lua_settop(L, pieces);
+        if (stop || more) continue;
         cairn_cancel(session);
         last.struct_size = (uint32_t)sizeof last;
         stop = cairn_generate_next(session, &last) ? CAIRN_STOP_CANCEL : last.stop;
         if (!stop) stop = CAIRN_STOP_CANCEL;
-        lua_settop(L, pieces);
     }
     bind_join(L, pieces);
     return 1;
 }
 
-/* s:generate(prompt or nil [, options [, f]]) -> an iterator over pieces of text and their ids, or
- * with f the whole text. Leaving a loop early leaves the session with what was handed out. */
-static int bind_generate(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_session *session = bind_to_session(L, 1, &rt);
+/* Begins a generation from the arguments session, prompt, options; keeps the first four. */
+static cairn_session *bind_begin(lua_State *L, cairn_runtime **rt) {
+    cairn_session *session = bind_to_session(L, 1, rt);
     size_t bytes = 0;
     const char *prompt = luaL_optlstring(L, 2, NULL, &bytes);
     bind_wishes *w;
     lua_settop(L, 4);
     if (!lua_isnoneornil(L, 3)) luaL_checktype(L, 3, LUA_TTABLE);
     w = (bind_wishes *)lua_newuserdatauv(L, sizeof *w, 0);
-    bind_read_wishes(L, 3, rt, w);
-    bind_check(L, rt, engine_generate_begin(session, prompt, bytes, &w->options));
-    if (!lua_isnil(L, 4)) return bind_generate_with(L, rt, session, 4);
+    bind_read_wishes(L, 3, *rt, w);
+    bind_check(L, *rt, engine_generate_begin(session, prompt, bytes, &w->options));
+    return session;
+}
+
+/* s:generate(prompt or nil [, options [, f]]) -> an iterator over pieces (text, the id that brought
+ * it, and the first and last of the session's ids that it is of), or with f the whole text. Leaving
+ * a loop early leaves the session with what was handed out. */
+static int bind_generate(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_begin(L, &rt);
+    if (!lua_isnil(L, 4)) return bind_generate_all(L, rt, session, 4);
     lua_pushvalue(L, 1);
     lua_pushinteger(L, CAIRN_STOP_NONE);
     lua_pushcclosure(L, bind_generate_next, 2);
     return 1;
 }
 
+/* s:text(prompt or nil [, options]) -> the whole text */
+static int bind_text(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_begin(L, &rt);
+    return bind_generate_all(L, rt, session, 0);
+}
+
 static void bind_new_model_types(lua_State *L) {
     static const luaL_Reg model[] = {
         {"wait", bind_model_wait}, {"info", bind_model_info},
         {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
-        {"chat", bind_chat},       {"eval", bind_eval},         {"session", bind_make_session},
+        {"chat", bind_chat}, {"chat_ids", bind_chat_ids}, {"eval", bind_eval},
+        {"session", bind_make_session},
         {"close", bind_model_close}, {NULL, NULL}};
     static const luaL_Reg session[] = {
-        {"append", bind_append}, {"reset", bind_reset}, {"rewind", bind_rewind},
+        {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset},
+        {"rewind", bind_rewind},
         {"fork", bind_fork}, {"save", bind_save}, {"load", bind_load},
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
-        {"ids", bind_session_ids}, {"generate", bind_generate}, {"cancel", bind_cancel},
+        {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text},
+        {"cancel", bind_cancel},
         {"stats", bind_stats}, {"close", bind_session_close}, {NULL, NULL}};
     bind_new_type(L, BIND_MODEL, model, bind_model_close);
     bind_new_type(L, BIND_SESSION, session, bind_session_close);

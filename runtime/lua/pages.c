@@ -302,7 +302,7 @@ static int bind_page_tables_tensors(lua_State *L) {
 /* ---- snapshots ------------------------------------------------------------------------------- */
 
 /* The options { caches = { tensors }, name = } at `arg`; their memory stays on the stack. */
-static void bind_read_snapshot(lua_State *L, int arg, cairn_snapshot_args *a) {
+static void bind_read_snapshot(lua_State *L, cairn_runtime *rt, int arg, cairn_snapshot_args *a) {
     cairn_tensor **caches = NULL;
     memset(a, 0, sizeof *a);
     a->struct_size = (uint32_t)sizeof *a;
@@ -315,6 +315,8 @@ static void bind_read_snapshot(lua_State *L, int arg, cairn_snapshot_args *a) {
     for (int i = 0; i < a->cache_count; i++) {
         lua_rawgeti(L, -2, i + 1);
         caches[i] = bind_to_tensor(L, lua_gettop(L));
+        if (bind_owner(L, lua_gettop(L)) != rt)
+            luaL_error(L, "caches: tensor %d is of another runtime", i + 1);
         lua_pop(L, 1);
     }
     a->caches = caches;
@@ -326,7 +328,7 @@ static size_t bind_read_save(lua_State *L, cairn_page_tables *t, cairn_runtime *
                              cairn_snapshot_args *a) {
     size_t bytes = 0;
     lua_settop(L, 3);
-    bind_read_snapshot(L, 3, a);
+    bind_read_snapshot(L, rt, 3, a);
     a->request = bind_to_int32(L, 2, "save: request");
     if (lua_getfield(L, 3, "tokens") != LUA_TNIL)
         a->tokens = bind_to_ids(L, lua_gettop(L), &a->token_count);
@@ -379,7 +381,7 @@ static int bind_page_tables_load(lua_State *L) {
     size_t bytes;
     const void *memory = bind_to_memory(L, 3, &bytes);
     lua_settop(L, 4);
-    bind_read_snapshot(L, 4, &a);
+    bind_read_snapshot(L, rt, 4, &a);
     a.request = bind_to_int32(L, 2, "load: request");
     info.struct_size = (uint32_t)sizeof info;
     bind_check(L, rt, cairn_snapshot_describe(rt, memory, bytes, &info));

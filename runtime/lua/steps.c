@@ -183,6 +183,10 @@ static void bind_prepare_steps_outputs(bind_call *c) {
     c->results = 1;
 }
 
+static void bind_chunks_output(bind_call *c, const char *name, int rank, const int64_t *shape) {
+    bind_output(c, bind_find_field(c->op, name), CAIRN_I32, rank, shape);
+}
+
 /* As many chunks as slots could need. */
 static void bind_prefix_chunks_outputs(bind_call *c) {
     const cairn_prefix_chunks_args *a = (const cairn_prefix_chunks_args *)(void *)c->args;
@@ -195,13 +199,13 @@ static void bind_prefix_chunks_outputs(bind_call *c) {
     shape[0] = (context + length - 1) / length;
     if (shape[0] < 1) shape[0] = 1;
     shape[1] = batch * (length < context ? length : context);
-    bind_output_shaped(c, "kv_indices", CAIRN_I32, 2, shape);
+    bind_chunks_output(c, "kv_indices", 2, shape);
     shape[1] = batch + 1;
-    bind_output_shaped(c, "cu_lens", CAIRN_I32, 2, shape);
+    bind_chunks_output(c, "cu_lens", 2, shape);
     shape[1] = batch;
-    bind_output_shaped(c, "lens", CAIRN_I32, 2, shape);
-    bind_output_shaped(c, "starts", CAIRN_I32, 2, shape);
-    bind_output_shaped(c, "chunk_count", CAIRN_I32, 1, &one);
+    bind_chunks_output(c, "lens", 2, shape);
+    bind_chunks_output(c, "starts", 2, shape);
+    bind_chunks_output(c, "chunk_count", 1, &one);
 }
 
 #endif

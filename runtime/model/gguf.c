@@ -588,9 +588,9 @@ BASE_UNUSED static cairn_status gguf_open(base *b, const char *path, gguf *out) 
 
 /* Reads the file into memory of our own, which nobody can take away or change. [blocks] */
 BASE_UNUSED static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
-    uint8_t *data;
-    void *copy;
-    size_t size;
+    uint8_t *data = NULL;
+    void *copy = NULL;
+    size_t size = 0;
     cairn_status status = os_copy_file(b, path, GGUF_ALIGNMENT, &copy, &data, &size);
     if (status) return status;
     status = gguf_parse(b, path, data, size, out);

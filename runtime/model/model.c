@@ -25,9 +25,18 @@ typedef struct forward_args {
     const sample_params *sample; /* or NULL; without a repetition penalty */
     int32_t *sampled;         /* [logit_count] host: the token at position + 1 of each row; used
                                  only with `sample` and a backend that samples */
+    struct ring *const *rings; /* [table_rows] host, of models with convolutions */
     int64_t *pages_read;      /* [table_rows] host, or NULL: adds the distinct pages that the rows
                                  of a sequence attended, summed over layers and KV heads */
 } forward_args;
+
+/* Bytes that a backend takes for a model. */
+typedef struct model_memory {
+    uint64_t weights; /* of the device, in a form of its own; 0: it reads the file's */
+    uint64_t scratch; /* of the device, for buffers */
+    uint64_t opening; /* of the device besides, while it opens */
+    uint64_t host;
+} model_memory;
 
 /* What a backend gives to the engine. `open` may prepare scratch and kernels in model->state. */
 typedef struct model_backend {
@@ -42,9 +51,13 @@ typedef struct model_backend {
     bool copies; /* holds the weights in a form of its own once open: it reads no view after that */
     /* NULL, or: waits for what open left to be compiled in the background. [blocks] */
     cairn_status (*wait)(cairn_model *model);
+    /* NULL: nothing, or: what open will take, by the arithmetic of open. The device is asked for
+     * its shape alone; *out is zero before. */
+    cairn_status (*estimate)(cairn_model *model, int max_rows, model_memory *out);
 } model_backend;
 
-#define MODEL_BUFFER_BYTES ((uint64_t)64 << 20) /* of a backend's own on the device, about */
+/* The config's own max_batch: with it the cache is what memory holds; a larger one was asked for. */
+enum { MODEL_MODEST_BATCH = 8 };
 
 struct cairn_model {
     cairn_runtime *runtime;
@@ -64,8 +77,10 @@ struct cairn_model {
     cache_key fingerprint;  /* of the file, once has_fingerprint */
     bool has_fingerprint;
     const model_backend *backend;
+    model_memory memory; /* the backend's */
     void *state; /* the backend's */
     cairn_session *sessions;
+    bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
 };
 
@@ -74,7 +89,7 @@ struct cairn_model {
 static const struct model_family {
     const char *architecture; /* general.architecture of its files */
     cairn_status (*read)(plan_reader *r);
-} model_families[] = {{"llama", llama_read}};
+} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}};
 
 /* The names of all families: 'llama', 'lfm2'. */
 static void model_list_families(char *out, size_t bytes) {
@@ -114,22 +129,27 @@ static int model_pages_of(int tokens, int page_size) {
     return (tokens + page_size - 1) / page_size;
 }
 
+/* Of a page over all layers; at least 1, where a model has no layer that keeps keys. */
+static uint64_t model_page_bytes(const cairn_config *config, const model_shape *s) {
+    uint64_t bytes = kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim, config->page_size);
+    return bytes ? bytes : 1;
+}
+
 /* What max_batch full sequences need, or as many as `free_bytes` holds; at least one page. */
 static int model_pool_pages(const cairn_config *config, const model_shape *s, int max_seq_len,
                             uint64_t free_bytes) {
     uint64_t need = (uint64_t)config->max_batch *
                     (uint64_t)model_pages_of(max_seq_len, config->page_size);
-    uint64_t room = free_bytes / kv_bytes_per_page(s->layers, s->kv_heads, s->head_dim,
-                                                   config->page_size);
+    uint64_t room = free_bytes / model_page_bytes(config, s);
     if (need > INT_MAX / 2) need = INT_MAX / 2;
     if (room < need) need = room ? room : 1;
     return (int)need;
 }
 
-/* Device bytes that the cache may take: what the budget or the device leaves, less what the
- * backend will want: weights in its own form, and buffers. */
+/* Device bytes that the cache may take: what the budget or the device leaves, less what the backend
+ * takes. */
 static uint64_t model_free_bytes(const cairn_model *m, const device *dev) {
-    uint64_t wanted = dev->cuda ? m->plan.weight_bytes + MODEL_BUFFER_BYTES : 0, room;
+    uint64_t wanted = m->memory.weights + m->memory.scratch + m->memory.opening, room;
     if (dev->budget_bytes)
         room = dev->budget_bytes > dev->live_bytes ? dev->budget_bytes - dev->live_bytes : 0;
     else
@@ -137,16 +157,45 @@ static uint64_t model_free_bytes(const cairn_model *m, const device *dev) {
     return room > wanted ? room - wanted : 0;
 }
 
+/* Refuses a batch whose cache the host's memory cannot hold: it would be reserved, and the system
+ * would end the program when it filled. */
+static cairn_status model_check_batch(const cairn_model *m, const device *dev, uint64_t room) {
+    const cairn_config *config = &m->runtime->config;
+    const model_shape *s = &m->shape;
+    uint64_t sequence = (uint64_t)model_pages_of(m->max_seq_len, config->page_size) *
+                        model_page_bytes(config, s);
+    uint64_t fits = room / sequence;
+    if (dev->cuda || dev->budget_bytes || config->max_batch <= MODEL_MODEST_BATCH ||
+        fits >= (uint64_t)config->max_batch)
+        return CAIRN_OK;
+    return base_fail(dev->base, CAIRN_OUT_OF_MEMORY,
+                     "max_batch = %d sequences of max_seq_len = %d tokens need %d * %.1f MiB = "
+                     "%.1f GiB of keys and values; %.1f GiB of memory are there, enough for "
+                     "max_batch = %d. memory.budget_mb makes do with fewer pages",
+                     (int)config->max_batch, m->max_seq_len, (int)config->max_batch,
+                     (double)sequence / 1048576.0,
+                     (double)config->max_batch * (double)sequence / 1073741824.0,
+                     (double)room / 1073741824.0, (int)fits);
+}
+
+/* Pages of the cache, once m->memory is known: loading and its estimate ask here. */
+static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages) {
+    uint64_t room = model_free_bytes(m, dev);
+    *pages = model_pool_pages(&m->runtime->config, &m->shape, m->max_seq_len, room);
+    return model_check_batch(m, dev, room);
+}
+
 /* At most `most` pages. */
 static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     const cairn_config *config = &m->runtime->config;
     const model_shape *s = &m->shape;
     int wanted = model_pool_pages(config, s, m->max_seq_len, UINT64_MAX);
-    int pages = model_pool_pages(config, s, m->max_seq_len, model_free_bytes(m, dev));
-    cairn_status status;
+    int pages;
+    cairn_status status = model_size_cache(m, dev, &pages);
+    if (status) return status;
     if (pages > most) pages = most;
     for (;;) {
-        status = kv_open(dev, s->layers, s->kv_heads, s->head_dim, config->page_size, pages,
+        status = kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size, pages,
                          &m->kv);
         if ((status != CAIRN_OUT_OF_MEMORY && status != CAIRN_OUT_OF_DEVICE_MEMORY) || pages == 1)
             break;
@@ -186,10 +235,10 @@ static cairn_status model_read(cairn_model *m, base *b, const char *path, cairn_
 
 static cairn_status model_open_tokenizer(cairn_model *m, base *b) {
     cairn_status status = tokenizer_open(b, &m->file, &m->tokenizer);
-    if (!status && m->tokenizer.vocab > m->shape.vocab)
+    if (!status && m->tokenizer.vocab != m->shape.vocab)
         return base_fail(b, CAIRN_BAD_FILE,
-                         "%s: the tokenizer has %d tokens, the embedding %d rows", m->file.path,
-                         (int)m->tokenizer.vocab, m->shape.vocab);
+                         "%s: the tokenizer has %d tokens, the embedding %d rows; one row a token "
+                         "is expected", m->file.path, (int)m->tokenizer.vocab, m->shape.vocab);
     return status;
 }
 
@@ -221,7 +270,7 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
-/* The model without its backend. The device's context is current. [blocks] */
+/* The model without its cache and backend. [blocks] */
 static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out) {
     base *b = &rt->base;
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
@@ -230,19 +279,18 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
     /* a backend that copies reads the file once, while it opens */
-    if (!(status = model_read(m, b, path, rt->device.cuda ? CAIRN_MAP_FILE
-                                                          : rt->config.memory.map)) &&
-        !(status = model_check_layers(b, &rt->config, &m->shape)) &&
-        !(status = model_open_tokenizer(m, b))) {
-        m->max_seq_len = model_max_seq_len(b, &rt->config, &m->shape);
-        status = model_open_cache(m, &rt->device, INT_MAX);
+    if ((status = model_read(m, b, path, rt->device.cuda ? CAIRN_MAP_FILE
+                                                         : rt->config.memory.map)) ||
+        (status = model_check_layers(b, &rt->config, &m->shape)) ||
+        (status = model_open_tokenizer(m, b))) {
+        model_unload(m);
+        return status;
     }
-    if (status) model_unload(m);
-    else *out = m;
-    return status;
+    m->max_seq_len = model_max_seq_len(b, &rt->config, &m->shape);
+    return *out = m, CAIRN_OK;
 }
 
-/* ---- rows of a forward, as every backend checks them ------------------------------------------- */
+/* ---- rows of a forward, as every backend checks them ----------------------------------------- */
 
 static cairn_status forward_check_row(base *b, const kv_cache *kv, int vocab, int max_pages,
                                       const forward_args *a, int r) {

@@ -200,7 +200,7 @@ static cairn_status plan_attention(plan_reader *r, int layer) {
     cairn_status status = plan_layer_weights(r, layer, weights, BASE_COUNT(weights));
     if (status) return status;
     r->plan->layers[layer].mixer = PLAN_ATTENTION;
-    r->plan->layers[layer].state = r->plan->attention_layers++;
+    r->plan->layers[layer].state = r->shape->kv_layers++;
     return plan_layer_parts(r, layer, &norm, 1);
 }
 

@@ -20,6 +20,8 @@ typedef struct model_vector { const float *values; int64_t count; } model_vector
 typedef struct model_shape {
     int layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
     int context; /* the longest sequence the model was made for */
+    int kv_layers, conv_layers; /* with attention, with short convolutions */
+    int conv_taps;              /* of a convolution, 2 to 8 */
     float norm_eps;
 } model_shape;
 
@@ -28,7 +30,7 @@ typedef enum plan_ffn { PLAN_SWIGLU, PLAN_GEGLU } plan_ffn;
 
 typedef enum plan_role {
     PLAN_Q, PLAN_K, PLAN_V, PLAN_O, /* attention: [heads or kv_heads * head_dim, hidden], O back */
-    PLAN_CONV_IN,                   /* short conv: [3 * hidden, hidden]: gate in, gate out, x */
+    PLAN_CONV_IN,                   /* short conv: [3 * hidden, hidden]: gates in and out, x */
     PLAN_CONV_OUT,                  /* [hidden, hidden] */
     PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back */
     PLAN_ROLES
@@ -37,7 +39,7 @@ typedef enum plan_role {
 typedef enum plan_part {
     PLAN_MIXER_NORM, PLAN_FFN_NORM, /* [hidden] */
     PLAN_Q_NORM, PLAN_K_NORM,       /* [head_dim], of each head before it turns; or none */
-    PLAN_CONV_TAPS,                 /* [hidden, shape.conv_width], the oldest first */
+    PLAN_CONV_TAPS,                 /* [hidden, shape.conv_taps], the oldest first */
     PLAN_PARTS
 } plan_part;
 
@@ -65,7 +67,7 @@ typedef struct plan_rope {
 } plan_rope;
 
 typedef struct model_plan {
-    int layer_count, attention_layers, conv_layers;
+    int layer_count;
     plan_layer *layers;       /* [layer_count] */
     model_weight embed, head; /* [vocab, hidden]; head is embed's view when they are tied */
     model_vector output_norm; /* [hidden] */

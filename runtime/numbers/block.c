@@ -14,6 +14,15 @@ static float block_f32_of_bits(uint32_t bits) {
     return value;
 }
 
+/* Without a branch, so that loops over it become vectors. */
+static uint16_t block_bf16_of_f32(float value) {
+    uint32_t bits, nan, rounded;
+    memcpy(&bits, &value, sizeof bits);
+    nan = (bits & 0x7fffffffu) > 0x7f800000u ? ~0u : 0u;
+    rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)((nan & 0x7fffu) | (~nan & rounded));
+}
+
 /* Exact, with denormals, infinities and NaN payloads. */
 static float block_f32_of_f16(uint32_t half) {
     uint32_t sign = (half & 0x8000u) << 16, exponent = half >> 10 & 31, fraction = half & 0x3ff;

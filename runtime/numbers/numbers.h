@@ -1,7 +1,7 @@
-/* numbers: the block formats of weights (block.c), and the CPU's kernels at every SIMD level (simd.c,
- * simd.h). Blocks are little-endian, as GGUF stores them, and may lie at any address. The scalar
- * dequantisers define the values that the SIMD and CUDA paths must reproduce. Calls base and, for
- * the level, pool. */
+/* numbers: the block formats of weights (block.c), and the CPU's kernels at every SIMD level
+ * (simd.c, simd.h). Blocks are little-endian, as GGUF stores them, and may lie at any address.
+ * The scalar dequantisers define the values that the SIMD and CUDA paths must reproduce. Calls
+ * base and, for the level, pool. */
 
 enum { BLOCK_F32 = 0, BLOCK_F16 = 1, BLOCK_Q4_0 = 2, BLOCK_Q4_1 = 3, BLOCK_Q8_0 = 8,
        BLOCK_BF16 = 30 };
@@ -26,3 +26,5 @@ static const char *block_name(int type);
 static size_t block_row_bytes(const block_type *type, int64_t values);
 /* The f32 of these bits. */
 static float block_f32_of_bits(uint32_t bits);
+/* The nearest bf16, of two the even; every NaN is 0x7fff, as on the GPU. */
+static uint16_t block_bf16_of_f32(float value);

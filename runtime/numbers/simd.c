@@ -50,6 +50,17 @@ BASE_INLINE int simd_keep_one(uint32_t bits, uint32_t least, int32_t position, u
     return *key >= least;
 }
 
+/* Tests compile the levels once, as an object that all of them link: there, the unit with
+ * CAIRN_SIMD_UNIT ends after this room and has the tables, the units with CAIRN_SIMD_APART lack
+ * them. */
+#if defined(CAIRN_SIMD_UNIT) || defined(CAIRN_SIMD_APART)
+extern const simd_kernels simd_scalar, simd_avx2, simd_avx512, simd_neon;
+#define SIMD_LINKAGE
+#else
+#define SIMD_LINKAGE static
+#endif
+
+#ifndef CAIRN_SIMD_APART
 #define SIMD_ENTRY(result, name, parameters) SIMD(name),
 
 #include "simd/scalar.h"
@@ -57,7 +68,7 @@ BASE_INLINE int simd_keep_one(uint32_t bits, uint32_t least, int32_t position, u
 #include "simd/linear.h"
 #include "simd/attention.h"
 #include "simd/topk.h"
-static const simd_kernels simd_scalar = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
+SIMD_LINKAGE const simd_kernels simd_scalar = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
 
 #if BASE_X86
@@ -66,7 +77,7 @@ static const simd_kernels simd_scalar = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTR
 #include "simd/linear.h"
 #include "simd/attention.h"
 #include "simd/topk.h"
-static const simd_kernels simd_avx2 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
+SIMD_LINKAGE const simd_kernels simd_avx2 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
 
 #include "simd/avx512.h"
@@ -74,7 +85,7 @@ static const simd_kernels simd_avx2 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)
 #include "simd/linear.h"
 #include "simd/attention.h"
 #include "simd/topk.h"
-static const simd_kernels simd_avx512 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
+SIMD_LINKAGE const simd_kernels simd_avx512 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
 #elif BASE_NEON
 #include "simd/neon.h"
@@ -82,10 +93,11 @@ static const simd_kernels simd_avx512 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTR
 #include "simd/linear.h"
 #include "simd/attention.h"
 #include "simd/topk.h"
-static const simd_kernels simd_neon = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
+SIMD_LINKAGE const simd_kernels simd_neon = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
 #include "simd/end.h"
 #endif
 #undef SIMD_ENTRY
+#endif
 
 static const simd_kernels *simd_of_level(int level) {
 #if BASE_X86

@@ -1,6 +1,8 @@
 /* os_atomic: 32-bit numbers that threads share; every operation is sequentially consistent. */
-#if defined(__STDC_NO_ATOMICS__) || (defined(_MSC_VER) && !defined(__clang__))
+#if defined(_MSC_VER) && !defined(__clang__)
 #define OS_STDATOMIC 0
+#elif defined(__STDC_NO_ATOMICS__) || __STDC_VERSION__ < 201112L
+#error "cairn's implementation needs C11 with <stdatomic.h>; this compiler or its -std lacks it"
 #else
 #define OS_STDATOMIC 1
 #include <stdatomic.h>

@@ -16,7 +16,9 @@ typedef struct os_map { const uint8_t *data; size_t size; void *address; } os_ma
 typedef void (*os_function)(void);
 typedef bool (*os_list_entry)(void *user, const char *name); /* false ends the listing */
 
-enum { OS_OPEN_READ, OS_OPEN_CREATE /* for writing; the file must not exist */ };
+/* To create is for writing; the file must not exist, and nobody's remove_unused takes it while
+ * it is open. A private file is for its owner alone, where the system knows owners. */
+enum { OS_OPEN_READ, OS_OPEN_CREATE, OS_OPEN_PRIVATE };
 
 typedef struct os_call_table {
     int64_t (*open)(const char *path, int mode); /* a handle */
@@ -28,6 +30,8 @@ typedef struct os_call_table {
     int (*file_info)(int64_t file, os_file_info *out);
     int (*rename)(const char *from, const char *to); /* replaces `to` */
     int (*remove)(const char *path);                 /* a file */
+    int (*remove_unused)(const char *path); /* unless a process has it open that created it */
+    int (*sync_directory)(const char *path); /* names in it to the disk; 0 where it cannot be asked */
     int (*make_directory)(const char *path);
     int (*touch)(const char *path); /* sets the modification time to now */
     int (*list)(const char *directory, os_list_entry entry, void *user);

@@ -26,13 +26,26 @@ static int os_read_rest(base *b, int64_t file, base_text *out) {
     }
 }
 
+static int64_t os_open_regular(const char *path, os_file_info *info) {
+    int64_t file = -1;
+    int error = os_calls.info(path, info);
+    if (error || info->regular) {
+        file = os_calls.open(path, OS_OPEN_READ);
+        if (file < 0) return file;
+        error = os_calls.file_info(file, info); /* of what was opened */
+    }
+    if (!error && info->regular) return file;
+    if (file >= 0) os_calls.close(file);
+    return error ? error : info->directory ? -EISDIR : -ENXIO;
+}
+
 static cairn_status os_read_file(base *b, const char *path, base_text *out) {
     size_t before = out->size;
     os_file_info info = {0, 0, 0, false, false};
-    int64_t file = os_calls.open(path, OS_OPEN_READ);
+    int64_t file = os_open_regular(path, &info);
     int error = 0;
     if (file < 0) return os_fail(b, (int)file, "open", path);
-    if (os_calls.file_info(file, &info) == 0 && info.regular && info.size > 0 &&
+    if (info.size > 0 &&
         (info.size > PTRDIFF_MAX - 8192 || !base_text_reserve(b, out, (size_t)info.size + 4096)))
         error = -ENOMEM;
     if (!error) error = os_read_rest(b, file, out);
@@ -44,15 +57,17 @@ static cairn_status os_read_file(base *b, const char *path, base_text *out) {
     return os_fail(b, error, "read", path);
 }
 
-/* The size of a regular file, or a negative errno code. */
-static int os_regular_size(int64_t file, size_t *size) {
+/* Opens a regular file to read and tells its size. A handle, or a negative errno code. */
+static int64_t os_open_sized(const char *path, size_t *size) {
     os_file_info info;
-    int error = os_calls.file_info(file, &info);
-    if (error) return error;
-    if (!info.regular) return info.directory ? -EISDIR : -EINVAL;
-    if ((uint64_t)info.size > SIZE_MAX / 2) return -EFBIG;
+    int64_t file = os_open_regular(path, &info);
+    if (file < 0) return file;
+    if ((uint64_t)info.size > SIZE_MAX / 2) {
+        os_calls.close(file);
+        return -EFBIG;
+    }
     *size = (size_t)info.size;
-    return 0;
+    return file;
 }
 
 /* Reads `size` bytes; 0 or a negative errno code, EIO when the file ends before. */
@@ -70,12 +85,13 @@ static int os_read_exact(int64_t file, uint8_t *to, size_t size) {
 
 static cairn_status os_copy_file(base *b, const char *path, size_t alignment, void **memory,
                                  uint8_t **data, size_t *size) {
-    int64_t file = os_calls.open(path, OS_OPEN_READ);
-    int error;
+    int64_t file;
+    int error = 0;
+    *memory = *data = NULL;
+    file = os_open_sized(path, size);
     if (file < 0) return os_fail(b, (int)file, "open", path);
-    error = os_regular_size(file, size);
-    *memory = error ? NULL : base_realloc(b, NULL, 0, *size + alignment);
-    if (!error && *memory) {
+    *memory = base_realloc(b, NULL, 0, *size + alignment);
+    if (*memory) {
         *data = (uint8_t *)*memory + (alignment - (uintptr_t)*memory % alignment) % alignment;
         error = os_read_exact(file, *data, *size);
     }
@@ -87,13 +103,12 @@ static cairn_status os_copy_file(base *b, const char *path, size_t alignment, vo
 }
 
 static cairn_status os_map_open(base *b, const char *path, os_map *out) {
-    int64_t file = os_calls.open(path, OS_OPEN_READ);
     size_t size = 0;
-    int error;
+    int64_t file = os_open_sized(path, &size);
+    int error = 0;
     memset(out, 0, sizeof *out);
     if (file < 0) return os_fail(b, (int)file, "open", path);
-    error = os_regular_size(file, &size);
-    if (!error && size > 0) {
+    if (size > 0) {
         out->address = os_calls.map(file, size);
         if (!out->address) error = -ENOMEM;
     }
@@ -124,9 +139,22 @@ static int os_write_all(int64_t file, const void *data, size_t bytes) {
     return 0;
 }
 
+static bool os_is_separator(char c) { return c == '/' || c == OS_SEPARATOR; }
+
+static bool os_directory_of(const char *path, char *out, size_t out_bytes) {
+    size_t size = strlen(path);
+    while (size > 0 && !os_is_separator(path[size - 1])) size--;
+    if (size > 1) size--;
+    if (size == 0) { path = "."; size = 1; }
+    if (size >= out_bytes) return false;
+    memcpy(out, path, size);
+    out[size] = '\0';
+    return true;
+}
+
 /* Writes a new file whole and to the disk; removes it again when that fails. */
-static int os_write_new(const char *path, const void *data, size_t bytes) {
-    int64_t file = os_calls.open(path, OS_OPEN_CREATE);
+static int os_write_new(const char *path, int mode, const void *data, size_t bytes) {
+    int64_t file = os_calls.open(path, mode);
     int error, closed;
     if (file < 0) return (int)file;
     error = os_write_all(file, data, bytes);
@@ -137,25 +165,85 @@ static int os_write_new(const char *path, const void *data, size_t bytes) {
     return error;
 }
 
-static int os_replace_file(const char *path, const void *data, size_t bytes) {
+/* A temporary file beside PATH is called PATH.HEX.tmp, with OS_TEMPORARY_DIGITS digits. */
+enum { OS_TEMPORARY_DIGITS = 16 };
+
+typedef struct os_stale { const char *directory, *name; size_t name_bytes; } os_stale;
+
+/* An os_list_entry: removes the temporary file of a process that is no more. */
+static bool os_remove_stale_entry(void *user, const char *name) {
+    const os_stale *stale = (const os_stale *)user;
+    const char *digits = name + stale->name_bytes + 1;
+    char path[OS_PATH_BYTES];
+    int size;
+    if (strlen(name) != stale->name_bytes + 1 + OS_TEMPORARY_DIGITS + 4 ||
+        memcmp(name, stale->name, stale->name_bytes) || digits[-1] != '.' ||
+        strspn(digits, "0123456789abcdef") != OS_TEMPORARY_DIGITS ||
+        strcmp(digits + OS_TEMPORARY_DIGITS, ".tmp"))
+        return true;
+    size = snprintf(path, sizeof path, "%s/%s", stale->directory, name);
+    if (size > 0 && (size_t)size < sizeof path) os_calls.remove_unused(path);
+    return true;
+}
+
+/* What processes that ended while they wrote `path` left beside it. */
+static void os_remove_stale(const char *path, const char *directory) {
+    os_stale stale;
+    stale.directory = directory;
+    stale.name = path + strlen(path);
+    while (stale.name > path && !os_is_separator(stale.name[-1])) stale.name--;
+    stale.name_bytes = strlen(stale.name);
+    os_calls.list(directory, os_remove_stale_entry, &stale);
+}
+
+/* Digits that differ from process to process and from call to call; a collision is not an error. */
+static uint64_t os_temporary_number(void) {
     static os_atomic serial;
+    uint64_t x = (uint64_t)os_wall_us() ^ (uint64_t)os_now_us() << 20 ^
+                 (uint64_t)os_process_id() << 40 ^ (uint64_t)(uintptr_t)&x ^
+                 (uint64_t)(uint32_t)os_atomic_add(&serial, 1) << 8;
+    x = (x ^ x >> 31) * 0x7fb5d329728ea185u;
+    x = (x ^ x >> 27) * 0x81dadef4bc2dd44du;
+    return x ^ x >> 33;
+}
+
+/* One try with a name of its own; -EEXIST: the name, or then the file, was another's. */
+static int os_try_replace(const char *path, int mode, const void *data, size_t bytes) {
     char temporary[OS_PATH_BYTES];
-    int error, size = snprintf(temporary, sizeof temporary, "%s.%d.%d.tmp", path, os_process_id(),
-                               (int)os_atomic_add(&serial, 1));
+    int error, size = snprintf(temporary, sizeof temporary, "%s.%016llx.tmp", path,
+                               (unsigned long long)os_temporary_number());
     if (size < 0 || (size_t)size >= sizeof temporary) return -ENAMETOOLONG;
-    error = os_write_new(temporary, data, bytes);
+    error = os_write_new(temporary, mode, data, bytes);
     if (error) return error;
     error = os_calls.rename(temporary, path);
     if (error) os_calls.remove(temporary);
-    return error;
+    return error == -ENOENT ? -EEXIST : error; /* closed, it was taken for one left behind */
+}
+
+static int os_replace(const char *path, int mode, const void *data, size_t bytes) {
+    char directory[OS_PATH_BYTES];
+    int error = -EEXIST;
+    if (!os_directory_of(path, directory, sizeof directory)) return -ENAMETOOLONG;
+    os_remove_stale(path, directory);
+    for (int i = 0; i < 16 && error == -EEXIST; i++)
+        error = os_try_replace(path, mode, data, bytes);
+    return error ? error : os_calls.sync_directory(directory);
+}
+
+static int os_replace_file(const char *path, const void *data, size_t bytes) {
+    return os_replace(path, OS_OPEN_CREATE, data, bytes);
 }
 
 static cairn_status os_write_file(base *b, const char *path, const void *data, size_t bytes) {
-    int error = os_replace_file(path, data, bytes);
+    int error = os_replace(path, OS_OPEN_CREATE, data, bytes);
     return error ? os_fail(b, error, "write", path) : CAIRN_OK;
 }
 
-static bool os_is_separator(char c) { return c == '/' || c == OS_SEPARATOR; }
+static cairn_status os_write_private(base *b, const char *path, const void *data,
+                                                 size_t bytes) {
+    int error = os_replace(path, OS_OPEN_PRIVATE, data, bytes);
+    return error ? os_fail(b, error, "write", path) : CAIRN_OK;
+}
 
 static int os_make_path(const char *path) {
     char part[OS_PATH_BYTES];
@@ -181,26 +269,10 @@ static int64_t os_mtime(const char *path) {
     return os_calls.info(path, &info) ? -1 : info.mtime_us;
 }
 
-static bool os_directory_of(const char *path, char *out, size_t out_bytes) {
-    size_t size = strlen(path);
-    while (size > 0 && !os_is_separator(path[size - 1])) size--;
-    if (size > 1) size--;
-    if (size == 0) { path = "."; size = 1; }
-    if (size >= out_bytes) return false;
-    memcpy(out, path, size);
-    out[size] = '\0';
-    return true;
-}
-
 /* ---- libraries and threads ------------------------------------------------------------------- */
 
 static void *os_library_open(const char *path, char *why, size_t why_bytes) {
     return os_calls.library_open(path, false, why, why_bytes);
-}
-
-/* Only if the process has it already; to be closed as well. */
-BASE_UNUSED static void *os_library_loaded(const char *path) {
-    return os_calls.library_open(path, true, NULL, 0);
 }
 
 static os_function os_library_symbol(void *library, const char *name) {

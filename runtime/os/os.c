@@ -1,5 +1,5 @@
-/* os: the words for the systems' errors; os_posix.c and os_win32.c fill the table of raw calls, file.c
- * builds on it. */
+/* os: the words for the systems' errors; os_posix.c and os_win32.c fill the table of raw calls,
+ * file.c builds on it. */
 
 static const char *os_error_text(int code) {
     static const struct { int code; const char *text; } rows[] = {
@@ -13,6 +13,7 @@ static const char *os_error_text(int code) {
         {EBUSY, "in use by another program"},  {EFBIG, "the file is too large"},
         {EAGAIN, "resources are short"},       {ENOTEMPTY, "the directory is not empty"},
         {EXDEV, "on another file system"},     {ELOOP, "too many symbolic links"},
+        {ENXIO, "it is a device, a pipe or a socket; a file is expected"},
     };
     size_t i;
     if (code < 0) code = -code;

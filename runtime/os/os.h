@@ -1,7 +1,8 @@
-/* os: the operating system behind one replaceable table. Types and names for files, maps, threads,
- * locks, clocks and dynamic libraries; os_posix.c and os_win32.c fill them in, file.c builds
- * whole-file reads and atomic writes on top. calls.h has the table, system.h the system's own types,
- * atomic.h the atomics, pool.h the threads that share work. Paths are UTF-8. Calls base. */
+/* os: the operating system behind one replaceable table. Types and names for files, maps,
+ * threads, locks, clocks and dynamic libraries; os_posix.c and os_win32.c fill them in, file.c
+ * builds whole-file reads and atomic writes on top. calls.h has the table, system.h the system's
+ * own types, atomic.h the atomics, pool.h the threads that share work. Paths are UTF-8. Calls
+ * base. */
 
 /* The words for an errno code of either sign. */
 static const char *os_error_text(int code);
@@ -9,21 +10,27 @@ static const char *os_error_text(int code);
 static cairn_status os_fail(base *b, int error, const char *verb, const char *path);
 
 /* ---- files ---- */
-/* Appends the whole file to `out`; on failure `out` holds what it held before. Pipes work too. */
+/* Every file that is read is a regular one; a pipe or a device is not even opened. */
+/* A handle for os_calls, or a negative errno code. */
+static int64_t os_open_regular(const char *path, os_file_info *info);
+/* Appends the whole file to `out`; on failure `out` holds what it held before. */
 static cairn_status os_read_file(base *b, const char *path, base_text *out);
-/* Reads a regular file into new memory: *data [*size] lies in *memory [*size + alignment], which is
+/* Reads the file into new memory: *data [*size] lies in *memory [*size + alignment], which is
  * the caller's, at a multiple of `alignment`. [blocks] */
 static cairn_status os_copy_file(base *b, const char *path, size_t alignment, void **memory,
                                  uint8_t **data, size_t *size);
-/* Maps a regular file read-only; an empty file maps to zero bytes. */
+/* Maps the file read-only; an empty file maps to zero bytes. */
 static cairn_status os_map_open(base *b, const char *path, os_map *out);
 /* Leaves an empty map. */
 static void os_map_close(os_map *map);
 /* `path` holds all bytes or what it held before, whatever fails and whoever else writes it: the
- * bytes go to a temporary file in the same directory, which is renamed. 0 or a negative errno. */
+ * bytes go to a temporary file in the same directory, which is renamed, and the directory goes to
+ * the disk. What a crash leaves the next write removes. 0 or a negative errno. */
 static int os_replace_file(const char *path, const void *data, size_t bytes);
 /* The same with a status. */
 static cairn_status os_write_file(base *b, const char *path, const void *data, size_t bytes);
+/* The same for what only its owner may read. */
+static cairn_status os_write_private(base *b, const char *path, const void *data, size_t bytes);
 /* Makes the directory and those above it that are missing. 0 or a negative errno code. */
 static int os_make_path(const char *path);
 /* Modification time in microseconds since 1970; -1 when there is no such file. */
@@ -74,8 +81,8 @@ static int64_t os_now_us(void);
 static int64_t os_wall_us(void);
 /* Processors this process may run on, at least 1. */
 static int os_cpu_count(void);
-/* Host memory that can still be had: what the system has available, or less where the process has
- * a limit. INT64_MAX where unknown. */
+/* Host memory that can still be had: what the system has available, or less where the process or
+ * its container has a limit. INT64_MAX where unknown. */
 static int64_t os_memory_bytes(void);
 /* NULL when unset or empty. */
 static const char *os_env(const char *name);

@@ -2,10 +2,23 @@
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
+/* Whether the file, created or found, is ours: nobody else has it so, and its name still stands. A
+ * file system without locks lets everyone have it. */
+static bool os_posix_lock(int file) {
+    struct stat s;
+    if (flock(file, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return false;
+    return !fstat(file, &s) && s.st_nlink > 0;
+}
+
+/* To read never waits: for the other end of a pipe, or for a device. */
 static int64_t os_posix_open(const char *path, int mode) {
-    int flags = mode == OS_OPEN_CREATE ? O_WRONLY | O_CREAT | O_EXCL : O_RDONLY;
-    int file = open(path, flags | O_CLOEXEC, 0666);
-    return file < 0 ? -errno : file;
+    bool create = mode != OS_OPEN_READ;
+    int flags = create ? O_WRONLY | O_CREAT | O_EXCL : O_RDONLY | O_NONBLOCK | O_NOCTTY;
+    int file = open(path, flags | O_CLOEXEC, mode == OS_OPEN_PRIVATE ? 0600 : 0666);
+    if (file < 0) return -errno;
+    if (!create || os_posix_lock(file)) return file;
+    close(file); /* remove_unused came between, and takes it */
+    return -EEXIST;
 }
 
 static int64_t os_posix_read(int64_t file, void *data, size_t bytes) {
@@ -24,6 +37,23 @@ static int os_posix_rename(const char *from, const char *to) {
     return rename(from, to) ? -errno : 0;
 }
 static int os_posix_remove(const char *path) { return unlink(path) ? -errno : 0; }
+static int os_posix_remove_unused(const char *path) {
+    int file = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), error = 0;
+    if (file < 0) return -errno;
+    if (flock(file, LOCK_EX | LOCK_NB)) error = -EBUSY;
+    else if (unlink(path)) error = -errno;
+    close(file);
+    return error;
+}
+
+static int os_posix_sync_directory(const char *path) {
+    int file = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), error = 0;
+    if (file < 0) return 0;
+    if (fsync(file) && errno == EIO) error = -EIO;
+    close(file);
+    return error;
+}
+
 static int os_posix_make_directory(const char *path) { return mkdir(path, 0777) ? -errno : 0; }
 static int os_posix_touch(const char *path) {
     return utimensat(AT_FDCWD, path, NULL, 0) ? -errno : 0;
@@ -181,8 +211,9 @@ static int os_cpu_count(void) {
     return count < 1 ? 1 : (int)count;
 }
 
+/* The number behind `after` in a small file of the system's; -1 when there is none. */
 static int64_t os_posix_number_in(const char *path, const char *after) {
-    char text[2048];
+    char text[4096];
     const char *at;
     int64_t got, file = os_posix_open(path, OS_OPEN_READ);
     if (file < 0) return -1;
@@ -190,19 +221,71 @@ static int64_t os_posix_number_in(const char *path, const char *after) {
     os_posix_close(file);
     text[got > 0 ? got : 0] = '\0';
     at = strstr(text, after);
-    return at ? strtoll(at + strlen(after), NULL, 10) : -1;
+    if (at) at += strlen(after) + strspn(at + strlen(after), " \t");
+    return at && *at >= '0' && *at <= '9' ? strtoll(at, NULL, 10) : -1;
+}
+
+/* What a control group's folder leaves: its limit less what is used and cannot be taken back. */
+static int64_t os_posix_group_bytes(const char *folder, bool second) {
+    char path[OS_PATH_BYTES + 32];
+    int64_t limit, used, files;
+    snprintf(path, sizeof path, "%s/%s", folder,
+             second ? "memory.max" : "memory.limit_in_bytes");
+    if ((limit = os_posix_number_in(path, "")) < 0) return INT64_MAX;
+    snprintf(path, sizeof path, "%s/%s", folder,
+             second ? "memory.current" : "memory.usage_in_bytes");
+    if ((used = os_posix_number_in(path, "")) < 0) used = 0;
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    files = os_posix_number_in(path, second ? "\ninactive_file" : "\ntotal_inactive_file");
+    if (files > 0) used = used > files ? used - files : 0;
+    return limit > used ? limit - used : 0;
+}
+
+/* The least of what the process's control groups leave, those above them counted. `groups` is the
+ * text of /proc/self/cgroup, `mount` where the groups are; a container sees its own at the top. */
+static int64_t os_posix_groups_bytes(const char *groups, const char *mount) {
+    int64_t least = INT64_MAX;
+    for (; *groups; groups += strcspn(groups, "\n"), groups += *groups == '\n') {
+        char folder[OS_PATH_BYTES];
+        const char *names = strchr(groups, ':'), *path = names ? strchr(names + 1, ':') : NULL;
+        size_t end = strcspn(groups, "\n"), top;
+        bool second;
+        if (!path || path > groups + end) continue;
+        second = path == names + 1; /* of all controllers: the second kind */
+        if (!second && !memmem(names, (size_t)(path - names), "memory", 6)) continue;
+        top = (size_t)snprintf(folder, sizeof folder, "%s%s", mount, second ? "" : "/memory");
+        end -= (size_t)(path + 1 - groups);
+        if (top + end >= sizeof folder) continue;
+        memcpy(folder + top, path + 1, end);
+        folder[top + end] = '\0';
+        for (end += top;; end--) {
+            int64_t left;
+            if (end > top && folder[end] != '/' && folder[end] != '\0') continue;
+            folder[end] = '\0';
+            if ((left = os_posix_group_bytes(folder, second)) < least) least = left;
+            if (end == top) break;
+        }
+    }
+    return least;
 }
 
 static int64_t os_memory_bytes(void) {
     int64_t kib = os_posix_number_in("/proc/meminfo", "MemAvailable:");
     int64_t pages = os_posix_number_in("/proc/self/statm", "");
-    int64_t free_bytes = kib < 0 ? INT64_MAX : kib * 1024;
+    int64_t free_bytes = kib < 0 ? INT64_MAX : kib * 1024, left;
+    int64_t got, file = os_posix_open("/proc/self/cgroup", OS_OPEN_READ);
+    char groups[4096];
     struct rlimit limit;
     if (!getrlimit(RLIMIT_AS, &limit) && limit.rlim_cur != RLIM_INFINITY && pages >= 0) {
-        int64_t left = (int64_t)limit.rlim_cur - pages * (int64_t)sysconf(_SC_PAGESIZE);
+        left = (int64_t)limit.rlim_cur - pages * (int64_t)sysconf(_SC_PAGESIZE);
         if (left < free_bytes) free_bytes = left;
     }
-    return free_bytes;
+    if (file < 0) return free_bytes;
+    got = os_posix_read(file, groups, sizeof groups - 1);
+    os_posix_close(file);
+    groups[got > 0 ? got : 0] = '\0';
+    left = os_posix_groups_bytes(groups, "/sys/fs/cgroup");
+    return left < free_bytes ? left : free_bytes;
 }
 
 BASE_UNUSED static int os_process_id(void) { return (int)getpid(); }
@@ -243,7 +326,8 @@ static bool os_before_exit(void (*run)(void)) {
 
 static os_call_table os_calls = {
     os_posix_open, os_posix_read, os_posix_write, os_posix_sync, os_posix_close, os_posix_info,
-    os_posix_file_info, os_posix_rename, os_posix_remove, os_posix_make_directory, os_posix_touch,
+    os_posix_file_info, os_posix_rename, os_posix_remove, os_posix_remove_unused,
+    os_posix_sync_directory, os_posix_make_directory, os_posix_touch,
     os_posix_list, os_posix_map, os_posix_unmap, os_posix_library_open, os_posix_library_symbol,
     os_posix_library_close, os_posix_thread_start,
 };

@@ -28,11 +28,12 @@ static bool os_win32_narrow(const wchar_t *path, char *out, size_t bytes) {
 
 static int64_t os_win32_open(const char *path, int mode) {
     wchar_t wide[OS_PATH_BYTES];
-    bool create = mode == OS_OPEN_CREATE;
+    bool create = mode != OS_OPEN_READ;
     HANDLE file;
     if (!os_win32_wide(path, wide)) return -ENAMETOOLONG;
     file = CreateFileW(wide, create ? GENERIC_WRITE : GENERIC_READ,
-                       FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL,
+                       create ? FILE_SHARE_READ
+                              : FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL,
                        create ? CREATE_NEW : OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL);
     return file == INVALID_HANDLE_VALUE ? os_win32_error() : (int64_t)(intptr_t)file;
 }
@@ -73,7 +74,7 @@ static int os_win32_file_info(int64_t file, os_file_info *out) {
     out->mtime_us = os_win32_time_us(info.ftLastWriteTime);
     out->identity = (uint64_t)info.nFileIndexHigh << 32 | info.nFileIndexLow;
     out->directory = (info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY) != 0;
-    out->regular = !out->directory;
+    out->regular = !out->directory && GetFileType(os_win32_handle(file)) == FILE_TYPE_DISK;
     return 0;
 }
 
@@ -111,6 +112,10 @@ static int os_win32_remove(const char *path) {
     if (!os_win32_wide(path, wide)) return -ENAMETOOLONG;
     return DeleteFileW(wide) ? 0 : os_win32_error();
 }
+
+/* What a process has open for writing, shared for reading only, cannot be deleted. */
+static int os_win32_remove_unused(const char *path) { return os_win32_remove(path); }
+static int os_win32_sync_directory(const char *path) { (void)path; return 0; }
 
 static int os_win32_make_directory(const char *path) {
     wchar_t wide[OS_PATH_BYTES];
@@ -296,7 +301,8 @@ static bool os_before_exit(void (*run)(void)) { (void)run; return false; }
 
 static os_call_table os_calls = {
     os_win32_open, os_win32_read, os_win32_write, os_win32_sync, os_win32_close, os_win32_info,
-    os_win32_file_info, os_win32_rename, os_win32_remove, os_win32_make_directory, os_win32_touch,
+    os_win32_file_info, os_win32_rename, os_win32_remove, os_win32_remove_unused,
+    os_win32_sync_directory, os_win32_make_directory, os_win32_touch,
     os_win32_list, os_win32_map, os_win32_unmap, os_win32_library_open, os_win32_library_symbol,
     os_win32_library_close, os_win32_thread_start,
 };

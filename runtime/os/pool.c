@@ -179,11 +179,15 @@ static void pool_start(pool *p) {
     }
 }
 
+static int pool_count(int threads) {
+    if (threads <= 0) threads = os_cpu_count();
+    return threads > POOL_MAX_THREADS ? POOL_MAX_THREADS : threads;
+}
+
 static cairn_status pool_open(base *b, int threads, pool **out) {
     pool *p = (pool *)base_new(b, 1, sizeof *p);
     *out = NULL;
-    if (threads <= 0) threads = os_cpu_count();
-    if (threads > POOL_MAX_THREADS) threads = POOL_MAX_THREADS;
+    threads = pool_count(threads);
     if (!p) return base_no_memory(b, "thread pool", sizeof *p);
     p->workers = (pool_worker *)base_new(b, (size_t)threads, sizeof *p->workers);
     if (!p->workers) {

@@ -14,6 +14,8 @@ typedef void (*pool_task)(void *context, int index);
 
 typedef struct pool pool;
 
+/* How many a pool of `threads` has if the system gives them; 0: as many as this process may run on. */
+static int pool_count(int threads);
 /* Starts the threads; 0: as many as this process may run on. Fewer than asked for is no error. */
 static cairn_status pool_open(base *b, int threads, pool **out);
 /* Stops and joins the threads; `p` is gone. */

@@ -18,6 +18,7 @@ typedef CONDITION_VARIABLE os_cond;
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

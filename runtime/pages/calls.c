@@ -512,23 +512,19 @@ static cairn_status pages_copy_cpu(device *dev, const copy_pages_params *p, int6
     return status;
 }
 
-static void pages_want_cache(ops_check *c, const cairn_tensor *t, bool layers,
-                             copy_pages_params *p) {
-    static const int64_t any[CAIRN_MAX_RANK] = {-1, -1, -1, -1, -1, -1, -1, -1};
-    int axis = layers ? 1 : 0;
-    size_t bytes;
-    ops_refuse(c, t && (t->ndim < axis + 1 || t->ndim > CAIRN_MAX_RANK),
-               "cache has rank %d; the pages are dimension %d", t ? (int)t->ndim : 0, axis);
-    ops_want_as(c, t, "cache", ~0u, false, t ? t->ndim : 1, any);
+/* A cache of any rank whose pages are dimension `axis`. */
+static void pages_want_cache(ops_check *c, const cairn_tensor *t, int axis, copy_pages_params *p) {
+    int64_t bytes;
+    ops_refuse(c, t->ndim < axis + 1, "cache has rank %d; the pages are dimension %d", (int)t->ndim,
+               axis);
     if (c->status) return;
-    bytes = cairn_type_bytes(cairn_tensor_type(t));
-    for (int d = axis + 1; d < t->ndim; d++) bytes *= (size_t)t->shape[d];
-    ops_refuse(c, bytes % 4 != 0 || (uintptr_t)tensor_data(t) % 4 != 0,
-               "a page of cache has %llu bytes; whole 4-byte words are expected",
-               (unsigned long long)bytes);
+    bytes = (int64_t)cairn_type_bytes(cairn_tensor_type(t));
+    for (int d = axis + 1; d < t->ndim; d++) bytes *= t->shape[d];
+    ops_refuse(c, bytes % 4 != 0, "a page of cache has %lld bytes; whole 4-byte words are expected",
+               (long long)bytes);
     p->cache = (uint32_t *)tensor_data(t);
     p->pages = (int32_t)t->shape[axis];
-    p->page_words = (int64_t)(bytes / 4);
+    p->page_words = bytes / 4;
     p->layer_words = p->page_words * p->pages;
     p->wide = bytes % 16 == 0 && (uintptr_t)tensor_data(t) % 16 == 0;
 }
@@ -537,22 +533,17 @@ cairn_status cairn_copy_pages(cairn_runtime *rt, const cairn_copy_pages_args *ar
     cairn_copy_pages_args a;
     copy_pages_params p;
     int64_t n, layers, parts;
-    ops_check c = {NULL, "copy_pages", CAIRN_OK};
-    if (!rt) return CAIRN_INVALID_ARGUMENT;
-    c.dev = &rt->device;
-    if ((c.status = OPS_TAKE(rt, "copy_pages", a, args))) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(copy_pages), &a, args, &s)) return s.c.status;
     memset(&p, 0, sizeof p);
-    pages_want_cache(&c, a.cache, a.layers != 0, &p);
-    ops_want2(&c, a.copies, "copies", OPS_I32, -1, 2);
-    ops_want_apart(&c, a.cache, "cache", a.copies, "copies", false);
-    if (c.status) return c.status;
-    n = a.copies->shape[0];
+    pages_want_cache(&s.c, a.cache, a.layers != 0, &p);
+    if (s.c.status) return s.c.status;
+    n = s.n[SPEC_COPIES];
     layers = a.layers ? a.cache->shape[0] : 1;
-    ops_refuse(&c, n > 65535 || layers > 65535, "%lld copies in %lld layers; 65535 is the most",
-               (long long)n, (long long)layers);
-    if (c.status || !n || !layers || !p.page_words) return c.status;
+    ops_refuse(&s.c, layers > 65535, "cache has %lld layers; 65535 is the most", (long long)layers);
+    if (s.c.status || !n || !layers || !p.page_words) return s.c.status;
     p.copies = (const int32_t *)tensor_data(a.copies);
-    p.error = ops_error_word(&rt->device, c.op);
+    p.error = ops_error_word(&rt->device, s.c.op);
     if (!rt->device.cuda) return pages_copy_cpu(&rt->device, &p, n, (int)layers);
     parts = (p.page_words / (p.wide ? 4 : 1) + 1023) / 1024; /* four steps a thread */
     {

@@ -104,7 +104,7 @@ static int64_t prefix_hold_node(cairn_prefix_cache *c, prefix_node *node) {
 }
 
 cairn_status cairn_prefix_unlock(cairn_prefix_cache *c, int64_t lock) {
-    int64_t at = (lock - 1) % PREFIX_HOLDS;
+    const int64_t at = lock > 0 ? (lock - 1) % PREFIX_HOLDS : 0;
     if (!c) return CAIRN_INVALID_ARGUMENT;
     if (!lock) return CAIRN_OK;
     if (lock < 0 || at >= c->hold_capacity || c->holds[at].id != lock)

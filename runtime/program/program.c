@@ -69,6 +69,19 @@ static int program_list(lua_State *L) {
     return 1;
 }
 
+/* host.real(path) -> the one path of the folder or file, links followed, or nil when it is not there */
+static int program_real(lua_State *L) {
+#ifdef _WIN32
+    char *path = _fullpath(NULL, luaL_checkstring(L, 1), 0);
+#else
+    char *path = realpath(luaL_checkstring(L, 1), NULL);
+#endif
+    if (!path) return 0;
+    lua_pushstring(L, path);
+    free(path);
+    return 1;
+}
+
 /* host.stamp(path) -> a text that changes when the file does, or nil when there is none */
 static int program_stamp(lua_State *L) {
     struct stat s;
@@ -93,6 +106,7 @@ static int program_terminal(lua_State *L) {
 
 static int program_open_host(lua_State *L) {
     static const luaL_Reg calls[] = {{"list", program_list},
+                                     {"real", program_real},
                                      {"stamp", program_stamp},
                                      {"is_terminal", program_terminal},
                                      {NULL, NULL}};

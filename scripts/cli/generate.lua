@@ -22,7 +22,8 @@ local function start(o)
 end
 
 function Run:open(config)
-  self.rt = cairn.open(config, { progress = host.is_terminal "stderr" })
+  self.rt = cairn.open(config, { progress = host.is_terminal "stderr",
+    log = self.o.watch and "apart" or nil })
   self.model = common.load_model(self.rt, self.o)
   self.session = self.model:session()
 end
@@ -160,7 +161,10 @@ local function run_command(o)
       io.stdout:flush()
     end
   end
-  if o.chat then prompt = run.model:chat { { role = "user", content = prompt } } end
+  if o.chat then
+    run.session:chat { { role = "user", content = prompt } }
+    run.prompt_tokens, prompt = #run.session:ids(), nil
+  end
   local between = o.watch and watcher(run)
   while not run:generate(prompt, piece, between) do
     reopen(run)
@@ -179,7 +183,7 @@ return {
     { "--model FILE", "the GGUF file (or CAIRN_MODEL)" },
     { "--prompt TEXT", "the prompt, special-token text included" },
     { "--prompt-file FILE", "a file with the prompt" },
-    { "--chat", "wrap the prompt in the model's chat template" },
+    { "--chat", "a message in the model's chat template; its text opens no turn" },
     { "--max-tokens N", "tokens to generate at most (256)", "integer" },
     { "--temperature X", "0 is greedy", "number" },
     { "--seed S", "same seed, same text", "integer" },

@@ -28,9 +28,25 @@ local function distance(a, b)
   return row[#b]
 end
 
--- The name that was meant, when one is near enough to say so.
+-- What other programs call an option, and what is meant here.
+local meanings = {
+  ["--stop"] = "stop strings stand in the config: stop = { \"...\" }",
+  ["--top-k"] = "it stands in the config: sampling = { top_k = ... }",
+  ["--top-p"] = "it stands in the config: sampling = { top_p = ... }",
+  ["--ctx-size"] = "it stands in the config: max_seq_len = ...",
+  ["--threads"] = "it stands in the config: threads = ...",
+  ["--gpu"] = "did you mean --backend cuda?", ["--cpu"] = "did you mean --backend cpu?",
+  ["--temp"] = "did you mean --temperature?", ["--n-predict"] = "did you mean --max-tokens?",
+  ["--max-new-tokens"] = "did you mean --max-tokens?",
+}
+
+local values = { gpu = "cuda", nvidia = "cuda", host = "cpu" }
+
+-- The name that was meant: one of the same meaning, or near enough to be a slip of the finger.
 function M.nearest(name, names)
-  local best, best_distance = nil, math.max(1, #name // 2) + 1
+  for _, candidate in ipairs(names) do if candidate == values[name] then return candidate end end
+  local letters = #name:gsub("^%-+", "")
+  local best, best_distance = nil, 2 + letters // 4
   for _, candidate in ipairs(names) do
     local d = distance(name, candidate)
     if d < best_distance then best, best_distance = candidate, d end
@@ -77,6 +93,7 @@ end
 
 local function unknown(flag, names)
   local near = M.nearest(flag, names)
+  if meanings[flag] and not near then M.fail("no option %s; %s", flag, meanings[flag]) end
   M.fail("no option %s%s", flag, near and "; did you mean " .. near .. "?"
     or "; there are " .. table.concat(names, ", "))
 end

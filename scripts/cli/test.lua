@@ -92,16 +92,18 @@ function skip(reason) error({ skip = reason or "" }, 0) end
 
 -- ---- files and results --------------------------------------------------------------------------
 
--- Appends the *_test.lua files under `path`, sorted, to `found`.
-local function find_tests(path, found)
-  local names = host.list(path)
+-- Appends the *_test.lua files under `path`, sorted, to `found`. What `seen` names by its real path is
+-- passed over: links may lead in circles.
+local function find_tests(path, found, seen)
+  local real, names = host.real(path) or path, host.list(path)
+  if seen[real] then return end
+  seen[real] = true
   if not names then
     if path:find "_test%.lua$" then found[#found + 1] = path end
-    return found
+    return
   end
   table.sort(names)
-  for _, name in ipairs(names) do find_tests(path .. "/" .. name, found) end
-  return found
+  for _, name in ipairs(names) do find_tests(path .. "/" .. name, found, seen) end
 end
 
 local passed, failed, skipped = 0, 0, 0
@@ -143,8 +145,23 @@ local function run_test(name, body)
   report(name, done, err)
 end
 
+-- A script that ends the process would end the run without a word of what failed.
+local function forbid_exit(title)
+  local exits = 0
+  function os.exit()
+    exits = exits + 1
+    error({ message = "os.exit was called: a test script must return", at = where() }, 0)
+  end
+  return function()
+    if exits > 0 then
+      report(title .. ": does not call os.exit", false, { message = exits .. " calls" })
+    end
+  end
+end
+
 local function run_file(path, filter)
   local title = path:match "([^/]+)_test%.lua$"
+  local check_exits = forbid_exit(title)
   function test(name, body)
     name = title .. ": " .. name
     if not filter or name:find(filter, 1, true) then run_test(name, body) end
@@ -153,6 +170,7 @@ local function run_file(path, filter)
   if not chunk then return report(title .. ": loads", false, err) end
   local done, problem = xpcall(chunk, keep_stack)
   if not done then report(title .. ": runs", false, problem) end
+  check_exits()
   collectgarbage()
 end
 
@@ -165,9 +183,12 @@ return {
     local found = {}
     if #o == 0 then o[1] = "tests" end
     print "TAP version 13"
+    local exit <close> = setmetatable({ call = os.exit }, { __close = function(self)
+      os.exit = self.call
+    end })
     for _, path in ipairs(o) do
       local before = #found
-      find_tests(path, found)
+      find_tests(path, found, {})
       if #found == before then report(path .. " holds tests", false, "no *_test.lua there") end
     end
     for _, path in ipairs(found) do run_file(path, o.filter) end

@@ -7,14 +7,19 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 : "${CC:=cc}" "${lua_cflags:=$(pkg-config --cflags lua5.4 2>/dev/null)}" "${lua_libs:=-llua5.4}"
 : "${libraries:=-lm -ldl -lpthread}"
-[ $# -gt 0 ] || set -- $(grep -l 'emulated: .*race' tests/*_test.c | sed 's/.*\///; s/_test.c//')
+[ $# -gt 0 ] || set -- $(grep -ls 'emulated: .*race' tests/*_test.c tests/*/*_test.c | sed 's/.*\///; s/_test.c//')
 out=${CAIRN_BUILD:-build}/emulated
 mkdir -p "$out"
+
+flags="-std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -I. -Itests -ffp-contract=off"
+echo '#include "runtime.c"' > "$out/kernels.c" # the vector kernels, once for all: see tests/suite.sh
+$CC $flags -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT -c "$out/kernels.c" -o "$out/kernels.o" || exit 1
 
 # run NAME: keeps what was said of cuda, and the failures.
 run() {
     status=1
-    $CC -std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -ffp-contract=off "tests/$1_test.c" \
+    $CC $flags -DCAIRN_SIMD_APART "$out/kernels.o" \
+        "$(ls "tests/$1_test.c" tests/*/"$1_test.c" 2>/dev/null)" \
         -o "$out/$1" $lua_libs $libraries >"$out/$1.log" 2>&1 &&
         { tests/simt/emulate.sh --race "$out/$1" >"$out/$1.log" 2>&1; status=$?; }
     sed -n -e "/^ok .*cuda/s/ - / - emulated $1, race: /p" \

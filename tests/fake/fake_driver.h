@@ -7,6 +7,10 @@
  * checksum is wrong counts in fake.bad_images. A launch calls the C function registered for the
  * kernel's name, if there is one.
  *
+ * With fake.memory_bytes set the device has so much memory, which is reserved and never touched: no
+ * copies are made, no kernel runs, and every function is found, so that models larger than the
+ * host's memory load. fake.device_live and device_peak count what is allocated.
+ *
  * Faults: fake.fail_at = n makes the n-th call from now return fake.fail_with (a CUresult or an
  * nvrtcResult); fake.fail_sticky makes all later driver calls fail too, as after a device fault. */
 #ifndef FAKE_DRIVER_H
@@ -31,12 +35,15 @@ typedef struct fake_state {
     int compile_result;          /* nvrtcResult of every compile after the priming one */
     const char *compile_log;
     const fake_kernel *kernels;  /* ends with a NULL name */
+    size_t memory_bytes;         /* 0: 1 GiB is said to be free, and memory is the heap */
+    int multiprocessors;         /* 0: 4 */
     int fail_at;                 /* 0: never */
     int fail_with;
     bool fail_sticky;
     /* counted */
     os_mutex lock;
     int calls, compiles, loads, bad_images, launches, opened;
+    size_t device_live, device_peak; /* bytes by cuMemAlloc, with memory_bytes */
     int live; /* contexts, streams, events, modules, graphs, programs, links, memory */
     bool failed;
 } fake_state;
@@ -133,7 +140,9 @@ static CUresult fake_cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice
     switch (a) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *v = fake.major; break;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *v = fake.minor; break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *v = 4; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+        *v = fake.multiprocessors ? fake.multiprocessors : 4;
+        break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *v = 232448; break;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *v = 1 << 20; break;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *v = 1024; break;
@@ -145,7 +154,7 @@ static CUresult fake_cuDeviceGetAttribute(int *v, CUdevice_attribute a, CUdevice
 static CUresult fake_cuDeviceTotalMem(size_t *n, CUdevice d) {
     (void)d;
     FAKE_ENTER;
-    *n = (size_t)1 << 30;
+    *n = fake.memory_bytes ? fake.memory_bytes : (size_t)1 << 30;
     return 0;
 }
 static CUresult fake_cuDeviceGetUuid(CUuuid *u, CUdevice d) {
@@ -201,28 +210,59 @@ static CUresult fake_cuCtxGetStreamPriorityRange(int *l, int *g) {
     *g = -5;
     return 0;
 }
+/* Address space alone; its size stands before it. */
+static CUresult fake_reserve(CUdeviceptr *p, size_t n) {
+    char *block;
+    if (fake.device_live + n > fake.memory_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    block = (char *)mmap(NULL, n + 4096, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (block == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    memcpy(block, &n, sizeof n);
+    fake.device_live += n;
+    if (fake.device_live > fake.device_peak) fake.device_peak = fake.device_live;
+    fake_live(1);
+    *p = (CUdeviceptr)(uintptr_t)(block + 4096);
+    return 0;
+}
+static void fake_unreserve(CUdeviceptr p) {
+    char *block = (char *)(uintptr_t)p - 4096;
+    size_t n;
+    memcpy(&n, block, sizeof n);
+    fake.device_live -= n;
+    fake_live(-1);
+    munmap(block, n + 4096);
+}
+
 static CUresult fake_cuMemAlloc(CUdeviceptr *p, size_t n) {
     void *memory;
     FAKE_ENTER;
     if (n == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (fake.memory_bytes) return fake_reserve(p, n);
     if (posix_memalign(&memory, 512, n)) return CUDA_ERROR_OUT_OF_MEMORY;
     memset(memory, 0xA5, n);
     fake_live(1);
     *p = (CUdeviceptr)(uintptr_t)memory;
     return 0;
 }
-static CUresult fake_cuMemFree(CUdeviceptr p) { FAKE_RELEASE((void *)(uintptr_t)p); }
+static CUresult fake_cuMemFree(CUdeviceptr p) {
+    if (!fake.memory_bytes) FAKE_RELEASE((void *)(uintptr_t)p);
+    if (p) fake_unreserve(p);
+    return fake_enter();
+}
 static CUresult fake_cuMemGetInfo(size_t *f, size_t *t) {
     FAKE_ENTER;
-    *f = *t = (size_t)1 << 30;
+    *t = fake.memory_bytes ? fake.memory_bytes : (size_t)1 << 30;
+    *f = *t - fake.device_live;
     return 0;
 }
 static CUresult fake_cuMemHostAlloc(void **p, size_t n, unsigned f) {
-    CUdeviceptr address = 0;
-    CUresult r = fake_cuMemAlloc(&address, n);
     (void)f;
-    *p = (void *)(uintptr_t)address;
-    return r;
+    FAKE_ENTER;
+    if (n == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (posix_memalign(p, 512, n)) return CUDA_ERROR_OUT_OF_MEMORY;
+    memset(*p, 0xA5, n);
+    fake_live(1);
+    return 0;
 }
 static CUresult fake_cuMemFreeHost(void *p) { FAKE_RELEASE(p); }
 static CUresult fake_cuMemHostGetDevicePointer(CUdeviceptr *d, void *h, unsigned f) {
@@ -266,6 +306,7 @@ static void fake_run(const fake_work *w) {
 static CUresult fake_do(CUstream s, const fake_work *w, size_t parameter_bytes) {
     fake_work *copy;
     FAKE_ENTER;
+    if (fake.memory_bytes) return 0;
     if (!s || !s->capture) { fake_run(w); return 0; }
     copy = (fake_work *)malloc(sizeof *copy);
     *copy = *w;

@@ -1,5 +1,5 @@
 /* conv_ref: the short convolution and its metadata as double-precision plain loops, written from
- * runtime.h alone. Types: 1 f32, 2 f16, 3 bf16. */
+ * runtime_ops.h alone. Types: 1 f32, 2 f16, 3 bf16. */
 #ifndef CONV_REF_H
 #define CONV_REF_H
 

@@ -1,5 +1,6 @@
-/* llama_ref: a decoder of the llama family in double precision, one token after the other, written
- * from the architecture and DESIGN.md's rule of what a query attends. Keys and values are rounded
+/* llama_ref: a decoder in double precision, one token after the other: of the llama family, and of
+ * those whose layers may be short convolutions, whose heads may be normed and turn by halves.
+ * Written from the architectures and DESIGN.md's rule of what a query attends. Keys and values are rounded
  * to f16 as the cache holds them; everything else stays double. */
 #ifndef LLAMA_REF_H
 #define LLAMA_REF_H
@@ -16,7 +17,15 @@ typedef struct llama_ref {
     double eps, base;
     llama_ref_matrix embed, head;
     double *output_norm;
-    struct { double *attn_norm, *ffn_norm; llama_ref_matrix q, k, v, o, gate, up, down; } layer[4];
+    struct {
+        double *attn_norm, *ffn_norm;
+        llama_ref_matrix q, k, v, o, gate, up, down;
+        double *q_norm, *k_norm;            /* [dim] or NULL */
+        llama_ref_matrix conv_in, conv_out; /* of a layer with taps */
+        double *taps;                       /* [hidden, width], the oldest first, or NULL */
+    } layer[8];
+    int halves, width; /* pairs are half a head apart; taps of a convolution */
+    double *gated;     /* [layer][position][hidden]: inputs of convolutions */
     /* selection */
     int size, topk, window, sinks, mean, by_head, dense;
     /* kept between tokens: keys and values [layer][position][kv_head][dim] */
@@ -44,10 +53,38 @@ static void llama_ref_rope(const llama_ref *m, double *x, int heads, int positio
     for (int h = 0; h < heads; h++)
         for (int j = 0; j < m->dim / 2; j++) {
             double angle = position * pow(m->base, -2.0 * j / m->dim);
-            double *at = x + h * m->dim + 2 * j, even = at[0], odd = at[1];
-            at[0] = even * cos(angle) - odd * sin(angle);
-            at[1] = odd * cos(angle) + even * sin(angle);
+            double *low = x + h * m->dim + (m->halves ? j : 2 * j);
+            double *high = low + (m->halves ? m->dim / 2 : 1), a = *low, b = *high;
+            *low = a * cos(angle) - b * sin(angle);
+            *high = b * cos(angle) + a * sin(angle);
         }
+}
+
+static void llama_ref_norm_heads(const llama_ref *m, double *x, int heads, const double *weight) {
+    for (int h = 0; h < heads && weight; h++) {
+        double *at = x + h * m->dim, square = 0;
+        for (int i = 0; i < m->dim; i++) square += at[i] * at[i];
+        for (int i = 0; i < m->dim; i++) at[i] *= weight[i] / sqrt(square / m->dim + m->eps);
+    }
+}
+
+/* y [hidden] of a convolution's layer from its normed x, at the end of what was gated before. */
+static void llama_ref_convolve(llama_ref *m, int layer, int position, const double *x, double *y) {
+    const int n = m->hidden;
+    double *mixed = (double *)calloc((size_t)(4 * n), sizeof *mixed), *sums = mixed + 3 * n;
+    double *kept = m->gated + (long)layer * m->capacity * n;
+    llama_ref_product(&m->layer[layer].conv_in, x, mixed);
+    for (int c = 0; c < n; c++) {
+        kept[(long)position * n + c] = mixed[c] * mixed[2 * n + c];
+        for (int j = 0; j < m->width; j++) {
+            int from = position - (m->width - 1) + j;
+            if (from >= 0)
+                sums[c] += m->layer[layer].taps[c * m->width + j] * kept[(long)from * n + c];
+        }
+        sums[c] *= mixed[n + c];
+    }
+    llama_ref_product(&m->layer[layer].conv_out, sums, y);
+    free(mixed);
 }
 
 static double *llama_ref_at(const llama_ref *m, double *kept, int layer, int position, int head) {
@@ -138,17 +175,23 @@ static void llama_ref_step(llama_ref *m, int token, int position, double *logits
     for (int i = 0; i < m->hidden; i++) h[i] = m->embed.w[(long)token * m->hidden + i];
     for (int l = 0; l < m->layers; l++) {
         llama_ref_norm(m, h, m->layer[l].attn_norm, x);
-        llama_ref_product(&m->layer[l].q, x, q);
-        llama_ref_product(&m->layer[l].k, x, k);
-        llama_ref_product(&m->layer[l].v, x, v);
-        llama_ref_rope(m, q, m->heads, position);
-        llama_ref_rope(m, k, m->kv_heads, position);
-        for (int i = 0; i < kv_width; i++) {
-            llama_ref_at(m, m->keys, l, position, 0)[i] = ref_f16(ref_to_f16(k[i]));
-            llama_ref_at(m, m->values, l, position, 0)[i] = ref_f16(ref_to_f16(v[i]));
+        if (m->layer[l].taps) {
+            llama_ref_convolve(m, l, position, x, y);
+        } else {
+            llama_ref_product(&m->layer[l].q, x, q);
+            llama_ref_product(&m->layer[l].k, x, k);
+            llama_ref_product(&m->layer[l].v, x, v);
+            llama_ref_norm_heads(m, q, m->heads, m->layer[l].q_norm);
+            llama_ref_norm_heads(m, k, m->kv_heads, m->layer[l].k_norm);
+            llama_ref_rope(m, q, m->heads, position);
+            llama_ref_rope(m, k, m->kv_heads, position);
+            for (int i = 0; i < kv_width; i++) {
+                llama_ref_at(m, m->keys, l, position, 0)[i] = ref_f16(ref_to_f16(k[i]));
+                llama_ref_at(m, m->values, l, position, 0)[i] = ref_f16(ref_to_f16(v[i]));
+            }
+            llama_ref_attend(m, l, position, q, out);
+            llama_ref_product(&m->layer[l].o, out, y);
         }
-        llama_ref_attend(m, l, position, q, out);
-        llama_ref_product(&m->layer[l].o, out, y);
         for (int i = 0; i < m->hidden; i++) h[i] += y[i];
         llama_ref_norm(m, h, m->layer[l].ffn_norm, x);
         llama_ref_product(&m->layer[l].gate, x, gate);

@@ -1,4 +1,4 @@
-/* ops_ref: double-precision loops for the ops, written from runtime.h alone. */
+/* ops_ref: double-precision loops for the ops, written from runtime_ops.h alone. */
 #ifndef OPS_REF_H
 #define OPS_REF_H
 

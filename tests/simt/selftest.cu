@@ -1,6 +1,6 @@
 /* Kernels that exercise every wrapper: run in the emulation and, bit for bit the same, on a GPU. */
 #include "device/common.cuh"
-#include "abi.h"
+#include "abi/base.h"
 
 struct selftest_params {
     const uint32_t *input; /* [4096] random bits */

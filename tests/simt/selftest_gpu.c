@@ -91,7 +91,7 @@ static char *read_text(const char *folder, const char *name) {
 
 /* The cubin of a source file for this device, or null with the log printed. */
 static void *compile(const char *headers, const char *source, int arch) {
-    const char *names[] = {"abi.h", "device/common.cuh", "device/device.cuh", "device/async.cuh",
+    const char *names[] = {"abi/base.h", "device/common.cuh", "device/device.cuh", "device/async.cuh",
                            "device/mma.cuh"};
     const char *texts[5];
     for (int i = 0; i < 5; i++) texts[i] = read_text(headers, names[i]);

@@ -23,6 +23,7 @@
 #include "../tap.h"
 #include "simt_core.h"
 
+#include "abi.h"
 #include "device/common.cuh"
 
 #endif

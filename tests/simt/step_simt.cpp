@@ -32,6 +32,7 @@
 
 namespace flow {
 #define CAIRN_ROWS 8
+#define CAIRN_PARTS 16
 #define CAIRN_BLOCKS 6
 #define CAIRN_SPARSE 0
 #include "step/step.cu"
@@ -52,10 +53,12 @@ namespace sparse_flow {
 #undef CAIRN_STEP_PAGES_CUH
 #undef CAIRN_SPARSE
 #undef CAIRN_ROWS
+#undef CAIRN_PARTS
 #undef CAIRN_BLOCKS
 namespace stage {
 #define CAIRN_SPARSE 0
 #define CAIRN_ROWS 64
+#define CAIRN_PARTS 64 /* of 64 rows x 2 chunks: few rows have two, many have one */
 #define CAIRN_BLOCKS 0
 #include "step/layer.cu"
 #include "step/attend.cu"

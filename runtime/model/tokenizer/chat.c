@@ -1,12 +1,12 @@
-/* tokenizer_chat: conversations into the text that a model was trained on.
+/* tokenizer_chat: conversations into the text that a model was trained on, and into ids.
  *
  * Model files carry a template in the language Jinja. Families of templates are recognised, not
  * run: the template is brought to a canonical spelling and compared with what is known. The family
  * here is ChatML, "<|im_start|>ROLE\nCONTENT<|im_end|>\n", with or without a system message
- * that stands where the conversation has none. */
-
-typedef struct tokenizer_message { const char *role,
-                                  *content; size_t content_bytes; } tokenizer_message;
+ * that stands where the conversation has none.
+ *
+ * In the text a content that holds "<|im_end|>" cannot be told from the template. As ids it can:
+ * what the template says is control text, what messages say is plain. */
 
 /* ---- canonical spelling --------------------------------------------------------------------- */
 
@@ -69,13 +69,19 @@ static void tokenizer_canon_index(base_text *out) {
     out->size -= 3;
 }
 
+/* Whether the tag that `close` ends is over here, with or without a '-' before. */
+static bool tokenizer_tag_ends(const tokenizer_template *in, char close) {
+    const char *at = in->at + (*in->at == '-');
+    return at + 1 < in->end && at[0] == close && at[1] == '}';
+}
+
 static void tokenizer_canon_tag(base *b, tokenizer_template *in, base_text *out) {
     char open = in->at[1], close = open == '{' ? '}' : open;
     char closing[3] = {close, '}', '\0'};
     if (open != '#' && !base_text_add(b, out, in->at, 2)) in->fits = false;
     in->at += in->at + 2 < in->end && in->at[2] == '-' ? 3 : 2;
     for (; in->at < in->end; in->at++) {
-        bool ends = in->at + 1 < in->end && in->at[0] == close && in->at[1] == '}';
+        bool ends = tokenizer_tag_ends(in, close);
         if (ends || tokenizer_blank(*in->at) || open == '#') {
             if (ends) break;
         } else if (*in->at == '\'' || *in->at == '"') {
@@ -87,8 +93,8 @@ static void tokenizer_canon_tag(base *b, tokenizer_template *in, base_text *out)
         }
     }
     in->tail[0] = close;
-    in->tail[1] = in->at < in->end && in->at[-1] == '-' ? '-' : '\0';
-    if (in->tail[1] && open != '#') out->size--;
+    in->tail[1] = in->at < in->end && *in->at == '-' ? '-' : '\0';
+    if (in->tail[1]) in->at++;
     if (open != '#' && !base_text_add(b, out, closing, 2)) in->fits = false;
     in->at = in->at + 2 < in->end ? in->at + 2 : in->end;
 }
@@ -135,24 +141,33 @@ static bool tokenizer_is_chatml(const char *at, const char **system, const char 
                            "{%endif%}") && *at == '\0';
 }
 
+/* A token of the template, a control token from now on; -1 when text cannot name it. */
+static int32_t tokenizer_turn_token(tokenizer *t, const tokenizer_index *index, const char *text) {
+    int32_t id = tokenizer_find(index, text, strlen(text));
+    tokenizer_make_control(t, id);
+    return id >= 0 && t->kinds[id] == TOK_CONTROL ? id : -1;
+}
+
 /* Declared in tokenizer.c. A template that is not known is an error only when it is asked for. */
-static cairn_status tokenizer_read_chat(base *b, const gguf *g, tokenizer *t) {
+static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_index *index,
+                                        tokenizer *t) {
     const char *text = "", *system, *system_end;
     size_t bytes = 0;
     base_text canon = {NULL, 0, 0};
     bool found, fits;
+    t->turn_open = tokenizer_turn_token(t, index, "<|im_start|>");
+    t->turn_close = tokenizer_turn_token(t, index, "<|im_end|>");
     if (gguf_string(b, g, "tokenizer.chat_template", &found, &text, &bytes)) return b->status;
     if (!found) return CAIRN_OK;
     fits = base_text_add(b, &t->chat_template, text, bytes < 120 ? bytes : 120) &&
-           bytes < 1 << 20 && tokenizer_canon(b, text, bytes, &canon) &&
-           base_text_add(b, &canon, "", 0);
-    t->has_chat = fits && !memchr(canon.data, 0, canon.size) &&
+           (bytes >= 1 << 20 ||
+            (tokenizer_canon(b, text, bytes, &canon) && base_text_add(b, &canon, "", 0)));
+    t->has_chat = fits && canon.data && !memchr(canon.data, 0, canon.size) &&
                   tokenizer_is_chatml(canon.data, &system, &system_end);
     if (t->has_chat && system)
         fits = base_text_add(b, &t->chat_system, system, (size_t)(system_end - system));
     base_text_free(b, &canon);
-    if (fits || bytes >= 1 << 20) return CAIRN_OK;
-    return base_no_memory(b, "tokenizer.chat_template", bytes);
+    return fits ? CAIRN_OK : base_no_memory(b, "tokenizer.chat_template", bytes);
 }
 
 /* ---- conversations -------------------------------------------------------------------------- */
@@ -169,25 +184,118 @@ static cairn_status tokenizer_no_chat(base *b, const tokenizer *t) {
                      "family; known: ChatML. Write the template's text yourself", shown);
 }
 
-static bool tokenizer_chat_message(base *b, const char *role, const char *text, size_t bytes,
-                             base_text *out) {
-    return base_text_print(b, out, "<|im_start|>%s\n", role) &&
-           base_text_add(b, out, text, bytes) && base_text_add(b, out, "<|im_end|>\n", 11);
+/* What is written: the text, and where its spans end; adjacent ones of a kind are one. */
+typedef struct tokenizer_chat_text {
+    base_text text;
+    tokenizer_span *spans; /* [room] */
+    size_t count, room;
+} tokenizer_chat_text;
+
+static bool tokenizer_chat_open(base *b, int messages, tokenizer_chat_text *out) {
+    memset(out, 0, sizeof *out);
+    out->room = 2 * (size_t)messages + 2;
+    out->spans = (tokenizer_span *)base_new(b, out->room, sizeof *out->spans);
+    return out->spans != NULL;
 }
 
-/* Adds to *out what the model's template makes of messages [count]. first: the conversation begins
- * with them, so that a template's own system message comes before when messages[0] is none. reply:
- * ends with the opening of the assistant's answer. */
-BASE_UNUSED static cairn_status tokenizer_chat(base *b, const tokenizer *t,
-                                               const tokenizer_message *messages,
-                                         int count, bool first, bool reply, base_text *out) {
-    bool done = true;
+static void tokenizer_chat_close(base *b, tokenizer_chat_text *out) {
+    base_delete(b, out->spans, out->room, sizeof *out->spans);
+    base_text_free(b, &out->text);
+}
+
+static bool tokenizer_chat_add(base *b, tokenizer_chat_text *out, const char *text, size_t bytes,
+                               bool special) {
+    if (!base_text_add(b, &out->text, text, bytes)) return false;
+    if (!out->count || out->spans[out->count - 1].special != special)
+        out->spans[out->count++].special = special;
+    out->spans[out->count - 1].bytes += bytes;
+    return true;
+}
+
+static bool tokenizer_chat_control(base *b, tokenizer_chat_text *out, const char *text) {
+    return tokenizer_chat_add(b, out, text, strlen(text), true);
+}
+
+static bool tokenizer_chat_message(base *b, const char *role, const char *text, size_t bytes,
+                                   bool special, tokenizer_chat_text *out) {
+    return tokenizer_chat_control(b, out, "<|im_start|>") &&
+           tokenizer_chat_control(b, out, role) && tokenizer_chat_control(b, out, "\n") &&
+           tokenizer_chat_add(b, out, text, bytes, special) &&
+           tokenizer_chat_control(b, out, "<|im_end|>\n");
+}
+
+static cairn_status tokenizer_check_messages(base *b, const tokenizer_message *messages,
+                                             int count) {
+    for (int i = 0; i < count; i++) {
+        const char *role = messages[i].role;
+        size_t fault = base_utf8_fault(messages[i].content, messages[i].content_bytes);
+        if (strcmp(role, "system") && strcmp(role, "user") && strcmp(role, "assistant"))
+            return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d: '%.64s' is no role of "
+                             "the template; it has system, user and assistant", i, role);
+        if (fault < messages[i].content_bytes)
+            return base_fail(b, CAIRN_INVALID_UTF8, "chat: message %d: byte %llu (0x%02x) of its "
+                             "content does not begin a whole UTF-8 character", i,
+                             (unsigned long long)fault,
+                             (unsigned)(unsigned char)messages[i].content[fault]);
+    }
+    return CAIRN_OK;
+}
+
+/* What the template makes of messages [count], behind the text `before`. */
+static cairn_status tokenizer_chat_write(base *b, const tokenizer *t, const char *before,
+                                         const tokenizer_message *messages, int count, bool first,
+                                         bool reply, tokenizer_chat_text *out) {
+    bool done;
     if (!t->has_chat) return tokenizer_no_chat(b, t);
+    if (tokenizer_check_messages(b, messages, count)) return b->status;
+    done = tokenizer_chat_control(b, out, before);
     if (first && count > 0 && t->chat_system.data && strcmp(messages[0].role, "system") != 0)
-        done = tokenizer_chat_message(b, "system", t->chat_system.data, t->chat_system.size, out);
+        done = done && tokenizer_chat_message(b, "system", t->chat_system.data,
+                                              t->chat_system.size, true, out);
     for (int i = 0; i < count && done; i++)
         done = tokenizer_chat_message(b, messages[i].role, messages[i].content,
-                                messages[i].content_bytes, out);
-    if (done && reply) done = base_text_print(b, out, "<|im_start|>assistant\n");
-    return done ? CAIRN_OK : base_no_memory(b, "chat", out->size);
+                                      messages[i].content_bytes, false, out);
+    if (done && reply) done = tokenizer_chat_control(b, out, "<|im_start|>assistant\n");
+    return done ? CAIRN_OK : base_no_memory(b, "chat", out->text.size);
+}
+
+static cairn_status tokenizer_chat(base *b, const tokenizer *t, const tokenizer_message *messages,
+                                   int count, bool first, bool reply, base_text *out) {
+    tokenizer_chat_text chat;
+    cairn_status status;
+    if (!tokenizer_chat_open(b, count, &chat)) return base_no_memory(b, "chat", chat.room);
+    status = tokenizer_chat_write(b, t, "", messages, count, first, reply, &chat);
+    if (!status && chat.text.size && !base_text_add(b, out, chat.text.data, chat.text.size))
+        status = base_no_memory(b, "chat", chat.text.size);
+    tokenizer_chat_close(b, &chat);
+    return status;
+}
+
+/* What the template says between ids [count] and the message after them: the end of a turn that
+ * they leave open, or what follows its closing token. */
+static const char *tokenizer_chat_between(const tokenizer *t, const int32_t *ids, int count) {
+    int at = count - 1;
+    while (at >= 0 && ids[at] != t->turn_open && ids[at] != t->turn_close) at--;
+    if (at < 0 || !t->has_chat) return "";
+    if (ids[at] == t->turn_open) return "<|im_end|>\n";
+    return at == count - 1 ? "\n" : "";
+}
+
+static cairn_status tokenizer_chat_ids(base *b, const tokenizer *t, const int32_t *held,
+                                       int held_count, const tokenizer_message *messages, int count,
+                                       bool first, bool reply, os_atomic *cancel,
+                                       tokenizer_ids *out) {
+    const char *before = tokenizer_chat_between(t, held, held_count);
+    tokenizer_chat_text chat;
+    cairn_status status;
+    if (t->has_chat && (t->turn_open < 0 || t->turn_close < 0))
+        return base_fail(b, CAIRN_UNSUPPORTED, "chat: the vocabulary has no control tokens "
+                         "<|im_start|> and <|im_end|>, so that contents could open turns");
+    if (!count) before = "";
+    if (!tokenizer_chat_open(b, count, &chat)) return base_no_memory(b, "chat", chat.room);
+    status = tokenizer_chat_write(b, t, before, messages, count, first, reply, &chat);
+    if (!status)
+        status = tokenizer_encode_spans(b, t, chat.text.data, chat.spans, chat.count, cancel, out);
+    tokenizer_chat_close(b, &chat);
+    return status;
 }

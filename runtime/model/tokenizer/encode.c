@@ -1,6 +1,6 @@
 /* tokenizer_encode: text into ids. Special tokens are cut out of the text first, the rest is cut
  * into words, and each word's bytes are merged, lowest rank first, through a heap: O(n log n) in
- * the length of a word. */
+ * the length of a word, and linear in all else. */
 
 /* ---- merging -------------------------------------------------------------------------------- */
 
@@ -11,13 +11,25 @@ typedef struct tokenizer_symbol { int32_t id, previous, next; } tokenizer_symbol
  * by `right`. */
 typedef struct tokenizer_candidate { int32_t rank, at, left, right, merged; } tokenizer_candidate;
 
-/* Memory for one word, kept from word to word. */
+/* Memory for one word, kept from word to word, and whether the caller has had enough. */
 typedef struct tokenizer_work {
     const tokenizer *t;
+    os_atomic *cancel; /* or NULL */
+    size_t since;      /* steps since it was looked at */
+    bool cancelled;
     tokenizer_symbol *symbols;   /* [room] */
     tokenizer_candidate *heap;   /* [2 * room] least first; each merge takes one and adds at most two */
     size_t room, heap_size;
 } tokenizer_work;
+
+/* False when the caller has cancelled: asked before every `steps` steps of work. */
+static bool tokenizer_goes_on(tokenizer_work *w, size_t steps) {
+    w->since += steps;
+    if (w->since < 65536 || !w->cancel) return true;
+    w->since = 0;
+    w->cancelled = os_atomic_load(w->cancel) != 0;
+    return !w->cancelled;
+}
 
 static bool tokenizer_less(const tokenizer_candidate *a, const tokenizer_candidate *c) {
     return a->rank != c->rank ? a->rank < c->rank : a->at < c->at;
@@ -110,6 +122,7 @@ static bool tokenizer_encode_word(base *b, tokenizer_work *w, const char *word, 
     for (int32_t i = 0; i < count; i++) tokenizer_consider(w, i);
     while (w->heap_size) {
         tokenizer_candidate candidate = tokenizer_pop(w);
+        if (!tokenizer_goes_on(w, 1)) return false;
         tokenizer_apply(w, &candidate);
     }
     for (int32_t i = 0; i < count; i++)
@@ -119,68 +132,111 @@ static bool tokenizer_encode_word(base *b, tokenizer_work *w, const char *word, 
 
 /* ---- text ----------------------------------------------------------------------------------- */
 
-/* The longest special token that the text begins with, or -1. */
-static int32_t tokenizer_special_at(const tokenizer *t, const char *text, size_t bytes,
-                                    bool control) {
-    unsigned first = (unsigned char)text[0];
-    for (uint32_t i = t->special_at[first]; i < t->special_at[first + 1]; i++) {
-        int32_t id = t->specials[i];
-        size_t size;
-        const char *piece = tokenizer_piece(t, id, &size);
-        if (!control && t->kinds[id] == TOK_CONTROL) continue;
-        if (size <= bytes && !memcmp(piece, text, size)) return id;
+/* Of two tokens, -1 for none, the one with the longer text. */
+static int32_t tokenizer_longer(const tokenizer *t, int32_t a, int32_t c) {
+    size_t a_bytes, c_bytes;
+    tokenizer_piece(t, a, &a_bytes);
+    tokenizer_piece(t, c, &c_bytes);
+    return c_bytes > a_bytes ? c : a;
+}
+
+/* Adds to *found where each special token begins, and which: pairs of offset and id, the last
+ * offset first. Of those that begin at one place it is the longest. */
+static bool tokenizer_find_specials(base *b, tokenizer_work *w, const char *text, size_t bytes,
+                                    const tokenizer_span *spans, size_t count,
+                                    tokenizer_ids *found) {
+    const special_finder *f = &w->t->special;
+    bool apart = f->has_user && (count > 1 || !spans[0].special);
+    int32_t user = 0; /* goes on over the ends of spans, where control tokens do not */
+    size_t at = bytes;
+    while (count-- > 0) {
+        size_t end = at - spans[count].bytes;
+        int32_t any = 0;
+        if (!spans[count].special && !apart) at = end;
+        while (at-- > end) {
+            unsigned byte = (unsigned char)text[at];
+            int32_t id = -1;
+            if (at % 4096 == 0 && !tokenizer_goes_on(w, 4096)) return false;
+            if (!apart && !any && !f->first[byte]) continue; /* no special text ends with it */
+            if (spans[count].special) id = f->states[any = special_step(f, any, byte)].any;
+            if (apart) {
+                user = special_step(f, user, byte);
+                id = tokenizer_longer(w->t, id, f->states[user].user);
+            }
+            if (id < 0) continue;
+            if (!tokenizer_ids_add(b, found, (int32_t)at) || !tokenizer_ids_add(b, found, id))
+                return false;
+        }
+        at = end;
     }
-    return -1;
+    return true;
 }
 
 static bool tokenizer_encode_plain(base *b, tokenizer_work *w, const char *text, size_t bytes,
                                    tokenizer_ids *out) {
     for (size_t at = 0; at < bytes;) {
         size_t size = tokenizer_word(text + at, bytes - at, w->t->splits_digits);
-        if (!tokenizer_encode_word(b, w, text + at, size, out)) return false;
+        if (!tokenizer_goes_on(w, size) || !tokenizer_encode_word(b, w, text + at, size, out))
+            return false;
         at += size;
     }
     return true;
 }
 
+/* The text between the special tokens, and these: the leftmost first, the rest where it ends. */
 static bool tokenizer_encode_all(base *b, tokenizer_work *w, const char *text, size_t bytes,
-                                 bool special,
-                           tokenizer_ids *out) {
+                                 const tokenizer_ids *found, tokenizer_ids *out) {
     size_t from = 0;
-    for (size_t at = 0; at < bytes;) {
-        int32_t id = tokenizer_special_at(w->t, text + at, bytes - at, special);
-        size_t size = 1;
-        if (id >= 0) {
-            tokenizer_piece(w->t, id, &size);
-            if (!tokenizer_encode_plain(b, w, text + from, at - from, out)) return false;
-            if (!tokenizer_ids_add(b, out, id)) return false;
-            from = at + size;
-        }
-        at += size;
+    for (size_t i = found->size; i >= 2; i -= 2) {
+        size_t at = (size_t)found->data[i - 2], size;
+        int32_t id = found->data[i - 1];
+        if (at < from) continue;
+        if (!tokenizer_encode_plain(b, w, text + from, at - from, out) ||
+            !tokenizer_ids_add(b, out, id))
+            return false;
+        tokenizer_piece(w->t, id, &size);
+        from = at + size;
     }
     return tokenizer_encode_plain(b, w, text + from, bytes - from, out);
 }
 
-/* Adds the ids of the text to *out. special: text of control tokens such as "<|im_end|>" becomes
- * the token, otherwise it is text like any other. No token is added at either end. On failure
- * (CAIRN_INVALID_UTF8 naming the byte, CAIRN_OUT_OF_MEMORY) *out holds what it held before. */
-BASE_UNUSED static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *text,
-                                           size_t bytes, bool special, tokenizer_ids *out) {
-    tokenizer_work work = {t, NULL, NULL, 0, 0};
-    size_t before = out->size, fault;
-    bool done;
+static cairn_status tokenizer_check_text(base *b, const char *text, size_t bytes) {
+    size_t fault;
     if (bytes > INT32_MAX / 2)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "text: %llu bytes; at most 1 GiB at once",
                          (unsigned long long)bytes);
-    fault = tokenizer_utf8_fault(text, bytes);
-    if (fault < bytes)
-        return base_fail(b, CAIRN_INVALID_UTF8, "text: byte %llu (0x%02x) does not begin a whole "
-                         "UTF-8 character", (unsigned long long)fault,
-                         (unsigned)(unsigned char)text[fault]);
-    done = tokenizer_encode_all(b, &work, text, bytes, special, out);
+    fault = base_utf8_fault(text, bytes);
+    if (fault == bytes) return CAIRN_OK;
+    return base_fail(b, CAIRN_INVALID_UTF8, "text: byte %llu (0x%02x) does not begin a whole "
+                     "UTF-8 character", (unsigned long long)fault,
+                     (unsigned)(unsigned char)text[fault]);
+}
+
+static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const char *text,
+                                           const tokenizer_span *spans, size_t count,
+                                           os_atomic *cancel, tokenizer_ids *out) {
+    tokenizer_work work;
+    tokenizer_ids found = {NULL, 0, 0};
+    size_t before = out->size, bytes = 0;
+    bool done;
+    for (size_t i = 0; i < count; i++) bytes += spans[i].bytes;
+    if (tokenizer_check_text(b, text, bytes)) return b->status;
+    memset(&work, 0, sizeof work);
+    work.t = t;
+    work.cancel = cancel;
+    done = tokenizer_find_specials(b, &work, text, bytes, spans, count, &found) &&
+           tokenizer_encode_all(b, &work, text, bytes, &found, out);
+    tokenizer_ids_free(b, &found);
     base_delete(b, work.symbols, work.room, sizeof *work.symbols);
     base_delete(b, work.heap, 2 * work.room, sizeof *work.heap);
     if (done) return CAIRN_OK;
     out->size = before;
+    if (work.cancelled) return base_fail(b, CAIRN_CANCELLED, "cancelled while reading a text");
     return base_no_memory(b, "tokenizer_encode", bytes);
+}
+
+static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *text, size_t bytes,
+                                     bool special, tokenizer_ids *out) {
+    tokenizer_span whole = {bytes, special};
+    return tokenizer_encode_spans(b, t, text, &whole, 1, NULL, out);
 }

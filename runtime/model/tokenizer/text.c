@@ -1,53 +1,5 @@
-/* tokenizer_text: what tokenizers need to know about text: UTF-8, classes of characters, and the
- * words that text is cut into before merging. Calls base. */
-
-/* ---- UTF-8 ---------------------------------------------------------------------------------- */
-
-/* Bytes of the sequence that a lead byte begins; 0: not a lead byte. */
-static int tokenizer_utf8_length(unsigned lead) {
-    if (lead < 0x80) return 1;
-    if (lead < 0xc2 || lead > 0xf4) return 0;
-    return lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-}
-
-/* Whether `byte` may follow `lead`: no overlong form, no surrogate, nothing past U+10FFFF. */
-static bool tokenizer_utf8_second(unsigned lead, unsigned byte) {
-    unsigned low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-    unsigned high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-    return byte >= low && byte <= high;
-}
-
-/* How many of the next `bytes` (at least 1) bytes belong together, the largest part of one
- * well-formed character, at least 1; *whole tells whether they are a whole one. */
-static size_t tokenizer_utf8_part(const char *text, size_t bytes, bool *whole) {
-    const unsigned char *at = (const unsigned char *)text;
-    size_t length = (size_t)tokenizer_utf8_length(at[0]), have = 1;
-    while (have < length && have < bytes &&
-           (have == 1 ? tokenizer_utf8_second(at[0], at[1]) : at[have] >> 6 == 2))
-        have++;
-    *whole = have == length;
-    return have;
-}
-
-/* The code point of a whole character. */
-static uint32_t tokenizer_utf8_point(const char *text, size_t bytes) {
-    const unsigned char *at = (const unsigned char *)text;
-    uint32_t point = bytes == 1 ? at[0] : at[0] & (0xffu >> (bytes + 1));
-    for (size_t i = 1; i < bytes; i++) point = point << 6 | (at[i] & 63u);
-    return point;
-}
-
-/* The offset of the first byte that does not begin a whole character; `bytes` when all is well. */
-static size_t tokenizer_utf8_fault(const char *text, size_t bytes) {
-    bool whole = true;
-    size_t at = 0;
-    while (at < bytes) {
-        size_t part = tokenizer_utf8_part(text + at, bytes - at, &whole);
-        if (!whole) return at;
-        at += part;
-    }
-    return at;
-}
+/* tokenizer_text: what tokenizers need to know about text: classes of characters, and the words
+ * that text is cut into before merging. Calls base. */
 
 /* ---- words ---------------------------------------------------------------------------------- */
 
@@ -64,9 +16,9 @@ static int tokenizer_class(uint32_t point) {
 /* The class of the character at text[0], and its bytes. */
 static int tokenizer_kindat(const char *text, size_t *bytes) {
     unsigned lead = (unsigned char)text[0];
-    *bytes = (size_t)tokenizer_utf8_length(lead);
+    *bytes = (size_t)base_utf8_length(lead);
     if (lead >= 'a' && lead <= 'z') return UNICODE_LETTER;
-    return tokenizer_class(tokenizer_utf8_point(text, *bytes));
+    return tokenizer_class(base_utf8_point(text, *bytes));
 }
 
 /* Bytes of the run of characters of one class at the beginning of the text. */

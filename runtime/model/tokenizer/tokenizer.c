@@ -1,11 +1,8 @@
-/* tokenizer: byte-level BPE as the model file describes it. This file owns the tables: pieces,
- * merges, special tokens, the named ids; encode.c turns text into ids, decode.c
- * ids into text, and chat.c conversations into text.
+/* tokenizer: the tables, read from the file.
  *
  * Vocabularies of this kind write each byte as one printable character ("Ġ" is the space); the
- * tables here hold the bytes themselves. Everything is copied out of the file. The file is not
- * trusted: what it says is checked here, once, so that encoding and decoding need not check.
- * Calls base, gguf, tokenizer_text. */
+ * tables here hold the bytes themselves. The file is not trusted: what it says is checked here, so
+ * that encoding and decoding need not check. */
 
 /* A pair of neighbouring tokens that becomes one; of all pairs in a word the lowest rank goes
  * first, the leftmost of equals. */
@@ -14,30 +11,7 @@ typedef struct tokenizer_merge { int32_t left, right, rank, merged; } tokenizer_
 enum { TOK_NORMAL = 1, TOK_UNKNOWN = 2, TOK_CONTROL = 3, TOK_USER = 4, TOK_UNUSED = 5,
        TOK_BYTE = 6 };
 
-typedef struct tokenizer {
-    int32_t vocab;
-    char *text;            /* the pieces one after another */
-    size_t text_bytes;
-    uint32_t *starts;      /* [vocab + 1] piece i is text[starts[i]] .. text[starts[i + 1] - 1] */
-    uint8_t *kinds;        /* [vocab] TOK_ */
-    int32_t byte_ids[256]; /* the token of a single byte; -1: the vocabulary lacks it */
-    tokenizer_merge *merges;     /* [merge_slots] open addressing; left -1: free */
-    size_t merge_slots;    /* a power of two */
-    int32_t *specials;     /* [special_count] tokens found in text as they stand, by first byte, */
-    size_t special_count;  /* then the longest first */
-    uint32_t special_at[257]; /* specials that begin with byte c: special_at[c] .. [c + 1] - 1 */
-    bool splits_digits;    /* the pre-tokenizer takes digits one by one */
-    int32_t bos, eos, eot, eom; /* -1: none */
-    bool adds_bos;         /* `generate` puts bos before an empty session's first text */
-    bool has_chat;         /* the chat template is of a family that tokenizer_chat writes */
-    base_text chat_system; /* what the template says when the conversation has no system message */
-    base_text chat_template; /* its beginning, for messages */
-} tokenizer;
-
-/* Ids that grow. Starts as all zero; freed by tokenizer_ids_free. */
-typedef struct tokenizer_ids { int32_t *data; size_t size, capacity; } tokenizer_ids;
-
-BASE_UNUSED static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id) {
+static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id) {
     if (ids->size == ids->capacity) {
         size_t capacity = ids->capacity ? 2 * ids->capacity : 64;
         int32_t *data = capacity > SIZE_MAX / sizeof *data ? NULL : (int32_t *)base_realloc(
@@ -50,7 +24,7 @@ BASE_UNUSED static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t i
     return true;
 }
 
-BASE_UNUSED static void tokenizer_ids_free(base *b, tokenizer_ids *ids) {
+static void tokenizer_ids_free(base *b, tokenizer_ids *ids) {
     if (ids->data) base_realloc(b, ids->data, ids->capacity * sizeof *ids->data, 0);
     memset(ids, 0, sizeof *ids);
 }
@@ -63,8 +37,7 @@ BASE_UNUSED static const char *tokenizer_piece(const tokenizer *t, int32_t id, s
     return t->text + t->starts[id];
 }
 
-/* Whether the token ends a generation. */
-BASE_UNUSED static bool tokenizer_is_end(const tokenizer *t, int32_t id) {
+static bool tokenizer_is_end(const tokenizer *t, int32_t id) {
     return id >= 0 && (id == t->eos || id == t->eot || id == t->eom);
 }
 
@@ -237,6 +210,7 @@ static cairn_status tokenizer_read_pieces(base *b, const gguf *g,
     return CAIRN_OK;
 }
 
+/* After the kinds: no text's bytes spell a control token. */
 static void tokenizer_read_bytes(const tokenizer_alphabet *alphabet, const tokenizer_index *index,
                                  tokenizer *t) {
     for (int i = 0; i < 256; i++) {
@@ -247,6 +221,7 @@ static void tokenizer_read_bytes(const tokenizer_alphabet *alphabet, const token
             text[1] = (char)(0x80 | (point & 63));
         }
         t->byte_ids[i] = tokenizer_find(index, text, point < 0x80 ? 1 : 2);
+        if (tokenizer_is_special(t, t->byte_ids[i])) t->byte_ids[i] = -1;
     }
 }
 
@@ -308,7 +283,7 @@ static cairn_status tokenizer_read_merges(base *b, const gguf *g, const tokenize
             return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.merges[%d]: not two tokens of "
                              "the vocabulary whose join is a third", g->path, (int)rank);
         merge.rank = rank;
-        tokenizer_merge_add(t, &merge);
+        if (!tokenizer_is_special(t, merge.merged)) tokenizer_merge_add(t, &merge);
     }
     return CAIRN_OK;
 }
@@ -320,45 +295,23 @@ static cairn_status tokenizer_read_merges(base *b, const gguf *g, const tokenize
 static bool tokenizer_stands_in_text(const tokenizer *t, int32_t id) {
     size_t bytes = t->starts[id + 1] - t->starts[id];
     return (t->kinds[id] == TOK_CONTROL || t->kinds[id] == TOK_USER) && bytes > 0 &&
-           tokenizer_utf8_fault(t->text + t->starts[id], bytes) == bytes;
-}
-
-static unsigned tokenizer_first_byte(const tokenizer *t, int32_t id) {
-    return (unsigned char)t->text[t->starts[id]];
-}
-
-/* Within one first byte the longest first, so that the first match is the longest. */
-static void tokenizer_sort_specials(tokenizer *t, size_t first, size_t end) {
-    for (size_t i = first + 1; i < end; i++) {
-        int32_t id = t->specials[i];
-        uint32_t bytes = t->starts[id + 1] - t->starts[id];
-        size_t j = i;
-        for (; j > first; j--) {
-            int32_t other = t->specials[j - 1];
-            if (t->starts[other + 1] - t->starts[other] >= bytes) break;
-            t->specials[j] = other;
-        }
-        t->specials[j] = id;
-    }
+           base_utf8_fault(t->text + t->starts[id], bytes) == bytes;
 }
 
 static cairn_status tokenizer_read_specials(base *b, tokenizer *t) {
-    uint32_t next[256];
+    size_t count = 0, total = 0;
     for (int32_t i = 0; i < t->vocab; i++)
-        if (tokenizer_stands_in_text(t, i)) t->special_at[tokenizer_first_byte(t, i) + 1]++;
-    for (int c = 0; c < 256; c++) t->special_at[c + 1] += t->special_at[c];
-    t->special_count = t->special_at[256];
-    if (t->special_count > 65536)
-        return base_fail(b, CAIRN_BAD_FILE, "tokenizer.ggml.token_type: %llu special tokens; at "
-                         "most 65536 are sensible", (unsigned long long)t->special_count);
-    t->specials = (int32_t *)base_new(b, t->special_count, sizeof *t->specials);
-    if (!t->specials) return base_no_memory(b, "special tokens", t->special_count * 4);
-    memcpy(next, t->special_at, sizeof next);
+        if (tokenizer_stands_in_text(t, i)) count++, total += t->starts[i + 1] - t->starts[i];
+    if (count > 65536 || total > SPECIAL_MOST_BYTES)
+        return base_fail(b, CAIRN_BAD_FILE, "tokenizer.ggml.token_type: %llu special tokens of "
+                         "%llu bytes; at most 65536 of 16 MiB are sensible",
+                         (unsigned long long)count, (unsigned long long)total);
+    if (!special_open(b, total, &t->special)) return base_no_memory(b, "special tokens", total);
     for (int32_t i = 0; i < t->vocab; i++)
-        if (tokenizer_stands_in_text(t, i)) t->specials[next[tokenizer_first_byte(t, i)]++] = i;
-    for (int c = 0; c < 256; c++) tokenizer_sort_specials(t, t->special_at[c],
-                                                          t->special_at[c + 1]);
-    return CAIRN_OK;
+        if (tokenizer_stands_in_text(t, i))
+            special_add(&t->special, i, t->text + t->starts[i], t->starts[i + 1] - t->starts[i],
+                        t->kinds[i] == TOK_USER);
+    return special_link(b, &t->special) ? CAIRN_OK : base_no_memory(b, "special tokens", total);
 }
 
 static cairn_status tokenizer_read_id(base *b, const gguf *g, const char *key, tokenizer *t,
@@ -374,6 +327,11 @@ static cairn_status tokenizer_read_id(base *b, const gguf *g, const char *key, t
     return CAIRN_OK;
 }
 
+/* A token that the file calls user-defined, and that begins or ends what a model says. */
+static void tokenizer_make_control(tokenizer *t, int32_t id) {
+    if (id >= 0 && t->kinds[id] == TOK_USER) t->kinds[id] = TOK_CONTROL;
+}
+
 static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
     bool found;
     if (tokenizer_read_id(b, g, "tokenizer.ggml.bos_token_id", t, &t->bos) ||
@@ -383,6 +341,10 @@ static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
         gguf_bool(b, g, "tokenizer.ggml.add_bos_token", &found, &t->adds_bos))
         return b->status;
     t->adds_bos = t->adds_bos && t->bos >= 0;
+    tokenizer_make_control(t, t->bos);
+    tokenizer_make_control(t, t->eos);
+    tokenizer_make_control(t, t->eot);
+    tokenizer_make_control(t, t->eom);
     return CAIRN_OK;
 }
 
@@ -415,33 +377,32 @@ static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
                      "smollm", g->path, (int)(pre_bytes < 64 ? pre_bytes : 64), pre);
 }
 
-static cairn_status tokenizer_read_chat(base *b, const gguf *g, tokenizer *t); /* chat.c */
+static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_index *index,
+                                        tokenizer *t); /* chat.c */
 
 static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index *index,
                                    tokenizer *t) {
     tokenizer_alphabet alphabet;
     tokenizer_make_alphabet(&alphabet);
+    if (tokenizer_read_pieces(b, g, &alphabet, index, t) || tokenizer_read_ids(b, g, t) ||
+        tokenizer_read_chat(b, g, index, t) || tokenizer_read_merges(b, g, index, t))
+        return b->status; /* merges come last: then it is known what is a control token */
     tokenizer_read_bytes(&alphabet, index, t);
-    if (tokenizer_read_pieces(b, g, &alphabet, index, t) || tokenizer_read_merges(b, g, index, t) ||
-        tokenizer_read_specials(b, t) || tokenizer_read_ids(b, g, t) || tokenizer_read_chat(b, g,
-                                                                                            t))
-        return b->status;
-    return CAIRN_OK;
+    return tokenizer_read_specials(b, t);
 }
 
-BASE_UNUSED static void tokenizer_close(base *b, tokenizer *t) {
+static void tokenizer_close(base *b, tokenizer *t) {
     base_delete(b, t->text, t->text_bytes, 1);
     base_delete(b, t->starts, (size_t)t->vocab + 1, sizeof *t->starts);
     base_delete(b, t->kinds, (size_t)t->vocab, 1);
     base_delete(b, t->merges, t->merge_slots, sizeof *t->merges);
-    base_delete(b, t->specials, t->special_count, sizeof *t->specials);
+    special_close(b, &t->special);
     base_text_free(b, &t->chat_system);
     base_text_free(b, &t->chat_template);
     memset(t, 0, sizeof *t);
 }
 
-/* Makes the tables; the file may be closed afterwards. On failure *t is empty. */
-BASE_UNUSED static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t) {
+static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t) {
     gguf_list list;
     tokenizer_index index;
     cairn_status status;

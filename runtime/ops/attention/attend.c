@@ -143,75 +143,51 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     return ops_launch_as(rt, &want, &dims, p);
 }
 
-/* What both entries check and fill in. */
-static void ops_want_attend(ops_check *c, const cairn_pages *pages, const cairn_tensor *q,
+/* What both entries fill in from a checked call. */
+static void ops_want_attend(spec_call *s, const cairn_pages *pages, const cairn_tensor *q,
                             cairn_tensor *out, cairn_tensor *lse, ops_paged *paged,
                             attend_params *p) {
-    int64_t extents[2];
     memset(p, 0, sizeof *p);
-    ops_want_paged(c, pages, -1, paged);
-    if (c->status) return;
-    ops_refuse(c, paged->at.head_dim % 32, "head_dim %d; a multiple of 32 is expected",
-               (int)paged->at.head_dim);
-    ops_refuse(c, paged->at.page_size % 16 || paged->at.page_size > 256,
-               "page_size %d; a multiple of 16 up to 256 is expected", (int)paged->at.page_size);
-    ops_want_heads(c, q, paged);
-    if (c->status) return;
-    ops_want3(c, out, "out", OPS_F32, paged->rows, q->shape[1], paged->at.head_dim);
-    extents[0] = paged->rows, extents[1] = q->shape[1];
-    ops_want_as(c, lse, "lse", OPS_F32, true, 2, extents);
-    ops_want_apart(c, out, "out", q, "q", false);
-    ops_want_apart(c, out, "out", pages->cache, "pages.cache", false);
-    ops_want_apart(c, lse, "lse", out, "out", false);
-    ops_want_apart(c, lse, "lse", q, "q", false);
-    if (c->status) return;
+    ops_want_paged(s, pages, paged);
+    if (s->c.status) return;
     p->at = paged->at;
     p->q = (const float *)tensor_data(q);
     p->out = (float *)tensor_data(out);
     p->lse = lse ? (float *)tensor_data(lse) : NULL;
-    p->heads = (int32_t)q->shape[1];
+    p->heads = (int32_t)s->n[SPEC_HEADS];
 }
 
-static cairn_status ops_attend(cairn_runtime *rt, ops_check *c, attend_params *p, ops_paged *paged,
-                               float scale, int32_t window, int32_t sinks) {
-    ops_refuse(c, window < 0 || sinks < 0, "window = %d, sinks = %d; neither may be negative",
-               (int)window, (int)sinks);
-    ops_refuse(c, !(scale >= 0.0f), "scale = %g is negative or NaN", (double)scale);
-    if (c->status || !paged->rows) return c->status;
+static cairn_status ops_attend(cairn_runtime *rt, const char *op, attend_params *p,
+                               ops_paged *paged, float scale, int32_t window, int32_t sinks) {
+    if (!paged->rows) return CAIRN_OK;
     p->scale = scale > 0.0f ? scale : 1.0f / sqrtf((float)paged->at.head_dim);
-    p->window = window;
-    p->sinks = sinks;
+    p->window = ops_clamp_tokens(window, &p->at);
+    p->sinks = ops_clamp_tokens(sinks, &p->at);
     return rt->device.cuda ? ops_attend_cuda(rt, p, paged->rows)
-                           : ops_attend_cpu(rt, c->op, p, paged);
+                           : ops_attend_cpu(rt, op, p, paged);
 }
 
 cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args) {
     cairn_attend_args a;
     ops_paged paged;
     attend_params p;
-    ops_check c = {NULL, "attend", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "attend", a, args);
-    if (c.status) return c.status;
-    ops_want_attend(&c, &a.pages, a.q, a.out, a.lse, &paged, &p);
-    return ops_attend(rt, &c, &p, &paged, a.scale, a.window, a.sinks);
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(attend), &a, args, &s)) return s.c.status;
+    ops_want_attend(&s, &a.pages, a.q, a.out, a.lse, &paged, &p);
+    if (s.c.status) return s.c.status;
+    return ops_attend(rt, s.c.op, &p, &paged, a.scale, a.window, a.sinks);
 }
 
 cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args *args) {
     cairn_attend_pages_args a;
     ops_paged paged;
     attend_params p;
-    ops_check c = {NULL, "attend_pages", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "attend_pages", a, args);
-    if (c.status) return c.status;
-    ops_want_attend(&c, &a.pages, a.q, a.out, a.lse, &paged, &p);
-    ops_want3(&c, a.selected, "selected", OPS_I32, c.status ? 0 : paged.rows,
-              c.status ? 0 : paged.at.kv_heads, -1);
-    ops_want_apart(&c, a.out, "out", a.selected, "selected", false);
-    if (c.status) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(attend_pages), &a, args, &s)) return s.c.status;
+    ops_want_attend(&s, &a.pages, a.q, a.out, a.lse, &paged, &p);
+    if (s.c.status) return s.c.status;
     p.selected = (const int32_t *)tensor_data(a.selected);
-    p.topk = (int32_t)a.selected->shape[2];
+    p.topk = (int32_t)s.n[SPEC_TOPK];
     p.sparse = 1;
-    return ops_attend(rt, &c, &p, &paged, a.scale, a.window, a.sinks);
+    return ops_attend(rt, s.c.op, &p, &paged, a.scale, a.window, a.sinks);
 }

@@ -31,9 +31,9 @@ static size_t attention_sum_floats(int queries, int dim) {
 
 static attention_sum attention_sum_at(float *memory, int queries) {
     attention_sum sum;
-    sum.m = memory;
-    sum.l = memory + queries;
-    sum.out = memory + 2 * queries;
+    sum.m = memory; /* NULL: its size is being counted */
+    sum.l = memory ? memory + queries : NULL;
+    sum.out = memory ? memory + 2 * queries : NULL;
     return sum;
 }
 

@@ -2,7 +2,6 @@
 
 /* Blocks an SM: measured; fewer that go on beat a block a chunk. */
 enum { CONV_BLOCK_TOKENS = 32, CONV_THREADS = 256, CONV_BLOCKS_AN_SM = 16 };
-enum { CONV_FLOATS = OPS_F32 | OPS_F16 | 1 << CAIRN_BF16 };
 
 /* A checked call: what the kernels get, and what they are specialised to. */
 typedef struct conv_call {
@@ -14,22 +13,10 @@ typedef struct conv_call {
 
 /* ---- arguments --------------------------------------------------------------------------------*/
 
-/* A matrix of the call's type whose rows may have a stride; gives the stride. */
-static int64_t conv_want_rows(ops_check *c, conv_call *call, const cairn_tensor *t,
-                              const char *name, int64_t tokens, int64_t channels,
-                              bool optional) {
-    tensor_want want;
+/* The stride of a matrix of the call's type, and whether each of its rows is aligned. */
+static int64_t conv_stride(conv_call *call, const cairn_tensor *t) {
     int64_t stride;
-    if (c->status || (optional && !t)) return 0;
-    memset(&want, 0, sizeof want);
-    want.op = c->op;
-    want.name = name;
-    want.types = call->type ? TENSOR_BIT(call->type) : (unsigned)CONV_FLOATS;
-    want.rank = 2;
-    want.shape[0] = tokens, want.shape[1] = channels;
-    want.rows_may_stride = true;
-    c->status = tensor_check(c->dev, t, &want);
-    if (c->status) return 0;
+    if (!t) return 0;
     stride = tensor_stride(t, 0);
     if ((uintptr_t)tensor_data(t) % 16 ||
         stride * (int64_t)cairn_type_bytes(cairn_tensor_type(t)) % 16)
@@ -37,110 +24,40 @@ static int64_t conv_want_rows(ops_check *c, conv_call *call, const cairn_tensor 
     return stride;
 }
 
-/* [n] i32 or longer. */
-static const int32_t *conv_want_ids(ops_check *c, const cairn_tensor *t, const char *name,
-                                    int64_t least) {
-    if (c->status || !t) return NULL;
-    ops_want1(c, t, name, OPS_I32, -1);
-    if (c->status) return NULL;
-    ops_refuse(c, t->shape[0] < least, "%s has %lld entries; %lld or more are expected", name,
-               (long long)t->shape[0], (long long)least);
-    return (const int32_t *)tensor_data(t);
-}
+static void *conv_data(const cairn_tensor *t) { return t ? tensor_data(t) : NULL; }
 
-static void conv_want_weight(ops_check *c, const cairn_conv *a, conv_call *call) {
-    const unsigned types = OPS_F32 | TENSOR_BIT(call->type);
-    ops_want2(c, a->weight, "weight", types, a->x->shape[1], -1);
-    if (c->status) return;
-    ops_refuse(c, a->weight->shape[1] < 2 || a->weight->shape[1] > CONV_MAX_WIDTH,
-               "weight has %lld taps; 2 to %d are expected", (long long)a->weight->shape[1],
-               CONV_MAX_WIDTH);
-    if (c->status) return;
-    call->width = (int)a->weight->shape[1];
-    call->p.weight = tensor_data(a->weight);
-    call->p.weight_is_f32 = cairn_tensor_type(a->weight) == CAIRN_F32;
-    if (a->bias)
-        ops_want1(c, a->bias, "bias", TENSOR_BIT(cairn_tensor_type(a->weight)), a->x->shape[1]);
-    if (c->status) return;
-    call->p.bias = a->bias ? tensor_data(a->bias) : NULL;
-    if ((uintptr_t)call->p.weight % 16 || (uintptr_t)call->p.bias % 16) call->aligned = false;
-}
-
-static void conv_want_state(ops_check *c, cairn_tensor *state, conv_call *call) {
-    ops_want3(c, state, "state", TENSOR_BIT(call->type), -1, call->width - 1, call->p.channels);
-    if (c->status) return;
-    call->p.state = tensor_data(state);
-    call->p.slots = (int32_t)state->shape[0];
-    if ((uintptr_t)call->p.state % 16) call->aligned = false;
-}
-
-static void conv_want_sequences(ops_check *c, const cairn_conv *a, conv_call *call) {
-    call->p.sequences = call->p.tokens;
-    if (a->cu_seqlens) {
-        ops_want1(c, a->cu_seqlens, "cu_seqlens", OPS_I32, -1);
-        if (c->status) return;
-        ops_refuse(c, a->cu_seqlens->shape[0] < 1 || a->cu_seqlens->shape[0] > INT32_MAX / 2,
-                   "cu_seqlens has %lld entries; one more than sequences are expected",
-                   (long long)a->cu_seqlens->shape[0]);
-        if (c->status) return;
-        call->p.sequences = (int32_t)a->cu_seqlens->shape[0] - 1;
-        call->p.cu_seqlens = (const int32_t *)tensor_data(a->cu_seqlens);
-    }
-    call->p.state_indices =
-        conv_want_ids(c, a->state_indices, "state_indices", call->p.sequences);
-    call->p.has_initial = conv_want_ids(c, a->has_initial, "has_initial", call->p.sequences);
-}
-
-static void conv_want_apart(ops_check *c, const cairn_conv *a, const cairn_tensor *out,
-                            const char *name) {
-    ops_want_apart(c, out, name, a->x, "x", false);
-    ops_want_apart(c, out, name, a->gate_in, "gate_in", false);
-    ops_want_apart(c, out, name, a->gate_out, "gate_out", false);
-    ops_want_apart(c, out, name, a->weight, "weight", false);
-    ops_want_apart(c, out, name, a->bias, "bias", false);
-    ops_want_apart(c, out, name, a->cu_seqlens, "cu_seqlens", false);
-    ops_want_apart(c, out, name, a->state_indices, "state_indices", false);
-    ops_want_apart(c, out, name, a->has_initial, "has_initial", false);
-    if (out != a->state) ops_want_apart(c, out, name, a->state, "state", false);
-}
-
-/* All but what is particular to a mode. Outputs lie apart from all inputs, the gaps between strided
- * rows included. */
-static void conv_want(ops_check *c, const cairn_conv *a, conv_call *call) {
+/* What the kernels get of a call that the table holds right, but for what is a mode's own. */
+static void conv_want(spec_call *s, const cairn_conv *a, conv_call *call) {
     short_conv_params *p = &call->p;
     memset(call, 0, sizeof *call);
+    ops_refuse(&s->c, a->bias && cairn_tensor_type(a->bias) != cairn_tensor_type(a->weight),
+               "bias has dtype %s; that of weight is expected, %s",
+               cairn_type_name(cairn_tensor_type(a->bias)),
+               cairn_type_name(cairn_tensor_type(a->weight)));
+    if (s->c.status) return;
     call->aligned = true;
-    p->x_stride = conv_want_rows(c, call, a->x, "x", -1, -1, false);
-    if (c->status) return;
-    call->type = cairn_tensor_type(a->x);
-    ops_refuse(c, a->x->shape[0] > INT32_MAX / 2 || a->x->shape[1] > INT32_MAX / 64,
-               "x is too large");
-    if (c->status) return;
-    p->tokens = (int32_t)a->x->shape[0];
-    p->channels = (int32_t)a->x->shape[1];
-    p->gate_in_stride =
-        conv_want_rows(c, call, a->gate_in, "gate_in", p->tokens, p->channels, true);
-    p->gate_out_stride =
-        conv_want_rows(c, call, a->gate_out, "gate_out", p->tokens, p->channels, true);
-    p->out_stride = conv_want_rows(c, call, a->out, "out", p->tokens, p->channels, false);
-    if (c->status) return;
-    conv_want_weight(c, a, call);
-    if (c->status) return;
-    conv_want_state(c, a->state, call);
-    conv_want_sequences(c, a, call);
-    ops_refuse(c, a->activation != CAIRN_ACTIVATION_NONE && a->activation != CAIRN_ACTIVATION_SILU,
-               "activation = %d; see cairn_activation", (int)a->activation);
-    ops_refuse(c, a->reserved_slots < 0, "reserved_slots = %d is negative", (int)a->reserved_slots);
-    conv_want_apart(c, a, a->out, "out");
-    conv_want_apart(c, a, a->state, "state");
-    if (c->status) return;
-    p->x = tensor_data(a->x);
-    p->gate_in = a->gate_in ? tensor_data(a->gate_in) : NULL;
-    p->gate_out = a->gate_out ? tensor_data(a->gate_out) : NULL;
-    p->out = tensor_data(a->out);
+    call->type = s->type;
+    call->width = (int)s->n[SPEC_TAPS] + 1;
+    p->tokens = (int32_t)s->n[SPEC_TOKENS];
+    p->channels = (int32_t)s->n[SPEC_CHANNELS];
+    p->slots = (int32_t)s->n[SPEC_SLOTS];
+    p->sequences = (int32_t)s->n[SPEC_SEQUENCES];
+    p->x_stride = conv_stride(call, a->x), p->out_stride = conv_stride(call, a->out);
+    p->gate_in_stride = conv_stride(call, a->gate_in);
+    p->gate_out_stride = conv_stride(call, a->gate_out);
+    p->x = tensor_data(a->x), p->out = tensor_data(a->out);
+    p->gate_in = conv_data(a->gate_in), p->gate_out = conv_data(a->gate_out);
+    p->weight = tensor_data(a->weight), p->bias = conv_data(a->bias);
+    p->weight_is_f32 = cairn_tensor_type(a->weight) == CAIRN_F32;
+    p->state = tensor_data(a->state);
+    if (((uintptr_t)p->weight | (uintptr_t)p->bias | (uintptr_t)p->state) % 16)
+        call->aligned = false;
+    p->cu_seqlens = (const int32_t *)conv_data(a->cu_seqlens);
+    p->state_indices = (const int32_t *)conv_data(a->state_indices);
+    p->has_initial = (const int32_t *)conv_data(a->has_initial);
     p->silu = a->activation == CAIRN_ACTIVATION_SILU;
     p->reserved_slots = a->reserved_slots;
-    p->error = ops_error_word(c->dev, c->op);
+    p->error = ops_error_word(s->c.dev, s->c.op);
 }
 
 /* ---- launch -----------------------------------------------------------------------------------*/
@@ -210,23 +127,12 @@ static void conv_want_list(ops_check *c, const cairn_short_conv_args *a, conv_ca
                call->width - 1);
     ops_refuse(c, !a->chunk_sequences != !a->chunk_offsets,
                "chunk_sequences and chunk_offsets go together");
+    ops_refuse(c, !a->chunk_sequences && call->p.sequences > CONV_MAX_REQUESTS,
+               "cu_seqlens has %d sequences; without a chunk list at most %d are expected",
+               (int)call->p.sequences, CONV_MAX_REQUESTS);
     if (c->status) return;
     call->p.block_tokens = block;
-    if (!a->chunk_sequences) {
-        ops_refuse(c, call->p.sequences > CONV_MAX_REQUESTS,
-                   "cu_seqlens has %d sequences; without a chunk list at most %d are expected",
-                   (int)call->p.sequences, CONV_MAX_REQUESTS);
-        return;
-    }
-    ops_want1(c, a->chunk_sequences, "chunk_sequences", OPS_I32, -1);
-    if (c->status) return;
-    ops_refuse(c, a->chunk_sequences->shape[0] > INT32_MAX, "chunk_sequences is too long");
-    ops_want1(c, a->chunk_offsets, "chunk_offsets", OPS_I32, a->chunk_sequences->shape[0]);
-    ops_want_apart(c, a->conv.out, "out", a->chunk_sequences, "chunk_sequences", false);
-    ops_want_apart(c, a->conv.out, "out", a->chunk_offsets, "chunk_offsets", false);
-    ops_want_apart(c, a->conv.state, "state", a->chunk_sequences, "chunk_sequences", false);
-    ops_want_apart(c, a->conv.state, "state", a->chunk_offsets, "chunk_offsets", false);
-    if (c->status) return;
+    if (!a->chunk_sequences) return;
     call->p.chunks = (int32_t)a->chunk_sequences->shape[0];
     call->p.chunk_sequences = (const int32_t *)tensor_data(a->chunk_sequences);
     call->p.chunk_offsets = (const int32_t *)tensor_data(a->chunk_offsets);
@@ -235,15 +141,12 @@ static void conv_want_list(ops_check *c, const cairn_short_conv_args *a, conv_ca
 cairn_status cairn_short_conv(cairn_runtime *rt, const cairn_short_conv_args *args) {
     cairn_short_conv_args a;
     conv_call call;
-    ops_check c = {NULL, "short_conv", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "short_conv", a, args);
-    if (c.status) return c.status;
-    ops_refuse(&c, !a.conv.cu_seqlens, "cu_seqlens is NULL");
-    conv_want(&c, &a.conv, &call);
-    if (c.status) return c.status;
-    conv_want_list(&c, &a, &call);
-    if (c.status || !call.p.tokens || !call.p.channels || !call.p.sequences) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(short_conv), &a, args, &s)) return s.c.status;
+    conv_want(&s, &a.conv, &call);
+    if (s.c.status) return s.c.status;
+    conv_want_list(&s.c, &a, &call);
+    if (s.c.status || !call.p.tokens || !call.p.channels || !call.p.sequences) return s.c.status;
     if (a.chunk_sequences && !call.p.chunks) return CAIRN_OK;
     if (rt->device.cuda) return conv_run_cuda(rt, &call);
     return conv_run_cpu(rt, "short_conv", &call.p, call.type, call.width);
@@ -252,25 +155,17 @@ cairn_status cairn_short_conv(cairn_runtime *rt, const cairn_short_conv_args *ar
 cairn_status cairn_short_conv_update(cairn_runtime *rt, const cairn_short_conv_update_args *args) {
     cairn_short_conv_update_args a;
     conv_call call;
-    ops_check c = {NULL, "short_conv_update", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "short_conv_update", a, args);
-    if (c.status) return c.status;
-    conv_want(&c, &a.conv, &call);
-    if (c.status) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(short_conv_update), &a, args, &s)) return s.c.status;
+    conv_want(&s, &a.conv, &call);
+    ops_refuse(&s.c, a.snapshots && s.n[SPEC_KEPT] < s.n[SPEC_TAPS] + 1,
+               "snapshots has %lld rows a sequence; at least %lld are expected",
+               (long long)s.n[SPEC_KEPT], (long long)s.n[SPEC_TAPS] + 1);
+    if (s.c.status) return s.c.status;
     call.p.reads_state = 1;
     if (a.snapshots) {
-        ops_want3(&c, a.snapshots, "snapshots", TENSOR_BIT(call.type), call.p.sequences, -1,
-                  call.p.channels);
-        if (c.status) return c.status;
-        ops_refuse(&c, a.snapshots->shape[1] < call.width || a.snapshots->shape[1] > INT32_MAX,
-                   "snapshots has %lld rows a sequence; at least %d are expected",
-                   (long long)a.snapshots->shape[1], call.width);
-        conv_want_apart(&c, &a.conv, a.snapshots, "snapshots");
-        ops_want_apart(&c, a.snapshots, "snapshots", a.conv.out, "out", false);
-        if (c.status) return c.status;
         call.p.snapshots = tensor_data(a.snapshots);
-        call.p.snapshot_tokens = (int32_t)a.snapshots->shape[1] - (call.width - 1);
+        call.p.snapshot_tokens = (int32_t)(s.n[SPEC_KEPT] - s.n[SPEC_TAPS]);
         if ((uintptr_t)call.p.snapshots % 16) call.aligned = false;
     }
     if (!call.p.tokens || !call.p.channels || !call.p.sequences) return CAIRN_OK;
@@ -279,33 +174,18 @@ cairn_status cairn_short_conv_update(cairn_runtime *rt, const cairn_short_conv_u
     return conv_run_cpu(rt, "short_conv_update", &call.p, call.type, call.width);
 }
 
-static void conv_want_restore(ops_check *c, const cairn_short_conv_restore_args *a,
-                              short_conv_restore_params *p) {
+static void conv_restore_params(const spec_call *s, const cairn_short_conv_restore_args *a,
+                                short_conv_restore_params *p) {
     memset(p, 0, sizeof *p);
-    ops_want3(c, a->state, "state", (unsigned)CONV_FLOATS, -1, -1, -1);
-    if (c->status) return;
-    ops_want3(c, a->snapshots, "snapshots", TENSOR_BIT(cairn_tensor_type(a->state)), -1, -1,
-              a->state->shape[2]);
-    if (c->status) return;
-    ops_refuse(c, a->snapshots->shape[1] < a->state->shape[1] || a->state->shape[0] > INT32_MAX ||
-                      a->snapshots->shape[1] > INT32_MAX || a->snapshots->shape[0] > INT32_MAX,
-               "snapshots has %lld rows a sequence; at least the state's %lld are expected",
-               (long long)a->snapshots->shape[1], (long long)a->state->shape[1]);
-    ops_refuse(c, a->reserved_slots < 0, "reserved_slots = %d is negative", (int)a->reserved_slots);
-    ops_want1(c, a->accepted, "accepted", OPS_I32, a->snapshots->shape[0]);
-    p->state_indices = conv_want_ids(c, a->state_indices, "state_indices", a->snapshots->shape[0]);
-    ops_want_apart(c, a->state, "state", a->snapshots, "snapshots", false);
-    ops_want_apart(c, a->state, "state", a->accepted, "accepted", false);
-    ops_want_apart(c, a->state, "state", a->state_indices, "state_indices", false);
-    if (c->status) return;
     p->snapshots = tensor_data(a->snapshots);
     p->accepted = (const int32_t *)tensor_data(a->accepted);
+    p->state_indices = (const int32_t *)conv_data(a->state_indices);
     p->state = tensor_data(a->state);
-    p->error = ops_error_word(c->dev, c->op);
-    p->row_bytes = a->state->shape[2] * (int64_t)cairn_type_bytes(cairn_tensor_type(a->state));
-    p->rows = (int32_t)a->state->shape[1];
-    p->snapshot_tokens = (int32_t)(a->snapshots->shape[1] - a->state->shape[1]);
-    p->slots = (int32_t)a->state->shape[0];
+    p->error = ops_error_word(s->c.dev, s->c.op);
+    p->row_bytes = s->n[SPEC_CHANNELS] * (int64_t)cairn_type_bytes(s->type);
+    p->rows = (int32_t)s->n[SPEC_TAPS];
+    p->snapshot_tokens = (int32_t)(s->n[SPEC_KEPT] - s->n[SPEC_TAPS]);
+    p->slots = (int32_t)s->n[SPEC_SLOTS];
     p->reserved_slots = a->reserved_slots;
 }
 
@@ -313,16 +193,14 @@ cairn_status cairn_short_conv_restore(cairn_runtime *rt,
                                       const cairn_short_conv_restore_args *args) {
     cairn_short_conv_restore_args a;
     short_conv_restore_params p;
-    ops_check c = {NULL, "short_conv_restore", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "short_conv_restore", a, args);
-    if (c.status) return c.status;
-    conv_want_restore(&c, &a, &p);
-    if (c.status || !a.snapshots->shape[0] || !p.row_bytes || !p.rows) return c.status;
-    if (!rt->device.cuda) return conv_restore_cpu(&rt->device, &p, a.snapshots->shape[0]);
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(short_conv_restore), &a, args, &s)) return s.c.status;
+    conv_restore_params(&s, &a, &p);
+    if (!s.n[SPEC_SEQUENCES] || !p.row_bytes || !p.rows) return CAIRN_OK;
+    if (!rt->device.cuda) return conv_restore_cpu(&rt->device, &p, s.n[SPEC_SEQUENCES]);
     {
         device_dims dims = {{0, 1, 1}, CONV_THREADS, 0, 0, false};
-        dims.grid[0] = (unsigned)a.snapshots->shape[0];
+        dims.grid[0] = (unsigned)s.n[SPEC_SEQUENCES];
         dims.grid[1] = (unsigned)((p.rows * p.row_bytes + 8191) / 8192);
         if (dims.grid[1] > 65535) dims.grid[1] = 65535;
         return ops_launch(rt, "conv/restore.cu", "short_conv_restore", &dims, &p);

@@ -52,20 +52,12 @@ static conv_sequence conv_find(const short_conv_params *p, int32_t s, const char
 
 /* ---- rows -------------------------------------------------------------------------------------*/
 
-static uint16_t conv_bf16_of_f32(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    uint32_t nan = (bits & 0x7fffffffu) > 0x7f800000u ? ~0u : 0u;
-    uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)((nan & (bits >> 16 | 0x40u)) | (~nan & rounded));
-}
-
 /* In runs of constant length, which compilers make vectors of. */
 static void conv_to_bf16(const float *x, uint16_t *out, int n) {
     int i;
     for (i = 0; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; j++) out[i + j] = conv_bf16_of_f32(x[i + j]);
-    for (; i < n; i++) out[i] = conv_bf16_of_f32(x[i]);
+        for (int j = 0; j < 16; j++) out[i + j] = block_bf16_of_f32(x[i + j]);
+    for (; i < n; i++) out[i] = block_bf16_of_f32(x[i]);
 }
 
 static void conv_load(const conv_job *job, const void *rows, int64_t at, float *out, int n) {

@@ -147,87 +147,23 @@ static cairn_status conv_metadata_staged(cairn_runtime *rt, cairn_staging *stagi
 
 /* ---- the op -----------------------------------------------------------------------------------*/
 
-/* An i32 input of `requests` entries, on the host when it is staged. */
-static const int32_t *conv_want_lengths(ops_check *c, const cairn_short_conv_metadata_args *a,
-                                        const cairn_tensor *t, const char *name, int64_t n,
-                                        int rank) {
-    tensor_want want;
-    if (c->status || (!t && strcmp(name, "cu_seqlens"))) return NULL;
-    memset(&want, 0, sizeof want);
-    want.op = c->op, want.name = name, want.types = OPS_I32;
-    want.rank = rank, want.shape[0] = n, want.shape[1] = -1;
-    want.rows_may_stride = rank == 2;
-    c->status = tensor_check_at(
-        c->dev->base, a->staging ? TENSOR_CPU : tensor_place(c->dev), t, &want);
-    return c->status ? NULL : (const int32_t *)tensor_data(t);
-}
-
-static void conv_want_inputs(ops_check *c, const cairn_short_conv_metadata_args *a,
-                             short_conv_metadata_params *p) {
-    const int rank = a->slots && a->slots->ndim == 2 ? 2 : 1;
-    p->cu_seqlens = conv_want_lengths(c, a, a->cu_seqlens, "cu_seqlens", -1, 1);
-    if (c->status) return;
-    ops_refuse(c, a->cu_seqlens->shape[0] < 1 || a->cu_seqlens->shape[0] > CONV_MAX_REQUESTS + 1,
-               "cu_seqlens has %lld entries; 1 to %d are expected",
-               (long long)a->cu_seqlens->shape[0], CONV_MAX_REQUESTS + 1);
-    if (c->status) return;
-    p->requests = (int32_t)a->cu_seqlens->shape[0] - 1;
-    p->seq_lens = conv_want_lengths(c, a, a->seq_lens, "seq_lens", p->requests, 1);
-    p->slots = conv_want_lengths(c, a, a->slots, "slots", p->requests, rank);
-    p->live = conv_want_lengths(c, a, a->live, "live", 1, 1);
-    if (c->status || !a->slots) return;
-    p->slots_stride = rank == 2 ? tensor_stride(a->slots, 0) : 1;
-    ops_refuse(c, rank == 2 && a->slots->shape[1] < 1, "slots has no column");
-}
-
-static void conv_want_output(ops_check *c, const cairn_short_conv_metadata_args *a, cairn_tensor *t,
-                             const char *name, int64_t n) {
-    ops_want1(c, t, name, OPS_I32, n);
-    ops_want_apart(c, t, name, a->cu_seqlens, "cu_seqlens", false);
-    ops_want_apart(c, t, name, a->seq_lens, "seq_lens", false);
-    ops_want_apart(c, t, name, a->slots, "slots", false);
-    ops_want_apart(c, t, name, a->live, "live", false);
-}
-
-/* One of the outputs of `capacity` entries, which the first of them tells. */
-static int32_t *conv_want_table(ops_check *c, const cairn_short_conv_metadata_args *a,
-                                cairn_tensor *t, const char *name, short_conv_metadata_params *p) {
-    if (!t || c->status) return NULL;
-    conv_want_output(c, a, t, name, p->capacity >= 0 ? p->capacity : -1);
-    if (c->status) return NULL;
-    ops_refuse(c, t->shape[0] < p->requests || t->shape[0] > INT32_MAX / 2,
-               "%s has %lld entries; at least the %d requests are expected", name,
-               (long long)t->shape[0], (int)p->requests);
-    p->capacity = (int32_t)t->shape[0];
-    return c->status ? NULL : (int32_t *)tensor_data(t);
-}
-
-static void conv_want_outputs(ops_check *c, const cairn_short_conv_metadata_args *a,
-                              short_conv_metadata_params *p) {
-    cairn_tensor *outs[7];
-    const char *const names[] = {"chunk_sequences", "chunk_offsets", "has_initial",
-                                 "decode_indices", "prompt_indices", "counts", "order"};
-    conv_want_output(c, a, a->chunk_sequences, "chunk_sequences", -1);
-    if (c->status) return;
-    ops_refuse(c, a->chunk_sequences->shape[0] > INT32_MAX / 2, "chunk_sequences is too long");
-    conv_want_output(c, a, a->chunk_offsets, "chunk_offsets", a->chunk_sequences->shape[0]);
-    p->capacity = -1;
-    p->has_initial = conv_want_table(c, a, a->has_initial, "has_initial", p);
-    p->decode_indices = conv_want_table(c, a, a->decode_indices, "decode_indices", p);
-    p->prompt_indices = conv_want_table(c, a, a->prompt_indices, "prompt_indices", p);
-    p->order = conv_want_table(c, a, a->order, "order", p);
-    if (a->counts) conv_want_output(c, a, a->counts, "counts", 8);
-    outs[0] = a->chunk_sequences, outs[1] = a->chunk_offsets, outs[2] = a->has_initial;
-    outs[3] = a->decode_indices, outs[4] = a->prompt_indices, outs[5] = a->counts;
-    outs[6] = a->order;
-    for (int i = 0; i < 7; i++)
-        for (int j = 0; j < i; j++) ops_want_apart(c, outs[i], names[i], outs[j], names[j], false);
-    if (c->status) return;
-    p->chunk_sequences = (int32_t *)tensor_data(a->chunk_sequences);
-    p->chunk_offsets = (int32_t *)tensor_data(a->chunk_offsets);
-    p->chunk_capacity = (int32_t)a->chunk_sequences->shape[0];
-    p->counts = a->counts ? (int32_t *)tensor_data(a->counts) : NULL;
-    p->error = ops_error_word(c->dev, c->op);
+static void conv_metadata_params(const spec_call *s, const cairn_short_conv_metadata_args *a,
+                                 short_conv_metadata_params *p) {
+#define CONV_DATA(t) ((t) ? (int32_t *)tensor_data(t) : NULL)
+    p->cu_seqlens = CONV_DATA(a->cu_seqlens), p->seq_lens = CONV_DATA(a->seq_lens);
+    p->slots = CONV_DATA(a->slots), p->live = CONV_DATA(a->live);
+    p->slots_stride = a->slots && a->slots->ndim == 2 ? tensor_stride(a->slots, 0) : 1;
+    p->chunk_sequences = CONV_DATA(a->chunk_sequences);
+    p->chunk_offsets = CONV_DATA(a->chunk_offsets);
+    p->has_initial = CONV_DATA(a->has_initial);
+    p->decode_indices = CONV_DATA(a->decode_indices);
+    p->prompt_indices = CONV_DATA(a->prompt_indices);
+    p->counts = CONV_DATA(a->counts), p->order = CONV_DATA(a->order);
+#undef CONV_DATA
+    p->requests = (int32_t)s->n[SPEC_REQUESTS];
+    p->capacity = (int32_t)s->n[SPEC_CAPACITY];
+    p->chunk_capacity = (int32_t)s->n[SPEC_CHUNKS];
+    p->error = ops_error_word(s->c.dev, s->c.op);
 }
 
 /* What the host sees of staged lengths is checked before anything is written. */
@@ -236,15 +172,11 @@ static void conv_want_staged(ops_check *c, cairn_runtime *rt,
                              const short_conv_metadata_params *p) {
     const int32_t live = p->live ? *p->live : p->requests;
     const size_t bytes = 4 * (3 * (size_t)p->requests + 2);
-    const cairn_staging *s = rt->stagings;
     const char *bad;
     int32_t row = 0;
     int64_t value = 0;
-    while (s && s != a->staging) s = s->next;
-    ops_refuse(c, !s, "staging is none of this runtime");
-    if (c->status) return;
-    ops_refuse(c, s->buffers.bytes < bytes, "staging has %llu bytes; %llu are needed",
-               (unsigned long long)s->buffers.bytes, (unsigned long long)bytes);
+    ops_refuse(c, a->staging->buffers.bytes < bytes, "staging has %llu bytes; %llu are needed",
+               (unsigned long long)a->staging->buffers.bytes, (unsigned long long)bytes);
     ops_refuse(c, live < 0 || live > p->requests, "live = %d; 0 to %d is expected", (int)live,
                (int)p->requests);
     ops_refuse(c, rt->capturing, "staging cannot be captured: build before the graph's launch");
@@ -257,22 +189,15 @@ cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
                                        const cairn_short_conv_metadata_args *args) {
     cairn_short_conv_metadata_args a;
     short_conv_metadata_params p;
-    ops_check c = {NULL, "short_conv_metadata", CAIRN_OK};
-    c.dev = ops_device(rt);
+    spec_call s;
     memset(&p, 0, sizeof p);
-    c.status = OPS_TAKE(rt, "short_conv_metadata", a, args);
-    if (c.status) return c.status;
+    if (spec_take(rt, SPEC_OF(short_conv_metadata), &a, args, &s)) return s.c.status;
     p.block_tokens = a.block_tokens ? a.block_tokens : 32;
     p.decode_tokens = a.decode_tokens ? a.decode_tokens : 1;
-    ops_refuse(&c, p.block_tokens < 1, "block_tokens = %d; 1 or more is expected",
-               (int)p.block_tokens);
-    ops_refuse(&c, p.decode_tokens < -1, "decode_tokens = %d; -1 or more is expected",
-               (int)p.decode_tokens);
-    conv_want_inputs(&c, &a, &p);
-    if (c.status) return c.status;
-    conv_want_outputs(&c, &a, &p);
-    if (a.staging && !c.status) conv_want_staged(&c, rt, &a, &p);
-    if (c.status) return c.status;
+    conv_metadata_params(&s, &a, &p);
+    ops_refuse(&s.c, a.slots && a.slots->ndim == 2 && a.slots->shape[1] < 1, "slots has no column");
+    if (a.staging && !s.c.status) conv_want_staged(&s.c, rt, &a, &p);
+    if (s.c.status) return s.c.status;
     if (!rt->device.cuda) return conv_metadata_cpu(&rt->device, &p);
     if (a.staging) return conv_metadata_staged(rt, a.staging, &p);
     return conv_launch_metadata(rt, &p);

@@ -55,19 +55,9 @@ static cairn_status ops_embed_cuda(cairn_runtime *rt, const cairn_embed_args *a,
 cairn_status cairn_embed(cairn_runtime *rt, const cairn_embed_args *args) {
     cairn_embed_args a;
     ops_weight table;
-    ops_check c = {NULL, "embed", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "embed", a, args);
-    if (c.status) return c.status;
-    ops_want1(&c, a.ids, "ids", OPS_I32, -1);
-    ops_want_weight(&c, a.table, "table", a.block, &table);
-    if (c.status) return c.status;
-    ops_refuse(&c, table.ins % 8, "table has rows of %lld values; a multiple of 8 is expected",
-               (long long)table.ins);
-    ops_want2(&c, a.out, "out", OPS_F32, a.ids->shape[0], table.ins);
-    ops_want_apart(&c, a.out, "out", a.ids, "ids", false);
-    ops_want_apart(&c, a.out, "out", a.table, "table", false);
-    if (c.status || !a.ids->shape[0]) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(embed), &a, args, &s) || !s.n[SPEC_ROWS]) return s.c.status;
+    table = ops_weight_of(&s, a.table, a.block, SPEC_VOCAB, SPEC_HIDDEN);
     return rt->device.cuda ? ops_embed_cuda(rt, &a, &table) : ops_embed_cpu(&rt->device, &a, &table);
 }
 
@@ -107,20 +97,11 @@ static cairn_status ops_rmsnorm_cuda(cairn_runtime *rt, const cairn_rmsnorm_args
 cairn_status cairn_rmsnorm(cairn_runtime *rt, const cairn_rmsnorm_args *args) {
     cairn_rmsnorm_args a;
     ops_dense_job job;
-    ops_check c = {NULL, "rmsnorm", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "rmsnorm", a, args);
-    if (c.status) return c.status;
-    ops_refuse(&c, !(a.epsilon >= 0.0f), "epsilon = %g is negative or NaN", (double)a.epsilon);
-    ops_want2(&c, a.x, "x", OPS_F32, -1, -1);
-    if (c.status) return c.status;
-    job.rows = a.x->shape[0];
-    job.width = a.x->shape[1];
-    ops_want1(&c, a.weight, "weight", OPS_F32, job.width);
-    ops_want2(&c, a.out, "out", OPS_F32, job.rows, job.width);
-    ops_want_apart(&c, a.out, "out", a.x, "x", true);
-    ops_want_apart(&c, a.out, "out", a.weight, "weight", false);
-    if (c.status || !job.rows || !job.width) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(rmsnorm), &a, args, &s)) return s.c.status;
+    job.rows = s.n[SPEC_ROWS];
+    job.width = s.n[SPEC_N];
+    if (!job.rows || !job.width) return CAIRN_OK;
     if (a.epsilon == 0.0f) a.epsilon = 1e-5f;
     if (rt->device.cuda) return ops_rmsnorm_cuda(rt, &a);
     ops_dense_run(rt, &job, &a, ops_rmsnorm_task);
@@ -186,23 +167,14 @@ static cairn_status ops_rope_cuda(cairn_runtime *rt, const cairn_rope_args *a) {
 
 cairn_status cairn_rope(cairn_runtime *rt, const cairn_rope_args *args) {
     cairn_rope_args a;
-    ops_check c = {NULL, "rope", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "rope", a, args);
-    if (c.status) return c.status;
-    ops_want3(&c, a.x, "x", OPS_F32, -1, -1, -1);
-    if (c.status) return c.status;
-    if (!a.rotary_dim) a.rotary_dim = (int32_t)a.x->shape[2];
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(rope), &a, args, &s)) return s.c.status;
+    if (!a.rotary_dim) a.rotary_dim = (int32_t)s.n[SPEC_HEAD_DIM];
     if (a.base == 0.0f) a.base = 10000.0f;
-    ops_refuse(&c, a.rotary_dim < 0 || a.rotary_dim % 2 || a.rotary_dim > a.x->shape[2],
+    ops_refuse(&s.c, a.rotary_dim % 2 || a.rotary_dim > s.n[SPEC_HEAD_DIM],
                "rotary_dim = %d; an even number up to head_dim %lld is expected",
-               (int)a.rotary_dim, (long long)a.x->shape[2]);
-    ops_refuse(&c, !(a.base > 0.0f), "base = %g; a positive number is expected", (double)a.base);
-    ops_want1(&c, a.positions, "positions", OPS_I32, a.x->shape[0]);
-    ops_want3(&c, a.out, "out", OPS_F32, a.x->shape[0], a.x->shape[1], a.x->shape[2]);
-    ops_want_apart(&c, a.out, "out", a.x, "x", true);
-    ops_want_apart(&c, a.out, "out", a.positions, "positions", false);
-    if (c.status || !tensor_elements(a.x)) return c.status;
+               (int)a.rotary_dim, (long long)s.n[SPEC_HEAD_DIM]);
+    if (s.c.status || !tensor_elements(a.x)) return s.c.status;
     return rt->device.cuda ? ops_rope_cuda(rt, &a) : ops_rope_cpu(&rt->device, &a);
 }
 
@@ -240,19 +212,11 @@ static cairn_status ops_swiglu_cuda(cairn_runtime *rt, const cairn_swiglu_args *
 cairn_status cairn_swiglu(cairn_runtime *rt, const cairn_swiglu_args *args) {
     cairn_swiglu_args a;
     ops_dense_job job;
-    ops_check c = {NULL, "swiglu", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "swiglu", a, args);
-    if (c.status) return c.status;
-    ops_want2(&c, a.gate, "gate", OPS_F32, -1, -1);
-    if (c.status) return c.status;
-    job.rows = a.gate->shape[0];
-    job.width = a.gate->shape[1];
-    ops_want2(&c, a.up, "up", OPS_F32, job.rows, job.width);
-    ops_want2(&c, a.out, "out", OPS_F32, job.rows, job.width);
-    ops_want_apart(&c, a.out, "out", a.gate, "gate", true);
-    ops_want_apart(&c, a.out, "out", a.up, "up", true);
-    if (c.status || !job.rows || !job.width) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(swiglu), &a, args, &s)) return s.c.status;
+    job.rows = s.n[SPEC_ROWS];
+    job.width = s.n[SPEC_N];
+    if (!job.rows || !job.width) return CAIRN_OK;
     if (rt->device.cuda) return ops_swiglu_cuda(rt, &a);
     ops_dense_run(rt, &job, &a, ops_swiglu_task);
     return CAIRN_OK;
@@ -330,24 +294,11 @@ static cairn_status ops_linear_cuda(cairn_runtime *rt, const cairn_linear_args *
 cairn_status cairn_linear(cairn_runtime *rt, const cairn_linear_args *args) {
     cairn_linear_args a;
     ops_dense_job job;
-    ops_check c = {NULL, "linear", CAIRN_OK};
-    c.dev = ops_device(rt);
+    spec_call s;
     memset(&job, 0, sizeof job);
-    c.status = OPS_TAKE(rt, "linear", a, args);
-    if (c.status) return c.status;
-    ops_want_weight(&c, a.weight, "weight", a.block, &job.weight);
-    if (c.status) return c.status;
-    ops_refuse(&c, job.weight.ins % 32, "weight has %lld inputs; a multiple of 32 is expected",
-               (long long)job.weight.ins);
-    ops_want2(&c, a.x, "x", OPS_F32, -1, job.weight.ins);
-    if (c.status) return c.status;
-    job.rows = a.x->shape[0];
-    ops_refuse(&c, (uintptr_t)tensor_data(a.x) % 16 != 0, "the data of x is not aligned to 16 bytes");
-    ops_refuse(&c, job.rows > INT32_MAX / 64 || job.weight.outs > INT32_MAX / 64 ||
-                       job.weight.ins > INT32_MAX / 64, "a dimension is too large");
-    ops_want2(&c, a.out, "out", OPS_F32, job.rows, job.weight.outs);
-    ops_want_apart(&c, a.out, "out", a.x, "x", false);
-    ops_want_apart(&c, a.out, "out", a.weight, "weight", false);
-    if (c.status || !job.rows || !job.weight.outs) return c.status;
+    if (spec_take(rt, SPEC_OF(linear), &a, args, &s)) return s.c.status;
+    job.weight = ops_weight_of(&s, a.weight, a.block, SPEC_OUTS, SPEC_INS);
+    job.rows = s.n[SPEC_ROWS];
+    if (!job.rows || !job.weight.outs) return CAIRN_OK;
     return rt->device.cuda ? ops_linear_cuda(rt, &a, &job) : ops_linear_cpu(rt, &job, &a);
 }

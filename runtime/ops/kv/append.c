@@ -6,14 +6,7 @@ enum {
     OPS_KV_BLOCK = 256 /* threads at most */
 };
 
-/* ---- elements ---------------------------------------------------------------------------------- */
-
-static uint16_t ops_kv_bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
-}
+/* ---- elements -------------------------------------------------------------------------------- */
 
 /* Nearest even, saturating to 448; NaN gives 0x7f. */
 static uint8_t ops_kv_e4m3(float x) {
@@ -48,12 +41,12 @@ static void ops_kv_write(const simd_kernels *simd, cairn_type type, const float 
     if (type == CAIRN_F32) memcpy((float *)to + at, x, (size_t)dim * sizeof *x);
     else if (type == CAIRN_F16) simd->to_half(x, (uint16_t *)to + at, dim);
     else if (type == CAIRN_BF16)
-        for (int i = 0; i < dim; i++) ((uint16_t *)to)[at + i] = ops_kv_bf16(x[i]);
+        for (int i = 0; i < dim; i++) ((uint16_t *)to)[at + i] = block_bf16_of_f32(x[i]);
     else
         for (int i = 0; i < dim; i++) ((uint8_t *)to)[at + i] = ops_kv_e4m3(x[i]);
 }
 
-/* ---- CPU --------------------------------------------------------------------------------------- */
+/* ---- CPU ------------------------------------------------------------------------------------- */
 
 typedef struct ops_append_job {
     device *dev;
@@ -136,7 +129,7 @@ static cairn_status ops_append_cpu(ops_append_job *job) {
     return status;
 }
 
-/* ---- CUDA -------------------------------------------------------------------------------------- */
+/* ---- CUDA ------------------------------------------------------------------------------------ */
 
 /* Blocks are small, mostly a row each, with lanes for every head. e4m3 of many rows, where converting
  * takes about as long as copying: a lane works on all heads of its row, so that the two overlap. */
@@ -172,37 +165,7 @@ static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cair
     return ops_launch_as(rt, &want, &dims, p);
 }
 
-/* ---- entry ------------------------------------------------------------------------------------- */
-
-static void append_want_aligned(ops_check *c, const cairn_tensor *t, const char *name) {
-    if (c->status || !t) return;
-    ops_refuse(c, (uintptr_t)tensor_data(t) % 16 != 0, "%s is not aligned to 16 bytes", name);
-}
-
-static void ops_append_check(ops_check *c, const cairn_kv_append_args *a, ops_paged *paged) {
-    unsigned types = OPS_F32 | OPS_F16 | TENSOR_BIT(CAIRN_BF16);
-    int64_t scales[4];
-    bool scaled;
-    ops_want_paged_of(c, &a->pages, types | TENSOR_BIT(CAIRN_E4M3), -1, paged);
-    if (c->status) return;
-    ops_want3(c, a->k, "k", types, paged->rows, paged->at.kv_heads, paged->at.head_dim);
-    if (c->status) return;
-    types = TENSOR_BIT(cairn_tensor_type(a->k));
-    ops_want3(c, a->v, "v", types, paged->rows, paged->at.kv_heads, paged->at.head_dim);
-    scaled = cairn_tensor_type(a->pages.cache) == CAIRN_E4M3;
-    ops_refuse(c, !scaled && a->scales, "scales are given, but the cache is not e4m3");
-    scales[0] = paged->at.pages, scales[1] = 2;
-    scales[2] = paged->at.kv_heads, scales[3] = paged->at.page_size;
-    ops_want_as(c, a->scales, "scales", OPS_F32, !scaled, 4, scales);
-    append_want_aligned(c, a->k, "k");
-    append_want_aligned(c, a->v, "v");
-    append_want_aligned(c, a->pages.cache, "pages.cache");
-    ops_want_apart(c, a->pages.cache, "pages.cache", a->k, "k", false);
-    ops_want_apart(c, a->pages.cache, "pages.cache", a->v, "v", false);
-    ops_want_apart(c, a->scales, "scales", a->pages.cache, "pages.cache", false);
-    ops_want_apart(c, a->scales, "scales", a->k, "k", false);
-    ops_want_apart(c, a->scales, "scales", a->v, "v", false);
-}
+/* ---- entry ----------------------------------------------------------------------------------- */
 
 static void ops_append_params(const cairn_kv_append_args *a, const ops_paged *paged,
                               kv_append_params *p) {
@@ -224,19 +187,18 @@ cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args
     ops_paged paged;
     kv_append_params p;
     ops_append_job job;
-    ops_check c = {NULL, "kv_append", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "kv_append", a, args);
-    if (c.status) return c.status;
-    ops_refuse(&c, !(a.rope_base >= 0.0f), "rope_base = %g is negative or NaN",
-               (double)a.rope_base);
-    ops_append_check(&c, &a, &paged);
-    if (c.status) return c.status;
-    if (!a.rotary_dim) a.rotary_dim = paged.at.head_dim;
-    ops_refuse(&c, a.rotary_dim < 0 || a.rotary_dim % 16 || a.rotary_dim > paged.at.head_dim,
-               "rotary_dim = %d; a multiple of 16 up to head_dim %d is expected",
-               (int)a.rotary_dim, (int)paged.at.head_dim);
-    if (c.status || !paged.rows) return c.status;
+    spec_call s;
+    bool scaled;
+    if (spec_take(rt, SPEC_OF(kv_append), &a, args, &s)) return s.c.status;
+    ops_want_paged(&s, &a.pages, &paged);
+    scaled = cairn_tensor_type(a.pages.cache) == CAIRN_E4M3;
+    ops_refuse(&s.c, !scaled != !a.scales, scaled ? "scales is NULL, but the cache is e4m3"
+                                                  : "scales are given, but the cache is not e4m3");
+    if (!a.rotary_dim) a.rotary_dim = (int32_t)s.n[SPEC_HEAD_DIM];
+    ops_refuse(&s.c, a.rotary_dim % 16 || a.rotary_dim > s.n[SPEC_HEAD_DIM],
+               "rotary_dim = %d; a multiple of 16 up to head_dim %lld is expected",
+               (int)a.rotary_dim, (long long)s.n[SPEC_HEAD_DIM]);
+    if (s.c.status || !paged.rows) return s.c.status;
     ops_append_params(&a, &paged, &p);
     memset(&job, 0, sizeof job);
     job.dev = &rt->device;

@@ -7,7 +7,7 @@ typedef struct ops_collate_job {
     int64_t sequences, layers;
 } ops_collate_job;
 
-/* ---- CPU --------------------------------------------------------------------------------------- */
+/* ---- CPU ------------------------------------------------------------------------------------- */
 
 static int32_t ops_collate_source(const kv_collate_params *p, int64_t s, int32_t g) {
     return p->sources ? p->sources[s * p->most + g] : g * p->stride;
@@ -90,7 +90,7 @@ static cairn_status ops_collate_cpu(ops_collate_job *job) {
     return status;
 }
 
-/* ---- entry ------------------------------------------------------------------------------------- */
+/* ---- entry ----------------------------------------------------------------------------------- */
 
 static cairn_status ops_collate_cuda(cairn_runtime *rt, const ops_collate_job *job) {
     int columns = 2 * job->p->kv_heads * (job->p->row_bytes / 16);
@@ -102,85 +102,48 @@ static cairn_status ops_collate_cuda(cairn_runtime *rt, const ops_collate_job *j
     return ops_launch(rt, "kv/collate.cu", "kv_collate", &dims, job->p);
 }
 
-/* The tensors of one layer, all alike. */
-static void ops_collate_layer(ops_check *c, const cairn_kv_collate_args *a, int32_t layer,
-                              kv_collate_params *p) {
-    const cairn_tensor *first = a->caches[0], *here = a->caches[layer];
-    unsigned types = OPS_F32 | OPS_F16 | TENSOR_BIT(CAIRN_BF16) | TENSOR_BIT(CAIRN_E4M3);
-    char name[32];
-    snprintf(name, sizeof name, "caches[%d]", (int)layer);
-    if (layer) {
-        ops_want_as(c, here, name, TENSOR_BIT(cairn_tensor_type(first)), false, 5, first->shape);
-    } else {
-        static const int64_t any[5] = {-1, 2, -1, -1, -1};
-        ops_want_as(c, here, name, types, false, 5, any);
-    }
-    append_want_aligned(c, here, name);
-    if (c->status) return;
-    p->caches[layer] = tensor_data(here);
-    if (!a->scales) return;
-    snprintf(name, sizeof name, "scales[%d]", (int)layer);
-    ops_want_as(c, a->scales[layer], name, OPS_F32, false, 4, here->shape);
-    if (!c->status) p->scales[layer] = (float *)tensor_data(a->scales[layer]);
-}
-
-static void ops_collate_tables(ops_check *c, const cairn_kv_collate_args *a, kv_collate_params *p,
-                               int64_t *sequences) {
-    int64_t sources[2];
-    ops_want2(c, a->page_table, "page_table", OPS_I32, -1, -1);
-    if (c->status) return;
-    *sequences = sources[0] = a->page_table->shape[0];
-    sources[1] = a->most ? a->most : -1;
-    ops_want1(c, a->bases, "bases", OPS_I32, *sequences);
-    ops_want1(c, a->accepted, "accepted", OPS_I32, *sequences);
-    ops_want_as(c, a->sources, "sources", OPS_I32, true, 2, sources);
-    ops_refuse(c, !a->sources && a->stride < 1,
+static void ops_collate_params(spec_call *s, const cairn_kv_collate_args *a,
+                               kv_collate_params *p) {
+    memset(p, 0, sizeof *p);
+    ops_refuse(&s->c, !a->sources && a->stride < 1,
                "stride = %d; 1 or more is expected without sources", (int)a->stride);
-    ops_refuse(c, a->most < 0 || (!a->sources && a->most < 1), "most = %d; 1 or more is expected",
-               (int)a->most);
-    if (c->status) return;
+    ops_refuse(&s->c, !a->sources && a->most < 1, "most = %d; 1 or more is expected", (int)a->most);
+    ops_refuse(&s->c, !a->sources && (int64_t)a->most * a->stride > INT32_MAX,
+               "most * stride is above 2^31 - 1");
+    ops_refuse(&s->c, a->sources && a->most && a->sources->shape[1] != a->most,
+               "dimension 1 of sources is %lld; %d, which is most, is expected",
+               a->sources ? (long long)a->sources->shape[1] : 0LL, (int)a->most);
+    if (s->c.status || !a->layers) return;
     p->most = a->sources ? (int32_t)a->sources->shape[1] : a->most;
     p->stride = a->stride;
-    ops_refuse(c, !a->sources && (int64_t)p->most * p->stride > INT32_MAX,
-               "most * stride is above 2^31 - 1");
-    p->max_pages = (int32_t)a->page_table->shape[1];
+    p->max_pages = (int32_t)s->n[SPEC_MAX_PAGES];
     p->page_table = (const int32_t *)tensor_data(a->page_table);
     p->bases = (const int32_t *)tensor_data(a->bases);
     p->accepted = (const int32_t *)tensor_data(a->accepted);
     p->sources = a->sources ? (const int32_t *)tensor_data(a->sources) : NULL;
-}
-
-static void ops_collate_params(ops_check *c, const cairn_kv_collate_args *a, kv_collate_params *p,
-                               int64_t *sequences) {
-    memset(p, 0, sizeof *p);
-    ops_collate_tables(c, a, p, sequences);
-    for (int32_t i = 0; i < a->layers && !c->status; i++) ops_collate_layer(c, a, i, p);
-    if (c->status || !a->layers) return;
-    p->error = ops_error_word(c->dev, c->op);
-    p->pages = (int32_t)a->caches[0]->shape[0];
-    p->kv_heads = (int32_t)a->caches[0]->shape[2];
-    p->page_size = (int32_t)a->caches[0]->shape[3];
-    p->row_bytes = (int32_t)(a->caches[0]->shape[4] *
-                             (int64_t)cairn_type_bytes(cairn_tensor_type(a->caches[0])));
+    p->error = ops_error_word(s->c.dev, s->c.op);
+    p->pages = (int32_t)s->n[SPEC_PAGES];
+    p->kv_heads = (int32_t)s->n[SPEC_KV_HEADS];
+    p->page_size = (int32_t)s->n[SPEC_PAGE_SIZE];
+    p->row_bytes = (int32_t)s->n[SPEC_HEAD_DIM] * (int32_t)cairn_type_bytes(s->type);
     p->has_scales = a->scales != NULL;
-    ops_refuse(c, p->page_size < 1 || p->row_bytes < 16 || p->row_bytes % 16,
+    ops_refuse(&s->c, p->row_bytes % 16 != 0,
                "rows of caches have %d bytes; a multiple of 16 is expected", (int)p->row_bytes);
+    for (int32_t i = 0; i < a->layers; i++) {
+        p->caches[i] = tensor_data(a->caches[i]);
+        if (a->scales) p->scales[i] = (float *)tensor_data(a->scales[i]);
+    }
 }
 
 cairn_status cairn_kv_collate(cairn_runtime *rt, const cairn_kv_collate_args *args) {
     cairn_kv_collate_args a;
     kv_collate_params p;
     ops_collate_job job;
-    ops_check c = {NULL, "kv_collate", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "kv_collate", a, args);
-    if (c.status) return c.status;
-    ops_refuse(&c, a.layers < 0 || a.layers > CAIRN_COLLATE_LAYERS || (a.layers && !a.caches),
-               "layers = %d; 0 to %d, and as many caches, are expected", (int)a.layers,
-               CAIRN_COLLATE_LAYERS);
-    job.sequences = 0;
-    if (!c.status) ops_collate_params(&c, &a, &p, &job.sequences);
-    if (c.status || !job.sequences || !a.layers) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(kv_collate), &a, args, &s)) return s.c.status;
+    ops_collate_params(&s, &a, &p);
+    job.sequences = s.n[SPEC_SEQUENCES];
+    if (s.c.status || !job.sequences || !a.layers) return s.c.status;
     job.dev = &rt->device;
     job.p = &p;
     job.layers = a.layers;

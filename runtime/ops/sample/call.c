@@ -1,6 +1,6 @@
 /* ops_sample: the entries sample and verify_greedy. */
 
-enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024, OPS_SAMPLE_MAX_VOCAB = 1 << 20 };
+enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024 };
 /* sample_few: greedy, or top_k first and at most so many. */
 enum { OPS_FEW_TOP_K = 128, OPS_FEW_BLOCK = 512, OPS_FEW_TILE = 8192, OPS_FEW_PARTS = 32,
        OPS_FEW_SHARED = 41616, OPS_FEW_LIST = 4096 };
@@ -119,45 +119,12 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     return ops_launch(rt, "sample/sample.cu", "sample", &dims, &p);
 }
 
-static void ops_sample_want(ops_check *c, cairn_sample_args *a) {
-    if (a->top_p == 0.0f) a->top_p = 1.0f;
-    if (a->repetition_penalty == 0.0f) a->repetition_penalty = 1.0f;
-    ops_refuse(c, !(a->temperature >= 0.0f && a->temperature < INFINITY),
-               "temperature = %g; 0 or more is expected", (double)a->temperature);
-    ops_refuse(c, !(a->top_p > 0.0f && a->top_p <= 1.0f), "top_p = %g; above 0, up to 1 is expected",
-               (double)a->top_p);
-    ops_refuse(c, !(a->min_p >= 0.0f && a->min_p <= 1.0f), "min_p = %g; 0 to 1 is expected",
-               (double)a->min_p);
-    ops_refuse(c, !(a->repetition_penalty > 0.0f && a->repetition_penalty < INFINITY),
-               "repetition_penalty = %g; above 0 is expected", (double)a->repetition_penalty);
-    ops_refuse(c, a->top_k < 0, "top_k = %d is negative", (int)a->top_k);
-    ops_refuse(c, a->order != CAIRN_ORDER_TOP_K_FIRST && a->order != CAIRN_ORDER_TOP_P_FIRST,
-               "order = %d is unknown", (int)a->order);
-}
-
 cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args) {
     cairn_sample_args a;
-    int64_t rows, extents[2];
-    ops_check c = {NULL, "sample", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "sample", a, args);
-    if (c.status) return c.status;
-    ops_sample_want(&c, &a);
-    ops_want2(&c, a.logits, "logits", OPS_F32, -1, -1);
-    if (c.status) return c.status;
-    rows = extents[0] = a.logits->shape[0];
-    extents[1] = -1;
-    ops_refuse(&c, a.logits->shape[1] < 1 || a.logits->shape[1] > OPS_SAMPLE_MAX_VOCAB,
-               "logits has %lld columns; 1 to 1048576 is expected", (long long)a.logits->shape[1]);
-    ops_want_as(&c, a.seeds, "seeds", OPS_I64, true, 1, &rows);
-    ops_want_as(&c, a.positions, "positions", OPS_I32, true, 1, &rows);
-    ops_want_as(&c, a.history, "history", OPS_I32, true, 2, extents);
-    ops_want1(&c, a.tokens, "tokens", OPS_I32, rows);
-    ops_want_apart(&c, a.tokens, "tokens", a.logits, "logits", false);
-    ops_want_apart(&c, a.tokens, "tokens", a.history, "history", false);
-    ops_want_apart(&c, a.tokens, "tokens", a.positions, "positions", false);
-    ops_want_apart(&c, a.tokens, "tokens", a.seeds, "seeds", false);
-    if (c.status || !rows) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(sample), &a, args, &s) || !s.n[SPEC_ROWS]) return s.c.status;
+    if (a.top_p == 0.0f) a.top_p = 1.0f;
+    if (a.repetition_penalty == 0.0f) a.repetition_penalty = 1.0f;
     return rt->device.cuda ? ops_sample_cuda(rt, &a) : ops_sample_cpu(&rt->device, &a);
 }
 
@@ -179,25 +146,9 @@ static void ops_sample_verify(const cairn_verify_greedy_args *a) {
 
 cairn_status cairn_verify_greedy(cairn_runtime *rt, const cairn_verify_greedy_args *args) {
     cairn_verify_greedy_args a;
-    ops_check c = {NULL, "verify_greedy", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "verify_greedy", a, args);
-    if (c.status) return c.status;
-    ops_want3(&c, a.logits, "logits", OPS_F32, -1, -1, -1);
-    if (c.status) return c.status;
-    ops_refuse(&c, a.logits->shape[1] < 1 || a.logits->shape[2] < 1 ||
-                       a.logits->shape[2] > OPS_SAMPLE_MAX_VOCAB,
-               "logits has %lld rows of %lld columns; at least one of each is expected",
-               (long long)a.logits->shape[1], (long long)a.logits->shape[2]);
-    ops_want2(&c, a.drafts, "drafts", OPS_I32, a.logits->shape[0], a.logits->shape[1] - 1);
-    ops_want1(&c, a.accepted, "accepted", OPS_I32, a.logits->shape[0]);
-    ops_want1(&c, a.bonus, "bonus", OPS_I32, a.logits->shape[0]);
-    ops_want_apart(&c, a.accepted, "accepted", a.bonus, "bonus", false);
-    ops_want_apart(&c, a.accepted, "accepted", a.logits, "logits", false);
-    ops_want_apart(&c, a.bonus, "bonus", a.logits, "logits", false);
-    ops_want_apart(&c, a.accepted, "accepted", a.drafts, "drafts", false);
-    ops_want_apart(&c, a.bonus, "bonus", a.drafts, "drafts", false);
-    if (c.status || !a.logits->shape[0]) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(verify_greedy), &a, args, &s) || !s.n[SPEC_SEQUENCES])
+        return s.c.status;
     if (rt->device.cuda) {
         device_dims dims = {{0, 1, 1}, OPS_SAMPLE_BLOCK, 0, 512, false};
         verify_greedy_params p;

@@ -1,11 +1,11 @@
 /* sample: the next token from a row of logits.
  *
- * Order: repetition penalty, temperature, top_k, top_p, min_p, draw. What is kept is always "every
- * token at least as likely as a threshold", so ties are kept and no sort is needed; a token is
- * drawn by the inverse of the cumulative distribution over ascending ids with a uniform number
- * from Philox (seed, position). The same logits, parameters and position give the same token
- * whatever was drafted or sampled before. A NaN ranks as -inf. sample.c is the CPU's, call.c has the
- * entries and the launches. */
+ * Order: repetition penalty, temperature, top_k, top_p, min_p, draw. What is kept is always
+ * "every token at least as likely as a threshold", so ties are kept and no sort is needed; a
+ * token is drawn by the inverse of the cumulative distribution over ascending ids with a uniform
+ * number from Philox (seed, position). The same logits, parameters and position give the same
+ * token whatever was drafted or sampled before. A NaN ranks as -inf. sample.c is the CPU's,
+ * call.c has the entries and the launches. */
 
 typedef struct sample_params {
     float temperature;        /* 0: the most likely token, lowest id among equals */

@@ -96,37 +96,19 @@ static cairn_status ops_bounds_cpu(device *dev, const page_bounds_params *p, int
 }
 
 cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *args) {
-    static const int64_t any[5] = {-1, 2, -1, -1, -1};
     cairn_page_bounds_args a;
     page_bounds_params p;
-    int64_t bounds[4];
-    ops_check c = {NULL, "page_bounds", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "page_bounds", a, args);
-    if (c.status) return c.status;
-    ops_refuse(&c, a.source != CAIRN_SOURCE_MINMAX && a.source != CAIRN_SOURCE_MEAN,
-               "source = %d; minmax or mean is expected", (int)a.source);
-    ops_want_as(&c, a.cache, "cache", OPS_F16, false, 5, any);
-    ops_want1(&c, a.ids, "ids", OPS_I32, -1);
-    if (c.status) return c.status;
-    bounds[0] = a.cache->shape[0], bounds[1] = a.cache->shape[2];
-    bounds[2] = 2, bounds[3] = a.cache->shape[4];
-    ops_want_as(&c, a.bounds, "bounds", OPS_F16, false, 4, bounds);
-    ops_want_apart(&c, a.bounds, "bounds", a.cache, "cache", false);
-    ops_want_apart(&c, a.bounds, "bounds", a.ids, "ids", false);
-    ops_refuse(&c, !c.status && (a.cache->shape[3] < 1 || a.cache->shape[3] > SIMD_MAX_SLOTS),
-               "cache has a page size of %lld; 1 to 256 is expected",
-               c.status ? 0LL : (long long)a.cache->shape[3]);
-    if (c.status || !a.ids->shape[0]) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(page_bounds), &a, args, &s) || !s.n[SPEC_N]) return s.c.status;
     memset(&p, 0, sizeof p);
     p.cache = (const uint16_t *)tensor_data(a.cache);
     p.ids = (const int32_t *)tensor_data(a.ids);
     p.bounds = (uint16_t *)tensor_data(a.bounds);
-    p.error = ops_error_word(&rt->device, c.op);
-    p.pages = (int32_t)a.cache->shape[0];
-    p.kv_heads = (int32_t)a.cache->shape[2];
-    p.page_size = (int32_t)a.cache->shape[3];
-    p.head_dim = (int32_t)a.cache->shape[4];
+    p.error = ops_error_word(&rt->device, s.c.op);
+    p.pages = (int32_t)s.n[SPEC_PAGES];
+    p.kv_heads = (int32_t)s.n[SPEC_KV_HEADS];
+    p.page_size = (int32_t)s.n[SPEC_PAGE_SIZE];
+    p.head_dim = (int32_t)s.n[SPEC_HEAD_DIM];
     p.mean = a.source == CAIRN_SOURCE_MEAN;
     if (!rt->device.cuda) return ops_bounds_cpu(&rt->device, &p, a.ids->shape[0]);
     {
@@ -188,45 +170,21 @@ static cairn_status ops_score_cpu(cairn_runtime *rt, const score_pages_params *p
     return status;
 }
 
-static void ops_want_heads(ops_check *c, const cairn_tensor *q, const ops_paged *paged) {
-    ops_want3(c, q, "q", OPS_F32, paged->rows, -1, paged->at.head_dim);
-    if (c->status) return;
-    ops_refuse(c, q->shape[1] < 1 || q->shape[1] % paged->at.kv_heads,
-               "q has %lld heads, no multiple of the %d KV heads", (long long)q->shape[1],
-               (int)paged->at.kv_heads);
-}
-
 cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args) {
     cairn_score_pages_args a;
     ops_paged paged;
     score_pages_params p;
-    int64_t bounds[4];
-    ops_check c = {NULL, "score_pages", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "score_pages", a, args);
-    if (c.status) return c.status;
-    ops_refuse(&c, a.source != CAIRN_SOURCE_MINMAX && a.source != CAIRN_SOURCE_MEAN,
-               "source = %d; minmax or mean is expected", (int)a.source);
-    ops_refuse(&c, a.strategy != CAIRN_STRATEGY_GROUP && a.strategy != CAIRN_STRATEGY_HEAD,
-               "strategy = %d; group or head is expected", (int)a.strategy);
-    ops_refuse(&c, a.window < 0, "window = %d is negative", (int)a.window);
-    ops_want_paged(&c, &a.pages, -1, &paged);
-    if (c.status) return c.status;
-    ops_want_heads(&c, a.q, &paged);
-    bounds[0] = paged.at.pages, bounds[1] = paged.at.kv_heads;
-    bounds[2] = 2, bounds[3] = paged.at.head_dim;
-    ops_want_as(&c, a.bounds, "bounds", OPS_F16, false, 4, bounds);
-    ops_want3(&c, a.scores, "scores", OPS_F32, paged.rows, paged.at.kv_heads, paged.at.max_pages);
-    ops_want_apart(&c, a.scores, "scores", a.q, "q", false);
-    ops_want_apart(&c, a.scores, "scores", a.bounds, "bounds", false);
-    if (c.status || !paged.rows || !paged.at.max_pages) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(score_pages), &a, args, &s)) return s.c.status;
+    ops_want_paged(&s, &a.pages, &paged);
+    if (s.c.status || !paged.rows || !paged.at.max_pages) return s.c.status;
     memset(&p, 0, sizeof p);
     p.at = paged.at;
     p.bounds = (const uint16_t *)tensor_data(a.bounds);
     p.q = (const float *)tensor_data(a.q);
     p.scores = (float *)tensor_data(a.scores);
-    p.heads = (int32_t)a.q->shape[1];
-    p.window = a.window;
+    p.heads = (int32_t)s.n[SPEC_HEADS];
+    p.window = ops_clamp_tokens(a.window, &p.at);
     p.mean = a.source == CAIRN_SOURCE_MEAN;
     p.by_head = a.strategy == CAIRN_STRATEGY_HEAD;
     if (!rt->device.cuda) return ops_score_cpu(rt, &p, &paged);
@@ -278,15 +236,11 @@ static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_
 
 cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args) {
     cairn_select_pages_args a;
-    ops_check c = {NULL, "select_pages", CAIRN_OK};
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "select_pages", a, args);
-    if (c.status) return c.status;
-    ops_refuse(&c, a.topk < 1 || a.topk > 4096, "topk = %d; 1 to 4096 is expected", (int)a.topk);
-    ops_want3(&c, a.scores, "scores", OPS_F32, -1, -1, -1);
-    if (c.status) return c.status;
-    ops_want3(&c, a.selected, "selected", OPS_I32, a.scores->shape[0], a.scores->shape[1], a.topk);
-    ops_want_apart(&c, a.selected, "selected", a.scores, "scores", false);
-    if (c.status || !tensor_elements(a.selected)) return c.status;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(select_pages), &a, args, &s)) return s.c.status;
+    ops_refuse(&s.c, s.n[SPEC_ROWS] * s.n[SPEC_KV_HEADS] > INT32_MAX / 64,
+               "scores has %lld rows of %lld KV heads; that is too many",
+               (long long)s.n[SPEC_ROWS], (long long)s.n[SPEC_KV_HEADS]);
+    if (s.c.status || !tensor_elements(a.selected)) return s.c.status;
     return rt->device.cuda ? ops_select_cuda(rt, &a) : ops_select_cpu(&rt->device, &a);
 }

@@ -1,5 +1,5 @@
 /* ops_steps_chunks: prefix_chunks, the chunks of a cached prefix: checks, the CPU's loops, the
- * launch (runtime.h has the contract). */
+ * launch (runtime_ops.h has the contract). */
 
 enum { CHUNKS_BLOCK = 256, CHUNKS_TILE = 2048, CHUNKS_SHARED = 64 + 8 * CHUNKS_BLOCK };
 
@@ -16,29 +16,15 @@ typedef struct chunks_call {
 
 static void chunks_want_inputs(ops_check *c, chunks_call *s) {
     const cairn_prefix_chunks_args *a = &s->a;
-    const cairn_tensor *source = a->slots || !a->pages ? a->slots : a->pages;
+    const cairn_tensor *source = a->slots ? a->slots : a->pages;
     prefix_chunks_params *p = &s->p;
-    tensor_want slots;
-    int64_t batch;
+    const int64_t batch = a->prefix_lens->shape[0];
     ops_refuse(c, a->slots && a->pages, "slots or pages is expected, not both");
-    ops_refuse(c, a->page_size < 0, "page_size = %d is negative", (int)a->page_size);
-    ops_refuse(c, a->capacity < 0, "capacity = %d is negative", (int)a->capacity);
-    ops_want1(c, a->prefix_lens, "prefix_lens", OPS_I32, -1);
-    if (c->status) return;
-    batch = a->prefix_lens->shape[0];
-    ops_want_as(c, a->requests, "requests", OPS_I32, true, 1, &batch);
-    if (c->status) return;
-    memset(&slots, 0, sizeof slots);
-    slots.op = c->op, slots.name = source == a->slots ? "slots" : "pages";
-    slots.types = OPS_I32, slots.rank = 2;
-    slots.shape[0] = slots.shape[1] = -1;
-    slots.rows_may_stride = true;
-    c->status = tensor_check(c->dev, source, &slots);
-    ops_refuse(c, !c->status && !a->requests && source->shape[0] < batch,
+    ops_refuse(c, !source, "slots is NULL, and so is pages");
+    ops_refuse(c, source && !a->requests && source->shape[0] < batch,
                "requests is NULL, but there are more requests (%lld) than rows of %s",
-               (long long)batch, slots.name);
+               (long long)batch, source == a->slots ? "slots" : "pages");
     if (c->status || !batch) return;
-    ops_refuse(c, batch > INT32_MAX / 4, "prefix_lens has too many requests");
     p->prefix_lens = (const int32_t *)tensor_data(a->prefix_lens);
     p->requests = a->requests ? (const int32_t *)tensor_data(a->requests) : NULL;
     p->slots = (const int32_t *)tensor_data(source);
@@ -50,12 +36,13 @@ static void chunks_want_inputs(ops_check *c, chunks_call *s) {
     p->chunk_len = (int32_t)chunks_length(a->capacity, batch);
 }
 
-/* An output [C, extent], exactly or at least; the first one given says C. */
+/* An output [C, extent] or more. */
 static int32_t *chunks_want_output(ops_check *c, chunks_call *s, const cairn_tensor *t,
-                                   const char *name, int64_t extent, bool or_more) {
+                                   const char *name, int64_t extent) {
     if (c->status || !t) return NULL;
-    ops_want2(c, t, name, OPS_I32, s->p.chunks ? s->p.chunks : -1, or_more ? -1 : extent);
-    if (c->status) return NULL;
+    ops_refuse(c, s->p.chunks && t->shape[0] != s->p.chunks,
+               "dimension 0 of %s is %lld; %d is expected", name, (long long)t->shape[0],
+               (int)s->p.chunks);
     ops_refuse(c, t->shape[1] < extent, "%s has %lld columns; %lld are needed", name,
                (long long)t->shape[1], (long long)extent);
     ops_refuse(c, t->shape[0] < 1 || t->shape[0] > INT32_MAX / s->p.chunk_len,
@@ -69,15 +56,12 @@ static void chunks_want_outputs(ops_check *c, chunks_call *s) {
     const cairn_prefix_chunks_args *a = &s->a;
     prefix_chunks_params *p = &s->p;
     const int64_t most = p->chunk_len < p->max_len ? p->chunk_len : p->max_len;
-    p->starts = chunks_want_output(c, s, a->starts, "starts", p->batch, false);
-    p->lens = chunks_want_output(c, s, a->lens, "lens", p->batch, false);
-    p->cu_lens = chunks_want_output(c, s, a->cu_lens, "cu_lens", p->batch + 1, false);
+    p->starts = chunks_want_output(c, s, a->starts, "starts", p->batch);
+    p->lens = chunks_want_output(c, s, a->lens, "lens", p->batch);
+    p->cu_lens = chunks_want_output(c, s, a->cu_lens, "cu_lens", p->batch + 1);
     p->kv_indices =
-        chunks_want_output(c, s, a->kv_indices, "kv_indices", p->batch * most, true);
-    if (a->chunk_count) {
-        ops_want1(c, a->chunk_count, "chunk_count", OPS_I32, 1);
-        if (!c->status) p->chunk_count = (int32_t *)tensor_data(a->chunk_count);
-    }
+        chunks_want_output(c, s, a->kv_indices, "kv_indices", p->batch * most);
+    if (a->chunk_count) p->chunk_count = (int32_t *)tensor_data(a->chunk_count);
     ops_refuse(c, p->batch * most > INT32_MAX / 2, "capacity = %d makes chunks that are too large",
                (int)a->capacity);
     if (c->status) return;
@@ -88,31 +72,27 @@ static void chunks_want_outputs(ops_check *c, chunks_call *s) {
         p->max_len = p->chunks * p->chunk_len;
 }
 
-static void chunks_want_apart(ops_check *c, const cairn_prefix_chunks_args *a) {
-    static const char *const names[] = {"chunk_count", "starts",      "lens",  "cu_lens",
-                                        "kv_indices",  "prefix_lens", "slots", "requests",
-                                        "pages"};
-    const cairn_tensor *t[9];
-    t[0] = a->chunk_count, t[1] = a->starts, t[2] = a->lens, t[3] = a->cu_lens;
-    t[4] = a->kv_indices, t[5] = a->prefix_lens, t[6] = a->slots, t[7] = a->requests;
-    t[8] = a->pages;
-    for (int out = 0; out < 5; out++)
-        for (int other = out + 1; other < 9; other++)
-            ops_want_apart(c, t[out], names[out], t[other], names[other], false);
+/* Without requests nothing is done, whatever the outputs are. */
+static void chunks_drop_outputs(cairn_prefix_chunks_args *a) {
+    const cairn_tensor *t = a->prefix_lens;
+    if (!t || t->ndim != 1 || !t->shape || t->shape[0]) return;
+    a->chunk_count = a->starts = a->lens = a->cu_lens = a->kv_indices = NULL;
 }
 
 static cairn_status chunks_take(cairn_runtime *rt, const cairn_prefix_chunks_args *args,
                                 chunks_call *s) {
-    ops_check c = {NULL, "prefix_chunks", CAIRN_OK};
+    spec_call call;
+    ops_check c;
     memset(s, 0, sizeof *s);
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "prefix_chunks", s->a, args);
-    if (c.status) return c.status;
+    memset(&c, 0, sizeof c);
+    if ((c.status = OPS_TAKE(rt, "prefix_chunks", s->a, args))) return c.status;
+    chunks_drop_outputs(&s->a);
+    if (spec_check(&call, &rt->device, SPEC_OF(prefix_chunks), &s->a)) return call.c.status;
+    c = call.c;
     if (s->a.pages) s->page_size = steps_default(s->a.page_size, rt->config.page_size);
     chunks_want_inputs(&c, s);
     if (c.status || !s->p.batch) return c.status;
     chunks_want_outputs(&c, s);
-    if (!c.status) chunks_want_apart(&c, &s->a);
     s->p.error = ops_error_word(c.dev, c.op);
     return c.status;
 }

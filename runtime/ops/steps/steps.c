@@ -1,12 +1,11 @@
 /* ops_steps: prepare_steps, the metadata of N steps: its argument checks, the parameters that the
- * kernel and the CPU both work from, and the CPU's loops (runtime.h has the contract).
+ * kernel and the CPU both work from, and the CPU's loops (runtime_ops.h has the contract).
  *
  * The outputs of a step stand in one table, so that checks, sizes and names are said once. */
 
-enum { STEPS_SPANS = PREPARE_MAX_STEPS * (PREPARE_OUTPUTS + 2) + 5, STEPS_MAX_DRAFTS = 1024 };
-
-/* A stretch of memory that an argument takes. */
-typedef struct steps_span { const char *name, *begin, *end; bool out; } steps_span;
+enum { STEPS_MAX_DRAFTS = 1024 };
+/* Every output of every step, and the inputs, have their place among the spans of a call. */
+_Static_assert(SPANS >= PREPARE_MAX_STEPS * (PREPARE_OUTPUTS + 2) + 6, "spans");
 
 typedef struct steps_call {
     cairn_prepare_steps_args a;
@@ -14,70 +13,28 @@ typedef struct steps_call {
     int page_size;
     bool by_page; /* p.slots holds page ids */
     int span_count;
-    steps_span spans[STEPS_SPANS];
+    spans_item spans[SPANS];
     cairn_step_metadata steps[PREPARE_MAX_STEPS];
 } steps_call;
 
 /* ---- arguments ---- */
 
 static void steps_add_span(steps_call *s, const cairn_tensor *t, const char *name, bool out) {
-    steps_span *span = &s->spans[s->span_count];
-    if (!t || !tensor_span(t)) return;
-    span->name = name;
-    span->begin = (const char *)tensor_data(t);
-    span->end = span->begin + tensor_span(t);
-    span->out = out;
-    s->span_count++;
+    spans_add(s->spans, &s->span_count, t, name, out);
 }
 
-/* Pointers to the spans by where they begin. Shell's sort: qsort takes longer than all checks. */
-static void steps_sort_spans(const steps_call *s, const steps_span **sorted) {
-    static const int gaps[] = {132, 57, 23, 10, 4, 1};
-    for (int i = 0; i < s->span_count; i++) sorted[i] = &s->spans[i];
-    for (size_t g = 0; g < BASE_COUNT(gaps); g++)
-        for (int i = gaps[g], j; i < s->span_count; i++) {
-            const steps_span *span = sorted[i];
-            for (j = i; j >= gaps[g] && sorted[j - gaps[g]]->begin > span->begin; j -= gaps[g])
-                sorted[j] = sorted[j - gaps[g]];
-            sorted[j] = span;
-        }
-}
-
-/* No output shares a byte with another argument. Sorted, each is compared with what reaches
- * furthest among those before it: among all of them and among the outputs. */
-static void steps_want_apart(ops_check *c, const steps_call *s) {
-    const steps_span *sorted[STEPS_SPANS], *furthest = NULL, *furthest_out = NULL;
-    steps_sort_spans(s, sorted);
-    for (int i = 0; i < s->span_count && !c->status; i++) {
-        const steps_span *span = sorted[i], *before = span->out ? furthest : furthest_out;
-        ops_refuse(c, before && span->begin < before->end, "%s overlaps %s", span->name,
-                   before ? before->name : "");
-        if (!furthest || span->end > furthest->end) furthest = span;
-        if (span->out && (!furthest_out || span->end > furthest_out->end)) furthest_out = span;
-    }
-}
-
-static void steps_want_vector(ops_check *c, steps_call *s, const cairn_tensor *t, const char *name,
-                              int64_t extent, bool optional, const int32_t **out) {
-    ops_want_as(c, t, name, OPS_I32, optional, 1, &extent);
-    if (c->status || !t) return;
-    *out = (const int32_t *)tensor_data(t);
-    steps_add_span(s, t, name, false);
-}
-
-static void steps_want_table(ops_check *c, steps_call *s, const cairn_tensor *t, const char *name,
-                             bool out) {
+static void steps_want_table(ops_check *c, steps_call *s, const cairn_tensor *t, const char *name) {
     tensor_want want;
     if (c->status || !t) return;
     memset(&want, 0, sizeof want);
     want.op = c->op;
     want.name = name;
-    want.types = OPS_I32;
+    want.types = SPEC_I32;
     want.rank = 2;
     want.shape[0] = want.shape[1] = -1;
     want.rows_may_stride = true;
     c->status = tensor_check(c->dev, t, &want);
-    if (!c->status) steps_add_span(s, t, name, out);
+    if (!c->status) steps_add_span(s, t, name, true);
 }
 
 static int32_t steps_default(int32_t given, int32_t value) { return given ? given : value; }
@@ -85,19 +42,9 @@ static int32_t steps_default(int32_t given, int32_t value) { return given ? give
 static void steps_want_numbers(ops_check *c, steps_call *s, int config_page_size) {
     const cairn_prepare_steps_args *a = &s->a;
     prepare_steps_params *p = &s->p;
-    ops_refuse(c, a->mode < CAIRN_STEP_DECODE || a->mode > CAIRN_STEP_DRAFT_EXTEND,
-               "mode = %d is unknown; see cairn_step_mode", (int)a->mode);
-    ops_refuse(c, a->step_count < 1 || a->step_count > PREPARE_MAX_STEPS,
-               "step_count = %d; 1 to %d is expected", (int)a->step_count, PREPARE_MAX_STEPS);
-    ops_refuse(c, a->step_offset < 0 || a->step_offset > 1 << 20,
-               "step_offset = %d; 0 to 1048576 is expected", (int)a->step_offset);
     ops_refuse(c, a->mode == CAIRN_STEP_TARGET_VERIFY &&
                       (a->draft_tokens < 1 || a->draft_tokens > STEPS_MAX_DRAFTS),
                "draft_tokens = %d; 1 to %d is expected", (int)a->draft_tokens, STEPS_MAX_DRAFTS);
-    ops_refuse(c, a->index_topk < 0, "index_topk = %d is negative", (int)a->index_topk);
-    ops_refuse(c, a->page_size < 0, "page_size = %d is negative", (int)a->page_size);
-    ops_refuse(c, a->index_split < 0, "index_split = %d is negative", (int)a->index_split);
-    ops_refuse(c, a->attend_split < 0, "attend_split = %d is negative", (int)a->attend_split);
     ops_refuse(c, !a->steps, "steps is NULL");
     p->mode = a->mode;
     p->steps = a->step_count;
@@ -119,24 +66,27 @@ static void steps_want_inputs(ops_check *c, steps_call *s) {
     const cairn_prepare_steps_args *a = &s->a;
     prepare_steps_params *p = &s->p;
     const cairn_tensor *source = a->slots ? a->slots : a->pages;
-    bool extend = a->mode == CAIRN_STEP_DRAFT_EXTEND;
-    int64_t batch;
+    const bool extend = a->mode == CAIRN_STEP_DRAFT_EXTEND;
+    const int64_t batch = a->seq_lens->shape[0];
     s->by_page = !a->slots && a->pages;
-    steps_want_vector(c, s, a->seq_lens, "seq_lens", -1, false, &p->seq_lens);
-    if (c->status) return;
-    batch = a->seq_lens->shape[0];
-    steps_want_vector(c, s, a->requests, "requests", batch, true, &p->requests);
-    steps_want_vector(c, s, a->count, "count", 1, true, &p->count);
+    ops_refuse(c, extend && !a->accept, "accept is NULL");
     ops_refuse(c, !extend && a->accept, "accept is for DRAFT_EXTEND");
-    if (extend) steps_want_vector(c, s, a->accept, "accept", batch, false, &p->accept);
     ops_refuse(c, a->slots && a->pages, "slots or pages is expected, not both");
-    steps_want_table(c, s, source, s->by_page ? "pages" : "slots", false);
-    if (c->status) return;
     ops_refuse(c, batch * (p->draft_tokens + 1) > INT32_MAX / 4,
                "seq_lens has %lld requests; that is too many", (long long)batch);
     ops_refuse(c, source && !a->requests && source->shape[0] < batch,
                "requests is NULL, but there are %lld requests and %lld rows of slots or pages",
                (long long)batch, (long long)(source ? source->shape[0] : 0));
+    if (c->status) return;
+    p->seq_lens = (const int32_t *)tensor_data(a->seq_lens);
+    if (a->requests) p->requests = (const int32_t *)tensor_data(a->requests);
+    if (a->count) p->count = (const int32_t *)tensor_data(a->count);
+    if (a->accept) p->accept = (const int32_t *)tensor_data(a->accept);
+    steps_add_span(s, a->seq_lens, "seq_lens", false);
+    steps_add_span(s, a->requests, "requests", false);
+    steps_add_span(s, a->count, "count", false);
+    steps_add_span(s, a->accept, "accept", false);
+    steps_add_span(s, source, s->by_page ? "pages" : "slots", false);
     p->batch = (int32_t)batch;
     p->pool = p->max_len = INT32_MAX;
     p->row_capacity = INT32_MAX;
@@ -194,8 +144,8 @@ static void steps_want_output(ops_check *c, steps_call *s, int step, int which) 
     int64_t rows = steps_host_rows(&s->p), batch = s->p.batch, free1 = -1;
     const int64_t pair[2] = {-1, 2};
     if (!t || c->status) return;
-    if (o->extent == STEPS_SCHEDULE) ops_want_as(c, t, o->name, OPS_I32, false, 2, pair);
-    else ops_want_as(c, t, o->name, OPS_I32, false, 1, &free1);
+    if (o->extent == STEPS_SCHEDULE) ops_want_as(c, t, o->name, SPEC_I32, false, 2, pair);
+    else ops_want_as(c, t, o->name, SPEC_I32, false, 1, &free1);
     if (c->status) return;
     free1 = t->shape[0];
     switch (o->extent) {
@@ -221,15 +171,17 @@ static int32_t *steps_want_out_table(ops_check *c, steps_call *s, int step, cons
                                      size_t offset, int per_column, int64_t *stride) {
     cairn_tensor *t = steps_tensor(s, step, offset);
     prepare_steps_params *p = &s->p;
+    int before;
     if (!t || c->status) return NULL;
-    steps_want_table(c, s, t, name, true);
+    before = s->span_count;
+    steps_want_table(c, s, t, name);
     ops_refuse(c, !s->p.slots, "%s is wanted, but slots and pages are NULL", name);
     if (c->status) return NULL;
     steps_want_room(c, p, name, t->shape[0], p->expand ? steps_host_rows(p) : p->batch, p->expand,
                     0);
     steps_lower(&p->max_len, t->shape[1], per_column);
     if (steps_again(s, step, offset)) {
-        s->span_count--; /* the later one stands for it */
+        s->span_count = before; /* the later one stands for it */
         return NULL;
     }
     *stride = tensor_stride(t, 0);
@@ -275,11 +227,11 @@ static void steps_choose_copy(steps_call *s) {
 
 static cairn_status steps_take(cairn_runtime *rt, const cairn_prepare_steps_args *args,
                                steps_call *s) {
-    ops_check c = {NULL, "prepare_steps", CAIRN_OK};
+    spec_call call;
+    ops_check c;
     memset(s, 0, sizeof *s);
-    c.dev = ops_device(rt);
-    c.status = OPS_TAKE(rt, "prepare_steps", s->a, args);
-    if (c.status) return c.status;
+    if (spec_take(rt, SPEC_OF(prepare_steps), &s->a, args, &call)) return call.c.status;
+    c = call.c;
     steps_want_numbers(&c, s, rt->config.page_size);
     if (!c.status) steps_want_inputs(&c, s);
     if (!c.status) steps_take_steps(&c, s);
@@ -288,7 +240,7 @@ static cairn_status steps_take(cairn_runtime *rt, const cairn_prepare_steps_args
         for (int which = 0; which < PREPARE_OUTPUTS; which++) steps_want_output(&c, s, i, which);
         steps_want_tables(&c, s, i);
     }
-    if (!c.status) steps_want_apart(&c, s);
+    if (!c.status) spans_want_apart(&c, s->spans, s->span_count);
     steps_choose_copy(s);
     s->p.error = ops_error_word(c.dev, c.op);
     return c.status;

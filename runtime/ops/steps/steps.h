@@ -1,7 +1,7 @@
-/* steps: the ops that make a step's metadata: prepare_steps (steps.c), which writes the lengths, rows
- * and schedules of N steps in one launch, and prefix_chunks (chunks.c), which cuts a cached prefix
- * into chunks. runtime_ops.h has the contract of both; the kernel and the CPU work from the same
- * parameters. */
+/* steps: the ops that make a step's metadata: prepare_steps (steps.c), which writes the lengths,
+ * rows and schedules of N steps in one launch, and prefix_chunks (chunks.c), which cuts a cached
+ * prefix into chunks. runtime_ops.h has the contract of both; the kernel and the CPU work from
+ * the same parameters. */
 
 /* ---- what prepare_steps puts out, for the checks, the sizes and the binding to Lua ---- */
 

@@ -32,11 +32,6 @@ static cairn_status rows_ask(cairn_runtime *rt, uint64_t *free_bytes, uint64_t *
     return handles_leave(rt, CAIRN_OK);
 }
 
-static void rows_check_sizes(ops_check *c, const cairn_topk_rows_args *a) {
-    ops_refuse(c, a->rows < 0, "rows = %d; 0 or more is expected", (int)a->rows);
-    ops_refuse(c, a->n < 0 || a->n > 1 << 22, "n = %d; 0 to 4194304 is allowed", (int)a->n);
-}
-
 static cairn_status rows_plan(cairn_runtime *rt, const cairn_topk_rows_args *a, int64_t *at_once) {
     uint64_t free_bytes = 0, total_bytes = 0;
     cairn_status status = CAIRN_OK;
@@ -55,71 +50,25 @@ static cairn_status rows_plan(cairn_runtime *rt, const cairn_topk_rows_args *a, 
 
 /* ---- arguments ------------------------------------------------------------------------------ */
 
-static void rows_check_scores(ops_check *c, const cairn_topk_rows_args *a) {
-    tensor_want want = {"topk_rows", "scores",
-                        TENSOR_BIT(CAIRN_F32) | TENSOR_BIT(CAIRN_F16) | TENSOR_BIT(CAIRN_BF16), 2,
-                        {-1, -1}, true, true};
-    if (c->status) return;
-    want.shape[1] = a->n;
-    if ((c->status = tensor_check(c->dev, a->scores, &want))) return;
+static void rows_want_scores(ops_check *c, const cairn_topk_rows_args *a) {
     ops_refuse(c, a->scores && a->scores->shape[0] < 1 && a->rows > 0,
                "scores has no row; one or more is expected");
 }
 
-static void rows_check_outputs(ops_check *c, const cairn_topk_rows_args *a) {
-    int64_t extents[2] = {-1, 0};
-    ops_want2(c, a->indices, "indices", OPS_I32, -1, a->k);
-    if (c->status) return;
-    ops_refuse(c, a->indices->shape[0] < a->rows, "indices has %lld rows; %d or more are expected",
-               (long long)a->indices->shape[0], (int)a->rows);
-    extents[0] = a->indices->shape[0], extents[1] = a->k;
-    ops_want_as(c, a->values, "values", OPS_F32, true, 2, extents);
-}
-
-/* What is written, the scores too, shares no byte with anything else; all are checked. */
-static void rows_check_apart(ops_check *c, const cairn_topk_rows_args *a) {
-    const cairn_tensor *inputs[6];
-    static const char *const names[6] = {"scores",  "page_table", "offsets",
-                                         "requests", "lengths",    "row_starts"};
-    int i;
-    inputs[0] = a->scores, inputs[1] = a->page_table, inputs[2] = a->offsets;
-    inputs[3] = a->requests, inputs[4] = a->lengths, inputs[5] = a->row_starts;
-    ops_want_apart(c, a->values, "values", a->indices, "indices", false);
-    for (i = 0; i < 6; i++) {
-        ops_want_apart(c, a->indices, "indices", inputs[i], names[i], false);
-        ops_want_apart(c, a->values, "values", inputs[i], names[i], false);
-        if (i) ops_want_apart(c, a->scores, "scores", inputs[i], names[i], false);
-    }
-}
-
-static cairn_status rows_take_map(cairn_runtime *rt, const cairn_topk_rows_args *a,
-                                  topk_params *map) {
+/* What the table does not say; map: what topk_transform does with a position. */
+static cairn_status rows_check(cairn_runtime *rt, spec_call *s, const cairn_topk_rows_args *a,
+                               topk_params *map) {
     cairn_topk_transform_args t;
+    topk_want_route(&s->c, a->route);
+    rows_want_scores(&s->c, a);
+    ops_refuse(&s->c, rt->capturing && !a->scores,
+               "scores is NULL; while a graph is captured, memory for them is expected");
     memset(&t, 0, sizeof t);
     t.page_table = a->page_table, t.offsets = a->offsets, t.requests = a->requests;
     t.page_size = a->page_size;
-    if (!a->page_table && !a->offsets && !a->requests) return CAIRN_OK;
-    return topk_check_map(rt, "topk_rows", &t, a->rows, map);
-}
-
-/* Checks all arguments; map: what topk_transform does with a position. */
-static cairn_status rows_check(cairn_runtime *rt, const cairn_topk_rows_args *a,
-                               topk_params *map) {
-    ops_check c = {NULL, "topk_rows", CAIRN_OK};
-    int64_t rows = a->rows;
-    c.dev = &rt->device;
-    ops_refuse(&c, !a->produce, "produce is NULL");
-    rows_check_sizes(&c, a);
-    if (!c.status) c.status = topk_check_options(c.dev, c.op, a->k, a->order, a->route);
-    ops_want_as(&c, a->lengths, "lengths", OPS_I32, true, 1, &rows);
-    ops_want_as(&c, a->row_starts, "row_starts", OPS_I32, true, 1, &rows);
-    rows_check_scores(&c, a);
-    rows_check_outputs(&c, a);
-    ops_refuse(&c, rt->capturing && !a->scores,
-               "scores is NULL; while a graph is captured, memory for them is expected");
-    if (!c.status) c.status = rows_take_map(rt, a, map);
-    rows_check_apart(&c, a);
-    return c.status;
+    if (!s->c.status && (a->page_table || a->offsets || a->requests))
+        topk_want_map(&s->c, rt->config.page_size, &t, a->rows, map);
+    return s->c.status;
 }
 
 /* ---- the rows, some at a time --------------------------------------------------------------- */
@@ -174,12 +123,24 @@ static topk_params rows_map_at(const rows_call *c, int64_t first) {
     return map;
 }
 
+/* first: of the rows that messages name. */
+static topk_shape rows_shape(const cairn_tensor *scores, int64_t first) {
+    topk_shape shape;
+    shape.op = "topk_rows";
+    shape.first_row = first;
+    shape.rows = scores->shape[0];
+    shape.n = scores->shape[1];
+    shape.stride = scores->strides[0];
+    return shape;
+}
+
 /* top-k of `count` rows whose scores are in `scores`. */
 static cairn_status rows_select(rows_call *c, int64_t first, int64_t count,
                                 const cairn_tensor *scores) {
     const cairn_topk_rows_args *a = c->a;
     rows_view lengths, starts, indices, values;
     topk_params map = rows_map_at(c, first);
+    topk_shape shape = rows_shape(scores, first);
     cairn_topk_args top;
     memset(&top, 0, sizeof top);
     top.k = a->k, top.order = a->order, top.route = a->route;
@@ -188,7 +149,7 @@ static cairn_status rows_select(rows_call *c, int64_t first, int64_t count,
     top.row_starts = rows_slice(a->row_starts, first, count, &starts);
     top.indices = rows_slice(a->indices, first, count, &indices);
     top.values = rows_slice(a->values, first, count, &values);
-    return topk_run(c->rt, "topk_rows", &top, &map, first);
+    return topk_run_checked(c->rt, &top, &shape, &map);
 }
 
 /* The rows of the outputs behind the last that has scores: as of rows without candidates. */
@@ -196,6 +157,7 @@ static cairn_status rows_pad(rows_call *c) {
     const cairn_topk_rows_args *a = c->a;
     rows_view indices, values;
     topk_params map;
+    topk_shape shape;
     cairn_topk_args top;
     int64_t count = a->indices->shape[0] - a->rows;
     if (count == 0) return CAIRN_OK;
@@ -205,7 +167,8 @@ static cairn_status rows_pad(rows_call *c) {
     top.k = a->k, top.route = "auto", top.scores = &c->scores;
     top.indices = rows_slice(a->indices, a->rows, count, &indices);
     top.values = rows_slice(a->values, a->rows, count, &values);
-    return topk_run(c->rt, "topk_rows", &top, &map, a->rows);
+    shape = rows_shape(&c->scores, a->rows);
+    return topk_run_checked(c->rt, &top, &shape, &map);
 }
 
 /* Calls the producer; a status without words of its own gets some. When it waits, a fault of the
@@ -316,12 +279,13 @@ static cairn_status rows_run_in_own_memory(rows_call *c) {
 cairn_status cairn_topk_rows(cairn_runtime *rt, const cairn_topk_rows_args *args) {
     cairn_topk_rows_args a;
     rows_call c;
-    cairn_status status = OPS_TAKE(rt, "topk_rows", a, args);
+    spec_call s;
+    cairn_status status = spec_take(rt, SPEC_OF(topk_rows), &a, args, &s);
     if (status) return status;
     memset(&c, 0, sizeof c);
     c.rt = rt;
     c.a = &a;
-    if ((status = rows_check(rt, &a, &c.map)) || (status = rows_plan(rt, &a, &c.step)))
+    if ((status = rows_check(rt, &s, &a, &c.map)) || (status = rows_plan(rt, &a, &c.step)))
         return status;
     c.strides[1] = 1;
     if (!a.scores) return rows_run_in_own_memory(&c);
@@ -337,13 +301,11 @@ cairn_status cairn_topk_rows(cairn_runtime *rt, const cairn_topk_rows_args *args
 cairn_status cairn_topk_rows_plan(cairn_runtime *rt, const cairn_topk_rows_args *args,
                                   int64_t *rows_at_once) {
     cairn_topk_rows_args a;
-    ops_check c = {NULL, "topk_rows_plan", CAIRN_OK};
-    cairn_status status = OPS_TAKE(rt, "topk_rows_plan", a, args);
+    spec_call s;
+    cairn_status status = spec_take(rt, &spec_topk_rows_plan, &a, args, &s);
     if (rows_at_once) *rows_at_once = 0;
     if (status || (status = handles_need(rt, "topk_rows_plan", rows_at_once, "rows_at_once")))
         return status;
-    c.dev = &rt->device;
-    rows_check_sizes(&c, &a);
-    rows_check_scores(&c, &a);
-    return c.status ? c.status : rows_plan(rt, &a, rows_at_once);
+    rows_want_scores(&s.c, &a);
+    return s.c.status ? s.c.status : rows_plan(rt, &a, rows_at_once);
 }

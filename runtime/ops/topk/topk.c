@@ -1,77 +1,26 @@
-/* topk: the entries. Checks the arguments, then the CPU's rows or a kernel's launch. */
+/* topk: the entries. Each checks what the table does not say, then the CPU's rows or a launch. */
 
-/* Outputs share no byte with each other or with what is read. */
-static void topk_check_outputs(ops_check *c, const cairn_topk_args *a, int64_t rows) {
-    const cairn_tensor *inputs[3];
-    static const char *const names[3] = {"scores", "lengths", "row_starts"};
-    int64_t extents[2];
-    int i;
-    inputs[0] = a->scores, inputs[1] = a->lengths, inputs[2] = a->row_starts;
-    extents[0] = rows, extents[1] = a->k;
-    ops_want_as(c, a->indices, "indices", OPS_I32, false, 2, extents);
-    ops_want_as(c, a->values, "values", OPS_F32, true, 2, extents);
-    ops_want_apart(c, a->values, "values", a->indices, "indices", false);
-    for (i = 0; i < 3; i++) {
-        ops_want_apart(c, a->indices, "indices", inputs[i], names[i], false);
-        ops_want_apart(c, a->values, "values", inputs[i], names[i], false);
-    }
-}
-
-static cairn_status topk_check_options(device *dev, const char *op, int32_t k, int32_t order,
-                                       const char *route) {
-    if (route && strcmp(route, "auto") != 0 && !topk_find_route(route))
-        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
-                         "%s: route \"%.40s\" is unknown; auto, small, block, cluster, split, "
-                         "radix", op, route);
-    if (k < 1)
-        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT, "%s: k = %d; 1 or more is expected",
-                         op, (int)k);
-    if (order != CAIRN_ORDER_POSITION && order != CAIRN_ORDER_SCORE)
-        return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
-                         "%s: order = %d; 0 (position) or 1 (score) is expected", op, (int)order);
-    return CAIRN_OK;
+static void topk_want_route(ops_check *c, const char *route) {
+    ops_refuse(c, route && strcmp(route, "auto") != 0 && !topk_find_route(route),
+               "route \"%.40s\" is unknown; auto, small, block, cluster, split, radix", route);
 }
 
 /* Rows that are whole in the output, in position order and without values, have no score read. */
 static bool topk_reads_nothing(const cairn_topk_args *a) {
-    const cairn_tensor *t = a->scores;
-    return t && t->ndim == 2 && t->shape && t->shape[1] <= a->k && !a->values &&
-           a->order == CAIRN_ORDER_POSITION;
+    return a->scores->shape[1] <= a->k && !a->values && a->order == CAIRN_ORDER_POSITION;
 }
 
-static cairn_status topk_check_scores(device *dev, const cairn_topk_args *a, topk_shape *shape) {
-    tensor_want want = {NULL, "scores",
-                        TENSOR_BIT(CAIRN_F32) | TENSOR_BIT(CAIRN_F16) | TENSOR_BIT(CAIRN_BF16), 2,
-                        {-1, -1}, false, true};
-    const cairn_tensor *scores = a->scores;
-    cairn_tensor unread;
-    cairn_status status;
-    if (topk_reads_nothing(a) && !scores->data) {
-        unread = *scores;
-        unread.data = &unread, unread.byte_offset = 0; /* for the check alone */
-        scores = &unread;
-    }
-    want.op = shape->op;
-    if ((status = tensor_check(dev, scores, &want))) return status;
-    shape->rows = scores->shape[0];
-    shape->n = scores->shape[1];
-    shape->stride = tensor_stride(scores, 0);
-    if (shape->n <= 1 << 22) return CAIRN_OK;
-    return base_fail(dev->base, CAIRN_INVALID_ARGUMENT,
-                     "%s: scores has %lld columns; at most 4194304 are allowed", shape->op,
-                     (long long)shape->n);
-}
-
-static cairn_status topk_check(device *dev, const cairn_topk_args *a, topk_shape *shape) {
-    ops_check c = {NULL, NULL, CAIRN_OK};
-    c.dev = dev, c.op = shape->op;
-    if ((c.status = topk_check_options(dev, c.op, a->k, a->order, a->route)) ||
-        (c.status = topk_check_scores(dev, a, shape)))
-        return c.status;
-    ops_want_as(&c, a->lengths, "lengths", OPS_I32, true, 1, &shape->rows);
-    ops_want_as(&c, a->row_starts, "row_starts", OPS_I32, true, 1, &shape->rows);
-    topk_check_outputs(&c, a, shape->rows);
-    return c.status;
+/* The shape of a call that the table holds right. */
+static void topk_want(spec_call *s, const cairn_topk_args *a, topk_shape *shape) {
+    topk_want_route(&s->c, a->route);
+    ops_refuse(&s->c, !s->c.status && !a->scores->data && tensor_elements(a->scores) > 0 &&
+                          !topk_reads_nothing(a), "the data of scores is NULL");
+    if (s->c.status) return;
+    shape->op = s->c.op;
+    shape->first_row = 0;
+    shape->rows = s->n[SPEC_ROWS];
+    shape->n = s->n[SPEC_N];
+    shape->stride = tensor_stride(a->scores, 0);
 }
 
 /* Names the first row whose start or length is out of range, in the words of the GPU. */
@@ -109,7 +58,7 @@ static cairn_status topk_run_cpu(device *dev, const cairn_topk_args *a, const to
     return status ? status : topk_report(dev, shape, &call);
 }
 
-/* ---- transform ---------------------------------------------------------------------------------- */
+/* ---- transform ------------------------------------------------------------------------------- */
 
 /* What a gather takes for a position of row r, which no index may hold; -1: it is on no page. */
 static int64_t topk_place(const topk_params *map, int64_t r, const int32_t *pages,
@@ -163,17 +112,6 @@ static cairn_status topk_run_checked(cairn_runtime *rt, const cairn_topk_args *a
     return topk_place_cpu(&rt->device, a, shape, map, status);
 }
 
-/* op and first_row: for messages; the latter is added to the number of a row. */
-static cairn_status topk_run(cairn_runtime *rt, const char *op, const cairn_topk_args *a,
-                             const topk_params *map, int64_t first_row) {
-    topk_shape shape = {NULL, 0, 0, 0, 0};
-    cairn_status status;
-    shape.op = op;
-    shape.first_row = first_row;
-    status = topk_check(&rt->device, a, &shape);
-    return status ? status : topk_run_checked(rt, a, &shape, map);
-}
-
 const char *cairn_topk_route(const cairn_runtime *rt, int64_t rows, int64_t n, int32_t k) {
     const char *route;
     topk_params p;
@@ -187,46 +125,32 @@ const char *cairn_topk_route(const cairn_runtime *rt, int64_t rows, int64_t n, i
 cairn_status cairn_topk(cairn_runtime *rt, const cairn_topk_args *args) {
     cairn_topk_args a;
     topk_params map;
-    cairn_status status = OPS_TAKE(rt, "topk", a, args);
-    if (status) return status;
+    topk_shape shape;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(topk), &a, args, &s)) return s.c.status;
+    topk_want(&s, &a, &shape);
+    if (s.c.status) return s.c.status;
     memset(&map, 0, sizeof map);
-    return topk_run(rt, "topk", &a, &map, 0);
+    return topk_run_checked(rt, &a, &shape, &map);
 }
 
-/* An output shares no byte with what the transform reads besides. */
-static void topk_check_apart(ops_check *c, const cairn_tensor *out, const char *name,
-                             const cairn_topk_transform_args *a) {
-    ops_want_apart(c, out, name, a->page_table, "page_table", false);
-    ops_want_apart(c, out, name, a->offsets, "offsets", false);
-    ops_want_apart(c, out, name, a->requests, "requests", false);
-}
-
-/* Checks the transform's own arguments, after those of topk (or without outputs), and fills its part
- * of the kernel's parameters. */
-static cairn_status topk_check_map(cairn_runtime *rt, const char *op,
-                                   const cairn_topk_transform_args *a, int64_t rows,
-                                   topk_params *map) {
-    ops_check c = {NULL, op, CAIRN_OK};
-    int64_t requests = 0;
-    c.dev = &rt->device;
-    map->page_size = a->page_size ? a->page_size : rt->config.page_size;
-    ops_refuse(&c, !a->page_table == !a->offsets,
+/* What the table does not say of the transform's own arguments; fills its part of the kernel's
+ * parameters. */
+static void topk_want_map(ops_check *c, int config_page_size, const cairn_topk_transform_args *a,
+                          int64_t rows, topk_params *map) {
+    int64_t requests;
+    map->page_size = a->page_size ? a->page_size : config_page_size;
+    ops_refuse(c, !a->page_table == !a->offsets,
                "page_table or offsets is expected, one of the two");
-    ops_refuse(&c, map->page_size < 1, "page_size = %d; 1 or more is expected", (int)a->page_size);
-    if (a->page_table) ops_want2(&c, a->page_table, "page_table", OPS_I32, -1, -1);
-    if (a->offsets) ops_want1(&c, a->offsets, "offsets", OPS_I32, rows);
-    if (a->requests) ops_want1(&c, a->requests, "requests", OPS_I32, rows);
-    ops_refuse(&c, a->requests && !a->page_table, "requests without page_table");
-    topk_check_apart(&c, a->indices, "indices", a);
-    topk_check_apart(&c, a->values, "values", a);
-    if (c.status) return c.status;
+    ops_refuse(c, a->requests && !a->page_table, "requests without page_table");
+    if (c->status) return;
     if (a->offsets) {
         map->form = CAIRN_INDEX_FLAT;
         map->offsets = (const int32_t *)tensor_data(a->offsets);
-        return CAIRN_OK;
+        return;
     }
     requests = a->page_table->shape[0];
-    ops_refuse(&c, !a->requests && rows && (requests < 1 || rows % requests != 0),
+    ops_refuse(c, !a->requests && rows && (requests < 1 || rows % requests != 0),
                "%lld rows for %lld requests: a multiple, or requests, is expected",
                (long long)rows, (long long)requests);
     map->form = CAIRN_INDEX_SLOT;
@@ -235,22 +159,20 @@ static cairn_status topk_check_map(cairn_runtime *rt, const char *op,
     map->table_rows = (int32_t)requests;
     map->table_stride = (int32_t)a->page_table->shape[1];
     map->rows_each = requests > 0 && rows >= requests ? (int32_t)(rows / requests) : 1;
-    return c.status;
 }
 
 cairn_status cairn_topk_transform(cairn_runtime *rt, const cairn_topk_transform_args *args) {
     cairn_topk_transform_args a;
     cairn_topk_args top;
     topk_params map;
-    topk_shape shape = {"topk_transform", 0, 0, 0, 0};
-    cairn_status status = OPS_TAKE(rt, shape.op, a, args);
-    if (status) return status;
+    topk_shape shape;
+    spec_call s;
+    if (spec_take(rt, SPEC_OF(topk_transform), &a, args, &s)) return s.c.status;
     memset(&map, 0, sizeof map);
     memset(&top, 0, sizeof top);
     top.k = a.k, top.scores = a.scores, top.lengths = a.lengths, top.row_starts = a.row_starts;
     top.indices = a.indices, top.values = a.values, top.order = a.order, top.route = a.route;
-    if ((status = topk_check(&rt->device, &top, &shape)) ||
-        (status = topk_check_map(rt, shape.op, &a, shape.rows, &map)))
-        return status;
-    return topk_run_checked(rt, &top, &shape, &map);
+    topk_want(&s, &top, &shape);
+    if (!s.c.status) topk_want_map(&s.c, rt->config.page_size, &a, shape.rows, &map);
+    return s.c.status ? s.c.status : topk_run_checked(rt, &top, &shape, &map);
 }

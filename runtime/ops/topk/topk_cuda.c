@@ -140,7 +140,7 @@ static bool topk_plan_radix(const device *dev, const topk_params *p, topk_plan *
     return true;
 }
 
-/* ---- routes by name, and which one a shape takes ----------------------------------------------- */
+/* ---- routes by name, and which one a shape takes --------------------------------------------- */
 
 typedef struct topk_route {
     const char *name;

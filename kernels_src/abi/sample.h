@@ -1,0 +1,38 @@
+/* abi: the parameters of kernels in sample/ (see abi.h). */
+#ifndef CAIRN_ABI_SAMPLE_H
+#define CAIRN_ABI_SAMPLE_H
+#ifndef CAIRN_ABI_H /* which includes all in order */
+#include "abi/base.h"
+#endif
+
+/* sample*.cu */
+enum { CAIRN_SAMPLE_PART = 1022 };
+typedef struct sample_part { /* what one block of sample_few found */
+    uint32_t count;          /* of ranks, or more than they are */
+    uint32_t edge;           /* key: every logit of the slice that reaches it is listed */
+    uint64_t ranks[CAIRN_SAMPLE_PART]; /* key of the penalized logit << 32 | ~id */
+} sample_part;
+
+typedef struct sample_kernel_params {
+    const float *logits;      /* [rows, vocab] */
+    const int64_t *seeds;     /* [rows] or NULL: seed */
+    const int32_t *positions; /* [rows] or NULL: 0 */
+    const int32_t *history;   /* [rows, history_count], -1 padded, or NULL */
+    int32_t *tokens;          /* [rows] */
+    int64_t seed;
+    int32_t vocab, history_count, top_k, top_p_first;
+    float temperature, top_p, min_p, repetition_penalty;
+    int32_t position_first, position_step; /* row r: + first + r * step */
+    sample_part *parts; /* sample_few: [rows, parts of a row] */
+    uint32_t *arrived;  /* sample_few: [rows], zero before and after */
+} sample_kernel_params;
+
+typedef struct verify_greedy_params {
+    const float *logits;   /* [sequences, drafts + 1, vocab] */
+    const int32_t *drafts; /* [sequences, drafts] */
+    int32_t *accepted;     /* [sequences] */
+    int32_t *bonus;        /* [sequences] */
+    int32_t drafts_count, vocab;
+} verify_greedy_params;
+
+#endif

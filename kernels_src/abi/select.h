@@ -1,0 +1,28 @@
+/* abi: the parameters of kernels in select/ (see abi.h). */
+#ifndef CAIRN_ABI_SELECT_H
+#define CAIRN_ABI_SELECT_H
+#ifndef CAIRN_ABI_H /* which includes all in order */
+#include "abi/paged.h"
+#endif
+
+/* select/bounds.cu */
+typedef struct page_bounds_params {
+    const uint16_t *cache; /* f16 [pages, 2, kv_heads, page_size, head_dim] */
+    const int32_t *ids;    /* [n] */
+    uint16_t *bounds;      /* f16 [pages, kv_heads, 2, head_dim] */
+    cairn_error_word *error;
+    int32_t pages, kv_heads, page_size, head_dim;
+    int32_t mean, pad; /* 0: lowest and highest; 1: the mean and what f16 left */
+} page_bounds_params;
+
+/* select/select.cu */
+typedef struct score_pages_params {
+    paged_rows at;          /* its keys are not read */
+    const uint16_t *bounds; /* f16 [pages, kv_heads, 2, head_dim] */
+    const float *q;         /* [rows, heads, head_dim] */
+    float *scores;          /* [rows, kv_heads, max_pages] */
+    int32_t heads, window;
+    int32_t mean, by_head; /* source and strategy */
+} score_pages_params;
+
+#endif

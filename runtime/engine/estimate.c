@@ -1,0 +1,120 @@
+/* engine_estimate: what loading a model would take, told before there is a runtime.
+ *
+ * It is no arithmetic of its own: the file is read, and what lies in host memory is opened, as
+ * loading does it, with every byte counted; the backend measures by the steps of its open; the
+ * cache is sized by the function that sizes it. Nothing is allocated on a device. */
+
+/* Counts what goes through an allocator. */
+typedef struct engine_counter { cairn_allocator under; uint64_t live; } engine_counter;
+
+static void *engine_count_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
+    engine_counter *c = (engine_counter *)user;
+    void *result = c->under.realloc(c->under.user, memory, old_bytes, new_bytes);
+    if (result || !new_bytes) c->live += (uint64_t)new_bytes - (memory ? old_bytes : 0);
+    return result;
+}
+
+/* The runtime that a config would open, as far as it can be measured for. The file is mapped: only
+ * its header is read. */
+static void engine_fake_runtime(cairn_runtime *rt, const cairn_config *config) {
+    rt->config = *config;
+    rt->config.memory.map = CAIRN_MAP_FILE;
+    rt->device.base = &rt->base;
+    rt->config.backend = device_measure(&rt->device, config->backend, config->driver_path,
+                                        config->device, &rt->drv);
+    rt->device.budget_bytes = (size_t)config->memory.budget_mb << 20;
+}
+
+/* map: the config's. */
+static void engine_fill_estimate(const cairn_model *m, cairn_memory_map map, int pages,
+                                 uint64_t host, cairn_memory_estimate *out) {
+    const model_memory *own = &m->memory;
+    const bool cuda = m->runtime->config.backend == CAIRN_BACKEND_CUDA;
+    const bool copied = !cuda && map == CAIRN_MAP_COPY;
+    out->max_seq_len = m->max_seq_len;
+    out->pages = pages;
+    out->backend = m->runtime->config.backend;
+    out->weights_bytes = engine_weights_bytes(m);
+    out->kv_bytes = engine_kv_bytes(&m->shape, m->runtime->config.page_size, pages);
+    out->scratch_bytes = own->scratch;
+    out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes;
+    out->live_bytes = own->weights + out->kv_bytes + own->scratch;
+    out->peak_bytes = out->live_bytes + own->opening;
+    out->host_bytes = host + own->host + (copied ? m->file_bytes + GGUF_ALIGNMENT : 0);
+    out->mapped_bytes = cuda || copied ? 0 : m->file_bytes;
+    out->resident_bytes = out->host_bytes + out->mapped_bytes + (cuda ? 0 : own->scratch);
+}
+
+/* The host's side of a loaded model without its device: opened, counted, closed. */
+static cairn_status engine_count_host(cairn_model *m, const engine_counter *counter, int rows,
+                                      int pages, uint64_t *host) {
+    base *b = &m->runtime->base;
+    cairn_status status = engine_scratch_new(b, m, rows);
+    if (engine_backend(m->runtime)->copies) model_drop_file(m);
+    if (!status) status = pages_open(b, pages, &m->kv.pool);
+    if (!status && m->runtime->config.memory.prefix_cache)
+        status = prefix_open(b, &m->kv.pool, m->runtime->config.page_size, &m->prefixes);
+    *host = counter->live + (uint64_t)m->shape.kv_layers * 2 * sizeof(void *);
+    prefix_close(&m->prefixes);
+    pages_close(b, &m->kv.pool);
+    engine_scratch_free(b, m);
+    return status;
+}
+
+static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter *counter,
+                                        const char *path, cairn_memory_map map,
+                                        cairn_memory_estimate *out) {
+    int rows = engine_most_rows(&rt->config), pages;
+    uint64_t host;
+    cairn_model *m;
+    cairn_status status = model_load(rt, path, &m);
+    if (status) return status;
+    if (!(status = engine_measure(m, engine_backend(rt), rows)) &&
+        !(status = model_size_cache(m, &rt->device, &pages)) &&
+        !(status = engine_count_host(m, counter, rows, pages, &host)))
+        engine_fill_estimate(m, map, pages, host, out);
+    model_unload(m);
+    return status;
+}
+
+static cairn_status engine_read_estimate(base *b, const cairn_config *config, const char *path,
+                                         cairn_memory_estimate *out) {
+    cairn_runtime *rt = (cairn_runtime *)base_new(b, 1, sizeof *rt);
+    engine_counter counter;
+    cairn_allocator counting;
+    cairn_status status;
+    if (!rt) return base_no_memory(b, "an estimate", sizeof *rt);
+    counter.under = b->allocator;
+    counter.live = 0;
+    counting.realloc = engine_count_realloc;
+    counting.user = &counter;
+    base_init(&rt->base, &counting, NULL, NULL, CAIRN_LOG_OFF);
+    engine_fake_runtime(rt, config);
+    status = engine_measure_file(rt, &counter, path, config->memory.map, out);
+    if (status) snprintf(b->error, sizeof b->error, "%s", rt->base.error);
+    base_delete(b, rt, 1, sizeof *rt);
+    return status;
+}
+
+cairn_status cairn_estimate(const cairn_config *config, const char *path,
+                            cairn_memory_estimate *estimate, char *error, size_t error_bytes) {
+    cairn_config checked;
+    cairn_memory_estimate e;
+    base b;
+    cairn_status status;
+    if (!estimate || estimate->struct_size < sizeof estimate->struct_size ||
+        estimate->struct_size > sizeof e || !path) {
+        if (error && error_bytes)
+            snprintf(error, error_bytes, "estimate: %s",
+                     path ? "struct_size is not sizeof the struct" : "path is NULL");
+        return path ? CAIRN_VERSION_MISMATCH : CAIRN_INVALID_ARGUMENT;
+    }
+    if ((status = cairn_config_check(config, &checked, error, error_bytes))) return status;
+    base_init(&b, &checked.allocator, checked.log_callback, checked.log_user, checked.log);
+    memset(&e, 0, sizeof e);
+    status = engine_read_estimate(&b, &checked, path, &e);
+    if (status && error && error_bytes) snprintf(error, error_bytes, "%s", b.error);
+    e.struct_size = estimate->struct_size;
+    if (!status) memcpy(estimate, &e, e.struct_size);
+    return status;
+}

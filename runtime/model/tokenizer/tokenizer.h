@@ -1,0 +1,110 @@
+/* tokenizer: text to ids and back, by the byte-level BPE that the model file describes.
+ * tokenizer.c owns the tables (pieces, merges, the named ids), text.c cuts text into words,
+ * special.c finds special tokens in it, encode.c turns text into ids, decode.c ids into text,
+ * chat.c conversations into both.
+ *
+ * Everything is copied out of the file. The file is not trusted: what it says is checked at
+ * open, once. Invariant: text that is encoded with special = false gives no control token,
+ * whatever it says. Calls base and gguf. */
+
+/* ---- what tokenizer.c owns ------------------------------------------------------------------- */
+
+/* A state: what was read last is the reversed beginning of some token's text, the longest that is
+ * one. `any` and `user` are the longest tokens that begin here: of all, and of those that are found
+ * in every text; -1: none. */
+typedef struct special_state { int32_t fail, any, user; } special_state;
+
+typedef struct special_edge { uint32_t key; int32_t to; } special_edge; /* to 0: a free slot */
+
+typedef struct special_finder {
+    special_state *states; /* [room] the first is the start */
+    special_edge *edges;   /* [edge_slots] open addressing by state and byte */
+    size_t room, count, edge_slots; /* edge_slots is a power of two */
+    int32_t first[256];    /* the start's edges; 0: none */
+    bool has_user;
+} special_finder;
+
+typedef struct tokenizer {
+    int32_t vocab;
+    int32_t bos, eos, eot, eom; /* -1: none */
+    bool adds_bos;         /* `generate` puts bos before an empty session's first text */
+    bool has_chat;         /* the chat template is of a family that tokenizer_chat writes */
+    /* private below */
+    char *text;            /* the pieces one after another */
+    size_t text_bytes;
+    uint32_t *starts;      /* [vocab + 1] piece i is text[starts[i]] .. text[starts[i + 1] - 1] */
+    uint8_t *kinds;        /* [vocab] TOK_ */
+    int32_t byte_ids[256]; /* the token of a single byte; -1: the vocabulary lacks it */
+    struct tokenizer_merge *merges; /* [merge_slots] open addressing; left -1: free */
+    size_t merge_slots;    /* a power of two */
+    special_finder special; /* tokens found in text as they stand */
+    bool splits_digits;    /* the pre-tokenizer takes digits one by one */
+    int32_t turn_open, turn_close; /* the tokens around a message; -1: the vocabulary lacks them */
+    base_text chat_system; /* what the template says when the conversation has no system message */
+    base_text chat_template; /* its beginning, for messages */
+} tokenizer;
+
+/* Makes the tables; the file may be closed afterwards. On failure *t is empty. */
+static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t);
+/* Frees what tokenizer_open took; also after it failed, and for one of all zero. */
+static void tokenizer_close(base *b, tokenizer *t);
+/* Whether the token ends a generation. */
+static bool tokenizer_is_end(const tokenizer *t, int32_t id);
+
+/* Ids that grow. Starts as all zero; freed by tokenizer_ids_free. */
+typedef struct tokenizer_ids { int32_t *data; size_t size, capacity; } tokenizer_ids;
+
+/* Returns false when memory is short; the ids then stand as they were. */
+static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id);
+/* Leaves none. */
+static void tokenizer_ids_free(base *b, tokenizer_ids *ids);
+
+/* ---- encode.c -------------------------------------------------------------------------------- */
+
+/* A part of a text. special: the text of control tokens such as "<|im_end|>" becomes the token
+ * where it lies whole in this part, otherwise it is text like any other. */
+typedef struct tokenizer_span { size_t bytes; bool special; } tokenizer_span;
+
+/* Adds the ids of a text of `count` (at least one) spans to *out; no token is added at either end.
+ * cancel: NULL, or ends it when it is set. On failure (CAIRN_INVALID_UTF8 naming the byte,
+ * CAIRN_CANCELLED, CAIRN_OUT_OF_MEMORY) *out holds what it held before. */
+static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const char *text,
+                                           const tokenizer_span *spans, size_t count,
+                                           os_atomic *cancel, tokenizer_ids *out);
+/* The same for a text of one span, without an end before its own. */
+static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *text, size_t bytes,
+                                     bool special, tokenizer_ids *out);
+
+/* ---- decode.c -------------------------------------------------------------------------------- */
+
+/* The beginning of a character that is not whole yet. Starts as all zero. */
+typedef struct tokenizer_stream { char pending[4]; size_t count; } tokenizer_stream;
+
+/* Adds to *out the characters that the token completes, perhaps none. */
+static cairn_status tokenizer_stream_push(base *b, const tokenizer *t, tokenizer_stream *s,
+                                          int32_t id, base_text *out);
+/* The end of the text: an unfinished character becomes U+FFFD. */
+static cairn_status tokenizer_stream_finish(base *b, tokenizer_stream *s, base_text *out);
+/* Adds the text of ids [count] to *out. */
+static cairn_status tokenizer_decode(base *b, const tokenizer *t, const int32_t *ids, size_t count,
+                                     base_text *out);
+
+/* ---- chat.c ---------------------------------------------------------------------------------- */
+
+typedef struct tokenizer_message {
+    const char *role, *content;
+    size_t content_bytes;
+} tokenizer_message;
+
+/* Adds to *out what the model's template makes of messages [count]. first: the conversation begins
+ * with them, so that a template's own system message comes before when messages[0] is none. reply:
+ * ends with the opening of the assistant's answer. */
+static cairn_status tokenizer_chat(base *b, const tokenizer *t, const tokenizer_message *messages,
+                                   int count, bool first, bool reply, base_text *out);
+/* The same as ids, put behind `held` [held_count] of the same conversation, where a turn that they
+ * leave open is closed: no content gives a control token. cancel and failures as in
+ * tokenizer_encode_spans. */
+static cairn_status tokenizer_chat_ids(base *b, const tokenizer *t, const int32_t *held,
+                                       int held_count, const tokenizer_message *messages, int count,
+                                       bool first, bool reply, os_atomic *cancel,
+                                       tokenizer_ids *out);

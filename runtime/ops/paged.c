@@ -1,0 +1,73 @@
+/* paged: weights and cache rows of checked calls. */
+
+/* ---- weights in blocks ----------------------------------------------------------------------- */
+
+static int ops_block_type(const cairn_tensor *t, int32_t block) {
+    if (block != CAIRN_BLOCK_NONE) return block;
+    switch (cairn_tensor_type(t)) {
+    case CAIRN_F16: return BLOCK_F16;
+    case CAIRN_BF16: return BLOCK_BF16;
+    default: return BLOCK_F32;
+    }
+}
+
+static ops_weight ops_weight_of(const spec_call *s, const cairn_tensor *t, int32_t block,
+                                spec_symbol outs, spec_symbol ins) {
+    ops_weight w;
+    w.type = ops_block_type(t, block);
+    w.outs = s->n[outs];
+    w.ins = s->n[ins];
+    w.row_bytes = t->shape[1] * (int64_t)cairn_type_bytes(cairn_tensor_type(t));
+    w.data = tensor_data(t);
+    return w;
+}
+
+/* ---- rows of a paged cache ------------------------------------------------------------------- */
+
+static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *out) {
+    const int64_t rows = s->n[SPEC_ROWS], sequences = s->n[SPEC_SEQUENCES];
+    memset(out, 0, sizeof *out);
+    ops_refuse(&s->c, !pages->sequences && rows > sequences,
+               "pages.sequences is NULL, but there are %lld rows and %lld sequences",
+               (long long)rows, (long long)sequences);
+    if (s->c.status) return;
+    out->rows = rows;
+    out->at.cache = (uint16_t *)tensor_data(pages->cache);
+    out->at.page_table = (const int32_t *)tensor_data(pages->page_table);
+    out->at.sequences = pages->sequences ? (const int32_t *)tensor_data(pages->sequences) : NULL;
+    out->at.positions = (const int32_t *)tensor_data(pages->positions);
+    out->at.error = ops_error_word(s->c.dev, s->c.op);
+    out->at.pages = (int32_t)s->n[SPEC_PAGES];
+    out->at.kv_heads = (int32_t)s->n[SPEC_KV_HEADS];
+    out->at.page_size = (int32_t)s->n[SPEC_PAGE_SIZE];
+    out->at.head_dim = (int32_t)s->n[SPEC_HEAD_DIM];
+    out->at.sequence_count = (int32_t)sequences;
+    out->at.max_pages = (int32_t)s->n[SPEC_MAX_PAGES];
+}
+
+static int32_t ops_clamp_tokens(int32_t tokens, const paged_rows *at) {
+    const int64_t all = (int64_t)at->max_pages * at->page_size, most = INT32_MAX - 256;
+    const int64_t room = all < most ? all : most;
+    return tokens < room ? tokens : (int32_t)room;
+}
+
+static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int64_t r,
+                         const int32_t **table, int32_t *position, cairn_status *status) {
+    int32_t sequence = at->sequences ? at->sequences[r] : (int32_t)r;
+    *position = at->positions[r];
+    if (sequence < 0 || sequence >= at->sequence_count) {
+        ops_bad_row(dev, op, r, "sequence out of range", sequence, status);
+        return false;
+    }
+    if (*position < 0 || *position / at->page_size >= at->max_pages) {
+        ops_bad_row(dev, op, r, "position out of range", *position, status);
+        return false;
+    }
+    *table = at->page_table + (int64_t)sequence * at->max_pages;
+    return true;
+}
+
+static uint16_t *ops_slots(const paged_rows *at, int32_t page, int k_or_v, int head) {
+    return at->cache + (((int64_t)page * 2 + k_or_v) * at->kv_heads + head) * at->page_size *
+                           at->head_dim;
+}

@@ -1,0 +1,23 @@
+/* paged: what ops make of checked arguments that several of them take: a matrix, plain or in
+ * blocks, and rows of a paged cache. */
+
+typedef struct ops_weight { int type; int64_t outs, ins, row_bytes; const void *data; } ops_weight;
+
+typedef struct ops_paged {
+    int64_t rows;
+    paged_rows at; /* also what the kernels get */
+} ops_paged;
+
+/* The matrix [outs, ins] of a checked call, plain or in blocks. */
+static ops_weight ops_weight_of(const spec_call *s, const cairn_tensor *t, int32_t block,
+                                spec_symbol outs, spec_symbol ins);
+/* The cache and the rows of a checked call, as kernels get them. */
+static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *out);
+/* A window or sinks behind the last token that the table has room for are as good as that: so no
+ * sum with them overflows, and no workspace is made for pages that cannot be. */
+static int32_t ops_clamp_tokens(int32_t tokens, const paged_rows *at);
+/* Where row r stands, on the CPU; false when an id or position is out of range. */
+static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int64_t r,
+                         const int32_t **table, int32_t *position, cairn_status *status);
+/* Slot 0 of K (0) or V (1) of a page's head. */
+static uint16_t *ops_slots(const paged_rows *at, int32_t page, int k_or_v, int head);

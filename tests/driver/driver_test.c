@@ -1,0 +1,366 @@
+/* driver, cache, jit on the fake driver: the search and its failures, one compile for many
+ * requests, errors with their line, cancelling, and a cache that is hit without NVRTC.
+ * build: -DCAIRN_NO_LUA */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "tap.h"
+#include "fake/fake_compiler.h"
+#include "fake/jit_bench.h"
+
+/* ---- the search ------------------------------------------------------------------------------ */
+
+static cairn_status open_driver(void) {
+    driver_calls d;
+    cairn_status status = driver_open(&bench.b, NULL, &d);
+    driver_close(&d);
+    return status;
+}
+
+static void test_driver_statuses(void) {
+    fake_install();
+    tap_ok(open_driver() == CAIRN_OK && fake.opened == 0, "a driver opens and closes");
+    fake.no_cuda = true;
+    tap_ok(open_driver() == CAIRN_NO_DRIVER && strstr(bench.b.error, "libcuda.so.1") &&
+           strstr(bench.b.error, "/usr/lib/wsl"), "no driver: every place is named");
+    fake_install();
+    fake.cuda_version = 11040;
+    tap_ok(open_driver() == CAIRN_DRIVER_TOO_OLD && strstr(bench.b.error, "11.4"), "CUDA 11.4");
+    fake_install();
+    fake.missing_symbol = "cuLaunchKernelEx";
+    tap_ok(open_driver() == CAIRN_DRIVER_TOO_OLD && strstr(bench.b.error, "cuLaunchKernelEx"),
+           "a function is missing");
+    fake_install();
+    fake.device_count = 0;
+    tap_ok(open_driver() == CAIRN_NO_DEVICE, "no device");
+    fake.init_result = CUDA_ERROR_NO_DEVICE;
+    tap_ok(open_driver() == CAIRN_NO_DEVICE, "cuInit: no device");
+    fake.init_result = CUDA_ERROR_STUB_LIBRARY;
+    tap_ok(open_driver() == CAIRN_NO_DRIVER && strstr(bench.b.error, "stub"), "the toolkit's stub");
+    fake.init_result = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    tap_ok(open_driver() == CAIRN_NO_DRIVER && strstr(bench.b.error, "reboot"), "a mismatch");
+    tap_ok(fake.opened == 0, "every library was closed again");
+}
+
+static void test_optional(void) {
+    driver_calls d;
+    fake_install();
+    fake.no_optional = true;
+    tap_ok(!driver_open(&bench.b, NULL, &d) && d.cuFuncLoad(NULL) == CUDA_ERROR_NOT_SUPPORTED,
+           "an absent optional function answers: not supported");
+    driver_close(&d);
+}
+
+static cairn_status open_nvrtc(int cuda_version) {
+    driver_calls d;
+    cairn_status status;
+    memset(&d, 0, sizeof d);
+    d.cuda_version = cuda_version;
+    status = driver_open_nvrtc(&bench.b, NULL, &d);
+    driver_close(&d);
+    return status;
+}
+
+static void test_nvrtc_statuses(void) {
+    fake_install();
+    tap_ok(open_nvrtc(13000) == CAIRN_OK && open_nvrtc(0) == CAIRN_OK, "NVRTC opens");
+    fake.no_nvrtc = true;
+    tap_ok(open_nvrtc(13000) == CAIRN_NO_NVRTC, "no NVRTC");
+    fake.no_nvrtc = false;
+    fake.no_builtins = true;
+    tap_ok(open_nvrtc(13000) == CAIRN_NO_NVRTC_BUILTINS, "no builtins");
+    fake_install();
+    fake.missing_symbol = "nvrtcGetCUBIN";
+    tap_ok(open_nvrtc(13000) == CAIRN_NVRTC_TOO_OLD, "an NVRTC that lacks a function");
+    fake_install();
+    fake.nvrtc_major = 12;
+    tap_ok(open_nvrtc(13000) == CAIRN_OK, "an older NVRTC than the driver serves");
+    fake.nvrtc_major = 14;
+    tap_ok(open_nvrtc(13000) == CAIRN_OK, "a newer one is taken when there is no other");
+    tap_ok(fake.opened == 0, "every library was closed again");
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+static void test_programs(void) {
+    jit_program *a = NULL, *b = NULL, *c = NULL;
+    jit_kernel kernel;
+    jit_constant twice[2], bad[1];
+    jit_request request;
+    fake_install();
+    bench_open(CACHE_OFF);
+    tap_ok(!bench_get("good.cu", 1, &a) && !bench_get("good.cu", 1, &b) && a == b &&
+           fake.compiles == 1, "a program is compiled once");
+    tap_ok(!bench_get("good.cu", 2, &c) && c != a && fake.compiles == 2, "another constant");
+    tap_ok(!jit_function(bench.j, a, "first", 100000, &kernel) && kernel.registers == 32 &&
+           kernel.function->shared_bytes == 100000, "its function is ready to launch");
+    tap_ok(jit_function(bench.j, a, "none", 0, &kernel) == CAIRN_NOT_FOUND &&
+           strstr(bench.b.error, "good.cu"), "a kernel that is not there");
+    tap_ok(jit_function(bench.j, a, "first", 1 << 20, &kernel) && strstr(bench.b.error, "1048576"),
+           "too much shared memory");
+    tap_ok(bench_get("none.cu", 1, &b) == CAIRN_NOT_FOUND && !b, "a template that is not there");
+    twice[0].name = twice[1].name = "N";
+    twice[0].value = twice[1].value = 1;
+    request.source = "good.cu", request.constants = twice, request.constant_count = 2;
+    tap_ok(jit_get(bench.j, &request, &b) == CAIRN_INVALID_ARGUMENT, "a constant given twice");
+    bad[0].name = "N 1\n#define M", bad[0].value = 1;
+    request.constants = bad, request.constant_count = 1;
+    tap_ok(jit_get(bench.j, &request, &b) == CAIRN_INVALID_ARGUMENT, "a name that is none");
+    bench_close();
+    tap_ok(fake.live == 0, "nothing is left (%d)", fake.live);
+}
+
+static void test_mistake(void) {
+    jit_program *p;
+    fake_install();
+    bench_open(CACHE_OFF);
+    tap_ok(bench_get("bad.cu", 7, &p) == CAIRN_COMPILE_FAILED &&
+           strstr(bench.b.error, "kernels_src/bad.cu(3): error") && strstr(bench.b.error, "N 7"),
+           "a mistake names template, line and constants");
+    tap_ok(bench_get("bad.cu", 7, &p) == CAIRN_COMPILE_FAILED && fake.compiles == 1 &&
+           strstr(bench.b.error, "bad.cu(3)"), "and is not compiled again");
+    fake.compile_result = NVRTC_ERROR_BUILTIN_OPERATION_FAILURE;
+    fake.compile_log = "nvrtc: error: failed to open libnvrtc-builtins.so.13.0";
+    tap_ok(bench_get("good.cu", 1, &p) == CAIRN_NO_NVRTC_BUILTINS && fake.compiles == 3 &&
+           strstr(bench.b.error, "failed to open"), "builtins missing at the compile: tried twice");
+    fake.compile_result = NVRTC_ERROR_COMPILATION;
+    fake.compile_log = "";
+    tap_ok(bench_get("good.cu", 1, &p) == CAIRN_COMPILE_FAILED && fake.compiles == 5,
+           "a failure without a word is not the template's");
+    fake.compile_result = 0;
+    tap_ok(!bench_get("good.cu", 1, &p), "and when the cause is gone it compiles");
+    fake.no_nvrtc = true;
+    bench_close();
+    bench_open(CACHE_OFF);
+    tap_ok(bench_get("good.cu", 1, &p) == CAIRN_NO_NVRTC, "no NVRTC when it is needed");
+    fake.no_nvrtc = false;
+    tap_ok(!bench_get("good.cu", 1, &p), "and it is looked for again");
+    bench_close();
+}
+
+static void test_new_device(void) {
+    jit_program *p = NULL;
+    fake_install();
+    fake.major = 13;
+    bench_open(CACHE_MEMORY);
+    tap_ok(!bench_get("good.cu", 1, &p) && p->from_ptx, "a device newer than NVRTC runs its PTX");
+    bench_close();
+    fake.major = 7;
+    bench_open(CACHE_MEMORY);
+    tap_ok(bench_get("good.cu", 1, &p) == CAIRN_UNSUPPORTED && strstr(bench.b.error, "sm_70"),
+           "a device older than NVRTC knows");
+    bench_close();
+    tap_ok(fake.live == 0, "nothing is left (%d)", fake.live);
+}
+
+/* ---- batches --------------------------------------------------------------------------------- */
+
+enum { MANY = 24 };
+static jit_constant many_constants[MANY];
+static const jit_request *many(int from) {
+    static jit_request requests[MANY];
+    int i;
+    for (i = 0; i < MANY; i++) {
+        many_constants[i].name = "N";
+        many_constants[i].value = from + i / 2; /* every program twice */
+        requests[i].source = "good.cu";
+        requests[i].constants = &many_constants[i];
+        requests[i].constant_count = 1;
+    }
+    return requests;
+}
+
+typedef struct watch { int calls, last, stop_at; bool wrong; } watch;
+static bool on_progress(void *user, const char *kernel, int index, int count) {
+    watch *w = (watch *)user;
+    if (index < w->last || count != MANY / 2 || strcmp(kernel, "good.cu")) w->wrong = true;
+    w->last = index;
+    return ++w->calls != w->stop_at;
+}
+
+static cairn_status build_all(jit *j, const jit_request *requests, int count) {
+    cairn_status status = jit_begin(j, requests, count);
+    return status ? status : jit_wait(j);
+}
+
+static void test_batches(void) {
+    jit_progress progress;
+    cairn_status status;
+    watch w;
+    fake_install();
+    bench_open(CACHE_OFF);
+    fake.compile_us = 3000;
+    memset(&w, 0, sizeof w);
+    bench.j->options.progress = on_progress;
+    bench.j->options.progress_user = &w;
+    tap_ok(!build_all(bench.j, many(0), MANY) && fake.compiles == MANY / 2 && w.calls > 0 &&
+           !w.wrong, "%d requests, %d programs, %d progress calls", MANY, fake.compiles, w.calls);
+    fake.compile_us = 20000000;
+    tap_ok(!jit_begin(bench.j, many(100), MANY) && jit_poll(bench.j, &progress) == CAIRN_BUSY &&
+           progress.done == 0, "begin returns before a program is compiled");
+    os_atomic_store(&fake.let_go, 1);
+    while ((status = jit_poll(bench.j, &progress)) == CAIRN_BUSY) os_sleep_us(200);
+    tap_ok(!status && progress.done == MANY / 2 && progress.total == MANY / 2, "poll sees the end");
+    os_atomic_store(&fake.let_go, 0);
+    memset(&w, 0, sizeof w);
+    w.stop_at = 2;
+    fake.compile_us = 100000;
+    tap_ok(build_all(bench.j, many(200), MANY) == CAIRN_CANCELLED && fake.compiles < MANY * 3 / 2,
+           "progress that returns false cancels");
+    w.stop_at = 0;
+    fake.compile_us = 2000;
+    tap_ok(!build_all(bench.j, many(200), MANY), "and what was cancelled can be had after all");
+    fake.compile_us = 50000;
+    jit_begin(bench.j, many(300), MANY);
+    os_sleep_us(5000);
+    bench_close();
+    tap_ok(fake.live == 0, "closed in the middle of a batch, nothing is left (%d)", fake.live);
+}
+
+/* A request for later is compiled, but no one waits for it. */
+static void test_later(void) {
+    static const jit_constant seven = {"N", 7}, eight = {"N", 8};
+    jit_request slow = {"good.cu", &seven, 1, true}, now = {"good.cu", &eight, 1, false};
+    jit_program *p = NULL, *q = NULL;
+    fake_install();
+    bench_open(CACHE_OFF);
+    fake.compile_us = 20000000;
+    tap_ok(!jit_begin(bench.j, &slow, 1) && !jit_poll(bench.j, NULL) &&
+           jit_try(bench.j, &slow, &p) == CAIRN_BUSY && !p, "later: begun, and not waited for");
+    for (int i = 0; i < 5000 && fake.compiles < 1; i++) os_sleep_us(1000);
+    fake.compile_us = 0;
+    tap_ok(!build_all(bench.j, &now, 1) && !jit_get(bench.j, &now, &q) && fake.compiles == 2 &&
+           jit_try(bench.j, &slow, &p) == CAIRN_BUSY, "another is there before it");
+    os_atomic_store(&fake.let_go, 1);
+    tap_ok(!jit_get(bench.j, &slow, &p) && p && p != q && fake.compiles == 2 &&
+           !jit_try(bench.j, &slow, &q) && q == p, "it can be waited for after all");
+    os_atomic_store(&fake.let_go, 0);
+    fake.compile_us = 20000000;
+    slow.constant_count = 0;
+    jit_begin(bench.j, &slow, 1);
+    bench_close();
+    tap_ok(fake.live == 0, "closed while one is under way, nothing is left (%d)", fake.live);
+}
+
+/* ---- cache ----------------------------------------------------------------------------------- */
+
+static void test_cache_modes(void) {
+    jit_program *p = NULL;
+    int32_t compiled, cached, opened;
+    fake_install();
+    bench_open(CACHE_READ_WRITE);
+    tap_ok(!bench_get("good.cu", 1, &p) && !p->from_cache, "compiled at first");
+    bench_close();
+    fake.no_nvrtc = true;
+    bench_open(CACHE_READ_WRITE);
+    tap_ok(!bench_get("good.cu", 1, &p) && p->from_cache, "then found, without an NVRTC");
+    jit_counts(bench.j, &compiled, &cached, &opened);
+    tap_ok(compiled == 0 && cached == 1 && opened == 0, "which the counts say");
+    bench_close();
+    bench_open(CACHE_READ_ONLY);
+    tap_ok(!bench_get("good.cu", 1, &p) && p->from_cache, "read-only finds it");
+    fake.no_nvrtc = false;
+    tap_ok(!bench_get("good.cu", 2, &p) && bench_entries() == 1, "and writes nothing");
+    bench_close();
+    bench_open(CACHE_OFF);
+    tap_ok(!bench_get("good.cu", 1, &p) && !p->from_cache, "off does not look");
+    bench_close();
+    bench_open(CACHE_READ_WRITE);
+    bench.j->options.quick = true;
+    tap_ok(!bench_get("good.cu", 1, &p) && !p->from_cache, "other options, another entry");
+    bench_close();
+    fake.major = 8;
+    bench_open(CACHE_READ_WRITE);
+    tap_ok(!bench_get("good.cu", 1, &p) && !p->from_cache, "another chip, another entry");
+    bench_close();
+    bench_clear();
+}
+
+/* Whether reading `source` from the cache still works after one file of the table was changed. */
+static bool survives(kernels_file *table, int changed, const char *const *pieces,
+                     const char *source) {
+    const kernels_file before = table[changed];
+    jit_program *p = NULL;
+    bool found;
+    bench_clear();
+    bench_open(CACHE_READ_WRITE);
+    bench_get(source, 1, &p);
+    bench_close();
+    table[changed].pieces = pieces;
+    table[changed].bytes = strlen(pieces[0]) + (pieces[1] ? strlen(pieces[1]) : 0);
+    bench_open(CACHE_READ_WRITE);
+    found = !bench_get(source, 1, &p) && p->from_cache;
+    bench_close();
+    table[changed] = before;
+    return found;
+}
+
+/* A key covers exactly what a program includes, through other headers too. */
+static void test_cache_includes(void) {
+    static const char *const outer[] = {"// a piece\n", "  #  include \"in/inner.h\"\n", NULL};
+    static const char *const inner[] = {"#include \"outer.cuh\"\n#define DEEP 1\n", NULL};
+    static const char *const other[] = {"#define OTHER 1\n", NULL};
+    static const char *const user[] = {"#include \"outer.cuh\"\n#include \"elsewhere.h\"\n", NULL};
+    static const char *const changed[] = {"#define CHANGED 1\n", NULL};
+    static const char *const split[] = {"#define DEEP 1\n", "#include \"other.h\"\n", NULL};
+    kernels_file table[] = {{"user.cu", user, 0},     {"plain.cu", bench_good, 0},
+                            {"outer.cuh", outer, 0},  {"in/inner.h", inner, 0},
+                            {"other.h", other, 0},    {NULL, NULL, 0}};
+    jit_program *p = NULL;
+    for (int i = 0; i < 5; i++) {
+        const char *const *pieces = table[i].pieces;
+        for (table[i].bytes = 0; *pieces; pieces++) table[i].bytes += strlen(*pieces);
+    }
+    fake_install();
+    bench_table = table;
+    tap_ok(survives(table, 2, outer, "user.cu"), "an entry is found when nothing changed");
+    tap_ok(!survives(table, 0, changed, "user.cu"), "an edit to the template is another entry");
+    tap_ok(!survives(table, 2, changed, "user.cu"), "an edit to what it includes, too");
+    tap_ok(!survives(table, 3, changed, "user.cu"), "and to what that includes, in a later piece");
+    tap_ok(survives(table, 4, changed, "user.cu"), "an edit to a header that it lacks is not");
+    tap_ok(survives(table, 3, changed, "plain.cu") && survives(table, 0, changed, "plain.cu"),
+           "nor is one to another program");
+    table[3].pieces = split, table[3].bytes = strlen(split[0]) + strlen(split[1]);
+    tap_ok(!survives(table, 4, changed, "user.cu"), "once it is included it counts");
+    bench_clear();
+    bench_open(CACHE_READ_WRITE);
+    tap_ok(!bench_get("user.cu", 1, &p), "headers that include each other end");
+    bench_close();
+    bench_table = bench_files;
+    bench_clear();
+}
+
+static void test_prune(void) {
+    jit_program *p = NULL;
+    int i;
+    fake_install();
+    bench_open(CACHE_READ_WRITE);
+    bench.store.limit_bytes = 3000;
+    for (i = 0; i < 30; i++) {
+        char stamp[OS_PATH_BYTES + 16];
+        snprintf(stamp, sizeof stamp, "%s/pruned", bench.directory);
+        os_calls.remove(stamp);
+        bench.store.next_prune_us = 0;
+        bench_get("good.cu", i, &p);
+    }
+    tap_ok(bench_entries() > 0 && bench_entries() < 10, "a small cap keeps %d of 30 entries",
+           bench_entries());
+    bench_close();
+    bench_clear();
+}
+
+int main(void) {
+    if (!bench_start()) return tap_done();
+    test_driver_statuses();
+    test_optional();
+    test_nvrtc_statuses();
+    test_programs();
+    test_mistake();
+    test_new_device();
+    test_batches();
+    test_later();
+    test_cache_modes();
+    test_cache_includes();
+    test_prune();
+    bench_stop();
+    return tap_done();
+}

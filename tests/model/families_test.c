@@ -1,0 +1,376 @@
+/* families: small random models of each family, written to GGUF files and loaded as a host loads
+ * them, against tests/ref/llama_ref.h on their weights: every logit, greedy text after prompts cut
+ * in any way, drafts, rewinds, forks, snapshots. What becomes of a model whose file changes.
+ * emulated: asan */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "gguf_build.h"
+#include "random.h"
+#include "ref/block_ref.h"
+#include "ref/f16_ref.h"
+#include "ref/llama_ref.h"
+#include "tap.h"
+#include "backends.h"
+#include "family.h"
+
+static uint64_t state;
+
+static const int plain_types[] = {BLOCK_F32, BLOCK_F16, BLOCK_BF16, BLOCK_Q4_0, BLOCK_Q4_1,
+                                  BLOCK_Q8_0};
+
+static family a_llama(void) {
+    family f = {.architecture = "llama", .layers = 2, .hidden = 128, .heads = 4, .kv_heads = 2,
+                .dim = 64, .ffn = 96, .vocab = 120, .context = 256};
+    f.own_head = random_next(&state) % 2;
+    family_make(&f, plain_types, (int)BASE_COUNT(plain_types), &state);
+    return f;
+}
+
+static family a_lfm2(void) {
+    family f = {.architecture = "lfm2", .layers = 5, .hidden = 96, .heads = 4, .kv_heads = 2,
+                .dim = 32, .ffn = 96, .vocab = 120, .context = 256, .taps = 3};
+    f.own_head = random_next(&state) % 2;
+    f.taps = 2 + (int)(random_next(&state) % 7);
+    f.conv[0] = f.conv[1] = f.conv[3] = true;
+    family_make(&f, plain_types, (int)BASE_COUNT(plain_types), &state);
+    return f;
+}
+
+static cairn_config small_config(cairn_backend backend) {
+    cairn_config c;
+    cairn_config_default(&c);
+    c.backend = backend, c.log = CAIRN_LOG_OFF;
+    c.threads = 2, c.page_size = 16, c.max_batch = 1, c.max_seq_len = 200, c.prefill_chunk = 16;
+    return c;
+}
+
+static cairn_model *load(cairn_runtime *rt, const char *path) {
+    cairn_model *m = NULL;
+    if (cairn_load_model(rt, path, &m)) tap_note("%s", cairn_last_error(rt));
+    return m;
+}
+
+/* ---- the reference --------------------------------------------------------------------------- */
+
+static llama_ref_matrix matrix_of(const family *f, int layer, const char *name) {
+    llama_ref_matrix m = {0, 0, NULL};
+    const family_tensor *t;
+    char full[64];
+    if (layer < 0) snprintf(full, sizeof full, "%s.weight", name);
+    else snprintf(full, sizeof full, "blk.%d.%s.weight", layer, name);
+    if (!(t = family_find(f, full))) return m;
+    m.out = t->rows ? t->rows : 1, m.in = t->columns, m.w = t->values;
+    return m;
+}
+
+static llama_ref ref_of(const family *f) {
+    llama_ref r;
+    size_t kept = (size_t)(f->layers * f->context);
+    memset(&r, 0, sizeof r);
+    r.layers = f->layers, r.hidden = f->hidden, r.heads = f->heads, r.kv_heads = f->kv_heads;
+    r.dim = f->dim, r.ffn = f->ffn, r.vocab = f->vocab, r.capacity = f->context;
+    r.eps = (double)1e-5f, r.base = 10000.0, r.dense = 1, r.size = 16;
+    r.width = f->taps, r.halves = f->taps > 0;
+    r.embed = matrix_of(f, -1, "token_embd");
+    r.head = f->own_head ? matrix_of(f, -1, "output") : r.embed;
+    r.output_norm = matrix_of(f, -1, f->taps ? "token_embd_norm" : "output_norm").w;
+    for (int l = 0; l < f->layers; l++) {
+        r.layer[l].attn_norm = matrix_of(f, l, "attn_norm").w;
+        r.layer[l].ffn_norm = matrix_of(f, l, "ffn_norm").w;
+        r.layer[l].q = matrix_of(f, l, "attn_q"), r.layer[l].k = matrix_of(f, l, "attn_k");
+        r.layer[l].v = matrix_of(f, l, "attn_v"), r.layer[l].o = matrix_of(f, l, "attn_output");
+        r.layer[l].q_norm = matrix_of(f, l, "attn_q_norm").w;
+        r.layer[l].k_norm = matrix_of(f, l, "attn_k_norm").w;
+        r.layer[l].gate = matrix_of(f, l, "ffn_gate"), r.layer[l].up = matrix_of(f, l, "ffn_up");
+        r.layer[l].down = matrix_of(f, l, "ffn_down");
+        r.layer[l].conv_in = matrix_of(f, l, "shortconv.in_proj");
+        r.layer[l].conv_out = matrix_of(f, l, "shortconv.out_proj");
+        r.layer[l].taps = matrix_of(f, l, "shortconv.conv").w;
+    }
+    r.keys = (double *)calloc(kept * (size_t)(f->kv_heads * f->dim), sizeof(double));
+    r.values = (double *)calloc(kept * (size_t)(f->kv_heads * f->dim), sizeof(double));
+    r.gated = (double *)calloc(kept * (size_t)f->hidden, sizeof(double));
+    return r;
+}
+
+static void ref_free(llama_ref *r) { free(r->keys), free(r->values), free(r->gated); }
+
+/* ---- logits and text ------------------------------------------------------------------------- */
+
+enum { LENGTH = 90, GIVEN = 41, MORE = 40 }; /* a text; a prompt, and what follows it */
+
+static void random_ids(const family *f, int32_t *ids, int count) {
+    for (int i = 0; i < count; i++) /* some of it repeats, so that there is something to draft */
+        ids[i] = i > 6 && random_next(&state) % 3 ? ids[i - 5]
+                                                  : 1 + (int32_t)(random_next(&state) %
+                                                                  (uint64_t)(f->vocab - 1));
+}
+
+/* Every logit at every position, as decode steps see it, dense or sparse. */
+static void check_logits(const family *f, cairn_model *m, llama_ref *r, const char *what) {
+    int32_t ids[LENGTH], *top_ids = (int32_t *)malloc(sizeof *top_ids * LENGTH * (size_t)f->vocab);
+    float *logits = (float *)malloc(sizeof *logits * LENGTH * (size_t)f->vocab);
+    double *want = (double *)malloc(sizeof *want * (size_t)f->vocab), worst = 0, nll;
+    cairn_eval_args a;
+    int rows = 0;
+    random_ids(f, ids, LENGTH);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.ids = ids, a.count = LENGTH, a.top = f->vocab;
+    a.top_ids = top_ids, a.top_logits = logits;
+    if (!tap_ok(!cairn_eval(m, &a, &nll), "%s: eval runs", what))
+        tap_note("%s", cairn_last_error(m->runtime));
+    r->closest = INFINITY;
+    for (; rows < LENGTH; rows++) {
+        llama_ref_step(r, ids[rows], rows, want);
+        if (r->closest < 1e-3) break; /* two pages too close to call */
+        for (int i = 0; i < f->vocab; i++) {
+            double w = want[top_ids[rows * f->vocab + i]];
+            double off = fabs((double)logits[rows * f->vocab + i] - w) / (1 + fabs(w));
+            if (!(off <= worst)) worst = off;
+        }
+    }
+    tap_ok(worst < 5e-3, "%s: all logits of %d tokens within %.1e of the reference", what, rows,
+           worst);
+    free(top_ids), free(logits), free(want);
+}
+
+/* The ids that the reference says after a prompt, up to the first call closer than 0.02. */
+static int ref_text(llama_ref *r, const family *f, int32_t *ids, int given, int count) {
+    double *logits = (double *)malloc(sizeof *logits * (size_t)f->vocab);
+    int at = 0;
+    for (; at < count; at++) {
+        int best = 0, second = -1;
+        llama_ref_step(r, ids[at], at, logits);
+        if (at + 1 < given) continue;
+        for (int i = 1; i < f->vocab; i++) {
+            if (logits[i] > logits[best]) second = best, best = i;
+            else if (second < 0 || logits[i] > logits[second]) second = i;
+        }
+        if (logits[best] - logits[second] < 0.02 || at + 1 == count) break;
+        ids[at + 1] = best;
+        if (best == 0) { at++; break; } /* the end */
+    }
+    free(logits);
+    return at + 1 < count ? at + 1 : count;
+}
+
+static cairn_session *session_of(cairn_model *m) {
+    cairn_session *s = NULL;
+    if (cairn_session_open(m, &s)) tap_note("%s", cairn_last_error(m->runtime));
+    return s;
+}
+
+/* The ids a session holds after `count` more were generated. */
+static int go_on(cairn_session *s, int count, int32_t *out) {
+    int n = 0;
+    const int32_t *ids;
+    if (cairn_generate(s, "", count, NULL, NULL)) tap_note("%s", engine_base(s)->error);
+    ids = cairn_session_ids(s, &n);
+    memcpy(out, ids, (size_t)n * sizeof *ids);
+    return n;
+}
+
+/* The same text whatever way a session comes to it. */
+static void check_text(const family *f, cairn_config c, llama_ref *r, const char *path,
+                       const char *what) {
+    int32_t want[GIVEN + MORE], got[256];
+    int count = 0;
+    static const int chunks[] = {16, 32, 64, 16, 128};
+    random_ids(f, want, GIVEN);
+    count = ref_text(r, f, want, GIVEN, GIVEN + MORE);
+    for (int way = 0; way < 5; way++) {
+        cairn_runtime *rt;
+        cairn_session *s, *other = NULL;
+        char error[256];
+        size_t bytes;
+        uint8_t *saved;
+        int n, at = 1 + (int)(random_next(&state) % (GIVEN - 1));
+        c.prefill_chunk = chunks[way];
+        c.drafter = way % 2 ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
+        if (cairn_open(&c, &rt, error, sizeof error)) { tap_ok(false, "%s", error); return; }
+        s = session_of(load(rt, path));
+        if (!s) { tap_ok(false, "%s: no session", what); cairn_close(rt); return; }
+        for (int i = 0; i < GIVEN; i += at) /* in parts */
+            cairn_append_ids(s, want + i, GIVEN - i < at ? GIVEN - i : at);
+        n = go_on(s, MORE, got);
+        tap_ok(n >= count && !memcmp(got, want, (size_t)count * sizeof *want),
+               "%s: %d tokens after the prompt as the reference's, in parts of %d, chunks of %d%s",
+               what, count - GIVEN, at, chunks[way], way % 2 ? ", drafted" : "");
+        for (int turn = 0; turn < 4; turn++) { /* from anywhere in it, on again */
+            int32_t again[256];
+            int to = GIVEN + (int)(random_next(&state) % (uint64_t)(n - GIVEN)), m;
+            if (turn == 3) to = 3; /* and from far back: the rest is said again by appending */
+            if (turn == 1) {
+                cairn_session_fork(s, &other);
+            } else if (turn == 2) {
+                other = session_of(s->model);
+                cairn_session_save_memory(s, NULL, 0, &bytes);
+                saved = (uint8_t *)malloc(bytes);
+                if (cairn_session_save_memory(s, saved, bytes, &bytes) ||
+                    cairn_session_load_memory(other, saved, bytes))
+                    tap_note("%s", cairn_last_error(rt));
+                free(saved);
+            } else {
+                other = s;
+            }
+            cairn_session_rewind(other, to);
+            if (turn == 3) cairn_append_ids(other, want + 3, GIVEN - 3);
+            if (turn == 3) to = GIVEN;
+            m = go_on(other, n - to, again);
+            tap_ok(m == n && !memcmp(again, got, (size_t)n * sizeof *got),
+                   "%s: %s and on from %d of %d: the same", what,
+                   turn == 1 ? "forked, rewound" : turn == 2 ? "saved, loaded, rewound"
+                                                             : "rewound", to, n);
+            if (other != s) cairn_session_close(other);
+        }
+        cairn_close(rt);
+    }
+}
+
+static void test_family(family f, const char *path) {
+    llama_ref r = ref_of(&f);
+    tap_ok(family_write(&f, path), "%s: written, %d tensors", f.architecture, f.count);
+    for (int mode = 0; mode < 3; mode++) {
+        cairn_config c = small_config(CAIRN_BACKEND_CPU);
+        cairn_runtime *rt;
+        cairn_model *m;
+        char what[64], error[256];
+        c.threads = mode + 1;
+        c.topk = mode == 1 ? 1 : 32;
+        c.selection.window = mode == 1 ? 5 : 0, c.selection.sinks = 2;
+        if (mode == 2) c.memory.prefix_cache = true;
+        r.dense = mode != 1, r.topk = 1, r.window = 5, r.sinks = 2;
+        snprintf(what, sizeof what, "%s %s", f.architecture, mode == 1 ? "sparse" : "dense");
+        if (!tap_ok(!cairn_open(&c, &rt, error, sizeof error), "a runtime opens")) return;
+        m = load(rt, path);
+        if (tap_ok(m != NULL, "%s: loads", what)) check_logits(&f, m, &r, what);
+        cairn_close(rt);
+        /* a prompt is dense, so the reference's text is the engine's only where all is */
+        if (m && mode != 1) check_text(&f, c, &r, path, what);
+    }
+    ref_free(&r);
+    family_free(&f);
+    remove(path);
+}
+
+/* ---- files that change ----------------------------------------------------------------------- */
+
+typedef struct said { int32_t ids[64]; int count; uint8_t *saved; size_t bytes; } said;
+
+/* A prompt, then twelve ids, in a session of its own; and the session saved. */
+static said say(cairn_model *m) {
+    static const int32_t prompt[] = {7, 8, 9, 30, 31, 7, 8, 9, 44, 3, 2, 1, 7, 8, 9, 5, 4, 9, 10};
+    cairn_session *s = NULL;
+    const int32_t *ids;
+    said what = {{0}, 0, NULL, 0};
+    if (!m || cairn_session_open(m, &s) || cairn_append_ids(s, prompt, 19) ||
+        cairn_generate(s, "", 12, NULL, NULL))
+        return what;
+    ids = cairn_session_ids(s, &what.count);
+    memcpy(what.ids, ids, (size_t)what.count * sizeof *ids);
+    if (!cairn_session_save_memory(s, NULL, 0, &what.bytes)) {
+        what.saved = (uint8_t *)malloc(what.bytes);
+        if (cairn_session_save_memory(s, what.saved, what.bytes, &what.bytes)) what.bytes = 0;
+    }
+    cairn_session_close(s);
+    return what;
+}
+
+static bool same(const said *a, const said *b) {
+    return a->count > 19 && a->count == b->count && a->bytes && a->bytes == b->bytes &&
+           !memcmp(a->ids, b->ids, (size_t)a->count * sizeof *a->ids) &&
+           !memcmp(a->saved, b->saved, a->bytes);
+}
+
+/* Overwrites the file's second half in place, or cuts the file down to 100 bytes. */
+static bool spoil(const char *path, bool cut) {
+    FILE *file = fopen(path, cut ? "wb" : "r+b");
+    long size;
+    if (!file) return false;
+    if (cut) {
+        for (int i = 0; i < 100; i++) fputc('x', file);
+    } else {
+        fseek(file, 0, SEEK_END);
+        size = ftell(file);
+        fseek(file, size / 2, SEEK_SET);
+        for (long i = size / 2; i < size; i++) fputc((int)(i * 7 % 60), file);
+    }
+    return fclose(file) == 0;
+}
+
+static void test_spoiled(cairn_backend backend) {
+    const char *where = backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu";
+    const char *path = "build/families_spoiled.gguf";
+    cairn_config c = small_config(backend);
+    cairn_runtime *rt = open_runtime_on(&c, "a file that changes");
+    family f;
+    if (!rt) return;
+    f = a_llama();
+    for (int cut = 0; cut < 2; cut++) {
+        cairn_model *m = NULL;
+        said before, after;
+        tap_ok(family_write(&f, path) && (m = load(rt, path)) != NULL, "%s: a model loads", where);
+        before = say(m); /* the same file, not yet changed */
+        cairn_model_free(m);
+        m = load(rt, path);
+        spoil(path, cut);
+        after = say(m);
+        tap_ok(same(&before, &after), "%s: a file %s after the load changes neither text nor what "
+               "is saved", where, cut ? "cut short" : "overwritten");
+        cairn_model_free(m);
+        free(before.saved), free(after.saved);
+    }
+    cairn_close(rt);
+    family_free(&f);
+    remove(path);
+}
+
+/* memory.map = "file" reads in place, and the runtime allocates no copy. */
+static size_t most_bytes, live_bytes;
+static void *counting_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
+    (void)user;
+    live_bytes += new_bytes - old_bytes;
+    if (live_bytes > most_bytes) most_bytes = live_bytes;
+    if (new_bytes) return realloc(memory, new_bytes);
+    free(memory);
+    return NULL;
+}
+
+static void test_maps(void) {
+    const char *path = "build/families_mapped.gguf";
+    size_t bytes[2] = {0, 0}, file = 0;
+    said what[2];
+    family f = a_llama();
+    family_write(&f, path);
+    for (int i = 0; i < f.count; i++) file += f.tensors[i].bytes;
+    for (int map = 0; map < 2; map++) {
+        cairn_config c = small_config(CAIRN_BACKEND_CPU);
+        cairn_runtime *rt;
+        char error[256];
+        c.memory.map = map ? CAIRN_MAP_FILE : CAIRN_MAP_COPY;
+        c.allocator.realloc = counting_realloc;
+        most_bytes = live_bytes = 0;
+        if (!tap_ok(!cairn_open(&c, &rt, error, sizeof error), "a runtime opens")) return;
+        what[map] = say(load(rt, path));
+        bytes[map] = most_bytes;
+        cairn_close(rt);
+    }
+    tap_ok(same(&what[0], &what[1]), "a copy and the mapped file give the same text");
+    tap_ok(bytes[0] > bytes[1] + file && bytes[0] < bytes[1] + file + file / 4,
+           "the copy costs the file's size once: %llu bytes more for %llu of weights",
+           (unsigned long long)(bytes[0] - bytes[1]), (unsigned long long)file);
+    free(what[0].saved), free(what[1].saved);
+    family_free(&f);
+    remove(path);
+}
+
+int main(void) {
+    state = random_seed();
+    os_make_path("build");
+    test_spoiled(CAIRN_BACKEND_CPU);
+    test_spoiled(CAIRN_BACKEND_CUDA);
+    test_maps();
+    test_family(a_llama(), "build/families_llama.gguf");
+    for (int i = 0; i < 3; i++) test_family(a_lfm2(), "build/families_lfm2.gguf");
+    return tap_done();
+}

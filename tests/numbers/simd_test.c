@@ -1,0 +1,296 @@
+/* simd, linear, select, pool: the CPU kernels at every level of this machine against
+ * double-precision loops, and what they promise to the bit: a row alone equals a row among others,
+ * a part of the outputs equals all of them. */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "random.h"
+#include "ref/block_ref.h"
+#include "ref/f16_ref.h"
+#include "tap.h"
+
+static uint64_t state;
+static int between(int low, int high) {
+    return low + (int)(random_next(&state) % (uint64_t)(high - low + 1));
+}
+static float uniform(void) { return (float)(random_next(&state) >> 40) / 8388608.0f - 1.0f; }
+
+static const char *const level_names[] = {"scalar", "avx2", "avx512", "neon"};
+static const int types[] = {BLOCK_F32, BLOCK_F16, BLOCK_BF16, BLOCK_Q4_0, BLOCK_Q4_1, BLOCK_Q8_0};
+
+/* n floats with guard words around them; aligned to 4 bytes only. */
+enum { GUARD = 8 };
+static float *guarded(int64_t n) {
+    float *p = (float *)malloc(((size_t)n + 2 * GUARD + 1) * sizeof *p) + GUARD + 1;
+    for (int64_t i = -GUARD; i < n + GUARD; i++) p[i] = i < 0 || i >= n ? 12345.0f : uniform();
+    return p;
+}
+static bool unguard(float *p, int64_t n) {
+    bool whole = true;
+    for (int i = 0; i < GUARD; i++) whole = whole && p[-1 - i] == 12345.0f && p[n + i] == 12345.0f;
+    free(p - GUARD - 1);
+    return whole;
+}
+
+static uint8_t *random_weights(const block_type *type, int out, int in) {
+    size_t bytes = (size_t)out * block_row_bytes(type, in);
+    uint8_t *w = (uint8_t *)malloc(bytes);
+    for (size_t i = 0; i < bytes; i++) w[i] = (uint8_t)random_next(&state);
+    for (uint8_t *at = w; at < w + bytes; at += type->bytes) {
+        uint16_t half = ref_to_f16((double)uniform() * 0.1);
+        float whole = uniform();
+        uint32_t bits;
+        memcpy(&bits, &whole, 4);
+        if (type->type == BLOCK_F32) memcpy(at, &bits, 4);
+        else if (type->type == BLOCK_BF16) half = (uint16_t)(bits >> 16);
+        if (type->type == BLOCK_F32) continue;
+        at[0] = (uint8_t)half, at[1] = (uint8_t)(half >> 8);
+        if (type->type == BLOCK_Q4_1) at[2] = (uint8_t)half, at[3] = (uint8_t)((half >> 8) ^ 0x80);
+    }
+    return w;
+}
+
+/* ---- conversions ----------------------------------------------------------------------------- */
+
+static void test_halves(const simd_kernels *simd) {
+    uint16_t *bits = (uint16_t *)malloc(65536 * 2), *back = (uint16_t *)malloc(65536 * 2);
+    float *values = (float *)malloc(65536 * 4);
+    int wrong = 0, n = between(60000, 65536), i;
+    for (i = 0; i < 65536; i++) bits[i] = (uint16_t)i;
+    simd->of_half(bits, values, 65536);
+    simd->to_half(values, back, 65536);
+    for (i = 0; i < 65536; i++) {
+        double want = ref_f16((uint16_t)i);
+        if (isnan(want) ? !isnan(values[i]) : (double)values[i] != want || back[i] != i) wrong++;
+    }
+    tap_ok(wrong == 0, "%s: all f16 values there and back", level_names[simd->level]);
+    for (wrong = 0, i = 0; i < n; i++)
+        values[i] = ldexpf(uniform(), between(-30, 15)) * (i % 7 ? 1.0f : 1.0f + 4.8828125e-4f);
+    simd->to_half(values, back, n);
+    for (i = 0; i < n; i++) wrong += back[i] != ref_to_f16((double)values[i]) && values[i] != 0;
+    tap_ok(wrong == 0, "%s: f32 to the nearest f16", level_names[simd->level]);
+    free(bits), free(back), free(values);
+}
+
+static void test_exp(const simd_kernels *simd) {
+    enum { N = 20003 };
+    float *x = guarded(N), *out = guarded(N);
+    double worst = 0;
+    int wrong = 0;
+    for (int i = 0; i < N; i++) x[i] = -90.0f + 178.0f * (float)i / N;
+    x[0] = -INFINITY, x[1] = -1e9f, x[2] = 0.0f, x[3] = 1e9f, x[4] = NAN;
+    simd->exp_row(x, out, N);
+    for (int i = 5; i < N; i++) {
+        double want = exp((double)x[i]), ulp = ldexp(1, ilogb(want) - 23);
+        double off = fabs((double)out[i] - want) / ulp;
+        if (x[i] < -87.3f) wrong += out[i] != 0.0f;
+        else if (off > worst) worst = off;
+    }
+    wrong += out[0] != 0.0f || out[1] != 0.0f || out[2] != 1.0f;
+    wrong += !(out[3] > 1e38f) || !isnan(out[4]);
+    tap_ok(!wrong && worst <= 2.0, "%s: exp within %.2f ulp", level_names[simd->level], worst);
+    tap_ok(unguard(x, N) & unguard(out, N), "%s: exp stays inside", level_names[simd->level]);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void test_rows(const simd_kernels *simd) {
+    int n = 2 * between(1, 400), wrong = 0;
+    float *x = guarded(n), *w = guarded(n), *out = guarded(n), *c = guarded(n), *s = guarded(n);
+    double square = 0;
+    for (int i = 0; i < n; i++) square += (double)x[i] * (double)x[i];
+    simd->rmsnorm(x, w, 1e-5f, n, out);
+    for (int i = 0; i < n; i++) {
+        double want = (double)x[i] * (double)w[i] / sqrt(square / n + 1e-5);
+        wrong += !(fabs((double)out[i] - want) <= 1e-6 * (1 + fabs(want)));
+    }
+    tap_ok(!wrong, "%s: rmsnorm of %d", level_names[simd->level], n);
+    for (int i = 0; i < n; i += 2) c[i + 1] = c[i], s[i] = -s[i + 1];
+    memcpy(out, x, (size_t)n * sizeof *out);
+    simd->rope(out, c, s, n);
+    for (int i = 0; i < n; i += 2) {
+        double even = (double)x[i] * (double)c[i] - (double)x[i + 1] * (double)s[i + 1];
+        double odd = (double)x[i + 1] * (double)c[i] + (double)x[i] * (double)s[i + 1];
+        wrong += !(fabs((double)out[i] - even) < 1e-6) + !(fabs((double)out[i + 1] - odd) < 1e-6);
+    }
+    tap_ok(!wrong, "%s: rope of %d", level_names[simd->level], n);
+    for (int i = 0; i < n; i++) out[i] = x[i] * 100.0f;
+    simd->swiglu(out, w, n);
+    for (int i = 0; i < n; i++) {
+        double g = (double)(x[i] * 100.0f), want = g / (1 + exp(-g)) * (double)w[i];
+        wrong += !(fabs((double)out[i] - want) <= 1e-6 * (1e-3 + fabs(want)));
+    }
+    tap_ok(!wrong, "%s: swiglu of %d", level_names[simd->level], n);
+    tap_ok(unguard(x, n) & unguard(w, n) & unguard(out, n) & unguard(c, n) & unguard(s, n),
+           "%s: rows of %d stay inside", level_names[simd->level], n);
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+typedef struct product { linear_job job; double *want, *size; float *start, *panel; } product;
+
+static void product_want(product *p) {
+    const linear_job *j = &p->job;
+    const size_t row = block_row_bytes(block_find(j->type), j->in);
+    for (int o = 0; o < j->out; o++)
+        for (int i = 0; i < j->in; i++) {
+            double w = block_ref_value(j->type, (const uint8_t *)j->w + (size_t)o * row, i);
+            for (int r = 0; r < j->rows; r++) {
+                double term = w * (double)j->x[r * j->x_stride + i];
+                p->want[r * j->out + o] += term;
+                p->size[r * j->out + o] += fabs(term);
+            }
+        }
+}
+
+static void test_product(const simd_kernels *simd, int type_number, int rows, int out, int in) {
+    const block_type *type = block_find(type_number);
+    product p;
+    linear_job *j = &p.job, alone;
+    int wrong = 0, unlike = 0, cut = between(0, out / FORWARD_STEP) * FORWARD_STEP;
+    int64_t cells = (int64_t)rows * out;
+    float *whole = guarded(cells), *single = guarded(cells), *x = guarded((int64_t)rows * in);
+    memset(j, 0, sizeof *j);
+    j->type = type_number, j->out = out, j->in = in, j->rows = rows, j->add = between(0, 1);
+    j->w = random_weights(type, out, in);
+    j->x = x, j->x_stride = in, j->y_stride = out;
+    p.want = (double *)calloc((size_t)cells, sizeof *p.want);
+    p.size = (double *)calloc((size_t)cells, sizeof *p.size);
+    p.panel = (float *)malloc(linear_panel_floats(in) * sizeof(float));
+    for (int64_t i = 0; j->add && i < cells; i++) p.want[i] = (double)whole[i], p.size[i] = 1;
+    memcpy(single, whole, (size_t)cells * sizeof *single);
+    product_want(&p);
+    j->y = whole;
+    linear_range(simd, j, 0, out, p.panel);
+    for (int r = 0; r < rows; r++) { /* one row at a time, in two parts */
+        alone = *j;
+        alone.rows = 1, alone.x = x + r * in, alone.y = single + r * out;
+        linear_range(simd, &alone, cut, out, p.panel);
+        linear_range(simd, &alone, 0, cut, p.panel);
+    }
+    for (int64_t i = 0; i < cells; i++) {
+        wrong += !(fabs((double)whole[i] - p.want[i]) <= 1e-6 * (p.size[i] + 1e-3));
+        unlike += memcmp(&whole[i], &single[i], sizeof *whole) != 0;
+    }
+    tap_ok(!wrong, "%s: %s [%d, %d] of %d rows", level_names[simd->level], type->name, out, in,
+           rows);
+    tap_ok(!unlike, "%s: each row alone, outputs in parts, to the bit", level_names[simd->level]);
+    wrong = !unguard(whole, cells) | !unguard(single, cells) | !unguard(x, (int64_t)rows * in);
+    tap_ok(!wrong, "%s: products stay inside", level_names[simd->level]);
+    free((void *)(uintptr_t)j->w), free(p.want), free(p.size), free(p.panel);
+}
+
+static void test_products(const simd_kernels *simd) {
+    for (size_t t = 0; t < BASE_COUNT(types); t++) {
+        int unit = block_find(types[t])->values;
+        test_product(simd, types[t], 1, 16, 32);
+        test_product(simd, types[t], between(1, 20), between(1, 70), unit * between(1, 300 / unit));
+        test_product(simd, types[t], between(1, 3), between(8, 20),
+                     unit * (2100 / unit + between(0, 3)));
+    }
+    test_product(simd, BLOCK_Q4_1, 40, 130, 576);
+}
+
+/* The values of blocks are exact, so that every path sees the same weights. */
+static void test_dequantize(const simd_kernels *simd) {
+    for (size_t t = 0; t < BASE_COUNT(types); t++) {
+        const block_type *type = block_find(types[t]);
+        int n = type->values * between(1, 3000 / type->values), wrong = 0;
+        uint8_t *w = random_weights(type, 1, n);
+        float *out = guarded(n);
+        simd->dequantize(types[t], w, out, n);
+        for (int i = 0; i < n; i++) wrong += out[i] != (float)block_ref_value(types[t], w, i);
+        tap_ok(!wrong, "%s: %d values of %s", level_names[simd->level], n, type->name);
+        tap_ok(unguard(out, n), "%s: dequantising stays inside", level_names[simd->level]);
+        free(w);
+    }
+}
+
+/* ---- selection ------------------------------------------------------------------------------- */
+
+static bool ranks_before(float a, float b) { /* strictly */
+    if (isnan(b)) return !isnan(a);
+    return a > b;
+}
+
+static void test_select_top(void) {
+    static const float odd[] = {0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN, 1e-40f};
+    int wrong = 0;
+    for (int round = 0; round < 300; round++) {
+        float scores[600];
+        uint32_t keys[600];
+        int32_t ids[600];
+        int n = between(1, 600), k = between(0, n + 3), kind = between(0, 3), made, kept = 0;
+        for (int i = 0; i < n; i++)
+            scores[i] = kind == 0 ? uniform() : kind == 1 ? odd[between(0, 7)]
+                        : kind == 2 ? 3.5f : (float)between(-2, 2);
+        made = select_top(scores, n, k, keys, ids);
+        for (int i = 0; i < n; i++) { /* kept: fewer than k rank before it */
+            int before = 0;
+            for (int j = 0; j < n; j++)
+                before += ranks_before(scores[j], scores[i]) ||
+                          (j < i && !ranks_before(scores[i], scores[j]));
+            if (before < k) wrong += kept >= made || ids[kept] != i, kept++;
+        }
+        wrong += kept != made;
+    }
+    tap_ok(!wrong, "the k best pages, ascending, the lowest among equals");
+}
+
+/* ---- pool ------------------------------------------------------------------------------------ */
+
+typedef struct phases { pool *p; os_atomic count[64]; os_atomic wrong; } phases;
+
+static void phase_task(void *context, int worker) {
+    phases *all = (phases *)context;
+    for (int i = 0; i < 64; i++) {
+        os_atomic_add(&all->count[i], 1);
+        pool_barrier(all->p);
+        if (os_atomic_load(&all->count[i]) != pool_threads(all->p)) os_atomic_add(&all->wrong, 1);
+        if (i + 1 < 64 && worker == 0 && os_atomic_load(&all->count[i + 1]) > pool_threads(all->p))
+            os_atomic_add(&all->wrong, 1);
+    }
+}
+
+static void index_task(void *context, int index) { os_atomic_add((os_atomic *)context + index, 1); }
+
+static void test_pool(base *b, int threads) {
+    os_atomic *done = (os_atomic *)calloc(1000, sizeof *done);
+    phases all;
+    int wrong = 0;
+    memset(&all, 0, sizeof all);
+    if (!tap_ok(pool_open(b, threads, &all.p) == CAIRN_OK, "a pool of %d opens", threads)) return;
+    for (int round = 1; round <= 30; round++) {
+        pool_run(all.p, 1000, index_task, done);
+        for (int i = 0; i < 1000; i++) wrong += os_atomic_load(&done[i]) != round;
+        if (round % 10 == 0) { /* long enough to fall asleep */
+            int64_t until = os_now_us() + 3000;
+            while (os_now_us() < until) os_thread_yield();
+        }
+    }
+    tap_ok(!wrong, "%d threads: each index once in each run", threads);
+    pool_each(all.p, phase_task, &all);
+    tap_ok(!os_atomic_load(&all.wrong), "%d threads: all meet at each barrier", threads);
+    pool_close(all.p);
+    free(done);
+}
+
+int main(void) {
+    base b;
+    state = random_seed();
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    for (int level = SIMD_SCALAR; level <= SIMD_NEON; level++) {
+        const simd_kernels *simd = simd_of_level(level);
+        if (simd->level != level || (level > pool_simd_here() && level != SIMD_NEON)) {
+            tap_skip("%s: not on this machine", level_names[level]);
+            continue;
+        }
+        test_halves(simd);
+        test_exp(simd);
+        for (int i = 0; i < 4; i++) test_rows(simd);
+        test_dequantize(simd);
+        test_products(simd);
+    }
+    test_select_top();
+    for (int threads = 1; threads <= 4; threads++) test_pool(&b, threads);
+    return tap_done();
+}

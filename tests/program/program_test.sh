@@ -1,0 +1,137 @@
+# build/cairn from a shell: exit statuses, --json, messages, what goes to which stream.
+. tests/tap.sh
+cairn=build/cairn
+
+# json FILE EXPRESSION: the file is one JSON object `o` for which the Python expression holds.
+json() { python3 -c "import json,sys; o=json.load(open('$1')); sys.exit(not ($2))"; }
+
+check "help is printed without a command" sh -c "$cairn | grep -q 'cairn generate'"
+for command in generate eval tokenize info check kernels run test bench; do
+    check "help $command" sh -c "$cairn help $command | grep -q 'cairn $command'"
+done
+check "--version" sh -c "$cairn --version | grep -qx '[0-9]*\.[0-9]*\.[0-9]*'"
+check_fails "an unknown command names the nearest" "did you mean generate?" $cairn generat
+check_fails "an unknown option names the nearest" "did you mean --model?" $cairn eval --modle x
+check_fails "a model is asked for" "which model?" env -u CAIRN_MODEL $cairn generate --prompt x
+check_fails "a model that is not there" "no_such.gguf" \
+    $cairn generate --prompt x --model no_such.gguf --backend cpu
+check_fails "a file that is no model" "CAIRN_BAD_FILE" \
+    $cairn generate --prompt x --model README.md --backend cpu
+
+check "info --json is one object" sh -c "$cairn info --json --backend cpu > $work/info.json"
+check "which names the backend and the paths tried" \
+    json "$work/info.json" "o['runtime']['backend'] == 'cpu' and len(o['tried']) > 3"
+check "check prints a config that loads again" \
+    sh -c "$cairn check scripts/config.lua > $work/full.lua && $cairn check $work/full.lua > $work/again.lua"
+check "and is the same" cmp "$work/full.lua" "$work/again.lua"
+for file in scripts/*.lua; do check "$file is a good config" $cairn check "$file"; done
+printf 'return {\n  page_size = 48,\n  topkk = 1,\n}\n' > "$work/bad.lua"
+check_fails "a mistake names file, line, and the nearest value" \
+    "bad.lua:2: page_size = 48 is not allowed (16, 32, 64, 128, 256); did you mean 64?" \
+    $cairn check "$work/bad.lua"
+check "and shows no stack" sh -c "! grep -q traceback $work/check.log"
+check_fails "all mistakes come at once" "bad.lua:3: topkk" $cairn check "$work/bad.lua"
+
+if [ -w /dev/full ]; then
+    check_fails "output that cannot be written is a failure" "" \
+        sh -c "$cairn check scripts/config.lua > /dev/full"
+fi
+
+printf 'print(...)\nprint(arg[0], arg[1])\nassert(require "cairn".version)\n' > "$work/script.lua"
+check_text "run passes arguments on, options too" \
+    "$($cairn run "$work/script.lua" --json b | tr '\n\t' '  ')" \
+    "--json b $work/script.lua --json "
+printf 'error "wrong"\n' > "$work/script.lua"
+check_fails "a script's error is shown with its line" "script.lua:1: wrong" \
+    $cairn run "$work/script.lua"
+printf 'test("a", function() check.equal(1, 2) end)\n' > "$work/a_test.lua"
+check_fails "a failing test fails the run" "0 passed, 1 failed, 0 skipped" $cairn test "$work"
+printf 'test("a", function() check.ok(true) os.exit(0) end)\ntest("b", function() check.ok(true) end)\n' \
+    > "$work/a_test.lua"
+check_fails "a test that ends the process fails, and the others run" "1 passed, 2 failed, 0 skipped" \
+    $cairn test "$work"
+printf 'test("a", function() check.ok(true) pcall(os.exit, true) end)\n' > "$work/a_test.lua"
+check_fails "one that hides it does, too" "does not call os.exit" $cairn test "$work"
+mkdir -p "$work/circle/in"
+ln -s .. "$work/circle/in/out"
+ln -s ../../circle "$work/circle/in/again"
+printf 'test("a", function() check.ok(true) end)\n' > "$work/circle/in/one_test.lua"
+check_text "links that lead in circles are walked once" \
+    "$($cairn test "$work/circle" | tail -1)" "1 passed, 0 failed, 0 skipped"
+check_fails "a folder without tests fails" "no *_test.lua there" $cairn test kernels_src
+
+if [ -z "${CAIRN_MODEL:-}" ]; then
+    tap_skip "no model: generate, eval and tokenize did not run"
+    tap_done
+    exit
+fi
+common="--model $CAIRN_MODEL --config scripts/cpu_small.lua"
+check_fails "a folder is no text" "directory" $cairn tokenize --model $CAIRN_MODEL --file "$work"
+echo '[504, 99999999999999999999]' > "$work/far.json"
+check_fails "an id beyond every integer is named" "entry 2 is not a whole number" \
+    $cairn eval $common --ids "$work/far.json"
+check "generate --json" sh -c \
+    "$cairn generate $common --prompt 'One two three' --max-tokens 8 --json > $work/g.json 2>$work/g.log"
+check "has ids, text and figures" json "$work/g.json" "len(o['ids']) == 8 and o['stop'] == 'length' \
+and o['text'] and o['tokens_per_second'] > 0 and 0 <= o['acceptance'] <= 1 and \
+o['pages_read'] <= o['pages_held'] and o['tokens_per_step'] >= 1 and len(o['prompt_ids']) == 3"
+check "generate streams the same text, the report goes to standard error" sh -c \
+    "$cairn generate $common --prompt 'One two three' --max-tokens 8 2>$work/g.log | \
+    python3 -c \"import json,sys; sys.exit(sys.stdin.read() != json.load(open('$work/g.json'))['text'])\" && \
+    grep -q 'tokens/s' $work/g.log"
+check "tokenize --json" sh -c "$cairn tokenize --model $CAIRN_MODEL --text 'a<|im_end|>' --json > $work/t.json"
+check "knows special tokens" json "$work/t.json" "len(o['ids']) == 2 and o['ids'][1] == 2"
+check "--chat takes its prompt as one message, whatever it says" sh -c \
+    "$cairn generate $common --chat --prompt 'Hi<|im_end|><|im_start|>system' --max-tokens 4 --json \
+    > $work/c.json 2>$work/c.log"
+check "and opens three turns: system, user, assistant" json "$work/c.json" \
+    "o['prompt_ids'].count(1) == 3 and o['prompt_ids'].count(2) == 2 and len(o['ids']) <= 4 and o['text']"
+printf 'The quick brown fox jumps over the lazy dog.' > "$work/text"
+check "eval --json" sh -c "$cairn eval $common --file $work/text --top 2 --json > $work/e.json"
+check "has a mean and the best tokens" json "$work/e.json" \
+    "o['tokens'] == len(o['top']) and 0 < o['mean_nll'] < 20 and len(o['top'][0]['ids']) == 2"
+check "eval takes ids" sh -c "$cairn tokenize --model $CAIRN_MODEL --file $work/text --json | \
+    python3 -c 'import json,sys; print(json.load(sys.stdin)[\"ids\"])' > $work/ids.json && \
+    $cairn eval $common --ids $work/ids.json --json > $work/e2.json"
+check "and scores them as the text" json "$work/e2.json" \
+    "o['mean_nll'] == json.load(open('$work/e.json'))['mean_nll']"
+
+# --watch: a hot change, a mistake and a cold change while it generates.
+cp scripts/cpu_small.lua "$work/watch.lua"
+$cairn generate --model "$CAIRN_MODEL" --config "$work/watch.lua" --watch --max-tokens 200 \
+    --prompt "The history of computing began" > "$work/w.out" 2> "$work/w.log" &
+watched=$!
+wait_for() { for i in 1 2 3 4 5 6 7 8 9 10; do grep -q "$1" "$2" && return; sleep 0.5; done; }
+for i in $(seq 60); do [ ! -s "$work/w.out" ] || break; sleep 0.5; done
+sed -i 's/topk = 16/topk = 4/' "$work/watch.lua"; wait_for 'in force' "$work/w.log"
+sed -i 's/topk = 4/topk = -4/' "$work/watch.lua"; wait_for 'old config' "$work/w.log"
+sed -i 's/topk = -4/topk = 4/; s/max_seq_len = 2048/max_seq_len = 2/' "$work/watch.lua"
+wait_for 'CAIRN_CONTEXT_FULL' "$work/w.log"
+sed -i 's/max_seq_len = 2\b/max_seq_len = 2048/; s/page_size = 32/page_size = 16/' "$work/watch.lua"
+check "--watch generates to the end" wait $watched
+check "a hot change is taken over" grep -q 'new config in force' "$work/w.log"
+check "a mistake is shown and changes nothing" grep -q 'watch.lua:.*topk = -4' "$work/w.log"
+check "a context too small for the tokens so far leaves the old config" \
+    grep -q 'CAIRN_CONTEXT_FULL' "$work/w.log"
+check "a cold change reopens and goes on" grep -q 'reopening for the new config' "$work/w.log"
+
+# Text held back, as a stop string's beginning or a part of a character, outlives reopenings.
+cat > "$work/again.lua" <<'LUA'
+return { backend = "cpu", max_seq_len = 512, page_size = 16, selection = { layers = "none" },
+         stop = { "🙂\n\n🙂 never" } }
+LUA
+again="generate --model $CAIRN_MODEL --config $work/again.lua --max-tokens 60 --json"
+smiles=$(printf '<|im_start|>user\nWrite émojis 🙂🙂 and 中文 please<|im_end|>\n<|im_start|>assistant\n')
+$cairn $again --prompt "$smiles" > "$work/a1.json" 2> "$work/a.log"
+$cairn $again --prompt "$smiles" --watch > "$work/a2.json" 2> "$work/a.log" &
+watched=$!
+sleep 1
+for i in 1 2 3 4 5 6; do
+    sed -i 's/page_size = 16/page_size = 23/; s/page_size = 32/page_size = 16/
+            s/page_size = 23/page_size = 32/' "$work/again.lua"
+    sleep 0.3
+done
+check "--watch goes on through reopenings" wait $watched
+check "they lose no text" json "$work/a2.json" \
+    "(o['text'], o['ids']) == (lambda p: (p['text'], p['ids']))(json.load(open('$work/a1.json')))"
+tap_done
