@@ -122,7 +122,7 @@ template <bool MINIMA> struct packed_nibbles {
         const uint8_t *group = tile + (int64_t)(unit / G) * (G * UNIT_BYTES);
         const int u = unit % G, lane = lane_id();
         words = load_constant_early(
-            (const u32x2 *)(G > 1 ? group + u / 2 * 512 + lane * 16 + u % 2 * 8 : group + lane * 8));
+            (const u32x2 *)(group + (G > 1 ? u / 2 * 512 + lane * 16 + u % 2 * 8 : lane * 8)));
         const uint16_t *scales = (const uint16_t *)(group + G * 256) + lane / 4 * (2 * G) + u;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -141,7 +141,8 @@ template <bool MINIMA> struct packed_nibbles {
                           : mul_f16x2(sub_f16x2(n, 0x64086408u), d);
         }
     }
-    template <int G> static CAIRN_MEMBER float value(const uint8_t *tile, int unit, int row, int k) {
+    template <int G>
+    static CAIRN_MEMBER float value(const uint8_t *tile, int unit, int row, int k) {
         const uint8_t *group = tile + (int64_t)(unit / G) * (G * UNIT_BYTES);
         const int u = unit % G, lane = row % 8 * 4 + k / 8, i = k % 8;
         const uint8_t *at = G > 1 ? group + u / 2 * 512 + lane * 16 + u % 2 * 8 : group + lane * 8;
@@ -178,7 +179,8 @@ template <> struct packed<PACK_Q8_0> {
             a[i] = mul_f16x2(sub_f16x2(n, 0x64806480u), scale[i % 2] * 0x10001u);
         }
     }
-    template <int G> static CAIRN_MEMBER float value(const uint8_t *tile, int unit, int row, int k) {
+    template <int G>
+    static CAIRN_MEMBER float value(const uint8_t *tile, int unit, int row, int k) {
         const uint8_t *group = tile + (int64_t)(unit / G) * (G * UNIT_BYTES);
         const int u = unit % G, lane = row % 8 * 4 + k / 8;
         float n = (float)group[u * 512 + lane * 16 + row / 8 * 8 + k % 8] - 128.0f;

@@ -115,8 +115,8 @@ template <int G> CAIRN_INLINE void load_words(const unsigned char *group, int pa
     }
 }
 
-/* One unit of nibbles: two words, each [bits 0-3: row g, 4-7: row g + 8] in bytes; the product of row
- * g + 8 comes out 16 times too large. */
+/* One unit of nibbles: two words, each [bits 0-3: row g, 4-7: row g + 8] in bytes; the product of
+ * row g + 8 comes out 16 times too large. */
 CAIRN_INLINE void multiply_nibbles(float *d, const uint32_t *w, const uint32_t *b) {
 #pragma unroll
     for (int s = 0; s < 2; s++) {

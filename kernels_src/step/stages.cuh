@@ -373,32 +373,34 @@ CAIRN_INLINE uint64_t rank_logit(float v, int index) {
     return (uint64_t)bits << 32 | (0xffffffffu - (uint32_t)index);
 }
 
-/* `multiply` keeps a thread to one column, the stream to two: best[0] is all that it needs. */
+/* `multiply` keeps a thread to one column, whose best is best0; in the stream a lane has one column of
+ * each pair. */
 struct head_output {
-    static constexpr int PAIRS = STREAMED ? COLUMNS / 2 : 1;
     const step_params &p;
     row_window rows;
-    int first;            /* row whose logits come first */
-    uint64_t best[PAIRS]; /* of this thread's columns */
+    int first;                           /* row whose logits come first */
+    uint64_t best0, best1, best2, best3; /* of this thread's columns */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) {
-        int n = o.tile * 16 + o.row;
+        int n = o.tile * 16 + o.row, pair = STREAMED ? o.column / 2 : 0;
         int row = rows.first + o.column - first; /* negative: no one wants its logits */
         if (o.column >= rows.count || row < 0 || n >= VOCAB) return;
         float y = o.value * factors[o.column];
         store_once(p.logits + (int64_t)row * VOCAB + n, y);
-#pragma unroll
-        for (int i = 0; i < PAIRS; i++)
-            if (PAIRS == 1 || o.column / 2 == i) best[i] = max_of(best[i], rank_logit(y, n));
-    }
-    /* Both columns of a pair in the lanes 0 and 1. */
-    CAIRN_MEMBER uint64_t best_of(int pair) const {
-        uint64_t top = best[pair];
-#pragma unroll
-        for (int m = 2; m < WARP; m *= 2) top = max_of(top, shuffle_xor(top, m));
-        return top;
+        const uint64_t rank = rank_logit(y, n);
+        if (pair == 0) best0 = max_of(best0, rank);
+        if (pair == 1) best1 = max_of(best1, rank);
+        if (pair == 2) best2 = max_of(best2, rank);
+        if (pair == 3) best3 = max_of(best3, rank);
     }
 };
+
+/* The best of a warp's lanes of the same parity, in every lane. */
+CAIRN_INLINE uint64_t best_of_pair(uint64_t best) {
+#pragma unroll
+    for (int m = 2; m < WARP; m *= 2) best = max_of(best, shuffle_xor(best, m));
+    return best;
+}
 
 /* Tiles at a time, so that their weights and operands fit the registers. */
 constexpr int HEAD_TILES = min_of(CAIRN_ARCH >= 1000 ? 2 : MEETING_TILES,
@@ -410,19 +412,24 @@ CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at,
     constexpr int PARTS = STREAMED ? WARPS : WARPS / 4; /* warps with a column's outputs */
     int logit_first = p.input[STEP_LOGIT_FIRST];
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
-    head_output out{p, rows, logit_first, {}};
+    head_output out{p, rows, logit_first, 0, 0, 0, 0};
     if (!STREAMED && first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
     stage_product<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false>(
         p.head, first, step, (VOCAB + 15) / 16, work, input, out);
     uint64_t *table = (uint64_t *)(work.meeting + work.half * MEETING_FLOATS);
     work.half ^= 1;
-    if (STREAMED) block_sync(); /* others may still add up sums there */
+    if (STREAMED) {
+        block_sync(); /* others may still add up sums there */
+        uint64_t *mine = table + lane_id() * PARTS + warp_id();
+        uint64_t bests[4] = {best_of_pair(out.best0), best_of_pair(out.best1),
+                             best_of_pair(out.best2), best_of_pair(out.best3)};
 #pragma unroll
-    for (int i = 0; i < head_output::PAIRS; i++) {
-        uint64_t best = out.best_of(i);
-        int column = STREAMED ? i * 2 + lane_id() : output_column(thread_id());
-        if (lane_id() < 2 && (STREAMED || thread_id() < ENDERS))
-            table[column * PARTS + (STREAMED ? warp_id() : warp_id() / 4)] = best;
+        for (int pair = 0; pair < 4; pair++)
+            if (lane_id() < 2) mine[pair * 2 * PARTS] = bests[pair];
+    } else {
+        uint64_t best = best_of_pair(out.best0);
+        if (lane_id() < 2 && thread_id() < ENDERS)
+            table[output_column(thread_id()) * PARTS + warp_id() / 4] = best;
     }
     block_sync();
     int row = rows.first + thread_id() - logit_first;

@@ -1,11 +1,12 @@
 /* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. The run
  * itself is in cuda_run.c, memory and lifetime in cuda_open.c.
  *
- * Three ways through a forward: of a model with small layers up to 8 rows with little attention the flow kernel, one launch for
- * all layers (kernels_src/step/step.cu); else the stage kernels, the same arithmetic with one launch a
- * stage, 64 rows at a time (step/layer.cu and others); a prompt's rows, tensor-core products of 64
- * rows (step/prompt.cu and others). The flow kernels take longest to compile: it goes on in the
- * background after the model is open, and the stage kernels serve until then, to the bit.
+ * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
+ * the flow kernel, one launch for all layers (kernels_src/step/step.cu). Else the stage kernels, the
+ * same arithmetic with one launch a stage, 64 rows at a time (step/layer.cu and others). A prompt's
+ * rows: tensor-core products of 64 rows (step/prompt.cu and others). The flow kernels take longest
+ * to compile: it goes on in the background after the model is open, and the stage kernels serve
+ * until then, to the bit.
  * Owns the packed weights and every buffer of the kernels. Calls device, jit, model, pages, block.
  *
  * Invariants: between forwards the half of the flow's exchange that the next one uses is empty; the

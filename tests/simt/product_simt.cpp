@@ -10,7 +10,12 @@
 
 #include "dense/product.cuh"
 
-struct plain_params { const uint8_t *weights; const uint16_t *x; float *y; int outs, rows; };
+struct plain_params {
+    const uint8_t *weights;
+    const uint16_t *x;
+    float *y;
+    int outs, rows;
+};
 
 template <int INPUTS> struct plain_input {
     const uint16_t *x;
