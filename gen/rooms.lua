@@ -12,7 +12,7 @@
 --   * the backend is asked about in device/ and by the launcher of ops/ alone.
 
 local pending = { -- rooms that are still to be given their contract
-  model = true, ["model/families"] = true, forward = true, engine = true, pages = true,
+  model = true, ["model/families"] = true, forward = true, pages = true,
   ["ops/attention"] = true, ["ops/select"] = true, ["ops/dense"] = true,
 }
 local asks_backend = { device = true, ops = true, driver = true --[[ its library ]] }
@@ -91,6 +91,16 @@ local function user_of(word, room)
   end
 end
 
+-- Whether anyone needs the word of this header: another room, or, of a file's own, another file.
+local function is_needed(word, header)
+  local stem = header:gsub("%.h$", "")
+  if user_of(word, room_of(header)) then return true end
+  if stem:match "[^/]+$" == name_of(room_of(header)) then return false end
+  for _, path in ipairs(files) do
+    if words[path][word] and path:gsub("%.%w+$", "") ~= stem then return true end
+  end
+end
+
 -- ---- the rules ----------------------------------------------------------------------------------
 
 local function has_prefix(name, prefix) return name:sub(1, #prefix + 1) == prefix .. "_" end
@@ -133,7 +143,7 @@ local function check_header(path, room)
     complain(path, 1, "longer than %d lines: give a file its own header", longest)
   end
   each_function(code[path], function(name, kind, line)
-    if not user_of(name, room) then complain(path, line, "%s: no other room uses it", name) end
+    if not is_needed(name, path) then complain(path, line, "%s: no other room uses it", name) end
     if kind == "prototype" and not is_explained(text, line) then
       complain(path, line, "%s: a comment says what is promised", name)
     end

@@ -54,6 +54,11 @@ static void family_block(const block_type *type, uint8_t *at, uint64_t *state) {
     case BLOCK_Q4_0: family_put_half(at, 0.018 * some); break;
     case BLOCK_Q4_1: family_put_half(at, 0.018 * some), family_put_half(at + 2, -0.14); break;
     case BLOCK_Q8_0: family_put_half(at, 0.0011 * some); break;
+    case BLOCK_Q5_0: family_put_half(at, 0.009 * some); break;
+    case BLOCK_Q5_1: family_put_half(at, 0.009 * some), family_put_half(at + 2, -0.14); break;
+    case BLOCK_Q4_K: family_put_half(at, 0.0006 * some), family_put_half(at + 2, 0.004); break;
+    case BLOCK_Q5_K: family_put_half(at, 0.0003 * some), family_put_half(at + 2, 0.004); break;
+    case BLOCK_Q6_K: family_put_half(at + 208, 0.00006 * some); break;
     default: break;
     }
 }

@@ -184,39 +184,67 @@ static uint64_t toy_page_hash(kv_cache *kv, const int32_t *table, int page, uint
     return h;
 }
 
-static void toy_bounds(kv_cache *kv, const forward_args *a, uint64_t source) {
-    for (int c = 0; c < a->stored_pages[0]; c++) {
-        uint8_t *at = (uint8_t *)kv->bounds[0] + (size_t)a->page_table[c] * kv->bound_bytes;
-        uint64_t now = toy_page_hash(kv, a->page_table, c, source + 3), kept;
-        if (c >= a->bounded_pages[0]) memcpy(at, &now, sizeof now);
+static void toy_bounds(kv_cache *kv, const int32_t *table, const forward_sequence *s) {
+    uint64_t source = s->rule && s->rule->select.mean ? CAIRN_SOURCE_MEAN : CAIRN_SOURCE_MINMAX;
+    for (int c = 0; c < s->stored && s->rule; c++) {
+        uint8_t *at = (uint8_t *)kv->bounds[0] + (size_t)table[c] * kv->bound_bytes;
+        uint64_t now = toy_page_hash(kv, table, c, source + 3), kept;
+        if (c >= s->bounded) memcpy(at, &now, sizeof now);
         memcpy(&kept, at, sizeof kept);
         toy_expect(kept == now, "stored bounds are not of the page's tokens");
     }
 }
 
-static cairn_status toy_forward(cairn_model *m, kv_cache *kv, const forward_args *a) {
+/* Writes the entries of a sequence's rows. */
+static void toy_append(cairn_model *m, kv_cache *kv, const forward_batch *b,
+                       const forward_sequence *s) {
+    const int32_t *table = tables_row(b->tables, s->table);
+    int first = b->rows[s->first].position;
+    toy_expect(s->rows >= 1 && first + s->rows <= m->max_seq_len, "rows beyond the context");
+    toy_expect(s->stored == first / kv->page_size, "stored is not length / S");
+    toy_expect(s->bounded <= s->stored, "bounded > stored");
+    toy_bounds(kv, table, s);
+    for (int r = 0; r < s->rows; r++) {
+        const forward_row *row = &b->rows[s->first + r];
+        int page = row->position / kv->page_size;
+        toy_expect(row->position == first + r && row->rope == row->position, "positions not in order");
+        toy_expect(page < b->tables->pages[s->table] && table[page] >= 0 &&
+                   kv->pool.references[table[page]] == 1, "a row has no page of its own");
+        toy_expect(row->token >= 0 && row->token < TOY_VOCAB, "an id out of range");
+        *toy_slot(kv, table, first + r) = toy_entry(row->token, row->kind == FORWARD_PROMPT);
+    }
+}
+
+static cairn_status toy_forward(cairn_model *m, kv_cache *kv, forward_batch *b) {
+    static float memory[16 * TOY_VOCAB]; /* sample_space_bytes */
+    float logits[TOY_VOCAB], *wanted = b->logits;
     int32_t entries[TOY_CONTEXT];
-    int first = a->positions[0];
-    toy_rows += a->rows;
+    const sample_ask *asks[512];
+    sample_space space;
+    int asked = 0;
+    sample_space_place(memory, TOY_VOCAB, &space);
+    toy_rows += b->row_count;
     if (toy_hook) toy_hook();
     if (toy_forwards++ == toy_fail_at)
         return base_fail(&m->runtime->base, CAIRN_DEVICE_ERROR, "the toy fails here");
-    toy_expect(a->rows >= 1 && first + a->rows <= m->max_seq_len, "rows beyond the context");
-    toy_expect(a->stored_pages[0] == first / kv->page_size, "stored_pages is not length / S");
-    toy_expect(a->bounded_pages[0] <= a->stored_pages[0], "bounded_pages > stored_pages");
-    toy_bounds(kv, a, (uint64_t)m->runtime->config.selection.source);
-    for (int r = 0; r < a->rows; r++) {
-        int page = a->positions[r] / kv->page_size;
-        toy_expect(a->positions[r] == first + r && a->sequences[r] == 0, "positions not in order");
-        toy_expect(page < a->table_stride && a->page_table[page] >= 0 &&
-                   kv->pool.references[a->page_table[page]] == 1, "a row has no page of its own");
-        toy_expect(a->tokens[r] >= 0 && a->tokens[r] < TOY_VOCAB, "an id out of range");
-        *toy_slot(kv, a->page_table, first + r) = toy_entry(a->tokens[r], a->dense);
+    toy_expect(!forward_check(&m->runtime->base, m, 1 << 20, b), "a bad batch");
+    for (int i = 0; i < b->sequence_count; i++) toy_append(m, kv, b, &b->sequences[i]);
+    for (int i = 0; i < b->sequence_count; i++) {
+        forward_sequence *s = &b->sequences[i];
+        const int32_t *table = tables_row(b->tables, s->table);
+        int last = b->rows[s->first + s->rows - 1].position;
+        for (int p = 0; p <= last; p++) entries[p] = *toy_slot(kv, table, p);
+        for (int r = s->first; r < s->first + s->rows; r++) {
+            toy_logits(entries, b->rows[r].position + 1, logits);
+            if (b->rows[r].logits) memcpy(wanted, logits, sizeof logits), wanted += TOY_VOCAB;
+            if (!b->rows[r].sample) continue;
+            toy_expect(asked < 512, "too many rows are sampled");
+            asks[asked & 511] = b->rows[r].sample;
+            sample_row_host(&space, logits, asks, asked++ & 511, b->sampled);
+        }
+        if (b->rows[s->first].kind == FORWARD_STEP) s->pages_read += last / kv->page_size + 1;
+        tables_settle_row(b->tables, s->table);
     }
-    for (int p = 0; p < first + a->rows; p++) entries[p] = *toy_slot(kv, a->page_table, p);
-    for (int j = 0; j < a->logit_count; j++)
-        toy_logits(entries, first + a->logit_first + j + 1, a->logits + j * TOY_VOCAB);
-    if (a->pages_read) a->pages_read[0] += (first + a->rows - 1) / kv->page_size + 1;
     return CAIRN_OK;
 }
 
@@ -234,7 +262,7 @@ static cairn_status toy_prepare(cairn_model *m, const cairn_config *config) {
     return toy_ready <= CAIRN_OK ? toy_ready : base_fail(&m->runtime->base, toy_ready, "not ready");
 }
 
-static const model_backend toy_backend = {toy_open, toy_close, toy_forward, false, 0.1f,
+static const model_backend toy_backend = {toy_open, toy_close, toy_forward, 0.1f,
                                           toy_prepare, false, NULL, NULL};
 
 #endif

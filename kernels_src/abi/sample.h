@@ -13,6 +13,14 @@ typedef struct sample_part { /* what one block of sample_few found */
     uint64_t ranks[CAIRN_SAMPLE_PART]; /* key of the penalized logit << 32 | ~id */
 } sample_part;
 
+/* What one row is sampled by, where rows differ. */
+typedef struct sample_rule {
+    int64_t seed;
+    int32_t position, top_k;
+    float temperature, top_p, min_p;
+    int32_t skip; /* nothing is written for this row */
+} sample_rule;
+
 typedef struct sample_kernel_params {
     const float *logits;      /* [rows, vocab] */
     const int64_t *seeds;     /* [rows] or NULL: seed */
@@ -23,6 +31,7 @@ typedef struct sample_kernel_params {
     int32_t vocab, history_count, top_k, top_p_first;
     float temperature, top_p, min_p, repetition_penalty;
     int32_t position_first, position_step; /* row r: + first + r * step */
+    const sample_rule *rules; /* [rows] in place of seed to min_p and positions, or NULL */
     sample_part *parts; /* sample_few: [rows, parts of a row] */
     uint32_t *arrived;  /* sample_few: [rows], zero before and after */
 } sample_kernel_params;

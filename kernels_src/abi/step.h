@@ -27,6 +27,7 @@ enum {
     STEP_GROUP_FIRST, /* [group] first row; a group's rows follow each other in one sequence */
     STEP_GROUP_ROWS,  /* [group] number of rows, at most 16 / (heads / kv_heads) */
     STEP_STORED,      /* [row] pages of its sequence whose bounds are stored */
+    STEP_ROPE,        /* [row] the position by which its query and key turn */
     STEP_ARRAYS
 };
 

@@ -377,10 +377,10 @@ CAIRN_INLINE int sample_parts(const sample_kernel_params &p, few_shared &s) {
     return (int)s.last;
 }
 
-CAIRN_KERNEL(sample_few, THREADS, 2, sample_kernel_params) {
-    few_shared &s = shared_as<few_shared>();
-    uint32_t *seen = (uint32_t *)(&s + 1);
-    const int slice = round_up(ceil_div(p.vocab, grid_blocks()), TILE), r = block_id_y();
+/* One row, by all its blocks. */
+CAIRN_INLINE void sample_row_few(const sample_kernel_params &p, few_shared &s, uint32_t *seen,
+                                 int r) {
+    const int slice = round_up(ceil_div(p.vocab, grid_blocks()), TILE);
     const int first = min_of(block_id() * slice, p.vocab), end = min_of(first + slice, p.vocab);
     sample_part *part = p.parts + (int64_t)r * grid_blocks() + block_id();
     if (p.history) mark_history(p, seen, r, first, end);
@@ -393,4 +393,12 @@ CAIRN_KERNEL(sample_few, THREADS, 2, sample_kernel_params) {
         token = sample_row(p, r, seen, s.bins, s.scratch);
     }
     if (thread_id() == 0) p.tokens[r] = token;
+}
+
+CAIRN_KERNEL(sample_few, THREADS, 2, sample_kernel_params) {
+    few_shared &s = shared_as<few_shared>();
+    uint32_t *seen = (uint32_t *)(&s + 1);
+    const int r = block_id_y();
+    if (p.rules && p.rules[r].skip) return;
+    sample_row_few(params_of(p, r), s, seen, r);
 }

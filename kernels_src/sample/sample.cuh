@@ -13,6 +13,18 @@
 #define ROW_LOOP
 #endif
 
+/* The parameters of row r. */
+CAIRN_INLINE sample_kernel_params params_of(const sample_kernel_params &given, int r) {
+    sample_kernel_params p = given;
+    if (!given.rules) return p;
+    const sample_rule rule = given.rules[r];
+    p.seeds = nullptr, p.positions = nullptr;
+    p.seed = rule.seed, p.position_first = rule.position, p.position_step = 0;
+    p.top_k = rule.top_k, p.top_p_first = 0;
+    p.temperature = rule.temperature, p.top_p = rule.top_p, p.min_p = rule.min_p;
+    return p;
+}
+
 /* ---- argmax ---- */
 
 /* Greater logit first, then the lower id; a NaN is below everything. */

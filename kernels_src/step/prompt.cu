@@ -39,7 +39,8 @@ CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32
     const int position = input_array(p, STEP_POSITION)[0] + row;
     f32x2 turn = {1.0f, 0.0f};
     if (head < HEADS + KV_HEADS)
-        turn = ((const f32x2 *)p.rope)[(int64_t)position * (HEAD_DIM / 2) + d / 2];
+        turn = ((const f32x2 *)p.rope)[(int64_t)input_array(p, STEP_ROPE)[row] * (HEAD_DIM / 2) +
+                                       d / 2];
     uint32_t two = pack_f16x2(fma_f32(y.x, turn.x, -(y.y * turn.y)),
                               fma_f32(y.x, turn.y, y.y * turn.x));
     if (head < HEADS) {

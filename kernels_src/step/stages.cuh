@@ -141,7 +141,8 @@ struct qkv_place {
         int r = rows.first + column;
         int position = input_array(p, STEP_POSITION)[r];
         if (head < HEADS + KV_HEADS) {
-            f32x2 turn = ((const f32x2 *)p.rope)[(int64_t)position * (HEAD_DIM / 2) + d / 2];
+            int64_t rope = input_array(p, STEP_ROPE)[r];
+            f32x2 turn = ((const f32x2 *)p.rope)[rope * (HEAD_DIM / 2) + d / 2];
             cosine = turn.x, sine = turn.y;
         }
         if (head >= HEADS) {

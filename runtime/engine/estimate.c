@@ -49,7 +49,8 @@ static void engine_fill_estimate(const cairn_model *m, cairn_memory_map map, int
 static cairn_status engine_count_host(cairn_model *m, const engine_counter *counter, int rows,
                                       int pages, uint64_t *host) {
     base *b = &m->runtime->base;
-    cairn_status status = engine_scratch_new(b, m, rows);
+    cairn_status status = engine_open_states(m);
+    if (!status) status = engine_scratch_new(b, m, rows);
     if (engine_backend(m->runtime)->copies) model_drop_file(m);
     if (!status) status = pages_open(b, pages, &m->kv.pool);
     if (!status && m->runtime->config.memory.prefix_cache)
@@ -58,6 +59,7 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
     prefix_close(&m->prefixes);
     pages_close(b, &m->kv.pool);
     engine_scratch_free(b, m);
+    engine_close_states(m);
     return status;
 }
 

@@ -144,8 +144,7 @@ static cairn_status engine_take(cairn_session *s, int32_t id) {
     size_t stop;
     cairn_status status = end ? CAIRN_OK : tokenizer_stream_push(b, t, &s->stream, id, &s->text);
     if (status) return status;
-    engine_set_given(s, s->count, false);
-    s->tokens[s->count++] = id;
+    engine_add_said(s, id);
     s->stats.generated++;
     if (!s->stream.count) engine_note_point(s);
     if (end) return engine_finish(s, CAIRN_STOP_EOS, CAIRN_OK);

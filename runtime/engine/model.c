@@ -2,47 +2,67 @@
 
 /* ---- load and free --------------------------------------------------------------------------- */
 
+/* Rows that a batch may ask to have sampled. */
+static int engine_most_asks(int rows, int sequences) {
+    return rows < sequences * ENGINE_ROWS ? rows : sequences * ENGINE_ROWS;
+}
+
 static void engine_scratch_free(base *b, cairn_model *m) {
     engine_scratch *x = m->scratch;
-    size_t vocab = (size_t)m->shape.vocab;
     if (!x) return;
-    base_delete(b, x->logits, ENGINE_ROWS * vocab, sizeof *x->logits);
-    base_delete(b, x->positions, (size_t)x->rows, sizeof *x->positions);
-    base_delete(b, x->sequences, (size_t)x->rows, sizeof *x->sequences);
-    base_delete(b, x->sample, 1, sample_scratch_bytes(m->shape.vocab));
-    base_delete(b, x->seen, (vocab + 7) / 8, 1);
+    base_delete(b, x->row, (size_t)x->rows, sizeof *x->row);
+    base_delete(b, x->sequence, (size_t)x->sequences, sizeof *x->sequence);
+    base_delete(b, x->asks, (size_t)x->asks_count, sizeof *x->asks);
+    base_delete(b, x->sampled, (size_t)x->asks_count, sizeof *x->sampled);
+    base_delete(b, x->page_ids, (size_t)m->tables.max_pages, sizeof *x->page_ids);
     base_delete(b, x, 1, sizeof *x);
     m->scratch = NULL;
 }
 
-static uint64_t engine_scratch_bytes(int vocab, int rows) {
-    return (uint64_t)vocab * ENGINE_ROWS * sizeof(float) + (uint64_t)rows * 2 * sizeof(int32_t) +
-           sample_scratch_bytes(vocab) + (uint64_t)vocab / 8;
-}
-
 static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
-    size_t vocab = (size_t)m->shape.vocab;
+    int sequences = m->runtime->config.max_batch;
     engine_scratch *x = (engine_scratch *)base_new(b, 1, sizeof *x);
     m->scratch = x;
     if (x) {
-        x->rows = rows;
-        /* not zeroed: pages of the system's that no step uses are never touched */
-        x->logits = (float *)base_realloc(b, NULL, 0, ENGINE_ROWS * vocab * sizeof *x->logits);
-        x->positions = (int32_t *)base_new(b, (size_t)rows, sizeof *x->positions);
-        x->sequences = (int32_t *)base_new(b, (size_t)rows, sizeof *x->sequences);
-        x->sample = base_realloc(b, NULL, 0, sample_scratch_bytes(m->shape.vocab));
-        x->seen = (uint8_t *)base_new(b, (vocab + 7) / 8, 1);
-        if (x->logits && x->positions && x->sequences && x->sample && x->seen) return CAIRN_OK;
+        x->rows = rows, x->sequences = sequences;
+        x->asks_count = engine_most_asks(rows, sequences);
+        x->row = (forward_row *)base_new(b, (size_t)rows, sizeof *x->row);
+        x->sequence = (forward_sequence *)base_new(b, (size_t)sequences, sizeof *x->sequence);
+        x->asks = (sample_ask *)base_new(b, (size_t)x->asks_count, sizeof *x->asks);
+        x->sampled = (int32_t *)base_new(b, (size_t)x->asks_count, sizeof *x->sampled);
+        x->page_ids = (int32_t *)base_new(b, (size_t)m->tables.max_pages, sizeof *x->page_ids);
+        if (x->row && x->sequence && x->asks && x->sampled && x->page_ids) return CAIRN_OK;
     }
     engine_scratch_free(b, m);
-    return base_no_memory(b, "the engine's scratch",
-                          (size_t)engine_scratch_bytes(m->shape.vocab, rows));
+    return base_no_memory(b, "the engine's scratch", (size_t)rows * sizeof *m->scratch->row);
+}
+
+/* The page tables of the sessions to come, and the state that they keep by them. */
+static cairn_status engine_open_states(cairn_model *m) {
+    base *b = &m->runtime->base;
+    int size = m->runtime->config.page_size;
+    kv_state kv = {b, &m->kv, &m->tables, &m->prefixes};
+    ring_states rings = {&m->runtime->device, m->shape.conv_layers, m->shape.hidden,
+                         m->shape.conv_taps, &m->tables, NULL, 0};
+    m->kv_of_rows = kv;
+    m->rings = rings;
+    states_add(&m->states, &kv_state_kind, &m->kv_of_rows);
+    if (rings.layers) states_add(&m->states, &ring_state_kind, &m->rings);
+    return tables_open(b, &m->kv.pool, ENGINE_FIRST_ROWS, size,
+                       model_pages_of(m->max_seq_len, size), &m->tables);
+}
+
+static void engine_close_states(cairn_model *m) {
+    if (m->rings.dev) rings_close(&m->rings);
+    tables_close(&m->runtime->base, &m->tables);
+    m->states.count = 0;
 }
 
 static void engine_unload(cairn_model *m) {
     while (m->sessions) cairn_session_close(m->sessions);
     prefix_close(&m->prefixes);
     engine_scratch_free(&m->runtime->base, m);
+    engine_close_states(m);
     if (m->backend) m->backend->close(m);
     model_unload(m);
 }
@@ -86,8 +106,9 @@ static cairn_status engine_load(cairn_runtime *rt, const char *path, const model
     int rows = engine_most_rows(&rt->config);
     cairn_status status = model_load(rt, path, &m);
     if (status) return status;
-    status = engine_scratch_new(&rt->base, m, rows);
-    if (!status) status = engine_open_backend(m, backend, rows);
+    status = engine_open_backend(m, backend, rows);
+    if (!status) status = engine_open_states(m);
+    if (!status) status = engine_scratch_new(&rt->base, m, rows);
     if (!status && rt->config.memory.prefix_cache)
         status = prefix_open(&rt->base, &m->kv.pool, m->kv.page_size, &m->prefixes);
     if (status) {
@@ -409,8 +430,8 @@ static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *ar
     *sum = 0.0;
     while (!status && s->cached < args->count) {
         int now = args->count - s->cached < rows ? args->count - s->cached : rows;
-        status = engine_forward(s, now, false, now, logits, NULL, NULL, NULL);
-        if (status) break;
+        engine_part part = {s, FORWARD_STEP, now, 0, 0, logits, NULL, 0};
+        if ((status = engine_forward(s->model, &part, 1))) break;
         *sum += engine_score(args, logits, s->model->shape.vocab, s->cached, now);
         s->cached += now;
     }

@@ -92,45 +92,14 @@ static cairn_status engine_check_identity(cairn_model *m, const snapshot *snap) 
 
 /* ---- save ------------------------------------------------------------------------------------ */
 
-/* Tokens with keys in the pages that the snapshot keeps: the last one is always left. */
-static int engine_saved_tokens(const cairn_session *s) {
-    int most = s->count > 0 ? s->count - 1 : 0;
-    return s->cached < most ? s->cached : most;
-}
-
 static void engine_plan_snapshot(const cairn_session *s, snapshot *snap) {
-    const kv_cache *kv = &s->model->kv;
-    size_t pages = (size_t)model_pages_of(engine_saved_tokens(s), kv->page_size);
     memset(snap, 0, sizeof *snap);
     snap->kind = SNAPSHOT_OF_SESSION;
     snap->bytes[SNAPSHOT_IDENTITY] = ENGINE_IDENTITY;
     snap->bytes[SNAPSHOT_TOKENS] = (size_t)s->count * 4;
     snap->bytes[SNAPSHOT_STATE] = 4 + engine_given_bytes(s->count);
-    snap->bytes[SNAPSHOT_PAGES] = (size_t)kv->layers * pages * kv->page_bytes;
+    snap->bytes[SNAPSHOT_PAGES] = states_bytes(&s->model->states, engine_kept_tokens(s));
     snapshot_add_up(snap);
-}
-
-/* Slots past the last token hold what was there before: not part of the sequence. */
-static void engine_blank_slots(const kv_cache *kv, uint8_t *page, int used) {
-    size_t row = (size_t)kv->head_dim * 2, run = row * (size_t)kv->page_size;
-    for (int i = 0; i < 2 * kv->kv_heads && used; i++)
-        memset(page + (size_t)i * run + row * (size_t)used, 0, run - row * (size_t)used);
-}
-
-static cairn_status engine_fetch_pages(cairn_session *s, uint8_t *to) {
-    const kv_cache *kv = &s->model->kv;
-    int saved = engine_saved_tokens(s), pages = model_pages_of(saved, kv->page_size);
-    size_t layer_bytes = (size_t)pages * kv->page_bytes;
-    snapshot_fetch f;
-    cairn_status status =
-        snapshot_fetch_open(kv->device, (size_t)kv->layers * layer_bytes, to, &f);
-    for (int i = 0; i < kv->layers && !status; i++)
-        status = snapshot_fetch_pages(&f, kv->pages[i], kv->page_bytes, s->table, pages);
-    status = snapshot_fetch_close(&f, status);
-    for (int i = 0; i < kv->layers && pages && !status; i++)
-        engine_blank_slots(kv, to + (size_t)(i + 1) * layer_bytes - kv->page_bytes,
-                           saved % kv->page_size);
-    return status;
 }
 
 /* Into memory [snap->total]. */
@@ -140,12 +109,14 @@ static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8
     snapshot_place(snap, memory);
     engine_put_identity(s->model, snap->parts[SNAPSHOT_IDENTITY]);
     snapshot_put_ids(snap->parts[SNAPSHOT_TOKENS], s->tokens, s->count);
-    snapshot_put32(snap->parts[SNAPSHOT_STATE], (uint32_t)engine_saved_tokens(s));
+    snapshot_put32(snap->parts[SNAPSHOT_STATE], (uint32_t)engine_kept_tokens(s));
     for (int i = 0; i < s->count; i += 8) {
         uint8_t past = (uint8_t)(s->count - i < 8 ? 0xff << (s->count - i) : 0);
         snap->parts[SNAPSHOT_STATE][4 + i / 8] = (uint8_t)(s->given[i / 8] & ~past);
     }
-    if ((status = engine_fetch_pages(s, snap->parts[SNAPSHOT_PAGES]))) return status;
+    status = states_save(&s->model->states, s->row, engine_kept_tokens(s),
+                         snap->parts[SNAPSHOT_PAGES]);
+    if (status) return status;
     return snapshot_seal(engine_base(s), s->model->runtime->pool, snap);
 }
 
@@ -183,13 +154,12 @@ cairn_status cairn_session_save(cairn_session *session, const char *path) {
 /* ---- load ------------------------------------------------------------------------------------ */
 
 typedef struct engine_saved {
-    int count, cached, pages;
+    int count, cached;
     const uint8_t *given;
 } engine_saved;
 
 /* That the tokens are the model's, and that the sizes agree with each other. */
 static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, engine_saved *out) {
-    const kv_cache *kv = &s->model->kv;
     base *b = engine_base(s);
     const uint8_t *tokens = snap->parts[SNAPSHOT_TOKENS], *state = snap->parts[SNAPSHOT_STATE];
     size_t count = snap->bytes[SNAPSHOT_TOKENS] / 4;
@@ -206,8 +176,7 @@ static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, e
     if (out->cached < 0 || out->cached > (out->count ? out->count - 1 : 0) ||
         (out->count % 8 && out->given[out->count / 8] >> out->count % 8))
         return snapshot_damaged(b, "session_load", "its counts contradict each other");
-    out->pages = model_pages_of(out->cached, kv->page_size);
-    if (snap->bytes[SNAPSHOT_PAGES] != (size_t)kv->layers * (size_t)out->pages * kv->page_bytes)
+    if (snap->bytes[SNAPSHOT_PAGES] != states_bytes(&s->model->states, out->cached))
         return snapshot_damaged(b, "session_load", "its pages are not those of its tokens");
     for (int i = 0; i < out->count; i++)
         if (snapshot_get_id(tokens, i) < 0 || snapshot_get_id(tokens, i) >= s->model->shape.vocab)
@@ -215,21 +184,11 @@ static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, e
     return CAIRN_OK;
 }
 
-static cairn_status engine_send_pages(cairn_session *s, const int32_t *ids, int pages,
-                                      const uint8_t *from) {
-    const kv_cache *kv = &s->model->kv;
-    snapshot_send f;
-    cairn_status status = snapshot_send_open(
-        kv->device, from, (size_t)kv->layers * (size_t)pages * kv->page_bytes, &f);
-    for (int i = 0; i < kv->layers && !status; i++)
-        status = snapshot_send_pages(&f, kv->pages[i], kv->page_bytes, ids, pages);
-    return snapshot_send_close(&f, status);
-}
-
 /* Pages of the session that would be free if it gave them back. */
 static int engine_own_pages(const cairn_session *s) {
     int own = 0;
-    for (int i = 0; i < s->pages; i++) own += !pages_shared(&s->model->kv.pool, s->table[i]);
+    for (int i = 0; i < engine_pages(s); i++)
+        own += !pages_shared(&s->model->kv.pool, engine_table(s)[i]);
     return own;
 }
 
@@ -241,26 +200,36 @@ static void engine_clear(cairn_session *s) {
     if (s->drafter.heads) drafter_clear(&s->drafter);
 }
 
-/* New pages for the snapshot's in ids [pages], filled, while the session keeps its own; where the
- * pool is too short for both, its own go first, and a device that fails leaves it empty. */
-static cairn_status engine_place_pages(cairn_session *s, const engine_saved *saved,
-                                       const uint8_t *from, int32_t *ids) {
-    page_pool *held = &s->model->kv.pool;
-    cairn_status status;
-    engine_make_room(s->model, saved->pages);
-    if (saved->pages > held->free_count) {
-        engine_let_go(s);
-        engine_make_room(s->model, saved->pages);
-        if (saved->pages > held->free_count + engine_own_pages(s))
-            return base_fail(engine_base(s), CAIRN_POOL_FULL,
-                             "session_load: the snapshot needs %d pages; %d of %d are free",
-                             saved->pages, held->free_count, held->pages);
-        engine_clear(s);
-    }
-    pages_take(held, saved->pages, ids);
-    status = engine_send_pages(s, ids, saved->pages, from);
-    if (status) pages_give(engine_base(s), held, ids, saved->pages);
-    return status;
+/* Fills `row`, which is empty, while the session keeps its own; where the pool is too short for both
+ * its own goes first, and a device that fails then leaves it empty. */
+static cairn_status engine_load_row(cairn_session *s, const engine_saved *saved,
+                                    const uint8_t *from, int row) {
+    cairn_model *m = s->model;
+    int pages = tables_filled(&m->tables, saved->cached);
+    cairn_status status = states_load(&m->states, row, saved->cached, from);
+    if (status != CAIRN_POOL_FULL) return status;
+    engine_let_go(s);
+    kv_state_make_room(&m->kv_of_rows, pages);
+    if (pages > m->kv.pool.free_count + engine_own_pages(s))
+        return base_fail(engine_base(s), CAIRN_POOL_FULL,
+                         "session_load: the snapshot needs %d pages; %d of %d are free", pages,
+                         m->kv.pool.free_count, m->kv.pool.pages);
+    engine_clear(s);
+    return states_load(&m->states, row, saved->cached, from);
+}
+
+/* The session's row is empty; it becomes that one, which stands for saved->cached tokens. */
+static void engine_become(cairn_session *s, const snapshot *snap, const engine_saved *saved,
+                          int row) {
+    tables_leave_row(engine_base(s), &s->model->tables, s->row);
+    s->row = row;
+    for (int i = 0; i < saved->count; i++)
+        s->tokens[i] = snapshot_get_id(snap->parts[SNAPSHOT_TOKENS], i);
+    memcpy(s->given, saved->given, engine_given_bytes(saved->count));
+    s->count = saved->count;
+    s->cached = saved->cached;
+    s->bounded = 0;
+    engine_settle(s);
 }
 
 /* Inside an entered call. */
@@ -268,31 +237,20 @@ static cairn_status engine_load_snapshot(cairn_session *s, const void *memory, s
     base *b = engine_base(s);
     snapshot snap;
     engine_saved saved = {0}; /* gcc 12 does not see that the check fills it */
-    int32_t *ids;
+    int row;
     cairn_status status = snapshot_read(b, s->model->runtime->pool, "session_load",
                                         SNAPSHOT_OF_SESSION, memory, bytes, &snap);
     if (status || (status = engine_check_identity(s->model, &snap)) ||
-        (status = engine_check_saved(s, &snap, &saved)))
+        (status = engine_check_saved(s, &snap, &saved)) ||
+        (status = tables_take_row(b, &s->model->tables, &row)))
         return status;
-    ids = (int32_t *)base_new(b, (size_t)saved.pages, sizeof *ids);
-    if (!ids) return base_no_memory(b, "a page table", (size_t)saved.pages * sizeof *ids);
-    status = engine_place_pages(s, &saved, snap.parts[SNAPSHOT_PAGES], ids);
-    if (!status) {
-        engine_clear(s);
-        memcpy(s->table, ids, (size_t)saved.pages * sizeof *ids);
-        for (int i = 0; i < saved.count; i++)
-            s->tokens[i] = snapshot_get_id(snap.parts[SNAPSHOT_TOKENS], i);
-        s->pages = saved.pages;
-        s->count = saved.count;
-        s->cached = saved.cached;
-        memcpy(s->given, saved.given, engine_given_bytes(saved.count));
-        s->bounded = 0;
-        engine_table_changed(s);
-        ring_forget(&s->ring);
-        engine_settle(s);
+    if ((status = engine_load_row(s, &saved, snap.parts[SNAPSHOT_PAGES], row))) {
+        tables_leave_row(b, &s->model->tables, row);
+        return status;
     }
-    base_delete(b, ids, (size_t)saved.pages, sizeof *ids);
-    return status;
+    engine_clear(s);
+    engine_become(s, &snap, &saved, row);
+    return CAIRN_OK;
 }
 
 cairn_status cairn_session_load_memory(cairn_session *session, const void *memory, size_t bytes) {

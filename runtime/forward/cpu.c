@@ -38,6 +38,7 @@ static void forward_carve_worker(const forward_cpu_state *f, forward_carver *c, 
 static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     const model_shape *s = &f->model->shape;
     const int64_t rows = f->max_rows, sum = (int64_t)attention_sum_floats(f->group, s->head_dim);
+    void *space;
     f->workers = (forward_worker *)forward_carve(c, f->threads, sizeof *f->workers);
     f->h = forward_floats(c, rows * s->hidden);
     f->normed = forward_floats(c, rows * s->hidden);
@@ -53,7 +54,10 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->taps = forward_floats(c, (int64_t)s->conv_layers * (s->conv_taps + 1) * s->hidden);
     f->zeros = forward_floats(c, s->conv_layers ? s->hidden : 0);
     f->whole = (forward_block *)forward_carve(c, rows, sizeof *f->whole);
-    f->single = (forward_block *)forward_carve(c, rows, sizeof *f->single);
+    f->split = (forward_block *)forward_carve(c, rows, sizeof *f->split);
+    f->positions = (int32_t *)forward_carve(c, rows, sizeof *f->positions);
+    f->wanted = (int32_t *)forward_carve(c, rows, sizeof *f->wanted);
+    f->asks = (const sample_ask **)forward_carve(c, rows, sizeof *f->asks);
     f->unit_chosen =
         (int32_t *)forward_carve(c, (int64_t)f->units * f->max_pages, sizeof *f->unit_chosen);
     f->unit_chosen_count = (int32_t *)forward_carve(c, f->units, sizeof *f->unit_chosen_count);
@@ -65,6 +69,10 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
         forward_worker measured;
         forward_carve_worker(f, c, c->memory ? &f->workers[i] : &measured);
     }
+    f->zero_bytes = c->used; /* pages of the system's that no step uses are never touched */
+    f->logits = forward_floats(c, (int64_t)FORWARD_HEAD * s->vocab);
+    space = forward_carve(c, 1, sample_space_bytes(s->vocab));
+    if (space) sample_space_place(space, s->vocab, &f->space);
 }
 
 static cairn_status forward_cpu_check_model(cairn_model *model) {
@@ -146,7 +154,7 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
         forward_cpu_close(model);
         return status;
     }
-    memset(f->memory, 0, f->memory_bytes);
+    memset(f->memory, 0, f->zero_bytes);
     carve.memory = (char *)f->memory;
     forward_carve_all(f, &carve);
     forward_fill_taps(f);
@@ -155,38 +163,43 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
 
 /* ---- one forward ----------------------------------------------------------------------------- */
 
-static cairn_status forward_check(const forward_cpu_state *f, const kv_cache *kv,
-                                  const forward_args *a) {
-    base *b = &f->model->runtime->base;
-    cairn_status status = CAIRN_OK;
-    if (a->rows < 0 || a->rows > f->max_rows)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%d rows; this model was opened for %d",
-                         a->rows, f->max_rows);
-    if (a->table_rows < 0 || a->table_rows > f->max_sequences)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%d sequences; max_batch is %d", a->table_rows,
-                         f->max_sequences);
-    if (a->logit_count < 0 || a->logit_first < 0 || a->logit_first + a->logit_count > a->rows)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "logits of rows %d to %d of %d", a->logit_first,
-                         a->logit_first + a->logit_count - 1, a->rows);
-    for (int r = 0; r < a->rows && !status; r++)
-        status = forward_check_row(b, kv, f->model->shape.vocab, f->max_pages, a, r);
-    return status;
+/* Puts row r into a list of blocks: with the rows before it where they are alike. */
+static int forward_add_row(forward_block *blocks, int count, const forward_block *one) {
+    forward_block *last = count ? &blocks[count - 1] : NULL;
+    if (last && !one->rule && !last->rule && last->rows < ATTENTION_ROWS &&
+        last->sequence == one->sequence && last->prompt == one->prompt) {
+        last->rows++;
+        return count;
+    }
+    blocks[count] = *one;
+    return count + 1;
 }
 
-/* Rows of one sequence stand together, at most ATTENTION_ROWS to a block. */
 static void forward_plan_blocks(forward_cpu_state *f) {
-    const forward_args *a = f->args;
-    f->whole_count = f->single_count = 0;
-    for (int r = 0; r < a->rows; r++) {
-        forward_block *last = f->whole_count ? &f->whole[f->whole_count - 1] : NULL;
-        if (last && last->rows < ATTENTION_ROWS && a->sequences[r] == a->sequences[last->first])
-            last->rows++;
-        else {
-            f->whole[f->whole_count].first = r;
-            f->whole[f->whole_count++].rows = 1;
+    const forward_batch *batch = f->batch;
+    f->whole_count = f->split_count = 0;
+    memset(f->selecting, 0, sizeof f->selecting);
+    for (int i = 0; i < batch->sequence_count; i++) {
+        const forward_sequence *s = &batch->sequences[i];
+        for (int r = s->first; r < s->first + s->rows; r++) {
+            forward_block one = {r, 1, i, batch->rows[r].kind == FORWARD_PROMPT, NULL};
+            f->whole_count = forward_add_row(f->whole, f->whole_count, &one);
+            one.rule = one.prompt ? NULL : s->rule;
+            f->split_count = forward_add_row(f->split, f->split_count, &one);
+            f->positions[r] = batch->rows[r].position;
+            for (size_t w = 0; one.rule && w < BASE_COUNT(f->selecting); w++)
+                f->selecting[w] |= one.rule->layers[w];
         }
-        f->single[f->single_count].first = r;
-        f->single[f->single_count++].rows = 1;
+    }
+}
+
+static void forward_plan_wanted(forward_cpu_state *f) {
+    int asks = 0;
+    f->wanted_count = 0;
+    for (int r = 0; r < f->batch->row_count; r++) {
+        const forward_row *row = &f->batch->rows[r];
+        if (row->sample) f->asks[asks++] = row->sample;
+        if (row->logits || row->sample) f->wanted[f->wanted_count++] = r;
     }
 }
 
@@ -194,9 +207,9 @@ static void forward_plan_blocks(forward_cpu_state *f) {
 static void forward_plan_rope(forward_cpu_state *f) {
     const int dim = f->model->shape.head_dim;
     const bool halves = f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
-    for (int r = 0; r < f->args->rows; r++)
+    for (int r = 0; r < f->batch->row_count; r++)
         for (int j = 0; j < dim / 2; j++) {
-            double angle = f->args->positions[r] * f->model->plan.ropes[0].frequency[j];
+            double angle = f->batch->rows[r].rope * f->model->plan.ropes[0].frequency[j];
             int first = halves ? j : 2 * j, second = halves ? j + dim / 2 : 2 * j + 1;
             float *cosine = f->cosine + (int64_t)r * dim, *sine = f->sine + (int64_t)r * dim;
             cosine[first] = cosine[second] = (float)cos(angle);
@@ -205,20 +218,10 @@ static void forward_plan_rope(forward_cpu_state *f) {
         }
 }
 
-static void forward_plan_rule(forward_cpu_state *f) {
-    const cairn_config *config = &f->model->runtime->config;
-    f->rule.page_size = f->kv->page_size;
-    f->rule.topk = config->topk;
-    f->rule.window = config->selection.window;
-    f->rule.sinks = config->selection.sinks;
-    f->rule.mean = config->selection.source == CAIRN_SOURCE_MEAN;
-    f->rule.head = config->selection.strategy == CAIRN_STRATEGY_HEAD;
-}
-
 static void forward_add_pages_read(forward_cpu_state *f) {
     for (int i = 0; i < f->threads; i++)
-        for (int s = 0; s < f->args->table_rows; s++) {
-            if (f->args->pages_read) f->args->pages_read[s] += f->workers[i].pages_read[s];
+        for (int s = 0; s < f->batch->sequence_count; s++) {
+            f->batch->sequences[s].pages_read += f->workers[i].pages_read[s];
             f->workers[i].pages_read[s] = 0;
         }
 }
@@ -232,14 +235,16 @@ static void forward_next_epoch(forward_cpu_state *f) {
     f->epoch = 1;
 }
 
-static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, const forward_args *args) {
+static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch *batch) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
-    cairn_status status = forward_check(f, kv, args);
-    if (status || !args->rows) return status;
+    cairn_status status = forward_check(&model->runtime->base, model, f->max_rows, batch);
+    if (status || !batch->row_count) return status;
+    for (int i = 0; i < batch->sequence_count; i++)
+        tables_settle_row(batch->tables, batch->sequences[i].table);
     f->kv = kv;
-    f->args = args;
-    forward_plan_rule(f);
+    f->batch = batch;
     forward_plan_blocks(f);
+    forward_plan_wanted(f);
     forward_plan_rope(f);
     for (int i = 0; i < FORWARD_COUNTERS; i++) os_atomic_store(&f->counters[i], 0);
     pool_each(f->threads_pool, forward_work, f);
@@ -249,7 +254,7 @@ static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, const forward_
 }
 
 static const model_backend forward_cpu_backend = {
-    forward_cpu_open, forward_cpu_close, forward_cpu, false /* the engine samples */,
+    forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
     NULL, false, NULL, forward_cpu_estimate
 };

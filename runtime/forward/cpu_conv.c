@@ -13,27 +13,29 @@ static float *forward_mixed(const forward_cpu_state *f, int row, int part) {
     return f->mixed + (int64_t)row * 3 * hidden + part * hidden;
 }
 
-/* A layer's ring of the sequence that has a row. */
-static float *forward_ring(const forward_walk *walk, int row) {
+/* A layer's ring of a sequence. */
+static float *forward_ring(const forward_walk *walk, const forward_sequence *s) {
     const forward_cpu_state *f = walk->f;
-    const ring *of = f->args->rings[f->args->sequences[row]];
+    const ring *of = &f->model->rings.rows[s->table];
     const size_t layer = (size_t)f->model->plan.layers[walk->layer].state;
     return of->rows + layer * RING_ROWS * (size_t)of->channels;
 }
 
-/* Where the input at `position` lies, seen from `row` of a run that begins with row `first`. */
-static const float *forward_conv_input(const forward_walk *walk, int first, int row, int position) {
+/* Where the input at `position` lies, seen from `row` of a sequence. */
+static const float *forward_conv_input(const forward_walk *walk, const forward_sequence *s, int row,
+                                       int position) {
     const forward_cpu_state *f = walk->f;
-    const int back = f->args->positions[row] - position;
+    const int back = f->positions[row] - position;
     if (position < 0) return f->zeros;
-    if (row - back >= first) return forward_mixed(f, row - back, 2);
-    return forward_ring(walk, row) +
+    if (row - back >= s->first) return forward_mixed(f, row - back, 2);
+    return forward_ring(walk, s) +
            (int64_t)(position % RING_ROWS) * f->model->shape.hidden;
 }
 
-/* Channels [at, at + n) of rows [first, last) of one sequence. */
-static void forward_conv_run(const forward_walk *walk, int first, int last, int at, int n) {
+/* Channels [at, at + n) of the rows of one sequence. */
+static void forward_conv_run(const forward_walk *walk, const forward_sequence *s, int at, int n) {
     forward_cpu_state *f = walk->f;
+    const int first = s->first, last = s->first + s->rows;
     const int hidden = f->model->shape.hidden, taps = f->model->shape.conv_taps;
     const float *weights =
         f->taps + (int64_t)f->model->plan.layers[walk->layer].state * (taps + 1) * hidden;
@@ -43,29 +45,28 @@ static void forward_conv_run(const forward_walk *walk, int first, int last, int 
         const float *in_gate = forward_mixed(f, r, 0) + at;
         for (int i = 0; i < n; i++) x[i] *= in_gate[i];
         for (int j = 0; j < taps; j++)
-            inputs[j] = forward_conv_input(walk, first, r,
-                                           f->args->positions[r] - (taps - 1) + j) + at;
+            inputs[j] =
+                forward_conv_input(walk, s, r, f->positions[r] - (taps - 1) + j) + at;
         f->simd->conv(inputs, weights + at, hidden, taps, n, y);
         for (int i = 0; i < n; i++) y[i] *= out_gate[i];
     }
     for (int r = last - first > RING_ROWS ? last - RING_ROWS : first; r < last; r++)
-        memcpy(forward_ring(walk, r) + (int64_t)(f->args->positions[r] % RING_ROWS) * hidden + at,
+        memcpy(forward_ring(walk, s) + (int64_t)(f->positions[r] % RING_ROWS) * hidden + at,
                forward_mixed(f, r, 2) + at, (size_t)n * sizeof(float));
 }
 
 static void forward_conv_channels(const forward_walk *walk, int at, int n) {
-    const forward_args *a = walk->f->args;
-    for (int first = 0, last; first < a->rows; first = last) {
-        for (last = first + 1; last < a->rows && a->sequences[last] == a->sequences[first];) last++;
-        forward_conv_run(walk, first, last, at, n);
-    }
+    const forward_batch *batch = walk->f->batch;
+    for (int i = 0; i < batch->sequence_count; i++)
+        forward_conv_run(walk, &batch->sequences[i], at, n);
 }
 
 static void forward_short_conv(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     const int hidden = f->model->shape.hidden;
-    const float *x = forward_norm(walk, layer->parts[PLAN_MIXER_NORM].values, 0, f->args->rows);
+    const float *x = forward_norm(walk, layer->parts[PLAN_MIXER_NORM].values, NULL,
+                                  f->batch->row_count);
     linear_job in = forward_job(f, &layer->weights[PLAN_CONV_IN], x, f->mixed, false);
     linear_job out = forward_job(f, &layer->weights[PLAN_CONV_OUT], f->normed, f->h, true);
     forward_product(walk, &in, 5);

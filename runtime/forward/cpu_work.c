@@ -7,7 +7,8 @@
 
 enum {
     FORWARD_FEW = 32,  /* rows up to which each worker normalises all of them for itself */
-    FORWARD_STEP = 16, /* outputs are handed out in multiples of this */
+    FORWARD_HEAD = 64, /* rows whose logits are made together, at most */
+    FORWARD_OUTPUTS = 16, /* outputs are handed out in multiples of this */
     FORWARD_COUNTERS = 3
 };
 
@@ -25,8 +26,12 @@ typedef struct forward_worker {
     int64_t *pages_read;   /* [sequences] */
 } forward_worker;
 
-/* Rows first .. first + rows - 1 of one sequence, attended together. */
-typedef struct forward_block { int first, rows; } forward_block;
+/* Rows first .. first + rows - 1 of one sequence and kind, attended together. */
+typedef struct forward_block {
+    int first, rows, sequence;
+    bool prompt;
+    const forward_rule *rule; /* of a single row that chooses pages where the rule says so; or NULL */
+} forward_block;
 
 /* The backend's state of a model, and the forward that runs. */
 typedef struct forward_cpu_state {
@@ -43,8 +48,17 @@ typedef struct forward_cpu_state {
     float *gate, *up;         /* [max_rows, ffn] */
     float *cosine, *sine;     /* [max_rows, dim]: of the value itself, and of its pair's other one */
     float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
-    forward_block *whole, *single; /* [max_rows]: rows that attend all, rows that choose */
-    int whole_count, single_count;
+    forward_block *whole, *split; /* [max_rows]: as few as can be; and with rows that may choose pages
+                                     each by itself, for the layers in which some do */
+    int whole_count, split_count;
+    uint64_t selecting[CAIRN_MAX_LAYERS / 64]; /* layers in which some row chooses pages */
+    int32_t *positions;       /* [max_rows] */
+    int32_t *wanted;          /* [max_rows] rows whose logits or samples are wanted, ascending */
+    int wanted_count;
+    const sample_ask **asks;  /* [max_rows] of those to be sampled, in their order */
+    sample_space space;
+    float *logits;            /* [FORWARD_HEAD, vocab] of rows that are only sampled */
+    size_t zero_bytes;        /* of the memory: what lies behind is written before it is read */
     int32_t *unit_chosen;     /* [units, max_pages] */
     int32_t *unit_chosen_count; /* [units]; -1: attends all */
     float *unit_sums;         /* [units, max_pieces] sums of `group` queries */
@@ -55,8 +69,7 @@ typedef struct forward_cpu_state {
     /* the forward that runs */
     cairn_model *model;
     kv_cache *kv;
-    const forward_args *args;
-    select_rule rule;
+    forward_batch *batch;
     pool *threads_pool;
 } forward_cpu_state;
 
@@ -85,34 +98,35 @@ static int forward_state(const forward_walk *walk) {
     return walk->f->model->plan.layers[walk->layer].state;
 }
 
-/* How `outs` outputs are handed out: in multiples of FORWARD_STEP, a few items for each worker. */
+/* How `outs` outputs are handed out: in multiples of FORWARD_OUTPUTS, a few items for each worker. */
 static int forward_share(const forward_cpu_state *f, int outs, int items_per_worker) {
-    int share = outs / (f->threads * items_per_worker) / FORWARD_STEP * FORWARD_STEP;
-    return share < FORWARD_STEP ? FORWARD_STEP : share;
+    int share = outs / (f->threads * items_per_worker) / FORWARD_OUTPUTS * FORWARD_OUTPUTS;
+    return share < FORWARD_OUTPUTS ? FORWARD_OUTPUTS : share;
 }
 
 /* ---- norms ----------------------------------------------------------------------------------- */
 
 static void forward_norm_rows(forward_cpu_state *f, const float *weight, int first, int last,
-                              int shift, float *out) {
+                              const int32_t *picked, float *out) {
     const int hidden = f->model->shape.hidden;
     for (int r = first; r < last; r++)
-        f->simd->rmsnorm(f->h + (int64_t)(r + shift) * hidden, weight, f->model->shape.norm_eps,
-                         hidden, out + (int64_t)r * hidden);
+        f->simd->rmsnorm(f->h + (int64_t)(picked ? picked[r] : r) * hidden, weight,
+                         f->model->shape.norm_eps, hidden, out + (int64_t)r * hidden);
 }
 
-/* Normalises the rows shift .. shift + rows - 1 of h; returns where they are: few rows each worker
- * normalises for itself, many are shared out, which takes a stage. */
-static const float *forward_norm(forward_walk *walk, const float *weight, int shift, int rows) {
+/* Normalises `rows` rows of h, those that are picked or else the first; returns where they are: few
+ * rows each worker normalises for itself, many are shared out, which takes a stage. */
+static const float *forward_norm(forward_walk *walk, const float *weight, const int32_t *picked,
+                                 int rows) {
     forward_cpu_state *f = walk->f;
     const int some = 8;
     if (rows <= FORWARD_FEW) {
-        forward_norm_rows(f, weight, 0, rows, shift, walk->own->normed);
+        forward_norm_rows(f, weight, 0, rows, picked, walk->own->normed);
         return walk->own->normed;
     }
     for (int i = forward_take(walk); i * some < rows; i = forward_take(walk))
         forward_norm_rows(f, weight, i * some, i * some + some < rows ? i * some + some : rows,
-                          shift, f->normed);
+                          picked, f->normed);
     forward_meet(walk);
     return f->normed;
 }
@@ -128,7 +142,7 @@ static linear_job forward_job(const forward_cpu_state *f, const model_weight *w,
     job.in = (int)w->columns;
     job.x = x;
     job.x_stride = w->columns;
-    job.rows = f->args->rows;
+    job.rows = f->batch->row_count;
     job.y = y;
     job.y_stride = w->rows;
     job.add = add;
@@ -167,7 +181,7 @@ static void forward_heads(const forward_cpu_state *f, const float *norm, float *
                           int first, int last) {
     const int dim = f->model->shape.head_dim;
     const bool halves = f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
-    for (int r = 0; r < f->args->rows; r++) {
+    for (int r = 0; r < f->batch->row_count; r++) {
         const float *cosine = f->cosine + (int64_t)r * dim, *sine = f->sine + (int64_t)r * dim;
         for (int at = first; at < last; at += dim) {
             float *head = x + (int64_t)r * width + at;
@@ -181,7 +195,7 @@ static void forward_heads(const forward_cpu_state *f, const float *norm, float *
 /* Turns outputs first .. last - 1 of rows [rows, width] of heads. */
 static void forward_rope(const forward_cpu_state *f, float *x, int width, int first, int last) {
     const int dim = f->model->shape.head_dim;
-    for (int r = 0; r < f->args->rows; r++)
+    for (int r = 0; r < f->batch->row_count; r++)
         for (int at = first; at < last;) {
             int within = at % dim, count = dim - within < last - at ? dim - within : last - at;
             f->simd->rope(x + (int64_t)r * width + at, f->cosine + (int64_t)r * dim + within,
@@ -198,10 +212,12 @@ static void forward_append(const forward_walk *walk, const float *x, int part, i
     const kv_cache *kv = f->kv;
     const int dim = kv->head_dim, size = kv->page_size, width = kv->kv_heads * dim;
     uint16_t *pages = (uint16_t *)kv->pages[forward_state(walk)];
-    for (int r = 0; r < f->args->rows; r++) {
-        int position = f->args->positions[r];
-        const int32_t *table =
-            f->args->page_table + (int64_t)f->args->sequences[r] * f->args->table_stride;
+    const forward_sequence *s = f->batch->sequences;
+    for (int r = 0; r < f->batch->row_count; r++) {
+        int position = f->batch->rows[r].position;
+        const int32_t *table;
+        while (r >= s->first + s->rows) s++;
+        table = tables_row(f->batch->tables, s->table);
         size_t page = (size_t)table[position / size];
         for (int at = first; at < last;) {
             int head = at / dim, within = at % dim;
@@ -218,26 +234,26 @@ static void forward_append(const forward_walk *walk, const float *x, int part, i
 static select_pages forward_pages(const forward_walk *walk, int sequence, int head) {
     const forward_cpu_state *f = walk->f;
     select_pages pages;
-    pages.table = f->args->page_table + (int64_t)sequence * f->args->table_stride;
+    pages.table = tables_row(f->batch->tables, f->batch->sequences[sequence].table);
     pages.cache = (const uint16_t *)f->kv->pages[forward_state(walk)];
     pages.bounds = (const uint16_t *)f->kv->bounds[forward_state(walk)];
     pages.kv_heads = f->kv->kv_heads;
     pages.head = head;
     pages.dim = f->kv->head_dim;
-    pages.stored = f->args->stored_pages ? f->args->stored_pages[sequence] : 0;
+    pages.stored = f->batch->sequences[sequence].stored;
     return pages;
 }
 
 /* Stores the bounds of one sequence's pages that were completed since. */
 static void forward_store_bounds(const forward_walk *walk, int sequence) {
     const forward_cpu_state *f = walk->f;
-    const forward_args *args = f->args;
-    if (!args->stored_pages || !args->bounded_pages) return;
-    for (int page = args->bounded_pages[sequence]; page < args->stored_pages[sequence]; page++)
+    const forward_sequence *s = &f->batch->sequences[sequence];
+    for (int page = s->bounded; page < s->stored && s->rule; page++)
         for (int head = 0; head < f->kv->kv_heads; head++) {
             select_pages pages = forward_pages(walk, sequence, head);
-            uint16_t *low = (uint16_t *)f->kv->bounds[forward_state(walk)] + select_bounds_at(&pages, page);
-            select_bounds(f->simd, &pages, &f->rule, page, low, low + pages.dim);
+            uint16_t *low =
+                (uint16_t *)f->kv->bounds[forward_state(walk)] + select_bounds_at(&pages, page);
+            select_bounds(f->simd, &pages, &s->rule->select, page, low, low + pages.dim);
         }
 }
 
@@ -273,8 +289,9 @@ static void forward_qkv(forward_walk *walk) {
     const int dim = f->model->shape.head_dim, even = forward_share(f, outs, 5);
     const int share = forward_by_head(f, layer) ? (even + dim - 1) / dim * dim : even;
     const int items = (outs + share - 1) / share;
-    const float *x = forward_norm(walk, layer->parts[PLAN_MIXER_NORM].values, 0, f->args->rows);
-    for (int i = forward_take(walk); i < items + f->args->table_rows; i = forward_take(walk)) {
+    const float *x = forward_norm(walk, layer->parts[PLAN_MIXER_NORM].values, NULL,
+                                  f->batch->row_count);
+    for (int i = forward_take(walk); i < items + f->batch->sequence_count; i = forward_take(walk)) {
         int first = i * share;
         if (i >= items) forward_store_bounds(walk, i - items);
         else forward_qkv_range(walk, x, first, first + share < outs ? first + share : outs);
@@ -284,11 +301,9 @@ static void forward_qkv(forward_walk *walk) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Whether this layer's rows choose pages. */
+/* Whether some of this layer's rows choose pages. */
 static bool forward_selects(const forward_walk *walk) {
-    const forward_cpu_state *f = walk->f;
-    const uint64_t *layers = f->model->runtime->config.selection.layers;
-    return !f->args->dense && (layers[walk->layer / 64] >> (walk->layer % 64) & 1);
+    return walk->f->selecting[walk->layer / 64] >> (walk->layer % 64) & 1;
 }
 
 /* The block of rows and its KV head, before pages are chosen; q is the worker's. */
@@ -302,9 +317,8 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     memset(&a, 0, sizeof a);
     a.simd = f->simd;
     a.cache = (const uint16_t *)f->kv->pages[forward_state(walk)];
-    a.table = f->args->page_table +
-              (int64_t)f->args->sequences[rows->first] * f->args->table_stride;
-    a.positions = f->args->positions + rows->first;
+    a.table = tables_row(f->batch->tables, f->batch->sequences[rows->sequence].table);
+    a.positions = f->positions + rows->first;
     a.rows = rows->rows;
     a.kv_heads = s->kv_heads;
     a.head = head;
@@ -321,32 +335,38 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     return a;
 }
 
-/* Chooses pages for a block of one row into `chosen`; leaves it attending all if all would be
- * chosen anyway. */
-static void forward_choose(const forward_walk *walk, attention_block *a, int row, int32_t *chosen) {
+/* Chooses pages for a block into `chosen`; leaves it attending all if it does not choose here, or
+ * all would be chosen anyway. */
+static void forward_choose(const forward_walk *walk, attention_block *a, const forward_block *rows,
+                           int32_t *chosen) {
     const forward_cpu_state *f = walk->f;
-    const int candidates = select_candidates(&f->rule, a->positions[0]);
-    select_pages pages = forward_pages(walk, f->args->sequences[row], a->head);
-    if (candidates <= f->rule.topk) return;
-    select_score(f->simd, &pages, &f->rule, a->q, a->group, candidates, walk->own->vectors,
+    const select_rule *rule = &rows->rule->select;
+    select_pages pages;
+    int candidates;
+    if (!forward_rule_selects(rows->rule, walk->layer)) return;
+    candidates = select_candidates(rule, a->positions[0]);
+    if (candidates <= rule->topk) return;
+    pages = forward_pages(walk, rows->sequence, a->head);
+    select_score(f->simd, &pages, rule, a->q, a->group, candidates, walk->own->vectors,
                  walk->own->scores);
-    a->chosen_count = select_top(walk->own->scores, candidates, f->rule.topk, walk->own->keys,
+    a->chosen_count = select_top(walk->own->scores, candidates, rule->topk, walk->own->keys,
                                  chosen);
     a->chosen = chosen;
     a->candidates = candidates;
-    a->sinks = f->rule.sinks;
+    a->sinks = rule->sinks;
 }
 
-/* Counts the distinct pages that a block attends. Of a sequence with several rows in this forward
- * a page counts once: the first to lay the layer's epoch on it counts it. */
-static void forward_count(const forward_walk *walk, const attention_block *a, int row) {
+/* Counts the distinct pages that a block of step rows attends. Of a sequence with several rows in
+ * this forward a page counts once: the first to lay the layer's epoch on it counts it. */
+static void forward_count(const forward_walk *walk, const attention_block *a,
+                          const forward_block *rows) {
     forward_cpu_state *f = walk->f;
-    const int sequence = f->args->sequences[row], last = attention_last_page(a);
+    const int sequence = rows->sequence, last = attention_last_page(a);
     const int sink_pages = a->candidates ? (a->sinks + a->page_size - 1) / a->page_size : 0;
     const int32_t epoch = f->epoch + walk->layer;
     os_atomic *seen = f->seen + ((int64_t)sequence * a->kv_heads + a->head) * f->max_pages;
     int chosen = 0;
-    if (!f->args->pages_read) return;
+    if (rows->prompt) return;
     for (int page = 0; page <= last; page++) {
         bool read = page >= a->candidates || page < sink_pages;
         if (chosen < a->chosen_count && a->chosen[chosen] == page) {
@@ -368,8 +388,8 @@ static void forward_attend_whole(forward_walk *walk, const forward_block *blocks
         /* the last rows see most: they come first */
         const forward_block *rows = &blocks[count - 1 - i / s->kv_heads];
         attention_block a = forward_block_of(walk, rows, i % s->kv_heads);
-        if (selects) forward_choose(walk, &a, rows->first, walk->own->chosen);
-        forward_count(walk, &a, rows->first);
+        if (selects) forward_choose(walk, &a, rows, walk->own->chosen);
+        forward_count(walk, &a, rows);
         attention_all(&a, &walk->own->total, &walk->own->piece,
                       f->attended + (int64_t)rows->first * s->heads * s->head_dim,
                       (int64_t)s->heads * s->head_dim);
@@ -381,7 +401,7 @@ static void forward_attend_whole(forward_walk *walk, const forward_block *blocks
  * folds its pieces. A unit is one row of a block with one KV head; f->units bounds them. */
 static bool forward_splits(const forward_cpu_state *f, int count) {
     const int kv_heads = f->model->shape.kv_heads;
-    return f->args->rows * kv_heads <= f->units && count * kv_heads < 4 * f->threads;
+    return f->batch->row_count * kv_heads <= f->units && count * kv_heads < 4 * f->threads;
 }
 
 /* The first of the units of a block with a KV head; there are rows->rows of them. */
@@ -404,19 +424,20 @@ static void forward_choose_units(forward_walk *walk, const forward_block *blocks
         const forward_block *rows = &blocks[i / kv_heads];
         attention_block a = forward_block_of(walk, rows, i % kv_heads);
         int unit = forward_unit(f, rows, i % kv_heads);
-        forward_choose(walk, &a, rows->first, f->unit_chosen + (int64_t)unit * f->max_pages);
+        forward_choose(walk, &a, rows, f->unit_chosen + (int64_t)unit * f->max_pages);
         f->unit_chosen_count[unit] = a.candidates ? a.chosen_count : -1;
     }
     forward_meet(walk);
 }
 
 /* The choice that forward_choose_units made. */
-static void forward_recall(const forward_cpu_state *f, attention_block *a, int unit) {
+static void forward_recall(const forward_cpu_state *f, attention_block *a,
+                           const forward_block *rows, int unit) {
     if (f->unit_chosen_count[unit] < 0) return;
     a->chosen = f->unit_chosen + (int64_t)unit * f->max_pages;
     a->chosen_count = f->unit_chosen_count[unit];
-    a->candidates = select_candidates(&f->rule, a->positions[0]);
-    a->sinks = f->rule.sinks;
+    a->candidates = select_candidates(&rows->rule->select, a->positions[0]);
+    a->sinks = rows->rule->select.sinks;
 }
 
 static void forward_fold_unit(const forward_walk *walk, const attention_block *a,
@@ -445,8 +466,8 @@ static void forward_attend_split(forward_walk *walk, const forward_block *blocks
         const forward_block *rows = &blocks[pair / kv_heads];
         attention_block a = forward_block_of(walk, rows, pair % kv_heads);
         const int unit = forward_unit(f, rows, a.head), pieces = attention_pieces(&a);
-        if (selects) forward_recall(f, &a, unit);
-        if (run == 0) forward_count(walk, &a, rows->first);
+        if (selects) forward_recall(f, &a, rows, unit);
+        if (run == 0) forward_count(walk, &a, rows);
         for (int piece = run * pieces / runs; piece < (run + 1) * pieces / runs; piece++) {
             attention_sum sum = forward_unit_sum(f, rows, a.head, piece);
             attention_piece(&a, piece, &sum);
@@ -462,8 +483,8 @@ static void forward_attend_split(forward_walk *walk, const forward_block *blocks
 static void forward_attend(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const bool selects = forward_selects(walk);
-    const forward_block *blocks = selects ? f->single : f->whole;
-    const int count = selects ? f->single_count : f->whole_count;
+    const forward_block *blocks = selects ? f->split : f->whole;
+    const int count = selects ? f->split_count : f->whole_count;
     if (forward_splits(f, count)) forward_attend_split(walk, blocks, count, selects);
     else forward_attend_whole(walk, blocks, count, selects);
 }
@@ -477,14 +498,15 @@ static void forward_gate_up(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     const int ffn = f->model->shape.ffn, share = forward_share(f, ffn, 6);
-    const float *x = forward_norm(walk, layer->parts[PLAN_FFN_NORM].values, 0, f->args->rows);
+    const float *x = forward_norm(walk, layer->parts[PLAN_FFN_NORM].values, NULL,
+                                  f->batch->row_count);
     const linear_job gate = forward_job(f, &layer->weights[PLAN_GATE], x, f->gate, false);
     const linear_job up = forward_job(f, &layer->weights[PLAN_UP], x, f->up, false);
     for (int first = forward_take(walk) * share; first < ffn; first = forward_take(walk) * share) {
         int last = first + share < ffn ? first + share : ffn;
         linear_range(f->simd, &gate, first, last, walk->own->panel);
         linear_range(f->simd, &up, first, last, walk->own->panel);
-        for (int r = 0; r < f->args->rows; r++)
+        for (int r = 0; r < f->batch->row_count; r++)
             f->simd->swiglu(f->gate + (int64_t)r * ffn + first, f->up + (int64_t)r * ffn + first,
                             last - first);
     }
@@ -517,22 +539,51 @@ static void forward_embed(forward_walk *walk) {
     const model_weight *table = &f->model->plan.embed;
     const int hidden = f->model->shape.hidden;
     const size_t row_bytes = block_row_bytes(block_find(table->type), hidden);
-    for (int r = forward_take(walk); r < f->args->rows; r = forward_take(walk))
+    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk))
         f->simd->dequantize(table->type,
-                            table->data + (size_t)f->args->tokens[r] * row_bytes,
+                            table->data + (size_t)f->batch->rows[r].token * row_bytes,
                             f->h + (int64_t)r * hidden, hidden);
     forward_meet(walk);
 }
 
+/* Wanted rows from i on whose logits go to one place, one behind the other: to the caller, or to
+ * f->logits. */
+static int forward_head_rows(const forward_cpu_state *f, int i) {
+    const forward_row *rows = f->batch->rows;
+    bool logits = rows[f->wanted[i]].logits;
+    int end = i + 1;
+    while (end < f->wanted_count && end - i < FORWARD_HEAD &&
+           rows[f->wanted[end]].logits == logits)
+        end++;
+    return end - i;
+}
+
+/* Draws the rows of [first, first + count) that are to be sampled; *asked of them all were before. */
+static void forward_draw(forward_cpu_state *f, int first, int count, const float *logits,
+                         int *asked) {
+    for (int i = 0; i < count; i++)
+        if (f->batch->rows[f->wanted[first + i]].sample)
+            sample_row_host(&f->space, logits + (int64_t)i * f->model->shape.vocab, f->asks,
+                            (*asked)++, f->batch->sampled);
+}
+
+/* Logits of all wanted rows, and the tokens that are drawn from them. */
 static void forward_logits(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
-    const forward_args *args = f->args;
-    linear_job head;
-    if (args->logit_count <= 0 || !args->logits) return;
-    head = forward_job(f, &f->model->plan.head, NULL, args->logits, false);
-    head.rows = args->logit_count;
-    head.x = forward_norm(walk, f->model->plan.output_norm.values, args->logit_first, args->logit_count);
-    forward_product(walk, &head, 16);
+    float *out = f->batch->logits;
+    int asked = 0;
+    for (int i = 0, count; i < f->wanted_count; i += count) {
+        bool logits = f->batch->rows[f->wanted[i]].logits;
+        linear_job head = forward_job(f, &f->model->plan.head, NULL, logits ? out : f->logits,
+                                      false);
+        count = forward_head_rows(f, i);
+        head.rows = count;
+        head.x = forward_norm(walk, f->model->plan.output_norm.values, f->wanted + i, count);
+        forward_product(walk, &head, 16);
+        if (walk->worker == 0) forward_draw(f, i, count, head.y, &asked);
+        if (logits) out += (int64_t)count * f->model->shape.vocab;
+        if (i + count < f->wanted_count) forward_meet(walk); /* f->logits may be written again */
+    }
 }
 
 /* What each worker does in a forward. */

@@ -10,8 +10,8 @@
  * Owns the packed weights and every buffer of the kernels. Calls device, jit, model, pages, block.
  *
  * Invariants: between forwards the half of the flow's exchange that the next one uses is empty; the
- * other holds at most clean_rows rows of clean_chunks chunks. The device copy of the page table is
- * that of table_version. */
+ * other holds at most clean_rows rows of clean_chunks chunks. Slot i of the device's page table holds
+ * row slot_rows[i] of the host's, as it was when that row was settled. */
 
 enum {
     STEP_FLOW_ROWS = 8,   /* of the flow kernel */
@@ -82,17 +82,23 @@ typedef struct forward_cuda_state {
     size_t seen_bytes;
     int32_t *host_pages; /* [max_pages] */
     int32_t *host_words; /* the fault word, the sampled tokens, the pages read */
-    float *host_logits;  /* [vocab] of a row that the host samples */
-    void *host_sample;   /* sample_scratch_bytes(vocab) */
     uint64_t *winners;
-    uint64_t table_version;
-    bool table_known;
+    int32_t *slot_rows;  /* [table_rows] -1: nothing */
+    uint64_t *slot_used; /* [table_rows] the forward that used it last */
+    uint64_t forwards;
+    int32_t *slots;      /* [table_rows] of this forward's sequences */
+    int32_t *done;       /* [table_rows] of this forward's sequences: rows that were served */
+    int32_t *stepped;    /* [table_rows] of this forward's sequences: rows in the run of steps */
+    int32_t *part_rows, *part_sequences;  /* [max_rows] of the part that is served */
+    int32_t *ask_index, *logit_index; /* [max_rows] of this forward's rows: where results go */
+    const sample_ask *asks[STEP_STAGE_ROWS]; /* of the part's wanted rows, NULL: not sampled */
+    sample_space space;
+    void *rules; /* device: of the space */
     int32_t epoch, clean_rows, clean_chunks;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
     device_graph stage_graphs[STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
-    cairn_selection graph_selection; /* what the last two were made for */
-    int graph_topk;
+    forward_rule graph_rule; /* what the last two were made for */
     device_graph dense_graphs[STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
     int graph_chunks[STEP_STAGE_ROWS + 1];
 } forward_cuda_state;
@@ -205,20 +211,11 @@ static int step_choose_warps(int hidden) {
     return best;
 }
 
-static bool step_selects_layer(const cairn_config *config, int layer) {
-    return config->selection.layers[layer / 64] >> (layer % 64) & 1;
-}
-
+/* Whether the config at open has layers that select: what is worth compiling first. */
 static bool step_selects_any(const cairn_config *config, int layers) {
     for (int l = 0; l < layers; l++)
-        if (step_selects_layer(config, l)) return true;
+        if (config->selection.layers[l / 64] >> (l % 64) & 1) return true;
     return false;
-}
-
-static bool step_selects_all(const cairn_config *config, int layers) {
-    for (int l = 0; l < layers; l++)
-        if (!step_selects_layer(config, l)) return false;
-    return true;
 }
 
 /* `selection` of step/pages.cuh, the shared memory of step_select. */

@@ -69,6 +69,7 @@ static void step_take_buffers(forward_cuda_state *f, device_arena *a) {
     f->table = (int32_t *)device_take(a, (uint64_t)f->table_rows * (uint64_t)f->max_pages * 4,
                                       "the page table");
     f->fault = (int32_t *)device_take(a, step_result_words(f) * 4, "the sampled tokens");
+    f->rules = device_take(a, STEP_STAGE_ROWS * sizeof(sample_rule), "sampling");
     f->winners = (uint64_t *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)f->blocks * 8,
                                          "the winners");
     if (f->flow_chunks)
@@ -83,6 +84,26 @@ static void step_take_all(forward_cuda_state *f, device_arena *a, const model_pl
     step_take_buffers(f, a);
 }
 
+/* What is being served: see forward_cuda_state. */
+static void step_carve_batch(forward_cuda_state *f, forward_carver *c) {
+    int sequences = f->table_rows, rows = f->max_rows;
+    void *space = forward_carve(c, 1, sample_space_bytes(f->shape->vocab));
+    sample_rule *rules = (sample_rule *)forward_carve(c, STEP_STAGE_ROWS, sizeof *rules);
+    f->slot_rows = (int32_t *)forward_carve(c, sequences, sizeof(int32_t));
+    f->slot_used = (uint64_t *)forward_carve(c, sequences, sizeof(uint64_t));
+    f->slots = (int32_t *)forward_carve(c, sequences, sizeof(int32_t));
+    f->done = (int32_t *)forward_carve(c, sequences, sizeof(int32_t));
+    f->stepped = (int32_t *)forward_carve(c, sequences, sizeof(int32_t));
+    f->part_rows = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
+    f->part_sequences = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
+    f->ask_index = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
+    f->logit_index = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
+    if (!space) return;
+    sample_space_place(space, f->shape->vocab, &f->space);
+    sample_space_add_rules(&f->space, STEP_STAGE_ROWS, rules, f->rules);
+    for (int i = 0; i < sequences; i++) f->slot_rows[i] = -1;
+}
+
 /* Host memory: parts of one block, or only their sizes. */
 static void step_carve_host(forward_cuda_state *f, forward_carver *c) {
     step_lane *lanes[3];
@@ -92,8 +113,7 @@ static void step_carve_host(forward_cuda_state *f, forward_carver *c) {
                                                    sizeof(int32_t));
     f->host_pages = (int32_t *)forward_carve(c, f->max_pages, sizeof(int32_t));
     f->host_words = (int32_t *)forward_carve(c, (int64_t)step_result_words(f), sizeof(int32_t));
-    f->host_logits = forward_floats(c, f->shape->vocab);
-    f->host_sample = forward_carve(c, 1, sample_scratch_bytes(f->shape->vocab));
+    step_carve_batch(f, c);
 }
 
 static cairn_status step_open_host(forward_cuda_state *f) {

@@ -2,89 +2,115 @@
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
-static cairn_status step_check(const forward_cuda_state *f, const kv_cache *kv,
-                               const forward_args *a) {
-    base *b = f->dev->base;
-    cairn_status status = CAIRN_OK;
-    if (a->rows < 0 || a->rows > f->max_rows)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%d rows; this model was opened for %d",
-                         a->rows, f->max_rows);
-    if (a->table_rows < 0 || a->table_rows > f->table_rows)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%d sequences; max_batch is %d", a->table_rows,
-                         f->table_rows);
-    if (a->logit_count < 0 || a->logit_first < 0 || a->logit_first + a->logit_count > a->rows)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "logits of rows %d to %d of %d", a->logit_first,
-                         a->logit_first + a->logit_count - 1, a->rows);
-    for (int r = 0; r < a->rows && !status; r++)
-        status = forward_check_row(b, kv, f->shape->vocab, f->max_pages, a, r);
-    return status;
+/* Rows of a batch that one run of kernels serves: f->part_rows and, beside them, the sequences they
+ * are of; those of one sequence follow one another. */
+typedef struct step_part {
+    forward_batch *batch;
+    const forward_rule *rule; /* NULL: all rows attend all */
+    int rows;
+    int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on */
+    int chunks; /* that any of its rows attends, at most */
+} step_part;
+
+/* The slot of a host row: the one it is in, or the one that was not used for longest. */
+static int step_find_slot(const forward_cuda_state *f, int row) {
+    int oldest = 0;
+    for (int i = 0; i < f->table_rows; i++) {
+        if (f->slot_rows[i] == row) return i;
+        if (f->slot_used[i] < f->slot_used[oldest]) oldest = i;
+    }
+    return oldest;
 }
 
-static cairn_status step_upload_table(forward_cuda_state *f, const forward_args *a) {
+/* What of a row the device does not have yet. */
+static cairn_status step_upload_table(forward_cuda_state *f, page_tables *t, int row, int slot) {
+    int first = t->first_changed[row], end = t->last_changed[row] + 1;
     cairn_status status = CAIRN_OK;
-    int width = a->table_stride < f->max_pages ? a->table_stride : f->max_pages;
-    if (f->table_known && f->table_version == a->table_version) return CAIRN_OK;
-    for (int r = 0; r < a->table_rows && !status; r++)
-        status = device_upload(f->dev, f->table + (size_t)r * (size_t)f->max_pages,
-                            a->page_table + (int64_t)r * a->table_stride, (size_t)width * 4);
-    f->table_version = a->table_version;
-    f->table_known = !status;
+    if (f->slot_rows[slot] != row) first = 0, end = t->pages[row];
+    if (end > t->pages[row]) end = t->pages[row];
+    f->slot_rows[slot] = -1;
+    if (first < end)
+        status = device_upload(f->dev, f->table + (size_t)slot * (size_t)f->max_pages + first,
+                               tables_row(t, row) + first, (size_t)(end - first) * 4);
+    if (status) return status;
+    f->slot_rows[slot] = row;
+    tables_settle_row(t, row);
+    return CAIRN_OK;
+}
+
+/* Every sequence's row in a slot of its own, up to date. */
+static cairn_status step_place_tables(forward_cuda_state *f, const forward_batch *batch) {
+    cairn_status status = CAIRN_OK;
+    f->forwards++;
+    for (int pass = 0; pass < 2; pass++) /* those that have a slot first, so that they keep it */
+        for (int i = 0; i < batch->sequence_count && !status; i++) {
+            int row = batch->sequences[i].table, slot = step_find_slot(f, row);
+            if ((f->slot_rows[slot] == row) != (pass == 0)) continue;
+            f->slots[i] = slot;
+            f->slot_used[slot] = f->forwards;
+            status = step_upload_table(f, batch->tables, row, slot);
+        }
     return status;
 }
 
 /* Chunks of the list of the pages that a row selects, at most (most_listed of step/pages.cuh). */
-static int step_list_chunks(const forward_cuda_state *f, const cairn_config *config, int page_size,
-                            int position) {
-    int window = config->selection.window, own = position / page_size;
-    int before = window > 0 ? position - window + 1 : position;
-    int candidates = before > 0 ? before / page_size : 0;
-    int64_t pages = (int64_t)config->topk + own - candidates + 1 +
-                    (config->selection.sinks + page_size - 1) / page_size;
-    if (candidates <= config->topk || pages > own + 1) pages = own + 1;
-    return (int)((pages * page_size + f->chunk - 1) / f->chunk);
+static int step_list_chunks(const forward_cuda_state *f, const forward_rule *rule, int position) {
+    int own = position / f->page_size;
+    int candidates = select_candidates(&rule->select, position);
+    int64_t pages = (int64_t)rule->select.topk + own - candidates + 1 +
+                    (rule->select.sinks + f->page_size - 1) / f->page_size;
+    if (candidates <= rule->select.topk || pages > own + 1) pages = own + 1;
+    return (int)((pages * f->page_size + f->chunk - 1) / f->chunk);
 }
 
-/* Chunks that a row attends in any layer, at most. config: NULL for whole attention. */
-static int step_row_chunks(const forward_cuda_state *f, const cairn_config *config, int page_size,
-                           int position) {
-    return config && step_selects_all(config, f->shape->layers)
-               ? step_list_chunks(f, config, page_size, position) : position / f->chunk + 1;
+/* Whether every layer of the model selects. */
+static bool step_selects_all(const forward_cuda_state *f, const forward_rule *rule) {
+    int l = 0;
+    while (l < f->shape->layers && forward_rule_selects(rule, l)) l++;
+    return l == f->shape->layers;
 }
 
-/* The rows as the input words of a lane. config: NULL for whole attention. */
+/* Chunks that a row attends in any layer, at most. rule: NULL for whole attention. */
+static int step_row_chunks(const forward_cuda_state *f, const forward_rule *rule, int position) {
+    return rule && step_selects_all(f, rule) ? step_list_chunks(f, rule, position)
+                                             : position / f->chunk + 1;
+}
+
+/* A part's rows as the input words of a lane. */
 static cairn_status step_upload_rows(forward_cuda_state *f, step_lane *lane,
-                                     const cairn_config *config, int page_size,
-                                     const forward_args *a) {
+                                     const step_part *part) {
     int32_t *head = lane->words, *array = lane->words + STEP_HEAD;
     int n = lane->rows, groups = 0, chunks = 0, listed = 0;
-    for (int r = 0; r < a->rows; r++) {
-        bool same = r > 0 && a->sequences[r] == a->sequences[r - 1];
+    for (int r = 0; r < part->rows; r++) {
+        const forward_row *row = &part->batch->rows[f->part_rows[r]];
+        const int s = f->part_sequences[r];
+        bool same = r > 0 && s == f->part_sequences[r - 1];
         int32_t *last = &array[STEP_GROUP_ROWS * n + (groups ? groups - 1 : 0)];
-        array[STEP_TOKEN * n + r] = a->tokens[r];
-        array[STEP_POSITION * n + r] = a->positions[r];
-        array[STEP_SEQUENCE * n + r] = a->sequences[r];
+        array[STEP_TOKEN * n + r] = row->token;
+        array[STEP_POSITION * n + r] = row->position;
+        array[STEP_ROPE * n + r] = row->rope;
+        array[STEP_SEQUENCE * n + r] = f->slots[s];
         array[STEP_FIRST * n + r] = same ? array[STEP_FIRST * n + r - 1] : r;
-        array[STEP_STORED * n + r] = a->stored_pages ? a->stored_pages[a->sequences[r]] : 0;
+        array[STEP_STORED * n + r] = part->batch->sequences[s].stored;
         if (same && *last < f->group_rows) {
             ++*last;
         } else {
             array[STEP_GROUP_FIRST * n + groups] = r;
             array[STEP_GROUP_ROWS * n + groups++] = 1;
         }
-        if (a->positions[r] / f->chunk + 1 > chunks)
-            chunks = a->positions[r] / f->chunk + 1;
-        if (config && step_list_chunks(f, config, page_size, a->positions[r]) > listed)
-            listed = step_list_chunks(f, config, page_size, a->positions[r]);
+        if (row->position / f->chunk + 1 > chunks) chunks = row->position / f->chunk + 1;
+        if (part->rule && step_list_chunks(f, part->rule, row->position) > listed)
+            listed = step_list_chunks(f, part->rule, row->position);
     }
-    head[STEP_ROWS] = a->rows;
+    head[STEP_ROWS] = part->rows;
     head[STEP_GROUPS] = groups;
     head[STEP_CHUNKS] = chunks;
     head[STEP_LIST_CHUNKS] = listed;
     head[STEP_EPOCH] = f->epoch;
     head[STEP_CLEAN_ROWS] = f->clean_rows;
     head[STEP_CLEAN_CHUNKS] = f->clean_chunks;
-    head[STEP_LOGIT_FIRST] = a->logit_first;
-    head[STEP_LOGIT_COUNT] = a->logit_count;
+    head[STEP_LOGIT_FIRST] = part->logit_first;
+    head[STEP_LOGIT_COUNT] = part->logit_count;
     {
         void *input;
         memcpy(&input, &lane->params.input, sizeof input);
@@ -132,69 +158,56 @@ static cairn_status step_finish(forward_cuda_state *f, int rows, bool sparse_flo
 
 /* ---- page selection -------------------------------------------------------------------------- */
 
-/* Whether any row attends less than everything before it. */
-static bool step_is_sparse(const forward_cuda_state *f, const cairn_config *config,
-                           const kv_cache *kv, const forward_args *a) {
-    if (a->dense || !step_selects_any(config, f->shape->layers)) return false;
-    for (int r = 0; r < a->rows; r++) {
-        int window = config->selection.window;
-        int before = window > 0 ? a->positions[r] - window + 1 : a->positions[r];
-        if (before > 0 && before / kv->page_size > config->topk) return true;
-    }
-    return false;
-}
-
 static void step_set_selection(const forward_cuda_state *f, step_params *p,
-                               const cairn_config *config) {
+                               const forward_rule *rule) {
     memset(p->select_layers, 0, sizeof p->select_layers);
     for (int l = 0; l < f->shape->layers; l++)
-        if (step_selects_layer(config, l)) p->select_layers[l / 32] |= 1u << l % 32;
-    p->topk = config->topk;
-    p->window = config->selection.window;
-    p->sinks = config->selection.sinks;
-    p->mean = config->selection.source == CAIRN_SOURCE_MEAN;
-    p->by_head = config->selection.strategy == CAIRN_STRATEGY_HEAD;
+        if (forward_rule_selects(rule, l)) p->select_layers[l / 32] |= 1u << l % 32;
+    if (!rule) return;
+    p->topk = rule->select.topk;
+    p->window = rule->select.window;
+    p->sinks = rule->select.sinks;
+    p->mean = rule->select.mean;
+    p->by_head = rule->select.head;
 }
 
-/* Bounds of the pages that were completed since the last forward. */
-static cairn_status step_store_bounds(forward_cuda_state *f, const forward_args *a) {
+/* Bounds of the pages listed in f->host_pages. */
+static cairn_status step_store_listed(forward_cuda_state *f, int count, bool mean) {
     device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
-    int count = 0;
-    cairn_status status;
-    if (!a->stored_pages || !a->bounded_pages) return CAIRN_OK;
-    for (int s = 0; s < a->table_rows; s++)
-        for (int page = a->bounded_pages[s]; page < a->stored_pages[s]; page++) {
-            f->host_pages[count++] = a->page_table[(int64_t)s * a->table_stride + page];
-            if (count < f->max_pages && (s + 1 < a->table_rows || page + 1 < a->stored_pages[s]))
-                continue;
-            dims.grid[0] = (unsigned)count;
-            dims.grid[1] = (unsigned)f->shape->kv_heads;
-            dims.grid[2] = (unsigned)f->shape->layers;
-            if ((status = device_upload(f->dev, f->new_pages, f->host_pages, (size_t)count * 4)) ||
-                (status = device_launch(f->dev, &f->kernels[STEP_K_BOUNDS], &dims,
-                                        &f->stage.params)))
-                return status;
-            count = 0;
-        }
-    if (!count) return CAIRN_OK;
+    step_params p = f->stage.params;
+    cairn_status status = device_upload(f->dev, f->new_pages, f->host_pages, (size_t)count * 4);
     dims.grid[0] = (unsigned)count;
     dims.grid[1] = (unsigned)f->shape->kv_heads;
     dims.grid[2] = (unsigned)f->shape->layers;
-    status = device_upload(f->dev, f->new_pages, f->host_pages, (size_t)count * 4);
-    return status ? status
-                  : device_launch(f->dev, &f->kernels[STEP_K_BOUNDS], &dims, &f->stage.params);
+    p.mean = mean;
+    return status ? status : device_launch(f->dev, &f->kernels[STEP_K_BOUNDS], &dims, &p);
+}
+
+/* Bounds of the pages that were completed since the last forward, of one source. */
+static cairn_status step_store_bounds(forward_cuda_state *f, const forward_batch *batch,
+                                      bool mean) {
+    int count = 0;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < batch->sequence_count; i++) {
+        const forward_sequence *s = &batch->sequences[i];
+        if (!s->rule || s->rule->select.mean != mean) continue;
+        for (int page = s->bounded; page < s->stored && !status; page++) {
+            f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
+            if (count < f->max_pages) continue;
+            status = step_store_listed(f, count, mean);
+            count = 0;
+        }
+    }
+    return status || !count ? status : step_store_listed(f, count, mean);
 }
 
 /* ---- the flow kernel ------------------------------------------------------------------------- */
 
-/* Graphs of sparse steps hold what the config selects. */
-static void step_renew_graphs(forward_cuda_state *f, const cairn_config *config) {
-    if (f->graph_topk == config->topk &&
-        !memcmp(&f->graph_selection, &config->selection, sizeof config->selection))
-        return;
+/* Graphs of sparse steps hold what the rule selects. */
+static void step_renew_graphs(forward_cuda_state *f, const forward_rule *rule) {
+    if (forward_rule_same(&f->graph_rule, rule)) return;
     step_free_sparse_graphs(f);
-    f->graph_selection = config->selection;
-    f->graph_topk = config->topk;
+    f->graph_rule = *rule;
 }
 
 static cairn_status step_enqueue_flow(forward_cuda_state *f, bool sparse) {
@@ -208,17 +221,16 @@ static cairn_status step_enqueue_flow(forward_cuda_state *f, bool sparse) {
     return status ? status : step_finish(f, STEP_FLOW_ROWS, sparse);
 }
 
-/* config: NULL for whole attention. */
-static cairn_status step_run_flow(forward_cuda_state *f, const cairn_config *config,
-                                  int page_size, const forward_args *a) {
-    device_graph *graph = config ? &f->sparse_graph : &f->graph;
+static cairn_status step_run_flow(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    device_graph *graph = rule ? &f->sparse_graph : &f->graph;
     const int32_t *head = f->flow.words;
-    cairn_status status = step_upload_rows(f, &f->flow, config, page_size, a);
+    cairn_status status = step_upload_rows(f, &f->flow, part);
     if (status) return status;
-    if (config) step_renew_graphs(f, config);
+    if (rule) step_renew_graphs(f, rule);
     if (!graph->exec) {
         if ((status = device_graph_begin(f->dev))) return status;
-        if ((status = step_enqueue_flow(f, config != NULL))) {
+        if ((status = step_enqueue_flow(f, rule != NULL))) {
             device_graph_abandon(f->dev);
             return status;
         }
@@ -227,9 +239,9 @@ static cairn_status step_run_flow(forward_cuda_state *f, const cairn_config *con
     status = device_graph_launch(f->dev, graph);
     if (status) return status;
     f->epoch++;
-    f->clean_rows = a->rows;
-    f->clean_chunks = config && step_selects_all(config, f->shape->layers) ? head[STEP_LIST_CHUNKS]
-                                                                           : head[STEP_CHUNKS];
+    f->clean_rows = part->rows;
+    f->clean_chunks = rule && step_selects_all(f, rule) ? head[STEP_LIST_CHUNKS]
+                                                        : head[STEP_CHUNKS];
     return CAIRN_OK;
 }
 
@@ -271,9 +283,9 @@ static int step_blocks(const forward_cuda_state *f, int tiles, int inputs, int w
     return f->streamed && tiles > most ? most : tiles;
 }
 
-/* All launches of a forward, its best tokens included. config: NULL for whole attention. items of
+/* All launches of a forward, its best tokens included. rule: NULL for whole attention. items of
  * it, listed: chunks of a list of pages, at most. */
-static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_config *config, int rows,
+static cairn_status step_enqueue_stages(forward_cuda_state *f, const forward_rule *rule, int rows,
                                         int items, int listed, int wanted) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->stage;
@@ -281,7 +293,7 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
     unsigned shared = f->product_bytes;
     cairn_status status = step_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
     for (int l = 0; l < s->layers && !status; l++) {
-        bool sparse = config && step_selects_layer(config, l);
+        bool sparse = forward_rule_selects(rule, l);
         if ((status = step_launch(f, lane, STEP_K_QKV,
                                   step_blocks(f, (int)step_qkv_rows(s) / 16, s->hidden, y), y, t,
                                   shared, l, 0)) ||
@@ -303,26 +315,26 @@ static cairn_status step_enqueue_stages(forward_cuda_state *f, const cairn_confi
 
 /* A step as a graph that serves every position and page table: blocks for all the chunks that a
  * list can have, or for as many as the longest row so far, rounded up, made by doubling. */
-static cairn_status step_run_stage_graph(forward_cuda_state *f, const cairn_config *config,
-                                         int page_size, int rows) {
-    device_graph *graph = config ? &f->stage_graphs[rows] : &f->dense_graphs[rows];
-    int listed = config ? step_list_chunks(f, config, page_size, f->max_pages * page_size - 1) : 0;
+static cairn_status step_run_stage_graph(forward_cuda_state *f, const forward_rule *rule,
+                                         int rows) {
+    device_graph *graph = rule ? &f->stage_graphs[rows] : &f->dense_graphs[rows];
+    int listed = rule ? step_list_chunks(f, rule, f->max_pages * f->page_size - 1) : 0;
     int chunks = f->chunks, needed = f->stage.words[STEP_CHUNKS];
     cairn_status status;
-    if (config) step_renew_graphs(f, config);
-    if (!config) {
+    if (rule) step_renew_graphs(f, rule);
+    if (!rule) {
         for (chunks = 1; chunks < needed;) chunks *= 2;
         if (f->graph_chunks[rows] < chunks) device_graph_free(f->dev, graph);
     }
     if (!graph->exec) {
         if ((status = device_graph_begin(f->dev))) return status;
-        if ((status = step_enqueue_stages(f, config, rows, rows * chunks * f->shape->kv_heads,
+        if ((status = step_enqueue_stages(f, rule, rows, rows * chunks * f->shape->kv_heads,
                                           listed, rows))) {
             device_graph_abandon(f->dev);
             return status;
         }
         if ((status = device_graph_end(f->dev, graph))) return status;
-        f->graph_chunks[rows] = config ? f->graph_chunks[rows] : chunks;
+        f->graph_chunks[rows] = rule ? f->graph_chunks[rows] : chunks;
     }
     return device_graph_launch(f->dev, graph);
 }
@@ -333,13 +345,12 @@ static cairn_status step_forget_pages(forward_cuda_state *f) {
     return status ? status : device_zero(f->dev, f->pages_read, (size_t)f->table_rows * 4);
 }
 
-static cairn_status step_run_stages(forward_cuda_state *f, const cairn_config *config,
-                                    int page_size, const forward_args *a) {
+static cairn_status step_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
-    cairn_status status = step_upload_rows(f, &f->stage, config, page_size, a);
+    cairn_status status = step_upload_rows(f, &f->stage, part);
     if (status) return status;
-    if (a->logit_count == a->rows) return step_run_stage_graph(f, config, page_size, a->rows);
-    return step_enqueue_stages(f, config, a->rows,
+    if (part->logit_count == part->rows) return step_run_stage_graph(f, part->rule, part->rows);
+    return step_enqueue_stages(f, part->rule, part->rows,
                                head[STEP_GROUPS] * head[STEP_CHUNKS] * f->shape->kv_heads,
                                head[STEP_LIST_CHUNKS], head[STEP_LOGIT_COUNT]);
 }
@@ -365,13 +376,13 @@ static cairn_status step_run_prompt_layer(forward_cuda_state *f, int rows, int l
     return step_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0);
 }
 
-static cairn_status step_run_prompt(forward_cuda_state *f, const forward_args *a) {
+static cairn_status step_run_prompt(forward_cuda_state *f, const step_part *part) {
     const step_lane *lane = &f->prompt;
-    int wanted = a->logit_count;
-    cairn_status status = step_upload_rows(f, &f->prompt, NULL, 0, a);
-    if (!status) status = step_launch(f, lane, PROMPT_K_EMBED, a->rows, 1, 128, 0, 0, 0);
+    int wanted = part->logit_count;
+    cairn_status status = step_upload_rows(f, &f->prompt, part);
+    if (!status) status = step_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0);
     for (int l = 0; l < f->shape->layers && !status; l++)
-        status = step_run_prompt_layer(f, a->rows, l);
+        status = step_run_prompt_layer(f, part->rows, l);
     if (status || !wanted) return status;
     status = step_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
     if (!status)
@@ -388,184 +399,234 @@ static cairn_status step_fault(const forward_cuda_state *f, int32_t fault) {
                      "a step's blocks did not all run at once; is another program using the GPU?");
 }
 
-/* Tokens from logits: on the host, by the very code of the CPU backend. */
-static cairn_status step_sample_rows(forward_cuda_state *f, const forward_args *a) {
-    int vocab = f->shape->vocab;
-    cairn_status status = CAIRN_OK;
-    for (int i = 0; i < a->logit_count && !status; i++) {
-        status = device_download(f->dev, f->host_logits, f->logits + (size_t)i * (size_t)vocab,
-                                 (size_t)vocab * 4);
-        if (!status)
-            a->sampled[i] = sample_token(a->sample, f->host_logits, vocab,
-                                         a->positions[a->logit_first + i] + 1, f->host_sample);
-    }
-    return status;
-}
-
-/* The same on the device, to the words that every step leaves, where the rows follow each other and
- * few tokens can be it; false: it is not for this. */
-static bool step_samples_here(const forward_cuda_state *f, const forward_args *a) {
-    const int first = a->logit_first, last = first + a->logit_count - 1;
-    if (!a->logit_count || !a->sample || a->logits || a->sample->temperature <= 0.0f) return false;
-    return a->logit_count <= STEP_STAGE_ROWS && a->sequences[first] == a->sequences[last] &&
-           a->positions[last] - a->positions[first] == last - first &&
-           ops_sample_is_few(a->sample, f->shape->vocab);
-}
-
 /* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
-static cairn_status step_download_words(forward_cuda_state *f, bool pages, const forward_args *a) {
-    size_t count = pages ? step_result_words(f) : (size_t)(STEP_SAMPLED_AT + a->logit_count);
+static cairn_status step_download_words(forward_cuda_state *f, const step_part *part) {
+    size_t count = part->rule ? step_result_words(f) : (size_t)(STEP_SAMPLED_AT + part->logit_count);
     cairn_status status = device_download(f->dev, f->host_words, f->fault, count * 4);
-    if (!status) status = step_fault(f, f->host_words[0]);
-    if (!status && a->sample && !a->logits &&
-        (a->sample->temperature <= 0.0f || step_samples_here(f, a)))
-        memcpy(a->sampled, f->host_words + STEP_SAMPLED_AT, (size_t)a->logit_count * 4);
+    return status ? status : step_fault(f, f->host_words[0]);
+}
+
+/* The logits that the caller wants, row by row or, where all rows are wanted, at once. */
+static cairn_status step_download_logits(const forward_cuda_state *f, const step_part *part) {
+    const forward_row *rows = part->batch->rows;
+    size_t vocab = (size_t)f->shape->vocab;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0, run; i < part->logit_count && !status; i += run) {
+        const int32_t *at = f->part_rows + part->logit_first + i;
+        for (run = 1; i + run < part->logit_count && rows[at[run]].logits == rows[at[0]].logits &&
+                      at[run] == at[0] + run;)
+            run++;
+        if (rows[at[0]].logits)
+            status = device_download(f->dev,
+                                     part->batch->logits + (size_t)f->logit_index[at[0]] * vocab,
+                                     f->logits + (size_t)i * vocab, (size_t)run * vocab * 4);
+    }
     return status;
 }
 
-static cairn_status step_results(forward_cuda_state *f, const cairn_config *config,
-                                 const forward_args *a) {
-    bool pages = config && a->pages_read;
-    cairn_status status = CAIRN_OK;
-    if (!a->logit_count && !pages) return CAIRN_OK;
-    if (a->logit_count && a->logits)
-        status = device_download(f->dev, a->logits, f->logits,
-                              (size_t)a->logit_count * (size_t)f->shape->vocab * 4);
-    else if (step_samples_here(f, a))
-        status = ops_sample_device(f->runtime, a->sample, f->logits, a->logit_count,
-                                   f->shape->vocab, a->positions[a->logit_first] + 1, f->sampled);
-    else if (a->logit_count && a->sample && a->sample->temperature > 0.0f)
-        status = step_sample_rows(f, a);
-    return status ? status : step_download_words(f, pages, a);
+/* Logits, tokens and faults of a part that was launched. */
+static cairn_status step_results(forward_cuda_state *f, const step_part *part) {
+    int32_t *tokens = f->host_words + STEP_SAMPLED_AT;
+    const int32_t *rows = f->part_rows + part->logit_first;
+    bool any = false;
+    cairn_status status;
+    if (!part->logit_count && !part->rule) return CAIRN_OK;
+    if ((status = step_download_logits(f, part))) return status;
+    for (int i = 0; i < part->logit_count; i++) {
+        f->asks[i] = part->batch->rows[rows[i]].sample;
+        any = any || f->asks[i];
+    }
+    if (any && (status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks,
+                                           part->logit_count, f->sampled)))
+        return status;
+    if ((status = step_download_words(f, part)) || !any) return status;
+    status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);
+    for (int i = 0; i < part->logit_count && !status; i++)
+        if (f->asks[i]) part->batch->sampled[f->ask_index[rows[i]]] = tokens[i];
+    return status;
 }
 
-/* Distinct pages: counted by the selection, all up to the last row where there was none. */
-static void step_count_pages(const forward_cuda_state *f, const cairn_config *config,
-                             const kv_cache *kv, const forward_args *a) {
+/* Distinct pages of the sequences of a part, the last of its run: counted by the selection, all up
+ * to the last row where there was none. */
+static void step_count_pages(const forward_cuda_state *f, const step_part *part) {
     const int32_t *counts = f->host_words + STEP_SAMPLED_AT + STEP_STAGE_ROWS;
-    int whole = f->shape->layers;
-    for (int l = 0; l < f->shape->layers && config; l++) whole -= step_selects_layer(config, l);
-    for (int r = 0; r < a->rows && a->pages_read; r++) {
-        int s = a->sequences[r];
-        if (r + 1 < a->rows && a->sequences[r + 1] == s) continue;
-        a->pages_read[s] += (config ? counts[s] : 0) +
-                            (int64_t)(a->positions[r] / kv->page_size + 1) * whole *
-                                f->shape->kv_heads;
+    int whole = 0;
+    for (int l = 0; l < f->shape->layers; l++) whole += !forward_rule_selects(part->rule, l);
+    for (int i = 0; i < part->batch->sequence_count; i++) {
+        forward_sequence *s = &part->batch->sequences[i];
+        int last;
+        if (!f->stepped[i]) continue;
+        last = part->batch->rows[s->first + f->done[i] - 1].position;
+        s->pages_read += (part->rule ? counts[f->slots[i]] : 0) +
+                         (int64_t)(last / f->page_size + 1) * whole * f->shape->kv_heads;
     }
 }
 
-/* ---- the forward ----------------------------------------------------------------------------- */
+/* ---- parts of a batch ------------------------------------------------------------------------ */
 
-/* Rows of one sequence from r on. */
-static int step_run_length(const forward_args *a, int r) {
-    int end = r + 1;
-    while (end < a->rows && a->sequences[end] == a->sequences[r]) end++;
-    return end - r;
+/* Rows of sequence i that are not served yet and of one kind. */
+static int step_run_length(const forward_cuda_state *f, const forward_batch *batch, int i) {
+    const forward_sequence *s = &batch->sequences[i];
+    const forward_row *rows = batch->rows + s->first;
+    int end = f->done[i];
+    while (end < s->rows && rows[end].kind == rows[f->done[i]].kind) end++;
+    return end - f->done[i];
 }
 
-/* Rows [first, first + rows) as a forward of their own. */
-static forward_args step_part(const forward_cuda_state *f, const forward_args *a, int first,
-                              int rows) {
-    forward_args part = *a;
-    int from = a->logit_first > first ? a->logit_first : first;
-    int end = a->logit_first + a->logit_count < first + rows ? a->logit_first + a->logit_count
-                                                             : first + rows;
-    part.rows = rows;
-    part.tokens += first;
-    part.positions += first;
-    part.sequences += first;
-    part.logit_first = end > from ? from - first : 0;
-    part.logit_count = end > from ? end - from : 0;
-    if (part.logit_count && a->logits)
-        part.logits += (size_t)(from - a->logit_first) * (size_t)f->shape->vocab;
-    if (part.logit_count && a->sampled) part.sampled += from - a->logit_first;
-    return part;
+/* Whether the next rows of sequence i are of this kind. */
+static bool step_waits(const forward_cuda_state *f, const forward_batch *batch, int i,
+                       forward_kind kind) {
+    const forward_sequence *s = &batch->sequences[i];
+    return f->done[i] < s->rows && batch->rows[s->first + f->done[i]].kind == kind;
 }
 
-/* Rows from r on that the stage kernels run at once: as many as they hold, while the exchange has
- * room for all their chunks. */
-static int step_part_rows(const forward_cuda_state *f, const cairn_config *config, int page_size,
-                          const forward_args *a, int r) {
-    int rows = 0, chunks = 0;
-    while (rows < STEP_STAGE_ROWS && r + rows < a->rows) {
-        int more = step_row_chunks(f, config, page_size, a->positions[r + rows]);
-        if (more > chunks) chunks = more;
-        if ((int64_t)chunks * (rows + 1) > f->stage_parts) break;
-        rows++;
+/* Adds sequence i's next row to the part; false: there is no room for its logits. */
+static bool step_add_row(forward_cuda_state *f, step_part *part, int i) {
+    int at = part->batch->sequences[i].first + f->done[i];
+    const forward_row *row = &part->batch->rows[at];
+    if (row->logits || row->sample) {
+        int first = part->logit_count ? part->logit_first : part->rows;
+        if (part->rows - first >= STEP_STAGE_ROWS) return false;
+        part->logit_first = first;
+        part->logit_count = part->rows - first + 1;
     }
-    return rows;
+    if (step_row_chunks(f, part->rule, row->position) > part->chunks)
+        part->chunks = step_row_chunks(f, part->rule, row->position);
+    f->part_rows[part->rows] = at;
+    f->part_sequences[part->rows++] = i;
+    f->done[i]++;
+    return true;
 }
 
-/* A prompt sequence by sequence, anything else in parts that the stage kernels hold: a row's bits
- * depend on neither. */
-static cairn_status step_run_parts(forward_cuda_state *f, const cairn_config *config, bool prompt,
-                                   int page_size, const forward_args *a) {
-    cairn_status status = config ? step_forget_pages(f) : CAIRN_OK;
-    for (int first = 0, rows; first < a->rows && !status; first += rows) {
-        forward_args part;
-        rows = prompt ? step_run_length(a, first)
-                      : step_part_rows(f, config, page_size, a, first);
-        part = step_part(f, a, first, rows);
-        status = prompt ? step_run_prompt(f, &part)
-                        : step_run_stages(f, config, page_size, &part);
-        if (!status) status = step_results(f, config, &part);
+/* The next run of a prompt, in parts of so few wanted rows as there is room for logits. */
+static cairn_status step_serve_prompt(forward_cuda_state *f, forward_batch *batch, int i) {
+    int left = step_run_length(f, batch, i);
+    cairn_status status = CAIRN_OK;
+    while (left && !status) {
+        step_part part = {batch, NULL, 0, 0, 0, 0};
+        while (left && step_add_row(f, &part, i)) left--;
+        status = step_run_prompt(f, &part);
+        if (!status) status = step_results(f, &part);
     }
     return status;
 }
 
 /* Items of attention in one layer of the flow kernel, at most: where rows select pages each is a
  * group of its own, also in layers that attend all. */
-static int step_flow_items(const forward_cuda_state *f, const cairn_config *config, int page_size,
-                           const forward_args *a) {
+static int step_flow_items(const forward_cuda_state *f, const step_part *part) {
     int groups = 0, chunks = 0;
-    for (int r = 0, run; r < a->rows; r += run) {
+    for (int r = 0, run; r < part->rows; r += run) {
         int more;
-        run = step_run_length(a, r);
-        more = step_row_chunks(f, config, page_size, a->positions[r + run - 1]);
+        for (run = 1; r + run < part->rows &&
+                      f->part_sequences[r + run] == f->part_sequences[r];) run++;
+        more = step_row_chunks(f, part->rule,
+                               part->batch->rows[f->part_rows[r + run - 1]].position);
         chunks = more > chunks ? more : chunks;
-        groups += config ? run : (run + f->group_rows - 1) / f->group_rows;
+        groups += part->rule ? run : (run + f->group_rows - 1) / f->group_rows;
     }
     return groups * chunks * f->shape->kv_heads;
 }
 
 /* The flow serves few rows whose logits are all wanted, while its blocks need one round of
  * attention: with more the stage kernels, which have as many blocks as they need, are faster (8
- * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). */
-static bool step_suits_flow(const forward_cuda_state *f, const cairn_config *config, int page_size,
-                            const forward_args *a) {
-    return a->rows <= STEP_FLOW_ROWS && a->logit_count == a->rows &&
-           step_flow_items(f, config, page_size, a) <= f->blocks - f->narrow;
+ * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). Both give the same bits. */
+static bool step_suits_flow(forward_cuda_state *f, const step_part *part) {
+    return part->rows <= STEP_FLOW_ROWS && part->logit_count == part->rows &&
+           step_flow_items(f, part) <= f->blocks - f->narrow &&
+           step_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
 }
 
-static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, const forward_args *args) {
-    forward_cuda_state *f = (forward_cuda_state *)model->state;
-    const cairn_config *config = &model->runtime->config;
-    bool flow, prompt;
-    cairn_status status = step_check(f, kv, args);
-    if (status || !args->rows) return status;
-    step_set_selection(f, &f->flow.params, config);
-    step_set_selection(f, &f->stage.params, config);
-    if (!step_is_sparse(f, config, kv, args)) config = NULL;
-    /* a prompt's kernels round otherwise than a step's: what they serve follows from rows alone */
-    flow = step_suits_flow(f, config, kv->page_size, args) &&
-           step_has_flow(f, config ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
-    prompt = !config && args->dense && args->logit_count <= STEP_STAGE_ROWS &&
-             !(args->rows <= STEP_FLOW_ROWS && args->logit_count == args->rows) &&
-             (args->rows > STEP_STAGE_ROWS || step_run_length(args, 0) == args->rows);
-    if ((status = step_upload_table(f, args)) || (status = step_store_bounds(f, args)))
-        return status;
-    if (flow) {
-        status = step_run_flow(f, config, kv->page_size, args);
-        if (!status) status = step_results(f, config, args);
-    } else {
-        status = step_run_parts(f, config, prompt, kv->page_size, args);
+/* Whether a row of sequence i that waits attends less than everything before it. */
+static bool step_is_sparse(const forward_cuda_state *f, const forward_batch *batch, int i) {
+    const forward_sequence *s = &batch->sequences[i];
+    int last = s->first + f->done[i] + step_run_length(f, batch, i) - 1;
+    return s->rule && select_candidates(&s->rule->select, batch->rows[last].position) >
+                          s->rule->select.topk;
+}
+
+/* Whether the stage kernels hold one more row, sequence i's next, and the exchange all its chunks. */
+static bool step_has_room(const forward_cuda_state *f, const step_part *part, int i) {
+    int at = part->batch->sequences[i].first + f->done[i];
+    int chunks = step_row_chunks(f, part->rule, part->batch->rows[at].position);
+    if (chunks < part->chunks) chunks = part->chunks;
+    return !part->rows || (part->rows < STEP_STAGE_ROWS &&
+                           (int64_t)chunks * (part->rows + 1) <= f->stage_parts);
+}
+
+/* The step rows that wait, of all sequences that share the rule of sequence `first`, in parts that
+ * the stage kernels hold. Where none attends less than all, the kernels of whole attention serve
+ * them, to the same bits. */
+static cairn_status step_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
+    const forward_rule *rule = batch->sequences[first].rule;
+    step_part part = {batch, NULL, 0, 0, 0, 0};
+    bool begun = false;
+    cairn_status status = CAIRN_OK;
+    memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
+    for (int i = first; i < batch->sequence_count; i++)
+        if (step_waits(f, batch, i, FORWARD_STEP) &&
+            forward_rule_same(batch->sequences[i].rule, rule)) {
+            f->stepped[i] = step_run_length(f, batch, i);
+            if (step_is_sparse(f, batch, i)) part.rule = rule;
+        }
+    step_set_selection(f, &f->flow.params, part.rule);
+    step_set_selection(f, &f->stage.params, part.rule);
+    for (int i = first, left = f->stepped[first]; i < batch->sequence_count && !status;) {
+        while (i < batch->sequence_count && (!left || step_has_room(f, &part, i))) {
+            if (left) step_add_row(f, &part, i), left--;
+            else if (++i < batch->sequence_count) left = f->stepped[i];
+        }
+        if (!begun && i == batch->sequence_count && step_suits_flow(f, &part)) {
+            status = step_run_flow(f, &part);
+        } else {
+            if (!begun && part.rule) status = step_forget_pages(f);
+            if (!status) status = step_run_stages(f, &part);
+        }
+        begun = true;
+        if (!status) status = step_results(f, &part);
+        part.rows = part.logit_first = part.logit_count = part.chunks = 0;
     }
-    if (!status) step_count_pages(f, config, kv, args);
+    if (!status) step_count_pages(f, &part);
+    return status;
+}
+
+/* ---- the forward ----------------------------------------------------------------------------- */
+
+/* Where each row's results go. */
+static void step_index_results(forward_cuda_state *f, const forward_batch *batch) {
+    int asks = 0, logits = 0;
+    for (int r = 0; r < batch->row_count; r++) {
+        f->ask_index[r] = asks;
+        f->logit_index[r] = logits;
+        asks += batch->rows[r].sample != NULL;
+        logits += batch->rows[r].logits;
+    }
+}
+
+static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch *batch) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    int left = batch->row_count;
+    cairn_status status = forward_check(f->dev->base, model, f->max_rows, batch);
+    (void)kv; /* its addresses are in the parameters */
+    if (status || !left) return status;
+    if ((status = step_place_tables(f, batch)) ||
+        (status = step_store_bounds(f, batch, false)) ||
+        (status = step_store_bounds(f, batch, true)))
+        return status;
+    step_index_results(f, batch);
+    memset(f->done, 0, (size_t)f->table_rows * sizeof *f->done);
+    while (left > 0 && !status) { /* a sequence's rows of one kind, then those of the other */
+        for (int i = 0; i < batch->sequence_count && !status; i++)
+            if (step_waits(f, batch, i, FORWARD_STEP)) status = step_serve_steps(f, batch, i);
+        for (int i = 0; i < batch->sequence_count && !status; i++)
+            if (step_waits(f, batch, i, FORWARD_PROMPT)) status = step_serve_prompt(f, batch, i);
+        left = batch->row_count;
+        for (int i = 0; i < batch->sequence_count; i++) left -= f->done[i];
+    }
     return status;
 }
 
 static const model_backend forward_cuda_backend = {
-    forward_cuda_open, forward_cuda_close, forward_cuda, true,
+    forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     NULL /* topk, window and the like are parameters of the kernels */, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate

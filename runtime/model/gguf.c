@@ -1,66 +1,11 @@
-/* gguf: model files. Reads GGUF version 2 and 3 in place, from a map of the file or from a copy in
- * memory: typed metadata by key, tensors by name.
- *
- * The file is not trusted. gguf_parse visits every byte of the header once, checks every length
- * against what is left of the file before using it, and fails with a message that names the key or
- * tensor and the byte offset. After it succeeded every pointer handed out lies inside the file, so
- * the getters check kinds and ranges only. Allocates two tables, each bounded by the file's size.
- * Calls base, os, block.
+/* gguf: the reader.
  *
  * File: "GGUF", u32 version, u64 tensors, u64 keys; keys as {string, u32 type, value}; tensors as
  * {string, u32 dims, u64 shape[dims], u32 block type, u64 offset}; padding; data. A string is
  * {u64 bytes, bytes}; an array is {u32 type, u64 count, values}. All little-endian. */
 
-enum gguf_value_type {
-    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING,
-    GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPES
-};
-
-#define GGUF_NAME_BYTES 128      /* of a tensor's name, its NUL included */
-#define GGUF_PATH_BYTES 256
-#define GGUF_ALIGNMENT 64        /* of a file in memory */
 #define GGUF_MAX_COUNT (1 << 20) /* keys, and tensors, in a file */
 #define GGUF_MAX_DEPTH 4         /* of arrays inside arrays */
-
-typedef struct gguf_key {
-    const char *name; /* in the file, not terminated */
-    size_t name_bytes;
-    uint32_t type;
-    uint64_t offset;      /* of the value in the file */
-    const uint8_t *value; /* bytes of the string or the array's elements where it is one */
-    uint64_t count;       /* bytes of a string, elements of an array */
-    uint32_t element;     /* type of an array's elements */
-} gguf_key;
-
-typedef struct gguf_tensor {
-    char name[GGUF_NAME_BYTES];
-    int type;         /* a BLOCK_ type that block_find knows */
-    int ndim;         /* 1 to 4 */
-    int64_t shape[4]; /* shape[0] is the contiguous one; 1 beyond ndim */
-    const void *data; /* in the file, aligned as general.alignment says (8 or more) */
-    size_t bytes;
-    uint64_t offset; /* of its description in the file, for messages */
-} gguf_tensor;
-
-typedef struct gguf {
-    const uint8_t *data; /* [size], the whole file */
-    size_t size;
-    os_map map;          /* empty when the file lies in memory */
-    void *copy;          /* gguf_copy's, NULL otherwise */
-    char path[GGUF_PATH_BYTES]; /* for messages; the end of a longer one */
-    uint32_t version, alignment;
-    gguf_key *keys; /* [key_count], by name */
-    size_t key_count;
-    gguf_tensor *tensors; /* [tensor_count], by name */
-    size_t tensor_count;
-} gguf;
-
-/* An array of scalars or strings inside the file. */
-typedef struct gguf_list {
-    uint32_t type;
-    uint64_t count;
-    const uint8_t *data; /* next element */
-} gguf_list;
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -262,8 +207,7 @@ static bool gguf_integer(uint32_t type, const uint8_t *value, uint64_t *out) {
     return !is_signed || !(*out >> (8 * bytes - 1));
 }
 
-BASE_UNUSED static cairn_status gguf_u32(base *b, const gguf *g, const char *name, bool *found,
-                                         uint32_t *out) {
+static cairn_status gguf_u32(base *b, const gguf *g, const char *name, bool *found, uint32_t *out) {
     const gguf_key *key;
     uint64_t value;
     cairn_status status = gguf_get(b, g, name, found, &key);
@@ -274,8 +218,7 @@ BASE_UNUSED static cairn_status gguf_u32(base *b, const gguf *g, const char *nam
     return CAIRN_OK;
 }
 
-BASE_UNUSED static cairn_status gguf_f32(base *b, const gguf *g, const char *name, bool *found,
-                                         float *out) {
+static cairn_status gguf_f32(base *b, const gguf *g, const char *name, bool *found, float *out) {
     const gguf_key *key;
     uint64_t bits;
     double wide;
@@ -293,8 +236,7 @@ BASE_UNUSED static cairn_status gguf_f32(base *b, const gguf *g, const char *nam
     return CAIRN_OK;
 }
 
-BASE_UNUSED static cairn_status gguf_bool(base *b, const gguf *g, const char *name, bool *found,
-                                          bool *out) {
+static cairn_status gguf_bool(base *b, const gguf *g, const char *name, bool *found, bool *out) {
     const gguf_key *key;
     cairn_status status = gguf_get(b, g, name, found, &key);
     if (status || !key) return status;
@@ -303,9 +245,8 @@ BASE_UNUSED static cairn_status gguf_bool(base *b, const gguf *g, const char *na
     return CAIRN_OK;
 }
 
-/* The string lies in the file and is not terminated. */
-BASE_UNUSED static cairn_status gguf_string(base *b, const gguf *g, const char *name, bool *found,
-                                            const char **out, size_t *bytes) {
+static cairn_status gguf_string(base *b, const gguf *g, const char *name, bool *found,
+                                const char **out, size_t *bytes) {
     const gguf_key *key;
     cairn_status status = gguf_get(b, g, name, found, &key);
     if (status || !key) return status;
@@ -315,9 +256,8 @@ BASE_UNUSED static cairn_status gguf_string(base *b, const gguf *g, const char *
     return CAIRN_OK;
 }
 
-/* An array whose elements are of `element` (GGUF_I32 also takes u32: writers differ). */
-BASE_UNUSED static cairn_status gguf_array(base *b, const gguf *g, const char *name, bool *found,
-                                           uint32_t element, gguf_list *out) {
+static cairn_status gguf_array(base *b, const gguf *g, const char *name, bool *found,
+                               uint32_t element, gguf_list *out) {
     const gguf_key *key;
     char wanted[48];
     cairn_status status = gguf_get(b, g, name, found, &key);
@@ -334,16 +274,14 @@ BASE_UNUSED static cairn_status gguf_array(base *b, const gguf *g, const char *n
     return CAIRN_OK;
 }
 
-/* The next string of a GGUF_STRING list; call it at most `count` times. */
-BASE_UNUSED static const char *gguf_next_string(gguf_list *list, size_t *bytes) {
+static const char *gguf_next_string(gguf_list *list, size_t *bytes) {
     const char *string = (const char *)list->data + 8;
     *bytes = (size_t)gguf_load(list->data, 8);
     list->data += 8 + *bytes;
     return string;
 }
 
-/* The next element of a GGUF_I32 or GGUF_U32 list, its bits; call it at most `count` times. */
-BASE_UNUSED static uint32_t gguf_next_u32(gguf_list *list) {
+static uint32_t gguf_next_u32(gguf_list *list) {
     uint32_t value = (uint32_t)gguf_load(list->data, 4);
     list->data += 4;
     return value;
@@ -476,7 +414,7 @@ static void gguf_read_tensors(gguf_reader *r, gguf *g) {
         }
 }
 
-BASE_UNUSED static const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name) {
+static const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name) {
     size_t low = 0, high = g->tensor_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -529,7 +467,7 @@ static void gguf_read_alignment(gguf_reader *r, gguf *g) {
     g->alignment = (uint32_t)value;
 }
 
-BASE_UNUSED static void gguf_close(base *b, gguf *g) {
+static void gguf_close(base *b, gguf *g) {
     base_delete(b, g->keys, g->key_count, sizeof *g->keys);
     base_delete(b, g->tensors, g->tensor_count, sizeof *g->tensors);
     if (g->map.data) os_map_close(&g->map);
@@ -557,10 +495,8 @@ static cairn_status gguf_read_all(gguf_reader *r, gguf *g) {
     return r->status;
 }
 
-/* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
- * in messages. On failure *out is empty. */
-BASE_UNUSED static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data,
-                                           size_t size, gguf *out) {
+static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
+                               gguf *out) {
     gguf_reader r = {b, NULL, data, size, 0, "header", NULL, 0, CAIRN_OK};
     cairn_status status;
     memset(out, 0, sizeof *out);
@@ -574,9 +510,7 @@ BASE_UNUSED static cairn_status gguf_parse(base *b, const char *path, const uint
     return status;
 }
 
-/* Maps and reads the file. [blocks] The file must not be cut short while it is open: the system
- * ends a process that reads what is gone. */
-BASE_UNUSED static cairn_status gguf_open(base *b, const char *path, gguf *out) {
+static cairn_status gguf_open(base *b, const char *path, gguf *out) {
     os_map map;
     cairn_status status = os_map_open(b, path, &map);
     if (status) return status;
@@ -586,8 +520,7 @@ BASE_UNUSED static cairn_status gguf_open(base *b, const char *path, gguf *out) 
     return status;
 }
 
-/* Reads the file into memory of our own, which nobody can take away or change. [blocks] */
-BASE_UNUSED static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
+static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
     uint8_t *data = NULL;
     void *copy = NULL;
     size_t size = 0;

@@ -4,32 +4,6 @@
  * Owns the file, the plan, the tokenizer and the cache. Calls base, device, gguf, plan, tokenizer,
  * pages. */
 
-/* One forward of R rows: a chunk of a prompt, a decode step, or a step with its drafts. Appends the
- * rows' keys and values, then attends. */
-typedef struct forward_args {
-    int rows;                 /* R */
-    const int32_t *tokens;    /* [R] host */
-    const int32_t *positions; /* [R] host: position in the sequence; rows of one sequence are
-                                 consecutive and ascending by 1 */
-    const int32_t *sequences; /* [R] host: row of page_table */
-    const int32_t *page_table; /* [table_rows, table_stride] host: page ids, -1: no page */
-    int table_rows, table_stride;
-    uint64_t table_version;   /* another number whenever the table's contents differ */
-    /* [table_rows] host, bounded <= stored: pages whose bounds are in memory already, and pages
-     * that are complete with accepted tokens. The forward stores the bounds of pages [bounded,
-     * stored) of each sequence before its rows attend. */
-    const int32_t *bounded_pages, *stored_pages;
-    bool dense;               /* every earlier token is attended; else what the config selects */
-    int logit_first, logit_count; /* the rows whose logits or samples are wanted */
-    float *logits;            /* [logit_count, vocab] host, or NULL */
-    const sample_params *sample; /* or NULL; without a repetition penalty */
-    int32_t *sampled;         /* [logit_count] host: the token at position + 1 of each row; used
-                                 only with `sample` and a backend that samples */
-    struct ring *const *rings; /* [table_rows] host, of models with convolutions */
-    int64_t *pages_read;      /* [table_rows] host, or NULL: adds the distinct pages that the rows
-                                 of a sequence attended, summed over layers and KV heads */
-} forward_args;
-
 /* Bytes that a backend takes for a model. */
 typedef struct model_memory {
     uint64_t weights; /* of the device, in a form of its own; 0: it reads the file's */
@@ -37,24 +11,6 @@ typedef struct model_memory {
     uint64_t opening; /* of the device besides, while it opens */
     uint64_t host;
 } model_memory;
-
-/* What a backend gives to the engine. `open` may prepare scratch and kernels in model->state. */
-typedef struct model_backend {
-    cairn_status (*open)(cairn_model *model, int max_rows);
-    void (*close)(cairn_model *model); /* also after a failed open */
-    cairn_status (*forward)(cairn_model *model, kv_cache *kv, const forward_args *args);
-    bool samples;   /* honours forward_args.sample */
-    float row_cost; /* of one more row in a decode step, in plain steps */
-    /* NULL, or: whether the model can run with another config. Begins to compile what is missing
-     * and returns CAIRN_BUSY until it is there. */
-    cairn_status (*prepare)(cairn_model *model, const cairn_config *config);
-    bool copies; /* holds the weights in a form of its own once open: it reads no view after that */
-    /* NULL, or: waits for what open left to be compiled in the background. [blocks] */
-    cairn_status (*wait)(cairn_model *model);
-    /* NULL: nothing, or: what open will take, by the arithmetic of open. The device is asked for
-     * its shape alone; *out is zero before. */
-    cairn_status (*estimate)(cairn_model *model, int max_rows, model_memory *out);
-} model_backend;
 
 /* The config's own max_batch: with it the cache is what memory holds; a larger one was asked for. */
 enum { MODEL_MODEST_BATCH = 8 };
@@ -71,12 +27,15 @@ struct cairn_model {
     int max_seq_len; /* the config's, at most the model's */
     kv_cache kv;
     prefix_cache prefixes;  /* of prompts; not open without memory.prefix_cache */
-    uint64_t table_version; /* the last one given to a page table */
+    page_tables tables;     /* a row for each session; open once the backend is */
+    kv_state kv_of_rows;    /* the sequence state that every model has */
+    ring_states rings;      /* and that of its convolutions */
+    sequence_states states; /* all there is of it */
     cairn_page_source bounds_source; /* of the last forward */
     int bounds_version;     /* counts its changes */
     cache_key fingerprint;  /* of the file, once has_fingerprint */
     bool has_fingerprint;
-    const model_backend *backend;
+    const struct model_backend *backend;
     model_memory memory; /* the backend's */
     void *state; /* the backend's */
     cairn_session *sessions;
@@ -288,28 +247,4 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     }
     m->max_seq_len = model_max_seq_len(b, &rt->config, &m->shape);
     return *out = m, CAIRN_OK;
-}
-
-/* ---- rows of a forward, as every backend checks them ----------------------------------------- */
-
-static cairn_status forward_check_row(base *b, const kv_cache *kv, int vocab, int max_pages,
-                                      const forward_args *a, int r) {
-    const int32_t *table;
-    if (a->tokens[r] < 0 || a->tokens[r] >= vocab)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: token %d; the vocabulary has %d", r,
-                         (int)a->tokens[r], vocab);
-    if (a->sequences[r] < 0 || a->sequences[r] >= a->table_rows)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: sequence %d of %d", r,
-                         (int)a->sequences[r], a->table_rows);
-    if (a->positions[r] < 0 || a->positions[r] / kv->page_size >= max_pages ||
-        a->positions[r] / kv->page_size >= a->table_stride)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: position %d is past the page table", r,
-                         (int)a->positions[r]);
-    if (r + 1 < a->rows && a->sequences[r + 1] == a->sequences[r]) return CAIRN_OK;
-    table = a->page_table + (int64_t)a->sequences[r] * a->table_stride;
-    for (int page = a->positions[r] / kv->page_size; page >= 0; page--)
-        if (table[page] < 0 || table[page] >= kv->pool.pages)
-            return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: logical page %d is page %d of %d",
-                             r, page, (int)table[page], kv->pool.pages);
-    return CAIRN_OK;
 }

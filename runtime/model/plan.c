@@ -1,22 +1,11 @@
-/* plan: what families share to read a file into a plan: keys, weights and vectors by name, each
+/* plan: what families share (see plan.h) to read a file into a plan: keys, weights and vectors by name, each
  * checked, with messages that name what is wrong; shapes; rotations.
  *
  * The file is not trusted: a plan that was read has every weight in the shape that model_shape
  * says. Calls base, block, gguf. */
 
-/* What a family reads from and into. */
-typedef struct plan_reader {
-    base *b;
-    const gguf *file;
-    const char *architecture;
-    model_shape *shape;
-    model_plan *plan;
-} plan_reader;
-
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* A whole number from 1 to 2^24 under ARCHITECTURE.key; `fallback` where it is absent, 0: it is
- * required. */
 static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int *out) {
     char name[96];
     uint32_t value = (uint32_t)fallback;
@@ -33,7 +22,6 @@ static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int 
     return CAIRN_OK;
 }
 
-/* A positive number under ARCHITECTURE.key, as plan_key. */
 static cairn_status plan_number(plan_reader *r, const char *key, float fallback, float *out) {
     char name[96];
     bool found;
@@ -49,7 +37,6 @@ static cairn_status plan_number(plan_reader *r, const char *key, float fallback,
     return CAIRN_OK;
 }
 
-/* Refuses a file that holds any of these tensors, which change its meaning and have no code. */
 static cairn_status plan_refuse_tensors(plan_reader *r, const char *const *names, size_t count,
                                         const char *what) {
     for (size_t i = 0; i < count; i++)
@@ -61,7 +48,6 @@ static cairn_status plan_refuse_tensors(plan_reader *r, const char *const *names
 
 /* ---- shape ----------------------------------------------------------------------------------- */
 
-/* Layers, widths, context, norms and vocabulary; heads are plan_read_heads'. */
 static cairn_status plan_read_sizes(plan_reader *r) {
     const gguf_tensor *embed = gguf_tensor_find(r->file, "token_embd.weight");
     model_shape *s = r->shape;
@@ -84,7 +70,6 @@ static cairn_status plan_read_sizes(plan_reader *r) {
     return CAIRN_OK;
 }
 
-/* Head sizes, once shape.heads and kv_heads are known. */
 static cairn_status plan_read_heads(plan_reader *r) {
     const char *path = r->file->path;
     model_shape *s = r->shape;
@@ -150,19 +135,6 @@ static cairn_status plan_vector(plan_reader *r, const char *name, int64_t rows, 
     return CAIRN_OK;
 }
 
-/* blk.LAYER.NAME.weight */
-typedef struct plan_layer_weight {
-    const char *name;
-    plan_role role;
-    int64_t rows, columns;
-} plan_layer_weight;
-
-typedef struct plan_layer_part {
-    const char *name;
-    plan_part part;
-    int64_t rows, columns;
-} plan_layer_part;
-
 static cairn_status plan_layer_weights(plan_reader *r, int layer, const plan_layer_weight *list,
                                        size_t count) {
     plan_layer *to = &r->plan->layers[layer];
@@ -187,7 +159,6 @@ static cairn_status plan_layer_parts(plan_reader *r, int layer, const plan_layer
     return status;
 }
 
-/* The projections and the norm of an attention layer. */
 static cairn_status plan_attention(plan_reader *r, int layer) {
     const model_shape *s = r->shape;
     const int64_t hidden = s->hidden, q = (int64_t)s->heads * s->head_dim;
@@ -204,7 +175,6 @@ static cairn_status plan_attention(plan_reader *r, int layer) {
     return plan_layer_parts(r, layer, &norm, 1);
 }
 
-/* The gated ffn and its norm. */
 static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind) {
     const int64_t hidden = r->shape->hidden, ffn = r->shape->ffn;
     const plan_layer_weight weights[] = {{"ffn_gate", PLAN_GATE, ffn, hidden},
@@ -217,7 +187,6 @@ static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind) {
     return plan_layer_parts(r, layer, &norm, 1);
 }
 
-/* The embedding, the output norm under its name, and the head, which may be the embedding. */
 static cairn_status plan_ends(plan_reader *r, const char *norm) {
     const model_shape *s = r->shape;
     model_plan *p = r->plan;
@@ -230,7 +199,6 @@ static cairn_status plan_ends(plan_reader *r, const char *norm) {
                ? plan_weight(r, "output.weight", s->vocab, s->hidden, &p->head) : CAIRN_OK;
 }
 
-/* Room for shape.layers layers, all empty. */
 static cairn_status plan_new_layers(plan_reader *r) {
     size_t count = (size_t)r->shape->layers;
     r->plan->layers = (plan_layer *)base_new(r->b, count, sizeof *r->plan->layers);
@@ -266,7 +234,6 @@ static void plan_close(base *b, model_plan *p) {
 
 /* ---- rotations ------------------------------------------------------------------------------- */
 
-/* All values of a head turn, pair j by base^(-2j / head_dim) a position. */
 static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_rope *rope) {
     const int dim = r->shape->head_dim;
     float base_value;

@@ -74,3 +74,54 @@ typedef struct model_plan {
     plan_rope ropes[PLAN_ROPES];
     uint64_t parameters, weight_bytes; /* of all weights and vectors; bytes as in the file */
 } model_plan;
+
+/* ---- for families -------------------------------------------------------------------------------
+ * Each fails with a message that names file, key or tensor, and what is expected. */
+
+/* What a family reads from and into. */
+typedef struct plan_reader {
+    base *b;
+    const gguf *file;
+    const char *architecture;
+    model_shape *shape;
+    model_plan *plan;
+} plan_reader;
+
+/* A weight blk.LAYER.NAME.weight and its role; the same for parts. */
+typedef struct plan_layer_weight {
+    const char *name;
+    plan_role role;
+    int64_t rows, columns;
+} plan_layer_weight;
+
+typedef struct plan_layer_part {
+    const char *name;
+    plan_part part;
+    int64_t rows, columns;
+} plan_layer_part;
+
+/* A whole number from 1 to 2^24 under ARCHITECTURE.key; `fallback` where it is absent, 0: it is
+ * required. */
+static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int *out);
+/* Refuses a file that holds any of these tensors, which change its meaning and have no code. */
+static cairn_status plan_refuse_tensors(plan_reader *r, const char *const *names, size_t count,
+                                        const char *what);
+/* Layers, widths, context, norms and vocabulary. */
+static cairn_status plan_read_sizes(plan_reader *r);
+/* Head sizes, once shape.heads and kv_heads are known. */
+static cairn_status plan_read_heads(plan_reader *r);
+/* All values of a head turn, pair j by base^(-2j / head_dim) a position. */
+static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_rope *rope);
+/* Room for shape.layers layers, all empty. */
+static cairn_status plan_new_layers(plan_reader *r);
+/* The embedding, the output norm under its name, and the head, which may be the embedding. */
+static cairn_status plan_ends(plan_reader *r, const char *norm);
+/* The projections and the norm of an attention layer. */
+static cairn_status plan_attention(plan_reader *r, int layer);
+/* The gated ffn and its norm. */
+static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind);
+/* Weights and parts of one layer, by a list. */
+static cairn_status plan_layer_weights(plan_reader *r, int layer, const plan_layer_weight *list,
+                                       size_t count);
+static cairn_status plan_layer_parts(plan_reader *r, int layer, const plan_layer_part *list,
+                                     size_t count);

@@ -79,13 +79,98 @@ static void block_read_q8_0(const uint8_t *blocks, float *out, int64_t values) {
     }
 }
 
+/* 22 bytes: scale f16, the fifth bit of 32 values, nibbles as in Q4_0: value = (n - 16) * scale. */
+static void block_read_q5_0(const uint8_t *blocks, float *out, int64_t values) {
+    for (int64_t i = 0; i < values; i += 32, blocks += 22) {
+        float scale = block_f32_of_f16(block_load16(blocks));
+        for (int j = 0; j < 32; j++) {
+            int low = blocks[6 + j % 16] >> (j < 16 ? 0 : 4) & 15;
+            int high = blocks[2 + j / 8] >> j % 8 & 1;
+            out[i + j] = (float)((low | high << 4) - 16) * scale;
+        }
+    }
+}
+
+/* 24 bytes: scale f16, minimum f16, then as Q5_0: value = n * scale + minimum. */
+static void block_read_q5_1(const uint8_t *blocks, float *out, int64_t values) {
+    for (int64_t i = 0; i < values; i += 32, blocks += 24) {
+        float scale = block_f32_of_f16(block_load16(blocks));
+        float minimum = block_f32_of_f16(block_load16(blocks + 2));
+        for (int j = 0; j < 32; j++) {
+            int low = blocks[8 + j % 16] >> (j < 16 ? 0 : 4) & 15;
+            int high = blocks[4 + j / 8] >> j % 8 & 1;
+            out[i + j] = (float)(low | high << 4) * scale + minimum;
+        }
+    }
+}
+
+/* heads [8]: (scale, -minimum) of the eight parts of 32 values that a block of Q4_K and Q5_K begins
+ * with: two f16 factors, then twelve bytes of six-bit numbers. */
+static void block_parts(const uint8_t *block, float *heads) {
+    const float scale = block_f32_of_f16(block_load16(block));
+    const float minimum = block_f32_of_f16(block_load16(block + 2));
+    const uint8_t *packed = block + 4;
+    for (int j = 0; j < 4; j++) {
+        heads[2 * j] = scale * (float)(packed[j] & 63);
+        heads[2 * j + 1] = -(minimum * (float)(packed[j + 4] & 63));
+        heads[2 * j + 8] = scale * (float)((packed[j + 8] & 15) | packed[j] >> 6 << 4);
+        heads[2 * j + 9] = -(minimum * (float)(packed[j + 8] >> 4 | packed[j + 4] >> 6 << 4));
+    }
+}
+
+/* 144 bytes for 256 values: block_parts' 16, then 4 times 32 bytes, whose low halves are a part and
+ * whose high halves are the next. */
+static void block_read_q4_k(const uint8_t *blocks, float *out, int64_t values) {
+    float heads[16];
+    for (int64_t i = 0; i < values; i += 256, blocks += 144) {
+        block_parts(blocks, heads);
+        for (int j = 0; j < 256; j++) {
+            int part = j / 32, n = blocks[16 + part / 2 * 32 + j % 32] >> part % 2 * 4 & 15;
+            out[i + j] = (float)n * heads[2 * part] + heads[2 * part + 1];
+        }
+    }
+}
+
+/* 176 bytes: block_parts' 16, the fifth bit of part p in bit p of 32 bytes, then as Q4_K. */
+static void block_read_q5_k(const uint8_t *blocks, float *out, int64_t values) {
+    float heads[16];
+    for (int64_t i = 0; i < values; i += 256, blocks += 176) {
+        block_parts(blocks, heads);
+        for (int j = 0; j < 256; j++) {
+            int part = j / 32, n = blocks[48 + part / 2 * 32 + j % 32] >> part % 2 * 4 & 15;
+            n |= (blocks[16 + j % 32] >> part & 1) << 4;
+            out[i + j] = (float)n * heads[2 * part] + heads[2 * part + 1];
+        }
+    }
+}
+
+/* 210 bytes for 256 values: 128 of nibbles, 64 of the upper two bits, 16 signed scales, an f16
+ * factor. Of each half, part p of 32 values has the low or high (p > 1) halves of 32 bytes of
+ * nibbles, and bits 2 p of 32 bytes: value = (n - 32) * scale of 16 values. */
+static void block_read_q6_k(const uint8_t *blocks, float *out, int64_t values) {
+    for (int64_t i = 0; i < values; i += 256, blocks += 210) {
+        const float factor = block_f32_of_f16(block_load16(blocks + 208));
+        for (int j = 0; j < 256; j++) {
+            int half = j / 128, part = j / 32 % 4, at = j % 32, byte = blocks[192 + j / 16];
+            int n = blocks[half * 64 + part % 2 * 32 + at] >> part / 2 * 4 & 15;
+            n |= (blocks[128 + half * 32 + at] >> 2 * part & 3) << 4;
+            out[i + j] = (float)(n - 32) * (factor * (float)(byte < 128 ? byte : byte - 256));
+        }
+    }
+}
+
 static const block_type block_types[] = {
     {BLOCK_F32, "F32", 1, 4, block_read_f32},
     {BLOCK_F16, "F16", 1, 2, block_read_f16},
     {BLOCK_BF16, "BF16", 1, 2, block_read_bf16},
     {BLOCK_Q4_0, "Q4_0", 32, 18, block_read_q4_0},
     {BLOCK_Q4_1, "Q4_1", 32, 20, block_read_q4_1},
+    {BLOCK_Q5_0, "Q5_0", 32, 22, block_read_q5_0},
+    {BLOCK_Q5_1, "Q5_1", 32, 24, block_read_q5_1},
     {BLOCK_Q8_0, "Q8_0", 32, 34, block_read_q8_0},
+    {BLOCK_Q4_K, "Q4_K", 256, 144, block_read_q4_k},
+    {BLOCK_Q5_K, "Q5_K", 256, 176, block_read_q5_k},
+    {BLOCK_Q6_K, "Q6_K", 256, 210, block_read_q6_k},
 };
 
 static const block_type *block_find(int type) {

@@ -3,10 +3,10 @@
  * The scalar dequantisers define the values that the SIMD and CUDA paths must reproduce. Calls
  * base and, for the level, pool. */
 
-enum { BLOCK_F32 = 0, BLOCK_F16 = 1, BLOCK_Q4_0 = 2, BLOCK_Q4_1 = 3, BLOCK_Q8_0 = 8,
-       BLOCK_BF16 = 30 };
+enum { BLOCK_F32 = 0, BLOCK_F16 = 1, BLOCK_Q4_0 = 2, BLOCK_Q4_1 = 3, BLOCK_Q5_0 = 6, BLOCK_Q5_1 = 7,
+       BLOCK_Q8_0 = 8, BLOCK_Q4_K = 12, BLOCK_Q5_K = 13, BLOCK_Q6_K = 14, BLOCK_BF16 = 30 };
 
-#define BLOCK_SUPPORTED "F32, F16, BF16, Q4_0, Q4_1, Q8_0"
+#define BLOCK_SUPPORTED "F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K"
 
 /* blocks: `values` of the type (a multiple of the block's) -> out [values]. */
 typedef void (*block_dequantize)(const uint8_t *blocks, float *out, int64_t values);

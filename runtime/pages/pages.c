@@ -6,15 +6,6 @@
 
 /* ---- pool ------------------------------------------------------------------------------------ */
 
-/* Hands out the ids 0 .. pages-1 and counts who holds each: a page is free again when as many
- * references were given back as were taken and retained. Each call does all it is asked or
- * nothing. What is held by more than one must not be written (pages_shared). */
-typedef struct page_pool {
-    int pages, free_count;
-    int32_t *free_ids;   /* [pages], a stack: the first free_count are free */
-    int32_t *references; /* [pages], 0: free */
-} page_pool;
-
 static void pages_close(base *b, page_pool *p) {
     base_delete(b, p->free_ids, (size_t)p->pages, sizeof *p->free_ids);
     base_delete(b, p->references, (size_t)p->pages, sizeof *p->references);
@@ -86,26 +77,12 @@ static cairn_status pages_give(base *b, page_pool *p, const int32_t *ids, int co
     return CAIRN_OK;
 }
 
-/* Whether a page has another holder than the one who asks, so that it must be copied to be
- * written. */
 static bool pages_shared(const page_pool *p, int32_t id) {
     return p->references[id] > 1;
 }
 
 /* ---- cache ----------------------------------------------------------------------------------- */
 
-/* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete. */
-typedef struct kv_cache {
-    struct device *device;
-    int layers, kv_heads, head_dim, page_size;
-    size_t page_bytes;  /* of one page in one layer, K and V */
-    size_t bound_bytes; /* of one page's bounds in one layer */
-    void **pages;       /* [layers] device address of [page][K or V][kv_head][slot][head_dim] */
-    void **bounds;      /* [layers] device address of [page][kv_head][lo or hi][head_dim] */
-    page_pool pool;
-} kv_cache;
-
-/* Device bytes that one page takes over all layers. */
 static uint64_t kv_bytes_per_page(int layers, int kv_heads, int head_dim, int page_size) {
     return (uint64_t)layers * (uint64_t)kv_heads * (uint64_t)head_dim * 2 * 2 *
            ((uint64_t)page_size + 1);
@@ -136,7 +113,6 @@ static cairn_status kv_allocate(kv_cache *kv) {
     return status;
 }
 
-/* A cache of `pages` pages. On failure *kv is empty and nothing is held. [blocks] */
 static cairn_status kv_open(device *dev, int layers, int kv_heads, int head_dim, int page_size,
                             int pages, kv_cache *kv) {
     cairn_status status;

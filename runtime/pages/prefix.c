@@ -10,7 +10,7 @@
  * locked, and so every node above it, is not evicted. A leaf without locks stands in a heap, the
  * least recently used first. Calls base and pages. Each call does all it is asked or nothing. */
 
-typedef struct prefix_node {
+struct prefix_node {
     struct prefix_node *parent; /* NULL: the beginning */
     struct prefix_node *next;   /* of its bucket */
     uint64_t space;             /* namespace */
@@ -20,17 +20,7 @@ typedef struct prefix_node {
     int children, locks;
     int heap_at;                /* place in the heap, -1: none */
     int32_t *tokens;            /* [pages, page_size], then ids [pages]: one allocation */
-} prefix_node;
-
-typedef struct prefix_cache {
-    struct base *base;
-    page_pool *pool;
-    int page_size;
-    int nodes, heap_count, heap_capacity, bucket_count; /* buckets: a power of two */
-    prefix_node **buckets, **heap;
-    uint64_t clock;
-    int64_t pages, locked_pages; /* held; of nodes with locks */
-} prefix_cache;
+};
 
 /* Where a key leads: `matched` pages agree, `inside` of them in the last node (1 to its pages). */
 typedef struct prefix_walk {
@@ -184,7 +174,6 @@ static void prefix_close(prefix_cache *c) {
     memset(c, 0, sizeof *c);
 }
 
-/* The pool must stand until prefix_close. page_size is that of the pool's pages. */
 static cairn_status prefix_open(base *b, page_pool *ids, int page_size, prefix_cache *c) {
     memset(c, 0, sizeof *c);
     c->base = b;
@@ -306,7 +295,6 @@ static void prefix_read_ids(const prefix_cache *c, const prefix_walk *w, int32_t
 
 /* ---- locks ------------------------------------------------------------------------------------- */
 
-/* n and all above it stay until prefix_unlock(n). NULL is ignored. */
 static void prefix_lock(prefix_cache *c, prefix_node *n) {
     for (; n; n = n->parent) {
         if (n->locks++ == 0) c->locked_pages += n->pages;
@@ -323,9 +311,6 @@ static void prefix_unlock(prefix_cache *c, prefix_node *n) {
 
 /* ---- what callers do --------------------------------------------------------------------------- */
 
-/* The longest prefix of tokens [count], in whole pages, that is held: how many pages, their ids to
- * ids [up to count / page_size], and with `node` its last node, which then ends where the match
- * does, so that it can be locked. Errors: OUT_OF_MEMORY, only with `node`; nothing changed. */
 static cairn_status prefix_match(prefix_cache *c, uint64_t space, const int32_t *tokens, int count,
                                  int32_t *ids, int *pages, prefix_node **node) {
     prefix_walk w = prefix_find(c, space, tokens, count / c->page_size);
@@ -343,10 +328,6 @@ static cairn_status prefix_match(prefix_cache *c, uint64_t space, const int32_t 
     return CAIRN_OK;
 }
 
-/* Holds what is new of tokens [count] in whole pages, whose ids stand in ids [count / page_size]:
- * the first *present pages were there, under ids of their own, and the caller's are no concern of
- * the cache; each page behind them gets one reference more.
- * Errors: OUT_OF_MEMORY, INVALID_ARGUMENT for an id the pool does not hold; nothing changed. */
 static cairn_status prefix_insert(prefix_cache *c, uint64_t space, const int32_t *tokens,
                                   int count, const int32_t *ids, int *present) {
     int pages = count / c->page_size, fresh;

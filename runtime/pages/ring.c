@@ -5,8 +5,8 @@
  * writes and those, so that drafts which were not accepted, and short rewinds, cost nothing: what
  * is in the ring at positions [from, end) stands, and what a forward writes at and behind its own
  * first position replaces what was there. A cut to where the ring does not reach back far enough
- * goes to 0, from where the sequence is computed anew. Owns its memory on the device.
- * Calls base and device. */
+ * goes to 0, from where the sequence is computed anew. Owns its memory on the device, which a row
+ * has while it has tokens. Calls base, device, tables and state. */
 
 enum { RING_ROWS = 32 }; /* at least a step's rows with their drafts, and 7 */
 
@@ -27,39 +27,101 @@ static void ring_close(ring *r) {
     memset(r, 0, sizeof *r);
 }
 
-/* For convolutions of `taps` taps, at most 8. No layers: nothing is held, and cuts are free. */
-static cairn_status ring_open(device *dev, int layers, int channels, int taps, ring *r) {
-    void *rows = NULL;
-    cairn_status status = CAIRN_OK;
-    memset(r, 0, sizeof *r);
-    r->dev = dev;
-    r->layers = layers;
-    r->channels = channels;
-    r->before = taps - 1;
-    if (layers)
-        status = device_alloc(dev, ring_bytes(layers, channels), "the state of convolutions", &rows);
-    r->rows = (float *)rows;
-    return status;
+/* The rings of all rows of a model's page tables. */
+typedef struct ring_states {
+    device *dev;
+    int layers, channels, taps; /* no layers: no ring has memory */
+    const page_tables *tables;  /* whose rows they are beside */
+    ring *rows;                 /* [count] */
+    int count;
+} ring_states;
+
+static ring *ring_of(ring_states *s, int row) { return row < s->count ? &s->rows[row] : NULL; }
+
+static void rings_close(ring_states *s) {
+    for (int i = 0; i < s->count; i++) ring_close(&s->rows[i]);
+    base_delete(s->dev->base, s->rows, (size_t)s->count, sizeof *s->rows);
+    s->rows = NULL;
+    s->count = 0;
 }
 
-/* How far a cut to `count` tokens goes: `count`, or 0. */
-static int ring_cut(const ring *r, int count) {
-    return !r->layers || r->from == 0 || count - r->before >= r->from ? count : 0;
+/* The row's ring, with memory; as many rings as there are rows. */
+static cairn_status ring_make(ring_states *s, int row) {
+    size_t bytes = ring_bytes(s->layers, s->channels);
+    void *memory = NULL;
+    cairn_status status;
+    if (row >= s->count) {
+        base *b = s->dev->base;
+        int count = s->tables->requests;
+        ring *more = (ring *)base_realloc(b, s->rows, (size_t)s->count * sizeof *more,
+                                          (size_t)count * sizeof *more);
+        if (!more) return base_no_memory(b, "the state of convolutions", bytes);
+        memset(more + s->count, 0, (size_t)(count - s->count) * sizeof *more);
+        s->rows = more;
+        s->count = count;
+    }
+    if (s->rows[row].rows) return CAIRN_OK;
+    if ((status = device_alloc(s->dev, bytes, "the state of convolutions", &memory))) return status;
+    s->rows[row].dev = s->dev;
+    s->rows[row].layers = s->layers;
+    s->rows[row].channels = s->channels;
+    s->rows[row].before = s->taps - 1;
+    s->rows[row].from = 0;
+    s->rows[row].rows = (float *)memory;
+    return CAIRN_OK;
 }
 
-/* `rows` inputs from position `first` on are about to be written; the sequence ends behind them. */
-static void ring_extend(ring *r, int first, int rows) {
-    int end = first + rows;
-    if (first == 0) r->from = 0;
-    if (end - RING_ROWS > r->from) r->from = end - RING_ROWS;
+/* ---- a kind of state (state.h) --------------------------------------------------------------- */
+
+/* `tokens`, or where the ring does not reach back so far 0. */
+static int ring_reach(const void *self, int row, int tokens) {
+    const ring_states *s = (const ring_states *)self;
+    const ring *r = row < s->count ? &s->rows[row] : NULL;
+    if (!r || !r->rows) return 0;
+    return r->from == 0 || tokens - r->before >= r->from ? tokens : 0;
 }
 
-/* `to`, of the same shape, becomes like `r`. */
-static cairn_status ring_copy(const ring *r, ring *to) {
-    to->from = r->from;
-    return r->layers ? device_copy(r->dev, to->rows, r->rows, ring_bytes(r->layers, r->channels))
-                     : CAIRN_OK;
+static cairn_status ring_reserve(void *self, int row, int from, int to) {
+    (void)from, (void)to;
+    return ring_make((ring_states *)self, row);
 }
 
-/* Nothing of what the ring holds stands. */
-static void ring_forget(ring *r) { r->from = INT_MAX; }
+/* What is written up to `to` pushes out what is RING_ROWS before it. */
+static void ring_extend(void *self, int row, int from, int to) {
+    ring *r = &((ring_states *)self)->rows[row];
+    if (from == 0) r->from = 0;
+    if (to - RING_ROWS > r->from) r->from = to - RING_ROWS;
+}
+
+static void ring_cut(void *self, int row, int tokens) {
+    ring *r = ring_of((ring_states *)self, row);
+    if (r && tokens == 0) ring_close(r);
+}
+
+static cairn_status ring_fork(void *self, int from, int to, int tokens) {
+    ring_states *s = (ring_states *)self;
+    cairn_status status = tokens ? ring_make(s, to) : CAIRN_OK;
+    if (status || !tokens) return status;
+    s->rows[to].from = s->rows[from].from;
+    return device_copy(s->dev, s->rows[to].rows, s->rows[from].rows,
+                       ring_bytes(s->layers, s->channels));
+}
+
+/* A ring is not saved: a sequence that was loaded is computed anew. */
+static size_t ring_saved(const void *self, int tokens) {
+    (void)self, (void)tokens;
+    return 0;
+}
+static cairn_status ring_save(void *self, int row, int tokens, uint8_t *to) {
+    (void)self, (void)row, (void)tokens, (void)to;
+    return CAIRN_OK;
+}
+static cairn_status ring_load(void *self, int row, int tokens, const uint8_t *from) {
+    (void)self, (void)row, (void)tokens, (void)from;
+    return CAIRN_OK;
+}
+
+static const state_kind ring_state_kind = {
+    "short convolutions", ring_reach, ring_reserve, ring_extend, ring_cut,
+    ring_fork, ring_saved, ring_save, ring_load
+};

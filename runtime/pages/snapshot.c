@@ -16,18 +16,6 @@
  * snapshot_pages. */
 
 enum { SNAPSHOT_VERSION = 3, SNAPSHOT_HEADER = 112, SNAPSHOT_NAME = 64 };
-enum { SNAPSHOT_IDENTITY, SNAPSHOT_TOKENS, SNAPSHOT_STATE, SNAPSHOT_PAGES, SNAPSHOT_EXTRA,
-       SNAPSHOT_PARTS };
-enum { SNAPSHOT_OF_SESSION = 1, SNAPSHOT_OF_REQUEST = 2 };
-
-typedef struct snapshot {
-    uint32_t kind;
-    size_t bytes[SNAPSHOT_PARTS];
-    uint8_t *parts[SNAPSHOT_PARTS]; /* into `memory` */
-    uint8_t *memory;                /* [total]; read only when it was given to snapshot_read */
-    size_t total;
-} snapshot;
-
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 static void snapshot_put32(uint8_t *p, uint32_t v) {
@@ -88,7 +76,6 @@ static void snapshot_sum_chunk(void *context, int i) {
     cache_store64(c->sums + 8 * (size_t)i, snapshot_sum(c->data + at, bytes));
 }
 
-/* The sum of data, or with `every` > 1 of one chunk in so many. */
 static cairn_status snapshot_sum_chunks(base *b, struct pool *threads, const uint8_t *data,
                                         size_t bytes, size_t every, uint64_t *sum) {
     snapshot_chunks c;
@@ -115,7 +102,6 @@ static cairn_status snapshot_sum_part(base *b, struct pool *threads, const uint8
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* The total of a snapshot whose parts' bytes are known. False when it overflows. */
 static bool snapshot_add_up(snapshot *s) {
     s->total = SNAPSHOT_HEADER;
     for (int i = 0; i < SNAPSHOT_PARTS; i++) {
@@ -125,7 +111,6 @@ static bool snapshot_add_up(snapshot *s) {
     return true;
 }
 
-/* The parts lie in `memory` [total]. */
 static void snapshot_place(snapshot *s, uint8_t *memory) {
     size_t at = SNAPSHOT_HEADER;
     s->memory = memory;
@@ -135,7 +120,6 @@ static void snapshot_place(snapshot *s, uint8_t *memory) {
     }
 }
 
-/* The header, once all parts are filled. */
 static cairn_status snapshot_seal(base *b, struct pool *threads, snapshot *s) {
     uint8_t *at = s->memory;
     memcpy(at, "CAIRNSNP", 8);
@@ -188,7 +172,6 @@ static cairn_status snapshot_read_header(base *b, const char *call, const void *
     return CAIRN_OK;
 }
 
-/* Memory [bytes] as a snapshot of this kind, every sum right. */
 static cairn_status snapshot_read(base *b, struct pool *threads, const char *call, uint32_t kind,
                                   const void *memory, size_t bytes, snapshot *s) {
     cairn_status status = snapshot_read_header(b, call, memory, bytes, s);
@@ -294,8 +277,6 @@ static cairn_status snapshot_fetch_request(const snapshot_request *q, int pages,
     return handles_leave(rt, snapshot_fetch_close(&f, status));
 }
 
-/* What every save into a caller's memory begins with: *bytes is told; true when memory is to be
- * filled. */
 static bool snapshot_wants(base *b, const char *call, const snapshot *s, const void *memory,
                            size_t capacity, size_t *bytes, cairn_status *status) {
     if (bytes) *bytes = s->total;

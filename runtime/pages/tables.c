@@ -1,26 +1,3 @@
-/* pages_tables: which pages hold the tokens of each request of a batch. Host lists, changed for the
- * whole batch at once; every change happens whole or not at all.
- *
- * A request is live or not; a live one holds at least one page, and its tokens [0, length) lie in
- * its pages in order. Two modes. With a pool any free page serves, requests may share pages, and a
- * page that has another holder is replaced before it is written (copy on write): the tables then
- * list the one page a request must copy, its partly filled one. Without a pool (deterministic) page
- * c of request r has the id r * max_pages + c, and nothing is shared. Calls pages. */
-
-typedef struct page_tables {
-    page_pool *pool; /* NULL: deterministic */
-    int requests, page_size, max_pages;
-    int32_t *ids;       /* [requests, max_pages], -1 from pages[r] on */
-    int32_t *lengths;   /* [requests] tokens */
-    int32_t *pages;     /* [requests] pages held, 0: not live */
-    int32_t *first_changed, *last_changed; /* [requests] columns of ids since tables_settle; last
-                                              < first: none */
-    int32_t *plan;      /* [requests] of the change in progress */
-    int32_t *surplus;   /* [requests * max_pages] of the change in progress */
-    int32_t *copies;    /* [requests, 2] page to copy from and to, as the last insert wants; -1 */
-    int copy_count;     /* of them, 0 once they were fetched */
-} page_tables;
-
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void tables_close(base *b, page_tables *t) {
@@ -33,18 +10,19 @@ static void tables_close(base *b, page_tables *t) {
     base_delete(b, t->plan, n, sizeof *t->plan);
     base_delete(b, t->surplus, all, sizeof *t->surplus);
     base_delete(b, t->copies, 2 * n, sizeof *t->copies);
+    base_delete(b, t->taken, n, sizeof *t->taken);
     memset(t, 0, sizeof *t);
 }
 
-/* Nothing has changed since now. */
-static void tables_settle(page_tables *t) {
-    for (int r = 0; r < t->requests; r++) {
-        t->first_changed[r] = INT32_MAX;
-        t->last_changed[r] = -1;
-    }
+static void tables_settle_row(page_tables *t, int r) {
+    t->first_changed[r] = INT32_MAX;
+    t->last_changed[r] = -1;
 }
 
-/* No request is live. The pool stays the caller's and must outlive the tables. */
+static void tables_settle(page_tables *t) {
+    for (int r = 0; r < t->requests; r++) tables_settle_row(t, r);
+}
+
 static cairn_status tables_open(base *b, page_pool *from, int requests, int page_size,
                                 int max_pages, page_tables *t) {
     size_t n = (size_t)requests, all = n * (size_t)max_pages;
@@ -59,8 +37,9 @@ static cairn_status tables_open(base *b, page_pool *from, int requests, int page
     t->plan = (int32_t *)base_new(b, n, sizeof *t->plan);
     t->surplus = (int32_t *)base_new(b, all, sizeof *t->surplus);
     t->copies = (int32_t *)base_new(b, 2 * n, sizeof *t->copies);
+    t->taken = (bool *)base_new(b, n, sizeof *t->taken);
     if (!t->ids || !t->lengths || !t->pages || !t->first_changed || !t->last_changed ||
-        !t->plan || !t->surplus || !t->copies) {
+        !t->plan || !t->surplus || !t->copies || !t->taken) {
         tables_close(b, t);
         return base_no_memory(b, "page tables", (2 * all + 7 * n) * sizeof(int32_t));
     }
@@ -70,15 +49,49 @@ static cairn_status tables_open(base *b, page_pool *from, int requests, int page
     return CAIRN_OK;
 }
 
+/* As many rows again, those there are as they were. */
+static cairn_status tables_double(base *b, page_tables *t) {
+    const size_t n = (size_t)t->requests, bytes = n * sizeof(int32_t);
+    page_tables more;
+    cairn_status status = tables_open(b, t->pool, 2 * t->requests, t->page_size, t->max_pages,
+                                      &more);
+    if (status) return status;
+    memcpy(more.ids, t->ids, bytes * (size_t)t->max_pages);
+    memcpy(more.lengths, t->lengths, bytes);
+    memcpy(more.pages, t->pages, bytes);
+    memcpy(more.first_changed, t->first_changed, bytes);
+    memcpy(more.last_changed, t->last_changed, bytes);
+    memcpy(more.copies, t->copies, 2 * bytes);
+    memcpy(more.taken, t->taken, n * sizeof *t->taken);
+    more.copy_count = t->copy_count;
+    tables_close(b, t);
+    *t = more;
+    return CAIRN_OK;
+}
+
+static cairn_status tables_take_row(base *b, page_tables *t, int *row) {
+    int r = 0;
+    cairn_status status;
+    while (r < t->requests && t->taken[r]) r++;
+    if (r == t->requests && (status = tables_double(b, t))) return status;
+    t->taken[r] = true;
+    *row = r;
+    return CAIRN_OK;
+}
+
 /* ---- small parts ----------------------------------------------------------------------------- */
 
 static int32_t *tables_row(const page_tables *t, int r) {
     return t->ids + (size_t)r * (size_t)t->max_pages;
 }
 
-/* Pages that `tokens` tokens take: one at least. */
+static int tables_filled(const page_tables *t, int64_t tokens) {
+    return (int)((tokens + t->page_size - 1) / t->page_size);
+}
+
+/* Of a live request: one at least. */
 static int tables_pages_of(const page_tables *t, int64_t tokens) {
-    return tokens > 0 ? (int)((tokens + t->page_size - 1) / t->page_size) : 1;
+    return tokens > 0 ? tables_filled(t, tokens) : 1;
 }
 
 static void tables_touch(page_tables *t, int r, int column) {
@@ -96,6 +109,14 @@ static int32_t tables_new_page(page_tables *t, int r, int c) {
 
 static void tables_grow(page_tables *t, int r, int pages) {
     for (; t->pages[r] < pages; t->pages[r]++) tables_new_page(t, r, t->pages[r]);
+}
+
+/* Only the list: who holds the pages has given them back. */
+static void tables_shorten(page_tables *t, int r, int pages) {
+    for (; t->pages[r] > pages; t->pages[r]--) {
+        tables_row(t, r)[t->pages[r] - 1] = -1;
+        tables_touch(t, r, t->pages[r] - 1);
+    }
 }
 
 static cairn_status tables_check_free(base *b, const page_tables *t, const char *call,
@@ -152,11 +173,123 @@ static cairn_status tables_cut(base *b, page_tables *t) {
     for (int r = 0; r < t->requests && t->pool; r++)
         for (int c = t->plan[r]; c < t->pages[r]; c++) t->surplus[count++] = tables_row(t, r)[c];
     if (t->pool && (status = pages_give(b, t->pool, t->surplus, count))) return status;
-    for (int r = 0; r < t->requests; r++)
-        for (; t->pages[r] > t->plan[r]; t->pages[r]--) {
-            tables_row(t, r)[t->pages[r] - 1] = -1;
-            tables_touch(t, r, t->pages[r] - 1);
+    for (int r = 0; r < t->requests; r++) tables_shorten(t, r, t->plan[r]);
+    return CAIRN_OK;
+}
+
+/* ---- one row --------------------------------------------------------------------------------- */
+
+/* Pages that writing from token `from` on would write and that have another holder are marked in
+ * the table by their complement, their reference given up; two rows that share one with nobody else
+ * thus leave it to the latter. How many there are. */
+static int tables_mark_shared(page_tables *t, int r, int from) {
+    int32_t *row = tables_row(t, r);
+    int marked = 0;
+    for (int c = from / t->page_size; t->pool && c < t->pages[r]; c++)
+        if (pages_shared(t->pool, row[c])) {
+            t->pool->references[row[c]]--;
+            row[c] = ~row[c];
+            marked++;
         }
+    return marked;
+}
+
+static void tables_unmark(page_tables *t, int r, int from) {
+    int32_t *row = tables_row(t, r);
+    for (int c = from / t->page_size; c < t->pages[r]; c++)
+        if (row[c] < 0) {
+            row[c] = ~row[c];
+            t->pool->references[row[c]]++;
+        }
+}
+
+/* New pages for those marked; the partly filled one has tokens to be copied. */
+static void tables_replace_marked(page_tables *t, int r, int from) {
+    int32_t *row = tables_row(t, r);
+    for (int c = from / t->page_size; c < t->pages[r]; c++)
+        if (row[c] < 0) {
+            int32_t old = ~row[c], page = tables_new_page(t, r, c);
+            if (from <= c * t->page_size) continue;
+            t->copies[2 * r] = old;
+            t->copies[2 * r + 1] = page;
+            t->copy_count++;
+        }
+}
+
+static int tables_need(const page_tables *t, int r, int from, int to) {
+    int need = tables_filled(t, to) - t->pages[r];
+    if (need < 0) need = 0;
+    for (int c = from / t->page_size; t->pool && c < t->pages[r]; c++)
+        need += pages_shared(t->pool, tables_row(t, r)[c]);
+    return need;
+}
+
+/* Row r has pages for tokens [0, to), those from `from` on held by nobody else. The page that
+ * `from` lies in may then have to be copied: see t->copies, and tables_uncopy where that fails. */
+static cairn_status tables_reserve(base *b, page_tables *t, const char *call, int r, int from,
+                                   int to) {
+    cairn_status status = tables_check_copies(b, t, call);
+    if (!status) status = tables_check_free(b, t, call, tables_need(t, r, from, to));
+    if (status) return status;
+    tables_mark_shared(t, r, from);
+    tables_replace_marked(t, r, from);
+    tables_grow(t, r, tables_filled(t, to));
+    if (t->lengths[r] < to) t->lengths[r] = to;
+    return CAIRN_OK;
+}
+
+/* The copy that tables_reserve wanted was made; or not, and the row has the page of before again,
+ * which has other holders. */
+static void tables_copied(page_tables *t, int r) {
+    t->copies[2 * r] = t->copies[2 * r + 1] = -1;
+    t->copy_count--;
+}
+
+static void tables_uncopy(base *b, page_tables *t, int r) {
+    int32_t *row = tables_row(t, r), old = t->copies[2 * r], page = t->copies[2 * r + 1];
+    int c = 0;
+    while (row[c] != page) c++;
+    row[c] = old;
+    t->pool->references[old]++;
+    pages_give(b, t->pool, &page, 1);
+    tables_touch(t, r, c);
+    tables_copied(t, r);
+}
+
+/* Row r keeps tokens [0, tokens) at most; pages behind them go back. */
+static void tables_trim(base *b, page_tables *t, int r, int tokens) {
+    int keep = tables_filled(t, tokens);
+    if (t->pool && t->pages[r] > keep)
+        pages_give(b, t->pool, tables_row(t, r) + keep, t->pages[r] - keep);
+    tables_shorten(t, r, keep);
+    if (t->lengths[r] > tokens) t->lengths[r] = tokens;
+}
+
+static cairn_status tables_hold(base *b, page_tables *t, int r, int first, const int32_t *ids,
+                                int count) {
+    int32_t *row = tables_row(t, r);
+    int old = t->pages[r] - first < count ? t->pages[r] - first : count;
+    cairn_status status = pages_retain(b, t->pool, ids, count);
+    if (status || !count) return status;
+    pages_give(b, t->pool, row + first, old);
+    memcpy(row + first, ids, (size_t)count * sizeof *ids);
+    if (t->pages[r] < first + count) t->pages[r] = first + count;
+    tables_touch(t, r, first);
+    tables_touch(t, r, first + count - 1);
+    return CAIRN_OK;
+}
+
+static void tables_leave_row(base *b, page_tables *t, int r) {
+    tables_trim(b, t, r, 0);
+    t->taken[r] = false;
+}
+
+static cairn_status tables_check_new(base *b, const page_tables *t, int r) {
+    const int32_t *row = tables_row(t, r);
+    for (int c = t->first_changed[r]; c <= t->last_changed[r] && c < t->pages[r]; c++)
+        if (row[c] < 0 || row[c] >= t->pool->pages)
+            return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: logical page %d is page %d of %d",
+                             r, c, (int)row[c], t->pool->pages);
     return CAIRN_OK;
 }
 
@@ -210,12 +343,8 @@ static cairn_status tables_adopt(base *b, page_tables *t, int r, const int32_t *
     if (tokens < 1)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "adopt: %d tokens; 1 is the least", tokens);
     if (count > t->max_pages) return tables_too_long(b, t, "adopt", r, count);
-    if ((status = pages_retain(b, t->pool, ids, count))) return status;
-    memcpy(tables_row(t, r), ids, (size_t)count * sizeof *ids);
-    t->pages[r] = count;
+    if ((status = tables_hold(b, t, r, 0, ids, count))) return status;
     t->lengths[r] = tokens;
-    tables_touch(t, r, 0);
-    tables_touch(t, r, count - 1);
     return CAIRN_OK;
 }
 
@@ -230,43 +359,6 @@ static cairn_status tables_fork(base *b, page_tables *t, int from, int to) {
 }
 
 /* ---- tokens come and go ---------------------------------------------------------------------- */
-
-/* Pages that insert would write and that have another holder are marked in the table by their
- * complement, their reference given up; two requests that share one with nobody else thus leave it
- * to the latter. How many there are. */
-static int tables_mark_shared(page_tables *t, int r) {
-    int32_t *row = tables_row(t, r);
-    int marked = 0;
-    for (int c = t->lengths[r] / t->page_size; t->pool && c < t->pages[r]; c++)
-        if (pages_shared(t->pool, row[c])) {
-            t->pool->references[row[c]]--;
-            row[c] = ~row[c];
-            marked++;
-        }
-    return marked;
-}
-
-static void tables_unmark(page_tables *t, int r) {
-    int32_t *row = tables_row(t, r);
-    for (int c = t->lengths[r] / t->page_size; c < t->pages[r]; c++)
-        if (row[c] < 0) {
-            row[c] = ~row[c];
-            t->pool->references[row[c]]++;
-        }
-}
-
-/* New pages for those marked; the partly filled one has tokens to be copied. */
-static void tables_replace_marked(page_tables *t, int r) {
-    int32_t *row = tables_row(t, r);
-    for (int c = t->lengths[r] / t->page_size; c < t->pages[r]; c++)
-        if (row[c] < 0) {
-            int32_t from = ~row[c], to = tables_new_page(t, r, c);
-            if (t->lengths[r] <= c * t->page_size) continue;
-            t->copies[2 * r] = from;
-            t->copies[2 * r + 1] = to;
-            t->copy_count++;
-        }
-}
 
 /* Room for tokens[r] more tokens of each request. */
 static cairn_status tables_insert(base *b, page_tables *t, const int32_t *tokens) {
@@ -283,17 +375,17 @@ static cairn_status tables_insert(base *b, page_tables *t, const int32_t *tokens
         }
         t->plan[planned] = (int32_t)pages;
         if (pages > t->pages[planned]) need += pages - t->pages[planned];
-        need += tables_mark_shared(t, planned);
+        need += tables_mark_shared(t, planned, t->lengths[planned]);
     }
     if (!status) status = tables_check_free(b, t, "insert", need);
     if (!status) memset(t->copies, 0xff, 2 * (size_t)t->requests * sizeof *t->copies);
     for (int r = 0; r < planned; r++) {
         if (!tokens[r]) continue;
         if (status) {
-            tables_unmark(t, r);
+            tables_unmark(t, r, t->lengths[r]);
             continue;
         }
-        tables_replace_marked(t, r);
+        tables_replace_marked(t, r, t->lengths[r]);
         tables_grow(t, r, t->plan[r]);
         t->lengths[r] += tokens[r];
     }

@@ -42,7 +42,8 @@ static house open_house(const cairn_config *config) {
 
 /* n more tokens, or up to the end that the model says. */
 static bool say(cairn_session *s, int n, const cairn_sampling *sampling) {
-    cairn_generate_options options = {sizeof options, n, sampling, NULL, -1, 0, 0};
+    cairn_generate_options options = {.struct_size = sizeof options, .max_tokens = n,
+                                      .sampling = sampling, .stop_count = -1};
     cairn_status status = n ? cairn_generate_with(s, NULL, &options, NULL, NULL) : CAIRN_OK;
     if (status) tap_note("%s", engine_base(s)->error);
     return !status;
@@ -129,7 +130,8 @@ static bool saved_and_loaded(cairn_session *from, cairn_session *to) {
 
 /* In the middle of a generation that is then left alone. */
 static bool pulled(cairn_session *s, const setting *how) {
-    cairn_generate_options options = {sizeof options, 0, &how->sampling, NULL, -1, 0, 0};
+    cairn_generate_options options = {.struct_size = sizeof options,
+                                      .sampling = &how->sampling, .stop_count = -1};
     cairn_piece piece;
     piece.struct_size = sizeof piece, piece.stop = CAIRN_STOP_NONE;
     if (cairn_generate_begin(s, NULL, &options)) return false;

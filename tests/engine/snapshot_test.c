@@ -145,14 +145,14 @@ static void test_travels(int runs) {
 /* A load that must fail, and change nothing. */
 static bool refused(cairn_session *s, const uint8_t *data, size_t size, cairn_status want,
                     const char *says) {
-    int free_pages = s->model->kv.pool.free_count, pages = s->pages;
+    int free_pages = s->model->kv.pool.free_count, pages = engine_pages(s);
     held before = holds(s), after;
     cairn_status got = cairn_session_load_memory(s, data, size);
     bool fine = got == want && (!says || strstr(engine_base(s)->error, says));
     after = holds(s);
     if (!fine) tap_note("%s: %s", cairn_status_name(got), engine_base(s)->error);
     return fine && same(&before, &after) && free_pages == s->model->kv.pool.free_count &&
-           pages == s->pages;
+           pages == engine_pages(s);
 }
 
 static void test_bits(void) {
@@ -224,7 +224,7 @@ static void test_hostile(int runs) {
     cairn_session_reset(other);
     tap_ok(refusals > runs / 4, "on %s: of %d forged snapshots %d are refused, %d mean something",
            where, runs, refusals, taken);
-    tap_ok(t.m->kv.pool.free_count + s->pages == t.m->kv.pool.pages, "and no page is lost");
+    tap_ok(t.m->kv.pool.free_count + engine_pages(s) == t.m->kv.pool.pages, "and no page is lost");
     free(b.data);
     cairn_close(t.rt);
 }
@@ -316,7 +316,7 @@ static void test_short_pool(void) {
     bytes b = save(s);
     go_on(s, "dddddd", 8);
     tap_ok(!cairn_session_load_memory(s, b.data, b.size) && (after = holds(s), same(&before, &after)),
-           "on %s: %d of 4 pages loaded over as many", where, s->pages);
+           "on %s: %d of 4 pages loaded over as many", where, engine_pages(s));
     cairn_append(other, "ab"); /* of one token: no page yet */
     tap_ok(refused(other, b.data, b.size, CAIRN_POOL_FULL, "needs"), "%s", t.rt->base.error);
     cairn_session_close(s); /* what the prefix cache keeps of it makes room */

@@ -28,7 +28,7 @@ typedef struct rig {
     void *owned[64];
     int owned_count, page_size;
     uint8_t *head;
-    int32_t table[2][PAGES];
+    forward_rule rule;
     int bounded[2];
     int64_t pages_read[2];
 } rig;
@@ -100,12 +100,14 @@ static void make_ref(rig *g) {
 /* Pages in a shuffled order for both sequences, every slot and bound poisoned. */
 static void clear_cache(rig *g) {
     kv_cache *kv = &g->model.kv;
-    for (int i = 0; i < 2 * PAGES; i++) g->table[i / PAGES][i % PAGES] = i;
+    page_tables *t = &g->model.tables;
+    for (int i = 0; i < 2 * PAGES; i++) t->ids[i] = i;
     for (int i = 2 * PAGES - 1; i > 0; i--) {
-        int j = between(0, i);
-        int32_t *a = &g->table[i / PAGES][i % PAGES], *b = &g->table[j / PAGES][j % PAGES], t = *a;
-        *a = *b, *b = t;
+        int32_t *a = &t->ids[i], *b = &t->ids[between(0, i)], was = *a;
+        *a = *b, *b = was;
     }
+    for (int r = 0; r < 2; r++)
+        t->pages[r] = PAGES, tables_touch(t, r, 0), tables_touch(t, r, PAGES - 1);
     for (int l = 0; l < LAYERS; l++) {
         memset(kv->pages[l], 0xff, (size_t)kv->pool.pages * kv->page_bytes);
         memset(kv->bounds[l], 0xff, (size_t)kv->pool.pages * kv->bound_bytes);
@@ -146,11 +148,14 @@ static bool open_rig(rig *g, int threads, int page_size) {
     make_ref(g);
     return kv_open(&g->rt->device, LAYERS, s->kv_heads, s->head_dim, page_size, 2 * PAGES,
                    &g->model.kv) == CAIRN_OK &&
+           tables_open(&g->rt->base, &g->model.kv.pool, 2, page_size, PAGES, &g->model.tables) ==
+               CAIRN_OK &&
            forward_cpu_open(&g->model, MAX_ROWS) == CAIRN_OK;
 }
 
 static void close_rig(rig *g) {
     forward_cpu_close(&g->model);
+    tables_close(&g->rt->base, &g->model.tables);
     kv_close(&g->model.kv);
     cairn_close(g->rt);
     for (int i = 0; i < g->owned_count; i++) free(g->owned[i]);
@@ -158,29 +163,35 @@ static void close_rig(rig *g) {
 
 /* ---- forwards -------------------------------------------------------------------------------- */
 
+static bool as_prompt; /* dense rows are a prompt's: the CPU computes them alike */
+
 /* Rows [from, from + rows) of sequence `which`, and with `other` rows of the other sequence behind
  * them; logits [rows + other, VOCAB]. */
 static cairn_status forward(rig *g, int which, const int32_t *tokens, int from, int rows, int other,
                             const int32_t *other_tokens, bool dense, float *logits) {
-    int32_t t[MAX_ROWS], positions[MAX_ROWS], sequences[MAX_ROWS], bounded[2], stored[2];
-    forward_args a;
+    forward_row r[MAX_ROWS];
+    forward_sequence s[2];
+    forward_batch b;
     cairn_status status;
-    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b), memset(s, 0, sizeof s), memset(r, 0, sizeof r);
     for (int i = 0; i < rows + other; i++) {
-        t[i] = i < rows ? tokens[from + i] : other_tokens[i - rows];
-        positions[i] = i < rows ? from + i : i - rows;
-        sequences[i] = i < rows ? which : !which;
+        r[i].token = i < rows ? tokens[from + i] : other_tokens[i - rows];
+        r[i].position = r[i].rope = i < rows ? from + i : i - rows;
+        r[i].kind = dense && as_prompt ? FORWARD_PROMPT : FORWARD_STEP;
+        r[i].logits = true;
     }
     for (int i = 0; i < 2; i++) {
-        bounded[i] = g->bounded[i];
-        stored[i] = i == which ? from / g->page_size : g->bounded[i];
+        s[i].table = i ? !which : which;
+        s[i].first = i ? rows : 0, s[i].rows = i ? other : rows;
+        s[i].rule = dense ? NULL : &g->rule;
     }
-    a.rows = rows + other, a.tokens = t, a.positions = positions, a.sequences = sequences;
-    a.page_table = g->table[0], a.table_rows = 2, a.table_stride = PAGES;
-    a.bounded_pages = bounded, a.stored_pages = stored, a.dense = dense;
-    a.logit_count = rows + other, a.logits = logits, a.pages_read = g->pages_read;
-    status = forward_cpu(&g->model, &g->model.kv, &a);
-    if (stored[which] > g->bounded[which]) g->bounded[which] = stored[which];
+    s[0].bounded = g->bounded[which], s[0].stored = from / g->page_size;
+    if (s[0].bounded > s[0].stored) s[0].bounded = s[0].stored;
+    b.tables = &g->model.tables, b.sequences = s, b.sequence_count = other ? 2 : 1;
+    b.rows = r, b.row_count = rows + other, b.logits = logits;
+    status = forward_cpu(&g->model, &g->model.kv, &b);
+    if (!dense && s[0].stored > g->bounded[which]) g->bounded[which] = s[0].stored;
+    g->pages_read[which] += s[0].pages_read, g->pages_read[!which] += s[1].pages_read;
     if (status) printf("# %s\n", g->rt->base.error);
     return status;
 }
@@ -195,6 +206,7 @@ static bool walk(rig *g, const int32_t *tokens, int cut, bool dense, float *logi
     int32_t wrong[TOKENS];
     int which = between(0, 1);
     clear_cache(g);
+    as_prompt = cut != CUT_SINGLE && between(0, 1);
     for (int i = 0; i < TOKENS; i++) wrong[i] = (tokens[i] + 1) % VOCAB;
     for (int at = 0, rows; at < TOKENS; at += rows) {
         int most = TOKENS - at, other = cut == CUT_BATCH ? between(0, 9) : 0;
@@ -212,12 +224,13 @@ static bool walk(rig *g, const int32_t *tokens, int cut, bool dense, float *logi
 /* ---- checks ---------------------------------------------------------------------------------- */
 
 static void set_rule(rig *g, int topk, int window, int sinks, bool mean, bool head) {
-    cairn_config *c = &g->rt->config;
-    c->topk = g->ref.topk = topk;
-    c->selection.window = g->ref.window = window;
-    c->selection.sinks = g->ref.sinks = sinks;
-    c->selection.source = mean ? CAIRN_SOURCE_MEAN : CAIRN_SOURCE_MINMAX;
-    c->selection.strategy = head ? CAIRN_STRATEGY_HEAD : CAIRN_STRATEGY_GROUP;
+    select_rule *rule = &g->rule.select;
+    rule->page_size = g->page_size;
+    rule->topk = g->ref.topk = topk;
+    rule->window = g->ref.window = window;
+    rule->sinks = g->ref.sinks = sinks;
+    rule->mean = mean, rule->head = head;
+    memset(g->rule.layers, 0xff, sizeof g->rule.layers);
     g->ref.mean = mean, g->ref.by_head = head;
 }
 
@@ -284,7 +297,7 @@ static void test_model(int threads, int page_size) {
     tap_ok(!memcmp(dense, sparse, TOKENS * VOCAB * sizeof *dense),
            "topk of all pages is dense, to the bit");
     set_rule(&g, 1, 0, 0, false, false);
-    memset(g.rt->config.selection.layers, 0, sizeof g.rt->config.selection.layers);
+    memset(g.rule.layers, 0, sizeof g.rule.layers);
     walk(&g, tokens, CUT_RANDOM, false, sparse);
     tap_ok(!memcmp(dense, sparse, TOKENS * VOCAB * sizeof *dense), "no layer selects: dense");
     close_rig(&g);
@@ -294,7 +307,7 @@ static void test_model(int threads, int page_size) {
 /* Nothing may change: the same forward before and after gives the same bits. */
 static void test_bad_arguments(void) {
     rig g;
-    int32_t tokens[4] = {1, 2, 3, 4}, bad[4] = {1, VOCAB, 3, 4}, was;
+    int32_t tokens[4] = {1, 2, 3, 4}, bad[4] = {1, VOCAB, 3, 4}, was, *first;
     float before[4 * VOCAB], after[4 * VOCAB];
     static const int32_t many[PAGES * 16 + 1] = {0};
     if (!tap_ok(open_rig(&g, 1, 16), "a model opens")) return;
@@ -302,13 +315,18 @@ static void test_bad_arguments(void) {
     forward(&g, 0, tokens, 0, 4, 0, NULL, true, before);
     tap_ok(forward(&g, 0, bad, 0, 4, 0, NULL, true, after) == CAIRN_INVALID_ARGUMENT &&
            strstr(g.rt->base.error, "row 1: token 70"), "a token outside the vocabulary");
-    was = g.table[0][0];
-    g.table[0][0] = 2 * PAGES;
+    first = tables_row(&g.model.tables, 0);
+    was = *first, *first = 2 * PAGES;
+    tables_touch(&g.model.tables, 0, 0);
     tap_ok(forward(&g, 0, tokens, 0, 4, 0, NULL, true, after) == CAIRN_INVALID_ARGUMENT &&
            strstr(g.rt->base.error, "page 80 of 80"), "a page outside the cache");
-    g.table[0][0] = was;
+    *first = was;
     tap_ok(forward(&g, 0, many, PAGES * 16, 1, 0, NULL, true, after) ==
            CAIRN_INVALID_ARGUMENT, "a position outside the table");
+    g.model.tables.pages[0] = 3;
+    tap_ok(forward(&g, 0, many, 48, 1, 0, NULL, true, after) == CAIRN_INVALID_ARGUMENT &&
+           strstr(g.rt->base.error, "past its 3 pages"), "a position past the pages");
+    g.model.tables.pages[0] = PAGES;
     forward(&g, 0, tokens, 0, 4, 0, NULL, true, after);
     tap_ok(!memcmp(before, after, sizeof before), "mistakes change nothing");
     close_rig(&g);

@@ -4,103 +4,20 @@
  * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
-#include "gguf_build.h"
-#include "random.h"
-#include "ref/f16_ref.h"
+#include "small_model.h"
 #include "tap.h"
 
 enum {
-    MANY = 24, VOCAB = 96, LAYERS = 2, HIDDEN = 128, HEADS = 4, KV_HEADS = 2, DIM = 64, FFN = 96,
-    PAGE = 16, MOST = 512, PAGES = MOST / PAGE, SEQUENCES = 3, MOST_ROWS = 160, END = 0
+    MANY = 24, MOST = 512, PAGES = MOST / PAGE, SEQUENCES = 3, MOST_ROWS = 160
 };
-
-static uint64_t state;
-static float uniform(void) { return (float)(random_next(&state) >> 40) / 8388608.0f - 1.0f; }
-
-/* ---- the model ------------------------------------------------------------------------------- */
-
-typedef struct part { char name[64]; int rows, columns; } part;
-
-static int list_parts(part *parts) {
-    static const part each[] = {
-        {"attn_norm", 0, HIDDEN}, {"ffn_norm", 0, HIDDEN}, {"attn_q", HEADS * DIM, HIDDEN},
-        {"attn_k", KV_HEADS * DIM, HIDDEN}, {"attn_v", KV_HEADS * DIM, HIDDEN},
-        {"attn_output", HIDDEN, HEADS * DIM}, {"ffn_gate", FFN, HIDDEN}, {"ffn_up", FFN, HIDDEN},
-        {"ffn_down", HIDDEN, FFN}};
-    int count = 2;
-    parts[0] = (part){"token_embd.weight", VOCAB, HIDDEN};
-    parts[1] = (part){"output_norm.weight", 0, HIDDEN};
-    for (int l = 0; l < LAYERS; l++)
-        for (size_t i = 0; i < BASE_COUNT(each); i++, count++) {
-            parts[count] = each[i];
-            snprintf(parts[count].name, sizeof parts->name, "blk.%d.%.40s.weight", l, each[i].name);
-        }
-    return count;
-}
-
-static void build_keys(gguf_build *f) {
-    static const struct { const char *name; uint32_t value; } numbers[] = {
-        {"llama.block_count", LAYERS}, {"llama.embedding_length", HIDDEN},
-        {"llama.feed_forward_length", FFN}, {"llama.context_length", MOST},
-        {"llama.attention.head_count", HEADS}, {"llama.attention.head_count_kv", KV_HEADS},
-        {"llama.attention.key_length", DIM}, {"llama.rope.dimension_count", DIM},
-        {"tokenizer.ggml.eos_token_id", END}};
-    for (size_t i = 0; i < BASE_COUNT(numbers); i++)
-        build_key_u32(f, numbers[i].name, numbers[i].value);
-    build_key_string(f, "general.architecture", "llama");
-    build_key_string(f, "tokenizer.ggml.model", "gpt2");
-    build_key_string(f, "tokenizer.ggml.pre", "gpt-2");
-    build_key_f32(f, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
-    build_key_array(f, "tokenizer.ggml.tokens", 8, VOCAB);
-    for (int i = 0; i < VOCAB; i++) {
-        char name = (char)(i < 94 ? '!' + i : 0);
-        if (name) build_string(f, &name, 1);
-        else build_string(f, i == 94 ? "aa" : "ab", 2);
-    }
-    build_key_array(f, "tokenizer.ggml.token_type", 5, VOCAB);
-    for (int i = 0; i < VOCAB; i++) build_number(f, i ? 1 : 3, 4);
-    build_key_array(f, "tokenizer.ggml.merges", 8, 1);
-    build_string(f, "a a", 3);
-}
-
-static bool write_model(const char *path) {
-    part parts[2 + 9 * LAYERS];
-    gguf_build f = {0};
-    int count = list_parts(parts);
-    FILE *file = fopen(path, "wb");
-    bool fine;
-    build_begin(&f, 3, (uint64_t)count, 16);
-    build_keys(&f);
-    for (int i = 0; i < count; i++) {
-        uint64_t shape[2] = {(uint64_t)parts[i].columns, (uint64_t)parts[i].rows};
-        int rows = parts[i].rows;
-        build_tensor(&f, parts[i].name, rows ? BLOCK_F16 : BLOCK_F32, rows ? 2 : 1, shape,
-                     (uint64_t)(rows ? rows * 2 : 4) * shape[0], 32);
-    }
-    build_align(&f, 32);
-    for (int i = 0; i < count; i++) {
-        for (int j = 0; j < (parts[i].rows ? parts[i].rows : 1) * parts[i].columns; j++) {
-            float v = parts[i].rows ? 0.15f * uniform() : 1.0f + 0.3f * uniform();
-            uint32_t bits;
-            memcpy(&bits, &v, 4);
-            if (parts[i].rows) build_number(&f, (uint64_t)ref_to_f16((double)v), 2);
-            else build_number(&f, bits, 4);
-        }
-        build_align(&f, 32);
-    }
-    fine = file && fwrite(f.data, 1, f.size, file) == f.size;
-    if (file) fclose(file);
-    free(f.data);
-    return fine;
-}
 
 /* ---- forwards -------------------------------------------------------------------------------- */
 
 typedef struct rig {
     cairn_runtime *rt;
     cairn_model *model;
-    int32_t table[SEQUENCES][PAGES];
-    int32_t bounded[SEQUENCES], stored[SEQUENCES];
+    int32_t bounded[SEQUENCES];
+    forward_rule rule;
     int64_t pages_read[SEQUENCES];
 } rig;
 
@@ -124,42 +41,67 @@ static bool open_rig(rig *g, cairn_backend backend, const char *path, int topk) 
         g->rt = NULL;
         return false;
     }
-    for (int i = 0; i < SEQUENCES * PAGES; i++)
-        g->table[i / PAGES][i % PAGES] = (i * 7 + 5) % g->model->kv.pool.pages;
+    for (int s = 0; s < SEQUENCES; s++) {
+        page_tables *t = &g->model->tables;
+        for (int c = 0; c < PAGES; c++)
+            tables_row(t, s)[c] = ((s * PAGES + c) * 7 + 5) % g->model->kv.pool.pages;
+        t->pages[s] = PAGES;
+        t->taken[s] = true;
+        tables_touch(t, s, 0), tables_touch(t, s, PAGES - 1);
+    }
+    g->rule.select.page_size = PAGE, g->rule.select.topk = topk;
+    g->rule.select.window = config.selection.window, g->rule.select.sinks = config.selection.sinks;
+    memset(g->rule.layers, 0xff, sizeof g->rule.layers);
     return true;
 }
 
-static const sample_params *rule; /* where it is set, the tokens after the rows are drawn by it */
+static const sample_params *draw; /* where it is set, the tokens after the rows are drawn by it */
 static int32_t drawn[MOST_ROWS];
+
+enum { PROMPT = -1, DENSE, SPARSE }; /* how rows run: as prompt, as step with no rule, with one */
 
 /* One forward of `rows` rows of each of the sequences [first, end), from `position` on; logits
  * [rows of them all, VOCAB] or only the last `wanted`. */
-static bool forward(rig *g, int first, int end, int position, int rows, bool dense, int wanted,
+static bool forward(rig *g, int first, int end, int position, int rows, int how, int wanted,
                     float *logits) {
-    int32_t tokens[MOST_ROWS], positions[MOST_ROWS], sequences[MOST_ROWS];
-    static uint64_t version = 1;
-    forward_args a;
+    static forward_row r[MOST_ROWS];
+    static sample_ask asks[MOST_ROWS];
+    forward_sequence sequences[SEQUENCES];
+    forward_batch b;
     cairn_status status;
-    memset(&a, 0, sizeof a);
+    memset(&b, 0, sizeof b), memset(sequences, 0, sizeof sequences), memset(r, 0, sizeof r);
     memset(g->pages_read, 0, sizeof g->pages_read);
+    b.tables = &g->model->tables, b.rows = r, b.sequences = sequences, b.logits = logits;
+    b.sampled = drawn;
     for (int s = first; s < end; s++) {
-        for (int r = 0; r < rows; r++, a.rows++) {
-            tokens[a.rows] = text[s][position + r];
-            positions[a.rows] = position + r, sequences[a.rows] = s;
+        forward_sequence *q = &sequences[b.sequence_count++];
+        q->table = s, q->first = b.row_count, q->rows = rows;
+        q->rule = how == DENSE ? NULL : &g->rule;
+        q->stored = position / PAGE;
+        if (g->bounded[s] > q->stored) g->bounded[s] = q->stored;
+        q->bounded = g->bounded[s];
+        for (int i = 0; i < rows; i++, b.row_count++) {
+            forward_row *row = &r[b.row_count];
+            row->token = text[s][position + i];
+            row->position = row->rope = position + i;
+            row->kind = how == PROMPT ? FORWARD_PROMPT : FORWARD_STEP;
         }
-        g->stored[s] = position / PAGE;
-        if (g->bounded[s] > g->stored[s]) g->bounded[s] = g->stored[s];
     }
-    a.tokens = tokens, a.positions = positions, a.sequences = sequences;
-    a.page_table = g->table[0], a.table_rows = SEQUENCES, a.table_stride = PAGES;
-    a.table_version = version++, a.bounded_pages = g->bounded, a.stored_pages = g->stored;
-    a.dense = dense, a.logit_first = a.rows - wanted, a.logit_count = wanted, a.logits = logits;
-    a.pages_read = g->pages_read;
-    if (rule) a.logits = NULL, a.sample = rule, a.sampled = drawn;
+    for (int i = b.row_count - wanted; i < b.row_count; i++) {
+        sample_ask *ask = &asks[i];
+        r[i].logits = draw == NULL;
+        if (!draw) continue;
+        memset(ask, 0, sizeof *ask);
+        ask->params = *draw, ask->position = r[i].position + 1, ask->expected = -1;
+        r[i].sample = ask;
+    }
     if (device_enter(&g->rt->device)) return false;
-    status = g->model->backend->forward(g->model, &g->model->kv, &a);
+    status = g->model->backend->forward(g->model, &g->model->kv, &b);
     device_leave(&g->rt->device);
-    for (int s = first; s < end; s++) g->bounded[s] = g->stored[s];
+    for (int s = first; s < end; s++) {
+        if (sequences[s - first].rule) g->bounded[s] = position / PAGE;
+        g->pages_read[s] = sequences[s - first].pages_read;
+    }
     if (status) tap_note("forward: %s", cairn_last_error(g->rt));
     return !status;
 }
@@ -184,7 +126,7 @@ static bool prompts(rig *g, int length) {
     for (int s = 0; s < SEQUENCES; s++)
         for (int at = 0, rows; at < length && fine; at += rows) {
             rows = length - at < 70 + 20 * s ? length - at : 70 + 20 * s;
-            fine = forward(g, s, s + 1, at, rows, true, 0, NULL);
+            fine = forward(g, s, s + 1, at, rows, PROMPT, 0, NULL);
         }
     return fine;
 }
@@ -196,24 +138,24 @@ static void test_background(rig *gpu, int at) {
     int64_t read;
     bool fine;
     f->flow_states[STEP_K_FLOW] = f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
-    fine = forward(gpu, 0, 1, at, rows, true, rows, other) &&
-           forward(gpu, 0, 1, at, rows, false, rows, other + count);
+    fine = forward(gpu, 0, 1, at, rows, DENSE, rows, other) &&
+           forward(gpu, 0, 1, at, rows, SPARSE, rows, other + count);
     read = gpu->pages_read[0];
     tap_ok(fine && !cairn_model_wait(gpu->model) && f->flow_states[0] == STEP_FLOW_READY &&
                f->flow_states[1] == STEP_FLOW_READY, "cuda, every kernel is there after a wait");
-    fine = forward(gpu, 0, 1, at, rows, true, rows, logits) &&
-           forward(gpu, 0, 1, at, rows, false, rows, logits + count);
+    fine = forward(gpu, 0, 1, at, rows, DENSE, rows, logits) &&
+           forward(gpu, 0, 1, at, rows, SPARSE, rows, logits + count);
     tap_ok(fine && !memcmp(logits, other, 2 * (size_t)count * sizeof *logits) &&
                read == gpu->pages_read[0] && read > 0,
            "cuda, the same bits before and after, and %d pages read", (int)read);
 }
 
 static void test_dense(rig *gpu, rig *cpu, int at) {
-    bool fine = forward(gpu, 0, 1, at, 1, true, 1, logits) &&
-                forward(cpu, 0, 1, at, 1, true, 1, other);
+    bool fine = forward(gpu, 0, 1, at, 1, DENSE, 1, logits) &&
+                forward(cpu, 0, 1, at, 1, DENSE, 1, other);
     double far = distance(logits, other, VOCAB);
     tap_ok(fine && far < 2e-2, "cuda, one row after a prompt: %.1e from the CPU", far);
-    fine = forward(gpu, 0, 1, at, 6, true, 6, logits) && forward(cpu, 0, 1, at, 6, true, 6, other);
+    fine = forward(gpu, 0, 1, at, 6, DENSE, 6, logits) && forward(cpu, 0, 1, at, 6, DENSE, 6, other);
     far = distance(logits, other, 6 * VOCAB);
     tap_ok(fine && far < 2e-2, "cuda, six rows: %.1e", far);
 }
@@ -222,7 +164,7 @@ static void test_dense(rig *gpu, rig *cpu, int at) {
  * before the window fills is all. */
 static void test_rows(rig *gpu, const char *what, int at) {
     static const int counts[] = {2, 5, 8, 9, MANY};
-    const bool dense = false;
+    const int dense = SPARSE;
     int64_t read[SEQUENCES];
     bool fine = true;
     for (int r = 0; r < MANY && fine; r++)
@@ -243,18 +185,18 @@ static void test_rows(rig *gpu, const char *what, int at) {
 }
 
 /* Sequences side by side give what each gives alone. */
-static void test_batch(rig *gpu, int at, int rows, bool dense) {
+static void test_batch(rig *gpu, int at, int rows, int how) {
     int64_t read[SEQUENCES];
     int all = SEQUENCES * rows;
     bool fine = true;
     for (int s = 0; s < SEQUENCES && fine; s++) {
-        fine = forward(gpu, s, s + 1, at, rows, dense, rows, other + s * rows * VOCAB);
+        fine = forward(gpu, s, s + 1, at, rows, how, rows, other + s * rows * VOCAB);
         read[s] = gpu->pages_read[s];
     }
-    fine = fine && forward(gpu, 0, SEQUENCES, at, rows, dense, all, logits);
+    fine = fine && forward(gpu, 0, SEQUENCES, at, rows, how, all, logits);
     tap_ok(fine && !memcmp(logits, other, (size_t)(all * VOCAB) * sizeof *logits) &&
                !memcmp(read, gpu->pages_read, sizeof read),
-           "cuda, %s: %d rows of %d sequences as alone", dense ? "dense" : "sparse", all,
+           "cuda, %s: %d rows of %d sequences as alone", how == DENSE ? "dense" : "sparse", all,
            SEQUENCES);
 }
 
@@ -265,13 +207,13 @@ static void test_draws(rig *gpu, int at, int first, int end, int rows, int top_k
     const int all = rows * (end - first);
     sample_params p;
     int same = 0;
-    bool fine = forward(gpu, first, end, at, rows, false, all, logits);
+    bool fine = forward(gpu, first, end, at, rows, SPARSE, all, logits);
     memset(&p, 0, sizeof p);
     p.temperature = 0.8f, p.top_k = top_k, p.top_p = 0.9f, p.seed = state >> 20;
     p.repetition_penalty = 1.0f;
-    rule = &p;
-    fine = fine && forward(gpu, first, end, at, rows, false, all, logits);
-    rule = NULL;
+    draw = &p;
+    fine = fine && forward(gpu, first, end, at, rows, SPARSE, all, logits);
+    draw = NULL;
     for (int r = 0; r < all && fine; r++)
         same += drawn[r] == sample_token(&p, logits + r * VOCAB, VOCAB, at + r % rows + 1, scratch);
     tap_ok(fine && same == all, "%d of %d tokens drawn as the CPU draws them, top_k %d", same, all,
@@ -281,9 +223,9 @@ static void test_draws(rig *gpu, int at, int first, int end, int rows, int top_k
 /* Two prompts in one forward, with logits of the end of the first and of the whole second. */
 static void test_prompts(rig *gpu, int at) {
     const int rows = 40, wanted = rows + 3;
-    bool fine = forward(gpu, 0, 1, at, rows, true, 3, other) &&
-                forward(gpu, 1, 2, at, rows, true, rows, other + 3 * VOCAB) &&
-                forward(gpu, 0, 2, at, rows, true, wanted, logits);
+    bool fine = forward(gpu, 0, 1, at, rows, PROMPT, 3, other) &&
+                forward(gpu, 1, 2, at, rows, PROMPT, rows, other + 3 * VOCAB) &&
+                forward(gpu, 0, 2, at, rows, PROMPT, wanted, logits);
     tap_ok(fine && !memcmp(logits, other, (size_t)(wanted * VOCAB) * sizeof *logits),
            "cuda, two prompts in one forward");
 }
@@ -295,7 +237,8 @@ static void test_prompts(rig *gpu, int at) {
 static int say(const char *path, int prompt, int cut, int tokens, int32_t *ids) {
     rig g;
     cairn_session *s = NULL;
-    cairn_generate_options options = {sizeof options, cut, NULL, NULL, -1, 0, 0};
+    cairn_generate_options options = {.struct_size = sizeof options, .max_tokens = cut,
+                                      .stop_count = -1};
     void *memory = NULL;
     size_t bytes = 0;
     int count = 0;
@@ -368,9 +311,9 @@ int main(void) {
         cairn_close(cpu.rt);
         test_rows(&gpu, "whole", 24);
         test_rows(&gpu, "sparse", at);
-        test_batch(&gpu, at, 2, true);
-        test_batch(&gpu, at, 2, false);
-        test_batch(&gpu, at, 25, false);
+        test_batch(&gpu, at, 2, DENSE);
+        test_batch(&gpu, at, 2, SPARSE);
+        test_batch(&gpu, at, 25, SPARSE);
         test_prompts(&gpu, at);
         test_draws(&gpu, at, 0, 1, 1, 40);
         test_draws(&gpu, at, 0, 1, 5, 7);

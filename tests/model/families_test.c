@@ -26,6 +26,17 @@ static family a_llama(void) {
     return f;
 }
 
+/* Every format there is, by weight. */
+static family a_mixed_llama(void) {
+    static const int all[] = {BLOCK_F16, BLOCK_Q4_0, BLOCK_Q4_1, BLOCK_Q5_0, BLOCK_Q5_1, BLOCK_Q8_0,
+                              BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K, BLOCK_Q4_K, BLOCK_Q5_K,
+                              BLOCK_Q6_K};
+    family f = {.architecture = "llama", .layers = 3, .hidden = 256, .heads = 4, .kv_heads = 2,
+                .dim = 64, .ffn = 256, .vocab = 120, .context = 256, .own_head = true};
+    family_make(&f, all, (int)BASE_COUNT(all), &state);
+    return f;
+}
+
 static family a_lfm2(void) {
     family f = {.architecture = "lfm2", .layers = 5, .hidden = 96, .heads = 4, .kv_heads = 2,
                 .dim = 32, .ffn = 96, .vocab = 120, .context = 256, .taps = 3};
@@ -371,6 +382,7 @@ int main(void) {
     test_spoiled(CAIRN_BACKEND_CUDA);
     test_maps();
     test_family(a_llama(), "build/families_llama.gguf");
+    test_family(a_mixed_llama(), "build/families_mixed.gguf");
     for (int i = 0; i < 3; i++) test_family(a_lfm2(), "build/families_lfm2.gguf");
     return tap_done();
 }

@@ -15,7 +15,8 @@ static int between(int low, int high) {
 static float uniform(void) { return (float)(random_next(&state) >> 40) / 8388608.0f - 1.0f; }
 
 static const char *const level_names[] = {"scalar", "avx2", "avx512", "neon"};
-static const int types[] = {BLOCK_F32, BLOCK_F16, BLOCK_BF16, BLOCK_Q4_0, BLOCK_Q4_1, BLOCK_Q8_0};
+static const int types[] = {BLOCK_F32, BLOCK_F16, BLOCK_BF16, BLOCK_Q4_0, BLOCK_Q4_1, BLOCK_Q5_0,
+                            BLOCK_Q5_1, BLOCK_Q8_0, BLOCK_Q4_K, BLOCK_Q5_K, BLOCK_Q6_K};
 
 /* n floats with guard words around them; aligned to 4 bytes only. */
 enum { GUARD = 8 };
@@ -43,8 +44,12 @@ static uint8_t *random_weights(const block_type *type, int out, int in) {
         if (type->type == BLOCK_F32) memcpy(at, &bits, 4);
         else if (type->type == BLOCK_BF16) half = (uint16_t)(bits >> 16);
         if (type->type == BLOCK_F32) continue;
-        at[0] = (uint8_t)half, at[1] = (uint8_t)(half >> 8);
-        if (type->type == BLOCK_Q4_1) at[2] = (uint8_t)half, at[3] = (uint8_t)((half >> 8) ^ 0x80);
+        if (type->type == BLOCK_Q6_K) at[208] = (uint8_t)half, at[209] = (uint8_t)(half >> 8);
+        else at[0] = (uint8_t)half, at[1] = (uint8_t)(half >> 8);
+        if (type->type == BLOCK_Q4_K || type->type == BLOCK_Q5_K)
+            at[2] = at[0], at[3] = at[1] & 0x9f; /* a smaller minimum */
+        if (type->type == BLOCK_Q4_1 || type->type == BLOCK_Q5_1)
+            at[2] = (uint8_t)half, at[3] = (uint8_t)((half >> 8) ^ 0x80);
     }
     return w;
 }
@@ -182,7 +187,7 @@ static void test_product(const simd_kernels *simd, int type_number, int rows, in
 static void test_products(const simd_kernels *simd) {
     for (size_t t = 0; t < BASE_COUNT(types); t++) {
         int unit = block_find(types[t])->values;
-        test_product(simd, types[t], 1, 16, 32);
+        test_product(simd, types[t], 1, 16, unit > 32 ? unit : 32);
         test_product(simd, types[t], between(1, 20), between(1, 70), unit * between(1, 300 / unit));
         test_product(simd, types[t], between(1, 3), between(8, 20),
                      unit * (2100 / unit + between(0, 3)));
@@ -203,6 +208,33 @@ static void test_dequantize(const simd_kernels *simd) {
         tap_ok(unguard(out, n), "%s: dequantising stays inside", level_names[simd->level]);
         free(w);
     }
+}
+
+/* Every format to the bit as the Python package gguf has it, at this level and in plain C. */
+static void test_goldens(const simd_kernels *simd) {
+    FILE *file = fopen("tests/golden/blocks.bin", "rb");
+    uint32_t head[3];
+    int formats = 0;
+    while (file && fread(head, 4, 3, file) == 3) {
+        const block_type *type = block_find((int)head[0]);
+        uint8_t *blocks = (uint8_t *)malloc(head[1]);
+        float *want = guarded(head[2]), *out = guarded(head[2]), *plain = guarded(head[2]);
+        bool same = true, read = fread(blocks, 1, head[1], file) == head[1] &&
+                    fread(want, 4, head[2], file) == head[2];
+        if (tap_ok(read && type && block_row_bytes(type, head[2]) == head[1], "%s: %s is read",
+                   level_names[simd->level], block_name((int)head[0]))) {
+            simd->dequantize(type->type, blocks, out, head[2]);
+            type->dequantize(blocks, plain, head[2]);
+            for (uint32_t i = 0; i < head[2]; i++) /* a zero may have the other sign */
+                same = same && out[i] == want[i];
+            tap_ok(same && !memcmp(plain, want, head[2] * 4),
+                   "%s: %u values of %s, to the bit", level_names[simd->level], head[2], type->name);
+            formats++;
+        }
+        free(blocks), unguard(want, head[2]), unguard(out, head[2]), unguard(plain, head[2]);
+    }
+    tap_ok(formats == (int)BASE_COUNT(types), "%s: %d formats", level_names[simd->level], formats);
+    if (file) fclose(file);
 }
 
 /* ---- selection ------------------------------------------------------------------------------- */
@@ -288,6 +320,7 @@ int main(void) {
         test_exp(simd);
         for (int i = 0; i < 4; i++) test_rows(simd);
         test_dequantize(simd);
+        test_goldens(simd);
         test_products(simd);
     }
     test_select_top();

@@ -450,7 +450,7 @@ static void test_request_snapshot(void) {
     fine = fine && cairn_page_tables_save(from.tables, &a, data, size - 1, NULL) &&
            done(cairn_page_tables_save(from.tables, &a, data, size, NULL));
     info.struct_size = sizeof info;
-    fine = fine && done(cairn_snapshot_describe(rt, data, size, &info)) && info.version == 2 &&
+    fine = fine && done(cairn_snapshot_describe(rt, data, size, &info)) && info.version == 3 &&
            !info.of_session && info.token_count == TOKENS && info.state_bytes == STATE &&
            info.pages_bytes == 6 * 4 * 8 * 5;
     b = snapshot_args(&to, 4, got, loaded);

@@ -295,6 +295,7 @@ struct run {
         for (int r = 0; r < n; r++) {
             array[STEP_TOKEN * CAPACITY + r] = tokens[(size_t)r];
             array[STEP_POSITION * CAPACITY + r] = position + r;
+            array[STEP_ROPE * CAPACITY + r] = position + r;
             array[STEP_SEQUENCE * CAPACITY + r] = array[STEP_FIRST * CAPACITY + r] = 0;
             array[STEP_STORED * CAPACITY + r] = stored;
         }

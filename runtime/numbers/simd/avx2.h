@@ -66,6 +66,53 @@ SIMD_FN BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float 
     }
 }
 
+/* The 32 whole numbers of a part of a block, from 0, or signed where the type has no minimum; of
+ * both levels. */
+SIMD_FN BASE_INLINE __m256i simd_numbers_x86(int type, const uint8_t *block, int part) {
+    const __m256i four = _mm256_set1_epi8(15), bit = _mm256_set1_epi8(1);
+    const __m256i two = _mm256_set1_epi8(3);
+    const uint8_t *low = block + (type == BLOCK_Q4_K ? 16 : 48) + part / 2 * 32, *high = block + 16;
+    int shift = part % 2 * 4;
+    __m256i n, upper;
+    if (type == BLOCK_Q5_0 || type == BLOCK_Q5_1) {
+        const uint8_t *at = block + (type == BLOCK_Q5_1 ? 4 : 2);
+        const __m256i each = _mm256_set1_epi64x((long long)0x8040201008040201);
+        const __m256i bytes = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
+                                                 0x0303030303030303);
+        __m128i both = _mm_loadu_si128((const __m128i *)(const void *)(at + 4));
+        int32_t fifth;
+        memcpy(&fifth, at, 4);
+        n = _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(both, 4), both), four);
+        upper = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(fifth), bytes), each);
+        upper = _mm256_and_si256(_mm256_cmpeq_epi8(upper, each), _mm256_set1_epi8(16));
+        n = _mm256_or_si256(n, upper);
+        return type == BLOCK_Q5_1 ? n : _mm256_sub_epi8(n, _mm256_set1_epi8(16));
+    }
+    if (type == BLOCK_Q6_K) {
+        low = block + part / 4 * 64 + part % 2 * 32;
+        high = block + 128 + part / 4 * 32;
+        shift = part % 4 / 2 * 4;
+    }
+    n = _mm256_loadu_si256((const __m256i *)(const void *)low);
+    n = _mm256_and_si256(_mm256_srl_epi16(n, _mm_cvtsi32_si128(shift)), four);
+    if (type == BLOCK_Q4_K) return n;
+    upper = _mm256_loadu_si256((const __m256i *)(const void *)high);
+    upper = _mm256_srl_epi16(upper, _mm_cvtsi32_si128(type == BLOCK_Q6_K ? part % 4 * 2 : part));
+    upper = _mm256_slli_epi16(_mm256_and_si256(upper, type == BLOCK_Q6_K ? two : bit), 4);
+    n = _mm256_or_si256(n, upper);
+    return type == BLOCK_Q5_K ? n : _mm256_sub_epi8(n, _mm256_set1_epi8(32));
+}
+
+#define VEC_NUMBERS 1 /* its own numbers */
+SIMD_FN BASE_INLINE void SIMD(numbers)(int type, const uint8_t *block, int part, VEC *w) {
+    __m256i n = simd_numbers_x86(type, block, part);
+    __m128i half = _mm256_castsi256_si128(n), last = _mm256_extracti128_si256(n, 1);
+    w[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(half));
+    w[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(half, half)));
+    w[2] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(last));
+    w[3] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(last, last)));
+}
+
 #define VEC_KEYS __m256i
 #define KEYS_LOAD(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
 #define KEYS_STORE(p, v) _mm256_storeu_si256((__m256i *)(void *)(p), v)

@@ -32,6 +32,7 @@
 #define VEC_HALF(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
 #define VEC_HALF_STORE(p, v) \
     _mm256_storeu_si256((__m256i *)(void *)(p), _mm512_cvtps_ph(v, 8))
+#define VEC_HALF1(h) _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)))
 #define VEC_BF16(p) \
     _mm512_castsi512_ps(_mm512_slli_epi32( \
         _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(p))), 16))
@@ -58,6 +59,13 @@ SIMD_FN BASE_INLINE void SIMD(nibbles)(const uint8_t *bytes, float scale, float 
         _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)bytes));
     w[0] = _mm512_permutexvar_ps(index, table);
     w[1] = _mm512_permutexvar_ps(_mm512_srli_epi32(index, 4), table);
+}
+
+#define VEC_NUMBERS 1 /* its own numbers */
+SIMD_FN BASE_INLINE void SIMD(numbers)(int type, const uint8_t *block, int part, VEC *w) {
+    __m256i n = simd_numbers_x86(type, block, part);
+    w[0] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_castsi256_si128(n)));
+    w[1] = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm256_extracti128_si256(n, 1)));
 }
 
 #define VEC_KEYS __m512i

@@ -27,6 +27,7 @@
 #undef VEC_HALF
 #undef VEC_HALF_STORE
 #undef VEC_HALF1
+#undef VEC_NUMBERS
 #undef VEC_BF16
 #undef VEC_BYTES
 #undef VEC_HEADS

@@ -7,6 +7,106 @@
 
 #define SIMD_BLOCK_VECS (32 / VEC_N)
 
+/* ---- blocks whose parts of 32 values have heads of their own ---------------------------------- */
+
+/* Parts of a block that go this way; 0: another way. */
+#define SIMD_PARTS(type) ((type) == BLOCK_Q5_0 || (type) == BLOCK_Q5_1 ? 1 : \
+                          (type) == BLOCK_Q4_K || (type) == BLOCK_Q5_K || (type) == BLOCK_Q6_K ? 8 : 0)
+
+enum { SIMD(MINIMA) = 24 }; /* where the minima stand in heads */
+
+/* heads [32] of one block: of part p a scale at p and a minimum at MINIMA + p; of Q6_K 16 scales of
+ * 16 values. */
+SIMD_FN BASE_INLINE void SIMD(part_heads)(int type, const uint8_t *block, float *heads) {
+    uint32_t words[4] = {0};
+    if (type == BLOCK_Q6_K) {
+        const VEC factor = VEC_SET(VEC_HALF1((uint16_t)block_load16(block + 208)));
+        for (int i = 0; i < 16; i += VEC_N)
+            VEC_STORE(heads + i, VEC_MUL(VEC_BYTES(block + 192 + i), factor));
+    } else if (type == BLOCK_Q4_K || type == BLOCK_Q5_K) {
+        const float scale = VEC_HALF1((uint16_t)block_load16(block));
+        const float minimum = -VEC_HALF1((uint16_t)block_load16(block + 2));
+        uint8_t six[16]; /* block_parts' numbers: eight of scales, eight of minima */
+        memcpy(words, block + 4, 12);
+        words[3] = (words[2] >> 4 & 0x0f0f0f0fu) | (words[1] >> 6 & 0x03030303u) << 4;
+        words[2] = (words[2] & 0x0f0f0f0fu) | (words[0] >> 6 & 0x03030303u) << 4;
+        words[0] &= 0x3f3f3f3fu;
+        words[1] &= 0x3f3f3f3fu;
+        memcpy(six, words, 4), memcpy(six + 4, words + 2, 4);
+        memcpy(six + 8, words + 1, 4), memcpy(six + 12, words + 3, 4);
+        for (int i = 0; i < 16; i += VEC_N) {
+            VEC_STORE(heads + i, VEC_MUL(VEC_BYTES(six + i), VEC_SET(scale)));
+            VEC_STORE(heads + 16 + i, VEC_MUL(VEC_BYTES(six + i), VEC_SET(minimum)));
+        }
+    } else {
+        heads[0] = VEC_HALF1((uint16_t)block_load16(block));
+        if (type == BLOCK_Q5_1)
+            heads[SIMD(MINIMA)] = VEC_HALF1((uint16_t)block_load16(block + 2));
+    }
+}
+
+#if !VEC_NUMBERS
+/* n [32]: the whole numbers of a part, from 0, or signed where the type has no minimum. */
+SIMD_FN BASE_INLINE void SIMD(part_numbers)(int type, const uint8_t *block, int part, uint8_t *n) {
+    if (type == BLOCK_Q6_K) {
+        const uint8_t *low = block + part / 4 * 64 + part % 2 * 32;
+        const uint8_t *high = block + 128 + part / 4 * 32;
+        const int shift = part % 4 / 2 * 4, bits = part % 4 * 2;
+        for (int i = 0; i < 32; i++)
+            n[i] = (uint8_t)(((low[i] >> shift & 15) | (high[i] >> bits & 3) << 4) - 32);
+    } else if (type == BLOCK_Q4_K || type == BLOCK_Q5_K) {
+        const uint8_t *low = block + (type == BLOCK_Q4_K ? 16 : 48) + part / 2 * 32;
+        const int shift = part % 2 * 4;
+        for (int i = 0; i < 32; i++) n[i] = (uint8_t)(low[i] >> shift & 15);
+        for (int i = 0; i < 32 && type == BLOCK_Q5_K; i++)
+            n[i] = (uint8_t)(n[i] | (block[16 + i] >> part & 1) << 4);
+    } else {
+        const int head = type == BLOCK_Q5_1 ? 4 : 2, less = type == BLOCK_Q5_1 ? 0 : 16;
+        for (int i = 0; i < 32; i++) {
+            int low = block[head + 4 + i % 16] >> (i < 16 ? 0 : 4) & 15;
+            n[i] = (uint8_t)((low | (block[head + i / 8] >> i % 8 & 1) << 4) - less);
+        }
+    }
+}
+
+/* w [SIMD_BLOCK_VECS]: those numbers. */
+SIMD_FN BASE_INLINE void SIMD(numbers)(int type, const uint8_t *block, int part, VEC *w) {
+    uint8_t n[32];
+    SIMD(part_numbers)(type, block, part, n);
+    BASE_UNROLL
+    for (int v = 0; v < SIMD_BLOCK_VECS; v++) w[v] = VEC_BYTES(n + v * VEC_N);
+}
+#endif
+
+/* w [SIMD_BLOCK_VECS]: the values of one part. */
+SIMD_FN BASE_INLINE void SIMD(part)(int type, const uint8_t *block, int part, const float *heads,
+                                    VEC *w) {
+    SIMD(numbers)(type, block, part, w);
+    BASE_UNROLL
+    for (int v = 0; v < SIMD_BLOCK_VECS; v++) {
+        if (type == BLOCK_Q6_K) w[v] = VEC_MUL(w[v], VEC_SET(heads[2 * part + v * VEC_N / 16]));
+        else if (type == BLOCK_Q5_0) w[v] = VEC_MUL(w[v], VEC_SET(heads[0]));
+        else w[v] = VEC_FMA(w[v], VEC_SET(heads[part]), VEC_SET(heads[SIMD(MINIMA) + part]));
+    }
+}
+
+SIMD_FN BASE_INLINE void SIMD(dequantize_parts)(int type, int bytes, const uint8_t *blocks,
+                                                float *out, int64_t values) {
+    for (int64_t i = 0; i < values; i += 32 * SIMD_PARTS(type), blocks += bytes) {
+        float heads[32];
+        SIMD(part_heads)(type, blocks, heads);
+        for (int part = 0; part < SIMD_PARTS(type); part++) {
+            VEC w[SIMD_BLOCK_VECS];
+            SIMD(part)(type, blocks, part, heads, w);
+            BASE_UNROLL
+            for (int v = 0; v < SIMD_BLOCK_VECS; v++)
+                VEC_STORE(out + i + 32 * part + v * VEC_N, w[v]);
+        }
+    }
+}
+
+/* ---- blocks with one head ---------------------------------------------------------------------- */
+
 /* Floats of a block's head: (scale, minimum), or the scale alone. */
 #define SIMD_HEAD(type) ((type) == BLOCK_Q8_0 ? 1 : 2)
 
@@ -64,6 +164,11 @@ SIMD_FN static void SIMD(dequantize)(int type, const uint8_t *blocks, float *out
     case BLOCK_Q4_0: SIMD(dequantize_blocks)(BLOCK_Q4_0, 18, blocks, out, values); return;
     case BLOCK_Q4_1: SIMD(dequantize_blocks)(BLOCK_Q4_1, 20, blocks, out, values); return;
     case BLOCK_Q8_0: SIMD(dequantize_blocks)(BLOCK_Q8_0, 34, blocks, out, values); return;
+    case BLOCK_Q5_0: SIMD(dequantize_parts)(BLOCK_Q5_0, 22, blocks, out, values); return;
+    case BLOCK_Q5_1: SIMD(dequantize_parts)(BLOCK_Q5_1, 24, blocks, out, values); return;
+    case BLOCK_Q4_K: SIMD(dequantize_parts)(BLOCK_Q4_K, 144, blocks, out, values); return;
+    case BLOCK_Q5_K: SIMD(dequantize_parts)(BLOCK_Q5_K, 176, blocks, out, values); return;
+    case BLOCK_Q6_K: SIMD(dequantize_parts)(BLOCK_Q6_K, 210, blocks, out, values); return;
     case BLOCK_F32: memcpy(out, blocks, (size_t)values * sizeof *out); return;
     case BLOCK_F16: SIMD(of_half)((const uint16_t *)(const void *)blocks, out, (int)values); return;
     case BLOCK_BF16:
@@ -201,12 +306,66 @@ SIMD_FN BASE_INLINE void SIMD(eight)(int type, int bytes, const uint8_t *w, cons
     SIMD(put4)(y + 4, 4, add, sum[4], sum[5], sum[6], sum[7]);
 }
 
+/* y [8] = or += one row of x against eight rows of w, in blocks of parts. */
+SIMD_FN BASE_INLINE void SIMD(eight_parts)(int type, int bytes, const uint8_t *w, const float *x, int n,
+                                      float *y, bool add) {
+    const int blocks = n / (32 * SIMD_PARTS(type));
+    const size_t row = (size_t)blocks * (size_t)bytes;
+    float heads[8 * 32];
+    VEC sum[8];
+    BASE_UNROLL
+    for (int o = 0; o < 8; o++) sum[o] = VEC_SET(0.0f);
+    for (int b = 0; b < blocks; b++, w += bytes) {
+        for (int o = 0; o < 8; o++) {
+            const uint8_t *block = w + (size_t)o * row;
+            SIMD(part_heads)(type, block, heads + 32 * o);
+            for (int i = 0; i < bytes; i += 64) BASE_PREFETCH(block + 8 * row + i);
+        }
+        for (int part = 0; part < SIMD_PARTS(type); part++, x += 32) {
+            BASE_UNROLL
+            for (int o = 0; o < 8; o++) {
+                VEC values[SIMD_BLOCK_VECS];
+                SIMD(part)(type, w + (size_t)o * row, part, heads + 32 * o, values);
+                BASE_UNROLL
+                for (int v = 0; v < SIMD_BLOCK_VECS; v++)
+                    sum[o] = VEC_FMA(values[v], VEC_LOAD(x + v * VEC_N), sum[o]);
+            }
+        }
+    }
+    SIMD(put4)(y, 4, add, sum[0], sum[1], sum[2], sum[3]);
+    SIMD(put4)(y + 4, 4, add, sum[4], sum[5], sum[6], sum[7]);
+}
+
+#define SIMD_EIGHT_PARTS(type, bytes)                                                             \
+    SIMD_FN static int SIMD(rows_##type)(const uint8_t *w, int outs, const float *x, int n, float *y, \
+                                         bool add) {                                              \
+        const size_t row = (size_t)(n / (32 * SIMD_PARTS(BLOCK_##type))) * bytes;                 \
+        int o = 0;                                                                                \
+        for (; o + 8 <= outs; o += 8, w += 8 * row)                                               \
+            SIMD(eight_parts)(BLOCK_##type, bytes, w, x, n, y + o, add);                          \
+        return o;                                                                                 \
+    }
+SIMD_EIGHT_PARTS(Q5_0, 22)
+SIMD_EIGHT_PARTS(Q5_1, 24)
+SIMD_EIGHT_PARTS(Q4_K, 144)
+SIMD_EIGHT_PARTS(Q5_K, 176)
+SIMD_EIGHT_PARTS(Q6_K, 210)
+#undef SIMD_EIGHT_PARTS
+
 /* y [outs] = or += x [n] . w [outs, n]^T for eights of outs; returns how many it made (0 for a type
  * that is not its own). */
 SIMD_FN static int SIMD(one_row)(int type, const uint8_t *w, int outs, const float *x, int n,
                                  float *y, bool add) {
     const size_t row = (size_t)(n / 32) * (type == BLOCK_Q4_1 ? 20 : type == BLOCK_Q4_0 ? 18 : 34);
     int o;
+    switch (type) {
+    case BLOCK_Q5_0: return SIMD(rows_Q5_0)(w, outs, x, n, y, add);
+    case BLOCK_Q5_1: return SIMD(rows_Q5_1)(w, outs, x, n, y, add);
+    case BLOCK_Q4_K: return SIMD(rows_Q4_K)(w, outs, x, n, y, add);
+    case BLOCK_Q5_K: return SIMD(rows_Q5_K)(w, outs, x, n, y, add);
+    case BLOCK_Q6_K: return SIMD(rows_Q6_K)(w, outs, x, n, y, add);
+    default: break;
+    }
     if (type != BLOCK_Q4_1 && type != BLOCK_Q4_0 && type != BLOCK_Q8_0) return 0;
     for (o = 0; o + 8 <= outs; o += 8, w += 8 * row) {
         if (type == BLOCK_Q4_1) SIMD(eight)(BLOCK_Q4_1, 20, w, x, n, y + o, add);
@@ -216,4 +375,5 @@ SIMD_FN static int SIMD(one_row)(int type, const uint8_t *w, int outs, const flo
     return o;
 }
 #undef SIMD_BLOCK_VECS
+#undef SIMD_PARTS
 #undef SIMD_HEAD

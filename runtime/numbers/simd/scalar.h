@@ -72,3 +72,4 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
 }
 
 #define VEC_HEADS 0
+#define VEC_NUMBERS 0

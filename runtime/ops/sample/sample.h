@@ -5,7 +5,7 @@
  * token is drawn by the inverse of the cumulative distribution over ascending ids with a uniform
  * number from Philox (seed, position). The same logits, parameters and position give the same
  * token whatever was drafted or sampled before. A NaN ranks as -inf. sample.c is the CPU's,
- * call.c has the entries and the launches. */
+ * rows.c decides who draws and launches, call.c has the entries. */
 
 typedef struct sample_params {
     float temperature;        /* 0: the most likely token, lowest id among equals */
@@ -17,21 +17,41 @@ typedef struct sample_params {
     uint64_t seed;
 } sample_params;
 
-/* The token at logical position `position` of its sequence, from logits [vocab] to which the
- * repetition penalty was applied already. scratch: sample_scratch_bytes(vocab), 4-byte aligned. */
-static int32_t sample_token(const sample_params *p, const float *logits, int vocab,
-                            int64_t position, void *scratch);
-/* Scratch for one row of sample_token. */
-static size_t sample_scratch_bytes(int vocab);
-/* Divides the positive and multiplies the negative logits of the tokens of `sequence`, each once.
- * seen: vocab bits of scratch. */
-static void sample_penalize(float *logits, int vocab, const int32_t *sequence, int64_t count,
-                            float penalty, uint8_t *seen);
+/* One row that is asked for. */
+typedef struct sample_ask {
+    sample_params params;
+    int64_t position;       /* of the token to come, in its sequence */
+    const int32_t *history; /* [history_count] host: the sequence before it, for the penalty */
+    int64_t history_count;
+    int32_t expected;       /* the draft that stands there, or -1 */
+    bool chained;           /* wanted only if the row before came out as its draft: else -1, or
+                               any token */
+} sample_ask;
 
-/* Whether sample/few.cu is for these: the rest takes several passes over a row. */
-static bool ops_sample_is_few(const sample_params *p, int64_t vocab);
-/* The tokens of `rows` rows of logits on the device, where few can be it; row r stands at position
- * first + r of its sequence. For the engine, which has no tensors. */
-static cairn_status ops_sample_device(cairn_runtime *rt, const sample_params *rule,
-                                      const float *logits, int rows, int vocab, int32_t first,
-                                      int32_t *tokens);
+/* Memory for sampling: all there once open, so that no call allocates. */
+typedef struct sample_space {
+    /* private below */
+    int vocab, rows;    /* of a call, at most */
+    float *row;         /* [vocab] */
+    void *scratch;      /* sample_scratch_bytes */
+    uint8_t *seen;      /* [vocab] bits */
+    sample_rule *rules; /* [rows] host */
+    void *device_rules; /* [rows] device; NULL on the CPU */
+} sample_space;
+
+/* In memory of sample_space_bytes, 4-byte aligned, which the caller frees. */
+static void sample_space_place(void *memory, int vocab, sample_space *x);
+static size_t sample_space_bytes(int vocab);
+/* For calls of up to `rows` rows whose logits are on the GPU: as many rules there, and here. */
+static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device);
+
+/* Row i of those asked for, in their order, from its logits [vocab] in host memory. */
+static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,
+                            int i, int32_t *out);
+/* Begins to draw what the GPU draws, from logits [rows, vocab] there to `tokens` [rows] there, which
+ * hold the best token of each row already. asks[i] NULL: row i is not asked for. */
+static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const float *logits,
+                                      const sample_ask *const *asks, int rows, int32_t *tokens);
+/* Ends it: out [rows] hold what the GPU drew; the rows that it left are drawn here. */
+static cairn_status sample_rows_end(cairn_runtime *rt, sample_space *x, const float *logits,
+                                    const sample_ask *const *asks, int rows, int32_t *out);

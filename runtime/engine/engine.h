@@ -1,0 +1,92 @@
+/* engine: sessions on a model: their tokens, the steps that make the next ones, and the text of
+ * them. It hands batches of rows to a backend (forward/forward.h) and keeps what a sequence leaves
+ * behind by the contract of pages/state.h; it knows neither kernels nor what a page holds.
+ *
+ * Invariants of a session between calls:
+ *   tokens [0, count) are the sequence; its state stands for [0, cached), and cached < count unless
+ *   the sequence is empty: the last token is always left for the next step, which needs its logits;
+ *   fresh tokens are what the model said after `count`; those that were drafts are cached already;
+ *   the bounds of pages [0, bounded) are stored, all of tokens < cached;
+ *   a token runs as prompt (it attends all) when it came from the caller, or when the token after
+ *   it did: what waits for the next step rides along with the prompt that follows. All others run
+ *   as step. So `given`, a bit for each token, says of every token how it ran, and of the last one
+ *   how it will run, wherever the sequence is cut, forked, saved or loaded. Where the state could
+ *   only be cut further back than was asked for, tokens [cached, count - 1) run again so;
+ *   tokens [0, pure) ran as prompt, from the beginning on, and so would run again in any session:
+ *   their whole pages may stand in the model's prefix cache, `held` of them locked. */
+
+enum {
+    ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
+    ENGINE_EVAL_ROWS = 64,
+    ENGINE_FIRST_ROWS = 4,          /* of the page tables, before sessions ask for more */
+    ENGINE_STOPS = 16,
+    ENGINE_STOP_BYTES = 128,
+    ENGINE_POINTS = 192 /* more than bytes are held back as a stop string's beginning */
+};
+
+/* What a generation was asked for; what is not set comes from the config at every step. */
+typedef struct engine_options {
+    int max_tokens; /* 0: to the end of the context */
+    bool special; /* the prompt's special-token text becomes tokens */
+    bool keep_stop; /* ids of a stop string stay in the session */
+    bool has_sampling, has_stops;
+    cairn_sampling sampling;
+    int stop_count;
+    char stops[ENGINE_STOPS][ENGINE_STOP_BYTES];
+} engine_options;
+
+/* The session's first `count` ids end where the generated text has `end` bytes, with no character
+ * unfinished. */
+typedef struct engine_point { int64_t end; int count; } engine_point;
+
+struct cairn_session { /* all of it private below: other rooms use the calls of runtime.h */
+    cairn_model *model;
+    cairn_session *next; /* of model->sessions */
+    int row;             /* of the model's page tables, and of every kind of state */
+    int count, cached, bounded;
+    int bounds_version;  /* of the model, that the stored bounds are of */
+    int pure;
+    int held_pages;
+    prefix_node *held;   /* the last node of those pages, locked, or NULL */
+    bool apart;          /* takes nothing from the prefix cache and gives nothing */
+    int32_t *tokens;     /* [max_seq_len] */
+    uint8_t *given;      /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
+    forward_rule rule;   /* of the step in progress, from the config */
+    struct drafter drafter; /* opened on first use */
+    os_atomic cancel;
+    bool busy;           /* inside a call: what its callback must not enter */
+    bool closing;        /* closed inside that call: it goes when the call has ended */
+    bool generating;     /* between begin and the last piece */
+    int32_t fresh[ENGINE_ROWS];
+    int fresh_count, fresh_at;
+    engine_options options;
+    tokenizer_stream stream;
+    base_text text;      /* generated and not handed out, then what the last piece handed out */
+    size_t handed;       /* bytes at the start of `text` that were handed out */
+    int64_t dropped;     /* bytes of this generation that were handed out before those */
+    engine_point points[ENGINE_POINTS]; /* ascending, of what may still be cut or covered */
+    int point_count;
+    cairn_stats stats;
+    int from_prompt;     /* ids that came from the prompt's own forward: 0 or 1 */
+    int appended;        /* prompt tokens since the last generation began, and their seconds */
+    int reused;          /* of these from the prefix cache */
+    double append_seconds;
+    double pages_read, pages_held; /* sums over the forwards after the prompt */
+};
+
+/* Host memory of a model that its sessions use in turn. */
+typedef struct engine_scratch {
+    int rows, sequences; /* of a forward at most */
+    int asks_count;      /* how many `asks` and `sampled` hold */
+    forward_row *row;            /* [rows] */
+    forward_sequence *sequence;  /* [sequences] */
+    sample_ask *asks;            /* [asks_count] */
+    int32_t *sampled;            /* [asks_count] */
+    int32_t *page_ids;           /* [pages of a sequence] */
+} engine_scratch;
+
+/* cairn_generate_begin for a prompt of `bytes` bytes, which may hold NUL. */
+static cairn_status engine_generate_begin(cairn_session *session, const char *prompt, size_t bytes,
+                                          const cairn_generate_options *options);
+/* Whether a call on a session of the runtime runs: we are inside its callback. */
+static bool engine_is_any_busy(const cairn_runtime *rt);

@@ -1,0 +1,350 @@
+/* session: a sequence on a model: its tokens, how they ran, its state, and what it shares with other
+ * sessions. The invariants stand in engine.h. */
+
+static base *engine_base(const cairn_session *s) { return &s->model->runtime->base; }
+static const cairn_config *engine_config(const cairn_session *s) {
+    return &s->model->runtime->config;
+}
+
+static double engine_seconds_since(int64_t start_us) {
+    return (double)(os_now_us() - start_us) * 1e-6;
+}
+
+/* ---- how tokens run -------------------------------------------------------------------------- */
+
+static size_t engine_given_bytes(int tokens) { return ((size_t)tokens + 7) / 8; }
+
+static bool engine_is_given(const cairn_session *s, int at) {
+    return s->given[at / 8] >> at % 8 & 1;
+}
+
+static void engine_set_given(cairn_session *s, int at, bool given) {
+    uint8_t bit = (uint8_t)(1u << at % 8);
+    s->given[at / 8] = (uint8_t)(given ? s->given[at / 8] | bit : s->given[at / 8] & ~bit);
+}
+
+/* Whether the token runs as prompt: see the file's head. */
+static bool engine_is_prompt(const cairn_session *s, int at) {
+    return engine_is_given(s, at) || (at + 1 < s->count && engine_is_given(s, at + 1));
+}
+
+/* How many tokens from `from` on, before `end`, run as that one does. */
+static int engine_run_length(const cairn_session *s, int from, int end) {
+    bool prompt = engine_is_prompt(s, from);
+    int at = from + 1;
+    while (at < end && engine_is_prompt(s, at) == prompt) at++;
+    return at - from;
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+static int engine_pages(const cairn_session *s) { return s->model->tables.pages[s->row]; }
+
+static const int32_t *engine_table(const cairn_session *s) {
+    return tables_row(&s->model->tables, s->row);
+}
+
+/* The state has room for `tokens` tokens, those from `cached` on its own; or POOL_FULL and nothing
+ * changed. */
+static cairn_status engine_reserve(cairn_session *s, int tokens) {
+    return states_reserve(&s->model->states, s->row, s->cached, tokens);
+}
+
+/* ---- prefix cache ---------------------------------------------------------------------------- */
+
+static void engine_let_go(cairn_session *s) {
+    prefix_unlock(&s->model->prefixes, s->held);
+    s->held = NULL;
+    s->held_pages = 0;
+}
+
+/* The prefix cache holds pages of keys and values and nothing else. */
+static bool engine_has_prefixes(const cairn_session *s) {
+    return s->model->prefixes.buckets && s->model->states.count == 1 && !s->apart;
+}
+
+/* Begins the empty session with the pages that are held of ids [count]. At least two tokens are
+ * left, so that a forward of a prompt's rows remains. */
+static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
+    cairn_model *m = s->model;
+    int32_t *pages_held = m->scratch->page_ids;
+    prefix_node *node;
+    int pages;
+    if (!engine_has_prefixes(s) || s->count || count < 2) return;
+    if (prefix_match(&m->prefixes, 0, ids, count - 2, pages_held, &pages, &node)) {
+        engine_base(s)->error[0] = '\0'; /* short of memory: all is computed */
+        return;
+    }
+    if (!pages || tables_hold(engine_base(s), &m->tables, s->row, 0, pages_held, pages)) return;
+    prefix_lock(&m->prefixes, node);
+    s->held = node;
+    s->held_pages = pages;
+    s->cached = s->pure = s->reused = pages * m->kv.page_size;
+}
+
+/* Pages [from, present) that the cache holds too, computed by another session: the same values, so
+ * that ours are given back and its taken. Their bounds may not be stored yet. */
+static void engine_take_theirs(cairn_session *s, int from, int present, int pages) {
+    cairn_model *m = s->model;
+    int32_t *ids = m->scratch->page_ids;
+    if (present <= from) return;
+    prefix_match(&m->prefixes, 0, s->tokens, pages * m->kv.page_size, ids, &pages, NULL);
+    if (tables_hold(engine_base(s), &m->tables, s->row, from, ids + from, present - from)) return;
+    if (s->bounded > from) s->bounded = from;
+}
+
+/* Puts what a prompt computed, in whole pages, into the prefix cache; without memory it does not. */
+static void engine_remember(cairn_session *s) {
+    prefix_cache *c = &s->model->prefixes;
+    int pages = s->pure / s->model->kv.page_size, tokens, present, found;
+    prefix_node *node;
+    if (!engine_has_prefixes(s) || pages <= s->held_pages) return;
+    tokens = pages * s->model->kv.page_size;
+    if (prefix_insert(c, 0, s->tokens, tokens, engine_table(s), &present) ||
+        prefix_match(c, 0, s->tokens, tokens, NULL, &found, &node)) {
+        engine_base(s)->error[0] = '\0';
+        return;
+    }
+    prefix_lock(c, node);
+    prefix_unlock(c, s->held);
+    s->held = node;
+    engine_take_theirs(s, s->held_pages, present, pages);
+    s->held_pages = pages;
+}
+
+/* ---- sequence -------------------------------------------------------------------------------- */
+
+/* The state stands for `tokens` tokens, or as many fewer as it can go back to. */
+static void engine_go_back(cairn_session *s, int tokens) {
+    int full;
+    if (s->cached > tokens) s->cached = tokens;
+    s->cached = states_reach(&s->model->states, s->row, s->cached);
+    full = s->cached / s->model->kv.page_size;
+    if (s->bounded > full) s->bounded = full;
+    if (s->pure > s->cached) s->pure = s->cached;
+    if (s->held_pages > full) engine_let_go(s);
+}
+
+/* Forgets drafts and what the state holds beyond the sequence: engine.h's invariants hold. */
+static void engine_settle(cairn_session *s) {
+    s->fresh_count = s->fresh_at = 0;
+    engine_go_back(s, s->count > 0 ? s->count - 1 : 0);
+    states_cut(&s->model->states, s->row, s->cached);
+}
+
+/* Cuts the sequence to `count` tokens. */
+static void engine_cut(cairn_session *s, int count) {
+    if (s->drafter.heads) drafter_truncate(&s->drafter, s->tokens, count);
+    s->count = count;
+    engine_settle(s);
+}
+
+/* Puts ids at the end, nothing processed yet; nothing changed on failure. */
+static cairn_status engine_add(cairn_session *s, const int32_t *ids, int count) {
+    base *b = engine_base(s);
+    cairn_status status;
+    for (int i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= s->model->shape.vocab)
+            return base_fail(b, CAIRN_INVALID_ARGUMENT, "append: id %d at %d; 0 to %d is expected",
+                             (int)ids[i], i, s->model->shape.vocab - 1);
+    engine_settle(s);
+    if (count > s->model->max_seq_len - s->count)
+        return base_fail(b, CAIRN_CONTEXT_FULL,
+                         "append: %d tokens held and %d more, the context is %d", s->count, count,
+                         s->model->max_seq_len);
+    engine_reuse(s, ids, count);
+    if ((status = engine_reserve(s, s->count + count))) {
+        if (!s->count) s->reused = 0;
+        engine_settle(s);
+        return status;
+    }
+    if (count) memcpy(s->tokens + s->count, ids, (size_t)count * sizeof *ids);
+    for (int i = 0; i < count; i++) engine_set_given(s, s->count + i, true);
+    s->count += count;
+    s->appended += count;
+    return CAIRN_OK;
+}
+
+/* What engine_add and a failed engine_process changed, undone. */
+static void engine_take_back(cairn_session *s, int count, int cached) {
+    s->appended -= s->count - count;
+    if (!count) s->reused = 0;
+    if (s->cached > cached) s->cached = cached;
+    engine_cut(s, count);
+}
+
+/* Puts a token that the model said at the end. */
+static void engine_add_said(cairn_session *s, int32_t id) {
+    engine_set_given(s, s->count, false);
+    s->tokens[s->count++] = id;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static void engine_close(cairn_session *s) {
+    base *b = engine_base(s);
+    if (s->row >= 0) {
+        engine_cut(s, 0);
+        tables_leave_row(b, &s->model->tables, s->row);
+    }
+    drafter_close(b, &s->drafter);
+    base_delete(b, s->tokens, (size_t)s->model->max_seq_len, sizeof *s->tokens);
+    base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);
+    base_text_free(b, &s->text);
+    base_delete(b, s, 1, sizeof *s);
+}
+
+/* A session outside the model's list. */
+static cairn_status engine_open(cairn_model *m, cairn_session **out) {
+    base *b = &m->runtime->base;
+    cairn_session *s = (cairn_session *)base_new(b, 1, sizeof *s);
+    cairn_status status;
+    *out = NULL;
+    if (!s) return base_no_memory(b, "a session", sizeof *s);
+    s->model = m;
+    s->row = -1;
+    s->stats.struct_size = sizeof s->stats;
+    s->tokens = (int32_t *)base_new(b, (size_t)m->max_seq_len, sizeof *s->tokens);
+    s->given = (uint8_t *)base_new(b, engine_given_bytes(m->max_seq_len), 1);
+    if (!s->tokens || !s->given)
+        status = base_no_memory(b, "a session", (size_t)m->max_seq_len * sizeof(int32_t));
+    else status = tables_take_row(b, &m->tables, &s->row);
+    if (status) engine_close(s);
+    else *out = s;
+    return status;
+}
+
+static void engine_enlist(cairn_session *s) {
+    s->next = s->model->sessions;
+    s->model->sessions = s;
+}
+
+cairn_status cairn_session_open(cairn_model *model, cairn_session **session) {
+    cairn_status status;
+    if (!session) return CAIRN_INVALID_ARGUMENT;
+    *session = NULL;
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    if (!(status = engine_open(model, session))) engine_enlist(*session);
+    return status;
+}
+
+/* Tokens that a copy of the state, saved or forked, stands for: the last one is always left. */
+static int engine_kept_tokens(const cairn_session *s) {
+    int most = s->count > 0 ? s->count - 1 : 0;
+    return states_reach(&s->model->states, s->row, s->cached < most ? s->cached : most);
+}
+
+/* A session like `s`, outside the model's list, that shares its pages. */
+static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
+    int cached = engine_kept_tokens(s);
+    cairn_session *fork;
+    cairn_status status = engine_open(s->model, &fork);
+    if (status) return status;
+    if ((status = states_fork(&s->model->states, s->row, fork->row, cached))) {
+        engine_close(fork);
+        return status;
+    }
+    memcpy(fork->tokens, s->tokens, (size_t)s->count * sizeof *s->tokens);
+    memcpy(fork->given, s->given, engine_given_bytes(s->count));
+    fork->count = s->count;
+    fork->cached = cached;
+    fork->pure = s->pure;
+    fork->apart = s->apart;
+    fork->bounded = s->bounded;
+    fork->bounds_version = s->bounds_version;
+    engine_settle(fork);
+    return *out = fork, CAIRN_OK;
+}
+
+cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork) {
+    cairn_status status;
+    if (!fork) return CAIRN_INVALID_ARGUMENT;
+    *fork = NULL;
+    if (!session) return CAIRN_INVALID_ARGUMENT;
+    if (!(status = engine_fork(session, fork))) engine_enlist(*fork);
+    return status;
+}
+
+void cairn_session_close(cairn_session *session) {
+    cairn_session **link;
+    if (!session) return;
+    session->closing = session->busy;
+    if (session->busy) return;
+    for (link = &session->model->sessions; *link; link = &(*link)->next)
+        if (*link == session) {
+            *link = session->next;
+            break;
+        }
+    engine_close(session);
+}
+
+/* ---- public calls on the sequence ------------------------------------------------------------ */
+
+/* Enters a public call: the device's context is current until engine_leave. */
+static cairn_status engine_enter(cairn_session *s, const char *call) {
+    cairn_status status;
+    if (!s) return CAIRN_INVALID_ARGUMENT;
+    if (s->busy)
+        return base_fail(engine_base(s), CAIRN_BUSY,
+                         "%s: a call on this session is running: this one comes from its callback "
+                         "or from another thread",
+                         call);
+    if ((status = handles_enter(s->model->runtime))) return status;
+    s->busy = true;
+    return CAIRN_OK;
+}
+
+/* Whether a call on one of the model's sessions runs: we are inside its callback. */
+static bool engine_is_busy(const cairn_model *m) {
+    const cairn_session *s = m->sessions;
+    while (s && !s->busy) s = s->next;
+    return s != NULL;
+}
+
+static bool engine_is_any_busy(const cairn_runtime *rt) {
+    const cairn_model *m = rt->models;
+    while (m && !engine_is_busy(m)) m = m->next;
+    return m != NULL;
+}
+
+/* Leaves a public call. What its callback closed goes now: the session, its model, the runtime. */
+static cairn_status engine_leave(cairn_session *s, cairn_status status) {
+    cairn_model *m = s->model;
+    cairn_runtime *rt = m->runtime;
+    s->busy = false;
+    status = handles_leave(rt, status);
+    if (s->closing) cairn_session_close(s);
+    if (m->closing && !engine_is_busy(m)) cairn_model_free(m);
+    if (rt->closing && !engine_is_any_busy(rt)) cairn_close(rt);
+    return status;
+}
+
+void cairn_cancel(cairn_session *session) {
+    if (session) os_atomic_store(&session->cancel, 1);
+}
+
+const int32_t *cairn_session_ids(const cairn_session *session, int *count) {
+    if (count) *count = session ? session->count : 0;
+    return session ? session->tokens : NULL;
+}
+
+cairn_status cairn_session_rewind(cairn_session *session, int count) {
+    cairn_status status = engine_enter(session, "session_rewind");
+    if (status) return status;
+    if (count < 0 || count > session->count)
+        return engine_leave(session, base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
+                                               "session_rewind: count = %d; 0 to %d is held",
+                                               count, session->count));
+    session->generating = false;
+    engine_cut(session, count);
+    return engine_leave(session, CAIRN_OK);
+}
+
+cairn_status cairn_session_reset(cairn_session *session) {
+    cairn_status status = cairn_session_rewind(session, 0);
+    if (status) return status;
+    session->appended = session->reused = 0;
+    session->append_seconds = 0.0;
+    if (session->drafter.heads) drafter_clear(&session->drafter);
+    return CAIRN_OK;
+}

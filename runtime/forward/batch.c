@@ -1,0 +1,74 @@
+/* forward_batch: rules compared, batches checked. See forward.h. */
+
+static bool forward_rule_same(const forward_rule *a, const forward_rule *b) {
+    const select_rule *x, *y;
+    if (a == b || !a || !b) return a == b;
+    x = &a->select, y = &b->select;
+    return x->page_size == y->page_size && x->topk == y->topk && x->window == y->window &&
+           x->sinks == y->sinks && x->mean == y->mean && x->head == y->head &&
+           !memcmp(a->layers, b->layers, sizeof a->layers);
+}
+
+static bool forward_rule_selects(const forward_rule *rule, int layer) {
+    return rule && rule->layers[layer / 64] >> (layer % 64) & 1;
+}
+
+static cairn_status forward_check_row(base *b, const cairn_model *m, const forward_row *row,
+                                      int r, int position) {
+    if (row->token < 0 || row->token >= m->shape.vocab)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: token %d; the vocabulary has %d", r,
+                         (int)row->token, m->shape.vocab);
+    if (row->position != position)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: position %d behind %d", r,
+                         (int)row->position, position - 1);
+    if (row->rope < 0 || row->rope >= m->max_seq_len)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: rope position %d of %d", r,
+                         (int)row->rope, m->max_seq_len);
+    return CAIRN_OK;
+}
+
+/* The table's rows are checked where they are new: their pages never change unseen. */
+static cairn_status forward_check_sequence(base *b, const cairn_model *m,
+                                           const forward_batch *batch, int i, int *rows) {
+    const forward_sequence *s = &batch->sequences[i];
+    const page_tables *t = batch->tables;
+    int first = s->first, last, size = m->kv.page_size;
+    cairn_status status = CAIRN_OK;
+    if (first != *rows || s->rows < 1 || s->rows > batch->row_count - first)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "sequence %d: rows %d to %d of %d", i, first,
+                         first + s->rows - 1, batch->row_count);
+    if (s->table < 0 || s->table >= t->requests)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "sequence %d: row %d of %d page tables", i,
+                         s->table, t->requests);
+    *rows = first + s->rows;
+    last = batch->rows[first].position + s->rows - 1;
+    if (batch->rows[first].position < 0 || last >= m->max_seq_len ||
+        last / size >= t->pages[s->table])
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "sequence %d: position %d is past its %d pages",
+                         i, last, (int)t->pages[s->table]);
+    if (s->bounded < 0 || s->bounded > s->stored || s->stored > batch->rows[first].position / size)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "sequence %d: bounds of pages %d to %d", i,
+                         s->bounded, s->stored);
+    for (int r = 0; r < s->rows && !status; r++)
+        status = forward_check_row(b, m, &batch->rows[first + r], first + r,
+                                   batch->rows[first].position + r);
+    return status ? status : tables_check_new(b, t, s->table);
+}
+
+static cairn_status forward_check(base *b, const cairn_model *model, int max_rows,
+                                  const forward_batch *batch) {
+    int rows = 0, most = model->runtime->config.max_batch;
+    cairn_status status = CAIRN_OK;
+    if (batch->row_count < 0 || batch->row_count > max_rows)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%d rows; this model was opened for %d",
+                         batch->row_count, max_rows);
+    if (batch->sequence_count < 0 || batch->sequence_count > most)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%d sequences; max_batch is %d",
+                         batch->sequence_count, most);
+    for (int i = 0; i < batch->sequence_count && !status; i++)
+        status = forward_check_sequence(b, model, batch, i, &rows);
+    if (!status && rows != batch->row_count)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "%d rows, of sequences %d", batch->row_count,
+                         rows);
+    return status;
+}

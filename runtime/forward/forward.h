@@ -1,0 +1,77 @@
+/* forward: one pass of a model over a batch of rows, and the backends that can make it.
+ *
+ * A batch is rows of several sequences: chunks of prompts, decode steps, steps with their drafts,
+ * side by side. A forward appends the keys and values of all rows, then each row attends what its
+ * kind and its sequence's rule let it see.
+ *
+ * What a row gives depends on its sequence, its kind and the rule alone: not on the rows beside it,
+ * nor on how a prompt was cut, nor on threads or the run. So the form of a product follows from
+ * the row's kind and the weight's shape, never from how many rows share it; keys are cut by the
+ * row's own length. Backends read no config for any of this: the engine hands them the rule. */
+
+/* FORWARD_PROMPT: attends all before it, by the products that serve many rows. FORWARD_STEP: attends
+ * as its sequence's rule says, by those that serve few. */
+typedef enum forward_kind { FORWARD_PROMPT, FORWARD_STEP } forward_kind;
+
+/* In the layers of `layers` step rows choose pages by `select`, in the others they attend all. */
+typedef struct forward_rule {
+    select_rule select;
+    uint64_t layers[CAIRN_MAX_LAYERS / 64];
+} forward_rule;
+
+typedef struct forward_row {
+    int32_t token;
+    int32_t position; /* of its key and value in the cache: 1 behind that of the row before it */
+    int32_t rope;     /* the position by which its query and key turn, below max_seq_len */
+    forward_kind kind;
+    bool logits;      /* are wanted */
+    const sample_ask *sample; /* the token after it is wanted; or NULL */
+} forward_row;
+
+typedef struct forward_sequence {
+    int table;       /* row of the page tables, which have its pages; no other sequence's */
+    int first, rows; /* of batch.rows: those of all sequences follow one another */
+    /* bounded <= stored: pages whose bounds are in memory already, and pages that are complete with
+     * accepted tokens. Where there is a rule the forward stores the bounds of pages [bounded,
+     * stored) before its rows attend; sequences that share pages have rules of one source. */
+    int bounded, stored;
+    const forward_rule *rule; /* NULL: step rows attend all, no bounds are stored */
+    int64_t pages_read; /* out, added to: the distinct pages that its step rows attended, summed over
+                           layers and KV heads */
+} forward_sequence;
+
+typedef struct forward_batch {
+    page_tables *tables; /* what is new in the rows of `sequences` is checked, and settled */
+    int sequence_count, row_count;
+    forward_sequence *sequences;
+    const forward_row *rows;
+    float *logits;    /* host [rows that want them, vocab], in their order */
+    int32_t *sampled; /* host [rows with `sample`], in their order; see sample_ask.chained */
+} forward_batch;
+
+/* What a backend gives to the engine. `open` may prepare scratch and kernels in model->state. */
+typedef struct model_backend {
+    cairn_status (*open)(cairn_model *model, int max_rows); /* of any batch to come. [blocks] */
+    void (*close)(cairn_model *model); /* also after a failed open */
+    /* Up to max_batch sequences. On failure nothing that a later forward relies on has changed but
+     * slots at and behind the rows' positions. */
+    cairn_status (*forward)(cairn_model *model, kv_cache *kv, forward_batch *batch);
+    float row_cost; /* of one more row in a decode step, in plain steps */
+    /* NULL, or: whether the model can run with another config. Begins to compile what is missing
+     * and returns CAIRN_BUSY until it is there. */
+    cairn_status (*prepare)(cairn_model *model, const cairn_config *config);
+    bool copies; /* holds the weights in a form of its own once open: it reads no view after that */
+    /* NULL, or: waits for what open left to be compiled in the background. [blocks] */
+    cairn_status (*wait)(cairn_model *model);
+    /* NULL: nothing, or: what open will take, by the arithmetic of open. The device is asked for
+     * its shape alone; *out is zero before. */
+    cairn_status (*estimate)(cairn_model *model, int max_rows, model_memory *out);
+} model_backend;
+
+/* The backends are forward_cpu_backend (cpu.c) and forward_cuda_backend (cuda_run.c). */
+
+static bool forward_rule_same(const forward_rule *a, const forward_rule *b); /* either may be NULL */
+static bool forward_rule_selects(const forward_rule *rule, int layer);
+/* That a batch is what the comments above say; every backend asks first. */
+static cairn_status forward_check(base *b, const cairn_model *model, int max_rows,
+                                  const forward_batch *batch);

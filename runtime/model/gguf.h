@@ -1,0 +1,92 @@
+/* gguf: model files. Reads GGUF version 2 and 3 in place, from a map of the file or from a copy in
+ * memory: typed metadata by key, tensors by name.
+ *
+ * The file is not trusted. Opening visits every byte of the header once, checks every length against
+ * what is left of the file before using it, and fails with a message that names the key or tensor
+ * and the byte offset. After it succeeded every pointer handed out lies inside the file, so the
+ * getters check kinds and ranges only. Allocates two tables, each bounded by the file's size.
+ * Calls base, os, block. */
+
+enum gguf_value_type {
+    GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING,
+    GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPES
+};
+
+#define GGUF_NAME_BYTES 128      /* of a tensor's name, its NUL included */
+#define GGUF_PATH_BYTES 256
+#define GGUF_ALIGNMENT 64        /* of a file in memory */
+
+typedef struct gguf_key {
+    const char *name; /* in the file, not terminated */
+    size_t name_bytes;
+    uint32_t type;
+    uint64_t offset;      /* of the value in the file */
+    const uint8_t *value; /* bytes of the string or the array's elements where it is one */
+    uint64_t count;       /* bytes of a string, elements of an array */
+    uint32_t element;     /* type of an array's elements */
+} gguf_key;
+
+typedef struct gguf_tensor {
+    char name[GGUF_NAME_BYTES];
+    int type;         /* a BLOCK_ type that block_find knows */
+    int ndim;         /* 1 to 4 */
+    int64_t shape[4]; /* shape[0] is the contiguous one; 1 beyond ndim */
+    const void *data; /* in the file, aligned as general.alignment says (8 or more) */
+    size_t bytes;
+    uint64_t offset; /* of its description in the file, for messages */
+} gguf_tensor;
+
+typedef struct gguf {
+    const uint8_t *data; /* [size], the whole file */
+    size_t size;
+    os_map map;          /* empty when the file lies in memory */
+    void *copy;          /* gguf_copy's, NULL otherwise */
+    char path[GGUF_PATH_BYTES]; /* for messages; the end of a longer one */
+    uint32_t version, alignment;
+    gguf_key *keys; /* [key_count], by name */
+    size_t key_count;
+    gguf_tensor *tensors; /* [tensor_count], by name */
+    size_t tensor_count;
+} gguf;
+
+/* An array of scalars or strings inside the file. */
+typedef struct gguf_list {
+    uint32_t type;
+    uint64_t count;
+    const uint8_t *data; /* next element */
+} gguf_list;
+
+/* Maps and reads the file. [blocks] The file must not be cut short while it is open: the system
+ * ends a process that reads what is gone. */
+static cairn_status gguf_open(base *b, const char *path, gguf *out);
+/* Reads the file into memory of our own, which nobody can take away or change. [blocks] */
+static cairn_status gguf_copy(base *b, const char *path, gguf *out);
+/* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
+ * in messages. On failure *out is empty. */
+static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
+                               gguf *out);
+/* Frees the tables, the map and the copy; also after an open that failed. *g is empty. */
+static void gguf_close(base *b, gguf *g);
+
+/* ---- metadata ---------------------------------------------------------------------------------- */
+
+/* The value of a key as a number, with *found set to whether the key is there: without it *out stays
+ * as it is; found NULL: it must be there. A value of another kind is CAIRN_BAD_FILE. */
+static cairn_status gguf_u32(base *b, const gguf *g, const char *name, bool *found, uint32_t *out);
+static cairn_status gguf_f32(base *b, const gguf *g, const char *name, bool *found, float *out);
+static cairn_status gguf_bool(base *b, const gguf *g, const char *name, bool *found, bool *out);
+/* The string lies in the file and is not terminated. */
+static cairn_status gguf_string(base *b, const gguf *g, const char *name, bool *found,
+                                const char **out, size_t *bytes);
+/* An array whose elements are of `element` (GGUF_I32 also takes u32: writers differ). */
+static cairn_status gguf_array(base *b, const gguf *g, const char *name, bool *found,
+                               uint32_t element, gguf_list *out);
+/* The next string of a GGUF_STRING list; call it at most `count` times. */
+static const char *gguf_next_string(gguf_list *list, size_t *bytes);
+/* The next element of a GGUF_I32 or GGUF_U32 list, its bits; call it at most `count` times. */
+static uint32_t gguf_next_u32(gguf_list *list);
+
+/* ---- tensors ----------------------------------------------------------------------------------- */
+
+/* NULL when the file has none of that name. */
+static const gguf_tensor *gguf_tensor_find(const gguf *g, const char *name);

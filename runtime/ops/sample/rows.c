@@ -1,0 +1,154 @@
+/* sample_rows: the next tokens of rows of logits, each by parameters, a seed and a position of its
+ * own. The op, the engine and verification draw here, and nowhere else is it decided who draws: on
+ * the GPU a row of which few tokens can be the next (or the best one) by a kernel, any other, and
+ * everything on the CPU, by sample_token. What decides is the row's own parameters, never who
+ * shares the call. Logits are only read. Calls sample, device and ops. */
+
+enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024 };
+/* sample_few: greedy, or top_k first and at most so many. */
+enum { OPS_FEW_TOP_K = 128, OPS_FEW_BLOCK = 512, OPS_FEW_TILE = 8192, OPS_FEW_PARTS = 32,
+       OPS_FEW_SHARED = 41616, OPS_FEW_LIST = 4096 };
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static size_t sample_seen_bytes(int vocab) { return ((size_t)vocab + 63) / 8; }
+
+static size_t sample_space_bytes(int vocab) {
+    return (size_t)vocab * sizeof(float) + sample_scratch_bytes(vocab) + sample_seen_bytes(vocab);
+}
+
+static void sample_space_place(void *memory, int vocab, sample_space *x) {
+    memset(x, 0, sizeof *x);
+    x->vocab = vocab;
+    x->row = (float *)memory;
+    x->scratch = x->row + vocab;
+    x->seen = (uint8_t *)x->scratch + sample_scratch_bytes(vocab);
+}
+
+static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device) {
+    x->rows = rows;
+    x->rules = host;
+    x->device_rules = on_device;
+}
+
+/* ---- who draws ------------------------------------------------------------------------------- */
+
+/* Whether sample/few.cu is for these: the rest takes several passes over a row. */
+static bool sample_is_few(const sample_params *p, int64_t vocab) {
+    if (p->temperature <= 0.0f) return true;
+    return p->top_k > 0 && p->top_k <= OPS_FEW_TOP_K && p->top_k < vocab && !p->top_p_first;
+}
+
+typedef enum sample_place { SAMPLE_BEST, SAMPLE_FEW, SAMPLE_HOST } sample_place;
+
+/* Where a row whose logits are on the GPU is drawn; SAMPLE_BEST: whoever made the logits knows the
+ * best of them already. */
+static sample_place sample_place_of(const sample_ask *ask, int vocab) {
+    if (ask->params.repetition_penalty != 1.0f && ask->history_count) return SAMPLE_HOST;
+    if (ask->params.temperature <= 0.0f) return SAMPLE_BEST;
+    return sample_is_few(&ask->params, vocab) ? SAMPLE_FEW : SAMPLE_HOST;
+}
+
+/* ---- on the host ----------------------------------------------------------------------------- */
+
+static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const float *logits) {
+    if (ask->params.repetition_penalty != 1.0f && ask->history_count) {
+        if (logits != x->row) memcpy(x->row, logits, (size_t)x->vocab * sizeof *logits);
+        sample_penalize(x->row, x->vocab, ask->history, ask->history_count,
+                        ask->params.repetition_penalty, x->seen);
+        logits = x->row;
+    }
+    return sample_token(&ask->params, logits, x->vocab, ask->position, x->scratch);
+}
+
+/* Whether row i is not wanted: see sample_ask. */
+static bool sample_is_moot(const sample_ask *const *asks, const int32_t *out, int i) {
+    return asks[i]->chained && i > 0 && out[i - 1] != asks[i - 1]->expected;
+}
+
+static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,
+                            int i, int32_t *out) {
+    out[i] = sample_is_moot(asks, out, i) ? -1 : sample_ask_host(x, asks[i], logits);
+}
+
+/* ---- on the GPU ------------------------------------------------------------------------------ */
+
+/* A row's blocks meet in a flag; what they hand on lies in the workspace. p->top_k: the largest of
+ * all rows'; drawn: whether any row draws. */
+static cairn_status sample_launch_few(cairn_runtime *rt, sample_kernel_params *p, bool drawn,
+                                      unsigned seen_bytes, int64_t rows) {
+    device_dims dims = {{0, 0, 1}, OPS_FEW_BLOCK, 0, 0, false};
+    unsigned parts = ((unsigned)p->vocab + OPS_FEW_TILE - 1) / OPS_FEW_TILE;
+    unsigned most = (unsigned)p->top_k * 3 / 2 + 16; /* of a part's candidates, as a rule */
+    void *flags = NULL, *memory = NULL;
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    if ((int64_t)parts * rows > 2 * rt->device.sm_count) /* as many blocks as run at once */
+        parts = (unsigned)(2 * rt->device.sm_count / rows);
+    if (parts > OPS_FEW_PARTS) parts = OPS_FEW_PARTS;
+    if (drawn && parts * most > OPS_FEW_LIST) parts = OPS_FEW_LIST / most;
+    if (parts < 1) parts = 1;
+    status = device_flags(&rt->device, (size_t)rows * 4, "sample", &flags);
+    if (!status)
+        status = device_scratch(&rt->device, (size_t)rows * parts * sizeof(sample_part), "sample",
+                             &memory);
+    if ((status = handles_leave(rt, status))) return status;
+    p->arrived = (uint32_t *)flags;
+    p->parts = (sample_part *)memory;
+    dims.grid[0] = parts;
+    dims.grid[1] = (unsigned)rows;
+    dims.shared_bytes = OPS_FEW_SHARED + seen_bytes;
+    return ops_launch(rt, "sample/few.cu", "sample_few", &dims, p);
+}
+
+/* The rule of every row, and in p what the launch needs of them all. False: none is to be drawn. */
+static bool sample_fill_rules(const sample_space *x, const sample_ask *const *asks, int rows,
+                              sample_kernel_params *p) {
+    bool any = false;
+    for (int i = 0; i < rows; i++) {
+        const sample_params *from = asks[i] ? &asks[i]->params : NULL;
+        sample_rule *to = &x->rules[i];
+        memset(to, 0, sizeof *to);
+        to->skip = !asks[i] || sample_place_of(asks[i], x->vocab) != SAMPLE_FEW;
+        if (to->skip) continue;
+        any = true;
+        to->seed = (int64_t)from->seed;
+        to->position = (int32_t)asks[i]->position;
+        to->top_k = from->top_k, to->temperature = from->temperature;
+        to->top_p = from->top_p, to->min_p = from->min_p;
+        if (to->top_k > p->top_k) p->top_k = to->top_k;
+    }
+    return any;
+}
+
+static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const float *logits,
+                                      const sample_ask *const *asks, int rows, int32_t *tokens) {
+    sample_kernel_params p;
+    cairn_status status;
+    memset(&p, 0, sizeof p);
+    if (!sample_fill_rules(x, asks, rows, &p)) return CAIRN_OK;
+    p.logits = logits;
+    p.tokens = tokens;
+    p.vocab = x->vocab;
+    p.temperature = p.top_p = p.repetition_penalty = 1.0f;
+    p.rules = (const sample_rule *)x->device_rules;
+    status = device_upload(&rt->device, x->device_rules, x->rules, (size_t)rows * sizeof *x->rules);
+    return status ? status : sample_launch_few(rt, &p, true, 0, rows);
+}
+
+static cairn_status sample_rows_end(cairn_runtime *rt, sample_space *x, const float *logits,
+                                    const sample_ask *const *asks, int rows, int32_t *out) {
+    const size_t row_bytes = (size_t)x->vocab * sizeof *logits;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < rows && !status; i++) {
+        if (!asks[i] || sample_place_of(asks[i], x->vocab) != SAMPLE_HOST) continue;
+        if (sample_is_moot(asks, out, i)) {
+            out[i] = -1;
+            continue;
+        }
+        status = device_download(&rt->device, x->row, logits + (size_t)i * (size_t)x->vocab,
+                                 row_bytes);
+        if (!status) out[i] = sample_ask_host(x, asks[i], x->row);
+    }
+    return status;
+}
