@@ -1,4 +1,4 @@
-/* pack: weights of GGUF, [rows, inputs] in blocks, to the tiles that the products of a step read
+/* pack: weights of GGUF, [rows, inputs] in blocks, to the tiles that the products of a model read
  * (see abi.h, PACK_4). Values keep their bits, but for f32 and bf16, which become f16 (nearest
  * even).
  *
@@ -60,18 +60,73 @@ CAIRN_INLINE void pack_16(const pack_params &p, int64_t block_index, uint8_t *un
             f32_to_f16(source_value(p, block_index * 32 + k));
 }
 
+/* One unit of a group of `units` units, `u`: see PACK_Q4_0. Rows g and g + 8 share bytes, and may
+ * come from two matrices: a thread has both, where both are of this one, and leaves the other's. */
+CAIRN_INLINE uint32_t *group_word(uint8_t *group, int units, int u, int lane, int word) {
+    return (uint32_t *)(units > 1 ? group + u / 2 * 512 + lane * 16 + u % 2 * 8
+                                  : group + lane * 8) + word;
+}
+
+CAIRN_INLINE void pack_nibbles(const pack_params &p, int64_t block_index, uint8_t *group, int units,
+                               int u, int row) {
+    const int words = p.type == 3 ? 10 : 9;
+    const uint16_t *block = (const uint16_t *)p.source + block_index * words;
+    const uint8_t *bytes = (const uint8_t *)(block + words - 8);
+    for (int t = 0; t < 4; t++)
+        for (int w = 0; w < 2; w++) {
+            uint32_t nibbles = 0;
+            for (int i = 0; i < 4; i++) {
+                int k = 8 * t + 4 * w + i;
+                uint32_t n = bytes[k % 16] >> (k / 16 * 4) & 15u;
+                nibbles |= n << (i / 2 * 8 + i % 2 * 16 + row / 8 * 4);
+            }
+            uint32_t *to = group_word(group, units, u, row % 8 * 4 + t, w);
+            *to = (*to & ~(0x0f0f0f0fu << row / 8 * 4)) | nibbles;
+        }
+    uint16_t *scales = (uint16_t *)(group + units * 256) + (row % 8 * 2 + row / 8) * units + u;
+    scales[0] = block[0];
+    if (p.format == PACK_Q4_1)
+        scales[16 * units] =
+            p.type == 3 ? block[1] : f32_to_f16(-8.0f * f16_to_f32(f16{block[0]})).bits;
+}
+
+CAIRN_INLINE void pack_bytes(const pack_params &p, int64_t block_index, uint8_t *group, int units,
+                             int u, int row) {
+    const uint16_t *block = (const uint16_t *)p.source + block_index * 17;
+    for (int k = 0; k < 32; k++)
+        group[u * 512 + (row % 8 * 4 + k / 8) * 16 + row / 8 * 8 + k % 8] =
+            (uint8_t)(((const uint8_t *)(block + 1))[k] ^ 0x80);
+    ((uint16_t *)(group + units * 512))[(row % 8 * 2 + row / 8) * units + u] = block[0];
+}
+
+/* Row `row` of the source. */
+CAIRN_INLINE void pack_row(const pack_params &p, int row, int unit) {
+    const int units = p.inputs / 32, to = p.first_row + row, format = p.format;
+    const int64_t tile = p.half ? to / 8 : to / 16, index = (int64_t)row * units + unit;
+    const int at = p.half ? to % 8 + (p.half - 1) * 8 : to % 16;
+    const int bytes = format == PACK_Q4_0                       ? 288
+                      : format == PACK_4 || format == PACK_Q4_1 ? 320
+                      : format == PACK_8 || format == PACK_Q8_0 ? 544 : 1024;
+    int group = format == PACK_Q8_0 ? 4 : format == PACK_Q4_0 || format == PACK_Q4_1 ? 8 : 1;
+    while (units % group) group /= 2;
+    uint8_t *place = p.packed + (tile * units + unit / group * group) * bytes;
+    if (format == PACK_4) pack_4(p, index, place, at);
+    else if (format == PACK_8) pack_8(p, index, place, at);
+    else if (format == PACK_16 || format == PACK_F16) pack_16(p, index, place, at);
+    else if (format == PACK_Q8_0) pack_bytes(p, index, place, group, unit % group, at);
+    else pack_nibbles(p, index, place, group, unit % group, at);
+}
+
 CAIRN_KERNEL(pack, 256, 1, pack_params) {
-    int units = p.inputs / 32;
-    int64_t index = (int64_t)block_id() * block_threads() + thread_id();
+    const int units = p.inputs / 32;
+    const int64_t index = (int64_t)block_id() * block_threads() + thread_id();
     grid_dependency_wait();
     if (index >= (int64_t)p.rows * units) return;
-    int row = (int)(index / units), unit = (int)(index % units);
-    int to = p.first_row + row;
-    int64_t tile = p.half ? to / 8 : to / 16;
-    int at = p.half ? to % 8 + (p.half - 1) * 8 : to % 16;
-    int bytes = p.format == PACK_4 ? 320 : p.format == PACK_8 ? 544 : 1024;
-    uint8_t *place = p.packed + (tile * units + unit) * bytes;
-    if (p.format == PACK_4) pack_4(p, index, place, at);
-    else if (p.format == PACK_8) pack_8(p, index, place, at);
-    else pack_16(p, index, place, at);
+    const int row = (int)(index / units), unit = (int)(index % units);
+    /* Whoever has a row below eight of a tile has the one eight further too. */
+    if (p.half) return pack_row(p, row, unit);
+    const bool second = (p.first_row + row) % 16 >= 8;
+    if (second && row >= 8) return;
+    pack_row(p, row, unit);
+    if (!second && row + 8 < p.rows) pack_row(p, row + 8, unit);
 }

@@ -27,6 +27,12 @@ template <class To, class From> CAIRN_INLINE To bit_cast(From from) {
 /* ---- identity; blocks are one-dimensional ---- */
 
 CAIRN_INLINE int thread_id() { return (int)threadIdx.x; }
+/* The lane, asked for anew at every call: what is computed from it is not kept in registers. */
+CAIRN_INLINE int lane_anew() {
+    int v;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(v));
+    return v;
+}
 CAIRN_INLINE int block_threads() { return (int)blockDim.x; }
 CAIRN_INLINE int block_id() { return (int)blockIdx.x; }
 CAIRN_INLINE int block_id_y() { return (int)blockIdx.y; }

@@ -40,7 +40,7 @@ CAIRN_INLINE void load_units(packed<FORMAT> *raw, const uint8_t *tile, int step)
 #pragma unroll
     for (int u = 0; u < STEP_UNITS; u++) {
         int unit = min_of(step * STEP_UNITS + u, INPUTS / 32 - 1);
-        raw[u].load(tile + unit * packed<FORMAT>::UNIT_BYTES);
+        raw[u].template load<packed_group<FORMAT, INPUTS>()>(tile, unit);
     }
 }
 

@@ -5,7 +5,7 @@
  * is all pages.
  *
  * The number of a row's chunks follows from its position (most_listed): those that turn out to be
- * empty are handed on as such. Bits of step_select, step_attend_pages and step_merge_pages. */
+ * empty are handed on as such. Bits of step_select and step_attend_pages. */
 #ifndef CAIRN_STEP_SPARSE_CUH
 #define CAIRN_STEP_SPARSE_CUH
 

@@ -160,10 +160,12 @@ template <bool PLACED> struct qkv_output {
     row_window rows;
     qkv_place &place;
     uint8_t *layer;
-    uint16_t *cache;
+    int number;      /* of the layer */
+    uint16_t *cache; /* its KV; not where products are streamed: registers are scarce there */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
-        if (!PLACED && o.tile != place.tile) place.find(p, rows, o.tile, o.row, o.column);
+        if (!PLACED && (!FLOW || o.tile != place.tile))
+            place.find(p, rows, o.tile, o.row, o.column);
         float y = o.value * factors[o.column];
         float other = shuffle_xor(y, 4); /* the next output row of the same token */
         if (o.row % 2 != 0 || o.column >= rows.count) return;
@@ -172,7 +174,8 @@ template <bool PLACED> struct qkv_output {
         uint32_t two = pack_f16x2(even, odd);
         int64_t at = (int64_t)(rows.first + o.column) * QKV + o.tile * 16 + o.row;
         send((uint32_t *)(layer + QKV_AT + at * 2), two);
-        if (place.cache_at >= 0) *(uint32_t *)(cache + place.cache_at) = two;
+        uint16_t *to = PLACED || FLOW ? cache : load_constant(p.kv + number);
+        if (place.cache_at >= 0) *(uint32_t *)(to + place.cache_at) = two;
     }
 };
 
@@ -225,19 +228,38 @@ template <bool HELD> struct residual_output : hidden_output {
 
 /* Rows 0-7 of a tile are the gates, rows 8-15 the ups of eight FFN values. */
 struct swiglu_output {
-    row_window rows;
-    uint8_t *h;
+    int count;  /* of the window's rows */
+    uint8_t *h; /* of its first row */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
         float y = o.value * factors[o.column];
         float up = shuffle_xor(y, 2);
         float v = y * up * rcp_fast(1.0f + exp_fast(-y));
         float next = shuffle_xor(v, 4);
-        if (o.row >= 8 || o.row % 2 != 0 || o.column >= rows.count) return;
-        int64_t at = (int64_t)(rows.first + o.column) * FFN + o.tile * 8 + o.row;
-        send((uint32_t *)(h + at * 2), pack_f16x2(v, next));
+        if (o.row >= 8 || o.row % 2 != 0 || o.column >= count) return;
+        send((uint32_t *)(h + (o.column * FFN + o.tile * 8 + o.row) * 2), pack_f16x2(v, next));
     }
 };
+
+/* Whether the weights are packed for dense/product.cuh; if so, and where there is dependent launch
+ * and room, two blocks on a multiprocessor: the next stage's wait beside those that compute. */
+constexpr bool STREAMED = CAIRN_PACK_QKV >= PACK_Q4_0;
+constexpr int STAGE_BLOCKS = STREAMED && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
+static_assert(!STREAMED || (!FLOW && THREADS == PRODUCT_THREADS), "stages: warps of a product");
+static_assert(STREAMED == (CAIRN_PACK_O >= PACK_Q4_0) &&
+              STREAMED == (CAIRN_PACK_GATE_UP >= PACK_Q4_0) &&
+              STREAMED == (CAIRN_PACK_DOWN >= PACK_Q4_0) &&
+              STREAMED == (CAIRN_PACK_HEAD >= PACK_Q4_0), "stages: two kinds of products");
+
+/* The product of a stage: by dense/product.cuh where the weights are packed for it, else by
+ * `multiply`, tiles first, first + step, ... of this block. */
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input, class Epilogue>
+CAIRN_INLINE void stage_product(const uint8_t *weights, int first, int step, int tiles,
+                                workspace &work, Input &input, Epilogue &epilogue) {
+    if constexpr (STREAMED)
+        stream_product<FORMAT, INPUTS>(weights, tiles, input.rows, input, epilogue);
+    else multiply<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, tiles, work, input, epilogue);
+}
 
 /* ---- the stages ---- */
 
@@ -258,7 +280,8 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
         int n = (first + i / TILES * step) * TILES + i % TILES;
         if (n >= HIDDEN / 16) break;
         int k = n * 16 + row;
-        float x = pack::value(tile + k / 32 * pack::UNIT_BYTES, token % 16, k % 32);
+        float x = pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(
+            tile, k / 32, token % 16, k % 32);
         out.hand_on(n, row, column, x, p.norms[k]);
         if (live) residual_of(p)[(int64_t)r * HIDDEN + k] = x;
     }
@@ -267,11 +290,11 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
 template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, uint8_t *at,
                             qkv_place &place, workspace &work, int first, int step) {
-    if (first * TILES >= QKV / 16) return;
+    if (FLOW && first * TILES >= QKV / 16) return;
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
-    uint16_t *cache = load_constant_early(p.kv + layer);
-    qkv_output<ONCE && TILES == 1> out{p, rows, place, at, cache};
-    multiply<CAIRN_PACK_QKV, HIDDEN, TILES, ONCE>(
+    uint16_t *cache = STREAMED ? nullptr : load_constant_early(p.kv + layer);
+    qkv_output<ONCE && TILES == 1 && !STREAMED> out{p, rows, place, at, layer, cache};
+    stage_product<CAIRN_PACK_QKV, HIDDEN, TILES, ONCE>(
         p.qkv + layer * (QKV / 16 * tile_bytes<CAIRN_PACK_QKV, HIDDEN>()), first, step, QKV / 16,
         work, input, out);
 }
@@ -282,15 +305,16 @@ template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input>
 CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const uint8_t *weights,
                                  const float *weight, uint8_t *hidden, uint8_t *squares,
                                  Input &input, workspace &work, int first, int step) {
-    residual_output<ONCE && TILES == 1> out{{p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
+    residual_output<ONCE && TILES == 1 && !STREAMED> out{{p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
     int e = thread_id(), n = first * TILES * 16 + output_row(e), column = output_column(e);
-    if (e < 128 && first * TILES < HIDDEN / 16) {
+    if (!STREAMED && e < 128 && first * TILES < HIDDEN / 16) {
         out.held_tile = first * TILES;
         out.held_weight = load_constant_early(weight + n);
         if (FLOW && column < rows.count)
             out.held = load_volatile(residual_of(p) + (int64_t)(rows.first + column) * HIDDEN + n);
     }
-    multiply<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, HIDDEN / 16, work, input, out);
+    stage_product<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, HIDDEN / 16, work, input,
+                                               out);
 }
 
 /* Merges the chunks(row, head) chunks, unit by unit, for all blocks that project; warps take units
@@ -323,10 +347,10 @@ CAIRN_INLINE void stage_project(const step_params &p, row_window rows, int layer
 template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer, uint8_t *at,
                                 workspace &work, int first, int step) {
-    if (first * TILES >= FFN / 8) return;
+    if (FLOW && first * TILES >= FFN / 8) return;
     norm_input input(p, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, rows);
-    swiglu_output out{rows, at + FFN_AT};
-    multiply<CAIRN_PACK_GATE_UP, HIDDEN, TILES, ONCE>(
+    swiglu_output out{rows.count, at + FFN_AT + (int64_t)rows.first * FFN * 2};
+    stage_product<CAIRN_PACK_GATE_UP, HIDDEN, TILES, ONCE>(
         p.gate_up + layer * (FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first, step,
         FFN / 8, work, input, out);
 }
@@ -350,48 +374,69 @@ CAIRN_INLINE uint64_t rank_logit(float v, int index) {
     return (uint64_t)bits << 32 | (0xffffffffu - (uint32_t)index);
 }
 
+/* `multiply` keeps a thread to one column, whose best is best0; in the stream a lane has one column of
+ * each pair. */
 struct head_output {
     const step_params &p;
     row_window rows;
-    int first; /* row whose logits come first */
-    uint64_t best; /* of this thread's column */
+    int first;                           /* row whose logits come first */
+    uint64_t best0, best1, best2, best3; /* of this thread's columns */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) {
-        int n = o.tile * 16 + o.row;
+        int n = o.tile * 16 + o.row, pair = STREAMED ? o.column / 2 : 0;
         int row = rows.first + o.column - first; /* negative: no one wants its logits */
         if (o.column >= rows.count || row < 0 || n >= VOCAB) return;
         float y = o.value * factors[o.column];
         store_once(p.logits + (int64_t)row * VOCAB + n, y);
-        best = max_of(best, rank_logit(y, n));
+        const uint64_t rank = rank_logit(y, n);
+        if (pair == 0) best0 = max_of(best0, rank);
+        if (pair == 1) best1 = max_of(best1, rank);
+        if (pair == 2) best2 = max_of(best2, rank);
+        if (pair == 3) best3 = max_of(best3, rank);
     }
 };
+
+/* The best of a warp's lanes of the same parity, in every lane. */
+CAIRN_INLINE uint64_t best_of_pair(uint64_t best) {
+#pragma unroll
+    for (int m = 2; m < WARP; m *= 2) best = max_of(best, shuffle_xor(best, m));
+    return best;
+}
 
 /* Tiles at a time, so that their weights and operands fit the registers. */
 constexpr int HEAD_TILES = min_of(CAIRN_ARCH >= 1000 ? 2 : MEETING_TILES,
                                   max_of(1, 8 / ceil_div(HIDDEN / 32, WARPS)));
 
-/* logits of the rows; winners[row, block] = the best of the tiles first, first + step, ... */
+/* logits of the rows; winners[row, block] = the best of the block's tiles. */
 CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at, workspace &work,
                              int first, int step) {
+    constexpr int PARTS = STREAMED ? WARPS : WARPS / 4; /* warps with a column's outputs */
     int logit_first = p.input[STEP_LOGIT_FIRST];
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
-    head_output out{p, rows, logit_first, 0};
-    if (first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
-    multiply<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false>(p.head, first, step, (VOCAB + 15) / 16,
-                                                         work, input, out);
+    head_output out{p, rows, logit_first, 0, 0, 0, 0};
+    if (!STREAMED && first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
+    stage_product<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false>(
+        p.head, first, step, (VOCAB + 15) / 16, work, input, out);
     uint64_t *table = (uint64_t *)(work.meeting + work.half * MEETING_FLOATS);
     work.half ^= 1;
-    uint64_t best = out.best;
+    if (STREAMED) {
+        block_sync(); /* others may still add up sums there */
+        uint64_t *mine = table + lane_id() * PARTS + warp_id();
+        uint64_t bests[4] = {best_of_pair(out.best0), best_of_pair(out.best1),
+                             best_of_pair(out.best2), best_of_pair(out.best3)};
 #pragma unroll
-    for (int m = 2; m < WARP; m *= 2) best = max_of(best, shuffle_xor(best, m));
-    if (lane_id() < 2 && thread_id() < ENDERS)
-        table[output_column(thread_id()) * (WARPS / 4) + warp_id() / 4] = best;
+        for (int pair = 0; pair < 4; pair++)
+            if (lane_id() < 2) mine[pair * 2 * PARTS] = bests[pair];
+    } else {
+        uint64_t best = best_of_pair(out.best0);
+        if (lane_id() < 2 && thread_id() < ENDERS)
+            table[output_column(thread_id()) * PARTS + warp_id() / 4] = best;
+    }
     block_sync();
     int row = rows.first + thread_id() - logit_first;
     if (thread_id() < rows.count && row >= 0) {
         uint64_t top = 0;
-        for (int w = 0; w < WARPS / 4; w++)
-            top = max_of(top, table[thread_id() * (WARPS / 4) + w]);
+        for (int w = 0; w < PARTS; w++) top = max_of(top, table[thread_id() * PARTS + w]);
         p.winners[(int64_t)row * step + first] = top;
     }
 }

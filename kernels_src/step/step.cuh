@@ -3,7 +3,7 @@
  *
  * Constants (the JIT's): CAIRN_LAYERS, CAIRN_HIDDEN, CAIRN_HEADS, CAIRN_KV_HEADS, CAIRN_HEAD_DIM
  * (64 or 128), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE,
- * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (PACK_4, 8 or 16), CAIRN_ROWS and CAIRN_PARTS
+ * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (a PACK_ each), CAIRN_ROWS and CAIRN_PARTS
  * (capacity of the exchange: rows, and parts of attention, a row's run each), CAIRN_WARPS (8 to
  * 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS
  * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu). hidden and ffn
@@ -13,6 +13,7 @@
 
 #include "attention/core.cuh"
 #include "abi/step.h"
+#include "dense/product.cuh"
 
 constexpr int LAYERS = CAIRN_LAYERS, HIDDEN = CAIRN_HIDDEN, HEADS = CAIRN_HEADS;
 constexpr int KV_HEADS = CAIRN_KV_HEADS, HEAD_DIM = CAIRN_HEAD_DIM, FFN = CAIRN_FFN;
@@ -122,94 +123,6 @@ CAIRN_INLINE void send(void *to, u32x4 eight_f16) {
     store_relaxed16(to, v);
 }
 
-/* ---- packed weights ---- */
-
-template <int FORMAT> struct packed;
-
-template <> struct packed<PACK_4> {
-    static constexpr int UNIT_BYTES = 320;
-    u32x2 nibbles, scale;
-
-    CAIRN_MEMBER void load(const uint8_t *unit) {
-        int lane = lane_id();
-        nibbles = load_constant_early((const u32x2 *)unit + lane);
-        scale = load_constant_early((const u32x2 *)(unit + 256) + lane / 4);
-    }
-    /* a[4 s ..]: the operand of k-step s. The subtraction is exact, the fma rounds once. */
-    CAIRN_MEMBER void expand(uint32_t *a) const {
-        uint32_t d0 = byte_permute(scale.x, 0, 0x1010), m0 = byte_permute(scale.x, 0, 0x3232);
-        uint32_t d1 = byte_permute(scale.y, 0, 0x1010), m1 = byte_permute(scale.y, 0, 0x3232);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t n0 = (nibbles.x >> 4 * i & 0x000f000fu) | 0x64006400u;
-            uint32_t n1 = (nibbles.y >> 4 * i & 0x000f000fu) | 0x64006400u;
-            a[2 * i] = fma_f16x2(sub_f16x2(n0, 0x64006400u), d0, m0);
-            a[2 * i + 1] = fma_f16x2(sub_f16x2(n1, 0x64006400u), d1, m1);
-        }
-    }
-    static CAIRN_MEMBER float value(const uint8_t *unit, int row, int k) {
-        int lane = row % 8 * 4 + k / 8, i = k % 8;
-        uint32_t word = ((const uint32_t *)unit)[lane * 2 + row / 8];
-        uint32_t scale = ((const uint32_t *)(unit + 256))[row % 8 * 2 + row / 8];
-        f32x2 dm = unpack_f16x2(scale);
-        float n = (float)(word >> (4 * (i / 2) + 16 * (i % 2)) & 15u);
-        return f16_to_f32(f32_to_f16(fma_f32(n, dm.x, dm.y)));
-    }
-};
-
-template <> struct packed<PACK_8> {
-    static constexpr int UNIT_BYTES = 544;
-    u32x4 bytes;
-    uint32_t scale;
-
-    CAIRN_MEMBER void load(const uint8_t *unit) {
-        int lane = lane_id();
-        bytes = load_constant_early((const u32x4 *)unit + lane);
-        scale = load_constant_early((const uint32_t *)(unit + 512) + lane / 4);
-    }
-    CAIRN_MEMBER void expand(uint32_t *a) const {
-        uint32_t d0 = byte_permute(scale, 0, 0x1010), d1 = byte_permute(scale, 0, 0x3232);
-        const uint32_t word[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t pick = i % 2 ? 0x4342u : 0x4140u; /* bytes under 0x64: 1024 + n */
-            uint32_t n0 = byte_permute(word[i / 2], 0x64646464u, pick);
-            uint32_t n1 = byte_permute(word[2 + i / 2], 0x64646464u, pick);
-            a[2 * i] = mul_f16x2(sub_f16x2(n0, 0x64806480u), d0);
-            a[2 * i + 1] = mul_f16x2(sub_f16x2(n1, 0x64806480u), d1);
-        }
-    }
-    static CAIRN_MEMBER float value(const uint8_t *unit, int row, int k) {
-        int lane = row % 8 * 4 + k / 8;
-        float n = (float)unit[lane * 16 + row / 8 * 8 + k % 8] - 128.0f;
-        uint16_t d = ((const uint16_t *)(unit + 512))[row % 8 * 2 + row / 8];
-        return f16_to_f32(f32_to_f16(n * f16_to_f32(f16{d})));
-    }
-};
-
-template <> struct packed<PACK_16> {
-    static constexpr int UNIT_BYTES = 1024;
-    u32x4 row[2];
-
-    CAIRN_MEMBER void load(const uint8_t *unit) {
-        int lane = lane_id();
-        row[0] = load_constant_early((const u32x4 *)unit + lane);
-        row[1] = load_constant_early((const u32x4 *)(unit + 512) + lane);
-    }
-    CAIRN_MEMBER void expand(uint32_t *a) const {
-        a[0] = row[0].x; a[2] = row[0].y; a[4] = row[0].z; a[6] = row[0].w;
-        a[1] = row[1].x; a[3] = row[1].y; a[5] = row[1].z; a[7] = row[1].w;
-    }
-    static CAIRN_MEMBER float value(const uint8_t *unit, int row, int k) {
-        int lane = row % 8 * 4 + k / 8;
-        return f16_to_f32(f16{((const uint16_t *)(unit + row / 8 * 512))[lane * 8 + k % 8]});
-    }
-};
-
-template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr int64_t tile_bytes() {
-    return (int64_t)(INPUTS / 32) * packed<FORMAT>::UNIT_BYTES;
-}
-
 /* ---- the product ----
  * A block computes TILES neighbouring tiles [16 rows of W] x [8 tokens] at a time. A warp takes
  * consecutive units; the partial sums meet in shared memory and are added as a fixed tree, so a
@@ -227,18 +140,6 @@ struct workspace {
     float *meeting;
     int half;
 };
-
-/* What a thread of the epilogue holds: one output row of a tile, one token. */
-struct output {
-    int tile, row, column; /* row: in the tile */
-    float value;
-};
-
-/* Output e of a tile (0 to 127): a warp has all 16 rows of two columns, so that what it hands on
- * are whole sectors of memory; the next row is in lane ^ 4, the row eight further in lane ^ 2. */
-CAIRN_INLINE int output_row(int e) { return e % 32 / 4 + e / 2 % 2 * 8; }
-CAIRN_INLINE int output_column(int e) { return e / 32 % 4 * 2 + e % 2; }
-CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
 
 /* Threads of an epilogue: each keeps to one column. */
 constexpr int ENDERS = WARPS / 4 * 128;
@@ -273,7 +174,7 @@ CAIRN_INLINE void load_batch(packed<FORMAT> (&raw)[TILES][HELD], const uint8_t *
         const uint8_t *from = weights + tile * tile_bytes<FORMAT, INPUTS>();
 #pragma unroll
         for (int u = 0; u < HELD; u++)
-            raw[i][u].load(from + min_of(unit + u, INPUTS / 32 - 1) * packed<FORMAT>::UNIT_BYTES);
+            raw[i][u].template load<1>(from, min_of(unit + u, INPUTS / 32 - 1));
     }
 }
 

@@ -261,8 +261,8 @@ static cairn_status engine_step(cairn_session *s, int room) {
  * prompts that wait beside decode steps; room[i] as in engine_step. A session's fresh tokens are
  * those that it would get alone. All or nothing. Its rows: shared out among the sessions in turn.
  * The seam that a scheduler of many sessions stands on. */
-static cairn_status engine_step_together(cairn_session *const *sessions, const int *room,
-                                         engine_part *parts, int count) {
+BASE_UNUSED static cairn_status engine_step_together(cairn_session *const *sessions,
+                                                     const int *room, engine_part *parts, int count) {
     cairn_model *m = sessions[0]->model;
     int rows = m->scratch->rows;
     int64_t start = os_now_us();

@@ -340,10 +340,11 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
 static void forward_choose(const forward_walk *walk, attention_block *a, const forward_block *rows,
                            int32_t *chosen) {
     const forward_cpu_state *f = walk->f;
-    const select_rule *rule = &rows->rule->select;
+    const select_rule *rule;
     select_pages pages;
     int candidates;
     if (!forward_rule_selects(rows->rule, walk->layer)) return;
+    rule = &rows->rule->select;
     candidates = select_candidates(rule, a->positions[0]);
     if (candidates <= rule->topk) return;
     pages = forward_pages(walk, rows->sequence, a->head);

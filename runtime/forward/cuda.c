@@ -1,11 +1,12 @@
 /* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. The run
  * itself is in cuda_run.c, memory and lifetime in cuda_open.c.
  *
- * Three ways through a forward: up to 8 rows with little attention the flow kernel, one launch for
- * all layers (kernels_src/step/step.cu); else the stage kernels, the same arithmetic with one launch a
- * stage, 64 rows at a time (step/layer.cu and others); a prompt's rows, tensor-core products of 64
- * rows (step/prompt.cu and others). The flow kernels take longest to compile: it goes on in the
- * background after the model is open, and the stage kernels serve until then, to the bit.
+ * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
+ * the flow kernel, one launch for all layers (kernels_src/step/step.cu). Else the stage kernels, the
+ * same arithmetic with one launch a stage, 64 rows at a time (step/layer.cu and others). A prompt's
+ * rows: tensor-core products of 64 rows (step/prompt.cu and others). The flow kernels take longest
+ * to compile: it goes on in the background after the model is open, and the stage kernels serve
+ * until then, to the bit.
  * Owns the packed weights and every buffer of the kernels. Calls device, jit, model, pages, block.
  *
  * Invariants: between forwards the half of the flow's exchange that the next one uses is empty; the
@@ -25,6 +26,11 @@ enum {
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_CONSTANTS = 24
 };
+
+/* Hidden sizes from which products are those of kernels_src/dense/product.cuh: weights stream
+ * through kernels of their own, and there is no flow kernel, which wins where a layer is too small
+ * to hide the way from one kernel to the next. A test may say otherwise before a model is opened. */
+static int step_stream_from = 1024;
 
 typedef enum step_kernel {
     STEP_K_FLOW, STEP_K_SPARSE_FLOW,
@@ -59,6 +65,7 @@ typedef struct forward_cuda_state {
     jit_kernel kernels[STEP_KERNELS];
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
+    bool streamed;    /* see step_stream_from */
     device_arena arena;      /* all device memory below */
     uint64_t weights_bytes;  /* of it, norms included */
     void *host;              /* all host memory below */
@@ -104,7 +111,10 @@ static int64_t step_qkv_rows(const model_shape *s) {
 }
 
 static size_t step_unit_bytes(int pack) {
-    return pack == PACK_4 ? 320 : pack == PACK_8 ? 544 : 1024;
+    return pack == PACK_Q4_0                     ? 288
+           : pack == PACK_4 || pack == PACK_Q4_1 ? 320
+           : pack == PACK_8 || pack == PACK_Q8_0 ? 544
+                                                 : 1024;
 }
 
 /* Bytes of [rows, inputs] in tiles of 16 rows. */
@@ -163,25 +173,32 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
     return forward_cuda_check_plan(b, &model->plan);
 }
 
-/* The narrowest format that holds all the types exactly (f32 and bf16 become f16). */
-static int step_format(int type, int before) {
-    int pack = type == BLOCK_Q4_0 || type == BLOCK_Q4_1 ? PACK_4
-                                                        : type == BLOCK_Q8_0 ? PACK_8 : PACK_16;
-    return !before || before == pack ? pack : PACK_16;
+/* The narrowest format that holds a type exactly (f32 and bf16 become f16), and what was chosen
+ * before too. */
+static int step_format(const forward_cuda_state *f, int type, int before) {
+    int pack = PACK_16;
+    if (f->streamed)
+        pack = type == BLOCK_Q4_0 ? PACK_Q4_0 : type == BLOCK_Q4_1 ? PACK_Q4_1
+               : type == BLOCK_Q8_0 ? PACK_Q8_0 : PACK_F16;
+    else if (type == BLOCK_Q4_0 || type == BLOCK_Q4_1) pack = PACK_4;
+    else if (type == BLOCK_Q8_0) pack = PACK_8;
+    if (!before || before == pack) return pack;
+    if (before + pack == PACK_Q4_0 + PACK_Q4_1) return PACK_Q4_1;
+    return f->streamed ? PACK_F16 : PACK_16;
 }
 
 static void step_choose_formats(forward_cuda_state *f, const cairn_model *m) {
-    f->pack_embed = step_format(m->plan.embed.type, 0);
-    f->pack_head = step_format(m->plan.head.type, 0);
+    f->pack_embed = step_format(f, m->plan.embed.type, 0);
+    f->pack_head = step_format(f, m->plan.head.type, 0);
     for (int i = 0; i < f->shape->layers; i++) {
         const model_weight *w = m->plan.layers[i].weights;
-        f->pack_qkv = step_format(w[PLAN_Q].type, f->pack_qkv);
-        f->pack_qkv = step_format(w[PLAN_K].type, f->pack_qkv);
-        f->pack_qkv = step_format(w[PLAN_V].type, f->pack_qkv);
-        f->pack_o = step_format(w[PLAN_O].type, f->pack_o);
-        f->pack_gate_up = step_format(w[PLAN_GATE].type, f->pack_gate_up);
-        f->pack_gate_up = step_format(w[PLAN_UP].type, f->pack_gate_up);
-        f->pack_down = step_format(w[PLAN_DOWN].type, f->pack_down);
+        f->pack_qkv = step_format(f, w[PLAN_Q].type, f->pack_qkv);
+        f->pack_qkv = step_format(f, w[PLAN_K].type, f->pack_qkv);
+        f->pack_qkv = step_format(f, w[PLAN_V].type, f->pack_qkv);
+        f->pack_o = step_format(f, w[PLAN_O].type, f->pack_o);
+        f->pack_gate_up = step_format(f, w[PLAN_GATE].type, f->pack_gate_up);
+        f->pack_gate_up = step_format(f, w[PLAN_UP].type, f->pack_gate_up);
+        f->pack_down = step_format(f, w[PLAN_DOWN].type, f->pack_down);
     }
 }
 
@@ -255,13 +272,15 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     const model_shape *s = f->shape;
     int tiles = s->hidden / 16;
     size_t meeting;
+    f->streamed = s->hidden >= step_stream_from &&
+                  f->dev->max_shared_bytes >= PRODUCT_SHARED;
     step_choose_formats(f, m);
     f->max_rows = max_rows;
     f->page_size = m->runtime->config.page_size;
     f->max_pages = model_pages_of(m->max_seq_len, f->page_size);
     f->table_rows = m->runtime->config.max_batch;
     f->group_rows = 16 / (s->heads / s->kv_heads);
-    f->warps = step_choose_warps(s->hidden);
+    f->warps = f->streamed ? 8 : step_choose_warps(s->hidden);
     f->chunk = layout_chunk(s->head_dim);
     f->chunks = (m->max_seq_len + f->chunk - 1) / f->chunk;
     f->runs = layout_context_runs(f->chunks * f->chunk, f->page_size, s->head_dim, s->kv_heads);
@@ -275,8 +294,8 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         f->head_tiles = 2;
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
-    f->product_bytes = (unsigned)meeting;
-    step_choose_flow(f);
+    f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
+    if (!f->streamed) step_choose_flow(f);
     step_choose_parts(f);
     f->sparse_flow = f->flow_chunks > 0 && step_selects_any(&m->runtime->config, s->layers) &&
                      step_selection_bytes(f) <= meeting;

@@ -277,6 +277,23 @@ static void test_loaded(const char *path) {
            runs);
 }
 
+/* The same promises where weights stream (dense/product.cuh), which larger models do. */
+static void test_streamed(const char *path, int at) {
+    rig gpu, cpu;
+    step_stream_from = 32;
+    if (tap_ok(open_rig(&gpu, CAIRN_BACKEND_CUDA, path, 2) &&
+                   open_rig(&cpu, CAIRN_BACKEND_CPU, path, 2) && prompts(&gpu, at) &&
+                   prompts(&cpu, at), "cuda, streamed: prompts")) {
+        test_dense(&gpu, &cpu, at);
+        test_rows(&gpu, "streamed", at);
+        test_batch(&gpu, at, 2, true);
+        test_prompts(&gpu, at);
+    }
+    cairn_close(cpu.rt);
+    cairn_close(gpu.rt);
+    step_stream_from = 1024;
+}
+
 int main(void) {
     char path[] = "/tmp/forward_cuda_XXXXXX";
     int file = mkstemp(path), at = 220;
@@ -304,6 +321,7 @@ int main(void) {
         test_draws(&gpu, at, 0, 2, 2, 40);
         test_draws(&gpu, at, 0, 1, 3, 0);
         cairn_close(gpu.rt);
+        test_streamed(path, at);
         test_loaded(path);
     }
     remove(path);

@@ -33,6 +33,7 @@ template <class To, class From> CAIRN_INLINE To bit_cast(From from) {
 /* ---- identity ---- */
 
 CAIRN_INLINE int thread_id() { return simt::self->thread; }
+CAIRN_INLINE int lane_anew() { return simt::self->thread % 32; }
 CAIRN_INLINE int block_threads() { return simt::self->block_threads; }
 CAIRN_INLINE int block_id() { return simt::self->block[0]; }
 CAIRN_INLINE int block_id_y() { return simt::self->block[1]; }

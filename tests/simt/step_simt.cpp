@@ -10,6 +10,7 @@
 
 #include "../ref/decoder_step.h"
 #include "attention/layout.h"
+#include "dense/product.cuh"
 
 #define CAIRN_LAYERS 2
 #define CAIRN_HIDDEN 64
@@ -72,6 +73,51 @@ namespace stage {
 #include "step/finish.cu"
 #include "dense/pack.cu"
 } // namespace stage
+#undef CAIRN_STEP_CUH
+#undef CAIRN_STEP_ATTEND_CUH
+#undef CAIRN_STEP_MERGE_CUH
+#undef CAIRN_STEP_STAGES_CUH
+#undef CAIRN_STEP_PAGES_CUH
+#undef CAIRN_PROMPT_CUH
+#undef CAIRN_PACK_QKV
+#undef CAIRN_PACK_O
+#undef CAIRN_PACK_GATE_UP
+#undef CAIRN_PACK_DOWN
+#undef CAIRN_PACK_HEAD
+#undef CAIRN_PACK_EMBED
+#undef STAGE
+namespace stream { /* the same model, its products those of dense/product.cuh */
+#define CAIRN_PACK_QKV 33
+#define CAIRN_PACK_O 32
+#define CAIRN_PACK_GATE_UP 34
+#define CAIRN_PACK_DOWN 35
+#define CAIRN_PACK_HEAD 34
+#define CAIRN_PACK_EMBED 34
+#include "step/layer.cu"
+#include "step/attend.cu"
+#include "step/select.cu"
+#include "step/prompt.cu"
+#include "step/prompt_residual.cu"
+#include "step/prompt_attend.cu"
+} // namespace stream
+
+/* The kernels of a forward, and the shared memory of its products. */
+struct kernel_set {
+    typedef void (*kernel)(step_params);
+    kernel embed, qkv, select, attend_pages, attend, project, gate_up, down;
+    kernel head, prompt_embed, prompt_norm, prompt_qkv, prompt_attend, prompt_project;
+    kernel prompt_gate_up, prompt_down, prompt_last, prompt_head;
+    int product_bytes;
+    uint32_t blocks; /* of a product, 0: one a tile */
+};
+#define KERNEL_SET(ns, bytes, blocks)                                                             \
+    {ns::step_embed, ns::step_qkv, ns::step_select, ns::step_attend_pages,                        \
+     ns::step_attend, ns::step_project, ns::step_gate_up, ns::step_down,                        \
+     ns::step_head, ns::prompt_embed, ns::prompt_norm, ns::prompt_qkv, ns::prompt_attend,         \
+     ns::prompt_project, ns::prompt_gate_up, ns::prompt_down, ns::prompt_last, ns::prompt_head,   \
+     bytes, blocks}
+static const kernel_set stage_set = KERNEL_SET(stage, stage::MEETING_BYTES, 0);
+static const kernel_set stream_set = KERNEL_SET(stream, PRODUCT_SHARED, 3);
 
 enum {
     LAYERS = 2, HIDDEN = 64, HEADS = 4, KV_HEADS = 2, DIM = 64, FFN = 96, VOCAB = 100,
@@ -123,6 +169,7 @@ static matrix random_matrix(int type, int rows, int inputs, float scale) {
 
 struct model {
     ref::decoder decoder;
+    bool streamed;
     std::vector<uint8_t> qkv, o, gate_up, down, head;
     std::vector<float> norms, rope;
     std::vector<uint16_t> cache[LAYERS], bounds[LAYERS];
@@ -147,13 +194,16 @@ static void make_layer(model &m, int l) {
     ref::vec *values[] = {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down};
     for (int i = 0; i < 7; i++) *values[i] = parts[i].values;
     size_t qkv = (size_t)(q + 2 * kv) / 16 * 2 * 320, both = FFN / 8 * 2 * 544;
-    pack_into(parts[0], m.qkv, qkv * l, PACK_4, 0, 0);
-    pack_into(parts[1], m.qkv, qkv * l, PACK_4, q, 0);
-    pack_into(parts[2], m.qkv, qkv * l, PACK_4, q + kv, 0);
-    pack_into(parts[3], m.o, (size_t)(HIDDEN / 16 * (q / 32) * 320) * l, PACK_4, 0, 0);
-    pack_into(parts[4], m.gate_up, both * l, PACK_8, 0, 1);
-    pack_into(parts[5], m.gate_up, both * l, PACK_8, 0, 2);
-    pack_into(parts[6], m.down, (size_t)(HIDDEN / 16 * (FFN / 32) * 1024) * l, PACK_16, 0, 0);
+    size_t o = HIDDEN / 16 * (q / 32) * (m.streamed ? 288 : 320);
+    const int four = m.streamed ? PACK_Q4_1 : PACK_4, eight = m.streamed ? PACK_Q8_0 : PACK_8;
+    pack_into(parts[0], m.qkv, qkv * l, four, 0, 0);
+    pack_into(parts[1], m.qkv, qkv * l, four, q, 0);
+    pack_into(parts[2], m.qkv, qkv * l, four, q + kv, 0);
+    pack_into(parts[3], m.o, o * l, m.streamed ? PACK_Q4_0 : PACK_4, 0, 0);
+    pack_into(parts[4], m.gate_up, both * l, eight, 0, 1);
+    pack_into(parts[5], m.gate_up, both * l, eight, 0, 2);
+    pack_into(parts[6], m.down, (size_t)(HIDDEN / 16 * (FFN / 32) * 1024) * l,
+              m.streamed ? PACK_F16 : PACK_16, 0, 0);
     for (int i = 0; i < HIDDEN; i++) w.attn_norm.push_back((float)(0.5 + simt::random_uniform()));
     for (int i = 0; i < HIDDEN; i++) w.ffn_norm.push_back((float)(0.5 + simt::random_uniform()));
     m.norms.insert(m.norms.end(), w.attn_norm.begin(), w.attn_norm.end());
@@ -195,7 +245,7 @@ static void make_model(model &m) {
     m.head.resize((VOCAB + 15) / 16 * 2 * 544);
     for (int l = 0; l < LAYERS; l++) make_layer(m, l);
     matrix head = random_matrix(8, VOCAB, HIDDEN, 0.5f);
-    pack_into(head, m.head, 0, PACK_8, 0, 0);
+    pack_into(head, m.head, 0, m.streamed ? PACK_Q8_0 : PACK_8, 0, 0);
     m.decoder.embed = m.decoder.head = head.values;
     for (int i = 0; i < HIDDEN; i++)
         m.decoder.norm.push_back((float)(0.5 + simt::random_uniform()));
@@ -212,6 +262,7 @@ static void make_model(model &m) {
 
 struct run {
     model &m;
+    const kernel_set &set;
     std::vector<int32_t> input, lists, counts, read;
     std::vector<uint32_t> seen, row_pages, arrived;
     std::vector<uint8_t> exchange, flow_exchange;
@@ -221,7 +272,7 @@ struct run {
     int epoch = 0, clean_rows = 0, clean_chunks = 0;
     step_params p;
 
-    explicit run(model &with) : m(with) {
+    explicit run(model &with) : m(with), set(with.streamed ? stream_set : stage_set) {
         input.resize(STEP_HEAD + STEP_ARRAYS * CAPACITY);
         lists.resize(CAPACITY * KV_HEADS * PAGES), counts.resize(CAPACITY * KV_HEADS);
         read.resize(1), seen.resize(LAYERS * KV_HEADS);
@@ -293,21 +344,22 @@ struct run {
         p.exchange = exchange.data();
         uint32_t n = (uint32_t)tokens.size(), y = (n + 7) / 8;
         uint32_t items = (uint32_t)(input[STEP_GROUPS] * input[STEP_CHUNKS] * KV_HEADS);
-        const int meet = stage::MEETING_BYTES, keys = stage::ATTEND_BYTES;
-        one(stage::step_embed, {HIDDEN / 16, y}, THREADS, 0, 0);
+        const int meet = set.product_bytes, keys = stage::ATTEND_BYTES;
+        auto blocks = [&](uint32_t tiles) { return set.blocks ? set.blocks : tiles; };
+        one(set.embed, {HIDDEN / 16, y}, THREADS, 0, 0);
         for (int l = 0; l < LAYERS; l++) {
-            one(stage::step_qkv, {stage::QKV / 16, y}, THREADS, meet, l);
+            one(set.qkv, {blocks(stage::QKV / 16), y}, THREADS, meet, l);
             if (sparse && layers >> l & 1) {
-                one(stage::step_select, {2, n, KV_HEADS}, THREADS, stage::SELECT_BYTES, l);
-                one(stage::step_attend_pages, {2, n, KV_HEADS}, THREADS, keys, l);
+                one(set.select, {2, n, KV_HEADS}, THREADS, stage::SELECT_BYTES, l);
+                one(set.attend_pages, {2, n, KV_HEADS}, THREADS, keys, l);
             } else {
-                one(stage::step_attend, {items}, THREADS, keys, l);
+                one(set.attend, {items}, THREADS, keys, l);
             }
-            one(stage::step_project, {HIDDEN / 16, y}, THREADS, meet, l);
-            one(stage::step_gate_up, {FFN / 8, y}, THREADS, meet, l);
-            one(stage::step_down, {HIDDEN / 16, y}, THREADS, meet, l);
+            one(set.project, {blocks(HIDDEN / 16), y}, THREADS, meet, l);
+            one(set.gate_up, {blocks(FFN / 8), y}, THREADS, meet, l);
+            one(set.down, {blocks(HIDDEN / 16), y}, THREADS, meet, l);
         }
-        one(stage::step_head, {BLOCKS, y}, THREADS, meet, 0);
+        one(set.head, {BLOCKS, y}, THREADS, meet, 0);
         return result((int)n);
     }
     std::vector<float> prompt_forward(const std::vector<int> &tokens, int position) {
@@ -315,18 +367,18 @@ struct run {
         p.exchange = exchange.data();
         uint32_t n = (uint32_t)tokens.size(), y = (n + 63) / 64;
         const int tile = 2 * 64 * 320;
-        one(stage::prompt_embed, {n}, 128, 0, 0);
+        one(set.prompt_embed, {n}, 128, 0, 0);
         for (int l = 0; l < LAYERS; l++) {
-            one(stage::prompt_norm, {(n + 3) / 4}, 128, 0, l, 0);
-            one(stage::prompt_qkv, {(stage::QKV / 16 + 3) / 4, y}, 128, tile, l);
-            one(stage::prompt_attend, {y, HEADS}, 128, 512 * DIM, l);
-            one(stage::prompt_project, {1, y}, 128, tile, l);
-            one(stage::prompt_norm, {(n + 3) / 4}, 128, 0, l, 1);
-            one(stage::prompt_gate_up, {(FFN / 8 + 3) / 4, y}, 128, tile, l);
-            one(stage::prompt_down, {1, y}, 128, tile, l);
+            one(set.prompt_norm, {(n + 3) / 4}, 128, 0, l, 0);
+            one(set.prompt_qkv, {(stage::QKV / 16 + 3) / 4, y}, 128, tile, l);
+            one(set.prompt_attend, {y, HEADS}, 128, 512 * DIM, l);
+            one(set.prompt_project, {1, y}, 128, tile, l);
+            one(set.prompt_norm, {(n + 3) / 4}, 128, 0, l, 1);
+            one(set.prompt_gate_up, {(FFN / 8 + 3) / 4, y}, 128, tile, l);
+            one(set.prompt_down, {1, y}, 128, tile, l);
         }
-        one(stage::prompt_last, {n}, 128, 0, 0);
-        one(stage::prompt_head, {BLOCKS, (n + 7) / 8}, THREADS, stage::MEETING_BYTES, 0);
+        one(set.prompt_last, {n}, 128, 0, 0);
+        one(set.prompt_head, {BLOCKS, (n + 7) / 8}, THREADS, set.product_bytes, 0);
         return result((int)n);
     }
 };
@@ -506,12 +558,41 @@ static void check_sparse_flow(model &m) {
     }
 }
 
+/* Rows together and one by one, over a window of eight. */
+static void check_streamed(model &m) {
+    run r(m);
+    const int position = 250;
+    std::vector<int> tokens = random_tokens(11);
+    std::vector<float> all = r.stage_forward(tokens, position, false, 0);
+    std::vector<uint64_t> winners = r.winners;
+    check_rows(m, all, tokens, position, "streamed");
+    bool same = true, best = true;
+    for (int i = 0; i < 11; i++) {
+        std::vector<int> one(tokens.begin() + i, tokens.begin() + i + 1);
+        std::vector<float> got = r.stage_forward(one, position + i, false, 0);
+        same = same && std::equal(got.begin(), got.end(), all.begin() + i * VOCAB);
+        uint64_t top = *std::max_element(winners.begin() + i * BLOCKS,
+                                         winners.begin() + (i + 1) * BLOCKS);
+        best = best && (long)(0xffffffffu - (uint32_t)top) ==
+                           std::max_element(got.begin(), got.end()) - got.begin();
+    }
+    tap_ok(same, "streamed: rows one by one give the same bits");
+    tap_ok(best, "streamed: the head's blocks find the most likely tokens");
+}
+
 int main() {
     model m;
+    m.streamed = false;
     make_model(m);
     check_flow(m);
     check_prompt(m);
     check_selection(m);
     check_sparse_flow(m);
+    model s;
+    s.streamed = true;
+    make_model(s);
+    check_streamed(s);
+    check_prompt(s);
+    check_selection(s);
     return tap_done();
 }

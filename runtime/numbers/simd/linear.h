@@ -79,7 +79,7 @@ SIMD_FN BASE_INLINE void SIMD(numbers)(int type, const uint8_t *block, int part,
 #endif
 
 /* w [SIMD_BLOCK_VECS]: the values of one part. */
-SIMD_FN BASE_INLINE void SIMD(part)(int type, const uint8_t *block, int part, const float *heads,
+SIMD_FN BASE_INLINE void SIMD(block_part)(int type, const uint8_t *block, int part, const float *heads,
                                     VEC *w) {
     SIMD(numbers)(type, block, part, w);
     BASE_UNROLL
@@ -97,7 +97,7 @@ SIMD_FN BASE_INLINE void SIMD(dequantize_parts)(int type, int bytes, const uint8
         SIMD(part_heads)(type, blocks, heads);
         for (int part = 0; part < SIMD_PARTS(type); part++) {
             VEC w[SIMD_BLOCK_VECS];
-            SIMD(part)(type, blocks, part, heads, w);
+            SIMD(block_part)(type, blocks, part, heads, w);
             BASE_UNROLL
             for (int v = 0; v < SIMD_BLOCK_VECS; v++)
                 VEC_STORE(out + i + 32 * part + v * VEC_N, w[v]);
@@ -325,7 +325,7 @@ SIMD_FN BASE_INLINE void SIMD(eight_parts)(int type, int bytes, const uint8_t *w
             BASE_UNROLL
             for (int o = 0; o < 8; o++) {
                 VEC values[SIMD_BLOCK_VECS];
-                SIMD(part)(type, w + (size_t)o * row, part, heads + 32 * o, values);
+                SIMD(block_part)(type, w + (size_t)o * row, part, heads + 32 * o, values);
                 BASE_UNROLL
                 for (int v = 0; v < SIMD_BLOCK_VECS; v++)
                     sum[o] = VEC_FMA(values[v], VEC_LOAD(x + v * VEC_N), sum[o]);

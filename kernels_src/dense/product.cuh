@@ -1,0 +1,436 @@
+/* dense/product.cuh: the product of packed weights with up to eight rows, at the speed of memory.
+ *
+ *   y[row, out] = sum over k of W[out, k] x[row, k]
+ *
+ * A block of PRODUCT_WARPS warps takes tiles of 16 outputs in turn. The weight's format and K alone
+ * say how K is cut: into parts, a part into slices of at most SLICE_UNITS units of 32 inputs, one
+ * for each warp of a team (product_cut). A warp keeps its slice of x in registers while the tiles
+ * pass. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
+ * so that memory waits neither for arithmetic nor for the kernel before: the rings fill before the
+ * input is awaited. The sums of a tile meet in shared memory; one warp adds them up and hands the
+ * outputs on while the others go on to the next tiles.
+ *
+ * Numerics: weights enter mma m16n8k16 as exact small integers (f16 subnormals: n stands for
+ * n 2^-24, so that two cost one AND), x as f16, sums are f32. A unit's sum is multiplied by its
+ * scale and added in ascending order: units, slices, parts. What is constant in a unit (-8 scales
+ * for Q4_0, the minimum for Q4_1) multiplies the unit's sum of x, which enters as two f16, 22 bits.
+ * So a value depends on its weights, its row, and the weight's format and K: not on the other rows,
+ * nor on who computes it. */
+#ifndef CAIRN_PRODUCT_CUH
+#define CAIRN_PRODUCT_CUH
+
+#include "dense/packed.cuh"
+
+constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP, PRODUCT_COLUMNS = 8;
+constexpr int SLICE_UNITS = 16;         /* 64 registers of x */
+constexpr int RING_BYTES = 72 * 1024;   /* of all warps: two blocks share a multiprocessor */
+constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once */
+constexpr int TOTALS = 4;               /* tiles of a block whose sums wait for the next part */
+
+/* ---- how K is cut ---- */
+
+template <int FORMAT, int INPUTS> struct product_cut {
+    static constexpr int GROUP = packed_group<FORMAT, INPUTS>();
+    static constexpr int GROUPS = INPUTS / 32 / GROUP;
+    static constexpr int MOST = GROUP == 1 ? 8 : SLICE_UNITS / GROUP; /* groups of a slice */
+    static constexpr int PARTS = ceil_div(GROUPS, PRODUCT_WARPS * MOST);
+    static constexpr int PART = ceil_div(GROUPS, PARTS); /* groups of a part */
+    static constexpr int WARPS = PART > 4 * MOST ? 8 : PART > 2 * MOST ? 4 : PART > MOST ? 2 : 1;
+    static constexpr int SLICE = ceil_div(PART, WARPS);
+    static constexpr int TEAMS = PRODUCT_WARPS / WARPS; /* of a block, each with tiles of its own */
+    static constexpr bool EVEN = SLICE * WARPS * PARTS == GROUPS;
+    static constexpr int BYTES = GROUP * packed<FORMAT>::UNIT_BYTES; /* of a group */
+};
+
+/* ---- groups as they are multiplied ---- */
+
+CAIRN_INLINE void add_scaled(float *sum, const float *d, float low, float high) {
+    sum[0] = fma_f32(d[0], low, sum[0]);
+    sum[1] = fma_f32(d[1], low, sum[1]);
+    sum[2] = fma_f32(d[2], high, sum[2]);
+    sum[3] = fma_f32(d[3], high, sum[3]);
+}
+
+/* G f16 of a lane's row, as words of two. */
+template <int G> CAIRN_INLINE void load_scales(const unsigned char *at, uint32_t *s) {
+    if constexpr (G == 8) {
+        u32x4 v = *(const u32x4 *)at;
+        s[0] = v.x, s[1] = v.y, s[2] = v.z, s[3] = v.w;
+    } else if constexpr (G == 4) {
+        u32x2 v = *(const u32x2 *)at;
+        s[0] = v.x, s[1] = v.y;
+    } else if constexpr (G == 2) {
+        s[0] = *(const uint32_t *)at;
+    } else {
+        s[0] = *(const uint16_t *)at;
+    }
+}
+CAIRN_INLINE float scale_of(const uint32_t *s, int u) {
+    f32x2 v = unpack_f16x2(s[u / 2]);
+    return u % 2 ? v.y : v.x;
+}
+
+/* What a lane holds of a group's sums of x as B operand: units 2t, 2t + 1 (or the one) of column g,
+ * as f16 and what f16 left of them; lanes behind the units hold nothing. */
+template <int G> struct low_part {
+    static constexpr int LANES = max_of(G / 2, 1); /* values of t with units */
+    static constexpr int COUNT = LANES * 8;        /* of a group, in shared memory */
+    CAIRN_METHOD bool mine() { return lane_id() % 4 < LANES; }
+    CAIRN_METHOD int at() { return lane_id() % 4 * 8 + lane_id() / 4; }
+};
+
+/* sum += s[row, unit] xs[unit, column] over the group, in units of a sum: A is the scales twice,
+ * once for what f16 left. s: [16 rows: g then g + 8][G] */
+template <int G>
+CAIRN_INLINE void add_low(float *sum, float low, float high, const unsigned char *s,
+                          const u32x2 *xs) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    uint32_t a[4] = {};
+    u32x2 sums = {0, 0};
+    if (low_part<G>::mine()) {
+        sums = xs[low_part<G>::at()];
+        if constexpr (G == 1) {
+            a[0] = *(const uint16_t *)(s + g * 4);
+            a[1] = *(const uint16_t *)(s + g * 4 + 2);
+        } else {
+            a[0] = *(const uint32_t *)(s + g * (4 * G) + t * 4);
+            a[1] = *(const uint32_t *)(s + g * (4 * G) + 2 * G + t * 4);
+        }
+    }
+    a[2] = a[0], a[3] = a[1];
+    const uint32_t b[2] = {sums.x, sums.y};
+    float d[4] = {};
+    mma_f16(d, a, b);
+    add_scaled(sum, d, 32.0f / low, 32.0f / high);
+}
+
+/* Words of nibbles of a pair of units (or one) of a lane. */
+template <int G> CAIRN_INLINE void load_words(const unsigned char *group, int pair, uint32_t *w) {
+    if constexpr (G >= 2) {
+        u32x4 v = *(const u32x4 *)(group + pair * 512 + lane_id() * 16);
+        w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
+    } else {
+        u32x2 v = *(const u32x2 *)(group + lane_id() * 8);
+        w[0] = v.x, w[1] = v.y;
+    }
+}
+
+/* One unit of nibbles: two words, each [bits 0-3: row g, 4-7: row g + 8] in bytes; the product of
+ * row g + 8 comes out 16 times too large. */
+CAIRN_INLINE void multiply_nibbles(float *d, const uint32_t *w, const uint32_t *b) {
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        uint32_t next = w[s] >> 8;
+        uint32_t a[4] = {w[s] & 0x000f000fu, w[s] & 0x00f000f0u, next & 0x000f000fu,
+                         next & 0x00f000f0u};
+        mma_f16(d, a, b + 2 * s);
+    }
+}
+
+template <int FORMAT, int G> struct group_of;
+
+template <int G> struct nibble_group {
+    static constexpr float LOW = 16777216.0f, HIGH = 1048576.0f;
+    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+        constexpr int FEW = min_of(G, 2); /* units at a time: registers are scarce */
+        const unsigned char *s = group + G * 256 + lane_id() / 4 * (4 * G);
+#pragma unroll
+        for (int first = 0; first < G; first += FEW) {
+            uint32_t low[2], high[2], w[FEW * 2];
+            if (first == 4) warp_sync();
+            load_scales<FEW>(s + first * 2, low);
+            load_scales<FEW>(s + 2 * G + first * 2, high);
+#pragma unroll
+            for (int i = 0; i < FEW; i += 2) load_words<G>(group, (first + i) / 2, w + i * 2);
+#pragma unroll
+            for (int i = 0; i < FEW; i++) {
+                float d[4] = {};
+                multiply_nibbles(d, w + 2 * i, b[first + i]);
+                add_scaled(sum, d, scale_of(low, i), scale_of(high, i));
+            }
+        }
+    }
+};
+
+template <int G> struct group_of<PACK_Q4_0, G> : nibble_group<G> {
+    static constexpr float BIAS = -8.0f;
+    CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
+        return group + G * 256;
+    }
+};
+template <int G> struct group_of<PACK_Q4_1, G> : nibble_group<G> {
+    static constexpr float BIAS = 1.0f;
+    CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
+        return group + G * 288;
+    }
+};
+template <int G> struct group_of<PACK_Q8_0, G> {
+    static constexpr float BIAS = -128.0f, LOW = 16777216.0f, HIGH = LOW;
+    CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
+        return group + G * 512;
+    }
+    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+        const unsigned char *s = group + G * 512 + lane_id() / 4 * (4 * G);
+        uint32_t low[4], high[4];
+        load_scales<G>(s, low);
+        load_scales<G>(s + 2 * G, high);
+#pragma unroll
+        for (int u = 0; u < G; u++) {
+            u32x4 n = *(const u32x4 *)(group + u * 512 + lane_id() * 16);
+            uint32_t a[8] = {byte_permute(n.x, 0, 0x4140u), byte_permute(n.z, 0, 0x4140u),
+                             byte_permute(n.x, 0, 0x4342u), byte_permute(n.z, 0, 0x4342u),
+                             byte_permute(n.y, 0, 0x4140u), byte_permute(n.w, 0, 0x4140u),
+                             byte_permute(n.y, 0, 0x4342u), byte_permute(n.w, 0, 0x4342u)};
+            float d[4] = {};
+            mma_f16(d, a, b[u]);
+            mma_f16(d, a + 4, b[u] + 2);
+            add_scaled(sum, d, scale_of(low, u), scale_of(high, u));
+        }
+    }
+};
+template <int G> struct group_of<PACK_F16, G> {
+    static constexpr float BIAS = 0.0f, LOW = 1.0f, HIGH = 1.0f;
+    CAIRN_METHOD const unsigned char *minima(const unsigned char *group) { return group; }
+    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+#pragma unroll
+        for (int u = 0; u < G; u++) {
+            u32x4 x = *(const u32x4 *)(group + u * 1024 + lane_id() * 16);
+            u32x4 y = *(const u32x4 *)(group + u * 1024 + 512 + lane_id() * 16);
+            uint32_t a[8] = {x.x, y.x, x.y, y.y, x.z, y.z, x.w, y.w};
+            mma_f16(sum, a, b[u]);
+            mma_f16(sum, a + 4, b[u] + 2);
+        }
+    }
+};
+
+/* bias times the sum of x of each unit, for add_low; divided by 32, so that 32 of the largest f16
+ * fit. */
+template <int G> CAIRN_INLINE void sum_units(const uint32_t (*b)[4], float bias, u32x2 *xs) {
+    const int t = lane_id() % 4;
+    float mine[2] = {};
+#pragma unroll
+    for (int u = 0; u < G; u++) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            f32x2 v = unpack_f16x2(b[u][i]);
+            sum = add_f32(sum, add_f32(v.x, v.y));
+        }
+        sum = add_f32(sum, shuffle_xor(sum, 1));
+        sum = add_f32(sum, shuffle_xor(sum, 2));
+        if (u / 2 == t) mine[u % 2] = sum;
+    }
+    mine[0] *= bias / 32.0f, mine[1] *= bias / 32.0f;
+    uint32_t high = pack_f16x2(mine[0], mine[1]);
+    f32x2 held = unpack_f16x2(high);
+    if (low_part<G>::mine())
+        xs[low_part<G>::at()] = u32x2{high, pack_f16x2(mine[0] - held.x, mine[1] - held.y)};
+}
+
+/* ---- the ring of a warp ---- */
+
+/* Tiles of a team: first, first + step, ... below `end`. */
+struct tile_range {
+    const uint8_t *weights;
+    int first, step, end;
+};
+
+/* Which slice a warp's ring asks for; in shared memory, since it is needed once a tile. */
+struct ring_place {
+    int tile, part, batch;
+};
+
+/* The groups of a warp's slices, tile after tile; with several parts TOTALS tiles at a time, part
+ * after part. The lanes keep addresses of their own. */
+template <int FORMAT, int INPUTS> struct weight_ring {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    static constexpr int BYTES = cut::BYTES, DEPTH = RING_BYTES / PRODUCT_WARPS / BYTES;
+    static_assert(DEPTH >= 2, "weight_ring: too small");
+
+    unsigned char *memory; /* of this warp */
+    ring_place *place;
+    const uint8_t *from;   /* the next group to ask for, this lane's */
+    int left;              /* groups left in its slice */
+    shared_addr to;        /* where it goes, this lane's; behind it lies what is used next */
+
+    CAIRN_MEMBER weight_ring(const tile_range &range, unsigned char *rings, ring_place *places)
+        : memory(rings + warp_id() * (DEPTH * BYTES)), place(places + warp_id()),
+          to(memory + lane_id() * 16) {
+        ring_place first = {range.first, 0, range.first};
+        aim(range, first);
+        settle(range, first);
+#pragma unroll 1
+        for (int i = 0; i < DEPTH - 1; i++) {
+            ask(range);
+            to = to + BYTES;
+        }
+    }
+    CAIRN_MEMBER void aim(const tile_range &range, const ring_place &at) {
+        const int first = (at.part * cut::WARPS + warp_id() % cut::WARPS) * cut::SLICE;
+        from = range.weights + ((int64_t)at.tile * cut::GROUPS + first) * BYTES + lane_anew() * 16;
+        left = cut::EVEN ? cut::SLICE : min_of(cut::SLICE, cut::GROUPS - first);
+        if (at.tile >= range.end) left = 0;
+    }
+    CAIRN_MEMBER void step(const tile_range &range, ring_place &at) {
+        at.tile += range.step;
+        if (cut::PARTS > 1 && (at.tile >= range.end || at.tile == at.batch + TOTALS * range.step)) {
+            if (++at.part == cut::PARTS) at.part = 0, at.batch += TOTALS * range.step;
+            at.tile = at.batch;
+        }
+        aim(range, at);
+    }
+    /* Past slices that lie behind the end of K; remembers the place. */
+    CAIRN_MEMBER void settle(const tile_range &range, ring_place &at) {
+        while (!cut::EVEN && left <= 0 && at.tile < range.end) step(range, at);
+        if (lane_id() == 0) *place = at;
+        warp_sync();
+    }
+    CAIRN_MEMBER void advance(const tile_range &range) {
+        ring_place at = *place;
+        warp_sync();
+        step(range, at);
+        settle(range, at);
+    }
+    /* Starts the copy of the next group, as far as there is one. */
+    CAIRN_MEMBER void ask(const tile_range &range) {
+        if (left > 0) {
+#pragma unroll
+            for (int i = 0; i < BYTES / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
+            if (BYTES % 512 != 0 && lane_anew() < BYTES % 512 / 16)
+                copy_async16_once(to + BYTES / 512 * 512, from + BYTES / 512 * 512);
+            from += BYTES;
+            if (--left == 0) advance(range);
+        }
+        copy_async_commit();
+    }
+    /* Waits for the next group, and asks for one more in place of the one before. */
+    CAIRN_MEMBER const unsigned char *next(const tile_range &range) {
+        copy_async_wait<DEPTH - 2>();
+        warp_sync();
+        ask(range);
+        const shared_addr first(memory + lane_anew() * 16);
+        to = to.at == (first + (DEPTH - 1) * BYTES).at ? first : to + BYTES;
+        return memory + (to.at - first.at);
+    }
+};
+
+/* ---- outputs ---- */
+
+/* What a lane of an epilogue holds: one output row of a tile, one token. */
+struct output {
+    int tile, row, column; /* row: in the tile */
+    float value;
+};
+
+/* Output e of a tile (0 to 127): a warp has all 16 rows of two columns, so that what it hands on
+ * are whole sectors of memory; the next row is in lane ^ 4, the row eight further in lane ^ 2. */
+CAIRN_INLINE int output_row(int e) { return e % 32 / 4 + e / 2 % 2 * 8; }
+CAIRN_INLINE int output_column(int e) { return e / 32 % 4 * 2 + e % 2; }
+CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
+
+/* ---- the product ---- */
+
+struct product_memory {
+    float meeting[MEETINGS * PRODUCT_WARPS][128];
+    u32x2 xs[PRODUCT_WARPS][64]; /* see sum_units */
+    float totals[TOTALS][128]; /* used where there are parts: by the one team */
+    float factors[PRODUCT_COLUMNS];
+    ring_place places[PRODUCT_WARPS];
+    unsigned char rings[RING_BYTES];
+};
+static_assert(sizeof(product_memory) == PRODUCT_SHARED, "abi.h: PRODUCT_SHARED");
+
+/* Adds up a tile's sums and hands the outputs of `columns` columns on: one warp. */
+template <int FORMAT, int INPUTS, class Epilogue>
+CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int tile, int part,
+                           int local, int columns, Epilogue &epilogue) {
+    typedef product_cut<FORMAT, INPUTS> cut;
+#pragma unroll 1
+    for (int pair = 0; pair * 2 < columns; pair++) {
+        const int e = pair * WARP + lane_anew(), at = output_at(e);
+        output out = {tile, output_row(e), output_column(e), sums[0][at]};
+#pragma unroll
+        for (int w = 1; w < cut::WARPS; w++) out.value = add_f32(out.value, sums[w][at]);
+        if (cut::PARTS > 1) {
+            float *total = &memory.totals[local][e];
+            if (part > 0) out.value = add_f32(*total, out.value);
+            if (part + 1 < cut::PARTS) {
+                *total = out.value;
+                continue;
+            }
+        }
+        epilogue(out, memory.factors);
+    }
+}
+
+/* Input: await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
+ * beyond the last; before_meeting(float[8]) may leave a factor per column, after the first fetch.
+ * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
+ * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here. */
+template <int FORMAT, int INPUTS, class Input, class Epilogue>
+CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns, Input &input,
+                                 Epilogue &epilogue) {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    typedef group_of<FORMAT, cut::GROUP> group;
+    constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
+    constexpr bool PARTED = cut::PARTS > 1;
+    product_memory &memory = *(product_memory *)shared_base();
+    const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
+    const tile_range range = {weights, block_id() + team * grid_blocks(),
+                              grid_blocks() * cut::TEAMS, tiles};
+    weight_ring<FORMAT, INPUTS> ring(range, memory.rings, memory.places);
+    uint32_t b[cut::SLICE * G][4];
+    u32x2 *xs = memory.xs[warp_id()];
+    int slot = 0;
+    auto take_input = [&](int part) {
+        warp_sync(); /* all are done with the sums before */
+        input.fetch((part * cut::WARPS + rank) * (cut::SLICE * G), b);
+#pragma unroll
+        for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
+            sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
+        warp_sync();
+    };
+    input.await();
+    take_input(0);
+    input.before_meeting(memory.factors);
+    if (cut::TEAMS > 1) block_sync(); /* one team meets before it uses the factors */
+#pragma unroll 1
+    for (int batch = range.first; batch < tiles; batch += TOTALS * range.step) {
+        const int end = PARTED ? min_of(tiles, batch + TOTALS * range.step) : tiles;
+#pragma unroll 1
+        for (int part = 0; part < cut::PARTS; part++) {
+            const int first = (part * cut::WARPS + rank) * cut::SLICE;
+            int local = 0;
+            if (PARTED && (part > 0 || batch != range.first)) take_input(part);
+#pragma unroll 1
+            for (int tile = batch; tile < end; tile += range.step, local++) {
+                float sum[4] = {};
+#pragma unroll
+                for (int i = 0; i < cut::SLICE; i++) {
+                    if (!cut::EVEN && first + i >= cut::GROUPS) break;
+                    const unsigned char *here = ring.next(range);
+                    if (group::BIAS != 0.0f)
+                        add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
+                                   xs + i * low_part<G>::COUNT);
+                    group::add(sum, here, b + i * G);
+                }
+                sum[0] *= group::LOW, sum[1] *= group::LOW;
+                sum[2] *= group::HIGH, sum[3] *= group::HIGH;
+                float(*here)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
+                *(f32x4 *)&here[rank][lane_id() * 4] = f32x4{sum[0], sum[1], sum[2], sum[3]};
+                /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. */
+                if (cut::WARPS == 1) warp_sync();
+                else if (rank % SLOTS == slot)
+                    named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
+                else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
+                if (rank == slot)
+                    end_tile<FORMAT, INPUTS>(memory, here, tile, part, local, columns, epilogue);
+                if (cut::WARPS == 1) warp_sync();
+                slot = slot + 1 == SLOTS ? 0 : slot + 1;
+            }
+        }
+        if (!PARTED) break;
+    }
+}
+
+#endif
