@@ -1,8 +1,7 @@
 /* Page-sparse attention in the flow kernel. A block takes items of a row, a KV head and a run of its
  * list of pages, which is one chunk here; each selects for itself, so that nothing has to be handed
- * on between selection
- * and attention: the chunks of a row compute the same list. Where a layer does not select, the list
- * is all pages.
+ * on between selection and attention: the chunks of a row compute the same list. Where a layer does
+ * not select, the list is all pages.
  *
  * The number of a row's chunks follows from its position (most_listed): those that turn out to be
  * empty are handed on as such. Bits of step_select and step_attend_pages. */
@@ -85,9 +84,9 @@ CAIRN_INLINE void select_pages(const step_params &p, const page_row &r, int laye
         gather_queries(p, r.row, 1, r.kv_head, at, memory);
         own.receive_own(p, r, at);
         copy_async_wait<0>(); /* keys asked for early may give way to others from here on */
-        block_sync();
+        block_sync(); /* nobody reads any more what lay where `chosen` does */
+        if (thread_id() < round_up(n, 4) - n) chosen.keys[n + thread_id()] = 0;
     };
-    if (thread_id() < round_up(n, 4) - n) chosen.keys[n + thread_id()] = 0;
     if (n)
         score_candidates(
             p, r, layer, chosen, 0, 1, queries,
