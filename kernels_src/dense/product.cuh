@@ -418,9 +418,12 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 sum[2] *= group::HIGH, sum[3] *= group::HIGH;
                 float(*here)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
                 *(f32x4 *)&here[rank][lane_id() * 4] = f32x4{sum[0], sum[1], sum[2], sum[3]};
-                /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. */
+                /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
+                 * ends no tile itself waits at the next too: only who ended a tile arrives there. */
+                const bool waits = rank % SLOTS == slot ||
+                                   (rank >= SLOTS && (rank + 1) % SLOTS == slot);
                 if (cut::WARPS == 1) warp_sync();
-                else if (rank % SLOTS == slot)
+                else if (waits)
                     named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
                 else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
                 if (rank == slot)

@@ -73,6 +73,8 @@ namespace stage {
 #include "step/finish.cu"
 #include "dense/pack.cu"
 } // namespace stage
+#undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_SELECT_CORE_CUH
 #undef CAIRN_STEP_CUH
 #undef CAIRN_STEP_ATTEND_CUH
 #undef CAIRN_STEP_MERGE_CUH
