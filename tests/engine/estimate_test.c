@@ -138,7 +138,8 @@ static void test_shape(const shape_file *s, cairn_backend backend, int tokens,
                  (unsigned long long)(t.after.live_bytes - t.before.live_bytes),
                  (unsigned long long)t.after.peak_bytes, (unsigned long long)t.model.weights_bytes,
                  (unsigned long long)t.model.scratch_bytes);
-    plain_bytes(s, cuda ? 5.0 : 4.5, tokens, &weights, &kv);
+    /* the products of smaller models keep a minimum beside each scale on the GPU */
+    plain_bytes(s, cuda && s->hidden < 1024 ? 5.0 : 4.5, tokens, &weights, &kv);
     tap_ok(near(e.weights_bytes, weights, 0.02) && near(e.kv_bytes, kv, 0.02),
            "weights %.1f MiB, cache %.1f MiB", (double)e.weights_bytes / mib,
            (double)e.kv_bytes / mib);
