@@ -33,7 +33,7 @@ static void engine_fill_estimate(const cairn_model *m, cairn_memory_map map, int
     const bool copied = !cuda && map == CAIRN_MAP_COPY;
     out->max_seq_len = m->max_seq_len;
     out->pages = pages;
-    out->backend = m->runtime->config.backend;
+    out->backend = (int32_t)m->runtime->config.backend;
     out->weights_bytes = engine_weights_bytes(m);
     out->kv_bytes = engine_kv_bytes(&m->shape, m->runtime->config.page_size, pages);
     out->scratch_bytes = own->scratch;

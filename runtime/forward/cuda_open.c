@@ -143,9 +143,11 @@ static cairn_status step_open_memory(forward_cuda_state *f, const model_plan *pl
     if ((status = device_zero(f->dev, f->arrived,
                               STEP_STAGE_ROWS * (size_t)f->shape->kv_heads * 4)) ||
         (status = device_zero(f->dev, f->lists, STEP_STAGE_ROWS * (size_t)f->shape->kv_heads *
-                                                    (size_t)f->max_pages * 4)))
+                                                    (size_t)f->max_pages * 4)) ||
+        /* a step's graph has a fixed number of rows: those that are not there are read too */
+        (status = device_zero(f->dev, f->winners, STEP_STAGE_ROWS * (size_t)f->blocks * 8)))
         return status;
-    return device_zero(f->dev, f->fault, STEP_SAMPLED_AT * 4);
+    return device_zero(f->dev, f->fault, step_result_words(f) * 4);
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */

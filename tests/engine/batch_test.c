@@ -195,7 +195,7 @@ static void test_forwards(cairn_model *m, int count, int length) {
     for (int i = 0; i < count; i++)
         if (lines[i].row >= 0) leave(m, &lines[i]);
     fine = fine && m->kv.pool.free_count + m->prefixes.pages == m->kv.pool.pages;
-    tap_ok(fine && wrong == 0 && done == count, "on %s: %d sequences side by side in %d forwards, %d "
+    tap_ok(fine && wrong == 0 && done >= count, "on %s: %d sequences side by side in %d forwards, %d "
            "rows otherwise than alone", where, done, forwards, wrong);
 }
 

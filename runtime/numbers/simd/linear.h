@@ -73,7 +73,7 @@ SIMD_FN BASE_INLINE void SIMD(part_numbers)(int type, const uint8_t *block, int 
 SIMD_FN BASE_INLINE void SIMD(numbers)(int type, const uint8_t *block, int part, VEC *w) {
     uint8_t n[32];
     SIMD(part_numbers)(type, block, part, n);
-    BASE_UNROLL
+    VEC_UNROLL
     for (int v = 0; v < SIMD_BLOCK_VECS; v++) w[v] = VEC_BYTES(n + v * VEC_N);
 }
 #endif
@@ -82,7 +82,7 @@ SIMD_FN BASE_INLINE void SIMD(numbers)(int type, const uint8_t *block, int part,
 SIMD_FN BASE_INLINE void SIMD(block_part)(int type, const uint8_t *block, int part, const float *heads,
                                     VEC *w) {
     SIMD(numbers)(type, block, part, w);
-    BASE_UNROLL
+    VEC_UNROLL
     for (int v = 0; v < SIMD_BLOCK_VECS; v++) {
         if (type == BLOCK_Q6_K) w[v] = VEC_MUL(w[v], VEC_SET(heads[2 * part + v * VEC_N / 16]));
         else if (type == BLOCK_Q5_0) w[v] = VEC_MUL(w[v], VEC_SET(heads[0]));
@@ -98,7 +98,7 @@ SIMD_FN BASE_INLINE void SIMD(dequantize_parts)(int type, int bytes, const uint8
         for (int part = 0; part < SIMD_PARTS(type); part++) {
             VEC w[SIMD_BLOCK_VECS];
             SIMD(block_part)(type, blocks, part, heads, w);
-            BASE_UNROLL
+            VEC_UNROLL
             for (int v = 0; v < SIMD_BLOCK_VECS; v++)
                 VEC_STORE(out + i + 32 * part + v * VEC_N, w[v]);
         }
@@ -152,7 +152,7 @@ SIMD_FN BASE_INLINE void SIMD(dequantize_blocks)(int type, int bytes, const uint
         for (int b = 0; b < count; b++, blocks += bytes, out += 32) {
             VEC w[SIMD_BLOCK_VECS];
             SIMD(block)(type, blocks, heads + b * SIMD_HEAD(type), w);
-            BASE_UNROLL
+            VEC_UNROLL
             for (int v = 0; v < SIMD_BLOCK_VECS; v++) VEC_STORE(out + v * VEC_N, w[v]);
         }
     }
@@ -322,11 +322,11 @@ SIMD_FN BASE_INLINE void SIMD(eight_parts)(int type, int bytes, const uint8_t *w
             for (int i = 0; i < bytes; i += 64) BASE_PREFETCH(block + 8 * row + i);
         }
         for (int part = 0; part < SIMD_PARTS(type); part++, x += 32) {
-            BASE_UNROLL
+            VEC_UNROLL
             for (int o = 0; o < 8; o++) {
                 VEC values[SIMD_BLOCK_VECS];
                 SIMD(block_part)(type, w + (size_t)o * row, part, heads + 32 * o, values);
-                BASE_UNROLL
+                VEC_UNROLL
                 for (int v = 0; v < SIMD_BLOCK_VECS; v++)
                     sum[o] = VEC_FMA(values[v], VEC_LOAD(x + v * VEC_N), sum[o]);
             }
