@@ -25,7 +25,6 @@ constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV h
 constexpr int ATTENDED = HEADS * HEAD_DIM;            /* values that attention hands on */
 constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 
-
 constexpr int COLUMNS = 8; /* tokens of one product */
 
 /* ---- the exchange: what a stage hands to the next, and how a block waits for it ----

@@ -259,7 +259,7 @@ static void step_choose_flow(forward_cuda_state *f) {
 }
 
 /* Room for what the stages' rows have of runs: for all rows at the end of the context while that
- * is little, for a few of them always. A step with more is run in parts (step_part_rows). */
+ * is little, for a few of them always. A step with more is run in parts (step_has_room). */
 static void step_choose_parts(forward_cuda_state *f) {
     int64_t bytes = (int64_t)f->shape->heads * (f->shape->head_dim * 4 + 8);
     int64_t parts = ((int64_t)STEP_PARTS_MIB << 20) / bytes / 16 * 16;

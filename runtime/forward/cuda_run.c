@@ -559,13 +559,13 @@ static bool step_is_sparse(const forward_cuda_state *f, const forward_batch *bat
                           s->rule->select.topk;
 }
 
-/* Whether the stage kernels hold one more row, sequence i's next, and the exchange all its chunks. */
+/* Whether the stage kernels hold one more row, sequence i's next, and the exchange all its runs. */
 static bool step_has_room(const forward_cuda_state *f, const step_part *part, int i) {
     int at = part->batch->sequences[i].first + f->done[i];
-    int chunks = step_most_runs(f, part->rule, part->batch->rows[at].position);
-    if (chunks < part->chunks) chunks = part->chunks;
+    int runs = step_most_runs(f, part->rule, part->batch->rows[at].position);
+    if (runs < part->chunks) runs = part->chunks;
     return !part->rows || (part->rows < STEP_STAGE_ROWS &&
-                           (int64_t)chunks * (part->rows + 1) <= f->stage_parts);
+                           (int64_t)runs * (part->rows + 1) <= f->stage_parts);
 }
 
 /* The step rows that wait, of all sequences that share the rule of sequence `first`, in parts that

@@ -99,6 +99,7 @@ static cairn_status os_copy_file(base *b, const char *path, size_t alignment, vo
     if (!error && *memory) return CAIRN_OK;
     if (!error) return base_no_memory(b, path, *size + alignment);
     if (*memory) base_delete(b, *memory, *size + alignment, 1);
+    *memory = *data = NULL; /* nothing that was given back is handed out */
     return os_fail(b, error, "read", path);
 }
 
