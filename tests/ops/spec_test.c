@@ -788,6 +788,25 @@ static void hostile_caches(paged *p, const char *where) {
            "%s: a cache that is not aligned to 16 bytes", where);
 }
 
+/* A table's pages are none of a cache that has none: the rows are refused, nothing is read. */
+static void empty_cache(paged *p, const char *where) {
+    int64_t shape[5] = {0, 2, KV, SLOTS, DIM};
+    cairn_tensor none = *p->cache;
+    cairn_attend_args attend = p->attend;
+    cairn_attend_pages_args sparse = p->sparse;
+    cairn_status status;
+    none.shape = shape;
+    attend.pages.cache = sparse.pages.cache = &none;
+    status = cairn_attend(p->rt, &attend);
+    if (!status) status = cairn_sync(p->rt);
+    tap_ok(status == CAIRN_BAD_DATA, "%s: attend on a cache of no pages: %s", where,
+           cairn_last_error(p->rt));
+    status = cairn_attend_pages(p->rt, &sparse);
+    if (!status) status = cairn_sync(p->rt);
+    tap_ok(status == CAIRN_BAD_DATA, "%s: attend_pages on a cache of no pages: %s", where,
+           cairn_last_error(p->rt));
+}
+
 /* Windows and sinks up to the largest number attend all that there is, in no more memory. */
 static void hostile_windows(paged *p, const char *where) {
     static const int32_t reaches[] = {4194304, INT32_MAX};
@@ -953,6 +972,7 @@ static void named_cases(cairn_runtime *rt, cairn_runtime *other, const char *whe
     paged p;
     open_paged(&p, rt);
     hostile_caches(&p, where);
+    empty_cache(&p, where);
     hostile_windows(&p, where);
     hostile_nothing(rt, where);
     odd_weights(rt, where);

@@ -20,8 +20,9 @@ typedef struct attention_block {
     int candidates, sinks, chosen_count;
     const int32_t *chosen;
     float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
-    int pages;                /* of the cache; 0: the table is known to hold none but these */
-    bool *missing;            /* set where the table holds no page, which is left out */
+    int pages;                /* of the cache: looked at where `missing` is there */
+    bool *missing;            /* set where the table holds no page of these, which is left out;
+                               * NULL: every page that is attended is known to be there */
 } attention_block;
 
 /* A running softmax of n queries: out is not yet divided by l. */
@@ -55,7 +56,7 @@ static int attention_pieces(const attention_block *a) {
 }
 
 static bool attention_lacks(const attention_block *a, int page) {
-    return a->pages && (a->table[page] < 0 || a->table[page] >= a->pages);
+    return a->missing && (a->table[page] < 0 || a->table[page] >= a->pages);
 }
 
 /* Index of the first chosen page >= page. */
