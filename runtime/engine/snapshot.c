@@ -193,8 +193,8 @@ static int engine_own_pages(const cairn_session *s) {
 }
 
 static void engine_clear(cairn_session *s) {
+    engine_withdraw(s);
     engine_cut(s, 0);
-    s->generating = false;
     s->appended = s->reused = 0;
     s->append_seconds = 0.0;
     if (s->drafter.heads) drafter_clear(&s->drafter);
