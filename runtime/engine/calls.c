@@ -203,7 +203,10 @@ cairn_status cairn_generate_poll(cairn_session *session, cairn_piece *given) {
     piece.request = engine_request(session);
     session->submitted = !piece.stop;
     memcpy(given, &piece, piece.struct_size);
-    return engine_leave(session, piece.stop ? engine_raise_noted(session) : CAIRN_OK);
+    if (piece.stop && session->outcome && session->outcome != session->status)
+        status = base_fail(engine_base(session), session->outcome, "generate_poll: the request's end");
+    else if (piece.stop && session->outcome) status = engine_raise_noted(session);
+    return engine_leave(session, status);
 }
 
 cairn_status cairn_session_error(cairn_session *session, char *text, size_t bytes) {

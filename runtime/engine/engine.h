@@ -97,8 +97,9 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int64_t ticket;      /* of its request: requests in their order */
     int64_t turn;        /* of the model's loop that last looked at it */
     int64_t served;      /* and that last let it make a token */
+    cairn_status outcome; /* of the submitted request */
     os_atomic status_guard; /* held while `status` and `error` are written or copied */
-    cairn_status status; /* of the request that ended, or of the last call that failed */
+    cairn_status status; /* of the request, or of the last call that failed since */
     char error[BASE_ERROR_BYTES]; /* the message of it */
     int32_t fresh[ENGINE_ROWS];
     int fresh_count, fresh_at;

@@ -69,6 +69,7 @@ static void loop_rest(cairn_session *s) {
 static void loop_end(cairn_session *s, cairn_stop stop, cairn_status status) {
     bool prompt = s->phase == ENGINE_WAITS || s->phase == ENGINE_PROMPT, appending = s->appending;
     engine_note_error(s, status);
+    s->outcome = status;
     if (s->phase == ENGINE_PROMPT) engine_take_back(s, s->held_before, s->cached_before);
     tokenizer_ids_free(engine_base(s), &s->waiting);
     if (prompt && !appending) {
@@ -269,6 +270,7 @@ static void loop_ask(cairn_session *s, tokenizer_ids *ids, bool appending, bool 
     s->appending = appending;
     s->pulled = pulled;
     s->wants = true;
+    s->outcome = CAIRN_OK;
     engine_note_error(s, CAIRN_OK);
     s->ticket = s->model->scratch->tickets++;
 }
