@@ -48,7 +48,7 @@ static bool loop_fits(cairn_session *s, int tokens) {
     int others = loop_others(s);
     int need = others + tables_need(&m->tables, s->row, s->cached, tokens);
     if (!others) return true;
-    kv_state_make_room(&m->kv_of_rows, need);
+    state_kv_make_room(&m->kv_of_rows, need);
     if (need <= m->kv.pool.free_count) return true;
     engine_note_error(s, base_fail(engine_base(s), CAIRN_POOL_FULL,
                                    "%d pages are needed, %d of %d are free", need,
@@ -176,7 +176,7 @@ static bool loop_put_aside(cairn_model *m) {
     }
     if (!last || last == first) return false;
     engine_go_back(last, 0);
-    states_cut(&m->states, last->row, 0);
+    state_cut(&m->states, last->row, 0);
     return last->aside = true;
 }
 
