@@ -643,6 +643,6 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
 static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
-    NULL /* topk, window and the like are parameters of the kernels */, true /* packed weights */,
+    forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate
 };
