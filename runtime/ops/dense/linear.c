@@ -2,17 +2,14 @@
 
 static void linear_range(const simd_kernels *simd, const linear_job *job, int first, int last,
                          float *panel) {
-    const block_type *type = block_find(job->type);
-    const size_t row_bytes = block_row_bytes(type, job->in);
+    const size_t row_bytes = block_row_bytes(block_find(job->type), job->in);
     const uint8_t *w = (const uint8_t *)job->w + (size_t)first * row_bytes;
-    int fit = LINEAR_PANEL_FLOATS / job->in / LINEAR_STEP * LINEAR_STEP;
-    int most = job->rows <= 8 || fit < LINEAR_STEP ? LINEAR_STEP : fit;
-    if (job->rows == 1) {
-        int done = simd->one_row(job->type, w, last - first, job->x, job->in, job->y + first,
-                                 job->add);
-        first += done;
-        w += (size_t)done * row_bytes;
-    }
+    const int fit = LINEAR_PANEL_FLOATS / job->in / LINEAR_STEP * LINEAR_STEP;
+    const int most = job->rows <= SIMD_FEW || fit < LINEAR_STEP ? LINEAR_STEP : fit;
+    const int done = simd->few(job->type, w, last - first, job->x, job->x_stride, job->rows,
+                               job->in, job->y + first, job->y_stride, job->add, panel);
+    first += done;
+    w += (size_t)done * row_bytes;
     while (first < last) {
         int outs = last - first < most ? last - first : most;
         simd->dequantize(job->type, w, panel, (int64_t)outs * job->in);
