@@ -157,6 +157,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/families/families.h"
 #include "runtime/model/families/llama.c"
 #include "runtime/model/families/lfm2.c"
+#include "runtime/model/families/qwen.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"

@@ -135,6 +135,7 @@ static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
         const char *what = l->mixer != PLAN_ATTENTION ? "short convolution"
                            : l->ffn != PLAN_SWIGLU ? "the geglu ffn"
                            : l->parts[PLAN_Q_NORM].values ? "norms of queries and keys"
+                           : l->parts[PLAN_Q_BIAS].values ? "biases of queries, keys and values"
                            : l->window ? "a sliding window"
                            : l->rope ? "a layer without rope, or with a second one"
                            : plan->ropes[0].pairing != PLAN_PAIRS_BESIDE ? "rope over halves"
