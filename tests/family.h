@@ -15,6 +15,7 @@ enum { FAMILY_TENSORS = 120, FAMILY_LAYERS = 8, FAMILY_KEYS = 32 };
 typedef struct family_tensor {
     char name[64];
     int type, rows, columns; /* rows 0: one dimension */
+    int parts;               /* more than 1: three dimensions, rows / parts in the middle */
     uint8_t *data;
     size_t bytes;
     double *values;
@@ -29,8 +30,14 @@ typedef struct family {
     bool conv[FAMILY_LAYERS]; /* the layer's mixer is a short convolution */
     bool own_head;            /* not the embedding */
     bool bias, head_norms;    /* of q, k and v; of the heads of q and k */
+    bool post_norms, gelu;    /* norms behind attention and ffn */
+    int experts, used;        /* of each ffn; of a row */
+    bool fused;               /* q, k and v in one tensor; gate and up in one */
     bool halves;              /* pairs are half a head apart */
-    int window;               /* of every layer */
+    int window;               /* of every layer, but of the last of each `period` where there is one */
+    int period;               /* those with a window turn by frequency[1] */
+    int still;                /* the last of each so many layers does not turn */
+    double scale, embed_scale; /* of attention and embedding, where they are not llama's */
     /* what the keys and tensors of rope come to: no frequency, 10000^(-2j / dim) */
     double frequency[2][128], magnitude;
     int rotated;
@@ -128,6 +135,7 @@ static void family_entries(family *f, int layer, const family_entry *list, int l
         snprintf(name, sizeof name, "blk.%d.%s", layer, list[i].name);
         family_add(f, name, taps ? BLOCK_F32 : types[random_next(state) % (uint64_t)count],
                    list[i].rows, list[i].columns, state);
+        if (strstr(name, "_exps.")) f->tensors[f->count - 1].parts = f->experts;
     }
 }
 
@@ -138,6 +146,18 @@ static void family_layer(family *f, int layer, const int *types, int count, uint
                                 {"ffn_down.weight", h, f->ffn}};
     const family_entry attention[] = {{"attn_q.weight", q, h}, {"attn_k.weight", kv, h},
                                       {"attn_v.weight", kv, h}, {"attn_output.weight", h, q}};
+    const family_entry post[] = {{"post_attention_norm.weight", 0, h},
+                                 {"post_ffw_norm.weight", 0, h}};
+    const family_entry fused[] = {{"attn_norm.weight", 0, h}, {"ffn_norm.weight", 0, h},
+                                  {"ffn_up.weight", 2 * f->ffn, h}, {"ffn_down.weight", h, f->ffn},
+                                  {"attn_qkv.weight", q + 2 * kv, h},
+                                  {"attn_output.weight", h, q}};
+    const int all_ffn = f->experts * f->ffn;
+    const family_entry experts[] = {{"attn_norm.weight", 0, h}, {"ffn_norm.weight", 0, h},
+                                    {"ffn_gate_inp.weight", f->experts, h},
+                                    {"ffn_gate_exps.weight", all_ffn, h},
+                                    {"ffn_up_exps.weight", all_ffn, h},
+                                    {"ffn_down_exps.weight", f->experts * h, f->ffn}};
     const family_entry norms[] = {{"attn_q_norm.weight", 0, f->dim},
                                   {"attn_k_norm.weight", 0, f->dim}};
     const family_entry biases[] = {{"attn_q.bias", 0, q}, {"attn_k.bias", 0, kv},
@@ -145,7 +165,13 @@ static void family_layer(family *f, int layer, const int *types, int count, uint
     const family_entry conv[] = {{"shortconv.in_proj.weight", 3 * h, h},
                                  {"shortconv.out_proj.weight", h, h},
                                  {"shortconv.conv.weight", h, f->taps}};
-    family_entries(f, layer, all, 5, types, count, state);
+    if (f->fused) {
+        family_entries(f, layer, fused, 6, types, count, state);
+        return;
+    }
+    if (f->experts) family_entries(f, layer, experts, 6, types, count, state);
+    else family_entries(f, layer, all, 5, types, count, state);
+    if (f->post_norms) family_entries(f, layer, post, 2, types, count, state);
     if (f->conv[layer]) {
         family_entries(f, layer, conv, 3, types, count, state);
         return;
@@ -161,7 +187,9 @@ static void family_make_keys(family *f) {
         {"feed_forward_length", f->ffn}, {"context_length", f->context},
         {"attention.head_count", f->heads}, {"attention.key_length", f->dim},
         {"rope.dimension_count", f->rotated ? f->rotated : f->dim},
-        {"attention.sliding_window", f->window}, {"shortconv.l_cache", f->taps}};
+        {"attention.sliding_window", f->window},
+        {"expert_count", f->experts}, {"expert_used_count", f->used},
+        {"expert_feed_forward_length", f->experts ? f->ffn : 0}, {"shortconv.l_cache", f->taps}};
     for (size_t i = 0; i < BASE_COUNT(numbers); i++)
         if (numbers[i].value) family_put(f, numbers[i].name, 4, numbers[i].value, NULL);
     if (!f->taps) family_put(f, "attention.head_count_kv", 4, f->kv_heads, NULL);
@@ -242,8 +270,10 @@ static bool family_write(const family *f, const char *path) {
     build_bytes(&out, keys.data, keys.size);
     for (int i = 0; i < f->count; i++) {
         const family_tensor *t = &f->tensors[i];
-        uint64_t shape[2] = {(uint64_t)t->columns, (uint64_t)t->rows};
-        build_tensor(&out, t->name, (uint32_t)t->type, t->rows ? 2 : 1, shape, t->bytes, 32);
+        uint64_t shape[3] = {(uint64_t)t->columns, (uint64_t)t->rows, (uint64_t)t->parts};
+        if (t->parts > 1) shape[1] /= shape[2];
+        build_tensor(&out, t->name, (uint32_t)t->type, t->parts > 1 ? 3 : t->rows ? 2 : 1, shape,
+                     t->bytes, 32);
     }
     build_align(&out, 32);
     for (int i = 0; i < f->count; i++) {

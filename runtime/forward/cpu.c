@@ -35,6 +35,18 @@ static void forward_carve_worker(const forward_cpu_state *f, forward_carver *c, 
     w->piece = attention_sum_at(forward_floats(c, sum), queries);
 }
 
+static void forward_carve_experts(forward_cpu_state *f, forward_carver *c) {
+    const model_shape *s = &f->model->shape;
+    const int64_t rows = f->max_rows, slots = rows * s->experts_used;
+    f->routes = forward_floats(c, rows * s->experts);
+    f->shares = forward_floats(c, slots);
+    f->routed = forward_floats(c, slots * s->hidden);
+    f->chosen_experts = (int32_t *)forward_carve(c, slots, sizeof *f->chosen_experts);
+    f->slots = (int32_t *)forward_carve(c, slots, sizeof *f->slots);
+    f->first_slots = (int32_t *)forward_carve(c, s->experts + 1, sizeof *f->first_slots);
+    f->busy_experts = (int32_t *)forward_carve(c, s->experts, sizeof *f->busy_experts);
+}
+
 static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     const model_shape *s = &f->model->shape;
     const int64_t rows = f->max_rows, sum = (int64_t)attention_sum_floats(f->group, s->head_dim);
@@ -46,8 +58,10 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->k = forward_floats(c, rows * s->kv_heads * s->head_dim);
     f->v = forward_floats(c, rows * s->kv_heads * s->head_dim);
     f->attended = forward_floats(c, rows * s->heads * s->head_dim);
-    f->gate = forward_floats(c, rows * s->ffn);
-    f->up = forward_floats(c, rows * s->ffn);
+    f->gate = forward_floats(c, rows * (s->experts ? s->experts_used : 1) * s->ffn);
+    f->up = forward_floats(c, rows * (s->experts ? s->experts_used : 1) * s->ffn);
+    if (s->experts) forward_carve_experts(f, c);
+    f->added = forward_floats(c, f->norms_added ? rows * s->hidden : 0);
     f->cosine = forward_floats(c, f->ropes * rows * s->head_dim);
     f->sine = forward_floats(c, f->ropes * rows * s->head_dim);
     f->mixed = forward_floats(c, s->conv_layers ? rows * 3 * s->hidden : 0);
@@ -85,13 +99,6 @@ static cairn_status forward_cpu_check_model(cairn_model *model) {
     if (page_size > SIMD_MAX_SLOTS || ATTENTION_PIECE % page_size)
         return base_fail(b, CAIRN_UNSUPPORTED, "pages of %d tokens; divisors of %d are supported",
                          page_size, ATTENTION_PIECE);
-    for (int i = 0; i < s->layers; i++) {
-        const plan_layer *l = &model->plan.layers[i];
-        const char *what = l->ffn != PLAN_SWIGLU ? "the geglu ffn" : NULL;
-        if (what)
-            return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: %s is not supported on the CPU", i,
-                             what);
-    }
     return CAIRN_OK;
 }
 
@@ -119,8 +126,11 @@ static void forward_choose_shape(forward_cpu_state *f, cairn_model *model, int m
     f->max_pieces = (model->max_seq_len + ATTENTION_PIECE - 1) / ATTENTION_PIECE;
     f->max_sequences = model->runtime->config.max_batch;
     f->group = s->heads / s->kv_heads;
-    for (int i = 0; i < s->layers; i++)
-        if (model->plan.layers[i].rope >= f->ropes) f->ropes = model->plan.layers[i].rope + 1;
+    for (int i = 0; i < s->layers; i++) {
+        const plan_layer *l = &model->plan.layers[i];
+        if (l->rope >= f->ropes) f->ropes = l->rope + 1;
+        f->norms_added |= l->parts[PLAN_MIXER_POST].values || l->parts[PLAN_FFN_POST].values;
+    }
     f->epoch = 1;
     forward_carve_all(f, &measure);
     f->memory_bytes = measure.used;

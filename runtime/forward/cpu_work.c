@@ -46,9 +46,21 @@ typedef struct forward_cpu_state {
     float *q, *k, *v;         /* [max_rows, heads * dim], [max_rows, kv_heads * dim] */
     float *attended;          /* as q */
     float *gate, *up;         /* [max_rows, ffn] */
+    /* of experts, see cpu_experts.c; a slot is a row with one of its experts, [max_rows * used] */
+    float *routes;            /* [max_rows, experts]: the router's scores */
+    float *shares;            /* [max_rows, used] */
+    float *routed;            /* [slots, hidden]: what goes in, then what comes out */
+    int32_t *chosen_experts;  /* [max_rows, used] */
+    int32_t *slots;           /* [max_rows, used]: where a row's expert stands in `routed` */
+    int32_t *first_slots;     /* [experts + 1] */
+    int32_t *busy_experts;    /* [experts]: those with slots */
+    int busy_count;
+    float *added;             /* [max_rows, hidden]: what is normed before it is added, see
+                                 forward_add */
     float *cosine, *sine;     /* [ropes, max_rows, dim]: of the value itself, and of its pair's other
                                  one */
     int ropes;                /* that layers turn by */
+    bool norms_added;         /* some layer norms what it adds */
     float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
     forward_block *whole, *split; /* [max_rows]: as few as can be; and with rows that may choose pages
                                      each by itself, for the layers in which some do */
@@ -329,7 +341,8 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     const forward_cpu_state *f = walk->f;
     const model_shape *s = &f->model->shape;
     const int width = f->group * s->head_dim;
-    const float scale = 1.0f / sqrtf((float)s->head_dim);
+    const float own = f->model->plan.attention_scale;
+    const float scale = own > 0.0f ? own : 1.0f / sqrtf((float)s->head_dim);
     attention_block a;
     memset(&a, 0, sizeof a);
     a.simd = f->simd;
@@ -509,10 +522,38 @@ static void forward_attend(forward_walk *walk) {
 }
 
 static void forward_short_conv(forward_walk *walk); /* cpu_conv.c */
+static void forward_experts(forward_walk *walk);    /* cpu_experts.c */
 
 /* ---- the rest of a layer --------------------------------------------------------------------- */
 
-/* gate = silu(gate) * up */
+/* h += w . x; where a norm stands between, h += norm(w . x), which takes a stage more. */
+static void forward_add(forward_walk *walk, const model_weight *w, const float *x,
+                        const model_vector *norm) {
+    forward_cpu_state *f = walk->f;
+    const int hidden = f->model->shape.hidden;
+    const linear_job job = forward_job(f, w, x, norm->values ? f->added : f->h, !norm->values);
+    forward_product(walk, &job, 4);
+    if (!norm->values) return;
+    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
+        float *added = f->added + (int64_t)r * hidden, *h = f->h + (int64_t)r * hidden;
+        f->simd->rmsnorm(added, norm->values, f->model->shape.norm_eps, hidden, added);
+        for (int i = 0; i < hidden; i++) h[i] += added[i];
+    }
+    forward_meet(walk);
+}
+
+/* gate = gelu(gate) * up, gelu by tanh: x sigmoid(t) with t = x s and s below, which is silu(t) / s.
+ */
+static void forward_geglu(const forward_cpu_state *f, float *gate, float *up, int n) {
+    for (int i = 0; i < n; i++) {
+        float s = 1.59576912f + 0.0713548163f * gate[i] * gate[i]; /* (8 / pi)^0.5, its 0.044715 */
+        gate[i] *= s;
+        up[i] /= s;
+    }
+    f->simd->swiglu(gate, up, n);
+}
+
+/* gate = silu(gate) * up, or gelu */
 static void forward_gate_up(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
@@ -525,9 +566,11 @@ static void forward_gate_up(forward_walk *walk) {
         int last = first + share < ffn ? first + share : ffn;
         linear_range(f->simd, &gate, first, last, walk->own->panel);
         linear_range(f->simd, &up, first, last, walk->own->panel);
-        for (int r = 0; r < f->batch->row_count; r++)
-            f->simd->swiglu(f->gate + (int64_t)r * ffn + first, f->up + (int64_t)r * ffn + first,
-                            last - first);
+        for (int r = 0; r < f->batch->row_count; r++) {
+            float *gated = f->gate + (int64_t)r * ffn + first, *by = f->up + (int64_t)r * ffn + first;
+            if (layer->ffn == PLAN_GEGLU) forward_geglu(f, gated, by, last - first);
+            else f->simd->swiglu(gated, by, last - first);
+        }
     }
     forward_meet(walk);
 }
@@ -535,20 +578,22 @@ static void forward_gate_up(forward_walk *walk) {
 static void forward_attention(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
-    linear_job o = forward_job(f, &layer->weights[PLAN_O], f->attended, f->h, true);
     forward_qkv(walk);
     forward_attend(walk);
-    forward_product(walk, &o, 4);
+    forward_add(walk, &layer->weights[PLAN_O], f->attended, &layer->parts[PLAN_MIXER_POST]);
 }
 
 static void forward_layer(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
-    linear_job down = forward_job(f, &layer->weights[PLAN_DOWN], f->gate, f->h, true);
     if (layer->mixer == PLAN_SHORT_CONV) forward_short_conv(walk);
     else forward_attention(walk);
+    if (f->model->shape.experts) {
+        forward_experts(walk);
+        return;
+    }
     forward_gate_up(walk);
-    forward_product(walk, &down, 4);
+    forward_add(walk, &layer->weights[PLAN_DOWN], f->gate, &layer->parts[PLAN_FFN_POST]);
 }
 
 /* ---- embedding and logits -------------------------------------------------------------------- */
@@ -558,10 +603,13 @@ static void forward_embed(forward_walk *walk) {
     const model_weight *table = &f->model->plan.embed;
     const int hidden = f->model->shape.hidden;
     const size_t row_bytes = block_row_bytes(block_find(table->type), hidden);
-    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk))
+    const float scale = f->model->plan.embed_scale;
+    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
+        float *h = f->h + (int64_t)r * hidden;
         f->simd->dequantize(table->type,
-                            table->data + (size_t)f->batch->rows[r].token * row_bytes,
-                            f->h + (int64_t)r * hidden, hidden);
+                            table->data + (size_t)f->batch->rows[r].token * row_bytes, h, hidden);
+        for (int i = 0; i < hidden && scale > 0.0f; i++) h[i] *= scale;
+    }
     forward_meet(walk);
 }
 

@@ -49,7 +49,9 @@ static const struct model_family {
     const char *architecture; /* general.architecture of its files */
     cairn_status (*read)(plan_reader *r);
 } model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}, {"qwen2", qwen_read_biased},
-                      {"qwen3", qwen_read_normed}};
+                      {"qwen3", qwen_read_normed}, {"qwen3moe", qwen_read_experts},
+                      {"gemma3", gemma_read}, {"phi3", phi_read},
+                      {"smollm3", llama_read_smollm3}};
 
 /* The names of all families: 'llama', 'lfm2', ... */
 static void model_list_families(char *out, size_t bytes) {

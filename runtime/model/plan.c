@@ -68,7 +68,8 @@ static cairn_status plan_read_sizes(plan_reader *r) {
     cairn_status status;
     if ((status = plan_key(r, "block_count", 0, &s->layers)) ||
         (status = plan_key(r, "embedding_length", 0, &s->hidden)) ||
-        (status = plan_key(r, "feed_forward_length", 0, &s->ffn)) ||
+        (status = plan_key(r, s->experts ? "expert_feed_forward_length" : "feed_forward_length", 0,
+                           &s->ffn)) ||
         (status = plan_key(r, "context_length", 0, &s->context)) ||
         (status = plan_key(r, "attention.head_count", 0, &s->heads)) ||
         (status = plan_number(r, "attention.layer_norm_rms_epsilon", 0, &s->norm_eps)))
@@ -174,20 +175,46 @@ static cairn_status plan_layer_parts(plan_reader *r, int layer, const plan_layer
     return status;
 }
 
+static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name,
+                                     const plan_layer_weight *list, size_t count) {
+    plan_layer_weight all = {name, list[0].role, 0, list[0].columns};
+    model_weight *to = r->plan->layers[layer].weights, fused;
+    cairn_status status;
+    int64_t row = 0;
+    for (size_t i = 0; i < count; i++) all.rows += list[i].rows;
+    if ((status = plan_layer_weights(r, layer, &all, 1))) return status;
+    fused = to[all.role];
+    for (size_t i = 0; i < count; i++) {
+        model_weight *part = &to[list[i].role];
+        *part = fused;
+        part->rows = list[i].rows;
+        part->data += (size_t)row * block_row_bytes(block_find(fused.type), fused.columns);
+        row += list[i].rows;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_status plan_attention_out(plan_reader *r, int layer) {
+    const model_shape *s = r->shape;
+    const plan_layer_weight out = {"attn_output", PLAN_O, s->hidden,
+                                   (int64_t)s->heads * s->head_dim};
+    const plan_layer_part norm = {"attn_norm.weight", PLAN_MIXER_NORM, 1, s->hidden};
+    cairn_status status = plan_layer_weights(r, layer, &out, 1);
+    if (status) return status;
+    r->plan->layers[layer].mixer = PLAN_ATTENTION;
+    r->plan->layers[layer].state = r->shape->kv_layers++;
+    return plan_layer_parts(r, layer, &norm, 1);
+}
+
 static cairn_status plan_attention(plan_reader *r, int layer) {
     const model_shape *s = r->shape;
     const int64_t hidden = s->hidden, q = (int64_t)s->heads * s->head_dim;
     const int64_t kv = (int64_t)s->kv_heads * s->head_dim;
     const plan_layer_weight weights[] = {{"attn_q", PLAN_Q, q, hidden},
                                          {"attn_k", PLAN_K, kv, hidden},
-                                         {"attn_v", PLAN_V, kv, hidden},
-                                         {"attn_output", PLAN_O, hidden, q}};
-    const plan_layer_part norm = {"attn_norm.weight", PLAN_MIXER_NORM, 1, hidden};
+                                         {"attn_v", PLAN_V, kv, hidden}};
     cairn_status status = plan_layer_weights(r, layer, weights, BASE_COUNT(weights));
-    if (status) return status;
-    r->plan->layers[layer].mixer = PLAN_ATTENTION;
-    r->plan->layers[layer].state = r->shape->kv_layers++;
-    return plan_layer_parts(r, layer, &norm, 1);
+    return status ? status : plan_attention_out(r, layer);
 }
 
 static cairn_status plan_biases(plan_reader *r, int layer) {
@@ -206,16 +233,21 @@ static cairn_status plan_head_norms(plan_reader *r, int layer) {
     return plan_layer_parts(r, layer, norms, BASE_COUNT(norms));
 }
 
+static cairn_status plan_ffn_out(plan_reader *r, int layer, plan_ffn kind) {
+    const int64_t hidden = r->shape->hidden;
+    const plan_layer_weight down = {"ffn_down", PLAN_DOWN, hidden, r->shape->ffn};
+    const plan_layer_part norm = {"ffn_norm.weight", PLAN_FFN_NORM, 1, hidden};
+    cairn_status status = plan_layer_weights(r, layer, &down, 1);
+    r->plan->layers[layer].ffn = kind;
+    return status ? status : plan_layer_parts(r, layer, &norm, 1);
+}
+
 static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind) {
     const int64_t hidden = r->shape->hidden, ffn = r->shape->ffn;
     const plan_layer_weight weights[] = {{"ffn_gate", PLAN_GATE, ffn, hidden},
-                                         {"ffn_up", PLAN_UP, ffn, hidden},
-                                         {"ffn_down", PLAN_DOWN, hidden, ffn}};
-    const plan_layer_part norm = {"ffn_norm.weight", PLAN_FFN_NORM, 1, hidden};
+                                         {"ffn_up", PLAN_UP, ffn, hidden}};
     cairn_status status = plan_layer_weights(r, layer, weights, BASE_COUNT(weights));
-    if (status) return status;
-    r->plan->layers[layer].ffn = kind;
-    return plan_layer_parts(r, layer, &norm, 1);
+    return status ? status : plan_ffn_out(r, layer, kind);
 }
 
 static cairn_status plan_ends(plan_reader *r, const char *norm) {

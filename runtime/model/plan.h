@@ -22,6 +22,8 @@ typedef struct model_shape {
     int context; /* the longest sequence the model was made for */
     int kv_layers, conv_layers; /* with attention, with short convolutions */
     int conv_taps;              /* of a convolution, 2 to 8 */
+    int experts, experts_used;  /* of a layer's ffn, and of a row; 0: the ffn is one. ffn is the width
+                                   of each */
     float norm_eps;
 } model_shape;
 
@@ -32,7 +34,9 @@ typedef enum plan_role {
     PLAN_Q, PLAN_K, PLAN_V, PLAN_O, /* attention: [heads or kv_heads * head_dim, hidden], O back */
     PLAN_CONV_IN,                   /* short conv: [3 * hidden, hidden]: gates in and out, x */
     PLAN_CONV_OUT,                  /* [hidden, hidden] */
-    PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back */
+    PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back; of experts, one behind the
+                                       other */
+    PLAN_ROUTER,                    /* [experts, hidden] */
     PLAN_ROLES
 } plan_role;
 
@@ -40,6 +44,7 @@ typedef enum plan_part {
     PLAN_MIXER_NORM, PLAN_FFN_NORM, /* [hidden] */
     PLAN_Q_NORM, PLAN_K_NORM,       /* [head_dim], of each head before it turns; or none */
     PLAN_Q_BIAS, PLAN_K_BIAS, PLAN_V_BIAS, /* [heads or kv_heads * head_dim], or none */
+    PLAN_MIXER_POST, PLAN_FFN_POST, /* [hidden], of what mixer and ffn add; or none */
     PLAN_CONV_TAPS,                 /* [hidden, shape.conv_taps], the oldest first */
     PLAN_PARTS
 } plan_part;
@@ -73,6 +78,8 @@ typedef struct model_plan {
     plan_layer *layers;       /* [layer_count] */
     model_weight embed, head; /* [vocab, hidden]; head is embed's view when they are tied */
     model_vector output_norm; /* [hidden] */
+    float embed_scale;     /* of the embedding's rows; 0: 1 */
+    float attention_scale; /* of a query times a key; 0: head_dim^-0.5 */
     plan_rope ropes[PLAN_ROPES];
     bool long_rope; /* max_seq_len chose the frequencies for long contexts: keys and values are
                        others than those of a shorter one */
@@ -106,6 +113,8 @@ typedef struct plan_layer_part {
     int64_t rows, columns;
 } plan_layer_part;
 
+/* A positive number under ARCHITECTURE.key; `fallback` where it is absent, 0: it is required. */
+static cairn_status plan_number(plan_reader *r, const char *key, float fallback, float *out);
 /* A whole number from 1 to 2^24 under ARCHITECTURE.key; `fallback` where it is absent, 0: it is
  * required. */
 static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int *out);
@@ -126,13 +135,19 @@ static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_ro
 static cairn_status plan_new_layers(plan_reader *r);
 /* The embedding, the output norm under its name, and the head, which may be the embedding. */
 static cairn_status plan_ends(plan_reader *r, const char *norm);
-/* The projections and the norm of an attention layer. */
+/* The projections and the norm of an attention layer; and the same but q, k and v. */
 static cairn_status plan_attention(plan_reader *r, int layer);
+static cairn_status plan_attention_out(plan_reader *r, int layer);
 /* Biases of q, k and v; norms of the heads of q and k. */
 static cairn_status plan_biases(plan_reader *r, int layer);
 static cairn_status plan_head_norms(plan_reader *r, int layer);
-/* The gated ffn and its norm. */
+/* The gated ffn and its norm; and the same but gate and up. */
 static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind);
+static cairn_status plan_ffn_out(plan_reader *r, int layer, plan_ffn kind);
+/* One tensor blk.LAYER.NAME.weight that holds the rows of all weights of a list, which need no
+ * names, one weight behind the other. */
+static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name,
+                                     const plan_layer_weight *list, size_t count);
 /* Refuses a file with tensors that nothing has read: they would change what it computes. */
 static cairn_status plan_check_tensors(plan_reader *r);
 /* Weights and parts of one layer, by a list. */

@@ -57,6 +57,9 @@ def scaling(f):
     if "rope_freqs.weight" in f.tensors:  # the file holds what these four numbers come to
         return dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                     original_max_position_embeddings=32)
+    if "rope_factors_long.weight" in f.tensors:
+        return dict(type="longrope", long_factor=f.tensors["rope_factors_long.weight"].tolist(),
+                    short_factor=f.tensors["rope_factors_short.weight"].tolist())
     if kind == "linear":
         return dict(rope_type="linear", factor=factor)
     if kind == "yarn":
@@ -114,7 +117,68 @@ def qwen3(f):
     return transformers.Qwen3ForCausalLM(config), weights(f, NAMES)
 
 
-FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3}
+def qwen3moe(f):
+    settings = common(f)
+    experts = f.key("expert_count")
+    settings.update(
+        num_experts=experts, num_experts_per_tok=f.key("expert_used_count"), norm_topk_prob=True,
+        moe_intermediate_size=f.key("expert_feed_forward_length"), rope_scaling=scaling(f))
+    names = {"ffn_gate_inp.weight": "mlp.gate.weight"} | NAMES
+    whole = {}
+    for name, tensor in list(f.tensors.items()):  # one tensor an expert
+        if "_exps." in name:
+            _, layer, rest = name.split(".", 2)
+            kind = rest.split("_")[1]
+            for i in range(experts):
+                whole[f"model.layers.{layer}.mlp.experts.{i}.{kind}_proj.weight"] = tensor[i]
+            del f.tensors[name]
+    config = transformers.Qwen3MoeConfig(**settings)
+    return transformers.Qwen3MoeForCausalLM(config), weights(f, names) | whole
+
+
+def gemma3(f):
+    settings = common(f)
+    period = f.key("attention.sliding_window_pattern", 6)
+    layers = range(f.key("block_count"))
+    settings.update(
+        tie_word_embeddings=True, hidden_activation="gelu_pytorch_tanh",
+        query_pre_attn_scalar=f.key("attention.scale", f.key("attention.key_length") ** -0.5) ** -2,
+        sliding_window=f.key("attention.sliding_window"), rope_scaling=scaling(f),
+        rope_local_base_freq=f.key("rope.freq_base_swa", 10000.0),
+        layer_types=["full_attention" if (i + 1) % period == 0 else "sliding_attention" for i in layers])
+    names = dict(NAMES)
+    names["post_attention_norm.weight"] = "post_attention_layernorm.weight"
+    names["ffn_norm.weight"] = "pre_feedforward_layernorm.weight"
+    names["post_ffw_norm.weight"] = "post_feedforward_layernorm.weight"
+    state = weights(f, names)
+    for name in state:  # transformers adds 1 to them
+        if name.endswith("norm.weight"):
+            state[name] = state[name] - 1
+    return transformers.Gemma3ForCausalLM(transformers.Gemma3TextConfig(**settings)), state
+
+
+def phi3(f):
+    settings = common(f)
+    dim = settings.pop("head_dim")  # hidden / heads in transformers' Phi 3
+    settings.update(
+        partial_rotary_factor=f.key("rope.dimension_count") / dim, rope_scaling=scaling(f),
+        sliding_window=f.key("attention.sliding_window"), pad_token_id=0,
+        original_max_position_embeddings=f.key("rope.scaling.original_context_length",
+                                               f.key("context_length")))
+    names = dict(NAMES)
+    names["attn_qkv.weight"] = "self_attn.qkv_proj.weight"
+    names["ffn_up.weight"] = "mlp.gate_up_proj.weight"
+    return transformers.Phi3ForCausalLM(transformers.Phi3Config(**settings)), weights(f, names)
+
+
+def smollm3(f):
+    settings = common(f)
+    config = transformers.SmolLM3Config(pad_token_id=0, **settings)
+    return transformers.SmolLM3ForCausalLM(config), weights(f, NAMES, True)
+
+
+FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3moe": qwen3moe, "gemma3": gemma3, "phi3": phi3,
+            "smollm3": smollm3}
 
 
 def text(vocab):

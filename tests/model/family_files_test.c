@@ -220,7 +220,100 @@ static const hostile hostiles[] = {
     {"qwen3", ADD, "blk.0.attn_q.bias", 384, 1, NULL, CAIRN_UNSUPPORTED, "'blk.0.attn_q.bias'"},
     {"qwen3", KEY, "attention.key_length", 4, 65, NULL, CAIRN_UNSUPPORTED, "65 values"},
     {"qwen3", KEY, "attention.key_length", 4, 0, NULL, CAIRN_BAD_FILE, "key_length' is 0"},
+    {"qwen3moe", KEY, "expert_used_count", 4, 10, NULL, CAIRN_UNSUPPORTED, "10 of 9 experts"},
+    {"qwen3moe", KEY, "expert_used_count", 4, 0, NULL, CAIRN_BAD_FILE, "expert_used_count' is 0"},
+    {"qwen3moe", KEY, "expert_count", 4, 5000, NULL, CAIRN_UNSUPPORTED, "of 5000 experts"},
+    {"qwen3moe", KEY, "expert_count", 4, 8, NULL, CAIRN_BAD_FILE,
+     "'blk.0.ffn_gate_inp.weight' is [9, 64]; [8, 64]"},
+    {"qwen3moe", WITHOUT_KEY, "expert_feed_forward_length", 0, 0, NULL, CAIRN_BAD_FILE,
+     "qwen3moe.expert_feed_forward_length"},
+    {"qwen3moe", KEY, "expert_feed_forward_length", 4, 47, NULL, CAIRN_BAD_FILE,
+     "'blk.0.ffn_gate_exps.weight' is [432, 64]; [423, 64]"},
+    {"qwen3moe", WITHOUT, "blk.1.ffn_down_exps.weight", 0, 0, NULL, CAIRN_BAD_FILE,
+     "'blk.1.ffn_down_exps.weight' is missing"},
+    {"qwen3moe", ADD, "blk.0.ffn_gate.weight", 64, 1, NULL, CAIRN_UNSUPPORTED,
+     "'blk.0.ffn_gate.weight'"},
+    {"gemma3", WITHOUT_KEY, "attention.sliding_window", 0, 0, NULL, CAIRN_BAD_FILE,
+     "gemma3.attention.sliding_window"},
+    {"gemma3", KEY, "attention.sliding_window", 4, 0, NULL, CAIRN_BAD_FILE, "sliding_window' is 0"},
+    {"gemma3", KEY, "attention.sliding_window_pattern", 4, 0, NULL, CAIRN_BAD_FILE,
+     "sliding_window_pattern' is 0"},
+    {"gemma3", KEY, "rope.freq_base_swa", 6, -1, NULL, CAIRN_BAD_FILE, "freq_base_swa' is -1"},
+    {"gemma3", KEY, "rope.freq_base_swa", 6, NAN, NULL, CAIRN_BAD_FILE, "freq_base_swa' is"},
+    {"gemma3", KEY, "attention.scale", 6, 0, NULL, CAIRN_BAD_FILE, "attention.scale' is 0"},
+    {"gemma3", KEY, "attention.scale", 6, NAN, NULL, CAIRN_BAD_FILE, "attention.scale' is"},
+    {"gemma3", KEY, "final_logit_softcapping", 6, 30, NULL, CAIRN_UNSUPPORTED,
+     "'gemma3.final_logit_softcapping' is 30"},
+    {"gemma3", KEY, "attn_logit_softcapping", 6, 50, NULL, CAIRN_UNSUPPORTED,
+     "'gemma3.attn_logit_softcapping' is 50"},
+    {"gemma3", WITHOUT, "blk.3.post_ffw_norm.weight", 0, 0, NULL, CAIRN_BAD_FILE,
+     "'blk.3.post_ffw_norm.weight' is missing"},
+    {"gemma3", WIDTH, "blk.6.post_attention_norm.weight", 0, 1, NULL, CAIRN_BAD_FILE,
+     "'blk.6.post_attention_norm.weight' is [1, 65]"},
+    {"phi3", WITHOUT, "blk.1.attn_qkv.weight", 0, 0, NULL, CAIRN_BAD_FILE,
+     "'blk.1.attn_qkv.weight' is missing"},
+    {"phi3", WIDTH, "blk.0.attn_qkv.weight", 0, 1, NULL, CAIRN_BAD_FILE,
+     "'blk.0.attn_qkv.weight' is [256, 129]; [256, 128]"},
+    {"phi3", WIDTH, "blk.1.ffn_up.weight", 0, -1, NULL, CAIRN_BAD_FILE,
+     "'blk.1.ffn_up.weight' is [192, 127]; [192, 128]"},
+    {"phi3", KEY, "attention.head_count_kv", 4, 4, NULL, CAIRN_BAD_FILE,
+     "'blk.0.attn_qkv.weight' is [256, 128]; [384, 128]"},
+    {"phi3", KEY, "feed_forward_length", 4, 95, NULL, CAIRN_BAD_FILE,
+     "'blk.0.ffn_up.weight' is [192, 128]; [190, 128]"},
+    {"phi3", KEY, "rope.dimension_count", 4, 80, NULL, CAIRN_BAD_FILE, "80 values of a head"},
+    {"phi3_long", WITHOUT, "rope_factors_short.weight", 0, 0, NULL, CAIRN_BAD_FILE,
+     "'rope_factors_short.weight' is missing"},
+    {"phi3_long", WIDTH, "rope_factors_long.weight", 0, 1, NULL, CAIRN_BAD_FILE,
+     "'rope_factors_long.weight' is [1, 13]"},
+    {"phi3_long", VALUE, "rope_factors_short.weight", 0, -1, NULL, CAIRN_BAD_FILE, "has -1 at 0"},
+    {"phi3_short", VALUE, "rope_factors_long.weight", 0, NAN, NULL, CAIRN_BAD_FILE, "nan at 0"},
+    {"phi3_long", KEY, "rope.scaling.attn_factor", 6, NAN, NULL, CAIRN_BAD_FILE, "attn_factor' is"},
+    {"smollm3", ADD, "blk.3.attn_q_norm.weight", 16, 1, NULL, CAIRN_UNSUPPORTED,
+     "'blk.3.attn_q_norm.weight' is not supported in the family 'smollm3'"},
 };
+
+/* Phi's factors follow max_seq_len, and a session of the one does not load into the other. */
+static void test_long_rope(void) {
+    static const int limits[] = {64, 65, 0};
+    const char *path = "build/family_files_long.gguf";
+    family f = same_animal(animal("phi3_long"));
+    const double *factors[2];
+    uint8_t *saved = NULL;
+    size_t bytes = 0;
+    factors[0] = family_find(&f, "rope_factors_short.weight")->values;
+    factors[1] = family_find(&f, "rope_factors_long.weight")->values;
+    family_write(&f, path);
+    for (int i = 0; i < 3; i++) {
+        cairn_config c = small_config(CAIRN_BACKEND_CPU);
+        cairn_runtime *rt;
+        cairn_model *m = NULL;
+        cairn_session *s = NULL;
+        const int32_t ids[] = {5, 6, 7, 8};
+        cairn_status status;
+        char error[256];
+        double want = pow(10000, -2.0 * 5 / 24) / factors[i > 0][5];
+        c.max_seq_len = limits[i];
+        if (cairn_open(&c, &rt, error, sizeof error)) { tap_ok(false, "%s", error); return; }
+        cairn_load_model(rt, path, &m);
+        tap_ok(m && fabs(m->plan.ropes[0].frequency[5] / want - 1) < 1e-6,
+               "max_seq_len %d of 64 and 256 takes the %s factors", limits[i], i ? "long" : "short");
+        if (!m || cairn_session_open(m, &s)) return;
+        if (i) {
+            status = cairn_session_load_memory(s, saved, bytes);
+            tap_ok(i == 1 ? status != CAIRN_OK : status == CAIRN_OK,
+                   i == 1 ? "a session by other factors does not load" : "one by the same does");
+        }
+        free(saved);
+        cairn_append_ids(s, ids, 4);
+        cairn_session_save_memory(s, NULL, 0, &bytes);
+        saved = (uint8_t *)malloc(bytes);
+        tap_ok(!cairn_session_save_memory(s, saved, bytes, &bytes), "a session is saved");
+        cairn_close(rt);
+    }
+    free(saved);
+    family_free(&f);
+    remove(path);
+}
 
 static family_tensor *tensor_of(family *f, const char *name) {
     for (int i = 0; i < f->count; i++)
@@ -301,6 +394,7 @@ int main(int count, char **words) {
     if (count > 1) return write_zoo(words[1]);
     os_make_path("build");
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) test_golden(i);
+    test_long_rope();
     for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&hostiles[i]);
     return tap_done();
 }

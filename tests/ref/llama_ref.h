@@ -19,7 +19,7 @@ typedef struct llama_ref {
     double *output_norm;
     struct {
         double *attn_norm, *ffn_norm;
-        llama_ref_matrix q, k, v, o, gate, up, down;
+        llama_ref_matrix q, k, v, o, gate, up, down, router;
         double *q_norm, *k_norm;            /* [dim] or NULL */
         llama_ref_matrix conv_in, conv_out; /* of a layer with taps */
         double *taps;                       /* [hidden, width], the oldest first, or NULL */
@@ -30,7 +30,7 @@ typedef struct llama_ref {
     } layer[8];
     double frequency[2][128], magnitude; /* magnitude 0: from base alone */
     int rotated;                         /* values of a head that turn; 0: all */
-    int gelu;
+    int gelu, experts, used; /* gate, up and down hold all experts, one behind the other */
     double embed_scale, scale;
     int halves, width; /* pairs are half a head apart; taps of a convolution */
     double *gated;     /* [layer][position][hidden]: inputs of convolutions */
@@ -211,12 +211,44 @@ static double llama_ref_act(const llama_ref *m, double x) {
     return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
 }
 
+/* y [hidden] += share of one expert's ffn of x, or of the only one. */
+static void llama_ref_ffn(const llama_ref *m, int l, int expert, const double *x, double share,
+                          double *y) {
+    double *gate = (double *)calloc((size_t)(2 * m->ffn + m->hidden), sizeof *gate);
+    double *up = gate + m->ffn, *out = up + m->ffn;
+    llama_ref_matrix g = m->layer[l].gate, u = m->layer[l].up, d = m->layer[l].down;
+    g.out = u.out = m->ffn, d.out = m->hidden;
+    g.w += (long)expert * m->ffn * m->hidden, u.w += (long)expert * m->ffn * m->hidden;
+    d.w += (long)expert * m->ffn * m->hidden;
+    llama_ref_product(&g, x, gate);
+    llama_ref_product(&u, x, up);
+    for (int i = 0; i < m->ffn; i++) gate[i] = llama_ref_act(m, gate[i]) * up[i];
+    llama_ref_product(&d, gate, out);
+    for (int i = 0; i < m->hidden; i++) y[i] += share * out[i];
+    free(gate);
+}
+
+/* Of the probabilities of all experts the largest `used`, which then sum to 1. */
+static void llama_ref_route(llama_ref *m, int l, const double *x, double *y) {
+    double *score = (double *)calloc((size_t)m->experts, sizeof *score), kept = 0, least = 0;
+    double *share = (double *)calloc((size_t)m->experts, sizeof *share);
+    llama_ref_product(&m->layer[l].router, x, score);
+    for (int k = 0; k <= m->used && k < m->experts; k++) {
+        int best = 0;
+        for (int e = 0; e < m->experts; e++) if (score[e] > score[best]) best = e;
+        if (k == m->used) m->closest = fmin(m->closest, 100 * (least - score[best]));
+        else kept += share[best] = exp(score[best]), least = score[best];
+        score[best] = -INFINITY;
+    }
+    for (int e = 0; e < m->experts; e++)
+        if (share[e] > 0) llama_ref_ffn(m, l, e, x, share[e] / kept, y);
+    free(score), free(share);
+}
+
 /* Appends a token; logits [vocab]. */
 static void llama_ref_step(llama_ref *m, int token, int position, double *logits) {
-    double *memory = (double *)calloc((size_t)(3 * m->hidden + m->heads * m->dim + 2 * m->ffn),
-                                      sizeof *memory);
+    double *memory = (double *)calloc((size_t)(3 * m->hidden + m->heads * m->dim), sizeof *memory);
     double *h = memory, *x = h + m->hidden, *y = x + m->hidden, *out = y + m->hidden;
-    double *gate = out + m->heads * m->dim, *up = gate + m->ffn;
     for (int i = 0; i < m->hidden; i++)
         h[i] = m->embed.w[(long)token * m->hidden + i] * (m->embed_scale > 0 ? m->embed_scale : 1);
     for (int l = 0; l < m->layers; l++) {
@@ -230,10 +262,9 @@ static void llama_ref_step(llama_ref *m, int token, int position, double *logits
         if (m->layer[l].attn_post) llama_ref_norm(m, y, m->layer[l].attn_post, y);
         for (int i = 0; i < m->hidden; i++) h[i] += y[i];
         llama_ref_norm(m, h, m->layer[l].ffn_norm, x);
-        llama_ref_product(&m->layer[l].gate, x, gate);
-        llama_ref_product(&m->layer[l].up, x, up);
-        for (int i = 0; i < m->ffn; i++) gate[i] = llama_ref_act(m, gate[i]) * up[i];
-        llama_ref_product(&m->layer[l].down, gate, y);
+        for (int i = 0; i < m->hidden; i++) y[i] = 0;
+        if (m->experts) llama_ref_route(m, l, x, y);
+        else llama_ref_ffn(m, l, 0, x, 1, y);
         if (m->layer[l].ffn_post) llama_ref_norm(m, y, m->layer[l].ffn_post, y);
         for (int i = 0; i < m->hidden; i++) h[i] += y[i];
     }

@@ -1,8 +1,9 @@
 /* llama: attention with rope over pairs of neighbours and a swiglu ffn in every layer: Llama,
  * Mistral, SmolLM2 and others of their form. Llama 3.x stretches its rope by factors in a tensor;
- * a window, where a file has one, is every layer's; biases of q, k and v may be there. The reference
- * is transformers' LlamaForCausalLM and MistralForCausalLM; files have the rows of q and k permuted
- * so that pairs lie side by side. */
+ * a window, where a file has one, is every layer's; biases of q, k and v may be there. In SmolLM3
+ * every fourth layer has no rope. The reference is transformers' LlamaForCausalLM,
+ * MistralForCausalLM and SmolLM3ForCausalLM; files have the rows of q and k permuted so that pairs
+ * lie side by side. */
 
 static cairn_status llama_sizes(plan_reader *r, int *window) {
     model_shape *s = r->shape;
@@ -22,7 +23,8 @@ static cairn_status llama_layer(plan_reader *r, int layer) {
     return status ? status : plan_gated_ffn(r, layer, PLAN_SWIGLU);
 }
 
-static cairn_status llama_read(plan_reader *r) {
+/* still: every so many layers the last does not turn; 0: all turn. */
+static cairn_status llama_read_all(plan_reader *r, int still) {
     int window;
     cairn_status status;
     if ((status = llama_sizes(r, &window)) || (status = plan_new_layers(r)) ||
@@ -31,6 +33,10 @@ static cairn_status llama_read(plan_reader *r) {
     for (int i = 0; i < r->shape->layers && !status; i++) {
         status = llama_layer(r, i);
         r->plan->layers[i].window = window;
+        if (still && (i + 1) % still == 0) r->plan->layers[i].rope = -1;
     }
     return status;
 }
+
+static cairn_status llama_read(plan_reader *r) { return llama_read_all(r, 0); }
+static cairn_status llama_read_smollm3(plan_reader *r) { return llama_read_all(r, 4); }
