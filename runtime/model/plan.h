@@ -102,21 +102,15 @@ typedef struct plan_reader {
 
 /* A weight blk.LAYER.NAME.weight and its role; a part blk.LAYER.NAME. */
 typedef struct plan_layer_weight {
-    const char *name;
-    plan_role role;
-    int64_t rows, columns;
+    const char *name; plan_role role; int64_t rows, columns;
 } plan_layer_weight;
-
 typedef struct plan_layer_part {
-    const char *name;
-    plan_part part;
-    int64_t rows, columns;
+    const char *name; plan_part part; int64_t rows, columns;
 } plan_layer_part;
 
-/* A positive number under ARCHITECTURE.key; `fallback` where it is absent, 0: it is required. */
+/* A positive number under ARCHITECTURE.key, a whole one from 1 to 2^24; `fallback` where it is
+ * absent, 0: it is required. */
 static cairn_status plan_number(plan_reader *r, const char *key, float fallback, float *out);
-/* A whole number from 1 to 2^24 under ARCHITECTURE.key; `fallback` where it is absent, 0: it is
- * required. */
 static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int *out);
 /* Refuses a file with another number than `neutral` under a key that has no code. */
 static cairn_status plan_refuse_number(plan_reader *r, const char *key, float neutral);
