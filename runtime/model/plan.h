@@ -122,8 +122,7 @@ static cairn_status plan_read_sizes(plan_reader *r);
 static cairn_status plan_read_heads(plan_reader *r);
 /* Pair j of `dims` values turns by base^(-2j / dims) a position. */
 static void plan_plain_rope(plan_rope *rope, plan_pairing pairing, int dims, double turns);
-/* The rope that the file's keys give, with its scaling: linear, yarn, and factors of frequencies
- * (llama 3.x; phi's for short and long contexts, by max_seq_len). */
+/* The rope that the file's keys give, scaled: linear, yarn, by factors (by max_seq_len: phi). */
 static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_rope *rope);
 /* Room for shape.layers layers, all empty. */
 static cairn_status plan_new_layers(plan_reader *r);
