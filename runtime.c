@@ -162,6 +162,9 @@ BASE_SMALL_BEGIN
 #include "runtime/model/families/families.h"
 #include "runtime/model/families/llama.c"
 #include "runtime/model/families/lfm2.c"
+#include "runtime/model/families/qwen.c"
+#include "runtime/model/families/gemma.c"
+#include "runtime/model/families/phi.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
@@ -178,6 +181,7 @@ BASE_SMALL_END
 #include "runtime/forward/batch.c"
 #include "runtime/forward/cpu_work.c"
 #include "runtime/forward/cpu_conv.c"
+#include "runtime/forward/cpu_experts.c"
 #include "runtime/forward/cpu.c"
 
 BASE_SMALL_BEGIN

@@ -39,6 +39,7 @@ static cairn_status engine_fingerprint(cairn_model *m) {
     cache_hash_begin(&h, "cairn model");
     cache_hash_field(&h, &file->size, sizeof file->size);
     cache_hash_field(&h, sums, sizeof sums);
+    if (m->plan.long_rope) cache_hash_field(&h, "long", 4);
     m->fingerprint = cache_hash_end(&h);
     m->has_fingerprint = true;
     return CAIRN_OK;

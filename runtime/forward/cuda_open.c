@@ -299,8 +299,8 @@ static cairn_status cuda_pack_all(forward_cuda_state *f, const model_plan *plan)
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
-/* (cos, sin) of position * base^(-2j / dim), each position turned on from the one before in double:
- * the error stays near 1e-12. */
+/* magnitude * (cos, sin) of position * frequency[j], each position turned on from the one before in
+ * double: the error stays near 1e-12. Pairs behind the rope's stay. */
 static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope) {
     int pairs = f->shape->head_dim / 2, positions = f->chunks * f->chunk;
     size_t count = (size_t)positions * (size_t)pairs * 2;
@@ -308,13 +308,15 @@ static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope)
     cairn_status status;
     if (!table) return base_no_memory(f->dev->base, "the rotations", count * sizeof *table);
     for (int j = 0; j < pairs; j++) {
-        double turn = rope->frequency[j];
+        const bool turns = j < rope->dims / 2;
+        const double turn = turns ? rope->frequency[j] : 0.0;
+        const double size = turns ? (double)rope->magnitude : 1.0;
         double dc = cos(turn), ds = sin(turn), c = 1.0, s = 0.0;
         for (int i = 0; i < positions; i++) {
             double next = c * dc - s * ds;
             float *at = table + ((size_t)i * (size_t)pairs + (size_t)j) * 2;
-            at[0] = (float)c;
-            at[1] = (float)s;
+            at[0] = (float)(c * size);
+            at[1] = (float)(s * size);
             s = s * dc + c * ds;
             c = next;
         }

@@ -8,9 +8,11 @@ enum { MODEL_MODEST_BATCH = 8 };
 static const struct model_family {
     const char *architecture; /* general.architecture of its files */
     cairn_status (*read)(plan_reader *r);
-} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}};
+} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}, {"qwen2", qwen_read_biased},
+                      {"qwen3", qwen_read_normed}, {"qwen3moe", qwen_read_experts},
+                      {"gemma3", gemma_read}, {"phi3", phi_read}, {"smollm3", llama_read_smollm3}};
 
-/* The names of all families: 'llama', 'lfm2'. */
+/* The names of all families: 'llama', 'lfm2', ... */
 static void model_list_families(char *out, size_t bytes) {
     size_t at = 0;
     for (size_t i = 0; i < BASE_COUNT(model_families) && at < bytes; i++)
@@ -18,8 +20,21 @@ static void model_list_families(char *out, size_t bytes) {
                                model_families[i].architecture);
 }
 
+/* The plan, by one family; nothing in the file may be left over. */
+static cairn_status model_read_family(cairn_model *m, base *b, const struct model_family *family) {
+    const size_t tensors = m->file.tensor_count;
+    plan_reader r = {b, &m->file, m->architecture, &m->shape, &m->plan,
+                     m->runtime->config.max_seq_len, NULL};
+    cairn_status status;
+    r.used = (bool *)base_new(b, tensors + 1, sizeof *r.used);
+    if (!r.used) return base_no_memory(b, "the names of tensors", tensors + 1);
+    status = family->read(&r);
+    if (!status) status = plan_check_tensors(&r);
+    base_delete(b, r.used, tensors + 1, sizeof *r.used);
+    return status;
+}
+
 static cairn_status model_read_plan(cairn_model *m, base *b) {
-    plan_reader r = {b, &m->file, m->architecture, &m->shape, &m->plan};
     const char *name;
     char known[256];
     size_t bytes;
@@ -28,7 +43,7 @@ static cairn_status model_read_plan(cairn_model *m, base *b) {
     snprintf(m->architecture, sizeof m->architecture, "%.*s", (int)(bytes < 31 ? bytes : 31), name);
     for (size_t i = 0; i < BASE_COUNT(model_families); i++)
         if (!strcmp(m->architecture, model_families[i].architecture))
-            return model_families[i].read(&r);
+            return model_read_family(m, b, &model_families[i]);
     model_list_families(known, sizeof known);
     return base_fail(b, CAIRN_UNSUPPORTED, "%s: the architecture is '%s'; supported: %s",
                      m->file.path, m->architecture, known);

@@ -5,7 +5,9 @@
  * build: -DCAIRN_NO_LUA */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
+#ifndef _WIN32
 #include <sys/mman.h>
+#endif
 #include "gguf_build.h"
 #include "model_shapes.h"
 #include "tap.h"
