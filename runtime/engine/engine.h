@@ -145,5 +145,8 @@ typedef struct engine_scratch {
 /* cairn_generate_begin for a prompt of `bytes` bytes, which may hold NUL. */
 static cairn_status engine_generate_begin(cairn_session *session, const char *prompt, size_t bytes,
                                           const cairn_generate_options *options);
+/* cairn_generate_submit in the same way. */
+static cairn_status engine_submit(cairn_session *session, const char *prompt, size_t bytes,
+                                  const cairn_generate_options *options);
 /* Whether a call on a session of the runtime runs: we are inside its callback. */
 static bool engine_is_any_busy(const cairn_runtime *rt);
