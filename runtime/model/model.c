@@ -175,13 +175,14 @@ static void model_close_file(cairn_model *m, base *b) {
     gguf_close(b, &m->file);
 }
 
+typedef cairn_status (*model_opener)(base *b, const char *path, gguf *out);
+
 /* The file, its shape and plan. model_close_file gives them back, also after a failure. */
-static cairn_status model_read(cairn_model *m, base *b, const char *path, cairn_memory_map map) {
+static cairn_status model_read(cairn_model *m, base *b, const char *path, model_opener open_file) {
     const char *name;
     size_t bytes;
     bool found;
-    cairn_status status = map == CAIRN_MAP_FILE ? gguf_open(b, path, &m->file)
-                                                : gguf_copy(b, path, &m->file);
+    cairn_status status = open_file(b, path, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
     if ((status = model_read_plan(m, b)) ||
@@ -229,17 +230,22 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
+/* How a model's file is opened to run: a backend that copies fetches each weight once. */
+static model_opener model_opener_of(const cairn_runtime *rt) {
+    if (rt->device.cuda) return gguf_scan;
+    return rt->config.memory.map == CAIRN_MAP_FILE ? gguf_open : gguf_copy;
+}
+
 /* The model without its cache and backend. [blocks] */
-static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out) {
+static cairn_status model_load(cairn_runtime *rt, const char *path, model_opener open_file,
+                               cairn_model **out) {
     base *b = &rt->base;
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
     *out = NULL;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
-    /* a backend that copies reads the file once, while it opens */
-    if ((status = model_read(m, b, path, rt->device.cuda ? CAIRN_MAP_FILE
-                                                         : rt->config.memory.map)) ||
+    if ((status = model_read(m, b, path, open_file)) ||
         (status = model_check_layers(b, &rt->config, &m->shape)) ||
         (status = model_open_tokenizer(m, b))) {
         model_unload(m);

@@ -2,10 +2,16 @@
 /* ---- SIMD level ------------------------------------------------------------------------------ */
 
 #if BASE_X86 && BASE_VECTORS
-/* Not every compiler's BASE_CPU_HAS knows it by name. */
+/* Not every compiler's BASE_CPU_HAS knows it by name. Asked once: the instruction is trapped where
+ * the machine is a virtual one, for longer than a small op takes. */
 static bool pool_has_f16c(void) {
+    static os_atomic known; /* 1 + the answer */
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx >> 29 & 1);
+    if (!os_atomic_load(&known)) {
+        bool has = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx >> 29 & 1);
+        os_atomic_store(&known, 1 + has);
+    }
+    return os_atomic_load(&known) == 2;
 }
 #endif
 
