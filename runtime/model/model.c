@@ -107,13 +107,16 @@ static int model_pool_pages(const cairn_config *config, const model_shape *s, in
 
 /* Device bytes that the cache may take: what the budget or the device leaves, less what the backend
  * takes. */
-static uint64_t model_free_bytes(const cairn_model *m, const device *dev) {
+static cairn_status model_free_bytes(const cairn_model *m, const device *dev, uint64_t *bytes) {
     uint64_t wanted = m->memory.weights + m->memory.scratch + m->memory.opening, room;
-    if (dev->budget_bytes)
+    cairn_status status;
+    if (dev->budget_bytes) {
         room = dev->budget_bytes > dev->live_bytes ? dev->budget_bytes - dev->live_bytes : 0;
-    else
-        room = device_free_bytes(dev) / 10 * 9;
-    return room > wanted ? room - wanted : 0;
+    } else {
+        if ((status = device_free_bytes(dev, &room))) return status;
+        room = room / 10 * 9;
+    }
+    return *bytes = room > wanted ? room - wanted : 0, CAIRN_OK;
 }
 
 /* Refuses a batch whose cache the host's memory cannot hold: it would be reserved, and the system
@@ -139,7 +142,9 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
 
 /* Pages of the cache, once m->memory is known: loading and its estimate ask here. */
 static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages) {
-    uint64_t room = model_free_bytes(m, dev);
+    uint64_t room;
+    cairn_status status = model_free_bytes(m, dev, &room);
+    if (status) return status;
     *pages = model_pool_pages(&m->runtime->config, &m->shape, m->max_seq_len, room);
     return model_check_batch(m, dev, room);
 }

@@ -79,15 +79,23 @@ static void snapshot_sum_share(void *context, int thread) {
         size_t at = i * c->step, bytes = c->bytes - at;
         const uint8_t *data;
         if (bytes > SNAPSHOT_CHUNK) bytes = SNAPSHOT_CHUNK;
-        data = c->fetch(c->from, at, bytes, c->buffers + (size_t)thread * SNAPSHOT_CHUNK);
+        data = c->fetch(c->from, at, bytes,
+                        c->buffers ? c->buffers + (size_t)thread * SNAPSHOT_CHUNK : NULL);
         if (data) cache_store64(c->sums + 8 * i, snapshot_sum(data, bytes));
         else os_atomic_store(&c->lost, 1);
     }
 }
 
+static const uint8_t *snapshot_fetch_memory(const void *from, uint64_t at, size_t bytes,
+                                            void *buffer) {
+    (void)bytes, (void)buffer;
+    return (const uint8_t *)from + at;
+}
+
 static cairn_status snapshot_sum_chunks(base *b, struct pool *threads, snapshot_reader fetch,
                                         const void *from, size_t bytes, size_t every,
                                         uint64_t *sum) {
+    const bool reads = fetch != snapshot_fetch_memory;
     snapshot_chunks c;
     c.step = every * SNAPSHOT_CHUNK;
     c.count = bytes / c.step + (bytes % c.step != 0);
@@ -97,22 +105,17 @@ static cairn_status snapshot_sum_chunks(base *b, struct pool *threads, snapshot_
     c.threads = pool_threads(threads);
     os_atomic_store(&c.lost, 0);
     c.sums = (uint8_t *)base_new(b, c.count, 8);
-    c.buffers = (uint8_t *)base_realloc(b, NULL, 0, (size_t)c.threads * SNAPSHOT_CHUNK);
-    if (c.sums && c.buffers) {
+    c.buffers = NULL;
+    if (reads) c.buffers = (uint8_t *)base_realloc(b, NULL, 0, (size_t)c.threads * SNAPSHOT_CHUNK);
+    if (c.sums && (c.buffers || !reads)) {
         pool_each(threads, snapshot_sum_share, &c);
         *sum = snapshot_sum(c.sums, c.count * 8);
     }
     base_delete(b, c.buffers, (size_t)c.threads, SNAPSHOT_CHUNK);
     base_delete(b, c.sums, c.count, 8);
-    if (!c.sums || !c.buffers)
+    if (!c.sums || (!c.buffers && reads))
         return base_no_memory(b, "a snapshot's sums", (size_t)c.threads * SNAPSHOT_CHUNK);
     return os_atomic_load(&c.lost) ? CAIRN_FILE_ERROR : CAIRN_OK;
-}
-
-static const uint8_t *snapshot_fetch_memory(const void *from, uint64_t at, size_t bytes,
-                                            void *buffer) {
-    (void)bytes, (void)buffer;
-    return (const uint8_t *)from + at;
 }
 
 static cairn_status snapshot_sum_part(base *b, struct pool *threads, const uint8_t *data,
