@@ -28,8 +28,8 @@ static char path[64], saved[64], folder[64];
 
 static struct {
     os_mutex lock;
-    world world;
-    kind kind;
+    world in;
+    kind of;
     bool armed, for_good, failed;
     int nth, seen, code;
     int64_t live;
@@ -43,25 +43,25 @@ static size_t (*emulated_bytes)(void);
 static bool fails(kind k) {
     bool now;
     os_mutex_lock(&f.lock);
-    now = f.armed && f.kind == k && (f.seen++ == f.nth || (f.failed && f.for_good));
+    now = f.armed && f.of == k && (f.seen++ == f.nth || (f.failed && f.for_good));
     f.failed = f.failed || now;
     os_mutex_unlock(&f.lock);
     return now;
 }
 
 static void arm(kind k, int nth, int code, bool for_good) {
-    f.kind = k, f.nth = nth, f.code = code, f.for_good = for_good;
+    f.of = k, f.nth = nth, f.code = code, f.for_good = for_good;
     f.seen = 0, f.failed = false, f.armed = true;
-    if (k == DRIVER && f.world == FAKE)
+    if (k == DRIVER && f.in == FAKE)
         fake.fail_at = nth + 1, fake.fail_with = code, fake.fail_sticky = for_good, fake.calls = 0;
-    if (k == DRIVER && f.world == EMULATED) emulated_fail(nth + 1, code, for_good);
+    if (k == DRIVER && f.in == EMULATED) emulated_fail(nth + 1, code, for_good);
 }
 
 static void disarm(void) {
     if (!f.armed) return;
     f.armed = false;
-    if (f.kind != DRIVER) return;
-    if (f.world == FAKE) {
+    if (f.of != DRIVER) return;
+    if (f.in == FAKE) {
         f.failed = fake.failed, f.seen = fake.calls;
         fake.fail_at = 0, fake.failed = false;
     } else {
@@ -149,12 +149,12 @@ static tokens right[3]; /* of each world */
 
 static int driver_calls_so_far(void) {
     int failed;
-    return f.world == FAKE ? fake.calls : f.world == EMULATED ? emulated_calls(&failed) : 0;
+    return f.in == FAKE ? fake.calls : f.in == EMULATED ? emulated_calls(&failed) : 0;
 }
 
 static cairn_status step_open(play *p) {
     cairn_status status = cairn_open(&p->config, &p->rt, p->error, sizeof p->error);
-    if (f.kind == NONE) calls_of_open[f.world] = driver_calls_so_far();
+    if (f.of == NONE) calls_of_open[f.in] = driver_calls_so_far();
     return status;
 }
 static cairn_status step_load(play *p) { return cairn_load_model(p->rt, path, &p->model); }
@@ -226,7 +226,7 @@ static void list_tokens(const play *p, tokens *t) {
 }
 
 static void start_world(world w) {
-    f.world = w;
+    f.in = w;
     if (w == FAKE) {
         fake_install();
         fake.memory_bytes = (size_t)1 << 30;

@@ -343,7 +343,7 @@ static void test_append_nan(void) {
                                     0x7fff, 0x7f80, 0xff80, 0x7f80, 0x7f80, 0x7f7f};
     shape s = {1, 1, 1, 3, 1, 1, 16, CAIRN_F32, CAIRN_BF16};
     append a = make_append(&s);
-    const uint16_t *cache = (const uint16_t *)a.cache.host;
+    const uint16_t *stored = (const uint16_t *)a.cache.host;
     cairn_status status;
     int bad = 0;
     memcpy(a.v.host, bits, sizeof bits), memcpy(a.k.host, bits, sizeof bits);
@@ -352,7 +352,7 @@ static void test_append_nan(void) {
     download(&a.cache);
     for (size_t i = 0; i < BASE_COUNT(bits); i++)
         for (int half = 0; half < 2; half++) {
-            uint16_t got = cache[(ints(&a.table)[0] * 2 + half) * 16 + (int)i];
+            uint16_t got = stored[(ints(&a.table)[0] * 2 + half) * 16 + (int)i];
             if (got != want[i] && !bad++) printf("# %08x becomes %04x\n", bits[i], got);
         }
     report(status);
