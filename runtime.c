@@ -115,10 +115,14 @@ BASE_SMALL_BEGIN
 #include "runtime/ops/topk/rows.c"
 BASE_SMALL_END
 
+#include "runtime/ops/dense/dense.h"
 #include "runtime/ops/dense/linear.c"
 #include "runtime/ops/dense/dense.c"
+#include "runtime/ops/select/select.h"
+#include "runtime/ops/select/pages.h"
 #include "runtime/ops/select/select.c"
 #include "runtime/ops/select/pages.c"
+#include "runtime/ops/attention/attention.h"
 #include "runtime/ops/attention/attention.c"
 #include "runtime/ops/attention/attend.c"
 #include "runtime/ops/kv/kv.h"
@@ -140,6 +144,7 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/pages.h"
 #include "runtime/pages/snapshot.h"
 #include "runtime/pages/state.h"
+#include "runtime/pages/ring.h"
 #include "runtime/pages/pages.c"
 #include "runtime/pages/tables.c"
 #include "runtime/pages/calls.c"
@@ -157,6 +162,9 @@ BASE_SMALL_BEGIN
 #include "runtime/model/families/families.h"
 #include "runtime/model/families/llama.c"
 #include "runtime/model/families/lfm2.c"
+#include "runtime/model/families/qwen.c"
+#include "runtime/model/families/gemma.c"
+#include "runtime/model/families/phi.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
@@ -165,6 +173,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/tokenizer/encode.c"
 #include "runtime/model/tokenizer/decode.c"
 #include "runtime/model/tokenizer/chat.c"
+#include "runtime/model/model.h"
 #include "runtime/model/model.c"
 BASE_SMALL_END
 
@@ -172,6 +181,7 @@ BASE_SMALL_END
 #include "runtime/forward/batch.c"
 #include "runtime/forward/cpu_work.c"
 #include "runtime/forward/cpu_conv.c"
+#include "runtime/forward/cpu_experts.c"
 #include "runtime/forward/cpu.c"
 
 BASE_SMALL_BEGIN

@@ -10,10 +10,14 @@
 /* CAIRN_SEED, else another one each time; printed. */
 static uint64_t random_seed(void) {
     const char *text = getenv("CAIRN_SEED");
-    struct timespec now = {0, 0};
     uint64_t seed;
+#ifdef _WIN32 /* msvcrt has no timespec_get */
+    seed = (uint64_t)time(NULL) * 1000000 + (uint64_t)clock();
+#else
+    struct timespec now = {0, 0};
     timespec_get(&now, TIME_UTC);
     seed = (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+#endif
     if (text) seed = strtoull(text, NULL, 0);
     printf("# CAIRN_SEED=%llu\n", (unsigned long long)seed);
     return seed;

@@ -257,6 +257,8 @@ static cairn_status device_check_errors(device *dev) {
                      (long long)word.value);
 }
 
+static bool device_is_apart(const device *dev) { return dev->cuda; }
+
 static bool device_wait(device *dev) {
     return !dev->cuda || !dev->drv->cuStreamSynchronize(dev->stream);
 }
@@ -383,4 +385,10 @@ static void device_open_cpu(device *dev) {
     dev->cuda = false;
     dev->sm_count = pool_threads(dev->pool);
     snprintf(dev->name, sizeof dev->name, "CPU, %s", levels[pool_simd()]);
+    if (!BASE_X86 && !BASE_NEON) {
+        static os_atomic said; /* once a process */
+        base_log(dev->base, os_atomic_add(&said, 1) ? CAIRN_LOG_DEBUG : CAIRN_LOG_WARN,
+                 "this build has no SIMD, so the CPU backend is several times slower: gcc and clang "
+                 "have it for 64-bit x86 and Arm, without CAIRN_NO_SIMD");
+    }
 }

@@ -46,7 +46,21 @@ typedef struct forward_cpu_state {
     float *q, *k, *v;         /* [max_rows, heads * dim], [max_rows, kv_heads * dim] */
     float *attended;          /* as q */
     float *gate, *up;         /* [max_rows, ffn] */
-    float *cosine, *sine;     /* [max_rows, dim]: of the value itself, and of its pair's other one */
+    /* of experts, see cpu_experts.c; a slot is a row with one of its experts, [max_rows * used] */
+    float *routes;            /* [max_rows, experts]: the router's scores */
+    float *shares;            /* [max_rows, used] */
+    float *routed;            /* [slots, hidden]: what goes in, then what comes out */
+    int32_t *chosen_experts;  /* [max_rows, used] */
+    int32_t *slots;           /* [max_rows, used]: where a row's expert stands in `routed` */
+    int32_t *first_slots;     /* [experts + 1] */
+    int32_t *busy_experts;    /* [experts]: those with slots */
+    int busy_count;
+    float *added;             /* [max_rows, hidden]: what is normed before it is added, see
+                                 forward_add */
+    float *cosine, *sine;     /* [ropes, max_rows, dim]: of the value itself, and of its pair's other
+                                 one */
+    int ropes;                /* that layers turn by */
+    bool norms_added;         /* some layer norms what it adds */
     float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
     forward_block *whole, *split; /* [max_rows]: as few as can be; and with rows that may choose pages
                                      each by itself, for the layers in which some do */
@@ -162,12 +176,24 @@ static void forward_product(forward_walk *walk, const linear_job *job, int items
 
 /* ---- queries, keys and values ---------------------------------------------------------------- */
 
-/* Whether a layer's queries and keys are worked on by whole heads. */
-static bool forward_by_head(const forward_cpu_state *f, const plan_layer *layer) {
-    return layer->parts[PLAN_Q_NORM].values || f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
+/* NULL: the layer's heads do not turn. */
+static const plan_rope *forward_rope_of(const forward_cpu_state *f, const plan_layer *layer) {
+    return layer->rope < 0 ? NULL : &f->model->plan.ropes[layer->rope];
 }
 
-/* x [dim] turns: value i with that half a head away. */
+/* Whether a layer's queries and keys are worked on by whole heads. */
+static bool forward_by_head(const forward_cpu_state *f, const plan_layer *layer) {
+    const plan_rope *rope = forward_rope_of(f, layer);
+    return layer->parts[PLAN_Q_NORM].values || (rope && rope->pairing == PLAN_PAIRS_HALVES);
+}
+
+/* Where row r of a layer's cosines or sines begins. */
+static const float *forward_turns(const forward_cpu_state *f, const plan_layer *layer,
+                                  const float *table, int r) {
+    return table + ((int64_t)layer->rope * f->max_rows + r) * f->model->shape.head_dim;
+}
+
+/* x [dim] turns: value i with that half of dim away. */
 static void forward_turn_halves(float *x, const float *cosine, const float *sine, int dim) {
     for (int i = 0, j = dim / 2; j < dim; i++, j++) {
         float low = x[i], high = x[j];
@@ -176,32 +202,37 @@ static void forward_turn_halves(float *x, const float *cosine, const float *sine
     }
 }
 
-/* Norms and turns outputs first .. last - 1, whole heads, of rows [rows, width]. */
-static void forward_heads(const forward_cpu_state *f, const float *norm, float *x, int width,
-                          int first, int last) {
+/* Turns outputs first .. last - 1 of row r [width] of heads. */
+static void forward_rope(const forward_cpu_state *f, const plan_layer *layer, float *x, int r,
+                         int first, int last) {
     const int dim = f->model->shape.head_dim;
-    const bool halves = f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
-    for (int r = 0; r < f->batch->row_count; r++) {
-        const float *cosine = f->cosine + (int64_t)r * dim, *sine = f->sine + (int64_t)r * dim;
-        for (int at = first; at < last; at += dim) {
-            float *head = x + (int64_t)r * width + at;
-            if (norm) f->simd->rmsnorm(head, norm, f->model->shape.norm_eps, dim, head);
-            if (halves) forward_turn_halves(head, cosine, sine, dim);
-            else f->simd->rope(head, cosine, sine, dim);
-        }
+    const plan_rope *rope = forward_rope_of(f, layer);
+    const float *cosine, *sine;
+    if (!rope) return;
+    cosine = forward_turns(f, layer, f->cosine, r);
+    sine = forward_turns(f, layer, f->sine, r);
+    for (int at = first; at < last;) {
+        int within = at % dim, count = dim - within < last - at ? dim - within : last - at;
+        if (rope->pairing == PLAN_PAIRS_HALVES)
+            forward_turn_halves(x + at, cosine, sine, rope->dims);
+        else f->simd->rope(x + at, cosine + within, sine + within, count);
+        at += count;
     }
 }
 
-/* Turns outputs first .. last - 1 of rows [rows, width] of heads. */
-static void forward_rope(const forward_cpu_state *f, float *x, int width, int first, int last) {
+/* Biases, norms and turns outputs first .. last - 1 of rows [rows, width]; whole heads where
+ * forward_by_head says so. part: 0 queries, 1 keys, 2 values. */
+static void forward_heads(const forward_cpu_state *f, const plan_layer *layer, int part, float *x,
+                          int width, int first, int last) {
     const int dim = f->model->shape.head_dim;
-    for (int r = 0; r < f->batch->row_count; r++)
-        for (int at = first; at < last;) {
-            int within = at % dim, count = dim - within < last - at ? dim - within : last - at;
-            f->simd->rope(x + (int64_t)r * width + at, f->cosine + (int64_t)r * dim + within,
-                          f->sine + (int64_t)r * dim + within, count);
-            at += count;
-        }
+    const float *bias = layer->parts[PLAN_Q_BIAS + part].values;
+    const float *norm = part < 2 ? layer->parts[PLAN_Q_NORM + part].values : NULL;
+    for (int r = 0; r < f->batch->row_count; r++, x += width) {
+        for (int i = first; i < last && bias; i++) x[i] += bias[i];
+        for (int at = first; at < last && norm; at += dim)
+            f->simd->rmsnorm(x + at, norm, f->model->shape.norm_eps, dim, x + at);
+        if (part < 2) forward_rope(f, layer, x, r, first, last);
+    }
 }
 
 /* Writes outputs first .. last - 1 of rows [rows, kv_heads * dim] to their slots; part 0 keys, 1
@@ -262,7 +293,6 @@ static void forward_qkv_range(const forward_walk *walk, const float *x, int firs
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     const model_weight *weights = &layer->weights[PLAN_Q]; /* Q, K and V follow one another */
-    const model_vector *norms = &layer->parts[PLAN_Q_NORM];
     float *to[3];
     to[0] = f->q;
     to[1] = f->k;
@@ -272,9 +302,7 @@ static void forward_qkv_range(const forward_walk *walk, const float *x, int firs
         if (first < end) {
             linear_job job = forward_job(f, &weights[i], x, to[i], false);
             linear_range(f->simd, &job, first, end, walk->own->panel);
-            if (i < 2 && forward_by_head(f, layer))
-                forward_heads(f, norms[i].values, to[i], width, first, end);
-            else if (i < 2) forward_rope(f, to[i], width, first, end);
+            forward_heads(f, layer, i, to[i], width, first, end);
             if (i > 0) forward_append(walk, to[i], i - 1, first, end);
         }
         first = first > width ? first - width : 0;
@@ -301,9 +329,10 @@ static void forward_qkv(forward_walk *walk) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Whether some of this layer's rows choose pages. */
+/* Whether some of this layer's rows choose pages. A layer with a window of its own attends that. */
 static bool forward_selects(const forward_walk *walk) {
-    return walk->f->selecting[walk->layer / 64] >> (walk->layer % 64) & 1;
+    return !walk->f->model->plan.layers[walk->layer].window &&
+           walk->f->selecting[walk->layer / 64] >> (walk->layer % 64) & 1;
 }
 
 /* The block of rows and its KV head, before pages are chosen; q is the worker's. */
@@ -312,7 +341,8 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     const forward_cpu_state *f = walk->f;
     const model_shape *s = &f->model->shape;
     const int width = f->group * s->head_dim;
-    const float scale = 1.0f / sqrtf((float)s->head_dim);
+    const float own = f->model->plan.attention_scale;
+    const float scale = own > 0.0f ? own : 1.0f / sqrtf((float)s->head_dim);
     attention_block a;
     memset(&a, 0, sizeof a);
     a.simd = f->simd;
@@ -325,6 +355,7 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     a.group = f->group;
     a.dim = s->head_dim;
     a.page_size = f->kv->page_size;
+    a.window = f->model->plan.layers[walk->layer].window;
     a.staged = walk->own->staged;
     a.q = walk->own->q;
     for (int r = 0; r < rows->rows; r++) {
@@ -368,7 +399,7 @@ static void forward_count(const forward_walk *walk, const attention_block *a,
     os_atomic *seen = f->seen + ((int64_t)sequence * a->kv_heads + a->head) * f->max_pages;
     int chosen = 0;
     if (rows->prompt) return;
-    for (int page = 0; page <= last; page++) {
+    for (int page = attention_from(a, 0) / a->page_size; page <= last; page++) {
         bool read = page >= a->candidates || page < sink_pages;
         if (chosen < a->chosen_count && a->chosen[chosen] == page) {
             read = true;
@@ -447,7 +478,7 @@ static void forward_fold_unit(const forward_walk *walk, const attention_block *a
     const model_shape *s = &f->model->shape;
     const int pieces = attention_pieces(a);
     attention_sum_clear(&walk->own->total, a->rows * a->group, a->dim);
-    for (int i = 0; i < pieces; i++) {
+    for (int i = attention_first_piece(a); i < pieces; i++) {
         attention_sum piece = forward_unit_sum(f, rows, a->head, i);
         attention_fold(f->simd, &walk->own->total, &piece, a->rows * a->group, a->dim);
     }
@@ -491,10 +522,38 @@ static void forward_attend(forward_walk *walk) {
 }
 
 static void forward_short_conv(forward_walk *walk); /* cpu_conv.c */
+static void forward_experts(forward_walk *walk);    /* cpu_experts.c */
 
 /* ---- the rest of a layer --------------------------------------------------------------------- */
 
-/* gate = silu(gate) * up */
+/* h += w . x; where a norm stands between, h += norm(w . x), which takes a stage more. */
+static void forward_add(forward_walk *walk, const model_weight *w, const float *x,
+                        const model_vector *norm) {
+    forward_cpu_state *f = walk->f;
+    const int hidden = f->model->shape.hidden;
+    const linear_job job = forward_job(f, w, x, norm->values ? f->added : f->h, !norm->values);
+    forward_product(walk, &job, 4);
+    if (!norm->values) return;
+    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
+        float *added = f->added + (int64_t)r * hidden, *h = f->h + (int64_t)r * hidden;
+        f->simd->rmsnorm(added, norm->values, f->model->shape.norm_eps, hidden, added);
+        for (int i = 0; i < hidden; i++) h[i] += added[i];
+    }
+    forward_meet(walk);
+}
+
+/* gate = gelu(gate) * up, gelu by tanh: x sigmoid(t) with t = x s and s below, which is silu(t) / s.
+ */
+static void forward_geglu(const forward_cpu_state *f, float *gate, float *up, int n) {
+    for (int i = 0; i < n; i++) {
+        float s = 1.59576912f + 0.0713548163f * gate[i] * gate[i]; /* (8 / pi)^0.5, its 0.044715 */
+        gate[i] *= s;
+        up[i] /= s;
+    }
+    f->simd->swiglu(gate, up, n);
+}
+
+/* gate = silu(gate) * up, or gelu */
 static void forward_gate_up(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
@@ -507,9 +566,11 @@ static void forward_gate_up(forward_walk *walk) {
         int last = first + share < ffn ? first + share : ffn;
         linear_range(f->simd, &gate, first, last, walk->own->panel);
         linear_range(f->simd, &up, first, last, walk->own->panel);
-        for (int r = 0; r < f->batch->row_count; r++)
-            f->simd->swiglu(f->gate + (int64_t)r * ffn + first, f->up + (int64_t)r * ffn + first,
-                            last - first);
+        for (int r = 0; r < f->batch->row_count; r++) {
+            float *gated = f->gate + (int64_t)r * ffn + first, *by = f->up + (int64_t)r * ffn + first;
+            if (layer->ffn == PLAN_GEGLU) forward_geglu(f, gated, by, last - first);
+            else f->simd->swiglu(gated, by, last - first);
+        }
     }
     forward_meet(walk);
 }
@@ -517,20 +578,22 @@ static void forward_gate_up(forward_walk *walk) {
 static void forward_attention(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
-    linear_job o = forward_job(f, &layer->weights[PLAN_O], f->attended, f->h, true);
     forward_qkv(walk);
     forward_attend(walk);
-    forward_product(walk, &o, 4);
+    forward_add(walk, &layer->weights[PLAN_O], f->attended, &layer->parts[PLAN_MIXER_POST]);
 }
 
 static void forward_layer(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
-    linear_job down = forward_job(f, &layer->weights[PLAN_DOWN], f->gate, f->h, true);
     if (layer->mixer == PLAN_SHORT_CONV) forward_short_conv(walk);
     else forward_attention(walk);
+    if (f->model->shape.experts) {
+        forward_experts(walk);
+        return;
+    }
     forward_gate_up(walk);
-    forward_product(walk, &down, 4);
+    forward_add(walk, &layer->weights[PLAN_DOWN], f->gate, &layer->parts[PLAN_FFN_POST]);
 }
 
 /* ---- embedding and logits -------------------------------------------------------------------- */
@@ -540,10 +603,13 @@ static void forward_embed(forward_walk *walk) {
     const model_weight *table = &f->model->plan.embed;
     const int hidden = f->model->shape.hidden;
     const size_t row_bytes = block_row_bytes(block_find(table->type), hidden);
-    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk))
+    const float scale = f->model->plan.embed_scale;
+    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
+        float *h = f->h + (int64_t)r * hidden;
         f->simd->dequantize(table->type,
-                            table->data + (size_t)f->batch->rows[r].token * row_bytes,
-                            f->h + (int64_t)r * hidden, hidden);
+                            table->data + (size_t)f->batch->rows[r].token * row_bytes, h, hidden);
+        for (int i = 0; i < hidden && scale > 0.0f; i++) h[i] *= scale;
+    }
     forward_meet(walk);
 }
 

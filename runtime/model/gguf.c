@@ -527,6 +527,8 @@ static cairn_status gguf_parse_part(base *b, const char *path, const uint8_t *da
     return status;
 }
 
+/* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
+ * in messages. On failure *out is empty. */
 static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
                                gguf *out) {
     bool more;

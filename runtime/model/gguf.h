@@ -73,10 +73,6 @@ static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void 
 static cairn_status gguf_lost(base *b, const gguf *g);
 /* Bytes that its copy takes. */
 static size_t gguf_copied(const gguf *g);
-/* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
- * in messages. On failure *out is empty. */
-static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
-                               gguf *out);
 /* Frees the tables, the map and the copy; also after an open that failed. *g is empty. */
 static void gguf_close(base *b, gguf *g);
 

@@ -1,56 +1,18 @@
-/* model: a model file -> cairn_model: its family's plan, the tokenizer, the KV cache; and the seam
- * to the forward passes.
- *
- * Owns the file, the plan, the tokenizer and the cache. Calls base, device, gguf, plan, tokenizer,
- * pages. */
-
-/* Bytes that a backend takes for a model. */
-typedef struct model_memory {
-    uint64_t weights; /* of the device, in a form of its own; 0: it reads the file's */
-    uint64_t scratch; /* of the device, for buffers */
-    uint64_t opening; /* of the device besides, while it opens */
-    uint64_t host;
-} model_memory;
+/* model: a model file read, its cache sized and opened. See model.h. */
 
 /* The config's own max_batch: with it the cache is what memory holds; a larger one was asked for. */
 enum { MODEL_MODEST_BATCH = 8 };
-
-struct cairn_model {
-    cairn_runtime *runtime;
-    cairn_model *next; /* of runtime->models */
-    gguf file;           /* empty once model_drop_file was called */
-    uint64_t file_bytes;
-    struct tokenizer tokenizer;
-    char name[128], architecture[32];
-    model_shape shape;
-    model_plan plan;
-    int max_seq_len; /* the config's, at most the model's */
-    kv_cache kv;
-    prefix_cache prefixes;  /* of prompts; not open without memory.prefix_cache */
-    page_tables tables;     /* a row for each session; open once the backend is */
-    kv_state kv_of_rows;    /* the sequence state that every model has */
-    ring_states rings;      /* and that of its convolutions */
-    sequence_states states; /* all there is of it */
-    cairn_page_source bounds_source; /* of the last forward */
-    int bounds_version;     /* counts its changes */
-    cache_key fingerprint;  /* of the file, once has_fingerprint */
-    bool has_fingerprint;
-    const struct model_backend *backend;
-    model_memory memory; /* the backend's */
-    void *state; /* the backend's */
-    cairn_session *sessions;
-    bool closing; /* freed inside a session's callback: it goes when the call has ended */
-    struct engine_scratch *scratch;
-};
 
 /* ---- families -------------------------------------------------------------------------------- */
 
 static const struct model_family {
     const char *architecture; /* general.architecture of its files */
     cairn_status (*read)(plan_reader *r);
-} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}};
+} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}, {"qwen2", qwen_read_biased},
+                      {"qwen3", qwen_read_normed}, {"qwen3moe", qwen_read_experts},
+                      {"gemma3", gemma_read}, {"phi3", phi_read}, {"smollm3", llama_read_smollm3}};
 
-/* The names of all families: 'llama', 'lfm2'. */
+/* The names of all families: 'llama', 'lfm2', ... */
 static void model_list_families(char *out, size_t bytes) {
     size_t at = 0;
     for (size_t i = 0; i < BASE_COUNT(model_families) && at < bytes; i++)
@@ -58,8 +20,21 @@ static void model_list_families(char *out, size_t bytes) {
                                model_families[i].architecture);
 }
 
+/* The plan, by one family; nothing in the file may be left over. */
+static cairn_status model_read_family(cairn_model *m, base *b, const struct model_family *family) {
+    const size_t tensors = m->file.tensor_count;
+    plan_reader r = {b, &m->file, m->architecture, &m->shape, &m->plan,
+                     m->runtime->config.max_seq_len, NULL};
+    cairn_status status;
+    r.used = (bool *)base_new(b, tensors + 1, sizeof *r.used);
+    if (!r.used) return base_no_memory(b, "the names of tensors", tensors + 1);
+    status = family->read(&r);
+    if (!status) status = plan_check_tensors(&r);
+    base_delete(b, r.used, tensors + 1, sizeof *r.used);
+    return status;
+}
+
 static cairn_status model_read_plan(cairn_model *m, base *b) {
-    plan_reader r = {b, &m->file, m->architecture, &m->shape, &m->plan};
     const char *name;
     char known[256];
     size_t bytes;
@@ -68,7 +43,7 @@ static cairn_status model_read_plan(cairn_model *m, base *b) {
     snprintf(m->architecture, sizeof m->architecture, "%.*s", (int)(bytes < 31 ? bytes : 31), name);
     for (size_t i = 0; i < BASE_COUNT(model_families); i++)
         if (!strcmp(m->architecture, model_families[i].architecture))
-            return model_families[i].read(&r);
+            return model_read_family(m, b, &model_families[i]);
     model_list_families(known, sizeof known);
     return base_fail(b, CAIRN_UNSUPPORTED, "%s: the architecture is '%s'; supported: %s",
                      m->file.path, m->architecture, known);
@@ -90,7 +65,7 @@ static int model_pages_of(int tokens, int page_size) {
 
 /* Of a page over all layers; at least 1, where a model has no layer that keeps keys. */
 static uint64_t model_page_bytes(const cairn_config *config, const model_shape *s) {
-    uint64_t bytes = kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim, config->page_size);
+    uint64_t bytes = pages_kv_bytes(s->kv_layers, s->kv_heads, s->head_dim, config->page_size);
     return bytes ? bytes : 1;
 }
 
@@ -127,7 +102,7 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
     uint64_t sequence = (uint64_t)model_pages_of(m->max_seq_len, config->page_size) *
                         model_page_bytes(config, s);
     uint64_t fits = room / sequence;
-    if (dev->cuda || dev->budget_bytes || config->max_batch <= MODEL_MODEST_BATCH ||
+    if (device_is_apart(dev) || dev->budget_bytes || config->max_batch <= MODEL_MODEST_BATCH ||
         fits >= (uint64_t)config->max_batch)
         return CAIRN_OK;
     return base_fail(dev->base, CAIRN_OUT_OF_MEMORY,
@@ -140,7 +115,6 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
                      (double)room / 1073741824.0, (int)fits);
 }
 
-/* Pages of the cache, once m->memory is known: loading and its estimate ask here. */
 static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages) {
     uint64_t room;
     cairn_status status = model_free_bytes(m, dev, &room);
@@ -149,7 +123,6 @@ static cairn_status model_size_cache(const cairn_model *m, const device *dev, in
     return model_check_batch(m, dev, room);
 }
 
-/* At most `most` pages. */
 static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     const cairn_config *config = &m->runtime->config;
     const model_shape *s = &m->shape;
@@ -159,8 +132,8 @@ static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     if (status) return status;
     if (pages > most) pages = most;
     for (;;) {
-        status = kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size, pages,
-                         &m->kv);
+        status = pages_kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size,
+                               pages, &m->kv);
         if ((status != CAIRN_OUT_OF_MEMORY && status != CAIRN_OUT_OF_DEVICE_MEMORY) || pages == 1)
             break;
         pages = pages / 2; /* what the device said to be free was not */
@@ -179,8 +152,6 @@ static void model_close_file(cairn_model *m, base *b) {
     plan_close(b, &m->plan);
     gguf_close(b, &m->file);
 }
-
-typedef cairn_status (*model_opener)(base *b, const char *path, gguf *out);
 
 /* The file, its shape and plan. model_close_file gives them back, also after a failure. */
 static cairn_status model_read(cairn_model *m, base *b, const char *path, model_opener open_file) {
@@ -207,23 +178,19 @@ static cairn_status model_open_tokenizer(cairn_model *m, base *b) {
     return status;
 }
 
-/* Closes the file of a model whose backend has what it needs of the weights: from here on the plan
- * tells of them, and their views are empty. */
 static void model_drop_file(cairn_model *m) {
     plan_drop_views(&m->plan);
     gguf_close(&m->runtime->base, &m->file);
 }
 
-/* Undoes model_load, whole or half done. */
 static void model_unload(cairn_model *m) {
     base *b = &m->runtime->base;
-    kv_close(&m->kv);
+    pages_kv_close(&m->kv);
     tokenizer_close(b, &m->tokenizer);
     model_close_file(m, b);
     base_delete(b, m, 1, sizeof *m);
 }
 
-/* Whether the layers that the config names are the model's; "all" stands for those there are. */
 static cairn_status model_check_layers(base *b, const cairn_config *config, const model_shape *s) {
     int layer = CAIRN_MAX_LAYERS - 1, rest = 0;
     for (int i = 0; i < CAIRN_MAX_LAYERS; i++) rest += !config_layer_selects(config, i);
@@ -235,13 +202,11 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
-/* How a model's file is opened to run: a backend that copies fetches each weight once. */
 static model_opener model_opener_of(const cairn_runtime *rt) {
     if (rt->device.cuda) return gguf_scan;
     return rt->config.memory.map == CAIRN_MAP_FILE ? gguf_open : gguf_copy;
 }
 
-/* The model without its cache and backend. [blocks] */
 static cairn_status model_load(cairn_runtime *rt, const char *path, model_opener open_file,
                                cairn_model **out) {
     base *b = &rt->base;

@@ -296,9 +296,22 @@ static int64_t os_memory_bytes(void) {
 
 BASE_UNUSED static int os_process_id(void) { return (int)GetCurrentProcessId(); }
 
+/* getenv would answer in the system's code page. Each name, a literal, has its place for the value, which
+ * stands until the variable changes, as getenv's does. */
 static const char *os_env(const char *name) {
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
+    static os_mutex lock = OS_MUTEX_INITIAL;
+    static struct { const char *name; char value[OS_PATH_BYTES]; } known[32];
+    wchar_t key[OS_PATH_BYTES], wide[OS_PATH_BYTES];
+    char value[OS_PATH_BYTES];
+    size_t i = 0;
+    DWORD size = os_win32_wide(name, key) ? GetEnvironmentVariableW(key, wide, OS_PATH_BYTES) : 0;
+    if (!size || size >= OS_PATH_BYTES || !os_win32_narrow(wide, value, sizeof value)) return NULL;
+    os_mutex_lock(&lock);
+    while (i + 1 < BASE_COUNT(known) && known[i].name && strcmp(known[i].name, name)) i++;
+    known[i].name = name;
+    if (strcmp(known[i].value, value)) snprintf(known[i].value, sizeof value, "%s", value);
+    os_mutex_unlock(&lock);
+    return known[i].value;
 }
 
 static bool os_executable_path(char *path, size_t path_bytes) {

@@ -18,6 +18,9 @@
 #include <sys/stat.h>
 #include <time.h>
 #ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#include <shellapi.h>
 #include <io.h>
 #define program_is_terminal(file) _isatty(_fileno(file))
 #else
@@ -84,15 +87,23 @@ static int program_real(lua_State *L) {
 
 /* host.stamp(path) -> a text that changes when the file does, or nil when there is none */
 static int program_stamp(lua_State *L) {
-    struct stat s;
+    const char *path = luaL_checkstring(L, 1);
     char text[96];
+#ifdef _WIN32
+    WIN32_FILE_ATTRIBUTE_DATA s;
+    if (!GetFileAttributesExA(path, GetFileExInfoStandard, &s)) return 0;
+    snprintf(text, sizeof text, "%lu.%lu %lu.%lu", s.ftLastWriteTime.dwHighDateTime,
+             s.ftLastWriteTime.dwLowDateTime, s.nFileSizeHigh, s.nFileSizeLow);
+#else
+    struct stat s;
     long nanoseconds = 0;
-    if (stat(luaL_checkstring(L, 1), &s)) return 0;
+    if (stat(path, &s)) return 0;
 #ifdef __linux__
     nanoseconds = (long)s.st_mtim.tv_nsec;
 #endif
     snprintf(text, sizeof text, "%lld.%09ld %lld", (long long)s.st_mtime, nanoseconds,
              (long long)s.st_size);
+#endif
     lua_pushstring(L, text);
     return 1;
 }
@@ -114,6 +125,33 @@ static int program_open_host(lua_State *L) {
     luaL_setfuncs(L, calls, 0);
     return 1;
 }
+
+/* ---- Windows --------------------------------------------------------------------------------- */
+
+#ifdef _WIN32
+/* The console shows UTF-8 while the program runs; the window may be another program's afterwards. */
+static UINT program_code_page;
+static void program_console_leave(void) { SetConsoleOutputCP(program_code_page); }
+static void program_console_enter(void) {
+    program_code_page = GetConsoleOutputCP();
+    if (program_code_page && SetConsoleOutputCP(CP_UTF8)) atexit(program_console_leave);
+}
+
+/* The arguments from UTF-16 to UTF-8, for the system gives `argv` in its own code page; they last
+ * as long as the program. NULL when memory is short. */
+static char **program_arguments(int *count) {
+    LPWSTR *wide = CommandLineToArgvW(GetCommandLineW(), count);
+    char **argv = wide ? (char **)calloc((size_t)*count + 1, sizeof *argv) : NULL;
+    for (int i = 0; argv && i < *count; i++) {
+        int bytes = WideCharToMultiByte(CP_UTF8, 0, wide[i], -1, NULL, 0, NULL, NULL);
+        argv[i] = (char *)malloc((size_t)bytes + 1);
+        if (!argv[i]) return NULL;
+        WideCharToMultiByte(CP_UTF8, 0, wide[i], -1, argv[i], bytes, NULL, NULL);
+    }
+    LocalFree(wide);
+    return argv;
+}
+#endif
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
@@ -175,6 +213,11 @@ static int program_run(lua_State *L) {
 int main(int argc, char **argv) {
     lua_State *L = luaL_newstate();
     int status = EXIT_FAILURE;
+#ifdef _WIN32
+    program_console_enter();
+    argv = program_arguments(&argc);
+    if (!argv) return fputs("cairn: cannot read the arguments: out of memory\n", stderr), status;
+#endif
     if (!L) return fputs("cairn: cannot open a Lua state: out of memory\n", stderr), status;
     program_state = L;
     signal(SIGINT, program_interrupt);

@@ -6,7 +6,9 @@
 #define CAIRN_ROOMS_ONLY
 #define GGUF_FIRST_BYTES 4096 /* so that small models, too, are read weight by weight */
 #include "runtime.c"
+#ifndef _WIN32
 #include <sys/mman.h>
+#endif
 #include "gguf_build.h"
 #include "model_shapes.h"
 #include "tap.h"

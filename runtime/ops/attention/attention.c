@@ -1,32 +1,4 @@
-/* attention: softmax over paged keys and values, on the CPU.
- *
- * Work is cut by position: a piece is PIECE tokens of a sequence, whole pages. Each piece is summed
- * by itself, page after page, and pieces are folded in ascending order, whoever computed them: so
- * a row's result depends neither on the threads, nor on the rows beside it, nor on whether its
- * pages were all attended or all selected. Calls simd. */
-
-enum { ATTENTION_PIECE = 256 /* tokens; the largest page */, ATTENTION_ROWS = 8 /* of a block */ };
-
-/* The queries of one KV head: `rows` consecutive rows of one sequence. */
-typedef struct attention_block {
-    const simd_kernels *simd;
-    const uint16_t *cache;    /* [page][K or V][kv_head][slot][dim] f16 */
-    const int32_t *table;     /* logical page -> physical */
-    const int32_t *positions; /* [rows], ascending by 1 */
-    int rows, kv_heads, head, group, dim, page_size;
-    const float *q;           /* [rows * group, dim], scaled */
-    /* One row may leave pages out: of the pages below `candidates` it attends the `chosen`
-     * (ascending) and the tokens below `sinks`. candidates 0: it attends all. */
-    int candidates, sinks, chosen_count;
-    const int32_t *chosen;
-    float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
-    int pages;                /* of the cache: looked at where `missing` is there */
-    bool *missing;            /* set where the table holds no page of these, which is left out;
-                               * NULL: every page that is attended is known to be there */
-} attention_block;
-
-/* A running softmax of n queries: out is not yet divided by l. */
-typedef struct attention_sum { float *m, *l, *out; /* [n], [n], [n, dim] */ } attention_sum;
+/* attention: the pieces of a block summed, folded and put out, on the CPU. See attention.h. */
 
 static size_t attention_sum_floats(int queries, int dim) {
     return (size_t)queries * (size_t)(dim + 2);
@@ -50,7 +22,15 @@ static int attention_last_page(const attention_block *a) {
     return a->positions[a->rows - 1] / a->page_size;
 }
 
-/* Pieces up to the last row's own page. */
+static int attention_from(const attention_block *a, int row) {
+    int from = a->window ? a->positions[row] - a->window + 1 : 0;
+    return from > 0 ? from : 0;
+}
+
+static int attention_first_piece(const attention_block *a) {
+    return attention_from(a, 0) / ATTENTION_PIECE;
+}
+
 static int attention_pieces(const attention_block *a) {
     return attention_last_page(a) / (ATTENTION_PIECE / a->page_size) + 1;
 }
@@ -100,6 +80,21 @@ static void attention_stage(const attention_block *a, simd_page *page) {
     page->half = false;
 }
 
+/* A page in which windows begin: each row by itself sees what lies between its first token and
+ * itself. */
+static void attention_fold_cut(const attention_block *a, simd_page *page, int start,
+                               const attention_sum *sum) {
+    for (int row = 0; row < a->rows; row++) {
+        const int from = attention_from(a, row) - start, last = a->positions[row] - start + 1;
+        const int at = row * a->group;
+        page->first = from > 0 ? from : 0;
+        page->last = last < a->page_size ? last : a->page_size;
+        if (page->first < page->last)
+            a->simd->attend(page, a->q + at * a->dim, a->group, sum->m + at, sum->l + at,
+                            sum->out + at * a->dim);
+    }
+}
+
 /* A page before or at the last row's own: rows of a later page see all of it, rows whose own it is
  * see it up to themselves. */
 static void attention_fold_page(const attention_block *a, simd_page *page, int number,
@@ -107,6 +102,10 @@ static void attention_fold_page(const attention_block *a, simd_page *page, int n
     int start = number * a->page_size, row = 0, at;
     while (a->positions[row] < start) row++;
     if (a->rows - row > 1) attention_stage(a, page);
+    if (attention_from(a, a->rows - 1) > start) {
+        attention_fold_cut(a, page, start, sum);
+        return;
+    }
     for (; row < a->rows && a->positions[row] < start + a->page_size; row++) {
         page->last = a->positions[row] - start + 1;
         at = row * a->group;
@@ -126,10 +125,11 @@ static int attention_next(const attention_block *a, int page, int chosen) {
     return chosen < a->chosen_count ? a->chosen[chosen] : a->candidates;
 }
 
-/* The sum over one piece of the sequence, which may be empty (m -inf). */
 static void attention_piece(const attention_block *a, int piece, const attention_sum *sum) {
     const int per_piece = ATTENTION_PIECE / a->page_size, last = attention_last_page(a);
-    int page = piece * per_piece, end = page + per_piece;
+    const int from = attention_from(a, 0) / a->page_size;
+    int page = piece * per_piece > from ? piece * per_piece : from;
+    int end = (piece + 1) * per_piece;
     int chosen = a->candidates ? attention_seek(a, page) : 0;
     attention_sum_clear(sum, a->rows * a->group, a->dim);
     for (; page < end && page <= last; page++) {
@@ -154,7 +154,6 @@ static void attention_piece(const attention_block *a, int piece, const attention
     }
 }
 
-/* total += piece, the later one in the sequence. */
 static void attention_fold(const simd_kernels *simd, const attention_sum *total,
                            const attention_sum *piece, int queries, int dim) {
     for (int i = 0; i < queries; i++) {
@@ -171,7 +170,6 @@ static void attention_fold(const simd_kernels *simd, const attention_sum *total,
     }
 }
 
-/* out [rows, out_stride]: this head's queries stand side by side in a row. */
 static void attention_put(const attention_block *a, const attention_sum *total, float *out,
                           int64_t out_stride) {
     const int width = a->group * a->dim;
@@ -184,12 +182,11 @@ static void attention_put(const attention_block *a, const attention_sum *total, 
         }
 }
 
-/* All pieces of a block; total and piece are scratch of rows * group queries. */
 static void attention_all(const attention_block *a, const attention_sum *total,
                           const attention_sum *piece, float *out, int64_t out_stride) {
     const int pieces = attention_pieces(a);
     attention_sum_clear(total, a->rows * a->group, a->dim);
-    for (int i = 0; i < pieces; i++) {
+    for (int i = attention_first_piece(a); i < pieces; i++) {
         attention_piece(a, i, piece);
         attention_fold(a->simd, total, piece, a->rows * a->group, a->dim);
     }
