@@ -499,8 +499,8 @@ typedef struct cairn_floor {
 CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
 
 /* ---- 7  Model and sessions --------------------------------------------------------------------- */
-/* A model is a GGUF file of the llama family, loaded once; a session is one sequence on it: the
- * tokens so far and their pages of the KV cache. Sessions of a model share one pool of pages and
+/* A model is a GGUF file of a family that README names, loaded once; a session is one sequence on
+ * it: the tokens so far and their pages of the KV cache. Sessions of a model share one pool of pages and
  * are stepped one at a time; their results do not depend on each other.
  *
  * What a session holds after each call:
@@ -516,12 +516,12 @@ typedef struct cairn_session cairn_session;
  * device leaves; on the CPU a max_batch above 8 whose cache memory cannot hold is OUT_OF_MEMORY
  * with the arithmetic. max_seq_len is lowered to the model's with one log line. Loading takes a few
  * MiB more than it keeps. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE,
- * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC.
+ * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC, FILE_ERROR.
  * Heads have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads.
  * The file may be changed, cut short or removed once the call has returned: the GPU holds its
  * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
  * that processes share: then it must stand as it is until cairn_model_free, since a system ends a
- * process that reads what was cut off. While the call runs on the GPU that holds there, too.
+ * process that reads what was cut off. A file cut short while the call reads it is a FILE_ERROR.
  * It returns once the model can speak. Kernels that are not in the cache and only make steps faster
  * (all layers in one launch) go on compiling in the background; until they are there steps run by
  * others, a third slower, with the same bits. */

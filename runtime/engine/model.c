@@ -107,7 +107,7 @@ static cairn_status engine_load(cairn_runtime *rt, const char *path, const model
                                 cairn_model **out) {
     cairn_model *m;
     int rows = engine_most_rows(&rt->config);
-    cairn_status status = model_load(rt, path, &m);
+    cairn_status status = model_load(rt, path, model_opener_of(rt), &m);
     if (status) return status;
     status = engine_open_backend(m, backend, rows);
     if (!status) status = engine_open_states(m);

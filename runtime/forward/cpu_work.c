@@ -505,12 +505,13 @@ static void forward_attend_split(forward_walk *walk, const forward_block *blocks
         const int run = i % runs, pair = i / runs;
         const forward_block *rows = &blocks[pair / kv_heads];
         attention_block a = forward_block_of(walk, rows, pair % kv_heads);
-        const int unit = forward_unit(f, rows, a.head), pieces = attention_pieces(&a);
+        const int unit = forward_unit(f, rows, a.head), from = attention_first_piece(&a);
+        const int pieces = attention_pieces(&a) - from;
         if (selects) forward_recall(f, &a, rows, unit);
         if (run == 0) forward_count(walk, &a, rows);
         for (int piece = run * pieces / runs; piece < (run + 1) * pieces / runs; piece++) {
-            attention_sum sum = forward_unit_sum(f, rows, a.head, piece);
-            attention_piece(&a, piece, &sum);
+            attention_sum sum = forward_unit_sum(f, rows, a.head, from + piece);
+            attention_piece(&a, from + piece, &sum);
         }
         if (os_atomic_add(&f->unit_done[unit], 1) == runs - 1) {
             os_atomic_store(&f->unit_done[unit], 0);
