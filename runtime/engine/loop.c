@@ -1,10 +1,11 @@
 /* loop: what the requests of a model do next. Every call that works on a model turns it: the blocking
  * ones until their request has what they wait for, cairn_step until its time is over.
  *
- * A turn plans a forward, or goes on with the one in flight. Decode steps come first, then prompts
- * in slices; among their like the higher priority, then who waited longer. A request that finds no
- * free pages waits. Where all wait for each other's, the last of them gives its own back and
- * computes its state anew once there is room, as every token ran before: to the same bits.
+ * A turn plans a forward, or goes on with the one in flight: decode steps, and prompts in slices that
+ * leave room for them. The higher priority comes first, then decode steps, then who waited longer. A request that finds no
+ * free pages waits, and where it outranks others these give theirs back; so does the last where all
+ * wait for each other. What gave its pages back computes its state anew once there is room, as every
+ * token ran before: to the same bits.
  * Calls generate, step, session, reload. */
 
 /* ---- order and room -------------------------------------------------------------------------- */
@@ -17,9 +18,9 @@ static bool loop_decodes(const cairn_session *s) {
 
 static bool loop_is_before(const cairn_session *a, const cairn_session *b) {
     bool decodes = loop_decodes(a);
-    if (decodes != loop_decodes(b)) return decodes;
     if (a->options.priority != b->options.priority)
         return a->options.priority > b->options.priority;
+    if (decodes != loop_decodes(b)) return decodes;
     if (decodes && a->served != b->served) return a->served < b->served;
     return a->ticket < b->ticket;
 }
@@ -166,6 +167,38 @@ static void loop_end_cancelled(cairn_model *m) {
                                                      "cancelled at token %d", s->count));
 }
 
+/* The session gives its pages back; its tokens run again, as they ran, once there is room. */
+static void loop_give_back(cairn_session *s) {
+    engine_go_back(s, 0);
+    state_cut(&s->model->states, s->row, 0);
+    s->aside = true;
+}
+
+static bool loop_outranks(const cairn_session *s, const cairn_session *other) {
+    return loop_has_work(other) && other->phase != ENGINE_WAITS && !other->aside &&
+           other->options.priority < s->options.priority;
+}
+
+/* Where the highest of those that wait for pages outranks requests whose pages would let it go on,
+ * the last of these gives its own back: one a turn. */
+static void loop_make_way(cairn_model *m) {
+    cairn_session *first = NULL, *last = NULL;
+    int pages = m->kv.pool.free_count;
+    for (cairn_session *s = m->sessions; s; s = s->next)
+        if (loop_has_work(s) && s->starved &&
+            (!first || s->options.priority > first->options.priority))
+            first = s;
+    for (cairn_session *s = m->sessions; s && first; s = s->next) {
+        if (!loop_outranks(first, s)) continue;
+        pages += engine_own_pages(s);
+        if (!last || loop_is_before(last, s)) last = s;
+    }
+    if (!last) return;
+    pages -= loop_others(first) + tables_need(&m->tables, first->row, first->cached,
+                                              first->count + (int)first->waiting.size);
+    if (pages >= 0) loop_give_back(last);
+}
+
 /* The last of those that wait for pages gives its own back to the first; false: none can. */
 static bool loop_put_aside(cairn_model *m) {
     cairn_session *first = NULL, *last = NULL;
@@ -175,9 +208,8 @@ static bool loop_put_aside(cairn_model *m) {
         if (engine_pages(s) && (!last || loop_is_before(last, s))) last = s;
     }
     if (!last || last == first) return false;
-    engine_go_back(last, 0);
-    state_cut(&m->states, last->row, 0);
-    return last->aside = true;
+    loop_give_back(last);
+    return true;
 }
 
 /* The parts of the next forward, whose layers take limit_us at most each. */
@@ -185,6 +217,8 @@ static void loop_plan_parts(cairn_model *m, double limit_us) {
     engine_scratch *x = m->scratch;
     int rows = x->rows, slice = engine_slice(x, m->runtime->config.prefill_chunk, limit_us);
     cairn_session *s;
+    for (s = m->sessions; s; s = s->next)
+        if (loop_has_work(s) && loop_decodes(s) && slice > ENGINE_LEAST_ROWS) slice--;
     x->turn++;
     while (x->part_count < x->sequences && rows > 0 && (s = loop_next(m))) {
         int most = loop_decodes(s) || slice > rows ? rows : slice;
@@ -201,6 +235,7 @@ static void loop_plan_parts(cairn_model *m, double limit_us) {
 static bool loop_plan(cairn_model *m, double limit_us) {
     reload_poll(m->runtime);
     loop_end_cancelled(m);
+    loop_make_way(m);
     do loop_plan_parts(m, limit_us);
     while (!m->scratch->part_count && loop_put_aside(m));
     if (!m->scratch->part_count) return false;

@@ -89,6 +89,7 @@ static bool same_alone(const life *l, cairn_session *s, const int32_t *ids, int 
             continue;
         }
         if (!d.ended && d.count <= held) continue; /* its prompt was not done */
+        if (!d.ended) o.stop_count = -1; /* it was interrupted before a stop string was whole */
         said_bytes = 0;
         fine = !cairn_generate_with(s, d.prompt, &o, say, NULL);
         cairn_session_ids(s, &held);
@@ -104,6 +105,11 @@ static bool same_alone(const life *l, cairn_session *s, const int32_t *ids, int 
         const int32_t *own = cairn_session_ids(s, &held);
         fine = held == count && (!count || !memcmp(own, ids, (size_t)count * sizeof *ids));
         if (!fine) tap_note("%d ids at the end, want %d", held, count);
+        for (int i = 0; !fine && i < l->deed_count; i++)
+            tap_note("deed %d: rewind %d, %d ids, ended %d by %s", i, l->deeds[i].rewind,
+                     l->deeds[i].count, l->deeds[i].ended, cairn_stop_name(l->deeds[i].stop));
+        for (int i = 0; !fine && i < held && i < count; i++)
+            if (own[i] != ids[i]) tap_note("parted at %d", i), i = held;
     }
     return fine;
 }
@@ -141,7 +147,7 @@ static deed *new_deed(life *l, const cairn_config *c) {
 }
 
 /* The running request of a life was interrupted: what it left. */
-static void interrupted(life *l) {
+static void left_off(life *l) {
     int held = held_by(l);
     if (!l->runs) return;
     l->deeds[l->deed_count - 1].count = held;
@@ -162,11 +168,17 @@ static bool poll(life *l) {
     if (piece.first + piece.count > held) return false;
     if (!piece.stop) return !status;
     if (piece.stop == CAIRN_STOP_CANCEL) {
-        interrupted(l);
+        left_off(l);
         return status == CAIRN_CANCELLED;
     }
     d->count = held, d->ended = true, d->stop = piece.stop, l->runs = false;
     return !status && piece.stop != CAIRN_STOP_ERROR;
+}
+
+/* The same; a request that has ended by itself is heard to its end first. */
+static void interrupted(life *l) {
+    if (l->runs && l->s->submitted && l->s->stats.stop) poll(l);
+    left_off(l);
 }
 
 static bool submit(life *l, const cairn_config *c) {
@@ -213,11 +225,12 @@ static bool rewind_life(life *l) {
 }
 
 /* `to` becomes what `from` is: by a fork, or saved and loaded. */
-static bool copy_life(cairn_model *m, const life *from, life *to) {
+static bool copy_life(cairn_model *m, life *from, life *to) {
     size_t bytes = 0;
     void *memory = NULL;
     bool fine = true;
     if (from->runs && from->s->phase == ENGINE_PROMPT) return true; /* holds a part of its prompt */
+    if (from->runs && from->s->stats.stop && !poll(from)) return false;
     if (below(2)) {
         cairn_session_close(to->s);
         fine = !cairn_session_fork(from->s, &to->s);
@@ -233,7 +246,7 @@ static bool copy_life(cairn_model *m, const life *from, life *to) {
     (void)m;
     to->deed_count = from->deed_count, to->runs = from->runs, to->before = from->before;
     memcpy(to->deeds, from->deeds, sizeof to->deeds);
-    interrupted(to);
+    left_off(to);
     return fine;
 }
 
@@ -461,6 +474,49 @@ static void test_priority(cairn_runtime *rt) {
     cairn_model_free(model);
 }
 
+/* A request of higher priority that finds the pool full takes the pages of a lower one, which says all
+ * the same what it says alone. */
+static void test_outranked(cairn_runtime *rt) {
+    static char low_text[MOST_TEXT], prompt[80];
+    cairn_generate_options low = wishes(60, -1), high = wishes(4, 5);
+    int aside = 0, first = 0, same = 0, rounds = 0;
+    cairn_status status = CAIRN_OK;
+    if (!open_three(rt)) return;
+    for (; rounds < 40 && aside < 3 && !status; rounds++) {
+        bool gave = false, done[2] = {false, false};
+        size_t bytes = 0;
+        int32_t pending = 1;
+        memset(prompt, 0, sizeof prompt);
+        for (int i = 0; i < 72; i++) prompt[i] = (char)('c' + below(2));
+        status = cairn_generate_submit(three[0], prompt, &low);
+        while (!status && three[0]->phase != ENGINE_SAYS && !three[0]->stats.stop)
+            status = cairn_step(model, 0, &pending);
+        if (!status) status = cairn_generate_submit(three[1], prompt + 1, &high);
+        for (pending = 1; pending && !status;) {
+            status = cairn_step(model, 0, &pending);
+            gave = gave || three[0]->aside;
+            for (int i = 0; i < 2 && !status; i++) {
+                cairn_piece piece;
+                if (done[i]) continue;
+                piece = polled(three[i], &status);
+                done[i] = piece.stop != CAIRN_STOP_NONE;
+                if (i) first += gave && done[1] && !done[0];
+                else memcpy(low_text + bytes, piece.text, piece.bytes), bytes += piece.bytes;
+                if (done[i] && !status) status = cairn_session_reset(three[i]);
+            }
+        }
+        aside += gave;
+        said_bytes = 0;
+        if (!status) status = cairn_generate_with(three[2], prompt, &low, say, NULL);
+        same += said_bytes == bytes && !memcmp(said, low_text, bytes);
+        cairn_session_reset(three[2]);
+    }
+    tap_ok(!status && aside == 3 && first == 3 && same == rounds,
+           "on %s: a full pool: the lower priority gives way %d times of %d, %d before its end; %d "
+           "texts are whole", where, aside, rounds, first, same);
+    cairn_model_free(model);
+}
+
 /* ---- two threads that alternate -------------------------------------------------------------- */
 
 typedef struct worker {
@@ -526,6 +582,7 @@ static void test_requests(cairn_backend backend) {
     test_priority(rt);
     test_alternating(rt);
     test_full_pool(small);
+    test_outranked(small);
     cairn_close(rt);
     cairn_close(small);
 }
