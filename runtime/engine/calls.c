@@ -22,7 +22,7 @@ static cairn_status engine_ask_text(cairn_session *s, const char *prompt, size_t
     engine_settle(s);
     status = engine_read_options(b, given, &s->options);
     if (!status && bytes) status = engine_encode(s, prompt, bytes, s->options.special, &ids);
-    if (!status && s->count + ids.size == 0)
+    if (!status && !s->count && !ids.size)
         status = base_fail(b, CAIRN_EMPTY_PROMPT,
                            "generate: the prompt is empty and so is the session");
     if (!status) loop_ask(s, &ids, false, pulled);

@@ -160,12 +160,12 @@ static void test_refused(void) {
 
 /* ---- hostile files --------------------------------------------------------------------------- */
 
-typedef enum change { KEY, WITHOUT_KEY, VALUE, WIDTH, ADD, WITHOUT } change;
+typedef enum hostile_change { KEY, WITHOUT_KEY, VALUE, WIDTH, ADD, WITHOUT } hostile_change;
 
 /* What is changed of an animal, and what the failure must say. */
 typedef struct hostile {
     const char *animal;
-    change change;
+    hostile_change change;
     const char *name;
     int type;        /* of a key; of a tensor that is added: its columns */
     double number;   /* of a key; the tensor's first value, or by how many columns it is wider */
