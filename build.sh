@@ -376,8 +376,8 @@ run_coverage() {
     export CAIRN_MODEL
     mkdir -p build/cov
     echo '#include "runtime.c"' > build/cov/kernels.c
-    $CC -std=c11 -O1 $lua_cflags -w -DCAIRN_API=static -ffp-contract=off -I. -DCAIRN_ROOMS_ONLY \
-        -DCAIRN_SIMD_UNIT -c build/cov/kernels.c -o build/cov/kernels.o
+    compile build/cov/kernels.o $CC -std=c11 -O1 $lua_cflags -w -DCAIRN_API=static -I. \
+        -ffp-contract=off -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT -c build/cov/kernels.c
     [ $# -gt 0 ] || set -- $(ls tests/*/*_test.c | sed 's/.*\///; s/_test.c//')
     for name in "$@"; do
         say "$name"
