@@ -195,6 +195,8 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/step.c"
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
+#include "runtime/engine/loop.c"
+#include "runtime/engine/calls.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"
 

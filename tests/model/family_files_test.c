@@ -139,6 +139,25 @@ static void test_golden(size_t i) {
     remove(path);
 }
 
+/* What the GPU's kernels have no code for is refused there by name. */
+static void test_refused(void) {
+    const char *path = "build/family_files_refused.gguf";
+    cairn_config c = small_config(CAIRN_BACKEND_CUDA);
+    cairn_runtime *rt = open_runtime_on(&c, "families that the GPU lacks");
+    for (size_t i = 0; rt && i < BASE_COUNT(zoo); i++) {
+        family f = same_animal(i);
+        cairn_model *m = NULL;
+        if (!zoo[i].cuda && family_write(&f, path)) {
+            cairn_status status = cairn_load_model(rt, path, &m);
+            tap_ok(status == CAIRN_UNSUPPORTED && strstr(cairn_last_error(rt), "on the GPU"),
+                   "%s: %s", zoo[i].name, cairn_last_error(rt));
+        }
+        family_free(&f);
+    }
+    if (rt) cairn_close(rt);
+    remove(path);
+}
+
 /* ---- hostile files --------------------------------------------------------------------------- */
 
 typedef enum change { KEY, WITHOUT_KEY, VALUE, WIDTH, ADD, WITHOUT } change;
@@ -395,6 +414,7 @@ int main(int count, char **words) {
     os_make_path("build");
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) test_golden(i);
     test_long_rope();
+    test_refused();
     for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&hostiles[i]);
     return tap_done();
 }
