@@ -111,10 +111,11 @@ static void test_golden_on(cairn_backend backend, const char *name, const char *
     if (tap_ok(!cairn_load_model(rt, path, &m), "%s: loads on %s", name, where)) {
         worst = off_golden(m, golden, count, &nll);
         tap_ok(worst >= 0 && worst < 5e-3,
-               "%s: logits of %d tokens within %.1e of transformers' on %s", name, count, worst,
-               where);
-        tap_ok(count < COUNT || fabs(nll - json_get(golden, "nll")->number) < 2e-3,
-               "%s: nll %.4f is transformers' on %s", name, nll, where);
+               "%s: logits of the first %d tokens within %.1e of transformers' on %s", name, count,
+               worst, where);
+        if (count == COUNT)
+            tap_ok(fabs(nll - json_get(golden, "nll")->number) < 2e-3,
+                   "%s: nll %.4f is transformers' on %s", name, nll, where);
     } else {
         tap_note("%s", cairn_last_error(rt));
     }
@@ -160,12 +161,12 @@ static void test_refused(void) {
 
 /* ---- hostile files --------------------------------------------------------------------------- */
 
-typedef enum change { KEY, WITHOUT_KEY, VALUE, WIDTH, ADD, WITHOUT } change;
+typedef enum hostile_change { KEY, WITHOUT_KEY, VALUE, WIDTH, ADD, WITHOUT } hostile_change;
 
 /* What is changed of an animal, and what the failure must say. */
 typedef struct hostile {
     const char *animal;
-    change change;
+    hostile_change change;
     const char *name;
     int type;        /* of a key; of a tensor that is added: its columns */
     double number;   /* of a key; the tensor's first value, or by how many columns it is wider */
