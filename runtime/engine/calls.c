@@ -151,7 +151,6 @@ cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_
 
 /* ---- submit and poll ------------------------------------------------------------------------- */
 
-/* cairn_generate_submit for a prompt of `bytes` bytes, which may hold NUL. */
 static cairn_status engine_submit(cairn_session *session, const char *prompt, size_t bytes,
                                   const cairn_generate_options *options) {
     cairn_model *m;

@@ -27,27 +27,8 @@ enum {
     ENGINE_FIRST_ROWS = 4,          /* of the page tables, before sessions ask for more */
     ENGINE_STOPS = 16,
     ENGINE_STOP_BYTES = 128,
-    ENGINE_POINTS = 192, /* more than bytes are held back as a stop string's beginning */
-    ENGINE_COSTS = 16, /* powers of two of rows whose cost is measured */
-    ENGINE_LEAST_ROWS = 8, /* of a slice of a prompt */
-    ENGINE_HEED_US = 8000 /* a forward looks about so often: for a cancel, and whether time is over */
+    ENGINE_POINTS = 192 /* more than bytes are held back as a stop string's beginning */
 };
-
-/* Of a session's request. WAITS: its ids are not the session's yet. PROMPT: they are, and are being
- * processed. SAYS: tokens are made. */
-typedef enum engine_phase { ENGINE_IDLE, ENGINE_WAITS, ENGINE_PROMPT, ENGINE_SAYS } engine_phase;
-
-/* What one session does in one forward. */
-typedef struct engine_part {
-    cairn_session *s;
-    forward_kind kind;
-    int rows;    /* tokens from s->cached on */
-    int sampled; /* of the last rows the tokens after them are drawn */
-    int drafts;  /* of the last rows */
-    float *logits; /* eval: [rows, vocab] of all rows; of one part in a batch at most */
-    const int32_t *tokens; /* out: [sampled] certain up to the first that is not the draft */
-    int64_t pages_read;    /* out */
-} engine_part;
 
 /* What a generation was asked for; what is not set comes from the config at every step. */
 typedef struct engine_options {
@@ -118,32 +99,11 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     double pages_read, pages_held; /* sums over the forwards after the prompt */
 };
 
-/* Host memory of a model that its sessions use in turn. */
-typedef struct engine_scratch {
-    int rows, sequences; /* of a forward at most */
-    int asks_count;      /* how many `asks` and `sampled` hold */
-    forward_row *row;            /* [rows] */
-    forward_sequence *sequence;  /* [sequences] */
-    sample_ask *asks;            /* [asks_count] */
-    int32_t *sampled;            /* [asks_count] */
-    int32_t *page_ids;           /* [pages of a sequence] */
-    /* the forward in flight, of parts [part_count]; 0: there is none */
-    engine_part *parts;          /* [sequences] */
-    int part_count, draws;
-    bool begun;                  /* by the backend */
-    int total, left;             /* its parts then, and how many of them are left */
-    forward_batch batch;
-    int64_t flight_us;           /* worked on it so far */
-    /* the loop */
-    int64_t turn, tickets;
-    os_atomic stepping;          /* a thread is inside cairn_step */
-    double cost_us[ENGINE_COSTS]; /* of a layer of 2^i rows and more, or of a forward where it runs in
-                                     one go; 0: unknown */
-    double draw_us;              /* of a row's draw */
-} engine_scratch;
-
 /* cairn_generate_begin for a prompt of `bytes` bytes, which may hold NUL. */
 static cairn_status engine_generate_begin(cairn_session *session, const char *prompt, size_t bytes,
                                           const cairn_generate_options *options);
+/* cairn_generate_submit in the same way. */
+static cairn_status engine_submit(cairn_session *session, const char *prompt, size_t bytes,
+                                  const cairn_generate_options *options);
 /* Whether a call on a session of the runtime runs: we are inside its callback. */
 static bool engine_is_any_busy(const cairn_runtime *rt);

@@ -275,7 +275,7 @@ static bool live_together(cairn_backend backend, int acts, int threads) {
     cairn_model *m = NULL, *alone = NULL;
     bool fine = rt && one && !load(rt, &m) && !load(one, &alone);
     if (fine) {
-        uint64_t layers = below(3) ? ~0ull : below(2);
+        uint64_t layers = below(3) ? UINT64_MAX : (uint64_t)below(2);
         rt->config.drafter = below(3) ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
         rt->config.draft_length = below(9);
         rt->config.selection.layers[0] = one->config.selection.layers[0] = layers;
@@ -461,11 +461,70 @@ static void test_priority(cairn_runtime *rt) {
     cairn_model_free(model);
 }
 
+/* ---- two threads that alternate -------------------------------------------------------------- */
+
+typedef struct worker {
+    os_mutex *lock;
+    os_atomic *turn; /* whose it is */
+    int index, steps;
+    bool fine;
+} worker;
+
+static void work(void *context) {
+    worker *w = (worker *)context;
+    int32_t pending = 1;
+    while (pending && w->fine) {
+        if (os_atomic_load(w->turn) != w->index) continue;
+        os_mutex_lock(w->lock);
+        w->fine = !cairn_step(model, 0, &pending);
+        w->steps++;
+        os_mutex_unlock(w->lock);
+        os_atomic_store(w->turn, !w->index);
+    }
+}
+
+static void test_alternating(cairn_runtime *rt) {
+    static char alone[3][MOST_TEXT];
+    static const char *const prompts[] = {"abcabc", "bcdbcdbcdbcdbcd", "ddddd"};
+    cairn_generate_options o = wishes(25, 0);
+    os_mutex lock;
+    os_atomic turn;
+    worker w[2];
+    os_thread other;
+    int same = 0;
+    bool fine = open_three(rt);
+    for (int i = 0; i < 3 && fine; i++) {
+        said_bytes = 0;
+        fine = !cairn_generate_with(three[i], prompts[i], &o, say, NULL) &&
+               !cairn_session_reset(three[i]);
+        memcpy(alone[i], said, said_bytes), alone[i][said_bytes] = '\0';
+    }
+    for (int i = 0; i < 3 && fine; i++)
+        fine = !cairn_generate_submit(three[i], prompts[i], &o);
+    os_mutex_init(&lock);
+    os_atomic_store(&turn, 0);
+    for (int i = 0; i < 2; i++) w[i] = (worker){&lock, &turn, i, 0, fine};
+    fine = fine && os_thread_start(&other, 0, work, &w[1]);
+    if (fine) work(&w[0]), os_thread_join(&other);
+    os_mutex_destroy(&lock);
+    for (int i = 0; i < 3 && fine; i++) {
+        cairn_status status;
+        cairn_piece piece = polled(three[i], &status);
+        same += !status && piece.stop && piece.bytes == strlen(alone[i]) &&
+                !memcmp(piece.text, alone[i], piece.bytes);
+    }
+    tap_ok(fine && same == 3 && w[0].fine && w[1].fine && w[0].steps > 0 && w[1].steps > 0,
+           "on %s: two threads that step in turn, %d and %d times: %d of 3 texts", where, w[0].steps,
+           w[1].steps, same);
+    cairn_model_free(model);
+}
+
 static void test_requests(cairn_backend backend) {
     cairn_runtime *rt = open_runtime(backend, 3, 1), *small = open_runtime(backend, 1, 1);
     test_wrong_use(rt);
     test_cancel(rt);
     test_priority(rt);
+    test_alternating(rt);
     test_full_pool(small);
     cairn_close(rt);
     cairn_close(small);

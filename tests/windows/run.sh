@@ -139,7 +139,13 @@ build_line() {
     [ -f "$folder/$1" ]
 }
 
-program() { wine "$folder/cairn.exe" "$@" 2> "$folder/program.log" < /dev/null | tr -d '\r'; }
+program() { wine "$folder/cairn.exe" "$@" 2> "$folder/program.log" < /dev/null; }
+
+# on_console COMMAND: what a console of Windows shows of it, the terminal's commands taken out.
+on_console() {
+    TERM=xterm timeout 60 script -qec "$1" /dev/null < /dev/null |
+        sed "s/$(printf '\033')[[]1C/ /g; s/$(printf '\033')[[][?]*[0-9;]*[A-Za-z]//g" | tr -d '\r\n'
+}
 
 test_text() {
     cat > "$folder/añ日.lua" <<'LUA'
@@ -151,6 +157,23 @@ LUA
     text=$(CAIRN_TEST=é program run "$folder/añ日.lua" 'grüße 日本' 'a "b" *' "$folder/ü日.txt")
     check_text "arguments, variables, names of scripts and files are UTF-8" "$text" \
         'grüße 日本|a "b" *|é|ö|stamp'
+}
+
+test_console() {
+    command -v script > /dev/null || { tap_skip "script is not installed: no console"; return 0; }
+    printf 'io.write("zwölf 日本\\n"); io.stderr:write("größer\\n"); error "Köln"' > "$folder/console.lua"
+    shown=$(on_console "wine '$folder/cairn.exe' run '$folder/console.lua'")
+    for word in 'zwölf 日本' größer Köln; do
+        case $shown in
+            *"$word"*) tap_pass "a console shows $word" ;;
+            *) check_text "a console shows $word" "$shown" "$word" ;;
+        esac
+    done
+    shown=$(on_console "wine '$folder/cairn.exe' check '$folder/ñandú.lua'")
+    case $shown in
+        *ñandú.lua*) tap_pass "and a file's name in a message" ;;
+        *) check_text "and a file's name in a message" "$shown" ñandú.lua ;;
+    esac
 }
 
 # The same ids as the program of this system, by greedy choice.
@@ -168,6 +191,7 @@ test_program() {
     [ -n "$LUA" ] || { tap_skip "the program: no Lua for Windows"; return 0; }
     build_line cairn-rc.o && build_line cairn.exe || return 0
     test_text
+    test_console
     test_generate
     program info > "$folder/info.log"
     case $(grep -o 'avx2' /proc/cpuinfo | head -n 1) in
