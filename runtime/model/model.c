@@ -23,9 +23,11 @@ static void model_list_families(char *out, size_t bytes) {
 /* The plan, by one family; nothing in the file may be left over. */
 static cairn_status model_read_family(cairn_model *m, base *b, const struct model_family *family) {
     const size_t tensors = m->file.tensor_count;
-    plan_reader r = {b, &m->file, m->architecture, &m->shape, &m->plan,
-                     m->runtime->config.max_seq_len, NULL};
+    plan_reader r;
     cairn_status status;
+    memset(&r, 0, sizeof r);
+    r.b = b, r.file = &m->file, r.architecture = m->architecture;
+    r.shape = &m->shape, r.plan = &m->plan, r.max_seq_len = m->runtime->config.max_seq_len;
     r.used = (bool *)base_new(b, tensors + 1, sizeof *r.used);
     if (!r.used) return base_no_memory(b, "the names of tensors", tensors + 1);
     status = family->read(&r);

@@ -49,14 +49,14 @@ static cairn_status plan_refuse_number(plan_reader *r, const char *key, float ne
                      r->file->path, name, (double)value, (double)neutral);
 }
 
-static cairn_status plan_read_window(plan_reader *r, int *window) {
+static cairn_status plan_read_window(plan_reader *r) {
     char name[96];
     uint32_t value = 0;
     bool found;
     cairn_status status;
     snprintf(name, sizeof name, "%s.attention.sliding_window", r->architecture);
     status = gguf_u32(r->b, r->file, name, &found, &value);
-    *window = value < (uint32_t)r->shape->context ? (int)value : 0;
+    r->window = value < (uint32_t)r->shape->context ? (int)value : 0;
     return status;
 }
 
@@ -100,6 +100,15 @@ static cairn_status plan_read_heads(plan_reader *r) {
                          "%s: a head has %d values; multiples of 16 up to 256 are supported", path,
                          s->head_dim);
     return CAIRN_OK;
+}
+
+static cairn_status plan_read_shape(plan_reader *r) {
+    model_shape *s = r->shape;
+    cairn_status status;
+    if ((status = plan_read_sizes(r)) ||
+        (status = plan_key(r, "attention.head_count_kv", s->heads, &s->kv_heads)))
+        return status;
+    return plan_read_heads(r);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -288,6 +297,14 @@ static cairn_status plan_new_layers(plan_reader *r) {
         return base_no_memory(r->b, "the layers", count * sizeof *r->plan->layers);
     r->plan->layer_count = r->shape->layers;
     return CAIRN_OK;
+}
+
+static cairn_status plan_read_layers(plan_reader *r, const char *norm,
+                                     cairn_status (*read)(plan_reader *r, int layer)) {
+    cairn_status status = plan_new_layers(r);
+    if (!status) status = plan_ends(r, norm);
+    for (int i = 0; i < r->shape->layers && !status; i++) status = read(r, i);
+    return status;
 }
 
 static void plan_free_vector(base *b, model_vector *v) {

@@ -34,8 +34,7 @@ typedef enum plan_role {
     PLAN_Q, PLAN_K, PLAN_V, PLAN_O, /* attention: [heads or kv_heads * head_dim, hidden], O back */
     PLAN_CONV_IN,                   /* short conv: [3 * hidden, hidden]: gates in and out, x */
     PLAN_CONV_OUT,                  /* [hidden, hidden] */
-    PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back; of experts, one behind the
-                                       other */
+    PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back; those of all experts */
     PLAN_ROUTER,                    /* [experts, hidden] */
     PLAN_ROLES
 } plan_role;
@@ -53,8 +52,7 @@ typedef struct plan_layer {
     plan_mixer mixer;
     plan_ffn ffn;
     int rope;   /* of plan.ropes; -1: queries and keys do not turn */
-    int window; /* tokens that a query sees back, itself included; 0: all. A layer that has one
-                   attends the whole of it, whatever the config selects */
+    int window; /* tokens that a query sees, itself included, whatever is selected; 0: all */
     int state;  /* which of the layers of its mixer it is: of the KV cache, or of the conv state */
     model_weight weights[PLAN_ROLES]; /* those of its mixer and ffn; others are empty */
     model_vector parts[PLAN_PARTS];
@@ -81,8 +79,7 @@ typedef struct model_plan {
     float embed_scale;     /* of the embedding's rows; 0: 1 */
     float attention_scale; /* of a query times a key; 0: head_dim^-0.5 */
     plan_rope ropes[PLAN_ROPES];
-    bool long_rope; /* max_seq_len chose the frequencies for long contexts: keys and values are
-                       others than those of a shorter one */
+    bool long_rope; /* max_seq_len chose the turns for long contexts: keys are others */
     uint64_t parameters, weight_bytes; /* of all weights and vectors; bytes as in the file */
 } model_plan;
 
@@ -98,6 +95,9 @@ typedef struct plan_reader {
     model_plan *plan;
     int max_seq_len; /* the config's; 0: the model's */
     bool *used;      /* [file->tensor_count]: the tensors that the plan has read */
+    int window;      /* what plan_read_window read */
+    gguf_list by_layer; /* the family's: numbers of the layers that are still to be read */
+    int period;      /* the family's: the last of each so many layers differs; or 0 */
 } plan_reader;
 
 /* A weight blk.LAYER.NAME.weight and its role; a part blk.LAYER.NAME. */
@@ -115,19 +115,20 @@ static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int 
 /* Refuses a file with another number than `neutral` under a key that has no code. */
 static cairn_status plan_refuse_number(plan_reader *r, const char *key, float neutral);
 /* The window of those layers that have one; 0 where the file has none, or it hides nothing. */
-static cairn_status plan_read_window(plan_reader *r, int *window);
-/* Layers, widths, context, norms and vocabulary. */
+static cairn_status plan_read_window(plan_reader *r);
+/* Layers, widths, context, norms and vocabulary; head sizes, once shape.kv_heads is known; or both,
+ * where a key says how many KV heads there are. */
 static cairn_status plan_read_sizes(plan_reader *r);
-/* Head sizes, once shape.heads and kv_heads are known. */
 static cairn_status plan_read_heads(plan_reader *r);
+static cairn_status plan_read_shape(plan_reader *r);
 /* Pair j of `dims` values turns by base^(-2j / dims) a position. */
 static void plan_plain_rope(plan_rope *rope, plan_pairing pairing, int dims, double turns);
 /* The rope that the file's keys give, scaled: linear, yarn, by factors (by max_seq_len: phi). */
 static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_rope *rope);
-/* Room for shape.layers layers, all empty. */
-static cairn_status plan_new_layers(plan_reader *r);
-/* The embedding, the output norm under its name, and the head, which may be the embedding. */
-static cairn_status plan_ends(plan_reader *r, const char *norm);
+/* The embedding, the output norm under its name, the head, which may be the embedding, and all
+ * layers, each empty until `read` reads it. */
+static cairn_status plan_read_layers(plan_reader *r, const char *norm,
+                                     cairn_status (*read)(plan_reader *r, int layer));
 /* The projections and the norm of an attention layer; and the same but q, k and v. */
 static cairn_status plan_attention(plan_reader *r, int layer);
 static cairn_status plan_attention_out(plan_reader *r, int layer);
@@ -137,8 +138,7 @@ static cairn_status plan_head_norms(plan_reader *r, int layer);
 /* The gated ffn and its norm; and the same but gate and up. */
 static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind);
 static cairn_status plan_ffn_out(plan_reader *r, int layer, plan_ffn kind);
-/* One tensor blk.LAYER.NAME.weight that holds the rows of all weights of a list, which need no
- * names, one weight behind the other. */
+/* One tensor blk.LAYER.NAME.weight with the rows of a list's weights, which need no names. */
 static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name,
                                      const plan_layer_weight *list, size_t count);
 /* Refuses a file with tensors that nothing has read: they would change what it computes. */

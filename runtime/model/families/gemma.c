@@ -20,17 +20,15 @@ static cairn_status gemma_ropes(plan_reader *r) {
     return CAIRN_OK;
 }
 
-static cairn_status gemma_sizes(plan_reader *r, int *window, int *period) {
-    model_shape *s = r->shape;
+static cairn_status gemma_sizes(plan_reader *r) {
     cairn_status status;
-    if ((status = plan_read_sizes(r)) ||
-        (status = plan_key(r, "attention.head_count_kv", s->heads, &s->kv_heads)) ||
-        (status = plan_read_heads(r)) || (status = gemma_scale(r)) || (status = gemma_ropes(r)) ||
-        (status = plan_key(r, "attention.sliding_window", 0, window)) ||
-        (status = plan_key(r, "attention.sliding_window_pattern", 6, period)) ||
+    if ((status = plan_read_shape(r)) || (status = gemma_scale(r)) || (status = gemma_ropes(r)) ||
+        (status = plan_key(r, "attention.sliding_window", 0, &r->window)) ||
+        (status = plan_key(r, "attention.sliding_window_pattern", 6, &r->period)) ||
         (status = plan_refuse_number(r, "attn_logit_softcapping", 0.0f)))
         return status;
-    r->plan->embed_scale = sqrtf((float)s->hidden);
+    if (r->window >= r->shape->context) r->window = 0; /* it hides nothing */
+    r->plan->embed_scale = sqrtf((float)r->shape->hidden);
     return plan_refuse_number(r, "final_logit_softcapping", 0.0f);
 }
 
@@ -39,6 +37,10 @@ static cairn_status gemma_layer(plan_reader *r, int layer) {
     const plan_layer_part norms[] = {{"post_attention_norm.weight", PLAN_MIXER_POST, 1, hidden},
                                      {"post_ffw_norm.weight", PLAN_FFN_POST, 1, hidden}};
     cairn_status status;
+    if ((layer + 1) % r->period) {
+        r->plan->layers[layer].rope = 1;
+        r->plan->layers[layer].window = r->window;
+    }
     if ((status = plan_attention(r, layer)) || (status = plan_head_norms(r, layer)) ||
         (status = plan_gated_ffn(r, layer, PLAN_GEGLU)))
         return status;
@@ -46,17 +48,6 @@ static cairn_status gemma_layer(plan_reader *r, int layer) {
 }
 
 static cairn_status gemma_read(plan_reader *r) {
-    int window, period;
-    cairn_status status;
-    if ((status = gemma_sizes(r, &window, &period)) || (status = plan_new_layers(r)) ||
-        (status = plan_ends(r, "output_norm.weight")))
-        return status;
-    for (int i = 0; i < r->shape->layers && !status; i++) {
-        plan_layer *layer = &r->plan->layers[i];
-        status = gemma_layer(r, i);
-        if ((i + 1) % period == 0) continue;
-        layer->rope = 1;
-        layer->window = window < r->shape->context ? window : 0;
-    }
-    return status;
+    cairn_status status = gemma_sizes(r);
+    return status ? status : plan_read_layers(r, "output_norm.weight", gemma_layer);
 }

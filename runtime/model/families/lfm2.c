@@ -44,10 +44,10 @@ static cairn_status lfm2_conv(plan_reader *r, int layer) {
     return plan_layer_parts(r, layer, parts, BASE_COUNT(parts));
 }
 
-static cairn_status lfm2_sizes(plan_reader *r, gguf_list *kv_heads) {
+static cairn_status lfm2_sizes(plan_reader *r) {
     model_shape *s = r->shape;
     cairn_status status;
-    if ((status = plan_read_sizes(r)) || (status = lfm2_kv_heads(r, kv_heads)) ||
+    if ((status = plan_read_sizes(r)) || (status = lfm2_kv_heads(r, &r->by_layer)) ||
         (status = plan_read_heads(r)) || (status = plan_key(r, "shortconv.l_cache", 0,
                                                             &s->conv_taps)))
         return status;
@@ -58,15 +58,13 @@ static cairn_status lfm2_sizes(plan_reader *r, gguf_list *kv_heads) {
     return plan_read_rope(r, PLAN_PAIRS_HALVES, &r->plan->ropes[0]);
 }
 
+static cairn_status lfm2_layer(plan_reader *r, int layer) {
+    cairn_status status = gguf_next_u32(&r->by_layer) ? lfm2_attention(r, layer)
+                                                      : lfm2_conv(r, layer);
+    return status ? status : plan_gated_ffn(r, layer, PLAN_SWIGLU);
+}
+
 static cairn_status lfm2_read(plan_reader *r) {
-    gguf_list kv_heads;
-    cairn_status status;
-    if ((status = lfm2_sizes(r, &kv_heads)) || (status = plan_new_layers(r)) ||
-        (status = plan_ends(r, "token_embd_norm.weight")))
-        return status;
-    for (int i = 0; i < r->shape->layers && !status; i++) {
-        status = gguf_next_u32(&kv_heads) ? lfm2_attention(r, i) : lfm2_conv(r, i);
-        if (!status) status = plan_gated_ffn(r, i, PLAN_SWIGLU);
-    }
-    return status;
+    cairn_status status = lfm2_sizes(r);
+    return status ? status : plan_read_layers(r, "token_embd_norm.weight", lfm2_layer);
 }

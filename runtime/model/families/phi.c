@@ -3,16 +3,6 @@
  * for long ones. Every layer sees the window, where there is one. The reference is transformers'
  * Phi3ForCausalLM. */
 
-static cairn_status phi_sizes(plan_reader *r, int *window) {
-    model_shape *s = r->shape;
-    cairn_status status;
-    if ((status = plan_read_sizes(r)) ||
-        (status = plan_key(r, "attention.head_count_kv", s->heads, &s->kv_heads)) ||
-        (status = plan_read_heads(r)) || (status = plan_read_window(r, window)))
-        return status;
-    return plan_read_rope(r, PLAN_PAIRS_HALVES, &r->plan->ropes[0]);
-}
-
 static cairn_status phi_layer(plan_reader *r, int layer) {
     const model_shape *s = r->shape;
     const int64_t hidden = s->hidden, kv = (int64_t)s->kv_heads * s->head_dim;
@@ -21,6 +11,7 @@ static cairn_status phi_layer(plan_reader *r, int layer) {
     const plan_layer_weight both[] = {{NULL, PLAN_GATE, s->ffn, hidden},
                                       {NULL, PLAN_UP, s->ffn, hidden}};
     cairn_status status;
+    r->plan->layers[layer].window = r->window;
     if ((status = plan_layer_fused(r, layer, "attn_qkv", qkv, BASE_COUNT(qkv))) ||
         (status = plan_attention_out(r, layer)) ||
         (status = plan_layer_fused(r, layer, "ffn_up", both, BASE_COUNT(both))))
@@ -29,14 +20,9 @@ static cairn_status phi_layer(plan_reader *r, int layer) {
 }
 
 static cairn_status phi_read(plan_reader *r) {
-    int window;
     cairn_status status;
-    if ((status = phi_sizes(r, &window)) || (status = plan_new_layers(r)) ||
-        (status = plan_ends(r, "output_norm.weight")))
+    if ((status = plan_read_shape(r)) || (status = plan_read_window(r)) ||
+        (status = plan_read_rope(r, PLAN_PAIRS_HALVES, &r->plan->ropes[0])))
         return status;
-    for (int i = 0; i < r->shape->layers && !status; i++) {
-        status = phi_layer(r, i);
-        r->plan->layers[i].window = window;
-    }
-    return status;
+    return plan_read_layers(r, "output_norm.weight", phi_layer);
 }

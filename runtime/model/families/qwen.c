@@ -3,16 +3,6 @@
  * layer, in one form of Qwen 3 of experts; heads turn by halves. The references are transformers'
  * Qwen2ForCausalLM, Qwen3ForCausalLM and Qwen3MoeForCausalLM. */
 
-static cairn_status qwen_sizes(plan_reader *r) {
-    model_shape *s = r->shape;
-    cairn_status status;
-    if ((status = plan_read_sizes(r)) ||
-        (status = plan_key(r, "attention.head_count_kv", s->heads, &s->kv_heads)) ||
-        (status = plan_read_heads(r)))
-        return status;
-    return plan_read_rope(r, PLAN_PAIRS_HALVES, &r->plan->ropes[0]);
-}
-
 static cairn_status qwen_experts(plan_reader *r, int layer) {
     const model_shape *s = r->shape;
     const int64_t hidden = s->hidden, experts = s->experts, ffn = s->ffn;
@@ -25,20 +15,28 @@ static cairn_status qwen_experts(plan_reader *r, int layer) {
     return status ? status : plan_layer_parts(r, layer, &norm, 1);
 }
 
-/* own: what a layer's attention has besides. */
-static cairn_status qwen_read(plan_reader *r, cairn_status (*own)(plan_reader *r, int layer)) {
+static cairn_status qwen_biased_layer(plan_reader *r, int layer) {
     cairn_status status;
-    if ((status = qwen_sizes(r)) || (status = plan_new_layers(r)) ||
-        (status = plan_ends(r, "output_norm.weight")))
-        return status;
-    for (int i = 0; i < r->shape->layers && !status; i++)
-        if (!(status = plan_attention(r, i)) && !(status = own(r, i)))
-            status = r->shape->experts ? qwen_experts(r, i) : plan_gated_ffn(r, i, PLAN_SWIGLU);
-    return status;
+    if ((status = plan_attention(r, layer)) || (status = plan_biases(r, layer))) return status;
+    return plan_gated_ffn(r, layer, PLAN_SWIGLU);
 }
 
-static cairn_status qwen_read_biased(plan_reader *r) { return qwen_read(r, plan_biases); }
-static cairn_status qwen_read_normed(plan_reader *r) { return qwen_read(r, plan_head_norms); }
+static cairn_status qwen_normed_layer(plan_reader *r, int layer) {
+    cairn_status status;
+    if ((status = plan_attention(r, layer)) || (status = plan_head_norms(r, layer))) return status;
+    return r->shape->experts ? qwen_experts(r, layer) : plan_gated_ffn(r, layer, PLAN_SWIGLU);
+}
+
+static cairn_status qwen_read(plan_reader *r, cairn_status (*layer)(plan_reader *r, int layer)) {
+    cairn_status status;
+    if ((status = plan_read_shape(r)) ||
+        (status = plan_read_rope(r, PLAN_PAIRS_HALVES, &r->plan->ropes[0])))
+        return status;
+    return plan_read_layers(r, "output_norm.weight", layer);
+}
+
+static cairn_status qwen_read_biased(plan_reader *r) { return qwen_read(r, qwen_biased_layer); }
+static cairn_status qwen_read_normed(plan_reader *r) { return qwen_read(r, qwen_normed_layer); }
 
 static cairn_status qwen_read_experts(plan_reader *r) {
     model_shape *s = r->shape;
@@ -49,5 +47,5 @@ static cairn_status qwen_read_experts(plan_reader *r) {
     if (s->experts > 4096 || s->experts_used > s->experts)
         return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: %d of %d experts take a row; up to all of "
                          "4096 are supported", r->file->path, s->experts_used, s->experts);
-    return qwen_read(r, plan_head_norms);
+    return qwen_read(r, qwen_normed_layer);
 }
