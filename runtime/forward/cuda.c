@@ -153,7 +153,7 @@ static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
                              "layer %d: %s is not supported on the GPU; backend = \"cpu\" runs it",
                              i, what);
         for (int role = 0; role < PLAN_ROLES; role++)
-            if (l->weights[role].data && !cuda_packs(l->weights[role].type))
+            if (l->weights[role].rows && !cuda_packs(l->weights[role].type))
                 return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: weights in %s are not supported "
                                  "on the GPU; backend = \"cpu\" runs them", i,
                                  block_name(l->weights[role].type));

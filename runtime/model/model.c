@@ -82,13 +82,16 @@ static int model_pool_pages(const cairn_config *config, const model_shape *s, in
 
 /* Device bytes that the cache may take: what the budget or the device leaves, less what the backend
  * takes. */
-static uint64_t model_free_bytes(const cairn_model *m, const device *dev) {
+static cairn_status model_free_bytes(const cairn_model *m, const device *dev, uint64_t *bytes) {
     uint64_t wanted = m->memory.weights + m->memory.scratch + m->memory.opening, room;
-    if (dev->budget_bytes)
+    cairn_status status;
+    if (dev->budget_bytes) {
         room = dev->budget_bytes > dev->live_bytes ? dev->budget_bytes - dev->live_bytes : 0;
-    else
-        room = device_free_bytes(dev) / 10 * 9;
-    return room > wanted ? room - wanted : 0;
+    } else {
+        if ((status = device_free_bytes(dev, &room))) return status;
+        room = room / 10 * 9;
+    }
+    return *bytes = room > wanted ? room - wanted : 0, CAIRN_OK;
 }
 
 /* Refuses a batch whose cache the host's memory cannot hold: it would be reserved, and the system
@@ -113,7 +116,9 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
 }
 
 static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages) {
-    uint64_t room = model_free_bytes(m, dev);
+    uint64_t room;
+    cairn_status status = model_free_bytes(m, dev, &room);
+    if (status) return status;
     *pages = model_pool_pages(&m->runtime->config, &m->shape, m->max_seq_len, room);
     return model_check_batch(m, dev, room);
 }
@@ -149,12 +154,11 @@ static void model_close_file(cairn_model *m, base *b) {
 }
 
 /* The file, its shape and plan. model_close_file gives them back, also after a failure. */
-static cairn_status model_read(cairn_model *m, base *b, const char *path, cairn_memory_map map) {
+static cairn_status model_read(cairn_model *m, base *b, const char *path, model_opener open_file) {
     const char *name;
     size_t bytes;
     bool found;
-    cairn_status status = map == CAIRN_MAP_FILE ? gguf_open(b, path, &m->file)
-                                                : gguf_copy(b, path, &m->file);
+    cairn_status status = open_file(b, path, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
     if ((status = model_read_plan(m, b)) ||
@@ -198,16 +202,20 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
-static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out) {
+static model_opener model_opener_of(const cairn_runtime *rt) {
+    if (rt->device.cuda) return gguf_scan;
+    return rt->config.memory.map == CAIRN_MAP_FILE ? gguf_open : gguf_copy;
+}
+
+static cairn_status model_load(cairn_runtime *rt, const char *path, model_opener open_file,
+                               cairn_model **out) {
     base *b = &rt->base;
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
     *out = NULL;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
-    /* a backend that copies reads the file once, while it opens */
-    if ((status = model_read(m, b, path, rt->device.cuda ? CAIRN_MAP_FILE
-                                                         : rt->config.memory.map)) ||
+    if ((status = model_read(m, b, path, open_file)) ||
         (status = model_check_layers(b, &rt->config, &m->shape)) ||
         (status = model_open_tokenizer(m, b))) {
         model_unload(m);

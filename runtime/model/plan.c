@@ -134,18 +134,28 @@ static cairn_status plan_weight(plan_reader *r, const char *name, int64_t rows, 
     w->rows = rows;
     w->columns = columns;
     w->data = (const uint8_t *)t->data;
+    w->at = t->at;
     return CAIRN_OK;
 }
 
 static cairn_status plan_vector(plan_reader *r, const char *name, int64_t rows, int64_t columns,
                                 model_vector *v) {
     const gguf_tensor *t;
+    const uint8_t *data;
     float *values;
+    void *buffer = NULL;
     cairn_status status = plan_find(r, name, rows, columns, &t);
     if (status) return status;
     values = (float *)base_new(r->b, (size_t)(rows * columns), sizeof *values);
-    if (!values) return base_no_memory(r->b, name, (size_t)(rows * columns) * sizeof *values);
-    block_find(t->type)->dequantize((const uint8_t *)t->data, values, rows * columns);
+    if (values && !t->data) buffer = base_new(r->b, t->bytes, 1);
+    if (!values || (!t->data && !buffer))
+        status = base_no_memory(r->b, name, (size_t)(rows * columns) * sizeof *values);
+    else if (!(data = gguf_fetch(r->file, t->at, t->bytes, buffer)))
+        status = gguf_lost(r->b, r->file);
+    else
+        block_find(t->type)->dequantize(data, values, rows * columns);
+    base_delete(r->b, buffer, t->bytes, 1);
+    if (status) return base_delete(r->b, values, (size_t)(rows * columns), sizeof *values), status;
     v->values = values;
     v->count = rows * columns;
     return CAIRN_OK;

@@ -6,12 +6,13 @@
  * Adding a family is a file and a line in model_families; adding a block format is a row in block.c.
  *
  * Weights are host views: bytes as the file holds them, readable while the model is open on the
- * CPU, and while it is being opened on a backend that keeps its own form (model_backend.copies). */
+ * CPU; a backend that keeps its own form (model_backend.copies) fetches them while it opens. */
 
 typedef struct model_weight {
     int type;              /* a block type of block.c */
     int64_t rows, columns; /* rows are outputs; a row's columns are contiguous */
-    const uint8_t *data;   /* host, rows * block_row_bytes(columns); NULL: there is none */
+    const uint8_t *data;   /* host, rows * block_row_bytes(columns); NULL: none, or not in memory */
+    uint64_t at;           /* of its bytes in the file */
 } model_weight;
 
 /* Small tensors that are read as f32, whatever their format in the file. Host memory. */
@@ -22,8 +23,7 @@ typedef struct model_shape {
     int context; /* the longest sequence the model was made for */
     int kv_layers, conv_layers; /* with attention, with short convolutions */
     int conv_taps;              /* of a convolution, 2 to 8 */
-    int experts, experts_used;  /* of a layer's ffn, and of a row; 0: the ffn is one. ffn is the width
-                                   of each */
+    int experts, experts_used;  /* of a layer's ffn, each ffn wide, and of a row; 0: the ffn is one */
     float norm_eps;
 } model_shape;
 
