@@ -188,9 +188,9 @@ BASE_SMALL_END
 #include "runtime/forward/cpu_work.c"
 #include "runtime/forward/cpu_conv.c"
 #include "runtime/forward/cpu_experts.c"
-#include "runtime/forward/cpu.c"
 
 BASE_SMALL_BEGIN
+#include "runtime/forward/cpu.c"
 #include "runtime/forward/cuda.c"
 #include "runtime/forward/cuda_open.c"
 #include "runtime/forward/cuda_run.c"

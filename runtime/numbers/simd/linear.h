@@ -254,6 +254,7 @@ SIMD_FN static void SIMD(panel)(const float *w, int outs, const float *x, int64_
         }
 }
 
+#if VEC_N > 1
 /* Rows of weights whose sums with `rows` rows of x stay in registers: 8, 4, 2 or 1. */
 #define SIMD_OUTS(rows) \
     (8 * (rows) <= VEC_SUMS ? 8 : 4 * (rows) <= VEC_SUMS ? 4 : 2 * (rows) <= VEC_SUMS ? 2 : 1)
@@ -451,7 +452,7 @@ SIMD_FN static int SIMD(few)(int type, const uint8_t *w, int outs, const float *
                              bool add, float *packed) {
     const int bytes = type == BLOCK_Q4_1 ? 20 : type == BLOCK_Q4_0 ? 18 : 34;
     if (type == BLOCK_Q4_1 || type == BLOCK_Q4_0 || type == BLOCK_Q8_0) {
-        if (rows > (VEC_FEW > 1 ? SIMD_FEW : 1)) return 0;
+        if (rows > SIMD_FEW) return 0;
         outs &= ~7;
         SIMD(few_blocks)(type, bytes, w, outs, x, x_stride, rows, n, y, y_stride, add, packed);
         return outs;
@@ -466,6 +467,15 @@ SIMD_FN static int SIMD(few)(int type, const uint8_t *w, int outs, const float *
     default: return 0;
     }
 }
+#else
+/* One lane has no sums to keep in registers: a panel of f32 weights is faster for any rows. */
+static int SIMD(few)(int type, const uint8_t *w, int outs, const float *x, int64_t x_stride,
+                     int rows, int n, float *y, int64_t y_stride, bool add, float *packed) {
+    (void)type, (void)w, (void)outs, (void)x, (void)x_stride, (void)rows, (void)n, (void)y;
+    (void)y_stride, (void)add, (void)packed;
+    return 0;
+}
+#endif
 #undef SIMD_BLOCK_VECS
 #undef SIMD_PARTS
 #undef SIMD_HEAD
