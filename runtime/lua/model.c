@@ -481,7 +481,7 @@ static bool bind_check_wish(lua_State *L, const char *name) {
         if (bind_distance(name, bind_wish_names[i]) < bind_distance(name, bind_wish_names[closest]))
             closest = i;
     }
-    luaL_error(L, "generate: no option %s; did you mean %s?", name, bind_wish_names[closest]);
+    bind_no_option(L, "generate", name, bind_wish_names[closest]);
     return false;
 }
 

@@ -7,7 +7,7 @@
  * On the CPU, on tests/fake's GPU, which computes nothing, and on the emulated GPU where the test
  * runs on it (tests/simt/emulate.sh). CAIRN_SWEEP=all fails every call; else it is some of them,
  * others each time.
- */
+ * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #define GGUF_FIRST_BYTES 4096 /* the weights of a small model, too, are read one by one */
 #include "runtime.c"
