@@ -62,13 +62,13 @@ static family zoo_linear(uint64_t *state) {
 
 /* YaRN: pairs that turn 32 times in the original context stay, those that turn once are stretched;
  * the ramp between them runs over the pairs. */
-static void zoo_yarn_scale(family *f, double base, double original, double stretch) {
+static void zoo_yarn_scale(family *f, double turns, double original, double stretch) {
     const int dims = f->rotated ? f->rotated : f->dim;
-    int low = (int)floor(dims * log(original / (32 * 2 * ZOO_PI)) / log(base) / 2);
-    int high = (int)ceil(dims * log(original / (2 * ZOO_PI)) / log(base) / 2);
+    int low = (int)floor(dims * log(original / (32 * 2 * ZOO_PI)) / log(turns) / 2);
+    int high = (int)ceil(dims * log(original / (2 * ZOO_PI)) / log(turns) / 2);
     if (low < 0) low = 0;
     if (high > dims - 1) high = dims - 1;
-    zoo_turns(f, 0, base);
+    zoo_turns(f, 0, turns);
     for (int j = 0; j < dims / 2; j++) {
         double kept = j <= low ? 1 : j >= high ? 0 : 1 - (double)(j - low) / (high - low);
         f->frequency[0][j] = f->frequency[0][j] * kept + f->frequency[0][j] / stretch * (1 - kept);
@@ -77,7 +77,7 @@ static void zoo_yarn_scale(family *f, double base, double original, double stret
     family_put(f, "rope.scaling.type", 8, 0, "yarn");
     family_put(f, "rope.scaling.factor", 6, stretch, NULL);
     family_put(f, "rope.scaling.original_context_length", 4, original, NULL);
-    family_put(f, "rope.freq_base", 6, base, NULL);
+    family_put(f, "rope.freq_base", 6, turns, NULL);
 }
 
 static family zoo_yarn(uint64_t *state) {

@@ -126,7 +126,7 @@ static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8
         snap->parts[SNAPSHOT_STATE][4 + i / 8] = (uint8_t)(s->given[i / 8] & ~past);
     }
     status = state_save(&s->model->states, s->row, engine_kept_tokens(s),
-                        snap->parts[SNAPSHOT_PAGES]);
+                         snap->parts[SNAPSHOT_PAGES]);
     if (status) return status;
     return snapshot_seal(engine_base(s), s->model->runtime->pool, snap);
 }
@@ -204,8 +204,8 @@ static int engine_own_pages(const cairn_session *s) {
 }
 
 static void engine_clear(cairn_session *s) {
+    engine_withdraw(s);
     engine_cut(s, 0);
-    s->generating = false;
     s->appended = s->reused = 0;
     s->append_seconds = 0.0;
     if (s->drafter.heads) drafter_clear(&s->drafter);

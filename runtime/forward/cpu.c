@@ -241,10 +241,8 @@ static void forward_plan_rope(forward_cpu_state *f) {
 
 static void forward_add_pages_read(forward_cpu_state *f) {
     for (int i = 0; i < f->threads; i++)
-        for (int s = 0; s < f->batch->sequence_count; s++) {
+        for (int s = 0; s < f->batch->sequence_count; s++)
             f->batch->sequences[s].pages_read += f->workers[i].pages_read[s];
-            f->workers[i].pages_read[s] = 0;
-        }
 }
 
 static void forward_next_epoch(forward_cpu_state *f) {
@@ -256,9 +254,10 @@ static void forward_next_epoch(forward_cpu_state *f) {
     f->epoch = 1;
 }
 
-static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch *batch) {
+static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_batch *batch) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     cairn_status status = forward_check(&model->runtime->base, model, f->max_rows, batch);
+    f->part = f->parts = 0;
     if (status || !batch->row_count) return status;
     for (int i = 0; i < batch->sequence_count; i++)
         tables_settle_row(batch->tables, batch->sequences[i].table);
@@ -267,15 +266,32 @@ static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch 
     forward_plan_blocks(f);
     forward_plan_wanted(f);
     forward_plan_rope(f);
-    for (int i = 0; i < FORWARD_COUNTERS; i++) os_atomic_store(&f->counters[i], 0);
-    pool_each(f->threads_pool, forward_work, f);
-    forward_add_pages_read(f);
     forward_next_epoch(f);
+    for (int i = 0; i < f->threads; i++)
+        memset(f->workers[i].pages_read, 0, (size_t)f->max_sequences * sizeof(int64_t));
+    f->parts = forward_count_parts(f);
     return CAIRN_OK;
+}
+
+static int forward_cpu_advance(cairn_model *model, int parts) {
+    forward_cpu_state *f = (forward_cpu_state *)model->state;
+    if (parts < 1 || f->part == f->parts) return f->parts - f->part;
+    f->part_end = parts < f->parts - f->part ? f->part + parts : f->parts;
+    for (int i = 0; i < FORWARD_COUNTERS; i++) os_atomic_store(&f->counters[i], 0);
+    pool_each(f->threads_pool, forward_run_parts, f);
+    f->part = f->part_end;
+    if (f->part == f->parts) forward_add_pages_read(f);
+    return f->parts - f->part;
+}
+
+static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch *batch) {
+    cairn_status status = forward_cpu_begin(model, kv, batch);
+    if (!status) forward_cpu_advance(model, INT_MAX);
+    return status;
 }
 
 static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
-    NULL, false, NULL, forward_cpu_estimate
+    NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance
 };

@@ -8,6 +8,7 @@
 enum {
     FORWARD_FEW = 32,  /* rows up to which each worker normalises all of them for itself */
     FORWARD_HEAD = 64, /* rows whose logits are made together, at most */
+    FORWARD_PIECE = 4096, /* outputs of the head that are one part of a forward */
     FORWARD_OUTPUTS = 16, /* outputs are handed out in multiples of this */
     FORWARD_COUNTERS = 3
 };
@@ -81,6 +82,7 @@ typedef struct forward_cpu_state {
     int32_t epoch;            /* of this forward's first layer; each layer is one further */
     os_atomic counters[FORWARD_COUNTERS];
     /* the forward that runs */
+    int part, part_end, parts; /* see forward_run_parts */
     cairn_model *model;
     kv_cache *kv;
     forward_batch *batch;
@@ -163,15 +165,21 @@ static linear_job forward_job(const forward_cpu_state *f, const model_weight *w,
     return job;
 }
 
-/* A stage: y = or += x . w^T, all outputs. */
-static void forward_product(forward_walk *walk, const linear_job *job, int items_per_worker) {
-    const int share = forward_share(walk->f, job->out, items_per_worker);
-    for (int first = forward_take(walk) * share; first < job->out;
-         first = forward_take(walk) * share) {
-        int last = first + share < job->out ? first + share : job->out;
+/* A stage: y = or += x . w^T, outputs [from, to); `from` is a multiple of FORWARD_OUTPUTS. */
+static void forward_outputs(forward_walk *walk, const linear_job *job, int from, int to,
+                            int items_per_worker) {
+    const int share = forward_share(walk->f, to - from, items_per_worker);
+    for (int first = from + forward_take(walk) * share; first < to;
+         first = from + forward_take(walk) * share) {
+        int last = first + share < to ? first + share : to;
         linear_range(walk->f->simd, job, first, last, walk->own->panel);
     }
     forward_meet(walk);
+}
+
+/* The same of all outputs. */
+static void forward_product(forward_walk *walk, const linear_job *job, int items_per_worker) {
+    forward_outputs(walk, job, 0, job->out, items_per_worker);
 }
 
 /* ---- queries, keys and values ---------------------------------------------------------------- */
@@ -204,7 +212,7 @@ static void forward_turn_halves(float *x, const float *cosine, const float *sine
 
 /* Turns outputs first .. last - 1 of row r [width] of heads. */
 static void forward_rope(const forward_cpu_state *f, const plan_layer *layer, float *x, int r,
-                         int first, int last) {
+                          int first, int last) {
     const int dim = f->model->shape.head_dim;
     const plan_rope *rope = forward_rope_of(f, layer);
     const float *cosine, *sine;
@@ -232,7 +240,7 @@ static void forward_heads(const forward_cpu_state *f, const plan_layer *layer, i
         for (int at = first; at < last && norm; at += dim)
             f->simd->rmsnorm(x + at, norm, f->model->shape.norm_eps, dim, x + at);
         if (part < 2) forward_rope(f, layer, x, r, first, last);
-    }
+        }
 }
 
 /* Writes outputs first .. last - 1 of rows [rows, kv_heads * dim] to their slots; part 0 keys, 1
@@ -497,12 +505,13 @@ static void forward_attend_split(forward_walk *walk, const forward_block *blocks
         const int run = i % runs, pair = i / runs;
         const forward_block *rows = &blocks[pair / kv_heads];
         attention_block a = forward_block_of(walk, rows, pair % kv_heads);
-        const int unit = forward_unit(f, rows, a.head), pieces = attention_pieces(&a);
+        const int unit = forward_unit(f, rows, a.head), from = attention_first_piece(&a);
+        const int pieces = attention_pieces(&a) - from;
         if (selects) forward_recall(f, &a, rows, unit);
         if (run == 0) forward_count(walk, &a, rows);
         for (int piece = run * pieces / runs; piece < (run + 1) * pieces / runs; piece++) {
-            attention_sum sum = forward_unit_sum(f, rows, a.head, piece);
-            attention_piece(&a, piece, &sum);
+            attention_sum sum = forward_unit_sum(f, rows, a.head, from + piece);
+            attention_piece(&a, from + piece, &sum);
         }
         if (os_atomic_add(&f->unit_done[unit], 1) == runs - 1) {
             os_atomic_store(&f->unit_done[unit], 0);
@@ -634,6 +643,15 @@ static void forward_draw(forward_cpu_state *f, int first, int count, const float
                             (*asked)++, f->batch->sampled);
 }
 
+/* Outputs [from, to) of the logits of `count` wanted rows from i on, which lie at y. */
+static void forward_head(forward_walk *walk, int i, int count, float *y, int from, int to) {
+    forward_cpu_state *f = walk->f;
+    linear_job head = forward_job(f, &f->model->plan.head, NULL, y, false);
+    head.rows = count;
+    head.x = forward_norm(walk, f->model->plan.output_norm.values, f->wanted + i, count);
+    forward_outputs(walk, &head, from, to, 16);
+}
+
 /* Logits of all wanted rows, and the tokens that are drawn from them. */
 static void forward_logits(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
@@ -641,27 +659,60 @@ static void forward_logits(forward_walk *walk) {
     int asked = 0;
     for (int i = 0, count; i < f->wanted_count; i += count) {
         bool logits = f->batch->rows[f->wanted[i]].logits;
-        linear_job head = forward_job(f, &f->model->plan.head, NULL, logits ? out : f->logits,
-                                      false);
+        float *y = logits ? out : f->logits;
         count = forward_head_rows(f, i);
-        head.rows = count;
-        head.x = forward_norm(walk, f->model->plan.output_norm.values, f->wanted + i, count);
-        forward_product(walk, &head, 16);
-        if (walk->worker == 0) forward_draw(f, i, count, head.y, &asked);
+        forward_head(walk, i, count, y, 0, f->model->shape.vocab);
+        if (walk->worker == 0) forward_draw(f, i, count, y, &asked);
         if (logits) out += (int64_t)count * f->model->shape.vocab;
         if (i + count < f->wanted_count) forward_meet(walk); /* f->logits may be written again */
     }
 }
 
-/* What each worker does in a forward. */
-static void forward_work(void *context, int worker) {
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* Whether all wanted rows are only sampled, and their logits made together. */
+static bool forward_is_cut(const forward_cpu_state *f) {
+    return f->wanted_count && !f->batch->rows[f->wanted[0]].logits &&
+           forward_head_rows(f, 0) == f->wanted_count;
+}
+
+static int forward_pieces(const forward_cpu_state *f) {
+    return (f->model->shape.vocab + FORWARD_PIECE - 1) / FORWARD_PIECE;
+}
+
+static int forward_count_parts(const forward_cpu_state *f) {
+    const int layers = f->model->shape.layers;
+    if (!f->wanted_count) return layers;
+    return forward_is_cut(f) ? layers + forward_pieces(f) + f->wanted_count : layers + 1;
+}
+
+/* Parts [from, to) behind the layers: pieces of the head, then draws. */
+static void forward_run_head(forward_walk *walk, int from, int to) {
+    forward_cpu_state *f = walk->f;
+    const int pieces = forward_pieces(f), vocab = f->model->shape.vocab;
+    int end = to < pieces ? to * FORWARD_PIECE : vocab;
+    if (from < pieces)
+        forward_head(walk, 0, f->wanted_count, f->logits, from * FORWARD_PIECE,
+                     end < vocab ? end : vocab);
+    from = from > pieces ? from - pieces : 0;
+    if (walk->worker == 0 && to > pieces)
+        forward_draw(f, from, to - pieces - from, f->logits + (int64_t)from * vocab, &from);
+}
+
+/* What each worker does: parts [f->part, f->part_end) of the forward. They are its layers, the
+ * embedding with the first; then the head in pieces and each row's draw, or all of both as one. */
+static void forward_run_parts(void *context, int worker) {
     forward_walk walk;
-    walk.f = (forward_cpu_state *)context;
-    walk.own = &walk.f->workers[worker];
+    forward_cpu_state *f = (forward_cpu_state *)context;
+    const int layers = f->model->shape.layers, end = f->part_end;
+    walk.f = f;
+    walk.own = &f->workers[worker];
     walk.worker = worker;
     walk.stage = 0;
-    walk.layer = 0;
-    forward_embed(&walk);
-    for (; walk.layer < walk.f->model->shape.layers; walk.layer++) forward_layer(&walk);
-    forward_logits(&walk);
+    walk.layer = f->part;
+    if (!walk.layer) forward_embed(&walk);
+    for (; walk.layer < layers && walk.layer < end; walk.layer++) forward_layer(&walk);
+    if (end <= layers) return;
+    if (!forward_is_cut(f)) forward_logits(&walk);
+    else forward_run_head(&walk, f->part > layers ? f->part - layers : 0, end - layers);
 }

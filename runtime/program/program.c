@@ -21,6 +21,7 @@
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 #include <shellapi.h>
+#include <fcntl.h>
 #include <io.h>
 #define program_is_terminal(file) _isatty(_fileno(file))
 #else
@@ -129,10 +130,16 @@ static int program_open_host(lua_State *L) {
 /* ---- Windows --------------------------------------------------------------------------------- */
 
 #ifdef _WIN32
-/* The console shows UTF-8 while the program runs; the window may be another program's afterwards. */
+/* Text is written as it is, UTF-8 with plain newlines, and to a console by the call, not by the byte, for
+ * a console makes no character of two writes. It shows UTF-8 while the program runs; the window may
+ * be another program's afterwards. */
 static UINT program_code_page;
 static void program_console_leave(void) { SetConsoleOutputCP(program_code_page); }
 static void program_console_enter(void) {
+    _setmode(_fileno(stdout), _O_BINARY);
+    _setmode(_fileno(stderr), _O_BINARY);
+    setvbuf(stderr, NULL, _IONBF, 0);
+    if (program_is_terminal(stdout)) setvbuf(stdout, NULL, _IONBF, 0);
     program_code_page = GetConsoleOutputCP();
     if (program_code_page && SetConsoleOutputCP(CP_UTF8)) atexit(program_console_leave);
 }
@@ -225,7 +232,7 @@ int main(int argc, char **argv) {
     lua_pushcfunction(L, program_run);
     lua_pushinteger(L, argc);
     lua_pushlightuserdata(L, argv);
-    if (lua_pcall(L, 2, 1, 1)) fprintf(stderr, "cairn: %s\n", luaL_tolstring(L, -1, NULL));
+    if (lua_pcall(L, 2, 1, 1)) cairn_log_stderr(NULL, CAIRN_LOG_ERROR, luaL_tolstring(L, -1, NULL));
     else status = (int)lua_tointeger(L, -1);
     lua_close(L);
     if (fflush(stdout) || ferror(stdout)) status = EXIT_FAILURE;

@@ -220,6 +220,69 @@ static void test_family(family f, const char *name, int ways) {
     remove(path);
 }
 
+/* Contexts of several pieces (ATTENTION_PIECE), with windows of more than one: steps and prompts on
+ * one thread and on some, whose pieces are shared out. */
+enum { FAR = 640, FAR_GIVEN = 600 };
+
+static void check_far(const family *f, const char *path, llama_ref *r, const int32_t *ids,
+                      const double *want, int threads) {
+    cairn_config c = small_config(CAIRN_BACKEND_CPU);
+    int32_t *top = (int32_t *)malloc(sizeof *top * (size_t)(FAR * f->vocab)), said[FAR], got[FAR];
+    float *logits = (float *)malloc(sizeof *logits * (size_t)(FAR * f->vocab));
+    cairn_runtime *rt = NULL;
+    cairn_model *m;
+    cairn_session *s;
+    cairn_eval_args a;
+    double worst = 0, nll;
+    char error[256];
+    int count, n;
+    c.threads = threads, c.max_seq_len = 0, c.prefill_chunk = 128;
+    if (cairn_open(&c, &rt, error, sizeof error)) { tap_ok(false, "%s", error); return; }
+    m = load(rt, path);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.ids = ids, a.count = FAR, a.top = f->vocab;
+    a.top_ids = top, a.top_logits = logits;
+    if (!m || cairn_eval(m, &a, &nll)) { tap_ok(false, "%s", cairn_last_error(rt)); return; }
+    for (int i = 0; i < FAR * f->vocab; i++) {
+        double w = want[i / f->vocab * f->vocab + top[i]];
+        worst = fmax(worst, fabs((double)logits[i] - w) / (1 + fabs(w)));
+    }
+    tap_ok(worst < 5e-3, "far, %d threads: all logits of %d tokens within %.1e", threads, FAR, worst);
+    memcpy(said, ids, sizeof said);
+    count = ref_text(r, f, said, FAR_GIVEN, FAR);
+    s = session_of(m);
+    cairn_append_ids(s, ids, FAR_GIVEN);
+    n = go_on(s, FAR - FAR_GIVEN, got);
+    tap_ok(n >= count && !memcmp(got, said, (size_t)count * sizeof *got),
+           "far, %d threads: %d tokens after a prompt of %d as the reference's", threads,
+           count - FAR_GIVEN, FAR_GIVEN);
+    cairn_close(rt);
+    free(top), free(logits);
+}
+
+static void test_far(void) {
+    const char *path = "build/families_far.gguf";
+    family f = {.architecture = "gemma3", .layers = 3, .hidden = 32, .heads = 2, .kv_heads = 1,
+                .dim = 32, .ffn = 32, .vocab = 60, .context = 704, .head_norms = true,
+                .post_norms = true, .halves = true, .gelu = true, .window = 270, .period = 3};
+    double *want = (double *)malloc(sizeof *want * (size_t)(FAR * f.vocab));
+    int32_t ids[FAR];
+    llama_ref r;
+    f.embed_scale = sqrt(32);
+    zoo_turns(&f, 0, 10000), zoo_turns(&f, 1, 10000);
+    zoo_fill(&f, &state);
+    family_put(&f, "attention.sliding_window_pattern", 4, 3, NULL);
+    family_write(&f, path);
+    r = zoo_ref(&f);
+    for (int i = 0; i < FAR; i++)
+        ids[i] = 1 + (int32_t)(random_next(&state) % (uint64_t)(f.vocab - 1));
+    for (int i = 0; i < FAR; i++) llama_ref_step(&r, ids[i], i, want + i * f.vocab);
+    for (int threads = 1; threads < 4; threads += 2)
+        check_far(&f, path, &r, ids, want, threads);
+    zoo_ref_free(&r), family_free(&f), free(want);
+    remove(path);
+}
+
 /* ---- files that change ----------------------------------------------------------------------- */
 
 typedef struct said { int32_t ids[64]; int count; uint8_t *saved; size_t bytes; } said;
@@ -340,6 +403,7 @@ int main(void) {
     test_family(a_llama(), "llama", 5);
     test_family(a_mixed_llama(), "mixed", 5);
     for (int i = 0; i < 3; i++) test_family(a_lfm2(), "lfm2", 5);
+    test_far();
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) test_family(zoo[i].make(&state), zoo[i].name, 2);
     return tap_done();
 }

@@ -2,23 +2,31 @@
 #ifndef POSIX_H
 #define POSIX_H
 
-#include <direct.h>
-#include <io.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define rmdir(path) _rmdir(path)
+/* The C library's own headers for these take the names of tests' functions. */
+#define mkdir(path, mode) (CreateDirectoryA(path, NULL) ? 0 : -1)
+#define rmdir(path) (RemoveDirectoryA(path) ? 0 : -1)
 #define aligned_alloc(alignment, bytes) malloc(bytes) /* aligned to 16 */
+#define posix_memalign(out, alignment, bytes) (!(*(out) = malloc(bytes)))
 
 __attribute__((unused)) static int setenv(const char *name, const char *value, int replace) {
     return !replace && getenv(name) ? 0 : _putenv_s(name, value);
 }
 __attribute__((unused)) static int unsetenv(const char *name) { return _putenv_s(name, ""); }
 
+/* Ends in XXXXXX, as the function of that name wants it. */
 __attribute__((unused)) static char *mkdtemp(char *path) {
-    return _mktemp(path) && !_mkdir(path) ? path : NULL;
+    size_t end = strlen(path) - 6;
+    for (unsigned i = GetCurrentProcessId(); i < UINT32_MAX; i++) {
+        snprintf(path + end, 7, "%06u", i % 1000000);
+        if (!mkdir(path, 0700)) return path;
+        if (GetLastError() != ERROR_ALREADY_EXISTS) break;
+    }
+    return NULL;
 }
 
 /* Memory that is address space alone until it is written. */

@@ -4,7 +4,7 @@
 #   sh tests/windows/run.sh all       every C test that needs no GPU, and the Lua tests
 #   sh tests/windows/run.sh NAME...   these C tests
 #
-# Needs wine and gcc-mingw-w64-x86-64. Lua for Windows is built once, in build/windows, from Debian's
+# Needs wine and gcc-mingw-w64-x86-64. Lua for Windows is built once, in build/windows/lua, from Debian's
 # source package; CAIRN_WINDOWS_LUA=FOLDER names the sources of another Lua 5.4 (lua.h, lapi.c, ...).
 . tests/tap.sh
 
@@ -39,20 +39,21 @@ lua_fetch() {
             -o "Dir::State::Lists=$folder/apt/lists" -o "Dir::Cache=$folder/apt/cache"
         apt-get "$@" update && apt-get "$@" source --download-only lua5.4
     ) > "$folder/lua.log" 2>&1 &&
-        tar -C "$folder" -xf "$folder"/apt/lua5.4_*.orig.tar.gz && rm -rf "$folder/apt"
+        tar -C "$folder/apt" -xf "$folder"/apt/lua5.4_*.orig.tar.gz
 }
 
-# Sets lua_folder (lua.h) and lua_library; fails where they are not to be had.
+# Sets LUA, the folder of lua.h and liblua.a; fails where they are not to be had.
 find_windows_lua() {
-    [ -n "${CAIRN_WINDOWS_LUA:-}" ] || ls "$folder"/lua-5.4*/src/lua.h > /dev/null 2>&1 || lua_fetch ||
-        return 1
-    lua_folder=${CAIRN_WINDOWS_LUA:-$(echo "$folder"/lua-5.4*/src)}
-    lua_library=$folder/liblua.a
-    [ ! -f "$lua_library" ] || return 0
+    LUA=$folder/lua
+    [ ! -f "$LUA/liblua.a" ] || return 0
+    [ -n "${CAIRN_WINDOWS_LUA:-}" ] || lua_fetch || return 1
+    rm -rf "$LUA"
+    mkdir -p "$LUA"
+    cp "${CAIRN_WINDOWS_LUA:-$(echo "$folder"/apt/lua-5.4*/src)}"/*.[ch] "$LUA"
+    rm -rf "$folder/apt"
     (
-        mkdir -p "$folder/lua" && cd "$folder/lua" || exit 1
-        sources=$(ls "$lua_folder"/*.c | grep -v -e '/luac\.c$' -e '/lua\.c$' -e '/onelua\.c$' -e '/ltests\.c$')
-        $cross-gcc -O1 -w -c $sources && $cross-ar rcs "$lua_library" ./*.o
+        cd "$LUA" && rm -f lua.c luac.c onelua.c ltests.c &&
+            $cross-gcc -O1 -w -c ./*.c && $cross-ar rcs liblua.a ./*.o
     ) > "$folder/lua.log" 2>&1
 }
 
@@ -101,8 +102,8 @@ run_c() {
     case $flags in
         *CAIRN_NO_LUA*) linked='' ;;
         *)
-            [ -n "$lua_library" ] || { tap_skip "$1: no Lua for Windows"; return 0; }
-            linked="-I$lua_folder $lua_library" ;;
+            [ -n "$LUA" ] || { tap_skip "$1: no Lua for Windows"; return 0; }
+            linked="-I$LUA $LUA/liblua.a" ;;
     esac
     check "$1 compiles for Windows" $cross-gcc $common -O1 $flags -DCAIRN_SIMD_APART "$source" \
         "$folder/kernels.o" $linked -static -o "$folder/$1.exe"
@@ -130,16 +131,21 @@ all_names() {
 
 # ---- the program ---------------------------------------------------------------------------------
 
-# The command line of the README.
-build_program() {
-    check "the resource compiles" $cross-windres runtime/program/cairn.rc "$folder/cairn-rc.o"
-    check "the program compiles for Windows" $cross-gcc -std=c11 -O2 -ffp-contract=off "-I$lua_folder" \
-        runtime.c runtime/program/program.c "$folder/cairn-rc.o" "$lua_library" -static \
-        -o "$folder/cairn.exe"
-    [ -f "$folder/cairn.exe" ]
+# build_line OUTPUT: the README's line that makes it, in build/windows.
+build_line() {
+    line=$(grep "^$cross.* build/$1\$" README.md | sed 's|build/|build/windows/|g')
+    rm -f "$folder/$1"
+    check "the README's line makes $1" sh -c "LUA=$LUA; $line"
+    [ -f "$folder/$1" ]
 }
 
-program() { wine "$folder/cairn.exe" "$@" 2> "$folder/program.log" < /dev/null | tr -d '\r'; }
+program() { wine "$folder/cairn.exe" "$@" 2> "$folder/program.log" < /dev/null; }
+
+# on_console COMMAND: what a console of Windows shows of it, the terminal's commands taken out.
+on_console() {
+    TERM=xterm timeout 60 script -qec "$1" /dev/null < /dev/null |
+        sed "s/$(printf '\033')[[]1C/ /g; s/$(printf '\033')[[][?]*[0-9;]*[A-Za-z]//g" | tr -d '\r\n'
+}
 
 test_text() {
     cat > "$folder/añ日.lua" <<'LUA'
@@ -151,6 +157,23 @@ LUA
     text=$(CAIRN_TEST=é program run "$folder/añ日.lua" 'grüße 日本' 'a "b" *' "$folder/ü日.txt")
     check_text "arguments, variables, names of scripts and files are UTF-8" "$text" \
         'grüße 日本|a "b" *|é|ö|stamp'
+}
+
+test_console() {
+    command -v script > /dev/null || { tap_skip "script is not installed: no console"; return 0; }
+    printf 'io.write("zwölf 日本\\n"); io.stderr:write("größer\\n"); error "Köln"' > "$folder/console.lua"
+    shown=$(on_console "wine '$folder/cairn.exe' run '$folder/console.lua'")
+    for word in 'zwölf 日本' größer Köln; do
+        case $shown in
+            *"$word"*) tap_pass "a console shows $word" ;;
+            *) check_text "a console shows $word" "$shown" "$word" ;;
+        esac
+    done
+    shown=$(on_console "wine '$folder/cairn.exe' check '$folder/ñandú.lua'")
+    case $shown in
+        *ñandú.lua*) tap_pass "and a file's name in a message" ;;
+        *) check_text "and a file's name in a message" "$shown" ñandú.lua ;;
+    esac
 }
 
 # The same ids as the program of this system, by greedy choice.
@@ -165,14 +188,32 @@ test_generate() {
 }
 
 test_program() {
-    [ -n "$lua_library" ] || { tap_skip "the program: no Lua for Windows"; return 0; }
-    build_program || return 0
+    [ -n "$LUA" ] || { tap_skip "the program: no Lua for Windows"; return 0; }
+    build_line cairn-rc.o && build_line cairn.exe || return 0
     test_text
+    test_console
     test_generate
     program info > "$folder/info.log"
     case $(grep -o 'avx2' /proc/cpuinfo | head -n 1) in
         avx2) check "the CPU's kernels are vectors'" grep -q 'CPU, AVX' "$folder/info.log" ;;
     esac
+}
+
+# Another unit takes the DLL as Microsoft's compiler would; a game has the runtime in its unit.
+test_embedding() {
+    [ -n "$LUA" ] && build_line cairn.dll || return 0
+    printf '%s\n' '#define CAIRN_API __declspec(dllimport)' '#include "runtime_ops.h"' \
+        'int main(void) { return cairn_version() != CAIRN_VERSION || !cairn_type_bytes(CAIRN_F32); }' \
+        > "$folder/user.c"
+    check "a program with the DLL compiles" \
+        $cross-gcc -I. "$folder/user.c" "$folder/cairn.dll" -o "$folder/user.exe"
+    check "and runs" wine "$folder/user.exe"
+    awk '$0 == "```c" { on = 1; next } /^```/ { on = 0 } on' README.md |
+        sed 's/cairn\.h/runtime.h/' > "$work/game.c"
+    line=$(grep "^$cross.* build/game.exe\$" README.md | sed "s|build/|build/windows/|; s|game.c|-I. $work/game.c|")
+    check "the README's line makes game.exe" sh -c "LUA=$LUA; $line"
+    wine "$folder/game.exe" > "$folder/game.log" 2>&1 < /dev/null
+    check "which asks for its config" grep -q 'config.lua' "$folder/game.log"
 }
 
 test_lua() {
@@ -188,8 +229,8 @@ main() {
     command -v $cross-gcc > /dev/null || { tap_skip "gcc-mingw-w64-x86-64 is not installed"; return 0; }
     command -v wine > /dev/null || { tap_skip "wine is not installed"; return 0; }
     check "wine starts" wine wineboot -i
-    lua_folder='' lua_library=''
-    find_windows_lua || lua_library=''
+    LUA=''
+    find_windows_lua || LUA=''
     build_vectors
     case ${1:-} in
         '') names=$few ;;
@@ -198,7 +239,7 @@ main() {
     esac
     for name in $names; do run_c "$name"; done
     case ${1:-all} in all) test_program ;; esac
-    [ "${1:-}" != all ] || test_lua
+    [ "${1:-}" != all ] || { test_embedding; test_lua; }
     wineserver -k 2> /dev/null || true
 }
 
