@@ -71,7 +71,7 @@ for file, counts in pairs(lines) do
       if count == 0 and answered(answers, file, text[n] or "") then
         r.answered = (r.answered or 0) + 1
       elseif count == 0 then
-        open[#open + 1] = ("%s:%d: %s"):format(file, n, text[n] or "")
+        open[#open + 1] = { file = file, n = n, text = text[n] or "" }
       end
       for _, taken in pairs(branches[file] and branches[file][n] or {}) do
         r.ways, r.taken = (r.ways or 0) + 1, (r.taken or 0) + (taken > 0 and 1 or 0)
@@ -81,7 +81,7 @@ for file, counts in pairs(lines) do
 end
 
 table.sort(names)
-table.sort(open)
+table.sort(open, function(a, b) return a.file < b.file or a.file == b.file and a.n < b.n end)
 local sum = { lines = 0, hit = 0, answered = 0, ways = 0, taken = 0 }
 local function row(name, r)
   local n, ways = r.lines or 0, r.ways or 0
@@ -95,7 +95,7 @@ for _, name in ipairs(names) do
 end
 row("all", sum)
 local file = assert(io.open("build/cov/open", "w"))
-file:write(table.concat(open, "\n"), #open > 0 and "\n" or "")
+for _, at in ipairs(open) do file:write(("%s:%d: %s\n"):format(at.file, at.n, at.text)) end
 file:close()
 local stale = 0
 for _, a in ipairs(answers) do

@@ -340,8 +340,8 @@ static bool find_emulated(void) {
 }
 
 int main(void) {
-    static const int few[3][4] = {{1, 1, 1, 1}, {11, 5, 29, 13}, {211, 97, 307, 149}};
-    static const int all[3][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}, {3, 3, 3, 3}};
+    static const int few[3][4] = {{1, 1, 1, 1}, {11, 5, 29, 13}, {401, 211, 409, 293}};
+    static const int all[3][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}};
     const char *want = getenv("CAIRN_SWEEP"), *only = getenv("CAIRN_SWEEP_WORLD");
     const bool emulated = find_emulated();
     seed = random_seed();
