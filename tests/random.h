@@ -23,8 +23,12 @@ static uint64_t random_seed(void) {
     return seed;
 }
 
+/* A fuzzer's bytes in place of splitmix64; the state counts what was taken. */
+static uint64_t (*random_source)(uint64_t state);
+
 /* The next 64 bits of splitmix64, and the state moved on. */
 static uint64_t random_next(uint64_t *state) {
+    if (random_source) return random_source((*state)++);
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;

@@ -8,9 +8,11 @@ enum { MODEL_MODEST_BATCH = 8 };
 static const struct model_family {
     const char *architecture; /* general.architecture of its files */
     cairn_status (*read)(plan_reader *r);
-} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}};
+} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}, {"qwen2", qwen_read_biased},
+                      {"qwen3", qwen_read_normed}, {"qwen3moe", qwen_read_experts},
+                      {"gemma3", gemma_read}, {"phi3", phi_read}, {"smollm3", llama_read_smollm3}};
 
-/* The names of all families: 'llama', 'lfm2'. */
+/* The names of all families: 'llama', 'lfm2', ... */
 static void model_list_families(char *out, size_t bytes) {
     size_t at = 0;
     for (size_t i = 0; i < BASE_COUNT(model_families) && at < bytes; i++)
@@ -18,8 +20,21 @@ static void model_list_families(char *out, size_t bytes) {
                                model_families[i].architecture);
 }
 
+/* The plan, by one family; nothing in the file may be left over. */
+static cairn_status model_read_family(cairn_model *m, base *b, const struct model_family *family) {
+    const size_t tensors = m->file.tensor_count;
+    plan_reader r = {b, &m->file, m->architecture, &m->shape, &m->plan,
+                     m->runtime->config.max_seq_len, NULL};
+    cairn_status status;
+    r.used = (bool *)base_new(b, tensors + 1, sizeof *r.used);
+    if (!r.used) return base_no_memory(b, "the names of tensors", tensors + 1);
+    status = family->read(&r);
+    if (!status) status = plan_check_tensors(&r);
+    base_delete(b, r.used, tensors + 1, sizeof *r.used);
+    return status;
+}
+
 static cairn_status model_read_plan(cairn_model *m, base *b) {
-    plan_reader r = {b, &m->file, m->architecture, &m->shape, &m->plan};
     const char *name;
     char known[256];
     size_t bytes;
@@ -28,7 +43,7 @@ static cairn_status model_read_plan(cairn_model *m, base *b) {
     snprintf(m->architecture, sizeof m->architecture, "%.*s", (int)(bytes < 31 ? bytes : 31), name);
     for (size_t i = 0; i < BASE_COUNT(model_families); i++)
         if (!strcmp(m->architecture, model_families[i].architecture))
-            return model_families[i].read(&r);
+            return model_read_family(m, b, &model_families[i]);
     model_list_families(known, sizeof known);
     return base_fail(b, CAIRN_UNSUPPORTED, "%s: the architecture is '%s'; supported: %s",
                      m->file.path, m->architecture, known);
@@ -67,13 +82,16 @@ static int model_pool_pages(const cairn_config *config, const model_shape *s, in
 
 /* Device bytes that the cache may take: what the budget or the device leaves, less what the backend
  * takes. */
-static uint64_t model_free_bytes(const cairn_model *m, const device *dev) {
+static cairn_status model_free_bytes(const cairn_model *m, const device *dev, uint64_t *bytes) {
     uint64_t wanted = m->memory.weights + m->memory.scratch + m->memory.opening, room;
-    if (dev->budget_bytes)
+    cairn_status status;
+    if (dev->budget_bytes) {
         room = dev->budget_bytes > dev->live_bytes ? dev->budget_bytes - dev->live_bytes : 0;
-    else
-        room = device_free_bytes(dev) / 10 * 9;
-    return room > wanted ? room - wanted : 0;
+    } else {
+        if ((status = device_free_bytes(dev, &room))) return status;
+        room = room / 10 * 9;
+    }
+    return *bytes = room > wanted ? room - wanted : 0, CAIRN_OK;
 }
 
 /* Refuses a batch whose cache the host's memory cannot hold: it would be reserved, and the system
@@ -98,7 +116,9 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
 }
 
 static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages) {
-    uint64_t room = model_free_bytes(m, dev);
+    uint64_t room;
+    cairn_status status = model_free_bytes(m, dev, &room);
+    if (status) return status;
     *pages = model_pool_pages(&m->runtime->config, &m->shape, m->max_seq_len, room);
     return model_check_batch(m, dev, room);
 }
@@ -134,12 +154,11 @@ static void model_close_file(cairn_model *m, base *b) {
 }
 
 /* The file, its shape and plan. model_close_file gives them back, also after a failure. */
-static cairn_status model_read(cairn_model *m, base *b, const char *path, cairn_memory_map map) {
+static cairn_status model_read(cairn_model *m, base *b, const char *path, model_opener open_file) {
     const char *name;
     size_t bytes;
     bool found;
-    cairn_status status = map == CAIRN_MAP_FILE ? gguf_open(b, path, &m->file)
-                                                : gguf_copy(b, path, &m->file);
+    cairn_status status = open_file(b, path, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
     if ((status = model_read_plan(m, b)) ||
@@ -183,16 +202,20 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
-static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out) {
+static model_opener model_opener_of(const cairn_runtime *rt) {
+    if (rt->device.cuda) return gguf_scan;
+    return rt->config.memory.map == CAIRN_MAP_FILE ? gguf_open : gguf_copy;
+}
+
+static cairn_status model_load(cairn_runtime *rt, const char *path, model_opener open_file,
+                               cairn_model **out) {
     base *b = &rt->base;
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
     *out = NULL;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
-    /* a backend that copies reads the file once, while it opens */
-    if ((status = model_read(m, b, path, rt->device.cuda ? CAIRN_MAP_FILE
-                                                         : rt->config.memory.map)) ||
+    if ((status = model_read(m, b, path, open_file)) ||
         (status = model_check_layers(b, &rt->config, &m->shape)) ||
         (status = model_open_tokenizer(m, b))) {
         model_unload(m);

@@ -44,8 +44,13 @@ struct cairn_model {
 
 /* Pages that so many tokens fill, the last one perhaps in part. */
 static int model_pages_of(int tokens, int page_size);
+typedef cairn_status (*model_opener)(base *b, const char *path, gguf *out);
+
 /* The model without its cache and backend. [blocks] */
-static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out);
+static cairn_status model_load(cairn_runtime *rt, const char *path, model_opener open_file,
+                               cairn_model **out);
+/* How a model's file is opened to run: a backend that copies fetches each weight once. */
+static model_opener model_opener_of(const cairn_runtime *rt);
 /* Undoes model_load, whole or half done. */
 static void model_unload(cairn_model *m);
 /* Closes the file of a model whose backend has what it needs of the weights: from here on the plan

@@ -47,6 +47,16 @@ static int64_t os_win32_read(int64_t file, void *data, size_t bytes) {
     return GetLastError() == ERROR_BROKEN_PIPE ? 0 : os_win32_error();
 }
 
+static int64_t os_win32_read_at(int64_t file, void *data, size_t bytes, uint64_t at) {
+    DWORD got = 0;
+    OVERLAPPED place;
+    memset(&place, 0, sizeof place);
+    place.Offset = (DWORD)at;
+    place.OffsetHigh = (DWORD)(at >> 32);
+    if (ReadFile(os_win32_handle(file), data, os_win32_chunk(bytes), &got, &place)) return got;
+    return GetLastError() == ERROR_HANDLE_EOF ? 0 : os_win32_error();
+}
+
 static int64_t os_win32_write(int64_t file, const void *data, size_t bytes) {
     DWORD put = 0;
     if (WriteFile(os_win32_handle(file), data, os_win32_chunk(bytes), &put, NULL)) return put;
@@ -313,7 +323,8 @@ static bool os_executable_path(char *path, size_t path_bytes) {
 static bool os_before_exit(void (*run)(void)) { (void)run; return false; }
 
 static os_call_table os_calls = {
-    os_win32_open, os_win32_read, os_win32_write, os_win32_sync, os_win32_close, os_win32_info,
+    os_win32_open, os_win32_read, os_win32_read_at, os_win32_write, os_win32_sync,
+    os_win32_close, os_win32_info,
     os_win32_file_info, os_win32_rename, os_win32_remove, os_win32_remove_unused,
     os_win32_sync_directory, os_win32_make_directory, os_win32_touch,
     os_win32_list, os_win32_map, os_win32_unmap, os_win32_library_open, os_win32_library_symbol,

@@ -24,9 +24,16 @@ static int pool_simd_here(void) {
 static int pool_simd_here(void) { return BASE_NEON ? SIMD_NEON : SIMD_SCALAR; }
 #endif
 
+/* Asked once: the instruction is trapped on a virtual machine, for longer than a small op takes. */
+static int pool_simd_known(void) {
+    static os_atomic known; /* 1 + the answer */
+    if (!os_atomic_load(&known)) os_atomic_store(&known, 1 + pool_simd_here());
+    return os_atomic_load(&known) - 1;
+}
+
 static int pool_simd(void) {
     const char *wish = os_env("CAIRN_SIMD");
-    int here = pool_simd_here();
+    int here = pool_simd_known();
     if (!wish) return here;
     if (!strcmp(wish, "scalar")) return SIMD_SCALAR;
     if (!strcmp(wish, "avx2") && here == SIMD_AVX512) return SIMD_AVX2;
