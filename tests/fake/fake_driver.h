@@ -17,6 +17,7 @@
 #define FAKE_DRIVER_H
 
 #ifdef _WIN32
+#include "windows/posix.h"
 #define FAKE_CUDA_NAME "nvcuda.dll"
 #else
 #define FAKE_CUDA_NAME "libcuda.so.1"
