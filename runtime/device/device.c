@@ -388,7 +388,7 @@ static void device_open_cpu(device *dev) {
     if (!BASE_X86 && !BASE_NEON) {
         static os_atomic said; /* once a process */
         base_log(dev->base, os_atomic_add(&said, 1) ? CAIRN_LOG_DEBUG : CAIRN_LOG_WARN,
-                 "this build has no SIMD, so the CPU backend is several times slower: gcc and clang "
-                 "have it for 64-bit x86 and Arm, without CAIRN_NO_SIMD");
+                 "this build has no SIMD, so the CPU backend is several times slower: gcc and "
+                 "clang have it for 64-bit x86 and Arm, without CAIRN_NO_SIMD");
     }
 }

@@ -296,8 +296,8 @@ static int64_t os_memory_bytes(void) {
 
 BASE_UNUSED static int os_process_id(void) { return (int)GetCurrentProcessId(); }
 
-/* getenv would answer in the system's code page. Each name, a literal, has its place for the value, which
- * stands until the variable changes, as getenv's does. */
+/* getenv would answer in the system's code page. Each name, a literal, has its place for the value,
+ * which stands until the variable changes, as getenv's does. */
 static const char *os_env(const char *name) {
     static os_mutex lock = OS_MUTEX_INITIAL;
     static struct { const char *name; char value[OS_PATH_BYTES]; } known[32];

@@ -328,9 +328,9 @@ static void *fake_library_open(const char *path, bool loaded_only, char *why, si
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     char nvrtc[32], builtins[48];
     void *library = NULL;
-    snprintf(nvrtc, sizeof nvrtc, "libnvrtc.so.%d", fake.nvrtc_major);
-    snprintf(builtins, sizeof builtins, "libnvrtc-builtins.so.%d.0", fake.nvrtc_major);
-    if (!loaded_only && !strcmp(name, "libcuda.so.1") && !fake.no_cuda)
+    snprintf(nvrtc, sizeof nvrtc, DRV_NVRTC_NAME, fake.nvrtc_major);
+    snprintf(builtins, sizeof builtins, DRV_BUILTINS_NAME, fake.nvrtc_major, 0);
+    if (!loaded_only && !strcmp(name, FAKE_CUDA_NAME) && !fake.no_cuda)
         library = &fake_libraries[0];
     if (!loaded_only && !strcmp(name, nvrtc) && !fake.no_nvrtc) library = &fake_libraries[1];
     if (!strcmp(name, builtins) && !fake.no_builtins) library = &fake_libraries[2];

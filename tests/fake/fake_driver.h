@@ -16,6 +16,13 @@
 #ifndef FAKE_DRIVER_H
 #define FAKE_DRIVER_H
 
+#ifdef _WIN32
+#include "windows/posix.h"
+#define FAKE_CUDA_NAME "nvcuda.dll"
+#else
+#define FAKE_CUDA_NAME "libcuda.so.1"
+#endif
+
 typedef void (*fake_kernel_run)(void **parameters, const unsigned grid[3], unsigned block);
 typedef struct fake_kernel {
     const char *name;

@@ -37,7 +37,7 @@ static scored score_of(cairn_type type, const void *data, int64_t i) {
     bits = type == CAIRN_BF16 ? (uint32_t)*half << 16 : 0;
     if (type == CAIRN_BF16) memcpy(&f, &bits, 4);
     s.value = type == CAIRN_F16 ? ref_f16(*half) : (double)f;
-    s.nan = isnan(s.value);
+    s.nan = isnan(s.value) != 0;
     return s;
 }
 

@@ -94,7 +94,7 @@ static int check_row(const shape *s, const char *scores, int64_t r, int32_t star
     int fine = 1;
     for (i = 0; i < length; i++) {
         pairs[i].score = value_of(s->type, scores, row + i);
-        pairs[i].nan = isnan(pairs[i].score);
+        pairs[i].nan = isnan(pairs[i].score) != 0;
         pairs[i].position = i;
     }
     qsort(pairs, (size_t)length, sizeof *pairs, compare_pairs);

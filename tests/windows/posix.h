@@ -2,6 +2,13 @@
 #ifndef POSIX_H
 #define POSIX_H
 
+#define WIN32_LEAN_AND_MEAN
+#define NOMINMAX
+#include <windows.h>
+#undef near
+#undef far
+#undef FAR
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +35,17 @@ __attribute__((unused)) static char *mkdtemp(char *path) {
     }
     return NULL;
 }
+
+/* The name alone: an open file could be neither written anew nor replaced. */
+#define mkstemp(path) tap_mkstemp(path)
+__attribute__((unused)) static int tap_mkstemp(char *path) {
+    return mkdtemp(path) && !rmdir(path) ? 0 : -1;
+}
+
+/* The emulated GPU is a library of Linux. */
+#define RTLD_NOW 0
+#define dlopen(path, mode) ((void)(path), (void *)NULL)
+#define dlsym(handle, name) ((void)(handle), (void *)NULL)
 
 /* Memory that is address space alone until it is written. */
 enum { PROT_READ = 1, PROT_WRITE = 2, MAP_PRIVATE = 4, MAP_ANONYMOUS = 8, MAP_NORESERVE = 16 };
