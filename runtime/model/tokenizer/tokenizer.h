@@ -1,7 +1,7 @@
-/* tokenizer: text to ids and back, by the byte-level BPE that the model file describes.
- * tokenizer.c owns the tables (pieces, merges, the named ids), text.c cuts text into words,
- * special.c finds special tokens in it, encode.c turns text into ids, decode.c ids into text,
- * chat.c conversations into both.
+/* tokenizer: text to ids and back, by the vocabulary that the model file describes: byte-level BPE
+ * or SentencePiece. tokenizer.c owns the tables (pieces, merges, scores, the named ids), text.c cuts
+ * text into words, special.c finds special tokens in it, encode.c turns text into ids, decode.c ids
+ * into text, chat.c conversations into both.
  *
  * Everything is copied out of the file. The file is not trusted: what it says is checked at
  * open, once. Invariant: text that is encoded with special = false gives no control token,
@@ -38,7 +38,14 @@ typedef struct tokenizer {
     struct tokenizer_merge *merges; /* [merge_slots] open addressing; left -1: free */
     size_t merge_slots;    /* a power of two */
     special_finder special; /* tokens found in text as they stand */
-    bool splits_digits;    /* the pre-tokenizer takes digits one by one */
+    const struct tokenizer_rule *rule; /* how BPE cuts words; NULL: SentencePiece */
+    int32_t *by_text;      /* [text_slots] open addressing: plain tokens by their bytes; -1: free */
+    size_t text_slots;     /* a power of two, or 0: none is looked up so */
+    size_t longest;        /* bytes of the longest of them */
+    int32_t *ranks;        /* [vocab] of SentencePiece: the least is merged first */
+    int32_t unknown;       /* stands for a character that SentencePiece cannot spell; -1: none */
+    bool space_prefix;     /* SentencePiece puts a space before each text */
+    bool splits_words;     /* no token of SentencePiece goes on into a new word */
     int32_t turn_open, turn_close; /* the tokens around a message; -1: the vocabulary lacks them */
     base_text chat_system; /* what the template says when the conversation has no system message */
     base_text chat_template; /* its beginning, for messages */
