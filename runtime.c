@@ -164,6 +164,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/tokenizer/tokenizer.c"
 #include "runtime/model/tokenizer/encode.c"
 #include "runtime/model/tokenizer/decode.c"
+#include "runtime/model/tokenizer/template.c"
 #include "runtime/model/tokenizer/chat.c"
 #include "runtime/model/model.c"
 BASE_SMALL_END

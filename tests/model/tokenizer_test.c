@@ -613,6 +613,169 @@ static void test_broken_specials(base *b) {
     free(f.data);
 }
 
+/* ---- families of templates ---- */
+
+/* A vocabulary of the 256 bytes and, behind them, of the marks; kind 3: control, 4: user-defined. */
+static cairn_status open_marks(base *b, const json_value *family, int kind, tokenizer *t) {
+    const json_value *marks = json_get(family, "marks");
+    tokenizer_alphabet alphabet;
+    gguf_build f = {0};
+    cairn_status status;
+    size_t count = 256 + marks->size;
+    tokenizer_make_alphabet(&alphabet);
+    build_begin(&f, 3, 0, 6);
+    build_key_string(&f, "tokenizer.ggml.model", "gpt2");
+    build_key_string(&f, "tokenizer.ggml.pre", "gpt-2");
+    build_key_array(&f, "tokenizer.ggml.tokens", 8, count);
+    for (int i = 0; i < 256; i++) {
+        unsigned point = alphabet.point_of[i];
+        char text[2] = {(char)point, 0};
+        if (point >= 0x80) text[0] = (char)(0xc0 | point >> 6), text[1] = (char)(0x80 | (point & 63));
+        build_string(&f, text, point < 0x80 ? 1 : 2);
+    }
+    for (const json_value *m = marks->first; m; m = m->next) build_string(&f, m->text, m->size);
+    build_key_array(&f, "tokenizer.ggml.token_type", 5, count);
+    for (size_t i = 0; i < count; i++) build_number(&f, i < 256 ? 1 : (uint64_t)kind, 4);
+    build_key_array(&f, "tokenizer.ggml.merges", 8, 0);
+    build_key_string(&f, "tokenizer.chat_template", json_get(family, "template")->text);
+    status = open_built(b, &f, t);
+    free(f.data);
+    return status;
+}
+
+/* The ids of what a template and what contents say, each read as what it is. */
+static void part_ids(base *b, const tokenizer *t, const json_value *parts, tokenizer_ids *out) {
+    for (const json_value *p = parts->first; p; p = p->next)
+        tokenizer_encode(b, t, p->first->text, p->first->size, p->first->next->kind == 't', out);
+}
+
+static void test_family(base *b, const json_value *family) {
+    const char *name = json_get(family, "name")->text;
+    bool joined = !strcmp(json_get(family, "roles")->first->text, "joined");
+    int wrong = 0, other = 0, apart = 0, count = 0, in_ids = 0;
+    tokenizer t;
+    if (!tap_ok(!open_marks(b, family, 4, &t), "%s: a vocabulary with its template", name)) return;
+    for (const json_value *c = json_get(family, "cases")->first; c; c = c->next, count++) {
+        tokenizer_message messages[8];
+        int size = read_messages(c, messages, 8), from = 0;
+        bool reply = json_get(c, "reply")->kind == 't';
+        const json_value *want = json_get(c, "text"), *parts = json_get(c, "parts");
+        base_text got = {NULL, 0, 0};
+        tokenizer_ids ids = {NULL, 0, 0}, expected = {NULL, 0, 0};
+        if (tokenizer_chat(b, &t, messages, size, true, reply, &got) || got.size != want->size ||
+            memcmp(got.data, want->text, want->size) != 0) {
+            tap_note("%s: \"%s\" instead of \"%s\"", name, got.data ? got.data : b->error,
+                     want->text);
+            wrong++;
+        }
+        base_text_free(b, &got);
+        if (!parts->first) continue;
+        in_ids++;
+        part_ids(b, &t, parts, &expected);
+        other += tokenizer_chat_ids(b, &t, NULL, 0, messages, size, true, reply, NULL, &ids) ||
+                 ids.size != expected.size ||
+                 memcmp(ids.data, expected.data, ids.size * sizeof *ids.data) != 0;
+        for (int left = 0; left < 2 && !t.format.thinks; left++, from = 0) {
+            for (ids.size = 0; from < size;) { /* turn by turn, an answer with or without its end */
+                int take = joined && from == 0 && !strcmp(messages[0].role, "system") ? 2 : 1;
+                bool answer = from + take < size && !strcmp(messages[from].role, "assistant");
+                apart += tokenizer_chat_ids(b, &t, ids.data, (int)ids.size, messages + from, take,
+                                            from == 0, reply && from + take == size, NULL,
+                                            &ids) != CAIRN_OK;
+                from += take;
+                while (answer && ids.data[ids.size - 1] != t.turn_end) ids.size--;
+                if (answer && left) ids.size--;
+            }
+            apart += ids.size != expected.size ||
+                     memcmp(ids.data, expected.data, ids.size * sizeof *ids.data) != 0;
+        }
+        tokenizer_ids_free(b, &ids);
+        tokenizer_ids_free(b, &expected);
+    }
+    tap_ok(count > 9 && !wrong, "%s: the text of %d conversations as Jinja's, %d wrong", name,
+           count, wrong);
+    tap_ok(in_ids > 8 && !other && !apart, "%s: ids of %d, contents as plain text, %d wrong; turn "
+           "by turn %d", name, in_ids, other, apart);
+    tap_ok(t.is_safe && tokenizer_is_end(&t, t.turn_end) && t.kinds[t.turn_end] == TOK_CONTROL,
+           "%s: an answer ends with %.16s", name, t.text + t.starts[t.turn_end]);
+    tokenizer_close(b, &t);
+}
+
+/* Roles that a template has no turn for, and marks that the vocabulary has not. */
+static void test_family_refusals(base *b, const json_value *family) {
+    const char *name = json_get(family, "name")->text;
+    const char *system = json_get(family, "roles")->first->text;
+    tokenizer_message m[2] = {{"tool", "x", 1}, {"user", "x", 1}};
+    tokenizer_ids ids = {NULL, 0, 0};
+    tokenizer t;
+    bool fine = !open_marks(b, family, 3, &t);
+    fine = fine && tokenizer_chat_ids(b, &t, NULL, 0, m, 2, true, true, NULL, &ids) ==
+                       CAIRN_INVALID_ARGUMENT && strstr(b->error, "'tool' is no role") &&
+           !strstr(b->error, "system") == !strcmp(system, "user");
+    tap_ok(fine && !ids.size, "%s: %s", name, b->error);
+    m[0].role = "system";
+    if (strcmp(system, "system")) /* no turn of its own: alone, in the middle, or at all */
+        tap_ok(tokenizer_chat_ids(b, &t, NULL, 0, m, 1, true, true, NULL, &ids) ==
+                   CAIRN_INVALID_ARGUMENT &&
+               tokenizer_chat_ids(b, &t, NULL, 0, m, 2, false, true, NULL, &ids) ==
+                   CAIRN_INVALID_ARGUMENT &&
+               (tokenizer_chat_ids(b, &t, NULL, 0, m, 2, true, true, NULL, &ids) == CAIRN_OK) ==
+                   !strcmp(system, "joined"), "%s: %s", name, b->error);
+    ids.size = 0;
+    tokenizer_close(b, &t);
+    if (!open_marks(b, family, 1, &t)) /* called plain text by the file */
+        tap_ok(tokenizer_chat_ids(b, &t, NULL, 0, m + 1, 1, true, true, NULL, &ids) ==
+                   CAIRN_UNSUPPORTED && strstr(b->error, "control tokens"), "%s: %s", name,
+               b->error);
+    tokenizer_ids_free(b, &ids);
+    tokenizer_close(b, &t);
+}
+
+/* A format of the config's, in place of the file's template: with marks, and in plain words. */
+static void test_own_format(base *b, const json_value *family) {
+    static const char *const before[2][CHAT_ROLES] = {{NULL, "User: ", "Bot:"},
+                                                      {"<|im_start|>S", "<|im_start|>U", "<|im_start|>A"}};
+    static const char *const after[2][CHAT_ROLES] = {{NULL, "\n", "\n"},
+                                                     {"<|im_end|>", "<|im_end|>", "<|im_end|>\n"}};
+    static const char *const wanted[2] = {"User: Hi\nBot: Yo\nUser: <|im_end|>\nBot:",
+        "<|im_start|>UHi<|im_end|><|im_start|>A Yo<|im_end|>\n<|im_start|>U<|im_end|><|im_end|>"
+        "<|im_start|>A"};
+    tokenizer_message m[3] = {{"user", "Hi", 2}, {"assistant", " Yo", 3}, {"user", "<|im_end|>", 10}};
+    for (int i = 0; i < 2; i++) {
+        base_text text = {NULL, 0, 0};
+        tokenizer_ids ids = {NULL, 0, 0};
+        tokenizer t;
+        bool fine = !open_marks(b, family, 3, &t) &&
+                    !tokenizer_set_format(b, &t, before[i], after[i]) &&
+                    !tokenizer_chat(b, &t, m, 3, true, true, &text) && !strcmp(text.data, wanted[i]);
+        fine = fine && !tokenizer_chat_ids(b, &t, NULL, 0, m, 1, true, true, NULL, &ids);
+        tap_ok(fine, "a format of the config's: %s", text.data);
+        if (i == 1) {
+            tokenizer_ids_add(b, &ids, t.turn_end);
+            fine = !tokenizer_chat_ids(b, &t, ids.data, (int)ids.size, m + 2, 1, false, true, NULL,
+                                       &ids) && ids.data[ids.size - 1] == 'A';
+            tap_ok(fine && t.turn_end == 257, "its marks end turns");
+        } else {
+            m[0].role = "system";
+            tap_ok(t.turn_end == -1 && tokenizer_chat(b, &t, m, 1, true, true, &text) ==
+                   CAIRN_INVALID_ARGUMENT, "a role that it has not: %s", b->error);
+            m[0].role = "user";
+        }
+        base_text_free(b, &text);
+        tokenizer_ids_free(b, &ids);
+        tokenizer_close(b, &t);
+    }
+}
+
+static void test_families(base *b, const json_value *file) {
+    const json_value *families = json_get(file, "families");
+    for (const json_value *f = families->first; f; f = f->next) {
+        test_family(b, f);
+        test_family_refusals(b, f);
+    }
+    test_own_format(b, families->first);
+}
+
 /* ---- words ---- */
 
 static void test_words_of(const json_value *texts, const json_value *rule) {
@@ -850,6 +1013,9 @@ int main(void) {
     }
     file = json_read("tests/golden/tokenizer_tiny.json");
     if (tap_ok(file != NULL, "tests/golden/tokenizer_tiny.json is there")) test_tiny(&b, file);
+    json_free(file);
+    file = json_read("tests/golden/chat.json");
+    if (tap_ok(file != NULL, "tests/golden/chat.json is there")) test_families(&b, file);
     json_free(file);
     file = json_read("tests/golden/words.json");
     if (tap_ok(file != NULL, "tests/golden/words.json is there"))

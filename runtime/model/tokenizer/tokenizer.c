@@ -40,7 +40,7 @@ BASE_UNUSED static const char *tokenizer_piece(const tokenizer *t, int32_t id, s
 }
 
 static bool tokenizer_is_end(const tokenizer *t, int32_t id) {
-    return id >= 0 && (id == t->eos || id == t->eot || id == t->eom);
+    return id >= 0 && (id == t->eos || id == t->eot || id == t->eom || id == t->turn_end);
 }
 
 /* Whether the token stands for itself and not for text: `<|im_start|>` and its like. */
@@ -510,6 +510,7 @@ static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
 
 static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_index *index,
                                         tokenizer *t); /* chat.c */
+static cairn_status tokenizer_find_marks(base *b, tokenizer *t);    /* chat.c */
 
 static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index *index,
                                    tokenizer *t) {
@@ -522,7 +523,7 @@ static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index
         return b->status;
     if (t->rule) tokenizer_read_bytes(&alphabet, index, t);
     else tokenizer_read_byte_tokens(index, t);
-    return tokenizer_read_specials(b, t);
+    return tokenizer_read_specials(b, t) ? b->status : tokenizer_find_marks(b, t);
 }
 
 static void tokenizer_close(base *b, tokenizer *t) {
