@@ -306,6 +306,20 @@ typedef struct cairn_sampling {
     uint8_t reserved[96];       /* zero: room for fields to come */
 } cairn_sampling;
 
+/* Texts before and after messages, in place of the model's template. */
+typedef struct cairn_chat_texts {
+    int32_t system_count;       /* strings in use */
+    char system[2][256];        /* around a system message; none: there are no such messages; up
+                                 * to 2 strings of 255 bytes; default {} */
+    int32_t user_count;         /* strings in use */
+    char user[2][256];          /* around a user's message; none: the model's template holds; up
+                                 * to 2 strings of 255 bytes; default {} */
+    int32_t assistant_count;    /* strings in use */
+    char assistant[2][256];     /* around an answer: the first opens it, the second ends it; up
+                                 * to 2 strings of 255 bytes; default {} */
+    uint8_t reserved[500];      /* zero: room for fields to come */
+} cairn_chat_texts;
+
 /* Head shapes for kernels and ops used without a model. */
 typedef struct cairn_shape {
     int32_t heads;              /* query heads, a multiple of kv_heads; 1 to 1024; default 32 */
@@ -370,6 +384,8 @@ typedef struct cairn_config {
     int32_t stop_count;         /* strings in use */
     char stop[16][128];         /* strings that end a generation; up to 16 strings of 127 bytes;
                                  * default {}; hot */
+    cairn_chat_texts chat;      /* texts before and after messages, in place of the model's
+                                 * template */
     cairn_shape shape;          /* head shapes for kernels and ops used without a model */
     cairn_routes routes;        /* force one route of an op, for tests and tuning */
     cairn_memory memory;        /* memory of models */

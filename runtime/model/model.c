@@ -192,8 +192,22 @@ static cairn_status model_read(cairn_model *m, base *b, const char *path, cairn_
     return CAIRN_OK;
 }
 
+/* The config's format of conversations, where it gives one. */
+static cairn_status model_set_chat(cairn_model *m, base *b) {
+    const cairn_chat_texts *c = &m->runtime->config.chat;
+    const char *before[CHAT_ROLES] = {c->system_count ? c->system[0] : NULL, c->user[0],
+                                      c->assistant[0]};
+    const char *after[CHAT_ROLES] = {c->system[1], c->user[1], c->assistant[1]};
+    if (!c->system_count && !c->user_count && !c->assistant_count) return CAIRN_OK;
+    if (!c->user_count || !c->assistant_count)
+        return base_fail(b, CAIRN_INVALID_CONFIG, "chat gives no text around messages of %s; user "
+                         "and assistant are needed", c->user_count ? "assistant" : "user");
+    return tokenizer_set_format(b, &m->tokenizer, before, after);
+}
+
 static cairn_status model_open_tokenizer(cairn_model *m, base *b) {
     cairn_status status = tokenizer_open(b, &m->file, &m->tokenizer);
+    if (!status) status = model_set_chat(m, b);
     if (!status && m->tokenizer.vocab != m->shape.vocab)
         return base_fail(b, CAIRN_BAD_FILE,
                          "%s: the tokenizer has %d tokens, the embedding %d rows; one row a token "
