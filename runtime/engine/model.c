@@ -46,14 +46,14 @@ static cairn_status engine_open_states(cairn_model *m) {
                          m->shape.conv_taps, &m->tables, NULL, 0};
     m->kv_of_rows = kv;
     m->rings = rings;
-    states_add(&m->states, &kv_state_kind, &m->kv_of_rows);
-    if (rings.layers) states_add(&m->states, &ring_state_kind, &m->rings);
+    state_add(&m->states, &kv_state_kind, &m->kv_of_rows);
+    if (rings.layers) state_add(&m->states, &ring_state_kind, &m->rings);
     return tables_open(b, &m->kv.pool, ENGINE_FIRST_ROWS, size,
                        model_pages_of(m->max_seq_len, size), &m->tables);
 }
 
 static void engine_close_states(cairn_model *m) {
-    if (m->rings.dev) rings_close(&m->rings);
+    if (m->rings.dev) ring_close_all(&m->rings);
     tables_close(&m->runtime->base, &m->tables);
     m->states.count = 0;
 }
@@ -91,7 +91,7 @@ static cairn_status engine_open_backend(cairn_model *m, const model_backend *bac
            m->kv.pool.pages > 1) {
         int pages = m->kv.pool.pages / 2;
         backend->close(m);
-        kv_close(&m->kv);
+        pages_kv_close(&m->kv);
         if ((status = model_open_cache(m, dev, pages))) return status;
     }
     if (status || !backend->copies || (status = engine_fingerprint(m))) return status;
@@ -166,7 +166,7 @@ void cairn_model_free(cairn_model *model) {
 /* ---- description ----------------------------------------------------------------------------- */
 
 static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
-    return (uint64_t)pages * kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim, page_size);
+    return (uint64_t)pages * pages_kv_bytes(s->kv_layers, s->kv_heads, s->head_dim, page_size);
 }
 
 /* Of the backend's form, or of the file's where it reads that. */

@@ -47,7 +47,7 @@ static const int32_t *engine_table(const cairn_session *s) {
 /* The state has room for `tokens` tokens, those from `cached` on its own; or POOL_FULL and nothing
  * changed. */
 static cairn_status engine_reserve(cairn_session *s, int tokens) {
-    return states_reserve(&s->model->states, s->row, s->cached, tokens);
+    return state_reserve(&s->model->states, s->row, s->cached, tokens);
 }
 
 /* ---- prefix cache ---------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ static void engine_remember(cairn_session *s) {
 static void engine_go_back(cairn_session *s, int tokens) {
     int full;
     if (s->cached > tokens) s->cached = tokens;
-    s->cached = states_reach(&s->model->states, s->row, s->cached);
+    s->cached = state_reach(&s->model->states, s->row, s->cached);
     full = s->cached / s->model->kv.page_size;
     if (s->bounded > full) s->bounded = full;
     if (s->pure > s->cached) s->pure = s->cached;
@@ -129,7 +129,7 @@ static void engine_go_back(cairn_session *s, int tokens) {
 static void engine_settle(cairn_session *s) {
     s->fresh_count = s->fresh_at = 0;
     engine_go_back(s, s->count > 0 ? s->count - 1 : 0);
-    states_cut(&s->model->states, s->row, s->cached);
+    state_cut(&s->model->states, s->row, s->cached);
 }
 
 /* Cuts the sequence to `count` tokens. */
@@ -231,7 +231,7 @@ cairn_status cairn_session_open(cairn_model *model, cairn_session **session) {
 /* Tokens that a copy of the state, saved or forked, stands for: the last one is always left. */
 static int engine_kept_tokens(const cairn_session *s) {
     int most = s->count > 0 ? s->count - 1 : 0;
-    return states_reach(&s->model->states, s->row, s->cached < most ? s->cached : most);
+    return state_reach(&s->model->states, s->row, s->cached < most ? s->cached : most);
 }
 
 /* A session like `s`, outside the model's list, that shares its pages. */
@@ -240,7 +240,7 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     cairn_session *fork;
     cairn_status status = engine_open(s->model, &fork);
     if (status) return status;
-    if ((status = states_fork(&s->model->states, s->row, fork->row, cached))) {
+    if ((status = state_fork(&s->model->states, s->row, fork->row, cached))) {
         engine_close(fork);
         return status;
     }

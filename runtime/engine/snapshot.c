@@ -98,7 +98,7 @@ static void engine_plan_snapshot(const cairn_session *s, snapshot *snap) {
     snap->bytes[SNAPSHOT_IDENTITY] = ENGINE_IDENTITY;
     snap->bytes[SNAPSHOT_TOKENS] = (size_t)s->count * 4;
     snap->bytes[SNAPSHOT_STATE] = 4 + engine_given_bytes(s->count);
-    snap->bytes[SNAPSHOT_PAGES] = states_bytes(&s->model->states, engine_kept_tokens(s));
+    snap->bytes[SNAPSHOT_PAGES] = state_bytes(&s->model->states, engine_kept_tokens(s));
     snapshot_add_up(snap);
 }
 
@@ -114,7 +114,7 @@ static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8
         uint8_t past = (uint8_t)(s->count - i < 8 ? 0xff << (s->count - i) : 0);
         snap->parts[SNAPSHOT_STATE][4 + i / 8] = (uint8_t)(s->given[i / 8] & ~past);
     }
-    status = states_save(&s->model->states, s->row, engine_kept_tokens(s),
+    status = state_save(&s->model->states, s->row, engine_kept_tokens(s),
                          snap->parts[SNAPSHOT_PAGES]);
     if (status) return status;
     return snapshot_seal(engine_base(s), s->model->runtime->pool, snap);
@@ -176,7 +176,7 @@ static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, e
     if (out->cached < 0 || out->cached > (out->count ? out->count - 1 : 0) ||
         (out->count % 8 && out->given[out->count / 8] >> out->count % 8))
         return snapshot_damaged(b, "session_load", "its counts contradict each other");
-    if (snap->bytes[SNAPSHOT_PAGES] != states_bytes(&s->model->states, out->cached))
+    if (snap->bytes[SNAPSHOT_PAGES] != state_bytes(&s->model->states, out->cached))
         return snapshot_damaged(b, "session_load", "its pages are not those of its tokens");
     for (int i = 0; i < out->count; i++)
         if (snapshot_get_id(tokens, i) < 0 || snapshot_get_id(tokens, i) >= s->model->shape.vocab)
@@ -206,16 +206,16 @@ static cairn_status engine_load_row(cairn_session *s, const engine_saved *saved,
                                     const uint8_t *from, int row) {
     cairn_model *m = s->model;
     int pages = tables_filled(&m->tables, saved->cached);
-    cairn_status status = states_load(&m->states, row, saved->cached, from);
+    cairn_status status = state_load(&m->states, row, saved->cached, from);
     if (status != CAIRN_POOL_FULL) return status;
     engine_let_go(s);
-    kv_state_make_room(&m->kv_of_rows, pages);
+    state_kv_make_room(&m->kv_of_rows, pages);
     if (pages > m->kv.pool.free_count + engine_own_pages(s))
         return base_fail(engine_base(s), CAIRN_POOL_FULL,
                          "session_load: the snapshot needs %d pages; %d of %d are free", pages,
                          m->kv.pool.free_count, m->kv.pool.pages);
     engine_clear(s);
-    return states_load(&m->states, row, saved->cached, from);
+    return state_load(&m->states, row, saved->cached, from);
 }
 
 /* The session's row is empty; it becomes that one, which stands for saved->cached tokens. */

@@ -106,7 +106,7 @@ static cairn_status engine_forward(cairn_model *m, engine_part *parts, int count
     batch.sampled = m->scratch->sampled;
     for (int i = 0; i < count; i++) {
         const cairn_session *s = parts[i].s;
-        states_extend(&m->states, s->row, s->cached, s->cached + parts[i].rows);
+        state_extend(&m->states, s->row, s->cached, s->cached + parts[i].rows);
         engine_put_part(&parts[i], &batch, &asks);
     }
     if ((status = m->backend->forward(m, &m->kv, &batch))) return status;
@@ -153,7 +153,7 @@ static int engine_draft(cairn_session *s, int room) {
     int limit = config->draft_length < room - 1 ? config->draft_length : room - 1, held;
     const page_pool *free_pages = &s->model->kv.pool;
     if (config->drafter != CAIRN_DRAFTER_NGRAM || limit < 1) return 0;
-    kv_state_make_room(&s->model->kv_of_rows, tables_need(&s->model->tables, s->row, s->cached,
+    state_kv_make_room(&s->model->kv_of_rows, tables_need(&s->model->tables, s->row, s->cached,
                                                           s->count + limit));
     held = (engine_pages(s) + free_pages->free_count) * s->model->kv.page_size - s->count;
     if (limit > held) limit = held;

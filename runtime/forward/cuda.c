@@ -106,11 +106,11 @@ typedef struct forward_cuda_state {
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-static int64_t step_qkv_rows(const model_shape *s) {
+static int64_t cuda_qkv_rows(const model_shape *s) {
     return (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
 }
 
-static size_t step_unit_bytes(int pack) {
+static size_t cuda_unit_bytes(int pack) {
     return pack == PACK_Q4_0                     ? 288
            : pack == PACK_4 || pack == PACK_Q4_1 ? 320
            : pack == PACK_8 || pack == PACK_Q8_0 ? 544
@@ -118,12 +118,12 @@ static size_t step_unit_bytes(int pack) {
 }
 
 /* Bytes of [rows, inputs] in tiles of 16 rows. */
-static size_t step_packed_bytes(int pack, int64_t rows, int64_t inputs) {
-    return (size_t)((rows + 15) / 16) * (size_t)(inputs / 32) * step_unit_bytes(pack);
+static size_t cuda_packed_bytes(int pack, int64_t rows, int64_t inputs) {
+    return (size_t)((rows + 15) / 16) * (size_t)(inputs / 32) * cuda_unit_bytes(pack);
 }
 
 /* The types that kernels_src/dense/pack.cu reads. */
-static bool step_packs(int type) {
+static bool cuda_packs(int type) {
     return type == BLOCK_F32 || type == BLOCK_F16 || type == BLOCK_BF16 || type == BLOCK_Q4_0 ||
            type == BLOCK_Q4_1 || type == BLOCK_Q8_0;
 }
@@ -144,7 +144,7 @@ static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
                              "layer %d: %s is not supported on the GPU; backend = \"cpu\" runs it",
                              i, what);
         for (int role = 0; role < PLAN_ROLES; role++)
-            if (l->weights[role].data && !step_packs(l->weights[role].type))
+            if (l->weights[role].data && !cuda_packs(l->weights[role].type))
                 return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: weights in %s are not supported "
                                  "on the GPU; backend = \"cpu\" runs them", i,
                                  block_name(l->weights[role].type));
@@ -166,7 +166,7 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "hidden size %d, ffn size %d; multiples of 32 are supported on the GPU",
                          s->hidden, s->ffn);
-    if (!step_packs(model->plan.embed.type) || !step_packs(model->plan.head.type))
+    if (!cuda_packs(model->plan.embed.type) || !cuda_packs(model->plan.head.type))
         return base_fail(b, CAIRN_UNSUPPORTED, "an embedding or head in %s, %s is not supported on "
                          "the GPU; backend = \"cpu\" runs it",
                          block_name(model->plan.embed.type), block_name(model->plan.head.type));
@@ -175,7 +175,7 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
 
 /* The narrowest format that holds a type exactly (f32 and bf16 become f16), and what was chosen
  * before too. */
-static int step_format(const forward_cuda_state *f, int type, int before) {
+static int cuda_format(const forward_cuda_state *f, int type, int before) {
     int pack = PACK_16;
     if (f->streamed)
         pack = type == BLOCK_Q4_0 ? PACK_Q4_0 : type == BLOCK_Q4_1 ? PACK_Q4_1
@@ -187,23 +187,23 @@ static int step_format(const forward_cuda_state *f, int type, int before) {
     return f->streamed ? PACK_F16 : PACK_16;
 }
 
-static void step_choose_formats(forward_cuda_state *f, const cairn_model *m) {
-    f->pack_embed = step_format(f, m->plan.embed.type, 0);
-    f->pack_head = step_format(f, m->plan.head.type, 0);
+static void cuda_choose_formats(forward_cuda_state *f, const cairn_model *m) {
+    f->pack_embed = cuda_format(f, m->plan.embed.type, 0);
+    f->pack_head = cuda_format(f, m->plan.head.type, 0);
     for (int i = 0; i < f->shape->layers; i++) {
         const model_weight *w = m->plan.layers[i].weights;
-        f->pack_qkv = step_format(f, w[PLAN_Q].type, f->pack_qkv);
-        f->pack_qkv = step_format(f, w[PLAN_K].type, f->pack_qkv);
-        f->pack_qkv = step_format(f, w[PLAN_V].type, f->pack_qkv);
-        f->pack_o = step_format(f, w[PLAN_O].type, f->pack_o);
-        f->pack_gate_up = step_format(f, w[PLAN_GATE].type, f->pack_gate_up);
-        f->pack_gate_up = step_format(f, w[PLAN_UP].type, f->pack_gate_up);
-        f->pack_down = step_format(f, w[PLAN_DOWN].type, f->pack_down);
+        f->pack_qkv = cuda_format(f, w[PLAN_Q].type, f->pack_qkv);
+        f->pack_qkv = cuda_format(f, w[PLAN_K].type, f->pack_qkv);
+        f->pack_qkv = cuda_format(f, w[PLAN_V].type, f->pack_qkv);
+        f->pack_o = cuda_format(f, w[PLAN_O].type, f->pack_o);
+        f->pack_gate_up = cuda_format(f, w[PLAN_GATE].type, f->pack_gate_up);
+        f->pack_gate_up = cuda_format(f, w[PLAN_UP].type, f->pack_gate_up);
+        f->pack_down = cuda_format(f, w[PLAN_DOWN].type, f->pack_down);
     }
 }
 
 /* Warps of a block, 8 to 12: as many as share the hidden units most evenly. */
-static int step_choose_warps(int hidden) {
+static int cuda_choose_warps(int hidden) {
     int units = hidden / 32, best = 8;
     for (int warps = 9; warps <= 12; warps++) {
         int rounds = (units + warps - 1) / warps, held = (units + best - 1) / best;
@@ -213,54 +213,54 @@ static int step_choose_warps(int hidden) {
 }
 
 /* Whether the config at open has layers that select: what is worth compiling first. */
-static bool step_selects_any(const cairn_config *config, int layers) {
+static bool cuda_selects_any(const cairn_config *config, int layers) {
     for (int l = 0; l < layers; l++)
         if (config->selection.layers[l / 64] >> (l % 64) & 1) return true;
     return false;
 }
 
 /* Shared memory of step_select. */
-static size_t step_selection_bytes(const forward_cuda_state *f) {
+static size_t cuda_selection_bytes(const forward_cuda_state *f) {
     int pages = (f->chunks * f->chunk + f->page_size - 1) / f->page_size;
     return (size_t)layout_select_bytes(pages, f->shape->heads / f->shape->kv_heads,
                                        f->shape->head_dim);
 }
 
 /* Bytes of one region of the exchange, as step/step.cuh lays it out. */
-static uint64_t step_region_bytes(const forward_cuda_state *f, int rows, int parts) {
+static uint64_t cuda_region_bytes(const forward_cuda_state *f, int rows, int parts) {
     const model_shape *s = f->shape;
     uint64_t hidden = (uint64_t)s->hidden, r = (uint64_t)rows, heads = (uint64_t)s->heads;
     uint64_t attended = heads * (uint64_t)s->head_dim;
     uint64_t squares = (r * (hidden / 16) * 4 + 127) / 128 * 128;
     uint64_t bytes = 2 * (r * hidden * 2 + squares) +
-                     r * ((uint64_t)step_qkv_rows(s) + (uint64_t)s->ffn + attended) * 2 +
+                     r * ((uint64_t)cuda_qkv_rows(s) + (uint64_t)s->ffn + attended) * 2 +
                      (uint64_t)parts * (heads * 8 + attended * 4);
     return (bytes + 127) / 128 * 128;
 }
 
 /* Bytes of a lane's exchange: the residual stream, and so many regions. */
-static uint64_t step_exchange_bytes(const forward_cuda_state *f, int rows, int regions, int parts) {
+static uint64_t cuda_exchange_bytes(const forward_cuda_state *f, int rows, int regions, int parts) {
     return (uint64_t)rows * (uint64_t)f->shape->hidden * 4 +
-           (uint64_t)regions * step_region_bytes(f, rows, parts);
+           (uint64_t)regions * cuda_region_bytes(f, rows, parts);
 }
 
 /* Two halves of the flow's exchange, a region for each layer and one behind. */
-static int step_flow_regions(const forward_cuda_state *f) { return 2 * (f->shape->layers + 1); }
+static int cuda_flow_regions(const forward_cuda_state *f) { return 2 * (f->shape->layers + 1); }
 
-/* The flow kernel serves rows whose chunks are one round of its blocks (step_suits_flow), so that
+/* The flow kernel serves rows whose chunks are one round of its blocks (cuda_suits_flow), so that
  * its exchange, which has a region for every layer, needs room for no more of them; a model whose
  * exchange is out of proportion all the same has no flow kernel. */
-static void step_choose_flow(forward_cuda_state *f) {
+static void cuda_choose_flow(forward_cuda_state *f) {
     int most = (f->blocks - f->narrow) / f->shape->kv_heads;
     f->flow_chunks = most < f->runs ? most : f->runs;
-    if (step_exchange_bytes(f, STEP_FLOW_ROWS, step_flow_regions(f),
+    if (cuda_exchange_bytes(f, STEP_FLOW_ROWS, cuda_flow_regions(f),
                             f->flow_chunks * STEP_FLOW_ROWS) > (uint64_t)STEP_FLOW_MIB << 20)
         f->flow_chunks = 0;
 }
 
 /* Room for what the stages' rows have of runs: for all rows at the end of the context while that
- * is little, for a few of them always. A step with more is run in parts (step_has_room). */
-static void step_choose_parts(forward_cuda_state *f) {
+ * is little, for a few of them always. A step with more is run in parts (cuda_has_room). */
+static void cuda_choose_parts(forward_cuda_state *f) {
     int64_t bytes = (int64_t)f->shape->heads * (f->shape->head_dim * 4 + 8);
     int64_t parts = ((int64_t)STEP_PARTS_MIB << 20) / bytes / 16 * 16;
     int64_t least = (int64_t)f->runs * STEP_LONG_ROWS, most = (int64_t)f->runs * STEP_STAGE_ROWS;
@@ -268,19 +268,19 @@ static void step_choose_parts(forward_cuda_state *f) {
 }
 
 /* What the kernels are made for. */
-static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
+static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
     const model_shape *s = f->shape;
     int tiles = s->hidden / 16;
     size_t meeting;
     f->streamed = s->hidden >= step_stream_from &&
                   f->dev->max_shared_bytes >= PRODUCT_SHARED;
-    step_choose_formats(f, m);
+    cuda_choose_formats(f, m);
     f->max_rows = max_rows;
     f->page_size = m->runtime->config.page_size;
     f->max_pages = model_pages_of(m->max_seq_len, f->page_size);
     f->table_rows = m->runtime->config.max_batch;
     f->group_rows = 16 / (s->heads / s->kv_heads);
-    f->warps = f->streamed ? 8 : step_choose_warps(s->hidden);
+    f->warps = f->streamed ? 8 : cuda_choose_warps(s->hidden);
     f->chunk = layout_chunk(s->head_dim);
     f->chunks = (m->max_seq_len + f->chunk - 1) / f->chunk;
     f->runs = layout_context_runs(f->chunks * f->chunk, f->page_size, s->head_dim, s->kv_heads);
@@ -295,16 +295,16 @@ static void step_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
-    if (!f->streamed) step_choose_flow(f);
-    step_choose_parts(f);
-    f->sparse_flow = f->flow_chunks > 0 && step_selects_any(&m->runtime->config, s->layers) &&
-                     step_selection_bytes(f) <= meeting;
+    if (!f->streamed) cuda_choose_flow(f);
+    cuda_choose_parts(f);
+    f->sparse_flow = f->flow_chunks > 0 && cuda_selects_any(&m->runtime->config, s->layers) &&
+                     cuda_selection_bytes(f) <= meeting;
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 /* The last constant is SPARSE. */
-static int step_constants(const forward_cuda_state *f, int rows, int parts, int blocks,
+static int cuda_constants(const forward_cuda_state *f, int rows, int parts, int blocks,
                           jit_constant *out) {
     const model_shape *s = f->shape;
     const jit_constant all[] = {
@@ -321,18 +321,18 @@ static int step_constants(const forward_cuda_state *f, int rows, int parts, int 
     return (int)BASE_COUNT(all);
 }
 
-static unsigned step_shared_bytes(const forward_cuda_state *f, int kernel) {
+static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
     if (kernel == STEP_K_FLOW || kernel == STEP_K_SPARSE_FLOW)
         return f->product_bytes + f->attend_bytes;
     if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) return f->attend_bytes;
-    if (kernel == STEP_K_SELECT) return (unsigned)step_selection_bytes(f);
+    if (kernel == STEP_K_SELECT) return (unsigned)cuda_selection_bytes(f);
     if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return (unsigned)STEP_PRODUCT_BYTES;
     if (kernel == PROMPT_K_ATTEND) return (unsigned)(512 * f->shape->head_dim);
     return kernel == STEP_K_FINISH ? 0 : f->product_bytes; /* enough for all others */
 }
 
 /* Kernels [first, first + count) from a program that is built. */
-static cairn_status step_functions(forward_cuda_state *f, jit_program *program, int first,
+static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, int first,
                                    int count) {
     static const char *const names[] = {
         "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
@@ -342,15 +342,15 @@ static cairn_status step_functions(forward_cuda_state *f, jit_program *program, 
         "prompt_attend", "prompt_head"};
     cairn_status status = CAIRN_OK;
     for (int i = first; i < first + count && !status; i++)
-        status = jit_function(f->dev->jit, program, names[i], (int)step_shared_bytes(f, i),
+        status = jit_function(f->dev->jit, program, names[i], (int)cuda_shared_bytes(f, i),
                               &f->kernels[i]);
     return status;
 }
 
-static jit_request step_flow_request(const forward_cuda_state *f, int kernel,
+static jit_request cuda_flow_request(const forward_cuda_state *f, int kernel,
                                      jit_constant *constants) {
     jit_request request = {"step/step.cu", constants, 0, true};
-    request.constant_count = step_constants(f, STEP_FLOW_ROWS, f->flow_chunks * STEP_FLOW_ROWS,
+    request.constant_count = cuda_constants(f, STEP_FLOW_ROWS, f->flow_chunks * STEP_FLOW_ROWS,
                                             f->blocks, constants);
     constants[request.constant_count - 1].value = kernel == STEP_K_SPARSE_FLOW;
     return request;
@@ -370,9 +370,9 @@ enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs) };
 /* Constants of the stage and of the prompt's kernels. */
 typedef struct step_texts { jit_constant stage[STEP_CONSTANTS], prompt[STEP_CONSTANTS]; } step_texts;
 
-static void step_requests(const forward_cuda_state *f, step_texts *texts, jit_request *requests) {
-    int count = step_constants(f, STEP_STAGE_ROWS, f->stage_parts, 0, texts->stage);
-    step_constants(f, f->max_rows, 0, 0, texts->prompt);
+static void cuda_requests(const forward_cuda_state *f, step_texts *texts, jit_request *requests) {
+    int count = cuda_constants(f, STEP_STAGE_ROWS, f->stage_parts, 0, texts->stage);
+    cuda_constants(f, f->max_rows, 0, 0, texts->prompt);
     for (int i = 0; i < STEP_PROGRAMS; i++) {
         const step_program *p = &step_programs[i];
         jit_request request = {p->source, texts->stage, count, false};
@@ -383,44 +383,44 @@ static void step_requests(const forward_cuda_state *f, step_texts *texts, jit_re
 }
 
 /* Begins to compile everything; what takes long and can be done without comes last. */
-static cairn_status step_begin_build(forward_cuda_state *f) {
+static cairn_status cuda_begin_build(forward_cuda_state *f) {
     step_texts texts;
     jit_constant flow[2][STEP_CONSTANTS];
     jit_request requests[STEP_PROGRAMS + 2];
     int count = STEP_PROGRAMS;
-    step_requests(f, &texts, requests);
-    if (f->flow_chunks) requests[count++] = step_flow_request(f, STEP_K_FLOW, flow[0]);
+    cuda_requests(f, &texts, requests);
+    if (f->flow_chunks) requests[count++] = cuda_flow_request(f, STEP_K_FLOW, flow[0]);
     else f->flow_states[STEP_K_FLOW] = STEP_FLOW_FAILED;
-    if (f->sparse_flow) requests[count++] = step_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
+    if (f->sparse_flow) requests[count++] = cuda_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
     else f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
     return jit_begin(f->dev->jit, requests, count);
 }
 
-/* Waits for what step_begin_build began, but for the flow kernels. */
-static cairn_status step_end_build(forward_cuda_state *f) {
+/* Waits for what cuda_begin_build began, but for the flow kernels. */
+static cairn_status cuda_end_build(forward_cuda_state *f) {
     step_texts texts;
     jit_request requests[STEP_PROGRAMS];
     cairn_status status = jit_wait(f->dev->jit);
-    step_requests(f, &texts, requests);
+    cuda_requests(f, &texts, requests);
     for (int i = 0; i < STEP_PROGRAMS && !status; i++) {
         jit_program *program;
         status = jit_get(f->dev->jit, &requests[i], &program);
         if (!status)
-            status = step_functions(f, program, step_programs[i].first, step_programs[i].count);
+            status = cuda_functions(f, program, step_programs[i].first, step_programs[i].count);
     }
     return status;
 }
 
 /* Whether a flow kernel can be launched by now. One that cannot be had is done without. */
-static bool step_has_flow(forward_cuda_state *f, int kernel) {
+static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
     jit_constant constants[STEP_CONSTANTS];
     jit_request request;
     jit_program *program;
     cairn_status status;
     if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
-    request = step_flow_request(f, kernel, constants);
+    request = cuda_flow_request(f, kernel, constants);
     status = jit_try(f->dev->jit, &request, &program);
-    if (!status) status = step_functions(f, program, kernel, 1);
+    if (!status) status = cuda_functions(f, program, kernel, 1);
     if (status == CAIRN_CANCELLED) status = jit_begin(f->dev->jit, &request, 1);
     else if (status != CAIRN_BUSY) f->flow_states[kernel] = status ? STEP_FLOW_FAILED
                                                                   : STEP_FLOW_READY;
@@ -436,11 +436,11 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
     cairn_status status = CAIRN_OK;
     for (int kernel = STEP_K_FLOW; kernel <= STEP_K_SPARSE_FLOW && !status; kernel++) {
         jit_constant constants[STEP_CONSTANTS];
-        jit_request request = step_flow_request(f, kernel, constants);
+        jit_request request = cuda_flow_request(f, kernel, constants);
         jit_program *program;
         if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
         status = jit_get(f->dev->jit, &request, &program);
-        if (!status) status = step_functions(f, program, kernel, 1);
+        if (!status) status = cuda_functions(f, program, kernel, 1);
         if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
     }
     return status;

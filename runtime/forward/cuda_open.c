@@ -5,32 +5,32 @@
 /* Everything that a model takes on the device stands in this section, once: `a` measures it for an
  * estimate, or allocates it. */
 
-static void step_take_weights(forward_cuda_state *f, device_arena *a, bool tied) {
+static void cuda_take_weights(forward_cuda_state *f, device_arena *a, bool tied) {
     static const char what[] = "the packed weights";
     const model_shape *s = f->shape;
     uint64_t n = (uint64_t)s->layers;
     int64_t attended = (int64_t)s->heads * s->head_dim;
     f->qkv = (uint8_t *)device_take(
-        a, n * step_packed_bytes(f->pack_qkv, step_qkv_rows(s), s->hidden), what);
-    f->o = (uint8_t *)device_take(a, n * step_packed_bytes(f->pack_o, s->hidden, attended), what);
+        a, n * cuda_packed_bytes(f->pack_qkv, cuda_qkv_rows(s), s->hidden), what);
+    f->o = (uint8_t *)device_take(a, n * cuda_packed_bytes(f->pack_o, s->hidden, attended), what);
     f->gate_up = (uint8_t *)device_take(
-        a, n * step_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn, s->hidden), what);
-    f->down = (uint8_t *)device_take(a, n * step_packed_bytes(f->pack_down, s->hidden, s->ffn),
+        a, n * cuda_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn, s->hidden), what);
+    f->down = (uint8_t *)device_take(a, n * cuda_packed_bytes(f->pack_down, s->hidden, s->ffn),
                                      what);
-    f->head = (uint8_t *)device_take(a, step_packed_bytes(f->pack_head, s->vocab, s->hidden), what);
+    f->head = (uint8_t *)device_take(a, cuda_packed_bytes(f->pack_head, s->vocab, s->hidden), what);
     f->embed = tied ? f->head
                     : (uint8_t *)device_take(
-                          a, step_packed_bytes(f->pack_embed, s->vocab, s->hidden), what);
+                          a, cuda_packed_bytes(f->pack_embed, s->vocab, s->hidden), what);
     f->norms = (float *)device_take(a, (2 * n + 1) * (uint64_t)s->hidden * 4, "the norms");
     f->weights_bytes = a->bytes;
 }
 
 /* Input words and exchange of one lane of `rows` rows. */
-static void step_take_lane(forward_cuda_state *f, device_arena *a, step_lane *lane, int rows,
+static void cuda_take_lane(forward_cuda_state *f, device_arena *a, step_lane *lane, int rows,
                            int regions, int parts) {
     uint64_t words = (uint64_t)(STEP_HEAD + STEP_ARRAYS * rows);
     lane->rows = rows;
-    lane->exchange_bytes = step_exchange_bytes(f, rows, regions, parts);
+    lane->exchange_bytes = cuda_exchange_bytes(f, rows, regions, parts);
     lane->params.capacity = rows;
     lane->params.input = (const int32_t *)device_take(a, words * 4, "a step's input");
     lane->params.exchange = (uint8_t *)device_take(a, lane->exchange_bytes,
@@ -38,12 +38,12 @@ static void step_take_lane(forward_cuda_state *f, device_arena *a, step_lane *la
 }
 
 /* The words that a host reads after a step: fault, sampled tokens, pages read of each sequence. */
-static size_t step_result_words(const forward_cuda_state *f) {
+static size_t cuda_result_words(const forward_cuda_state *f) {
     return (size_t)(STEP_SAMPLED_AT + STEP_STAGE_ROWS + f->table_rows);
 }
 
 /* What page selection keeps. */
-static void step_take_lists(forward_cuda_state *f, device_arena *a) {
+static void cuda_take_lists(forward_cuda_state *f, device_arena *a) {
     uint64_t pages = (uint64_t)f->max_pages, heads = (uint64_t)f->shape->kv_heads;
     uint64_t layers = (uint64_t)f->shape->layers, words = (pages + 31) / 32;
     f->seen_bytes = (size_t)(layers * (uint64_t)f->table_rows * heads * words * 4);
@@ -57,7 +57,7 @@ static void step_take_lists(forward_cuda_state *f, device_arena *a) {
     f->new_pages = (int32_t *)device_take(a, pages * 4, "new pages");
 }
 
-static void step_take_buffers(forward_cuda_state *f, device_arena *a) {
+static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
     const model_shape *s = f->shape;
     uint64_t layers = (uint64_t)s->layers;
     f->rope = (float *)device_take(
@@ -66,27 +66,27 @@ static void step_take_buffers(forward_cuda_state *f, device_arena *a) {
                                      "the logits");
     f->kv = (void **)device_take(a, layers * sizeof(void *), "the cache's addresses");
     f->bounds = (void **)device_take(a, layers * sizeof(void *), "the bounds' addresses");
-    step_take_lists(f, a);
+    cuda_take_lists(f, a);
     f->table = (int32_t *)device_take(a, (uint64_t)f->table_rows * (uint64_t)f->max_pages * 4,
                                       "the page table");
-    f->fault = (int32_t *)device_take(a, step_result_words(f) * 4, "the sampled tokens");
+    f->fault = (int32_t *)device_take(a, cuda_result_words(f) * 4, "the sampled tokens");
     f->rules = device_take(a, STEP_STAGE_ROWS * sizeof(sample_rule), "sampling");
     f->winners = (uint64_t *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)f->blocks * 8,
                                          "the winners");
     if (f->flow_chunks)
-        step_take_lane(f, a, &f->flow, STEP_FLOW_ROWS, step_flow_regions(f),
+        cuda_take_lane(f, a, &f->flow, STEP_FLOW_ROWS, cuda_flow_regions(f),
                        f->flow_chunks * STEP_FLOW_ROWS);
-    step_take_lane(f, a, &f->stage, STEP_STAGE_ROWS, 1, f->stage_parts);
-    step_take_lane(f, a, &f->prompt, f->max_rows, 1, 0);
+    cuda_take_lane(f, a, &f->stage, STEP_STAGE_ROWS, 1, f->stage_parts);
+    cuda_take_lane(f, a, &f->prompt, f->max_rows, 1, 0);
 }
 
-static void step_take_all(forward_cuda_state *f, device_arena *a, const model_plan *plan) {
-    step_take_weights(f, a, plan->head.data == plan->embed.data);
-    step_take_buffers(f, a);
+static void cuda_take_all(forward_cuda_state *f, device_arena *a, const model_plan *plan) {
+    cuda_take_weights(f, a, plan->head.data == plan->embed.data);
+    cuda_take_buffers(f, a);
 }
 
 /* What is being served: see forward_cuda_state. */
-static void step_carve_batch(forward_cuda_state *f, forward_carver *c) {
+static void cuda_carve_batch(forward_cuda_state *f, forward_carver *c) {
     int sequences = f->table_rows, rows = f->max_rows;
     void *space = forward_carve(c, 1, sample_space_bytes(f->shape->vocab));
     sample_rule *rules = (sample_rule *)forward_carve(c, STEP_STAGE_ROWS, sizeof *rules);
@@ -106,35 +106,35 @@ static void step_carve_batch(forward_cuda_state *f, forward_carver *c) {
 }
 
 /* Host memory: parts of one block, or only their sizes. */
-static void step_carve_host(forward_cuda_state *f, forward_carver *c) {
+static void cuda_carve_host(forward_cuda_state *f, forward_carver *c) {
     step_lane *lanes[3];
     lanes[0] = &f->flow, lanes[1] = &f->stage, lanes[2] = &f->prompt;
     for (int i = 0; i < 3; i++)
         lanes[i]->words = (int32_t *)forward_carve(c, STEP_HEAD + STEP_ARRAYS * lanes[i]->rows,
                                                    sizeof(int32_t));
     f->host_pages = (int32_t *)forward_carve(c, f->max_pages, sizeof(int32_t));
-    f->host_words = (int32_t *)forward_carve(c, (int64_t)step_result_words(f), sizeof(int32_t));
-    step_carve_batch(f, c);
+    f->host_words = (int32_t *)forward_carve(c, (int64_t)cuda_result_words(f), sizeof(int32_t));
+    cuda_carve_batch(f, c);
 }
 
-static cairn_status step_open_host(forward_cuda_state *f) {
+static cairn_status cuda_open_host(forward_cuda_state *f) {
     base *b = f->dev->base;
     forward_carver carve = {NULL, 0};
-    step_carve_host(f, &carve);
+    cuda_carve_host(f, &carve);
     f->host_bytes = carve.used;
     f->host = base_new(b, f->host_bytes, 1);
     if (!f->host) return base_no_memory(b, "the host's side of the GPU forward", f->host_bytes);
     carve.memory = (char *)f->host;
     carve.used = 0;
-    step_carve_host(f, &carve);
+    cuda_carve_host(f, &carve);
     return CAIRN_OK;
 }
 
 /* All memory, and what must stand in it before the first step. */
-static cairn_status step_open_memory(forward_cuda_state *f, const model_plan *plan) {
+static cairn_status cuda_open_memory(forward_cuda_state *f, const model_plan *plan) {
     cairn_status status;
-    step_take_all(f, &f->arena, plan);
-    if ((status = f->arena.status) || (status = step_open_host(f))) return status;
+    cuda_take_all(f, &f->arena, plan);
+    if ((status = f->arena.status) || (status = cuda_open_host(f))) return status;
     f->sampled = f->fault + STEP_SAMPLED_AT;
     f->pages_read = f->sampled + STEP_STAGE_ROWS;
     if (f->flow_chunks) /* where blocks wait for words, there are none */
@@ -147,7 +147,7 @@ static cairn_status step_open_memory(forward_cuda_state *f, const model_plan *pl
         /* a step's graph has a fixed number of rows: those that are not there are read too */
         (status = device_zero(f->dev, f->winners, STEP_STAGE_ROWS * (size_t)f->blocks * 8)))
         return status;
-    return device_zero(f->dev, f->fault, step_result_words(f) * 4);
+    return device_zero(f->dev, f->fault, cuda_result_words(f) * 4);
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -163,39 +163,39 @@ typedef struct step_packer {
     int turn; /* the pinned buffer that is filled next */
 } step_packer;
 
-static size_t step_row_bytes(const model_weight *w) {
+static size_t cuda_row_bytes(const model_weight *w) {
     return block_row_bytes(block_find(w->type), w->columns);
 }
 
 /* What slices must hold: STEP_SLICE_MIB, but no more than a weight has, and 16 rows of any. */
-static void step_measure_slice(const model_weight *w, size_t *bytes) {
-    size_t row = step_row_bytes(w), whole = (size_t)w->rows * row;
+static void cuda_measure_slice(const model_weight *w, size_t *bytes) {
+    size_t row = cuda_row_bytes(w), whole = (size_t)w->rows * row;
     size_t most = (size_t)STEP_SLICE_MIB << 20;
     size_t wanted = whole < most ? whole : most < 16 * row ? 16 * row : most;
     if (wanted > *bytes) *bytes = wanted;
 }
 
-static size_t step_slice_bytes(const model_plan *plan) {
+static size_t cuda_slice_bytes(const model_plan *plan) {
     size_t bytes = 0;
-    step_measure_slice(&plan->embed, &bytes);
-    step_measure_slice(&plan->head, &bytes);
+    cuda_measure_slice(&plan->embed, &bytes);
+    cuda_measure_slice(&plan->head, &bytes);
     for (int i = 0; i < plan->layer_count; i++)
         for (int role = 0; role < PLAN_ROLES; role++)
             if (plan->layers[i].weights[role].data)
-                step_measure_slice(&plan->layers[i].weights[role], &bytes);
+                cuda_measure_slice(&plan->layers[i].weights[role], &bytes);
     return bytes;
 }
 
-static void step_packer_close(step_packer *p) {
+static void cuda_packer_close(step_packer *p) {
     device_staging_close(p->f->dev, &p->pinned);
     device_arena_free(&p->arena);
 }
 
-/* On failure step_packer_close is still owed. */
-static cairn_status step_packer_open(step_packer *p, forward_cuda_state *f,
+/* On failure cuda_packer_close is still owed. */
+static cairn_status cuda_packer_open(step_packer *p, forward_cuda_state *f,
                                      const model_plan *plan) {
     const jit_request request = {"dense/pack.cu", NULL, 0, false};
-    size_t bytes = step_slice_bytes(plan);
+    size_t bytes = cuda_slice_bytes(plan);
     jit_program *program;
     cairn_status status;
     memset(p, 0, sizeof *p);
@@ -209,11 +209,11 @@ static cairn_status step_packer_open(step_packer *p, forward_cuda_state *f,
 }
 
 /* Rows [first, first + count) of a weight, whose first row is row `to_row` of what lies at `to`. */
-static cairn_status step_pack_slice(step_packer *p, const model_weight *w, int64_t first,
+static cairn_status cuda_pack_slice(step_packer *p, const model_weight *w, int64_t first,
                                     int64_t count, const pack_params *place) {
     device *dev = p->f->dev;
     device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
-    size_t row = step_row_bytes(w), bytes = (size_t)count * row;
+    size_t row = cuda_row_bytes(w), bytes = (size_t)count * row;
     int turn = p->turn++ % DEV_STAGES;
     pack_params params = *place;
     cairn_status status = device_staging_await(dev, &p->pinned, turn);
@@ -230,9 +230,9 @@ static cairn_status step_pack_slice(step_packer *p, const model_weight *w, int64
 }
 
 /* A weight to `to`, as its rows from first_row on; half: see pack_params. */
-static cairn_status step_pack(step_packer *p, const model_weight *w, uint8_t *to, int format,
+static cairn_status cuda_pack(step_packer *p, const model_weight *w, uint8_t *to, int format,
                               int64_t first_row, int half) {
-    int64_t rows = (int64_t)(p->pinned.bytes / step_row_bytes(w));
+    int64_t rows = (int64_t)(p->pinned.bytes / cuda_row_bytes(w));
     pack_params place;
     cairn_status status = CAIRN_OK;
     memset(&place, 0, sizeof place);
@@ -244,56 +244,56 @@ static cairn_status step_pack(step_packer *p, const model_weight *w, uint8_t *to
     place.half = half;
     if (rows >= 16) rows = rows / 16 * 16; /* whole tiles */
     for (int64_t first = 0; first < w->rows && !status; first += rows)
-        status = step_pack_slice(p, w, first, w->rows - first < rows ? w->rows - first : rows,
+        status = cuda_pack_slice(p, w, first, w->rows - first < rows ? w->rows - first : rows,
                                  &place);
     return status;
 }
 
-static cairn_status step_pack_layer(step_packer *packer, const plan_layer *l, size_t i) {
+static cairn_status cuda_pack_layer(step_packer *packer, const plan_layer *l, size_t i) {
     forward_cuda_state *f = packer->f;
     const model_shape *s = f->shape;
     const model_weight *w = l->weights;
     int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
-    uint8_t *qkv = f->qkv + i * step_packed_bytes(f->pack_qkv, step_qkv_rows(s), s->hidden);
-    uint8_t *o = f->o + i * step_packed_bytes(f->pack_o, s->hidden, q);
-    uint8_t *both = f->gate_up + i * step_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn,
+    uint8_t *qkv = f->qkv + i * cuda_packed_bytes(f->pack_qkv, cuda_qkv_rows(s), s->hidden);
+    uint8_t *o = f->o + i * cuda_packed_bytes(f->pack_o, s->hidden, q);
+    uint8_t *both = f->gate_up + i * cuda_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn,
                                                        s->hidden);
-    uint8_t *down = f->down + i * step_packed_bytes(f->pack_down, s->hidden, s->ffn);
+    uint8_t *down = f->down + i * cuda_packed_bytes(f->pack_down, s->hidden, s->ffn);
     float *norms = f->norms + 2 * i * (size_t)s->hidden;
     size_t hidden = (size_t)s->hidden * 4;
     cairn_status status;
-    if ((status = step_pack(packer, &w[PLAN_Q], qkv, f->pack_qkv, 0, 0)) ||
-        (status = step_pack(packer, &w[PLAN_K], qkv, f->pack_qkv, q, 0)) ||
-        (status = step_pack(packer, &w[PLAN_V], qkv, f->pack_qkv, q + kv, 0)) ||
-        (status = step_pack(packer, &w[PLAN_O], o, f->pack_o, 0, 0)) ||
-        (status = step_pack(packer, &w[PLAN_GATE], both, f->pack_gate_up, 0, 1)) ||
-        (status = step_pack(packer, &w[PLAN_UP], both, f->pack_gate_up, 0, 2)) ||
-        (status = step_pack(packer, &w[PLAN_DOWN], down, f->pack_down, 0, 0)) ||
+    if ((status = cuda_pack(packer, &w[PLAN_Q], qkv, f->pack_qkv, 0, 0)) ||
+        (status = cuda_pack(packer, &w[PLAN_K], qkv, f->pack_qkv, q, 0)) ||
+        (status = cuda_pack(packer, &w[PLAN_V], qkv, f->pack_qkv, q + kv, 0)) ||
+        (status = cuda_pack(packer, &w[PLAN_O], o, f->pack_o, 0, 0)) ||
+        (status = cuda_pack(packer, &w[PLAN_GATE], both, f->pack_gate_up, 0, 1)) ||
+        (status = cuda_pack(packer, &w[PLAN_UP], both, f->pack_gate_up, 0, 2)) ||
+        (status = cuda_pack(packer, &w[PLAN_DOWN], down, f->pack_down, 0, 0)) ||
         (status = device_upload(f->dev, norms, l->parts[PLAN_MIXER_NORM].values, hidden)))
         return status;
     return device_upload(f->dev, norms + s->hidden, l->parts[PLAN_FFN_NORM].values, hidden);
 }
 
-static cairn_status step_pack_into(step_packer *packer, const model_plan *plan) {
+static cairn_status cuda_pack_into(step_packer *packer, const model_plan *plan) {
     forward_cuda_state *f = packer->f;
     size_t layers = (size_t)f->shape->layers, hidden = (size_t)f->shape->hidden;
-    cairn_status status = step_pack(packer, &plan->head, f->head, f->pack_head, 0, 0);
+    cairn_status status = cuda_pack(packer, &plan->head, f->head, f->pack_head, 0, 0);
     if (!status && f->embed != f->head)
-        status = step_pack(packer, &plan->embed, f->embed, f->pack_embed, 0, 0);
+        status = cuda_pack(packer, &plan->embed, f->embed, f->pack_embed, 0, 0);
     for (size_t i = 0; i < layers && !status; i++)
-        status = step_pack_layer(packer, &plan->layers[i], i);
+        status = cuda_pack_layer(packer, &plan->layers[i], i);
     return status ? status : device_upload(f->dev, f->norms + 2 * layers * hidden,
                                            plan->output_norm.values, hidden * 4);
 }
 
 /* All weights; the memory of their way is given back. */
-static cairn_status step_pack_all(forward_cuda_state *f, const model_plan *plan) {
+static cairn_status cuda_pack_all(forward_cuda_state *f, const model_plan *plan) {
     step_packer packer;
-    cairn_status status = step_packer_open(&packer, f, plan);
-    if (!status) status = step_pack_into(&packer, plan);
+    cairn_status status = cuda_packer_open(&packer, f, plan);
+    if (!status) status = cuda_pack_into(&packer, plan);
     if (!status) status = device_sync(f->dev);
     else device_wait(f->dev); /* copies may be under way */
-    step_packer_close(&packer);
+    cuda_packer_close(&packer);
     return status;
 }
 
@@ -301,7 +301,7 @@ static cairn_status step_pack_all(forward_cuda_state *f, const model_plan *plan)
 
 /* (cos, sin) of position * base^(-2j / dim), each position turned on from the one before in double:
  * the error stays near 1e-12. */
-static cairn_status step_fill_rope(forward_cuda_state *f, const plan_rope *rope) {
+static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope) {
     int pairs = f->shape->head_dim / 2, positions = f->chunks * f->chunk;
     size_t count = (size_t)positions * (size_t)pairs * 2;
     float *table = (float *)base_new(f->dev->base, count, sizeof *table);
@@ -328,7 +328,7 @@ static cairn_status step_fill_rope(forward_cuda_state *f, const plan_rope *rope)
 /* A power of two that brings the first layer's typical x weight to 2^-7: the residual stream may
  * grow two million times before f16 overflows, and what f16 loses below is far under the sum's
  * error. */
-static float step_input_scale(const cairn_model *m) {
+static float cuda_input_scale(const cairn_model *m) {
     const model_weight *embed = &m->plan.embed;
     const float *norm = m->plan.layers[0].parts[PLAN_MIXER_NORM].values;
     const block_type *type = block_find(embed->type);
@@ -352,7 +352,7 @@ static float step_input_scale(const cairn_model *m) {
     return ldexpf(1.0f, -7 - exponent);
 }
 
-static void step_set_params(forward_cuda_state *f, const cairn_model *m, step_lane *lane) {
+static void cuda_set_params(forward_cuda_state *f, const cairn_model *m, step_lane *lane) {
     step_params *p = &lane->params;
     p->qkv = f->qkv;
     p->o = f->o;
@@ -369,7 +369,7 @@ static void step_set_params(forward_cuda_state *f, const cairn_model *m, step_la
     p->fault = f->fault;
     p->table_stride = f->max_pages;
     p->norm_eps = f->shape->norm_eps;
-    p->input_scale = step_input_scale(m);
+    p->input_scale = cuda_input_scale(m);
     memcpy(&p->bounds, &f->bounds, sizeof p->bounds);
     p->lists = f->lists;
     p->list_counts = f->list_counts;
@@ -383,7 +383,7 @@ static void step_set_params(forward_cuda_state *f, const cairn_model *m, step_la
     p->sequences = f->table_rows;
 }
 
-static void step_free_sparse_graphs(forward_cuda_state *f) {
+static void cuda_free_sparse_graphs(forward_cuda_state *f) {
     device_graph_free(f->dev, &f->sparse_graph);
     for (size_t i = 0; i < BASE_COUNT(f->stage_graphs); i++)
         device_graph_free(f->dev, &f->stage_graphs[i]);
@@ -397,7 +397,7 @@ static void forward_cuda_close(cairn_model *model) {
     if (!f) return;
     device_sync(f->dev);
     device_graph_free(f->dev, &f->graph);
-    step_free_sparse_graphs(f);
+    cuda_free_sparse_graphs(f);
     for (size_t i = 0; i < BASE_COUNT(f->dense_graphs); i++)
         device_graph_free(f->dev, &f->dense_graphs[i]);
     device_arena_free(&f->arena);
@@ -407,7 +407,7 @@ static void forward_cuda_close(cairn_model *model) {
 }
 
 /* A state that knows its shapes and owns nothing yet. */
-static cairn_status step_new(cairn_model *model, int max_rows, forward_cuda_state **out) {
+static cairn_status cuda_new(cairn_model *model, int max_rows, forward_cuda_state **out) {
     base *b = &model->runtime->base;
     forward_cuda_state *f;
     cairn_status status = forward_cuda_check_model(model);
@@ -418,7 +418,7 @@ static cairn_status step_new(cairn_model *model, int max_rows, forward_cuda_stat
     f->runtime = model->runtime;
     f->dev = f->arena.dev = &model->runtime->device;
     f->shape = &model->shape;
-    step_choose_shape(f, model, max_rows);
+    cuda_choose_shape(f, model, max_rows);
     return *out = f, CAIRN_OK;
 }
 
@@ -426,14 +426,14 @@ static cairn_status step_new(cairn_model *model, int max_rows, forward_cuda_stat
 static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, model_memory *out) {
     forward_cuda_state *f;
     forward_carver host = {NULL, 0};
-    cairn_status status = step_new(model, max_rows, &f);
+    cairn_status status = cuda_new(model, max_rows, &f);
     if (status) return status;
     f->arena.measures = true;
-    step_take_all(f, &f->arena, &model->plan);
-    step_carve_host(f, &host);
+    cuda_take_all(f, &f->arena, &model->plan);
+    cuda_carve_host(f, &host);
     out->weights = f->weights_bytes;
     out->scratch = f->arena.bytes - f->weights_bytes;
-    out->opening = step_slice_bytes(&model->plan);
+    out->opening = cuda_slice_bytes(&model->plan);
     out->host = host.used + sizeof *f;
     base_delete(&model->runtime->base, f, 1, sizeof *f);
     return CAIRN_OK;
@@ -443,20 +443,20 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
 static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     size_t addresses = (size_t)model->shape.layers * sizeof(void *);
     forward_cuda_state *f;
-    cairn_status status = step_new(model, max_rows, &f);
+    cairn_status status = cuda_new(model, max_rows, &f);
     if (status) return status;
     model->state = f;
-    if ((status = step_begin_build(f)) || (status = step_open_memory(f, &model->plan)) ||
-        (status = step_fill_rope(f, &model->plan.ropes[0])) || (status = step_end_build(f)) ||
-        (status = step_pack_all(f, &model->plan)) ||
+    if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
+        (status = cuda_fill_rope(f, &model->plan.ropes[0])) || (status = cuda_end_build(f)) ||
+        (status = cuda_pack_all(f, &model->plan)) ||
         (status = device_upload(f->dev, f->kv, model->kv.pages, addresses)) ||
         (status = device_upload(f->dev, f->bounds, model->kv.bounds, addresses)) ||
         (status = device_sync(f->dev))) {
         forward_cuda_close(model);
         return status;
     }
-    step_set_params(f, model, &f->flow);
-    step_set_params(f, model, &f->stage);
-    step_set_params(f, model, &f->prompt);
+    cuda_set_params(f, model, &f->flow);
+    cuda_set_params(f, model, &f->stage);
+    cuda_set_params(f, model, &f->prompt);
     return CAIRN_OK;
 }

@@ -13,7 +13,7 @@ typedef struct step_part {
 } step_part;
 
 /* The slot of a host row: the one it is in, or the one that was not used for longest. */
-static int step_find_slot(const forward_cuda_state *f, int row) {
+static int cuda_find_slot(const forward_cuda_state *f, int row) {
     int oldest = 0;
     for (int i = 0; i < f->table_rows; i++) {
         if (f->slot_rows[i] == row) return i;
@@ -23,7 +23,7 @@ static int step_find_slot(const forward_cuda_state *f, int row) {
 }
 
 /* What of a row the device does not have yet. */
-static cairn_status step_upload_table(forward_cuda_state *f, page_tables *t, int row, int slot) {
+static cairn_status cuda_upload_table(forward_cuda_state *f, page_tables *t, int row, int slot) {
     int first = t->first_changed[row], end = t->last_changed[row] + 1;
     cairn_status status = CAIRN_OK;
     if (f->slot_rows[slot] != row) first = 0, end = t->pages[row];
@@ -39,22 +39,22 @@ static cairn_status step_upload_table(forward_cuda_state *f, page_tables *t, int
 }
 
 /* Every sequence's row in a slot of its own, up to date. */
-static cairn_status step_place_tables(forward_cuda_state *f, const forward_batch *batch) {
+static cairn_status cuda_place_tables(forward_cuda_state *f, const forward_batch *batch) {
     cairn_status status = CAIRN_OK;
     f->forwards++;
     for (int pass = 0; pass < 2; pass++) /* those that have a slot first, so that they keep it */
         for (int i = 0; i < batch->sequence_count && !status; i++) {
-            int row = batch->sequences[i].table, slot = step_find_slot(f, row);
+            int row = batch->sequences[i].table, slot = cuda_find_slot(f, row);
             if ((f->slot_rows[slot] == row) != (pass == 0)) continue;
             f->slots[i] = slot;
             f->slot_used[slot] = f->forwards;
-            status = step_upload_table(f, batch->tables, row, slot);
+            status = cuda_upload_table(f, batch->tables, row, slot);
         }
     return status;
 }
 
 /* The chunks that a row's attention is cut into, at most. rule: NULL for whole attention. */
-static int step_row_chunks(const forward_cuda_state *f, const forward_rule *rule, int position) {
+static int cuda_row_chunks(const forward_cuda_state *f, const forward_rule *rule, int position) {
     int candidates = rule ? select_candidates(&rule->select, position) : 0;
     int pages = layout_most_listed(position, candidates, rule ? rule->select.topk : 0,
                                    rule ? rule->select.sinks : 0, f->page_size);
@@ -62,32 +62,32 @@ static int step_row_chunks(const forward_cuda_state *f, const forward_rule *rule
 }
 
 /* Chunks of a run of these; runs. */
-static int step_row_run(const forward_cuda_state *f, const forward_rule *rule, int position) {
-    return layout_run(step_row_chunks(f, rule, position), f->shape->kv_heads);
+static int cuda_row_run(const forward_cuda_state *f, const forward_rule *rule, int position) {
+    return layout_run(cuda_row_chunks(f, rule, position), f->shape->kv_heads);
 }
-static int step_row_runs(const forward_cuda_state *f, const forward_rule *rule, int position) {
-    int run = step_row_run(f, rule, position);
-    int chunks = rule ? step_row_chunks(f, rule, position) : position / f->chunk + 1;
+static int cuda_row_runs(const forward_cuda_state *f, const forward_rule *rule, int position) {
+    int run = cuda_row_run(f, rule, position);
+    int chunks = rule ? cuda_row_chunks(f, rule, position) : position / f->chunk + 1;
     return (chunks + run - 1) / run;
 }
 
 /* Whether every layer of the model selects. */
-static bool step_selects_all(const forward_cuda_state *f, const forward_rule *rule) {
+static bool cuda_selects_all(const forward_cuda_state *f, const forward_rule *rule) {
     int l = 0;
     while (l < f->shape->layers && forward_rule_selects(rule, l)) l++;
     return l == f->shape->layers;
 }
 
 /* The runs that a row has in any layer, at most. rule: NULL for whole attention. */
-static int step_most_runs(const forward_cuda_state *f, const forward_rule *rule, int position) {
-    int whole = step_row_runs(f, NULL, position);
-    int listed = rule ? step_row_runs(f, rule, position) : 0;
-    if (rule && step_selects_all(f, rule)) return listed;
+static int cuda_most_runs(const forward_cuda_state *f, const forward_rule *rule, int position) {
+    int whole = cuda_row_runs(f, NULL, position);
+    int listed = rule ? cuda_row_runs(f, rule, position) : 0;
+    if (rule && cuda_selects_all(f, rule)) return listed;
     return whole > listed ? whole : listed;
 }
 
 /* A part's rows as the input words of a lane. */
-static cairn_status step_upload_rows(forward_cuda_state *f, step_lane *lane,
+static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
                                      const step_part *part) {
     int32_t *head = lane->words, *array = lane->words + STEP_HEAD;
     int n = lane->rows, groups = 0, chunks = 0, listed = 0;
@@ -103,16 +103,16 @@ static cairn_status step_upload_rows(forward_cuda_state *f, step_lane *lane,
         array[STEP_FIRST * n + r] = same ? array[STEP_FIRST * n + r - 1] : r;
         array[STEP_STORED * n + r] = part->batch->sequences[s].stored;
         if (same && *last < f->group_rows && /* and both cut what they attend alike */
-            step_row_run(f, NULL, row->position) == step_row_run(f, NULL, row->position - 1)) {
+            cuda_row_run(f, NULL, row->position) == cuda_row_run(f, NULL, row->position - 1)) {
             ++*last;
         } else {
             array[STEP_GROUP_FIRST * n + groups] = r;
             array[STEP_GROUP_ROWS * n + groups++] = 1;
         }
-        if (step_row_runs(f, NULL, row->position) > chunks)
-            chunks = step_row_runs(f, NULL, row->position);
-        if (part->rule && step_row_runs(f, part->rule, row->position) > listed)
-            listed = step_row_runs(f, part->rule, row->position);
+        if (cuda_row_runs(f, NULL, row->position) > chunks)
+            chunks = cuda_row_runs(f, NULL, row->position);
+        if (part->rule && cuda_row_runs(f, part->rule, row->position) > listed)
+            listed = cuda_row_runs(f, part->rule, row->position);
     }
     head[STEP_ROWS] = part->rows;
     head[STEP_GROUPS] = groups;
@@ -132,7 +132,7 @@ static cairn_status step_upload_rows(forward_cuda_state *f, step_lane *lane,
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-static cairn_status step_launch(forward_cuda_state *f, const step_lane *lane, step_kernel kernel,
+static cairn_status cuda_launch(forward_cuda_state *f, const step_lane *lane, step_kernel kernel,
                                 int x, int y, int threads, unsigned shared, int layer, int which) {
     device_dims dims = {{0, 0, 1}, 0, 0, 0, true};
     step_params p = lane->params;
@@ -146,7 +146,7 @@ static cairn_status step_launch(forward_cuda_state *f, const step_lane *lane, st
 }
 
 /* The best token of each logit row, after any kind of head; pages counted by the sparse flow. */
-static cairn_status step_finish(forward_cuda_state *f, int rows, bool sparse_flow) {
+static cairn_status cuda_finish(forward_cuda_state *f, int rows, bool sparse_flow) {
     device_dims dims = {{0, 1, 1}, 32, 0, 0, true};
     finish_params p;
     memset(&p, 0, sizeof p);
@@ -170,7 +170,7 @@ static cairn_status step_finish(forward_cuda_state *f, int rows, bool sparse_flo
 
 /* ---- page selection -------------------------------------------------------------------------- */
 
-static void step_set_selection(const forward_cuda_state *f, step_params *p,
+static void cuda_set_selection(const forward_cuda_state *f, step_params *p,
                                const forward_rule *rule) {
     memset(p->select_layers, 0, sizeof p->select_layers);
     for (int l = 0; l < f->shape->layers; l++)
@@ -184,7 +184,7 @@ static void step_set_selection(const forward_cuda_state *f, step_params *p,
 }
 
 /* Bounds of the pages listed in f->host_pages. */
-static cairn_status step_store_listed(forward_cuda_state *f, int count, bool mean) {
+static cairn_status cuda_store_listed(forward_cuda_state *f, int count, bool mean) {
     device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
     step_params p = f->stage.params;
     cairn_status status = device_upload(f->dev, f->new_pages, f->host_pages, (size_t)count * 4);
@@ -196,7 +196,7 @@ static cairn_status step_store_listed(forward_cuda_state *f, int count, bool mea
 }
 
 /* Bounds of the pages that were completed since the last forward, of one source. */
-static cairn_status step_store_bounds(forward_cuda_state *f, const forward_batch *batch,
+static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch *batch,
                                       bool mean) {
     int count = 0;
     cairn_status status = CAIRN_OK;
@@ -206,23 +206,23 @@ static cairn_status step_store_bounds(forward_cuda_state *f, const forward_batch
         for (int page = s->bounded; page < s->stored && !status; page++) {
             f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
             if (count < f->max_pages) continue;
-            status = step_store_listed(f, count, mean);
+            status = cuda_store_listed(f, count, mean);
             count = 0;
         }
     }
-    return status || !count ? status : step_store_listed(f, count, mean);
+    return status || !count ? status : cuda_store_listed(f, count, mean);
 }
 
 /* ---- the flow kernel ------------------------------------------------------------------------- */
 
 /* Graphs of sparse steps hold what the rule selects. */
-static void step_renew_graphs(forward_cuda_state *f, const forward_rule *rule) {
+static void cuda_renew_graphs(forward_cuda_state *f, const forward_rule *rule) {
     if (forward_rule_same(&f->graph_rule, rule)) return;
-    step_free_sparse_graphs(f);
+    cuda_free_sparse_graphs(f);
     f->graph_rule = *rule;
 }
 
-static cairn_status step_enqueue_flow(forward_cuda_state *f, bool sparse) {
+static cairn_status cuda_enqueue_flow(forward_cuda_state *f, bool sparse) {
     device_dims dims = {{0, 1, 1}, 0, 0, 0, false};
     step_kernel kernel = sparse ? STEP_K_SPARSE_FLOW : STEP_K_FLOW;
     cairn_status status;
@@ -230,19 +230,19 @@ static cairn_status step_enqueue_flow(forward_cuda_state *f, bool sparse) {
     dims.block = (unsigned)f->warps * 32;
     dims.shared_bytes = f->attend_bytes + f->product_bytes;
     status = device_launch(f->dev, &f->kernels[kernel], &dims, &f->flow.params);
-    return status ? status : step_finish(f, STEP_FLOW_ROWS, sparse);
+    return status ? status : cuda_finish(f, STEP_FLOW_ROWS, sparse);
 }
 
-static cairn_status step_run_flow(forward_cuda_state *f, const step_part *part) {
+static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) {
     const forward_rule *rule = part->rule;
     device_graph *graph = rule ? &f->sparse_graph : &f->graph;
     const int32_t *head = f->flow.words;
-    cairn_status status = step_upload_rows(f, &f->flow, part);
+    cairn_status status = cuda_upload_rows(f, &f->flow, part);
     if (status) return status;
-    if (rule) step_renew_graphs(f, rule);
+    if (rule) cuda_renew_graphs(f, rule);
     if (!graph->exec) {
         if ((status = device_graph_begin(f->dev))) return status;
-        if ((status = step_enqueue_flow(f, rule != NULL))) {
+        if ((status = cuda_enqueue_flow(f, rule != NULL))) {
             device_graph_abandon(f->dev);
             return status;
         }
@@ -252,32 +252,32 @@ static cairn_status step_run_flow(forward_cuda_state *f, const step_part *part) 
     if (status) return status;
     f->epoch++;
     f->clean_rows = part->rows;
-    f->clean_chunks = rule && step_selects_all(f, rule) ? head[STEP_LIST_CHUNKS]
+    f->clean_chunks = rule && cuda_selects_all(f, rule) ? head[STEP_LIST_CHUNKS]
                                                         : head[STEP_CHUNKS];
     return CAIRN_OK;
 }
 
 /* ---- the stage kernels ----------------------------------------------------------------------- */
 
-static cairn_status step_attend_dense(forward_cuda_state *f, int items, int l) {
-    return step_launch(f, &f->stage, STEP_K_ATTEND, items, 1, f->warps * 32, f->attend_bytes, l, 0);
+static cairn_status cuda_attend_dense(forward_cuda_state *f, int items, int l) {
+    return cuda_launch(f, &f->stage, STEP_K_ATTEND, items, 1, f->warps * 32, f->attend_bytes, l, 0);
 }
 
 /* Blocks that score the pages of one row and KV head. */
-static int step_select_parts(const forward_cuda_state *f) {
+static int cuda_select_parts(const forward_cuda_state *f) {
     int each = f->warps * 16, parts = (f->max_pages + each - 1) / each;
     return parts < STEP_SELECT_PARTS ? parts : STEP_SELECT_PARTS;
 }
 
-static cairn_status step_attend_selected(forward_cuda_state *f, int rows, int runs, int l) {
+static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int runs, int l) {
     device_dims dims = {{0, 0, 0}, 0, 0, 0, true};
     step_params p = f->stage.params;
     cairn_status status;
-    dims.grid[0] = (unsigned)step_select_parts(f);
+    dims.grid[0] = (unsigned)cuda_select_parts(f);
     dims.grid[1] = (unsigned)rows;
     dims.grid[2] = (unsigned)f->shape->kv_heads;
     dims.block = (unsigned)f->warps * 32;
-    dims.shared_bytes = (unsigned)step_selection_bytes(f);
+    dims.shared_bytes = (unsigned)cuda_selection_bytes(f);
     p.layer = l;
     status = device_launch(f->dev, &f->kernels[STEP_K_SELECT], &dims, &p);
     if (status) return status;
@@ -290,57 +290,57 @@ static cairn_status step_attend_selected(forward_cuda_state *f, int rows, int ru
  * block a multiprocessor leaves room for the next product's, which ask for their weights meanwhile;
  * one window of long rows is faster with two (H200, 8B Q4_0: 1584 us a step against 1697; 1B, whose
  * rows are short: 409 against 382; 8B, two windows: 3788 against 2964). */
-static int step_blocks(const forward_cuda_state *f, int tiles, int inputs, int windows) {
+static int cuda_blocks(const forward_cuda_state *f, int tiles, int inputs, int windows) {
     int most = windows == 1 && inputs > 2048 ? 2 * f->blocks : f->blocks;
     return f->streamed && tiles > most ? most : tiles;
 }
 
 /* All launches of a forward, its best tokens included. rule: NULL for whole attention. items of
  * it, listed: runs of a list of pages, at most. */
-static cairn_status step_enqueue_stages(forward_cuda_state *f, const forward_rule *rule, int rows,
+static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const forward_rule *rule, int rows,
                                         int items, int listed, int wanted) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->stage;
     int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
     unsigned shared = f->product_bytes;
-    cairn_status status = step_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
+    cairn_status status = cuda_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
     for (int l = 0; l < s->layers && !status; l++) {
         bool sparse = forward_rule_selects(rule, l);
-        if ((status = step_launch(f, lane, STEP_K_QKV,
-                                  step_blocks(f, (int)step_qkv_rows(s) / 16, s->hidden, y), y, t,
+        if ((status = cuda_launch(f, lane, STEP_K_QKV,
+                                  cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, s->hidden, y), y, t,
                                   shared, l, 0)) ||
-            (status = sparse ? step_attend_selected(f, rows, listed, l)
-                             : step_attend_dense(f, items, l)) ||
-            (status = step_launch(f, lane, STEP_K_PROJECT,
-                                  step_blocks(f, tiles, s->heads * s->head_dim, y), y, t, shared, l,
+            (status = sparse ? cuda_attend_selected(f, rows, listed, l)
+                             : cuda_attend_dense(f, items, l)) ||
+            (status = cuda_launch(f, lane, STEP_K_PROJECT,
+                                  cuda_blocks(f, tiles, s->heads * s->head_dim, y), y, t, shared, l,
                                   0)) ||
-            (status = step_launch(f, lane, STEP_K_GATE_UP, step_blocks(f, s->ffn / 8, s->hidden, y),
+            (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, s->hidden, y),
                                   y, t, shared, l, 0)) ||
-            (status = step_launch(f, lane, STEP_K_DOWN, step_blocks(f, tiles, s->ffn, y), y, t, shared,
+            (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, s->ffn, y), y, t, shared,
                                   l, 0)))
             break;
     }
     if (status || !wanted) return status;
-    status = step_launch(f, lane, STEP_K_HEAD, f->blocks, (wanted + 7) / 8, t, shared, 0, 0);
-    return status ? status : step_finish(f, wanted, false);
+    status = cuda_launch(f, lane, STEP_K_HEAD, f->blocks, (wanted + 7) / 8, t, shared, 0, 0);
+    return status ? status : cuda_finish(f, wanted, false);
 }
 
 /* A step as a graph that serves every position and page table: blocks for all the runs that a
  * list can have, or for as many as the longest row so far, rounded up, made by doubling. */
-static cairn_status step_run_stage_graph(forward_cuda_state *f, const forward_rule *rule,
+static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_rule *rule,
                                          int rows) {
     device_graph *graph = rule ? &f->stage_graphs[rows] : &f->dense_graphs[rows];
     int listed = rule ? f->runs : 0;
     int chunks = f->runs, needed = f->stage.words[STEP_CHUNKS];
     cairn_status status;
-    if (rule) step_renew_graphs(f, rule);
+    if (rule) cuda_renew_graphs(f, rule);
     if (!rule) {
         for (chunks = 1; chunks < needed;) chunks *= 2;
         if (f->graph_chunks[rows] < chunks) device_graph_free(f->dev, graph);
     }
     if (!graph->exec) {
         if ((status = device_graph_begin(f->dev))) return status;
-        if ((status = step_enqueue_stages(f, rule, rows, rows * chunks * f->shape->kv_heads,
+        if ((status = cuda_enqueue_stages(f, rule, rows, rows * chunks * f->shape->kv_heads,
                                           listed, rows))) {
             device_graph_abandon(f->dev);
             return status;
@@ -352,74 +352,74 @@ static cairn_status step_run_stage_graph(forward_cuda_state *f, const forward_ru
 }
 
 /* Before the first of a forward's runs of the stage kernels. */
-static cairn_status step_forget_pages(forward_cuda_state *f) {
+static cairn_status cuda_forget_pages(forward_cuda_state *f) {
     cairn_status status = device_zero(f->dev, f->seen, f->seen_bytes);
     return status ? status : device_zero(f->dev, f->pages_read, (size_t)f->table_rows * 4);
 }
 
-static cairn_status step_run_stages(forward_cuda_state *f, const step_part *part) {
+static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
-    cairn_status status = step_upload_rows(f, &f->stage, part);
+    cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
-    if (part->logit_count == part->rows) return step_run_stage_graph(f, part->rule, part->rows);
-    return step_enqueue_stages(f, part->rule, part->rows,
+    if (part->logit_count == part->rows) return cuda_run_stage_graph(f, part->rule, part->rows);
+    return cuda_enqueue_stages(f, part->rule, part->rows,
                                head[STEP_GROUPS] * head[STEP_CHUNKS] * f->shape->kv_heads,
                                head[STEP_LIST_CHUNKS], head[STEP_LOGIT_COUNT]);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
-static cairn_status step_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
+static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     int y = (rows + 63) / 64, quads = (rows + 3) / 4, tiles = (s->hidden / 16 + 3) / 4;
     unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
     cairn_status status;
-    if ((status = step_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0)) ||
-        (status = step_launch(f, lane, PROMPT_K_QKV, ((int)step_qkv_rows(s) / 16 + 3) / 4, y, 128,
+    if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_QKV, ((int)cuda_qkv_rows(s) / 16 + 3) / 4, y, 128,
                               shared, l, 0)) ||
-        (status = step_launch(f, lane, PROMPT_K_ATTEND, y, s->heads, 128,
+        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, y, s->heads, 128,
                               (unsigned)(512 * s->head_dim), l, 0)) ||
-        (status = step_launch(f, lane, PROMPT_K_PROJECT, tiles, y, 128, shared, l, 0)) ||
-        (status = step_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
-        (status = step_launch(f, lane, PROMPT_K_GATE_UP, (s->ffn / 8 + 3) / 4, y, 128, shared, l,
+        (status = cuda_launch(f, lane, PROMPT_K_PROJECT, tiles, y, 128, shared, l, 0)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_GATE_UP, (s->ffn / 8 + 3) / 4, y, 128, shared, l,
                               0)))
         return status;
-    return step_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0);
+    return cuda_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0);
 }
 
-static cairn_status step_run_prompt(forward_cuda_state *f, const step_part *part) {
+static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part) {
     const step_lane *lane = &f->prompt;
     int wanted = part->logit_count;
-    cairn_status status = step_upload_rows(f, &f->prompt, part);
-    if (!status) status = step_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0);
+    cairn_status status = cuda_upload_rows(f, &f->prompt, part);
+    if (!status) status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0);
     for (int l = 0; l < f->shape->layers && !status; l++)
-        status = step_run_prompt_layer(f, part->rows, l);
+        status = cuda_run_prompt_layer(f, part->rows, l);
     if (status || !wanted) return status;
-    status = step_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
+    status = cuda_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
     if (!status)
-        status = step_launch(f, lane, PROMPT_K_HEAD, f->blocks, (wanted + 7) / 8, f->warps * 32,
+        status = cuda_launch(f, lane, PROMPT_K_HEAD, f->blocks, (wanted + 7) / 8, f->warps * 32,
                              f->product_bytes, 0, 0);
-    return status ? status : step_finish(f, wanted, false);
+    return status ? status : cuda_finish(f, wanted, false);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-static cairn_status step_fault(const forward_cuda_state *f, int32_t fault) {
+static cairn_status cuda_fault(const forward_cuda_state *f, int32_t fault) {
     if (!fault) return CAIRN_OK;
     return base_fail(f->dev->base, CAIRN_DEVICE_ERROR,
                      "a step's blocks did not all run at once; is another program using the GPU?");
 }
 
 /* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
-static cairn_status step_download_words(forward_cuda_state *f, const step_part *part) {
-    size_t count = part->rule ? step_result_words(f) : (size_t)(STEP_SAMPLED_AT + part->logit_count);
+static cairn_status cuda_download_words(forward_cuda_state *f, const step_part *part) {
+    size_t count = part->rule ? cuda_result_words(f) : (size_t)(STEP_SAMPLED_AT + part->logit_count);
     cairn_status status = device_download(f->dev, f->host_words, f->fault, count * 4);
-    return status ? status : step_fault(f, f->host_words[0]);
+    return status ? status : cuda_fault(f, f->host_words[0]);
 }
 
 /* The logits that the caller wants, row by row or, where all rows are wanted, at once. */
-static cairn_status step_download_logits(const forward_cuda_state *f, const step_part *part) {
+static cairn_status cuda_download_logits(const forward_cuda_state *f, const step_part *part) {
     const forward_row *rows = part->batch->rows;
     size_t vocab = (size_t)f->shape->vocab;
     cairn_status status = CAIRN_OK;
@@ -437,13 +437,13 @@ static cairn_status step_download_logits(const forward_cuda_state *f, const step
 }
 
 /* Logits, tokens and faults of a part that was launched. */
-static cairn_status step_results(forward_cuda_state *f, const step_part *part) {
+static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     int32_t *tokens = f->host_words + STEP_SAMPLED_AT;
     const int32_t *rows = f->part_rows + part->logit_first;
     bool any = false;
     cairn_status status;
     if (!part->logit_count && !part->rule) return CAIRN_OK;
-    if ((status = step_download_logits(f, part))) return status;
+    if ((status = cuda_download_logits(f, part))) return status;
     for (int i = 0; i < part->logit_count; i++) {
         f->asks[i] = part->batch->rows[rows[i]].sample;
         any = any || f->asks[i];
@@ -451,7 +451,7 @@ static cairn_status step_results(forward_cuda_state *f, const step_part *part) {
     if (any && (status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks,
                                            part->logit_count, f->sampled)))
         return status;
-    if ((status = step_download_words(f, part)) || !any) return status;
+    if ((status = cuda_download_words(f, part)) || !any) return status;
     status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);
     for (int i = 0; i < part->logit_count && !status; i++)
         if (f->asks[i]) part->batch->sampled[f->ask_index[rows[i]]] = tokens[i];
@@ -460,7 +460,7 @@ static cairn_status step_results(forward_cuda_state *f, const step_part *part) {
 
 /* Distinct pages of the sequences of a part, the last of its run: counted by the selection, all up
  * to the last row where there was none. */
-static void step_count_pages(const forward_cuda_state *f, const step_part *part) {
+static void cuda_count_pages(const forward_cuda_state *f, const step_part *part) {
     const int32_t *counts = f->host_words + STEP_SAMPLED_AT + STEP_STAGE_ROWS;
     int whole = 0;
     for (int l = 0; l < f->shape->layers; l++) whole += !forward_rule_selects(part->rule, l);
@@ -477,7 +477,7 @@ static void step_count_pages(const forward_cuda_state *f, const step_part *part)
 /* ---- parts of a batch ------------------------------------------------------------------------ */
 
 /* Rows of sequence i that are not served yet and of one kind. */
-static int step_run_length(const forward_cuda_state *f, const forward_batch *batch, int i) {
+static int cuda_run_length(const forward_cuda_state *f, const forward_batch *batch, int i) {
     const forward_sequence *s = &batch->sequences[i];
     const forward_row *rows = batch->rows + s->first;
     int end = f->done[i];
@@ -486,14 +486,14 @@ static int step_run_length(const forward_cuda_state *f, const forward_batch *bat
 }
 
 /* Whether the next rows of sequence i are of this kind. */
-static bool step_waits(const forward_cuda_state *f, const forward_batch *batch, int i,
+static bool cuda_waits(const forward_cuda_state *f, const forward_batch *batch, int i,
                        forward_kind kind) {
     const forward_sequence *s = &batch->sequences[i];
     return f->done[i] < s->rows && batch->rows[s->first + f->done[i]].kind == kind;
 }
 
 /* Adds sequence i's next row to the part; false: there is no room for its logits. */
-static bool step_add_row(forward_cuda_state *f, step_part *part, int i) {
+static bool cuda_add_row(forward_cuda_state *f, step_part *part, int i) {
     int at = part->batch->sequences[i].first + f->done[i];
     const forward_row *row = &part->batch->rows[at];
     if (row->logits || row->sample) {
@@ -502,8 +502,8 @@ static bool step_add_row(forward_cuda_state *f, step_part *part, int i) {
         part->logit_first = first;
         part->logit_count = part->rows - first + 1;
     }
-    if (step_most_runs(f, part->rule, row->position) > part->chunks)
-        part->chunks = step_most_runs(f, part->rule, row->position);
+    if (cuda_most_runs(f, part->rule, row->position) > part->chunks)
+        part->chunks = cuda_most_runs(f, part->rule, row->position);
     f->part_rows[part->rows] = at;
     f->part_sequences[part->rows++] = i;
     f->done[i]++;
@@ -511,27 +511,27 @@ static bool step_add_row(forward_cuda_state *f, step_part *part, int i) {
 }
 
 /* The next run of a prompt, in parts of so few wanted rows as there is room for logits. */
-static cairn_status step_serve_prompt(forward_cuda_state *f, forward_batch *batch, int i) {
-    int left = step_run_length(f, batch, i);
+static cairn_status cuda_serve_prompt(forward_cuda_state *f, forward_batch *batch, int i) {
+    int left = cuda_run_length(f, batch, i);
     cairn_status status = CAIRN_OK;
     while (left && !status) {
         step_part part = {batch, NULL, 0, 0, 0, 0};
-        while (left && step_add_row(f, &part, i)) left--;
-        status = step_run_prompt(f, &part);
-        if (!status) status = step_results(f, &part);
+        while (left && cuda_add_row(f, &part, i)) left--;
+        status = cuda_run_prompt(f, &part);
+        if (!status) status = cuda_results(f, &part);
     }
     return status;
 }
 
 /* Items of attention in one layer of the flow kernel, at most: where rows select pages each is a
  * group of its own, also in layers that attend all. */
-static int step_flow_items(const forward_cuda_state *f, const step_part *part) {
+static int cuda_flow_items(const forward_cuda_state *f, const step_part *part) {
     int groups = 0, chunks = 0;
     for (int r = 0, run; r < part->rows; r += run) {
         int more;
         for (run = 1; r + run < part->rows &&
                       f->part_sequences[r + run] == f->part_sequences[r];) run++;
-        more = step_most_runs(f, part->rule,
+        more = cuda_most_runs(f, part->rule,
                                part->batch->rows[f->part_rows[r + run - 1]].position);
         chunks = more > chunks ? more : chunks;
         groups += part->rule ? run : (run + f->group_rows - 1) / f->group_rows;
@@ -543,26 +543,26 @@ static int step_flow_items(const forward_cuda_state *f, const step_part *part) {
  * attention: with more the stage kernels, which have as many blocks as they need, are faster (8
  * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). Both give the same bits. Its
  * runs are single chunks. */
-static bool step_suits_flow(forward_cuda_state *f, const step_part *part) {
+static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
     for (int r = 0; r < part->rows && r < STEP_FLOW_ROWS; r++)
-        if (step_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return false;
+        if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return false;
     return part->rows <= STEP_FLOW_ROWS && part->logit_count == part->rows &&
-           step_flow_items(f, part) <= f->blocks - f->narrow &&
-           step_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
+           cuda_flow_items(f, part) <= f->blocks - f->narrow &&
+           cuda_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
 }
 
 /* Whether a row of sequence i that waits attends less than everything before it. */
-static bool step_is_sparse(const forward_cuda_state *f, const forward_batch *batch, int i) {
+static bool cuda_is_sparse(const forward_cuda_state *f, const forward_batch *batch, int i) {
     const forward_sequence *s = &batch->sequences[i];
-    int last = s->first + f->done[i] + step_run_length(f, batch, i) - 1;
+    int last = s->first + f->done[i] + cuda_run_length(f, batch, i) - 1;
     return s->rule && select_candidates(&s->rule->select, batch->rows[last].position) >
                           s->rule->select.topk;
 }
 
 /* Whether the stage kernels hold one more row, sequence i's next, and the exchange all its runs. */
-static bool step_has_room(const forward_cuda_state *f, const step_part *part, int i) {
+static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, int i) {
     int at = part->batch->sequences[i].first + f->done[i];
-    int runs = step_most_runs(f, part->rule, part->batch->rows[at].position);
+    int runs = cuda_most_runs(f, part->rule, part->batch->rows[at].position);
     if (runs < part->chunks) runs = part->chunks;
     return !part->rows || (part->rows < STEP_STAGE_ROWS &&
                            (int64_t)runs * (part->rows + 1) <= f->stage_parts);
@@ -571,43 +571,43 @@ static bool step_has_room(const forward_cuda_state *f, const step_part *part, in
 /* The step rows that wait, of all sequences that share the rule of sequence `first`, in parts that
  * the stage kernels hold. Where none attends less than all, the kernels of whole attention serve
  * them, to the same bits. */
-static cairn_status step_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
+static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
     const forward_rule *rule = batch->sequences[first].rule;
     step_part part = {batch, NULL, 0, 0, 0, 0};
     bool begun = false;
     cairn_status status = CAIRN_OK;
     memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
     for (int i = first; i < batch->sequence_count; i++)
-        if (step_waits(f, batch, i, FORWARD_STEP) &&
+        if (cuda_waits(f, batch, i, FORWARD_STEP) &&
             forward_rule_same(batch->sequences[i].rule, rule)) {
-            f->stepped[i] = step_run_length(f, batch, i);
-            if (step_is_sparse(f, batch, i)) part.rule = rule;
+            f->stepped[i] = cuda_run_length(f, batch, i);
+            if (cuda_is_sparse(f, batch, i)) part.rule = rule;
         }
-    step_set_selection(f, &f->flow.params, part.rule);
-    step_set_selection(f, &f->stage.params, part.rule);
+    cuda_set_selection(f, &f->flow.params, part.rule);
+    cuda_set_selection(f, &f->stage.params, part.rule);
     for (int i = first, left = f->stepped[first]; i < batch->sequence_count && !status;) {
-        while (i < batch->sequence_count && (!left || step_has_room(f, &part, i))) {
-            if (left) step_add_row(f, &part, i), left--;
+        while (i < batch->sequence_count && (!left || cuda_has_room(f, &part, i))) {
+            if (left) cuda_add_row(f, &part, i), left--;
             else if (++i < batch->sequence_count) left = f->stepped[i];
         }
-        if (!begun && i == batch->sequence_count && step_suits_flow(f, &part)) {
-            status = step_run_flow(f, &part);
+        if (!begun && i == batch->sequence_count && cuda_suits_flow(f, &part)) {
+            status = cuda_run_flow(f, &part);
         } else {
-            if (!begun && part.rule) status = step_forget_pages(f);
-            if (!status) status = step_run_stages(f, &part);
+            if (!begun && part.rule) status = cuda_forget_pages(f);
+            if (!status) status = cuda_run_stages(f, &part);
         }
         begun = true;
-        if (!status) status = step_results(f, &part);
+        if (!status) status = cuda_results(f, &part);
         part.rows = part.logit_first = part.logit_count = part.chunks = 0;
     }
-    if (!status) step_count_pages(f, &part);
+    if (!status) cuda_count_pages(f, &part);
     return status;
 }
 
 /* ---- the forward ----------------------------------------------------------------------------- */
 
 /* Where each row's results go. */
-static void step_index_results(forward_cuda_state *f, const forward_batch *batch) {
+static void cuda_index_results(forward_cuda_state *f, const forward_batch *batch) {
     int asks = 0, logits = 0;
     for (int r = 0; r < batch->row_count; r++) {
         f->ask_index[r] = asks;
@@ -623,17 +623,17 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
     cairn_status status = forward_check(f->dev->base, model, f->max_rows, batch);
     (void)kv; /* its addresses are in the parameters */
     if (status || !left) return status;
-    if ((status = step_place_tables(f, batch)) ||
-        (status = step_store_bounds(f, batch, false)) ||
-        (status = step_store_bounds(f, batch, true)))
+    if ((status = cuda_place_tables(f, batch)) ||
+        (status = cuda_store_bounds(f, batch, false)) ||
+        (status = cuda_store_bounds(f, batch, true)))
         return status;
-    step_index_results(f, batch);
+    cuda_index_results(f, batch);
     memset(f->done, 0, (size_t)f->table_rows * sizeof *f->done);
     while (left > 0 && !status) { /* a sequence's rows of one kind, then those of the other */
         for (int i = 0; i < batch->sequence_count && !status; i++)
-            if (step_waits(f, batch, i, FORWARD_STEP)) status = step_serve_steps(f, batch, i);
+            if (cuda_waits(f, batch, i, FORWARD_STEP)) status = cuda_serve_steps(f, batch, i);
         for (int i = 0; i < batch->sequence_count && !status; i++)
-            if (step_waits(f, batch, i, FORWARD_PROMPT)) status = step_serve_prompt(f, batch, i);
+            if (cuda_waits(f, batch, i, FORWARD_PROMPT)) status = cuda_serve_prompt(f, batch, i);
         left = batch->row_count;
         for (int i = 0; i < batch->sequence_count; i++) left -= f->done[i];
     }

@@ -90,7 +90,7 @@ static int model_pages_of(int tokens, int page_size) {
 
 /* Of a page over all layers; at least 1, where a model has no layer that keeps keys. */
 static uint64_t model_page_bytes(const cairn_config *config, const model_shape *s) {
-    uint64_t bytes = kv_bytes_per_page(s->kv_layers, s->kv_heads, s->head_dim, config->page_size);
+    uint64_t bytes = pages_kv_bytes(s->kv_layers, s->kv_heads, s->head_dim, config->page_size);
     return bytes ? bytes : 1;
 }
 
@@ -154,7 +154,7 @@ static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     if (status) return status;
     if (pages > most) pages = most;
     for (;;) {
-        status = kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size, pages,
+        status = pages_kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size, pages,
                          &m->kv);
         if ((status != CAIRN_OUT_OF_MEMORY && status != CAIRN_OUT_OF_DEVICE_MEMORY) || pages == 1)
             break;
@@ -225,7 +225,7 @@ static void model_drop_file(cairn_model *m) {
 /* Undoes model_load, whole or half done. */
 static void model_unload(cairn_model *m) {
     base *b = &m->runtime->base;
-    kv_close(&m->kv);
+    pages_kv_close(&m->kv);
     tokenizer_close(b, &m->tokenizer);
     model_close_file(m, b);
     base_delete(b, m, 1, sizeof *m);

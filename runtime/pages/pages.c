@@ -83,12 +83,12 @@ static bool pages_shared(const page_pool *p, int32_t id) {
 
 /* ---- cache ----------------------------------------------------------------------------------- */
 
-static uint64_t kv_bytes_per_page(int layers, int kv_heads, int head_dim, int page_size) {
+static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_size) {
     return (uint64_t)layers * (uint64_t)kv_heads * (uint64_t)head_dim * 2 * 2 *
            ((uint64_t)page_size + 1);
 }
 
-static void kv_close(kv_cache *kv) {
+static void pages_kv_close(kv_cache *kv) {
     size_t pages = (size_t)kv->pool.pages;
     if (!kv->device) return;
     for (int i = 0; i < kv->layers; i++) {
@@ -101,7 +101,7 @@ static void kv_close(kv_cache *kv) {
     memset(kv, 0, sizeof *kv);
 }
 
-static cairn_status kv_allocate(kv_cache *kv) {
+static cairn_status pages_kv_allocate(kv_cache *kv) {
     size_t pages = (size_t)kv->pool.pages;
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < kv->layers && !status; i++) {
@@ -113,7 +113,7 @@ static cairn_status kv_allocate(kv_cache *kv) {
     return status;
 }
 
-static cairn_status kv_open(device *dev, int layers, int kv_heads, int head_dim, int page_size,
+static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim, int page_size,
                             int pages, kv_cache *kv) {
     cairn_status status;
     memset(kv, 0, sizeof *kv);
@@ -129,13 +129,13 @@ static cairn_status kv_open(device *dev, int layers, int kv_heads, int head_dim,
     if (!kv->pages || !kv->bounds)
         status = base_no_memory(dev->base, "the KV cache", (size_t)layers * 2 * sizeof(void *));
     else if (!(status = pages_open(dev->base, pages, &kv->pool)))
-        status = kv_allocate(kv);
-    if (status) kv_close(kv);
+        status = pages_kv_allocate(kv);
+    if (status) pages_kv_close(kv);
     return status;
 }
 
 /* Keys and values of a page, in every layer; not its bounds, which a page that is written has not. */
-static cairn_status kv_copy_page(kv_cache *kv, int32_t from, int32_t to) {
+static cairn_status pages_kv_copy_page(kv_cache *kv, int32_t from, int32_t to) {
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < kv->layers && !status; i++)
         status = device_copy(kv->device, (uint8_t *)kv->pages[i] + (size_t)to * kv->page_bytes,

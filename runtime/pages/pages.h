@@ -38,12 +38,12 @@ typedef struct kv_cache {
 
 
 /* A cache of `pages` pages. On failure *kv is empty and nothing is held. [blocks] */
-static cairn_status kv_open(device *dev, int layers, int kv_heads, int head_dim, int page_size,
+static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim, int page_size,
                             int pages, kv_cache *kv);
 /* Gives the cache's memory back; also of an empty one. */
-static void kv_close(kv_cache *kv);
+static void pages_kv_close(kv_cache *kv);
 /* Device bytes that one page takes over all layers. */
-static uint64_t kv_bytes_per_page(int layers, int kv_heads, int head_dim, int page_size);
+static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_size);
 
 /* pages_tables: which pages hold the tokens of each sequence: one row a sequence. Host lists; every
  * change happens whole or not at all. Growth, sharing and copy on write stand here once, row by row

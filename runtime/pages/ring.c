@@ -38,7 +38,7 @@ typedef struct ring_states {
 
 static ring *ring_of(ring_states *s, int row) { return row < s->count ? &s->rows[row] : NULL; }
 
-static void rings_close(ring_states *s) {
+static void ring_close_all(ring_states *s) {
     for (int i = 0; i < s->count; i++) ring_close(&s->rows[i]);
     base_delete(s->dev->base, s->rows, (size_t)s->count, sizeof *s->rows);
     s->rows = NULL;

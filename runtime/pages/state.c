@@ -2,12 +2,12 @@
 
 /* ---- all kinds as one ------------------------------------------------------------------------ */
 
-static void states_add(sequence_states *s, const state_kind *kind, void *self) {
+static void state_add(sequence_states *s, const state_kind *kind, void *self) {
     s->parts[s->count].kind = kind;
     s->parts[s->count++].self = self;
 }
 
-static int states_reach(const sequence_states *s, int row, int tokens) {
+static int state_reach(const sequence_states *s, int row, int tokens) {
     for (int i = 0, before = tokens; i < s->count; i++) {
         tokens = s->parts[i].kind->reach(s->parts[i].self, row, tokens);
         if (i + 1 < s->count || tokens == before) continue;
@@ -17,7 +17,7 @@ static int states_reach(const sequence_states *s, int row, int tokens) {
     return tokens;
 }
 
-static cairn_status states_reserve(sequence_states *s, int row, int from, int to) {
+static cairn_status state_reserve(sequence_states *s, int row, int from, int to) {
     for (int i = 0; i < s->count; i++) {
         cairn_status status = s->parts[i].kind->reserve(s->parts[i].self, row, from, to);
         if (!status) continue;
@@ -27,31 +27,31 @@ static cairn_status states_reserve(sequence_states *s, int row, int from, int to
     return CAIRN_OK;
 }
 
-static void states_extend(sequence_states *s, int row, int from, int to) {
+static void state_extend(sequence_states *s, int row, int from, int to) {
     for (int i = 0; i < s->count; i++)
         s->parts[i].kind->extend(s->parts[i].self, row, from, to);
 }
 
-static void states_cut(sequence_states *s, int row, int tokens) {
+static void state_cut(sequence_states *s, int row, int tokens) {
     for (int i = 0; i < s->count; i++) s->parts[i].kind->cut(s->parts[i].self, row, tokens);
 }
 
-static cairn_status states_fork(sequence_states *s, int from, int to, int tokens) {
+static cairn_status state_fork(sequence_states *s, int from, int to, int tokens) {
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < s->count && !status; i++)
         status = s->parts[i].kind->fork(s->parts[i].self, from, to, tokens);
-    if (status) states_cut(s, to, 0);
+    if (status) state_cut(s, to, 0);
     return status;
 }
 
-static size_t states_bytes(const sequence_states *s, int tokens) {
+static size_t state_bytes(const sequence_states *s, int tokens) {
     size_t bytes = 0;
     for (int i = 0; i < s->count; i++)
         bytes += s->parts[i].kind->bytes(s->parts[i].self, tokens);
     return bytes;
 }
 
-static cairn_status states_save(sequence_states *s, int row, int tokens, uint8_t *to) {
+static cairn_status state_save(sequence_states *s, int row, int tokens, uint8_t *to) {
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < s->count && !status; i++) {
         status = s->parts[i].kind->save(s->parts[i].self, row, tokens, to);
@@ -60,40 +60,40 @@ static cairn_status states_save(sequence_states *s, int row, int tokens, uint8_t
     return status;
 }
 
-static cairn_status states_load(sequence_states *s, int row, int tokens, const uint8_t *from) {
+static cairn_status state_load(sequence_states *s, int row, int tokens, const uint8_t *from) {
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < s->count && !status; i++) {
         status = s->parts[i].kind->load(s->parts[i].self, row, tokens, from);
         from += s->parts[i].kind->bytes(s->parts[i].self, tokens);
     }
-    if (status) states_cut(s, row, 0);
+    if (status) state_cut(s, row, 0);
     return status;
 }
 
 /* ---- keys and values in pages ---------------------------------------------------------------- */
 
-static int kv_state_reach(const void *self, int row, int tokens) {
+static int state_kv_reach(const void *self, int row, int tokens) {
     (void)self, (void)row;
     return tokens;
 }
 
 /* What the prefix cache holds and no session uses makes room, until `need` pages are free. */
-static void kv_state_make_room(kv_state *s, int need) {
+static void state_kv_make_room(kv_state *s, int need) {
     const page_pool *held = s->tables->pool;
     while (s->prefixes->buckets && need > held->free_count &&
            prefix_evict(s->prefixes, need - held->free_count) > 0) {}
 }
 
-static cairn_status kv_state_reserve(void *self, int row, int from, int to) {
+static cairn_status state_kv_reserve(void *self, int row, int from, int to) {
     kv_state *s = (kv_state *)self;
     page_tables *t = s->tables;
     const int32_t *copy = t->copies + 2 * (size_t)row;
     int pages = t->pages[row], length = t->lengths[row];
     cairn_status status;
-    kv_state_make_room(s, tables_need(t, row, from, to));
+    state_kv_make_room(s, tables_need(t, row, from, to));
     if ((status = tables_reserve(s->base, t, "a session", row, from, to))) return status;
     if (copy[0] < 0) return CAIRN_OK;
-    if (!(status = kv_copy_page(s->kv, copy[0], copy[1]))) {
+    if (!(status = pages_kv_copy_page(s->kv, copy[0], copy[1]))) {
         tables_copied(t, row);
         return CAIRN_OK;
     }
@@ -103,16 +103,16 @@ static cairn_status kv_state_reserve(void *self, int row, int from, int to) {
     return status;
 }
 
-static void kv_state_extend(void *self, int row, int from, int to) {
+static void state_kv_extend(void *self, int row, int from, int to) {
     (void)self, (void)row, (void)from, (void)to; /* a page's slots are written over */
 }
 
-static void kv_state_cut(void *self, int row, int tokens) {
+static void state_kv_cut(void *self, int row, int tokens) {
     kv_state *s = (kv_state *)self;
     tables_trim(s->base, s->tables, row, tokens);
 }
 
-static cairn_status kv_state_fork(void *self, int from, int to, int tokens) {
+static cairn_status state_kv_fork(void *self, int from, int to, int tokens) {
     kv_state *s = (kv_state *)self;
     page_tables *t = s->tables;
     cairn_status status = tables_hold(s->base, t, to, 0, tables_row(t, from),
@@ -121,52 +121,52 @@ static cairn_status kv_state_fork(void *self, int from, int to, int tokens) {
     return status;
 }
 
-static size_t kv_state_bytes(const void *self, int tokens) {
+static size_t state_kv_bytes(const void *self, int tokens) {
     const kv_state *s = (const kv_state *)self;
     return (size_t)s->kv->layers * (size_t)tables_filled(s->tables, tokens) * s->kv->page_bytes;
 }
 
 /* Slots past the last token hold what was there before: not part of the sequence. */
-static void kv_state_blank(const kv_cache *kv, uint8_t *page, int used) {
+static void state_kv_blank(const kv_cache *kv, uint8_t *page, int used) {
     size_t row = (size_t)kv->head_dim * 2, run = row * (size_t)kv->page_size;
     for (int i = 0; i < 2 * kv->kv_heads && used; i++)
         memset(page + (size_t)i * run + row * (size_t)used, 0, run - row * (size_t)used);
 }
 
 /* Layer by layer the pages, in their order. */
-static cairn_status kv_state_save(void *self, int row, int tokens, uint8_t *to) {
+static cairn_status state_kv_save(void *self, int row, int tokens, uint8_t *to) {
     kv_state *s = (kv_state *)self;
     const kv_cache *kv = s->kv;
     int pages = tables_filled(s->tables, tokens);
     size_t layer_bytes = (size_t)pages * kv->page_bytes;
     snapshot_fetch f;
-    cairn_status status = snapshot_fetch_open(kv->device, kv_state_bytes(self, tokens), to, &f);
+    cairn_status status = snapshot_fetch_open(kv->device, state_kv_bytes(self, tokens), to, &f);
     for (int i = 0; i < kv->layers && !status; i++)
         status = snapshot_fetch_pages(&f, kv->pages[i], kv->page_bytes, tables_row(s->tables, row),
                                       pages);
     status = snapshot_fetch_close(&f, status);
     for (int i = 0; i < kv->layers && pages && !status; i++)
-        kv_state_blank(kv, to + (size_t)(i + 1) * layer_bytes - kv->page_bytes,
+        state_kv_blank(kv, to + (size_t)(i + 1) * layer_bytes - kv->page_bytes,
                        tokens % kv->page_size);
     return status;
 }
 
-static cairn_status kv_state_load(void *self, int row, int tokens, const uint8_t *from) {
+static cairn_status state_kv_load(void *self, int row, int tokens, const uint8_t *from) {
     kv_state *s = (kv_state *)self;
     const kv_cache *kv = s->kv;
     snapshot_send f;
-    cairn_status status = kv_state_reserve(self, row, 0, tokens);
+    cairn_status status = state_kv_reserve(self, row, 0, tokens);
     if (status) return status;
-    status = snapshot_send_open(kv->device, from, kv_state_bytes(self, tokens), &f);
+    status = snapshot_send_open(kv->device, from, state_kv_bytes(self, tokens), &f);
     for (int i = 0; i < kv->layers && !status; i++)
         status = snapshot_send_pages(&f, kv->pages[i], kv->page_bytes, tables_row(s->tables, row),
                                      s->tables->pages[row]);
     status = snapshot_send_close(&f, status);
-    if (status) kv_state_cut(self, row, 0);
+    if (status) state_kv_cut(self, row, 0);
     return status;
 }
 
 static const state_kind kv_state_kind = {
-    "KV pages", kv_state_reach, kv_state_reserve, kv_state_extend, kv_state_cut,
-    kv_state_fork, kv_state_bytes, kv_state_save, kv_state_load
+    "KV pages", state_kv_reach, state_kv_reserve, state_kv_extend, state_kv_cut,
+    state_kv_fork, state_kv_bytes, state_kv_save, state_kv_load
 };

@@ -8,7 +8,7 @@
  * A kind need not be able to go back everywhere: `reach` says how far it can. One that keeps what it
  * was at each page's end, say, answers tokens / page_size * page_size, or `tokens` itself where it
  * still stands there or kept what it was after each row of the last forward (so that rejected
- * drafts cost nothing). The engine asks all kinds before each step (states_reach), goes back to
+ * drafts cost nothing). The engine asks all kinds before each step (state_reach), goes back to
  * what all can do, and computes the tokens between anew, each as it ran before, as prompt or as
  * step: that gives the very bits of before. So a kind that reaches less is slower, never wrong.
  *
@@ -44,17 +44,17 @@ typedef struct sequence_states {
     struct { const state_kind *kind; void *self; } parts[STATE_KINDS];
 } sequence_states;
 
-static void states_add(sequence_states *s, const state_kind *kind, void *self);
+static void state_add(sequence_states *s, const state_kind *kind, void *self);
 /* The contract for all kinds at once, as above. What is in the reach of all: asked again until
  * all agree. */
-static int states_reach(const sequence_states *s, int row, int tokens);
-static cairn_status states_reserve(sequence_states *s, int row, int from, int to);
-static void states_extend(sequence_states *s, int row, int from, int to);
-static void states_cut(sequence_states *s, int row, int tokens);
-static cairn_status states_fork(sequence_states *s, int from, int to, int tokens);
-static size_t states_bytes(const sequence_states *s, int tokens);
-static cairn_status states_save(sequence_states *s, int row, int tokens, uint8_t *to);
-static cairn_status states_load(sequence_states *s, int row, int tokens, const uint8_t *from);
+static int state_reach(const sequence_states *s, int row, int tokens);
+static cairn_status state_reserve(sequence_states *s, int row, int from, int to);
+static void state_extend(sequence_states *s, int row, int from, int to);
+static void state_cut(sequence_states *s, int row, int tokens);
+static cairn_status state_fork(sequence_states *s, int from, int to, int tokens);
+static size_t state_bytes(const sequence_states *s, int tokens);
+static cairn_status state_save(sequence_states *s, int row, int tokens, uint8_t *to);
+static cairn_status state_load(sequence_states *s, int row, int tokens, const uint8_t *from);
 
 /* The first kind, kv_state_kind: keys and values in the pages of a cache. It reaches every token.
  * Where the pool is short, prefixes that no session uses make room. */

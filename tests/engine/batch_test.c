@@ -81,7 +81,7 @@ static int tell(cairn_model *m, told *parts, int count, bool keep) {
         s->table = l->row, s->first = b.row_count, s->rows = parts[i].rows;
         s->rule = l->has_rule ? &l->rule : NULL;
         s->stored = l->at / PAGE, s->bounded = l->bounded < s->stored ? l->bounded : s->stored;
-        if (states_reserve(&m->states, l->row, l->at, l->at + parts[i].rows)) {
+        if (state_reserve(&m->states, l->row, l->at, l->at + parts[i].rows)) {
             tap_note("%s", cairn_last_error(m->runtime));
             return -1;
         }

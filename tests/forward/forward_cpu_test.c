@@ -146,7 +146,7 @@ static bool open_rig(rig *g, int threads, int page_size) {
     }
     for (int l = 0; l < LAYERS; l++) make_layer(g, l);
     make_ref(g);
-    return kv_open(&g->rt->device, LAYERS, s->kv_heads, s->head_dim, page_size, 2 * PAGES,
+    return pages_kv_open(&g->rt->device, LAYERS, s->kv_heads, s->head_dim, page_size, 2 * PAGES,
                    &g->model.kv) == CAIRN_OK &&
            tables_open(&g->rt->base, &g->model.kv.pool, 2, page_size, PAGES, &g->model.tables) ==
                CAIRN_OK &&
@@ -156,7 +156,7 @@ static bool open_rig(rig *g, int threads, int page_size) {
 static void close_rig(rig *g) {
     forward_cpu_close(&g->model);
     tables_close(&g->rt->base, &g->model.tables);
-    kv_close(&g->model.kv);
+    pages_kv_close(&g->model.kv);
     cairn_close(g->rt);
     for (int i = 0; i < g->owned_count; i++) free(g->owned[i]);
 }

@@ -1,7 +1,7 @@
-/* ops_attend: the entries attend and attend_pages: softmax attention over the paged cache. */
+/* ops_attend_run: the entries attend and attend_pages: softmax attention over the paged cache. */
 
 /* Adds a page to an ascending list, unless it is there. */
-static int ops_add_page(int32_t *list, int count, int32_t page) {
+static int ops_attend_add_page(int32_t *list, int count, int32_t page) {
     int at = count;
     while (at > 0 && list[at - 1] > page) at--;
     if (at > 0 && list[at - 1] == page) return count;
@@ -21,7 +21,7 @@ static void ops_attend_rule(const ops_pages_job *job, int64_t r, attention_block
                         ? layout_candidates(position, job->window, a->page_size) : 0;
     for (int i = 0; job->selected && i < job->topk; i++)
         if (selected[i] >= 0 && selected[i] < a->candidates)
-            a->chosen_count = ops_add_page(chosen, a->chosen_count, selected[i]);
+            a->chosen_count = ops_attend_add_page(chosen, a->chosen_count, selected[i]);
 }
 
 /* One row and KV head. */
@@ -131,7 +131,7 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
 }
 
 /* What both entries fill in from a checked call. */
-static void ops_want_attend(spec_call *s, const cairn_pages *pages, const cairn_tensor *q,
+static void ops_attend_want(spec_call *s, const cairn_pages *pages, const cairn_tensor *q,
                             cairn_tensor *out, cairn_tensor *lse, ops_paged *paged,
                             attend_params *p) {
     memset(p, 0, sizeof *p);
@@ -144,7 +144,7 @@ static void ops_want_attend(spec_call *s, const cairn_pages *pages, const cairn_
     p->heads = (int32_t)s->n[SPEC_HEADS];
 }
 
-static cairn_status ops_attend(cairn_runtime *rt, const char *op, attend_params *p,
+static cairn_status ops_attend_run(cairn_runtime *rt, const char *op, attend_params *p,
                                ops_paged *paged, float scale, int32_t window, int32_t sinks) {
     if (!paged->rows) return CAIRN_OK;
     p->scale = scale > 0.0f ? scale : (float)(1.0 / sqrt((double)paged->at.head_dim));
@@ -160,9 +160,9 @@ cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args) {
     attend_params p;
     spec_call s;
     if (spec_take(rt, SPEC_OF(attend), &a, args, &s)) return s.c.status;
-    ops_want_attend(&s, &a.pages, a.q, a.out, a.lse, &paged, &p);
+    ops_attend_want(&s, &a.pages, a.q, a.out, a.lse, &paged, &p);
     if (s.c.status) return s.c.status;
-    return ops_attend(rt, s.c.op, &p, &paged, a.scale, a.window, a.sinks);
+    return ops_attend_run(rt, s.c.op, &p, &paged, a.scale, a.window, a.sinks);
 }
 
 cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args *args) {
@@ -171,10 +171,10 @@ cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args
     attend_params p;
     spec_call s;
     if (spec_take(rt, SPEC_OF(attend_pages), &a, args, &s)) return s.c.status;
-    ops_want_attend(&s, &a.pages, a.q, a.out, a.lse, &paged, &p);
+    ops_attend_want(&s, &a.pages, a.q, a.out, a.lse, &paged, &p);
     if (s.c.status) return s.c.status;
     p.selected = (const int32_t *)tensor_data(a.selected);
     p.topk = (int32_t)s.n[SPEC_TOPK];
     p.sparse = 1;
-    return ops_attend(rt, s.c.op, &p, &paged, a.scale, a.window, a.sinks);
+    return ops_attend_run(rt, s.c.op, &p, &paged, a.scale, a.window, a.sinks);
 }

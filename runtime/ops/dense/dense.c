@@ -17,7 +17,7 @@ static int64_t ops_share(int64_t rows, int index, int workers) {
 
 /* ---- embed -------------------------------------------------------------------------------------- */
 
-static cairn_status ops_embed_cpu(device *dev, const cairn_embed_args *a, const ops_weight *table) {
+static cairn_status dense_embed_cpu(device *dev, const cairn_embed_args *a, const ops_weight *table) {
     const int32_t *ids = (const int32_t *)tensor_data(a->ids);
     float *out = (float *)tensor_data(a->out);
     const block_type *type = block_find(table->type);
@@ -35,7 +35,7 @@ static cairn_status ops_embed_cpu(device *dev, const cairn_embed_args *a, const 
     return status;
 }
 
-static cairn_status ops_embed_cuda(cairn_runtime *rt, const cairn_embed_args *a,
+static cairn_status dense_embed_cuda(cairn_runtime *rt, const cairn_embed_args *a,
                                    const ops_weight *table) {
     device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
     embed_params p;
@@ -58,12 +58,12 @@ cairn_status cairn_embed(cairn_runtime *rt, const cairn_embed_args *args) {
     spec_call s;
     if (spec_take(rt, SPEC_OF(embed), &a, args, &s) || !s.n[SPEC_ROWS]) return s.c.status;
     table = ops_weight_of(&s, a.table, a.block, SPEC_VOCAB, SPEC_HIDDEN);
-    return rt->device.cuda ? ops_embed_cuda(rt, &a, &table) : ops_embed_cpu(&rt->device, &a, &table);
+    return rt->device.cuda ? dense_embed_cuda(rt, &a, &table) : dense_embed_cpu(&rt->device, &a, &table);
 }
 
 /* ---- rmsnorm ------------------------------------------------------------------------------------ */
 
-static void ops_rmsnorm_task(void *context, int index) {
+static void dense_rmsnorm_task(void *context, int index) {
     const ops_dense_job *job = (const ops_dense_job *)context;
     const cairn_rmsnorm_args *a = (const cairn_rmsnorm_args *)job->args;
     int workers = pool_threads(job->dev->pool);
@@ -81,7 +81,7 @@ static void ops_dense_run(cairn_runtime *rt, ops_dense_job *job, const void *arg
     pool_run(rt->pool, pool_threads(rt->pool), task, job);
 }
 
-static cairn_status ops_rmsnorm_cuda(cairn_runtime *rt, const cairn_rmsnorm_args *a) {
+static cairn_status dense_rmsnorm_cuda(cairn_runtime *rt, const cairn_rmsnorm_args *a) {
     device_dims dims = {{0, 1, 1}, 256, 0, 32, false};
     rmsnorm_params p;
     memset(&p, 0, sizeof p);
@@ -103,27 +103,27 @@ cairn_status cairn_rmsnorm(cairn_runtime *rt, const cairn_rmsnorm_args *args) {
     job.width = s.n[SPEC_N];
     if (!job.rows || !job.width) return CAIRN_OK;
     if (a.epsilon == 0.0f) a.epsilon = 1e-5f;
-    if (rt->device.cuda) return ops_rmsnorm_cuda(rt, &a);
-    ops_dense_run(rt, &job, &a, ops_rmsnorm_task);
+    if (rt->device.cuda) return dense_rmsnorm_cuda(rt, &a);
+    ops_dense_run(rt, &job, &a, dense_rmsnorm_task);
     return CAIRN_OK;
 }
 
 /* ---- rope --------------------------------------------------------------------------------------- */
 
 /* cos and sin of position * base^(-2 pair / rotary_dim), the angle in double. */
-static void ops_rotation(int32_t position, int pair, int rotary_dim, float theta, float *cosine,
+static void dense_rotation(int32_t position, int pair, int rotary_dim, float theta, float *cosine,
                          float *sine) {
     double angle = (double)position * pow((double)theta, -2.0 * pair / rotary_dim);
     *cosine = (float)cos(angle);
     *sine = (float)sin(angle);
 }
 
-static void ops_rope_row(const cairn_rope_args *a, const float *x, float *out, int32_t position) {
+static void dense_rope_row(const cairn_rope_args *a, const float *x, float *out, int32_t position) {
     int heads = (int)a->x->shape[1], dim = (int)a->x->shape[2], pairs = a->rotary_dim / 2, pair, h;
     for (pair = 0; pair < pairs; pair++) {
         float cosine, sine;
         int first = a->half_split ? pair : 2 * pair, second = a->half_split ? pair + pairs : first + 1;
-        ops_rotation(position, pair, a->rotary_dim, a->base, &cosine, &sine);
+        dense_rotation(position, pair, a->rotary_dim, a->base, &cosine, &sine);
         for (h = 0; h < heads; h++) {
             float u = x[h * dim + first], v = x[h * dim + second];
             out[h * dim + first] = u * cosine - v * sine;
@@ -135,20 +135,20 @@ static void ops_rope_row(const cairn_rope_args *a, const float *x, float *out, i
                (size_t)(dim - a->rotary_dim) * sizeof *x);
 }
 
-static cairn_status ops_rope_cpu(device *dev, const cairn_rope_args *a) {
+static cairn_status dense_rope_cpu(device *dev, const cairn_rope_args *a) {
     const int32_t *positions = (const int32_t *)tensor_data(a->positions);
     int64_t width = a->x->shape[1] * a->x->shape[2], r;
     cairn_status status = CAIRN_OK;
     for (r = 0; r < a->x->shape[0]; r++) {
         if (positions[r] < 0)
             ops_bad_row(dev, "rope", r, "position out of range", positions[r], &status);
-        ops_rope_row(a, (const float *)tensor_data(a->x) + r * width,
+        dense_rope_row(a, (const float *)tensor_data(a->x) + r * width,
                      (float *)tensor_data(a->out) + r * width, positions[r] < 0 ? 0 : positions[r]);
     }
     return status;
 }
 
-static cairn_status ops_rope_cuda(cairn_runtime *rt, const cairn_rope_args *a) {
+static cairn_status dense_rope_cuda(cairn_runtime *rt, const cairn_rope_args *a) {
     device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
     rope_params p;
     memset(&p, 0, sizeof p);
@@ -175,12 +175,12 @@ cairn_status cairn_rope(cairn_runtime *rt, const cairn_rope_args *args) {
                "rotary_dim = %d; an even number up to head_dim %lld is expected",
                (int)a.rotary_dim, (long long)s.n[SPEC_HEAD_DIM]);
     if (s.c.status || !tensor_elements(a.x)) return s.c.status;
-    return rt->device.cuda ? ops_rope_cuda(rt, &a) : ops_rope_cpu(&rt->device, &a);
+    return rt->device.cuda ? dense_rope_cuda(rt, &a) : dense_rope_cpu(&rt->device, &a);
 }
 
 /* ---- swiglu ------------------------------------------------------------------------------------- */
 
-static void ops_swiglu_task(void *context, int index) {
+static void dense_swiglu_task(void *context, int index) {
     const ops_dense_job *job = (const ops_dense_job *)context;
     const cairn_swiglu_args *a = (const cairn_swiglu_args *)job->args;
     int workers = pool_threads(job->dev->pool);
@@ -195,7 +195,7 @@ static void ops_swiglu_task(void *context, int index) {
     }
 }
 
-static cairn_status ops_swiglu_cuda(cairn_runtime *rt, const cairn_swiglu_args *a) {
+static cairn_status dense_swiglu_cuda(cairn_runtime *rt, const cairn_swiglu_args *a) {
     device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
     swiglu_params p;
     int64_t blocks;
@@ -217,14 +217,14 @@ cairn_status cairn_swiglu(cairn_runtime *rt, const cairn_swiglu_args *args) {
     job.rows = s.n[SPEC_ROWS];
     job.width = s.n[SPEC_N];
     if (!job.rows || !job.width) return CAIRN_OK;
-    if (rt->device.cuda) return ops_swiglu_cuda(rt, &a);
-    ops_dense_run(rt, &job, &a, ops_swiglu_task);
+    if (rt->device.cuda) return dense_swiglu_cuda(rt, &a);
+    ops_dense_run(rt, &job, &a, dense_swiglu_task);
     return CAIRN_OK;
 }
 
 /* ---- linear ------------------------------------------------------------------------------------- */
 
-static void ops_linear_task(void *context, int index) {
+static void dense_linear_task(void *context, int index) {
     const ops_dense_job *job = (const ops_dense_job *)context;
     const cairn_linear_args *a = (const cairn_linear_args *)job->args;
     const int64_t steps = (job->weight.outs + LINEAR_STEP - 1) / LINEAR_STEP;
@@ -249,7 +249,7 @@ static void ops_linear_task(void *context, int index) {
                      job->panels + (size_t)index * linear_panel_floats((int)job->weight.ins));
 }
 
-static cairn_status ops_linear_cpu(cairn_runtime *rt, ops_dense_job *job,
+static cairn_status dense_linear_cpu(cairn_runtime *rt, ops_dense_job *job,
                                    const cairn_linear_args *a) {
     size_t bytes = linear_panel_floats((int)job->weight.ins) * sizeof(float);
     void *panels;
@@ -258,13 +258,13 @@ static cairn_status ops_linear_cpu(cairn_runtime *rt, ops_dense_job *job,
                                       &panels);
     if (status) return status;
     job->panels = (float *)panels;
-    ops_dense_run(rt, job, a, ops_linear_task);
+    ops_dense_run(rt, job, a, dense_linear_task);
     return CAIRN_OK;
 }
 
 enum { OPS_LINEAR_OUTS = 64, OPS_LINEAR_CHUNK = 256 };
 
-static cairn_status ops_linear_cuda(cairn_runtime *rt, const cairn_linear_args *a,
+static cairn_status dense_linear_cuda(cairn_runtime *rt, const cairn_linear_args *a,
                                     const ops_dense_job *job) {
     const int tiles = job->rows <= 8 ? 1 : 8;
     device_dims dims = {{0, 0, 1}, 128, 0, 0, false};
@@ -300,5 +300,5 @@ cairn_status cairn_linear(cairn_runtime *rt, const cairn_linear_args *args) {
     job.weight = ops_weight_of(&s, a.weight, a.block, SPEC_OUTS, SPEC_INS);
     job.rows = s.n[SPEC_ROWS];
     if (!job.rows || !job.weight.outs) return CAIRN_OK;
-    return rt->device.cuda ? ops_linear_cuda(rt, &a, &job) : ops_linear_cpu(rt, &job, &a);
+    return rt->device.cuda ? dense_linear_cuda(rt, &a, &job) : dense_linear_cpu(rt, &job, &a);
 }

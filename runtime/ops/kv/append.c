@@ -113,7 +113,7 @@ static void ops_append_task(void *context, int worker) {
         int32_t position, page;
         if (!ops_find_row(job->dev, "", at, r, &table, &position, &reported)) continue;
         page = table[position / at->page_size];
-        if (ops_page_exists(at, page)) ops_append_row(job, r, page, position);
+        if (ops_pages_exists(at, page)) ops_append_row(job, r, page, position);
         else os_atomic_swap_if(&job->bad_row, 0, (int32_t)r + 1);
     }
 }

@@ -58,7 +58,7 @@ static bool ops_pages_row(const ops_pages_job *job, int64_t r, const int32_t **t
     return ops_find_row(job->dev, "", job->at, r, table, position, &reported);
 }
 
-static bool ops_page_exists(const paged_rows *at, int32_t page) {
+static bool ops_pages_exists(const paged_rows *at, int32_t page) {
     return page >= 0 && page < at->pages;
 }
 
@@ -74,7 +74,7 @@ static cairn_status ops_pages_finish(ops_pages_job *job, const char *op, cairn_s
 
 /* ---- page_bounds -------------------------------------------------------------------------------- */
 
-static cairn_status ops_bounds_cpu(device *dev, const page_bounds_params *p, int64_t n) {
+static cairn_status ops_pages_bounds_cpu(device *dev, const page_bounds_params *p, int64_t n) {
     const simd_kernels *simd = simd_for(p->head_dim);
     const size_t dim = (size_t)p->head_dim;
     cairn_status status = CAIRN_OK;
@@ -109,7 +109,7 @@ cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *
     p.page_size = (int32_t)s.n[SPEC_PAGE_SIZE];
     p.head_dim = (int32_t)s.n[SPEC_HEAD_DIM];
     p.mean = a.source == CAIRN_SOURCE_MEAN;
-    if (!rt->device.cuda) return ops_bounds_cpu(&rt->device, &p, a.ids->shape[0]);
+    if (!rt->device.cuda) return ops_pages_bounds_cpu(&rt->device, &p, a.ids->shape[0]);
     {
         device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
         dims.grid[0] = (unsigned)a.ids->shape[0];
@@ -120,7 +120,7 @@ cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *
 
 /* ---- score_pages -------------------------------------------------------------------------------- */
 
-static void ops_score_task(void *context, int worker) {
+static void ops_pages_score_task(void *context, int worker) {
     ops_pages_job *job = (ops_pages_job *)context;
     const paged_rows *at = job->at;
     const int dim = at->head_dim, group = job->heads / at->kv_heads;
@@ -147,14 +147,14 @@ static void ops_score_task(void *context, int worker) {
             q[i] = job->q[u * group * dim + i] / sqrtf((float)dim);
         pages.head = (int)(u % at->kv_heads);
         for (int c = 0; c < candidates; c++) {
-            if (!ops_page_exists(at, table[c])) continue;
+            if (!ops_pages_exists(at, table[c])) continue;
             pages.table = table + c;
             select_score(job->simd, &pages, &rule, q, group, 1, q + group * dim, scores + c);
         }
     }
 }
 
-static cairn_status ops_score_cpu(cairn_runtime *rt, const score_pages_params *p,
+static cairn_status ops_pages_score_cpu(cairn_runtime *rt, const score_pages_params *p,
                                   const ops_paged *paged) {
     ops_pages_job job;
     size_t floats = (size_t)p->heads / (size_t)p->at.kv_heads * (size_t)p->at.head_dim * 3;
@@ -165,7 +165,7 @@ static cairn_status ops_score_cpu(cairn_runtime *rt, const score_pages_params *p
     job.mean = p->mean != 0, job.by_head = p->by_head != 0;
     if ((status = ops_pages_scratch(&job, floats * sizeof(float)))) return status;
     status = ops_pages_bad_rows(&rt->device, "score_pages", job.at, job.rows);
-    pool_run(rt->pool, pool_threads(rt->pool), ops_score_task, &job);
+    pool_run(rt->pool, pool_threads(rt->pool), ops_pages_score_task, &job);
     return status;
 }
 
@@ -186,7 +186,7 @@ cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *
     p.window = ops_clamp_tokens(a.window, &p.at);
     p.mean = a.source == CAIRN_SOURCE_MEAN;
     p.by_head = a.strategy == CAIRN_STRATEGY_HEAD;
-    if (!rt->device.cuda) return ops_score_cpu(rt, &p, &paged);
+    if (!rt->device.cuda) return ops_pages_score_cpu(rt, &p, &paged);
     {
         device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
         dims.grid[0] = (unsigned)(paged.at.max_pages + 31) / 32;
