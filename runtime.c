@@ -115,10 +115,14 @@ BASE_SMALL_BEGIN
 #include "runtime/ops/topk/rows.c"
 BASE_SMALL_END
 
+#include "runtime/ops/dense/dense.h"
 #include "runtime/ops/dense/linear.c"
 #include "runtime/ops/dense/dense.c"
+#include "runtime/ops/select/select.h"
+#include "runtime/ops/select/pages.h"
 #include "runtime/ops/select/select.c"
 #include "runtime/ops/select/pages.c"
+#include "runtime/ops/attention/attention.h"
 #include "runtime/ops/attention/attention.c"
 #include "runtime/ops/attention/attend.c"
 #include "runtime/ops/kv/kv.h"
@@ -140,6 +144,7 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/pages.h"
 #include "runtime/pages/snapshot.h"
 #include "runtime/pages/state.h"
+#include "runtime/pages/ring.h"
 #include "runtime/pages/pages.c"
 #include "runtime/pages/tables.c"
 #include "runtime/pages/calls.c"
@@ -166,6 +171,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/tokenizer/decode.c"
 #include "runtime/model/tokenizer/template.c"
 #include "runtime/model/tokenizer/chat.c"
+#include "runtime/model/model.h"
 #include "runtime/model/model.c"
 BASE_SMALL_END
 

@@ -471,6 +471,7 @@ CAIRN_API const cairn_config *cairn_config_of(const cairn_runtime *rt);
 /* Takes a new config over while the program runs. Hot fields change between two steps of a
  * generation, at once or, when kernels must be compiled for them first, once that is done in the
  * background (cairn_reload_waits tells); a compile that fails leaves the old config, with a log line.
+ * (A kernel that only makes steps faster is done without where it cannot be had, as after a load.)
  * The host program's fields are not looked at. On failure nothing changes. [owner thread]
  * Errors: NEEDS_REOPEN names the cold fields that differ; INVALID_CONFIG, VERSION_MISMATCH. */
 CAIRN_API cairn_status cairn_reload(cairn_runtime *rt, const cairn_config *config);

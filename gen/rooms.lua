@@ -4,17 +4,14 @@
 -- folder's name, with a header beside a file (device/tensor.h) where one page does not hold it all.
 -- Everything else in the folder belongs to the room alone. So:
 --   * functions carry the room's or the file's name as prefix (lua's: bind_, as lua_ is Lua's own;
---     a room within ops may put ops_ in front);
+--     a room within ops may put ops_ in front; a file NAME_part.c goes on where NAME.c ends, and
+--     may have its prefix);
 --   * a function, type, macro or variable that another room uses stands in a header, a function
 --     as a prototype below a comment that says what is promised;
 --   * no prototype stands elsewhere, but a file's own at its top where functions call each other;
 --   * the header declares nothing that no other room uses;
 --   * the backend is asked about in device/ and by the launcher of ops/ alone.
 
-local pending = { -- rooms that are still to be given their contract
-  model = true, ["model/families"] = true, forward = true, pages = true,
-  ["ops/attention"] = true, ["ops/select"] = true, ["ops/dense"] = true,
-}
 local asks_backend = { device = true, ops = true, driver = true --[[ its library ]] }
 local longest = 150 -- lines of a header; 80 read well
 local prefixes = { lua = "bind" }
@@ -112,7 +109,9 @@ local function check_prefix(path, name, line)
   local file = path:match "([^/]+)%.%w+$"
   local mine = prefixes[room] or room
   if room_of(path):find "^ops/" then name = name:gsub("^ops_", "") end
-  if not (has_prefix(name, mine) or has_prefix(name, file)) then
+  local whole = file:match "^(.-)_"
+  if whole and not source[path:gsub("[^/]+$", whole .. ".c")] then whole = nil end
+  if not (has_prefix(name, mine) or has_prefix(name, file) or whole and has_prefix(name, whole)) then
     complain(path, line, "%s: functions of this file begin with %s_ or %s_", name, mine, file)
   end
 end
@@ -190,12 +189,12 @@ local in_order = {}
 for room in pairs(rooms) do in_order[#in_order + 1] = room end
 table.sort(in_order)
 for _, room in ipairs(in_order) do
-  if not pending[room] and room ~= "program" and not room:find "/simd$" then check_room(room) end
+  if room ~= "program" and not room:find "/simd$" then check_room(room) end
 end
 for _, path in ipairs(files) do
   local room = room_of(path)
   local _, count = code[path]:gsub("%->cuda%f[%W]", "") -- an op's entry asks rt->device.cuda, once
-  if count > 0 and not asks_backend[room] and not pending[room] then
+  if count > 0 and not asks_backend[room] then
     complain(path, 1, "asks %d times which backend runs, which device/ knows", count)
   end
 end

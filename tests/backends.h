@@ -26,4 +26,27 @@ BASE_UNUSED static bool is_emulated(cairn_backend backend) {
     return backend == CAIRN_BACKEND_CUDA && getenv("CAIRN_SIMT_KERNELS");
 }
 
+/* What a test does on an open runtime; `name` says on which backend. */
+typedef void (*backend_part)(cairn_runtime *rt, const char *name);
+
+/* One backend, with what else is in the config; NULL: the defaults. */
+BASE_UNUSED static void run_on_backend(const cairn_config *config, cairn_backend backend,
+                                       const char *name, const char *what, backend_part part) {
+    cairn_config c;
+    cairn_runtime *rt;
+    if (config) c = *config;
+    else cairn_config_default(&c);
+    c.backend = backend;
+    if (!(rt = open_runtime_on(&c, what))) return;
+    part(rt, name);
+    cairn_close(rt);
+}
+
+/* The CPU, then the GPU. */
+BASE_UNUSED static void run_on_backends(const cairn_config *config, const char *what,
+                                        backend_part part) {
+    run_on_backend(config, CAIRN_BACKEND_CPU, "cpu", what, part);
+    run_on_backend(config, CAIRN_BACKEND_CUDA, "cuda", what, part);
+}
+
 #endif

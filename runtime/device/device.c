@@ -255,6 +255,8 @@ static cairn_status device_check_errors(device *dev) {
                      (long long)word.value);
 }
 
+static bool device_is_apart(const device *dev) { return dev->cuda; }
+
 static bool device_wait(device *dev) {
     return !dev->cuda || !dev->drv->cuStreamSynchronize(dev->stream);
 }

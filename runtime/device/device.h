@@ -74,6 +74,10 @@ static void device_close(device *dev);
 /* Nothing to do on the CPU. Each enter that returned CAIRN_OK owes one leave. */
 static cairn_status device_enter(device *dev);
 
+/* Whether device memory lies apart from the host's: the host reads none of it in place, and what the
+ * host's memory holds says nothing of it. */
+static bool device_is_apart(const device *dev);
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Device memory, 256-byte aligned, contents undefined. `what` names the consumer in the message.

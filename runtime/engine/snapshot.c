@@ -115,7 +115,7 @@ static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8
         snap->parts[SNAPSHOT_STATE][4 + i / 8] = (uint8_t)(s->given[i / 8] & ~past);
     }
     status = state_save(&s->model->states, s->row, engine_kept_tokens(s),
-                         snap->parts[SNAPSHOT_PAGES]);
+                        snap->parts[SNAPSHOT_PAGES]);
     if (status) return status;
     return snapshot_seal(engine_base(s), s->model->runtime->pool, snap);
 }

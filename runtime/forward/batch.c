@@ -1,5 +1,6 @@
 /* forward_batch: rules compared, batches checked. See forward.h. */
 
+/* Either may be NULL. */
 static bool forward_rule_same(const forward_rule *a, const forward_rule *b) {
     const select_rule *x, *y;
     if (a == b || !a || !b) return a == b;
@@ -55,6 +56,7 @@ static cairn_status forward_check_sequence(base *b, const cairn_model *m,
     return status ? status : tables_check_new(b, t, s->table);
 }
 
+/* That a batch is what forward.h says; every backend asks first. */
 static cairn_status forward_check(base *b, const cairn_model *model, int max_rows,
                                   const forward_batch *batch) {
     int rows = 0, most = model->runtime->config.max_batch;

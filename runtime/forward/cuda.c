@@ -70,7 +70,8 @@ typedef struct forward_cuda_state {
     uint64_t weights_bytes;  /* of it, norms included */
     void *host;              /* all host memory below */
     size_t host_bytes;
-    bool sparse_flow; /* there is to be a flow kernel that selects pages */
+    bool can_select;  /* the flow kernel's shared memory would hold what selecting pages needs */
+    bool sparse_flow; /* there is to be a flow kernel that selects pages, or there is */
     step_flow_state flow_states[2]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW */
     uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
     float *norms, *rope, *logits;
@@ -212,7 +213,7 @@ static int cuda_choose_warps(int hidden) {
     return best;
 }
 
-/* Whether the config at open has layers that select: what is worth compiling first. */
+/* Whether a config has layers that select: only then their flow kernel is worth compiling. */
 static bool cuda_selects_any(const cairn_config *config, int layers) {
     for (int l = 0; l < layers; l++)
         if (config->selection.layers[l / 64] >> (l % 64) & 1) return true;
@@ -297,8 +298,8 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
     if (!f->streamed) cuda_choose_flow(f);
     cuda_choose_parts(f);
-    f->sparse_flow = f->flow_chunks > 0 && cuda_selects_any(&m->runtime->config, s->layers) &&
-                     cuda_selection_bytes(f) <= meeting;
+    f->can_select = f->flow_chunks > 0 && cuda_selection_bytes(f) <= meeting;
+    f->sparse_flow = f->can_select && cuda_selects_any(&m->runtime->config, s->layers);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -428,6 +429,30 @@ static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
         base_log(f->dev->base, CAIRN_LOG_WARN, "steps go on by slower kernels: %s",
                  f->dev->base->error);
     return f->flow_states[kernel] == STEP_FLOW_READY;
+}
+
+/* A config whose layers select, after one with none that did, runs by the flow kernel that selects:
+ * steps go on by the old config until it is compiled. Where it cannot be had the stage kernels
+ * serve the new one; all else of a config is a parameter of the kernels. */
+static cairn_status forward_cuda_prepare(cairn_model *model, const cairn_config *config) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    const int layers = f->shape->layers;
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request;
+    cairn_status status;
+    if (!f->can_select || !cuda_selects_any(config, layers) ||
+        cuda_selects_any(&model->runtime->config, layers))
+        return CAIRN_OK;
+    if (f->sparse_flow) {
+        bool ready = cuda_has_flow(f, STEP_K_SPARSE_FLOW);
+        return !ready && f->flow_states[STEP_K_SPARSE_FLOW] == STEP_FLOW_WAITS ? CAIRN_BUSY
+                                                                              : CAIRN_OK;
+    }
+    request = cuda_flow_request(f, STEP_K_SPARSE_FLOW, constants);
+    if ((status = jit_begin(f->dev->jit, &request, 1))) return status;
+    f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_WAITS;
+    f->sparse_flow = true;
+    return CAIRN_BUSY;
 }
 
 /* Waits for both flow kernels. [blocks] */

@@ -352,35 +352,25 @@ static float cuda_input_scale(const cairn_model *m) {
     return ldexpf(1.0f, -7 - exponent);
 }
 
-static void cuda_set_params(forward_cuda_state *f, const cairn_model *m, step_lane *lane) {
-    step_params *p = &lane->params;
-    p->qkv = f->qkv;
-    p->o = f->o;
-    p->gate_up = f->gate_up;
-    p->down = f->down;
-    p->head = f->head;
-    p->embed = f->embed;
-    p->norms = f->norms;
-    p->rope = f->rope;
-    memcpy(&p->kv, &f->kv, sizeof p->kv);
-    p->page_table = f->table;
-    p->logits = f->logits;
-    p->winners = f->winners;
-    p->fault = f->fault;
-    p->table_stride = f->max_pages;
-    p->norm_eps = f->shape->norm_eps;
-    p->input_scale = cuda_input_scale(m);
-    memcpy(&p->bounds, &f->bounds, sizeof p->bounds);
-    p->lists = f->lists;
-    p->list_counts = f->list_counts;
-    p->arrived = f->arrived;
-    p->seen = f->seen;
-    p->pages_read = f->pages_read;
-    p->new_pages = f->new_pages;
-    p->list_stride = f->max_pages;
-    p->seen_words = (f->max_pages + 31) / 32;
-    p->row_pages = f->row_pages;
-    p->sequences = f->table_rows;
+/* What the kernels of every lane are given; input, exchange and capacity are the lane's own. */
+static void cuda_set_params(forward_cuda_state *f, const cairn_model *m) {
+    const step_params all = {
+        .qkv = f->qkv, .o = f->o, .gate_up = f->gate_up, .down = f->down, .head = f->head,
+        .embed = f->embed, .norms = f->norms, .rope = f->rope, .page_table = f->table,
+        .kv = (uint16_t *const *)(void *)f->kv, .bounds = (uint16_t *const *)(void *)f->bounds,
+        .logits = f->logits, .winners = f->winners, .fault = f->fault,
+        .table_stride = f->max_pages, .list_stride = f->max_pages,
+        .norm_eps = f->shape->norm_eps, .input_scale = cuda_input_scale(m),
+        .lists = f->lists, .list_counts = f->list_counts, .arrived = f->arrived, .seen = f->seen,
+        .seen_words = (f->max_pages + 31) / 32, .pages_read = f->pages_read,
+        .row_pages = f->row_pages, .new_pages = f->new_pages, .sequences = f->table_rows};
+    step_params *const lanes[] = {&f->flow.params, &f->stage.params, &f->prompt.params};
+    for (size_t i = 0; i < BASE_COUNT(lanes); i++) {
+        const step_params own = *lanes[i];
+        *lanes[i] = all;
+        lanes[i]->input = own.input, lanes[i]->exchange = own.exchange;
+        lanes[i]->capacity = own.capacity;
+    }
 }
 
 static void cuda_free_sparse_graphs(forward_cuda_state *f) {
@@ -455,8 +445,6 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
         forward_cuda_close(model);
         return status;
     }
-    cuda_set_params(f, model, &f->flow);
-    cuda_set_params(f, model, &f->stage);
-    cuda_set_params(f, model, &f->prompt);
+    cuda_set_params(f, model);
     return CAIRN_OK;
 }

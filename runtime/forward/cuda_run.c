@@ -9,7 +9,7 @@ typedef struct step_part {
     const forward_rule *rule; /* NULL: all rows attend all */
     int rows;
     int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on */
-    int chunks; /* that any of its rows attends, at most */
+    int runs; /* of chunks that any of its rows' attention is cut into, at most */
 } step_part;
 
 /* The slot of a host row: the one it is in, or the one that was not used for longest. */
@@ -90,7 +90,7 @@ static int cuda_most_runs(const forward_cuda_state *f, const forward_rule *rule,
 static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
                                      const step_part *part) {
     int32_t *head = lane->words, *array = lane->words + STEP_HEAD;
-    int n = lane->rows, groups = 0, chunks = 0, listed = 0;
+    int n = lane->rows, groups = 0, runs = 0, listed = 0;
     for (int r = 0; r < part->rows; r++) {
         const forward_row *row = &part->batch->rows[f->part_rows[r]];
         const int s = f->part_sequences[r];
@@ -109,14 +109,14 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
             array[STEP_GROUP_FIRST * n + groups] = r;
             array[STEP_GROUP_ROWS * n + groups++] = 1;
         }
-        if (cuda_row_runs(f, NULL, row->position) > chunks)
-            chunks = cuda_row_runs(f, NULL, row->position);
+        if (cuda_row_runs(f, NULL, row->position) > runs)
+            runs = cuda_row_runs(f, NULL, row->position);
         if (part->rule && cuda_row_runs(f, part->rule, row->position) > listed)
             listed = cuda_row_runs(f, part->rule, row->position);
     }
     head[STEP_ROWS] = part->rows;
     head[STEP_GROUPS] = groups;
-    head[STEP_CHUNKS] = chunks;
+    head[STEP_CHUNKS] = runs;
     head[STEP_LIST_CHUNKS] = listed;
     head[STEP_EPOCH] = f->epoch;
     head[STEP_CLEAN_ROWS] = f->clean_rows;
@@ -502,8 +502,8 @@ static bool cuda_add_row(forward_cuda_state *f, step_part *part, int i) {
         part->logit_first = first;
         part->logit_count = part->rows - first + 1;
     }
-    if (cuda_most_runs(f, part->rule, row->position) > part->chunks)
-        part->chunks = cuda_most_runs(f, part->rule, row->position);
+    if (cuda_most_runs(f, part->rule, row->position) > part->runs)
+        part->runs = cuda_most_runs(f, part->rule, row->position);
     f->part_rows[part->rows] = at;
     f->part_sequences[part->rows++] = i;
     f->done[i]++;
@@ -526,17 +526,17 @@ static cairn_status cuda_serve_prompt(forward_cuda_state *f, forward_batch *batc
 /* Items of attention in one layer of the flow kernel, at most: where rows select pages each is a
  * group of its own, also in layers that attend all. */
 static int cuda_flow_items(const forward_cuda_state *f, const step_part *part) {
-    int groups = 0, chunks = 0;
+    int groups = 0, runs = 0;
     for (int r = 0, run; r < part->rows; r += run) {
         int more;
         for (run = 1; r + run < part->rows &&
                       f->part_sequences[r + run] == f->part_sequences[r];) run++;
         more = cuda_most_runs(f, part->rule,
                                part->batch->rows[f->part_rows[r + run - 1]].position);
-        chunks = more > chunks ? more : chunks;
+        runs = more > runs ? more : runs;
         groups += part->rule ? run : (run + f->group_rows - 1) / f->group_rows;
     }
-    return groups * chunks * f->shape->kv_heads;
+    return groups * runs * f->shape->kv_heads;
 }
 
 /* The flow serves few rows whose logits are all wanted, while its blocks need one round of
@@ -563,7 +563,7 @@ static bool cuda_is_sparse(const forward_cuda_state *f, const forward_batch *bat
 static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, int i) {
     int at = part->batch->sequences[i].first + f->done[i];
     int runs = cuda_most_runs(f, part->rule, part->batch->rows[at].position);
-    if (runs < part->chunks) runs = part->chunks;
+    if (runs < part->runs) runs = part->runs;
     return !part->rows || (part->rows < STEP_STAGE_ROWS &&
                            (int64_t)runs * (part->rows + 1) <= f->stage_parts);
 }
@@ -598,7 +598,7 @@ static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch
         }
         begun = true;
         if (!status) status = cuda_results(f, &part);
-        part.rows = part.logit_first = part.logit_count = part.chunks = 0;
+        part.rows = part.logit_first = part.logit_count = part.runs = 0;
     }
     if (!status) cuda_count_pages(f, &part);
     return status;
@@ -643,6 +643,6 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
 static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
-    NULL /* topk, window and the like are parameters of the kernels */, true /* packed weights */,
+    forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate
 };

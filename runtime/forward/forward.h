@@ -68,10 +68,8 @@ typedef struct model_backend {
     cairn_status (*estimate)(cairn_model *model, int max_rows, model_memory *out);
 } model_backend;
 
-/* The backends are forward_cpu_backend (cpu.c) and forward_cuda_backend (cuda_run.c). */
+/* static model_backend forward_cpu_backend: the CPU's (cpu.c). */
+/* static model_backend forward_cuda_backend: the GPU's (cuda_run.c). */
 
-static bool forward_rule_same(const forward_rule *a, const forward_rule *b); /* either may be NULL */
+/* Whether step rows choose pages in this layer; no rule: they attend all. */
 static bool forward_rule_selects(const forward_rule *rule, int layer);
-/* That a batch is what the comments above say; every backend asks first. */
-static cairn_status forward_check(base *b, const cairn_model *model, int max_rows,
-                                  const forward_batch *batch);

@@ -49,18 +49,30 @@ static int bind_distance(const char *a, const char *b) {
 
 /* ---- objects --------------------------------------------------------------------------------- */
 
-/* A metatable with methods, __gc and __close. Pops nothing, pushes nothing. */
-static void bind_new_type(lua_State *L, const char *type, const luaL_Reg *methods,
-                         lua_CFunction close) {
+/* A metatable with methods, and as __gc and __close the function on the stack's top, which it pops:
+ * as the method `word` too, unless that is NULL. */
+static void bind_new_metatable(lua_State *L, const char *type, const luaL_Reg *methods,
+                               const char *word) {
+    int close = lua_gettop(L);
     luaL_newmetatable(L, type);
     lua_newtable(L);
     luaL_setfuncs(L, methods, 0);
+    lua_pushvalue(L, close);
+    if (word) lua_setfield(L, -2, word);
+    lua_settop(L, close + 2);
     lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, close);
+    lua_pushvalue(L, close);
     lua_setfield(L, -2, "__gc");
-    lua_pushcfunction(L, close);
+    lua_pushvalue(L, close);
     lua_setfield(L, -2, "__close");
-    lua_pop(L, 1);
+    lua_settop(L, close - 1);
+}
+
+/* The same for a type that closes in its own way. Pops nothing, pushes nothing. */
+static void bind_new_type(lua_State *L, const char *type, const luaL_Reg *methods,
+                          lua_CFunction close) {
+    lua_pushcfunction(L, close);
+    bind_new_metatable(L, type, methods, NULL);
 }
 
 /* Pushes a userdata of `bytes` zeros whose user value 1 is the runtime's userdata at `owner`. */
@@ -104,6 +116,28 @@ static void *bind_take_object(lua_State *L, const char *type, cairn_runtime **rt
     *rt = bind_owner(L, 1);
     o->object = NULL;
     return *rt ? object : NULL;
+}
+
+/* What a runtime opened and Lua holds: how it is given back while the runtime is open, in a method
+ * of this name (NULL: its methods have one of their own), by Lua's collector, or at a block's end. */
+typedef struct bind_handle {
+    const char *type, *word;
+    void (*give_back)(lua_State *L, cairn_runtime *rt, void *object); /* the userdata is at 1 */
+} bind_handle;
+
+static int bind_close_handle(lua_State *L) {
+    const bind_handle *handle = (const bind_handle *)lua_touserdata(L, lua_upvalueindex(1));
+    cairn_runtime *rt;
+    void *object = bind_take_object(L, handle->type, &rt);
+    if (object) handle->give_back(L, rt, object);
+    return 0;
+}
+
+/* `handle` is static: the closing function keeps it. */
+static void bind_new_handle(lua_State *L, const bind_handle *handle, const luaL_Reg *methods) {
+    lua_pushlightuserdata(L, (void *)(uintptr_t)handle);
+    lua_pushcclosure(L, bind_close_handle, 1);
+    bind_new_metatable(L, handle->type, methods, handle->word);
 }
 
 static cairn_runtime *bind_to_runtime(lua_State *L, int arg) {

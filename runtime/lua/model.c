@@ -21,11 +21,9 @@ static int bind_load_model(lua_State *L) {
     return 1;
 }
 
-static int bind_model_close(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_model *model = (cairn_model *)bind_take_object(L, BIND_MODEL, &rt);
-    if (model) cairn_model_free(model);
-    return 0;
+static void bind_give_model(lua_State *L, cairn_runtime *rt, void *model) {
+    (void)L, (void)rt;
+    cairn_model_free((cairn_model *)model);
 }
 
 /* m:wait(): until every kernel is compiled */
@@ -366,11 +364,9 @@ static int bind_fork(lua_State *L) {
     return 1;
 }
 
-static int bind_session_close(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_session *session = (cairn_session *)bind_take_object(L, BIND_SESSION, &rt);
-    if (session && bind_model_is_open(L, 1)) cairn_session_close(session);
-    return 0;
+static void bind_give_session(lua_State *L, cairn_runtime *rt, void *session) {
+    (void)rt;
+    if (bind_model_is_open(L, 1)) cairn_session_close((cairn_session *)session);
 }
 
 /* s:append(text or ids [, { special = true }]). Gives the session. */
@@ -679,18 +675,18 @@ static void bind_new_model_types(lua_State *L) {
         {"wait", bind_model_wait}, {"info", bind_model_info},
         {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
         {"chat", bind_chat}, {"chat_ids", bind_chat_ids}, {"eval", bind_eval},
-        {"session", bind_make_session},
-        {"close", bind_model_close}, {NULL, NULL}};
+        {"session", bind_make_session}, {NULL, NULL}};
     static const luaL_Reg session[] = {
         {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset},
         {"rewind", bind_rewind},
         {"fork", bind_fork}, {"save", bind_save}, {"load", bind_load},
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text},
-        {"cancel", bind_cancel},
-        {"stats", bind_stats}, {"close", bind_session_close}, {NULL, NULL}};
-    bind_new_type(L, BIND_MODEL, model, bind_model_close);
-    bind_new_type(L, BIND_SESSION, session, bind_session_close);
+        {"cancel", bind_cancel}, {"stats", bind_stats}, {NULL, NULL}};
+    static const bind_handle models = {BIND_MODEL, "close", bind_give_model};
+    static const bind_handle sessions = {BIND_SESSION, "close", bind_give_session};
+    bind_new_handle(L, &models, model);
+    bind_new_handle(L, &sessions, session);
 }
 
 #endif

@@ -32,11 +32,9 @@ static int bind_make_page_pool(lua_State *L) {
 }
 
 /* Collected while tables use it, it is freed with the runtime. */
-static int bind_page_pool_collect(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_page_pool *p = (cairn_page_pool *)bind_take_object(L, BIND_PAGE_POOL, &rt);
-    if (p) cairn_page_pool_free(p);
-    return 0;
+static void bind_give_page_pool(lua_State *L, cairn_runtime *rt, void *held) {
+    (void)L, (void)rt;
+    cairn_page_pool_free((cairn_page_pool *)held);
 }
 
 /* p:close() */
@@ -121,11 +119,9 @@ static int bind_make_page_tables(lua_State *L) {
     return 1;
 }
 
-static int bind_page_tables_close(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_page_tables *t = (cairn_page_tables *)bind_take_object(L, BIND_PAGE_TABLES, &rt);
-    if (t) cairn_page_tables_free(t);
-    return 0;
+static void bind_give_page_tables(lua_State *L, cairn_runtime *rt, void *held) {
+    (void)L, (void)rt;
+    cairn_page_tables_free((cairn_page_tables *)held);
 }
 
 static void bind_page_lists(lua_State *L, const cairn_page_tables *t, cairn_runtime *rt,
@@ -407,13 +403,15 @@ static const luaL_Reg bind_page_tables_methods[] = {
     BIND_METHOD(insert),   BIND_METHOD(delete),  BIND_METHOD(clear),        BIND_METHOD(allocate),
     BIND_METHOD(release),  BIND_METHOD(copies),  BIND_METHOD(allocate_for), BIND_METHOD(release_for),
     BIND_METHOD(update),   BIND_METHOD(pages),   BIND_METHOD(lengths),      BIND_METHOD(tensors),
-    BIND_METHOD(save),     BIND_METHOD(load),    BIND_METHOD(save_bytes),   BIND_METHOD(close),
+    BIND_METHOD(save),     BIND_METHOD(load),    BIND_METHOD(save_bytes),
     {NULL, NULL},
 };
 
 static void bind_new_page_types(lua_State *L) {
-    bind_new_type(L, BIND_PAGE_POOL, bind_page_pool_methods, bind_page_pool_collect);
-    bind_new_type(L, BIND_PAGE_TABLES, bind_page_tables_methods, bind_page_tables_close);
+    static const bind_handle pools = {BIND_PAGE_POOL, NULL, bind_give_page_pool};
+    static const bind_handle tables = {BIND_PAGE_TABLES, "close", bind_give_page_tables};
+    bind_new_handle(L, &pools, bind_page_pool_methods);
+    bind_new_handle(L, &tables, bind_page_tables_methods);
 }
 
 #endif

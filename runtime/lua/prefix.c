@@ -28,11 +28,9 @@ static int bind_make_prefix_cache(lua_State *L) {
     return 1;
 }
 
-static int bind_prefix_close(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_prefix_cache *c = (cairn_prefix_cache *)bind_take_object(L, BIND_PREFIX_CACHE, &rt);
-    if (c) cairn_prefix_free(c);
-    return 0;
+static void bind_give_prefix(lua_State *L, cairn_runtime *rt, void *held) {
+    (void)L, (void)rt;
+    cairn_prefix_free((cairn_prefix_cache *)held);
 }
 
 /* The ids at stack index 2 and the `space` of the options at `options`. */
@@ -130,8 +128,9 @@ static void bind_new_prefix_type(lua_State *L) {
     static const luaL_Reg methods[] = {
         {"match", bind_prefix_match},   {"insert", bind_prefix_insert},
         {"unlock", bind_prefix_unlock}, {"evict", bind_prefix_evict},
-        {"info", bind_prefix_info},     {"close", bind_prefix_close}, {NULL, NULL}};
-    bind_new_type(L, BIND_PREFIX_CACHE, methods, bind_prefix_close);
+        {"info", bind_prefix_info},     {NULL, NULL}};
+    static const bind_handle caches = {BIND_PREFIX_CACHE, "close", bind_give_prefix};
+    bind_new_handle(L, &caches, methods);
 }
 
 #endif

@@ -2,11 +2,9 @@
  * while it was captured alive, for it replays on their memory. */
 #ifndef CAIRN_NO_LUA
 
-static int bind_stream_free(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_stream *stream = (cairn_stream *)bind_take_object(L, BIND_STREAM, &rt);
-    if (stream) cairn_stream_free(rt, stream);
-    return 0;
+static void bind_give_stream(lua_State *L, cairn_runtime *rt, void *stream) {
+    (void)L;
+    cairn_stream_free(rt, (cairn_stream *)stream);
 }
 
 /* rt:stream() */
@@ -38,11 +36,9 @@ static int bind_stream_sync(lua_State *L) {
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static int bind_event_free(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_event *event = (cairn_event *)bind_take_object(L, BIND_EVENT, &rt);
-    if (event) cairn_event_free(rt, event);
-    return 0;
+static void bind_give_event(lua_State *L, cairn_runtime *rt, void *event) {
+    (void)L;
+    cairn_event_free(rt, (cairn_event *)event);
 }
 
 /* rt:event() */
@@ -86,11 +82,9 @@ static int bind_event_elapsed(lua_State *L) {
 
 /* ---- graphs ---------------------------------------------------------------------------------- */
 
-static int bind_graph_free(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_graph *graph = (cairn_graph *)bind_take_object(L, BIND_GRAPH, &rt);
-    if (graph) cairn_graph_free(rt, graph);
-    return 0;
+static void bind_give_graph(lua_State *L, cairn_runtime *rt, void *graph) {
+    (void)L;
+    cairn_graph_free(rt, (cairn_graph *)graph);
 }
 
 /* Adds the tensor at `index` to what the capture in progress on the runtime at `owner` uses. */
@@ -143,16 +137,16 @@ static int bind_graph_launch(lua_State *L) {
 }
 
 static void bind_new_stream_types(lua_State *L) {
-    static const luaL_Reg stream[] = {{"sync", bind_stream_sync}, {"free", bind_stream_free},
-                                      {NULL, NULL}};
+    static const luaL_Reg stream[] = {{"sync", bind_stream_sync}, {NULL, NULL}};
     static const luaL_Reg event[] = {{"record", bind_event_record}, {"wait", bind_event_wait},
-                                     {"elapsed", bind_event_elapsed}, {"free", bind_event_free},
-                                     {NULL, NULL}};
-    static const luaL_Reg graph[] = {{"launch", bind_graph_launch}, {"free", bind_graph_free},
-                                     {NULL, NULL}};
-    bind_new_type(L, BIND_STREAM, stream, bind_stream_free);
-    bind_new_type(L, BIND_EVENT, event, bind_event_free);
-    bind_new_type(L, BIND_GRAPH, graph, bind_graph_free);
+                                     {"elapsed", bind_event_elapsed}, {NULL, NULL}};
+    static const luaL_Reg graph[] = {{"launch", bind_graph_launch}, {NULL, NULL}};
+    static const bind_handle streams = {BIND_STREAM, "free", bind_give_stream};
+    static const bind_handle events = {BIND_EVENT, "free", bind_give_event};
+    static const bind_handle graphs = {BIND_GRAPH, "free", bind_give_graph};
+    bind_new_handle(L, &streams, stream);
+    bind_new_handle(L, &events, event);
+    bind_new_handle(L, &graphs, graph);
 }
 
 #endif

@@ -310,14 +310,12 @@ static void *bind_to_memory(lua_State *L, int arg, size_t *bytes) {
     return (char *)t->data + t->byte_offset;
 }
 
-/* rt:staging(bytes): two pinned buffers */
-static int bind_staging_free(lua_State *L) {
-    cairn_runtime *rt;
-    cairn_staging *staging = (cairn_staging *)bind_take_object(L, BIND_STAGING, &rt);
-    if (staging) cairn_staging_free(rt, staging);
-    return 0;
+static void bind_give_staging(lua_State *L, cairn_runtime *rt, void *staging) {
+    (void)L;
+    cairn_staging_free(rt, (cairn_staging *)staging);
 }
 
+/* rt:staging(bytes): two pinned buffers */
 static int bind_make_staging(lua_State *L) {
     cairn_runtime *rt = bind_to_runtime(L, 1);
     lua_Integer bytes = luaL_checkinteger(L, 2);
@@ -329,8 +327,9 @@ static int bind_make_staging(lua_State *L) {
 }
 
 static void bind_new_staging_type(lua_State *L) {
-    static const luaL_Reg methods[] = {{"free", bind_staging_free}, {NULL, NULL}};
-    bind_new_type(L, BIND_STAGING, methods, bind_staging_free);
+    static const luaL_Reg none[] = {{NULL, NULL}};
+    static const bind_handle staging = {BIND_STAGING, "free", bind_give_staging};
+    bind_new_handle(L, &staging, none);
 }
 
 /* rt:zeros(shape [, dtype]) */

@@ -495,6 +495,8 @@ static cairn_status gguf_read_all(gguf_reader *r, gguf *g) {
     return r->status;
 }
 
+/* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
+ * in messages. On failure *out is empty. */
 static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
                                gguf *out) {
     gguf_reader r = {b, NULL, data, size, 0, "header", NULL, 0, CAIRN_OK};

@@ -61,10 +61,6 @@ typedef struct gguf_list {
 static cairn_status gguf_open(base *b, const char *path, gguf *out);
 /* Reads the file into memory of our own, which nobody can take away or change. [blocks] */
 static cairn_status gguf_copy(base *b, const char *path, gguf *out);
-/* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
- * in messages. On failure *out is empty. */
-static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
-                               gguf *out);
 /* Frees the tables, the map and the copy; also after an open that failed. *g is empty. */
 static void gguf_close(base *b, gguf *g);
 

@@ -1,47 +1,7 @@
-/* model: a model file -> cairn_model: its family's plan, the tokenizer, the KV cache; and the seam
- * to the forward passes.
- *
- * Owns the file, the plan, the tokenizer and the cache. Calls base, device, gguf, plan, tokenizer,
- * pages. */
-
-/* Bytes that a backend takes for a model. */
-typedef struct model_memory {
-    uint64_t weights; /* of the device, in a form of its own; 0: it reads the file's */
-    uint64_t scratch; /* of the device, for buffers */
-    uint64_t opening; /* of the device besides, while it opens */
-    uint64_t host;
-} model_memory;
+/* model: a model file read, its cache sized and opened. See model.h. */
 
 /* The config's own max_batch: with it the cache is what memory holds; a larger one was asked for. */
 enum { MODEL_MODEST_BATCH = 8 };
-
-struct cairn_model {
-    cairn_runtime *runtime;
-    cairn_model *next; /* of runtime->models */
-    gguf file;           /* empty once model_drop_file was called */
-    uint64_t file_bytes;
-    struct tokenizer tokenizer;
-    char name[128], architecture[32];
-    model_shape shape;
-    model_plan plan;
-    int max_seq_len; /* the config's, at most the model's */
-    kv_cache kv;
-    prefix_cache prefixes;  /* of prompts; not open without memory.prefix_cache */
-    page_tables tables;     /* a row for each session; open once the backend is */
-    kv_state kv_of_rows;    /* the sequence state that every model has */
-    ring_states rings;      /* and that of its convolutions */
-    sequence_states states; /* all there is of it */
-    cairn_page_source bounds_source; /* of the last forward */
-    int bounds_version;     /* counts its changes */
-    cache_key fingerprint;  /* of the file, once has_fingerprint */
-    bool has_fingerprint;
-    const struct model_backend *backend;
-    model_memory memory; /* the backend's */
-    void *state; /* the backend's */
-    cairn_session *sessions;
-    bool closing; /* freed inside a session's callback: it goes when the call has ended */
-    struct engine_scratch *scratch;
-};
 
 /* ---- families -------------------------------------------------------------------------------- */
 
@@ -124,7 +84,7 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
     uint64_t sequence = (uint64_t)model_pages_of(m->max_seq_len, config->page_size) *
                         model_page_bytes(config, s);
     uint64_t fits = room / sequence;
-    if (dev->cuda || dev->budget_bytes || config->max_batch <= MODEL_MODEST_BATCH ||
+    if (device_is_apart(dev) || dev->budget_bytes || config->max_batch <= MODEL_MODEST_BATCH ||
         fits >= (uint64_t)config->max_batch)
         return CAIRN_OK;
     return base_fail(dev->base, CAIRN_OUT_OF_MEMORY,
@@ -137,14 +97,12 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
                      (double)room / 1073741824.0, (int)fits);
 }
 
-/* Pages of the cache, once m->memory is known: loading and its estimate ask here. */
 static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages) {
     uint64_t room = model_free_bytes(m, dev);
     *pages = model_pool_pages(&m->runtime->config, &m->shape, m->max_seq_len, room);
     return model_check_batch(m, dev, room);
 }
 
-/* At most `most` pages. */
 static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     const cairn_config *config = &m->runtime->config;
     const model_shape *s = &m->shape;
@@ -154,8 +112,8 @@ static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     if (status) return status;
     if (pages > most) pages = most;
     for (;;) {
-        status = pages_kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size, pages,
-                         &m->kv);
+        status = pages_kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size,
+                               pages, &m->kv);
         if ((status != CAIRN_OUT_OF_MEMORY && status != CAIRN_OUT_OF_DEVICE_MEMORY) || pages == 1)
             break;
         pages = pages / 2; /* what the device said to be free was not */
@@ -215,14 +173,11 @@ static cairn_status model_open_tokenizer(cairn_model *m, base *b) {
     return status;
 }
 
-/* Closes the file of a model whose backend has what it needs of the weights: from here on the plan
- * tells of them, and their views are empty. */
 static void model_drop_file(cairn_model *m) {
     plan_drop_views(&m->plan);
     gguf_close(&m->runtime->base, &m->file);
 }
 
-/* Undoes model_load, whole or half done. */
 static void model_unload(cairn_model *m) {
     base *b = &m->runtime->base;
     pages_kv_close(&m->kv);
@@ -231,7 +186,6 @@ static void model_unload(cairn_model *m) {
     base_delete(b, m, 1, sizeof *m);
 }
 
-/* Whether the layers that the config names are the model's; "all" stands for those there are. */
 static cairn_status model_check_layers(base *b, const cairn_config *config, const model_shape *s) {
     int layer = CAIRN_MAX_LAYERS - 1, rest = 0;
     for (int i = 0; i < CAIRN_MAX_LAYERS; i++) rest += !config_layer_selects(config, i);
@@ -243,7 +197,6 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
-/* The model without its cache and backend. [blocks] */
 static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out) {
     base *b = &rt->base;
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);

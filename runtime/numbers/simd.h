@@ -7,6 +7,7 @@
 
 enum {
     SIMD_HEADS = 64,     /* block scales that are unpacked at a time */
+    SIMD_FEW = 8,        /* rows up to which a product dequantises as it goes */
     SIMD_MAX_SLOTS = 256, /* of a page */
     SIMD_MAX_DIM = 256,   /* of a head */
     SIMD_SLACK = 16       /* entries behind its result that a filter may overwrite */
@@ -25,8 +26,8 @@ typedef struct simd_page {
     X(void, dequantize, (int type, const uint8_t *blocks, float *out, int64_t values)) \
     X(void, panel, (const float *w, int outs, const float *x, int64_t x_stride, int rows, int n, \
                     float *y, int64_t y_stride, bool add)) \
-    X(int, one_row, (int type, const uint8_t *w, int outs, const float *x, int n, float *y, \
-                     bool add)) \
+    X(int, few, (int type, const uint8_t *w, int outs, const float *x, int64_t x_stride, int rows, \
+                 int n, float *y, int64_t y_stride, bool add, float *packed)) \
     X(void, exp_row, (const float *x, float *out, int n)) \
     X(void, rmsnorm, (const float *x, const float *weight, float eps, int n, float *out)) \
     X(void, rope, (float *x, const float *cosine, const float *sine, int n)) \

@@ -117,3 +117,7 @@ static void ops_bad_row(device *dev, const char *op, int64_t row, const char *ca
         *status = base_fail(dev->base, CAIRN_BAD_DATA, "%s: row %lld: %s (%lld)", op,
                             (long long)row, cause, (long long)value);
 }
+
+static int64_t ops_share(int64_t rows, int index, int workers) {
+    return rows * index / workers;
+}

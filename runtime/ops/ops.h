@@ -46,3 +46,5 @@ static void ops_free_kernels(cairn_runtime *rt);
 /* On the CPU: remembers the first bad row of an op that went on past it. */
 static void ops_bad_row(device *dev, const char *op, int64_t row, const char *cause, int64_t value,
                         cairn_status *status);
+/* The first of a worker's `rows`, divided evenly; its last is before the next worker's first. */
+static int64_t ops_share(int64_t rows, int index, int workers);

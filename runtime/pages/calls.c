@@ -152,7 +152,7 @@ static cairn_status pages_new_stages(cairn_page_tables *t) {
     for (int i = 0; i < 2 && !status; i++) {
         status = device_host_alloc(dev, pages_stage_bytes(&t->lists), "page tables",
                                 &t->stages[i].memory);
-        if (!status && dev->cuda)
+        if (!status && device_is_apart(dev))
             DEV_TRY(dev, cuEventCreate(&t->stages[i].done, CU_EVENT_DISABLE_TIMING));
     }
     return status;
@@ -235,7 +235,6 @@ cairn_status cairn_page_tables_free(cairn_page_tables *t) {
     return CAIRN_OK;
 }
 
-/* For cairn_close, once all else that holds pages is gone. */
 static void pages_free_all(cairn_runtime *rt) {
     while (rt->page_tables) cairn_page_tables_free(rt->page_tables);
     while (rt->page_pools) {
@@ -453,7 +452,7 @@ static cairn_status pages_check_stage(cairn_page_tables *t) {
     if (t->rt->capturing)
         return base_fail(dev->base, CAIRN_BUSY,
                          "page_tables_update: a graph is being captured; update before or after");
-    if (!dev->cuda || !t->stages[t->turn].used) return CAIRN_OK;
+    if (!device_is_apart(dev) || !t->stages[t->turn].used) return CAIRN_OK;
     if ((status = handles_enter(t->rt))) return status;
     result = dev->drv->cuEventQuery(t->stages[t->turn].done);
     if (result == CUDA_ERROR_NOT_READY)

@@ -1,8 +1,4 @@
-/* pages: where keys and values lie. A pool of page ids and the KV cache whose pages they name.
- *
- * A page holds page_size consecutive tokens of one sequence, in every layer under the same id. A
- * sequence's page table maps logical page c to a page id; ids carry no order. Owns the device
- * memory of the cache. Calls base and device. All calls are the owner thread's. */
+/* pages: the pool of page ids, and the KV cache whose pages they name. See pages.h. */
 
 /* ---- pool ------------------------------------------------------------------------------------ */
 
@@ -113,8 +109,8 @@ static cairn_status pages_kv_allocate(kv_cache *kv) {
     return status;
 }
 
-static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim, int page_size,
-                            int pages, kv_cache *kv) {
+static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim,
+                                  int page_size, int pages, kv_cache *kv) {
     cairn_status status;
     memset(kv, 0, sizeof *kv);
     kv->device = dev;

@@ -16,7 +16,6 @@ typedef struct page_pool {
     int32_t *references; /* [pages], 0: free */
 } page_pool;
 
-
 /* All `pages` ids are free. */
 static cairn_status pages_open(base *b, int pages, page_pool *p);
 /* Nothing is held any more. */
@@ -24,6 +23,8 @@ static void pages_close(base *b, page_pool *p);
 /* Whether a page has another holder than the one who asks, so that it must be copied to be
  * written. */
 static bool pages_shared(const page_pool *p, int32_t id);
+/* For cairn_close, once all else that holds pages is gone: the tables and pools of callers. */
+static void pages_free_all(cairn_runtime *rt);
 
 /* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete. */
 typedef struct kv_cache {
@@ -36,10 +37,9 @@ typedef struct kv_cache {
     page_pool pool;
 } kv_cache;
 
-
 /* A cache of `pages` pages. On failure *kv is empty and nothing is held. [blocks] */
-static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim, int page_size,
-                            int pages, kv_cache *kv);
+static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim,
+                                  int page_size, int pages, kv_cache *kv);
 /* Gives the cache's memory back; also of an empty one. */
 static void pages_kv_close(kv_cache *kv);
 /* Device bytes that one page takes over all layers. */
@@ -71,7 +71,6 @@ typedef struct page_tables {
     int copy_count;     /* of them, 0 once they were fetched */
     bool *taken;        /* [requests] rows given out by tables_take_row */
 } page_tables;
-
 
 /* No request is live. The pool stays the caller's and must outlive the tables. */
 static cairn_status tables_open(base *b, page_pool *from, int requests, int page_size,
@@ -109,7 +108,6 @@ typedef struct prefix_cache {
     int64_t pages, locked_pages; /* held; of nodes with locks */
 } prefix_cache;
 
-
 /* The pool must stand until prefix_close. page_size is that of the pool's pages. */
 static cairn_status prefix_open(base *b, page_pool *ids, int page_size, prefix_cache *c);
 /* Gives all pages back. Nobody holds a node any more. */
@@ -129,3 +127,5 @@ static cairn_status prefix_insert(prefix_cache *c, uint64_t space, const int32_t
 static void prefix_lock(prefix_cache *c, prefix_node *n);
 /* Undoes prefix_lock. */
 static void prefix_unlock(prefix_cache *c, prefix_node *n);
+/* For cairn_close, before the pools go: the prefix caches of callers. */
+static void prefix_free_all(cairn_runtime *rt);

@@ -66,7 +66,6 @@ cairn_status cairn_prefix_free(cairn_prefix_cache *c) {
     return CAIRN_OK;
 }
 
-/* For cairn_close, before the pools go. */
 static void prefix_free_all(cairn_runtime *rt) {
     while (rt->prefix_caches) cairn_prefix_free(rt->prefix_caches);
 }

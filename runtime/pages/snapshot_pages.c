@@ -48,10 +48,10 @@ static size_t snapshot_copy_pages(struct pool *threads, snapshot_pages p, int co
     return p.page_bytes * (size_t)count;
 }
 
-/* Two buffers for `bytes` in all; none on the CPU. */
+/* Two buffers for `bytes` in all; none where the host reads device memory in place. */
 static cairn_status snapshot_open_stages(device *dev, size_t bytes, device_staging *stages) {
     memset(stages, 0, sizeof *stages);
-    if (!dev->cuda || !bytes) return CAIRN_OK;
+    if (!device_is_apart(dev) || !bytes) return CAIRN_OK;
     return device_staging_open(dev, bytes < SNAPSHOT_STAGE ? bytes : SNAPSHOT_STAGE, stages);
 }
 
@@ -59,7 +59,7 @@ static cairn_status snapshot_open_stages(device *dev, size_t bytes, device_stagi
 static cairn_status snapshot_close_stages(device *dev, device_staging *stages,
                                           cairn_status status) {
     if (!status) status = device_sync(dev);
-    else if (dev->cuda) dev->drv->cuStreamSynchronize(dev->stream);
+    else device_wait(dev);
     device_staging_close(dev, stages);
     return status;
 }
@@ -114,8 +114,8 @@ static cairn_status snapshot_fetch_pages(snapshot_fetch *f, void *kept, size_t p
                                          const int32_t *ids, int count) {
     snapshot_pages p = {(uint8_t *)kept, f->to, NULL, page_bytes, ids};
     cairn_status status = CAIRN_OK;
-    if (!f->dev->cuda) f->to += snapshot_copy_pages(f->dev->pool, p, count);
-    for (int i = 0; i < count && f->dev->cuda && !status; i++)
+    if (!f->stages.bytes) f->to += snapshot_copy_pages(f->dev->pool, p, count);
+    for (int i = 0; i < count && f->stages.bytes && !status; i++)
         status = snapshot_fetch_piece(f, p.kept + (size_t)ids[i] * page_bytes, page_bytes);
     return status;
 }
@@ -181,8 +181,8 @@ static cairn_status snapshot_send_pages(snapshot_send *s, void *kept, size_t pag
                                         const int32_t *ids, int count) {
     snapshot_pages p = {(uint8_t *)kept, NULL, s->from, page_bytes, ids};
     cairn_status status = CAIRN_OK;
-    if (!s->dev->cuda) s->from += snapshot_copy_pages(s->dev->pool, p, count);
-    for (int i = 0; i < count && s->dev->cuda && !status; i++)
+    if (!s->stages.bytes) s->from += snapshot_copy_pages(s->dev->pool, p, count);
+    for (int i = 0; i < count && s->stages.bytes && !status; i++)
         status = snapshot_send_piece(s, p.kept + (size_t)ids[i] * page_bytes, page_bytes);
     return status;
 }

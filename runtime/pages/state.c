@@ -77,7 +77,6 @@ static int state_kv_reach(const void *self, int row, int tokens) {
     return tokens;
 }
 
-/* What the prefix cache holds and no session uses makes room, until `need` pages are free. */
 static void state_kv_make_room(kv_state *s, int need) {
     const page_pool *held = s->tables->pool;
     while (s->prefixes->buckets && need > held->free_count &&

@@ -44,6 +44,7 @@ typedef struct sequence_states {
     struct { const state_kind *kind; void *self; } parts[STATE_KINDS];
 } sequence_states;
 
+/* Of all kinds of a model, before any row has state. */
 static void state_add(sequence_states *s, const state_kind *kind, void *self);
 /* The contract for all kinds at once, as above. What is in the reach of all: asked again until
  * all agree. */
@@ -56,11 +57,14 @@ static size_t state_bytes(const sequence_states *s, int tokens);
 static cairn_status state_save(sequence_states *s, int row, int tokens, uint8_t *to);
 static cairn_status state_load(sequence_states *s, int row, int tokens, const uint8_t *from);
 
-/* The first kind, kv_state_kind: keys and values in the pages of a cache. It reaches every token.
- * Where the pool is short, prefixes that no session uses make room. */
+/* static state_kind kv_state_kind: the first kind: keys and values in the pages of a cache. It
+ * reaches every token. Where the pool is short, prefixes that no session uses make room. */
 typedef struct kv_state {
     struct base *base;
     struct kv_cache *kv;
     struct page_tables *tables;
     struct prefix_cache *prefixes; /* may be closed */
 } kv_state;
+
+/* What the prefix cache holds and no session uses makes room, until `need` pages are free. */
+static void state_kv_make_room(kv_state *s, int need);

@@ -23,6 +23,8 @@ typedef struct rig {
 
 static int32_t text[SEQUENCES][MOST]; /* what every sequence says */
 
+static int select_layers = 0xff; /* each byte of the config's bits */
+
 static bool open_rig(rig *g, cairn_backend backend, const char *path, int topk) {
     cairn_config config;
     char error[1024];
@@ -30,6 +32,7 @@ static bool open_rig(rig *g, cairn_backend backend, const char *path, int topk) 
     cairn_config_default(&config);
     config.backend = backend, config.page_size = PAGE, config.topk = topk;
     config.max_batch = SEQUENCES, config.max_seq_len = MOST, config.log = CAIRN_LOG_OFF;
+    memset(config.selection.layers, select_layers, sizeof config.selection.layers);
     config.selection.window = 24, config.selection.sinks = 3, config.prefill_chunk = 128;
     if (cairn_open(&config, &g->rt, error, sizeof error)) {
         tap_note("%s", error);
@@ -148,6 +151,48 @@ static void test_background(rig *gpu, int at) {
     tap_ok(fine && !memcmp(logits, other, 2 * (size_t)count * sizeof *logits) &&
                read == gpu->pages_read[0] && read > 0,
            "cuda, the same bits before and after, and %d pages read", (int)read);
+}
+
+static bool selects(const rig *g) { return cairn_config_of(g->rt)->selection.layers[0] != 0; }
+
+static bool reload(rig *g, int layers) {
+    cairn_config next = *cairn_config_of(g->rt);
+    memset(next.selection.layers, layers, sizeof next.selection.layers);
+    return !cairn_reload(g->rt, &next);
+}
+
+/* A model that was opened to select in no layer has no flow kernel that selects: a reload that wants
+ * it has it compiled, and is in force when it is there. */
+static void test_reload(const char *path, int at) {
+    const int rows = 3;
+    rig g;
+    forward_cuda_state *f;
+    bool fine;
+    select_layers = 0;
+    fine = open_rig(&g, CAIRN_BACKEND_CUDA, path, 2);
+    select_layers = 0xff;
+    if (!tap_ok(fine && prompts(&g, at), "cuda, opened with layers = none")) return;
+    f = (forward_cuda_state *)g.model->state;
+    fine = forward(&g, 0, 1, at, rows, SPARSE, rows, other);
+    tap_ok(fine && !cairn_model_wait(g.model) && f->flow_states[0] == STEP_FLOW_READY &&
+               f->flow_states[1] == STEP_FLOW_FAILED, "cuda, nothing is compiled to select");
+    tap_ok(reload(&g, 0xff) && cairn_reload_waits(g.rt) && !selects(&g),
+           "cuda, layers = all waits for its kernel");
+    tap_ok(reload(&g, 0) && !cairn_reload_waits(g.rt) && reload(&g, 0xff),
+           "cuda, it is called off and asked for again");
+    fine = forward(&g, 1, 2, at, rows, DENSE, rows, logits) && !cairn_model_wait(g.model);
+    if (!device_enter(&g.rt->device)) reload_poll(g.rt), device_leave(&g.rt->device);
+    tap_ok(fine && !cairn_reload_waits(g.rt) && selects(&g) &&
+               f->flow_states[1] == STEP_FLOW_READY, "cuda, and is in force when it is there");
+    fine = forward(&g, 0, 1, at, rows, SPARSE, rows, logits);
+    tap_ok(fine && !memcmp(logits, other, (size_t)rows * VOCAB * sizeof *logits),
+           "cuda, the bits are those of the stage kernels");
+    tap_ok(reload(&g, 0) && !selects(&g) && reload(&g, 0xff) && selects(&g),
+           "cuda, there and back it waits no more");
+    f->flow_states[1] = STEP_FLOW_FAILED;
+    tap_ok(reload(&g, 0) && reload(&g, 0xff) && selects(&g),
+           "cuda, where it cannot be compiled the other kernels serve");
+    cairn_close(g.rt);
 }
 
 static void test_dense(rig *gpu, rig *cpu, int at) {
@@ -321,6 +366,7 @@ int main(void) {
         test_draws(&gpu, at, 0, 2, 2, 40);
         test_draws(&gpu, at, 0, 1, 3, 0);
         cairn_close(gpu.rt);
+        test_reload(path, at);
         test_streamed(path, at);
         test_loaded(path);
     }

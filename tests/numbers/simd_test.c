@@ -192,6 +192,11 @@ static void test_products(const simd_kernels *simd) {
         test_product(simd, types[t], between(1, 3), between(8, 20),
                      unit * (2100 / unit + between(0, 3)));
     }
+    for (int rows = 2; rows <= 9; rows++) /* few: each number of rows has a kernel of its own */
+        for (int t = 0; t < 3; t++) {
+            static const int few[] = {BLOCK_Q4_0, BLOCK_Q4_1, BLOCK_Q8_0};
+            test_product(simd, few[t], rows, between(8, 140), 32 * between(1, 90));
+        }
     test_product(simd, BLOCK_Q4_1, 40, 130, 576);
 }
 

@@ -841,20 +841,14 @@ static void test_all(void) {
     test_staging(), test_blocked_stream(), test_quiet(), test_graph(), test_faults();
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    cairn_config_default(&config);
-    config.backend = backend;
-    where = name;
-    small = is_emulated(backend);
-    if (!(rt = open_runtime_on(&config, "conv"))) return;
+static void test_backend(cairn_runtime *opened, const char *name) {
+    rt = opened, where = name;
+    small = is_emulated(rt->config.backend);
     test_all();
-    cairn_close(rt);
 }
 
 int main(void) {
     seed = random_seed();
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    run_on_backends(NULL, "conv", test_backend);
     return tap_done();
 }

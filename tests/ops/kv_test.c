@@ -653,20 +653,16 @@ static void *counting_realloc(void *user, void *memory, size_t old_bytes, size_t
     return realloc(memory, bytes);
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    cairn_config_default(&config);
-    config.backend = backend;
-    config.allocator.realloc = counting_realloc;
-    where = name;
-    if (!(rt = open_runtime_on(&config, "kv"))) return;
-    test_all(backend == CAIRN_BACKEND_CUDA);
-    cairn_close(rt);
+static void test_backend(cairn_runtime *opened, const char *name) {
+    rt = opened, where = name;
+    test_all(rt->device.cuda);
 }
 
 int main(void) {
+    cairn_config config;
+    cairn_config_default(&config);
+    config.allocator.realloc = counting_realloc;
     seed = random_seed();
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    run_on_backends(&config, "kv", test_backend);
     return tap_done();
 }

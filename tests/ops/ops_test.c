@@ -574,14 +574,9 @@ static void test_all(void) {
     for (i = 0; i < 8; i++) test_sparse(i & 1 ? 16 : 64, i & 2 ? 128 : 64, 2, i & 4 ? 1 : 3, i & 1 ? 400 : 900, i & 1, i >> 1 & 1, i & 4 ? 0 : between(1, 200));
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    cairn_config_default(&config);
-    config.backend = backend;
-    where = name;
-    if (!(rt = open_runtime_on(&config, "ops"))) return;
+static void test_backend(cairn_runtime *opened, const char *name) {
+    rt = opened, where = name;
     test_all();
-    cairn_close(rt);
 }
 
 /* A host program whose cairn_open failed goes on with a runtime that is NULL. */
@@ -602,7 +597,6 @@ static void test_no_runtime(void) {
 int main(void) {
     seed = random_seed();
     test_no_runtime();
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    run_on_backends(NULL, "ops", test_backend);
     return tap_done();
 }

@@ -246,24 +246,18 @@ static void test_parts(void) {
     drop_world(&w);
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    cairn_config_default(&config);
-    config.backend = backend;
-    where = name;
-    emulated = is_emulated(backend);
-    if (!(rt = open_runtime_on(&config, "prefix_chunks"))) return;
+static void test_backend(cairn_runtime *opened, const char *name) {
+    rt = opened, where = name;
+    emulated = is_emulated(rt->config.backend);
     test_golden(), test_faults(), test_refusals(), test_parts();
     test_random(between(1, 9), emulated ? 300 : 5000, between(1, 700));
     test_random(between(1, 40), between(1, 300), 0);
     test_random(between(1, 40), between(100, 300), between(1, 100)); /* L can be 1 */
     test_random(between(257, 600), 40, between(1000, 9000)); /* more than a block scans at a time */
-    cairn_close(rt);
 }
 
 int main(void) {
     seed = random_seed();
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    run_on_backends(NULL, "prefix_chunks", test_backend);
     return tap_done();
 }

@@ -190,15 +190,10 @@ static void test_rows(int kind, int vocab, int top_k, bool history) {
     free(x), free(token), free(at), free(ids), free(keys), free(score), free(items);
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    int processors;
-    cairn_config_default(&config);
-    config.backend = backend;
-    where = name;
-    small = is_emulated(backend);
-    if (!(rt = open_runtime_on(&config, "sample_few"))) return;
-    processors = rt->device.sm_count;
+static void test_backend(cairn_runtime *opened, const char *name) {
+    const int processors = opened->device.sm_count;
+    rt = opened, where = name;
+    small = is_emulated(rt->config.backend);
     for (int kind = 0; kind < KINDS; kind++) {
         rt->device.sm_count = processors;
         test_rows(kind, between(200, 9000), between(1, 128), kind % 2);
@@ -210,12 +205,10 @@ static void on_backend(cairn_backend backend, const char *name) {
     test_rows(PLAIN, small ? 20000 : 131072, 50, false);
     test_rows(PLAIN, small ? 30001 : 300001, 128, true);
     test_rows(PLAIN, 3, 2, false);
-    cairn_close(rt);
 }
 
 int main(void) {
     seed = random_seed();
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    run_on_backends(NULL, "sample_few", test_backend);
     return tap_done();
 }

@@ -639,21 +639,15 @@ static void test_driver_calls(void) {
     cairn_close(rt);
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    cairn_config_default(&config);
-    config.backend = backend;
-    where = name;
-    emulated = is_emulated(backend);
-    if (!(rt = open_runtime_on(&config, "steps"))) return;
+static void test_backend(cairn_runtime *opened, const char *name) {
+    rt = opened, where = name;
+    emulated = is_emulated(rt->config.backend);
     test_all();
-    cairn_close(rt);
 }
 
 int main(void) {
     seed = random_seed();
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    run_on_backends(NULL, "steps", test_backend);
     if (!getenv("CAIRN_SIMT_KERNELS")) test_driver_calls();
     return tap_done();
 }

@@ -754,12 +754,7 @@ static void replays(cairn_runtime *rt, const char *where) {
     }
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    cairn_runtime *rt;
-    cairn_config_default(&config);
-    config.backend = backend;
-    if (!(rt = open_runtime_on(&config, "topk"))) return;
+static void test_backend(cairn_runtime *rt, const char *name) {
     refusals(rt, name);
     faults(rt, name);
     lost_pages(rt, name);
@@ -768,13 +763,11 @@ static void on_backend(cairn_backend backend, const char *name) {
     alignments(rt, name);
     if (is_wanted("CAIRN_TEST_ROUTE", "auto")) sizes(rt, name);
     if (rt->device.cuda) too_much_shared(rt, name), replays(rt, name);
-    cairn_close(rt);
 }
 
 int main(void) {
     state = random_seed();
     plans();
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    run_on_backends(NULL, "topk", test_backend);
     return tap_done();
 }

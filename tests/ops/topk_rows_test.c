@@ -507,13 +507,8 @@ static void short_memory(void) {
     tap_ok(h.live == 0, "nothing leaks");
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    cairn_runtime *rt;
+static void test_backend(cairn_runtime *rt, const char *name) {
     int form, round;
-    cairn_config_default(&config);
-    config.backend = backend;
-    if (!(rt = open_runtime_on(&config, "topk_rows"))) return;
     for (form = 0; form < FORMS; form++) {
         bool fine = true;
         for (round = 0; round < 6 && fine; round++) {
@@ -531,14 +526,12 @@ static void on_backend(cairn_backend backend, const char *name) {
     bad_data(rt, name);
     bad_data_and_waits(rt, name);
     if (rt->device.cuda) captured(rt, name);
-    cairn_close(rt);
 }
 
 int main(void) {
     state = random_seed();
     rule();
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
+    run_on_backends(NULL, "topk_rows", test_backend);
     short_memory();
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
     return tap_done();
 }

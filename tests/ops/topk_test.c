@@ -469,29 +469,25 @@ static void bad_arguments(cairn_runtime *rt) {
     tap_ok(got[0] == 0 && got[3] == 3 && got[4] == -1 && got[7] == -1, "topk: and clamped");
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    cairn_runtime *rt;
-    cairn_config_default(&config);
-    config.backend = backend;
-    config.threads = 3; /* so that long rows are cut, on any machine */
-    if (!(rt = open_runtime_on(&config, "topk"))) return;
+static void test_backend(cairn_runtime *rt, const char *name) {
     sweep(rt, name);
     transforms(rt, name);
     if (rt->device.cuda) replays(rt), uneven(rt);
     else misleading(rt, name);
     bad_arguments(rt);
-    cairn_close(rt);
 }
 
 int main(void) {
+    cairn_config config;
+    cairn_config_default(&config);
+    config.threads = 3; /* so that long rows are cut, on any machine */
     seed = random_seed();
     setenv("CAIRN_SIMD", "scalar", 1);
-    on_backend(CAIRN_BACKEND_CPU, "cpu, scalar");
+    run_on_backend(&config, CAIRN_BACKEND_CPU, "cpu, scalar", "topk", test_backend);
     setenv("CAIRN_SIMD", "avx2", 1);
-    if (pool_simd() == SIMD_AVX2) on_backend(CAIRN_BACKEND_CPU, "cpu, avx2");
+    if (pool_simd() == SIMD_AVX2)
+        run_on_backend(&config, CAIRN_BACKEND_CPU, "cpu, avx2", "topk", test_backend);
     unsetenv("CAIRN_SIMD");
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    run_on_backends(&config, "topk", test_backend);
     return tap_done();
 }

@@ -556,21 +556,17 @@ static void test_all(void) {
     test_wrong();
 }
 
-static void on_backend(cairn_backend backend, const char *name) {
-    cairn_config config;
-    cairn_config_default(&config);
-    config.backend = backend;
-    config.threads = 2;
-    where = name;
-    if (!(rt = open_runtime_on(&config, "page tables"))) return;
+static void test_backend(cairn_runtime *opened, const char *name) {
+    rt = opened, where = name;
     test_all();
     new_tables(new_pool(5), 2); /* what is left, cairn_close frees */
-    cairn_close(rt);
 }
 
 int main(void) {
+    cairn_config config;
+    cairn_config_default(&config);
+    config.threads = 2;
     seed = random_seed();
-    on_backend(CAIRN_BACKEND_CPU, "cpu");
-    on_backend(CAIRN_BACKEND_CUDA, "cuda");
+    run_on_backends(&config, "page tables", test_backend);
     return tap_done();
 }

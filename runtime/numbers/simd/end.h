@@ -5,6 +5,9 @@
 #undef VEC
 #undef VEC_N
 #undef VEC_ROWS
+#undef VEC_FEW
+#undef VEC_EACH_FEW
+#undef VEC_SUMS
 #undef VEC_UNROLL
 #undef VEC_QUERIES
 #undef VEC_BITS

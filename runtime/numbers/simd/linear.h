@@ -131,14 +131,15 @@ SIMD_FN BASE_INLINE void SIMD(heads)(int type, const uint8_t *blocks, int count,
 #endif
 }
 
-/* w [SIMD_BLOCK_VECS]: the values of one block whose head is known. */
-SIMD_FN BASE_INLINE void SIMD(block)(int type, const uint8_t *block, const float *head, VEC *w) {
-    if (type == BLOCK_Q8_0) {
+/* w [SIMD_BLOCK_VECS]: the values of the numbers of one block, of 4 bits or 8, by its head. */
+SIMD_FN BASE_INLINE void SIMD(block)(const bool nibbles, const uint8_t *numbers, const float *head,
+                                     VEC *w) {
+    if (nibbles) {
+        SIMD(nibbles)(numbers, head[0], head[1], w);
+    } else {
         VEC_UNROLL
         for (int v = 0; v < SIMD_BLOCK_VECS; v++)
-            w[v] = VEC_MUL(VEC_BYTES(block + 2 + v * VEC_N), VEC_SET(head[0]));
-    } else {
-        SIMD(nibbles)(block + (type == BLOCK_Q4_1 ? 4 : 2), head[0], head[1], w);
+            w[v] = VEC_MUL(VEC_BYTES(numbers + v * VEC_N), VEC_SET(head[0]));
     }
 }
 
@@ -151,7 +152,8 @@ SIMD_FN BASE_INLINE void SIMD(dequantize_blocks)(int type, int bytes, const uint
         SIMD(heads)(type, blocks, count, heads);
         for (int b = 0; b < count; b++, blocks += bytes, out += 32) {
             VEC w[SIMD_BLOCK_VECS];
-            SIMD(block)(type, blocks, heads + b * SIMD_HEAD(type), w);
+            SIMD(block)(type != BLOCK_Q8_0, blocks + (type == BLOCK_Q4_1 ? 4 : 2),
+                        heads + b * SIMD_HEAD(type), w);
             VEC_UNROLL
             for (int v = 0; v < SIMD_BLOCK_VECS; v++) VEC_STORE(out + v * VEC_N, w[v]);
         }
@@ -252,58 +254,118 @@ SIMD_FN static void SIMD(panel)(const float *w, int outs, const float *x, int64_
         }
 }
 
-/* sum [8] += one row of x against eight rows of w, `blocks` blocks of each, `row` bytes apart,
- * whose heads stand in heads [8, blocks]. Meanwhile what lies `ahead` bytes further is fetched. */
-SIMD_FN BASE_INLINE void SIMD(eight_blocks)(int type, int bytes, const uint8_t *w, size_t row,
-                                            int blocks, const float *heads, const float *x,
-                                            size_t ahead, VEC *sum) {
+/* Rows of weights whose sums with `rows` rows of x stay in registers: 8, 4, 2 or 1. */
+#define SIMD_OUTS(rows) \
+    (8 * (rows) <= VEC_SUMS ? 8 : 4 * (rows) <= VEC_SUMS ? 4 : 2 * (rows) <= VEC_SUMS ? 2 : 1)
+
+/* Where a few rows of x meet eight rows of w, in blocks with one head: of 4 bits (any minimum) or
+ * of 8. */
+typedef struct SIMD(few_job) {
+    const uint8_t *w;   /* the numbers of the first block */
+    size_t bytes, row;  /* from block to block, from row to row of w */
+    int blocks;
+    const float *heads; /* [8, blocks, 2 or 1] */
+    const float *x;     /* [blocks, rows, 32] */
+    size_t ahead;       /* so many bytes further lies what is fetched meanwhile */
+} SIMD(few_job);
+
+/* sum [outs, rows] += rows of x against `outs` rows of w from `first` on; outs, rows and nibbles
+ * are constants. */
+SIMD_FN BASE_INLINE void SIMD(few_some)(const bool nibbles, const int outs, const int rows,
+                                        const SIMD(few_job) *f, int first, VEC *sum) {
     /* Two bases and their multiples, so that eight rows need few registers. */
-    const size_t row3 = 3 * row, next = (size_t)(blocks * SIMD_HEAD(type)), next3 = 3 * next;
-    const uint8_t *high = w + 4 * row;
-    const float *high_heads = heads + 4 * next;
-    for (int b = 0; b < blocks; b++) {
+    const size_t row = f->row, row3 = 3 * row, next = (size_t)f->blocks * (nibbles ? 2 : 1);
+    const size_t next3 = 3 * next, bytes = f->bytes;
+    const uint8_t *low = f->w + (size_t)first * row, *high = low + 4 * row;
+    const uint8_t *fetch = f->w + f->ahead + (size_t)(first * f->blocks) * bytes;
+    const float *heads = f->heads + (size_t)first * next, *high_heads = heads + 4 * next;
+    const float *x = f->x;
+    for (int b = 0; b < f->blocks; b++) {
         VEC_UNROLL
-        for (int o = 0; o < 8; o++) {
+        for (int o = 0; o < outs; o++) {
             const size_t at = (o & 3) == 3 ? row3 : (size_t)(o & 3) * row;
-            const size_t head = (o & 3) == 3 ? next3 : (size_t)(o & 3) * next;
-            VEC values[SIMD_BLOCK_VECS];
-            SIMD(block)(type, (o < 4 ? w : high) + at, (o < 4 ? heads : high_heads) + head, values);
+            const float *head = (o < 4 ? heads : high_heads) +
+                                ((o & 3) == 3 ? next3 : (size_t)(o & 3) * next);
+            VEC w[SIMD_BLOCK_VECS];
+            SIMD(block)(nibbles, (o < 4 ? low : high) + at, head, w);
             VEC_UNROLL
-            for (int v = 0; v < SIMD_BLOCK_VECS; v++)
-                sum[o] = VEC_FMA(values[v], VEC_LOAD(x + v * VEC_N), sum[o]);
+            for (int v = 0; v < SIMD_BLOCK_VECS; v++) {
+                VEC_UNROLL
+                for (int r = 0; r < rows; r++)
+                    sum[o * rows + r] = VEC_FMA(w[v], VEC_LOAD(x + 32 * r + v * VEC_N),
+                                                sum[o * rows + r]);
+            }
         }
         VEC_UNROLL
-        for (int i = 0; i < 8 * bytes; i += 64) BASE_PREFETCH(w + ahead + 7 * b * bytes + i);
-        w += bytes;
+        for (int i = 0; i < outs * (nibbles ? 20 : 34); i += 64) BASE_PREFETCH(fetch + i);
+        fetch += (size_t)outs * bytes;
+        low += bytes;
         high += bytes;
-        heads += SIMD_HEAD(type);
-        high_heads += SIMD_HEAD(type);
-        x += 32;
+        heads += nibbles ? 2 : 1;
+        high_heads += nibbles ? 2 : 1;
+        x += 32 * rows;
     }
 }
 
-/* y [8] = or += one row of x against eight rows of w. */
-SIMD_FN BASE_INLINE void SIMD(eight)(int type, int bytes, const uint8_t *w, const float *x, int n,
-                                     float *y, bool add) {
-    const int blocks = n / 32;
-    const size_t row = (size_t)blocks * (size_t)bytes;
-    float heads[8 * SIMD_HEADS * 2 + 32];
-    VEC sum[8];
-    BASE_UNROLL
-    for (int o = 0; o < 8; o++) sum[o] = VEC_SET(0.0f);
-    if (blocks <= SIMD_HEADS) { /* the eight rows lie side by side: one run of blocks */
-        SIMD(heads)(type, w, 8 * blocks, heads);
-        SIMD(eight_blocks)(type, bytes, w, row, blocks, heads, x, 8 * row, sum);
-    } else {
-        for (int i = 0; i < blocks; i += SIMD_HEADS, w += SIMD_HEADS * bytes) {
-            int some = blocks - i < SIMD_HEADS ? blocks - i : SIMD_HEADS;
-            for (int o = 0; o < 8; o++) /* ascending: what one writes too much the next replaces */
-                SIMD(heads)(type, w + (size_t)o * row, some, heads + o * some * SIMD_HEAD(type));
-            SIMD(eight_blocks)(type, bytes, w, row, some, heads, x + 32 * i, 8 * row, sum);
-        }
+/* sum [8, rows] += rows of x against the eight rows of w. */
+SIMD_FN BASE_INLINE void SIMD(few_eight)(const bool nibbles, const int rows, const SIMD(few_job) *f,
+                                         VEC *sum) {
+    const int outs = SIMD_OUTS(rows);
+    for (int first = 0; first < 8; first += outs) {
+        VEC some[SIMD_OUTS(rows) * rows];
+        BASE_UNROLL
+        for (int i = 0; i < outs * rows; i++) some[i] = sum[first * rows + i];
+        SIMD(few_some)(nibbles, outs, rows, f, first, some);
+        BASE_UNROLL
+        for (int i = 0; i < outs * rows; i++) sum[first * rows + i] = some[i];
     }
-    SIMD(put4)(y, 4, add, sum[0], sum[1], sum[2], sum[3]);
-    SIMD(put4)(y + 4, 4, add, sum[4], sum[5], sum[6], sum[7]);
+}
+
+#define SIMD_INSTANCE(rows) \
+    SIMD_FN static void SIMD(nibbles_##rows)(const SIMD(few_job) *f, VEC *sum) { \
+        SIMD(few_eight)(true, rows, f, sum); \
+    } \
+    SIMD_FN static void SIMD(bytes_##rows)(const SIMD(few_job) *f, VEC *sum) { \
+        SIMD(few_eight)(false, rows, f, sum); \
+    }
+VEC_EACH_FEW(SIMD_INSTANCE)
+#undef SIMD_INSTANCE
+
+SIMD_FN static void SIMD(few_run)(int type, int rows, const SIMD(few_job) *f, VEC *sum) {
+    typedef void run(const SIMD(few_job) *f, VEC *sum);
+#define SIMD_INSTANCE(rows) SIMD(nibbles_##rows), SIMD(bytes_##rows),
+    static run *const runs[] = {VEC_EACH_FEW(SIMD_INSTANCE)};
+#undef SIMD_INSTANCE
+    runs[2 * (rows - 1) + (type == BLOCK_Q8_0)](f, sum);
+}
+
+/* y [rows, 8] = or += x [n / 32, rows, 32] . w [8, n]^T. */
+SIMD_FN static void SIMD(few_rows)(int type, int bytes, const uint8_t *w, const float *x, int rows,
+                                   int n, float *y, int64_t y_stride, bool add) {
+    const int blocks = n / 32, head = type == BLOCK_Q4_1 ? 4 : 2;
+    const int some = rows > 2 && !VEC_HEADS ? SIMD_HEADS / 4 : SIMD_HEADS; /* x in the first cache */
+    float heads[8 * SIMD_HEADS * 2 + 32];
+    VEC sum[8 * VEC_FEW];
+    SIMD(few_job) f = {w + head, (size_t)bytes, (size_t)blocks * (size_t)bytes, blocks, heads, x,
+                       8 * (size_t)blocks * (size_t)bytes};
+    for (int i = 0; i < 8 * rows; i++) sum[i] = VEC_SET(0.0f);
+    for (int i = 0; i < blocks; i += some) {
+        f.blocks = blocks - i < some ? blocks - i : some;
+        if (f.blocks == blocks) SIMD(heads)(type, w, 8 * blocks, heads); /* one run of blocks */
+        else
+            for (int o = 0; o < 8; o++) /* ascending: what one writes too much the next replaces */
+                SIMD(heads)(type, w + (size_t)o * f.row + i * bytes, f.blocks,
+                            heads + o * f.blocks * SIMD_HEAD(type));
+        SIMD(few_run)(type, rows, &f, sum);
+        f.w += some * bytes;
+        f.ahead += 7 * (size_t)(some * bytes);
+        f.x += some * 32 * rows;
+    }
+    for (int r = 0; r < rows; r++, y += y_stride)
+        for (int o = 0; o < 8; o += 4) {
+            const VEC *of = sum + o * rows + r;
+            SIMD(put4)(y + o, 4, add, of[0], of[rows], of[2 * rows], of[3 * rows]);
+        }
 }
 
 /* y [8] = or += one row of x against eight rows of w, in blocks of parts. */
@@ -352,28 +414,55 @@ SIMD_EIGHT_PARTS(Q5_K, 176)
 SIMD_EIGHT_PARTS(Q6_K, 210)
 #undef SIMD_EIGHT_PARTS
 
-/* y [outs] = or += x [n] . w [outs, n]^T for eights of outs; returns how many it made (0 for a type
- * that is not its own). */
-SIMD_FN static int SIMD(one_row)(int type, const uint8_t *w, int outs, const float *x, int n,
-                                 float *y, bool add) {
-    const size_t row = (size_t)(n / 32) * (type == BLOCK_Q4_1 ? 20 : type == BLOCK_Q4_0 ? 18 : 34);
-    int o;
+/* Rows that are a power of two apart would meet in few sets of the cache: they are laid together. */
+SIMD_FN static void SIMD(pack)(const float *x, int64_t x_stride, int rows, int n, float *packed) {
+    for (int i = 0; i < n; i += 32)
+        for (int r = 0; r < rows; r++, packed += 32)
+            memcpy(packed, x + r * x_stride + i, 32 * sizeof *packed);
+}
+
+/* y [rows, outs] = or += x [rows, n] . w [outs, n]^T for eights of outs; packed [VEC_FEW * n].
+ * Weights that all rows meet stay in the second cache meanwhile. */
+SIMD_FN static void SIMD(few_blocks)(int type, int bytes, const uint8_t *w, int outs, const float *x,
+                                     int64_t x_stride, int rows, int n, float *y, int64_t y_stride,
+                                     bool add, float *packed) {
+    const size_t row = (size_t)(n / 32) * (size_t)bytes;
+    const int parts = (rows + VEC_FEW - 1) / VEC_FEW, strip = rows > VEC_FEW ? 64 : outs;
+    for (int first = 0; first < outs; first += strip) {
+        const int end = outs - first < strip ? outs : first + strip;
+        for (int part = 0; part < parts; part++) {
+            const int r = rows * part / parts, some = rows * (part + 1) / parts - r;
+            const float *of = x + r * x_stride;
+            if (some > 1) SIMD(pack)(of, x_stride, some, n, packed), of = packed;
+            for (int o = first; o < end; o += 8)
+                SIMD(few_rows)(type, bytes, w + (size_t)o * row, of, some, n, y + r * y_stride + o,
+                               y_stride, add);
+        }
+    }
+}
+
+/* The same; returns how many outs it made: 0 for a type or so many rows that are not its own. */
+SIMD_FN static int SIMD(few)(int type, const uint8_t *w, int outs, const float *x,
+                             int64_t x_stride, int rows, int n, float *y, int64_t y_stride,
+                             bool add, float *packed) {
+    const int bytes = type == BLOCK_Q4_1 ? 20 : type == BLOCK_Q4_0 ? 18 : 34;
+    if (type == BLOCK_Q4_1 || type == BLOCK_Q4_0 || type == BLOCK_Q8_0) {
+        if (rows > (VEC_FEW > 1 ? SIMD_FEW : 1)) return 0;
+        outs &= ~7;
+        SIMD(few_blocks)(type, bytes, w, outs, x, x_stride, rows, n, y, y_stride, add, packed);
+        return outs;
+    }
+    if (rows > 1) return 0;
     switch (type) {
     case BLOCK_Q5_0: return SIMD(rows_Q5_0)(w, outs, x, n, y, add);
     case BLOCK_Q5_1: return SIMD(rows_Q5_1)(w, outs, x, n, y, add);
     case BLOCK_Q4_K: return SIMD(rows_Q4_K)(w, outs, x, n, y, add);
     case BLOCK_Q5_K: return SIMD(rows_Q5_K)(w, outs, x, n, y, add);
     case BLOCK_Q6_K: return SIMD(rows_Q6_K)(w, outs, x, n, y, add);
-    default: break;
+    default: return 0;
     }
-    if (type != BLOCK_Q4_1 && type != BLOCK_Q4_0 && type != BLOCK_Q8_0) return 0;
-    for (o = 0; o + 8 <= outs; o += 8, w += 8 * row) {
-        if (type == BLOCK_Q4_1) SIMD(eight)(BLOCK_Q4_1, 20, w, x, n, y + o, add);
-        else if (type == BLOCK_Q4_0) SIMD(eight)(BLOCK_Q4_0, 18, w, x, n, y + o, add);
-        else SIMD(eight)(BLOCK_Q8_0, 34, w, x, n, y + o, add);
-    }
-    return o;
 }
 #undef SIMD_BLOCK_VECS
 #undef SIMD_PARTS
 #undef SIMD_HEAD
+#undef SIMD_OUTS

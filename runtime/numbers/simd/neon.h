@@ -6,6 +6,9 @@
 #define VEC float32x4_t
 #define VEC_N 4
 #define VEC_ROWS 4
+#define VEC_FEW 8 /* rows at a time of a product that dequantises as it goes */
+#define VEC_EACH_FEW(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+#define VEC_SUMS 16 /* its sums: they stay in registers */
 #define VEC_QUERIES 4
 #define VEC_UNROLL BASE_UNROLL
 

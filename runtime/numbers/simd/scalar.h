@@ -5,6 +5,9 @@
 #define VEC float
 #define VEC_N 1
 #define VEC_ROWS 2
+#define VEC_FEW 1 /* rows of a product that dequantises as it goes: at most this many */
+#define VEC_EACH_FEW(X) X(1)
+#define VEC_SUMS 8 /* its sums that stay in registers */
 #define VEC_QUERIES 1
 #define VEC_UNROLL /* a block is 32 lanes: not unrolled */
 

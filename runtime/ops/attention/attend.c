@@ -1,4 +1,4 @@
-/* ops_attend_run: the entries attend and attend_pages: softmax attention over the paged cache. */
+/* attend: the entries attend and attend_pages. See attention.h. */
 
 /* Adds a page to an ascending list, unless it is there. */
 static int ops_attend_add_page(int32_t *list, int count, int32_t page) {
@@ -145,7 +145,7 @@ static void ops_attend_want(spec_call *s, const cairn_pages *pages, const cairn_
 }
 
 static cairn_status ops_attend_run(cairn_runtime *rt, const char *op, attend_params *p,
-                               ops_paged *paged, float scale, int32_t window, int32_t sinks) {
+                                   ops_paged *paged, float scale, int32_t window, int32_t sinks) {
     if (!paged->rows) return CAIRN_OK;
     p->scale = scale > 0.0f ? scale : (float)(1.0 / sqrt((double)paged->at.head_dim));
     p->window = ops_clamp_tokens(window, &p->at);

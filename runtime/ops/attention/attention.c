@@ -1,32 +1,4 @@
-/* attention: softmax over paged keys and values, on the CPU.
- *
- * Work is cut by position: a piece is PIECE tokens of a sequence, whole pages. Each piece is summed
- * by itself, page after page, and pieces are folded in ascending order, whoever computed them: so
- * a row's result depends neither on the threads, nor on the rows beside it, nor on whether its
- * pages were all attended or all selected. Calls simd. */
-
-enum { ATTENTION_PIECE = 256 /* tokens; the largest page */, ATTENTION_ROWS = 8 /* of a block */ };
-
-/* The queries of one KV head: `rows` consecutive rows of one sequence. */
-typedef struct attention_block {
-    const simd_kernels *simd;
-    const uint16_t *cache;    /* [page][K or V][kv_head][slot][dim] f16 */
-    const int32_t *table;     /* logical page -> physical */
-    const int32_t *positions; /* [rows], ascending by 1 */
-    int rows, kv_heads, head, group, dim, page_size;
-    const float *q;           /* [rows * group, dim], scaled */
-    /* One row may leave pages out: of the pages below `candidates` it attends the `chosen`
-     * (ascending) and the tokens below `sinks`. candidates 0: it attends all. */
-    int candidates, sinks, chosen_count;
-    const int32_t *chosen;
-    float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
-    int pages;                /* of the cache: looked at where `missing` is there */
-    bool *missing;            /* set where the table holds no page of these, which is left out;
-                               * NULL: every page that is attended is known to be there */
-} attention_block;
-
-/* A running softmax of n queries: out is not yet divided by l. */
-typedef struct attention_sum { float *m, *l, *out; /* [n], [n], [n, dim] */ } attention_sum;
+/* attention: the pieces of a block summed, folded and put out, on the CPU. See attention.h. */
 
 static size_t attention_sum_floats(int queries, int dim) {
     return (size_t)queries * (size_t)(dim + 2);
@@ -50,7 +22,6 @@ static int attention_last_page(const attention_block *a) {
     return a->positions[a->rows - 1] / a->page_size;
 }
 
-/* Pieces up to the last row's own page. */
 static int attention_pieces(const attention_block *a) {
     return attention_last_page(a) / (ATTENTION_PIECE / a->page_size) + 1;
 }
@@ -126,7 +97,6 @@ static int attention_next(const attention_block *a, int page, int chosen) {
     return chosen < a->chosen_count ? a->chosen[chosen] : a->candidates;
 }
 
-/* The sum over one piece of the sequence, which may be empty (m -inf). */
 static void attention_piece(const attention_block *a, int piece, const attention_sum *sum) {
     const int per_piece = ATTENTION_PIECE / a->page_size, last = attention_last_page(a);
     int page = piece * per_piece, end = page + per_piece;
@@ -154,7 +124,6 @@ static void attention_piece(const attention_block *a, int piece, const attention
     }
 }
 
-/* total += piece, the later one in the sequence. */
 static void attention_fold(const simd_kernels *simd, const attention_sum *total,
                            const attention_sum *piece, int queries, int dim) {
     for (int i = 0; i < queries; i++) {
@@ -171,7 +140,6 @@ static void attention_fold(const simd_kernels *simd, const attention_sum *total,
     }
 }
 
-/* out [rows, out_stride]: this head's queries stand side by side in a row. */
 static void attention_put(const attention_block *a, const attention_sum *total, float *out,
                           int64_t out_stride) {
     const int width = a->group * a->dim;
@@ -184,7 +152,6 @@ static void attention_put(const attention_block *a, const attention_sum *total, 
         }
 }
 
-/* All pieces of a block; total and piece are scratch of rows * group queries. */
 static void attention_all(const attention_block *a, const attention_sum *total,
                           const attention_sum *piece, float *out, int64_t out_stride) {
     const int pieces = attention_pieces(a);

@@ -1,5 +1,5 @@
-/* ops_dense: the entries embed, rmsnorm, rope, linear and swiglu. Each checks, then loops over rows
- * on the CPU's threads or launches its kernel. */
+/* dense: the entries. Each checks, then loops over rows on the CPU's threads or launches its kernel.
+ * See dense.h. */
 
 typedef struct ops_dense_job {
     device *dev;
@@ -10,14 +10,10 @@ typedef struct ops_dense_job {
     float *panels;
 } ops_dense_job;
 
-/* Rows [first, last) of a worker: `workers` even shares. */
-static int64_t ops_share(int64_t rows, int index, int workers) {
-    return rows * index / workers;
-}
-
 /* ---- embed -------------------------------------------------------------------------------------- */
 
-static cairn_status dense_embed_cpu(device *dev, const cairn_embed_args *a, const ops_weight *table) {
+static cairn_status dense_embed_cpu(device *dev, const cairn_embed_args *a,
+                                    const ops_weight *table) {
     const int32_t *ids = (const int32_t *)tensor_data(a->ids);
     float *out = (float *)tensor_data(a->out);
     const block_type *type = block_find(table->type);
@@ -36,7 +32,7 @@ static cairn_status dense_embed_cpu(device *dev, const cairn_embed_args *a, cons
 }
 
 static cairn_status dense_embed_cuda(cairn_runtime *rt, const cairn_embed_args *a,
-                                   const ops_weight *table) {
+                                     const ops_weight *table) {
     device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
     embed_params p;
     memset(&p, 0, sizeof p);
@@ -112,7 +108,7 @@ cairn_status cairn_rmsnorm(cairn_runtime *rt, const cairn_rmsnorm_args *args) {
 
 /* cos and sin of position * base^(-2 pair / rotary_dim), the angle in double. */
 static void dense_rotation(int32_t position, int pair, int rotary_dim, float theta, float *cosine,
-                         float *sine) {
+                           float *sine) {
     double angle = (double)position * pow((double)theta, -2.0 * pair / rotary_dim);
     *cosine = (float)cos(angle);
     *sine = (float)sin(angle);
@@ -143,7 +139,8 @@ static cairn_status dense_rope_cpu(device *dev, const cairn_rope_args *a) {
         if (positions[r] < 0)
             ops_bad_row(dev, "rope", r, "position out of range", positions[r], &status);
         dense_rope_row(a, (const float *)tensor_data(a->x) + r * width,
-                     (float *)tensor_data(a->out) + r * width, positions[r] < 0 ? 0 : positions[r]);
+                       (float *)tensor_data(a->out) + r * width,
+                       positions[r] < 0 ? 0 : positions[r]);
     }
     return status;
 }
@@ -250,12 +247,11 @@ static void dense_linear_task(void *context, int index) {
 }
 
 static cairn_status dense_linear_cpu(cairn_runtime *rt, ops_dense_job *job,
-                                   const cairn_linear_args *a) {
+                                     const cairn_linear_args *a) {
     size_t bytes = linear_panel_floats((int)job->weight.ins) * sizeof(float);
     void *panels;
     cairn_status status = device_scratch(&rt->device, bytes * (size_t)pool_threads(rt->pool),
-                                         "linear",
-                                      &panels);
+                                         "linear", &panels);
     if (status) return status;
     job->panels = (float *)panels;
     ops_dense_run(rt, job, a, dense_linear_task);
@@ -265,7 +261,7 @@ static cairn_status dense_linear_cpu(cairn_runtime *rt, ops_dense_job *job,
 enum { OPS_LINEAR_OUTS = 64, OPS_LINEAR_CHUNK = 256 };
 
 static cairn_status dense_linear_cuda(cairn_runtime *rt, const cairn_linear_args *a,
-                                    const ops_dense_job *job) {
+                                      const ops_dense_job *job) {
     const int tiles = job->rows <= 8 ? 1 : 8;
     device_dims dims = {{0, 0, 1}, 128, 0, 0, false};
     ops_kernel want;

@@ -1,26 +1,4 @@
-/* ops_pages: the entries that read the paged cache: page_bounds, score_pages, select_pages,
- * attend and attend_pages. The CPU halves spread rows x KV heads over the pool. */
-
-typedef struct ops_pages_job {
-    device *dev;
-    const simd_kernels *simd;
-    const paged_rows *at;
-    int64_t rows;
-    int heads;            /* query heads */
-    const float *q;       /* [rows, heads, head_dim] */
-    /* attend */
-    float scale, *out, *lse;
-    const int32_t *selected; /* [rows, kv_heads, topk] or NULL */
-    int topk, window, sinks;
-    bool sparse;
-    /* score */
-    const uint16_t *bounds;
-    float *scores;
-    bool mean, by_head;
-    char *scratch;        /* a part for each worker */
-    size_t scratch_bytes; /* of one part */
-    os_atomic bad_row;    /* the least row + 1 with a page that is missing; 0: none */
-} ops_pages_job;
+/* ops_pages: the entries page_bounds, score_pages and select_pages. See pages.h. */
 
 static void ops_pages_job_open(ops_pages_job *job, device *dev, const ops_paged *paged) {
     memset(job, 0, sizeof *job);
@@ -41,7 +19,6 @@ static cairn_status ops_pages_scratch(ops_pages_job *job, size_t bytes) {
     return status;
 }
 
-/* The first row whose sequence or position is out of range: found before the work, on one thread. */
 static cairn_status ops_pages_bad_rows(device *dev, const char *op, const paged_rows *at,
                                        int64_t rows) {
     const int32_t *table;
@@ -155,7 +132,7 @@ static void ops_pages_score_task(void *context, int worker) {
 }
 
 static cairn_status ops_pages_score_cpu(cairn_runtime *rt, const score_pages_params *p,
-                                  const ops_paged *paged) {
+                                        const ops_paged *paged) {
     ops_pages_job job;
     size_t floats = (size_t)p->heads / (size_t)p->at.kv_heads * (size_t)p->at.head_dim * 3;
     cairn_status status;

@@ -1,17 +1,5 @@
-/* select: which pages a query attends, on the CPU.
- *
- * For a query at position i and pages of S tokens the candidates are the whole pages before its
- * window (before its own page without one); topk of them are kept, those with the highest scores,
- * the lowest page among equals. All pages are logical ids. Calls simd. */
+/* select: candidates, scores, bounds and the choice, on the CPU. See select.h. */
 
-typedef struct select_rule {
-    int page_size, topk;
-    int window, sinks; /* in tokens */
-    bool mean;         /* a page is scored by its mean key, else by its bounds */
-    bool head;         /* the best query head of a KV head counts, else their sum */
-} select_rule;
-
-/* Pages 0 .. result - 1 may be chosen from; from there to the query's own page all are attended. */
 static int select_candidates(const select_rule *rule, int position) {
     return layout_candidates(position, rule->window, rule->page_size);
 }
@@ -41,8 +29,6 @@ static uint32_t select_threshold(const uint32_t *keys, int count, int k, int *ab
     return prefix;
 }
 
-/* ids [k], ascending: the k highest of scores [count], the lowest index among equals; all of them
- * when k >= count. keys [count] is scratch. Returns how many there are. */
 static int select_top(const float *scores, int count, int k, uint32_t *keys, int32_t *ids) {
     uint32_t threshold = 0;
     int above, ties, made = 0, i;
@@ -59,21 +45,11 @@ static int select_top(const float *scores, int count, int k, uint32_t *keys, int
     return made;
 }
 
-/* What select_score reads: one KV head of one sequence in one layer. */
-typedef struct select_pages {
-    const int32_t *table;   /* logical -> physical */
-    const uint16_t *cache;  /* [page][K or V][kv_head][slot][dim] f16 */
-    const uint16_t *bounds; /* [page][kv_head][lo or hi][dim] f16; or mean, and what f16 left */
-    int kv_heads, head, dim;
-    int stored;             /* logical pages below have their bounds in `bounds` */
-} select_pages;
-
 static const uint16_t *select_keys(const select_pages *p, const select_rule *rule, int page) {
     return p->cache + layout_slot(p->table[page], 0, p->head, 0, p->kv_heads, rule->page_size,
                                   p->dim);
 }
 
-/* Computes the bounds of a whole page into low, high [dim]. */
 static void select_bounds(const simd_kernels *simd, const select_pages *p, const select_rule *rule,
                           int page, uint16_t *low, uint16_t *high) {
     const uint16_t *keys = select_keys(p, rule, page);
@@ -81,7 +57,6 @@ static void select_bounds(const simd_kernels *simd, const select_pages *p, const
     else simd->bounds(keys, rule->page_size, p->dim, low, high);
 }
 
-/* Where a page's bounds stand in `bounds`. */
 static size_t select_bounds_at(const select_pages *p, int page) {
     return (size_t)layout_bounds(p->table[page], p->head, p->kv_heads, p->dim);
 }
@@ -105,8 +80,6 @@ static int select_vectors(const select_rule *rule, const float *q, int group, in
     return vectors;
 }
 
-/* scores [candidates] of a KV head's pages for q [group, dim], already scaled.
- * scratch: 2 * group * dim floats. */
 static void select_score(const simd_kernels *simd, const select_pages *p, const select_rule *rule,
                          const float *q, int group, int candidates, float *scratch, float *scores) {
     uint16_t fresh[4 * 2 * SIMD_MAX_DIM];

@@ -1,0 +1,59 @@
+/* model: a model file -> cairn_model: its family's plan, the tokenizer, the KV cache; and the seam
+ * to the forward passes. The file is read by gguf.h into the plan of plan.h.
+ *
+ * Owns the file, the plan, the tokenizer and the cache; the backend's state, the sessions and their
+ * scratch are those of the rooms above, which hang them here. Invariants: between model_load and
+ * model_unload the plan and the tokenizer are whole; the file is open until model_drop_file, and
+ * only so long do the plan's weights have bytes to read. Calls base, device, pages. */
+
+/* Bytes that a backend takes for a model. */
+typedef struct model_memory {
+    uint64_t weights; /* of the device, in a form of its own; 0: it reads the file's */
+    uint64_t scratch; /* of the device, for buffers */
+    uint64_t opening; /* of the device besides, while it opens */
+    uint64_t host;
+} model_memory;
+
+struct cairn_model {
+    cairn_runtime *runtime;
+    cairn_model *next; /* of runtime->models */
+    gguf file;           /* empty once model_drop_file was called */
+    uint64_t file_bytes;
+    struct tokenizer tokenizer;
+    char name[128], architecture[32];
+    model_shape shape;
+    model_plan plan;
+    int max_seq_len; /* the config's, at most the model's */
+    kv_cache kv;
+    prefix_cache prefixes;  /* of prompts; not open without memory.prefix_cache */
+    page_tables tables;     /* a row for each session; open once the backend is */
+    kv_state kv_of_rows;    /* the sequence state that every model has */
+    ring_states rings;      /* and that of its convolutions */
+    sequence_states states; /* all there is of it */
+    cairn_page_source bounds_source; /* of the last forward */
+    int bounds_version;     /* counts its changes */
+    cache_key fingerprint;  /* of the file, once has_fingerprint */
+    bool has_fingerprint;
+    const struct model_backend *backend;
+    model_memory memory; /* the backend's */
+    void *state; /* the backend's */
+    cairn_session *sessions;
+    bool closing; /* freed inside a session's callback: it goes when the call has ended */
+    struct engine_scratch *scratch;
+};
+
+/* Pages that so many tokens fill, the last one perhaps in part. */
+static int model_pages_of(int tokens, int page_size);
+/* The model without its cache and backend. [blocks] */
+static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out);
+/* Undoes model_load, whole or half done. */
+static void model_unload(cairn_model *m);
+/* Closes the file of a model whose backend has what it needs of the weights: from here on the plan
+ * tells of them, and their views are empty. */
+static void model_drop_file(cairn_model *m);
+/* Whether the layers that the config names are the model's; "all" stands for those there are. */
+static cairn_status model_check_layers(base *b, const cairn_config *config, const model_shape *s);
+/* Pages of the cache, once m->memory is known: loading and its estimate ask here. */
+static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages);
+/* A cache of so many pages, at most `most`. [blocks] */
+static cairn_status model_open_cache(cairn_model *m, device *dev, int most);

@@ -1,0 +1,53 @@
+/* attention: softmax over paged keys and values: the core on the CPU (attention.c), which the model
+ * and the ops share, and the entries attend and attend_pages (attend.c).
+ *
+ * Work is cut by position: a piece is PIECE tokens of a sequence, whole pages. Each piece is summed
+ * by itself, page after page, and pieces are folded in ascending order, whoever computed them: so
+ * a row's result depends neither on the threads, nor on the rows beside it, nor on whether its
+ * pages were all attended or all selected. Owns nothing: all memory is the caller's. Calls simd;
+ * the entries call select/pages.h too. */
+
+enum { ATTENTION_PIECE = 256 /* tokens; the largest page */, ATTENTION_ROWS = 8 /* of a block */ };
+
+/* The queries of one KV head: `rows` consecutive rows of one sequence. */
+typedef struct attention_block {
+    const simd_kernels *simd;
+    const uint16_t *cache;    /* [page][K or V][kv_head][slot][dim] f16 */
+    const int32_t *table;     /* logical page -> physical */
+    const int32_t *positions; /* [rows], ascending by 1 */
+    int rows, kv_heads, head, group, dim, page_size;
+    const float *q;           /* [rows * group, dim], scaled */
+    /* One row may leave pages out: of the pages below `candidates` it attends the `chosen`
+     * (ascending) and the tokens below `sinks`. candidates 0: it attends all. */
+    int candidates, sinks, chosen_count;
+    const int32_t *chosen;
+    float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
+    int pages;                /* of the cache: looked at where `missing` is there */
+    bool *missing;            /* set where the table holds no page of these, which is left out;
+                               * NULL: every page that is attended is known to be there */
+} attention_block;
+
+/* A running softmax of n queries: out is not yet divided by l. */
+typedef struct attention_sum { float *m, *l, *out; /* [n], [n], [n, dim] */ } attention_sum;
+
+/* Floats that the sums of so many queries take. */
+static size_t attention_sum_floats(int queries, int dim);
+/* Sums that lie in `memory`, which is attention_sum_floats long, or NULL while sizes are counted. */
+static attention_sum attention_sum_at(float *memory, int queries);
+/* The sums of nothing. */
+static void attention_sum_clear(const attention_sum *sum, int queries, int dim);
+/* The logical page of the block's last row. */
+static int attention_last_page(const attention_block *a);
+/* Pieces up to the last row's own page. */
+static int attention_pieces(const attention_block *a);
+/* The sum over one piece of the sequence, which may be empty (m -inf). */
+static void attention_piece(const attention_block *a, int piece, const attention_sum *sum);
+/* total += piece, the later one in the sequence. */
+static void attention_fold(const simd_kernels *simd, const attention_sum *total,
+                           const attention_sum *piece, int queries, int dim);
+/* out [rows, out_stride]: this head's queries stand side by side in a row. */
+static void attention_put(const attention_block *a, const attention_sum *total, float *out,
+                          int64_t out_stride);
+/* All pieces of a block; total and piece are scratch of rows * group queries. */
+static void attention_all(const attention_block *a, const attention_sum *total,
+                          const attention_sum *piece, float *out, int64_t out_stride);
