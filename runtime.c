@@ -194,6 +194,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/generate.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"
+#include "runtime/engine/check.c"
 
 #include "runtime/api/api.h"
 #include "runtime/api/open.c"

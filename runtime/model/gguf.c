@@ -19,6 +19,7 @@ typedef struct gguf_reader {
     const char *name; /* the key or tensor it belongs to, not terminated */
     size_t name_bytes;
     cairn_status status;
+    bool any_type; /* a block type that is not supported is no fault */
 } gguf_reader;
 
 /* Records the first fault, found at byte `at` of the file. A name is shown in printable ASCII. */
@@ -332,6 +333,7 @@ static void gguf_size_tensor(gguf_reader *r, gguf_tensor *tensor, size_t at, uin
     const block_type *type = block_find(tensor->type);
     char why[128];
     uint64_t bytes;
+    if (!type && r->any_type) return;
     if (!type) {
         snprintf(why, sizeof why, "block type %s (%d) is not supported; supported: %s",
                  block_name(tensor->type), tensor->type, BLOCK_SUPPORTED);
@@ -497,9 +499,9 @@ static cairn_status gguf_read_all(gguf_reader *r, gguf *g) {
 
 /* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
  * in messages. On failure *out is empty. */
-static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
-                               gguf *out) {
-    gguf_reader r = {b, NULL, data, size, 0, "header", NULL, 0, CAIRN_OK};
+static cairn_status gguf_parse_as(base *b, const char *path, const uint8_t *data, size_t size,
+                                  bool any_type, gguf *out) {
+    gguf_reader r = {b, NULL, data, size, 0, "header", NULL, 0, CAIRN_OK, any_type};
     cairn_status status;
     memset(out, 0, sizeof *out);
     gguf_keep_path(out, path);
@@ -512,14 +514,27 @@ static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, s
     return status;
 }
 
-static cairn_status gguf_open(base *b, const char *path, gguf *out) {
+static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
+                               gguf *out) {
+    return gguf_parse_as(b, path, data, size, false, out);
+}
+
+static cairn_status gguf_open_as(base *b, const char *path, bool any_type, gguf *out) {
     os_map map;
     cairn_status status = os_map_open(b, path, &map);
     if (status) return status;
-    status = gguf_parse(b, path, map.data, map.size, out);
+    status = gguf_parse_as(b, path, map.data, map.size, any_type, out);
     if (status) os_map_close(&map);
     else out->map = map;
     return status;
+}
+
+static cairn_status gguf_open(base *b, const char *path, gguf *out) {
+    return gguf_open_as(b, path, false, out);
+}
+
+static cairn_status gguf_survey(base *b, const char *path, gguf *out) {
+    return gguf_open_as(b, path, true, out);
 }
 
 static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
@@ -530,6 +545,44 @@ static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
     if (status) return status;
     status = gguf_parse(b, path, data, size, out);
     if (status) base_delete(b, copy, size + GGUF_ALIGNMENT, 1);
+    else out->copy = copy;
+    return status;
+}
+
+/* Reads all of the source to `data`; the callback is not trusted to know its file. */
+static cairn_status gguf_fetch(base *b, const cairn_model_source *s, const char *name,
+                               uint8_t *data) {
+    enum { PART = 1 << 26 };
+    for (uint64_t at = 0; at < s->bytes;) {
+        size_t wanted = s->bytes - at < PART ? (size_t)(s->bytes - at) : PART;
+        size_t got = s->read(s->user, at, data + at, wanted);
+        if (got == 0 || got > wanted)
+            return base_fail(b, CAIRN_FILE_ERROR, "%s: byte %llu of %llu: %llu bytes were asked "
+                             "for, read returned %llu", name, (unsigned long long)at,
+                             (unsigned long long)s->bytes, (unsigned long long)wanted,
+                             (unsigned long long)got);
+        at += got;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in_place, gguf *out) {
+    const char *name = source->name ? source->name : "model source";
+    void *copy;
+    uint8_t *data;
+    cairn_status status = CAIRN_OK;
+    memset(out, 0, sizeof *out);
+    if (source->bytes > SIZE_MAX / 2)
+        return base_no_memory(b, name, SIZE_MAX);
+    if (source->data && in_place && (uintptr_t)source->data % GGUF_ALIGNMENT == 0)
+        return gguf_parse(b, name, (const uint8_t *)source->data, (size_t)source->bytes, out);
+    copy = base_realloc(b, NULL, 0, (size_t)source->bytes + GGUF_ALIGNMENT);
+    if (!copy) return base_no_memory(b, name, (size_t)source->bytes + GGUF_ALIGNMENT);
+    data = (uint8_t *)copy + (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
+    if (!source->data) status = gguf_fetch(b, source, name, data);
+    else memcpy(data, source->data, (size_t)source->bytes);
+    if (!status) status = gguf_parse(b, name, data, (size_t)source->bytes, out);
+    if (status) base_delete(b, copy, (size_t)source->bytes + GGUF_ALIGNMENT, 1);
     else out->copy = copy;
     return status;
 }

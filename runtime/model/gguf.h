@@ -59,6 +59,8 @@ typedef struct gguf_list {
 /* Maps and reads the file. [blocks] The file must not be cut short while it is open: the system
  * ends a process that reads what is gone. */
 static cairn_status gguf_open(base *b, const char *path, gguf *out);
+/* As gguf_open, to look at: tensors of a block type that is not supported stand in it without bytes. */
+static cairn_status gguf_survey(base *b, const char *path, gguf *out);
 /* Reads the file into memory of our own, which nobody can take away or change. [blocks] */
 static cairn_status gguf_copy(base *b, const char *path, gguf *out);
 /* Frees the tables, the map and the copy; also after an open that failed. *g is empty. */

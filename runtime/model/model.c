@@ -10,7 +10,12 @@ static const struct model_family {
     cairn_status (*read)(plan_reader *r);
 } model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}};
 
-/* The names of all families: 'llama', 'lfm2'. */
+static bool model_knows(const char *architecture) {
+    for (size_t i = 0; i < BASE_COUNT(model_families); i++)
+        if (!strcmp(architecture, model_families[i].architecture)) return true;
+    return false;
+}
+
 static void model_list_families(char *out, size_t bytes) {
     size_t at = 0;
     for (size_t i = 0; i < BASE_COUNT(model_families) && at < bytes; i++)
@@ -32,6 +37,17 @@ static cairn_status model_read_plan(cairn_model *m, base *b) {
     model_list_families(known, sizeof known);
     return base_fail(b, CAIRN_UNSUPPORTED, "%s: the architecture is '%s'; supported: %s",
                      m->file.path, m->architecture, known);
+}
+
+static cairn_status model_try_plan(base *b, const gguf *file) {
+    cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
+    cairn_status status;
+    if (!m) return base_no_memory(b, "a model", sizeof *m);
+    m->file = *file;
+    status = model_read_plan(m, b);
+    plan_close(b, &m->plan);
+    base_delete(b, m, 1, sizeof *m);
+    return status;
 }
 
 /* ---- KV cache -------------------------------------------------------------------------------- */
@@ -134,12 +150,14 @@ static void model_close_file(cairn_model *m, base *b) {
 }
 
 /* The file, its shape and plan. model_close_file gives them back, also after a failure. */
-static cairn_status model_read(cairn_model *m, base *b, const char *path, cairn_memory_map map) {
+static cairn_status model_read(cairn_model *m, base *b, model_place place, cairn_memory_map map) {
     const char *name;
     size_t bytes;
     bool found;
-    cairn_status status = map == CAIRN_MAP_FILE ? gguf_open(b, path, &m->file)
-                                                : gguf_copy(b, path, &m->file);
+    bool stays = map == CAIRN_MAP_FILE;
+    cairn_status status = !place.path ? gguf_from(b, place.source, stays, &m->file)
+                        : stays ? gguf_open(b, place.path, &m->file)
+                                : gguf_copy(b, place.path, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
     if ((status = model_read_plan(m, b)) ||
@@ -197,7 +215,7 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
-static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out) {
+static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model **out) {
     base *b = &rt->base;
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
@@ -205,7 +223,7 @@ static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model 
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
     /* a backend that copies reads the file once, while it opens */
-    if ((status = model_read(m, b, path, rt->device.cuda ? CAIRN_MAP_FILE
+    if ((status = model_read(m, b, place, rt->device.cuda ? CAIRN_MAP_FILE
                                                          : rt->config.memory.map)) ||
         (status = model_check_layers(b, &rt->config, &m->shape)) ||
         (status = model_open_tokenizer(m, b))) {

@@ -44,8 +44,16 @@ struct cairn_model {
 
 /* Pages that so many tokens fill, the last one perhaps in part. */
 static int model_pages_of(int tokens, int page_size);
+/* Where a model's file is: at a path, or with path NULL what the host hands over. */
+typedef struct model_place { const char *path; const cairn_model_source *source; } model_place;
+
+/* Whether an architecture is of a family that runs; and all that do: 'llama', 'lfm2'. */
+static bool model_knows(const char *architecture);
+static void model_list_families(char *out, size_t bytes);
+/* Whether the file's family reads its shape and its tensors; nothing of it is kept. */
+static cairn_status model_try_plan(base *b, const gguf *file);
 /* The model without its cache and backend. [blocks] */
-static cairn_status model_load(cairn_runtime *rt, const char *path, cairn_model **out);
+static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model **out);
 /* Undoes model_load, whole or half done. */
 static void model_unload(cairn_model *m);
 /* Closes the file of a model whose backend has what it needs of the weights: from here on the plan

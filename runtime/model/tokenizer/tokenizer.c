@@ -483,10 +483,11 @@ static const tokenizer_rule *tokenizer_rule_find(const char *name, size_t bytes)
 }
 
 static cairn_status tokenizer_no_rule(base *b, const gguf *g, const char *pre, size_t bytes) {
-    char known[256];
+    char known[512];
     size_t at = 0;
-    for (size_t i = 0; i < BASE_COUNT(tokenizer_rules) && at < sizeof known; i++)
+    for (size_t i = 0; i < BASE_COUNT(tokenizer_rules); i++)
         at += (size_t)snprintf(known + at, sizeof known - at, "%s", tokenizer_rules[i].names + !!i);
+    known[at - 1] = '\0'; /* the space behind the last name */
     return base_fail(b, CAIRN_UNSUPPORTED, "%s: tokenizer.ggml.pre is '%.*s'; supported:%s",
                      g->path, (int)(bytes < 64 ? bytes : 64), pre, known);
 }
