@@ -7,6 +7,8 @@
 #   bench [NAME...]  what it reaches on this machine
 #   dist   dist/cairn.h, the single-header build
 #   asan, tsan       the program under a sanitizer, and the Lua tests with it
+#   fuzz [TARGET] [SECONDS]   libFuzzer on gguf, config, npy, snapshot, cache, json, ops, sessions
+#   cov [NAME...]    lines and branches of the host code that the C tests reach, by room
 #   clean
 #
 # Missing packages are installed with apt where that is possible, and named otherwise. The
@@ -321,6 +323,69 @@ run_bench() {
     build/cairn bench "$@"
 }
 
+# What it finds stands in build/fuzz/TARGET: mended, it goes to tests/fuzz/corpus/TARGET. Ops run on
+# the emulated GPU, too, and are compared with the CPU there.
+fuzz_target() {
+    say "$1: $2 s"
+    mkdir -p "build/fuzz/$1"
+    around=''
+    [ "$1" != ops ] || ! have g++ || around='sh tests/simt/emulate.sh'
+    CAIRN_FUZZ_TARGET=$1 ASAN_OPTIONS=allocator_may_return_null=1 $around \
+        build/fuzz/fuzz -max_total_time="$2" -max_len=16384 -timeout=20 -rss_limit_mb=4096 \
+        -print_final_stats=0 -verbosity="${CAIRN_FUZZ_VERBOSITY:-0}" \
+        -artifact_prefix="build/fuzz/$1/found-" "build/fuzz/$1" "tests/fuzz/corpus/$1"
+}
+
+run_fuzz() {
+    have clang || die "fuzz needs clang with libFuzzer (apt-get install clang)"
+    prepare
+    mkdir -p build/fuzz
+    [ -z "$(find tests -name '*.[ch]' -newer build/fuzz/fuzz 2>/dev/null)" ] || rm build/fuzz/fuzz
+    flags="-std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -ffp-contract=off -I. -Itests"
+    echo '#include "runtime.c"' > build/fuzz/kernels.c # the vector kernels as they are: see suite.sh
+    compile build/fuzz/kernels.o clang $flags -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT \
+        -c build/fuzz/kernels.c
+    compile build/fuzz/fuzz clang $flags -DCAIRN_SIMD_APART tests/fuzz/fuzz.c \
+        -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all build/fuzz/kernels.o \
+        $lua_libs $libraries
+    case ${1:-} in
+        '' | [0-9]*) targets=$(ls tests/fuzz/corpus) seconds=${1:-60} ;;
+        *) targets=$1 seconds=${2:-60} ;;
+    esac
+    for target in $targets; do fuzz_target "$target" "$seconds"; done
+}
+
+# cover TEST: the test, built so that it counts, runs; gcov's report of it.
+cover() {
+    out=build/cov/$(basename "$1" _test.c) around=''
+    rm -rf "$out"
+    mkdir -p "$out"
+    ! sed -n 1,20p "$1" | grep -q 'emulated: .*asan' || ! have g++ || around='sh tests/simt/emulate.sh'
+    $CC -std=c11 -O0 --coverage $lua_cflags -w -DCAIRN_API=static -DCAIRN_SIMD_APART -I. -Itests \
+        -ffp-contract=off $(sed -n '1,20s/.*build: \(.*\)$/\1/p' "$1" | tr ' ' '\n' | grep '^-D') \
+        "$1" build/cov/kernels.o -o "$out/test" $lua_libs $libraries || die "$1 does not build"
+    $around "$out/test" > "$out/log" 2>&1 || say "$1 fails"
+    gcov -t -b -c -r -o "$out" "$out"/*.gcda > "$out/report" 2>/dev/null
+}
+
+run_coverage() {
+    have gcov || die "cov needs gcc's gcov"
+    prepare
+    find_interpreter || die "cov needs a Lua 5.4 interpreter"
+    find_model || true
+    export CAIRN_MODEL
+    mkdir -p build/cov
+    echo '#include "runtime.c"' > build/cov/kernels.c
+    compile build/cov/kernels.o $CC -std=c11 -O1 $lua_cflags -w -DCAIRN_API=static -I. \
+        -ffp-contract=off -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT -c build/cov/kernels.c
+    [ $# -gt 0 ] || set -- $(ls tests/*/*_test.c | sed 's/.*\///; s/_test.c//')
+    for name in "$@"; do
+        say "$name"
+        cover "$(ls tests/*/"$name"_test.c)"
+    done
+    $lua gen/cov.lua build/cov/*/report
+}
+
 main() {
     command=${1:-all}
     [ $# = 0 ] || shift
@@ -332,8 +397,10 @@ main() {
         dist) build_dist ;;
         asan) sanitized asan -fsanitize=address,undefined ;;
         tsan) sanitized tsan -fsanitize=thread ;;
+        fuzz) run_fuzz "$@" ;;
+        cov) run_coverage "$@" ;;
         clean) rm -rf build dist ;;
-        help | -h | --help) sed -n '2,17s/^# \{0,1\}//p' build.sh ;;
+        help | -h | --help) sed -n '2,19s/^# \{0,1\}//p' build.sh ;;
         *) die "no command $command; ./build.sh help names them" ;;
     esac
 }

@@ -97,7 +97,6 @@ BASE_SMALL_BEGIN
 
 #include "runtime/ops/ops.h"
 #include "runtime/ops/ops.c"
-BASE_SMALL_END
 
 #include "runtime/ops/spans.h"
 #include "runtime/ops/spans.c"
@@ -106,6 +105,7 @@ BASE_SMALL_END
 #include "runtime/ops/spec.c"
 #include "runtime/ops/paged.h"
 #include "runtime/ops/paged.c"
+BASE_SMALL_END
 
 #include "runtime/ops/topk/topk.h"
 #include "runtime/ops/topk/topk_cpu.c"
@@ -121,26 +121,32 @@ BASE_SMALL_END
 #include "runtime/ops/select/select.h"
 #include "runtime/ops/select/pages.h"
 #include "runtime/ops/select/select.c"
+BASE_SMALL_BEGIN
 #include "runtime/ops/select/pages.c"
+BASE_SMALL_END
 #include "runtime/ops/attention/attention.h"
 #include "runtime/ops/attention/attention.c"
+BASE_SMALL_BEGIN
 #include "runtime/ops/attention/attend.c"
+BASE_SMALL_END
 #include "runtime/ops/kv/kv.h"
 #include "runtime/ops/kv/append.c"
 #include "runtime/ops/kv/collate.c"
 #include "runtime/ops/conv/conv.h"
 #include "runtime/ops/conv/conv_cpu.c"
+BASE_SMALL_BEGIN
 #include "runtime/ops/conv/metadata.c"
 #include "runtime/ops/conv/conv.c"
+BASE_SMALL_END
 #include "runtime/ops/sample/sample.h"
 #include "runtime/ops/sample/sample.c"
 #include "runtime/ops/sample/rows.c"
+BASE_SMALL_BEGIN
 #include "runtime/ops/sample/call.c"
 #include "runtime/ops/steps/steps.h"
 #include "runtime/ops/steps/steps.c"
 #include "runtime/ops/steps/chunks.c"
 
-BASE_SMALL_BEGIN
 #include "runtime/pages/pages.h"
 #include "runtime/pages/snapshot.h"
 #include "runtime/pages/state.h"
@@ -162,6 +168,9 @@ BASE_SMALL_BEGIN
 #include "runtime/model/families/families.h"
 #include "runtime/model/families/llama.c"
 #include "runtime/model/families/lfm2.c"
+#include "runtime/model/families/qwen.c"
+#include "runtime/model/families/gemma.c"
+#include "runtime/model/families/phi.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
@@ -179,6 +188,7 @@ BASE_SMALL_END
 #include "runtime/forward/batch.c"
 #include "runtime/forward/cpu_work.c"
 #include "runtime/forward/cpu_conv.c"
+#include "runtime/forward/cpu_experts.c"
 #include "runtime/forward/cpu.c"
 
 BASE_SMALL_BEGIN
@@ -187,11 +197,14 @@ BASE_SMALL_BEGIN
 #include "runtime/forward/cuda_run.c"
 #include "runtime/engine/reload.c"
 #include "runtime/engine/drafter.c"
+#include "runtime/engine/step.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/session.c"
 #include "runtime/engine/step.c"
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
+#include "runtime/engine/loop.c"
+#include "runtime/engine/calls.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"
 #include "runtime/engine/check.c"

@@ -515,8 +515,8 @@ typedef struct cairn_floor {
 CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
 
 /* ---- 7  Model and sessions --------------------------------------------------------------------- */
-/* A model is a GGUF file of the llama family, loaded once; a session is one sequence on it: the
- * tokens so far and their pages of the KV cache. Sessions of a model share one pool of pages and
+/* A model is a GGUF file of a family that README names, loaded once; a session is one sequence on
+ * it: the tokens so far and their pages of the KV cache. Sessions of a model share one pool of pages and
  * are stepped one at a time; their results do not depend on each other.
  *
  * What a session holds after each call:
@@ -532,12 +532,12 @@ typedef struct cairn_session cairn_session;
  * device leaves; on the CPU a max_batch above 8 whose cache memory cannot hold is OUT_OF_MEMORY
  * with the arithmetic. max_seq_len is lowered to the model's with one log line. Loading takes a few
  * MiB more than it keeps. On failure *model is NULL. [blocks] Errors: FILE_NOT_FOUND, BAD_FILE,
- * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC.
+ * UNSUPPORTED, OUT_OF_(DEVICE_)MEMORY, COMPILE_FAILED, NO_NVRTC, FILE_ERROR.
  * Heads have 16 to 256 values, a multiple of 16; query heads are a multiple of KV heads.
  * The file may be changed, cut short or removed once the call has returned: the GPU holds its
  * weights, the CPU a copy. With memory.map = "file" the CPU reads the file itself, through a map
  * that processes share: then it must stand as it is until cairn_model_free, since a system ends a
- * process that reads what was cut off. While the call runs on the GPU that holds there, too.
+ * process that reads what was cut off. A file cut short while the call reads it is a FILE_ERROR.
  * It returns once the model can speak. Kernels that are not in the cache and only make steps faster
  * (all layers in one launch) go on compiling in the background; until they are there steps run by
  * others, a third slower, with the same bits. */
@@ -734,6 +734,7 @@ typedef struct cairn_generate_options {
     int32_t stop_count;             /* bytes, at most 16; 0: the config's; -1: none */
     int32_t special;                /* of the prompt: -1: <|im_start|> and its like are plain text */
     int32_t keep_stop;              /* 1: a stop string stays in the session, see below */
+    int32_t priority;               /* -100 to 100: higher goes first; 0 */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -762,6 +763,14 @@ CAIRN_API cairn_status cairn_generate_with(cairn_session *session, const char *p
                                            const cairn_generate_options *options,
                                            cairn_piece_callback piece, void *user);
 
+typedef enum cairn_request {
+    CAIRN_REQUEST_NONE = 0,   /* it has ended */
+    CAIRN_REQUEST_QUEUED = 1, /* its turn has not come */
+    CAIRN_REQUEST_PAGES = 2,  /* waits until others leave free KV pages */
+    CAIRN_REQUEST_PROMPT = 3, /* its prompt is being processed */
+    CAIRN_REQUEST_TEXT = 4    /* its tokens are being made */
+} cairn_request;
+
 /* The same by pulling: begin processes the prompt, then each next hands out the ids of one token
  * and the text that became certain (maybe none), until `stop` is set. With drafts, one step of the
  * model serves several calls. options may be NULL. [blocks] */
@@ -773,15 +782,44 @@ typedef struct cairn_piece {
     size_t bytes;
     int32_t first, count; /* the text is of the session's ids [first, first + count); the last of
                              them may have more to say in the next piece */
+    cairn_request request; /* of cairn_generate_poll: what the request does */
 } cairn_piece;
 CAIRN_API cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
                                             const cairn_generate_options *options);
 CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *piece);
 
-/* Ends the running call on this session within one step or one prompt chunk; between begin and the
- * last next, the next call. It returns CANCELLED. Without a running generation or append it does
- * nothing. [any thread] */
+/* The same without ever blocking a frame: submit tokenises and queues, and computes nothing; any
+ * number of sessions may have a request. step works on all requests of the model together until
+ * budget_us is spent: slices of prompts, then decode steps of all sessions; it may stop between two
+ * layers, so that one token of a big model spans frames, and does one layer at least. *pending: how
+ * many still run. poll hands out the text that is certain since the last poll, of any number of ids,
+ * `id` the last of them; id -1, bytes 0, stop NONE: nothing yet. The piece with `stop` is the last;
+ * for CANCEL and ERROR poll returns why.
+ *
+ * Each text is what the session says alone, token for token. Decode steps go before prompts, higher
+ * priorities before lower ones, at most max_batch sessions to a forward: others wait their turn. A
+ * full pool makes a request wait, too: piece.request says so; it never fails midway. The blocking
+ * calls work on the queue as well while they wait. Another call on the session that changes it ends
+ * its request. The session holds a prompt once it is being processed. A host's job system may call
+ * these from any thread, one call on a runtime at a time. On the GPU a step runs whole forwards and
+ * waits for them.
+ * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest.
+ * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session and while
+ * another thread is in it. poll: INVALID_ARGUMENT without a request, and what ended it.
+ * [owner thread] */
+CAIRN_API cairn_status cairn_generate_submit(cairn_session *session, const char *prompt,
+                                             const cairn_generate_options *options);
+CAIRN_API cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending);
+CAIRN_API cairn_status cairn_generate_poll(cairn_session *session, cairn_piece *piece);
+
+/* Ends the running call or request of this session within 20 ms, in a prompt too; between begin and
+ * the last next, the next call. It returns CANCELLED. For a request it counts from submit on, before
+ * its first step too. Without a generation or append it does nothing. [any thread] */
 CAIRN_API void cairn_cancel(cairn_session *session);
+
+/* The status that the session's last failed call or request returned, and its message, copied; OK
+ * and "" when the last request began well and has not failed. [any thread] */
+CAIRN_API cairn_status cairn_session_error(cairn_session *session, char *text, size_t bytes);
 
 /* What the last generation did; prompt figures are those of its own prompt and of appends since the
  * generation before. */

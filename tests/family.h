@@ -10,21 +10,39 @@
 #ifndef FAMILY_H
 #define FAMILY_H
 
-enum { FAMILY_TENSORS = 80, FAMILY_LAYERS = 6 };
+enum { FAMILY_TENSORS = 120, FAMILY_LAYERS = 8, FAMILY_KEYS = 32 };
 
 typedef struct family_tensor {
     char name[64];
     int type, rows, columns; /* rows 0: one dimension */
+    int parts;               /* more than 1: three dimensions, rows / parts in the middle */
     uint8_t *data;
     size_t bytes;
     double *values;
 } family_tensor;
+
+/* A key ARCHITECTURE.name: of GGUF's type u32 (4), f32 (6), bool (7) or string (8). */
+typedef struct family_key { const char *name; int type; double number; const char *text; } family_key;
 
 typedef struct family {
     const char *architecture;
     int layers, hidden, heads, kv_heads, dim, ffn, vocab, context, taps;
     bool conv[FAMILY_LAYERS]; /* the layer's mixer is a short convolution */
     bool own_head;            /* not the embedding */
+    bool bias, head_norms;    /* of q, k and v; of the heads of q and k */
+    bool post_norms, gelu;    /* norms behind attention and ffn */
+    int experts, used;        /* of each ffn; of a row */
+    bool fused;               /* q, k and v in one tensor; gate and up in one */
+    bool halves;              /* pairs are half a head apart */
+    int window;               /* of every layer, but of the last of each `period` where there is one */
+    int period;               /* those with a window turn by frequency[1] */
+    int still;                /* the last of each so many layers does not turn */
+    double scale, embed_scale; /* of attention and embedding, where they are not llama's */
+    /* what the keys and tensors of rope come to: no frequency, 10000^(-2j / dim) */
+    double frequency[2][128], magnitude;
+    int rotated;
+    family_key keys[FAMILY_KEYS];
+    int key_count;
     family_tensor tensors[FAMILY_TENSORS];
     int count;
 } family;
@@ -77,7 +95,7 @@ static void family_add(family *f, const char *name, int type_number, int rows, i
     t->data = (uint8_t *)malloc(t->bytes);
     t->values = (double *)malloc((size_t)values * sizeof *t->values);
     for (size_t at = 0; at < t->bytes; at += (size_t)type->bytes) {
-        float norm = 1.0f + 0.3f * family_uniform(state);
+        float norm = (strstr(name, ".bias") ? 0.0f : 1.0f) + 0.3f * family_uniform(state);
         family_block(type, t->data + at, state);
         if (!rows) memcpy(t->data + at, &norm, 4);
     }
@@ -86,32 +104,101 @@ static void family_add(family *f, const char *name, int type_number, int rows, i
                                        block_row_bytes(type, columns), i % columns);
 }
 
+/* A vector of the file that is not random. */
+BASE_UNUSED static void family_vector(family *f, const char *name, const double *values, int count) {
+    uint64_t none = 0;
+    family_tensor *t = &f->tensors[f->count];
+    family_add(f, name, BLOCK_F32, 0, count, &none);
+    for (int i = 0; i < count; i++) {
+        float value = (float)values[i];
+        memcpy(t->data + 4 * i, &value, 4);
+        t->values[i] = (double)value;
+    }
+}
+
+/* A key, in place of the one of its name if there is one. */
+static void family_put(family *f, const char *name, int type, double number, const char *text) {
+    int at = 0;
+    while (at < f->key_count && strcmp(f->keys[at].name, name)) at++;
+    f->keys[at] = (family_key){name, type, number, text};
+    if (at == f->key_count) f->key_count++;
+}
+
 typedef struct family_entry { const char *name; int rows, columns; } family_entry;
+
+/* Adds the entries of one layer, by names as blk.LAYER.NAME. */
+static void family_entries(family *f, int layer, const family_entry *list, int list_count,
+                           const int *types, int count, uint64_t *state) {
+    for (int i = 0; i < list_count; i++) {
+        char name[64];
+        const bool taps = !strcmp(list[i].name, "shortconv.conv.weight");
+        snprintf(name, sizeof name, "blk.%d.%s", layer, list[i].name);
+        family_add(f, name, taps ? BLOCK_F32 : types[random_next(state) % (uint64_t)count],
+                   list[i].rows, list[i].columns, state);
+        if (strstr(name, "_exps.")) f->tensors[f->count - 1].parts = f->experts;
+    }
+}
 
 static void family_layer(family *f, int layer, const int *types, int count, uint64_t *state) {
     const int h = f->hidden, q = f->heads * f->dim, kv = f->kv_heads * f->dim;
-    const bool lfm2 = !strcmp(f->architecture, "lfm2");
-    const family_entry all[] = {{"attn_norm", 0, h}, {"ffn_norm", 0, h}, {"ffn_gate", f->ffn, h},
-                                {"ffn_up", f->ffn, h}, {"ffn_down", h, f->ffn}};
-    const family_entry attention[] = {{"attn_q", q, h}, {"attn_k", kv, h}, {"attn_v", kv, h},
-                                      {"attn_output", h, q}, {"attn_q_norm", 0, f->dim},
-                                      {"attn_k_norm", 0, f->dim}};
-    const family_entry conv[] = {{"shortconv.in_proj", 3 * h, h}, {"shortconv.out_proj", h, h},
-                                 {"shortconv.conv", h, f->taps}};
-    const family_entry *own = f->conv[layer] ? conv : attention;
-    const int own_count = f->conv[layer] ? 3 : lfm2 ? 6 : 4;
-    for (int i = 0; i < 5 + own_count; i++) {
-        const family_entry *e = i < 5 ? &all[i] : &own[i - 5];
-        char name[64];
-        snprintf(name, sizeof name, "blk.%d.%s.weight", layer, e->name);
-        family_add(f, name, own == conv && i == 7 ? BLOCK_F32
-                                                  : types[random_next(state) % (uint64_t)count],
-                   e->rows, e->columns, state);
+    const family_entry all[] = {{"attn_norm.weight", 0, h}, {"ffn_norm.weight", 0, h},
+                                {"ffn_gate.weight", f->ffn, h}, {"ffn_up.weight", f->ffn, h},
+                                {"ffn_down.weight", h, f->ffn}};
+    const family_entry attention[] = {{"attn_q.weight", q, h}, {"attn_k.weight", kv, h},
+                                      {"attn_v.weight", kv, h}, {"attn_output.weight", h, q}};
+    const family_entry post[] = {{"post_attention_norm.weight", 0, h},
+                                 {"post_ffw_norm.weight", 0, h}};
+    const family_entry fused[] = {{"attn_norm.weight", 0, h}, {"ffn_norm.weight", 0, h},
+                                  {"ffn_up.weight", 2 * f->ffn, h}, {"ffn_down.weight", h, f->ffn},
+                                  {"attn_qkv.weight", q + 2 * kv, h},
+                                  {"attn_output.weight", h, q}};
+    const int all_ffn = f->experts * f->ffn;
+    const family_entry experts[] = {{"attn_norm.weight", 0, h}, {"ffn_norm.weight", 0, h},
+                                    {"ffn_gate_inp.weight", f->experts, h},
+                                    {"ffn_gate_exps.weight", all_ffn, h},
+                                    {"ffn_up_exps.weight", all_ffn, h},
+                                    {"ffn_down_exps.weight", f->experts * h, f->ffn}};
+    const family_entry norms[] = {{"attn_q_norm.weight", 0, f->dim},
+                                  {"attn_k_norm.weight", 0, f->dim}};
+    const family_entry biases[] = {{"attn_q.bias", 0, q}, {"attn_k.bias", 0, kv},
+                                   {"attn_v.bias", 0, kv}};
+    const family_entry conv[] = {{"shortconv.in_proj.weight", 3 * h, h},
+                                 {"shortconv.out_proj.weight", h, h},
+                                 {"shortconv.conv.weight", h, f->taps}};
+    if (f->fused) {
+        family_entries(f, layer, fused, 6, types, count, state);
+        return;
     }
+    if (f->experts) family_entries(f, layer, experts, 6, types, count, state);
+    else family_entries(f, layer, all, 5, types, count, state);
+    if (f->post_norms) family_entries(f, layer, post, 2, types, count, state);
+    if (f->conv[layer]) {
+        family_entries(f, layer, conv, 3, types, count, state);
+        return;
+    }
+    family_entries(f, layer, attention, 4, types, count, state);
+    if (f->head_norms) family_entries(f, layer, norms, 2, types, count, state);
+    if (f->bias) family_entries(f, layer, biases, 3, types, count, state);
+}
+
+static void family_make_keys(family *f) {
+    const struct { const char *name; int value; } numbers[] = {
+        {"block_count", f->layers}, {"embedding_length", f->hidden},
+        {"feed_forward_length", f->ffn}, {"context_length", f->context},
+        {"attention.head_count", f->heads}, {"attention.key_length", f->dim},
+        {"rope.dimension_count", f->rotated ? f->rotated : f->dim},
+        {"attention.sliding_window", f->window},
+        {"expert_count", f->experts}, {"expert_used_count", f->used},
+        {"expert_feed_forward_length", f->experts ? f->ffn : 0}, {"shortconv.l_cache", f->taps}};
+    for (size_t i = 0; i < BASE_COUNT(numbers); i++)
+        if (numbers[i].value) family_put(f, numbers[i].name, 4, numbers[i].value, NULL);
+    if (!f->taps) family_put(f, "attention.head_count_kv", 4, f->kv_heads, NULL);
+    family_put(f, "attention.layer_norm_rms_epsilon", 6, 1e-5, NULL);
 }
 
 static void family_make(family *f, const int *types, int count, uint64_t *state) {
     f->count = 0;
+    family_make_keys(f);
     family_add(f, "token_embd.weight", types[random_next(state) % (uint64_t)count], f->vocab,
                f->hidden, state);
     family_add(f, strcmp(f->architecture, "lfm2") ? "output_norm.weight" : "token_embd_norm.weight",
@@ -149,34 +236,30 @@ static void family_write_tokens(const family *f, gguf_build *out) {
     build_key_array(out, "tokenizer.ggml.merges", 8, 0);
 }
 
-static int family_write_keys(const family *f, gguf_build *out) {
-    const struct { const char *name; int value; } numbers[] = {
-        {"block_count", f->layers}, {"embedding_length", f->hidden},
-        {"feed_forward_length", f->ffn}, {"context_length", f->context},
-        {"attention.head_count", f->heads}, {"attention.key_length", f->dim},
-        {"rope.dimension_count", f->dim}, {"shortconv.l_cache", f->taps}};
+static void family_write_key(const family *f, const family_key *key, gguf_build *out) {
     char name[96];
-    int count = (int)BASE_COUNT(numbers) - !f->taps;
-    for (int i = 0; i < count; i++) {
-        snprintf(name, sizeof name, "%s.%s", f->architecture, numbers[i].name);
-        build_key_u32(out, name, (uint32_t)numbers[i].value);
-    }
-    snprintf(name, sizeof name, "%s.attention.layer_norm_rms_epsilon", f->architecture);
-    build_key_f32(out, name, 1e-5f);
-    snprintf(name, sizeof name, "%s.attention.head_count_kv", f->architecture);
+    snprintf(name, sizeof name, "%s.%s", f->architecture, key->name);
+    if (key->type == 4) build_key_u32(out, name, (uint32_t)key->number);
+    else if (key->type == 6) build_key_f32(out, name, (float)key->number);
+    else if (key->type == 8) build_key_string(out, name, key->text);
+    else build_key(out, name, (uint32_t)key->type, key->number > 0, 1);
+}
+
+static int family_write_keys(const family *f, gguf_build *out) {
+    char name[96];
+    for (int i = 0; i < f->key_count; i++) family_write_key(f, &f->keys[i], out);
     if (f->taps) {
+        snprintf(name, sizeof name, "%s.attention.head_count_kv", f->architecture);
         build_key_array(out, name, 5, (uint64_t)f->layers);
         for (int l = 0; l < f->layers; l++)
             build_number(out, f->conv[l] ? 0 : (uint64_t)f->kv_heads, 4);
-    } else {
-        build_key_u32(out, name, (uint32_t)f->kv_heads);
     }
     build_key_string(out, "general.architecture", f->architecture);
     build_key_string(out, "tokenizer.ggml.model", "gpt2");
     build_key_string(out, "tokenizer.ggml.pre", "gpt-2");
     build_key_u32(out, "tokenizer.ggml.eos_token_id", 0);
     family_write_tokens(f, out);
-    return count + 6 + 3;
+    return f->key_count + (f->taps > 0) + 4 + 3;
 }
 
 static bool family_write(const family *f, const char *path) {
@@ -187,8 +270,10 @@ static bool family_write(const family *f, const char *path) {
     build_bytes(&out, keys.data, keys.size);
     for (int i = 0; i < f->count; i++) {
         const family_tensor *t = &f->tensors[i];
-        uint64_t shape[2] = {(uint64_t)t->columns, (uint64_t)t->rows};
-        build_tensor(&out, t->name, (uint32_t)t->type, t->rows ? 2 : 1, shape, t->bytes, 32);
+        uint64_t shape[3] = {(uint64_t)t->columns, (uint64_t)t->rows, (uint64_t)t->parts};
+        if (t->parts > 1) shape[1] /= shape[2];
+        build_tensor(&out, t->name, (uint32_t)t->type, t->parts > 1 ? 3 : t->rows ? 2 : 1, shape,
+                     t->bytes, 32);
     }
     build_align(&out, 32);
     for (int i = 0; i < f->count; i++) {

@@ -28,6 +28,64 @@ for compiler in g++ clang++; do
     done
 done
 
+# As Microsoft's compiler takes them: clang in its mode, without its own extensions, on headers that
+# say what those of that compiler say.
+mkdir -p "$work/msvc"
+cat > "$work/msvc/stddef.h" <<'C'
+#pragma once
+typedef unsigned __int64 size_t;
+typedef __int64 ptrdiff_t;
+#ifndef __cplusplus
+typedef unsigned short wchar_t;
+#define NULL ((void *)0)
+#endif
+#define offsetof(type, field) ((size_t)&(((type *)0)->field))
+C
+cat > "$work/msvc/stdint.h" <<'C'
+#pragma once
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef unsigned __int64 uintptr_t;
+#define INT32_MAX 2147483647i32
+#define INT64_MAX 9223372036854775807i64
+#define UINT64_MAX 0xffffffffffffffffui64
+C
+cat > "$work/msvc/stdbool.h" <<'C'
+#pragma once
+#ifndef __cplusplus
+#define bool _Bool
+#define true 1
+#define false 0
+#endif
+C
+msvc() {
+    language=$1; shift
+    clang --target=x86_64-pc-windows-msvc -fms-extensions -fms-compatibility \
+        -fms-compatibility-version=19.20 -x "$language" -nostdinc -isystem "$work/msvc" -U__clang__ \
+        -U__GNUC__ -Wall -Wextra -Wshadow -Wundef -Wgnu -Werror -I. -fsyntax-only "$@"
+}
+if command -v clang >/dev/null; then
+    for std in c11 c17; do
+        check "the header is Microsoft's C, $std" msvc c -std=$std "$work/declare.c"
+    done
+    for std in c++14 c++17 c++20; do
+        check "the header is Microsoft's C++, $std" msvc c++ -std=$std "$work/declare.cpp"
+    done
+    printf '%s\n' '#define CAIRN_API __declspec(dllimport)' '#include "runtime_ops.h"' > "$work/import.c"
+    check "its calls may come from a DLL" msvc c -std=c11 "$work/import.c"
+    printf '#include "runtime.h"\nint f(void) __attribute__((cold));\nunsigned u = __GNUC__;\n' \
+        > "$work/foreign.c"
+    check_fails "what only gcc knows would be seen" "__GNUC__" msvc c -std=c11 "$work/foreign.c"
+else
+    tap_skip "clang is not installed"
+fi
+
 printf '#define CAIRN_IMPLEMENTATION\n#include "runtime.h"\n' > "$work/implement.c"
 check "two units, one of them the implementation, make a program" sh -c "
     $CC -std=c11 -O1 -DCAIRN_NO_LUA -I. -c '$work/implement.c' -o '$work/implement.o' &&

@@ -21,6 +21,37 @@ check "without Lua it builds" \
     -o "$work/version" $libraries
 check "without Lua it opens a runtime, and says that config files need Lua" "$work/version"
 
+# Two runtimes: what is said once a process has two occasions.
+cat > "$work/plain.c" <<'C'
+#define CAIRN_IMPLEMENTATION
+#include "runtime.h"
+#include <stdio.h>
+#include <string.h>
+static int said;
+static void line(void *user, cairn_log_level level, const char *text) {
+    (void)user;
+    said += level <= CAIRN_LOG_WARN && strstr(text, "this build has no SIMD") != NULL;
+}
+int main(void) {
+    cairn_config config;
+    cairn_runtime *rt;
+    cairn_config_default(&config);
+    config.backend = CAIRN_BACKEND_CPU;
+    config.log_callback = line;
+    for (int i = 0; i < 2; i++) {
+        if (cairn_open(&config, &rt, NULL, 0)) return 1;
+        cairn_close(rt);
+    }
+    return printf("%d", said) < 0;
+}
+C
+check "without SIMD it builds" \
+    $CC -std=c11 -O1 -DCAIRN_NO_LUA -DCAIRN_NO_SIMD -Wall -Wextra -Werror -I. "$work/plain.c" \
+    -o "$work/plain" $libraries
+check_text "and says so once" "$("$work/plain")" 1
+check "with SIMD it builds" $CC -std=c11 -O1 -DCAIRN_NO_LUA -w -I. "$work/plain.c" -o "$work/plain" $libraries
+check_text "and has nothing to say" "$("$work/plain")" 0
+
 # Debian's lua.h includes one header of the machine's own folder; no other target may see all of it.
 mkdir -p "$work/include"
 find /usr/include -name lua5.4-deb-multiarch.h -exec cp {} "$work/include" \; -quit

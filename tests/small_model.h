@@ -8,7 +8,7 @@
 
 enum {
     VOCAB = 96, LAYERS = 2, HIDDEN = 128, HEADS = 4, KV_HEADS = 2, DIM = 64, FFN = 96, PAGE = 16,
-    CONTEXT = 512, END = 0
+    SMALL_CONTEXT = 512, END = 0
 };
 
 static uint64_t state;
@@ -38,7 +38,7 @@ static int list_parts(part *parts) {
 static void build_keys(gguf_build *f) {
     static const struct { const char *name; uint32_t value; } numbers[] = {
         {"llama.block_count", LAYERS}, {"llama.embedding_length", HIDDEN},
-        {"llama.feed_forward_length", FFN}, {"llama.context_length", CONTEXT},
+        {"llama.feed_forward_length", FFN}, {"llama.context_length", SMALL_CONTEXT},
         {"llama.attention.head_count", HEADS}, {"llama.attention.head_count_kv", KV_HEADS},
         {"llama.attention.key_length", DIM}, {"llama.rope.dimension_count", DIM},
         {"tokenizer.ggml.eos_token_id", END}};

@@ -20,6 +20,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#ifdef _WIN32
+#include "windows/posix.h"
+#endif
+
 static int tap_passed, tap_failed, tap_skipped;
 
 #if defined(__GNUC__) || defined(__clang__)

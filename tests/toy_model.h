@@ -263,6 +263,6 @@ static cairn_status toy_prepare(cairn_model *m, const cairn_config *config) {
 }
 
 static const model_backend toy_backend = {toy_open, toy_close, toy_forward, 0.1f,
-                                          toy_prepare, false, NULL, NULL};
+                                          toy_prepare, false, NULL, NULL, NULL, NULL};
 
 #endif

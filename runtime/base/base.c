@@ -46,9 +46,11 @@ static void base_fork(const base *from, base *to) {
 }
 
 void cairn_log_stderr(void *user, cairn_log_level level, const char *text) {
-    (void)user;
-    (void)level;
-    fprintf(stderr, "cairn: %s\n", text);
+    char line[2304]; /* whole: mingw's fprintf writes bytes, of which a console shows no character */
+    int size = snprintf(line, sizeof line, "cairn: %s\n", text);
+    (void)user, (void)level;
+    if (size > 0 && (size_t)size < sizeof line) fwrite(line, 1, (size_t)size, stderr);
+    else fprintf(stderr, "cairn: %s\n", text);
 }
 
 static void base_log(base *b, cairn_log_level level, const char *format, ...) {

@@ -54,15 +54,17 @@ static cairn_status device_alloc_cuda(device *dev, size_t bytes, const char *wha
                      (unsigned long long)bytes, (unsigned long long)dev->live_bytes);
 }
 
-static uint64_t device_free_bytes(const device *dev) {
+static cairn_status device_free_bytes(const device *dev, uint64_t *bytes) {
     size_t free_bytes = 0, total_bytes = 0;
-    if (!dev->cuda) return (uint64_t)os_memory_bytes();
-    if (!dev->drv) return dev->total_bytes ? (uint64_t)dev->total_bytes : UINT64_MAX;
-    return dev->drv->cuMemGetInfo(&free_bytes, &total_bytes) ? 0 : (uint64_t)free_bytes;
+    *bytes = dev->total_bytes ? (uint64_t)dev->total_bytes : UINT64_MAX;
+    if (!dev->cuda) *bytes = (uint64_t)os_memory_bytes();
+    if (!dev->cuda || !dev->drv) return CAIRN_OK;
+    DEV_TRY(dev, cuMemGetInfo(&free_bytes, &total_bytes));
+    return *bytes = (uint64_t)free_bytes, CAIRN_OK;
 }
 
 static void device_memory(const device *dev, uint64_t *free_bytes, uint64_t *total_bytes) {
-    *free_bytes = dev->cuda ? device_free_bytes(dev) : (uint64_t)os_memory_bytes();
+    if (device_free_bytes(dev, free_bytes)) *free_bytes = 0;
     *total_bytes = dev->cuda ? dev->total_bytes : *free_bytes;
 }
 
@@ -383,4 +385,10 @@ static void device_open_cpu(device *dev) {
     dev->cuda = false;
     dev->sm_count = pool_threads(dev->pool);
     snprintf(dev->name, sizeof dev->name, "CPU, %s", levels[pool_simd()]);
+    if (!BASE_X86 && !BASE_NEON) {
+        static os_atomic said; /* once a process */
+        base_log(dev->base, os_atomic_add(&said, 1) ? CAIRN_LOG_DEBUG : CAIRN_LOG_WARN,
+                 "this build has no SIMD, so the CPU backend is several times slower: gcc and clang "
+                 "have it for 64-bit x86 and Arm, without CAIRN_NO_SIMD");
+    }
 }

@@ -87,7 +87,7 @@ static cairn_status device_alloc(device *dev, size_t bytes, const char *what, vo
 static void device_free(device *dev, void *memory, size_t bytes);
 /* Device memory that nobody holds now; all there is of a device that was only measured for, and
  * UINT64_MAX where no figure is known. */
-static uint64_t device_free_bytes(const device *dev);
+static cairn_status device_free_bytes(const device *dev, uint64_t *bytes);
 /* What the backend has free and in all; on the CPU both are what the system has available. */
 static void device_memory(const device *dev, uint64_t *free_bytes, uint64_t *total_bytes);
 /* Memory of the device that an op needs during one call: kept, at least doubled when it must grow.

@@ -1,7 +1,7 @@
 /* npy: tensors as NumPy's .npy files. One header dictionary, then the elements in C order.
  * bf16 and e4m3, which NumPy does not know, are opaque elements of 2 and 1 bytes. */
 
-enum { NPY_MAX_HEADER = 65536, NPY_ALIGN = 64 };
+enum { NPY_MAX_HEADER = 65536, NPY_ALIGN = 64, NPY_PART = 1 << 20 /* bytes read at a time */ };
 
 typedef struct npy_header {
     cairn_type type;
@@ -93,34 +93,61 @@ static cairn_status npy_parse(base *b, const char *path, const uint8_t *data, si
     return status;
 }
 
-/* Loads the file into a new tensor of the list. */
+/* What the open file's header says; `part` [NPY_PART] is memory to read into. */
+static cairn_status npy_read_header(base *b, const char *path, int64_t file, size_t size,
+                                    uint8_t *part, npy_header *header) {
+    const size_t held = size < NPY_PART ? size : NPY_PART; /* a header ends in it */
+    cairn_tensor view = {0};
+    cairn_status status;
+    int error = os_read_at(file, 0, part, held);
+    if (error) return os_fail(b, error, "read", path);
+    if ((status = npy_parse(b, path, part, held, header))) return status;
+    view.ndim = header->rank;
+    view.shape = header->shape;
+    if (tensor_elements(&view) < 0 ||
+        (size_t)tensor_elements(&view) * cairn_type_bytes(header->type) !=
+            size - header->data_offset)
+        return base_fail(b, CAIRN_BAD_FILE,
+                         "%s: %llu bytes of elements do not fit the shape in its header", path,
+                         (unsigned long long)(size - header->data_offset));
+    return CAIRN_OK;
+}
+
+static cairn_status npy_read_elements(device *dev, const char *path, int64_t file, size_t from,
+                                      uint8_t *part, const tensor_owned *t) {
+    cairn_status status = CAIRN_OK;
+    for (size_t at = 0; at < t->bytes && !status; at += NPY_PART) {
+        const size_t bytes = t->bytes - at < NPY_PART ? t->bytes - at : NPY_PART;
+        int error = os_read_at(file, from + at, part, bytes);
+        if (error) return os_fail(dev->base, error, "read", path);
+        status = device_upload(dev, (uint8_t *)t->view.data + at, part, bytes);
+        if (!status) status = device_sync(dev); /* the part is filled again */
+    }
+    return status;
+}
+
+/* Loads the file into a new tensor of the list. It is read and not mapped: what is cut off meanwhile
+ * is a status. */
 static cairn_status npy_load(device *dev, tensor_owned **list, const char *path,
                              tensor_owned **out) {
-    os_map map;
     npy_header header;
     tensor_owned *t;
-    cairn_status status = os_map_open(dev->base, path, &map);
-    if (status) return status;
-    status = npy_parse(dev->base, path, map.data, map.size, &header);
-    if (!status) {
-        cairn_tensor view = {0};
-        view.ndim = header.rank;
-        view.shape = header.shape;
-        if (tensor_elements(&view) < 0 ||
-            (size_t)tensor_elements(&view) * cairn_type_bytes(header.type) !=
-                map.size - header.data_offset)
-            status = base_fail(dev->base, CAIRN_BAD_FILE,
-                               "%s: %llu bytes of elements do not fit the shape in its header", path,
-                               (unsigned long long)(map.size - header.data_offset));
-    }
+    uint8_t *part;
+    cairn_status status;
+    size_t size = 0;
+    int64_t file = os_open_sized(path, &size);
+    if (file < 0) return os_fail(dev->base, (int)file, "open", path);
+    part = (uint8_t *)base_realloc(dev->base, NULL, 0, NPY_PART);
+    status = part ? npy_read_header(dev->base, path, file, size, part, &header)
+                  : base_no_memory(dev->base, path, NPY_PART);
     if (!status) status = tensor_new(dev, list, header.type, header.rank, header.shape, &t);
     if (!status) {
-        status = device_upload(dev, t->view.data, map.data + header.data_offset, t->bytes);
-        if (!status) status = device_sync(dev); /* the map ends below */
+        status = npy_read_elements(dev, path, file, header.data_offset, part, t);
         if (status) tensor_free(dev, t);
         else *out = t;
     }
-    os_map_close(&map);
+    base_delete(dev->base, part, NPY_PART, 1);
+    os_calls.close(file);
     return status;
 }
 

@@ -73,9 +73,10 @@ static void *tensor_data(const cairn_tensor *t) {
 
 static cairn_status tensor_check_type(base *b, const cairn_tensor *t, const tensor_want *want) {
     cairn_type type = cairn_tensor_type(t);
-    char names[64] = "";
+    char names[64];
     int row;
     if (type != CAIRN_TYPE_NONE && (want->types & TENSOR_BIT(type))) return CAIRN_OK;
+    names[0] = '\0'; /* here: the bytes of an initial "" are cleared for every tensor that is right */
     for (row = 1; row < (int)BASE_COUNT(tensor_types); row++)
         if (want->types & TENSOR_BIT(row)) {
             size_t used = strlen(names);

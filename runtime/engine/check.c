@@ -119,8 +119,9 @@ static void engine_check_family(engine_check *c) {
 }
 
 /* The shape and the tensors, of a family whose block types are all supported. */
-static void engine_check_plan(engine_check *c) {
-    cairn_status status = c->report.reasons ? CAIRN_OK : model_try_plan(c->b, &c->file);
+static void engine_check_plan(engine_check *c, int max_seq_len) {
+    cairn_status status = c->report.reasons ? CAIRN_OK
+                                            : model_try_plan(c->b, &c->file, max_seq_len);
     if (status) engine_check_reason(c, status, c->b->error);
 }
 
@@ -153,7 +154,7 @@ static void engine_check_file(engine_check *c, const cairn_config *config, const
     engine_check_describe(c);
     engine_check_family(c);
     engine_check_types(c);
-    engine_check_plan(c);
+    engine_check_plan(c, config->max_seq_len);
     engine_check_tokenizer(c);
     engine_check_load(c, config, path);
     gguf_close(c->b, &c->file);

@@ -13,7 +13,13 @@
  *   how it will run, wherever the sequence is cut, forked, saved or loaded. Where the state could
  *   only be cut further back than was asked for, tokens [cached, count - 1) run again so;
  *   tokens [0, pure) ran as prompt, from the beginning on, and so would run again in any session:
- *   their whole pages may stand in the model's prefix cache, `held` of them locked. */
+ *   their whole pages may stand in the model's prefix cache, `held` of them locked.
+ *
+ * What calls want of sessions are requests: an append, or a generation, which is pulled (blocking
+ * calls take its tokens) or was submitted (the loop takes them). One loop serves all of a model
+ * (loop.c): from the requests that want something it plans a forward, which may stay in flight
+ * between calls. A session in flight is as before the forward until that has landed; what changes
+ * such a session gives the forward up first (engine_withdraw), which leaves all as before it. */
 
 enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
@@ -27,6 +33,7 @@ enum {
 /* What a generation was asked for; what is not set comes from the config at every step. */
 typedef struct engine_options {
     int max_tokens; /* 0: to the end of the context */
+    int priority;   /* higher goes first */
     bool special; /* the prompt's special-token text becomes tokens */
     bool keep_stop; /* ids of a stop string stay in the session */
     bool has_sampling, has_stops;
@@ -56,7 +63,25 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     os_atomic cancel;
     bool busy;           /* inside a call: what its callback must not enter */
     bool closing;        /* closed inside that call: it goes when the call has ended */
-    bool generating;     /* between begin and the last piece */
+    bool generating;     /* tokens are still to come, or to be pulled */
+    engine_phase phase;
+    bool appending;      /* the request is an append */
+    bool pulled;         /* blocking calls take its tokens */
+    bool wants;          /* the loop is to work on it: always, or until the call has what it needs */
+    bool submitted;      /* its last piece was not polled yet */
+    bool flying;         /* has a part in the forward in flight */
+    bool starved;        /* found no free pages when it was last its turn */
+    bool aside;          /* gave its pages to others, and computes its state anew */
+    tokenizer_ids waiting; /* ids to be added, while the phase is WAITS */
+    int held_before, cached_before; /* the sequence before the request */
+    int32_t last_id;     /* taken since the last poll, or -1 */
+    int64_t ticket;      /* of its request: requests in their order */
+    int64_t turn;        /* of the model's loop that last looked at it */
+    int64_t served;      /* and that last let it make a token */
+    cairn_status outcome; /* of the submitted request */
+    os_atomic status_guard; /* held while `status` and `error` are written or copied */
+    cairn_status status; /* of the request, or of the last call that failed since */
+    char error[BASE_ERROR_BYTES]; /* the message of it */
     int32_t fresh[ENGINE_ROWS];
     int fresh_count, fresh_at;
     engine_options options;
@@ -74,19 +99,11 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     double pages_read, pages_held; /* sums over the forwards after the prompt */
 };
 
-/* Host memory of a model that its sessions use in turn. */
-typedef struct engine_scratch {
-    int rows, sequences; /* of a forward at most */
-    int asks_count;      /* how many `asks` and `sampled` hold */
-    forward_row *row;            /* [rows] */
-    forward_sequence *sequence;  /* [sequences] */
-    sample_ask *asks;            /* [asks_count] */
-    int32_t *sampled;            /* [asks_count] */
-    int32_t *page_ids;           /* [pages of a sequence] */
-} engine_scratch;
-
 /* cairn_generate_begin for a prompt of `bytes` bytes, which may hold NUL. */
 static cairn_status engine_generate_begin(cairn_session *session, const char *prompt, size_t bytes,
                                           const cairn_generate_options *options);
+/* cairn_generate_submit in the same way. */
+static cairn_status engine_submit(cairn_session *session, const char *prompt, size_t bytes,
+                                  const cairn_generate_options *options);
 /* Whether a call on a session of the runtime runs: we are inside its callback. */
 static bool engine_is_any_busy(const cairn_runtime *rt);

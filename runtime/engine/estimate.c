@@ -14,11 +14,9 @@ static void *engine_count_realloc(void *user, void *memory, size_t old_bytes, si
     return result;
 }
 
-/* The runtime that a config would open, as far as it can be measured for. The file is mapped: only
- * its header is read. */
+/* The runtime that a config would open, as far as it can be measured for. */
 static void engine_fake_runtime(cairn_runtime *rt, const cairn_config *config) {
     rt->config = *config;
-    rt->config.memory.map = CAIRN_MAP_FILE;
     rt->device.base = &rt->base;
     rt->config.backend = device_measure(&rt->device, config->backend, config->driver_path,
                                         config->device, &rt->drv);
@@ -55,7 +53,8 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
     if (!status) status = pages_open(b, pages, &m->kv.pool);
     if (!status && m->runtime->config.memory.prefix_cache)
         status = prefix_open(b, &m->kv.pool, m->runtime->config.page_size, &m->prefixes);
-    *host = counter->live + (uint64_t)m->shape.kv_layers * 2 * sizeof(void *);
+    *host = counter->live - gguf_copied(&m->file) +
+            (uint64_t)m->shape.kv_layers * 2 * sizeof(void *);
     prefix_close(&m->prefixes);
     pages_close(b, &m->kv.pool);
     engine_scratch_free(b, m);
@@ -69,7 +68,7 @@ static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter 
     int rows = engine_most_rows(&rt->config), pages;
     uint64_t host;
     cairn_model *m;
-    model_place place = {path, NULL};
+    model_place place = {path, gguf_scan, NULL};
     cairn_status status = model_load(rt, place, &m);
     if (status) return status;
     if (!(status = engine_measure(m, engine_backend(rt), rows)) &&

@@ -1,5 +1,5 @@
-/* engine_generate: tokens into text. Stop strings, whole characters, the end of a generation, and
- * the calls that push (cairn_generate) or pull (cairn_generate_begin, cairn_generate_next).
+/* engine_generate: tokens into text. Stop strings, whole characters, the end of a generation, what a
+ * generation was asked for.
  *
  * Text that may begin a stop string is held back until it is decided; everything else is handed out
  * with the token that completed it. */
@@ -60,8 +60,11 @@ static void engine_note_point(cairn_session *s) {
         last->count = s->count;
         return;
     }
-    if (s->point_count == ENGINE_POINTS) /* those before the last one handed out are not needed */
-        memmove(s->points, s->points + 1, (size_t)--s->point_count * sizeof *s->points);
+    if (s->point_count == ENGINE_POINTS) { /* those before the last one handed out are not needed */
+        int drop = s->points[1].end > s->dropped;
+        memmove(s->points + drop, s->points + drop + 1,
+                (size_t)(--s->point_count - drop) * sizeof *s->points);
+    }
     s->points[s->point_count].end = end;
     s->points[s->point_count++].count = s->count;
 }
@@ -158,7 +161,7 @@ static cairn_status engine_take(cairn_session *s, int32_t id) {
     return engine_room(s) < 1 ? engine_finish(s, CAIRN_STOP_LENGTH, CAIRN_OK) : CAIRN_OK;
 }
 
-/* ---- begin and next -------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static cairn_status engine_copy_stops(base *b, const cairn_generate_options *from,
                                       engine_options *to) {
@@ -219,7 +222,11 @@ static cairn_status engine_read_options(base *b, const cairn_generate_options *g
         return base_fail(b, CAIRN_INVALID_ARGUMENT,
                          "generate: special = %d; 0 (tokens) or -1 (plain text) is expected",
                          from.special);
+    if (from.priority < -100 || from.priority > 100)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "generate: priority = %d; -100 to 100 is expected", from.priority);
     out->max_tokens = from.max_tokens;
+    out->priority = from.priority;
     out->special = from.special >= 0;
     out->keep_stop = from.keep_stop != 0;
     out->has_sampling = from.sampling != NULL;
@@ -240,20 +247,6 @@ static void engine_reset_stats(cairn_session *s) {
     s->append_seconds = s->pages_read = s->pages_held = 0.0;
 }
 
-/* The prompt's ids at the end of the sequence, processed, and its first fresh token; all or
- * nothing. */
-static cairn_status engine_begin(cairn_session *s, const int32_t *ids, int count) {
-    int held = s->count, cached = s->cached;
-    cairn_status status;
-    if (held + count == 0)
-        return base_fail(engine_base(s), CAIRN_EMPTY_PROMPT,
-                         "generate: the prompt is empty and so is the session");
-    if ((status = engine_add(s, ids, count))) return status;
-    s->from_prompt = engine_room(s) > 0 && engine_is_prompt(s, s->count - 1);
-    if (s->from_prompt && (status = engine_step(s, 1))) engine_take_back(s, held, cached);
-    return status;
-}
-
 /* The ids of text put at the end of the sequence, after bos where the model wants one first. */
 static cairn_status engine_encode(cairn_session *s, const char *text, size_t bytes, bool special,
                                   tokenizer_ids *out) {
@@ -265,47 +258,7 @@ static cairn_status engine_encode(cairn_session *s, const char *text, size_t byt
     return tokenizer_encode_spans(b, t, text, &whole, 1, &s->cancel, out);
 }
 
-static cairn_status engine_begin_text(cairn_session *s, const char *prompt, size_t bytes,
-                                      const cairn_generate_options *given) {
-    base *b = engine_base(s);
-    tokenizer_ids ids;
-    cairn_status status;
-    memset(&ids, 0, sizeof ids);
-    os_atomic_store(&s->cancel, 0);
-    s->stats.generated = 0;
-    s->text.size = s->handed = 0;
-    memset(&s->stream, 0, sizeof s->stream);
-    engine_settle(s);
-    status = engine_read_options(b, given, &s->options);
-    if (!status && bytes) status = engine_encode(s, prompt, bytes, s->options.special, &ids);
-    if (!status) status = engine_begin(s, ids.data, (int)ids.size);
-    tokenizer_ids_free(b, &ids);
-    engine_reset_stats(s);
-    s->generating = !status;
-    s->dropped = s->point_count = 0;
-    engine_note_point(s);
-    if (status) s->stats.stop = status == CAIRN_CANCELLED ? CAIRN_STOP_CANCEL : CAIRN_STOP_ERROR;
-    return status;
-}
-
-/* One id, or the end. The text that it made certain stands behind s->handed. */
-static cairn_status engine_next(cairn_session *s, int32_t *id) {
-    cairn_status status = engine_check_cancel(s);
-    *id = -1;
-    if (status) return engine_finish(s, CAIRN_STOP_CANCEL, status);
-    if (engine_room(s) < 1) return engine_finish(s, CAIRN_STOP_LENGTH, CAIRN_OK);
-    if (s->fresh_at == s->fresh_count) {
-        status = engine_step(s, engine_room(s));
-        if (status)
-            return engine_finish(s, status == CAIRN_CANCELLED ? CAIRN_STOP_CANCEL
-                                                              : CAIRN_STOP_ERROR, status);
-    }
-    *id = s->fresh[s->fresh_at++];
-    status = engine_take(s, *id);
-    if (!status) return CAIRN_OK;
-    *id = -1;
-    return engine_finish(s, CAIRN_STOP_ERROR, status);
-}
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Moves the text that was handed out away; fills `piece` with what is certain now. */
 static cairn_status engine_hand_out(cairn_session *s, cairn_piece *piece, cairn_status status) {
@@ -325,123 +278,4 @@ static void engine_drop_handed(cairn_session *s) {
     s->text.size -= s->handed;
     s->dropped += (int64_t)s->handed;
     s->handed = 0;
-}
-
-static cairn_status engine_next_piece(cairn_session *s, cairn_piece *piece) {
-    cairn_status status;
-    engine_drop_handed(s);
-    status = engine_next(s, &piece->id);
-    return engine_hand_out(s, piece, status);
-}
-
-/* cairn_generate_begin for a prompt of `bytes` bytes, which may hold NUL. */
-static cairn_status engine_generate_begin(cairn_session *session, const char *prompt, size_t bytes,
-                                          const cairn_generate_options *options) {
-    cairn_status status = engine_enter(session, "generate_begin");
-    if (status) return status;
-    return engine_leave(session, engine_begin_text(session, prompt, bytes, options));
-}
-
-cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
-                                  const cairn_generate_options *options) {
-    return engine_generate_begin(session, prompt, prompt ? strlen(prompt) : 0, options);
-}
-
-cairn_status cairn_generate_next(cairn_session *session, cairn_piece *given) {
-    const uint32_t first_bytes = offsetof(cairn_piece, first); /* of the first version */
-    cairn_piece piece;
-    cairn_status status = engine_enter(session, "generate_next");
-    if (status) return status;
-    memset(&piece, 0, sizeof piece);
-    if (given) piece.struct_size = given->struct_size;
-    if (piece.struct_size < first_bytes || piece.struct_size > sizeof piece)
-        status = base_fail(engine_base(session), CAIRN_VERSION_MISMATCH,
-                           "generate_next: piece->struct_size is not sizeof the struct");
-    else if (!session->generating)
-        status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
-                           "generate_next: no generation is running; call generate_begin");
-    else {
-        status = engine_next_piece(session, &piece);
-        memcpy(given, &piece, piece.struct_size);
-    }
-    return engine_leave(session, status);
-}
-
-/* ---- generate -------------------------------------------------------------------------------- */
-
-static cairn_status engine_generate(cairn_session *s, cairn_piece_callback callback, void *user) {
-    cairn_piece piece;
-    cairn_status status;
-    do {
-        status = engine_next_piece(s, &piece);
-        if (!piece.bytes || !callback || callback(user, piece.text, piece.bytes)) continue;
-        s->handed = s->text.size; /* the caller wants no more */
-        engine_finish(s, CAIRN_STOP_CANCEL, CAIRN_OK);
-        s->handed = s->text.size;
-        if (status) return status;
-        return base_fail(engine_base(s), CAIRN_CANCELLED,
-                         "the piece callback returned false at token %d", s->count);
-    } while (!status && !piece.stop);
-    return status;
-}
-
-cairn_status cairn_generate_with(cairn_session *session, const char *prompt,
-                                 const cairn_generate_options *options,
-                                 cairn_piece_callback piece, void *user) {
-    cairn_status status = engine_enter(session, "generate");
-    if (status) return status;
-    status = engine_begin_text(session, prompt, prompt ? strlen(prompt) : 0, options);
-    if (!status) status = engine_generate(session, piece, user);
-    return engine_leave(session, status);
-}
-
-cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
-                            cairn_piece_callback piece, void *user) {
-    cairn_generate_options options;
-    memset(&options, 0, sizeof options);
-    options.struct_size = sizeof options;
-    options.max_tokens = max_tokens;
-    return cairn_generate_with(session, prompt, &options, piece, user);
-}
-
-/* ---- text appended, statistics --------------------------------------------------------------- */
-
-cairn_status cairn_append_with(cairn_session *session, const char *text, size_t bytes,
-                               bool special) {
-    tokenizer_ids ids;
-    base *b;
-    cairn_status status = engine_enter(session, "append");
-    if (status) return status;
-    b = engine_base(session);
-    memset(&ids, 0, sizeof ids);
-    os_atomic_store(&session->cancel, 0);
-    if (!text) status = base_fail(b, CAIRN_INVALID_ARGUMENT, "append: text is NULL");
-    else status = engine_encode(session, text, bytes, special, &ids);
-    if (!status) status = engine_append(session, ids.data, (int)ids.size);
-    tokenizer_ids_free(b, &ids);
-    return engine_leave(session, status);
-}
-
-cairn_status cairn_append(cairn_session *session, const char *text) {
-    return cairn_append_with(session, text, text ? strlen(text) : 0, true);
-}
-
-cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {
-    cairn_stats now;
-    uint32_t bytes;
-    if (!session || !stats) return CAIRN_INVALID_ARGUMENT;
-    bytes = stats->struct_size;
-    if (bytes < sizeof bytes || bytes > sizeof now)
-        return base_fail(engine_base(session), CAIRN_VERSION_MISMATCH,
-                         "session_stats: struct_size is %u; set it to sizeof the struct", bytes);
-    now = session->stats;
-    now.decoded = now.generated > session->from_prompt ? now.generated - session->from_prompt : 0;
-    if (now.forwards) {
-        now.pages_read = session->pages_read / now.forwards;
-        now.pages_held = session->pages_held / now.forwards;
-    }
-    now.peak_bytes = session->model->runtime->device.peak_bytes;
-    now.struct_size = bytes;
-    memcpy(stats, &now, bytes);
-    return CAIRN_OK;
 }

@@ -15,6 +15,7 @@ static void engine_scratch_free(base *b, cairn_model *m) {
     base_delete(b, x->asks, (size_t)x->asks_count, sizeof *x->asks);
     base_delete(b, x->sampled, (size_t)x->asks_count, sizeof *x->sampled);
     base_delete(b, x->page_ids, (size_t)m->tables.max_pages, sizeof *x->page_ids);
+    base_delete(b, x->parts, (size_t)x->sequences, sizeof *x->parts);
     base_delete(b, x, 1, sizeof *x);
     m->scratch = NULL;
 }
@@ -31,7 +32,9 @@ static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
         x->asks = (sample_ask *)base_new(b, (size_t)x->asks_count, sizeof *x->asks);
         x->sampled = (int32_t *)base_new(b, (size_t)x->asks_count, sizeof *x->sampled);
         x->page_ids = (int32_t *)base_new(b, (size_t)m->tables.max_pages, sizeof *x->page_ids);
-        if (x->row && x->sequence && x->asks && x->sampled && x->page_ids) return CAIRN_OK;
+        x->parts = (engine_part *)base_new(b, (size_t)sequences, sizeof *x->parts);
+        if (x->row && x->sequence && x->asks && x->sampled && x->page_ids && x->parts)
+            return CAIRN_OK;
     }
     engine_scratch_free(b, m);
     return base_no_memory(b, "the engine's scratch", (size_t)rows * sizeof *m->scratch->row);
@@ -135,18 +138,19 @@ static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cair
 }
 
 cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
-    model_place place = {path, NULL};
+    model_place place = {path, NULL, NULL};
     if (!model) return CAIRN_INVALID_ARGUMENT;
     *model = NULL;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
     if (!path)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "load_model: path is NULL");
+    place.open_file = model_opener_of(rt);
     return engine_load_place(rt, place, model);
 }
 
 cairn_status cairn_load_model_from(cairn_runtime *rt, const cairn_model_source *source,
                                    cairn_model **model) {
-    model_place place = {NULL, source};
+    model_place place = {NULL, NULL, source};
     if (!model) return CAIRN_INVALID_ARGUMENT;
     *model = NULL;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
@@ -383,7 +387,7 @@ cairn_status cairn_append_chat(cairn_session *session, const cairn_message *mess
     os_atomic_store(&session->cancel, 0);
     status = engine_chat_ids(session->model, "append_chat", session->tokens, session->count,
                              messages, count, session->count == 0, answer, &session->cancel, &ids);
-    if (!status) status = engine_append(session, ids.data, (int)ids.size);
+    if (!status) status = engine_append(session, &ids);
     tokenizer_ids_free(engine_base(session), &ids);
     return engine_leave(session, status);
 }
@@ -449,12 +453,13 @@ static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *ar
     int rows = size < ENGINE_EVAL_ROWS ? size : ENGINE_EVAL_ROWS;
     cairn_status status;
     s->apart = true; /* as from an empty cache */
+    loop_clear(s->model);
     status = engine_add(s, args->ids, args->count);
     *sum = 0.0;
     while (!status && s->cached < args->count) {
         int now = args->count - s->cached < rows ? args->count - s->cached : rows;
         engine_part part = {s, FORWARD_STEP, now, 0, 0, logits, NULL, 0};
-        if ((status = engine_forward(s->model, &part, 1))) break;
+        if ((status = engine_forward(&part))) break;
         *sum += engine_score(args, logits, s->model->shape.vocab, s->cached, now);
         s->cached += now;
     }

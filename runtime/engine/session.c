@@ -179,10 +179,48 @@ static void engine_add_said(cairn_session *s, int32_t id) {
     s->tokens[s->count++] = id;
 }
 
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* Gives up the forward in flight, if there is one: its sessions are as before it. */
+static void engine_give_up(cairn_model *m) {
+    engine_scratch *x = m->scratch;
+    for (int i = 0; i < x->part_count; i++) x->parts[i].s->flying = false;
+    x->part_count = 0;
+}
+
+/* Ends the session's request; a prompt that was not done leaves the sequence. */
+static void engine_withdraw(cairn_session *s) {
+    if (s->flying) engine_give_up(s->model);
+    if (s->phase == ENGINE_PROMPT) engine_take_back(s, s->held_before, s->cached_before);
+    tokenizer_ids_free(engine_base(s), &s->waiting);
+    s->phase = ENGINE_IDLE;
+    s->generating = s->wants = s->appending = s->submitted = s->starved = s->aside = false;
+}
+
+/* What the last failure was is copied by any thread: for a few instructions others are kept out. */
+static void engine_guard_status(cairn_session *s) {
+    while (!os_atomic_swap_if(&s->status_guard, 0, 1)) BASE_PAUSE();
+}
+
+/* Keeps what the last failure was, for cairn_session_error. */
+static void engine_note_error(cairn_session *s, cairn_status status) {
+    engine_guard_status(s);
+    s->status = status;
+    snprintf(s->error, sizeof s->error, "%s", status ? engine_base(s)->error : "");
+    os_atomic_store(&s->status_guard, 0);
+}
+
+/* The failure that was noted, as the runtime's last one. */
+static cairn_status engine_raise_noted(cairn_session *s) {
+    if (s->status) snprintf(engine_base(s)->error, BASE_ERROR_BYTES, "%s", s->error);
+    return s->status;
+}
+
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void engine_close(cairn_session *s) {
     base *b = engine_base(s);
+    if (s->row >= 0) engine_withdraw(s);
     if (s->row >= 0) {
         engine_cut(s, 0);
         tables_leave_row(b, &s->model->tables, s->row);
@@ -313,6 +351,7 @@ static cairn_status engine_leave(cairn_session *s, cairn_status status) {
     cairn_runtime *rt = m->runtime;
     s->busy = false;
     status = handles_leave(rt, status);
+    if (status) engine_note_error(s, status);
     if (s->closing) cairn_session_close(s);
     if (m->closing && !engine_is_busy(m)) cairn_model_free(m);
     if (rt->closing && !engine_is_any_busy(rt)) cairn_close(rt);
@@ -329,13 +368,15 @@ const int32_t *cairn_session_ids(const cairn_session *session, int *count) {
 }
 
 cairn_status cairn_session_rewind(cairn_session *session, int count) {
+    int held;
     cairn_status status = engine_enter(session, "session_rewind");
     if (status) return status;
-    if (count < 0 || count > session->count)
+    held = session->phase == ENGINE_PROMPT ? session->held_before : session->count;
+    if (count < 0 || count > held)
         return engine_leave(session, base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
                                                "session_rewind: count = %d; 0 to %d is held",
-                                               count, session->count));
-    session->generating = false;
+                                               count, held));
+    engine_withdraw(session);
     engine_cut(session, count);
     return engine_leave(session, CAIRN_OK);
 }

@@ -14,10 +14,18 @@ enum { ENGINE_IDENTITY = 24 + 32 + 128, ENGINE_FINGERPRINT_BYTES = 1 << 30 };
 static size_t engine_header_bytes(const gguf *file) {
     size_t header = file->size;
     for (size_t i = 0; i < file->tensor_count; i++) {
-        size_t at = (size_t)((const uint8_t *)file->tensors[i].data - file->data);
+        size_t at = (size_t)file->tensors[i].at;
         if (at < header) header = at;
     }
     return header;
+}
+
+typedef struct engine_file { const gguf *file; size_t header; } engine_file;
+
+/* A snapshot_reader of what stands behind the header. */
+static const uint8_t *engine_fetch(const void *from, uint64_t at, size_t bytes, void *buffer) {
+    const engine_file *f = (const engine_file *)from;
+    return gguf_fetch(f->file, f->header + at, bytes, buffer);
 }
 
 /* Tells the model's file from another: by all its bytes up to 1 GiB of data, by as many chunks of
@@ -26,6 +34,7 @@ static size_t engine_header_bytes(const gguf *file) {
 static cairn_status engine_fingerprint(cairn_model *m) {
     const gguf *file = &m->file;
     const size_t header = engine_header_bytes(file), rest = file->size - header;
+    const engine_file data = {file, header};
     base *b = &m->runtime->base;
     uint64_t sums[2];
     cache_hash h;
@@ -33,12 +42,14 @@ static cairn_status engine_fingerprint(cairn_model *m) {
     if (m->has_fingerprint) return CAIRN_OK;
     status = snapshot_sum_part(b, m->runtime->pool, file->data, header, &sums[0]);
     if (!status)
-        status = snapshot_sum_chunks(b, m->runtime->pool, file->data + header, rest,
+        status = snapshot_sum_chunks(b, m->runtime->pool, engine_fetch, &data, rest,
                                      1 + rest / ENGINE_FINGERPRINT_BYTES, &sums[1]);
+    if (status == CAIRN_FILE_ERROR) return gguf_lost(b, file);
     if (status) return status;
     cache_hash_begin(&h, "cairn model");
     cache_hash_field(&h, &file->size, sizeof file->size);
     cache_hash_field(&h, sums, sizeof sums);
+    if (m->plan.long_rope) cache_hash_field(&h, "long", 4);
     m->fingerprint = cache_hash_end(&h);
     m->has_fingerprint = true;
     return CAIRN_OK;
@@ -115,7 +126,7 @@ static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8
         snap->parts[SNAPSHOT_STATE][4 + i / 8] = (uint8_t)(s->given[i / 8] & ~past);
     }
     status = state_save(&s->model->states, s->row, engine_kept_tokens(s),
-                        snap->parts[SNAPSHOT_PAGES]);
+                         snap->parts[SNAPSHOT_PAGES]);
     if (status) return status;
     return snapshot_seal(engine_base(s), s->model->runtime->pool, snap);
 }
@@ -193,8 +204,8 @@ static int engine_own_pages(const cairn_session *s) {
 }
 
 static void engine_clear(cairn_session *s) {
+    engine_withdraw(s);
     engine_cut(s, 0);
-    s->generating = false;
     s->appended = s->reused = 0;
     s->append_seconds = 0.0;
     if (s->drafter.heads) drafter_clear(&s->drafter);

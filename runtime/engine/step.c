@@ -1,18 +1,6 @@
 /* step: what sessions do in one forward. A session's next part is a chunk of its prompt, tokens that
  * run again, or a decode step with its drafts; parts of several sessions make one batch. */
 
-/* What one session does in one forward. */
-typedef struct engine_part {
-    cairn_session *s;
-    forward_kind kind;
-    int rows;    /* tokens from s->cached on */
-    int sampled; /* of the last rows the tokens after them are drawn */
-    int drafts;  /* of the last rows */
-    float *logits; /* eval: [rows, vocab] of all rows; of one part in a batch at most */
-    const int32_t *tokens; /* out: [sampled] certain up to the first that is not the draft */
-    int64_t pages_read;    /* out */
-} engine_part;
-
 /* ---- forward --------------------------------------------------------------------------------- */
 
 static void engine_sample_params(const cairn_session *s, sample_params *out) {
@@ -94,32 +82,155 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
     }
 }
 
-/* The parts as one forward. Of the sessions nothing but their pages and `bounded` changes. */
-static cairn_status engine_forward(cairn_model *m, engine_part *parts, int count) {
-    forward_batch batch;
+/* The batch of the scratch's parts: nothing of it is computed. */
+static void engine_take_off(cairn_model *m) {
+    engine_scratch *x = m->scratch;
     int asks = 0;
-    cairn_status status;
-    memset(&batch, 0, sizeof batch);
-    batch.tables = &m->tables;
-    batch.rows = m->scratch->row;
-    batch.sequences = m->scratch->sequence;
-    batch.sampled = m->scratch->sampled;
-    for (int i = 0; i < count; i++) {
-        const cairn_session *s = parts[i].s;
-        state_extend(&m->states, s->row, s->cached, s->cached + parts[i].rows);
-        engine_put_part(&parts[i], &batch, &asks);
+    memset(&x->batch, 0, sizeof x->batch);
+    x->batch.tables = &m->tables;
+    x->batch.rows = x->row;
+    x->batch.sequences = x->sequence;
+    x->batch.sampled = x->sampled;
+    for (int i = 0; i < x->part_count; i++) {
+        cairn_session *s = x->parts[i].s;
+        state_extend(&m->states, s->row, s->cached, s->cached + x->parts[i].rows);
+        engine_put_part(&x->parts[i], &x->batch, &asks);
+        s->flying = true;
     }
-    if ((status = m->backend->forward(m, &m->kv, &batch))) return status;
-    for (int i = 0; i < count; i++) {
-        if (batch.sequences[i].rule) parts[i].s->bounded = batch.sequences[i].stored;
-        parts[i].pages_read = batch.sequences[i].pages_read;
-    }
-    return CAIRN_OK;
+    x->draws = asks;
+    x->begun = false;
+    x->flight_us = 0;
 }
 
-static cairn_status engine_check_cancel(cairn_session *s) {
-    if (!os_atomic_load(&s->cancel)) return CAIRN_OK;
-    return base_fail(engine_base(s), CAIRN_CANCELLED, "cancelled at token %d", s->count);
+/* The forward has ended. Of the sessions nothing but their pages and `bounded` has changed. */
+static void engine_touch_down(cairn_model *m) {
+    engine_scratch *x = m->scratch;
+    for (int i = 0; i < x->part_count; i++) {
+        if (x->sequence[i].rule) x->parts[i].s->bounded = x->sequence[i].stored;
+        x->parts[i].pages_read = x->sequence[i].pages_read;
+    }
+}
+
+/* One part as a forward of its own, when none is in flight. */
+static cairn_status engine_forward(engine_part *part) {
+    cairn_model *m = part->s->model;
+    engine_scratch *x = m->scratch;
+    cairn_status status;
+    x->parts[0] = *part;
+    x->part_count = 1;
+    engine_take_off(m);
+    status = m->backend->forward(m, &m->kv, &x->batch);
+    if (!status) engine_touch_down(m);
+    engine_give_up(m);
+    return status;
+}
+
+/* ---- what it costs --------------------------------------------------------------------------- */
+
+static int engine_cost_at(int rows) {
+    int i = 0;
+    while (i + 1 < ENGINE_COSTS && 2 << i <= rows) i++;
+    return i;
+}
+
+/* Microseconds that a part of a forward of so many rows takes: a layer, or all where it runs in one
+ * go. By the nearest that was measured; 0: none was. */
+static double engine_cost(const engine_scratch *x, int rows) {
+    int at = engine_cost_at(rows);
+    double known = 0.0;
+    for (int i = 0; i < ENGINE_COSTS && known <= 0.0; i++) {
+        if (at >= i && x->cost_us[at - i] > 0.0) known = x->cost_us[at - i] * (double)(1 << i);
+        else if (at + i < ENGINE_COSTS && x->cost_us[at + i] > 0.0)
+            known = x->cost_us[at + i] / (double)(1 << i);
+    }
+    return known;
+}
+
+/* A part took so long. What is slow once, by the machine's doing, counts for less. */
+static void engine_learn_cost(double *cost, double us) {
+    if (*cost <= 0.0) *cost = us > 0.0 ? us : 1.0;
+    else *cost += (us > *cost ? 0.15 : 0.3) * (us - *cost);
+}
+
+/* Rows of prompts in a forward, so that none of its parts takes longer than limit_us. */
+static int engine_slice(const engine_scratch *x, int most, double limit_us) {
+    int rows = ENGINE_LEAST_ROWS;
+    double known = engine_cost(x, most);
+    if (known > 0.0 && known <= limit_us) return most;
+    while (2 * rows <= most && known > 0.0 && engine_cost(x, 2 * rows) <= limit_us) rows *= 2;
+    return rows < most ? rows : most;
+}
+
+/* How many parts of the forward in flight fit into the time: those of one kind, layers or pieces of
+ * the head or draws, and some of the time is left for what they take longer. */
+static int engine_parts_within(const cairn_model *m, double us) {
+    const engine_scratch *x = m->scratch;
+    int done = x->total - x->left, same = m->shape.layers - done;
+    double one = engine_cost(x, x->batch.row_count), fit;
+    if (same < 1) same = x->left - x->draws, one = engine_cost(x, x->draws);
+    if (same < 1) same = x->left, one = x->draw_us;
+    fit = one > 0.0 ? us / one : 1.0;
+    if (fit >= 4.0) fit *= 0.75;
+    return fit < 1.0 ? 0 : fit < (double)same ? (int)fit : same;
+}
+
+/* ---- the forward in flight ------------------------------------------------------------------- */
+
+static bool engine_is_flight_cancelled(cairn_model *m) {
+    engine_scratch *x = m->scratch;
+    for (int i = 0; i < x->part_count; i++)
+        if (os_atomic_load(&x->parts[i].s->cancel)) return true;
+    return false;
+}
+
+/* The next `parts` of the forward, all of one kind, and what they took. */
+static void engine_advance(cairn_model *m, int parts) {
+    engine_scratch *x = m->scratch;
+    int64_t start = os_now_us(), us;
+    int left = m->backend->advance(m, parts);
+    us = os_now_us() - start;
+    if (x->total - x->left < m->shape.layers)
+        engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)us / parts);
+    else if (x->left <= x->draws) engine_learn_cost(&x->draw_us, (double)us / parts);
+    x->flight_us += us;
+    x->left = left;
+}
+
+/* Begins what took off. A backend that does not stop between layers does it all. */
+static cairn_status engine_begin_flight(cairn_model *m) {
+    engine_scratch *x = m->scratch;
+    int64_t start = os_now_us();
+    cairn_status status;
+    x->begun = true;
+    x->left = 0;
+    if (!m->backend->begin) {
+        status = m->backend->forward(m, &m->kv, &x->batch);
+        x->flight_us = os_now_us() - start;
+        engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
+        return status;
+    }
+    status = m->backend->begin(m, &m->kv, &x->batch);
+    if (!status) x->total = x->left = m->backend->advance(m, 0);
+    x->flight_us = os_now_us() - start;
+    return status;
+}
+
+/* Works on the forward in flight until it has landed (left is 0), its time is over, or one of its
+ * sessions is cancelled: then it is given up. first: at least one part, whatever the time. */
+static cairn_status engine_fly(cairn_model *m, int64_t until_us, bool first) {
+    engine_scratch *x = m->scratch;
+    cairn_status status;
+    if (!x->begun && (status = engine_begin_flight(m))) return status;
+    while (x->left && !engine_is_flight_cancelled(m)) {
+        int64_t now = os_now_us(), step = now + ENGINE_HEED_US;
+        int parts = engine_parts_within(m, (double)((step < until_us ? step : until_us) - now));
+        if (!parts && (first || step < until_us)) parts = 1;
+        if (!parts) return CAIRN_OK;
+        engine_advance(m, parts);
+        first = false;
+    }
+    if (x->left) engine_give_up(m);
+    return CAIRN_OK;
 }
 
 /* ---- what comes next ------------------------------------------------------------------------- */
@@ -147,6 +258,16 @@ static int engine_last_chunk(const cairn_session *s, int most) {
     return rows;
 }
 
+/* What one more row costs a decode step, in plain steps: as measured here once layers of one row and
+ * of 4 to 7 were, before that as the backend says. */
+static float engine_row_cost(const cairn_model *m) {
+    const double one = m->scratch->cost_us[0], some = m->scratch->cost_us[2];
+    double cost;
+    if (!m->backend->advance || one <= 0.0 || some <= 0.0) return m->backend->row_cost;
+    cost = (some / one - 1.0) / 4.5;
+    return cost < 0.05 ? 0.05f : cost > 1.0 ? 1.0f : (float)cost;
+}
+
 /* Tokens to draft now: no more than the generation can still use and the pages hold. */
 static int engine_draft(cairn_session *s, int room) {
     const cairn_config *config = engine_config(s);
@@ -161,7 +282,7 @@ static int engine_draft(cairn_session *s, int room) {
         engine_base(s)->error[0] = '\0'; /* short of memory: plain decoding goes on */
         return 0;
     }
-    return drafter_propose(&s->drafter, s->tokens, s->count, limit, s->model->backend->row_cost,
+    return drafter_propose(&s->drafter, s->tokens, s->count, limit, engine_row_cost(s->model),
                            s->tokens + s->count);
 }
 
@@ -221,94 +342,4 @@ static void engine_take_part(const engine_part *part, double seconds) {
     s->fresh[0] = part->tokens[0];
     s->fresh_count = 1;
     s->fresh_at = 0;
-}
-
-/* Processes tokens from `cached` on, each as it runs, until at most `leave` are left. */
-static cairn_status engine_process(cairn_session *s, int leave) {
-    cairn_status status = CAIRN_OK;
-    while (s->count - s->cached > leave && !(status = engine_check_cancel(s))) {
-        engine_part part =
-            engine_plan_chunk(s, s->count - leave, engine_config(s)->prefill_chunk);
-        if ((status = engine_forward(s->model, &part, 1))) return status;
-        engine_take_part(&part, 0.0);
-    }
-    if (!status) engine_remember(s);
-    return status;
-}
-
-/* Forwards until there is a fresh token: one, but for a prompt that waits. At most `room` (>= 1). */
-static cairn_status engine_step(cairn_session *s, int room) {
-    cairn_status status = CAIRN_OK;
-    reload_poll(s->model->runtime);
-    engine_go_back(s, s->cached);
-    s->fresh_count = s->fresh_at = 0;
-    while (!s->fresh_count) {
-        int64_t start = os_now_us();
-        engine_part part;
-        if ((status = engine_check_cancel(s)) || (status = engine_reserve(s, s->count)))
-            return status;
-        part = engine_plan_step(s, room, s->model->scratch->rows);
-        if ((status = engine_reserve(s, s->count + part.drafts)) ||
-            (status = engine_forward(s->model, &part, 1)))
-            return status;
-        engine_take_part(&part, engine_seconds_since(start));
-        if (part.kind == FORWARD_PROMPT) s->append_seconds += engine_seconds_since(start);
-    }
-    return CAIRN_OK;
-}
-
-/* One forward for sessions of one model that have each something to do and no fresh token left:
- * prompts that wait beside decode steps; room[i] as in engine_step. A session's fresh tokens are
- * those that it would get alone. All or nothing. Its rows: shared out among the sessions in turn.
- * The seam that a scheduler of many sessions stands on. */
-BASE_UNUSED static cairn_status engine_step_together(cairn_session *const *sessions,
-                                                     const int *room, engine_part *parts, int count) {
-    cairn_model *m = sessions[0]->model;
-    int rows = m->scratch->rows;
-    int64_t start = os_now_us();
-    cairn_status status = CAIRN_OK;
-    if (count > m->scratch->sequences)
-        return base_fail(&m->runtime->base, CAIRN_INVALID_ARGUMENT, "%d sessions; max_batch is %d",
-                         count, m->scratch->sequences);
-    for (int i = 0; i < count && !status; i++) {
-        cairn_session *s = sessions[i];
-        engine_go_back(s, s->cached);
-        s->fresh_count = s->fresh_at = 0;
-        if ((status = engine_reserve(s, s->count))) break;
-        parts[i] = engine_plan_step(s, room[i], (rows + count - i - 1) / (count - i));
-        rows -= parts[i].rows;
-        status = engine_reserve(s, s->count + parts[i].drafts);
-    }
-    if (status || (status = engine_forward(m, parts, count))) return status;
-    for (int i = 0; i < count; i++) engine_take_part(&parts[i], engine_seconds_since(start));
-    return CAIRN_OK;
-}
-
-/* ---- append ---------------------------------------------------------------------------------- */
-
-/* Appends inside an entered call, all but the last token processed. The caller has reset `cancel`
- * where the call began: reading a text can be cancelled, too. */
-static cairn_status engine_append(cairn_session *s, const int32_t *ids, int count) {
-    int held, cached;
-    int64_t start = os_now_us();
-    cairn_status status;
-    s->generating = false;
-    engine_settle(s);
-    held = s->count, cached = s->cached;
-    if ((status = engine_add(s, ids, count))) return status;
-    if ((status = engine_process(s, 1))) engine_take_back(s, held, cached);
-    else s->append_seconds += engine_seconds_since(start);
-    return status;
-}
-
-cairn_status cairn_append_ids(cairn_session *session, const int32_t *ids, int count) {
-    cairn_status status = engine_enter(session, "append_ids");
-    if (status) return status;
-    os_atomic_store(&session->cancel, 0);
-    if (count < 0 || (count && !ids))
-        status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
-                           "append_ids: count = %d with %s", count, ids ? "ids" : "no ids");
-    else
-        status = engine_append(session, ids, count);
-    return engine_leave(session, status);
 }

@@ -35,6 +35,18 @@ static void forward_carve_worker(const forward_cpu_state *f, forward_carver *c, 
     w->piece = attention_sum_at(forward_floats(c, sum), queries);
 }
 
+static void forward_carve_experts(forward_cpu_state *f, forward_carver *c) {
+    const model_shape *s = &f->model->shape;
+    const int64_t rows = f->max_rows, slots = rows * s->experts_used;
+    f->routes = forward_floats(c, rows * s->experts);
+    f->shares = forward_floats(c, slots);
+    f->routed = forward_floats(c, slots * s->hidden);
+    f->chosen_experts = (int32_t *)forward_carve(c, slots, sizeof *f->chosen_experts);
+    f->slots = (int32_t *)forward_carve(c, slots, sizeof *f->slots);
+    f->first_slots = (int32_t *)forward_carve(c, s->experts + 1, sizeof *f->first_slots);
+    f->busy_experts = (int32_t *)forward_carve(c, s->experts, sizeof *f->busy_experts);
+}
+
 static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     const model_shape *s = &f->model->shape;
     const int64_t rows = f->max_rows, sum = (int64_t)attention_sum_floats(f->group, s->head_dim);
@@ -46,10 +58,12 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->k = forward_floats(c, rows * s->kv_heads * s->head_dim);
     f->v = forward_floats(c, rows * s->kv_heads * s->head_dim);
     f->attended = forward_floats(c, rows * s->heads * s->head_dim);
-    f->gate = forward_floats(c, rows * s->ffn);
-    f->up = forward_floats(c, rows * s->ffn);
-    f->cosine = forward_floats(c, rows * s->head_dim);
-    f->sine = forward_floats(c, rows * s->head_dim);
+    f->gate = forward_floats(c, rows * (s->experts ? s->experts_used : 1) * s->ffn);
+    f->up = forward_floats(c, rows * (s->experts ? s->experts_used : 1) * s->ffn);
+    if (s->experts) forward_carve_experts(f, c);
+    f->added = forward_floats(c, f->norms_added ? rows * s->hidden : 0);
+    f->cosine = forward_floats(c, f->ropes * rows * s->head_dim);
+    f->sine = forward_floats(c, f->ropes * rows * s->head_dim);
     f->mixed = forward_floats(c, s->conv_layers ? rows * 3 * s->hidden : 0);
     f->taps = forward_floats(c, (int64_t)s->conv_layers * (s->conv_taps + 1) * s->hidden);
     f->zeros = forward_floats(c, s->conv_layers ? s->hidden : 0);
@@ -85,14 +99,6 @@ static cairn_status forward_cpu_check_model(cairn_model *model) {
     if (page_size > SIMD_MAX_SLOTS || ATTENTION_PIECE % page_size)
         return base_fail(b, CAIRN_UNSUPPORTED, "pages of %d tokens; divisors of %d are supported",
                          page_size, ATTENTION_PIECE);
-    for (int i = 0; i < s->layers; i++) {
-        const plan_layer *l = &model->plan.layers[i];
-        const char *what = l->ffn != PLAN_SWIGLU ? "the geglu ffn" : l->window ? "a sliding window"
-                           : l->rope ? "a layer without rope, or with a second one" : NULL;
-        if (what)
-            return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: %s is not supported on the CPU", i,
-                             what);
-    }
     return CAIRN_OK;
 }
 
@@ -120,6 +126,11 @@ static void forward_choose_shape(forward_cpu_state *f, cairn_model *model, int m
     f->max_pieces = (model->max_seq_len + ATTENTION_PIECE - 1) / ATTENTION_PIECE;
     f->max_sequences = model->runtime->config.max_batch;
     f->group = s->heads / s->kv_heads;
+    for (int i = 0; i < s->layers; i++) {
+        const plan_layer *l = &model->plan.layers[i];
+        if (l->rope >= f->ropes) f->ropes = l->rope + 1;
+        f->norms_added |= l->parts[PLAN_MIXER_POST].values || l->parts[PLAN_FFN_POST].values;
+    }
     f->epoch = 1;
     forward_carve_all(f, &measure);
     f->memory_bytes = measure.used;
@@ -203,27 +214,35 @@ static void forward_plan_wanted(forward_cpu_state *f) {
     }
 }
 
-/* The angle in double, so that far positions turn as exactly as near ones. */
+/* One row's turns by one rope. The angle in double, so that far positions turn as exactly as near
+ * ones; values behind the rope's stay. */
+static void forward_plan_turns(const plan_rope *rope, int dim, int position, float *cosine,
+                               float *sine) {
+    const bool halves = rope->pairing == PLAN_PAIRS_HALVES;
+    for (int j = 0; j < rope->dims / 2; j++) {
+        double angle = position * rope->frequency[j], size = (double)rope->magnitude;
+        int first = halves ? j : 2 * j, second = halves ? j + rope->dims / 2 : 2 * j + 1;
+        cosine[first] = cosine[second] = (float)(cos(angle) * size);
+        sine[second] = (float)(sin(angle) * size);
+        sine[first] = -sine[second];
+    }
+    for (int i = rope->dims; i < dim; i++) cosine[i] = 1.0f, sine[i] = 0.0f;
+}
+
 static void forward_plan_rope(forward_cpu_state *f) {
     const int dim = f->model->shape.head_dim;
-    const bool halves = f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
-    for (int r = 0; r < f->batch->row_count; r++)
-        for (int j = 0; j < dim / 2; j++) {
-            double angle = f->batch->rows[r].rope * f->model->plan.ropes[0].frequency[j];
-            int first = halves ? j : 2 * j, second = halves ? j + dim / 2 : 2 * j + 1;
-            float *cosine = f->cosine + (int64_t)r * dim, *sine = f->sine + (int64_t)r * dim;
-            cosine[first] = cosine[second] = (float)cos(angle);
-            sine[second] = (float)sin(angle);
-            sine[first] = -sine[second];
+    for (int i = 0; i < f->ropes; i++)
+        for (int r = 0; r < f->batch->row_count; r++) {
+            int64_t at = ((int64_t)i * f->max_rows + r) * dim;
+            forward_plan_turns(&f->model->plan.ropes[i], dim, f->batch->rows[r].rope,
+                               f->cosine + at, f->sine + at);
         }
 }
 
 static void forward_add_pages_read(forward_cpu_state *f) {
     for (int i = 0; i < f->threads; i++)
-        for (int s = 0; s < f->batch->sequence_count; s++) {
+        for (int s = 0; s < f->batch->sequence_count; s++)
             f->batch->sequences[s].pages_read += f->workers[i].pages_read[s];
-            f->workers[i].pages_read[s] = 0;
-        }
 }
 
 static void forward_next_epoch(forward_cpu_state *f) {
@@ -235,9 +254,10 @@ static void forward_next_epoch(forward_cpu_state *f) {
     f->epoch = 1;
 }
 
-static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch *batch) {
+static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_batch *batch) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     cairn_status status = forward_check(&model->runtime->base, model, f->max_rows, batch);
+    f->part = f->parts = 0;
     if (status || !batch->row_count) return status;
     for (int i = 0; i < batch->sequence_count; i++)
         tables_settle_row(batch->tables, batch->sequences[i].table);
@@ -246,15 +266,32 @@ static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch 
     forward_plan_blocks(f);
     forward_plan_wanted(f);
     forward_plan_rope(f);
-    for (int i = 0; i < FORWARD_COUNTERS; i++) os_atomic_store(&f->counters[i], 0);
-    pool_each(f->threads_pool, forward_work, f);
-    forward_add_pages_read(f);
     forward_next_epoch(f);
+    for (int i = 0; i < f->threads; i++)
+        memset(f->workers[i].pages_read, 0, (size_t)f->max_sequences * sizeof(int64_t));
+    f->parts = forward_count_parts(f);
     return CAIRN_OK;
+}
+
+static int forward_cpu_advance(cairn_model *model, int parts) {
+    forward_cpu_state *f = (forward_cpu_state *)model->state;
+    if (parts < 1 || f->part == f->parts) return f->parts - f->part;
+    f->part_end = parts < f->parts - f->part ? f->part + parts : f->parts;
+    for (int i = 0; i < FORWARD_COUNTERS; i++) os_atomic_store(&f->counters[i], 0);
+    pool_each(f->threads_pool, forward_run_parts, f);
+    f->part = f->part_end;
+    if (f->part == f->parts) forward_add_pages_read(f);
+    return f->parts - f->part;
+}
+
+static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch *batch) {
+    cairn_status status = forward_cpu_begin(model, kv, batch);
+    if (!status) forward_cpu_advance(model, INT_MAX);
+    return status;
 }
 
 static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
-    NULL, false, NULL, forward_cpu_estimate
+    NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance
 };

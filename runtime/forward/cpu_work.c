@@ -8,6 +8,7 @@
 enum {
     FORWARD_FEW = 32,  /* rows up to which each worker normalises all of them for itself */
     FORWARD_HEAD = 64, /* rows whose logits are made together, at most */
+    FORWARD_PIECE = 4096, /* outputs of the head that are one part of a forward */
     FORWARD_OUTPUTS = 16, /* outputs are handed out in multiples of this */
     FORWARD_COUNTERS = 3
 };
@@ -46,7 +47,21 @@ typedef struct forward_cpu_state {
     float *q, *k, *v;         /* [max_rows, heads * dim], [max_rows, kv_heads * dim] */
     float *attended;          /* as q */
     float *gate, *up;         /* [max_rows, ffn] */
-    float *cosine, *sine;     /* [max_rows, dim]: of the value itself, and of its pair's other one */
+    /* of experts, see cpu_experts.c; a slot is a row with one of its experts, [max_rows * used] */
+    float *routes;            /* [max_rows, experts]: the router's scores */
+    float *shares;            /* [max_rows, used] */
+    float *routed;            /* [slots, hidden]: what goes in, then what comes out */
+    int32_t *chosen_experts;  /* [max_rows, used] */
+    int32_t *slots;           /* [max_rows, used]: where a row's expert stands in `routed` */
+    int32_t *first_slots;     /* [experts + 1] */
+    int32_t *busy_experts;    /* [experts]: those with slots */
+    int busy_count;
+    float *added;             /* [max_rows, hidden]: what is normed before it is added, see
+                                 forward_add */
+    float *cosine, *sine;     /* [ropes, max_rows, dim]: of the value itself, and of its pair's other
+                                 one */
+    int ropes;                /* that layers turn by */
+    bool norms_added;         /* some layer norms what it adds */
     float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
     forward_block *whole, *split; /* [max_rows]: as few as can be; and with rows that may choose pages
                                      each by itself, for the layers in which some do */
@@ -67,6 +82,7 @@ typedef struct forward_cpu_state {
     int32_t epoch;            /* of this forward's first layer; each layer is one further */
     os_atomic counters[FORWARD_COUNTERS];
     /* the forward that runs */
+    int part, part_end, parts; /* see forward_run_parts */
     cairn_model *model;
     kv_cache *kv;
     forward_batch *batch;
@@ -149,25 +165,43 @@ static linear_job forward_job(const forward_cpu_state *f, const model_weight *w,
     return job;
 }
 
-/* A stage: y = or += x . w^T, all outputs. */
-static void forward_product(forward_walk *walk, const linear_job *job, int items_per_worker) {
-    const int share = forward_share(walk->f, job->out, items_per_worker);
-    for (int first = forward_take(walk) * share; first < job->out;
-         first = forward_take(walk) * share) {
-        int last = first + share < job->out ? first + share : job->out;
+/* A stage: y = or += x . w^T, outputs [from, to); `from` is a multiple of FORWARD_OUTPUTS. */
+static void forward_outputs(forward_walk *walk, const linear_job *job, int from, int to,
+                            int items_per_worker) {
+    const int share = forward_share(walk->f, to - from, items_per_worker);
+    for (int first = from + forward_take(walk) * share; first < to;
+         first = from + forward_take(walk) * share) {
+        int last = first + share < to ? first + share : to;
         linear_range(walk->f->simd, job, first, last, walk->own->panel);
     }
     forward_meet(walk);
 }
 
+/* The same of all outputs. */
+static void forward_product(forward_walk *walk, const linear_job *job, int items_per_worker) {
+    forward_outputs(walk, job, 0, job->out, items_per_worker);
+}
+
 /* ---- queries, keys and values ---------------------------------------------------------------- */
+
+/* NULL: the layer's heads do not turn. */
+static const plan_rope *forward_rope_of(const forward_cpu_state *f, const plan_layer *layer) {
+    return layer->rope < 0 ? NULL : &f->model->plan.ropes[layer->rope];
+}
 
 /* Whether a layer's queries and keys are worked on by whole heads. */
 static bool forward_by_head(const forward_cpu_state *f, const plan_layer *layer) {
-    return layer->parts[PLAN_Q_NORM].values || f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
+    const plan_rope *rope = forward_rope_of(f, layer);
+    return layer->parts[PLAN_Q_NORM].values || (rope && rope->pairing == PLAN_PAIRS_HALVES);
 }
 
-/* x [dim] turns: value i with that half a head away. */
+/* Where row r of a layer's cosines or sines begins. */
+static const float *forward_turns(const forward_cpu_state *f, const plan_layer *layer,
+                                  const float *table, int r) {
+    return table + ((int64_t)layer->rope * f->max_rows + r) * f->model->shape.head_dim;
+}
+
+/* x [dim] turns: value i with that half of dim away. */
 static void forward_turn_halves(float *x, const float *cosine, const float *sine, int dim) {
     for (int i = 0, j = dim / 2; j < dim; i++, j++) {
         float low = x[i], high = x[j];
@@ -176,31 +210,36 @@ static void forward_turn_halves(float *x, const float *cosine, const float *sine
     }
 }
 
-/* Norms and turns outputs first .. last - 1, whole heads, of rows [rows, width]. */
-static void forward_heads(const forward_cpu_state *f, const float *norm, float *x, int width,
+/* Turns outputs first .. last - 1 of row r [width] of heads. */
+static void forward_rope(const forward_cpu_state *f, const plan_layer *layer, float *x, int r,
                           int first, int last) {
     const int dim = f->model->shape.head_dim;
-    const bool halves = f->model->plan.ropes[0].pairing == PLAN_PAIRS_HALVES;
-    for (int r = 0; r < f->batch->row_count; r++) {
-        const float *cosine = f->cosine + (int64_t)r * dim, *sine = f->sine + (int64_t)r * dim;
-        for (int at = first; at < last; at += dim) {
-            float *head = x + (int64_t)r * width + at;
-            if (norm) f->simd->rmsnorm(head, norm, f->model->shape.norm_eps, dim, head);
-            if (halves) forward_turn_halves(head, cosine, sine, dim);
-            else f->simd->rope(head, cosine, sine, dim);
-        }
+    const plan_rope *rope = forward_rope_of(f, layer);
+    const float *cosine, *sine;
+    if (!rope) return;
+    cosine = forward_turns(f, layer, f->cosine, r);
+    sine = forward_turns(f, layer, f->sine, r);
+    for (int at = first; at < last;) {
+        int within = at % dim, count = dim - within < last - at ? dim - within : last - at;
+        if (rope->pairing == PLAN_PAIRS_HALVES)
+            forward_turn_halves(x + at, cosine, sine, rope->dims);
+        else f->simd->rope(x + at, cosine + within, sine + within, count);
+        at += count;
     }
 }
 
-/* Turns outputs first .. last - 1 of rows [rows, width] of heads. */
-static void forward_rope(const forward_cpu_state *f, float *x, int width, int first, int last) {
+/* Biases, norms and turns outputs first .. last - 1 of rows [rows, width]; whole heads where
+ * forward_by_head says so. part: 0 queries, 1 keys, 2 values. */
+static void forward_heads(const forward_cpu_state *f, const plan_layer *layer, int part, float *x,
+                          int width, int first, int last) {
     const int dim = f->model->shape.head_dim;
-    for (int r = 0; r < f->batch->row_count; r++)
-        for (int at = first; at < last;) {
-            int within = at % dim, count = dim - within < last - at ? dim - within : last - at;
-            f->simd->rope(x + (int64_t)r * width + at, f->cosine + (int64_t)r * dim + within,
-                          f->sine + (int64_t)r * dim + within, count);
-            at += count;
+    const float *bias = layer->parts[PLAN_Q_BIAS + part].values;
+    const float *norm = part < 2 ? layer->parts[PLAN_Q_NORM + part].values : NULL;
+    for (int r = 0; r < f->batch->row_count; r++, x += width) {
+        for (int i = first; i < last && bias; i++) x[i] += bias[i];
+        for (int at = first; at < last && norm; at += dim)
+            f->simd->rmsnorm(x + at, norm, f->model->shape.norm_eps, dim, x + at);
+        if (part < 2) forward_rope(f, layer, x, r, first, last);
         }
 }
 
@@ -262,7 +301,6 @@ static void forward_qkv_range(const forward_walk *walk, const float *x, int firs
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     const model_weight *weights = &layer->weights[PLAN_Q]; /* Q, K and V follow one another */
-    const model_vector *norms = &layer->parts[PLAN_Q_NORM];
     float *to[3];
     to[0] = f->q;
     to[1] = f->k;
@@ -272,9 +310,7 @@ static void forward_qkv_range(const forward_walk *walk, const float *x, int firs
         if (first < end) {
             linear_job job = forward_job(f, &weights[i], x, to[i], false);
             linear_range(f->simd, &job, first, end, walk->own->panel);
-            if (i < 2 && forward_by_head(f, layer))
-                forward_heads(f, norms[i].values, to[i], width, first, end);
-            else if (i < 2) forward_rope(f, to[i], width, first, end);
+            forward_heads(f, layer, i, to[i], width, first, end);
             if (i > 0) forward_append(walk, to[i], i - 1, first, end);
         }
         first = first > width ? first - width : 0;
@@ -301,9 +337,10 @@ static void forward_qkv(forward_walk *walk) {
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
-/* Whether some of this layer's rows choose pages. */
+/* Whether some of this layer's rows choose pages. A layer with a window of its own attends that. */
 static bool forward_selects(const forward_walk *walk) {
-    return walk->f->selecting[walk->layer / 64] >> (walk->layer % 64) & 1;
+    return !walk->f->model->plan.layers[walk->layer].window &&
+           walk->f->selecting[walk->layer / 64] >> (walk->layer % 64) & 1;
 }
 
 /* The block of rows and its KV head, before pages are chosen; q is the worker's. */
@@ -312,7 +349,8 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     const forward_cpu_state *f = walk->f;
     const model_shape *s = &f->model->shape;
     const int width = f->group * s->head_dim;
-    const float scale = 1.0f / sqrtf((float)s->head_dim);
+    const float own = f->model->plan.attention_scale;
+    const float scale = own > 0.0f ? own : 1.0f / sqrtf((float)s->head_dim);
     attention_block a;
     memset(&a, 0, sizeof a);
     a.simd = f->simd;
@@ -325,6 +363,7 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     a.group = f->group;
     a.dim = s->head_dim;
     a.page_size = f->kv->page_size;
+    a.window = f->model->plan.layers[walk->layer].window;
     a.staged = walk->own->staged;
     a.q = walk->own->q;
     for (int r = 0; r < rows->rows; r++) {
@@ -368,7 +407,7 @@ static void forward_count(const forward_walk *walk, const attention_block *a,
     os_atomic *seen = f->seen + ((int64_t)sequence * a->kv_heads + a->head) * f->max_pages;
     int chosen = 0;
     if (rows->prompt) return;
-    for (int page = 0; page <= last; page++) {
+    for (int page = attention_from(a, 0) / a->page_size; page <= last; page++) {
         bool read = page >= a->candidates || page < sink_pages;
         if (chosen < a->chosen_count && a->chosen[chosen] == page) {
             read = true;
@@ -447,7 +486,7 @@ static void forward_fold_unit(const forward_walk *walk, const attention_block *a
     const model_shape *s = &f->model->shape;
     const int pieces = attention_pieces(a);
     attention_sum_clear(&walk->own->total, a->rows * a->group, a->dim);
-    for (int i = 0; i < pieces; i++) {
+    for (int i = attention_first_piece(a); i < pieces; i++) {
         attention_sum piece = forward_unit_sum(f, rows, a->head, i);
         attention_fold(f->simd, &walk->own->total, &piece, a->rows * a->group, a->dim);
     }
@@ -466,12 +505,13 @@ static void forward_attend_split(forward_walk *walk, const forward_block *blocks
         const int run = i % runs, pair = i / runs;
         const forward_block *rows = &blocks[pair / kv_heads];
         attention_block a = forward_block_of(walk, rows, pair % kv_heads);
-        const int unit = forward_unit(f, rows, a.head), pieces = attention_pieces(&a);
+        const int unit = forward_unit(f, rows, a.head), from = attention_first_piece(&a);
+        const int pieces = attention_pieces(&a) - from;
         if (selects) forward_recall(f, &a, rows, unit);
         if (run == 0) forward_count(walk, &a, rows);
         for (int piece = run * pieces / runs; piece < (run + 1) * pieces / runs; piece++) {
-            attention_sum sum = forward_unit_sum(f, rows, a.head, piece);
-            attention_piece(&a, piece, &sum);
+            attention_sum sum = forward_unit_sum(f, rows, a.head, from + piece);
+            attention_piece(&a, from + piece, &sum);
         }
         if (os_atomic_add(&f->unit_done[unit], 1) == runs - 1) {
             os_atomic_store(&f->unit_done[unit], 0);
@@ -491,10 +531,38 @@ static void forward_attend(forward_walk *walk) {
 }
 
 static void forward_short_conv(forward_walk *walk); /* cpu_conv.c */
+static void forward_experts(forward_walk *walk);    /* cpu_experts.c */
 
 /* ---- the rest of a layer --------------------------------------------------------------------- */
 
-/* gate = silu(gate) * up */
+/* h += w . x; where a norm stands between, h += norm(w . x), which takes a stage more. */
+static void forward_add(forward_walk *walk, const model_weight *w, const float *x,
+                        const model_vector *norm) {
+    forward_cpu_state *f = walk->f;
+    const int hidden = f->model->shape.hidden;
+    const linear_job job = forward_job(f, w, x, norm->values ? f->added : f->h, !norm->values);
+    forward_product(walk, &job, 4);
+    if (!norm->values) return;
+    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
+        float *added = f->added + (int64_t)r * hidden, *h = f->h + (int64_t)r * hidden;
+        f->simd->rmsnorm(added, norm->values, f->model->shape.norm_eps, hidden, added);
+        for (int i = 0; i < hidden; i++) h[i] += added[i];
+    }
+    forward_meet(walk);
+}
+
+/* gate = gelu(gate) * up, gelu by tanh: x sigmoid(t) with t = x s and s below, which is silu(t) / s.
+ */
+static void forward_geglu(const forward_cpu_state *f, float *gate, float *up, int n) {
+    for (int i = 0; i < n; i++) {
+        float s = 1.59576912f + 0.0713548163f * gate[i] * gate[i]; /* (8 / pi)^0.5, its 0.044715 */
+        gate[i] *= s;
+        up[i] /= s;
+    }
+    f->simd->swiglu(gate, up, n);
+}
+
+/* gate = silu(gate) * up, or gelu */
 static void forward_gate_up(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
@@ -507,9 +575,11 @@ static void forward_gate_up(forward_walk *walk) {
         int last = first + share < ffn ? first + share : ffn;
         linear_range(f->simd, &gate, first, last, walk->own->panel);
         linear_range(f->simd, &up, first, last, walk->own->panel);
-        for (int r = 0; r < f->batch->row_count; r++)
-            f->simd->swiglu(f->gate + (int64_t)r * ffn + first, f->up + (int64_t)r * ffn + first,
-                            last - first);
+        for (int r = 0; r < f->batch->row_count; r++) {
+            float *gated = f->gate + (int64_t)r * ffn + first, *by = f->up + (int64_t)r * ffn + first;
+            if (layer->ffn == PLAN_GEGLU) forward_geglu(f, gated, by, last - first);
+            else f->simd->swiglu(gated, by, last - first);
+        }
     }
     forward_meet(walk);
 }
@@ -517,20 +587,22 @@ static void forward_gate_up(forward_walk *walk) {
 static void forward_attention(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
-    linear_job o = forward_job(f, &layer->weights[PLAN_O], f->attended, f->h, true);
     forward_qkv(walk);
     forward_attend(walk);
-    forward_product(walk, &o, 4);
+    forward_add(walk, &layer->weights[PLAN_O], f->attended, &layer->parts[PLAN_MIXER_POST]);
 }
 
 static void forward_layer(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
-    linear_job down = forward_job(f, &layer->weights[PLAN_DOWN], f->gate, f->h, true);
     if (layer->mixer == PLAN_SHORT_CONV) forward_short_conv(walk);
     else forward_attention(walk);
+    if (f->model->shape.experts) {
+        forward_experts(walk);
+        return;
+    }
     forward_gate_up(walk);
-    forward_product(walk, &down, 4);
+    forward_add(walk, &layer->weights[PLAN_DOWN], f->gate, &layer->parts[PLAN_FFN_POST]);
 }
 
 /* ---- embedding and logits -------------------------------------------------------------------- */
@@ -540,10 +612,13 @@ static void forward_embed(forward_walk *walk) {
     const model_weight *table = &f->model->plan.embed;
     const int hidden = f->model->shape.hidden;
     const size_t row_bytes = block_row_bytes(block_find(table->type), hidden);
-    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk))
+    const float scale = f->model->plan.embed_scale;
+    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
+        float *h = f->h + (int64_t)r * hidden;
         f->simd->dequantize(table->type,
-                            table->data + (size_t)f->batch->rows[r].token * row_bytes,
-                            f->h + (int64_t)r * hidden, hidden);
+                            table->data + (size_t)f->batch->rows[r].token * row_bytes, h, hidden);
+        for (int i = 0; i < hidden && scale > 0.0f; i++) h[i] *= scale;
+    }
     forward_meet(walk);
 }
 
@@ -568,6 +643,15 @@ static void forward_draw(forward_cpu_state *f, int first, int count, const float
                             (*asked)++, f->batch->sampled);
 }
 
+/* Outputs [from, to) of the logits of `count` wanted rows from i on, which lie at y. */
+static void forward_head(forward_walk *walk, int i, int count, float *y, int from, int to) {
+    forward_cpu_state *f = walk->f;
+    linear_job head = forward_job(f, &f->model->plan.head, NULL, y, false);
+    head.rows = count;
+    head.x = forward_norm(walk, f->model->plan.output_norm.values, f->wanted + i, count);
+    forward_outputs(walk, &head, from, to, 16);
+}
+
 /* Logits of all wanted rows, and the tokens that are drawn from them. */
 static void forward_logits(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
@@ -575,27 +659,60 @@ static void forward_logits(forward_walk *walk) {
     int asked = 0;
     for (int i = 0, count; i < f->wanted_count; i += count) {
         bool logits = f->batch->rows[f->wanted[i]].logits;
-        linear_job head = forward_job(f, &f->model->plan.head, NULL, logits ? out : f->logits,
-                                      false);
+        float *y = logits ? out : f->logits;
         count = forward_head_rows(f, i);
-        head.rows = count;
-        head.x = forward_norm(walk, f->model->plan.output_norm.values, f->wanted + i, count);
-        forward_product(walk, &head, 16);
-        if (walk->worker == 0) forward_draw(f, i, count, head.y, &asked);
+        forward_head(walk, i, count, y, 0, f->model->shape.vocab);
+        if (walk->worker == 0) forward_draw(f, i, count, y, &asked);
         if (logits) out += (int64_t)count * f->model->shape.vocab;
         if (i + count < f->wanted_count) forward_meet(walk); /* f->logits may be written again */
     }
 }
 
-/* What each worker does in a forward. */
-static void forward_work(void *context, int worker) {
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+/* Whether all wanted rows are only sampled, and their logits made together. */
+static bool forward_is_cut(const forward_cpu_state *f) {
+    return f->wanted_count && !f->batch->rows[f->wanted[0]].logits &&
+           forward_head_rows(f, 0) == f->wanted_count;
+}
+
+static int forward_pieces(const forward_cpu_state *f) {
+    return (f->model->shape.vocab + FORWARD_PIECE - 1) / FORWARD_PIECE;
+}
+
+static int forward_count_parts(const forward_cpu_state *f) {
+    const int layers = f->model->shape.layers;
+    if (!f->wanted_count) return layers;
+    return forward_is_cut(f) ? layers + forward_pieces(f) + f->wanted_count : layers + 1;
+}
+
+/* Parts [from, to) behind the layers: pieces of the head, then draws. */
+static void forward_run_head(forward_walk *walk, int from, int to) {
+    forward_cpu_state *f = walk->f;
+    const int pieces = forward_pieces(f), vocab = f->model->shape.vocab;
+    int end = to < pieces ? to * FORWARD_PIECE : vocab;
+    if (from < pieces)
+        forward_head(walk, 0, f->wanted_count, f->logits, from * FORWARD_PIECE,
+                     end < vocab ? end : vocab);
+    from = from > pieces ? from - pieces : 0;
+    if (walk->worker == 0 && to > pieces)
+        forward_draw(f, from, to - pieces - from, f->logits + (int64_t)from * vocab, &from);
+}
+
+/* What each worker does: parts [f->part, f->part_end) of the forward. They are its layers, the
+ * embedding with the first; then the head in pieces and each row's draw, or all of both as one. */
+static void forward_run_parts(void *context, int worker) {
     forward_walk walk;
-    walk.f = (forward_cpu_state *)context;
-    walk.own = &walk.f->workers[worker];
+    forward_cpu_state *f = (forward_cpu_state *)context;
+    const int layers = f->model->shape.layers, end = f->part_end;
+    walk.f = f;
+    walk.own = &f->workers[worker];
     walk.worker = worker;
     walk.stage = 0;
-    walk.layer = 0;
-    forward_embed(&walk);
-    for (; walk.layer < walk.f->model->shape.layers; walk.layer++) forward_layer(&walk);
-    forward_logits(&walk);
+    walk.layer = f->part;
+    if (!walk.layer) forward_embed(&walk);
+    for (; walk.layer < layers && walk.layer < end; walk.layer++) forward_layer(&walk);
+    if (end <= layers) return;
+    if (!forward_is_cut(f)) forward_logits(&walk);
+    else forward_run_head(&walk, f->part > layers ? f->part - layers : 0, end - layers);
 }

@@ -131,11 +131,19 @@ static bool cuda_packs(int type) {
 
 /* What the stages do not do yet, by name. */
 static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
+    if (plan->embed_scale > 0.0f || plan->attention_scale > 0.0f)
+        return base_fail(b, CAIRN_UNSUPPORTED, "a scale of the %s is not supported on the GPU; "
+                         "backend = \"cpu\" runs it",
+                         plan->embed_scale > 0.0f ? "embedding" : "attention");
     for (int i = 0; i < plan->layer_count; i++) {
         const plan_layer *l = &plan->layers[i];
         const char *what = l->mixer != PLAN_ATTENTION ? "short convolution"
                            : l->ffn != PLAN_SWIGLU ? "the geglu ffn"
                            : l->parts[PLAN_Q_NORM].values ? "norms of queries and keys"
+                           : l->parts[PLAN_Q_BIAS].values ? "biases of queries, keys and values"
+                           : l->weights[PLAN_ROUTER].rows ? "a ffn of experts"
+                           : l->parts[PLAN_MIXER_POST].values ? "a norm behind the mixer"
+                           : l->parts[PLAN_FFN_POST].values ? "a norm behind the ffn"
                            : l->window ? "a sliding window"
                            : l->rope ? "a layer without rope, or with a second one"
                            : plan->ropes[0].pairing != PLAN_PAIRS_BESIDE ? "rope over halves"
@@ -145,7 +153,7 @@ static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
                              "layer %d: %s is not supported on the GPU; backend = \"cpu\" runs it",
                              i, what);
         for (int role = 0; role < PLAN_ROLES; role++)
-            if (l->weights[role].data && !cuda_packs(l->weights[role].type))
+            if (l->weights[role].rows && !cuda_packs(l->weights[role].type))
                 return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: weights in %s are not supported "
                                  "on the GPU; backend = \"cpu\" runs them", i,
                                  block_name(l->weights[role].type));

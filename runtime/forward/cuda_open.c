@@ -81,7 +81,7 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
 }
 
 static void cuda_take_all(forward_cuda_state *f, device_arena *a, const model_plan *plan) {
-    cuda_take_weights(f, a, plan->head.data == plan->embed.data);
+    cuda_take_weights(f, a, plan->head.at == plan->embed.at);
     cuda_take_buffers(f, a);
 }
 
@@ -156,6 +156,7 @@ static cairn_status cuda_open_memory(forward_cuda_state *f, const model_plan *pl
  * `slice`, and packed from there into their place. */
 typedef struct step_packer {
     forward_cuda_state *f;
+    const gguf *file;
     jit_kernel kernel;
     device_staging pinned;
     device_arena arena;
@@ -181,7 +182,7 @@ static size_t cuda_slice_bytes(const model_plan *plan) {
     cuda_measure_slice(&plan->head, &bytes);
     for (int i = 0; i < plan->layer_count; i++)
         for (int role = 0; role < PLAN_ROLES; role++)
-            if (plan->layers[i].weights[role].data)
+            if (plan->layers[i].weights[role].rows)
                 cuda_measure_slice(&plan->layers[i].weights[role], &bytes);
     return bytes;
 }
@@ -216,14 +217,18 @@ static cairn_status cuda_pack_slice(step_packer *p, const model_weight *w, int64
     size_t row = cuda_row_bytes(w), bytes = (size_t)count * row;
     int turn = p->turn++ % DEV_STAGES;
     pack_params params = *place;
+    void *pinned = p->pinned.memory[turn];
+    const uint8_t *data;
     cairn_status status = device_staging_await(dev, &p->pinned, turn);
     if (status) return status;
-    memcpy(p->pinned.memory[turn], w->data + (size_t)first * row, bytes);
+    data = gguf_fetch(p->file, w->at + (uint64_t)first * row, bytes, pinned);
+    if (!data) return gguf_lost(dev->base, p->file);
+    if (data != pinned) memcpy(pinned, data, bytes);
     params.source = p->slice;
     params.rows = (int32_t)count;
     params.first_row += (int32_t)first;
     dims.grid[0] = (unsigned)((count * (w->columns / 32) + 255) / 256);
-    if ((status = device_upload(dev, p->slice, p->pinned.memory[turn], bytes)) ||
+    if ((status = device_upload(dev, p->slice, pinned, bytes)) ||
         (status = device_launch(dev, &p->kernel, &dims, &params)))
         return status;
     return device_staging_submit(dev, &p->pinned, turn);
@@ -287,10 +292,11 @@ static cairn_status cuda_pack_into(step_packer *packer, const model_plan *plan) 
 }
 
 /* All weights; the memory of their way is given back. */
-static cairn_status cuda_pack_all(forward_cuda_state *f, const model_plan *plan) {
+static cairn_status cuda_pack_all(forward_cuda_state *f, const cairn_model *m) {
     step_packer packer;
-    cairn_status status = cuda_packer_open(&packer, f, plan);
-    if (!status) status = cuda_pack_into(&packer, plan);
+    cairn_status status = cuda_packer_open(&packer, f, &m->plan);
+    packer.file = &m->file;
+    if (!status) status = cuda_pack_into(&packer, &m->plan);
     if (!status) status = device_sync(f->dev);
     else device_wait(f->dev); /* copies may be under way */
     cuda_packer_close(&packer);
@@ -299,8 +305,8 @@ static cairn_status cuda_pack_all(forward_cuda_state *f, const model_plan *plan)
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
-/* (cos, sin) of position * base^(-2j / dim), each position turned on from the one before in double:
- * the error stays near 1e-12. */
+/* magnitude * (cos, sin) of position * frequency[j], each position turned on from the one before in
+ * double: the error stays near 1e-12. Pairs behind the rope's stay. */
 static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope) {
     int pairs = f->shape->head_dim / 2, positions = f->chunks * f->chunk;
     size_t count = (size_t)positions * (size_t)pairs * 2;
@@ -308,13 +314,15 @@ static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope)
     cairn_status status;
     if (!table) return base_no_memory(f->dev->base, "the rotations", count * sizeof *table);
     for (int j = 0; j < pairs; j++) {
-        double turn = rope->frequency[j];
+        const bool turns = j < rope->dims / 2;
+        const double turn = turns ? rope->frequency[j] : 0.0;
+        const double size = turns ? (double)rope->magnitude : 1.0;
         double dc = cos(turn), ds = sin(turn), c = 1.0, s = 0.0;
         for (int i = 0; i < positions; i++) {
             double next = c * dc - s * ds;
             float *at = table + ((size_t)i * (size_t)pairs + (size_t)j) * 2;
-            at[0] = (float)c;
-            at[1] = (float)s;
+            at[0] = (float)(c * size);
+            at[1] = (float)(s * size);
             s = s * dc + c * ds;
             c = next;
         }
@@ -328,39 +336,46 @@ static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope)
 /* A power of two that brings the first layer's typical x weight to 2^-7: the residual stream may
  * grow two million times before f16 overflows, and what f16 loses below is far under the sum's
  * error. */
-static float cuda_input_scale(const cairn_model *m) {
+static cairn_status cuda_input_scale(const cairn_model *m, float *scale) {
     const model_weight *embed = &m->plan.embed;
     const float *norm = m->plan.layers[0].parts[PLAN_MIXER_NORM].values;
     const block_type *type = block_find(embed->type);
     const int n = m->shape.hidden, some = type->values > 32 ? type->values : 32;
     const size_t bytes = block_row_bytes(type, n);
     float values[STEP_MOST_VALUES];
+    float buffer[STEP_MOST_VALUES]; /* no block type is wider */
     double sum = 0.0;
     int64_t count = 0;
     int exponent;
     for (int64_t r = 0; r < embed->rows; r += 1 + embed->rows / 64, count += some) {
         int64_t at = count % n / some * some;
-        type->dequantize(embed->data + (size_t)r * bytes + block_row_bytes(type, at), values, some);
+        const uint8_t *data = gguf_fetch(&m->file, embed->at + (uint64_t)r * bytes +
+                                                       block_row_bytes(type, at),
+                                         block_row_bytes(type, some), buffer);
+        if (!data) return gguf_lost(&m->runtime->base, &m->file);
+        type->dequantize(data, values, some);
         for (int i = 0; i < some; i++) {
             double x = (double)values[i] * (double)norm[at + i];
             sum += x * x;
         }
     }
     sum = sqrt(sum / (double)count);
-    if (!(sum > 1e-20 && sum < 1e20)) return 1.0f;
+    *scale = 1.0f;
+    if (!(sum > 1e-20 && sum < 1e20)) return CAIRN_OK;
     frexp(sum, &exponent);
-    return ldexpf(1.0f, -7 - exponent);
+    *scale = ldexpf(1.0f, -7 - exponent);
+    return CAIRN_OK;
 }
 
 /* What the kernels of every lane are given; input, exchange and capacity are the lane's own. */
-static void cuda_set_params(forward_cuda_state *f, const cairn_model *m) {
+static void cuda_set_params(forward_cuda_state *f, float input_scale) {
     const step_params all = {
         .qkv = f->qkv, .o = f->o, .gate_up = f->gate_up, .down = f->down, .head = f->head,
         .embed = f->embed, .norms = f->norms, .rope = f->rope, .page_table = f->table,
         .kv = (uint16_t *const *)(void *)f->kv, .bounds = (uint16_t *const *)(void *)f->bounds,
         .logits = f->logits, .winners = f->winners, .fault = f->fault,
         .table_stride = f->max_pages, .list_stride = f->max_pages,
-        .norm_eps = f->shape->norm_eps, .input_scale = cuda_input_scale(m),
+        .norm_eps = f->shape->norm_eps, .input_scale = input_scale,
         .lists = f->lists, .list_counts = f->list_counts, .arrived = f->arrived, .seen = f->seen,
         .seen_words = (f->max_pages + 31) / 32, .pages_read = f->pages_read,
         .row_pages = f->row_pages, .new_pages = f->new_pages, .sequences = f->table_rows};
@@ -432,19 +447,20 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
 /* max_rows: of any forward to come. [blocks] */
 static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     size_t addresses = (size_t)model->shape.layers * sizeof(void *);
+    float scale;
     forward_cuda_state *f;
     cairn_status status = cuda_new(model, max_rows, &f);
     if (status) return status;
     model->state = f;
     if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
         (status = cuda_fill_rope(f, &model->plan.ropes[0])) || (status = cuda_end_build(f)) ||
-        (status = cuda_pack_all(f, &model->plan)) ||
+        (status = cuda_pack_all(f, model)) || (status = cuda_input_scale(model, &scale)) ||
         (status = device_upload(f->dev, f->kv, model->kv.pages, addresses)) ||
         (status = device_upload(f->dev, f->bounds, model->kv.bounds, addresses)) ||
         (status = device_sync(f->dev))) {
         forward_cuda_close(model);
         return status;
     }
-    cuda_set_params(f, model);
+    cuda_set_params(f, scale);
     return CAIRN_OK;
 }

@@ -66,6 +66,13 @@ typedef struct model_backend {
     /* NULL: nothing, or: what open will take, by the arithmetic of open. The device is asked for
      * its shape alone; *out is zero before. */
     cairn_status (*estimate)(cairn_model *model, int max_rows, model_memory *out);
+    /* NULL: forwards run in one go, by `forward`. Or: begins one, with the promises of `forward`; the
+     * batch and all it points to stand until `advance` says that it is done, or until it is given up,
+     * which leaves what a failed one leaves. */
+    cairn_status (*begin)(cairn_model *model, kv_cache *kv, forward_batch *batch);
+    /* Runs up to `parts` parts of what was begun: first the layers, each a part, then pieces of the
+     * head, then each row's draw. Returns how many are left; 0: it is done. */
+    int (*advance)(cairn_model *model, int parts);
 } model_backend;
 
 /* static model_backend forward_cpu_backend: the CPU's (cpu.c). */

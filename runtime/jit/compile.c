@@ -101,14 +101,14 @@ static cairn_status jit_open_nvrtc_now(jit *j, base *b) {
     return status;
 }
 
-/* Once for all workers; a failure stands until the next batch. */
+/* Once for all workers; a failure stands until something is requested anew. */
 static cairn_status jit_need_nvrtc(jit *j, base *b) {
     const driver_calls *d = j->options.driver;
     cairn_status status;
     bool opened = false;
     os_mutex_lock(&j->nvrtc_lock);
-    if (!j->nvrtc_tried) {
-        j->nvrtc_tried = opened = true;
+    if (!j->nvrtc_ready && os_atomic_swap_if(&j->nvrtc_again, 1, 0)) {
+        opened = true;
         j->nvrtc_status = jit_open_nvrtc_now(j, b);
         j->nvrtc_ready = j->nvrtc_status == CAIRN_OK;
         memcpy(j->nvrtc_error, b->error, sizeof b->error);

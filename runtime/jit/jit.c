@@ -34,11 +34,12 @@ struct jit {
     int queued, busy;      /* programs in these states */
     char current[48];      /* the program taken last */
     os_atomic cancel;
+    os_atomic nvrtc_again; /* something was requested since NVRTC was searched for */
 
     os_mutex nvrtc_lock;   /* guards opening, and all below */
     cairn_status nvrtc_status;
     char nvrtc_error[BASE_ERROR_BYTES];
-    bool nvrtc_ready, nvrtc_tried;
+    bool nvrtc_ready;
     char compiler[96];
     int archs[JIT_MAX_ARCHS], arch_count;
     char *header_texts[JIT_MAX_HEADERS];

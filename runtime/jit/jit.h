@@ -51,6 +51,7 @@ typedef struct jit_program {
     jit_state state;
     bool wanted;      /* by the last batch, which waits for it */
     bool lasting;     /* failed by its own fault: not tried again */
+    bool again;       /* requested once more while it ran */
     cairn_status status;
     char error[BASE_ERROR_BYTES];
     CUmodule module;

@@ -74,15 +74,11 @@ static bool jit_is_working(jit *j) {
     return working;
 }
 
-/* Before the first request of a batch: what the last one left is forgotten, a failed search for
- * NVRTC may be tried again. */
+/* Before the first request of a batch: what the last one left is forgotten. */
 static void jit_new_batch(jit *j) {
     jit_program *p;
     jit_join(j, true);
     os_atomic_store(&j->cancel, os_atomic_load(&jit_exiting));
-    os_mutex_lock(&j->nvrtc_lock);
-    if (!j->nvrtc_ready) j->nvrtc_tried = false;
-    os_mutex_unlock(&j->nvrtc_lock);
     os_mutex_lock(&j->lock);
     for (p = j->programs; p; p = p->next) p->wanted = false;
     os_mutex_unlock(&j->lock);
@@ -105,6 +101,7 @@ static cairn_status jit_begin(jit *j, const jit_request *requests, int count) {
     int i;
     if (!os_atomic_load(&jit_exit_registered) && os_before_exit(jit_at_exit))
         os_atomic_store(&jit_exit_registered, 1);
+    os_atomic_store(&j->nvrtc_again, 1);
     if (os_atomic_load(&j->cancel) || !jit_is_working(j)) jit_new_batch(j);
     else jit_end_batch(j);
     for (i = 0; i < count && !status; i++) status = jit_program_of(j, &requests[i], &p);
@@ -271,7 +268,7 @@ BASE_UNUSED static void jit_release(jit *j) {
     jit_join(j, true);
     os_mutex_lock(&j->nvrtc_lock);
     if (j->nvrtc_ready) driver_close_nvrtc(j->options.driver);
-    j->nvrtc_ready = j->nvrtc_tried = false;
+    j->nvrtc_ready = false;
     jit_free_headers(j, j->owner);
     os_mutex_unlock(&j->nvrtc_lock);
 }

@@ -24,11 +24,15 @@ static jit_program *jit_take(jit *j) {
     return oldest;
 }
 
-/* Under the lock. */
+/* Under the lock. What was requested once more while it ran is not failed by how things were
+ * before: it runs once more. */
 static void jit_finish(jit *j, const base *b, jit_program *p, cairn_status status) {
-    p->status = status;
-    p->state = status ? JIT_FAILED : JIT_READY;
+    const bool again = status && p->again && !p->lasting && !os_atomic_load(&j->cancel);
+    p->status = again ? CAIRN_OK : status;
+    p->state = again ? JIT_QUEUED : status ? JIT_FAILED : JIT_READY;
+    p->again = false;
     if (status) memcpy(p->error, b->error, sizeof p->error);
+    if (again) j->queued++;
     j->busy--;
     os_cond_broadcast(&j->changed);
 }
@@ -44,6 +48,7 @@ static void jit_work(void *context) {
     while ((p = jit_take(j)) != NULL) {
         cairn_status status;
         os_mutex_unlock(&j->lock);
+        if (pushed) pushed = j->options.driver->cuCtxPushCurrent(j->options.context);
         if (pushed) status = driver_fail(&w->own, j->options.driver, pushed, "cuCtxPushCurrent");
         else status = jit_build(j, &w->own, p);
         os_mutex_lock(&j->lock);
@@ -160,6 +165,7 @@ static cairn_status jit_program_of(jit *j, const jit_request *request, jit_progr
 /* Under the lock. A program that failed by its own fault keeps its failure. */
 static void jit_enqueue(jit *j, jit_program *p, bool later) {
     p->wanted = p->wanted || !later;
+    p->again = p->state == JIT_RUNNING;
     if (p->state != JIT_NEW && (p->state != JIT_FAILED || p->lasting)) return;
     p->state = JIT_QUEUED;
     p->status = CAIRN_OK;

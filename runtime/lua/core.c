@@ -47,6 +47,14 @@ static int bind_distance(const char *a, const char *b) {
     return row[n];
 }
 
+/* An error; the closest name is a hint where it is close. */
+static void bind_no_option(lua_State *L, const char *call, const char *name, const char *closest) {
+    const size_t a = strlen(name), b = strlen(closest);
+    if (bind_distance(name, closest) * 2 > (int)(a > b ? a : b))
+        luaL_error(L, "%s: no option %s", call, name);
+    luaL_error(L, "%s: no option %s; did you mean %s?", call, name, closest);
+}
+
 /* ---- objects --------------------------------------------------------------------------------- */
 
 /* A metatable with methods, and as __gc and __close the function on the stack's top, which it pops:

@@ -540,9 +540,9 @@ typedef struct bind_wishes {
 } bind_wishes;
 
 static const char *const bind_wish_names[] = {
-    "max_tokens", "stop", "special", "keep_stop", "temperature", "top_k", "top_p", "min_p",
-    "order", "repetition_penalty", "seed"};
-enum { BIND_FIRST_SAMPLING = 4 };
+    "max_tokens", "stop", "special", "keep_stop", "priority", "temperature", "top_k", "top_p",
+    "min_p", "order", "repetition_penalty", "seed"};
+enum { BIND_FIRST_SAMPLING = 5 };
 
 /* True for an option of sampling; a name of no option is an error. */
 static bool bind_check_wish(lua_State *L, const char *name) {
@@ -552,7 +552,7 @@ static bool bind_check_wish(lua_State *L, const char *name) {
         if (bind_distance(name, bind_wish_names[i]) < bind_distance(name, bind_wish_names[closest]))
             closest = i;
     }
-    luaL_error(L, "generate: no option %s; did you mean %s?", name, bind_wish_names[closest]);
+    bind_no_option(L, "generate", name, bind_wish_names[closest]);
     return false;
 }
 
@@ -623,6 +623,9 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
     }
     if (bind_wish(L, options, "max_tokens"))
         w->options.max_tokens = bind_to_int32(L, -1, "generate: max_tokens");
+    lua_pop(L, 1);
+    if (bind_wish(L, options, "priority"))
+        w->options.priority = bind_to_int32(L, -1, "generate: priority");
     lua_pop(L, 1);
     bind_read_stop(L, options, w);
     w->options.special = bind_to_special(L, options) ? 0 : -1;
@@ -707,8 +710,11 @@ static int bind_generate_all(lua_State *L, cairn_runtime *rt, cairn_session *ses
     return 1;
 }
 
+typedef cairn_status (*bind_beginning)(cairn_session *session, const char *prompt, size_t bytes,
+                                       const cairn_generate_options *options);
+
 /* Begins a generation from the arguments session, prompt, options; keeps the first four. */
-static cairn_session *bind_begin(lua_State *L, cairn_runtime **rt) {
+static cairn_session *bind_begin(lua_State *L, cairn_runtime **rt, bind_beginning begin) {
     cairn_session *session = bind_to_session(L, 1, rt);
     size_t bytes = 0;
     const char *prompt = luaL_optlstring(L, 2, NULL, &bytes);
@@ -717,7 +723,7 @@ static cairn_session *bind_begin(lua_State *L, cairn_runtime **rt) {
     if (!lua_isnoneornil(L, 3)) luaL_checktype(L, 3, LUA_TTABLE);
     w = (bind_wishes *)lua_newuserdatauv(L, sizeof *w, 0);
     bind_read_wishes(L, 3, *rt, w);
-    bind_check(L, *rt, engine_generate_begin(session, prompt, bytes, &w->options));
+    bind_check(L, *rt, begin(session, prompt, bytes, &w->options));
     return session;
 }
 
@@ -726,7 +732,7 @@ static cairn_session *bind_begin(lua_State *L, cairn_runtime **rt) {
  * a loop early leaves the session with what was handed out. */
 static int bind_generate(lua_State *L) {
     cairn_runtime *rt;
-    cairn_session *session = bind_begin(L, &rt);
+    cairn_session *session = bind_begin(L, &rt, engine_generate_begin);
     if (!lua_isnil(L, 4)) return bind_generate_all(L, rt, session, 4);
     lua_pushvalue(L, 1);
     lua_pushinteger(L, CAIRN_STOP_NONE);
@@ -737,8 +743,49 @@ static int bind_generate(lua_State *L) {
 /* s:text(prompt or nil [, options]) -> the whole text */
 static int bind_text(lua_State *L) {
     cairn_runtime *rt;
-    cairn_session *session = bind_begin(L, &rt);
+    cairn_session *session = bind_begin(L, &rt, engine_generate_begin);
     return bind_generate_all(L, rt, session, 0);
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+/* s:submit(prompt or nil [, options]): queues a generation that m:step works on. Gives the session. */
+static int bind_submit(lua_State *L) {
+    cairn_runtime *rt;
+    bind_begin(L, &rt, engine_submit);
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* m:step(budget_us) -> how many requests still run */
+static int bind_step(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    int32_t pending = 0;
+    bind_check(L, rt, cairn_step(model, bind_to_int32(L, 2, "step: budget_us"), &pending));
+    lua_pushinteger(L, pending);
+    return 1;
+}
+
+/* s:poll() -> the text that is certain since the last poll; how the generation stopped, or nil; what
+ * its request does; the last of the ids that came since, or nil. A cancelled one stops by "cancel". */
+static int bind_poll(lua_State *L) {
+    static const char *const requests[] = {"none", "queued", "pages", "prompt", "text"};
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    cairn_status status;
+    cairn_piece piece;
+    piece.struct_size = (uint32_t)sizeof piece;
+    piece.stop = CAIRN_STOP_NONE;
+    status = cairn_generate_poll(session, &piece);
+    if (piece.stop != CAIRN_STOP_CANCEL) bind_check(L, rt, status);
+    lua_pushlstring(L, piece.text, piece.bytes);
+    if (piece.stop) lua_pushstring(L, cairn_stop_name(piece.stop));
+    else lua_pushnil(L);
+    lua_pushstring(L, requests[piece.request]);
+    if (piece.id < 0) lua_pushnil(L);
+    else lua_pushinteger(L, piece.id);
+    return 4;
 }
 
 static void bind_new_model_types(lua_State *L) {
@@ -746,13 +793,14 @@ static void bind_new_model_types(lua_State *L) {
         {"wait", bind_model_wait}, {"info", bind_model_info},
         {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
         {"chat", bind_chat}, {"chat_ids", bind_chat_ids}, {"eval", bind_eval},
-        {"session", bind_make_session}, {NULL, NULL}};
+        {"session", bind_make_session}, {"step", bind_step}, {NULL, NULL}};
     static const luaL_Reg session[] = {
         {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset},
         {"rewind", bind_rewind},
         {"fork", bind_fork}, {"save", bind_save}, {"load", bind_load},
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text},
+        {"submit", bind_submit}, {"poll", bind_poll},
         {"cancel", bind_cancel}, {"stats", bind_stats}, {NULL, NULL}};
     static const bind_handle models = {BIND_MODEL, "close", bind_give_model};
     static const bind_handle sessions = {BIND_SESSION, "close", bind_give_session};

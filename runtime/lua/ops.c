@@ -40,7 +40,7 @@ static void bind_unknown_option(lua_State *L, const spec_op *op, const char *nam
         if (!(f->flags & SPEC_C_ONLY) &&
             bind_distance(name, spec_lua_name(f)) < bind_distance(name, closest))
             closest = spec_lua_name(f);
-    luaL_error(L, "%s: no option %s; did you mean %s?", op->name, name, closest);
+    bind_no_option(L, op->name, name, closest);
 }
 
 static void bind_set_tensor(bind_call *c, const spec_arg *f, cairn_tensor *t) {

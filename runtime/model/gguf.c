@@ -6,6 +6,9 @@
 
 #define GGUF_MAX_COUNT (1 << 20) /* keys, and tensors, in a file */
 #define GGUF_MAX_DEPTH 4         /* of arrays inside arrays */
+#ifndef GGUF_FIRST_BYTES
+#define GGUF_FIRST_BYTES ((size_t)16 << 20) /* of a file, in which most headers end; tests: few */
+#endif
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -14,7 +17,8 @@ typedef struct gguf_reader {
     base *b;
     const char *path;
     const uint8_t *data;
-    size_t size, at;
+    size_t held, size, at; /* data [held] of the file's `size` bytes */
+    bool more;             /* what is held is too little */
     const char *what; /* what is being read, for messages */
     const char *name; /* the key or tensor it belongs to, not terminated */
     size_t name_bytes;
@@ -44,6 +48,11 @@ static const uint8_t *gguf_take(gguf_reader *r, uint64_t bytes) {
         snprintf(why, sizeof why, "%llu bytes needed, the file has %llu more",
                  (unsigned long long)bytes, (unsigned long long)(r->size - r->at));
         gguf_fault(r, r->at, CAIRN_BAD_FILE, why);
+        return NULL;
+    }
+    if (bytes > r->held - r->at) {
+        r->more = true;
+        r->status = CAIRN_BUSY;
         return NULL;
     }
     r->at += (size_t)bytes;
@@ -388,7 +397,8 @@ static void gguf_place(gguf_reader *r, const gguf *g, gguf_tensor *tensor, uint6
                  (unsigned long long)r->size);
         gguf_fault(r, (size_t)tensor->offset, CAIRN_BAD_FILE, why);
     } else {
-        tensor->data = r->data + start + offset;
+        tensor->at = start + offset;
+        if (r->held == r->size) tensor->data = r->data + tensor->at;
     }
 }
 
@@ -400,6 +410,8 @@ static void gguf_read_tensors(gguf_reader *r, gguf *g) {
     }
     if (r->status) return;
     start = (r->at + (g->alignment - 1)) & ~((size_t)g->alignment - 1);
+    if (start <= r->size) gguf_take(r, start - r->at); /* at hand, too */
+    if (r->status) return;
     r->at = again;
     for (size_t i = 0; i < g->tensor_count && !r->status; i++) {
         gguf_tensor *tensor = &g->tensors[i];
@@ -469,11 +481,14 @@ static void gguf_read_alignment(gguf_reader *r, gguf *g) {
     g->alignment = (uint32_t)value;
 }
 
+static size_t gguf_copied(const gguf *g) { return g->copy ? g->held + GGUF_ALIGNMENT : 0; }
+
 static void gguf_close(base *b, gguf *g) {
     base_delete(b, g->keys, g->key_count, sizeof *g->keys);
     base_delete(b, g->tensors, g->tensor_count, sizeof *g->tensors);
     if (g->map.data) os_map_close(&g->map);
-    if (g->copy) base_delete(b, g->copy, g->size + GGUF_ALIGNMENT, 1);
+    if (g->held < g->size) os_calls.close(g->file);
+    base_delete(b, g->copy, gguf_copied(g), 1);
     memset(g, 0, sizeof *g);
 }
 
@@ -497,61 +512,104 @@ static cairn_status gguf_read_all(gguf_reader *r, gguf *g) {
     return r->status;
 }
 
-/* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
- * in messages. On failure *out is empty. */
-static cairn_status gguf_parse_as(base *b, const char *path, const uint8_t *data, size_t size,
-                                  bool any_type, gguf *out) {
-    gguf_reader r = {b, NULL, data, size, 0, "header", NULL, 0, CAIRN_OK, any_type};
+/* As gguf_parse, of a file of which `held` bytes are at hand; *more: they are too few. */
+static cairn_status gguf_parse_part(base *b, const char *path, const uint8_t *data, size_t held,
+                                    size_t size, bool any_type, bool *more, gguf *out) {
+    gguf_reader r = {b, NULL, data, held, size, 0, false, "header", NULL, 0, CAIRN_OK, any_type};
     cairn_status status;
     memset(out, 0, sizeof *out);
     gguf_keep_path(out, path);
     out->data = data;
-    out->size = size;
+    out->held = out->size = size; /* a part is its caller's until it is a whole */
     r.path = out->path;
     if (!size) return base_fail(b, CAIRN_BAD_FILE, "%s: byte 0: the file is empty", path);
     status = gguf_read_all(&r, out);
+    *more = r.more;
     if (status) gguf_close(b, out);
     return status;
 }
 
+/* Reads a file that lies in memory, aligned to 16 bytes, which must outlive *out; `path` names it
+ * in messages. On failure *out is empty. */
 static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
                                gguf *out) {
-    return gguf_parse_as(b, path, data, size, false, out);
+    bool more;
+    return gguf_parse_part(b, path, data, size, size, false, &more, out);
 }
 
-static cairn_status gguf_open_as(base *b, const char *path, bool any_type, gguf *out) {
+static cairn_status gguf_open(base *b, const char *path, gguf *out) {
     os_map map;
     cairn_status status = os_map_open(b, path, &map);
     if (status) return status;
-    status = gguf_parse_as(b, path, map.data, map.size, any_type, out);
+    status = gguf_parse(b, path, map.data, map.size, out);
     if (status) os_map_close(&map);
     else out->map = map;
     return status;
 }
 
-static cairn_status gguf_open(base *b, const char *path, gguf *out) {
-    return gguf_open_as(b, path, false, out);
-}
-
-static cairn_status gguf_survey(base *b, const char *path, gguf *out) {
-    return gguf_open_as(b, path, true, out);
-}
-
-static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
-    uint8_t *data = NULL;
-    void *copy = NULL;
-    size_t size = 0;
-    cairn_status status = os_copy_file(b, path, GGUF_ALIGNMENT, &copy, &data, &size);
-    if (status) return status;
-    status = gguf_parse(b, path, data, size, out);
-    if (status) base_delete(b, copy, size + GGUF_ALIGNMENT, 1);
-    else out->copy = copy;
+/* Reads the first `held` bytes, and the header from them. */
+static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size_t held,
+                                   size_t size, bool any_type, bool *more,
+                                   gguf *out) {
+    const size_t bytes = held + GGUF_ALIGNMENT;
+    void *copy = base_realloc(b, NULL, 0, bytes);
+    uint8_t *data = (uint8_t *)copy;
+    cairn_status status;
+    int error;
+    *more = false;
+    if (!copy) return base_no_memory(b, path, bytes);
+    data += (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
+    error = os_read_at(file, 0, data, held);
+    status = error ? os_fail(b, error, "read", path)
+                   : gguf_parse_part(b, path, data, held, size, any_type, more, out);
+    if (status) base_delete(b, copy, bytes, 1);
+    else out->copy = copy, out->held = held, out->file = file;
     return status;
 }
 
+/* Reads a part of `held` bytes, and larger ones until the header is in them. */
+static cairn_status gguf_read_file(base *b, const char *path, size_t held, bool any_type,
+                                   gguf *out) {
+    size_t size = 0;
+    bool more = false;
+    cairn_status status;
+    int64_t file = os_open_sized(path, &size);
+    memset(out, 0, sizeof *out);
+    if (file < 0) return os_fail(b, (int)file, "open", path);
+    do {
+        if (held > size) held = size;
+        status = gguf_read_part(b, path, file, held, size, any_type, &more, out);
+        held = held < size / 4 ? held * 4 : size;
+    } while (more);
+    if (status || out->held == size) os_calls.close(file);
+    return status;
+}
+
+static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
+    return gguf_read_file(b, path, SIZE_MAX, false, out);
+}
+
+static cairn_status gguf_scan(base *b, const char *path, gguf *out) {
+    return gguf_read_file(b, path, GGUF_FIRST_BYTES, false, out);
+}
+
+static cairn_status gguf_survey(base *b, const char *path, gguf *out) {
+    return gguf_read_file(b, path, GGUF_FIRST_BYTES, true, out);
+}
+
+static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer) {
+    if (at + bytes <= g->held) return g->data + at;
+    return os_read_at(g->file, at, buffer, bytes) ? NULL : (const uint8_t *)buffer;
+}
+
+static cairn_status gguf_lost(base *b, const gguf *g) {
+    return base_fail(b, CAIRN_FILE_ERROR,
+                     "%s: cannot be read any more; it was cut short while it was loaded", g->path);
+}
+
 /* Reads all of the source to `data`; the callback is not trusted to know its file. */
-static cairn_status gguf_fetch(base *b, const cairn_model_source *s, const char *name,
-                               uint8_t *data) {
+static cairn_status gguf_read_source(base *b, const cairn_model_source *s, const char *name,
+                                     uint8_t *data) {
     enum { PART = 1 << 26 };
     for (uint64_t at = 0; at < s->bytes;) {
         size_t wanted = s->bytes - at < PART ? (size_t)(s->bytes - at) : PART;
@@ -579,10 +637,10 @@ static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in
     copy = base_realloc(b, NULL, 0, (size_t)source->bytes + GGUF_ALIGNMENT);
     if (!copy) return base_no_memory(b, name, (size_t)source->bytes + GGUF_ALIGNMENT);
     data = (uint8_t *)copy + (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
-    if (!source->data) status = gguf_fetch(b, source, name, data);
+    if (!source->data) status = gguf_read_source(b, source, name, data);
     else memcpy(data, source->data, (size_t)source->bytes);
     if (!status) status = gguf_parse(b, name, data, (size_t)source->bytes, out);
     if (status) base_delete(b, copy, (size_t)source->bytes + GGUF_ALIGNMENT, 1);
-    else out->copy = copy;
+    else out->copy = copy, out->held = (size_t)source->bytes;
     return status;
 }

@@ -1,5 +1,6 @@
-/* gguf: model files. Reads GGUF version 2 and 3 in place, from a map of the file or from a copy in
- * memory: typed metadata by key, tensors by name.
+/* gguf: model files. Reads GGUF version 2 and 3 in place, from a map of the file, from a copy in
+ * memory, or from a copy of the header with tensors read when they are asked for: typed metadata by
+ * key, tensors by name.
  *
  * The file is not trusted. Opening visits every byte of the header once, checks every length against
  * what is left of the file before using it, and fails with a message that names the key or tensor
@@ -31,16 +32,18 @@ typedef struct gguf_tensor {
     int type;         /* a BLOCK_ type that block_find knows */
     int ndim;         /* 1 to 4 */
     int64_t shape[4]; /* shape[0] is the contiguous one; 1 beyond ndim */
-    const void *data; /* in the file, aligned as general.alignment says (8 or more) */
+    const void *data; /* in the file, aligned as general.alignment says (8 or more); NULL: gguf_scan */
+    uint64_t at;      /* of its data in the file */
     size_t bytes;
     uint64_t offset; /* of its description in the file, for messages */
 } gguf_tensor;
 
 typedef struct gguf {
-    const uint8_t *data; /* [size], the whole file */
-    size_t size;
+    const uint8_t *data; /* [held], what of the file is at hand: the header at least */
+    size_t held, size;   /* size: the file's */
     os_map map;          /* empty when the file lies in memory */
-    void *copy;          /* gguf_copy's, NULL otherwise */
+    void *copy;          /* [gguf_copied], NULL when it is mapped */
+    int64_t file;        /* gguf_scan's, open while held < size */
     char path[GGUF_PATH_BYTES]; /* for messages; the end of a longer one */
     uint32_t version, alignment;
     gguf_key *keys; /* [key_count], by name */
@@ -59,10 +62,19 @@ typedef struct gguf_list {
 /* Maps and reads the file. [blocks] The file must not be cut short while it is open: the system
  * ends a process that reads what is gone. */
 static cairn_status gguf_open(base *b, const char *path, gguf *out);
-/* As gguf_open, to look at: tensors of a block type that is not supported stand in it without bytes. */
-static cairn_status gguf_survey(base *b, const char *path, gguf *out);
 /* Reads the file into memory of our own, which nobody can take away or change. [blocks] */
 static cairn_status gguf_copy(base *b, const char *path, gguf *out);
+/* Reads the header into memory, and leaves the data of a large file to gguf_fetch: for those who
+ * keep it elsewhere. A file that is cut short or changed meanwhile is a failed read. [blocks] */
+static cairn_status gguf_scan(base *b, const char *path, gguf *out);
+/* The same, to look at: tensors of a block type that is not supported stand in it without bytes. */
+static cairn_status gguf_survey(base *b, const char *path, gguf *out);
+/* Bytes [at, at + bytes) of the file, which has them: where they lie, or read into `buffer`; NULL
+ * when they cannot be read, which gguf_lost turns into a status. Any number of threads may. */
+static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer);
+static cairn_status gguf_lost(base *b, const gguf *g);
+/* Bytes that its copy takes. */
+static size_t gguf_copied(const gguf *g);
 /* Frees the tables, the map and the copy; also after an open that failed. *g is empty. */
 static void gguf_close(base *b, gguf *g);
 

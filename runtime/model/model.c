@@ -8,7 +8,9 @@ enum { MODEL_MODEST_BATCH = 8 };
 static const struct model_family {
     const char *architecture; /* general.architecture of its files */
     cairn_status (*read)(plan_reader *r);
-} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}};
+} model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}, {"qwen2", qwen_read_biased},
+                      {"qwen3", qwen_read_normed}, {"qwen3moe", qwen_read_experts},
+                      {"gemma3", gemma_read}, {"phi3", phi_read}, {"smollm3", llama_read_smollm3}};
 
 static bool model_knows(const char *architecture) {
     for (size_t i = 0; i < BASE_COUNT(model_families); i++)
@@ -23,8 +25,21 @@ static void model_list_families(char *out, size_t bytes) {
                                model_families[i].architecture);
 }
 
-static cairn_status model_read_plan(cairn_model *m, base *b) {
-    plan_reader r = {b, &m->file, m->architecture, &m->shape, &m->plan};
+/* The plan, by one family; nothing in the file may be left over. */
+static cairn_status model_read_family(cairn_model *m, base *b, const struct model_family *family,
+                                      int max_seq_len) {
+    const size_t tensors = m->file.tensor_count;
+    plan_reader r = {b, &m->file, m->architecture, &m->shape, &m->plan, max_seq_len, NULL};
+    cairn_status status;
+    r.used = (bool *)base_new(b, tensors + 1, sizeof *r.used);
+    if (!r.used) return base_no_memory(b, "the names of tensors", tensors + 1);
+    status = family->read(&r);
+    if (!status) status = plan_check_tensors(&r);
+    base_delete(b, r.used, tensors + 1, sizeof *r.used);
+    return status;
+}
+
+static cairn_status model_read_plan(cairn_model *m, base *b, int max_seq_len) {
     const char *name;
     char known[256];
     size_t bytes;
@@ -33,18 +48,18 @@ static cairn_status model_read_plan(cairn_model *m, base *b) {
     snprintf(m->architecture, sizeof m->architecture, "%.*s", (int)(bytes < 31 ? bytes : 31), name);
     for (size_t i = 0; i < BASE_COUNT(model_families); i++)
         if (!strcmp(m->architecture, model_families[i].architecture))
-            return model_families[i].read(&r);
+            return model_read_family(m, b, &model_families[i], max_seq_len);
     model_list_families(known, sizeof known);
     return base_fail(b, CAIRN_UNSUPPORTED, "%s: the architecture is '%s'; supported: %s",
                      m->file.path, m->architecture, known);
 }
 
-static cairn_status model_try_plan(base *b, const gguf *file) {
+static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len) {
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->file = *file;
-    status = model_read_plan(m, b);
+    status = model_read_plan(m, b, max_seq_len);
     plan_close(b, &m->plan);
     base_delete(b, m, 1, sizeof *m);
     return status;
@@ -83,13 +98,16 @@ static int model_pool_pages(const cairn_config *config, const model_shape *s, in
 
 /* Device bytes that the cache may take: what the budget or the device leaves, less what the backend
  * takes. */
-static uint64_t model_free_bytes(const cairn_model *m, const device *dev) {
+static cairn_status model_free_bytes(const cairn_model *m, const device *dev, uint64_t *bytes) {
     uint64_t wanted = m->memory.weights + m->memory.scratch + m->memory.opening, room;
-    if (dev->budget_bytes)
+    cairn_status status;
+    if (dev->budget_bytes) {
         room = dev->budget_bytes > dev->live_bytes ? dev->budget_bytes - dev->live_bytes : 0;
-    else
-        room = device_free_bytes(dev) / 10 * 9;
-    return room > wanted ? room - wanted : 0;
+    } else {
+        if ((status = device_free_bytes(dev, &room))) return status;
+        room = room / 10 * 9;
+    }
+    return *bytes = room > wanted ? room - wanted : 0, CAIRN_OK;
 }
 
 /* Refuses a batch whose cache the host's memory cannot hold: it would be reserved, and the system
@@ -114,7 +132,9 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
 }
 
 static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages) {
-    uint64_t room = model_free_bytes(m, dev);
+    uint64_t room;
+    cairn_status status = model_free_bytes(m, dev, &room);
+    if (status) return status;
     *pages = model_pool_pages(&m->runtime->config, &m->shape, m->max_seq_len, room);
     return model_check_batch(m, dev, room);
 }
@@ -150,17 +170,15 @@ static void model_close_file(cairn_model *m, base *b) {
 }
 
 /* The file, its shape and plan. model_close_file gives them back, also after a failure. */
-static cairn_status model_read(cairn_model *m, base *b, model_place place, cairn_memory_map map) {
+static cairn_status model_read(cairn_model *m, base *b, model_place place, bool stays) {
     const char *name;
     size_t bytes;
     bool found;
-    bool stays = map == CAIRN_MAP_FILE;
-    cairn_status status = !place.path ? gguf_from(b, place.source, stays, &m->file)
-                        : stays ? gguf_open(b, place.path, &m->file)
-                                : gguf_copy(b, place.path, &m->file);
+    cairn_status status = place.source ? gguf_from(b, place.source, stays, &m->file)
+                                       : place.open_file(b, place.path, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
-    if ((status = model_read_plan(m, b)) ||
+    if ((status = model_read_plan(m, b, m->runtime->config.max_seq_len)) ||
         (status = gguf_string(b, &m->file, "general.name", &found, &name, &bytes)))
         return status;
     if (found)
@@ -215,6 +233,11 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
+static model_opener model_opener_of(const cairn_runtime *rt) {
+    if (rt->device.cuda) return gguf_scan;
+    return rt->config.memory.map == CAIRN_MAP_FILE ? gguf_open : gguf_copy;
+}
+
 static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model **out) {
     base *b = &rt->base;
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
@@ -222,9 +245,9 @@ static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model
     *out = NULL;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
-    /* a backend that copies reads the file once, while it opens */
-    if ((status = model_read(m, b, place, rt->device.cuda ? CAIRN_MAP_FILE
-                                                         : rt->config.memory.map)) ||
+    /* a backend that copies reads the host's bytes where they lie, while it opens */
+    if ((status = model_read(m, b, place, rt->device.cuda ||
+                                              rt->config.memory.map == CAIRN_MAP_FILE)) ||
         (status = model_check_layers(b, &rt->config, &m->shape)) ||
         (status = model_open_tokenizer(m, b))) {
         model_unload(m);

@@ -37,13 +37,27 @@ static cairn_status plan_number(plan_reader *r, const char *key, float fallback,
     return CAIRN_OK;
 }
 
-static cairn_status plan_refuse_tensors(plan_reader *r, const char *const *names, size_t count,
-                                        const char *what) {
-    for (size_t i = 0; i < count; i++)
-        if (gguf_tensor_find(r->file, names[i]))
-            return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s' is not supported (%s)",
-                             r->file->path, names[i], what);
-    return CAIRN_OK;
+static cairn_status plan_refuse_number(plan_reader *r, const char *key, float neutral) {
+    char name[96];
+    float value = neutral;
+    bool found;
+    cairn_status status;
+    snprintf(name, sizeof name, "%s.%s", r->architecture, key);
+    status = gguf_f32(r->b, r->file, name, &found, &value);
+    if (status || value == neutral) return status;
+    return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the key '%s' is %g; only %g is supported",
+                     r->file->path, name, (double)value, (double)neutral);
+}
+
+static cairn_status plan_read_window(plan_reader *r, int *window) {
+    char name[96];
+    uint32_t value = 0;
+    bool found;
+    cairn_status status;
+    snprintf(name, sizeof name, "%s.attention.sliding_window", r->architecture);
+    status = gguf_u32(r->b, r->file, name, &found, &value);
+    *window = value < (uint32_t)r->shape->context ? (int)value : 0;
+    return status;
 }
 
 /* ---- shape ----------------------------------------------------------------------------------- */
@@ -54,7 +68,8 @@ static cairn_status plan_read_sizes(plan_reader *r) {
     cairn_status status;
     if ((status = plan_key(r, "block_count", 0, &s->layers)) ||
         (status = plan_key(r, "embedding_length", 0, &s->hidden)) ||
-        (status = plan_key(r, "feed_forward_length", 0, &s->ffn)) ||
+        (status = plan_key(r, s->experts ? "expert_feed_forward_length" : "feed_forward_length", 0,
+                           &s->ffn)) ||
         (status = plan_key(r, "context_length", 0, &s->context)) ||
         (status = plan_key(r, "attention.head_count", 0, &s->heads)) ||
         (status = plan_number(r, "attention.layer_norm_rms_epsilon", 0, &s->norm_eps)))
@@ -103,6 +118,7 @@ static cairn_status plan_find(plan_reader *r, const char *name, int64_t rows, in
                          "%s: the tensor '%s' is [%lld, %lld]; [%lld, %lld] is expected",
                          r->file->path, name, (long long)have, (long long)t->shape[0],
                          (long long)rows, (long long)columns);
+    r->used[t - r->file->tensors] = true;
     r->plan->parameters += (uint64_t)(rows * columns);
     r->plan->weight_bytes += t->bytes;
     *found = t;
@@ -118,18 +134,28 @@ static cairn_status plan_weight(plan_reader *r, const char *name, int64_t rows, 
     w->rows = rows;
     w->columns = columns;
     w->data = (const uint8_t *)t->data;
+    w->at = t->at;
     return CAIRN_OK;
 }
 
 static cairn_status plan_vector(plan_reader *r, const char *name, int64_t rows, int64_t columns,
                                 model_vector *v) {
     const gguf_tensor *t;
+    const uint8_t *data;
     float *values;
+    void *buffer = NULL;
     cairn_status status = plan_find(r, name, rows, columns, &t);
     if (status) return status;
     values = (float *)base_new(r->b, (size_t)(rows * columns), sizeof *values);
-    if (!values) return base_no_memory(r->b, name, (size_t)(rows * columns) * sizeof *values);
-    block_find(t->type)->dequantize((const uint8_t *)t->data, values, rows * columns);
+    if (values && !t->data) buffer = base_new(r->b, t->bytes, 1);
+    if (!values || (!t->data && !buffer))
+        status = base_no_memory(r->b, name, (size_t)(rows * columns) * sizeof *values);
+    else if (!(data = gguf_fetch(r->file, t->at, t->bytes, buffer)))
+        status = gguf_lost(r->b, r->file);
+    else
+        block_find(t->type)->dequantize(data, values, rows * columns);
+    base_delete(r->b, buffer, t->bytes, 1);
+    if (status) return base_delete(r->b, values, (size_t)(rows * columns), sizeof *values), status;
     v->values = values;
     v->count = rows * columns;
     return CAIRN_OK;
@@ -153,10 +179,41 @@ static cairn_status plan_layer_parts(plan_reader *r, int layer, const plan_layer
     char name[GGUF_NAME_BYTES];
     cairn_status status = CAIRN_OK;
     for (size_t i = 0; i < count && !status; i++) {
-        snprintf(name, sizeof name, "blk.%d.%s.weight", layer, list[i].name);
+        snprintf(name, sizeof name, "blk.%d.%s", layer, list[i].name);
         status = plan_vector(r, name, list[i].rows, list[i].columns, &to->parts[list[i].part]);
     }
     return status;
+}
+
+static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name,
+                                     const plan_layer_weight *list, size_t count) {
+    plan_layer_weight all = {name, list[0].role, 0, list[0].columns};
+    model_weight *to = r->plan->layers[layer].weights, fused;
+    cairn_status status;
+    int64_t row = 0;
+    for (size_t i = 0; i < count; i++) all.rows += list[i].rows;
+    if ((status = plan_layer_weights(r, layer, &all, 1))) return status;
+    fused = to[all.role];
+    for (size_t i = 0; i < count; i++) {
+        model_weight *part = &to[list[i].role];
+        *part = fused;
+        part->rows = list[i].rows;
+        part->data += (size_t)row * block_row_bytes(block_find(fused.type), fused.columns);
+        row += list[i].rows;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_status plan_attention_out(plan_reader *r, int layer) {
+    const model_shape *s = r->shape;
+    const plan_layer_weight out = {"attn_output", PLAN_O, s->hidden,
+                                   (int64_t)s->heads * s->head_dim};
+    const plan_layer_part norm = {"attn_norm.weight", PLAN_MIXER_NORM, 1, s->hidden};
+    cairn_status status = plan_layer_weights(r, layer, &out, 1);
+    if (status) return status;
+    r->plan->layers[layer].mixer = PLAN_ATTENTION;
+    r->plan->layers[layer].state = r->shape->kv_layers++;
+    return plan_layer_parts(r, layer, &norm, 1);
 }
 
 static cairn_status plan_attention(plan_reader *r, int layer) {
@@ -165,26 +222,42 @@ static cairn_status plan_attention(plan_reader *r, int layer) {
     const int64_t kv = (int64_t)s->kv_heads * s->head_dim;
     const plan_layer_weight weights[] = {{"attn_q", PLAN_Q, q, hidden},
                                          {"attn_k", PLAN_K, kv, hidden},
-                                         {"attn_v", PLAN_V, kv, hidden},
-                                         {"attn_output", PLAN_O, hidden, q}};
-    const plan_layer_part norm = {"attn_norm", PLAN_MIXER_NORM, 1, hidden};
+                                         {"attn_v", PLAN_V, kv, hidden}};
     cairn_status status = plan_layer_weights(r, layer, weights, BASE_COUNT(weights));
-    if (status) return status;
-    r->plan->layers[layer].mixer = PLAN_ATTENTION;
-    r->plan->layers[layer].state = r->shape->kv_layers++;
-    return plan_layer_parts(r, layer, &norm, 1);
+    return status ? status : plan_attention_out(r, layer);
+}
+
+static cairn_status plan_biases(plan_reader *r, int layer) {
+    const model_shape *s = r->shape;
+    const int64_t kv = (int64_t)s->kv_heads * s->head_dim;
+    const plan_layer_part biases[] = {
+        {"attn_q.bias", PLAN_Q_BIAS, 1, (int64_t)s->heads * s->head_dim},
+        {"attn_k.bias", PLAN_K_BIAS, 1, kv}, {"attn_v.bias", PLAN_V_BIAS, 1, kv}};
+    return plan_layer_parts(r, layer, biases, BASE_COUNT(biases));
+}
+
+static cairn_status plan_head_norms(plan_reader *r, int layer) {
+    const int64_t dim = r->shape->head_dim;
+    const plan_layer_part norms[] = {{"attn_q_norm.weight", PLAN_Q_NORM, 1, dim},
+                                     {"attn_k_norm.weight", PLAN_K_NORM, 1, dim}};
+    return plan_layer_parts(r, layer, norms, BASE_COUNT(norms));
+}
+
+static cairn_status plan_ffn_out(plan_reader *r, int layer, plan_ffn kind) {
+    const int64_t hidden = r->shape->hidden;
+    const plan_layer_weight down = {"ffn_down", PLAN_DOWN, hidden, r->shape->ffn};
+    const plan_layer_part norm = {"ffn_norm.weight", PLAN_FFN_NORM, 1, hidden};
+    cairn_status status = plan_layer_weights(r, layer, &down, 1);
+    r->plan->layers[layer].ffn = kind;
+    return status ? status : plan_layer_parts(r, layer, &norm, 1);
 }
 
 static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind) {
     const int64_t hidden = r->shape->hidden, ffn = r->shape->ffn;
     const plan_layer_weight weights[] = {{"ffn_gate", PLAN_GATE, ffn, hidden},
-                                         {"ffn_up", PLAN_UP, ffn, hidden},
-                                         {"ffn_down", PLAN_DOWN, hidden, ffn}};
-    const plan_layer_part norm = {"ffn_norm", PLAN_FFN_NORM, 1, hidden};
+                                         {"ffn_up", PLAN_UP, ffn, hidden}};
     cairn_status status = plan_layer_weights(r, layer, weights, BASE_COUNT(weights));
-    if (status) return status;
-    r->plan->layers[layer].ffn = kind;
-    return plan_layer_parts(r, layer, &norm, 1);
+    return status ? status : plan_ffn_out(r, layer, kind);
 }
 
 static cairn_status plan_ends(plan_reader *r, const char *norm) {
@@ -197,6 +270,15 @@ static cairn_status plan_ends(plan_reader *r, const char *norm) {
     p->head = p->embed;
     return gguf_tensor_find(r->file, "output.weight")
                ? plan_weight(r, "output.weight", s->vocab, s->hidden, &p->head) : CAIRN_OK;
+}
+
+static cairn_status plan_check_tensors(plan_reader *r) {
+    for (size_t i = 0; i < r->file->tensor_count; i++)
+        if (!r->used[i])
+            return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s' is not supported in the "
+                             "family '%s'", r->file->path, r->file->tensors[i].name,
+                             r->architecture);
+    return CAIRN_OK;
 }
 
 static cairn_status plan_new_layers(plan_reader *r) {
@@ -234,22 +316,128 @@ static void plan_close(base *b, model_plan *p) {
 
 /* ---- rotations ------------------------------------------------------------------------------- */
 
-static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_rope *rope) {
-    const int dim = r->shape->head_dim;
-    float base_value;
-    int dims;
-    cairn_status status;
-    if ((status = plan_number(r, "rope.freq_base", 10000.0f, &base_value)) ||
-        (status = plan_key(r, "rope.dimension_count", dim, &dims)))
-        return status;
-    if (dims != dim)
-        return base_fail(r->b, CAIRN_UNSUPPORTED,
-                         "%s: rope turns %d of the %d values of a head; all is supported",
-                         r->file->path, dims, dim);
+/* What stretches a rope beyond the context that the model was first trained for. */
+typedef struct plan_scaling {
+    bool yarn;
+    float factor, magnitude, fast, slow; /* fast, slow: turns in that context between which yarn
+                                            goes over from frequencies as they are to stretched */
+    int original;                        /* that context */
+} plan_scaling;
+
+static void plan_plain_rope(plan_rope *rope, plan_pairing pairing, int dims, double turns) {
     rope->pairing = pairing;
     rope->dims = dims;
     rope->magnitude = 1.0f;
-    for (int j = 0; j < dims / 2; j++)
-        rope->frequency[j] = pow((double)base_value, -2.0 * j / dims);
+    for (int j = 0; j < dims / 2; j++) rope->frequency[j] = pow(turns, -2.0 * j / dims);
+}
+
+/* Which kinds of scaling there are. *factor: 0 where the kind needs none. */
+static cairn_status plan_scaling_kind(plan_reader *r, plan_scaling *s, bool *factors) {
+    char key[96];
+    const char *kind = "linear"; /* where a factor stands alone */
+    size_t bytes = 6;
+    bool found;
+    cairn_status status;
+    snprintf(key, sizeof key, "%s.rope.scaling.type", r->architecture);
+    status = gguf_string(r->b, r->file, key, &found, &kind, &bytes);
+    if (status) return status;
+    s->yarn = bytes == 4 && !memcmp(kind, "yarn", 4);
+    *factors = bytes == 8 && !memcmp(kind, "longrope", 8);
+    if (s->yarn) return plan_number(r, "rope.scaling.factor", 0, &s->factor);
+    if (bytes == 6 && !memcmp(kind, "linear", 6))
+        return plan_number(r, "rope.scaling.factor", 1.0f, &s->factor);
+    s->factor = 1.0f;
+    if (*factors || (bytes == 4 && !memcmp(kind, "none", 4))) return CAIRN_OK;
+    return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: rope scaling '%.*s' is not supported; none, "
+                     "linear, yarn and longrope are", r->file->path, bytes < 32 ? (int)bytes : 32,
+                     kind);
+}
+
+static cairn_status plan_read_scaling(plan_reader *r, plan_scaling *s, bool *factors) {
+    float more;
+    cairn_status status;
+    if ((status = plan_scaling_kind(r, s, factors)) ||
+        (status = plan_key(r, "rope.scaling.original_context_length", r->shape->context,
+                           &s->original)) ||
+        (status = plan_number(r, "rope.scaling.yarn_beta_fast", 32.0f, &s->fast)) ||
+        (status = plan_number(r, "rope.scaling.yarn_beta_slow", 1.0f, &s->slow)) ||
+        (status = plan_number(r, "rope.scaling.attn_factor", 1.0f, &s->magnitude)) ||
+        (status = plan_number(r, "rope.scaling.yarn_attn_factor", 1.0f, &more)) ||
+        (status = plan_refuse_number(r, "rope.scaling.yarn_ext_factor", 1.0f)) ||
+        (status = plan_refuse_number(r, "rope.scaling.yarn_log_multiplier", 0.0f)))
+        return status;
+    s->magnitude *= more;
     return CAIRN_OK;
+}
+
+/* The pair that turns `times` times within the original context. */
+static double plan_pair_of(const plan_scaling *s, int dims, double turns, double times) {
+    return dims * log(s->original / (times * 2 * 3.14159265358979323846)) / (2 * log(turns));
+}
+
+static void plan_scale(const plan_scaling *s, double turns, plan_rope *rope) {
+    double low = fmax(floor(plan_pair_of(s, rope->dims, turns, (double)s->fast)), 0);
+    double high = fmin(ceil(plan_pair_of(s, rope->dims, turns, (double)s->slow)), rope->dims - 1);
+    for (int j = 0; j < rope->dims / 2; j++) {
+        double share = s->yarn ? (j - low) / fmax(high - low, 0.001) : 1.0;
+        share = fmin(fmax(share, 0), 1);
+        rope->frequency[j] *= 1 - share + share / (double)s->factor;
+    }
+    rope->magnitude = s->magnitude;
+    if (s->yarn) rope->magnitude *= 1.0f + 0.1f * logf(s->factor);
+}
+
+/* Divides the frequencies by the numbers of a tensor. */
+static cairn_status plan_divide(plan_reader *r, const char *name, plan_rope *rope) {
+    model_vector by = {NULL, 0};
+    cairn_status status = plan_vector(r, name, 1, rope->dims / 2, &by);
+    for (int j = 0; j < (int)by.count && !status; j++) {
+        if (!(by.values[j] > 0.0f && by.values[j] < 1e12f))
+            status = base_fail(r->b, CAIRN_BAD_FILE, "%s: the tensor '%s' has %g at %d; positive "
+                               "numbers are expected", r->file->path, name, (double)by.values[j],
+                               j);
+        else rope->frequency[j] /= (double)by.values[j];
+    }
+    plan_free_vector(r->b, &by);
+    return status;
+}
+
+/* Factors for contexts up to the original and for longer ones: max_seq_len says which. */
+static cairn_status plan_long_rope(plan_reader *r, const plan_scaling *s, plan_rope *rope) {
+    const int context = r->shape->context;
+    const double times = (double)context / s->original;
+    plan_rope other = *rope;
+    cairn_status status;
+    r->plan->long_rope =
+        (r->max_seq_len > 0 && r->max_seq_len < context ? r->max_seq_len : context) > s->original;
+    status = plan_divide(r, "rope_factors_short.weight", r->plan->long_rope ? &other : rope);
+    if (!status)
+        status = plan_divide(r, "rope_factors_long.weight", r->plan->long_rope ? rope : &other);
+    if (s->magnitude == 1.0f && times > 1 && s->original > 1)
+        rope->magnitude = (float)sqrt(1 + log(times) / log(s->original));
+    return status;
+}
+
+static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_rope *rope) {
+    const int dim = r->shape->head_dim;
+    plan_scaling scaling;
+    float turns;
+    int dims;
+    bool factors;
+    cairn_status status;
+    if ((status = plan_number(r, "rope.freq_base", 10000.0f, &turns)) ||
+        (status = plan_key(r, "rope.dimension_count", dim, &dims)) ||
+        (status = plan_read_scaling(r, &scaling, &factors)))
+        return status;
+    if (dims > dim || dims % 2 || turns <= 1.0f)
+        return base_fail(r->b, CAIRN_BAD_FILE,
+                         "%s: rope by powers of %g turns %d values of a head of %d; an even number "
+                         "of them, and more than 1, are expected", r->file->path, (double)turns,
+                         dims, dim);
+    plan_plain_rope(rope, pairing, dims, (double)turns);
+    plan_scale(&scaling, (double)turns, rope);
+    if (factors || gguf_tensor_find(r->file, "rope_factors_long.weight"))
+        return plan_long_rope(r, &scaling, rope);
+    return gguf_tensor_find(r->file, "rope_freqs.weight")
+               ? plan_divide(r, "rope_freqs.weight", rope) : CAIRN_OK;
 }

@@ -6,12 +6,13 @@
  * Adding a family is a file and a line in model_families; adding a block format is a row in block.c.
  *
  * Weights are host views: bytes as the file holds them, readable while the model is open on the
- * CPU, and while it is being opened on a backend that keeps its own form (model_backend.copies). */
+ * CPU; a backend that keeps its own form (model_backend.copies) fetches them while it opens. */
 
 typedef struct model_weight {
     int type;              /* a block type of block.c */
     int64_t rows, columns; /* rows are outputs; a row's columns are contiguous */
-    const uint8_t *data;   /* host, rows * block_row_bytes(columns); NULL: there is none */
+    const uint8_t *data;   /* host, rows * block_row_bytes(columns); NULL: none, or not in memory */
+    uint64_t at;           /* of its bytes in the file */
 } model_weight;
 
 /* Small tensors that are read as f32, whatever their format in the file. Host memory. */
@@ -22,6 +23,7 @@ typedef struct model_shape {
     int context; /* the longest sequence the model was made for */
     int kv_layers, conv_layers; /* with attention, with short convolutions */
     int conv_taps;              /* of a convolution, 2 to 8 */
+    int experts, experts_used;  /* of a layer's ffn, each ffn wide, and of a row; 0: the ffn is one */
     float norm_eps;
 } model_shape;
 
@@ -32,13 +34,17 @@ typedef enum plan_role {
     PLAN_Q, PLAN_K, PLAN_V, PLAN_O, /* attention: [heads or kv_heads * head_dim, hidden], O back */
     PLAN_CONV_IN,                   /* short conv: [3 * hidden, hidden]: gates in and out, x */
     PLAN_CONV_OUT,                  /* [hidden, hidden] */
-    PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back */
+    PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back; of experts, one behind the
+                                       other */
+    PLAN_ROUTER,                    /* [experts, hidden] */
     PLAN_ROLES
 } plan_role;
 
 typedef enum plan_part {
     PLAN_MIXER_NORM, PLAN_FFN_NORM, /* [hidden] */
     PLAN_Q_NORM, PLAN_K_NORM,       /* [head_dim], of each head before it turns; or none */
+    PLAN_Q_BIAS, PLAN_K_BIAS, PLAN_V_BIAS, /* [heads or kv_heads * head_dim], or none */
+    PLAN_MIXER_POST, PLAN_FFN_POST, /* [hidden], of what mixer and ffn add; or none */
     PLAN_CONV_TAPS,                 /* [hidden, shape.conv_taps], the oldest first */
     PLAN_PARTS
 } plan_part;
@@ -47,7 +53,8 @@ typedef struct plan_layer {
     plan_mixer mixer;
     plan_ffn ffn;
     int rope;   /* of plan.ropes; -1: queries and keys do not turn */
-    int window; /* tokens that a query sees back, itself included; 0: all */
+    int window; /* tokens that a query sees back, itself included; 0: all. A layer that has one
+                   attends the whole of it, whatever the config selects */
     int state;  /* which of the layers of its mixer it is: of the KV cache, or of the conv state */
     model_weight weights[PLAN_ROLES]; /* those of its mixer and ffn; others are empty */
     model_vector parts[PLAN_PARTS];
@@ -61,7 +68,7 @@ enum { PLAN_MAX_PAIRS = 128, PLAN_ROPES = 2 };
 /* Pair j turns by position * frequency[j]; what scaling a family has is in the numbers. */
 typedef struct plan_rope {
     plan_pairing pairing;
-    int dims;        /* of a head's values, the first ones; the others stay */
+    int dims;        /* of a head's values, the first ones, an even number; the others stay */
     float magnitude; /* factor of what has turned */
     double frequency[PLAN_MAX_PAIRS]; /* [dims / 2] */
 } plan_rope;
@@ -71,7 +78,11 @@ typedef struct model_plan {
     plan_layer *layers;       /* [layer_count] */
     model_weight embed, head; /* [vocab, hidden]; head is embed's view when they are tied */
     model_vector output_norm; /* [hidden] */
+    float embed_scale;     /* of the embedding's rows; 0: 1 */
+    float attention_scale; /* of a query times a key; 0: head_dim^-0.5 */
     plan_rope ropes[PLAN_ROPES];
+    bool long_rope; /* max_seq_len chose the frequencies for long contexts: keys and values are
+                       others than those of a shorter one */
     uint64_t parameters, weight_bytes; /* of all weights and vectors; bytes as in the file */
 } model_plan;
 
@@ -85,41 +96,53 @@ typedef struct plan_reader {
     const char *architecture;
     model_shape *shape;
     model_plan *plan;
+    int max_seq_len; /* the config's; 0: the model's */
+    bool *used;      /* [file->tensor_count]: the tensors that the plan has read */
 } plan_reader;
 
-/* A weight blk.LAYER.NAME.weight and its role; the same for parts. */
+/* A weight blk.LAYER.NAME.weight and its role; a part blk.LAYER.NAME. */
 typedef struct plan_layer_weight {
-    const char *name;
-    plan_role role;
-    int64_t rows, columns;
+    const char *name; plan_role role; int64_t rows, columns;
 } plan_layer_weight;
-
 typedef struct plan_layer_part {
-    const char *name;
-    plan_part part;
-    int64_t rows, columns;
+    const char *name; plan_part part; int64_t rows, columns;
 } plan_layer_part;
 
-/* A whole number from 1 to 2^24 under ARCHITECTURE.key; `fallback` where it is absent, 0: it is
- * required. */
+/* A positive number under ARCHITECTURE.key, a whole one from 1 to 2^24; `fallback` where it is
+ * absent, 0: it is required. */
+static cairn_status plan_number(plan_reader *r, const char *key, float fallback, float *out);
 static cairn_status plan_key(plan_reader *r, const char *key, int fallback, int *out);
-/* Refuses a file that holds any of these tensors, which change its meaning and have no code. */
-static cairn_status plan_refuse_tensors(plan_reader *r, const char *const *names, size_t count,
-                                        const char *what);
+/* Refuses a file with another number than `neutral` under a key that has no code. */
+static cairn_status plan_refuse_number(plan_reader *r, const char *key, float neutral);
+/* The window of those layers that have one; 0 where the file has none, or it hides nothing. */
+static cairn_status plan_read_window(plan_reader *r, int *window);
 /* Layers, widths, context, norms and vocabulary. */
 static cairn_status plan_read_sizes(plan_reader *r);
 /* Head sizes, once shape.heads and kv_heads are known. */
 static cairn_status plan_read_heads(plan_reader *r);
-/* All values of a head turn, pair j by base^(-2j / head_dim) a position. */
+/* Pair j of `dims` values turns by base^(-2j / dims) a position. */
+static void plan_plain_rope(plan_rope *rope, plan_pairing pairing, int dims, double turns);
+/* The rope that the file's keys give, scaled: linear, yarn, by factors (by max_seq_len: phi). */
 static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_rope *rope);
 /* Room for shape.layers layers, all empty. */
 static cairn_status plan_new_layers(plan_reader *r);
 /* The embedding, the output norm under its name, and the head, which may be the embedding. */
 static cairn_status plan_ends(plan_reader *r, const char *norm);
-/* The projections and the norm of an attention layer. */
+/* The projections and the norm of an attention layer; and the same but q, k and v. */
 static cairn_status plan_attention(plan_reader *r, int layer);
-/* The gated ffn and its norm. */
+static cairn_status plan_attention_out(plan_reader *r, int layer);
+/* Biases of q, k and v; norms of the heads of q and k. */
+static cairn_status plan_biases(plan_reader *r, int layer);
+static cairn_status plan_head_norms(plan_reader *r, int layer);
+/* The gated ffn and its norm; and the same but gate and up. */
 static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind);
+static cairn_status plan_ffn_out(plan_reader *r, int layer, plan_ffn kind);
+/* One tensor blk.LAYER.NAME.weight that holds the rows of all weights of a list, which need no
+ * names, one weight behind the other. */
+static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name,
+                                     const plan_layer_weight *list, size_t count);
+/* Refuses a file with tensors that nothing has read: they would change what it computes. */
+static cairn_status plan_check_tensors(plan_reader *r);
 /* Weights and parts of one layer, by a list. */
 static cairn_status plan_layer_weights(plan_reader *r, int layer, const plan_layer_weight *list,
                                        size_t count);

@@ -199,10 +199,10 @@ static void spec_note_span(spec_call *s, const spec_arg *a, const cairn_tensor *
 static void spec_check_tensor(spec_call *s, const spec_arg *a, const cairn_tensor *t,
                               const char *name, bool optional) {
     const spec_arg *staging = a->flags & SPEC_STAGED ? spec_find_kind(s->op, SPEC_STAGING) : NULL;
-    tensor_want want;
-    memset(&want, 0, sizeof want);
+    tensor_want want; /* field by field: clearing the whole took a quarter of the check */
     want.op = s->c.op;
     want.name = name;
+    want.bytes = 0;
     want.optional = optional;
     want.rows_may_stride = (a->flags & SPEC_STRIDED) != 0;
     want.unread = (a->flags & SPEC_UNREAD) != 0;
@@ -262,17 +262,21 @@ static void spec_check_float(spec_call *s, const spec_arg *a) {
                    a->most);
 }
 
-static void spec_check_choice(spec_call *s, const spec_arg *a) {
-    const int32_t value = spec_int(s, a);
-    const spec_choice *choice = a->choices;
+static void spec_refuse_choice(spec_call *s, const spec_arg *a) {
     char names[128] = "";
-    for (; choice->name; choice++) {
+    for (const spec_choice *choice = a->choices; choice->name; choice++) {
         size_t used = strlen(names);
-        if (choice->value == value) return;
         snprintf(names + used, sizeof names - used, "%s%d (%s)",
                  !used ? "" : choice[1].name ? ", " : " or ", (int)choice->value, choice->name);
     }
-    ops_refuse(&s->c, true, "%s = %d; %s is expected", a->name, (int)value, names);
+    ops_refuse(&s->c, true, "%s = %d; %s is expected", a->name, (int)spec_int(s, a), names);
+}
+
+static void spec_check_choice(spec_call *s, const spec_arg *a) {
+    const int32_t value = spec_int(s, a);
+    for (const spec_choice *choice = a->choices; choice->name; choice++)
+        if (choice->value == value) return;
+    spec_refuse_choice(s, a);
 }
 
 static void spec_check_function(spec_call *s, const spec_arg *a) {

@@ -23,6 +23,7 @@ enum { OS_OPEN_READ, OS_OPEN_CREATE, OS_OPEN_PRIVATE };
 typedef struct os_call_table {
     int64_t (*open)(const char *path, int mode); /* a handle */
     int64_t (*read)(int64_t file, void *data, size_t bytes);
+    int64_t (*read_at)(int64_t file, void *data, size_t bytes, uint64_t at); /* any thread's */
     int64_t (*write)(int64_t file, const void *data, size_t bytes);
     int (*sync)(int64_t file);
     int (*close)(int64_t file);

@@ -57,7 +57,6 @@ static cairn_status os_read_file(base *b, const char *path, base_text *out) {
     return os_fail(b, error, "read", path);
 }
 
-/* Opens a regular file to read and tells its size. A handle, or a negative errno code. */
 static int64_t os_open_sized(const char *path, size_t *size) {
     os_file_info info;
     int64_t file = os_open_regular(path, &info);
@@ -70,37 +69,18 @@ static int64_t os_open_sized(const char *path, size_t *size) {
     return file;
 }
 
-/* Reads `size` bytes; 0 or a negative errno code, EIO when the file ends before. */
-static int os_read_exact(int64_t file, uint8_t *to, size_t size) {
+static int os_read_at(int64_t file, uint64_t at, void *data, size_t size) {
     const size_t most = (size_t)1 << 30; /* of one call: systems have limits near 2 GiB */
+    uint8_t *to = (uint8_t *)data;
     while (size) {
-        int64_t got = os_calls.read(file, to, size < most ? size : most);
+        int64_t got = os_calls.read_at(file, to, size < most ? size : most, at);
         if (got == -EINTR) continue;
         if (got <= 0) return got ? (int)got : -EIO;
         to += got;
+        at += (uint64_t)got;
         size -= (size_t)got;
     }
     return 0;
-}
-
-static cairn_status os_copy_file(base *b, const char *path, size_t alignment, void **memory,
-                                 uint8_t **data, size_t *size) {
-    int64_t file;
-    int error = 0;
-    *memory = *data = NULL;
-    file = os_open_sized(path, size);
-    if (file < 0) return os_fail(b, (int)file, "open", path);
-    *memory = base_realloc(b, NULL, 0, *size + alignment);
-    if (*memory) {
-        *data = (uint8_t *)*memory + (alignment - (uintptr_t)*memory % alignment) % alignment;
-        error = os_read_exact(file, *data, *size);
-    }
-    os_calls.close(file);
-    if (!error && *memory) return CAIRN_OK;
-    if (!error) return base_no_memory(b, path, *size + alignment);
-    if (*memory) base_delete(b, *memory, *size + alignment, 1);
-    *memory = *data = NULL; /* nothing that was given back is handed out */
-    return os_fail(b, error, "read", path);
 }
 
 static cairn_status os_map_open(base *b, const char *path, os_map *out) {

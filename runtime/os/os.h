@@ -15,10 +15,11 @@ static cairn_status os_fail(base *b, int error, const char *verb, const char *pa
 static int64_t os_open_regular(const char *path, os_file_info *info);
 /* Appends the whole file to `out`; on failure `out` holds what it held before. */
 static cairn_status os_read_file(base *b, const char *path, base_text *out);
-/* Reads the file into new memory: *data [*size] lies in *memory [*size + alignment], which is
- * the caller's, at a multiple of `alignment`. [blocks] */
-static cairn_status os_copy_file(base *b, const char *path, size_t alignment, void **memory,
-                                 uint8_t **data, size_t *size);
+/* The same, which tells the file's size. */
+static int64_t os_open_sized(const char *path, size_t *size);
+/* Reads `size` bytes from byte `at` on; 0 or a negative errno code, EIO when the file ends before.
+ * Any number of threads may. [blocks] */
+static int os_read_at(int64_t file, uint64_t at, void *data, size_t size);
 /* Maps the file read-only; an empty file maps to zero bytes. */
 static cairn_status os_map_open(base *b, const char *path, os_map *out);
 /* Leaves an empty map. */

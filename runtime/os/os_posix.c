@@ -26,6 +26,11 @@ static int64_t os_posix_read(int64_t file, void *data, size_t bytes) {
     return got < 0 ? -errno : (int64_t)got;
 }
 
+static int64_t os_posix_read_at(int64_t file, void *data, size_t bytes, uint64_t at) {
+    ssize_t got = pread((int)file, data, bytes, (off_t)at);
+    return got < 0 ? -errno : (int64_t)got;
+}
+
 static int64_t os_posix_write(int64_t file, const void *data, size_t bytes) {
     ssize_t put = write((int)file, data, bytes);
     return put < 0 ? -errno : (int64_t)put;
@@ -325,8 +330,8 @@ static bool os_before_exit(void (*run)(void)) {
 }
 
 static os_call_table os_calls = {
-    os_posix_open, os_posix_read, os_posix_write, os_posix_sync, os_posix_close, os_posix_info,
-    os_posix_file_info, os_posix_rename, os_posix_remove, os_posix_remove_unused,
+    os_posix_open, os_posix_read, os_posix_read_at, os_posix_write, os_posix_sync,
+    os_posix_close, os_posix_info, os_posix_file_info, os_posix_rename, os_posix_remove, os_posix_remove_unused,
     os_posix_sync_directory, os_posix_make_directory, os_posix_touch,
     os_posix_list, os_posix_map, os_posix_unmap, os_posix_library_open, os_posix_library_symbol,
     os_posix_library_close, os_posix_thread_start,

@@ -47,6 +47,16 @@ static int64_t os_win32_read(int64_t file, void *data, size_t bytes) {
     return GetLastError() == ERROR_BROKEN_PIPE ? 0 : os_win32_error();
 }
 
+static int64_t os_win32_read_at(int64_t file, void *data, size_t bytes, uint64_t at) {
+    DWORD got = 0;
+    OVERLAPPED place;
+    memset(&place, 0, sizeof place);
+    place.Offset = (DWORD)at;
+    place.OffsetHigh = (DWORD)(at >> 32);
+    if (ReadFile(os_win32_handle(file), data, os_win32_chunk(bytes), &got, &place)) return got;
+    return GetLastError() == ERROR_HANDLE_EOF ? 0 : os_win32_error();
+}
+
 static int64_t os_win32_write(int64_t file, const void *data, size_t bytes) {
     DWORD put = 0;
     if (WriteFile(os_win32_handle(file), data, os_win32_chunk(bytes), &put, NULL)) return put;
@@ -286,9 +296,22 @@ static int64_t os_memory_bytes(void) {
 
 BASE_UNUSED static int os_process_id(void) { return (int)GetCurrentProcessId(); }
 
+/* getenv would answer in the system's code page. Each name, a literal, has its place for the value, which
+ * stands until the variable changes, as getenv's does. */
 static const char *os_env(const char *name) {
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
+    static os_mutex lock = OS_MUTEX_INITIAL;
+    static struct { const char *name; char value[OS_PATH_BYTES]; } known[32];
+    wchar_t key[OS_PATH_BYTES], wide[OS_PATH_BYTES];
+    char value[OS_PATH_BYTES];
+    size_t i = 0;
+    DWORD size = os_win32_wide(name, key) ? GetEnvironmentVariableW(key, wide, OS_PATH_BYTES) : 0;
+    if (!size || size >= OS_PATH_BYTES || !os_win32_narrow(wide, value, sizeof value)) return NULL;
+    os_mutex_lock(&lock);
+    while (i + 1 < BASE_COUNT(known) && known[i].name && strcmp(known[i].name, name)) i++;
+    known[i].name = name;
+    if (strcmp(known[i].value, value)) snprintf(known[i].value, sizeof value, "%s", value);
+    os_mutex_unlock(&lock);
+    return known[i].value;
 }
 
 static bool os_executable_path(char *path, size_t path_bytes) {
@@ -300,7 +323,8 @@ static bool os_executable_path(char *path, size_t path_bytes) {
 static bool os_before_exit(void (*run)(void)) { (void)run; return false; }
 
 static os_call_table os_calls = {
-    os_win32_open, os_win32_read, os_win32_write, os_win32_sync, os_win32_close, os_win32_info,
+    os_win32_open, os_win32_read, os_win32_read_at, os_win32_write, os_win32_sync,
+    os_win32_close, os_win32_info,
     os_win32_file_info, os_win32_rename, os_win32_remove, os_win32_remove_unused,
     os_win32_sync_directory, os_win32_make_directory, os_win32_touch,
     os_win32_list, os_win32_map, os_win32_unmap, os_win32_library_open, os_win32_library_symbol,

@@ -1,30 +1,39 @@
 /* pool: gates that threads wait at, and the threads. */
 /* ---- SIMD level ------------------------------------------------------------------------------ */
 
-#if BASE_X86 && BASE_VECTORS
-/* Not every compiler's BASE_CPU_HAS knows it by name. */
-static bool pool_has_f16c(void) {
-    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-    return __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx >> 29 & 1);
+#if BASE_X86
+enum {
+    POOL_AVX = 7 << 27 | 1 << 12,            /* leaf 1, ecx: osxsave, avx, f16c; fma */
+    POOL_AVX2 = 1 << 5,                      /* leaf 7, ebx; so the next */
+    POOL_AVX512_LOW = 3 << 16 | 1 << 30,     /* f, dq, bw */
+    POOL_SAVES_AVX = 6, POOL_SAVES_AVX512 = 0xe6 /* what the system keeps across its switches */
+};
+
+/* The processor and the system are asked: the compilers' own question knows not every name, and
+ * with Microsoft's linker needs a library that is not linked. */
+static int pool_simd_here(void) {
+    unsigned a, b, c, d, kept, high;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || ~c & POOL_AVX) return SIMD_SCALAR;
+    __asm__ volatile("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
+    if (~kept & POOL_SAVES_AVX || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || ~b & POOL_AVX2)
+        return SIMD_SCALAR;
+    if (~kept & POOL_SAVES_AVX512 || ~b & POOL_AVX512_LOW || !(b >> 31)) return SIMD_AVX2; /* vl */
+    return SIMD_AVX512;
 }
+#else
+static int pool_simd_here(void) { return BASE_NEON ? SIMD_NEON : SIMD_SCALAR; }
 #endif
 
-static int pool_simd_here(void) {
-#if BASE_X86 && BASE_VECTORS
-    bool avx2 = BASE_CPU_HAS("avx2") && BASE_CPU_HAS("fma") && pool_has_f16c();
-    bool avx512 = avx2 && BASE_CPU_HAS("avx512f") && BASE_CPU_HAS("avx512bw") &&
-                  BASE_CPU_HAS("avx512vl") && BASE_CPU_HAS("avx512dq");
-    return avx512 ? SIMD_AVX512 : avx2 ? SIMD_AVX2 : SIMD_SCALAR;
-#elif BASE_NEON
-    return SIMD_NEON;
-#else
-    return SIMD_SCALAR;
-#endif
+/* Asked once: the instruction is trapped on a virtual machine, for longer than a small op takes. */
+static int pool_simd_known(void) {
+    static os_atomic known; /* 1 + the answer */
+    if (!os_atomic_load(&known)) os_atomic_store(&known, 1 + pool_simd_here());
+    return os_atomic_load(&known) - 1;
 }
 
 static int pool_simd(void) {
     const char *wish = os_env("CAIRN_SIMD");
-    int here = pool_simd_here();
+    int here = pool_simd_known();
     if (!wish) return here;
     if (!strcmp(wish, "scalar")) return SIMD_SCALAR;
     if (!strcmp(wish, "avx2") && here == SIMD_AVX512) return SIMD_AVX2;

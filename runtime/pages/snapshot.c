@@ -64,40 +64,63 @@ static uint64_t snapshot_sum(const void *data, size_t bytes) {
 }
 
 typedef struct snapshot_chunks {
-    const uint8_t *data;
-    size_t bytes, step;
-    uint8_t *sums;
+    snapshot_reader fetch;
+    const void *from;
+    size_t bytes, step, count;
+    uint8_t *sums, *buffers; /* [count][8], a chunk for each thread */
+    int threads;
+    os_atomic lost;
 } snapshot_chunks;
 
-static void snapshot_sum_chunk(void *context, int i) {
+/* A pool_task: one thread's chunks. */
+static void snapshot_sum_share(void *context, int thread) {
     snapshot_chunks *c = (snapshot_chunks *)context;
-    size_t at = (size_t)i * c->step, bytes = c->bytes - at;
-    if (bytes > SNAPSHOT_CHUNK) bytes = SNAPSHOT_CHUNK;
-    cache_store64(c->sums + 8 * (size_t)i, snapshot_sum(c->data + at, bytes));
+    for (size_t i = (size_t)thread; i < c->count; i += (size_t)c->threads) {
+        size_t at = i * c->step, bytes = c->bytes - at;
+        const uint8_t *data;
+        if (bytes > SNAPSHOT_CHUNK) bytes = SNAPSHOT_CHUNK;
+        data = c->fetch(c->from, at, bytes,
+                        c->buffers ? c->buffers + (size_t)thread * SNAPSHOT_CHUNK : NULL);
+        if (data) cache_store64(c->sums + 8 * i, snapshot_sum(data, bytes));
+        else os_atomic_store(&c->lost, 1);
+    }
 }
 
-static cairn_status snapshot_sum_chunks(base *b, struct pool *threads, const uint8_t *data,
-                                        size_t bytes, size_t every, uint64_t *sum) {
+static const uint8_t *snapshot_fetch_memory(const void *from, uint64_t at, size_t bytes,
+                                            void *buffer) {
+    (void)bytes, (void)buffer;
+    return (const uint8_t *)from + at;
+}
+
+static cairn_status snapshot_sum_chunks(base *b, struct pool *threads, snapshot_reader fetch,
+                                        const void *from, size_t bytes, size_t every,
+                                        uint64_t *sum) {
+    const bool reads = fetch != snapshot_fetch_memory;
     snapshot_chunks c;
-    size_t count;
     c.step = every * SNAPSHOT_CHUNK;
-    count = bytes / c.step + (bytes % c.step != 0);
-    if (count > INT_MAX / 8)
-        return base_fail(b, CAIRN_UNSUPPORTED, "snapshot: %llu bytes are too many",
-                         (unsigned long long)bytes);
-    c.data = data;
+    c.count = bytes / c.step + (bytes % c.step != 0);
+    c.fetch = fetch;
+    c.from = from;
     c.bytes = bytes;
-    c.sums = (uint8_t *)base_new(b, count, 8);
-    if (!c.sums) return base_no_memory(b, "a snapshot's sums", count * 8);
-    pool_run(threads, (int)count, snapshot_sum_chunk, &c);
-    *sum = snapshot_sum(c.sums, count * 8);
-    base_delete(b, c.sums, count, 8);
-    return CAIRN_OK;
+    c.threads = pool_threads(threads);
+    os_atomic_store(&c.lost, 0);
+    c.sums = (uint8_t *)base_new(b, c.count, 8);
+    c.buffers = NULL;
+    if (reads) c.buffers = (uint8_t *)base_realloc(b, NULL, 0, (size_t)c.threads * SNAPSHOT_CHUNK);
+    if (c.sums && (c.buffers || !reads)) {
+        pool_each(threads, snapshot_sum_share, &c);
+        *sum = snapshot_sum(c.sums, c.count * 8);
+    }
+    base_delete(b, c.buffers, (size_t)c.threads, SNAPSHOT_CHUNK);
+    base_delete(b, c.sums, c.count, 8);
+    if (!c.sums || (!c.buffers && reads))
+        return base_no_memory(b, "a snapshot's sums", (size_t)c.threads * SNAPSHOT_CHUNK);
+    return os_atomic_load(&c.lost) ? CAIRN_FILE_ERROR : CAIRN_OK;
 }
 
 static cairn_status snapshot_sum_part(base *b, struct pool *threads, const uint8_t *data,
                                       size_t bytes, uint64_t *sum) {
-    return snapshot_sum_chunks(b, threads, data, bytes, 1, sum);
+    return snapshot_sum_chunks(b, threads, snapshot_fetch_memory, data, bytes, 1, sum);
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */

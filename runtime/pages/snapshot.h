@@ -23,9 +23,14 @@ static int32_t snapshot_get_id(const uint8_t *p, int i);
 /* The sum of a part. */
 static cairn_status snapshot_sum_part(base *b, struct pool *threads, const uint8_t *data,
                                       size_t bytes, uint64_t *sum);
-/* The sum of data, or with `every` > 1 of one chunk in so many. */
-static cairn_status snapshot_sum_chunks(base *b, struct pool *threads, const uint8_t *data,
-                                        size_t bytes, size_t every, uint64_t *sum);
+/* Bytes [at, at + bytes), where they lie or put into `buffer` [SNAPSHOT_CHUNK]; NULL: cannot. Called
+ * by many threads. */
+typedef const uint8_t *(*snapshot_reader)(const void *from, uint64_t at, size_t bytes, void *buffer);
+/* The sum of what `fetch` gives, or with `every` > 1 of one chunk in so many. CAIRN_FILE_ERROR
+ * without a message: it could not give all. */
+static cairn_status snapshot_sum_chunks(base *b, struct pool *threads, snapshot_reader fetch,
+                                        const void *from, size_t bytes, size_t every,
+                                        uint64_t *sum);
 /* The total of a snapshot whose parts' bytes are known. False when it overflows. */
 static bool snapshot_add_up(snapshot *s);
 /* The parts lie in `memory` [total]. */

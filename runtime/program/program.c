@@ -18,6 +18,10 @@
 #include <sys/stat.h>
 #include <time.h>
 #ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#include <shellapi.h>
+#include <fcntl.h>
 #include <io.h>
 #define program_is_terminal(file) _isatty(_fileno(file))
 #else
@@ -84,15 +88,23 @@ static int program_real(lua_State *L) {
 
 /* host.stamp(path) -> a text that changes when the file does, or nil when there is none */
 static int program_stamp(lua_State *L) {
-    struct stat s;
+    const char *path = luaL_checkstring(L, 1);
     char text[96];
+#ifdef _WIN32
+    WIN32_FILE_ATTRIBUTE_DATA s;
+    if (!GetFileAttributesExA(path, GetFileExInfoStandard, &s)) return 0;
+    snprintf(text, sizeof text, "%lu.%lu %lu.%lu", s.ftLastWriteTime.dwHighDateTime,
+             s.ftLastWriteTime.dwLowDateTime, s.nFileSizeHigh, s.nFileSizeLow);
+#else
+    struct stat s;
     long nanoseconds = 0;
-    if (stat(luaL_checkstring(L, 1), &s)) return 0;
+    if (stat(path, &s)) return 0;
 #ifdef __linux__
     nanoseconds = (long)s.st_mtim.tv_nsec;
 #endif
     snprintf(text, sizeof text, "%lld.%09ld %lld", (long long)s.st_mtime, nanoseconds,
              (long long)s.st_size);
+#endif
     lua_pushstring(L, text);
     return 1;
 }
@@ -133,6 +145,39 @@ static int program_open_host(lua_State *L) {
     luaL_setfuncs(L, calls, 0);
     return 1;
 }
+
+/* ---- Windows --------------------------------------------------------------------------------- */
+
+#ifdef _WIN32
+/* Text is written as it is, UTF-8 with plain newlines, and to a console by the call, not by the byte, for
+ * a console makes no character of two writes. It shows UTF-8 while the program runs; the window may
+ * be another program's afterwards. */
+static UINT program_code_page;
+static void program_console_leave(void) { SetConsoleOutputCP(program_code_page); }
+static void program_console_enter(void) {
+    _setmode(_fileno(stdout), _O_BINARY);
+    _setmode(_fileno(stderr), _O_BINARY);
+    setvbuf(stderr, NULL, _IONBF, 0);
+    if (program_is_terminal(stdout)) setvbuf(stdout, NULL, _IONBF, 0);
+    program_code_page = GetConsoleOutputCP();
+    if (program_code_page && SetConsoleOutputCP(CP_UTF8)) atexit(program_console_leave);
+}
+
+/* The arguments from UTF-16 to UTF-8, for the system gives `argv` in its own code page; they last
+ * as long as the program. NULL when memory is short. */
+static char **program_arguments(int *count) {
+    LPWSTR *wide = CommandLineToArgvW(GetCommandLineW(), count);
+    char **argv = wide ? (char **)calloc((size_t)*count + 1, sizeof *argv) : NULL;
+    for (int i = 0; argv && i < *count; i++) {
+        int bytes = WideCharToMultiByte(CP_UTF8, 0, wide[i], -1, NULL, 0, NULL, NULL);
+        argv[i] = (char *)malloc((size_t)bytes + 1);
+        if (!argv[i]) return NULL;
+        WideCharToMultiByte(CP_UTF8, 0, wide[i], -1, argv[i], bytes, NULL, NULL);
+    }
+    LocalFree(wide);
+    return argv;
+}
+#endif
 
 /* ---- main ------------------------------------------------------------------------------------ */
 
@@ -199,6 +244,11 @@ static int program_run(lua_State *L) {
 int main(int argc, char **argv) {
     lua_State *L = luaL_newstate();
     int status = EXIT_FAILURE;
+#ifdef _WIN32
+    program_console_enter();
+    argv = program_arguments(&argc);
+    if (!argv) return fputs("cairn: cannot read the arguments: out of memory\n", stderr), status;
+#endif
     if (!L) return fputs("cairn: cannot open a Lua state: out of memory\n", stderr), status;
     program_state = L;
     signal(SIGINT, program_interrupt);
@@ -206,7 +256,7 @@ int main(int argc, char **argv) {
     lua_pushcfunction(L, program_run);
     lua_pushinteger(L, argc);
     lua_pushlightuserdata(L, argv);
-    if (lua_pcall(L, 2, 1, 1)) fprintf(stderr, "cairn: %s\n", luaL_tolstring(L, -1, NULL));
+    if (lua_pcall(L, 2, 1, 1)) cairn_log_stderr(NULL, CAIRN_LOG_ERROR, luaL_tolstring(L, -1, NULL));
     else status = (int)lua_tointeger(L, -1);
     lua_close(L);
     if (fflush(stdout) || ferror(stdout)) status = EXIT_FAILURE;

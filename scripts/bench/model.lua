@@ -68,6 +68,32 @@ local function bench_drafts(b, path, context, count, plain_us)
   end)
 end
 
+-- Sessions that are stepped 4 ms a frame: how far calls run over, when the first text comes, and how
+-- much `sessions` of them say together.
+local function bench_frames(b, path, sessions, tokens)
+  local config = { drafter = "none", log = "off", threads = b.cuda and 0 or 1, max_seq_len = 1024 }
+  with_model(b, path, config, function(model)
+    model:wait()
+    local all, over, start, first = {}, {}, cairn.now_us(), nil
+    for i = 1, sessions do
+      all[i] = model:session():submit(text_of(60 + 30 * i), { max_tokens = tokens })
+    end
+    repeat
+      local from = cairn.now_us()
+      local pending = model:step(4000)
+      over[#over + 1] = cairn.now_us() - from - 4000
+      first = first or all[1]:poll() ~= "" and cairn.now_us() - start or nil
+    until pending == 0
+    local us = cairn.now_us() - start
+    table.sort(over)
+    b.emit { op = "step of 4 ms, overrun at p99", shape = sessions .. " sessions",
+      us = math.max(0, over[math.ceil(#over * 0.99)]) }
+    b.emit { op = "first text, stepped", shape = sessions .. " sessions", ms = (first or us) / 1000 }
+    b.emit { op = "prompts and texts, stepped", shape = sessions .. " sessions",
+      tokens_per_second = sessions * tokens / us * 1e6 }
+  end)
+end
+
 return {
   about = "decoding with the model of CAIRN_MODEL",
   run = function(b)
@@ -97,5 +123,7 @@ return {
       b.emit { op = "decode, 16 pages kept", shape = "context " .. stats.prompt_tokens,
         tokens_per_second = stats.tokens_per_second }
     end)
+    bench_frames(b, path, 2, 32)
+    bench_frames(b, path, 8, 32)
   end,
 }

@@ -104,15 +104,17 @@ function cairn.ops() end
 ---@field chat_ids fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): integer[]
 ---@field chat fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): string
 ---@field session fun(self): cairn.Session
+---@field step fun(self, budget_us: integer): integer
 ---@field eval fun(self, ids: cairn.Ids, options?: { top?: integer }): { tokens: integer, mean_nll: number, nll: number[], top?: table[] }
 ---@field close fun(self)
 
----what generate and text take; what is not given is the config's
+---what generate, text and submit take; what is not given is the config's
 ---@class cairn.GenerateOptions
 ---@field max_tokens? integer
 ---@field stop? string[]
 ---@field keep_stop? boolean the ids of a stop string stay in the session
 ---@field special? boolean false: the prompt's special-token text is plain
+---@field priority? integer -100 to 100, higher goes first
 ---@field temperature? number
 ---@field top_k? integer
 ---@field top_p? number
@@ -124,6 +126,8 @@ function cairn.ops() end
 ---@class cairn.Session
 ---@field generate fun(self, prompt?: string, options?: cairn.GenerateOptions, f?: fun(text: string, id: integer, first: integer, last: integer): boolean?): (fun(): string?, integer, integer, integer)|string
 ---@field text fun(self, prompt?: string, options?: cairn.GenerateOptions): string
+---@field submit fun(self, prompt?: string, options?: cairn.GenerateOptions): cairn.Session
+---@field poll fun(self): string, string?, string, integer?
 ---@field append fun(self, text_or_ids: string|integer[], options?: { special?: boolean }): cairn.Session
 ---@field chat fun(self, messages: cairn.Message[], options?: { answer?: boolean }): cairn.Session
 ---@field reset fun(self): cairn.Session

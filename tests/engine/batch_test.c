@@ -238,6 +238,7 @@ static bool speak_alone(cairn_model *m, speaker *p) {
 static bool arrive(cairn_model *m, speaker *p) {
     if (cairn_session_open(m, &p->s)) return false;
     p->s->options.has_sampling = true, p->s->options.sampling = p->sampling;
+    p->s->phase = ENGINE_PROMPT, p->s->pulled = true; /* as a call that pulls leaves it */
     return !engine_add(p->s, p->prompt, p->given);
 }
 
@@ -250,13 +251,14 @@ static bool hear(speaker *p, bool *fine) {
     return s->count == p->count;
 }
 
+/* One forward of all of them. */
 static bool step(cairn_model *m, speaker **who, int n) {
-    cairn_session *sessions[SEQUENCES];
-    engine_part parts[SEQUENCES];
-    int room[SEQUENCES];
-    for (int i = 0; i < n; i++) sessions[i] = who[i]->s, room[i] = who[i]->count - who[i]->s->count;
+    bool fine = true;
+    for (int i = 0; i < n; i++) who[i]->s->wants = true;
     if (handles_enter(m->runtime)) return false;
-    return !handles_leave(m->runtime, engine_step_together(sessions, room, parts, n));
+    fine = loop_turn(m, INT64_MAX, 1e12, true) && !m->scratch->part_count;
+    for (int i = 0; i < n; i++) who[i]->s->wants = false, fine = fine && !who[i]->s->status;
+    return !handles_leave(m->runtime, CAIRN_OK) && fine;
 }
 
 static bool speak_together(cairn_runtime *rt, cairn_model *m, int count, bool toy) {

@@ -232,7 +232,7 @@ static void test_report(void) {
     write_changed(NULL, NULL, NULL, NULL);
     tap_ok(!cairn_model_check(&c, path, &r, why, sizeof why) && r.reasons == 0 && !*why &&
            !strcmp(r.architecture, "llama") && !strcmp(r.tokenizer, "gpt2") && r.layers == LAYERS &&
-           r.hidden == HIDDEN && r.heads == HEADS && r.context == CONTEXT && r.vocab == VOCAB &&
+           r.hidden == HIDDEN && r.heads == HEADS && r.context == SMALL_CONTEXT && r.vocab == VOCAB &&
            r.file_bytes == size && strstr(r.types, "F16 x ") && strstr(r.types, "F32 x ") &&
            r.tensors == 2 + 9 * LAYERS && !r.has_chat, "a model that loads: %s", r.types);
     tap_ok(!cairn_estimate(&c, path, &e, why, sizeof why) && !memcmp(&e, &r.estimate, sizeof e),

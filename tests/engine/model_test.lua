@@ -315,3 +315,32 @@ test("a prefix that another session computed gives the same text", function()
   check.equal(reused[1], 0)
   for i = 2, 5 do check.ok(reused[i] >= 48 and reused[i] % 16 == 0) end
 end)
+
+test("sessions that are stepped say together what each says alone", function()
+  local rt <close>, m = open { max_batch = 4 }
+  local prompts = { prompt, "Once upon a time", "The sea is" }
+  local alone, sessions, said, stops = {}, {}, {}, {}
+  for i, text in ipairs(prompts) do alone[i] = m:session():text(text, { max_tokens = 12 }) end
+  for i, text in ipairs(prompts) do
+    sessions[i], said[i] = m:session(), ""
+    check.equal(sessions[i]:submit(text, { max_tokens = 12, priority = i }), sessions[i])
+  end
+  check.equal({ sessions[1]:poll() }, { "", nil, "queued" })
+  repeat
+    local pending = m:step(3000)
+    for i, s in ipairs(sessions) do
+      if not stops[i] then
+        local text, stop = s:poll()
+        said[i], stops[i] = said[i] .. text, stop
+      end
+    end
+  until pending == 0
+  check.equal(said, alone)
+  check.error(function() sessions[1]:poll() end, "no request is submitted")
+  check.error(function() m:step(-1) end, "budget_us = -1")
+  check.error(function() sessions[1]:submit("a", { priority = 1000 }) end, "priority = 1000")
+  sessions[2]:submit("And then", { max_tokens = 50 })
+  sessions[2]:cancel()
+  check.equal(m:step(1000), 0)
+  check.equal(select(2, sessions[2]:poll()), "cancel")
+end)

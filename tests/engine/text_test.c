@@ -105,10 +105,13 @@ static void test_short_vocabulary(void) {
 /* ---- cancelled while it is read -------------------------------------------------------------- */
 
 static cairn_session *cancel_session;
+static os_atomic cancel_late; /* the call has ended */
 static void cancel_soon(void *unused) {
     (void)unused;
-    os_sleep_us(30000);
-    cairn_cancel(cancel_session);
+    do { /* the call may not have begun */
+        os_sleep_us(30000);
+        cairn_cancel(cancel_session);
+    } while (!os_atomic_load(&cancel_late));
 }
 
 static void test_cancel(void) {
@@ -126,6 +129,7 @@ static void test_cancel(void) {
         tap_skip("no threads");
     } else {
         status = cairn_append(cancel_session, text);
+        os_atomic_store(&cancel_late, 1);
         os_thread_join(&thread);
         tap_ok(status == CAIRN_CANCELLED && os_now_us() - start < 20000000,
                "a text of 64 MiB is cancelled while it is read, after %lld ms: %s",

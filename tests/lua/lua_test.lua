@@ -146,6 +146,8 @@ test("an op names what is wrong with its arguments", function()
   local other <close> = open()
   local x = rt:tensor { { 1, 2 } }
   check.error(function() rt:topk(x, { kk = 1 }) end, "topk: no option kk; did you mean k?")
+  local _, said = pcall(rt.topk, rt, x, { sampling = 1 })
+  check.equal(tostring(said):match "topk: no option.*", "topk: no option sampling") -- none is near
   check.error(function() rt:topk(x, { k = 1.5 }) end, "topk: k: a whole number is expected, not 1.5")
   check.error(function() rt:topk(x, { k = 2 ^ 40 | 0 }) end, "out of range")
   check.error(function() rt:topk(x, { k = 1, order = "up" }) end, "(position, score)")

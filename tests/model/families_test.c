@@ -12,17 +12,15 @@
 #include "tap.h"
 #include "backends.h"
 #include "family.h"
+#include "family_zoo.h"
 
 static uint64_t state;
-
-static const int plain_types[] = {BLOCK_F32, BLOCK_F16, BLOCK_BF16, BLOCK_Q4_0, BLOCK_Q4_1,
-                                  BLOCK_Q8_0};
 
 static family a_llama(void) {
     family f = {.architecture = "llama", .layers = 2, .hidden = 128, .heads = 4, .kv_heads = 2,
                 .dim = 64, .ffn = 96, .vocab = 120, .context = 256};
     f.own_head = random_next(&state) % 2;
-    family_make(&f, plain_types, (int)BASE_COUNT(plain_types), &state);
+    family_make(&f, zoo_types, (int)BASE_COUNT(zoo_types), &state);
     return f;
 }
 
@@ -39,11 +37,11 @@ static family a_mixed_llama(void) {
 
 static family a_lfm2(void) {
     family f = {.architecture = "lfm2", .layers = 5, .hidden = 96, .heads = 4, .kv_heads = 2,
-                .dim = 32, .ffn = 96, .vocab = 120, .context = 256, .taps = 3};
+                .dim = 32, .ffn = 96, .vocab = 120, .context = 256, .taps = 3, .head_norms = true};
     f.own_head = random_next(&state) % 2;
     f.taps = 2 + (int)(random_next(&state) % 7);
     f.conv[0] = f.conv[1] = f.conv[3] = true;
-    family_make(&f, plain_types, (int)BASE_COUNT(plain_types), &state);
+    family_make(&f, zoo_types, (int)BASE_COUNT(zoo_types), &state);
     return f;
 }
 
@@ -60,51 +58,6 @@ static cairn_model *load(cairn_runtime *rt, const char *path) {
     if (cairn_load_model(rt, path, &m)) tap_note("%s", cairn_last_error(rt));
     return m;
 }
-
-/* ---- the reference --------------------------------------------------------------------------- */
-
-static llama_ref_matrix matrix_of(const family *f, int layer, const char *name) {
-    llama_ref_matrix m = {0, 0, NULL};
-    const family_tensor *t;
-    char full[64];
-    if (layer < 0) snprintf(full, sizeof full, "%s.weight", name);
-    else snprintf(full, sizeof full, "blk.%d.%s.weight", layer, name);
-    if (!(t = family_find(f, full))) return m;
-    m.out = t->rows ? t->rows : 1, m.in = t->columns, m.w = t->values;
-    return m;
-}
-
-static llama_ref ref_of(const family *f) {
-    llama_ref r;
-    size_t kept = (size_t)(f->layers * f->context);
-    memset(&r, 0, sizeof r);
-    r.layers = f->layers, r.hidden = f->hidden, r.heads = f->heads, r.kv_heads = f->kv_heads;
-    r.dim = f->dim, r.ffn = f->ffn, r.vocab = f->vocab, r.capacity = f->context;
-    r.eps = (double)1e-5f, r.base = 10000.0, r.dense = 1, r.size = 16;
-    r.width = f->taps, r.halves = f->taps > 0;
-    r.embed = matrix_of(f, -1, "token_embd");
-    r.head = f->own_head ? matrix_of(f, -1, "output") : r.embed;
-    r.output_norm = matrix_of(f, -1, f->taps ? "token_embd_norm" : "output_norm").w;
-    for (int l = 0; l < f->layers; l++) {
-        r.layer[l].attn_norm = matrix_of(f, l, "attn_norm").w;
-        r.layer[l].ffn_norm = matrix_of(f, l, "ffn_norm").w;
-        r.layer[l].q = matrix_of(f, l, "attn_q"), r.layer[l].k = matrix_of(f, l, "attn_k");
-        r.layer[l].v = matrix_of(f, l, "attn_v"), r.layer[l].o = matrix_of(f, l, "attn_output");
-        r.layer[l].q_norm = matrix_of(f, l, "attn_q_norm").w;
-        r.layer[l].k_norm = matrix_of(f, l, "attn_k_norm").w;
-        r.layer[l].gate = matrix_of(f, l, "ffn_gate"), r.layer[l].up = matrix_of(f, l, "ffn_up");
-        r.layer[l].down = matrix_of(f, l, "ffn_down");
-        r.layer[l].conv_in = matrix_of(f, l, "shortconv.in_proj");
-        r.layer[l].conv_out = matrix_of(f, l, "shortconv.out_proj");
-        r.layer[l].taps = matrix_of(f, l, "shortconv.conv").w;
-    }
-    r.keys = (double *)calloc(kept * (size_t)(f->kv_heads * f->dim), sizeof(double));
-    r.values = (double *)calloc(kept * (size_t)(f->kv_heads * f->dim), sizeof(double));
-    r.gated = (double *)calloc(kept * (size_t)f->hidden, sizeof(double));
-    return r;
-}
-
-static void ref_free(llama_ref *r) { free(r->keys), free(r->values), free(r->gated); }
 
 /* ---- logits and text ------------------------------------------------------------------------- */
 
@@ -183,13 +136,13 @@ static int go_on(cairn_session *s, int count, int32_t *out) {
 
 /* The same text whatever way a session comes to it. */
 static void check_text(const family *f, cairn_config c, llama_ref *r, const char *path,
-                       const char *what) {
+                       const char *what, int ways) {
     int32_t want[GIVEN + MORE], got[256];
     int count = 0;
     static const int chunks[] = {16, 32, 64, 16, 128};
     random_ids(f, want, GIVEN);
     count = ref_text(r, f, want, GIVEN, GIVEN + MORE);
-    for (int way = 0; way < 5; way++) {
+    for (int way = 0; way < ways; way++) {
         cairn_runtime *rt;
         cairn_session *s, *other = NULL;
         char error[256];
@@ -238,9 +191,12 @@ static void check_text(const family *f, cairn_config c, llama_ref *r, const char
     }
 }
 
-static void test_family(family f, const char *path) {
-    llama_ref r = ref_of(&f);
-    tap_ok(family_write(&f, path), "%s: written, %d tensors", f.architecture, f.count);
+/* ways: in which a text is made, of five. */
+static void test_family(family f, const char *name, int ways) {
+    llama_ref r = zoo_ref(&f);
+    char path[64];
+    snprintf(path, sizeof path, "build/families_%s.gguf", name);
+    tap_ok(family_write(&f, path), "%s: written, %d tensors", name, f.count);
     for (int mode = 0; mode < 3; mode++) {
         cairn_config c = small_config(CAIRN_BACKEND_CPU);
         cairn_runtime *rt;
@@ -251,16 +207,79 @@ static void test_family(family f, const char *path) {
         c.selection.window = mode == 1 ? 5 : 0, c.selection.sinks = 2;
         if (mode == 2) c.memory.prefix_cache = true;
         r.dense = mode != 1, r.topk = 1, r.window = 5, r.sinks = 2;
-        snprintf(what, sizeof what, "%s %s", f.architecture, mode == 1 ? "sparse" : "dense");
+        snprintf(what, sizeof what, "%s %s", name, mode == 1 ? "sparse" : "dense");
         if (!tap_ok(!cairn_open(&c, &rt, error, sizeof error), "a runtime opens")) return;
         m = load(rt, path);
         if (tap_ok(m != NULL, "%s: loads", what)) check_logits(&f, m, &r, what);
         cairn_close(rt);
         /* a prompt is dense, so the reference's text is the engine's only where all is */
-        if (m && mode != 1) check_text(&f, c, &r, path, what);
+        if (m && mode != 1) check_text(&f, c, &r, path, what, ways);
     }
-    ref_free(&r);
+    zoo_ref_free(&r);
     family_free(&f);
+    remove(path);
+}
+
+/* Contexts of several pieces (ATTENTION_PIECE), with windows of more than one: steps and prompts on
+ * one thread and on some, whose pieces are shared out. */
+enum { FAR = 640, FAR_GIVEN = 600 };
+
+static void check_far(const family *f, const char *path, llama_ref *r, const int32_t *ids,
+                      const double *want, int threads) {
+    cairn_config c = small_config(CAIRN_BACKEND_CPU);
+    int32_t *top = (int32_t *)malloc(sizeof *top * (size_t)(FAR * f->vocab)), said[FAR], got[FAR];
+    float *logits = (float *)malloc(sizeof *logits * (size_t)(FAR * f->vocab));
+    cairn_runtime *rt = NULL;
+    cairn_model *m;
+    cairn_session *s;
+    cairn_eval_args a;
+    double worst = 0, nll;
+    char error[256];
+    int count, n;
+    c.threads = threads, c.max_seq_len = 0, c.prefill_chunk = 128;
+    if (cairn_open(&c, &rt, error, sizeof error)) { tap_ok(false, "%s", error); return; }
+    m = load(rt, path);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.ids = ids, a.count = FAR, a.top = f->vocab;
+    a.top_ids = top, a.top_logits = logits;
+    if (!m || cairn_eval(m, &a, &nll)) { tap_ok(false, "%s", cairn_last_error(rt)); return; }
+    for (int i = 0; i < FAR * f->vocab; i++) {
+        double w = want[i / f->vocab * f->vocab + top[i]];
+        worst = fmax(worst, fabs((double)logits[i] - w) / (1 + fabs(w)));
+    }
+    tap_ok(worst < 5e-3, "far, %d threads: all logits of %d tokens within %.1e", threads, FAR, worst);
+    memcpy(said, ids, sizeof said);
+    count = ref_text(r, f, said, FAR_GIVEN, FAR);
+    s = session_of(m);
+    cairn_append_ids(s, ids, FAR_GIVEN);
+    n = go_on(s, FAR - FAR_GIVEN, got);
+    tap_ok(n >= count && !memcmp(got, said, (size_t)count * sizeof *got),
+           "far, %d threads: %d tokens after a prompt of %d as the reference's", threads,
+           count - FAR_GIVEN, FAR_GIVEN);
+    cairn_close(rt);
+    free(top), free(logits);
+}
+
+static void test_far(void) {
+    const char *path = "build/families_far.gguf";
+    family f = {.architecture = "gemma3", .layers = 3, .hidden = 32, .heads = 2, .kv_heads = 1,
+                .dim = 32, .ffn = 32, .vocab = 60, .context = 704, .head_norms = true,
+                .post_norms = true, .halves = true, .gelu = true, .window = 270, .period = 3};
+    double *want = (double *)malloc(sizeof *want * (size_t)(FAR * f.vocab));
+    int32_t ids[FAR];
+    llama_ref r;
+    f.embed_scale = sqrt(32);
+    zoo_turns(&f, 0, 10000), zoo_turns(&f, 1, 10000);
+    zoo_fill(&f, &state);
+    family_put(&f, "attention.sliding_window_pattern", 4, 3, NULL);
+    family_write(&f, path);
+    r = zoo_ref(&f);
+    for (int i = 0; i < FAR; i++)
+        ids[i] = 1 + (int32_t)(random_next(&state) % (uint64_t)(f.vocab - 1));
+    for (int i = 0; i < FAR; i++) llama_ref_step(&r, ids[i], i, want + i * f.vocab);
+    for (int threads = 1; threads < 4; threads += 2)
+        check_far(&f, path, &r, ids, want, threads);
+    zoo_ref_free(&r), family_free(&f), free(want);
     remove(path);
 }
 
@@ -381,8 +400,10 @@ int main(void) {
     test_spoiled(CAIRN_BACKEND_CPU);
     test_spoiled(CAIRN_BACKEND_CUDA);
     test_maps();
-    test_family(a_llama(), "build/families_llama.gguf");
-    test_family(a_mixed_llama(), "build/families_mixed.gguf");
-    for (int i = 0; i < 3; i++) test_family(a_lfm2(), "build/families_lfm2.gguf");
+    test_family(a_llama(), "llama", 5);
+    test_family(a_mixed_llama(), "mixed", 5);
+    for (int i = 0; i < 3; i++) test_family(a_lfm2(), "lfm2", 5);
+    test_far();
+    for (size_t i = 0; i < BASE_COUNT(zoo); i++) test_family(zoo[i].make(&state), zoo[i].name, 2);
     return tap_done();
 }

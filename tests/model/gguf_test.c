@@ -1,6 +1,7 @@
 /* gguf and block: good files are read, bad ones refused with the name and the place, and no damage
  * of any kind makes the reader leave the file's bytes (run under ASan and UBSan). */
 #define CAIRN_ROOMS_ONLY
+#define GGUF_FIRST_BYTES 64 /* a header is read in many steps */
 #include "runtime.c"
 #include "gguf_build.h"
 #include "random.h"
@@ -226,6 +227,33 @@ static void test_good(base *b, uint32_t version) {
     free(f.data);
 }
 
+/* Of a scanned file tensors come as they do from a copy, until it is cut. */
+static void test_fetch(base *b, const char *path, const gguf_build *f, gguf *g) {
+    int bad = 0;
+    gguf whole;
+    if (!tap_ok(!gguf_copy(b, path, &whole) && whole.tensor_count == g->tensor_count &&
+                whole.key_count == g->key_count, "as the whole file says")) return;
+    for (size_t i = 0; i < g->tensor_count; i++) {
+        const gguf_tensor *t = &g->tensors[i], *same = gguf_tensor_find(&whole, t->name);
+        void *buffer = malloc(t->bytes);
+        const uint8_t *data = gguf_fetch(g, t->at, t->bytes, buffer);
+        bad += !same || t->data || t->at != same->at || t->bytes != same->bytes || !data ||
+               memcmp(data, same->data, t->bytes);
+        free(buffer);
+    }
+    tap_ok(!bad, "each tensor is fetched, %d differ", bad);
+    gguf_close(b, &whole);
+    {
+        const gguf_tensor *last = &g->tensors[0];
+        uint8_t buffer[8];
+        for (size_t i = 0; i < g->tensor_count; i++)
+            if (g->tensors[i].at > last->at) last = &g->tensors[i];
+        tap_ok(!truncate(path, (off_t)last->at) && !gguf_fetch(g, last->at, sizeof buffer, buffer) &&
+               gguf_lost(b, g) == CAIRN_FILE_ERROR && strstr(b->error, "cut short") &&
+               !os_write_file(b, path, f->data, f->size), "a file that was cut: %s", b->error);
+    }
+}
+
 static void test_open(base *b) {
     const char *path = "build/gguf_test.gguf";
     gguf_build f = {0};
@@ -238,6 +266,9 @@ static void test_open(base *b) {
         tap_ok(!gguf_open(b, path, &g) && g.tensor_count == BASE_COUNT(all_types), "a file maps");
         gguf_close(b, &g);
     }
+    tap_ok(!gguf_scan(b, path, &g) && g.held < f.size && g.size == f.size, "a header alone is read");
+    test_fetch(b, path, &f, &g);
+    gguf_close(b, &g);
     tap_ok(gguf_open(b, "build/no.gguf", &g) == CAIRN_FILE_NOT_FOUND, "a missing file");
     tap_ok(!os_write_file(b, path, "", 0) && gguf_open(b, path, &g) == CAIRN_BAD_FILE &&
            strstr(b->error, "empty"), "an empty file");

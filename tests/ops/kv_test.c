@@ -333,6 +333,33 @@ static void test_append_exact(cairn_type source) {
     drop_append(&a);
 }
 
+/* Every NaN becomes the one NaN of bf16, never an infinity or a number, whatever its sign and bits;
+ * what is next to infinity rounds to it. */
+static void test_append_nan(void) {
+    static const uint32_t bits[] = {0x7f800001u, 0xff800001u, 0x7fc00000u, 0xffffffffu, 0x7fffffffu,
+                                    0x7f80ffffu, 0xff808000u, 0x7f800000u, 0xff800000u, 0x7f7fffffu,
+                                    0x7f7f8000u, 0x7f7f7fffu};
+    static const uint16_t want[] = {0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff, 0x7fff,
+                                    0x7fff, 0x7f80, 0xff80, 0x7f80, 0x7f80, 0x7f7f};
+    shape s = {1, 1, 1, 3, 1, 1, 16, CAIRN_F32, CAIRN_BF16};
+    append a = make_append(&s);
+    const uint16_t *stored = (const uint16_t *)a.cache.host;
+    cairn_status status;
+    int bad = 0;
+    memcpy(a.v.host, bits, sizeof bits), memcpy(a.k.host, bits, sizeof bits);
+    upload(&a.k), upload(&a.v);
+    status = settled(cairn_kv_append(rt, &a.args));
+    download(&a.cache);
+    for (size_t i = 0; i < BASE_COUNT(bits); i++)
+        for (int half = 0; half < 2; half++) {
+            uint16_t got = stored[(ints(&a.table)[0] * 2 + half) * 16 + (int)i];
+            if (got != want[i] && !bad++) printf("# %08x becomes %04x\n", bits[i], got);
+        }
+    report(status);
+    tap_ok(!status && !bad, "kv_append on %s: NaN and infinities in bf16", where);
+    drop_append(&a);
+}
+
 /* A few rows that point nowhere: those are skipped, the others written, and it is reported. */
 static void test_append_bad(int kind) {
     shape s = random_shape();
@@ -630,6 +657,7 @@ static void test_all(bool cuda) {
     for (i = 0; i < (cuda ? 24 : 60); i++) test_append(i);
     test_append_part(48), test_append_part(80);
     test_append_exact(CAIRN_F32), test_append_exact(CAIRN_F16), test_append_exact(CAIRN_BF16);
+    test_append_nan();
     for (i = 0; i < 6; i++) test_append_bad(i);
     test_append_arguments();
     for (i = 0; i < 7; i++) {

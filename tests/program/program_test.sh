@@ -141,6 +141,8 @@ wait_for 'CAIRN_CONTEXT_FULL' "$work/w.log"
 sed -i 's/max_seq_len = 2\b/max_seq_len = 2048/; s/page_size = 32/page_size = 16/' "$work/watch.lua"
 check "--watch generates to the end" wait $watched
 check "a hot change is taken over" grep -q 'new config in force' "$work/w.log"
+check "it is said once, on a line of its own" sh -c "[ \$(grep -c 'in force' $work/w.log) = 1 ] &&
+    grep -x -B 1 '\[new config in force\]' $work/w.log | head -n 1 | grep -qx ''"
 check "a mistake is shown and changes nothing" grep -q 'watch.lua:.*topk = -4' "$work/w.log"
 check "a context too small for the tokens so far leaves the old config" \
     grep -q 'CAIRN_CONTEXT_FULL' "$work/w.log"

@@ -1,5 +1,5 @@
 /* llama_ref: a decoder in double precision, one token after the other: of the llama family, and of
- * those whose layers may be short convolutions, whose heads may be normed and turn by halves.
+ * those that differ from it in what the fields below say; a field of zero means llama's.
  * Written from the architectures and DESIGN.md's rule of what a query attends. Keys and values are rounded
  * to f16 as the cache holds them; everything else stays double. */
 #ifndef LLAMA_REF_H
@@ -19,11 +19,19 @@ typedef struct llama_ref {
     double *output_norm;
     struct {
         double *attn_norm, *ffn_norm;
-        llama_ref_matrix q, k, v, o, gate, up, down;
+        llama_ref_matrix q, k, v, o, gate, up, down, router;
         double *q_norm, *k_norm;            /* [dim] or NULL */
         llama_ref_matrix conv_in, conv_out; /* of a layer with taps */
         double *taps;                       /* [hidden, width], the oldest first, or NULL */
+        double *q_bias, *k_bias, *v_bias;   /* or NULL */
+        double *attn_post, *ffn_post;       /* norms of what a layer adds, or NULL */
+        int second, still; /* turns by frequency[1]; does not turn */
+        int window;        /* sees so many tokens back, itself included, and selects no pages */
     } layer[8];
+    double frequency[2][128], magnitude; /* magnitude 0: from base alone */
+    int rotated;                         /* values of a head that turn; 0: all */
+    int gelu, experts, used; /* gate, up and down hold all experts, one behind the other */
+    double embed_scale, scale;
     int halves, width; /* pairs are half a head apart; taps of a convolution */
     double *gated;     /* [layer][position][hidden]: inputs of convolutions */
     /* selection */
@@ -49,14 +57,18 @@ static void llama_ref_norm(const llama_ref *m, const double *x, const double *we
         y[i] = x[i] / sqrt(square / m->hidden + m->eps) * weight[i];
 }
 
-static void llama_ref_rope(const llama_ref *m, double *x, int heads, int position) {
-    for (int h = 0; h < heads; h++)
-        for (int j = 0; j < m->dim / 2; j++) {
-            double angle = position * pow(m->base, -2.0 * j / m->dim);
+static void llama_ref_rope(const llama_ref *m, int layer, double *x, int heads, int position) {
+    const int dims = m->rotated ? m->rotated : m->dim;
+    for (int h = 0; h < heads && !m->layer[layer].still; h++)
+        for (int j = 0; j < dims / 2; j++) {
+            double turn = m->magnitude > 0 ? m->frequency[m->layer[layer].second][j]
+                                           : pow(m->base, -2.0 * j / m->dim);
+            double size = m->magnitude > 0 && !m->layer[layer].second ? m->magnitude : 1;
+            double c = size * cos(position * turn), s = size * sin(position * turn);
             double *low = x + h * m->dim + (m->halves ? j : 2 * j);
-            double *high = low + (m->halves ? m->dim / 2 : 1), a = *low, b = *high;
-            *low = a * cos(angle) - b * sin(angle);
-            *high = b * cos(angle) + a * sin(angle);
+            double *high = low + (m->halves ? dims / 2 : 1), a = *low, b = *high;
+            *low = a * c - b * s;
+            *high = b * c + a * s;
         }
 }
 
@@ -115,8 +127,11 @@ static void llama_ref_seen(llama_ref *m, int layer, int head, int position, cons
     int first = m->window > 0 ? position - m->window + 1 : position;
     int candidates = first > 0 ? first / m->size : 0, t;
     double *scores = (double *)calloc((size_t)candidates + 1, sizeof *scores), last = 0;
+    const int own = m->layer[layer].window;
+    if (own) candidates = 0;
     for (t = 0; t <= position; t++)
-        seen[t] = m->dense || t < m->sinks || t >= candidates * m->size;
+        seen[t] = own ? position - t < own
+                      : m->dense || t < m->sinks || t >= candidates * m->size;
     for (int c = 0; c < candidates; c++) scores[c] = llama_ref_score(m, layer, head, c, q);
     for (int k = 0; k <= m->topk && k < candidates && !m->dense; k++) {
         int best = -1;
@@ -148,7 +163,7 @@ static void llama_ref_attend(llama_ref *m, int layer, int position, const double
             p[t] = 0;
             for (int d = 0; d < m->dim; d++)
                 p[t] += q[h * m->dim + d] * llama_ref_at(m, m->keys, layer, t, h / group)[d];
-            p[t] /= sqrt(m->dim);
+            p[t] *= m->scale > 0 ? m->scale : 1 / sqrt(m->dim);
             if (seen[t]) top = fmax(top, p[t]);
         }
         for (int d = 0; d < m->dim; d++) out[h * m->dim + d] = 0;
@@ -164,40 +179,93 @@ static void llama_ref_attend(llama_ref *m, int layer, int position, const double
     free(seen), free(p);
 }
 
+static void llama_ref_bias(double *x, const double *bias, int n) {
+    for (int i = 0; i < n && bias; i++) x[i] += bias[i];
+}
+
+/* out from x: the attention of a layer, with the token's key and value kept. */
+static void llama_ref_attention(llama_ref *m, int l, int position, const double *x, double *out) {
+    const int q_width = m->heads * m->dim, kv_width = m->kv_heads * m->dim;
+    double *q = (double *)calloc((size_t)(q_width + 2 * kv_width), sizeof *q);
+    double *k = q + q_width, *v = k + kv_width;
+    llama_ref_product(&m->layer[l].q, x, q);
+    llama_ref_product(&m->layer[l].k, x, k);
+    llama_ref_product(&m->layer[l].v, x, v);
+    llama_ref_bias(q, m->layer[l].q_bias, q_width);
+    llama_ref_bias(k, m->layer[l].k_bias, kv_width);
+    llama_ref_bias(v, m->layer[l].v_bias, kv_width);
+    llama_ref_norm_heads(m, q, m->heads, m->layer[l].q_norm);
+    llama_ref_norm_heads(m, k, m->kv_heads, m->layer[l].k_norm);
+    llama_ref_rope(m, l, q, m->heads, position);
+    llama_ref_rope(m, l, k, m->kv_heads, position);
+    for (int i = 0; i < kv_width; i++) {
+        llama_ref_at(m, m->keys, l, position, 0)[i] = ref_f16(ref_to_f16(k[i]));
+        llama_ref_at(m, m->values, l, position, 0)[i] = ref_f16(ref_to_f16(v[i]));
+    }
+    llama_ref_attend(m, l, position, q, out);
+    free(q);
+}
+
+static double llama_ref_act(const llama_ref *m, double x) {
+    if (!m->gelu) return x / (1 + exp(-x));
+    return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
+
+/* y [hidden] += share of one expert's ffn of x, or of the only one. */
+static void llama_ref_ffn(const llama_ref *m, int l, int expert, const double *x, double share,
+                          double *y) {
+    double *gate = (double *)calloc((size_t)(2 * m->ffn + m->hidden), sizeof *gate);
+    double *up = gate + m->ffn, *out = up + m->ffn;
+    llama_ref_matrix g = m->layer[l].gate, u = m->layer[l].up, d = m->layer[l].down;
+    g.out = u.out = m->ffn, d.out = m->hidden;
+    g.w += (long)expert * m->ffn * m->hidden, u.w += (long)expert * m->ffn * m->hidden;
+    d.w += (long)expert * m->ffn * m->hidden;
+    llama_ref_product(&g, x, gate);
+    llama_ref_product(&u, x, up);
+    for (int i = 0; i < m->ffn; i++) gate[i] = llama_ref_act(m, gate[i]) * up[i];
+    llama_ref_product(&d, gate, out);
+    for (int i = 0; i < m->hidden; i++) y[i] += share * out[i];
+    free(gate);
+}
+
+/* Of the probabilities of all experts the largest `used`, which then sum to 1. */
+static void llama_ref_route(llama_ref *m, int l, const double *x, double *y) {
+    double *score = (double *)calloc((size_t)m->experts, sizeof *score), kept = 0, least = 0;
+    double *share = (double *)calloc((size_t)m->experts, sizeof *share);
+    llama_ref_product(&m->layer[l].router, x, score);
+    for (int k = 0; k <= m->used && k < m->experts; k++) {
+        int best = 0;
+        for (int e = 0; e < m->experts; e++) if (score[e] > score[best]) best = e;
+        if (k == m->used) m->closest = fmin(m->closest, 100 * (least - score[best]));
+        else kept += share[best] = exp(score[best]), least = score[best];
+        score[best] = -INFINITY;
+    }
+    for (int e = 0; e < m->experts; e++)
+        if (share[e] > 0) llama_ref_ffn(m, l, e, x, share[e] / kept, y);
+    free(score), free(share);
+}
+
 /* Appends a token; logits [vocab]. */
 static void llama_ref_step(llama_ref *m, int token, int position, double *logits) {
-    const int q_width = m->heads * m->dim, kv_width = m->kv_heads * m->dim;
-    double *memory = (double *)calloc((size_t)(4 * m->hidden + 2 * q_width + 2 * kv_width +
-                                               2 * m->ffn), sizeof *memory);
-    double *h = memory, *x = h + m->hidden, *y = x + m->hidden, *q = y + m->hidden;
-    double *out = q + q_width, *k = out + q_width, *v = k + kv_width, *gate = v + kv_width;
-    double *up = gate + m->ffn;
-    for (int i = 0; i < m->hidden; i++) h[i] = m->embed.w[(long)token * m->hidden + i];
+    double *memory = (double *)calloc((size_t)(3 * m->hidden + m->heads * m->dim), sizeof *memory);
+    double *h = memory, *x = h + m->hidden, *y = x + m->hidden, *out = y + m->hidden;
+    for (int i = 0; i < m->hidden; i++)
+        h[i] = m->embed.w[(long)token * m->hidden + i] * (m->embed_scale > 0 ? m->embed_scale : 1);
     for (int l = 0; l < m->layers; l++) {
         llama_ref_norm(m, h, m->layer[l].attn_norm, x);
         if (m->layer[l].taps) {
             llama_ref_convolve(m, l, position, x, y);
         } else {
-            llama_ref_product(&m->layer[l].q, x, q);
-            llama_ref_product(&m->layer[l].k, x, k);
-            llama_ref_product(&m->layer[l].v, x, v);
-            llama_ref_norm_heads(m, q, m->heads, m->layer[l].q_norm);
-            llama_ref_norm_heads(m, k, m->kv_heads, m->layer[l].k_norm);
-            llama_ref_rope(m, q, m->heads, position);
-            llama_ref_rope(m, k, m->kv_heads, position);
-            for (int i = 0; i < kv_width; i++) {
-                llama_ref_at(m, m->keys, l, position, 0)[i] = ref_f16(ref_to_f16(k[i]));
-                llama_ref_at(m, m->values, l, position, 0)[i] = ref_f16(ref_to_f16(v[i]));
-            }
-            llama_ref_attend(m, l, position, q, out);
+            llama_ref_attention(m, l, position, x, out);
             llama_ref_product(&m->layer[l].o, out, y);
         }
+        if (m->layer[l].attn_post) llama_ref_norm(m, y, m->layer[l].attn_post, y);
         for (int i = 0; i < m->hidden; i++) h[i] += y[i];
         llama_ref_norm(m, h, m->layer[l].ffn_norm, x);
-        llama_ref_product(&m->layer[l].gate, x, gate);
-        llama_ref_product(&m->layer[l].up, x, up);
-        for (int i = 0; i < m->ffn; i++) gate[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
-        llama_ref_product(&m->layer[l].down, gate, y);
+        for (int i = 0; i < m->hidden; i++) y[i] = 0;
+        if (m->experts) llama_ref_route(m, l, x, y);
+        else llama_ref_ffn(m, l, 0, x, 1, y);
+        if (m->layer[l].ffn_post) llama_ref_norm(m, y, m->layer[l].ffn_post, y);
         for (int i = 0; i < m->hidden; i++) h[i] += y[i];
     }
     llama_ref_norm(m, h, m->output_norm, x);

@@ -66,10 +66,45 @@ static CUresult enqueue(CUstream stream, Work work) {
 
 #define API extern "C" __attribute__((visibility("default"))) CUresult
 
+/* ---- faults ---- */
+
+/* A test that asks for it (emulated_fail, found with dlsym) has the n-th call from then on fail, or
+ * that and all after it; calls that give something back never do. */
+static struct { int calls, nth, code; bool for_good, failed; } faults;
+
+extern "C" __attribute__((visibility("default"))) void emulated_fail(int nth, int code, int for_good) {
+    Guard guard(lock);
+    faults = {0, nth, code, for_good != 0, false};
+}
+/* Calls since then; *failed: whether one did. */
+extern "C" __attribute__((visibility("default"))) int emulated_calls(int *failed) {
+    Guard guard(lock);
+    return *failed = faults.failed, faults.calls;
+}
+/* Bytes of device memory that were not given back. */
+extern "C" __attribute__((visibility("default"))) size_t emulated_bytes() {
+    Guard guard(lock);
+    return allocated_bytes;
+}
+
+int emulated_fault() {
+    Guard guard(lock);
+    const bool now = ++faults.calls == faults.nth;
+    faults.failed = faults.failed || now;
+    return now || (faults.failed && faults.for_good) ? faults.code : 0;
+}
+#define FAULT() if (int fault_ = emulated_fault()) return fault_
+
 /* ---- device ---- */
 
-API cuInit(unsigned) { return CUDA_SUCCESS; }
-API cuDriverGetVersion(int *version) { return *version = 13000, CUDA_SUCCESS; }
+API cuInit(unsigned) {
+    FAULT();
+    return CUDA_SUCCESS;
+}
+API cuDriverGetVersion(int *version) {
+    FAULT();
+    return *version = 13000, CUDA_SUCCESS;
+}
 API cuGetErrorName(CUresult result, const char **name) {
 #define CASE(constant, value)                                    \
     if (result == value && !strncmp(#constant, "CUDA_", 5))      \
@@ -78,14 +113,25 @@ API cuGetErrorName(CUresult result, const char **name) {
     return CUDA_ERROR_INVALID_VALUE;
 }
 API cuGetErrorString(CUresult result, const char **text) { return cuGetErrorName(result, text); }
-API cuDeviceGet(CUdevice *device, int) { return *device = 0, CUDA_SUCCESS; }
-API cuDeviceGetCount(int *count) { return *count = 1, CUDA_SUCCESS; }
+API cuDeviceGet(CUdevice *device, int) {
+    FAULT();
+    return *device = 0, CUDA_SUCCESS;
+}
+API cuDeviceGetCount(int *count) {
+    FAULT();
+    return *count = 1, CUDA_SUCCESS;
+}
 API cuDeviceGetName(char *name, int bytes, CUdevice) {
+    FAULT();
     snprintf(name, (size_t)bytes, "emulated GPU");
     return CUDA_SUCCESS;
 }
-API cuDeviceTotalMem_v2(size_t *bytes, CUdevice) { return *bytes = total_bytes, CUDA_SUCCESS; }
+API cuDeviceTotalMem_v2(size_t *bytes, CUdevice) {
+    FAULT();
+    return *bytes = total_bytes, CUDA_SUCCESS;
+}
 API cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice) {
+    FAULT();
     return memset(uuid, 7, sizeof *uuid), CUDA_SUCCESS;
 }
 
@@ -95,6 +141,7 @@ static int arch() {
 }
 
 API cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
+    FAULT();
     static const int values[][2] = {
         {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
         {CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK, 48 << 10},
@@ -123,10 +170,12 @@ API cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
 /* ---- contexts ---- */
 
 API cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) {
+    FAULT();
     return *context = &primary, CUDA_SUCCESS;
 }
 API cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
 API cuCtxCreate_v2(CUcontext *context, unsigned, CUdevice) {
+    FAULT();
     contexts.push_back(*context = new CUctx_st());
     return CUDA_SUCCESS;
 }
@@ -135,7 +184,10 @@ API cuCtxDestroy_v2(CUcontext context) {
     delete context;
     return CUDA_SUCCESS;
 }
-API cuCtxPushCurrent_v2(CUcontext context) { return contexts.push_back(context), CUDA_SUCCESS; }
+API cuCtxPushCurrent_v2(CUcontext context) {
+    FAULT();
+    return contexts.push_back(context), CUDA_SUCCESS;
+}
 API cuCtxPopCurrent_v2(CUcontext *context) {
     if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
     if (context) *context = contexts.back();
@@ -143,12 +195,20 @@ API cuCtxPopCurrent_v2(CUcontext *context) {
     return CUDA_SUCCESS;
 }
 API cuCtxGetCurrent(CUcontext *context) {
+    FAULT();
     *context = contexts.empty() ? nullptr : contexts.back();
     return CUDA_SUCCESS;
 }
-API cuCtxGetDevice(CUdevice *device) { return *device = 0, CUDA_SUCCESS; }
-API cuCtxSynchronize() { return sticky; }
+API cuCtxGetDevice(CUdevice *device) {
+    FAULT();
+    return *device = 0, CUDA_SUCCESS;
+}
+API cuCtxSynchronize() {
+    FAULT();
+    return sticky;
+}
 API cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    FAULT();
     *least = *greatest = 0;
     return CUDA_SUCCESS;
 }
@@ -184,6 +244,7 @@ static CUresult release(void *p) {
 static void *host(CUdeviceptr address) { return reinterpret_cast<void *>((uintptr_t)address); }
 
 API cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
+    FAULT();
     NEED_CONTEXT();
     void *p;
     CUresult result = allocate(&p, bytes);
@@ -191,16 +252,22 @@ API cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
 }
 API cuMemFree_v2(CUdeviceptr address) { return release(host(address)); }
 API cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    FAULT();
     *total = total_bytes;
     *free_bytes = total_bytes - allocated_bytes;
     return CUDA_SUCCESS;
 }
-API cuMemHostAlloc(void **p, size_t bytes, unsigned) { return allocate(p, bytes); }
+API cuMemHostAlloc(void **p, size_t bytes, unsigned) {
+    FAULT();
+    return allocate(p, bytes);
+}
 API cuMemFreeHost(void *p) { return release(p); }
 API cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *p, unsigned) {
+    FAULT();
     return *address = (CUdeviceptr)(uintptr_t)p, CUDA_SUCCESS;
 }
 API cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address) {
+    FAULT();
     Guard guard(lock);
     auto at = allocations.upper_bound(address);
     if (at == allocations.begin() || address >= (--at)->first + at->second)
@@ -218,30 +285,39 @@ static CUresult copy(void *to, const void *from, size_t bytes, CUstream stream) 
     return enqueue(stream, [=] { return memmove(to, from, bytes), (CUresult)CUDA_SUCCESS; });
 }
 API cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream) {
+    FAULT();
     return copy(host(to), from, bytes, stream);
 }
 API cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    FAULT();
     return copy(to, host(from), bytes, stream);
 }
 API cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    FAULT();
     return copy(host(to), host(from), bytes, stream);
 }
 API cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
+    FAULT();
     return copy(host(to), from, bytes, nullptr);
 }
 API cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
+    FAULT();
     return copy(to, host(from), bytes, nullptr);
 }
 API cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    FAULT();
     return copy(host(to), host(from), bytes, nullptr);
 }
 API cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) {
+    FAULT();
     return enqueue(stream, [=] { return memset(host(to), value, count), (CUresult)CUDA_SUCCESS; });
 }
 API cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t count) {
+    FAULT();
     return cuMemsetD8Async(to, value, count, nullptr);
 }
 API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
+    FAULT();
     return enqueue(stream, [=] {
         for (size_t i = 0; i < count; i++) static_cast<unsigned *>(host(to))[i] = value;
         return (CUresult)CUDA_SUCCESS;
@@ -251,56 +327,79 @@ API cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUstream stre
 /* ---- streams and events ---- */
 
 API cuStreamCreateWithPriority(CUstream *stream, unsigned, int) {
+    FAULT();
     NEED_CONTEXT();
     return *stream = new CUstream_st(), CUDA_SUCCESS;
 }
 API cuStreamDestroy_v2(CUstream stream) { return delete stream, CUDA_SUCCESS; }
 API cuStreamSynchronize(CUstream stream) {
+    FAULT();
     if (stream_of(stream)->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return sticky;
 }
-API cuStreamQuery(CUstream stream) { return cuStreamSynchronize(stream); }
+API cuStreamQuery(CUstream stream) {
+    FAULT();
+    return cuStreamSynchronize(stream);
+}
 API cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
+    FAULT();
     if (!stream || stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     stream->capture = std::make_shared<CUgraph_st>();
     return CUDA_SUCCESS;
 }
 API cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     if (!stream_of(stream)->capture) return CUDA_ERROR_INVALID_VALUE;
-    *graph = new CUgraph_st(*stream->capture);
-    stream->capture.reset();
+    std::shared_ptr<CUgraph_st> capture = std::move(stream_of(stream)->capture);
+    *graph = nullptr;
+    FAULT(); /* it has ended all the same */
+    *graph = new CUgraph_st(*capture);
     return CUDA_SUCCESS;
 }
 API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+    FAULT();
     *status = stream_of(stream)->capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE
                                          : CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
 API cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
+    FAULT();
     static thread_local CUstreamCaptureMode now = CU_STREAM_CAPTURE_MODE_GLOBAL;
     std::swap(*mode, now);
     return CUDA_SUCCESS;
 }
-API cuEventCreate(CUevent *event, unsigned) { return *event = new CUevent_st(), CUDA_SUCCESS; }
+API cuEventCreate(CUevent *event, unsigned) {
+    FAULT();
+    return *event = new CUevent_st(), CUDA_SUCCESS;
+}
 API cuEventDestroy_v2(CUevent event) { return delete event, CUDA_SUCCESS; }
 API cuEventRecord(CUevent event, CUstream stream) {
+    FAULT();
     clock_gettime(CLOCK_MONOTONIC, &event->time);
     event->capture = stream_of(stream)->capture;
     return CUDA_SUCCESS;
 }
 /* Joins the capture of the stream that recorded the event. */
 API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+    FAULT();
     if (event->capture && stream) stream->capture = event->capture;
     return CUDA_SUCCESS;
 }
-API cuEventSynchronize(CUevent) { return sticky; }
-API cuEventQuery(CUevent) { return sticky; }
+API cuEventSynchronize(CUevent) {
+    FAULT();
+    return sticky;
+}
+API cuEventQuery(CUevent) {
+    FAULT();
+    return sticky;
+}
 API cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+    FAULT();
     *milliseconds = (float)((double)(end->time.tv_sec - start->time.tv_sec) * 1e3 +
                             (double)(end->time.tv_nsec - start->time.tv_nsec) * 1e-6);
     return CUDA_SUCCESS;
 }
 API cuLaunchHostFunc(CUstream stream, CUhostFn function, void *user) {
+    FAULT();
     return enqueue(stream, [=] { return function(user), (CUresult)CUDA_SUCCESS; });
 }
 
@@ -313,20 +412,27 @@ static CUresult run_all(const std::vector<Work> &works) {
     return result;
 }
 API cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long) {
+    FAULT();
     return *exec = new CUgraphExec_st{graph->works}, CUDA_SUCCESS;
 }
 API cuGraphLaunch(CUgraphExec exec, CUstream stream) {
+    FAULT();
     return enqueue(stream, [exec] { return run_all(exec->works); });
 }
-API cuGraphUpload(CUgraphExec, CUstream) { return CUDA_SUCCESS; }
+API cuGraphUpload(CUgraphExec, CUstream) {
+    FAULT();
+    return CUDA_SUCCESS;
+}
 API cuGraphDestroy(CUgraph graph) { return delete graph, CUDA_SUCCESS; }
 API cuGraphExecDestroy(CUgraphExec exec) { return delete exec, CUDA_SUCCESS; }
 API cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info) {
+    FAULT();
     memset(info, 0, sizeof *info);
     exec->works = graph->works;
     return CUDA_SUCCESS;
 }
 API cuGraphGetNodes(CUgraph graph, CUgraphNode *, size_t *count) {
+    FAULT();
     return *count = graph->works.size(), CUDA_SUCCESS;
 }
 
@@ -361,6 +467,7 @@ static CUresult load_library(CUmodule module, const void *image, size_t bytes) {
 }
 
 API cuModuleLoadDataEx(CUmodule *out, const void *image, unsigned, CUjit_option *, void **) {
+    FAULT();
     NEED_CONTEXT();
     Guard guard(lock);
     size_t bytes = image_bytes(image);
@@ -378,31 +485,43 @@ API cuModuleUnload(CUmodule module) {
     return delete module, CUDA_SUCCESS;
 }
 API cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    FAULT();
     for (const auto &f : module->functions)
         if (!strcmp(f->entry.name, name)) return *function = f.get(), CUDA_SUCCESS;
     return CUDA_ERROR_NOT_FOUND;
 }
 API cuModuleGetGlobal_v2(CUdeviceptr *, size_t *, CUmodule, const char *) {
+    FAULT();
     return CUDA_ERROR_NOT_FOUND;
 }
 API cuLinkCreate_v2(unsigned, CUjit_option *, void **, CUlinkState *) {
+    FAULT();
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 API cuLinkAddData_v2(CUlinkState, CUjitInputType, void *, size_t, const char *, unsigned,
                      CUjit_option *, void **) {
+    FAULT();
     return CUDA_ERROR_NOT_SUPPORTED;
 }
-API cuLinkComplete(CUlinkState, void **, size_t *) { return CUDA_ERROR_NOT_SUPPORTED; }
+API cuLinkComplete(CUlinkState, void **, size_t *) {
+    FAULT();
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
 API cuLinkDestroy(CUlinkState) { return CUDA_SUCCESS; }
-API cuFuncLoad(CUfunction) { return CUDA_SUCCESS; }
+API cuFuncLoad(CUfunction) {
+    FAULT();
+    return CUDA_SUCCESS;
+}
 
 API cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) {
+    FAULT();
     *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? function->entry.threads
              : attribute == CU_FUNC_ATTRIBUTE_NUM_REGS           ? 32
                                                                  : 0;
     return CUDA_SUCCESS;
 }
 API cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+    FAULT();
     int most;
     cuDeviceGetAttribute(&most, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, 0);
     if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) return CUDA_SUCCESS;
@@ -411,9 +530,11 @@ API cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int 
     return CUDA_SUCCESS;
 }
 API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction, int threads, size_t) {
+    FAULT();
     return *blocks = threads > 512 ? 1 : 2, CUDA_SUCCESS;
 }
 API cuOccupancyMaxActiveClusters(int *clusters, CUfunction, const CUlaunchConfig *) {
+    FAULT();
     return *clusters = 1, CUDA_SUCCESS;
 }
 
@@ -442,6 +563,7 @@ static simt::Shape shape_of(const CUlaunchConfig &c) {
 }
 
 API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **parameters, void **) {
+    FAULT();
     NEED_CONTEXT();
     if (!c->gridDimX || !c->gridDimY || !c->gridDimZ || !c->blockDimX || c->blockDimY != 1 ||
         c->blockDimZ != 1) return CUDA_ERROR_INVALID_VALUE;
@@ -456,6 +578,7 @@ API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction function, void **parame
 API cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                    unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
                    void **parameters, void **) {
+    FAULT();
     CUlaunchConfig c = {gx, gy, gz, bx, by, bz, shared_bytes, stream, nullptr, 0};
     return cuLaunchKernelEx(&c, function, parameters, nullptr);
 }

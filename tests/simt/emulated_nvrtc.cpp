@@ -17,26 +17,37 @@ struct _nvrtcProgram {
 
 typedef _nvrtcProgram *Program;
 #define API extern "C" __attribute__((visibility("default"))) int
+int emulated_fault(); /* emulated_cuda.cpp */
+#define FAULT() if (int fault_ = emulated_fault()) return fault_
 enum { ok = 0, compilation = 6, internal = 11, cancelled = 16 };
 
-API nvrtcVersion(int *major, int *minor) { return *major = 13, *minor = 0, ok; }
+API nvrtcVersion(int *major, int *minor) {
+    FAULT();
+    return *major = 13, *minor = 0, ok;
+}
 extern "C" __attribute__((visibility("default"))) const char *nvrtcGetErrorString(int result) {
     if (result == compilation) return "NVRTC_ERROR_COMPILATION";
     return result ? "NVRTC error" : "NVRTC_SUCCESS";
 }
-API nvrtcGetNumSupportedArchs(int *count) { return *count = 6, ok; }
+API nvrtcGetNumSupportedArchs(int *count) {
+    FAULT();
+    return *count = 6, ok;
+}
 API nvrtcGetSupportedArchs(int *archs) {
+    FAULT();
     static const int all[] = {80, 86, 89, 90, 100, 120};
     return memcpy(archs, all, sizeof all), ok;
 }
 API nvrtcCreateProgram(Program *program, const char *source, const char *name, int count,
                        const char *const *texts, const char *const *names) {
+    FAULT();
     *program = new _nvrtcProgram{source, name ? name : "default", "", "", {}, nullptr, nullptr};
     for (int i = 0; i < count; i++) (*program)->headers[names[i]] = texts[i];
     return ok;
 }
 API nvrtcDestroyProgram(Program *program) { return delete *program, *program = nullptr, ok; }
 API nvrtcSetFlowCallback(Program p, int (*flow)(void *, void *), void *payload) {
+    FAULT();
     return p->flow = flow, p->payload = payload, ok;
 }
 
@@ -134,6 +145,7 @@ static int build(Program p, const std::string &folder, const std::string &arch) 
 
 /* What was compiled before is kept in CAIRN_SIMT_KERNELS, if that names a folder. */
 API nvrtcCompileProgram(Program p, int count, const char *const *options) {
+    FAULT();
     if (p->flow && p->flow(p->payload, nullptr)) return cancelled;
     const char *store = getenv("CAIRN_SIMT_KERNELS");
     std::string arch = arch_of(count, options);
@@ -154,11 +166,27 @@ API nvrtcGetProgramLogSize(Program p, size_t *bytes) { return *bytes = p->log.si
 API nvrtcGetProgramLog(Program p, char *log) {
     return memcpy(log, p->log.c_str(), p->log.size() + 1), ok;
 }
-API nvrtcGetCUBINSize(Program p, size_t *bytes) { return *bytes = p->image.size(), ok; }
+API nvrtcGetCUBINSize(Program p, size_t *bytes) {
+    FAULT();
+    return *bytes = p->image.size(), ok;
+}
 API nvrtcGetCUBIN(Program p, char *cubin) {
+    FAULT();
     return memcpy(cubin, p->image.data(), p->image.size()), ok;
 }
-API nvrtcGetPTXSize(Program, size_t *bytes) { return *bytes = 0, ok; }
-API nvrtcGetPTX(Program, char *) { return internal; }
-API nvrtcAddNameExpression(Program, const char *) { return internal; }
-API nvrtcGetLoweredName(Program, const char *, const char **) { return internal; }
+API nvrtcGetPTXSize(Program, size_t *bytes) {
+    FAULT();
+    return *bytes = 0, ok;
+}
+API nvrtcGetPTX(Program, char *) {
+    FAULT();
+    return internal;
+}
+API nvrtcAddNameExpression(Program, const char *) {
+    FAULT();
+    return internal;
+}
+API nvrtcGetLoweredName(Program, const char *, const char **) {
+    FAULT();
+    return internal;
+}

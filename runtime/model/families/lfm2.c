@@ -26,11 +26,8 @@ static cairn_status lfm2_kv_heads(plan_reader *r, gguf_list *list) {
 }
 
 static cairn_status lfm2_attention(plan_reader *r, int layer) {
-    const int64_t dim = r->shape->head_dim;
-    const plan_layer_part norms[] = {{"attn_q_norm", PLAN_Q_NORM, 1, dim},
-                                     {"attn_k_norm", PLAN_K_NORM, 1, dim}};
     cairn_status status = plan_attention(r, layer);
-    return status ? status : plan_layer_parts(r, layer, norms, BASE_COUNT(norms));
+    return status ? status : plan_head_norms(r, layer);
 }
 
 static cairn_status lfm2_conv(plan_reader *r, int layer) {
@@ -38,8 +35,8 @@ static cairn_status lfm2_conv(plan_reader *r, int layer) {
     const plan_layer_weight weights[] = {{"shortconv.in_proj", PLAN_CONV_IN, 3 * hidden, hidden},
                                          {"shortconv.out_proj", PLAN_CONV_OUT, hidden, hidden}};
     const plan_layer_part parts[] = {
-        {"shortconv.conv", PLAN_CONV_TAPS, hidden, r->shape->conv_taps},
-        {"attn_norm", PLAN_MIXER_NORM, 1, hidden}};
+        {"shortconv.conv.weight", PLAN_CONV_TAPS, hidden, r->shape->conv_taps},
+        {"attn_norm.weight", PLAN_MIXER_NORM, 1, hidden}};
     cairn_status status = plan_layer_weights(r, layer, weights, BASE_COUNT(weights));
     if (status) return status;
     r->plan->layers[layer].mixer = PLAN_SHORT_CONV;

@@ -43,8 +43,9 @@ SIMD_FN BASE_INLINE void SIMD(score_slots)(const int queries, const bool half, c
 }
 
 /* Scores [count] become weights e^(score - m); returns the factor e^(m before - m) for what was
- * summed before, and keeps m and l, the sum of all weights. */
-SIMD_FN BASE_INLINE float SIMD(weigh)(float *score, int count, float *m, float *l) {
+ * summed before, and keeps m and l, the sum of all weights. A function of its own: as part of each
+ * form of attend_some it is a third of them. */
+SIMD_FN static float SIMD(weigh)(float *score, int count, float *m, float *l) {
     int i, padded = (count + VEC_N - 1) / VEC_N * VEC_N;
     VEC top, sum = VEC_SET(0.0f), zero = VEC_SET(0.0f);
     float highest, factor, part[4];
@@ -105,6 +106,31 @@ SIMD_FN BASE_INLINE void SIMD(add_values)(const int queries, const int width, co
     }
 }
 
+/* The columns from `column` on where they are no multiple of four vectors: two queries at a time, in
+ * one text for all forms. */
+SIMD_FN BASE_INLINE void SIMD(add_columns)(const int some, const bool half, const float *weight,
+                                           const simd_page *page, int column, const float *factor,
+                                           float *out) {
+    for (; column < page->dim; column += VEC_N)
+        SIMD(add_values)(some, 1, half, weight, page, column, factor, out + column);
+}
+
+SIMD_FN static void SIMD(add_rest)(int queries, const float *weight, const simd_page *page,
+                                   int column, const float *factor, float *out) {
+    for (int i = 0, some; i < queries; i += some) {
+        const float *w = weight + i * SIMD_MAX_SLOTS;
+        float *to = out + i * page->dim;
+        some = VEC_QUERIES > 1 && queries - i > 1 ? 2 : 1;
+#if VEC_QUERIES > 1
+        if (some == 2 && page->half) SIMD(add_columns)(2, true, w, page, column, factor + i, to);
+        else if (some == 2) SIMD(add_columns)(2, false, w, page, column, factor + i, to);
+        else
+#endif
+        if (page->half) SIMD(add_columns)(1, true, w, page, column, factor + i, to);
+        else SIMD(add_columns)(1, false, w, page, column, factor + i, to);
+    }
+}
+
 /* `queries` (a constant) queries over the slots first .. last - 1 of one page. */
 SIMD_FN BASE_INLINE void SIMD(attend_some)(const int queries, const bool half,
                                            const simd_page *page, const float *q, float *m,
@@ -117,34 +143,32 @@ SIMD_FN BASE_INLINE void SIMD(attend_some)(const int queries, const bool half,
         factor[i] = SIMD(weigh)(score + i * SIMD_MAX_SLOTS, slots, m + i, l + i);
     for (d = 0; d < wide; d += 4 * VEC_N)
         SIMD(add_values)(queries, 4, half, score, page, d, factor, out + d);
-    for (; d < page->dim; d += VEC_N)
-        SIMD(add_values)(queries, 1, half, score, page, d, factor, out + d);
-}
-
-SIMD_FN BASE_INLINE void SIMD(attend_all)(const bool half, const simd_page *page, const float *q,
-                                          int queries, float *m, float *l, float *out) {
-    for (int i = 0; i < queries; i += VEC_QUERIES) {
-        const float *at = q + (int64_t)i * page->dim;
-        float *to = out + (int64_t)i * page->dim;
-#define SIMD_ATTEND(count) SIMD(attend_some)(count, half, page, at, m + i, l + i, to)
-        switch (queries - i) {
-        case 1: SIMD_ATTEND(1); break;
-#if VEC_QUERIES > 2
-        case 2: SIMD_ATTEND(2); break;
-        case 3: SIMD_ATTEND(3); break;
-#endif
-        default: SIMD_ATTEND(VEC_QUERIES);
-        }
-#undef SIMD_ATTEND
-    }
+    if (d < page->dim) SIMD(add_rest)(queries, score, page, d, factor, out);
 }
 
 /* Folds a page (first < last) into the running softmax of q [queries, dim], already scaled:
- * m, l [queries] and out [queries, dim], unnormalised. Start: m -inf, l and out 0. */
+ * m, l [queries] and out [queries, dim], unnormalised. Start: m -inf, l and out 0. Two and three
+ * queries have a form of their own where a step has them: over pages in f16. */
 SIMD_FN static void SIMD(attend)(const simd_page *page, const float *q, int queries, float *m,
                                  float *l, float *out) {
-    if (page->half) SIMD(attend_all)(true, page, q, queries, m, l, out);
-    else SIMD(attend_all)(false, page, q, queries, m, l, out);
+    for (int left = queries, some; left; left -= some) {
+        some = left < VEC_QUERIES ? left : VEC_QUERIES;
+        if (!page->half && some < VEC_QUERIES) some = 1;
+#define SIMD_ATTEND(count, half) SIMD(attend_some)(count, half, page, q, m, l, out)
+        if (!page->half && some == 1) SIMD_ATTEND(1, false);
+#if VEC_QUERIES > 1
+        else if (!page->half) SIMD_ATTEND(VEC_QUERIES, false);
+        else if (some == VEC_QUERIES) SIMD_ATTEND(VEC_QUERIES, true);
+#if VEC_QUERIES > 2
+        else if (some == 2) SIMD_ATTEND(2, true);
+        else if (some == 3) SIMD_ATTEND(3, true);
+#endif
+#endif
+        else SIMD_ATTEND(1, true);
+#undef SIMD_ATTEND
+        q += (int64_t)some * page->dim, out += (int64_t)some * page->dim;
+        m += some, l += some;
+    }
 }
 
 /* Of whole keys [slots, dim] f16: the least and the greatest value of each dimension. */

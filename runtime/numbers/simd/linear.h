@@ -276,6 +276,7 @@ SIMD_FN BASE_INLINE void SIMD(few_some)(const bool nibbles, const int outs, cons
     /* Two bases and their multiples, so that eight rows need few registers. */
     const size_t row = f->row, row3 = 3 * row, next = (size_t)f->blocks * (nibbles ? 2 : 1);
     const size_t next3 = 3 * next, bytes = f->bytes;
+    const int read = outs * (nibbles ? 20 : 34); /* bytes of a round */
     const uint8_t *low = f->w + (size_t)first * row, *high = low + 4 * row;
     const uint8_t *fetch = f->w + f->ahead + (size_t)(first * f->blocks) * bytes;
     const float *heads = f->heads + (size_t)first * next, *high_heads = heads + 4 * next;
@@ -296,8 +297,11 @@ SIMD_FN BASE_INLINE void SIMD(few_some)(const bool nibbles, const int outs, cons
                                                 sum[o * rows + r]);
             }
         }
-        VEC_UNROLL
-        for (int i = 0; i < outs * (nibbles ? 20 : 34); i += 64) BASE_PREFETCH(fetch + i);
+        BASE_PREFETCH(fetch);
+        if (read > 64) BASE_PREFETCH(fetch + 64);
+        if (read > 128) BASE_PREFETCH(fetch + 128);
+        if (read > 192) BASE_PREFETCH(fetch + 192);
+        if (read > 256) BASE_PREFETCH(fetch + 256);
         fetch += (size_t)outs * bytes;
         low += bytes;
         high += bytes;

@@ -22,6 +22,15 @@ static int attention_last_page(const attention_block *a) {
     return a->positions[a->rows - 1] / a->page_size;
 }
 
+static int attention_from(const attention_block *a, int row) {
+    int from = a->window ? a->positions[row] - a->window + 1 : 0;
+    return from > 0 ? from : 0;
+}
+
+static int attention_first_piece(const attention_block *a) {
+    return attention_from(a, 0) / ATTENTION_PIECE;
+}
+
 static int attention_pieces(const attention_block *a) {
     return attention_last_page(a) / (ATTENTION_PIECE / a->page_size) + 1;
 }
@@ -71,6 +80,21 @@ static void attention_stage(const attention_block *a, simd_page *page) {
     page->half = false;
 }
 
+/* A page in which windows begin: each row by itself sees what lies between its first token and
+ * itself. */
+static void attention_fold_cut(const attention_block *a, simd_page *page, int start,
+                               const attention_sum *sum) {
+    for (int row = 0; row < a->rows; row++) {
+        const int from = attention_from(a, row) - start, last = a->positions[row] - start + 1;
+        const int at = row * a->group;
+        page->first = from > 0 ? from : 0;
+        page->last = last < a->page_size ? last : a->page_size;
+        if (page->first < page->last)
+            a->simd->attend(page, a->q + at * a->dim, a->group, sum->m + at, sum->l + at,
+                            sum->out + at * a->dim);
+    }
+}
+
 /* A page before or at the last row's own: rows of a later page see all of it, rows whose own it is
  * see it up to themselves. */
 static void attention_fold_page(const attention_block *a, simd_page *page, int number,
@@ -78,6 +102,10 @@ static void attention_fold_page(const attention_block *a, simd_page *page, int n
     int start = number * a->page_size, row = 0, at;
     while (a->positions[row] < start) row++;
     if (a->rows - row > 1) attention_stage(a, page);
+    if (attention_from(a, a->rows - 1) > start) {
+        attention_fold_cut(a, page, start, sum);
+        return;
+    }
     for (; row < a->rows && a->positions[row] < start + a->page_size; row++) {
         page->last = a->positions[row] - start + 1;
         at = row * a->group;
@@ -99,7 +127,9 @@ static int attention_next(const attention_block *a, int page, int chosen) {
 
 static void attention_piece(const attention_block *a, int piece, const attention_sum *sum) {
     const int per_piece = ATTENTION_PIECE / a->page_size, last = attention_last_page(a);
-    int page = piece * per_piece, end = page + per_piece;
+    const int from = attention_from(a, 0) / a->page_size;
+    int page = piece * per_piece > from ? piece * per_piece : from;
+    int end = (piece + 1) * per_piece;
     int chosen = a->candidates ? attention_seek(a, page) : 0;
     attention_sum_clear(sum, a->rows * a->group, a->dim);
     for (; page < end && page <= last; page++) {
@@ -156,7 +186,7 @@ static void attention_all(const attention_block *a, const attention_sum *total,
                           const attention_sum *piece, float *out, int64_t out_stride) {
     const int pieces = attention_pieces(a);
     attention_sum_clear(total, a->rows * a->group, a->dim);
-    for (int i = 0; i < pieces; i++) {
+    for (int i = attention_first_piece(a); i < pieces; i++) {
         attention_piece(a, i, piece);
         attention_fold(a->simd, total, piece, a->rows * a->group, a->dim);
     }

@@ -21,6 +21,8 @@ typedef struct attention_block {
      * (ascending) and the tokens below `sinks`. candidates 0: it attends all. */
     int candidates, sinks, chosen_count;
     const int32_t *chosen;
+    int window;               /* tokens that a row sees back, itself included; 0: all. Not with
+                               * candidates */
     float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
     int pages;                /* of the cache: looked at where `missing` is there */
     bool *missing;            /* set where the table holds no page of these, which is left out;
@@ -38,6 +40,10 @@ static attention_sum attention_sum_at(float *memory, int queries);
 static void attention_sum_clear(const attention_sum *sum, int queries, int dim);
 /* The logical page of the block's last row. */
 static int attention_last_page(const attention_block *a);
+/* The first token that a row sees. */
+static int attention_from(const attention_block *a, int row);
+/* The piece with the first row's first token: none before it counts. */
+static int attention_first_piece(const attention_block *a);
 /* Pieces up to the last row's own page. */
 static int attention_pieces(const attention_block *a);
 /* The sum over one piece of the sequence, which may be empty (m -inf). */

@@ -1,0 +1,320 @@
+/* loop: what the requests of a model do next. Every call that works on a model turns it: the blocking
+ * ones until their request has what they wait for, cairn_step until its time is over.
+ *
+ * A turn plans a forward, or goes on with the one in flight. Decode steps come first, then prompts
+ * in slices; among their like the higher priority, then who waited longer. A request that finds no
+ * free pages waits. Where all wait for each other's, the last of them gives its own back and
+ * computes its state anew once there is room, as every token ran before: to the same bits.
+ * Calls generate, step, session, reload. */
+
+/* ---- order and room -------------------------------------------------------------------------- */
+
+static bool loop_has_work(const cairn_session *s) { return s->phase != ENGINE_IDLE && s->wants; }
+
+static bool loop_decodes(const cairn_session *s) {
+    return s->phase == ENGINE_SAYS && s->count - s->cached == 1;
+}
+
+static bool loop_is_before(const cairn_session *a, const cairn_session *b) {
+    bool decodes = loop_decodes(a);
+    if (decodes != loop_decodes(b)) return decodes;
+    if (a->options.priority != b->options.priority)
+        return a->options.priority > b->options.priority;
+    if (decodes && a->served != b->served) return a->served < b->served;
+    return a->ticket < b->ticket;
+}
+
+/* The first of those that this turn has not looked at; NULL: there is none. */
+static cairn_session *loop_next(cairn_model *m) {
+    cairn_session *best = NULL;
+    for (cairn_session *s = m->sessions; s; s = s->next)
+        if (loop_has_work(s) && s->turn != m->scratch->turn && (!best || loop_is_before(s, best)))
+            best = s;
+    return best;
+}
+
+/* Other requests that hold pages and will need more. */
+static int loop_others(const cairn_session *s) {
+    int others = 0;
+    for (const cairn_session *o = s->model->sessions; o; o = o->next)
+        others += o != s && loop_has_work(o) && o->phase != ENGINE_WAITS && !o->aside;
+    return others;
+}
+
+/* Whether there are pages for so many tokens, and one for each of the others: a request that comes
+ * in while others run does not take what they are about to need. */
+static bool loop_fits(cairn_session *s, int tokens) {
+    cairn_model *m = s->model;
+    int others = loop_others(s);
+    int need = others + tables_need(&m->tables, s->row, s->cached, tokens);
+    if (!others) return true;
+    state_kv_make_room(&m->kv_of_rows, need);
+    if (need <= m->kv.pool.free_count) return true;
+    engine_note_error(s, base_fail(engine_base(s), CAIRN_POOL_FULL,
+                                   "%d pages are needed, %d of %d are free", need,
+                                   m->kv.pool.free_count, m->kv.pool.pages));
+    return false;
+}
+
+/* ---- phases of a request --------------------------------------------------------------------- */
+
+/* The request is over, or its call has what it waited for. */
+static void loop_rest(cairn_session *s) {
+    s->wants = s->starved = s->aside = false;
+    if (s->appending || !s->generating) s->phase = ENGINE_IDLE;
+    s->appending = false;
+}
+
+/* Ends the request before its time; a prompt that was not done leaves the sequence. */
+static void loop_end(cairn_session *s, cairn_stop stop, cairn_status status) {
+    bool prompt = s->phase == ENGINE_WAITS || s->phase == ENGINE_PROMPT, appending = s->appending;
+    engine_note_error(s, status);
+    s->outcome = status;
+    if (s->phase == ENGINE_PROMPT) engine_take_back(s, s->held_before, s->cached_before);
+    tokenizer_ids_free(engine_base(s), &s->waiting);
+    if (prompt && !appending) {
+        engine_reset_stats(s);
+        engine_note_point(s);
+    }
+    if (!appending) engine_finish(s, stop, status);
+    loop_rest(s);
+}
+
+/* The prompt is done: tokens follow. */
+static void loop_begin_saying(cairn_session *s) {
+    engine_reset_stats(s);
+    engine_note_point(s);
+    s->phase = ENGINE_SAYS;
+    s->generating = true;
+    if (s->pulled) loop_rest(s);
+}
+
+/* Takes the waiting ids into the sequence; false where they must wait, or the request has ended. */
+static bool loop_admit(cairn_session *s) {
+    cairn_status status = CAIRN_POOL_FULL;
+    s->held_before = s->count, s->cached_before = s->cached;
+    if (loop_fits(s, s->count + (int)s->waiting.size)) {
+        status = engine_add(s, s->waiting.data, (int)s->waiting.size);
+        if (status) engine_note_error(s, status);
+    }
+    s->starved = status == CAIRN_POOL_FULL;
+    if (status && !s->starved) loop_end(s, CAIRN_STOP_ERROR, status);
+    if (status) return false;
+    engine_note_error(s, CAIRN_OK);
+    tokenizer_ids_free(engine_base(s), &s->waiting);
+    s->phase = ENGINE_PROMPT;
+    if (s->appending) {
+        if (s->count - s->cached <= 1) loop_rest(s);
+        return s->wants;
+    }
+    s->from_prompt = engine_room(s) > 0 && engine_is_prompt(s, s->count - 1);
+    if (!s->from_prompt) loop_begin_saying(s);
+    return s->wants;
+}
+
+/* The tokens of a submitted request become text. */
+static void loop_take_fresh(cairn_session *s) {
+    while (s->generating && s->fresh_at < s->fresh_count) {
+        int32_t id = s->fresh[s->fresh_at++];
+        cairn_status status = engine_take(s, id);
+        if (status) {
+            loop_end(s, CAIRN_STOP_ERROR, status);
+            return;
+        }
+        s->last_id = id;
+    }
+    if (!s->generating) loop_rest(s);
+}
+
+/* ---- a turn ---------------------------------------------------------------------------------- */
+
+/* The session's part of the next forward, in `most` rows at most; false: it has none. */
+static bool loop_put(cairn_session *s, int most) {
+    engine_scratch *x = s->model->scratch;
+    engine_part *part = &x->parts[x->part_count];
+    cairn_status status = CAIRN_POOL_FULL;
+    if (s->phase == ENGINE_WAITS && !loop_admit(s)) return false;
+    if (s->phase == ENGINE_SAYS && engine_room(s) < 1) {
+        engine_finish(s, CAIRN_STOP_LENGTH, CAIRN_OK);
+        loop_rest(s);
+        return false;
+    }
+    engine_go_back(s, s->cached);
+    s->fresh_count = s->fresh_at = 0;
+    if (!s->aside || loop_fits(s, s->count + 1)) {
+        if (!(status = engine_reserve(s, s->count))) {
+            if (s->appending) *part = engine_plan_chunk(s, s->count - 1, most);
+            else *part = engine_plan_step(s, engine_room(s), most);
+            status = engine_reserve(s, s->count + part->drafts);
+        }
+        if (status) engine_note_error(s, status);
+    }
+    s->starved = status == CAIRN_POOL_FULL;
+    if (status && !s->starved) loop_end(s, CAIRN_STOP_ERROR, status);
+    if (status) return false;
+    s->aside = false;
+    engine_note_error(s, CAIRN_OK);
+    if (part->sampled) s->served = x->turn;
+    x->part_count++;
+    return true;
+}
+
+static void loop_end_cancelled(cairn_model *m) {
+    for (cairn_session *s = m->sessions; s; s = s->next)
+        if (loop_has_work(s) && os_atomic_load(&s->cancel))
+            loop_end(s, CAIRN_STOP_CANCEL, base_fail(engine_base(s), CAIRN_CANCELLED,
+                                                     "cancelled at token %d", s->count));
+}
+
+/* The last of those that wait for pages gives its own back to the first; false: none can. */
+static bool loop_put_aside(cairn_model *m) {
+    cairn_session *first = NULL, *last = NULL;
+    for (cairn_session *s = m->sessions; s; s = s->next) {
+        if (!loop_has_work(s) || !s->starved) continue;
+        if (!first || loop_is_before(s, first)) first = s;
+        if (engine_pages(s) && (!last || loop_is_before(last, s))) last = s;
+    }
+    if (!last || last == first) return false;
+    engine_go_back(last, 0);
+    state_cut(&m->states, last->row, 0);
+    return last->aside = true;
+}
+
+/* The parts of the next forward, whose layers take limit_us at most each. */
+static void loop_plan_parts(cairn_model *m, double limit_us) {
+    engine_scratch *x = m->scratch;
+    int rows = x->rows, slice = engine_slice(x, m->runtime->config.prefill_chunk, limit_us);
+    cairn_session *s;
+    x->turn++;
+    while (x->part_count < x->sequences && rows > 0 && (s = loop_next(m))) {
+        int most = loop_decodes(s) || slice > rows ? rows : slice;
+        s->turn = x->turn;
+        if (most < 1 || !loop_put(s, most)) continue;
+        most = x->parts[x->part_count - 1].rows;
+        rows -= most;
+        if (!loop_decodes(s)) slice -= most;
+    }
+}
+
+/* Plans a forward from all requests; false: there is nothing to do, or all wait for pages that
+ * idle sessions hold. */
+static bool loop_plan(cairn_model *m, double limit_us) {
+    reload_poll(m->runtime);
+    loop_end_cancelled(m);
+    do loop_plan_parts(m, limit_us);
+    while (!m->scratch->part_count && loop_put_aside(m));
+    if (!m->scratch->part_count) return false;
+    engine_take_off(m);
+    return true;
+}
+
+/* What the forward made of a part, which took so long. */
+static void loop_land_part(const engine_part *part, double seconds) {
+    cairn_session *s = part->s;
+    engine_take_part(part, seconds);
+    if (part->kind == FORWARD_PROMPT) s->append_seconds += seconds;
+    if (s->appending && s->count - s->cached <= 1) {
+        engine_remember(s);
+        loop_rest(s);
+    }
+    if (!s->fresh_count) return;
+    if (s->phase == ENGINE_PROMPT) loop_begin_saying(s);
+    if (s->pulled) loop_rest(s);
+    else loop_take_fresh(s);
+}
+
+/* The forward in flight has ended, well or not. */
+static void loop_land(cairn_model *m, cairn_status status) {
+    engine_scratch *x = m->scratch;
+    int count = x->part_count;
+    if (!status) engine_touch_down(m);
+    engine_give_up(m);
+    for (int i = 0; i < count; i++)
+        if (status) loop_end(x->parts[i].s, CAIRN_STOP_ERROR, status);
+        else loop_land_part(&x->parts[i], (double)x->flight_us * 1e-6);
+}
+
+/* Goes on with what is to be done until then; first: by one part at least. False: there is nothing
+ * to do now. */
+static bool loop_turn(cairn_model *m, int64_t until_us, double limit_us, bool first) {
+    engine_scratch *x = m->scratch;
+    cairn_status status;
+    if (!x->part_count && !loop_plan(m, limit_us)) return false;
+    status = engine_fly(m, until_us, first);
+    if (x->part_count && (status || (x->begun && !x->left))) loop_land(m, status);
+    return true;
+}
+
+/* A blocking call's slices of prompts: such as let a cancel be heard soon. */
+static double loop_limit(const cairn_model *m) { return m->backend->begin ? ENGINE_HEED_US : 1e12; }
+
+/* Lands what is in flight: a forward of another kind follows. */
+static void loop_clear(cairn_model *m) {
+    while (m->scratch->part_count) loop_turn(m, INT64_MAX, loop_limit(m), true);
+}
+
+/* Works until the session's request has what its call waits for; what the call returns. */
+static cairn_status loop_until(cairn_session *s) {
+    cairn_model *m = s->model;
+    while (s->wants)
+        if (!loop_turn(m, INT64_MAX, loop_limit(m), true) && s->wants)
+            loop_end(s, CAIRN_STOP_ERROR, engine_raise_noted(s));
+    return engine_raise_noted(s);
+}
+
+/* Begins a request for ids, which are the session's once it is admitted; empties *ids. */
+static void loop_ask(cairn_session *s, tokenizer_ids *ids, bool appending, bool pulled) {
+    s->waiting = *ids;
+    memset(ids, 0, sizeof *ids);
+    s->phase = ENGINE_WAITS;
+    s->appending = appending;
+    s->pulled = pulled;
+    s->wants = true;
+    s->outcome = CAIRN_OK;
+    engine_note_error(s, CAIRN_OK);
+    s->ticket = s->model->scratch->tickets++;
+}
+
+/* ---- cairn_step ------------------------------------------------------------------------------ */
+
+static int loop_pending(const cairn_model *m) {
+    int pending = 0;
+    for (const cairn_session *s = m->sessions; s; s = s->next)
+        pending += s->submitted && s->phase != ENGINE_IDLE;
+    return pending;
+}
+
+/* Whether another turn is worth beginning. */
+static bool loop_has_time(const cairn_model *m, int64_t until_us) {
+    int64_t cost = m->backend->begin ? 0 : (int64_t)engine_cost(m->scratch, 1);
+    return !m->scratch->part_count && os_now_us() + cost < until_us;
+}
+
+static void loop_step(cairn_model *m, int32_t budget_us) {
+    int64_t until = os_now_us() + budget_us;
+    double limit = m->backend->begin ? budget_us / 4.0 : budget_us / 2.0;
+    bool first = true;
+    if (limit > ENGINE_HEED_US) limit = ENGINE_HEED_US;
+    while (loop_turn(m, until, limit, first) && loop_has_time(m, until)) first = false;
+}
+
+cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending) {
+    cairn_runtime *rt;
+    cairn_status status = CAIRN_BUSY;
+    if (!model || !pending) return CAIRN_INVALID_ARGUMENT;
+    rt = model->runtime;
+    if (budget_us < 0)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "step: budget_us = %d; 0 or more is expected", (int)budget_us);
+    if (!os_atomic_swap_if(&model->scratch->stepping, 0, 1)) return CAIRN_BUSY;
+    if (engine_is_any_busy(rt))
+        base_fail(&rt->base, status, "step: a call on a session is running: this one comes from its "
+                                     "callback or from another thread");
+    else if (!(status = handles_enter(rt))) {
+        loop_step(model, budget_us);
+        *pending = loop_pending(model);
+        handles_leave(rt, CAIRN_OK);
+    }
+    os_atomic_store(&model->scratch->stepping, 0);
+    return status;
+}

@@ -1,0 +1,48 @@
+/* step: what stands in a forward of a model's sessions while it is in flight, and what forwards cost.
+ * See step.c and loop.c. */
+
+enum {
+    ENGINE_COSTS = 16, /* powers of two of rows whose cost is measured */
+    ENGINE_LEAST_ROWS = 8, /* of a slice of a prompt */
+    ENGINE_HEED_US = 8000 /* a forward looks about so often: for a cancel, and whether time is over */
+};
+
+/* Of a session's request. WAITS: its ids are not the session's yet. PROMPT: they are, and are being
+ * processed. SAYS: tokens are made. */
+typedef enum engine_phase { ENGINE_IDLE, ENGINE_WAITS, ENGINE_PROMPT, ENGINE_SAYS } engine_phase;
+
+/* What one session does in one forward. */
+typedef struct engine_part {
+    cairn_session *s;
+    forward_kind kind;
+    int rows;    /* tokens from s->cached on */
+    int sampled; /* of the last rows the tokens after them are drawn */
+    int drafts;  /* of the last rows */
+    float *logits; /* eval: [rows, vocab] of all rows; of one part in a batch at most */
+    const int32_t *tokens; /* out: [sampled] certain up to the first that is not the draft */
+    int64_t pages_read;    /* out */
+} engine_part;
+
+/* Host memory of a model that its sessions use in turn. */
+typedef struct engine_scratch {
+    int rows, sequences; /* of a forward at most */
+    int asks_count;      /* how many `asks` and `sampled` hold */
+    forward_row *row;            /* [rows] */
+    forward_sequence *sequence;  /* [sequences] */
+    sample_ask *asks;            /* [asks_count] */
+    int32_t *sampled;            /* [asks_count] */
+    int32_t *page_ids;           /* [pages of a sequence] */
+    /* the forward in flight, of parts [part_count]; 0: there is none */
+    engine_part *parts;          /* [sequences] */
+    int part_count, draws;
+    bool begun;                  /* by the backend */
+    int total, left;             /* its parts then, and how many of them are left */
+    forward_batch batch;
+    int64_t flight_us;           /* worked on it so far */
+    /* the loop */
+    int64_t turn, tickets;
+    os_atomic stepping;          /* a thread is inside cairn_step */
+    double cost_us[ENGINE_COSTS]; /* of a layer of 2^i rows and more, or of a forward where it runs in
+                                     one go; 0: unknown */
+    double draw_us;              /* of a row's draw */
+} engine_scratch;

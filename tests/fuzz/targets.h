@@ -1,0 +1,383 @@
+/* targets: what the fuzzers run, in one unit. A target takes bytes; it aborts with a line when a
+ * promise is broken, and the sanitizers see the rest. fuzz.c gives them libFuzzer's bytes
+ * (./build.sh fuzz TARGET SECONDS), fuzz_test.c those of tests/fuzz/corpus/TARGET.
+ *
+ * Files are memory: whoever opens FUZZ_PATH, or during fuzz_cache anything, reads the bytes. Where a
+ * checksum would keep nearly all bytes out, the target mends it if the first byte is odd. */
+#ifndef FUZZ_TARGETS_H
+#define FUZZ_TARGETS_H
+
+#define CAIRN_ROOMS_ONLY
+#define GGUF_FIRST_BYTES 64
+int spec_test_main(void);
+#define main spec_test_main
+#include "../ops/spec_test.c"
+#undef main
+#include "toy_model.h"
+
+#define FUZZ_PATH "fuzz.file"
+
+static void fuzz_fail(const char *what, const char *words) {
+    fprintf(stderr, "fuzz: %s: %s\n", what, words);
+    abort();
+}
+
+/* ---- memory and files --------------------------------------------------------------------------- */
+
+static int64_t fuzz_live;
+
+/* What asks for much gets nothing: the target's machine has 96 MiB. */
+static void *fuzz_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
+    const int64_t most = (int64_t)96 << 20;
+    void *result;
+    (void)user;
+    if (!new_bytes) {
+        fuzz_live -= (int64_t)old_bytes;
+        return free(memory), NULL;
+    }
+    if (new_bytes > (size_t)most || fuzz_live + (int64_t)new_bytes > most) return NULL;
+    result = realloc(memory, new_bytes);
+    if (result) fuzz_live += (int64_t)new_bytes - (memory ? (int64_t)old_bytes : 0);
+    return result;
+}
+
+enum { FUZZ_HANDLE = 1 << 28 };
+static struct { const uint8_t *data; size_t size, at; bool any; } fuzz_file;
+static os_call_table fuzz_system;
+
+static bool fuzz_is_file(const char *path) { return fuzz_file.any || !strcmp(path, FUZZ_PATH); }
+static int64_t fuzz_open(const char *path, int mode) {
+    if (!fuzz_is_file(path)) return fuzz_system.open(path, mode);
+    fuzz_file.at = 0;
+    return mode == OS_OPEN_READ ? FUZZ_HANDLE : -EROFS;
+}
+static int64_t fuzz_read_at(int64_t file, void *data, size_t bytes, uint64_t at) {
+    if (file != FUZZ_HANDLE) return fuzz_system.read_at(file, data, bytes, at);
+    if (at >= fuzz_file.size) return 0;
+    if (bytes > fuzz_file.size - at) bytes = (size_t)(fuzz_file.size - at);
+    if (bytes) memcpy(data, fuzz_file.data + at, bytes);
+    return (int64_t)bytes;
+}
+static int64_t fuzz_read(int64_t file, void *data, size_t bytes) {
+    int64_t got;
+    if (file != FUZZ_HANDLE) return fuzz_system.read(file, data, bytes);
+    got = fuzz_read_at(file, data, bytes, fuzz_file.at);
+    fuzz_file.at += (size_t)got;
+    return got;
+}
+static int fuzz_file_info(int64_t file, os_file_info *out) {
+    if (file != FUZZ_HANDLE) return fuzz_system.file_info(file, out);
+    memset(out, 0, sizeof *out);
+    out->size = (int64_t)fuzz_file.size, out->regular = true, out->identity = 1;
+    return 0;
+}
+static int fuzz_info(const char *path, os_file_info *out) {
+    return fuzz_is_file(path) ? fuzz_file_info(FUZZ_HANDLE, out) : fuzz_system.info(path, out);
+}
+static int fuzz_close(int64_t file) { return file == FUZZ_HANDLE ? 0 : fuzz_system.close(file); }
+static int fuzz_remove(const char *path) {
+    return fuzz_is_file(path) ? 0 : fuzz_system.remove(path);
+}
+static int fuzz_touch(const char *path) { return fuzz_is_file(path) ? 0 : fuzz_system.touch(path); }
+
+static cairn_runtime *fuzz_rt; /* on the CPU */
+static void fuzz_config_of(cairn_config *c) {
+    cairn_config_default(c);
+    c->backend = CAIRN_BACKEND_CPU;
+    c->threads = 1, c->page_size = 16, c->prefill_chunk = 16, c->max_batch = 2;
+    c->memory.budget_mb = 32, c->log = CAIRN_LOG_OFF;
+    c->allocator.realloc = fuzz_realloc;
+}
+
+static void fuzz_start(void) {
+    cairn_config c;
+    char error[1024];
+    fuzz_system = os_calls;
+    os_calls.open = fuzz_open, os_calls.read = fuzz_read, os_calls.read_at = fuzz_read_at;
+    os_calls.info = fuzz_info, os_calls.file_info = fuzz_file_info, os_calls.close = fuzz_close;
+    os_calls.remove = fuzz_remove, os_calls.touch = fuzz_touch;
+    fuzz_config_of(&c);
+    if (cairn_open(&c, &fuzz_rt, error, sizeof error)) fuzz_fail("open", error);
+}
+
+static void fuzz_give(const uint8_t *data, size_t size) {
+    fuzz_file.data = data, fuzz_file.size = size;
+}
+
+/* A failure has words, and leaves what it found. */
+static bool fuzz_told(cairn_status status, const char *what, const char *words) {
+    if (status && !words[0]) fuzz_fail(what, "a status without words");
+    return !status;
+}
+
+/* ---- gguf, npy, config -------------------------------------------------------------------------- */
+
+static void fuzz_speak(cairn_model *m, const uint8_t *data, size_t size) {
+    int32_t ids[256];
+    int count = 0;
+    char text[256];
+    size_t n = size < 64 ? size : 64, told = 0;
+    cairn_session *s = NULL;
+    if (cairn_tokenize(m, (const char *)data + size - n, n, ids, 256, &count) == CAIRN_OK &&
+        count <= 256)
+        cairn_detokenize(m, ids, count, text, sizeof text, &told);
+    if (cairn_session_open(m, &s)) return;
+    cairn_generate(s, "a b", 3, NULL, NULL);
+    cairn_session_close(s);
+}
+
+static void fuzz_gguf(const uint8_t *data, size_t size) {
+    const int64_t before = fuzz_live;
+    cairn_memory_estimate e;
+    cairn_config c;
+    char error[1024] = "";
+    cairn_model *m = NULL;
+    gguf g;
+    fuzz_give(data, size);
+    if (fuzz_told(gguf_scan(&fuzz_rt->base, FUZZ_PATH, &g), "scan", fuzz_rt->base.error))
+        gguf_close(&fuzz_rt->base, &g);
+    fuzz_config_of(&c);
+    e.struct_size = sizeof e;
+    fuzz_told(cairn_estimate(&c, FUZZ_PATH, &e, error, sizeof error), "estimate", error);
+    if (fuzz_told(cairn_load_model(fuzz_rt, FUZZ_PATH, &m), "load", cairn_last_error(fuzz_rt))) {
+        fuzz_speak(m, data, size);
+        cairn_model_free(m);
+    }
+    if (fuzz_live != before) fuzz_fail("gguf", "memory is left");
+}
+
+static void fuzz_npy(const uint8_t *data, size_t size) {
+    const int64_t before = fuzz_live;
+    cairn_tensor *t;
+    fuzz_give(data, size);
+    if (fuzz_told(cairn_tensor_load(fuzz_rt, FUZZ_PATH, &t), "npy", cairn_last_error(fuzz_rt))) {
+        if (tensor_elements(t) < 0) fuzz_fail("npy", "a shape that is none");
+        cairn_tensor_free(fuzz_rt, t);
+    }
+    if (fuzz_live != before) fuzz_fail("npy", "memory is left");
+}
+
+static void fuzz_config(const uint8_t *data, size_t size) {
+    cairn_config c, checked;
+    char error[4096] = "";
+    fuzz_give(data, size);
+    if (!fuzz_told(cairn_config_load(FUZZ_PATH, &c, error, sizeof error), "config", error)) return;
+    if (cairn_config_check(&c, &checked, error, sizeof error))
+        fuzz_fail("config", "what was read does not pass its own check");
+}
+
+/* ---- cache, snapshot, json ---------------------------------------------------------------------- */
+
+static void fuzz_cache(const uint8_t *data, size_t size) {
+    const cache_options options = {CACHE_READ_ONLY, "fuzz.cache", 0};
+    uint8_t *file = (uint8_t *)malloc(size + 1);
+    const bool mend = size > 0 && data[0] & 1;
+    cache_key key, sum;
+    cache_entry entry;
+    cache c;
+    base b = fuzz_rt->base;
+    if (size) size--, memcpy(file, data + 1, size);
+    memset(&key, 0x5a, sizeof key), memset(&entry, 0, sizeof entry);
+    if (mend && size > CACHE_HEADER_BYTES) {
+        memcpy(file, "CAIRNKB1", 8), memcpy(file + 32, &key, sizeof key);
+        cache_store64(file + 16, size - CACHE_HEADER_BYTES);
+        sum = cache_checksum(file, file + CACHE_HEADER_BYTES, size - CACHE_HEADER_BYTES);
+        memcpy(file + CACHE_CHECKED_BYTES, &sum, sizeof sum);
+    }
+    cache_open(&b, &options, &c);
+    fuzz_give(file, size), fuzz_file.any = true;
+    if (cache_get(&c, &b, &key, &entry)) {
+        if (entry.data + entry.size != (const uint8_t *)entry.file.data + size ||
+            strlen(entry.name) >= sizeof entry.name || strlen(entry.arch) >= sizeof entry.arch)
+            fuzz_fail("cache", "an entry outside its bytes");
+        cache_entry_free(&b, &entry);
+    }
+    fuzz_file.any = false;
+    cache_close(&c);
+    free(file);
+}
+
+static cairn_model *fuzz_toy(void) {
+    static cairn_model *m;
+    static const char *path = "build/toy_fuzz.gguf";
+    os_make_path("build");
+    if (!m && (!toy_write(path, NULL) || engine_load(fuzz_rt, path, &toy_backend, &m)))
+        fuzz_fail("toy", fuzz_rt->base.error);
+    return m;
+}
+
+static void fuzz_seal(uint8_t *at, size_t size) {
+    size_t from = SNAPSHOT_HEADER;
+    for (int i = 0; i < SNAPSHOT_PARTS; i++) {
+        const uint64_t bytes = cache_load64(at + 24 + 16 * i);
+        uint64_t sum = 0;
+        if (bytes > size - from) return;
+        snapshot_sum_part(&fuzz_rt->base, fuzz_rt->pool, at + from, (size_t)bytes, &sum);
+        cache_store64(at + 32 + 16 * i, sum);
+        from += (size_t)bytes;
+    }
+    cache_store64(at + 104, snapshot_sum(at, 104));
+}
+
+static void fuzz_snapshot(const uint8_t *data, size_t size) {
+    cairn_session *s;
+    uint8_t *copy = (uint8_t *)malloc(size + 1);
+    const bool mend = size > 0 && data[0] & 1;
+    int count = 0;
+    if (size) size--, memcpy(copy, data + 1, size);
+    if (mend && size >= SNAPSHOT_HEADER) fuzz_seal(copy, size);
+    if (cairn_session_open(fuzz_toy(), &s)) fuzz_fail("session", fuzz_rt->base.error);
+    if (fuzz_told(cairn_session_load_memory(s, copy, size), "snapshot", fuzz_rt->base.error)) {
+        const int32_t *ids = cairn_session_ids(s, &count);
+        for (int i = 0; i < count; i++)
+            if (ids[i] < 0 || ids[i] >= TOY_VOCAB) fuzz_fail("snapshot", "an id that is none");
+        cairn_generate(s, NULL, 2, NULL, NULL);
+    }
+    cairn_session_close(s);
+    free(copy);
+}
+
+#ifndef CAIRN_NO_LUA
+/* json.lua: ids are read or refused with words, text is written as JSON may have it. */
+static void fuzz_json(const uint8_t *data, size_t size) {
+    static const char *const code =
+        "local json = dofile 'scripts/cli/json.lua' return function(text) "
+        "local done, e = pcall(json.decode_integers, text, 'ids') "
+        "if done then for _, id in ipairs(e) do assert(math.type(id) == 'integer') end "
+        "else assert(type(e) == 'table' and #e.usage > 0, e) end "
+        "local said = json.encode { a = text, [text] = { #text, 0.5, text } } "
+        "assert(not said:find '%c') end";
+    static lua_State *L;
+    if (!L) {
+        L = luaL_newstate();
+        luaL_openlibs(L);
+        if (luaL_dostring(L, code)) fuzz_fail("json", lua_tostring(L, -1));
+    }
+    lua_pushvalue(L, 1);
+    lua_pushlstring(L, (const char *)data, size);
+    if (lua_pcall(L, 1, 0, 0)) fuzz_fail("json", luaL_tolstring(L, -1, NULL));
+    lua_settop(L, 1);
+}
+#endif
+
+/* ---- ops ------------------------------------------------------------------------------------------ */
+
+static struct { const uint8_t *data; size_t size; } fuzz_bytes;
+
+/* A number of two bytes; behind the last, numbers of the place. */
+static uint64_t fuzz_number(uint64_t place) {
+    const uint64_t at = place * 2, z = (place + 1) * 0xbf58476d1ce4e5b9u;
+    if (at + 2 > fuzz_bytes.size) return z ^ z >> 31;
+    return fuzz_bytes.data[at] | (uint64_t)fuzz_bytes.data[at + 1] << 8;
+}
+
+/* A call from the table: the op, then what is right of it and what is changed. On the emulated GPU,
+ * where the fuzzer runs with one, it is compared with the CPU. */
+static void fuzz_ops(const uint8_t *data, size_t size) {
+    static cairn_runtime *cuda;
+    static bool asked;
+    tally t = {0, 0, 0, false};
+    const spec_op *op;
+    if (size < 4) return;
+    if (!asked && getenv("CAIRN_SIMT_KERNELS")) {
+        cairn_config c;
+        cairn_config_default(&c);
+        c.backend = CAIRN_BACKEND_CUDA, c.log = CAIRN_LOG_OFF;
+        cuda = open_runtime_on(&c, "fuzz");
+    }
+    asked = true;
+    op = &spec_ops[data[0] % SPEC_OP_COUNT];
+    fuzz_bytes.data = data + 2, fuzz_bytes.size = size - 2;
+    random_source = fuzz_number;
+    try_right(&t, op, cuda ? cuda : fuzz_rt, cuda ? fuzz_rt : NULL, 0);
+    if (!t.failed && data[1])
+        try_wrong(&t, op, cuda ? cuda : fuzz_rt, cuda ? fuzz_rt : NULL, 0, data[1]);
+    random_source = NULL;
+    if (t.failed) fuzz_fail(op->name, "see above");
+}
+
+/* ---- sessions ------------------------------------------------------------------------------------- */
+
+enum { FUZZ_SESSIONS = 4 };
+
+typedef struct fuzz_house { cairn_session *s[FUZZ_SESSIONS]; uint8_t *kept; size_t kept_bytes; } fuzz_house;
+
+static void fuzz_append(cairn_session *s, uint8_t arg, const uint8_t *data, size_t left) {
+    int32_t ids[40];
+    const int count = arg % 40;
+    for (int i = 0; i < count; i++) ids[i] = (size_t)i < left ? data[i] : toy_words[i % 11];
+    cairn_append_ids(s, ids, count);
+}
+
+static void fuzz_say(cairn_session *s, uint8_t arg) {
+    static const char *const stop[] = {"b", "\xc3", "ab "};
+    cairn_generate_options o;
+    memset(&o, 0, sizeof o);
+    o.struct_size = sizeof o, o.max_tokens = 1 + arg % 30;
+    o.stop = stop, o.stop_count = arg >> 6, o.keep_stop = arg >> 5 & 1;
+    cairn_generate_with(s, NULL, &o, NULL, NULL);
+}
+
+static void fuzz_keep(fuzz_house *h, cairn_session *s) {
+    size_t bytes = 0;
+    uint8_t *memory;
+    if (cairn_session_save_memory(s, NULL, 0, &bytes) || !bytes) return;
+    memory = (uint8_t *)malloc(bytes);
+    if (cairn_session_save_memory(s, memory, bytes, &bytes)) fuzz_fail("save", fuzz_rt->base.error);
+    free(h->kept);
+    h->kept = memory, h->kept_bytes = bytes;
+}
+
+static void fuzz_act(fuzz_house *h, uint8_t act, uint8_t arg, const uint8_t *data, size_t left) {
+    cairn_session **at = &h->s[act >> 4 & 3], **other = &h->s[act >> 6];
+    int count;
+    if (!*at) {
+        cairn_session_open(fuzz_toy(), at);
+        return;
+    }
+    cairn_session_ids(*at, &count);
+    switch (act % 10) {
+        case 0: case 1: fuzz_append(*at, arg, data, left); break;
+        case 2: case 3: fuzz_say(*at, arg); break;
+        case 4: cairn_session_rewind(*at, arg % (count + 2)); break;
+        case 5:
+            if (*other) cairn_session_close(*other);
+            *other = NULL;
+            if (at != other) cairn_session_fork(*at, other);
+            break;
+        case 6: fuzz_keep(h, *at); break;
+        case 7: if (h->kept) cairn_session_load_memory(*at, h->kept, h->kept_bytes); break;
+        case 8: cairn_session_reset(*at); break;
+        default: {
+            cairn_config next = fuzz_rt->config;
+            next.draft_length = arg % 7, next.topk = 1 + arg % 3;
+            next.drafter = arg & 1 ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
+            if (cairn_reload(fuzz_rt, &next)) fuzz_fail("reload", fuzz_rt->base.error);
+        }
+    }
+    if (*at && cairn_session_ids(*at, &count) && (count < 0 || count > TOY_CONTEXT))
+        fuzz_fail("sessions", "a count that cannot be");
+}
+
+static void fuzz_sessions(const uint8_t *data, size_t size) {
+    fuzz_house h;
+    memset(&h, 0, sizeof h);
+    for (size_t i = 0; i + 2 <= size && i < 400; i += 2)
+        fuzz_act(&h, data[i], data[i + 1], data + i + 2, size - i - 2);
+    for (int i = 0; i < FUZZ_SESSIONS; i++) cairn_session_close(h.s[i]);
+    free(h.kept);
+    if (toy_faults) fuzz_fail("sessions", "the toy found a promise broken");
+}
+
+/* ---- all ------------------------------------------------------------------------------------------ */
+
+static const struct fuzz_target { const char *name; void (*run)(const uint8_t *data, size_t size); }
+fuzz_targets[] = {
+    {"gguf", fuzz_gguf}, {"config", fuzz_config}, {"npy", fuzz_npy}, {"snapshot", fuzz_snapshot},
+    {"cache", fuzz_cache},
+#ifndef CAIRN_NO_LUA
+    {"json", fuzz_json},
+#endif
+    {"ops", fuzz_ops}, {"sessions", fuzz_sessions}};
+
+#endif

@@ -1,0 +1,17 @@
+# scripts/examples: each is compiled and run, and its characters speak.
+. tests/tap.sh
+
+check "npc.c compiles" sh -c "$CC -std=c11 -O2 -Wall -Wextra -Wno-unused-function -I. $lua_cflags \
+    scripts/examples/npc.c -o $work/npc $lua_libs $libraries"
+if [ -z "${CAIRN_MODEL:-}" ]; then
+    tap_skip "no model: the examples"
+else
+    check "npc runs" sh -c "$work/npc $CAIRN_MODEL 120 > $work/npc.txt"
+    check "the guard speaks" grep -q "^guard: .*[a-z]" "$work/npc.txt"
+    check "the smith speaks" grep -q "^smith: .*[a-z]" "$work/npc.txt"
+    check "the frames' times are printed" grep -q "^[0-9]* frames; .* late" "$work/npc.txt"
+    sed 's/^/# /' "$work/npc.txt"
+    check "npc.lua runs" sh -c "build/cairn run scripts/examples/npc.lua $CAIRN_MODEL > $work/lua.txt"
+    check "both speak" [ "$(grep -c '^guard: \|^smith: ' "$work/lua.txt")" = 2 ]
+fi
+tap_done
