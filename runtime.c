@@ -178,6 +178,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/tokenizer/tokenizer.c"
 #include "runtime/model/tokenizer/encode.c"
 #include "runtime/model/tokenizer/decode.c"
+#include "runtime/model/tokenizer/template.c"
 #include "runtime/model/tokenizer/chat.c"
 #include "runtime/model/model.h"
 #include "runtime/model/model.c"
@@ -206,6 +207,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/calls.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"
+#include "runtime/engine/check.c"
 
 #include "runtime/api/api.h"
 #include "runtime/api/open.c"

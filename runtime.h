@@ -306,6 +306,20 @@ typedef struct cairn_sampling {
     uint8_t reserved[96];       /* zero: room for fields to come */
 } cairn_sampling;
 
+/* Texts before and after messages, in place of the model's template. */
+typedef struct cairn_chat_texts {
+    int32_t system_count;       /* strings in use */
+    char system[2][256];        /* around a system message; none: there are no such messages; up
+                                 * to 2 strings of 255 bytes; default {} */
+    int32_t user_count;         /* strings in use */
+    char user[2][256];          /* around a user's message; none: the model's template holds; up
+                                 * to 2 strings of 255 bytes; default {} */
+    int32_t assistant_count;    /* strings in use */
+    char assistant[2][256];     /* around an answer: the first opens it, the second ends it; up
+                                 * to 2 strings of 255 bytes; default {} */
+    uint8_t reserved[500];      /* zero: room for fields to come */
+} cairn_chat_texts;
+
 /* Head shapes for kernels and ops used without a model. */
 typedef struct cairn_shape {
     int32_t heads;              /* query heads, a multiple of kv_heads; 1 to 1024; default 32 */
@@ -370,6 +384,8 @@ typedef struct cairn_config {
     int32_t stop_count;         /* strings in use */
     char stop[16][128];         /* strings that end a generation; up to 16 strings of 127 bytes;
                                  * default {}; hot */
+    cairn_chat_texts chat;      /* texts before and after messages, in place of the model's
+                                 * template */
     cairn_shape shape;          /* head shapes for kernels and ops used without a model */
     cairn_routes routes;        /* force one route of an op, for tests and tuning */
     cairn_memory memory;        /* memory of models */
@@ -527,6 +543,28 @@ typedef struct cairn_session cairn_session;
  * others, a third slower, with the same bits. */
 CAIRN_API cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model);
 
+/* A model file that lies in memory or that the host reads, from an archive of its own. Zeroed, then
+ * struct_size and either data or read are set. */
+typedef struct cairn_model_source {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const char *name;        /* for messages; NULL: "model source" */
+    const void *data;        /* the file's bytes, or NULL */
+    uint64_t bytes;          /* how many it has */
+    /* data NULL: writes up to `bytes` bytes of the file, from `offset` on, and returns how many it
+     * wrote; 0: none can be read. Called in the order of the file, from the calling thread. */
+    size_t (*read)(void *user, uint64_t offset, void *out, size_t bytes);
+    void *user;
+} cairn_model_source;
+
+/* As cairn_load_model from a source. Nothing of it is needed once the call has returned, but for
+ * one case: with memory.map = "file" the CPU reads data that is aligned to 64 bytes in place, which
+ * must then stand as it is until cairn_model_free. A name is copied. [blocks] Errors: as
+ * cairn_load_model, VERSION_MISMATCH, and FILE_ERROR with the offset where read gave nothing or
+ * more than it was asked for. */
+CAIRN_API cairn_status cairn_load_model_from(cairn_runtime *rt, const cairn_model_source *source,
+                                             cairn_model **model);
+
 /* Waits until the model has every kernel. [blocks] Errors: COMPILE_FAILED and the like; the model
  * goes on without. */
 CAIRN_API cairn_status cairn_model_wait(cairn_model *model);
@@ -580,6 +618,28 @@ typedef struct cairn_memory_estimate {
 CAIRN_API cairn_status cairn_estimate(const cairn_config *config, const char *path,
                                       cairn_memory_estimate *estimate, char *error,
                                       size_t error_bytes);
+
+/* What a model file says that it is, as far as it can be read, and whether it loads. */
+typedef struct cairn_model_report {
+    uint32_t struct_size;
+    int32_t reasons;         /* why it does not load; 0: it does, and `estimate` says what it takes */
+    char name[128], architecture[64], tokenizer[32], pre_tokenizer[32]; /* "": the file says none */
+    char types[256];         /* block types, and how many tensors are of each: "Q4_1 x 120, .." */
+    int32_t layers, hidden, heads, kv_heads, context, vocab, tensors; /* 0: the file says none */
+    int32_t has_chat;        /* 1: its chat template is of a known family */
+    uint64_t parameters, file_bytes;
+    cairn_memory_estimate estimate; /* all zero where there are reasons */
+} cairn_model_report;
+
+/* What the file is, and whether cairn_load_model would take it under the config: all reasons why not
+ * at once, a line each to `reasons` (a kilobyte is plenty), the architecture first. Nothing is
+ * loaded: the header is read through a map, and the tokenizer is opened and closed. *report is
+ * filled whatever the status, but for the first three errors. [any thread] Errors: INVALID_ARGUMENT,
+ * VERSION_MISMATCH, INVALID_CONFIG with the mistakes as reasons; else the status of the first reason:
+ * UNSUPPORTED, BAD_FILE, FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
+CAIRN_API cairn_status cairn_model_check(const cairn_config *config, const char *path,
+                                         cairn_model_report *report, char *reasons,
+                                         size_t reasons_bytes);
 
 /* Text to token ids, special-token text such as <|im_start|> included; no token is added. Writes
  * up to `capacity` ids, *count is how many there are (call with ids NULL, 0 to ask). [owner thread]

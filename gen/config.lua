@@ -155,6 +155,7 @@ local function c_field(field, group)
 end
 
 local function field_bytes(field)
+  if field.type == "strings" then return 4 + field.count * field.bytes, 4 end
   if field.type == "layers" then return schema.max_layers // 8, 8 end
   if field.bytes then return field.bytes, 1 end
   return c_bytes[field.type], c_bytes[field.type]
@@ -266,7 +267,8 @@ local function c_limits(field, group, add)
         name, #(field.type == "enum" and enums[field.enum].values or field.values)))
   elseif field.type == "strings" then
     add((",\n     .count = %d, .count_offset = offsetof(cairn_config, %s_count)")
-        :format(field.count, field.name))
+        :format(field.count, path_of(field, group)))
+    if field.empty then add ", .empty = true" end
   end
 end
 
@@ -277,6 +279,7 @@ local function c_row(field, group, parent, add)
   add(("     .offset = offsetof(cairn_config, %s), .bytes = %s"):format(path,
       field.type == "layers" and "CAIRN_MAX_LAYERS / 8"
       or field.type == "group" and ("sizeof(%s)"):format(field.struct)
+      or field.type == "strings" and tostring(field.bytes)
       or tostring(field_bytes(field))))
   c_limits(field, group, add)
   if field.unit then add((',\n     .unit = "%s"'):format(field.unit)) end
@@ -507,7 +510,8 @@ function cases_of.strings(field, case)
                            "{" .. full:rep(field.count) .. "}" } do
     case(right, true)
   end
-  for _, wrong in ipairs { "{" .. full:rep(field.count + 1) .. "}", '"a"', "{ 1 }", '{ "" }',
+  case('{ "" }', field.empty == true)
+  for _, wrong in ipairs { "{" .. full:rep(field.count + 1) .. "}", '"a"', "{ 1 }",
                            '{ x = "a" }', '{ [0] = "a" }', '{ "a", nil, "b" }', "{ {} }",
                            '{ "' .. ("x"):rep(field.bytes) .. '" }' } do
     case(wrong, false)

@@ -13,7 +13,7 @@
 --   multiple  of which an int must be one
 --   allowed   the only ints there are
 --   enum      name of the value table, for type "enum"
---   bytes     room for a string, its NUL included; count: how many strings
+--   bytes     room for a string, its NUL included; count: how many strings; empty: they may be
 --   values    the only strings there are, for type "choice"
 --   hot       true: changes between steps of a running program; else it is fixed at open
 
@@ -65,6 +65,11 @@ local enums = {
 local function route(op, values)
   return { name = op, type = "choice", bytes = 16, default = "auto", values = values, hot = true,
            doc = "route of " .. op }
+end
+
+local function chat_role(name, doc)
+  return { name = name, type = "strings", default = {}, bytes = 256, count = 2, empty = true,
+           doc = doc }
 end
 
 -- Groups are structs of a fixed size, the rest of it reserved for fields to come.
@@ -119,6 +124,11 @@ local fields = {
         doc = "Philox key; same seed, same text" } } },
   { name = "stop", type = "strings", default = {}, bytes = 128, count = 16, hot = true,
     doc = "strings that end a generation" },
+  { name = "chat", type = "group", struct = "cairn_chat_texts", bytes = 2048,
+    doc = "texts before and after messages, in place of the model's template", fields = {
+      chat_role("system", "around a system message; none: there are no such messages"),
+      chat_role("user", "around a user's message; none: the model's template holds"),
+      chat_role("assistant", "around an answer: the first opens it, the second ends it") } },
   { name = "shape", type = "group", struct = "cairn_shape", bytes = 64,
     doc = "head shapes for kernels and ops used without a model", fields = {
       { name = "heads", type = "int", default = 32, min = 1, max = 1024,

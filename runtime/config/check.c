@@ -69,10 +69,11 @@ static int config_check_name(config_report *report, const config_field *field, c
 /* `bytes` of text that shall lie in field->bytes with its NUL; `item` is "[2]" in a list, or "". */
 static bool config_check_text(config_report *report, const config_field *field, const char *item,
                            const char *text, size_t bytes) {
-    const char *why = bytes == 0 ? "is empty" : bytes >= field->bytes ? "is too long"
+    const char *why = bytes == 0 && !field->empty ? "is empty" : bytes >= field->bytes ? "is too long"
                     : memchr(text, 0, bytes) ? "holds a NUL byte" : NULL;
     if (!why) return true;
-    config_bad(report, field, item, " %s (1 to %d bytes)", why, (int)field->bytes - 1);
+    config_bad(report, field, item, " %s (%d to %d bytes)", why, !field->empty,
+               (int)field->bytes - 1);
     return false;
 }
 

@@ -20,7 +20,7 @@ typedef struct config_field {
     double float_low, float_high;
     bool float_open;      /* float_low itself is not allowed */
     const config_value *values; int value_count;
-    int count; size_t count_offset; /* CFG_STRINGS */
+    int count; size_t count_offset; bool empty; /* CFG_STRINGS; empty: they may be */
     const char *unit;
 } config_field;
 

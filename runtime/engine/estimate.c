@@ -68,7 +68,8 @@ static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter 
     int rows = engine_most_rows(&rt->config), pages;
     uint64_t host;
     cairn_model *m;
-    cairn_status status = model_load(rt, path, gguf_scan, &m);
+    model_place place = {path, gguf_scan, NULL};
+    cairn_status status = model_load(rt, place, &m);
     if (status) return status;
     if (!(status = engine_measure(m, engine_backend(rt), rows)) &&
         !(status = model_size_cache(m, &rt->device, &pages)) &&

@@ -103,11 +103,11 @@ static cairn_status engine_open_backend(cairn_model *m, const model_backend *bac
 }
 
 /* Inside an entered runtime. */
-static cairn_status engine_load(cairn_runtime *rt, const char *path, const model_backend *backend,
+static cairn_status engine_load(cairn_runtime *rt, model_place place, const model_backend *backend,
                                 cairn_model **out) {
     cairn_model *m;
     int rows = engine_most_rows(&rt->config);
-    cairn_status status = model_load(rt, path, model_opener_of(rt), &m);
+    cairn_status status = model_load(rt, place, &m);
     if (status) return status;
     status = engine_open_backend(m, backend, rows);
     if (!status) status = engine_open_states(m);
@@ -128,17 +128,41 @@ static const model_backend *engine_backend(const cairn_runtime *rt) {
     return rt->device.cuda ? &forward_cuda_backend : &forward_cpu_backend;
 }
 
-cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
+/* Both calls' way in; rt is one. */
+static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cairn_model **model) {
     cairn_status status;
+    if (!engine_backend(rt))
+        return base_fail(&rt->base, CAIRN_UNSUPPORTED, "load_model: backend = \"cpu\" runs models");
+    if ((status = handles_enter(rt))) return status;
+    return handles_leave(rt, engine_load(rt, place, engine_backend(rt), model));
+}
+
+cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
+    model_place place = {path, NULL, NULL};
     if (!model) return CAIRN_INVALID_ARGUMENT;
     *model = NULL;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
     if (!path)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "load_model: path is NULL");
-    if (!engine_backend(rt))
-        return base_fail(&rt->base, CAIRN_UNSUPPORTED, "load_model: backend = \"cpu\" runs models");
-    if ((status = handles_enter(rt))) return status;
-    return handles_leave(rt, engine_load(rt, path, engine_backend(rt), model));
+    place.open_file = model_opener_of(rt);
+    return engine_load_place(rt, place, model);
+}
+
+cairn_status cairn_load_model_from(cairn_runtime *rt, const cairn_model_source *source,
+                                   cairn_model **model) {
+    model_place place = {NULL, NULL, source};
+    if (!model) return CAIRN_INVALID_ARGUMENT;
+    *model = NULL;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    if (!source)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "load_model_from: source is NULL");
+    if (source->struct_size != sizeof *source)
+        return base_fail(&rt->base, CAIRN_VERSION_MISMATCH,
+                         "load_model_from: struct_size is not sizeof the struct");
+    if (!source->data == !source->read)
+        return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
+                         "load_model_from: one of data and read is expected");
+    return engine_load_place(rt, place, model);
 }
 
 cairn_status cairn_model_wait(cairn_model *model) {

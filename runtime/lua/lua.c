@@ -26,7 +26,8 @@ static const luaL_Reg bind_runtime_methods[] = {
     {"host", bind_make_host},      {"staging", bind_make_staging},
     {"zeros", bind_make_zeros},    {"random", bind_make_random},    {"load", bind_load_tensor},
     {"stream", bind_make_stream},  {"use", bind_use_stream},        {"event", bind_make_event},
-    {"capture", bind_capture},     {"load_model", bind_load_model}, {"reload", bind_reload},
+    {"capture", bind_capture},     {"load_model", bind_load_model},
+    {"load_model_from", bind_load_model_from}, {"reload", bind_reload},
     {"page_pool", bind_make_page_pool}, {"page_tables", bind_make_page_tables},
     {"prefix_cache", bind_make_prefix_cache},
     {NULL, NULL},
@@ -34,8 +35,8 @@ static const luaL_Reg bind_runtime_methods[] = {
 
 static const luaL_Reg bind_functions[] = {
     {"open", bind_open}, {"check", bind_check_config}, {"libraries", bind_libraries},
-    {"now_us", bind_now_us}, {"estimate", bind_estimate}, {"ops", bind_list_ops},
-    {"templates", bind_templates}, {"compile", bind_compile}, {NULL, NULL},
+    {"now_us", bind_now_us}, {"estimate", bind_estimate}, {"model_check", bind_model_check},
+    {"ops", bind_list_ops}, {"templates", bind_templates}, {"compile", bind_compile}, {NULL, NULL},
 };
 
 static void bind_new_runtime_type(lua_State *L) {

@@ -21,6 +21,36 @@ static int bind_load_model(lua_State *L) {
     return 1;
 }
 
+typedef struct bind_bytes { const char *data; size_t bytes; } bind_bytes;
+
+static size_t bind_read_bytes(void *user, uint64_t offset, void *out, size_t bytes) {
+    const bind_bytes *from = (const bind_bytes *)user;
+    size_t left = offset < from->bytes ? from->bytes - (size_t)offset : 0;
+    if (bytes > left) bytes = left;
+    memcpy(out, from->data + (left ? offset : 0), bytes);
+    return bytes;
+}
+
+/* rt:load_model_from(string [, name]): the file's bytes, which are copied */
+static int bind_load_model_from(lua_State *L) {
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    bind_bytes from;
+    cairn_model_source source;
+    cairn_model *model = NULL;
+    bind_object *o;
+    from.data = luaL_checklstring(L, 2, &from.bytes);
+    memset(&source, 0, sizeof source);
+    source.struct_size = (uint32_t)sizeof source;
+    source.name = luaL_optstring(L, 3, NULL);
+    source.bytes = from.bytes;
+    source.read = bind_read_bytes;
+    source.user = &from;
+    o = (bind_object *)bind_new_object(L, BIND_MODEL, sizeof *o, 1, 1);
+    bind_check(L, rt, cairn_load_model_from(rt, &source, &model));
+    o->object = model;
+    return 1;
+}
+
 static void bind_give_model(lua_State *L, cairn_runtime *rt, void *model) {
     (void)L, (void)rt;
     cairn_model_free((cairn_model *)model);
@@ -54,6 +84,17 @@ static int bind_model_info(lua_State *L) {
     return 1;
 }
 
+/* The estimate as a table, pushed. */
+static void bind_push_estimate(lua_State *L, const cairn_memory_estimate *e) {
+    lua_newtable(L);
+    bind_set_string(L, "backend", e->backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu");
+#define BIND_SET(field) bind_set_integer(L, #field, (int64_t)e->field)
+    BIND_SET(max_seq_len);   BIND_SET(pages);      BIND_SET(weights_bytes); BIND_SET(kv_bytes);
+    BIND_SET(scratch_bytes); BIND_SET(live_bytes); BIND_SET(peak_bytes);    BIND_SET(host_bytes);
+    BIND_SET(mapped_bytes);  BIND_SET(resident_bytes);                      BIND_SET(total_bytes);
+#undef BIND_SET
+}
+
 /* cairn.estimate(config, path) -> what loading the model would take */
 static int bind_estimate(lua_State *L) {
     char error[BIND_ERROR_BYTES];
@@ -63,19 +104,49 @@ static int bind_estimate(lua_State *L) {
     e.struct_size = (uint32_t)sizeof e;
     bind_to_config(L, 1, &config);
     if (cairn_estimate(&config, path, &e, error, sizeof error)) bind_raise_text(L, error);
+    bind_push_estimate(L, &e);
+    return 1;
+}
+
+/* A list of the lines of a text, pushed. */
+static void bind_push_lines(lua_State *L, const char *text) {
+    int count = 0;
     lua_newtable(L);
-    bind_set_string(L, "backend", e.backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu");
-    bind_set_integer(L, "max_seq_len", e.max_seq_len);
-    bind_set_integer(L, "pages", e.pages);
-    bind_set_integer(L, "weights_bytes", (int64_t)e.weights_bytes);
-    bind_set_integer(L, "kv_bytes", (int64_t)e.kv_bytes);
-    bind_set_integer(L, "scratch_bytes", (int64_t)e.scratch_bytes);
-    bind_set_integer(L, "live_bytes", (int64_t)e.live_bytes);
-    bind_set_integer(L, "peak_bytes", (int64_t)e.peak_bytes);
-    bind_set_integer(L, "host_bytes", (int64_t)e.host_bytes);
-    bind_set_integer(L, "mapped_bytes", (int64_t)e.mapped_bytes);
-    bind_set_integer(L, "resident_bytes", (int64_t)e.resident_bytes);
-    bind_set_integer(L, "total_bytes", (int64_t)e.total_bytes);
+    while (*text) {
+        size_t bytes = strcspn(text, "\n");
+        lua_pushlstring(L, text, bytes);
+        lua_rawseti(L, -2, ++count);
+        text += bytes + (text[bytes] != '\0');
+    }
+}
+
+/* cairn.model_check(config, path) -> what the file is: the fields of cairn_model_report, `status` by
+ * name, `reasons` as a list, and `estimate` where it loads */
+static int bind_model_check(lua_State *L) {
+    char reasons[BIND_ERROR_BYTES];
+    cairn_config config;
+    cairn_model_report r;
+    const char *path = luaL_checkstring(L, 2);
+    cairn_status status;
+    memset(&r, 0, sizeof r);
+    r.struct_size = (uint32_t)sizeof r;
+    bind_to_config(L, 1, &config);
+    status = cairn_model_check(&config, path, &r, reasons, sizeof reasons);
+    lua_newtable(L);
+    bind_set_string(L, "status", cairn_status_name(status));
+#define BIND_SET(field) bind_set_integer(L, #field, (int64_t)r.field)
+#define BIND_TEXT(field) bind_set_string(L, #field, r.field)
+    BIND_TEXT(name); BIND_TEXT(architecture); BIND_TEXT(tokenizer); BIND_TEXT(pre_tokenizer);
+    BIND_TEXT(types); BIND_SET(layers); BIND_SET(hidden); BIND_SET(heads); BIND_SET(kv_heads);
+    BIND_SET(context); BIND_SET(vocab); BIND_SET(tensors); BIND_SET(parameters);
+    BIND_SET(file_bytes);
+#undef BIND_TEXT
+#undef BIND_SET
+    lua_pushboolean(L, r.has_chat);
+    lua_setfield(L, -2, "has_chat");
+    bind_push_lines(L, reasons);
+    lua_setfield(L, -2, "reasons");
+    if (!status) bind_push_estimate(L, &r.estimate), lua_setfield(L, -2, "estimate");
     return 1;
 }
 

@@ -23,6 +23,7 @@ typedef struct gguf_reader {
     const char *name; /* the key or tensor it belongs to, not terminated */
     size_t name_bytes;
     cairn_status status;
+    bool any_type; /* a block type that is not supported is no fault */
 } gguf_reader;
 
 /* Records the first fault, found at byte `at` of the file. A name is shown in printable ASCII. */
@@ -341,6 +342,7 @@ static void gguf_size_tensor(gguf_reader *r, gguf_tensor *tensor, size_t at, uin
     const block_type *type = block_find(tensor->type);
     char why[128];
     uint64_t bytes;
+    if (!type && r->any_type) return;
     if (!type) {
         snprintf(why, sizeof why, "block type %s (%d) is not supported; supported: %s",
                  block_name(tensor->type), tensor->type, BLOCK_SUPPORTED);
@@ -512,8 +514,8 @@ static cairn_status gguf_read_all(gguf_reader *r, gguf *g) {
 
 /* As gguf_parse, of a file of which `held` bytes are at hand; *more: they are too few. */
 static cairn_status gguf_parse_part(base *b, const char *path, const uint8_t *data, size_t held,
-                                    size_t size, bool *more, gguf *out) {
-    gguf_reader r = {b, NULL, data, held, size, 0, false, "header", NULL, 0, CAIRN_OK};
+                                    size_t size, bool any_type, bool *more, gguf *out) {
+    gguf_reader r = {b, NULL, data, held, size, 0, false, "header", NULL, 0, CAIRN_OK, any_type};
     cairn_status status;
     memset(out, 0, sizeof *out);
     gguf_keep_path(out, path);
@@ -532,7 +534,7 @@ static cairn_status gguf_parse_part(base *b, const char *path, const uint8_t *da
 static cairn_status gguf_parse(base *b, const char *path, const uint8_t *data, size_t size,
                                gguf *out) {
     bool more;
-    return gguf_parse_part(b, path, data, size, size, &more, out);
+    return gguf_parse_part(b, path, data, size, size, false, &more, out);
 }
 
 static cairn_status gguf_open(base *b, const char *path, gguf *out) {
@@ -547,7 +549,8 @@ static cairn_status gguf_open(base *b, const char *path, gguf *out) {
 
 /* Reads the first `held` bytes, and the header from them. */
 static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size_t held,
-                                   size_t size, bool *more, gguf *out) {
+                                   size_t size, bool any_type, bool *more,
+                                   gguf *out) {
     const size_t bytes = held + GGUF_ALIGNMENT;
     void *copy = base_realloc(b, NULL, 0, bytes);
     uint8_t *data = (uint8_t *)copy;
@@ -558,14 +561,15 @@ static cairn_status gguf_read_part(base *b, const char *path, int64_t file, size
     data += (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
     error = os_read_at(file, 0, data, held);
     status = error ? os_fail(b, error, "read", path)
-                   : gguf_parse_part(b, path, data, held, size, more, out);
+                   : gguf_parse_part(b, path, data, held, size, any_type, more, out);
     if (status) base_delete(b, copy, bytes, 1);
     else out->copy = copy, out->held = held, out->file = file;
     return status;
 }
 
 /* Reads a part of `held` bytes, and larger ones until the header is in them. */
-static cairn_status gguf_read_file(base *b, const char *path, size_t held, gguf *out) {
+static cairn_status gguf_read_file(base *b, const char *path, size_t held, bool any_type,
+                                   gguf *out) {
     size_t size = 0;
     bool more = false;
     cairn_status status;
@@ -574,7 +578,7 @@ static cairn_status gguf_read_file(base *b, const char *path, size_t held, gguf 
     if (file < 0) return os_fail(b, (int)file, "open", path);
     do {
         if (held > size) held = size;
-        status = gguf_read_part(b, path, file, held, size, &more, out);
+        status = gguf_read_part(b, path, file, held, size, any_type, &more, out);
         held = held < size / 4 ? held * 4 : size;
     } while (more);
     if (status || out->held == size) os_calls.close(file);
@@ -582,11 +586,15 @@ static cairn_status gguf_read_file(base *b, const char *path, size_t held, gguf 
 }
 
 static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
-    return gguf_read_file(b, path, SIZE_MAX, out);
+    return gguf_read_file(b, path, SIZE_MAX, false, out);
 }
 
 static cairn_status gguf_scan(base *b, const char *path, gguf *out) {
-    return gguf_read_file(b, path, GGUF_FIRST_BYTES, out);
+    return gguf_read_file(b, path, GGUF_FIRST_BYTES, false, out);
+}
+
+static cairn_status gguf_survey(base *b, const char *path, gguf *out) {
+    return gguf_read_file(b, path, GGUF_FIRST_BYTES, true, out);
 }
 
 static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer) {
@@ -597,4 +605,42 @@ static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void 
 static cairn_status gguf_lost(base *b, const gguf *g) {
     return base_fail(b, CAIRN_FILE_ERROR,
                      "%s: cannot be read any more; it was cut short while it was loaded", g->path);
+}
+
+/* Reads all of the source to `data`; the callback is not trusted to know its file. */
+static cairn_status gguf_read_source(base *b, const cairn_model_source *s, const char *name,
+                                     uint8_t *data) {
+    enum { PART = 1 << 26 };
+    for (uint64_t at = 0; at < s->bytes;) {
+        size_t wanted = s->bytes - at < PART ? (size_t)(s->bytes - at) : PART;
+        size_t got = s->read(s->user, at, data + at, wanted);
+        if (got == 0 || got > wanted)
+            return base_fail(b, CAIRN_FILE_ERROR, "%s: byte %llu of %llu: %llu bytes were asked "
+                             "for, read returned %llu", name, (unsigned long long)at,
+                             (unsigned long long)s->bytes, (unsigned long long)wanted,
+                             (unsigned long long)got);
+        at += got;
+    }
+    return CAIRN_OK;
+}
+
+static cairn_status gguf_from(base *b, const cairn_model_source *source, bool in_place, gguf *out) {
+    const char *name = source->name ? source->name : "model source";
+    void *copy;
+    uint8_t *data;
+    cairn_status status = CAIRN_OK;
+    memset(out, 0, sizeof *out);
+    if (source->bytes > SIZE_MAX / 2)
+        return base_no_memory(b, name, SIZE_MAX);
+    if (source->data && in_place && (uintptr_t)source->data % GGUF_ALIGNMENT == 0)
+        return gguf_parse(b, name, (const uint8_t *)source->data, (size_t)source->bytes, out);
+    copy = base_realloc(b, NULL, 0, (size_t)source->bytes + GGUF_ALIGNMENT);
+    if (!copy) return base_no_memory(b, name, (size_t)source->bytes + GGUF_ALIGNMENT);
+    data = (uint8_t *)copy + (GGUF_ALIGNMENT - (uintptr_t)copy % GGUF_ALIGNMENT) % GGUF_ALIGNMENT;
+    if (!source->data) status = gguf_read_source(b, source, name, data);
+    else memcpy(data, source->data, (size_t)source->bytes);
+    if (!status) status = gguf_parse(b, name, data, (size_t)source->bytes, out);
+    if (status) base_delete(b, copy, (size_t)source->bytes + GGUF_ALIGNMENT, 1);
+    else out->copy = copy, out->held = (size_t)source->bytes;
+    return status;
 }

@@ -67,6 +67,8 @@ static cairn_status gguf_copy(base *b, const char *path, gguf *out);
 /* Reads the header into memory, and leaves the data of a large file to gguf_fetch: for those who
  * keep it elsewhere. A file that is cut short or changed meanwhile is a failed read. [blocks] */
 static cairn_status gguf_scan(base *b, const char *path, gguf *out);
+/* The same, to look at: tensors of a block type that is not supported stand in it without bytes. */
+static cairn_status gguf_survey(base *b, const char *path, gguf *out);
 /* Bytes [at, at + bytes) of the file, which has them: where they lie, or read into `buffer`; NULL
  * when they cannot be read, which gguf_lost turns into a status. Any number of threads may. */
 static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer);

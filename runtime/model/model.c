@@ -12,7 +12,12 @@ static const struct model_family {
                       {"qwen3", qwen_read_normed}, {"qwen3moe", qwen_read_experts},
                       {"gemma3", gemma_read}, {"phi3", phi_read}, {"smollm3", llama_read_smollm3}};
 
-/* The names of all families: 'llama', 'lfm2', ... */
+static bool model_knows(const char *architecture) {
+    for (size_t i = 0; i < BASE_COUNT(model_families); i++)
+        if (!strcmp(architecture, model_families[i].architecture)) return true;
+    return false;
+}
+
 static void model_list_families(char *out, size_t bytes) {
     size_t at = 0;
     for (size_t i = 0; i < BASE_COUNT(model_families) && at < bytes; i++)
@@ -21,13 +26,14 @@ static void model_list_families(char *out, size_t bytes) {
 }
 
 /* The plan, by one family; nothing in the file may be left over. */
-static cairn_status model_read_family(cairn_model *m, base *b, const struct model_family *family) {
+static cairn_status model_read_family(cairn_model *m, base *b, const struct model_family *family,
+                                      int max_seq_len) {
     const size_t tensors = m->file.tensor_count;
     plan_reader r;
     cairn_status status;
     memset(&r, 0, sizeof r);
     r.b = b, r.file = &m->file, r.architecture = m->architecture;
-    r.shape = &m->shape, r.plan = &m->plan, r.max_seq_len = m->runtime->config.max_seq_len;
+    r.shape = &m->shape, r.plan = &m->plan, r.max_seq_len = max_seq_len;
     r.used = (bool *)base_new(b, tensors + 1, sizeof *r.used);
     if (!r.used) return base_no_memory(b, "the names of tensors", tensors + 1);
     status = family->read(&r);
@@ -36,7 +42,7 @@ static cairn_status model_read_family(cairn_model *m, base *b, const struct mode
     return status;
 }
 
-static cairn_status model_read_plan(cairn_model *m, base *b) {
+static cairn_status model_read_plan(cairn_model *m, base *b, int max_seq_len) {
     const char *name;
     char known[256];
     size_t bytes;
@@ -45,10 +51,21 @@ static cairn_status model_read_plan(cairn_model *m, base *b) {
     snprintf(m->architecture, sizeof m->architecture, "%.*s", (int)(bytes < 31 ? bytes : 31), name);
     for (size_t i = 0; i < BASE_COUNT(model_families); i++)
         if (!strcmp(m->architecture, model_families[i].architecture))
-            return model_read_family(m, b, &model_families[i]);
+            return model_read_family(m, b, &model_families[i], max_seq_len);
     model_list_families(known, sizeof known);
     return base_fail(b, CAIRN_UNSUPPORTED, "%s: the architecture is '%s'; supported: %s",
                      m->file.path, m->architecture, known);
+}
+
+static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len) {
+    cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
+    cairn_status status;
+    if (!m) return base_no_memory(b, "a model", sizeof *m);
+    m->file = *file;
+    status = model_read_plan(m, b, max_seq_len);
+    plan_close(b, &m->plan);
+    base_delete(b, m, 1, sizeof *m);
+    return status;
 }
 
 /* ---- KV cache -------------------------------------------------------------------------------- */
@@ -156,14 +173,15 @@ static void model_close_file(cairn_model *m, base *b) {
 }
 
 /* The file, its shape and plan. model_close_file gives them back, also after a failure. */
-static cairn_status model_read(cairn_model *m, base *b, const char *path, model_opener open_file) {
+static cairn_status model_read(cairn_model *m, base *b, model_place place, bool stays) {
     const char *name;
     size_t bytes;
     bool found;
-    cairn_status status = open_file(b, path, &m->file);
+    cairn_status status = place.source ? gguf_from(b, place.source, stays, &m->file)
+                                       : place.open_file(b, place.path, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
-    if ((status = model_read_plan(m, b)) ||
+    if ((status = model_read_plan(m, b, m->runtime->config.max_seq_len)) ||
         (status = gguf_string(b, &m->file, "general.name", &found, &name, &bytes)))
         return status;
     if (found)
@@ -171,8 +189,22 @@ static cairn_status model_read(cairn_model *m, base *b, const char *path, model_
     return CAIRN_OK;
 }
 
+/* The config's format of conversations, where it gives one. */
+static cairn_status model_set_chat(cairn_model *m, base *b) {
+    const cairn_chat_texts *c = &m->runtime->config.chat;
+    const char *before[CHAT_ROLES] = {c->system_count ? c->system[0] : NULL, c->user[0],
+                                      c->assistant[0]};
+    const char *after[CHAT_ROLES] = {c->system[1], c->user[1], c->assistant[1]};
+    if (!c->system_count && !c->user_count && !c->assistant_count) return CAIRN_OK;
+    if (!c->user_count || !c->assistant_count)
+        return base_fail(b, CAIRN_INVALID_CONFIG, "chat gives no text around messages of %s; user "
+                         "and assistant are needed", c->user_count ? "assistant" : "user");
+    return tokenizer_set_format(b, &m->tokenizer, before, after);
+}
+
 static cairn_status model_open_tokenizer(cairn_model *m, base *b) {
     cairn_status status = tokenizer_open(b, &m->file, &m->tokenizer);
+    if (!status) status = model_set_chat(m, b);
     if (!status && m->tokenizer.vocab != m->shape.vocab)
         return base_fail(b, CAIRN_BAD_FILE,
                          "%s: the tokenizer has %d tokens, the embedding %d rows; one row a token "
@@ -209,15 +241,16 @@ static model_opener model_opener_of(const cairn_runtime *rt) {
     return rt->config.memory.map == CAIRN_MAP_FILE ? gguf_open : gguf_copy;
 }
 
-static cairn_status model_load(cairn_runtime *rt, const char *path, model_opener open_file,
-                               cairn_model **out) {
+static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model **out) {
     base *b = &rt->base;
     cairn_model *m = (cairn_model *)base_new(b, 1, sizeof *m);
     cairn_status status;
     *out = NULL;
     if (!m) return base_no_memory(b, "a model", sizeof *m);
     m->runtime = rt;
-    if ((status = model_read(m, b, path, open_file)) ||
+    /* a backend that copies reads the host's bytes where they lie, while it opens */
+    if ((status = model_read(m, b, place, rt->device.cuda ||
+                                              rt->config.memory.map == CAIRN_MAP_FILE)) ||
         (status = model_check_layers(b, &rt->config, &m->shape)) ||
         (status = model_open_tokenizer(m, b))) {
         model_unload(m);

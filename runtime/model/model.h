@@ -44,11 +44,24 @@ struct cairn_model {
 
 /* Pages that so many tokens fill, the last one perhaps in part. */
 static int model_pages_of(int tokens, int page_size);
+/* Whether an architecture is of a family that runs; and all that do: 'llama', 'lfm2', ... */
+static bool model_knows(const char *architecture);
+static void model_list_families(char *out, size_t bytes);
+/* Whether the file's family reads its shape and its tensors for the config's max_seq_len; nothing of
+ * it is kept. */
+static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len);
+
 typedef cairn_status (*model_opener)(base *b, const char *path, gguf *out);
 
+/* Where a model's file is: at a path, or with a source what the host hands over. */
+typedef struct model_place {
+    const char *path;
+    model_opener open_file;
+    const cairn_model_source *source;
+} model_place;
+
 /* The model without its cache and backend. [blocks] */
-static cairn_status model_load(cairn_runtime *rt, const char *path, model_opener open_file,
-                               cairn_model **out);
+static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model **out);
 /* How a model's file is opened to run: a backend that copies fetches each weight once. */
 static model_opener model_opener_of(const cairn_runtime *rt);
 /* Undoes model_load, whole or half done. */

@@ -109,10 +109,27 @@ static int program_stamp(lua_State *L) {
     return 1;
 }
 
-/* host.is_terminal("stdout" or "stderr") */
+/* host.is_terminal("stdin", "stdout" or "stderr") */
 static int program_terminal(lua_State *L) {
-    FILE *file = strcmp(luaL_checkstring(L, 1), "stdout") ? stderr : stdout;
-    lua_pushboolean(L, program_is_terminal(file));
+    static const char *const names[] = {"stdin", "stdout", "stderr", NULL};
+    FILE *const files[] = {stdin, stdout, stderr};
+    lua_pushboolean(L, program_is_terminal(files[luaL_checkoption(L, 1, NULL, names)]));
+    return 1;
+}
+
+static volatile sig_atomic_t program_catches, program_caught;
+
+/* host.catch_interrupts(on): Ctrl-C is told by host.interrupted() instead of ending the script. */
+static int program_catch(lua_State *L) {
+    program_caught = 0;
+    program_catches = lua_toboolean(L, 1);
+    return 0;
+}
+
+/* host.interrupted() -> whether Ctrl-C came since it was asked last */
+static int program_was_interrupted(lua_State *L) {
+    lua_pushboolean(L, program_caught);
+    program_caught = 0;
     return 1;
 }
 
@@ -121,6 +138,8 @@ static int program_open_host(lua_State *L) {
                                      {"real", program_real},
                                      {"stamp", program_stamp},
                                      {"is_terminal", program_terminal},
+                                     {"catch_interrupts", program_catch},
+                                     {"interrupted", program_was_interrupted},
                                      {NULL, NULL}};
     lua_newtable(L);
     luaL_setfuncs(L, calls, 0);
@@ -170,9 +189,14 @@ static void program_stop(lua_State *L, lua_Debug *where) {
     luaL_error(L, "interrupted");
 }
 
-/* Ctrl-C ends the script at its next Lua instruction, so that everything is closed; a second one
- * ends the process. */
+/* Ctrl-C ends the script at its next Lua instruction, so that everything is closed, unless the script
+ * catches it; a second one that nothing has looked at ends the process. */
 static void program_interrupt(int number) {
+    if (program_catches && !program_caught) {
+        program_caught = 1;
+        signal(number, program_interrupt);
+        return;
+    }
     signal(number, SIG_DFL);
     lua_sethook(program_state, program_stop, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }

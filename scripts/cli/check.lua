@@ -25,6 +25,7 @@ return {
     if not o[1] then options.fail "which config? usage: cairn check CONFIG.lua" end
     local config = cairn.check(o[1])
     common.json.array(config.stop)
+    for _, texts in pairs(config.chat) do common.json.array(texts) end
     if o.json then
       common.json.print(config)
       return 0

@@ -23,11 +23,65 @@ local function print_runtime(info)
   end
 end
 
+-- ---- a model file --------------------------------------------------------------------------------
+
+local backends = { "cpu", "cuda" }
+
+local function print_model(path, report, checks)
+  local function line(name, format, ...)
+    print(("%-14s "):format(name) .. format:format(...))
+  end
+  line("file", "%s, %s", path, common.size(report.file_bytes))
+  line("model", "%s%s", report.architecture ~= "" and report.architecture or "unknown",
+    report.name ~= "" and ", " .. report.name or "")
+  line("shape", "%d layers of %d, %d heads over %d, context %d", report.layers, report.hidden,
+    report.heads, report.kv_heads, report.context)
+  line("weights", "%.1f million in %d tensors: %s", report.parameters / 1e6, report.tensors,
+    report.types)
+  line("tokenizer", "%s %s, %d tokens", report.tokenizer, report.pre_tokenizer, report.vocab)
+  line("chat", report.has_chat and "its template is known"
+    or "no template of a known family: the config's chat = { .. } gives the texts")
+  for _, backend in ipairs(backends) do
+    local check = checks[backend]
+    if check.estimate then
+      local e = check.estimate
+      line(backend, "runs: %s of weights, %s for %d pages of keys and values (%d tokens a sequence)",
+        common.size(e.weights_bytes), common.size(e.kv_bytes), e.pages, e.max_seq_len)
+    else
+      for i, reason in ipairs(check.reasons) do
+        line(i == 1 and backend or "", "%s%s", i == 1 and "does not run: " or "              ", reason)
+      end
+    end
+  end
+end
+
+-- What the file is and what it needs on each backend; success where one runs it.
+local function show_model(o, path)
+  local checks, report = {}, nil
+  for _, backend in ipairs(backends) do
+    local config = common.config(o, { backend = backend, log = "off" })
+    checks[backend] = cairn.model_check(config, path)
+    report = report or checks[backend]
+  end
+  local runs = checks.cpu.estimate or checks.cuda.estimate
+  if o.json then
+    for _, check in pairs(checks) do check.reasons = common.json.array(check.reasons) end
+    common.json.print { path = path, cpu = checks.cpu, cuda = checks.cuda }
+  elseif report.file_bytes == 0 then
+    error({ text = checks.cpu.reasons[1] or checks.cpu.status }, 0)
+  else
+    print_model(path, report, checks)
+  end
+  return runs and 0 or 1
+end
+
 return {
-  usage = "",
-  about = "devices, libraries found, every path tried",
+  usage = "[MODEL.gguf]",
+  about = "devices, libraries, every path tried; or what a model file is and needs",
   options = options.with_common {},
+  positional = 1,
   run = function(o)
+    if o[1] then return show_model(o, o[1]) end
     local found = cairn.libraries()
     local rt <close> = common.open(o, { log = "warn" })
     local info = rt:info()

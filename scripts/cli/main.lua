@@ -3,7 +3,7 @@
 local options = require "cli.options"
 
 local names = {
-  "generate", "eval", "tokenize", "info", "check", "kernels", "run", "test", "bench",
+  "generate", "chat", "eval", "tokenize", "info", "check", "kernels", "run", "test", "bench",
 }
 
 local function command(name)

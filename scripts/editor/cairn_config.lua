@@ -24,6 +24,12 @@ error "annotations for the editor, not a module"
 ---@field repetition_penalty? number divides positive, multiplies negative logits of tokens already in the sequence; above 0, up to 100; default 1.0
 ---@field seed? integer Philox key; same seed, same text; 0 to 2^63-1; default 1
 
+---texts before and after messages, in place of the model's template
+---@class cairn.chat_texts
+---@field system? string[] around a system message; none: there are no such messages; up to 2 strings of 255 bytes; default {}
+---@field user? string[] around a user's message; none: the model's template holds; up to 2 strings of 255 bytes; default {}
+---@field assistant? string[] around an answer: the first opens it, the second ends it; up to 2 strings of 255 bytes; default {}
+
 ---head shapes for kernels and ops used without a model
 ---@class cairn.shape
 ---@field heads? integer query heads, a multiple of kv_heads; 1 to 1024; default 32
@@ -61,6 +67,7 @@ error "annotations for the editor, not a module"
 ---@field prefill_chunk? integer prompt tokens per forward; 16 to 16384; default 512
 ---@field sampling? cairn.sampling how the next token is drawn
 ---@field stop? string[] strings that end a generation; up to 16 strings of 127 bytes; default {}
+---@field chat? cairn.chat_texts texts before and after messages, in place of the model's template
 ---@field shape? cairn.shape head shapes for kernels and ops used without a model
 ---@field routes? cairn.routes force one route of an op, for tests and tuning
 ---@field memory? cairn.memory memory of models

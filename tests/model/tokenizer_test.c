@@ -231,8 +231,9 @@ static void test_long_word(base *b, const tokenizer *t) {
     int ms;
     memset(text, 'a', bytes);
     fine = !tokenizer_encode(b, t, text, bytes, true, &ids) &&
-           !tokenizer_decode(b, t, ids.data, ids.size, &back) && back.size == bytes &&
-           !memcmp(back.data, text, bytes);
+           !tokenizer_decode(b, t, ids.data, ids.size, &back) &&
+           back.size == bytes + (t->space_prefix && !t->rule) &&
+           !memcmp(back.data + back.size - bytes, text, bytes);
     ms = (int)((double)(clock() - start) * 1000.0 / CLOCKS_PER_SEC);
     tap_ok(fine && ms < 20000, "a word of 1 MiB: %d ids in %d ms", (int)ids.size, ms);
     base_text_free(b, &back);
@@ -559,8 +560,8 @@ typedef struct bad_vocabulary {
 static void test_bad_vocabularies(base *b) {
     static const bad_vocabulary rows[] = {
         {"gpt2", "gpt-2", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_OK, ""},
-        {"llama", "gpt-2", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_UNSUPPORTED, "'llama'"},
-        {"gpt2", "llama-bpe", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_UNSUPPORTED, "'llama-bpe'"},
+        {"t5", "gpt-2", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_UNSUPPORTED, "'t5'"},
+        {"gpt2", "llama-bp", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_UNSUPPORTED, "'llama-bp'"},
         {"gpt2", "smollm", {"a", "b", "c"}, "a b", 3, 2, CAIRN_BAD_FILE, "merges[0]"},
         {"gpt2", "smollm", {"a", "b", "ab"}, "ab", 3, 2, CAIRN_BAD_FILE, "merges[0]"},
         {"gpt2", "smollm", {"a", "b", "ab"}, " ", 3, 2, CAIRN_BAD_FILE, "merges[0]"},
@@ -610,6 +611,348 @@ static void test_broken_specials(base *b) {
     tokenizer_ids_free(b, &ids);
     tokenizer_close(b, &t);
     free(f.data);
+}
+
+/* ---- families of templates ---- */
+
+/* A vocabulary of the 256 bytes and, behind them, of the marks; kind 3: control, 4: user-defined. */
+static cairn_status open_marks(base *b, const json_value *family, int kind, tokenizer *t) {
+    const json_value *marks = json_get(family, "marks");
+    tokenizer_alphabet alphabet;
+    gguf_build f = {0};
+    cairn_status status;
+    size_t count = 256 + marks->size;
+    tokenizer_make_alphabet(&alphabet);
+    build_begin(&f, 3, 0, 6);
+    build_key_string(&f, "tokenizer.ggml.model", "gpt2");
+    build_key_string(&f, "tokenizer.ggml.pre", "gpt-2");
+    build_key_array(&f, "tokenizer.ggml.tokens", 8, count);
+    for (int i = 0; i < 256; i++) {
+        unsigned point = alphabet.point_of[i];
+        char text[2] = {(char)point, 0};
+        if (point >= 0x80) text[0] = (char)(0xc0 | point >> 6), text[1] = (char)(0x80 | (point & 63));
+        build_string(&f, text, point < 0x80 ? 1 : 2);
+    }
+    for (const json_value *m = marks->first; m; m = m->next) build_string(&f, m->text, m->size);
+    build_key_array(&f, "tokenizer.ggml.token_type", 5, count);
+    for (size_t i = 0; i < count; i++) build_number(&f, i < 256 ? 1 : (uint64_t)kind, 4);
+    build_key_array(&f, "tokenizer.ggml.merges", 8, 0);
+    build_key_string(&f, "tokenizer.chat_template", json_get(family, "template")->text);
+    status = open_built(b, &f, t);
+    free(f.data);
+    return status;
+}
+
+/* The ids of what a template and what contents say, each read as what it is. */
+static void part_ids(base *b, const tokenizer *t, const json_value *parts, tokenizer_ids *out) {
+    for (const json_value *p = parts->first; p; p = p->next)
+        tokenizer_encode(b, t, p->first->text, p->first->size, p->first->next->kind == 't', out);
+}
+
+static void test_family(base *b, const json_value *family) {
+    const char *name = json_get(family, "name")->text;
+    bool joined = !strcmp(json_get(family, "roles")->first->text, "joined");
+    int wrong = 0, other = 0, apart = 0, count = 0, in_ids = 0;
+    tokenizer t;
+    if (!tap_ok(!open_marks(b, family, 4, &t), "%s: a vocabulary with its template", name)) return;
+    for (const json_value *c = json_get(family, "cases")->first; c; c = c->next, count++) {
+        tokenizer_message messages[8];
+        int size = read_messages(c, messages, 8), from = 0;
+        bool reply = json_get(c, "reply")->kind == 't';
+        const json_value *want = json_get(c, "text"), *parts = json_get(c, "parts");
+        base_text got = {NULL, 0, 0};
+        tokenizer_ids ids = {NULL, 0, 0}, expected = {NULL, 0, 0};
+        if (tokenizer_chat(b, &t, messages, size, true, reply, &got) || got.size != want->size ||
+            memcmp(got.data, want->text, want->size) != 0) {
+            tap_note("%s: \"%s\" instead of \"%s\"", name, got.data ? got.data : b->error,
+                     want->text);
+            wrong++;
+        }
+        base_text_free(b, &got);
+        if (!parts->first) continue;
+        in_ids++;
+        part_ids(b, &t, parts, &expected);
+        other += tokenizer_chat_ids(b, &t, NULL, 0, messages, size, true, reply, NULL, &ids) ||
+                 ids.size != expected.size ||
+                 memcmp(ids.data, expected.data, ids.size * sizeof *ids.data) != 0;
+        for (int left = 0; left < 2 && !t.format.thinks; left++, from = 0) {
+            for (ids.size = 0; from < size;) { /* turn by turn, an answer with or without its end */
+                int take = joined && from == 0 && !strcmp(messages[0].role, "system") ? 2 : 1;
+                bool answer = from + take < size && !strcmp(messages[from].role, "assistant");
+                apart += tokenizer_chat_ids(b, &t, ids.data, (int)ids.size, messages + from, take,
+                                            from == 0, reply && from + take == size, NULL,
+                                            &ids) != CAIRN_OK;
+                from += take;
+                while (answer && ids.data[ids.size - 1] != t.turn_end) ids.size--;
+                if (answer && left) ids.size--;
+            }
+            apart += ids.size != expected.size ||
+                     memcmp(ids.data, expected.data, ids.size * sizeof *ids.data) != 0;
+        }
+        tokenizer_ids_free(b, &ids);
+        tokenizer_ids_free(b, &expected);
+    }
+    tap_ok(count > 9 && !wrong, "%s: the text of %d conversations as Jinja's, %d wrong", name,
+           count, wrong);
+    tap_ok(in_ids > 8 && !other && !apart, "%s: ids of %d, contents as plain text, %d wrong; turn "
+           "by turn %d", name, in_ids, other, apart);
+    tap_ok(t.is_safe && tokenizer_is_end(&t, t.turn_end) && t.kinds[t.turn_end] == TOK_CONTROL,
+           "%s: an answer ends with %.16s", name, t.text + t.starts[t.turn_end]);
+    tokenizer_close(b, &t);
+}
+
+/* Roles that a template has no turn for, and marks that the vocabulary has not. */
+static void test_family_refusals(base *b, const json_value *family) {
+    const char *name = json_get(family, "name")->text;
+    const char *system = json_get(family, "roles")->first->text;
+    tokenizer_message m[2] = {{"tool", "x", 1}, {"user", "x", 1}};
+    tokenizer_ids ids = {NULL, 0, 0};
+    tokenizer t;
+    bool fine = !open_marks(b, family, 3, &t);
+    fine = fine && tokenizer_chat_ids(b, &t, NULL, 0, m, 2, true, true, NULL, &ids) ==
+                       CAIRN_INVALID_ARGUMENT && strstr(b->error, "'tool' is no role") &&
+           !strstr(b->error, "system") == !strcmp(system, "user");
+    tap_ok(fine && !ids.size, "%s: %s", name, b->error);
+    m[0].role = "system";
+    if (strcmp(system, "system")) /* no turn of its own: alone, in the middle, or at all */
+        tap_ok(tokenizer_chat_ids(b, &t, NULL, 0, m, 1, true, true, NULL, &ids) ==
+                   CAIRN_INVALID_ARGUMENT &&
+               tokenizer_chat_ids(b, &t, NULL, 0, m, 2, false, true, NULL, &ids) ==
+                   CAIRN_INVALID_ARGUMENT &&
+               (tokenizer_chat_ids(b, &t, NULL, 0, m, 2, true, true, NULL, &ids) == CAIRN_OK) ==
+                   !strcmp(system, "joined"), "%s: %s", name, b->error);
+    ids.size = 0;
+    tokenizer_close(b, &t);
+    if (!open_marks(b, family, 1, &t)) /* called plain text by the file */
+        tap_ok(tokenizer_chat_ids(b, &t, NULL, 0, m + 1, 1, true, true, NULL, &ids) ==
+                   CAIRN_UNSUPPORTED && strstr(b->error, "control tokens"), "%s: %s", name,
+               b->error);
+    tokenizer_ids_free(b, &ids);
+    tokenizer_close(b, &t);
+}
+
+/* A format of the config's, in place of the file's template: with marks, and in plain words. */
+static void test_own_format(base *b, const json_value *family) {
+    static const char *const before[2][CHAT_ROLES] = {{NULL, "User: ", "Bot:"},
+                                                      {"<|im_start|>S", "<|im_start|>U", "<|im_start|>A"}};
+    static const char *const after[2][CHAT_ROLES] = {{NULL, "\n", "\n"},
+                                                     {"<|im_end|>", "<|im_end|>", "<|im_end|>\n"}};
+    static const char *const wanted[2] = {"User: Hi\nBot: Yo\nUser: <|im_end|>\nBot:",
+        "<|im_start|>UHi<|im_end|><|im_start|>A Yo<|im_end|>\n<|im_start|>U<|im_end|><|im_end|>"
+        "<|im_start|>A"};
+    tokenizer_message m[3] = {{"user", "Hi", 2}, {"assistant", " Yo", 3}, {"user", "<|im_end|>", 10}};
+    for (int i = 0; i < 2; i++) {
+        base_text text = {NULL, 0, 0};
+        tokenizer_ids ids = {NULL, 0, 0};
+        tokenizer t;
+        bool fine = !open_marks(b, family, 3, &t) &&
+                    !tokenizer_set_format(b, &t, before[i], after[i]) &&
+                    !tokenizer_chat(b, &t, m, 3, true, true, &text) && !strcmp(text.data, wanted[i]);
+        fine = fine && !tokenizer_chat_ids(b, &t, NULL, 0, m, 1, true, true, NULL, &ids);
+        tap_ok(fine, "a format of the config's: %s", text.data);
+        if (i == 1) {
+            tokenizer_ids_add(b, &ids, t.turn_end);
+            fine = !tokenizer_chat_ids(b, &t, ids.data, (int)ids.size, m + 2, 1, false, true, NULL,
+                                       &ids) && ids.data[ids.size - 1] == 'A';
+            tap_ok(fine && t.turn_end == 257, "its marks end turns");
+        } else {
+            m[0].role = "system";
+            tap_ok(t.turn_end == -1 && tokenizer_chat(b, &t, m, 1, true, true, &text) ==
+                   CAIRN_INVALID_ARGUMENT, "a role that it has not: %s", b->error);
+            m[0].role = "user";
+        }
+        base_text_free(b, &text);
+        tokenizer_ids_free(b, &ids);
+        tokenizer_close(b, &t);
+    }
+}
+
+static void test_families(base *b, const json_value *file) {
+    const json_value *families = json_get(file, "families");
+    for (const json_value *f = families->first; f; f = f->next) {
+        test_family(b, f);
+        test_family_refusals(b, f);
+    }
+    test_own_format(b, families->first);
+}
+
+/* ---- words ---- */
+
+static void test_words_of(const json_value *texts, const json_value *rule) {
+    const json_value *text = texts->first, *words = json_get(rule, "words")->first;
+    const json_value *pre = json_get(rule, "pre");
+    const tokenizer_rule *r = tokenizer_rule_find(pre->text, pre->size);
+    int wrong = 0, count = 0;
+    if (!tap_ok(r != NULL, "%s: a rule of that name", pre->text)) return;
+    for (; text && words; text = text->next, words = words->next, count++) {
+        size_t at = 0;
+        bool same = true;
+        for (const json_value *w = words->first; w && same; w = w->next) {
+            same = at < text->size &&
+                   tokenizer_word(r, text->text + at, text->size - at) == (size_t)w->number;
+            at += (size_t)w->number;
+        }
+        if (same && at == text->size) continue;
+        tap_note("%s: other words from byte %d of \"%.60s\"", pre->text, (int)at, text->text);
+        wrong++;
+    }
+    tap_ok(count > 600 && !wrong, "%s: words of %d texts, %d wrong", pre->text, count, wrong);
+}
+
+/* A text of one kind of characters takes time in proportion to its length. */
+static void test_words_are_linear(void) {
+    static const char *const parts[] = {"a", "A", " ", "\n", "1", "!", "'", "\xcc\x81", "\xcc\x81""A",
+                                        " A", "'s", "\n ", "/"};
+    enum { BYTES = 1 << 20 };
+    char *text = (char *)malloc(BYTES + 8);
+    clock_t start = clock();
+    int wrong = 0;
+    for (size_t i = 0; i < BASE_COUNT(parts); i++) {
+        size_t bytes = strlen(parts[i]), size = BYTES / bytes * bytes;
+        for (size_t at = 0; at < size; at += bytes) memcpy(text + at, parts[i], bytes);
+        for (size_t rule = 0; rule < BASE_COUNT(tokenizer_rules); rule++) {
+            size_t at = 0, word;
+            while (at < size && (word = tokenizer_word(&tokenizer_rules[rule], text + at,
+                                                       size - at)) > 0) at += word;
+            wrong += at != size;
+        }
+    }
+    tap_ok(!wrong && (double)(clock() - start) / CLOCKS_PER_SEC < 60,
+           "words of 1 MiB of one kind under each rule: %d ms",
+           (int)((double)(clock() - start) * 1000.0 / CLOCKS_PER_SEC));
+    free(text);
+}
+
+/* Vocabularies of three pre-tokenizers take a word that is a token as it is. */
+static void test_whole_words(base *b) {
+    static const struct { const char *pre; int32_t first; size_t size; bool adds_bos; } rows[] = {
+        {"llama-bpe", 4, 1, true}, {"tekken", 4, 1, true}, {"qwen2", 3, 2, false},
+        {"gpt-4o", 3, 2, false}, {"lfm2", 4, 1, true}};
+    static const char *const tokens[] = {"a", "b", "c", "ab", "abc", "<s>"};
+    for (size_t i = 0; i < BASE_COUNT(rows); i++) {
+        gguf_build f = {0};
+        tokenizer t;
+        tokenizer_ids ids = {NULL, 0, 0};
+        build_begin(&f, 3, 0, 6);
+        build_key_string(&f, "tokenizer.ggml.model", "gpt2");
+        build_key_string(&f, "tokenizer.ggml.pre", rows[i].pre);
+        build_key_array(&f, "tokenizer.ggml.tokens", 8, 6);
+        for (int j = 0; j < 6; j++) build_string(&f, tokens[j], strlen(tokens[j]));
+        build_key_array(&f, "tokenizer.ggml.token_type", 5, 6);
+        for (int j = 0; j < 6; j++) build_number(&f, j == 5 ? 3 : 1, 4);
+        build_key_array(&f, "tokenizer.ggml.merges", 8, 1);
+        build_string(&f, "a b", 3);
+        build_key_u32(&f, "tokenizer.ggml.bos_token_id", 5);
+        tap_ok(!open_built(b, &f, &t) && !tokenizer_encode(b, &t, "abc", 3, false, &ids) &&
+               ids.size == rows[i].size && ids.data[0] == rows[i].first &&
+               t.adds_bos == rows[i].adds_bos, "%s: a word that is a token, and what begins a text",
+               rows[i].pre);
+        tokenizer_ids_free(b, &ids);
+        tokenizer_close(b, &t);
+        free(f.data);
+    }
+}
+
+/* ---- SentencePiece ---- */
+
+static void build_pieces(gguf_build *f, const json_value *v) {
+    memset(f, 0, sizeof *f);
+    build_begin(f, 3, 0, 8);
+    build_key_string(f, "tokenizer.ggml.model", "llama");
+    build_strings(f, "tokenizer.ggml.tokens", json_get(v, "tokens"));
+    build_key_array(f, "tokenizer.ggml.token_type", 5, json_get(v, "types")->size);
+    for (const json_value *k = json_get(v, "types")->first; k; k = k->next)
+        build_number(f, (uint64_t)k->number, 4);
+    build_key_array(f, "tokenizer.ggml.scores", 6, json_get(v, "scores")->size);
+    for (const json_value *k = json_get(v, "scores")->first; k; k = k->next) {
+        float score = (float)k->number;
+        build_bytes(f, &score, 4);
+    }
+    build_bool(f, "tokenizer.ggml.add_space_prefix", json_get(v, "space_prefix")->kind == 't');
+    build_key_u32(f, "tokenizer.ggml.unknown_token_id", 0);
+    build_key_u32(f, "tokenizer.ggml.bos_token_id", 1);
+    build_key_u32(f, "tokenizer.ggml.eos_token_id", 2);
+}
+
+static void test_pieces_cases(base *b, const tokenizer *t, const json_value *cases,
+                              const char *name) {
+    int wrong = 0, count = 0, unread = 0;
+    tokenizer_ids ids = {NULL, 0, 0};
+    for (const json_value *c = cases->first; c; c = c->next, count++) {
+        const json_value *text = json_get(c, "text");
+        base_text back = {NULL, 0, 0};
+        ids.size = 0;
+        if (tokenizer_encode(b, t, text->text, text->size, false, &ids) ||
+            !same_ids(&ids, json_get(c, "ids"))) {
+            tap_note("%s: other ids for \"%.60s\"", name, text->text);
+            wrong++;
+        }
+        unread += tokenizer_decode(b, t, ids.data, ids.size, &back) != CAIRN_OK ||
+                  (t->byte_ids['a'] >= 0 && !strstr(text->text, TOK_SPACE_MARK) && text->size &&
+                   strcmp(back.data + t->space_prefix, text->text) != 0);
+        base_text_free(b, &back);
+    }
+    tokenizer_ids_free(b, &ids);
+    tap_ok(count > 200 && !wrong, "SentencePiece %s: ids of %d texts, %d wrong", name, count, wrong);
+    tap_ok(!unread, "and they are the text again, %d are not", unread);
+}
+
+static void test_sentencepiece(base *b, const json_value *file) {
+    for (const json_value *v = json_get(file, "vocabularies")->first; v; v = v->next) {
+        const char *name = json_get(v, "name")->text;
+        gguf_build f;
+        tokenizer t;
+        tokenizer_ids ids = {NULL, 0, 0};
+        build_pieces(&f, v);
+        if (tap_ok(!open_built(b, &f, &t), "SentencePiece %s: a small vocabulary is read", name)) {
+            test_pieces_cases(b, &t, json_get(v, "cases"), name);
+            tap_ok(t.adds_bos && t.splits_words == (strcmp(name, "phrases") != 0),
+                   "bos without a word of the file, words apart where no token joins them");
+            tap_ok(!tokenizer_encode(b, &t, "<s>", 3, true, &ids) && ids.size == 1 &&
+                   ids.data[0] == 1, "a control token is found where it is asked for");
+            test_cancel(b, &t);
+            test_long_word(b, &t);
+            tokenizer_close(b, &t);
+        }
+        tokenizer_ids_free(b, &ids);
+        test_memory_faults(b, &f);
+        test_damage(b, &f);
+        free(f.data);
+    }
+}
+
+/* What a file may say wrong of pieces, and scores that are no numbers. */
+static void test_bad_pieces(base *b) {
+    static const uint32_t bits[] = {0x7fc00000, 0xffc00000, 0x7f800000, 0xff800000, 0x80000000, 0};
+    static const struct { uint32_t scores, element, unknown; const char *error; } rows[] = {
+        {6, 6, 0, NULL}, {5, 6, 0, "scores has 5"}, {6, 5, 0, "scores"}, {6, 6, 6, "is 6"}};
+    static const char *const tokens[] = {"<unk>", "<0x41>", "<0xZZ>", "aa", "a", "\xff"};
+    for (size_t i = 0; i < BASE_COUNT(rows); i++) {
+        gguf_build f = {0};
+        tokenizer t;
+        tokenizer_ids ids = {NULL, 0, 0};
+        cairn_status status;
+        build_begin(&f, 3, 0, 5);
+        build_key_string(&f, "tokenizer.ggml.model", "llama");
+        build_key_array(&f, "tokenizer.ggml.tokens", 8, 6);
+        for (int j = 0; j < 6; j++) build_string(&f, tokens[j], strlen(tokens[j]));
+        build_key_array(&f, "tokenizer.ggml.token_type", 5, 6);
+        for (int j = 0; j < 6; j++) build_number(&f, "\2\6\6\1\1\1"[j], 4);
+        build_key_array(&f, "tokenizer.ggml.scores", rows[i].element, rows[i].scores);
+        for (uint32_t j = 0; j < rows[i].scores; j++) build_number(&f, bits[j], 4);
+        build_key_u32(&f, "tokenizer.ggml.unknown_token_id", rows[i].unknown);
+        status = open_built(b, &f, &t);
+        if (rows[i].error)
+            tap_ok(status == CAIRN_BAD_FILE && strstr(b->error, rows[i].error), "pieces %d: %s",
+                   (int)i, b->error);
+        else
+            tap_ok(!status && !tokenizer_encode(b, &t, "aaaA??", 6, true, &ids) && ids.size == 5 &&
+                   ids.data[0] == 0 && ids.data[1] == 3 && ids.data[2] == 4 && ids.data[3] == 1 &&
+                   ids.data[4] == 0, "pieces %d are good: %d ids", (int)i, (int)ids.size);
+        tokenizer_ids_free(b, &ids);
+        if (!status) tokenizer_close(b, &t);
+        free(f.data);
+    }
 }
 
 /* ---- programs ---- */
@@ -671,6 +1014,21 @@ int main(void) {
     file = json_read("tests/golden/tokenizer_tiny.json");
     if (tap_ok(file != NULL, "tests/golden/tokenizer_tiny.json is there")) test_tiny(&b, file);
     json_free(file);
+    file = json_read("tests/golden/chat.json");
+    if (tap_ok(file != NULL, "tests/golden/chat.json is there")) test_families(&b, file);
+    json_free(file);
+    file = json_read("tests/golden/words.json");
+    if (tap_ok(file != NULL, "tests/golden/words.json is there"))
+        for (const json_value *r = json_get(file, "rules")->first; r; r = r->next)
+            test_words_of(json_get(file, "texts"), r);
+    json_free(file);
+    test_words_are_linear();
+    test_whole_words(&b);
+    file = json_read("tests/golden/sentencepiece.json");
+    if (tap_ok(file != NULL, "tests/golden/sentencepiece.json is there"))
+        test_sentencepiece(&b, file);
+    json_free(file);
+    test_bad_pieces(&b);
     test_bad_vocabularies(&b);
     test_broken_specials(&b);
     test_special_rule(&b);

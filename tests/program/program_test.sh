@@ -6,7 +6,7 @@ cairn=build/cairn
 json() { python3 -c "import json,sys; o=json.load(open('$1')); sys.exit(not ($2))"; }
 
 check "help is printed without a command" sh -c "$cairn | grep -q 'cairn generate'"
-for command in generate eval tokenize info check kernels run test bench; do
+for command in generate chat eval tokenize info check kernels run test bench; do
     check "help $command" sh -c "$cairn help $command | grep -q 'cairn $command'"
 done
 check "--version" sh -c "$cairn --version | grep -qx '[0-9]*\.[0-9]*\.[0-9]*'"
@@ -21,6 +21,8 @@ check_fails "a file that is no model" "CAIRN_BAD_FILE" \
 check "info --json is one object" sh -c "$cairn info --json --backend cpu > $work/info.json"
 check "which names the backend and the paths tried" \
     json "$work/info.json" "o['runtime']['backend'] == 'cpu' and len(o['tried']) > 3"
+check_fails "info of what is no model says why" "not a GGUF file" $cairn info README.md
+check_fails "info of a file that is not there" "no_such.gguf" $cairn info no_such.gguf
 check "check prints a config that loads again" \
     sh -c "$cairn check scripts/config.lua > $work/full.lua && $cairn check $work/full.lua > $work/again.lua"
 check "and is the same" cmp "$work/full.lua" "$work/again.lua"
@@ -79,6 +81,35 @@ check "generate streams the same text, the report goes to standard error" sh -c 
     "$cairn generate $common --prompt 'One two three' --max-tokens 8 2>$work/g.log | \
     python3 -c \"import json,sys; sys.exit(sys.stdin.read() != json.load(open('$work/g.json'))['text'])\" && \
     grep -q 'tokens/s' $work/g.log"
+check "info of a model" sh -c "$cairn info $CAIRN_MODEL > $work/i.txt && grep -q '^cpu  *runs: ' $work/i.txt"
+check "info --json of a model" sh -c "$cairn info $CAIRN_MODEL --json > $work/i.json"
+check "says what it is and takes" json "$work/i.json" "o['cpu']['architecture'] == 'llama' and \
+o['cpu']['reasons'] == [] and o['cpu']['estimate']['kv_bytes'] > 0 and o['cpu']['has_chat']"
+
+# chat: turns through a pipe; answers alone on standard output, no colours in it.
+printf 'What is 2+2?\n/save %s/s.bin\n/reset\n/load %s/s.bin\nAnd 3?\n/nope\n/load\n/load %s/no\n/quit\nlate\n' \
+    "$work" "$work" "$work" > "$work/turns"
+check "chat takes turns and commands" sh -c "$cairn chat $common --max-tokens 8 --system 'Be brief.' \
+    < $work/turns > $work/chat.out 2> $work/chat.log"
+check_text "answers are on standard output, a line each" "$(grep -c . "$work/chat.out")" "2"
+check "the conversation went to a file and back" sh -c \
+    "grep -q 'saved [0-9]* tokens' $work/chat.log && grep -q '[0-9]* tokens from' $work/chat.log"
+check "what is wrong is said, and it goes on" sh -c "grep -q 'no command /nope' $work/chat.log && \
+    grep -q '/load needs a file' $work/chat.log && grep -q 'CAIRN_FILE_NOT_FOUND' $work/chat.log"
+check "nothing is coloured for a file" sh -c "! grep -q '\[' $work/chat.log $work/chat.out || \
+    ! grep -q $(printf '\033') $work/chat.log $work/chat.out"
+cat > "$work/stop.py" <<'PY'
+import signal, subprocess, sys
+chat = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+chat.stdin.write(b"Tell a long story.\n")
+chat.stdin.flush()
+chat.stdout.read(1)
+chat.send_signal(signal.SIGINT)
+out, err = chat.communicate(b"/save /dev/null\nWhat is 2+2?\n")
+sys.exit(not (chat.returncode == 0 and err.count(b"[stopped]") == 1 and b"saved" in err and b"\n" in out))
+PY
+check "Ctrl-C ends the answer and keeps the session" \
+    python3 "$work/stop.py" $cairn chat $common --max-tokens 120
 check "tokenize --json" sh -c "$cairn tokenize --model $CAIRN_MODEL --text 'a<|im_end|>' --json > $work/t.json"
 check "knows special tokens" json "$work/t.json" "len(o['ids']) == 2 and o['ids'][1] == 2"
 check "--chat takes its prompt as one message, whatever it says" sh -c \

@@ -204,4 +204,5 @@ def main():
     print(len(plain), "texts")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,147 +1,32 @@
 /* tokenizer_chat: conversations into the text that a model was trained on, and into ids.
  *
- * Model files carry a template in the language Jinja. Families of templates are recognised, not
- * run: the template is brought to a canonical spelling and compared with what is known. The family
- * here is ChatML, "<|im_start|>ROLE\nCONTENT<|im_end|>\n", with or without a system message
- * that stands where the conversation has none.
- *
- * In the text a content that holds "<|im_end|>" cannot be told from the template. As ids it can:
- * what the template says is control text, what messages say is plain. */
+ * A format says what stands around messages; template.c knows it from the file's template, or the
+ * config gives one. In the text a content that holds "<|im_end|>" cannot be told from the format.
+ * As ids it can: what the format says is control text, what messages say is plain. */
 
-/* ---- canonical spelling --------------------------------------------------------------------- */
+static const char *const tokenizer_roles[CHAT_ROLES] = {"system", "user", "assistant"};
 
-/* Reading a template: text between tags as it will be printed, tags without white space, strings in
- * single quotes with their escapes resolved, x['name'] as x.name, 'a' + 'b' as 'ab'. */
-typedef struct tokenizer_template {
-    const char *at, *end;
-    char tail[2];  /* how the tag before ended: "%" or "}", with '-' where it strips what follows */
-    bool fits;     /* false: memory ran out */
-} tokenizer_template;
+/* ---- formats -------------------------------------------------------------------------------- */
 
-static bool tokenizer_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
-static const char *tokenizer_next_tag(const char *at, const char *end) {
-    for (; at + 1 < end; at++)
-        if (at[0] == '{' && (at[1] == '%' || at[1] == '{' || at[1] == '#')) return at;
-    return end;
-}
-
-/* Text between tags: what a tag's '-' and the rules for blocks leave of it. */
-static void tokenizer_canon_text(base *b, tokenizer_template *in, base_text *out) {
-    const char *first = in->at, *last = tokenizer_next_tag(in->at, in->end), *line;
-    in->at = last;
-    if (in->tail[1] == '-') while (first < last && tokenizer_blank(*first)) first++;
-    else if (in->tail[0] == '%' && first < last && *first == '\n') first++;
-    if (last + 2 < in->end && last[2] == '-') {
-        while (first < last && tokenizer_blank(last[-1])) last--;
-    } else if (last + 1 < in->end && last[1] != '{') {
-        for (line = last; line > first && (line[-1] == ' ' || line[-1] == '\t'); line--) {}
-        if (line == first || line[-1] == '\n') last = line;
+/* Calls the token a control token where the format's texts hold its own: "<...>" or "[...]". */
+static void tokenizer_control_marks(tokenizer *t, const tokenizer_format *f,
+                                    const tokenizer_index *index) {
+    for (int32_t id = 0; id < t->vocab; id++) {
+        const char *text = index->strings[id];
+        size_t bytes = index->sizes[id];
+        char mark[64];
+        if (t->kinds[id] != TOK_USER || bytes < 3 || bytes >= sizeof mark ||
+            (*text != '<' && *text != '[')) continue;
+        memcpy(mark, text, bytes);
+        mark[bytes] = '\0';
+        for (int role = 0; role < CHAT_ROLES; role++)
+            if ((f->before[role] && strstr(f->before[role], mark)) ||
+                (f->after[role] && strstr(f->after[role], mark)))
+                tokenizer_make_control(t, id);
     }
-    if (first < last && !base_text_add(b, out, first, (size_t)(last - first))) in->fits = false;
 }
 
-static void tokenizer_canon_string(base *b, tokenizer_template *in, base_text *out) {
-    char quote = *in->at++;
-    if (out->size >= 2 && !memcmp(out->data + out->size - 2, "'+", 2)) out->size -= 2;
-    else if (!base_text_add(b, out, "'", 1)) in->fits = false;
-    for (; in->at < in->end && *in->at != quote; in->at++) {
-        char c = *in->at;
-        if (c == '\\' && in->at + 1 < in->end) {
-            c = *++in->at;
-            if (c == 'n') c = '\n';
-        }
-        if (!base_text_add(b, out, &c, 1)) in->fits = false;
-    }
-    if (in->at < in->end) in->at++;
-    if (!base_text_add(b, out, "'", 1)) in->fits = false;
-}
-
-/* ['name'] at the end of *out becomes .name. */
-static void tokenizer_canon_index(base_text *out) {
-    size_t first = out->size;
-    if (first < 5 || memcmp(out->data + first - 2, "']", 2) != 0) return;
-    for (first -= 2; first > 2 && (out->data[first - 1] == '_' ||
-         (out->data[first - 1] >= 'a' && out->data[first - 1] <= 'z')); first--) {}
-    if (memcmp(out->data + first - 2, "['", 2) != 0) return;
-    out->data[first - 2] = '.';
-    memmove(out->data + first - 1, out->data + first, out->size - 2 - first);
-    out->size -= 3;
-}
-
-/* Whether the tag that `close` ends is over here, with or without a '-' before. */
-static bool tokenizer_tag_ends(const tokenizer_template *in, char close) {
-    const char *at = in->at + (*in->at == '-');
-    return at + 1 < in->end && at[0] == close && at[1] == '}';
-}
-
-static void tokenizer_canon_tag(base *b, tokenizer_template *in, base_text *out) {
-    char open = in->at[1], close = open == '{' ? '}' : open;
-    char closing[3] = {close, '}', '\0'};
-    if (open != '#' && !base_text_add(b, out, in->at, 2)) in->fits = false;
-    in->at += in->at + 2 < in->end && in->at[2] == '-' ? 3 : 2;
-    for (; in->at < in->end; in->at++) {
-        bool ends = tokenizer_tag_ends(in, close);
-        if (ends || tokenizer_blank(*in->at) || open == '#') {
-            if (ends) break;
-        } else if (*in->at == '\'' || *in->at == '"') {
-            tokenizer_canon_string(b, in, out);
-            in->at--;
-        } else {
-            if (!base_text_add(b, out, in->at, 1)) in->fits = false;
-            if (*in->at == ']' && in->fits) tokenizer_canon_index(out);
-        }
-    }
-    in->tail[0] = close;
-    in->tail[1] = in->at < in->end && *in->at == '-' ? '-' : '\0';
-    if (in->tail[1]) in->at++;
-    if (open != '#' && !base_text_add(b, out, closing, 2)) in->fits = false;
-    in->at = in->at + 2 < in->end ? in->at + 2 : in->end;
-}
-
-static bool tokenizer_canon(base *b, const char *text, size_t bytes, base_text *out) {
-    tokenizer_template in = {text, text + bytes, {0, 0}, true};
-    if (bytes && text[bytes - 1] == '\n') in.end--; /* Jinja drops one newline at the end */
-    while (in.at < in.end && in.fits) {
-        tokenizer_canon_text(b, &in, out);
-        if (in.at < in.end && in.fits) tokenizer_canon_tag(b, &in, out);
-    }
-    return in.fits;
-}
-
-/* ---- families ------------------------------------------------------------------------------- */
-
-/* Steps over `text` when it comes next. */
-static bool tokenizer_accept(const char **at, const char *text) {
-    size_t bytes = strlen(text);
-    if (strncmp(*at, text, bytes) != 0) return false;
-    *at += bytes;
-    return true;
-}
-
-/* Whether the canonical, terminated template is ChatML; [*system, *system_end) is then the system
- * message it puts in, NULL without one. */
-static bool tokenizer_is_chatml(const char *at, const char **system, const char **system_end) {
-    static const char after_system[] = "<|im_end|>\n'}}{%endif%}";
-    *system = *system_end = NULL;
-    tokenizer_accept(&at,
-                     "{%ifnotadd_generation_promptisdefined%}{%setadd_generation_prompt=false%}"
-                    "{%endif%}");
-    if (!tokenizer_accept(&at, "{%formessageinmessages%}")) return false;
-    if (tokenizer_accept(&at,
-                         "{%ifloop.firstandmessages[0].role!='system'%}{{'<|im_start|>system\n")) {
-        *system = at;
-        *system_end = strstr(at, after_system);
-        if (!*system_end || memchr(at, '\'', (size_t)(*system_end - at))) return false;
-        at = *system_end + strlen(after_system);
-    }
-    return tokenizer_accept(&at,
-                            "{{'<|im_start|>'+message.role+'\n'+message.content+'<|im_end|>\n'}}"
-                           "{%endfor%}{%ifadd_generation_prompt%}{{'<|im_start|>assistant\n'}}"
-                           "{%endif%}") && *at == '\0';
-}
-
-/* A token of the template, a control token from now on; -1 when text cannot name it. */
+/* A token of ChatML, a control token from now on; -1 when text cannot name it. */
 static int32_t tokenizer_turn_token(tokenizer *t, const tokenizer_index *index, const char *text) {
     int32_t id = tokenizer_find(index, text, strlen(text));
     tokenizer_make_control(t, id);
@@ -151,9 +36,10 @@ static int32_t tokenizer_turn_token(tokenizer *t, const tokenizer_index *index, 
 /* Declared in tokenizer.c. A template that is not known is an error only when it is asked for. */
 static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_index *index,
                                         tokenizer *t) {
-    const char *text = "", *system, *system_end;
+    const char *text = "";
     size_t bytes = 0;
     base_text canon = {NULL, 0, 0};
+    tokenizer_format *f = &t->format;
     bool found, fits;
     t->turn_open = tokenizer_turn_token(t, index, "<|im_start|>");
     t->turn_close = tokenizer_turn_token(t, index, "<|im_end|>");
@@ -163,25 +49,83 @@ static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_
            (bytes >= 1 << 20 ||
             (tokenizer_canon(b, text, bytes, &canon) && base_text_add(b, &canon, "", 0)));
     t->has_chat = fits && canon.data && !memchr(canon.data, 0, canon.size) &&
-                  tokenizer_is_chatml(canon.data, &system, &system_end);
-    if (t->has_chat && system)
-        fits = base_text_add(b, &t->chat_system, system, (size_t)(system_end - system));
+                  tokenizer_recognise(canon.data, f);
+    if (t->has_chat && f->system)
+        fits = base_text_add(b, &t->chat_system, f->system, (size_t)(f->system_end - f->system));
+    if (t->has_chat) tokenizer_control_marks(t, f, index);
+    f->system = f->system_end = NULL; /* they lay in the canonical text */
     base_text_free(b, &canon);
     return fits ? CAIRN_OK : base_no_memory(b, "tokenizer.chat_template", bytes);
+}
+
+/* Notes the control tokens of a text that opens or closes a turn, until the marks are full, and
+ * whether it has any. */
+static cairn_status tokenizer_note_marks(base *b, tokenizer *t, const char *text, bool opens,
+                                         bool *any) {
+    tokenizer_ids ids = {NULL, 0, 0};
+    cairn_status status = text ? tokenizer_encode(b, t, text, strlen(text), true, &ids) : CAIRN_OK;
+    for (size_t i = 0; i < ids.size; i++) {
+        int known = 0;
+        if (t->kinds[ids.data[i]] != TOK_CONTROL) continue;
+        *any = true;
+        while (known < t->mark_count && t->marks[known].id != ids.data[i]) known++;
+        if (known < t->mark_count || known == TOK_MARKS) continue;
+        t->marks[known].id = ids.data[i];
+        t->marks[known].opens = opens;
+        t->mark_count++;
+    }
+    tokenizer_ids_free(b, &ids);
+    return status;
+}
+
+/* Declared in tokenizer.c. The first mark is the end of the assistant's turn, if it has one. */
+static cairn_status tokenizer_find_marks(base *b, tokenizer *t) {
+    const tokenizer_format *f = &t->format;
+    bool any[CHAT_ROLES] = {false, false, false}, closed = false;
+    cairn_status status;
+    t->mark_count = 0;
+    t->turn_end = -1;
+    if (!t->has_chat) return CAIRN_OK;
+    status = tokenizer_note_marks(b, t, f->after[CHAT_ASSISTANT], false, &closed);
+    if (closed) t->turn_end = t->marks[0].id;
+    for (int role = 0; role < CHAT_ROLES && !status; role++)
+        status = tokenizer_note_marks(b, t, f->before[role], true, &any[role]);
+    t->is_safe = closed && any[CHAT_USER];
+    if (!status) /* without a beginning of its own an answer begins where the question ends */
+        status = tokenizer_note_marks(b, t, f->after[CHAT_USER], !any[CHAT_ASSISTANT], &closed);
+    return status ? status
+                  : tokenizer_note_marks(b, t, f->after[CHAT_SYSTEM], false, &closed);
+}
+
+static cairn_status tokenizer_set_format(base *b, tokenizer *t, const char *const *before,
+                                         const char *const *after) {
+    memset(&t->format, 0, sizeof t->format);
+    base_text_free(b, &t->chat_system);
+    for (int role = 0; role < CHAT_ROLES; role++) {
+        t->format.before[role] = before[role];
+        t->format.after[role] = after[role];
+    }
+    t->format.reply = before[CHAT_ASSISTANT];
+    t->has_chat = true;
+    return tokenizer_find_marks(b, t);
 }
 
 /* ---- conversations -------------------------------------------------------------------------- */
 
 static cairn_status tokenizer_no_chat(base *b, const tokenizer *t) {
+    static const char instead[] =
+        "Say in the config what stands around messages: chat = { system = { \"before\", "
+        "\"after\" }, user = { .. }, assistant = { .. } }";
     char shown[80] = "";
     if (!t->chat_template.size)
-        return base_fail(b, CAIRN_UNSUPPORTED, "chat: the model has no tokenizer.chat_template");
+        return base_fail(b, CAIRN_UNSUPPORTED, "chat: the model has no tokenizer.chat_template. %s",
+                         instead);
     for (size_t i = 0; i < t->chat_template.size && i + 1 < sizeof shown; i++)
         shown[i] = tokenizer_blank(t->chat_template.data[i]) ? ' ' : t->chat_template.data[i];
     for (size_t i = 0; shown[i]; i++)
         if (shown[i] < ' ' || shown[i] > '~') shown[i] = '?';
     return base_fail(b, CAIRN_UNSUPPORTED, "chat: the template that begins \"%s\" is of no known "
-                     "family; known: ChatML. Write the template's text yourself", shown);
+                     "family; known: ChatML, Llama 3, Gemma, Phi, Mistral. %s", shown, instead);
 }
 
 /* What is written: the text, and where its spans end; adjacent ones of a kind are one. */
@@ -191,9 +135,10 @@ typedef struct tokenizer_chat_text {
     size_t count, room;
 } tokenizer_chat_text;
 
+/* A message has at most three parts that it says itself, each behind one that the format says. */
 static bool tokenizer_chat_open(base *b, int messages, tokenizer_chat_text *out) {
     memset(out, 0, sizeof *out);
-    out->room = 2 * (size_t)messages + 2;
+    out->room = 8 * (size_t)messages + 4;
     out->spans = (tokenizer_span *)base_new(b, out->room, sizeof *out->spans);
     return out->spans != NULL;
 }
@@ -213,25 +158,103 @@ static bool tokenizer_chat_add(base *b, tokenizer_chat_text *out, const char *te
 }
 
 static bool tokenizer_chat_control(base *b, tokenizer_chat_text *out, const char *text) {
-    return tokenizer_chat_add(b, out, text, strlen(text), true);
+    return !text || tokenizer_chat_add(b, out, text, strlen(text), true);
 }
 
-static bool tokenizer_chat_message(base *b, const char *role, const char *text, size_t bytes,
-                                   bool special, tokenizer_chat_text *out) {
-    return tokenizer_chat_control(b, out, "<|im_start|>") &&
-           tokenizer_chat_control(b, out, role) && tokenizer_chat_control(b, out, "\n") &&
-           tokenizer_chat_add(b, out, text, bytes, special) &&
-           tokenizer_chat_control(b, out, "<|im_end|>\n");
+/* A content: bytes of a message. */
+typedef struct tokenizer_content { const char *text; size_t bytes; } tokenizer_content;
+
+/* Without white space, or with `lines` without line ends, at its ends. */
+static tokenizer_content tokenizer_trim(tokenizer_content c, bool lines, bool at_end) {
+    size_t size, last = 0;
+    while (c.bytes && (lines ? *c.text == '\n' : tokenizer_kindat(c.text, &size) == TEXT_SPACES ||
+                                                 (*c.text >= 0x1c && *c.text <= 0x1f))) {
+        size = lines ? 1 : (size_t)base_utf8_length((unsigned char)*c.text);
+        c.text += size, c.bytes -= size;
+    }
+    for (size_t at = 0; at < c.bytes && at_end; at += size) {
+        bool blank = tokenizer_kindat(c.text + at, &size) == TEXT_SPACES;
+        if (lines ? c.text[at] != '\n' : !blank && (c.text[at] < 0x1c || c.text[at] > 0x1f))
+            last = at + size;
+    }
+    if (at_end) c.bytes = last;
+    return c;
 }
 
-static cairn_status tokenizer_check_messages(base *b, const tokenizer_message *messages,
-                                             int count) {
+/* The last place of a mark in a content, or NULL. */
+static const char *tokenizer_last(tokenizer_content c, const char *mark, size_t bytes) {
+    for (size_t at = c.bytes; at >= bytes; at--)
+        if (!memcmp(c.text + at - bytes, mark, bytes)) return c.text + at - bytes;
+    return NULL;
+}
+
+/* The first place of a mark in a content; its end without one. */
+static size_t tokenizer_first(tokenizer_content c, const char *mark, size_t bytes) {
+    for (size_t at = 0; at + bytes <= c.bytes; at++)
+        if (!memcmp(c.text + at, mark, bytes)) return at;
+    return c.bytes;
+}
+
+/* An answer of a model that thinks: what it thought before "</think>" is left out, but of an answer
+ * behind the last question (`latest`), where it is put into place. */
+static bool tokenizer_chat_thoughts(base *b, tokenizer_content c, bool latest, bool last,
+                                    tokenizer_chat_text *out) {
+    const char *end = tokenizer_last(c, "</think>", 8), *begin;
+    tokenizer_content thought = {c.text, 0};
+    if (end) {
+        thought.bytes = tokenizer_first(c, "</think>", 8);
+        if ((begin = tokenizer_last(thought, "<think>", 7)) != NULL) {
+            thought.bytes -= (size_t)(begin + 7 - thought.text);
+            thought.text = begin + 7;
+        }
+        c.bytes -= (size_t)(end + 8 - c.text);
+        c.text = end + 8;
+        c = tokenizer_trim(c, true, false);
+        thought = tokenizer_trim(thought, true, true);
+    }
+    if (latest && (last || thought.bytes)) {
+        if (!tokenizer_chat_control(b, out, "<think>\n") ||
+            !tokenizer_chat_add(b, out, thought.text, thought.bytes, false) ||
+            !tokenizer_chat_control(b, out, "\n</think>\n\n")) return false;
+        c = tokenizer_trim(c, true, false);
+    }
+    return tokenizer_chat_add(b, out, c.text, c.bytes, false);
+}
+
+static int tokenizer_role(const char *name) {
+    int role = 0;
+    while (role < CHAT_ROLES && strcmp(name, tokenizer_roles[role])) role++;
+    return role;
+}
+
+/* Whether the message is a first system message that goes into the user's after it. */
+static bool tokenizer_joins(const tokenizer_format *f, const tokenizer_message *messages, int i,
+                            int count, bool first) {
+    return f->join && first && i == 0 && tokenizer_role(messages[0].role) == CHAT_SYSTEM &&
+           count > 1 && tokenizer_role(messages[1].role) == CHAT_USER;
+}
+
+static cairn_status tokenizer_check_role(base *b, const tokenizer_format *f,
+                                         const tokenizer_message *messages, int i, int count,
+                                         bool first) {
+    int role = tokenizer_role(messages[i].role);
+    if (role < CHAT_ROLES && (f->before[role] || tokenizer_joins(f, messages, i, count, first)))
+        return CAIRN_OK;
+    if (role == CHAT_SYSTEM && f->join)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d: the template has no turn of "
+                         "the system: its message can only be the first, in one call with a user's "
+                         "after it", i);
+    return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d: '%.64s' is no role of the "
+                     "template; it has %suser and assistant", i, messages[i].role,
+                     f->before[CHAT_SYSTEM] || f->join ? "system, " : "");
+}
+
+static cairn_status tokenizer_check_messages(base *b, const tokenizer *t,
+                                             const tokenizer_message *messages, int count,
+                                             bool first) {
     for (int i = 0; i < count; i++) {
-        const char *role = messages[i].role;
         size_t fault = base_utf8_fault(messages[i].content, messages[i].content_bytes);
-        if (strcmp(role, "system") && strcmp(role, "user") && strcmp(role, "assistant"))
-            return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d: '%.64s' is no role of "
-                             "the template; it has system, user and assistant", i, role);
+        if (tokenizer_check_role(b, &t->format, messages, i, count, first)) return b->status;
         if (fault < messages[i].content_bytes)
             return base_fail(b, CAIRN_INVALID_UTF8, "chat: message %d: byte %llu (0x%02x) of its "
                              "content does not begin a whole UTF-8 character", i,
@@ -241,21 +264,43 @@ static cairn_status tokenizer_check_messages(base *b, const tokenizer_message *m
     return CAIRN_OK;
 }
 
+/* Message i of the conversation. */
+static bool tokenizer_chat_message(base *b, const tokenizer_format *f,
+                                   const tokenizer_message *messages, int i, int count, bool first,
+                                   tokenizer_chat_text *out) {
+    tokenizer_content c = {messages[i].content, messages[i].content_bytes};
+    int role = tokenizer_role(messages[i].role), question = count - 1;
+    bool done, joins = tokenizer_joins(f, messages, i, count, first);
+    bool joined = i == 1 && tokenizer_joins(f, messages, 0, count, first);
+    if (f->trims >> role & 1) c = tokenizer_trim(c, false, true);
+    done = joined || tokenizer_chat_control(b, out, f->before[joins ? CHAT_USER : role]);
+    if (first && i == 0 && role == CHAT_SYSTEM) done = done && tokenizer_chat_control(b, out, f->head);
+    while (question >= 0 && tokenizer_role(messages[question].role) != CHAT_USER) question--;
+    if (role == CHAT_ASSISTANT && f->thinks)
+        done = done && tokenizer_chat_thoughts(b, c, question >= 0 && i > question, i == count - 1,
+                                               out);
+    else
+        done = done && tokenizer_chat_add(b, out, c.text, c.bytes, false);
+    return done && tokenizer_chat_control(b, out, joins ? f->join : f->after[role]);
+}
+
 /* What the template makes of messages [count], behind the text `before`. */
 static cairn_status tokenizer_chat_write(base *b, const tokenizer *t, const char *before,
                                          const tokenizer_message *messages, int count, bool first,
                                          bool reply, tokenizer_chat_text *out) {
+    const tokenizer_format *f = &t->format;
     bool done;
     if (!t->has_chat) return tokenizer_no_chat(b, t);
-    if (tokenizer_check_messages(b, messages, count)) return b->status;
+    if (tokenizer_check_messages(b, t, messages, count, first)) return b->status;
     done = tokenizer_chat_control(b, out, before);
     if (first && count > 0 && t->chat_system.data && strcmp(messages[0].role, "system") != 0)
-        done = done && tokenizer_chat_message(b, "system", t->chat_system.data,
-                                              t->chat_system.size, true, out);
+        done = done && tokenizer_chat_control(b, out, f->before[CHAT_SYSTEM]) &&
+               tokenizer_chat_control(b, out, f->head) &&
+               tokenizer_chat_control(b, out, t->chat_system.data) &&
+               tokenizer_chat_control(b, out, f->after[CHAT_SYSTEM]);
     for (int i = 0; i < count && done; i++)
-        done = tokenizer_chat_message(b, messages[i].role, messages[i].content,
-                                      messages[i].content_bytes, false, out);
-    if (done && reply) done = tokenizer_chat_control(b, out, "<|im_start|>assistant\n");
+        done = tokenizer_chat_message(b, f, messages, i, count, first, out);
+    if (done && reply) done = tokenizer_chat_control(b, out, f->reply);
     return done ? CAIRN_OK : base_no_memory(b, "chat", out->text.size);
 }
 
@@ -271,27 +316,37 @@ static cairn_status tokenizer_chat(base *b, const tokenizer *t, const tokenizer_
     return status;
 }
 
-/* What the template says between ids [count] and the message after them: the end of a turn that
- * they leave open, or what follows its closing token. */
-static const char *tokenizer_chat_between(const tokenizer *t, const int32_t *ids, int count) {
-    int at = count - 1;
-    while (at >= 0 && ids[at] != t->turn_open && ids[at] != t->turn_close) at--;
-    if (at < 0 || !t->has_chat) return "";
-    if (ids[at] == t->turn_open) return "<|im_end|>\n";
-    return at == count - 1 ? "\n" : "";
+/* What the format says between ids [count] and the message after them: the end of a turn that they
+ * leave open, or what follows its closing token. */
+static const char *tokenizer_chat_between(const tokenizer *t, const int32_t *ids, int count,
+                                          const tokenizer_message *next) {
+    const char *after = t->format.after[CHAT_ASSISTANT], *tail, *piece;
+    int at = count, mark = t->mark_count;
+    size_t bytes;
+    while (t->mark_count && mark == t->mark_count && at-- > 0)
+        for (mark = 0; mark < t->mark_count && t->marks[mark].id != ids[at];) mark++;
+    if (!t->has_chat || !t->mark_count || at < 0) return "";
+    if (t->marks[mark].opens) /* nothing is said yet where an answer begins with no mark of its own */
+        return !*t->format.reply && at == count - 1 &&
+               tokenizer_role(next->role) == CHAT_ASSISTANT ? "" : after;
+    if (at < count - 1 || ids[at] != t->turn_end) return "";
+    piece = tokenizer_piece(t, t->turn_end, &bytes);
+    for (tail = after; strlen(tail) >= bytes; tail++)
+        if (!memcmp(tail, piece, bytes)) return tail + bytes;
+    return "";
 }
 
 static cairn_status tokenizer_chat_ids(base *b, const tokenizer *t, const int32_t *held,
                                        int held_count, const tokenizer_message *messages, int count,
                                        bool first, bool reply, os_atomic *cancel,
                                        tokenizer_ids *out) {
-    const char *before = tokenizer_chat_between(t, held, held_count);
+    const char *before = count ? tokenizer_chat_between(t, held, held_count, messages) : "";
     tokenizer_chat_text chat;
     cairn_status status;
-    if (t->has_chat && (t->turn_open < 0 || t->turn_close < 0))
-        return base_fail(b, CAIRN_UNSUPPORTED, "chat: the vocabulary has no control tokens "
-                         "<|im_start|> and <|im_end|>, so that contents could open turns");
-    if (!count) before = "";
+    if (t->has_chat && t->format.needs_marks && !t->is_safe)
+        return base_fail(b, CAIRN_UNSUPPORTED, "chat: the vocabulary has no control tokens for the "
+                         "template's \"%.32s\" and \"%.32s\", so that contents could open turns",
+                         t->format.before[CHAT_USER], t->format.after[CHAT_ASSISTANT]);
     if (!tokenizer_chat_open(b, count, &chat)) return base_no_memory(b, "chat", chat.room);
     status = tokenizer_chat_write(b, t, before, messages, count, first, reply, &chat);
     if (!status)

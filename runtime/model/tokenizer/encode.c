@@ -1,10 +1,11 @@
 /* tokenizer_encode: text into ids. Special tokens are cut out of the text first, the rest is cut
- * into words, and each word's bytes are merged, lowest rank first, through a heap: O(n log n) in
- * the length of a word, and linear in all else. */
+ * into words, and each word's bytes (BPE) or characters (SentencePiece) are merged, lowest rank
+ * first, through a heap: O(n log n) in the length of a word, and linear in all else. */
 
 /* ---- merging -------------------------------------------------------------------------------- */
 
-/* A symbol of a word, in a list; id -1: merged away. */
+/* A symbol of a word, in a list; id -1: merged away. Symbols of SentencePiece stand at the byte where
+ * they begin, and their id is how many bytes they have: they need not be tokens yet. */
 typedef struct tokenizer_symbol { int32_t id, previous, next; } tokenizer_symbol;
 
 /* A merge that was possible when it was found: at symbol `at`, which then was `left` and followed
@@ -20,6 +21,8 @@ typedef struct tokenizer_work {
     tokenizer_symbol *symbols;   /* [room] */
     tokenizer_candidate *heap;   /* [2 * room] least first; each merge takes one and adds at most two */
     size_t room, heap_size;
+    const char *word;  /* SentencePiece: the word's bytes */
+    base_text spelled; /* and where they are written */
 } tokenizer_work;
 
 /* False when the caller has cancelled: asked before every `steps` steps of work. */
@@ -58,12 +61,27 @@ static tokenizer_candidate tokenizer_pop(tokenizer_work *w) {
     return top;
 }
 
+/* The same by scores: any two neighbours merge that together are a token. */
+static void tokenizer_consider_score(tokenizer_work *w, int32_t at, int32_t next) {
+    tokenizer_candidate c = {0, at, w->symbols[at].id, w->symbols[next].id, 0};
+    int32_t id;
+    c.merged = c.left + c.right;
+    id = tokenizer_text_find(w->t, w->word + at, (size_t)c.merged);
+    if (id < 0) return;
+    c.rank = w->t->ranks[id];
+    tokenizer_push(w, &c);
+}
+
 /* Adds the merge of the symbols `at` and its next, when there is one. */
 static void tokenizer_consider(tokenizer_work *w, int32_t at) {
     int32_t next = at < 0 ? -1 : w->symbols[at].next;
     const tokenizer_merge *merge;
     tokenizer_candidate candidate;
     if (next < 0) return;
+    if (!w->t->rule) {
+        tokenizer_consider_score(w, at, next);
+        return;
+    }
     merge = tokenizer_merge_find(w->t, w->symbols[at].id, w->symbols[next].id);
     if (!merge) return;
     candidate.rank = merge->rank;
@@ -113,20 +131,105 @@ static bool tokenizer_make_room(base *b, tokenizer_work *w, size_t bytes) {
     return w->symbols && w->heap;
 }
 
+/* Merges until nothing merges; false when the caller has cancelled. */
+static bool tokenizer_merge_all(tokenizer_work *w) {
+    while (w->heap_size) {
+        tokenizer_candidate candidate = tokenizer_pop(w);
+        if (!tokenizer_goes_on(w, w->t->rule ? 1 : (size_t)candidate.merged)) return false;
+        tokenizer_apply(w, &candidate);
+    }
+    return true;
+}
+
 static bool tokenizer_encode_word(base *b, tokenizer_work *w, const char *word, size_t bytes,
                                   tokenizer_ids *out) {
-    int32_t count;
+    int32_t count, whole = -1;
+    if (w->t->rule->whole_words) whole = tokenizer_text_find(w->t, word, bytes);
+    if (whole >= 0) return tokenizer_ids_add(b, out, whole);
     if (!tokenizer_make_room(b, w, bytes)) return false;
     count = tokenizer_spell(w, word, bytes);
     w->heap_size = 0;
     for (int32_t i = 0; i < count; i++) tokenizer_consider(w, i);
-    while (w->heap_size) {
-        tokenizer_candidate candidate = tokenizer_pop(w);
-        if (!tokenizer_goes_on(w, 1)) return false;
-        tokenizer_apply(w, &candidate);
-    }
+    if (!tokenizer_merge_all(w)) return false;
     for (int32_t i = 0; i < count; i++)
         if (w->symbols[i].id >= 0 && !tokenizer_ids_add(b, out, w->symbols[i].id)) return false;
+    return true;
+}
+
+/* ---- SentencePiece -------------------------------------------------------------------------- */
+
+/* A symbol for each character. */
+static void tokenizer_spell_characters(tokenizer_work *w, size_t bytes) {
+    int32_t last = -1;
+    for (size_t i = 0; i < bytes; i++) w->symbols[i].id = -1;
+    for (size_t i = 0; i < bytes; i += (size_t)w->symbols[i].id) {
+        w->symbols[i].id = base_utf8_length((unsigned char)w->word[i]);
+        w->symbols[i].previous = last;
+        w->symbols[i].next = -1;
+        if (last >= 0) w->symbols[last].next = (int32_t)i;
+        last = (int32_t)i;
+    }
+}
+
+/* Adds the token of a symbol. One that is none is spelled in bytes, or unknown: one token for a
+ * character, or for several of them in a row. */
+static bool tokenizer_add_piece(base *b, const tokenizer_work *w, size_t at, size_t bytes,
+                                bool *unknown, tokenizer_ids *out) {
+    const tokenizer *t = w->t;
+    int32_t id = tokenizer_text_find(t, w->word + at, bytes);
+    bool spelled = true, again = *unknown;
+    *unknown = false;
+    if (id >= 0) return tokenizer_ids_add(b, out, id);
+    for (size_t i = at; i < at + bytes; i++)
+        spelled = spelled && t->byte_ids[(unsigned char)w->word[i]] >= 0;
+    for (size_t i = at; i < at + bytes && spelled; i++)
+        if (!tokenizer_ids_add(b, out, t->byte_ids[(unsigned char)w->word[i]])) return false;
+    *unknown = !spelled;
+    return spelled || again || t->unknown < 0 || tokenizer_ids_add(b, out, t->unknown);
+}
+
+/* The ids of what stands in w->spelled. */
+static bool tokenizer_encode_spelled(base *b, tokenizer_work *w, bool *unknown,
+                                     tokenizer_ids *out) {
+    size_t bytes = w->spelled.size;
+    w->word = w->spelled.data;
+    if (!tokenizer_make_room(b, w, bytes)) return false;
+    tokenizer_spell_characters(w, bytes);
+    w->heap_size = 0;
+    for (int32_t at = bytes ? 0 : -1; at >= 0; at = w->symbols[at].next) tokenizer_consider(w, at);
+    if (!tokenizer_merge_all(w)) return false;
+    for (size_t i = 0; i < bytes; i++)
+        if (w->symbols[i].id > 0 &&
+            !tokenizer_add_piece(b, w, i, (size_t)w->symbols[i].id, unknown, out)) return false;
+    return true;
+}
+
+/* Writes the next word to w->spelled, behind the space that may stand there, and returns its bytes
+ * in the text: spaces, then others. Where tokens reach over words the text is one. */
+static size_t tokenizer_take_words(base *b, tokenizer_work *w, const char *text, size_t bytes) {
+    size_t at = 0;
+    bool begun = false;
+    while (at < bytes) {
+        bool mark = tokenizer_has_space_mark(text, bytes, at), space = mark || text[at] == ' ';
+        if (space && begun && w->t->splits_words) break;
+        begun = begun || !space;
+        if (!base_text_add(b, &w->spelled, mark ? " " : text + at, 1)) return 0;
+        at += mark ? 3 : 1;
+    }
+    return at;
+}
+
+static bool tokenizer_encode_pieces(base *b, tokenizer_work *w, const char *text, size_t bytes,
+                                    tokenizer_ids *out) {
+    bool unknown = false;
+    w->spelled.size = 0;
+    if (bytes && w->t->space_prefix && !base_text_add(b, &w->spelled, " ", 1)) return false;
+    for (size_t at = 0, size; at < bytes; at += size) {
+        size = tokenizer_take_words(b, w, text + at, bytes - at);
+        if (!size || !tokenizer_goes_on(w, size) ||
+            !tokenizer_encode_spelled(b, w, &unknown, out)) return false;
+        w->spelled.size = 0;
+    }
     return true;
 }
 
@@ -174,8 +277,9 @@ static bool tokenizer_find_specials(base *b, tokenizer_work *w, const char *text
 
 static bool tokenizer_encode_plain(base *b, tokenizer_work *w, const char *text, size_t bytes,
                                    tokenizer_ids *out) {
+    if (!w->t->rule) return tokenizer_encode_pieces(b, w, text, bytes, out);
     for (size_t at = 0; at < bytes;) {
-        size_t size = tokenizer_word(text + at, bytes - at, w->t->splits_digits);
+        size_t size = tokenizer_word(w->t->rule, text + at, bytes - at);
         if (!tokenizer_goes_on(w, size) || !tokenizer_encode_word(b, w, text + at, size, out))
             return false;
         at += size;
@@ -229,6 +333,7 @@ static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const ch
     tokenizer_ids_free(b, &found);
     base_delete(b, work.symbols, work.room, sizeof *work.symbols);
     base_delete(b, work.heap, 2 * work.room, sizeof *work.heap);
+    base_text_free(b, &work.spelled);
     if (done) return CAIRN_OK;
     out->size = before;
     if (work.cancelled) return base_fail(b, CAIRN_CANCELLED, "cancelled while reading a text");

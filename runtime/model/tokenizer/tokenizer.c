@@ -1,8 +1,8 @@
 /* tokenizer: the tables, read from the file.
  *
- * Vocabularies of this kind write each byte as one printable character ("Ġ" is the space); the
- * tables here hold the bytes themselves. The file is not trusted: what it says is checked here, so
- * that encoding and decoding need not check. */
+ * BPE vocabularies write each byte as one printable character ("Ġ" is the space), SentencePiece
+ * writes the space as U+2581 and a byte as "<0x0A>"; the tables here hold the bytes themselves. The
+ * file is not trusted: what it says is checked here, so that encoding and decoding need not check. */
 
 /* A pair of neighbouring tokens that becomes one; of all pairs in a word the lowest rank goes
  * first, the leftmost of equals. */
@@ -10,6 +10,8 @@ typedef struct tokenizer_merge { int32_t left, right, rank, merged; } tokenizer_
 
 enum { TOK_NORMAL = 1, TOK_UNKNOWN = 2, TOK_CONTROL = 3, TOK_USER = 4, TOK_UNUSED = 5,
        TOK_BYTE = 6 };
+
+#define TOK_SPACE_MARK "\xe2\x96\x81" /* U+2581, SentencePiece's space */
 
 static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id) {
     if (ids->size == ids->capacity) {
@@ -38,7 +40,7 @@ BASE_UNUSED static const char *tokenizer_piece(const tokenizer *t, int32_t id, s
 }
 
 static bool tokenizer_is_end(const tokenizer *t, int32_t id) {
-    return id >= 0 && (id == t->eos || id == t->eot || id == t->eom);
+    return id >= 0 && (id == t->eos || id == t->eot || id == t->eom || id == t->turn_end);
 }
 
 /* Whether the token stands for itself and not for text: `<|im_start|>` and its like. */
@@ -181,6 +183,36 @@ static cairn_status tokenizer_read_kinds(base *b, const gguf *g, tokenizer *t) {
     return CAIRN_OK;
 }
 
+static int tokenizer_hex(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* The byte that a token of SentencePiece such as "<0x0A>" stands for; -1: none. */
+static int tokenizer_byte_token(const char *text, size_t bytes) {
+    int high = bytes == 6 ? tokenizer_hex(text[3]) : -1;
+    int low = bytes == 6 ? tokenizer_hex(text[4]) : -1;
+    return high < 0 || low < 0 || memcmp(text, "<0x", 3) || text[5] != '>' ? -1 : 16 * high + low;
+}
+
+/* Whether the file's text has U+2581, a space, at `at`. */
+static bool tokenizer_has_space_mark(const char *text, size_t bytes, size_t at) {
+    return bytes - at >= 3 && !memcmp(text + at, TOK_SPACE_MARK, 3);
+}
+
+/* As tokenizer_unwrite, for a token of SentencePiece. */
+static size_t tokenizer_unmark(const tokenizer *t, int32_t id, const char *text, size_t bytes,
+                               char *out) {
+    int byte = t->kinds[id] == TOK_BYTE ? tokenizer_byte_token(text, bytes) : -1;
+    size_t used = 0;
+    if (byte >= 0) return *out = (char)(unsigned char)byte, 1;
+    for (size_t i = 0; i < bytes; i++) {
+        bool space = tokenizer_has_space_mark(text, bytes, i);
+        out[used++] = space ? ' ' : text[i];
+        if (space) i += 2;
+    }
+    return used;
+}
+
 /* Fills text and starts. Control and user-defined tokens stand for their text as it is. */
 static cairn_status tokenizer_read_pieces(base *b, const gguf *g,
                                           const tokenizer_alphabet *alphabet,
@@ -199,15 +231,27 @@ static cairn_status tokenizer_read_pieces(base *b, const gguf *g,
         const char *string = index->strings[i];
         size_t bytes = index->sizes[i];
         t->starts[i] = (uint32_t)used;
-        if (t->kinds[i] == TOK_CONTROL || t->kinds[i] == TOK_USER) {
+        if (t->kinds[i] == TOK_CONTROL || (t->rule && t->kinds[i] == TOK_USER)) {
             memcpy(t->text + used, string, bytes);
             used += bytes;
+        } else if (!t->rule) {
+            used += tokenizer_unmark(t, i, string, bytes, t->text + used);
         } else {
             used += tokenizer_unwrite(alphabet, string, bytes, t->text + used);
         }
     }
     t->starts[t->vocab] = (uint32_t)used;
     return CAIRN_OK;
+}
+
+/* Of SentencePiece: the tokens of single bytes. */
+static void tokenizer_read_byte_tokens(const tokenizer_index *index, tokenizer *t) {
+    memset(t->byte_ids, 0xff, sizeof t->byte_ids);
+    for (int32_t id = t->vocab - 1; id >= 0; id--) {
+        int byte = t->kinds[id] == TOK_BYTE
+                       ? tokenizer_byte_token(index->strings[id], index->sizes[id]) : -1;
+        if (byte >= 0) t->byte_ids[byte] = id;
+    }
 }
 
 /* After the kinds: no text's bytes spell a control token. */
@@ -223,6 +267,80 @@ static void tokenizer_read_bytes(const tokenizer_alphabet *alphabet, const token
         t->byte_ids[i] = tokenizer_find(index, text, point < 0x80 ? 1 : 2);
         if (tokenizer_is_special(t, t->byte_ids[i])) t->byte_ids[i] = -1;
     }
+}
+
+/* ---- tokens by their bytes ------------------------------------------------------------------- */
+
+/* The plain token of these bytes, or -1; *slot is where it is or belongs. */
+static int32_t tokenizer_text_slot(const tokenizer *t, const char *text, size_t bytes,
+                                   size_t *slot) {
+    uint64_t hash = tokenizer_hash(TOK_HASH_START, text, bytes);
+    size_t mask = t->text_slots - 1;
+    for (*slot = (size_t)(hash ^ hash >> 32) & mask; t->by_text[*slot] >= 0;
+         *slot = (*slot + 1) & mask) {
+        int32_t id = t->by_text[*slot];
+        if (t->starts[id + 1] - t->starts[id] == bytes && !memcmp(t->text + t->starts[id], text,
+                                                                  bytes))
+            return id;
+    }
+    return -1;
+}
+
+static int32_t tokenizer_text_find(const tokenizer *t, const char *text, size_t bytes) {
+    size_t slot;
+    return bytes > t->longest ? -1 : tokenizer_text_slot(t, text, bytes, &slot);
+}
+
+/* Whether a space follows another character: then words cannot be told apart by their spaces. */
+static bool tokenizer_joins_words(const char *text, size_t bytes) {
+    for (size_t i = 1; i < bytes; i++)
+        if (text[i] == ' ' && text[i - 1] != ' ') return true;
+    return false;
+}
+
+/* After the kinds, so that no control token is found. Of equal bytes the first token counts. */
+static cairn_status tokenizer_index_texts(base *b, tokenizer *t) {
+    t->text_slots = tokenizer_slots_for((size_t)t->vocab);
+    t->by_text = (int32_t *)base_new(b, t->text_slots, sizeof *t->by_text);
+    if (!t->by_text)
+        return base_no_memory(b, "tokenizer.ggml.tokens", t->text_slots * sizeof *t->by_text);
+    memset(t->by_text, 0xff, t->text_slots * sizeof *t->by_text);
+    t->splits_words = true;
+    for (int32_t id = 0; id < t->vocab; id++) {
+        const char *text = t->text + t->starts[id];
+        size_t bytes = t->starts[id + 1] - t->starts[id], slot;
+        bool joins = tokenizer_joins_words(text, bytes);
+        if (tokenizer_is_special(t, id) || t->kinds[id] == TOK_BYTE || !bytes) continue;
+        if (joins && t->kinds[id] == TOK_USER) continue; /* cut out of every text before */
+        if (tokenizer_text_slot(t, text, bytes, &slot) >= 0) continue;
+        t->by_text[slot] = id;
+        if (bytes > t->longest) t->longest = bytes;
+        if (joins) t->splits_words = false;
+    }
+    return CAIRN_OK;
+}
+
+/* ---- scores --------------------------------------------------------------------------------- */
+
+/* Numbers in the opposite order of the scores; what is no number comes last. */
+static int32_t tokenizer_rank_of(uint32_t bits) {
+    if ((bits & 0x7fffffff) > 0x7f800000) return INT32_MAX;
+    if (bits >> 31) return (int32_t)(bits & 0x7fffffff);
+    return -(int32_t)bits;
+}
+
+static cairn_status tokenizer_read_scores(base *b, const gguf *g, tokenizer *t) {
+    gguf_list list;
+    if (gguf_array(b, g, "tokenizer.ggml.scores", NULL, GGUF_F32, &list)) return b->status;
+    if (list.count != (uint64_t)t->vocab)
+        return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.scores has %llu entries, "
+                         "tokenizer.ggml.tokens has %d", g->path, (unsigned long long)list.count,
+                         (int)t->vocab);
+    t->ranks = (int32_t *)base_new(b, (size_t)t->vocab, sizeof *t->ranks);
+    if (!t->ranks)
+        return base_no_memory(b, "tokenizer.ggml.scores", (size_t)t->vocab * sizeof *t->ranks);
+    for (int32_t i = 0; i < t->vocab; i++) t->ranks[i] = tokenizer_rank_of(gguf_next_u32(&list));
+    return CAIRN_OK;
 }
 
 /* ---- merges --------------------------------------------------------------------------------- */
@@ -334,10 +452,14 @@ static void tokenizer_make_control(tokenizer *t, int32_t id) {
 
 static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
     bool found;
+    t->space_prefix = true;
+    t->adds_bos = !t->rule || t->rule->adds_bos;
     if (tokenizer_read_id(b, g, "tokenizer.ggml.bos_token_id", t, &t->bos) ||
         tokenizer_read_id(b, g, "tokenizer.ggml.eos_token_id", t, &t->eos) ||
         tokenizer_read_id(b, g, "tokenizer.ggml.eot_token_id", t, &t->eot) ||
         tokenizer_read_id(b, g, "tokenizer.ggml.eom_token_id", t, &t->eom) ||
+        tokenizer_read_id(b, g, "tokenizer.ggml.unknown_token_id", t, &t->unknown) ||
+        gguf_bool(b, g, "tokenizer.ggml.add_space_prefix", &found, &t->space_prefix) ||
         gguf_bool(b, g, "tokenizer.ggml.add_bos_token", &found, &t->adds_bos))
         return b->status;
     t->adds_bos = t->adds_bos && t->bos >= 0;
@@ -350,12 +472,27 @@ static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
 
 /* ---- open ----------------------------------------------------------------------------------- */
 
-/* The kinds of pre-tokenizer: how text is cut into words before merging. */
-static const struct tokenizer_pre { const char *name; bool splits_digits; } tokenizer_pres[] = {
-    {"gpt-2", false},
-    {"smollm", true},
-};
+/* The rule of a pre-tokenizer's name, or NULL. */
+static const tokenizer_rule *tokenizer_rule_find(const char *name, size_t bytes) {
+    char wanted[32];
+    if (!bytes || bytes > sizeof wanted - 3 || memchr(name, ' ', bytes)) return NULL;
+    snprintf(wanted, sizeof wanted, " %.*s ", (int)bytes, name);
+    for (size_t i = 0; i < BASE_COUNT(tokenizer_rules); i++)
+        if (strstr(tokenizer_rules[i].names, wanted)) return &tokenizer_rules[i];
+    return NULL;
+}
 
+static cairn_status tokenizer_no_rule(base *b, const gguf *g, const char *pre, size_t bytes) {
+    char known[512];
+    size_t at = 0;
+    for (size_t i = 0; i < BASE_COUNT(tokenizer_rules); i++)
+        at += (size_t)snprintf(known + at, sizeof known - at, "%s", tokenizer_rules[i].names + !!i);
+    known[at - 1] = '\0'; /* the space behind the last name */
+    return base_fail(b, CAIRN_UNSUPPORTED, "%s: tokenizer.ggml.pre is '%.*s'; supported:%s",
+                     g->path, (int)(bytes < 64 ? bytes : 64), pre, known);
+}
+
+/* What the vocabulary is: t->rule. */
 static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
     const char *model = "", *pre = "";
     size_t model_bytes = 0, pre_bytes = 0;
@@ -363,38 +500,39 @@ static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
     if (gguf_string(b, g, "tokenizer.ggml.model", NULL, &model, &model_bytes) ||
         gguf_string(b, g, "tokenizer.ggml.pre", &found, &pre, &pre_bytes))
         return b->status;
+    if (model_bytes == 5 && !memcmp(model, "llama", 5)) return CAIRN_OK;
     if (model_bytes != 4 || memcmp(model, "gpt2", 4) != 0)
         return base_fail(b, CAIRN_UNSUPPORTED, "%s: tokenizer.ggml.model is '%.*s'; supported: "
-                         "gpt2 (byte-level BPE)", g->path,
+                         "gpt2 (byte-level BPE), llama (SentencePiece)", g->path,
                          (int)(model_bytes < 64 ? model_bytes : 64), model);
-    for (size_t i = 0; i < BASE_COUNT(tokenizer_pres); i++)
-        if (strlen(tokenizer_pres[i].name) == pre_bytes && !memcmp(pre, tokenizer_pres[i].name,
-                                                                   pre_bytes)) {
-            t->splits_digits = tokenizer_pres[i].splits_digits;
-            return CAIRN_OK;
-        }
-    return base_fail(b, CAIRN_UNSUPPORTED, "%s: tokenizer.ggml.pre is '%.*s'; supported: gpt-2, "
-                     "smollm", g->path, (int)(pre_bytes < 64 ? pre_bytes : 64), pre);
+    t->rule = tokenizer_rule_find(pre, pre_bytes);
+    return t->rule ? CAIRN_OK : tokenizer_no_rule(b, g, pre, pre_bytes);
 }
 
 static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_index *index,
                                         tokenizer *t); /* chat.c */
+static cairn_status tokenizer_find_marks(base *b, tokenizer *t);    /* chat.c */
 
 static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index *index,
                                    tokenizer *t) {
     tokenizer_alphabet alphabet;
     tokenizer_make_alphabet(&alphabet);
     if (tokenizer_read_pieces(b, g, &alphabet, index, t) || tokenizer_read_ids(b, g, t) ||
-        tokenizer_read_chat(b, g, index, t) || tokenizer_read_merges(b, g, index, t))
-        return b->status; /* merges come last: then it is known what is a control token */
-    tokenizer_read_bytes(&alphabet, index, t);
-    return tokenizer_read_specials(b, t);
+        tokenizer_read_chat(b, g, index, t) || /* from here on it is known what is a control token */
+        (t->rule ? tokenizer_read_merges(b, g, index, t) : tokenizer_read_scores(b, g, t)) ||
+        ((!t->rule || t->rule->whole_words) && tokenizer_index_texts(b, t)))
+        return b->status;
+    if (t->rule) tokenizer_read_bytes(&alphabet, index, t);
+    else tokenizer_read_byte_tokens(index, t);
+    return tokenizer_read_specials(b, t) ? b->status : tokenizer_find_marks(b, t);
 }
 
 static void tokenizer_close(base *b, tokenizer *t) {
     base_delete(b, t->text, t->text_bytes, 1);
     base_delete(b, t->starts, (size_t)t->vocab + 1, sizeof *t->starts);
     base_delete(b, t->kinds, (size_t)t->vocab, 1);
+    base_delete(b, t->by_text, t->text_slots, sizeof *t->by_text);
+    base_delete(b, t->ranks, (size_t)t->vocab, sizeof *t->ranks);
     base_delete(b, t->merges, t->merge_slots, sizeof *t->merges);
     special_close(b, &t->special);
     base_text_free(b, &t->chat_system);

@@ -1,7 +1,7 @@
-/* tokenizer: text to ids and back, by the byte-level BPE that the model file describes.
- * tokenizer.c owns the tables (pieces, merges, the named ids), text.c cuts text into words,
- * special.c finds special tokens in it, encode.c turns text into ids, decode.c ids into text,
- * chat.c conversations into both.
+/* tokenizer: text to ids and back, by the vocabulary that the model file describes: byte-level BPE
+ * or SentencePiece. tokenizer.c owns the tables (pieces, merges, scores, the named ids), text.c cuts
+ * text into words, special.c finds special tokens in it, encode.c turns text into ids, decode.c ids
+ * into text, template.c recognises chat templates, chat.c turns conversations into both.
  *
  * Everything is copied out of the file. The file is not trusted: what it says is checked at
  * open, once. Invariant: text that is encoded with special = false gives no control token,
@@ -24,11 +24,29 @@ typedef struct special_finder {
     bool has_user;
 } special_finder;
 
+enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLES };
+
+/* What a chat template says around the messages of each role. The texts are constants or the
+ * config's. */
+typedef struct tokenizer_format {
+    const char *before[CHAT_ROLES], *after[CHAT_ROLES]; /* before NULL: no turn of that role */
+    const char *reply; /* opens the assistant's answer */
+    const char *join;  /* a first system message stands in the user's after it, and this between */
+    const char *head;  /* begins a first system message; or NULL */
+    const char *system, *system_end; /* while a template is read: its own system message */
+    unsigned trims;    /* a bit for each role: white space at the ends of contents is left out */
+    bool thinks;       /* answers may begin with what stands between <think> and </think> */
+    bool needs_marks;  /* a template's: its marks must be control tokens */
+} tokenizer_format;
+
+enum { TOK_MARKS = 16 };
+
 typedef struct tokenizer {
     int32_t vocab;
     int32_t bos, eos, eot, eom; /* -1: none */
     bool adds_bos;         /* `generate` puts bos before an empty session's first text */
-    bool has_chat;         /* the chat template is of a family that tokenizer_chat writes */
+    bool has_chat;         /* the chat template is of a family that tokenizer_chat writes, or the
+                            * config gives a format */
     /* private below */
     char *text;            /* the pieces one after another */
     size_t text_bytes;
@@ -38,8 +56,20 @@ typedef struct tokenizer {
     struct tokenizer_merge *merges; /* [merge_slots] open addressing; left -1: free */
     size_t merge_slots;    /* a power of two */
     special_finder special; /* tokens found in text as they stand */
-    bool splits_digits;    /* the pre-tokenizer takes digits one by one */
-    int32_t turn_open, turn_close; /* the tokens around a message; -1: the vocabulary lacks them */
+    const struct tokenizer_rule *rule; /* how BPE cuts words; NULL: SentencePiece */
+    int32_t *by_text;      /* [text_slots] open addressing: plain tokens by their bytes; -1: free */
+    size_t text_slots;     /* a power of two, or 0: none is looked up so */
+    size_t longest;        /* bytes of the longest of them */
+    int32_t *ranks;        /* [vocab] of SentencePiece: the least is merged first */
+    int32_t unknown;       /* stands for a character that SentencePiece cannot spell; -1: none */
+    bool space_prefix;     /* SentencePiece puts a space before each text */
+    bool splits_words;     /* no token of SentencePiece goes on into a new word */
+    int32_t turn_open, turn_close; /* ChatML's marks; -1: the vocabulary lacks them */
+    tokenizer_format format; /* of chats, where has_chat */
+    struct { int32_t id; bool opens; } marks[TOK_MARKS]; /* its control tokens: a turn begins or ends */
+    int mark_count;
+    int32_t turn_end;      /* the mark that ends an answer; -1: none */
+    bool is_safe;          /* marks open a user's turn and end an answer */
     base_text chat_system; /* what the template says when the conversation has no system message */
     base_text chat_template; /* its beginning, for messages */
 } tokenizer;
@@ -89,13 +119,18 @@ static cairn_status tokenizer_stream_finish(base *b, tokenizer_stream *s, base_t
 static cairn_status tokenizer_decode(base *b, const tokenizer *t, const int32_t *ids, size_t count,
                                      base_text *out);
 
-/* ---- chat.c ---------------------------------------------------------------------------------- */
+/* ---- template.c, chat.c ---------------------------------------------------------------------- */
 
 typedef struct tokenizer_message {
     const char *role, *content;
     size_t content_bytes;
 } tokenizer_message;
 
+/* Takes this format instead of the file's: the texts before and after messages of CHAT_ROLES roles,
+ * which must outlive *t; before NULL: no turn of that role (only the system may have none). Out of
+ * memory *t has no format. */
+static cairn_status tokenizer_set_format(base *b, tokenizer *t, const char *const *before,
+                                         const char *const *after);
 /* Adds to *out what the model's template makes of messages [count]. first: the conversation begins
  * with them, so that a template's own system message comes before when messages[0] is none. reply:
  * ends with the opening of the assistant's answer. */

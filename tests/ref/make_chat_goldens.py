@@ -1,0 +1,258 @@
+"""Writes tests/golden/chat.json: conversations as Jinja2 renders the chat templates of families of
+models. The templates here are short ones of each family; FOLDER/NAME.jinja instead takes published
+ones, as FOLDER/NAME.json the output.
+
+    pip install jinja2
+    python3 tests/ref/make_chat_goldens.py [FOLDER]"""
+import json
+import os
+import sys
+
+import jinja2
+import jinja2.ext
+
+CHATML = "<|im_start|> <|im_end|>".split()
+LLAMA = "<|start_header_id|> <|end_header_id|> <|eot_id|>".split()
+PHI = "<|system|> <|user|> <|assistant|> <|end|>".split()
+GEMMA = "<start_of_turn> <end_of_turn>".split()
+MISTRAL = "</s> [INST] [/INST] [SYSTEM_PROMPT] [/SYSTEM_PROMPT]".split()
+TOOLS = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\\n\\n' }}
+    {%- else %}
+        {{- 'You are Q. You help.' }}
+    {%- endif %}
+    {{- "# Tools\\n<tools>" }}{{- "</tools><|im_end|>\\n" }}
+{%- else %}
+    {%- if messages[0]['role'] == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+DEFAULT    {%- endif %}
+{%- endif %}
+"""
+GEMMA_LOOP = """{%- for message in loop_messages -%}
+    {%- if (message['role'] == 'assistant') -%}
+        {%- set role = "model" -%}
+    {%- else -%}
+        {%- set role = message['role'] -%}
+    {%- endif -%}
+    {{ '<start_of_turn>' + role + '\\n' + (first_user_prefix if loop.first else "") }}
+    {{- message['content'] | trim }}
+    {{- '<end_of_turn>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{'<start_of_turn>model\\n'}}
+{%- endif -%}
+"""
+MISTRAL_LOOP = """{{- bos_token }}
+{%- if messages[0]["role"] == "system" %}
+    {%- set system_message = messages[0]["content"] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if loop.first and system_message is defined %}
+            {{- "OPEN" + system_message + "\\n\\n" + message["content"] + "CLOSE" }}
+        {%- else %}
+            {{- "OPEN" + message["content"] + "CLOSE" }}
+        {%- endif %}
+    {%- elif message["role"] == "assistant" %}
+        {{- ANSWER + eos_token }}
+    {%- else %}
+        {{- raise_exception("Only user and assistant roles are supported!") }}
+    {%- endif %}
+{%- endfor %}
+"""
+SYSTEM_PROMPT = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if message['role'] == 'system' %}
+        {{- 'OPEN' + message['content'] + '[/SYSTEM_PROMPT]' }}
+    {%- elif message['role'] == 'user' %}
+        {{- 'INST' + message['content'] + '[/INST]' }}
+    {%- else %}
+        {{- ANSWER + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+HEADERS = """{%- for message in messages %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+DATES = """{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- set date_string = "26 Jul 2024" %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Cutting Knowledge Date: December 2023\\n" }}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+"""
+THINKS = """{%- set ns = namespace(last=messages|length - 1, open=true) %}
+{%- for message in messages[::-1] %}
+    {%- if ns.open and message.role == "user" %}
+        {%- set ns.open = false %}
+        {%- set ns.last = messages|length - 1 - loop.index0 %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set reasoning_content = '' %}
+        {%- if '</think>' in content %}
+            {%- set reasoning_content = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last and (loop.last or reasoning_content) %}
+            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content.strip('\\n') + '\\n</think>\\n\\n' + content.lstrip('\\n') }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+ML_LOOP = """{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or (message.role == "assistant" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+PREFIX = """{{ bos_token }}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- set first_user_prefix = messages[0]['content'] + '\\n\\n' -%}
+    {%- set loop_messages = messages[1:] -%}
+{%- else -%}
+    {%- set first_user_prefix = "" -%}
+    {%- set loop_messages = messages -%}
+{%- endif -%}
+"""
+PHI3 = ("{% for message in messages %}{% if message['role'] == 'system' %}{{'<|system|>\\n' + message['content'] + "
+        "'<|end|>\\n'}}{% elif message['role'] == 'user' %}{{'<|user|>\\n' + message['content'] + '<|end|>\\n'}}"
+        "{% elif message['role'] == 'assistant' %}{{'<|assistant|>\\n' + message['content'] + '<|end|>\\n'}}{% endif %}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}")
+PHI4MINI = ("{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+            "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+PHI4 = ("{% for message in messages %}{% if (message['role'] == 'system') %}{{'<|im_start|>system<|im_sep|>' + "
+        "message['content'] + '<|im_end|>'}}{% elif (message['role'] == 'user') %}{{'<|im_start|>user<|im_sep|>' + "
+        "message['content'] + '<|im_end|>'}}{% elif (message['role'] == 'assistant') %}"
+        "{{'<|im_start|>assistant<|im_sep|>' + message['content'] + '<|im_end|>'}}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}")
+
+
+def mistral(open, close, answer):
+    return MISTRAL_LOOP.replace("OPEN", open).replace("CLOSE", close).replace("ANSWER", answer)
+
+
+def prompts(open, inst, answer):
+    return SYSTEM_PROMPT.replace("OPEN", open).replace("'INST'", "'" + inst + "'").replace("ANSWER", answer)
+
+
+CONTENT, SPACED = 'message["content"]', '" " + message["content"]|trim'
+DEFAULT = "    {%- else %}\n        {{- '<|im_start|>system\\nYou are Q. You help.<|im_end|>\\n' }}\n"
+FAMILIES = [  # name, template, control tokens, roles
+    ("qwen2.5", TOOLS.replace("DEFAULT", DEFAULT) + ML_LOOP, CHATML, "system user assistant"),
+    ("qwen3", TOOLS.replace("DEFAULT", "") + THINKS, CHATML, "system user assistant"),
+    ("llama3", "{{- bos_token }}\n" + HEADERS, LLAMA, "system user assistant"),
+    ("llama3.2", DATES + HEADERS, LLAMA, "system user assistant"),
+    ("gemma2", "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
+     "{% endif %}{%- set loop_messages = messages -%}{%- set first_user_prefix = '' -%}" + GEMMA_LOOP, GEMMA, "user assistant"),
+    ("gemma3", PREFIX + GEMMA_LOOP, GEMMA, "joined user assistant"),
+    ("phi3", PHI3, PHI, "system user assistant"),
+    ("phi4-mini", PHI4MINI, PHI, "system user assistant"),
+    ("phi4", PHI4, CHATML + ["<|im_sep|>"], "system user assistant"),
+    ("mistral-v1", mistral("[INST] ", " [/INST]", CONTENT), MISTRAL, "joined user assistant"),
+    ("mistral-v3", mistral("[INST] ", "[/INST]", SPACED), MISTRAL, "joined user assistant"),
+    ("mistral-v3-tekken", mistral("[INST]", "[/INST]", CONTENT), MISTRAL, "joined user assistant"),
+    ("mistral-v7", prompts("[SYSTEM_PROMPT] ", "[INST] ", "' ' + message['content']"), MISTRAL, "system user assistant"),
+    ("mistral-v7-tekken", prompts("[SYSTEM_PROMPT]", "[INST]", "message['content']"), MISTRAL, "system user assistant"),
+]
+
+
+def refuse(text):
+    raise jinja2.TemplateError(text)
+
+
+def render(template, messages, reply):
+    env = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
+    eos = "</s>" if "[INST]" in template else ""
+    return env.from_string(template).render(messages=messages, add_generation_prompt=reply, bos_token="",
+                                            eos_token=eos, raise_exception=refuse)
+
+
+def conversations(marks, system):
+    say = lambda role, text: {"role": role, "content": text}
+    hostile = "a" + "".join(marks) + "b"
+    turns = [[say("user", "Hi")], [say("user", "  \n two words\u3000\n")], [say("user", hostile)], [say("user", "")],
+             [say("user", "One?"), say("assistant", " 1 "), say("user", "Two?\n")],
+             [say("user", "One?"), say("assistant", hostile), say("user", hostile), say("assistant", "é"), say("user", "?")],
+             [say("user", "Why?"), say("assistant", "<think>\nHm.\n</think>\n\nSo."), say("user", "And?")],
+             [say("user", "One?"), say("assistant", "1")],
+             [say("user", "Why?"), say("assistant", "<think>\nHm.</think>\nSo.")]]
+    if system:
+        turns += [[say("system", text)] + t for t in turns[:1] + turns[4:6]
+                  for text in ("Be brief.", " \nBe brief.\n", hostile)]
+    return turns
+
+
+def parts(template, messages, reply):
+    """What the template says and what contents say: contents stand in as private characters. Whatever
+    a template does to contents it does to those that it does not trim or take apart."""
+    stand_in = lambda i: chr(0xe000 + i)
+    text = render(template, [{"role": m["role"], "content": stand_in(i)} for i, m in enumerate(messages)], reply)
+    out, said = [], ""
+    for c in text:
+        if 0xe000 <= ord(c) < 0xe000 + len(messages):
+            out += [[said, True], [messages[ord(c) - 0xe000]["content"], False]]
+            said = ""
+        else:
+            said += c
+    return out + [[said, True]]
+
+
+def family(name, template, marks, roles):
+    roles = roles.split()
+    cases = []
+    for messages in conversations(marks, roles[0] != "user"):
+        for reply in (True, False) if len(messages) == 2 and "add_generation_prompt" in template else (True,):
+            text = render(template, messages, reply)
+            case = {"messages": messages, "reply": reply, "text": text, "parts": []}
+            if "".join(t for t, _ in parts(template, messages, reply)) == text:
+                case["parts"] = parts(template, messages, reply)
+            cases.append(case)
+    return {"name": name, "template": template, "marks": marks, "roles": roles, "cases": cases}
+
+
+def main():
+    folder = sys.argv[1] if len(sys.argv) > 1 else None
+    families = []
+    for name, template, marks, roles in FAMILIES:
+        path = folder and os.path.join(folder, name + ".jinja")
+        if path and not os.path.exists(path):
+            continue
+        families.append(family(name, open(path).read() if path else template, marks, roles))
+    with open(folder + "/chat.json" if folder else "tests/golden/chat.json", "w") as file:
+        file.write(json.dumps({"families": families}, separators=(",", ":"), ensure_ascii=False)
+                   .replace('},{"messages"', '},\n{"messages"') + "\n")
+
+
+main()
