@@ -307,7 +307,7 @@ static void test_toy(int runs) {
     static const char path[] = "build/toy_batch.gguf";
     cairn_runtime *rt = open_runtime(CAIRN_BACKEND_CPU, 1);
     cairn_model *m = NULL;
-    if (tap_ok(toy_write(path, NULL) && rt && !engine_load(rt, path, &toy_backend, &m), "the toy"))
+    if (tap_ok(toy_write(path, NULL) && rt && !toy_load(rt, path, &m), "the toy"))
         test_sessions(rt, m, runs, 9, true);
     cairn_close(rt);
     remove(path);

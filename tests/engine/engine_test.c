@@ -59,7 +59,7 @@ static cairn_runtime *open_runtime(const cairn_config *c) {
 
 static cairn_model *open_model(cairn_runtime *rt) {
     cairn_model *m = NULL;
-    if (engine_load(rt, toy_path, &toy_backend, &m)) tap_ok(false, "load: %s", rt->base.error);
+    if (toy_load(rt, toy_path, &m)) tap_ok(false, "load: %s", rt->base.error);
     return m;
 }
 
@@ -869,7 +869,7 @@ static bool torture(int n, bool always, bool *good) {
     memset(&h, 0, sizeof h);
     h.stop_after = -1;
     status = cairn_open(&c, &rt, error, sizeof error);
-    if (!status) status = engine_load(rt, toy_path, &toy_backend, &m);
+    if (!status) status = toy_load(rt, toy_path, &m);
     if (!status) status = cairn_session_open(m, &s);
     if (!status) status = cairn_append(s, prompt);
     if (!status) status = cairn_generate_with(s, "abcab", &options, hear, &h);
@@ -1039,7 +1039,7 @@ static void test_text(void) {
     tap_ok(m->kv.pool.pages == 9 && m->kv.pool.free_count == 9, "a backend short of memory gets "
            "what the cache can spare");
     toy_most_pages = 0, m = NULL;
-    tap_ok(engine_load(rt, toy_path, &toy_backend, &m) == CAIRN_OUT_OF_DEVICE_MEMORY && !m,
+    tap_ok(toy_load(rt, toy_path, &m) == CAIRN_OUT_OF_DEVICE_MEMORY && !m,
            "and fails when that is nothing");
     toy_most_pages = 1 << 30;
     cairn_close(rt);
@@ -1061,7 +1061,7 @@ static void test_bad_models(void) {
         cairn_model *m = NULL;
         cairn_status status;
         toy_write("build/toy_bad.gguf", parts[i]);
-        status = engine_load(rt, "build/toy_bad.gguf", &toy_backend, &m);
+        status = toy_load(rt, "build/toy_bad.gguf", &m);
         if (status == CAIRN_BAD_FILE && !m && strstr(cairn_last_error(rt), parts[i])) good++;
         else tap_note("without %s: %s", parts[i], cairn_last_error(rt));
     }

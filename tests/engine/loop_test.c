@@ -30,7 +30,7 @@ static cairn_runtime *open_runtime(cairn_backend backend, int batch, int threads
 }
 
 static cairn_status load(cairn_runtime *rt, cairn_model **m) {
-    return on_toy ? engine_load(rt, path, &toy_backend, m) : cairn_load_model(rt, path, m);
+    return on_toy ? toy_load(rt, path, m) : cairn_load_model(rt, path, m);
 }
 
 /* ---- what was done, and the same alone ------------------------------------------------------- */

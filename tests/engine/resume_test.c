@@ -35,7 +35,7 @@ static house open_house(const cairn_config *config) {
     cairn_status status = cairn_open(config, &h.rt, error, sizeof error);
     if (status) tap_note("%s", error);
     else if (model_path) status = cairn_load_model(h.rt, model_path, &h.model);
-    else status = engine_load(h.rt, toy_path, &toy_backend, &h.model);
+    else status = toy_load(h.rt, toy_path, &h.model);
     if (status && h.rt) tap_note("%s", cairn_last_error(h.rt));
     return h;
 }

@@ -47,7 +47,7 @@ static toy open_toy(const char *path, int page_size, int max_seq_len, int max_ba
     c.allocator.realloc = failing_realloc;
     if (cairn_open(&c, &t.rt, error, sizeof error)) tap_note("%s", error);
     else if (handles_enter(t.rt) ||
-             handles_leave(t.rt, engine_load(t.rt, path, &toy_backend, &t.m)))
+             handles_leave(t.rt, toy_load(t.rt, path, &t.m)))
         tap_note("%s", t.rt->base.error);
     return t;
 }

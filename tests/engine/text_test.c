@@ -29,7 +29,7 @@ static cairn_runtime *open_toy(cairn_model **model) {
     c.max_batch = 2;
     c.allocator.realloc = count_realloc;
     if (cairn_open(&c, &rt, error, sizeof error)) tap_note("open: %s", error);
-    else if (engine_load(rt, toy_path, &toy_backend, model)) tap_note("%s", cairn_last_error(rt));
+    else if (toy_load(rt, toy_path, model)) tap_note("%s", cairn_last_error(rt));
     return rt;
 }
 
@@ -95,7 +95,7 @@ static void test_short_vocabulary(void) {
     toy_tokens = TOY_VOCAB - 1;
     toy_write("build/toy_short.gguf", NULL);
     toy_tokens = TOY_VOCAB;
-    tap_ok(engine_load(rt, "build/toy_short.gguf", &toy_backend, &m) == CAIRN_BAD_FILE &&
+    tap_ok(toy_load(rt, "build/toy_short.gguf", &m) == CAIRN_BAD_FILE &&
            strstr(cairn_last_error(rt), "258 tokens, the embedding 259 rows"),
            "a vocabulary shorter than the embedding: %s", cairn_last_error(rt));
     remove("build/toy_short.gguf");

@@ -201,7 +201,7 @@ static cairn_model *fuzz_toy(void) {
     static cairn_model *m;
     static const char *path = "build/toy_fuzz.gguf";
     os_make_path("build");
-    if (!m && (!toy_write(path, NULL) || engine_load(fuzz_rt, path, &toy_backend, &m)))
+    if (!m && (!toy_write(path, NULL) || toy_load(fuzz_rt, path, &m)))
         fuzz_fail("toy", fuzz_rt->base.error);
     return m;
 }
