@@ -173,10 +173,11 @@ static size_t sample_scratch_bytes(int vocab) {
 static int32_t sample_token(const sample_params *p, const float *logits, int vocab,
                             int64_t position, void *scratch) {
     sample_candidate *candidates = (sample_candidate *)scratch;
-    float *scores = (float *)(candidates + vocab);
+    float *scores;
     int32_t best = sample_argmax(logits, vocab);
     float top = logits[best];
     if (p->temperature <= 0.0f || !(top > -INFINITY && top < INFINITY)) return best;
+    scores = (float *)(candidates + vocab); /* greedy rows need none and may have no scratch */
     for (int i = 0; i < vocab; i++) {
         float distance = logits[i] - top;
         scores[i] = distance < 0.0f ? distance / p->temperature
