@@ -105,7 +105,8 @@ static int32_t naive_sample(const cairn_sampling *s, const float *logits, int po
     for (int i = 0; i < TOY_VOCAB; i++) best = logits[i] > best ? logits[i] : best;
     for (int i = 0; i < TOY_VOCAB; i++) {
         r[i].id = i;
-        r[i].p = s->temperature > 0 ? exp((logits[i] - best) / s->temperature)
+        /* what f32 makes equal is a tie, which top-k keeps whole */
+        r[i].p = s->temperature > 0 ? exp((double)((logits[i] - (float)best) / s->temperature))
                                     : (logits[i] == best ? 1.0 : 0.0);
     }
     qsort(r, TOY_VOCAB, sizeof *r, ranked_order);
@@ -180,8 +181,8 @@ static bool naive_stops(naive *o, const char *const *stops, int stop_count) {
 }
 
 /* The ids after a stop string: those whose text lies before it, then what is left of the text, each
- * byte a token but for "ab". */
-static void naive_cut(naive *o) {
+ * byte a token but for "ab", as far as the context goes. */
+static void naive_cut(naive *o, int context) {
     static char part[12 * TOY_CONTEXT];
     int first = o->count - o->out_count, k = o->out_count;
     size_t bytes = 0;
@@ -190,7 +191,7 @@ static void naive_cut(naive *o) {
         if (bytes <= o->text_bytes && bytes == naive_text(o->out, k, true, part)) break;
     }
     if (!k) bytes = 0;
-    for (o->count = first + k; bytes < o->text_bytes; bytes++) {
+    for (o->count = first + k; bytes < o->text_bytes && o->count < context; bytes++) {
         bool pair = o->text[bytes] == 'a' && o->text[bytes + 1] == 'b';
         o->ids[o->count] = pair ? TOY_AB : (unsigned char)o->text[bytes];
         o->given[o->count++] = false;
@@ -225,7 +226,7 @@ static void naive_generate(naive *o, int max_tokens, int context, const cairn_sa
         o->text_bytes = naive_text(o->out, o->out_count, false, o->text);
         if (naive_stops(o, stops, stop_count)) {
             o->stop = CAIRN_STOP_STRING;
-            naive_cut(o);
+            naive_cut(o, context);
             return;
         }
     }
