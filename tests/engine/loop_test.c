@@ -452,7 +452,7 @@ static bool tell_three(int *waits, int *aside) {
 static void test_full_pool(cairn_runtime *rt) {
     int waits = 0, aside = 0, good = 0, told = 0;
     if (!open_three(rt)) return;
-    for (; told < 60 && good == told && (told < 8 || (!aside && !on_toy)); told++)
+    for (; told < 1000 && good == told && (told < 8 || (!aside && !on_toy)); told++)
         good += tell_three(&waits, &aside);
     tap_ok(good == told && waits > 0 && (aside > 0 || on_toy),
            "on %s: %d pages for three texts: %d of %d times all are told; %d polls saw one wait, %d "
