@@ -20,7 +20,7 @@ static int ids_of(const char *name, int32_t *ids) {
     return count;
 }
 
-static bool open_gemma(const char *path, cairn_drafter drafter, cairn_runtime **rt,
+static bool open_gemma(const char *path, cairn_drafter drafts, cairn_runtime **rt,
                        cairn_model **model) {
     char error[1024] = "";
     cairn_config config;
@@ -28,7 +28,7 @@ static bool open_gemma(const char *path, cairn_drafter drafter, cairn_runtime **
     config.backend = CAIRN_BACKEND_CPU;
     config.max_batch = 2;
     config.max_seq_len = MOST;
-    config.drafter = drafter;
+    config.drafter = drafts;
     *rt = NULL;
     return tap_ok(!cairn_open(&config, rt, error, sizeof error) &&
                   !cairn_load_model(*rt, path, model), "%s: %s", path,
