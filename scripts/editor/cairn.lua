@@ -19,6 +19,9 @@ function cairn.check(config) end
 ---@param path string a GGUF file
 ---@return { max_seq_len: integer, pages: integer, weights_bytes: integer, kv_bytes: integer, scratch_bytes: integer, total_bytes: integer }
 function cairn.estimate(config, path) end
+---@param config? table
+---@return table report what the file is, what it needs, and all reasons why it does not run here
+function cairn.model_check(config, path) end
 ---@return { tried: string, driver_error?: string, nvrtc_error?: string, devices: table[] }
 function cairn.libraries() end
 ---@return table[] templates the kernel templates
@@ -56,6 +59,7 @@ function cairn.ops() end
 ---@field random fun(self, shape: integer[], dtype?: cairn.Dtype, options?: { seed?: integer, low?: number, high?: number }): cairn.Tensor
 ---@field load fun(self, path: string): cairn.Tensor
 ---@field load_model fun(self, path: string): cairn.Model
+---@field load_model_from fun(self, bytes: string, name: string?): cairn.Model
 ---@field config fun(self): cairn.Config
 ---@field reload fun(self, config: cairn.Config|string): boolean true while kernels are compiled for it
 ---@field info fun(self): table

@@ -225,8 +225,24 @@ static void list_tokens(const play *p, tokens *t) {
     }
 }
 
+/* The fake GPU is found where real ones are, not where the emulated one lies. */
+static void leave_emulation(bool leave) {
+#ifndef _WIN32
+    static const char *const names[] = {"CAIRN_CUDA_PATH", "CAIRN_NVRTC_PATH"};
+    static char *kept[2];
+    for (int i = 0; i < 2; i++) {
+        const char *now = getenv(names[i]);
+        if (leave && now) free(kept[i]), kept[i] = strdup(now), unsetenv(names[i]);
+        else if (!leave && kept[i]) setenv(names[i], kept[i], 1);
+    }
+#else
+    (void)leave;
+#endif
+}
+
 static void start_world(world w) {
     f.in = w;
+    leave_emulation(w == FAKE);
     if (w == FAKE) {
         fake_install();
         fake.memory_bytes = (size_t)1 << 30;
@@ -284,12 +300,14 @@ static void empty_cache(void) {
     if (system(command)) tap_note("cannot empty %s", folder);
 }
 
-/* Every `stride`-th from a random one on. What a device that dies while it is opened holds goes with
- * its context: of the driver's calls, those for good begin behind that. */
+/* Every `stride`-th from a random one on, or from before it where there are fewer. What a device that
+ * dies while it is opened holds goes with its context: of the driver's calls, those for good begin
+ * behind that. */
 static void sweep(world w, kind k, int code, bool for_good, bool cold, int stride) {
-    int runs = 0, bad = 0, refused = 0, n = (int)(random_next(&seed) % (uint64_t)stride), first;
+    int runs = 0, bad = 0, refused = 0, n = (int)(random_next(&seed) % (uint64_t)stride);
+    int first, least = 0;
     bool reached = true;
-    if (k == DRIVER && for_good) n += calls_of_open[w];
+    if (k == DRIVER && for_good) least = calls_of_open[w], n += least;
     first = n;
     for (; reached; n += stride, runs++) {
         play p;
@@ -299,6 +317,10 @@ static void sweep(world w, kind k, int code, bool for_good, bool cold, int strid
                      for_good ? " for good" : "", p.name ? p.name : "no step");
         reached = f.failed;
         refused += p.refused != 0;
+        if (!reached && !runs && n > least) { /* there are not so many */
+            first = least + (n - least) / 2;
+            n = first - stride, runs = -1, reached = true;
+        }
     }
     tap_ok(!bad && runs > 1, "%s: %s %d to %d, every %d%s, error %d, failed %s: %d runs, %d refused",
            world_names[w], kind_names[k], first, n - stride, stride, cold ? ", no kernel kept" : "", code,
@@ -340,7 +362,7 @@ static bool find_emulated(void) {
 }
 
 int main(void) {
-    static const int few[3][4] = {{1, 1, 1, 1}, {11, 5, 29, 13}, {401, 211, 409, 293}};
+    static const int few[3][4] = {{1, 1, 1, 1}, {23, 11, 59, 29}, {401, 211, 409, 293}};
     static const int all[3][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}};
     const char *want = getenv("CAIRN_SWEEP"), *only = getenv("CAIRN_SWEEP_WORLD");
     const bool emulated = find_emulated();
