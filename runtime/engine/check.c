@@ -110,7 +110,7 @@ static void engine_check_types(engine_check *c) {
 }
 
 static void engine_check_family(engine_check *c) {
-    char why[256], known[192];
+    char why[320], known[192];
     if (model_knows(c->report.architecture)) return;
     model_list_families(known, sizeof known);
     snprintf(why, sizeof why, "the architecture is '%s'; supported: %s", c->report.architecture,

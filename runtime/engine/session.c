@@ -6,10 +6,6 @@ static const cairn_config *engine_config(const cairn_session *s) {
     return &s->model->runtime->config;
 }
 
-static double engine_seconds_since(int64_t start_us) {
-    return (double)(os_now_us() - start_us) * 1e-6;
-}
-
 /* ---- how tokens run -------------------------------------------------------------------------- */
 
 static size_t engine_given_bytes(int tokens) { return ((size_t)tokens + 7) / 8; }
