@@ -129,7 +129,7 @@ check "and scores them as the text" json "$work/e2.json" \
 
 # --watch: a hot change, a mistake and a cold change while it generates.
 cp scripts/cpu_small.lua "$work/watch.lua"
-$cairn generate --model "$CAIRN_MODEL" --config "$work/watch.lua" --watch --max-tokens 200 \
+$cairn generate --model "$CAIRN_MODEL" --config "$work/watch.lua" --watch --max-tokens 600 \
     --prompt "The history of computing began" > "$work/w.out" 2> "$work/w.log" &
 watched=$!
 wait_for() { for i in 1 2 3 4 5 6 7 8 9 10; do grep -q "$1" "$2" && return; sleep 0.5; done; }
