@@ -247,8 +247,6 @@ cairn_status cairn_append_ids(cairn_session *session, const int32_t *ids, int co
     return engine_leave(session, status);
 }
 
-/* ---- text appended, statistics --------------------------------------------------------------- */
-
 cairn_status cairn_append_with(cairn_session *session, const char *text, size_t bytes,
                                bool special) {
     tokenizer_ids ids;
@@ -268,6 +266,8 @@ cairn_status cairn_append_with(cairn_session *session, const char *text, size_t 
 cairn_status cairn_append(cairn_session *session, const char *text) {
     return cairn_append_with(session, text, text ? strlen(text) : 0, true);
 }
+
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {
     cairn_stats now;

@@ -3,23 +3,12 @@
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "small_model.h"
+#include "short_memory.h"
 #include "tap.h"
 
 static char path[64];
 static uint8_t *bytes; /* [size] the file */
 static size_t size;
-static long live_blocks, allocations_left = -1;
-
-static void *test_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
-    (void)user, (void)old_bytes;
-    if (new_bytes && allocations_left == 0) return NULL;
-    if (new_bytes && allocations_left > 0) allocations_left--;
-    live_blocks += (new_bytes != 0) - (memory != NULL);
-    if (new_bytes) return realloc(memory, new_bytes);
-    free(memory);
-    return NULL;
-}
-
 static void config_for(cairn_config *c) {
     cairn_config_default(c);
     c->backend = CAIRN_BACKEND_CPU;

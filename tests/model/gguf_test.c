@@ -6,6 +6,7 @@
 #include "gguf_build.h"
 #include "random.h"
 #include "ref/block_ref.h"
+#include "short_memory.h"
 #include "tap.h"
 
 static uint64_t random_state;
@@ -14,18 +15,6 @@ static uint32_t random_u32(void) { /* xorshift64* */
     random_state ^= random_state << 25;
     random_state ^= random_state >> 27;
     return (uint32_t)(random_state * 2685821657736338717u >> 32);
-}
-
-static long live_blocks, allocations_left = -1;
-static void *test_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
-    (void)user;
-    (void)old_bytes;
-    if (new_bytes && allocations_left == 0) return NULL;
-    if (new_bytes && allocations_left > 0) allocations_left--;
-    live_blocks += (new_bytes != 0) - (memory != NULL);
-    if (new_bytes) return realloc(memory, new_bytes);
-    free(memory);
-    return NULL;
 }
 
 /* ---- blocks ---- */

@@ -6,19 +6,8 @@
 #include "gguf_build.h"
 #include "json.h"
 #include "random.h"
+#include "short_memory.h"
 #include "tap.h"
-
-static long live_blocks, allocations_left = -1;
-static void *test_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
-    (void)user;
-    (void)old_bytes;
-    if (new_bytes && allocations_left == 0) return NULL;
-    if (new_bytes && allocations_left > 0) allocations_left--;
-    live_blocks += (new_bytes != 0) - (memory != NULL);
-    if (new_bytes) return realloc(memory, new_bytes);
-    free(memory);
-    return NULL;
-}
 
 /* ---- golden cases ---- */
 
