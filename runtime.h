@@ -265,6 +265,14 @@ typedef enum cairn_memory_map {
     CAIRN_MEMORY_MAP_TABLE(CAIRN_VALUE) CAIRN_MAP_COUNT
 } cairn_memory_map;
 
+#define CAIRN_ACTIVATIONS_TABLE(X)                                                     \
+    X(CAIRN_ACTIVATIONS_F32, 0, "f32", true, "as they are")                            \
+    X(CAIRN_ACTIVATIONS_Q8, 1, "q8", true,                                             \
+      "rounded to 8 bits, 32 at a time, before they meet weights in blocks; CPU only")
+typedef enum cairn_activations {
+    CAIRN_ACTIVATIONS_TABLE(CAIRN_VALUE) CAIRN_ACTIVATIONS_COUNT
+} cairn_activations;
+
 #define CAIRN_BACKEND_TABLE(X)                                                           \
     X(CAIRN_BACKEND_AUTO, 0, "auto", true, "cuda where there is a usable GPU, else cpu") \
     X(CAIRN_BACKEND_CUDA, 1, "cuda", true, "an NVIDIA GPU")                              \
@@ -393,6 +401,8 @@ typedef struct cairn_config {
     cairn_backend backend;      /* where ops run; auto, cuda, cpu; default "auto" */
     int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
     int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0 */
+    cairn_activations activations;
+                                /* of a model on the CPU; f32, q8; default "f32" */
     bool graphs;                /* run a decode step as one CUDA graph; true, false; default
                                  * true */
     bool deterministic;         /* results do not depend on the batch, on drafts riding along,

@@ -8,6 +8,7 @@
 enum {
     SIMD_HEADS = 64,     /* block scales that are unpacked at a time */
     SIMD_FEW = 8,        /* rows up to which a product dequantises as it goes */
+    SIMD_MAX_LANES = 16,
     SIMD_MAX_SLOTS = 256, /* of a page */
     SIMD_MAX_DIM = 256,   /* of a head */
     SIMD_SLACK = 16       /* entries behind its result that a filter may overwrite */
@@ -21,6 +22,14 @@ typedef struct simd_page {
     int first, last, dim;      /* slots first .. last - 1 are attended */
 } simd_page;
 
+/* Rows that were rounded to 8 bits, see simd/eight.h. */
+typedef struct simd_eight {
+    int rows, n;
+    const int8_t *q;      /* [rows, n] */
+    const float *scale, *lies; /* [rows, n / 32] */
+    const int32_t *start;      /* [rows, n / 16] */
+} simd_eight;
+
 /* Each function is documented where it stands, in simd/. */
 #define SIMD_TABLE(X) \
     X(void, dequantize, (int type, const uint8_t *blocks, float *out, int64_t values)) \
@@ -28,6 +37,10 @@ typedef struct simd_page {
                     float *y, int64_t y_stride, bool add)) \
     X(int, few, (int type, const uint8_t *w, int outs, const float *x, int64_t x_stride, int rows, \
                  int n, float *y, int64_t y_stride, bool add, float *packed)) \
+    X(bool, round_eight, (int type, const float *x, int n, int8_t *q, float *scale, float *lies, \
+                          int32_t *start)) \
+    X(void, product_eight, (int type, const uint8_t *w, int outs, const simd_eight *x, float *y, \
+                            int64_t y_stride, bool add, float *sums)) \
     X(void, exp_row, (const float *x, float *out, int n)) \
     X(void, rmsnorm, (const float *x, const float *weight, float eps, int n, float *out)) \
     X(void, rope, (float *x, const float *cosine, const float *sine, int n)) \
@@ -68,6 +81,9 @@ BASE_INLINE uint32_t simd_bits_of_f16(const uint16_t *x);
 
 /* The kernels of a SIMD_ level that this build has, else the scalar ones. */
 static const simd_kernels *simd_of_level(int level);
+/* The kernels for products of 8 bits: these, or where the machine lacks what they want for that, those
+ * of the level below. */
+static const simd_kernels *simd_eight_of(const simd_kernels *simd);
 /* The kernels of this machine for heads of head_dim values (0: no attention); a width that no
  * vector divides takes the next lower level. */
 static const simd_kernels *simd_for(int head_dim);
