@@ -366,18 +366,19 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
 /* Input: await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
  * beyond the last; before_meeting(float[8]) may leave a factor per column, after the first fetch.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
- * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here. */
+ * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
+ * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on. */
 template <int FORMAT, int INPUTS, class Input, class Epilogue>
 CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns, Input &input,
-                                 Epilogue &epilogue) {
+                                 Epilogue &epilogue, int block = block_id(),
+                                 int blocks = grid_blocks(), int number = 0) {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_of<FORMAT, cut::GROUP> group;
     constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
     constexpr bool PARTED = cut::PARTS > 1;
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
-    const tile_range range = {weights, block_id() + team * grid_blocks(),
-                              grid_blocks() * cut::TEAMS, tiles};
+    const tile_range range = {weights, block + team * blocks, blocks * cut::TEAMS, tiles};
     weight_ring<FORMAT, INPUTS> ring(range, memory.rings, memory.places);
     uint32_t b[cut::SLICE * G][4];
     u32x2 *xs = memory.xs[warp_id()];
@@ -427,7 +428,8 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                     named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
                 else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
                 if (rank == slot)
-                    end_tile<FORMAT, INPUTS>(memory, here, tile, part, local, columns, epilogue);
+                    end_tile<FORMAT, INPUTS>(memory, here, number + tile, part, local, columns,
+                                             epilogue);
                 if (cut::WARPS == 1) warp_sync();
                 slot = slot + 1 == SLOTS ? 0 : slot + 1;
             }
