@@ -25,13 +25,13 @@ enum {
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_CONSTANTS = 25,
-    STEP_FORMATS = 8      /* of the weights of one product, over the layers */
+    STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
+    /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
+     * weights have more formats than the flow kernel reads: weights stream through kernels of their
+     * own, and there is no flow kernel, which wins where a layer is too small to hide the way from
+     * one kernel to the next. */
+    STEP_STREAM_FROM = 1024
 };
-
-/* Hidden sizes from which products are those of kernels_src/dense/product.cuh: weights stream
- * through kernels of their own, and there is no flow kernel, which wins where a layer is too small
- * to hide the way from one kernel to the next. A test may say otherwise before a model is opened. */
-static int step_stream_from = 1024;
 
 typedef enum step_kernel {
     STEP_K_FLOW, STEP_K_SPARSE_FLOW,
@@ -81,7 +81,7 @@ typedef struct forward_cuda_state {
     jit_kernel kernels[STEP_KERNELS], variants[STEP_FORMATS][STEP_KERNELS];
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
-    bool streamed;    /* see step_stream_from */
+    bool streamed;    /* see STEP_STREAM_FROM */
     device_arena arena;      /* all device memory below */
     uint64_t weights_bytes;  /* of it, norms included */
     void *host;              /* all host memory below */
@@ -127,11 +127,46 @@ static int64_t cuda_qkv_rows(const model_shape *s) {
     return (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
 }
 
+#define STEP_TYPE(type) ((uint64_t)1 << (type))
+
+/* The packed formats, smallest first: bytes of a unit (kernels_src/abi/pack.h), and the block types
+ * that they hold exactly; f16 holds all, rounded but for its own. A type of which nothing is said
+ * here needs only kernels_src/dense/blocks.cuh. */
+typedef struct step_format {
+    int pack, unit_bytes;
+    uint64_t types;
+} step_format;
+
+static const step_format step_stream_formats[] = {
+    {PACK_Q4_0, 288, STEP_TYPE(BLOCK_Q4_0)},
+    {PACK_Q4_K, 296, STEP_TYPE(BLOCK_Q4_K)},
+    {PACK_Q4_1, 320, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1)},
+    {PACK_Q5_0, 352, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q5_0)},
+    {PACK_Q5_K, 360, STEP_TYPE(BLOCK_Q4_K) | STEP_TYPE(BLOCK_Q5_K)},
+    {PACK_Q5_1, 384, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1) | STEP_TYPE(BLOCK_Q5_0) |
+                         STEP_TYPE(BLOCK_Q5_1)},
+    {PACK_Q6_K, 424, STEP_TYPE(BLOCK_Q6_K)},
+    {PACK_Q8_0, 544, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q5_0) | STEP_TYPE(BLOCK_Q8_0)},
+    {PACK_F16, 1024, ~(uint64_t)0}};
+
+/* Those of the flow kernel. */
+static const step_format step_flow_formats[] = {
+    {PACK_4, 320, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1)},
+    {PACK_8, 544, STEP_TYPE(BLOCK_Q8_0)},
+    {PACK_16, 1024, ~(uint64_t)0}};
+
 static size_t cuda_unit_bytes(int pack) {
-    return pack == PACK_Q4_0                     ? 288
-           : pack == PACK_4 || pack == PACK_Q4_1 ? 320
-           : pack == PACK_8 || pack == PACK_Q8_0 ? 544
-                                                 : 1024;
+    const step_format *all = pack < PACK_Q4_0 ? step_flow_formats : step_stream_formats;
+    while (all->pack != pack) all++;
+    return (size_t)all->unit_bytes;
+}
+
+/* The smallest format that holds both types. */
+static int cuda_format(bool streamed, int type, int other) {
+    const step_format *all = streamed ? step_stream_formats : step_flow_formats;
+    const uint64_t both = STEP_TYPE(type) | STEP_TYPE(other);
+    while (both & ~all->types) all++;
+    return all->pack;
 }
 
 /* Bytes of [rows, inputs] in tiles of 16 rows. */
@@ -159,12 +194,6 @@ static int cuda_layer_format(const forward_cuda_state *f, int layer, int product
     return f->formats[product][f->layers[layer].which[product]];
 }
 
-/* The types that kernels_src/dense/pack.cu reads. */
-static bool cuda_packs(int type) {
-    return type == BLOCK_F32 || type == BLOCK_F16 || type == BLOCK_BF16 || type == BLOCK_Q4_0 ||
-           type == BLOCK_Q4_1 || type == BLOCK_Q8_0;
-}
-
 /* What the stages do not do yet, by name. */
 static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
     if (plan->embed_scale > 0.0f || plan->attention_scale > 0.0f)
@@ -188,11 +217,6 @@ static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
             return base_fail(b, CAIRN_UNSUPPORTED,
                              "layer %d: %s is not supported on the GPU; backend = \"cpu\" runs it",
                              i, what);
-        for (int role = 0; role < PLAN_ROLES; role++)
-            if (l->weights[role].rows && !cuda_packs(l->weights[role].type))
-                return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: weights in %s are not supported "
-                                 "on the GPU; backend = \"cpu\" runs them", i,
-                                 block_name(l->weights[role].type));
     }
     return CAIRN_OK;
 }
@@ -211,57 +235,31 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "hidden size %d, ffn size %d; multiples of 32 are supported on the GPU",
                          s->hidden, s->ffn);
-    if (!cuda_packs(model->plan.embed.type) || !cuda_packs(model->plan.head.type))
-        return base_fail(b, CAIRN_UNSUPPORTED, "an embedding or head in %s, %s is not supported on "
-                         "the GPU; backend = \"cpu\" runs it",
-                         block_name(model->plan.embed.type), block_name(model->plan.head.type));
     return forward_cuda_check_plan(b, &model->plan);
 }
 
-/* The format of one kernel for all layers that holds a type exactly (f32 and bf16 become f16); 0:
- * there is none. */
-static int cuda_flow_format(int type) {
-    return type == BLOCK_Q4_0 || type == BLOCK_Q4_1                         ? PACK_4
-           : type == BLOCK_Q8_0                                             ? PACK_8
-           : type == BLOCK_F32 || type == BLOCK_F16 || type == BLOCK_BF16 ? PACK_16 : 0;
-}
-
-/* Whether the flow kernel could read all weights as they are: each product has one format. */
+/* Whether the flow kernel could read all weights at their size: each product has one format. */
 static bool cuda_is_uniform(const model_plan *plan) {
     static const int like[] = {[PLAN_Q] = PLAN_Q, [PLAN_K] = PLAN_Q, [PLAN_V] = PLAN_Q,
                                [PLAN_O] = PLAN_O, [PLAN_GATE] = PLAN_GATE, [PLAN_UP] = PLAN_GATE,
                                [PLAN_DOWN] = PLAN_DOWN};
-    if (!cuda_flow_format(plan->embed.type) || !cuda_flow_format(plan->head.type)) return false;
+    const uint64_t plain = STEP_TYPE(BLOCK_F32) | STEP_TYPE(BLOCK_F16) | STEP_TYPE(BLOCK_BF16) |
+                           STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1) | STEP_TYPE(BLOCK_Q8_0);
+    uint64_t types = STEP_TYPE(plan->embed.type) | STEP_TYPE(plan->head.type);
     for (int i = 0; i < plan->layer_count; i++)
         for (size_t role = 0; role < BASE_COUNT(like); role++) {
-            const int format = cuda_flow_format(plan->layers[i].weights[role].type);
-            if (!format || format != cuda_flow_format(plan->layers[0].weights[like[role]].type))
-                return false;
+            const int type = plan->layers[i].weights[role].type;
+            const int first = plan->layers[0].weights[like[role]].type;
+            types |= STEP_TYPE(type);
+            if (cuda_format(false, type, type) != cuda_format(false, first, first)) return false;
         }
-    return true;
-}
-
-/* The format of a type's size, that holds it exactly (f32 and bf16 become f16). */
-static int cuda_format(const forward_cuda_state *f, int type) {
-    static const struct { int type, pack; } formats[] = {
-        {BLOCK_Q4_0, PACK_Q4_0}, {BLOCK_Q4_1, PACK_Q4_1}, {BLOCK_Q8_0, PACK_Q8_0}};
-    if (!f->streamed) return cuda_flow_format(type) ? cuda_flow_format(type) : PACK_16;
-    for (size_t i = 0; i < BASE_COUNT(formats); i++)
-        if (formats[i].type == type) return formats[i].pack;
-    return PACK_F16;
-}
-
-/* One format for weights of two types whose rows share tiles. */
-static int cuda_common_format(const forward_cuda_state *f, int type, int other) {
-    const int a = cuda_format(f, type), b = cuda_format(f, other);
-    if (a == b) return a;
-    if (a + b == PACK_Q4_0 + PACK_Q4_1) return PACK_Q4_1;
-    return f->streamed ? PACK_F16 : PACK_16;
+    return !(types & ~plain);
 }
 
 /* q, k and v lie behind each other, each in its own format where weights stream. */
 static int cuda_join_formats(const forward_cuda_state *f, int q, int k, int v) {
-    const int a = cuda_format(f, q), b = cuda_format(f, k), c = cuda_format(f, v);
+    const int a = cuda_format(f->streamed, q, q), b = cuda_format(f->streamed, k, k);
+    const int c = cuda_format(f->streamed, v, v);
     if (a == b && b == c) return a;
     return f->streamed ? a | b << 8 | c << 16 : PACK_16;
 }
@@ -277,17 +275,19 @@ static void cuda_add_format(forward_cuda_state *f, step_layer *layer, int produc
 }
 
 static void cuda_choose_formats(forward_cuda_state *f, const cairn_model *m) {
-    f->pack_embed = cuda_format(f, m->plan.embed.type);
-    f->pack_head = cuda_format(f, m->plan.head.type);
+    const bool streamed = f->streamed;
+    f->pack_embed = cuda_format(streamed, m->plan.embed.type, m->plan.embed.type);
+    f->pack_head = cuda_format(streamed, m->plan.head.type, m->plan.head.type);
     for (int i = 0; i < f->shape->layers; i++) {
         const model_weight *w = m->plan.layers[i].weights;
-        step_layer *layer = &f->layers[i];
-        cuda_add_format(f, layer, STEP_P_QKV, cuda_join_formats(f, w[PLAN_Q].type, w[PLAN_K].type,
-                                                                w[PLAN_V].type));
-        cuda_add_format(f, layer, STEP_P_O, cuda_format(f, w[PLAN_O].type));
-        cuda_add_format(f, layer, STEP_P_GATE_UP, cuda_common_format(f, w[PLAN_GATE].type,
-                                                                     w[PLAN_UP].type));
-        cuda_add_format(f, layer, STEP_P_DOWN, cuda_format(f, w[PLAN_DOWN].type));
+        step_layer *to = &f->layers[i];
+        const int o = w[PLAN_O].type, down = w[PLAN_DOWN].type;
+        cuda_add_format(f, to, STEP_P_QKV, cuda_join_formats(f, w[PLAN_Q].type, w[PLAN_K].type,
+                                                             w[PLAN_V].type));
+        cuda_add_format(f, to, STEP_P_O, cuda_format(streamed, o, o));
+        cuda_add_format(f, to, STEP_P_GATE_UP, cuda_format(streamed, w[PLAN_GATE].type,
+                                                           w[PLAN_UP].type));
+        cuda_add_format(f, to, STEP_P_DOWN, cuda_format(streamed, down, down));
     }
 }
 
@@ -361,7 +361,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     const model_shape *s = f->shape;
     int tiles = s->hidden / 16;
     size_t meeting;
-    f->streamed = (s->hidden >= step_stream_from || !cuda_is_uniform(&m->plan)) &&
+    f->streamed = (s->hidden >= STEP_STREAM_FROM || !cuda_is_uniform(&m->plan)) &&
                   f->dev->max_shared_bytes >= PRODUCT_SHARED;
     cuda_choose_formats(f, m);
     f->max_rows = max_rows;
