@@ -156,7 +156,7 @@ CAIRN_INLINE void multiply_upper(float *d, const uint32_t *w, uint32_t plane, co
 
 /* Fifth bits of a pair of units of a lane. */
 template <int G> CAIRN_INLINE uint32_t load_fifth(const unsigned char *plane, int pair) {
-    if constexpr (G >= 2) return ((const uint32_t *)(plane + pair * 128))[lane_id()];
+    if constexpr (G >= 2) return ((const uint32_t *)(plane + pair * 128))[lane_anew()];
     else return byte_permute(((const uint16_t *)plane)[lane_id()], 0, 0x4140u);
 }
 
@@ -227,11 +227,11 @@ template <int UPPER> struct super_group {
     /* {d, dmin} of row g (0) or g + 8. */
     CAIRN_METHOD f32x2 factors(const unsigned char *group, int high) {
         return unpack_f16x2(
-            ((const uint32_t *)(group + HEADS + 256))[lane_id() / 4 * 2 + high]);
+            ((const uint32_t *)(group + HEADS + 256))[lane_anew() / 4 * 2 + high]);
     }
     /* sum -= dmin times the units' minima times their sums of x. */
     CAIRN_METHOD void add_minima(float *sum, const unsigned char *group, const u32x2 *xs) {
-        const unsigned char *heads = group + HEADS + lane_id() / 4 * 32 + lane_id() % 4 * 8;
+        const unsigned char *heads = group + HEADS + lane_anew() * 8; /* rows g, units 2t, 2t + 1 */
         const u32x2 two = *(const u32x2 *)heads, sums = xs[low_part<8>::at()];
         uint32_t a[4] = {byte_permute(two.x, two.y, 0x0602u) & 0x00ff00ffu,
                          byte_permute(two.x, two.y, 0x0703u) & 0x00ff00ffu, 0, 0};
@@ -243,12 +243,12 @@ template <int UPPER> struct super_group {
                    factors(group, 1).y * (536870912.0f / HIGH));
     }
     CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
-        const unsigned char *heads = group + HEADS + lane_id() / 4 * 32;
+        const unsigned char *heads = group + HEADS + lane_anew() / 4 * 32;
         float part[4] = {};
 #pragma unroll
         for (int first = 0; first < 8; first += 2) {
             uint32_t w[4], plane = 0;
-            if (first == 4) warp_sync();
+            if (first) warp_sync(); /* registers are scarce: no loads ahead of their pair */
             const u32x2 two = *(const u32x2 *)(heads + first * 4);
             load_words<8>(group, first / 2, w);
             if (UPPER) plane = load_fifth<8>(group + 8 * 256, first / 2);
@@ -274,10 +274,11 @@ template <> struct group_of<PACK_Q6_K, 4> {
     CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
         const u32x4 heads = *(const u32x4 *)(group + HEADS + lane_id() / 4 * 16);
         const uint32_t head[4] = {heads.x, heads.y, heads.z, heads.w};
-        const uint32_t second = lane_id() % 4 / 2 ? ~0u : 0u;
+        const uint32_t second = lane_anew() % 4 / 2 ? ~0u : 0u; /* masked x must not be kept */
         float part[4] = {};
 #pragma unroll
         for (int u = 0; u < 4; u++) {
+            warp_sync(); /* as above */
             const u32x2 two = ((const u32x2 *)(group + 4 * 256 + u / 2 * 256))[lane_id()];
             uint32_t w[4];
             load_words<4>(group, u / 2, w);
