@@ -548,7 +548,9 @@ CAIRN_API cairn_status cairn_prefix_chunks(cairn_runtime *rt, const cairn_prefix
 /* Weights of a matrix, plain or in GGUF blocks: blocks are a u8 tensor [out, bytes of a row] whose
  * type is named beside it; BLOCK_NONE means the tensor's own dtype, f32, f16 or bf16, [out, in]. */
 typedef enum cairn_block {
-    CAIRN_BLOCK_NONE = 0, CAIRN_BLOCK_Q4_0 = 2, CAIRN_BLOCK_Q4_1 = 3, CAIRN_BLOCK_Q8_0 = 8
+    CAIRN_BLOCK_NONE = 0, CAIRN_BLOCK_Q4_0 = 2, CAIRN_BLOCK_Q4_1 = 3, CAIRN_BLOCK_Q5_0 = 6,
+    CAIRN_BLOCK_Q5_1 = 7, CAIRN_BLOCK_Q8_0 = 8,
+    CAIRN_BLOCK_Q4_K = 12, CAIRN_BLOCK_Q5_K = 13, CAIRN_BLOCK_Q6_K = 14 /* rows of 256 values each */
 } cairn_block;
 
 /* embed: out[r] = table[ids[r]], dequantised. An id outside the table gives zeros and BAD_DATA. */

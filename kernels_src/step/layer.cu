@@ -48,18 +48,27 @@
         else __VA_ARGS__;                                    \
     }
 
+#if CAIRN_PRODUCTS & 16
 CAIRN_KERNEL(step_embed, THREADS, 1, step_params) {
     start_input();
     row_window rows = window_of(p, block_id_y());
     if (rows.count > 0) stage_embed<1>(p, rows, region(p, 0, 0), block_id(), grid_blocks());
 }
-
+#endif
+#if CAIRN_PRODUCTS & 1
 STAGE(step_qkv, {
     qkv_place place;
     if (!STREAMED)
         place.find(p, rows, first, output_row(thread_id()), output_column(thread_id()));
     stage_qkv<1, true>(p, rows, p.layer, at, place, work, first, step);
 })
+#endif
+#if CAIRN_PRODUCTS & 2
 STAGE(step_project, stage_project<1, true>(p, rows, p.layer, at, work, first, step))
+#endif
+#if CAIRN_PRODUCTS & 4
 STAGE(step_gate_up, stage_gate_up<1, true>(p, rows, p.layer, at, work, first, step))
+#endif
+#if CAIRN_PRODUCTS & 8
 STAGE(step_down, stage_down<1, true>(p, rows, p.layer, at, at, work, first, step))
+#endif

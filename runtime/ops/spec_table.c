@@ -55,9 +55,10 @@ enum {
 
 static const spec_choice spec_orders[] = {
     {"position", CAIRN_ORDER_POSITION}, {"score", CAIRN_ORDER_SCORE}, {NULL, 0}};
-static const spec_choice spec_blocks[] = {{"none", CAIRN_BLOCK_NONE}, {"q4_0", CAIRN_BLOCK_Q4_0},
-                                          {"q4_1", CAIRN_BLOCK_Q4_1}, {"q8_0", CAIRN_BLOCK_Q8_0},
-                                          {NULL, 0}};
+static const spec_choice spec_blocks[] = {
+    {"none", CAIRN_BLOCK_NONE}, {"q4_0", CAIRN_BLOCK_Q4_0}, {"q4_1", CAIRN_BLOCK_Q4_1},
+    {"q5_0", CAIRN_BLOCK_Q5_0}, {"q5_1", CAIRN_BLOCK_Q5_1}, {"q8_0", CAIRN_BLOCK_Q8_0},
+    {"q4_k", CAIRN_BLOCK_Q4_K}, {"q5_k", CAIRN_BLOCK_Q5_K}, {"q6_k", CAIRN_BLOCK_Q6_K}, {NULL, 0}};
 static const spec_choice spec_sources[] = {
     {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN}, {NULL, 0}};
 static const spec_choice spec_strategies[] = {
