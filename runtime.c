@@ -32,6 +32,8 @@
 BASE_EXACT_BEGIN
 #include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
+#include "runtime/base/jdoc.h"
+#include "runtime/base/jdoc.c"
 
 BASE_SMALL_BEGIN
 #include "runtime/os/system.h"
@@ -161,6 +163,9 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/state.c"
 #include "runtime/pages/ring.c"
 
+#include "runtime/model/shards.h"
+#include "runtime/model/shards.c"
+#include "runtime/model/safetensors.c"
 #include "runtime/model/gguf.h"
 #include "runtime/model/gguf.c"
 #include "runtime/model/plan.h"
@@ -180,6 +185,9 @@ BASE_SMALL_BEGIN
 #include "runtime/model/tokenizer/decode.c"
 #include "runtime/model/tokenizer/template.c"
 #include "runtime/model/tokenizer/chat.c"
+#include "runtime/model/hf.h"
+#include "runtime/model/hf.c"
+#include "runtime/model/hf_tokenizer.c"
 #include "runtime/model/model.h"
 #include "runtime/model/model.c"
 BASE_SMALL_END

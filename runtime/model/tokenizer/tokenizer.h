@@ -60,9 +60,12 @@ typedef struct tokenizer {
     int32_t *by_text;      /* [text_slots] open addressing: plain tokens by their bytes; -1: free */
     size_t text_slots;     /* a power of two, or 0: none is looked up so */
     size_t longest;        /* bytes of the longest of them */
-    int32_t *ranks;        /* [vocab] of SentencePiece: the least is merged first */
+    int32_t *ranks;        /* [vocab] of SentencePiece: the least is merged first; NULL: by merges */
+    bool whole_words;      /* a word that is a token takes no merges */
     int32_t unknown;       /* stands for a character that SentencePiece cannot spell; -1: none */
-    bool space_prefix;     /* SentencePiece puts a space before each text */
+    bool space_prefix;     /* SentencePiece puts a space before each part of a text that stands
+                            * between special tokens; */
+    bool prefix_once, prefix_first; /* but where one is; but before the first alone */
     bool splits_words;     /* no token of SentencePiece goes on into a new word */
     int32_t turn_open, turn_close; /* ChatML's marks; -1: the vocabulary lacks them */
     tokenizer_format format; /* of chats, where has_chat */
@@ -78,6 +81,8 @@ typedef struct tokenizer {
 static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t);
 /* Frees what tokenizer_open took; also after it failed, and for one of all zero. */
 static void tokenizer_close(base *b, tokenizer *t);
+/* The byte that a text of SentencePiece such as "<0x0A>" stands for; -1: none. */
+static int tokenizer_byte_token(const char *text, size_t bytes);
 /* Whether the token ends a generation. */
 static bool tokenizer_is_end(const tokenizer *t, int32_t id);
 
