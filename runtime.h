@@ -735,6 +735,9 @@ typedef struct cairn_generate_options {
     int32_t special;                /* of the prompt: -1: <|im_start|> and its like are plain text */
     int32_t keep_stop;              /* 1: a stop string stays in the session, see below */
     int32_t priority;               /* -100 to 100: higher goes first; 0 */
+    const char *grammar;            /* copied; NULL: none, or what the text may be: see below */
+    int32_t grammar_from;           /* its text begins at the session's id of this number, as in a */
+                                    /* fork or a snapshot that goes on; 0: behind the prompt */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -743,9 +746,10 @@ typedef enum cairn_stop {
     CAIRN_STOP_LENGTH = 2,/* max_tokens or the end of the context */
     CAIRN_STOP_STRING = 3,/* a stop string, which the text omits */
     CAIRN_STOP_CANCEL = 4,/* cairn_cancel, or a callback that returned false */
-    CAIRN_STOP_ERROR = 5  /* the call failed; what was handed out stands */
+    CAIRN_STOP_ERROR = 5, /* the call failed; what was handed out stands */
+    CAIRN_STOP_GRAMMAR = 6/* the text is whole by the grammar, and nothing may follow */
 } cairn_stop;
-/* "none", "eos", "length", "string", "cancel", "error". [any thread] */
+/* "none", "eos", "length", "string", "cancel", "error", "grammar". [any thread] */
 CAIRN_API const char *cairn_stop_name(cairn_stop stop);
 
 /* Appends the prompt (NULL or "" goes on from what the session holds) and generates until the end

@@ -45,20 +45,41 @@ typedef enum sample_place { SAMPLE_BEST, SAMPLE_FEW, SAMPLE_HOST } sample_place;
  * best of them already. */
 static sample_place sample_place_of(const sample_ask *ask, int vocab) {
     if (ask->params.repetition_penalty != 1.0f && ask->history_count) return SAMPLE_HOST;
-    if (ask->params.temperature <= 0.0f) return SAMPLE_BEST;
+    if (ask->params.temperature <= 0.0f) return ask->mask ? SAMPLE_FEW : SAMPLE_BEST;
     return sample_is_few(&ask->params, vocab) ? SAMPLE_FEW : SAMPLE_HOST;
+}
+
+/* Whether a row's mask, if it has one, lets a token be drawn. */
+static bool sample_may(const uint32_t *mask, int32_t id) {
+    return !mask || mask[id / 32] >> id % 32 & 1;
+}
+
+/* The lowest token that may be drawn: what a row gives of which no logit is above -inf. */
+static int32_t sample_first(const uint32_t *mask, int vocab) {
+    int32_t id = 0;
+    while (id < vocab && !sample_may(mask, id)) id++;
+    return id < vocab ? id : 0;
 }
 
 /* ---- on the host ----------------------------------------------------------------------------- */
 
+static bool sample_has_penalty(const sample_ask *ask) {
+    return ask->params.repetition_penalty != 1.0f && ask->history_count;
+}
+
 static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const float *logits) {
-    if (ask->params.repetition_penalty != 1.0f && ask->history_count) {
-        if (logits != x->row) memcpy(x->row, logits, (size_t)x->vocab * sizeof *logits);
-        sample_penalize(x->row, x->vocab, ask->history, ask->history_count,
-                        ask->params.repetition_penalty, x->seen);
+    int32_t token;
+    if (logits != x->row && (ask->mask || sample_has_penalty(ask))) {
+        memcpy(x->row, logits, (size_t)x->vocab * sizeof *logits);
         logits = x->row;
     }
-    return sample_token(&ask->params, logits, x->vocab, ask->position, x->scratch);
+    if (sample_has_penalty(ask))
+        sample_penalize(x->row, x->vocab, ask->history, ask->history_count,
+                        ask->params.repetition_penalty, x->seen);
+    for (int32_t id = 0; id < x->vocab && ask->mask; id++)
+        if (!sample_may(ask->mask, id)) x->row[id] = -INFINITY;
+    token = sample_token(&ask->params, logits, x->vocab, ask->position, x->scratch);
+    return sample_may(ask->mask, token) ? token : sample_first(ask->mask, x->vocab);
 }
 
 /* Whether row i is not wanted: see sample_ask. */

@@ -26,6 +26,7 @@ typedef struct sample_ask {
     int32_t expected;       /* the draft that stands there, or -1 */
     bool chained;           /* wanted only if the row before came out as its draft: else -1, or
                                any token */
+    const uint32_t *mask;   /* host: a bit for each token that may be drawn; NULL: all may */
 } sample_ask;
 
 /* Memory for sampling: all there once open, so that no call allocates. */
