@@ -760,7 +760,16 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
  * what is left is tokenized anew (keep_stop: the session keeps every id). The callback must not call
  * this session but for cairn_cancel; a session, model or runtime that it closes goes when the call
  * has ended. [blocks]
- * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session. */
+ *
+ * With a grammar the text keeps to it: what it does not allow is neither drawn nor drafted, an end
+ * token only where the text may end. When it is whole and nothing may follow, it ends (STOP_GRAMMAR).
+ * Notation of llama.cpp's GBNF: rules `name ::= ...`, the first of all is `root`; "text", [a-z0-9],
+ * [^\n], `.`, groups, | and * + ? {m} {m,} {m,n}, \xHH \uHHHH \UHHHHHHHH, # comments. Sessions that
+ * give the same text share what is known of it. A session's second generation begins the grammar
+ * anew, unless grammar_from tells where in its ids the text began.
+ * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session; of a grammar INVALID_ARGUMENT with
+ * line and column (left recursion, too), or when none of the model's tokens may come next;
+ * UNSUPPORTED where it is too ambiguous. */
 CAIRN_API cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
                                       cairn_piece_callback piece, void *user);
 CAIRN_API cairn_status cairn_generate_with(cairn_session *session, const char *prompt,

@@ -126,10 +126,12 @@ static void test_rows(int vocab) {
         cairn_tensor *bits = tensor_of(CAIRN_I32, CALL, words, NULL);
         rules = tensor_data(on_device), masks = tensor_data(bits);
         sample_space_add_rules(&space, CALL, host, rules, (uint32_t *)masks);
-        wrong += sample_rows_begin(rt, &space, (const float *)tensor_data(logits), all, CALL,
+        wrong += handles_enter(rt) ||
+                 sample_rows_begin(rt, &space, (const float *)tensor_data(logits), all, CALL,
                                    (int32_t *)tensor_data(tokens)) ||
                  cairn_tensor_read(rt, tokens, got, sizeof got) ||
-                 sample_rows_end(rt, &space, (const float *)tensor_data(logits), all, CALL, got);
+                 sample_rows_end(rt, &space, (const float *)tensor_data(logits), all, CALL, got) ||
+                 handles_leave(rt, CAIRN_OK);
         for (int r = 0; r < CALL && !wrong; r++)
             if (got[r] != want[r]) wrong++, tap_note("row %d: %d, not %d", r, got[r], want[r]);
         cairn_tensor_free(rt, on_device), cairn_tensor_free(rt, bits);
