@@ -190,6 +190,10 @@ BASE_SMALL_BEGIN
 #include "runtime/model/hf_tokenizer.c"
 #include "runtime/model/model.h"
 #include "runtime/model/model.c"
+#include "runtime/grammar/grammar.h"
+#include "runtime/grammar/gbnf.c"
+#include "runtime/grammar/grammar.c"
+#include "runtime/grammar/mask.c"
 BASE_SMALL_END
 
 #include "runtime/forward/forward.h"
@@ -208,6 +212,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/step.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/session.c"
+#include "runtime/engine/constrain.c"
 #include "runtime/engine/step.c"
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"

@@ -868,7 +868,7 @@ CAIRN_API cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
  * top_k and top_p (the smallest set reaching p, ties kept) in the stated order, then min_p; drawn
  * with Philox4x32-10(key = seeds[r], counter = positions[r]), so that a row's token depends on
  * nothing else. The repetition penalty divides positive and multiplies other logits of the tokens
- * in `history`. */
+ * in `history`. A token whose bit in `mask` is 0 is never drawn: bit id % 32 of word id / 32. */
 typedef struct cairn_sample_args {
     uint32_t struct_size;
     float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;
@@ -879,6 +879,7 @@ typedef struct cairn_sample_args {
     const cairn_tensor *positions; /* [rows] i32, or NULL: 0 */
     const cairn_tensor *history;   /* [rows, n] i32, -1 padded, or NULL */
     cairn_tensor *tokens;          /* [rows] i32 */
+    const cairn_tensor *mask;      /* [rows, (vocab + 31) / 32] i32, or NULL: all may be drawn */
 } cairn_sample_args;
 CAIRN_API cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args);
 

@@ -63,6 +63,8 @@ static void engine_close_states(cairn_model *m) {
 
 static void engine_unload(cairn_model *m) {
     while (m->sessions) cairn_session_close(m->sessions);
+    if (m->grammars) grammar_clear(&m->runtime->base, m->grammars);
+    base_delete(&m->runtime->base, m->grammars, 1, sizeof *m->grammars);
     prefix_close(&m->prefixes);
     engine_scratch_free(&m->runtime->base, m);
     engine_close_states(m);

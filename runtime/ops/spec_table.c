@@ -406,6 +406,7 @@ static const spec_arg spec_sample_args[] = {
     REAL(min_p, 0, 1),
     REAL(repetition_penalty, 0, 3.4028234663852886e38),
     CHOOSE("order", order, spec_sampling_orders),
+    READ_IF(mask, SPEC_I32, SPEC_ROWS, SPEC_ANY),
     ARGS_END};
 #undef ARGS
 

@@ -85,6 +85,10 @@ static void tokenizer_close(base *b, tokenizer *t);
 static int tokenizer_byte_token(const char *text, size_t bytes);
 /* Whether the token ends a generation. */
 static bool tokenizer_is_end(const tokenizer *t, int32_t id);
+/* Whether the token stands for itself and not for text: `<|im_start|>` and its like. */
+static bool tokenizer_is_special(const tokenizer *t, int32_t id);
+/* The token's bytes; "" for an id that is none. */
+static const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *bytes);
 
 /* Ids that grow. Starts as all zero; freed by tokenizer_ids_free. */
 typedef struct tokenizer_ids { int32_t *data; size_t size, capacity; } tokenizer_ids;
