@@ -15,6 +15,7 @@
 #include "kernels_src/attention/layout.h"
 
 #include <errno.h>
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -82,6 +83,7 @@ BASE_SMALL_END
 #include "runtime/numbers/simd.c"
 
 #ifndef CAIRN_SIMD_UNIT /* an object of the tests, see there */
+#include "runtime/numbers/fp8.c"
 BASE_SMALL_BEGIN
 #include "runtime/device/device.h"
 #include "runtime/device/arena.h"
@@ -120,6 +122,15 @@ BASE_SMALL_END
 #include "runtime/ops/dense/dense.h"
 #include "runtime/ops/dense/linear.c"
 #include "runtime/ops/dense/dense.c"
+#include "runtime/ops/index/index.h"
+#include "runtime/ops/index/quantize.c"
+#include "runtime/ops/index/logits.c"
+BASE_SMALL_BEGIN
+#include "runtime/ops/index/cache.c"
+#include "runtime/ops/index/topk.c"
+#include "runtime/ops/index/qk.c"
+#include "runtime/ops/index/transform.c"
+BASE_SMALL_END
 #include "runtime/ops/select/select.h"
 #include "runtime/ops/select/pages.h"
 #include "runtime/ops/select/select.c"

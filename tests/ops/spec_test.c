@@ -101,6 +101,25 @@ static void choose_sizes(call *c) {
     c->n[SPEC_LAYERS] = between(0, LISTED);
 }
 
+/* What belongs together in the indexer's calls. */
+static void choose_present_index(call *c) {
+    static const char *const forward[] = {"q_latent", "wq", "gate", "q", "weights"};
+    const bool first = chance(50);
+    if (is_op(c, "index_gather"))
+        set_present(c, "slots", first), set_present(c, "page_table", !first), set_present(c, "cu_seqlens", !first);
+    if (is_op(c, "index_transform")) {
+        set_present(c, "page_table", first), set_present(c, "offsets", !first);
+        if (!first) set_present(c, "requests", false);
+    }
+    for (size_t i = 0; is_op(c, "index_qk") && i < BASE_COUNT(forward); i++) set_present(c, forward[i], first);
+    if (!is_op(c, "index_topk")) return;
+    set_present(c, "keys", first), set_present(c, "key_scales", first), set_present(c, "cache", !first);
+    set_present(c, "scores", false);
+    if (!first) set_present(c, "page_table", true), set_present(c, "lengths", true);
+    if (first && has(c, "offsets")) set_present(c, "page_table", false);
+    if (!has(c, "page_table")) set_present(c, "requests", false);
+}
+
 static void choose_present(call *c) {
     for (const spec_arg *a = c->op->args; a->name; a++)
         c->present[a - c->op->args] = !(a->flags & SPEC_OPTIONAL) || chance(50);
@@ -114,6 +133,7 @@ static void choose_present(call *c) {
     if (is_op(c, "prepare_steps") || is_op(c, "prefix_chunks"))
         set_present(c, "slots", !has(c, "pages"));
     if (is_op(c, "short_conv")) set_present(c, "chunk_offsets", has(c, "chunk_sequences"));
+    choose_present_index(c);
 }
 
 static void choose_number(call *c, const spec_arg *a) {
@@ -154,6 +174,11 @@ static cairn_status produce(void *user, int64_t first, int64_t count, cairn_tens
 
 /* What the table does not say of numbers. */
 static void mend_numbers(call *c) {
+    if (is_op(c, "index_logits_paged")) put_int(c, "split", 16 * between(0, 2));
+    if (is_op(c, "index_topk")) {
+        put_int(c, "n", 0);
+        put_int(c, "slots", has(c, "page_table") && (has(c, "keys") || (!has(c, "offsets") && chance(50))));
+    }
     if (is_op(c, "topk_rows")) {
         cairn_topk_rows_args *a = (cairn_topk_rows_args *)(void *)c->args.bytes;
         a->produce = produce, a->user = c;
@@ -316,6 +341,9 @@ static void mend_sizes(call *c) {
         c->n[SPEC_SEQUENCES] = c->n[SPEC_ROWS] + between(0, 2);
     if ((is_op(c, "topk_transform") || is_op(c, "topk_rows")) && !has(c, "requests"))
         c->n[SPEC_REQUESTS] = c->n[SPEC_ROWS] ? c->n[SPEC_ROWS] : 1;
+    if ((is_op(c, "index_logits_paged") || is_op(c, "index_topk") || is_op(c, "index_transform")) && !has(c, "requests"))
+        c->n[SPEC_REQUESTS] = c->n[SPEC_ROWS] ? c->n[SPEC_ROWS] : 1;
+    if (is_op(c, "index_qk")) c->n[SPEC_OUTS] = c->n[SPEC_HEADS] * 128;
     if (is_op(c, "short_conv_update")) {
         if (!has(c, "cu_seqlens")) c->n[SPEC_SEQUENCES] = c->n[SPEC_TOKENS];
         c->n[SPEC_KEPT] = c->n[SPEC_TAPS] + between(1, 3);
@@ -391,7 +419,7 @@ static void add_tensors(call *c) {
         if ((a->flags & SPEC_SAME_TYPE) && !same) same = type;
         if (is_text(a->name, "pages.cache")) scaled = type == CAIRN_E4M3;
         if (a->kind == SPEC_LIST) add_list(c, a, is_text(a->name, "scales"), type);
-        else if (!(is_op(c, "short_conv_metadata")) &&
+        else if ((is_op(c, "prepare_steps") || is_op(c, "prefix_chunks")) &&
                  (is_text(a->name, "slots") || is_text(a->name, "pages") ||
                   is_text(a->name, "kv_indices") || is_text(a->name, "cu_lens")))
             add_wide(c, a);
@@ -473,7 +501,7 @@ static const char *differs(const call *a, const call *b) {
     float temperature = 0.0f, scale = 0.0f;
     if (is_op(a, "sample"))
         memcpy(&temperature, a->args.bytes + offsetof(cairn_sample_args, temperature), 4);
-    if (temperature > 0.0f) return NULL;
+    if (temperature > 0.0f || is_op(a, "index_qk")) return NULL; /* products of f16 in 8 bits */
     if (is_op(a, "attend")) memcpy(&scale, a->args.bytes + offsetof(cairn_attend_args, scale), 4);
     if (is_op(a, "attend_pages"))
         memcpy(&scale, a->args.bytes + offsetof(cairn_attend_pages_args, scale), 4);
