@@ -140,7 +140,9 @@ BASE_SMALL_END
 #include "runtime/ops/attention/attention.h"
 #include "runtime/ops/attention/attention.c"
 BASE_SMALL_BEGIN
+#include "runtime/ops/attention/attend_cpu.c"
 #include "runtime/ops/attention/attend.c"
+#include "runtime/ops/attention/merge.c"
 BASE_SMALL_END
 #include "runtime/ops/kv/kv.h"
 #include "runtime/ops/kv/append.c"
