@@ -112,6 +112,7 @@ typedef struct forward_cuda_state {
     const sample_ask *asks[STEP_STAGE_ROWS]; /* of the part's wanted rows, NULL: not sampled */
     sample_space space;
     void *rules; /* device: of the space */
+    uint32_t *masks;   /* device [STEP_STAGE_ROWS, words]: of tokens that may be drawn */
     int32_t epoch, clean_rows, clean_chunks;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */

@@ -77,6 +77,8 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
                                       "the page table");
     f->fault = (int32_t *)device_take(a, cuda_result_words(f) * 4, "the sampled tokens");
     f->rules = device_take(a, STEP_STAGE_ROWS * sizeof(sample_rule), "sampling");
+    f->masks = (uint32_t *)device_take(a, STEP_STAGE_ROWS * 4 * sample_mask_words(s->vocab),
+                                       "the masks of tokens");
     f->winners = (uint64_t *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)f->blocks * 8,
                                          "the winners");
     if (f->flow_chunks)
@@ -107,7 +109,7 @@ static void cuda_carve_batch(forward_cuda_state *f, forward_carver *c) {
     f->logit_index = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
     if (!space) return;
     sample_space_place(space, f->shape->vocab, &f->space);
-    sample_space_add_rules(&f->space, STEP_STAGE_ROWS, rules, f->rules);
+    sample_space_add_rules(&f->space, STEP_STAGE_ROWS, rules, f->rules, f->masks);
     for (int i = 0; i < sequences; i++) f->slot_rows[i] = -1;
 }
 

@@ -596,7 +596,10 @@ static void test_no_runtime(void) {
                REFUSED(select_pages) && REFUSED(short_conv) && REFUSED(short_conv_update) &&
                REFUSED(short_conv_restore) && REFUSED(short_conv_metadata) && REFUSED(embed) &&
                REFUSED(rmsnorm) && REFUSED(rope) && REFUSED(swiglu) && REFUSED(linear) &&
-               REFUSED(sample) && REFUSED(verify_greedy),
+               REFUSED(sample) && REFUSED(verify_greedy) && REFUSED(quantize_fp8) &&
+               REFUSED(index_store) && REFUSED(index_gather) && REFUSED(index_logits) &&
+               REFUSED(index_logits_paged) && REFUSED(index_topk) && REFUSED(index_qk) &&
+               REFUSED(index_transform),
            "every op refuses a NULL runtime");
 #undef REFUSED
 }
