@@ -413,7 +413,7 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"LAYERS", s->layers}, {"HIDDEN", s->hidden}, {"HEADS", s->heads},
         {"KV_HEADS", s->kv_heads}, {"HEAD_DIM", s->head_dim}, {"FFN", s->ffn},
         {"VOCAB", s->vocab}, {"CONTEXT", (int64_t)f->chunks * f->chunk},
-        {"PAGE_SIZE", f->page_size}, 
+        {"PAGE_SIZE", f->page_size},
         {"PACK_QKV", cuda_set_format(f, STEP_P_QKV, set)},
         {"PACK_O", cuda_set_format(f, STEP_P_O, set)},
         {"PACK_GATE_UP", cuda_set_format(f, STEP_P_GATE_UP, set)},
@@ -451,7 +451,7 @@ static int cuda_kernel_product(int kernel) {
 static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel kernel, int layer,
                                         step_params *p) {
     const step_layer *l = &f->layers[layer];
-    const int product = cuda_kernel_product(kernel);
+    const int product = cuda_kernel_product((int)kernel);
     const int set = product == STEP_P_OTHER ? 0 : l->which[product];
     p->layer = layer;
     p->qkv = l->weights[STEP_P_QKV], p->o = l->weights[STEP_P_O];

@@ -389,7 +389,8 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
     uint8_t *const *first = f->layers[0].weights;
     const step_params all = {
         .qkv = first[STEP_P_QKV], .o = first[STEP_P_O], .gate_up = first[STEP_P_GATE_UP],
-        .down = first[STEP_P_DOWN], .head = f->head, .embed = f->embed, .norms = f->norms, .rope = f->rope, .page_table = f->table,
+        .down = first[STEP_P_DOWN], .head = f->head, .embed = f->embed, .norms = f->norms,
+        .rope = f->rope, .page_table = f->table,
         .kv = (uint16_t *const *)(void *)f->kv, .bounds = (uint16_t *const *)(void *)f->bounds,
         .logits = f->logits, .winners = f->winners, .fault = f->fault,
         .table_stride = f->max_pages, .list_stride = f->max_pages,
