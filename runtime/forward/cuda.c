@@ -451,7 +451,7 @@ static int cuda_kernel_product(int kernel) {
 static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel kernel, int layer,
                                         step_params *p) {
     const step_layer *l = &f->layers[layer];
-    const int product = cuda_kernel_product(kernel);
+    const int product = cuda_kernel_product((int)kernel);
     const int set = product == STEP_P_OTHER ? 0 : l->which[product];
     p->layer = layer;
     p->qkv = l->weights[STEP_P_QKV], p->o = l->weights[STEP_P_O];
