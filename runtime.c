@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -204,6 +205,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/loop.c"
+#include "runtime/engine/worker.c"
 #include "runtime/engine/calls.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"
