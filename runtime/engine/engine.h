@@ -87,7 +87,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int32_t fresh[ENGINE_ROWS];
     int fresh_count, fresh_at;
     engine_options options;
-    grammar *grammar;    /* of the generation, or NULL */
+    grammar *constraint; /* of the generation, or NULL */
     int grammar_from;    /* its text is of the ids from here on */
     grammar_place place; /* after some of them */
     const uint32_t *masks[ENGINE_ROWS]; /* of the step in progress: tokens that its rows may draw */

@@ -213,8 +213,8 @@ static cairn_status engine_raise_noted(cairn_session *s) {
 }
 
 static void engine_drop_grammar(cairn_session *s) {
-    if (s->grammar) grammar_give(engine_base(s), s->model->grammars, s->grammar);
-    s->grammar = NULL;
+    if (s->constraint) grammar_give(engine_base(s), s->model->grammars, s->constraint);
+    s->constraint = NULL;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
