@@ -394,12 +394,31 @@ static void test_maps(void) {
     remove(path);
 }
 
+/* Activations of 8 bits are the CPU's alone; "auto" that finds a GPU says so too. */
+static void test_activations(void) {
+    static const cairn_backend backends[] = {CAIRN_BACKEND_CUDA, CAIRN_BACKEND_AUTO};
+    for (int i = 0; i < 2; i++) {
+        cairn_config c = small_config(backends[i]);
+        cairn_runtime *rt = NULL;
+        char error[1024] = "";
+        cairn_status status;
+        c.activations = CAIRN_ACTIVATIONS_Q8;
+        status = cairn_open(&c, &rt, error, sizeof error);
+        if (getenv("CAIRN_SIMT_KERNELS"))
+            tap_ok(status == CAIRN_INVALID_CONFIG && !rt && strstr(error, "activations"),
+                   "q8 is refused on a GPU: %s", error);
+        else tap_skip("no emulated GPU: q8 is refused there");
+        if (rt) cairn_close(rt);
+    }
+}
+
 int main(void) {
     state = random_seed();
     os_make_path("build");
     test_spoiled(CAIRN_BACKEND_CPU);
     test_spoiled(CAIRN_BACKEND_CUDA);
     test_maps();
+    test_activations();
     test_family(a_llama(), "llama", 5);
     test_family(a_mixed_llama(), "mixed", 5);
     for (int i = 0; i < 3; i++) test_family(a_lfm2(), "lfm2", 5);

@@ -195,18 +195,19 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_multiply)(const int rows, const bool m
         total[r] = VEC_FMA(*minimum, VEC_SET(x->lies[r * (x->apart / 32)]), total[r]);
 }
 
-/* One row times one output tile, each block as it is unpacked; `ahead` bytes on lies what is read
- * next. */
+/* One row times VEC_N outputs, each block as it is unpacked. The next outputs lie `ahead` bytes on;
+ * they are fetched into the cache as they lie, since memory reads sixteen rows at once badly. */
 SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_single)(int type, int bytes, const uint8_t *w, size_t row,
                                                   int count, size_t ahead, SIMD(eight_row) x,
                                                   float *sums) {
     const int parts = SIMD_EIGHT_PARTS(type), halves = type == BLOCK_Q6_K ? 2 : 1;
+    const uint8_t *fetch = w + ahead;
     VEC total = VEC_SET(0.0f);
-    for (int g = 0; g < count; g += parts, w += bytes) {
+    for (int g = 0; g < count; g += parts, w += bytes, fetch += VEC_N * bytes) {
         QUADS numbers[8 * SIMD_EIGHT_PARTS(BLOCK_Q4_K)];
         VEC scales[16], minima[8];
         SIMD(eight_block)(type, w, row, numbers, scales, minima);
-        BASE_PREFETCH(w + ahead + (size_t)(g % VEC_N) * row); /* some row's, each in turn */
+        for (int i = 0; i < VEC_N * bytes && ahead; i += 64) BASE_PREFETCH_L2(fetch + i);
         for (int p = 0; p < parts; p++) {
             SIMD(eight_multiply)(1, SIMD_EIGHT_MINIMA(type), halves, type == BLOCK_Q8_0,
                                  numbers + 8 * p, scales + halves * p, minima + p, &x, &total);
