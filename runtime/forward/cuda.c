@@ -241,16 +241,16 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
 
 /* Whether the flow kernel could read all weights at their size: each product has one format. */
 static bool cuda_is_uniform(const model_plan *plan) {
-    static const int like[] = {[PLAN_Q] = PLAN_Q, [PLAN_K] = PLAN_Q, [PLAN_V] = PLAN_Q,
-                               [PLAN_O] = PLAN_O, [PLAN_GATE] = PLAN_GATE, [PLAN_UP] = PLAN_GATE,
-                               [PLAN_DOWN] = PLAN_DOWN};
+    static const int roles[][2] = {{PLAN_Q, PLAN_Q}, {PLAN_K, PLAN_Q}, {PLAN_V, PLAN_Q},
+                                   {PLAN_O, PLAN_O}, {PLAN_GATE, PLAN_GATE}, {PLAN_UP, PLAN_GATE},
+                                   {PLAN_DOWN, PLAN_DOWN}}; /* and those whose products they share */
     const uint64_t plain = STEP_TYPE(BLOCK_F32) | STEP_TYPE(BLOCK_F16) | STEP_TYPE(BLOCK_BF16) |
                            STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1) | STEP_TYPE(BLOCK_Q8_0);
     uint64_t types = STEP_TYPE(plan->embed.type) | STEP_TYPE(plan->head.type);
     for (int i = 0; i < plan->layer_count; i++)
-        for (size_t role = 0; role < BASE_COUNT(like); role++) {
-            const int type = plan->layers[i].weights[role].type;
-            const int first = plan->layers[0].weights[like[role]].type;
+        for (size_t j = 0; j < BASE_COUNT(roles); j++) {
+            const int type = plan->layers[i].weights[roles[j][0]].type;
+            const int first = plan->layers[0].weights[roles[j][1]].type;
             types |= STEP_TYPE(type);
             if (cuda_format(false, type, type) != cuda_format(false, first, first)) return false;
         }
