@@ -381,7 +381,7 @@ static const spec_limit spec_index_qk_limits[] = {
 static const spec_limit spec_index_cache_limits[] = {
     WITHIN_BY(PAGE_SIZE, 16, 1 << 16, 16), LIMITS_END};
 
-#define INDEX_SHAPE SPEC_PAGES, SPEC_PAGE_SIZE, SPEC_NUMBER(CAIRN_INDEX_BYTES)
+#define INDEX_CACHE SPEC_PAGES, SPEC_PAGE_SIZE, SPEC_NUMBER(CAIRN_INDEX_BYTES)
 #define INDEX_DIM SPEC_NUMBER(CAIRN_INDEX_DIM)
 
 #define ARGS cairn_quantize_fp8_args
@@ -398,13 +398,13 @@ static const spec_arg spec_index_store_args[] = {
     READ_AS(0, 16, keys, SPEC_E4M3, SPEC_ROWS, INDEX_DIM),
     READ(key_scales, SPEC_F32, SPEC_ROWS),
     READ(slots, SPEC_I32, SPEC_ROWS),
-    CHANGE_AS(0, 16, cache, SPEC_U8, INDEX_SHAPE),
+    CHANGE_AS(0, 16, cache, SPEC_U8, INDEX_CACHE),
     ARGS_END};
 #undef ARGS
 
 #define ARGS cairn_index_gather_args
 static const spec_arg spec_index_gather_args[] = {
-    READ_AS(0, 16, cache, SPEC_U8, INDEX_SHAPE),
+    READ_AS(0, 16, cache, SPEC_U8, INDEX_CACHE),
     READ_IF(slots, SPEC_I32, SPEC_ROWS),
     READ_IF(page_table, SPEC_I32, SPEC_REQUESTS, SPEC_MAX_PAGES),
     READ_IF(cu_seqlens, SPEC_I32, SPEC_ONE_MORE(REQUESTS)),
@@ -430,7 +430,7 @@ static const spec_arg spec_index_logits_args[] = {
 static const spec_arg spec_index_logits_paged_args[] = {
     READ_AS(0, 16, q, SPEC_E4M3, SPEC_ROWS, SPEC_HEADS, INDEX_DIM),
     READ(weights, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
-    READ_AS(0, 16, cache, SPEC_U8, INDEX_SHAPE),
+    READ_AS(0, 16, cache, SPEC_U8, INDEX_CACHE),
     READ(page_table, SPEC_I32, SPEC_REQUESTS, SPEC_MAX_PAGES),
     READ(lengths, SPEC_I32, SPEC_ROWS),
     READ_IF(requests, SPEC_I32, SPEC_ROWS),
@@ -449,7 +449,7 @@ static const spec_arg spec_index_topk_args[] = {
     READ(weights, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
     READ_AS(SPEC_OPTIONAL, 16, keys, SPEC_E4M3, SPEC_N, INDEX_DIM),
     READ_IF(key_scales, SPEC_F32, SPEC_N),
-    READ_AS(SPEC_OPTIONAL, 16, cache, SPEC_U8, INDEX_SHAPE),
+    READ_AS(SPEC_OPTIONAL, 16, cache, SPEC_U8, INDEX_CACHE),
     READ_IF(page_table, SPEC_I32, SPEC_REQUESTS, SPEC_MAX_PAGES),
     READ_IF(lengths, SPEC_I32, SPEC_ROWS),
     READ_IF(requests, SPEC_I32, SPEC_ROWS),
@@ -736,5 +736,5 @@ static const char *const spec_symbol_words[] = {
 #undef PAGED_LIMITS
 #undef CONV
 #undef CONV_OF
-#undef INDEX_SHAPE
+#undef INDEX_CACHE
 #undef INDEX_DIM

@@ -319,12 +319,12 @@ static void index_want_requests(spec_call *s, const cairn_tensor *requests) {
 }
 
 /* Where the rows of a paged call find their keys. */
-static void index_pages_of(spec_call *s, const cairn_tensor *cache, const cairn_tensor *page_table,
+static void index_pages_of(spec_call *s, const cairn_tensor *paged, const cairn_tensor *page_table,
                            const cairn_tensor *requests, index_logits_params *p) {
     const int64_t rows = s->n[SPEC_ROWS], count = s->n[SPEC_REQUESTS];
     index_want_requests(s, requests);
     if (s->c.status) return;
-    p->keys = (const uint8_t *)tensor_data(cache);
+    p->keys = (const uint8_t *)tensor_data(paged);
     p->page_table = index_ints(page_table);
     p->row_requests = index_ints(requests);
     p->pages = (int32_t)s->n[SPEC_PAGES];
