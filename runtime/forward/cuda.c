@@ -132,7 +132,7 @@ static int64_t cuda_qkv_rows(const model_shape *s) {
 
 /* The packed formats, smallest first: bytes of a unit (kernels_src/abi/pack.h), and the block types
  * that they hold exactly; f16 holds all, rounded but for its own. A type of which nothing is said
- * here needs only kernels_src/dense/blocks.cuh. */
+ * here or in kernels_src/dense/blocks.cuh is dequantised by the host on its way. */
 typedef struct step_format {
     int pack, unit_bytes;
     uint64_t types;
@@ -237,6 +237,14 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
                          "hidden size %d, ffn size %d; multiples of 32 are supported on the GPU",
                          s->hidden, s->ffn);
     return forward_cuda_check_plan(b, &model->plan);
+}
+
+/* The types that kernels_src/dense/pack.cu reads. */
+static bool cuda_reads(int type) {
+    uint64_t types = STEP_TYPE(BLOCK_F32) | STEP_TYPE(BLOCK_F16) | STEP_TYPE(BLOCK_BF16);
+    for (size_t i = 0; i + 1 < BASE_COUNT(step_stream_formats); i++)
+        types |= step_stream_formats[i].types;
+    return types >> type & 1;
 }
 
 /* Whether the flow kernel could read all weights at their size: each product has one format. */
