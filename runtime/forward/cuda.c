@@ -132,7 +132,7 @@ static int64_t cuda_qkv_rows(const model_shape *s) {
 
 /* The packed formats, smallest first: bytes of a unit (kernels_src/abi/pack.h), and the block types
  * that they hold exactly; f16 holds all, rounded but for its own. A type of which nothing is said
- * here needs only kernels_src/dense/blocks.cuh. */
+ * here or in kernels_src/dense/blocks.cuh is dequantised by the host on its way. */
 typedef struct step_format {
     int pack, unit_bytes;
     uint64_t types;
@@ -239,18 +239,26 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
     return forward_cuda_check_plan(b, &model->plan);
 }
 
+/* The types that kernels_src/dense/pack.cu reads. */
+static bool cuda_reads(int type) {
+    uint64_t types = STEP_TYPE(BLOCK_F32) | STEP_TYPE(BLOCK_F16) | STEP_TYPE(BLOCK_BF16);
+    for (size_t i = 0; i + 1 < BASE_COUNT(step_stream_formats); i++)
+        types |= step_stream_formats[i].types;
+    return types >> type & 1;
+}
+
 /* Whether the flow kernel could read all weights at their size: each product has one format. */
 static bool cuda_is_uniform(const model_plan *plan) {
-    static const int like[] = {[PLAN_Q] = PLAN_Q, [PLAN_K] = PLAN_Q, [PLAN_V] = PLAN_Q,
-                               [PLAN_O] = PLAN_O, [PLAN_GATE] = PLAN_GATE, [PLAN_UP] = PLAN_GATE,
-                               [PLAN_DOWN] = PLAN_DOWN};
+    static const int roles[][2] = {{PLAN_Q, PLAN_Q}, {PLAN_K, PLAN_Q}, {PLAN_V, PLAN_Q},
+                                   {PLAN_O, PLAN_O}, {PLAN_GATE, PLAN_GATE}, {PLAN_UP, PLAN_GATE},
+                                   {PLAN_DOWN, PLAN_DOWN}}; /* and those whose products they share */
     const uint64_t plain = STEP_TYPE(BLOCK_F32) | STEP_TYPE(BLOCK_F16) | STEP_TYPE(BLOCK_BF16) |
                            STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1) | STEP_TYPE(BLOCK_Q8_0);
     uint64_t types = STEP_TYPE(plan->embed.type) | STEP_TYPE(plan->head.type);
     for (int i = 0; i < plan->layer_count; i++)
-        for (size_t role = 0; role < BASE_COUNT(like); role++) {
-            const int type = plan->layers[i].weights[role].type;
-            const int first = plan->layers[0].weights[like[role]].type;
+        for (size_t j = 0; j < BASE_COUNT(roles); j++) {
+            const int type = plan->layers[i].weights[roles[j][0]].type;
+            const int first = plan->layers[0].weights[roles[j][1]].type;
             types |= STEP_TYPE(type);
             if (cuda_format(false, type, type) != cuda_format(false, first, first)) return false;
         }

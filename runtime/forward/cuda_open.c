@@ -172,8 +172,10 @@ typedef struct step_packer {
     int turn; /* the pinned buffer that is filled next */
 } step_packer;
 
+/* What a row takes on its way: its blocks, and its values where the host dequantises them. */
 static size_t cuda_row_bytes(const model_weight *w) {
-    return block_row_bytes(block_find(w->type), w->columns);
+    const size_t blocks = block_row_bytes(block_find(w->type), w->columns);
+    return cuda_reads(w->type) ? blocks : blocks + (size_t)w->columns * 4;
 }
 
 /* What slices must hold: STEP_SLICE_MIB, but no more than a weight has, and 16 rows of any. */
@@ -217,21 +219,32 @@ static cairn_status cuda_packer_open(step_packer *p, forward_cuda_state *f,
     return jit_function(f->dev->jit, program, "pack", 0, &p->kernel);
 }
 
+/* Rows [first, first + count) of a weight into a pinned buffer: as they are, or as f32. */
+static cairn_status cuda_fetch_slice(const step_packer *p, const model_weight *w, int64_t first,
+                                     int64_t count, void *pinned, size_t *bytes) {
+    const block_type *type = block_find(w->type);
+    const size_t row = block_row_bytes(type, w->columns), blocks = (size_t)count * row;
+    const size_t wide = cuda_reads(w->type) ? 0 : (size_t)(count * w->columns) * 4;
+    const uint8_t *data = gguf_fetch(p->file, w->at + (uint64_t)first * row, blocks,
+                                     (char *)pinned + wide);
+    if (!data) return gguf_lost(p->f->dev->base, p->file);
+    *bytes = wide ? wide : blocks;
+    if (wide) type->dequantize(data, (float *)pinned, count * w->columns);
+    else if (data != pinned) memcpy(pinned, data, blocks);
+    return CAIRN_OK;
+}
+
 /* Rows [first, first + count) of a weight, whose first row is row `to_row` of what lies at `to`. */
 static cairn_status cuda_pack_slice(step_packer *p, const model_weight *w, int64_t first,
                                     int64_t count, const pack_params *place) {
     device *dev = p->f->dev;
     device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
-    size_t row = cuda_row_bytes(w), bytes = (size_t)count * row;
+    size_t bytes;
     int turn = p->turn++ % DEV_STAGES;
     pack_params params = *place;
     void *pinned = p->pinned.memory[turn];
-    const uint8_t *data;
     cairn_status status = device_staging_await(dev, &p->pinned, turn);
-    if (status) return status;
-    data = gguf_fetch(p->file, w->at + (uint64_t)first * row, bytes, pinned);
-    if (!data) return gguf_lost(dev->base, p->file);
-    if (data != pinned) memcpy(pinned, data, bytes);
+    if (status || (status = cuda_fetch_slice(p, w, first, count, pinned, &bytes))) return status;
     params.source = p->slice;
     params.rows = (int32_t)count;
     params.first_row += (int32_t)first;
@@ -250,7 +263,7 @@ static cairn_status cuda_pack(step_packer *p, const model_weight *w, uint8_t *to
     cairn_status status = CAIRN_OK;
     memset(&place, 0, sizeof place);
     place.packed = to;
-    place.type = w->type;
+    place.type = cuda_reads(w->type) ? w->type : BLOCK_F32;
     place.format = format;
     place.inputs = (int32_t)w->columns;
     place.first_row = (int32_t)first_row;
