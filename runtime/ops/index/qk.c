@@ -81,8 +81,8 @@ static cairn_status index_qk_cpu(cairn_runtime *rt, const index_qk_params *p) {
     pool_run(rt->pool, pool_threads(rt->pool), index_qk_task, &job);
     for (int64_t r = 0; r < p->rows && !status; r++)
         if (p->positions[r] < 0)
-            ops_bad_row(&rt->device, "index_qk", p->first_row + r, "position out of range", p->positions[r],
-                        &status);
+            ops_bad_row(&rt->device, "index_qk", p->first_row + r, "position out of range",
+                        p->positions[r], &status);
     return status;
 }
 
@@ -135,7 +135,7 @@ static void index_want_qk(spec_call *s, const cairn_index_qk_args *a) {
 /* All that does not change from one part of the rows to the next. */
 static void index_qk_params_of(const spec_call *s, const cairn_index_qk_args *a, int heads,
                                index_qk_params *p) {
-    const double base = a->rope_base == 0.0f ? 10000.0 : (double)a->rope_base;
+    const double theta = a->rope_base == 0.0f ? 10000.0 : (double)a->rope_base;
     memset(p, 0, sizeof *p);
     p->heads = heads;
     p->norm_weight = (const float *)tensor_data(a->norm_weight);
@@ -145,7 +145,7 @@ static void index_qk_params_of(const spec_call *s, const cairn_index_qk_args *a,
     p->epsilon = a->epsilon == 0.0f ? 1e-6f : a->epsilon;
     p->gate_scale = heads ? (float)(1.0 / sqrt(heads * (double)CAIRN_INDEX_DIM)) : 0.0f;
     for (int j = 0; j < INDEX_PAIRS; j++)
-        p->turns[j] = pow(base, -j / (double)INDEX_PAIRS) * 0.15915494309189535;
+        p->turns[j] = pow(theta, -j / (double)INDEX_PAIRS) * 0.15915494309189535;
 }
 
 static cairn_status index_qk_cuda(cairn_runtime *rt, const index_qk_params *p) {
