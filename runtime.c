@@ -18,6 +18,7 @@
 #include <float.h>
 #include <limits.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,8 @@
 BASE_EXACT_BEGIN
 #include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
+#include "runtime/base/jdoc.h"
+#include "runtime/base/jdoc.c"
 
 BASE_SMALL_BEGIN
 #include "runtime/os/system.h"
@@ -138,7 +141,9 @@ BASE_SMALL_END
 #include "runtime/ops/attention/attention.h"
 #include "runtime/ops/attention/attention.c"
 BASE_SMALL_BEGIN
+#include "runtime/ops/attention/attend_cpu.c"
 #include "runtime/ops/attention/attend.c"
+#include "runtime/ops/attention/merge.c"
 BASE_SMALL_END
 #include "runtime/ops/kv/kv.h"
 #include "runtime/ops/kv/append.c"
@@ -172,6 +177,9 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/state.c"
 #include "runtime/pages/ring.c"
 
+#include "runtime/model/shards.h"
+#include "runtime/model/shards.c"
+#include "runtime/model/safetensors.c"
 #include "runtime/model/gguf.h"
 #include "runtime/model/gguf.c"
 #include "runtime/model/plan.h"
@@ -191,8 +199,15 @@ BASE_SMALL_BEGIN
 #include "runtime/model/tokenizer/decode.c"
 #include "runtime/model/tokenizer/template.c"
 #include "runtime/model/tokenizer/chat.c"
+#include "runtime/model/hf.h"
+#include "runtime/model/hf.c"
+#include "runtime/model/hf_tokenizer.c"
 #include "runtime/model/model.h"
 #include "runtime/model/model.c"
+#include "runtime/grammar/grammar.h"
+#include "runtime/grammar/gbnf.c"
+#include "runtime/grammar/grammar.c"
+#include "runtime/grammar/mask.c"
 BASE_SMALL_END
 
 #include "runtime/forward/forward.h"
@@ -211,10 +226,12 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/step.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/session.c"
+#include "runtime/engine/constrain.c"
 #include "runtime/engine/step.c"
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/loop.c"
+#include "runtime/engine/worker.c"
 #include "runtime/engine/calls.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"

@@ -548,7 +548,9 @@ CAIRN_API cairn_status cairn_prefix_chunks(cairn_runtime *rt, const cairn_prefix
 /* Weights of a matrix, plain or in GGUF blocks: blocks are a u8 tensor [out, bytes of a row] whose
  * type is named beside it; BLOCK_NONE means the tensor's own dtype, f32, f16 or bf16, [out, in]. */
 typedef enum cairn_block {
-    CAIRN_BLOCK_NONE = 0, CAIRN_BLOCK_Q4_0 = 2, CAIRN_BLOCK_Q4_1 = 3, CAIRN_BLOCK_Q8_0 = 8
+    CAIRN_BLOCK_NONE = 0, CAIRN_BLOCK_Q4_0 = 2, CAIRN_BLOCK_Q4_1 = 3, CAIRN_BLOCK_Q5_0 = 6,
+    CAIRN_BLOCK_Q5_1 = 7, CAIRN_BLOCK_Q8_0 = 8,
+    CAIRN_BLOCK_Q4_K = 12, CAIRN_BLOCK_Q5_K = 13, CAIRN_BLOCK_Q6_K = 14 /* rows of 256 values each */
 } cairn_block;
 
 /* embed: out[r] = table[ids[r]], dequantised. An id outside the table gives zeros and BAD_DATA. */
@@ -667,19 +669,92 @@ typedef struct cairn_copy_pages_args {
 } cairn_copy_pages_args;
 CAIRN_API cairn_status cairn_copy_pages(cairn_runtime *rt, const cairn_copy_pages_args *args);
 
+/* What the ids of a list of tokens count. */
+typedef enum cairn_space { CAIRN_SPACE_SLOT = 0, CAIRN_SPACE_FLAT = 1 } cairn_space;
+/* Of what attend_pages attends: all in one softmax, the selected pages, or what is there besides. */
+typedef enum cairn_part {
+    CAIRN_PART_FUSED = 0, CAIRN_PART_PAGES = 1, CAIRN_PART_WINDOW = 2
+} cairn_part;
+
+/* What attend and attend_pages take besides. The page table may come as page_indices, where sequence
+ * s has page_indptr[s] .. page_indptr[s + 1] - 1, with pages.page_table NULL: the same bits. A
+ * position behind the last page's tokens skips the row and reports BAD_DATA. */
+typedef struct cairn_pages_more {
+    const cairn_tensor *scales;        /* [pages, 2, kv_heads, page_size] f32 with an e4m3 cache, as
+                                        * cairn_kv_append writes them, else NULL */
+    const cairn_tensor *page_indptr;   /* [sequences + 1] i32, or NULL */
+    const cairn_tensor *page_indices;  /* [n] i32 physical ids */
+    const cairn_tensor *last_page_len; /* [sequences] i32 tokens of each last page; NULL: page_size */
+    float softcap;                     /* 0, or a scaled logit s counts as softcap tanh(s / softcap) */
+    int32_t reserved;
+} cairn_pages_more;
+
 /* attend: causal attention over the paged cache: row r sees tokens t <= positions[r], with window
  * W > 0 only t < sinks and t >= max(0, floor((i - W + 1) / S) * S), each once. heads is a multiple
- * of kv_heads. lse is the natural log of the sum of exp of the scaled logits. */
+ * of kv_heads. lse is the natural log of the sum of exp of the scaled logits; a row that sees nothing
+ * gives 0 and -inf. On a GPU keys, values and queries are rounded to f16 (+-65504 at most).
+ *
+ * With `bases` the rows are those of a step, whose entry 0 stands at position bases[s] of sequence s:
+ * a row sees all before, and of the step's entries those that its mask names. The mask is bit
+ * (row * step_rows + entry) % 8 of byte (row * step_rows + entry) / 8 of mask[s]; or, without one,
+ * that of draft and verify: with k = draft_length the entries are the (k + 1)^2 of [x0, d1 .. dk], each
+ * followed by k masks; a row sees the tokens up to its own, and its token's masks up to itself. A row
+ * that is no entry of its step is skipped and reported as BAD_DATA. Not with a window.
+ *
+ * With kv_indices a row sees, whatever its position, the slots kv_indices[cu_lens[s]] ..
+ * kv_indices[cu_lens[s + 1] - 1] (a row each of prefix_chunks' outputs; -1 and what is out of range
+ * is skipped, the latter reported as BAD_DATA); pages.page_table and pages.positions are NULL, and
+ * merge_states puts the chunks together. */
 typedef struct cairn_attend_args {
     uint32_t struct_size;
     float scale;           /* 0: head_dim^-0.5 */
     int32_t window, sinks; /* in tokens; window 0: all */
-    cairn_pages pages;
-    const cairn_tensor *q; /* [rows, heads, head_dim] f32 */
+    cairn_pages pages;     /* the cache may be f16, bf16, f32 or e4m3 */
+    const cairn_tensor *q; /* [rows, heads, head_dim] f32, f16 or bf16 */
     cairn_tensor *out;     /* [rows, heads, head_dim] f32 */
     cairn_tensor *lse;     /* [rows, heads] f32, or NULL */
+    cairn_pages_more more;
+    const cairn_tensor *bases;      /* [sequences] i32, or NULL */
+    const cairn_tensor *mask;       /* [sequences, bytes] u8, or NULL */
+    int32_t step_rows;              /* with mask: entries of a step */
+    int32_t draft_length;           /* without: k, 0 to 16 */
+    const cairn_tensor *kv_indices; /* [n] i32 SLOT ids, or NULL */
+    const cairn_tensor *cu_lens;    /* [sequences + 1] i32 */
 } cairn_attend_args;
 CAIRN_API cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args);
+
+/* attend_tokens: attention over a list of tokens for each row: the slots that it names (page *
+ * page_size + slot), whatever stands before or behind them; -1 is skipped, what is out of range too,
+ * reported as BAD_DATA; one that stands twice counts twice. Ids of the space FLAT are those of a cache
+ * with one slot a page, [tokens, 2, kv_heads, 1, head_dim]. */
+typedef struct cairn_attend_tokens_args {
+    uint32_t struct_size;
+    int32_t space;                /* CAIRN_SPACE_SLOT or _FLAT */
+    float scale;                  /* 0: head_dim^-0.5 */
+    float softcap;                /* as in cairn_pages_more */
+    const cairn_tensor *q;        /* [rows, heads, head_dim] f32, f16 or bf16 */
+    const cairn_tensor *cache;    /* [pages, 2, kv_heads, page_size, head_dim], page_size 1 or more;
+                                   * f16, bf16, f32 or e4m3 */
+    const cairn_tensor *scales;   /* as in cairn_pages_more */
+    const cairn_tensor *tokens;   /* [rows, topk] i32 */
+    cairn_tensor *out;            /* [rows, heads, head_dim] f32 */
+    cairn_tensor *lse;            /* [rows, heads] f32, or NULL */
+} cairn_attend_tokens_args;
+CAIRN_API cairn_status cairn_attend_tokens(cairn_runtime *rt,
+                                           const cairn_attend_tokens_args *args);
+
+/* merge_states: attention over parts of the keys put together by their lse:
+ * out = sum_c e^(lse_c - lse) part_c, lse = ln sum_c e^(lse_c), c ascending. A part with lse -inf
+ * counts nothing, whatever it holds; none at all gives 0 and -inf. */
+typedef struct cairn_merge_states_args {
+    uint32_t struct_size;
+    int32_t reserved;
+    const cairn_tensor *parts; /* [C, rows, heads, head_dim] f32 */
+    const cairn_tensor *lses;  /* [C, rows, heads] f32 */
+    cairn_tensor *out;         /* [rows, heads, head_dim] f32 */
+    cairn_tensor *lse;         /* [rows, heads] f32, or NULL */
+} cairn_merge_states_args;
+CAIRN_API cairn_status cairn_merge_states(cairn_runtime *rt, const cairn_merge_states_args *args);
 
 /* score_pages: for each KV head the score of every candidate page c, 0 <= c < floor((i - W + 1) / S)
  * with window W > 0, else c < floor(i / S); -inf elsewhere. Per query head, `minmax` is
@@ -720,17 +795,30 @@ typedef struct cairn_select_pages_args {
 CAIRN_API cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args);
 
 /* attend_pages: attention over what a sparse decode step attends: t < sinks, the window grown to
- * its page's start, the row's own page, and the selected pages; each token once (`flat`: one
- * softmax over all). */
+ * its page's start, the row's own page, and the selected pages; each token once.
+ *
+ * The form `flat` is one softmax over all. In `two_level` each selected page has a softmax of its own,
+ * and its output counts by a second softmax over the pages' weights (logarithms, as select_pages'
+ * scores are) and the lse of all else, the window. A weight of -inf or NaN leaves its page out; an
+ * own page's lse as its weight makes both forms the same. `part` leaves the window or the selected
+ * pages out: so each stands alone, with a softmax and lse of its own. With `landmarks` the last slot of
+ * no page is attended. An empty selection without a window gives 0 and lse -inf. */
 typedef struct cairn_attend_pages_args {
     uint32_t struct_size;
     float scale;                  /* 0: head_dim^-0.5 */
     int32_t window, sinks;
     cairn_pages pages;
     const cairn_tensor *selected; /* [rows, kv_heads, topk] i32 logical, -1 skipped, no duplicates */
-    const cairn_tensor *q;        /* [rows, heads, head_dim] f32 */
+    const cairn_tensor *q;        /* [rows, heads, head_dim] f32, f16 or bf16 */
     cairn_tensor *out;            /* [rows, heads, head_dim] f32 */
     cairn_tensor *lse;            /* [rows, heads] f32, or NULL */
+    cairn_pages_more more;
+    int32_t form;                 /* CAIRN_FORM_FLAT or _TWO_LEVEL */
+    int32_t part;                 /* CAIRN_PART_FUSED, _PAGES or _WINDOW */
+    int32_t landmarks;            /* not 0: the last slot of a page is a landmark's */
+    int32_t reserved;
+    const cairn_tensor *weights;  /* with two_level: f32 [rows, kv_heads, topk] (strategy group), or
+                                   * [rows, heads, topk], as `selected` stands */
 } cairn_attend_pages_args;
 CAIRN_API cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args *args);
 
@@ -1037,7 +1125,7 @@ CAIRN_API cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
  * top_k and top_p (the smallest set reaching p, ties kept) in the stated order, then min_p; drawn
  * with Philox4x32-10(key = seeds[r], counter = positions[r]), so that a row's token depends on
  * nothing else. The repetition penalty divides positive and multiplies other logits of the tokens
- * in `history`. */
+ * in `history`. A token whose bit in `mask` is 0 is never drawn: bit id % 32 of word id / 32. */
 typedef struct cairn_sample_args {
     uint32_t struct_size;
     float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;
@@ -1048,6 +1136,7 @@ typedef struct cairn_sample_args {
     const cairn_tensor *positions; /* [rows] i32, or NULL: 0 */
     const cairn_tensor *history;   /* [rows, n] i32, -1 padded, or NULL */
     cairn_tensor *tokens;          /* [rows] i32 */
+    const cairn_tensor *mask;      /* [rows, (vocab + 31) / 32] i32, or NULL: all may be drawn */
 } cairn_sample_args;
 CAIRN_API cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args);
 

@@ -13,13 +13,15 @@ static uint8_t fp8_of_f32(float x) {
     return (uint8_t)(sign | ((rest >> 20) - (120u << 3)));
 }
 
+static float fp8_to_f32(uint8_t v) {
+    const int exponent = v >> 3 & 15, mantissa = v & 7;
+    float x = exponent ? (float)((8 + mantissa) << exponent) / 1024.0f : (float)mantissa / 512.0f;
+    if ((v & 127) == 127) x = NAN;
+    return v & 128 ? -x : x;
+}
+
 static void fp8_values(float *values) {
-    for (int i = 0; i < 256; i++) {
-        int exponent = i >> 3 & 15, mantissa = i & 7;
-        float x = exponent ? (float)((8 + mantissa) << exponent) / 1024.0f : (float)mantissa / 512.0f;
-        if ((i & 127) == 127) x = NAN;
-        values[i] = i & 128 ? -x : x;
-    }
+    for (int i = 0; i < 256; i++) values[i] = fp8_to_f32((uint8_t)i);
 }
 
 static float fp8_scale(float most, bool power_of_two) {

@@ -127,6 +127,8 @@ function cairn.ops() end
 ---@field keep_stop? boolean the ids of a stop string stay in the session
 ---@field special? boolean false: the prompt's special-token text is plain
 ---@field priority? integer -100 to 100, higher goes first
+---@field grammar? string the text keeps to it (GBNF)
+---@field grammar_from? integer so many ids come before the grammar's text; 0: the prompt's
 ---@field temperature? number
 ---@field top_k? integer
 ---@field top_p? number

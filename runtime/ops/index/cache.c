@@ -81,11 +81,11 @@ static cairn_status index_gather_cpu(device *dev, const index_cache_params *p) {
     return status;
 }
 
-static void index_cache_of(const spec_call *s, const cairn_tensor *memory, const cairn_tensor *keys,
+static void index_cache_of(const spec_call *s, const cairn_tensor *paged, const cairn_tensor *keys,
                            const cairn_tensor *scales, const cairn_tensor *slots,
                            index_cache_params *p) {
     memset(p, 0, sizeof *p);
-    p->cache = (uint8_t *)tensor_data(memory);
+    p->cache = (uint8_t *)tensor_data(paged);
     p->keys = (uint8_t *)tensor_data(keys);
     p->scales = (float *)tensor_data(scales);
     p->slots = slots ? (const int32_t *)tensor_data(slots) : NULL;

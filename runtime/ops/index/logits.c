@@ -177,7 +177,7 @@ static int64_t index_groups(const index_logits_params *p) {
     return (p->rows + p->rows_each - 1) / p->rows_each * each;
 }
 
-static void index_task(void *context, int worker) {
+static void index_score_task(void *context, int worker) {
     index_job *job = (index_job *)context;
     const index_logits_params *p = job->p;
     const int64_t each = (p->rows_each + p->group - 1) / p->group;
@@ -266,7 +266,7 @@ static cairn_status index_score_cpu(cairn_runtime *rt, const char *op, bool page
     fp8_values((float *)memory);
     job.values = (const float *)memory;
     job.scratch = (float *)memory + 256;
-    pool_run(rt->pool, threads, index_task, &job);
+    pool_run(rt->pool, threads, index_score_task, &job);
     return index_report(&job, op);
 }
 
@@ -336,12 +336,12 @@ static void index_want_requests(spec_call *s, const cairn_tensor *requests) {
 }
 
 /* Where the rows of a paged call find their keys. */
-static void index_pages_of(spec_call *s, const cairn_tensor *memory, const cairn_tensor *page_table,
+static void index_pages_of(spec_call *s, const cairn_tensor *paged, const cairn_tensor *page_table,
                            const cairn_tensor *requests, index_logits_params *p) {
     const int64_t rows = s->n[SPEC_ROWS], count = s->n[SPEC_REQUESTS];
     index_want_requests(s, requests);
     if (s->c.status) return;
-    p->keys = (const uint8_t *)tensor_data(memory);
+    p->keys = (const uint8_t *)tensor_data(paged);
     p->page_table = index_ints(page_table);
     p->row_requests = index_ints(requests);
     p->pages = (int32_t)s->n[SPEC_PAGES];

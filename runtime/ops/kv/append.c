@@ -8,20 +8,6 @@ enum {
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-static void ops_kv_read(const simd_kernels *simd, cairn_type type, const void *from, int64_t at,
-                        int dim, float *out) {
-    if (type == CAIRN_F32) {
-        memcpy(out, (const float *)from + at, (size_t)dim * sizeof *out);
-    } else if (type == CAIRN_F16) {
-        simd->of_half((const uint16_t *)from + at, out, dim);
-    } else {
-        for (int i = 0; i < dim; i++) {
-            uint32_t bits = (uint32_t)((const uint16_t *)from)[at + i] << 16;
-            memcpy(&out[i], &bits, sizeof bits);
-        }
-    }
-}
-
 static void ops_kv_write(const simd_kernels *simd, cairn_type type, const float *x, void *to,
                          int64_t at, int dim) {
     if (type == CAIRN_F32) memcpy((float *)to + at, x, (size_t)dim * sizeof *x);
@@ -84,7 +70,7 @@ static void ops_append_row(const ops_append_job *job, int64_t r, int32_t page, i
     for (int h = 0; h < 2 * heads; h++) {
         int64_t from = (r * heads + h % heads) * dim;
         int64_t to = ((int64_t)page * 2 * heads + h) * p->at.page_size + position % p->at.page_size;
-        ops_kv_read(job->simd, job->source, h < heads ? p->k : p->v, from, dim, x);
+        ops_read_values(job->simd, job->source, h < heads ? p->k : p->v, from, dim, 1.0f, x);
         if (h < heads) ops_append_rotate(p, cosine, sine, x);
         ops_append_put(job, x, to);
     }
