@@ -390,7 +390,8 @@ static void mend_sizes(call *c) {
     }
     if (is_op(c, "rope")) c->n[SPEC_HEAD_DIM] = 2 * between(0, 2);
     if (is_op(c, "embed")) c->n[SPEC_HIDDEN] = 32 * between(1, 2);
-    if ((is_op(c, "embed") || is_op(c, "linear")) && block_find(get_int(c, "block"))->values == 256)
+    if ((is_op(c, "embed") || is_op(c, "linear") || is_op(c, "index_qk")) &&
+        block_find(get_int(c, "block"))->values == 256)
         c->n[SPEC_HIDDEN] = c->n[SPEC_INS] = 256;
     if (is_op(c, "kv_collate")) c->n[SPEC_HEAD_DIM] = 16 * between(1, 2);
     if (is_op(c, "prepare_steps")) c->n[SPEC_BATCH] = between(1, 4);
