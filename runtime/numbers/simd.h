@@ -11,6 +11,8 @@ enum {
     SIMD_MAX_LANES = 16,
     SIMD_MAX_SLOTS = 256, /* of a page */
     SIMD_MAX_DIM = 256,   /* of a head */
+    SIMD_DOT_DIM = 128,   /* of relu_dots: values of a head, */
+    SIMD_DOT_KEYS = 64,   /* and keys beside each other */
     SIMD_SLACK = 16       /* entries behind its result that a filter may overwrite */
 };
 
@@ -57,6 +59,8 @@ typedef struct simd_eight {
     X(void, score_pages4, (const float *above, const float *below, int vectors, \
                            const uint16_t *const *high, const uint16_t *const *low, int dim, \
                            float *score)) \
+    X(void, relu_dots, (const float *keys, const float *q, const float *weights, int heads, \
+                        float *out)) \
     X(int, filter_f32, (const float *x, int n, uint32_t least, int32_t position, uint32_t *keys, \
                         int32_t *positions)) \
     X(int, filter_f16, (const uint16_t *x, int n, uint32_t least, int32_t position, \

@@ -454,7 +454,34 @@ static void test_pool(base *b, int threads) {
     free(done);
 }
 
+/* The scores of index keys; a key's bits do not depend on those beside it. */
+static void test_dots(const simd_kernels *simd) {
+    enum { HEADS = 10, KEYS = SIMD_DOT_KEYS, DIM = SIMD_DOT_DIM };
+    float *keys = guarded(DIM * KEYS), *q = guarded(HEADS * DIM), *w = guarded(HEADS);
+    float *out = guarded(KEYS), *again = guarded(KEYS);
+    bool fine = true, whole;
+    simd->relu_dots(keys, q, w, HEADS, out);
+    for (int j = 0; j < KEYS; j++) {
+        double sum = 0, size = 0;
+        for (int h = 0; h < HEADS; h++) {
+            double dot = 0;
+            for (int d = 0; d < DIM; d++) dot += (double)q[h * DIM + d] * (double)keys[d * KEYS + j];
+            sum += (double)w[h] * (dot > 0 ? dot : 0), size += fabs((double)w[h]) * DIM;
+        }
+        fine = fine && fabs((double)out[j] - sum) <= 1e-6 * size;
+    }
+    tap_ok(fine, "relu_dots, %s", level_names[simd->level]);
+    for (int d = 0; d < DIM; d++)
+        for (int j = 0; j < KEYS / 2; j++) keys[d * KEYS + j] = keys[d * KEYS + (j * 7 + 1) % KEYS];
+    simd->relu_dots(keys, q, w, HEADS, again);
+    tap_ok(!memcmp(out + KEYS / 2, again + KEYS / 2, KEYS / 2 * 4), "and each key's is its own");
+    whole = unguard(keys, DIM * KEYS) & unguard(q, HEADS * DIM) & unguard(w, HEADS);
+    whole = unguard(out, KEYS) & unguard(again, KEYS) & whole;
+    tap_ok(whole, "and nothing else is touched");
+}
+
 static void test_level(const simd_kernels *simd) {
+    test_dots(simd);
     test_halves(simd);
     test_exp(simd);
     for (int i = 0; i < 4; i++) test_rows(simd);
