@@ -166,6 +166,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/shards.h"
 #include "runtime/model/shards.c"
 #include "runtime/model/safetensors.c"
+#include "runtime/model/torch.c"
 #include "runtime/model/gguf.h"
 #include "runtime/model/gguf.c"
 #include "runtime/model/plan.h"

@@ -588,14 +588,14 @@ static cairn_status hf_place_tensors(hf_folder *h, uint64_t *apart) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-static cairn_status hf_open_weights(hf_folder *h, const char *name) {
+static cairn_status hf_open_weights(hf_folder *h, const char *name, bool torch) {
     base_text path = {NULL, 0, 0};
     int file;
     cairn_status status;
     if (!base_text_print(h->b, &path, "%s/%s", h->path, name))
         return base_no_memory(h->b, name, strlen(h->path));
     status = shards_open_file(h->b, h->weights, path.data, h->how == HF_MAP, &file);
-    if (!status) status = safetensors_list(h->b, h->weights);
+    if (!status) status = torch ? torch_list(h->b, h->weights) : safetensors_list(h->b, h->weights);
     base_text_free(h->b, &path);
     return status;
 }
@@ -620,7 +620,7 @@ static int hf_shard_of(const hf_folder *h, const char *text, size_t bytes) {
 }
 
 /* Opens the files that the index names. */
-static cairn_status hf_open_shards(hf_folder *h, const hf_file *index, uint32_t map) {
+static cairn_status hf_open_shards(hf_folder *h, const hf_file *index, uint32_t map, bool torch) {
     const jdoc *j = &index->doc;
     char name[256];
     cairn_status status = CAIRN_OK;
@@ -632,7 +632,7 @@ static cairn_status hf_open_shards(hf_folder *h, const hf_file *index, uint32_t 
             return hf_wrong(h, index, "weight_map", "the name of a file in the folder");
         if (hf_shard_of(h, j->text + file->at, file->bytes) >= 0) continue;
         snprintf(name, sizeof name, "%.*s", (int)file->bytes, j->text + file->at);
-        status = hf_open_weights(h, name);
+        status = hf_open_weights(h, name, torch);
     }
     return status;
 }
@@ -655,7 +655,7 @@ static cairn_status hf_check_index(hf_folder *h, const hf_file *index, uint32_t 
     return CAIRN_OK;
 }
 
-static cairn_status hf_open_index(hf_folder *h, const char *name, bool *there) {
+static cairn_status hf_open_index(hf_folder *h, const char *name, bool torch, bool *there) {
     hf_file index;
     uint32_t map;
     cairn_status status;
@@ -664,7 +664,7 @@ static cairn_status hf_open_index(hf_folder *h, const char *name, bool *there) {
     *there = index.there;
     if (!status && index.there) {
         map = jdoc_get(&index.doc, 0, "weight_map");
-        status = hf_open_shards(h, &index, map);
+        status = hf_open_shards(h, &index, map, torch);
         if (!status) status = shards_sort(h->b, h->weights);
         if (!status) status = hf_check_index(h, &index, map);
     }
@@ -672,13 +672,32 @@ static cairn_status hf_open_index(hf_folder *h, const char *name, bool *there) {
     return status;
 }
 
-/* The weights: by an index, or in one file. */
+/* The weights: by an index, or in one file; safetensors first. */
 static cairn_status hf_list_weights(hf_folder *h) {
+    static const struct { const char *name, *index; bool torch; } forms[] = {
+        {"model.safetensors", "model.safetensors.index.json", false},
+        {"pytorch_model.bin", "pytorch_model.bin.index.json", true},
+        {"model.pt", NULL, true}};
+    os_file_info info;
+    base_text path = {NULL, 0, 0};
+    cairn_status status = CAIRN_OK;
     bool there = false;
-    cairn_status status = hf_open_index(h, "model.safetensors.index.json", &there);
-    if (there || status) return status;
-    status = hf_open_weights(h, "model.safetensors");
-    return status ? status : shards_sort(h->b, h->weights);
+    for (size_t i = 0; i < BASE_COUNT(forms) && !there && !status; i++) {
+        if (forms[i].index) status = hf_open_index(h, forms[i].index, forms[i].torch, &there);
+        if (there || status) break;
+        path.size = 0;
+        if (!base_text_print(h->b, &path, "%s/%s", h->path, forms[i].name)) {
+            status = base_no_memory(h->b, forms[i].name, strlen(h->path));
+            break;
+        }
+        there = !os_calls.info(path.data, &info);
+        if (there) status = hf_open_weights(h, forms[i].name, forms[i].torch);
+        if (there && !status) status = shards_sort(h->b, h->weights);
+    }
+    base_text_free(h->b, &path);
+    if (status || there) return status;
+    return base_fail(h->b, CAIRN_FILE_NOT_FOUND, "%s: the folder has no model.safetensors, "
+                     "model.safetensors.index.json, pytorch_model.bin or model.pt", h->path);
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */

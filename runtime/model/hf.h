@@ -1,5 +1,5 @@
 /* hf: folders of models as Hugging Face's libraries write them: config.json, tokenizer.json, weights
- * in safetensors, a chat template.
+ * in safetensors or PyTorch's files, a chat template.
  *
  * A folder is read into a gguf: config and tokenizer become the header that the model's GGUF file
  * would have, and the tensors get its names; families, tokenizer and backends know no other form.

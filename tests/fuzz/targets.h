@@ -48,16 +48,18 @@ static os_call_table fuzz_system;
 /* A folder's files, of one input: two bytes that say how long each but the last is, then they. */
 enum { FUZZ_PARTS = 4 };
 static const char *const fuzz_names[FUZZ_PARTS] = {"config.json", "tokenizer.json",
-                                                   "model.safetensors.index.json", ".safetensors"};
+                                                   "model.safetensors.index.json", NULL};
 static struct { const uint8_t *data; size_t size; } fuzz_parts[FUZZ_PARTS];
 
-/* Which of the files a path names; -1: none. An empty index is none. */
+/* Which of the files a path names; -1: none. An empty index is none; a zip file is PyTorch's. */
 static int fuzz_part(const char *path) {
     const char *name = path + strlen(FUZZ_PATH "/"), *dot = strrchr(path, '.');
+    const bool zip = fuzz_parts[FUZZ_PARTS - 1].size > 1 &&
+                     !memcmp(fuzz_parts[FUZZ_PARTS - 1].data, "PK", 2);
     if (strncmp(path, FUZZ_PATH "/", strlen(FUZZ_PATH "/"))) return -1;
     for (int i = 0; i < FUZZ_PARTS - 1; i++)
         if (!strcmp(name, fuzz_names[i])) return i == 2 && !fuzz_parts[i].size ? -1 : i;
-    return dot && !strcmp(dot, fuzz_names[FUZZ_PARTS - 1]) ? FUZZ_PARTS - 1 : -1;
+    return dot && !strcmp(dot, zip ? ".bin" : ".safetensors") ? FUZZ_PARTS - 1 : -1;
 }
 
 static bool fuzz_is_file(const char *path) { return fuzz_file.any || !strcmp(path, FUZZ_PATH); }
