@@ -32,10 +32,10 @@
 BASE_EXACT_BEGIN
 #include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
-#include "runtime/base/jdoc.h"
-#include "runtime/base/jdoc.c"
 
 BASE_SMALL_BEGIN
+#include "runtime/base/jdoc.h"
+#include "runtime/base/jdoc.c"
 #include "runtime/os/system.h"
 #include "runtime/os/calls.h"
 #include "runtime/os/atomic.h"

@@ -1,5 +1,5 @@
-/* shards: weights that lie in one file or several, as safetensors or as a
- * state dict of PyTorch. safetensors.c and torch.c list what a file holds; hf.c gives the tensors places in one space, and
+/* shards: weights that lie in one file or several, as safetensors or as a state dict of PyTorch.
+ * safetensors.c and torch.c list what a file holds; hf.c gives the tensors places in one space, and
  * there shards_fetch finds their bytes.
  *
  * No file is trusted: when a list was made every tensor lies within its file, none twice by name,

@@ -1,9 +1,9 @@
 /* torch: the list of the tensors in a state dict that PyTorch has saved: a zip file, its entries
  * stored as they are, of which NAME/data.pkl says what there is and NAME/data/KEY hold the numbers.
  *
- * The pickle is read by a machine that knows a dict of tensors and nothing else: it calls nothing, and
- * any opcode or global besides those that such a file needs is refused by name. Of the values it
- * keeps what a tensor is made of. */
+ * The pickle is read by a machine that knows a dict of tensors and nothing else: it calls nothing,
+ * and any opcode or global besides those that such a file needs is refused by name. Of the values
+ * it keeps what a tensor is made of. */
 
 enum { TORCH_MOST_PICKLE = 16 << 20, TORCH_MOST_ENTRIES = 1 << 20, TORCH_DIMS = 4 };
 
@@ -18,8 +18,8 @@ typedef enum torch_kind {
 
 typedef struct torch_value {
     torch_kind kind;
-    uint32_t first, count; /* TEXT: bytes of the pickle; TUPLE: of reader.items; STORAGE, TENSOR: the
-                            * entry; DICT: its number; GLOBAL: which */
+    uint32_t first, count; /* TEXT: bytes of the pickle; TUPLE: of reader.items; DICT: its number;
+                            * GLOBAL: which; STORAGE, TENSOR: the entry, and the type's global */
     int64_t number;        /* INT; TENSOR: where its numbers begin in the entry, in bytes */
     int type, ndim;        /* STORAGE, TENSOR: block type, dimensions */
     int64_t shape[TORCH_DIMS];
@@ -81,7 +81,8 @@ static bool torch_find_directory(torch_reader *r, base_text *tail, uint64_t *at,
     for (end = tail->size < 22 ? 0 : tail->size - 21; end-- > 0;)
         if (!memcmp(tail->data + end, "PK\5\6", 4)) break;
     if (end == (size_t)-1 || tail->size < 22)
-        return torch_fault(r, CAIRN_BAD_FILE, "not a zip file, as PyTorch 1.6 and later write"), false;
+        return torch_fault(r, CAIRN_BAD_FILE, "not a zip file, as PyTorch 1.6 and later write"),
+               false;
     *count = torch_number(tail->data + end + 10, 2);
     *bytes = torch_number(tail->data + end + 12, 4);
     *at = torch_number(tail->data + end + 16, 4);
@@ -122,8 +123,8 @@ static bool torch_take_entry(torch_reader *r, size_t *at, torch_entry *out) {
     numbers[2] = torch_number(d + 42, 4);
     torch_widen(d + 46 + name, (size_t)extra, numbers);
     if (torch_number(d + 10, 2) || (torch_number(d + 8, 2) & 1) || numbers[0] != numbers[1])
-        return torch_fault(r, CAIRN_BAD_FILE, "an entry of the zip file is compressed or encrypted"),
-               false;
+        return torch_fault(r, CAIRN_BAD_FILE, "an entry of the zip file is compressed or "
+                           "encrypted"), false;
     *at += 46 + (size_t)name + (size_t)extra + (size_t)torch_number(d + 32, 2);
     out->name = d + 46, out->name_bytes = (size_t)name;
     out->at = numbers[2], out->bytes = numbers[0];
@@ -139,7 +140,8 @@ static bool torch_enter(torch_reader *r, base_text *head, torch_entry *e) {
                false;
     e->at += 30 + torch_number(head->data + 26, 2) + torch_number(head->data + 28, 2);
     if (e->at > size || e->bytes > size - e->at)
-        return torch_fault(r, CAIRN_BAD_FILE, "an entry of the zip file reaches past its end"), false;
+        return torch_fault(r, CAIRN_BAD_FILE, "an entry of the zip file reaches past its end"),
+               false;
     return true;
 }
 
@@ -244,9 +246,11 @@ static void torch_tuple(torch_reader *r, size_t first, size_t below) {
 }
 
 /* Item i of a tuple that must be of the kind. */
-static torch_value torch_item(torch_reader *r, const torch_value *tuple, uint32_t i, torch_kind kind) {
+static torch_value torch_item(torch_reader *r, const torch_value *tuple, uint32_t i,
+                              torch_kind kind) {
     torch_value v = torch_make(TORCH_OTHER, 0, 0, 0);
-    if (tuple->kind == TORCH_TUPLE && i < tuple->count) v = torch_values(&r->items)[tuple->first + i];
+    if (tuple->kind == TORCH_TUPLE && i < tuple->count)
+        v = torch_values(&r->items)[tuple->first + i];
     if (v.kind != kind || tuple->kind != TORCH_TUPLE) {
         torch_fault(r, CAIRN_BAD_FILE, "data.pkl: a tensor is not made as PyTorch makes it");
         v.kind = kind;
@@ -278,13 +282,14 @@ static void torch_storage(torch_reader *r) {
 
 /* (storage, first number, shape, strides, ..): rows one behind another, all in the storage. */
 static void torch_tensor(torch_reader *r, const torch_value *args) {
-    torch_value v = torch_item(r, args, 0, TORCH_STORAGE), first = torch_item(r, args, 1, TORCH_INT);
+    torch_value v = torch_item(r, args, 0, TORCH_STORAGE);
+    const torch_value first = torch_item(r, args, 1, TORCH_INT);
     const torch_value shape = torch_item(r, args, 2, TORCH_TUPLE);
     const torch_value strides = torch_item(r, args, 3, TORCH_TUPLE);
-    uint64_t bytes, all;
+    uint64_t each, bytes, all;
     bool rows = true;
     if (r->status) return;
-    bytes = (uint64_t)torch_globals[v.count].bytes, all = r->entries[v.first].bytes;
+    each = bytes = (uint64_t)torch_globals[v.count].bytes, all = r->entries[v.first].bytes;
     if (all < bytes || shape.count > TORCH_DIMS || shape.count != strides.count) {
         torch_fault(r, CAIRN_UNSUPPORTED, "data.pkl: a tensor of more than 4 dimensions, or "
                     "of none in an empty storage");
@@ -295,18 +300,19 @@ static void torch_tensor(torch_reader *r, const torch_value *args) {
         const int64_t extent = torch_item(r, &shape, i, TORCH_INT).number;
         const int64_t stride = torch_item(r, &strides, i, TORCH_INT).number;
         if (extent < 1 || bytes > all / (uint64_t)extent) {
-            torch_fault(r, CAIRN_BAD_FILE, "data.pkl: a tensor is larger than its storage, or empty");
+            torch_fault(r, CAIRN_BAD_FILE, "data.pkl: a tensor is larger than its storage, or "
+                        "empty");
             return;
         }
-        rows = rows && (extent == 1 || stride == (int64_t)(bytes / (uint64_t)torch_globals[v.count].bytes));
+        rows = rows && (extent == 1 || stride == (int64_t)(bytes / each));
         bytes *= (uint64_t)extent;
         v.shape[i] = extent;
     }
-    if (!rows) torch_fault(r, CAIRN_UNSUPPORTED, "data.pkl: a tensor whose rows do not follow each other");
-    if (first.number < 0 ||
-        (uint64_t)first.number > (all - bytes) / (uint64_t)torch_globals[v.count].bytes)
+    if (!rows)
+        torch_fault(r, CAIRN_UNSUPPORTED, "data.pkl: a tensor whose rows do not follow each other");
+    if (first.number < 0 || (uint64_t)first.number > (all - bytes) / each)
         torch_fault(r, CAIRN_BAD_FILE, "data.pkl: a tensor reaches past its storage");
-    v.kind = TORCH_TENSOR, v.number = first.number * torch_globals[v.count].bytes;
+    v.kind = TORCH_TENSOR, v.number = first.number * (int64_t)each;
     torch_add(r, &r->stack, &v);
 }
 
@@ -334,11 +340,13 @@ static void torch_set(torch_reader *r, const torch_value *dict, const torch_valu
     if (r->status || value->kind != TORCH_TENSOR) return;
     if (dict->kind != TORCH_DICT || key->kind != TORCH_TEXT || !key->count ||
         key->count >= SHARDS_NAME_BYTES || memchr(text, 0, key->count)) {
-        torch_fault(r, CAIRN_BAD_FILE, "data.pkl: a tensor without a name of 1 to 127 bytes in a dict");
+        torch_fault(r, CAIRN_BAD_FILE, "data.pkl: a tensor without a name of 1 to 127 bytes in a "
+                    "dict");
         return;
     }
     if (r->holder && r->holder != dict->first)
-        torch_fault(r, CAIRN_UNSUPPORTED, "data.pkl: tensors lie in several dicts; a state dict has one");
+        torch_fault(r, CAIRN_UNSUPPORTED, "data.pkl: tensors lie in several dicts; a state dict "
+                    "has one");
     r->holder = dict->first;
     if (!(t = shards_add(r->b, r->s))) {
         r->status = r->b->status;
@@ -396,10 +404,10 @@ static void torch_take_int(torch_reader *r, uint64_t bytes) {
 
 /* "module\nname\n". */
 static void torch_take_global(torch_reader *r) {
-    const char *text = r->pickle.data + r->at, *line, *end = NULL;
+    const char *text = r->pickle.data + r->at, *all = r->pickle.data + r->pickle.size;
+    const char *line = (const char *)memchr(text, '\n', (size_t)(all - text)), *end = NULL;
     char name[96];
-    line = (const char *)memchr(text, '\n', r->pickle.size - r->at);
-    if (line) end = (const char *)memchr(line + 1, '\n', r->pickle.size - (size_t)(line + 1 - r->pickle.data));
+    if (line) end = (const char *)memchr(line + 1, '\n', (size_t)(all - line) - 1);
     if (!end) {
         torch_fault(r, CAIRN_BAD_FILE, "data.pkl: it is cut short");
         return;
