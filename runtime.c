@@ -15,8 +15,10 @@
 #include "kernels_src/attention/layout.h"
 
 #include <errno.h>
+#include <float.h>
 #include <limits.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,6 +84,7 @@ BASE_SMALL_END
 #include "runtime/numbers/simd.c"
 
 #ifndef CAIRN_SIMD_UNIT /* an object of the tests, see there */
+#include "runtime/numbers/fp8.c"
 BASE_SMALL_BEGIN
 #include "runtime/device/device.h"
 #include "runtime/device/arena.h"
@@ -120,6 +123,15 @@ BASE_SMALL_END
 #include "runtime/ops/dense/dense.h"
 #include "runtime/ops/dense/linear.c"
 #include "runtime/ops/dense/dense.c"
+#include "runtime/ops/index/index.h"
+#include "runtime/ops/index/quantize.c"
+#include "runtime/ops/index/logits.c"
+BASE_SMALL_BEGIN
+#include "runtime/ops/index/cache.c"
+#include "runtime/ops/index/topk.c"
+#include "runtime/ops/index/qk.c"
+#include "runtime/ops/index/transform.c"
+BASE_SMALL_END
 #include "runtime/ops/select/select.h"
 #include "runtime/ops/select/pages.h"
 #include "runtime/ops/select/select.c"
@@ -129,7 +141,9 @@ BASE_SMALL_END
 #include "runtime/ops/attention/attention.h"
 #include "runtime/ops/attention/attention.c"
 BASE_SMALL_BEGIN
+#include "runtime/ops/attention/attend_cpu.c"
 #include "runtime/ops/attention/attend.c"
+#include "runtime/ops/attention/merge.c"
 BASE_SMALL_END
 #include "runtime/ops/kv/kv.h"
 #include "runtime/ops/kv/append.c"
@@ -191,6 +205,10 @@ BASE_SMALL_BEGIN
 #include "runtime/model/hf_tokenizer.c"
 #include "runtime/model/model.h"
 #include "runtime/model/model.c"
+#include "runtime/grammar/grammar.h"
+#include "runtime/grammar/gbnf.c"
+#include "runtime/grammar/grammar.c"
+#include "runtime/grammar/mask.c"
 BASE_SMALL_END
 
 #include "runtime/forward/forward.h"
@@ -209,10 +227,12 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/step.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/session.c"
+#include "runtime/engine/constrain.c"
 #include "runtime/engine/step.c"
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
 #include "runtime/engine/loop.c"
+#include "runtime/engine/worker.c"
 #include "runtime/engine/calls.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"

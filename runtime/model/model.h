@@ -40,6 +40,7 @@ struct cairn_model {
     cairn_session *sessions;
     bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
+    struct grammar_shelf *grammars; /* NULL: none was asked for */
 };
 
 /* Pages that so many tokens fill, the last one perhaps in part. */

@@ -58,6 +58,10 @@ static bool os_thread_start(os_thread *thread, size_t stack_bytes, void (*run)(v
                             void *context);
 /* Returns when the thread has ended. Once a thread. */
 static void os_thread_join(os_thread *thread);
+/* Lets other threads run. */
+static void os_thread_yield(void);
+/* From now on the calling thread goes after others, where the system knows such of one thread. */
+static void os_thread_lower(void);
 /* Whether the caller is that thread. */
 static bool os_thread_is_self(const os_thread *thread);
 

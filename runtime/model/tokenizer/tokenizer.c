@@ -27,7 +27,7 @@ static void tokenizer_ids_free(base *b, tokenizer_ids *ids) {
 }
 
 /* The bytes of a token: not terminated, not always whole characters. `id` outside gives none. */
-BASE_UNUSED static const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *bytes) {
+static const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *bytes) {
     *bytes = 0;
     if (id < 0 || id >= t->vocab) return "";
     *bytes = t->starts[id + 1] - t->starts[id];
@@ -38,8 +38,7 @@ static bool tokenizer_is_end(const tokenizer *t, int32_t id) {
     return id >= 0 && (id == t->eos || id == t->eot || id == t->eom || id == t->turn_end);
 }
 
-/* Whether the token stands for itself and not for text: `<|im_start|>` and its like. */
-BASE_UNUSED static bool tokenizer_is_special(const tokenizer *t, int32_t id) {
+static bool tokenizer_is_special(const tokenizer *t, int32_t id) {
     return id >= 0 && id < t->vocab && (t->kinds[id] == TOK_CONTROL || t->kinds[id] == TOK_UNKNOWN);
 }
 
