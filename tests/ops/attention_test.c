@@ -618,6 +618,105 @@ static void test_tokens(cairn_type type, int size, int dim, int kv_heads, int gr
     drop(&tokens), drop_world(&w);
 }
 
+/* ---- latent slots ---- */
+
+enum { SLOT = 576, VALUES = 512, SLOT_BYTES = 656 };
+
+/* Value i of a slot. */
+static double latent(const both *cache, cairn_type type, int64_t slot, int i) {
+    const char *at = cache->host + slot * SLOT_BYTES;
+    float scale;
+    if (type != CAIRN_U8) return decode(type, cache->host, slot * SLOT + i);
+    if (i >= VALUES) return decode(CAIRN_BF16, at + VALUES + 16, i - VALUES);
+    memcpy(&scale, at + VALUES + i / 128 * 4, 4);
+    return decode(CAIRN_E4M3, at, i) * (double)scale;
+}
+/* What kv_append wrote against what it was given: within half a step of the type, for e4m3 of the
+ * largest of its 128. */
+static bool check_latent(const both *cache, cairn_type type, int64_t slot, const float *k,
+                         const float *v, int position, bool half) {
+    bool fine = true;
+    for (int i = 0; i < VALUES; i++) {
+        double most = 1e-4, step;
+        for (int j = i / 128 * 128; j < i / 128 * 128 + 128; j++)
+            if (fabs((double)k[j]) > most) most = fabs((double)k[j]);
+        step = type == CAIRN_U8 ? fmax(fabs((double)k[i]) / 16, most / 448 / 512)
+                                : fabs((double)k[i]) / (type == CAIRN_F32 ? 1e7 : 250);
+        fine = fine && fabs(latent(cache, type, slot, i) - (double)k[i]) <= step * 1.001 + 1e-7;
+    }
+    for (int i = 0; i < 32; i++) {
+        const int a = half ? i : 2 * i, b = half ? i + 32 : a + 1;
+        const double angle = position * pow(10000.0, -2.0 * i / 64);
+        const double x = (double)v[a], y = (double)v[b];
+        fine = fine && near(latent(cache, type, slot, VALUES + a), x * cos(angle) - y * sin(angle), 5e-3) &&
+               near(latent(cache, type, slot, VALUES + b), x * sin(angle) + y * cos(angle), 5e-3);
+    }
+    return fine;
+}
+static void test_latent(cairn_type type, cairn_type query_type, int heads, int topk, int tokens) {
+    enum { PAGES = 12, PAGE_SLOTS = 24, ROWS = 3 };
+    const int width = type == CAIRN_U8 ? SLOT_BYTES : SLOT;
+    both cache = MAKE(type, PAGES, PAGE_SLOTS, width), k = MAKE(CAIRN_F32, tokens, 1, VALUES);
+    both v = MAKE(CAIRN_F32, tokens, 1, 64), table = MAKE(CAIRN_I32, 1, PAGES), at = MAKE(CAIRN_I32, tokens);
+    both of = MAKE(CAIRN_I32, tokens), list = MAKE(CAIRN_I32, ROWS, topk), q = MAKE(query_type, ROWS, heads, SLOT);
+    both out = MAKE(CAIRN_F32, ROWS, heads, VALUES), lse = MAKE(CAIRN_F32, ROWS, heads);
+    const bool half = heads % 2 == 0;
+    cairn_kv_append_args w;
+    cairn_attend_tokens_args a;
+    bool fine, stored = true;
+    for (int c = 0; c < PAGES; c++) ints(&table)[c] = (c * 5 + 3) % PAGES;
+    for (int t = 0; t < tokens; t++) ints(&at)[t] = t;
+    for (int i = 0; i < tokens * VALUES; i++) floats(&k)[i] = uniform() * (i % 128 == 5 ? 3 : 1);
+    for (int i = 0; i < tokens * 64; i++) floats(&v)[i] = uniform();
+    for (int i = 0; i < ROWS * heads * SLOT; i++) encode(query_type, q.host, i, 0);
+    poison(&cache), upload(&k), upload(&v), upload(&table), upload(&at), upload(&of), upload(&q);
+    memset(&w, 0, sizeof w);
+    w.struct_size = sizeof w, w.k = k.t, w.v = v.t, w.latent = cache.t, w.rope_base = 10000.0f;
+    w.half_split = half, w.pages.page_table = table.t, w.pages.positions = at.t, w.pages.sequences = of.t;
+    fine = done(cairn_kv_append(rt, &w));
+    download(&cache);
+    for (int t = 0; t < tokens; t++)
+        stored = stored && check_latent(&cache, type, ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS,
+                                        floats(&k) + t * VALUES, floats(&v) + t * 64, t, half);
+    for (int t = tokens; t < PAGES * PAGE_SLOTS; t++) /* other slots stay as they were */
+        stored = stored && (uint8_t)cache.host[(size_t)(ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS) *
+                                               (size_t)width * cairn_type_bytes(type)] == 0xff;
+    tap_ok(fine && stored, "kv_append on %s: %d latent slots of %s", where, tokens, cairn_type_name(type));
+    for (int i = 0; i < ROWS * topk; i++) {
+        const int t = between(0, tokens - 1);
+        ints(&list)[i] = i / topk == 1 || draw() % 6 == 0
+                             ? -1 : ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS;
+    }
+    upload(&list), poison(&out), poison(&lse);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.q = q.t, a.latent = cache.t, a.tokens = list.t, a.out = out.t, a.lse = lse.t;
+    a.scale = 0.03f;
+    fine = done(cairn_attend_tokens(rt, &a));
+    download(&out), download(&lse);
+    for (int r = 0; r < ROWS * heads && fine; r++) {
+        state s;
+        clear(&s);
+        for (int i = 0; i < topk; i++) {
+            const int32_t id = ints(&list)[r / heads * topk + i];
+            double score = 0, value[SLOT];
+            if (id < 0) continue;
+            for (int d = 0; d < SLOT; d++) {
+                value[d] = latent(&cache, type, id, d);
+                score += decode(query_type, q.host, (int64_t)r * SLOT + d) * value[d];
+            }
+            add(&s, score * (double)a.scale, value, VALUES);
+        }
+        fine = near((double)floats(&lse)[r], lse_of(&s), on_gpu ? 3e-3 : 2e-5);
+        for (int d = 0; d < VALUES && fine; d++)
+            fine = near((double)floats(&out)[r * VALUES + d], s.total > 0 ? s.out[d] / s.total : 0,
+                        on_gpu ? 3e-3 : 2e-5);
+    }
+    tap_ok(fine, "attend_tokens on %s: latent slots of %s, q %s, %d heads, %d of %d tokens", where,
+           cairn_type_name(type), cairn_type_name(query_type), heads, topk, tokens);
+    drop(&cache), drop(&k), drop(&v), drop(&table), drop(&at), drop(&of), drop(&list), drop(&q);
+    drop(&out), drop(&lse);
+}
+
 static void part(cairn_runtime *opened, const char *name) {
     rt = opened, where = name;
     on_gpu = !strcmp(name, "cuda");
@@ -631,6 +730,7 @@ static void part(cairn_runtime *opened, const char *name) {
     test_pages(CAIRN_F16, 16, 64, 1, 2, true, 1);
     test_own_weights(16, 64, 3);
     test_tokens(CAIRN_F16, 16, 64, 1, 4, 40);
+    test_latent(CAIRN_U8, CAIRN_F32, 20, 300, 70);
     if (!is_emulated(CAIRN_BACKEND_CUDA) || !on_gpu) {
         test_types(CAIRN_E4M3, CAIRN_BF16, 256, 256, 2, 1, 30, true);
         test_types(CAIRN_BF16, CAIRN_F32, 128, 96, 1, 4, 0, true);
@@ -644,6 +744,8 @@ static void part(cairn_runtime *opened, const char *name) {
         test_pages(CAIRN_F32, 256, 64, 1, 17, true, 1);
         test_own_weights(64, 128, 4);
         test_tokens(CAIRN_E4M3, 1, 32, 2, 20, 300);
+        test_latent(CAIRN_BF16, CAIRN_BF16, 128, 33, 100);
+        test_latent(CAIRN_F32, CAIRN_F16, 1, 1, 30);
         test_tokens(CAIRN_BF16, 64, 256, 1, 2, 1);
     }
 }
