@@ -53,6 +53,10 @@
  * Threads. Every call carries one tag: [any thread], [owner thread] (the thread that opened the
  *          runtime, or any one thread at a time under the caller's lock), or [blocks] (an owner
  *          thread call that waits for a device, a file or a compiler). Two runtimes are independent.
+ *          With config worker.enabled a thread of the runtime computes what sessions ask for: then
+ *          all calls on sessions may come from any thread, one at a time on each; the log callback
+ *          comes from that thread, too, and cairn_last_error may be another thread's failure, which
+ *          cairn_session_error never is.
  * Errors.  Every call returns a cairn_status; 0 is success. cairn_last_error(rt) says what, where,
  *          why and what to do. Nothing aborts, exits or prints. A pointer that is NULL where its
  *          comment does not allow it is INVALID_ARGUMENT.
@@ -273,6 +277,14 @@ typedef enum cairn_backend {
     CAIRN_BACKEND_TABLE(CAIRN_VALUE) CAIRN_BACKEND_COUNT
 } cairn_backend;
 
+#define CAIRN_WORKER_PRIORITY_TABLE(X)                                             \
+    X(CAIRN_PRIORITY_LOW, 0, "low", true,                                          \
+      "after the host program's threads, where the system knows such")             \
+    X(CAIRN_PRIORITY_NORMAL, 1, "normal", true, "like the host program's threads")
+typedef enum cairn_worker_priority {
+    CAIRN_WORKER_PRIORITY_TABLE(CAIRN_VALUE) CAIRN_PRIORITY_COUNT
+} cairn_worker_priority;
+
 /* Which pages a query attends; all hot. */
 typedef struct cairn_selection {
     cairn_page_source source;   /* how a page is scored against a query; minmax, mean, landmark;
@@ -360,6 +372,16 @@ typedef struct cairn_jit {
     uint8_t reserved[500];      /* zero: room for fields to come */
 } cairn_jit;
 
+/* A thread of the runtime that works on what is submitted. */
+typedef struct cairn_worker {
+    bool enabled;               /* it runs, in place of cairn_step; true, false; default false */
+    cairn_worker_priority priority;
+                                /* of it and of the CPU threads; low, normal; default "low" */
+    int32_t threads;            /* CPU threads it computes with; 0: as `threads` says; 0 to
+                                 * 1024; default 1 */
+    uint8_t reserved[52];       /* zero: room for fields to come */
+} cairn_worker;
+
 /* The whole config. Hot fields change between steps of a running program (cairn_reload); the others
  * are fixed at open. */
 typedef struct cairn_config {
@@ -399,6 +421,7 @@ typedef struct cairn_config {
                                  * nor on the run; true, false; default true */
     cairn_log_level log;        /* what reaches the log callback; off, error, warn, info, debug;
                                  * default "info"; hot */
+    cairn_worker worker;        /* a thread of the runtime that works on what is submitted */
 
     /* From the host program, not from Lua; a reload keeps what open was given. */
     cairn_allocator allocator;                  /* host memory; realloc NULL: the C library's */
@@ -515,9 +538,10 @@ typedef struct cairn_floor {
 CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
 
 /* ---- 7  Model and sessions --------------------------------------------------------------------- */
-/* A model is a GGUF file of a family that README names, loaded once; a session is one sequence on
- * it: the tokens so far and their pages of the KV cache. Sessions of a model share one pool of pages and
- * are stepped one at a time; their results do not depend on each other.
+/* A model is a GGUF file, or a folder of config.json, tokenizer.json and safetensors, of a family that
+ * README names, loaded once; a session is one sequence on it: the tokens so far and their pages of the
+ * KV cache. Sessions of a model share one pool of pages and are stepped one at a time; their results do
+ * not depend on each other.
  *
  * What a session holds after each call:
  *   success                the prompt and every id that was handed out;
@@ -735,6 +759,9 @@ typedef struct cairn_generate_options {
     int32_t special;                /* of the prompt: -1: <|im_start|> and its like are plain text */
     int32_t keep_stop;              /* 1: a stop string stays in the session, see below */
     int32_t priority;               /* -100 to 100: higher goes first; 0 */
+    const char *grammar;            /* copied; NULL: none, or what the text may be: see below */
+    int32_t grammar_from;           /* its text begins at the session's id of this number, as in a */
+                                    /* fork or a snapshot that goes on; 0: behind the prompt */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -743,9 +770,10 @@ typedef enum cairn_stop {
     CAIRN_STOP_LENGTH = 2,/* max_tokens or the end of the context */
     CAIRN_STOP_STRING = 3,/* a stop string, which the text omits */
     CAIRN_STOP_CANCEL = 4,/* cairn_cancel, or a callback that returned false */
-    CAIRN_STOP_ERROR = 5  /* the call failed; what was handed out stands */
+    CAIRN_STOP_ERROR = 5, /* the call failed; what was handed out stands */
+    CAIRN_STOP_GRAMMAR = 6/* the text is whole by the grammar, and nothing may follow */
 } cairn_stop;
-/* "none", "eos", "length", "string", "cancel", "error". [any thread] */
+/* "none", "eos", "length", "string", "cancel", "error", "grammar". [any thread] */
 CAIRN_API const char *cairn_stop_name(cairn_stop stop);
 
 /* Appends the prompt (NULL or "" goes on from what the session holds) and generates until the end
@@ -756,7 +784,16 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
  * what is left is tokenized anew (keep_stop: the session keeps every id). The callback must not call
  * this session but for cairn_cancel; a session, model or runtime that it closes goes when the call
  * has ended. [blocks]
- * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session. */
+ *
+ * With a grammar the text keeps to it: what it does not allow is neither drawn nor drafted, an end
+ * token only where the text may end. When it is whole and nothing may follow, it ends (STOP_GRAMMAR).
+ * Notation of llama.cpp's GBNF: rules `name ::= ...`, the first of all is `root`; "text", [a-z0-9],
+ * [^\n], `.`, groups, | and * + ? {m} {m,} {m,n}, \xHH \uHHHH \UHHHHHHHH, # comments. Sessions that
+ * give the same text share what is known of it. A session's second generation begins the grammar
+ * anew, unless grammar_from tells where in its ids the text began.
+ * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session; of a grammar INVALID_ARGUMENT with
+ * line and column (left recursion, too), or when none of the model's tokens may come next;
+ * UNSUPPORTED where it is too ambiguous. */
 CAIRN_API cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
                                       cairn_piece_callback piece, void *user);
 CAIRN_API cairn_status cairn_generate_with(cairn_session *session, const char *prompt,
@@ -804,9 +841,14 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  * its request. The session holds a prompt once it is being processed. A host's job system may call
  * these from any thread, one call on a runtime at a time. On the GPU a step runs whole forwards and
  * waits for them.
+ *
+ * With worker.enabled nobody calls step: the worker does its work as it comes. Then submit and poll
+ * are [any thread]; they wait for no forward on the CPU, and for one at most on the GPU. Blocking
+ * calls on sessions ask for their work and wait; their callbacks come from their own thread. Closing a
+ * session, a model or the runtime ends what is requested of it.
  * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest.
- * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session and while
- * another thread is in it. poll: INVALID_ARGUMENT without a request, and what ended it.
+ * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session, while another
+ * thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it.
  * [owner thread] */
 CAIRN_API cairn_status cairn_generate_submit(cairn_session *session, const char *prompt,
                                              const cairn_generate_options *options);

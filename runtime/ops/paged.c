@@ -87,12 +87,6 @@ static void ops_want_latent(spec_call *s, const cairn_tensor *kept, const cairn_
     s->n[SPEC_KV_HEADS] = heads > 0 ? heads : 1;
 }
 
-/* e4m3: 4 bits of exponent (bias 7), 3 of mantissa, as an f32 but for the bias; 0x7f is NaN. */
-static float ops_of_e4m3(uint8_t v) {
-    const uint32_t rest = v & 127u, bits = rest == 127 ? 0x7fc00000u : rest << 20;
-    return block_f32_of_bits(bits | (uint32_t)(v & 128u) << 24) * 1.329227995784916e36f; /* 2^120 */
-}
-
 static void ops_read_values(const simd_kernels *simd, cairn_type type, const void *from, int64_t at,
                             int n, float scale, float *out) {
     const uint8_t *bytes = (const uint8_t *)from + at * (int64_t)cairn_type_bytes(type);
@@ -100,7 +94,7 @@ static void ops_read_values(const simd_kernels *simd, cairn_type type, const voi
         simd->dequantize(type == CAIRN_F16   ? BLOCK_F16
                          : type == CAIRN_F32 ? BLOCK_F32
                                              : BLOCK_BF16, bytes, out, n);
-    else for (int i = 0; i < n; i++) out[i] = ops_of_e4m3(bytes[i]) * scale;
+    else for (int i = 0; i < n; i++) out[i] = fp8_to_f32(bytes[i]) * scale;
 }
 
 static int32_t ops_clamp_tokens(int32_t tokens, const paged_rows *at) {

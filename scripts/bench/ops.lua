@@ -114,6 +114,25 @@ local function bench_abilities(b, rows, tokens, topk)
     9 * rows * HEADS * DIM * 4)
 end
 
+-- Latent slots (MLA), with the products' rate in TFLOP/s beside: 2 x (576 + 512) a head and token.
+local function bench_latent(b, rows, heads, topk, pages)
+  local rt, list = b.rt, {}
+  for r = 1, rows do
+    list[r] = {}
+    for i = 1, topk do list[r][i] = (r * 131 + i * 37) % (pages * PAGE) end
+  end
+  local tokens = rt:tensor(list, "i32")
+  local q, out = rt:random { rows, heads, 576 }, rt:zeros { rows, heads, 512 }
+  for _, kind in ipairs { { "u8", 656, "e4m3" }, { "bf16", 576, "bf16" } } do
+    local latent = rt:zeros({ pages, PAGE, kind[2] }, kind[1])
+    local us = b:time(function()
+      rt:attend_tokens(q, nil, tokens, { latent = latent, out = out })
+    end)
+    b:line("attend_tokens latent " .. kind[3], ("%d rows, %d heads, topk %d: %.1f TFLOP/s"):format(rows,
+      heads, topk, rows * heads * topk * 2 * (576 + 512) / us / 1e6), us)
+  end
+end
+
 -- The rows of a step that drafts and verifies k tokens, (k + 1)^2 a sequence.
 local function bench_verify(b, requests, tokens, k)
   local rt, n, at, of, bases = b.rt, (k + 1) * (k + 1), {}, {}, {}
@@ -157,6 +176,7 @@ local function bench_attention(b)
     bench_attend(b, 32, 8192, 32)
   end
   bench_abilities(b, b.cuda and 32 or 1, b.cuda and 8192 or 2048, b.cuda and 32 or 8)
+  bench_latent(b, b.cuda and 64 or 1, b.cuda and 128 or 16, b.cuda and 2048 or 256, b.cuda and 512 or 16)
   bench_verify(b, b.cuda and 8 or 1, b.cuda and 32768 or 1024, 4)
   for _, pages in ipairs(b.cuda and { 1024, 2048, 8192 } or { 64 }) do bench_choice(b, 1, pages, 32) end
 end

@@ -16,7 +16,8 @@ local function config_of(o)
 end
 
 local function start(o)
-  local run = setmetatable({ o = o, parts = {}, left = o.max_tokens, sums = nil }, Run)
+  local run = setmetatable({ o = o, parts = {}, left = o.max_tokens, sums = nil,
+    grammar = o.grammar and common.read_file(o.grammar) }, Run)
   run:open(config_of(o))
   return run
 end
@@ -62,7 +63,8 @@ end
 -- Generates until the end or until between() asks to stop; true at the end.
 function Run:generate(prompt, piece, between)
   local before = self.sums and #self.session:ids() - self.prompt_tokens or 0
-  local pieces = self.session:generate(prompt, { max_tokens = self.o.max_tokens - before })
+  local pieces = self.session:generate(prompt, { max_tokens = self.o.max_tokens - before,
+    grammar = self.grammar, grammar_from = self.grammar and self.prompt_tokens })
   self.prompt_tokens = self.prompt_tokens or #self.session:ids()
   for text in pieces do
     self.parts[#self.parts + 1] = text
@@ -208,6 +210,7 @@ return {
     { "--max-tokens N", "tokens to generate at most (256)", "integer" },
     { "--temperature X", "0 is greedy", "number" },
     { "--seed S", "same seed, same text", "integer" },
+    { "--grammar FILE", "the text keeps to this grammar (GBNF)" },
     { "--compare", "then a part once more, all pages read and nothing drafted" },
     { "--watch", "take over changes of the config file while generating" },
   },

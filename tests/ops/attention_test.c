@@ -289,6 +289,49 @@ static void test_types(cairn_type type, cairn_type query_type, int size, int dim
     free(dense), drop_world(&w);
 }
 
+/* Scores that try a softmax: `kind` 0: all alike; 1: one key 80 above all others; 2: keys of which one
+ * scores so low below the next that all others count nothing; and a row does not depend on the rows
+ * beside it, nor on the run. */
+static void test_hard(int kind, int tokens, int size, int dim, bool listed) {
+    const int lengths[] = {tokens, tokens / 2 + 1};
+    world w = make_world(CAIRN_F16, CAIRN_F32, size, dim, 1, 2, 4, 2, lengths);
+    char *all = (char *)malloc(w.out.bytes);
+    cairn_attend_args a;
+    bool fine;
+    for (int r = 0; r < w.rows * w.heads; r++) /* one dimension scores, times 2^3 sqrt(dim) */
+        for (int d = 0; d < dim; d++) floats(&w.q)[r * dim + d] = d ? 0.0f : 8.0f * sqrtf((float)dim);
+    for (int s = 0; s < 2; s++)
+        for (int t = 0; t < lengths[s]; t++) {
+            const int64_t id = slot_of(&w, s, t);
+            const double score = kind == 0 ? 0 : t == lengths[s] / 3 ? 10 : kind == 1 ? 0 : -t % 7;
+            uint16_t *key = (uint16_t *)(void *)w.cache.host + ((id / size) * 2 * size + id % size) * dim;
+            key[0] = score == 10 ? 0x4900 : score == 0 ? 0 : /* -1 .. -6 */
+                     (uint16_t[]){0, 0xbc00, 0xc000, 0xc200, 0xc400, 0xc500, 0xc600}[-(int)score];
+        }
+    send_world(&w);
+    a = attend_of(&w);
+    fine = done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0);
+    memcpy(all, w.out.host, w.out.bytes);
+    tap_ok(fine, "attend on %s: hard scores %d over %d tokens", where, kind, tokens);
+    if (listed) { /* row 2 as the only one */
+        both one = MAKE(CAIRN_F32, 1, w.heads, dim), q = MAKE(CAIRN_F32, 1, w.heads, dim);
+        both of = MAKE(CAIRN_I32, 1), at = MAKE(CAIRN_I32, 1);
+        ints(&of)[0] = ints(&w.of)[2], ints(&at)[0] = ints(&w.at)[2];
+        memcpy(q.host, w.q.host + 2 * q.bytes, q.bytes);
+        upload(&q), upload(&of), upload(&at), poison(&one), poison(&w.out);
+        fine = done(cairn_attend(rt, &a));
+        download(&w.out);
+        a.pages.sequences = of.t, a.pages.positions = at.t, a.q = q.t, a.out = one.t, a.lse = NULL;
+        fine = fine && done(cairn_attend(rt, &a));
+        download(&one);
+        tap_ok(fine && !memcmp(all, w.out.host, w.out.bytes) &&
+                   !memcmp(one.host, all + 2 * one.bytes, one.bytes),
+               "attend on %s: the same bits in another run, and of a row alone", where);
+        drop(&one), drop(&q), drop(&of), drop(&at);
+    }
+    free(all), drop_world(&w);
+}
+
 /* ---- attend: masks ---- */
 
 /* Rows are whole steps of `entries`, behind lengths[s] tokens; mask bits by row and entry. */
@@ -723,6 +766,7 @@ static void part(cairn_runtime *opened, const char *name) {
     test_types(CAIRN_BF16, CAIRN_BF16, 16, 64, 2, 2, 0, false);
     test_types(CAIRN_F32, CAIRN_F32, 32, 32, 1, 3, 5, false);
     test_types(CAIRN_E4M3, CAIRN_F16, 64, 128, 1, 20, 0, true);
+    test_hard(1, 130, 16, 64, true);
     test_mask(-1, 11, CAIRN_F16);
     test_mask(3, 16, CAIRN_F16);
     test_chunks(70, CAIRN_F16);
@@ -735,6 +779,9 @@ static void part(cairn_runtime *opened, const char *name) {
         test_types(CAIRN_E4M3, CAIRN_BF16, 256, 256, 2, 1, 30, true);
         test_types(CAIRN_BF16, CAIRN_F32, 128, 96, 1, 4, 0, true);
         test_types(CAIRN_F16, CAIRN_F16, 16, 64, 3, 1, 50, true);
+        test_hard(0, 10001, 64, 32, false);
+        test_hard(1, 2000, 16, 128, true);
+        test_hard(2, 777, 256, 64, true);
         test_mask(0, 1, CAIRN_BF16);
         test_mask(16, 289, CAIRN_F16);
         test_chunks(4, CAIRN_E4M3);

@@ -101,6 +101,25 @@ static void choose_sizes(call *c) {
     c->n[SPEC_LAYERS] = between(0, LISTED);
 }
 
+/* What belongs together in the indexer's calls. */
+static void choose_present_index(call *c) {
+    static const char *const forward[] = {"q_latent", "wq", "gate", "q", "weights"};
+    const bool first = chance(50);
+    if (is_op(c, "index_gather"))
+        set_present(c, "slots", first), set_present(c, "page_table", !first), set_present(c, "cu_seqlens", !first);
+    if (is_op(c, "index_transform")) {
+        set_present(c, "page_table", first), set_present(c, "offsets", !first);
+        if (!first) set_present(c, "requests", false);
+    }
+    for (size_t i = 0; is_op(c, "index_qk") && i < BASE_COUNT(forward); i++) set_present(c, forward[i], first);
+    if (!is_op(c, "index_topk")) return;
+    set_present(c, "keys", first), set_present(c, "key_scales", first), set_present(c, "cache", !first);
+    set_present(c, "scores", false);
+    if (!first) set_present(c, "page_table", true), set_present(c, "lengths", true);
+    if (first && has(c, "offsets")) set_present(c, "page_table", false);
+    if (!has(c, "page_table")) set_present(c, "requests", false);
+}
+
 /* Attention with abilities: which is compiled for each set of them, on the emulation few. */
 static bool is_attention(const call *c) {
     return is_op(c, "attend") || is_op(c, "attend_pages") || is_op(c, "attend_tokens");
@@ -133,6 +152,7 @@ static void choose_present(call *c) {
     if (is_op(c, "prepare_steps") || is_op(c, "prefix_chunks"))
         set_present(c, "slots", !has(c, "pages"));
     if (is_op(c, "short_conv")) set_present(c, "chunk_offsets", has(c, "chunk_sequences"));
+    choose_present_index(c);
     if (is_attention(c)) choose_attention(c);
     if (is_op(c, "kv_append") || is_op(c, "attend_tokens"))
         set_present(c, "latent", false), set_present(c, "cache", true);
@@ -193,6 +213,13 @@ static void mend_attention(call *c) {
 
 /* What the table does not say of numbers. */
 static void mend_numbers(call *c) {
+    if (is_op(c, "index_logits_paged")) put_int(c, "split", 16 * between(0, 2));
+    if (is_op(c, "index_topk")) {
+        put_int(c, "n", 0);
+        put_int(c, "slots", has(c, "page_table") && (has(c, "keys") || (!has(c, "offsets") && chance(50))));
+    }
+}
+
     if (is_attention(c)) mend_attention(c);
     if (is_op(c, "topk_rows")) {
         cairn_topk_rows_args *a = (cairn_topk_rows_args *)(void *)c->args.bytes;
@@ -358,6 +385,9 @@ static void mend_sizes(call *c) {
         c->n[SPEC_SEQUENCES] = c->n[SPEC_ROWS] + between(0, 2);
     if ((is_op(c, "topk_transform") || is_op(c, "topk_rows")) && !has(c, "requests"))
         c->n[SPEC_REQUESTS] = c->n[SPEC_ROWS] ? c->n[SPEC_ROWS] : 1;
+    if ((is_op(c, "index_logits_paged") || is_op(c, "index_topk") || is_op(c, "index_transform")) && !has(c, "requests"))
+        c->n[SPEC_REQUESTS] = c->n[SPEC_ROWS] ? c->n[SPEC_ROWS] : 1;
+    if (is_op(c, "index_qk")) c->n[SPEC_OUTS] = c->n[SPEC_HEADS] * 128;
     if (is_op(c, "short_conv_update")) {
         if (!has(c, "cu_seqlens")) c->n[SPEC_SEQUENCES] = c->n[SPEC_TOKENS];
         c->n[SPEC_KEPT] = c->n[SPEC_TAPS] + between(1, 3);
@@ -365,6 +395,8 @@ static void mend_sizes(call *c) {
     c->n[SPEC_VALUES] = c->n[SPEC_HEAD_DIM];
     if (is_op(c, "rope")) c->n[SPEC_HEAD_DIM] = 2 * between(0, 2);
     if (is_op(c, "embed")) c->n[SPEC_HIDDEN] = 32 * between(1, 2);
+    if ((is_op(c, "embed") || is_op(c, "linear")) && block_find(get_int(c, "block"))->values == 256)
+        c->n[SPEC_HIDDEN] = c->n[SPEC_INS] = 256;
     if (is_op(c, "kv_collate")) c->n[SPEC_HEAD_DIM] = 16 * between(1, 2);
     if (is_op(c, "prepare_steps")) c->n[SPEC_BATCH] = between(1, 4);
     if (is_op(c, "prefix_chunks")) c->n[SPEC_BATCH] = between(1, 4), c->n[SPEC_PARTS] = between(1, 3);
@@ -435,6 +467,9 @@ static void add_tensors(call *c) {
             type = is_text(spec_lua_name(a), "cache") ? CAIRN_F16 : CAIRN_F32;
         if (is_text(spec_lua_name(a), "cache")) scaled = type == CAIRN_E4M3;
         if (a->kind == SPEC_LIST) add_list(c, a, is_text(a->name, "scales"), type);
+        else if ((is_op(c, "prepare_steps") || is_op(c, "prefix_chunks")) &&
+}
+
         else if (!is_op(c, "short_conv_metadata") && !is_op(c, "attend") &&
                  (is_text(a->name, "slots") || is_text(a->name, "pages") ||
                   is_text(a->name, "kv_indices") || is_text(a->name, "cu_lens")))
@@ -517,7 +552,7 @@ static const char *differs(const call *a, const call *b) {
     float temperature = 0.0f, scale = 0.0f;
     if (is_op(a, "sample"))
         memcpy(&temperature, a->args.bytes + offsetof(cairn_sample_args, temperature), 4);
-    if (temperature > 0.0f) return NULL;
+    if (temperature > 0.0f || is_op(a, "index_qk")) return NULL; /* products of f16 in 8 bits */
     if (is_op(a, "attend")) memcpy(&scale, a->args.bytes + offsetof(cairn_attend_args, scale), 4);
     if (is_op(a, "attend_pages"))
         memcpy(&scale, a->args.bytes + offsetof(cairn_attend_pages_args, scale), 4);
