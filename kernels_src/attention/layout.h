@@ -115,6 +115,11 @@ CAIRN_LAYOUT int layout_list_bytes(int max_pages, int run_pages) {
     return ((max_pages + 31) / 32 + run_pages + 40) * 4;
 }
 
+/* Of attention/latent.cu: 32 keys and 16 queries of 576 values, weights, the warps' sums, ids. */
+CAIRN_LAYOUT int layout_latent_bytes(void) {
+    return (32 + 16) * 576 * 2 + 16 * 40 * 2 + 2 * 4 * 16 * 4 + 32 * 8;
+}
+
 /* Besides, where pages have weights: one for each page of a run and row of a tile. */
 CAIRN_LAYOUT int layout_bias_bytes(int run_pages) { return (run_pages + 2) * 16 * 4; }
 
