@@ -28,15 +28,15 @@
  * matrix: CAIRN_LAYERS=18 CAIRN_HIDDEN=640 CAIRN_HEADS=4 CAIRN_KV_HEADS=1 CAIRN_HEAD_DIM=256
  * matrix: + CAIRN_FFN=2048 CAIRN_VOCAB=262144 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
- * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=10 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=8192 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
 #include "step/stages.cuh"
 
 CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     attend_item item;
     uint8_t *layer = region(p, 0, 0);
-    const int runs = has_window(p) ? p.own_runs : p.input[STEP_CHUNKS];
-    const int items = p.input[STEP_GROUPS] * runs * KV_HEADS;
+    const int items = p.input[STEP_GROUPS] *
+                      (has_window(p) ? p.own_runs : p.input[STEP_CHUNKS]) * KV_HEADS;
     const bool live = block_id() < items && find_item(p, block_id(), item);
     const uint16_t *cache = p.kv[p.layer];
     if (live) fetch_first(p, item, cache, shared_base(), false);

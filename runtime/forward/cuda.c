@@ -447,7 +447,8 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     f->max_pages = model_pages_of(m->max_seq_len, f->page_size);
     f->table_rows = m->runtime->config.max_batch;
     f->group_rows = 16 / (s->heads / s->kv_heads);
-    f->warps = f->streamed ? 8 : cuda_choose_warps(s->hidden);
+    /* Attention of large heads needs the registers of more. */
+    f->warps = f->streamed || s->head_dim > 128 ? 8 : cuda_choose_warps(s->hidden);
     f->chunk = layout_chunk(s->head_dim);
     f->chunks = (m->max_seq_len + f->chunk - 1) / f->chunk;
     f->runs = layout_context_runs(f->chunks * f->chunk, f->page_size, s->head_dim, s->kv_heads);

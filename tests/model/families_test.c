@@ -414,8 +414,9 @@ static void test_on_cuda(void) {
     backend = CAIRN_BACKEND_CUDA;
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) {
         uint64_t same = 1000 + i;
-        if (is_emulated(backend) ? zoo[i].emulated && !strcmp(zoo[i].name, "qwen2") : zoo[i].cuda)
-            test_family(zoo[i].make(&same), zoo[i].name, 2);
+        const bool emulated = is_emulated(backend);
+        if (emulated ? !strcmp(zoo[i].name, "qwen2") : zoo[i].cuda)
+            test_family(zoo[i].make(&same), zoo[i].name, emulated ? 1 : 2);
     }
     backend = CAIRN_BACKEND_CPU;
 }
