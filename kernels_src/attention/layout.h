@@ -110,6 +110,9 @@ CAIRN_LAYOUT int layout_attend_bytes(int dim) {
            16 * layout_warps(dim) * 8 + 32;
 }
 
+/* Of step/prompt_attend.cu: two tiles of keys and values, of large heads 64 queries too. */
+CAIRN_LAYOUT int layout_prompt_bytes(int dim) { return (dim > 128 ? 384 : 512) * dim; }
+
 /* Besides, of attention/attention.cu, for the pages of a table and of one run. */
 CAIRN_LAYOUT int layout_list_bytes(int max_pages, int run_pages) {
     return ((max_pages + 31) / 32 + run_pages + 40) * 4;

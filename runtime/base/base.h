@@ -76,11 +76,9 @@ __asm__(BASE_UNALIGNED("vmovaps", "vmovups") BASE_UNALIGNED("vmovapd", "vmovupd"
 #if BASE_X86
 #define BASE_PAUSE() __builtin_ia32_pause()
 #define BASE_PREFETCH(address) __builtin_prefetch(address)
-#define BASE_PREFETCH_L2(address) __builtin_prefetch(address, 0, 2) /* not into the first cache */
 #else
 #define BASE_PAUSE() ((void)0)
 #define BASE_PREFETCH(address) ((void)(address))
-#define BASE_PREFETCH_L2(address) ((void)(address))
 #endif
 
 #define BASE_COUNT(array) (sizeof(array) / sizeof((array)[0]))

@@ -28,6 +28,8 @@ static void cuda_take_weights(forward_cuda_state *f, device_arena *a, bool tied)
                     : (uint8_t *)device_take(
                           a, cuda_packed_bytes(f->pack_embed, s->vocab, s->hidden), what);
     f->norms = (float *)device_take(a, (2 * n + 1) * (uint64_t)s->hidden * 4, "the norms");
+    if (cuda_vector_floats(f))
+        f->vectors = (float *)device_take(a, n * cuda_vector_floats(f) * 4, "the layers' vectors");
     f->weights_bytes = a->bytes;
 }
 
@@ -66,8 +68,8 @@ static void cuda_take_lists(forward_cuda_state *f, device_arena *a) {
 static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
     const model_shape *s = f->shape;
     uint64_t layers = (uint64_t)s->layers;
-    f->rope = (float *)device_take(
-        a, (uint64_t)f->chunks * (uint64_t)f->chunk * (uint64_t)s->head_dim * 4, "the rotations");
+    f->rope = (float *)device_take(a, (uint64_t)f->ropes * cuda_rope_floats(f) * 4,
+                                   "the rotations");
     f->logits = (float *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)s->vocab * 4,
                                      "the logits");
     f->kv = (void **)device_take(a, layers * sizeof(void *), "the cache's addresses");
@@ -290,6 +292,24 @@ static cairn_status cuda_pack_qkv(step_packer *packer, const model_weight *w, in
     return status;
 }
 
+/* A layer's part at `to`, as far as it has one; moves `to` on. */
+static cairn_status cuda_send_part(forward_cuda_state *f, const model_vector *part, float **to) {
+    const size_t bytes = (size_t)part->count * 4;
+    cairn_status status = part->values ? device_upload(f->dev, *to, part->values, bytes) : CAIRN_OK;
+    *to += part->count;
+    return status;
+}
+
+static cairn_status cuda_send_vectors(forward_cuda_state *f, const plan_layer *l, int i) {
+    static const plan_part order[] = {PLAN_Q_BIAS, PLAN_K_BIAS, PLAN_V_BIAS, PLAN_Q_NORM,
+                                      PLAN_K_NORM, PLAN_MIXER_POST, PLAN_FFN_POST};
+    float *to = f->vectors + (size_t)i * cuda_vector_floats(f);
+    cairn_status status = CAIRN_OK;
+    for (size_t n = 0; n < BASE_COUNT(order) && !status && f->vectors; n++)
+        status = cuda_send_part(f, &l->parts[order[n]], &to);
+    return status;
+}
+
 static cairn_status cuda_pack_layer(step_packer *packer, const plan_layer *l, int i) {
     forward_cuda_state *f = packer->f;
     const model_weight *w = l->weights;
@@ -304,6 +324,7 @@ static cairn_status cuda_pack_layer(step_packer *packer, const plan_layer *l, in
         (status = cuda_pack(packer, &w[PLAN_GATE], to[STEP_P_GATE_UP], both, 0, 1)) ||
         (status = cuda_pack(packer, &w[PLAN_UP], to[STEP_P_GATE_UP], both, 0, 2)) ||
         (status = cuda_pack(packer, &w[PLAN_DOWN], to[STEP_P_DOWN], down, 0, 0)) ||
+        (status = cuda_send_vectors(f, l, i)) ||
         (status = device_upload(f->dev, norms, l->parts[PLAN_MIXER_NORM].values, hidden)))
         return status;
     return device_upload(f->dev, norms + f->shape->hidden, l->parts[PLAN_FFN_NORM].values, hidden);
@@ -337,7 +358,8 @@ static cairn_status cuda_pack_all(forward_cuda_state *f, const cairn_model *m) {
 
 /* magnitude * (cos, sin) of position * frequency[j], each position turned on from the one before in
  * double: the error stays near 1e-12. Pairs behind the rope's stay. */
-static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope) {
+static cairn_status cuda_fill_rope(forward_cuda_state *f, int which) {
+    const plan_rope *rope = &f->plan->ropes[which];
     int pairs = f->shape->head_dim / 2, positions = f->chunks * f->chunk;
     size_t count = (size_t)positions * (size_t)pairs * 2;
     float *table = (float *)base_new(f->dev->base, count, sizeof *table);
@@ -357,9 +379,15 @@ static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope)
             c = next;
         }
     }
-    status = device_upload(f->dev, f->rope, table, count * sizeof *table);
+    status = device_upload(f->dev, f->rope + (size_t)which * count, table, count * sizeof *table);
     if (!status) status = device_sync(f->dev);
     base_delete(f->dev->base, table, count, sizeof *table);
+    return status;
+}
+
+static cairn_status cuda_fill_ropes(forward_cuda_state *f) {
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < f->ropes && !status; i++) status = cuda_fill_rope(f, i);
     return status;
 }
 
@@ -390,6 +418,7 @@ static cairn_status cuda_input_scale(const cairn_model *m, float *scale) {
         }
     }
     sum = sqrt(sum / (double)count);
+    if (m->plan.embed_scale > 0.0f) sum *= (double)m->plan.embed_scale;
     *scale = 1.0f;
     if (!(sum > 1e-20 && sum < 1e20)) return CAIRN_OK;
     frexp(sum, &exponent);
@@ -408,6 +437,8 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
         .logits = f->logits, .winners = f->winners, .fault = f->fault,
         .table_stride = f->max_pages, .list_stride = f->max_pages,
         .norm_eps = f->shape->norm_eps, .input_scale = input_scale,
+        .embed_scale = f->plan->embed_scale,
+        .score_scale = 1.4426950408889634f * f->plan->attention_scale,
         .lists = f->lists, .list_counts = f->list_counts, .arrived = f->arrived, .seen = f->seen,
         .seen_words = (f->max_pages + 31) / 32, .pages_read = f->pages_read,
         .row_pages = f->row_pages, .new_pages = f->new_pages, .sequences = f->table_rows};
@@ -455,6 +486,7 @@ static cairn_status cuda_new(cairn_model *model, int max_rows, forward_cuda_stat
     f->runtime = model->runtime;
     f->dev = f->arena.dev = &model->runtime->device;
     f->shape = &model->shape;
+    f->plan = &model->plan;
     cuda_choose_shape(f, model, max_rows);
     return *out = f, CAIRN_OK;
 }
@@ -485,7 +517,7 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     if (status) return status;
     model->state = f;
     if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
-        (status = cuda_fill_rope(f, &model->plan.ropes[0])) || (status = cuda_end_build(f)) ||
+        (status = cuda_fill_ropes(f)) || (status = cuda_end_build(f)) ||
         (status = cuda_pack_all(f, model)) || (status = cuda_input_scale(model, &scale)) ||
         (status = device_upload(f->dev, f->kv, model->kv.pages, addresses)) ||
         (status = device_upload(f->dev, f->bounds, model->kv.bounds, addresses)) ||

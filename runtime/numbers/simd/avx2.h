@@ -170,6 +170,7 @@ SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint
 #define QUADS_FLOATS(a) _mm256_castsi256_ps(a)
 #define QUADS_WIDE 0
 #define QUADS_OF_WIDE(a) (a)
+#define QUADS_FETCH(p) __builtin_prefetch(p, 0, 2) /* not into the first cache */
 #define SUMS_ADD(a, b) _mm256_add_epi32(a, b)
 #define SUMS_SET(x) _mm256_set1_epi32(x)
 #define SUMS_FLOATS(s) _mm256_cvtepi32_ps(s)
@@ -194,14 +195,14 @@ SIMD_FN BASE_INLINE void SIMD(columns)(const uint8_t *at, size_t row, QUADS *out
 
 /* The f16 at `at` of eight rows; of both levels. */
 SIMD_FN BASE_INLINE __m128i simd_halves_x86(const uint8_t *at, size_t row) {
-    __m128i v = _mm_cvtsi32_si128(block_load16(at));
-    v = _mm_insert_epi16(v, block_load16(at + row), 1);
-    v = _mm_insert_epi16(v, block_load16(at + 2 * row), 2);
-    v = _mm_insert_epi16(v, block_load16(at + 3 * row), 3);
-    v = _mm_insert_epi16(v, block_load16(at + 4 * row), 4);
-    v = _mm_insert_epi16(v, block_load16(at + 5 * row), 5);
-    v = _mm_insert_epi16(v, block_load16(at + 6 * row), 6);
-    return _mm_insert_epi16(v, block_load16(at + 7 * row), 7);
+    __m128i v = _mm_cvtsi32_si128((int)block_load16(at));
+    v = _mm_insert_epi16(v, (int)block_load16(at + row), 1);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 2 * row), 2);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 3 * row), 3);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 4 * row), 4);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 5 * row), 5);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 6 * row), 6);
+    return _mm_insert_epi16(v, (int)block_load16(at + 7 * row), 7);
 }
 SIMD_FN BASE_INLINE VEC SIMD(halves)(const uint8_t *at, size_t row) {
     return _mm256_cvtph_ps(simd_halves_x86(at, row));

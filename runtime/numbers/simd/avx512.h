@@ -132,6 +132,7 @@ SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint
 #define QUADS_FLOATS(a) _mm512_castsi512_ps(a)
 #define QUADS_WIDE 128
 #define QUADS_OF_WIDE(a) _mm512_xor_si512(a, _mm512_set1_epi8(-128))
+#define QUADS_FETCH(p) __builtin_prefetch(p, 0, 2)
 #define SUMS_ADD(a, b) _mm512_add_epi32(a, b)
 #define SUMS_SET(x) _mm512_set1_epi32(x)
 #define SUMS_FLOATS(s) _mm512_cvtepi32_ps(s)

@@ -207,7 +207,7 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_single)(int type, int bytes, const uin
         QUADS numbers[8 * SIMD_EIGHT_PARTS(BLOCK_Q4_K)];
         VEC scales[16], minima[8];
         SIMD(eight_block)(type, w, row, numbers, scales, minima);
-        for (int i = 0; i < VEC_N * bytes && ahead; i += 64) BASE_PREFETCH_L2(fetch + i);
+        for (int i = 0; i < VEC_N * bytes && ahead; i += 64) QUADS_FETCH(fetch + i);
         for (int p = 0; p < parts; p++) {
             SIMD(eight_multiply)(1, SIMD_EIGHT_MINIMA(type), halves, type == BLOCK_Q8_0,
                                  numbers + 8 * p, scales + halves * p, minima + p, &x, &total);

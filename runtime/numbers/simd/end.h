@@ -50,6 +50,7 @@
 #undef QUADS_RIGHT
 #undef QUADS_FLIP
 #undef QUADS_SUMS
+#undef QUADS_FETCH
 #undef QUADS_FLOATS
 #undef QUADS_WIDE
 #undef QUADS_OF_WIDE

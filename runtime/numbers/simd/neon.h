@@ -105,7 +105,7 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
 #define QUADS uint32x4_t
 #define SUMS int32x4_t
 #define QUADS_SET(word) vdupq_n_u32(word)
-#define QUADS_AND(a, byte) vandq_u32(a, vdupq_n_u32((byte) * 0x01010101u))
+#define QUADS_AND(a, byte) vandq_u32(a, vdupq_n_u32((uint32_t)(byte) * 0x01010101u))
 #define QUADS_OR(a, b) vorrq_u32(a, b)
 #define QUADS_LEFT(a, n) vshlq_u32(a, vdupq_n_s32(n))
 #define QUADS_RIGHT(a, n) vshlq_u32(a, vdupq_n_s32(-(n)))
@@ -114,6 +114,7 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
 #define QUADS_FLOATS(a) vreinterpretq_f32_u32(a)
 #define QUADS_WIDE 0
 #define QUADS_OF_WIDE(a) (a)
+#define QUADS_FETCH(p) BASE_PREFETCH(p)
 #define SUMS_ADD(a, b) vaddq_s32(a, b)
 #define SUMS_SET(x) vdupq_n_s32(x)
 #define SUMS_FLOATS(s) vcvtq_f32_s32(s)

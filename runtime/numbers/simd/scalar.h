@@ -75,7 +75,7 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
 #define QUADS uint32_t /* four bytes of an output, a number each */
 #define SUMS int32_t
 #define QUADS_SET(word) (word)
-#define QUADS_AND(a, byte) ((a) & (byte) * 0x01010101u)
+#define QUADS_AND(a, byte) ((a) & (uint32_t)(byte) * 0x01010101u)
 #define QUADS_OR(a, b) ((a) | (b))
 #define QUADS_LEFT(a, n) ((a) << (n))
 #define QUADS_RIGHT(a, n) ((a) >> (n))
@@ -84,6 +84,7 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
 #define QUADS_FLOATS(a) block_f32_of_bits(a)
 #define QUADS_WIDE 0 /* what stands for 0 in numbers of 8 bits as dot takes them */
 #define QUADS_OF_WIDE(a) (a)
+#define QUADS_FETCH(p) BASE_PREFETCH(p)
 #define SUMS_ADD(a, b) ((a) + (b))
 #define SUMS_SET(x) (x)
 #define SUMS_FLOATS(s) ((float)(s))
