@@ -49,6 +49,7 @@ typedef enum sample_place { SAMPLE_BEST, SAMPLE_FEW, SAMPLE_HOST } sample_place;
  * best of them already. */
 static sample_place sample_place_of(const sample_ask *ask, int vocab) {
     if (ask->params.repetition_penalty != 1.0f && ask->history_count) return SAMPLE_HOST;
+    if (ask->bias_count) return SAMPLE_HOST;
     if (ask->params.temperature <= 0.0f) return ask->mask ? SAMPLE_FEW : SAMPLE_BEST;
     return sample_is_few(&ask->params, vocab) ? SAMPLE_FEW : SAMPLE_HOST;
 }
@@ -73,10 +74,11 @@ static bool sample_has_penalty(const sample_ask *ask) {
 
 static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const float *logits) {
     int32_t token;
-    if (logits != x->row && (ask->mask || sample_has_penalty(ask))) {
+    if (logits != x->row && (ask->mask || ask->bias_count || sample_has_penalty(ask))) {
         memcpy(x->row, logits, (size_t)x->vocab * sizeof *logits);
         logits = x->row;
     }
+    for (int i = 0; i < ask->bias_count; i++) x->row[ask->bias[i].id] += ask->bias[i].bias;
     if (sample_has_penalty(ask))
         sample_penalize(x->row, x->vocab, ask->history, ask->history_count,
                         ask->params.repetition_penalty, x->seen);

@@ -27,6 +27,8 @@ typedef struct sample_ask {
     bool chained;           /* wanted only if the row before came out as its draft: else -1, or
                                any token */
     const uint32_t *mask;   /* host: a bit for each token that may be drawn; NULL: all may */
+    const cairn_logit_bias *bias; /* [bias_count] host: of valid ids, added before all else */
+    int bias_count;
 } sample_ask;
 
 /* Memory for sampling: all there once open, so that no call allocates. */
