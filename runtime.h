@@ -53,6 +53,10 @@
  * Threads. Every call carries one tag: [any thread], [owner thread] (the thread that opened the
  *          runtime, or any one thread at a time under the caller's lock), or [blocks] (an owner
  *          thread call that waits for a device, a file or a compiler). Two runtimes are independent.
+ *          With config worker.enabled a thread of the runtime computes what sessions ask for: then
+ *          all calls on sessions may come from any thread, one at a time on each; the log callback
+ *          comes from that thread, too, and cairn_last_error may be another thread's failure, which
+ *          cairn_session_error never is.
  * Errors.  Every call returns a cairn_status; 0 is success. cairn_last_error(rt) says what, where,
  *          why and what to do. Nothing aborts, exits or prints. A pointer that is NULL where its
  *          comment does not allow it is INVALID_ARGUMENT.
@@ -273,6 +277,14 @@ typedef enum cairn_backend {
     CAIRN_BACKEND_TABLE(CAIRN_VALUE) CAIRN_BACKEND_COUNT
 } cairn_backend;
 
+#define CAIRN_WORKER_PRIORITY_TABLE(X)                                             \
+    X(CAIRN_PRIORITY_LOW, 0, "low", true,                                          \
+      "after the host program's threads, where the system knows such")             \
+    X(CAIRN_PRIORITY_NORMAL, 1, "normal", true, "like the host program's threads")
+typedef enum cairn_worker_priority {
+    CAIRN_WORKER_PRIORITY_TABLE(CAIRN_VALUE) CAIRN_PRIORITY_COUNT
+} cairn_worker_priority;
+
 /* Which pages a query attends; all hot. */
 typedef struct cairn_selection {
     cairn_page_source source;   /* how a page is scored against a query; minmax, mean, landmark;
@@ -360,6 +372,16 @@ typedef struct cairn_jit {
     uint8_t reserved[500];      /* zero: room for fields to come */
 } cairn_jit;
 
+/* A thread of the runtime that works on what is submitted. */
+typedef struct cairn_worker {
+    bool enabled;               /* it runs, in place of cairn_step; true, false; default false */
+    cairn_worker_priority priority;
+                                /* of it and of the CPU threads; low, normal; default "low" */
+    int32_t threads;            /* CPU threads it computes with; 0: as `threads` says; 0 to
+                                 * 1024; default 1 */
+    uint8_t reserved[52];       /* zero: room for fields to come */
+} cairn_worker;
+
 /* The whole config. Hot fields change between steps of a running program (cairn_reload); the others
  * are fixed at open. */
 typedef struct cairn_config {
@@ -399,6 +421,7 @@ typedef struct cairn_config {
                                  * nor on the run; true, false; default true */
     cairn_log_level log;        /* what reaches the log callback; off, error, warn, info, debug;
                                  * default "info"; hot */
+    cairn_worker worker;        /* a thread of the runtime that works on what is submitted */
 
     /* From the host program, not from Lua; a reload keeps what open was given. */
     cairn_allocator allocator;                  /* host memory; realloc NULL: the C library's */
@@ -515,9 +538,10 @@ typedef struct cairn_floor {
 CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
 
 /* ---- 7  Model and sessions --------------------------------------------------------------------- */
-/* A model is a GGUF file of a family that README names, loaded once; a session is one sequence on
- * it: the tokens so far and their pages of the KV cache. Sessions of a model share one pool of pages and
- * are stepped one at a time; their results do not depend on each other.
+/* A model is a GGUF file, or a folder of config.json, tokenizer.json and safetensors, of a family that
+ * README names, loaded once; a session is one sequence on it: the tokens so far and their pages of the
+ * KV cache. Sessions of a model share one pool of pages and are stepped one at a time; their results do
+ * not depend on each other.
  *
  * What a session holds after each call:
  *   success                the prompt and every id that was handed out;
@@ -828,9 +852,14 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  * its request. The session holds a prompt once it is being processed. A host's job system may call
  * these from any thread, one call on a runtime at a time. On the GPU a step runs whole forwards and
  * waits for them.
+ *
+ * With worker.enabled nobody calls step: the worker does its work as it comes. Then submit and poll
+ * are [any thread]; they wait for no forward on the CPU, and for one at most on the GPU. Blocking
+ * calls on sessions ask for their work and wait; their callbacks come from their own thread. Closing a
+ * session, a model or the runtime ends what is requested of it.
  * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest.
- * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session and while
- * another thread is in it. poll: INVALID_ARGUMENT without a request, and what ended it.
+ * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session, while another
+ * thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it.
  * [owner thread] */
 CAIRN_API cairn_status cairn_generate_submit(cairn_session *session, const char *prompt,
                                              const cairn_generate_options *options);

@@ -57,6 +57,9 @@ local enums = {
   { name = "backend", prefix = "CAIRN_BACKEND", values = {
     { "auto", true, "cuda where there is a usable GPU, else cpu" },
     { "cuda", true, "an NVIDIA GPU" }, { "cpu", true, "threads and SIMD" } } },
+  { name = "worker_priority", prefix = "CAIRN_PRIORITY", values = {
+    { "low", true, "after the host program's threads, where the system knows such" },
+    { "normal", true, "like the host program's threads" } } },
   -- Declared in runtime.h section 4, which the callbacks need.
   { name = "log_level", prefix = "CAIRN_LOG", declared = true, values = {
     { "off", true }, { "error", true }, { "warn", true }, { "info", true }, { "debug", true } } },
@@ -171,6 +174,14 @@ local fields = {
     doc = "results do not depend on the batch, on drafts riding along, nor on the run" },
   { name = "log", type = "enum", enum = "log_level", default = "info", hot = true,
     doc = "what reaches the log callback" },
+  { name = "worker", type = "group", struct = "cairn_worker", bytes = 64,
+    doc = "a thread of the runtime that works on what is submitted", fields = {
+      { name = "enabled", type = "bool", default = false,
+        doc = "it runs, in place of cairn_step" },
+      { name = "priority", type = "enum", enum = "worker_priority", default = "low",
+        doc = "of it and of the CPU threads" },
+      { name = "threads", type = "int", default = 1, min = 0, max = 1024,
+        doc = "CPU threads it computes with; 0: as `threads` says" } } },
 }
 
 -- In the C struct only: what a host program hands over. A reload keeps what open was given.

@@ -99,9 +99,10 @@ cairn_status cairn_open(const cairn_config *config, cairn_runtime **out, char *e
     rt->base = early;
     rt->config = checked;
     rt->device.base = &rt->base;
-    status = pool_open(&rt->base, checked.threads, &rt->pool);
+    status = pool_open(&rt->base, config_threads(&checked), config_is_low(&checked), &rt->pool);
     rt->device.pool = rt->pool;
     if (!status) status = open_backend(rt);
+    if (!status) status = worker_start(rt);
     if (status) {
         open_copy_error(&rt->base, error, error_bytes);
         cairn_close(rt);
@@ -112,9 +113,13 @@ cairn_status cairn_open(const cairn_config *config, cairn_runtime **out, char *e
 
 void cairn_close(cairn_runtime *rt) {
     base last;
+    bool closing;
     if (!rt) return;
-    rt->closing = engine_is_any_busy(rt);
-    if (rt->closing) return;
+    handles_hold(rt);
+    rt->closing = closing = engine_is_any_busy(rt);
+    handles_drop(rt);
+    if (closing) return;
+    worker_stop(rt);
     while (rt->models) cairn_model_free(rt->models);
     base_delete(&rt->base, rt->reload, 1, sizeof *rt->reload);
     prefix_free_all(rt);

@@ -360,6 +360,15 @@ static void config_diff(const cairn_config *old, const cairn_config *fresh, conf
     }
 }
 
+static int config_threads(const cairn_config *config) {
+    const cairn_worker *w = &config->worker;
+    return w->enabled && w->threads ? w->threads : config->threads;
+}
+
+static bool config_is_low(const cairn_config *config) {
+    return config->worker.enabled && config->worker.priority == CAIRN_PRIORITY_LOW;
+}
+
 static bool config_layer_selects(const cairn_config *config, int layer) {
     return layer >= 0 && layer < CAIRN_MAX_LAYERS &&
            (config->selection.layers[layer / 64] >> (layer % 64) & 1);

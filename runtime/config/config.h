@@ -14,6 +14,9 @@ typedef struct config_change { int hot, cold; char hot_names[256], cold_names[25
 static void config_diff(const cairn_config *old, const cairn_config *fresh, config_change *change);
 /* Takes the host program's fields (callbacks, memory, handles) over from the config in force. */
 static void config_keep_host(cairn_config *c, const cairn_config *opened);
+/* CPU threads of a runtime, 0: one per core; and whether they go after the host program's. */
+static int config_threads(const cairn_config *config);
+static bool config_is_low(const cairn_config *config);
 /* Whether this layer selects pages. */
 static bool config_layer_selects(const cairn_config *config, int layer);
 /* For calls without a runtime: the failure of the pointer `what` being NULL, its text in

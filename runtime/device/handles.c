@@ -12,12 +12,61 @@ struct cairn_event {
 struct cairn_graph { cairn_runtime *rt; device_graph graph; struct cairn_graph *next; };
 struct cairn_staging { cairn_runtime *rt; device_staging buffers; struct cairn_staging *next; };
 
+/* ---- turns ----------------------------------------------------------------------------------- */
+
+static void handles_hold_beside(cairn_runtime *rt) {
+    if (!rt->turns.shared) return;
+    os_atomic_add(&rt->turns.coming, 1);
+    os_mutex_lock(&rt->turns.mutex);
+    os_atomic_add(&rt->turns.coming, -1);
+}
+
+static void handles_settle(cairn_runtime *rt) {
+    handles_turns *t = &rt->turns;
+    if (!t->shared) return;
+    t->waiting++;
+    while (t->computing) os_cond_wait(&t->changed, &t->mutex);
+    t->waiting--;
+}
+
+static void handles_hold(cairn_runtime *rt) {
+    handles_hold_beside(rt);
+    handles_settle(rt);
+}
+
+static void handles_drop(cairn_runtime *rt) {
+    if (!rt->turns.shared) return;
+    os_cond_broadcast(&rt->turns.changed);
+    os_mutex_unlock(&rt->turns.mutex);
+}
+
+static void handles_release(cairn_runtime *rt, bool compute) {
+    if (compute) rt->turns.computing = true;
+    handles_drop(rt);
+}
+
+static void handles_retake(cairn_runtime *rt, bool compute) {
+    handles_hold_beside(rt);
+    if (compute) rt->turns.computing = false;
+}
+
+static void handles_wait(cairn_runtime *rt, int64_t us) {
+    os_cond_broadcast(&rt->turns.changed);
+    if (us) os_cond_wait_us(&rt->turns.changed, &rt->turns.mutex, us);
+    else os_cond_wait(&rt->turns.changed, &rt->turns.mutex);
+}
+
 static cairn_status handles_enter(cairn_runtime *rt) {
-    return rt ? device_enter(&rt->device) : CAIRN_INVALID_ARGUMENT;
+    cairn_status status;
+    if (!rt) return CAIRN_INVALID_ARGUMENT;
+    handles_hold(rt);
+    if ((status = device_enter(&rt->device))) handles_drop(rt);
+    return status;
 }
 
 static cairn_status handles_leave(cairn_runtime *rt, cairn_status status) {
     device_leave(&rt->device);
+    handles_drop(rt);
     return status;
 }
 

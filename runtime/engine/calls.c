@@ -115,12 +115,24 @@ cairn_status cairn_generate_next(cairn_session *session, cairn_piece *given) {
 
 /* ---- generate -------------------------------------------------------------------------------- */
 
+/* Others have their turn meanwhile. */
+static bool engine_say(cairn_session *s, cairn_piece_callback callback, void *user,
+                       const cairn_piece *piece) {
+    cairn_runtime *rt = s->model->runtime;
+    bool more;
+    if (!piece->bytes || !callback) return true;
+    handles_release(rt, false);
+    more = callback(user, piece->text, piece->bytes);
+    handles_retake(rt, false);
+    return more;
+}
+
 static cairn_status engine_generate(cairn_session *s, cairn_piece_callback callback, void *user) {
     cairn_piece piece;
     cairn_status status;
     do {
         status = engine_next_piece(s, &piece);
-        if (!piece.bytes || !callback || callback(user, piece.text, piece.bytes)) continue;
+        if (engine_say(s, callback, user, &piece)) continue;
         s->handed = s->text.size; /* the caller wants no more */
         engine_finish(s, CAIRN_STOP_CANCEL, CAIRN_OK);
         loop_rest(s);
@@ -157,9 +169,10 @@ static cairn_status engine_submit(cairn_session *session, const char *prompt, si
                                   const cairn_generate_options *options) {
     cairn_model *m;
     int pages;
-    cairn_status status = engine_enter(session, "generate_submit");
+    cairn_status status = engine_enter_beside(session, "generate_submit");
     if (status) return status;
     m = session->model;
+    if (session->flying) handles_settle(m->runtime);
     status = engine_ask_text(session, prompt, bytes, options, false);
     if (!status && (int)session->waiting.size > m->max_seq_len - session->count)
         status = base_fail(engine_base(session), CAIRN_CONTEXT_FULL,
@@ -188,19 +201,32 @@ static cairn_request engine_request(const cairn_session *s) {
     return s->phase == ENGINE_PROMPT ? CAIRN_REQUEST_PROMPT : CAIRN_REQUEST_TEXT;
 }
 
+/* What is certain, in memory that the loop leaves alone; it may go on while the piece is read. */
+static cairn_status engine_poll(cairn_session *s, cairn_piece *piece) {
+    if (!s->generating && !s->stats.stop) return CAIRN_OK;
+    engine_hand_out(s, piece, CAIRN_OK);
+    s->polled.size = 0;
+    if (!base_text_add(engine_base(s), &s->polled, piece->text, piece->bytes)) {
+        s->handed = 0;
+        return base_no_memory(engine_base(s), "generate_poll", piece->bytes);
+    }
+    if (piece->bytes) piece->text = s->polled.data;
+    engine_drop_handed(s);
+    return CAIRN_OK;
+}
+
 cairn_status cairn_generate_poll(cairn_session *session, cairn_piece *given) {
     cairn_piece piece;
-    cairn_status status = engine_enter(session, "generate_poll");
+    cairn_status status = engine_enter_beside(session, "generate_poll");
     if (status) return status;
     status = engine_check_piece(session, given, &piece);
     if (!status && !session->submitted)
         status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
                            "generate_poll: no request is submitted; call generate_submit");
+    if (!status) status = engine_poll(session, &piece);
     if (status) return engine_leave(session, status);
-    engine_drop_handed(session);
     piece.id = session->last_id;
     session->last_id = -1;
-    if (session->generating || session->stats.stop) engine_hand_out(session, &piece, CAIRN_OK);
     piece.request = engine_request(session);
     session->submitted = !piece.stop;
     memcpy(given, &piece, piece.struct_size);
@@ -279,6 +305,7 @@ cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {
     if (bytes < sizeof bytes || bytes > sizeof now)
         return base_fail(engine_base(session), CAIRN_VERSION_MISMATCH,
                          "session_stats: struct_size is %u; set it to sizeof the struct", bytes);
+    handles_hold_beside(session->model->runtime);
     now = session->stats;
     now.decoded = now.generated > session->from_prompt ? now.generated - session->from_prompt : 0;
     if (now.forwards) {
@@ -286,6 +313,7 @@ cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats) {
         now.pages_held = session->pages_held / now.forwards;
     }
     now.peak_bytes = session->model->runtime->device.peak_bytes;
+    handles_drop(session->model->runtime);
     now.struct_size = bytes;
     memcpy(stats, &now, bytes);
     return CAIRN_OK;

@@ -24,7 +24,7 @@ static cairn_status engine_take_grammar(cairn_session *s, int count) {
     cairn_status status = engine_check_grammar(s, count);
     if (!status && text)
         status = (o->grammar ? grammar_take : grammar_take_schema)(
-            engine_base(s), s->model->grammars, &s->model->tokenizer, text, strlen(text), &s->grammar);
+            engine_base(s), s->model->grammars, &s->model->tokenizer, text, strlen(text), &s->constraint);
     s->grammar_from = o->grammar_from ? o->grammar_from : count;
     memset(&s->place, 0, sizeof s->place);
     return status;
@@ -60,7 +60,7 @@ static cairn_status engine_take_wishes(cairn_session *s, int count) {
 }
 
 static cairn_status engine_find_place(cairn_session *s, int count, grammar_place *place) {
-    return grammar_go(engine_base(s), s->grammar, &s->model->grammars->words,
+    return grammar_go(engine_base(s), s->constraint, &s->model->grammars->words,
                       s->tokens + s->grammar_from, count - s->grammar_from, place);
 }
 
@@ -82,7 +82,7 @@ static cairn_status engine_constrain(cairn_session *s, engine_part *part) {
     for (int i = 0; !status; i++) {
         bool any = !grammar_is_lost(&place);
         if (any)
-            status = grammar_allow(engine_base(s), s->grammar, &shelf->words, &place,
+            status = grammar_allow(engine_base(s), s->constraint, &shelf->words, &place,
                                    s->model->scratch->turn, &s->masks[i], &any);
         if (!any && !i) return engine_no_token(s);
         if (!any) {
@@ -98,7 +98,7 @@ static cairn_status engine_constrain(cairn_session *s, engine_part *part) {
 
 /* Whether the text of all ids is whole and nothing can follow it. */
 static cairn_status engine_is_said(cairn_session *s, bool *done) {
-    cairn_status status = s->grammar ? engine_find_place(s, s->count, &s->place) : CAIRN_OK;
-    *done = !status && s->grammar && grammar_is_done(s->grammar, &s->place);
+    cairn_status status = s->constraint ? engine_find_place(s, s->count, &s->place) : CAIRN_OK;
+    *done = !status && s->constraint && grammar_is_done(s->constraint, &s->place);
     return status;
 }

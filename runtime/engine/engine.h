@@ -89,7 +89,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int32_t fresh[ENGINE_ROWS];
     int fresh_count, fresh_at;
     engine_options options;
-    grammar *grammar;    /* of the generation, or NULL */
+    grammar *constraint; /* of the generation, or NULL */
     int grammar_from;    /* its text is of the ids from here on */
     grammar_place place; /* after some of them */
     cairn_logit_bias *bias; /* [bias_count] of the generation */
@@ -97,6 +97,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     const uint32_t *masks[ENGINE_ROWS]; /* of the step in progress: tokens that its rows may draw */
     tokenizer_stream stream;
     base_text text;      /* generated and not handed out, then what the last piece handed out */
+    base_text polled;    /* of the last poll's piece, which the loop leaves alone */
     size_t handed;       /* bytes at the start of `text` that were handed out */
     int64_t dropped;     /* bytes of this generation that were handed out before those */
     engine_point points[ENGINE_POINTS]; /* ascending, of what may still be cut or covered */
@@ -115,5 +116,9 @@ static cairn_status engine_generate_begin(cairn_session *session, const char *pr
 /* cairn_generate_submit in the same way. */
 static cairn_status engine_submit(cairn_session *session, const char *prompt, size_t bytes,
                                   const cairn_generate_options *options);
+/* Starts the worker, if the config wants one; nothing stands on failure. */
+static cairn_status worker_start(cairn_runtime *rt);
+/* Returns when it has ended: what it had begun stays in flight. No call runs. */
+static void worker_stop(cairn_runtime *rt);
 /* Whether a call on a session of the runtime runs: we are inside its callback. */
 static bool engine_is_any_busy(const cairn_runtime *rt);

@@ -146,7 +146,7 @@ static bool loop_put(cairn_session *s, int most) {
         if (!(status = engine_reserve(s, s->count))) {
             if (s->appending) *part = engine_plan_chunk(s, s->count - 1, most);
             else *part = engine_plan_step(s, engine_room(s), most);
-            if (s->grammar && part->sampled) status = engine_constrain(s, part);
+            if (s->constraint && part->sampled) status = engine_constrain(s, part);
             if (!status) status = engine_reserve(s, s->count + part->drafts);
         }
         if (status) engine_note_error(s, status);
@@ -293,7 +293,8 @@ static void loop_clear(cairn_model *m) {
 static cairn_status loop_until(cairn_session *s) {
     cairn_model *m = s->model;
     while (s->wants)
-        if (!loop_turn(m, INT64_MAX, loop_limit(m), true) && s->wants)
+        if (m->runtime->turns.shared) handles_wait(m->runtime, 0); /* for the worker */
+        else if (!loop_turn(m, INT64_MAX, loop_limit(m), true) && s->wants)
             loop_end(s, CAIRN_STOP_ERROR, engine_raise_noted(s));
     return engine_raise_noted(s);
 }
@@ -342,6 +343,8 @@ cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending)
     if (budget_us < 0)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
                          "step: budget_us = %d; 0 or more is expected", (int)budget_us);
+    if (rt->turns.shared)
+        return base_fail(&rt->base, CAIRN_BUSY, "step: the config's worker steps this model");
     if (!os_atomic_swap_if(&model->scratch->stepping, 0, 1)) return CAIRN_BUSY;
     if (engine_is_any_busy(rt))
         base_fail(&rt->base, status, "step: a call on a session is running: this one comes from its "

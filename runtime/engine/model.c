@@ -62,7 +62,7 @@ static void engine_close_states(cairn_model *m) {
 }
 
 static void engine_unload(cairn_model *m) {
-    while (m->sessions) cairn_session_close(m->sessions);
+    while (m->sessions) engine_drop(m->sessions);
     if (m->grammars) grammar_clear(&m->runtime->base, m->grammars);
     base_delete(&m->runtime->base, m->grammars, 1, sizeof *m->grammars);
     prefix_close(&m->prefixes);
@@ -140,19 +140,19 @@ static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cair
 }
 
 cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
-    model_place place = {path, NULL, NULL};
+    model_place place = {path, HF_MAP, NULL};
     if (!model) return CAIRN_INVALID_ARGUMENT;
     *model = NULL;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
     if (!path)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "load_model: path is NULL");
-    place.open_file = model_opener_of(rt);
+    place.how = model_how_of(rt);
     return engine_load_place(rt, place, model);
 }
 
 cairn_status cairn_load_model_from(cairn_runtime *rt, const cairn_model_source *source,
                                    cairn_model **model) {
-    model_place place = {NULL, NULL, source};
+    model_place place = {NULL, HF_MAP, source};
     if (!model) return CAIRN_INVALID_ARGUMENT;
     *model = NULL;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
@@ -180,16 +180,17 @@ void cairn_model_free(cairn_model *model) {
     bool entered;
     if (!model) return;
     rt = model->runtime;
+    handles_hold(rt);
     model->closing = engine_is_busy(model);
-    if (model->closing) return;
-    for (cairn_model **link = &rt->models; *link; link = &(*link)->next)
+    for (cairn_model **link = &rt->models; *link && !model->closing; link = &(*link)->next)
         if (*link == model) {
             *link = model->next;
+            entered = !device_enter(&rt->device);
+            engine_unload(model);
+            if (entered) device_leave(&rt->device);
             break;
         }
-    entered = !handles_enter(rt);
-    engine_unload(model);
-    if (entered) handles_leave(rt, CAIRN_OK);
+    handles_drop(rt);
 }
 
 /* ---- description ----------------------------------------------------------------------------- */
@@ -212,6 +213,9 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
                          "model_info: struct_size is %u; set it to sizeof the struct",
                          info->struct_size);
     memset(&p, 0, sizeof p);
+    handles_hold_beside(model->runtime);
+    p.free_pages = model->kv.pool.free_count;
+    handles_drop(model->runtime);
     s = &model->shape;
     memcpy(p.architecture, model->architecture, sizeof p.architecture);
     memcpy(p.name, model->name, sizeof p.name);
@@ -220,7 +224,6 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
     p.max_seq_len = model->max_seq_len;
     p.page_size = model->kv.page_size;
     p.pages = model->kv.pool.pages;
-    p.free_pages = model->kv.pool.free_count;
     p.end_id = model->tokenizer.eos;
     p.parameters = model->plan.parameters;
     p.file_bytes = model->file_bytes;

@@ -214,8 +214,8 @@ static cairn_status engine_raise_noted(cairn_session *s) {
 
 /* Leaves what a generation keeps of its options besides these. */
 static void engine_drop_wishes(cairn_session *s) {
-    if (s->grammar) grammar_give(engine_base(s), s->model->grammars, s->grammar);
-    s->grammar = NULL;
+    if (s->constraint) grammar_give(engine_base(s), s->model->grammars, s->constraint);
+    s->constraint = NULL;
     base_delete(engine_base(s), s->bias, (size_t)s->bias_count, sizeof *s->bias);
     s->bias = NULL;
     s->bias_count = 0;
@@ -235,6 +235,7 @@ static void engine_close(cairn_session *s) {
     base_delete(b, s->tokens, (size_t)s->model->max_seq_len, sizeof *s->tokens);
     base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);
     base_text_free(b, &s->text);
+    base_text_free(b, &s->polled);
     base_delete(b, s, 1, sizeof *s);
 }
 
@@ -263,12 +264,22 @@ static void engine_enlist(cairn_session *s) {
     s->model->sessions = s;
 }
 
+/* Closes it and takes it from its model's list, if it is in there. */
+static void engine_drop(cairn_session *s) {
+    cairn_session **link = &s->model->sessions;
+    while (*link && *link != s) link = &(*link)->next;
+    if (*link) *link = s->next;
+    engine_close(s);
+}
+
 cairn_status cairn_session_open(cairn_model *model, cairn_session **session) {
     cairn_status status;
     if (!session) return CAIRN_INVALID_ARGUMENT;
     *session = NULL;
     if (!model) return CAIRN_INVALID_ARGUMENT;
+    handles_hold(model->runtime);
     if (!(status = engine_open(model, session))) engine_enlist(*session);
+    handles_drop(model->runtime);
     return status;
 }
 
@@ -305,37 +316,46 @@ cairn_status cairn_session_fork(cairn_session *session, cairn_session **fork) {
     if (!fork) return CAIRN_INVALID_ARGUMENT;
     *fork = NULL;
     if (!session) return CAIRN_INVALID_ARGUMENT;
+    handles_hold(session->model->runtime);
     if (!(status = engine_fork(session, fork))) engine_enlist(*fork);
+    handles_drop(session->model->runtime);
     return status;
 }
 
 void cairn_session_close(cairn_session *session) {
-    cairn_session **link;
+    cairn_runtime *rt = session ? session->model->runtime : NULL;
     if (!session) return;
+    handles_hold(rt);
     session->closing = session->busy;
-    if (session->busy) return;
-    for (link = &session->model->sessions; *link; link = &(*link)->next)
-        if (*link == session) {
-            *link = session->next;
-            break;
-        }
-    engine_close(session);
+    if (!session->busy) engine_drop(session);
+    handles_drop(rt);
 }
 
 /* ---- public calls on the sequence ------------------------------------------------------------ */
 
-/* Enters a public call: the device's context is current until engine_leave. */
-static cairn_status engine_enter(cairn_session *s, const char *call) {
+/* Enters a public call, maybe beside a forward: the device's context is current until engine_leave. */
+static cairn_status engine_enter_beside(cairn_session *s, const char *call) {
+    cairn_runtime *rt;
     cairn_status status;
     if (!s) return CAIRN_INVALID_ARGUMENT;
+    rt = s->model->runtime;
+    handles_hold_beside(rt);
     if (s->busy)
-        return base_fail(engine_base(s), CAIRN_BUSY,
-                         "%s: a call on this session is running: this one comes from its callback "
-                         "or from another thread",
-                         call);
-    if ((status = handles_enter(s->model->runtime))) return status;
-    s->busy = true;
-    return CAIRN_OK;
+        status = base_fail(engine_base(s), CAIRN_BUSY,
+                           "%s: a call on this session is running: this one comes from its callback "
+                           "or from another thread",
+                           call);
+    else status = device_enter(&rt->device);
+    if (status) handles_drop(rt);
+    else s->busy = true;
+    return status;
+}
+
+/* The same, beside no forward. */
+static cairn_status engine_enter(cairn_session *s, const char *call) {
+    cairn_status status = engine_enter_beside(s, call);
+    if (!status) handles_settle(s->model->runtime);
+    return status;
 }
 
 /* Whether a call on one of the model's sessions runs: we are inside its callback. */
@@ -355,12 +375,15 @@ static bool engine_is_any_busy(const cairn_runtime *rt) {
 static cairn_status engine_leave(cairn_session *s, cairn_status status) {
     cairn_model *m = s->model;
     cairn_runtime *rt = m->runtime;
+    bool session = s->closing, model, runtime;
     s->busy = false;
-    status = handles_leave(rt, status);
+    model = m->closing && !engine_is_busy(m);
+    runtime = rt->closing && !engine_is_any_busy(rt);
     if (status) engine_note_error(s, status);
-    if (s->closing) cairn_session_close(s);
-    if (m->closing && !engine_is_busy(m)) cairn_model_free(m);
-    if (rt->closing && !engine_is_any_busy(rt)) cairn_close(rt);
+    handles_leave(rt, status);
+    if (session) cairn_session_close(s);
+    if (model) cairn_model_free(m);
+    if (runtime) cairn_close(rt);
     return status;
 }
 
@@ -369,29 +392,36 @@ void cairn_cancel(cairn_session *session) {
 }
 
 const int32_t *cairn_session_ids(const cairn_session *session, int *count) {
-    if (count) *count = session ? session->count : 0;
-    return session ? session->tokens : NULL;
+    if (count) *count = 0;
+    if (!session) return NULL;
+    handles_hold_beside(session->model->runtime);
+    if (count) *count = session->count;
+    handles_drop(session->model->runtime);
+    return session->tokens;
+}
+
+/* Inside an entered call. */
+static cairn_status engine_rewind(cairn_session *s, int count) {
+    int held = s->phase == ENGINE_PROMPT ? s->held_before : s->count;
+    if (count < 0 || count > held)
+        return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT,
+                         "session_rewind: count = %d; 0 to %d is held", count, held);
+    engine_withdraw(s);
+    engine_cut(s, count);
+    return CAIRN_OK;
 }
 
 cairn_status cairn_session_rewind(cairn_session *session, int count) {
-    int held;
     cairn_status status = engine_enter(session, "session_rewind");
-    if (status) return status;
-    held = session->phase == ENGINE_PROMPT ? session->held_before : session->count;
-    if (count < 0 || count > held)
-        return engine_leave(session, base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
-                                               "session_rewind: count = %d; 0 to %d is held",
-                                               count, held));
-    engine_withdraw(session);
-    engine_cut(session, count);
-    return engine_leave(session, CAIRN_OK);
+    return status ? status : engine_leave(session, engine_rewind(session, count));
 }
 
 cairn_status cairn_session_reset(cairn_session *session) {
-    cairn_status status = cairn_session_rewind(session, 0);
+    cairn_status status = engine_enter(session, "session_reset");
     if (status) return status;
+    engine_rewind(session, 0);
     session->appended = session->reused = 0;
     session->append_seconds = 0.0;
     if (session->drafter.heads) drafter_clear(&session->drafter);
-    return CAIRN_OK;
+    return engine_leave(session, CAIRN_OK);
 }

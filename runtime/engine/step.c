@@ -51,7 +51,7 @@ static void engine_ask(const cairn_session *s, int at, int first, int end, sampl
     ask->history_count = at + 1;
     ask->expected = at + 1 < end ? s->tokens[at + 1] : -1;
     ask->chained = at > first;
-    ask->mask = s->grammar ? s->masks[at - first] : NULL;
+    ask->mask = s->constraint ? s->masks[at - first] : NULL;
     ask->bias = s->bias;
     ask->bias_count = s->bias_count;
 }
@@ -190,7 +190,10 @@ static bool engine_is_flight_cancelled(cairn_model *m) {
 static void engine_advance(cairn_model *m, int parts) {
     engine_scratch *x = m->scratch;
     int64_t start = os_now_us(), us;
-    int left = m->backend->advance(m, parts);
+    int left;
+    handles_release(m->runtime, true);
+    left = m->backend->advance(m, parts);
+    handles_retake(m->runtime, true);
     us = os_now_us() - start;
     if (x->total - x->left < m->shape.layers)
         engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)us / parts);

@@ -118,7 +118,7 @@ static void forward_choose_shape(forward_cpu_state *f, cairn_model *model, int m
     f->simd = simd_for(s->head_dim);
     f->threads_pool = model->runtime->device.pool;
     f->threads = f->threads_pool ? pool_threads(f->threads_pool)
-                                 : pool_count(model->runtime->config.threads);
+                                 : pool_count(config_threads(&model->runtime->config));
     f->units = 8 * f->threads;
     f->max_rows = max_rows;
     f->page_size = model->runtime->config.page_size;
@@ -277,8 +277,7 @@ static int forward_cpu_advance(cairn_model *model, int parts) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     if (parts < 1 || f->part == f->parts) return f->parts - f->part;
     f->part_end = parts < f->parts - f->part ? f->part + parts : f->parts;
-    for (int i = 0; i < FORWARD_COUNTERS; i++) os_atomic_store(&f->counters[i], 0);
-    pool_each(f->threads_pool, forward_run_parts, f);
+    pool_each(f->threads_pool, f->threads, forward_run_parts, f);
     f->part = f->part_end;
     if (f->part == f->parts) forward_add_pages_read(f);
     return f->parts - f->part;

@@ -70,10 +70,12 @@ static void forward_short_conv(forward_walk *walk) {
     linear_job in = forward_job(f, &layer->weights[PLAN_CONV_IN], x, f->mixed, false);
     linear_job out = forward_job(f, &layer->weights[PLAN_CONV_OUT], f->normed, f->h, true);
     forward_product(walk, &in, 5);
-    for (int at = forward_take(walk) * FORWARD_CHANNELS; at < hidden;
-         at = forward_take(walk) * FORWARD_CHANNELS)
+    for (int i = forward_take(walk); i < (hidden + FORWARD_CHANNELS - 1) / FORWARD_CHANNELS;
+         i = forward_take(walk)) {
+        int at = i * FORWARD_CHANNELS;
         forward_conv_channels(walk, at, hidden - at < FORWARD_CHANNELS ? hidden - at
                                                                        : FORWARD_CHANNELS);
+    }
     forward_meet(walk);
     forward_product(walk, &out, 4);
 }

@@ -45,7 +45,7 @@ static void forward_fill_slots(forward_cpu_state *f) {
 static bool forward_expert_item(const forward_cpu_state *f, int item, int outs, int share,
                                 int *expert, int *first, int *last) {
     const int pieces = (outs + share - 1) / share;
-    if (item >= f->busy_count * pieces) return false;
+    if (item == INT_MAX || item >= f->busy_count * pieces) return false;
     *expert = f->busy_experts[item / pieces];
     *first = item % pieces * share;
     *last = *first + share < outs ? *first + share : outs;
@@ -109,7 +109,8 @@ static void forward_experts(forward_walk *walk) {
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     const int rows = f->batch->row_count, used = f->model->shape.experts_used;
     const int hidden = f->model->shape.hidden;
-    const float *x = forward_norm(walk, layer->parts[PLAN_FFN_NORM].values, NULL, rows);
+    const float *norm = layer->parts[PLAN_FFN_NORM].values;
+    const float *x = forward_norm(walk, norm, NULL, rows);
     const linear_job router = forward_job(f, &layer->weights[PLAN_ROUTER], x, f->routes, false);
     forward_product(walk, &router, 1);
     for (int r = forward_take(walk); r < rows; r = forward_take(walk)) forward_choose_experts(f, r);
@@ -117,8 +118,8 @@ static void forward_experts(forward_walk *walk) {
     if (forward_take(walk) == 0) forward_fill_slots(f);
     forward_meet(walk);
     for (int i = forward_take(walk); i < rows * used; i = forward_take(walk))
-        memcpy(f->routed + (int64_t)f->slots[i] * hidden, x + (int64_t)(i / used) * hidden,
-               (size_t)hidden * sizeof *x);
+        f->simd->rmsnorm(f->h + (int64_t)(i / used) * hidden, norm, f->model->shape.norm_eps, hidden,
+                         f->routed + (int64_t)f->slots[i] * hidden);
     forward_meet(walk);
     forward_experts_up(walk, layer);
     forward_experts_down(walk, layer);

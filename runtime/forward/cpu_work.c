@@ -1,16 +1,16 @@
 /* forward_cpu_work: the stages of a decoder layer on the CPU, as the workers run them.
  *
  * One pool_each spans a whole forward: every worker walks through the same stages, takes items of
- * a stage from a shared counter until none is left, and meets the others at a barrier. What an item
- * computes depends on the item alone, so results do not depend on who takes what.
+ * a stage until none is left, and meets the others who took some. One that comes late walks past what
+ * the others have done (pool.h): what it made of its own in a stage it has for that stage alone. What an
+ * item computes depends on the item alone, so results do not depend on who takes what.
  * Calls simd, linear, select, attention, pool. */
 
 enum {
     FORWARD_FEW = 32,  /* rows up to which each worker normalises all of them for itself */
     FORWARD_HEAD = 64, /* rows whose logits are made together, at most */
     FORWARD_PIECE = 4096, /* outputs of the head that are one part of a forward */
-    FORWARD_OUTPUTS = 16, /* outputs are handed out in multiples of this */
-    FORWARD_COUNTERS = 3
+    FORWARD_OUTPUTS = 16 /* outputs are handed out in multiples of this */
 };
 
 /* Scratch of one worker. */
@@ -80,7 +80,6 @@ typedef struct forward_cpu_state {
     os_atomic *unit_done;     /* [units]: runs that are finished */
     os_atomic *seen;          /* [max_sequences, kv_heads, max_pages]: the epoch that saw a page */
     int32_t epoch;            /* of this forward's first layer; each layer is one further */
-    os_atomic counters[FORWARD_COUNTERS];
     /* the forward that runs */
     int part, part_end, parts; /* see forward_run_parts */
     cairn_model *model;
@@ -89,24 +88,21 @@ typedef struct forward_cpu_state {
     pool *threads_pool;
 } forward_cpu_state;
 
-/* A worker's walk: the stage it is in, hence its counter, and the layer. */
+/* A worker's walk, and the layer it is in. */
 typedef struct forward_walk {
     forward_cpu_state *f;
     forward_worker *own;
-    int worker, stage, layer;
+    int worker, layer;
 } forward_walk;
 
+/* The next item of the stage; INT_MAX for a worker that comes too late for it. */
 static int forward_take(const forward_walk *walk) {
-    return os_atomic_add(&walk->f->counters[walk->stage % FORWARD_COUNTERS], 1);
+    return pool_next(walk->f->threads_pool, walk->worker);
 }
 
-/* Ends a stage. The counter of the stage after the next is set anew here: nobody takes from it any
- * more, since all have come to this barrier's stage, nor yet. */
-static void forward_meet(forward_walk *walk) {
-    if (walk->worker == 0)
-        os_atomic_store(&walk->f->counters[(walk->stage + 2) % FORWARD_COUNTERS], 0);
-    walk->stage++;
-    pool_barrier(walk->f->threads_pool);
+/* Ends a stage. */
+static void forward_meet(const forward_walk *walk) {
+    pool_meet(walk->f->threads_pool, walk->worker);
 }
 
 /* Which of the cache's layers, or of the rings', is this layer's. */
@@ -131,16 +127,17 @@ static void forward_norm_rows(forward_cpu_state *f, const float *weight, int fir
 }
 
 /* Normalises `rows` rows of h, those that are picked or else the first; returns where they are: few
- * rows each worker normalises for itself, many are shared out, which takes a stage. */
+ * rows each worker normalises for itself and this stage, many are shared out, which takes one. */
 static const float *forward_norm(forward_walk *walk, const float *weight, const int32_t *picked,
                                  int rows) {
     forward_cpu_state *f = walk->f;
-    const int some = 8;
+    const int some = 8, items = (rows + some - 1) / some;
     if (rows <= FORWARD_FEW) {
-        forward_norm_rows(f, weight, 0, rows, picked, walk->own->normed);
+        if (pool_takes_part(f->threads_pool, walk->worker))
+            forward_norm_rows(f, weight, 0, rows, picked, walk->own->normed);
         return walk->own->normed;
     }
-    for (int i = forward_take(walk); i * some < rows; i = forward_take(walk))
+    for (int i = forward_take(walk); i < items; i = forward_take(walk))
         forward_norm_rows(f, weight, i * some, i * some + some < rows ? i * some + some : rows,
                           picked, f->normed);
     forward_meet(walk);
@@ -169,9 +166,9 @@ static linear_job forward_job(const forward_cpu_state *f, const model_weight *w,
 static void forward_outputs(forward_walk *walk, const linear_job *job, int from, int to,
                             int items_per_worker) {
     const int share = forward_share(walk->f, to - from, items_per_worker);
-    for (int first = from + forward_take(walk) * share; first < to;
-         first = from + forward_take(walk) * share) {
-        int last = first + share < to ? first + share : to;
+    const int items = (to - from + share - 1) / share;
+    for (int i = forward_take(walk); i < items; i = forward_take(walk)) {
+        int first = from + i * share, last = first + share < to ? first + share : to;
         linear_range(walk->f->simd, job, first, last, walk->own->panel);
     }
     forward_meet(walk);
@@ -571,8 +568,8 @@ static void forward_gate_up(forward_walk *walk) {
                                   f->batch->row_count);
     const linear_job gate = forward_job(f, &layer->weights[PLAN_GATE], x, f->gate, false);
     const linear_job up = forward_job(f, &layer->weights[PLAN_UP], x, f->up, false);
-    for (int first = forward_take(walk) * share; first < ffn; first = forward_take(walk) * share) {
-        int last = first + share < ffn ? first + share : ffn;
+    for (int i = forward_take(walk); i < (ffn + share - 1) / share; i = forward_take(walk)) {
+        int first = i * share, last = first + share < ffn ? first + share : ffn;
         linear_range(f->simd, &gate, first, last, walk->own->panel);
         linear_range(f->simd, &up, first, last, walk->own->panel);
         for (int r = 0; r < f->batch->row_count; r++) {
@@ -634,13 +631,18 @@ static int forward_head_rows(const forward_cpu_state *f, int i) {
     return end - i;
 }
 
-/* Draws the rows of [first, first + count) that are to be sampled; *asked of them all were before. */
-static void forward_draw(forward_cpu_state *f, int first, int count, const float *logits,
-                         int *asked) {
-    for (int i = 0; i < count; i++)
-        if (f->batch->rows[f->wanted[first + i]].sample)
-            sample_row_host(&f->space, logits + (int64_t)i * f->model->shape.vocab, f->asks,
-                            (*asked)++, f->batch->sampled);
+/* Draws the wanted rows of [first, first + count) that are to be sampled: one worker does. */
+static void forward_draw(forward_walk *walk, int first, int count, const float *logits) {
+    forward_cpu_state *f = walk->f;
+    int asked = 0;
+    if (forward_take(walk) != 0) return;
+    for (int i = 0; i < first + count; i++) {
+        if (!f->batch->rows[f->wanted[i]].sample) continue;
+        if (i >= first)
+            sample_row_host(&f->space, logits + (int64_t)(i - first) * f->model->shape.vocab,
+                            f->asks, asked, f->batch->sampled);
+        asked++;
+    }
 }
 
 /* Outputs [from, to) of the logits of `count` wanted rows from i on, which lie at y. */
@@ -656,13 +658,12 @@ static void forward_head(forward_walk *walk, int i, int count, float *y, int fro
 static void forward_logits(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     float *out = f->batch->logits;
-    int asked = 0;
     for (int i = 0, count; i < f->wanted_count; i += count) {
         bool logits = f->batch->rows[f->wanted[i]].logits;
         float *y = logits ? out : f->logits;
         count = forward_head_rows(f, i);
         forward_head(walk, i, count, y, 0, f->model->shape.vocab);
-        if (walk->worker == 0) forward_draw(f, i, count, y, &asked);
+        forward_draw(walk, i, count, y);
         if (logits) out += (int64_t)count * f->model->shape.vocab;
         if (i + count < f->wanted_count) forward_meet(walk); /* f->logits may be written again */
     }
@@ -695,8 +696,8 @@ static void forward_run_head(forward_walk *walk, int from, int to) {
         forward_head(walk, 0, f->wanted_count, f->logits, from * FORWARD_PIECE,
                      end < vocab ? end : vocab);
     from = from > pieces ? from - pieces : 0;
-    if (walk->worker == 0 && to > pieces)
-        forward_draw(f, from, to - pieces - from, f->logits + (int64_t)from * vocab, &from);
+    if (to > pieces)
+        forward_draw(walk, from, to - pieces - from, f->logits + (int64_t)from * vocab);
 }
 
 /* What each worker does: parts [f->part, f->part_end) of the forward. They are its layers, the
@@ -708,7 +709,6 @@ static void forward_run_parts(void *context, int worker) {
     walk.f = f;
     walk.own = &f->workers[worker];
     walk.worker = worker;
-    walk.stage = 0;
     walk.layer = f->part;
     if (!walk.layer) forward_embed(&walk);
     for (; walk.layer < layers && walk.layer < end; walk.layer++) forward_layer(&walk);

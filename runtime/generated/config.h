@@ -30,6 +30,9 @@ static const config_value config_memory_map_values[] = {
 static const config_value config_backend_values[] = {
     CAIRN_BACKEND_TABLE(CFG_VALUE)
 };
+static const config_value config_worker_priority_values[] = {
+    CAIRN_WORKER_PRIORITY_TABLE(CFG_VALUE)
+};
 static const config_value config_log_level_values[] = {
     {"off", CAIRN_LOG_OFF, true},
     {"error", CAIRN_LOG_ERROR, true},
@@ -197,6 +200,16 @@ static const config_field config_fields[] = {
     {.path = "log", .kind = CFG_ENUM, .parent = -1, .hot = true,
      .offset = offsetof(cairn_config, log), .bytes = 4,
      .values = config_log_level_values, .value_count = 5},
+    {.path = "worker", .kind = CFG_GROUP, .parent = -1, .hot = false,
+     .offset = offsetof(cairn_config, worker), .bytes = sizeof(cairn_worker)},
+    {.path = "worker.enabled", .kind = CFG_BOOL, .parent = 50, .hot = false,
+     .offset = offsetof(cairn_config, worker.enabled), .bytes = 1},
+    {.path = "worker.priority", .kind = CFG_ENUM, .parent = 50, .hot = false,
+     .offset = offsetof(cairn_config, worker.priority), .bytes = 4,
+     .values = config_worker_priority_values, .value_count = 2},
+    {.path = "worker.threads", .kind = CFG_INT, .parent = 50, .hot = false,
+     .offset = offsetof(cairn_config, worker.threads), .bytes = 4,
+     .low = 0, .high = 1024},
 };
 
 /* Bytes that must be zero. */
@@ -208,6 +221,7 @@ static const config_span config_reserved[] = {
     {offsetof(cairn_config, routes.reserved), sizeof(((cairn_config *)0)->routes.reserved)},
     {offsetof(cairn_config, memory.reserved), sizeof(((cairn_config *)0)->memory.reserved)},
     {offsetof(cairn_config, jit.reserved), sizeof(((cairn_config *)0)->jit.reserved)},
+    {offsetof(cairn_config, worker.reserved), sizeof(((cairn_config *)0)->worker.reserved)},
 };
 
 typedef char config_selection_has_its_size[sizeof(cairn_selection) == 256 ? 1 : -1];
@@ -217,6 +231,7 @@ typedef char config_shape_has_its_size[sizeof(cairn_shape) == 64 ? 1 : -1];
 typedef char config_routes_has_its_size[sizeof(cairn_routes) == 1024 ? 1 : -1];
 typedef char config_memory_has_its_size[sizeof(cairn_memory) == 64 ? 1 : -1];
 typedef char config_jit_has_its_size[sizeof(cairn_jit) == 1024 ? 1 : -1];
+typedef char config_worker_has_its_size[sizeof(cairn_worker) == 64 ? 1 : -1];
 
 static void config_set_defaults(cairn_config *c) {
     memset(c, 0, sizeof *c);
@@ -260,6 +275,9 @@ static void config_set_defaults(cairn_config *c) {
     c->graphs = true;
     c->deterministic = true;
     c->log = CAIRN_LOG_INFO;
+    c->worker.enabled = false;
+    c->worker.priority = CAIRN_PRIORITY_LOW;
+    c->worker.threads = 1;
 }
 
 /* What the host program handed over stays as it was at open. */

@@ -121,8 +121,9 @@ static grammar_mask *mask_find(base *b, grammar *g, const grammar_words *w, int 
     oldest = &g->masks[g->mask_count];
     oldest->bits = (uint32_t *)base_new(b, mask_words(w), sizeof *oldest->bits);
     oldest->state = -1;
-    if (!oldest->bits) return base_no_memory(b, "a mask of tokens", mask_words(w) * 4), NULL;
-    return g->mask_count++, oldest;
+    if (oldest->bits) return g->mask_count++, oldest;
+    base_no_memory(b, "a mask of tokens", mask_words(w) * 4);
+    return NULL;
 }
 
 static cairn_status grammar_allow(base *b, grammar *g, grammar_words *w,

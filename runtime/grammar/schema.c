@@ -545,7 +545,7 @@ static void schema_put_other_keys(schema *x, int n, int properties) {
 
 /* ---- schemas --------------------------------------------------------------------------------- */
 
-typedef struct schema_type { const char *name, *rule, *keywords; bool (*write)(schema *x, int n); }
+typedef struct schema_type { const char *name, *rule, *keywords; bool (*body)(schema *x, int n); }
     schema_type;
 
 enum { SCHEMA_INTEGERS = 3 /* of schema_types; numbers follow */ };
@@ -699,7 +699,7 @@ static bool schema_put_types(schema *x, int n) {
         if (!schema_has_type(x, n, type, true)) continue;
         schema_write(x, "t%d_%d ::= ", n, (int)i);
         if (!schema_says_more(x, n, type)) schema_write(x, "%s", type->rule);
-        else if (!type->write(x, n)) return false;
+        else if (!type->body(x, n)) return false;
         schema_write(x, "\n");
     }
     return true;

@@ -36,6 +36,8 @@ static cairn_status os_write_private(base *b, const char *path, const void *data
 static int os_make_path(const char *path);
 /* Modification time in microseconds since 1970; -1 when there is no such file. */
 static int64_t os_mtime(const char *path);
+/* Whether the character stands between the names of a path. */
+static bool os_is_separator(char c);
 /* Puts the directory part of `path` before its last separator into `out`, "." if there is none. */
 static bool os_directory_of(const char *path, char *out, size_t out_bytes);
 
@@ -56,6 +58,10 @@ static bool os_thread_start(os_thread *thread, size_t stack_bytes, void (*run)(v
                             void *context);
 /* Returns when the thread has ended. Once a thread. */
 static void os_thread_join(os_thread *thread);
+/* Lets other threads run. */
+static void os_thread_yield(void);
+/* From now on the calling thread goes after others, where the system knows such of one thread. */
+static void os_thread_lower(void);
 /* Whether the caller is that thread. */
 static bool os_thread_is_self(const os_thread *thread);
 

@@ -158,7 +158,18 @@ static void os_thread_join(os_thread *thread) { pthread_join(thread->id, NULL); 
 static bool os_thread_is_self(const os_thread *thread) {
     return pthread_equal(thread->id, pthread_self()) != 0;
 }
-BASE_UNUSED static void os_thread_yield(void) { sched_yield(); }
+static void os_thread_yield(void) { sched_yield(); }
+#ifdef __linux__
+enum { OS_FUTEX_WAIT = 128, OS_FUTEX_WAKE = 129 }; /* of this process */
+static void os_futex(os_atomic *at, int what, int32_t value) {
+    syscall(SYS_futex, at, what, value, NULL, NULL, 0);
+}
+#endif
+static void os_thread_lower(void) {
+#ifdef __linux__
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 10);
+#endif
+}
 
 static void os_mutex_init(os_mutex *m) { pthread_mutex_init(m, NULL); }
 static void os_mutex_lock(os_mutex *m) { pthread_mutex_lock(m); }

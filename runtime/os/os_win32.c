@@ -246,7 +246,10 @@ static bool os_thread_is_self(const os_thread *thread) {
     return GetThreadId(thread->handle) == GetCurrentThreadId();
 }
 
-BASE_UNUSED static void os_thread_yield(void) { SwitchToThread(); }
+static void os_thread_yield(void) { SwitchToThread(); }
+static void os_thread_lower(void) {
+    SetThreadPriority(GetCurrentThread(), THREAD_PRIORITY_BELOW_NORMAL);
+}
 
 static void os_mutex_init(os_mutex *m) { InitializeSRWLock(m); }
 static void os_mutex_lock(os_mutex *m) { AcquireSRWLockExclusive(m); }

@@ -108,7 +108,7 @@ static cairn_status snapshot_sum_chunks(base *b, struct pool *threads, snapshot_
     c.buffers = NULL;
     if (reads) c.buffers = (uint8_t *)base_realloc(b, NULL, 0, (size_t)c.threads * SNAPSHOT_CHUNK);
     if (c.sums && (c.buffers || !reads)) {
-        pool_each(threads, snapshot_sum_share, &c);
+        pool_run(threads, c.threads, snapshot_sum_share, &c);
         *sum = snapshot_sum(c.sums, c.count * 8);
     }
     base_delete(b, c.buffers, (size_t)c.threads, SNAPSHOT_CHUNK);

@@ -53,6 +53,12 @@ error "annotations for the editor, not a module"
 ---@field quick? boolean compile fast rather than for speed, while editing kernels; true, false; default false
 ---@field threads? integer compile threads; 0: chosen from the cores; 0 to 256; default 0
 
+---a thread of the runtime that works on what is submitted
+---@class cairn.worker
+---@field enabled? boolean it runs, in place of cairn_step; true, false; default false
+---@field priority? "low"|"normal" of it and of the CPU threads; low, normal; default "low"
+---@field threads? integer CPU threads it computes with; 0: as `threads` says; 0 to 1024; default 1
+
 ---A config file returns one of these; every field is optional.
 ---@class cairn.Config
 ---@field page_size? 16|32|64|128|256 tokens per KV page, landmark slot included; 16, 32, 64, 128, 256; default 64
@@ -78,3 +84,4 @@ error "annotations for the editor, not a module"
 ---@field graphs? boolean run a decode step as one CUDA graph; true, false; default true
 ---@field deterministic? boolean results do not depend on the batch, on drafts riding along, nor on the run; true, false; default true
 ---@field log? "off"|"error"|"warn"|"info"|"debug" what reaches the log callback; off, error, warn, info, debug; default "info"
+---@field worker? cairn.worker a thread of the runtime that works on what is submitted

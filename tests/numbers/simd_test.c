@@ -8,6 +8,10 @@
 #include "ref/f16_ref.h"
 #include "tap.h"
 
+#ifndef _WIN32
+#include <signal.h>
+#endif
+
 static uint64_t state;
 static int between(int low, int high) {
     return low + (int)(random_next(&state) % (uint64_t)(high - low + 1));
@@ -275,29 +279,100 @@ static void test_select_top(void) {
 
 /* ---- pool ------------------------------------------------------------------------------------ */
 
-typedef struct phases { pool *p; os_atomic count[64]; os_atomic wrong; } phases;
+enum { STAGES = 64, ITEMS = 24 };
+
+/* Each stage doubles what the one before left and adds an index: a stage that began before the last one
+ * had ended, or an item done twice or not at all, gives another number. */
+typedef struct phases {
+    pool *p;
+    uint64_t value[ITEMS];
+    os_atomic inside, wrong, came;
+    int late; /* this worker sleeps where it holds nothing, now and then */
+} phases;
 
 static void phase_task(void *context, int worker) {
     phases *all = (phases *)context;
-    for (int i = 0; i < 64; i++) {
-        os_atomic_add(&all->count[i], 1);
-        pool_barrier(all->p);
-        if (os_atomic_load(&all->count[i]) != pool_threads(all->p)) os_atomic_add(&all->wrong, 1);
-        if (i + 1 < 64 && worker == 0 && os_atomic_load(&all->count[i + 1]) > pool_threads(all->p))
-            os_atomic_add(&all->wrong, 1);
+    os_atomic_add(&all->came, 1);
+    for (int i = 0; i < STAGES; i++) {
+        if (worker == all->late && i % 16 == 3 && !pool_takes_part(all->p, worker)) {
+            int64_t until = os_now_us() + 300;
+            while (os_now_us() < until) os_thread_yield();
+        }
+        for (int j; (j = pool_next(all->p, worker)) < ITEMS;) {
+            all->value[j] = 2 * all->value[j] + (uint64_t)i;
+            if (!pool_takes_part(all->p, worker)) os_atomic_add(&all->wrong, 1);
+        }
+        pool_meet(all->p, worker);
     }
+}
+
+static bool phases_right(phases *all) {
+    uint64_t want = 0;
+    bool right = !os_atomic_load(&all->wrong);
+    for (int i = 0; i < STAGES; i++) want = 2 * want + (uint64_t)i;
+    for (int j = 0; j < ITEMS; j++) right = right && all->value[j] == want;
+    return right;
+}
+
+static void test_stages(pool *p, int threads) {
+    int good = 0, rounds = 60, most = 1;
+    for (int round = 0; round < rounds; round++) {
+        phases all;
+        memset(&all, 0, sizeof all);
+        all.p = p, all.late = round % (threads + 1), most = round % 3 ? threads : 1 + round % threads;
+        pool_each(p, most, phase_task, &all);
+        good += phases_right(&all) && os_atomic_load(&all.came) <= most;
+    }
+    tap_ok(good == rounds, "%d threads: stages follow one another, by whoever comes: %d of %d", threads,
+           good, rounds);
 }
 
 static void index_task(void *context, int index) { os_atomic_add((os_atomic *)context + index, 1); }
 
+/* A thread whose core is busy with something else: a signal holds it while the pool is idle, and runs
+ * end without it. */
+#ifdef _WIN32
+static void test_busy_core(pool *p, int threads) { (void)p, (void)threads; }
+#else
+static os_atomic held, release;
+static void hold(int signal) {
+    (void)signal;
+    os_atomic_store(&held, 1);
+    while (!os_atomic_load(&release)) BASE_PAUSE();
+    os_atomic_store(&held, 0);
+}
+
+static void test_busy_core(pool *p, int threads) {
+    static os_atomic done[1000];
+    phases all;
+    bool right = true;
+    if (threads < 2) return;
+    signal(SIGUSR1, hold);
+    os_atomic_store(&release, 0);
+    pthread_kill(p->workers[1].thread.id, SIGUSR1);
+    while (!os_atomic_load(&held)) os_thread_yield();
+    memset(&all, 0, sizeof all);
+    all.p = p, all.late = -1;
+    pool_each(p, threads, phase_task, &all);
+    memset(done, 0, sizeof done);
+    pool_run(p, 1000, index_task, done);
+    for (int i = 0; i < 1000; i++) right = right && os_atomic_load(&done[i]) == 1;
+    tap_ok(right && phases_right(&all) && os_atomic_load(&all.came) < threads &&
+               os_atomic_load(&held),
+           "%d threads, one of them held: the others do it all", threads);
+    os_atomic_store(&release, 1);
+    while (os_atomic_load(&held)) os_thread_yield();
+}
+#endif
+
+
 static void test_pool(base *b, int threads) {
     os_atomic *done = (os_atomic *)calloc(1000, sizeof *done);
-    phases all;
+    pool *p;
     int wrong = 0;
-    memset(&all, 0, sizeof all);
-    if (!tap_ok(pool_open(b, threads, &all.p) == CAIRN_OK, "a pool of %d opens", threads)) return;
+    if (!tap_ok(pool_open(b, threads, false, &p) == CAIRN_OK, "a pool of %d opens", threads)) return;
     for (int round = 1; round <= 30; round++) {
-        pool_run(all.p, 1000, index_task, done);
+        pool_run(p, 1000, index_task, done);
         for (int i = 0; i < 1000; i++) wrong += os_atomic_load(&done[i]) != round;
         if (round % 10 == 0) { /* long enough to fall asleep */
             int64_t until = os_now_us() + 3000;
@@ -305,9 +380,12 @@ static void test_pool(base *b, int threads) {
         }
     }
     tap_ok(!wrong, "%d threads: each index once in each run", threads);
-    pool_each(all.p, phase_task, &all);
-    tap_ok(!os_atomic_load(&all.wrong), "%d threads: all meet at each barrier", threads);
-    pool_close(all.p);
+    test_stages(p, threads);
+    test_busy_core(p, threads);
+    pool_resize(p, 1 + threads % 4);
+    tap_ok(pool_threads(p) == 1 + threads % 4, "resized to %d", pool_threads(p));
+    test_stages(p, pool_threads(p));
+    pool_close(p);
     free(done);
 }
 

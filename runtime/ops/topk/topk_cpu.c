@@ -440,7 +440,7 @@ static cairn_status topk_cpu(device *dev, topk_cpu_call *call) {
     for (r = 0; longs > 0 && call->long_apart && r < call->rows; r++)
         if (topk_is_long(call, r)) topk_row_by_all(call, r);
     os_atomic_store(&call->next, 0);
-    if (call->rows > 1) pool_each(dev->pool, topk_worker, call);
+    if (call->rows > 1) pool_each(dev->pool, threads, topk_worker, call);
     else topk_worker(call, 0);
     return CAIRN_OK;
 }
