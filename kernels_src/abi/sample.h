@@ -39,7 +39,18 @@ typedef struct sample_kernel_params {
     uint32_t *arrived;  /* sample_few: [rows], zero before and after */
     const uint32_t *masks; /* CAIRN_MASKS: [rows, words of vocab bits] of the tokens that may be
                               drawn, or NULL */
+    /* CAIRN_ROWS: [rows] in place of the numbers for all rows, or NULL */
+    const float *temperatures, *top_ps, *min_ps, *penalties;
+    const int32_t *top_ks;
 } sample_kernel_params;
+
+typedef struct sample_logprobs_params {
+    const float *logits;   /* [rows, vocab] */
+    const int32_t *tokens; /* [rows] */
+    float *logprobs;       /* [rows, 1 + count] of the token, then of the best */
+    int32_t *best;         /* [rows, count] */
+    int32_t vocab, count;
+} sample_logprobs_params;
 
 typedef struct verify_greedy_params {
     const float *logits;   /* [sequences, drafts + 1, vocab] */

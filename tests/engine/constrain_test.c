@@ -154,7 +154,7 @@ static void test_bias(void) {
         int made;
         cairn_generate_options o = with_grammar(words_grammar);
         o.logit_bias = some, o.logit_bias_count = 3;
-        for (int j = 2; j < 6; j++) prompt[j] = (char)('a' + below(4));
+        for (int j = 2; j < 6; j++) prompt[j] = (char)('a' + 2 * below(2));
         memset(bias, 0, sizeof bias);
         naive(prompt, 60, want, unbiased);
         for (int j = 0; j < 3; j++) bias[some[j].id] = some[j].bias;

@@ -100,16 +100,19 @@ static void sample_row_host(sample_space *x, const float *logits, const sample_a
 
 /* ---- on the GPU ------------------------------------------------------------------------------ */
 
-/* A kernel of the sampler, in the form that reads masks where there are some. */
+/* A kernel of the sampler, in the form that reads masks and parameters of rows where there are some. */
 static cairn_status sample_launch(cairn_runtime *rt, const char *source, const char *entry,
-                                  const device_dims *dims, const sample_kernel_params *p) {
+                                  bool by_row, const device_dims *dims, const sample_kernel_params *p) {
     ops_kernel want;
     memset(&want, 0, sizeof want);
     want.source = source;
     want.entry = entry;
-    want.constants[0].name = "MASKS";
-    want.constants[0].value = 1;
-    want.constant_count = p->masks != NULL;
+    if (p->masks || by_row) { /* one form for both */
+        want.constants[0].name = "MASKS";
+        want.constants[1].name = "ROWS";
+        want.constants[0].value = want.constants[1].value = 1;
+        want.constant_count = 2;
+    }
     return ops_launch_as(rt, &want, dims, p);
 }
 
@@ -138,7 +141,7 @@ static cairn_status sample_launch_few(cairn_runtime *rt, sample_kernel_params *p
     dims.grid[0] = parts;
     dims.grid[1] = (unsigned)rows;
     dims.shared_bytes = OPS_FEW_SHARED + seen_bytes;
-    return sample_launch(rt, "sample/few.cu", "sample_few", &dims, p);
+    return sample_launch(rt, "sample/few.cu", "sample_few", false, &dims, p);
 }
 
 /* The rule of every row, and in p what the launch needs of them all. False: none is to be drawn. */
