@@ -8,8 +8,11 @@
  * or a threshold that rounding blurs past a list's edge), it takes the row as sample/sample.cu does.
  * Launch     grid (parts <= 32, rows), block 512, shared 41616 bytes, + vocab / 8 with a history;
  *            `arrived` is zero before and after
- * matrix: | CAIRN_MASKS=1 CAIRN_ROWS=1 */
+ * matrix: | CAIRN_MASKS=1 */
 #include "device/common.cuh"
+#ifndef CAIRN_MASKS
+#define CAIRN_MASKS 0 /* 1: with masks, and with parameters of rows */
+#endif
 #include "abi/sample.h"
 #define THREADS 512
 #include "sample/sample.cuh"

@@ -6,17 +6,16 @@
  * Launch         sample: grid rows, block 1024, shared 16896 bytes, + vocab / 8 with a history.
  *                verify_greedy: grid sequences, block 1024, shared 512 bytes
  *                sample_logprobs: grid rows, block 1024, shared 512 bytes
- * matrix: | CAIRN_MASKS=1 CAIRN_ROWS=1 */
+ * matrix: | CAIRN_MASKS=1 */
 #include "device/common.cuh"
+#ifndef CAIRN_MASKS
+#define CAIRN_MASKS 0 /* 1: with masks, and with parameters of rows */
+#endif
 #include "abi/sample.h"
 #define THREADS 1024
 #include "sample/sample.cuh"
 
-#ifndef CAIRN_ROWS
-#define CAIRN_ROWS 0
-#endif
-
-#if CAIRN_ROWS
+#if CAIRN_MASKS
 /* The parameters of row r: what is out of range is off. */
 CAIRN_INLINE sample_kernel_params row_params(const sample_kernel_params &given, int r) {
     sample_kernel_params p = given;

@@ -22,6 +22,7 @@ static cairn_status engine_take_grammar(cairn_session *s, int count) {
     engine_options *o = &s->options;
     const char *text = o->grammar ? o->grammar : o->json_schema;
     cairn_status status = engine_check_grammar(s, count);
+    if (!status && text) status = sample_prepare_masks(s->model->runtime);
     if (!status && text)
         status = (o->grammar ? grammar_take : grammar_take_schema)(
             engine_base(s), s->model->grammars, &s->model->tokenizer, text, strlen(text), &s->constraint);

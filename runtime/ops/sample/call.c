@@ -124,6 +124,7 @@ static void ops_sample_put_rows(const cairn_sample_args *a, sample_kernel_params
 static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *a) {
     device_dims dims = {{0, 1, 1}, OPS_SAMPLE_BLOCK, 0, 0, false};
     sample_params rule;
+    ops_kernel want;
     sample_kernel_params p;
     memset(&p, 0, sizeof p);
     p.logits = (const float *)tensor_data(a->logits);
@@ -148,7 +149,8 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
                                  a->logits->shape[0]);
     dims.grid[0] = (unsigned)a->logits->shape[0];
     dims.shared_bytes += (OPS_SAMPLE_BINS + 64) * 8;
-    return sample_launch(rt, "sample/sample.cu", "sample", ops_sample_by_row(a), &dims, &p);
+    want = sample_kernel("sample/sample.cu", "sample", p.masks || ops_sample_by_row(a));
+    return ops_launch_as(rt, &want, &dims, &p);
 }
 
 static void ops_sample_refuse(spec_call *s, const cairn_sample_args *a) {
