@@ -1,10 +1,11 @@
 /* grammar: what a text may say, and so which tokens may come next.
  *
- * gbnf.c compiles a grammar's text to a program over bytes, schema.c a JSON Schema to such a text; grammar.c runs it: a state is the set of
- * all stacks by which the text so far can be read, and states, once found, are found again by value,
- * with the bytes that lead from one to the next. mask.c asks a state about a whole vocabulary, in the
- * order of the tokens' bytes, so that what tokens begin with alike is read once, and keeps what was
- * compiled, for the sessions of a model that give the same text.
+ * gbnf.c compiles a grammar's text to a program over bytes, schema.c a JSON Schema to such a text.
+ * grammar.c runs the program: a state is the set of all stacks by which the text so far can be read,
+ * and states, once found, are found again by value, with the bytes that lead from one to the next.
+ * mask.c asks a state about a whole vocabulary, in the order of the tokens' bytes, so that what tokens
+ * begin with alike is read once, and keeps what was compiled, for the sessions of a model that give
+ * the same text.
  *
  * Characters are bytes here, so a token may end inside one. Nothing recurses: stacks are nodes that
  * share what lies below them, a rule's last call leaves none. All is bounded; what exceeds a bound is

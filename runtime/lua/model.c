@@ -541,7 +541,8 @@ typedef struct bind_wishes {
 
 static const char *const bind_wish_names[] = {
     "max_tokens", "stop", "special", "keep_stop", "priority", "grammar", "grammar_from",
-    "json_schema", "logit_bias", "temperature", "top_k", "top_p", "min_p", "order", "repetition_penalty", "seed"};
+    "json_schema", "logit_bias", "temperature", "top_k", "top_p", "min_p", "order",
+    "repetition_penalty", "seed"};
 enum { BIND_FIRST_SAMPLING = 9 };
 
 /* True for an option of sampling; a name of no option is an error. */
