@@ -207,6 +207,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/model.c"
 #include "runtime/grammar/grammar.h"
 #include "runtime/grammar/gbnf.c"
+#include "runtime/grammar/schema.c"
 #include "runtime/grammar/grammar.c"
 #include "runtime/grammar/mask.c"
 BASE_SMALL_END

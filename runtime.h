@@ -759,6 +759,9 @@ CAIRN_API cairn_status cairn_append_ids(cairn_session *session, const int32_t *i
 CAIRN_API cairn_status cairn_append_chat(cairn_session *session, const cairn_message *messages,
                                          int count, bool answer);
 
+/* What is added to a token's logit before all else; -INFINITY: it is never drawn. */
+typedef struct cairn_logit_bias { int32_t id; float bias; } cairn_logit_bias;
+
 /* How to generate; all zero means the config's values, read anew at every step. */
 typedef struct cairn_generate_options {
     uint32_t struct_size;
@@ -773,6 +776,9 @@ typedef struct cairn_generate_options {
     const char *grammar;            /* copied; NULL: none, or what the text may be: see below */
     int32_t grammar_from;           /* its text begins at the session's id of this number, as in a */
                                     /* fork or a snapshot that goes on; 0: behind the prompt */
+    int32_t logit_bias_count;
+    const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count], each id once at most */
+    const char *json_schema;        /* in place of a grammar: the text is JSON that fits it */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -802,6 +808,11 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
  * [^\n], `.`, groups, | and * + ? {m} {m,} {m,n}, \xHH \uHHHH \UHHHHHHHH, # comments. Sessions that
  * give the same text share what is known of it. A session's second generation begins the grammar
  * anew, unless grammar_from tells where in its ids the text began.
+ * A JSON Schema becomes such a grammar. Supported: type, properties (in their order), required,
+ * additionalProperties (not given beside properties: none), items, prefixItems, minItems, maxItems,
+ * minLength, maxLength, minimum, maximum and the exclusive ones of integers, enum, const, anyOf, oneOf
+ * (as anyOf), $ref within the schema, true; any other keyword but a note is UNSUPPORTED by its name
+ * and place.
  * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session; of a grammar INVALID_ARGUMENT with
  * line and column (left recursion, too), or when none of the model's tokens may come next;
  * UNSUPPORTED where it is too ambiguous. */

@@ -1134,7 +1134,10 @@ CAIRN_API cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
  * top_k and top_p (the smallest set reaching p, ties kept) in the stated order, then min_p; drawn
  * with Philox4x32-10(key = seeds[r], counter = positions[r]), so that a row's token depends on
  * nothing else. The repetition penalty divides positive and multiplies other logits of the tokens
- * in `history`. A token whose bit in `mask` is 0 is never drawn: bit id % 32 of word id / 32. */
+ * in `history`. A token whose bit in `mask` is 0 is never drawn: bit id % 32 of word id / 32.
+ * Each of temperatures to top_ks stands in place of the number for all rows; in them a value out of
+ * range means off, and a row gives what it gives alone. logprobs: the logarithm of the softmax of the
+ * logits as they are given, best first, equals by their ids. */
 typedef struct cairn_sample_args {
     uint32_t struct_size;
     float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;
@@ -1146,6 +1149,10 @@ typedef struct cairn_sample_args {
     const cairn_tensor *history;   /* [rows, n] i32, -1 padded, or NULL */
     cairn_tensor *tokens;          /* [rows] i32 */
     const cairn_tensor *mask;      /* [rows, (vocab + 31) / 32] i32, or NULL: all may be drawn */
+    const cairn_tensor *temperatures, *top_ps, *min_ps, *penalties; /* [rows] f32, or NULL */
+    const cairn_tensor *top_ks;    /* [rows] i32, or NULL */
+    cairn_tensor *logprobs;        /* [rows, 1 + n] f32, out, or NULL: of the token, then of the best */
+    cairn_tensor *best;            /* [rows, n] i32, out, or NULL (n 0): the ids of the best, n <= 32 */
 } cairn_sample_args;
 CAIRN_API cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args);
 

@@ -606,6 +606,13 @@ static const spec_arg spec_sample_args[] = {
     REAL(repetition_penalty, 0, 3.4028234663852886e38),
     CHOOSE("order", order, spec_sampling_orders),
     READ_IF(mask, SPEC_I32, SPEC_ROWS, SPEC_ANY),
+    READ_IF(temperatures, SPEC_F32, SPEC_ROWS),
+    READ_IF(top_ps, SPEC_F32, SPEC_ROWS),
+    READ_IF(min_ps, SPEC_F32, SPEC_ROWS),
+    READ_IF(penalties, SPEC_F32, SPEC_ROWS),
+    READ_IF(top_ks, SPEC_I32, SPEC_ROWS),
+    WRITE_IF(logprobs, SPEC_F32, SPEC_ROWS, SPEC_ANY),
+    WRITE_IF(best, SPEC_I32, SPEC_ROWS, SPEC_ANY),
     ARGS_END};
 #undef ARGS
 
