@@ -414,7 +414,7 @@ typedef struct cairn_config {
     cairn_jit jit;              /* kernel compilation */
     cairn_backend backend;      /* where ops run; auto, cuda, cpu; default "auto" */
     int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
-    int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0 */
+    int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0; hot */
     bool graphs;                /* run a decode step as one CUDA graph; true, false; default
                                  * true */
     bool deterministic;         /* results do not depend on the batch, on drafts riding along,

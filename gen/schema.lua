@@ -166,7 +166,7 @@ local fields = {
     doc = "where ops run" },
   { name = "device", type = "int", default = 0, min = 0, max = 255,
     doc = "GPU ordinal as the driver counts" },
-  { name = "threads", type = "int", default = 0, min = 0, max = 1024,
+  { name = "threads", type = "int", default = 0, min = 0, max = 1024, hot = true,
     doc = "CPU threads; 0: one per core" },
   { name = "graphs", type = "bool", default = true,
     doc = "run a decode step as one CUDA graph" },
