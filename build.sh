@@ -2,7 +2,7 @@
 # Cairn's build: ./build.sh COMMAND
 #
 #   all    build/cairn (the program) and build/cairn.so (for a host's own Lua); the default
-#   demo   all, then a small real model, fetched once, answers with sparse attention and drafting
+#   demo   all, then a small real model, fetched once, retells a story with sparse attention and drafting
 #   test [NAME...]   everything that can be checked here; NAMEs choose tests (topk, dist, lua, ...)
 #   bench [NAME...]  what it reaches on this machine
 #   dist   dist/cairn.h, the single-header build
@@ -320,8 +320,8 @@ run_demo() {
     build_all
     find_nvrtc
     find_model || exit 1
-    build/cairn generate --watch --config scripts/config.lua --model "$CAIRN_MODEL" --chat \
-        --max-tokens 160 --prompt "Explain in a few sentences why the sky is blue."
+    build/cairn generate --watch --compare --config scripts/config.lua --model "$CAIRN_MODEL" \
+        --chat --max-tokens 600 --prompt-file scripts/demo.txt
 }
 
 run_model() {

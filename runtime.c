@@ -15,6 +15,7 @@
 #include "kernels_src/attention/layout.h"
 
 #include <errno.h>
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
@@ -33,6 +34,8 @@
 BASE_EXACT_BEGIN
 #include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
+#include "runtime/base/jdoc.h"
+#include "runtime/base/jdoc.c"
 
 BASE_SMALL_BEGIN
 #include "runtime/os/system.h"
@@ -81,6 +84,7 @@ BASE_SMALL_END
 #include "runtime/numbers/simd.c"
 
 #ifndef CAIRN_SIMD_UNIT /* an object of the tests, see there */
+#include "runtime/numbers/fp8.c"
 BASE_SMALL_BEGIN
 #include "runtime/device/device.h"
 #include "runtime/device/arena.h"
@@ -119,6 +123,15 @@ BASE_SMALL_END
 #include "runtime/ops/dense/dense.h"
 #include "runtime/ops/dense/linear.c"
 #include "runtime/ops/dense/dense.c"
+#include "runtime/ops/index/index.h"
+#include "runtime/ops/index/quantize.c"
+#include "runtime/ops/index/logits.c"
+BASE_SMALL_BEGIN
+#include "runtime/ops/index/cache.c"
+#include "runtime/ops/index/topk.c"
+#include "runtime/ops/index/qk.c"
+#include "runtime/ops/index/transform.c"
+BASE_SMALL_END
 #include "runtime/ops/select/select.h"
 #include "runtime/ops/select/pages.h"
 #include "runtime/ops/select/select.c"
@@ -128,7 +141,9 @@ BASE_SMALL_END
 #include "runtime/ops/attention/attention.h"
 #include "runtime/ops/attention/attention.c"
 BASE_SMALL_BEGIN
+#include "runtime/ops/attention/attend_cpu.c"
 #include "runtime/ops/attention/attend.c"
+#include "runtime/ops/attention/merge.c"
 BASE_SMALL_END
 #include "runtime/ops/kv/kv.h"
 #include "runtime/ops/kv/append.c"
@@ -162,6 +177,9 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/state.c"
 #include "runtime/pages/ring.c"
 
+#include "runtime/model/shards.h"
+#include "runtime/model/shards.c"
+#include "runtime/model/safetensors.c"
 #include "runtime/model/gguf.h"
 #include "runtime/model/gguf.c"
 #include "runtime/model/plan.h"
@@ -181,8 +199,15 @@ BASE_SMALL_BEGIN
 #include "runtime/model/tokenizer/decode.c"
 #include "runtime/model/tokenizer/template.c"
 #include "runtime/model/tokenizer/chat.c"
+#include "runtime/model/hf.h"
+#include "runtime/model/hf.c"
+#include "runtime/model/hf_tokenizer.c"
 #include "runtime/model/model.h"
 #include "runtime/model/model.c"
+#include "runtime/grammar/grammar.h"
+#include "runtime/grammar/gbnf.c"
+#include "runtime/grammar/grammar.c"
+#include "runtime/grammar/mask.c"
 BASE_SMALL_END
 
 #include "runtime/forward/forward.h"
@@ -201,6 +226,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/step.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/session.c"
+#include "runtime/engine/constrain.c"
 #include "runtime/engine/step.c"
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"

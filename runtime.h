@@ -538,9 +538,10 @@ typedef struct cairn_floor {
 CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
 
 /* ---- 7  Model and sessions --------------------------------------------------------------------- */
-/* A model is a GGUF file of a family that README names, loaded once; a session is one sequence on
- * it: the tokens so far and their pages of the KV cache. Sessions of a model share one pool of pages and
- * are stepped one at a time; their results do not depend on each other.
+/* A model is a GGUF file, or a folder of config.json, tokenizer.json and safetensors, of a family that
+ * README names, loaded once; a session is one sequence on it: the tokens so far and their pages of the
+ * KV cache. Sessions of a model share one pool of pages and are stepped one at a time; their results do
+ * not depend on each other.
  *
  * What a session holds after each call:
  *   success                the prompt and every id that was handed out;
@@ -758,6 +759,9 @@ typedef struct cairn_generate_options {
     int32_t special;                /* of the prompt: -1: <|im_start|> and its like are plain text */
     int32_t keep_stop;              /* 1: a stop string stays in the session, see below */
     int32_t priority;               /* -100 to 100: higher goes first; 0 */
+    const char *grammar;            /* copied; NULL: none, or what the text may be: see below */
+    int32_t grammar_from;           /* its text begins at the session's id of this number, as in a */
+                                    /* fork or a snapshot that goes on; 0: behind the prompt */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -766,9 +770,10 @@ typedef enum cairn_stop {
     CAIRN_STOP_LENGTH = 2,/* max_tokens or the end of the context */
     CAIRN_STOP_STRING = 3,/* a stop string, which the text omits */
     CAIRN_STOP_CANCEL = 4,/* cairn_cancel, or a callback that returned false */
-    CAIRN_STOP_ERROR = 5  /* the call failed; what was handed out stands */
+    CAIRN_STOP_ERROR = 5, /* the call failed; what was handed out stands */
+    CAIRN_STOP_GRAMMAR = 6/* the text is whole by the grammar, and nothing may follow */
 } cairn_stop;
-/* "none", "eos", "length", "string", "cancel", "error". [any thread] */
+/* "none", "eos", "length", "string", "cancel", "error", "grammar". [any thread] */
 CAIRN_API const char *cairn_stop_name(cairn_stop stop);
 
 /* Appends the prompt (NULL or "" goes on from what the session holds) and generates until the end
@@ -779,7 +784,16 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
  * what is left is tokenized anew (keep_stop: the session keeps every id). The callback must not call
  * this session but for cairn_cancel; a session, model or runtime that it closes goes when the call
  * has ended. [blocks]
- * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session. */
+ *
+ * With a grammar the text keeps to it: what it does not allow is neither drawn nor drafted, an end
+ * token only where the text may end. When it is whole and nothing may follow, it ends (STOP_GRAMMAR).
+ * Notation of llama.cpp's GBNF: rules `name ::= ...`, the first of all is `root`; "text", [a-z0-9],
+ * [^\n], `.`, groups, | and * + ? {m} {m,} {m,n}, \xHH \uHHHH \UHHHHHHHH, # comments. Sessions that
+ * give the same text share what is known of it. A session's second generation begins the grammar
+ * anew, unless grammar_from tells where in its ids the text began.
+ * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session; of a grammar INVALID_ARGUMENT with
+ * line and column (left recursion, too), or when none of the model's tokens may come next;
+ * UNSUPPORTED where it is too ambiguous. */
 CAIRN_API cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_tokens,
                                       cairn_piece_callback piece, void *user);
 CAIRN_API cairn_status cairn_generate_with(cairn_session *session, const char *prompt,

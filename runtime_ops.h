@@ -548,7 +548,9 @@ CAIRN_API cairn_status cairn_prefix_chunks(cairn_runtime *rt, const cairn_prefix
 /* Weights of a matrix, plain or in GGUF blocks: blocks are a u8 tensor [out, bytes of a row] whose
  * type is named beside it; BLOCK_NONE means the tensor's own dtype, f32, f16 or bf16, [out, in]. */
 typedef enum cairn_block {
-    CAIRN_BLOCK_NONE = 0, CAIRN_BLOCK_Q4_0 = 2, CAIRN_BLOCK_Q4_1 = 3, CAIRN_BLOCK_Q8_0 = 8
+    CAIRN_BLOCK_NONE = 0, CAIRN_BLOCK_Q4_0 = 2, CAIRN_BLOCK_Q4_1 = 3, CAIRN_BLOCK_Q5_0 = 6,
+    CAIRN_BLOCK_Q5_1 = 7, CAIRN_BLOCK_Q8_0 = 8,
+    CAIRN_BLOCK_Q4_K = 12, CAIRN_BLOCK_Q5_K = 13, CAIRN_BLOCK_Q6_K = 14 /* rows of 256 values each */
 } cairn_block;
 
 /* embed: out[r] = table[ids[r]], dequantised. An id outside the table gives zeros and BAD_DATA. */
@@ -667,19 +669,92 @@ typedef struct cairn_copy_pages_args {
 } cairn_copy_pages_args;
 CAIRN_API cairn_status cairn_copy_pages(cairn_runtime *rt, const cairn_copy_pages_args *args);
 
+/* What the ids of a list of tokens count. */
+typedef enum cairn_space { CAIRN_SPACE_SLOT = 0, CAIRN_SPACE_FLAT = 1 } cairn_space;
+/* Of what attend_pages attends: all in one softmax, the selected pages, or what is there besides. */
+typedef enum cairn_part {
+    CAIRN_PART_FUSED = 0, CAIRN_PART_PAGES = 1, CAIRN_PART_WINDOW = 2
+} cairn_part;
+
+/* What attend and attend_pages take besides. The page table may come as page_indices, where sequence
+ * s has page_indptr[s] .. page_indptr[s + 1] - 1, with pages.page_table NULL: the same bits. A
+ * position behind the last page's tokens skips the row and reports BAD_DATA. */
+typedef struct cairn_pages_more {
+    const cairn_tensor *scales;        /* [pages, 2, kv_heads, page_size] f32 with an e4m3 cache, as
+                                        * cairn_kv_append writes them, else NULL */
+    const cairn_tensor *page_indptr;   /* [sequences + 1] i32, or NULL */
+    const cairn_tensor *page_indices;  /* [n] i32 physical ids */
+    const cairn_tensor *last_page_len; /* [sequences] i32 tokens of each last page; NULL: page_size */
+    float softcap;                     /* 0, or a scaled logit s counts as softcap tanh(s / softcap) */
+    int32_t reserved;
+} cairn_pages_more;
+
 /* attend: causal attention over the paged cache: row r sees tokens t <= positions[r], with window
  * W > 0 only t < sinks and t >= max(0, floor((i - W + 1) / S) * S), each once. heads is a multiple
- * of kv_heads. lse is the natural log of the sum of exp of the scaled logits. */
+ * of kv_heads. lse is the natural log of the sum of exp of the scaled logits; a row that sees nothing
+ * gives 0 and -inf. On a GPU keys, values and queries are rounded to f16 (+-65504 at most).
+ *
+ * With `bases` the rows are those of a step, whose entry 0 stands at position bases[s] of sequence s:
+ * a row sees all before, and of the step's entries those that its mask names. The mask is bit
+ * (row * step_rows + entry) % 8 of byte (row * step_rows + entry) / 8 of mask[s]; or, without one,
+ * that of draft and verify: with k = draft_length the entries are the (k + 1)^2 of [x0, d1 .. dk], each
+ * followed by k masks; a row sees the tokens up to its own, and its token's masks up to itself. A row
+ * that is no entry of its step is skipped and reported as BAD_DATA. Not with a window.
+ *
+ * With kv_indices a row sees, whatever its position, the slots kv_indices[cu_lens[s]] ..
+ * kv_indices[cu_lens[s + 1] - 1] (a row each of prefix_chunks' outputs; -1 and what is out of range
+ * is skipped, the latter reported as BAD_DATA); pages.page_table and pages.positions are NULL, and
+ * merge_states puts the chunks together. */
 typedef struct cairn_attend_args {
     uint32_t struct_size;
     float scale;           /* 0: head_dim^-0.5 */
     int32_t window, sinks; /* in tokens; window 0: all */
-    cairn_pages pages;
-    const cairn_tensor *q; /* [rows, heads, head_dim] f32 */
+    cairn_pages pages;     /* the cache may be f16, bf16, f32 or e4m3 */
+    const cairn_tensor *q; /* [rows, heads, head_dim] f32, f16 or bf16 */
     cairn_tensor *out;     /* [rows, heads, head_dim] f32 */
     cairn_tensor *lse;     /* [rows, heads] f32, or NULL */
+    cairn_pages_more more;
+    const cairn_tensor *bases;      /* [sequences] i32, or NULL */
+    const cairn_tensor *mask;       /* [sequences, bytes] u8, or NULL */
+    int32_t step_rows;              /* with mask: entries of a step */
+    int32_t draft_length;           /* without: k, 0 to 16 */
+    const cairn_tensor *kv_indices; /* [n] i32 SLOT ids, or NULL */
+    const cairn_tensor *cu_lens;    /* [sequences + 1] i32 */
 } cairn_attend_args;
 CAIRN_API cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args);
+
+/* attend_tokens: attention over a list of tokens for each row: the slots that it names (page *
+ * page_size + slot), whatever stands before or behind them; -1 is skipped, what is out of range too,
+ * reported as BAD_DATA; one that stands twice counts twice. Ids of the space FLAT are those of a cache
+ * with one slot a page, [tokens, 2, kv_heads, 1, head_dim]. */
+typedef struct cairn_attend_tokens_args {
+    uint32_t struct_size;
+    int32_t space;                /* CAIRN_SPACE_SLOT or _FLAT */
+    float scale;                  /* 0: head_dim^-0.5 */
+    float softcap;                /* as in cairn_pages_more */
+    const cairn_tensor *q;        /* [rows, heads, head_dim] f32, f16 or bf16 */
+    const cairn_tensor *cache;    /* [pages, 2, kv_heads, page_size, head_dim], page_size 1 or more;
+                                   * f16, bf16, f32 or e4m3 */
+    const cairn_tensor *scales;   /* as in cairn_pages_more */
+    const cairn_tensor *tokens;   /* [rows, topk] i32 */
+    cairn_tensor *out;            /* [rows, heads, head_dim] f32 */
+    cairn_tensor *lse;            /* [rows, heads] f32, or NULL */
+} cairn_attend_tokens_args;
+CAIRN_API cairn_status cairn_attend_tokens(cairn_runtime *rt,
+                                           const cairn_attend_tokens_args *args);
+
+/* merge_states: attention over parts of the keys put together by their lse:
+ * out = sum_c e^(lse_c - lse) part_c, lse = ln sum_c e^(lse_c), c ascending. A part with lse -inf
+ * counts nothing, whatever it holds; none at all gives 0 and -inf. */
+typedef struct cairn_merge_states_args {
+    uint32_t struct_size;
+    int32_t reserved;
+    const cairn_tensor *parts; /* [C, rows, heads, head_dim] f32 */
+    const cairn_tensor *lses;  /* [C, rows, heads] f32 */
+    cairn_tensor *out;         /* [rows, heads, head_dim] f32 */
+    cairn_tensor *lse;         /* [rows, heads] f32, or NULL */
+} cairn_merge_states_args;
+CAIRN_API cairn_status cairn_merge_states(cairn_runtime *rt, const cairn_merge_states_args *args);
 
 /* score_pages: for each KV head the score of every candidate page c, 0 <= c < floor((i - W + 1) / S)
  * with window W > 0, else c < floor(i / S); -inf elsewhere. Per query head, `minmax` is
@@ -720,19 +795,203 @@ typedef struct cairn_select_pages_args {
 CAIRN_API cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args);
 
 /* attend_pages: attention over what a sparse decode step attends: t < sinks, the window grown to
- * its page's start, the row's own page, and the selected pages; each token once (`flat`: one
- * softmax over all). */
+ * its page's start, the row's own page, and the selected pages; each token once.
+ *
+ * The form `flat` is one softmax over all. In `two_level` each selected page has a softmax of its own,
+ * and its output counts by a second softmax over the pages' weights (logarithms, as select_pages'
+ * scores are) and the lse of all else, the window. A weight of -inf or NaN leaves its page out; an
+ * own page's lse as its weight makes both forms the same. `part` leaves the window or the selected
+ * pages out: so each stands alone, with a softmax and lse of its own. With `landmarks` the last slot of
+ * no page is attended. An empty selection without a window gives 0 and lse -inf. */
 typedef struct cairn_attend_pages_args {
     uint32_t struct_size;
     float scale;                  /* 0: head_dim^-0.5 */
     int32_t window, sinks;
     cairn_pages pages;
     const cairn_tensor *selected; /* [rows, kv_heads, topk] i32 logical, -1 skipped, no duplicates */
-    const cairn_tensor *q;        /* [rows, heads, head_dim] f32 */
+    const cairn_tensor *q;        /* [rows, heads, head_dim] f32, f16 or bf16 */
     cairn_tensor *out;            /* [rows, heads, head_dim] f32 */
     cairn_tensor *lse;            /* [rows, heads] f32, or NULL */
+    cairn_pages_more more;
+    int32_t form;                 /* CAIRN_FORM_FLAT or _TWO_LEVEL */
+    int32_t part;                 /* CAIRN_PART_FUSED, _PAGES or _WINDOW */
+    int32_t landmarks;            /* not 0: the last slot of a page is a landmark's */
+    int32_t reserved;
+    const cairn_tensor *weights;  /* with two_level: f32 [rows, kv_heads, topk] (strategy group), or
+                                   * [rows, heads, topk], as `selected` stands */
 } cairn_attend_pages_args;
 CAIRN_API cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args *args);
+
+/* THE TOKEN INDEXER of sparse attention over tokens (DSA). Row i scores key j of its request with
+ *
+ *     logit[i, j] = key_scale[j] * sum over heads h of weights[i, h] * max(0, q[i, h] . key[j])
+ *
+ * and attends the k tokens with the highest logits. Queries and keys are 128 e4m3 values; the scales
+ * of q and all constant factors are part of the weights. index_qk makes them, index_store keeps keys
+ * in a paged cache of their own, index_topk chooses; the parts of it stand alone, too.
+ * The cache is u8 [pages, page_size, 132]: a page holds its keys, page_size x 128 bytes, then their
+ * scales, page_size f32 (64 tokens: 8448 bytes); page_size is a multiple of 16. Page ids and tables
+ * are those of the KV cache. */
+
+/* quantize_fp8: each block of 128 values x as e4m3(x / s) and s = max(|x|, 1e-4) / 448, or with
+ * power_of_two the least power of two that is not below that. Rounds to nearest even; infinities
+ * saturate, NaN stays NaN. x and out are aligned to 16 bytes. */
+typedef struct cairn_quantize_fp8_args {
+    uint32_t struct_size;
+    int32_t power_of_two;  /* 1: scales are powers of two (ue8m0) */
+    const cairn_tensor *x; /* [rows, heads, 128] f32, f16 or bf16 */
+    cairn_tensor *out;     /* [rows, heads, 128] e4m3 */
+    cairn_tensor *scales;  /* [rows, heads] f32 */
+} cairn_quantize_fp8_args;
+CAIRN_API cairn_status cairn_quantize_fp8(cairn_runtime *rt, const cairn_quantize_fp8_args *args);
+
+/* index_store: keys and their scales into slots of the cache. A slot of -1 is skipped; so is one out
+ * of range, reported as BAD_DATA. Two rows of one slot are the caller's error. */
+typedef struct cairn_index_store_args {
+    uint32_t struct_size;
+    const cairn_tensor *keys;       /* [rows, 128] e4m3 */
+    const cairn_tensor *key_scales; /* [rows] f32 */
+    const cairn_tensor *slots;      /* [rows] i32: page * page_size + slot of the page */
+    cairn_tensor *cache;            /* [pages, page_size, 132] u8 */
+} cairn_index_store_args;
+CAIRN_API cairn_status cairn_index_store(cairn_runtime *rt, const cairn_index_store_args *args);
+
+/* index_gather: keys and scales out of the cache, one behind the other, as index_logits takes them:
+ * of the listed slots, or of the first cu_seqlens[b + 1] - cu_seqlens[b] tokens of each request b,
+ * which go to rows cu_seqlens[b] on; rows of no request are left as they were. A slot of -1 gives
+ * zeros; so does one out of range and a token on no page, reported as BAD_DATA. */
+typedef struct cairn_index_gather_args {
+    uint32_t struct_size;
+    const cairn_tensor *cache;      /* [pages, page_size, 132] u8 */
+    const cairn_tensor *slots;      /* [rows] i32, or NULL: by the next two */
+    const cairn_tensor *page_table; /* [requests, max_pages] i32 */
+    const cairn_tensor *cu_seqlens; /* [requests + 1] i32, ascending */
+    cairn_tensor *keys;             /* [rows, 128] e4m3 */
+    cairn_tensor *key_scales;       /* [rows] f32 */
+} cairn_index_gather_args;
+CAIRN_API cairn_status cairn_index_gather(cairn_runtime *rt, const cairn_index_gather_args *args);
+
+/* index_logits: the logits of rows whose keys lie one behind the other, such as the requests of a
+ * prompt after index_gather. Row i scores its window of keys [row_starts[i], row_starts[i] +
+ * lengths[i]); elsewhere out is -inf with `clean`, else left as it was. A logit depends on its row and
+ * key alone, bit for bit. A dot product that is NaN counts as 0; a scale that is NaN gives NaN. A
+ * start outside [0, n] or a length outside [0, n - start] is cut and reported as BAD_DATA. */
+typedef struct cairn_index_logits_args {
+    uint32_t struct_size;
+    int32_t clean;                  /* 1: -inf outside the windows */
+    const cairn_tensor *q;          /* [rows, heads, 128] e4m3, heads a multiple of 8 up to 256; like
+                                     * keys and caches aligned to 16 bytes */
+    const cairn_tensor *weights;    /* [rows, heads] f32 */
+    const cairn_tensor *keys;       /* [n, 128] e4m3, n <= 2^22 */
+    const cairn_tensor *key_scales; /* [n] f32 */
+    const cairn_tensor *row_starts; /* [rows] i32, or NULL: 0 */
+    const cairn_tensor *lengths;    /* [rows] i32, or NULL: n - start */
+    cairn_tensor *out;              /* [rows, n] f32; rows may stride */
+} cairn_index_logits_args;
+CAIRN_API cairn_status cairn_index_logits(cairn_runtime *rt, const cairn_index_logits_args *args);
+
+/* index_logits_paged: the logits of rows whose keys lie in the cache: decode steps, any number of
+ * drafts. Row i belongs to requests[i], or without it to request i / (rows / R), and scores the first
+ * lengths[i] keys of that request (prepare_steps' seqlens_expanded). A key on no page gets -inf and
+ * reports BAD_DATA; so do all keys of a row of no request. The rest is as in index_logits.
+ * With `schedule`, prepare_steps' index_schedule for the same lengths and `split`, its workers divide
+ * the work on the GPU; without one it is divided evenly by n. The logits are the same. One that names
+ * splits which the lengths do not have is BAD_DATA. */
+typedef struct cairn_index_logits_paged_args {
+    uint32_t struct_size;
+    int32_t n;                      /* columns of out: keys of a row at most */
+    int32_t clean;                  /* 1: -inf behind a row's length */
+    int32_t split;                  /* tokens, a multiple of 16; 0: 256 */
+    const cairn_tensor *q;          /* [rows, heads, 128] e4m3 */
+    const cairn_tensor *weights;    /* [rows, heads] f32 */
+    const cairn_tensor *cache;      /* [pages, page_size, 132] u8 */
+    const cairn_tensor *page_table; /* [R, max_pages] i32 */
+    const cairn_tensor *lengths;    /* [rows] i32 */
+    const cairn_tensor *requests;   /* [rows] i32, or NULL */
+    const cairn_tensor *schedule;   /* [workers + 1, 2] i32, or NULL */
+    cairn_tensor *out;              /* [rows, n] f32; rows may stride */
+} cairn_index_logits_paged_args;
+CAIRN_API cairn_status cairn_index_logits_paged(cairn_runtime *rt,
+                                                const cairn_index_logits_paged_args *args);
+
+/* index_topk: index_logits, of keys or of a cache, and cairn_topk of them in the same call: the k best
+ * keys of each row, exactly, as POS, with `slots` as SLOT by page_table, with offsets as FLAT. Logits
+ * exist for a few rows at a time, in `scores` or in memory of the call, by the rules of topk_rows; the
+ * result is the same, bit for bit, for every number of rows at a time. For rows of at most k keys no
+ * logit is made when indices alone are wanted in position order; with n <= k no memory either. */
+typedef struct cairn_index_topk_args {
+    uint32_t struct_size;
+    int32_t k;                      /* 1 to 4096; larger: slower */
+    int32_t n;                      /* with cache: keys of a row at most; 0: max_pages * page_size */
+    int32_t slots;                  /* 1: indices are SLOT, by page_table */
+    const cairn_tensor *q;          /* [rows, heads, 128] e4m3 */
+    const cairn_tensor *weights;    /* [rows, heads] f32 */
+    const cairn_tensor *keys;       /* [n, 128] e4m3 as in index_logits; or NULL: */
+    const cairn_tensor *key_scales; /* [n] f32 */
+    const cairn_tensor *cache;      /* [pages, page_size, 132] u8 as in index_logits_paged, or NULL */
+    const cairn_tensor *page_table; /* [R, max_pages] i32, with cache or slots */
+    const cairn_tensor *requests;   /* [rows] i32, or NULL: i / (rows / R) */
+    const cairn_tensor *lengths;    /* [rows] i32; NULL with keys: n - start */
+    const cairn_tensor *row_starts; /* [rows] i32, or NULL: 0; indices count from it */
+    const cairn_tensor *offsets;    /* [rows] i32: indices are FLAT, position + offset; or NULL */
+    cairn_tensor *scores;           /* [c, n] f32: memory for c rows; NULL: allocated */
+    cairn_tensor *indices;          /* [rows, k] i32 */
+    cairn_tensor *values;           /* [rows, k] f32, or NULL */
+    uint64_t max_bytes;             /* these three: as in cairn_topk_rows */
+    uint64_t free_bytes;
+    uint64_t total_bytes;
+    int32_t page_size;              /* of slots without cache; 0: the config's */
+    int32_t order;                  /* a cairn_order */
+    const char *route;              /* as cairn_topk */
+} cairn_index_topk_args;
+CAIRN_API cairn_status cairn_index_topk(cairn_runtime *rt, const cairn_index_topk_args *args);
+
+/* index_qk: the indexer's forward for the tokens of a step.
+ *
+ *     q    = H rope(wq . q_latent), each head as e4m3 with a scale s
+ *     keys = H rope(LayerNorm(wk . x)), as e4m3 with key_scales
+ *     weights[i, h] = (gate . x)[i, h] * s[i, h] * heads^-0.5 * 128^-0.5
+ *
+ * rope turns the pairs (j, j + 32), j < 32, of the first 64 values by positions * rope_base^(-j / 32);
+ * H is Hadamard's matrix (Sylvester's order) * 128^-0.5, which leaves dot products as they are.
+ * LayerNorm has the variance of 128 values. Products are those of cairn_linear. Without q_latent, wq,
+ * gate, q and weights only the keys are made: a prompt of at most k tokens needs no more. A position
+ * below 0 counts as 0 and reports BAD_DATA. */
+typedef struct cairn_index_qk_args {
+    uint32_t struct_size;
+    int32_t block;                   /* a cairn_block, of wk and wq */
+    float rope_base;                 /* 0: 10000 */
+    float epsilon;                   /* of LayerNorm; 0: 1e-6 */
+    int32_t power_of_two;            /* 1: scales are powers of two */
+    const cairn_tensor *x;           /* [rows, hidden] f32 */
+    const cairn_tensor *wk;          /* [128, hidden] or blocks */
+    const cairn_tensor *norm_weight; /* [128] f32 */
+    const cairn_tensor *norm_bias;   /* [128] f32, or NULL: 0 */
+    const cairn_tensor *positions;   /* [rows] i32 */
+    const cairn_tensor *q_latent;    /* [rows, in] f32, normalised, or NULL */
+    const cairn_tensor *wq;          /* [heads * 128, in] or blocks */
+    const cairn_tensor *gate;        /* [heads, hidden] f32, f16 or bf16 */
+    cairn_tensor *q;                 /* [rows, heads, 128] e4m3 */
+    cairn_tensor *weights;           /* [rows, heads] f32 */
+    cairn_tensor *keys;              /* [rows, 128] e4m3 */
+    cairn_tensor *key_scales;        /* [rows] f32 */
+} cairn_index_qk_args;
+CAIRN_API cairn_status cairn_index_qk(cairn_runtime *rt, const cairn_index_qk_args *args);
+
+/* index_transform: the positions that topk chose become what a gather takes, bit for bit as
+ * cairn_topk_transform writes them: page_table and requests, or offsets, and faults as there. -1 stays
+ * -1; below that it is BAD_DATA. indices may be positions. */
+typedef struct cairn_index_transform_args {
+    uint32_t struct_size;
+    int32_t page_size;              /* tokens, any; 0: the config's */
+    const cairn_tensor *positions;  /* [rows, k] i32 */
+    const cairn_tensor *page_table; /* [R, pages] i32 page ids, or NULL */
+    const cairn_tensor *offsets;    /* [rows] i32, or NULL */
+    const cairn_tensor *requests;   /* [rows] i32, or NULL; only with page_table */
+    cairn_tensor *indices;          /* [rows, k] i32 */
+} cairn_index_transform_args;
+CAIRN_API cairn_status cairn_index_transform(cairn_runtime *rt,
+                                             const cairn_index_transform_args *args);
 
 /* SHORT CONVOLUTION of hybrid models: depthwise, causal, K taps, over sequences that stand one after
  * the other in x, with a state that carries the last K - 1 inputs of each on.
@@ -866,7 +1125,7 @@ CAIRN_API cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
  * top_k and top_p (the smallest set reaching p, ties kept) in the stated order, then min_p; drawn
  * with Philox4x32-10(key = seeds[r], counter = positions[r]), so that a row's token depends on
  * nothing else. The repetition penalty divides positive and multiplies other logits of the tokens
- * in `history`. */
+ * in `history`. A token whose bit in `mask` is 0 is never drawn: bit id % 32 of word id / 32. */
 typedef struct cairn_sample_args {
     uint32_t struct_size;
     float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;
@@ -877,6 +1136,7 @@ typedef struct cairn_sample_args {
     const cairn_tensor *positions; /* [rows] i32, or NULL: 0 */
     const cairn_tensor *history;   /* [rows, n] i32, -1 padded, or NULL */
     cairn_tensor *tokens;          /* [rows] i32 */
+    const cairn_tensor *mask;      /* [rows, (vocab + 31) / 32] i32, or NULL: all may be drawn */
 } cairn_sample_args;
 CAIRN_API cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args);
 

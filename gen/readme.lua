@@ -15,7 +15,7 @@ end
 -- Which of a row macro's arguments names the field, and what the row is.
 local rows = {
   READ = { 1, "input" }, READ_IF = { 1, "input", true }, READ_AS = { 3, "input" },
-  CHANGE_AS = { 3, "input" }, LIST_AS = { 3, "input" }, WRITE = { 1, "output" },
+  CHANGE_AS = { 3, "input" }, LIST_AS = { 3, "input" }, WRITE = { 1, "output" }, WRITE_AS = { 3, "output" },
   WRITE_OUT = { 1, "output", name = "out" }, WRITE_IF = { 1, "output", true },
   WRITE_MADE = { 1, "output" }, INT = { 1, "option" }, INT_IS = { 2, "option" },
   FLAG = { 1, "option" }, REAL = { 1, "option" }, SIZE = { 1, "option" }, NAMED = { 1, "option" },

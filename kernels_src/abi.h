@@ -7,6 +7,7 @@
 #define CAIRN_ABI_H
 #include "abi/base.h"
 #include "abi/topk.h"
+#include "abi/index.h"
 #include "abi/steps.h"
 #include "abi/dense.h"
 #include "abi/paged.h"

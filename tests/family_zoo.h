@@ -10,8 +10,10 @@
 
 #define ZOO_PI 3.14159265358979323846
 
-static const int zoo_types[] = {BLOCK_F32, BLOCK_F16, BLOCK_BF16, BLOCK_Q4_0, BLOCK_Q4_1,
-                                BLOCK_Q8_0};
+#ifndef ZOO_TYPES /* what weights are drawn from */
+#define ZOO_TYPES BLOCK_F32, BLOCK_F16, BLOCK_BF16, BLOCK_Q4_0, BLOCK_Q4_1, BLOCK_Q8_0
+#endif
+static const int zoo_types[] = {ZOO_TYPES};
 
 static void zoo_fill(family *f, uint64_t *state) {
     family_make(f, zoo_types, (int)BASE_COUNT(zoo_types), state);

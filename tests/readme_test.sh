@@ -8,7 +8,7 @@ awk -v at="$work/block" '$0 == "```lua" { on = 1; n++; next } /^```/ { on = 0 } 
 for block in "$work"/block*.lua; do
     check "the Lua example that begins \"$(sed -n 4p "$block")\" runs" build/cairn run "$block"
 done
-check_text "there are two" "$(ls "$work"/block*.lua | wc -l | tr -d ' ')" 2
+check_text "there are three" "$(ls "$work"/block*.lua | wc -l | tr -d ' ')" 3
 
 blocks c > "$work/readme.c"
 sed -n '/^ \* A COMPLETE PROGRAM/,/^ \* CONTENTS/p' runtime.h | sed -n 's/^ \*     //p' > "$work/header.c"

@@ -5,10 +5,27 @@
 #include "abi/paged.h"
 #endif
 
+/* Bits of CAIRN_ABILITIES: what attention/attention.cu does beside its plain form. */
+enum {
+    ATTEND_CACHE = 3, /* the cache is not f16 but one of these */
+    ATTEND_CACHE_F16 = 0, ATTEND_CACHE_BF16 = 1, ATTEND_CACHE_F32 = 2, ATTEND_CACHE_E4M3 = 3,
+    ATTEND_QUERY_F16 = 4, ATTEND_QUERY_BF16 = 8, /* q is not f32 */
+    ATTEND_CSR = 16,      /* the page table has rows of any length */
+    ATTEND_SOFTCAP = 32,
+    ATTEND_MASK = 64,
+    ATTEND_TWO_LEVEL = 128,
+    ATTEND_LANDMARKS = 256, /* the last slot of a page is not attended */
+    ATTEND_PARTS = 512,     /* by `part` */
+    ATTEND_TOKENS = 1024    /* lists of tokens instead of pages */
+};
+
+/* Which part of what a row attends. */
+enum { ATTEND_PART_ALL = 0, ATTEND_PART_PAGES = 1, ATTEND_PART_WINDOW = 2 };
+
 /* attention/attention.cu */
 typedef struct attend_params {
     paged_rows at;
-    const float *q;          /* [rows, heads, head_dim] */
+    const void *q;           /* [rows, heads, head_dim] */
     const int32_t *selected; /* [rows, kv_heads, topk] logical pages, or NULL: no selection */
     float *out;              /* [rows, heads, head_dim] */
     float *lse;              /* [rows, heads] or NULL */
@@ -18,6 +35,29 @@ typedef struct attend_params {
     float scale;
     int32_t heads, topk, window, sinks;
     int32_t sparse; /* 1: window 0 means the row's own page, not all */
+    /* with the abilities */
+    int32_t part;            /* an ATTEND_PART_ */
+    const float *scales;     /* [pages, 2, kv_heads, page_size] of an e4m3 cache */
+    const float *weights;    /* [rows, kv_heads or heads, topk] */
+    const int32_t *bases;    /* [sequences] position of entry 0 of its step */
+    const uint8_t *mask;     /* [sequences, mask_bytes], bit row * mask_rows + key; or NULL: */
+    const int32_t *tokens;   /* [rows, token_width] ids of slots, or with cu_lens [token_width] */
+    const int32_t *cu_lens;  /* [sequences + 1] */
+    float softcap;
+    int32_t weight_heads;    /* kv_heads or heads */
+    int32_t mask_bytes, mask_rows;
+    int32_t mask_side;       /* k + 1 of the mask of draft and verify */
+    int32_t token_width;
 } attend_params;
+
+/* attention/merge.cu */
+typedef struct merge_states_params {
+    const float *values; /* [parts, states, head_dim] */
+    const float *lses;   /* [parts, states] */
+    float *out;          /* [states, head_dim] */
+    float *lse;          /* [states] or NULL */
+    int64_t states;      /* rows x heads */
+    int32_t parts, head_dim;
+} merge_states_params;
 
 #endif

@@ -5,7 +5,7 @@
 #include "abi/base.h"
 #endif
 
-/* dense/embed.cu; block types are GGUF's: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */
+/* dense/embed.cu; block types are GGUF's, see dense/blocks.cuh */
 typedef struct embed_params {
     const int32_t *ids;   /* [rows] */
     const uint8_t *table; /* [vocab, row_bytes] */

@@ -19,9 +19,22 @@
  *             8 (i % 2) + 16 j + 4 h of word i / 2; then [g][row g, row g+8][unit] f16 d
  *   PACK_Q4_1 the same, and after d the minima likewise
  *   PACK_Q8_0 [unit][lane][row g, row g+8][8] bytes n + 128, then d as above
- *   PACK_F16  as PACK_16 */
+ *   PACK_F16  as PACK_16
+ *   PACK_Q5_0 the nibbles of Q4_0; the fifth bits, [pair of units][lane] one word: of input 2i + j of
+ *             row g + 8 h and unit u of the pair in bit i + 4 h + 8 u + 16 j (a group of one unit
+ *             has no pair: [lane] bits i + 4 h + 8 j); then d
+ *   PACK_Q5_1 the same, and the minima
+ *   PACK_Q4_K, PACK_Q5_K: nibbles, of Q5_K fifth bits; [g][unit] four bytes: the unit's scale of row
+ *             g and g+8, its minimum of row g and g+8; [g][row g, row g+8] f16 d, f16 dmin. Scales
+ *             are bytes, six bits in GGUF: 4 bytes of 144 or 176 more, and no arithmetic
+ *   PACK_Q6_K in groups of 4 units: nibbles; [pair of units][lane][unit of the pair] one word of upper
+ *             bits: of input 2i + j of row g + 8 h in bits 2 (i % 2) + 8 (i / 2) + 4 h + 16 j; [g][unit]
+ *             four bytes: scale + 128 of row g and g+8 of inputs 0-15, of inputs 16-31; [g] f16 d of
+ *             row g and g+8: each half of a block has it, 2 bytes of 210 more, so that rings hold
+ *             more groups */
 enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16,
-       PACK_Q4_0 = 32, PACK_Q4_1 = 33, PACK_Q8_0 = 34, PACK_F16 = 35 };
+       PACK_Q4_0 = 32, PACK_Q4_1 = 33, PACK_Q8_0 = 34, PACK_F16 = 35,
+       PACK_Q5_0 = 36, PACK_Q5_1 = 37, PACK_Q4_K = 38, PACK_Q5_K = 39, PACK_Q6_K = 40 };
 
 /* Shared memory of a block of dense/product.cuh. */
 enum { PRODUCT_SHARED = (4 * 8 + 8 + 4) * 512 + 128 + 72 * 1024 };
@@ -30,9 +43,11 @@ enum { PRODUCT_SHARED = (4 * 8 + 8 + 4) * 512 + 128 + 72 * 1024 };
 typedef struct pack_params {
     const uint8_t *source;  /* [rows, inputs] in blocks of `type` */
     uint8_t *packed;        /* tiles of `format` */
-    int32_t type;           /* block type of GGUF: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16 */
-    int32_t format;         /* PACK_16, PACK_F16 for any type; PACK_4, PACK_Q4_1 for Q4_0 and Q4_1;
-                             * PACK_Q4_0, PACK_8 and PACK_Q8_0 for what they are named after */
+    int32_t type;           /* block type of GGUF, see dense/blocks.cuh */
+    int32_t format;         /* PACK_16, PACK_F16 for any type, rounded to f16; the others for what
+                             * they are named after, PACK_4 for Q4_0 and Q4_1, and exactly too: Q4_0
+                             * in Q4_1, Q5_0, Q5_1 and Q8_0, Q4_1 in Q5_1, Q5_0 in Q5_1 and Q8_0,
+                             * Q4_K in Q5_K */
     int32_t rows, inputs;   /* inputs: a multiple of 32 */
     int32_t first_row;      /* of the destination, where source row 0 goes */
     int32_t half;           /* 0: row r to tile r / 16; 1, 2: to the first, second half of r / 8 */

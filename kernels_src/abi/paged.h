@@ -13,6 +13,9 @@ typedef struct paged_rows {
     const int32_t *positions;  /* [rows] */
     cairn_error_word *error;
     int32_t pages, kv_heads, page_size, head_dim, sequence_count, max_pages;
+    /* With these page_table is [max_pages], sequence s from indptr[s] to indptr[s + 1]. */
+    const int32_t *indptr;        /* [sequences + 1], or NULL */
+    const int32_t *last_page_len; /* [sequences], or NULL: whole pages */
 } paged_rows;
 
 #endif

@@ -18,8 +18,11 @@ typedef struct sample_rule {
     int64_t seed;
     int32_t position, top_k;
     float temperature, top_p, min_p;
-    int32_t skip; /* nothing is written for this row */
+    int32_t skip; /* bits of CAIRN_SAMPLE_SKIP */
 } sample_rule;
+
+enum { CAIRN_SAMPLE_SKIP = 1 /* nothing is written for this row */,
+       CAIRN_SAMPLE_UNMASKED = 2 /* it has no mask, though others have */ };
 
 typedef struct sample_kernel_params {
     const float *logits;      /* [rows, vocab] */
@@ -34,6 +37,8 @@ typedef struct sample_kernel_params {
     const sample_rule *rules; /* [rows] in place of seed to min_p and positions, or NULL */
     sample_part *parts; /* sample_few: [rows, parts of a row] */
     uint32_t *arrived;  /* sample_few: [rows], zero before and after */
+    const uint32_t *masks; /* CAIRN_MASKS: [rows, words of vocab bits] of the tokens that may be
+                              drawn, or NULL */
 } sample_kernel_params;
 
 typedef struct verify_greedy_params {

@@ -8,12 +8,18 @@
  *            finish merges its runs, so a row's result depends on nothing but the row.
  * Numerics   q, k, v and the weights e^(s - m) enter mma m16n8k16 as f16; all sums f32. The bits of
  *            step_attend and step_attend_pages where q is of f16.
- * A page that the table does not hold contributes nothing and is reported.
+ * A page that the table does not hold contributes nothing and is reported. Other caches, queries and
+ * rules: attention/abilities.cuh, by CAIRN_ABILITIES (0 if it is not defined).
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16
  * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 | CAIRN_HEAD_DIM=96 CAIRN_PAGE_SIZE=32 */
+#ifndef CAIRN_ABILITIES
+#define CAIRN_ABILITIES 0
+#endif
+#define CAIRN_PAGES_CSR (CAIRN_ABILITIES >> 4 & 1)
 #include "attention/core.cuh"
 #include "abi/attention.h"
 #include "attention/paged.cuh"
+#include "attention/abilities.cuh"
 
 constexpr int THREADS = CORE_WARPS * WARP;
 
@@ -34,15 +40,20 @@ struct row_list {
 
     CAIRN_MEMBER void find(const attend_params &p, int kv_head, int run_index) {
         const int own = row.position / PAGE, topk = p.selected ? p.topk : 0;
+        const int sinks = PARTED && p.part == ATTEND_PART_PAGES ? 0 : p.sinks;
         first = p.window > 0 || p.sparse ? layout_candidates(row.position, p.window, PAGE) : 0;
-        run = layout_run(layout_chunks(layout_most_listed(row.position, first, topk, p.sinks, PAGE),
+        run = layout_run(layout_chunks(layout_most_listed(row.position, first, topk, sinks, PAGE),
                                        PAGE, DIM), p.at.kv_heads);
         from = run_index * run * CHUNK / PAGE;
-        low = min_of(first, layout_sink_pages(p.sinks, PAGE));
+        low = min_of(first, layout_sink_pages(sinks, PAGE));
         if (topk)
             select(p, p.selected + ((int64_t)block_id_z() * p.at.kv_heads + kv_head) * topk, topk,
                    low_entries(p.at.max_pages));
-        length = low + own - first + 1;
+        length = PARTED && p.part == ATTEND_PART_PAGES ? low : low + own - first + 1;
+    }
+    /* Where what is added to the scores of the run's pages stands. */
+    CAIRN_MEMBER float *bias(const attend_params &p) const {
+        return (float *)(low_entries(p.at.max_pages) + run * CHUNK / PAGE + 2 + CORE_WARPS);
     }
     /* The selected pages and those with sinks, ascending. All threads. */
     CAIRN_MEMBER void select(const attend_params &p, const int32_t *selected, int topk,
@@ -86,7 +97,7 @@ struct row_pages {
 
     CAIRN_MEMBER page_entry entry(int i) const {
         int page = i - of.low + of.first;
-        if (page > of.row.position / PAGE) return page_entry{0, -1};
+        if (page > of.row.position / PAGE || (PARTED && i >= of.length)) return page_entry{0, -1};
         if (i < of.low) {
             const bool chosen = p.selected && p.topk;
             page = chosen ? low_entries(p.at.max_pages)[i - of.from] : i | SINKS_ALONE;
@@ -98,10 +109,18 @@ struct row_pages {
     }
 };
 
-/* Queries [count, DIM] as f16 into shared memory; those missing of the 16 are not used. */
-CAIRN_INLINE void load_queries(const float *from, int count, unsigned char *memory) {
+/* Queries [count, DIM] from row `head` on, as f16, into shared memory; those missing of the 16 are
+ * not used. */
+CAIRN_INLINE void load_queries(const attend_params &p, int64_t head, int count,
+                               unsigned char *memory) {
+    const float *from = (const float *)p.q + head * DIM;
     const bool aligned = (uint64_t)from % 16 == 0;
     for (int i = thread_id(); i < count * PIECES; i += THREADS) {
+        u32x4 *to = (u32x4 *)(memory + QUERIES_AT + key_at(i / PIECES, i % PIECES));
+        if constexpr (CAIRN_ABILITIES & (ATTEND_QUERY_F16 | ATTEND_QUERY_BF16)) {
+            *to = half_of_query(p.q, head * DIM + i * 8);
+            continue;
+        }
         const float *x = from + i * 8;
         f32x4 v[2];
         if (aligned) {
@@ -109,9 +128,8 @@ CAIRN_INLINE void load_queries(const float *from, int count, unsigned char *memo
         } else {
             v[0] = f32x4{x[0], x[1], x[2], x[3]}, v[1] = f32x4{x[4], x[5], x[6], x[7]};
         }
-        *(u32x4 *)(memory + QUERIES_AT + key_at(i / PIECES, i % PIECES)) =
-            u32x4{pack_f16x2(v[0].x, v[0].y), pack_f16x2(v[0].z, v[0].w),
-                  pack_f16x2(v[1].x, v[1].y), pack_f16x2(v[1].z, v[1].w)};
+        *to = u32x4{pack_f16x2(v[0].x, v[0].y), pack_f16x2(v[0].z, v[0].w),
+                    pack_f16x2(v[1].x, v[1].y), pack_f16x2(v[1].z, v[1].w)};
     }
 }
 
@@ -122,44 +140,48 @@ CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count)
     }
 }
 
-CAIRN_KERNEL(attend, THREADS, BLOCKS_EACH, attend_params) {
-    unsigned char *memory = shared_base();
-    const int run = block_id(), unit = block_id_y(), r = block_id_z();
-    const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, 16);
-    const int most = min_of(group, 16); /* rows of a tile */
-    const int kv_head = unit / tiles, query = unit % tiles * 16, count = min_of(group - query, 16);
-    const int64_t head = (int64_t)r * p.heads + kv_head * group + query;
-    const int64_t slot = (int64_t)r * grid_blocks_y() + unit;
-    row_list list;
-    list.row = paged_find(p.at, r);
-    if (!list.row.valid) {
-        if (run == 0) write_nothing(p, head, count);
-        return;
-    }
-    list.find(p, kv_head, run);
+/* The block's place: tiles of queries, of which this block has `count` from row `head` on. */
+struct tile {
+    int run, unit, r, kv_head, count, most;
+    int64_t head;
 
-    const int chunks = layout_chunks(list.length, PAGE, DIM), runs = ceil_div(chunks, list.run);
-    const int begin = run * list.run, end = min_of(begin + list.run, chunks);
-    if (begin >= end) return;
-    const uint16_t *cache = p.at.cache;
-    const int value_step = p.at.kv_heads * PAGE * DIM, sees = list.row.position + 1;
-    listed_pieces<row_pages> pieces = {
-        {p, list}, p.at.kv_heads, kv_head, sees, p.sinks, end, {}};
+    CAIRN_MEMBER void find(const attend_params &p) {
+        const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, 16);
+        run = block_id(), unit = block_id_y(), r = block_id_z();
+        most = min_of(group, 16); /* rows of a tile */
+        const int query = unit % tiles * 16;
+        kv_head = unit / tiles, count = min_of(group - query, 16);
+        head = (int64_t)r * p.heads + kv_head * group + query;
+    }
+};
+
+/* The run from chunk `begin` on: sums of all warps lie in shared memory. */
+template <class Cache, class Keys, class Adjust>
+CAIRN_INLINE void fold_run(const attend_params &p, const tile &at, Cache cache, Keys &keys, int begin,
+                           int end, unsigned char *memory, Adjust adjust) {
+    const int value_step = p.at.kv_heads * (TOKENS ? p.at.page_size : PAGE) * DIM;
     key_piece piece[WARP_PIECES];
     const auto none = [](int, int, bool) { return false; };
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
-    pieces.look_up(begin);
-    pieces.find(begin, piece);
+    keys.look_up(begin);
+    keys.find(begin, piece);
     fetch_keys(cache, piece, mine, none);
     fetch_values(cache, value_step, piece, mine, none);
     copy_async_commit();
-    load_queries(p.q + head * DIM, count, memory);
+    load_queries(p, at.head, at.count, memory);
     copy_async_wait<0>();
     block_sync();
-    attend_run(cache, value_step, memory, begin, end, count, p.scale * 1.4426950408889634f, piece,
-               pieces, [](const key_piece &from, int) { return from.last; });
+    const float factor = ADJUSTED ? 1.0f : p.scale * LOG2_E;
+    attend_run(cache, value_step, memory, begin, end, at.count, factor, piece, keys,
+               [](const key_piece &from, int) { return from.last; }, adjust);
     block_sync();
+}
 
+/* Writes the run's sums, and as the last of `runs` the row. */
+CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs,
+                             unsigned char *memory) {
+    const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit;
+    const int run = at.run, most = at.most, count = at.count;
     float *parts = p.partial + slot * grid_blocks() * most * DIM;
     f32x2 *sums = (f32x2 *)p.sums + slot * grid_blocks() * most;
     merge_warps(
@@ -169,18 +191,105 @@ CAIRN_KERNEL(attend, THREADS, BLOCKS_EACH, attend_params) {
     if (!last_to_arrive(p.arrived + slot, runs, (uint32_t *)(memory + TOTALS_AT))) return;
     const int t = lane_id() % 4, number = t * 8 + scattered(lane_id() / 4);
     for (int i = warp_id(); i < count * (DIM / 32); i += CORE_WARPS) {
-        const int m = i / (DIM / 32), at = i % (DIM / 32) * 32;
+        const int m = i / (DIM / 32), d = i % (DIM / 32) * 32;
         const merged out = merge_runs(
             runs,
             [&](int from, run_part &part) {
                 const int64_t row = (int64_t)from * most + m;
-                part.load(parts + row * DIM + at + t * 8, sums + row);
+                part.load(parts + row * DIM + d + t * 8, sums + row);
             },
             [](const run_part *, int) { return false; });
-        p.out[(head + m) * DIM + at + number] = out.value;
-        if (p.lse && at == 0 && lane_id() == 0)
-            p.lse[head + m] = out.total > 0.0f
-                                  ? (out.top + log2_fast(out.total)) * 0.6931471805599453f
-                                  : as_f32(0xff800000u);
+        p.out[(at.head + m) * DIM + d + number] = out.value;
+        if (p.lse && d == 0 && lane_id() == 0)
+            p.lse[at.head + m] = out.total > 0.0f
+                                     ? (out.top + log2_fast(out.total)) * 0.6931471805599453f
+                                     : as_f32(0xff800000u);
     }
+}
+
+/* Pages, by what the abilities say. */
+CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned char *memory) {
+    row_list list;
+    mask_row masked;
+    list.row = paged_find(p.at, at.r);
+    if (MASKED && list.row.valid) list.row.valid = masked.find(p, list.row, at.r);
+    if (!list.row.valid) {
+        if (at.run == 0) write_nothing(p, at.head, at.count);
+        return;
+    }
+    list.find(p, at.kv_head, at.run);
+
+    const int chunks = layout_chunks(list.length, PAGE, DIM), runs = ceil_div(chunks, list.run);
+    const int begin = at.run * list.run, end = min_of(begin + list.run, chunks);
+    if (PARTED && chunks == 0 && at.run == 0) write_nothing(p, at.head, at.count);
+    if (begin >= end) return;
+    const int sees = list.row.position + 1;
+    const listed_pieces<row_pages> pieces = {
+        {p, list}, p.at.kv_heads, at.kv_head, sees, p.sinks, end, {}};
+    if constexpr (CAIRN_ABILITIES == 0) {
+        listed_pieces<row_pages> plain = pieces;
+        const uint16_t *cache = p.at.cache;
+        fold_run(p, at, cache, plain, begin, end, memory, [](int, const key_piece *, float (*)[4]) {});
+    } else {
+        real_pieces<row_pages> keys = {pieces};
+        const kept_cache<row_pages> cache = {p.at.cache, p.scales, pieces.source, 0};
+        const int from = list.from;
+        const float *bias = list.bias(p);
+        int weighed = 0; /* entries of the run whose pages have weights */
+        if constexpr (TWO_LEVEL) {
+            const int64_t chosen = (int64_t)at.r * p.at.kv_heads + at.kv_head;
+            const bool shared = p.weight_heads == p.at.kv_heads;
+            weighed = min_of(list.low, ceil_div(end * CHUNK, PAGE)) - from;
+            load_queries(p, at.head, at.count, memory);
+            block_sync();
+            weigh_pages(p, pieces.source, from, weighed, low_entries(p.at.max_pages),
+                        p.selected + chosen * p.topk,
+                        p.weights + (shared ? chosen : at.head) * p.topk, shared ? 0 : p.topk,
+                        at.count, at.kv_head, memory, list.bias(p));
+            block_sync();
+        }
+        fold_run(p, at, cache, keys, begin, end, memory,
+                 [&](int chunk, const key_piece *piece, float (*s)[4]) {
+                     const int first = chunk * CHUNK + warp_id() * WARP_KEYS;
+                     if constexpr (ADJUSTED)
+                         change_scores(s, [&](int m, int i, int key, float v) {
+                             v = score_of(p, v);
+                             const int entry = (first + i * 16) / PAGE - from;
+                             if (TWO_LEVEL && entry < weighed && m < at.count)
+                                 v += bias[entry * 16 + m];
+                             const int position = piece[i].position + key;
+                             if (MASKED && position < sees &&
+                                 !masked.sees(p, list.row.sequence, position))
+                                 v = NO_SCORE;
+                             return v;
+                         });
+                 });
+    }
+    merge_tile(p, at, runs, memory);
+}
+
+/* Tokens: the ids of a row, or of its request. */
+CAIRN_INLINE void attend_tokens(const attend_params &p, const tile &at, unsigned char *memory) {
+    token_pieces keys = {p, {}, at.kv_head, -1, 0};
+    const bool valid = keys.of.find(p, at.r);
+    const int chunks = valid ? ceil_div(keys.of.length, CHUNK) : 0;
+    const int run = layout_run(chunks, p.at.kv_heads), runs = ceil_div(chunks, run);
+    const int begin = at.run * run, end = min_of(begin + run, chunks);
+    if (chunks == 0 && at.run == 0) write_nothing(p, at.head, at.count);
+    if (begin >= end) return;
+    const kept_cache<token_pieces> cache = {p.at.cache, p.scales, keys, 0};
+    fold_run(p, at, cache, keys, begin, end, memory,
+             [&](int, const key_piece *, float (*s)[4]) {
+                 change_scores(s, [&](int, int i, int key, float v) {
+                     return keys.seen >> (i * 16 + key) & 1 ? score_of(p, v) : NO_SCORE;
+                 });
+             });
+    merge_tile(p, at, runs, memory);
+}
+
+CAIRN_KERNEL(attend, THREADS, BLOCKS_EACH, attend_params) {
+    tile at;
+    at.find(p);
+    if constexpr (TOKENS) attend_tokens(p, at, shared_base());
+    else attend_listed(p, at, shared_base());
 }

@@ -59,11 +59,18 @@ struct key_piece {
 /* Copies of a piece at a time: with more, sm_120 runs out of registers. */
 constexpr int FETCHES = CAIRN_ARCH >= 1000 || DIM > 64 ? 2 : 4;
 
+/* Starts the copy of part `part` of key `slot` of piece i; zeros where no row sees the key. A cache
+ * of another kind is a struct with a function of this name beside it, and with + for values. */
+CAIRN_INLINE void fetch_part(const uint16_t *cache, const key_piece &piece, int, int slot, int part,
+                             bool seen, shared_addr to) {
+    copy_async16(to, cache + (seen ? piece.at + slot * DIM + part * 8 : 0), seen);
+}
+
 /* Starts the copies of this warp's keys (`to` is where piece 0 of key 0 goes; place is key_at or
  * value_at); those that no row sees become zero. skip(i, position, seen): whether to leave a key of
  * piece i alone. */
-template <class Place, class Skip>
-CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, shared_addr to,
+template <class Cache, class Place, class Skip>
+CAIRN_INLINE void fetch_pieces(Cache cache, const key_piece *piece, shared_addr to,
                                Place place, Skip skip) {
 #pragma unroll
     for (int i = 0; i < WARP_PIECES; i++) {
@@ -72,21 +79,20 @@ CAIRN_INLINE void fetch_pieces(const uint16_t *cache, const key_piece *piece, sh
             const int slot = n / PIECES, part = n % PIECES;
             const bool seen = slot <= piece[i].last;
             if (skip(i, piece[i].position + slot, seen)) continue;
-            copy_async16(to + place(i * 16 + slot, part),
-                         cache + (seen ? piece[i].at + slot * DIM + part * 8 : 0), seen);
+            fetch_part(cache, piece[i], i, slot, part, seen, to + place(i * 16 + slot, part));
         }
     }
 }
 
-template <class Skip>
-CAIRN_INLINE void fetch_keys(const uint16_t *cache, const key_piece *piece, unsigned char *mine,
+template <class Cache, class Skip>
+CAIRN_INLINE void fetch_keys(Cache cache, const key_piece *piece, unsigned char *mine,
                              Skip skip) {
     fetch_pieces(cache, piece, shared_addr(mine),
                  [](int key, int part) { return key_at(key, part); }, skip);
 }
 /* value_step: values from a key to its value. */
-template <class Skip>
-CAIRN_INLINE void fetch_values(const uint16_t *cache, int value_step, const key_piece *piece,
+template <class Cache, class Skip>
+CAIRN_INLINE void fetch_values(Cache cache, int value_step, const key_piece *piece,
                                unsigned char *mine, Skip skip) {
     fetch_pieces(cache + value_step, piece, shared_addr(mine + KEYS_BYTES),
                  [](int key, int part) { return value_at(key, part); }, skip);
@@ -260,11 +266,12 @@ CAIRN_INLINE void add_values(running &r, const uint32_t *weights, const unsigned
 
 /* One warp: chunks [first, end), of which the first lies in shared memory as do the queries, once
  * copies and a block_sync are waited for. keys.find(chunk, piece), after keys.reach(chunk): the
- * warp's pieces of a chunk; last(piece, m): the last of its keys that row m sees. */
-template <class Keys, class Last>
-CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned char *memory,
-                             int first, int end, int count, float factor, key_piece *piece, Keys &keys,
-                             Last last) {
+ * warp's pieces of a chunk; last(piece, m): the last of its keys that row m sees; adjust(chunk,
+ * piece, s): what becomes of the scores s of score_keys. */
+template <class Cache, class Keys, class Last, class Adjust>
+CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory, int first, int end,
+                             int count, float factor, key_piece *piece, Keys &keys, Last last,
+                             Adjust adjust) {
     const int g = lane_id() / 4, t = lane_id() % 4;
     const auto none = [](int, int, bool) { return false; };
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
@@ -286,6 +293,7 @@ CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned cha
                 query_operands(low, high, a);
             },
             mine, s);
+        adjust(chunk, piece, s);
         warp_sync();
         if (chunk + 1 < end) {
             key_piece next[WARP_PIECES];
@@ -327,6 +335,13 @@ CAIRN_INLINE void attend_run(const uint16_t *cache, int value_step, unsigned cha
                 f32x2{r.top[half], r.total[half]};
     }
     warp_sync();
+}
+
+template <class Cache, class Keys, class Last>
+CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory, int first, int end,
+                             int count, float factor, key_piece *piece, Keys &keys, Last last) {
+    attend_run(cache, value_step, memory, first, end, count, factor, piece, keys, last,
+               [](int, const key_piece *, float (*)[4]) {});
 }
 
 /* Merges what the warps left, after a block_sync: value(m, d, v), and sums(m, top, total) once for

@@ -57,6 +57,13 @@ CAIRN_LAYOUT int layout_most_listed(int position, int candidates, int topk, int 
     return candidates <= topk || pages > own + 1 ? own + 1 : (int)pages;
 }
 
+/* Draft and verify: of side * side rows, row i is token i / side followed by its side - 1 masks,
+ * and sees the tokens up to its own and the masks of its token up to itself. Whether it sees j. */
+CAIRN_LAYOUT bool layout_draft_sees(int i, int j, int side) {
+    const int token = i / side, other = j / side, mask = j % side;
+    return mask == 0 ? other <= token : other == token && mask <= i % side;
+}
+
 /* ---- chunks and runs ---- */
 
 /* A block's warps have so many keys of a chunk each. */
@@ -107,6 +114,9 @@ CAIRN_LAYOUT int layout_attend_bytes(int dim) {
 CAIRN_LAYOUT int layout_list_bytes(int max_pages, int run_pages) {
     return ((max_pages + 31) / 32 + run_pages + 40) * 4;
 }
+
+/* Besides, where pages have weights: one for each page of a run and row of a tile. */
+CAIRN_LAYOUT int layout_bias_bytes(int run_pages) { return (run_pages + 2) * 16 * 4; }
 
 /* Shared memory of select/core.cuh with so many pages: keys; the parts of the queries, then counts;
  * bits; and a little for all threads to meet in. */

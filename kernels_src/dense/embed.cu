@@ -1,6 +1,6 @@
 /* embed: rows of a table, plain or in GGUF blocks, as f32.
  *
- * hidden is a multiple of 8, of 32 for blocks.
+ * hidden is a multiple of 8, of a block's values for blocks.
  * Launch grid rows, block 128. An id outside the table gives zeros and is reported. */
 #include "device/common.cuh"
 #include "abi/dense.h"
@@ -32,5 +32,8 @@ CAIRN_KERNEL(embed, 128, 1, embed_params) {
     case TYPE_Q4_0: write_row<TYPE_Q4_0>(row, out, p.hidden); break;
     case TYPE_Q4_1: write_row<TYPE_Q4_1>(row, out, p.hidden); break;
     case TYPE_Q8_0: write_row<TYPE_Q8_0>(row, out, p.hidden); break;
+    default:
+        for (int i = thread_id(); i < p.hidden; i += 128)
+            out[i] = block_value(p.block_type, row, i);
     }
 }

@@ -1,6 +1,6 @@
 /* linear: out[r, o] (+)= sum_i x[r, i] w[o, i], the weights read straight from their blocks.
  *
- * Constants  CAIRN_BLOCK_TYPE  GGUF's number: 0 f32, 1 f16, 2 Q4_0, 3 Q4_1, 8 Q8_0, 30 bf16
+ * Constants  CAIRN_BLOCK_TYPE  GGUF's number, see dense/blocks.cuh
  *            CAIRN_ROW_TILES   tiles of 8 rows of a block: 1 for few rows, 8 for many
  * Launch     grid (ceil(outs / 64), ceil(rows / (8 CAIRN_ROW_TILES))), block 128,
  *            shared 8 CAIRN_ROW_TILES (256 + 8) 2 bytes
@@ -9,7 +9,8 @@
  * A warp has 16 outputs. In a group of 32 inputs lane (g, c) holds inputs 8 c to 8 c + 7 of outputs g
  * and g + 8 as the A operand, and of row g of a tile as B: both sides take the same order.
  * matrix: CAIRN_BLOCK_TYPE=3 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=8 CAIRN_ROW_TILES=8
- * matrix: CAIRN_BLOCK_TYPE=2 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=0 CAIRN_ROW_TILES=1 */
+ * matrix: CAIRN_BLOCK_TYPE=2 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=0 CAIRN_ROW_TILES=1
+ * matrix: CAIRN_BLOCK_TYPE=13 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=14 CAIRN_ROW_TILES=8 */
 #include "device/common.cuh"
 #include "abi/dense.h"
 #include "dense/blocks.cuh"

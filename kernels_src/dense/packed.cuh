@@ -10,15 +10,30 @@
 #include "abi/pack.h"
 
 /* Units of 32 inputs that are packed together: the largest power of two that divides a row, up to 8
- * units of nibbles, 4 of bytes, 2 of f16. */
+ * units of nibbles, 4 of bytes and of Q6_K, 2 of f16. */
 CAIRN_INLINE constexpr int common_power(int n, int most) {
     while (n % most) most /= 2;
     return most;
 }
+CAIRN_INLINE constexpr int packed_most(int format) {
+    return format == PACK_F16 ? 2 : format == PACK_Q8_0 || format == PACK_Q6_K ? 4 : 8;
+}
 template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr int packed_group() {
-    return FORMAT < PACK_Q4_0 ? 1
-                              : common_power(INPUTS / 32, FORMAT == PACK_F16 ? 2
-                                                          : FORMAT == PACK_Q8_0 ? 4 : 8);
+    return FORMAT < PACK_Q4_0 ? 1 : common_power(INPUTS / 32, packed_most(FORMAT));
+}
+
+/* Bits above the nibbles. */
+CAIRN_INLINE constexpr int packed_upper(int format) {
+    return format == PACK_Q6_K                                                    ? 2
+           : format == PACK_Q5_0 || format == PACK_Q5_1 || format == PACK_Q5_K ? 1 : 0;
+}
+CAIRN_INLINE constexpr int packed_unit_bytes(int format) {
+    return format == PACK_16 || format == PACK_F16    ? 1024
+           : format == PACK_8 || format == PACK_Q8_0  ? 544
+           : format == PACK_4                         ? 320
+           : format == PACK_Q4_0 || format == PACK_Q5_0 ? 288 + packed_upper(format) * 64
+           : format == PACK_Q4_1 || format == PACK_Q5_1 ? 320 + packed_upper(format) * 64
+                                                        : 296 + packed_upper(format) * 64;
 }
 
 template <int FORMAT> struct packed;
@@ -190,6 +205,121 @@ template <> struct packed<PACK_Q8_0> {
     }
 };
 template <> struct packed<PACK_F16> : packed<PACK_16> {};
+
+/* The upper bits of operand word i of a unit's eight begin at this bit of its plane, and 16 further;
+ * of a pair's second unit 8 further. */
+template <int UPPER> CAIRN_INLINE constexpr int upper_at(int i) {
+    return (UPPER == 1 ? i / 2 : i / 2 % 2 * 2 + i / 4 * 8) + i % 2 * 4;
+}
+/* A plane moved so that the bits at `at` are at 4 (and 20), above a nibble. */
+CAIRN_INLINE uint32_t move_upper(uint32_t plane, int at) {
+    return at < 4 ? plane << (4 - at) : plane >> (at - 4);
+}
+/* The upper bits of one value; i: which of its lane's eight inputs. */
+template <int UPPER> CAIRN_INLINE uint32_t upper_of(const uint8_t *plane, int G, int u, int lane,
+                                                   int row, int i) {
+    const int j = i % 2, high = row / 8;
+    if (UPPER == 0) return 0;
+    if (UPPER == 2)
+        return plane[u / 2 * 256 + lane * 8 + u % 2 * 4 + j * 2 + i / 4] >>
+               (i / 2 % 2 * 2 + 4 * high) & 3u;
+    return plane[G > 1 ? u / 2 * 128 + lane * 4 + u % 2 + j * 2 : lane * 2 + j] >>
+           (i / 2 + 4 * high) & 1u;
+}
+
+/* Nibbles with upper bits or the scales of blocks of 256. Values are rounded once or, of these, where
+ * dmin m or (n - 32) s takes more than f16's bits, twice. */
+template <int FORMAT> struct packed_upper_nibbles {
+    static constexpr int UPPER = packed_upper(FORMAT), UNIT_BYTES = packed_unit_bytes(FORMAT);
+    static constexpr bool SUPER = FORMAT >= PACK_Q4_K, MINIMA = FORMAT == PACK_Q5_1;
+    u32x2 words;
+    uint32_t plane, head;
+    uint16_t scale[2], minimum[2]; /* of rows g and g + 8; d and dmin */
+    bool odd;                      /* the second of a pair */
+
+    template <int G> CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
+        const uint8_t *group = tile + (int64_t)(unit / G) * (G * UNIT_BYTES);
+        const uint8_t *upper = group + G * 256, *heads = upper + G * UPPER * 64;
+        const int u = unit % G, lane = lane_id(), g = lane / 4;
+        words = load_constant_early(
+            (const u32x2 *)(group + (G > 1 ? u / 2 * 512 + lane * 16 + u % 2 * 8 : lane * 8)));
+        odd = UPPER == 1 && u % 2;
+        plane = head = minimum[0] = minimum[1] = 0;
+        if (UPPER == 1 && G > 1)
+            plane = load_constant_early((const uint32_t *)(upper + u / 2 * 128) + lane);
+        if (UPPER == 1 && G == 1)
+            plane = byte_permute(load_constant_early((const uint16_t *)upper + lane), 0, 0x4140u);
+        if (UPPER == 2)
+            plane = load_constant_early((const uint32_t *)(upper + u / 2 * 256) + lane * 2 +
+                                           u % 2);
+        if (SUPER) head = load_constant_early((const uint32_t *)heads + g * G + u);
+        const uint16_t *scales = (const uint16_t *)heads + g * (2 * G) + u;
+        const uint16_t *factors = (const uint16_t *)(heads + G * 32) + g * (UPPER == 2 ? 2 : 4);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            scale[i] = load_constant_early(!SUPER ? scales + i * G
+                                                  : factors + i * (UPPER == 2 ? 1 : 2));
+            if (MINIMA) minimum[i] = load_constant_early(scales + (16 + i) * G);
+            if (SUPER && UPPER < 2) minimum[i] = load_constant_early(factors + i * 2 + 1);
+        }
+    }
+    /* n, under 1024 (0x64..): the subtraction is exact. */
+    CAIRN_MEMBER void expand(uint32_t *a) const {
+        const uint32_t word[2] = {words.x, words.y}, bits = UPPER == 1 && odd ? plane >> 8
+                                                                            : plane;
+        const uint32_t here = UPPER == 2 && lane_id() % 4 / 2 ? head >> 16 : head;
+        uint32_t s[2], low[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t both = byte_permute(here, 0x64646464u, i ? 0x4141u : 0x4040u);
+            s[i] = sub_f16x2(both, UPPER == 2 ? 0x64806480u : 0x64006400u);
+            low[i] = minimum[i] * 0x10001u;
+            if (SUPER && UPPER < 2)
+                low[i] = mul_f16x2(low[i] ^ 0x80008000u,
+                                   sub_f16x2(byte_permute(here, 0x64646464u, i ? 0x4343u : 0x4242u),
+                                             0x64006400u));
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            uint32_t n = (word[i / 4] >> 4 * (i % 4) & 0x000f000fu) | 0x64006400u;
+            if (UPPER)
+                n |= move_upper(bits, upper_at<UPPER>(i)) &
+                     (UPPER == 1 ? 0x00100010u : 0x00300030u);
+            n = sub_f16x2(n, UPPER == 2 ? 0x64206420u : FORMAT == PACK_Q5_0 ? 0x64106410u
+                                                                           : 0x64006400u);
+            if (SUPER) n = mul_f16x2(n, s[i % 2]);
+            const uint32_t d = scale[i % 2] * 0x10001u;
+            a[i] = MINIMA || (SUPER && UPPER < 2) ? fma_f16x2(n, d, low[i % 2]) : mul_f16x2(n, d);
+        }
+    }
+    /* As GGUF has it, not rounded to f16. */
+    template <int G>
+    static CAIRN_MEMBER float value(const uint8_t *tile, int unit, int row, int k) {
+        const uint8_t *group = tile + (int64_t)(unit / G) * (G * UNIT_BYTES);
+        const uint8_t *upper = group + G * 256, *heads = upper + G * UPPER * 64;
+        const int u = unit % G, g = row % 8, high = row / 8, lane = g * 4 + k / 8, i = k % 8;
+        const uint8_t *at = G > 1 ? group + u / 2 * 512 + lane * 16 + u % 2 * 8 : group + lane * 8;
+        uint32_t n = ((const uint32_t *)at)[i / 4] >> (i % 4 / 2 * 8 + i % 2 * 16 + high * 4) & 15u;
+        n |= upper_of<UPPER>(upper, G, u, lane, row, i) << 4;
+        const uint16_t *scales = (const uint16_t *)heads + (g * 2 + high) * G + u;
+        const uint8_t *head = heads + (g * G + u) * 4 + high;
+        const uint16_t *factors = (const uint16_t *)(heads + G * 32);
+        if (FORMAT == PACK_Q6_K)
+            return ((float)n - 32.0f) * (f16_to_f32(f16{factors[g * 2 + high]}) *
+                                         ((float)head[k / 16 * 2] - 128.0f));
+        if (SUPER)
+            return fma_f32((float)n, f16_to_f32(f16{factors[g * 4 + high * 2]}) * (float)head[0],
+                           -(f16_to_f32(f16{factors[g * 4 + high * 2 + 1]}) * (float)head[2]));
+        float d = f16_to_f32(f16{scales[0]});
+        return MINIMA ? fma_f32((float)n, d, f16_to_f32(f16{scales[16 * G]}))
+                      : ((float)n - 16.0f) * d;
+    }
+};
+template <> struct packed<PACK_Q5_0> : packed_upper_nibbles<PACK_Q5_0> {};
+template <> struct packed<PACK_Q5_1> : packed_upper_nibbles<PACK_Q5_1> {};
+template <> struct packed<PACK_Q4_K> : packed_upper_nibbles<PACK_Q4_K> {};
+template <> struct packed<PACK_Q5_K> : packed_upper_nibbles<PACK_Q5_K> {};
+template <> struct packed<PACK_Q6_K> : packed_upper_nibbles<PACK_Q6_K> {};
 
 template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr int64_t tile_bytes() {
     return (int64_t)(INPUTS / 32) * packed<FORMAT>::UNIT_BYTES;

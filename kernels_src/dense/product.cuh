@@ -14,6 +14,8 @@
  * n 2^-24, so that two cost one AND), x as f16, sums are f32. A unit's sum is multiplied by its
  * scale and added in ascending order: units, slices, parts. What is constant in a unit (-8 scales
  * for Q4_0, the minimum for Q4_1) multiplies the unit's sum of x, which enters as two f16, 22 bits.
+ * Of blocks of 256 the units' scales and minima are integers too: a group's sums (of four or eight
+ * units) are multiplied by what the block's d is.
  * So a value depends on its weights, its row, and the weight's format and K: not on the other rows,
  * nor on who computes it. */
 #ifndef CAIRN_PRODUCT_CUH
@@ -127,25 +129,65 @@ CAIRN_INLINE void multiply_nibbles(float *d, const uint32_t *w, const uint32_t *
     }
 }
 
+/* The same with upper bits, as an operand: of row g bits 4.., of row g + 8 bits 8... MIDDLE is taken
+ * off. */
+template <int UPPER, int MIDDLE>
+CAIRN_INLINE void load_operand(const uint32_t *w, uint32_t plane, int s, uint32_t *a) {
+    constexpr uint32_t ABOVE = UPPER == 1 ? 0x00100010u : 0x00300030u;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const uint32_t n = i == 0 ? w[s] : w[s] >> 8;
+        const uint32_t upper = move_upper(plane, upper_at<UPPER>(4 * s + i));
+        a[i] = (n & 0x000f000fu) | (upper & ABOVE);
+        a[i + 1] = (n & 0x00f000f0u) | (upper & ABOVE << 4);
+        if (MIDDLE) a[i] = sub_f16x2(a[i], MIDDLE * 0x10001u);
+        if (MIDDLE) a[i + 1] = sub_f16x2(a[i + 1], MIDDLE * 0x100010u);
+    }
+}
+template <int UPPER>
+CAIRN_INLINE void multiply_upper(float *d, const uint32_t *w, uint32_t plane, const uint32_t *b) {
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        uint32_t a[4];
+        load_operand<UPPER, 0>(w, plane, s, a);
+        mma_f16(d, a, b + 2 * s);
+    }
+}
+
+/* Fifth bits of a pair of units of a lane. */
+template <int G> CAIRN_INLINE uint32_t load_fifth(const unsigned char *plane, int pair) {
+    if constexpr (G >= 2) return ((const uint32_t *)(plane + pair * 128))[lane_anew()];
+    else return byte_permute(((const uint16_t *)plane)[lane_id()], 0, 0x4140u);
+}
+
+/* One unit of a pair's nibbles, with fifth bits where there are any. */
+template <int UPPER>
+CAIRN_INLINE void multiply_unit(float *d, const uint32_t *w, uint32_t plane, int u,
+                                const uint32_t *b) {
+    if constexpr (UPPER == 0) multiply_nibbles(d, w, b);
+    else multiply_upper<UPPER>(d, w, u ? plane >> 8 : plane, b);
+}
+
 template <int FORMAT, int G> struct group_of;
 
-template <int G> struct nibble_group {
+template <int G, int UPPER = 0> struct nibble_group {
     static constexpr float LOW = 16777216.0f, HIGH = 1048576.0f;
     CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
         constexpr int FEW = min_of(G, 2); /* units at a time: registers are scarce */
-        const unsigned char *s = group + G * 256 + lane_id() / 4 * (4 * G);
+        const unsigned char *s = group + G * (256 + 64 * UPPER) + lane_id() / 4 * (4 * G);
 #pragma unroll
         for (int first = 0; first < G; first += FEW) {
-            uint32_t low[2], high[2], w[FEW * 2];
+            uint32_t low[2], high[2], w[FEW * 2], plane = 0;
             if (first == 4) warp_sync();
             load_scales<FEW>(s + first * 2, low);
             load_scales<FEW>(s + 2 * G + first * 2, high);
 #pragma unroll
             for (int i = 0; i < FEW; i += 2) load_words<G>(group, (first + i) / 2, w + i * 2);
+            if (UPPER) plane = load_fifth<G>(group + G * 256, first / 2);
 #pragma unroll
             for (int i = 0; i < FEW; i++) {
                 float d[4] = {};
-                multiply_nibbles(d, w + 2 * i, b[first + i]);
+                multiply_unit<UPPER>(d, w + 2 * i, plane, i, b[first + i]);
                 add_scaled(sum, d, scale_of(low, i), scale_of(high, i));
             }
         }
@@ -162,6 +204,105 @@ template <int G> struct group_of<PACK_Q4_1, G> : nibble_group<G> {
     static constexpr float BIAS = 1.0f;
     CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
         return group + G * 288;
+    }
+};
+template <int G> struct group_of<PACK_Q5_0, G> : nibble_group<G, 1> {
+    static constexpr float BIAS = -16.0f;
+    CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
+        return group + G * 320;
+    }
+};
+template <int G> struct group_of<PACK_Q5_1, G> : nibble_group<G, 1> {
+    static constexpr float BIAS = 1.0f;
+    CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
+        return group + G * 352;
+    }
+};
+
+/* Eight units of Q4_K and Q5_K. Scales and minima are f16 subnormals, as the weights are. */
+template <int UPPER> struct super_group {
+    static constexpr float BIAS = -1.0f, LOW = 281474976710656.0f, HIGH = LOW / 16.0f;
+    static constexpr int HEADS = 8 * (256 + 64 * UPPER);
+
+    /* {d, dmin} of row g (0) or g + 8. */
+    CAIRN_METHOD f32x2 factors(const unsigned char *group, int high) {
+        return unpack_f16x2(
+            ((const uint32_t *)(group + HEADS + 256))[lane_anew() / 4 * 2 + high]);
+    }
+    /* sum -= dmin times the units' minima times their sums of x. */
+    CAIRN_METHOD void add_minima(float *sum, const unsigned char *group, const u32x2 *xs) {
+        const unsigned char *heads = group + HEADS + lane_anew() * 8; /* rows g, units 2t, 2t + 1 */
+        const u32x2 two = *(const u32x2 *)heads, sums = xs[low_part<8>::at()];
+        uint32_t a[4] = {byte_permute(two.x, two.y, 0x0602u) & 0x00ff00ffu,
+                         byte_permute(two.x, two.y, 0x0703u) & 0x00ff00ffu, 0, 0};
+        const uint32_t b[2] = {sums.x, sums.y};
+        float d[4] = {};
+        a[2] = a[0], a[3] = a[1];
+        mma_f16(d, a, b);
+        add_scaled(sum, d, factors(group, 0).y * (536870912.0f / LOW),
+                   factors(group, 1).y * (536870912.0f / HIGH));
+    }
+    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+        const unsigned char *heads = group + HEADS + lane_anew() / 4 * 32;
+        float part[4] = {};
+#pragma unroll
+        for (int first = 0; first < 8; first += 2) {
+            uint32_t w[4], plane = 0;
+            if (first) warp_sync(); /* registers are scarce: no loads ahead of their pair */
+            const u32x2 two = *(const u32x2 *)(heads + first * 4);
+            load_words<8>(group, first / 2, w);
+            if (UPPER) plane = load_fifth<8>(group + 8 * 256, first / 2);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const f32x2 s = unpack_f16x2(byte_permute(i ? two.y : two.x, 0, 0x4140u));
+                float d[4] = {};
+                multiply_unit<UPPER>(d, w + 2 * i, plane, i, b[first + i]);
+                add_scaled(part, d, s.x, s.y);
+            }
+        }
+        add_scaled(sum, part, factors(group, 0).x, factors(group, 1).x);
+    }
+};
+template <> struct group_of<PACK_Q4_K, 8> : super_group<0> {};
+template <> struct group_of<PACK_Q5_K, 8> : super_group<1> {};
+
+/* Four units of Q6_K: a scale is of 16 inputs, which lanes t = 0, 1 and t = 2, 3 have. */
+template <> struct group_of<PACK_Q6_K, 4> {
+    static constexpr float BIAS = 0.0f, LOW = 16777216.0f, HIGH = 1048576.0f;
+    static constexpr int HEADS = 4 * 384;
+
+    CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
+        const u32x4 heads = *(const u32x4 *)(group + HEADS + lane_id() / 4 * 16);
+        const uint32_t head[4] = {heads.x, heads.y, heads.z, heads.w};
+        const uint32_t second = lane_anew() % 4 / 2 ? ~0u : 0u; /* masked x must not be kept */
+        float part[4] = {};
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            warp_sync(); /* as above */
+            const u32x2 two = ((const u32x2 *)(group + 4 * 256 + u / 2 * 256))[lane_id()];
+            uint32_t w[4];
+            load_words<4>(group, u / 2, w);
+            float d[2][4] = {};
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                const uint32_t *x = b[u] + 2 * s;
+                const uint32_t low[2] = {x[0] & ~second, x[1] & ~second};
+                const uint32_t high[2] = {x[0] & second, x[1] & second};
+                uint32_t a[4];
+                load_operand<2, 32>(w + u % 2 * 2, u % 2 ? two.y : two.x, s, a);
+                mma_f16(d[0], a, low);
+                mma_f16(d[1], a, high);
+            }
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                const f32x2 s = unpack_f16x2(sub_f16x2(
+                    byte_permute(head[u], 0x64646464u, h ? 0x4342u : 0x4140u), 0x64806480u));
+                add_scaled(part, d[h], s.x, s.y);
+            }
+        }
+        const f32x2 d = unpack_f16x2(
+            ((const uint32_t *)(group + HEADS + 128))[lane_id() / 4]);
+        add_scaled(sum, part, d.x, d.y);
     }
 };
 template <int G> struct group_of<PACK_Q8_0, G> {
@@ -366,18 +507,19 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
 /* Input: await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
  * beyond the last; before_meeting(float[8]) may leave a factor per column, after the first fetch.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
- * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here. */
+ * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
+ * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on. */
 template <int FORMAT, int INPUTS, class Input, class Epilogue>
 CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns, Input &input,
-                                 Epilogue &epilogue) {
+                                 Epilogue &epilogue, int block = block_id(),
+                                 int blocks = grid_blocks(), int number = 0) {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_of<FORMAT, cut::GROUP> group;
     constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
     constexpr bool PARTED = cut::PARTS > 1;
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
-    const tile_range range = {weights, block_id() + team * grid_blocks(),
-                              grid_blocks() * cut::TEAMS, tiles};
+    const tile_range range = {weights, block + team * blocks, blocks * cut::TEAMS, tiles};
     weight_ring<FORMAT, INPUTS> ring(range, memory.rings, memory.places);
     uint32_t b[cut::SLICE * G][4];
     u32x2 *xs = memory.xs[warp_id()];
@@ -409,7 +551,9 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 for (int i = 0; i < cut::SLICE; i++) {
                     if (!cut::EVEN && first + i >= cut::GROUPS) break;
                     const unsigned char *here = ring.next(range);
-                    if (group::BIAS != 0.0f)
+                    if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K)
+                        group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
+                    else if constexpr (group::BIAS != 0.0f)
                         add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
                                    xs + i * low_part<G>::COUNT);
                     group::add(sum, here, b + i * G);
@@ -427,7 +571,8 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                     named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
                 else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
                 if (rank == slot)
-                    end_tile<FORMAT, INPUTS>(memory, here, tile, part, local, columns, epilogue);
+                    end_tile<FORMAT, INPUTS>(memory, here, number + tile, part, local, columns,
+                                             epilogue);
                 if (cut::WARPS == 1) warp_sync();
                 slot = slot + 1 == SLOTS ? 0 : slot + 1;
             }

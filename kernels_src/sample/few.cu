@@ -8,7 +8,7 @@
  * or a threshold that rounding blurs past a list's edge), it takes the row as sample/sample.cu does.
  * Launch     grid (parts <= 32, rows), block 512, shared 41616 bytes, + vocab / 8 with a history;
  *            `arrived` is zero before and after
- * matrix: */
+ * matrix: | CAIRN_MASKS=1 */
 #include "device/common.cuh"
 #include "abi/sample.h"
 #define THREADS 512
@@ -84,6 +84,7 @@ CAIRN_INLINE void expect_tile(const float *logits, int base, int end) {
 /* Keys of the penalized logits; seen: bits from id `first` on. */
 CAIRN_INLINE void tile_keys(const sample_kernel_params &p, const tile &t, const uint32_t *seen,
                             int base, int first, int end, uint32_t *keys) {
+    const uint32_t *mask = mask_of(p, block_id_y());
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
         const f32x4 &f = t.part[i / 4];
@@ -92,7 +93,7 @@ CAIRN_INLINE void tile_keys(const sample_kernel_params &p, const tile &t, const 
         if (p.history && id < end && (seen[bit / 32] >> (bit % 32) & 1u))
             logit = logit > 0.0f ? div_f32(logit, p.repetition_penalty)
                                  : mul_f32(logit, p.repetition_penalty);
-        keys[i] = key_of(logit);
+        keys[i] = CAIRN_MASKS && id < end && is_masked(mask, id) ? 0 : key_of(logit);
     }
 }
 
@@ -298,7 +299,7 @@ CAIRN_INLINE int gather(const sample_part *parts, int count, few_shared &s, uint
 /* The tokens whose score reaches least, weighed, in any order; how many. */
 CAIRN_INLINE int keep_tokens(const sample_kernel_params &p, few_shared &s, int count, float top,
                              float least) {
-    row_view row = {&top, nullptr, 1, 1.0f, top, p.temperature};
+    row_view row = {&top, nullptr, 1, 1.0f, top, p.temperature, nullptr};
     if (thread_id() == 0) s.count = 0;
     block_sync();
     for (int i = thread_id(); i < count; i += THREADS) {
@@ -360,9 +361,10 @@ CAIRN_INLINE int sample_parts(const sample_kernel_params &p, few_shared &s) {
     best = block_best(best, s.scratch);
     const uint32_t top = (uint32_t)(best >> 32);
     const int token = (int)~(uint32_t)best;
-    if (top < LOWEST) return 0; /* nothing above -inf */
+    if (top < LOWEST) return first_token(mask_of(p, r), p.vocab); /* nothing above -inf */
     if (p.temperature <= 0.0f || top >= 0xff800000u) return token;
-    row_view row = {p.logits, nullptr, 1, 1.0f, logit_of(top), p.temperature};
+    row_view row = {p.logits, nullptr, 1, 1.0f, logit_of(top), p.temperature,
+                    nullptr};
     float logit = logit_of(find_threshold(s, count, p.top_k, edge, top));
     row.logits = &logit;
     const float least = score(row, 0);
@@ -399,6 +401,6 @@ CAIRN_KERNEL(sample_few, THREADS, 2, sample_kernel_params) {
     few_shared &s = shared_as<few_shared>();
     uint32_t *seen = (uint32_t *)(&s + 1);
     const int r = block_id_y();
-    if (p.rules && p.rules[r].skip) return;
+    if (p.rules && (CAIRN_MASKS ? p.rules[r].skip & CAIRN_SAMPLE_SKIP : p.rules[r].skip)) return;
     sample_row_few(params_of(p, r), s, seen, r);
 }

@@ -4,7 +4,7 @@
  * verify_greedy  per sequence the drafts that equal the row before's argmax, and what follows them.
  * Launch         sample: grid rows, block 1024, shared 16896 bytes, + vocab / 8 with a history.
  *                verify_greedy: grid sequences, block 1024, shared 512 bytes
- * matrix: */
+ * matrix: | CAIRN_MASKS=1 */
 #include "device/common.cuh"
 #include "abi/sample.h"
 #define THREADS 1024

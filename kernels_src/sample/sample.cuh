@@ -1,10 +1,14 @@
 /* sample/sample.cuh: what the samplers share. The kernel that includes it defines THREADS, 512 or 1024.
  *
  * In this order: repetition penalty, s = (logit - max) / temperature, top_k, top_p, min_p, draw.
+ * With CAIRN_MASKS 1 a token whose bit is not set is as one whose logit is a NaN.
  * What is kept is every token whose score reaches a threshold, so ties are kept. A token's weight
  * e^s is a multiple of 2^-40 in 64 bits: sums are exact, in any order, and the draw walks ascending
  * ids. */
 
+#ifndef CAIRN_MASKS
+#define CAIRN_MASKS 0
+#endif
 #define BINS 2048
 #define WARPS (THREADS / WARP)
 #if THREADS == 512
@@ -22,7 +26,27 @@ CAIRN_INLINE sample_kernel_params params_of(const sample_kernel_params &given, i
     p.seed = rule.seed, p.position_first = rule.position, p.position_step = 0;
     p.top_k = rule.top_k, p.top_p_first = 0;
     p.temperature = rule.temperature, p.top_p = rule.top_p, p.min_p = rule.min_p;
+    if (CAIRN_MASKS && rule.skip & CAIRN_SAMPLE_UNMASKED) p.masks = nullptr;
     return p;
+}
+
+/* ---- masks ---- */
+
+/* Row r's, or NULL: all tokens may be drawn. */
+CAIRN_INLINE const uint32_t *mask_of(const sample_kernel_params &p, int r) {
+    if (!CAIRN_MASKS || !p.masks) return nullptr;
+    return p.masks + (int64_t)r * ceil_div(p.vocab, 32);
+}
+
+CAIRN_INLINE bool is_masked(const uint32_t *mask, int id) {
+    return CAIRN_MASKS && mask && !(mask[id / 32] >> (id % 32) & 1u);
+}
+
+/* The token of a row that has nothing above -inf: the lowest that may be drawn. */
+CAIRN_INLINE int first_token(const uint32_t *mask, int vocab) {
+    int id = 0;
+    while (CAIRN_MASKS && id < vocab && is_masked(mask, id)) id++;
+    return id < vocab ? id : 0;
 }
 
 /* ---- argmax ---- */
@@ -57,10 +81,12 @@ struct row_view {
     const uint32_t *seen; /* [vocab bits], or NULL: no history */
     int vocab;
     float penalty, top, temperature;
+    const uint32_t *mask; /* or NULL */
 };
 
 CAIRN_INLINE float penalized(const row_view &row, int i) {
     float logit = row.logits[i];
+    if (is_masked(row.mask, i)) return as_f32(0x7fffffffu);
     if (!row.seen || !(row.seen[i / 32] >> (i % 32) & 1u)) return logit;
     return logit > 0.0f ? div_f32(logit, row.penalty) : mul_f32(logit, row.penalty);
 }
@@ -252,7 +278,7 @@ CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint6
 CAIRN_INLINE int sample_row(const sample_kernel_params &p, int r, uint32_t *seen, uint64_t *bins,
                             uint64_t *scratch) {
     row_view row = {p.logits + (int64_t)r * p.vocab, p.history ? seen : nullptr, p.vocab,
-                    p.repetition_penalty, 0.0f, p.temperature};
+                    p.repetition_penalty, 0.0f, p.temperature, mask_of(p, r)};
     if (p.history) mark_history(p, seen, r, 0, p.vocab);
     uint64_t best = 0;
     ROW_LOOP
@@ -262,7 +288,8 @@ CAIRN_INLINE int sample_row(const sample_kernel_params &p, int r, uint32_t *seen
     int token = (int)~(uint32_t)best;
     row.top = penalized(row, token);
     const bool finite = row.top > as_f32(0xff800000u) && row.top < as_f32(0x7f800000u);
-    if (!(best >> 32) || row.top == as_f32(0xff800000u)) token = 0; /* nothing above -inf */
+    if (!(best >> 32) || row.top == as_f32(0xff800000u)) /* nothing above -inf */
+        token = first_token(row.mask, p.vocab);
     if (p.temperature > 0.0f && finite) {
         float least = keep_from(p, row, bins, scratch);
         token = draw(row, least, uniform(p, r), token, scratch);

@@ -34,6 +34,11 @@
  * matrix: + CAIRN_FFN=17408 CAIRN_VOCAB=151936 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=34 CAIRN_PACK_O=32 CAIRN_PACK_GATE_UP=33 CAIRN_PACK_DOWN=35
  * matrix: + CAIRN_PACK_HEAD=34 CAIRN_PACK_EMBED=34 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=16384 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0
+ * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=37 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=39
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=16384 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0 */
 #include "step/stages.cuh"
 
@@ -48,18 +53,27 @@
         else __VA_ARGS__;                                    \
     }
 
+#if CAIRN_PRODUCTS & 16
 CAIRN_KERNEL(step_embed, THREADS, 1, step_params) {
     start_input();
     row_window rows = window_of(p, block_id_y());
     if (rows.count > 0) stage_embed<1>(p, rows, region(p, 0, 0), block_id(), grid_blocks());
 }
-
+#endif
+#if CAIRN_PRODUCTS & 1
 STAGE(step_qkv, {
     qkv_place place;
     if (!STREAMED)
         place.find(p, rows, first, output_row(thread_id()), output_column(thread_id()));
     stage_qkv<1, true>(p, rows, p.layer, at, place, work, first, step);
 })
+#endif
+#if CAIRN_PRODUCTS & 2
 STAGE(step_project, stage_project<1, true>(p, rows, p.layer, at, work, first, step))
+#endif
+#if CAIRN_PRODUCTS & 4
 STAGE(step_gate_up, stage_gate_up<1, true>(p, rows, p.layer, at, work, first, step))
+#endif
+#if CAIRN_PRODUCTS & 8
 STAGE(step_down, stage_down<1, true>(p, rows, p.layer, at, at, work, first, step))
+#endif

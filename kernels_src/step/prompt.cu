@@ -29,6 +29,11 @@
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=33 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=35
  * matrix: + CAIRN_PACK_HEAD=34 CAIRN_PACK_EMBED=32 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=37 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=39
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/prompt.cuh"
 
@@ -55,15 +60,25 @@ CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32
     }
 }
 
+/* Tile `tile` of the part of q, k and v that begins with `from`, whose format is FORMAT. */
+template <int FORMAT>
+CAIRN_INLINE void product_qkv(const step_params &p, int tile, int from, int64_t at, int first,
+                              int rows, tile_sums &sum) {
+    product<FORMAT, HIDDEN>(
+        p.qkv + at + (int64_t)(min_of(tile, QKV / 16 - 1) - from) * tile_bytes<FORMAT, HIDDEN>(),
+        buffer(p, NORMED_AT), first, rows, shared_base(), sum);
+}
+
+#if CAIRN_PRODUCTS & 1
 CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
     constexpr int TILES = QKV / 16;
     int tile = block_id() * 4 + warp_id(), first = block_id_y() * TILE_ROWS;
     int rows = p.input[STEP_ROWS];
     tile_sums sum = {};
-    product<CAIRN_PACK_QKV, HIDDEN>(
-        p.qkv + ((int64_t)p.layer * TILES + min_of(tile, TILES - 1)) *
-                    tile_bytes<CAIRN_PACK_QKV, HIDDEN>(),
-        buffer(p, NORMED_AT), first, rows, shared_base(), sum);
+    /* A head is at least four tiles: a block's are of one part. */
+    if (!QKV_MIXED || tile < K_TILE) product_qkv<PACK_Q>(p, tile, 0, 0, first, rows, sum);
+    else if (tile < V_TILE) product_qkv<PACK_K>(p, tile, K_TILE, K_AT, first, rows, sum);
+    else product_qkv<PACK_V>(p, tile, V_TILE, V_AT, first, rows, sum);
     block_sync(); /* of the inputs in shared memory no one needs any more */
     if (tile >= TILES) return;
     float *mine = (float *)shared_base() + warp_id() * TILE_ROWS * OUT_STRIDE;
@@ -77,15 +92,16 @@ CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
     for (int r = row; r < min_of(TILE_ROWS, rows - first); r += WARP / 8)
         place_pair(p, first + r, head, d, *(const f32x2 *)(mine + r * OUT_STRIDE + pair));
 }
+#endif
 
+#if CAIRN_PRODUCTS & 4
 CAIRN_KERNEL(prompt_gate_up, 128, 1, step_params) {
     constexpr int TILES = FFN / 8;
     int tile = block_id() * 4 + warp_id(), first = block_id_y() * TILE_ROWS;
     int rows = p.input[STEP_ROWS];
     tile_sums sum = {};
     product<CAIRN_PACK_GATE_UP, HIDDEN>(
-        p.gate_up + ((int64_t)p.layer * TILES + min_of(tile, TILES - 1)) *
-                        tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>(),
+        p.gate_up + (int64_t)min_of(tile, TILES - 1) * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>(),
         buffer(p, NORMED_AT), first, rows, shared_base(), sum);
     if (tile >= TILES) return;
     each_output(sum, first, [&](int row, int g, float gate, float up) {
@@ -95,3 +111,4 @@ CAIRN_KERNEL(prompt_gate_up, 128, 1, step_params) {
         *(uint32_t *)(buffer(p, FFN_AT) + at * 2) = pack_f16x2(v, next);
     });
 }
+#endif

@@ -33,9 +33,15 @@
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=33 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=35
  * matrix: + CAIRN_PACK_HEAD=34 CAIRN_PACK_EMBED=32 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=32 CAIRN_HIDDEN=4096 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
+ * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=40
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/prompt.cuh"
 
+#if CAIRN_PRODUCTS & 16
 CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
     typedef packed<CAIRN_PACK_EMBED> pack;
     int row = block_id();
@@ -87,6 +93,7 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
         sums[i] = sum;
     }
 }
+#endif
 
 /* residual += W inputs */
 template <int FORMAT, int INPUTS>
@@ -96,7 +103,7 @@ CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
     int tile = block_id() * 4 + warp_id(), first = block_id_y() * TILE_ROWS;
     int rows = p.input[STEP_ROWS];
     tile_sums sum = {};
-    product<FORMAT, INPUTS>(weights + ((int64_t)p.layer * TILES + min_of(tile, TILES - 1)) *
+    product<FORMAT, INPUTS>(weights + (int64_t)min_of(tile, TILES - 1) *
                                           tile_bytes<FORMAT, INPUTS>(),
                             inputs, first, rows, shared_base(), sum);
     if (tile >= TILES) return;
@@ -108,10 +115,14 @@ CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
     });
 }
 
+#if CAIRN_PRODUCTS & 2
 CAIRN_KERNEL(prompt_project, 128, 1, step_params) {
     product_residual<CAIRN_PACK_O, ATTENDED>(p, p.o, buffer(p, ATTENDED_AT));
 }
+#endif
 
+#if CAIRN_PRODUCTS & 8
 CAIRN_KERNEL(prompt_down, 128, 1, step_params) {
     product_residual<CAIRN_PACK_DOWN, FFN>(p, p.down, buffer(p, FFN_AT));
 }
+#endif

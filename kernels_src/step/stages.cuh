@@ -243,13 +243,31 @@ struct swiglu_output {
 
 /* Whether the weights are packed for dense/product.cuh; if so, and where there is dependent launch
  * and room, two blocks on a multiprocessor: the next stage's wait beside those that compute. */
-constexpr bool STREAMED = CAIRN_PACK_QKV >= PACK_Q4_0;
+constexpr bool STREAMED = CAIRN_PACK_HEAD >= PACK_Q4_0;
 constexpr int STAGE_BLOCKS = STREAMED && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
 static_assert(!STREAMED || (!FLOW && THREADS == PRODUCT_THREADS), "stages: warps of a product");
 static_assert(STREAMED == (CAIRN_PACK_O >= PACK_Q4_0) &&
               STREAMED == (CAIRN_PACK_GATE_UP >= PACK_Q4_0) &&
               STREAMED == (CAIRN_PACK_DOWN >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_HEAD >= PACK_Q4_0), "stages: two kinds of products");
+              STREAMED == (CAIRN_PACK_QKV >= PACK_Q4_0), "stages: two kinds of products");
+
+/* q, k and v lie behind each other, each in a format of its own: PACK_QKV is one for all, or
+ * q + 256 k + 65536 v. */
+constexpr bool QKV_MIXED = CAIRN_PACK_QKV >= 256;
+constexpr int PACK_Q = CAIRN_PACK_QKV % 256;
+constexpr int PACK_K = QKV_MIXED ? CAIRN_PACK_QKV / 256 % 256 : PACK_Q;
+constexpr int PACK_V = QKV_MIXED ? CAIRN_PACK_QKV / 65536 : PACK_Q;
+static_assert(STREAMED || !QKV_MIXED, "stages: formats of q, k and v");
+constexpr int K_TILE = HEADS * HEAD_DIM / 16, KV_TILES = KV_HEADS * HEAD_DIM / 16;
+constexpr int V_TILE = K_TILE + KV_TILES;
+constexpr int64_t K_AT = K_TILE * tile_bytes<PACK_Q, HIDDEN>();
+constexpr int64_t V_AT = K_AT + KV_TILES * tile_bytes<PACK_K, HIDDEN>();
+constexpr int64_t QKV_BYTES = V_AT + KV_TILES * tile_bytes<PACK_V, HIDDEN>();
+
+/* A layer's weights: the flow kernel has the first layer's, the others have their own. */
+CAIRN_INLINE const uint8_t *layer_weights(const uint8_t *weights, int layer, int64_t bytes) {
+    return FLOW ? weights + layer * bytes : weights;
+}
 
 /* The product of a stage: by dense/product.cuh where the weights are packed for it, else by
  * `multiply`, tiles first, first + step, ... of this block. */
@@ -287,6 +305,29 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
     }
 }
 
+/* The tiles of q, k or v whose format is not that of all: `blocks` blocks from the first on, as many
+ * as have a share of the bytes like theirs. */
+template <int FORMAT, class Input, class Epilogue>
+CAIRN_INLINE void stage_part(const uint8_t *weights, int tile, int tiles, int first, int blocks,
+                             Input &input, Epilogue &epilogue) {
+    if (block_id() >= first && block_id() < first + blocks)
+        stream_product<FORMAT, HIDDEN>(weights, tiles, input.rows, input, epilogue,
+                                       block_id() - first, blocks, tile);
+}
+template <class Input, class Epilogue>
+CAIRN_INLINE void stage_mixed(const uint8_t *weights, Input &input, Epilogue &epilogue) {
+    const int blocks = grid_blocks(); /* at least three */
+    const int k = min_of(max_of((int)(blocks * K_AT / QKV_BYTES), 1), blocks - 2);
+    const int v = min_of(max_of((int)(blocks * V_AT / QKV_BYTES), k + 1), blocks - 1);
+    if constexpr (PACK_Q == PACK_K) {
+        stage_part<PACK_Q>(weights, 0, V_TILE, 0, v, input, epilogue);
+    } else {
+        stage_part<PACK_Q>(weights, 0, K_TILE, 0, k, input, epilogue);
+        stage_part<PACK_K>(weights + K_AT, K_TILE, KV_TILES, k, v - k, input, epilogue);
+    }
+    stage_part<PACK_V>(weights + V_AT, V_TILE, KV_TILES, v, blocks - v, input, epilogue);
+}
+
 template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, uint8_t *at,
                             qkv_place &place, workspace &work, int first, int step) {
@@ -294,9 +335,9 @@ CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, ui
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     uint16_t *cache = STREAMED ? nullptr : load_constant_early(p.kv + layer);
     qkv_output<ONCE && TILES == 1 && !STREAMED> out{p, rows, place, at, layer, cache};
-    stage_product<CAIRN_PACK_QKV, HIDDEN, TILES, ONCE>(
-        p.qkv + layer * (QKV / 16 * tile_bytes<CAIRN_PACK_QKV, HIDDEN>()), first, step, QKV / 16,
-        work, input, out);
+    if constexpr (QKV_MIXED) stage_mixed(p.qkv, input, out);
+    else stage_product<PACK_Q, HIDDEN, TILES, ONCE>(layer_weights(p.qkv, layer, QKV_BYTES), first,
+                                                    step, QKV / 16, work, input, out);
 }
 
 /* residual += W input, handed on for the norm with `weight`. The flow kernel's blocks keep their
@@ -339,7 +380,7 @@ CAIRN_INLINE void stage_project(const step_params &p, row_window rows, int layer
     rows_input<ATTENDED> input{p, at + ATTENDED_AT + (int64_t)rows.first * ATTENDED * 2,
                                rows.count};
     stage_residual<CAIRN_PACK_O, ATTENDED, TILES, ONCE>(
-        p, rows, p.o + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()),
+        p, rows, layer_weights(p.o, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()),
         p.norms + (int64_t)(2 * layer + 1) * HIDDEN, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, input,
         work, first, step);
 }
@@ -351,8 +392,8 @@ CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer
     norm_input input(p, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, rows);
     swiglu_output out{rows.count, at + FFN_AT + (int64_t)rows.first * FFN * 2};
     stage_product<CAIRN_PACK_GATE_UP, HIDDEN, TILES, ONCE>(
-        p.gate_up + layer * (FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first, step,
-        FFN / 8, work, input, out);
+        layer_weights(p.gate_up, layer, FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first,
+        step, FFN / 8, work, input, out);
 }
 
 template <int TILES, bool ONCE>
@@ -360,7 +401,7 @@ CAIRN_INLINE void stage_down(const step_params &p, row_window rows, int layer, u
                              uint8_t *next, workspace &work, int first, int step) {
     rows_input<FFN> input{p, at + FFN_AT + (int64_t)rows.first * FFN * 2, rows.count};
     stage_residual<CAIRN_PACK_DOWN, FFN, TILES, ONCE>(
-        p, rows, p.down + layer * (HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()),
+        p, rows, layer_weights(p.down, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()),
         p.norms + (int64_t)(2 * layer + 2) * HIDDEN, next + HIDDEN_AT, next + SQUARES_AT, input,
         work, first, step);
 }

@@ -6,7 +6,9 @@
  * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (a PACK_ each), CAIRN_ROWS and CAIRN_PARTS
  * (capacity of the exchange: rows, and parts of attention, a row's run each), CAIRN_WARPS (8 to
  * 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS
- * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu). hidden and ffn
+ * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu).
+ * CAIRN_PRODUCTS: which kernels of a program are built, of qkv (bit 0), o, gate_up, down, and all
+ * others (bit 4). hidden and ffn
  * are multiples of 32, heads / kv_heads is at most 16. */
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
@@ -14,6 +16,10 @@
 #include "attention/core.cuh"
 #include "abi/step.h"
 #include "dense/product.cuh"
+
+#ifndef CAIRN_PRODUCTS
+#define CAIRN_PRODUCTS 31 /* all kernels of a program */
+#endif
 
 constexpr int LAYERS = CAIRN_LAYERS, HIDDEN = CAIRN_HIDDEN, HEADS = CAIRN_HEADS;
 constexpr int KV_HEADS = CAIRN_KV_HEADS, HEAD_DIM = CAIRN_HEAD_DIM, FFN = CAIRN_FFN;

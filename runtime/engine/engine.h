@@ -37,6 +37,8 @@ typedef struct engine_options {
     bool special; /* the prompt's special-token text becomes tokens */
     bool keep_stop; /* ids of a stop string stay in the session */
     bool has_sampling, has_stops;
+    const char *grammar; /* the caller's, while its call begins; NULL: none */
+    int grammar_from;    /* 0: behind the prompt */
     cairn_sampling sampling;
     int stop_count;
     char stops[ENGINE_STOPS][ENGINE_STOP_BYTES];
@@ -85,6 +87,10 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int32_t fresh[ENGINE_ROWS];
     int fresh_count, fresh_at;
     engine_options options;
+    grammar *constraint; /* of the generation, or NULL */
+    int grammar_from;    /* its text is of the ids from here on */
+    grammar_place place; /* after some of them */
+    const uint32_t *masks[ENGINE_ROWS]; /* of the step in progress: tokens that its rows may draw */
     tokenizer_stream stream;
     base_text text;      /* generated and not handed out, then what the last piece handed out */
     base_text polled;    /* of the last poll's piece, which the loop leaves alone */

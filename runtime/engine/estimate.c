@@ -68,7 +68,7 @@ static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter 
     int rows = engine_most_rows(&rt->config), pages;
     uint64_t host;
     cairn_model *m;
-    model_place place = {path, gguf_scan, NULL};
+    model_place place = {path, HF_SCAN, NULL};
     cairn_status status = model_load(rt, place, &m);
     if (status) return status;
     if (!(status = engine_measure(m, engine_backend(rt), rows)) &&

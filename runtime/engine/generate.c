@@ -5,7 +5,8 @@
  * with the token that completed it. */
 
 const char *cairn_stop_name(cairn_stop stop) {
-    static const char *const names[] = {"none", "eos", "length", "string", "cancel", "error"};
+    static const char *const names[] = {"none", "eos", "length", "string", "cancel", "error",
+                                        "grammar"};
     return (size_t)stop < BASE_COUNT(names) ? names[stop] : "unknown";
 }
 
@@ -143,7 +144,7 @@ static int engine_room(const cairn_session *s) {
 static cairn_status engine_take(cairn_session *s, int32_t id) {
     base *b = engine_base(s);
     const tokenizer *t = &s->model->tokenizer;
-    bool end = tokenizer_is_end(t, id);
+    bool end = tokenizer_is_end(t, id), said;
     size_t stop;
     cairn_status status = end ? CAIRN_OK : tokenizer_stream_push(b, t, &s->stream, id, &s->text);
     if (status) return status;
@@ -158,6 +159,8 @@ static cairn_status engine_take(cairn_session *s, int32_t id) {
         engine_finish(s, CAIRN_STOP_STRING, CAIRN_OK);
         return s->options.keep_stop ? CAIRN_OK : engine_cut_to_text(s);
     }
+    if ((status = engine_is_said(s, &said))) return status;
+    if (said) return engine_finish(s, CAIRN_STOP_GRAMMAR, CAIRN_OK);
     return engine_room(s) < 1 ? engine_finish(s, CAIRN_STOP_LENGTH, CAIRN_OK) : CAIRN_OK;
 }
 
@@ -229,6 +232,8 @@ static cairn_status engine_read_options(base *b, const cairn_generate_options *g
     out->priority = from.priority;
     out->special = from.special >= 0;
     out->keep_stop = from.keep_stop != 0;
+    out->grammar = from.grammar;
+    out->grammar_from = from.grammar_from;
     out->has_sampling = from.sampling != NULL;
     if (from.sampling) out->sampling = *from.sampling;
     if (out->sampling.top_p == 0.0f) out->sampling.top_p = 1.0f;

@@ -146,7 +146,8 @@ static bool loop_put(cairn_session *s, int most) {
         if (!(status = engine_reserve(s, s->count))) {
             if (s->appending) *part = engine_plan_chunk(s, s->count - 1, most);
             else *part = engine_plan_step(s, engine_room(s), most);
-            status = engine_reserve(s, s->count + part->drafts);
+            if (s->constraint && part->sampled) status = engine_constrain(s, part);
+            if (!status) status = engine_reserve(s, s->count + part->drafts);
         }
         if (status) engine_note_error(s, status);
     }

@@ -63,6 +63,8 @@ static void engine_close_states(cairn_model *m) {
 
 static void engine_unload(cairn_model *m) {
     while (m->sessions) engine_drop(m->sessions);
+    if (m->grammars) grammar_clear(&m->runtime->base, m->grammars);
+    base_delete(&m->runtime->base, m->grammars, 1, sizeof *m->grammars);
     prefix_close(&m->prefixes);
     engine_scratch_free(&m->runtime->base, m);
     engine_close_states(m);
@@ -138,19 +140,19 @@ static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cair
 }
 
 cairn_status cairn_load_model(cairn_runtime *rt, const char *path, cairn_model **model) {
-    model_place place = {path, NULL, NULL};
+    model_place place = {path, HF_MAP, NULL};
     if (!model) return CAIRN_INVALID_ARGUMENT;
     *model = NULL;
     if (!rt) return CAIRN_INVALID_ARGUMENT;
     if (!path)
         return base_fail(&rt->base, CAIRN_INVALID_ARGUMENT, "load_model: path is NULL");
-    place.open_file = model_opener_of(rt);
+    place.how = model_how_of(rt);
     return engine_load_place(rt, place, model);
 }
 
 cairn_status cairn_load_model_from(cairn_runtime *rt, const cairn_model_source *source,
                                    cairn_model **model) {
-    model_place place = {NULL, NULL, source};
+    model_place place = {NULL, HF_MAP, source};
     if (!model) return CAIRN_INVALID_ARGUMENT;
     *model = NULL;
     if (!rt) return CAIRN_INVALID_ARGUMENT;

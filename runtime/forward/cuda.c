@@ -24,13 +24,14 @@ enum {
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
-    STEP_CONSTANTS = 24
+    STEP_CONSTANTS = 25,
+    STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
+    /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
+     * weights have more formats than the flow kernel reads: weights stream through kernels of their
+     * own, and there is no flow kernel, which wins where a layer is too small to hide the way from
+     * one kernel to the next. */
+    STEP_STREAM_FROM = 1024
 };
-
-/* Hidden sizes from which products are those of kernels_src/dense/product.cuh: weights stream
- * through kernels of their own, and there is no flow kernel, which wins where a layer is too small
- * to hide the way from one kernel to the next. A test may say otherwise before a model is opened. */
-static int step_stream_from = 1024;
 
 typedef enum step_kernel {
     STEP_K_FLOW, STEP_K_SPARSE_FLOW,
@@ -41,6 +42,17 @@ typedef enum step_kernel {
     PROMPT_K_QKV, PROMPT_K_GATE_UP, PROMPT_K_ATTEND, PROMPT_K_HEAD,
     STEP_KERNELS
 } step_kernel;
+
+/* The products of a layer with its weights, and whatever else a program may hold. */
+typedef enum step_product {
+    STEP_P_QKV, STEP_P_O, STEP_P_GATE_UP, STEP_P_DOWN, STEP_PRODUCTS, STEP_P_OTHER = STEP_PRODUCTS
+} step_product;
+
+/* Of each product of a layer: which of its formats the weights have, and where they lie. */
+typedef struct step_layer {
+    uint8_t which[STEP_PRODUCTS];
+    uint8_t *weights[STEP_PRODUCTS];
+} step_layer;
 
 /* A flow kernel is compiled in the background until it can be launched, or never can. */
 typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILED } step_flow_state;
@@ -57,15 +69,19 @@ typedef struct forward_cuda_state {
     cairn_runtime *runtime;
     device *dev;
     const model_shape *shape;
-    int pack_qkv, pack_o, pack_gate_up, pack_down, pack_head, pack_embed;
+    int pack_head, pack_embed;
+    /* The packed formats of each product, each once. Its kernels for formats[..][i] are in kernels
+     * for i = 0, else in variants[i]. Of q, k and v that differ: q + 256 k + 65536 v. */
+    int formats[STEP_PRODUCTS][STEP_FORMATS], format_counts[STEP_PRODUCTS];
+    step_layer layers[CAIRN_MAX_LAYERS];
     int warps, blocks, narrow, chunk, chunks, runs, head_tiles, group_rows;
     int flow_chunks; /* of a row in the flow kernel, at most; 0: there is no flow kernel */
     int stage_parts; /* runs of chunks times rows in one run of the stage kernels, at most */
     int max_rows, max_pages, page_size, table_rows;
-    jit_kernel kernels[STEP_KERNELS];
+    jit_kernel kernels[STEP_KERNELS], variants[STEP_FORMATS][STEP_KERNELS];
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
-    bool streamed;    /* see step_stream_from */
+    bool streamed;    /* see STEP_STREAM_FROM */
     device_arena arena;      /* all device memory below */
     uint64_t weights_bytes;  /* of it, norms included */
     void *host;              /* all host memory below */
@@ -73,7 +89,7 @@ typedef struct forward_cuda_state {
     bool can_select;  /* the flow kernel's shared memory would hold what selecting pages needs */
     bool sparse_flow; /* there is to be a flow kernel that selects pages, or there is */
     step_flow_state flow_states[2]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW */
-    uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
+    uint8_t *head, *embed;
     float *norms, *rope, *logits;
     void **kv, **bounds;
     int32_t *table, *sampled, *fault;
@@ -96,6 +112,7 @@ typedef struct forward_cuda_state {
     const sample_ask *asks[STEP_STAGE_ROWS]; /* of the part's wanted rows, NULL: not sampled */
     sample_space space;
     void *rules; /* device: of the space */
+    uint32_t *masks;   /* device [STEP_STAGE_ROWS, words]: of tokens that may be drawn */
     int32_t epoch, clean_rows, clean_chunks;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
@@ -111,11 +128,46 @@ static int64_t cuda_qkv_rows(const model_shape *s) {
     return (int64_t)(s->heads + 2 * s->kv_heads) * s->head_dim;
 }
 
+#define STEP_TYPE(type) ((uint64_t)1 << (type))
+
+/* The packed formats, smallest first: bytes of a unit (kernels_src/abi/pack.h), and the block types
+ * that they hold exactly; f16 holds all, rounded but for its own. A type of which nothing is said
+ * here needs only kernels_src/dense/blocks.cuh. */
+typedef struct step_format {
+    int pack, unit_bytes;
+    uint64_t types;
+} step_format;
+
+static const step_format step_stream_formats[] = {
+    {PACK_Q4_0, 288, STEP_TYPE(BLOCK_Q4_0)},
+    {PACK_Q4_K, 296, STEP_TYPE(BLOCK_Q4_K)},
+    {PACK_Q4_1, 320, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1)},
+    {PACK_Q5_0, 352, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q5_0)},
+    {PACK_Q5_K, 360, STEP_TYPE(BLOCK_Q4_K) | STEP_TYPE(BLOCK_Q5_K)},
+    {PACK_Q5_1, 384, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1) | STEP_TYPE(BLOCK_Q5_0) |
+                         STEP_TYPE(BLOCK_Q5_1)},
+    {PACK_Q6_K, 424, STEP_TYPE(BLOCK_Q6_K)},
+    {PACK_Q8_0, 544, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q5_0) | STEP_TYPE(BLOCK_Q8_0)},
+    {PACK_F16, 1024, ~(uint64_t)0}};
+
+/* Those of the flow kernel. */
+static const step_format step_flow_formats[] = {
+    {PACK_4, 320, STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1)},
+    {PACK_8, 544, STEP_TYPE(BLOCK_Q8_0)},
+    {PACK_16, 1024, ~(uint64_t)0}};
+
 static size_t cuda_unit_bytes(int pack) {
-    return pack == PACK_Q4_0                     ? 288
-           : pack == PACK_4 || pack == PACK_Q4_1 ? 320
-           : pack == PACK_8 || pack == PACK_Q8_0 ? 544
-                                                 : 1024;
+    const step_format *all = pack < PACK_Q4_0 ? step_flow_formats : step_stream_formats;
+    while (all->pack != pack) all++;
+    return (size_t)all->unit_bytes;
+}
+
+/* The smallest format that holds both types. */
+static int cuda_format(bool streamed, int type, int other) {
+    const step_format *all = streamed ? step_stream_formats : step_flow_formats;
+    const uint64_t both = STEP_TYPE(type) | STEP_TYPE(other);
+    while (both & ~all->types) all++;
+    return all->pack;
 }
 
 /* Bytes of [rows, inputs] in tiles of 16 rows. */
@@ -123,10 +175,24 @@ static size_t cuda_packed_bytes(int pack, int64_t rows, int64_t inputs) {
     return (size_t)((rows + 15) / 16) * (size_t)(inputs / 32) * cuda_unit_bytes(pack);
 }
 
-/* The types that kernels_src/dense/pack.cu reads. */
-static bool cuda_packs(int type) {
-    return type == BLOCK_F32 || type == BLOCK_F16 || type == BLOCK_BF16 || type == BLOCK_Q4_0 ||
-           type == BLOCK_Q4_1 || type == BLOCK_Q8_0;
+/* Of q, k or v (0 to 2) in a format of all three. */
+static int cuda_qkv_format(int format, int which) {
+    return format < 256 ? format : format >> 8 * which & 255;
+}
+
+/* Bytes of one layer's weights of a product, all in this format. */
+static size_t cuda_product_bytes(const model_shape *s, int product, int format) {
+    const int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
+    if (product == STEP_P_O) return cuda_packed_bytes(format, s->hidden, q);
+    if (product == STEP_P_GATE_UP) return cuda_packed_bytes(format, 2 * (int64_t)s->ffn, s->hidden);
+    if (product == STEP_P_DOWN) return cuda_packed_bytes(format, s->hidden, s->ffn);
+    return cuda_packed_bytes(cuda_qkv_format(format, 0), q, s->hidden) +
+           cuda_packed_bytes(cuda_qkv_format(format, 1), kv, s->hidden) +
+           cuda_packed_bytes(cuda_qkv_format(format, 2), kv, s->hidden);
+}
+
+static int cuda_layer_format(const forward_cuda_state *f, int layer, int product) {
+    return f->formats[product][f->layers[layer].which[product]];
 }
 
 /* What the stages do not do yet, by name. */
@@ -152,11 +218,6 @@ static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
             return base_fail(b, CAIRN_UNSUPPORTED,
                              "layer %d: %s is not supported on the GPU; backend = \"cpu\" runs it",
                              i, what);
-        for (int role = 0; role < PLAN_ROLES; role++)
-            if (l->weights[role].rows && !cuda_packs(l->weights[role].type))
-                return base_fail(b, CAIRN_UNSUPPORTED, "layer %d: weights in %s are not supported "
-                                 "on the GPU; backend = \"cpu\" runs them", i,
-                                 block_name(l->weights[role].type));
     }
     return CAIRN_OK;
 }
@@ -175,39 +236,59 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "hidden size %d, ffn size %d; multiples of 32 are supported on the GPU",
                          s->hidden, s->ffn);
-    if (!cuda_packs(model->plan.embed.type) || !cuda_packs(model->plan.head.type))
-        return base_fail(b, CAIRN_UNSUPPORTED, "an embedding or head in %s, %s is not supported on "
-                         "the GPU; backend = \"cpu\" runs it",
-                         block_name(model->plan.embed.type), block_name(model->plan.head.type));
     return forward_cuda_check_plan(b, &model->plan);
 }
 
-/* The narrowest format that holds a type exactly (f32 and bf16 become f16), and what was chosen
- * before too. */
-static int cuda_format(const forward_cuda_state *f, int type, int before) {
-    int pack = PACK_16;
-    if (f->streamed)
-        pack = type == BLOCK_Q4_0 ? PACK_Q4_0 : type == BLOCK_Q4_1 ? PACK_Q4_1
-               : type == BLOCK_Q8_0 ? PACK_Q8_0 : PACK_F16;
-    else if (type == BLOCK_Q4_0 || type == BLOCK_Q4_1) pack = PACK_4;
-    else if (type == BLOCK_Q8_0) pack = PACK_8;
-    if (!before || before == pack) return pack;
-    if (before + pack == PACK_Q4_0 + PACK_Q4_1) return PACK_Q4_1;
-    return f->streamed ? PACK_F16 : PACK_16;
+/* Whether the flow kernel could read all weights at their size: each product has one format. */
+static bool cuda_is_uniform(const model_plan *plan) {
+    static const int like[] = {[PLAN_Q] = PLAN_Q, [PLAN_K] = PLAN_Q, [PLAN_V] = PLAN_Q,
+                               [PLAN_O] = PLAN_O, [PLAN_GATE] = PLAN_GATE, [PLAN_UP] = PLAN_GATE,
+                               [PLAN_DOWN] = PLAN_DOWN};
+    const uint64_t plain = STEP_TYPE(BLOCK_F32) | STEP_TYPE(BLOCK_F16) | STEP_TYPE(BLOCK_BF16) |
+                           STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1) | STEP_TYPE(BLOCK_Q8_0);
+    uint64_t types = STEP_TYPE(plan->embed.type) | STEP_TYPE(plan->head.type);
+    for (int i = 0; i < plan->layer_count; i++)
+        for (size_t role = 0; role < BASE_COUNT(like); role++) {
+            const int type = plan->layers[i].weights[role].type;
+            const int first = plan->layers[0].weights[like[role]].type;
+            types |= STEP_TYPE(type);
+            if (cuda_format(false, type, type) != cuda_format(false, first, first)) return false;
+        }
+    return !(types & ~plain);
+}
+
+/* q, k and v lie behind each other, each in its own format where weights stream. */
+static int cuda_join_formats(const forward_cuda_state *f, int q, int k, int v) {
+    const int a = cuda_format(f->streamed, q, q), b = cuda_format(f->streamed, k, k);
+    const int c = cuda_format(f->streamed, v, v);
+    if (a == b && b == c) return a;
+    return f->streamed ? a | b << 8 | c << 16 : PACK_16;
+}
+
+/* A layer's format of a product; the last that there is room for is f16, which holds any type. */
+static void cuda_add_format(forward_cuda_state *f, step_layer *layer, int product, int format) {
+    int *formats = f->formats[product], *count = &f->format_counts[product], i = 0;
+    while (i < *count && formats[i] != format) i++;
+    if (i == STEP_FORMATS - 1) format = f->streamed ? PACK_F16 : PACK_16;
+    for (i = 0; i < *count && formats[i] != format;) i++;
+    if (i == *count) formats[(*count)++] = format;
+    layer->which[product] = (uint8_t)i;
 }
 
 static void cuda_choose_formats(forward_cuda_state *f, const cairn_model *m) {
-    f->pack_embed = cuda_format(f, m->plan.embed.type, 0);
-    f->pack_head = cuda_format(f, m->plan.head.type, 0);
+    const bool streamed = f->streamed;
+    f->pack_embed = cuda_format(streamed, m->plan.embed.type, m->plan.embed.type);
+    f->pack_head = cuda_format(streamed, m->plan.head.type, m->plan.head.type);
     for (int i = 0; i < f->shape->layers; i++) {
         const model_weight *w = m->plan.layers[i].weights;
-        f->pack_qkv = cuda_format(f, w[PLAN_Q].type, f->pack_qkv);
-        f->pack_qkv = cuda_format(f, w[PLAN_K].type, f->pack_qkv);
-        f->pack_qkv = cuda_format(f, w[PLAN_V].type, f->pack_qkv);
-        f->pack_o = cuda_format(f, w[PLAN_O].type, f->pack_o);
-        f->pack_gate_up = cuda_format(f, w[PLAN_GATE].type, f->pack_gate_up);
-        f->pack_gate_up = cuda_format(f, w[PLAN_UP].type, f->pack_gate_up);
-        f->pack_down = cuda_format(f, w[PLAN_DOWN].type, f->pack_down);
+        step_layer *to = &f->layers[i];
+        const int o = w[PLAN_O].type, down = w[PLAN_DOWN].type;
+        cuda_add_format(f, to, STEP_P_QKV, cuda_join_formats(f, w[PLAN_Q].type, w[PLAN_K].type,
+                                                             w[PLAN_V].type));
+        cuda_add_format(f, to, STEP_P_O, cuda_format(streamed, o, o));
+        cuda_add_format(f, to, STEP_P_GATE_UP, cuda_format(streamed, w[PLAN_GATE].type,
+                                                           w[PLAN_UP].type));
+        cuda_add_format(f, to, STEP_P_DOWN, cuda_format(streamed, down, down));
     }
 }
 
@@ -281,7 +362,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     const model_shape *s = f->shape;
     int tiles = s->hidden / 16;
     size_t meeting;
-    f->streamed = s->hidden >= step_stream_from &&
+    f->streamed = (s->hidden >= STEP_STREAM_FROM || !cuda_is_uniform(&m->plan)) &&
                   f->dev->max_shared_bytes >= PRODUCT_SHARED;
     cuda_choose_formats(f, m);
     f->max_rows = max_rows;
@@ -304,7 +385,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
-    if (!f->streamed) cuda_choose_flow(f);
+    if (!f->streamed && cuda_is_uniform(&m->plan)) cuda_choose_flow(f);
     cuda_choose_parts(f);
     f->can_select = f->flow_chunks > 0 && cuda_selection_bytes(f) <= meeting;
     f->sparse_flow = f->can_select && cuda_selects_any(&m->runtime->config, s->layers);
@@ -312,17 +393,32 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
 
 /* ---- kernels --------------------------------------------------------------------------------- */
 
+/* The products of which there is a format `set`, as bits; of the first set all else too. */
+static unsigned cuda_products_of(const forward_cuda_state *f, int set) {
+    unsigned bits = set ? 0 : 1u << STEP_P_OTHER;
+    for (int i = 0; i < STEP_PRODUCTS; i++) bits |= (unsigned)(f->format_counts[i] > set) << i;
+    return bits;
+}
+
+/* The format of a product in `set`; where there is none its kernels are not built. */
+static int cuda_set_format(const forward_cuda_state *f, int product, int set) {
+    return f->formats[product][f->format_counts[product] > set ? set : 0];
+}
+
 /* The last constant is SPARSE. */
-static int cuda_constants(const forward_cuda_state *f, int rows, int parts, int blocks,
+static int cuda_constants(const forward_cuda_state *f, int set, int rows, int parts, int blocks,
                           jit_constant *out) {
     const model_shape *s = f->shape;
     const jit_constant all[] = {
         {"LAYERS", s->layers}, {"HIDDEN", s->hidden}, {"HEADS", s->heads},
         {"KV_HEADS", s->kv_heads}, {"HEAD_DIM", s->head_dim}, {"FFN", s->ffn},
         {"VOCAB", s->vocab}, {"CONTEXT", (int64_t)f->chunks * f->chunk},
-        {"PAGE_SIZE", f->page_size}, {"PACK_QKV", f->pack_qkv},
-        {"PACK_O", f->pack_o}, {"PACK_GATE_UP", f->pack_gate_up},
-        {"PACK_DOWN", f->pack_down}, {"PACK_HEAD", f->pack_head},
+        {"PAGE_SIZE", f->page_size},
+        {"PACK_QKV", cuda_set_format(f, STEP_P_QKV, set)},
+        {"PACK_O", cuda_set_format(f, STEP_P_O, set)},
+        {"PACK_GATE_UP", cuda_set_format(f, STEP_P_GATE_UP, set)},
+        {"PACK_DOWN", cuda_set_format(f, STEP_P_DOWN, set)},
+        {"PRODUCTS", (int64_t)cuda_products_of(f, set)}, {"PACK_HEAD", f->pack_head},
         {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"PARTS", parts}, {"WARPS", f->warps},
         {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
         {"NARROW", blocks ? f->narrow : 0}, {"SPARSE", 0}};
@@ -340,82 +436,122 @@ static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
     return kernel == STEP_K_FINISH ? 0 : f->product_bytes; /* enough for all others */
 }
 
-/* Kernels [first, first + count) from a program that is built. */
+/* The product whose weights a kernel reads, or STEP_P_OTHER. */
+static int cuda_kernel_product(int kernel) {
+    switch (kernel) {
+    case STEP_K_QKV: case PROMPT_K_QKV: return STEP_P_QKV;
+    case STEP_K_PROJECT: case PROMPT_K_PROJECT: return STEP_P_O;
+    case STEP_K_GATE_UP: case PROMPT_K_GATE_UP: return STEP_P_GATE_UP;
+    case STEP_K_DOWN: case PROMPT_K_DOWN: return STEP_P_DOWN;
+    default: return STEP_P_OTHER;
+    }
+}
+
+/* The kernel for a layer's weights, which it is given. */
+static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel kernel, int layer,
+                                        step_params *p) {
+    const step_layer *l = &f->layers[layer];
+    const int product = cuda_kernel_product((int)kernel);
+    const int set = product == STEP_P_OTHER ? 0 : l->which[product];
+    p->layer = layer;
+    p->qkv = l->weights[STEP_P_QKV], p->o = l->weights[STEP_P_O];
+    p->gate_up = l->weights[STEP_P_GATE_UP], p->down = l->weights[STEP_P_DOWN];
+    return set ? &f->variants[set][kernel] : &f->kernels[kernel];
+}
+
+/* Those of the kernels [first, first + count) that a program of `set` holds, once it is built. */
 static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, int first,
-                                   int count) {
+                                   int count, int set) {
     static const char *const names[] = {
         "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
         "step_down", "step_attend", "step_head", "step_bounds", "step_select",
         "step_attend_pages", "step_finish", "prompt_embed", "prompt_norm",
         "prompt_project", "prompt_down", "prompt_last", "prompt_qkv", "prompt_gate_up",
         "prompt_attend", "prompt_head"};
+    const unsigned held = cuda_products_of(f, set);
     cairn_status status = CAIRN_OK;
     for (int i = first; i < first + count && !status; i++)
-        status = jit_function(f->dev->jit, program, names[i], (int)cuda_shared_bytes(f, i),
-                              &f->kernels[i]);
+        if (held >> cuda_kernel_product(i) & 1)
+            status = jit_function(f->dev->jit, program, names[i], (int)cuda_shared_bytes(f, i),
+                                  set ? &f->variants[set][i] : &f->kernels[i]);
     return status;
 }
 
 static jit_request cuda_flow_request(const forward_cuda_state *f, int kernel,
                                      jit_constant *constants) {
     jit_request request = {"step/step.cu", constants, 0, true};
-    request.constant_count = cuda_constants(f, STEP_FLOW_ROWS, f->flow_chunks * STEP_FLOW_ROWS,
+    request.constant_count = cuda_constants(f, 0, STEP_FLOW_ROWS, f->flow_chunks * STEP_FLOW_ROWS,
                                             f->blocks, constants);
     constants[request.constant_count - 1].value = kernel == STEP_K_SPARSE_FLOW;
     return request;
 }
 
-/* The programs without which no forward can be, in the order of the kernels: longest first. */
-typedef struct step_program { const char *source; int first, count; } step_program;
+/* The programs without which no forward can be, in the order of the kernels: longest first; each set
+ * of formats has those with products of its own. */
+typedef struct step_program { const char *source; int first, count; unsigned products; } step_program;
 
 static const step_program step_programs[] = {
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 5}, {"step/select.cu", STEP_K_BOUNDS, 3},
-    {"step/attend.cu", STEP_K_ATTEND, 2}, {"step/prompt.cu", PROMPT_K_QKV, 2},
-    {"step/layer.cu", STEP_K_EMBED, 5}, {"step/prompt_attend.cu", PROMPT_K_ATTEND, 2},
-    {"step/finish.cu", STEP_K_FINISH, 1}, {"dense/pack.cu", 0, 0}};
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 5, 1u << STEP_P_O | 1u << STEP_P_DOWN},
+    {"step/select.cu", STEP_K_BOUNDS, 3, 0}, {"step/attend.cu", STEP_K_ATTEND, 2, 0},
+    {"step/prompt.cu", PROMPT_K_QKV, 2, 1u << STEP_P_QKV | 1u << STEP_P_GATE_UP},
+    {"step/layer.cu", STEP_K_EMBED, 5, (1u << STEP_PRODUCTS) - 1},
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 2, 0}, {"step/finish.cu", STEP_K_FINISH, 1, 0},
+    {"dense/pack.cu", 0, 0, 0}};
 
-enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs) };
+enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };
 
-/* Constants of the stage and of the prompt's kernels. */
-typedef struct step_texts { jit_constant stage[STEP_CONSTANTS], prompt[STEP_CONSTANTS]; } step_texts;
+/* What is asked of the compiler: for program which[i] % STEP_PROGRAMS of set which[i] /
+ * STEP_PROGRAMS; constants of each set's stage and prompt kernels. */
+typedef struct step_texts {
+    jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS];
+    jit_request requests[STEP_REQUESTS + 2];
+    int which[STEP_REQUESTS], count;
+} step_texts;
 
-static void cuda_requests(const forward_cuda_state *f, step_texts *texts, jit_request *requests) {
-    int count = cuda_constants(f, STEP_STAGE_ROWS, f->stage_parts, 0, texts->stage);
-    cuda_constants(f, f->max_rows, 0, 0, texts->prompt);
-    for (int i = 0; i < STEP_PROGRAMS; i++) {
-        const step_program *p = &step_programs[i];
-        jit_request request = {p->source, texts->stage, count, false};
-        if (p->first >= PROMPT_K_EMBED) request.constants = texts->prompt;
-        if (p->first == STEP_K_FINISH || !p->count) request.constant_count = 0;
-        requests[i] = request;
-    }
+static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, int program) {
+    const step_program *p = &step_programs[program];
+    jit_request request = {p->source, t->stage[set], 0, false};
+    if (set && !(p->products & cuda_products_of(f, set))) return;
+    request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
+                                            t->stage[set]);
+    cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
+    if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
+    if (p->first == STEP_K_FINISH || !p->count) request.constant_count = 0;
+    t->which[t->count] = set * STEP_PROGRAMS + program;
+    t->requests[t->count++] = request;
+}
+
+static void cuda_requests(const forward_cuda_state *f, step_texts *t) {
+    t->count = 0;
+    for (int i = 0; i < STEP_REQUESTS; i++)
+        cuda_request(f, t, i / STEP_PROGRAMS, i % STEP_PROGRAMS);
 }
 
 /* Begins to compile everything; what takes long and can be done without comes last. */
 static cairn_status cuda_begin_build(forward_cuda_state *f) {
     step_texts texts;
     jit_constant flow[2][STEP_CONSTANTS];
-    jit_request requests[STEP_PROGRAMS + 2];
-    int count = STEP_PROGRAMS;
-    cuda_requests(f, &texts, requests);
-    if (f->flow_chunks) requests[count++] = cuda_flow_request(f, STEP_K_FLOW, flow[0]);
+    jit_request *next;
+    cuda_requests(f, &texts);
+    next = texts.requests + texts.count;
+    if (f->flow_chunks) *next++ = cuda_flow_request(f, STEP_K_FLOW, flow[0]);
     else f->flow_states[STEP_K_FLOW] = STEP_FLOW_FAILED;
-    if (f->sparse_flow) requests[count++] = cuda_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
+    if (f->sparse_flow) *next++ = cuda_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
     else f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
-    return jit_begin(f->dev->jit, requests, count);
+    return jit_begin(f->dev->jit, texts.requests, (int)(next - texts.requests));
 }
 
 /* Waits for what cuda_begin_build began, but for the flow kernels. */
 static cairn_status cuda_end_build(forward_cuda_state *f) {
     step_texts texts;
-    jit_request requests[STEP_PROGRAMS];
     cairn_status status = jit_wait(f->dev->jit);
-    cuda_requests(f, &texts, requests);
-    for (int i = 0; i < STEP_PROGRAMS && !status; i++) {
+    cuda_requests(f, &texts);
+    for (int i = 0; i < texts.count && !status; i++) {
+        const step_program *p = &step_programs[texts.which[i] % STEP_PROGRAMS];
         jit_program *program;
-        status = jit_get(f->dev->jit, &requests[i], &program);
+        status = jit_get(f->dev->jit, &texts.requests[i], &program);
         if (!status)
-            status = cuda_functions(f, program, step_programs[i].first, step_programs[i].count);
+            status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS);
     }
     return status;
 }
@@ -429,7 +565,7 @@ static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
     if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
     request = cuda_flow_request(f, kernel, constants);
     status = jit_try(f->dev->jit, &request, &program);
-    if (!status) status = cuda_functions(f, program, kernel, 1);
+    if (!status) status = cuda_functions(f, program, kernel, 1, 0);
     if (status == CAIRN_CANCELLED) status = jit_begin(f->dev->jit, &request, 1);
     else if (status != CAIRN_BUSY) f->flow_states[kernel] = status ? STEP_FLOW_FAILED
                                                                   : STEP_FLOW_READY;
@@ -473,7 +609,7 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
         jit_program *program;
         if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
         status = jit_get(f->dev->jit, &request, &program);
-        if (!status) status = cuda_functions(f, program, kernel, 1);
+        if (!status) status = cuda_functions(f, program, kernel, 1, 0);
         if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
     }
     return status;

@@ -5,18 +5,24 @@
 /* Everything that a model takes on the device stands in this section, once: `a` measures it for an
  * estimate, or allocates it. */
 
+/* One product's weights of all layers, behind each other. */
+static void cuda_take_product(forward_cuda_state *f, device_arena *a, int product) {
+    uint64_t bytes = 0;
+    uint8_t *at;
+    for (int i = 0; i < f->shape->layers; i++)
+        bytes += cuda_product_bytes(f->shape, product, cuda_layer_format(f, i, product));
+    at = (uint8_t *)device_take(a, bytes, "the packed weights");
+    for (int i = 0; i < f->shape->layers && at; i++) {
+        f->layers[i].weights[product] = at;
+        at += cuda_product_bytes(f->shape, product, cuda_layer_format(f, i, product));
+    }
+}
+
 static void cuda_take_weights(forward_cuda_state *f, device_arena *a, bool tied) {
     static const char what[] = "the packed weights";
     const model_shape *s = f->shape;
     uint64_t n = (uint64_t)s->layers;
-    int64_t attended = (int64_t)s->heads * s->head_dim;
-    f->qkv = (uint8_t *)device_take(
-        a, n * cuda_packed_bytes(f->pack_qkv, cuda_qkv_rows(s), s->hidden), what);
-    f->o = (uint8_t *)device_take(a, n * cuda_packed_bytes(f->pack_o, s->hidden, attended), what);
-    f->gate_up = (uint8_t *)device_take(
-        a, n * cuda_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn, s->hidden), what);
-    f->down = (uint8_t *)device_take(a, n * cuda_packed_bytes(f->pack_down, s->hidden, s->ffn),
-                                     what);
+    for (int product = 0; product < STEP_PRODUCTS; product++) cuda_take_product(f, a, product);
     f->head = (uint8_t *)device_take(a, cuda_packed_bytes(f->pack_head, s->vocab, s->hidden), what);
     f->embed = tied ? f->head
                     : (uint8_t *)device_take(
@@ -71,6 +77,8 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
                                       "the page table");
     f->fault = (int32_t *)device_take(a, cuda_result_words(f) * 4, "the sampled tokens");
     f->rules = device_take(a, STEP_STAGE_ROWS * sizeof(sample_rule), "sampling");
+    f->masks = (uint32_t *)device_take(a, STEP_STAGE_ROWS * 4 * sample_mask_words(s->vocab),
+                                       "the masks of tokens");
     f->winners = (uint64_t *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)f->blocks * 8,
                                          "the winners");
     if (f->flow_chunks)
@@ -101,7 +109,7 @@ static void cuda_carve_batch(forward_cuda_state *f, forward_carver *c) {
     f->logit_index = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
     if (!space) return;
     sample_space_place(space, f->shape->vocab, &f->space);
-    sample_space_add_rules(&f->space, STEP_STAGE_ROWS, rules, f->rules);
+    sample_space_add_rules(&f->space, STEP_STAGE_ROWS, rules, f->rules, f->masks);
     for (int i = 0; i < sequences; i++) f->slot_rows[i] = -1;
 }
 
@@ -254,29 +262,38 @@ static cairn_status cuda_pack(step_packer *p, const model_weight *w, uint8_t *to
     return status;
 }
 
-static cairn_status cuda_pack_layer(step_packer *packer, const plan_layer *l, size_t i) {
+/* q, k and v behind each other: each has whole tiles. */
+static cairn_status cuda_pack_qkv(step_packer *packer, const model_weight *w, int layer) {
     forward_cuda_state *f = packer->f;
-    const model_shape *s = f->shape;
+    const int format = cuda_layer_format(f, layer, STEP_P_QKV);
+    uint8_t *to = f->layers[layer].weights[STEP_P_QKV];
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < 3 && !status; i++) {
+        const model_weight *part = &w[i == 0 ? PLAN_Q : i == 1 ? PLAN_K : PLAN_V];
+        const int own = cuda_qkv_format(format, i);
+        status = cuda_pack(packer, part, to, own, 0, 0);
+        to += cuda_packed_bytes(own, part->rows, part->columns);
+    }
+    return status;
+}
+
+static cairn_status cuda_pack_layer(step_packer *packer, const plan_layer *l, int i) {
+    forward_cuda_state *f = packer->f;
     const model_weight *w = l->weights;
-    int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
-    uint8_t *qkv = f->qkv + i * cuda_packed_bytes(f->pack_qkv, cuda_qkv_rows(s), s->hidden);
-    uint8_t *o = f->o + i * cuda_packed_bytes(f->pack_o, s->hidden, q);
-    uint8_t *both = f->gate_up + i * cuda_packed_bytes(f->pack_gate_up, 2 * (int64_t)s->ffn,
-                                                       s->hidden);
-    uint8_t *down = f->down + i * cuda_packed_bytes(f->pack_down, s->hidden, s->ffn);
-    float *norms = f->norms + 2 * i * (size_t)s->hidden;
-    size_t hidden = (size_t)s->hidden * 4;
+    uint8_t *const *to = f->layers[i].weights;
+    const int o = cuda_layer_format(f, i, STEP_P_O), down = cuda_layer_format(f, i, STEP_P_DOWN);
+    const int both = cuda_layer_format(f, i, STEP_P_GATE_UP);
+    float *norms = f->norms + 2 * (size_t)i * (size_t)f->shape->hidden;
+    size_t hidden = (size_t)f->shape->hidden * 4;
     cairn_status status;
-    if ((status = cuda_pack(packer, &w[PLAN_Q], qkv, f->pack_qkv, 0, 0)) ||
-        (status = cuda_pack(packer, &w[PLAN_K], qkv, f->pack_qkv, q, 0)) ||
-        (status = cuda_pack(packer, &w[PLAN_V], qkv, f->pack_qkv, q + kv, 0)) ||
-        (status = cuda_pack(packer, &w[PLAN_O], o, f->pack_o, 0, 0)) ||
-        (status = cuda_pack(packer, &w[PLAN_GATE], both, f->pack_gate_up, 0, 1)) ||
-        (status = cuda_pack(packer, &w[PLAN_UP], both, f->pack_gate_up, 0, 2)) ||
-        (status = cuda_pack(packer, &w[PLAN_DOWN], down, f->pack_down, 0, 0)) ||
+    if ((status = cuda_pack_qkv(packer, w, i)) ||
+        (status = cuda_pack(packer, &w[PLAN_O], to[STEP_P_O], o, 0, 0)) ||
+        (status = cuda_pack(packer, &w[PLAN_GATE], to[STEP_P_GATE_UP], both, 0, 1)) ||
+        (status = cuda_pack(packer, &w[PLAN_UP], to[STEP_P_GATE_UP], both, 0, 2)) ||
+        (status = cuda_pack(packer, &w[PLAN_DOWN], to[STEP_P_DOWN], down, 0, 0)) ||
         (status = device_upload(f->dev, norms, l->parts[PLAN_MIXER_NORM].values, hidden)))
         return status;
-    return device_upload(f->dev, norms + s->hidden, l->parts[PLAN_FFN_NORM].values, hidden);
+    return device_upload(f->dev, norms + f->shape->hidden, l->parts[PLAN_FFN_NORM].values, hidden);
 }
 
 static cairn_status cuda_pack_into(step_packer *packer, const model_plan *plan) {
@@ -286,7 +303,7 @@ static cairn_status cuda_pack_into(step_packer *packer, const model_plan *plan) 
     if (!status && f->embed != f->head)
         status = cuda_pack(packer, &plan->embed, f->embed, f->pack_embed, 0, 0);
     for (size_t i = 0; i < layers && !status; i++)
-        status = cuda_pack_layer(packer, &plan->layers[i], i);
+        status = cuda_pack_layer(packer, &plan->layers[i], (int)i);
     return status ? status : device_upload(f->dev, f->norms + 2 * layers * hidden,
                                            plan->output_norm.values, hidden * 4);
 }
@@ -369,9 +386,11 @@ static cairn_status cuda_input_scale(const cairn_model *m, float *scale) {
 
 /* What the kernels of every lane are given; input, exchange and capacity are the lane's own. */
 static void cuda_set_params(forward_cuda_state *f, float input_scale) {
+    uint8_t *const *first = f->layers[0].weights;
     const step_params all = {
-        .qkv = f->qkv, .o = f->o, .gate_up = f->gate_up, .down = f->down, .head = f->head,
-        .embed = f->embed, .norms = f->norms, .rope = f->rope, .page_table = f->table,
+        .qkv = first[STEP_P_QKV], .o = first[STEP_P_O], .gate_up = first[STEP_P_GATE_UP],
+        .down = first[STEP_P_DOWN], .head = f->head, .embed = f->embed, .norms = f->norms,
+        .rope = f->rope, .page_table = f->table,
         .kv = (uint16_t *const *)(void *)f->kv, .bounds = (uint16_t *const *)(void *)f->bounds,
         .logits = f->logits, .winners = f->winners, .fault = f->fault,
         .table_stride = f->max_pages, .list_stride = f->max_pages,

@@ -140,9 +140,8 @@ static cairn_status cuda_launch(forward_cuda_state *f, const step_lane *lane, st
     dims.grid[1] = (unsigned)y;
     dims.block = (unsigned)threads;
     dims.shared_bytes = shared;
-    p.layer = layer;
     p.reserved = which;
-    return device_launch(f->dev, &f->kernels[kernel], &dims, &p);
+    return device_launch(f->dev, cuda_kernel_of(f, kernel, layer, &p), &dims, &p);
 }
 
 /* The best token of each logit row, after any kind of head; pages counted by the sparse flow. */
@@ -292,6 +291,7 @@ static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int ru
  * rows are short: 409 against 382; 8B, two windows: 3788 against 2964). */
 static int cuda_blocks(const forward_cuda_state *f, int tiles, int inputs, int windows) {
     int most = windows == 1 && inputs > 2048 ? 2 * f->blocks : f->blocks;
+    if (most < 3) most = 3; /* q, k and v in formats of their own */
     return f->streamed && tiles > most ? most : tiles;
 }
 

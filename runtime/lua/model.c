@@ -540,9 +540,9 @@ typedef struct bind_wishes {
 } bind_wishes;
 
 static const char *const bind_wish_names[] = {
-    "max_tokens", "stop", "special", "keep_stop", "priority", "temperature", "top_k", "top_p",
-    "min_p", "order", "repetition_penalty", "seed"};
-enum { BIND_FIRST_SAMPLING = 5 };
+    "max_tokens", "stop", "special", "keep_stop", "priority", "grammar", "grammar_from",
+    "temperature", "top_k", "top_p", "min_p", "order", "repetition_penalty", "seed"};
+enum { BIND_FIRST_SAMPLING = 7 };
 
 /* True for an option of sampling; a name of no option is an error. */
 static bool bind_check_wish(lua_State *L, const char *name) {
@@ -608,6 +608,19 @@ static void bind_read_stop(lua_State *L, int options, bind_wishes *w) {
     w->options.stop_count = count ? count : -1;
 }
 
+/* A text, which stands while the table of options does; NULL: it is not there. */
+static const char *bind_wish_text(lua_State *L, int options, const char *name) {
+    const char *text = NULL;
+    size_t bytes = 0;
+    if (bind_wish(L, options, name)) {
+        if (lua_type(L, -1) != LUA_TSTRING) luaL_error(L, "generate: %s: a string is expected", name);
+        text = lua_tolstring(L, -1, &bytes);
+        if (strlen(text) < bytes) luaL_error(L, "generate: %s holds a NUL byte", name);
+    }
+    lua_pop(L, 1);
+    return text;
+}
+
 static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_wishes *w) {
     char error[BIND_ERROR_BYTES];
     bool sampling = false;
@@ -626,6 +639,10 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
     lua_pop(L, 1);
     if (bind_wish(L, options, "priority"))
         w->options.priority = bind_to_int32(L, -1, "generate: priority");
+    lua_pop(L, 1);
+    w->options.grammar = bind_wish_text(L, options, "grammar");
+    if (bind_wish(L, options, "grammar_from"))
+        w->options.grammar_from = bind_to_int32(L, -1, "generate: grammar_from");
     lua_pop(L, 1);
     bind_read_stop(L, options, w);
     w->options.special = bind_to_special(L, options) ? 0 : -1;

@@ -189,6 +189,8 @@ static const gguf_key *gguf_key_find(const gguf *g, const char *name) {
     return NULL;
 }
 
+static bool gguf_has(const gguf *g, const char *name) { return gguf_key_find(g, name) != NULL; }
+
 /* ---- getters --------------------------------------------------------------------------------- */
 /* Each takes `found`: NULL when the key is required (absent: CAIRN_BAD_FILE); otherwise told
  * whether the key is there, and an absent key leaves *out as it was. A key of the wrong kind, or a
@@ -487,7 +489,12 @@ static void gguf_close(base *b, gguf *g) {
     base_delete(b, g->keys, g->key_count, sizeof *g->keys);
     base_delete(b, g->tensors, g->tensor_count, sizeof *g->tensors);
     if (g->map.data) os_map_close(&g->map);
-    if (g->held < g->size) os_calls.close(g->file);
+    if (g->shards) {
+        shards_close(b, g->shards);
+        base_delete(b, g->shards, 1, sizeof *g->shards);
+    } else if (g->held < g->size) {
+        os_calls.close(g->file);
+    }
     base_delete(b, g->copy, gguf_copied(g), 1);
     memset(g, 0, sizeof *g);
 }
@@ -598,7 +605,14 @@ static cairn_status gguf_survey(base *b, const char *path, gguf *out) {
 }
 
 static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer) {
-    if (at + bytes <= g->held) return g->data + at;
+    const size_t mine = at < g->held ? g->held - (size_t)at : 0;
+    if (bytes <= mine) return g->data + at;
+    if (g->shards && !mine) return shards_fetch(g->shards, at, bytes, buffer);
+    if (g->shards) {
+        memcpy(buffer, g->data + at, mine);
+        return shards_gather(g->shards, at + mine, bytes - mine, (uint8_t *)buffer + mine)
+                   ? (const uint8_t *)buffer : NULL;
+    }
     return os_read_at(g->file, at, buffer, bytes) ? NULL : (const uint8_t *)buffer;
 }
 

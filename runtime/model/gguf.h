@@ -8,10 +8,25 @@
  * getters check kinds and ranges only. Allocates two tables, each bounded by the file's size.
  * Calls base, os, block. */
 
+/* Keys that hf.c writes for folders, whose tensors are as they were trained: halves of heads turn
+ * together, and norms multiply by 1 more than they hold; whether a word that is a token takes no
+ * merges; whether the space before a text is put only where none is, and only before the first of
+ * its parts between special tokens. */
+#define GGUF_HALVES "cairn.rope_halves"
+#define GGUF_NORMS_FROM_ONE "cairn.norms_from_one"
+#define GGUF_WHOLE_WORDS "cairn.whole_words"
+#define GGUF_PREFIX_ONCE "cairn.space_prefix_once"
+#define GGUF_PREFIX_FIRST "cairn.space_prefix_first"
+
 enum gguf_value_type {
     GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING,
     GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPES
 };
+
+/* Kinds of tokens, as tokenizer.ggml.token_type has them; U+2581 is SentencePiece's space. */
+enum { TOK_NORMAL = 1, TOK_UNKNOWN = 2, TOK_CONTROL = 3, TOK_USER = 4, TOK_UNUSED = 5,
+       TOK_BYTE = 6 };
+#define TOK_SPACE_MARK "\xe2\x96\x81"
 
 #define GGUF_NAME_BYTES 128      /* of a tensor's name, its NUL included */
 #define GGUF_PATH_BYTES 256
@@ -43,7 +58,8 @@ typedef struct gguf {
     size_t held, size;   /* size: the file's */
     os_map map;          /* empty when the file lies in memory */
     void *copy;          /* [gguf_copied], NULL when it is mapped */
-    int64_t file;        /* gguf_scan's, open while held < size */
+    int64_t file;        /* gguf_scan's, open while held < size and there are no shards */
+    struct shards *shards; /* hf.c's: the files in which what is not held lies; or NULL */
     char path[GGUF_PATH_BYTES]; /* for messages; the end of a longer one */
     uint32_t version, alignment;
     gguf_key *keys; /* [key_count], by name */
@@ -88,6 +104,8 @@ static cairn_status gguf_bool(base *b, const gguf *g, const char *name, bool *fo
 /* The string lies in the file and is not terminated. */
 static cairn_status gguf_string(base *b, const gguf *g, const char *name, bool *found,
                                 const char **out, size_t *bytes);
+/* Whether the file has the key. */
+static bool gguf_has(const gguf *g, const char *name);
 /* An array whose elements are of `element` (GGUF_I32 also takes u32: writers differ). */
 static cairn_status gguf_array(base *b, const gguf *g, const char *name, bool *found,
                                uint32_t element, gguf_list *out);

@@ -178,7 +178,7 @@ static cairn_status model_read(cairn_model *m, base *b, model_place place, bool 
     size_t bytes;
     bool found;
     cairn_status status = place.source ? gguf_from(b, place.source, stays, &m->file)
-                                       : place.open_file(b, place.path, &m->file);
+                                       : hf_open(b, place.path, place.how, &m->file);
     if (status) return status;
     m->file_bytes = m->file.size;
     if ((status = model_read_plan(m, b, m->runtime->config.max_seq_len)) ||
@@ -236,9 +236,9 @@ static cairn_status model_check_layers(base *b, const cairn_config *config, cons
                      s->layers, s->layers - 1);
 }
 
-static model_opener model_opener_of(const cairn_runtime *rt) {
-    if (rt->device.cuda) return gguf_scan;
-    return rt->config.memory.map == CAIRN_MAP_FILE ? gguf_open : gguf_copy;
+static hf_how model_how_of(const cairn_runtime *rt) {
+    if (rt->device.cuda) return HF_SCAN;
+    return rt->config.memory.map == CAIRN_MAP_FILE ? HF_MAP : HF_COPY;
 }
 
 static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model **out) {

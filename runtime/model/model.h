@@ -40,6 +40,7 @@ struct cairn_model {
     cairn_session *sessions;
     bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
+    struct grammar_shelf *grammars; /* NULL: none was asked for */
 };
 
 /* Pages that so many tokens fill, the last one perhaps in part. */
@@ -51,19 +52,17 @@ static void model_list_families(char *out, size_t bytes);
  * it is kept. */
 static cairn_status model_try_plan(base *b, const gguf *file, int max_seq_len);
 
-typedef cairn_status (*model_opener)(base *b, const char *path, gguf *out);
-
 /* Where a model's file is: at a path, or with a source what the host hands over. */
 typedef struct model_place {
     const char *path;
-    model_opener open_file;
+    hf_how how;
     const cairn_model_source *source;
 } model_place;
 
 /* The model without its cache and backend. [blocks] */
 static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model **out);
 /* How a model's file is opened to run: a backend that copies fetches each weight once. */
-static model_opener model_opener_of(const cairn_runtime *rt);
+static hf_how model_how_of(const cairn_runtime *rt);
 /* Undoes model_load, whole or half done. */
 static void model_unload(cairn_model *m);
 /* Closes the file of a model whose backend has what it needs of the weights: from here on the plan

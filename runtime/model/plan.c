@@ -163,6 +163,8 @@ static cairn_status plan_vector(plan_reader *r, const char *name, int64_t rows, 
         status = gguf_lost(r->b, r->file);
     else
         block_find(t->type)->dequantize(data, values, rows * columns);
+    for (int64_t i = 0; !status && r->norm_more != 0 && i < rows * columns; i++)
+        values[i] += strstr(name, "norm") ? r->norm_more : 0;
     base_delete(r->b, buffer, t->bytes, 1);
     if (status) return base_delete(r->b, values, (size_t)(rows * columns), sizeof *values), status;
     v->values = values;
@@ -199,7 +201,7 @@ static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name
     plan_layer_weight all = {name, list[0].role, 0, list[0].columns};
     model_weight *to = r->plan->layers[layer].weights, fused;
     cairn_status status;
-    int64_t row = 0;
+    size_t skip = 0;
     for (size_t i = 0; i < count; i++) all.rows += list[i].rows;
     if ((status = plan_layer_weights(r, layer, &all, 1))) return status;
     fused = to[all.role];
@@ -207,8 +209,9 @@ static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name
         model_weight *part = &to[list[i].role];
         *part = fused;
         part->rows = list[i].rows;
-        part->data += (size_t)row * block_row_bytes(block_find(fused.type), fused.columns);
-        row += list[i].rows;
+        part->at += skip;
+        if (part->data) part->data += skip;
+        skip += (size_t)part->rows * block_row_bytes(block_find(fused.type), fused.columns);
     }
     return CAIRN_OK;
 }

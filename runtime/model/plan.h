@@ -86,7 +86,6 @@ typedef struct model_plan {
 /* ---- for families -------------------------------------------------------------------------------
  * Each fails with a message that names file, key or tensor, and what is expected. */
 
-/* What a family reads from and into. */
 typedef struct plan_reader {
     base *b;
     const gguf *file;
@@ -96,6 +95,7 @@ typedef struct plan_reader {
     int max_seq_len; /* the config's; 0: the model's */
     bool *used;      /* [file->tensor_count]: the tensors that the plan has read */
     int window;      /* what plan_read_window read */
+    float norm_more; /* the family's: is added to what norms multiply by */
     gguf_list by_layer; /* the family's: numbers of the layers that are still to be read */
     int period;      /* the family's: the last of each so many layers differs; or 0 */
 } plan_reader;

@@ -1,4 +1,4 @@
-/* numbers: the block formats of weights (block.c), and the CPU's kernels at every SIMD level
+/* numbers: the block formats of weights (block.c), 8-bit floats (fp8.c), and the CPU's kernels at every SIMD level
  * (simd.c, simd.h). Blocks are little-endian, as GGUF stores them, and may lie at any address.
  * The scalar dequantisers define the values that the SIMD and CUDA paths must reproduce. Calls
  * base and, for the level, pool. */
@@ -26,5 +26,14 @@ static const char *block_name(int type);
 static size_t block_row_bytes(const block_type *type, int64_t values);
 /* The f32 of these bits. */
 static float block_f32_of_bits(uint32_t bits);
+/* The nearest e4m3, of two the even, saturating to 448; NaN gives 0x7f. */
+static uint8_t fp8_of_f32(float x);
+/* What an e4m3 byte stands for. */
+static float fp8_to_f32(uint8_t v);
+/* values [256]: what each e4m3 byte stands for. */
+static void fp8_values(float *values);
+/* x [n] / scale as e4m3; the scale is max(|x|, 1e-4) / 448, or the least power of two that is not
+ * below it. Infinities saturate, NaN stays NaN. Returns the scale. */
+static float fp8_of_block(const float *x, int n, bool power_of_two, uint8_t *out);
 /* The nearest bf16, of two the even; every NaN is 0x7fff, as on the GPU. */
 static uint16_t block_bf16_of_f32(float value);

@@ -19,6 +19,7 @@ typedef struct simd_page {
     const void *ahead;         /* the keys that are read next, to be fetched into the cache */
     bool half;                 /* they are f16, else f32 */
     int first, last, dim;      /* slots first .. last - 1 are attended */
+    float cap;                 /* 0, or a score s counts as cap * tanh(s / cap) */
 } simd_page;
 
 /* Each function is documented where it stands, in simd/. */

@@ -33,9 +33,10 @@ static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *ou
     if (s->c.status) return;
     out->rows = rows;
     out->at.cache = (uint16_t *)tensor_data(pages->cache);
-    out->at.page_table = (const int32_t *)tensor_data(pages->page_table);
+    if (pages->page_table)
+        out->at.page_table = (const int32_t *)tensor_data(pages->page_table);
     out->at.sequences = pages->sequences ? (const int32_t *)tensor_data(pages->sequences) : NULL;
-    out->at.positions = (const int32_t *)tensor_data(pages->positions);
+    if (pages->positions) out->at.positions = (const int32_t *)tensor_data(pages->positions);
     out->at.error = ops_error_word(s->c.dev, s->c.op);
     out->at.pages = (int32_t)s->n[SPEC_PAGES];
     out->at.kv_heads = (int32_t)s->n[SPEC_KV_HEADS];
@@ -45,10 +46,56 @@ static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *ou
     out->at.max_pages = (int32_t)s->n[SPEC_MAX_PAGES];
 }
 
+static void ops_want_table(spec_call *s, const cairn_pages *pages, const cairn_pages_more *more,
+                           ops_paged *out) {
+    const bool rows = more->page_indptr != NULL;
+    ops_refuse(&s->c, rows != (more->page_indices != NULL),
+               "page_indptr and page_indices are to be given together");
+    ops_refuse(&s->c, rows == (pages->page_table != NULL),
+               rows ? "pages.page_table and page_indptr are given; one is expected"
+                    : "pages.page_table is NULL, and so is page_indptr");
+    ops_refuse(&s->c, !rows && more->last_page_len, "last_page_len is given without page_indptr");
+    if (s->c.status || !rows) return;
+    out->at.page_table = (const int32_t *)tensor_data(more->page_indices);
+    out->at.indptr = (const int32_t *)tensor_data(more->page_indptr);
+    if (more->last_page_len)
+        out->at.last_page_len = (const int32_t *)tensor_data(more->last_page_len);
+    out->at.max_pages = (int32_t)s->n[SPEC_ENTRIES];
+}
+
+static void ops_read_values(const simd_kernels *simd, cairn_type type, const void *from, int64_t at,
+                            int n, float scale, float *out) {
+    if (type == CAIRN_F32) {
+        memcpy(out, (const float *)from + at, (size_t)n * sizeof *out);
+    } else if (type == CAIRN_F16) {
+        simd->of_half((const uint16_t *)from + at, out, n);
+    } else if (type == CAIRN_E4M3) {
+        for (int i = 0; i < n; i++) out[i] = fp8_to_f32(((const uint8_t *)from)[at + i]) * scale;
+    } else {
+        for (int i = 0; i < n; i++) {
+            uint32_t bits = (uint32_t)((const uint16_t *)from)[at + i] << 16;
+            memcpy(&out[i], &bits, sizeof bits);
+        }
+    }
+}
+
 static int32_t ops_clamp_tokens(int32_t tokens, const paged_rows *at) {
     const int64_t all = (int64_t)at->max_pages * at->page_size, most = INT32_MAX - 256;
     const int64_t room = all < most ? all : most;
     return tokens < room ? tokens : (int32_t)room;
+}
+
+static bool ops_row_holds(const paged_rows *at, int32_t sequence, int64_t position,
+                          const int32_t **table) {
+    int32_t from, to, kept;
+    *table = at->page_table + (int64_t)sequence * at->max_pages;
+    if (!at->indptr) return position / at->page_size < at->max_pages;
+    from = at->indptr[sequence], to = at->indptr[sequence + 1];
+    if (from < 0 || to > at->max_pages || from >= to) return false;
+    kept = at->last_page_len ? at->last_page_len[sequence] : at->page_size;
+    kept = kept < 0 ? 0 : kept < at->page_size ? kept : at->page_size;
+    *table = at->page_table + from;
+    return position < (int64_t)(to - from - 1) * at->page_size + kept;
 }
 
 static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int64_t r,
@@ -59,10 +106,9 @@ static bool ops_find_row(device *dev, const char *op, const paged_rows *at, int6
         ops_bad_row(dev, op, r, "sequence out of range", sequence, status);
         return false;
     }
-    if (*position < 0 || *position / at->page_size >= at->max_pages) {
+    if (*position < 0 || !ops_row_holds(at, sequence, *position, table)) {
         ops_bad_row(dev, op, r, "position out of range", *position, status);
         return false;
     }
-    *table = at->page_table + (int64_t)sequence * at->max_pages;
     return true;
 }

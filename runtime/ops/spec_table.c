@@ -2,7 +2,8 @@
 
 enum {
     SPEC_F32 = TENSOR_BIT(CAIRN_F32), SPEC_F16 = TENSOR_BIT(CAIRN_F16),
-    SPEC_I64 = TENSOR_BIT(CAIRN_I64),
+    SPEC_I64 = TENSOR_BIT(CAIRN_I64), SPEC_E4M3 = TENSOR_BIT(CAIRN_E4M3),
+    SPEC_U8 = TENSOR_BIT(CAIRN_U8),
     SPEC_FLOATS = TENSOR_BIT(CAIRN_F32) | TENSOR_BIT(CAIRN_F16) | TENSOR_BIT(CAIRN_BF16),
     SPEC_CACHES = SPEC_FLOATS | TENSOR_BIT(CAIRN_E4M3),
     SPEC_ALL = SPEC_CACHES | SPEC_I32 | SPEC_I64 | TENSOR_BIT(CAIRN_U8)
@@ -17,6 +18,8 @@ enum {
 #define READ_AS(flags, align, field, types, ...) \
     ROW(SPEC_IN, flags, align, NULL, #field, field, types, __VA_ARGS__)
 #define WRITE(field, types, ...) ROW(SPEC_OUT, 0, 0, NULL, #field, field, types, __VA_ARGS__)
+#define WRITE_AS(flags, align, field, types, ...) \
+    ROW(SPEC_OUT, flags, align, NULL, #field, field, types, __VA_ARGS__)
 #define WRITE_OUT(field, types, ...) ROW(SPEC_OUT, 0, 0, "out", #field, field, types, __VA_ARGS__)
 #define WRITE_IF(field, types, ...) \
     ROW(SPEC_OUT, SPEC_OPTIONAL, 0, NULL, #field, field, types, __VA_ARGS__)
@@ -55,13 +58,20 @@ enum {
 
 static const spec_choice spec_orders[] = {
     {"position", CAIRN_ORDER_POSITION}, {"score", CAIRN_ORDER_SCORE}, {NULL, 0}};
-static const spec_choice spec_blocks[] = {{"none", CAIRN_BLOCK_NONE}, {"q4_0", CAIRN_BLOCK_Q4_0},
-                                          {"q4_1", CAIRN_BLOCK_Q4_1}, {"q8_0", CAIRN_BLOCK_Q8_0},
-                                          {NULL, 0}};
+static const spec_choice spec_blocks[] = {
+    {"none", CAIRN_BLOCK_NONE}, {"q4_0", CAIRN_BLOCK_Q4_0}, {"q4_1", CAIRN_BLOCK_Q4_1},
+    {"q5_0", CAIRN_BLOCK_Q5_0}, {"q5_1", CAIRN_BLOCK_Q5_1}, {"q8_0", CAIRN_BLOCK_Q8_0},
+    {"q4_k", CAIRN_BLOCK_Q4_K}, {"q5_k", CAIRN_BLOCK_Q5_K}, {"q6_k", CAIRN_BLOCK_Q6_K}, {NULL, 0}};
 static const spec_choice spec_sources[] = {
     {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN}, {NULL, 0}};
 static const spec_choice spec_strategies[] = {
     {"group", CAIRN_STRATEGY_GROUP}, {"head", CAIRN_STRATEGY_HEAD}, {NULL, 0}};
+static const spec_choice spec_forms[] = {
+    {"flat", CAIRN_FORM_FLAT}, {"two_level", CAIRN_FORM_TWO_LEVEL}, {NULL, 0}};
+static const spec_choice spec_parts[] = {{"fused", CAIRN_PART_FUSED}, {"pages", CAIRN_PART_PAGES},
+                                         {"window", CAIRN_PART_WINDOW}, {NULL, 0}};
+static const spec_choice spec_spaces[] = {
+    {"slot", CAIRN_SPACE_SLOT}, {"flat", CAIRN_SPACE_FLAT}, {NULL, 0}};
 static const spec_choice spec_activations[] = {
     {"none", CAIRN_ACTIVATION_NONE}, {"silu", CAIRN_ACTIVATION_SILU}, {NULL, 0}};
 static const spec_choice spec_sampling_orders[] = {
@@ -194,11 +204,24 @@ static const spec_arg spec_swiglu_args[] = {
 /* ---- the paged cache ------------------------------------------------------------------------- */
 
 /* Rows of the embedded cairn_pages; kernels read a cache 16 bytes at a time. */
+#define CACHE_OF(kind, name, field, types)                                                        \
+    ROW(kind, 0, 16, NULL, name, field, types, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS,         \
+        SPEC_PAGE_SIZE, SPEC_HEAD_DIM)
 #define PAGES_OF(kind, types)                                                                     \
-    ROW(kind, 0, 16, NULL, "pages.cache", pages.cache, types, SPEC_PAGES, SPEC_NUMBER(2),         \
-        SPEC_KV_HEADS, SPEC_PAGE_SIZE, SPEC_HEAD_DIM),                                            \
+    CACHE_OF(kind, "pages.cache", pages.cache, types),                                            \
     READ(pages.page_table, SPEC_I32, SPEC_SEQUENCES, SPEC_MAX_PAGES),                             \
     READ_IF(pages.sequences, SPEC_I32, SPEC_ROWS), READ(pages.positions, SPEC_I32, SPEC_ROWS)
+/* The same where the table may come as rows of any length (cairn_pages_more). */
+#define SCALES(field) \
+    READ_IF(field, SPEC_F32, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS, SPEC_PAGE_SIZE)
+#define PAGES_OR_ROWS(positions)                                                                  \
+    CACHE_OF(SPEC_IN, "pages.cache", pages.cache, SPEC_CACHES),                                   \
+    READ_IF(pages.page_table, SPEC_I32, SPEC_SEQUENCES, SPEC_MAX_PAGES),                          \
+    READ_IF(pages.sequences, SPEC_I32, SPEC_ROWS), positions,                                     \
+    SCALES(more.scales), READ_IF(more.page_indptr, SPEC_I32, SPEC_ONE_MORE(SEQUENCES)),           \
+    READ_IF(more.page_indices, SPEC_I32, SPEC_ENTRIES),                                           \
+    READ_IF(more.last_page_len, SPEC_I32, SPEC_SEQUENCES),                                        \
+    REAL(more.softcap, 0, 3.4028234663852886e38)
 #define PAGED_LIMITS(slots, most_slots, values)                                                   \
     WITHIN(KV_HEADS, 1, INT32_MAX), WITHIN_BY(PAGE_SIZE, slots, most_slots, slots),               \
     WITHIN_BY(HEAD_DIM, values, 256, values)
@@ -210,6 +233,11 @@ static const spec_limit spec_collate_limits[] = {
 static const spec_limit spec_copies_limits[] = {WITHIN(COPIES, 0, 65535), LIMITS_END};
 static const spec_limit spec_attend_limits[] = {
     PAGED_LIMITS(16, 256, 32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
+static const spec_limit spec_tokens_limits[] = {
+    PAGED_LIMITS(1, INT32_MAX, 32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
+static const spec_limit spec_merge_limits[] = {
+    WITHIN(ROWS, 0, INT32_MAX / 64), WITHIN(HEADS, 1, INT32_MAX / 64), WITHIN(HEAD_DIM, 1, 4096),
+    LIMITS_END};
 static const spec_limit spec_score_limits[] = {
     PAGED_LIMITS(1, INT32_MAX, 16), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
 static const spec_limit spec_bounds_limits[] = {
@@ -256,13 +284,42 @@ static const spec_arg spec_copy_pages_args[] = {
 
 #define ARGS cairn_attend_args
 static const spec_arg spec_attend_args[] = {
-    READ(q, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    PAGES_OF(SPEC_IN, SPEC_F16),
+    READ(q, SPEC_FLOATS, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
+    PAGES_OR_ROWS(READ_IF(pages.positions, SPEC_I32, SPEC_ROWS)),
+    READ_IF(bases, SPEC_I32, SPEC_SEQUENCES),
+    READ_IF(mask, TENSOR_BIT(CAIRN_U8), SPEC_SEQUENCES, SPEC_ANY),
+    READ_IF(kv_indices, SPEC_I32, SPEC_TOKENS),
+    READ_IF(cu_lens, SPEC_I32, SPEC_ONE_MORE(SEQUENCES)),
     WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
     WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
     REAL(scale, 0, (double)INFINITY),
     INT(window, 0, INT32_MAX),
     INT(sinks, 0, INT32_MAX),
+    INT(step_rows, 0, 4096),
+    INT(draft_length, 0, 16),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_attend_tokens_args
+static const spec_arg spec_attend_tokens_args[] = {
+    READ(q, SPEC_FLOATS, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
+    CACHE_OF(SPEC_IN, "cache", cache, SPEC_CACHES),
+    READ(tokens, SPEC_I32, SPEC_ROWS, SPEC_TOKENS),
+    SCALES(scales),
+    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
+    WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
+    REAL(scale, 0, (double)INFINITY),
+    REAL(softcap, 0, 3.4028234663852886e38),
+    CHOOSE("space", space, spec_spaces),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_merge_states_args
+static const spec_arg spec_merge_states_args[] = {
+    READ(parts, SPEC_F32, SPEC_PARTS, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
+    READ(lses, SPEC_F32, SPEC_PARTS, SPEC_ROWS, SPEC_HEADS),
+    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
+    WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
     ARGS_END};
 #undef ARGS
 
@@ -298,14 +355,147 @@ static const spec_arg spec_select_pages_args[] = {
 
 #define ARGS cairn_attend_pages_args
 static const spec_arg spec_attend_pages_args[] = {
-    READ(q, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
+    READ(q, SPEC_FLOATS, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
     READ(selected, SPEC_I32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
-    PAGES_OF(SPEC_IN, SPEC_F16),
+    PAGES_OR_ROWS(READ(pages.positions, SPEC_I32, SPEC_ROWS)),
+    READ_IF(weights, SPEC_F32, SPEC_ROWS, SPEC_ANY, SPEC_TOPK),
     WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
     WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
     REAL(scale, 0, (double)INFINITY),
     INT(window, 0, INT32_MAX),
     INT(sinks, 0, INT32_MAX),
+    CHOOSE("form", form, spec_forms),
+    CHOOSE("part", part, spec_parts),
+    FLAG(landmarks),
+    ARGS_END};
+#undef ARGS
+
+/* ---- the token indexer ----------------------------------------------------------------------- */
+
+static const spec_limit spec_index_limits[] = {
+    WITHIN(N, 0, 1 << 22), WITHIN_BY(HEADS, 8, 256, 8), WITHIN_BY(PAGE_SIZE, 16, 1 << 16, 16),
+    WITHIN(PARTS, 1, INT32_MAX / 4), LIMITS_END};
+static const spec_limit spec_index_qk_limits[] = {
+    WITHIN(ROWS, 0, INT32_MAX / 64), WITHIN_BY(HEADS, 8, 256, 8),
+    WITHIN_BY(HIDDEN, 32, INT32_MAX / 64, 32), WITHIN_BY(INS, 32, INT32_MAX / 64, 32), LIMITS_END};
+static const spec_limit spec_index_cache_limits[] = {
+    WITHIN_BY(PAGE_SIZE, 16, 1 << 16, 16), LIMITS_END};
+
+#define INDEX_CACHE SPEC_PAGES, SPEC_PAGE_SIZE, SPEC_NUMBER(CAIRN_INDEX_BYTES)
+#define INDEX_DIM SPEC_NUMBER(CAIRN_INDEX_DIM)
+
+#define ARGS cairn_quantize_fp8_args
+static const spec_arg spec_quantize_fp8_args[] = {
+    READ_AS(0, 16, x, SPEC_FLOATS, SPEC_ROWS, SPEC_HEADS, INDEX_DIM),
+    WRITE_AS(0, 16, out, SPEC_E4M3, SPEC_ROWS, SPEC_HEADS, INDEX_DIM),
+    WRITE(scales, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
+    FLAG(power_of_two),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_index_store_args
+static const spec_arg spec_index_store_args[] = {
+    READ_AS(0, 16, keys, SPEC_E4M3, SPEC_ROWS, INDEX_DIM),
+    READ(key_scales, SPEC_F32, SPEC_ROWS),
+    READ(slots, SPEC_I32, SPEC_ROWS),
+    CHANGE_AS(0, 16, cache, SPEC_U8, INDEX_CACHE),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_index_gather_args
+static const spec_arg spec_index_gather_args[] = {
+    READ_AS(0, 16, cache, SPEC_U8, INDEX_CACHE),
+    READ_IF(slots, SPEC_I32, SPEC_ROWS),
+    READ_IF(page_table, SPEC_I32, SPEC_REQUESTS, SPEC_MAX_PAGES),
+    READ_IF(cu_seqlens, SPEC_I32, SPEC_ONE_MORE(REQUESTS)),
+    WRITE_AS(0, 16, keys, SPEC_E4M3, SPEC_ROWS, INDEX_DIM),
+    WRITE(key_scales, SPEC_F32, SPEC_ROWS),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_index_logits_args
+static const spec_arg spec_index_logits_args[] = {
+    READ_AS(0, 16, q, SPEC_E4M3, SPEC_ROWS, SPEC_HEADS, INDEX_DIM),
+    READ(weights, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
+    READ_AS(0, 16, keys, SPEC_E4M3, SPEC_N, INDEX_DIM),
+    READ(key_scales, SPEC_F32, SPEC_N),
+    READ_IF(row_starts, SPEC_I32, SPEC_ROWS),
+    READ_IF(lengths, SPEC_I32, SPEC_ROWS),
+    WRITE_AS(SPEC_STRIDED, 0, out, SPEC_F32, SPEC_ROWS, SPEC_N),
+    FLAG(clean),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_index_logits_paged_args
+static const spec_arg spec_index_logits_paged_args[] = {
+    READ_AS(0, 16, q, SPEC_E4M3, SPEC_ROWS, SPEC_HEADS, INDEX_DIM),
+    READ(weights, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
+    READ_AS(0, 16, cache, SPEC_U8, INDEX_CACHE),
+    READ(page_table, SPEC_I32, SPEC_REQUESTS, SPEC_MAX_PAGES),
+    READ(lengths, SPEC_I32, SPEC_ROWS),
+    READ_IF(requests, SPEC_I32, SPEC_ROWS),
+    READ_IF(schedule, SPEC_I32, SPEC_ONE_MORE(PARTS), SPEC_NUMBER(2)),
+    INT_IS(N, n, 0, 1 << 22),
+    INT(split, 0, 1 << 22),
+    WRITE_AS(SPEC_STRIDED, 0, out, SPEC_F32, SPEC_ROWS, SPEC_N),
+    FLAG(clean),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_index_topk_args
+static const spec_arg spec_index_topk_args[] = {
+    INT_IS(K, k, 1, INT32_MAX),
+    READ_AS(0, 16, q, SPEC_E4M3, SPEC_ROWS, SPEC_HEADS, INDEX_DIM),
+    READ(weights, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
+    READ_AS(SPEC_OPTIONAL, 16, keys, SPEC_E4M3, SPEC_N, INDEX_DIM),
+    READ_IF(key_scales, SPEC_F32, SPEC_N),
+    READ_AS(SPEC_OPTIONAL, 16, cache, SPEC_U8, INDEX_CACHE),
+    READ_IF(page_table, SPEC_I32, SPEC_REQUESTS, SPEC_MAX_PAGES),
+    READ_IF(lengths, SPEC_I32, SPEC_ROWS),
+    READ_IF(requests, SPEC_I32, SPEC_ROWS),
+    READ_IF(row_starts, SPEC_I32, SPEC_ROWS),
+    READ_IF(offsets, SPEC_I32, SPEC_ROWS),
+    CHANGE_AS(SPEC_OPTIONAL | SPEC_STRIDED, 0, scores, SPEC_F32, SPEC_ANY, SPEC_ANY),
+    INT(n, 0, 1 << 22),
+    FLAG(slots),
+    INT(page_size, 0, INT32_MAX),
+    SIZE(max_bytes), SIZE(free_bytes), SIZE(total_bytes),
+    WRITE_OUT(indices, SPEC_I32, SPEC_ROWS, SPEC_K),
+    WRITE_IF(values, SPEC_F32, SPEC_ROWS, SPEC_K),
+    CHOOSE("order", order, spec_orders),
+    NAMED(route),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_index_qk_args
+static const spec_arg spec_index_qk_args[] = {
+    READ_AS(0, 16, x, SPEC_F32, SPEC_ROWS, SPEC_HIDDEN),
+    READ_AS(SPEC_BLOCKS, 0, wk, SPEC_FLOATS, INDEX_DIM, SPEC_HIDDEN),
+    READ(norm_weight, SPEC_F32, INDEX_DIM),
+    READ_IF(norm_bias, SPEC_F32, INDEX_DIM),
+    READ(positions, SPEC_I32, SPEC_ROWS),
+    READ_AS(SPEC_OPTIONAL, 16, q_latent, SPEC_F32, SPEC_ROWS, SPEC_INS),
+    READ_AS(SPEC_OPTIONAL | SPEC_BLOCKS, 0, wq, SPEC_FLOATS, SPEC_OUTS, SPEC_INS),
+    READ_IF(gate, SPEC_FLOATS, SPEC_HEADS, SPEC_HIDDEN),
+    CHOOSE("block", block, spec_blocks),
+    WRITE_AS(SPEC_OPTIONAL, 16, q, SPEC_E4M3, SPEC_ROWS, SPEC_HEADS, INDEX_DIM),
+    WRITE_IF(weights, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
+    WRITE_AS(0, 16, keys, SPEC_E4M3, SPEC_ROWS, INDEX_DIM),
+    WRITE(key_scales, SPEC_F32, SPEC_ROWS),
+    REAL(rope_base, 0, (double)INFINITY),
+    REAL(epsilon, 0, (double)INFINITY),
+    FLAG(power_of_two),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_index_transform_args
+static const spec_arg spec_index_transform_args[] = {
+    READ_AS(SPEC_IN_PLACE, 0, positions, SPEC_I32, SPEC_ROWS, SPEC_K),
+    READ_IF(page_table, SPEC_I32, SPEC_REQUESTS, SPEC_MAX_PAGES),
+    READ_IF(offsets, SPEC_I32, SPEC_ROWS),
+    READ_IF(requests, SPEC_I32, SPEC_ROWS),
+    INT(page_size, 0, INT32_MAX),
+    WRITE_OUT(indices, SPEC_I32, SPEC_ROWS, SPEC_K),
     ARGS_END};
 #undef ARGS
 
@@ -405,6 +595,7 @@ static const spec_arg spec_sample_args[] = {
     REAL(min_p, 0, 1),
     REAL(repetition_penalty, 0, 3.4028234663852886e38),
     CHOOSE("order", order, spec_sampling_orders),
+    READ_IF(mask, SPEC_I32, SPEC_ROWS, SPEC_ANY),
     ARGS_END};
 #undef ARGS
 
@@ -466,8 +657,13 @@ static const spec_arg spec_prefix_chunks_args[] = {
     X(rope, spec_no_limits) X(swiglu, spec_no_limits) X(linear, spec_linear_limits)                \
     X(kv_append, spec_append_limits) X(kv_collate, spec_collate_limits)                            \
     X(copy_pages, spec_copies_limits) X(attend, spec_attend_limits)                                \
+    X(attend_tokens, spec_tokens_limits) X(merge_states, spec_merge_limits)                        \
     X(page_bounds, spec_bounds_limits) X(score_pages, spec_score_limits)                           \
     X(select_pages, spec_select_limits) X(attend_pages, spec_attend_limits)                        \
+    X(quantize_fp8, spec_no_limits) X(index_store, spec_index_cache_limits)                        \
+    X(index_gather, spec_index_cache_limits) X(index_logits, spec_index_limits)                    \
+    X(index_logits_paged, spec_index_limits) X(index_topk, spec_index_limits)                      \
+    X(index_qk, spec_index_qk_limits) X(index_transform, spec_no_limits)                           \
     X(short_conv, spec_conv_limits) X(short_conv_update, spec_conv_limits)                         \
     X(short_conv_restore, spec_restore_limits) X(short_conv_metadata, spec_metadata_limits)        \
     X(sample, spec_sample_limits) X(verify_greedy, spec_sample_limits)                             \
@@ -514,6 +710,7 @@ static const char *const spec_symbol_words[] = {
 #undef READ_IF
 #undef READ_AS
 #undef WRITE
+#undef WRITE_AS
 #undef WRITE_OUT
 #undef WRITE_IF
 #undef WRITE_MADE
@@ -539,3 +736,5 @@ static const char *const spec_symbol_words[] = {
 #undef PAGED_LIMITS
 #undef CONV
 #undef CONV_OF
+#undef INDEX_CACHE
+#undef INDEX_DIM

@@ -36,6 +36,8 @@ static cairn_status os_write_private(base *b, const char *path, const void *data
 static int os_make_path(const char *path);
 /* Modification time in microseconds since 1970; -1 when there is no such file. */
 static int64_t os_mtime(const char *path);
+/* Whether the character stands between the names of a path. */
+static bool os_is_separator(char c);
 /* Puts the directory part of `path` before its last separator into `out`, "." if there is none. */
 static bool os_directory_of(const char *path, char *out, size_t out_bytes);
 

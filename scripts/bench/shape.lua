@@ -16,18 +16,34 @@ local shape_names = { "smollm2-135m", "llama-1b", "llama-8b" }
 
 -- GGUF's number of a type, values and bytes of a block, and where its scales stand in a block.
 local half_of_a_hundredth, half_of_a_small = "\x1f\x21", "\x19\x10" -- 0.01, 0.0005 as f16
+local half_of_a_tiny, half_of_a_tiniest = "\xea\x08", "\xf7\x01" -- 0.00015, 0.00003
 local types = {
   f16 = { id = 1, values = 1, bytes = 2, scale = "" },
   q4_0 = { id = 2, values = 32, bytes = 18, scale = half_of_a_hundredth },
   q4_1 = { id = 3, values = 32, bytes = 20, scale = half_of_a_hundredth .. half_of_a_small },
+  q5_0 = { id = 6, values = 32, bytes = 22, scale = half_of_a_hundredth },
+  q5_1 = { id = 7, values = 32, bytes = 24, scale = half_of_a_hundredth .. half_of_a_small },
   q8_0 = { id = 8, values = 32, bytes = 34, scale = half_of_a_small },
+  q4_k = { id = 12, values = 256, bytes = 144, scale = half_of_a_tiny .. half_of_a_small },
+  q5_k = { id = 13, values = 256, bytes = 176, scale = half_of_a_tiny .. half_of_a_small },
+  q6_k = { id = 14, values = 256, bytes = 210, scale = "", tail = half_of_a_tiniest },
 }
-local type_names = { "f16", "q4_0", "q4_1", "q8_0" }
+local type_names = { "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k", "q4_k_m", "q5_k_m" }
+local narrower = { q4_k = "q5_0", q5_k = "q5_1", q6_k = "q8_0" } -- for rows that are no multiple of 256
 
--- Which type a tensor of a file of type T has: embeddings and the output matrix keep more bits.
-local function type_of(name, chosen)
-  local wide = chosen:find "^q4" and name:find "^output%." and "q8_0"
-  return wide or chosen
+-- Which type a tensor of a file of type T has: the output matrix keeps more bits, and in a mixture the
+-- values and what leads down in some layers, as quantised files of these names have it.
+local function type_of(tensor, chosen)
+  local name, mixed = tensor.name, chosen:match "^(q%d_k)_m$"
+  local kind = mixed or chosen
+  if mixed then
+    local wide = name:find "^output%." or (tensor.tied and name:find "^token_embd")
+      or (tensor.more and (name:find "attn_v" or name:find "ffn_down"))
+    kind = wide and "q6_k" or mixed
+  elseif chosen:find "^q4_[01]" and name:find "^output%." then
+    kind = "q8_0"
+  end
+  return tensor.columns % types[kind].values == 0 and kind or narrower[kind]
 end
 
 -- ---- the file ---------------------------------------------------------------------------------
@@ -35,12 +51,17 @@ end
 -- Name, rows and columns of every tensor, in the order of the file; rows 0: a vector of ones.
 local function tensors_of(s)
   local list = {}
-  local function add(name, rows, columns) list[#list + 1] = { name = name, rows = rows, columns = columns } end
+  local more -- bits in this layer
+  local function add(name, rows, columns)
+    list[#list + 1] = { name = name, rows = rows, columns = columns, more = more, tied = s.tied }
+  end
   local width = s.hidden // s.heads * s.kv_heads
   add("token_embd.weight", s.vocab, s.hidden)
   add("output_norm.weight", 0, s.hidden)
   if not s.tied then add("output.weight", s.vocab, s.hidden) end
   for i = 0, s.layers - 1 do
+    local eighth = s.layers // 8
+    more = i < eighth or i >= 7 * s.layers // 8 or (i - eighth) % 3 == 2
     local function layer(name, rows, columns) add(("blk.%d.%s.weight"):format(i, name), rows, columns) end
     layer("attn_norm", 0, s.hidden)
     layer("ffn_norm", 0, s.hidden)
@@ -57,7 +78,7 @@ end
 
 local function bytes_of(tensor, chosen)
   if tensor.rows == 0 then return tensor.columns * 4 end
-  local t = types[type_of(tensor.name, chosen)]
+  local t = types[type_of(tensor, chosen)]
   return tensor.rows * (tensor.columns // t.values) * t.bytes
 end
 
@@ -108,7 +129,7 @@ local function header_of(s, list, chosen)
     local vector = tensor.rows == 0
     infos[i] = text(tensor.name) .. string.pack("<I4I8", vector and 1 or 2, tensor.columns)
       .. (vector and "" or string.pack("<I8", tensor.rows))
-      .. string.pack("<I4I8", vector and 0 or types[type_of(tensor.name, chosen)].id, at)
+      .. string.pack("<I4I8", vector and 0 or types[type_of(tensor, chosen)].id, at)
     at = at + (bytes_of(tensor, chosen) + 31) // 32 * 32
   end
   return "GGUF" .. string.pack("<I4I8I8", 3, #list, keys) .. table.concat(parts) .. table.concat(infos)
@@ -121,12 +142,12 @@ local function pattern_of(t)
     local bytes = {}
     for j = 1, 64 do
       local words = {}
-      for k = 1, t.bytes - #t.scale do
+      for k = 1, t.bytes - #t.scale - #(t.tail or "") do
         -- the high byte of an f16 stays small, so that no weight is large, infinite or NaN
         words[k] = string.char(t.id == 1 and k % 2 == 0 and 0x20 + math.random(0, 3) + 128 * math.random(0, 1)
           or math.random(0, 255))
       end
-      bytes[j] = t.scale .. table.concat(words)
+      bytes[j] = t.scale .. table.concat(words) .. (t.tail or "")
     end
     blocks[i] = table.concat(bytes)
   end
@@ -139,7 +160,7 @@ local function write_tensor(file, tensor, chosen, patterns)
   if tensor.rows == 0 then
     assert(file:write(string.pack("<f", 1.0):rep(tensor.columns)))
   else
-    local kind = type_of(tensor.name, chosen)
+    local kind = type_of(tensor, chosen)
     patterns[kind] = patterns[kind] or pattern_of(types[kind])
     local pattern = patterns[kind]
     while left >= #pattern do

@@ -3,7 +3,7 @@
 local common = require "cli.common"
 local options = require "cli.options"
 
-local names = { "floor", "topk", "ops", "kv", "steps", "conv", "pages", "model" }
+local names = { "floor", "topk", "index", "ops", "kv", "steps", "conv", "pages", "model" }
 
 local function show(result)
   if result.skipped then
@@ -21,6 +21,7 @@ local function show(result)
   add("percent", "%5.1f %% of the read rate")
   add("copy_percent", "%5.1f %% of the copy rate")
   add("gb_per_second", "%9.1f GB/s")
+  add("tflops", "%9.1f TFLOP/s")
   add("tokens_per_second", "%9.1f tokens/s")
   add("tokens_per_step", "%5.2f tokens/step")
   add("limit_percent", "%5.1f %% of the read limit")

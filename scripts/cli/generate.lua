@@ -16,7 +16,8 @@ local function config_of(o)
 end
 
 local function start(o)
-  local run = setmetatable({ o = o, parts = {}, left = o.max_tokens, sums = nil }, Run)
+  local run = setmetatable({ o = o, parts = {}, left = o.max_tokens, sums = nil,
+    grammar = o.grammar and common.read_file(o.grammar) }, Run)
   run:open(config_of(o))
   return run
 end
@@ -62,7 +63,8 @@ end
 -- Generates until the end or until between() asks to stop; true at the end.
 function Run:generate(prompt, piece, between)
   local before = self.sums and #self.session:ids() - self.prompt_tokens or 0
-  local pieces = self.session:generate(prompt, { max_tokens = self.o.max_tokens - before })
+  local pieces = self.session:generate(prompt, { max_tokens = self.o.max_tokens - before,
+    grammar = self.grammar, grammar_from = self.grammar and self.prompt_tokens })
   self.prompt_tokens = self.prompt_tokens or #self.session:ids()
   for text in pieces do
     self.parts[#self.parts + 1] = text
@@ -128,25 +130,44 @@ local function reopen(run)
   end
 end
 
+-- ---- --compare ----------------------------------------------------------------------------------
+
+-- Tokens a second from the end of the prompt on with every page read and nothing drafted: what the
+-- config's choice of pages and its drafts are held against.
+local function plain_rate(run)
+  local config = run.rt:config()
+  config.draft_length, config.selection.layers = 0, "none"
+  run.rt:reload(config)
+  run.model:wait()
+  run.session:rewind(run.prompt_tokens)
+  for _ in run.session:generate(nil, { max_tokens = math.min(run.sums.generated, 128) }) do end
+  return run.session:stats().tokens_per_second
+end
+
 -- ---- results ------------------------------------------------------------------------------------
 
-local function report(s)
+local function report(run)
+  local s = run.sums
   common.say("\n%d tokens of prompt in %.2f s; %d tokens, %.1f tokens/s, %.2f tokens a step, "
     .. "drafts accepted %.0f %%", s.prompt_tokens, s.prompt_seconds, s.generated,
     s.tokens_per_second, s.tokens_per_step, 100 * s.acceptance)
   common.say("pages read %.1f of %.1f held a step; peak %s; stopped by %s", s.pages_read,
     s.pages_held, common.size(s.peak_bytes), s.stop)
+  if run.plain then
+    common.say("reading all pages and drafting nothing: %.1f tokens/s; so pages and drafts brought "
+      .. "%.2f times that", run.plain, s.tokens_per_second / run.plain)
+  end
 end
 
 local function print_json(run)
-  local s, ids, before = run.sums, run.session:ids(), run.prompt_tokens
+  local s, ids, before = run.sums, run.ids, run.prompt_tokens
   common.json.print {
     prompt_ids = common.json.array(table.move(ids, 1, before, 1, {})),
     ids = common.json.array(table.move(ids, before + 1, #ids, 1, {})),
     text = table.concat(run.parts), stop = s.stop,
     tokens_per_second = s.tokens_per_second, tokens_per_step = s.tokens_per_step,
     acceptance = s.acceptance, pages_read = s.pages_read, pages_held = s.pages_held,
-    peak_bytes = s.peak_bytes }
+    peak_bytes = s.peak_bytes, plain_tokens_per_second = run.plain }
 end
 
 local function run_command(o)
@@ -170,7 +191,9 @@ local function run_command(o)
     reopen(run)
     prompt = nil
   end
-  if o.json then print_json(run) else report(run.sums) end
+  run.ids = run.session:ids()
+  if o.compare then run.plain = plain_rate(run) end
+  if o.json then print_json(run) else report(run) end
   io.stdout:flush()
   pcall(run.model.wait, run.model) -- so that the next run finds every kernel in the cache
   return 0
@@ -187,6 +210,8 @@ return {
     { "--max-tokens N", "tokens to generate at most (256)", "integer" },
     { "--temperature X", "0 is greedy", "number" },
     { "--seed S", "same seed, same text", "integer" },
+    { "--grammar FILE", "the text keeps to this grammar (GBNF)" },
+    { "--compare", "then a part once more, all pages read and nothing drafted" },
     { "--watch", "take over changes of the config file while generating" },
   },
   run = function(o)

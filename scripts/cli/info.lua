@@ -76,7 +76,7 @@ local function show_model(o, path)
 end
 
 return {
-  usage = "[MODEL.gguf]",
+  usage = "[MODEL.gguf | FOLDER]",
   about = "devices, libraries, every path tried; or what a model file is and needs",
   options = options.with_common {},
   positional = 1,

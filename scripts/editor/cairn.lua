@@ -90,6 +90,14 @@ function cairn.ops() end
 ---@field score_pages fun(self, ...: any): any
 ---@field page_bounds fun(self, ...: any): any
 ---@field select_pages fun(self, ...: any): any
+---@field quantize_fp8 fun(self, x: cairn.Tensor, options?: table): cairn.Tensor, cairn.Tensor
+---@field index_qk fun(self, ...: any): any
+---@field index_store fun(self, keys: cairn.Tensor, key_scales: cairn.Tensor, slots: cairn.Tensor, cache: cairn.Tensor)
+---@field index_gather fun(self, ...: any): cairn.Tensor, cairn.Tensor
+---@field index_logits fun(self, ...: any): cairn.Tensor
+---@field index_logits_paged fun(self, ...: any): cairn.Tensor
+---@field index_topk fun(self, ...: any): cairn.Tensor, cairn.Tensor?
+---@field index_transform fun(self, positions: cairn.Tensor, options?: table): cairn.Tensor
 ---@field sample fun(self, logits: cairn.Tensor, options?: table): cairn.Tensor
 ---@field verify_greedy fun(self, logits: cairn.Tensor, drafts: cairn.Tensor, options?: table): cairn.Tensor, cairn.Tensor
 ---@field prepare_steps fun(self, ...: any): any
@@ -119,6 +127,8 @@ function cairn.ops() end
 ---@field keep_stop? boolean the ids of a stop string stay in the session
 ---@field special? boolean false: the prompt's special-token text is plain
 ---@field priority? integer -100 to 100, higher goes first
+---@field grammar? string the text keeps to it (GBNF)
+---@field grammar_from? integer so many ids come before the grammar's text; 0: the prompt's
 ---@field temperature? number
 ---@field top_k? integer
 ---@field top_p? number

@@ -6,7 +6,9 @@
 #define GGUF_FIRST_BYTES 4096 /* weights are read one by one, as of large models */
 #include "runtime.c"
 #include "small_model.h"
+#include "ref/block_ref.h"
 #include "tap.h"
+#include "family.h"
 
 enum {
     MANY = 24, MOST = 512, PAGES = MOST / PAGE, SEQUENCES = 3, MOST_ROWS = 160
@@ -323,21 +325,94 @@ static void test_loaded(const char *path) {
            runs);
 }
 
-/* The same promises where weights stream (dense/product.cuh), which larger models do. */
+/* ---- weights that stream --------------------------------------------------------------------- */
+
+/* A file whose formats differ by layer and weight, as those of quantised files do: q, k and v in two
+ * and in three, gate and up in two. */
+static bool write_mixed(const char *path, family *f) {
+    static const struct { const char *name; int types[2]; } all[] = {
+        {"attn_q", {BLOCK_Q4_K, BLOCK_Q5_0}}, {"attn_k", {BLOCK_Q4_K, BLOCK_Q5_1}},
+        {"attn_v", {BLOCK_Q6_K, BLOCK_Q8_0}}, {"attn_output", {BLOCK_Q5_K, BLOCK_Q4_1}},
+        {"ffn_gate", {BLOCK_Q4_K, BLOCK_Q4_0}}, {"ffn_up", {BLOCK_Q5_K, BLOCK_Q5_0}},
+        {"ffn_down", {BLOCK_Q4_K, BLOCK_Q6_K}}};
+    uint64_t seed = random_next(&state);
+    *f = (family){.architecture = "llama", .layers = 2, .hidden = 256, .heads = HEADS,
+                  .kv_heads = KV_HEADS, .dim = DIM, .ffn = 256, .vocab = VOCAB, .context = MOST,
+                  .own_head = true};
+    family_make_keys(f);
+    family_add(f, "token_embd.weight", BLOCK_BF16, VOCAB, f->hidden, &seed);
+    family_add(f, "output.weight", BLOCK_Q6_K, VOCAB, f->hidden, &seed);
+    family_add(f, "output_norm.weight", BLOCK_F32, 0, f->hidden, &seed);
+    for (int l = 0; l < f->layers; l++) {
+        const int first = f->count, none = BLOCK_F16;
+        family_layer(f, l, &none, 1, &seed);
+        for (int i = first; i < f->count; i++) {
+            family_tensor t = f->tensors[i];
+            for (size_t j = 0; j < BASE_COUNT(all); j++) {
+                if (!strstr(t.name, all[j].name) || !t.rows) continue;
+                free(t.data), free(t.values);
+                f->count = i;
+                family_add(f, t.name, all[j].types[l], t.rows, t.columns, &seed);
+            }
+            f->count = first + 9;
+        }
+    }
+    return family_write(f, path);
+}
+
+/* Every weight at its size: of the formats the file has, and of what its rows share with others. */
+static void test_mixed_sizes(const rig *gpu) {
+    const forward_cuda_state *s = (const forward_cuda_state *)gpu->model->state;
+    const double q = 256 * 256, kv = 128 * 256, unit = 512;
+    const double bytes[] = {q * 296 + kv * 296 + kv * 424, q * 352 + kv * 384 + kv * 544,
+                            q * 360 + q * 320, 2 * q * (360 + 352), q * (296 + 424),
+                            VOCAB * 256 * (1024 + 424)};
+    double total = 5.0 * 256 * 4;
+    for (size_t i = 0; i < BASE_COUNT(bytes); i++) total += bytes[i] / unit;
+    tap_ok(s->streamed && s->format_counts[STEP_P_QKV] == 2 && s->format_counts[STEP_P_DOWN] == 2 &&
+               fabs((double)s->weights_bytes - total) < 0.001 * total,
+           "cuda, mixed: %llu bytes of weights for %.0f", (unsigned long long)s->weights_bytes, total);
+}
+
+/* What is likeliest after some rows is what the CPU says, where that is no draw. */
+static void test_likeliest(rig *gpu, rig *cpu, int at) {
+    const int rows = 24;
+    int same = 0, clear = 0;
+    bool fine = forward(gpu, 0, 1, at, rows, DENSE, rows, logits) &&
+                forward(cpu, 0, 1, at, rows, DENSE, rows, other);
+    for (int r = 0; r < rows && fine; r++) {
+        const float *a = logits + r * VOCAB, *b = other + r * VOCAB;
+        int best = 0, best_gpu = 0, second = -1;
+        for (int i = 1; i < VOCAB; i++) best = b[i] > b[best] ? i : best;
+        for (int i = 1; i < VOCAB; i++) best_gpu = a[i] > a[best_gpu] ? i : best_gpu;
+        for (int i = 0; i < VOCAB; i++)
+            if (i != best && (second < 0 || b[i] > b[second])) second = i;
+        if (b[best] - b[second] < 5e-3f * fabsf(b[best])) continue;
+        clear++, same += best == best_gpu;
+    }
+    tap_ok(clear > rows / 2 && same == clear, "cuda, mixed: %d of %d tokens as the CPU's", same,
+           clear);
+}
+
+/* The same promises where weights stream (dense/product.cuh), which larger models' do, and those of
+ * formats of their own. */
 static void test_streamed(const char *path, int at) {
     rig gpu, cpu;
-    step_stream_from = 32;
-    if (tap_ok(open_rig(&gpu, CAIRN_BACKEND_CUDA, path, 2) &&
+    family f;
+    if (tap_ok(write_mixed(path, &f), "a model of mixed formats is written") &&
+        tap_ok(open_rig(&gpu, CAIRN_BACKEND_CUDA, path, 2) &&
                    open_rig(&cpu, CAIRN_BACKEND_CPU, path, 2) && prompts(&gpu, at) &&
                    prompts(&cpu, at), "cuda, streamed: prompts")) {
+        test_mixed_sizes(&gpu);
         test_dense(&gpu, &cpu, at);
+        test_likeliest(&gpu, &cpu, at);
         test_rows(&gpu, "streamed", at);
         test_batch(&gpu, at, 2, true);
         test_prompts(&gpu, at);
     }
     cairn_close(cpu.rt);
     cairn_close(gpu.rt);
-    step_stream_from = 1024;
+    family_free(&f);
 }
 
 int main(void) {
@@ -368,8 +443,8 @@ int main(void) {
         test_draws(&gpu, at, 0, 1, 3, 0);
         cairn_close(gpu.rt);
         test_reload(path, at);
-        test_streamed(path, at);
         test_loaded(path);
+        test_streamed(path, at);
     }
     remove(path);
     return tap_done();

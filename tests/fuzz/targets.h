@@ -45,36 +45,74 @@ enum { FUZZ_HANDLE = 1 << 28 };
 static struct { const uint8_t *data; size_t size, at; bool any; } fuzz_file;
 static os_call_table fuzz_system;
 
+/* A folder's files, of one input: two bytes that say how long each but the last is, then they. */
+enum { FUZZ_PARTS = 4 };
+static const char *const fuzz_names[FUZZ_PARTS] = {"config.json", "tokenizer.json",
+                                                   "model.safetensors.index.json", ".safetensors"};
+static struct { const uint8_t *data; size_t size; } fuzz_parts[FUZZ_PARTS];
+
+/* Which of the files a path names; -1: none. An empty index is none. */
+static int fuzz_part(const char *path) {
+    const char *name = path + strlen(FUZZ_PATH "/"), *dot = strrchr(path, '.');
+    if (strncmp(path, FUZZ_PATH "/", strlen(FUZZ_PATH "/"))) return -1;
+    for (int i = 0; i < FUZZ_PARTS - 1; i++)
+        if (!strcmp(name, fuzz_names[i])) return i == 2 && !fuzz_parts[i].size ? -1 : i;
+    return dot && !strcmp(dot, fuzz_names[FUZZ_PARTS - 1]) ? FUZZ_PARTS - 1 : -1;
+}
+
 static bool fuzz_is_file(const char *path) { return fuzz_file.any || !strcmp(path, FUZZ_PATH); }
 static int64_t fuzz_open(const char *path, int mode) {
+    const int part = fuzz_part(path);
+    if (part >= 0) return FUZZ_HANDLE + 1 + part;
     if (!fuzz_is_file(path)) return fuzz_system.open(path, mode);
     fuzz_file.at = 0;
     return mode == OS_OPEN_READ ? FUZZ_HANDLE : -EROFS;
 }
 static int64_t fuzz_read_at(int64_t file, void *data, size_t bytes, uint64_t at) {
-    if (file != FUZZ_HANDLE) return fuzz_system.read_at(file, data, bytes, at);
-    if (at >= fuzz_file.size) return 0;
-    if (bytes > fuzz_file.size - at) bytes = (size_t)(fuzz_file.size - at);
-    if (bytes) memcpy(data, fuzz_file.data + at, bytes);
+    const bool whole = file == FUZZ_HANDLE, mine = file > FUZZ_HANDLE && file <= FUZZ_HANDLE + FUZZ_PARTS;
+    const int part = mine ? (int)(file - FUZZ_HANDLE - 1) : 0;
+    const uint8_t *from = whole ? fuzz_file.data : fuzz_parts[part].data;
+    const size_t size = whole ? fuzz_file.size : fuzz_parts[part].size;
+    if (!whole && !mine) return fuzz_system.read_at(file, data, bytes, at);
+    if (at >= size) return 0;
+    if (bytes > size - at) bytes = (size_t)(size - at);
+    if (bytes) memcpy(data, from + at, bytes);
     return (int64_t)bytes;
 }
 static int64_t fuzz_read(int64_t file, void *data, size_t bytes) {
+    static size_t at[FUZZ_PARTS];
     int64_t got;
+    if (file > FUZZ_HANDLE && file <= FUZZ_HANDLE + FUZZ_PARTS) { /* read from beginning to end */
+        size_t *next = &at[file - FUZZ_HANDLE - 1];
+        got = fuzz_read_at(file, data, bytes, *next);
+        *next = got ? *next + (size_t)got : 0;
+        return got;
+    }
     if (file != FUZZ_HANDLE) return fuzz_system.read(file, data, bytes);
     got = fuzz_read_at(file, data, bytes, fuzz_file.at);
     fuzz_file.at += (size_t)got;
     return got;
 }
 static int fuzz_file_info(int64_t file, os_file_info *out) {
-    if (file != FUZZ_HANDLE) return fuzz_system.file_info(file, out);
+    const bool mine = file > FUZZ_HANDLE && file <= FUZZ_HANDLE + FUZZ_PARTS;
+    if (file != FUZZ_HANDLE && !mine) return fuzz_system.file_info(file, out);
     memset(out, 0, sizeof *out);
-    out->size = (int64_t)fuzz_file.size, out->regular = true, out->identity = 1;
+    out->size = (int64_t)(mine ? fuzz_parts[file - FUZZ_HANDLE - 1].size : fuzz_file.size);
+    out->regular = true, out->identity = 1;
     return 0;
 }
 static int fuzz_info(const char *path, os_file_info *out) {
+    const int part = fuzz_part(path);
+    if (part >= 0) return fuzz_file_info(FUZZ_HANDLE + 1 + part, out);
+    if (fuzz_parts[FUZZ_PARTS - 1].data && !strcmp(path, FUZZ_PATH)) {
+        memset(out, 0, sizeof *out);
+        return out->directory = true, 0;
+    }
     return fuzz_is_file(path) ? fuzz_file_info(FUZZ_HANDLE, out) : fuzz_system.info(path, out);
 }
-static int fuzz_close(int64_t file) { return file == FUZZ_HANDLE ? 0 : fuzz_system.close(file); }
+static int fuzz_close(int64_t file) {
+    return file >= FUZZ_HANDLE && file <= FUZZ_HANDLE + FUZZ_PARTS ? 0 : fuzz_system.close(file);
+}
 static int fuzz_remove(const char *path) {
     return fuzz_is_file(path) ? 0 : fuzz_system.remove(path);
 }
@@ -134,7 +172,7 @@ static void fuzz_gguf(const uint8_t *data, size_t size) {
     cairn_model *m = NULL;
     gguf g;
     fuzz_give(data, size);
-    if (fuzz_told(gguf_scan(&fuzz_rt->base, FUZZ_PATH, &g), "scan", fuzz_rt->base.error))
+    if (fuzz_told(hf_open(&fuzz_rt->base, FUZZ_PATH, HF_SCAN, &g), "scan", fuzz_rt->base.error))
         gguf_close(&fuzz_rt->base, &g);
     fuzz_config_of(&c);
     e.struct_size = sizeof e;
@@ -144,6 +182,20 @@ static void fuzz_gguf(const uint8_t *data, size_t size) {
         cairn_model_free(m);
     }
     if (fuzz_live != before) fuzz_fail("gguf", "memory is left");
+}
+
+/* The same for a folder. */
+static void fuzz_folder(const uint8_t *data, size_t size) {
+    size_t at = 2 * (FUZZ_PARTS - 1);
+    if (size < at) return;
+    for (int i = 0; i < FUZZ_PARTS; i++) {
+        size_t bytes = (size_t)data[2 * (i % 3)] | (size_t)data[2 * (i % 3) + 1] << 8;
+        if (i == FUZZ_PARTS - 1 || bytes > size - at) bytes = size - at;
+        fuzz_parts[i].data = data + at, fuzz_parts[i].size = bytes;
+        at += bytes;
+    }
+    fuzz_gguf(data, size);
+    memset(fuzz_parts, 0, sizeof fuzz_parts);
 }
 
 static void fuzz_npy(const uint8_t *data, size_t size) {
@@ -373,7 +425,7 @@ static void fuzz_sessions(const uint8_t *data, size_t size) {
 
 static const struct fuzz_target { const char *name; void (*run)(const uint8_t *data, size_t size); }
 fuzz_targets[] = {
-    {"gguf", fuzz_gguf}, {"config", fuzz_config}, {"npy", fuzz_npy}, {"snapshot", fuzz_snapshot},
+    {"gguf", fuzz_gguf}, {"folder", fuzz_folder}, {"config", fuzz_config}, {"npy", fuzz_npy}, {"snapshot", fuzz_snapshot},
     {"cache", fuzz_cache},
 #ifndef CAIRN_NO_LUA
     {"json", fuzz_json},

@@ -4,6 +4,7 @@
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "random.h"
+#include "ref/block_ref.h"
 #include "ref/ops_ref.h"
 #include "tap.h"
 #include "backends.h"
@@ -126,30 +127,31 @@ static void test_rope(int half_split) {
     drop(&x), drop(&out), drop(&at);
 }
 
-/* A row of blocks and its exact values. */
-static double block_value(int block, const uint8_t *row, int i) {
-    const uint8_t *b;
-    switch (block) {
-    case CAIRN_BLOCK_Q4_0: b = row + i / 32 * 18; return ((i % 32 < 16 ? b[2 + i % 32] & 15 : b[2 + i % 32 - 16] >> 4) - 8) * ref_f16((uint16_t)(b[0] | b[1] << 8));
-    case CAIRN_BLOCK_Q4_1: b = row + i / 32 * 20; return (i % 32 < 16 ? b[4 + i % 32] & 15 : b[4 + i % 32 - 16] >> 4) * ref_f16((uint16_t)(b[0] | b[1] << 8)) + ref_f16((uint16_t)(b[2] | b[3] << 8));
-    default: b = row + i / 32 * 34; return (int8_t)b[2 + i % 32] * ref_f16((uint16_t)(b[0] | b[1] << 8));
-    }
+/* Values and bytes of a block. */
+static int block_span(int block) { return block >= CAIRN_BLOCK_Q4_K ? 256 : 32; }
+static int block_size(int block) {
+    static const int sizes[] = {[2] = 18, [3] = 20, [6] = 22, [7] = 24, [8] = 34, [12] = 144,
+                                [13] = 176, [14] = 210};
+    return sizes[block];
 }
 
 static void random_blocks(int block, uint8_t *row, int values) {
-    int bytes = block == CAIRN_BLOCK_Q4_0 ? 18 : block == CAIRN_BLOCK_Q4_1 ? 20 : 34, i, b;
-    for (b = 0; b < values / 32; b++, row += bytes) {
-        uint16_t d = ref_to_f16((double)uniform() * 0.1);
+    int bytes = block_size(block), i, b;
+    for (b = 0; b < values / block_span(block); b++, row += bytes) {
+        uint16_t d = ref_to_f16((double)uniform() * (block >= CAIRN_BLOCK_Q4_K ? 0.001 : 0.1));
         for (i = 0; i < bytes; i++) row[i] = (uint8_t)draw();
-        memcpy(row, &d, 2);
-        d = ref_to_f16((double)uniform());
-        if (block == CAIRN_BLOCK_Q4_1) memcpy(row + 2, &d, 2);
+        memcpy(row + (block == CAIRN_BLOCK_Q6_K ? 208 : 0), &d, 2);
+        d = ref_to_f16((double)uniform() * (block >= CAIRN_BLOCK_Q4_K ? 0.01 : 1.0));
+        if (block == CAIRN_BLOCK_Q4_1 || block == CAIRN_BLOCK_Q5_1 ||
+            block == CAIRN_BLOCK_Q4_K || block == CAIRN_BLOCK_Q5_K)
+            memcpy(row + 2, &d, 2);
     }
 }
 
 static void test_embed(int block) {
-    int vocab = between(2, 50), hidden = 32 * between(1, 12), rows = between(1, 7), r, i;
-    int width = hidden / 32 * (block == CAIRN_BLOCK_Q4_0 ? 18 : block == CAIRN_BLOCK_Q4_1 ? 20 : 34);
+    int vocab = between(2, 50), rows = between(1, 7), r, i;
+    int blocks = between(1, block_span(block) == 32 ? 12 : 2);
+    int hidden = block_span(block) * blocks, width = block_size(block) * blocks;
     both table = make2(CAIRN_U8, vocab, width), ids = make1(CAIRN_I32, rows), out = make2(CAIRN_F32, rows, hidden);
     cairn_embed_args a;
     cairn_status status;
@@ -164,7 +166,7 @@ static void test_embed(int block) {
     for (r = 0; r < rows; r++)
         for (i = 0; i < hidden && fine; i++)
             fine = near((double)((float *)out.host)[r * hidden + i],
-                        block_value(block, (uint8_t *)table.host + ((int32_t *)ids.host)[r] * width, i), 1e-6);
+                        block_ref_value(block, (uint8_t *)table.host + ((int32_t *)ids.host)[r] * width, i), 1e-6);
     tap_ok(fine, "embed on %s: block type %d", where, block);
     ((int32_t *)ids.host)[0] = vocab;
     upload(&ids), poison(&out);
@@ -177,8 +179,9 @@ static void test_embed(int block) {
 
 /* Plain weights, or blocks; a second call accumulates; one row alone gives the same bits. */
 static void test_linear(int block) {
-    int outs = between(1, 200), ins = 32 * between(1, 20), rows = draw() & 1 ? between(1, 8) : between(9, 90), r, o, i;
-    int width = block == CAIRN_BLOCK_NONE ? ins : ins / 32 * (block == CAIRN_BLOCK_Q4_0 ? 18 : block == CAIRN_BLOCK_Q4_1 ? 20 : 34);
+    int outs = between(1, 200), rows = draw() & 1 ? between(1, 8) : between(9, 90), r, o, i;
+    int ins = block_span(block) == 32 ? 32 * between(1, 20) : 256 * between(1, 3);
+    int width = block == CAIRN_BLOCK_NONE ? ins : ins / block_span(block) * block_size(block);
     both w = make2(block == CAIRN_BLOCK_NONE ? CAIRN_F32 : CAIRN_U8, outs, width);
     both x = make2(CAIRN_F32, rows, ins), out = make2(CAIRN_F32, rows, outs), one = make2(CAIRN_F32, 1, outs);
     int64_t one_shape[2];
@@ -198,7 +201,7 @@ static void test_linear(int block) {
         for (o = 0; o < outs && fine; o++) {
             double sum = 0, size = 0;
             for (i = 0; i < ins; i++) {
-                double v = block == CAIRN_BLOCK_NONE ? (double)((float *)w.host)[o * ins + i] : block_value(block, (uint8_t *)w.host + o * width, i);
+                double v = block == CAIRN_BLOCK_NONE ? (double)((float *)w.host)[o * ins + i] : block_ref_value(block, (uint8_t *)w.host + o * width, i);
                 sum += v * (double)((float *)x.host)[r * ins + i];
                 size += fabs(v * (double)((float *)x.host)[r * ins + i]);
             }
@@ -556,10 +559,14 @@ static void test_verify(void) {
 }
 
 static void test_all(void) {
-    static const int blocks[] = {CAIRN_BLOCK_Q4_0, CAIRN_BLOCK_Q4_1, CAIRN_BLOCK_Q8_0};
+    static const int blocks[] = {CAIRN_BLOCK_Q4_0, CAIRN_BLOCK_Q4_1, CAIRN_BLOCK_Q8_0,
+                                 CAIRN_BLOCK_Q5_0, CAIRN_BLOCK_Q5_1, CAIRN_BLOCK_Q4_K,
+                                 CAIRN_BLOCK_Q5_K, CAIRN_BLOCK_Q6_K};
     int i;
-    for (i = 0; i < 3; i++) test_rmsnorm(), test_swiglu(), test_rope(i & 1), test_embed(blocks[i]);
+    for (i = 0; i < 3; i++) test_rmsnorm(), test_swiglu(), test_rope(i & 1);
+    for (i = 0; i < 8; i++) test_embed(blocks[i]);
     for (i = 0; i < 8; i++) test_linear(i & 3 ? blocks[(i & 3) - 1] : CAIRN_BLOCK_NONE);
+    for (i = 3; i < 8; i++) test_linear(blocks[i]);
     test_sample(1.0f, 0, 1.0f, 0.0f, 0);
     test_sample(0.7f, 5, 0.8f, 0.0f, 0);
     test_sample(0.7f, 5, 0.8f, 0.0f, 1);
@@ -589,7 +596,10 @@ static void test_no_runtime(void) {
                REFUSED(select_pages) && REFUSED(short_conv) && REFUSED(short_conv_update) &&
                REFUSED(short_conv_restore) && REFUSED(short_conv_metadata) && REFUSED(embed) &&
                REFUSED(rmsnorm) && REFUSED(rope) && REFUSED(swiglu) && REFUSED(linear) &&
-               REFUSED(sample) && REFUSED(verify_greedy),
+               REFUSED(sample) && REFUSED(verify_greedy) && REFUSED(quantize_fp8) &&
+               REFUSED(index_store) && REFUSED(index_gather) && REFUSED(index_logits) &&
+               REFUSED(index_logits_paged) && REFUSED(index_topk) && REFUSED(index_qk) &&
+               REFUSED(index_transform),
            "every op refuses a NULL runtime");
 #undef REFUSED
 }

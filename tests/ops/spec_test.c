@@ -101,6 +101,44 @@ static void choose_sizes(call *c) {
     c->n[SPEC_LAYERS] = between(0, LISTED);
 }
 
+/* What belongs together in the indexer's calls. */
+static void choose_present_index(call *c) {
+    static const char *const forward[] = {"q_latent", "wq", "gate", "q", "weights"};
+    const bool first = chance(50);
+    if (is_op(c, "index_gather"))
+        set_present(c, "slots", first), set_present(c, "page_table", !first), set_present(c, "cu_seqlens", !first);
+    if (is_op(c, "index_transform")) {
+        set_present(c, "page_table", first), set_present(c, "offsets", !first);
+        if (!first) set_present(c, "requests", false);
+    }
+    for (size_t i = 0; is_op(c, "index_qk") && i < BASE_COUNT(forward); i++) set_present(c, forward[i], first);
+    if (!is_op(c, "index_topk")) return;
+    set_present(c, "keys", first), set_present(c, "key_scales", first), set_present(c, "cache", !first);
+    set_present(c, "scores", false);
+    if (!first) set_present(c, "page_table", true), set_present(c, "lengths", true);
+    if (first && has(c, "offsets")) set_present(c, "page_table", false);
+    if (!has(c, "page_table")) set_present(c, "requests", false);
+}
+
+/* Attention with abilities: which is compiled for each set of them, on the emulation few. */
+static bool is_attention(const call *c) {
+    return is_op(c, "attend") || is_op(c, "attend_pages") || is_op(c, "attend_tokens");
+}
+
+static void choose_attention(call *c) {
+    const bool listed = is_op(c, "attend") && chance(20), rows = !listed && !c->few && chance(30);
+    const bool bases = is_op(c, "attend") && !listed && !c->few && chance(30);
+    if (is_op(c, "attend_tokens")) return;
+    set_present(c, "page_table", !listed && !rows);
+    set_present(c, "page_indptr", rows), set_present(c, "page_indices", rows);
+    if (!rows) set_present(c, "last_page_len", false);
+    if (!is_op(c, "attend")) return;
+    set_present(c, "positions", !listed);
+    set_present(c, "kv_indices", listed), set_present(c, "cu_lens", listed);
+    set_present(c, "bases", bases);
+    if (!bases) set_present(c, "mask", false);
+}
+
 static void choose_present(call *c) {
     for (const spec_arg *a = c->op->args; a->name; a++)
         c->present[a - c->op->args] = !(a->flags & SPEC_OPTIONAL) || chance(50);
@@ -114,6 +152,8 @@ static void choose_present(call *c) {
     if (is_op(c, "prepare_steps") || is_op(c, "prefix_chunks"))
         set_present(c, "slots", !has(c, "pages"));
     if (is_op(c, "short_conv")) set_present(c, "chunk_offsets", has(c, "chunk_sequences"));
+    choose_present_index(c);
+    if (is_attention(c)) choose_attention(c);
 }
 
 static void choose_number(call *c, const spec_arg *a) {
@@ -152,8 +192,33 @@ static cairn_status produce(void *user, int64_t first, int64_t count, cairn_tens
     return status;
 }
 
+static void mend_attention(call *c) {
+    const float none = 0.0f;
+    for (const spec_arg *a = c->op->args; a->name; a++)
+        if (c->few && !strcmp(spec_lua_name(a), "softcap")) put(c, a, &none, sizeof none);
+    if (is_op(c, "attend")) {
+        if (has(c, "kv_indices") || has(c, "bases")) put_int(c, "window", 0);
+        put_int(c, "step_rows", has(c, "mask") ? between(1, 2) : 0);
+        if (has(c, "mask")) put_int(c, "draft_length", 0);
+    } else if (is_op(c, "attend_tokens")) {
+        if (c->n[SPEC_PAGE_SIZE] != 1) put_int(c, "space", CAIRN_SPACE_SLOT);
+    } else {
+        if (c->few)
+            put_int(c, "form", CAIRN_FORM_FLAT), put_int(c, "part", 0), put_int(c, "landmarks", 0);
+        set_present(c, "weights", get_int(c, "form") == CAIRN_FORM_TWO_LEVEL);
+    }
+}
+
 /* What the table does not say of numbers. */
 static void mend_numbers(call *c) {
+    if (is_op(c, "index_logits_paged")) put_int(c, "split", 16 * between(0, 2));
+    if (is_op(c, "index_topk")) {
+        put_int(c, "n", 0);
+        put_int(c, "slots", has(c, "page_table") && (has(c, "keys") || (!has(c, "offsets") && chance(50))));
+    }
+}
+
+    if (is_attention(c)) mend_attention(c);
     if (is_op(c, "topk_rows")) {
         cairn_topk_rows_args *a = (cairn_topk_rows_args *)(void *)c->args.bytes;
         a->produce = produce, a->user = c;
@@ -305,6 +370,7 @@ static part *add_tensor(call *c, const spec_arg *a, cairn_type type) {
         block = get_int(c, "block") ? block_find(get_int(c, "block")) : NULL;
         if (block) shape[1] = shape[1] / block->values * block->bytes, type = CAIRN_U8;
     }
+    if (is_op(c, "attend_pages") && is_text(a->name, "weights")) shape[1] = c->n[SPEC_KV_HEADS];
     if (a->flags & SPEC_ANY_SHAPE) shape[0] = 3, shape[1] = 2, shape[2] = 8, rank = 3;
     return add_part(c, a, spec_lua_name(a), type, rank, shape, block ? 2 : a->align,
                     (a->flags & SPEC_STRIDED) && chance(60), a->kind != SPEC_IN);
@@ -312,16 +378,22 @@ static part *add_tensor(call *c, const spec_arg *a, cairn_type type) {
 
 /* What the table does not say of shapes. */
 static void mend_sizes(call *c) {
-    if (has(c, "page_table") && has(c, "positions") && !has(c, "sequences"))
+    if (((has(c, "page_table") && has(c, "positions")) || is_op(c, "attend") ||
+         is_op(c, "attend_pages")) && !has(c, "sequences"))
         c->n[SPEC_SEQUENCES] = c->n[SPEC_ROWS] + between(0, 2);
     if ((is_op(c, "topk_transform") || is_op(c, "topk_rows")) && !has(c, "requests"))
         c->n[SPEC_REQUESTS] = c->n[SPEC_ROWS] ? c->n[SPEC_ROWS] : 1;
+    if ((is_op(c, "index_logits_paged") || is_op(c, "index_topk") || is_op(c, "index_transform")) && !has(c, "requests"))
+        c->n[SPEC_REQUESTS] = c->n[SPEC_ROWS] ? c->n[SPEC_ROWS] : 1;
+    if (is_op(c, "index_qk")) c->n[SPEC_OUTS] = c->n[SPEC_HEADS] * 128;
     if (is_op(c, "short_conv_update")) {
         if (!has(c, "cu_seqlens")) c->n[SPEC_SEQUENCES] = c->n[SPEC_TOKENS];
         c->n[SPEC_KEPT] = c->n[SPEC_TAPS] + between(1, 3);
     }
     if (is_op(c, "rope")) c->n[SPEC_HEAD_DIM] = 2 * between(0, 2);
     if (is_op(c, "embed")) c->n[SPEC_HIDDEN] = 32 * between(1, 2);
+    if ((is_op(c, "embed") || is_op(c, "linear")) && block_find(get_int(c, "block"))->values == 256)
+        c->n[SPEC_HIDDEN] = c->n[SPEC_INS] = 256;
     if (is_op(c, "kv_collate")) c->n[SPEC_HEAD_DIM] = 16 * between(1, 2);
     if (is_op(c, "prepare_steps")) c->n[SPEC_BATCH] = between(1, 4);
     if (is_op(c, "prefix_chunks")) c->n[SPEC_BATCH] = between(1, 4), c->n[SPEC_PARTS] = between(1, 3);
@@ -382,14 +454,20 @@ static void add_tensors(call *c) {
     for (const spec_arg *a = c->op->args; a->name; a++) {
         cairn_type type;
         const int before = c->count;
-        if (is_op(c, "kv_append") && is_text(a->name, "scales")) c->present[a - c->op->args] = scaled;
+        if ((is_op(c, "kv_append") || is_attention(c)) && is_text(spec_lua_name(a), "scales"))
+            c->present[a - c->op->args] = scaled;
         if (a->kind > SPEC_LIST || !c->present[a - c->op->args]) continue;
         type = choose_type(c, a, same);
         if (is_op(c, "topk_rows") && is_text(a->name, "scores")) type = CAIRN_F32;
         if ((a->flags & SPEC_SAME_TYPE) && !same) same = type;
-        if (is_text(a->name, "pages.cache")) scaled = type == CAIRN_E4M3;
+        if (c->few && is_attention(c) && (a->types & TENSOR_BIT(CAIRN_F32)))
+            type = is_text(spec_lua_name(a), "cache") ? CAIRN_F16 : CAIRN_F32;
+        if (is_text(spec_lua_name(a), "cache")) scaled = type == CAIRN_E4M3;
         if (a->kind == SPEC_LIST) add_list(c, a, is_text(a->name, "scales"), type);
-        else if (!(is_op(c, "short_conv_metadata")) &&
+        else if ((is_op(c, "prepare_steps") || is_op(c, "prefix_chunks")) &&
+}
+
+        else if (!is_op(c, "short_conv_metadata") && !is_op(c, "attend") &&
                  (is_text(a->name, "slots") || is_text(a->name, "pages") ||
                   is_text(a->name, "kv_indices") || is_text(a->name, "cu_lens")))
             add_wide(c, a);
@@ -471,7 +549,7 @@ static const char *differs(const call *a, const call *b) {
     float temperature = 0.0f, scale = 0.0f;
     if (is_op(a, "sample"))
         memcpy(&temperature, a->args.bytes + offsetof(cairn_sample_args, temperature), 4);
-    if (temperature > 0.0f) return NULL;
+    if (temperature > 0.0f || is_op(a, "index_qk")) return NULL; /* products of f16 in 8 bits */
     if (is_op(a, "attend")) memcpy(&scale, a->args.bytes + offsetof(cairn_attend_args, scale), 4);
     if (is_op(a, "attend_pages"))
         memcpy(&scale, a->args.bytes + offsetof(cairn_attend_pages_args, scale), 4);

@@ -77,6 +77,10 @@ check "generate --json" sh -c \
 check "has ids, text and figures" json "$work/g.json" "len(o['ids']) == 8 and o['stop'] == 'length' \
 and o['text'] and o['tokens_per_second'] > 0 and 0 <= o['acceptance'] <= 1 and \
 o['pages_read'] <= o['pages_held'] and o['tokens_per_step'] >= 1 and len(o['prompt_ids']) == 3"
+check "generate --compare: the same, and what it costs plain" sh -c \
+    "$cairn generate $common --prompt 'One two three' --max-tokens 8 --compare --json > $work/c.json"
+check "its rate stands beside, the ids are the first run's" json "$work/c.json" \
+    "o['plain_tokens_per_second'] > 0 and o['ids'] == json.load(open('$work/g.json'))['ids']"
 check "generate streams the same text, the report goes to standard error" sh -c \
     "$cairn generate $common --prompt 'One two three' --max-tokens 8 2>$work/g.log | \
     python3 -c \"import json,sys; sys.exit(sys.stdin.read() != json.load(open('$work/g.json'))['text'])\" && \

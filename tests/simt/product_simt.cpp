@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "dense/product.cuh"
+#include "dense/pack.cu"
+
+#include "../ref/block_ref.h"
 
 struct plain_params {
     const uint8_t *weights;
@@ -120,6 +123,151 @@ CAIRN_KERNEL(pack_q8_0_576, 256, 1, plain_params) { run<PACK_Q8_0, 576>(p); }
 CAIRN_KERNEL(pack_f16_4096, 256, 1, plain_params) { run<PACK_F16, 4096>(p); }
 CAIRN_KERNEL(pack_f16_128, 256, 1, plain_params) { run<PACK_F16, 128>(p); }
 
+/* ---- packed by dense/pack.cu ---- */
+
+/* Everything that packed<FORMAT> says of one tile and unit a warp: [unit][lane] operands of a prompt's
+ * products, and [row, k] single values. */
+struct unpack_params {
+    const uint8_t *tiles;
+    uint32_t *operands;
+    float *values;
+};
+template <int FORMAT, int INPUTS> static void unpack(const unpack_params &p) {
+    constexpr int G = packed_group<FORMAT, INPUTS>();
+    const int unit = block_id() % (INPUTS / 32), tile = block_id() / (INPUTS / 32);
+    const uint8_t *from = p.tiles + tile * tile_bytes<FORMAT, INPUTS>();
+    packed<FORMAT> raw;
+    raw.template load<G>(from, unit);
+    raw.expand(p.operands + (block_id() * 32 + lane_id()) * 8);
+    for (int row = 0; row < 16; row++)
+        p.values[(tile * 16 + row) * INPUTS + unit * 32 + lane_id()] =
+            packed<FORMAT>::template value<G>(from, unit, row, lane_id());
+}
+
+/* Random blocks of a GGUF type, whose values are around 0.1. */
+static std::vector<uint8_t> random_blocks(int type, int64_t values) {
+    std::vector<uint8_t> blocks((size_t)(values / block_values(type) * block_bytes(type)));
+    for (auto &b : blocks) b = (uint8_t)simt::random_u32();
+    for (size_t at = 0; at < blocks.size(); at += (size_t)block_bytes(type)) {
+        const double some = 0.5 + simt::random_uniform();
+        const double top = type == 12 ? 15 * 63 : type == 13 ? 31 * 63 : type == 14 ? 32 * 128
+                           : type == 8 ? 128 : 16;
+        uint16_t d = simt::f32_to_f16((float)(0.2 * some / top));
+        uint16_t low = simt::f32_to_f16((float)(type >= 12 ? 0.1 * some / 63 : -0.1 * some));
+        std::memcpy(&blocks[at + (type == 14 ? 208 : 0)], &d, 2);
+        if (type == 3 || type == 7 || type == 12 || type == 13) std::memcpy(&blocks[at + 2], &low, 2);
+    }
+    return blocks;
+}
+
+/* The tiles of random blocks, from one matrix or (halves) from two whose rows share tiles; what is
+ * not written would show. */
+template <int FORMAT, int INPUTS>
+static void packed_of(int type, int outs, bool halves, std::vector<uint8_t> &tiles,
+                      std::vector<double> &values) {
+    tiles.assign((size_t)(outs / 16 * tile_bytes<FORMAT, INPUTS>()), 0xa5);
+    values.resize((size_t)outs * INPUTS);
+    for (int half = halves ? 1 : 0; half <= (halves ? 2 : 0); half++) {
+        const int rows = halves ? outs / 2 : outs;
+        std::vector<uint8_t> blocks = random_blocks(type, (int64_t)rows * INPUTS);
+        pack_params p = {blocks.data(), tiles.data(), type, FORMAT, rows, INPUTS, 0, half};
+        simt::launch({(uint32_t)(rows * INPUTS / 32 + 255) / 256, 1, 256, 0, true}, pack, p);
+        for (int r = 0; r < rows; r++)
+            for (int k = 0; k < INPUTS; k++) {
+                int row = halves ? r / 8 * 16 + r % 8 + (half - 1) * 8 : r;
+                values[(size_t)row * INPUTS + k] = block_ref_value(
+                    type, blocks.data() + (size_t)r * INPUTS / block_values(type) * block_bytes(type),
+                    k);
+            }
+    }
+}
+
+/* Values to the bit of f32 (EXACT) or of f16, operands near them, products against double. */
+template <int FORMAT, int INPUTS>
+static void check_packed(void (*unpacked)(unpack_params), kernel product, int type, int outs,
+                         bool halves) {
+    std::vector<uint8_t> tiles;
+    std::vector<double> values;
+    packed_of<FORMAT, INPUTS>(type, outs, halves, tiles, values);
+    const int units = outs / 16 * (INPUTS / 32), rows = 5;
+    std::vector<uint32_t> operands((size_t)units * 256, 0);
+    std::vector<float> got(values.size(), NAN);
+    unpack_params u = {tiles.data(), operands.data(), got.data()};
+    simt::launch({(uint32_t)units, 1, 32, 0, false}, unpacked, u);
+    size_t wrong = 0;
+    double far = 0.0, worst = 0.0;
+    for (size_t i = 0; i < values.size(); i++)
+        wrong += got[i] != (FORMAT >= PACK_Q5_0 ? (float)values[i]
+                                                : simt::f16_to_f32(simt::f32_to_f16((float)values[i])));
+    for (int unit = 0; unit < units; unit++)
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < 16; i++) {
+                int word = i / 2, k = unit % (INPUTS / 32) * 32 + lane % 4 * 8 + word / 2 * 2 + i % 2;
+                int row = unit / (INPUTS / 32) * 16 + lane / 4 + word % 2 * 8;
+                uint16_t half;
+                std::memcpy(&half, (uint16_t *)&operands[(size_t)(unit * 32 + lane) * 8] + i, 2);
+                far = std::fmax(far, std::fabs(simt::f16_to_f32(half) -
+                                               values[(size_t)row * INPUTS + k]));
+            }
+    tap_ok(!wrong && far < 0.3 / 1024, "type %d as format %d%s: %d values wrong, operands off by %.1e",
+           type, FORMAT, halves ? ", two matrices" : "", (int)wrong, far);
+    std::vector<uint16_t> x((size_t)rows * INPUTS);
+    for (auto &v : x) v = simt::f32_to_f16(simt::random_normal());
+    std::vector<float> y((size_t)outs * rows, NAN), one((size_t)outs, NAN);
+    plain_params p = {tiles.data(), x.data(), y.data(), outs, rows};
+    plain_params alone = {tiles.data(), x.data() + 3 * INPUTS, one.data(), outs, 1};
+    simt::launch({2, 1, 256, (uint32_t)PRODUCT_SHARED, true}, product, p);
+    simt::launch({1, 1, 256, (uint32_t)PRODUCT_SHARED, true}, product, alone);
+    for (int i = 0; i < rows * outs; i++) {
+        double sum = 0.0, size = 0.0;
+        for (int k = 0; k < INPUTS; k++) {
+            double v = values[(size_t)(i % outs) * INPUTS + k] *
+                       simt::f16_to_f32(x[(size_t)(i / outs) * INPUTS + k]);
+            sum += v, size += std::fabs(v);
+        }
+        double e = std::fabs(sum - y[(size_t)i]) / size;
+        worst = e <= worst ? worst : e == e ? e : 1e9;
+    }
+    /* Wide bytes of narrow integers are far from their middle, whose sums are 22 bits. */
+    const double most = FORMAT == PACK_Q8_0 && type != TYPE_Q8_0 ? 4e-6 : 1e-6;
+    tap_ok(worst < most && std::equal(one.begin(), one.end(), y.begin() + 3 * outs),
+           "%d x %d: relative error %.1e, and a row alone to the bit", outs, INPUTS, worst);
+}
+
+#define PACKED(name, format, inputs)                                                             \
+    CAIRN_KERNEL(name, 256, 1, plain_params) { run<format, inputs>(p); }                         \
+    CAIRN_KERNEL(unpack_##name, 32, 1, unpack_params) { unpack<format, inputs>(p); }
+PACKED(q5_0_96, PACK_Q5_0, 96)
+PACKED(q5_0_2048, PACK_Q5_0, 2048)
+PACKED(q5_1_320, PACK_Q5_1, 320)
+PACKED(q4_k_768, PACK_Q4_K, 768)
+PACKED(q4_k_8192, PACK_Q4_K, 8192)
+PACKED(q5_k_2048, PACK_Q5_K, 2048)
+PACKED(q6_k_256, PACK_Q6_K, 256)
+PACKED(q6_k_2560, PACK_Q6_K, 2560)
+PACKED(q8_0_128, PACK_Q8_0, 128)
+PACKED(q4_1_64, PACK_Q4_1, 64)
+
+static void check_all_packed() {
+    check_packed<PACK_Q5_0, 96>(unpack_q5_0_96, q5_0_96, 6, 32, true);
+    check_packed<PACK_Q5_0, 2048>(unpack_q5_0_2048, q5_0_2048, 6, 16, false);
+    check_packed<PACK_Q5_0, 96>(unpack_q5_0_96, q5_0_96, 2, 16, false);
+    check_packed<PACK_Q5_1, 320>(unpack_q5_1_320, q5_1_320, 7, 48, false);
+    check_packed<PACK_Q5_1, 320>(unpack_q5_1_320, q5_1_320, 6, 16, false);
+    check_packed<PACK_Q5_1, 320>(unpack_q5_1_320, q5_1_320, 3, 16, false);
+    check_packed<PACK_Q5_1, 320>(unpack_q5_1_320, q5_1_320, 2, 16, true);
+    check_packed<PACK_Q4_K, 768>(unpack_q4_k_768, q4_k_768, 12, 32, true);
+    check_packed<PACK_Q4_K, 8192>(unpack_q4_k_8192, q4_k_8192, 12, 16, false);
+    check_packed<PACK_Q5_K, 2048>(unpack_q5_k_2048, q5_k_2048, 13, 32, true);
+    check_packed<PACK_Q5_K, 2048>(unpack_q5_k_2048, q5_k_2048, 12, 16, false);
+    check_packed<PACK_Q6_K, 256>(unpack_q6_k_256, q6_k_256, 14, 48, true);
+    check_packed<PACK_Q6_K, 2560>(unpack_q6_k_2560, q6_k_2560, 14, 16, false);
+    check_packed<PACK_Q8_0, 128>(unpack_q8_0_128, q8_0_128, 8, 16, true);
+    check_packed<PACK_Q8_0, 128>(unpack_q8_0_128, q8_0_128, 6, 16, false);
+    check_packed<PACK_Q8_0, 128>(unpack_q8_0_128, q8_0_128, 2, 16, true);
+    check_packed<PACK_Q4_1, 64>(unpack_q4_1_64, q4_1_64, 2, 16, false);
+}
+
 int main() {
     check<PACK_Q4_0, 2048>(pack_q4_0_2048, 48, 1);
     check<PACK_Q4_0, 4096>(pack_q4_0_4096, 48, 2);
@@ -133,5 +281,6 @@ int main() {
     check<PACK_Q8_0, 576>(pack_q8_0_576, 64, 2);
     check<PACK_F16, 4096>(pack_f16_4096, 16, 1);
     check<PACK_F16, 128>(pack_f16_128, 64, 2);
+    check_all_packed();
     return tap_done();
 }

@@ -241,7 +241,7 @@ static void make_model(model &m) {
                  nullptr, nullptr};
     m.decoder.round_f16 = [](double x) { return (double)simt::f16_to_f32(simt::f32_to_f16(x)); };
     m.qkv.resize(LAYERS * (HEADS + 2 * KV_HEADS) * DIM / 16 * 2 * 320);
-    m.o.resize(LAYERS * HIDDEN / 16 * (HEADS * DIM / 32) * 320);
+    m.o.resize(LAYERS * HIDDEN / 16 * (HEADS * DIM / 32) * (m.streamed ? 288 : 320));
     m.gate_up.resize(LAYERS * FFN / 8 * 2 * 544);
     m.down.resize(LAYERS * HIDDEN / 16 * (FFN / 32) * 1024);
     m.head.resize((VOCAB + 15) / 16 * 2 * 544);
@@ -327,6 +327,7 @@ struct run {
     std::vector<float> flow_forward(const std::vector<int> &tokens, int position,
                                     bool sparse = false, int stored = 0) {
         rows(tokens, position, stored);
+        weights_of(0);
         p.exchange = flow_exchange.data();
         const uint32_t shared = flow::ATTEND_BYTES + flow::MEETING_BYTES;
         simt::launch({BLOCKS, 1, THREADS, shared, false, ~0u},
@@ -334,9 +335,17 @@ struct run {
         epoch++, clean_rows = (int)tokens.size(), clean_chunks = input[STEP_CHUNKS];
         return result((int)tokens.size());
     }
+    /* The stage kernels are given a layer's own weights, the flow kernel the first's. */
+    void weights_of(int layer) {
+        size_t l = (size_t)layer;
+        p.qkv = m.qkv.data() + l * m.qkv.size() / LAYERS, p.o = m.o.data() + l * m.o.size() / LAYERS;
+        p.gate_up = m.gate_up.data() + l * m.gate_up.size() / LAYERS;
+        p.down = m.down.data() + l * m.down.size() / LAYERS;
+    }
     void one(void (*kernel)(step_params), simt::Grid grid, uint32_t threads, int shared, int layer,
              int which = 0) {
         p.layer = layer, p.reserved = which;
+        weights_of(layer);
         simt::launch({grid, 1, threads, (uint32_t)shared, true}, kernel, p);
     }
     std::vector<float> stage_forward(const std::vector<int> &tokens, int position, bool sparse,

@@ -1,7 +1,8 @@
 /* gemma: Gemma 3. The embedding is scaled by the root of its width, norms stand before and after
  * attention and ffn, heads of q and k are normed, the ffn is geglu. Five of six layers see a window
  * and turn by a rope of their own, the sixth sees all and turns by the file's; heads turn by halves.
- * The reference is transformers' Gemma3ForCausalLM; a file's norms are what is multiplied by. */
+ * The reference is transformers' Gemma3ForCausalLM; a GGUF file's norms are what is multiplied by, a
+ * folder's are 1 less. */
 
 /* The size that queries are divided by the root of; the largest model takes hidden / heads. */
 static cairn_status gemma_scale(plan_reader *r) {
@@ -21,13 +22,16 @@ static cairn_status gemma_ropes(plan_reader *r) {
 }
 
 static cairn_status gemma_sizes(plan_reader *r) {
+    bool found, from_one = false;
     cairn_status status;
-    if ((status = plan_read_shape(r)) || (status = gemma_scale(r)) || (status = gemma_ropes(r)) ||
+    if ((status = gguf_bool(r->b, r->file, GGUF_NORMS_FROM_ONE, &found, &from_one)) ||
+        (status = plan_read_shape(r)) || (status = gemma_scale(r)) || (status = gemma_ropes(r)) ||
         (status = plan_key(r, "attention.sliding_window", 0, &r->window)) ||
         (status = plan_key(r, "attention.sliding_window_pattern", 6, &r->period)) ||
         (status = plan_refuse_number(r, "attn_logit_softcapping", 0.0f)))
         return status;
     if (r->window >= r->shape->context) r->window = 0; /* it hides nothing */
+    r->norm_more = from_one ? 1.0f : 0.0f;
     r->plan->embed_scale = sqrtf((float)r->shape->hidden);
     return plan_refuse_number(r, "final_logit_softcapping", 0.0f);
 }

@@ -21,6 +21,7 @@ typedef struct tokenizer_work {
     tokenizer_symbol *symbols;   /* [room] */
     tokenizer_candidate *heap;   /* [2 * room] least first; each merge takes one and adds at most two */
     size_t room, heap_size;
+    const char *text;  /* all of it */
     const char *word;  /* SentencePiece: the word's bytes */
     base_text spelled; /* and where they are written */
 } tokenizer_work;
@@ -61,14 +62,22 @@ static tokenizer_candidate tokenizer_pop(tokenizer_work *w) {
     return top;
 }
 
-/* The same by scores: any two neighbours merge that together are a token. */
+/* The same of SentencePiece. By scores any two neighbours merge that together are a token. */
 static void tokenizer_consider_score(tokenizer_work *w, int32_t at, int32_t next) {
     tokenizer_candidate c = {0, at, w->symbols[at].id, w->symbols[next].id, 0};
-    int32_t id;
+    const tokenizer *t = w->t;
     c.merged = c.left + c.right;
-    id = tokenizer_text_find(w->t, w->word + at, (size_t)c.merged);
-    if (id < 0) return;
-    c.rank = w->t->ranks[id];
+    if (t->ranks) {
+        int32_t id = tokenizer_text_find(t, w->word + at, (size_t)c.merged);
+        if (id < 0) return;
+        c.rank = t->ranks[id];
+    } else {
+        const tokenizer_merge *merge = tokenizer_merge_find(
+            t, tokenizer_text_find(t, w->word + at, (size_t)c.left),
+            tokenizer_text_find(t, w->word + next, (size_t)c.right));
+        if (!merge) return;
+        c.rank = merge->rank;
+    }
     tokenizer_push(w, &c);
 }
 
@@ -144,7 +153,7 @@ static bool tokenizer_merge_all(tokenizer_work *w) {
 static bool tokenizer_encode_word(base *b, tokenizer_work *w, const char *word, size_t bytes,
                                   tokenizer_ids *out) {
     int32_t count, whole = -1;
-    if (w->t->rule->whole_words) whole = tokenizer_text_find(w->t, word, bytes);
+    if (w->t->whole_words) whole = tokenizer_text_find(w->t, word, bytes);
     if (whole >= 0) return tokenizer_ids_add(b, out, whole);
     if (!tokenizer_make_room(b, w, bytes)) return false;
     count = tokenizer_spell(w, word, bytes);
@@ -219,11 +228,17 @@ static size_t tokenizer_take_words(base *b, tokenizer_work *w, const char *text,
     return at;
 }
 
+static bool tokenizer_puts_space(const tokenizer_work *w, const char *text, size_t bytes) {
+    const tokenizer *t = w->t;
+    if (!bytes || !t->space_prefix || (t->prefix_first && text != w->text)) return false;
+    return !t->prefix_once || (*text != ' ' && !tokenizer_has_space_mark(text, bytes, 0));
+}
+
 static bool tokenizer_encode_pieces(base *b, tokenizer_work *w, const char *text, size_t bytes,
                                     tokenizer_ids *out) {
     bool unknown = false;
     w->spelled.size = 0;
-    if (bytes && w->t->space_prefix && !base_text_add(b, &w->spelled, " ", 1)) return false;
+    if (tokenizer_puts_space(w, text, bytes) && !base_text_add(b, &w->spelled, " ", 1)) return false;
     for (size_t at = 0, size; at < bytes; at += size) {
         size = tokenizer_take_words(b, w, text + at, bytes - at);
         if (!size || !tokenizer_goes_on(w, size) ||
@@ -327,7 +342,7 @@ static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const ch
     if (tokenizer_check_text(b, text, bytes)) return b->status;
     memset(&work, 0, sizeof work);
     work.t = t;
-    work.cancel = cancel;
+    work.cancel = cancel, work.text = text;
     done = tokenizer_find_specials(b, &work, text, bytes, spans, count, &found) &&
            tokenizer_encode_all(b, &work, text, bytes, &found, out);
     tokenizer_ids_free(b, &found);

@@ -8,11 +8,6 @@
  * first, the leftmost of equals. */
 typedef struct tokenizer_merge { int32_t left, right, rank, merged; } tokenizer_merge;
 
-enum { TOK_NORMAL = 1, TOK_UNKNOWN = 2, TOK_CONTROL = 3, TOK_USER = 4, TOK_UNUSED = 5,
-       TOK_BYTE = 6 };
-
-#define TOK_SPACE_MARK "\xe2\x96\x81" /* U+2581, SentencePiece's space */
-
 static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id) {
     if (ids->size == ids->capacity) {
         size_t capacity = ids->capacity ? 2 * ids->capacity : 64;
@@ -32,7 +27,7 @@ static void tokenizer_ids_free(base *b, tokenizer_ids *ids) {
 }
 
 /* The bytes of a token: not terminated, not always whole characters. `id` outside gives none. */
-BASE_UNUSED static const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *bytes) {
+static const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *bytes) {
     *bytes = 0;
     if (id < 0 || id >= t->vocab) return "";
     *bytes = t->starts[id + 1] - t->starts[id];
@@ -43,8 +38,7 @@ static bool tokenizer_is_end(const tokenizer *t, int32_t id) {
     return id >= 0 && (id == t->eos || id == t->eot || id == t->eom || id == t->turn_end);
 }
 
-/* Whether the token stands for itself and not for text: `<|im_start|>` and its like. */
-BASE_UNUSED static bool tokenizer_is_special(const tokenizer *t, int32_t id) {
+static bool tokenizer_is_special(const tokenizer *t, int32_t id) {
     return id >= 0 && id < t->vocab && (t->kinds[id] == TOK_CONTROL || t->kinds[id] == TOK_UNKNOWN);
 }
 
@@ -187,7 +181,6 @@ static int tokenizer_hex(char c) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* The byte that a token of SentencePiece such as "<0x0A>" stands for; -1: none. */
 static int tokenizer_byte_token(const char *text, size_t bytes) {
     int high = bytes == 6 ? tokenizer_hex(text[3]) : -1;
     int low = bytes == 6 ? tokenizer_hex(text[4]) : -1;
@@ -454,12 +447,16 @@ static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
     bool found;
     t->space_prefix = true;
     t->adds_bos = !t->rule || t->rule->adds_bos;
+    t->whole_words = t->rule && t->rule->whole_words;
     if (tokenizer_read_id(b, g, "tokenizer.ggml.bos_token_id", t, &t->bos) ||
         tokenizer_read_id(b, g, "tokenizer.ggml.eos_token_id", t, &t->eos) ||
         tokenizer_read_id(b, g, "tokenizer.ggml.eot_token_id", t, &t->eot) ||
         tokenizer_read_id(b, g, "tokenizer.ggml.eom_token_id", t, &t->eom) ||
         tokenizer_read_id(b, g, "tokenizer.ggml.unknown_token_id", t, &t->unknown) ||
+        gguf_bool(b, g, GGUF_WHOLE_WORDS, &found, &t->whole_words) ||
         gguf_bool(b, g, "tokenizer.ggml.add_space_prefix", &found, &t->space_prefix) ||
+        gguf_bool(b, g, GGUF_PREFIX_ONCE, &found, &t->prefix_once) ||
+        gguf_bool(b, g, GGUF_PREFIX_FIRST, &found, &t->prefix_first) ||
         gguf_bool(b, g, "tokenizer.ggml.add_bos_token", &found, &t->adds_bos))
         return b->status;
     t->adds_bos = t->adds_bos && t->bos >= 0;
@@ -516,11 +513,15 @@ static cairn_status tokenizer_find_marks(base *b, tokenizer *t);    /* chat.c */
 static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index *index,
                                    tokenizer *t) {
     tokenizer_alphabet alphabet;
+    bool by_merges;
     tokenizer_make_alphabet(&alphabet);
+    /* SentencePiece's vocabulary as tokenizer.json has it goes by merges */
+    by_merges = t->rule || (!gguf_has(g, "tokenizer.ggml.scores") &&
+                            gguf_has(g, "tokenizer.ggml.merges"));
     if (tokenizer_read_pieces(b, g, &alphabet, index, t) || tokenizer_read_ids(b, g, t) ||
         tokenizer_read_chat(b, g, index, t) || /* from here on it is known what is a control token */
-        (t->rule ? tokenizer_read_merges(b, g, index, t) : tokenizer_read_scores(b, g, t)) ||
-        ((!t->rule || t->rule->whole_words) && tokenizer_index_texts(b, t)))
+        (by_merges ? tokenizer_read_merges(b, g, index, t) : tokenizer_read_scores(b, g, t)) ||
+        ((!t->rule || t->whole_words) && tokenizer_index_texts(b, t)))
         return b->status;
     if (t->rule) tokenizer_read_bytes(&alphabet, index, t);
     else tokenizer_read_byte_tokens(index, t);

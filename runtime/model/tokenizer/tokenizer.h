@@ -3,9 +3,8 @@
  * text into words, special.c finds special tokens in it, encode.c turns text into ids, decode.c ids
  * into text, template.c recognises chat templates, chat.c turns conversations into both.
  *
- * Everything is copied out of the file. The file is not trusted: what it says is checked at
- * open, once. Invariant: text that is encoded with special = false gives no control token,
- * whatever it says. Calls base and gguf. */
+ * Everything is copied out of the file, and checked at open, once. Invariant: text that is encoded
+ * with special = false gives no control token, whatever it says. Calls base and gguf. */
 
 /* ---- what tokenizer.c owns ------------------------------------------------------------------- */
 
@@ -60,9 +59,11 @@ typedef struct tokenizer {
     int32_t *by_text;      /* [text_slots] open addressing: plain tokens by their bytes; -1: free */
     size_t text_slots;     /* a power of two, or 0: none is looked up so */
     size_t longest;        /* bytes of the longest of them */
-    int32_t *ranks;        /* [vocab] of SentencePiece: the least is merged first */
+    int32_t *ranks;        /* [vocab] of SentencePiece: the least is merged first; NULL: by merges */
+    bool whole_words;      /* a word that is a token takes no merges */
     int32_t unknown;       /* stands for a character that SentencePiece cannot spell; -1: none */
-    bool space_prefix;     /* SentencePiece puts a space before each text */
+    bool space_prefix;     /* a space comes before each part between special tokens of a text; */
+    bool prefix_once, prefix_first; /* but where one is; but before the first alone */
     bool splits_words;     /* no token of SentencePiece goes on into a new word */
     int32_t turn_open, turn_close; /* ChatML's marks; -1: the vocabulary lacks them */
     tokenizer_format format; /* of chats, where has_chat */
@@ -78,15 +79,19 @@ typedef struct tokenizer {
 static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t);
 /* Frees what tokenizer_open took; also after it failed, and for one of all zero. */
 static void tokenizer_close(base *b, tokenizer *t);
+/* The byte that a text of SentencePiece such as "<0x0A>" stands for; -1: none. */
+static int tokenizer_byte_token(const char *text, size_t bytes);
 /* Whether the token ends a generation. */
 static bool tokenizer_is_end(const tokenizer *t, int32_t id);
+/* Whether the token stands for itself and not for text: `<|im_start|>` and its like. */
+static bool tokenizer_is_special(const tokenizer *t, int32_t id);
+/* The token's bytes; "" for an id that is none. */
+static const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *bytes);
 
 /* Ids that grow. Starts as all zero; freed by tokenizer_ids_free. */
 typedef struct tokenizer_ids { int32_t *data; size_t size, capacity; } tokenizer_ids;
-
-/* Returns false when memory is short; the ids then stand as they were. */
+/* False when memory is short; the ids then stand as they were. */
 static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id);
-/* Leaves none. */
 static void tokenizer_ids_free(base *b, tokenizer_ids *ids);
 
 /* ---- encode.c -------------------------------------------------------------------------------- */
@@ -101,7 +106,7 @@ typedef struct tokenizer_span { size_t bytes; bool special; } tokenizer_span;
 static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const char *text,
                                            const tokenizer_span *spans, size_t count,
                                            os_atomic *cancel, tokenizer_ids *out);
-/* The same for a text of one span, without an end before its own. */
+/* The same for one span, without an end before its own. */
 static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *text, size_t bytes,
                                      bool special, tokenizer_ids *out);
 

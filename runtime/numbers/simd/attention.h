@@ -42,6 +42,17 @@ SIMD_FN BASE_INLINE void SIMD(score_slots)(const int queries, const bool half, c
     }
 }
 
+/* Scores [count] become cap * tanh(score / cap). */
+SIMD_FN static void SIMD(cap)(float *score, int count, float cap) {
+    const VEC one = VEC_SET(1.0f), twice = VEC_SET(2.0f * cap), by = VEC_SET(2.0f / cap);
+    for (int i = count; i < (count + VEC_N - 1) / VEC_N * VEC_N; i++) score[i] = 0.0f;
+    for (int i = 0; i < count; i += VEC_N) {
+        VEC x = VEC_MUL(VEC_LOAD(score + i), by);
+        x = VEC_DIV(twice, VEC_ADD(SIMD(exp)(x), one));
+        VEC_STORE(score + i, VEC_SUB(VEC_SET(cap), x));
+    }
+}
+
 /* Scores [count] become weights e^(score - m); returns the factor e^(m before - m) for what was
  * summed before, and keeps m and l, the sum of all weights. A function of its own: as part of each
  * form of attend_some it is a third of them. */
@@ -139,6 +150,8 @@ SIMD_FN BASE_INLINE void SIMD(attend_some)(const int queries, const bool half,
     const int slots = page->last - page->first, wide = page->dim / (4 * VEC_N) * (4 * VEC_N);
     int i, d;
     SIMD(score_slots)(queries, half, q, page, score);
+    for (i = 0; i < queries && page->cap > 0.0f; i++)
+        SIMD(cap)(score + i * SIMD_MAX_SLOTS, slots, page->cap);
     for (i = 0; i < queries; i++)
         factor[i] = SIMD(weigh)(score + i * SIMD_MAX_SLOTS, slots, m + i, l + i);
     for (d = 0; d < wide; d += 4 * VEC_N)

@@ -1,83 +1,13 @@
-/* attend: the entries attend and attend_pages. See attention.h. */
+/* attend: the entries attend, attend_pages and attend_tokens, and their launch. See attention.h. */
 
-/* Adds a page to an ascending list, unless it is there. */
-static int ops_attend_add_page(int32_t *list, int count, int32_t page) {
-    int at = count;
-    while (at > 0 && list[at - 1] > page) at--;
-    if (at > 0 && list[at - 1] == page) return count;
-    memmove(list + at + 1, list + at, (size_t)(count - at) * sizeof *list);
-    list[at] = page;
-    return count + 1;
-}
-
-/* What row r attends with one KV head: the block's rule and pages; chosen [topk]. */
-static void ops_attend_rule(const ops_pages_job *job, int64_t r, attention_block *a,
-                            int32_t *chosen) {
-    const int position = a->positions[0];
-    const int32_t *selected = job->selected + (r * a->kv_heads + a->head) * job->topk;
-    a->sinks = job->sinks;
-    a->chosen = chosen;
-    a->candidates = job->window > 0 || job->sparse
-                        ? layout_candidates(position, job->window, a->page_size) : 0;
-    for (int i = 0; job->selected && i < job->topk; i++)
-        if (selected[i] >= 0 && selected[i] < a->candidates)
-            a->chosen_count = ops_attend_add_page(chosen, a->chosen_count, selected[i]);
-}
-
-/* One row and KV head. */
-static void ops_attend_unit(ops_pages_job *job, int64_t u, float *q) {
-    const paged_rows *at = job->at;
-    const int dim = at->head_dim, group = job->heads / at->kv_heads;
-    const int64_t r = u / at->kv_heads;
-    attention_sum total = attention_sum_at(q + group * dim, group), piece;
-    int32_t position;
-    bool missing = false;
-    attention_block a;
-    memset(&a, 0, sizeof a);
-    piece = attention_sum_at(total.m + attention_sum_floats(group, dim), group);
-    for (int i = 0; i < group * dim; i++) q[i] = job->q[u * group * dim + i] * job->scale;
-    a.simd = job->simd;
-    a.cache = at->cache, a.positions = &position, a.rows = 1, a.q = q;
-    a.kv_heads = at->kv_heads, a.head = (int)(u % at->kv_heads), a.group = group, a.dim = dim;
-    a.page_size = at->page_size, a.pages = at->pages, a.missing = &missing;
-    attention_sum_clear(&total, group, dim);
-    if (ops_pages_row(job, r, &a.table, &position)) {
-        ops_attend_rule(job, r, &a,
-                        (int32_t *)(void *)(piece.m + attention_sum_floats(group, dim)));
-        attention_all(&a, &total, &piece, job->out + r * job->heads * dim, job->heads * dim);
-    } else {
-        memset(job->out + u * group * dim, 0, (size_t)(group * dim) * sizeof(float));
-    }
-    if (missing) ops_pages_missing(job, r);
-    for (int g = 0; job->lse && g < group; g++)
-        job->lse[u * group + g] = total.l[g] > 0.0f ? total.m[g] + logf(total.l[g]) : -INFINITY;
-}
-
-static void ops_attend_task(void *context, int worker) {
-    ops_pages_job *job = (ops_pages_job *)context;
-    const int workers = pool_threads(job->dev->pool);
-    int64_t units = job->rows * job->at->kv_heads, u;
-    float *scratch = (float *)(void *)(job->scratch + (size_t)worker * job->scratch_bytes);
-    for (u = ops_share(units, worker, workers); u < ops_share(units, worker + 1, workers); u++)
-        ops_attend_unit(job, u, scratch);
-}
-
-static cairn_status ops_attend_cpu(cairn_runtime *rt, const char *op, const attend_params *p,
-                                   const ops_paged *paged) {
-    ops_pages_job job;
-    const int group = p->heads / p->at.kv_heads, dim = p->at.head_dim;
-    cairn_status status;
-    ops_pages_job_open(&job, &rt->device, paged);
-    job.heads = p->heads, job.q = p->q, job.out = p->out, job.lse = p->lse;
-    job.scale = p->scale, job.window = p->window, job.sinks = p->sinks;
-    job.selected = p->selected, job.topk = p->topk, job.sparse = p->sparse != 0;
-    status = ops_pages_scratch(&job, ((size_t)(group * dim) + 2 * attention_sum_floats(group, dim)) *
-                                             sizeof(float) + (size_t)job.topk * sizeof(int32_t));
-    if (status) return status;
-    status = ops_pages_bad_rows(&rt->device, op, job.at, job.rows);
-    pool_run(rt->pool, pool_threads(rt->pool), ops_attend_task, &job);
-    return ops_pages_finish(&job, op, status);
-}
+/* A checked call: what the kernels get, and what of it is not plain. */
+typedef struct ops_attend_call {
+    spec_call s;
+    ops_paged paged;
+    attend_params p;
+    cairn_type query, stored;
+    int abilities;
+} ops_attend_call;
 
 /* Pages in the longest list that a row may have. */
 static int ops_attend_most_pages(const attend_params *p) {
@@ -102,16 +32,27 @@ static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t 
     return CAIRN_OK;
 }
 
-static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows) {
+/* The chunks that any row may have, and the blocks that these take. */
+static void ops_attend_grid(const attend_params *p, int abilities, int *run, int *runs) {
+    const int dim = p->at.head_dim, heads = p->at.kv_heads, chunk = layout_chunk(dim);
+    const int chunks = abilities & ATTEND_TOKENS
+                           ? (int)(((int64_t)p->token_width + chunk - 1) / chunk)
+                           : layout_chunks(ops_attend_most_pages(p), p->at.page_size, dim);
+    const int most = layout_most_runs(heads);
+    *run = layout_run(chunks, heads);
+    *runs = chunks < 1 ? 1 : chunks < most ? chunks : most;
+}
+
+static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
+                                    int abilities) {
     const int group = p->heads / p->at.kv_heads, size = p->at.page_size, dim = p->at.head_dim;
-    const int pages = ops_attend_most_pages(p), chunks = layout_chunks(pages, size, dim);
-    const int run = layout_run(chunks, p->at.kv_heads);
-    const int runs = layout_context_runs(pages * size, size, dim, p->at.kv_heads);
-    int64_t units = (int64_t)p->at.kv_heads * ((group + 15) / 16);
+    const int64_t units = (int64_t)p->at.kv_heads * ((group + 15) / 16);
     device_dims dims = {{0, 0, 0}, 0, 0, 0, false};
     ops_kernel want;
+    int run, runs, run_pages;
     cairn_status status = handles_enter(rt);
     if (status) return status;
+    ops_attend_grid(p, abilities, &run, &runs);
     status = handles_leave(rt, ops_attend_workspace(&rt->device, p, units * rows, runs));
     if (status) return status;
     memset(&want, 0, sizeof want);
@@ -119,62 +60,164 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     want.entry = "attend";
     want.constants[0].name = "HEAD_DIM", want.constants[0].value = dim;
     want.constants[1].name = "PAGE_SIZE", want.constants[1].value = size;
-    want.constant_count = 2;
+    want.constants[2].name = "ABILITIES", want.constants[2].value = abilities;
+    want.constant_count = abilities ? 3 : 2;
+    if (abilities & ATTEND_TOKENS) want.constants[1].value = 16; /* the kernel asks at.page_size */
+    run_pages = abilities & ATTEND_TOKENS ? 0 : run * layout_chunk(dim) / size + 2;
     dims.grid[0] = (unsigned)runs;
     dims.grid[1] = (unsigned)units;
     dims.grid[2] = (unsigned)rows;
     dims.block = (unsigned)layout_warps(dim) * 32;
-    dims.shared_bytes = (unsigned)(layout_attend_bytes(dim) +
-                                   layout_list_bytes(p->at.max_pages,
-                                                     run * layout_chunk(dim) / size + 2));
+    dims.shared_bytes = (unsigned)layout_attend_bytes(dim);
+    if (!(abilities & ATTEND_TOKENS))
+        dims.shared_bytes += (unsigned)layout_list_bytes(p->at.max_pages, run_pages);
+    if (abilities & ATTEND_TWO_LEVEL) dims.shared_bytes += (unsigned)layout_bias_bytes(run_pages);
     return ops_launch_as(rt, &want, &dims, p);
 }
 
-/* What both entries fill in from a checked call. */
-static void ops_attend_want(spec_call *s, const cairn_pages *pages, const cairn_tensor *q,
-                            cairn_tensor *out, cairn_tensor *lse, ops_paged *paged,
-                            attend_params *p) {
-    memset(p, 0, sizeof *p);
-    ops_want_paged(s, pages, paged);
-    if (s->c.status) return;
-    p->at = paged->at;
-    p->q = (const float *)tensor_data(q);
+/* ---- entries --------------------------------------------------------------------------------- */
+
+/* What all three fill in from a checked call. */
+static void ops_attend_want(ops_attend_call *c, const cairn_tensor *q, const cairn_tensor *kept,
+                            const cairn_tensor *scales, float softcap, cairn_tensor *out,
+                            cairn_tensor *lse) {
+    attend_params *p = &c->p;
+    c->query = cairn_tensor_type(q), c->stored = cairn_tensor_type(kept);
+    ops_refuse(&c->s.c, (c->stored == CAIRN_E4M3) != (scales != NULL),
+               scales ? "scales are given, but the cache is not e4m3"
+                      : "scales is NULL, but the cache is e4m3");
+    if (c->s.c.status) return;
+    c->abilities = c->stored == CAIRN_BF16   ? ATTEND_CACHE_BF16
+                   : c->stored == CAIRN_F32  ? ATTEND_CACHE_F32
+                   : c->stored == CAIRN_E4M3 ? ATTEND_CACHE_E4M3
+                                             : 0;
+    if (c->query == CAIRN_F16) c->abilities |= ATTEND_QUERY_F16;
+    if (c->query == CAIRN_BF16) c->abilities |= ATTEND_QUERY_BF16;
+    if (softcap > 0.0f) c->abilities |= ATTEND_SOFTCAP;
+    if (c->paged.at.indptr) c->abilities |= ATTEND_CSR;
+    p->at = c->paged.at;
+    p->q = tensor_data(q);
     p->out = (float *)tensor_data(out);
     p->lse = lse ? (float *)tensor_data(lse) : NULL;
-    p->heads = (int32_t)s->n[SPEC_HEADS];
+    p->scales = scales ? (const float *)tensor_data(scales) : NULL;
+    p->softcap = softcap;
+    p->heads = (int32_t)c->s.n[SPEC_HEADS];
 }
 
-static cairn_status ops_attend_run(cairn_runtime *rt, const char *op, attend_params *p,
-                                   ops_paged *paged, float scale, int32_t window, int32_t sinks) {
-    if (!paged->rows) return CAIRN_OK;
-    p->scale = scale > 0.0f ? scale : (float)(1.0 / sqrt((double)paged->at.head_dim));
+static cairn_status ops_attend_run(cairn_runtime *rt, ops_attend_call *c, float scale,
+                                   int32_t window, int32_t sinks) {
+    attend_params *p = &c->p;
+    if (c->s.c.status || !c->paged.rows) return c->s.c.status;
+    p->scale = scale > 0.0f ? scale : (float)(1.0 / sqrt((double)p->at.head_dim));
     p->window = ops_clamp_tokens(window, &p->at);
     p->sinks = ops_clamp_tokens(sinks, &p->at);
-    return rt->device.cuda ? ops_attend_cuda(rt, p, paged->rows)
-                           : ops_attend_cpu(rt, op, p, paged);
+    return rt->device.cuda ? ops_attend_cuda(rt, p, c->paged.rows, c->abilities)
+                           : ops_attend_cpu(rt, c->s.c.op, p, &c->paged, c->abilities, c->query,
+                                            c->stored);
+}
+
+/* The rows are those of a step with a mask. */
+static void ops_attend_masked(ops_attend_call *c, const cairn_attend_args *a) {
+    const int side = a->draft_length + 1, rows = a->mask ? a->step_rows : side * side;
+    const int64_t bytes = a->mask ? a->mask->shape[1] : 0;
+    ops_refuse(&c->s.c, a->mask && !a->bases, "mask is given without bases");
+    ops_refuse(&c->s.c, a->mask && !rows, "mask is given, but step_rows is 0");
+    ops_refuse(&c->s.c, a->mask && a->draft_length,
+               "mask and draft_length are given; one is expected");
+    ops_refuse(&c->s.c, a->bases && a->window > 0, "window = %d with bases; 0 is expected",
+               (int)a->window);
+    ops_refuse(&c->s.c, a->mask && bytes < ((int64_t)rows * rows + 7) / 8,
+               "mask has %lld bytes a sequence; %lld are expected for %d rows", (long long)bytes,
+               (long long)(((int64_t)rows * rows + 7) / 8), rows);
+    if (c->s.c.status || !a->bases) return;
+    c->abilities |= ATTEND_MASK;
+    c->p.bases = (const int32_t *)tensor_data(a->bases);
+    c->p.mask = a->mask ? (const uint8_t *)tensor_data(a->mask) : NULL;
+    c->p.mask_bytes = (int32_t)bytes;
+    c->p.mask_rows = rows, c->p.mask_side = side;
+}
+
+/* The rows see a request's slots. */
+static void ops_attend_chunk(ops_attend_call *c, const cairn_attend_args *a) {
+    ops_refuse(&c->s.c, !a->kv_indices != !a->cu_lens,
+               "kv_indices and cu_lens are to be given together");
+    ops_refuse(&c->s.c, a->kv_indices && (a->pages.page_table || a->more.page_indptr ||
+                                          a->pages.positions || a->bases || a->window > 0),
+               "kv_indices are given: page tables, positions, bases and window are not to be");
+    if (c->s.c.status || !a->kv_indices) return;
+    c->abilities |= ATTEND_TOKENS;
+    c->p.tokens = (const int32_t *)tensor_data(a->kv_indices);
+    c->p.cu_lens = (const int32_t *)tensor_data(a->cu_lens);
+    c->p.token_width = (int32_t)c->s.n[SPEC_TOKENS];
+    c->p.topk = 0;
 }
 
 cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args) {
     cairn_attend_args a;
-    ops_paged paged;
-    attend_params p;
-    spec_call s;
-    if (spec_take(rt, SPEC_OF(attend), &a, args, &s)) return s.c.status;
-    ops_attend_want(&s, &a.pages, a.q, a.out, a.lse, &paged, &p);
-    if (s.c.status) return s.c.status;
-    return ops_attend_run(rt, s.c.op, &p, &paged, a.scale, a.window, a.sinks);
+    ops_attend_call c;
+    memset(&c, 0, sizeof c);
+    if (spec_take(rt, SPEC_OF(attend), &a, args, &c.s)) return c.s.c.status;
+    ops_want_paged(&c.s, &a.pages, &c.paged);
+    ops_refuse(&c.s.c, !a.kv_indices && !a.pages.positions, "pages.positions is NULL");
+    if (!a.kv_indices) ops_want_table(&c.s, &a.pages, &a.more, &c.paged);
+    ops_attend_want(&c, a.q, a.pages.cache, a.more.scales, a.more.softcap, a.out, a.lse);
+    ops_attend_masked(&c, &a);
+    ops_attend_chunk(&c, &a);
+    return ops_attend_run(rt, &c, a.scale, a.window, a.sinks);
+}
+
+/* Weights of pages, and which part is attended. */
+static void ops_attend_weigh(ops_attend_call *c, const cairn_attend_pages_args *a) {
+    const bool two_level = a->form == CAIRN_FORM_TWO_LEVEL;
+    const int64_t heads = a->weights ? a->weights->shape[1] : 0;
+    ops_refuse(&c->s.c, two_level && !a->weights, "form is two_level, but weights is NULL");
+    ops_refuse(&c->s.c, !two_level && a->weights, "weights are given, but form is flat");
+    ops_refuse(&c->s.c, a->weights && heads != c->s.n[SPEC_HEADS] && heads != c->s.n[SPEC_KV_HEADS],
+               "weights has %lld heads; %lld or %lld are expected", (long long)heads,
+               (long long)c->s.n[SPEC_KV_HEADS], (long long)c->s.n[SPEC_HEADS]);
+    if (c->s.c.status) return;
+    c->p.sparse = 1;
+    c->p.part = a->part;
+    if (a->part != CAIRN_PART_FUSED) c->abilities |= ATTEND_PARTS;
+    if (a->landmarks) c->abilities |= ATTEND_LANDMARKS;
+    if (a->part == CAIRN_PART_WINDOW) return;
+    c->p.selected = (const int32_t *)tensor_data(a->selected);
+    c->p.topk = (int32_t)c->s.n[SPEC_TOPK];
+    if (!two_level) return;
+    c->abilities |= ATTEND_TWO_LEVEL;
+    c->p.weights = (const float *)tensor_data(a->weights);
+    c->p.weight_heads = (int32_t)heads;
 }
 
 cairn_status cairn_attend_pages(cairn_runtime *rt, const cairn_attend_pages_args *args) {
     cairn_attend_pages_args a;
-    ops_paged paged;
-    attend_params p;
-    spec_call s;
-    if (spec_take(rt, SPEC_OF(attend_pages), &a, args, &s)) return s.c.status;
-    ops_attend_want(&s, &a.pages, a.q, a.out, a.lse, &paged, &p);
-    if (s.c.status) return s.c.status;
-    p.selected = (const int32_t *)tensor_data(a.selected);
-    p.topk = (int32_t)s.n[SPEC_TOPK];
-    p.sparse = 1;
-    return ops_attend_run(rt, s.c.op, &p, &paged, a.scale, a.window, a.sinks);
+    ops_attend_call c;
+    memset(&c, 0, sizeof c);
+    if (spec_take(rt, SPEC_OF(attend_pages), &a, args, &c.s)) return c.s.c.status;
+    ops_want_paged(&c.s, &a.pages, &c.paged);
+    ops_want_table(&c.s, &a.pages, &a.more, &c.paged);
+    ops_attend_want(&c, a.q, a.pages.cache, a.more.scales, a.more.softcap, a.out, a.lse);
+    ops_attend_weigh(&c, &a);
+    return ops_attend_run(rt, &c, a.scale, a.window, a.sinks);
+}
+
+cairn_status cairn_attend_tokens(cairn_runtime *rt, const cairn_attend_tokens_args *args) {
+    cairn_attend_tokens_args a;
+    ops_attend_call c;
+    cairn_pages pages;
+    memset(&c, 0, sizeof c);
+    memset(&pages, 0, sizeof pages);
+    if (spec_take(rt, SPEC_OF(attend_tokens), &a, args, &c.s)) return c.s.c.status;
+    ops_refuse(&c.s.c, a.space == CAIRN_SPACE_FLAT && c.s.n[SPEC_PAGE_SIZE] != 1,
+               "space is flat, but cache has %lld slots a page; 1 is expected",
+               (long long)c.s.n[SPEC_PAGE_SIZE]);
+    c.s.n[SPEC_SEQUENCES] = c.s.n[SPEC_ROWS];
+    pages.cache = (cairn_tensor *)(uintptr_t)a.cache;
+    ops_want_paged(&c.s, &pages, &c.paged);
+    ops_attend_want(&c, a.q, a.cache, a.scales, a.softcap, a.out, a.lse);
+    if (c.s.c.status) return c.s.c.status;
+    c.abilities |= ATTEND_TOKENS;
+    c.p.tokens = (const int32_t *)tensor_data(a.tokens);
+    c.p.token_width = (int32_t)c.s.n[SPEC_TOKENS];
+    return ops_attend_run(rt, &c, a.scale, 0, 0);
 }

@@ -67,6 +67,7 @@ static simd_page attention_page(const attention_block *a, int page, int next) {
     out.first = 0;
     out.last = a->page_size;
     out.dim = a->dim;
+    out.cap = 0.0f;
     return out;
 }
 
@@ -135,6 +136,7 @@ static void attention_piece(const attention_block *a, int piece, const attention
     for (; page < end && page <= last; page++) {
         simd_page view;
         bool whole = page >= a->candidates;
+        if (whole && a->only_chosen) break;
         if (!whole && chosen < a->chosen_count && a->chosen[chosen] == page) {
             whole = true;
             chosen++;
@@ -142,6 +144,13 @@ static void attention_piece(const attention_block *a, int piece, const attention
         if (!whole && page * a->page_size >= a->sinks) continue;
         if (attention_lacks(a, page)) {
             *a->missing = true;
+            continue;
+        }
+        if (a->fold) {
+            const int start = page * a->page_size, own = a->positions[0] - start + 1;
+            const int limit = whole ? a->page_size : a->sinks - start;
+            const int slots = own < a->page_size ? own : a->page_size;
+            a->fold(a, page, slots < limit ? slots : limit, whole && page < a->candidates, sum);
             continue;
         }
         view = attention_page(a, page, attention_next(a, page, chosen));

@@ -1,5 +1,7 @@
 /* attention: softmax over paged keys and values: the core on the CPU (attention.c), which the model
- * and the ops share, and the entries attend and attend_pages (attend.c).
+ * and the ops share,, the entries
+ * attend, attend_pages and attend_tokens (attend.c, their CPU half attend_cpu.c), and merge_states
+ * (merge.c).
  *
  * Work is cut by position: a piece is PIECE tokens of a sequence, whole pages. Each piece is summed
  * by itself, page after page, and pieces are folded in ascending order, whoever computed them: so
@@ -10,6 +12,7 @@
 enum { ATTENTION_PIECE = 256 /* tokens; the largest page */, ATTENTION_ROWS = 8 /* of a block */ };
 
 /* The queries of one KV head: `rows` consecutive rows of one sequence. */
+struct attention_sum;
 typedef struct attention_block {
     const simd_kernels *simd;
     const uint16_t *cache;    /* [page][K or V][kv_head][slot][dim] f16 */
@@ -25,6 +28,12 @@ typedef struct attention_block {
                                * candidates */
     float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
     int pages;                /* of the cache: looked at where `missing` is there */
+    bool only_chosen;         /* what is no candidate is left out, too */
+    /* Folds slots 0 .. last - 1 of a page that is there in place of the plain way, of one row; NULL:
+     * the plain way. */
+    void (*fold)(const struct attention_block *a, int page, int last, bool chosen,
+                 const struct attention_sum *sum);
+    const void *context;      /* of fold */
     bool *missing;            /* set where the table holds no page of these, which is left out;
                                * NULL: every page that is attended is known to be there */
 } attention_block;

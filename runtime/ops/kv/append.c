@@ -8,34 +8,6 @@ enum {
 
 /* ---- elements -------------------------------------------------------------------------------- */
 
-/* Nearest even, saturating to 448; NaN gives 0x7f. */
-static uint8_t ops_kv_e4m3(float x) {
-    uint32_t bits, sign, rest;
-    memcpy(&bits, &x, sizeof bits);
-    sign = bits >> 24 & 0x80u;
-    rest = bits & 0x7fffffffu;
-    if (rest > 0x7f800000u) return 0x7f;
-    if (rest >= 0x43e80000u) return (uint8_t)(sign | 0x7eu); /* 464, the tie above 448 */
-    if (rest < 0x3c800000u) /* below 2^-6: multiples of 2^-9 */
-        return (uint8_t)(sign | (uint32_t)lrint(fabs((double)x) * 512.0));
-    rest += 0x7ffffu + (rest >> 20 & 1);
-    return (uint8_t)(sign | ((rest >> 20) - (120u << 3)));
-}
-
-static void ops_kv_read(const simd_kernels *simd, cairn_type type, const void *from, int64_t at,
-                        int dim, float *out) {
-    if (type == CAIRN_F32) {
-        memcpy(out, (const float *)from + at, (size_t)dim * sizeof *out);
-    } else if (type == CAIRN_F16) {
-        simd->of_half((const uint16_t *)from + at, out, dim);
-    } else {
-        for (int i = 0; i < dim; i++) {
-            uint32_t bits = (uint32_t)((const uint16_t *)from)[at + i] << 16;
-            memcpy(&out[i], &bits, sizeof bits);
-        }
-    }
-}
-
 static void ops_kv_write(const simd_kernels *simd, cairn_type type, const float *x, void *to,
                          int64_t at, int dim) {
     if (type == CAIRN_F32) memcpy((float *)to + at, x, (size_t)dim * sizeof *x);
@@ -43,7 +15,7 @@ static void ops_kv_write(const simd_kernels *simd, cairn_type type, const float 
     else if (type == CAIRN_BF16)
         for (int i = 0; i < dim; i++) ((uint16_t *)to)[at + i] = block_bf16_of_f32(x[i]);
     else
-        for (int i = 0; i < dim; i++) ((uint8_t *)to)[at + i] = ops_kv_e4m3(x[i]);
+        for (int i = 0; i < dim; i++) ((uint8_t *)to)[at + i] = fp8_of_f32(x[i]);
 }
 
 /* ---- CPU ------------------------------------------------------------------------------------- */
@@ -98,7 +70,7 @@ static void ops_append_row(const ops_append_job *job, int64_t r, int32_t page, i
     for (int h = 0; h < 2 * heads; h++) {
         int64_t from = (r * heads + h % heads) * dim;
         int64_t to = ((int64_t)page * 2 * heads + h) * p->at.page_size + position % p->at.page_size;
-        ops_kv_read(job->simd, job->source, h < heads ? p->k : p->v, from, dim, x);
+        ops_read_values(job->simd, job->source, h < heads ? p->k : p->v, from, dim, 1.0f, x);
         if (h < heads) ops_append_rotate(p, cosine, sine, x);
         ops_append_put(job, x, to);
     }

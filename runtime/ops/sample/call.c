@@ -16,6 +16,9 @@ static sample_ask ops_sample_ask(const cairn_sample_args *a, int64_t r) {
     memset(&ask, 0, sizeof ask);
     ops_sample_params(a, &ask.params);
     ask.params.seed = a->seeds ? (uint64_t)((const int64_t *)tensor_data(a->seeds))[r] : 0;
+    if (a->mask)
+        ask.mask = (const uint32_t *)tensor_data(a->mask) +
+                   (size_t)r * sample_mask_words((int)a->logits->shape[1]);
     ask.position = a->positions ? ((const int32_t *)tensor_data(a->positions))[r] : 0;
     if (!a->history) return ask;
     ask.history_count = a->history->shape[1];
@@ -47,6 +50,7 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     p.seeds = a->seeds ? (const int64_t *)tensor_data(a->seeds) : NULL;
     p.positions = a->positions ? (const int32_t *)tensor_data(a->positions) : NULL;
     p.history = a->history ? (const int32_t *)tensor_data(a->history) : NULL;
+    p.masks = a->mask ? (const uint32_t *)tensor_data(a->mask) : NULL;
     p.tokens = (int32_t *)tensor_data(a->tokens);
     p.vocab = (int32_t)a->logits->shape[1];
     p.history_count = a->history ? (int32_t)a->history->shape[1] : 0;
@@ -63,13 +67,16 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
                                  a->logits->shape[0]);
     dims.grid[0] = (unsigned)a->logits->shape[0];
     dims.shared_bytes += (OPS_SAMPLE_BINS + 64) * 8;
-    return ops_launch(rt, "sample/sample.cu", "sample", &dims, &p);
+    return sample_launch(rt, "sample/sample.cu", "sample", &dims, &p);
 }
 
 cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args) {
     cairn_sample_args a;
     spec_call s;
-    if (spec_take(rt, SPEC_OF(sample), &a, args, &s) || !s.n[SPEC_ROWS]) return s.c.status;
+    if (spec_take(rt, SPEC_OF(sample), &a, args, &s)) return s.c.status;
+    ops_refuse(&s.c, a.mask && a.mask->shape[1] != (s.n[SPEC_VOCAB] + 31) / 32,
+               "mask: [rows, (vocab + 31) / 32] is expected");
+    if (s.c.status || !s.n[SPEC_ROWS]) return s.c.status;
     if (a.top_p == 0.0f) a.top_p = 1.0f;
     if (a.repetition_penalty == 0.0f) a.repetition_penalty = 1.0f;
     return rt->device.cuda ? ops_sample_cuda(rt, &a) : ops_sample_cpu(&rt->device, &a);

@@ -25,10 +25,14 @@ static void sample_space_place(void *memory, int vocab, sample_space *x) {
     x->seen = (uint8_t *)x->scratch + sample_scratch_bytes(vocab);
 }
 
-static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device) {
+static size_t sample_mask_words(int vocab) { return ((size_t)vocab + 31) / 32; }
+
+static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device,
+                                   uint32_t *masks) {
     x->rows = rows;
     x->rules = host;
     x->device_rules = on_device;
+    x->device_masks = masks;
 }
 
 /* ---- who draws ------------------------------------------------------------------------------- */
@@ -45,20 +49,41 @@ typedef enum sample_place { SAMPLE_BEST, SAMPLE_FEW, SAMPLE_HOST } sample_place;
  * best of them already. */
 static sample_place sample_place_of(const sample_ask *ask, int vocab) {
     if (ask->params.repetition_penalty != 1.0f && ask->history_count) return SAMPLE_HOST;
-    if (ask->params.temperature <= 0.0f) return SAMPLE_BEST;
+    if (ask->params.temperature <= 0.0f) return ask->mask ? SAMPLE_FEW : SAMPLE_BEST;
     return sample_is_few(&ask->params, vocab) ? SAMPLE_FEW : SAMPLE_HOST;
+}
+
+/* Whether a row's mask, if it has one, lets a token be drawn. */
+static bool sample_may(const uint32_t *mask, int32_t id) {
+    return !mask || mask[id / 32] >> id % 32 & 1;
+}
+
+/* The lowest token that may be drawn: what a row gives of which no logit is above -inf. */
+static int32_t sample_first(const uint32_t *mask, int vocab) {
+    int32_t id = 0;
+    while (id < vocab && !sample_may(mask, id)) id++;
+    return id < vocab ? id : 0;
 }
 
 /* ---- on the host ----------------------------------------------------------------------------- */
 
+static bool sample_has_penalty(const sample_ask *ask) {
+    return ask->params.repetition_penalty != 1.0f && ask->history_count;
+}
+
 static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const float *logits) {
-    if (ask->params.repetition_penalty != 1.0f && ask->history_count) {
-        if (logits != x->row) memcpy(x->row, logits, (size_t)x->vocab * sizeof *logits);
-        sample_penalize(x->row, x->vocab, ask->history, ask->history_count,
-                        ask->params.repetition_penalty, x->seen);
+    int32_t token;
+    if (logits != x->row && (ask->mask || sample_has_penalty(ask))) {
+        memcpy(x->row, logits, (size_t)x->vocab * sizeof *logits);
         logits = x->row;
     }
-    return sample_token(&ask->params, logits, x->vocab, ask->position, x->scratch);
+    if (sample_has_penalty(ask))
+        sample_penalize(x->row, x->vocab, ask->history, ask->history_count,
+                        ask->params.repetition_penalty, x->seen);
+    for (int32_t id = 0; id < x->vocab && ask->mask; id++)
+        if (!sample_may(ask->mask, id)) x->row[id] = -INFINITY;
+    token = sample_token(&ask->params, logits, x->vocab, ask->position, x->scratch);
+    return sample_may(ask->mask, token) ? token : sample_first(ask->mask, x->vocab);
 }
 
 /* Whether row i is not wanted: see sample_ask. */
@@ -72,6 +97,19 @@ static void sample_row_host(sample_space *x, const float *logits, const sample_a
 }
 
 /* ---- on the GPU ------------------------------------------------------------------------------ */
+
+/* A kernel of the sampler, in the form that reads masks where there are some. */
+static cairn_status sample_launch(cairn_runtime *rt, const char *source, const char *entry,
+                                  const device_dims *dims, const sample_kernel_params *p) {
+    ops_kernel want;
+    memset(&want, 0, sizeof want);
+    want.source = source;
+    want.entry = entry;
+    want.constants[0].name = "MASKS";
+    want.constants[0].value = 1;
+    want.constant_count = p->masks != NULL;
+    return ops_launch_as(rt, &want, dims, p);
+}
 
 /* A row's blocks meet in a flag; what they hand on lies in the workspace. p->top_k: the largest of
  * all rows'; drawn: whether any row draws. */
@@ -98,7 +136,7 @@ static cairn_status sample_launch_few(cairn_runtime *rt, sample_kernel_params *p
     dims.grid[0] = parts;
     dims.grid[1] = (unsigned)rows;
     dims.shared_bytes = OPS_FEW_SHARED + seen_bytes;
-    return ops_launch(rt, "sample/few.cu", "sample_few", &dims, p);
+    return sample_launch(rt, "sample/few.cu", "sample_few", &dims, p);
 }
 
 /* The rule of every row, and in p what the launch needs of them all. False: none is to be drawn. */
@@ -109,16 +147,32 @@ static bool sample_fill_rules(const sample_space *x, const sample_ask *const *as
         const sample_params *from = asks[i] ? &asks[i]->params : NULL;
         sample_rule *to = &x->rules[i];
         memset(to, 0, sizeof *to);
-        to->skip = !asks[i] || sample_place_of(asks[i], x->vocab) != SAMPLE_FEW;
-        if (to->skip) continue;
+        to->skip = CAIRN_SAMPLE_SKIP;
+        if (!asks[i] || sample_place_of(asks[i], x->vocab) != SAMPLE_FEW) continue;
         any = true;
+        to->skip = 0;
+        if (asks[i]->mask) p->masks = x->device_masks;
         to->seed = (int64_t)from->seed;
         to->position = (int32_t)asks[i]->position;
         to->top_k = from->top_k, to->temperature = from->temperature;
         to->top_p = from->top_p, to->min_p = from->min_p;
         if (to->top_k > p->top_k) p->top_k = to->top_k;
     }
+    for (int i = 0; i < rows && p->masks; i++)
+        if (!x->rules[i].skip && !asks[i]->mask) x->rules[i].skip = CAIRN_SAMPLE_UNMASKED;
     return any;
+}
+
+/* The masks of the rows that a kernel draws. */
+static cairn_status sample_upload_masks(device *dev, const sample_space *x,
+                                        const sample_ask *const *asks, int rows) {
+    const size_t words = sample_mask_words(x->vocab);
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < rows && !status; i++)
+        if (!x->rules[i].skip)
+            status = device_upload(dev, x->device_masks + (size_t)i * words, asks[i]->mask,
+                                   words * sizeof *x->device_masks);
+    return status;
 }
 
 static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const float *logits,
@@ -133,6 +187,7 @@ static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const 
     p.temperature = p.top_p = p.repetition_penalty = 1.0f;
     p.rules = (const sample_rule *)x->device_rules;
     status = device_upload(&rt->device, x->device_rules, x->rules, (size_t)rows * sizeof *x->rules);
+    if (!status && p.masks) status = sample_upload_masks(&rt->device, x, asks, rows);
     return status ? status : sample_launch_few(rt, &p, true, 0, rows);
 }
 

@@ -26,6 +26,7 @@ typedef struct sample_ask {
     int32_t expected;       /* the draft that stands there, or -1 */
     bool chained;           /* wanted only if the row before came out as its draft: else -1, or
                                any token */
+    const uint32_t *mask;   /* host: a bit for each token that may be drawn; NULL: all may */
 } sample_ask;
 
 /* Memory for sampling: all there once open, so that no call allocates. */
@@ -37,13 +38,18 @@ typedef struct sample_space {
     uint8_t *seen;      /* [vocab] bits */
     sample_rule *rules; /* [rows] host */
     void *device_rules; /* [rows] device; NULL on the CPU */
+    uint32_t *device_masks; /* [rows, sample_mask_words] device */
 } sample_space;
 
 /* In memory of sample_space_bytes, 4-byte aligned, which the caller frees. */
 static void sample_space_place(void *memory, int vocab, sample_space *x);
 static size_t sample_space_bytes(int vocab);
-/* For calls of up to `rows` rows whose logits are on the GPU: as many rules there, and here. */
-static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device);
+/* For calls of up to `rows` rows whose logits are on the GPU: as many rules there, and here, and as
+ * many masks there. */
+static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device,
+                                   uint32_t *masks);
+/* Words of a mask. */
+static size_t sample_mask_words(int vocab);
 
 /* Row i of those asked for, in their order, from its logits [vocab] in host memory. */
 static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,

@@ -82,9 +82,12 @@ static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t
         if (fine) pages = map->page_table + request * map->table_stride;
         else *wrong = request;
     }
-    for (i = 0; i < k && indices[i] >= 0; i++) {
-        int64_t place = topk_place(map, r, pages, indices[i]);
-        bool holds = place >= 0 && place <= INT32_MAX;
+    for (i = 0; i < k; i++) {
+        int64_t place;
+        bool holds;
+        if (indices[i] < 0) continue;
+        place = topk_place(map, r, pages, indices[i]);
+        holds = place >= 0 && place <= INT32_MAX;
         if (fine && !holds) *wrong = place;
         fine = fine && holds;
         indices[i] = holds ? (int32_t)place : -1;

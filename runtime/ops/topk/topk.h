@@ -10,6 +10,15 @@ typedef struct topk_shape {
     int64_t rows, n, stride, first_row;
 } topk_shape;
 
+/* What the table does not say of a route, and of topk_transform's own arguments for so many rows;
+ * fills its part of the kernels' parameters. */
+static void topk_want_route(ops_check *c, const char *route);
+static void topk_want_map(ops_check *c, int config_page_size, const cairn_topk_transform_args *a,
+                          int64_t rows, topk_params *map);
+/* What becomes of row r's positions on the CPU, those below 0 left as they are; false when one has
+ * no place or the row no request, and *wrong is that place or request. */
+static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t *indices,
+                           int64_t *wrong);
 /* p holds what concerns the op; rows, stride and the rest are filled in here. route: NULL for the
  * config's. */
 static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_shape *shape,

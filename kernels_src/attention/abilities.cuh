@@ -1,0 +1,295 @@
+/* attention/abilities.cuh: what attention over an op's tensors can do besides the engine's form, each
+ * behind its bits of CAIRN_ABILITIES (abi/attention.h), so that what is not asked for costs nothing:
+ * caches and queries of other types, page tables in rows of any length, a cap on scores, masks over
+ * the rows of a step, pages with weights of their own, landmarks, lists of tokens. */
+#ifndef CAIRN_ABILITIES_CUH
+#define CAIRN_ABILITIES_CUH
+
+constexpr int CACHE_KIND = CAIRN_ABILITIES & ATTEND_CACHE;
+constexpr bool SOFTCAP = (CAIRN_ABILITIES & ATTEND_SOFTCAP) != 0;
+constexpr bool MASKED = (CAIRN_ABILITIES & ATTEND_MASK) != 0;
+constexpr bool TWO_LEVEL = (CAIRN_ABILITIES & ATTEND_TWO_LEVEL) != 0;
+constexpr bool LANDMARKS = (CAIRN_ABILITIES & ATTEND_LANDMARKS) != 0;
+constexpr bool PARTED = (CAIRN_ABILITIES & ATTEND_PARTS) != 0;
+constexpr bool TOKENS = (CAIRN_ABILITIES & ATTEND_TOKENS) != 0;
+/* Scores become what they are by `scores` below, else by a factor alone. */
+constexpr bool ADJUSTED = SOFTCAP || MASKED || TWO_LEVEL || TOKENS;
+constexpr float LOG2_E = 1.4426950408889634f;
+constexpr float NO_SCORE = -3e38f; /* below NOTHING */
+
+/* ---- elements ---- */
+
+/* As f16, at most its largest; NaN stays. */
+CAIRN_INLINE uint32_t pack_within(float lo, float hi) {
+    lo = lo > 65504.0f ? 65504.0f : lo < -65504.0f ? -65504.0f : lo;
+    hi = hi > 65504.0f ? 65504.0f : hi < -65504.0f ? -65504.0f : hi;
+    return pack_f16x2(lo, hi);
+}
+CAIRN_INLINE u32x4 pack_floats(const float *x) {
+    return u32x4{pack_within(x[0], x[1]), pack_within(x[2], x[3]), pack_within(x[4], x[5]),
+                 pack_within(x[6], x[7])};
+}
+CAIRN_INLINE u32x4 half_of_bf16(const void *from) {
+    const u32x4 w = *(const u32x4 *)from;
+    const f32x2 a = unpack_bf16x2(w.x), b = unpack_bf16x2(w.y), c = unpack_bf16x2(w.z),
+                d = unpack_bf16x2(w.w);
+    const float x[8] = {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
+    return pack_floats(x);
+}
+CAIRN_INLINE u32x4 half_of_f32(const void *from) {
+    const f32x4 a = *(const f32x4 *)from, b = ((const f32x4 *)from)[1];
+    const float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    return pack_floats(x);
+}
+CAIRN_INLINE u32x4 half_of_e4m3(const void *from, float scale) {
+    const u32x2 w = *(const u32x2 *)from;
+    const uint32_t two[4] = {w.x & 0xffff, w.x >> 16, w.y & 0xffff, w.y >> 16};
+    float x[8];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const f32x2 v = unpack_f16x2(e4m3x2_to_f16x2((uint16_t)two[i]));
+        x[2 * i] = v.x * scale, x[2 * i + 1] = v.y * scale;
+    }
+    return pack_floats(x);
+}
+/* Eight values of the cache, from value number `from` on, whose slot has `scale`. */
+CAIRN_INLINE u32x4 half_of_cache(const void *cache, int64_t from, const float *scale) {
+    if constexpr (CACHE_KIND == ATTEND_CACHE_BF16)
+        return half_of_bf16((const uint16_t *)cache + from);
+    if constexpr (CACHE_KIND == ATTEND_CACHE_F32) return half_of_f32((const float *)cache + from);
+    if constexpr (CACHE_KIND == ATTEND_CACHE_E4M3)
+        return half_of_e4m3((const uint8_t *)cache + from, *scale);
+    return *(const u32x4 *)((const uint16_t *)cache + from);
+}
+/* Eight values of the queries from number `from` on; f32 may lie at any multiple of 4 bytes. */
+CAIRN_INLINE u32x4 half_of_query(const void *q, int64_t from) {
+    float x[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        x[i] = CAIRN_ABILITIES & ATTEND_QUERY_F16 ? f16_to_f32(((const f16 *)q)[from + i])
+               : CAIRN_ABILITIES & ATTEND_QUERY_BF16
+                   ? bf16_to_f32(((const bf16 *)q)[from + i])
+                   : ((const float *)q)[from + i];
+    return pack_floats(x);
+}
+
+/* ---- lists of tokens ---- */
+
+/* What a row attends: `length` ids of slots. */
+struct token_list {
+    const int32_t *ids;
+    int length;
+
+    /* False for a row that does not exist. All threads. */
+    CAIRN_MEMBER bool find(const attend_params &p, int r) {
+        ids = p.tokens + (p.cu_lens ? 0 : (int64_t)r * p.token_width), length = p.token_width;
+        if (!p.cu_lens) return true;
+        const int b = p.at.sequences ? p.at.sequences[r] : r;
+        if (b < 0 || b >= p.at.sequence_count) {
+            if (thread_id() == 0) report_error(p.at.error, CAIRN_FAULT_ID, r, b);
+            return false;
+        }
+        const int from = p.cu_lens[b], to = p.cu_lens[b + 1];
+        const bool fits = from >= 0 && from <= to && to <= p.token_width;
+        if (!fits && thread_id() == 0) report_error(p.at.error, CAIRN_FAULT_LENGTH, r, to);
+        ids += from, length = to - from;
+        return fits;
+    }
+};
+
+/* The pieces of this warp: a lane knows where the values of one key of the chunk begin. */
+struct token_pieces {
+    const attend_params &p;
+    token_list of;
+    int kv_head;
+    int64_t held;  /* of this lane's key; -1: none */
+    uint32_t seen; /* a bit for each key of the warp */
+
+    CAIRN_MEMBER void look_up(int chunk) {
+        const int at = chunk * CHUNK + warp_id() * WARP_KEYS + lane_id(), size = p.at.page_size;
+        held = -1;
+        if (lane_id() < WARP_KEYS && at < of.length) {
+            const int id = of.ids[at];
+            if (id >= 0 && id / size < p.at.pages)
+                held = (((int64_t)(id / size) * 2 * p.at.kv_heads + kv_head) * size + id % size) *
+                       DIM;
+            else if (id != -1)
+                report_error(p.at.error, CAIRN_FAULT_ID, block_id_z(), id);
+        }
+        seen = warp_ballot(held >= 0);
+    }
+    CAIRN_MEMBER void reach(int chunk) { look_up(chunk); }
+    CAIRN_MEMBER void find(int chunk, key_piece *piece) const {
+#pragma unroll
+        for (int i = 0; i < WARP_PIECES; i++)
+            piece[i] = key_piece{0, chunk * CHUNK + warp_id() * WARP_KEYS + i * 16, 15};
+    }
+};
+
+/* ---- lists of pages, without landmarks ---- */
+
+template <class Source> struct real_pieces {
+    listed_pieces<Source> all;
+
+    CAIRN_MEMBER void look_up(int chunk) { all.look_up(chunk); }
+    CAIRN_MEMBER void reach(int chunk) { all.reach(chunk); }
+    CAIRN_MEMBER void find(int chunk, key_piece *piece) const {
+        all.find(chunk, piece);
+#pragma unroll
+        for (int i = 0; LANDMARKS && i < WARP_PIECES; i++)
+            piece[i].last = min_of(piece[i].last, PAGE - 2 - piece[i].position % PAGE);
+    }
+};
+
+/* ---- caches ---- */
+
+/* A cache of any kind, for fetch_pieces; keys holds where the tokens of a list lie. */
+template <class Keys> struct kept_cache {
+    const void *values;
+    const float *scales;
+    const Keys &keys;
+    int64_t step;
+
+    CAIRN_MEMBER kept_cache operator+(int more) const {
+        return kept_cache{values, scales, keys, step + more};
+    }
+};
+CAIRN_INLINE int64_t token_at(const token_pieces &keys, int key) { return shuffle(keys.held, key); }
+template <class Other> CAIRN_INLINE int64_t token_at(const Other &, int) { return 0; }
+
+template <class Keys>
+CAIRN_INLINE void fetch_part(const kept_cache<Keys> &cache, const key_piece &piece, int i, int slot,
+                             int part, bool seen, shared_addr to) {
+    const int64_t at = TOKENS ? token_at(cache.keys, i * 16 + slot) : piece.at + slot * DIM;
+    const int64_t from = at + cache.step;
+    seen = seen && at >= 0;
+    if constexpr (CACHE_KIND == ATTEND_CACHE_F16) {
+        copy_async16(to, (const uint16_t *)cache.values + (seen ? from + part * 8 : 0), seen);
+    } else {
+        u32x4 v = {};
+        if (seen) v = half_of_cache(cache.values, from + part * 8, cache.scales + from / DIM);
+        *(u32x4 *)(shared_base() + (to.at - shared_addr(shared_base()).at)) = v;
+    }
+}
+
+/* ---- masks ---- */
+
+/* Of a row of a step: it is entry `row` of mask_rows, and sees all before `base`. */
+struct mask_row {
+    int base, row;
+
+    /* False, and reported, where the row is none of its step's; else the list ends with the step's
+     * last entry. All threads. */
+    CAIRN_MEMBER bool find(const attend_params &p, paged_row &at, int r) {
+        base = p.bases[at.sequence], row = at.position - base;
+        const int64_t last = (int64_t)base + p.mask_rows - 1;
+        const bool fits = base >= 0 && row >= 0 && row < p.mask_rows &&
+                          paged_holds(p.at, at, last);
+        if (!fits && thread_id() == 0) report_error(p.at.error, CAIRN_FAULT_POSITION, r, base);
+        at.position = (int)last;
+        return fits;
+    }
+    CAIRN_MEMBER bool sees(const attend_params &p, int sequence, int position) const {
+        const int j = position - base;
+        if (j < 0) return true;
+        if (p.mask) {
+            const int bit = row * p.mask_rows + j;
+            return p.mask[(int64_t)sequence * p.mask_bytes + bit / 8] >> bit % 8 & 1;
+        }
+        return layout_draft_sees(row, j, p.mask_side);
+    }
+};
+
+/* ---- scores ---- */
+
+CAIRN_INLINE float capped(float s, float cap) {
+    const float e = exp2_fast(2.0f * LOG2_E / cap * s);
+    return cap - 2.0f * cap / (e + 1.0f);
+}
+
+/* q.k scaled, capped, in powers of 2. */
+CAIRN_INLINE float score_of(const attend_params &p, float s) {
+    s *= p.scale;
+    return (SOFTCAP ? capped(s, p.softcap) : s) * LOG2_E;
+}
+
+/* What becomes of scores: f(row g or g + 8, piece, key of it, score). */
+template <class Change> CAIRN_INLINE void change_scores(float (*s)[4], Change change) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int n = 0; n < WARP_KEYS / 8; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            s[n][c] = change(g + c / 2 * 8, n / 2, n % 2 * 8 + 2 * t + c % 2, s[n][c]);
+}
+
+/* ---- pages with weights ----
+ * Each selected page has a softmax of its own, and the pages, with the window's softmax if it is
+ * there, another over their weights: so a token counts e^(s - lse of its page + weight). */
+
+/* For each row and each of `count` entries of a list, which stand in `list`: what is added to its
+ * scores. By all threads; the queries are in shared memory. */
+template <class Source>
+CAIRN_INLINE void weigh_pages(const attend_params &p, const Source &source, int from, int count,
+                              const int32_t *list, const int32_t *selected, const float *weights,
+                              int weight_step, int rows, int kv_head, unsigned char *memory,
+                              float *bias) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    const auto none = [](int, int, bool) { return false; };
+    unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
+    for (int e = warp_id(); e < count; e += CORE_WARPS) {
+        const page_entry entry = source.entry(from + e);
+        const bool alone = (list[e] & SINKS_ALONE) != 0;
+        running r;
+        r.clear();
+        for (int slot = 0; slot < PAGE && !alone; slot += WARP_KEYS) {
+            key_piece piece[WARP_PIECES];
+            float s[WARP_KEYS / 8][4];
+            uint32_t unused[WARP_KEYS / 4] = {};
+            int seen[WARP_PIECES];
+#pragma unroll
+            for (int i = 0; i < WARP_PIECES; i++) {
+                const int at = slot + i * 16, last = min_of(PAGE - 1 - LANDMARKS - at, 15);
+                seen[i] = entry.physical < 0 || at >= PAGE ? -1 : last;
+                piece[i].at = layout_slot(entry.physical, 0, kv_head, at, p.at.kv_heads, PAGE, DIM);
+                piece[i].position = 0, piece[i].last = seen[i];
+            }
+            const kept_cache<Source> cache = {p.at.cache, p.scales, source, 0};
+            fetch_keys(cache, piece, mine, none);
+            copy_async_commit();
+            copy_async_wait<0>();
+            warp_sync();
+            score_keys<WARP_KEYS>(
+                [&](int u, uint32_t *a) {
+                    const unsigned char *q = memory + QUERIES_AT;
+                    u32x4 low = *(const u32x4 *)(q + key_at(g, u * 4 + t)), high = {};
+                    if (rows > 8) high = *(const u32x4 *)(q + key_at(g + 8, u * 4 + t));
+                    query_operands(low, high, a);
+                },
+                mine, s);
+            change_scores(s, [&](int, int, int, float v) { return score_of(p, v); });
+            fold_scores<WARP_KEYS>(r, s, 0, seen, 1.0f, unused);
+            fold_scores<WARP_KEYS>(r, s, 1, seen, 1.0f, unused);
+            warp_sync();
+        }
+        int place = -1; /* the first of the selection that is this page */
+        for (int i = 0; i < p.topk && place < 0 && !alone; i += WARP) {
+            const uint32_t same =
+                warp_ballot(i + lane_id() < p.topk && selected[i + lane_id()] == list[e]);
+            if (same) place = i + find_first_set(same) - 1;
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int m = g + half * 8;
+            if (t != 0 || m >= rows) continue;
+            float weight = alone ? 0.0f : weights[m * weight_step + place];
+            if (!alone) {
+                const float lse = r.top[half] + log2_fast(r.total[half]);
+                weight = r.total[half] > 0.0f && weight > NO_SCORE ? weight * LOG2_E - lse : NO_SCORE;
+            }
+            bias[e * 16 + m] = weight;
+        }
+    }
+}
+
+#endif

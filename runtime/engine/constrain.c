@@ -1,0 +1,72 @@
+/* engine_constrain: what a generation's grammar lets it say. The grammar's text is the session's ids
+ * from grammar_from on; a place in it follows from these alone, so that whatever changes the sequence
+ * changes the place, too. */
+
+static cairn_status engine_check_grammar(cairn_session *s, int count) {
+    const engine_options *o = &s->options;
+    base *b = engine_base(s);
+    if (o->grammar_from < 0 || o->grammar_from > count || (o->grammar_from && !o->grammar))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "generate: grammar_from = %d; 0 (behind the prompt), or with a grammar one "
+                         "of 1 to %d ids, is expected", o->grammar_from, count);
+    if (!o->grammar || s->model->grammars) return CAIRN_OK;
+    s->model->grammars = (grammar_shelf *)base_new(b, 1, sizeof(grammar_shelf));
+    return s->model->grammars ? CAIRN_OK : base_no_memory(b, "grammars", sizeof(grammar_shelf));
+}
+
+/* Takes the grammar that was asked for; the prompt ends at `count` ids. */
+static cairn_status engine_take_grammar(cairn_session *s, int count) {
+    engine_options *o = &s->options;
+    cairn_status status = engine_check_grammar(s, count);
+    if (!status && o->grammar)
+        status = grammar_take(engine_base(s), s->model->grammars, &s->model->tokenizer, o->grammar,
+                              strlen(o->grammar), &s->constraint);
+    s->grammar_from = o->grammar_from ? o->grammar_from : count;
+    memset(&s->place, 0, sizeof s->place);
+    o->grammar = NULL; /* the caller's */
+    return status;
+}
+
+static cairn_status engine_find_place(cairn_session *s, int count, grammar_place *place) {
+    return grammar_go(engine_base(s), s->constraint, &s->model->grammars->words,
+                      s->tokens + s->grammar_from, count - s->grammar_from, place);
+}
+
+static cairn_status engine_no_token(cairn_session *s) {
+    if (grammar_is_lost(&s->place))
+        return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT,
+                         "generate: the grammar does not allow the text of ids %d to %d",
+                         s->grammar_from, s->count - 1);
+    return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT,
+                     "generate: the grammar allows none of the model's tokens after %d ids",
+                     s->count - s->grammar_from);
+}
+
+/* The masks of a part's rows that are sampled; what the grammar forbids is not drafted. */
+static cairn_status engine_constrain(cairn_session *s, engine_part *part) {
+    grammar_shelf *shelf = s->model->grammars;
+    cairn_status status = engine_find_place(s, s->count, &s->place);
+    grammar_place place = s->place;
+    for (int i = 0; !status; i++) {
+        bool any = !grammar_is_lost(&place);
+        if (any)
+            status = grammar_allow(engine_base(s), s->constraint, &shelf->words, &place,
+                                   s->model->scratch->turn, &s->masks[i], &any);
+        if (!any && !i) return engine_no_token(s);
+        if (!any) {
+            part->rows -= part->drafts - (i - 1);
+            part->sampled = i;
+            part->drafts = i - 1;
+        }
+        if (status || i >= part->drafts) break;
+        status = engine_find_place(s, s->count + i + 1, &place);
+    }
+    return status;
+}
+
+/* Whether the text of all ids is whole and nothing can follow it. */
+static cairn_status engine_is_said(cairn_session *s, bool *done) {
+    cairn_status status = s->constraint ? engine_find_place(s, s->count, &s->place) : CAIRN_OK;
+    *done = !status && s->constraint && grammar_is_done(s->constraint, &s->place);
+    return status;
+}

@@ -1,0 +1,38 @@
+/* hf: folders of models as Hugging Face's libraries write them: config.json, tokenizer.json, weights
+ * in safetensors, a chat template.
+ *
+ * A folder is read into a gguf: config and tokenizer become the header that the model's GGUF file
+ * would have, and the tensors get its names; families, tokenizer and backends know no other form.
+ * The tensors keep their bytes: they lie in shards, or in memory, as `how` says. What is not certain
+ * to be the same model is refused by name. Calls base, jdoc, os, shards and gguf. */
+
+/* How the weights are to be at hand: as gguf_open, gguf_copy, gguf_scan and gguf_survey have it. */
+typedef enum hf_how { HF_MAP, HF_COPY, HF_SCAN, HF_SURVEY } hf_how;
+
+/* Opens a model, whether a folder or a GGUF file; closed by gguf_close. [blocks] */
+static cairn_status hf_open(base *b, const char *path, hf_how how, gguf *out);
+
+/* ---- private below ------------------------------------------------------------------------------ */
+
+typedef struct hf_file {
+    base_text path, text;
+    jdoc doc;
+    bool there;
+} hf_file;
+
+typedef struct hf_folder {
+    base *b;
+    const char *path;
+    hf_how how;
+    const struct hf_family *family;
+    hf_file config, tokenizer, tokenizer_config;
+    shards *weights;
+    base_text keys, tensors, made; /* as GGUF encodes them; made: data of tensors that are computed */
+    uint64_t key_count, tensor_count;
+    uint64_t next;                 /* place in the data section */
+    int64_t vocab;                 /* rows of the embedding */
+    bool full;                     /* memory ran out */
+} hf_folder;
+
+/* Adds the tokenizer's keys. */
+static cairn_status hf_read_tokenizer(hf_folder *h);

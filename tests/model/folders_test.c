@@ -1,0 +1,551 @@
+/* folders: models in the form of Hugging Face's libraries (tests/folder.h), each beside its GGUF
+ * file: the same logits and ids. Logits against tests/golden/folders, which transformers said of these
+ * folders (scripts/golden/folders.py); tokenizers against the files and ids there. Folders with wrong
+ * files: a status that names them, and nothing is left allocated. With a folder as its argument the
+ * program writes the models there and ends. */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "gguf_build.h"
+#include "json.h"
+#include "random.h"
+#include "ref/block_ref.h"
+#include "ref/f16_ref.h"
+#include "ref/llama_ref.h"
+#include "short_memory.h"
+#include "tap.h"
+#include "family.h"
+#define ZOO_TYPES BLOCK_F32, BLOCK_F16, BLOCK_BF16
+#include "family_zoo.h"
+#include "folder.h"
+
+enum { COUNT = 70, ANIMALS = 14 };
+
+static family zoo_lfm2(uint64_t *state) {
+    family f = {.architecture = "lfm2", .layers = 3, .hidden = 64, .heads = 4, .kv_heads = 2,
+                .dim = 16, .ffn = 48, .vocab = 120, .context = 256, .taps = 3, .head_norms = true};
+    f.conv[0] = f.conv[2] = true;
+    zoo_fill(&f, state);
+    family_put(&f, "rope.freq_base", 6, 1000000, NULL);
+    return f;
+}
+
+/* The animal as it always is. */
+static family same_animal(int i) {
+    uint64_t state = 500 + (uint64_t)i;
+    return i < ANIMALS - 1 ? zoo[i].make(&state) : zoo_lfm2(&state);
+}
+
+static const char *name_of(int i) { return i < ANIMALS - 1 ? zoo[i].name : "lfm2"; }
+
+static cairn_config small_config(cairn_memory_map map) {
+    cairn_config c;
+    cairn_config_default(&c);
+    c.backend = CAIRN_BACKEND_CPU, c.log = CAIRN_LOG_OFF, c.allocator.realloc = test_realloc;
+    c.threads = 1, c.page_size = 16, c.max_batch = 1, c.prefill_chunk = 16, c.memory.map = map;
+    return c;
+}
+
+/* ---- logits -------------------------------------------------------------------------------------- */
+
+static void golden_ids(int vocab, int32_t *ids) {
+    uint32_t at = 7;
+    for (int i = 0; i < COUNT; i++) {
+        at = (at * 1103515245u + 12345u) & 0x7fffffffu;
+        ids[i] = 1 + (int32_t)((at >> 8) % (uint32_t)(vocab - 1));
+    }
+}
+
+/* Logits [COUNT, vocab] of the model at a path; false: it does not load. */
+static bool logits_of(const char *path, cairn_memory_map map, int vocab, float *out) {
+    cairn_config c = small_config(map);
+    cairn_runtime *rt;
+    cairn_model *m = NULL;
+    cairn_eval_args a;
+    int32_t ids[COUNT], *top_ids = (int32_t *)malloc(sizeof *top_ids * COUNT * (size_t)vocab);
+    float *logits = (float *)malloc(sizeof *logits * COUNT * (size_t)vocab);
+    char error[512];
+    double nll;
+    bool fine = !cairn_open(&c, &rt, error, sizeof error);
+    golden_ids(vocab, ids);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.ids = ids, a.count = COUNT, a.top = vocab;
+    a.top_ids = top_ids, a.top_logits = logits;
+    fine = fine && !cairn_load_model(rt, path, &m) && !cairn_eval(m, &a, &nll);
+    if (!fine) tap_note("%s", cairn_last_error(rt));
+    for (int i = 0; fine && i < COUNT; i++)
+        for (int k = 0; k < vocab; k++)
+            out[i * vocab + top_ids[i * vocab + k]] = logits[i * vocab + k];
+    cairn_close(rt);
+    free(top_ids), free(logits);
+    return fine;
+}
+
+static double worst_off(const float *got, const float *want, int count) {
+    double worst = 0;
+    for (int i = 0; i < count; i++) {
+        double off = fabs((double)got[i] - (double)want[i]) / (1 + fabs((double)want[i]));
+        if (!(off <= worst)) worst = off;
+    }
+    return worst;
+}
+
+static void check_golden(int animal, const char *folder, const float *logits, int vocab) {
+    char path[256];
+    double worst = 0;
+    snprintf(path, sizeof path, "tests/golden/folders/%s.json", name_of(animal));
+    json_value *file = json_read(path);
+    if (!tap_ok(file != NULL, "%s: what transformers says of it is there", folder)) return;
+    const json_value *row = json_get(file, "rows")->first, *want = json_get(file, "logits")->first;
+    for (; row; row = row->next, want = want->next) {
+        int id = 0;
+        for (const json_value *w = want->first; w; w = w->next, id++) {
+            double got = (double)logits[(int)row->number * vocab + id];
+            double off = fabs(got - w->number) / (1 + fabs(w->number));
+            if (!(off <= worst)) worst = off;
+        }
+    }
+    tap_ok(worst < 2e-3, "%s: logits as transformers' (%.1e off)", folder, worst);
+    json_free(file);
+}
+
+/* One file, one without padding, or three shards; mapped and copied. */
+static void test_animal(int i) {
+    family f = same_animal(i);
+    const int count = COUNT * f.vocab;
+    float *want = (float *)malloc(sizeof *want * (size_t)count);
+    float *got = (float *)malloc(sizeof *got * (size_t)count);
+    const bool turned = !f.halves && !f.taps; /* GGUF has the rows in another order */
+    char folder[128], file[128];
+    snprintf(folder, sizeof folder, "build/folders/%s", name_of(i));
+    snprintf(file, sizeof file, "build/folders/%s.gguf", name_of(i));
+    folder_write(&f, folder, i % 3 == 2 ? 3 : i % 3);
+    family_write(&f, file);
+    if (tap_ok(logits_of(file, CAIRN_MAP_FILE, f.vocab, want), "%s: the file loads", file))
+        for (int copied = 0; copied < 2; copied++) {
+            double off = INFINITY;
+            if (tap_ok(logits_of(folder, copied ? CAIRN_MAP_COPY : CAIRN_MAP_FILE, f.vocab, got),
+                       "%s: the folder loads, %s", folder, copied ? "copied" : "mapped"))
+                off = worst_off(got, want, count);
+            tap_ok(turned ? off < 5e-4 : off == 0, "%s: logits as the file's (%.1e off)", folder, off);
+        }
+    check_golden(i, folder, got, f.vocab);
+    tap_ok(live_blocks == 0, "nothing is left allocated");
+    free(want), free(got);
+    family_free(&f);
+}
+
+/* ---- tokenizers ---------------------------------------------------------------------------------- */
+
+static void write_text(const char *folder, const char *name, const char *text) {
+    folder_save(folder, name, text, strlen(text));
+}
+
+static bool copy_file(const char *from, const char *folder, const char *name) {
+    base b;
+    base_text text = {NULL, 0, 0};
+    bool fine;
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    fine = !os_read_file(&b, from, &text) && folder_save(folder, name, text.data, text.size);
+    base_text_free(&b, &text);
+    return fine;
+}
+
+/* A folder of a vocabulary and an embedding of so many rows. */
+static void write_vocabulary(const char *folder, const char *from, int rows) {
+    folder_tensor embed = {"model.embed_tokens.weight", "BF16", {rows, 4, 0}, 2, NULL, (size_t)rows * 8};
+    gguf_build file;
+    char path[256];
+    embed.data = (uint8_t *)calloc(1, embed.bytes);
+    file = folder_safetensors(&embed, 1, true);
+    os_make_path(folder);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, i ? "tokenizer_config.json" : "chat_template.jinja");
+        remove(path);
+    }
+    folder_save(folder, "model.safetensors", file.data, file.size);
+    copy_file(from, folder, "tokenizer.json");
+    write_text(folder, "config.json", "{\"model_type\": \"qwen2\", \"num_key_value_heads\": 1, "
+                                      "\"eos_token_id\": [2, 1, 5]}");
+    free(file.data), free(embed.data);
+}
+
+static void check_cases(base *b, const tokenizer *t, const json_value *cases, const char *name) {
+    int wrong = 0, all = 0;
+    for (const json_value *c = cases->first; c; c = c->next, all++) {
+        const json_value *text = json_get(c, "text"), *ids = json_get(c, "ids");
+        tokenizer_ids got = {NULL, 0, 0};
+        bool same = !tokenizer_encode(b, t, text->text, text->size, true, &got) &&
+                    got.size == ids->size;
+        size_t i = 0;
+        for (const json_value *id = ids->first; id && same; id = id->next)
+            same = got.data[i++] == (int32_t)id->number;
+        if (!same && !wrong++) tap_note("\"%s\"", text->text);
+        tokenizer_ids_free(b, &got);
+    }
+    tap_ok(all > 15 && !wrong, "%s: ids as tokenizers' (%d of %d texts)", name, all - wrong, all);
+}
+
+static void test_tokenizer(const char *name) {
+    char file[128], folder[128], golden[128];
+    const json_value *adds;
+    json_value *cases;
+    base b;
+    gguf g;
+    tokenizer t;
+    int vocab;
+    snprintf(file, sizeof file, "tests/golden/folders/%s/tokenizer.json", name);
+    snprintf(golden, sizeof golden, "tests/golden/folders/%s/cases.json", name);
+    snprintf(folder, sizeof folder, "build/folders/tokenizer_%s", name);
+    if (!tap_ok((cases = json_read(golden)) != NULL, "%s is there", golden)) return;
+    vocab = (int)json_get(cases, "vocab")->number;
+    adds = json_get(cases, "adds")->first;
+    write_vocabulary(folder, file, vocab + 3);
+    base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
+    if (!tap_ok(!hf_open(&b, folder, HF_SCAN, &g) && !tokenizer_open(&b, &g, &t), "%s: opens", folder))
+        tap_note("%s", b.error);
+    else {
+        check_cases(&b, &t, json_get(cases, "cases"), name);
+        tap_ok(t.adds_bos == (adds != NULL) && (!adds || t.bos == (int32_t)adds->number),
+               "%s: begins texts as tokenizers does", name);
+        tap_ok(t.vocab == vocab + 3 && t.eos == 2 && t.eot == 1 && t.eom == 5,
+               "%s: rows without a token, and ends from the config", name);
+        tokenizer_close(&b, &t);
+    }
+    gguf_close(&b, &g);
+    tap_ok(live_blocks == 0, "nothing is left allocated");
+    json_free(cases);
+}
+
+/* What tokenizer_config.json and chat_template.jinja say. */
+static void test_chat(void) {
+    static const char chatml[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n'"
+                                 " + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}";
+    static const char *const folder = "build/folders/tokenizer_gpt-2";
+    const char *said = NULL;
+    char text[1024];
+    size_t bytes = 0;
+    base b;
+    gguf g;
+    uint32_t id = 0;
+    base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
+    snprintf(text, sizeof text, "{\"eos_token\": {\"content\": \"<|end|>\"}, \"bos_token\": \"<tool>\", "
+             "\"add_bos_token\": true, \"chat_template\": [{\"name\": \"x\", \"template\": \"no\"}, "
+             "{\"name\": \"default\", \"template\": \"a\\u00e9\\n\\ud83d\\ude00\"}]}");
+    write_text(folder, "tokenizer_config.json", text);
+    tap_ok(!hf_open(&b, folder, HF_SCAN, &g) &&
+           !gguf_string(&b, &g, "tokenizer.chat_template", NULL, &said, &bytes) && bytes == 8 &&
+           !memcmp(said, "a\xc3\xa9\n\xf0\x9f\x98\x80", 8), "the default template of several");
+    tap_ok(!gguf_u32(&b, &g, "tokenizer.ggml.bos_token_id", NULL, &id) && id > 255 &&
+           !gguf_u32(&b, &g, "tokenizer.ggml.eos_token_id", NULL, &id) && id == 1,
+           "tokens that tokenizer_config.json names");
+    gguf_close(&b, &g);
+    write_text(folder, "chat_template.jinja", chatml);
+    tap_ok(!hf_open(&b, folder, HF_SCAN, &g) &&
+           !gguf_string(&b, &g, "tokenizer.chat_template", NULL, &said, &bytes) &&
+           bytes == strlen(chatml) && !memcmp(said, chatml, bytes), "a template of its own file");
+    gguf_close(&b, &g);
+    tap_ok(live_blocks == 0, "nothing is left allocated");
+}
+
+/* ---- the ways to open ---------------------------------------------------------------------------- */
+
+static void same_bytes(const gguf *a, const gguf *c, const char *what) {
+    uint8_t *left = (uint8_t *)malloc(a->size), *right = (uint8_t *)malloc(a->size);
+    bool same = a->size == c->size && a->tensor_count == c->tensor_count;
+    for (size_t i = 0; same && i < a->tensor_count; i++) {
+        const gguf_tensor *t = &a->tensors[i];
+        const uint8_t *x = gguf_fetch(a, t->at, t->bytes, left);
+        const uint8_t *y = gguf_fetch(c, t->at, t->bytes, right);
+        same = x && y && !memcmp(x, y, t->bytes) && !strcmp(t->name, c->tensors[i].name);
+    }
+    tap_ok(same, "%s: tensors hold the same bytes", what);
+    for (size_t at = 1; same && at < a->size; at += a->size / 7) {
+        const size_t bytes = a->size - at < a->size / 3 ? a->size - at : a->size / 3;
+        const uint8_t *x = gguf_fetch(a, at, bytes, left), *y = gguf_fetch(c, at, bytes, right);
+        same = x && y && !memcmp(x, y, bytes);
+    }
+    tap_ok(same, "%s: and so do parts of the whole", what);
+    free(left), free(right);
+}
+
+static void test_ways(int i) {
+    char folder[128];
+    base b;
+    gguf copied, other;
+    snprintf(folder, sizeof folder, "build/folders/%s/", name_of(i));
+    base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
+    if (!tap_ok(!hf_open(&b, folder, HF_COPY, &copied), "%s is copied", folder)) return;
+    for (int how = HF_MAP; how <= HF_SURVEY; how++) {
+        if (how == HF_COPY) continue;
+        if (tap_ok(!hf_open(&b, folder, (hf_how)how, &other), "%s is opened, way %d", folder, how))
+            same_bytes(&copied, &other, folder);
+        gguf_close(&b, &other);
+    }
+    gguf_close(&b, &copied);
+    tap_ok(live_blocks == 0, "nothing is left allocated");
+}
+
+/* Each allocation fails once: a status, and nothing is left. */
+static void test_short_memory(hf_how how) {
+    long tries = 0;
+    bool told = true;
+    base b;
+    gguf g;
+    base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
+    for (cairn_status status = CAIRN_OUT_OF_MEMORY; status; tries++) {
+        allocations_left = tries;
+        status = hf_open(&b, "build/folders/qwen3moe", how, &g);
+        allocations_left = -1;
+        told = told && (!status || status == CAIRN_OUT_OF_MEMORY) && tries < 10000;
+        if (!status) gguf_close(&b, &g);
+        if (live_blocks || !told) break;
+    }
+    tap_ok(told && live_blocks == 0, "way %d: memory runs out at each of %ld allocations", (int)how,
+           tries);
+}
+
+static void test_calls(void) {
+    static const char *const folder = "build/folders/qwen2";
+    cairn_config c = small_config(CAIRN_MAP_FILE);
+    cairn_model_report report;
+    cairn_memory_estimate e;
+    cairn_runtime *rt;
+    cairn_model *m = NULL;
+    cairn_session *s = NULL;
+    const int32_t ids[] = {5, 6, 7, 8};
+    char why[2048];
+    size_t bytes = 0;
+    uint8_t *saved;
+    report.struct_size = sizeof report, e.struct_size = sizeof e;
+    tap_ok(!cairn_model_check(&c, folder, &report, why, sizeof why) && report.reasons == 0 &&
+           !strcmp(report.architecture, "qwen2") && !strcmp(report.name, "qwen2") &&
+           report.tensors == 26 && report.vocab == 120, "cairn_model_check knows the folder");
+    tap_ok(!cairn_estimate(&c, folder, &e, why, sizeof why) && e.weights_bytes > 100000,
+           "cairn_estimate does");
+    if (cairn_open(&c, &rt, why, sizeof why) || cairn_load_model(rt, folder, &m) ||
+        cairn_session_open(m, &s)) { tap_ok(false, "%s", why); return; }
+    cairn_append_ids(s, ids, 4);
+    cairn_session_save_memory(s, NULL, 0, &bytes);
+    saved = (uint8_t *)malloc(bytes);
+    tap_ok(!cairn_session_save_memory(s, saved, bytes, &bytes), "a session is saved");
+    cairn_close(rt);
+    c.memory.map = CAIRN_MAP_COPY;
+    if (cairn_open(&c, &rt, why, sizeof why) || cairn_load_model(rt, folder, &m) ||
+        cairn_session_open(m, &s)) { tap_ok(false, "%s", why); return; }
+    tap_ok(!cairn_session_load_memory(s, saved, bytes), "and loads where the weights are copied");
+    cairn_close(rt);
+    free(saved);
+}
+
+/* ---- hostile folders ----------------------------------------------------------------------------- */
+
+/* A part of a file is replaced; from NULL: all of it, by `to`, or by nothing where that is NULL. HEAD:
+ * the header of model.safetensors. */
+#define HEAD "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+typedef struct hostile {
+    const char *file, *from, *to;
+    cairn_status status;
+    const char *says;
+} hostile;
+
+static const hostile hostiles[] = {
+    {"config.json", NULL, NULL, CAIRN_FILE_NOT_FOUND, "config.json"},
+    {"config.json", NULL, "", CAIRN_BAD_FILE, "config.json: byte 0: the text ends too early"},
+    {"config.json", NULL, "[1]", CAIRN_BAD_FILE, "config.json: no JSON object"},
+    {"config.json", NULL, "{\"a\": tru}", CAIRN_BAD_FILE, "byte 6: not a JSON value"},
+    {"config.json", NULL, "{\"a\": 01}", CAIRN_BAD_FILE, "config.json: byte 6"},
+    {"config.json", NULL, "{\"a\": 1,}", CAIRN_BAD_FILE, "byte 8: a name is expected"},
+    {"config.json", NULL, "{\"a\": \"\\ud800\"}", CAIRN_BAD_FILE, "an escape that is no character"},
+    {"config.json", NULL, "{\"a\": \"\\ud800\\u0041\"}", CAIRN_BAD_FILE, "half a surrogate pair"},
+    {"config.json", NULL, "{\"a\": \"\xff\"}", CAIRN_BAD_FILE, "byte 7: not UTF-8"},
+    {"config.json", NULL, "{} x", CAIRN_BAD_FILE, "something stands behind the value"},
+    {"config.json", "qwen2", "qwen9", CAIRN_UNSUPPORTED, "model_type is 'qwen9'; supported: llama"},
+    {"config.json", "model_type", "model_kind", CAIRN_BAD_FILE, "'model_type': a text is expected"},
+    {"config.json", "\"hidden_size\": 128", "\"hidden_size\": 1.5", CAIRN_BAD_FILE,
+     "'hidden_size': a whole number"},
+    {"config.json", "\"hidden_size\": 128", "\"hidden_size\": -1", CAIRN_BAD_FILE, "'hidden_size'"},
+    {"config.json", "\"hidden_size\": 128", "\"hidden_size\": 64", CAIRN_BAD_FILE,
+     "'token_embd.weight' is [120, 128]; [120, 64] is expected"},
+    {"config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3", CAIRN_BAD_FILE,
+     "'blk.2.attn_q.weight' is missing"},
+    {"config.json", "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 1", CAIRN_UNSUPPORTED,
+     "'blk.1."},
+    {"config.json", "num_key_value_heads", "kv", CAIRN_BAD_FILE, "'num_key_value_heads': a value"},
+    {"config.json", "silu", "relu", CAIRN_UNSUPPORTED, "'hidden_act' is not supported so; silu is"},
+    {"config.json", "\"use_sliding_window\": false", "\"use_sliding_window\": true", CAIRN_UNSUPPORTED,
+     "'use_sliding_window'"},
+    {"config.json", "\"hidden_act\"", "\"quantization_config\": {}, \"hidden_act\"", CAIRN_UNSUPPORTED,
+     "'quantization_config'"},
+    {"config.json", "\"hidden_act\"", "\"layer_types\": [\"linear_attention\"], \"hidden_act\"",
+     CAIRN_UNSUPPORTED, "'layer_types'"},
+    {"config.json", "\"hidden_act\"", "\"rope_scaling\": {\"type\": \"dynamic\"}, \"hidden_act\"",
+     CAIRN_UNSUPPORTED, "'rope_scaling'"},
+    {"config.json", "\"hidden_act\"", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 0.5}, "
+     "\"hidden_act\"", CAIRN_BAD_FILE, "'factor'"},
+    {"config.json", "\"hidden_act\"", "\"rope_scaling\": {\"type\": \"longrope\", \"long_factor\": 5}, "
+     "\"hidden_act\"", CAIRN_BAD_FILE, "'long_factor': a list"},
+    {"config.json", "\"hidden_act\"", "\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 8}, "
+     "\"hidden_act\"", CAIRN_BAD_FILE, "'rope_scaling': factor, low_freq_factor"},
+    {"tokenizer.json", NULL, NULL, CAIRN_FILE_NOT_FOUND, "tokenizer.json"},
+    {"tokenizer.json", NULL, "{}", CAIRN_BAD_FILE, "'model': an object is expected"},
+    {"tokenizer.json", "\"BPE\"", "\"Unigram\"", CAIRN_UNSUPPORTED, "type 'Unigram'"},
+    {"tokenizer.json", "\"type\": \"ByteLevel\", \"add", "\"type\": \"Whitespace\", \"add",
+     CAIRN_UNSUPPORTED, "the pre_tokenizer is of no known form"},
+    {"tokenizer.json", "\"use_regex\": true", "\"use_regex\": false", CAIRN_UNSUPPORTED, "pre_tokenizer"},
+    {"tokenizer.json", "\"\\\"\": 1,", "\"\\\"\": 120,", CAIRN_BAD_FILE, "token 120: the embedding has 120"},
+    {"tokenizer.json", "\"\\\"\": 1,", "\"\\\"\": 2,", CAIRN_BAD_FILE, "token 2 has two texts"},
+    {"tokenizer.json", "\"\\\"\": 1,", "\"\\\"\": \"1\",", CAIRN_BAD_FILE, "a text and its number"},
+    {"tokenizer.json", "\"merges\": []", "\"merges\": [\"a zz\"]", CAIRN_BAD_FILE, "merges[0]"},
+    {"tokenizer.json", "\"merges\": []", "\"merges\": [[\"a\"]]", CAIRN_BAD_FILE, "a pair of texts"},
+    {"tokenizer.json", "\"merges\": []", "\"merges\": 5", CAIRN_BAD_FILE, "'merges': a list"},
+    {HEAD, NULL, NULL, CAIRN_FILE_NOT_FOUND, "build/folders/hostile/model.safetensors"},
+    {HEAD, NULL, "", CAIRN_BAD_FILE, "a header of 0 bytes in a file of 0"},
+    {HEAD, NULL, "\xff\xff\xff\xff\xff\xff\xff\xff{}", CAIRN_BAD_FILE, "not a safetensors file"},
+    {HEAD, "\"__metadata__\": {\"format\": \"pt\"}", "\"model.norm.weight\":{\"dtype\":\"F32\","
+     "\"shape\":[0],\"data_offsets\":[0,0]}", CAIRN_BAD_FILE, "'model.norm.weight' stands twice"},
+    {HEAD, "\"model.norm.weight\"", "\"\"", CAIRN_BAD_FILE, "not a name"},
+    {HEAD, "\"model.norm.weight\"", "\"a\\u0000b\"", CAIRN_BAD_FILE, "not a name"},
+    {HEAD, "\"model.norm.weight\"", "\"model.extra.weight\"", CAIRN_BAD_FILE,
+     "'output_norm.weight' is missing"},
+    {HEAD, "\"__metadata__\": {\"format\": \"pt\"}", "\"x\":{\"dtype\":\"F32\",\"shape\":[0],"
+     "\"data_offsets\":[0,0]}", CAIRN_BAD_FILE, "'x': a dimension is zero"},
+    {HEAD, "\"model.norm.weight\":{\"dtype\":\"F32\"", "\"model.norm.weight\":{\"dtype\":\"F8_E4M3\"",
+     CAIRN_UNSUPPORTED, "'model.norm.weight': its dtype is not supported"},
+    {HEAD, "\"model.norm.weight\":{\"dtype\":\"F32\"", "\"model.norm.weight\":{\"dtype\":\"I32\"",
+     CAIRN_UNSUPPORTED, "I32"},
+    {HEAD, "\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[128]",
+     "\"model.norm.weight\":{\"dtype\":\"F32\",\"shape\":[127]", CAIRN_BAD_FILE,
+     "'model.norm.weight': its data_offsets do not hold its shape"},
+    {HEAD, "\"shape\":[128]", "\"shape\":[9223372036854775807,9223372036854775807]", CAIRN_BAD_FILE,
+     "its shape is no shape"},
+    {HEAD, "\"shape\":[128]", "\"shape\":[1,1,1,1,128]", CAIRN_BAD_FILE, "up to 4 numbers"},
+    {HEAD, "\"data_offsets\":[0,", "\"data_offsets\":[-1,", CAIRN_BAD_FILE, "do not lie in the file"},
+    {HEAD, "\"data_offsets\":[0,", "\"data_offsets\":[99999999999,", CAIRN_BAD_FILE, "do not lie in"},
+    {HEAD, "\"__metadata__\": {\"format\": \"pt\"}", "\"x\":{\"dtype\":\"F32\",\"shape\":[1],"
+     "\"data_offsets\":[0,4]}", CAIRN_BAD_FILE, "its data lie on another's"},
+    {HEAD, "\"model.norm.weight\":{", "\"__metadata__\":{", CAIRN_BAD_FILE, "a gap lies before its data"},
+    {HEAD, "{\"__metadata__\"", "[\"__metadata__\"", CAIRN_BAD_FILE, "is expected"},
+    {INDEX, NULL, "{\"weight_map\": 5}", CAIRN_BAD_FILE, "'weight_map': an object"},
+    {INDEX, NULL, "{\"weight_map\": {\"a\": 5}}", CAIRN_BAD_FILE, "the name of a file in the folder"},
+    {INDEX, NULL, "{\"weight_map\": {\"a\": \"../x\"}}", CAIRN_BAD_FILE, "the name of a file"},
+    {INDEX, NULL, "{\"weight_map\": {\"a\": \"x/y\"}}", CAIRN_BAD_FILE, "the name of a file"},
+    {INDEX, NULL, "{\"weight_map\": {\"a\": \"absent.safetensors\"}}", CAIRN_FILE_NOT_FOUND, "absent"},
+    {INDEX, NULL, "{\"weight_map\": {\"a\": \"model.safetensors\"}}", CAIRN_BAD_FILE,
+     "the tensor 'a' is not in the file 'model.safetensors'"},
+    {INDEX, NULL, "{\"weight_map\": {}}", CAIRN_BAD_FILE, "'model.embed_tokens.weight'"},
+};
+
+/* The file of the folder, changed. */
+static void spoil_file(const char *folder, const hostile *h) {
+    base b;
+    base_text was = {NULL, 0, 0};
+    gguf_build out = {0};
+    char path[256];
+    size_t head = 0, at, cut;
+    const bool is_head = !strcmp(h->file, HEAD);
+    const char *found = NULL;
+    snprintf(path, sizeof path, "%s/%s", folder, h->file);
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    if (!h->from) {
+        if (h->to) write_text(folder, h->file, h->to);
+        else remove(path);
+        return;
+    }
+    os_read_file(&b, path, &was);
+    for (at = is_head ? 8 : 0; at + strlen(h->from) <= was.size && !found; at++)
+        if (!memcmp(was.data + at, h->from, strlen(h->from))) found = was.data + at;
+    if (!tap_ok(found != NULL, "%s holds %s", h->file, h->from)) {
+        base_text_free(&b, &was);
+        return;
+    }
+    cut = (size_t)(found - was.data);
+    if (is_head) memcpy(&head, was.data, 8);
+    if (is_head) build_number(&out, head + strlen(h->to) - strlen(h->from), 8);
+    build_bytes(&out, was.data + (is_head ? 8 : 0), cut - (is_head ? 8 : 0));
+    build_bytes(&out, h->to, strlen(h->to));
+    build_bytes(&out, found + strlen(h->from), was.size - cut - strlen(h->from));
+    folder_save(folder, h->file, out.data, out.size);
+    free(out.data);
+    base_text_free(&b, &was);
+}
+
+/* The status and the words of a load, and that nothing is left of it. */
+static void check_refused(const char *folder, cairn_status wanted, const char *says, const char *what) {
+    for (int copied = 0; copied < 2; copied++) {
+        cairn_config c = small_config(copied ? CAIRN_MAP_COPY : CAIRN_MAP_FILE);
+        cairn_runtime *rt;
+        cairn_model *m = NULL;
+        cairn_status status;
+        char error[256];
+        if (cairn_open(&c, &rt, error, sizeof error)) { tap_ok(false, "%s", error); return; }
+        status = cairn_load_model(rt, folder, &m);
+        if (!tap_ok(status == wanted && strstr(cairn_last_error(rt), says) && !m, "%s: %s", what, says))
+            tap_note("%d: %s", (int)status, cairn_last_error(rt));
+        cairn_close(rt);
+        tap_ok(live_blocks == 0, "nothing is left allocated");
+    }
+}
+
+static void test_hostile(const family *f, const hostile *h) {
+    static const char *const folder = "build/folders/hostile";
+    folder_write(f, folder, 1);
+    spoil_file(folder, h);
+    check_refused(folder, h->status, h->says, h->file);
+}
+
+static void test_deep(const family *f) {
+    static const char *const folder = "build/folders/hostile";
+    char deep[400], wide[400] = "{\"a\": ";
+    memset(deep, '[', sizeof deep - 1), deep[sizeof deep - 1] = '\0';
+    memset(wide + 6, '9', sizeof wide - 8), wide[sizeof wide - 2] = '}';
+    folder_write(f, folder, 1);
+    write_text(folder, "config.json", deep);
+    check_refused(folder, CAIRN_BAD_FILE, "byte 64: nested too deep", "400 brackets");
+    write_text(folder, "config.json", wide);
+    check_refused(folder, CAIRN_BAD_FILE, "'model_type'", "a number of 392 digits");
+}
+
+/* An expert that is not there, and one of another type. */
+static void test_experts(void) {
+    static const hostile bad[] = {
+        {HEAD, "mlp.experts.3.up_proj", "mlp.experts.9.up_proj", CAIRN_BAD_FILE,
+         "ffn_up_exps.weight' of expert 3 is missing"},
+        {HEAD, "mlp.experts.3.up_proj", "mlp.experts.03.up_proj", CAIRN_BAD_FILE, "of expert 3"}};
+    family f = same_animal(6);
+    for (int i = 0; i < 2; i++) test_hostile(&f, &bad[i]);
+    family_free(&f);
+}
+
+static void test_hostiles(void) {
+    family f = same_animal(4);
+    for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&f, &hostiles[i]);
+    test_deep(&f);
+    family_free(&f);
+    test_experts();
+}
+
+static int write_zoo(const char *to) {
+    char path[256];
+    for (int i = 0; i < ANIMALS; i++) {
+        family f = same_animal(i);
+        snprintf(path, sizeof path, "%s/%s", to, name_of(i));
+        folder_write(&f, path, 1);
+        family_free(&f);
+    }
+    return 0;
+}
+
+int main(int count, char **words) {
+    if (count > 1) return write_zoo(words[1]);
+    static const char *const forms[] = {"gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o", "tekken",
+                                        "llama", "gemma", "always", "first", "phrases"};
+    for (int i = 0; i < ANIMALS; i++) test_animal(i);
+    for (size_t i = 0; i < BASE_COUNT(forms); i++) test_tokenizer(forms[i]);
+    test_chat();
+    for (int i = 4; i < 7; i++) test_ways(i);
+    test_short_memory(HF_MAP), test_short_memory(HF_COPY);
+    test_calls();
+    test_hostiles();
+    return tap_done();
+}

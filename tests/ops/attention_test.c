@@ -1,0 +1,655 @@
+/* Attention's ops against loops in double precision, which share nothing with them: caches and queries
+ * of every type, page tables of any shape, masks, lists of tokens, pages with weights, states merged.
+ * Shuffled tables, NaN in every slot that must not be read, lengths around a page.
+ * emulated: asan race */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "random.h"
+#include "ref/f16_ref.h"
+#include "tap.h"
+#include "backends.h"
+
+enum { MOST_DIM = 576, MOST_TOPK = 16 };
+
+static uint64_t seed;
+static cairn_runtime *rt;
+static const char *where;
+static bool on_gpu;
+
+static uint32_t draw(void) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(seed >> 33);
+}
+static int between(int low, int high) { return low + (int)(draw() % (uint32_t)(high - low + 1)); }
+static float uniform(void) { return (float)(draw() & 0xffffff) / 8388608.0f - 1.0f; }
+
+/* ---- tensors with their host copies ---- */
+
+typedef struct both { cairn_tensor *t; char *host; size_t bytes; } both;
+
+static both make(cairn_type type, int rank, const int64_t *shape) {
+    both b;
+    b.bytes = cairn_type_bytes(type);
+    for (int i = 0; i < rank; i++) b.bytes *= (size_t)shape[i];
+    b.host = (char *)calloc(b.bytes + 1, 1);
+    if (cairn_tensor_new(rt, type, rank, shape, &b.t)) printf("# %s\n", cairn_last_error(rt));
+    return b;
+}
+#define MAKE(type, ...)                                                                           \
+    make(type, (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (int64_t[]){__VA_ARGS__})
+static void upload(const both *b) { cairn_tensor_write(rt, b->t, b->host, b->bytes); }
+static void download(const both *b) { cairn_tensor_read(rt, b->t, b->host, b->bytes); }
+static void drop(both *b) { if (b->t) cairn_tensor_free(rt, b->t); free(b->host); }
+static void poison(const both *b) { memset(b->host, 0xff, b->bytes); upload(b); }
+static int32_t *ints(const both *b) { return (int32_t *)(void *)b->host; }
+static float *floats(const both *b) { return (float *)(void *)b->host; }
+
+static bool done(cairn_status status) {
+    if (status) printf("# %s: %s\n", cairn_status_name(status), cairn_last_error(rt));
+    return !status;
+}
+static bool near(double got, double want, double tolerance) {
+    return got == want || fabs(got - want) <= tolerance * (1 + fabs(want)); /* false for NaN */
+}
+
+/* ---- values of every type ---- */
+
+static double decode(cairn_type type, const void *from, int64_t i) {
+    if (type == CAIRN_F32) return (double)((const float *)from)[i];
+    if (type == CAIRN_F16) return ref_f16(((const uint16_t *)from)[i]);
+    if (type == CAIRN_BF16) {
+        uint32_t bits = (uint32_t)((const uint16_t *)from)[i] << 16;
+        float v;
+        memcpy(&v, &bits, 4);
+        return (double)v;
+    } else {
+        const int v = ((const uint8_t *)from)[i], e = v >> 3 & 15, m = v & 7;
+        const double x = (v & 127) == 127 ? NAN : e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
+        return v & 128 ? -x : x;
+    }
+}
+/* A value of 1/16 to 2 in magnitude, times 2^shift. */
+static void encode(cairn_type type, void *to, int64_t i, int shift) {
+    const uint32_t v = draw();
+    if (type == CAIRN_F32) ((float *)to)[i] = ldexpf(uniform() * 2, shift);
+    else if (type == CAIRN_F16)
+        ((uint16_t *)to)[i] = (uint16_t)((v & 0x8000u) | (11 + shift + (v >> 16) % 5) << 10 | (v & 0x3ff));
+    else if (type == CAIRN_BF16)
+        ((uint16_t *)to)[i] = (uint16_t)((v & 0x8000u) | (123 + shift + (v >> 16) % 5) << 7 | (v & 0x7f));
+    else ((uint8_t *)to)[i] = (uint8_t)((v & 0x80u) | (5 + (v >> 16) % 5) << 3 | (v >> 8 & 7));
+}
+
+/* ---- a world: sequences in a paged cache ---- */
+
+typedef struct world {
+    cairn_type type, query;
+    int size, dim, kv_heads, group, heads, rows, sequences, max_pages, pages;
+    both cache, scales, table, of, at, q, out, lse, indptr, indices, last;
+    int lengths[8]; /* tokens that each sequence holds */
+    double scale, cap;
+} world;
+
+static double kv(const world *w, int side, int head, int64_t slot_id, int d) {
+    const int64_t page = slot_id / w->size, slot = slot_id % w->size;
+    const int64_t row = ((page * 2 + side) * w->kv_heads + head) * w->size + slot;
+    const double v = decode(w->type, w->cache.host, row * w->dim + d);
+    return w->type == CAIRN_E4M3 ? v * (double)floats(&w->scales)[row] : v;
+}
+static int64_t slot_of(const world *w, int sequence, int t) {
+    return (int64_t)ints(&w->table)[sequence * w->max_pages + t / w->size] * w->size + t % w->size;
+}
+static double query(const world *w, int r, int h, int d) {
+    return decode(w->query, w->q.host, ((int64_t)r * w->heads + h) * w->dim + d);
+}
+
+/* Fills what the sequences hold; the rest stays NaN. */
+static void fill_tokens(world *w) {
+    for (int s = 0; s < w->sequences; s++)
+        for (int t = 0; t < w->lengths[s]; t++)
+            for (int h = 0; h < 2 * w->kv_heads; h++) {
+                const int64_t id = slot_of(w, s, t);
+                const int64_t row = ((id / w->size) * 2 * w->kv_heads + h) * w->size + id % w->size;
+                for (int d = 0; d < w->dim; d++) encode(w->type, w->cache.host, row * w->dim + d, 0);
+                if (w->type == CAIRN_E4M3)
+                    floats(&w->scales)[row] = ldexpf(1.5f + uniform(), -3 - between(0, 2));
+            }
+}
+
+/* Row r of sequence r % sequences, the first rows at its end. */
+static world make_world(cairn_type type, cairn_type query_type, int size, int dim, int kv_heads,
+                        int group, int rows, int sequences, const int *lengths) {
+    world w;
+    int most = 0, next = 0;
+    memset(&w, 0, sizeof w);
+    w.type = type, w.query = query_type, w.size = size, w.dim = dim, w.kv_heads = kv_heads;
+    w.group = group, w.heads = kv_heads * group, w.rows = rows, w.sequences = sequences;
+    w.scale = 1 / sqrt((double)dim);
+    for (int s = 0; s < sequences; s++) {
+        w.lengths[s] = lengths[s];
+        if (lengths[s] > most) most = lengths[s];
+    }
+    w.max_pages = (most + size - 1) / size + 1;
+    w.pages = w.sequences * w.max_pages + 3;
+    w.cache = MAKE(type, w.pages, 2, kv_heads, size, dim);
+    if (type == CAIRN_E4M3) w.scales = MAKE(CAIRN_F32, w.pages, 2, kv_heads, size);
+    w.table = MAKE(CAIRN_I32, sequences, w.max_pages);
+    w.of = MAKE(CAIRN_I32, rows), w.at = MAKE(CAIRN_I32, rows);
+    w.q = MAKE(query_type, rows, w.heads, dim);
+    w.out = MAKE(CAIRN_F32, rows, w.heads, dim), w.lse = MAKE(CAIRN_F32, rows, w.heads);
+    for (int i = 0; i < sequences * w.max_pages; i++) {
+        const int j = between(0, i);
+        ints(&w.table)[i] = ints(&w.table)[j];
+        ints(&w.table)[j] = 2 + next++;
+    }
+    for (int s = 0; s < sequences; s++) /* pages that nobody needs do not exist */
+        for (int c = (lengths[s] + size - 1) / size; c < w.max_pages; c++)
+            ints(&w.table)[s * w.max_pages + c] = c % 2 ? -1 : w.pages + 7;
+    for (int r = 0; r < rows; r++) {
+        const int s = r % sequences, last = lengths[s] - 1;
+        ints(&w.of)[r] = s;
+        ints(&w.at)[r] = r < sequences || last < 1 ? (last < 0 ? 0 : last) : between(0, last);
+    }
+    memset(w.cache.host, 0xff, w.cache.bytes);
+    if (w.scales.t) memset(w.scales.host, 0xff, w.scales.bytes);
+    fill_tokens(&w);
+    for (size_t i = 0; i < (size_t)rows * (size_t)w.heads * (size_t)dim; i++)
+        encode(query_type, w.q.host, (int64_t)i, 0);
+    return w;
+}
+static void send_world(const world *w) {
+    upload(&w->cache), upload(&w->table), upload(&w->of), upload(&w->at), upload(&w->q);
+    if (w->scales.t) upload(&w->scales);
+    if (w->indptr.t) upload(&w->indptr), upload(&w->indices), upload(&w->last);
+    poison(&w->out), poison(&w->lse);
+}
+static void drop_world(world *w) {
+    drop(&w->cache), drop(&w->scales), drop(&w->table), drop(&w->of), drop(&w->at), drop(&w->q);
+    drop(&w->out), drop(&w->lse), drop(&w->indptr), drop(&w->indices), drop(&w->last);
+}
+static cairn_pages pages_of(const world *w) {
+    cairn_pages p;
+    p.cache = w->cache.t, p.page_table = w->table.t, p.sequences = w->of.t, p.positions = w->at.t;
+    return p;
+}
+/* The same table as rows of any length. */
+static void make_csr(world *w) {
+    int count = 0;
+    w->indptr = MAKE(CAIRN_I32, w->sequences + 1), w->last = MAKE(CAIRN_I32, w->sequences);
+    w->indices = MAKE(CAIRN_I32, w->sequences * w->max_pages);
+    poison(&w->indices);
+    for (int s = 0; s < w->sequences; s++) {
+        const int n = (w->lengths[s] + w->size - 1) / w->size;
+        for (int c = 0; c < n; c++) ints(&w->indices)[count++] = ints(&w->table)[s * w->max_pages + c];
+        ints(&w->indptr)[s + 1] = count;
+        ints(&w->last)[s] = w->lengths[s] - (n - 1) * w->size;
+    }
+}
+
+/* ---- the oracle ---- */
+
+typedef struct state { double top, total, out[MOST_DIM]; } state;
+
+static void clear(state *s) { memset(s, 0, sizeof *s), s->top = -(double)INFINITY; }
+static void add(state *s, double score, const double *value, int dim) {
+    const double top = score > s->top ? score : s->top;
+    const double old = s->total > 0 ? exp(s->top - top) : 0, now = exp(score - top);
+    if (!(score > -(double)INFINITY)) return;
+    for (int d = 0; d < dim; d++) s->out[d] = s->out[d] * old + now * value[d];
+    s->total = s->total * old + now, s->top = top;
+}
+static double lse_of(const state *s) {
+    return s->total > 0 ? s->top + log(s->total) : -(double)INFINITY;
+}
+/* Adds a token of the cache. */
+static void add_token(const world *w, state *s, int r, int h, int64_t id) {
+    double score = 0, value[MOST_DIM];
+    for (int d = 0; d < w->dim; d++) {
+        score += query(w, r, h, d) * kv(w, 0, h / w->group, id, d);
+        value[d] = kv(w, 1, h / w->group, id, d);
+    }
+    score *= w->scale;
+    if (w->cap > 0) score = w->cap * tanh(score / w->cap);
+    add(s, score, value, w->dim);
+}
+static bool agrees(const world *w, int r, int h, const state *s, double tolerance) {
+    const float *out = floats(&w->out) + ((int64_t)r * w->heads + h) * w->dim;
+    const double lse = (double)floats(&w->lse)[r * w->heads + h];
+    bool fine = near(lse, lse_of(s), tolerance);
+    for (int d = 0; d < w->dim && fine; d++)
+        fine = near((double)out[d], s->total > 0 ? s->out[d] / s->total : 0, tolerance);
+    if (!fine) printf("# row %d head %d: lse %g, want %g; out %g, want %g\n", r, h, lse, lse_of(s),
+                      (double)out[0], s->total > 0 ? s->out[0] / s->total : 0);
+    return fine;
+}
+/* On a GPU keys, values, queries and weights are rounded to f16. */
+static double tolerance_of(const world *w) { (void)w; return on_gpu ? 3e-3 : 2e-5; }
+
+/* ---- attend: types, caps, tables ---- */
+
+static bool sees(const world *w, int position, int t, int window, int sinks, bool sparse) {
+    int from = sparse ? position / w->size * w->size : 0;
+    if (window > 0) from = (position - window + 1 > 0 ? position - window + 1 : 0) / w->size * w->size;
+    return t <= position && (t < sinks || t >= from);
+}
+static bool check_dense(const world *w, int window, int sinks) {
+    bool fine = true;
+    download(&w->out), download(&w->lse);
+    for (int r = 0; r < w->rows; r++)
+        for (int h = 0; h < w->heads && fine; h++) {
+            state s;
+            clear(&s);
+            for (int t = 0; t <= ints(&w->at)[r]; t++)
+                if (sees(w, ints(&w->at)[r], t, window, sinks, false))
+                    add_token(w, &s, r, h, slot_of(w, ints(&w->of)[r], t));
+            fine = agrees(w, r, h, &s, tolerance_of(w));
+        }
+    return fine;
+}
+static cairn_attend_args attend_of(const world *w) {
+    cairn_attend_args a;
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.pages = pages_of(w), a.q = w->q.t, a.out = w->out.t;
+    a.lse = w->lse.t, a.more.scales = w->scales.t, a.more.softcap = (float)w->cap;
+    if (w->indptr.t) {
+        a.pages.page_table = NULL;
+        a.more.page_indptr = w->indptr.t, a.more.page_indices = w->indices.t;
+        a.more.last_page_len = w->last.t;
+    }
+    return a;
+}
+static void test_types(cairn_type type, cairn_type query_type, int size, int dim, int kv_heads,
+                       int group, double cap, bool csr) {
+    const int longest = between(2 * size, 5 * size);
+    const int lengths[] = {longest, size, size + 1, size > 1 ? size - 1 : 1, 1};
+    world w = make_world(type, query_type, size, dim, kv_heads, group, 7, 5, lengths);
+    const int window = between(1, longest), sinks = between(0, 2 * size);
+    cairn_attend_args a;
+    char *dense = (char *)malloc(w.out.bytes);
+    bool fine;
+    w.cap = cap;
+    send_world(&w);
+    a = attend_of(&w);
+    fine = done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0);
+    memcpy(dense, w.out.host, w.out.bytes);
+    tap_ok(fine, "attend on %s: cache %s, q %s, page %d, dim %d, %d x %d heads, softcap %g", where,
+           cairn_type_name(type), cairn_type_name(query_type), size, dim, kv_heads, group, cap);
+    if (csr) {
+        make_csr(&w);
+        send_world(&w);
+        a = attend_of(&w);
+        fine = done(cairn_attend(rt, &a));
+        download(&w.out);
+        tap_ok(fine && !memcmp(dense, w.out.host, w.out.bytes),
+               "attend on %s: page tables as rows of any length give the same bits", where);
+    }
+    poison(&w.out), poison(&w.lse);
+    a.window = window, a.sinks = sinks;
+    tap_ok(done(cairn_attend(rt, &a)) && check_dense(&w, window, sinks),
+           "attend on %s: %s, window %d, sinks %d", where, cairn_type_name(type), window, sinks);
+    free(dense), drop_world(&w);
+}
+
+/* ---- attend: masks ---- */
+
+/* Rows are whole steps of `entries`, behind lengths[s] tokens; mask bits by row and entry. */
+static bool check_masked(const world *w, const int32_t *bases, int entries, const uint8_t *visible) {
+    bool fine = true;
+    download(&w->out), download(&w->lse);
+    for (int r = 0; r < w->rows; r++) {
+        const int of = ints(&w->of)[r], row = ints(&w->at)[r] - bases[of];
+        for (int h = 0; h < w->heads && fine; h++) {
+            state s;
+            clear(&s);
+            for (int t = 0; t < bases[of]; t++) add_token(w, &s, r, h, slot_of(w, of, t));
+            for (int j = 0; j < entries; j++)
+                if (visible[(of * entries + row) * entries + j])
+                    add_token(w, &s, r, h, slot_of(w, of, bases[of] + j));
+            fine = agrees(w, r, h, &s, tolerance_of(w));
+        }
+    }
+    return fine;
+}
+/* Whether entry i of draft and verify sees entry j, from the tokens that each stands for: it sees one
+ * entry at each position up to its own, real tokens before its own token and its token's masks. */
+static bool draft_sees(int i, int j, int k) {
+    const int gi = i / (k + 1), gj = j / (k + 1), ri = i % (k + 1), rj = j % (k + 1);
+    return (rj == 0 && gj <= gi) || (gj == gi && rj > 0 && rj <= ri);
+}
+static void test_mask(int k, int entries, cairn_type type) {
+    const int lengths[] = {37 + entries, 16 + entries, entries};
+    world w = make_world(type, CAIRN_F32, 16, 64, 1, 2, 2 * entries + 1, 3, lengths);
+    const int bytes = (entries * entries + 7) / 8 + 2;
+    both bases = MAKE(CAIRN_I32, 3), mask = MAKE(CAIRN_U8, 3, bytes);
+    uint8_t *visible = (uint8_t *)calloc((size_t)(3 * entries), (size_t)entries);
+    cairn_attend_args a;
+    for (int s = 0; s < 3; s++) ints(&bases)[s] = lengths[s] - entries;
+    for (int r = 0; r < w.rows; r++)
+        ints(&w.at)[r] = ints(&bases)[ints(&w.of)[r]] + between(0, entries - 1);
+    for (int i = 0; i < 3 * entries * entries; i++) {
+        const int of = i / (entries * entries), bit = i % (entries * entries);
+        visible[i] = k >= 0 ? draft_sees(bit / entries, bit % entries, k) : draw() % 3 == 0;
+        if (visible[i]) mask.host[of * bytes + bit / 8] = (char)(mask.host[of * bytes + bit / 8] | 1 << bit % 8);
+    }
+    send_world(&w), upload(&bases), upload(&mask);
+    a = attend_of(&w);
+    a.bases = bases.t, a.mask = k < 0 ? mask.t : NULL, a.step_rows = entries;
+    a.draft_length = k < 0 ? 0 : k;
+    tap_ok(done(cairn_attend(rt, &a)) && check_masked(&w, ints(&bases), entries, visible),
+           "attend on %s: %s of %d entries", where, k < 0 ? "a mask" : "draft and verify", entries);
+    if (k < 0) {
+        both less = MAKE(CAIRN_U8, 3, bytes - 3);
+        a.mask = less.t;
+        tap_ok(cairn_attend(rt, &a) == CAIRN_INVALID_ARGUMENT &&
+               strstr(cairn_last_error(rt), "mask has"), "attend on %s: a mask too short", where);
+        a.mask = mask.t, a.window = 4;
+        tap_ok(cairn_attend(rt, &a) == CAIRN_INVALID_ARGUMENT, "attend on %s: and a window", where);
+        a.window = 0, ints(&bases)[1] = 1 << 30;
+        upload(&bases);
+        tap_ok((cairn_attend(rt, &a) == CAIRN_BAD_DATA) == !on_gpu &&
+                   (cairn_sync(rt) == CAIRN_BAD_DATA) == on_gpu,
+               "attend on %s: rows that are no entry of their step are reported", where);
+        drop(&less);
+    }
+    free(visible), drop(&bases), drop(&mask), drop_world(&w);
+}
+
+/* ---- chunks of a prefix, merged ---- */
+
+static void test_chunks(int capacity, cairn_type type) {
+    const int lengths[] = {75, 0, 33, 1}, rows = 6, b = 4;
+    world w = make_world(type, CAIRN_F32, 16, 64, 1, 4, rows, b, lengths);
+    const int each = capacity / b > 0 ? capacity / b : 1, chunks = (75 + each - 1) / each;
+    const int64_t width = (int64_t)each * b;
+    both kv_indices = MAKE(CAIRN_I32, width), cu = MAKE(CAIRN_I32, b + 1);
+    both parts = MAKE(CAIRN_F32, chunks, rows, w.heads, w.dim), lses = MAKE(CAIRN_F32, chunks, rows, w.heads);
+    cairn_merge_states_args m;
+    bool fine = true;
+    for (int c = 0; c < chunks; c++) {
+        cairn_attend_args a;
+        int n = 0;
+        poison(&kv_indices);
+        for (int s = 0; s < b; s++) {
+            for (int t = c * each; t < (c + 1) * each && t < lengths[s]; t++)
+                ints(&kv_indices)[n++] = (int32_t)slot_of(&w, s, t);
+            ints(&cu)[s + 1] = n;
+        }
+        send_world(&w), upload(&kv_indices), upload(&cu);
+        a = attend_of(&w);
+        a.pages.page_table = a.pages.positions = NULL;
+        a.kv_indices = kv_indices.t, a.cu_lens = cu.t;
+        fine = fine && done(cairn_attend(rt, &a));
+        download(&w.out), download(&w.lse);
+        for (int r = 0; r < rows; r++) /* an empty chunk */
+            for (int h = 0; h < w.heads; h++)
+                if (ints(&cu)[ints(&w.of)[r]] == ints(&cu)[ints(&w.of)[r] + 1])
+                    fine = fine && floats(&w.out)[(r * w.heads + h) * w.dim] == 0.0f &&
+                           floats(&w.lse)[r * w.heads + h] == -INFINITY;
+        memcpy(parts.host + (size_t)c * w.out.bytes, w.out.host, w.out.bytes);
+        memcpy(lses.host + (size_t)c * w.lse.bytes, w.lse.host, w.lse.bytes);
+    }
+    upload(&parts), upload(&lses), poison(&w.out), poison(&w.lse);
+    memset(&m, 0, sizeof m);
+    m.struct_size = sizeof m, m.parts = parts.t, m.lses = lses.t, m.out = w.out.t, m.lse = w.lse.t;
+    fine = fine && done(cairn_merge_states(rt, &m));
+    download(&w.out), download(&w.lse);
+    for (int r = 0; r < rows; r++)
+        for (int h = 0; h < w.heads && fine; h++) {
+            state s;
+            clear(&s);
+            for (int t = 0; t < lengths[ints(&w.of)[r]]; t++)
+                add_token(&w, &s, r, h, slot_of(&w, ints(&w.of)[r], t));
+            fine = agrees(&w, r, h, &s, tolerance_of(&w));
+        }
+    tap_ok(fine, "attend on %s: %d chunks of a prefix, capacity %d, merged", where, chunks, capacity);
+    drop(&kv_indices), drop(&cu), drop(&parts), drop(&lses), drop_world(&w);
+}
+
+/* merge_states alone: parts of lse -inf hold NaN, lses far apart. */
+static void test_merge(int parts, int rows, int heads, int dim) {
+    both in = MAKE(CAIRN_F32, parts, rows, heads, dim), lses = MAKE(CAIRN_F32, parts, rows, heads);
+    both out = MAKE(CAIRN_F32, rows, heads, dim), lse = MAKE(CAIRN_F32, rows, heads);
+    const int states = rows * heads;
+    cairn_merge_states_args m;
+    bool fine;
+    for (int i = 0; i < parts * states; i++) {
+        const bool none = i % states == 0 || draw() % 4 == 0;
+        floats(&lses)[i] = none ? -INFINITY : uniform() * (float)(draw() % 2 ? 5 : 90);
+        for (int d = 0; d < dim; d++) floats(&in)[i * dim + d] = none ? NAN : uniform();
+    }
+    upload(&in), upload(&lses), poison(&out), poison(&lse);
+    memset(&m, 0, sizeof m);
+    m.struct_size = sizeof m, m.parts = in.t, m.lses = lses.t, m.out = out.t, m.lse = lse.t;
+    fine = done(cairn_merge_states(rt, &m));
+    download(&out), download(&lse);
+    for (int i = 0; i < states && fine; i++) {
+        state s;
+        clear(&s);
+        for (int c = 0; c < parts; c++) {
+            double value[MOST_DIM];
+            for (int d = 0; d < dim; d++) value[d] = (double)floats(&in)[(c * states + i) * dim + d];
+            add(&s, (double)floats(&lses)[c * states + i], value, dim);
+        }
+        fine = near((double)floats(&lse)[i], lse_of(&s), 1e-5);
+        for (int d = 0; d < dim && fine; d++)
+            fine = near((double)floats(&out)[i * dim + d], s.total > 0 ? s.out[d] / s.total : 0, 1e-5);
+    }
+    tap_ok(fine, "merge_states on %s: %d parts of %d x %d x %d", where, parts, rows, heads, dim);
+    drop(&in), drop(&lses), drop(&out), drop(&lse);
+}
+
+/* ---- attend_pages ---- */
+
+typedef struct choice {
+    int topk, window, sinks, part, landmarks;
+    bool two_level, by_head;
+    both selected, weights;
+} choice;
+
+/* lse of one page for one head. */
+static double page_lse(const world *w, int r, int h, int page, int landmarks) {
+    state s;
+    clear(&s);
+    for (int slot = 0; slot < w->size - landmarks; slot++)
+        add_token(w, &s, r, h, slot_of(w, ints(&w->of)[r], page * w->size + slot));
+    return lse_of(&s);
+}
+static int candidates_of(const world *w, int r, int window) {
+    const int i = ints(&w->at)[r];
+    return window > 0 ? (i - window + 1 > 0 ? (i - window + 1) / w->size : 0) : i / w->size;
+}
+/* What one head of a row attends, written from the header alone. */
+static void expect_pages(const world *w, const choice *c, int r, int h, state *s) {
+    const int i = ints(&w->at)[r], of = ints(&w->of)[r], head = h / w->group;
+    const int candidates = candidates_of(w, r, c->window);
+    const int32_t *ids = ints(&c->selected) + (r * w->kv_heads + head) * c->topk;
+    const float *weights = c->two_level ? floats(&c->weights) + (c->by_head ? r * w->heads + h
+                                              : r * w->kv_heads + head) * c->topk : NULL;
+    bool chosen[4096] = {false};
+    clear(s);
+    for (int j = 0; j < c->topk && c->part != CAIRN_PART_WINDOW; j++) {
+        state page;
+        if (ids[j] < 0 || ids[j] >= candidates || chosen[ids[j]]) continue;
+        chosen[ids[j]] = true;
+        clear(&page);
+        for (int slot = 0; slot < w->size - c->landmarks; slot++)
+            add_token(w, c->two_level ? &page : s, r, h, slot_of(w, of, ids[j] * w->size + slot));
+        for (int d = 0; d < w->dim && c->two_level; d++) page.out[d] /= page.total;
+        if (c->two_level && !isnan(weights[j])) add(s, (double)weights[j], page.out, w->dim);
+    }
+    for (int t = 0; t <= i && c->part != CAIRN_PART_PAGES; t++)
+        if (!chosen[t / w->size] && sees(w, i, t, c->window, c->sinks, true) &&
+            !(c->landmarks && t % w->size == w->size - 1))
+            add_token(w, s, r, h, slot_of(w, of, t));
+}
+static bool run_pages(const world *w, const choice *c) {
+    cairn_attend_pages_args a;
+    bool fine;
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.pages = pages_of(w), a.q = w->q.t, a.out = w->out.t;
+    a.lse = w->lse.t, a.more.scales = w->scales.t, a.more.softcap = (float)w->cap;
+    a.window = c->window, a.sinks = c->sinks, a.selected = c->selected.t;
+    a.form = c->two_level ? CAIRN_FORM_TWO_LEVEL : CAIRN_FORM_FLAT;
+    a.weights = c->two_level ? c->weights.t : NULL, a.part = c->part, a.landmarks = c->landmarks;
+    send_world(w), upload(&c->selected), upload(&c->weights);
+    fine = done(cairn_attend_pages(rt, &a));
+    download(&w->out), download(&w->lse);
+    for (int r = 0; r < w->rows; r++)
+        for (int h = 0; h < w->heads && fine; h++) {
+            state s;
+            expect_pages(w, c, r, h, &s);
+            fine = agrees(w, r, h, &s, tolerance_of(w));
+        }
+    return fine;
+}
+/* Random pages, some none, in any order; weights near the scores, one of them -inf. */
+static choice choose(const world *w, int topk, int window, int sinks, bool by_head) {
+    choice c;
+    memset(&c, 0, sizeof c);
+    c.topk = topk, c.window = window, c.sinks = sinks, c.by_head = by_head;
+    c.selected = MAKE(CAIRN_I32, w->rows, w->kv_heads, topk);
+    c.weights = MAKE(CAIRN_F32, w->rows, by_head ? w->heads : w->kv_heads, topk);
+    for (int r = 0; r < w->rows * w->kv_heads; r++)
+        for (int j = 0, first = between(0, 3); j < topk; j++)
+            ints(&c.selected)[r * topk + j] = draw() % 4 ? (j * 5 + first) % w->max_pages : -1;
+    for (size_t i = 0; i < c.weights.bytes / 4; i++)
+        floats(&c.weights)[i] = draw() % 8 ? uniform() * 6 : draw() % 2 ? -INFINITY : NAN;
+    return c;
+}
+static void test_pages(cairn_type type, int size, int dim, int kv_heads, int group, bool by_head,
+                       int landmarks) {
+    const int lengths[] = {7 * size + between(1, size), 3 * size, 3 * size + 1, size - 1, 1};
+    world w = make_world(type, CAIRN_F32, size, dim, kv_heads, group, 7, 5, lengths);
+    choice c = choose(&w, between(1, 5), between(0, 1) * between(1, 2 * size), between(0, size + 3),
+                      by_head);
+    bool fine;
+    c.landmarks = landmarks, c.two_level = true;
+    for (int s = 0; s < w.sequences && landmarks; s++) /* what a landmark holds must not matter */
+        for (int t = size - 1; t < lengths[s]; t += size)
+            for (int h = 0; h < 2 * kv_heads; h++)
+                memset(w.cache.host + (((slot_of(&w, s, t) / size * 2 * kv_heads + h) * size + size - 1) * dim) *
+                       (int64_t)cairn_type_bytes(type), 0xff, (size_t)dim * cairn_type_bytes(type));
+    tap_ok(run_pages(&w, &c), "attend_pages on %s: two_level, window %d, sinks %d, page %d, dim %d, "
+           "%s weights, landmarks %d", where, c.window, c.sinks, size, dim,
+           by_head ? "head" : "group", landmarks);
+    c.part = CAIRN_PART_PAGES;
+    fine = run_pages(&w, &c);
+    c.two_level = false;
+    fine = fine && run_pages(&w, &c);
+    c.part = CAIRN_PART_WINDOW;
+    fine = fine && run_pages(&w, &c);
+    tap_ok(fine, "attend_pages on %s: pages alone, in both forms, and the window alone", where);
+    memset(c.selected.host, 0xff, c.selected.bytes);
+    c.part = CAIRN_PART_PAGES, c.two_level = true;
+    tap_ok(run_pages(&w, &c), "attend_pages on %s: an empty selection gives zero", where);
+    drop(&c.selected), drop(&c.weights), drop_world(&w);
+}
+/* With a page's own lse as its weight two levels are one: dense attention. */
+static void test_own_weights(int size, int dim, int group) {
+    const int lengths[] = {6 * size + 3, 2 * size};
+    world w = make_world(CAIRN_F16, CAIRN_F32, size, dim, 1, group, 4, 2, lengths);
+    choice c = choose(&w, 7, size + 2, 0, true);
+    cairn_attend_args a;
+    char *dense = (char *)malloc(w.out.bytes);
+    bool fine;
+    c.two_level = true;
+    for (int r = 0; r < w.rows; r++)
+        for (int j = 0; j < 7; j++) {
+            const int page = 6 - j < candidates_of(&w, r, c.window) ? 6 - j : -1;
+            ints(&c.selected)[r * 7 + j] = page;
+            for (int h = 0; h < group; h++)
+                floats(&c.weights)[(r * group + h) * 7 + j] =
+                    page < 0 ? NAN : (float)page_lse(&w, r, h, page, 0);
+        }
+    send_world(&w);
+    a = attend_of(&w);
+    fine = done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0);
+    memcpy(dense, w.out.host, w.out.bytes);
+    fine = fine && run_pages(&w, &c);
+    for (size_t i = 0; i < w.out.bytes / 4; i++)
+        fine = fine && near((double)floats(&w.out)[i], (double)((float *)(void *)dense)[i],
+                            on_gpu ? 2e-3 : 1e-5);
+    tap_ok(fine, "attend_pages on %s: true page lse as weights gives dense attention, page %d", where,
+           size);
+    free(dense), drop(&c.selected), drop(&c.weights), drop_world(&w);
+}
+
+/* ---- attend_tokens ---- */
+
+static void test_tokens(cairn_type type, int size, int dim, int kv_heads, int group, int topk) {
+    const int lengths[] = {200, 65, 1};
+    world w = make_world(type, CAIRN_F32, size, dim, kv_heads, group, 4, 3, lengths);
+    both tokens = MAKE(CAIRN_I32, 4, topk);
+    cairn_attend_tokens_args a;
+    bool fine;
+    for (int i = 0; i < 4 * topk; i++) {
+        const int r = i / topk, of = ints(&w.of)[r];
+        ints(&tokens)[i] = r == 1 || draw() % 5 == 0
+                               ? -1 : (int32_t)slot_of(&w, of, between(0, lengths[of] - 1));
+    }
+    send_world(&w), upload(&tokens);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.q = w.q.t, a.cache = w.cache.t, a.scales = w.scales.t;
+    a.tokens = tokens.t, a.out = w.out.t, a.lse = w.lse.t;
+    a.space = size == 1 ? CAIRN_SPACE_FLAT : CAIRN_SPACE_SLOT;
+    fine = done(cairn_attend_tokens(rt, &a));
+    download(&w.out), download(&w.lse);
+    for (int r = 0; r < w.rows; r++)
+        for (int h = 0; h < w.heads && fine; h++) {
+            state s;
+            clear(&s);
+            for (int i = 0; i < topk; i++)
+                if (ints(&tokens)[r * topk + i] >= 0)
+                    add_token(&w, &s, r, h, ints(&tokens)[r * topk + i]);
+            fine = agrees(&w, r, h, &s, tolerance_of(&w));
+        }
+    tap_ok(fine, "attend_tokens on %s: %s, %d of slots of pages of %d, dim %d, %d x %d heads", where,
+           cairn_type_name(type), topk, size, dim, kv_heads, group);
+    ints(&tokens)[topk + 1] = w.pages * size;
+    upload(&tokens), poison(&w.out);
+    fine = cairn_attend_tokens(rt, &a) == (on_gpu ? CAIRN_OK : CAIRN_BAD_DATA);
+    if (on_gpu) fine = cairn_sync(rt) == CAIRN_BAD_DATA;
+    download(&w.out);
+    tap_ok(fine && floats(&w.out)[w.heads * dim] == 0.0f,
+           "attend_tokens on %s: an id out of range is skipped and reported", where);
+    a.space = CAIRN_SPACE_FLAT;
+    if (size > 1)
+        tap_ok(cairn_attend_tokens(rt, &a) == CAIRN_INVALID_ARGUMENT,
+               "attend_tokens on %s: flat ids of a cache with pages", where);
+    drop(&tokens), drop_world(&w);
+}
+
+static void part(cairn_runtime *opened, const char *name) {
+    rt = opened, where = name;
+    on_gpu = !strcmp(name, "cuda");
+    test_types(CAIRN_BF16, CAIRN_BF16, 16, 64, 2, 2, 0, false);
+    test_types(CAIRN_F32, CAIRN_F32, 32, 32, 1, 3, 5, false);
+    test_types(CAIRN_E4M3, CAIRN_F16, 64, 128, 1, 20, 0, true);
+    test_mask(-1, 11, CAIRN_F16);
+    test_mask(3, 16, CAIRN_F16);
+    test_chunks(70, CAIRN_F16);
+    test_merge(5, 3, 4, 80);
+    test_pages(CAIRN_F16, 16, 64, 1, 2, true, 1);
+    test_own_weights(16, 64, 3);
+    test_tokens(CAIRN_F16, 16, 64, 1, 4, 40);
+    if (!is_emulated(CAIRN_BACKEND_CUDA) || !on_gpu) {
+        test_types(CAIRN_E4M3, CAIRN_BF16, 256, 256, 2, 1, 30, true);
+        test_types(CAIRN_BF16, CAIRN_F32, 128, 96, 1, 4, 0, true);
+        test_types(CAIRN_F16, CAIRN_F16, 16, 64, 3, 1, 50, true);
+        test_mask(0, 1, CAIRN_BF16);
+        test_mask(16, 289, CAIRN_F16);
+        test_chunks(4, CAIRN_E4M3);
+        test_chunks(1, CAIRN_F16);
+        test_chunks(131072, CAIRN_BF16);
+        test_pages(CAIRN_BF16, 64, 128, 2, 3, false, 0);
+        test_pages(CAIRN_F32, 256, 64, 1, 17, true, 1);
+        test_own_weights(64, 128, 4);
+        test_tokens(CAIRN_E4M3, 1, 32, 2, 20, 300);
+        test_tokens(CAIRN_BF16, 64, 256, 1, 2, 1);
+    }
+}
+
+int main(void) {
+    seed = random_seed();
+    run_on_backends(NULL, "attention", part);
+    return tap_done();
+}

@@ -1,0 +1,162 @@
+/* sample under a mask: what a row gives is what the row without a mask gives whose forbidden logits are
+ * -inf, whatever the cuts; the lowest allowed token where no allowed logit is above -inf. And rows of
+ * which some have masks, as the engine asks for them.
+ * emulated: asan race */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "random.h"
+#include "tap.h"
+#include "backends.h"
+
+static uint64_t seed;
+static cairn_runtime *rt;
+static const char *where;
+static int below(int n) { return (int)(random_next(&seed) % (uint64_t)n); }
+
+enum { ROWS = 4 };
+
+/* Masks of few, of half and of most tokens, of one token, and of none that has a finite logit. */
+static void fill(float *x, uint32_t *mask, float *barred, int vocab) {
+    int words = (vocab + 31) / 32;
+    memset(mask, 0, (size_t)(ROWS * words) * 4);
+    for (int r = 0; r < ROWS; r++) {
+        int kind = below(5), only = below(vocab);
+        for (int i = 0; i < vocab; i++) {
+            bool may = kind == 0 ? !below(200) : kind == 1 ? below(2) != 0 : kind == 2 ? below(50) != 0
+                                                                                       : i == only;
+            float logit = (float)below(6000) / 1000.0f - 3.0f;
+            int64_t at = (int64_t)r * vocab + i;
+            if (kind == 4 && may) logit = below(2) ? -INFINITY : NAN;
+            if (may) mask[r * words + i / 32] |= 1u << i % 32;
+            x[at] = logit;
+            barred[at] = may ? logit : -INFINITY;
+        }
+    }
+}
+
+static int32_t lowest(const uint32_t *mask, int vocab) {
+    for (int i = 0; i < vocab; i++)
+        if (mask[i / 32] >> i % 32 & 1) return i;
+    return 0;
+}
+
+static cairn_tensor *tensor_of(cairn_type type, int64_t rows, int64_t columns, const void *data) {
+    int64_t shape[2];
+    cairn_tensor *t = NULL;
+    shape[0] = rows, shape[1] = columns;
+    cairn_tensor_new(rt, type, columns ? 2 : 1, shape, &t);
+    if (data) cairn_tensor_write(rt, t, data, (size_t)(rows * (columns ? columns : 1)) * 4);
+    return t;
+}
+
+static bool draw(cairn_sample_args *a, const cairn_tensor *logits, const cairn_tensor *mask,
+                 int32_t *out) {
+    a->logits = logits, a->mask = mask;
+    return !cairn_sample(rt, a) && !cairn_tensor_read(rt, a->tokens, out, ROWS * 4);
+}
+
+static void test_op(int vocab, int top_k, float top_p, float temperature, float penalty) {
+    int words = (vocab + 31) / 32;
+    float *x = (float *)malloc((size_t)(ROWS * vocab) * 4);
+    float *barred = (float *)malloc((size_t)(ROWS * vocab) * 4);
+    uint32_t *mask = (uint32_t *)malloc((size_t)(ROWS * words) * 4);
+    int32_t with[ROWS], without[ROWS], history[ROWS * 3];
+    cairn_tensor *logits, *masked, *bits, *past;
+    cairn_sample_args a;
+    bool done;
+    int right = 0;
+    fill(x, mask, barred, vocab);
+    for (int i = 0; i < ROWS * 3; i++) history[i] = below(vocab);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.top_k = top_k, a.top_p = top_p, a.temperature = temperature;
+    a.repetition_penalty = penalty;
+    logits = tensor_of(CAIRN_F32, ROWS, vocab, x), masked = tensor_of(CAIRN_F32, ROWS, vocab, barred);
+    bits = tensor_of(CAIRN_I32, ROWS, words, mask), past = tensor_of(CAIRN_I32, ROWS, 3, history);
+    a.tokens = tensor_of(CAIRN_I32, ROWS, 0, NULL);
+    if (penalty != 1.0f) a.history = past;
+    done = draw(&a, logits, bits, with) && draw(&a, masked, NULL, without);
+    for (int r = 0; r < ROWS && done; r++) {
+        int32_t want = without[r], least = lowest(mask + r * words, vocab);
+        if (!(mask[r * words + want / 32] >> want % 32 & 1)) want = least;
+        right += with[r] == want;
+        if (with[r] != want) tap_note("row %d: %d, not %d", r, with[r], want);
+    }
+    tap_ok(done && right == ROWS, "sample on %s: %d logits, top_k %d, top_p %g, temperature %g%s: %d right: %s",
+           where, vocab, top_k, (double)top_p, (double)temperature, penalty != 1 ? ", penalty" : "", right,
+           cairn_last_error(rt));
+    a.mask = past;
+    tap_ok(cairn_sample(rt, &a) == CAIRN_INVALID_ARGUMENT && strstr(cairn_last_error(rt), "mask"),
+           "a mask of another width: %s", cairn_last_error(rt));
+    cairn_tensor_free(rt, logits), cairn_tensor_free(rt, masked), cairn_tensor_free(rt, bits);
+    cairn_tensor_free(rt, past), cairn_tensor_free(rt, a.tokens);
+    free(x), free(barred), free(mask);
+}
+
+/* Rows with and without masks in one call of sample_rows, against each row drawn on the host. */
+static void test_rows(int vocab) {
+    enum { CALL = 9 };
+    int words = (vocab + 31) / 32, wrong = 0;
+    float *x = (float *)malloc((size_t)(CALL * vocab) * 4);
+    uint32_t *mask = (uint32_t *)malloc((size_t)(CALL * words) * 4);
+    void *memory = malloc(sample_space_bytes(vocab)), *rules = NULL, *masks = NULL;
+    sample_rule host[CALL];
+    sample_ask asks[CALL];
+    const sample_ask *all[CALL];
+    int32_t best[CALL], want[CALL], got[CALL];
+    sample_space space;
+    cairn_tensor *logits, *tokens;
+    memset(asks, 0, sizeof asks);
+    for (int i = 0; i < CALL * vocab; i++) x[i] = (float)below(6000) / 1000.0f;
+    for (int i = 0; i < CALL * words; i++) mask[i] = (uint32_t)random_next(&seed);
+    sample_space_place(memory, vocab, &space);
+    for (int r = 0; r < CALL; r++) {
+        static const int top_k[] = {40, 0, 5};
+        all[r] = &asks[r];
+        asks[r].params.temperature = r % 2 ? 0.8f : 0.0f;
+        asks[r].params.top_k = top_k[r % 3], asks[r].params.top_p = 1.0f;
+        asks[r].params.repetition_penalty = 1.0f, asks[r].params.seed = (uint64_t)r;
+        asks[r].position = r;
+        asks[r].mask = r % 4 ? mask + (size_t)r * (size_t)words : NULL;
+        sample_row_host(&space, x + (int64_t)r * vocab, all, r, want);
+        best[r] = sample_argmax(x + (int64_t)r * vocab, vocab);
+    }
+    logits = tensor_of(CAIRN_F32, CALL, vocab, x), tokens = tensor_of(CAIRN_I32, CALL, 0, best);
+    if (rt->device.cuda) {
+        cairn_tensor *on_device = tensor_of(CAIRN_I32, CALL, 16, NULL);
+        cairn_tensor *bits = tensor_of(CAIRN_I32, CALL, words, NULL);
+        rules = tensor_data(on_device), masks = tensor_data(bits);
+        sample_space_add_rules(&space, CALL, host, rules, (uint32_t *)masks);
+        wrong += handles_enter(rt) ||
+                 sample_rows_begin(rt, &space, (const float *)tensor_data(logits), all, CALL,
+                                   (int32_t *)tensor_data(tokens)) ||
+                 cairn_tensor_read(rt, tokens, got, sizeof got) ||
+                 sample_rows_end(rt, &space, (const float *)tensor_data(logits), all, CALL, got) ||
+                 handles_leave(rt, CAIRN_OK);
+        for (int r = 0; r < CALL && !wrong; r++)
+            if (got[r] != want[r]) wrong++, tap_note("row %d: %d, not %d", r, got[r], want[r]);
+        cairn_tensor_free(rt, on_device), cairn_tensor_free(rt, bits);
+    }
+    for (int r = 0; r < CALL; r++)
+        wrong += asks[r].mask && !(asks[r].mask[want[r] / 32] >> want[r] % 32 & 1);
+    tap_ok(!wrong, "rows with and without masks on %s: %d wrong: %s", where, wrong, cairn_last_error(rt));
+    cairn_tensor_free(rt, logits), cairn_tensor_free(rt, tokens);
+    free(x), free(mask), free(memory);
+}
+
+static void test_backend(cairn_runtime *opened, const char *name) {
+    rt = opened, where = name;
+    for (int i = 0; i < 3; i++) {
+        int vocab = 100 + below(9000);
+        test_op(vocab, 40, 1.0f, 0.0f, 1.0f);
+        test_op(vocab, 1 + below(128), 0.9f, 1.2f, i % 2 ? 1.3f : 1.0f);
+        test_op(vocab, 0, 0.8f, 0.7f, i % 2 ? 1.0f : 1.3f);
+    }
+    test_op(16384, 50, 0.95f, 1.0f, 1.0f);
+    test_rows(5000);
+}
+
+int main(void) {
+    seed = random_seed();
+    run_on_backends(NULL, "sample_mask", test_backend);
+    return tap_done();
+}
