@@ -235,6 +235,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/loop.c"
 #include "runtime/engine/worker.c"
 #include "runtime/engine/calls.c"
+#include "runtime/engine/together.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"
 #include "runtime/engine/check.c"

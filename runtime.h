@@ -422,7 +422,7 @@ typedef struct cairn_config {
     cairn_jit jit;              /* kernel compilation */
     cairn_backend backend;      /* where ops run; auto, cuda, cpu; default "auto" */
     int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
-    int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0 */
+    int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0; hot */
     cairn_activations activations;
                                 /* of a model on the CPU; q8 is faster from about 1B on, see
                                  * scripts/bench/RESULTS.md; f32, q8; default "f32" */
@@ -876,6 +876,28 @@ CAIRN_API cairn_status cairn_generate_submit(cairn_session *session, const char 
                                              const cairn_generate_options *options);
 CAIRN_API cairn_status cairn_step(cairn_model *model, int32_t budget_us, int32_t *pending);
 CAIRN_API cairn_status cairn_generate_poll(cairn_session *session, cairn_piece *piece);
+
+/* Rows of ids that are generated behind at once, each in a session of its own that lasts as long as
+ * the call, and says token for token what it says alone. A row ends by itself, at an end token, its
+ * limit, a full output row or the end of the context; no text is made and no stop string heeded. */
+typedef struct cairn_batch_args {
+    uint32_t struct_size;
+    int32_t rows;     /* of any number: at most max_batch have a part in a forward, others wait */
+    int32_t stride;   /* ids from one row of `ids` to the next */
+    int32_t capacity; /* ids of a row of `output` */
+    const int32_t *ids;             /* [rows, stride]; what is behind a row's length is not read */
+    const int32_t *lengths;         /* [rows] 1 to stride and to capacity */
+    const int32_t *limits;          /* [rows] tokens to make at most, 0: no limit; or NULL */
+    const cairn_sampling *sampling; /* [rows] as in cairn_generate_options; NULL: the config's */
+    int32_t *output;    /* [rows, capacity], out: a row's ids, those made behind them, zeros */
+    int32_t *generated; /* [rows], out: how many were made, an end token included */
+    int32_t *total;     /* [rows], out: ids of the output row */
+    int64_t steps;      /* out: forwards, those of the prompts too */
+} cairn_batch_args;
+/* [blocks] On failure nothing was written. Errors: INVALID_ARGUMENT (a length of 0, an unknown id, a
+ * limit or a value of the sampling out of range), CONTEXT_FULL, POOL_FULL, each naming the row;
+ * VERSION_MISMATCH. */
+CAIRN_API cairn_status cairn_generate_batch(cairn_model *model, cairn_batch_args *args);
 
 /* Ends the running call or request of this session within 20 ms, in a prompt too; between begin and
  * the last next, the next call. It returns CANCELLED. For a request it counts from submit on, before

@@ -169,7 +169,7 @@ local fields = {
     doc = "where ops run" },
   { name = "device", type = "int", default = 0, min = 0, max = 255,
     doc = "GPU ordinal as the driver counts" },
-  { name = "threads", type = "int", default = 0, min = 0, max = 1024,
+  { name = "threads", type = "int", default = 0, min = 0, max = 1024, hot = true,
     doc = "CPU threads; 0: one per core" },
   { name = "activations", type = "enum", enum = "activations", default = "f32",
     doc = "of a model on the CPU; q8 is faster from about 1B on, see scripts/bench/RESULTS.md" },

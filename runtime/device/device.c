@@ -10,6 +10,11 @@ static void device_leave(device *dev) {
     if (dev->cuda) dev->drv->cuCtxPopCurrent(&popped);
 }
 
+static void device_set_threads(device *dev, int threads) {
+    pool_resize(dev->pool, threads);
+    if (!dev->cuda) dev->sm_count = pool_threads(dev->pool);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 enum { DEV_ALIGN = 256 };

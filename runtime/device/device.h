@@ -73,6 +73,9 @@ static void device_open_cpu(device *dev);
 static void device_close(device *dev);
 /* Nothing to do on the CPU. Each enter that returned CAIRN_OK owes one leave. */
 static cairn_status device_enter(device *dev);
+static void device_leave(device *dev);
+/* The CPU threads are so many from now on, see pool_resize. */
+static void device_set_threads(device *dev, int threads);
 
 /* Whether device memory lies apart from the host's: the host reads none of it in place, and what the
  * host's memory holds says nothing of it. */

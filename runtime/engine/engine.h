@@ -50,6 +50,9 @@ typedef struct engine_options {
  * unfinished. */
 typedef struct engine_point { int64_t end; int count; } engine_point;
 
+/* Forwards that any of the rows had a part in that a call generates together. */
+typedef struct engine_tally { int64_t forwards, turn; } engine_tally;
+
 struct cairn_session { /* all of it private below: other rooms use the calls of runtime.h */
     cairn_model *model;
     cairn_session *next; /* of model->sessions */
@@ -82,6 +85,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int64_t ticket;      /* of its request: requests in their order */
     int64_t turn;        /* of the model's loop that last looked at it */
     int64_t served;      /* and that last let it make a token */
+    engine_tally *tally; /* or NULL */
     cairn_status outcome; /* of the submitted request */
     os_atomic status_guard; /* held while `status` and `error` are written or copied */
     cairn_status status; /* of the request, or of the last call that failed since */

@@ -64,6 +64,7 @@ static void loop_rest(cairn_session *s) {
     s->wants = s->starved = s->aside = false;
     if (s->appending || !s->generating) s->phase = ENGINE_IDLE;
     s->appending = false;
+    if (s->tally && s->phase == ENGINE_IDLE) engine_cut(s, 0); /* its pages serve other rows */
 }
 
 /* Ends the request before its time; a prompt that was not done leaves the sequence. */
@@ -247,6 +248,11 @@ static bool loop_plan(cairn_model *m, double limit_us) {
 /* What the forward made of a part, which took so long. */
 static void loop_land_part(const engine_part *part, double seconds) {
     cairn_session *s = part->s;
+    engine_tally *tally = s->tally;
+    if (tally && tally->turn != s->model->scratch->turn) {
+        tally->turn = s->model->scratch->turn;
+        tally->forwards++;
+    }
     engine_take_part(part, seconds);
     if (part->kind == FORWARD_PROMPT) s->append_seconds += seconds;
     if (s->appending && s->count - s->cached <= 1) {

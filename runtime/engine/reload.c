@@ -32,6 +32,7 @@ static void reload_take(cairn_runtime *rt, bool late) {
     } else {
         rt->config = *rt->reload;
         rt->base.log_level = rt->config.log;
+        device_set_threads(&rt->device, config_threads(&rt->config));
         if (late) base_log(&rt->base, CAIRN_LOG_INFO, "reload: the new config is in force");
     }
     reload_drop(rt);

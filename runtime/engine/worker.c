@@ -20,7 +20,7 @@ static bool worker_turn(cairn_model *m) {
         device_leave(dev);
     }
     for (cairn_session *s = m->sessions; s && !worked; s = s->next)
-        if (loop_has_work(s) && (status || s->pulled)) {
+        if (loop_has_work(s) && (status || s->busy)) {
             loop_end(s, CAIRN_STOP_ERROR, status ? status : engine_raise_noted(s));
             worked = true;
         }

@@ -255,9 +255,26 @@ static void forward_next_epoch(forward_cpu_state *f) {
     f->epoch = 1;
 }
 
+/* The scratch is of as many threads as there are, since a reload may have changed that. Without memory
+ * the one of before serves on, for no more threads than it was made for. */
+static void forward_follow_threads(cairn_model *model) {
+    forward_cpu_state *old = (forward_cpu_state *)model->state;
+    if (pool_threads(old->threads_pool) == old->threads) return;
+    if (forward_cpu_open(model, old->max_rows)) {
+        model->runtime->base.error[0] = '\0';
+        model->state = old;
+        return;
+    }
+    device_free(&model->runtime->device, old->memory, old->memory_bytes);
+    base_delete(&model->runtime->base, old, 1, sizeof *old);
+}
+
 static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_batch *batch) {
-    forward_cpu_state *f = (forward_cpu_state *)model->state;
-    cairn_status status = forward_check(&model->runtime->base, model, f->max_rows, batch);
+    forward_cpu_state *f;
+    cairn_status status;
+    forward_follow_threads(model);
+    f = (forward_cpu_state *)model->state;
+    status = forward_check(&model->runtime->base, model, f->max_rows, batch);
     f->part = f->parts = 0;
     if (status || !batch->row_count) return status;
     for (int i = 0; i < batch->sequence_count; i++)

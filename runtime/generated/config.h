@@ -193,7 +193,7 @@ static const config_field config_fields[] = {
     {.path = "device", .kind = CFG_INT, .parent = -1, .hot = false,
      .offset = offsetof(cairn_config, device), .bytes = 4,
      .low = 0, .high = 255},
-    {.path = "threads", .kind = CFG_INT, .parent = -1, .hot = false,
+    {.path = "threads", .kind = CFG_INT, .parent = -1, .hot = true,
      .offset = offsetof(cairn_config, threads), .bytes = 4,
      .low = 0, .high = 1024},
     {.path = "activations", .kind = CFG_ENUM, .parent = -1, .hot = false,

@@ -826,12 +826,83 @@ static int bind_poll(lua_State *L) {
     return 4;
 }
 
+/* The wishes of row `row`: those of all, or of the list's entry. */
+static void bind_read_row(lua_State *L, cairn_runtime *rt, int row, cairn_batch_args *a) {
+    bind_wishes *w = (bind_wishes *)lua_newuserdatauv(L, sizeof *w, 0);
+    bool each = lua_istable(L, 3) && lua_rawlen(L, 3) > 0;
+    if (each) lua_rawgeti(L, 3, row + 1);
+    else lua_pushvalue(L, 3);
+    bind_read_wishes(L, lua_gettop(L), rt, w);
+    ((cairn_sampling *)a->sampling)[row] = w->config.sampling;
+    ((int32_t *)a->limits)[row] = w->options.max_tokens;
+    lua_pop(L, 2);
+}
+
+static void bind_push_rows(lua_State *L, const cairn_batch_args *a) {
+    lua_createtable(L, a->rows, 0);
+    for (int row = 0; row < a->rows; row++) {
+        lua_createtable(L, 0, 2);
+        bind_push_ids(L, a->output + (size_t)row * (size_t)a->capacity, a->total[row]);
+        lua_setfield(L, -2, "ids");
+        lua_pushinteger(L, a->generated[row]);
+        lua_setfield(L, -2, "generated");
+        lua_rawseti(L, -2, row + 1);
+    }
+}
+
+/* A block that Lua frees. */
+static void *bind_block(lua_State *L, size_t count, size_t size) {
+    void *block = lua_newuserdatauv(L, (count + 1) * size, 0);
+    memset(block, 0, (count + 1) * size);
+    return block;
+}
+
+/* m:generate_batch(rows of ids [, options, or a list of them, one a row]) -> a list of { ids = the row's
+ * and those made, generated = how many }; how many forwards that took */
+static int bind_generate_batch(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    cairn_model_properties p;
+    cairn_batch_args a;
+    int32_t *lengths, *all;
+    lua_settop(L, 3);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, p.struct_size = sizeof p;
+    bind_check(L, rt, cairn_model_info(model, &p));
+    a.rows = (int32_t)lua_rawlen(L, 2);
+    a.stride = a.capacity = p.max_seq_len;
+    a.ids = all = (int32_t *)bind_block(L, (size_t)a.rows * (size_t)a.stride, sizeof *all);
+    a.lengths = lengths = (int32_t *)bind_block(L, (size_t)a.rows, sizeof *lengths);
+    a.limits = (int32_t *)bind_block(L, (size_t)a.rows, sizeof *lengths);
+    a.sampling = (cairn_sampling *)bind_block(L, (size_t)a.rows, sizeof *a.sampling);
+    for (int row = 0; row < a.rows; row++) {
+        int count;
+        const int32_t *ids;
+        lua_rawgeti(L, 2, row + 1);
+        ids = bind_to_ids(L, lua_gettop(L), &count);
+        if (count > a.stride) luaL_error(L, "generate_batch: row %d has %d ids", row + 1, count);
+        memcpy(all + (size_t)row * (size_t)a.stride, ids, (size_t)count * sizeof *ids);
+        lengths[row] = count;
+        bind_read_row(L, rt, row, &a);
+        lua_settop(L, 7);
+    }
+    a.output = (int32_t *)bind_block(L, (size_t)a.rows * (size_t)a.capacity, sizeof *all);
+    a.generated = (int32_t *)bind_block(L, (size_t)a.rows, sizeof *lengths);
+    a.total = (int32_t *)bind_block(L, (size_t)a.rows, sizeof *lengths);
+    bind_check(L, rt, cairn_generate_batch(model, &a));
+    bind_push_rows(L, &a);
+    lua_pushinteger(L, (lua_Integer)a.steps);
+    return 2;
+}
+
 static void bind_new_model_types(lua_State *L) {
     static const luaL_Reg model[] = {
         {"wait", bind_model_wait}, {"info", bind_model_info},
         {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
         {"chat", bind_chat}, {"chat_ids", bind_chat_ids}, {"eval", bind_eval},
-        {"session", bind_make_session}, {"step", bind_step}, {NULL, NULL}};
+        {"session", bind_make_session}, {"step", bind_step},
+        {"generate_batch", bind_generate_batch}, {NULL, NULL}};
     static const luaL_Reg session[] = {
         {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset},
         {"rewind", bind_rewind},

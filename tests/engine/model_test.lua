@@ -344,3 +344,31 @@ test("sessions that are stepped say together what each says alone", function()
   check.equal(m:step(1000), 0)
   check.equal(select(2, sessions[2]:poll()), "cancel")
 end)
+
+test("rows of ids are generated together, and a worker works while Lua does something else", function()
+  local rt <close>, m = open { max_batch = 4, worker = { enabled = true } }
+  local texts, rows, alone = { "One two three", "The sea is", "Once" }, {}, {}
+  for i, text in ipairs(texts) do
+    local s <close> = m:session()
+    rows[i] = m:tokenize(text)
+    s:text(text, { max_tokens = 4 + i })
+    alone[i] = s:ids()
+  end
+  local options = { { max_tokens = 5 }, { max_tokens = 6 }, { max_tokens = 7 } }
+  local made, steps = m:generate_batch(rows, options)
+  for i, row in ipairs(made) do
+    check.equal(row.ids, alone[i])
+    check.equal(row.generated, #alone[i] - #rows[i])
+  end
+  check.ok(steps >= 2 and steps <= 20, steps)
+  check.error(function() m:generate_batch { { 1 }, {} } end, "row 1: its length is 0")
+  check.error(function() m:step(100) end, "worker")
+  local s, said, stop = m:session():submit("One two three", { max_tokens = 5 }), "", nil
+  repeat
+    local text
+    text, stop = s:poll()
+    said = said .. text
+  until stop
+  check.equal("One two three" .. said, m:detokenize(alone[1]))
+  s:close()
+end)

@@ -232,6 +232,33 @@ static void test_full_pool(void) {
     cairn_close(rt);
 }
 
+/* Threads change between two steps, in the middle of a forward too. */
+static void test_threads(void) {
+    static const int counts[] = {3, 1, 2, 4};
+    cairn_runtime *rt = open_runtime(false, 4, 0);
+    cairn_generate_options o = wishes(40);
+    cairn_runtime_info info;
+    int32_t pending = 1, steps = 0;
+    int good = 0;
+    bool fine = rt && !load(rt, &model);
+    for (int i = 0; i < 4 && fine; i++)
+        fine = !cairn_session_open(model, &six[i]) && !cairn_generate_submit(six[i], prompts[i], &o);
+    for (; pending && fine; steps++) {
+        cairn_config c = *cairn_config_of(rt);
+        c.threads = counts[steps / 5 % 4];
+        info.struct_size = sizeof info;
+        fine = !cairn_step(model, 0, &pending) && !cairn_reload(rt, &c) && !cairn_info(rt, &info) &&
+               info.multiprocessors == c.threads;
+    }
+    for (int i = 0; i < 4 && fine; i++) {
+        cairn_stop stop;
+        said text;
+        good += !listen(six[i], &text, &stop) && same_as_alone(&text, i);
+    }
+    tap_ok(fine && good == 4, "on %s: %d steps by 1 to 4 threads, %d of 4 texts", where, steps, good);
+    cairn_close(rt);
+}
+
 /* A forward that fails ends its requests, and no other. */
 static void test_failing(void) {
     cairn_runtime *rt = open_runtime(true, 1, 0);
@@ -268,6 +295,7 @@ int main(void) {
     test_guests(4, 12);
     test_closing();
     test_full_pool();
+    test_threads();
     remove(path);
     return tap_done();
 }

@@ -3,6 +3,8 @@
 
 check "npc.c compiles" sh -c "$CC -std=c11 -O2 -Wall -Wextra -Wno-unused-function -I. $lua_cflags \
     scripts/examples/npc.c -o $work/npc $lua_libs $libraries"
+check "worker.c compiles" sh -c "$CC -std=c11 -O1 -Wall -Wextra -Wno-unused-function -I. $lua_cflags \
+    scripts/examples/worker.c -o $work/worker $lua_libs $libraries"
 if [ -z "${CAIRN_MODEL:-}" ]; then
     tap_skip "no model: the examples"
 else
@@ -13,5 +15,8 @@ else
     sed 's/^/# /' "$work/npc.txt"
     check "npc.lua runs" sh -c "build/cairn run scripts/examples/npc.lua $CAIRN_MODEL > $work/lua.txt"
     check "both speak" [ "$(grep -c '^guard: \|^smith: ' "$work/lua.txt")" = 2 ]
+    check "worker runs" sh -c "$work/worker $CAIRN_MODEL 'What is iron?' 'Name a tree.' > $work/w.txt"
+    check "both questions are answered" [ "$(grep -c '^> .*[a-z]' "$work/w.txt")" = 2 ]
+    tail -n 1 "$work/w.txt" | sed 's/^/# /'
 fi
 tap_done
