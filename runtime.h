@@ -424,8 +424,8 @@ typedef struct cairn_config {
     int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
     int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0; hot */
     cairn_activations activations;
-                                /* of a model on the CPU; q8 is faster from about 1B on, see
-                                 * scripts/bench/RESULTS.md; f32, q8; default "f32" */
+                                /* of a model on the CPU; see scripts/bench/RESULTS.md; f32, q8;
+                                 * default "f32" */
     bool graphs;                /* run a decode step as one CUDA graph; true, false; default
                                  * true */
     bool deterministic;         /* results do not depend on the batch, on drafts riding along,

@@ -172,7 +172,7 @@ local fields = {
   { name = "threads", type = "int", default = 0, min = 0, max = 1024, hot = true,
     doc = "CPU threads; 0: one per core" },
   { name = "activations", type = "enum", enum = "activations", default = "f32",
-    doc = "of a model on the CPU; q8 is faster from about 1B on, see scripts/bench/RESULTS.md" },
+    doc = "of a model on the CPU; see scripts/bench/RESULTS.md" },
   { name = "graphs", type = "bool", default = true,
     doc = "run a decode step as one CUDA graph" },
   { name = "deterministic", type = "bool", default = true,

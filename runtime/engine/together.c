@@ -123,6 +123,7 @@ cairn_status cairn_generate_batch(cairn_model *model, cairn_batch_args *given) {
     cairn_status status;
     base *b;
     if (!model) return CAIRN_INVALID_ARGUMENT;
+    memset(&a, 0, sizeof a);
     b = &model->runtime->base;
     if ((status = handles_enter(model->runtime))) return status;
     if ((status = together_check(model, given, &a))) return handles_leave(model->runtime, status);

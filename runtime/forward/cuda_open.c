@@ -241,7 +241,7 @@ static cairn_status cuda_pack_slice(step_packer *p, const model_weight *w, int64
                                     int64_t count, const pack_params *place) {
     device *dev = p->f->dev;
     device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
-    size_t bytes;
+    size_t bytes = 0;
     int turn = p->turn++ % DEV_STAGES;
     pack_params params = *place;
     void *pinned = p->pinned.memory[turn];
