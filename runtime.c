@@ -34,10 +34,10 @@
 BASE_EXACT_BEGIN
 #include "runtime/base/utf8.c"
 #include "runtime/base/base.c"
-#include "runtime/base/jdoc.h"
-#include "runtime/base/jdoc.c"
 
 BASE_SMALL_BEGIN
+#include "runtime/base/jdoc.h"
+#include "runtime/base/jdoc.c"
 #include "runtime/os/system.h"
 #include "runtime/os/calls.h"
 #include "runtime/os/atomic.h"
@@ -180,6 +180,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/shards.h"
 #include "runtime/model/shards.c"
 #include "runtime/model/safetensors.c"
+#include "runtime/model/torch.c"
 #include "runtime/model/gguf.h"
 #include "runtime/model/gguf.c"
 #include "runtime/model/plan.h"
@@ -206,6 +207,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/model.c"
 #include "runtime/grammar/grammar.h"
 #include "runtime/grammar/gbnf.c"
+#include "runtime/grammar/schema.c"
 #include "runtime/grammar/grammar.c"
 #include "runtime/grammar/mask.c"
 BASE_SMALL_END

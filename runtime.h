@@ -269,6 +269,14 @@ typedef enum cairn_memory_map {
     CAIRN_MEMORY_MAP_TABLE(CAIRN_VALUE) CAIRN_MAP_COUNT
 } cairn_memory_map;
 
+#define CAIRN_ACTIVATIONS_TABLE(X)                                                     \
+    X(CAIRN_ACTIVATIONS_F32, 0, "f32", true, "as they are")                            \
+    X(CAIRN_ACTIVATIONS_Q8, 1, "q8", true,                                             \
+      "rounded to 8 bits, 32 at a time, before they meet weights in blocks; CPU only")
+typedef enum cairn_activations {
+    CAIRN_ACTIVATIONS_TABLE(CAIRN_VALUE) CAIRN_ACTIVATIONS_COUNT
+} cairn_activations;
+
 #define CAIRN_BACKEND_TABLE(X)                                                           \
     X(CAIRN_BACKEND_AUTO, 0, "auto", true, "cuda where there is a usable GPU, else cpu") \
     X(CAIRN_BACKEND_CUDA, 1, "cuda", true, "an NVIDIA GPU")                              \
@@ -415,6 +423,9 @@ typedef struct cairn_config {
     cairn_backend backend;      /* where ops run; auto, cuda, cpu; default "auto" */
     int32_t device;             /* GPU ordinal as the driver counts; 0 to 255; default 0 */
     int32_t threads;            /* CPU threads; 0: one per core; 0 to 1024; default 0; hot */
+    cairn_activations activations;
+                                /* of a model on the CPU; q8 is faster from about 1B on, see
+                                 * scripts/bench/RESULTS.md; f32, q8; default "f32" */
     bool graphs;                /* run a decode step as one CUDA graph; true, false; default
                                  * true */
     bool deterministic;         /* results do not depend on the batch, on drafts riding along,
@@ -538,7 +549,7 @@ typedef struct cairn_floor {
 CAIRN_API cairn_status cairn_measure(cairn_runtime *rt, cairn_floor *floor);
 
 /* ---- 7  Model and sessions --------------------------------------------------------------------- */
-/* A model is a GGUF file, or a folder of config.json, tokenizer.json and safetensors, of a family that
+/* A model is a GGUF file, or a folder of config.json, tokenizer.json and weights, of a family that
  * README names, loaded once; a session is one sequence on it: the tokens so far and their pages of the
  * KV cache. Sessions of a model share one pool of pages and are stepped one at a time; their results do
  * not depend on each other.
@@ -748,6 +759,9 @@ CAIRN_API cairn_status cairn_append_ids(cairn_session *session, const int32_t *i
 CAIRN_API cairn_status cairn_append_chat(cairn_session *session, const cairn_message *messages,
                                          int count, bool answer);
 
+/* What is added to a token's logit before all else; -INFINITY: it is never drawn. */
+typedef struct cairn_logit_bias { int32_t id; float bias; } cairn_logit_bias;
+
 /* How to generate; all zero means the config's values, read anew at every step. */
 typedef struct cairn_generate_options {
     uint32_t struct_size;
@@ -762,6 +776,9 @@ typedef struct cairn_generate_options {
     const char *grammar;            /* copied; NULL: none, or what the text may be: see below */
     int32_t grammar_from;           /* its text begins at the session's id of this number, as in a */
                                     /* fork or a snapshot that goes on; 0: behind the prompt */
+    int32_t logit_bias_count;
+    const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count], each id once at most */
+    const char *json_schema;        /* in place of a grammar: the text is JSON that fits it */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -791,6 +808,11 @@ CAIRN_API const char *cairn_stop_name(cairn_stop stop);
  * [^\n], `.`, groups, | and * + ? {m} {m,} {m,n}, \xHH \uHHHH \UHHHHHHHH, # comments. Sessions that
  * give the same text share what is known of it. A session's second generation begins the grammar
  * anew, unless grammar_from tells where in its ids the text began.
+ * A JSON Schema becomes such a grammar. Supported: type, properties (in their order), required,
+ * additionalProperties (not given beside properties: none), items, prefixItems, minItems, maxItems,
+ * minLength, maxLength, minimum, maximum and the exclusive ones of integers, enum, const, anyOf, oneOf
+ * (as anyOf), $ref within the schema, true; any other keyword but a note is UNSUPPORTED by its name
+ * and place.
  * Errors: as cairn_append's, and EMPTY_PROMPT on an empty session; of a grammar INVALID_ARGUMENT with
  * line and column (left recursion, too), or when none of the model's tokens may come next;
  * UNSUPPORTED where it is too ambiguous. */

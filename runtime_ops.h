@@ -634,6 +634,9 @@ typedef struct cairn_kv_append_args {
     cairn_tensor *scales;  /* [pages, 2, kv_heads, page_size] f32 with an e4m3 cache, else NULL */
     int32_t rotary_dim;    /* 0: head_dim; a multiple of 16 */
     int32_t half_split;    /* 0: interleaved pairs */
+    cairn_tensor *latent;  /* instead of pages.cache: a latent cache as in cairn_attend_tokens_args. Then
+                            * k is [rows, 1, 512], v [rows, 1, 64], which alone is rotated, over all of
+                            * its values; a u8 slot scales each 128 values of k by themselves */
 } cairn_kv_append_args;
 CAIRN_API cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args);
 
@@ -726,7 +729,11 @@ CAIRN_API cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *
 /* attend_tokens: attention over a list of tokens for each row: the slots that it names (page *
  * page_size + slot), whatever stands before or behind them; -1 is skipped, what is out of range too,
  * reported as BAD_DATA; one that stands twice counts twice. Ids of the space FLAT are those of a cache
- * with one slot a page, [tokens, 2, kv_heads, 1, head_dim]. */
+ * with one slot a page, [tokens, 2, kv_heads, 1, head_dim].
+ *
+ * A latent cache (MLA) has one KV head; its 576 keys' values are q's head_dim, and the first 512 of
+ * them are the values, too: out is [rows, heads, 512]. A slot of u8 holds 656 bytes: 512 e4m3, four
+ * f32 scales of 128 values each, 64 bf16. */
 typedef struct cairn_attend_tokens_args {
     uint32_t struct_size;
     int32_t space;                /* CAIRN_SPACE_SLOT or _FLAT */
@@ -739,6 +746,8 @@ typedef struct cairn_attend_tokens_args {
     const cairn_tensor *tokens;   /* [rows, topk] i32 */
     cairn_tensor *out;            /* [rows, heads, head_dim] f32 */
     cairn_tensor *lse;            /* [rows, heads] f32, or NULL */
+    const cairn_tensor *latent;   /* instead of cache: [pages, page_size, 576] f16, bf16 or f32, or
+                                   * [pages, page_size, 656] u8 */
 } cairn_attend_tokens_args;
 CAIRN_API cairn_status cairn_attend_tokens(cairn_runtime *rt,
                                            const cairn_attend_tokens_args *args);
@@ -1125,7 +1134,10 @@ CAIRN_API cairn_status cairn_short_conv_metadata(cairn_runtime *rt,
  * top_k and top_p (the smallest set reaching p, ties kept) in the stated order, then min_p; drawn
  * with Philox4x32-10(key = seeds[r], counter = positions[r]), so that a row's token depends on
  * nothing else. The repetition penalty divides positive and multiplies other logits of the tokens
- * in `history`. A token whose bit in `mask` is 0 is never drawn: bit id % 32 of word id / 32. */
+ * in `history`. A token whose bit in `mask` is 0 is never drawn: bit id % 32 of word id / 32.
+ * Each of temperatures to top_ks stands in place of the number for all rows; in them a value out of
+ * range means off, and a row gives what it gives alone. logprobs: the logarithm of the softmax of the
+ * logits as they are given, best first, equals by their ids. */
 typedef struct cairn_sample_args {
     uint32_t struct_size;
     float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;
@@ -1137,6 +1149,10 @@ typedef struct cairn_sample_args {
     const cairn_tensor *history;   /* [rows, n] i32, -1 padded, or NULL */
     cairn_tensor *tokens;          /* [rows] i32 */
     const cairn_tensor *mask;      /* [rows, (vocab + 31) / 32] i32, or NULL: all may be drawn */
+    const cairn_tensor *temperatures, *top_ps, *min_ps, *penalties; /* [rows] f32, or NULL */
+    const cairn_tensor *top_ks;    /* [rows] i32, or NULL */
+    cairn_tensor *logprobs;        /* [rows, 1 + n] f32, out, or NULL: of the token, then of the best */
+    cairn_tensor *best;            /* [rows, n] i32, out, or NULL (n 0): the ids of the best, n <= 32 */
 } cairn_sample_args;
 CAIRN_API cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args);
 

@@ -41,7 +41,7 @@ end
 local function arguments_of(spec, op)
   local text = assert(spec:match("spec_arg spec_" .. op .. "_args%[%] = (%b{})"), op)
   local found = { input = {}, output = {}, option = {} }
-  text = text:gsub("PAGES_OF%b()", function() return shared_rows(spec, "PAGES_OF") end)
+  text = text:gsub("(PAGES_O[FR_ROWS]+)%b()", function(name) return shared_rows(spec, name) end)
   text = text:gsub("CONV_OF(%b())", function(lens)
     return (shared_rows(spec, "CONV_OF"):gsub("%f[%w]lens%f[%W]", lens))
   end)

@@ -54,6 +54,9 @@ local enums = {
   { name = "memory_map", prefix = "CAIRN_MAP", values = {
     { "copy", true, "read into memory of the runtime's" },
     { "file", true, "mapped: several processes share it; it must not change meanwhile" } } },
+  { name = "activations", prefix = "CAIRN_ACTIVATIONS", values = {
+    { "f32", true, "as they are" },
+    { "q8", true, "rounded to 8 bits, 32 at a time, before they meet weights in blocks; CPU only" } } },
   { name = "backend", prefix = "CAIRN_BACKEND", values = {
     { "auto", true, "cuda where there is a usable GPU, else cpu" },
     { "cuda", true, "an NVIDIA GPU" }, { "cpu", true, "threads and SIMD" } } },
@@ -168,6 +171,8 @@ local fields = {
     doc = "GPU ordinal as the driver counts" },
   { name = "threads", type = "int", default = 0, min = 0, max = 1024, hot = true,
     doc = "CPU threads; 0: one per core" },
+  { name = "activations", type = "enum", enum = "activations", default = "f32",
+    doc = "of a model on the CPU; q8 is faster from about 1B on, see scripts/bench/RESULTS.md" },
   { name = "graphs", type = "bool", default = true,
     doc = "run a decode step as one CUDA graph" },
   { name = "deterministic", type = "bool", default = true,

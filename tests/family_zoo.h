@@ -101,8 +101,8 @@ static family zoo_mistral(uint64_t *state) {
 /* ---- qwen ------------------------------------------------------------------------------------ */
 
 static family zoo_qwen2(uint64_t *state) {
-    family f = {.architecture = "qwen2", .layers = 2, .hidden = 128, .heads = 4, .kv_heads = 2,
-                .dim = 32, .ffn = 96, .vocab = 120, .context = 256, .bias = true, .halves = true};
+    family f = {.architecture = "qwen2", .layers = 2, .hidden = 128, .heads = 2, .kv_heads = 1,
+                .dim = 64, .ffn = 96, .vocab = 120, .context = 256, .bias = true, .halves = true};
     zoo_turns(&f, 0, 1000000);
     zoo_fill(&f, state);
     family_put(&f, "rope.freq_base", 6, 1000000, NULL);
@@ -160,23 +160,23 @@ static family zoo_gemma3_own(uint64_t *state) {
 
 /* Part of a head turns; in a context of `original` by other factors than beyond it. */
 static family zoo_phi3_of(uint64_t *state, bool stretched, int original) {
-    family f = {.architecture = "phi3", .layers = 2, .hidden = 128, .heads = 4, .kv_heads = 2,
-                .dim = 32, .ffn = 96, .vocab = 120, .context = 256, .halves = true, .fused = true,
-                .rotated = 24, .own_head = true, .window = stretched ? 0 : 31};
-    double factors[2][12];
+    family f = {.architecture = "phi3", .layers = 2, .hidden = 128, .heads = 2, .kv_heads = 1,
+                .dim = 64, .ffn = 96, .vocab = 120, .context = 256, .halves = true, .fused = true,
+                .rotated = 48, .own_head = true, .window = stretched ? 0 : 31};
+    double factors[2][24];
     zoo_turns(&f, 0, 10000);
     if (!stretched) {
         zoo_fill(&f, state);
         return f;
     }
-    for (int j = 0; j < 12; j++) {
+    for (int j = 0; j < 24; j++) {
         factors[0][j] = 1 + 0.05 * j, factors[1][j] = 1.5 + 0.4 * j;
         f.frequency[0][j] /= (double)(float)factors[original < f.context][j];
     }
     f.magnitude = original < 256 ? sqrt(1 + log(256.0 / original) / log(original)) : 1;
     zoo_fill(&f, state);
-    family_vector(&f, "rope_factors_short.weight", factors[0], 12);
-    family_vector(&f, "rope_factors_long.weight", factors[1], 12);
+    family_vector(&f, "rope_factors_short.weight", factors[0], 24);
+    family_vector(&f, "rope_factors_long.weight", factors[1], 24);
     family_put(&f, "rope.scaling.original_context_length", 4, original, NULL);
     family_put(&f, "rope.scaling.attn_factor", 6, f.magnitude, NULL);
     return f;
@@ -188,7 +188,7 @@ static family zoo_phi3_short(uint64_t *state) { return zoo_phi3_of(state, true, 
 
 static family zoo_smollm3(uint64_t *state) {
     family f = {.architecture = "smollm3", .layers = 5, .hidden = 96, .heads = 6, .kv_heads = 2,
-                .dim = 16, .ffn = 96, .vocab = 120, .context = 256, .still = 4};
+                .dim = 64, .ffn = 96, .vocab = 120, .context = 256, .still = 4};
     zoo_turns(&f, 0, 2000000);
     zoo_fill(&f, state);
     family_put(&f, "rope.freq_base", 6, 2000000, NULL);
@@ -199,13 +199,14 @@ static const struct zoo_animal {
     const char *name;
     family (*make)(uint64_t *state);
     bool cuda; /* runs there too */
-} zoo[] = {{"llama3", zoo_llama3, true}, {"linear", zoo_linear, true}, {"yarn", zoo_yarn, true},
-           {"mistral", zoo_mistral, false}, {"qwen2", zoo_qwen2, false},
-           {"qwen3", zoo_qwen3, false}, {"qwen3moe", zoo_qwen3moe, false},
-           {"gemma3", zoo_gemma3, false},
-           {"gemma3_own", zoo_gemma3_own, false}, {"phi3", zoo_phi3, false},
-           {"phi3_long", zoo_phi3_long, false}, {"phi3_short", zoo_phi3_short, false},
-           {"smollm3", zoo_smollm3, false}};
+    bool emulated; /* and where it is emulated: each has kernels of its own to compile */
+} zoo[] = {{"llama3", zoo_llama3, true, true}, {"linear", zoo_linear, true, true},
+           {"yarn", zoo_yarn, true, true}, {"mistral", zoo_mistral, true, false},
+           {"qwen2", zoo_qwen2, true, true}, {"qwen3", zoo_qwen3, true, false},
+           {"qwen3moe", zoo_qwen3moe, false, false}, {"gemma3", zoo_gemma3, true, false},
+           {"gemma3_own", zoo_gemma3_own, false, false}, {"phi3", zoo_phi3, true, false},
+           {"phi3_long", zoo_phi3_long, true, false},
+           {"phi3_short", zoo_phi3_short, true, false}, {"smollm3", zoo_smollm3, true, false}};
 
 /* ---- the reference --------------------------------------------------------------------------- */
 

@@ -2,8 +2,8 @@
  * tokenizer.json, model.safetensors or shards of it with their index. Names and layouts are
  * transformers', written down here by themselves.
  *
- *     folder_text config = {0};
- *     folder_write(&f, "build/x", 2);            in two shards; 1: one file, 0: one without padding
+ *     folder_write(&f, "build/x", 2);     in two shards; 1: one file, 0: one without padding; -1 and
+ *                                         -2: PyTorch's file, under either of its names
  *
  * After family.h, whose weights must be F32, F16 or BF16. */
 #ifndef FOLDER_H
@@ -273,6 +273,85 @@ static gguf_build folder_safetensors(const folder_tensor *t, int count, bool pad
     return out;
 }
 
+/* ---- a state dict of PyTorch --------------------------------------------------------------------- */
+
+static void folder_pickle_text(gguf_build *out, const char *text) {
+    build_bytes(out, "X", 1), build_number(out, strlen(text), 4), build_bytes(out, text, strlen(text));
+}
+
+static void folder_pickle_dims(gguf_build *out, const int64_t *dims, int count) {
+    build_bytes(out, "(", 1);
+    for (int i = 0; i < count; i++) {
+        build_bytes(out, dims[i] < 256 ? "K" : dims[i] < 65536 ? "M" : "J", 1);
+        build_number(out, (uint64_t)dims[i], dims[i] < 256 ? 1 : dims[i] < 65536 ? 2 : 4);
+    }
+    build_bytes(out, "t", 1);
+}
+
+/* What torch.save writes of an OrderedDict, but for its numbers for values that are said again. */
+static gguf_build folder_pickle(const folder_tensor *t, int count) {
+    static const char ordered[] = "ccollections\nOrderedDict\n", begin[] = "\x80\2";
+    static const char made[] = "ctorch._utils\n_rebuild_tensor_v2\n";
+    gguf_build out = {0};
+    build_bytes(&out, begin, 2), build_bytes(&out, ordered, sizeof ordered - 1);
+    build_bytes(&out, "q\0)Rq\1(", 7);
+    for (int i = 0; i < count; i++) {
+        const char *kind = !strcmp(t[i].dtype, "F32") ? "ctorch\nFloatStorage\n"
+                           : !strcmp(t[i].dtype, "F16") ? "ctorch\nHalfStorage\n"
+                                                        : "ctorch\nBFloat16Storage\n";
+        int64_t strides[3] = {1, 1, 1};
+        char key[16];
+        snprintf(key, sizeof key, "%d", i);
+        for (int d = t[i].ndim - 2; d >= 0; d--) strides[d] = strides[d + 1] * t[i].shape[d + 1];
+        folder_pickle_text(&out, t[i].name);
+        build_bytes(&out, made, sizeof made - 1), build_bytes(&out, "((", 2);
+        folder_pickle_text(&out, "storage"), build_bytes(&out, kind, strlen(kind));
+        folder_pickle_text(&out, key), folder_pickle_text(&out, "cpu");
+        build_bytes(&out, "J", 1), build_number(&out, t[i].bytes, 4), build_bytes(&out, "tQK\0", 4);
+        folder_pickle_dims(&out, t[i].shape, t[i].ndim), folder_pickle_dims(&out, strides, t[i].ndim);
+        build_bytes(&out, "\x89", 1), build_bytes(&out, ordered, sizeof ordered - 1);
+        build_bytes(&out, ")RtR", 4);
+    }
+    build_bytes(&out, "u.", 2);
+    return out;
+}
+
+/* A stored entry; its line of the directory goes to `list`. */
+static void folder_zip_entry(gguf_build *out, gguf_build *list, const char *name, const void *data,
+                             size_t bytes) {
+    const size_t at = out->size;
+    for (int i = 0; i < 2; i++) {
+        gguf_build *to = i ? list : out;
+        build_bytes(to, i ? "PK\1\2" : "PK\3\4", 4);
+        if (i) build_number(to, 0, 2);
+        build_number(to, 0, 8), build_number(to, 0, 8); /* version, flags, method, time; date, sum */
+        to->size -= 2;
+        build_number(to, bytes, 4), build_number(to, bytes, 4), build_number(to, strlen(name), 2);
+        build_number(to, 0, 2);
+        if (i) build_number(to, 0, 8), build_number(to, 0, 2), build_number(to, at, 4);
+        build_bytes(to, name, strlen(name));
+    }
+    build_bytes(out, data, bytes);
+}
+
+static gguf_build folder_torch(const folder_tensor *t, int count) {
+    gguf_build out = {0}, list = {0}, pickle = folder_pickle(t, count);
+    folder_zip_entry(&out, &list, "archive/data.pkl", pickle.data, pickle.size);
+    folder_zip_entry(&out, &list, "archive/byteorder", "little", 6);
+    for (int i = 0; i < count; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "archive/data/%d", i);
+        folder_zip_entry(&out, &list, name, t[i].data, t[i].bytes);
+    }
+    const size_t at = out.size;
+    build_bytes(&out, list.data, list.size);
+    build_bytes(&out, "PK\5\6", 4), build_number(&out, 0, 4);
+    build_number(&out, (uint64_t)count + 2, 2), build_number(&out, (uint64_t)count + 2, 2);
+    build_number(&out, list.size, 4), build_number(&out, at, 4), build_number(&out, 0, 2);
+    free(list.data), free(pickle.data);
+    return out;
+}
+
 /* ---- the folder ---------------------------------------------------------------------------------- */
 
 static void folder_shards(const char *folder, const folder_tensor *t, int count, int files) {
@@ -299,17 +378,21 @@ static void folder_write(const family *f, const char *folder, int files) {
     const int count = folder_tensors(f, tensors);
     char path[512];
     os_make_path(folder);
+    for (int i = 0; i < 4; i++) {
+        static const char *const old[] = {"model.safetensors", "model.safetensors.index.json",
+                                          "pytorch_model.bin", "model.pt"};
+        snprintf(path, sizeof path, "%s/%s", folder, old[i]);
+        remove(path);
+    }
     folder_save(folder, "config.json", config.data, config.size);
     folder_save(folder, "tokenizer.json", words.data, words.size);
-    if (files > 1) {
-        snprintf(path, sizeof path, "%s/model.safetensors", folder);
-        remove(path);
-        folder_shards(folder, tensors, count, files);
-    } else {
-        gguf_build file = folder_safetensors(tensors, count, files);
-        snprintf(path, sizeof path, "%s/model.safetensors.index.json", folder);
-        remove(path);
-        folder_save(folder, "model.safetensors", file.data, file.size);
+    if (files > 1) folder_shards(folder, tensors, count, files);
+    else {
+        gguf_build file = files < 0 ? folder_torch(tensors, count)
+                                    : folder_safetensors(tensors, count, files);
+        folder_save(folder, files == -1 ? "pytorch_model.bin" : files < 0 ? "model.pt"
+                                                                          : "model.safetensors",
+                    file.data, file.size);
         free(file.data);
     }
     for (int i = 0; i < count; i++) free(tensors[i].data);

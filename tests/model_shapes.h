@@ -10,19 +10,25 @@ typedef struct shape_file {
     const char *name;
     int layers, hidden, heads, kv_heads, head_dim, ffn, vocab, context;
     bool tied;
-    int type, embed_type; /* of GGUF: 2 is Q4_0, 8 is Q8_0 */
+    int type, embed_type; /* of GGUF: 2 is Q4_0, 8 is Q8_0, 12 is Q4_K, 14 is Q6_K */
+    int more_type;        /* of values and of what leads down in the first half of the layers, or 0 */
 } shape_file;
 
 static const shape_file shape_files[] = {
-    {"135M", 30, 576, 9, 3, 64, 1536, 49152, 131072, true, 2, 8},
-    {"1B", 16, 2048, 32, 8, 64, 8192, 128256, 131072, true, 2, 8},
-    {"8B", 32, 4096, 32, 8, 128, 14336, 128256, 131072, false, 2, 8}};
+    {"135M", 30, 576, 9, 3, 64, 1536, 49152, 131072, true, 2, 8, 0},
+    {"1B", 16, 2048, 32, 8, 64, 8192, 128256, 131072, true, 2, 8, 0},
+    {"8B", 32, 4096, 32, 8, 128, 14336, 128256, 131072, false, 2, 8, 0}};
+
+/* Formats mixed by layer, as in files named Q4_K_M. */
+static const shape_file shape_mixed = {"1B mixed", 16,     2048,   32,   8,  64, 8192,
+                                       128256,     131072, true, 12, 14, 14};
 
 /* Two layers of nearly nothing, for what is run many times over. */
 static const shape_file shape_small = {"small", 2,  64,    2, 1, 64, 64,
-                                       96,      96 * 16, true, 2, 8};
+                                       96,      96 * 16, true, 2, 8, 0};
 
 static uint64_t shape_bytes(int type, uint64_t rows, uint64_t columns) {
+    if (type >= 12) return rows * (columns / 256) * (type == 12 ? 144 : 210);
     return rows * (type == 0 ? columns * 4 : columns / 32 * (type == 2 ? 18 : 34));
 }
 
@@ -46,8 +52,10 @@ static void shape_layer(gguf_build *f, const shape_file *s, int layer) {
         {"ffn_up", s->ffn, s->hidden}, {"ffn_down", s->hidden, s->ffn}};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char name[64];
+        const bool more = s->more_type && layer < s->layers / 2 &&
+                          (!strcmp(parts[i].name, "attn_v") || !strcmp(parts[i].name, "ffn_down"));
         snprintf(name, sizeof name, "blk.%d.%s.weight", layer, parts[i].name);
-        shape_tensor(f, name, parts[i].rows ? s->type : 0, parts[i].rows, parts[i].columns, 0);
+        shape_tensor(f, name, !parts[i].rows ? 0 : more ? s->more_type : s->type, parts[i].rows, parts[i].columns, 0);
     }
 }
 
@@ -79,7 +87,8 @@ static void shape_keys(gguf_build *f, const shape_file *s) {
 static bool shape_write(const char *path, const shape_file *s) {
     gguf_build f = {0};
     uint64_t embed = shape_bytes(s->embed_type, (uint64_t)s->vocab, (uint64_t)s->hidden);
-    uint64_t layer = shape_bytes(s->type, (uint64_t)s->ffn, (uint64_t)s->hidden);
+    uint64_t layer = shape_bytes(s->more_type ? s->more_type : s->type, (uint64_t)s->ffn,
+                                 (uint64_t)s->hidden);
     uint64_t first = (embed > layer ? embed : layer) / 32 * 32 + 32;
     FILE *file = fopen(path, "wb");
     bool fine;

@@ -19,6 +19,14 @@ enum {
     ATTEND_TOKENS = 1024    /* lists of tokens instead of pages */
 };
 
+/* A latent slot: values that are keys and values alike, then those of the rotated part, which are
+ * keys alone. With one byte a value it holds LATENT_SCALES f32 between them, and the rest as bf16. */
+enum {
+    LATENT_VALUES = 512, LATENT_ROTATED = 64, LATENT_KEYS = 576, LATENT_SCALES = 4,
+    LATENT_BYTES = 512 + 4 * 4 + 64 * 2,
+    LATENT_CHUNK = 32, LATENT_RUN = 8 /* keys; chunks that one block folds */
+};
+
 /* Which part of what a row attends. */
 enum { ATTEND_PART_ALL = 0, ATTEND_PART_PAGES = 1, ATTEND_PART_WINDOW = 2 };
 

@@ -37,9 +37,22 @@ typedef struct sample_kernel_params {
     const sample_rule *rules; /* [rows] in place of seed to min_p and positions, or NULL */
     sample_part *parts; /* sample_few: [rows, parts of a row] */
     uint32_t *arrived;  /* sample_few: [rows], zero before and after */
-    const uint32_t *masks; /* CAIRN_MASKS: [rows, words of vocab bits] of the tokens that may be
+#if !defined(CAIRN_MASKS) || CAIRN_MASKS /* the host, and kernels that read them */
+    const uint32_t *masks; /* [rows, words of vocab bits] of the tokens that may be
                               drawn, or NULL */
+    /* [rows] in place of the numbers for all rows, or NULL */
+    const float *temperatures, *top_ps, *min_ps, *penalties;
+    const int32_t *top_ks;
+#endif
 } sample_kernel_params;
+
+typedef struct sample_logprobs_params {
+    const float *logits;   /* [rows, vocab] */
+    const int32_t *tokens; /* [rows] */
+    float *logprobs;       /* [rows, 1 + count] of the token, then of the best */
+    int32_t *best;         /* [rows, count] */
+    int32_t vocab, count;
+} sample_logprobs_params;
 
 typedef struct verify_greedy_params {
     const float *logits;   /* [sequences, drafts + 1, vocab] */

@@ -31,6 +31,18 @@ enum {
     STEP_ARRAYS
 };
 
+/* What the layers of a model have beyond plain llama's, bits of the constant CAIRN_EXTRAS: kernels
+ * without them are what they were. */
+enum {
+    STEP_EXTRA_HEADS = 1,   /* heads are biased, normed or turned over halves: step/extras.cu */
+    STEP_EXTRA_STILL = 2,   /* some layers do not turn */
+    STEP_EXTRA_POST = 4,    /* what mixer and ffn add is normed first: step/extras.cu */
+    STEP_EXTRA_GEGLU = 8,   /* gelu in place of silu */
+    STEP_EXTRA_EMBED = 16,  /* embeddings are scaled */
+    STEP_EXTRA_SCALE = 32,  /* attention has a scale of its own */
+    STEP_EXTRA_WINDOW = 64  /* some layers see a window */
+};
+
 typedef struct step_params {
     /* packed weights; those of the layers follow each other */
     const uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
@@ -62,6 +74,16 @@ typedef struct step_params {
     uint32_t select_layers[16];  /* bit l % 32 of word l / 32: layer l selects */
     uint32_t *row_pages;         /* [layer, row, kv_head, seen_words] of the flow: bits of pages */
     uint32_t *arrived;           /* [row, kv_head] blocks of a kernel; zero between kernels */
+    /* extras of a layer */
+    const float *bias;           /* [q k v], or NULL */
+    const float *head_norms;     /* [q and k, head_dim], or NULL */
+    const float *post_norms;     /* [attention and ffn, hidden] */
+    int32_t still;               /* the layer does not turn */
+    int32_t rope_half;           /* pairs are so many values apart; 0: beside each other */
+    int32_t rope_dims;           /* values of a head that turn */
+    int32_t own_window, own_run; /* tokens that a row sees, 0: all; chunks of a run of these */
+    int32_t own_runs;            /* the most runs of a group of rows */
+    float embed_scale, score_scale; /* score_scale: with log2(e) */
 } step_params;
 
 /* step/finish.cu */

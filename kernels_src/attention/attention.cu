@@ -11,7 +11,9 @@
  * A page that the table does not hold contributes nothing and is reported. Other caches, queries and
  * rules: attention/abilities.cuh, by CAIRN_ABILITIES (0 if it is not defined).
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16
- * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 | CAIRN_HEAD_DIM=96 CAIRN_PAGE_SIZE=32 */
+ * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 | CAIRN_HEAD_DIM=96 CAIRN_PAGE_SIZE=32
+ * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=227
+ * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=16 CAIRN_ABILITIES=1027 */
 #ifndef CAIRN_ABILITIES
 #define CAIRN_ABILITIES 0
 #endif
@@ -20,8 +22,7 @@
 #include "abi/attention.h"
 #include "attention/paged.cuh"
 #include "attention/abilities.cuh"
-
-constexpr int THREADS = CORE_WARPS * WARP;
+#include "attention/tile.cuh"
 
 /* In shared memory: a bit for each selected page; the low entries of the block's run. */
 CAIRN_INLINE uint32_t *selected_bits() { return (uint32_t *)(shared_base() + ATTEND_BYTES); }
@@ -133,28 +134,6 @@ CAIRN_INLINE void load_queries(const attend_params &p, int64_t head, int count,
     }
 }
 
-CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count) {
-    for (int i = thread_id(); i < count * DIM; i += THREADS) {
-        p.out[head * DIM + i] = 0.0f;
-        if (p.lse && i < count) p.lse[head + i] = as_f32(0xff800000u);
-    }
-}
-
-/* The block's place: tiles of queries, of which this block has `count` from row `head` on. */
-struct tile {
-    int run, unit, r, kv_head, count, most;
-    int64_t head;
-
-    CAIRN_MEMBER void find(const attend_params &p) {
-        const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, 16);
-        run = block_id(), unit = block_id_y(), r = block_id_z();
-        most = min_of(group, 16); /* rows of a tile */
-        const int query = unit % tiles * 16;
-        kv_head = unit / tiles, count = min_of(group - query, 16);
-        head = (int64_t)r * p.heads + kv_head * group + query;
-    }
-};
-
 /* The run from chunk `begin` on: sums of all warps lie in shared memory. */
 template <class Cache, class Keys, class Adjust>
 CAIRN_INLINE void fold_run(const attend_params &p, const tile &at, Cache cache, Keys &keys, int begin,
@@ -189,22 +168,7 @@ CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs,
         [&](int m, int d, float v) { parts[((int64_t)run * most + m) * DIM + d] = v; },
         [&](int m, float top, float total) { sums[run * most + m] = f32x2{top, total}; });
     if (!last_to_arrive(p.arrived + slot, runs, (uint32_t *)(memory + TOTALS_AT))) return;
-    const int t = lane_id() % 4, number = t * 8 + scattered(lane_id() / 4);
-    for (int i = warp_id(); i < count * (DIM / 32); i += CORE_WARPS) {
-        const int m = i / (DIM / 32), d = i % (DIM / 32) * 32;
-        const merged out = merge_runs(
-            runs,
-            [&](int from, run_part &part) {
-                const int64_t row = (int64_t)from * most + m;
-                part.load(parts + row * DIM + d + t * 8, sums + row);
-            },
-            [](const run_part *, int) { return false; });
-        p.out[(at.head + m) * DIM + d + number] = out.value;
-        if (p.lse && d == 0 && lane_id() == 0)
-            p.lse[at.head + m] = out.total > 0.0f
-                                     ? (out.top + log2_fast(out.total)) * 0.6931471805599453f
-                                     : as_f32(0xff800000u);
-    }
+    merge_parts(p, at, parts, sums, runs);
 }
 
 /* Pages, by what the abilities say. */
@@ -287,7 +251,10 @@ CAIRN_INLINE void attend_tokens(const attend_params &p, const tile &at, unsigned
     merge_tile(p, at, runs, memory);
 }
 
-CAIRN_KERNEL(attend, THREADS, BLOCKS_EACH, attend_params) {
+/* What these do with scores takes the registers of a second block. */
+constexpr int BLOCKS = DIM > 64 && (SOFTCAP || MASKED) ? 1 : BLOCKS_EACH;
+
+CAIRN_KERNEL(attend, THREADS, BLOCKS, attend_params) {
     tile at;
     at.find(p);
     if constexpr (TOKENS) attend_tokens(p, at, shared_base());

@@ -31,7 +31,7 @@ constexpr int ATTEND_BYTES = WORDS_AT + 32;
 constexpr float NOTHING = -1e30f;                 /* below every score */
 /* Blocks of a multiprocessor, at least: as many as the registers allow without spilling. */
 constexpr int BLOCKS_EACH = DIM <= 64 || (DIM <= 128 && CAIRN_ARCH == 900) ? 2 : 1;
-static_assert(DIM % 32 == 0 && DIM <= 256, "attention: the size of a head");
+static_assert(DIM % 32 == 0 && DIM <= 512, "attention: the size of a head");
 static_assert(ATTEND_BYTES == layout_attend_bytes(DIM), "attention: its shared memory");
 
 /* ---- shared memory ----

@@ -110,9 +110,17 @@ CAIRN_LAYOUT int layout_attend_bytes(int dim) {
            16 * layout_warps(dim) * 8 + 32;
 }
 
+/* Of step/prompt_attend.cu: two tiles of keys and values, of large heads 64 queries too. */
+CAIRN_LAYOUT int layout_prompt_bytes(int dim) { return (dim > 128 ? 384 : 512) * dim; }
+
 /* Besides, of attention/attention.cu, for the pages of a table and of one run. */
 CAIRN_LAYOUT int layout_list_bytes(int max_pages, int run_pages) {
     return ((max_pages + 31) / 32 + run_pages + 40) * 4;
+}
+
+/* Of attention/latent.cu: 32 keys and 16 queries of 576 values, weights, the warps' sums, ids. */
+CAIRN_LAYOUT int layout_latent_bytes(void) {
+    return (32 + 16) * 576 * 2 + 16 * 40 * 2 + 2 * 4 * 16 * 4 + 32 * 8;
 }
 
 /* Besides, where pages have weights: one for each page of a run and row of a tile. */

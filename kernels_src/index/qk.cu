@@ -71,7 +71,8 @@ CAIRN_KERNEL(index_qk, 128, 4, index_qk_params) {
     const int64_t at = (int64_t)r * p.heads + head;
     int position = p.positions[r];
     if (position < 0) {
-        if (key && lane_id() == 0) report_error(p.error, CAIRN_FAULT_POSITION, p.first_row + r, position);
+        if (key && lane_id() == 0)
+            report_error(p.error, CAIRN_FAULT_POSITION, p.first_row + r, position);
         position = 0;
     }
     float v[4];

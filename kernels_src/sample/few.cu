@@ -10,6 +10,9 @@
  *            `arrived` is zero before and after
  * matrix: | CAIRN_MASKS=1 */
 #include "device/common.cuh"
+#ifndef CAIRN_MASKS
+#define CAIRN_MASKS 0 /* 1: with masks, and with parameters of rows */
+#endif
 #include "abi/sample.h"
 #define THREADS 512
 #include "sample/sample.cuh"

@@ -1,19 +1,72 @@
 /* sample: the next token of each row of logits by passes over the row, for any cuts (sample/few.cu
  * is for a small top_k and for greedy), and greedy verification of drafts.
  *
+ * sample_logprobs  the log of the softmax of a row's logits, of its token and of the best.
  * verify_greedy  per sequence the drafts that equal the row before's argmax, and what follows them.
  * Launch         sample: grid rows, block 1024, shared 16896 bytes, + vocab / 8 with a history.
  *                verify_greedy: grid sequences, block 1024, shared 512 bytes
+ *                sample_logprobs: grid rows, block 1024, shared 512 bytes
  * matrix: | CAIRN_MASKS=1 */
 #include "device/common.cuh"
+#ifndef CAIRN_MASKS
+#define CAIRN_MASKS 0 /* 1: with masks, and with parameters of rows */
+#endif
 #include "abi/sample.h"
 #define THREADS 1024
 #include "sample/sample.cuh"
 
+#if CAIRN_MASKS
+/* The parameters of row r: what is out of range is off. */
+CAIRN_INLINE sample_kernel_params row_params(const sample_kernel_params &given, int r) {
+    sample_kernel_params p = given;
+    if (p.temperatures) p.temperature = p.temperatures[r];
+    if (p.top_ps) p.top_p = p.top_ps[r];
+    if (p.min_ps) p.min_p = p.min_ps[r];
+    if (p.penalties) p.repetition_penalty = p.penalties[r] > 0.0f ? p.penalties[r] : 1.0f;
+    if (p.top_ks) p.top_k = p.top_ks[r];
+    return p;
+}
+#else
+#define row_params(given, r) (given)
+#endif
+
 CAIRN_KERNEL(sample, THREADS, 1, sample_kernel_params) {
     uint64_t *bins = (uint64_t *)shared_base(), *scratch = bins + BINS;
-    int token = sample_row(p, block_id(), (uint32_t *)(scratch + 64), bins, scratch);
+    int token = sample_row(row_params(p, block_id()), block_id(), (uint32_t *)(scratch + 64), bins,
+                           scratch);
     if (thread_id() == 0) p.tokens[block_id()] = token;
+}
+
+CAIRN_INLINE float logprob(float logit, float top, float all) {
+    return logit > as_f32(0xff800000u) ? add_f32(logit, -top) - all : as_f32(0xff800000u);
+}
+
+CAIRN_KERNEL(sample_logprobs, THREADS, 1, sample_logprobs_params) {
+    uint64_t *scratch = (uint64_t *)shared_base(), best = ~(uint64_t)0, sum = 0;
+    const int64_t r = block_id();
+    const float *logits = p.logits + r * p.vocab;
+    float top = 0.0f, all = 0.0f;
+    for (int n = 0; n <= max_of(p.count - 1, 0); n++) {
+        uint64_t next = 0;
+        for (int i = thread_id(); i < p.vocab; i += THREADS) {
+            uint64_t mine = rank(logits[i], i);
+            if (mine < best) next = max_of(next, mine);
+        }
+        best = block_best(next, scratch);
+        const int id = (int)~(uint32_t)best;
+        if (n == 0) {
+            top = logits[id];
+            for (int i = thread_id(); i < p.vocab; i += THREADS)
+                if (logits[i] <= top) sum += weight(add_f32(logits[i], -top));
+            all = log_f32((float)block_sum(sum, scratch) * 9.094947017729282e-13f); /* 2^-40 */
+        }
+        if (thread_id() == 0 && p.count) {
+            p.best[r * p.count + n] = id;
+            p.logprobs[r * (1 + p.count) + 1 + n] = logprob(logits[id], top, all);
+        }
+    }
+    if (thread_id() == 0)
+        p.logprobs[r * (1 + p.count)] = logprob(logits[p.tokens[r]], top, all);
 }
 
 CAIRN_KERNEL(verify_greedy, THREADS, 1, verify_greedy_params) {

@@ -6,9 +6,6 @@
  * e^s is a multiple of 2^-40 in 64 bits: sums are exact, in any order, and the draw walks ascending
  * ids. */
 
-#ifndef CAIRN_MASKS
-#define CAIRN_MASKS 0
-#endif
 #define BINS 2048
 #define WARPS (THREADS / WARP)
 #if THREADS == 512
@@ -26,7 +23,9 @@ CAIRN_INLINE sample_kernel_params params_of(const sample_kernel_params &given, i
     p.seed = rule.seed, p.position_first = rule.position, p.position_step = 0;
     p.top_k = rule.top_k, p.top_p_first = 0;
     p.temperature = rule.temperature, p.top_p = rule.top_p, p.min_p = rule.min_p;
-    if (CAIRN_MASKS && rule.skip & CAIRN_SAMPLE_UNMASKED) p.masks = nullptr;
+#if CAIRN_MASKS
+    if (rule.skip & CAIRN_SAMPLE_UNMASKED) p.masks = nullptr;
+#endif
     return p;
 }
 
@@ -34,8 +33,10 @@ CAIRN_INLINE sample_kernel_params params_of(const sample_kernel_params &given, i
 
 /* Row r's, or NULL: all tokens may be drawn. */
 CAIRN_INLINE const uint32_t *mask_of(const sample_kernel_params &p, int r) {
-    if (!CAIRN_MASKS || !p.masks) return nullptr;
-    return p.masks + (int64_t)r * ceil_div(p.vocab, 32);
+#if CAIRN_MASKS
+    if (p.masks) return p.masks + (int64_t)r * ceil_div(p.vocab, 32);
+#endif
+    return nullptr;
 }
 
 CAIRN_INLINE bool is_masked(const uint32_t *mask, int id) {

@@ -24,23 +24,34 @@
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=33 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=35
  * matrix: + CAIRN_PACK_HEAD=34 CAIRN_PACK_EMBED=32 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=16384 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0 */
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=16384 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0
+ * matrix: CAIRN_LAYERS=18 CAIRN_HIDDEN=640 CAIRN_HEADS=4 CAIRN_KV_HEADS=1 CAIRN_HEAD_DIM=256
+ * matrix: + CAIRN_FFN=2048 CAIRN_VOCAB=262144 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=8192 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
 #include "step/stages.cuh"
 
 CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     attend_item item;
     uint8_t *layer = region(p, 0, 0);
-    const int items = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
+    const int items = p.input[STEP_GROUPS] *
+                      (has_window(p) ? p.own_runs : p.input[STEP_CHUNKS]) * KV_HEADS;
     const bool live = block_id() < items && find_item(p, block_id(), item);
     const uint16_t *cache = p.kv[p.layer];
-    if (live) fetch_first(item, cache, shared_base(), false);
+    if (live) fetch_first(p, item, cache, shared_base(), false);
     start_input();
     if (!live) return;
     const attend_place at = attend_item_run(p, item, cache, layer, shared_base());
-    if (last_to_arrive(p.arrived + at.first * KV_HEADS + at.kv_head, at.runs(),
+    if (last_to_arrive(p.arrived + at.first * KV_HEADS + at.kv_head, at.runs(p),
                        (uint32_t *)(shared_base() + TOTALS_AT)))
-        merge_group(p, layer, at.first, at.rows, at.kv_head,
-                    [&](int row) { return runs_of(input_array(p, STEP_POSITION)[row]); });
+        merge_group(
+            p, layer, at.first, at.rows, at.kv_head,
+            [&](int row) { return runs_of(p, input_array(p, STEP_POSITION)[row]); },
+            [&](int row) {
+                if (!WINDOWS) return 0;
+                return first_run(p, input_array(p, STEP_POSITION)[row]) - first_run(p, at.position);
+            });
 }
 
 CAIRN_KERNEL(step_head, THREADS, STAGE_BLOCKS, step_params) {

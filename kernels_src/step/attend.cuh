@@ -6,6 +6,10 @@
  * is so short that a run is one chunk; the stage kernels from the cache, once the kernel before has
  * ended. All other keys come from the cache.
  *
+ * In a layer with a window rows see that alone: runs begin with the one of the first key that the
+ * group sees, at multiples of a length that follows from the window, so that a row's keys are cut at
+ * the same places whatever rows are beside it.
+ *
  * Out: parts[run, row, head] and sums[run, row, head] = (m, l). */
 #ifndef CAIRN_STEP_ATTEND_CUH
 #define CAIRN_STEP_ATTEND_CUH
@@ -13,7 +17,12 @@
 #include "step/step.cuh"
 
 constexpr float SCORE_SCALE =
-    1.4426950408889634f * (HEAD_DIM == 64 ? 0.125f : 0.08838834764831845f);
+    1.4426950408889634f *
+    (HEAD_DIM == 64 ? 0.125f : HEAD_DIM == 128 ? 0.08838834764831845f : 0.0625f);
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "step: the size of a head");
+CAIRN_INLINE float score_scale(const step_params &p) {
+    return OWN_SCALE ? p.score_scale : SCORE_SCALE;
+}
 constexpr int ATTEND_BLOCKS = WARPS > 8 ? 1 : BLOCKS_EACH; /* of a multiprocessor */
 constexpr int VALUE_STEP = KV_HEADS * PAGE * HEAD_DIM; /* values from a key to its value */
 
@@ -27,11 +36,34 @@ struct table_pages {
     }
 };
 
-/* Chunks of a run of the row at this position, where it attends all; its runs. */
-CAIRN_INLINE int run_of(int position) {
+/* Whether the layer's rows see a window alone. */
+CAIRN_INLINE bool has_window(const step_params &p) { return WINDOWS && p.own_window > 0; }
+
+/* Chunks of a run of the row at this position, where it attends all or its window; the first of the
+ * runs with what it sees; how many there are. Runs of windows begin at multiples of their length. */
+CAIRN_INLINE int run_of(const step_params &p, int position) {
+    if (has_window(p)) return p.own_run;
     return FLOW ? 1 : layout_run(layout_chunks(position / PAGE + 1, PAGE, HEAD_DIM), KV_HEADS);
 }
-CAIRN_INLINE int runs_of(int position) { return ceil_div(position / CHUNK + 1, run_of(position)); }
+CAIRN_INLINE int first_run(const step_params &p, int position) {
+    if (!has_window(p)) return 0;
+    return max_of(position - p.own_window + 1, 0) / (CHUNK * p.own_run);
+}
+CAIRN_INLINE int runs_of(const step_params &p, int position) {
+    return ceil_div(position / CHUNK + 1, run_of(p, position)) - first_run(p, position);
+}
+
+/* The scores of keys before a row's window are none. first(m): the first that row m sees, counted as
+ * key 0 of the tile is at position 0; position(n): of keys 8n.. there. */
+template <int KEYS, class First, class Position>
+CAIRN_INLINE void hide_scores(float (*s)[4], First first, Position position) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            if (position(n) + 2 * t + c % 2 < first(g + c / 2 * 8)) s[n][c] = as_f32(0xff800000u);
+}
 
 /* Which rows, KV head and run a block works on. */
 struct attend_place {
@@ -39,7 +71,10 @@ struct attend_place {
     int kv_head, run;
     int position;    /* of the first row */
 
-    CAIRN_MEMBER int runs() const { return runs_of(position + rows - 1); }
+    CAIRN_MEMBER int runs(const step_params &p) const {
+        return runs_of(p, position + rows - 1) +
+               (WINDOWS ? first_run(p, position + rows - 1) - first_run(p, position) : 0);
+    }
 };
 
 /* And what its warp knows of the pages. */
@@ -48,13 +83,16 @@ struct attend_item : attend_place {
     page_entry held;
     const int32_t *table;
 
-    CAIRN_MEMBER int begin() const { return run * run_of(position); } /* chunks */
-    CAIRN_MEMBER int end() const {
-        return min_of((run + 1) * run_of(position), (position + rows - 1) / CHUNK + 1);
+    CAIRN_MEMBER int begin(const step_params &p) const { /* chunks */
+        return (first_run(p, position) + run) * run_of(p, position);
     }
-    CAIRN_MEMBER listed_pieces<table_pages> keys() const {
+    CAIRN_MEMBER int end(const step_params &p) const {
+        return min_of((first_run(p, position) + run + 1) * run_of(p, position),
+                      (position + rows - 1) / CHUNK + 1);
+    }
+    CAIRN_MEMBER listed_pieces<table_pages> keys(const step_params &p) const {
         const int last = position + rows;
-        return {{table, last}, KV_HEADS, kv_head, last, 0, end(), held};
+        return {{table, last}, KV_HEADS, kv_head, last, 0, end(p), held};
     }
 };
 
@@ -73,22 +111,22 @@ CAIRN_INLINE bool find_item(const step_params &p, int index, attend_item &item) 
     const int sequence = array[STEP_SEQUENCE * p.capacity + item.first];
     item.table = p.page_table + (int64_t)sequence * p.table_stride;
     if (warp_id() < CORE_WARPS) {
-        listed_pieces<table_pages> keys = item.keys();
-        keys.look_up(item.begin());
+        listed_pieces<table_pages> keys = item.keys(p);
+        keys.look_up(item.begin(p));
         item.held = keys.held;
     }
-    return item.begin() < item.end();
+    return item.begin(p) < item.end(p);
 }
 
 /* Starts the copies of the first chunk's keys and values: before the queries are there of those that
  * the forwards before left (`late` false), in the stage kernels afterwards of the others. Keys
  * behind the group's last row become zero. */
-CAIRN_INLINE void fetch_first(const attend_item &item, const uint16_t *cache, unsigned char *memory,
-                              bool late) {
+CAIRN_INLINE void fetch_first(const step_params &p, const attend_item &item, const uint16_t *cache,
+                              unsigned char *memory, bool late) {
     if (warp_id() < CORE_WARPS) {
         unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
         key_piece piece[WARP_PIECES];
-        item.keys().find(item.begin(), piece);
+        item.keys(p).find(item.begin(p), piece);
         auto skip = [&](int, int position, bool seen) {
             return (seen && position >= item.fresh) != late;
         };
@@ -115,7 +153,7 @@ CAIRN_INLINE void gather_queries(const step_params &p, int first, int rows, int 
 /* In the flow: the group's queries and the chunk's keys and values of this forward, all at once. */
 CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, const uint8_t *layer,
                                unsigned char *memory) {
-    int queries = item.rows * GROUP * PIECES, start = item.begin() * CHUNK;
+    int queries = item.rows * GROUP * PIECES, start = item.begin(p) * CHUNK;
     int from = max_of(item.fresh, start);
     int keys = max_of(0, min_of(item.position + item.rows, start + CHUNK) - from);
 #pragma unroll 1
@@ -167,7 +205,7 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
     if (FLOW) {
         gather_fresh(p, item, layer, memory);
     } else {
-        fetch_first(item, cache, memory, true);
+        fetch_first(p, item, cache, memory, true);
         gather_queries(p, item.first, item.rows, item.kv_head, layer, memory);
     }
     if (thread_id() == 0) *(attend_place *)(memory + WORDS_AT) = item;
@@ -175,12 +213,20 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
     block_sync();
     if (warp_id() < CORE_WARPS) {
         key_piece piece[WARP_PIECES];
-        listed_pieces<table_pages> keys = item.keys();
-        keys.find(item.begin(), piece);
-        attend_run(cache, VALUE_STEP, memory, item.begin(), FLOW ? item.begin() + 1 : item.end(),
-                   item.rows * GROUP, SCORE_SCALE, piece, keys, [&](const key_piece &at, int m) {
-                       return min_of(at.last, item.position + m / GROUP - at.position);
-                   });
+        listed_pieces<table_pages> keys = item.keys(p);
+        keys.find(item.begin(p), piece);
+        const auto last = [&](const key_piece &at, int m) {
+            return min_of(at.last, item.position + m / GROUP - at.position);
+        };
+        const auto hide = [&](int, const key_piece *at, float (*s)[4]) {
+            if (has_window(p))
+                hide_scores<WARP_KEYS>(
+                    s, [&](int m) { return item.position + m / GROUP - p.own_window + 1; },
+                    [&](int n) { return at[n / 2].position + n % 2 * 8; });
+        };
+        attend_run(cache, VALUE_STEP, memory, item.begin(p),
+                   FLOW ? item.begin(p) + 1 : item.end(p), item.rows * GROUP, score_scale(p), piece,
+                   keys, last, hide);
     }
     block_sync();
     const attend_place place = *(const attend_place *)(memory + WORDS_AT);

@@ -4,15 +4,16 @@
 
 #include "step/attend.cuh"
 
-/* Unit `unit` of one row with `runs` runs: values 8t.. as four words in the lanes of g = 0. */
-CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row, int runs, int unit,
-                             uint32_t *b) {
+/* Unit `unit` of one row with `runs` runs, which begin with the group's run `from`: values 8t.. as
+ * four words in the lanes of g = 0. */
+CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row, int from, int runs,
+                             int unit, uint32_t *b) {
     const int head = unit * 32 / HEAD_DIM, dim = unit * 32 % HEAD_DIM + lane_id() % 4 * 8;
     patience wait(p);
     const merged out = merge_runs(
         runs,
         [&](int run, run_part &part) {
-            const int64_t at = part_of(p, run, row) * HEADS + head;
+            const int64_t at = part_of(p, from + run, row) * HEADS + head;
             part.load((const float *)(layer + PARTS_AT) + at * HEAD_DIM + dim,
                       (const f32x2 *)(layer + SUMS_AT) + at);
         },
@@ -30,16 +31,16 @@ CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row
 }
 
 /* In the stage kernels, by the block that comes last of a group's: the heads of one KV head of the
- * rows [first, first + rows). runs(row). All threads. */
-template <class Runs>
+ * rows [first, first + rows). runs(row) runs, from the group's run from(row) on. All threads. */
+template <class Runs, class From>
 CAIRN_INLINE void merge_group(const step_params &p, uint8_t *layer, int first, int rows, int kv_head,
-                              Runs runs) {
+                              Runs runs, From from) {
     constexpr int UNITS = GROUP * HEAD_DIM / 32;
 #pragma unroll 1
     for (int i = warp_id(); i < rows * UNITS; i += WARPS) {
         const int row = first + i / UNITS, unit = kv_head * UNITS + i % UNITS;
         uint32_t b[4];
-        merge_unit(p, layer, row, runs(row), unit, b);
+        merge_unit(p, layer, row, from(row), runs(row), unit, b);
         const int64_t to = (int64_t)row * ATTENDED + unit * 32 + lane_id() % 4 * 8;
         if (lane_id() < 4)
             send(layer + ATTENDED_AT + to * 2, u32x4{b[0], b[1], b[2], b[3]});

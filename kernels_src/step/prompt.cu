@@ -41,9 +41,13 @@ constexpr int OUT_STRIDE = 18; /* floats, of a row's 16 outputs in shared memory
 
 /* Dimensions d, d + 1 of a head of q, k or v: rotated, to the exchange or to the cache. */
 CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32x2 y) {
+    if constexpr (BY_HEAD) {
+        *(f32x2 *)((float *)buffer(p, SUMMED_AT) + (int64_t)row * QKV + head * HEAD_DIM + d) = y;
+        return;
+    }
     const int position = input_array(p, STEP_POSITION)[0] + row;
     f32x2 turn = {1.0f, 0.0f};
-    if (head < HEADS + KV_HEADS)
+    if (head < HEADS + KV_HEADS && !(STILL && p.still))
         turn = ((const f32x2 *)p.rope)[(int64_t)input_array(p, STEP_ROPE)[row] * (HEAD_DIM / 2) +
                                        d / 2];
     uint32_t two = pack_f16x2(fma_f32(y.x, turn.x, -(y.y * turn.y)),
@@ -105,7 +109,7 @@ CAIRN_KERNEL(prompt_gate_up, 128, 1, step_params) {
         buffer(p, NORMED_AT), first, rows, shared_base(), sum);
     if (tile >= TILES) return;
     each_output(sum, first, [&](int row, int g, float gate, float up) {
-        float v = gate * up * rcp_fast(1.0f + exp_fast(-gate)), next = shuffle_xor(v, 4);
+        float v = gated(gate, up), next = shuffle_xor(v, 4);
         if (row >= rows || g % 2 != 0) return;
         int64_t at = (int64_t)row * FFN + tile * 8 + g;
         *(uint32_t *)(buffer(p, FFN_AT) + at * 2) = pack_f16x2(v, next);

@@ -6,7 +6,7 @@
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
  * Grids: attend (ceil(rows / 64), heads), 128 threads; head any number of blocks x windows of eight
  * rows, CAIRN_WARPS warps.
- * Shared memory: attend 512 x head_dim, head as step_head. Sync: one block_sync a tile of 64 keys.
+ * Shared memory: attend layout_prompt_bytes, head as step_head. Sync: one block_sync a tile of keys.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -28,7 +28,12 @@
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=33 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=35
  * matrix: + CAIRN_PACK_HEAD=34 CAIRN_PACK_EMBED=32 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=18 CAIRN_HIDDEN=640 CAIRN_HEADS=4 CAIRN_KV_HEADS=1 CAIRN_HEAD_DIM=256
+ * matrix: + CAIRN_FFN=2048 CAIRN_VOCAB=262144 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
 #include "step/prompt.cuh"
 
 CAIRN_KERNEL(prompt_head, THREADS, STAGE_BLOCKS, step_params) {
@@ -38,8 +43,13 @@ CAIRN_KERNEL(prompt_head, THREADS, STAGE_BLOCKS, step_params) {
     else start_input();
 }
 
-constexpr int TILE_KEYS = 64;
+/* Of large heads fewer keys at a time, and the queries wait in shared memory: registers are scarce. */
+constexpr bool WIDE = HEAD_DIM > 128;
+constexpr int TILE_KEYS = WIDE ? 32 : 64;
 constexpr int TILE_BYTES = TILE_KEYS * HEAD_DIM * 2;          /* of keys; as many of values */
+constexpr int WAITING_AT = 4 * TILE_BYTES;                    /* 64 queries at key_at */
+static_assert(layout_prompt_bytes(HEAD_DIM) == WAITING_AT + (WIDE ? 128 * HEAD_DIM : 0),
+              "prompt_attend: its shared memory");
 
 /* Starts the copy of keys and values [tile TILE_KEYS, ...) before `end`; zeros from there on. */
 CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_head, int tile,
@@ -61,24 +71,35 @@ CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_
 }
 
 /* Folds a tile into the running softmax of a warp's 16 rows, of which lane's first is at
- * `position`. */
-CAIRN_INLINE void attend_tile(const unsigned char *memory, const uint32_t *query, int tile,
-                              int position, running &r) {
+ * `position`. query: of small heads. */
+CAIRN_INLINE void attend_tile(const step_params &p, const unsigned char *memory,
+                              const uint32_t *query, int tile, int position, running &r) {
     float s[TILE_KEYS / 8][4];
     uint32_t weights[TILE_KEYS / 4];
     score_keys<TILE_KEYS>(
         [&](int u, uint32_t *a) {
+            if constexpr (WIDE) {
+                const int m = warp_id() * 16 + lane_id() / 4, piece = u * 4 + lane_id() % 4;
+                const unsigned char *from = shared_base() + WAITING_AT;
+                query_operands(*(const u32x4 *)(from + key_at(m, piece)),
+                               *(const u32x4 *)(from + key_at(m + 8, piece)), a);
+                return;
+            }
 #pragma unroll
             for (int i = 0; i < 8; i++) a[i] = query[u * 8 + i];
         },
         memory, s);
+    if (has_window(p))
+        hide_scores<TILE_KEYS>(
+            s, [&](int m) { return position + m - lane_id() / 4 - p.own_window + 1; },
+            [&](int n) { return tile * TILE_KEYS + n * 8; });
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int last[TILE_KEYS / 16];
 #pragma unroll
         for (int i = 0; i < TILE_KEYS / 16; i++)
             last[i] = position + half * 8 - tile * TILE_KEYS - i * 16;
-        fold_scores<TILE_KEYS>(r, s, half, last, SCORE_SCALE, weights);
+        fold_scores<TILE_KEYS>(r, s, half, last, score_scale(p), weights);
     }
     add_values<TILE_KEYS>(r, weights, memory + TILE_BYTES);
 }
@@ -92,9 +113,14 @@ CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
     const int end = start + min_of(first + TILE_ROWS, rows);
     const int row = first + warp_id() * 16 + g;
     start_input();
-    uint32_t query[HEAD_DIM / 4];
+    uint32_t query[WIDE ? 1 : HEAD_DIM / 4];
+    for (int i = thread_id(); WIDE && i < TILE_ROWS * PIECES; i += 128) {
+        const int m = i / PIECES, at = min_of(first + m, rows - 1);
+        *(u32x4 *)(shared_base() + WAITING_AT + key_at(m, i % PIECES)) = *(const u32x4 *)(
+            buffer(p, QKV_AT) + ((int64_t)at * QKV + head * HEAD_DIM) * 2 + i % PIECES * 16);
+    }
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
+    for (int half = 0; half < 2 && !WIDE; half++) {
         int at = min_of(row + half * 8, rows - 1);
         const uint8_t *q = buffer(p, QKV_AT) + ((int64_t)at * QKV + head * HEAD_DIM) * 2 + t * 16;
 #pragma unroll
@@ -107,12 +133,13 @@ CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
     running r;
     r.clear();
     const int tiles = ceil_div(end, TILE_KEYS);
-    fetch_tile(p, table, head / GROUP, 0, end, shared_base());
-    for (int tile = 0; tile < tiles; tile++) {
+    const int begin = has_window(p) ? max_of(start + first - p.own_window + 1, 0) / TILE_KEYS : 0;
+    fetch_tile(p, table, head / GROUP, begin, end, shared_base());
+    for (int tile = begin; tile < tiles; tile++) {
         copy_async_wait<0>();
         block_sync();
         if (tile + 1 < tiles) fetch_tile(p, table, head / GROUP, tile + 1, end, shared_base());
-        attend_tile(shared_base() + tile % 2 * 2 * TILE_BYTES, query, tile, start + row, r);
+        attend_tile(p, shared_base() + tile % 2 * 2 * TILE_BYTES, query, tile, start + row, r);
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -49,10 +49,11 @@ CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
     int token = input_array(p, STEP_TOKEN)[row];
     token = token < 0 || token >= VOCAB ? 0 : token;
     const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
-    for (int k = thread_id(); k < HIDDEN; k += 128)
-        residual_of(p)[(int64_t)row * HIDDEN + k] =
-            pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(tile, k / 32,
-                                                                           token % 16, k % 32);
+    for (int k = thread_id(); k < HIDDEN; k += 128) {
+        const float x = pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(
+            tile, k / 32, token % 16, k % 32);
+        residual_of(p)[(int64_t)row * HIDDEN + k] = EMBED_SCALED ? x * p.embed_scale : x;
+    }
 }
 
 CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {
@@ -109,9 +110,10 @@ CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
     if (tile >= TILES) return;
     each_output(sum, first, [&](int row, int g, float low, float high) {
         if (row >= rows) return;
-        float *at = residual_of(p) + (int64_t)row * HIDDEN + tile * 16 + g;
-        at[0] += low;
-        at[8] += high;
+        float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p);
+        float *at = to + (int64_t)row * HIDDEN + tile * 16 + g;
+        at[0] = POST_NORMS ? low : at[0] + low; /* normed first */
+        at[8] = POST_NORMS ? high : at[8] + high;
     });
 }
 

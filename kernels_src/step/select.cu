@@ -152,10 +152,11 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     copy_async_wait<0>();
     block_sync();
     if (warp_id() < CORE_WARPS)
-        attend_run(cache, VALUE_STEP, memory, begin, end, GROUP, SCORE_SCALE, piece,
+        attend_run(cache, VALUE_STEP, memory, begin, end, GROUP, score_scale(p), piece,
                    pieces, [](const key_piece &from, int) { return from.last; });
     block_sync();
     send_parts(p, r.row, r.kv_head, block_id(), layer, memory, GROUP);
     if (last_to_arrive(p.arrived + at, runs, (uint32_t *)(memory + TOTALS_AT)))
-        merge_group(p, layer, r.row, 1, r.kv_head, [&](int) { return runs; });
+        merge_group(p, layer, r.row, 1, r.kv_head, [&](int) { return runs; },
+                    [](int) { return 0; });
 }

@@ -140,7 +140,7 @@ struct qkv_place {
         if (column >= rows.count) return;
         int r = rows.first + column;
         int position = input_array(p, STEP_POSITION)[r];
-        if (head < HEADS + KV_HEADS) {
+        if (head < HEADS + KV_HEADS && !(STILL && p.still)) {
             int64_t rope = input_array(p, STEP_ROPE)[r];
             f32x2 turn = ((const f32x2 *)p.rope)[rope * (HEAD_DIM / 2) + d / 2];
             cosine = turn.x, sine = turn.y;
@@ -164,9 +164,15 @@ template <bool PLACED> struct qkv_output {
     uint16_t *cache; /* its KV; not where products are streamed: registers are scarce there */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
-        if (!PLACED && (!FLOW || o.tile != place.tile))
+        if (!BY_HEAD && !PLACED && (!FLOW || o.tile != place.tile))
             place.find(p, rows, o.tile, o.row, o.column);
         float y = o.value * factors[o.column];
+        if constexpr (BY_HEAD) {
+            if (o.column < rows.count)
+                send((float *)(layer + SUMMED_AT) + (int64_t)(rows.first + o.column) * QKV +
+                         o.tile * 16 + o.row, y);
+            return;
+        }
         float other = shuffle_xor(y, 4); /* the next output row of the same token */
         if (o.row % 2 != 0 || o.column >= rows.count) return;
         float even = fma_f32(y, place.cosine, -(other * place.sine));
@@ -218,6 +224,11 @@ template <bool HELD> struct residual_output : hidden_output {
     CAIRN_MEMBER void operator()(const output &o, const float *) const {
         bool live = o.column < rows.count, at_hand = HELD || o.tile == held_tile;
         int n = o.tile * 16 + o.row;
+        if constexpr (POST_NORMS) { /* its summand is normed first */
+            float *to = (float *)(region(p, 0, 0) + SUMMED_AT);
+            if (live) send(to + (int64_t)(rows.first + o.column) * HIDDEN + n, o.value);
+            return;
+        }
         float *at = residual_of(p) + (int64_t)(rows.first + (live ? o.column : 0)) * HIDDEN + n;
         float before = FLOW && at_hand ? held : live ? load_volatile(at) : 0.0f;
         float x = before + o.value;
@@ -225,6 +236,13 @@ template <bool HELD> struct residual_output : hidden_output {
         if (live) *at = x;
     }
 };
+
+/* silu(gate) up; or gelu by tanh, which is gate sigmoid(gate slope) with the slope of below. */
+CAIRN_INLINE float gated(float gate, float up) {
+    const float slope = GEGLU ? fma_f32(gate * gate, 0.0713548163f, 1.59576912f) : 1.0f;
+    if (GEGLU) return gate * up * rcp_fast(1.0f + exp_fast(-gate * slope));
+    return gate * up * rcp_fast(1.0f + exp_fast(-gate));
+}
 
 /* Rows 0-7 of a tile are the gates, rows 8-15 the ups of eight FFN values. */
 struct swiglu_output {
@@ -234,7 +252,7 @@ struct swiglu_output {
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
         float y = o.value * factors[o.column];
         float up = shuffle_xor(y, 2);
-        float v = y * up * rcp_fast(1.0f + exp_fast(-y));
+        float v = gated(y, up);
         float next = shuffle_xor(v, 4);
         if (o.row >= 8 || o.row % 2 != 0 || o.column >= count) return;
         send((uint32_t *)(h + (o.column * FFN + o.tile * 8 + o.row) * 2), pack_f16x2(v, next));
@@ -300,6 +318,7 @@ CAIRN_INLINE void stage_embed(const step_params &p, row_window rows, uint8_t *ne
         int k = n * 16 + row;
         float x = pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(
             tile, k / 32, token % 16, k % 32);
+        if (EMBED_SCALED) x *= p.embed_scale;
         out.hand_on(n, row, column, x, p.norms[k]);
         if (live) residual_of(p)[(int64_t)r * HIDDEN + k] = x;
     }
@@ -367,7 +386,7 @@ CAIRN_INLINE void stage_merge(const step_params &p, int rows, uint8_t *at, int w
     for (int i = worker; i < rows * (ATTENDED / 32); i += workers) {
         int row = i / (ATTENDED / 32), unit = i % (ATTENDED / 32);
         uint32_t b[4];
-        merge_unit(p, at, row, chunks(row, unit * 32 / HEAD_DIM), unit, b);
+        merge_unit(p, at, row, 0, chunks(row, unit * 32 / HEAD_DIM), unit, b);
         u32x4 v = {b[0], b[1], b[2], b[3]};
         int64_t to = (int64_t)row * ATTENDED + unit * 32 + lane_id() % 4 * 8;
         if (lane_id() < 4) send(at + ATTENDED_AT + to * 2, v);

@@ -156,7 +156,7 @@ struct attend_queue {
         first = index = first_item;
         count = p.input[STEP_GROUPS] * p.input[STEP_CHUNKS] * KV_HEADS;
         live = index < count && find_item(p, index, item);
-        if (live) fetch_first(item, p.kv[0], work.keys, false);
+        if (live) fetch_first(p, item, p.kv[0], work.keys, false);
     }
     CAIRN_MEMBER void run(const step_params &p, int layer, uint8_t *at, workspace &work) {
         if (first >= count) return;
@@ -170,12 +170,12 @@ struct attend_queue {
             if (last) index = first;
             if (count > WIDE_BLOCKS) live = find_item(p, index, item);
             if (live && layer + last < LAYERS)
-                fetch_first(item, p.kv[layer + last], work.keys, false);
+                fetch_first(p, item, p.kv[layer + last], work.keys, false);
         } while (!last);
     }
     CAIRN_MEMBER void ask(const step_params &, int, workspace &) {} /* done by start and run */
     static CAIRN_MEMBER int chunks(const step_params &p, int, int row) {
-        return runs_of(input_array(p, STEP_POSITION)[row]);
+        return runs_of(p, input_array(p, STEP_POSITION)[row]);
     }
 };
 #endif

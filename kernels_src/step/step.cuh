@@ -2,11 +2,12 @@
  * weights as mma operands, and the product of 16 output rows with up to eight tokens.
  *
  * Constants (the JIT's): CAIRN_LAYERS, CAIRN_HIDDEN, CAIRN_HEADS, CAIRN_KV_HEADS, CAIRN_HEAD_DIM
- * (64 or 128), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE,
+ * (64, 128 or 256), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE,
  * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (a PACK_ each), CAIRN_ROWS and CAIRN_PARTS
  * (capacity of the exchange: rows, and parts of attention, a row's run each), CAIRN_WARPS (8 to
  * 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS
  * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu).
+ * CAIRN_EXTRAS: STEP_EXTRA_ bits, of what layers have beyond plain llama's (the stages alone).
  * CAIRN_PRODUCTS: which kernels of a program are built, of qkv (bit 0), o, gate_up, down, and all
  * others (bit 4). hidden and ffn
  * are multiples of 32, heads / kv_heads is at most 16. */
@@ -26,6 +27,18 @@ constexpr int KV_HEADS = CAIRN_KV_HEADS, HEAD_DIM = CAIRN_HEAD_DIM, FFN = CAIRN_
 constexpr int VOCAB = CAIRN_VOCAB, ROWS = CAIRN_ROWS;
 constexpr int WARPS = CAIRN_WARPS, THREADS = WARPS * WARP;
 constexpr bool FLOW = CAIRN_BLOCKS > 0;
+
+#ifndef CAIRN_EXTRAS
+#define CAIRN_EXTRAS 0
+#endif
+constexpr bool BY_HEAD = (CAIRN_EXTRAS & STEP_EXTRA_HEADS) != 0;
+constexpr bool STILL = (CAIRN_EXTRAS & STEP_EXTRA_STILL) != 0;
+constexpr bool POST_NORMS = (CAIRN_EXTRAS & STEP_EXTRA_POST) != 0;
+constexpr bool GEGLU = (CAIRN_EXTRAS & STEP_EXTRA_GEGLU) != 0;
+constexpr bool EMBED_SCALED = (CAIRN_EXTRAS & STEP_EXTRA_EMBED) != 0;
+constexpr bool OWN_SCALE = (CAIRN_EXTRAS & STEP_EXTRA_SCALE) != 0;
+constexpr bool WINDOWS = (CAIRN_EXTRAS & STEP_EXTRA_WINDOW) != 0;
+static_assert(!FLOW || CAIRN_EXTRAS == 0, "step: the flow kernel is plain");
 
 constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV head */
 constexpr int ATTENDED = HEADS * HEAD_DIM;            /* values that attention hands on */
@@ -61,8 +74,11 @@ constexpr int64_t SUMS_AT = ATTENDED_AT + (int64_t)ROWS * ATTENDED * 2;
                                                                 /* [part, head] (m, l) */
 constexpr int64_t PARTS_AT = SUMS_AT + (int64_t)CAIRN_PARTS * HEADS * 8;
                                                                 /* [part, head, dim] f32 */
-constexpr int64_t REGION_BYTES =
-    (PARTS_AT + (int64_t)CAIRN_PARTS * ATTENDED * 4 + 127) / 128 * 128;
+constexpr int64_t SUMMED_AT = PARTS_AT + (int64_t)CAIRN_PARTS * ATTENDED * 4;
+                           /* [row, q k v or hidden] f32: products that step/extras.cu goes on with */
+constexpr int64_t SUMMED_BYTES =
+    BY_HEAD || POST_NORMS ? (int64_t)ROWS * max_of(QKV, HIDDEN) * 4 : 0;
+constexpr int64_t REGION_BYTES = (SUMMED_AT + SUMMED_BYTES + 127) / 128 * 128;
 constexpr int64_t HALF_BYTES = REGION_BYTES * (LAYERS + 1);
 
 CAIRN_INLINE float *residual_of(const step_params &p) { return (float *)p.exchange; }

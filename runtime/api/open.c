@@ -70,6 +70,10 @@ static cairn_status open_backend(cairn_runtime *rt) {
         rt->base.error[0] = '\0';
         status = CAIRN_OK;
     }
+    if (!status && rt->device.cuda && rt->config.activations == CAIRN_ACTIVATIONS_Q8)
+        status = base_fail(&rt->base, CAIRN_INVALID_CONFIG,
+                           "activations = \"q8\" is the CPU's, and a GPU was opened: use backend = "
+                           "\"cpu\", or activations = \"f32\"");
     if (!status && !rt->device.cuda) device_open_cpu(&rt->device);
     rt->device.budget_bytes = (size_t)rt->config.memory.budget_mb << 20;
     rt->config.backend = rt->device.cuda ? CAIRN_BACKEND_CUDA : CAIRN_BACKEND_CPU;

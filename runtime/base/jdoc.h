@@ -2,7 +2,9 @@
  * model. The text is not trusted: UTF-8, nesting and every byte are checked, and a fault names the
  * byte. Calls base. */
 
-typedef enum jdoc_kind { JDOC_LITERAL, JDOC_NUMBER, JDOC_STRING, JDOC_ARRAY, JDOC_OBJECT } jdoc_kind;
+typedef enum jdoc_kind {
+    JDOC_LITERAL, JDOC_NUMBER, JDOC_STRING, JDOC_ARRAY, JDOC_OBJECT
+} jdoc_kind;
 
 /* A member of an object is two nodes, its name and its value. */
 typedef struct jdoc_node {

@@ -20,13 +20,13 @@ static cairn_status engine_ask_text(cairn_session *s, const char *prompt, size_t
     s->last_id = -1;
     memset(&s->stream, 0, sizeof s->stream);
     engine_settle(s);
-    engine_drop_grammar(s);
+    engine_drop_wishes(s);
     status = engine_read_options(b, given, &s->options);
     if (!status && bytes) status = engine_encode(s, prompt, bytes, s->options.special, &ids);
     if (!status && !s->count && !ids.size)
         status = base_fail(b, CAIRN_EMPTY_PROMPT,
                            "generate: the prompt is empty and so is the session");
-    if (!status) status = engine_take_grammar(s, s->count + (int)ids.size);
+    if (!status) status = engine_take_wishes(s, s->count + (int)ids.size);
     if (!status) loop_ask(s, &ids, false, pulled);
     tokenizer_ids_free(b, &ids);
     if (status) engine_reset_stats(s);

@@ -4,12 +4,15 @@
 
 static cairn_status engine_check_grammar(cairn_session *s, int count) {
     const engine_options *o = &s->options;
+    const bool any = o->grammar || o->json_schema;
     base *b = engine_base(s);
-    if (o->grammar_from < 0 || o->grammar_from > count || (o->grammar_from && !o->grammar))
+    if (o->grammar && o->json_schema)
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "generate: a grammar and a json_schema; give one");
+    if (o->grammar_from < 0 || o->grammar_from > count || (o->grammar_from && !any))
         return base_fail(b, CAIRN_INVALID_ARGUMENT,
                          "generate: grammar_from = %d; 0 (behind the prompt), or with a grammar one "
                          "of 1 to %d ids, is expected", o->grammar_from, count);
-    if (!o->grammar || s->model->grammars) return CAIRN_OK;
+    if (!any || s->model->grammars) return CAIRN_OK;
     s->model->grammars = (grammar_shelf *)base_new(b, 1, sizeof(grammar_shelf));
     return s->model->grammars ? CAIRN_OK : base_no_memory(b, "grammars", sizeof(grammar_shelf));
 }
@@ -17,13 +20,43 @@ static cairn_status engine_check_grammar(cairn_session *s, int count) {
 /* Takes the grammar that was asked for; the prompt ends at `count` ids. */
 static cairn_status engine_take_grammar(cairn_session *s, int count) {
     engine_options *o = &s->options;
+    const char *text = o->grammar ? o->grammar : o->json_schema;
     cairn_status status = engine_check_grammar(s, count);
-    if (!status && o->grammar)
-        status = grammar_take(engine_base(s), s->model->grammars, &s->model->tokenizer, o->grammar,
-                              strlen(o->grammar), &s->constraint);
+    if (!status && text) status = sample_prepare_masks(s->model->runtime);
+    if (!status && text)
+        status = (o->grammar ? grammar_take : grammar_take_schema)(
+            engine_base(s), s->model->grammars, &s->model->tokenizer, text, strlen(text), &s->constraint);
     s->grammar_from = o->grammar_from ? o->grammar_from : count;
     memset(&s->place, 0, sizeof s->place);
-    o->grammar = NULL; /* the caller's */
+    return status;
+}
+
+static cairn_status engine_take_bias(cairn_session *s) {
+    const engine_options *o = &s->options;
+    const int vocab = s->model->shape.vocab;
+    base *b = engine_base(s);
+    if (o->bias_count < 0 || o->bias_count > vocab || (o->bias_count && !o->bias))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                         "generate: logit_bias_count = %d; up to %d are allowed", o->bias_count, vocab);
+    for (int i = 0; i < o->bias_count; i++)
+        if (o->bias[i].id < 0 || o->bias[i].id >= vocab || !(o->bias[i].bias < INFINITY))
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "generate: logit_bias[%d] is of id %d; an id below %d and a number are "
+                             "expected", i, (int)o->bias[i].id, vocab);
+    if (!o->bias_count) return CAIRN_OK;
+    s->bias = (cairn_logit_bias *)base_new(b, (size_t)o->bias_count, sizeof *s->bias);
+    if (!s->bias) return base_no_memory(b, "logit_bias", (size_t)o->bias_count * sizeof *s->bias);
+    s->bias_count = o->bias_count;
+    memcpy(s->bias, o->bias, (size_t)o->bias_count * sizeof *s->bias);
+    return CAIRN_OK;
+}
+
+/* Takes over what the options point to, which is the caller's. */
+static cairn_status engine_take_wishes(cairn_session *s, int count) {
+    cairn_status status = engine_take_bias(s);
+    if (!status) status = engine_take_grammar(s, count);
+    s->options.grammar = s->options.json_schema = NULL;
+    s->options.bias = NULL;
     return status;
 }
 

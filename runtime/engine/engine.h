@@ -37,7 +37,9 @@ typedef struct engine_options {
     bool special; /* the prompt's special-token text becomes tokens */
     bool keep_stop; /* ids of a stop string stay in the session */
     bool has_sampling, has_stops;
-    const char *grammar; /* the caller's, while its call begins; NULL: none */
+    const char *grammar, *json_schema; /* the caller's, while its call begins; NULL: none */
+    const cairn_logit_bias *bias;      /* the same */
+    int bias_count;
     int grammar_from;    /* 0: behind the prompt */
     cairn_sampling sampling;
     int stop_count;
@@ -94,6 +96,8 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     grammar *constraint; /* of the generation, or NULL */
     int grammar_from;    /* its text is of the ids from here on */
     grammar_place place; /* after some of them */
+    cairn_logit_bias *bias; /* [bias_count] of the generation */
+    int bias_count;
     const uint32_t *masks[ENGINE_ROWS]; /* of the step in progress: tokens that its rows may draw */
     tokenizer_stream stream;
     base_text text;      /* generated and not handed out, then what the last piece handed out */

@@ -233,6 +233,9 @@ static cairn_status engine_read_options(base *b, const cairn_generate_options *g
     out->special = from.special >= 0;
     out->keep_stop = from.keep_stop != 0;
     out->grammar = from.grammar;
+    out->json_schema = from.json_schema;
+    out->bias = from.logit_bias;
+    out->bias_count = from.logit_bias_count;
     out->grammar_from = from.grammar_from;
     out->has_sampling = from.sampling != NULL;
     if (from.sampling) out->sampling = *from.sampling;

@@ -212,9 +212,13 @@ static cairn_status engine_raise_noted(cairn_session *s) {
     return s->status;
 }
 
-static void engine_drop_grammar(cairn_session *s) {
+/* Leaves what a generation keeps of its options besides these. */
+static void engine_drop_wishes(cairn_session *s) {
     if (s->constraint) grammar_give(engine_base(s), s->model->grammars, s->constraint);
     s->constraint = NULL;
+    base_delete(engine_base(s), s->bias, (size_t)s->bias_count, sizeof *s->bias);
+    s->bias = NULL;
+    s->bias_count = 0;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -226,7 +230,7 @@ static void engine_close(cairn_session *s) {
         engine_cut(s, 0);
         tables_leave_row(b, &s->model->tables, s->row);
     }
-    engine_drop_grammar(s);
+    engine_drop_wishes(s);
     drafter_close(b, &s->drafter);
     base_delete(b, s->tokens, (size_t)s->model->max_seq_len, sizeof *s->tokens);
     base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);

@@ -52,6 +52,8 @@ static void engine_ask(const cairn_session *s, int at, int first, int end, sampl
     ask->expected = at + 1 < end ? s->tokens[at + 1] : -1;
     ask->chained = at > first;
     ask->mask = s->constraint ? s->masks[at - first] : NULL;
+    ask->bias = s->bias;
+    ask->bias_count = s->bias_count;
 }
 
 /* A part's rows and its sequence at the end of a batch; *asks: how many there are so far. */

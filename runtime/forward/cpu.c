@@ -120,6 +120,7 @@ static void forward_choose_shape(forward_cpu_state *f, cairn_model *model, int m
     f->threads = f->threads_pool ? pool_threads(f->threads_pool)
                                  : pool_count(config_threads(&model->runtime->config));
     f->units = 8 * f->threads;
+    f->eight = model->runtime->config.activations == CAIRN_ACTIVATIONS_Q8;
     f->max_rows = max_rows;
     f->page_size = model->runtime->config.page_size;
     f->max_pages = model_pages_of(model->max_seq_len, f->page_size);

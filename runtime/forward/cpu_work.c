@@ -39,6 +39,7 @@ typedef struct forward_cpu_state {
     const simd_kernels *simd;
     int max_rows, page_size, max_pages, max_pieces, max_sequences, group, threads;
     int units; /* see forward_splits */
+    bool eight; /* activations are rounded to 8 bits */
     forward_worker *workers;  /* [threads] */
     void *memory; /* of the device, all that follows */
     size_t memory_bytes;
@@ -159,6 +160,7 @@ static linear_job forward_job(const forward_cpu_state *f, const model_weight *w,
     job.y = y;
     job.y_stride = w->rows;
     job.add = add;
+    job.eight = f->eight;
     return job;
 }
 

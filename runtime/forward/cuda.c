@@ -6,7 +6,9 @@
  * same arithmetic with one launch a stage, 64 rows at a time (step/layer.cu and others). A prompt's
  * rows: tensor-core products of 64 rows (step/prompt.cu and others). The flow kernels take longest
  * to compile: it goes on in the background after the model is open, and the stage kernels serve
- * until then, to the bit.
+ * until then, to the bit. What families have beyond plain llama's layers (STEP_EXTRA_, step/extras.cu)
+ * is constants of the stages' and the prompt's kernels, and kernels between their products: such a
+ * model has no flow kernel.
  * Owns the packed weights and every buffer of the kernels. Calls device, jit, model, pages, block.
  *
  * Invariants: between forwards the half of the flow's exchange that the next one uses is empty; the
@@ -24,7 +26,7 @@ enum {
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
-    STEP_CONSTANTS = 25,
+    STEP_CONSTANTS = 26,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their
@@ -37,9 +39,9 @@ typedef enum step_kernel {
     STEP_K_FLOW, STEP_K_SPARSE_FLOW,
     STEP_K_EMBED, STEP_K_QKV, STEP_K_PROJECT, STEP_K_GATE_UP, STEP_K_DOWN,
     STEP_K_ATTEND, STEP_K_HEAD,
-    STEP_K_BOUNDS, STEP_K_SELECT, STEP_K_ATTEND_PAGES, STEP_K_FINISH,
+    STEP_K_BOUNDS, STEP_K_SELECT, STEP_K_ATTEND_PAGES, STEP_K_FINISH, STEP_K_HEADS, STEP_K_ADD,
     PROMPT_K_EMBED, PROMPT_K_NORM, PROMPT_K_PROJECT, PROMPT_K_DOWN, PROMPT_K_LAST,
-    PROMPT_K_QKV, PROMPT_K_GATE_UP, PROMPT_K_ATTEND, PROMPT_K_HEAD,
+    PROMPT_K_QKV, PROMPT_K_GATE_UP, PROMPT_K_ATTEND, PROMPT_K_HEAD, PROMPT_K_HEADS, PROMPT_K_ADD,
     STEP_KERNELS
 } step_kernel;
 
@@ -69,6 +71,10 @@ typedef struct forward_cuda_state {
     cairn_runtime *runtime;
     device *dev;
     const model_shape *shape;
+    const model_plan *plan;
+    int extras;      /* STEP_EXTRA_ bits: what its layers have beyond plain llama's */
+    int ropes;       /* that layers turn by */
+    int window_runs; /* of a group of rows in any layer with a window, at most */
     int pack_head, pack_embed;
     /* The packed formats of each product, each once. Its kernels for formats[..][i] are in kernels
      * for i = 0, else in variants[i]. Of q, k and v that differ: q + 256 k + 65536 v. */
@@ -91,6 +97,7 @@ typedef struct forward_cuda_state {
     step_flow_state flow_states[2]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW */
     uint8_t *head, *embed;
     float *norms, *rope, *logits;
+    float *vectors; /* [layer]: biases, norms of heads, norms of summands, as far as there are any */
     void **kv, **bounds;
     int32_t *table, *sampled, *fault;
     int32_t *lists, *list_counts, *new_pages, *pages_read;
@@ -132,7 +139,7 @@ static int64_t cuda_qkv_rows(const model_shape *s) {
 
 /* The packed formats, smallest first: bytes of a unit (kernels_src/abi/pack.h), and the block types
  * that they hold exactly; f16 holds all, rounded but for its own. A type of which nothing is said
- * here needs only kernels_src/dense/blocks.cuh. */
+ * here or in kernels_src/dense/blocks.cuh is dequantised by the host on its way. */
 typedef struct step_format {
     int pack, unit_bytes;
     uint64_t types;
@@ -197,23 +204,10 @@ static int cuda_layer_format(const forward_cuda_state *f, int layer, int product
 
 /* What the stages do not do yet, by name. */
 static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
-    if (plan->embed_scale > 0.0f || plan->attention_scale > 0.0f)
-        return base_fail(b, CAIRN_UNSUPPORTED, "a scale of the %s is not supported on the GPU; "
-                         "backend = \"cpu\" runs it",
-                         plan->embed_scale > 0.0f ? "embedding" : "attention");
     for (int i = 0; i < plan->layer_count; i++) {
         const plan_layer *l = &plan->layers[i];
         const char *what = l->mixer != PLAN_ATTENTION ? "short convolution"
-                           : l->ffn != PLAN_SWIGLU ? "the geglu ffn"
-                           : l->parts[PLAN_Q_NORM].values ? "norms of queries and keys"
-                           : l->parts[PLAN_Q_BIAS].values ? "biases of queries, keys and values"
-                           : l->weights[PLAN_ROUTER].rows ? "a ffn of experts"
-                           : l->parts[PLAN_MIXER_POST].values ? "a norm behind the mixer"
-                           : l->parts[PLAN_FFN_POST].values ? "a norm behind the ffn"
-                           : l->window ? "a sliding window"
-                           : l->rope ? "a layer without rope, or with a second one"
-                           : plan->ropes[0].pairing != PLAN_PAIRS_BESIDE ? "rope over halves"
-                                                                         : NULL;
+                           : l->weights[PLAN_ROUTER].rows ? "a ffn of experts" : NULL;
         if (what)
             return base_fail(b, CAIRN_UNSUPPORTED,
                              "layer %d: %s is not supported on the GPU; backend = \"cpu\" runs it",
@@ -225,9 +219,12 @@ static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
 static cairn_status forward_cuda_check_model(const cairn_model *model) {
     const model_shape *s = &model->shape;
     base *b = &model->runtime->base;
-    if (s->head_dim != 64 && s->head_dim != 128)
+    cairn_status status = forward_cuda_check_plan(b, &model->plan);
+    if (status) return status;
+    if (s->head_dim != 64 && s->head_dim != 128 && s->head_dim != 256)
         return base_fail(b, CAIRN_UNSUPPORTED,
-                         "heads of %d values; 64 and 128 are supported on the GPU", s->head_dim);
+                         "heads of %d values; 64, 128 and 256 are supported on the GPU",
+                         s->head_dim);
     if (s->heads / s->kv_heads > 16)
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "%d query heads share a KV head; up to 16 are supported on the GPU",
@@ -236,21 +233,29 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "hidden size %d, ffn size %d; multiples of 32 are supported on the GPU",
                          s->hidden, s->ffn);
-    return forward_cuda_check_plan(b, &model->plan);
+    return CAIRN_OK;
+}
+
+/* The types that kernels_src/dense/pack.cu reads. */
+static bool cuda_reads(int type) {
+    uint64_t types = STEP_TYPE(BLOCK_F32) | STEP_TYPE(BLOCK_F16) | STEP_TYPE(BLOCK_BF16);
+    for (size_t i = 0; i + 1 < BASE_COUNT(step_stream_formats); i++)
+        types |= step_stream_formats[i].types;
+    return types >> type & 1;
 }
 
 /* Whether the flow kernel could read all weights at their size: each product has one format. */
 static bool cuda_is_uniform(const model_plan *plan) {
-    static const int like[] = {[PLAN_Q] = PLAN_Q, [PLAN_K] = PLAN_Q, [PLAN_V] = PLAN_Q,
-                               [PLAN_O] = PLAN_O, [PLAN_GATE] = PLAN_GATE, [PLAN_UP] = PLAN_GATE,
-                               [PLAN_DOWN] = PLAN_DOWN};
+    static const int roles[][2] = {{PLAN_Q, PLAN_Q}, {PLAN_K, PLAN_Q}, {PLAN_V, PLAN_Q},
+                                   {PLAN_O, PLAN_O}, {PLAN_GATE, PLAN_GATE}, {PLAN_UP, PLAN_GATE},
+                                   {PLAN_DOWN, PLAN_DOWN}}; /* and those whose products they share */
     const uint64_t plain = STEP_TYPE(BLOCK_F32) | STEP_TYPE(BLOCK_F16) | STEP_TYPE(BLOCK_BF16) |
                            STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1) | STEP_TYPE(BLOCK_Q8_0);
     uint64_t types = STEP_TYPE(plan->embed.type) | STEP_TYPE(plan->head.type);
     for (int i = 0; i < plan->layer_count; i++)
-        for (size_t role = 0; role < BASE_COUNT(like); role++) {
-            const int type = plan->layers[i].weights[role].type;
-            const int first = plan->layers[0].weights[like[role]].type;
+        for (size_t j = 0; j < BASE_COUNT(roles); j++) {
+            const int type = plan->layers[i].weights[roles[j][0]].type;
+            const int first = plan->layers[0].weights[roles[j][1]].type;
             types |= STEP_TYPE(type);
             if (cuda_format(false, type, type) != cuda_format(false, first, first)) return false;
         }
@@ -292,6 +297,81 @@ static void cuda_choose_formats(forward_cuda_state *f, const cairn_model *m) {
     }
 }
 
+/* ---- extras ---------------------------------------------------------------------------------- */
+
+/* The extras of one layer, and those of a whole plan. */
+static int cuda_layer_extras(const model_plan *plan, const plan_layer *l) {
+    const bool halves = l->rope >= 0 && plan->ropes[l->rope].pairing == PLAN_PAIRS_HALVES;
+    const bool heads = halves || l->parts[PLAN_Q_NORM].values || l->parts[PLAN_Q_BIAS].values;
+    return (heads ? STEP_EXTRA_HEADS : 0) | (l->rope < 0 ? STEP_EXTRA_STILL : 0) |
+           (l->parts[PLAN_MIXER_POST].values ? STEP_EXTRA_POST : 0) |
+           (l->ffn == PLAN_GEGLU ? STEP_EXTRA_GEGLU : 0) | (l->window ? STEP_EXTRA_WINDOW : 0);
+}
+static int cuda_plan_extras(const model_plan *plan) {
+    int extras = (plan->embed_scale > 0.0f ? STEP_EXTRA_EMBED : 0) |
+                 (plan->attention_scale > 0.0f ? STEP_EXTRA_SCALE : 0);
+    for (int i = 0; i < plan->layer_count; i++)
+        extras |= cuda_layer_extras(plan, &plan->layers[i]);
+    return extras;
+}
+
+/* Floats of one layer's vectors; where its head norms begin, and its norms of summands. */
+static size_t cuda_head_norms_at(const forward_cuda_state *f) {
+    return f->plan->layers[0].parts[PLAN_Q_BIAS].values ? (size_t)cuda_qkv_rows(f->shape) : 0;
+}
+static size_t cuda_post_norms_at(const forward_cuda_state *f) {
+    return cuda_head_norms_at(f) +
+           (f->plan->layers[0].parts[PLAN_Q_NORM].values ? 2 * (size_t)f->shape->head_dim : 0);
+}
+static size_t cuda_vector_floats(const forward_cuda_state *f) {
+    return cuda_post_norms_at(f) +
+           (f->extras & STEP_EXTRA_POST ? 2 * (size_t)f->shape->hidden : 0);
+}
+
+/* Floats of the rotations of one rope. */
+static size_t cuda_rope_floats(const forward_cuda_state *f) {
+    return (size_t)f->chunks * (size_t)f->chunk * (size_t)f->shape->head_dim;
+}
+
+/* Chunks of a run of a window; the most runs with what a group of rows sees. */
+static int cuda_window_run(const forward_cuda_state *f, int window) {
+    const int chunks = (window + f->chunk - 1) / f->chunk;
+    return layout_run(chunks < f->chunks ? chunks : f->chunks, f->shape->kv_heads);
+}
+static int cuda_window_runs(const forward_cuda_state *f, int window) {
+    const int all = f->chunks * f->chunk, seen = window < all ? window : all;
+    const int run = f->chunk * cuda_window_run(f, window);
+    return (seen + f->group_rows - 1 + run - 2) / run + 1;
+}
+
+/* What a layer's kernels are given of its extras. */
+static void cuda_set_extras(const forward_cuda_state *f, int layer, step_params *p) {
+    const plan_layer *l = &f->plan->layers[layer];
+    const plan_rope *rope = &f->plan->ropes[l->rope < 0 ? 0 : l->rope];
+    const float *vectors = f->vectors + (size_t)layer * cuda_vector_floats(f);
+    p->still = l->rope < 0;
+    p->rope = f->rope + (l->rope < 0 ? 0 : (size_t)l->rope * cuda_rope_floats(f));
+    p->rope_half = rope->pairing == PLAN_PAIRS_HALVES ? rope->dims / 2 : 0;
+    p->rope_dims = rope->dims;
+    p->bias = l->parts[PLAN_Q_BIAS].values ? vectors : NULL;
+    p->head_norms = l->parts[PLAN_Q_NORM].values ? vectors + cuda_head_norms_at(f) : NULL;
+    p->post_norms = vectors + cuda_post_norms_at(f);
+    p->own_window = l->window;
+    p->own_run = cuda_window_run(f, l->window);
+    p->own_runs = cuda_window_runs(f, l->window);
+}
+
+/* What the plan asks for, once chunks and groups are chosen. */
+static void cuda_choose_extras(forward_cuda_state *f) {
+    f->ropes = 1;
+    for (int i = 0; i < f->plan->layer_count; i++) {
+        const plan_layer *l = &f->plan->layers[i];
+        const int runs = l->window ? cuda_window_runs(f, l->window) : 0;
+        if (runs > f->window_runs) f->window_runs = runs;
+        if (l->rope >= f->ropes) f->ropes = l->rope + 1;
+    }
+}
+
 /* Warps of a block, 8 to 12: as many as share the hidden units most evenly. */
 static int cuda_choose_warps(int hidden) {
     int units = hidden / 32, best = 8;
@@ -325,6 +405,10 @@ static uint64_t cuda_region_bytes(const forward_cuda_state *f, int rows, int par
     uint64_t bytes = 2 * (r * hidden * 2 + squares) +
                      r * ((uint64_t)cuda_qkv_rows(s) + (uint64_t)s->ffn + attended) * 2 +
                      (uint64_t)parts * (heads * 8 + attended * 4);
+    if (f->extras & (STEP_EXTRA_HEADS | STEP_EXTRA_POST)) {
+        uint64_t qkv = (uint64_t)cuda_qkv_rows(s);
+        bytes += r * (qkv > hidden ? qkv : hidden) * 4;
+    }
     return (bytes + 127) / 128 * 128;
 }
 
@@ -365,15 +449,18 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     f->streamed = (s->hidden >= STEP_STREAM_FROM || !cuda_is_uniform(&m->plan)) &&
                   f->dev->max_shared_bytes >= PRODUCT_SHARED;
     cuda_choose_formats(f, m);
+    f->extras = cuda_plan_extras(f->plan);
     f->max_rows = max_rows;
     f->page_size = m->runtime->config.page_size;
     f->max_pages = model_pages_of(m->max_seq_len, f->page_size);
     f->table_rows = m->runtime->config.max_batch;
     f->group_rows = 16 / (s->heads / s->kv_heads);
-    f->warps = f->streamed ? 8 : cuda_choose_warps(s->hidden);
+    /* Attention of large heads needs the registers of more. */
+    f->warps = f->streamed || s->head_dim > 128 ? 8 : cuda_choose_warps(s->hidden);
     f->chunk = layout_chunk(s->head_dim);
     f->chunks = (m->max_seq_len + f->chunk - 1) / f->chunk;
     f->runs = layout_context_runs(f->chunks * f->chunk, f->page_size, s->head_dim, s->kv_heads);
+    cuda_choose_extras(f);
     f->blocks = f->dev->sm_count;
     /* Blocks for the residual stream alone, where enough others are left for the rest. */
     f->narrow = f->blocks >= 2 * tiles ? tiles : 0;
@@ -385,7 +472,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
-    if (!f->streamed && cuda_is_uniform(&m->plan)) cuda_choose_flow(f);
+    if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan)) cuda_choose_flow(f);
     cuda_choose_parts(f);
     f->can_select = f->flow_chunks > 0 && cuda_selection_bytes(f) <= meeting;
     f->sparse_flow = f->can_select && cuda_selects_any(&m->runtime->config, s->layers);
@@ -421,7 +508,7 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"PRODUCTS", (int64_t)cuda_products_of(f, set)}, {"PACK_HEAD", f->pack_head},
         {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"PARTS", parts}, {"WARPS", f->warps},
         {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
-        {"NARROW", blocks ? f->narrow : 0}, {"SPARSE", 0}};
+        {"NARROW", blocks ? f->narrow : 0}, {"EXTRAS", f->extras}, {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
     return (int)BASE_COUNT(all);
 }
@@ -432,7 +519,7 @@ static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
     if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) return f->attend_bytes;
     if (kernel == STEP_K_SELECT) return (unsigned)cuda_selection_bytes(f);
     if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return (unsigned)STEP_PRODUCT_BYTES;
-    if (kernel == PROMPT_K_ATTEND) return (unsigned)(512 * f->shape->head_dim);
+    if (kernel == PROMPT_K_ATTEND) return (unsigned)layout_prompt_bytes(f->shape->head_dim);
     return kernel == STEP_K_FINISH ? 0 : f->product_bytes; /* enough for all others */
 }
 
@@ -456,6 +543,7 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     p->layer = layer;
     p->qkv = l->weights[STEP_P_QKV], p->o = l->weights[STEP_P_O];
     p->gate_up = l->weights[STEP_P_GATE_UP], p->down = l->weights[STEP_P_DOWN];
+    cuda_set_extras(f, layer, p);
     return set ? &f->variants[set][kernel] : &f->kernels[kernel];
 }
 
@@ -465,9 +553,9 @@ static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, 
     static const char *const names[] = {
         "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
         "step_down", "step_attend", "step_head", "step_bounds", "step_select",
-        "step_attend_pages", "step_finish", "prompt_embed", "prompt_norm",
+        "step_attend_pages", "step_finish", "step_heads", "step_add", "prompt_embed", "prompt_norm",
         "prompt_project", "prompt_down", "prompt_last", "prompt_qkv", "prompt_gate_up",
-        "prompt_attend", "prompt_head"};
+        "prompt_attend", "prompt_head", "step_heads", "step_add"};
     const unsigned held = cuda_products_of(f, set);
     cairn_status status = CAIRN_OK;
     for (int i = first; i < first + count && !status; i++)
@@ -488,15 +576,22 @@ static jit_request cuda_flow_request(const forward_cuda_state *f, int kernel,
 
 /* The programs without which no forward can be, in the order of the kernels: longest first; each set
  * of formats has those with products of its own. */
-typedef struct step_program { const char *source; int first, count; unsigned products; } step_program;
+typedef struct step_program {
+    const char *source;
+    int first, count;
+    unsigned products;
+    int extras; /* only for models with one of these */
+} step_program;
 
 static const step_program step_programs[] = {
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 5, 1u << STEP_P_O | 1u << STEP_P_DOWN},
-    {"step/select.cu", STEP_K_BOUNDS, 3, 0}, {"step/attend.cu", STEP_K_ATTEND, 2, 0},
-    {"step/prompt.cu", PROMPT_K_QKV, 2, 1u << STEP_P_QKV | 1u << STEP_P_GATE_UP},
-    {"step/layer.cu", STEP_K_EMBED, 5, (1u << STEP_PRODUCTS) - 1},
-    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 2, 0}, {"step/finish.cu", STEP_K_FINISH, 1, 0},
-    {"dense/pack.cu", 0, 0, 0}};
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 5, 1u << STEP_P_O | 1u << STEP_P_DOWN, 0},
+    {"step/select.cu", STEP_K_BOUNDS, 3, 0, 0}, {"step/attend.cu", STEP_K_ATTEND, 2, 0, 0},
+    {"step/prompt.cu", PROMPT_K_QKV, 2, 1u << STEP_P_QKV | 1u << STEP_P_GATE_UP, 0},
+    {"step/layer.cu", STEP_K_EMBED, 5, (1u << STEP_PRODUCTS) - 1, 0},
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 2, 0, 0},
+    {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
+    {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
+    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0}, {"dense/pack.cu", 0, 0, 0, 0}};
 
 enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };
 
@@ -512,6 +607,7 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     const step_program *p = &step_programs[program];
     jit_request request = {p->source, t->stage[set], 0, false};
     if (set && !(p->products & cuda_products_of(f, set))) return;
+    if (p->extras && !(p->extras & f->extras)) return;
     request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
                                             t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);

@@ -28,6 +28,8 @@ static void cuda_take_weights(forward_cuda_state *f, device_arena *a, bool tied)
                     : (uint8_t *)device_take(
                           a, cuda_packed_bytes(f->pack_embed, s->vocab, s->hidden), what);
     f->norms = (float *)device_take(a, (2 * n + 1) * (uint64_t)s->hidden * 4, "the norms");
+    if (cuda_vector_floats(f))
+        f->vectors = (float *)device_take(a, n * cuda_vector_floats(f) * 4, "the layers' vectors");
     f->weights_bytes = a->bytes;
 }
 
@@ -66,8 +68,8 @@ static void cuda_take_lists(forward_cuda_state *f, device_arena *a) {
 static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
     const model_shape *s = f->shape;
     uint64_t layers = (uint64_t)s->layers;
-    f->rope = (float *)device_take(
-        a, (uint64_t)f->chunks * (uint64_t)f->chunk * (uint64_t)s->head_dim * 4, "the rotations");
+    f->rope = (float *)device_take(a, (uint64_t)f->ropes * cuda_rope_floats(f) * 4,
+                                   "the rotations");
     f->logits = (float *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)s->vocab * 4,
                                      "the logits");
     f->kv = (void **)device_take(a, layers * sizeof(void *), "the cache's addresses");
@@ -172,8 +174,10 @@ typedef struct step_packer {
     int turn; /* the pinned buffer that is filled next */
 } step_packer;
 
+/* What a row takes on its way: its blocks, and its values where the host dequantises them. */
 static size_t cuda_row_bytes(const model_weight *w) {
-    return block_row_bytes(block_find(w->type), w->columns);
+    const size_t blocks = block_row_bytes(block_find(w->type), w->columns);
+    return cuda_reads(w->type) ? blocks : blocks + (size_t)w->columns * 4;
 }
 
 /* What slices must hold: STEP_SLICE_MIB, but no more than a weight has, and 16 rows of any. */
@@ -217,21 +221,32 @@ static cairn_status cuda_packer_open(step_packer *p, forward_cuda_state *f,
     return jit_function(f->dev->jit, program, "pack", 0, &p->kernel);
 }
 
+/* Rows [first, first + count) of a weight into a pinned buffer: as they are, or as f32. */
+static cairn_status cuda_fetch_slice(const step_packer *p, const model_weight *w, int64_t first,
+                                     int64_t count, void *pinned, size_t *bytes) {
+    const block_type *type = block_find(w->type);
+    const size_t row = block_row_bytes(type, w->columns), blocks = (size_t)count * row;
+    const size_t wide = cuda_reads(w->type) ? 0 : (size_t)(count * w->columns) * 4;
+    const uint8_t *data = gguf_fetch(p->file, w->at + (uint64_t)first * row, blocks,
+                                     (char *)pinned + wide);
+    if (!data) return gguf_lost(p->f->dev->base, p->file);
+    *bytes = wide ? wide : blocks;
+    if (wide) type->dequantize(data, (float *)pinned, count * w->columns);
+    else if (data != pinned) memcpy(pinned, data, blocks);
+    return CAIRN_OK;
+}
+
 /* Rows [first, first + count) of a weight, whose first row is row `to_row` of what lies at `to`. */
 static cairn_status cuda_pack_slice(step_packer *p, const model_weight *w, int64_t first,
                                     int64_t count, const pack_params *place) {
     device *dev = p->f->dev;
     device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
-    size_t row = cuda_row_bytes(w), bytes = (size_t)count * row;
+    size_t bytes;
     int turn = p->turn++ % DEV_STAGES;
     pack_params params = *place;
     void *pinned = p->pinned.memory[turn];
-    const uint8_t *data;
     cairn_status status = device_staging_await(dev, &p->pinned, turn);
-    if (status) return status;
-    data = gguf_fetch(p->file, w->at + (uint64_t)first * row, bytes, pinned);
-    if (!data) return gguf_lost(dev->base, p->file);
-    if (data != pinned) memcpy(pinned, data, bytes);
+    if (status || (status = cuda_fetch_slice(p, w, first, count, pinned, &bytes))) return status;
     params.source = p->slice;
     params.rows = (int32_t)count;
     params.first_row += (int32_t)first;
@@ -250,7 +265,7 @@ static cairn_status cuda_pack(step_packer *p, const model_weight *w, uint8_t *to
     cairn_status status = CAIRN_OK;
     memset(&place, 0, sizeof place);
     place.packed = to;
-    place.type = w->type;
+    place.type = cuda_reads(w->type) ? w->type : BLOCK_F32;
     place.format = format;
     place.inputs = (int32_t)w->columns;
     place.first_row = (int32_t)first_row;
@@ -277,6 +292,24 @@ static cairn_status cuda_pack_qkv(step_packer *packer, const model_weight *w, in
     return status;
 }
 
+/* A layer's part at `to`, as far as it has one; moves `to` on. */
+static cairn_status cuda_send_part(forward_cuda_state *f, const model_vector *part, float **to) {
+    const size_t bytes = (size_t)part->count * 4;
+    cairn_status status = part->values ? device_upload(f->dev, *to, part->values, bytes) : CAIRN_OK;
+    *to += part->count;
+    return status;
+}
+
+static cairn_status cuda_send_vectors(forward_cuda_state *f, const plan_layer *l, int i) {
+    static const plan_part order[] = {PLAN_Q_BIAS, PLAN_K_BIAS, PLAN_V_BIAS, PLAN_Q_NORM,
+                                      PLAN_K_NORM, PLAN_MIXER_POST, PLAN_FFN_POST};
+    float *to = f->vectors + (size_t)i * cuda_vector_floats(f);
+    cairn_status status = CAIRN_OK;
+    for (size_t n = 0; n < BASE_COUNT(order) && !status && f->vectors; n++)
+        status = cuda_send_part(f, &l->parts[order[n]], &to);
+    return status;
+}
+
 static cairn_status cuda_pack_layer(step_packer *packer, const plan_layer *l, int i) {
     forward_cuda_state *f = packer->f;
     const model_weight *w = l->weights;
@@ -291,6 +324,7 @@ static cairn_status cuda_pack_layer(step_packer *packer, const plan_layer *l, in
         (status = cuda_pack(packer, &w[PLAN_GATE], to[STEP_P_GATE_UP], both, 0, 1)) ||
         (status = cuda_pack(packer, &w[PLAN_UP], to[STEP_P_GATE_UP], both, 0, 2)) ||
         (status = cuda_pack(packer, &w[PLAN_DOWN], to[STEP_P_DOWN], down, 0, 0)) ||
+        (status = cuda_send_vectors(f, l, i)) ||
         (status = device_upload(f->dev, norms, l->parts[PLAN_MIXER_NORM].values, hidden)))
         return status;
     return device_upload(f->dev, norms + f->shape->hidden, l->parts[PLAN_FFN_NORM].values, hidden);
@@ -324,7 +358,8 @@ static cairn_status cuda_pack_all(forward_cuda_state *f, const cairn_model *m) {
 
 /* magnitude * (cos, sin) of position * frequency[j], each position turned on from the one before in
  * double: the error stays near 1e-12. Pairs behind the rope's stay. */
-static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope) {
+static cairn_status cuda_fill_rope(forward_cuda_state *f, int which) {
+    const plan_rope *rope = &f->plan->ropes[which];
     int pairs = f->shape->head_dim / 2, positions = f->chunks * f->chunk;
     size_t count = (size_t)positions * (size_t)pairs * 2;
     float *table = (float *)base_new(f->dev->base, count, sizeof *table);
@@ -344,9 +379,15 @@ static cairn_status cuda_fill_rope(forward_cuda_state *f, const plan_rope *rope)
             c = next;
         }
     }
-    status = device_upload(f->dev, f->rope, table, count * sizeof *table);
+    status = device_upload(f->dev, f->rope + (size_t)which * count, table, count * sizeof *table);
     if (!status) status = device_sync(f->dev);
     base_delete(f->dev->base, table, count, sizeof *table);
+    return status;
+}
+
+static cairn_status cuda_fill_ropes(forward_cuda_state *f) {
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < f->ropes && !status; i++) status = cuda_fill_rope(f, i);
     return status;
 }
 
@@ -377,6 +418,7 @@ static cairn_status cuda_input_scale(const cairn_model *m, float *scale) {
         }
     }
     sum = sqrt(sum / (double)count);
+    if (m->plan.embed_scale > 0.0f) sum *= (double)m->plan.embed_scale;
     *scale = 1.0f;
     if (!(sum > 1e-20 && sum < 1e20)) return CAIRN_OK;
     frexp(sum, &exponent);
@@ -395,6 +437,8 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
         .logits = f->logits, .winners = f->winners, .fault = f->fault,
         .table_stride = f->max_pages, .list_stride = f->max_pages,
         .norm_eps = f->shape->norm_eps, .input_scale = input_scale,
+        .embed_scale = f->plan->embed_scale,
+        .score_scale = 1.4426950408889634f * f->plan->attention_scale,
         .lists = f->lists, .list_counts = f->list_counts, .arrived = f->arrived, .seen = f->seen,
         .seen_words = (f->max_pages + 31) / 32, .pages_read = f->pages_read,
         .row_pages = f->row_pages, .new_pages = f->new_pages, .sequences = f->table_rows};
@@ -442,6 +486,7 @@ static cairn_status cuda_new(cairn_model *model, int max_rows, forward_cuda_stat
     f->runtime = model->runtime;
     f->dev = f->arena.dev = &model->runtime->device;
     f->shape = &model->shape;
+    f->plan = &model->plan;
     cuda_choose_shape(f, model, max_rows);
     return *out = f, CAIRN_OK;
 }
@@ -472,7 +517,7 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     if (status) return status;
     model->state = f;
     if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
-        (status = cuda_fill_rope(f, &model->plan.ropes[0])) || (status = cuda_end_build(f)) ||
+        (status = cuda_fill_ropes(f)) || (status = cuda_end_build(f)) ||
         (status = cuda_pack_all(f, model)) || (status = cuda_input_scale(model, &scale)) ||
         (status = device_upload(f->dev, f->kv, model->kv.pages, addresses)) ||
         (status = device_upload(f->dev, f->bounds, model->kv.bounds, addresses)) ||

@@ -71,10 +71,15 @@ static int cuda_row_runs(const forward_cuda_state *f, const forward_rule *rule, 
     return (chunks + run - 1) / run;
 }
 
+/* Whether step rows choose pages in this layer; one with a window of its own attends that. */
+static bool cuda_selects(const forward_cuda_state *f, const forward_rule *rule, int layer) {
+    return !f->plan->layers[layer].window && forward_rule_selects(rule, layer);
+}
+
 /* Whether every layer of the model selects. */
 static bool cuda_selects_all(const forward_cuda_state *f, const forward_rule *rule) {
     int l = 0;
-    while (l < f->shape->layers && forward_rule_selects(rule, l)) l++;
+    while (l < f->shape->layers && cuda_selects(f, rule, l)) l++;
     return l == f->shape->layers;
 }
 
@@ -83,6 +88,8 @@ static int cuda_most_runs(const forward_cuda_state *f, const forward_rule *rule,
     int whole = cuda_row_runs(f, NULL, position);
     int listed = rule ? cuda_row_runs(f, rule, position) : 0;
     if (rule && cuda_selects_all(f, rule)) return listed;
+    if (whole < f->window_runs && whole < position / f->chunk + 1)
+        whole = f->window_runs < position / f->chunk + 1 ? f->window_runs : position / f->chunk + 1;
     return whole > listed ? whole : listed;
 }
 
@@ -173,7 +180,7 @@ static void cuda_set_selection(const forward_cuda_state *f, step_params *p,
                                const forward_rule *rule) {
     memset(p->select_layers, 0, sizeof p->select_layers);
     for (int l = 0; l < f->shape->layers; l++)
-        if (forward_rule_selects(rule, l)) p->select_layers[l / 32] |= 1u << l % 32;
+        if (cuda_selects(f, rule, l)) p->select_layers[l / 32] |= 1u << l % 32;
     if (!rule) return;
     p->topk = rule->select.topk;
     p->window = rule->select.window;
@@ -295,31 +302,63 @@ static int cuda_blocks(const forward_cuda_state *f, int tiles, int inputs, int w
     return f->streamed && tiles > most ? most : tiles;
 }
 
-/* All launches of a forward, its best tokens included. rule: NULL for whole attention. items of
- * it, listed: runs of a list of pages, at most. */
-static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const forward_rule *rule, int rows,
-                                        int items, int listed, int wanted) {
+/* After qkv: its heads, where the model has such work. */
+static cairn_status cuda_work_heads(forward_cuda_state *f, const step_lane *lane,
+                                    step_kernel kernel, int rows, int l) {
+    const int heads = f->shape->heads + 2 * f->shape->kv_heads;
+    if (!(f->extras & STEP_EXTRA_HEADS)) return CAIRN_OK;
+    return cuda_launch(f, lane, kernel, (heads + 3) / 4, rows, 128,
+                       (unsigned)(16 * f->shape->head_dim), l, 0);
+}
+
+/* After project (which: 0) and down (1): their summand, where it is normed. */
+static cairn_status cuda_add_summand(forward_cuda_state *f, const step_lane *lane,
+                                     step_kernel kernel, int rows, int l, int which) {
+    if (!(f->extras & STEP_EXTRA_POST)) return CAIRN_OK;
+    return cuda_launch(f, lane, kernel, rows, 1, 128, 16, l, which);
+}
+
+/* What is launched for a step's attention: the rule, NULL for whole attention; groups of rows; runs
+ * of all that a row sees, and of a list of pages, at most. */
+typedef struct step_attention { const forward_rule *rule; int groups, runs, listed; } step_attention;
+
+static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attention *a, int rows,
+                                       int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->stage;
+    const int window = f->plan->layers[l].window;
+    const int runs = window ? cuda_window_runs(f, window) : a->runs;
     int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
     unsigned shared = f->product_bytes;
+    cairn_status status;
+    if ((status = cuda_launch(f, lane, STEP_K_QKV,
+                              cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, s->hidden, y), y, t,
+                              shared, l, 0)) ||
+        (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
+        (status = cuda_selects(f, a->rule, l)
+                      ? cuda_attend_selected(f, rows, a->listed, l)
+                      : cuda_attend_dense(f, a->groups * runs * s->kv_heads, l)) ||
+        (status = cuda_launch(f, lane, STEP_K_PROJECT,
+                              cuda_blocks(f, tiles, s->heads * s->head_dim, y), y, t, shared, l,
+                              0)) ||
+        (status = cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 0)) ||
+        (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, s->hidden, y), y,
+                              t, shared, l, 0)) ||
+        (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, s->ffn, y), y, t, shared,
+                              l, 0)))
+        return status;
+    return cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 1);
+}
+
+/* All launches of a forward, its best tokens included. */
+static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attention *a, int rows,
+                                        int wanted) {
+    const step_lane *lane = &f->stage;
+    int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
+    unsigned shared = f->product_bytes;
     cairn_status status = cuda_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
-    for (int l = 0; l < s->layers && !status; l++) {
-        bool sparse = forward_rule_selects(rule, l);
-        if ((status = cuda_launch(f, lane, STEP_K_QKV,
-                                  cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, s->hidden, y), y, t,
-                                  shared, l, 0)) ||
-            (status = sparse ? cuda_attend_selected(f, rows, listed, l)
-                             : cuda_attend_dense(f, items, l)) ||
-            (status = cuda_launch(f, lane, STEP_K_PROJECT,
-                                  cuda_blocks(f, tiles, s->heads * s->head_dim, y), y, t, shared, l,
-                                  0)) ||
-            (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, s->hidden, y),
-                                  y, t, shared, l, 0)) ||
-            (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, s->ffn, y), y, t, shared,
-                                  l, 0)))
-            break;
-    }
+    for (int l = 0; l < f->shape->layers && !status; l++)
+        status = cuda_enqueue_layer(f, a, rows, l);
     if (status || !wanted) return status;
     status = cuda_launch(f, lane, STEP_K_HEAD, f->blocks, (wanted + 7) / 8, t, shared, 0, 0);
     return status ? status : cuda_finish(f, wanted, false);
@@ -330,7 +369,6 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const forward_rul
 static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_rule *rule,
                                          int rows) {
     device_graph *graph = rule ? &f->stage_graphs[rows] : &f->dense_graphs[rows];
-    int listed = rule ? f->runs : 0;
     int chunks = f->runs, needed = f->stage.words[STEP_CHUNKS];
     cairn_status status;
     if (rule) cuda_renew_graphs(f, rule);
@@ -339,9 +377,9 @@ static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_ru
         if (f->graph_chunks[rows] < chunks) device_graph_free(f->dev, graph);
     }
     if (!graph->exec) {
+        const step_attention a = {rule, rows, chunks, rule ? f->runs : 0};
         if ((status = device_graph_begin(f->dev))) return status;
-        if ((status = cuda_enqueue_stages(f, rule, rows, rows * chunks * f->shape->kv_heads,
-                                          listed, rows))) {
+        if ((status = cuda_enqueue_stages(f, &a, rows, rows))) {
             device_graph_abandon(f->dev);
             return status;
         }
@@ -359,12 +397,12 @@ static cairn_status cuda_forget_pages(forward_cuda_state *f) {
 
 static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
+    step_attention a = {part->rule, 0, 0, 0};
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
     if (part->logit_count == part->rows) return cuda_run_stage_graph(f, part->rule, part->rows);
-    return cuda_enqueue_stages(f, part->rule, part->rows,
-                               head[STEP_GROUPS] * head[STEP_CHUNKS] * f->shape->kv_heads,
-                               head[STEP_LIST_CHUNKS], head[STEP_LOGIT_COUNT]);
+    a.groups = head[STEP_GROUPS], a.runs = head[STEP_CHUNKS], a.listed = head[STEP_LIST_CHUNKS];
+    return cuda_enqueue_stages(f, &a, part->rows, head[STEP_LOGIT_COUNT]);
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -378,14 +416,17 @@ static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0)) ||
         (status = cuda_launch(f, lane, PROMPT_K_QKV, ((int)cuda_qkv_rows(s) / 16 + 3) / 4, y, 128,
                               shared, l, 0)) ||
+        (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
         (status = cuda_launch(f, lane, PROMPT_K_ATTEND, y, s->heads, 128,
-                              (unsigned)(512 * s->head_dim), l, 0)) ||
+                              (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
         (status = cuda_launch(f, lane, PROMPT_K_PROJECT, tiles, y, 128, shared, l, 0)) ||
+        (status = cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0)) ||
         (status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
         (status = cuda_launch(f, lane, PROMPT_K_GATE_UP, (s->ffn / 8 + 3) / 4, y, 128, shared, l,
-                              0)))
+                              0)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0)))
         return status;
-    return cuda_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0);
+    return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 1);
 }
 
 static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part) {
@@ -458,19 +499,29 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     return status;
 }
 
-/* Distinct pages of the sequences of a part, the last of its run: counted by the selection, all up
- * to the last row where there was none. */
+/* Distinct pages that steps at positions [first, last] read in the layers that do not select. */
+static int64_t cuda_whole_pages(const forward_cuda_state *f, const forward_rule *rule, int first,
+                                int last) {
+    int64_t pages = 0;
+    for (int l = 0; l < f->shape->layers; l++) {
+        const int window = f->plan->layers[l].window;
+        const int from = window && first >= window ? first - window + 1 : 0;
+        if (!cuda_selects(f, rule, l)) pages += last / f->page_size - from / f->page_size + 1;
+    }
+    return pages * f->shape->kv_heads;
+}
+
+/* Distinct pages of the sequences of a part, the last of its run: counted by the selection, all that
+ * its rows see where there was none. */
 static void cuda_count_pages(const forward_cuda_state *f, const step_part *part) {
     const int32_t *counts = f->host_words + STEP_SAMPLED_AT + STEP_STAGE_ROWS;
-    int whole = 0;
-    for (int l = 0; l < f->shape->layers; l++) whole += !forward_rule_selects(part->rule, l);
     for (int i = 0; i < part->batch->sequence_count; i++) {
         forward_sequence *s = &part->batch->sequences[i];
-        int last;
+        const forward_row *end = &part->batch->rows[s->first + f->done[i]];
         if (!f->stepped[i]) continue;
-        last = part->batch->rows[s->first + f->done[i] - 1].position;
         s->pages_read += (part->rule ? counts[f->slots[i]] : 0) +
-                         (int64_t)(last / f->page_size + 1) * whole * f->shape->kv_heads;
+                         cuda_whole_pages(f, part->rule, end[-f->stepped[i]].position,
+                                          end[-1].position);
     }
 }
 

@@ -27,6 +27,9 @@ static const config_value config_cache_mode_values[] = {
 static const config_value config_memory_map_values[] = {
     CAIRN_MEMORY_MAP_TABLE(CFG_VALUE)
 };
+static const config_value config_activations_values[] = {
+    CAIRN_ACTIVATIONS_TABLE(CFG_VALUE)
+};
 static const config_value config_backend_values[] = {
     CAIRN_BACKEND_TABLE(CFG_VALUE)
 };
@@ -193,6 +196,9 @@ static const config_field config_fields[] = {
     {.path = "threads", .kind = CFG_INT, .parent = -1, .hot = true,
      .offset = offsetof(cairn_config, threads), .bytes = 4,
      .low = 0, .high = 1024},
+    {.path = "activations", .kind = CFG_ENUM, .parent = -1, .hot = false,
+     .offset = offsetof(cairn_config, activations), .bytes = 4,
+     .values = config_activations_values, .value_count = 2},
     {.path = "graphs", .kind = CFG_BOOL, .parent = -1, .hot = false,
      .offset = offsetof(cairn_config, graphs), .bytes = 1},
     {.path = "deterministic", .kind = CFG_BOOL, .parent = -1, .hot = false,
@@ -202,12 +208,12 @@ static const config_field config_fields[] = {
      .values = config_log_level_values, .value_count = 5},
     {.path = "worker", .kind = CFG_GROUP, .parent = -1, .hot = false,
      .offset = offsetof(cairn_config, worker), .bytes = sizeof(cairn_worker)},
-    {.path = "worker.enabled", .kind = CFG_BOOL, .parent = 50, .hot = false,
+    {.path = "worker.enabled", .kind = CFG_BOOL, .parent = 51, .hot = false,
      .offset = offsetof(cairn_config, worker.enabled), .bytes = 1},
-    {.path = "worker.priority", .kind = CFG_ENUM, .parent = 50, .hot = false,
+    {.path = "worker.priority", .kind = CFG_ENUM, .parent = 51, .hot = false,
      .offset = offsetof(cairn_config, worker.priority), .bytes = 4,
      .values = config_worker_priority_values, .value_count = 2},
-    {.path = "worker.threads", .kind = CFG_INT, .parent = 50, .hot = false,
+    {.path = "worker.threads", .kind = CFG_INT, .parent = 51, .hot = false,
      .offset = offsetof(cairn_config, worker.threads), .bytes = 4,
      .low = 0, .high = 1024},
 };
@@ -272,6 +278,7 @@ static void config_set_defaults(cairn_config *c) {
     c->backend = CAIRN_BACKEND_AUTO;
     c->device = 0;
     c->threads = 0;
+    c->activations = CAIRN_ACTIVATIONS_F32;
     c->graphs = true;
     c->deterministic = true;
     c->log = CAIRN_LOG_INFO;

@@ -43,18 +43,24 @@ static bool grammar_grow(base *b, void *data, int *room, int need, size_t size) 
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
+/* Line and column, in characters, of text[at]. */
+static void gbnf_where(const char *text, size_t at, int *line, int *column) {
+    *line = *column = 1;
+    for (size_t i = 0; i < at; i++) {
+        if (text[i] == '\n') *line += 1, *column = 1;
+        else *column += ((unsigned char)text[i] & 0xC0) != 0x80;
+    }
+}
+
 BASE_PRINTF(3, 4)
 static bool gbnf_fail(gbnf *p, size_t at, const char *format, ...) {
     char text[256];
-    int line = 1, column = 1;
+    int line, column;
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (size_t i = 0; i < at; i++) {
-        if (p->text[i] == '\n') line++, column = 1;
-        else column += ((unsigned char)p->text[i] & 0xC0) != 0x80;
-    }
+    gbnf_where(p->text, at, &line, &column);
     base_fail(p->b, CAIRN_INVALID_ARGUMENT, "grammar: line %d, column %d: %s", line, column, text);
     return false;
 }

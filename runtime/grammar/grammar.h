@@ -1,10 +1,11 @@
 /* grammar: what a text may say, and so which tokens may come next.
  *
- * gbnf.c compiles a grammar's text to a program over bytes, grammar.c runs it: a state is the set of
- * all stacks by which the text so far can be read, and states, once found, are found again by value,
- * with the bytes that lead from one to the next. mask.c asks a state about a whole vocabulary, in the
- * order of the tokens' bytes, so that what tokens begin with alike is read once, and keeps what was
- * compiled, for the sessions of a model that give the same text.
+ * gbnf.c compiles a grammar's text to a program over bytes, schema.c a JSON Schema to such a text.
+ * grammar.c runs the program: a state is the set of all stacks by which the text so far can be read,
+ * and states, once found, are found again by value, with the bytes that lead from one to the next.
+ * mask.c asks a state about a whole vocabulary, in the order of the tokens' bytes, so that what tokens
+ * begin with alike is read once, and keeps what was compiled, for the sessions of a model that give
+ * the same text.
  *
  * Characters are bytes here, so a token may end inside one. Nothing recurses: stacks are nodes that
  * share what lies below them, a rule's last call leaves none. All is bounded; what exceeds a bound is
@@ -71,6 +72,9 @@ typedef struct grammar_place { int64_t epoch; int32_t state; int count; } gramma
 /* Takes the grammar of a text, compiled where it is new, off the shelf. */
 static cairn_status grammar_take(base *b, grammar_shelf *shelf, const struct tokenizer *t,
                                  const char *text, size_t bytes, grammar **out);
+/* The same of the texts that fit a JSON Schema. */
+static cairn_status grammar_take_schema(base *b, grammar_shelf *shelf, const struct tokenizer *t,
+                                        const char *text, size_t bytes, grammar **out);
 /* Puts it back: it stands there until others have taken its place. NULL is ignored. */
 static void grammar_give(base *b, grammar_shelf *shelf, grammar *g);
 /* Frees all that is on the shelf. */

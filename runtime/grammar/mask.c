@@ -205,6 +205,19 @@ static cairn_status grammar_take(base *b, grammar_shelf *shelf, const struct tok
     return *out = g, CAIRN_OK;
 }
 
+static cairn_status grammar_take_schema(base *b, grammar_shelf *shelf, const struct tokenizer *t,
+                                        const char *text, size_t bytes, grammar **out) {
+    base_text written = {NULL, 0, 0};
+    cairn_status status = schema_compile(b, text, bytes, &written);
+    if (!status) {
+        status = grammar_take(b, shelf, t, written.data, written.size, out);
+        if (status == CAIRN_INVALID_ARGUMENT)
+            base_fail(b, status, "json_schema: a $ref that leads back to itself, or too large a schema");
+    }
+    base_text_free(b, &written);
+    return status;
+}
+
 static void grammar_give(base *b, grammar_shelf *shelf, grammar *g) {
     int idle = 0;
     if (!g) return;

@@ -541,8 +541,9 @@ typedef struct bind_wishes {
 
 static const char *const bind_wish_names[] = {
     "max_tokens", "stop", "special", "keep_stop", "priority", "grammar", "grammar_from",
-    "temperature", "top_k", "top_p", "min_p", "order", "repetition_penalty", "seed"};
-enum { BIND_FIRST_SAMPLING = 7 };
+    "json_schema", "logit_bias", "temperature", "top_k", "top_p", "min_p", "order",
+    "repetition_penalty", "seed"};
+enum { BIND_FIRST_SAMPLING = 9 };
 
 /* True for an option of sampling; a name of no option is an error. */
 static bool bind_check_wish(lua_State *L, const char *name) {
@@ -621,6 +622,24 @@ static const char *bind_wish_text(lua_State *L, int options, const char *name) {
     return text;
 }
 
+/* { [id] = bias }, into memory of the stack's top, where it stays. */
+static void bind_read_bias(lua_State *L, int options, bind_wishes *w) {
+    cairn_logit_bias *bias;
+    int table, count = 0;
+    if (!bind_wish(L, options, "logit_bias")) return;
+    table = lua_gettop(L);
+    if (!lua_istable(L, table)) luaL_error(L, "generate: logit_bias: { [id] = number } is expected");
+    for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) count++;
+    bias = (cairn_logit_bias *)lua_newuserdatauv(L, (size_t)(count + 1) * sizeof *bias, 0);
+    count = 0;
+    for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1)) {
+        bias[count].bias = bind_to_float(L, "logit_bias");
+        bias[count++].id = bind_to_int32(L, -2, "generate: logit_bias");
+    }
+    w->options.logit_bias = bias;
+    w->options.logit_bias_count = count;
+}
+
 static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_wishes *w) {
     char error[BIND_ERROR_BYTES];
     bool sampling = false;
@@ -641,6 +660,7 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
         w->options.priority = bind_to_int32(L, -1, "generate: priority");
     lua_pop(L, 1);
     w->options.grammar = bind_wish_text(L, options, "grammar");
+    w->options.json_schema = bind_wish_text(L, options, "json_schema");
     if (bind_wish(L, options, "grammar_from"))
         w->options.grammar_from = bind_to_int32(L, -1, "generate: grammar_from");
     lua_pop(L, 1);
@@ -649,6 +669,7 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
     bind_wish(L, options, "keep_stop");
     w->options.keep_stop = lua_toboolean(L, -1);
     lua_pop(L, 1);
+    bind_read_bias(L, options, w);
     if (!sampling) return; /* the config's, as a reload leaves it at every step */
     bind_read_sampling(L, options, &w->config.sampling);
     if (cairn_config_check(&w->config, &w->config, error, sizeof error)) bind_raise_text(L, error);

@@ -208,7 +208,8 @@ static bool hf_is_rope(const jdoc *j, uint32_t at, int layer, int period) {
 
 /* gemma: layers that see all stand at the end of each period. */
 static cairn_status hf_read_windows(hf_folder *h) {
-    const uint32_t list = hf_config(h, "layer_types"), said = hf_config(h, "sliding_window_pattern");
+    const uint32_t list = hf_config(h, "layer_types");
+    const uint32_t said = hf_config(h, "sliding_window_pattern");
     const jdoc *j = &h->config.doc;
     uint64_t period = 6;
     if (said && (!jdoc_whole(j, said, 1 << 16, &period) || !period))
@@ -266,7 +267,8 @@ static cairn_status hf_check_settings(hf_folder *h) {
         {"", "use_sliding_window", "false"}, {"qwen3moe", "norm_topk_prob", "true"},
         {"qwen3moe", "decoder_sparse_step", "1"}, {"gemma3", "attn_logit_softcapping", "none"},
         {"gemma3", "final_logit_softcapping", "none"}, {"lfm2", "conv_bias", "false"},
-        {"gemma3", "use_bidirectional_attention", "false"}, {"smollm3", "no_rope_layer_interval", "4"},
+        {"gemma3", "use_bidirectional_attention", "false"},
+        {"smollm3", "no_rope_layer_interval", "4"},
         {"", "quantization_config", "none: weights in F32, F16 or BF16"}};
     const jdoc *j = &h->config.doc;
     const uint32_t dense = hf_config(h, "mlp_only_layers");
@@ -335,7 +337,8 @@ static cairn_status hf_read_longrope(hf_folder *h, uint32_t scaling) {
 
 static cairn_status hf_read_yarn(hf_folder *h, uint32_t scaling, double factor) {
     static const struct { const char *from, *to; } numbers[] = {
-        {"beta_fast", ".rope.scaling.yarn_beta_fast"}, {"beta_slow", ".rope.scaling.yarn_beta_slow"}};
+        {"beta_fast", ".rope.scaling.yarn_beta_fast"},
+        {"beta_slow", ".rope.scaling.yarn_beta_slow"}};
     const jdoc *j = &h->config.doc;
     double value;
     if (jdoc_get(j, scaling, "mscale") || jdoc_get(j, scaling, "mscale_all_dim") ||
@@ -439,9 +442,9 @@ static cairn_status hf_find_family(hf_folder *h) {
                                hf_families[i].type);
     }
     if (!jdoc_is(j, type, JDOC_STRING)) return hf_wrong(h, &h->config, "model_type", "a text");
+    at = j->nodes[type].bytes < 64 ? j->nodes[type].bytes : 64;
     return base_fail(h->b, CAIRN_UNSUPPORTED, "%s: model_type is '%.*s'; supported: %s",
-                     h->config.path.data, (int)(j->nodes[type].bytes < 64 ? j->nodes[type].bytes : 64),
-                     j->text + j->nodes[type].at, known);
+                     h->config.path.data, (int)at, j->text + j->nodes[type].at, known);
 }
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -545,7 +548,8 @@ static cairn_status hf_place(hf_folder *h, size_t first, size_t *end) {
     int ndim = t->ndim ? t->ndim : 1;
     uint64_t at = h->next;
     size_t last = first + 1;
-    while (last < h->weights->count && t->part >= 0 && !strcmp(t->name, t[last - first].name)) last++;
+    while (last < h->weights->count && t->part >= 0 && !strcmp(t->name, t[last - first].name))
+        last++;
     for (size_t i = first; i < last; i++) {
         shards_tensor *each = &h->weights->tensors[i];
         if (t->part >= 0 && (each->part != (int)(i - first) || each->type != t->type ||
@@ -577,8 +581,8 @@ static cairn_status hf_place_tensors(hf_folder *h, uint64_t *apart) {
         for (size_t i = 0, end; i < s->count && !status; i = end) {
             const shards_tensor *t = &s->tensors[i];
             const bool together = t->part >= 0 || !hf_is_aligned(t);
-            for (end = i + 1; t->part >= 0 && end < s->count && !strcmp(t->name, s->tensors[end].name);)
-                end++;
+            end = i + 1;
+            while (t->part >= 0 && end < s->count && !strcmp(t->name, s->tensors[end].name)) end++;
             if (together == !pass) status = hf_place(h, i, &end);
         }
         if (!pass) *apart = h->next;
@@ -588,14 +592,15 @@ static cairn_status hf_place_tensors(hf_folder *h, uint64_t *apart) {
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-static cairn_status hf_open_weights(hf_folder *h, const char *name) {
+static cairn_status hf_open_weights(hf_folder *h, const char *name, bool torch) {
     base_text path = {NULL, 0, 0};
     int file;
     cairn_status status;
     if (!base_text_print(h->b, &path, "%s/%s", h->path, name))
         return base_no_memory(h->b, name, strlen(h->path));
     status = shards_open_file(h->b, h->weights, path.data, h->how == HF_MAP, &file);
-    if (!status) status = safetensors_list(h->b, h->weights);
+    if (!status)
+        status = torch ? torch_list(h->b, h->weights) : safetensors_list(h->b, h->weights);
     base_text_free(h->b, &path);
     return status;
 }
@@ -603,10 +608,10 @@ static cairn_status hf_open_weights(hf_folder *h, const char *name) {
 /* A name in the folder, and nothing that leads out of it. */
 static bool hf_is_plain(const jdoc *j, uint32_t at) {
     const jdoc_node *n = &j->nodes[at];
-    if (n->kind != JDOC_STRING || !n->bytes || n->bytes > 200 || j->text[n->at] == '.') return false;
-    for (uint32_t i = 0; i < n->bytes; i++)
-        if ((unsigned char)j->text[n->at + i] < ' ' || strchr("/\\:", j->text[n->at + i])) return false;
-    return true;
+    bool plain = n->kind == JDOC_STRING && n->bytes && n->bytes <= 200 && j->text[n->at] != '.';
+    for (uint32_t i = 0; plain && i < n->bytes; i++)
+        plain = (unsigned char)j->text[n->at + i] >= ' ' && !strchr("/\\:", j->text[n->at + i]);
+    return plain;
 }
 
 /* The file of the index that is open already; -1. */
@@ -620,7 +625,7 @@ static int hf_shard_of(const hf_folder *h, const char *text, size_t bytes) {
 }
 
 /* Opens the files that the index names. */
-static cairn_status hf_open_shards(hf_folder *h, const hf_file *index, uint32_t map) {
+static cairn_status hf_open_shards(hf_folder *h, const hf_file *index, uint32_t map, bool torch) {
     const jdoc *j = &index->doc;
     char name[256];
     cairn_status status = CAIRN_OK;
@@ -632,7 +637,7 @@ static cairn_status hf_open_shards(hf_folder *h, const hf_file *index, uint32_t 
             return hf_wrong(h, index, "weight_map", "the name of a file in the folder");
         if (hf_shard_of(h, j->text + file->at, file->bytes) >= 0) continue;
         snprintf(name, sizeof name, "%.*s", (int)file->bytes, j->text + file->at);
-        status = hf_open_weights(h, name);
+        status = hf_open_weights(h, name, torch);
     }
     return status;
 }
@@ -644,8 +649,8 @@ static cairn_status hf_check_index(hf_folder *h, const hf_file *index, uint32_t 
     for (uint32_t at = map + 1; at < j->nodes[map].end; at = j->nodes[at + 1].end) {
         const jdoc_node *file = &j->nodes[at + 1];
         const shards_tensor *t;
-        snprintf(name, sizeof name, "%.*s", (int)(j->nodes[at].bytes < 127 ? j->nodes[at].bytes : 127),
-                 j->text + j->nodes[at].at);
+        size_t bytes = j->nodes[at].bytes < sizeof name ? j->nodes[at].bytes : sizeof name - 1;
+        snprintf(name, sizeof name, "%.*s", (int)bytes, j->text + j->nodes[at].at);
         t = shards_find(h->weights, name);
         if (!t || t->file != hf_shard_of(h, j->text + file->at, file->bytes))
             return base_fail(h->b, CAIRN_BAD_FILE, "%s: the tensor '%s' is not in the file '%.*s'",
@@ -655,7 +660,7 @@ static cairn_status hf_check_index(hf_folder *h, const hf_file *index, uint32_t 
     return CAIRN_OK;
 }
 
-static cairn_status hf_open_index(hf_folder *h, const char *name, bool *there) {
+static cairn_status hf_open_index(hf_folder *h, const char *name, bool torch, bool *there) {
     hf_file index;
     uint32_t map;
     cairn_status status;
@@ -664,7 +669,7 @@ static cairn_status hf_open_index(hf_folder *h, const char *name, bool *there) {
     *there = index.there;
     if (!status && index.there) {
         map = jdoc_get(&index.doc, 0, "weight_map");
-        status = hf_open_shards(h, &index, map);
+        status = hf_open_shards(h, &index, map, torch);
         if (!status) status = shards_sort(h->b, h->weights);
         if (!status) status = hf_check_index(h, &index, map);
     }
@@ -672,13 +677,32 @@ static cairn_status hf_open_index(hf_folder *h, const char *name, bool *there) {
     return status;
 }
 
-/* The weights: by an index, or in one file. */
+/* The weights: by an index, or in one file; safetensors first. */
 static cairn_status hf_list_weights(hf_folder *h) {
+    static const struct { const char *name, *index; bool torch; } forms[] = {
+        {"model.safetensors", "model.safetensors.index.json", false},
+        {"pytorch_model.bin", "pytorch_model.bin.index.json", true},
+        {"model.pt", NULL, true}};
+    os_file_info info;
+    base_text path = {NULL, 0, 0};
+    cairn_status status = CAIRN_OK;
     bool there = false;
-    cairn_status status = hf_open_index(h, "model.safetensors.index.json", &there);
-    if (there || status) return status;
-    status = hf_open_weights(h, "model.safetensors");
-    return status ? status : shards_sort(h->b, h->weights);
+    for (size_t i = 0; i < BASE_COUNT(forms) && !there && !status; i++) {
+        if (forms[i].index) status = hf_open_index(h, forms[i].index, forms[i].torch, &there);
+        if (there || status) break;
+        path.size = 0;
+        if (!base_text_print(h->b, &path, "%s/%s", h->path, forms[i].name)) {
+            status = base_no_memory(h->b, forms[i].name, strlen(h->path));
+            break;
+        }
+        there = !os_calls.info(path.data, &info);
+        if (there) status = hf_open_weights(h, forms[i].name, forms[i].torch);
+        if (there && !status) status = shards_sort(h->b, h->weights);
+    }
+    base_text_free(h->b, &path);
+    if (status || there) return status;
+    return base_fail(h->b, CAIRN_FILE_NOT_FOUND, "%s: the folder has no model.safetensors, "
+                     "model.safetensors.index.json, pytorch_model.bin or model.pt", h->path);
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
@@ -733,8 +757,8 @@ static cairn_status hf_parse(hf_folder *h, void *copy, uint8_t *data, size_t hel
                              gguf *out) {
     const size_t ready = held < size ? held : size;
     bool more = false;
-    cairn_status status = gguf_parse_part(h->b, h->path, data, ready, size, h->how == HF_SURVEY, &more,
-                                          out);
+    cairn_status status = gguf_parse_part(h->b, h->path, data, ready, size, h->how == HF_SURVEY,
+                                          &more, out);
     if (status) return status;
     out->copy = copy, out->held = ready;
     if (ready < size) {

@@ -1,5 +1,5 @@
-/* hf: folders of models as Hugging Face's libraries write them: config.json, tokenizer.json, weights
- * in safetensors, a chat template.
+/* hf: folders of models as Hugging Face's libraries write them: config.json, tokenizer.json,
+ * weights in safetensors or PyTorch's files, a chat template.
  *
  * A folder is read into a gguf: config and tokenizer become the header that the model's GGUF file
  * would have, and the tensors get its names; families, tokenizer and backends know no other form.
@@ -12,7 +12,7 @@ typedef enum hf_how { HF_MAP, HF_COPY, HF_SCAN, HF_SURVEY } hf_how;
 /* Opens a model, whether a folder or a GGUF file; closed by gguf_close. [blocks] */
 static cairn_status hf_open(base *b, const char *path, hf_how how, gguf *out);
 
-/* ---- private below ------------------------------------------------------------------------------ */
+/* ---- private below --------------------------------------------------------------------------- */
 
 typedef struct hf_file {
     base_text path, text;
@@ -27,7 +27,7 @@ typedef struct hf_folder {
     const struct hf_family *family;
     hf_file config, tokenizer, tokenizer_config;
     shards *weights;
-    base_text keys, tensors, made; /* as GGUF encodes them; made: data of tensors that are computed */
+    base_text keys, tensors, made; /* as GGUF encodes them; made: data that are computed */
     uint64_t key_count, tensor_count;
     uint64_t next;                 /* place in the data section */
     int64_t vocab;                 /* rows of the embedding */

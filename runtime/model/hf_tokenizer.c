@@ -4,7 +4,8 @@
  * BPE over characters with bytes for what it lacks, as SentencePiece's vocabularies are converted.
  * Normalization to NFC is left out, as GGUF has no key for it. */
 
-typedef struct hf_token { const char *text; uint32_t bytes; int32_t kind; } hf_token; /* NULL: none */
+/* text NULL: none. */
+typedef struct hf_token { const char *text; uint32_t bytes; int32_t kind; } hf_token;
 
 typedef struct hf_vocabulary {
     hf_folder *h;
@@ -30,7 +31,10 @@ static const struct { const char *pattern, *name; } hf_patterns[] = {
     {HF_CASED("") "\\p{N}" HF_TAIL("/"), "tekken"}};
 
 /* What a pre-tokenizer's steps come to. */
-typedef struct hf_steps { const char *pattern; bool digits, bytes, words, marks, unknown; } hf_steps;
+typedef struct hf_steps {
+    const char *pattern;
+    bool digits, bytes, words, marks, unknown;
+} hf_steps;
 
 static void hf_read_step(const jdoc *j, uint32_t step, hf_steps *out) {
     const uint32_t type = jdoc_get(j, step, "type"), behavior = jdoc_get(j, step, "behavior");
@@ -63,7 +67,8 @@ static void hf_read_step(const jdoc *j, uint32_t step, hf_steps *out) {
     }
 }
 
-/* Calls the function for each object of a list under `key`, or for the one that is no sequence. */
+/* The first of the steps under `key`, and *end behind the last: a sequence's, or the one that is none.
+ * There is none where the first is not before *end. */
 static uint32_t hf_first_step(const jdoc *j, const char *key, const char *list, uint32_t *end) {
     const uint32_t whole = jdoc_get(j, 0, key);
     const uint32_t steps = whole && jdoc_says(j, jdoc_get(j, whole, "type"), "Sequence")
@@ -101,7 +106,8 @@ static cairn_status hf_read_spaces(hf_folder *h) {
     bool marks = false, known = true, prefix = false;
     for (; at < end; at = j->nodes[at].end) {
         const uint32_t type = jdoc_get(j, at, "type"), from = jdoc_get(j, at, "pattern");
-        if (jdoc_says(j, type, "Prepend") && jdoc_says(j, jdoc_get(j, at, "prepend"), TOK_SPACE_MARK))
+        if (jdoc_says(j, type, "Prepend") &&
+            jdoc_says(j, jdoc_get(j, at, "prepend"), TOK_SPACE_MARK))
             prefix = true;
         else if (jdoc_says(j, type, "Replace") && from &&
                  jdoc_says(j, jdoc_get(j, from, "String"), " ") &&
@@ -146,7 +152,8 @@ static cairn_status hf_add_token(hf_vocabulary *v, uint32_t text, uint32_t numbe
 
 static cairn_status hf_read_vocab(hf_vocabulary *v) {
     const jdoc *j = v->j;
-    const uint32_t vocab = jdoc_get(j, v->model, "vocab"), unknown = jdoc_get(j, v->model, "unk_token");
+    const uint32_t vocab = jdoc_get(j, v->model, "vocab");
+    const uint32_t unknown = jdoc_get(j, v->model, "unk_token");
     const uint32_t added = jdoc_get(j, 0, "added_tokens");
     cairn_status status = CAIRN_OK;
     if (!jdoc_is(j, vocab, JDOC_OBJECT) || (added && j->nodes[added].kind != JDOC_ARRAY))
@@ -157,11 +164,15 @@ static cairn_status hf_read_vocab(hf_vocabulary *v) {
         const bool is_unknown = unknown && !v->bytes && j->nodes[unknown].bytes == bytes &&
                                 !memcmp(text, j->text + j->nodes[unknown].at, bytes);
         const bool is_byte = !v->bytes && tokenizer_byte_token(text, bytes) >= 0;
-        status = hf_add_token(v, at, at + 1, is_unknown ? TOK_UNKNOWN : is_byte ? TOK_BYTE : TOK_NORMAL);
+        status = hf_add_token(v, at, at + 1,
+                              is_unknown ? TOK_UNKNOWN : is_byte ? TOK_BYTE : TOK_NORMAL);
     }
-    for (uint32_t at = added + 1; added && at < j->nodes[added].end && !status; at = j->nodes[at].end)
+    for (uint32_t at = added + 1; added && at < j->nodes[added].end && !status;
+         at = j->nodes[at].end) {
+        const bool special = jdoc_says(j, jdoc_get(j, at, "special"), "true");
         status = hf_add_token(v, jdoc_get(j, at, "content"), jdoc_get(j, at, "id"),
-                              jdoc_says(j, jdoc_get(j, at, "special"), "true") ? TOK_CONTROL : TOK_USER);
+                              special ? TOK_CONTROL : TOK_USER);
+    }
     return status;
 }
 
@@ -176,7 +187,8 @@ static void hf_write_tokens(hf_vocabulary *v) {
     }
     hf_key_array(h, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)h->vocab);
     for (int64_t i = 0; i < h->vocab; i++)
-        hf_put_number(h, &h->keys, (uint64_t)(v->tokens[i].text ? v->tokens[i].kind : TOK_UNUSED), 4);
+        hf_put_number(h, &h->keys,
+                      (uint64_t)(v->tokens[i].text ? v->tokens[i].kind : TOK_UNUSED), 4);
 }
 
 /* A merge is "LEFT RIGHT" or ["LEFT", "RIGHT"]. */
@@ -208,7 +220,8 @@ static cairn_status hf_write_merges(hf_vocabulary *v) {
 /* The id of a token by its text; -1: there is none. */
 static int64_t hf_id_of(const hf_vocabulary *v, const char *text, size_t bytes) {
     for (int64_t i = 0; i < v->h->vocab; i++)
-        if (v->tokens[i].text && v->tokens[i].bytes == bytes && !memcmp(v->tokens[i].text, text, bytes))
+        if (v->tokens[i].text && v->tokens[i].bytes == bytes &&
+            !memcmp(v->tokens[i].text, text, bytes))
             return i;
     return -1;
 }
@@ -268,7 +281,8 @@ static void hf_write_ends(const hf_vocabulary *v) {
     hf_key_bool(h, "tokenizer.ggml.add_bos_token", adds);
 }
 
-/* The chat template, of a file of its own or of tokenizer_config.json, there perhaps one of several. */
+/* The chat template, of a file of its own or of tokenizer_config.json, there perhaps one of
+ * several. */
 static cairn_status hf_write_template(hf_folder *h) {
     const jdoc *t = &h->tokenizer_config.doc;
     uint32_t at = jdoc_get(t, 0, "chat_template");
@@ -279,10 +293,12 @@ static cairn_status hf_write_template(hf_folder *h) {
     if (at && t->nodes[at].kind == JDOC_ARRAY) {
         uint32_t each = at + 1, end = t->nodes[at].end;
         for (at = 0; each < end; each = t->nodes[each].end)
-            if (jdoc_says(t, jdoc_get(t, each, "name"), "default")) at = jdoc_get(t, each, "template");
+            if (jdoc_says(t, jdoc_get(t, each, "name"), "default"))
+                at = jdoc_get(t, each, "template");
     }
     if (!status && file.there)
-        hf_key_text(h, "tokenizer.chat_template", file.text.data ? file.text.data : "", file.text.size);
+        hf_key_text(h, "tokenizer.chat_template", file.text.data ? file.text.data : "",
+                    file.text.size);
     else if (!status && jdoc_is(t, at, JDOC_STRING))
         hf_key_text(h, "tokenizer.chat_template", t->text + t->nodes[at].at, t->nodes[at].bytes);
     hf_close_file(h->b, &file);
@@ -305,7 +321,8 @@ static cairn_status hf_write_tokenizer(hf_vocabulary *v) {
     hf_key_text(h, "tokenizer.ggml.model", v->bytes ? "gpt2" : "llama", v->bytes ? 4 : 5);
     if (v->bytes) hf_key_text(h, "tokenizer.ggml.pre", name, strlen(name));
     if (v->bytes)
-        hf_key_bool(h, GGUF_WHOLE_WORDS, jdoc_says(j, jdoc_get(j, v->model, "ignore_merges"), "true"));
+        hf_key_bool(h, GGUF_WHOLE_WORDS,
+                    jdoc_says(j, jdoc_get(j, v->model, "ignore_merges"), "true"));
     if ((status = hf_read_vocab(v))) return status;
     hf_write_tokens(v);
     if ((status = hf_write_merges(v))) return status;
@@ -319,7 +336,8 @@ static cairn_status hf_read_tokenizer(hf_folder *h) {
     uint32_t type;
     v.model = jdoc_get(v.j, 0, "model");
     type = v.model ? jdoc_get(v.j, v.model, "type") : 0;
-    if (!jdoc_is(v.j, v.model, JDOC_OBJECT)) return hf_wrong(h, &h->tokenizer, "model", "an object");
+    if (!jdoc_is(v.j, v.model, JDOC_OBJECT))
+        return hf_wrong(h, &h->tokenizer, "model", "an object");
     if (type && !jdoc_says(v.j, type, "BPE"))
         return base_fail(h->b, CAIRN_UNSUPPORTED, "%s: a model of type '%.*s'; BPE is supported",
                          h->tokenizer.path.data, (int)(v.j->nodes[type].bytes < 64 ?

@@ -1,5 +1,5 @@
-/* safetensors: the list of such a file's tensors. A file is u64 bytes of a header, the header, which
- * is JSON: {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": ..}, and the
+/* safetensors: the list of such a file's tensors. A file is u64 bytes of a header, the header,
+ * which is JSON: {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": ..}, and the
  * data, which the tensors fill without a gap and without lying on each other. */
 
 enum { SAFETENSORS_MOST_HEADER = 100 << 20 };

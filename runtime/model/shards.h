@@ -1,5 +1,5 @@
-/* shards: weights that lie in one file or several, as safetensors.
- * safetensors.c lists what a file holds; hf.c gives the tensors places in one space, and
+/* shards: weights that lie in one file or several, as safetensors or as a state dict of PyTorch.
+ * safetensors.c and torch.c list what a file holds; hf.c gives the tensors places in one space, and
  * there shards_fetch finds their bytes.
  *
  * No file is trusted: when a list was made every tensor lies within its file, none twice by name,
@@ -43,6 +43,7 @@ static const uint8_t *shards_read(const shards *s, int file, uint64_t at, size_t
 static shards_tensor *shards_add(base *b, shards *s);
 /* Adds what the last file opened holds. [blocks] */
 static cairn_status safetensors_list(base *b, shards *s);
+static cairn_status torch_list(base *b, shards *s);
 /* Puts the tensors in the order of their names, and refuses two of one. */
 static cairn_status shards_sort(base *b, shards *s);
 /* By name, after shards_sort; NULL: there is none. */

@@ -171,6 +171,9 @@ static const block_type block_types[] = {
     {BLOCK_Q4_K, "Q4_K", 256, 144, block_read_q4_k},
     {BLOCK_Q5_K, "Q5_K", 256, 176, block_read_q5_k},
     {BLOCK_Q6_K, "Q6_K", 256, 210, block_read_q6_k},
+#ifdef CAIRN_BLOCK_TYPES /* others, numbered below 64: a model in them needs nothing else to run */
+    CAIRN_BLOCK_TYPES
+#endif
 };
 
 static const block_type *block_find(int type) {

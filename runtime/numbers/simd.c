@@ -66,6 +66,7 @@ extern const simd_kernels simd_scalar, simd_avx2, simd_avx512, simd_neon;
 #include "simd/scalar.h"
 #include "simd/math.h"
 #include "simd/linear.h"
+#include "simd/eight.h"
 #include "simd/attention.h"
 #include "simd/topk.h"
 SIMD_LINKAGE const simd_kernels simd_scalar = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
@@ -75,6 +76,7 @@ SIMD_LINKAGE const simd_kernels simd_scalar = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIM
 #include "simd/avx2.h"
 #include "simd/math.h"
 #include "simd/linear.h"
+#include "simd/eight.h"
 #include "simd/attention.h"
 #include "simd/topk.h"
 SIMD_LINKAGE const simd_kernels simd_avx2 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
@@ -83,6 +85,7 @@ SIMD_LINKAGE const simd_kernels simd_avx2 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_
 #include "simd/avx512.h"
 #include "simd/math.h"
 #include "simd/linear.h"
+#include "simd/eight.h"
 #include "simd/attention.h"
 #include "simd/topk.h"
 SIMD_LINKAGE const simd_kernels simd_avx512 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
@@ -91,6 +94,7 @@ SIMD_LINKAGE const simd_kernels simd_avx512 = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIM
 #include "simd/neon.h"
 #include "simd/math.h"
 #include "simd/linear.h"
+#include "simd/eight.h"
 #include "simd/attention.h"
 #include "simd/topk.h"
 SIMD_LINKAGE const simd_kernels simd_neon = {SIMD_LEVEL, VEC_N, SIMD_TABLE(SIMD_ENTRY)};
@@ -108,6 +112,10 @@ static const simd_kernels *simd_of_level(int level) {
 #endif
     (void)level;
     return &simd_scalar;
+}
+
+static const simd_kernels *simd_eight_of(const simd_kernels *simd) {
+    return simd->level == SIMD_AVX512 && !pool_has_vnni() ? simd_of_level(SIMD_AVX2) : simd;
 }
 
 static const simd_kernels *simd_for(int head_dim) {

@@ -8,8 +8,11 @@
 enum {
     SIMD_HEADS = 64,     /* block scales that are unpacked at a time */
     SIMD_FEW = 8,        /* rows up to which a product dequantises as it goes */
+    SIMD_MAX_LANES = 16,
     SIMD_MAX_SLOTS = 256, /* of a page */
     SIMD_MAX_DIM = 256,   /* of a head */
+    SIMD_DOT_DIM = 128,   /* of relu_dots: values of a head, */
+    SIMD_DOT_KEYS = 64,   /* and keys beside each other */
     SIMD_SLACK = 16       /* entries behind its result that a filter may overwrite */
 };
 
@@ -22,6 +25,14 @@ typedef struct simd_page {
     float cap;                 /* 0, or a score s counts as cap * tanh(s / cap) */
 } simd_page;
 
+/* Rows that were rounded to 8 bits, see simd/eight.h. */
+typedef struct simd_eight {
+    int rows, n;
+    const int8_t *q;      /* [rows, n] */
+    const float *scale, *lies; /* [rows, n / 32] */
+    const int32_t *start;      /* [rows, n / 16] */
+} simd_eight;
+
 /* Each function is documented where it stands, in simd/. */
 #define SIMD_TABLE(X) \
     X(void, dequantize, (int type, const uint8_t *blocks, float *out, int64_t values)) \
@@ -29,6 +40,10 @@ typedef struct simd_page {
                     float *y, int64_t y_stride, bool add)) \
     X(int, few, (int type, const uint8_t *w, int outs, const float *x, int64_t x_stride, int rows, \
                  int n, float *y, int64_t y_stride, bool add, float *packed)) \
+    X(bool, round_eight, (int type, const float *x, int n, int8_t *q, float *scale, float *lies, \
+                          int32_t *start)) \
+    X(void, product_eight, (int type, const uint8_t *w, int outs, const simd_eight *x, float *y, \
+                            int64_t y_stride, bool add, float *sums)) \
     X(void, exp_row, (const float *x, float *out, int n)) \
     X(void, rmsnorm, (const float *x, const float *weight, float eps, int n, float *out)) \
     X(void, rope, (float *x, const float *cosine, const float *sine, int n)) \
@@ -44,6 +59,8 @@ typedef struct simd_page {
     X(void, score_pages4, (const float *above, const float *below, int vectors, \
                            const uint16_t *const *high, const uint16_t *const *low, int dim, \
                            float *score)) \
+    X(void, relu_dots, (const float *keys, const float *q, const float *weights, int heads, \
+                        float *out)) \
     X(int, filter_f32, (const float *x, int n, uint32_t least, int32_t position, uint32_t *keys, \
                         int32_t *positions)) \
     X(int, filter_f16, (const uint16_t *x, int n, uint32_t least, int32_t position, \
@@ -69,6 +86,9 @@ BASE_INLINE uint32_t simd_bits_of_f16(const uint16_t *x);
 
 /* The kernels of a SIMD_ level that this build has, else the scalar ones. */
 static const simd_kernels *simd_of_level(int level);
+/* The kernels for products of 8 bits: these, or where the machine lacks what they want for that, those
+ * of the level below. */
+static const simd_kernels *simd_eight_of(const simd_kernels *simd);
 /* The kernels of this machine for heads of head_dim values (0: no attention); a width that no
  * vector divides takes the next lower level. */
 static const simd_kernels *simd_for(int head_dim);

@@ -98,6 +98,14 @@ static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const dev
     return handles_leave(rt, status);
 }
 
+static cairn_status ops_prepare(cairn_runtime *rt, ops_kernel *want, int shared_bytes) {
+    const jit_kernel *kernel = NULL;
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    want->shared_bytes = shared_bytes;
+    return handles_leave(rt, ops_find_kernel(rt, want, &kernel));
+}
+
 static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char *entry,
                                const device_dims *dims, const void *params) {
     ops_kernel want;

@@ -36,6 +36,8 @@ static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char
 /* Launches entry `want->entry` with one parameter struct of abi.h. */
 static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const device_dims *dims,
                                   const void *params);
+/* Compiles and loads the entry, so that a launch of it does not. [blocks] */
+static cairn_status ops_prepare(cairn_runtime *rt, ops_kernel *want, int shared_bytes);
 /* Where the op's kernels report a fault; NULL on the CPU. */
 static cairn_error_word *ops_error_word(device *dev, const char *op);
 /* Forgets the instances that ops have launched; for cairn_close. */

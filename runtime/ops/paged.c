@@ -49,6 +49,7 @@ static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *ou
 static void ops_want_table(spec_call *s, const cairn_pages *pages, const cairn_pages_more *more,
                            ops_paged *out) {
     const bool rows = more->page_indptr != NULL;
+    ops_refuse(&s->c, !pages->positions, "pages.positions is NULL");
     ops_refuse(&s->c, rows != (more->page_indices != NULL),
                "page_indptr and page_indices are to be given together");
     ops_refuse(&s->c, rows == (pages->page_table != NULL),
@@ -63,20 +64,37 @@ static void ops_want_table(spec_call *s, const cairn_pages *pages, const cairn_p
     out->at.max_pages = (int32_t)s->n[SPEC_ENTRIES];
 }
 
+static void ops_want_latent(spec_call *s, const cairn_tensor *kept, const cairn_tensor *latent,
+                            int keys, int values) {
+    const int64_t dim = s->n[SPEC_HEAD_DIM], of = s->n[SPEC_VALUES], heads = s->n[SPEC_KV_HEADS];
+    ops_refuse(&s->c, !kept == !latent, latent ? "cache and latent are given; one is expected"
+                                               : "cache is NULL, and so is latent");
+    if (s->c.status) return;
+    if (latent) {
+        const int64_t width = latent->shape[2];
+        const int want = cairn_tensor_type(latent) == CAIRN_U8 ? LATENT_BYTES : LATENT_KEYS;
+        ops_refuse(&s->c, width != want, "latent has %lld values a slot; %d are expected",
+                   (long long)width, want);
+        ops_refuse(&s->c, dim != keys || of != values || heads > 1,
+                   "latent is given, but there are %lld KV heads of %lld and %lld values; 1 of %d and "
+                   "%d is expected", (long long)heads, (long long)dim, (long long)of, keys, values);
+    } else {
+        ops_refuse(&s->c, dim > 256, "cache has %lld values in a head; 256 at most are expected",
+                   (long long)dim);
+        ops_refuse(&s->c, of != dim, "v and out have %lld values in a head; %lld are expected, as the "
+                   "cache has", (long long)of, (long long)dim);
+    }
+    s->n[SPEC_KV_HEADS] = heads > 0 ? heads : 1;
+}
+
 static void ops_read_values(const simd_kernels *simd, cairn_type type, const void *from, int64_t at,
                             int n, float scale, float *out) {
-    if (type == CAIRN_F32) {
-        memcpy(out, (const float *)from + at, (size_t)n * sizeof *out);
-    } else if (type == CAIRN_F16) {
-        simd->of_half((const uint16_t *)from + at, out, n);
-    } else if (type == CAIRN_E4M3) {
-        for (int i = 0; i < n; i++) out[i] = fp8_to_f32(((const uint8_t *)from)[at + i]) * scale;
-    } else {
-        for (int i = 0; i < n; i++) {
-            uint32_t bits = (uint32_t)((const uint16_t *)from)[at + i] << 16;
-            memcpy(&out[i], &bits, sizeof bits);
-        }
-    }
+    const uint8_t *bytes = (const uint8_t *)from + at * (int64_t)cairn_type_bytes(type);
+    if (type != CAIRN_E4M3)
+        simd->dequantize(type == CAIRN_F16   ? BLOCK_F16
+                         : type == CAIRN_F32 ? BLOCK_F32
+                                             : BLOCK_BF16, bytes, out, n);
+    else for (int i = 0; i < n; i++) out[i] = fp8_to_f32(bytes[i]) * scale;
 }
 
 static int32_t ops_clamp_tokens(int32_t tokens, const paged_rows *at) {

@@ -16,6 +16,9 @@ static void ops_want_paged(spec_call *s, const cairn_pages *pages, ops_paged *ou
 /* The page table of a checked call as rows of any length, where it comes so, or not at all. */
 static void ops_want_table(spec_call *s, const cairn_pages *pages, const cairn_pages_more *more,
                            ops_paged *out);
+/* Refuses what is neither a cache nor a latent one, with so many values in k and v of a head. */
+static void ops_want_latent(spec_call *s, const cairn_tensor *kept, const cairn_tensor *latent,
+                            int keys, int values);
 /* n values of a tensor from value `at` on, as f32; e4m3 times scale. */
 static void ops_read_values(const simd_kernels *simd, cairn_type type, const void *from, int64_t at,
                             int n, float scale, float *out);

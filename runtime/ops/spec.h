@@ -38,7 +38,7 @@
     X(KEPT, "K - 1 + most", "rows a sequence") X(CHUNKS, "chunks", "chunks")                       \
     X(CAPACITY, "capacity", "entries") X(BATCH, "B", "requests") X(DRAFTS, "drafts", "drafts")     \
     X(PARTS, "C", "chunks") X(LAYERS, "layers", "layers") X(OUT_ROWS, "rows or more", "rows")      \
-    X(COPIES, "n", "copies") X(ENTRIES, "n", "entries")
+    X(COPIES, "n", "copies") X(ENTRIES, "n", "entries") X(VALUES, "values", "values")
 typedef enum spec_symbol {
 #define SPEC_SYMBOL(symbol, name, words) SPEC_##symbol,
     SPEC_SYMBOL_TABLE(SPEC_SYMBOL) SPEC_SYMBOLS

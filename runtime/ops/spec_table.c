@@ -6,6 +6,7 @@ enum {
     SPEC_U8 = TENSOR_BIT(CAIRN_U8),
     SPEC_FLOATS = TENSOR_BIT(CAIRN_F32) | TENSOR_BIT(CAIRN_F16) | TENSOR_BIT(CAIRN_BF16),
     SPEC_CACHES = SPEC_FLOATS | TENSOR_BIT(CAIRN_E4M3),
+    SPEC_LATENT = SPEC_FLOATS | TENSOR_BIT(CAIRN_U8),
     SPEC_ALL = SPEC_CACHES | SPEC_I32 | SPEC_I64 | TENSOR_BIT(CAIRN_U8)
 };
 
@@ -204,21 +205,20 @@ static const spec_arg spec_swiglu_args[] = {
 /* ---- the paged cache ------------------------------------------------------------------------- */
 
 /* Rows of the embedded cairn_pages; kernels read a cache 16 bytes at a time. */
-#define CACHE_OF(kind, name, field, types)                                                        \
-    ROW(kind, 0, 16, NULL, name, field, types, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS,         \
-        SPEC_PAGE_SIZE, SPEC_HEAD_DIM)
 #define PAGES_OF(kind, types)                                                                     \
-    CACHE_OF(kind, "pages.cache", pages.cache, types),                                            \
+    ROW(kind, 0, 16, NULL, "pages.cache", pages.cache, types, SPEC_PAGES, SPEC_NUMBER(2),         \
+        SPEC_KV_HEADS, SPEC_PAGE_SIZE, SPEC_HEAD_DIM),                                            \
     READ(pages.page_table, SPEC_I32, SPEC_SEQUENCES, SPEC_MAX_PAGES),                             \
     READ_IF(pages.sequences, SPEC_I32, SPEC_ROWS), READ(pages.positions, SPEC_I32, SPEC_ROWS)
-/* The same where the table may come as rows of any length (cairn_pages_more). */
-#define SCALES(field) \
-    READ_IF(field, SPEC_F32, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS, SPEC_PAGE_SIZE)
-#define PAGES_OR_ROWS(positions)                                                                  \
-    CACHE_OF(SPEC_IN, "pages.cache", pages.cache, SPEC_CACHES),                                   \
+/* The same where the table may come as rows of any length, or not at all. */
+#define PAGES_OR_ROWS()                                                                           \
+    ROW(SPEC_IN, 0, 16, NULL, "pages.cache", pages.cache, SPEC_CACHES, SPEC_PAGES,                \
+        SPEC_NUMBER(2), SPEC_KV_HEADS, SPEC_PAGE_SIZE, SPEC_HEAD_DIM),                            \
     READ_IF(pages.page_table, SPEC_I32, SPEC_SEQUENCES, SPEC_MAX_PAGES),                          \
-    READ_IF(pages.sequences, SPEC_I32, SPEC_ROWS), positions,                                     \
-    SCALES(more.scales), READ_IF(more.page_indptr, SPEC_I32, SPEC_ONE_MORE(SEQUENCES)),           \
+    READ_IF(pages.sequences, SPEC_I32, SPEC_ROWS),                                                \
+    READ_IF(pages.positions, SPEC_I32, SPEC_ROWS),                                                \
+    READ_IF(more.scales, SPEC_F32, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS, SPEC_PAGE_SIZE),    \
+    READ_IF(more.page_indptr, SPEC_I32, SPEC_ONE_MORE(SEQUENCES)),                                \
     READ_IF(more.page_indices, SPEC_I32, SPEC_ENTRIES),                                           \
     READ_IF(more.last_page_len, SPEC_I32, SPEC_SEQUENCES),                                        \
     REAL(more.softcap, 0, 3.4028234663852886e38)
@@ -226,7 +226,11 @@ static const spec_arg spec_swiglu_args[] = {
     WITHIN(KV_HEADS, 1, INT32_MAX), WITHIN_BY(PAGE_SIZE, slots, most_slots, slots),               \
     WITHIN_BY(HEAD_DIM, values, 256, values)
 
-static const spec_limit spec_append_limits[] = {PAGED_LIMITS(1, INT32_MAX, 16), LIMITS_END};
+/* Of a latent cache head_dim is 512 or 576, which the entries see to. */
+#define LATENT_LIMITS(values)                                                                     \
+    WITHIN(KV_HEADS, 1, INT32_MAX), WITHIN(PAGE_SIZE, 1, INT32_MAX),                              \
+    WITHIN_BY(HEAD_DIM, values, LATENT_KEYS, values), OTHERWISE(VALUES, LATENT_KEYS, SPEC_HEAD_DIM)
+static const spec_limit spec_append_limits[] = {LATENT_LIMITS(16), LIMITS_END};
 static const spec_limit spec_collate_limits[] = {
     WITHIN(KV_HEADS, 1, INT32_MAX), WITHIN(PAGE_SIZE, 1, INT32_MAX),
     WITHIN(HEAD_DIM, 1, INT32_MAX / 4), LIMITS_END};
@@ -234,7 +238,7 @@ static const spec_limit spec_copies_limits[] = {WITHIN(COPIES, 0, 65535), LIMITS
 static const spec_limit spec_attend_limits[] = {
     PAGED_LIMITS(16, 256, 32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
 static const spec_limit spec_tokens_limits[] = {
-    PAGED_LIMITS(1, INT32_MAX, 32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
+    LATENT_LIMITS(32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
 static const spec_limit spec_merge_limits[] = {
     WITHIN(ROWS, 0, INT32_MAX / 64), WITHIN(HEADS, 1, INT32_MAX / 64), WITHIN(HEAD_DIM, 1, 4096),
     LIMITS_END};
@@ -248,13 +252,17 @@ static const spec_limit spec_select_limits[] = {WITHIN(MAX_PAGES, 0, 1 << 22), L
 #define ARGS cairn_kv_append_args
 static const spec_arg spec_kv_append_args[] = {
     READ_AS(SPEC_SAME_TYPE, 16, k, SPEC_FLOATS, SPEC_ROWS, SPEC_KV_HEADS, SPEC_HEAD_DIM),
-    READ_AS(SPEC_SAME_TYPE, 16, v, SPEC_FLOATS, SPEC_ROWS, SPEC_KV_HEADS, SPEC_HEAD_DIM),
-    PAGES_OF(SPEC_INOUT, SPEC_CACHES),
+    READ_AS(SPEC_SAME_TYPE, 16, v, SPEC_FLOATS, SPEC_ROWS, SPEC_KV_HEADS, SPEC_VALUES),
+    CHANGE_AS(SPEC_OPTIONAL, 16, pages.cache, SPEC_CACHES, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS,
+              SPEC_PAGE_SIZE, SPEC_HEAD_DIM),
+    READ(pages.page_table, SPEC_I32, SPEC_SEQUENCES, SPEC_MAX_PAGES),
+    READ_IF(pages.sequences, SPEC_I32, SPEC_ROWS), READ(pages.positions, SPEC_I32, SPEC_ROWS),
     REAL(rope_base, 0, (double)INFINITY),
     INT(rotary_dim, 0, INT32_MAX),
     FLAG(half_split),
     CHANGE_AS(SPEC_OPTIONAL, 0, scales, SPEC_F32, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS,
               SPEC_PAGE_SIZE),
+    CHANGE_AS(SPEC_OPTIONAL, 16, latent, SPEC_LATENT, SPEC_PAGES, SPEC_PAGE_SIZE, SPEC_ANY),
     ARGS_END};
 #undef ARGS
 
@@ -285,7 +293,7 @@ static const spec_arg spec_copy_pages_args[] = {
 #define ARGS cairn_attend_args
 static const spec_arg spec_attend_args[] = {
     READ(q, SPEC_FLOATS, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    PAGES_OR_ROWS(READ_IF(pages.positions, SPEC_I32, SPEC_ROWS)),
+    PAGES_OR_ROWS(),
     READ_IF(bases, SPEC_I32, SPEC_SEQUENCES),
     READ_IF(mask, TENSOR_BIT(CAIRN_U8), SPEC_SEQUENCES, SPEC_ANY),
     READ_IF(kv_indices, SPEC_I32, SPEC_TOKENS),
@@ -303,10 +311,12 @@ static const spec_arg spec_attend_args[] = {
 #define ARGS cairn_attend_tokens_args
 static const spec_arg spec_attend_tokens_args[] = {
     READ(q, SPEC_FLOATS, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    CACHE_OF(SPEC_IN, "cache", cache, SPEC_CACHES),
+    READ_AS(SPEC_OPTIONAL, 16, cache, SPEC_CACHES, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS,
+            SPEC_PAGE_SIZE, SPEC_HEAD_DIM),
     READ(tokens, SPEC_I32, SPEC_ROWS, SPEC_TOKENS),
-    SCALES(scales),
-    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
+    READ_IF(scales, SPEC_F32, SPEC_PAGES, SPEC_NUMBER(2), SPEC_KV_HEADS, SPEC_PAGE_SIZE),
+    READ_AS(SPEC_OPTIONAL, 16, latent, SPEC_LATENT, SPEC_PAGES, SPEC_PAGE_SIZE, SPEC_ANY),
+    WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_VALUES),
     WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
     REAL(scale, 0, (double)INFINITY),
     REAL(softcap, 0, 3.4028234663852886e38),
@@ -357,7 +367,7 @@ static const spec_arg spec_select_pages_args[] = {
 static const spec_arg spec_attend_pages_args[] = {
     READ(q, SPEC_FLOATS, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
     READ(selected, SPEC_I32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
-    PAGES_OR_ROWS(READ(pages.positions, SPEC_I32, SPEC_ROWS)),
+    PAGES_OR_ROWS(),
     READ_IF(weights, SPEC_F32, SPEC_ROWS, SPEC_ANY, SPEC_TOPK),
     WRITE(out, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
     WRITE_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
@@ -596,6 +606,13 @@ static const spec_arg spec_sample_args[] = {
     REAL(repetition_penalty, 0, 3.4028234663852886e38),
     CHOOSE("order", order, spec_sampling_orders),
     READ_IF(mask, SPEC_I32, SPEC_ROWS, SPEC_ANY),
+    READ_IF(temperatures, SPEC_F32, SPEC_ROWS),
+    READ_IF(top_ps, SPEC_F32, SPEC_ROWS),
+    READ_IF(min_ps, SPEC_F32, SPEC_ROWS),
+    READ_IF(penalties, SPEC_F32, SPEC_ROWS),
+    READ_IF(top_ks, SPEC_I32, SPEC_ROWS),
+    WRITE_IF(logprobs, SPEC_F32, SPEC_ROWS, SPEC_ANY),
+    WRITE_IF(best, SPEC_I32, SPEC_ROWS, SPEC_ANY),
     ARGS_END};
 #undef ARGS
 

@@ -31,6 +31,18 @@ static int pool_simd_known(void) {
     return os_atomic_load(&known) - 1;
 }
 
+static bool pool_has_vnni(void) {
+#if BASE_X86
+    static os_atomic known; /* 1 + the answer */
+    unsigned a, b, c, d;
+    if (!os_atomic_load(&known))
+        os_atomic_store(&known, 1 + (__get_cpuid_count(7, 0, &a, &b, &c, &d) && c >> 11 & 1));
+    return os_atomic_load(&known) == 2;
+#else
+    return false;
+#endif
+}
+
 static int pool_simd(void) {
     const char *wish = os_env("CAIRN_SIMD");
     int here = pool_simd_known();

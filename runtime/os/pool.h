@@ -46,3 +46,5 @@ static void pool_meet(pool *p, int worker);
 /* The best level of this machine. The environment variable CAIRN_SIMD (scalar, avx2, avx512) can
  * only lower it; asked for on each call, so that a test can compare levels in one process. */
 static int pool_simd(void);
+/* Whether the processor multiplies bytes in vectors of 512 bits (AVX512_VNNI). */
+static bool pool_has_vnni(void);

@@ -66,6 +66,88 @@ local function bench_attend(b, rows, tokens, topk)
     b:time(function() rt:attend_pages(q, sparse) end), rows * token_bytes * (topk * PAGE + 1))
 end
 
+-- What a cache of another type, a cap, a mask, weights of pages and lists of tokens cost: bytes as
+-- above, so that a share of the read rate compares with attend's and attend_pages'.
+local function bench_abilities(b, rows, tokens, topk)
+  local rt, per, options = b.rt, tokens // PAGE, {}
+  local _, table_, at = cache_of(rt, rows, tokens)
+  local shape, bytes = shape_of(rows, tokens), rows * token_bytes * tokens
+  local q, out = rt:random { rows, HEADS, DIM }, rt:zeros { rows, HEADS, DIM }
+  local function given(type, more)
+    options = { out = out, cache = rt:zeros({ rows * per, 2, KV_HEADS, PAGE, DIM }, type),
+      page_table = table_, positions = at }
+    for key, value in pairs(more or {}) do options[key] = value end
+    return options
+  end
+  local function attend(name, type, moved, more)
+    local o = given(type, more)
+    b:line("attend " .. name, shape, b:time(function() rt:attend(q, o) end), moved)
+  end
+  local scales = rt:random({ rows * per, 2, KV_HEADS, PAGE }, "f32", { low = 0.1, high = 1 })
+  attend("bf16", "bf16", bytes)
+  attend("f32", "f32", bytes * 2)
+  attend("e4m3", "e4m3", bytes // 2 + bytes // (DIM * 2) * 4, { scales = scales })
+  attend("softcap", "f16", bytes, { softcap = 30 })
+  local early, w = {}, 512
+  for r = 1, rows do early[r] = tokens - PAGE end
+  early = rt:tensor(early, "i32")
+  for _, form in ipairs { "flat", "two_level" } do
+    local o = given("f16", { selected = some_pages(rt, rows, per - w // PAGE - 1, topk), form = form,
+      window = w, positions = early,
+      weights = form == "two_level" and rt:random { rows, HEADS, topk } or nil })
+    b:line("attend_pages " .. form, ("%d rows, %d of %d pages, window %d"):format(rows, topk, per, w),
+      b:time(function() rt:attend_pages(q, o) end), rows * token_bytes * (topk * PAGE + w + 1))
+  end
+  local list = {}
+  for r = 1, rows do
+    list[r] = {}
+    for i = 1, topk * PAGE do list[r][i] = (r - 1) * tokens + (i * 37) % tokens end
+  end
+  list = rt:tensor(list, "i32")
+  local cache = rt:zeros({ rows * per, 2, KV_HEADS, PAGE, DIM }, "f16")
+  b:line("attend_tokens", ("%d rows, %d of %d tokens"):format(rows, topk * PAGE, tokens),
+    b:time(function() rt:attend_tokens(q, cache, list, { out = out }) end),
+    rows * token_bytes * topk * PAGE)
+  local parts, lses = rt:random { 8, rows, HEADS, DIM }, rt:random { 8, rows, HEADS }
+  b:line("merge_states", ("8 parts of %d x %d x %d"):format(rows, HEADS, DIM),
+    b:time(function() rt:merge_states(parts, lses, { out = out }) end),
+    9 * rows * HEADS * DIM * 4)
+end
+
+-- Latent slots (MLA), with the products' rate in TFLOP/s beside: 2 x (576 + 512) a head and token.
+local function bench_latent(b, rows, heads, topk, pages)
+  local rt, list = b.rt, {}
+  for r = 1, rows do
+    list[r] = {}
+    for i = 1, topk do list[r][i] = (r * 131 + i * 37) % (pages * PAGE) end
+  end
+  local tokens = rt:tensor(list, "i32")
+  local q, out = rt:random { rows, heads, 576 }, rt:zeros { rows, heads, 512 }
+  for _, kind in ipairs { { "u8", 656, "e4m3" }, { "bf16", 576, "bf16" } } do
+    local latent = rt:zeros({ pages, PAGE, kind[2] }, kind[1])
+    local us = b:time(function()
+      rt:attend_tokens(q, nil, tokens, { latent = latent, out = out })
+    end)
+    b:line("attend_tokens latent " .. kind[3], ("%d rows, %d heads, topk %d: %.1f TFLOP/s"):format(rows,
+      heads, topk, rows * heads * topk * 2 * (576 + 512) / us / 1e6), us)
+  end
+end
+
+-- The rows of a step that drafts and verifies k tokens, (k + 1)^2 a sequence.
+local function bench_verify(b, requests, tokens, k)
+  local rt, n, at, of, bases = b.rt, (k + 1) * (k + 1), {}, {}, {}
+  local cache, table_ = cache_of(rt, requests, tokens)
+  for s = 1, requests do
+    bases[s] = tokens - n
+    for i = 1, n do at[#at + 1], of[#of + 1] = tokens - n + i - 1, s - 1 end
+  end
+  local q, out = rt:random { #at, HEADS, DIM }, rt:zeros { #at, HEADS, DIM }
+  local options = { out = out, cache = cache, page_table = table_, positions = rt:tensor(at, "i32"),
+    sequences = rt:tensor(of, "i32"), bases = rt:tensor(bases, "i32"), draft_length = k }
+  b:line("attend verify", ("%d x %d rows, %d tokens"):format(requests, n, tokens),
+    b:time(function() rt:attend(q, options) end), requests * token_bytes * tokens)
+end
+
 local function bench_choice(b, rows, per, topk)
   local rt = b.rt
   local ids, at = {}, {}
@@ -93,6 +175,9 @@ local function bench_attention(b)
     bench_attend(b, 1, 32768)
     bench_attend(b, 32, 8192, 32)
   end
+  bench_abilities(b, b.cuda and 32 or 1, b.cuda and 8192 or 2048, b.cuda and 32 or 8)
+  bench_latent(b, b.cuda and 64 or 1, b.cuda and 128 or 16, b.cuda and 2048 or 256, b.cuda and 512 or 16)
+  bench_verify(b, b.cuda and 8 or 1, b.cuda and 32768 or 1024, 4)
   for _, pages in ipairs(b.cuda and { 1024, 2048, 8192 } or { 64 }) do bench_choice(b, 1, pages, 32) end
 end
 

@@ -17,7 +17,8 @@ end
 
 local function start(o)
   local run = setmetatable({ o = o, parts = {}, left = o.max_tokens, sums = nil,
-    grammar = o.grammar and common.read_file(o.grammar) }, Run)
+    grammar = o.grammar and common.read_file(o.grammar),
+    schema = o.json_schema and common.read_file(o.json_schema) }, Run)
   run:open(config_of(o))
   return run
 end
@@ -64,7 +65,8 @@ end
 function Run:generate(prompt, piece, between)
   local before = self.sums and #self.session:ids() - self.prompt_tokens or 0
   local pieces = self.session:generate(prompt, { max_tokens = self.o.max_tokens - before,
-    grammar = self.grammar, grammar_from = self.grammar and self.prompt_tokens })
+    grammar = self.grammar, json_schema = self.schema,
+    grammar_from = (self.grammar or self.schema) and self.prompt_tokens })
   self.prompt_tokens = self.prompt_tokens or #self.session:ids()
   for text in pieces do
     self.parts[#self.parts + 1] = text
@@ -211,6 +213,7 @@ return {
     { "--temperature X", "0 is greedy", "number" },
     { "--seed S", "same seed, same text", "integer" },
     { "--grammar FILE", "the text keeps to this grammar (GBNF)" },
+    { "--json-schema FILE", "the text is JSON that fits this schema" },
     { "--compare", "then a part once more, all pages read and nothing drafted" },
     { "--watch", "take over changes of the config file while generating" },
   },

@@ -81,6 +81,7 @@ error "annotations for the editor, not a module"
 ---@field backend? "auto"|"cuda"|"cpu" where ops run; auto, cuda, cpu; default "auto"
 ---@field device? integer GPU ordinal as the driver counts; 0 to 255; default 0
 ---@field threads? integer CPU threads; 0: one per core; 0 to 1024; default 0
+---@field activations? "f32"|"q8" of a model on the CPU; q8 is faster from about 1B on, see scripts/bench/RESULTS.md; f32, q8; default "f32"
 ---@field graphs? boolean run a decode step as one CUDA graph; true, false; default true
 ---@field deterministic? boolean results do not depend on the batch, on drafts riding along, nor on the run; true, false; default true
 ---@field log? "off"|"error"|"warn"|"info"|"debug" what reaches the log callback; off, error, warn, info, debug; default "info"

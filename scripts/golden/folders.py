@@ -126,6 +126,19 @@ def tokenizers(to):
         (to / name / "cases.json").write_text(json.dumps(out, separators=(",", ":")) + "\n")
 
 
+def saved(path):
+    """A state dict with a view, a parameter, two tensors of one storage, and a module's metadata."""
+    model = torch.nn.Module()
+    model.model = torch.nn.Module()
+    whole = ((torch.arange(2 * 400 * 4) % 13) * 0.25).reshape(800, 4).to(torch.bfloat16)
+    model.model.embed_tokens = torch.nn.Embedding(400, 4, dtype=torch.bfloat16)
+    state = model.state_dict()
+    state["model.embed_tokens.weight"] = whole[100:500]
+    state["model.layers.0.self_attn.q_proj.weight"] = whole[110:113]
+    state["model.norm.weight"] = torch.nn.Parameter(torch.arange(6) * 0.25)
+    torch.save(state, path)
+
+
 def main():
     source, to = map(pathlib.Path, sys.argv[1:3])
     transformers.logging.set_verbosity_error()
@@ -134,6 +147,7 @@ def main():
         (to / (folder.name + ".json")).write_text(json.dumps(say(folder), separators=(",", ":")) + "\n")
         print(folder.name)
     tokenizers(to)
+    saved(to / "state.pt")
 
 
 if __name__ == "__main__":

@@ -205,6 +205,9 @@ typedef struct speaker {
     int32_t prompt[64], said[200];
     int given, count, most; /* count: with the prompt */
     cairn_sampling sampling;
+    const char *grammar; /* or NULL */
+    cairn_logit_bias bias[1];
+    int bias_count;
     cairn_session *s;
 } speaker;
 
@@ -216,6 +219,9 @@ static void random_speaker(speaker *p, const cairn_config *c, bool toy) {
     p->sampling = c->sampling;
     p->sampling.temperature = below(2) ? 0.9f : 0.0f, p->sampling.top_k = below(2) ? 0 : 10;
     p->sampling.repetition_penalty = below(3) ? 1.0f : 1.1f, p->sampling.seed = below(1 << 30);
+    p->grammar = below(2) ? "root ::= ([a-d]{2} [A-Z0-9x]{1,3})*" : NULL;
+    p->bias_count = !below(3);
+    p->bias[0].id = 1 + below(VOCAB - 1), p->bias[0].bias = 3.0f;
 }
 
 static bool speak_alone(cairn_model *m, speaker *p) {
@@ -225,6 +231,7 @@ static bool speak_alone(cairn_model *m, speaker *p) {
     memset(&o, 0, sizeof o);
     o.struct_size = sizeof o, o.sampling = &p->sampling, o.max_tokens = p->most - p->given;
     o.stop_count = -1;
+    o.grammar = p->grammar, o.logit_bias = p->bias, o.logit_bias_count = p->bias_count;
     fine = !cairn_session_open(m, &p->s) && !cairn_append_ids(p->s, p->prompt, p->given) &&
            !cairn_generate_with(p->s, NULL, &o, NULL, NULL);
     ids = cairn_session_ids(p->s, &p->count);
@@ -239,7 +246,9 @@ static bool arrive(cairn_model *m, speaker *p) {
     if (cairn_session_open(m, &p->s)) return false;
     p->s->options.has_sampling = true, p->s->options.sampling = p->sampling;
     p->s->phase = ENGINE_PROMPT, p->s->pulled = true; /* as a call that pulls leaves it */
-    return !engine_add(p->s, p->prompt, p->given);
+    p->s->options.grammar = p->grammar;
+    p->s->options.bias = p->bias, p->s->options.bias_count = p->bias_count;
+    return !engine_take_wishes(p->s, p->given) && !engine_add(p->s, p->prompt, p->given);
 }
 
 /* Takes what a step gave; true when all is said that was said alone, *fine: and it was the same. */

@@ -53,6 +53,8 @@ static int piece_of(int32_t id, char *out) {
     return id == TOY_AB ? (memcpy(out, "ab", 2), 2) : 0;
 }
 
+static float bias[TOY_VOCAB]; /* of the naive loop's logits */
+
 /* Greedy tokens behind `prompt` ids, by asking about every token; how many. */
 static int naive(const char *prompt, int most, int32_t *out, char *text) {
     int32_t entries[TOY_CONTEXT];
@@ -65,6 +67,7 @@ static int naive(const char *prompt, int most, int32_t *out, char *text) {
         toy_logits(entries, count, logits);
         for (int32_t id = 0; id < TOY_VOCAB; id++) {
             int more = piece_of(id, longer + bytes);
+            logits[id] += bias[id];
             if (more && judge_words(longer, bytes + more) && (best < 0 || logits[id] > logits[best]))
                 best = id;
         }
@@ -136,6 +139,53 @@ static void test_greedy(bool drafts) {
     cairn_close(rt);
 }
 
+/* Biases, one of which forbids a token, and a schema in place of a grammar. */
+static void test_bias(void) {
+    cairn_model *m = NULL;
+    cairn_runtime *rt = open_toy(&m, true);
+    cairn_session *s = NULL;
+    cairn_logit_bias some[3] = {{'a', -INFINITY}, {'b', 1.5f}, {TOY_AB, -0.5f}};
+    int wrong = 0, changed = 0;
+    char unbiased[TOY_CONTEXT * 2], text[TOY_CONTEXT * 2];
+    if (cairn_session_open(m, &s)) return;
+    for (int i = 0; i < 12; i++) {
+        char prompt[8] = "cd";
+        int32_t want[64];
+        int made;
+        cairn_generate_options o = with_grammar(words_grammar);
+        o.logit_bias = some, o.logit_bias_count = 3;
+        for (int j = 2; j < 6; j++) prompt[j] = (char)('a' + 2 * below(2));
+        memset(bias, 0, sizeof bias);
+        naive(prompt, 60, want, unbiased);
+        for (int j = 0; j < 3; j++) bias[some[j].id] = some[j].bias;
+        made = naive(prompt, 60, want, text);
+        cairn_session_reset(s);
+        wrong += generate(s, prompt, &o) || s->count != 6 + made ||
+                 memcmp(s->tokens + 6, want, (size_t)made * 4);
+        changed += strcmp(text, unbiased) != 0;
+    }
+    memset(bias, 0, sizeof bias);
+    tap_ok(!wrong && changed, "biases: %d wrong, %d texts changed", wrong, changed);
+    {
+        cairn_generate_options o = with_grammar(NULL);
+        o.json_schema = "{\"type\":\"object\",\"properties\":{\"n\":{\"enum\":[\"ab\",7]}},\"required\":[\"n\"]}";
+        cairn_session_reset(s);
+        tap_ok(!generate(s, "cd", &o) && (strstr(said.data, "\"ab\"") || strstr(said.data, "7")) &&
+               said.data[0] == '{' && said.data[said.size - 1] == '}', "a schema: %s", said.data);
+        o.grammar = words_grammar;
+        tap_ok(generate(s, "cd", &o) == CAIRN_INVALID_ARGUMENT, "%s", cairn_last_error(rt));
+        o.grammar = NULL, o.json_schema = "{\"pattern\":\"a\"}";
+        tap_ok(generate(s, "cd", &o) == CAIRN_UNSUPPORTED, "%s", cairn_last_error(rt));
+        o.json_schema = NULL, o.logit_bias = some, o.logit_bias_count = TOY_VOCAB + 1;
+        tap_ok(generate(s, "cd", &o) == CAIRN_INVALID_ARGUMENT, "%s", cairn_last_error(rt));
+        o.logit_bias_count = 3, some[1].id = TOY_VOCAB;
+        tap_ok(generate(s, "cd", &o) == CAIRN_INVALID_ARGUMENT, "%s", cairn_last_error(rt));
+        some[1].id = 'b', some[1].bias = NAN;
+        tap_ok(generate(s, "cd", &o) == CAIRN_INVALID_ARGUMENT, "%s", cairn_last_error(rt));
+    }
+    cairn_close(rt);
+}
+
 /* ---- many ------------------------------------------------------------------------------------ */
 
 static cairn_sampling hot(int i) {
@@ -157,6 +207,7 @@ static void test_together(void) {
     cairn_session *s[8];
     cairn_sampling sampling[8];
     cairn_generate_options o[8];
+    const cairn_logit_bias less[2] = {{'a', -2.0f}, {'d', -INFINITY}};
     char alone[8][512];
     int pending = 1, wrong = 0, different = 0;
     if (!m) return;
@@ -165,6 +216,7 @@ static void test_together(void) {
         sampling[i] = hot(i);
         o[i] = with_grammar(i % 2 ? words_grammar : NULL);
         o[i].sampling = &sampling[i];
+        o[i].logit_bias = less, o[i].logit_bias_count = i % 3;
         wrong += cairn_session_open(m, &s[i]) || cairn_session_open(m, &one) ||
                  generate(one, i % 3 ? "ab" : "dcdc", &o[i]);
         snprintf(alone[i], sizeof alone[i], "%s", said.data ? said.data : "");
@@ -293,6 +345,7 @@ int main(void) {
     toy_write(toy_path, NULL);
     test_greedy(false);
     test_greedy(true);
+    test_bias();
     test_together();
     test_goes_on();
     test_ends();

@@ -48,31 +48,33 @@ static os_call_table fuzz_system;
 /* A folder's files, of one input: two bytes that say how long each but the last is, then they. */
 enum { FUZZ_PARTS = 4 };
 static const char *const fuzz_names[FUZZ_PARTS] = {"config.json", "tokenizer.json",
-                                                   "model.safetensors.index.json", ".safetensors"};
+                                                   "model.safetensors.index.json", NULL};
 static struct { const uint8_t *data; size_t size; } fuzz_parts[FUZZ_PARTS];
 
-/* Which of the files a path names; -1: none. An empty index is none. */
+/* Which of the files a path names; -1: none. An empty index is none; a zip file is PyTorch's. */
 static int fuzz_part(const char *path) {
     const char *name = path + strlen(FUZZ_PATH "/"), *dot = strrchr(path, '.');
+    const bool zip = fuzz_parts[FUZZ_PARTS - 1].size > 1 &&
+                     !memcmp(fuzz_parts[FUZZ_PARTS - 1].data, "PK", 2);
     if (strncmp(path, FUZZ_PATH "/", strlen(FUZZ_PATH "/"))) return -1;
     for (int i = 0; i < FUZZ_PARTS - 1; i++)
         if (!strcmp(name, fuzz_names[i])) return i == 2 && !fuzz_parts[i].size ? -1 : i;
-    return dot && !strcmp(dot, fuzz_names[FUZZ_PARTS - 1]) ? FUZZ_PARTS - 1 : -1;
+    return dot && !strcmp(dot, zip ? ".bin" : ".safetensors") ? FUZZ_PARTS - 1 : -1;
 }
 
 static bool fuzz_is_file(const char *path) { return fuzz_file.any || !strcmp(path, FUZZ_PATH); }
 static int64_t fuzz_open(const char *path, int mode) {
-    const int part = fuzz_part(path);
-    if (part >= 0) return FUZZ_HANDLE + 1 + part;
+    const int which = fuzz_part(path);
+    if (which >= 0) return FUZZ_HANDLE + 1 + which;
     if (!fuzz_is_file(path)) return fuzz_system.open(path, mode);
     fuzz_file.at = 0;
     return mode == OS_OPEN_READ ? FUZZ_HANDLE : -EROFS;
 }
 static int64_t fuzz_read_at(int64_t file, void *data, size_t bytes, uint64_t at) {
     const bool whole = file == FUZZ_HANDLE, mine = file > FUZZ_HANDLE && file <= FUZZ_HANDLE + FUZZ_PARTS;
-    const int part = mine ? (int)(file - FUZZ_HANDLE - 1) : 0;
-    const uint8_t *from = whole ? fuzz_file.data : fuzz_parts[part].data;
-    const size_t size = whole ? fuzz_file.size : fuzz_parts[part].size;
+    const int which = mine ? (int)(file - FUZZ_HANDLE - 1) : 0;
+    const uint8_t *from = whole ? fuzz_file.data : fuzz_parts[which].data;
+    const size_t size = whole ? fuzz_file.size : fuzz_parts[which].size;
     if (!whole && !mine) return fuzz_system.read_at(file, data, bytes, at);
     if (at >= size) return 0;
     if (bytes > size - at) bytes = (size_t)(size - at);
@@ -102,8 +104,8 @@ static int fuzz_file_info(int64_t file, os_file_info *out) {
     return 0;
 }
 static int fuzz_info(const char *path, os_file_info *out) {
-    const int part = fuzz_part(path);
-    if (part >= 0) return fuzz_file_info(FUZZ_HANDLE + 1 + part, out);
+    const int which = fuzz_part(path);
+    if (which >= 0) return fuzz_file_info(FUZZ_HANDLE + 1 + which, out);
     if (fuzz_parts[FUZZ_PARTS - 1].data && !strcmp(path, FUZZ_PATH)) {
         memset(out, 0, sizeof *out);
         return out->directory = true, 0;

@@ -13,7 +13,7 @@ static int below(int n) { return (int)(random_next(&seed) % (uint64_t)n); }
 static base host;
 
 static void open_host(void) {
-    cairn_allocator allocator = {test_realloc, NULL};
+    cairn_allocator allocator = {NULL, test_realloc};
     base_init(&host, &allocator, NULL, NULL, CAIRN_LOG_OFF);
 }
 

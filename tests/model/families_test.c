@@ -191,6 +191,18 @@ static void check_text(const family *f, cairn_config c, llama_ref *r, const char
     }
 }
 
+/* What each of the modes of test_family runs. */
+static cairn_config mode_config(cairn_backend backend, int mode) {
+    cairn_config c = small_config(backend);
+    c.threads = mode + 1;
+    c.topk = mode == 1 ? 1 : 32;
+    c.selection.window = mode == 1 ? 5 : 0, c.selection.sinks = 2;
+    if (mode == 2) c.memory.prefix_cache = true;
+    return c;
+}
+
+static cairn_backend backend = CAIRN_BACKEND_CPU; /* of test_family */
+
 /* ways: in which a text is made, of five. */
 static void test_family(family f, const char *name, int ways) {
     llama_ref r = zoo_ref(&f);
@@ -198,22 +210,20 @@ static void test_family(family f, const char *name, int ways) {
     snprintf(path, sizeof path, "build/families_%s.gguf", name);
     tap_ok(family_write(&f, path), "%s: written, %d tensors", name, f.count);
     for (int mode = 0; mode < 3; mode++) {
-        cairn_config c = small_config(CAIRN_BACKEND_CPU);
+        cairn_config c = mode_config(backend, mode);
         cairn_runtime *rt;
         cairn_model *m;
         char what[64], error[256];
-        c.threads = mode + 1;
-        c.topk = mode == 1 ? 1 : 32;
-        c.selection.window = mode == 1 ? 5 : 0, c.selection.sinks = 2;
-        if (mode == 2) c.memory.prefix_cache = true;
         r.dense = mode != 1, r.topk = 1, r.window = 5, r.sinks = 2;
-        snprintf(what, sizeof what, "%s %s", name, mode == 1 ? "sparse" : "dense");
+        snprintf(what, sizeof what, "%s%s %s", backend == CAIRN_BACKEND_CUDA ? "cuda " : "", name,
+                 mode == 1 ? "sparse" : "dense");
         if (!tap_ok(!cairn_open(&c, &rt, error, sizeof error), "a runtime opens")) return;
         m = load(rt, path);
         if (tap_ok(m != NULL, "%s: loads", what)) check_logits(&f, m, &r, what);
         cairn_close(rt);
         /* a prompt is dense, so the reference's text is the engine's only where all is */
         if (m && mode != 1) check_text(&f, c, &r, path, what, ways);
+        if (mode == 1 && is_emulated(backend)) break; /* dense and sparse, and one text */
     }
     zoo_ref_free(&r);
     family_free(&f);
@@ -394,12 +404,49 @@ static void test_maps(void) {
     remove(path);
 }
 
+/* Activations of 8 bits are the CPU's alone; "auto" that finds a GPU says so too. */
+static void test_activations(void) {
+    static const cairn_backend backends[] = {CAIRN_BACKEND_CUDA, CAIRN_BACKEND_AUTO};
+    for (int i = 0; i < 2; i++) {
+        cairn_config c = small_config(backends[i]);
+        cairn_runtime *rt = NULL;
+        char error[1024] = "";
+        cairn_status status;
+        c.activations = CAIRN_ACTIVATIONS_Q8;
+        status = cairn_open(&c, &rt, error, sizeof error);
+        if (getenv("CAIRN_SIMT_KERNELS"))
+            tap_ok(status == CAIRN_INVALID_CONFIG && !rt && strstr(error, "activations"),
+                   "q8 is refused on a GPU: %s", error);
+        else tap_skip("no emulated GPU: q8 is refused there");
+        if (rt) cairn_close(rt);
+    }
+}
+
+/* The families that run on the GPU, there; emulated, as family_files has them, whose kernels need
+ * no compiler again. */
+static void test_on_cuda(void) {
+    cairn_config c = small_config(CAIRN_BACKEND_CUDA);
+    cairn_runtime *rt = open_runtime_on(&c, "families");
+    if (!rt) return;
+    cairn_close(rt);
+    backend = CAIRN_BACKEND_CUDA;
+    for (size_t i = 0; i < BASE_COUNT(zoo); i++) {
+        uint64_t same = 1000 + i;
+        const bool emulated = is_emulated(backend);
+        if (emulated ? !strcmp(zoo[i].name, "qwen2") : zoo[i].cuda)
+            test_family(zoo[i].make(&same), zoo[i].name, emulated ? 1 : 2);
+    }
+    backend = CAIRN_BACKEND_CPU;
+}
+
 int main(void) {
     state = random_seed();
     os_make_path("build");
+    test_on_cuda();
     test_spoiled(CAIRN_BACKEND_CPU);
     test_spoiled(CAIRN_BACKEND_CUDA);
     test_maps();
+    test_activations();
     test_family(a_llama(), "llama", 5);
     test_family(a_mixed_llama(), "mixed", 5);
     for (int i = 0; i < 3; i++) test_family(a_lfm2(), "lfm2", 5);

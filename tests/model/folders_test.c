@@ -399,7 +399,7 @@ static const hostile hostiles[] = {
     {"tokenizer.json", "\"merges\": []", "\"merges\": [\"a zz\"]", CAIRN_BAD_FILE, "merges[0]"},
     {"tokenizer.json", "\"merges\": []", "\"merges\": [[\"a\"]]", CAIRN_BAD_FILE, "a pair of texts"},
     {"tokenizer.json", "\"merges\": []", "\"merges\": 5", CAIRN_BAD_FILE, "'merges': a list"},
-    {HEAD, NULL, NULL, CAIRN_FILE_NOT_FOUND, "build/folders/hostile/model.safetensors"},
+    {HEAD, NULL, NULL, CAIRN_FILE_NOT_FOUND, "the folder has no model.safetensors"},
     {HEAD, NULL, "", CAIRN_BAD_FILE, "a header of 0 bytes in a file of 0"},
     {HEAD, NULL, "\xff\xff\xff\xff\xff\xff\xff\xff{}", CAIRN_BAD_FILE, "not a safetensors file"},
     {HEAD, "\"__metadata__\": {\"format\": \"pt\"}", "\"model.norm.weight\":{\"dtype\":\"F32\","
@@ -525,6 +525,131 @@ static void test_hostiles(void) {
     test_experts();
 }
 
+/* ---- state dicts of PyTorch ---------------------------------------------------------------------- */
+
+/* The same models as in safetensors, bit for bit. */
+static void test_torch(int i, int form) {
+    family f = same_animal(i);
+    const size_t count = (size_t)(COUNT * f.vocab);
+    float *want = (float *)malloc(sizeof *want * count), *got = (float *)malloc(sizeof *got * count);
+    char folder[128];
+    snprintf(folder, sizeof folder, "build/folders/%s", name_of(i));
+    folder_write(&f, folder, 1);
+    bool loads = logits_of(folder, CAIRN_MAP_FILE, f.vocab, want);
+    folder_write(&f, folder, form);
+    for (int copied = 0; copied < 2; copied++)
+        tap_ok(loads && logits_of(folder, copied ? CAIRN_MAP_COPY : CAIRN_MAP_FILE, f.vocab, got) &&
+               !memcmp(got, want, sizeof *got * count), "%s: a state dict, %s", folder,
+               copied ? "copied" : "mapped");
+    tap_ok(live_blocks == 0, "nothing is left allocated");
+    free(want), free(got);
+    family_free(&f);
+}
+
+/* A file that torch.save wrote: views, a parameter, one storage for two, and what a module adds. */
+static void test_torch_saved(void) {
+    static const char *const folder = "build/folders/torch";
+    static const char *const tokenizer_file = "tests/golden/folders/gpt-2/tokenizer.json";
+    const gguf_tensor *embed, *norm, *other;
+    float value, sum = 0;
+    base b;
+    gguf g;
+    write_vocabulary(folder, tokenizer_file, 400);
+    remove("build/folders/torch/model.safetensors");
+    copy_file("tests/golden/folders/state.pt", folder, "model.pt");
+    base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
+    if (!tap_ok(!hf_open(&b, folder, HF_MAP, &g), "a file of torch.save opens")) {
+        tap_note("%s", b.error);
+        return;
+    }
+    embed = gguf_tensor_find(&g, "token_embd.weight"), norm = gguf_tensor_find(&g, "output_norm.weight");
+    other = gguf_tensor_find(&g, "blk.0.attn_q.weight");
+    tap_ok(embed && embed->shape[0] == 4 && embed->shape[1] == 400 && embed->type == BLOCK_BF16 &&
+           norm && norm->shape[0] == 6 && norm->type == BLOCK_F32 &&
+           other && other->shape[0] == 4 && other->shape[1] == 3, "its shapes");
+    for (int i = 0; i < 6 && norm; i++) {
+        memcpy(&value, (const uint8_t *)norm->data + 4 * i, 4);
+        sum += value * (float)(1 + i);
+    }
+    tap_ok(sum == 0.25f * (0 + 2 * 1 + 3 * 2 + 4 * 3 + 5 * 4 + 6 * 5), "and numbers");
+    tap_ok(embed && other && !memcmp((const uint8_t *)embed->data + 8 * 10, other->data, 24),
+           "a view of some rows");
+    gguf_close(&b, &g);
+    tap_ok(live_blocks == 0, "nothing is left allocated");
+}
+
+/* Bytes that are put at `offset` from where `find` stands. */
+typedef struct torch_patch {
+    const char *find;
+    size_t bytes, offset;
+    const char *to;
+    size_t to_bytes;
+    cairn_status status;
+    const char *says;
+} torch_patch;
+
+#define PATCH(find, offset, to) find, sizeof find - 1, offset, to, sizeof to - 1
+static const torch_patch torch_patches[] = {
+    {PATCH("torch._utils\n", 0, "builtins.sys"), CAIRN_BAD_FILE,
+     "data.pkl: it names 'builtins.sys _rebuild_tensor_v2'"},
+    {PATCH("collections\nOrd", 0, "cOllections"), CAIRN_BAD_FILE, "it names 'cOllections OrderedDict'"},
+    {PATCH("\x80\2c", 2, "i"), CAIRN_BAD_FILE, "the opcode 0x69"},
+    {PATCH("\x80\2c", 2, "\x93"), CAIRN_BAD_FILE, "the opcode 0x93"},
+    {PATCH("\x80\2c", 2, "R"), CAIRN_BAD_FILE, "a value is missing"},
+    {PATCH("q\1(", 1, "\7"), CAIRN_BAD_FILE, "a value is missing"},
+    {PATCH("q\1(", 0, "h\5"), CAIRN_BAD_FILE, "a value is missing"},
+    {PATCH("q\1(", 2, "N"), CAIRN_BAD_FILE, "a mark is missing"},
+    {PATCH("RtRu.", 3, ".."), CAIRN_UNSUPPORTED, "no dict of tensors"},
+    {PATCH("RtRu.", 4, "N"), CAIRN_BAD_FILE, "it is cut short"},
+    {PATCH("PK\1\2", 10, "\x08"), CAIRN_BAD_FILE, "compressed or encrypted"},
+    {PATCH("PK\1\2", 8, "\1"), CAIRN_BAD_FILE, "compressed or encrypted"},
+    {PATCH("PK\1\2", 42, "\xff\xff\xff\x7f"), CAIRN_BAD_FILE, "lies outside of it"},
+    {PATCH("PK\1\2", 28, "\xff\xff"), CAIRN_BAD_FILE, "directory is cut short"},
+    {PATCH("PK\1\2", 54, "D"), CAIRN_BAD_FILE, "has no data.pkl"},
+    {PATCH("PK\1\2", 20, "\xff\xff\xff\x7f\xff\xff\xff\x7f"), CAIRN_BAD_FILE, "reaches past its end"},
+    {PATCH("PK\1\2", 0, "X"), CAIRN_BAD_FILE, "directory is broken"},
+    {PATCH("PK\3\4", 0, "X"), CAIRN_BAD_FILE, "not where it should be"},
+    {PATCH("PK\5\6", 0, "X"), CAIRN_BAD_FILE, "not a zip file"},
+    {PATCH("PK\5\6", 10, "\xff\xff"), CAIRN_BAD_FILE, "directory is cut short"},
+    {PATCH("PK\5\6", 16, "\xff\xff\xff\xff"), CAIRN_BAD_FILE, "lies outside of it"},
+    {PATCH("little", 0, "biggie"), CAIRN_UNSUPPORTED, "not little-endian"},
+    {PATCH("X\1\0\0\0000X\3", 5, "Z"), CAIRN_BAD_FILE, "a storage is not in the zip file"},
+    {PATCH("tQK\0", 3, "\x80"), CAIRN_BAD_FILE, "reaches past its storage"},
+    {PATCH("tQK\0", 1, "N"), CAIRN_BAD_FILE, "not made as PyTorch makes it"},
+    {PATCH("(KxK\x80t", 2, "\xff"), CAIRN_BAD_FILE, "larger than its storage"},
+    {PATCH("(KxK\x80t", 2, "\0"), CAIRN_BAD_FILE, "or empty"},
+    {PATCH("(K\x80K\1t", 2, "\x81"), CAIRN_UNSUPPORTED, "whose rows do not follow each other"},
+    {PATCH("model.layers.1.self_attn.v_proj.bias", 13, "0"), CAIRN_BAD_FILE,
+     "'model.layers.0.self_attn.v_proj.bias' stands twice"},
+};
+
+static void test_torch_hostile(const family *f, const torch_patch *p) {
+    static const char *const folder = "build/folders/hostile";
+    base b;
+    base_text was = {NULL, 0, 0};
+    bool found = false;
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    folder_write(f, folder, -1);
+    os_read_file(&b, "build/folders/hostile/pytorch_model.bin", &was);
+    for (size_t at = 0; at + p->bytes <= was.size && !found; at++) {
+        if (memcmp(was.data + at, p->find, p->bytes)) continue;
+        memcpy(was.data + at + p->offset, p->to, p->to_bytes);
+        found = true;
+    }
+    folder_save(folder, "pytorch_model.bin", was.data, was.size);
+    base_text_free(&b, &was);
+    if (tap_ok(found, "the file holds what is changed")) check_refused(folder, p->status, p->says, "torch");
+}
+
+static void test_torch_hostiles(void) {
+    family f = same_animal(4);
+    for (size_t i = 0; i < BASE_COUNT(torch_patches); i++) test_torch_hostile(&f, &torch_patches[i]);
+    folder_write(&f, "build/folders/hostile", -2);
+    write_text("build/folders/hostile", "model.pt", "PK");
+    check_refused("build/folders/hostile", CAIRN_BAD_FILE, "not a zip file", "torch");
+    family_free(&f);
+}
+
 static int write_zoo(const char *to) {
     char path[256];
     for (int i = 0; i < ANIMALS; i++) {
@@ -547,5 +672,8 @@ int main(int count, char **words) {
     test_short_memory(HF_MAP), test_short_memory(HF_COPY);
     test_calls();
     test_hostiles();
+    test_torch(6, -1), test_torch(7, -2);
+    test_torch_saved();
+    test_torch_hostiles();
     return tap_done();
 }

@@ -135,6 +135,8 @@ static void test_rows(const simd_kernels *simd) {
 
 /* ---- products -------------------------------------------------------------------------------- */
 
+static bool eight; /* x is rounded to 8 bits */
+
 typedef struct product { linear_job job; double *want, *size; float *start, *panel; } product;
 
 static void product_want(product *p) {
@@ -151,24 +153,43 @@ static void product_want(product *p) {
         }
 }
 
+/* x as it is after rounding. */
+static void round_rows(const simd_kernels *simd, const linear_job *j, float *out) {
+    int8_t *q = (int8_t *)malloc((size_t)j->in);
+    float *scale = (float *)malloc((size_t)j->in / 16 * sizeof *scale);
+    int32_t *sum = (int32_t *)malloc((size_t)j->in / 16 * sizeof *sum);
+    for (int r = 0; r < j->rows; r++) {
+        simd_eight_of(simd)->round_eight(j->type, j->x + r * j->x_stride, j->in, q, scale,
+                                         scale + j->in / 32, sum);
+        for (int i = 0; i < j->in; i++) out[r * j->in + i] = (float)q[i] * scale[i / 32];
+    }
+    free(q), free(scale), free(sum);
+}
+
 static void test_product(const simd_kernels *simd, int type_number, int rows, int out, int in) {
     const block_type *type = block_find(type_number);
     product p;
     linear_job *j = &p.job, alone;
     int wrong = 0, unlike = 0, cut = between(0, out / FORWARD_STEP) * FORWARD_STEP;
     int64_t cells = (int64_t)rows * out;
+    float *rounded = NULL;
     float *whole = guarded(cells), *single = guarded(cells), *x = guarded((int64_t)rows * in);
     memset(j, 0, sizeof *j);
     j->type = type_number, j->out = out, j->in = in, j->rows = rows, j->add = between(0, 1);
     j->w = random_weights(type, out, in);
-    j->x = x, j->x_stride = in, j->y_stride = out;
+    j->x = x, j->x_stride = in, j->y_stride = out, j->eight = eight;
     p.want = (double *)calloc((size_t)cells, sizeof *p.want);
     p.size = (double *)calloc((size_t)cells, sizeof *p.size);
     p.panel = (float *)malloc(linear_panel_floats(in) * sizeof(float));
     for (int64_t i = 0; j->add && i < cells; i++) p.want[i] = (double)whole[i], p.size[i] = 1;
     memcpy(single, whole, (size_t)cells * sizeof *single);
+    if (eight) {
+        j->x = rounded = (float *)malloc((size_t)rows * (size_t)in * sizeof *rounded);
+        alone = *j, alone.x = x;
+        round_rows(simd, &alone, rounded);
+    }
     product_want(&p);
-    j->y = whole;
+    j->x = x, j->y = whole;
     linear_range(simd, j, 0, out, p.panel);
     for (int r = 0; r < rows; r++) { /* one row at a time, in two parts */
         alone = *j;
@@ -186,6 +207,7 @@ static void test_product(const simd_kernels *simd, int type_number, int rows, in
     wrong = !unguard(whole, cells) | !unguard(single, cells) | !unguard(x, (int64_t)rows * in);
     tap_ok(!wrong, "%s: products stay inside", level_names[simd->level]);
     free((void *)(uintptr_t)j->w), free(p.want), free(p.size), free(p.panel);
+    free(rounded);
 }
 
 static void test_products(const simd_kernels *simd) {
@@ -202,6 +224,49 @@ static void test_products(const simd_kernels *simd) {
             test_product(simd, few[t], rows, between(8, 140), 32 * between(1, 90));
         }
     test_product(simd, BLOCK_Q4_1, 40, 130, 576);
+}
+
+/* ---- products with rows of 8 bits ------------------------------------------------------------- */
+
+static void test_rounding(const simd_kernels *simd) {
+    const int n = 32 * between(1, 40);
+    float *x = guarded(n), *scale = guarded(n / 32), *lies = guarded(n / 32);
+    int8_t *q = (int8_t *)malloc((size_t)n);
+    int32_t *sum = (int32_t *)malloc((size_t)n / 16 * sizeof *sum);
+    int wrong = 0, total = 0;
+    for (int i = 0; i < n; i++) x[i] *= ldexpf(1.0f, i / 32 % 20 - 10);
+    if (n > 64) memset(x + 32, 0, 32 * sizeof *x);
+    simd->round_eight(BLOCK_Q6_K, x, n, q, scale, lies, sum);
+    for (int i = 0; i < n; i++) {
+        double most = 0, step;
+        for (int j = i / 32 * 32; j < i / 32 * 32 + 32; j++) most = fmax(most, fabs((double)x[j]));
+        step = most / 127;
+        wrong += !(fabs((double)scale[i / 32] - step) <= 1e-6 * step);
+        wrong += !(fabs((double)x[i] - step * q[i]) <= 0.50001 * step);
+        total = i % 16 ? total + q[i] : q[i];
+        if (i % 16 == 15) wrong += sum[i / 16] != -32 * total;
+    }
+    tap_ok(!wrong, "%s: %d values to 8 bits", level_names[simd->level], n);
+    x[between(0, n - 1)] = between(0, 1) ? NAN : INFINITY;
+    simd->round_eight(BLOCK_Q6_K, x, n, q, scale, lies, sum);
+    for (wrong = 1, total = 0; total < n / 32; total++) wrong = wrong && isfinite(scale[total]);
+    tap_ok(!wrong, "%s: what is not finite stays so", level_names[simd->level]);
+    tap_ok(unguard(x, n) & unguard(scale, n / 32) & unguard(lies, n / 32), "%s: rounding stays inside",
+           level_names[simd->level]);
+    free(q), free(sum);
+}
+
+static void test_eight(const simd_kernels *simd) {
+    eight = true;
+    test_rounding(simd);
+    for (size_t t = 0; t < BASE_COUNT(types); t++) {
+        int unit = block_find(types[t])->values;
+        if (unit == 1) continue;
+        for (int i = 0; i < 4; i++)
+            test_product(simd, types[t], between(1, 9), between(1, 70), unit * between(1, 900 / unit));
+        test_product(simd, types[t], 130, 35, unit * (2100 / unit)); /* the panel holds fewer rows */
+    }
+    eight = false;
 }
 
 /* The values of blocks are exact, so that every path sees the same weights. */
@@ -389,13 +454,41 @@ static void test_pool(base *b, int threads) {
     free(done);
 }
 
+/* The scores of index keys; a key's bits do not depend on those beside it. */
+static void test_dots(const simd_kernels *simd) {
+    enum { HEADS = 10, KEYS = SIMD_DOT_KEYS, DIM = SIMD_DOT_DIM };
+    float *keys = guarded(DIM * KEYS), *q = guarded(HEADS * DIM), *w = guarded(HEADS);
+    float *out = guarded(KEYS), *again = guarded(KEYS);
+    bool fine = true, whole;
+    simd->relu_dots(keys, q, w, HEADS, out);
+    for (int j = 0; j < KEYS; j++) {
+        double sum = 0, size = 0;
+        for (int h = 0; h < HEADS; h++) {
+            double dot = 0;
+            for (int d = 0; d < DIM; d++) dot += (double)q[h * DIM + d] * (double)keys[d * KEYS + j];
+            sum += (double)w[h] * (dot > 0 ? dot : 0), size += fabs((double)w[h]) * DIM;
+        }
+        fine = fine && fabs((double)out[j] - sum) <= 1e-6 * size;
+    }
+    tap_ok(fine, "relu_dots, %s", level_names[simd->level]);
+    for (int d = 0; d < DIM; d++)
+        for (int j = 0; j < KEYS / 2; j++) keys[d * KEYS + j] = keys[d * KEYS + (j * 7 + 1) % KEYS];
+    simd->relu_dots(keys, q, w, HEADS, again);
+    tap_ok(!memcmp(out + KEYS / 2, again + KEYS / 2, KEYS / 2 * 4), "and each key's is its own");
+    whole = unguard(keys, DIM * KEYS) & unguard(q, HEADS * DIM) & unguard(w, HEADS);
+    whole = unguard(out, KEYS) & unguard(again, KEYS) & whole;
+    tap_ok(whole, "and nothing else is touched");
+}
+
 static void test_level(const simd_kernels *simd) {
+    test_dots(simd);
     test_halves(simd);
     test_exp(simd);
     for (int i = 0; i < 4; i++) test_rows(simd);
     test_dequantize(simd);
     test_goldens(simd);
     test_products(simd);
+    test_eight(simd);
 }
 
 /* The kernels hold wherever a caller's stack stands: Win64 aligns it to 16 bytes, a quarter of the

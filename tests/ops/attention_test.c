@@ -289,6 +289,49 @@ static void test_types(cairn_type type, cairn_type query_type, int size, int dim
     free(dense), drop_world(&w);
 }
 
+/* Scores that try a softmax: `kind` 0: all alike; 1: one key 80 above all others; 2: keys of which one
+ * scores so low below the next that all others count nothing; and a row does not depend on the rows
+ * beside it, nor on the run. */
+static void test_hard(int kind, int tokens, int size, int dim, bool listed) {
+    const int lengths[] = {tokens, tokens / 2 + 1};
+    world w = make_world(CAIRN_F16, CAIRN_F32, size, dim, 1, 2, 4, 2, lengths);
+    char *all = (char *)malloc(w.out.bytes);
+    cairn_attend_args a;
+    bool fine;
+    for (int r = 0; r < w.rows * w.heads; r++) /* one dimension scores, times 2^3 sqrt(dim) */
+        for (int d = 0; d < dim; d++) floats(&w.q)[r * dim + d] = d ? 0.0f : 8.0f * sqrtf((float)dim);
+    for (int s = 0; s < 2; s++)
+        for (int t = 0; t < lengths[s]; t++) {
+            const int64_t id = slot_of(&w, s, t);
+            const double score = kind == 0 ? 0 : t == lengths[s] / 3 ? 10 : kind == 1 ? 0 : -t % 7;
+            uint16_t *key = (uint16_t *)(void *)w.cache.host + ((id / size) * 2 * size + id % size) * dim;
+            key[0] = score == 10 ? 0x4900 : score == 0 ? 0 : /* -1 .. -6 */
+                     (uint16_t[]){0, 0xbc00, 0xc000, 0xc200, 0xc400, 0xc500, 0xc600}[-(int)score];
+        }
+    send_world(&w);
+    a = attend_of(&w);
+    fine = done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0);
+    memcpy(all, w.out.host, w.out.bytes);
+    tap_ok(fine, "attend on %s: hard scores %d over %d tokens", where, kind, tokens);
+    if (listed) { /* row 2 as the only one */
+        both one = MAKE(CAIRN_F32, 1, w.heads, dim), q = MAKE(CAIRN_F32, 1, w.heads, dim);
+        both of = MAKE(CAIRN_I32, 1), at = MAKE(CAIRN_I32, 1);
+        ints(&of)[0] = ints(&w.of)[2], ints(&at)[0] = ints(&w.at)[2];
+        memcpy(q.host, w.q.host + 2 * q.bytes, q.bytes);
+        upload(&q), upload(&of), upload(&at), poison(&one), poison(&w.out);
+        fine = done(cairn_attend(rt, &a));
+        download(&w.out);
+        a.pages.sequences = of.t, a.pages.positions = at.t, a.q = q.t, a.out = one.t, a.lse = NULL;
+        fine = fine && done(cairn_attend(rt, &a));
+        download(&one);
+        tap_ok(fine && !memcmp(all, w.out.host, w.out.bytes) &&
+                   !memcmp(one.host, all + 2 * one.bytes, one.bytes),
+               "attend on %s: the same bits in another run, and of a row alone", where);
+        drop(&one), drop(&q), drop(&of), drop(&at);
+    }
+    free(all), drop_world(&w);
+}
+
 /* ---- attend: masks ---- */
 
 /* Rows are whole steps of `entries`, behind lengths[s] tokens; mask bits by row and entry. */
@@ -618,12 +661,112 @@ static void test_tokens(cairn_type type, int size, int dim, int kv_heads, int gr
     drop(&tokens), drop_world(&w);
 }
 
+/* ---- latent slots ---- */
+
+enum { SLOT = 576, VALUES = 512, SLOT_BYTES = 656 };
+
+/* Value i of a slot. */
+static double latent(const both *cache, cairn_type type, int64_t slot, int i) {
+    const char *at = cache->host + slot * SLOT_BYTES;
+    float scale;
+    if (type != CAIRN_U8) return decode(type, cache->host, slot * SLOT + i);
+    if (i >= VALUES) return decode(CAIRN_BF16, at + VALUES + 16, i - VALUES);
+    memcpy(&scale, at + VALUES + i / 128 * 4, 4);
+    return decode(CAIRN_E4M3, at, i) * (double)scale;
+}
+/* What kv_append wrote against what it was given: within half a step of the type, for e4m3 of the
+ * largest of its 128. */
+static bool check_latent(const both *cache, cairn_type type, int64_t slot, const float *k,
+                         const float *v, int position, bool half) {
+    bool fine = true;
+    for (int i = 0; i < VALUES; i++) {
+        double most = 1e-4, step;
+        for (int j = i / 128 * 128; j < i / 128 * 128 + 128; j++)
+            if (fabs((double)k[j]) > most) most = fabs((double)k[j]);
+        step = type == CAIRN_U8 ? fmax(fabs((double)k[i]) / 16, most / 448 / 512)
+                                : fabs((double)k[i]) / (type == CAIRN_F32 ? 1e7 : 250);
+        fine = fine && fabs(latent(cache, type, slot, i) - (double)k[i]) <= step * 1.001 + 1e-7;
+    }
+    for (int i = 0; i < 32; i++) {
+        const int a = half ? i : 2 * i, b = half ? i + 32 : a + 1;
+        const double angle = position * pow(10000.0, -2.0 * i / 64);
+        const double x = (double)v[a], y = (double)v[b];
+        fine = fine && near(latent(cache, type, slot, VALUES + a), x * cos(angle) - y * sin(angle), 5e-3) &&
+               near(latent(cache, type, slot, VALUES + b), x * sin(angle) + y * cos(angle), 5e-3);
+    }
+    return fine;
+}
+static void test_latent(cairn_type type, cairn_type query_type, int heads, int topk, int tokens) {
+    enum { PAGES = 12, PAGE_SLOTS = 24, ROWS = 3 };
+    const int width = type == CAIRN_U8 ? SLOT_BYTES : SLOT;
+    both cache = MAKE(type, PAGES, PAGE_SLOTS, width), k = MAKE(CAIRN_F32, tokens, 1, VALUES);
+    both v = MAKE(CAIRN_F32, tokens, 1, 64), table = MAKE(CAIRN_I32, 1, PAGES), at = MAKE(CAIRN_I32, tokens);
+    both of = MAKE(CAIRN_I32, tokens), list = MAKE(CAIRN_I32, ROWS, topk), q = MAKE(query_type, ROWS, heads, SLOT);
+    both out = MAKE(CAIRN_F32, ROWS, heads, VALUES), lse = MAKE(CAIRN_F32, ROWS, heads);
+    const bool half = heads % 2 == 0;
+    cairn_kv_append_args w;
+    cairn_attend_tokens_args a;
+    bool fine, stored = true;
+    for (int c = 0; c < PAGES; c++) ints(&table)[c] = (c * 5 + 3) % PAGES;
+    for (int t = 0; t < tokens; t++) ints(&at)[t] = t;
+    for (int i = 0; i < tokens * VALUES; i++) floats(&k)[i] = uniform() * (i % 128 == 5 ? 3 : 1);
+    for (int i = 0; i < tokens * 64; i++) floats(&v)[i] = uniform();
+    for (int i = 0; i < ROWS * heads * SLOT; i++) encode(query_type, q.host, i, 0);
+    poison(&cache), upload(&k), upload(&v), upload(&table), upload(&at), upload(&of), upload(&q);
+    memset(&w, 0, sizeof w);
+    w.struct_size = sizeof w, w.k = k.t, w.v = v.t, w.latent = cache.t, w.rope_base = 10000.0f;
+    w.half_split = half, w.pages.page_table = table.t, w.pages.positions = at.t, w.pages.sequences = of.t;
+    fine = done(cairn_kv_append(rt, &w));
+    download(&cache);
+    for (int t = 0; t < tokens; t++)
+        stored = stored && check_latent(&cache, type, ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS,
+                                        floats(&k) + t * VALUES, floats(&v) + t * 64, t, half);
+    for (int t = tokens; t < PAGES * PAGE_SLOTS; t++) /* other slots stay as they were */
+        stored = stored && (uint8_t)cache.host[(size_t)(ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS) *
+                                               (size_t)width * cairn_type_bytes(type)] == 0xff;
+    tap_ok(fine && stored, "kv_append on %s: %d latent slots of %s", where, tokens, cairn_type_name(type));
+    for (int i = 0; i < ROWS * topk; i++) {
+        const int t = between(0, tokens - 1);
+        ints(&list)[i] = i / topk == 1 || draw() % 6 == 0
+                             ? -1 : ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS;
+    }
+    upload(&list), poison(&out), poison(&lse);
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.q = q.t, a.latent = cache.t, a.tokens = list.t, a.out = out.t, a.lse = lse.t;
+    a.scale = 0.03f;
+    fine = done(cairn_attend_tokens(rt, &a));
+    download(&out), download(&lse);
+    for (int r = 0; r < ROWS * heads && fine; r++) {
+        state s;
+        clear(&s);
+        for (int i = 0; i < topk; i++) {
+            const int32_t id = ints(&list)[r / heads * topk + i];
+            double score = 0, value[SLOT];
+            if (id < 0) continue;
+            for (int d = 0; d < SLOT; d++) {
+                value[d] = latent(&cache, type, id, d);
+                score += decode(query_type, q.host, (int64_t)r * SLOT + d) * value[d];
+            }
+            add(&s, score * (double)a.scale, value, VALUES);
+        }
+        fine = near((double)floats(&lse)[r], lse_of(&s), on_gpu ? 3e-3 : 2e-5);
+        for (int d = 0; d < VALUES && fine; d++)
+            fine = near((double)floats(&out)[r * VALUES + d], s.total > 0 ? s.out[d] / s.total : 0,
+                        on_gpu ? 3e-3 : 2e-5);
+    }
+    tap_ok(fine, "attend_tokens on %s: latent slots of %s, q %s, %d heads, %d of %d tokens", where,
+           cairn_type_name(type), cairn_type_name(query_type), heads, topk, tokens);
+    drop(&cache), drop(&k), drop(&v), drop(&table), drop(&at), drop(&of), drop(&list), drop(&q);
+    drop(&out), drop(&lse);
+}
+
 static void part(cairn_runtime *opened, const char *name) {
     rt = opened, where = name;
     on_gpu = !strcmp(name, "cuda");
     test_types(CAIRN_BF16, CAIRN_BF16, 16, 64, 2, 2, 0, false);
     test_types(CAIRN_F32, CAIRN_F32, 32, 32, 1, 3, 5, false);
     test_types(CAIRN_E4M3, CAIRN_F16, 64, 128, 1, 20, 0, true);
+    test_hard(1, 130, 16, 64, true);
     test_mask(-1, 11, CAIRN_F16);
     test_mask(3, 16, CAIRN_F16);
     test_chunks(70, CAIRN_F16);
@@ -631,10 +774,14 @@ static void part(cairn_runtime *opened, const char *name) {
     test_pages(CAIRN_F16, 16, 64, 1, 2, true, 1);
     test_own_weights(16, 64, 3);
     test_tokens(CAIRN_F16, 16, 64, 1, 4, 40);
+    test_latent(CAIRN_U8, CAIRN_F32, 20, 300, 70);
     if (!is_emulated(CAIRN_BACKEND_CUDA) || !on_gpu) {
         test_types(CAIRN_E4M3, CAIRN_BF16, 256, 256, 2, 1, 30, true);
         test_types(CAIRN_BF16, CAIRN_F32, 128, 96, 1, 4, 0, true);
         test_types(CAIRN_F16, CAIRN_F16, 16, 64, 3, 1, 50, true);
+        test_hard(0, 10001, 64, 32, false);
+        test_hard(1, 2000, 16, 128, true);
+        test_hard(2, 777, 256, 64, true);
         test_mask(0, 1, CAIRN_BF16);
         test_mask(16, 289, CAIRN_F16);
         test_chunks(4, CAIRN_E4M3);
@@ -644,6 +791,8 @@ static void part(cairn_runtime *opened, const char *name) {
         test_pages(CAIRN_F32, 256, 64, 1, 17, true, 1);
         test_own_weights(64, 128, 4);
         test_tokens(CAIRN_E4M3, 1, 32, 2, 20, 300);
+        test_latent(CAIRN_BF16, CAIRN_BF16, 128, 33, 100);
+        test_latent(CAIRN_F32, CAIRN_F16, 1, 1, 30);
         test_tokens(CAIRN_BF16, 64, 256, 1, 2, 1);
     }
 }

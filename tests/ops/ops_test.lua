@@ -158,6 +158,58 @@ test("attend_pages sees the selected pages besides", function()
     function(t, kv_head) return t < 1 or t >= 32 or t // 16 == kv_head - 1 end)
 end)
 
+test("attend_tokens sees the listed slots, merge_states puts parts together", function()
+  local rt <close> = open()
+  local cache, _, k, v = cached(rt, 40)
+  local q = rt:random({ 1, 4, 32 }, "f32", { seed = 7 })
+  local pages, lists = { 2, 0, 3 }, { { 3, -1, 20 }, { 38, 17, -1 } }
+  local parts, lses = {}, {}
+  for i, list in ipairs(lists) do
+    local slots = map(list, function(t) return t < 0 and -1 or pages[t // 16 + 1] * 16 + t % 16 end)
+    local out, lse = rt:attend_tokens(q, cache, rt:tensor({ slots }, "i32"), { lse = true })
+    parts[i], lses[i] = out:totable(), lse:totable()
+  end
+  local out, lse = rt:merge_states(rt:tensor(parts), rt:tensor(lses), { lse = true })
+  for h = 1, 4 do
+    local want, want_lse = attention(q:totable()[1][h], k, v, (h + 1) // 2, 40,
+      function(t) return t == 3 or t == 20 or t == 38 or t == 17 end)
+    check.near(out:totable()[1][h], want, 1e-3)
+    check.near(lse:totable()[1][h], want_lse, 1e-3)
+  end
+  check.error(function()
+    rt:attend_tokens(q, cache, rt:tensor({ { 1 } }, "i32"), { space = "flat" })
+  end, "space is flat")
+end)
+
+test("attend over the chunks of prefix_chunks", function()
+  local rt <close> = open()
+  local cache, page_table, k, v = cached(rt, 40)
+  local q = rt:random({ 1, 4, 32 }, "f32", { seed = 7 })
+  local kv_indices, cu_lens = rt:zeros({ 1, 48 }, "i32"), rt:zeros({ 1, 2 }, "i32")
+  rt:prefix_chunks(rt:tensor({ 40 }, "i32"), { pages = page_table, page_size = 16, capacity = 48,
+    kv_indices = kv_indices, cu_lens = cu_lens, lens = false, starts = false, chunk_count = false })
+  local out = rt:attend(q, { cache = cache, sequences = rt:tensor({ 0 }, "i32"),
+    kv_indices = rt:tensor(kv_indices:totable()[1], "i32"),
+    cu_lens = rt:tensor(cu_lens:totable()[1], "i32") })
+  local want = attention(q:totable()[1][1], k, v, 1, 40, function() return true end)
+  check.near(out:totable()[1][1], want, 1e-3)
+end)
+
+test("attend_pages in two levels, and apart from its window", function()
+  local rt <close> = open()
+  local cache, page_table, k, v = cached(rt, 40)
+  local q = rt:random({ 1, 4, 32 }, "f32", { seed = 7 })
+  local out = rt:attend_pages(q, rt:tensor({ { { 0 }, { 1 } } }, "i32"), { cache = cache,
+    page_table = page_table, positions = rt:tensor({ 39 }, "i32"), form = "two_level",
+    part = "pages", weights = rt:tensor({ { { 7 }, { -3 } } }), landmarks = true })
+  for h = 1, 4 do
+    local kv_head = (h + 1) // 2
+    check.near(out:totable()[1][h], attention(q:totable()[1][h], k, v, kv_head, 40, function(t)
+      return t // 16 == kv_head - 1 and t % 16 < 15
+    end), 1e-3)
+  end
+end)
+
 test("pages are bounded, scored and selected", function()
   local rt <close> = open()
   local cache, page_table, k = cached(rt, 40)

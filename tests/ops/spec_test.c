@@ -132,8 +132,8 @@ static void choose_attention(call *c) {
     set_present(c, "page_table", !listed && !rows);
     set_present(c, "page_indptr", rows), set_present(c, "page_indices", rows);
     if (!rows) set_present(c, "last_page_len", false);
-    if (!is_op(c, "attend")) return;
     set_present(c, "positions", !listed);
+    if (!is_op(c, "attend")) return;
     set_present(c, "kv_indices", listed), set_present(c, "cu_lens", listed);
     set_present(c, "bases", bases);
     if (!bases) set_present(c, "mask", false);
@@ -154,6 +154,8 @@ static void choose_present(call *c) {
     if (is_op(c, "short_conv")) set_present(c, "chunk_offsets", has(c, "chunk_sequences"));
     choose_present_index(c);
     if (is_attention(c)) choose_attention(c);
+    if (is_op(c, "kv_append") || is_op(c, "attend_tokens"))
+        set_present(c, "latent", false), set_present(c, "cache", true);
 }
 
 static void choose_number(call *c, const spec_arg *a) {
@@ -216,8 +218,6 @@ static void mend_numbers(call *c) {
         put_int(c, "n", 0);
         put_int(c, "slots", has(c, "page_table") && (has(c, "keys") || (!has(c, "offsets") && chance(50))));
     }
-}
-
     if (is_attention(c)) mend_attention(c);
     if (is_op(c, "topk_rows")) {
         cairn_topk_rows_args *a = (cairn_topk_rows_args *)(void *)c->args.bytes;
@@ -390,9 +390,11 @@ static void mend_sizes(call *c) {
         if (!has(c, "cu_seqlens")) c->n[SPEC_SEQUENCES] = c->n[SPEC_TOKENS];
         c->n[SPEC_KEPT] = c->n[SPEC_TAPS] + between(1, 3);
     }
+    c->n[SPEC_VALUES] = c->n[SPEC_HEAD_DIM];
     if (is_op(c, "rope")) c->n[SPEC_HEAD_DIM] = 2 * between(0, 2);
     if (is_op(c, "embed")) c->n[SPEC_HIDDEN] = 32 * between(1, 2);
-    if ((is_op(c, "embed") || is_op(c, "linear")) && block_find(get_int(c, "block"))->values == 256)
+    if ((is_op(c, "embed") || is_op(c, "linear") || is_op(c, "index_qk")) &&
+        block_find(get_int(c, "block"))->values == 256)
         c->n[SPEC_HIDDEN] = c->n[SPEC_INS] = 256;
     if (is_op(c, "kv_collate")) c->n[SPEC_HEAD_DIM] = 16 * between(1, 2);
     if (is_op(c, "prepare_steps")) c->n[SPEC_BATCH] = between(1, 4);
@@ -465,9 +467,6 @@ static void add_tensors(call *c) {
         if (is_text(spec_lua_name(a), "cache")) scaled = type == CAIRN_E4M3;
         if (a->kind == SPEC_LIST) add_list(c, a, is_text(a->name, "scales"), type);
         else if ((is_op(c, "prepare_steps") || is_op(c, "prefix_chunks")) &&
-}
-
-        else if (!is_op(c, "short_conv_metadata") && !is_op(c, "attend") &&
                  (is_text(a->name, "slots") || is_text(a->name, "pages") ||
                   is_text(a->name, "kv_indices") || is_text(a->name, "cu_lens")))
             add_wide(c, a);

@@ -85,6 +85,15 @@ check "generate streams the same text, the report goes to standard error" sh -c 
     "$cairn generate $common --prompt 'One two three' --max-tokens 8 2>$work/g.log | \
     python3 -c \"import json,sys; sys.exit(sys.stdin.read() != json.load(open('$work/g.json'))['text'])\" && \
     grep -q 'tokens/s' $work/g.log"
+printf '{"type":"object","properties":{"n":{"enum":["one","two"]},"k":{"type":"integer","minimum":7,"maximum":9}},"required":["n","k"]}' \
+    > "$work/schema.json"
+check "generate --json-schema" sh -c "$cairn generate $common --prompt 'A number:' --max-tokens 60 \
+    --json-schema $work/schema.json --json > $work/s.json"
+check "the text is JSON that fits it, and ends there" json "$work/s.json" \
+    "json.loads(o['text'])['n'] in ('one', 'two') and 7 <= json.loads(o['text'])['k'] <= 9 and o['stop'] == 'grammar'"
+echo 'root ::= root "a"' > "$work/left.gbnf"
+check_fails "generate --grammar names a mistake's place" "line 1, column 1: rule 'root' begins with itself" \
+    $cairn generate $common --prompt 'A' --grammar "$work/left.gbnf"
 check "info of a model" sh -c "$cairn info $CAIRN_MODEL > $work/i.txt && grep -q '^cpu  *runs: ' $work/i.txt"
 check "info --json of a model" sh -c "$cairn info $CAIRN_MODEL --json > $work/i.json"
 check "says what it is and takes" json "$work/i.json" "o['cpu']['architecture'] == 'llama' and \

@@ -1,5 +1,5 @@
-/* simd/attention: attention over one page of keys and values, page bounds and page scores, once
- * per level.
+/* simd/attention: attention over one page of keys and values, page bounds, page scores and the scores
+ * of index keys, once per level.
  *
  * A query's result over a page depends only on the query and the slots, not on the queries beside
  * it. head_dim is a multiple of VEC_N (simd_for sees to it). */
@@ -235,5 +235,40 @@ SIMD_FN static void SIMD(score_pages4)(const float *above, const float *below, i
         }
         SIMD(sum4)(some, sum[0], sum[1], sum[2], sum[3]);
         for (j = 0; j < 4; j++) score[j] = i && score[j] > some[j] ? score[j] : some[j];
+    }
+}
+
+/* out [64] = sum over h of weights[h] * max(0, q[h] . key): keys [128, 64], the values of a dimension
+ * side by side; q [heads, 128], heads even. A key's sums do not depend on those beside it. */
+SIMD_FN static void SIMD(relu_dots)(const float *keys, const float *q, const float *weights,
+                                    int heads, float *out) {
+    for (int part = 0; part < SIMD_DOT_KEYS; part += 4 * VEC_N) {
+        const VEC zero = VEC_SET(0.0f);
+        VEC total[4];
+        int i, j, d, h;
+        BASE_UNROLL
+        for (j = 0; j < 4; j++) total[j] = zero;
+        for (h = 0; h < heads; h += 2) {
+            const float *one = q + (int64_t)h * SIMD_DOT_DIM, *other = one + SIMD_DOT_DIM;
+            VEC dots[2][4];
+            BASE_UNROLL
+            for (j = 0; j < 4; j++) dots[0][j] = dots[1][j] = zero;
+            for (d = 0; d < SIMD_DOT_DIM; d++) {
+                const VEC a = VEC_SET(one[d]), b = VEC_SET(other[d]);
+                BASE_UNROLL
+                for (j = 0; j < 4; j++) {
+                    const VEC key = VEC_LOAD(keys + d * SIMD_DOT_KEYS + part + j * VEC_N);
+                    dots[0][j] = VEC_FMA(a, key, dots[0][j]);
+                    dots[1][j] = VEC_FMA(b, key, dots[1][j]);
+                }
+            }
+            BASE_UNROLL
+            for (i = 0; i < 2; i++)
+                BASE_UNROLL
+                for (j = 0; j < 4; j++)
+                    total[j] = VEC_FMA(VEC_SET(weights[h + i]), VEC_MAX(dots[i][j], zero), total[j]);
+        }
+        BASE_UNROLL
+        for (j = 0; j < 4; j++) VEC_STORE(out + part + j * VEC_N, total[j]);
     }
 }

@@ -157,4 +157,84 @@ SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint
     return count;
 }
 
+#define SIMD_EIGHT_FN SIMD_FN
+#define QUADS __m256i
+#define SUMS __m256i
+#define QUADS_SET(word) _mm256_set1_epi32(word)
+#define QUADS_AND(a, byte) _mm256_and_si256(a, _mm256_set1_epi8(byte))
+#define QUADS_OR(a, b) _mm256_or_si256(a, b)
+#define QUADS_LEFT(a, n) _mm256_slli_epi32(a, n)
+#define QUADS_RIGHT(a, n) _mm256_srli_epi32(a, n)
+#define QUADS_FLIP(a) _mm256_xor_si256(a, _mm256_set1_epi8(-128))
+#define QUADS_SUMS(a) (a)
+#define QUADS_FLOATS(a) _mm256_castsi256_ps(a)
+#define QUADS_WIDE 0
+#define QUADS_OF_WIDE(a) (a)
+#define QUADS_FETCH(p) __builtin_prefetch(p, 0, 2) /* not into the first cache */
+#define SUMS_ADD(a, b) _mm256_add_epi32(a, b)
+#define SUMS_SET(x) _mm256_set1_epi32(x)
+#define SUMS_FLOATS(s) _mm256_cvtepi32_ps(s)
+#define SUMS_FIRST(s) _mm_cvtsi128_si32(_mm256_castsi256_si128(s))
+
+SIMD_FN BASE_INLINE __m256i SIMD(two_rows)(const uint8_t *at, size_t row) {
+    return _mm256_inserti128_si256(
+        _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)at)),
+        _mm_loadu_si128((const __m128i *)(const void *)(at + 4 * row)), 1);
+}
+
+SIMD_FN BASE_INLINE void SIMD(columns)(const uint8_t *at, size_t row, QUADS *out) {
+    __m256i a = SIMD(two_rows)(at, row), b = SIMD(two_rows)(at + row, row);
+    __m256i c = SIMD(two_rows)(at + 2 * row, row), d = SIMD(two_rows)(at + 3 * row, row);
+    __m256i ab = _mm256_unpacklo_epi32(a, b), cd = _mm256_unpacklo_epi32(c, d);
+    out[0] = _mm256_unpacklo_epi64(ab, cd);
+    out[1] = _mm256_unpackhi_epi64(ab, cd);
+    ab = _mm256_unpackhi_epi32(a, b), cd = _mm256_unpackhi_epi32(c, d);
+    out[2] = _mm256_unpacklo_epi64(ab, cd);
+    out[3] = _mm256_unpackhi_epi64(ab, cd);
+}
+
+/* The f16 at `at` of eight rows; of both levels. */
+SIMD_FN BASE_INLINE __m128i simd_halves_x86(const uint8_t *at, size_t row) {
+    __m128i v = _mm_cvtsi32_si128((int)block_load16(at));
+    v = _mm_insert_epi16(v, (int)block_load16(at + row), 1);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 2 * row), 2);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 3 * row), 3);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 4 * row), 4);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 5 * row), 5);
+    v = _mm_insert_epi16(v, (int)block_load16(at + 6 * row), 6);
+    return _mm_insert_epi16(v, (int)block_load16(at + 7 * row), 7);
+}
+SIMD_FN BASE_INLINE VEC SIMD(halves)(const uint8_t *at, size_t row) {
+    return _mm256_cvtph_ps(simd_halves_x86(at, row));
+}
+
+SIMD_FN BASE_INLINE QUADS SIMD(words)(const uint8_t *at, size_t row) {
+    int32_t words[8];
+    for (int i = 0; i < 8; i++) memcpy(&words[i], at + (size_t)i * row, 4);
+    return _mm256_loadu_si256((const __m256i *)(const void *)words);
+}
+
+SIMD_FN BASE_INLINE QUADS SIMD(spread)(QUADS bits) {
+    bits = _mm256_mullo_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(15)),
+                              _mm256_set1_epi32(0x00204081));
+    return _mm256_and_si256(bits, _mm256_set1_epi8(1));
+}
+
+/* Of numbers of 8 bits the sign goes over to q, so that two products fit 16 bits. */
+SIMD_FN BASE_INLINE SUMS SIMD(dot)(const bool wide, SUMS sums, QUADS numbers, const int8_t *q) {
+    int32_t four;
+    __m256i x;
+    memcpy(&four, q, sizeof four);
+    x = _mm256_set1_epi32(four);
+    if (wide) x = _mm256_sign_epi8(x, numbers), numbers = _mm256_abs_epi8(numbers);
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(numbers, x),
+                                                    _mm256_set1_epi16(1)));
+}
+
+SIMD_FN BASE_INLINE void SIMD(store_bytes)(int8_t *q, VEC v) {
+    __m256i whole = _mm256_cvtps_epi32(v);
+    __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storel_epi64((__m128i *)(void *)q, _mm_packs_epi16(half, half));
+}
+
 #define VEC_HEADS 0

@@ -118,6 +118,78 @@ SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint
                          positions);
 }
 
+/* Whoever has no VNNI takes the products of 8 bits from the level below (simd_eight_of). */
+#define SIMD_EIGHT_FN BASE_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,popcnt")
+#define QUADS __m512i
+#define SUMS __m512i
+#define QUADS_SET(word) _mm512_set1_epi32(word)
+#define QUADS_AND(a, byte) _mm512_and_si512(a, _mm512_set1_epi8(byte))
+#define QUADS_OR(a, b) _mm512_or_si512(a, b)
+#define QUADS_LEFT(a, n) _mm512_slli_epi32(a, n)
+#define QUADS_RIGHT(a, n) _mm512_srli_epi32(a, n)
+#define QUADS_FLIP(a) QUADS_OF_WIDE(a)
+#define QUADS_SUMS(a) (a)
+#define QUADS_FLOATS(a) _mm512_castsi512_ps(a)
+#define QUADS_WIDE 128
+#define QUADS_OF_WIDE(a) _mm512_xor_si512(a, _mm512_set1_epi8(-128))
+#define QUADS_FETCH(p) __builtin_prefetch(p, 0, 2)
+#define SUMS_ADD(a, b) _mm512_add_epi32(a, b)
+#define SUMS_SET(x) _mm512_set1_epi32(x)
+#define SUMS_FLOATS(s) _mm512_cvtepi32_ps(s)
+#define SUMS_FIRST(s) _mm_cvtsi128_si32(_mm512_castsi512_si128(s))
+
+SIMD_FN BASE_INLINE __m512i SIMD(four_rows)(const uint8_t *at, size_t row) {
+    const __m128i *from = (const __m128i *)(const void *)at;
+    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128(from));
+    BASE_UNROLL
+    for (int i = 1; i < 4; i++) {
+        from = (const __m128i *)(const void *)(at + (size_t)i * 4 * row);
+        v = _mm512_mask_broadcast_i32x4(v, (__mmask16)(15u << 4 * i), _mm_loadu_si128(from));
+    }
+    return v;
+}
+
+SIMD_FN BASE_INLINE void SIMD(columns)(const uint8_t *at, size_t row, QUADS *out) {
+    __m512i a = SIMD(four_rows)(at, row), b = SIMD(four_rows)(at + row, row);
+    __m512i c = SIMD(four_rows)(at + 2 * row, row), d = SIMD(four_rows)(at + 3 * row, row);
+    __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+    out[0] = _mm512_unpacklo_epi64(ab, cd);
+    out[1] = _mm512_unpackhi_epi64(ab, cd);
+    ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
+    out[2] = _mm512_unpacklo_epi64(ab, cd);
+    out[3] = _mm512_unpackhi_epi64(ab, cd);
+}
+
+SIMD_FN BASE_INLINE VEC SIMD(halves)(const uint8_t *at, size_t row) {
+    return _mm512_cvtph_ps(
+        _mm256_set_m128i(simd_halves_x86(at + 8 * row, row), simd_halves_x86(at, row)));
+}
+
+SIMD_FN BASE_INLINE QUADS SIMD(words)(const uint8_t *at, size_t row) {
+    int32_t words[16];
+    for (int i = 0; i < 16; i++) memcpy(&words[i], at + (size_t)i * row, 4);
+    return _mm512_loadu_si512(words);
+}
+
+SIMD_FN BASE_INLINE QUADS SIMD(spread)(QUADS bits) {
+    const __m512i bytes = _mm512_setr_epi32(
+        0, 0x1, 0x100, 0x101, 0x10000, 0x10001, 0x10100, 0x10101, 0x1000000, 0x1000001, 0x1000100,
+        0x1000101, 0x1010000, 0x1010001, 0x1010100, 0x1010101);
+    return _mm512_permutexvar_epi32(bits, bytes); /* by the lowest four bits */
+}
+
+SIMD_EIGHT_FN BASE_INLINE SUMS SIMD(dot)(const bool wide, SUMS sums, QUADS numbers,
+                                         const int8_t *q) {
+    int32_t four;
+    (void)wide;
+    memcpy(&four, q, sizeof four);
+    return _mm512_dpbusd_epi32(sums, numbers, _mm512_set1_epi32(four));
+}
+
+SIMD_FN BASE_INLINE void SIMD(store_bytes)(int8_t *q, VEC v) {
+    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+}
+
 #define VEC_HEADS 1 /* its own heads16 */
 
 /* The first `width` words of `count` <= 16 blocks of `stride` words (9, 10 or 17): block b's come

@@ -477,6 +477,5 @@ static int SIMD(few)(int type, const uint8_t *w, int outs, const float *x, int64
 }
 #endif
 #undef SIMD_BLOCK_VECS
-#undef SIMD_PARTS
 #undef SIMD_HEAD
 #undef SIMD_OUTS

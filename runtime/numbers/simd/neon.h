@@ -101,5 +101,69 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
     return count;
 }
 
+#define SIMD_EIGHT_FN
+#define QUADS uint32x4_t
+#define SUMS int32x4_t
+#define QUADS_SET(word) vdupq_n_u32(word)
+#define QUADS_AND(a, byte) vandq_u32(a, vdupq_n_u32((uint32_t)(byte) * 0x01010101u))
+#define QUADS_OR(a, b) vorrq_u32(a, b)
+#define QUADS_LEFT(a, n) vshlq_u32(a, vdupq_n_s32(n))
+#define QUADS_RIGHT(a, n) vshlq_u32(a, vdupq_n_s32(-(n)))
+#define QUADS_FLIP(a) veorq_u32(a, vdupq_n_u32(0x80808080u))
+#define QUADS_SUMS(a) vreinterpretq_s32_u32(a)
+#define QUADS_FLOATS(a) vreinterpretq_f32_u32(a)
+#define QUADS_WIDE 0
+#define QUADS_OF_WIDE(a) (a)
+#define QUADS_FETCH(p) BASE_PREFETCH(p)
+#define SUMS_ADD(a, b) vaddq_s32(a, b)
+#define SUMS_SET(x) vdupq_n_s32(x)
+#define SUMS_FLOATS(s) vcvtq_f32_s32(s)
+#define SUMS_FIRST(s) vgetq_lane_s32(s, 0)
+
+BASE_INLINE void SIMD(columns)(const uint8_t *at, size_t row, QUADS *out) {
+    uint32x4_t a = vreinterpretq_u32_u8(vld1q_u8(at)), b = vreinterpretq_u32_u8(vld1q_u8(at + row));
+    uint32x4_t c = vreinterpretq_u32_u8(vld1q_u8(at + 2 * row));
+    uint32x4_t d = vreinterpretq_u32_u8(vld1q_u8(at + 3 * row));
+    uint32x4_t ac = vzip1q_u32(a, c), bd = vzip1q_u32(b, d);
+    out[0] = vzip1q_u32(ac, bd);
+    out[1] = vzip2q_u32(ac, bd);
+    ac = vzip2q_u32(a, c), bd = vzip2q_u32(b, d);
+    out[2] = vzip1q_u32(ac, bd);
+    out[3] = vzip2q_u32(ac, bd);
+}
+
+BASE_INLINE VEC SIMD(halves)(const uint8_t *at, size_t row) {
+    uint16_t halves[4];
+    for (int i = 0; i < 4; i++) memcpy(&halves[i], at + (size_t)i * row, 2);
+    return VEC_HALF(halves);
+}
+
+BASE_INLINE QUADS SIMD(words)(const uint8_t *at, size_t row) {
+    uint32_t words[4];
+    for (int i = 0; i < 4; i++) memcpy(&words[i], at + (size_t)i * row, 4);
+    return vld1q_u32(words);
+}
+
+BASE_INLINE QUADS SIMD(spread)(QUADS bits) {
+    bits = vmulq_u32(vandq_u32(bits, vdupq_n_u32(15)), vdupq_n_u32(0x00204081));
+    return vandq_u32(bits, vdupq_n_u32(0x01010101));
+}
+
+BASE_INLINE SUMS SIMD(dot)(const bool wide, SUMS sums, QUADS numbers, const int8_t *q) {
+    int8x16_t n = vreinterpretq_s8_u32(numbers), x;
+    int32_t four;
+    (void)wide; /* the numbers of others are as good as signed */
+    memcpy(&four, q, sizeof four);
+    x = vreinterpretq_s8_s32(vdupq_n_s32(four));
+    return vaddq_s32(sums, vpaddq_s32(vpaddlq_s16(vmull_s8(vget_low_s8(n), vget_low_s8(x))),
+                                      vpaddlq_s16(vmull_high_s8(n, x))));
+}
+
+BASE_INLINE void SIMD(store_bytes)(int8_t *q, VEC v) {
+    int32_t whole[4];
+    vst1q_s32(whole, vcvtq_s32_f32(v));
+    for (int i = 0; i < 4; i++) q[i] = (int8_t)whole[i];
+}
+
 #define VEC_HEADS 0
 #define VEC_NUMBERS 0

@@ -71,5 +71,61 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
     return simd_keep_one(simd_bits_of_f32(&v), least, position, keys, positions);
 }
 
+#define SIMD_EIGHT_FN
+#define QUADS uint32_t /* four bytes of an output, a number each */
+#define SUMS int32_t
+#define QUADS_SET(word) (word)
+#define QUADS_AND(a, byte) ((a) & (uint32_t)(byte) * 0x01010101u)
+#define QUADS_OR(a, b) ((a) | (b))
+#define QUADS_LEFT(a, n) ((a) << (n))
+#define QUADS_RIGHT(a, n) ((a) >> (n))
+#define QUADS_FLIP(a) ((a) ^ 0x80808080u)
+#define QUADS_SUMS(a) ((int32_t)(a))
+#define QUADS_FLOATS(a) block_f32_of_bits(a)
+#define QUADS_WIDE 0 /* what stands for 0 in numbers of 8 bits as dot takes them */
+#define QUADS_OF_WIDE(a) (a)
+#define QUADS_FETCH(p) BASE_PREFETCH(p)
+#define SUMS_ADD(a, b) ((a) + (b))
+#define SUMS_SET(x) (x)
+#define SUMS_FLOATS(s) ((float)(s))
+#define SUMS_FIRST(s) (s)
+
+/* out [4]: the four words at `at` of VEC_N rows; word i of all rows is out[i]. */
+BASE_INLINE void SIMD(columns)(const uint8_t *at, size_t row, QUADS *out) {
+    (void)row;
+    memcpy(out, at, 16);
+}
+
+/* The f16 at `at` of VEC_N rows. */
+BASE_INLINE VEC SIMD(halves)(const uint8_t *at, size_t row) {
+    (void)row;
+    return VEC_HALF1((uint16_t)block_load16(at));
+}
+
+/* The word at `at` of VEC_N rows. */
+BASE_INLINE QUADS SIMD(words)(const uint8_t *at, size_t row) {
+    QUADS word;
+    (void)row;
+    memcpy(&word, at, sizeof word);
+    return word;
+}
+
+/* Bits 0 to 3 of each word, one a byte. */
+BASE_INLINE QUADS SIMD(spread)(QUADS bits) {
+    return (bits & 1) | (bits & 2) << 7 | (bits & 4) << 14 | (bits & 8) << 21;
+}
+
+/* sums + the four numbers of each output times q [4]. wide: numbers of 8 bits, else of 6 or less. */
+BASE_INLINE SUMS SIMD(dot)(const bool wide, SUMS sums, QUADS numbers, const int8_t *q) {
+    for (int i = 0; i < 4; i++) {
+        int n = (int)(numbers >> 8 * i & 255);
+        sums += (wide ? (n ^ 128) - 128 : n) * q[i];
+    }
+    return sums;
+}
+
+/* v holds whole numbers from -127 to 127, or what is not finite. */
+BASE_INLINE void SIMD(store_bytes)(int8_t *q, VEC v) { *q = v > -128 && v < 128 ? (int8_t)v : 0; }
+
 #define VEC_HEADS 0
 #define VEC_NUMBERS 0

@@ -7,6 +7,7 @@ typedef struct ops_attend_call {
     attend_params p;
     cairn_type query, stored;
     int abilities;
+    bool latent;
 } ops_attend_call;
 
 /* Pages in the longest list that a row may have. */
@@ -75,6 +76,30 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     return ops_launch_as(rt, &want, &dims, p);
 }
 
+static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
+                                           int abilities) {
+    const int keys = LATENT_CHUNK * LATENT_RUN, runs = (int)(((int64_t)p->token_width + keys - 1) / keys);
+    const int64_t units = ((int64_t)p->heads + 15) / 16;
+    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
+    ops_kernel want;
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    p->at.head_dim = LATENT_VALUES; /* of the workspace, too */
+    dims.grid[0] = runs ? (unsigned)runs : 1;
+    dims.grid[1] = (unsigned)units;
+    dims.grid[2] = (unsigned)rows;
+    dims.shared_bytes = (unsigned)layout_latent_bytes();
+    status = ops_attend_workspace(&rt->device, p, units * rows, (int)dims.grid[0]);
+    if ((status = handles_leave(rt, status))) return status;
+    memset(&want, 0, sizeof want);
+    want.source = "attention/latent.cu";
+    want.entry = "attend_latent";
+    want.constants[0].name = "ABILITIES";
+    want.constants[0].value = abilities;
+    want.constant_count = 1;
+    return ops_launch_as(rt, &want, &dims, p);
+}
+
 /* ---- entries --------------------------------------------------------------------------------- */
 
 /* What all three fill in from a checked call. */
@@ -111,9 +136,11 @@ static cairn_status ops_attend_run(cairn_runtime *rt, ops_attend_call *c, float 
     p->scale = scale > 0.0f ? scale : (float)(1.0 / sqrt((double)p->at.head_dim));
     p->window = ops_clamp_tokens(window, &p->at);
     p->sinks = ops_clamp_tokens(sinks, &p->at);
-    return rt->device.cuda ? ops_attend_cuda(rt, p, c->paged.rows, c->abilities)
-                           : ops_attend_cpu(rt, c->s.c.op, p, &c->paged, c->abilities, c->query,
-                                            c->stored);
+    if (!rt->device.cuda)
+        return ops_attend_cpu(rt, c->s.c.op, p, &c->paged, c->abilities, c->query, c->stored,
+                              c->latent);
+    return c->latent ? ops_attend_latent_cuda(rt, p, c->paged.rows, c->abilities)
+                     : ops_attend_cuda(rt, p, c->paged.rows, c->abilities);
 }
 
 /* The rows are those of a step with a mask. */
@@ -158,7 +185,6 @@ cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args) {
     memset(&c, 0, sizeof c);
     if (spec_take(rt, SPEC_OF(attend), &a, args, &c.s)) return c.s.c.status;
     ops_want_paged(&c.s, &a.pages, &c.paged);
-    ops_refuse(&c.s.c, !a.kv_indices && !a.pages.positions, "pages.positions is NULL");
     if (!a.kv_indices) ops_want_table(&c.s, &a.pages, &a.more, &c.paged);
     ops_attend_want(&c, a.q, a.pages.cache, a.more.scales, a.more.softcap, a.out, a.lse);
     ops_attend_masked(&c, &a);
@@ -205,17 +231,22 @@ cairn_status cairn_attend_tokens(cairn_runtime *rt, const cairn_attend_tokens_ar
     cairn_attend_tokens_args a;
     ops_attend_call c;
     cairn_pages pages;
+    const cairn_tensor *kept;
     memset(&c, 0, sizeof c);
     memset(&pages, 0, sizeof pages);
     if (spec_take(rt, SPEC_OF(attend_tokens), &a, args, &c.s)) return c.s.c.status;
+    ops_want_latent(&c.s, a.cache, a.latent, LATENT_KEYS, LATENT_VALUES);
     ops_refuse(&c.s.c, a.space == CAIRN_SPACE_FLAT && c.s.n[SPEC_PAGE_SIZE] != 1,
                "space is flat, but cache has %lld slots a page; 1 is expected",
                (long long)c.s.n[SPEC_PAGE_SIZE]);
     c.s.n[SPEC_SEQUENCES] = c.s.n[SPEC_ROWS];
-    pages.cache = (cairn_tensor *)(uintptr_t)a.cache;
+    kept = a.latent ? a.latent : a.cache;
+    pages.cache = (cairn_tensor *)(uintptr_t)kept;
     ops_want_paged(&c.s, &pages, &c.paged);
-    ops_attend_want(&c, a.q, a.cache, a.scales, a.softcap, a.out, a.lse);
+    ops_attend_want(&c, a.q, kept, a.scales, a.softcap, a.out, a.lse);
     if (c.s.c.status) return c.s.c.status;
+    c.latent = a.latent != NULL;
+    if (c.stored == CAIRN_U8) c.abilities |= ATTEND_CACHE_E4M3;
     c.abilities |= ATTEND_TOKENS;
     c.p.tokens = (const int32_t *)tensor_data(a.tokens);
     c.p.token_width = (int32_t)c.s.n[SPEC_TOKENS];

@@ -6,6 +6,7 @@ typedef struct ops_attend_job {
     const attend_params *p;
     cairn_type query, stored;
     int abilities, width; /* width: of a row of out, head by head */
+    bool latent;          /* slots are latent */
 } ops_attend_job;
 
 /* What a unit's fold needs beside the block. */
@@ -199,6 +200,25 @@ static void ops_attend_paged(ops_attend_job *job, int64_t u, float *q) {
 
 /* ---- lists of tokens ------------------------------------------------------------------------- */
 
+/* A latent slot's keys, the first of which are its values. */
+static void ops_attend_slot(const ops_attend_job *job, int64_t slot, float *keys) {
+    const simd_kernels *simd = job->pages.simd;
+    const uint8_t *at = (const uint8_t *)(const void *)job->p->at.cache + slot * LATENT_BYTES;
+    float scales[LATENT_SCALES];
+    if (job->stored != CAIRN_U8) {
+        ops_read_values(simd, job->stored, job->p->at.cache, slot * LATENT_KEYS, LATENT_KEYS, 1.0f,
+                        keys);
+        return;
+    }
+    memcpy(scales, at + LATENT_VALUES, sizeof scales);
+    for (int i = 0; i < LATENT_SCALES; i++)
+        ops_read_values(simd, CAIRN_E4M3, at, i * (LATENT_VALUES / LATENT_SCALES),
+                        LATENT_VALUES / LATENT_SCALES, scales[i],
+                        keys + i * (LATENT_VALUES / LATENT_SCALES));
+    ops_read_values(simd, CAIRN_BF16, at + LATENT_VALUES + sizeof scales, 0, LATENT_ROTATED, 1.0f,
+                    keys + LATENT_VALUES);
+}
+
 /* Up to ATTENTION_PIECE tokens of a list side by side: how many there are. */
 static int ops_attend_gather(ops_attend_job *job, int64_t u, const int32_t *ids, int count,
                              float *keys) {
@@ -213,7 +233,8 @@ static int ops_attend_gather(ops_attend_job *job, int64_t u, const int32_t *ids,
             if (id != -1) ops_pages_missing(&job->pages, u / at->kv_heads);
             continue;
         }
-        for (int side = 0; side < 2; side++) {
+        if (job->latent) ops_attend_slot(job, id, keys + kept * dim);
+        for (int side = 0; side < 2 && !job->latent; side++) {
             const int64_t row = layout_slot(id / size, side, head, id % size, at->kv_heads, size, 1);
             ops_read_values(job->pages.simd, job->stored, at->cache, row * dim, dim,
                             job->stored == CAIRN_E4M3 ? p->scales[row] : 1.0f,
@@ -249,7 +270,7 @@ static void ops_attend_listed(ops_attend_job *job, int64_t u, float *q) {
     simd_page view;
     attention_sum_clear(&total, group, dim);
     view.keys = view.ahead = piece.m + floats;
-    view.values = piece.m + floats + ATTENTION_PIECE * dim;
+    view.values = piece.m + floats + (job->latent ? 0 : ATTENTION_PIECE * dim);
     view.half = false;
     view.first = 0, view.dim = dim, view.cap = p->softcap;
     for (int i = 0; i < count; i += ATTENTION_PIECE) {
@@ -320,12 +341,13 @@ static cairn_status ops_attend_bad_rows(const ops_attend_job *job, const char *o
 
 static cairn_status ops_attend_cpu(cairn_runtime *rt, const char *op, const attend_params *p,
                                    const ops_paged *paged, int abilities, cairn_type query,
-                                   cairn_type stored) {
+                                   cairn_type stored, bool latent) {
     ops_attend_job job;
     cairn_status status;
     ops_pages_job_open(&job.pages, &rt->device, paged);
     job.p = p, job.query = query, job.stored = stored;
-    job.abilities = abilities, job.width = p->at.head_dim;
+    job.abilities = abilities, job.latent = latent;
+    job.width = latent ? LATENT_VALUES : p->at.head_dim;
     status = ops_pages_scratch(&job.pages, ops_attend_scratch(p, abilities));
     if (status) return status;
     status = ops_attend_bad_rows(&job, op);

@@ -23,6 +23,7 @@ typedef struct linear_job {
     float *y;          /* [rows, out] */
     int64_t y_stride;
     bool add;          /* y += instead of y = */
+    bool eight;        /* x rounded to 8 bits where the weights are blocks of whole numbers */
 } linear_job;
 
 /* Outputs first .. last - 1. panel: linear_panel_floats(in) of the worker's own. */

@@ -3,7 +3,7 @@
 
 enum {
     INDEX_GROUP = 4,    /* rows of a group at most */
-    INDEX_KEYS = 64,    /* that the CPU widens at a time */
+    INDEX_KEYS = SIMD_DOT_KEYS, /* that the CPU widens at a time */
     INDEX_RUN = 1024,   /* columns of one piece of the CPU's work */
     INDEX_SHARED = 96 * 1024
 };
@@ -24,8 +24,7 @@ typedef struct index_job {
 /* What a worker has of a piece. */
 typedef struct index_piece {
     float *q;    /* [count, heads, 128] */
-    float *keys; /* [INDEX_KEYS, 128] */
-    float *dots; /* [heads, INDEX_KEYS] */
+    float *keys; /* [128, INDEX_KEYS] */
     float scales[INDEX_KEYS];
     bool missing[INDEX_KEYS];
     int64_t first, request;
@@ -56,31 +55,57 @@ static index_range index_scored(const index_job *job, int64_t r) {
     return window;
 }
 
-static void index_widen(const float *values, const uint8_t *bytes, int64_t n, float *out) {
-    for (int64_t i = 0; i < n; i++) out[i] = values[bytes[i]];
+/* What counts for 128 bytes of which one is NaN: a dot product with them is none. */
+static const uint8_t index_nothing[CAIRN_INDEX_DIM] = {0};
+
+static const uint8_t *index_checked(const uint8_t *bytes) {
+    uint64_t any = 0, word;
+    for (int i = 0; i < CAIRN_INDEX_DIM; i += 8) {
+        memcpy(&word, bytes + i, 8);
+        any |= (word & UINT64_C(0x7f7f7f7f7f7f7f7f)) + UINT64_C(0x0101010101010101);
+    }
+    return any & UINT64_C(0x8080808080808080) ? index_nothing : bytes;
 }
 
-/* The keys [from, to) of the piece's request. */
-static void index_load(index_job *job, index_piece *w, int64_t from, int64_t to) {
+/* Where key j of the piece's request stands; NULL: on no page. Its scale goes to *scale. */
+static const uint8_t *index_find_key(const index_job *job, const index_piece *w, int64_t j,
+                                     float *scale) {
     const index_logits_params *p = job->p;
-    for (int64_t j = from; j < to; j++) {
-        const uint8_t *key = p->keys + j * CAIRN_INDEX_DIM, *scale = NULL;
-        int32_t page = 0;
-        if (job->paged) {
-            page = p->page_table[w->request * p->max_pages + j / p->page_size];
-            key = p->keys + (int64_t)page * p->page_size * CAIRN_INDEX_BYTES;
-            scale = key + (int64_t)p->page_size * CAIRN_INDEX_DIM + j % p->page_size * 4;
-            key += j % p->page_size * CAIRN_INDEX_DIM;
-        }
-        w->missing[j - from] = job->paged && (page < 0 || page >= p->pages);
-        if (w->missing[j - from]) {
-            memset(w->keys + (j - from) * CAIRN_INDEX_DIM, 0, CAIRN_INDEX_DIM * sizeof(float));
-            os_atomic_swap_if(&job->bad_row, 0, (int32_t)w->first + 1);
-            continue;
-        }
-        index_widen(job->values, key, CAIRN_INDEX_DIM, w->keys + (j - from) * CAIRN_INDEX_DIM);
-        if (scale) memcpy(&w->scales[j - from], scale, 4);
-        else w->scales[j - from] = p->key_scales[j];
+    const uint8_t *page;
+    int32_t id;
+    if (!job->paged) {
+        *scale = p->key_scales[j];
+        return p->keys + j * CAIRN_INDEX_DIM;
+    }
+    id = p->page_table[w->request * p->max_pages + j / p->page_size];
+    if (id < 0 || id >= p->pages) return NULL;
+    page = p->keys + (int64_t)id * p->page_size * CAIRN_INDEX_BYTES;
+    memcpy(scale, page + (int64_t)p->page_size * CAIRN_INDEX_DIM + j % p->page_size * 4, 4);
+    return page + j % p->page_size * CAIRN_INDEX_DIM;
+}
+
+/* The keys [from, to) of the piece's request, the values of a dimension side by side. */
+static void index_load(index_job *job, index_piece *w, int64_t from, int64_t to) {
+    const uint8_t *keys[INDEX_KEYS];
+    for (int i = 0; i < INDEX_KEYS; i++) {
+        const uint8_t *key = NULL;
+        if (i < to - from) key = index_find_key(job, w, from + i, &w->scales[i]);
+        w->missing[i] = !key;
+        if (!key && i < to - from) os_atomic_swap_if(&job->bad_row, 0, (int32_t)w->first + 1);
+        keys[i] = key ? index_checked(key) : index_nothing;
+    }
+    for (int d = 0; d < CAIRN_INDEX_DIM; d++)
+        for (int i = 0; i < INDEX_KEYS; i++) w->keys[d * INDEX_KEYS + i] = job->values[keys[i][d]];
+}
+
+/* The queries of the piece's rows. */
+static void index_load_rows(const index_job *job, const index_piece *w) {
+    const int64_t heads = job->p->heads;
+    const uint8_t *q = job->p->q + w->first * heads * CAIRN_INDEX_DIM;
+    for (int64_t h = 0; h < w->count * heads; h++) {
+        const uint8_t *head = index_checked(q + h * CAIRN_INDEX_DIM);
+        for (int d = 0; d < CAIRN_INDEX_DIM; d++)
+            w->q[h * CAIRN_INDEX_DIM + d] = job->values[head[d]];
     }
 }
 
@@ -88,18 +113,11 @@ static void index_load(index_job *job, index_piece *w, int64_t from, int64_t to)
 static void index_score_row(const index_job *job, const index_piece *w, int i, int64_t from,
                             index_range window) {
     const index_logits_params *p = job->p;
-    const int heads = p->heads, n = (int)(window.to - window.from), at = (int)(window.from - from);
-    const float *weights = p->weights + (w->first + i) * heads;
-    float *out = p->out + (w->first + i) * p->stride + window.from, sums[INDEX_KEYS] = {0};
-    job->simd->panel(w->keys + (int64_t)at * CAIRN_INDEX_DIM, n,
-                     w->q + (int64_t)i * heads * CAIRN_INDEX_DIM, CAIRN_INDEX_DIM, heads,
-                     CAIRN_INDEX_DIM, w->dots, INDEX_KEYS, false);
-    for (int h = 0; h < heads; h++) {
-        const float *dots = w->dots + h * INDEX_KEYS, weight = weights[h];
-        for (int j = 0; j < n; j++) sums[j] += weight * (dots[j] > 0.0f ? dots[j] : 0.0f);
-    }
-    for (int j = 0; j < n; j++)
-        out[j] = w->missing[at + j] ? -INFINITY : sums[j] * w->scales[at + j];
+    float *out = p->out + (w->first + i) * p->stride, sums[INDEX_KEYS];
+    job->simd->relu_dots(w->keys, w->q + (int64_t)i * p->heads * CAIRN_INDEX_DIM,
+                         p->weights + (w->first + i) * p->heads, p->heads, sums);
+    for (int64_t j = window.from; j < window.to; j++)
+        out[j] = w->missing[j - from] ? -INFINITY : sums[j - from] * w->scales[j - from];
 }
 
 static index_range index_meet(index_range a, index_range b) {
@@ -129,7 +147,6 @@ static void index_score_nothing(const index_job *job, const index_piece *w, inde
 /* The columns of a group's piece, as far as a row of it sees them. */
 static void index_score_piece(index_job *job, index_piece *w, index_range columns) {
     const index_logits_params *p = job->p;
-    const int64_t width = (int64_t)p->heads * CAIRN_INDEX_DIM;
     index_range all = {INT64_MAX, 0};
     if (p->clean) index_clean(job, w, columns);
     for (int i = 0; i < w->count; i++) {
@@ -144,7 +161,7 @@ static void index_score_piece(index_job *job, index_piece *w, index_range column
         index_score_nothing(job, w, all);
         return;
     }
-    index_widen(job->values, p->q + w->first * width, w->count * width, w->q);
+    index_load_rows(job, w);
     for (int64_t from = all.from; from < all.to; from += INDEX_KEYS) {
         index_range tile = {from, from + INDEX_KEYS < all.to ? from + INDEX_KEYS : all.to};
         index_load(job, w, tile.from, tile.to);
@@ -160,7 +177,7 @@ static int64_t index_groups(const index_logits_params *p) {
     return (p->rows + p->rows_each - 1) / p->rows_each * each;
 }
 
-static void index_task(void *context, int worker) {
+static void index_score_task(void *context, int worker) {
     index_job *job = (index_job *)context;
     const index_logits_params *p = job->p;
     const int64_t each = (p->rows_each + p->group - 1) / p->group;
@@ -168,7 +185,6 @@ static void index_task(void *context, int worker) {
     index_piece w;
     w.q = job->scratch + (size_t)worker * job->scratch_floats;
     w.keys = w.q + (int64_t)p->group * p->heads * CAIRN_INDEX_DIM;
-    w.dots = w.keys + INDEX_KEYS * CAIRN_INDEX_DIM;
     for (int64_t u = worker; u < units; u += pool_threads(job->dev->pool)) {
         const int64_t group = u / runs, within = group % each * p->group;
         index_range columns = {u % runs * INDEX_RUN, (u % runs + 1) * INDEX_RUN};
@@ -225,7 +241,8 @@ static cairn_status index_report(index_job *job, const char *op) {
             ops_bad_row(job->dev, op, row, "id out of range", p->row_requests[r], &status);
     }
     if (bad)
-        ops_bad_row(job->dev, op, p->first_row + bad - 1, "page missing from the table", -1, &status);
+        ops_bad_row(job->dev, op, p->first_row + bad - 1, "page missing from the table", -1,
+                    &status);
     if (p->schedule) index_check_schedule(job->dev, op, p, &status);
     return status;
 }
@@ -241,15 +258,15 @@ static cairn_status index_score_cpu(cairn_runtime *rt, const char *op, bool page
     job.simd = simd_for(CAIRN_INDEX_DIM);
     job.p = p;
     job.paged = paged;
-    job.scratch_floats = ((size_t)p->group * CAIRN_INDEX_DIM + INDEX_KEYS) * (size_t)p->heads +
-                         INDEX_KEYS * CAIRN_INDEX_DIM;
+    job.scratch_floats =
+        ((size_t)p->group * (size_t)p->heads + INDEX_KEYS) * CAIRN_INDEX_DIM;
     status = device_scratch(&rt->device, (256 + job.scratch_floats * (size_t)threads) * 4, op,
                             &memory);
     if (status) return status;
     fp8_values((float *)memory);
     job.values = (const float *)memory;
     job.scratch = (float *)memory + 256;
-    pool_run(rt->pool, threads, index_task, &job);
+    pool_run(rt->pool, threads, index_score_task, &job);
     return index_report(&job, op);
 }
 

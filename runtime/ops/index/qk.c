@@ -81,8 +81,8 @@ static cairn_status index_qk_cpu(cairn_runtime *rt, const index_qk_params *p) {
     pool_run(rt->pool, pool_threads(rt->pool), index_qk_task, &job);
     for (int64_t r = 0; r < p->rows && !status; r++)
         if (p->positions[r] < 0)
-            ops_bad_row(&rt->device, "index_qk", p->first_row + r, "position out of range", p->positions[r],
-                        &status);
+            ops_bad_row(&rt->device, "index_qk", p->first_row + r, "position out of range",
+                        p->positions[r], &status);
     return status;
 }
 

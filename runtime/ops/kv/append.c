@@ -25,6 +25,7 @@ typedef struct ops_append_job {
     const kv_append_params *p;
     const simd_kernels *simd;
     cairn_type source, stored;
+    bool latent;
     os_atomic bad_row; /* some row + 1 with a page that is missing; 0: none */
 } ops_append_job;
 
@@ -50,15 +51,19 @@ static void ops_append_rotate(const kv_append_params *p, const float *cosine, co
     }
 }
 
+/* Divides by the scale that it returns, for e4m3. */
+static float ops_append_scale(float *x, int n) {
+    float most = 1e-4f, scale;
+    for (int i = 0; i < n; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    scale = most / 448.0f;
+    for (int i = 0; i < n; i++) x[i] /= scale;
+    return scale;
+}
+
 /* One head of K or V to row `row` of the cache, scaled where that is e4m3. */
 static void ops_append_put(const ops_append_job *job, float *x, int64_t row) {
     int dim = job->p->at.head_dim;
-    if (job->stored == CAIRN_E4M3) {
-        float most = 1e-4f, scale;
-        for (int i = 0; i < dim; i++) most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-        job->p->scales[row] = scale = most / 448.0f;
-        for (int i = 0; i < dim; i++) x[i] /= scale;
-    }
+    if (job->stored == CAIRN_E4M3) job->p->scales[row] = ops_append_scale(x, dim);
     ops_kv_write(job->simd, job->stored, x, job->p->at.cache, row * dim, dim);
 }
 
@@ -76,6 +81,32 @@ static void ops_append_row(const ops_append_job *job, int64_t r, int32_t page, i
     }
 }
 
+/* A row of a latent cache: 512 values, and 64 that are rotated. */
+static void ops_append_latent_row(const ops_append_job *job, int64_t r, int32_t page,
+                                  int32_t position) {
+    enum { PART = LATENT_VALUES / LATENT_SCALES };
+    const kv_append_params *p = job->p;
+    const int64_t slot = (int64_t)page * p->at.page_size + position % p->at.page_size;
+    uint8_t *to = (uint8_t *)(void *)p->at.cache + slot * LATENT_BYTES;
+    float x[LATENT_KEYS], cosine[LATENT_ROTATED / 2], sine[LATENT_ROTATED / 2], scales[LATENT_SCALES];
+    ops_read_values(job->simd, job->source, p->k, r * LATENT_VALUES, LATENT_VALUES, 1.0f, x);
+    ops_read_values(job->simd, job->source, p->v, r * LATENT_ROTATED, LATENT_ROTATED, 1.0f,
+                    x + LATENT_VALUES);
+    ops_append_angles(p, position, cosine, sine);
+    ops_append_rotate(p, cosine, sine, x + LATENT_VALUES);
+    if (job->stored != CAIRN_U8) {
+        ops_kv_write(job->simd, job->stored, x, p->at.cache, slot * LATENT_KEYS, LATENT_KEYS);
+        return;
+    }
+    for (int j = 0; j < LATENT_SCALES; j++) {
+        scales[j] = ops_append_scale(x + j * PART, PART);
+        ops_kv_write(job->simd, CAIRN_E4M3, x + j * PART, to, j * PART, PART);
+    }
+    memcpy(to + LATENT_VALUES, scales, sizeof scales);
+    ops_kv_write(job->simd, CAIRN_BF16, x + LATENT_VALUES, to + LATENT_VALUES + sizeof scales, 0,
+                 LATENT_ROTATED);
+}
+
 static void ops_append_task(void *context, int worker) {
     ops_append_job *job = (ops_append_job *)context;
     const paged_rows *at = &job->p->at;
@@ -85,8 +116,9 @@ static void ops_append_task(void *context, int worker) {
         int32_t position, page;
         if (!ops_find_row(job->dev, "", at, r, &table, &position, &reported)) continue;
         page = table[position / at->page_size];
-        if (ops_pages_exists(at, page)) ops_append_row(job, r, page, position);
-        else os_atomic_swap_if(&job->bad_row, 0, (int32_t)r + 1);
+        if (!ops_pages_exists(at, page)) os_atomic_swap_if(&job->bad_row, 0, (int32_t)r + 1);
+        else if (job->latent) ops_append_latent_row(job, r, page, position);
+        else ops_append_row(job, r, page, position);
     }
 }
 
@@ -137,6 +169,21 @@ static cairn_status ops_append_cuda(cairn_runtime *rt, kv_append_params *p, cair
     return ops_launch_as(rt, &want, &dims, p);
 }
 
+static cairn_status ops_append_latent_cuda(cairn_runtime *rt, kv_append_params *p,
+                                           cairn_type source, cairn_type stored) {
+    device_dims dims = {{1, 1, 1}, 128, 0, 0, false};
+    ops_kernel want;
+    memset(&want, 0, sizeof want);
+    want.source = "kv/latent.cu";
+    want.entry = "kv_append_latent";
+    want.constants[0].name = "SOURCE_TYPE", want.constants[0].value = source;
+    want.constants[1].name = "CACHE_TYPE";
+    want.constants[1].value = stored == CAIRN_U8 ? CAIRN_E4M3 : stored;
+    want.constant_count = 2;
+    dims.grid[0] = ((unsigned)p->rows + 3) / 4;
+    return ops_launch_as(rt, &want, &dims, p);
+}
+
 /* ---- entry ----------------------------------------------------------------------------------- */
 
 static void ops_append_params(const cairn_kv_append_args *a, const ops_paged *paged,
@@ -162,11 +209,14 @@ cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args
     spec_call s;
     bool scaled;
     if (spec_take(rt, SPEC_OF(kv_append), &a, args, &s)) return s.c.status;
+    ops_want_latent(&s, a.pages.cache, a.latent, LATENT_VALUES, LATENT_ROTATED);
+    if (a.latent) a.pages.cache = a.latent;
     ops_want_paged(&s, &a.pages, &paged);
+    if (s.c.status) return s.c.status;
     scaled = cairn_tensor_type(a.pages.cache) == CAIRN_E4M3;
     ops_refuse(&s.c, !scaled != !a.scales, scaled ? "scales is NULL, but the cache is e4m3"
                                                   : "scales are given, but the cache is not e4m3");
-    if (!a.rotary_dim) a.rotary_dim = (int32_t)s.n[SPEC_HEAD_DIM];
+    if (!a.rotary_dim || a.latent) a.rotary_dim = (int32_t)s.n[SPEC_VALUES];
     ops_refuse(&s.c, a.rotary_dim % 16 || a.rotary_dim > s.n[SPEC_HEAD_DIM],
                "rotary_dim = %d; a multiple of 16 up to head_dim %lld is expected",
                (int)a.rotary_dim, (long long)s.n[SPEC_HEAD_DIM]);
@@ -178,6 +228,8 @@ cairn_status cairn_kv_append(cairn_runtime *rt, const cairn_kv_append_args *args
     job.simd = simd_for(paged.at.head_dim);
     job.source = cairn_tensor_type(a.k);
     job.stored = cairn_tensor_type(a.pages.cache);
+    job.latent = a.latent != NULL;
     if (!rt->device.cuda) return ops_append_cpu(&job);
+    if (a.latent) return ops_append_latent_cuda(rt, &p, job.source, job.stored);
     return ops_append_cuda(rt, &p, job.source, job.stored);
 }

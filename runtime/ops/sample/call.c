@@ -10,11 +10,31 @@ static void ops_sample_params(const cairn_sample_args *a, sample_params *p) {
     p->repetition_penalty = a->repetition_penalty;
 }
 
+/* Whether rows have parameters of their own. */
+static bool ops_sample_by_row(const cairn_sample_args *a) {
+    return a->temperatures || a->top_ps || a->min_ps || a->penalties || a->top_ks;
+}
+
+static float ops_sample_float(const cairn_tensor *of_rows, int64_t r, float otherwise, float off) {
+    float value = of_rows ? ((const float *)tensor_data(of_rows))[r] : otherwise;
+    return value > 0.0f ? value : off;
+}
+
+/* Those of row r: what is out of range is off. */
+static void ops_sample_row_params(const cairn_sample_args *a, int64_t r, sample_params *p) {
+    p->temperature = ops_sample_float(a->temperatures, r, p->temperature, 0.0f);
+    p->top_p = ops_sample_float(a->top_ps, r, p->top_p, 1.0f);
+    p->min_p = ops_sample_float(a->min_ps, r, p->min_p, 0.0f);
+    p->repetition_penalty = ops_sample_float(a->penalties, r, p->repetition_penalty, 1.0f);
+    if (a->top_ks) p->top_k = ((const int32_t *)tensor_data(a->top_ks))[r];
+}
+
 /* Row r as it is asked for, on the CPU. */
 static sample_ask ops_sample_ask(const cairn_sample_args *a, int64_t r) {
     sample_ask ask;
     memset(&ask, 0, sizeof ask);
     ops_sample_params(a, &ask.params);
+    ops_sample_row_params(a, r, &ask.params);
     ask.params.seed = a->seeds ? (uint64_t)((const int64_t *)tensor_data(a->seeds))[r] : 0;
     if (a->mask)
         ask.mask = (const uint32_t *)tensor_data(a->mask) +
@@ -24,6 +44,56 @@ static sample_ask ops_sample_ask(const cairn_sample_args *a, int64_t r) {
     ask.history_count = a->history->shape[1];
     ask.history = (const int32_t *)tensor_data(a->history) + r * ask.history_count;
     return ask;
+}
+
+/* Greater logit first, then the lower id; a NaN is below everything. */
+static uint64_t ops_sample_rank(const float *logits, int id) {
+    const float logit = logits[id] + 0.0f;
+    uint32_t bits;
+    memcpy(&bits, &logit, sizeof bits);
+    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(logit == logit ? bits : 0) << 32 | (uint32_t)~id;
+}
+
+/* Logarithms of row r's softmax, of the token and of the best, which are found one after another. */
+static void ops_sample_logprobs_row(const cairn_sample_args *a, int64_t r) {
+    const int vocab = (int)a->logits->shape[1], count = a->best ? (int)a->best->shape[1] : 0;
+    const float *logits = (const float *)tensor_data(a->logits) + r * vocab;
+    const float top = logits[sample_argmax(logits, vocab)];
+    float *out = (float *)tensor_data(a->logprobs) + r * (1 + count);
+    uint64_t last = UINT64_MAX;
+    double sum = 0.0;
+    for (int i = 0; i < vocab; i++)
+        if (logits[i] <= top) sum += exp((double)logits[i] - (double)top);
+    for (int n = 0; n <= count; n++) {
+        int id = ((const int32_t *)tensor_data(a->tokens))[r];
+        uint64_t next = 0;
+        for (int i = 0; i < vocab && n; i++) {
+            uint64_t mine = ops_sample_rank(logits, i);
+            if (mine < last && mine > next) next = mine;
+        }
+        if (n) {
+            id = (int32_t)~(uint32_t)next;
+            ((int32_t *)tensor_data(a->best))[r * count + n - 1] = id;
+            last = next;
+        }
+        out[n] = logits[id] > -INFINITY ? (float)((double)logits[id] - (double)top - log(sum))
+                                        : -INFINITY;
+    }
+}
+
+static cairn_status ops_sample_logprobs_cuda(cairn_runtime *rt, const cairn_sample_args *a) {
+    device_dims dims = {{0, 1, 1}, OPS_SAMPLE_BLOCK, 0, 512, false};
+    sample_logprobs_params p;
+    memset(&p, 0, sizeof p);
+    p.logits = (const float *)tensor_data(a->logits);
+    p.tokens = (const int32_t *)tensor_data(a->tokens);
+    p.logprobs = (float *)tensor_data(a->logprobs);
+    p.best = a->best ? (int32_t *)tensor_data(a->best) : NULL;
+    p.vocab = (int32_t)a->logits->shape[1];
+    p.count = a->best ? (int32_t)a->best->shape[1] : 0;
+    dims.grid[0] = (unsigned)a->logits->shape[0];
+    return ops_launch(rt, "sample/sample.cu", "sample_logprobs", &dims, &p);
 }
 
 static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
@@ -37,13 +107,24 @@ static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
         const sample_ask ask = ops_sample_ask(a, r), *one = &ask;
         sample_row_host(&space, (const float *)tensor_data(a->logits) + r * vocab, &one, 0,
                         (int32_t *)tensor_data(a->tokens) + r);
+        if (a->logprobs) ops_sample_logprobs_row(a, r);
     }
     return CAIRN_OK;
+}
+
+/* Those of rows, for the kernel. */
+static void ops_sample_put_rows(const cairn_sample_args *a, sample_kernel_params *p) {
+    if (a->temperatures) p->temperatures = (const float *)tensor_data(a->temperatures);
+    if (a->top_ps) p->top_ps = (const float *)tensor_data(a->top_ps);
+    if (a->min_ps) p->min_ps = (const float *)tensor_data(a->min_ps);
+    if (a->penalties) p->penalties = (const float *)tensor_data(a->penalties);
+    if (a->top_ks) p->top_ks = (const int32_t *)tensor_data(a->top_ks);
 }
 
 static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *a) {
     device_dims dims = {{0, 1, 1}, OPS_SAMPLE_BLOCK, 0, 0, false};
     sample_params rule;
+    ops_kernel want;
     sample_kernel_params p;
     memset(&p, 0, sizeof p);
     p.logits = (const float *)tensor_data(a->logits);
@@ -62,24 +143,37 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     p.repetition_penalty = a->repetition_penalty;
     if (p.history) dims.shared_bytes = (unsigned)((p.vocab + 31) / 32 * 4);
     ops_sample_params(a, &rule);
-    if (sample_is_few(&rule, p.vocab))
+    ops_sample_put_rows(a, &p);
+    if (sample_is_few(&rule, p.vocab) && !ops_sample_by_row(a))
         return sample_launch_few(rt, &p, a->temperature > 0.0f, dims.shared_bytes,
                                  a->logits->shape[0]);
     dims.grid[0] = (unsigned)a->logits->shape[0];
     dims.shared_bytes += (OPS_SAMPLE_BINS + 64) * 8;
-    return sample_launch(rt, "sample/sample.cu", "sample", &dims, &p);
+    want = sample_kernel("sample/sample.cu", "sample", p.masks || ops_sample_by_row(a));
+    return ops_launch_as(rt, &want, &dims, &p);
+}
+
+static void ops_sample_refuse(spec_call *s, const cairn_sample_args *a) {
+    const int64_t best = a->best ? a->best->shape[1] : 0;
+    ops_refuse(&s->c, a->mask && a->mask->shape[1] != (s->n[SPEC_VOCAB] + 31) / 32,
+               "mask: [rows, (vocab + 31) / 32] is expected");
+    ops_refuse(&s->c, a->best && (!a->logprobs || best > 32 || best > s->n[SPEC_VOCAB]),
+               "best: [rows, n] with n up to 32 and to the vocabulary, beside logprobs");
+    ops_refuse(&s->c, a->logprobs && a->logprobs->shape[1] != 1 + best,
+               "logprobs: [rows, 1 + n] is expected, n as best has");
 }
 
 cairn_status cairn_sample(cairn_runtime *rt, const cairn_sample_args *args) {
     cairn_sample_args a;
     spec_call s;
     if (spec_take(rt, SPEC_OF(sample), &a, args, &s)) return s.c.status;
-    ops_refuse(&s.c, a.mask && a.mask->shape[1] != (s.n[SPEC_VOCAB] + 31) / 32,
-               "mask: [rows, (vocab + 31) / 32] is expected");
+    ops_sample_refuse(&s, &a);
     if (s.c.status || !s.n[SPEC_ROWS]) return s.c.status;
     if (a.top_p == 0.0f) a.top_p = 1.0f;
     if (a.repetition_penalty == 0.0f) a.repetition_penalty = 1.0f;
-    return rt->device.cuda ? ops_sample_cuda(rt, &a) : ops_sample_cpu(&rt->device, &a);
+    if (!rt->device.cuda) return ops_sample_cpu(&rt->device, &a);
+    s.c.status = ops_sample_cuda(rt, &a);
+    return s.c.status || !a.logprobs ? s.c.status : ops_sample_logprobs_cuda(rt, &a);
 }
 
 /* Rows of a sequence, the best token of each, up to the first that is not the draft. */

@@ -49,6 +49,7 @@ typedef enum sample_place { SAMPLE_BEST, SAMPLE_FEW, SAMPLE_HOST } sample_place;
  * best of them already. */
 static sample_place sample_place_of(const sample_ask *ask, int vocab) {
     if (ask->params.repetition_penalty != 1.0f && ask->history_count) return SAMPLE_HOST;
+    if (ask->bias_count) return SAMPLE_HOST;
     if (ask->params.temperature <= 0.0f) return ask->mask ? SAMPLE_FEW : SAMPLE_BEST;
     return sample_is_few(&ask->params, vocab) ? SAMPLE_FEW : SAMPLE_HOST;
 }
@@ -73,10 +74,11 @@ static bool sample_has_penalty(const sample_ask *ask) {
 
 static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const float *logits) {
     int32_t token;
-    if (logits != x->row && (ask->mask || sample_has_penalty(ask))) {
+    if (logits != x->row && (ask->mask || ask->bias_count || sample_has_penalty(ask))) {
         memcpy(x->row, logits, (size_t)x->vocab * sizeof *logits);
         logits = x->row;
     }
+    for (int i = 0; i < ask->bias_count; i++) x->row[ask->bias[i].id] += ask->bias[i].bias;
     if (sample_has_penalty(ask))
         sample_penalize(x->row, x->vocab, ask->history, ask->history_count,
                         ask->params.repetition_penalty, x->seen);
@@ -98,17 +100,21 @@ static void sample_row_host(sample_space *x, const float *logits, const sample_a
 
 /* ---- on the GPU ------------------------------------------------------------------------------ */
 
-/* A kernel of the sampler, in the form that reads masks where there are some. */
-static cairn_status sample_launch(cairn_runtime *rt, const char *source, const char *entry,
-                                  const device_dims *dims, const sample_kernel_params *p) {
+/* A kernel of the sampler; by_row: in the form that reads masks and parameters of rows. */
+static ops_kernel sample_kernel(const char *source, const char *entry, bool by_row) {
     ops_kernel want;
     memset(&want, 0, sizeof want);
     want.source = source;
     want.entry = entry;
     want.constants[0].name = "MASKS";
     want.constants[0].value = 1;
-    want.constant_count = p->masks != NULL;
-    return ops_launch_as(rt, &want, dims, p);
+    want.constant_count = by_row;
+    return want;
+}
+
+static cairn_status sample_prepare_masks(cairn_runtime *rt) {
+    ops_kernel want = sample_kernel("sample/few.cu", "sample_few", true);
+    return rt->device.cuda ? ops_prepare(rt, &want, OPS_FEW_SHARED) : CAIRN_OK;
 }
 
 /* A row's blocks meet in a flag; what they hand on lies in the workspace. p->top_k: the largest of
@@ -119,6 +125,7 @@ static cairn_status sample_launch_few(cairn_runtime *rt, sample_kernel_params *p
     unsigned parts = ((unsigned)p->vocab + OPS_FEW_TILE - 1) / OPS_FEW_TILE;
     unsigned most = (unsigned)p->top_k * 3 / 2 + 16; /* of a part's candidates, as a rule */
     void *flags = NULL, *memory = NULL;
+    ops_kernel want;
     cairn_status status = handles_enter(rt);
     if (status) return status;
     if ((int64_t)parts * rows > 2 * rt->device.sm_count) /* as many blocks as run at once */
@@ -136,7 +143,8 @@ static cairn_status sample_launch_few(cairn_runtime *rt, sample_kernel_params *p
     dims.grid[0] = parts;
     dims.grid[1] = (unsigned)rows;
     dims.shared_bytes = OPS_FEW_SHARED + seen_bytes;
-    return sample_launch(rt, "sample/few.cu", "sample_few", &dims, p);
+    want = sample_kernel("sample/few.cu", "sample_few", p->masks != NULL);
+    return ops_launch_as(rt, &want, &dims, p);
 }
 
 /* The rule of every row, and in p what the launch needs of them all. False: none is to be drawn. */

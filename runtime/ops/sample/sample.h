@@ -27,6 +27,8 @@ typedef struct sample_ask {
     bool chained;           /* wanted only if the row before came out as its draft: else -1, or
                                any token */
     const uint32_t *mask;   /* host: a bit for each token that may be drawn; NULL: all may */
+    const cairn_logit_bias *bias; /* [bias_count] host: of valid ids, added before all else */
+    int bias_count;
 } sample_ask;
 
 /* Memory for sampling: all there once open, so that no call allocates. */
@@ -48,6 +50,8 @@ static size_t sample_space_bytes(int vocab);
  * many masks there. */
 static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device,
                                    uint32_t *masks);
+/* What draws rows with masks is compiled and loaded, if it was not. [blocks] */
+static cairn_status sample_prepare_masks(cairn_runtime *rt);
 /* Words of a mask. */
 static size_t sample_mask_words(int vocab);
 

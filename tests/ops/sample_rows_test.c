@@ -1,4 +1,5 @@
-/* sample under a mask: what a row gives is what the row without a mask gives whose forbidden logits are
+/* sample by rows: rows with parameters of their own give what each gives alone, and logarithms of
+ * probabilities are those of a loop in double precision. Under a mask: what a row gives is what the row without a mask gives whose forbidden logits are
  * -inf, whatever the cuts; the lowest allowed token where no allowed logit is above -inf. And rows of
  * which some have masks, as the engine asks for them.
  * emulated: asan race */
@@ -143,6 +144,82 @@ static void test_rows(int vocab) {
     free(x), free(mask), free(memory);
 }
 
+/* ---- parameters of rows, logprobs ------------------------------------------------------------ */
+
+static const float *sorted_logits;
+static int by_logit(const void *a, const void *b) {
+    int x = *(const int *)a, y = *(const int *)b;
+    float p = sorted_logits[x], q = sorted_logits[y];
+    return p > q ? -1 : p < q ? 1 : x - y;
+}
+
+/* Whether row r's logprobs are those of the ids, the best in order. */
+static bool are_right(const float *logits, int vocab, int32_t token, const float *logprobs,
+                      const int32_t *best, int count) {
+    int *order = (int *)malloc((size_t)vocab * sizeof *order);
+    double sum = 0, top;
+    bool right = true;
+    for (int i = 0; i < vocab; i++) order[i] = i;
+    sorted_logits = logits;
+    qsort(order, (size_t)vocab, sizeof *order, by_logit);
+    top = (double)logits[order[0]];
+    for (int i = 0; i < vocab; i++) sum += exp((double)logits[i] - top);
+    for (int n = 0; n <= count; n++) {
+        int id = n ? order[n - 1] : token;
+        double want = (double)logits[id] - top - log(sum);
+        if (n && best[n - 1] != id) right = false;
+        if (isinf(want) ? logprobs[n] != -INFINITY : !(fabs((double)logprobs[n] - want) < 1e-5 * (1 - want)))
+            right = false;
+    }
+    free(order);
+    return right;
+}
+
+static void test_by_row(int vocab, int count) {
+    float *x = (float *)malloc((size_t)(ROWS * vocab) * 4), f[4][ROWS], logprobs[ROWS][33];
+    int32_t k[ROWS], with[ROWS], alone[ROWS], best[ROWS][32], history[ROWS * 3], positions[ROWS];
+    cairn_tensor *logits, *past, *at, *own[4], *ks;
+    cairn_sample_args a, one;
+    bool done;
+    int wrong = 0;
+    for (int i = 0; i < ROWS * vocab; i++) x[i] = below(30) ? (float)below(500) / 100.0f : -INFINITY;
+    for (int i = 0; i < ROWS * 3; i++) history[i] = below(vocab);
+    for (int r = 0; r < ROWS; r++) {
+        f[0][r] = below(4) ? 0.5f + (float)below(10) / 10.0f : below(2) ? 0.0f : NAN;
+        f[1][r] = below(2) ? 0.9f : 1.0f, f[2][r] = below(2) ? 0.0f : 0.05f;
+        f[3][r] = below(2) ? 1.0f : 1.5f, k[r] = below(2) ? 0 : 1 + below(60), positions[r] = r;
+    }
+    memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a;
+    logits = tensor_of(CAIRN_F32, ROWS, vocab, x), past = tensor_of(CAIRN_I32, ROWS, 3, history);
+    at = tensor_of(CAIRN_I32, ROWS, 0, positions), ks = tensor_of(CAIRN_I32, ROWS, 0, k);
+    for (int i = 0; i < 4; i++) own[i] = tensor_of(CAIRN_F32, ROWS, 0, f[i]);
+    a.history = past, a.positions = at, a.tokens = tensor_of(CAIRN_I32, ROWS, 0, NULL);
+    one = a;
+    a.temperatures = own[0], a.top_ps = own[1], a.min_ps = own[2], a.penalties = own[3], a.top_ks = ks;
+    a.logprobs = tensor_of(CAIRN_F32, ROWS, 1 + count, NULL);
+    a.best = count ? tensor_of(CAIRN_I32, ROWS, count, NULL) : NULL;
+    done = draw(&a, logits, NULL, with) &&
+           !cairn_tensor_read(rt, a.logprobs, logprobs, (size_t)(ROWS * (1 + count)) * 4) &&
+           (!count || !cairn_tensor_read(rt, a.best, best, (size_t)(ROWS * count) * 4));
+    for (int r = 0; r < ROWS && done; r++) {
+        one.temperature = f[0][r] > 0 ? f[0][r] : 0, one.top_p = f[1][r], one.min_p = f[2][r];
+        one.repetition_penalty = f[3][r], one.top_k = k[r];
+        done = draw(&one, logits, NULL, alone);
+        if (alone[r] != with[r]) wrong++, tap_note("row %d: %d, alone %d", r, with[r], alone[r]);
+        wrong += !are_right(x + (int64_t)r * vocab, vocab, with[r], &logprobs[0][0] + r * (1 + count),
+                            &best[0][0] + r * count, count);
+    }
+    tap_ok(done && !wrong, "rows of their own parameters on %s, %d best of %d: %d wrong: %s", where, count,
+           vocab, wrong, done ? "" : cairn_last_error(rt));
+    a.logprobs = past;
+    tap_ok(cairn_sample(rt, &a) == CAIRN_INVALID_ARGUMENT, "logprobs of another type");
+    cairn_tensor_free(rt, logits), cairn_tensor_free(rt, past), cairn_tensor_free(rt, at);
+    cairn_tensor_free(rt, ks), cairn_tensor_free(rt, a.tokens), cairn_tensor_free(rt, a.best);
+    for (int i = 0; i < 4; i++) cairn_tensor_free(rt, own[i]);
+    free(x);
+}
+
 static void test_backend(cairn_runtime *opened, const char *name) {
     rt = opened, where = name;
     for (int i = 0; i < 3; i++) {
@@ -153,10 +230,13 @@ static void test_backend(cairn_runtime *opened, const char *name) {
     }
     test_op(16384, 50, 0.95f, 1.0f, 1.0f);
     test_rows(5000);
+    test_by_row(300 + below(3000), 5);
+    test_by_row(40, 32);
+    test_by_row(3000, 0);
 }
 
 int main(void) {
     seed = random_seed();
-    run_on_backends(NULL, "sample_mask", test_backend);
+    run_on_backends(NULL, "sample_rows", test_backend);
     return tap_done();
 }

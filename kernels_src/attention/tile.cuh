@@ -1,0 +1,50 @@
+/* attention/tile.cuh: up to 16 query heads of one row and KV head, and what they end with. */
+#ifndef CAIRN_TILE_CUH
+#define CAIRN_TILE_CUH
+
+constexpr int THREADS = CORE_WARPS * WARP;
+
+CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count) {
+    for (int i = thread_id(); i < count * DIM; i += THREADS) {
+        p.out[head * DIM + i] = 0.0f;
+        if (p.lse && i < count) p.lse[head + i] = as_f32(0xff800000u);
+    }
+}
+
+/* The block's place: tiles of queries, of which this block has `count` from row `head` on. */
+struct tile {
+    int run, unit, r, kv_head, count, most;
+    int64_t head;
+
+    CAIRN_MEMBER void find(const attend_params &p) {
+        const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, 16);
+        run = block_id(), unit = block_id_y(), r = block_id_z();
+        most = min_of(group, 16); /* rows of a tile */
+        const int query = unit % tiles * 16;
+        kv_head = unit / tiles, count = min_of(group - query, 16);
+        head = (int64_t)r * p.heads + kv_head * group + query;
+    }
+};
+
+/* By the last block: the row from its runs' values [runs, most, DIM] and (m, l) [runs, most]. */
+CAIRN_INLINE void merge_parts(const attend_params &p, const tile &at, const float *parts,
+                              const f32x2 *sums, int runs) {
+    const int t = lane_id() % 4, number = t * 8 + scattered(lane_id() / 4), count = at.count;
+    for (int i = warp_id(); i < count * (DIM / 32); i += CORE_WARPS) {
+        const int m = i / (DIM / 32), d = i % (DIM / 32) * 32;
+        const merged out = merge_runs(
+            runs,
+            [&](int from, run_part &part) {
+                const int64_t row = (int64_t)from * at.most + m;
+                part.load(parts + row * DIM + d + t * 8, sums + row);
+            },
+            [](const run_part *, int) { return false; });
+        p.out[(at.head + m) * DIM + d + number] = out.value;
+        if (p.lse && d == 0 && lane_id() == 0)
+            p.lse[at.head + m] = out.total > 0.0f
+                                     ? (out.top + log2_fast(out.total)) * 0.6931471805599453f
+                                     : as_f32(0xff800000u);
+    }
+}
+
+#endif

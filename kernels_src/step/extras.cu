@@ -1,0 +1,99 @@
+/* What stands between the products of families beyond plain llama, for steps and prompts alike:
+ *
+ *   step_heads  heads of q, k and v, biased, normed and turned; queries to the exchange, keys and
+ *               values to the cache. Grid (ceil(heads of q, k and v / 4), rows): a warp a head.
+ *   step_add    residual += normed summand, handed on for the next norm; reserved = 0 after
+ *               attention, 1 after the ffn. Grid rows.
+ *
+ * 128 threads. In: the products' f32 sums (SUMMED_AT). Norms and turns in f32, rounded once.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. A row's results depend on that row alone.
+ * Shared memory: 16 x head_dim bytes, or 16. Sync: one block_sync in step_add.
+ * Reference: tests/ref/llama_ref.h.
+ * matrix: CAIRN_LAYERS=18 CAIRN_HIDDEN=640 CAIRN_HEADS=4 CAIRN_KV_HEADS=1 CAIRN_HEAD_DIM=256
+ * matrix: + CAIRN_FFN=2048 CAIRN_VOCAB=262144 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
+#include "step/stages.cuh"
+
+/* Value d of a head, turned by the row's table of (cos, sin). */
+CAIRN_INLINE float turned(const step_params &p, const float *x, const f32x2 *table, int d) {
+    const int half = p.rope_half;
+    if (d >= p.rope_dims) return x[d];
+    const bool second = half ? d >= half : d % 2 != 0;
+    const f32x2 turn = table[half ? d % half : d / 2];
+    const float other = x[half ? (second ? d - half : d + half) : d ^ 1];
+    return fma_f32(x[d], turn.x, second ? other * turn.y : -(other * turn.y));
+}
+
+/* 1 / rms of `count` values whose squares sum up to `squares`. */
+CAIRN_INLINE float norm_factor(const step_params &p, float squares, int count) {
+    return rsqrt_fast(squares * (1.0f / (float)count) + p.norm_eps);
+}
+
+CAIRN_KERNEL(step_heads, 128, 1, step_params) {
+    const int head = block_id() * 4 + warp_id(), r = block_id_y();
+    start_input();
+    if (r >= p.input[STEP_ROWS] || head >= HEADS + 2 * KV_HEADS) return;
+    const bool key = head >= HEADS, value = head >= HEADS + KV_HEADS;
+    const float *from = (const float *)(region(p, 0, 0) + SUMMED_AT) + (int64_t)r * QKV +
+                        head * HEAD_DIM;
+    const float *norm = p.head_norms && !value ? p.head_norms + (key ? HEAD_DIM : 0) : nullptr;
+    float *x = (float *)shared_base() + warp_id() * HEAD_DIM, squares = 0.0f;
+    for (int d = lane_id(); d < HEAD_DIM; d += WARP) {
+        x[d] = from[d] + (p.bias ? p.bias[head * HEAD_DIM + d] : 0.0f);
+        squares = fma_f32(x[d], x[d], squares);
+    }
+    const float factor = norm ? norm_factor(p, warp_sum(squares), HEAD_DIM) : 1.0f;
+    for (int d = lane_id(); norm && d < HEAD_DIM; d += WARP) x[d] = x[d] * factor * norm[d];
+    warp_sync();
+    const int position = input_array(p, STEP_POSITION)[r];
+    const int sequence = input_array(p, STEP_SEQUENCE)[r];
+    const f32x2 *table = (const f32x2 *)p.rope +
+                         (int64_t)input_array(p, STEP_ROPE)[r] * (HEAD_DIM / 2);
+    uint16_t *to = (uint16_t *)(region(p, 0, 0) + QKV_AT) + (int64_t)r * QKV + head * HEAD_DIM;
+    if (key) {
+        const int64_t page = p.page_table[(int64_t)sequence * p.table_stride + position / PAGE];
+        to = p.kv[p.layer] + layout_slot(page, value, (head - HEADS) % KV_HEADS, position % PAGE,
+                                         KV_HEADS, PAGE, HEAD_DIM);
+    }
+    for (int d = 2 * lane_id(); d < HEAD_DIM; d += 2 * WARP) {
+        const bool turns = !value && !p.still;
+        const float low = turns ? turned(p, x, table, d) : x[d];
+        const float high = turns ? turned(p, x, table, d + 1) : x[d + 1];
+        *(uint32_t *)(to + d) = pack_f16x2(low, high);
+    }
+}
+
+CAIRN_KERNEL(step_add, 128, 1, step_params) {
+    const int r = block_id(), ffn = p.reserved;
+    float *sums = (float *)shared_base(), squares = 0.0f;
+    start_input();
+    if (r >= p.input[STEP_ROWS]) return;
+    const float *added = (const float *)(region(p, 0, 0) + SUMMED_AT) + (int64_t)r * HIDDEN;
+    const float *post = p.post_norms + (ffn ? HIDDEN : 0);
+    const float *norm = p.norms + (int64_t)(2 * p.layer + 1 + ffn) * HIDDEN;
+    float *x = residual_of(p) + (int64_t)r * HIDDEN;
+    uint8_t *hidden = region(p, 0, 0) + (ffn ? HIDDEN_AT : MIDDLE_AT);
+    uint8_t *to = region(p, 0, 0) + (ffn ? SQUARES_AT : MIDDLE_SQUARES_AT);
+    for (int i = thread_id(); i < HIDDEN; i += 128) squares = fma_f32(added[i], added[i], squares);
+    squares = warp_sum(squares);
+    if (lane_id() == 0) sums[warp_id()] = squares;
+    block_sync();
+    const float factor = norm_factor(p, (sums[0] + sums[1]) + (sums[2] + sums[3]), HIDDEN);
+    for (int first = 0; first < HIDDEN; first += 256) {
+        const int k = first + 2 * thread_id();
+        float sum = 0.0f;
+        if (k < HIDDEN) {
+            f32x2 v = *(const f32x2 *)(x + k);
+            v.x += added[k] * factor * post[k], v.y += added[k + 1] * factor * post[k + 1];
+            *(f32x2 *)(x + k) = v;
+            *(uint32_t *)(hidden + ((int64_t)r * HIDDEN + k) * 2) = pack_f16x2(
+                v.x * (norm[k] * p.input_scale), v.y * (norm[k + 1] * p.input_scale));
+            sum = fma_f32(v.x, v.x, v.y * v.y);
+        }
+#pragma unroll
+        for (int m = 1; m < 8; m *= 2) sum += shuffle_xor(sum, m); /* of 16 outputs */
+        if (k < HIDDEN && k % 16 == 0) ((float *)to)[(int64_t)r * SQUARES + k / 16] = sum;
+    }
+}
