@@ -283,7 +283,7 @@ int main(void) {
     state = random_seed();
     on_toy = true;
     if (!tap_ok(file >= 0 && toy_write(path, NULL) && tell_alone(), "the toy is written")) return tap_done();
-    test_guests(1, 6);
+    test_guests(3, 6); /* with pages for all six: those that rest keep theirs for a while */
     test_guests(4, 12);
     test_wrong_use();
     test_closing();
