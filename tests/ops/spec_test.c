@@ -218,8 +218,6 @@ static void mend_numbers(call *c) {
         put_int(c, "n", 0);
         put_int(c, "slots", has(c, "page_table") && (has(c, "keys") || (!has(c, "offsets") && chance(50))));
     }
-}
-
     if (is_attention(c)) mend_attention(c);
     if (is_op(c, "topk_rows")) {
         cairn_topk_rows_args *a = (cairn_topk_rows_args *)(void *)c->args.bytes;
@@ -468,9 +466,6 @@ static void add_tensors(call *c) {
         if (is_text(spec_lua_name(a), "cache")) scaled = type == CAIRN_E4M3;
         if (a->kind == SPEC_LIST) add_list(c, a, is_text(a->name, "scales"), type);
         else if ((is_op(c, "prepare_steps") || is_op(c, "prefix_chunks")) &&
-}
-
-        else if (!is_op(c, "short_conv_metadata") && !is_op(c, "attend") &&
                  (is_text(a->name, "slots") || is_text(a->name, "pages") ||
                   is_text(a->name, "kv_indices") || is_text(a->name, "cu_lens")))
             add_wide(c, a);
