@@ -24,8 +24,8 @@ typedef struct SIMD(eight_run) {
 #define SIMD_EIGHT_MINIMA(type) ((type) == BLOCK_Q4_1 || (type) == BLOCK_Q5_1 || \
                                  (type) == BLOCK_Q4_K || (type) == BLOCK_Q5_K)
 #define SIMD_EIGHT_PARTS(type) (SIMD_PARTS(type) ? SIMD_PARTS(type) : 1) /* 32s of a block */
-#define SIMD_EIGHT_TYPES(X) X(Q4_0, 18) X(Q4_1, 20) X(Q5_0, 22) X(Q5_1, 24) X(Q8_0, 34) \
-    X(Q4_K, 144) X(Q5_K, 176) X(Q6_K, 210)
+#define SIMD_EIGHT_SMALL(X) X(Q4_0, 18) X(Q4_1, 20) X(Q5_0, 22) X(Q5_1, 24) X(Q8_0, 34)
+#define SIMD_EIGHT_LARGE(X) X(Q4_K, 144) X(Q5_K, 176) X(Q6_K, 210)
 
 /* ---- unpacking: one block of VEC_N outputs, `row` bytes apart ---------------------------------- */
 
@@ -46,7 +46,7 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_small)(int type, const uint8_t *block,
     if (five) fifth = SIMD(words)(block + head, row);
     if (type == BLOCK_Q8_0) SIMD(eight_bytes)(block + head, row, both);
     else SIMD(columns)(block + head + (five ? 4 : 0), row, both);
-    BASE_UNROLL
+    VEC_UNROLL
     for (int i = 0; i < 8; i++) {
         if (type == BLOCK_Q8_0) {
             out[i] = QUADS_OF_WIDE(both[i]);
@@ -76,7 +76,7 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_sixes)(const uint8_t *block, size_t ro
     QUADS last_a = QUADS_OR(QUADS_AND(c, 15), high_a);
     QUADS last_b = QUADS_OR(QUADS_AND(QUADS_RIGHT(c, 4), 15), high_b);
     a = QUADS_AND(a, 63), b = QUADS_AND(b, 63);
-    BASE_UNROLL
+    VEC_UNROLL
     for (int i = 0; i < 4; i++) {
         scales[i] = VEC_MUL(SIMD(eight_byte)(a, i), scale);
         scales[4 + i] = VEC_MUL(SIMD(eight_byte)(last_a, i), scale);
@@ -93,7 +93,7 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_nibbles)(int type, const uint8_t *bloc
     if (type == BLOCK_Q5_K) SIMD(eight_bytes)(block + 16, row, fifth);
     for (int pair = 0; pair < 4; pair++, out += 16) {
         SIMD(eight_bytes)(block + (type == BLOCK_Q4_K ? 16 : 48) + 32 * pair, row, both);
-        BASE_UNROLL
+        VEC_UNROLL
         for (int i = 0; i < 16; i++) {
             out[i] = QUADS_AND(i < 8 ? both[i] : QUADS_RIGHT(both[i - 8], 4), 15);
             if (type != BLOCK_Q5_K) continue;
@@ -109,7 +109,7 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_six)(const uint8_t *block, size_t row,
     const VEC scale = SIMD(halves)(block + 208, row);
     QUADS signs[4], low[16], high[8];
     SIMD(columns)(block + 192, row, signs);
-    BASE_UNROLL
+    VEC_UNROLL
     for (int i = 0; i < 16; i++) /* signed bytes: as if from 0, then 128 less */
         scales[i] = VEC_MUL(VEC_SUB(SIMD(eight_byte)(QUADS_FLIP(signs[i / 4]), i % 4),
                                     VEC_SET(128.0f)), scale);
@@ -117,14 +117,14 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_six)(const uint8_t *block, size_t row,
         SIMD(eight_bytes)(block + 64 * half, row, low);
         SIMD(eight_bytes)(block + 64 * half + 32, row, low + 8);
         SIMD(eight_bytes)(block + 128 + 32 * half, row, high);
-        BASE_UNROLL
+        VEC_UNROLL
         for (int i = 0; i < 32; i++)
             out[i] = QUADS_OR(QUADS_AND(i < 16 ? low[i] : QUADS_RIGHT(low[i - 16], 4), 15),
                               QUADS_LEFT(QUADS_AND(QUADS_RIGHT(high[i % 8], i / 8 * 2), 3), 4));
     }
 }
 
-/* The block, wherever it is wanted; what is read next, `ahead` bytes on, is fetched into the cache. */
+/* A block of any type. */
 SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_block)(int type, const uint8_t *block, size_t row,
                                                  QUADS *out, VEC *scales, VEC *minima) {
     if (type == BLOCK_Q4_K || type == BLOCK_Q5_K)
@@ -142,7 +142,8 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_block)(int type, const uint8_t *block,
                               run->scales + (BLOCK_##type == BLOCK_Q6_K ? 2 * g : g), \
                               run->minima + g); \
     }
-SIMD_EIGHT_TYPES(SIMD_EIGHT_UNPACK)
+SIMD_EIGHT_SMALL(SIMD_EIGHT_UNPACK)
+SIMD_EIGHT_LARGE(SIMD_EIGHT_UNPACK)
 #undef SIMD_EIGHT_UNPACK
 
 /* ---- multiplying ------------------------------------------------------------------------------- */
@@ -168,10 +169,10 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_multiply)(const int rows, const bool m
                                                     const QUADS *numbers, const VEC *scales,
                                                     const VEC *minimum, const SIMD(eight_row) *x,
                                                     VEC *total) {
-    BASE_UNROLL
+    VEC_UNROLL
     for (int h = 0; h < halves; h++) {
         SUMS whole[4], other[4]; /* two chains: a dot waits for the one before */
-        BASE_UNROLL
+        VEC_UNROLL
         for (int r = 0; r < rows; r++) {
             whole[r] = SUMS_SET(x->start[r * (x->apart / 16) + h]);
             other[r] = SUMS_SET(0);
@@ -180,39 +181,37 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_multiply)(const int rows, const bool m
         for (int i = 8 / halves * h; i < 8 / halves * (h + 1); i++) {
             SUMS *sums = i % 2 ? other : whole;
             const QUADS n = numbers[i];
-            BASE_UNROLL
+            VEC_UNROLL
             for (int r = 0; r < rows; r++)
                 sums[r] = SIMD(dot)(wide, sums[r], n, x->q + r * x->apart + 4 * i);
         }
-        BASE_UNROLL
+        VEC_UNROLL
         for (int r = 0; r < rows; r++)
             total[r] = VEC_FMA(SUMS_FLOATS(SUMS_ADD(whole[r], other[r])),
                                VEC_MUL(scales[h], VEC_SET(x->scale[r * (x->apart / 32)])),
                                total[r]);
     }
-    BASE_UNROLL
+    VEC_UNROLL
     for (int r = 0; r < rows && minima; r++)
         total[r] = VEC_FMA(*minimum, VEC_SET(x->lies[r * (x->apart / 32)]), total[r]);
 }
 
-/* One row times VEC_N outputs, each block as it is unpacked. The next outputs lie `ahead` bytes on;
- * they are fetched into the cache as they lie, since memory reads sixteen rows at once badly. */
+/* One row times VEC_N outputs in blocks of 32, each as it is unpacked. The next outputs lie `ahead`
+ * bytes on; they are fetched into the cache as they lie, since memory reads sixteen rows at once
+ * badly. */
 SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_single)(int type, int bytes, const uint8_t *w, size_t row,
                                                   int count, size_t ahead, SIMD(eight_row) x,
                                                   float *sums) {
-    const int parts = SIMD_EIGHT_PARTS(type), halves = type == BLOCK_Q6_K ? 2 : 1;
     const uint8_t *fetch = w + ahead;
     VEC total = VEC_SET(0.0f);
-    for (int g = 0; g < count; g += parts, w += bytes, fetch += VEC_N * bytes) {
-        QUADS numbers[8 * SIMD_EIGHT_PARTS(BLOCK_Q4_K)];
-        VEC scales[16], minima[8];
-        SIMD(eight_block)(type, w, row, numbers, scales, minima);
+    for (int g = 0; g < count; g++, w += bytes, fetch += VEC_N * bytes) {
+        QUADS numbers[8];
+        VEC scale, minimum;
+        SIMD(eight_small)(type, w, row, numbers, &scale, &minimum);
         for (int i = 0; i < VEC_N * bytes && ahead; i += 64) QUADS_FETCH(fetch + i);
-        for (int p = 0; p < parts; p++) {
-            SIMD(eight_multiply)(1, SIMD_EIGHT_MINIMA(type), halves, type == BLOCK_Q8_0,
-                                 numbers + 8 * p, scales + halves * p, minima + p, &x, &total);
-            SIMD(eight_advance)(&x, 32);
-        }
+        SIMD(eight_multiply)(1, SIMD_EIGHT_MINIMA(type), 1, type == BLOCK_Q8_0, numbers, &scale,
+                             &minimum, &x, &total);
+        SIMD(eight_advance)(&x, 32);
     }
     VEC_STORE(sums, total);
 }
@@ -222,7 +221,7 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_single)(int type, int bytes, const uin
                                                   size_t ahead, SIMD(eight_row) x, float *sums) { \
         SIMD(eight_single)(BLOCK_##type, bytes, w, row, count, ahead, x, sums); \
     }
-SIMD_EIGHT_TYPES(SIMD_EIGHT_SINGLE)
+SIMD_EIGHT_SMALL(SIMD_EIGHT_SINGLE)
 #undef SIMD_EIGHT_SINGLE
 
 /* sums [rows, VEC_N] += `rows` rows of x times a run. */
@@ -231,14 +230,14 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_several)(const int rows, const bool mi
                                                    const SIMD(eight_run) *run, int count,
                                                    SIMD(eight_row) x, float *sums) {
     VEC total[4];
-    BASE_UNROLL
+    VEC_UNROLL
     for (int r = 0; r < rows; r++) total[r] = VEC_LOAD(sums + r * VEC_N);
     for (int g = 0; g < count; g++) {
         SIMD(eight_multiply)(rows, minima, halves, wide, run->numbers + 8 * g,
                              run->scales + g * halves, run->minima + g, &x, total);
         SIMD(eight_advance)(&x, 32);
     }
-    BASE_UNROLL
+    VEC_UNROLL
     for (int r = 0; r < rows; r++) VEC_STORE(sums + r * VEC_N, total[r]);
 }
 
@@ -264,7 +263,7 @@ typedef struct SIMD(eight_kind) {
     int type, bytes, parts;
     void (*unpack)(const uint8_t *w, size_t row, int count, SIMD(eight_run) *run);
     void (*single)(const uint8_t *w, size_t row, int count, size_t ahead, SIMD(eight_row) x,
-                   float *sums);
+                   float *sums); /* NULL: one row goes as several do */
     SIMD(eight_function) *one, *four;
 } SIMD(eight_kind);
 
@@ -274,11 +273,16 @@ SIMD_EIGHT_FN static const SIMD(eight_kind) *SIMD(eight_kind_of)(int type) {
     ((type) == BLOCK_Q8_0 ? SIMD(eight_wide_##rows) : (type) == BLOCK_Q6_K ? \
      SIMD(eight_halves_##rows) : SIMD_EIGHT_MINIMA(type) ? SIMD(eight_minima_##rows) : \
      SIMD(eight_plain_##rows))
-#define SIMD_EIGHT_KIND(name, bytes) \
-    {BLOCK_##name, bytes, SIMD_EIGHT_PARTS(BLOCK_##name), SIMD(eight_##name), SIMD(single_##name), \
+#define SIMD_EIGHT_KIND(name, bytes, single) \
+    {BLOCK_##name, bytes, SIMD_EIGHT_PARTS(BLOCK_##name), SIMD(eight_##name), single, \
      SIMD_EIGHT_ROWS(BLOCK_##name, 1), SIMD_EIGHT_ROWS(BLOCK_##name, 4)},
-    static const SIMD(eight_kind) kinds[] = {SIMD_EIGHT_TYPES(SIMD_EIGHT_KIND)};
+#define SIMD_EIGHT_ONE(name, bytes) SIMD_EIGHT_KIND(name, bytes, SIMD(single_##name))
+#define SIMD_EIGHT_NONE(name, bytes) SIMD_EIGHT_KIND(name, bytes, NULL)
+    static const SIMD(eight_kind) kinds[] = {
+        SIMD_EIGHT_SMALL(SIMD_EIGHT_ONE) SIMD_EIGHT_LARGE(SIMD_EIGHT_NONE)};
 #undef SIMD_EIGHT_KIND
+#undef SIMD_EIGHT_ONE
+#undef SIMD_EIGHT_NONE
 #undef SIMD_EIGHT_ROWS
     for (size_t i = 0; i < BASE_COUNT(kinds); i++)
         if (kinds[i].type == type) return &kinds[i];
@@ -314,7 +318,7 @@ SIMD_EIGHT_FN static void SIMD(product_eight)(int type, const uint8_t *w, int ou
     const size_t row = (size_t)(x->n / 32 / kind->parts) * (size_t)kind->bytes;
     for (int o = 0, some; o < outs; o += some, w += (size_t)some * row) {
         some = outs - o < VEC_N ? 1 : VEC_N; /* the last ones singly: all lanes the same output */
-        if (x->rows == 1)
+        if (x->rows == 1 && kind->single)
             kind->single(w, some == 1 ? 0 : row, x->n / 32, some == 1 ? 0 : VEC_N * row, at, sums);
         else SIMD(eight_tile)(kind, w, some == 1 ? 0 : row, x, at, sums);
         for (int r = 0; r < x->rows; r++)
@@ -367,4 +371,5 @@ SIMD_EIGHT_FN static bool SIMD(round_eight)(int type, const float *x, int n, int
 #undef SIMD_EIGHT_LESS
 #undef SIMD_EIGHT_MINIMA
 #undef SIMD_EIGHT_PARTS
-#undef SIMD_EIGHT_TYPES
+#undef SIMD_EIGHT_SMALL
+#undef SIMD_EIGHT_LARGE

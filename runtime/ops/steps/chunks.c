@@ -159,7 +159,8 @@ static cairn_status chunks_run_cpu(device *dev, const chunks_call *s) {
     }
     if (p->chunk_count)
         *p->chunk_count = longest / p->chunk_len + (longest % p->chunk_len != 0);
-    pool_run(dev->pool, p->chunks, chunks_write, &job);
+    if (p->starts || p->lens || p->cu_lens || p->kv_indices) /* else there may be any number */
+        pool_run(dev->pool, p->chunks, chunks_write, &job);
     return status;
 }
 
