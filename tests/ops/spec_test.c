@@ -396,7 +396,6 @@ static void mend_sizes(call *c) {
     if ((is_op(c, "embed") || is_op(c, "linear") || is_op(c, "index_qk")) &&
         block_find(get_int(c, "block"))->values == 256)
         c->n[SPEC_HIDDEN] = c->n[SPEC_INS] = 256;
-    if (is_op(c, "sample")) c->n[SPEC_ANY] = (c->n[SPEC_VOCAB] + 31) / 32; /* words of a mask */
     if (is_op(c, "kv_collate")) c->n[SPEC_HEAD_DIM] = 16 * between(1, 2);
     if (is_op(c, "prepare_steps")) c->n[SPEC_BATCH] = between(1, 4);
     if (is_op(c, "prefix_chunks")) c->n[SPEC_BATCH] = between(1, 4), c->n[SPEC_PARTS] = between(1, 3);
