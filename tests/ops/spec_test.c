@@ -224,6 +224,11 @@ static void mend_numbers(call *c) {
         a->produce = produce, a->user = c;
         a->max_bytes = (uint64_t)between(0, 100);
     }
+    if (is_op(c, "sample")) { /* of widths that the table does not know: sample_rows has them */
+        set_present(c, "mask", false);
+        set_present(c, "logprobs", false);
+        set_present(c, "best", false);
+    }
     if (is_op(c, "rope")) put_int(c, "rotary_dim", between(0, c->n[SPEC_HEAD_DIM] / 2) * 2);
     if (is_op(c, "kv_append"))
         put_int(c, "rotary_dim", between(0, c->n[SPEC_HEAD_DIM] / 16) * 16);
