@@ -163,6 +163,21 @@ BASE_INLINE void SIMD(eight_advance)(SIMD(eight_row) *x, int64_t values) {
     x->start += values / 16;
 }
 
+/* Four steps of four inputs each, from x's `at` on. */
+SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_four)(const int rows, const bool wide,
+                                                const QUADS *numbers, const SIMD(eight_row) *x,
+                                                int at, SUMS *whole, SUMS *other) {
+    const QUADS a = numbers[0], b = numbers[1], c = numbers[2], d = numbers[3];
+    VEC_UNROLL
+    for (int r = 0; r < rows; r++) {
+        const int8_t *q = x->q + r * x->apart + at;
+        whole[r] = SIMD(dot)(wide, whole[r], a, q);
+        other[r] = SIMD(dot)(wide, other[r], b, q + 4);
+        whole[r] = SIMD(dot)(wide, whole[r], c, q + 8);
+        other[r] = SIMD(dot)(wide, other[r], d, q + 12);
+    }
+}
+
 /* total [rows] += `rows` (a constant) rows of x times 32 inputs. */
 SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_multiply)(const int rows, const bool minima,
                                                     const int halves, const bool wide,
@@ -177,14 +192,8 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_multiply)(const int rows, const bool m
             whole[r] = SUMS_SET(x->start[r * (x->apart / 16) + h]);
             other[r] = SUMS_SET(0);
         }
-        VEC_UNROLL
-        for (int i = 8 / halves * h; i < 8 / halves * (h + 1); i++) {
-            SUMS *sums = i % 2 ? other : whole;
-            const QUADS n = numbers[i];
-            VEC_UNROLL
-            for (int r = 0; r < rows; r++)
-                sums[r] = SIMD(dot)(wide, sums[r], n, x->q + r * x->apart + 4 * i);
-        }
+        SIMD(eight_four)(rows, wide, numbers + 8 / halves * h, x, 32 / halves * h, whole, other);
+        if (halves == 1) SIMD(eight_four)(rows, wide, numbers + 4, x, 16, whole, other);
         VEC_UNROLL
         for (int r = 0; r < rows; r++)
             total[r] = VEC_FMA(SUMS_FLOATS(SUMS_ADD(whole[r], other[r])),
@@ -289,22 +298,28 @@ SIMD_EIGHT_FN static const SIMD(eight_kind) *SIMD(eight_kind_of)(int type) {
     return NULL;
 }
 
-/* sums [rows, VEC_N]: several rows of x times the outputs from w on. */
+/* sums [rows, VEC_N]: the rows of x times the outputs from w on. What is read next is fetched as in
+ * eight_single. */
 SIMD_EIGHT_FN static void SIMD(eight_tile)(const SIMD(eight_kind) *kind, const uint8_t *w, size_t row,
                                            const simd_eight *x, SIMD(eight_row) at, float *sums) {
     const int all = x->n / 32;
+    const uint8_t *fetch = w + VEC_N * row;
     SIMD(eight_run) run;
     memset(sums, 0, (size_t)x->rows * VEC_N * sizeof *sums);
     for (int g = 0, count; g < all; g += count) {
         SIMD(eight_row) from = at;
+        int bytes;
         count = all - g < SIMD(EIGHT_RUN) ? all - g : SIMD(EIGHT_RUN);
-        kind->unpack(w + (size_t)(g / kind->parts) * (size_t)kind->bytes, row, count, &run);
+        bytes = count / kind->parts * kind->bytes;
+        kind->unpack(w, row, count, &run);
+        for (int i = 0; i < VEC_N * bytes && row; i += 64) QUADS_FETCH(fetch + i);
         for (int r = 0, some; r < x->rows; r += some) {
             some = x->rows - r < 4 ? 1 : 4;
             (some == 4 ? kind->four : kind->one)(&run, count, from, sums + r * VEC_N);
             SIMD(eight_advance)(&from, some * at.apart);
         }
         SIMD(eight_advance)(&at, 32 * count);
+        w += bytes, fetch += VEC_N * bytes;
     }
 }
 
