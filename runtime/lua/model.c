@@ -497,6 +497,13 @@ static int bind_session_ids(lua_State *L) {
     return 1;
 }
 
+/* s:pointer() -> the cairn_session * that C calls take, while the session is open */
+static int bind_pointer(lua_State *L) {
+    cairn_runtime *rt;
+    lua_pushlightuserdata(L, bind_to_session(L, 1, &rt));
+    return 1;
+}
+
 static int bind_cancel(lua_State *L) {
     cairn_runtime *rt;
     cairn_cancel(bind_to_session(L, 1, &rt));
@@ -910,7 +917,7 @@ static void bind_new_model_types(lua_State *L) {
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text},
         {"submit", bind_submit}, {"poll", bind_poll},
-        {"cancel", bind_cancel}, {"stats", bind_stats}, {NULL, NULL}};
+        {"cancel", bind_cancel}, {"pointer", bind_pointer}, {"stats", bind_stats}, {NULL, NULL}};
     static const bind_handle models = {BIND_MODEL, "close", bind_give_model};
     static const bind_handle sessions = {BIND_SESSION, "close", bind_give_session};
     bind_new_handle(L, &models, model);

@@ -118,9 +118,13 @@ static int program_terminal(lua_State *L) {
 }
 
 static volatile sig_atomic_t program_catches, program_caught;
+static cairn_session *volatile program_session; /* is cancelled by Ctrl-C */
 
-/* host.catch_interrupts(on): Ctrl-C is told by host.interrupted() instead of ending the script. */
+/* host.catch_interrupts(on): Ctrl-C is told by host.interrupted() instead of ending the script; given
+ * a session's pointer, it also cancels what that session does, and must be called again before the
+ * session is closed. */
 static int program_catch(lua_State *L) {
+    program_session = (cairn_session *)lua_touserdata(L, 1);
     program_caught = 0;
     program_catches = lua_toboolean(L, 1);
     return 0;
@@ -194,6 +198,7 @@ static void program_stop(lua_State *L, lua_Debug *where) {
 static void program_interrupt(int number) {
     if (program_catches && !program_caught) {
         program_caught = 1;
+        cairn_cancel(program_session); /* stores a word */
         signal(number, program_interrupt);
         return;
     }

@@ -122,6 +122,7 @@ end
 
 -- Streams the answer. Ctrl-C ends it; what was said stays in the session, and so does the turn.
 function Chat:turn(text)
+  host.catch_interrupts(self.session:pointer())
   self.session:chat(self:messages(text))
   for piece in self.session:generate(nil, { max_tokens = self.o.max_tokens }) do
     io.stdout:write(piece)
@@ -144,6 +145,7 @@ function Chat:try(f, ...)
   host.catch_interrupts(false)
   if self.stopped or late then self:note "[stopped]" end
   if done then return result end
+  if common.was_cancelled(result) then return true end
   self:note("%s", type(result) == "table" and (result.text or result.usage) or result)
   return true
 end

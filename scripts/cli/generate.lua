@@ -28,6 +28,7 @@ function Run:open(config)
     log = self.o.watch and "apart" or nil })
   self.model = common.load_model(self.rt, self.o)
   self.session = self.model:session()
+  host.catch_interrupts(self.session:pointer())
 end
 
 -- Adds the figures of the last generation to those before it.
@@ -77,6 +78,16 @@ function Run:generate(prompt, piece, between)
   return self.sums.stop ~= "none"
 end
 
+-- Ctrl-C ends what the session does, a prompt too. Calls f(self, ...); true if that came.
+function Run:until_interrupted(f, ...)
+  local done, err = xpcall(f, function(e)
+    return common.was_cancelled(e) and { cancelled = true } or e
+  end, self, ...)
+  if not done and not (type(err) == "table" and err.cancelled) then error(err, 0) end
+  if not done then self:add_stats() end
+  return host.interrupted()
+end
+
 -- ---- --watch ------------------------------------------------------------------------------------
 
 -- Takes the changed file over. Gives the new config when the runtime must be reopened for it.
@@ -118,6 +129,7 @@ end
 local function reopen(run)
   local ids, old = run.settled_ids, run.rt:config()
   common.say "\n[reopening for the new config]"
+  host.catch_interrupts(true)
   run.rt:close()
   local function replay(config)
     run:open(config)
@@ -177,26 +189,34 @@ local function run_command(o)
   common.model_path(o) -- said before anything is opened
   if o.watch and not o.config then options.fail "--watch needs --config FILE" end
   local run = start(o)
-  local closing <close> = setmetatable({}, { __close = function() run.rt:close() end })
+  local closing <close> = setmetatable({}, { __close = function()
+    host.catch_interrupts(false)
+    run.rt:close()
+  end })
   local function piece(text)
     if not o.json then
       io.stdout:write(text)
       io.stdout:flush()
     end
   end
-  if o.chat then
-    run.session:chat { { role = "user", content = prompt } }
-    run.prompt_tokens, prompt = #run.session:ids(), nil
-  end
-  local between = o.watch and watcher(run)
-  while not run:generate(prompt, piece, between) do
-    reopen(run)
-    prompt = nil
-  end
-  run.ids = run.session:ids()
-  if o.compare then run.plain = plain_rate(run) end
+  local interrupted = run:until_interrupted(function()
+    if o.chat then
+      run.session:chat { { role = "user", content = prompt } }
+      run.prompt_tokens, prompt = #run.session:ids(), nil
+    end
+    local between = o.watch and watcher(run)
+    while not run:generate(prompt, piece, between) do
+      reopen(run)
+      prompt = nil
+    end
+    run.ids = run.session:ids()
+    if o.compare and run.sums.stop ~= "cancel" then run.plain = plain_rate(run) end
+  end)
+  run.ids = run.ids or run.session:ids()
+  run.prompt_tokens = run.prompt_tokens or #run.ids
   if o.json then print_json(run) else report(run) end
   io.stdout:flush()
+  if interrupted then return 130 end
   pcall(run.model.wait, run.model) -- so that the next run finds every kernel in the cache
   return 0
 end

@@ -155,6 +155,7 @@ function cairn.ops() end
 ---@field load_memory fun(self, saved: string): cairn.Session
 ---@field ids fun(self): integer[]
 ---@field cancel fun(self)
+---@field pointer fun(self): lightuserdata the cairn_session * that C calls take
 ---@field stats fun(self): table
 ---@field close fun(self)
 

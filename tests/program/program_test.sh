@@ -140,6 +140,25 @@ check "eval takes ids" sh -c "$cairn tokenize --model $CAIRN_MODEL --file $work/
 check "and scores them as the text" json "$work/e2.json" \
     "o['mean_nll'] == json.load(open('$work/e.json'))['mean_nll']"
 
+# Ctrl-C in a prompt and in an answer: the figures so far, exit 130. Its messages say where it is.
+stopped() {
+    $cairn generate --model "$CAIRN_MODEL" --backend cpu --prompt-file scripts/demo.txt --max-tokens 2000 \
+        >"$work/stopped.txt" 2>"$work/stopped.log" &
+    running=$!
+    i=0
+    until [ $i -ge 100 ] || $1; do
+        sleep 0.1
+        i=$((i + 1))
+    done
+    kill -INT $running
+    wait $running
+    [ $? = 130 ] && grep -q "tokens of prompt in" "$work/stopped.log"
+}
+check "Ctrl-C ends an answer" stopped "[ -s $work/stopped.txt ]"
+rm -f "$work/stopped.txt"
+check "Ctrl-C ends a prompt" stopped "sleep 0.5"
+check "and nothing was said" [ ! -s "$work/stopped.txt" ]
+
 # --watch: a hot change, a mistake and a cold change while it generates.
 cp scripts/cpu_small.lua "$work/watch.lua"
 $cairn generate --model "$CAIRN_MODEL" --config "$work/watch.lua" --watch --max-tokens 600 \
