@@ -48,12 +48,7 @@ function M.text(o, name, file_name)
   if o[name] and path then
     options.fail("--%s and --%s are given both", name, file_name:gsub("_", "-"))
   end
-  if path then -- Whether an error is that of a call that was cancelled.
-function M.was_cancelled(err)
-  return tostring(type(err) == "table" and err.text or err):find("CAIRN_CANCELLED", 1, true) ~= nil
-end
-
-return M.read_file(path) end
+  if path then return M.read_file(path) end
   return o[name] or options.fail("--%s TEXT or --%s FILE is needed", name,
     (file_name:gsub("_", "-")))
 end
@@ -66,4 +61,10 @@ function M.size(bytes)
 end
 
 M.json = json
+
+-- Whether an error is that of a call that was cancelled.
+function M.was_cancelled(err)
+  return tostring(type(err) == "table" and err.text or err):find("CAIRN_CANCELLED", 1, true) ~= nil
+end
+
 return M

@@ -84,7 +84,10 @@ function Run:until_interrupted(f, ...)
     return common.was_cancelled(e) and { cancelled = true } or e
   end, self, ...)
   if not done and not (type(err) == "table" and err.cancelled) then error(err, 0) end
-  if not done then self:add_stats() end
+  if not done then
+    self:add_stats()
+    self.sums.stop = "cancel"
+  end
   return host.interrupted()
 end
 
