@@ -1,7 +1,7 @@
 /* family: small random models that a test writes as GGUF files, and keeps the values of.
  *
  *     family f = {.architecture = "llama", .layers = 2, .hidden = 64, ... };
- *     family_make(&f, types, count, &state);    random tensors in formats drawn from types
+ *     family_make(&f, types, count, &seed);    random tensors in formats drawn from types
  *     family_write(&f, "build/x.gguf");
  *     family_find(&f, "blk.0.attn_q.weight")->values
  *     family_free(&f);
@@ -47,8 +47,8 @@ typedef struct family {
     int count;
 } family;
 
-static float family_uniform(uint64_t *state) {
-    return (float)(random_next(state) >> 40) / 8388608.0f - 1.0f;
+static float family_uniform(uint64_t *seed) {
+    return (float)(random_next(seed) >> 40) / 8388608.0f - 1.0f;
 }
 
 static void family_put_half(uint8_t *at, double value) {
@@ -57,11 +57,11 @@ static void family_put_half(uint8_t *at, double value) {
 }
 
 /* A block of random bits under scales that give values up to about 0.15. */
-static void family_block(const block_type *type, uint8_t *at, uint64_t *state) {
-    const double some = 1 + 0.3 * (double)family_uniform(state);
-    float value = 0.15f * family_uniform(state);
+static void family_block(const block_type *type, uint8_t *at, uint64_t *seed) {
+    const double some = 1 + 0.3 * (double)family_uniform(seed);
+    float value = 0.15f * family_uniform(seed);
     uint32_t bits;
-    for (int i = 0; i < type->bytes; i++) at[i] = (uint8_t)random_next(state);
+    for (int i = 0; i < type->bytes; i++) at[i] = (uint8_t)random_next(seed);
     switch (type->type) {
     case BLOCK_F32: memcpy(at, &value, 4); break;
     case BLOCK_F16: family_put_half(at, (double)value); break;
@@ -82,7 +82,7 @@ static void family_block(const block_type *type, uint8_t *at, uint64_t *state) {
 }
 
 static void family_add(family *f, const char *name, int type_number, int rows, int columns,
-                       uint64_t *state) {
+                       uint64_t *seed) {
     family_tensor *t = &f->tensors[f->count++];
     const block_type *type = block_find(columns % block_find(type_number)->values ? BLOCK_F16
                                                                                : type_number);
@@ -95,8 +95,8 @@ static void family_add(family *f, const char *name, int type_number, int rows, i
     t->data = (uint8_t *)malloc(t->bytes);
     t->values = (double *)malloc((size_t)values * sizeof *t->values);
     for (size_t at = 0; at < t->bytes; at += (size_t)type->bytes) {
-        float norm = (strstr(name, ".bias") ? 0.0f : 1.0f) + 0.3f * family_uniform(state);
-        family_block(type, t->data + at, state);
+        float norm = (strstr(name, ".bias") ? 0.0f : 1.0f) + 0.3f * family_uniform(seed);
+        family_block(type, t->data + at, seed);
         if (!rows) memcpy(t->data + at, &norm, 4);
     }
     for (int64_t i = 0; i < values; i++)
@@ -128,18 +128,18 @@ typedef struct family_entry { const char *name; int rows, columns; } family_entr
 
 /* Adds the entries of one layer, by names as blk.LAYER.NAME. */
 static void family_entries(family *f, int layer, const family_entry *list, int list_count,
-                           const int *types, int count, uint64_t *state) {
+                           const int *types, int count, uint64_t *seed) {
     for (int i = 0; i < list_count; i++) {
         char name[64];
         const bool taps = !strcmp(list[i].name, "shortconv.conv.weight");
         snprintf(name, sizeof name, "blk.%d.%s", layer, list[i].name);
-        family_add(f, name, taps ? BLOCK_F32 : types[random_next(state) % (uint64_t)count],
-                   list[i].rows, list[i].columns, state);
+        family_add(f, name, taps ? BLOCK_F32 : types[random_next(seed) % (uint64_t)count],
+                   list[i].rows, list[i].columns, seed);
         if (strstr(name, "_exps.")) f->tensors[f->count - 1].parts = f->experts;
     }
 }
 
-static void family_layer(family *f, int layer, const int *types, int count, uint64_t *state) {
+static void family_layer(family *f, int layer, const int *types, int count, uint64_t *seed) {
     const int h = f->hidden, q = f->heads * f->dim, kv = f->kv_heads * f->dim;
     const family_entry all[] = {{"attn_norm.weight", 0, h}, {"ffn_norm.weight", 0, h},
                                 {"ffn_gate.weight", f->ffn, h}, {"ffn_up.weight", f->ffn, h},
@@ -166,19 +166,19 @@ static void family_layer(family *f, int layer, const int *types, int count, uint
                                  {"shortconv.out_proj.weight", h, h},
                                  {"shortconv.conv.weight", h, f->taps}};
     if (f->fused) {
-        family_entries(f, layer, fused, 6, types, count, state);
+        family_entries(f, layer, fused, 6, types, count, seed);
         return;
     }
-    if (f->experts) family_entries(f, layer, experts, 6, types, count, state);
-    else family_entries(f, layer, all, 5, types, count, state);
-    if (f->post_norms) family_entries(f, layer, post, 2, types, count, state);
+    if (f->experts) family_entries(f, layer, experts, 6, types, count, seed);
+    else family_entries(f, layer, all, 5, types, count, seed);
+    if (f->post_norms) family_entries(f, layer, post, 2, types, count, seed);
     if (f->conv[layer]) {
-        family_entries(f, layer, conv, 3, types, count, state);
+        family_entries(f, layer, conv, 3, types, count, seed);
         return;
     }
-    family_entries(f, layer, attention, 4, types, count, state);
-    if (f->head_norms) family_entries(f, layer, norms, 2, types, count, state);
-    if (f->bias) family_entries(f, layer, biases, 3, types, count, state);
+    family_entries(f, layer, attention, 4, types, count, seed);
+    if (f->head_norms) family_entries(f, layer, norms, 2, types, count, seed);
+    if (f->bias) family_entries(f, layer, biases, 3, types, count, seed);
 }
 
 static void family_make_keys(family *f) {
@@ -196,17 +196,17 @@ static void family_make_keys(family *f) {
     family_put(f, "attention.layer_norm_rms_epsilon", 6, 1e-5, NULL);
 }
 
-static void family_make(family *f, const int *types, int count, uint64_t *state) {
+static void family_make(family *f, const int *types, int count, uint64_t *seed) {
     f->count = 0;
     family_make_keys(f);
-    family_add(f, "token_embd.weight", types[random_next(state) % (uint64_t)count], f->vocab,
-               f->hidden, state);
+    family_add(f, "token_embd.weight", types[random_next(seed) % (uint64_t)count], f->vocab,
+               f->hidden, seed);
     family_add(f, strcmp(f->architecture, "lfm2") ? "output_norm.weight" : "token_embd_norm.weight",
-               BLOCK_F32, 0, f->hidden, state);
+               BLOCK_F32, 0, f->hidden, seed);
     if (f->own_head)
-        family_add(f, "output.weight", types[random_next(state) % (uint64_t)count], f->vocab,
-                   f->hidden, state);
-    for (int l = 0; l < f->layers; l++) family_layer(f, l, types, count, state);
+        family_add(f, "output.weight", types[random_next(seed) % (uint64_t)count], f->vocab,
+                   f->hidden, seed);
+    for (int l = 0; l < f->layers; l++) family_layer(f, l, types, count, seed);
 }
 
 static void family_free(family *f) {

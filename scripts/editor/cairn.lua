@@ -113,6 +113,7 @@ function cairn.ops() end
 ---@field wait fun(self)
 ---@field tokenize fun(self, text: string, options?: { special?: boolean }): integer[]
 ---@field detokenize fun(self, ids: cairn.Ids): string
+---@field generate_batch fun(self, rows: integer[][], options?: cairn.GenerateOptions|cairn.GenerateOptions[]): { ids: integer[], generated: integer }[], integer
 ---@field chat_ids fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): integer[]
 ---@field chat fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): string
 ---@field session fun(self): cairn.Session

@@ -109,12 +109,12 @@ static void test_rows(const char *name, rig *gpu, rig *cpu, int at, bool sparse)
 }
 
 /* One layer with a window and one without; one format, so that few kernels are compiled. */
-static family a_gemma3(uint64_t *state) {
+static family a_gemma3(uint64_t *seed) {
     static const int types[] = {BLOCK_F16};
     family f = {.architecture = "gemma3", .layers = 2, .hidden = 64, .heads = 2, .kv_heads = 1,
                 .dim = 256, .ffn = 64, .vocab = 100, .context = 256, .head_norms = true,
                 .post_norms = true, .halves = true, .gelu = true, .window = 21, .period = 2};
-    family_make(&f, types, 1, state);
+    family_make(&f, types, 1, seed);
     family_put(&f, "attention.sliding_window_pattern", 4, 2, NULL);
     return f;
 }

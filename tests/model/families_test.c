@@ -201,7 +201,7 @@ static cairn_config mode_config(cairn_backend backend, int mode) {
     return c;
 }
 
-static cairn_backend backend = CAIRN_BACKEND_CPU; /* of test_family */
+static cairn_backend tested = CAIRN_BACKEND_CPU; /* of test_family */
 
 /* ways: in which a text is made, of five. */
 static void test_family(family f, const char *name, int ways) {
@@ -210,12 +210,12 @@ static void test_family(family f, const char *name, int ways) {
     snprintf(path, sizeof path, "build/families_%s.gguf", name);
     tap_ok(family_write(&f, path), "%s: written, %d tensors", name, f.count);
     for (int mode = 0; mode < 3; mode++) {
-        cairn_config c = mode_config(backend, mode);
+        cairn_config c = mode_config(tested, mode);
         cairn_runtime *rt;
         cairn_model *m;
         char what[64], error[256];
         r.dense = mode != 1, r.topk = 1, r.window = 5, r.sinks = 2;
-        snprintf(what, sizeof what, "%s%s %s", backend == CAIRN_BACKEND_CUDA ? "cuda " : "", name,
+        snprintf(what, sizeof what, "%s%s %s", tested == CAIRN_BACKEND_CUDA ? "cuda " : "", name,
                  mode == 1 ? "sparse" : "dense");
         if (!tap_ok(!cairn_open(&c, &rt, error, sizeof error), "a runtime opens")) return;
         m = load(rt, path);
@@ -223,7 +223,7 @@ static void test_family(family f, const char *name, int ways) {
         cairn_close(rt);
         /* a prompt is dense, so the reference's text is the engine's only where all is */
         if (m && mode != 1) check_text(&f, c, &r, path, what, ways);
-        if (mode == 1 && is_emulated(backend)) break; /* dense and sparse, and one text */
+        if (mode == 1 && is_emulated(tested)) break; /* dense and sparse, and one text */
     }
     zoo_ref_free(&r);
     family_free(&f);
@@ -429,14 +429,14 @@ static void test_on_cuda(void) {
     cairn_runtime *rt = open_runtime_on(&c, "families");
     if (!rt) return;
     cairn_close(rt);
-    backend = CAIRN_BACKEND_CUDA;
+    tested = CAIRN_BACKEND_CUDA;
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) {
         uint64_t same = 1000 + i;
-        const bool emulated = is_emulated(backend);
+        const bool emulated = is_emulated(tested);
         if (emulated ? !strcmp(zoo[i].name, "qwen2") : zoo[i].cuda)
             test_family(zoo[i].make(&same), zoo[i].name, emulated ? 1 : 2);
     }
-    backend = CAIRN_BACKEND_CPU;
+    tested = CAIRN_BACKEND_CPU;
 }
 
 int main(void) {

@@ -27,16 +27,18 @@ static float uniform(void) { return (float)(draw() & 0xffffff) / 8388608.0f - 1.
 
 typedef struct both { cairn_tensor *t; char *host; size_t bytes; } both;
 
-static both make(cairn_type type, int rank, const int64_t *shape) {
+typedef struct extents { int64_t of[6]; } extents;
+
+static both make(cairn_type type, int rank, extents shape) {
     both b;
     b.bytes = cairn_type_bytes(type);
-    for (int i = 0; i < rank; i++) b.bytes *= (size_t)shape[i];
+    for (int i = 0; i < rank; i++) b.bytes *= (size_t)shape.of[i];
     b.host = (char *)calloc(b.bytes + 1, 1);
-    if (cairn_tensor_new(rt, type, rank, shape, &b.t)) printf("# %s\n", cairn_last_error(rt));
+    if (cairn_tensor_new(rt, type, rank, shape.of, &b.t)) printf("# %s\n", cairn_last_error(rt));
     return b;
 }
 #define MAKE(type, ...)                                                                           \
-    make(type, (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (int64_t[]){__VA_ARGS__})
+    make(type, (int)(sizeof((int64_t[]){__VA_ARGS__}) / 8), (extents){{__VA_ARGS__}})
 static void upload(const both *b) { cairn_tensor_write(rt, b->t, b->host, b->bytes); }
 static void download(const both *b) { cairn_tensor_read(rt, b->t, b->host, b->bytes); }
 static void drop(both *b) { if (b->t) cairn_tensor_free(rt, b->t); free(b->host); }
@@ -73,9 +75,9 @@ static void encode(cairn_type type, void *to, int64_t i, int shift) {
     const uint32_t v = draw();
     if (type == CAIRN_F32) ((float *)to)[i] = ldexpf(uniform() * 2, shift);
     else if (type == CAIRN_F16)
-        ((uint16_t *)to)[i] = (uint16_t)((v & 0x8000u) | (11 + shift + (v >> 16) % 5) << 10 | (v & 0x3ff));
+        ((uint16_t *)to)[i] = (uint16_t)((v & 0x8000u) | ((uint32_t)(11 + shift) + (v >> 16) % 5) << 10 | (v & 0x3ff));
     else if (type == CAIRN_BF16)
-        ((uint16_t *)to)[i] = (uint16_t)((v & 0x8000u) | (123 + shift + (v >> 16) % 5) << 7 | (v & 0x7f));
+        ((uint16_t *)to)[i] = (uint16_t)((v & 0x8000u) | ((uint32_t)(123 + shift) + (v >> 16) % 5) << 7 | (v & 0x7f));
     else ((uint8_t *)to)[i] = (uint8_t)((v & 0x80u) | (5 + (v >> 16) % 5) << 3 | (v >> 8 & 7));
 }
 
@@ -666,17 +668,17 @@ static void test_tokens(cairn_type type, int size, int dim, int kv_heads, int gr
 enum { SLOT = 576, VALUES = 512, SLOT_BYTES = 656 };
 
 /* Value i of a slot. */
-static double latent(const both *cache, cairn_type type, int64_t slot, int i) {
-    const char *at = cache->host + slot * SLOT_BYTES;
+static double latent(const both *slots, cairn_type type, int64_t slot, int i) {
+    const char *at = slots->host + slot * SLOT_BYTES;
     float scale;
-    if (type != CAIRN_U8) return decode(type, cache->host, slot * SLOT + i);
+    if (type != CAIRN_U8) return decode(type, slots->host, slot * SLOT + i);
     if (i >= VALUES) return decode(CAIRN_BF16, at + VALUES + 16, i - VALUES);
     memcpy(&scale, at + VALUES + i / 128 * 4, 4);
     return decode(CAIRN_E4M3, at, i) * (double)scale;
 }
 /* What kv_append wrote against what it was given: within half a step of the type, for e4m3 of the
  * largest of its 128. */
-static bool check_latent(const both *cache, cairn_type type, int64_t slot, const float *k,
+static bool check_latent(const both *slots, cairn_type type, int64_t slot, const float *k,
                          const float *v, int position, bool half) {
     bool fine = true;
     for (int i = 0; i < VALUES; i++) {
@@ -685,21 +687,21 @@ static bool check_latent(const both *cache, cairn_type type, int64_t slot, const
             if (fabs((double)k[j]) > most) most = fabs((double)k[j]);
         step = type == CAIRN_U8 ? fmax(fabs((double)k[i]) / 16, most / 448 / 512)
                                 : fabs((double)k[i]) / (type == CAIRN_F32 ? 1e7 : 250);
-        fine = fine && fabs(latent(cache, type, slot, i) - (double)k[i]) <= step * 1.001 + 1e-7;
+        fine = fine && fabs(latent(slots, type, slot, i) - (double)k[i]) <= step * 1.001 + 1e-7;
     }
     for (int i = 0; i < 32; i++) {
         const int a = half ? i : 2 * i, b = half ? i + 32 : a + 1;
         const double angle = position * pow(10000.0, -2.0 * i / 64);
         const double x = (double)v[a], y = (double)v[b];
-        fine = fine && near(latent(cache, type, slot, VALUES + a), x * cos(angle) - y * sin(angle), 5e-3) &&
-               near(latent(cache, type, slot, VALUES + b), x * sin(angle) + y * cos(angle), 5e-3);
+        fine = fine && near(latent(slots, type, slot, VALUES + a), x * cos(angle) - y * sin(angle), 5e-3) &&
+               near(latent(slots, type, slot, VALUES + b), x * sin(angle) + y * cos(angle), 5e-3);
     }
     return fine;
 }
 static void test_latent(cairn_type type, cairn_type query_type, int heads, int topk, int tokens) {
     enum { PAGES = 12, PAGE_SLOTS = 24, ROWS = 3 };
     const int width = type == CAIRN_U8 ? SLOT_BYTES : SLOT;
-    both cache = MAKE(type, PAGES, PAGE_SLOTS, width), k = MAKE(CAIRN_F32, tokens, 1, VALUES);
+    both slots = MAKE(type, PAGES, PAGE_SLOTS, width), k = MAKE(CAIRN_F32, tokens, 1, VALUES);
     both v = MAKE(CAIRN_F32, tokens, 1, 64), table = MAKE(CAIRN_I32, 1, PAGES), at = MAKE(CAIRN_I32, tokens);
     both of = MAKE(CAIRN_I32, tokens), list = MAKE(CAIRN_I32, ROWS, topk), q = MAKE(query_type, ROWS, heads, SLOT);
     both out = MAKE(CAIRN_F32, ROWS, heads, VALUES), lse = MAKE(CAIRN_F32, ROWS, heads);
@@ -712,17 +714,17 @@ static void test_latent(cairn_type type, cairn_type query_type, int heads, int t
     for (int i = 0; i < tokens * VALUES; i++) floats(&k)[i] = uniform() * (i % 128 == 5 ? 3 : 1);
     for (int i = 0; i < tokens * 64; i++) floats(&v)[i] = uniform();
     for (int i = 0; i < ROWS * heads * SLOT; i++) encode(query_type, q.host, i, 0);
-    poison(&cache), upload(&k), upload(&v), upload(&table), upload(&at), upload(&of), upload(&q);
+    poison(&slots), upload(&k), upload(&v), upload(&table), upload(&at), upload(&of), upload(&q);
     memset(&w, 0, sizeof w);
-    w.struct_size = sizeof w, w.k = k.t, w.v = v.t, w.latent = cache.t, w.rope_base = 10000.0f;
+    w.struct_size = sizeof w, w.k = k.t, w.v = v.t, w.latent = slots.t, w.rope_base = 10000.0f;
     w.half_split = half, w.pages.page_table = table.t, w.pages.positions = at.t, w.pages.sequences = of.t;
     fine = done(cairn_kv_append(rt, &w));
-    download(&cache);
+    download(&slots);
     for (int t = 0; t < tokens; t++)
-        stored = stored && check_latent(&cache, type, ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS,
+        stored = stored && check_latent(&slots, type, ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS,
                                         floats(&k) + t * VALUES, floats(&v) + t * 64, t, half);
     for (int t = tokens; t < PAGES * PAGE_SLOTS; t++) /* other slots stay as they were */
-        stored = stored && (uint8_t)cache.host[(size_t)(ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS) *
+        stored = stored && (uint8_t)slots.host[(size_t)(ints(&table)[t / PAGE_SLOTS] * PAGE_SLOTS + t % PAGE_SLOTS) *
                                                (size_t)width * cairn_type_bytes(type)] == 0xff;
     tap_ok(fine && stored, "kv_append on %s: %d latent slots of %s", where, tokens, cairn_type_name(type));
     for (int i = 0; i < ROWS * topk; i++) {
@@ -732,7 +734,7 @@ static void test_latent(cairn_type type, cairn_type query_type, int heads, int t
     }
     upload(&list), poison(&out), poison(&lse);
     memset(&a, 0, sizeof a);
-    a.struct_size = sizeof a, a.q = q.t, a.latent = cache.t, a.tokens = list.t, a.out = out.t, a.lse = lse.t;
+    a.struct_size = sizeof a, a.q = q.t, a.latent = slots.t, a.tokens = list.t, a.out = out.t, a.lse = lse.t;
     a.scale = 0.03f;
     fine = done(cairn_attend_tokens(rt, &a));
     download(&out), download(&lse);
@@ -744,7 +746,7 @@ static void test_latent(cairn_type type, cairn_type query_type, int heads, int t
             double score = 0, value[SLOT];
             if (id < 0) continue;
             for (int d = 0; d < SLOT; d++) {
-                value[d] = latent(&cache, type, id, d);
+                value[d] = latent(&slots, type, id, d);
                 score += decode(query_type, q.host, (int64_t)r * SLOT + d) * value[d];
             }
             add(&s, score * (double)a.scale, value, VALUES);
@@ -756,7 +758,7 @@ static void test_latent(cairn_type type, cairn_type query_type, int heads, int t
     }
     tap_ok(fine, "attend_tokens on %s: latent slots of %s, q %s, %d heads, %d of %d tokens", where,
            cairn_type_name(type), cairn_type_name(query_type), heads, topk, tokens);
-    drop(&cache), drop(&k), drop(&v), drop(&table), drop(&at), drop(&of), drop(&list), drop(&q);
+    drop(&slots), drop(&k), drop(&v), drop(&table), drop(&at), drop(&of), drop(&list), drop(&q);
     drop(&out), drop(&lse);
 }
 

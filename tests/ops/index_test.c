@@ -155,11 +155,11 @@ static void test_cache(int size) {
     const int rows = 2 * size + 3;
     both keys = make(CAIRN_E4M3, 2, rows, 128, 0), scales = make(CAIRN_F32, 1, rows, 0, 0);
     both slots = make(CAIRN_I32, 1, PAGES * size, 0, 0), some = make(CAIRN_I32, 1, rows, 0, 0);
-    both cache = make(CAIRN_U8, 3, PAGES, size, 132), back = make(CAIRN_E4M3, 2, rows, 128, 0);
+    both paged = make(CAIRN_U8, 3, PAGES, size, 132), back = make(CAIRN_E4M3, 2, rows, 128, 0);
     both back_scales = make(CAIRN_F32, 1, rows, 0, 0);
-    cairn_index_store_args store = {sizeof store, keys.t, scales.t, some.t, cache.t};
-    cairn_index_gather_args gather = {sizeof gather, cache.t, some.t, NULL, NULL, back.t, back_scales.t};
-    uint8_t *expected = (uint8_t *)malloc(cache.bytes);
+    cairn_index_store_args store = {sizeof store, keys.t, scales.t, some.t, paged.t};
+    cairn_index_gather_args gather = {sizeof gather, paged.t, some.t, NULL, NULL, back.t, back_scales.t};
+    uint8_t *expected = (uint8_t *)malloc(paged.bytes);
     cairn_status status;
     bool fine;
     fill_bytes(&keys), fill_floats(&scales);
@@ -167,15 +167,15 @@ static void test_cache(int size) {
     memcpy(some.host, slots.host, some.bytes);
     ints(&some)[1] = -1;
     upload(&some);
-    memcpy(expected, cache.host, cache.bytes);
+    memcpy(expected, paged.host, paged.bytes);
     for (int r = 0; r < rows; r++) {
         if (r == 1) continue;
         memcpy(expected + key_byte(ints(&some)[r], size), bytes(&keys) + r * 128, 128);
         memcpy(expected + scale_byte(ints(&some)[r], size), floats(&scales) + r, 4);
     }
     fine = went(settled(cairn_index_store(rt, &store)));
-    download(&cache);
-    tap_ok(fine && !memcmp(cache.host, expected, cache.bytes), "%s: index_store: every byte, pages of %d", where, size);
+    download(&paged);
+    tap_ok(fine && !memcmp(paged.host, expected, paged.bytes), "%s: index_store: every byte, pages of %d", where, size);
     fine = went(settled(cairn_index_gather(rt, &gather)));
     download(&back), download(&back_scales);
     memset(bytes(&keys) + 128, 0, 128), floats(&scales)[1] = 0;
@@ -184,27 +184,27 @@ static void test_cache(int size) {
     ints(&some)[0] = PAGES * size, ints(&some)[2] = -7;
     upload(&some);
     status = settled(cairn_index_store(rt, &store));
-    download(&cache);
-    tap_ok(status == CAIRN_BAD_DATA && !memcmp(cache.host, expected, cache.bytes),
+    download(&paged);
+    tap_ok(status == CAIRN_BAD_DATA && !memcmp(paged.host, expected, paged.bytes),
            "%s: index_store skips slots out of range: %s", where, cairn_last_error(rt));
     status = settled(cairn_index_gather(rt, &gather));
     download(&back);
     tap_ok(status == CAIRN_BAD_DATA && bytes(&back)[0] == 0 && !memcmp(bytes(&back) + 384, bytes(&keys) + 384, 128),
            "%s: index_gather gives zeros for them: %s", where, cairn_last_error(rt));
     free(expected);
-    drop(&keys), drop(&scales), drop(&slots), drop(&some), drop(&cache), drop(&back), drop(&back_scales);
+    drop(&keys), drop(&scales), drop(&slots), drop(&some), drop(&paged), drop(&back), drop(&back_scales);
 }
 
 /* Requests of 0, 1, 63, 64 and 65 tokens on shuffled pages; one page missing. */
 static void test_gather_table(void) {
     enum { SIZE = 64, R = 5, PAGES = R * 2 };
     static const int lens[R] = {1, 0, 63, 64, 65};
-    both cache = make(CAIRN_U8, 3, PAGES, SIZE, 132), table = make(CAIRN_I32, 2, R, 2, 0), cu = make(CAIRN_I32, 1, R + 1, 0, 0);
+    both paged = make(CAIRN_U8, 3, PAGES, SIZE, 132), table = make(CAIRN_I32, 2, R, 2, 0), cu = make(CAIRN_I32, 1, R + 1, 0, 0);
     both keys = make(CAIRN_E4M3, 2, 200, 128, 0), scales = make(CAIRN_F32, 1, 200, 0, 0);
-    cairn_index_gather_args a = {sizeof a, cache.t, NULL, table.t, cu.t, keys.t, scales.t};
+    cairn_index_gather_args a = {sizeof a, paged.t, NULL, table.t, cu.t, keys.t, scales.t};
     cairn_status status;
     bool fine;
-    fill_bytes(&cache);
+    fill_bytes(&paged);
     shuffle(ints(&table), PAGES), upload(&table);
     ints(&cu)[0] = 3; /* rows before and behind belong to no request */
     for (int b = 0; b < R; b++) ints(&cu)[b + 1] = ints(&cu)[b] + lens[b];
@@ -214,8 +214,8 @@ static void test_gather_table(void) {
     for (int b = 0; b < R; b++)
         for (int t = 0; t < lens[b]; t++) {
             int slot = ints(&table)[b * 2 + t / SIZE] * SIZE + t % SIZE, r = ints(&cu)[b] + t;
-            fine = fine && !memcmp(bytes(&keys) + r * 128, bytes(&cache) + key_byte(slot, SIZE), 128) &&
-                   !memcmp(floats(&scales) + r, bytes(&cache) + scale_byte(slot, SIZE), 4);
+            fine = fine && !memcmp(bytes(&keys) + r * 128, bytes(&paged) + key_byte(slot, SIZE), 128) &&
+                   !memcmp(floats(&scales) + r, bytes(&paged) + scale_byte(slot, SIZE), 4);
         }
     for (int i = 0; i < 3 * 128; i++) fine = fine && bytes(&keys)[i] == 0xff;
     for (int i = ints(&cu)[R] * 128; i < 200 * 128; i++) fine = fine && bytes(&keys)[i] == 0xff;
@@ -225,7 +225,7 @@ static void test_gather_table(void) {
     download(&keys);
     tap_ok(status == CAIRN_BAD_DATA && bytes(&keys)[(ints(&cu)[4] + 64) * 128 + 5] == 0,
            "%s: index_gather: a token on no page gives zeros: %s", where, cairn_last_error(rt));
-    drop(&cache), drop(&table), drop(&cu), drop(&keys), drop(&scales);
+    drop(&paged), drop(&table), drop(&cu), drop(&keys), drop(&scales);
 }
 
 /* ---- logits ---- */
@@ -680,18 +680,18 @@ static bool stands_for(const uint8_t *got, float scale, const double *v, int pow
 }
 
 static bool check_forward(const forward *f, bool keys_only) {
-    const double base = f->args.rope_base == 0.0f ? 10000.0 : (double)f->args.rope_base;
+    const double theta = f->args.rope_base == 0.0f ? 10000.0 : (double)f->args.rope_base;
     double v[128];
     for (int r = 0; r < f->rows; r++) {
         const int position = ints(&f->positions)[r];
         for (int d = 0; d < 128; d++) v[d] = project(&f->x, r, &f->wk, d, f->hidden);
         ref_layer_norm(v, floats(&f->norm), f->args.norm_bias ? floats(&f->bias) : NULL, 1e-6);
-        ref_index_head(v, position, base, v);
+        ref_index_head(v, position, theta, v);
         if (!stands_for(bytes(&f->keys) + r * 128, floats(&f->scales)[r], v, f->args.power_of_two)) return false;
         for (int h = 0; h < f->heads && !keys_only; h++) {
             double want, got = (double)floats(&f->weights)[r * f->heads + h], scale;
             for (int d = 0; d < 128; d++) v[d] = project(&f->latent, r, &f->wq, h * 128 + d, f->in);
-            ref_index_head(v, position, base, v);
+            ref_index_head(v, position, theta, v);
             want = project(&f->x, r, &f->gate, h, f->hidden) / sqrt(f->heads * 128.0);
             scale = fabs(want) > 1e-3 ? got / want : -1.0; /* the weight says the scale */
             if (scale < 0) continue;

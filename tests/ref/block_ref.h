@@ -22,26 +22,26 @@ static double block_ref_single(uint32_t bits) {
     return sign * ldexp(fraction + 8388608.0, exponent - 150);
 }
 
-/* The six-bit number `which` (0: scale, 1: minimum) of part `part` in twelve packed bytes. */
-static int block_ref_six(const uint8_t *packed, int part, int which) {
-    int at = part % 4 + 4 * which;
-    if (part < 4) return packed[at] % 64;
-    return packed[8 + part % 4] / (which ? 16 : 1) % 16 + packed[at] / 64 * 16;
+/* The six-bit number `which` (0: scale, 1: minimum) of part `eighth` in twelve packed bytes. */
+static int block_ref_six(const uint8_t *packed, int eighth, int which) {
+    int at = eighth % 4 + 4 * which;
+    if (eighth < 4) return packed[at] % 64;
+    return packed[8 + eighth % 4] / (which ? 16 : 1) % 16 + packed[at] / 64 * 16;
 }
 
 /* Value `j` of a block of 256. */
 static double block_ref_super(int type, const uint8_t *q, int j) {
-    int part = j / 32, at = j % 32, n;
+    int eighth = j / 32, at = j % 32, n;
     if (type == 14) { /* Q6_K */
-        int half = j / 128, quarter = part % 4;
+        int half = j / 128, quarter = eighth % 4;
         n = q[64 * half + 32 * (quarter % 2) + at] / (quarter < 2 ? 1 : 16) % 16;
         n += 16 * (q[128 + 32 * half + at] >> (2 * quarter) & 3);
         return (n - 32) * (double)(int8_t)q[192 + j / 16] * block_ref_half(q + 208);
     }
-    n = q[(type == 12 ? 16 : 48) + 32 * (part / 2) + at] / (part % 2 ? 16 : 1) % 16;
-    if (type == 13) n += 16 * (q[16 + at] >> part & 1);
-    return n * block_ref_six(q + 4, part, 0) * block_ref_half(q) -
-           block_ref_six(q + 4, part, 1) * block_ref_half(q + 2);
+    n = q[(type == 12 ? 16 : 48) + 32 * (eighth / 2) + at] / (eighth % 2 ? 16 : 1) % 16;
+    if (type == 13) n += 16 * (q[16 + at] >> eighth & 1);
+    return n * block_ref_six(q + 4, eighth, 0) * block_ref_half(q) -
+           block_ref_six(q + 4, eighth, 1) * block_ref_half(q + 2);
 }
 
 /* Value `i` of a row of blocks of GGUF type `type`. */

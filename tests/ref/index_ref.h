@@ -48,12 +48,12 @@ static double ref_index_logit(const uint8_t *q, const float *weights, int heads,
 }
 
 /* rope over the first 64, half split, then Hadamard's matrix over sqrt(128); v may be out. */
-static void ref_index_head(const double *v, int position, double base, double *out) {
+static void ref_index_head(const double *v, int position, double theta, double *out) {
     double turned[128];
     int i, j;
     for (i = 0; i < 128; i++) turned[i] = v[i];
     for (j = 0; j < 32; j++) {
-        double angle = position * pow(base, -j / 32.0);
+        double angle = position * pow(theta, -j / 32.0);
         turned[j] = v[j] * cos(angle) - v[j + 32] * sin(angle);
         turned[j + 32] = v[j] * sin(angle) + v[j + 32] * cos(angle);
     }
