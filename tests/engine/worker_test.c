@@ -136,7 +136,7 @@ static void test_guests(int batch, int rounds) {
     }
     for (int i = 0; i < rounds * 4 && fine; i++) { /* meanwhile */
         cairn_config c = *cairn_config_of(rt);
-        cairn_session *own, *fork;
+        cairn_session *own = NULL, *fork = NULL;
         said text;
         memset(&text, 0, sizeof text);
         fine = !cairn_session_open(model, &own) && !cairn_append(own, "abc") &&
