@@ -87,6 +87,8 @@ function cairn.ops() end
 ---@field copy_pages fun(self, cache: cairn.Tensor, pairs: cairn.Tensor, options?: table): cairn.Tensor
 ---@field attend fun(self, ...: any): any
 ---@field attend_pages fun(self, ...: any): any
+---@field attend_tokens fun(self, ...: any): cairn.Tensor, cairn.Tensor?
+---@field merge_states fun(self, ...: any): cairn.Tensor, cairn.Tensor?
 ---@field score_pages fun(self, ...: any): any
 ---@field page_bounds fun(self, ...: any): any
 ---@field select_pages fun(self, ...: any): any
