@@ -302,6 +302,8 @@ static void fill(call *c, part *p, cairn_type type) {
             whole = at, at += between(0, most - at < 3 ? most - at : 3);
         }
         if (is_text(p->name, "copies")) whole = -1; /* a page stands in no other pair */
+        if (is_op(c, "index_store") && i && is_text(p->name, "slots"))
+            whole = whole < 0 ? -1 : 4 + (int64_t)i; /* no two rows of one slot */
         if (is_float(type)) store_float(type, to, (float)between(-8, 8) / 8.0f);
         else if (type == CAIRN_U8) *to = (unsigned char)between(0, 0x2f);
         else if (type == CAIRN_I32) { int32_t v = (int32_t)whole; memcpy(to, &v, 4); }
