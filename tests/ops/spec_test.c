@@ -560,6 +560,8 @@ static const char *differs(const call *a, const call *b) {
     if (is_op(a, "attend")) memcpy(&scale, a->args.bytes + offsetof(cairn_attend_args, scale), 4);
     if (is_op(a, "attend_pages"))
         memcpy(&scale, a->args.bytes + offsetof(cairn_attend_pages_args, scale), 4);
+    if (is_op(a, "attend_tokens"))
+        memcpy(&scale, a->args.bytes + offsetof(cairn_attend_tokens_args, scale), 4);
     if (scale > 1e6f) return NULL; /* one key has all the weight: which, its last bit decides */
     for (int i = 0; i < a->count; i++)
         if (a->parts[i].out && !alike(&a->parts[i], &b->parts[i])) return a->parts[i].name;
