@@ -42,7 +42,7 @@ end
 local function report(err)
   local text = type(err) == "table" and (err.usage or err.text) or tostring(err)
   io.stderr:write("cairn: ", text, "\n")
-  return type(err) == "table" and err.usage and 2 or 1
+  return type(err) == "table" and (err.usage and 2 or err.text == "interrupted" and 130) or 1
 end
 
 -- Cairn's own errors (with a status name, or a config's mistakes with its lines) need no stack; those
