@@ -258,7 +258,7 @@ static void test_rounding(const simd_kernels *simd) {
 
 static void test_eight(const simd_kernels *simd) {
     eight = true;
-    test_rounding(simd);
+    test_rounding(simd_eight_of(simd));
     for (size_t t = 0; t < BASE_COUNT(types); t++) {
         int unit = block_find(types[t])->values;
         if (unit == 1) continue;
