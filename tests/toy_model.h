@@ -268,7 +268,11 @@ static const model_backend toy_backend = {toy_open, toy_close, toy_forward, 0.1f
 /* A file of toy_write's kind on it. */
 static cairn_status toy_load(cairn_runtime *rt, const char *path, cairn_model **model) {
     const model_place place = {path, HF_COPY, NULL};
-    return engine_load(rt, place, &toy_backend, model);
+    cairn_status status;
+    handles_hold(rt); /* beside a worker, where there is one */
+    status = engine_load(rt, place, &toy_backend, model);
+    handles_drop(rt);
+    return status;
 }
 
 #endif

@@ -28,12 +28,7 @@ static cairn_runtime *open_runtime(bool worker, int batch, int drafts) {
 }
 
 static cairn_status load(cairn_runtime *rt, cairn_model **m) {
-    cairn_status status;
-    if (!on_toy) return cairn_load_model(rt, path, m);
-    handles_hold(rt);
-    status = toy_load(rt, path, m);
-    handles_drop(rt);
-    return status;
+    return on_toy ? toy_load(rt, path, m) : cairn_load_model(rt, path, m);
 }
 
 static int32_t ids[ROWS * STRIDE], lengths[ROWS], limits[ROWS], output[ROWS * CAPACITY];

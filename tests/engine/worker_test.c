@@ -26,12 +26,7 @@ static cairn_runtime *open_runtime(bool worker, int batch, int budget_pages) {
 }
 
 static cairn_status load(cairn_runtime *rt, cairn_model **m) {
-    cairn_status status;
-    if (!on_toy) return cairn_load_model(rt, path, m);
-    handles_hold(rt);
-    status = toy_load(rt, path, m);
-    handles_drop(rt);
-    return status;
+    return on_toy ? toy_load(rt, path, m) : cairn_load_model(rt, path, m);
 }
 
 static cairn_generate_options wishes(int tokens) {
