@@ -295,13 +295,18 @@ static void loop_clear(cairn_model *m) {
     while (m->scratch->part_count) loop_turn(m, INT64_MAX, loop_limit(m), true);
 }
 
-/* Works until the session's request has what its call waits for; what the call returns. */
-static cairn_status loop_until(cairn_session *s) {
+/* Works until the session's request has what its call waits for. */
+static void loop_wait(cairn_session *s) {
     cairn_model *m = s->model;
     while (s->wants)
         if (m->runtime->turns.shared) handles_wait(m->runtime, 0); /* for the worker */
         else if (!loop_turn(m, INT64_MAX, loop_limit(m), true) && s->wants)
             loop_end(s, CAIRN_STOP_ERROR, engine_raise_noted(s));
+}
+
+/* The same; what the call returns. */
+static cairn_status loop_until(cairn_session *s) {
+    loop_wait(s);
     return engine_raise_noted(s);
 }
 

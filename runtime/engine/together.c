@@ -80,10 +80,7 @@ static cairn_status together_run(cairn_model *m, cairn_session **rows, int count
     cairn_status status = CAIRN_OK;
     for (int row = 0; row < count && !status; row++) {
         cairn_session *s = rows[row];
-        while (s->wants && m->runtime->turns.shared) handles_wait(m->runtime, 0);
-        while (s->wants)
-            if (!loop_turn(m, INT64_MAX, loop_limit(m), true) && s->wants)
-                loop_end(s, CAIRN_STOP_ERROR, engine_raise_noted(s));
+        loop_wait(s);
         if ((status = s->outcome) && s->status == status) engine_raise_noted(s);
     }
     handles_settle(m->runtime);

@@ -2,9 +2,8 @@
 
 /* ---- weights in blocks ----------------------------------------------------------------------- */
 
-static int ops_block_type(const cairn_tensor *t, int32_t block) {
-    if (block != CAIRN_BLOCK_NONE) return block;
-    switch (cairn_tensor_type(t)) {
+static int ops_block_of(cairn_type type) {
+    switch (type) {
     case CAIRN_F16: return BLOCK_F16;
     case CAIRN_BF16: return BLOCK_BF16;
     default: return BLOCK_F32;
@@ -14,7 +13,7 @@ static int ops_block_type(const cairn_tensor *t, int32_t block) {
 static ops_weight ops_weight_of(const spec_call *s, const cairn_tensor *t, int32_t block,
                                 spec_symbol outs, spec_symbol ins) {
     ops_weight w;
-    w.type = ops_block_type(t, block);
+    w.type = block != CAIRN_BLOCK_NONE ? block : ops_block_of(cairn_tensor_type(t));
     w.outs = s->n[outs];
     w.ins = s->n[ins];
     w.row_bytes = t->shape[1] * (int64_t)cairn_type_bytes(cairn_tensor_type(t));
@@ -90,10 +89,7 @@ static void ops_want_latent(spec_call *s, const cairn_tensor *kept, const cairn_
 static void ops_read_values(const simd_kernels *simd, cairn_type type, const void *from, int64_t at,
                             int n, float scale, float *out) {
     const uint8_t *bytes = (const uint8_t *)from + at * (int64_t)cairn_type_bytes(type);
-    if (type != CAIRN_E4M3)
-        simd->dequantize(type == CAIRN_F16   ? BLOCK_F16
-                         : type == CAIRN_F32 ? BLOCK_F32
-                                             : BLOCK_BF16, bytes, out, n);
+    if (type != CAIRN_E4M3) simd->dequantize(ops_block_of(type), bytes, out, n);
     else for (int i = 0; i < n; i++) out[i] = fp8_to_f32(bytes[i]) * scale;
 }
 

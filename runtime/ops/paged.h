@@ -19,6 +19,8 @@ static void ops_want_table(spec_call *s, const cairn_pages *pages, const cairn_p
 /* Refuses what is neither a cache nor a latent one, with so many values in k and v of a head. */
 static void ops_want_latent(spec_call *s, const cairn_tensor *kept, const cairn_tensor *latent,
                             int keys, int values);
+/* The block type of f32, f16 or bf16 values. */
+static int ops_block_of(cairn_type type);
 /* n values of a tensor from value `at` on, as f32; e4m3 times scale. */
 static void ops_read_values(const simd_kernels *simd, cairn_type type, const void *from, int64_t at,
                             int n, float scale, float *out);

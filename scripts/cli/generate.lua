@@ -78,11 +78,11 @@ function Run:generate(prompt, piece, between)
   return self.sums.stop ~= "none"
 end
 
--- Ctrl-C ends what the session does, a prompt too. Calls f(self, ...); true if that came.
-function Run:until_interrupted(f, ...)
+-- Ctrl-C ends what the session does, a prompt too. Calls f(); true if that came.
+function Run:until_interrupted(f)
   local done, err = xpcall(f, function(e)
     return common.was_cancelled(e) and { cancelled = true } or e
-  end, self, ...)
+  end)
   if not done and not (type(err) == "table" and err.cancelled) then error(err, 0) end
   if not done then
     self:add_stats()

@@ -258,7 +258,7 @@ static cairn_status conv_run_cpu(cairn_runtime *rt, const char *op, const short_
     job.p = p;
     job.width = width;
     job.bytes = (int)cairn_type_bytes(type);
-    job.block_type = type == CAIRN_F32 ? BLOCK_F32 : type == CAIRN_F16 ? BLOCK_F16 : BLOCK_BF16;
+    job.block_type = ops_block_of(type);
     job.whole = p->chunk_sequences == NULL;
     job.worker_floats = (channels / workers + 32) * (size_t)CONV_ROWS(width);
     status = device_scratch(job.dev,
