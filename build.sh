@@ -347,7 +347,7 @@ run_test() {
     find_test_tools
     find_test_nvrtc
     find_model || true
-    export CC CAIRN_MODEL lua_cflags lua_libs libraries warnings
+    export CC CAIRN_MODEL lua lua_cflags lua_libs libraries warnings
     sh tests/suite.sh "$@"
 }
 
