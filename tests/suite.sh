@@ -73,9 +73,9 @@ kinds_of() {
 # A test that says "emulated: asan" runs its CUDA half too, on the emulated GPU where there is none.
 run_c() {
     flags=$(head_field build "$1")
-    apart=$(apart_link $(kind_of "$flags"))
+    link=$(apart_link $(kind_of "$flags"))
     $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers $flags \
-        ${apart%% *} -I. -Itests -ffp-contract=off "$1" ${apart#* } -o "$logs/$2.bin" \
+        ${link%% *} -I. -Itests -ffp-contract=off "$1" ${link#* } -o "$logs/$2.bin" \
         $lua_libs $libraries || return 1
     case $(head_field emulated "$1") in
         *asan*) has_gpu || set -- "$1" "$2" tests/simt/emulate.sh ;;
@@ -88,9 +88,9 @@ run_c() {
 run_clang() {
     case $(head_field clang "$1") in *undefined*) ;; *) return 0 ;; esac
     command -v clang >/dev/null || { echo "ok - $2 # SKIP clang is not installed"; return 0; }
-    apart=$(apart_link clang)
+    link=$(apart_link clang)
     clang -std=c11 -g1 -O1 $lua_cflags $unit -w -fsanitize=undefined -fno-sanitize-recover=all \
-        ${apart%% *} -I. -Itests -ffp-contract=off "$1" ${apart#* } -o "$logs/$2.clang" $lua_libs \
+        ${link%% *} -I. -Itests -ffp-contract=off "$1" ${link#* } -o "$logs/$2.clang" $lua_libs \
         $libraries && "$logs/$2.clang"
 }
 
