@@ -250,6 +250,7 @@ BASE_SMALL_BEGIN
 #include "runtime/lua/ops.c"
 #include "runtime/lua/steps.c"
 #include "runtime/lua/model.c"
+#include "runtime/lua/session.c"
 #include "runtime/lua/pages.c"
 #include "runtime/lua/prefix.c"
 #include "runtime/lua/jit.c"
