@@ -159,6 +159,7 @@ BASE_SMALL_END
 #include "runtime/ops/sample/rows.c"
 BASE_SMALL_BEGIN
 #include "runtime/ops/sample/call.c"
+#include "runtime/ops/sample/probs.c"
 #include "runtime/ops/steps/steps.h"
 #include "runtime/ops/steps/steps.c"
 #include "runtime/ops/steps/chunks.c"

@@ -102,6 +102,8 @@ function cairn.ops() end
 ---@field index_transform fun(self, positions: cairn.Tensor, options?: table): cairn.Tensor
 ---@field sample fun(self, logits: cairn.Tensor, options?: table): cairn.Tensor
 ---@field verify_greedy fun(self, logits: cairn.Tensor, drafts: cairn.Tensor, options?: table): cairn.Tensor, cairn.Tensor
+---@field sample_probs fun(self, logits: cairn.Tensor, options?: table): cairn.Tensor
+---@field verify_chain fun(self, target: cairn.Tensor, drafts: cairn.Tensor, options?: table): cairn.Tensor, cairn.Tensor, cairn.Tensor
 ---@field prepare_steps fun(self, ...: any): any
 ---@field prefix_chunks fun(self, ...: any): any
 ---@field short_conv fun(self, ...: any): any

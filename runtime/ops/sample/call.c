@@ -112,13 +112,35 @@ static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
     return CAIRN_OK;
 }
 
-/* Those of rows, for the kernel. */
-static void ops_sample_put_rows(const cairn_sample_args *a, sample_kernel_params *p) {
+/* The kernel's parameters, those of rows among them. */
+static void ops_sample_put(const cairn_sample_args *a, sample_kernel_params *p) {
+    p->logits = (const float *)tensor_data(a->logits);
+    p->seeds = a->seeds ? (const int64_t *)tensor_data(a->seeds) : NULL;
+    p->positions = a->positions ? (const int32_t *)tensor_data(a->positions) : NULL;
+    p->history = a->history ? (const int32_t *)tensor_data(a->history) : NULL;
+    p->masks = a->mask ? (const uint32_t *)tensor_data(a->mask) : NULL;
+    p->vocab = (int32_t)a->logits->shape[1];
+    p->history_count = a->history ? (int32_t)a->history->shape[1] : 0;
+    p->top_k = a->top_k;
+    p->top_p_first = a->order == CAIRN_ORDER_TOP_P_FIRST;
+    p->temperature = a->temperature;
+    p->top_p = a->top_p;
+    p->min_p = a->min_p;
+    p->repetition_penalty = a->repetition_penalty;
     if (a->temperatures) p->temperatures = (const float *)tensor_data(a->temperatures);
     if (a->top_ps) p->top_ps = (const float *)tensor_data(a->top_ps);
     if (a->min_ps) p->min_ps = (const float *)tensor_data(a->min_ps);
     if (a->penalties) p->penalties = (const float *)tensor_data(a->penalties);
     if (a->top_ks) p->top_ks = (const int32_t *)tensor_data(a->top_ks);
+}
+
+static unsigned ops_sample_seen(const sample_kernel_params *p) {
+    return p->history ? (unsigned)((p->vocab + 31) / 32 * 4) : 0;
+}
+
+/* Shared memory of the kernels that pass over a row. */
+static unsigned ops_sample_shared(const sample_kernel_params *p) {
+    return (OPS_SAMPLE_BINS + 64) * 8 + ops_sample_seen(p);
 }
 
 static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *a) {
@@ -127,28 +149,14 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     ops_kernel want;
     sample_kernel_params p;
     memset(&p, 0, sizeof p);
-    p.logits = (const float *)tensor_data(a->logits);
-    p.seeds = a->seeds ? (const int64_t *)tensor_data(a->seeds) : NULL;
-    p.positions = a->positions ? (const int32_t *)tensor_data(a->positions) : NULL;
-    p.history = a->history ? (const int32_t *)tensor_data(a->history) : NULL;
-    p.masks = a->mask ? (const uint32_t *)tensor_data(a->mask) : NULL;
+    ops_sample_put(a, &p);
     p.tokens = (int32_t *)tensor_data(a->tokens);
-    p.vocab = (int32_t)a->logits->shape[1];
-    p.history_count = a->history ? (int32_t)a->history->shape[1] : 0;
-    p.top_k = a->top_k;
-    p.top_p_first = a->order == CAIRN_ORDER_TOP_P_FIRST;
-    p.temperature = a->temperature;
-    p.top_p = a->top_p;
-    p.min_p = a->min_p;
-    p.repetition_penalty = a->repetition_penalty;
-    if (p.history) dims.shared_bytes = (unsigned)((p.vocab + 31) / 32 * 4);
     ops_sample_params(a, &rule);
-    ops_sample_put_rows(a, &p);
     if (sample_is_few(&rule, p.vocab) && !ops_sample_by_row(a))
-        return sample_launch_few(rt, &p, a->temperature > 0.0f, dims.shared_bytes,
+        return sample_launch_few(rt, &p, a->temperature > 0.0f, ops_sample_seen(&p),
                                  a->logits->shape[0]);
     dims.grid[0] = (unsigned)a->logits->shape[0];
-    dims.shared_bytes += (OPS_SAMPLE_BINS + 64) * 8;
+    dims.shared_bytes = ops_sample_shared(&p);
     want = sample_kernel("sample/sample.cu", "sample", p.masks || ops_sample_by_row(a));
     return ops_launch_as(rt, &want, &dims, &p);
 }

@@ -72,8 +72,8 @@ static bool sample_has_penalty(const sample_ask *ask) {
     return ask->params.repetition_penalty != 1.0f && ask->history_count;
 }
 
-static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const float *logits) {
-    int32_t token;
+/* The row by the ask's biases, penalty and mask: `logits` itself where there are none. */
+static const float *sample_adjust(sample_space *x, const sample_ask *ask, const float *logits) {
     if (logits != x->row && (ask->mask || ask->bias_count || sample_has_penalty(ask))) {
         memcpy(x->row, logits, (size_t)x->vocab * sizeof *logits);
         logits = x->row;
@@ -84,6 +84,12 @@ static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const flo
                         ask->params.repetition_penalty, x->seen);
     for (int32_t id = 0; id < x->vocab && ask->mask; id++)
         if (!sample_may(ask->mask, id)) x->row[id] = -INFINITY;
+    return logits;
+}
+
+static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const float *logits) {
+    int32_t token;
+    logits = sample_adjust(x, ask, logits);
     token = sample_token(&ask->params, logits, x->vocab, ask->position, x->scratch);
     return sample_may(ask->mask, token) ? token : sample_first(ask->mask, x->vocab);
 }

@@ -22,14 +22,21 @@ static void sample_philox(const uint32_t counter[4], const uint32_t key[2], uint
     }
 }
 
-/* In [0, 1), a multiple of 2^-24: the number for the token at `position`. */
-static float sample_uniform(uint64_t seed, int64_t position) {
+/* In [0, 1), multiples of 2^-24: the numbers for the token at `position`, to draw it and to keep it. */
+static void sample_uniforms(uint64_t seed, int64_t position, float *draw, float *keep) {
     uint32_t key[2], counter[4] = {0, 0, 0, 0}, words[4];
     key[0] = (uint32_t)seed;
     key[1] = (uint32_t)(seed >> 32);
     counter[0] = (uint32_t)position;
     sample_philox(counter, key, words);
-    return (float)(words[0] >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
+    *draw = (float)(words[0] >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
+    *keep = (float)(words[1] >> 8) * 5.9604644775390625e-8f;
+}
+
+static float sample_uniform(uint64_t seed, int64_t position) {
+    float draw, keep;
+    sample_uniforms(seed, position, &draw, &keep);
+    return draw;
 }
 
 /* ---- greedy and penalty ---------------------------------------------------------------------- */
@@ -170,19 +177,30 @@ static size_t sample_scratch_bytes(int vocab) {
     return (size_t)vocab * (sizeof(float) + sizeof(sample_candidate));
 }
 
-static int32_t sample_token(const sample_params *p, const float *logits, int vocab,
-                            int64_t position, void *scratch) {
+/* Scores of a row into the scratch, and the least that is kept; NULL: nothing is drawn, *best is the
+ * next. */
+static const float *sample_scores(const sample_params *p, const float *logits, int vocab,
+                                  void *scratch, int32_t *best, float *least) {
     sample_candidate *candidates = (sample_candidate *)scratch;
-    float *scores;
-    int32_t best = sample_argmax(logits, vocab);
-    float top = logits[best];
-    if (p->temperature <= 0.0f || !(top > -INFINITY && top < INFINITY)) return best;
+    float *scores, top;
+    *best = sample_argmax(logits, vocab);
+    top = logits[*best];
+    if (p->temperature <= 0.0f || !(top > -INFINITY && top < INFINITY)) return NULL;
     scores = (float *)(candidates + vocab); /* greedy rows need none and may have no scratch */
     for (int i = 0; i < vocab; i++) {
         float distance = logits[i] - top;
         scores[i] = distance < 0.0f ? distance / p->temperature
                                     : distance >= 0.0f ? 0.0f : -INFINITY;
     }
-    return sample_draw(scores, vocab, sample_cut(p, scores, vocab, candidates),
-                       sample_uniform(p->seed, position));
+    *least = sample_cut(p, scores, vocab, candidates);
+    return scores;
+}
+
+static int32_t sample_token(const sample_params *p, const float *logits, int vocab,
+                            int64_t position, void *scratch) {
+    int32_t best;
+    float least;
+    const float *scores = sample_scores(p, logits, vocab, scratch, &best, &least);
+    if (!scores) return best;
+    return sample_draw(scores, vocab, least, sample_uniform(p->seed, position));
 }
