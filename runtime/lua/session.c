@@ -198,9 +198,9 @@ typedef struct bind_wishes {
 
 static const char *const bind_wish_names[] = {
     "max_tokens", "stop", "special", "keep_stop", "priority", "grammar", "grammar_from",
-    "json_schema", "logit_bias", "temperature", "top_k", "top_p", "min_p", "order",
+    "json_schema", "logit_bias", "logprobs", "temperature", "top_k", "top_p", "min_p", "order",
     "repetition_penalty", "seed"};
-enum { BIND_FIRST_SAMPLING = 9 };
+enum { BIND_FIRST_SAMPLING = 10 };
 
 /* True for an option of sampling; a name of no option is an error. */
 static bool bind_check_wish(lua_State *L, const char *name) {
@@ -321,6 +321,9 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
     if (bind_wish(L, options, "grammar_from"))
         w->options.grammar_from = bind_to_int32(L, -1, "generate: grammar_from");
     lua_pop(L, 1);
+    if (bind_wish(L, options, "logprobs"))
+        w->options.logprobs = bind_to_int32(L, -1, "generate: logprobs");
+    lua_pop(L, 1);
     bind_read_stop(L, options, w);
     w->options.special = bind_to_special(L, options) ? 0 : -1;
     bind_wish(L, options, "keep_stop");
@@ -333,7 +336,28 @@ static void bind_read_wishes(lua_State *L, int options, cairn_runtime *rt, bind_
     w->options.sampling = &w->config.sampling;
 }
 
-enum { BIND_PIECE = 4 }; /* values of a piece: text, id, and of which of the session's ids it is */
+enum { BIND_PIECE = 5 }; /* values of a piece: text, id, of which of the session's ids it is, logprobs */
+
+/* Pushes { { id =, logprob =, best = { { id =, logprob = }, ... } }, ... } of a piece's ids, or nil. */
+static void bind_push_logprobs(lua_State *L, cairn_session *session, const cairn_piece *piece) {
+    const int each = 1 + session->row_best;
+    if (!piece->logprob_ids) {
+        lua_pushnil(L);
+        return;
+    }
+    lua_createtable(L, piece->logprob_ids, 0);
+    for (int i = 0; i < piece->logprob_ids * each; i++) {
+        lua_createtable(L, 0, 3);
+        bind_set_integer(L, "id", piece->logprobs[i].id);
+        bind_set_number(L, "logprob", (double)piece->logprobs[i].logprob);
+        if (i % each) {
+            lua_rawseti(L, -2, i % each);
+            if (i % each < each - 1) continue;
+            lua_setfield(L, -2, "best");
+            lua_rawseti(L, -2, i / each + 1);
+        } else lua_createtable(L, each - 1, 0);
+    }
+}
 
 /* Pushes the values of the next piece with text; false at the end of the generation. */
 static bool bind_push_piece(lua_State *L, cairn_runtime *rt, cairn_session *session,
@@ -344,11 +368,12 @@ static bool bind_push_piece(lua_State *L, cairn_runtime *rt, cairn_session *sess
         if (*stop) return false;
         bind_check(L, rt, cairn_generate_next(session, &piece));
         *stop = piece.stop;
-    } while (!piece.bytes);
+    } while (!piece.bytes && !piece.logprob_ids);
     lua_pushlstring(L, piece.text, piece.bytes);
     lua_pushinteger(L, piece.id);
     lua_pushinteger(L, piece.first + 1);
     lua_pushinteger(L, piece.first + piece.count);
+    bind_push_logprobs(L, session, &piece);
     return true;
 }
 
@@ -423,8 +448,9 @@ static cairn_session *bind_begin(lua_State *L, cairn_runtime **rt, bind_beginnin
 }
 
 /* s:generate(prompt or nil [, options [, f]]) -> an iterator over pieces (text, the id that brought
- * it, and the first and last of the session's ids that it is of), or with f the whole text. Leaving
- * a loop early leaves the session with what was handed out. */
+ * it, the first and last of the session's ids that it is of, and with the option logprobs = N those of
+ * its ids), or with f the whole text. Leaving a loop early leaves the session with what was handed
+ * out. */
 static int bind_generate(lua_State *L) {
     cairn_runtime *rt;
     cairn_session *session = bind_begin(L, &rt, engine_generate_begin);
@@ -463,7 +489,8 @@ static int bind_step(lua_State *L) {
 }
 
 /* s:poll() -> the text that is certain since the last poll; how the generation stopped, or nil; what
- * its request does; the last of the ids that came since, or nil. A cancelled one stops by "cancel". */
+ * its request does; the last of the ids that came since, or nil; their logprobs, or nil. A cancelled
+ * one stops by "cancel". */
 static int bind_poll(lua_State *L) {
     static const char *const requests[] = {"none", "queued", "pages", "prompt", "text"};
     cairn_runtime *rt;
@@ -480,7 +507,8 @@ static int bind_poll(lua_State *L) {
     lua_pushstring(L, requests[piece.request]);
     if (piece.id < 0) lua_pushnil(L);
     else lua_pushinteger(L, piece.id);
-    return 4;
+    bind_push_logprobs(L, session, &piece);
+    return 5;
 }
 
 /* The wishes of row `row`: those of all, or of the list's entry. */

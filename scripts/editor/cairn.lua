@@ -134,6 +134,7 @@ function cairn.ops() end
 ---@field priority? integer -100 to 100, higher goes first
 ---@field grammar? string the text keeps to it (GBNF)
 ---@field json_schema? string the text is JSON that fits it
+---@field logprobs? integer of each id and of so many of the best
 ---@field logit_bias? table<integer, number> added to the logits of these ids
 ---@field grammar_from? integer so many ids come before the grammar's text; 0: the prompt's
 ---@field temperature? number

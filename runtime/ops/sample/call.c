@@ -46,39 +46,15 @@ static sample_ask ops_sample_ask(const cairn_sample_args *a, int64_t r) {
     return ask;
 }
 
-/* Greater logit first, then the lower id; a NaN is below everything. */
-static uint64_t ops_sample_rank(const float *logits, int id) {
-    const float logit = logits[id] + 0.0f;
-    uint32_t bits;
-    memcpy(&bits, &logit, sizeof bits);
-    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(logit == logit ? bits : 0) << 32 | (uint32_t)~id;
-}
-
-/* Logarithms of row r's softmax, of the token and of the best, which are found one after another. */
-static void ops_sample_logprobs_row(const cairn_sample_args *a, int64_t r) {
-    const int vocab = (int)a->logits->shape[1], count = a->best ? (int)a->best->shape[1] : 0;
-    const float *logits = (const float *)tensor_data(a->logits) + r * vocab;
-    const float top = logits[sample_argmax(logits, vocab)];
-    float *out = (float *)tensor_data(a->logprobs) + r * (1 + count);
-    uint64_t last = UINT64_MAX;
-    double sum = 0.0;
-    for (int i = 0; i < vocab; i++)
-        if (logits[i] <= top) sum += exp((double)logits[i] - (double)top);
-    for (int n = 0; n <= count; n++) {
-        int id = ((const int32_t *)tensor_data(a->tokens))[r];
-        uint64_t next = 0;
-        for (int i = 0; i < vocab && n; i++) {
-            uint64_t mine = ops_sample_rank(logits, i);
-            if (mine < last && mine > next) next = mine;
-        }
-        if (n) {
-            id = (int32_t)~(uint32_t)next;
-            ((int32_t *)tensor_data(a->best))[r * count + n - 1] = id;
-            last = next;
-        }
-        out[n] = logits[id] > -INFINITY ? (float)((double)logits[id] - (double)top - log(sum))
-                                        : -INFINITY;
+/* Row r's, at most 32 of the best. */
+static void ops_sample_logprobs(const cairn_sample_args *a, int64_t r) {
+    const int vocab = (int)a->logits->shape[1], best = a->best ? (int)a->best->shape[1] : 0;
+    cairn_logprob all[33];
+    sample_logprobs_row((const float *)tensor_data(a->logits) + r * vocab, vocab,
+                        ((const int32_t *)tensor_data(a->tokens))[r], best, all);
+    for (int n = 0; n <= best; n++) {
+        ((float *)tensor_data(a->logprobs))[r * (1 + best) + n] = all[n].logprob;
+        if (n) ((int32_t *)tensor_data(a->best))[r * best + n - 1] = all[n].id;
     }
 }
 
@@ -107,7 +83,7 @@ static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
         const sample_ask ask = ops_sample_ask(a, r), *one = &ask;
         sample_row_host(&space, (const float *)tensor_data(a->logits) + r * vocab, &one, 0,
                         (int32_t *)tensor_data(a->tokens) + r);
-        if (a->logprobs) ops_sample_logprobs_row(a, r);
+        if (a->logprobs) ops_sample_logprobs(a, r);
     }
     return CAIRN_OK;
 }

@@ -66,6 +66,39 @@ static void sample_penalize(float *logits, int vocab, const int32_t *sequence, i
     }
 }
 
+/* ---- logarithms of probabilities ------------------------------------------------------------- */
+
+/* Greater logit first, then the lower id; a NaN is below everything. */
+static uint64_t sample_rank(const float *logits, int id) {
+    const float logit = logits[id] + 0.0f;
+    uint32_t bits;
+    memcpy(&bits, &logit, sizeof bits);
+    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(logit == logit ? bits : 0) << 32 | (uint32_t)~id;
+}
+
+/* Of the softmax: out [1 + best] of the token and of the best, which are found one after another. */
+static void sample_logprobs_row(const float *logits, int vocab, int32_t token, int best,
+                                cairn_logprob *out) {
+    const float top = logits[sample_argmax(logits, vocab)];
+    uint64_t last = UINT64_MAX;
+    double sum = 0.0;
+    for (int i = 0; i < vocab; i++)
+        if (logits[i] <= top) sum += exp((double)logits[i] - (double)top);
+    for (int n = 0; n <= best; n++) {
+        uint64_t next = 0;
+        for (int i = 0; i < vocab && n; i++) {
+            uint64_t mine = sample_rank(logits, i);
+            if (mine < last && mine > next) next = mine;
+        }
+        if (n) token = (int32_t)~(uint32_t)next, last = next;
+        out[n].id = token;
+        out[n].logprob = logits[token] > -INFINITY
+                             ? (float)((double)logits[token] - (double)top - log(sum))
+                             : -INFINITY;
+    }
+}
+
 /* ---- thresholds ------------------------------------------------------------------------------ */
 
 static float sample_median(float a, float b, float c) {
