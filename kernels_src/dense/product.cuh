@@ -91,6 +91,20 @@ template <int G> struct low_part {
     CAIRN_METHOD int at() { return lane_id() % 4 * 8 + lane_id() / 4; }
 };
 
+/* sum += s[row, unit] xs[unit, column] over the group, in units of a sum; scales: the lane's, two
+ * units of rows g and g + 8, zero where it has none. A is the scales twice, once for what f16 left. */
+template <int G>
+CAIRN_INLINE void add_sums(float *sum, float low, float high, const uint32_t *scales,
+                           const u32x2 *xs) {
+    const uint32_t a[4] = {scales[0], scales[1], scales[0], scales[1]};
+    u32x2 sums = {0, 0};
+    if (low_part<G>::mine()) sums = xs[low_part<G>::at()];
+    const uint32_t b[2] = {sums.x, sums.y};
+    float d[4] = {};
+    mma_f16(d, a, b);
+    add_scaled(sum, d, 32.0f / low, 32.0f / high);
+}
+
 /* sum += s[row, unit] xs[unit, column] over the group, in units of a sum: A is the scales twice,
  * once for what f16 left. s: [16 rows: g then g + 8][G] */
 template <int G>
@@ -386,6 +400,23 @@ struct tile_range {
     int first, step, end;
 };
 
+/* Where a lane finds a group, STEP bytes before the next, and its part of a warp's copy of it to
+ * shared memory. Packed groups lie behind each other; dense/raw.cuh has others. */
+template <int FORMAT, int INPUTS> struct group_source {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    static constexpr int STEP = cut::BYTES;
+
+    CAIRN_METHOD const uint8_t *at(const uint8_t *weights, int tile, int group) {
+        return weights + ((int64_t)tile * cut::GROUPS + group) * STEP + lane_anew() * 16;
+    }
+    CAIRN_METHOD void copy(shared_addr to, const uint8_t *from) {
+#pragma unroll
+        for (int i = 0; i < STEP / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
+        if (STEP % 512 != 0 && lane_anew() < STEP % 512 / 16)
+            copy_async16_once(to + STEP / 512 * 512, from + STEP / 512 * 512);
+    }
+};
+
 /* Which slice a warp's ring asks for; in shared memory, since it is needed once a tile. */
 struct ring_place {
     int tile, part, batch;
@@ -395,6 +426,7 @@ struct ring_place {
  * after part. The lanes keep addresses of their own. */
 template <int FORMAT, int INPUTS> struct weight_ring {
     typedef product_cut<FORMAT, INPUTS> cut;
+    typedef group_source<FORMAT, INPUTS> source;
     static constexpr int BYTES = cut::BYTES, DEPTH = RING_BYTES / PRODUCT_WARPS / BYTES;
     static_assert(DEPTH >= 2, "weight_ring: too small");
 
@@ -418,7 +450,7 @@ template <int FORMAT, int INPUTS> struct weight_ring {
     }
     CAIRN_MEMBER void aim(const tile_range &range, const ring_place &at) {
         const int first = (at.part * cut::WARPS + warp_id() % cut::WARPS) * cut::SLICE;
-        from = range.weights + ((int64_t)at.tile * cut::GROUPS + first) * BYTES + lane_anew() * 16;
+        from = source::at(range.weights, at.tile, first);
         left = cut::EVEN ? cut::SLICE : min_of(cut::SLICE, cut::GROUPS - first);
         if (at.tile >= range.end) left = 0;
     }
@@ -445,11 +477,8 @@ template <int FORMAT, int INPUTS> struct weight_ring {
     /* Starts the copy of the next group, as far as there is one. */
     CAIRN_MEMBER void ask(const tile_range &range) {
         if (left > 0) {
-#pragma unroll
-            for (int i = 0; i < BYTES / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
-            if (BYTES % 512 != 0 && lane_anew() < BYTES % 512 / 16)
-                copy_async16_once(to + BYTES / 512 * 512, from + BYTES / 512 * 512);
-            from += BYTES;
+            source::copy(to, from);
+            from += source::STEP;
             if (--left == 0) advance(range);
         }
         copy_async_commit();
@@ -616,7 +645,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 for (int i = 0; i < cut::SLICE; i++) {
                     if (!cut::EVEN && first + i >= cut::GROUPS) break;
                     const unsigned char *here = ring.next(range);
-                    if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K)
+                    if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
                         group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
                     else if constexpr (group::BIAS != 0.0f)
                         add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
