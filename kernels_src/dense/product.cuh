@@ -5,7 +5,8 @@
  * A block of PRODUCT_WARPS warps takes tiles of 16 outputs in turn. The weight's format and K alone
  * say how K is cut: into parts, a part into slices of at most SLICE_UNITS units of 32 inputs, one
  * for each warp of a team (product_cut). A warp keeps its slice of x in registers while the tiles
- * pass. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
+ * pass; of few rows the slices of the parts to come lie in shared memory, for behind the weights that
+ * are under way a fetch would take 3 us. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
  * so that memory waits neither for arithmetic nor for the kernel before: the rings fill before the
  * input is awaited. The sums of a tile meet in shared memory; one warp adds them up and hands the
  * outputs on while the others go on to the next tiles.
@@ -26,8 +27,12 @@
 constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP, PRODUCT_COLUMNS = 8;
 constexpr int SLICE_UNITS = 16;         /* 64 registers of x */
 constexpr int RING_BYTES = 72 * 1024;   /* of all warps: two blocks share a multiprocessor */
-constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once */
+constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once, half in parts */
 constexpr int TOTALS = 4;               /* tiles of a block whose sums wait for the next part */
+
+#ifndef CAIRN_PRODUCT_MORE
+#define CAIRN_PRODUCT_MORE 0 /* bytes of shared memory beyond PRODUCT_SHARED */
+#endif
 
 /* ---- how K is cut ---- */
 
@@ -42,6 +47,11 @@ template <int FORMAT, int INPUTS> struct product_cut {
     static constexpr int TEAMS = PRODUCT_WARPS / WARPS; /* of a block, each with tiles of its own */
     static constexpr bool EVEN = SLICE * WARPS * PARTS == GROUPS;
     static constexpr int BYTES = GROUP * packed<FORMAT>::UNIT_BYTES; /* of a group */
+    static constexpr int UNITS = SLICE * GROUP;                      /* of a slice */
+    /* Rows of which a warp can keep the slices of all parts but the first. */
+    static constexpr int KEPT = PARTS > 1 ? (PRODUCT_KEPT + CAIRN_PRODUCT_MORE) /
+                                                (PRODUCT_WARPS * (PARTS - 1) * UNITS * 64)
+                                          : 0;
 };
 
 /* ---- groups as they are multiplied ---- */
@@ -501,14 +511,60 @@ CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e 
 /* ---- the product ---- */
 
 struct product_memory {
-    float meeting[MEETINGS * PRODUCT_WARPS][128];
     u32x2 xs[PRODUCT_WARPS][64]; /* see sum_units */
     float totals[TOTALS][128]; /* used where there are parts: by the one team */
     float factors[PRODUCT_COLUMNS];
     ring_place places[PRODUCT_WARPS];
+    u32x4 notes[PRODUCT_COLUMNS]; /* the epilogue's own, from before the product on */
     unsigned char rings[RING_BYTES];
+    float meeting[MEETINGS * PRODUCT_WARPS][128]; /* the second half: kept inputs, in parts */
 };
 static_assert(sizeof(product_memory) == PRODUCT_SHARED, "abi.h: PRODUCT_SHARED");
+
+/* Inputs that a warp keeps in shared memory: [row][part - 1][unit of its slice][64 bytes], as the
+ * lanes of a row want them, four with 16 bytes each. */
+template <int FORMAT, int INPUTS> struct kept_inputs {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    static constexpr int EACH = (cut::PARTS - 1) * cut::UNITS; /* units of a row */
+    unsigned char *at; /* this warp's */
+    int rank;
+
+    CAIRN_MEMBER kept_inputs(product_memory &memory, int rank_)
+        : at((unsigned char *)memory.meeting[MEETINGS / 2 * PRODUCT_WARPS] +
+             warp_id() * (cut::KEPT * EACH * 64)), rank(rank_) {}
+    /* from: the first row's inputs. */
+    CAIRN_MEMBER void keep(const uint8_t *from, int rows) const {
+        constexpr int PIECES = ceil_div(EACH * 4, WARP);
+#pragma unroll 1
+        for (int row = 0; row < rows; row++, from += INPUTS * 2) {
+            u32x4 v[PIECES] = {};
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) {
+                const int piece = i * WARP + lane_id(), unit = piece / 4;
+                const int part = unit / cut::UNITS + 1;
+                const int k = (part * cut::WARPS + rank) * cut::UNITS + unit % cut::UNITS;
+                if (unit < EACH && k < INPUTS / 32)
+                    v[i] = load_relaxed16(from + k * 64 + piece % 4 * 16);
+            }
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) {
+                const int piece = i * WARP + lane_id();
+                if (piece < EACH * 4) *(u32x4 *)(at + row * EACH * 64 + piece * 16) = v[i];
+            }
+        }
+        warp_sync();
+    }
+    CAIRN_MEMBER void take(int part, int rows, uint32_t (&b)[cut::UNITS][4]) const {
+        const int g = lane_id() / 4;
+        const unsigned char *from = at + ((int64_t)g * EACH + (part - 1) * cut::UNITS) * 64 +
+                                    lane_id() % 4 * 16;
+#pragma unroll
+        for (int u = 0; u < cut::UNITS; u++) {
+            const u32x4 v = g < rows ? *(const u32x4 *)(from + u * 64) : u32x4{};
+            b[u][0] = v.x, b[u][1] = v.y, b[u][2] = v.z, b[u][3] = v.w;
+        }
+    }
+};
 
 /* Adds up a tile's sums and hands the outputs of `columns` columns on: one warp. */
 template <int FORMAT, int INPUTS, class Epilogue>
@@ -533,7 +589,7 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
     }
 }
 
-/* Input: await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
+/* Input: at: the first row's inputs, of `columns` rows; await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
  * beyond the last; before_meeting(float[8]) may leave a factor per column, after the first fetch.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
  * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
@@ -544,18 +600,27 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                                  int blocks = grid_blocks(), int number = 0) {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_of<FORMAT, cut::GROUP> group;
-    constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
     constexpr bool PARTED = cut::PARTS > 1;
+    constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, PARTED ? MEETINGS / 2 : MEETINGS);
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
     const tile_range range = {weights, block + team * blocks, blocks * cut::TEAMS, tiles};
     weight_ring<FORMAT, INPUTS> ring(range, memory.rings, memory.places);
-    uint32_t b[cut::SLICE * G][4];
+    uint32_t b[cut::UNITS][4];
     u32x2 *xs = memory.xs[warp_id()];
     int slot = 0;
+    bool keeps = false;
     auto take_input = [&](int part) {
         warp_sync(); /* all are done with the sums before */
-        input.fetch((part * cut::WARPS + rank) * (cut::SLICE * G), b);
+        bool kept = false;
+        if constexpr (cut::KEPT > 0) {
+            const kept_inputs<FORMAT, INPUTS> keeper(memory, rank);
+            kept = columns <= cut::KEPT;
+            if (kept && !keeps) keeper.keep(input.at, columns);
+            if (kept && part > 0) keeper.take(part, columns, b);
+            keeps = true;
+        }
+        if (!kept || part == 0) input.fetch((part * cut::WARPS + rank) * cut::UNITS, b);
 #pragma unroll
         for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
             sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);

@@ -605,7 +605,7 @@ static void test_no_runtime(void) {
                REFUSED(sample) && REFUSED(verify_greedy) && REFUSED(quantize_fp8) &&
                REFUSED(index_store) && REFUSED(index_gather) && REFUSED(index_logits) &&
                REFUSED(index_logits_paged) && REFUSED(index_topk) && REFUSED(index_qk) &&
-               REFUSED(index_transform),
+               REFUSED(index_transform) && REFUSED(sample_probs) && REFUSED(verify_chain),
            "every op refuses a NULL runtime");
 #undef REFUSED
 }
