@@ -234,11 +234,13 @@ static void test_fetch(base *b, const char *path, const gguf_build *f, gguf *g) 
     {
         const gguf_tensor *last = &g->tensors[0];
         uint8_t buffer[8];
+        bool said;
         for (size_t i = 0; i < g->tensor_count; i++)
             if (g->tensors[i].at > last->at) last = &g->tensors[i];
-        tap_ok(!truncate(path, (off_t)last->at) && !gguf_fetch(g, last->at, sizeof buffer, buffer) &&
-               gguf_lost(b, g) == CAIRN_FILE_ERROR && strstr(b->error, "cut short") &&
-               !os_write_file(b, path, f->data, f->size), "a file that was cut: %s", b->error);
+        said = !truncate(path, (off_t)last->at) && !gguf_fetch(g, last->at, sizeof buffer, buffer) &&
+               gguf_lost(b, g) == CAIRN_FILE_ERROR && strstr(b->error, "cut short");
+        gguf_close(b, g); /* Windows writes to no file that is open */
+        tap_ok(said && !os_write_file(b, path, f->data, f->size), "a file that was cut: %s", b->error);
     }
 }
 
