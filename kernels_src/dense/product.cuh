@@ -410,6 +410,7 @@ template <int FORMAT, int INPUTS> struct group_source {
  * own. */
 template <int FORMAT, int INPUTS> struct weight_ring {
     typedef product_cut<FORMAT, INPUTS> cut;
+    typedef group_source<FORMAT, INPUTS> source;
     static constexpr int BYTES = cut::BYTES, DEPTH = RING_BYTES / PRODUCT_WARPS / BYTES;
     static_assert(DEPTH >= 2, "weight_ring: too small");
 
@@ -422,8 +423,7 @@ template <int FORMAT, int INPUTS> struct weight_ring {
         : memory(rings + warp_id() * (DEPTH * BYTES)), part(0), to(memory + lane_id() * 16) {
         tiles = ceil_div(range.end - range.first, range.step);
         left = tiles > 0 ? max_of(groups_from(first_group()), 0) : 0;
-        from = range.weights + ((int64_t)range.first * cut::GROUPS + first_group()) * BYTES +
-               lane_anew() * 16;
+        from = source::at(range.weights, range.first, first_group());
 #pragma unroll 1
         for (int i = 0; i < DEPTH - 1; i++) {
             ask(range);
@@ -439,22 +439,20 @@ template <int FORMAT, int INPUTS> struct weight_ring {
     /* To the next slice that is not behind the end of K; the first part's are full where there are
      * several. */
     CAIRN_MEMBER void advance(const tile_range &range) {
-        int past = first_group() + groups_from(first_group());
+        const int past = first_group() + groups_from(first_group());
+        int further = 0; /* tiles */
         do {
-            if (cut::PARTS == 1 || ++part == cut::PARTS)
-                part = 0, tiles--, past -= range.step * cut::GROUPS;
+            if (cut::PARTS == 1 || ++part == cut::PARTS) part = 0, tiles--, further += range.step;
             left = tiles > 0 ? groups_from(first_group()) : 0;
         } while (cut::PARTS > 1 && !cut::EVEN && left <= 0 && tiles > 0);
-        from += (int64_t)(first_group() - past) * BYTES;
+        from += (int64_t)(first_group() - past) * source::STEP +
+                (int64_t)further * (cut::GROUPS * BYTES);
     }
     /* Starts the copy of the next group, as far as there is one. */
     CAIRN_MEMBER void ask(const tile_range &range) {
         if (left > 0) {
-#pragma unroll
-            for (int i = 0; i < BYTES / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
-            if (BYTES % 512 != 0 && lane_anew() < BYTES % 512 / 16)
-                copy_async16_once(to + BYTES / 512 * 512, from + BYTES / 512 * 512);
-            from += BYTES;
+            source::copy(to, from);
+            from += source::STEP;
             if (--left == 0) advance(range);
         }
         copy_async_commit();
