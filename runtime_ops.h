@@ -885,8 +885,10 @@ CAIRN_API cairn_status cairn_index_gather(cairn_runtime *rt, const cairn_index_g
 /* index_logits: the logits of rows whose keys lie one behind the other, such as the requests of a
  * prompt after index_gather. Row i scores its window of keys [row_starts[i], row_starts[i] +
  * lengths[i]); elsewhere out is -inf with `clean`, else left as it was. A logit depends on its row and
- * key alone, bit for bit. A dot product that is NaN counts as 0; a scale that is NaN gives NaN. A
- * start outside [0, n] or a length outside [0, n - start] is cut and reported as BAD_DATA. */
+ * key alone, bit for bit; where tensor cores multiply e4m3 (sm_89, sm_90, sm_120) they keep 13 bits of
+ * the largest product, so that it is off by up to 2^-10 of the magnitudes it adds, elsewhere by some
+ * 2^-20. A dot product that is NaN counts as 0; a scale that is NaN gives NaN. A start outside [0, n]
+ * or a length outside [0, n - start] is cut and reported as BAD_DATA. */
 typedef struct cairn_index_logits_args {
     uint32_t struct_size;
     int32_t clean;                  /* 1: -inf outside the windows */
