@@ -16,7 +16,8 @@ enum {
     ATTEND_TWO_LEVEL = 128,
     ATTEND_LANDMARKS = 256, /* the last slot of a page is not attended */
     ATTEND_PARTS = 512,     /* by `part` */
-    ATTEND_TOKENS = 1024    /* lists of tokens instead of pages */
+    ATTEND_TOKENS = 1024,   /* lists of tokens instead of pages */
+    ATTEND_CHAINED = 2048   /* a block takes runs of up to `chain` chunks, one after the other */
 };
 
 /* A latent slot: values that are keys and values alike, then those of the rotated part, which are
@@ -56,6 +57,7 @@ typedef struct attend_params {
     int32_t mask_bytes, mask_rows;
     int32_t mask_side;       /* k + 1 of the mask of draft and verify */
     int32_t token_width;
+    int32_t chain, runs;     /* chunks; runs of any row at most */
 } attend_params;
 
 /* attention/merge.cu */

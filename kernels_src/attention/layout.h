@@ -110,6 +110,17 @@ CAIRN_LAYOUT int layout_attend_bytes(int dim) {
            16 * layout_warps(dim) * 8 + 32;
 }
 
+/* Besides: the scales of two chunks of bytes; the sums of the warps, where a block takes several runs
+ * and fetches the next while it merges one: of tiles of up to LAYOUT_CHAIN_ROWS queries. */
+enum { LAYOUT_CHAIN_ROWS = 4 };
+CAIRN_LAYOUT int layout_scale_bytes(int dim) { return layout_chunk(dim) * 16; }
+CAIRN_LAYOUT int layout_chain_bytes(int dim) {
+    return layout_warps(dim) * LAYOUT_CHAIN_ROWS * dim * 4;
+}
+
+/* Runs of so many chunks that one block takes. */
+CAIRN_LAYOUT int layout_chained(int chain, int run) { return chain > run ? chain / run : 1; }
+
 /* Of step/prompt_attend.cu: two tiles of keys and values, of large heads 64 queries too. */
 CAIRN_LAYOUT int layout_prompt_bytes(int dim) { return (dim > 128 ? 384 : 512) * dim; }
 

@@ -13,17 +13,19 @@ CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count)
 
 /* The block's place: tiles of queries, of which this block has `count` from row `head` on. */
 struct tile {
-    int run, unit, r, kv_head, count, most;
+    int block, unit, r, kv_head, count, most;
     int64_t head;
 
     CAIRN_MEMBER void find(const attend_params &p) {
         const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, 16);
-        run = block_id(), unit = block_id_y(), r = block_id_z();
+        block = block_id(), unit = block_id_y(), r = block_id_z();
         most = min_of(group, 16); /* rows of a tile */
         const int query = unit % tiles * 16;
         kv_head = unit / tiles, count = min_of(group - query, 16);
         head = (int64_t)r * p.heads + kv_head * group + query;
     }
+    /* The most runs that a row may have. */
+    CAIRN_MEMBER int runs(const attend_params &p) const { return CHAINED ? p.runs : grid_blocks(); }
 };
 
 /* By the last block: the row from its runs' values [runs, most, DIM] and (m, l) [runs, most]. */

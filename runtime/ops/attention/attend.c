@@ -33,29 +33,72 @@ static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t 
     return CAIRN_OK;
 }
 
-/* The chunks that any row may have, and the blocks that these take. */
-static void ops_attend_grid(const attend_params *p, int abilities, int *run, int *runs) {
+/* The chunks that a row of the call may have at most, and its runs. */
+typedef struct ops_attend_grid { int run, runs, chain, blocks; } ops_attend_grid;
+
+/* Blocks for a row whose runs are chained up to `chain` chunks: as many as any length up to the
+ * longest takes. */
+static int ops_attend_blocks(int chunks, int chain, int kv_heads) {
+    const int most = layout_most_runs(kv_heads), longest = layout_run(chunks, kv_heads);
+    int blocks = 1;
+    for (int run = 1; run <= longest; run++) {
+        const int runs = (chunks + run - 1) / run, each = layout_chained(chain, run);
+        const int here = ((runs < most ? runs : most) + each - 1) / each;
+        if (here > blocks) blocks = here;
+    }
+    return blocks;
+}
+
+/* How many chunks a block is to take: what ends first where so many blocks run at a time, a block's
+ * start costing about one and a half chunks. Rows may be shorter than `chunks`: one that is much
+ * longer than the others is never one block's. */
+static void ops_attend_chain(ops_attend_grid *grid, int chunks, int kv_heads, int64_t units,
+                             int64_t slots) {
+    const int whole = chunks + grid->run - 1, longest = whole < 24 ? whole : 24;
+    double best = 0;
+    for (int chain = grid->run; chain <= longest; chain += grid->run) {
+        const int blocks = ops_attend_blocks(chunks, chain, kv_heads);
+        const int64_t waves = (units * blocks + slots - 1) / slots;
+        const double cost = (double)waves * (chain + 1.5);
+        if (chain > grid->run && cost >= best) continue;
+        best = cost;
+        grid->chain = chain > grid->run ? chain : 0;
+        grid->blocks = chain > grid->run ? blocks : grid->runs;
+    }
+}
+
+/* units: of rows x KV heads x tiles of queries. */
+static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_params *p, int abilities,
+                                       int64_t units) {
     const int dim = p->at.head_dim, heads = p->at.kv_heads, chunk = layout_chunk(dim);
     const int chunks = abilities & ATTEND_TOKENS
                            ? (int)(((int64_t)p->token_width + chunk - 1) / chunk)
                            : layout_chunks(ops_attend_most_pages(p), p->at.page_size, dim);
     const int most = layout_most_runs(heads);
-    *run = layout_run(chunks, heads);
-    *runs = chunks < 1 ? 1 : chunks < most ? chunks : most;
+    ops_attend_grid grid;
+    grid.run = layout_run(chunks, heads);
+    grid.runs = grid.blocks = chunks < 1 ? 1 : chunks < most ? chunks : most;
+    grid.chain = 0;
+    if (p->heads / heads <= LAYOUT_CHAIN_ROWS && !(abilities & ATTEND_TWO_LEVEL))
+        ops_attend_chain(&grid, chunks, heads, units, (int64_t)rt->device.sm_count * 2);
+    return grid;
 }
 
 static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
                                     int abilities) {
     const int group = p->heads / p->at.kv_heads, size = p->at.page_size, dim = p->at.head_dim;
     const int64_t units = (int64_t)p->at.kv_heads * ((group + 15) / 16);
+    const ops_attend_grid grid = ops_attend_plan(rt, p, abilities, units * rows);
+    const int span = grid.chain > grid.run ? grid.chain : grid.run;
     device_dims dims = {{0, 0, 0}, 0, 0, 0, false};
     ops_kernel want;
-    int run, runs, run_pages;
+    int run_pages;
     cairn_status status = handles_enter(rt);
     if (status) return status;
-    ops_attend_grid(p, abilities, &run, &runs);
-    status = handles_leave(rt, ops_attend_workspace(&rt->device, p, units * rows, runs));
+    status = handles_leave(rt, ops_attend_workspace(&rt->device, p, units * rows, grid.runs));
     if (status) return status;
+    if (grid.chain) abilities |= ATTEND_CHAINED;
+    p->chain = grid.chain, p->runs = grid.runs;
     memset(&want, 0, sizeof want);
     want.source = "attention/attention.cu";
     want.entry = "attend";
@@ -64,12 +107,15 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     want.constants[2].name = "ABILITIES", want.constants[2].value = abilities;
     want.constant_count = abilities ? 3 : 2;
     if (abilities & ATTEND_TOKENS) want.constants[1].value = 16; /* the kernel asks at.page_size */
-    run_pages = abilities & ATTEND_TOKENS ? 0 : run * layout_chunk(dim) / size + 2;
-    dims.grid[0] = (unsigned)runs;
+    run_pages = abilities & ATTEND_TOKENS ? 0 : span * layout_chunk(dim) / size + 2;
+    dims.grid[0] = (unsigned)grid.blocks;
     dims.grid[1] = (unsigned)units;
     dims.grid[2] = (unsigned)rows;
     dims.block = (unsigned)layout_warps(dim) * 32;
     dims.shared_bytes = (unsigned)layout_attend_bytes(dim);
+    if ((abilities & ATTEND_CACHE) == ATTEND_CACHE_E4M3)
+        dims.shared_bytes += (unsigned)layout_scale_bytes(dim);
+    if (grid.chain) dims.shared_bytes += (unsigned)layout_chain_bytes(dim);
     if (!(abilities & ATTEND_TOKENS))
         dims.shared_bytes += (unsigned)layout_list_bytes(p->at.max_pages, run_pages);
     if (abilities & ATTEND_TWO_LEVEL) dims.shared_bytes += (unsigned)layout_bias_bytes(run_pages);
