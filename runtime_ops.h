@@ -723,6 +723,8 @@ typedef struct cairn_attend_args {
     int32_t draft_length;           /* without: k, 0 to 16 */
     const cairn_tensor *kv_indices; /* [n] i32 SLOT ids, or NULL */
     const cairn_tensor *cu_lens;    /* [sequences + 1] i32 */
+    int32_t prompt;                 /* 1: many consecutive rows of a sequence share its keys; other bits */
+    int32_t reserved;
 } cairn_attend_args;
 CAIRN_API cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args);
 

@@ -279,21 +279,39 @@ CAIRN_INLINE void fetch_part(const kept_cache<Keys> &cache, const key_piece &pie
     }
 }
 
+/* The same of eight values, which lie as f16 or bf16. */
+template <class Keys>
+CAIRN_INLINE void fetch_whole(const kept_cache<Keys> &cache, const key_piece &piece, int slot, int part,
+                              bool seen, shared_addr to) {
+    const int64_t from = piece.at + slot * DIM + cache.step;
+    if constexpr (CACHE_KIND == ATTEND_CACHE_F16 || CACHE_KIND == ATTEND_CACHE_BF16) {
+        copy_async16(to, (const uint16_t *)cache.values + (seen ? from + part * 8 : 0), seen);
+    } else {
+        u32x4 v = {};
+        if (seen) v = half_of_cache(cache.values, from + part * 8, cache.scales + from / DIM);
+        *(u32x4 *)(shared_base() + (to.at - shared_addr(shared_base()).at)) = v;
+    }
+}
+
 /* ---- masks ---- */
 
 /* Of a row of a step: it is entry `row` of mask_rows, and sees all before `base`. */
 struct mask_row {
     int base, row;
 
-    /* False, and reported, where the row is none of its step's; else the list ends with the step's
-     * last entry. All threads. */
-    CAIRN_MEMBER bool find(const attend_params &p, paged_row &at, int r) {
+    /* False where the row is none of its step's; else the list ends with the step's last entry. */
+    CAIRN_MEMBER bool look(const attend_params &p, paged_row &at) {
         base = p.bases[at.sequence], row = at.position - base;
         const int64_t last = (int64_t)base + p.mask_rows - 1;
         const bool fits = base >= 0 && row >= 0 && row < p.mask_rows &&
                           paged_holds(p.at, at, last);
-        if (!fits && thread_id() == 0) report_error(p.at.error, CAIRN_FAULT_POSITION, r, base);
         at.position = (int)last;
+        return fits;
+    }
+    /* The same, reported. All threads. */
+    CAIRN_MEMBER bool find(const attend_params &p, paged_row &at, int r) {
+        const bool fits = look(p, at);
+        if (!fits && thread_id() == 0) report_error(p.at.error, CAIRN_FAULT_POSITION, r, base);
         return fits;
     }
     CAIRN_MEMBER bool sees(const attend_params &p, int sequence, int position) const {

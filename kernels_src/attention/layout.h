@@ -121,6 +121,14 @@ CAIRN_LAYOUT int layout_chain_bytes(int dim) {
 /* Runs of so many chunks that one block takes. */
 CAIRN_LAYOUT int layout_chained(int chain, int run) { return chain > run ? chain / run : 1; }
 
+/* Of attention/packed.cu: queries and keys of a tile; memory for one of queries, two of keys and values. */
+CAIRN_LAYOUT int layout_packed_rows(int dim) { return dim > 128 ? 64 : 128; }
+CAIRN_LAYOUT int layout_packed_keys(int dim) { return dim > 128 ? 16 : 32; }
+CAIRN_LAYOUT int layout_packed_bytes(int dim) {
+    return (4 * layout_packed_keys(dim) + layout_packed_rows(dim)) * dim * 2 +
+           layout_packed_rows(dim) * 12 + 32;
+}
+
 /* Of step/prompt_attend.cu: two tiles of keys and values, of large heads 64 queries too. */
 CAIRN_LAYOUT int layout_prompt_bytes(int dim) { return (dim > 128 ? 384 : 512) * dim; }
 
@@ -132,6 +140,12 @@ CAIRN_LAYOUT int layout_list_bytes(int max_pages, int run_pages) {
 /* Of attention/latent.cu: 32 keys and 16 queries of 576 values, weights, the warps' sums, ids. */
 CAIRN_LAYOUT int layout_latent_bytes(void) {
     return (32 + 16) * 576 * 2 + 16 * 40 * 2 + 2 * 4 * 16 * 4 + 32 * 8;
+}
+
+/* Of attention/latent_wide.cu: 64 queries and two tiles of 64 keys of 576 values, weights, the warps'
+ * sums, shares, ids. */
+CAIRN_LAYOUT int layout_latent_wide_bytes(void) {
+    return (64 + 2 * 64) * 576 * 2 + 64 * 64 * 2 + 2 * 4 * 64 * 4 + 64 * 4 + 3 * 64 * 4;
 }
 
 /* Besides, where pages have weights: one for each page of a run and row of a tile. */
