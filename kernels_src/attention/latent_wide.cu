@@ -176,7 +176,7 @@ CAIRN_INLINE void wide_values(const unsigned char *memory, const unsigned char *
 #pragma unroll
             for (int i = 0; i < 4; i++) r.o[m][n][i] *= i / 2 ? high : low;
     }
-#pragma unroll
+#pragma unroll 1
     for (int k = 0; k < KEYS / 16; k++) {
         const int key = k * 16 + lane % 16;
         uint32_t a[HEADS / 16][4];
