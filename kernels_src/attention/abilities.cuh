@@ -177,11 +177,12 @@ constexpr int CHAIN_AT = SCALES_AT + (BYTES ? layout_scale_bytes(DIM) : 0);
 constexpr int LISTS_AT = CHAIN_AT + (CHAINED ? layout_chain_bytes(DIM) : 0);
 
 struct byte_scales {
+    static constexpr bool LAZY = true;
     const unsigned char *mine;
     float unit, faded, shares[WARP_KEYS / 4];
 
     CAIRN_MEMBER explicit byte_scales(unsigned char *memory)
-        : mine(memory + SCALES_AT + warp_id() * 2 * SCALES_STAGE), unit(1e-30f), faded(1.0f) {}
+        : mine(memory + SCALES_AT + warp_id() * 2 * SCALES_STAGE), unit(1e-35f), faded(1.0f) {}
     CAIRN_MEMBER void of_keys(int stage, float (*s)[4]) const {
         const float *at = (const float *)(mine + stage * SCALES_STAGE) + lane_id() % 4 * 2;
 #pragma unroll
@@ -200,9 +201,10 @@ struct byte_scales {
             shares[2 * n] = scale.x, shares[2 * n + 1] = scale.y;
             most = fmaxf(most, fmaxf(fabsf(scale.x), fabsf(scale.y)));
         }
-        most = quad_max(most);
-        const float share = 1.0f / most;
-        faded = unit * share, unit = most;
+        /* The power of two above, so that nothing is lost. */
+        const uint32_t above = (as_u32(quad_max(most)) + 0x7fffffu) & 0x7f800000u;
+        const float share = as_f32(0x7f000000u - min_of(above, 0x7e800000u));
+        faded = unit * share, unit = as_f32(min_of(above, 0x7e800000u));
 #pragma unroll
         for (int i = 0; i < WARP_KEYS / 4; i++) shares[i] *= share;
     }
@@ -260,6 +262,29 @@ CAIRN_INLINE void fetch_scale(const float *scale, bool seen, int key, shared_add
     copy_async4(place + (uint32_t)(values * WARP_KEYS + key) * 4, scale, seen);
 }
 
+/* Pages of bytes: sixteen keys lie one after the other, as do their scales. */
+template <class Source, class Place>
+CAIRN_INLINE void fetch_bytes(const kept_cache<Source> &cache, const key_piece *piece, int values,
+                              unsigned char *to, Place place) {
+    const int lane = lane_id();
+    const int stage = (int)(to - shared_base()) % KEYS_BYTES / (KEYS_BYTES / 2);
+    unsigned char *scales = shared_base() + SCALES_AT + (warp_id() * 2 + stage) * SCALES_STAGE +
+                            values * WARP_KEYS * 4;
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++) {
+        const int64_t at = max_of(piece[i].at, (int64_t)0) + cache.step;
+        const uint8_t *from = (const uint8_t *)cache.values + at + lane * 16;
+#pragma unroll
+        for (int j = 0; j < DIM / 32; j++) {
+            const int n = lane + j * WARP, key = n / byte_store::PARTS;
+            copy_async16(shared_addr(to + place(i * 16 + key, n % byte_store::PARTS)),
+                         from + j * 512, key <= piece[i].last);
+        }
+        if (lane < 16)
+            copy_async4(shared_addr(scales + (i * 16 + lane) * 4),
+                        cache.scales + (uint64_t)at / DIM + lane, lane <= piece[i].last);
+    }
+}
 template <class Keys>
 CAIRN_INLINE void fetch_part(const kept_cache<Keys> &cache, const key_piece &piece, int i, int slot,
                              int part, bool seen, shared_addr to) {
@@ -279,7 +304,25 @@ CAIRN_INLINE void fetch_part(const kept_cache<Keys> &cache, const key_piece &pie
     }
 }
 
-/* The same of eight values, which lie as f16 or bf16. */
+template <class Keys, class Skip>
+CAIRN_INLINE void fetch_keys(const kept_cache<Keys> &cache, const key_piece *piece,
+                             unsigned char *mine, Skip skip) {
+    typedef typename store_of<kept_cache<Keys>>::type Store;
+    const auto place = [](int key, int part) { return Store::place_key(key, part); };
+    if constexpr (BYTES && !TOKENS) fetch_bytes(cache, piece, 0, mine, place);
+    else fetch_pieces(cache, piece, shared_addr(mine), place, skip);
+}
+template <class Keys, class Skip>
+CAIRN_INLINE void fetch_values(const kept_cache<Keys> &cache, int value_step, const key_piece *piece,
+                               unsigned char *mine, Skip skip) {
+    typedef typename store_of<kept_cache<Keys>>::type Store;
+    const auto place = [](int key, int part) { return Store::place_value(key, part); };
+    const kept_cache<Keys> values = cache + value_step;
+    if constexpr (BYTES && !TOKENS) fetch_bytes(values, piece, 1, mine + KEYS_BYTES, place);
+    else fetch_pieces(values, piece, shared_addr(mine + KEYS_BYTES), place, skip);
+}
+
+/* Eight values, which lie as f16 or bf16. */
 template <class Keys>
 CAIRN_INLINE void fetch_whole(const kept_cache<Keys> &cache, const key_piece &piece, int slot, int part,
                               bool seen, shared_addr to) {
@@ -352,6 +395,84 @@ template <class Change> CAIRN_INLINE void change_scores(float (*s)[4], Change ch
  * Each selected page has a softmax of its own, and the pages, with the window's softmax if it is
  * there, another over their weights: so a token counts e^(s - lse of its page + weight). */
 
+/* Where a chunk holds whole pages its warps tell each other of their keys as the scores come (meet_pages);
+ * else the lse of every page of a run is found beforehand (weigh_pages). */
+constexpr bool MEETING = TWO_LEVEL && CHUNK % PAGE == 0;
+constexpr float ALONE = 3e38f; /* in place of a weight: of a page only the sinks are attended, as they are */
+
+/* The place in a selection of the first entry that is that page, -1 for none. */
+CAIRN_INLINE int place_of_page(const int32_t *selected, int topk, int page) {
+    for (int i = 0; i < topk; i += WARP) {
+        const uint32_t same = warp_ballot(i + lane_id() < topk && selected[i + lane_id()] == page);
+        if (same) return i + find_first_set(same) - 1;
+    }
+    return -1;
+}
+
+/* For each of `count` entries of a list and each row: the page's weight. By all threads. */
+CAIRN_INLINE void place_weights(const attend_params &p, int count, const int32_t *list,
+                                const int32_t *selected, const float *weights, int weight_step,
+                                int rows, float *bias) {
+    for (int e = warp_id(); e < count; e += CORE_WARPS) {
+        const bool alone = (list[e] & SINKS_ALONE) != 0;
+        const int place = alone ? -1 : place_of_page(selected, p.topk, list[e]), m = lane_id();
+        if (m >= rows) continue;
+        const float weight = alone ? 0.0f : weights[m * weight_step + place] * LOG2_E;
+        bias[e * 16 + m] = alone ? ALONE : weight > NO_SCORE ? fminf(weight, 1e38f) : NO_SCORE;
+    }
+}
+
+/* What is added to the scores of a warp's keys: the weight of their page less its lse, of which every
+ * warp leaves its part in `meet` [pieces of a chunk, 16] (m, l), twice, by turns. entry: that of the
+ * chunk's first key; those from `weighed` on have no weights. All threads. */
+CAIRN_INLINE void meet_pages(const key_piece *piece, int chunk, int entry, int weighed, int rows,
+                             const float *bias, float *meet, float (*s)[4]) {
+    const int g = lane_id() / 4, t = lane_id() % 4, first = warp_id() * WARP_PIECES;
+    float *here = meet + chunk % 2 * (CHUNK / 16) * 32;
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = NOTHING, total = 0.0f, v[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const bool seen = k / 2 * 8 + 2 * t + k % 2 <= piece[i].last;
+                v[k] = seen ? s[2 * i + k / 2][2 * half + k % 2] : NO_SCORE;
+                top = fmaxf(top, v[k]);
+            }
+            top = quad_max(top);
+            const float base = fmaxf(top, 0.5f * NOTHING);
+#pragma unroll
+            for (int k = 0; k < 4; k++) total += exp2_fast(v[k] - base);
+            total = quad_sum(total);
+            float *mine = here + ((first + i) * 16 + g + half * 8) * 2;
+            if (t == 0) mine[0] = top, mine[1] = total;
+        }
+    block_sync();
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++) {
+        const int page = (first + i) / (PAGE / 16);
+        if (entry + page >= weighed) continue;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int m = g + half * 8;
+            float top = NOTHING, total = 0.0f;
+            const float *part = here + (page * (PAGE / 16) * 16 + m) * 2;
+            for (int k = 0; k < PAGE / 16; k++) top = fmaxf(top, part[k * 32]);
+            for (int k = 0; k < PAGE / 16; k++)
+                total = fma_f32(part[k * 32 + 1], exp2_fast(part[k * 32] - top), total);
+            const float weight = m < rows ? bias[(entry + page) * 16 + m] : NO_SCORE;
+            const bool counts = total > 0.0f && top > 0.5f * NOTHING && weight > NO_SCORE;
+            const float more = weight == ALONE ? 0.0f : weight - (top + log2_fast(total));
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float &v = s[2 * i + k / 2][2 * half + k % 2];
+                v = counts ? v + more : NO_SCORE;
+            }
+        }
+    }
+}
+
 /* For each row and each of `count` entries of a list, which stand in `list`: what is added to its
  * scores. By all threads; the queries are in shared memory. */
 template <class Source>
@@ -400,12 +521,7 @@ CAIRN_INLINE void weigh_pages(const attend_params &p, const Source &source, int 
             fold_scores<WARP_KEYS>(r, s, 1, seen, 1.0f, unused);
             warp_sync();
         }
-        int place = -1; /* the first of the selection that is this page */
-        for (int i = 0; i < p.topk && place < 0 && !alone; i += WARP) {
-            const uint32_t same =
-                warp_ballot(i + lane_id() < p.topk && selected[i + lane_id()] == list[e]);
-            if (same) place = i + find_first_set(same) - 1;
-        }
+        const int place = alone ? -1 : place_of_page(selected, p.topk, list[e]);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int m = g + half * 8;

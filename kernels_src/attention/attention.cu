@@ -257,13 +257,18 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
             const int64_t chosen = (int64_t)at.r * p.at.kv_heads + at.kv_head;
             const bool shared = p.weight_heads == p.at.kv_heads;
             weighed = min_of(list.low, ceil_div(end * CHUNK, PAGE)) - from;
-            load_queries(p, at.head, at.count, memory);
-            block_sync();
-            weigh_pages(p, pieces.source, from, weighed, low_entries(p.at.max_pages),
-                        p.selected + chosen * p.topk,
-                        p.weights + (shared ? chosen : at.head) * p.topk, shared ? 0 : p.topk,
-                        at.count, at.kv_head, memory, list.bias(p));
-            block_sync();
+            const int32_t *pages = low_entries(p.at.max_pages), *selected = p.selected + chosen * p.topk;
+            const float *weights = p.weights + (shared ? chosen : at.head) * p.topk;
+            const int step = shared ? 0 : p.topk;
+            if constexpr (MEETING) {
+                place_weights(p, weighed, pages, selected, weights, step, at.count, list.bias(p));
+            } else {
+                load_queries(p, at.head, at.count, memory);
+                block_sync();
+                weigh_pages(p, pieces.source, from, weighed, pages, selected, weights, step, at.count,
+                            at.kv_head, memory, list.bias(p));
+                block_sync();
+            }
         }
         fold_runs(p, at, cache, keys, begin, end, memory,
                  [&](int chunk, const key_piece *piece, float (*s)[4]) {
@@ -272,7 +277,7 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
                          change_scores(s, [&](int m, int i, int key, float v) {
                              v = score_of(p, v);
                              const int entry = (first + i * 16) / PAGE - from;
-                             if (TWO_LEVEL && entry < weighed && m < at.count)
+                             if (TWO_LEVEL && !MEETING && entry < weighed && m < at.count)
                                  v += bias[entry * 16 + m];
                              const int position = piece[i].position + key;
                              if (MASKED && position < sees &&
@@ -280,6 +285,9 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
                                  v = NO_SCORE;
                              return v;
                          });
+                     if constexpr (MEETING)
+                         meet_pages(piece, chunk, chunk * CHUNK / PAGE - from, weighed, at.count, bias,
+                                    list.bias(p) + (list.span * CHUNK / PAGE + 2) * 16, s);
                  });
     }
     merge_tile(p, at, runs, memory);

@@ -50,6 +50,8 @@ CAIRN_INLINE int part_at(int m, int d) { return m * DIM + (d ^ (m & 3) << 3); }
 /* Scales that a cache without scales has: of keys, and what a key's weight e^(s - m) is taken times
  * before it meets its values, as are the sums before. */
 struct no_scales {
+    static constexpr bool LAZY = false; /* sums are left alone where they stay as they are */
+
     CAIRN_MEMBER explicit no_scales(unsigned char *) {}
     CAIRN_MEMBER void of_keys(int, float (*)[4]) const {}
     CAIRN_MEMBER void of_values(int) const {}
@@ -277,6 +279,7 @@ CAIRN_INLINE void fold_scores(running &r, float (*s)[4], int half, const int *la
     }
     r.top[half] = top;
     r.total[half] = fma_f32(r.total[half], old, quad_sum(total));
+    if (Scales::LAZY && !warp_ballot(times.fade(old) != 1.0f)) return;
 #pragma unroll
     for (int n = 0; n < DIM / 8; n++)
         r.o[n][2 * half] *= times.fade(old), r.o[n][2 * half + 1] *= times.fade(old);
@@ -362,8 +365,8 @@ CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memo
         scales.of_keys(stage, s);
         adjust(chunk, piece, s);
         warp_sync();
+        key_piece next[WARP_PIECES];
         if (chunk + STAGES < stop) {
-            key_piece next[WARP_PIECES];
             keys.reach(chunk + STAGES);
             keys.find(chunk + STAGES, next);
             fetch_keys(cache, next, at, none);
@@ -390,9 +393,10 @@ CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memo
 #pragma unroll
         for (int i = 0; i < WARP_PIECES * (STAGES - 1); i++) piece[i] = piece[i + WARP_PIECES];
         if (chunk + STAGES < stop) {
-            key_piece *next = piece + WARP_PIECES * (STAGES - 1);
-            keys.find(chunk + STAGES, next);
-            fetch_values(cache, value_step, next, at, none);
+            key_piece *behind = piece + WARP_PIECES * (STAGES - 1);
+            if (STAGES == 1) keys.find(chunk + STAGES, behind);
+            for (int i = 0; i < WARP_PIECES && STAGES > 1; i++) behind[i] = next[i];
+            fetch_values(cache, value_step, behind, at, none);
         }
         copy_async_commit();
     }

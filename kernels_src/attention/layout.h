@@ -148,8 +148,11 @@ CAIRN_LAYOUT int layout_latent_wide_bytes(void) {
     return (64 + 2 * 64) * 576 * 2 + 64 * 64 * 2 + 2 * 4 * 64 * 4 + 64 * 4 + 3 * 64 * 4;
 }
 
-/* Besides, where pages have weights: one for each page of a run and row of a tile. */
-CAIRN_LAYOUT int layout_bias_bytes(int run_pages) { return (run_pages + 2) * 16 * 4; }
+/* Besides, where pages have weights: one for each page of a run and row of a tile, and what the warps
+ * tell each other of two chunks. */
+CAIRN_LAYOUT int layout_bias_bytes(int run_pages, int dim) {
+    return (run_pages + 2) * 16 * 4 + layout_chunk(dim) * 16;
+}
 
 /* Shared memory of select/core.cuh with so many pages: keys; the parts of the queries, then counts;
  * bits; and a little for all threads to meet in. */

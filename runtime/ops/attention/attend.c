@@ -155,7 +155,7 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     if (grid.chain) dims.shared_bytes += (unsigned)layout_chain_bytes(dim);
     if (!(abilities & ATTEND_TOKENS))
         dims.shared_bytes += (unsigned)layout_list_bytes(p->at.max_pages, run_pages);
-    if (abilities & ATTEND_TWO_LEVEL) dims.shared_bytes += (unsigned)layout_bias_bytes(run_pages);
+    if (abilities & ATTEND_TWO_LEVEL) dims.shared_bytes += (unsigned)layout_bias_bytes(run_pages, dim);
     return ops_launch_as(rt, &want, &dims, p);
 }
 
