@@ -72,7 +72,7 @@ CAIRN_INLINE void wide_fetch(const attend_params &p, int tile, unsigned char *me
 
 /* Slots of bytes become f16. All threads. */
 CAIRN_INLINE void wide_convert(unsigned char *memory) {
-#pragma unroll 2
+#pragma unroll 1
     for (int n = thread_id(); n < KEYS * KEY_PIECES; n += WIDE_THREADS) {
         const int key = n / KEY_PIECES, piece = n % KEY_PIECES, rest = piece - LATENT_VALUES / 8;
         const unsigned char *at = memory + RAW_AT + key * LATENT_BYTES;
@@ -90,6 +90,8 @@ struct wide_sum {
 };
 CAIRN_INLINE int head_of(int i) { return warp_id() % 2 * 32 + i * 8 + lane_id() / 4; }
 
+constexpr int SCORE_STEPS = BYTES || SOFTCAP ? 2 : 3; /* at a time: what the registers allow */
+
 /* s[m][n]: heads 32 (warp % 2) + 16 m.. with keys 16 (warp / 2) + 8 n... */
 CAIRN_INLINE void wide_scores(const attend_params &p, const unsigned char *memory,
                               const unsigned char *keys, const int32_t *ids, float (*s)[2][4]) {
@@ -97,7 +99,7 @@ CAIRN_INLINE void wide_scores(const attend_params &p, const unsigned char *memor
     const int row = warp_id() % 2 * 32 + g, first = warp_id() / 2 * 16;
 #pragma unroll
     for (int i = 0; i < 16; i++) s[i / 8][i / 4 % 2][i % 4] = 0.0f;
-#pragma unroll 3
+#pragma unroll SCORE_STEPS
     for (int u = 0; u < LATENT_KEYS / 32; u++) {
         uint32_t a[2][8];
 #pragma unroll

@@ -129,6 +129,9 @@ CAIRN_INLINE int tile_from(const packed_part &part, int tile) {
     return tile * TILE_KEYS >= part.sinks ? max_of(tile, part.begin / TILE_KEYS) : tile;
 }
 
+/* Steps at a time: of large heads fewer, for their sums take the registers. */
+constexpr int SCORE_STEPS = DIM > 128 ? 2 : DIM / 32;
+
 /* Scores of a warp's rows: each B operand serves all of them. */
 CAIRN_INLINE void packed_scores(const unsigned char *memory, const unsigned char *keys,
                                 float (*s)[TILE_KEYS / 8][4]) {
@@ -140,7 +143,7 @@ CAIRN_INLINE void packed_scores(const unsigned char *memory, const unsigned char
         for (int n = 0; n < TILE_KEYS / 8; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) s[m][n][i] = 0.0f;
-#pragma unroll
+#pragma unroll SCORE_STEPS
     for (int u = 0; u < DIM / 32; u++) {
         uint32_t a[TILES][8];
 #pragma unroll
