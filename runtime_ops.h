@@ -588,7 +588,9 @@ CAIRN_API cairn_status cairn_rope(cairn_runtime *rt, const cairn_rope_args *args
 
 /* linear: out[r, o] = sum over i of x[r, i] * weight[o, i] (+ out[r, o] with accumulate), summed in
  * f32. On the GPU x and the weights enter the product as f16; a row's result does not depend on the
- * other rows. `in` is a multiple of 32. */
+ * other rows. `in` is a multiple of 32. Blocks of Q4_0 with `in` a multiple of 256, of Q4_1 with 128,
+ * `out` a multiple of 16, at an address that is one of 16, are read in place as the steps of a model
+ * read theirs, with the same bits. */
 typedef struct cairn_linear_args {
     uint32_t struct_size;
     int32_t block;              /* a cairn_block */
