@@ -401,6 +401,8 @@ typedef struct cairn_config {
     int32_t draft_length;       /* tokens drafted per step; 0 to 16; default 4; hot */
     cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
                                  * model, none; default "ngram"; hot */
+    char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
+                                 * see cairn_adapter_load; "": none; up to 511 bytes; default "" */
     cairn_selection selection;  /* which pages a query attends */
     cairn_landmark_position landmark_position;
                                 /* position that a landmark token takes, for models trained with
@@ -709,6 +711,20 @@ CAIRN_API cairn_status cairn_chat_ids(cairn_model *model, const cairn_message *m
 CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message *messages,
                                          int count, bool first, bool answer, char *text,
                                          size_t capacity, size_t *bytes);
+
+/* What a file adds to the model's products, of low rank (LoRA): GGUF as llama.cpp writes it, or PEFT's
+ * safetensors and .pt with adapter_config.json beside them, or their folder. Up to 64 of a model, each
+ * session by one or none, together in any forward. free: BUSY while a session runs by it; the model
+ * frees the rest. [blocks] Errors: of a file of another model or form UNSUPPORTED and BAD_FILE, by
+ * name; FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
+typedef struct cairn_adapter cairn_adapter;
+CAIRN_API cairn_status cairn_adapter_load(cairn_model *model, const char *path,
+                                          cairn_adapter **adapter);
+CAIRN_API cairn_status cairn_adapter_free(cairn_adapter *adapter);
+/* The session goes on by this adapter, NULL: none; before the config's `adapter`. What it holds stays
+ * and is processed anew with the next call; a running generation ends. Forks and snapshots are by the
+ * same; a snapshot by another is refused. [owner thread] Errors: INVALID_ARGUMENT. */
+CAIRN_API cairn_status cairn_session_adapt(cairn_session *session, cairn_adapter *adapter);
 
 /* A new empty session. cairn_session_close gives its pages back (NULL is ignored); so does
  * cairn_session_reset, which empties it. [owner thread] Errors: OUT_OF_MEMORY. */

@@ -57,6 +57,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     cairn_model *model;
     cairn_session *next; /* of model->sessions */
     int row;             /* of the model's page tables, and of every kind of state */
+    cairn_adapter *adapter; /* that its tokens run by, or NULL */
     int count, cached, bounded;
     int bounds_version;  /* of the model, that the stored bounds are of */
     int pure;

@@ -63,6 +63,7 @@ static void engine_close_states(cairn_model *m) {
 
 static void engine_unload(cairn_model *m) {
     while (m->sessions) engine_drop(m->sessions);
+    while (m->adapters) engine_drop_adapter(m->adapters);
     if (m->grammars) grammar_clear(&m->runtime->base, m->grammars);
     base_delete(&m->runtime->base, m->grammars, 1, sizeof *m->grammars);
     prefix_close(&m->prefixes);
@@ -116,6 +117,8 @@ static cairn_status engine_load(cairn_runtime *rt, model_place place, const mode
     if (!status) status = engine_scratch_new(&rt->base, m, rows);
     if (!status && rt->config.memory.prefix_cache)
         status = prefix_open(&rt->base, &m->kv.pool, m->kv.page_size, &m->prefixes);
+    if (!status && *rt->config.adapter) status = engine_take_adapter(m, rt->config.adapter,
+                                                                     &m->adapter);
     if (status) {
         engine_unload(m);
         return status;

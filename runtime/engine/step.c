@@ -79,6 +79,7 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
         row->kind = part->kind;
         row->logits = part->logits != NULL;
         row->sample = NULL;
+        row->adapter = s->adapter;
         if (at < first) continue;
         engine_ask(s, at, first, end, &scratch->asks[*asks]);
         row->sample = &scratch->asks[(*asks)++];

@@ -106,6 +106,7 @@ static void forward_cpu_close(cairn_model *model) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     if (!f) return;
     device_free(&model->runtime->device, f->memory, f->memory_bytes);
+    device_free(&model->runtime->device, f->low, f->low_bytes);
     base_delete(&model->runtime->base, f, 1, sizeof *f);
     model->state = NULL;
 }
@@ -173,6 +174,20 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
     return CAIRN_OK;
 }
 
+/* Room for the inner values of an adapter's rank, in memory that outlives the other scratch. */
+static cairn_status forward_cpu_take_adapter(cairn_model *model, cairn_adapter *adapter) {
+    forward_cpu_state *f = (forward_cpu_state *)model->state;
+    const size_t bytes = (size_t)f->max_rows * 3 * (size_t)adapter->rank * sizeof(float);
+    void *memory;
+    cairn_status status;
+    if (adapter->rank <= f->low_rank) return CAIRN_OK;
+    status = device_alloc(&model->runtime->device, bytes, "rows of an adapter", &memory);
+    if (status) return status;
+    device_free(&model->runtime->device, f->low, f->low_bytes);
+    f->low = (float *)memory, f->low_bytes = bytes, f->low_rank = adapter->rank;
+    return CAIRN_OK;
+}
+
 /* ---- one forward ----------------------------------------------------------------------------- */
 
 /* Puts row r into a list of blocks: with the rows before it where they are alike. */
@@ -208,8 +223,10 @@ static void forward_plan_blocks(forward_cpu_state *f) {
 static void forward_plan_wanted(forward_cpu_state *f) {
     int asks = 0;
     f->wanted_count = 0;
+    f->adapts = false;
     for (int r = 0; r < f->batch->row_count; r++) {
         const forward_row *row = &f->batch->rows[r];
+        f->adapts |= row->adapter != NULL;
         if (row->sample) f->asks[asks++] = row->sample;
         if (row->logits || row->sample) f->wanted[f->wanted_count++] = r;
     }
@@ -258,13 +275,15 @@ static void forward_next_epoch(forward_cpu_state *f) {
 /* The scratch is of as many threads as there are, since a reload may have changed that. Without memory
  * the one of before serves on, for no more threads than it was made for. */
 static void forward_follow_threads(cairn_model *model) {
-    forward_cpu_state *old = (forward_cpu_state *)model->state;
+    forward_cpu_state *old = (forward_cpu_state *)model->state, *f;
     if (pool_threads(old->threads_pool) == old->threads) return;
     if (forward_cpu_open(model, old->max_rows)) {
         model->runtime->base.error[0] = '\0';
         model->state = old;
         return;
     }
+    f = (forward_cpu_state *)model->state;
+    f->low = old->low, f->low_bytes = old->low_bytes, f->low_rank = old->low_rank;
     device_free(&model->runtime->device, old->memory, old->memory_bytes);
     base_delete(&model->runtime->base, old, 1, sizeof *old);
 }
@@ -310,5 +329,6 @@ static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch 
 static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
-    NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance
+    NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance,
+    forward_cpu_take_adapter, NULL
 };

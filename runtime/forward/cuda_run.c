@@ -695,5 +695,5 @@ static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     forward_cuda_prepare, true /* packed weights */,
-    forward_cuda_wait, forward_cuda_estimate, NULL, NULL
+    forward_cuda_wait, forward_cuda_estimate, NULL, NULL, NULL, NULL
 };

@@ -26,6 +26,7 @@ typedef struct forward_row {
     forward_kind kind;
     bool logits;      /* are wanted */
     const sample_ask *sample; /* the token after it is wanted; or NULL */
+    const cairn_adapter *adapter; /* adds to its products, one that the backend took in; or NULL */
 } forward_row;
 
 typedef struct forward_sequence {
@@ -73,6 +74,10 @@ typedef struct model_backend {
     /* Runs up to `parts` parts of what was begun: first the layers, each a part, then pieces of the
      * head, then each row's draw. Returns how many are left; 0: it is done. */
     int (*advance)(cairn_model *model, int parts);
+    /* Makes ready for rows with the adapter, whose slot is no other's; nothing changed on failure.
+     * No forward runs. [blocks] */
+    cairn_status (*take_adapter)(cairn_model *model, cairn_adapter *adapter);
+    void (*leave_adapter)(cairn_model *model, cairn_adapter *adapter);
 } model_backend;
 
 /* static model_backend forward_cpu_backend: the CPU's (cpu.c). */
