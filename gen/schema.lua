@@ -88,7 +88,7 @@ local fields = {
     hot = true, doc = "tokens drafted per step" },
   { name = "drafter", type = "enum", enum = "drafter", default = "ngram", hot = true,
     doc = "what drafts the tokens that a step verifies" },
-  { name = "adapter", type = "string", default = "", bytes = 512,
+  { name = "adapter", type = "string", default = "", bytes = 512, empty = true,
     doc = "a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; " ..
       "\"\": none" },
   { name = "selection", type = "group", struct = "cairn_selection", bytes = 256, hot = true,

@@ -72,7 +72,7 @@ static const config_field config_fields[] = {
      .offset = offsetof(cairn_config, drafter), .bytes = 4,
      .values = config_drafter_values, .value_count = 4},
     {.path = "adapter", .kind = CFG_STRING, .parent = -1, .hot = false,
-     .offset = offsetof(cairn_config, adapter), .bytes = 512},
+     .offset = offsetof(cairn_config, adapter), .bytes = 512, .empty = true},
     {.path = "selection", .kind = CFG_GROUP, .parent = -1, .hot = true,
      .offset = offsetof(cairn_config, selection), .bytes = sizeof(cairn_selection)},
     {.path = "selection.source", .kind = CFG_ENUM, .parent = 5, .hot = true,

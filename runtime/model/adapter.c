@@ -46,8 +46,8 @@ typedef struct adapter_reader {
     cairn_model *m;
     const char *path;
     base_text file;  /* the path, of the one in a folder */
-    gguf gguf;       /* empty, or */
-    shards shards;
+    gguf keyed;   /* empty, or */
+    shards parts;
     double alpha, rank; /* alpha 0: a scale of 1; rank 0: each pair's own */
     bool rooted;        /* alpha / rank^0.5 */
     adapter_found *found; /* [layers, PLAN_ROLES] by the module's first product */
@@ -60,12 +60,12 @@ static cairn_status adapter_fault(adapter_reader *r, cairn_status status, const 
 }
 
 static int adapter_tensors(const adapter_reader *r) {
-    return (int)(r->gguf.data ? r->gguf.tensor_count : r->shards.count);
+    return (int)(r->keyed.data ? r->keyed.tensor_count : r->parts.count);
 }
 
 static adapter_tensor adapter_tensor_at(const adapter_reader *r, int i) {
-    const gguf_tensor *g = r->gguf.data ? &r->gguf.tensors[i] : NULL;
-    const shards_tensor *s = g ? NULL : &r->shards.tensors[i];
+    const gguf_tensor *g = r->keyed.data ? &r->keyed.tensors[i] : NULL;
+    const shards_tensor *s = g ? NULL : &r->parts.tensors[i];
     adapter_tensor t;
     t.name = g ? g->name : s->name;
     t.type = g ? g->type : s->type;
@@ -80,11 +80,11 @@ static adapter_tensor adapter_tensor_at(const adapter_reader *r, int i) {
 static cairn_status adapter_fetch(adapter_reader *r, int i, float *out) {
     const adapter_tensor t = adapter_tensor_at(r, i);
     const block_type *type = block_find(t.type);
-    const uint8_t *data = r->gguf.data ? (const uint8_t *)r->gguf.tensors[i].data : NULL;
+    const uint8_t *data = r->keyed.data ? (const uint8_t *)r->keyed.tensors[i].data : NULL;
     void *buffer = data ? NULL : base_new(r->b, t.bytes, 1);
     if (!data && !buffer) return base_no_memory(r->b, t.name, t.bytes);
     if (!data)
-        data = shards_read(&r->shards, r->shards.tensors[i].file, r->shards.tensors[i].from,
+        data = shards_read(&r->parts, r->parts.tensors[i].file, r->parts.tensors[i].from,
                            t.bytes, buffer);
     if (data) type->dequantize(data, out, t.rows * t.columns);
     base_delete(r->b, buffer, t.bytes, 1);
@@ -97,7 +97,7 @@ static bool adapter_text_is(adapter_reader *r, const char *key, const char *want
     const char *text = "";
     size_t bytes = 0;
     bool found;
-    if (gguf_string(r->b, &r->gguf, key, &found, &text, &bytes) || !found) return false;
+    if (gguf_string(r->b, &r->keyed, key, &found, &text, &bytes) || !found) return false;
     return bytes == strlen(wanted) && !memcmp(text, wanted, bytes);
 }
 
@@ -112,10 +112,10 @@ static cairn_status adapter_read_keys(adapter_reader *r) {
     if (!adapter_text_is(r, "general.architecture", r->m->architecture))
         return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: it is for another architecture than '%s', "
                          "which this model has", r->path, r->m->architecture);
-    if (gguf_has(&r->gguf, "adapter.alora.invocation_tokens"))
+    if (gguf_has(&r->keyed, "adapter.alora.invocation_tokens"))
         return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: it begins at a text of its own "
                          "(adapter.alora), which is not supported", r->path);
-    status = gguf_f32(r->b, &r->gguf, "adapter.lora.alpha", &found, &alpha);
+    status = gguf_f32(r->b, &r->keyed, "adapter.lora.alpha", &found, &alpha);
     r->alpha = (double)alpha;
     return status;
 }
@@ -173,18 +173,18 @@ static cairn_status adapter_read_config(adapter_reader *r) {
 static cairn_status adapter_open_file(adapter_reader *r) {
     uint8_t head[4] = {0, 0, 0, 0};
     int file;
-    cairn_status status = shards_open_file(r->b, &r->shards, r->file.data, false, &file);
+    cairn_status status = shards_open_file(r->b, &r->parts, r->file.data, false, &file);
     if (status) return status;
-    if (r->shards.files[file].size >= 4 && !shards_read(&r->shards, file, 0, 4, head))
+    if (r->parts.files[file].size >= 4 && !shards_read(&r->parts, file, 0, 4, head))
         return os_fail(r->b, -EIO, "read", r->path);
     if (!memcmp(head, "GGUF", 4)) {
-        shards_close(r->b, &r->shards);
-        status = gguf_copy(r->b, r->file.data, &r->gguf);
+        shards_close(r->b, &r->parts);
+        status = gguf_copy(r->b, r->file.data, &r->keyed);
         return status ? status : adapter_read_keys(r);
     }
-    status = memcmp(head, "PK\3\4", 4) ? safetensors_list(r->b, &r->shards)
-                                       : torch_list(r->b, &r->shards);
-    if (!status) status = shards_sort(r->b, &r->shards);
+    status = memcmp(head, "PK\3\4", 4) ? safetensors_list(r->b, &r->parts)
+                                       : torch_list(r->b, &r->parts);
+    if (!status) status = shards_sort(r->b, &r->parts);
     return status ? status : adapter_read_config(r);
 }
 
@@ -426,8 +426,8 @@ static cairn_status adapter_read(cairn_model *m, const char *path, cairn_adapter
         snprintf(r.out->name, sizeof r.out->name, "%s", path + (bytes > 127 ? bytes - 127 : 0));
     }
     if (!status) status = adapter_take(&r);
-    gguf_close(b, &r.gguf);
-    shards_close(b, &r.shards);
+    gguf_close(b, &r.keyed);
+    shards_close(b, &r.parts);
     base_text_free(b, &r.file);
     base_delete(b, r.found, places, sizeof *r.found);
     if (!status) *out = r.out;
