@@ -28,6 +28,7 @@ enum {
     STEP_GROUP_ROWS,  /* [group] number of rows, at most 16 / (heads / kv_heads) */
     STEP_STORED,      /* [row] pages of its sequence whose bounds are stored */
     STEP_ROPE,        /* [row] the position by which its query and key turn */
+    STEP_ADAPTER,     /* [row] slot of its adapter, or -1; read by kernels with STEP_EXTRA_ADAPTERS */
     STEP_ARRAYS
 };
 
@@ -40,8 +41,19 @@ enum {
     STEP_EXTRA_GEGLU = 8,   /* gelu in place of silu */
     STEP_EXTRA_EMBED = 16,  /* embeddings are scaled */
     STEP_EXTRA_SCALE = 32,  /* attention has a scale of its own */
-    STEP_EXTRA_WINDOW = 64  /* some layers see a window */
+    STEP_EXTRA_WINDOW = 64, /* some layers see a window */
+    STEP_EXTRA_ADAPTERS = 128 /* rows may have adapters: products add theirs, see step/adapter.cuh */
 };
+
+/* The products of a layer to which adapters add, and the inner values of one at most. */
+enum {
+    STEP_LOW_Q, STEP_LOW_K, STEP_LOW_V, STEP_LOW_O, STEP_LOW_GATE, STEP_LOW_UP, STEP_LOW_DOWN,
+    STEP_LOW_PRODUCTS, STEP_LOW_MOST = 256
+};
+typedef struct step_pair {
+    const float *a, *b; /* [rank, inputs], [outputs, rank]; NULL: nothing is added */
+    int32_t rank, pad;
+} step_pair;
 
 typedef struct step_params {
     /* packed weights; those of the layers follow each other */
@@ -84,6 +96,8 @@ typedef struct step_params {
     int32_t own_window, own_run; /* tokens that a row sees, 0: all; chunks of a run of these */
     int32_t own_runs;            /* the most runs of a group of rows */
     float embed_scale, score_scale; /* score_scale: with log2(e) */
+    const step_pair *adapters;   /* [slot, layer, STEP_LOW_PRODUCTS] */
+    float *low;                  /* [row, 3, STEP_LOW_MOST]: A x of the products of one kernel */
 } step_params;
 
 /* step/finish.cu */

@@ -282,7 +282,8 @@ static void check_values(const family *f, cairn_backend backend, const char *mod
             if (!(off <= worst)) worst = off;
         }
     }
-    tap_ok(worst < 5e-3, "%s: all logits of %d tokens within %.1e of the merged model", what,
+    tap_ok(worst < (backend == CAIRN_BACKEND_CUDA ? 2e-2 : 5e-3), /* whose inputs are f16 */
+           "%s: all logits of %d tokens within %.1e of the merged model", what,
            length, worst);
     if (cairn_session_open(m, &s) || cairn_append_ids(s, ids, given) ||
         cairn_generate(s, "", length - given, NULL, NULL))
@@ -306,10 +307,21 @@ static void check_values(const family *f, cairn_backend backend, const char *mod
     cairn_close(rt);
 }
 
+/* Weights of one format, or of several, for which the GPU has kernels of their own. */
+static bool on_mixed;
+static family a_llama(void) {
+    static const int mixed[] = {BLOCK_F16, BLOCK_Q4_0, BLOCK_Q8_0};
+    family f = zoo_llama(&state);
+    f.own_head = true;
+    if (on_mixed) f.layers = 3;
+    family_make(&f, mixed, on_mixed ? 3 : 1, &state);
+    return f;
+}
+
+/* All of an open backend; emulated only a part, of one model's kernels. */
 static void test_forms(cairn_backend backend) {
     const bool few = is_emulated(backend);
-    family f = zoo_llama(&state);
-    zoo_fill(&f, &state);
+    family f = a_llama();
     family_write(&f, model_path);
     low l = make_low(&f, 4, 6, true);
     gguf_build file = gguf_low(&l, "llama", true);
@@ -317,15 +329,19 @@ static void test_forms(cairn_backend backend) {
     free(file.data);
     merge(&l, 1);
     check_values(&f, backend, model_path, path, "GGUF, f16");
-    write_fused(&f, &l);
-    if (!few) check_values(&f, backend, model_path, folder_path, "fused names");
-    write_peft(&f, &l, false);
-    if (!few) check_values(&f, backend, model_path, folder_path, "PEFT, safetensors");
-    write_peft(&f, &l, true);
-    if (!few) check_values(&f, backend, model_path, folder_path, "PEFT, state dict");
-    folder_write(&f, other_path, 1);
-    if (!few) check_values(&f, backend, other_path, folder_path, "PEFT on a folder's model");
-    if (!few) check_values(&f, backend, other_path, path, "GGUF on a folder's model");
+    if (!few) {
+        write_fused(&f, &l);
+        check_values(&f, backend, model_path, folder_path, "fused names");
+        write_peft(&f, &l, false);
+        check_values(&f, backend, model_path, folder_path, "PEFT, safetensors");
+        write_peft(&f, &l, true);
+        check_values(&f, backend, model_path, folder_path, "PEFT, state dict");
+    }
+    if (!few && !on_mixed) {
+        folder_write(&f, other_path, 1);
+        check_values(&f, backend, other_path, folder_path, "PEFT on a folder's model");
+        check_values(&f, backend, other_path, path, "GGUF on a folder's model");
+    }
     free_low(&l), family_free(&f);
 }
 
@@ -335,7 +351,7 @@ static void test_families(cairn_backend backend) {
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) {
         family f = zoo[i].make(&state);
         for (size_t n = 0; n < BASE_COUNT(names); n++) {
-            if (strcmp(f.architecture, names[n]) || (is_emulated(backend) && n != 0)) continue;
+            if (strcmp(f.architecture, names[n])) continue;
             names[n] = ""; /* one of each */
             low l = make_low(&f, 3, 0, false);
             gguf_build file = gguf_low(&l, f.architecture, false);
@@ -365,8 +381,7 @@ static bool open_rig(rig *g, cairn_backend backend, bool prefixes, int drafts) {
     c.memory.prefix_cache = prefixes, c.draft_length = drafts;
     memset(g, 0, sizeof *g);
     if (!(g->rt = open_runtime_on(&c, "together"))) return false;
-    g->f = zoo_llama(&state);
-    zoo_fill(&g->f, &state);
+    g->f = a_llama();
     family_write(&g->f, model_path);
     random_ids(&g->f, g->ids, LENGTH);
     bool fine = !cairn_load_model(g->rt, model_path, &g->m);
@@ -673,11 +688,15 @@ static void test_backend(cairn_backend backend) {
     cairn_runtime *rt = open_runtime_on(&c, "adapters");
     if (!rt) return;
     cairn_close(rt);
+    on_mixed = is_emulated(backend) ? random_next(&state) % 2 : false;
     test_forms(backend);
-    test_families(backend);
     test_rows(backend);
+    if (is_emulated(backend)) return; /* compiling kernels takes long there */
+    test_families(backend);
     test_sessions(backend);
     test_requests(backend);
+    on_mixed = true;
+    test_rows(backend);
 }
 
 int main(void) {
