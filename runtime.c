@@ -221,6 +221,7 @@ BASE_SMALL_END
 #include "runtime/forward/cpu_experts.c"
 
 BASE_SMALL_BEGIN
+#include "runtime/forward/cpu_draft.c"
 #include "runtime/forward/cpu.c"
 #include "runtime/forward/cuda.c"
 #include "runtime/forward/cuda_open.c"

@@ -190,12 +190,12 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 #define CAIRN_MAX_LAYERS 512
 
-#define CAIRN_DRAFTER_TABLE(X)                                                       \
-    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                         \
-      "prompt lookup: what followed the same tokens before")                         \
-    X(CAIRN_DRAFTER_MTP, 1, "mtp", false,                                            \
-      "mask tokens, gated LoRA and a sampler head of the model itself")              \
-    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step") \
+#define CAIRN_DRAFTER_TABLE(X)                                                         \
+    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                           \
+      "prompt lookup: what followed the same tokens before")                           \
+    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                               \
+      "mask tokens, gated LoRA and a sampler head of the session's adapter; CPU only") \
+    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step")   \
     X(CAIRN_DRAFTER_NONE, 3, "none", true, "plain decoding")
 typedef enum cairn_drafter {
     CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT
@@ -714,7 +714,8 @@ CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message
 
 /* What a file adds to the model's products, of low rank (LoRA): GGUF as llama.cpp writes it, or PEFT's
  * safetensors and .pt with adapter_config.json beside them, or their folder. Up to 64 of a model, each
- * session by one or none, together in any forward. free: BUSY while a session runs by it; the model
+ * session by one or none, together in any forward. One with mask_embedding and a sampler head drafts for
+ * drafter = "mtp", and changes no token. free: BUSY while a session runs by it; the model
  * frees the rest. [blocks] Errors: of a file of another model or form UNSUPPORTED and BAD_FILE, by
  * name; FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
 typedef struct cairn_adapter cairn_adapter;

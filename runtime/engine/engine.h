@@ -68,6 +68,9 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     uint8_t *given;      /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
     forward_rule rule;   /* of the step in progress, from the config */
     struct drafter drafter; /* opened on first use */
+    int32_t ahead[DRAFTER_MOST]; /* drafted from masks: what may follow `ahead_at` tokens, */
+    int ahead_count, ahead_at;
+    int32_t ahead_last;  /* the last of which was this one */
     os_atomic cancel;
     bool busy;           /* inside a call: what its callback must not enter */
     bool closing;        /* closed inside that call: it goes when the call has ended */

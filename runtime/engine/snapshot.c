@@ -58,7 +58,7 @@ static cairn_status engine_fingerprint(cairn_model *m) {
 /* Tells the model's file, and an adapter that tokens run by, from others; after engine_fingerprint. */
 static cache_key engine_sum(const cairn_model *m, const cairn_adapter *adapter) {
     cache_hash h;
-    if (!adapter) return m->fingerprint;
+    if (!adapter_space(adapter)) return m->fingerprint;
     cache_hash_begin(&h, "cairn adapted");
     cache_hash_field(&h, &m->fingerprint, sizeof m->fingerprint);
     cache_hash_field(&h, &adapter->fingerprint, sizeof adapter->fingerprint);

@@ -70,6 +70,7 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->whole = (forward_block *)forward_carve(c, rows, sizeof *f->whole);
     f->split = (forward_block *)forward_carve(c, rows, sizeof *f->split);
     f->positions = (int32_t *)forward_carve(c, rows, sizeof *f->positions);
+    f->slots_of = (int32_t *)forward_carve(c, rows, sizeof *f->slots_of);
     f->wanted = (int32_t *)forward_carve(c, rows, sizeof *f->wanted);
     f->asks = (const sample_ask **)forward_carve(c, rows, sizeof *f->asks);
     f->unit_chosen =
@@ -83,6 +84,7 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
         forward_worker measured;
         forward_carve_worker(f, c, c->memory ? &f->workers[i] : &measured);
     }
+    f->draft_rows = forward_floats(c, 5 * (int64_t)s->hidden);
     f->zero_bytes = c->used; /* pages of the system's that no step uses are never touched */
     f->logits = forward_floats(c, (int64_t)FORWARD_HEAD * s->vocab);
     space = forward_carve(c, 1, sample_space_bytes(s->vocab));
@@ -193,7 +195,7 @@ static cairn_status forward_cpu_take_adapter(cairn_model *model, cairn_adapter *
 /* Puts row r into a list of blocks: with the rows before it where they are alike. */
 static int forward_add_row(forward_block *blocks, int count, const forward_block *one) {
     forward_block *last = count ? &blocks[count - 1] : NULL;
-    if (last && !one->rule && !last->rule && last->rows < ATTENTION_ROWS &&
+    if (last && !one->rule && !last->rule && !one->own && !last->own && last->rows < ATTENTION_ROWS &&
         last->sequence == one->sequence && last->prompt == one->prompt) {
         last->rows++;
         return count;
@@ -206,14 +208,18 @@ static void forward_plan_blocks(forward_cpu_state *f) {
     const forward_batch *batch = f->batch;
     f->whole_count = f->split_count = 0;
     memset(f->selecting, 0, sizeof f->selecting);
+    f->drafts = false;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
         for (int r = s->first; r < s->first + s->rows; r++) {
-            forward_block one = {r, 1, i, batch->rows[r].kind == FORWARD_PROMPT, NULL};
+            const forward_row *row = &batch->rows[r];
+            forward_block one = {r, 1, i, row->kind == FORWARD_PROMPT, row->own, NULL};
             f->whole_count = forward_add_row(f->whole, f->whole_count, &one);
-            one.rule = one.prompt ? NULL : s->rule;
+            one.rule = one.prompt || one.own ? NULL : s->rule;
             f->split_count = forward_add_row(f->split, f->split_count, &one);
-            f->positions[r] = batch->rows[r].position;
+            f->slots_of[r] = row->position;
+            f->positions[r] = row->own ? row->seen - 1 : row->position;
+            f->drafts |= row->own > 0;
             for (size_t w = 0; one.rule && w < BASE_COUNT(f->selecting); w++)
                 f->selecting[w] |= one.rule->layers[w];
         }
@@ -310,13 +316,28 @@ static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_
     return CAIRN_OK;
 }
 
+/* The hidden rows that drafts are made of. */
+static void forward_hand_out_hidden(const forward_cpu_state *f) {
+    const int hidden = f->model->shape.hidden;
+    float *out = f->batch->hidden;
+    for (int r = 0; f->drafts && r < f->batch->row_count; r++) {
+        if (!f->batch->rows[r].own) continue;
+        f->simd->rmsnorm(f->h + (int64_t)r * hidden, f->model->plan.output_norm.values,
+                         f->model->shape.norm_eps, hidden, out);
+        out += hidden;
+    }
+}
+
 static int forward_cpu_advance(cairn_model *model, int parts) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     if (parts < 1 || f->part == f->parts) return f->parts - f->part;
     f->part_end = parts < f->parts - f->part ? f->part + parts : f->parts;
     pool_each(f->threads_pool, f->threads, forward_run_parts, f);
     f->part = f->part_end;
-    if (f->part == f->parts) forward_add_pages_read(f);
+    if (f->part == f->parts) {
+        forward_add_pages_read(f);
+        forward_hand_out_hidden(f);
+    }
     return f->parts - f->part;
 }
 
@@ -330,5 +351,5 @@ static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
     NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance,
-    forward_cpu_take_adapter, NULL
+    forward_cpu_take_adapter, NULL, forward_cpu_draft
 };

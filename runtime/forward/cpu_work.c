@@ -31,6 +31,7 @@ typedef struct forward_worker {
 typedef struct forward_block {
     int first, rows, sequence;
     bool prompt;
+    int own; /* of a single row that drafts, see forward_row; else 0 */
     const forward_rule *rule; /* of a single row that chooses pages where the rule says so; or NULL */
 } forward_block;
 
@@ -67,7 +68,10 @@ typedef struct forward_cpu_state {
                                  are computed together */
     size_t low_bytes;         /* apart from `memory` */
     int low_rank;
+    float *draft_rows;        /* [5, hidden], see cpu_draft.c */
     bool adapts;              /* some row of the forward has an adapter */
+    bool drafts;              /* and some row drafts */
+    int32_t *slots_of;        /* [max_rows]: where a row's key lies; positions: what it sees */
     float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
     forward_block *whole, *split; /* [max_rows]: as few as can be; and with rows that may choose pages
                                      each by itself, for the layers in which some do */
@@ -479,6 +483,36 @@ static void forward_count(const forward_walk *walk, const attention_block *a,
     }
 }
 
+/* A row that drafts: the tokens that it sees, then its own rows. */
+static void forward_attend_draft(const forward_walk *walk, const attention_block *a,
+                                 const forward_block *rows) {
+    const attention_sum *total = &walk->own->total, *piece = &walk->own->piece;
+    attention_block own = *a;
+    own.positions = walk->f->slots_of + rows->first;
+    own.window = rows->own;
+    attention_sum_clear(total, a->group, a->dim);
+    for (int part = 0; part < 2; part++) {
+        const attention_block *from = part ? &own : a;
+        for (int i = attention_first_piece(from); i < attention_pieces(from); i++) {
+            attention_piece(from, i, piece);
+            attention_fold(a->simd, total, piece, a->group, a->dim);
+        }
+    }
+}
+
+/* The block's rows of f->attended. */
+static void forward_attend_block(const forward_walk *walk, const attention_block *a,
+                                 const forward_block *rows) {
+    const int64_t stride = (int64_t)walk->f->model->shape.heads * a->dim;
+    float *out = walk->f->attended + rows->first * stride;
+    if (!rows->own) {
+        attention_all(a, &walk->own->total, &walk->own->piece, out, stride);
+        return;
+    }
+    forward_attend_draft(walk, a, rows);
+    attention_put(a, &walk->own->total, out, stride);
+}
+
 /* Many blocks: each with one KV head is an item. */
 static void forward_attend_whole(forward_walk *walk, const forward_block *blocks, int count,
                                  bool selects) {
@@ -490,9 +524,7 @@ static void forward_attend_whole(forward_walk *walk, const forward_block *blocks
         attention_block a = forward_block_of(walk, rows, i % s->kv_heads);
         if (selects) forward_choose(walk, &a, rows, walk->own->chosen);
         forward_count(walk, &a, rows);
-        attention_all(&a, &walk->own->total, &walk->own->piece,
-                      f->attended + (int64_t)rows->first * s->heads * s->head_dim,
-                      (int64_t)s->heads * s->head_dim);
+        forward_attend_block(walk, &a, rows);
     }
     forward_meet(walk);
 }
@@ -586,7 +618,7 @@ static void forward_attend(forward_walk *walk) {
     const bool selects = forward_selects(walk);
     const forward_block *blocks = selects ? f->split : f->whole;
     const int count = selects ? f->split_count : f->whole_count;
-    if (forward_splits(f, count)) forward_attend_split(walk, blocks, count, selects);
+    if (!f->drafts && forward_splits(f, count)) forward_attend_split(walk, blocks, count, selects);
     else forward_attend_whole(walk, blocks, count, selects);
 }
 
@@ -679,8 +711,10 @@ static void forward_embed(forward_walk *walk) {
     const float scale = f->model->plan.embed_scale;
     for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
         float *h = f->h + (int64_t)r * hidden;
-        f->simd->dequantize(table->type,
-                            table->data + (size_t)f->batch->rows[r].token * row_bytes, h, hidden);
+        const float *own = f->batch->rows[r].embedding;
+        if (own) memcpy(h, own, (size_t)hidden * sizeof *h);
+        else f->simd->dequantize(table->type, table->data +
+                                     (size_t)f->batch->rows[r].token * row_bytes, h, hidden);
         for (int i = 0; i < hidden && scale > 0.0f; i++) h[i] *= scale;
     }
     forward_meet(walk);

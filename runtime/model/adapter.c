@@ -51,6 +51,7 @@ typedef struct adapter_reader {
     double alpha, rank; /* alpha 0: a scale of 1; rank 0: each pair's own */
     bool rooted;        /* alpha / rank^0.5 */
     adapter_found *found; /* [layers, PLAN_ROLES] by the module's first product */
+    int parts_found[ADAPTER_PARTS]; /* 1 beyond their numbers in the file */
     cairn_adapter *out;
 } adapter_reader;
 
@@ -70,8 +71,9 @@ static adapter_tensor adapter_tensor_at(const adapter_reader *r, int i) {
     t.name = g ? g->name : s->name;
     t.type = g ? g->type : s->type;
     t.ndim = g ? g->ndim : s->ndim;
-    t.rows = g ? g->shape[1] : s->shape[0];
-    t.columns = g ? g->shape[0] : s->shape[1];
+    t.rows = g ? g->shape[1] : t.ndim > 1 ? s->shape[0] : 1;
+    t.columns = g ? g->shape[0] : t.ndim > 1 ? s->shape[1] : t.ndim ? s->shape[0] : 0;
+    if (t.ndim > 2) t.columns = 0;
     t.bytes = g ? g->bytes : (size_t)s->bytes;
     return t;
 }
@@ -243,6 +245,59 @@ static int adapter_module_of(const char *at, bool *is_b) {
     return -1;
 }
 
+/* ---- gated adapters -------------------------------------------------------------------------- */
+
+static const char *const adapter_part_names[ADAPTER_PARTS] = {
+    "mask_embedding", "sampler.0.weight", "sampler.0.norm", "sampler.1.weight", "sampler.1.norm"};
+
+/* Values of a part, rows times columns. */
+static int64_t adapter_part_rows(const adapter_reader *r, int part) {
+    return part == ADAPTER_FIRST || part == ADAPTER_SECOND ? r->m->shape.hidden : 1;
+}
+static int64_t adapter_part_columns(const adapter_reader *r, int part) {
+    return (part == ADAPTER_FIRST ? 2 : 1) * (int64_t)r->m->shape.hidden;
+}
+
+/* Whether tensor i is a part; then *status says whether it may be. */
+static bool adapter_sort_part(adapter_reader *r, int i, cairn_status *status) {
+    const adapter_tensor t = adapter_tensor_at(r, i);
+    const block_type *type = block_find(t.type);
+    int part = 0;
+    while (part < ADAPTER_PARTS && strcmp(t.name, adapter_part_names[part])) part++;
+    if (part == ADAPTER_PARTS) return false;
+    *status = CAIRN_OK;
+    if (!type || t.columns < 1 || t.columns % type->values ||
+        t.rows != adapter_part_rows(r, part) || t.columns != adapter_part_columns(r, part))
+        *status = adapter_fault(r, CAIRN_UNSUPPORTED, t.name, "it has not the shape that the "
+                                "model's hidden size gives");
+    r->parts_found[part] = i + 1;
+    return true;
+}
+
+/* All parts or none; *values: what they will take. */
+static cairn_status adapter_check_parts(adapter_reader *r, size_t *values) {
+    for (int part = 0; part < ADAPTER_PARTS; part++) {
+        if (!r->parts_found[part] != !r->parts_found[0])
+            return base_fail(r->b, CAIRN_BAD_FILE, "%s: a gated adapter has %s and %s, or neither",
+                             r->path, adapter_part_names[0], adapter_part_names[part]);
+        if (r->parts_found[part])
+            *values += (size_t)(adapter_part_rows(r, part) * adapter_part_columns(r, part));
+    }
+    return CAIRN_OK;
+}
+
+static cairn_status adapter_fill_parts(adapter_reader *r, size_t *used) {
+    cairn_status status = CAIRN_OK;
+    for (int part = 0; part < ADAPTER_PARTS && r->parts_found[part] && !status; part++) {
+        r->out->parts[part] = r->out->values + *used;
+        status = adapter_fetch(r, r->parts_found[part] - 1, r->out->values + *used);
+        *used += (size_t)(adapter_part_rows(r, part) * adapter_part_columns(r, part));
+    }
+    return status;
+}
+
+/* ---- shapes of products ---------------------------------------------------------------------- */
+
 /* Puts tensor i where its name says. */
 static cairn_status adapter_sort_tensor(adapter_reader *r, int i) {
     const adapter_tensor t = adapter_tensor_at(r, i);
@@ -251,6 +306,8 @@ static cairn_status adapter_sort_tensor(adapter_reader *r, int i) {
     bool is_b = false;
     const char *at = adapter_layer(r, t.name, &layer);
     adapter_found *found;
+    cairn_status status;
+    if (adapter_sort_part(r, i, &status)) return status;
     if (at) module = adapter_module_of(at, &is_b);
     if (module < 0)
         return adapter_fault(r, CAIRN_UNSUPPORTED, t.name, "no product of a layer of this model "
@@ -398,6 +455,7 @@ static cairn_status adapter_take(adapter_reader *r) {
     for (int i = 0; i < tensors && !status; i++) status = adapter_sort_tensor(r, i);
     for (int i = 0; i < places && !status; i++)
         if (r->found[i].a || r->found[i].b) status = adapter_check(r, i, &a->count);
+    if (!status) status = adapter_check_parts(r, &a->count);
     if (status) return status;
     a->pairs = (adapter_pair *)base_new(r->b, (size_t)places, sizeof *a->pairs);
     a->values = (float *)base_new(r->b, a->count, sizeof *a->values);
@@ -405,6 +463,7 @@ static cairn_status adapter_take(adapter_reader *r) {
         return base_no_memory(r->b, r->path, a->count * sizeof *a->values);
     for (int i = 0; i < places && !status; i++)
         if (r->found[i].a) status = adapter_fill(r, i, &used);
+    if (!status) status = adapter_fill_parts(r, &used);
     if (!status) adapter_note_fingerprint(a);
     return status;
 }
@@ -448,5 +507,5 @@ static const adapter_pair *adapter_of(const cairn_adapter *a, int layer, int rol
 }
 
 static uint64_t adapter_space(const cairn_adapter *a) {
-    return a ? cache_load64(a->fingerprint.bytes) | 1 : 0;
+    return a && !a->parts[ADAPTER_MASK] ? cache_load64(a->fingerprint.bytes) | 1 : 0;
 }

@@ -16,110 +16,14 @@
 #define ZOO_TYPES BLOCK_F16
 #include "family_zoo.h"
 #include "folder.h"
+#include "low.h"
 
-enum { PAIRS = 40, LENGTH = 40, ROOM = 160 };
+enum { LENGTH = 40, ROOM = 160 };
 
 static uint64_t state;
 static char model_path[] = "/tmp/cairn_adapter_XXXXXX", path[80], other_path[80], folder_path[80];
 
-/* ---- adapters -------------------------------------------------------------------------------- */
-
-/* Of one tensor of the model, in the order of its GGUF file; values that f16 holds. */
-typedef struct low_pair { const family_tensor *of; char name[64]; double *a, *b; } low_pair;
-typedef struct low { low_pair pairs[PAIRS]; int count, rank; double alpha; } low;
-
-static double *low_values(int count) {
-    double *v = (double *)malloc((size_t)count * sizeof *v);
-    for (int i = 0; i < count; i++) v[i] = ref_f16(ref_to_f16(0.25 * (double)family_uniform(&state)));
-    return v;
-}
-
-static bool is_product(const char *name) {
-    static const char *const all[] = {"attn_q.", "attn_k.", "attn_v.", "attn_output.", "ffn_gate.",
-                                      "ffn_up.", "ffn_down.", "attn_qkv."};
-    for (size_t i = 0; i < BASE_COUNT(all); i++)
-        if (strstr(name, all[i]) && strstr(name, ".weight")) return true;
-    return false;
-}
-
-/* For all products of a model, or for two of three. */
-static low make_low(const family *f, int rank, double alpha, bool all) {
-    low l = {.rank = rank, .alpha = alpha};
-    for (int i = 0; i < f->count; i++) {
-        const family_tensor *t = &f->tensors[i];
-        if (!is_product(t->name) || (!all && i % 3 == 1)) continue;
-        low_pair *p = &l.pairs[l.count++];
-        p->of = t;
-        snprintf(p->name, sizeof p->name, "%.*s", (int)(strlen(t->name) - 7), t->name);
-        p->a = low_values(rank * t->columns), p->b = low_values(t->rows * rank);
-    }
-    return l;
-}
-
-static void free_low(low *l) {
-    for (int i = 0; i < l->count; i++) free(l->pairs[i].a), free(l->pairs[i].b);
-    l->count = 0;
-}
-
-/* The model's values gain the adapter's, or lose them. */
-static void merge(const low *l, double sign) {
-    for (int i = 0; i < l->count; i++) {
-        const low_pair *p = &l->pairs[i];
-        const int columns = p->of->columns;
-        for (int64_t n = 0; n < (int64_t)p->of->rows * columns; n++) {
-            double sum = 0;
-            for (int k = 0; k < l->rank; k++)
-                sum += p->b[n / columns * l->rank + k] * p->a[k * columns + n % columns];
-            p->of->values[n] += sign * (l->alpha > 0 ? l->alpha / l->rank : 1) * sum;
-        }
-    }
-}
-
 /* ---- files ----------------------------------------------------------------------------------- */
-
-static bool save(const char *to, const gguf_build *f) {
-    FILE *file = fopen(to, "wb");
-    bool fine = file && fwrite(f->data, 1, f->size, file) == f->size;
-    if (file) fclose(file);
-    return fine;
-}
-
-static void put_values(gguf_build *out, const double *v, int count, bool half) {
-    for (int i = 0; i < count; i++) {
-        const float value = (float)v[i];
-        uint32_t bits;
-        memcpy(&bits, &value, 4);
-        if (half) build_number(out, ref_to_f16(v[i]), 2);
-        else build_number(out, bits, 4);
-    }
-}
-
-static gguf_build gguf_low(const low *l, const char *architecture, bool half) {
-    gguf_build out = {0};
-    const uint64_t rank = (uint64_t)l->rank, bytes = half ? 2 : 4;
-    build_begin(&out, 3, (uint64_t)(2 * l->count), l->alpha > 0 ? 4 : 3);
-    build_key_string(&out, "general.type", "adapter");
-    build_key_string(&out, "adapter.type", "lora");
-    build_key_string(&out, "general.architecture", architecture);
-    if (l->alpha > 0) build_key_f32(&out, "adapter.lora.alpha", (float)l->alpha);
-    for (int i = 0; i < 2 * l->count; i++) {
-        const low_pair *p = &l->pairs[i / 2];
-        char name[96];
-        const uint64_t rows = (uint64_t)p->of->rows, columns = (uint64_t)p->of->columns;
-        uint64_t shape[2] = {i % 2 ? rank : columns, i % 2 ? rows : rank};
-        snprintf(name, sizeof name, "%s.weight.lora_%c", p->name, i % 2 ? 'b' : 'a');
-        build_tensor(&out, name, half ? BLOCK_F16 : BLOCK_F32, 2, shape,
-                     shape[0] * shape[1] * bytes, 32);
-    }
-    build_align(&out, 32);
-    for (int i = 0; i < l->count; i++) {
-        put_values(&out, l->pairs[i].a, l->rank * l->pairs[i].of->columns, half);
-        build_align(&out, 32);
-        put_values(&out, l->pairs[i].b, l->rank * l->pairs[i].of->rows, half);
-        build_align(&out, 32);
-    }
-    return out;
-}
 
 /* Row `row` of the model's q or k stands at this row of transformers'. */
 static int halves_row(const family *f, const low_pair *p, int row) {
@@ -323,7 +227,7 @@ static void test_forms(cairn_backend backend) {
     const bool few = is_emulated(backend);
     family f = a_llama();
     family_write(&f, model_path);
-    low l = make_low(&f, 4, 6, true);
+    low l = make_low(&f, 4, 6, true, &state);
     gguf_build file = gguf_low(&l, "llama", true);
     save(path, &file);
     free(file.data);
@@ -353,7 +257,7 @@ static void test_families(cairn_backend backend) {
         for (size_t n = 0; n < BASE_COUNT(names); n++) {
             if (strcmp(f.architecture, names[n])) continue;
             names[n] = ""; /* one of each */
-            low l = make_low(&f, 3, 0, false);
+            low l = make_low(&f, 3, 0, false, &state);
             gguf_build file = gguf_low(&l, f.architecture, false);
             save(path, &file);
             free(file.data);
@@ -386,7 +290,7 @@ static bool open_rig(rig *g, cairn_backend backend, bool prefixes, int drafts) {
     random_ids(&g->f, g->ids, LENGTH);
     bool fine = !cairn_load_model(g->rt, model_path, &g->m);
     for (int i = 1; i < 3 && fine; i++) {
-        low l = make_low(&g->f, 2 + 3 * i, 4, i == 1);
+        low l = make_low(&g->f, 2 + 3 * i, 4, i == 1, &state);
         gguf_build file = gguf_low(&l, "llama", true);
         save(path, &file);
         fine = !cairn_adapter_load(g->m, path, &g->adapters[i]);
@@ -593,7 +497,7 @@ static void test_shapes(rig *g) {
     family wide = zoo_llama(&state);
     wide.hidden = 64;
     zoo_fill(&wide, &state);
-    low l = make_low(&wide, 4, 0, true);
+    low l = make_low(&wide, 4, 0, true, &state);
     gguf_build file = gguf_low(&l, "llama", true);
     save(path, &file);
     free(file.data), free_low(&l), family_free(&wide);
@@ -601,7 +505,7 @@ static void test_shapes(rig *g) {
     wide = zoo_llama(&state);
     wide.layers = 3;
     zoo_fill(&wide, &state);
-    l = make_low(&wide, 4, 0, true);
+    l = make_low(&wide, 4, 0, true, &state);
     file = gguf_low(&l, "llama", true);
     save(path, &file);
     free(file.data), free_low(&l), family_free(&wide);
@@ -638,7 +542,7 @@ static void test_bad(void) {
     cairn_adapter *a = NULL;
     cairn_config c = small_config(CAIRN_BACKEND_CPU);
     if (!open_rig(&g, CAIRN_BACKEND_CPU, false, 0)) return;
-    low l = make_low(&g.f, 4, 8, true);
+    low l = make_low(&g.f, 4, 8, true, &state);
     gguf_build good = gguf_low(&l, "llama", false);
     with_text(&g, &good, "blk.1.attn_k.weight.lora_b", "blk.1.attn_x.weight.lora_b",
               CAIRN_UNSUPPORTED, "blk.1.attn_x.weight.lora_b");
