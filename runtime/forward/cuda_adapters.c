@@ -6,8 +6,8 @@
 static const struct cuda_adapted_program {
     const char *source;
     int first, count;
-} cuda_adapted_programs[] = {{"step/prompt_residual.cu", PROMPT_K_EMBED, 5},
-                             {"step/prompt.cu", PROMPT_K_QKV, 2}, {"step/layer.cu", STEP_K_EMBED, 5}};
+} cuda_adapted_programs[] = {{"step/prompt_residual.cu", PROMPT_K_EMBED, 7},
+                             {"step/prompt.cu", PROMPT_K_QKV, 4}, {"step/layer.cu", STEP_K_EMBED, 9}};
 
 enum { CUDA_ADAPTED_PROGRAMS = (int)BASE_COUNT(cuda_adapted_programs) };
 
@@ -20,7 +20,7 @@ static jit_request cuda_adapted_request(const forward_cuda_state *f, const char 
     for (int i = 0; i < request.constant_count; i++) {
         if (!strcmp(constants[i].name, "EXTRAS")) constants[i].value |= STEP_EXTRA_ADAPTERS;
         if (products && !strcmp(constants[i].name, "PRODUCTS"))
-            constants[i].value &= (1 << STEP_PRODUCTS) - 1;
+            constants[i].value &= (1 << STEP_P_OTHER) - 1;
     }
     return request;
 }
@@ -36,7 +36,7 @@ static cairn_status cuda_build_adapted(forward_cuda_state *f, int which, int set
     cairn_status status = CAIRN_OK;
     for (int i = from->first; i < from->first + from->count && !status; i++) {
         const int product = cuda_kernel_product(i);
-        if (product == STEP_P_OTHER || !(held >> product & 1)) continue;
+        if (product >= STEP_P_OTHER || !(held >> product & 1)) continue;
         status = jit_get(f->dev->jit, &request, &program);
         if (!status)
             status = jit_function(f->dev->jit, program, step_kernel_names[i],
@@ -69,7 +69,7 @@ static cairn_status cuda_begin_adapted(forward_cuda_state *f) {
             unsigned products = 0;
             for (int k = first; k < first + cuda_adapted_programs[i].count; k++)
                 products |= 1u << cuda_kernel_product(k);
-            if (!(products & cuda_products_of(f, set) & ((1u << STEP_PRODUCTS) - 1))) continue;
+            if (!(products & cuda_products_of(f, set) & ((1u << STEP_P_OTHER) - 1))) continue;
             requests[count] = cuda_adapted_request(f, cuda_adapted_programs[i].source, set,
                                                    first >= PROMPT_K_EMBED, true, constants[count]);
             count++;

@@ -134,7 +134,9 @@ static void test_drafts(const family *f, low *l, const int32_t *ids) {
     cairn_runtime *rt = open_model(path, K, 64, &m);
     double *logits = (double *)malloc((size_t)(f->vocab + f->hidden) * sizeof *logits);
     const cairn_logit_bias no_end = {0, -INFINITY};
-    cairn_generate_options o = {.struct_size = sizeof o, .logit_bias = &no_end, .logit_bias_count = 1};
+    const cairn_sampling drawn = {.temperature = 1.0f, .seed = 3}; /* or it would loop */
+    cairn_generate_options o = {.struct_size = sizeof o, .logit_bias = &no_end, .logit_bias_count = 1,
+                                .sampling = &drawn};
     cairn_stats stats = {.struct_size = sizeof stats};
     int checked = 0, wrong = 0, walked = 0, held = 0;
     if (!rt) return;
