@@ -206,6 +206,8 @@ BASE_SMALL_BEGIN
 #include "runtime/model/hf_tokenizer.c"
 #include "runtime/model/model.h"
 #include "runtime/model/model.c"
+#include "runtime/model/adapter.h"
+#include "runtime/model/adapter.c"
 #include "runtime/grammar/grammar.h"
 #include "runtime/grammar/gbnf.c"
 #include "runtime/grammar/schema.c"
@@ -220,9 +222,11 @@ BASE_SMALL_END
 #include "runtime/forward/cpu_experts.c"
 
 BASE_SMALL_BEGIN
+#include "runtime/forward/cpu_draft.c"
 #include "runtime/forward/cpu.c"
 #include "runtime/forward/cuda.c"
 #include "runtime/forward/cuda_open.c"
+#include "runtime/forward/cuda_adapters.c"
 #include "runtime/forward/cuda_run.c"
 #include "runtime/engine/reload.c"
 #include "runtime/engine/drafter.c"
@@ -237,6 +241,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/worker.c"
 #include "runtime/engine/calls.c"
 #include "runtime/engine/together.c"
+#include "runtime/engine/adapters.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"
 #include "runtime/engine/check.c"

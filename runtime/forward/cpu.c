@@ -70,6 +70,7 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->whole = (forward_block *)forward_carve(c, rows, sizeof *f->whole);
     f->split = (forward_block *)forward_carve(c, rows, sizeof *f->split);
     f->positions = (int32_t *)forward_carve(c, rows, sizeof *f->positions);
+    f->slots_of = (int32_t *)forward_carve(c, rows, sizeof *f->slots_of);
     f->wanted = (int32_t *)forward_carve(c, rows, sizeof *f->wanted);
     f->asks = (const sample_ask **)forward_carve(c, rows, sizeof *f->asks);
     f->unit_chosen =
@@ -83,6 +84,7 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
         forward_worker measured;
         forward_carve_worker(f, c, c->memory ? &f->workers[i] : &measured);
     }
+    f->draft_rows = forward_floats(c, 5 * (int64_t)s->hidden);
     f->zero_bytes = c->used; /* pages of the system's that no step uses are never touched */
     f->logits = forward_floats(c, (int64_t)FORWARD_HEAD * s->vocab);
     space = forward_carve(c, 1, sample_space_bytes(s->vocab));
@@ -106,6 +108,7 @@ static void forward_cpu_close(cairn_model *model) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     if (!f) return;
     device_free(&model->runtime->device, f->memory, f->memory_bytes);
+    device_free(&model->runtime->device, f->low, f->low_bytes);
     base_delete(&model->runtime->base, f, 1, sizeof *f);
     model->state = NULL;
 }
@@ -173,12 +176,26 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
     return CAIRN_OK;
 }
 
+/* Room for the inner values of an adapter's rank, in memory that outlives the other scratch. */
+static cairn_status forward_cpu_take_adapter(cairn_model *model, cairn_adapter *adapter) {
+    forward_cpu_state *f = (forward_cpu_state *)model->state;
+    const size_t bytes = (size_t)f->max_rows * 3 * (size_t)adapter->rank * sizeof(float);
+    void *memory;
+    cairn_status status;
+    if (adapter->rank <= f->low_rank) return CAIRN_OK;
+    status = device_alloc(&model->runtime->device, bytes, "rows of an adapter", &memory);
+    if (status) return status;
+    device_free(&model->runtime->device, f->low, f->low_bytes);
+    f->low = (float *)memory, f->low_bytes = bytes, f->low_rank = adapter->rank;
+    return CAIRN_OK;
+}
+
 /* ---- one forward ----------------------------------------------------------------------------- */
 
 /* Puts row r into a list of blocks: with the rows before it where they are alike. */
 static int forward_add_row(forward_block *blocks, int count, const forward_block *one) {
     forward_block *last = count ? &blocks[count - 1] : NULL;
-    if (last && !one->rule && !last->rule && last->rows < ATTENTION_ROWS &&
+    if (last && !one->rule && !last->rule && !one->own && !last->own && last->rows < ATTENTION_ROWS &&
         last->sequence == one->sequence && last->prompt == one->prompt) {
         last->rows++;
         return count;
@@ -191,14 +208,18 @@ static void forward_plan_blocks(forward_cpu_state *f) {
     const forward_batch *batch = f->batch;
     f->whole_count = f->split_count = 0;
     memset(f->selecting, 0, sizeof f->selecting);
+    f->drafts = false;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
         for (int r = s->first; r < s->first + s->rows; r++) {
-            forward_block one = {r, 1, i, batch->rows[r].kind == FORWARD_PROMPT, NULL};
+            const forward_row *row = &batch->rows[r];
+            forward_block one = {r, 1, i, row->kind == FORWARD_PROMPT, row->own, NULL};
             f->whole_count = forward_add_row(f->whole, f->whole_count, &one);
-            one.rule = one.prompt ? NULL : s->rule;
+            one.rule = one.prompt || one.own ? NULL : s->rule;
             f->split_count = forward_add_row(f->split, f->split_count, &one);
-            f->positions[r] = batch->rows[r].position;
+            f->slots_of[r] = row->position;
+            f->positions[r] = row->own ? row->seen - 1 : row->position;
+            f->drafts |= row->own > 0;
             for (size_t w = 0; one.rule && w < BASE_COUNT(f->selecting); w++)
                 f->selecting[w] |= one.rule->layers[w];
         }
@@ -208,8 +229,10 @@ static void forward_plan_blocks(forward_cpu_state *f) {
 static void forward_plan_wanted(forward_cpu_state *f) {
     int asks = 0;
     f->wanted_count = 0;
+    f->adapts = false;
     for (int r = 0; r < f->batch->row_count; r++) {
         const forward_row *row = &f->batch->rows[r];
+        f->adapts |= row->adapter != NULL;
         if (row->sample) f->asks[asks++] = row->sample;
         if (row->logits || row->sample) f->wanted[f->wanted_count++] = r;
     }
@@ -258,13 +281,15 @@ static void forward_next_epoch(forward_cpu_state *f) {
 /* The scratch is of as many threads as there are, since a reload may have changed that. Without memory
  * the one of before serves on, for no more threads than it was made for. */
 static void forward_follow_threads(cairn_model *model) {
-    forward_cpu_state *old = (forward_cpu_state *)model->state;
+    forward_cpu_state *old = (forward_cpu_state *)model->state, *f;
     if (pool_threads(old->threads_pool) == old->threads) return;
     if (forward_cpu_open(model, old->max_rows)) {
         model->runtime->base.error[0] = '\0';
         model->state = old;
         return;
     }
+    f = (forward_cpu_state *)model->state;
+    f->low = old->low, f->low_bytes = old->low_bytes, f->low_rank = old->low_rank;
     device_free(&model->runtime->device, old->memory, old->memory_bytes);
     base_delete(&model->runtime->base, old, 1, sizeof *old);
 }
@@ -291,13 +316,28 @@ static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_
     return CAIRN_OK;
 }
 
+/* The hidden rows that drafts are made of. */
+static void forward_hand_out_hidden(const forward_cpu_state *f) {
+    const int hidden = f->model->shape.hidden;
+    float *out = f->batch->hidden;
+    for (int r = 0; f->drafts && r < f->batch->row_count; r++) {
+        if (!f->batch->rows[r].own) continue;
+        f->simd->rmsnorm(f->h + (int64_t)r * hidden, f->model->plan.output_norm.values,
+                         f->model->shape.norm_eps, hidden, out);
+        out += hidden;
+    }
+}
+
 static int forward_cpu_advance(cairn_model *model, int parts) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     if (parts < 1 || f->part == f->parts) return f->parts - f->part;
     f->part_end = parts < f->parts - f->part ? f->part + parts : f->parts;
     pool_each(f->threads_pool, f->threads, forward_run_parts, f);
     f->part = f->part_end;
-    if (f->part == f->parts) forward_add_pages_read(f);
+    if (f->part == f->parts) {
+        forward_add_pages_read(f);
+        forward_hand_out_hidden(f);
+    }
     return f->parts - f->part;
 }
 
@@ -310,5 +350,6 @@ static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch 
 static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
-    NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance
+    NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance,
+    forward_cpu_take_adapter, NULL, forward_cpu_draft
 };

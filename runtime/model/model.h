@@ -38,6 +38,8 @@ struct cairn_model {
     model_memory memory; /* the backend's */
     void *state; /* the backend's */
     cairn_session *sessions;
+    cairn_adapter *adapters; /* that are loaded */
+    cairn_adapter *adapter;  /* the config's: sessions begin with it; or NULL */
     bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
     struct grammar_shelf *grammars; /* NULL: none was asked for */

@@ -29,7 +29,7 @@ function M.say(format, ...) io.stderr:write(format:format(...), "\n") end
 -- The config that --config and --backend give, every field filled in; `changes` win.
 function M.config(o, changes)
   local config = cairn.check(o.config or {})
-  if o.backend then config.backend = o.backend end
+  config.backend, config.adapter = o.backend or config.backend, o.adapter or config.adapter
   for key, value in pairs(changes or {}) do
     if type(value) == "table" and type(config[key]) == "table" then
       for inner, v in pairs(value) do config[key][inner] = v end

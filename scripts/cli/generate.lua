@@ -250,6 +250,7 @@ return {
   about = "answer a prompt, streaming the text",
   options = options.with_common {
     { "--model FILE", "the GGUF file (or CAIRN_MODEL)" },
+    { "--adapter FILE", "a LoRA adapter of the model: GGUF, safetensors, .pt or a folder" },
     { "--prompt TEXT", "the prompt, special-token text included; - reads standard input" },
     { "--prompt-file FILE", "a file with the prompt; - is standard input" },
     { "--chat", "a message in the model's chat template; its text opens no turn" },
