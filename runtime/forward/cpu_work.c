@@ -63,6 +63,7 @@ typedef struct forward_cpu_state {
                                  one */
     int ropes;                /* that layers turn by */
     bool norms_added;         /* some layer norms what it adds */
+    struct forward_latent *latent; /* of attention by latents, see cpu_latent.c; or NULL */
     float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
     forward_block *whole, *split; /* [max_rows]: as few as can be; and with rows that may choose pages
                                      each by itself, for the layers in which some do */
@@ -531,6 +532,7 @@ static void forward_attend(forward_walk *walk) {
 
 static void forward_short_conv(forward_walk *walk); /* cpu_conv.c */
 static void forward_experts(forward_walk *walk);    /* cpu_experts.c */
+static void forward_by_latents(forward_walk *walk); /* cpu_latent.c */
 
 /* ---- the rest of a layer --------------------------------------------------------------------- */
 
@@ -595,6 +597,7 @@ static void forward_layer(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     if (layer->mixer == PLAN_SHORT_CONV) forward_short_conv(walk);
+    else if (layer->mixer == PLAN_LATENT) forward_by_latents(walk);
     else forward_attention(walk);
     if (f->model->shape.experts) {
         forward_experts(walk);

@@ -206,7 +206,8 @@ static int cuda_layer_format(const forward_cuda_state *f, int layer, int product
 static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
     for (int i = 0; i < plan->layer_count; i++) {
         const plan_layer *l = &plan->layers[i];
-        const char *what = l->mixer != PLAN_ATTENTION ? "short convolution"
+        const char *what = l->mixer == PLAN_LATENT       ? "attention by latents (MLA)"
+                           : l->mixer != PLAN_ATTENTION  ? "short convolution"
                            : l->weights[PLAN_ROUTER].rows ? "a ffn of experts" : NULL;
         if (what)
             return base_fail(b, CAIRN_UNSUPPORTED,
