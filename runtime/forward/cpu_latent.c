@@ -1,14 +1,16 @@
 /* forward_cpu_latent: a layer whose mixer is attention by latents (MLA) over tokens that an indexer
  * chooses (DSA), on the CPU. Heads share one key and value a token, its latent: a query goes to the
- * latents' space before it attends, what it attended comes back from there. The indexer scores every
- * token before a row, and the row attends the best: which follows from its scores alone, whether it
- * is a prompt's or a step's. The config's choice of pages is not asked.
+ * latents' space before it attends, what it attended comes back from there. The indexer scores
+ * every token before a row, and the row attends the best: which follows from its scores alone,
+ * whether it is a prompt's or a step's. The config's choice of pages is not asked.
  *
- * Rows of at most `topk` tokens attend all; where a batch of prompts has no others, the indexer makes
- * its keys and nothing else. Scores are in memory for some rows at a time. Sums are the ops' (index,
- * topk, attention: alone.c), so a row's result depends on the row alone. */
+ * Rows of at most `topk` tokens attend all; where a batch of prompts has no others, the indexer
+ * makes its keys and nothing else. Scores are in memory for some rows at a time. Sums are the ops'
+ * (index, topk, attention: alone.c), so a row's result depends on the row alone. */
 
-enum { FORWARD_SCORES = 1 << 22 /* of all rows at a time, about */ };
+#ifndef FORWARD_SCORES
+#define FORWARD_SCORES ((int64_t)1 << 22) /* of all rows at a time, about; tests want few */
+#endif
 
 typedef struct forward_latent {
     float *q_latent;      /* [rows, q_rank] */
@@ -85,8 +87,9 @@ static void forward_products(forward_walk *walk, const linear_job *jobs, int cou
     for (int i = 0; i < count; i++) outs += jobs[i].out;
     share = forward_share(walk->f, outs, 5);
     for (;;) {
-        int item = forward_take(walk), j = 0, pieces;
-        while (j < count && item >= (pieces = (jobs[j].out + share - 1) / share)) item -= pieces, j++;
+        int item = forward_take(walk), j = 0;
+        for (; j < count && item >= (jobs[j].out + share - 1) / share; j++)
+            item -= (jobs[j].out + share - 1) / share;
         if (j == count) break;
         linear_range(walk->f->simd, &jobs[j], item * share,
                      (item + 1) * share < jobs[j].out ? (item + 1) * share : jobs[j].out,
@@ -104,7 +107,9 @@ static void forward_latent_store(const forward_walk *walk, const plan_layer *lay
     const kv_cache *kv = f->kv;
     const int position = f->positions[r], size = kv->page_size, slot = position % size;
     const size_t page = (size_t)tables_row(f->batch->tables, l->tables[r])[position / size];
-    float *latent = f->k + (int64_t)r * LATENT_KEYS, *key = l->index_k + (int64_t)r * CAIRN_INDEX_DIM;
+    const float *weight = layer->parts[PLAN_INDEX_NORM].values;
+    float *latent = f->k + (int64_t)r * LATENT_KEYS;
+    float *key = l->index_k + (int64_t)r * CAIRN_INDEX_DIM;
     uint8_t *index = (uint8_t *)kv->pages[kv->layers + layer->state] +
                      page * pages_plane_bytes(kv, kv->layers);
     float scale;
@@ -113,7 +118,7 @@ static void forward_latent_store(const forward_walk *walk, const plan_layer *lay
     forward_latent_turn(f, 0, r, latent + LATENT_VALUES);
     f->simd->to_half(latent, (uint16_t *)kv->pages[layer->state] +
                      (page * (size_t)size + (size_t)slot) * LATENT_KEYS, LATENT_KEYS);
-    index_alone_norm(layer->parts[PLAN_INDEX_NORM].values, layer->parts[PLAN_INDEX_BIAS].values, key);
+    index_alone_norm(weight, layer->parts[PLAN_INDEX_BIAS].values, key);
     forward_latent_turn(f, 1, r, key);
     index_alone_finish(key, true, index + slot * CAIRN_INDEX_DIM, &scale);
     memcpy(index + size * CAIRN_INDEX_DIM + slot * 4, &scale, 4);
@@ -277,9 +282,9 @@ static void forward_latent_choices(forward_walk *walk) {
     const forward_cpu_state *f = walk->f;
     const forward_latent *l = f->latent;
     for (int from = 0, to; from < f->whole_count; from = to) {
-        const int first = f->whole[from].first;
+        const int first = f->whole[from].first, most = first + l->score_rows;
         int last = first;
-        for (to = from; to < f->whole_count && last + f->whole[to].rows - first <= l->score_rows; to++)
+        for (to = from; to < f->whole_count && last + f->whole[to].rows <= most; to++)
             last += f->whole[to].rows;
         if (l->longest > l->most) forward_latent_score(walk, from, to);
         for (int i = forward_take(walk); i < last - first; i = forward_take(walk))
@@ -321,10 +326,11 @@ static void forward_latent_attend(forward_walk *walk, const plan_layer *layer) {
 }
 
 static void forward_by_latents(forward_walk *walk) {
-    const plan_layer *layer = &walk->f->model->plan.layers[walk->layer];
+    forward_cpu_state *f = walk->f;
+    const plan_layer *layer = &f->model->plan.layers[walk->layer];
     forward_latent_down(walk, layer);
     forward_latent_up(walk, layer);
     forward_latent_choices(walk);
     forward_latent_attend(walk, layer);
-    forward_add(walk, &layer->weights[PLAN_O], walk->f->latent->heads, &layer->parts[PLAN_MIXER_POST]);
+    forward_add(walk, &layer->weights[PLAN_O], f->latent->heads, &layer->parts[PLAN_MIXER_POST]);
 }

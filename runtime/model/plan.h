@@ -27,7 +27,7 @@ typedef enum plan_role {
     PLAN_CONV_OUT,                  /* [hidden, hidden] */
     PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back; those of all experts */
     PLAN_ROUTER,                    /* [experts, hidden] */
-    /* attention by latents: [q_rank, hidden]; [heads * (still + 64), q_rank]; [576, hidden]; for each
+    /* attention by latents: [q_rank, hidden]; [heads * (still + 64), q_rank]; [576, hidden]; of each
      * head [512, still] from a query to the latents, [value, 512] from them; then PLAN_O */
     PLAN_Q_DOWN, PLAN_Q_UP, PLAN_LATENTS, PLAN_TO_LATENT, PLAN_OF_LATENT,
     PLAN_INDEX_Q, PLAN_INDEX_K, PLAN_INDEX_GATE, /* [index_heads * 128, q_rank]; [128, hidden];

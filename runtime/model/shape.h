@@ -1,7 +1,8 @@
 /* shape: the sizes of a model, as its family reads them from its file: see plan.h. */
 
-/* Attention by latents (MLA) that chooses its tokens (DSA): the cache holds for a token 512 values that
- * all heads share and 64 that turn, which is what head_dim counts, of one KV head; and an index key. */
+/* Attention by latents (MLA) that chooses its tokens (DSA): the cache holds for a token 512 values
+ * that all heads share and 64 that turn, which is what head_dim counts, of one KV head; and an index
+ * key. */
 typedef struct model_latent {
     int q_rank;      /* of the latent that queries are made of; 0: attention is not by latents */
     int still, value; /* of a head: values of a query that do not turn; of what it attends */

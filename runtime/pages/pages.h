@@ -38,7 +38,7 @@ typedef struct kv_cache {
     size_t page_bytes;  /* of one page in one layer, K and V */
     size_t bound_bytes; /* of one page's bounds in one layer */
     void **pages;       /* [planes] device address of [page][K or V][kv_head][slot][head_dim] */
-    void **bounds;      /* [layers] device address of [page][kv_head][lo or hi][head_dim]; or NULL */
+    void **bounds;      /* [layers] device address of [page][kv_head][lo or hi][head_dim], or NULL */
     page_pool pool;
 } kv_cache;
 

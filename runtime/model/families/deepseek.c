@@ -1,13 +1,13 @@
-/* deepseek: DeepSeek V3.2 ('deepseek32') and GLM 5 ('glm-dsa'). Attention is by latents (MLA), of the
- * tokens that an indexer chooses for each row (DSA); the ffn is swiglu. The reference is transformers'
- * DeepseekV32ForCausalLM and GlmMoeDsaForCausalLM, of which only layers with a dense ffn run, each with
- * an indexer of its own.
+/* deepseek: DeepSeek V3.2 ('deepseek32') and GLM 5 ('glm-dsa'). Attention is by latents (MLA), of
+ * the tokens that an indexer chooses for each row (DSA); the ffn is swiglu. The reference is
+ * transformers' DeepseekV32ForCausalLM and GlmMoeDsaForCausalLM, of which only layers with a dense
+ * ffn run, each with an indexer of its own.
  *
  * Tensors and keys have llama.cpp's names: blk.N.attn_q_a, attn_q_a_norm, attn_q_b, attn_kv_a_mqa,
  * attn_kv_a_norm, attn_k_b [heads, 512, still] and attn_v_b [heads, value, 512] (kv_b_proj of the
  * reference, its keys turned over), attn_output; blk.N.indexer.attn_q_b, indexer.attn_k,
- * indexer.k_norm with its bias, indexer.proj. Rows are as they were trained: of the heads 2j and 2j + 1
- * turn together, of the indexer's too in GLM, halves in DeepSeek. */
+ * indexer.k_norm with its bias, indexer.proj. Rows are as they were trained: of the heads 2j and
+ * 2j + 1 turn together, of the indexer's too in GLM, halves in DeepSeek. */
 
 enum { DEEPSEEK_LATENT = 512, DEEPSEEK_TURNING = 64, DEEPSEEK_INDEX = 128 };
 
@@ -42,9 +42,9 @@ static cairn_status deepseek_heads(plan_reader *r) {
         l->index_heads % 8 == 0 && l->index_heads <= 256)
         return CAIRN_OK;
     return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: %d heads with keys of %d and values of %d, an "
-                     "indexer of %d; up to 1024 heads, keys of 65 to 4096, values of up to 4096 and "
-                     "an indexer of 8, 16 to 256 heads are supported", r->file->path, s->heads, length,
-                     l->value, l->index_heads);
+                     "indexer of %d; up to 1024 heads, keys of 65 to 4096, values of up to 4096 "
+                     "and an indexer of 8, 16 to 256 heads are supported", r->file->path, s->heads,
+                     length, l->value, l->index_heads);
 }
 
 /* Where yarn stretches the rope, its factor of magnitude is in the scale alone, squared. */
@@ -77,8 +77,8 @@ static cairn_status deepseek_refuse(plan_reader *r, int layer) {
                          "supported in the family '%s'", r->file->path, name, r->architecture);
     snprintf(name, sizeof name, "blk.%d.indexer.attn_k.weight", layer);
     if (!gguf_tensor_find(r->file, name))
-        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s' is missing: a layer that shares "
-                         "the choice of another's indexer is not supported", r->file->path, name);
+        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s' is missing: a layer that "
+                         "shares the choice of another's indexer is not supported", r->file->path, name);
     return CAIRN_OK;
 }
 
@@ -107,7 +107,8 @@ static cairn_status deepseek_layer(plan_reader *r, int layer) {
         {"attn_output", PLAN_O, hidden, heads * l->value}};
     const plan_layer_part norms[] = {{"attn_norm.weight", PLAN_MIXER_NORM, 1, hidden},
                                      {"attn_q_a_norm.weight", PLAN_Q_DOWN_NORM, 1, l->q_rank},
-                                     {"attn_kv_a_norm.weight", PLAN_LATENT_NORM, 1, DEEPSEEK_LATENT}};
+                                     {"attn_kv_a_norm.weight", PLAN_LATENT_NORM, 1,
+                                      DEEPSEEK_LATENT}};
     cairn_status status = deepseek_refuse(r, layer);
     if (status || (status = plan_layer_weights(r, layer, weights, BASE_COUNT(weights))) ||
         (status = plan_layer_parts(r, layer, norms, BASE_COUNT(norms))) ||
