@@ -162,6 +162,7 @@ BASE_SMALL_END
 #include "runtime/ops/sample/rows.c"
 BASE_SMALL_BEGIN
 #include "runtime/ops/sample/call.c"
+#include "runtime/ops/sample/probs.c"
 #include "runtime/ops/steps/steps.h"
 #include "runtime/ops/steps/steps.c"
 #include "runtime/ops/steps/chunks.c"
@@ -256,6 +257,7 @@ BASE_SMALL_BEGIN
 #include "runtime/lua/ops.c"
 #include "runtime/lua/steps.c"
 #include "runtime/lua/model.c"
+#include "runtime/lua/session.c"
 #include "runtime/lua/pages.c"
 #include "runtime/lua/prefix.c"
 #include "runtime/lua/jit.c"

@@ -390,6 +390,19 @@ typedef struct cairn_worker {
     uint8_t reserved[52];       /* zero: room for fields to come */
 } cairn_worker;
 
+/* Tokens that are replaced when they are drawn, so that thinking goes on; all hot. */
+typedef struct cairn_budget {
+    bool force;                 /* end tokens are replaced, too: a generation runs to
+                                 * max_tokens; true, false; default false */
+    int32_t suppress_count;     /* strings in use */
+    char suppress[8][48];       /* texts whose first tokens are replaced; up to 8 strings of 47
+                                 * bytes; default {} */
+    int32_t replace_count;      /* strings in use */
+    char replace[8][48];        /* texts of whose first tokens one takes the place, by the seed
+                                 * and the position; up to 8 strings of 47 bytes; default {} */
+    uint8_t reserved[244];      /* zero: room for fields to come */
+} cairn_budget;
+
 /* The whole config. Hot fields change between steps of a running program (cairn_reload); the others
  * are fixed at open. */
 typedef struct cairn_config {
@@ -433,6 +446,8 @@ typedef struct cairn_config {
     cairn_log_level log;        /* what reaches the log callback; off, error, warn, info, debug;
                                  * default "info"; hot */
     cairn_worker worker;        /* a thread of the runtime that works on what is submitted */
+    cairn_budget budget;        /* tokens that are replaced when they are drawn, so that
+                                 * thinking goes on */
 
     /* From the host program, not from Lua; a reload keeps what open was given. */
     cairn_allocator allocator;                  /* host memory; realloc NULL: the C library's */
@@ -762,6 +777,9 @@ CAIRN_API cairn_status cairn_append_chat(cairn_session *session, const cairn_mes
 /* What is added to a token's logit before all else; -INFINITY: it is never drawn. */
 typedef struct cairn_logit_bias { int32_t id; float bias; } cairn_logit_bias;
 
+/* The logarithm of a token's probability, by the softmax of the logits as the model gives them. */
+typedef struct cairn_logprob { int32_t id; float logprob; } cairn_logprob;
+
 /* How to generate; all zero means the config's values, read anew at every step. */
 typedef struct cairn_generate_options {
     uint32_t struct_size;
@@ -779,6 +797,7 @@ typedef struct cairn_generate_options {
     int32_t logit_bias_count;
     const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count], each id once at most */
     const char *json_schema;        /* in place of a grammar: the text is JSON that fits it */
+    int32_t logprobs;               /* of each id, and of the best 1 to 32 at its place; 0: none */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -842,6 +861,9 @@ typedef struct cairn_piece {
     int32_t first, count; /* the text is of the session's ids [first, first + count); the last of
                              them may have more to say in the next piece */
     cairn_request request; /* of cairn_generate_poll: what the request does */
+    int32_t logprob_ids;   /* ids that came since the piece before, where logprobs are wanted */
+    const cairn_logprob *logprobs; /* [logprob_ids, 1 + wanted] of the id, then of the best; stand as
+                                      long as the text */
 } cairn_piece;
 CAIRN_API cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
                                             const cairn_generate_options *options);

@@ -588,7 +588,9 @@ CAIRN_API cairn_status cairn_rope(cairn_runtime *rt, const cairn_rope_args *args
 
 /* linear: out[r, o] = sum over i of x[r, i] * weight[o, i] (+ out[r, o] with accumulate), summed in
  * f32. On the GPU x and the weights enter the product as f16; a row's result does not depend on the
- * other rows. `in` is a multiple of 32. */
+ * other rows. `in` is a multiple of 32. Blocks of Q4_0 with `in` a multiple of 256, of Q4_1 with 128,
+ * `out` a multiple of 16, at an address that is one of 16, are read in place as the steps of a model
+ * read theirs, with the same bits. */
 typedef struct cairn_linear_args {
     uint32_t struct_size;
     int32_t block;              /* a cairn_block */
@@ -1167,6 +1169,41 @@ typedef struct cairn_verify_greedy_args {
 } cairn_verify_greedy_args;
 CAIRN_API cairn_status cairn_verify_greedy(cairn_runtime *rt,
                                            const cairn_verify_greedy_args *args);
+
+/* sample_probs: the probabilities that `sample` draws each row from: 0 where it cuts, 1 at its token
+ * where it draws none (temperature 0). Fields are those of cairn_sample_args. */
+typedef struct cairn_sample_probs_args {
+    uint32_t struct_size;
+    float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;
+    int32_t top_k;                 /* 0: off */
+    int32_t order;                 /* a cairn_sampling_order */
+    const cairn_tensor *logits;    /* [rows, vocab] f32 */
+    const cairn_tensor *history;   /* [rows, n] i32, -1 padded, or NULL */
+    const cairn_tensor *mask;      /* [rows, (vocab + 31) / 32] i32, or NULL: all may be drawn */
+    const cairn_tensor *temperatures, *top_ps, *min_ps, *penalties; /* [rows] f32, or NULL */
+    const cairn_tensor *top_ks;    /* [rows] i32, or NULL */
+    cairn_tensor *probs;           /* [rows, vocab] f32, out */
+} cairn_sample_probs_args;
+CAIRN_API cairn_status cairn_sample_probs(cairn_runtime *rt, const cairn_sample_probs_args *args);
+
+/* verify_chain: speculative sampling along a chain. Draft d of probability q stays while u q < p, p
+ * the target's probability of it; where one does not, the bonus is drawn from max(0, target - draft
+ * probabilities), behind all of them from the target, and from where nothing is left it is the
+ * target's most likely. So tokens come as from the target alone, whatever drafted. u and the draw are
+ * words 1 and 0 of Philox4x32-10(key = seeds[s], counter = positions[s] + i), in [0, 1). A draft that
+ * is no id ends its row, as if it were none: BAD_DATA. */
+typedef struct cairn_verify_chain_args {
+    uint32_t struct_size;
+    const cairn_tensor *target;      /* [sequences, drafts + 1, vocab] f32, as sample_probs gives them */
+    const cairn_tensor *drafts;      /* [sequences, drafts] i32 */
+    const cairn_tensor *draft_probs; /* [sequences, drafts, vocab] f32, or NULL: 1 at each draft */
+    const cairn_tensor *seeds;       /* [sequences] i64, or NULL: 0 */
+    const cairn_tensor *positions;   /* [sequences] i32, of the first draft, or NULL: 0 */
+    cairn_tensor *tokens;            /* [sequences, drafts + 1] i32, out: accepted, bonus, then -1 */
+    cairn_tensor *accepted;          /* [sequences] i32, out: 0 to drafts */
+    cairn_tensor *bonus;             /* [sequences] i32, out */
+} cairn_verify_chain_args;
+CAIRN_API cairn_status cairn_verify_chain(cairn_runtime *rt, const cairn_verify_chain_args *args);
 
 #ifdef __cplusplus
 }

@@ -187,6 +187,14 @@ local fields = {
         doc = "of it and of the CPU threads" },
       { name = "threads", type = "int", default = 1, min = 0, max = 1024,
         doc = "CPU threads it computes with; 0: as `threads` says" } } },
+  { name = "budget", type = "group", struct = "cairn_budget", bytes = 1024, hot = true,
+    doc = "tokens that are replaced when they are drawn, so that thinking goes on", fields = {
+      { name = "force", type = "bool", default = false,
+        doc = "end tokens are replaced, too: a generation runs to max_tokens" },
+      { name = "suppress", type = "strings", default = {}, bytes = 48, count = 8,
+        doc = "texts whose first tokens are replaced" },
+      { name = "replace", type = "strings", default = {}, bytes = 48, count = 8,
+        doc = "texts of whose first tokens one takes the place, by the seed and the position" } } },
 }
 
 -- In the C struct only: what a host program hands over. A reload keeps what open was given.

@@ -5,7 +5,8 @@
  * A block of PRODUCT_WARPS warps takes tiles of 16 outputs in turn. The weight's format and K alone
  * say how K is cut: into parts, a part into slices of at most SLICE_UNITS units of 32 inputs, one
  * for each warp of a team (product_cut). A warp keeps its slice of x in registers while the tiles
- * pass. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
+ * pass; of few rows the slices of the parts to come lie in shared memory, for behind the weights that
+ * are under way a fetch would take 3 us. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
  * so that memory waits neither for arithmetic nor for the kernel before: the rings fill before the
  * input is awaited. The sums of a tile meet in shared memory; one warp adds them up and hands the
  * outputs on while the others go on to the next tiles.
@@ -26,8 +27,12 @@
 constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP, PRODUCT_COLUMNS = 8;
 constexpr int SLICE_UNITS = 16;         /* 64 registers of x */
 constexpr int RING_BYTES = 72 * 1024;   /* of all warps: two blocks share a multiprocessor */
-constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once */
+constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once, half in parts */
 constexpr int TOTALS = 4;               /* tiles of a block whose sums wait for the next part */
+
+#ifndef CAIRN_PRODUCT_MORE
+#define CAIRN_PRODUCT_MORE 0 /* bytes of shared memory beyond PRODUCT_SHARED */
+#endif
 
 /* ---- how K is cut ---- */
 
@@ -42,6 +47,11 @@ template <int FORMAT, int INPUTS> struct product_cut {
     static constexpr int TEAMS = PRODUCT_WARPS / WARPS; /* of a block, each with tiles of its own */
     static constexpr bool EVEN = SLICE * WARPS * PARTS == GROUPS;
     static constexpr int BYTES = GROUP * packed<FORMAT>::UNIT_BYTES; /* of a group */
+    static constexpr int UNITS = SLICE * GROUP;                      /* of a slice */
+    /* Rows of which a warp can keep the slices of all parts but the first. */
+    static constexpr int KEPT = PARTS > 1 ? (PRODUCT_KEPT + CAIRN_PRODUCT_MORE) /
+                                                (PRODUCT_WARPS * (PARTS - 1) * UNITS * 64)
+                                          : 0;
 };
 
 /* ---- groups as they are multiplied ---- */
@@ -80,6 +90,20 @@ template <int G> struct low_part {
     CAIRN_METHOD bool mine() { return lane_id() % 4 < LANES; }
     CAIRN_METHOD int at() { return lane_id() % 4 * 8 + lane_id() / 4; }
 };
+
+/* sum += s[row, unit] xs[unit, column] over the group, in units of a sum; scales: the lane's, two
+ * units of rows g and g + 8, zero where it has none. A is the scales twice, once for what f16 left. */
+template <int G>
+CAIRN_INLINE void add_sums(float *sum, float low, float high, const uint32_t *scales,
+                           const u32x2 *xs) {
+    const uint32_t a[4] = {scales[0], scales[1], scales[0], scales[1]};
+    u32x2 sums = {0, 0};
+    if (low_part<G>::mine()) sums = xs[low_part<G>::at()];
+    const uint32_t b[2] = {sums.x, sums.y};
+    float d[4] = {};
+    mma_f16(d, a, b);
+    add_scaled(sum, d, 32.0f / low, 32.0f / high);
+}
 
 /* sum += s[row, unit] xs[unit, column] over the group, in units of a sum: A is the scales twice,
  * once for what f16 left. s: [16 rows: g then g + 8][G] */
@@ -376,6 +400,23 @@ struct tile_range {
     int first, step, end;
 };
 
+/* Where a lane finds a group, STEP bytes before the next, and its part of a warp's copy of it to
+ * shared memory. Packed groups lie behind each other; dense/raw.cuh has others. */
+template <int FORMAT, int INPUTS> struct group_source {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    static constexpr int STEP = cut::BYTES;
+
+    CAIRN_METHOD const uint8_t *at(const uint8_t *weights, int tile, int group) {
+        return weights + ((int64_t)tile * cut::GROUPS + group) * STEP + lane_anew() * 16;
+    }
+    CAIRN_METHOD void copy(shared_addr to, const uint8_t *from) {
+#pragma unroll
+        for (int i = 0; i < STEP / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
+        if (STEP % 512 != 0 && lane_anew() < STEP % 512 / 16)
+            copy_async16_once(to + STEP / 512 * 512, from + STEP / 512 * 512);
+    }
+};
+
 /* Which slice a warp's ring asks for; in shared memory, since it is needed once a tile. */
 struct ring_place {
     int tile, part, batch;
@@ -385,6 +426,7 @@ struct ring_place {
  * after part. The lanes keep addresses of their own. */
 template <int FORMAT, int INPUTS> struct weight_ring {
     typedef product_cut<FORMAT, INPUTS> cut;
+    typedef group_source<FORMAT, INPUTS> source;
     static constexpr int BYTES = cut::BYTES, DEPTH = RING_BYTES / PRODUCT_WARPS / BYTES;
     static_assert(DEPTH >= 2, "weight_ring: too small");
 
@@ -408,7 +450,7 @@ template <int FORMAT, int INPUTS> struct weight_ring {
     }
     CAIRN_MEMBER void aim(const tile_range &range, const ring_place &at) {
         const int first = (at.part * cut::WARPS + warp_id() % cut::WARPS) * cut::SLICE;
-        from = range.weights + ((int64_t)at.tile * cut::GROUPS + first) * BYTES + lane_anew() * 16;
+        from = source::at(range.weights, at.tile, first);
         left = cut::EVEN ? cut::SLICE : min_of(cut::SLICE, cut::GROUPS - first);
         if (at.tile >= range.end) left = 0;
     }
@@ -435,11 +477,8 @@ template <int FORMAT, int INPUTS> struct weight_ring {
     /* Starts the copy of the next group, as far as there is one. */
     CAIRN_MEMBER void ask(const tile_range &range) {
         if (left > 0) {
-#pragma unroll
-            for (int i = 0; i < BYTES / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
-            if (BYTES % 512 != 0 && lane_anew() < BYTES % 512 / 16)
-                copy_async16_once(to + BYTES / 512 * 512, from + BYTES / 512 * 512);
-            from += BYTES;
+            source::copy(to, from);
+            from += source::STEP;
             if (--left == 0) advance(range);
         }
         copy_async_commit();
@@ -472,14 +511,60 @@ CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e 
 /* ---- the product ---- */
 
 struct product_memory {
-    float meeting[MEETINGS * PRODUCT_WARPS][128];
     u32x2 xs[PRODUCT_WARPS][64]; /* see sum_units */
     float totals[TOTALS][128]; /* used where there are parts: by the one team */
     float factors[PRODUCT_COLUMNS];
     ring_place places[PRODUCT_WARPS];
+    u32x4 notes[PRODUCT_COLUMNS]; /* the epilogue's own, from before the product on */
     unsigned char rings[RING_BYTES];
+    float meeting[MEETINGS * PRODUCT_WARPS][128]; /* the second half: kept inputs, in parts */
 };
 static_assert(sizeof(product_memory) == PRODUCT_SHARED, "abi.h: PRODUCT_SHARED");
+
+/* Inputs that a warp keeps in shared memory: [row][part - 1][unit of its slice][64 bytes], as the
+ * lanes of a row want them, four with 16 bytes each. */
+template <int FORMAT, int INPUTS> struct kept_inputs {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    static constexpr int EACH = (cut::PARTS - 1) * cut::UNITS; /* units of a row */
+    unsigned char *at; /* this warp's */
+    int rank;
+
+    CAIRN_MEMBER kept_inputs(product_memory &memory, int rank_)
+        : at((unsigned char *)memory.meeting[MEETINGS / 2 * PRODUCT_WARPS] +
+             warp_id() * (cut::KEPT * EACH * 64)), rank(rank_) {}
+    /* from: the first row's inputs. */
+    CAIRN_MEMBER void keep(const uint8_t *from, int rows) const {
+        constexpr int PIECES = ceil_div(EACH * 4, WARP);
+#pragma unroll 1
+        for (int row = 0; row < rows; row++, from += INPUTS * 2) {
+            u32x4 v[PIECES] = {};
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) {
+                const int piece = i * WARP + lane_id(), unit = piece / 4;
+                const int part = unit / cut::UNITS + 1;
+                const int k = (part * cut::WARPS + rank) * cut::UNITS + unit % cut::UNITS;
+                if (unit < EACH && k < INPUTS / 32)
+                    v[i] = load_relaxed16(from + k * 64 + piece % 4 * 16);
+            }
+#pragma unroll
+            for (int i = 0; i < PIECES; i++) {
+                const int piece = i * WARP + lane_id();
+                if (piece < EACH * 4) *(u32x4 *)(at + row * EACH * 64 + piece * 16) = v[i];
+            }
+        }
+        warp_sync();
+    }
+    CAIRN_MEMBER void take(int part, int rows, uint32_t (&b)[cut::UNITS][4]) const {
+        const int g = lane_id() / 4;
+        const unsigned char *from = at + ((int64_t)g * EACH + (part - 1) * cut::UNITS) * 64 +
+                                    lane_id() % 4 * 16;
+#pragma unroll
+        for (int u = 0; u < cut::UNITS; u++) {
+            const u32x4 v = g < rows ? *(const u32x4 *)(from + u * 64) : u32x4{};
+            b[u][0] = v.x, b[u][1] = v.y, b[u][2] = v.z, b[u][3] = v.w;
+        }
+    }
+};
 
 /* Adds up a tile's sums and hands the outputs of `columns` columns on: one warp. */
 template <int FORMAT, int INPUTS, class Epilogue>
@@ -504,7 +589,7 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
     }
 }
 
-/* Input: await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
+/* Input: at: the first row's inputs, of `columns` rows; await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
  * beyond the last; before_meeting(float[8]) may leave a factor per column, after the first fetch.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
  * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
@@ -515,18 +600,27 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                                  int blocks = grid_blocks(), int number = 0) {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_of<FORMAT, cut::GROUP> group;
-    constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
     constexpr bool PARTED = cut::PARTS > 1;
+    constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, PARTED ? MEETINGS / 2 : MEETINGS);
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
     const tile_range range = {weights, block + team * blocks, blocks * cut::TEAMS, tiles};
     weight_ring<FORMAT, INPUTS> ring(range, memory.rings, memory.places);
-    uint32_t b[cut::SLICE * G][4];
+    uint32_t b[cut::UNITS][4];
     u32x2 *xs = memory.xs[warp_id()];
     int slot = 0;
+    bool keeps = false;
     auto take_input = [&](int part) {
         warp_sync(); /* all are done with the sums before */
-        input.fetch((part * cut::WARPS + rank) * (cut::SLICE * G), b);
+        bool kept = false;
+        if constexpr (cut::KEPT > 0) {
+            const kept_inputs<FORMAT, INPUTS> keeper(memory, rank);
+            kept = columns <= cut::KEPT;
+            if (kept && !keeps) keeper.keep(input.at, columns);
+            if (kept && part > 0) keeper.take(part, columns, b);
+            keeps = true;
+        }
+        if (!kept || part == 0) input.fetch((part * cut::WARPS + rank) * cut::UNITS, b);
 #pragma unroll
         for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
             sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
@@ -551,7 +645,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 for (int i = 0; i < cut::SLICE; i++) {
                     if (!cut::EVEN && first + i >= cut::GROUPS) break;
                     const unsigned char *here = ring.next(range);
-                    if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K)
+                    if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
                         group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
                     else if constexpr (group::BIAS != 0.0f)
                         add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),

@@ -62,4 +62,61 @@ CAIRN_INLINE void mma_s8(int32_t *d, const uint32_t *a, const uint32_t *b) {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/* ---- wgmma: four warps, d (+)= a b, under way until it is waited for; sm_90a alone ----
+ * Warp w of the four has rows 16 w on of A and D, laid out as above, D [64, columns] with four
+ * registers for each 8 columns. B lies in shared memory, k bytes in a row: in pieces of 8 columns by
+ * 16 bytes, a column's 16 bytes behind the other's; `along` bytes to the piece of the next 16 bytes
+ * of k, `across` to that of the next 8 columns. Written by plain stores it wants fence_async in each
+ * writer before the barrier. No register of a or d may be touched before wgmma_wait says so, and
+ * those of d pass through wgmma_hold then; with `adds` false d begins at zero. */
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define CAIRN_WGMMA 1
+
+CAIRN_INLINE uint64_t wgmma_matrix(shared_addr b, uint32_t along, uint32_t across) {
+    return (uint64_t)(b.at >> 4) | (uint64_t)(along >> 4) << 16 | (uint64_t)(across >> 4) << 32;
+}
+CAIRN_INLINE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+CAIRN_INLINE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+/* Until at most `pending` of the newest groups are under way. */
+template <int pending> CAIRN_INLINE void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+template <int count> CAIRN_INLINE void wgmma_hold(float *d) {
+#pragma unroll
+    for (int i = 0; i < count; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+#define CAIRN_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define CAIRN_D16(i) CAIRN_D4(i), CAIRN_D4(i + 4), CAIRN_D4(i + 8), CAIRN_D4(i + 12)
+#define CAIRN_WGMMA_32(name, shape, last)                                                       \
+    CAIRN_INLINE void name(float *d, const uint32_t *a, uint64_t b, bool adds) {                \
+        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %21, 0;"                             \
+                     " wgmma.mma_async.sync.aligned." shape                                     \
+                     " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15},"                \
+                     " {%16,%17,%18,%19}, %20, adds, 1, 1" last "; }"                           \
+                     : CAIRN_D16(0)                                                             \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));     \
+    }
+#define CAIRN_WGMMA_64(name, shape, last)                                                       \
+    CAIRN_INLINE void name(float *d, const uint32_t *a, uint64_t b, bool adds) {                \
+        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %37, 0;"                             \
+                     " wgmma.mma_async.sync.aligned." shape                                     \
+                     " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20," \
+                     "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31},"                            \
+                     " {%32,%33,%34,%35}, %36, adds, 1, 1" last "; }"                           \
+                     : CAIRN_D16(0), CAIRN_D16(16)                                              \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));     \
+    }
+CAIRN_WGMMA_32(wgmma_f16_32, "m64n32k16.f32.f16.f16", ", 0")
+CAIRN_WGMMA_64(wgmma_f16_64, "m64n64k16.f32.f16.f16", ", 0")
+CAIRN_WGMMA_32(wgmma_e4m3_32, "m64n32k32.f32.e4m3.e4m3", "")
+CAIRN_WGMMA_64(wgmma_e4m3_64, "m64n64k32.f32.e4m3.e4m3", "")
+#undef CAIRN_WGMMA_64
+#undef CAIRN_WGMMA_32
+#undef CAIRN_D16
+#undef CAIRN_D4
+#else
+#define CAIRN_WGMMA 0
+#endif
+
 #endif

@@ -1,37 +1,55 @@
 /* index_logits: how well index keys match the queries of the rows.
  *
  * Formula    out[i, j] = scale[j] * sum over h of weights[i, h] * max(0, q[i, h] . k[j])
- * How        a warp turns 32 keys into f16 (exact: so are the products in f32) and keeps them in
- *            registers while the heads of a few rows pass by in shared memory: keys are the rows of
- *            the products, heads their columns, so the sum over heads stays in four registers. The
- *            order of d in the products is one in which a lane's bytes of a key are 16 in a row.
- *            A logit depends on its row and key alone: not on what shares the block, nor on where a
- *            schedule cuts
- * Constants  CAIRN_PAGED  1: keys lie in the paged cache, 0: one behind the other
+ * How        a warp keeps 32 keys in registers while the heads of a few rows pass by in shared
+ *            memory: keys are the rows of the products, heads their columns, so the sum over heads
+ *            stays in four registers; the next keys are on their way meanwhile. The order of d in
+ *            the products is one in which a lane's bytes of a key are 16 in a row.
+ *            The products are of e4m3 where the chip has them (sm_90: wgmma; sm_89 and sm_120:
+ *            mma), else of f16, exact in f32 then. A logit depends on its row and key alone: not on
+ *            what shares the block, nor on where a schedule cuts
+ * Constants  CAIRN_PAGED    1: keys lie in the paged cache, 0: one behind the other
+ *            CAIRN_COLUMNS  heads of a wgmma: 64 or 32; rows have heads up to a multiple of it,
+ *                           those that are not there of zeros
  * Launch     grid (groups of rows, ceil(tiles / p.tiles)), or (workers) with a schedule; block 128;
- *            shared memory p.group * (heads * (CAIRN_INDEX_PITCH + 4) + 8) bytes
+ *            shared memory p.group * (heads up to a multiple of 32 * (CAIRN_INDEX_PITCH + 4) + 8)
+ *            bytes
  * Oracle     tests/ref/index_ref.h
- * matrix: CAIRN_PAGED=0 | CAIRN_PAGED=1 */
+ * matrix: CAIRN_PAGED=0 CAIRN_COLUMNS=64 | CAIRN_PAGED=1 CAIRN_COLUMNS=32 */
 #include "device/common.cuh"
 #include "abi/index.h"
 
 #define DIM CAIRN_INDEX_DIM
-#define PITCH CAIRN_INDEX_PITCH
 #define TILE CAIRN_INDEX_TILE
+
+#ifndef CAIRN_INDEX_FP8
+/* sm_90's mma of e4m3 is made of f16's: worth it in wgmma alone. */
+#define CAIRN_INDEX_FP8 (CAIRN_WGMMA || CAIRN_ARCH / 10 == 89 || CAIRN_ARCH >= 1200)
+#endif
+constexpr bool FP8 = CAIRN_INDEX_FP8 != 0;
+constexpr int STEPS = FP8 ? 4 : 8;    /* of the sum over d in products */
+constexpr int CHUNKS = 2 * STEPS;     /* of 16 bytes: a head of a query */
+constexpr int PITCH = CHUNKS * 16 + 16; /* from head to head for mma: 8 lie in different banks */
+constexpr int RESIDENT = CAIRN_WGMMA && !FP8 ? 2 : CAIRN_INDEX_BLOCKS; /* f16 keys are large */
+static_assert(PITCH <= CAIRN_INDEX_PITCH, "a head's room in shared memory");
 
 struct range { int from, to; };
 
-/* The block's shared memory: queries, weights, windows of p.group rows. */
+/* The block's shared memory: queries, weights, windows of p.group rows of `heads` heads each, those
+ * behind p.heads zeros. */
 struct staged {
     unsigned char *q;
     float *weights;
     range *windows;
+    int heads;
 };
 
 CAIRN_INLINE staged staged_at(const index_logits_params &p) {
     unsigned char *base = shared_base();
-    const int heads = p.group * p.heads;
-    return {base, (float *)(base + heads * PITCH), (range *)(base + heads * (PITCH + 4))};
+    const int heads = CAIRN_WGMMA ? round_up(p.heads, CAIRN_COLUMNS) : p.heads;
+    const int all = p.group * heads;
+    return {base, (float *)(base + all * CAIRN_INDEX_PITCH),
+            (range *)(base + all * (CAIRN_INDEX_PITCH + 4)), heads};
 }
 
 /* The keys of row r: its window, cut to what there is. */
@@ -50,29 +68,46 @@ CAIRN_INLINE range window_of(const index_logits_params &p, int r, bool reports) 
 
 /* ---- queries ---- */
 
-/* Where the 4 bytes d .. d + 3 of a head go: two values to a column, two to one 8 further. */
-CAIRN_INLINE int column_of(int word) {
-    const int step = word / 16 * 4 + word % 4, lane = word / 4 % 4;
-    return 16 * step + 2 * lane;
+/* Where a chunk of a head lies among the staged queries; heads are counted through the rows. */
+CAIRN_INLINE int chunk_at(int head, int chunk) {
+    if constexpr (CAIRN_WGMMA) return head / 8 * (CHUNKS * 128) + chunk * 128 + head % 8 * 16;
+    else return head * PITCH + chunk * 16;
+}
+
+/* Puts values 4 word .. + 3 of a head where the lanes that have these of a key want them. */
+CAIRN_INLINE void stage_word(const staged &s, int head, int word, uint32_t four) {
+    const int unit = word / 16 * 4 + word % 4, lane = word / 4 % 4;
+    if constexpr (FP8) {
+        *(uint32_t *)(s.q + chunk_at(head, unit) + 4 * lane) = four;
+    } else {
+        uint32_t *low = (uint32_t *)(s.q + chunk_at(head, 2 * unit) + 4 * lane);
+        uint32_t *high = (uint32_t *)(s.q + chunk_at(head, 2 * unit + 1) + 4 * lane);
+        *low = e4m3x2_to_f16x2((uint16_t)four);
+        *high = e4m3x2_to_f16x2((uint16_t)(four >> 16));
+    }
 }
 
 /* Brings rows [first, first + count) into shared memory; begins and ends with a barrier. */
 CAIRN_INLINE void stage_rows(const index_logits_params &p, const staged &s, int first, int count) {
-    const int words = count * p.heads * (DIM / 4);
-    const uint32_t *q = (const uint32_t *)p.q + (int64_t)first * p.heads * (DIM / 4);
+    const int words = count * s.heads * (DIM / 4);
     block_sync();
     for (int i = thread_id(); i < words; i += block_threads()) {
-        const uint32_t four = load_constant(q + i);
-        uint32_t *to = (uint32_t *)(s.q + i / (DIM / 4) * PITCH + column_of(i % (DIM / 4)) * 2);
-        to[0] = e4m3x2_to_f16x2((uint16_t)four);
-        to[4] = e4m3x2_to_f16x2((uint16_t)(four >> 16));
+        const int head = i / (DIM / 4), row = head / s.heads, own = head - row * s.heads;
+        const int64_t at = ((int64_t)(first + row) * p.heads + own) * (DIM / 4) + i % (DIM / 4);
+        stage_word(s, head, i % (DIM / 4),
+                   own < p.heads ? load_constant((const uint32_t *)p.q + at) : 0);
     }
-    for (int i = thread_id(); i < count * p.heads; i += block_threads())
-        s.weights[i] = p.weights[(int64_t)first * p.heads + i];
+    for (int i = thread_id(); i < count * s.heads; i += block_threads()) {
+        const int row = i / s.heads, own = i - row * s.heads;
+        s.weights[i] = own < p.heads ? p.weights[(int64_t)(first + row) * p.heads + own] : 0.0f;
+    }
     for (int i = thread_id(); i < count; i += block_threads()) {
         const range window = window_of(p, first + i, false);
         s.windows[i] = window.to - window.from > p.least ? window : range{0, 0};
     }
+#if CAIRN_WGMMA
+    fence_async();
+#endif
     block_sync();
 }
 
@@ -91,110 +126,210 @@ CAIRN_INLINE int key_of_lane(int lane) {
     return lane / 4 + 8 * (lane % 4);
 }
 
-struct key_place { const uint8_t *key; const float *scale; };
+/* Where the keys of this warp's next tile lie, 16 and 16: 16 from a multiple of 16 on share a page.
+ * Ids are asked for a tile before the keys are. */
+struct key_places { int column[2], offset[2], page[2]; };
 
-/* Key j of request b; none on a page that is not there, which row r needs: it is said if `reports`.
- * 16 keys from a multiple of 16 on lie in one page. */
-CAIRN_INLINE key_place place_of(const index_logits_params &p, int b, int j, int r, bool reports) {
+/* The pages of request b's keys at the places, those below `end`. */
+CAIRN_INLINE void find_pages(const index_logits_params &p, int b, int base, int end,
+                             key_places *at) {
     if constexpr (CAIRN_PAGED) {
-        const int column = j / p.page_size, offset = j - column * p.page_size;
-        const int page = p.page_table[(int64_t)b * p.max_pages + column];
-        if (page < 0 || page >= p.pages) {
-            if (reports) report_error(p.error, CAIRN_FAULT_ID, p.first_row + r, page);
-            return {nullptr, nullptr};
-        }
-        const uint8_t *at = p.keys + (int64_t)page * p.page_size * CAIRN_INDEX_BYTES;
-        return {at + offset * DIM, (const float *)(at + p.page_size * DIM) + offset};
-    } else {
-        return {p.keys + (int64_t)j * DIM, p.key_scales + j};
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+            if (base + warp_id() * 32 + 16 * m < end)
+                at->page[m] = p.page_table[(int64_t)b * p.max_pages + at->column[m]];
     }
 }
 
-/* The keys of this warp among `base` on, those below `end` that there are; zeros elsewhere. */
-CAIRN_INLINE lane_keys load_keys(const index_logits_params &p, int b, int base, int end, int r) {
+CAIRN_INLINE key_places first_places(const index_logits_params &p, int b, int base, int end) {
+    key_places at = {};
+    if constexpr (CAIRN_PAGED) {
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const int first = base + warp_id() * 32 + 16 * m;
+            at.column[m] = first / p.page_size;
+            at.offset[m] = first - at.column[m] * p.page_size;
+        }
+    }
+    find_pages(p, b, base, end, &at);
+    return at;
+}
+
+/* On to the tile at `base`, which follows. */
+CAIRN_INLINE void next_places(const index_logits_params &p, int b, int base, int end,
+                              int columns, int slots, key_places *at) {
+    if constexpr (CAIRN_PAGED) {
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            at->column[m] += columns, at->offset[m] += slots;
+            if (at->offset[m] >= p.page_size) at->offset[m] -= p.page_size, at->column[m]++;
+        }
+    }
+    find_pages(p, b, base, end, at);
+}
+
+/* The keys of this warp among `base` on, those below `end` that there are; zeros elsewhere. That a
+ * page is not there, which row r needs, is said. */
+CAIRN_INLINE lane_keys load_keys(const index_logits_params &p, const key_places &at, int base,
+                                 int end, int r) {
     lane_keys keys;
-    const int lane = lane_id(), first = base + warp_id() * 32, mine = first + key_of_lane(lane);
+    const int lane = lane_id(), first = base + warp_id() * 32;
     keys.missing = 0;
     keys.scale = 0.0f;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const int j = first + 8 * i + lane / 4;
-        key_place at = {nullptr, nullptr};
-        if (j < end) at = place_of(p, b, j, r, lane == 0);
-        if (j < end && !at.key) keys.missing |= 1u << (i / 2);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            keys.bytes[i][half] = {0, 0, 0, 0};
-            if (at.key)
-                keys.bytes[i][half] = load_constant((const u32x4 *)(at.key + 64 * half) + lane % 4);
+    for (int m = 0; m < 2; m++) {
+        const uint8_t *key = p.keys + (int64_t)(first + 16 * m) * DIM;
+        const float *scales = p.key_scales + first + 16 * m;
+        bool there = first + 16 * m < end;
+        if constexpr (CAIRN_PAGED) {
+            if (there && (at.page[m] < 0 || at.page[m] >= p.pages)) {
+                there = false, keys.missing |= 1u << m;
+                if (lane == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + r, at.page[m]);
+            }
+            const uint8_t *page = p.keys + (int64_t)at.page[m] * p.page_size * CAIRN_INDEX_BYTES;
+            key = page + at.offset[m] * DIM;
+            scales = (const float *)(page + p.page_size * DIM) + at.offset[m];
         }
-    }
-    if (mine < end) {
-        const key_place at = place_of(p, b, mine, r, false);
-        if (at.key) keys.scale = load_constant(at.scale);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int j = lane / 4 + 8 * i;
+            const u32x4 *from = (const u32x4 *)(key + j * DIM) + lane % 4;
+            const bool here = there && first + 16 * m + j < end;
+            keys.bytes[2 * m + i][0] = here ? load_constant(from) : u32x4{0, 0, 0, 0};
+            keys.bytes[2 * m + i][1] = here ? load_constant(from + 4) : u32x4{0, 0, 0, 0};
+        }
+        const int mine = key_of_lane(lane) - 16 * m;
+        if (there && mine >= 0 && mine < 16 && first + 16 * m + mine < end)
+            keys.scale = load_constant(scales + mine);
     }
     return keys;
 }
 
-/* A lane's part of two matrices of 16 keys, in f16. */
-struct key_matrix { uint32_t a[2][8][4]; };
+/* A lane's part of two matrices of 16 keys. */
+struct key_matrix { uint32_t a[2][STEPS][4]; };
 
 CAIRN_INLINE uint32_t word_of(u32x4 v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-CAIRN_INLINE void widen_keys(const lane_keys &keys, key_matrix &k) {
+CAIRN_INLINE void take_keys(const lane_keys &keys, key_matrix &k) {
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int step = 0; step < 8; step++)
+        for (int unit = 0; unit < 8; unit++)
 #pragma unroll
             for (int half = 0; half < 2; half++) { /* keys lane / 4, and 8 further */
-                const uint32_t four = word_of(keys.bytes[2 * m + half][step / 4], step % 4);
-                k.a[m][step][half] = e4m3x2_to_f16x2((uint16_t)four);
-                k.a[m][step][half + 2] = e4m3x2_to_f16x2((uint16_t)(four >> 16));
+                const uint32_t four = word_of(keys.bytes[2 * m + half][unit / 4], unit % 4);
+                if constexpr (FP8) {
+                    k.a[m][unit / 2][half + unit % 2 * 2] = four;
+                } else {
+                    k.a[m][unit][half] = e4m3x2_to_f16x2((uint16_t)four);
+                    k.a[m][unit][half + 2] = e4m3x2_to_f16x2((uint16_t)(four >> 16));
+                }
             }
 }
 
 /* ---- scores ---- */
 
+/* Adds what two heads add to a lane's sums of two keys, 8 apart. */
+CAIRN_INLINE void add_two(const float *d, f32x2 weights, float *sums) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        sums[i] = fma_f32(weights.x, fmaxf(d[2 * i], 0.0f), sums[i]);
+        sums[i] = fma_f32(weights.y, fmaxf(d[2 * i + 1], 0.0f), sums[i]);
+    }
+}
+
+#if CAIRN_WGMMA
+constexpr int COLUMNS = CAIRN_COLUMNS;
+
+CAIRN_INLINE void multiply(float *d, const uint32_t *a, uint64_t q, bool adds) {
+    if constexpr (FP8 && COLUMNS == 64) wgmma_e4m3_64(d, a, q, adds);
+    else if constexpr (FP8) wgmma_e4m3_32(d, a, q, adds);
+    else if constexpr (COLUMNS == 64) wgmma_f16_64(d, a, q, adds);
+    else wgmma_f16_32(d, a, q, adds);
+}
+
+/* What COLUMNS heads add; while the first keys' products are added up the others' are made. */
+CAIRN_INLINE void add_heads(const key_matrix &k, uint64_t q, const float *weights, float *sums) {
+    float d[2][COLUMNS / 2];
+    wgmma_fence();
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int step = 0; step < STEPS; step++)
+            multiply(d[m], k.a[m][step], q + (uint64_t)(step * 2 * 128 / 16), step > 0);
+        wgmma_commit();
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        if (m == 0) wgmma_wait<1>();
+        else wgmma_wait<0>();
+        wgmma_hold<COLUMNS / 2>(d[m]);
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 8; i++)
+            add_two(d[m] + 4 * i, *(const f32x2 *)(weights + 8 * i), sums + 2 * m);
+    }
+}
+
+/* What all heads of staged row i add. */
+CAIRN_INLINE void add_row(const staged &s, const key_matrix &k, int i, float *sums) {
+    const float *weights = s.weights + i * s.heads + lane_id() % 4 * 2;
+    uint64_t q = wgmma_matrix(shared_addr(s.q + chunk_at(i * s.heads, 0)), 128, CHUNKS * 128);
+#pragma unroll 1
+    for (int h = 0; h < s.heads; h += COLUMNS, weights += COLUMNS) {
+        add_heads(k, q, weights, sums);
+        q += (uint64_t)(COLUMNS * CHUNKS);
+    }
+}
+#else
+CAIRN_INLINE void multiply(float *d, const uint32_t *a, const uint32_t *b) {
+#if CAIRN_ARCH >= 890
+    if constexpr (FP8) {
+        mma_e4m3(d, a, b);
+        return;
+    }
+#endif
+    mma_f16(d, a, b);
+}
+
 /* What 8 heads add to a lane's sums: of keys lane / 4 + 8 i, for two of the heads. */
 CAIRN_INLINE void add_heads(const key_matrix &k, shared_addr q, f32x2 weights, float *sums) {
     float d[2][4] = {};
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < STEPS / 2; i++) {
         uint32_t b[4];
         load_matrix_x4(b, q + (uint32_t)(64 * i));
 #pragma unroll
         for (int m = 0; m < 2; m++) {
-            mma_f16(d[m], k.a[m][2 * i], b);
-            mma_f16(d[m], k.a[m][2 * i + 1], b + 2);
+            multiply(d[m], k.a[m][2 * i], b);
+            multiply(d[m], k.a[m][2 * i + 1], b + 2);
         }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float *two = d[i / 2] + i % 2 * 2;
-        sums[i] = fma_f32(weights.x, fmaxf(two[0], 0.0f), sums[i]);
-        sums[i] = fma_f32(weights.y, fmaxf(two[1], 0.0f), sums[i]);
-    }
+    for (int m = 0; m < 2; m++) add_two(d[m], weights, sums + 2 * m);
 }
 
-/* The logit of key key_of_lane for row i of those staged, but for the key's scale. */
-CAIRN_INLINE float score_row(const index_logits_params &p, const staged &s, const key_matrix &k,
-                             int i) {
+CAIRN_INLINE void add_row(const staged &s, const key_matrix &k, int i, float *sums) {
     const int lane = lane_id();
-    shared_addr q = shared_addr(s.q + (i * p.heads + lane % 8) * PITCH + lane / 8 * 16);
-    const float *weights = s.weights + i * p.heads + lane % 4 * 2;
-    float sums[4] = {};
+    shared_addr q = shared_addr(s.q + chunk_at(i * s.heads + lane % 8, lane / 8));
+    const float *weights = s.weights + i * s.heads + lane % 4 * 2;
 #pragma unroll 1 /* or the next heads' queries take registers that keys are in */
-    for (int h = 0; h < p.heads; h += 8, q = q + (uint32_t)(8 * PITCH), weights += 8)
+    for (int h = 0; h < s.heads; h += 8, q = q + (uint32_t)(8 * PITCH), weights += 8)
         add_heads(k, q, *(const f32x2 *)weights, sums);
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        sums[j] += shuffle_xor(sums[j], 1);
-        sums[j] += shuffle_xor(sums[j], 2);
-    }
-    return lane % 4 == 0 ? sums[0] : lane % 4 == 1 ? sums[1] : lane % 4 == 2 ? sums[2] : sums[3];
+}
+#endif
+
+/* The logit of key key_of_lane for row i of those staged, but for the key's scale: four lanes have
+ * parts of four keys, and each ends with one. */
+CAIRN_INLINE float score_row(const staged &s, const key_matrix &k, int i) {
+    float sums[4] = {};
+    add_row(s, k, i, sums);
+    const int lane = lane_anew();
+    const bool odd = (lane & 1) != 0, high = (lane & 2) != 0;
+    const float even = (odd ? sums[1] : sums[0]) + shuffle_xor(odd ? sums[0] : sums[1], 1);
+    const float more = (odd ? sums[3] : sums[2]) + shuffle_xor(odd ? sums[2] : sums[3], 1);
+    return (high ? more : even) + shuffle_xor(high ? even : more, 2);
 }
 
 /* -inf for the keys of rows that belong to no request. */
@@ -210,7 +345,6 @@ CAIRN_INLINE void score_nothing(const index_logits_params &p, const staged &s, i
  * the rows' windows. */
 CAIRN_INLINE void score_keys(const index_logits_params &p, const staged &s, int first, int count,
                              range keys) {
-    const int lane = lane_id();
     const int b = !CAIRN_PAGED ? 0 : p.row_requests ? p.row_requests[first] : first / p.rows_each;
     if (CAIRN_PAGED && (b < 0 || b >= p.requests)) {
         if (thread_id() == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + first, b);
@@ -218,20 +352,26 @@ CAIRN_INLINE void score_keys(const index_logits_params &p, const staged &s, int 
         return;
     }
     if (keys.from >= keys.to) return;
-    lane_keys next = load_keys(p, b, keys.from, keys.to, first);
+    const int columns = CAIRN_PAGED ? TILE / p.page_size : 0;
+    const int slots = CAIRN_PAGED ? TILE % p.page_size : 0;
+    key_places at = first_places(p, b, keys.from, keys.to);
+    lane_keys next = load_keys(p, at, keys.from, keys.to, first);
+    next_places(p, b, keys.from + TILE, keys.to, columns, slots, &at);
     for (int base = keys.from; base < keys.to; base += TILE) {
         key_matrix k;
-        const int j = base + warp_id() * 32 + key_of_lane(lane);
         const float scale = next.scale;
-        const bool missing = (next.missing >> (key_of_lane(lane) / 16) & 1u) != 0;
-        widen_keys(next, k);
-        if (base + TILE < keys.to) next = load_keys(p, b, base + TILE, keys.to, first);
+        const uint32_t missing = next.missing;
+        take_keys(next, k);
+        if (base + TILE < keys.to) next = load_keys(p, at, base + TILE, keys.to, first);
+        next_places(p, b, base + 2 * TILE, keys.to, columns, slots, &at);
         for (int i = 0; i < count; i++) {
             const range window = s.windows[i];
             if (window.to <= base || window.from >= base + TILE) continue;
-            const float value = mul_f32(scale, score_row(p, s, k, i));
+            const float value = mul_f32(scale, score_row(s, k, i));
+            const int key = key_of_lane(lane_anew()), j = base + warp_id() * 32 + key;
             if (j >= window.from && j < min_of(window.to, keys.to))
-                p.out[(first + i) * p.stride + j] = missing ? as_f32(0xff800000u) : value;
+                p.out[(first + i) * p.stride + j] =
+                    missing >> key / 16 & 1u ? as_f32(0xff800000u) : value;
         }
     }
 }
@@ -316,7 +456,7 @@ CAIRN_INLINE void score_scheduled(const index_logits_params &p, const staged &s)
     }
 }
 
-CAIRN_KERNEL(index_logits, 128, 3, index_logits_params) {
+CAIRN_KERNEL(index_logits, 128, RESIDENT, index_logits_params) {
     const staged s = staged_at(p);
     if (p.schedule) score_scheduled(p, s);
     else score_group(p, s);

@@ -125,6 +125,16 @@ struct norm_input : rows_input<HIDDEN> {
     }
 };
 
+/* Whether the weights are packed for dense/product.cuh; if so, and where there is dependent launch
+ * and room, two blocks on a multiprocessor: the next stage's wait beside those that compute. */
+constexpr bool STREAMED = CAIRN_PACK_HEAD >= PACK_Q4_0;
+constexpr int STAGE_BLOCKS = STREAMED && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
+static_assert(!STREAMED || (!FLOW && THREADS == PRODUCT_THREADS), "stages: warps of a product");
+static_assert(STREAMED == (CAIRN_PACK_O >= PACK_Q4_0) &&
+              STREAMED == (CAIRN_PACK_GATE_UP >= PACK_Q4_0) &&
+              STREAMED == (CAIRN_PACK_DOWN >= PACK_Q4_0) &&
+              STREAMED == (CAIRN_PACK_QKV >= PACK_Q4_0), "stages: two kinds of products");
+
 /* ---- where outputs go ---- */
 
 /* Rotation and cache slot of one output of qkv; the same in every layer. */
@@ -138,6 +148,10 @@ struct qkv_place {
         int n = at_tile * 16 + row, head = n / HEAD_DIM, d = n % HEAD_DIM;
         tile = at_tile, cosine = 1.0f, sine = 0.0f, cache_at = -1;
         if (column >= rows.count) return;
+        if (STREAMED) {
+            recall(p, head, d, ((const product_memory *)shared_base())->notes[column]);
+            return;
+        }
         int r = rows.first + column;
         int position = input_array(p, STEP_POSITION)[r];
         if (head < HEADS + KV_HEADS && !(STILL && p.still)) {
@@ -152,6 +166,43 @@ struct qkv_place {
             cache_at = (((page * 2 + kind) * KV_HEADS + kv_head) * PAGE + position % PAGE) *
                            HEAD_DIM + d;
         }
+    }
+
+    /* Of streamed products all that find looks up is noted for each column before the input is
+     * awaited, but for the rotation, which is asked for then. */
+    static CAIRN_MEMBER void note(const step_params &p, row_window rows, u32x4 *notes) {
+        const int column = thread_id();
+        if (column >= rows.count) return;
+        const int r = rows.first + column, position = input_array(p, STEP_POSITION)[r];
+        const int rope = input_array(p, STEP_ROPE)[r], sequence = input_array(p, STEP_SEQUENCE)[r];
+        const int page = p.page_table[(int64_t)sequence * p.table_stride + position / PAGE];
+        const f32x2 *turns = (const f32x2 *)p.rope + (int64_t)rope * (HEAD_DIM / 2);
+        for (int i = 0; i < HEAD_DIM / 2; i += 16) prefetch_l2(turns + i);
+        notes[column] = u32x4{(uint32_t)page, (uint32_t)(position % PAGE), (uint32_t)rope, 0};
+    }
+    CAIRN_MEMBER void recall(const step_params &p, int head, int d, u32x4 note) {
+        if (head < HEADS + KV_HEADS && !(STILL && p.still)) {
+            f32x2 turn = ((const f32x2 *)p.rope)[(int64_t)note.z * (HEAD_DIM / 2) + d / 2];
+            cosine = turn.x, sine = turn.y;
+        }
+        if (head >= HEADS) { /* k heads, then v heads, of a page */
+            const int64_t plane = (int64_t)note.x * (2 * KV_HEADS) + head - HEADS;
+            cache_at = (plane * PAGE + note.y) * HEAD_DIM + d;
+        }
+    }
+};
+
+/* The input of qkv: what its outputs need to know is looked up while the first weights come. */
+struct qkv_input : norm_input {
+    row_window window;
+
+    CAIRN_MEMBER qkv_input(const step_params &params, const uint8_t *hidden, const uint8_t *sums,
+                           row_window rows_)
+        : norm_input(params, hidden, sums, rows_), window(rows_) {}
+    CAIRN_MEMBER void await() const {
+        if (STREAMED && !BY_HEAD)
+            qkv_place::note(p, window, ((product_memory *)shared_base())->notes);
+        start_input();
     }
 };
 
@@ -259,16 +310,6 @@ struct swiglu_output {
     }
 };
 
-/* Whether the weights are packed for dense/product.cuh; if so, and where there is dependent launch
- * and room, two blocks on a multiprocessor: the next stage's wait beside those that compute. */
-constexpr bool STREAMED = CAIRN_PACK_HEAD >= PACK_Q4_0;
-constexpr int STAGE_BLOCKS = STREAMED && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
-static_assert(!STREAMED || (!FLOW && THREADS == PRODUCT_THREADS), "stages: warps of a product");
-static_assert(STREAMED == (CAIRN_PACK_O >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_GATE_UP >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_DOWN >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_QKV >= PACK_Q4_0), "stages: two kinds of products");
-
 /* q, k and v lie behind each other, each in a format of its own: PACK_QKV is one for all, or
  * q + 256 k + 65536 v. */
 constexpr bool QKV_MIXED = CAIRN_PACK_QKV >= 256;
@@ -351,7 +392,7 @@ template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, uint8_t *at,
                             qkv_place &place, workspace &work, int first, int step) {
     if (FLOW && first * TILES >= QKV / 16) return;
-    norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
+    qkv_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     uint16_t *cache = STREAMED ? nullptr : load_constant_early(p.kv + layer);
     qkv_output<ONCE && TILES == 1 && !STREAMED> out{p, rows, place, at, layer, cache};
     if constexpr (QKV_MIXED) stage_mixed(p.qkv, input, out);
@@ -373,6 +414,8 @@ CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const ui
         if (FLOW && column < rows.count)
             out.held = load_volatile(residual_of(p) + (int64_t)(rows.first + column) * HIDDEN + n);
     }
+    /* The norm's weights come from far. */
+    if (STREAMED && first + e * step < HIDDEN / 16) prefetch_l2(weight + (first + e * step) * 16);
     stage_product<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, HIDDEN / 16, work, input,
                                                out);
 }

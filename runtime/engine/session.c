@@ -217,8 +217,11 @@ static void engine_drop_wishes(cairn_session *s) {
     if (s->constraint) grammar_give(engine_base(s), s->model->grammars, s->constraint);
     s->constraint = NULL;
     base_delete(engine_base(s), s->bias, (size_t)s->bias_count, sizeof *s->bias);
+    base_delete(engine_base(s), s->row_logprobs, ENGINE_ROWS * (1 + (size_t)s->row_best),
+                sizeof *s->row_logprobs);
+    s->row_logprobs = NULL;
     s->bias = NULL;
-    s->bias_count = 0;
+    s->bias_count = s->row_best = 0;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -236,6 +239,8 @@ static void engine_close(cairn_session *s) {
     base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);
     base_text_free(b, &s->text);
     base_text_free(b, &s->polled);
+    base_text_free(b, &s->logprobs);
+    base_text_free(b, &s->polled_logprobs);
     base_delete(b, s, 1, sizeof *s);
 }
 

@@ -54,6 +54,10 @@ static void engine_ask(const cairn_session *s, int at, int first, int end, sampl
     ask->mask = s->constraint ? s->masks[at - first] : NULL;
     ask->bias = s->bias;
     ask->bias_count = s->bias_count;
+    ask->swap = s->model->scratch->swap.to_count ? &s->model->scratch->swap : NULL;
+    ask->best = s->row_best;
+    ask->logprobs = NULL;
+    if (s->row_logprobs) ask->logprobs = s->row_logprobs + (at - first) * (1 + s->row_best);
 }
 
 /* A part's rows and its sequence at the end of a batch; *asks: how many there are so far. */

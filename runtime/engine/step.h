@@ -3,6 +3,7 @@
 
 enum {
     ENGINE_COSTS = 16, /* powers of two of rows whose cost is measured */
+    ENGINE_SWAPS = 16, /* tokens that the budget swaps at most */
     ENGINE_LEAST_ROWS = 8, /* of a slice of a prompt */
     ENGINE_HEED_US = 8000 /* a forward looks about so often: for a cancel, and whether time is over */
 };
@@ -45,4 +46,7 @@ typedef struct engine_scratch {
     double cost_us[ENGINE_COSTS]; /* of a layer of 2^i rows and more, or of a forward where it runs in
                                      one go; 0: unknown */
     double draw_us;              /* of a row's draw */
+    cairn_budget budget;         /* that `swap` is of */
+    sample_swap swap;
+    int32_t swap_from[ENGINE_SWAPS], swap_to[ENGINE_SWAPS];
 } engine_scratch;

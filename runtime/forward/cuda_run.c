@@ -292,12 +292,11 @@ static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int ru
     return device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
 }
 
-/* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. One
- * block a multiprocessor leaves room for the next product's, which ask for their weights meanwhile;
- * one window of long rows is faster with two (H200, 8B Q4_0: 1584 us a step against 1697; 1B, whose
- * rows are short: 409 against 382; 8B, two windows: 3788 against 2964). */
-static int cuda_blocks(const forward_cuda_state *f, int tiles, int inputs, int windows) {
-    int most = windows == 1 && inputs > 2048 ? 2 * f->blocks : f->blocks;
+/* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. Two
+ * blocks a multiprocessor for one window of rows (H200, Q4_0, a step of the 1B: 531 us against 583);
+ * of several the other windows take the second's place (8B, two windows: 2964 us against 3788). */
+static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
+    int most = windows == 1 ? 2 * f->blocks : f->blocks;
     if (most < 3) most = 3; /* q, k and v in formats of their own */
     return f->streamed && tiles > most ? most : tiles;
 }
@@ -332,19 +331,18 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
     unsigned shared = f->product_bytes;
     cairn_status status;
     if ((status = cuda_launch(f, lane, STEP_K_QKV,
-                              cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, s->hidden, y), y, t,
+                              cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, y), y, t,
                               shared, l, 0)) ||
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
         (status = cuda_selects(f, a->rule, l)
                       ? cuda_attend_selected(f, rows, a->listed, l)
                       : cuda_attend_dense(f, a->groups * runs * s->kv_heads, l)) ||
         (status = cuda_launch(f, lane, STEP_K_PROJECT,
-                              cuda_blocks(f, tiles, s->heads * s->head_dim, y), y, t, shared, l,
-                              0)) ||
+                              cuda_blocks(f, tiles, y), y, t, shared, l, 0)) ||
         (status = cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 0)) ||
-        (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, s->hidden, y), y,
+        (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, y), y,
                               t, shared, l, 0)) ||
-        (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, s->ffn, y), y, t, shared,
+        (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, y), y, t, shared,
                               l, 0)))
         return status;
     return cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 1);

@@ -216,6 +216,16 @@ static const config_field config_fields[] = {
     {.path = "worker.threads", .kind = CFG_INT, .parent = 51, .hot = false,
      .offset = offsetof(cairn_config, worker.threads), .bytes = 4,
      .low = 0, .high = 1024},
+    {.path = "budget", .kind = CFG_GROUP, .parent = -1, .hot = true,
+     .offset = offsetof(cairn_config, budget), .bytes = sizeof(cairn_budget)},
+    {.path = "budget.force", .kind = CFG_BOOL, .parent = 55, .hot = true,
+     .offset = offsetof(cairn_config, budget.force), .bytes = 1},
+    {.path = "budget.suppress", .kind = CFG_STRINGS, .parent = 55, .hot = true,
+     .offset = offsetof(cairn_config, budget.suppress), .bytes = 48,
+     .count = 8, .count_offset = offsetof(cairn_config, budget.suppress_count)},
+    {.path = "budget.replace", .kind = CFG_STRINGS, .parent = 55, .hot = true,
+     .offset = offsetof(cairn_config, budget.replace), .bytes = 48,
+     .count = 8, .count_offset = offsetof(cairn_config, budget.replace_count)},
 };
 
 /* Bytes that must be zero. */
@@ -228,6 +238,7 @@ static const config_span config_reserved[] = {
     {offsetof(cairn_config, memory.reserved), sizeof(((cairn_config *)0)->memory.reserved)},
     {offsetof(cairn_config, jit.reserved), sizeof(((cairn_config *)0)->jit.reserved)},
     {offsetof(cairn_config, worker.reserved), sizeof(((cairn_config *)0)->worker.reserved)},
+    {offsetof(cairn_config, budget.reserved), sizeof(((cairn_config *)0)->budget.reserved)},
 };
 
 typedef char config_selection_has_its_size[sizeof(cairn_selection) == 256 ? 1 : -1];
@@ -238,6 +249,7 @@ typedef char config_routes_has_its_size[sizeof(cairn_routes) == 1024 ? 1 : -1];
 typedef char config_memory_has_its_size[sizeof(cairn_memory) == 64 ? 1 : -1];
 typedef char config_jit_has_its_size[sizeof(cairn_jit) == 1024 ? 1 : -1];
 typedef char config_worker_has_its_size[sizeof(cairn_worker) == 64 ? 1 : -1];
+typedef char config_budget_has_its_size[sizeof(cairn_budget) == 1024 ? 1 : -1];
 
 static void config_set_defaults(cairn_config *c) {
     memset(c, 0, sizeof *c);
@@ -285,6 +297,7 @@ static void config_set_defaults(cairn_config *c) {
     c->worker.enabled = false;
     c->worker.priority = CAIRN_PRIORITY_LOW;
     c->worker.threads = 1;
+    c->budget.force = false;
 }
 
 /* What the host program handed over stays as it was at open. */

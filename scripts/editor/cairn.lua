@@ -102,6 +102,8 @@ function cairn.ops() end
 ---@field index_transform fun(self, positions: cairn.Tensor, options?: table): cairn.Tensor
 ---@field sample fun(self, logits: cairn.Tensor, options?: table): cairn.Tensor
 ---@field verify_greedy fun(self, logits: cairn.Tensor, drafts: cairn.Tensor, options?: table): cairn.Tensor, cairn.Tensor
+---@field sample_probs fun(self, logits: cairn.Tensor, options?: table): cairn.Tensor
+---@field verify_chain fun(self, target: cairn.Tensor, drafts: cairn.Tensor, options?: table): cairn.Tensor, cairn.Tensor, cairn.Tensor
 ---@field prepare_steps fun(self, ...: any): any
 ---@field prefix_chunks fun(self, ...: any): any
 ---@field short_conv fun(self, ...: any): any
@@ -132,6 +134,7 @@ function cairn.ops() end
 ---@field priority? integer -100 to 100, higher goes first
 ---@field grammar? string the text keeps to it (GBNF)
 ---@field json_schema? string the text is JSON that fits it
+---@field logprobs? integer of each id and of so many of the best
 ---@field logit_bias? table<integer, number> added to the logits of these ids
 ---@field grammar_from? integer so many ids come before the grammar's text; 0: the prompt's
 ---@field temperature? number

@@ -1,7 +1,6 @@
 /* gguf and block: good files are read, bad ones refused with the name and the place, and no damage
  * of any kind makes the reader leave the file's bytes (run under ASan and UBSan). */
 #define CAIRN_ROOMS_ONLY
-#define GGUF_FIRST_BYTES 64 /* a header is read in many steps */
 #include "runtime.c"
 #include "gguf_build.h"
 #include "random.h"
@@ -436,6 +435,7 @@ int main(void) {
     cairn_allocator allocator = {NULL, test_realloc};
     base b;
     base_init(&b, &allocator, NULL, NULL, CAIRN_LOG_INFO);
+    gguf_first_bytes = 64; /* a header is read in many steps */
     random_state = random_seed() | 1;
     test_halves();
     for (size_t i = 0; i < BASE_COUNT(all_types); i++) test_block(block_find(all_types[i]));

@@ -178,9 +178,8 @@ static void test_embed(int block) {
 }
 
 /* Plain weights, or blocks; a second call accumulates; one row alone gives the same bits. */
-static void test_linear(int block) {
-    int outs = between(1, 200), rows = draw() & 1 ? between(1, 8) : between(9, 90), r, o, i;
-    int ins = block_span(block) == 32 ? 32 * between(1, 20) : 256 * between(1, 3);
+static void test_linear_of(int block, int outs, int rows, int ins) {
+    int r, o, i;
     int width = block == CAIRN_BLOCK_NONE ? ins : ins / block_span(block) * block_size(block);
     both w = make2(block == CAIRN_BLOCK_NONE ? CAIRN_F32 : CAIRN_U8, outs, width);
     both x = make2(CAIRN_F32, rows, ins), out = make2(CAIRN_F32, rows, outs), one = make2(CAIRN_F32, 1, outs);
@@ -220,6 +219,11 @@ static void test_linear(int block) {
     tap_ok(fine && !memcmp((float *)out.host + (rows - 1) * outs, one.host, (size_t)outs * 4),
            "linear on %s: a row alone gives the same bits as among %d", where, rows);
     drop(&w), drop(&x), drop(&out), drop(&one);
+}
+
+static void test_linear(int block) {
+    const int outs = between(1, 200), rows = draw() & 1 ? between(1, 8) : between(9, 90);
+    test_linear_of(block, outs, rows, block_span(block) == 32 ? 32 * between(1, 20) : 256 * between(1, 3));
 }
 
 typedef struct paged {
@@ -567,6 +571,8 @@ static void test_all(void) {
     for (i = 0; i < 8; i++) test_embed(blocks[i]);
     for (i = 0; i < 8; i++) test_linear(i & 3 ? blocks[(i & 3) - 1] : CAIRN_BLOCK_NONE);
     for (i = 3; i < 8; i++) test_linear(blocks[i]);
+    test_linear_of(CAIRN_BLOCK_Q4_0, 16 * between(1, 6), between(1, 20), 512); /* read in place */
+    test_linear_of(CAIRN_BLOCK_Q4_1, 16 * between(1, 6), between(1, 20), 384);
     test_sample(1.0f, 0, 1.0f, 0.0f, 0);
     test_sample(0.7f, 5, 0.8f, 0.0f, 0);
     test_sample(0.7f, 5, 0.8f, 0.0f, 1);
@@ -599,7 +605,7 @@ static void test_no_runtime(void) {
                REFUSED(sample) && REFUSED(verify_greedy) && REFUSED(quantize_fp8) &&
                REFUSED(index_store) && REFUSED(index_gather) && REFUSED(index_logits) &&
                REFUSED(index_logits_paged) && REFUSED(index_topk) && REFUSED(index_qk) &&
-               REFUSED(index_transform),
+               REFUSED(index_transform) && REFUSED(sample_probs) && REFUSED(verify_chain),
            "every op refuses a NULL runtime");
 #undef REFUSED
 }

@@ -525,4 +525,33 @@ SIMT_MMA(mma_e4m3, float)
 SIMT_MMA(mma_s8, int32_t)
 #undef SIMT_MMA
 
+/* A wgmma is done at once: that its operands rest until the wait is not checked. */
+#if CAIRN_ARCH == 900
+#define CAIRN_WGMMA 1
+CAIRN_INLINE uint64_t wgmma_matrix(shared_addr b, uint32_t along, uint32_t across) {
+    return (uint64_t)(b.at >> 4) | (uint64_t)(along >> 4) << 16 | (uint64_t)(across >> 4) << 32;
+}
+CAIRN_INLINE void wgmma_fence() {}
+CAIRN_INLINE void wgmma_commit() {}
+template <int pending> CAIRN_INLINE void wgmma_wait() {}
+template <int count> CAIRN_INLINE void wgmma_hold(float *) {}
+#define SIMT_WGMMA(type, columns)                                                              \
+    CAIRN_INLINE void wgmma_##type##_##columns(float *d, const uint32_t *a, uint64_t b,        \
+                                               bool adds, SIMT_SITE) {                         \
+        const uint32_t along = (uint32_t)(b >> 16 & 0x3fff) << 4;                              \
+        const uint32_t across = (uint32_t)(b >> 32 & 0x3fff) << 4;                             \
+        const uint32_t bytes = along + (columns / 8 - 1) * across + 128;                       \
+        const unsigned char *at = simt::shared_at((uint32_t)(b & 0x3fff) << 4, bytes, 16, site); \
+        simt::WarpgroupOperands o = {a, at, along, across, columns, adds};                     \
+        simt::warp(simt::operation_wgmma_##type, FULL_MASK, {&o, d, 0, 0}, site);              \
+    }
+SIMT_WGMMA(f16, 32)
+SIMT_WGMMA(f16, 64)
+SIMT_WGMMA(e4m3, 32)
+SIMT_WGMMA(e4m3, 64)
+#undef SIMT_WGMMA
+#else
+#define CAIRN_WGMMA 0
+#endif
+
 #endif

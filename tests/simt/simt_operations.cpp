@@ -155,6 +155,46 @@ static void finish_mma_s8(Lane *lanes, uint32_t) {
     multiply<int8_t, int64_t, int32_t>(lanes, [](int8_t v) { return (int64_t)v; });
 }
 
+/* A warp's 16 rows of d [64, columns] (+)= a b; b lies as device/mma.cuh says. */
+template <class T, class F> static void multiply_group(Lane *lanes, F value) {
+    constexpr int per = 4 / (int)sizeof(T), k = 8 * per;
+    const WarpgroupOperands &o = *static_cast<const WarpgroupOperands *>(lanes[0].in);
+    double a[16][k], b[k];
+    for (int i = 0; i < 32; i++) {
+        const WarpgroupOperands &own = *static_cast<const WarpgroupOperands *>(lanes[i].in);
+        if (own.b != o.b || own.columns != o.columns || own.adds != o.adds)
+            fail(Site::here(), "wgmma: the lanes differ in B");
+        for (int e = 0; e < 4 * per; e++) {
+            T v;
+            memcpy(&v, reinterpret_cast<const T *>(own.a) + e, sizeof v);
+            a[i / 4 + e / per % 2 * 8][i % 4 * per + e / per / 2 * 4 * per + e % per] = value(v);
+        }
+    }
+    for (int n = 0; n < o.columns; n++) {
+        const unsigned char *column = o.b + (uint32_t)(n / 8) * o.across + n % 8 * 16;
+        for (int i = 0; i < k; i++) {
+            T v;
+            const int at = i * (int)sizeof(T);
+            memcpy(&v, column + (uint32_t)(at / 16) * o.along + at % 16, sizeof v);
+            b[i] = value(v);
+        }
+        for (int row = 0; row < 16; row++) {
+            const int lane = row % 8 * 4 + n % 8 / 2, r = n / 8 * 4 + row / 8 * 2 + n % 2;
+            float old = 0;
+            if (o.adds) memcpy(&old, static_cast<float *>(lanes[lane].out) + r, sizeof old);
+            double sum = (double)old;
+            for (int i = 0; i < k; i++) sum += a[row][i] * b[i];
+            out(lanes[lane], (float)sum, r);
+        }
+    }
+}
+static void finish_wgmma_f16(Lane *lanes, uint32_t) {
+    multiply_group<uint16_t>(lanes, [](uint16_t v) { return (double)f16_to_f32(v); });
+}
+static void finish_wgmma_e4m3(Lane *lanes, uint32_t) {
+    multiply_group<uint8_t>(lanes, [](uint8_t v) { return (double)e4m3_to_f32(v); });
+}
+
 #define SIMT_OPERATION(name, aligned) \
     const WarpOperation operation_##name = {#name, finish_##name, aligned};
 const WarpOperation operation_sync = {"warp_sync", nullptr, false};
@@ -178,6 +218,8 @@ SIMT_OPERATION(mma_bf16, true)
 SIMT_OPERATION(mma_tf32, true)
 SIMT_OPERATION(mma_e4m3, true)
 SIMT_OPERATION(mma_s8, true)
+SIMT_OPERATION(wgmma_f16, true)
+SIMT_OPERATION(wgmma_e4m3, true)
 
 /* ---- small floats ---- */
 

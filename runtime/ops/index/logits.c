@@ -271,15 +271,25 @@ static cairn_status index_score_cpu(cairn_runtime *rt, const char *op, bool page
 
 /* ---- CUDA ------------------------------------------------------------------------------------ */
 
-/* As many tiles a block as leave each multiprocessor some blocks. */
+/* The tiles of a block with which the last blocks end soonest: a block costs two tiles beside its
+ * own, and as many as fit run at a time. */
 static int index_tiles(const device *dev, const index_logits_params *p) {
     const int64_t tiles = (p->n + CAIRN_INDEX_TILE - 1) / CAIRN_INDEX_TILE;
-    const int64_t each = index_groups(p) * tiles / ((int64_t)dev->sm_count * 6);
-    return each < 1 ? 1 : each > 16 ? 16 : (int)each;
+    const int64_t resident = (int64_t)dev->sm_count * CAIRN_INDEX_BLOCKS, groups = index_groups(p);
+    int64_t least = INT64_MAX;
+    int best = 1;
+    for (int each = 1; each <= 64 && each <= tiles; each++) {
+        const int64_t blocks = (tiles + each - 1) / each * groups;
+        const int64_t time = (blocks + resident - 1) / resident * (each + 2);
+        if (time < least) least = time, best = each;
+    }
+    return best;
 }
 
 static cairn_status index_score_cuda(cairn_runtime *rt, bool paged, index_logits_params *p) {
-    const int row_bytes = p->heads * (CAIRN_INDEX_PITCH + 4) + 8;
+    const int columns = p->heads % (2 * CAIRN_INDEX_COLUMNS) ? 1 : 2; /* of a product */
+    const int heads = (p->heads + CAIRN_INDEX_COLUMNS - 1) & -CAIRN_INDEX_COLUMNS;
+    const int row_bytes = heads * (CAIRN_INDEX_PITCH + 4) + 8;
     device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
     ops_kernel want;
     while (p->group > 1 && p->group * row_bytes > INDEX_SHARED) p->group--;
@@ -288,7 +298,8 @@ static cairn_status index_score_cuda(cairn_runtime *rt, bool paged, index_logits
     want.source = "index/logits.cu";
     want.entry = "index_logits";
     want.constants[0].name = "PAGED", want.constants[0].value = paged;
-    want.constant_count = 1;
+    want.constants[1].name = "COLUMNS", want.constants[1].value = columns * CAIRN_INDEX_COLUMNS;
+    want.constant_count = 2;
     dims.shared_bytes = (unsigned)(p->group * row_bytes);
     dims.grid[0] = (unsigned)index_groups(p);
     dims.grid[1] = (unsigned)((p->n + p->tiles * CAIRN_INDEX_TILE - 1) /
