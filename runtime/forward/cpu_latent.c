@@ -8,9 +8,7 @@
  * makes its keys and nothing else. Scores are in memory for some rows at a time. Sums are the ops'
  * (index, topk, attention: alone.c), so a row's result depends on the row alone. */
 
-#ifndef FORWARD_SCORES
-#define FORWARD_SCORES ((int64_t)1 << 22) /* of all rows at a time, about; tests want few */
-#endif
+static int64_t forward_scores = 1 << 22; /* of all rows at a time, about; tests: few */
 
 typedef struct forward_latent {
     float *q_latent;      /* [rows, q_rank] */
@@ -39,7 +37,7 @@ static void forward_latent_sizes(const forward_cpu_state *f, forward_latent *l) 
     memset(l, 0, sizeof *l);
     l->stride = (int64_t)f->max_pages * f->page_size;
     l->most = s->latent.topk < l->stride ? s->latent.topk : (int)l->stride;
-    l->score_rows = l->stride * f->max_rows > FORWARD_SCORES ? (int)(FORWARD_SCORES / l->stride)
+    l->score_rows = l->stride * f->max_rows > forward_scores ? (int)(forward_scores / l->stride)
                                                              : f->max_rows;
     if (l->score_rows < ATTENTION_ROWS) l->score_rows = ATTENTION_ROWS;
     l->slices = s->heads % 16 ? s->heads % 8 ? 1 : s->heads / 8 : s->heads / 16;

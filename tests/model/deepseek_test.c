@@ -5,7 +5,6 @@
  * argument the program writes the models there and ends.
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
-#define FORWARD_SCORES 4096 /* of 16 rows at a time */
 #include "runtime.c"
 #include "gguf_build.h"
 #include "json.h"
@@ -376,7 +375,7 @@ static void test_text(const char *path, const char *name) {
             cairn_session_stats(s, &stats);
             tap_ok(stats.token_space == 1 + CAIRN_SPACE_SLOT && stats.pages_read > 0 && stats.pages_read <= stats.pages_held,
                    "%s: reads %.1f of %.1f pages", name, stats.pages_read, stats.pages_held);
-            check_moves(m, s, want, n);
+            if (turn || way == 1) check_moves(m, s, want, n);
             if (turn + 1 < (ways[way].prefixes ? 2 : 1)) cairn_session_close(s);
         }
         cairn_close(m->runtime);
@@ -526,7 +525,7 @@ static void *failing_realloc(void *user, void *memory, size_t old_bytes, size_t 
 /* Each allocation of a load and of a session's first words fails once: a status, and nothing stays. */
 static void test_no_memory(const char *path) {
     int left = 0, wrong = 0;
-    for (bool done = false; !done && left < 2000; left += 1 + left / 40) {
+    for (bool done = false; !done && left < 2000; left += 1 + left / 16) {
         const int32_t ids[] = {5, 6, 7, 8};
         cairn_config c = small_config();
         cairn_runtime *rt = NULL;
@@ -578,6 +577,7 @@ int main(int count, char **words) {
     const char *path = "build/deepseek_text.gguf";
     if (count > 1) return write_zoo(words[1]);
     os_make_path("build");
+    forward_scores = 4096; /* of 16 rows at a time */
     for (int i = 0; i < FEW; i++) test_golden(&zoo[i]);
     for (size_t i = 0; i < BASE_COUNT(zoo); i += 3) { /* of each family */
         family f = make(&zoo[i]);
