@@ -40,11 +40,14 @@ enum {
     STEP_EXTRA_GEGLU = 8,   /* gelu in place of silu */
     STEP_EXTRA_EMBED = 16,  /* embeddings are scaled */
     STEP_EXTRA_SCALE = 32,  /* attention has a scale of its own */
-    STEP_EXTRA_WINDOW = 64  /* some layers see a window */
+    STEP_EXTRA_WINDOW = 64, /* some layers see a window */
+    STEP_EXTRA_CONV = 128,  /* some layers' mixer is a short convolution: step/conv.cu */
+    STEP_EXTRA_EXPERTS = 256 /* ffns are of experts: step/experts.cu */
 };
 
 typedef struct step_params {
-    /* packed weights; those of the layers follow each other */
+    /* packed weights; those of the layers follow each other. A convolution's in place of qkv and o,
+     * those of experts, one behind the other, in place of gate_up and down */
     const uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
     const float *norms;         /* [2 layers + 1, hidden]: attention, ffn, ..., output */
     const float *rope;          /* [context, head_dim / 2, (cos, sin)] */
@@ -84,6 +87,10 @@ typedef struct step_params {
     int32_t own_window, own_run; /* tokens that a row sees, 0: all; chunks of a run of these */
     int32_t own_runs;            /* the most runs of a group of rows */
     float embed_scale, score_scale; /* score_scale: with log2(e) */
+    float *const *rings;         /* [sequence] -> [layers with convolutions, ring, hidden] inputs */
+    const float *taps;           /* [hidden, taps], the oldest first */
+    const float *router;         /* [experts, hidden] */
+    int32_t state, expert_rows;  /* which of the layers with convolutions; rows of a window at most */
 } step_params;
 
 /* step/finish.cu */

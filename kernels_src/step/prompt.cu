@@ -36,6 +36,7 @@
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/prompt.cuh"
+#include "step/families.cuh"
 
 constexpr int OUT_STRIDE = 18; /* floats, of a row's 16 outputs in shared memory */
 
@@ -98,21 +99,57 @@ CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
 }
 #endif
 
-#if CAIRN_PRODUCTS & 4
-CAIRN_KERNEL(prompt_gate_up, 128, 1, step_params) {
-    constexpr int TILES = FFN / 8;
+#if CAIRN_PRODUCTS & 32
+CAIRN_KERNEL(prompt_conv_in, 128, 1, step_params) {
+    constexpr int TILES = 3 * HIDDEN / 16;
     int tile = block_id() * 4 + warp_id(), first = block_id_y() * TILE_ROWS;
     int rows = p.input[STEP_ROWS];
     tile_sums sum = {};
-    product<CAIRN_PACK_GATE_UP, HIDDEN>(
-        p.gate_up + (int64_t)min_of(tile, TILES - 1) * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>(),
+    product<CAIRN_PACK_CONV_IN, HIDDEN>(
+        p.qkv + (int64_t)min_of(tile, TILES - 1) * tile_bytes<CAIRN_PACK_CONV_IN, HIDDEN>(),
         buffer(p, NORMED_AT), first, rows, shared_base(), sum);
+    if (tile >= TILES) return;
+    each_output(sum, first, [&](int row, int g, float low, float high) {
+        if (row >= rows) return;
+        float *to = (float *)buffer(p, SUMMED_AT) + (int64_t)row * (3 * HIDDEN) + tile * 16 + g;
+        to[0] = low, to[8] = high;
+    });
+}
+#endif
+
+/* The tile of gates and ups, of the inputs at `from`: gated, to `to`. */
+template <int FORMAT>
+CAIRN_INLINE void product_gated(const step_params &p, int64_t before, const uint8_t *from,
+                                uint8_t *to, int first, int rows) {
+    constexpr int TILES = FFN / 8;
+    int tile = block_id() * 4 + warp_id();
+    tile_sums sum = {};
+    product<FORMAT, HIDDEN>(
+        p.gate_up + (before + min_of(tile, TILES - 1)) * tile_bytes<FORMAT, HIDDEN>(), from, first,
+        rows, shared_base(), sum);
     if (tile >= TILES) return;
     each_output(sum, first, [&](int row, int g, float gate, float up) {
         float v = gated(gate, up), next = shuffle_xor(v, 4);
         if (row >= rows || g % 2 != 0) return;
         int64_t at = (int64_t)row * FFN + tile * 8 + g;
-        *(uint32_t *)(buffer(p, FFN_AT) + at * 2) = pack_f16x2(v, next);
+        *(uint32_t *)(to + at * 2) = pack_f16x2(v, next);
     });
+}
+
+#if CAIRN_PRODUCTS & 4
+CAIRN_KERNEL(prompt_gate_up, 128, 1, step_params) {
+    product_gated<CAIRN_PACK_GATE_UP>(p, 0, buffer(p, NORMED_AT), buffer(p, FFN_AT),
+                                      block_id_y() * TILE_ROWS, p.input[STEP_ROWS]);
+}
+#endif
+
+#if CAIRN_PRODUCTS & 128
+CAIRN_KERNEL(prompt_expert_up, 128, 1, step_params) {
+    expert_window window;
+    start_input();
+    if (!find_window(p, block_id_y(), window)) return;
+    product_gated<CAIRN_PACK_EXPERT_UP>(p, (int64_t)window.expert * (FFN / 8), buffer(p, ROUTED_AT),
+                                        buffer(p, EXPERT_FFN_AT), window.first,
+                                        window.first + window.count);
 }
 #endif

@@ -40,6 +40,7 @@
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
 #include "step/prompt.cuh"
+#include "step/families.cuh"
 
 #if CAIRN_PRODUCTS & 16
 CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
@@ -126,5 +127,32 @@ CAIRN_KERNEL(prompt_project, 128, 1, step_params) {
 #if CAIRN_PRODUCTS & 8
 CAIRN_KERNEL(prompt_down, 128, 1, step_params) {
     product_residual<CAIRN_PACK_DOWN, FFN>(p, p.down, buffer(p, FFN_AT));
+}
+#endif
+
+#if CAIRN_PRODUCTS & 64
+CAIRN_KERNEL(prompt_conv_out, 128, 1, step_params) {
+    product_residual<CAIRN_PACK_CONV_OUT, HIDDEN>(p, p.o, buffer(p, ATTENDED_AT));
+}
+#endif
+
+#if CAIRN_PRODUCTS & 256
+CAIRN_KERNEL(prompt_expert_down, 128, 1, step_params) {
+    constexpr int FORMAT = CAIRN_PACK_EXPERT_DOWN, TILES = HIDDEN / 16;
+    const int tile = block_id() * 4 + warp_id();
+    expert_window window;
+    start_input();
+    if (!find_window(p, block_id_y(), window)) return;
+    const int64_t before = (int64_t)window.expert * TILES + min_of(tile, TILES - 1);
+    const int end = window.first + window.count;
+    tile_sums sum = {};
+    product<FORMAT, FFN>(p.down + before * tile_bytes<FORMAT, FFN>(), buffer(p, EXPERT_FFN_AT),
+                         window.first, end, shared_base(), sum);
+    if (tile >= TILES) return;
+    each_output(sum, window.first, [&](int row, int g, float low, float high) {
+        if (row >= end) return;
+        float *to = (float *)buffer(p, EXPERT_OUT_AT) + (int64_t)row * HIDDEN + tile * 16 + g;
+        to[0] = low, to[8] = high;
+    });
 }
 #endif

@@ -38,8 +38,18 @@ static cairn_status cuda_upload_table(forward_cuda_state *f, page_tables *t, int
     return CAIRN_OK;
 }
 
+/* Where the convolutions' inputs of a row lie, as far as the device does not have it yet. */
+static cairn_status cuda_upload_ring(forward_cuda_state *f, const ring_states *rings, int row,
+                                     int slot) {
+    float *at = row < rings->count ? rings->rows[row].rows : NULL;
+    if (!f->rings || f->slot_rings[slot] == at) return CAIRN_OK;
+    f->slot_rings[slot] = at;
+    return device_upload(f->dev, f->rings + slot, &f->slot_rings[slot], sizeof at);
+}
+
 /* Every sequence's row in a slot of its own, up to date. */
-static cairn_status cuda_place_tables(forward_cuda_state *f, const forward_batch *batch) {
+static cairn_status cuda_place_tables(forward_cuda_state *f, const forward_batch *batch,
+                                      const ring_states *rings) {
     cairn_status status = CAIRN_OK;
     f->forwards++;
     for (int pass = 0; pass < 2; pass++) /* those that have a slot first, so that they keep it */
@@ -49,6 +59,7 @@ static cairn_status cuda_place_tables(forward_cuda_state *f, const forward_batch
             f->slots[i] = slot;
             f->slot_used[slot] = f->forwards;
             status = cuda_upload_table(f, batch->tables, row, slot);
+            if (!status) status = cuda_upload_ring(f, rings, row, slot);
         }
     return status;
 }
@@ -73,13 +84,15 @@ static int cuda_row_runs(const forward_cuda_state *f, const forward_rule *rule, 
 
 /* Whether step rows choose pages in this layer; one with a window of its own attends that. */
 static bool cuda_selects(const forward_cuda_state *f, const forward_rule *rule, int layer) {
-    return !f->plan->layers[layer].window && forward_rule_selects(rule, layer);
+    const plan_layer *l = &f->plan->layers[layer];
+    return l->mixer == PLAN_ATTENTION && !l->window && forward_rule_selects(rule, layer);
 }
 
-/* Whether every layer of the model selects. */
+/* Whether every layer of the model that attends selects. */
 static bool cuda_selects_all(const forward_cuda_state *f, const forward_rule *rule) {
     int l = 0;
-    while (l < f->shape->layers && cuda_selects(f, rule, l)) l++;
+    while (l < f->shape->layers &&
+           (f->plan->layers[l].mixer != PLAN_ATTENTION || cuda_selects(f, rule, l))) l++;
     return l == f->shape->layers;
 }
 
@@ -321,8 +334,65 @@ static cairn_status cuda_add_summand(forward_cuda_state *f, const step_lane *lan
  * of all that a row sees, and of a list of pages, at most. */
 typedef struct step_attention { const forward_rule *rule; int groups, runs, listed; } step_attention;
 
-static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attention *a, int rows,
-                                       int l) {
+/* The convolution of a layer: computes, and keeps what it read, at once where rows are so few that none
+ * overwrites what another reads. */
+static cairn_status cuda_convolve(forward_cuda_state *f, const step_lane *lane, step_kernel kernel,
+                                  int rows, int l) {
+    const int blocks = (f->shape->hidden + 127) / 128;
+    const bool few = rows <= RING_ROWS - f->shape->conv_taps + 1;
+    cairn_status status = cuda_launch(f, lane, kernel, blocks, rows, 128, 0, l, few ? 3 : 1);
+    return status || few ? status : cuda_launch(f, lane, kernel, blocks, rows, 128, 0, l, 2);
+}
+
+static cairn_status cuda_enqueue_conv(forward_cuda_state *f, int rows, int l) {
+    const step_lane *lane = &f->stage;
+    int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
+    unsigned shared = f->product_bytes;
+    cairn_status status;
+    if ((status = cuda_launch(f, lane, STEP_K_CONV_IN, cuda_blocks(f, 3 * tiles, y), y, t,
+                              shared, l, 0)) ||
+        (status = cuda_convolve(f, lane, STEP_K_CONV, rows, l)))
+        return status;
+    return cuda_launch(f, lane, STEP_K_CONV_OUT, cuda_blocks(f, tiles, y), y, t, shared, l,
+                       0);
+}
+
+/* Which experts take which rows, and what they are given: before their products. */
+static cairn_status cuda_route(forward_cuda_state *f, const step_lane *lane, step_kernel route,
+                               int rows, int l) {
+    const step_kernel places = (step_kernel)(route + 1), gather = (step_kernel)(route + 2);
+    cairn_status status;
+    if ((status = cuda_launch(f, lane, route, rows, 1, 256,
+                              cuda_shared_bytes(f, (int)route), l, 0)) ||
+        (status = cuda_launch(f, lane, places, 1, 1, 256, cuda_shared_bytes(f, (int)places), l, 0)))
+        return status;
+    return cuda_launch(f, lane, gather, rows, 1, 128, 16, l, 0);
+}
+
+/* Blocks beside each other for each of so many windows of experts: together some for every
+ * multiprocessor. */
+static int cuda_expert_blocks(const forward_cuda_state *f, int tiles, int windows) {
+    const int each = (4 * f->blocks + windows - 1) / windows;
+    return f->streamed && tiles > each ? each : tiles;
+}
+
+static cairn_status cuda_enqueue_experts(forward_cuda_state *f, int rows, int l) {
+    const step_lane *lane = &f->stage;
+    const model_shape *s = f->shape;
+    const int windows = cuda_expert_windows(s, rows, 8), t = f->warps * 32;
+    cairn_status status;
+    if ((status = cuda_route(f, lane, STEP_K_ROUTE, rows, l)) ||
+        (status = cuda_launch(f, lane, STEP_K_EXPERT_UP, cuda_expert_blocks(f, s->ffn / 8, windows),
+                              windows, t, f->product_bytes, l, 0)) ||
+        (status = cuda_launch(f, lane, STEP_K_EXPERT_DOWN,
+                              cuda_expert_blocks(f, s->hidden / 16, windows), windows, t,
+                              f->product_bytes, l, 0)))
+        return status;
+    return cuda_launch(f, lane, STEP_K_COMBINE, rows, 1, 128, 0, l, 0);
+}
+
+static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_attention *a, int rows,
+                                           int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->stage;
     const int window = f->plan->layers[l].window;
@@ -338,9 +408,23 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
                       ? cuda_attend_selected(f, rows, a->listed, l)
                       : cuda_attend_dense(f, a->groups * runs * s->kv_heads, l)) ||
         (status = cuda_launch(f, lane, STEP_K_PROJECT,
-                              cuda_blocks(f, tiles, y), y, t, shared, l, 0)) ||
-        (status = cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 0)) ||
-        (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, y), y,
+                              cuda_blocks(f, tiles, y), y, t, shared, l, 0)))
+        return status;
+    return cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 0);
+}
+
+static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attention *a, int rows,
+                                       int l) {
+    const model_shape *s = f->shape;
+    const step_lane *lane = &f->stage;
+    int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
+    unsigned shared = f->product_bytes;
+    cairn_status status = f->plan->layers[l].mixer == PLAN_SHORT_CONV
+                              ? cuda_enqueue_conv(f, rows, l)
+                              : cuda_enqueue_attention(f, a, rows, l);
+    if (status) return status;
+    if (s->experts) return cuda_enqueue_experts(f, rows, l);
+    if ((status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, y), y,
                               t, shared, l, 0)) ||
         (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, y), y, t, shared,
                               l, 0)))
@@ -405,21 +489,61 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
+static cairn_status cuda_run_prompt_conv(forward_cuda_state *f, int rows, int l) {
+    const step_lane *lane = &f->prompt;
+    int y = (rows + 63) / 64, tiles = f->shape->hidden / 16;
+    unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
+    cairn_status status;
+    if ((status = cuda_launch(f, lane, PROMPT_K_CONV_IN, (3 * tiles + 3) / 4, y, 128, shared, l,
+                              0)) ||
+        (status = cuda_convolve(f, lane, PROMPT_K_CONV, rows, l)))
+        return status;
+    return cuda_launch(f, lane, PROMPT_K_CONV_OUT, (tiles + 3) / 4, y, 128, shared, l, 0);
+}
+
+static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int l) {
+    const step_lane *lane = &f->prompt;
+    const model_shape *s = f->shape;
+    const int windows = cuda_expert_windows(s, rows, 64);
+    unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
+    cairn_status status;
+    if ((status = cuda_route(f, lane, PROMPT_K_ROUTE, rows, l)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_EXPERT_UP, (s->ffn / 8 + 3) / 4, windows, 128, shared,
+                              l, 0)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_EXPERT_DOWN, (s->hidden / 16 + 3) / 4, windows, 128,
+                              shared, l, 0)))
+        return status;
+    return cuda_launch(f, lane, PROMPT_K_COMBINE, rows, 1, 128, 0, l, 0);
+}
+
+static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, int rows, int l) {
+    const model_shape *s = f->shape;
+    const step_lane *lane = &f->prompt;
+    int y = (rows + 63) / 64, tiles = (s->hidden / 16 + 3) / 4;
+    unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
+    cairn_status status;
+    if ((status = cuda_launch(f, lane, PROMPT_K_QKV, ((int)cuda_qkv_rows(s) / 16 + 3) / 4, y, 128,
+                              shared, l, 0)) ||
+        (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, y, s->heads, 128,
+                              (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_PROJECT, tiles, y, 128, shared, l, 0)))
+        return status;
+    return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0);
+}
+
 static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     int y = (rows + 63) / 64, quads = (rows + 3) / 4, tiles = (s->hidden / 16 + 3) / 4;
     unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
-    cairn_status status;
-    if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_QKV, ((int)cuda_qkv_rows(s) / 16 + 3) / 4, y, 128,
-                              shared, l, 0)) ||
-        (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, y, s->heads, 128,
-                              (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_PROJECT, tiles, y, 128, shared, l, 0)) ||
-        (status = cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
+    cairn_status status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
+    if (!status)
+        status = f->plan->layers[l].mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
+                                                             : cuda_run_prompt_attention(f, rows, l);
+    if (status) return status;
+    if (s->experts) return cuda_run_prompt_experts(f, rows, l);
+    if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
         (status = cuda_launch(f, lane, PROMPT_K_GATE_UP, (s->ffn / 8 + 3) / 4, y, 128, shared, l,
                               0)) ||
         (status = cuda_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0)))
@@ -504,6 +628,7 @@ static int64_t cuda_whole_pages(const forward_cuda_state *f, const forward_rule 
     for (int l = 0; l < f->shape->layers; l++) {
         const int window = f->plan->layers[l].window;
         const int from = window && first >= window ? first - window + 1 : 0;
+        if (f->plan->layers[l].mixer != PLAN_ATTENTION) continue;
         if (!cuda_selects(f, rule, l)) pages += last / f->page_size - from / f->page_size + 1;
     }
     return pages * f->shape->kv_heads;
@@ -672,7 +797,7 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
     cairn_status status = forward_check(f->dev->base, model, f->max_rows, batch);
     (void)kv; /* its addresses are in the parameters */
     if (status || !left) return status;
-    if ((status = cuda_place_tables(f, batch)) ||
+    if ((status = cuda_place_tables(f, batch, &model->rings)) ||
         (status = cuda_store_bounds(f, batch, false)) ||
         (status = cuda_store_bounds(f, batch, true)))
         return status;
