@@ -964,7 +964,7 @@ typedef struct cairn_stats {
     double decode_seconds; /* all forwards after the prompt, sampling and drafting */
     uint64_t peak_bytes;   /* the runtime's device memory at its most */
     int32_t reused_tokens; /* of the prompt, whose pages the prefix cache held */
-    int32_t reserved;
+    int32_t token_space;   /* of tokens that an indexer chose to attend: 1 + a cairn_space; 0: none */
 } cairn_stats;
 /* [owner thread] Errors: VERSION_MISMATCH. */
 CAIRN_API cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats);

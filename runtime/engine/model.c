@@ -201,7 +201,7 @@ void cairn_model_free(cairn_model *model) {
 /* ---- description ----------------------------------------------------------------------------- */
 
 static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
-    return (uint64_t)pages * pages_kv_bytes(s->kv_layers, s->kv_heads, s->head_dim, page_size);
+    return (uint64_t)pages * model_page_bytes(s, page_size);
 }
 
 /* Of the backend's form, or of the file's where it reads that. */

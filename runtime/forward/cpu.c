@@ -19,10 +19,12 @@ static float *forward_floats(forward_carver *c, int64_t count) {
 
 static void forward_carve_worker(const forward_cpu_state *f, forward_carver *c, forward_worker *w) {
     const model_shape *s = &f->model->shape;
-    const int queries = ATTENTION_ROWS * f->group, wide = s->hidden > s->ffn ? s->hidden : s->ffn;
-    const int q_width = s->heads * s->head_dim;
+    const int queries = ATTENTION_ROWS * f->group, q_width = s->heads * s->head_dim;
+    int wide = s->hidden > s->ffn ? s->hidden : s->ffn;
     const int64_t sum = (int64_t)attention_sum_floats(queries, s->head_dim);
-    w->panel = forward_floats(c, (int64_t)linear_panel_floats(wide > q_width ? wide : q_width));
+    if (q_width > wide) wide = q_width;
+    if (s->latent.q_rank > wide) wide = s->latent.q_rank;
+    w->panel = forward_floats(c, (int64_t)linear_panel_floats(wide));
     w->normed = forward_floats(c, (int64_t)FORWARD_FEW * s->hidden);
     w->q = forward_floats(c, (int64_t)queries * s->head_dim);
     w->vectors = forward_floats(c, (int64_t)2 * f->group * s->head_dim);
@@ -47,6 +49,31 @@ static void forward_carve_experts(forward_cpu_state *f, forward_carver *c) {
     f->busy_experts = (int32_t *)forward_carve(c, s->experts, sizeof *f->busy_experts);
 }
 
+static void forward_carve_latent(forward_cpu_state *f, forward_carver *c) {
+    const model_shape *s = &f->model->shape;
+    const model_latent *m = &s->latent;
+    const int64_t rows = f->max_rows;
+    const int width = m->still + LATENT_ROTATED;
+    forward_latent measured, *l = &measured;
+    f->latent = (forward_latent *)forward_carve(c, 1, sizeof *l);
+    if (f->latent) l = f->latent;
+    forward_latent_sizes(f, l);
+    l->q_latent = forward_floats(c, rows * m->q_rank);
+    l->heads = forward_floats(c, rows * s->heads * (width > m->value ? width : m->value));
+    l->index_q = forward_floats(c, rows * m->index_heads * CAIRN_INDEX_DIM);
+    l->index_k = forward_floats(c, rows * CAIRN_INDEX_DIM);
+    l->weights = forward_floats(c, rows * m->index_heads);
+    l->index_bytes = (uint8_t *)forward_carve(c, rows * m->index_heads, CAIRN_INDEX_DIM);
+    l->scores = forward_floats(c, l->score_rows * l->stride);
+    l->tokens = (int32_t *)forward_carve(c, rows * l->most, sizeof *l->tokens);
+    l->lengths = (int32_t *)forward_carve(c, rows, sizeof *l->lengths);
+    l->tables = (int32_t *)forward_carve(c, rows, sizeof *l->tables);
+    l->sequences = (int32_t *)forward_carve(c, rows, sizeof *l->sequences);
+    l->e4m3 = forward_floats(c, 256);
+    l->scratch = forward_floats(c, (int64_t)l->scratch_floats * f->threads);
+    if (c->memory) fp8_values(l->e4m3);
+}
+
 static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     const model_shape *s = &f->model->shape;
     const int64_t rows = f->max_rows, sum = (int64_t)attention_sum_floats(f->group, s->head_dim);
@@ -61,6 +88,7 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->gate = forward_floats(c, rows * (s->experts ? s->experts_used : 1) * s->ffn);
     f->up = forward_floats(c, rows * (s->experts ? s->experts_used : 1) * s->ffn);
     if (s->experts) forward_carve_experts(f, c);
+    if (s->latent.q_rank) forward_carve_latent(f, c);
     f->added = forward_floats(c, f->norms_added ? rows * s->hidden : 0);
     f->cosine = forward_floats(c, f->ropes * rows * s->head_dim);
     f->sine = forward_floats(c, f->ropes * rows * s->head_dim);
@@ -95,7 +123,7 @@ static cairn_status forward_cpu_check_model(cairn_model *model) {
     const model_shape *s = &model->shape;
     base *b = &model->runtime->base;
     int page_size = model->runtime->config.page_size;
-    if (s->head_dim > SIMD_MAX_DIM || s->head_dim % 2)
+    if (!s->latent.q_rank && (s->head_dim > SIMD_MAX_DIM || s->head_dim % 2))
         return base_fail(b, CAIRN_UNSUPPORTED, "heads of %d values; even numbers up to %d work",
                          s->head_dim, SIMD_MAX_DIM);
     if (page_size > SIMD_MAX_SLOTS || ATTENTION_PIECE % page_size)
@@ -129,7 +157,8 @@ static void forward_choose_shape(forward_cpu_state *f, cairn_model *model, int m
     f->max_pages = model_pages_of(model->max_seq_len, f->page_size);
     f->max_pieces = (model->max_seq_len + ATTENTION_PIECE - 1) / ATTENTION_PIECE;
     f->max_sequences = model->runtime->config.max_batch;
-    f->group = s->heads / s->kv_heads;
+    f->group = s->latent.q_rank ? 0 : s->heads / s->kv_heads; /* by latents no pages are attended */
+    if (s->latent.q_rank) f->ropes = PLAN_ROPES;
     for (int i = 0; i < s->layers; i++) {
         const plan_layer *l = &model->plan.layers[i];
         if (l->rope >= f->ropes) f->ropes = l->rope + 1;
@@ -309,6 +338,7 @@ static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_
     forward_plan_blocks(f);
     forward_plan_wanted(f);
     forward_plan_rope(f);
+    if (f->latent) forward_plan_latents(f);
     forward_next_epoch(f);
     for (int i = 0; i < f->threads; i++)
         memset(f->workers[i].pages_read, 0, (size_t)f->max_sequences * sizeof(int64_t));

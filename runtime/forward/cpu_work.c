@@ -72,6 +72,7 @@ typedef struct forward_cpu_state {
     bool adapts;              /* some row of the forward has an adapter */
     bool drafts;              /* and some row drafts */
     int32_t *slots_of;        /* [max_rows]: where a row's key lies; positions: what it sees */
+    struct forward_latent *latent; /* of attention by latents, see cpu_latent.c; or NULL */
     float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
     forward_block *whole, *split; /* [max_rows]: as few as can be; and with rows that may choose pages
                                      each by itself, for the layers in which some do */
@@ -624,6 +625,7 @@ static void forward_attend(forward_walk *walk) {
 
 static void forward_short_conv(forward_walk *walk); /* cpu_conv.c */
 static void forward_experts(forward_walk *walk);    /* cpu_experts.c */
+static void forward_by_latents(forward_walk *walk); /* cpu_latent.c */
 
 /* ---- the rest of a layer --------------------------------------------------------------------- */
 
@@ -692,6 +694,7 @@ static void forward_layer(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     if (layer->mixer == PLAN_SHORT_CONV) forward_short_conv(walk);
+    else if (layer->mixer == PLAN_LATENT) forward_by_latents(walk);
     else forward_attention(walk);
     if (f->model->shape.experts) {
         forward_experts(walk);

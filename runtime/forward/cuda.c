@@ -242,6 +242,9 @@ static bool cuda_has_product(const plan_layer *l, int product) {
 static cairn_status forward_cuda_check_model(const cairn_model *model) {
     const model_shape *s = &model->shape;
     base *b = &model->runtime->base;
+    if (s->latent.q_rank)
+        return base_fail(b, CAIRN_UNSUPPORTED, "attention by latents (MLA) is not supported on the "
+                         "GPU; backend = \"cpu\" runs it");
     if (s->head_dim != 64 && s->head_dim != 128 && s->head_dim != 256)
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "heads of %d values; 64, 128 and 256 are supported on the GPU",

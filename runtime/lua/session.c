@@ -213,6 +213,8 @@ static int bind_stats(lua_State *L) {
     bind_set_integer(L, "accepted", s.accepted);
     bind_set_integer(L, "peak_bytes", (int64_t)s.peak_bytes);
     bind_set_integer(L, "reused_tokens", s.reused_tokens);
+    if (s.token_space)
+        bind_set_string(L, "token_space", s.token_space == 1 + CAIRN_SPACE_SLOT ? "slot" : "flat");
     bind_set_number(L, "pages_read", s.pages_read);
     bind_set_number(L, "pages_held", s.pages_held);
     bind_set_number(L, "prompt_seconds", s.prompt_seconds);

@@ -4,7 +4,6 @@
 enum {
     INDEX_GROUP = 4,    /* rows of a group at most */
     INDEX_KEYS = SIMD_DOT_KEYS, /* that the CPU widens at a time */
-    INDEX_RUN = 1024,   /* columns of one piece of the CPU's work */
     INDEX_FEW = 20 * 1024, /* bytes of a group's rows beside which a third tile has room */
     INDEX_SHARED = 96 * 1024
 };
