@@ -709,7 +709,11 @@ typedef struct cairn_pages_more {
  * With kv_indices a row sees, whatever its position, the slots kv_indices[cu_lens[s]] ..
  * kv_indices[cu_lens[s + 1] - 1] (a row each of prefix_chunks' outputs; -1 and what is out of range
  * is skipped, the latter reported as BAD_DATA); pages.page_table and pages.positions are NULL, and
- * merge_states puts the chunks together. */
+ * merge_states puts the chunks together.
+ *
+ * With `prompt` rows that stand by sequence read each key once for many of them on a GPU, as the rows
+ * of a step do: for prompts, and for chunks of prompts. A row's bits are the same whatever rows stand
+ * beside it, and other bits than without. Not with kv_indices. */
 typedef struct cairn_attend_args {
     uint32_t struct_size;
     float scale;           /* 0: head_dim^-0.5 */
@@ -725,6 +729,8 @@ typedef struct cairn_attend_args {
     int32_t draft_length;           /* without: k, 0 to 16 */
     const cairn_tensor *kv_indices; /* [n] i32 SLOT ids, or NULL */
     const cairn_tensor *cu_lens;    /* [sequences + 1] i32 */
+    int32_t prompt;                 /* 1: many rows of a sequence share its keys */
+    int32_t reserved;
 } cairn_attend_args;
 CAIRN_API cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args);
 

@@ -269,12 +269,12 @@ static int engine_last_chunk(const cairn_session *s, int most) {
 }
 
 /* What one more row costs a decode step, in plain steps: as measured here once layers of one row and
- * of 4 to 7 were, before that as the backend says. */
+ * of 4 to 7 were, or of 2 and 3, before that as the backend says. */
 static float engine_row_cost(const cairn_model *m) {
-    const double one = m->scratch->cost_us[0], some = m->scratch->cost_us[2];
+    const double *known = m->scratch->cost_us, some = known[2] > 0.0 ? known[2] : known[1];
     double cost;
-    if (!m->backend->advance || one <= 0.0 || some <= 0.0) return m->backend->row_cost;
-    cost = (some / one - 1.0) / 4.5;
+    if (!m->backend->advance || known[0] <= 0.0 || some <= 0.0) return m->backend->row_cost;
+    cost = (some / known[0] - 1.0) / (known[2] > 0.0 ? 4.5 : 1.5);
     return cost < 0.05 ? 0.05f : cost > 1.0 ? 1.0f : (float)cost;
 }
 

@@ -488,17 +488,6 @@ static void cuda_choose_parts(forward_cuda_state *f) {
     f->stage_parts = (int)(parts < least ? least : parts > most ? most : parts);
 }
 
-/* Shared memory of a product beyond PRODUCT_SHARED: so much that one row's inputs beyond the first
- * part fit, while two blocks do on a multiprocessor (each has a KiB of its own beside). */
-static unsigned cuda_choose_more(const forward_cuda_state *f) {
-    const int longest = f->shape->ffn > f->shape->heads * f->shape->head_dim
-                            ? f->shape->ffn : f->shape->heads * f->shape->head_dim;
-    const int most = f->dev->arch >= 90 ? (f->dev->max_shared_bytes + 1024) / 2 - 1024
-                                        : f->dev->max_shared_bytes;
-    const int parts = (longest + 4095) / 4096, more = (parts - 1) * 8192 - (int)PRODUCT_KEPT;
-    return more > 0 && (int)PRODUCT_SHARED + more <= most ? (unsigned)more : 0;
-}
-
 /* What the kernels are made for. */
 static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
     const model_shape *s = f->shape;
@@ -530,7 +519,6 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
-    if (f->streamed) f->product_bytes += cuda_choose_more(f);
     if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan)) cuda_choose_flow(f);
     cuda_choose_parts(f);
     f->can_select = f->flow_chunks > 0 && cuda_selection_bytes(f) <= meeting;
@@ -567,7 +555,6 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"PACK_DOWN", cuda_set_format(f, STEP_P_DOWN, set)},
         {"PRODUCTS", (int64_t)cuda_products_of(f, set)}, {"PACK_HEAD", f->pack_head},
         {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"PARTS", parts}, {"WARPS", f->warps},
-        {"PRODUCT_MORE", f->streamed ? (int64_t)f->product_bytes - PRODUCT_SHARED : 0},
         {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
         {"NARROW", blocks ? f->narrow : 0}, {"EXTRAS", f->extras},
         {"PACK_CONV_IN", cuda_set_format(f, STEP_P_CONV_IN, set)},

@@ -305,6 +305,7 @@ static const spec_arg spec_attend_args[] = {
     INT(sinks, 0, INT32_MAX),
     INT(step_rows, 0, 4096),
     INT(draft_length, 0, 16),
+    FLAG(prompt),
     ARGS_END};
 #undef ARGS
 
