@@ -787,6 +787,9 @@ typedef struct cairn_score_pages_args {
     const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean and rest */
     const cairn_tensor *q;      /* [rows, heads, head_dim] f32 */
     cairn_tensor *scores;       /* [rows, kv_heads, max_pages] f32 */
+    cairn_tensor *head_scores;  /* [rows, heads, max_pages] f32, each query head's own, or NULL */
+    float scale;                /* in place of D^-0.5; 0: that */
+    int32_t reserved;
 } cairn_score_pages_args;
 CAIRN_API cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args);
 
@@ -808,6 +811,7 @@ typedef struct cairn_select_pages_args {
     int32_t topk;
     const cairn_tensor *scores; /* [rows, kv_heads, max_pages] f32, -inf: no candidate */
     cairn_tensor *selected;     /* [rows, kv_heads, topk] i32, logical page ids */
+    cairn_tensor *chosen;       /* [rows, kv_heads, topk] f32: their scores, then -inf, or NULL */
 } cairn_select_pages_args;
 CAIRN_API cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args);
 
