@@ -90,7 +90,8 @@ struct wide_sum {
 };
 CAIRN_INLINE int head_of(int i) { return warp_id() % 2 * 32 + i * 8 + lane_id() / 4; }
 
-constexpr int SCORE_STEPS = BYTES || SOFTCAP ? 2 : 3; /* at a time: what the registers allow */
+/* Steps at a time: what the registers allow. */
+constexpr int SCORE_STEPS = CACHE_KIND == ATTEND_CACHE_BF16 && !SOFTCAP ? 3 : 2;
 
 /* s[m][n]: heads 32 (warp % 2) + 16 m.. with keys 16 (warp / 2) + 8 n... */
 CAIRN_INLINE void wide_scores(const attend_params &p, const unsigned char *memory,
