@@ -9,7 +9,8 @@
 #                      is compiled with the runtime, as it defines what changes it
 #
 # Kinds: asan (with UBSan), plain (optimised, for long runs and for kernels under the race detector,
-# which finds what it looks for by itself), clang (clang's UBSan), cov (counts lines and branches).
+# which finds what it looks for by itself), clang (clang's UBSan), cov (counts lines and branches),
+# windows (whose kernels.o tests/windows/run.sh makes).
 # What gcc warns of within the runtime is looked at by tests/warnings_test.sh.
 
 apart=${CAIRN_BUILD:-build}/apart
@@ -22,6 +23,7 @@ apart_flags() {
         plain) echo "${CC:-cc} -O2" ;;
         clang) echo "clang -O1 -fsanitize=undefined -fno-sanitize-recover=all" ;;
         cov) echo "${CC:-cc} -O0 --coverage" ;;
+        windows) echo "x86_64-w64-mingw32-gcc -O1" ;;
     esac
     echo "-std=c11 -g1 ${CFLAGS:-} ${lua_cflags:-} -w -DCAIRN_API=static -DCAIRN_ROOMS_ONLY
         -ffp-contract=off"
@@ -56,7 +58,7 @@ apart_build() {
     mkdir -p "$at"
     $(apart_flags "$1") -DCAIRN_SIMD_APART -I. -E -dD runtime.c | ${lua:-lua5.4} gen/apart.lua "$at" \
         > "$at/rooms" || return 1
-    { echo kernels; cat "$at/rooms"; } | xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" \
+    { [ "$1" = windows ] || echo kernels; cat "$at/rooms"; } | xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" \
         -n 1 sh -c '. tests/apart.sh; apart_compile "$@"' apart "$1"
 }
 

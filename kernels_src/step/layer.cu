@@ -46,7 +46,13 @@
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=385
  * matrix: + CAIRN_PRODUCTS=480 CAIRN_PACK_CONV_IN=38 CAIRN_PACK_CONV_OUT=40 CAIRN_TAPS=3 CAIRN_RING=32
- * matrix: + CAIRN_PACK_EXPERT_UP=38 CAIRN_PACK_EXPERT_DOWN=40 CAIRN_EXPERTS=128 CAIRN_USED=8 */
+ * matrix: + CAIRN_PACK_EXPERT_UP=38 CAIRN_PACK_EXPERT_DOWN=40 CAIRN_EXPERTS=128 CAIRN_USED=8
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=15
+ * matrix: + CAIRN_EXTRAS=512 */
 #include "step/families.cuh"
 
 /* Windows beyond the rows only wait, so that the order of the kernels holds. */
@@ -96,7 +102,7 @@ STAGE(step_conv_in, {
 #if CAIRN_PRODUCTS & 64
 STAGE(step_conv_out, {
     rows_input<HIDDEN> input{p, at + ATTENDED_AT + (int64_t)rows.first * HIDDEN * 2, rows.count};
-    stage_residual<CAIRN_PACK_CONV_OUT, HIDDEN, 1, true>(
+    stage_residual<CAIRN_PACK_CONV_OUT, HIDDEN, 1, true, STEP_LOW_O>(
         p, rows, p.o, p.norms + (int64_t)(2 * p.layer + 1) * HIDDEN, at + MIDDLE_AT,
         at + MIDDLE_SQUARES_AT, input, work, first, step);
 })
@@ -122,7 +128,8 @@ STAGE(step_conv_out, {
 #if CAIRN_PRODUCTS & 128
 EXPERT_STAGE(step_expert_up, CAIRN_PACK_EXPERT_UP, HIDDEN, FFN / 8, ROUTED_AT,
              const uint8_t *weights = p.gate_up;
-             swiglu_output out{window.count, at + EXPERT_FFN_AT + (int64_t)window.first * FFN * 2})
+             swiglu_output out{window.count, at + EXPERT_FFN_AT + (int64_t)window.first * FFN * 2, p,
+                           window.first})
 #endif
 #if CAIRN_PRODUCTS & 256
 EXPERT_STAGE(step_expert_down, CAIRN_PACK_EXPERT_DOWN, FFN, HIDDEN / 16, EXPERT_FFN_AT,
