@@ -330,5 +330,5 @@ static void forward_by_latents(forward_walk *walk) {
     forward_latent_up(walk, layer);
     forward_latent_choices(walk);
     forward_latent_attend(walk, layer);
-    forward_add(walk, &layer->weights[PLAN_O], f->latent->heads, &layer->parts[PLAN_MIXER_POST]);
+    forward_add(walk, PLAN_O, f->latent->heads, &layer->parts[PLAN_MIXER_POST]);
 }
