@@ -328,7 +328,7 @@ static bool engine_has_masks(cairn_session *s) {
         !m->backend->draft || m->states.count > 1)
         return false;
     for (int i = 0; i < m->shape.layers; i++)
-        if (m->plan.layers[i].window) return false;
+        if (m->plan.layers[i].window || m->plan.layers[i].mixer != PLAN_ATTENTION) return false;
     if (!x->hidden)
         x->hidden = (float *)base_new(engine_base(s), (size_t)x->rows * (size_t)m->shape.hidden,
                                       sizeof *x->hidden);
