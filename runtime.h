@@ -190,12 +190,12 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 #define CAIRN_MAX_LAYERS 512
 
-#define CAIRN_DRAFTER_TABLE(X)                                                       \
-    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                         \
-      "prompt lookup: what followed the same tokens before")                         \
-    X(CAIRN_DRAFTER_MTP, 1, "mtp", false,                                            \
-      "mask tokens, gated LoRA and a sampler head of the model itself")              \
-    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step") \
+#define CAIRN_DRAFTER_TABLE(X)                                                         \
+    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                           \
+      "prompt lookup: what followed the same tokens before")                           \
+    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                               \
+      "mask tokens, gated LoRA and a sampler head of the session's adapter; CPU only") \
+    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step")   \
     X(CAIRN_DRAFTER_NONE, 3, "none", true, "plain decoding")
 typedef enum cairn_drafter {
     CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT
@@ -414,6 +414,8 @@ typedef struct cairn_config {
     int32_t draft_length;       /* tokens drafted per step; 0 to 16; default 4; hot */
     cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
                                  * model, none; default "ngram"; hot */
+    char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
+                                 * see cairn_adapter_load; "": none; up to 511 bytes; default "" */
     cairn_selection selection;  /* which pages a query attends */
     cairn_landmark_position landmark_position;
                                 /* position that a landmark token takes, for models trained with
@@ -725,6 +727,21 @@ CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message
                                          int count, bool first, bool answer, char *text,
                                          size_t capacity, size_t *bytes);
 
+/* What a file adds to the model's products, of low rank (LoRA): GGUF as llama.cpp writes it, or PEFT's
+ * safetensors and .pt with adapter_config.json beside them, or their folder. Up to 64 of a model, each
+ * session by one or none, together in any forward. One with mask_embedding and a sampler head drafts for
+ * drafter = "mtp", and changes no token. free: BUSY while a session runs by it; the model
+ * frees the rest. [blocks] Errors: of a file of another model or form UNSUPPORTED and BAD_FILE, by
+ * name; FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
+typedef struct cairn_adapter cairn_adapter;
+CAIRN_API cairn_status cairn_adapter_load(cairn_model *model, const char *path,
+                                          cairn_adapter **adapter);
+CAIRN_API cairn_status cairn_adapter_free(cairn_adapter *adapter);
+/* The session goes on by this adapter, NULL: none; before the config's `adapter`. What it holds stays
+ * and is processed anew with the next call; a running generation ends. Forks and snapshots are by the
+ * same; a snapshot by another is refused. [owner thread] Errors: INVALID_ARGUMENT. */
+CAIRN_API cairn_status cairn_session_adapt(cairn_session *session, cairn_adapter *adapter);
+
 /* A new empty session. cairn_session_close gives its pages back (NULL is ignored); so does
  * cairn_session_reset, which empties it. [owner thread] Errors: OUT_OF_MEMORY. */
 CAIRN_API cairn_status cairn_session_open(cairn_model *model, cairn_session **session);
@@ -947,7 +964,7 @@ typedef struct cairn_stats {
     double decode_seconds; /* all forwards after the prompt, sampling and drafting */
     uint64_t peak_bytes;   /* the runtime's device memory at its most */
     int32_t reused_tokens; /* of the prompt, whose pages the prefix cache held */
-    int32_t reserved;
+    int32_t token_space;   /* of tokens that an indexer chose to attend: 1 + a cairn_space; 0: none */
 } cairn_stats;
 /* [owner thread] Errors: VERSION_MISMATCH. */
 CAIRN_API cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats);

@@ -709,7 +709,11 @@ typedef struct cairn_pages_more {
  * With kv_indices a row sees, whatever its position, the slots kv_indices[cu_lens[s]] ..
  * kv_indices[cu_lens[s + 1] - 1] (a row each of prefix_chunks' outputs; -1 and what is out of range
  * is skipped, the latter reported as BAD_DATA); pages.page_table and pages.positions are NULL, and
- * merge_states puts the chunks together. */
+ * merge_states puts the chunks together.
+ *
+ * With `prompt` rows that stand by sequence read each key once for many of them on a GPU, as the rows
+ * of a step do: for prompts, and for chunks of prompts. A row's bits are the same whatever rows stand
+ * beside it, and other bits than without. Not with kv_indices. */
 typedef struct cairn_attend_args {
     uint32_t struct_size;
     float scale;           /* 0: head_dim^-0.5 */
@@ -725,6 +729,8 @@ typedef struct cairn_attend_args {
     int32_t draft_length;           /* without: k, 0 to 16 */
     const cairn_tensor *kv_indices; /* [n] i32 SLOT ids, or NULL */
     const cairn_tensor *cu_lens;    /* [sequences + 1] i32 */
+    int32_t prompt;                 /* 1: many rows of a sequence share its keys */
+    int32_t reserved;
 } cairn_attend_args;
 CAIRN_API cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args);
 
@@ -781,6 +787,9 @@ typedef struct cairn_score_pages_args {
     const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean and rest */
     const cairn_tensor *q;      /* [rows, heads, head_dim] f32 */
     cairn_tensor *scores;       /* [rows, kv_heads, max_pages] f32 */
+    cairn_tensor *head_scores;  /* [rows, heads, max_pages] f32, each query head's own, or NULL */
+    float scale;                /* in place of D^-0.5; 0: that */
+    int32_t reserved;
 } cairn_score_pages_args;
 CAIRN_API cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args);
 
@@ -802,6 +811,7 @@ typedef struct cairn_select_pages_args {
     int32_t topk;
     const cairn_tensor *scores; /* [rows, kv_heads, max_pages] f32, -inf: no candidate */
     cairn_tensor *selected;     /* [rows, kv_heads, topk] i32, logical page ids */
+    cairn_tensor *chosen;       /* [rows, kv_heads, topk] f32: their scores, then -inf, or NULL */
 } cairn_select_pages_args;
 CAIRN_API cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args);
 
@@ -885,8 +895,10 @@ CAIRN_API cairn_status cairn_index_gather(cairn_runtime *rt, const cairn_index_g
 /* index_logits: the logits of rows whose keys lie one behind the other, such as the requests of a
  * prompt after index_gather. Row i scores its window of keys [row_starts[i], row_starts[i] +
  * lengths[i]); elsewhere out is -inf with `clean`, else left as it was. A logit depends on its row and
- * key alone, bit for bit. A dot product that is NaN counts as 0; a scale that is NaN gives NaN. A
- * start outside [0, n] or a length outside [0, n - start] is cut and reported as BAD_DATA. */
+ * key alone, bit for bit; where tensor cores multiply e4m3 (sm_89, sm_90, sm_120) they keep 13 bits of
+ * the largest product, so that it is off by up to 2^-10 of the magnitudes it adds, elsewhere by some
+ * 2^-20. A dot product that is NaN counts as 0; a scale that is NaN gives NaN. A start outside [0, n]
+ * or a length outside [0, n - start] is cut and reported as BAD_DATA. */
 typedef struct cairn_index_logits_args {
     uint32_t struct_size;
     int32_t clean;                  /* 1: -inf outside the windows */

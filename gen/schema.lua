@@ -23,7 +23,7 @@ local max_int = 2147483647
 local enums = {
   { name = "drafter", prefix = "CAIRN_DRAFTER", values = {
     { "ngram", true, "prompt lookup: what followed the same tokens before" },
-    { "mtp", false, "mask tokens, gated LoRA and a sampler head of the model itself" },
+    { "mtp", true, "mask tokens, gated LoRA and a sampler head of the session's adapter; CPU only" },
     { "model", false, "a smaller model drafts step by step" },
     { "none", true, "plain decoding" } } },
   { name = "page_source", prefix = "CAIRN_SOURCE", values = {
@@ -88,6 +88,9 @@ local fields = {
     hot = true, doc = "tokens drafted per step" },
   { name = "drafter", type = "enum", enum = "drafter", default = "ngram", hot = true,
     doc = "what drafts the tokens that a step verifies" },
+  { name = "adapter", type = "string", default = "", bytes = 512, empty = true,
+    doc = "a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; " ..
+      "\"\": none" },
   { name = "selection", type = "group", struct = "cairn_selection", bytes = 256, hot = true,
     doc = "which pages a query attends", fields = {
       { name = "source", type = "enum", enum = "page_source", default = "minmax",

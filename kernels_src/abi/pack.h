@@ -37,9 +37,8 @@ enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16,
        PACK_Q5_0 = 36, PACK_Q5_1 = 37, PACK_Q4_K = 38, PACK_Q5_K = 39, PACK_Q6_K = 40,
        RAW = 64 /* and a block type of GGUF: its blocks as they are (dense/raw.cuh) */ };
 
-/* Shared memory of a block of dense/product.cuh; PRODUCT_KEPT bytes of it are for inputs of a product
- * whose inputs come in parts, and what a block has beyond (the constant PRODUCT_MORE). */
-enum { PRODUCT_SHARED = (4 * 8 + 8 + 4) * 512 + 256 + 72 * 1024, PRODUCT_KEPT = 2 * 8 * 512 };
+/* Shared memory of a block of dense/product.cuh. */
+enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 160 + 72 * 1024 };
 
 /* pack: GGUF blocks, row by row, to packed tiles. */
 typedef struct pack_params {

@@ -34,7 +34,20 @@
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=37 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=39
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=1024 CAIRN_HEADS=16 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1792 CAIRN_VOCAB=65536 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=32 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=32
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=385
+ * matrix: + CAIRN_PRODUCTS=480 CAIRN_PACK_CONV_IN=38 CAIRN_PACK_CONV_OUT=40 CAIRN_TAPS=3 CAIRN_RING=32
+ * matrix: + CAIRN_PACK_EXPERT_UP=38 CAIRN_PACK_EXPERT_DOWN=40 CAIRN_EXPERTS=128 CAIRN_USED=8
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=15
+ * matrix: + CAIRN_EXTRAS=512 */
 #include "step/prompt.cuh"
 #include "step/families.cuh"
 
@@ -94,8 +107,14 @@ CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
     const int head = tile * 16 / HEAD_DIM, row = lane_id() / 8, pair = lane_id() % 8 * 2;
     const int d = tile * 16 % HEAD_DIM + pair;
 #pragma unroll 2
-    for (int r = row; r < min_of(TILE_ROWS, rows - first); r += WARP / 8)
-        place_pair(p, first + r, head, d, *(const f32x2 *)(mine + r * OUT_STRIDE + pair));
+    for (int r = row; r < min_of(TILE_ROWS, rows - first); r += WARP / 8) {
+        f32x2 y = *(const f32x2 *)(mine + r * OUT_STRIDE + pair);
+        if constexpr (ADAPTERS) {
+            y.x = adapted_qkv(p, y.x, first + r, tile * 16 + pair);
+            y.y = adapted_qkv(p, y.y, first + r, tile * 16 + pair + 1);
+        }
+        place_pair(p, first + r, head, d, y);
+    }
 }
 #endif
 
@@ -129,6 +148,11 @@ CAIRN_INLINE void product_gated(const step_params &p, int64_t before, const uint
         rows, shared_base(), sum);
     if (tile >= TILES) return;
     each_output(sum, first, [&](int row, int g, float gate, float up) {
+        if constexpr (ADAPTERS)
+            if (row < rows) {
+                gate = adapted(p, gate, row, STEP_LOW_GATE, 0, tile * 8 + g);
+                up = adapted(p, up, row, STEP_LOW_UP, 1, tile * 8 + g);
+            }
         float v = gated(gate, up), next = shuffle_xor(v, 4);
         if (row >= rows || g % 2 != 0) return;
         int64_t at = (int64_t)row * FFN + tile * 8 + g;

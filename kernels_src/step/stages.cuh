@@ -16,6 +16,7 @@
 #ifndef CAIRN_STEP_STAGES_CUH
 #define CAIRN_STEP_STAGES_CUH
 
+#include "step/adapter.cuh"
 #include "step/merge.cuh"
 
 /* The tokens of this block: a window of up to eight rows. `total`: of the forward. */
@@ -218,6 +219,9 @@ template <bool PLACED> struct qkv_output {
         if (!BY_HEAD && !PLACED && (!FLOW || o.tile != place.tile))
             place.find(p, rows, o.tile, o.row, o.column);
         float y = o.value * factors[o.column];
+        if constexpr (ADAPTERS)
+            if (o.column < rows.count)
+                y = adapted_qkv(p, y, rows.first + o.column, o.tile * 16 + o.row);
         if constexpr (BY_HEAD) {
             if (o.column < rows.count)
                 send((float *)(layer + SUMMED_AT) + (int64_t)(rows.first + o.column) * QKV +
@@ -267,22 +271,25 @@ struct hidden_output {
     }
 };
 
-/* residual += value; HELD: every output is the one at hand */
-template <bool HELD> struct residual_output : hidden_output {
+/* residual += value of a product (STEP_LOW_); HELD: every output is the one at hand */
+template <bool HELD, int PRODUCT> struct residual_output : hidden_output {
     int held_tile;
     float held, held_weight; /* the residual and weight of this thread's output of that tile */
 
     CAIRN_MEMBER void operator()(const output &o, const float *) const {
         bool live = o.column < rows.count, at_hand = HELD || o.tile == held_tile;
         int n = o.tile * 16 + o.row;
+        float value = o.value;
+        if constexpr (ADAPTERS)
+            if (live) value = adapted(p, value, rows.first + o.column, PRODUCT, 0, n);
         if constexpr (POST_NORMS) { /* its summand is normed first */
             float *to = (float *)(region(p, 0, 0) + SUMMED_AT);
-            if (live) send(to + (int64_t)(rows.first + o.column) * HIDDEN + n, o.value);
+            if (live) send(to + (int64_t)(rows.first + o.column) * HIDDEN + n, value);
             return;
         }
         float *at = residual_of(p) + (int64_t)(rows.first + (live ? o.column : 0)) * HIDDEN + n;
         float before = FLOW && at_hand ? held : live ? load_volatile(at) : 0.0f;
-        float x = before + o.value;
+        float x = before + value;
         hand_on(o.tile, o.row, o.column, x, at_hand ? held_weight : weight[n]);
         if (live) *at = x;
     }
@@ -299,9 +306,15 @@ CAIRN_INLINE float gated(float gate, float up) {
 struct swiglu_output {
     int count;  /* of the window's rows */
     uint8_t *h; /* of its first row */
+    const step_params &p;
+    int first;  /* the window's first row */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
         float y = o.value * factors[o.column];
+        if constexpr (ADAPTERS)
+            if (o.column < count)
+                y = adapted(p, y, first + o.column, STEP_LOW_GATE + o.row / 8, o.row / 8,
+                            o.tile * 8 + o.row % 8);
         float up = shuffle_xor(y, 2);
         float v = gated(y, up);
         float next = shuffle_xor(v, 4);
@@ -402,11 +415,12 @@ CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, ui
 
 /* residual += W input, handed on for the norm with `weight`. The flow kernel's blocks keep their
  * tiles, so that the residual they need is one they wrote themselves. */
-template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input>
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, int PRODUCT, class Input>
 CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const uint8_t *weights,
                                  const float *weight, uint8_t *hidden, uint8_t *squares,
                                  Input &input, workspace &work, int first, int step) {
-    residual_output<ONCE && TILES == 1 && !STREAMED> out{{p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
+    residual_output<ONCE && TILES == 1 && !STREAMED, PRODUCT> out{
+        {p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
     int e = thread_id(), n = first * TILES * 16 + output_row(e), column = output_column(e);
     if (!STREAMED && e < 128 && first * TILES < HIDDEN / 16) {
         out.held_tile = first * TILES;
@@ -441,7 +455,7 @@ CAIRN_INLINE void stage_project(const step_params &p, row_window rows, int layer
                                 workspace &work, int first, int step) {
     rows_input<ATTENDED> input{p, at + ATTENDED_AT + (int64_t)rows.first * ATTENDED * 2,
                                rows.count};
-    stage_residual<CAIRN_PACK_O, ATTENDED, TILES, ONCE>(
+    stage_residual<CAIRN_PACK_O, ATTENDED, TILES, ONCE, STEP_LOW_O>(
         p, rows, layer_weights(p.o, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()),
         p.norms + (int64_t)(2 * layer + 1) * HIDDEN, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, input,
         work, first, step);
@@ -452,7 +466,7 @@ CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer
                                 workspace &work, int first, int step) {
     if (FLOW && first * TILES >= FFN / 8) return;
     norm_input input(p, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, rows);
-    swiglu_output out{rows.count, at + FFN_AT + (int64_t)rows.first * FFN * 2};
+    swiglu_output out{rows.count, at + FFN_AT + (int64_t)rows.first * FFN * 2, p, rows.first};
     stage_product<CAIRN_PACK_GATE_UP, HIDDEN, TILES, ONCE>(
         layer_weights(p.gate_up, layer, FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first,
         step, FFN / 8, work, input, out);
@@ -462,7 +476,7 @@ template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_down(const step_params &p, row_window rows, int layer, uint8_t *at,
                              uint8_t *next, workspace &work, int first, int step) {
     rows_input<FFN> input{p, at + FFN_AT + (int64_t)rows.first * FFN * 2, rows.count};
-    stage_residual<CAIRN_PACK_DOWN, FFN, TILES, ONCE>(
+    stage_residual<CAIRN_PACK_DOWN, FFN, TILES, ONCE, STEP_LOW_DOWN>(
         p, rows, layer_weights(p.down, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()),
         p.norms + (int64_t)(2 * layer + 2) * HIDDEN, next + HIDDEN_AT, next + SQUARES_AT, input,
         work, first, step);

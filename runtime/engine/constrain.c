@@ -67,9 +67,18 @@ static cairn_status engine_take_logprobs(cairn_session *s) {
     return CAIRN_OK;
 }
 
+static cairn_status engine_check_budget(cairn_session *s) {
+    const cairn_budget *budget = &engine_config(s)->budget;
+    if (budget->replace_count || (!budget->force && !budget->suppress_count)) return CAIRN_OK;
+    return base_fail(engine_base(s), CAIRN_INVALID_CONFIG,
+                     "generate: budget.%s needs a text in budget.replace",
+                     budget->force ? "force" : "suppress");
+}
+
 /* Takes over what the options point to, which is the caller's. */
 static cairn_status engine_take_wishes(cairn_session *s, int count) {
-    cairn_status status = engine_take_logprobs(s);
+    cairn_status status = engine_check_budget(s);
+    if (!status) status = engine_take_logprobs(s);
     if (!status) status = engine_take_bias(s);
     if (!status) status = engine_take_grammar(s, count);
     s->options.grammar = s->options.json_schema = NULL;

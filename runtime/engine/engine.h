@@ -59,6 +59,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     cairn_model *model;
     cairn_session *next; /* of model->sessions */
     int row;             /* of the model's page tables, and of every kind of state */
+    cairn_adapter *adapter; /* that its tokens run by, or NULL */
     int count, cached, bounded;
     int bounds_version;  /* of the model, that the stored bounds are of */
     int pure;
@@ -69,6 +70,9 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     uint8_t *given;      /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
     forward_rule rule;   /* of the step in progress, from the config */
     struct drafter drafter; /* opened on first use */
+    int32_t ahead[DRAFTER_MOST]; /* drafted from masks: what may follow `ahead_at` tokens, */
+    int ahead_count, ahead_at;
+    int32_t ahead_last;  /* the last of which was this one */
     os_atomic cancel;
     bool busy;           /* inside a call: what its callback must not enter */
     bool closing;        /* closed inside that call: it goes when the call has ended */

@@ -263,6 +263,7 @@ static void engine_reset_stats(cairn_session *s) {
     s->stats.prompt_tokens = s->appended;
     s->stats.prompt_seconds = s->append_seconds;
     s->stats.reused_tokens = s->reused;
+    if (s->model->shape.latent.q_rank) s->stats.token_space = 1 + CAIRN_SPACE_SLOT;
     s->appended = s->reused = 0;
     s->append_seconds = s->pages_read = s->pages_held = 0.0;
 }

@@ -148,7 +148,8 @@ static bool loop_put(cairn_session *s, int most) {
             if (s->appending) *part = engine_plan_chunk(s, s->count - 1, most);
             else *part = engine_plan_step(s, engine_room(s), most);
             if (s->constraint && part->sampled) status = engine_constrain(s, part);
-            if (!status) status = engine_reserve(s, s->count + part->drafts);
+            if (!status)
+                status = engine_reserve(s, s->count + part->drafts + part->sampled * part->masks);
         }
         if (status) engine_note_error(s, status);
     }
@@ -226,7 +227,7 @@ static void loop_plan_parts(cairn_model *m, double limit_us) {
         int most = loop_decodes(s) || slice > rows ? rows : slice;
         s->turn = x->turn;
         if (most < 1 || !loop_put(s, most)) continue;
-        most = x->parts[x->part_count - 1].rows;
+        most = engine_part_rows(&x->parts[x->part_count - 1]);
         rows -= most;
         if (!loop_decodes(s)) slice -= most;
     }

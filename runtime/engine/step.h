@@ -19,6 +19,9 @@ typedef struct engine_part {
     int rows;    /* tokens from s->cached on */
     int sampled; /* of the last rows the tokens after them are drawn */
     int drafts;  /* of the last rows */
+    int masks;   /* rows of mask tokens behind each of the sampled ones: they draft what follows; their
+                    hidden rows come to `hidden` */
+    float *hidden;
     float *logits; /* eval: [rows, vocab] of all rows; of one part in a batch at most */
     const int32_t *tokens; /* out: [sampled] certain up to the first that is not the draft */
     int64_t pages_read;    /* out */
@@ -33,7 +36,9 @@ typedef struct engine_scratch {
     sample_ask *asks;            /* [asks_count] */
     int32_t *sampled;            /* [asks_count] */
     int32_t *page_ids;           /* [pages of a sequence] */
+    float *hidden;               /* [rows, the model's hidden], once something drafts from masks */
     /* the forward in flight, of parts [part_count]; 0: there is none */
+    int hidden_rows;             /* of `hidden`, so far */
     engine_part *parts;          /* [sequences] */
     int part_count, draws;
     bool begun;                  /* by the backend */

@@ -95,6 +95,12 @@ typedef struct forward_cuda_state {
     int stage_parts; /* runs of chunks times rows in one run of the stage kernels, at most */
     int max_rows, max_pages, page_size, table_rows;
     jit_kernel kernels[STEP_KERNELS], variants[STEP_FORMATS][STEP_KERNELS];
+    /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
+     * the kernels of inner values, of steps and of prompts. */
+    jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2];
+    device_arena adapter_arena; /* what they read and write, once there was an adapter */
+    step_pair *pairs;           /* device: step_params.adapters */
+    bool adapts;                /* some row of the part that is served has an adapter */
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
     bool streamed;    /* see STEP_STREAM_FROM */
@@ -136,10 +142,11 @@ typedef struct forward_cuda_state {
     int32_t epoch, clean_rows, clean_chunks;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
-    device_graph stage_graphs[STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
-    forward_rule graph_rule; /* what the last two were made for */
-    device_graph dense_graphs[STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
-    int graph_chunks[STEP_STAGE_ROWS + 1];
+    /* Without adapters, and with: */
+    device_graph stage_graphs[2][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
+    forward_rule graph_rule; /* what these and sparse_graph were made for */
+    device_graph dense_graphs[2][STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
+    int graph_chunks[2][STEP_STAGE_ROWS + 1];
 } forward_cuda_state;
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -235,6 +242,9 @@ static bool cuda_has_product(const plan_layer *l, int product) {
 static cairn_status forward_cuda_check_model(const cairn_model *model) {
     const model_shape *s = &model->shape;
     base *b = &model->runtime->base;
+    if (s->latent.q_rank)
+        return base_fail(b, CAIRN_UNSUPPORTED, "attention by latents (MLA) is not supported on the "
+                         "GPU; backend = \"cpu\" runs it");
     if (s->head_dim != 64 && s->head_dim != 128 && s->head_dim != 256)
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "heads of %d values; 64, 128 and 256 are supported on the GPU",
@@ -488,17 +498,6 @@ static void cuda_choose_parts(forward_cuda_state *f) {
     f->stage_parts = (int)(parts < least ? least : parts > most ? most : parts);
 }
 
-/* Shared memory of a product beyond PRODUCT_SHARED: so much that one row's inputs beyond the first
- * part fit, while two blocks do on a multiprocessor (each has a KiB of its own beside). */
-static unsigned cuda_choose_more(const forward_cuda_state *f) {
-    const int longest = f->shape->ffn > f->shape->heads * f->shape->head_dim
-                            ? f->shape->ffn : f->shape->heads * f->shape->head_dim;
-    const int most = f->dev->arch >= 90 ? (f->dev->max_shared_bytes + 1024) / 2 - 1024
-                                        : f->dev->max_shared_bytes;
-    const int parts = (longest + 4095) / 4096, more = (parts - 1) * 8192 - (int)PRODUCT_KEPT;
-    return more > 0 && (int)PRODUCT_SHARED + more <= most ? (unsigned)more : 0;
-}
-
 /* What the kernels are made for. */
 static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
     const model_shape *s = f->shape;
@@ -530,7 +529,6 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
-    if (f->streamed) f->product_bytes += cuda_choose_more(f);
     if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan)) cuda_choose_flow(f);
     cuda_choose_parts(f);
     f->can_select = f->flow_chunks > 0 && cuda_selection_bytes(f) <= meeting;
@@ -567,7 +565,6 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"PACK_DOWN", cuda_set_format(f, STEP_P_DOWN, set)},
         {"PRODUCTS", (int64_t)cuda_products_of(f, set)}, {"PACK_HEAD", f->pack_head},
         {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"PARTS", parts}, {"WARPS", f->warps},
-        {"PRODUCT_MORE", f->streamed ? (int64_t)f->product_bytes - PRODUCT_SHARED : 0},
         {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
         {"NARROW", blocks ? f->narrow : 0}, {"EXTRAS", f->extras},
         {"PACK_CONV_IN", cuda_set_format(f, STEP_P_CONV_IN, set)},
@@ -623,27 +620,29 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     p->gate_up = l->weights[experts ? STEP_P_EXPERT_UP : STEP_P_GATE_UP];
     p->down = l->weights[experts ? STEP_P_EXPERT_DOWN : STEP_P_DOWN];
     cuda_set_extras(f, layer, p);
+    if (f->adapts && product < STEP_P_OTHER) return &f->adapted[set][kernel];
     return set ? &f->variants[set][kernel] : &f->kernels[kernel];
 }
+
+static const char *const step_kernel_names[] = {
+    "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
+    "step_down", "step_conv_in", "step_conv_out", "step_expert_up", "step_expert_down",
+    "step_attend", "step_head", "step_bounds", "step_select",
+    "step_attend_pages", "step_finish", "step_heads", "step_add", "step_conv", "step_route",
+    "step_places", "step_gather", "step_combine", "prompt_embed", "prompt_norm",
+    "prompt_project", "prompt_down", "prompt_last", "prompt_conv_out", "prompt_expert_down",
+    "prompt_qkv", "prompt_conv_in", "prompt_expert_up", "prompt_gate_up",
+    "prompt_attend", "prompt_head", "step_heads", "step_add", "step_conv", "step_route",
+    "step_places", "step_gather", "step_combine"};
 
 /* Those of the kernels [first, first + count) that a program of `set` holds, once it is built. */
 static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, int first,
                                    int count, int set) {
-    static const char *const names[] = {
-        "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
-        "step_down", "step_conv_in", "step_conv_out", "step_expert_up", "step_expert_down",
-        "step_attend", "step_head", "step_bounds", "step_select",
-        "step_attend_pages", "step_finish", "step_heads", "step_add", "step_conv", "step_route",
-        "step_places", "step_gather", "step_combine", "prompt_embed", "prompt_norm",
-        "prompt_project", "prompt_down", "prompt_last", "prompt_conv_out", "prompt_expert_down",
-        "prompt_qkv", "prompt_conv_in", "prompt_expert_up", "prompt_gate_up",
-        "prompt_attend", "prompt_head", "step_heads", "step_add", "step_conv", "step_route",
-        "step_places", "step_gather", "step_combine"};
     const unsigned held = cuda_products_of(f, set);
     cairn_status status = CAIRN_OK;
     for (int i = first; i < first + count && !status; i++)
         if (held >> cuda_kernel_product(i) & 1)
-            status = jit_function(f->dev->jit, program, names[i], (int)cuda_shared_bytes(f, i),
+            status = jit_function(f->dev->jit, program, step_kernel_names[i], (int)cuda_shared_bytes(f, i),
                                   set ? &f->variants[set][i] : &f->kernels[i]);
     return status;
 }

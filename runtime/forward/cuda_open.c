@@ -510,9 +510,11 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
 
 static void cuda_free_sparse_graphs(forward_cuda_state *f) {
     device_graph_free(f->dev, &f->sparse_graph);
-    for (size_t i = 0; i < BASE_COUNT(f->stage_graphs); i++)
-        device_graph_free(f->dev, &f->stage_graphs[i]);
+    for (int i = 0; i < 2 * (STEP_STAGE_ROWS + 1); i++)
+        device_graph_free(f->dev, &f->stage_graphs[i & 1][i >> 1]);
 }
+
+static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapter); /* cuda_adapters.c */
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
@@ -523,8 +525,10 @@ static void forward_cuda_close(cairn_model *model) {
     device_sync(f->dev);
     device_graph_free(f->dev, &f->graph);
     cuda_free_sparse_graphs(f);
-    for (size_t i = 0; i < BASE_COUNT(f->dense_graphs); i++)
-        device_graph_free(f->dev, &f->dense_graphs[i]);
+    for (int i = 0; i < 2 * (STEP_STAGE_ROWS + 1); i++)
+        device_graph_free(f->dev, &f->dense_graphs[i & 1][i >> 1]);
+    for (cairn_adapter *a = model->adapters; a; a = a->next) forward_cuda_leave_adapter(model, a);
+    device_arena_free(&f->adapter_arena);
     device_arena_free(&f->arena);
     base_delete(b, f->host, f->host_bytes, 1);
     base_delete(b, f, 1, sizeof *f);
@@ -541,7 +545,7 @@ static cairn_status cuda_new(cairn_model *model, int max_rows, forward_cuda_stat
     f = (forward_cuda_state *)base_new(b, 1, sizeof *f);
     if (!f) return base_no_memory(b, "the GPU forward", sizeof *f);
     f->runtime = model->runtime;
-    f->dev = f->arena.dev = &model->runtime->device;
+    f->dev = f->arena.dev = f->adapter_arena.dev = &model->runtime->device;
     f->shape = &model->shape;
     f->plan = &model->plan;
     cuda_choose_shape(f, model, max_rows);

@@ -111,6 +111,7 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
                                      const step_part *part) {
     int32_t *head = lane->words, *array = lane->words + STEP_HEAD;
     int n = lane->rows, groups = 0, runs = 0, listed = 0;
+    f->adapts = false;
     for (int r = 0; r < part->rows; r++) {
         const forward_row *row = &part->batch->rows[f->part_rows[r]];
         const int s = f->part_sequences[r];
@@ -119,6 +120,8 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
         array[STEP_TOKEN * n + r] = row->token;
         array[STEP_POSITION * n + r] = row->position;
         array[STEP_ROPE * n + r] = row->rope;
+        array[STEP_ADAPTER * n + r] = row->adapter ? row->adapter->slot : -1;
+        f->adapts |= row->adapter != NULL;
         array[STEP_SEQUENCE * n + r] = f->slots[s];
         array[STEP_FIRST * n + r] = same ? array[STEP_FIRST * n + r - 1] : r;
         array[STEP_STORED * n + r] = part->batch->sequences[s].stored;
@@ -185,6 +188,18 @@ static cairn_status cuda_finish(forward_cuda_state *f, int rows, bool sparse_flo
     }
     dims.grid[0] = (unsigned)(rows + (sparse_flow ? STEP_FLOW_ROWS : 0));
     return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &p);
+}
+
+/* Before a kernel with `count` products from `first` (STEP_LOW_) on: their inner values, where rows have
+ * adapters. */
+static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, int rows, int layer,
+                                 int first, int count) {
+    device_dims dims = {{0, 0, 1}, 128, 0, 0, true};
+    step_params p = lane->params;
+    if (!f->adapts) return CAIRN_OK;
+    dims.grid[0] = (unsigned)count, dims.grid[1] = (unsigned)rows;
+    p.layer = layer, p.reserved = first;
+    return device_launch(f->dev, &f->low_kernels[lane == &f->prompt], &dims, &p);
 }
 
 /* ---- page selection -------------------------------------------------------------------------- */
@@ -400,13 +415,15 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
     int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
     unsigned shared = f->product_bytes;
     cairn_status status;
-    if ((status = cuda_launch(f, lane, STEP_K_QKV,
+    if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
+        (status = cuda_launch(f, lane, STEP_K_QKV,
                               cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, y), y, t,
                               shared, l, 0)) ||
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
         (status = cuda_selects(f, a->rule, l)
                       ? cuda_attend_selected(f, rows, a->listed, l)
                       : cuda_attend_dense(f, a->groups * runs * s->kv_heads, l)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_launch(f, lane, STEP_K_PROJECT,
                               cuda_blocks(f, tiles, y), y, t, shared, l, 0)))
         return status;
@@ -424,8 +441,10 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
                               : cuda_enqueue_attention(f, a, rows, l);
     if (status) return status;
     if (s->experts) return cuda_enqueue_experts(f, rows, l);
-    if ((status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, y), y,
+    if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
+        (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, y), y,
                               t, shared, l, 0)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_DOWN, 1)) ||
         (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, y), y, t, shared,
                               l, 0)))
         return status;
@@ -450,13 +469,14 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
  * list can have, or for as many as the longest row so far, rounded up, made by doubling. */
 static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_rule *rule,
                                          int rows) {
-    device_graph *graph = rule ? &f->stage_graphs[rows] : &f->dense_graphs[rows];
+    device_graph *graph = rule ? &f->stage_graphs[f->adapts][rows] : &f->dense_graphs[f->adapts][rows];
+    int *held = &f->graph_chunks[f->adapts][rows];
     int chunks = f->runs, needed = f->stage.words[STEP_CHUNKS];
     cairn_status status;
     if (rule) cuda_renew_graphs(f, rule);
     if (!rule) {
         for (chunks = 1; chunks < needed;) chunks *= 2;
-        if (f->graph_chunks[rows] < chunks) device_graph_free(f->dev, graph);
+        if (*held < chunks) device_graph_free(f->dev, graph);
     }
     if (!graph->exec) {
         const step_attention a = {rule, rows, chunks, rule ? f->runs : 0};
@@ -466,7 +486,7 @@ static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_ru
             return status;
         }
         if ((status = device_graph_end(f->dev, graph))) return status;
-        f->graph_chunks[rows] = rule ? f->graph_chunks[rows] : chunks;
+        *held = rule ? *held : chunks;
     }
     return device_graph_launch(f->dev, graph);
 }
@@ -522,11 +542,13 @@ static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, int rows, i
     int y = (rows + 63) / 64, tiles = (s->hidden / 16 + 3) / 4;
     unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
     cairn_status status;
-    if ((status = cuda_launch(f, lane, PROMPT_K_QKV, ((int)cuda_qkv_rows(s) / 16 + 3) / 4, y, 128,
+    if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_QKV, ((int)cuda_qkv_rows(s) / 16 + 3) / 4, y, 128,
                               shared, l, 0)) ||
         (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
         (status = cuda_launch(f, lane, PROMPT_K_ATTEND, y, s->heads, 128,
                               (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_launch(f, lane, PROMPT_K_PROJECT, tiles, y, 128, shared, l, 0)))
         return status;
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0);
@@ -544,8 +566,10 @@ static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l
     if (status) return status;
     if (s->experts) return cuda_run_prompt_experts(f, rows, l);
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
         (status = cuda_launch(f, lane, PROMPT_K_GATE_UP, (s->ffn / 8 + 3) / 4, y, 128, shared, l,
                               0)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_DOWN, 1)) ||
         (status = cuda_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0)))
         return status;
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 1);
@@ -713,7 +737,13 @@ static int cuda_flow_items(const forward_cuda_state *f, const step_part *part) {
     return groups * runs * f->shape->kv_heads;
 }
 
-/* The flow serves few rows whose logits are all wanted, while its blocks need one round of
+static bool cuda_has_adapters(const forward_cuda_state *f, const step_part *part) {
+    int r = 0;
+    while (r < part->rows && !part->batch->rows[f->part_rows[r]].adapter) r++;
+    return r < part->rows;
+}
+
+/* The flow serves few rows without adapters whose logits are all wanted, while its blocks need one round of
  * attention: with more the stage kernels, which have as many blocks as they need, are faster (8
  * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). Both give the same bits. Its
  * runs are single chunks. */
@@ -721,6 +751,7 @@ static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
     for (int r = 0; r < part->rows && r < STEP_FLOW_ROWS; r++)
         if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return false;
     return part->rows <= STEP_FLOW_ROWS && part->logit_count == part->rows &&
+           !cuda_has_adapters(f, part) &&
            cuda_flow_items(f, part) <= f->blocks - f->narrow &&
            cuda_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
 }
@@ -818,5 +849,6 @@ static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     forward_cuda_prepare, true /* packed weights */,
-    forward_cuda_wait, forward_cuda_estimate, NULL, NULL
+    forward_cuda_wait, forward_cuda_estimate, NULL, NULL,
+    forward_cuda_take_adapter, forward_cuda_leave_adapter, NULL
 };

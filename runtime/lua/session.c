@@ -4,6 +4,7 @@
 #ifndef CAIRN_NO_LUA
 
 #define BIND_SESSION "cairn.session"
+#define BIND_ADAPTER "cairn.adapter"
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
@@ -34,6 +35,41 @@ static int bind_make_session(lua_State *L) {
     lua_setiuservalue(L, -2, 2);
     bind_check(L, rt, cairn_session_open(model, &session));
     o->object = session;
+    return 1;
+}
+
+/* m:load_adapter(path) */
+static int bind_load_adapter(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    const char *path = luaL_checkstring(L, 2);
+    cairn_adapter *adapter = NULL;
+    int owner = bind_push_owner(L, 1);
+    bind_object *o = (bind_object *)bind_new_object(L, BIND_ADAPTER, sizeof *o, owner, 2);
+    lua_pushvalue(L, 1);
+    lua_setiuservalue(L, -2, 2);
+    bind_check(L, rt, cairn_adapter_load(model, path, &adapter));
+    o->object = adapter;
+    return 1;
+}
+
+/* One that a session runs by is BUSY: it goes with its model. */
+static void bind_give_adapter(lua_State *L, cairn_runtime *rt, void *adapter) {
+    (void)rt;
+    if (bind_model_is_open(L, 1)) cairn_adapter_free((cairn_adapter *)adapter);
+}
+
+/* s:adapt(adapter or nil); gives the session */
+static int bind_adapt(lua_State *L) {
+    cairn_runtime *rt, *other;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    cairn_adapter *adapter = NULL;
+    if (!lua_isnoneornil(L, 2)) {
+        adapter = (cairn_adapter *)bind_to_object(L, 2, BIND_ADAPTER, &other);
+        if (!bind_model_is_open(L, 2)) return luaL_error(L, "%s: its model is closed", BIND_ADAPTER);
+    }
+    bind_check(L, rt, cairn_session_adapt(session, adapter));
+    lua_settop(L, 1);
     return 1;
 }
 
@@ -177,6 +213,8 @@ static int bind_stats(lua_State *L) {
     bind_set_integer(L, "accepted", s.accepted);
     bind_set_integer(L, "peak_bytes", (int64_t)s.peak_bytes);
     bind_set_integer(L, "reused_tokens", s.reused_tokens);
+    if (s.token_space)
+        bind_set_string(L, "token_space", s.token_space == 1 + CAIRN_SPACE_SLOT ? "slot" : "flat");
     bind_set_number(L, "pages_read", s.pages_read);
     bind_set_number(L, "pages_held", s.pages_held);
     bind_set_number(L, "prompt_seconds", s.prompt_seconds);
@@ -586,20 +624,23 @@ static void bind_new_model_types(lua_State *L) {
         {"wait", bind_model_wait}, {"info", bind_model_info},
         {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
         {"chat", bind_chat}, {"chat_ids", bind_chat_ids}, {"eval", bind_eval},
-        {"session", bind_make_session}, {"step", bind_step},
+        {"session", bind_make_session}, {"step", bind_step}, {"load_adapter", bind_load_adapter},
         {"generate_batch", bind_generate_batch}, {NULL, NULL}};
     static const luaL_Reg session[] = {
         {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset},
-        {"rewind", bind_rewind},
+        {"rewind", bind_rewind}, {"adapt", bind_adapt},
         {"fork", bind_fork}, {"save", bind_save}, {"load", bind_load},
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text},
         {"submit", bind_submit}, {"poll", bind_poll},
         {"cancel", bind_cancel}, {"pointer", bind_pointer}, {"stats", bind_stats}, {NULL, NULL}};
     static const bind_handle models = {BIND_MODEL, "close", bind_give_model};
+    static const luaL_Reg none[] = {{NULL, NULL}};
     static const bind_handle sessions = {BIND_SESSION, "close", bind_give_session};
+    static const bind_handle adapters = {BIND_ADAPTER, "close", bind_give_adapter};
     bind_new_handle(L, &models, model);
     bind_new_handle(L, &sessions, session);
+    bind_new_handle(L, &adapters, none);
 }
 
 #endif

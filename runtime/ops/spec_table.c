@@ -305,6 +305,7 @@ static const spec_arg spec_attend_args[] = {
     INT(sinks, 0, INT32_MAX),
     INT(step_rows, 0, 4096),
     INT(draft_length, 0, 16),
+    FLAG(prompt),
     ARGS_END};
 #undef ARGS
 
@@ -339,7 +340,9 @@ static const spec_arg spec_score_pages_args[] = {
     READ(bounds, SPEC_F16, SPEC_PAGES, SPEC_KV_HEADS, SPEC_NUMBER(2), SPEC_HEAD_DIM),
     PAGES_OF(SPEC_IN, SPEC_F16),
     WRITE_OUT(scores, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
+    WRITE_IF(head_scores, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_MAX_PAGES),
     INT(window, 0, INT32_MAX),
+    REAL(scale, 0, (double)INFINITY),
     CHOOSE("source", source, spec_sources),
     CHOOSE("strategy", strategy, spec_strategies),
     ARGS_END};
@@ -360,6 +363,7 @@ static const spec_arg spec_select_pages_args[] = {
     INT_IS(TOPK, topk, 1, 4096),
     READ(scores, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
     WRITE_OUT(selected, SPEC_I32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
+    WRITE_IF(chosen, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
     ARGS_END};
 #undef ARGS
 

@@ -121,6 +121,7 @@ function cairn.ops() end
 ---@field chat_ids fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): integer[]
 ---@field chat fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): string
 ---@field session fun(self): cairn.Session
+---@field load_adapter fun(self, path: string): cairn.Adapter
 ---@field step fun(self, budget_us: integer): integer
 ---@field eval fun(self, ids: cairn.Ids, options?: { top?: integer }): { tokens: integer, mean_nll: number, nll: number[], top?: table[] }
 ---@field close fun(self)
@@ -154,6 +155,7 @@ function cairn.ops() end
 ---@field chat fun(self, messages: cairn.Message[], options?: { answer?: boolean }): cairn.Session
 ---@field reset fun(self): cairn.Session
 ---@field rewind fun(self, count: integer): cairn.Session
+---@field adapt fun(self, adapter?: cairn.Adapter): cairn.Session
 ---@field fork fun(self): cairn.Session
 ---@field save fun(self, path: string): cairn.Session
 ---@field load fun(self, path: string): cairn.Session
@@ -163,6 +165,9 @@ function cairn.ops() end
 ---@field cancel fun(self)
 ---@field pointer fun(self): lightuserdata the cairn_session * that C calls take
 ---@field stats fun(self): table
+---@field close fun(self)
+
+---@class cairn.Adapter
 ---@field close fun(self)
 
 ---@class cairn.PagePool

@@ -71,6 +71,7 @@ error "annotations for the editor, not a module"
 ---@field topk? integer pages kept per KV head, besides sinks, window and the unfinished page; 1 to 4096; default 32
 ---@field draft_length? integer tokens drafted per step; 0 to 16; default 4
 ---@field drafter? "ngram"|"mtp"|"model"|"none" what drafts the tokens that a step verifies; ngram, mtp, model, none; default "ngram"
+---@field adapter? string a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; "": none; up to 511 bytes; default ""
 ---@field selection? cairn.selection which pages a query attends
 ---@field landmark_position? "previous"|"next" position that a landmark token takes, for models trained with landmarks; previous, next; default "previous"
 ---@field kv_dtype? "f16"|"bf16"|"f32"|"e4m3" element type of the KV cache; f16, bf16, f32, e4m3; default "f16"

@@ -26,7 +26,6 @@ struct plain_params {
 template <int INPUTS> struct plain_input {
     const uint16_t *x;
     int rows;
-    const uint8_t *at = (const uint8_t *)x;
 
     void await() const { grid_dependency_wait(); grid_launch_dependents(); }
     template <int N> void fetch(int unit, uint32_t (&b)[N][4]) const {
