@@ -331,6 +331,7 @@ template <int G> struct group_of<PACK_Q8_0, G> {
         load_scales<G>(s + 2 * G, high);
 #pragma unroll
         for (int u = 0; u < G; u++) {
+            if (u == 2) warp_sync(); /* registers are scarce: no loads far ahead */
             u32x4 n = *(const u32x4 *)(group + u * 512 + lane_id() * 16);
             uint32_t a[8] = {byte_permute(n.x, 0, 0x4140u), byte_permute(n.z, 0, 0x4140u),
                              byte_permute(n.x, 0, 0x4342u), byte_permute(n.z, 0, 0x4342u),
@@ -518,7 +519,8 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
 }
 
 /* Input: await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
- * beyond the last; before_meeting(float[8]) may leave a factor per column, after the first fetch.
+ * beyond the last, first of all, then fetch_again; before_meeting(float[8]) may leave a factor per
+ * column, after the first fetch.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
  * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
  * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on. */
@@ -537,9 +539,11 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     uint32_t b[cut::UNITS][4];
     u32x2 *xs = memory.xs[warp_id()];
     int slot = 0;
-    auto take_input = [&](int part) {
+    auto take_input = [&](int part, bool again) {
         warp_sync(); /* all are done with the sums before */
-        input.fetch((part * cut::WARPS + rank) * cut::UNITS, b);
+        const int unit = (part * cut::WARPS + rank) * cut::UNITS;
+        if (PARTED && again) input.fetch_again(unit, b);
+        else input.fetch(unit, b);
 #pragma unroll
         for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
             sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
@@ -547,7 +551,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     };
     input.await();
     if (!PARTED) {
-        take_input(0);
+        take_input(0, false);
         input.before_meeting(memory.factors);
         if (cut::TEAMS > 1) block_sync(); /* one team meets before it uses the factors */
     }
@@ -557,8 +561,9 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         for (int part = 0; part < cut::PARTS; part++) {
             const int first = (part * cut::WARPS + rank) * cut::SLICE;
             if (PARTED) {
-                take_input(part);
-                if (part == 0 && tile == range.first) input.before_meeting(memory.factors);
+                const bool again = part > 0 || tile != range.first;
+                take_input(part, again);
+                if (!again) input.before_meeting(memory.factors);
             }
             float sum[4] = {};
 #pragma unroll

@@ -35,6 +35,9 @@ struct stream_input {
             b[u][2] = pack_f16x2(w.x, w.y), b[u][3] = pack_f16x2(w.z, w.w);
         }
     }
+    template <int N> CAIRN_MEMBER void fetch_again(int unit, uint32_t (&b)[N][4]) const {
+        fetch(unit, b);
+    }
     CAIRN_MEMBER void before_meeting(float *) const {}
 };
 
@@ -48,7 +51,7 @@ struct stream_output {
     }
 };
 
-CAIRN_KERNEL(linear_stream, PRODUCT_THREADS, CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1,
+CAIRN_KERNEL(linear_stream, PRODUCT_THREADS, 1,
              linear_params) {
     stream_input input{p};
     stream_output out{p};

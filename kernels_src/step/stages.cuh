@@ -68,6 +68,9 @@ template <int INPUTS> struct rows_input {
             b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
         warp_sync();
     }
+    template <int N> CAIRN_MEMBER void fetch_again(int unit, uint32_t (&b)[N][4]) const {
+        rows_input::fetch(unit, b);
+    }
     CAIRN_MEMBER void before_meeting(float *) const {}
 };
 
@@ -495,16 +498,15 @@ CAIRN_INLINE uint64_t rank_logit(float v, int index) {
  * each pair. */
 struct head_output {
     const step_params &p;
-    row_window rows;
-    int first;                           /* row whose logits come first */
+    int row, count;                      /* of the window: its first among those wanted; rows */
     uint64_t best0, best1, best2, best3; /* of this thread's columns */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) {
         int n = o.tile * 16 + o.row, pair = STREAMED ? o.column / 2 : 0;
-        int row = rows.first + o.column - first; /* negative: no one wants its logits */
-        if (o.column >= rows.count || row < 0 || n >= VOCAB) return;
+        int at = row + o.column; /* negative: no one wants its logits */
+        if (o.column >= count || at < 0 || n >= VOCAB) return;
         float y = o.value * factors[o.column];
-        store_once(p.logits + (int64_t)row * VOCAB + n, y);
+        store_once(p.logits + (int64_t)at * VOCAB + n, y);
         const uint64_t rank = rank_logit(y, n);
         if (pair == 0) best0 = max_of(best0, rank);
         if (pair == 1) best1 = max_of(best1, rank);
@@ -528,9 +530,8 @@ constexpr int HEAD_TILES = min_of(CAIRN_ARCH >= 1000 ? 2 : MEETING_TILES,
 CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at, workspace &work,
                              int first, int step) {
     constexpr int PARTS = STREAMED ? WARPS : WARPS / 4; /* warps with a column's outputs */
-    int logit_first = p.input[STEP_LOGIT_FIRST];
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
-    head_output out{p, rows, logit_first, 0, 0, 0, 0};
+    head_output out{p, rows.first - p.input[STEP_LOGIT_FIRST], rows.count, 0, 0, 0, 0};
     if (!STREAMED && first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
     stage_product<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false>(
         p.head, first, step, (VOCAB + 15) / 16, work, input, out);
@@ -550,8 +551,8 @@ CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at,
             table[output_column(thread_id()) * PARTS + warp_id() / 4] = best;
     }
     block_sync();
-    int row = rows.first + thread_id() - logit_first;
-    if (thread_id() < rows.count && row >= 0) {
+    int row = out.row + thread_id();
+    if (thread_id() < out.count && row >= 0) {
         uint64_t top = 0;
         for (int w = 0; w < PARTS; w++) top = max_of(top, table[thread_id() * PARTS + w]);
         p.winners[(int64_t)row * step + first] = top;

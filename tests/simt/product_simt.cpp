@@ -36,6 +36,7 @@ template <int INPUTS> struct plain_input {
             b[u][0] = v.x, b[u][1] = v.y, b[u][2] = v.z, b[u][3] = v.w;
         }
     }
+    template <int N> void fetch_again(int unit, uint32_t (&b)[N][4]) const { fetch(unit, b); }
     void before_meeting(float *f) const { if (thread_id() < 8) f[thread_id()] = 1.0f; }
 };
 struct plain_output {
