@@ -407,24 +407,30 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
+/* The product of `outputs` rows of weights with all rows of the prompt. */
+static cairn_status cuda_prompt_product(forward_cuda_state *f, step_kernel kernel, int outputs,
+                                        int rows, int l) {
+    const step_block *b = &f->prompt_block;
+    const int each = cuda_prompt_outputs(f);
+    return cuda_launch(f, &f->prompt, kernel, (rows + b->tokens - 1) / b->tokens,
+                       (outputs + each - 1) / each, b->warps * 32, cuda_prompt_bytes(f), l, 0);
+}
+
 static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
-    int y = (rows + 63) / 64, quads = (rows + 3) / 4, tiles = (s->hidden / 16 + 3) / 4;
-    unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
+    int y = (rows + 63) / 64, quads = (rows + 3) / 4;
     cairn_status status;
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_QKV, ((int)cuda_qkv_rows(s) / 16 + 3) / 4, y, 128,
-                              shared, l, 0)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_QKV, (int)cuda_qkv_rows(s), rows, l)) ||
         (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
         (status = cuda_launch(f, lane, PROMPT_K_ATTEND, y, s->heads, 128,
                               (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_PROJECT, tiles, y, 128, shared, l, 0)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_PROJECT, s->hidden, rows, l)) ||
         (status = cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0)) ||
         (status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_GATE_UP, (s->ffn / 8 + 3) / 4, y, 128, shared, l,
-                              0)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0)))
+        (status = cuda_prompt_product(f, PROMPT_K_GATE_UP, 2 * s->ffn, rows, l)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_DOWN, s->hidden, rows, l)))
         return status;
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 1);
 }
