@@ -347,7 +347,7 @@ run_test() {
     find_test_tools
     find_test_nvrtc
     find_model || true
-    export CC CAIRN_MODEL lua_cflags lua_libs libraries warnings
+    export CC CAIRN_MODEL lua lua_cflags lua_libs libraries warnings
     sh tests/suite.sh "$@"
 }
 
@@ -391,17 +391,28 @@ run_fuzz() {
     for target in $targets; do fuzz_target "$target" "$seconds"; done
 }
 
-# cover TEST: the test, built so that it counts, runs; gcov's report of it.
+# cover TEST: the test, linked with rooms that count (tests/apart.sh), runs; one that is compiled with
+# the runtime counts for itself.
 cover() {
     out=build/cov/$(basename "$1" _test.c) around=''
     rm -rf "$out"
     mkdir -p "$out"
     ! sed -n 1,20p "$1" | grep -q 'emulated: .*asan' || ! have g++ || around='sh tests/simt/emulate.sh'
-    $CC -std=c11 -O0 --coverage $lua_cflags -w -DCAIRN_API=static -DCAIRN_SIMD_APART -I. -Itests \
-        -ffp-contract=off $(sed -n '1,20s/.*build: \(.*\)$/\1/p' "$1" | tr ' ' '\n' | grep '^-D') \
-        "$1" build/cov/kernels.o -o "$out/test" $lua_libs $libraries || die "$1 does not build"
+    own=$(sed -n '1,20s/.*build: \(.*\)$/\1/p' "$1" | tr ' ' '\n' | grep '^-D') || own=''
+    link=$(apart_link cov ${own:+whole})
+    $CC -std=c11 -O0 ${own:+--coverage} $own $lua_cflags -w -DCAIRN_API=static ${link%% *} -I. -Itests \
+        -ffp-contract=off "$1" ${link#* } -o "$out/test" -lgcov $lua_libs $libraries ||
+        die "$1 does not build"
     $around "$out/test" > "$out/log" 2>&1 || say "$1 fails"
-    gcov -t -b -c -r -o "$out" "$out"/*.gcda > "$out/report" 2>/dev/null
+}
+
+# The Lua tests, by the program that counts.
+cover_lua() {
+    mkdir -p build/cov/lua
+    link=$(apart_link cov)
+    $CC -std=c11 -O0 $lua_cflags -w -I. runtime/program/program.c ${link#* } -o build/cov/lua/cairn \
+        -lgcov $lua_libs $libraries || die "the program does not build"
+    build/cov/lua/cairn test tests > build/cov/lua/log 2>&1 || say "lua fails"
 }
 
 run_coverage() {
@@ -409,17 +420,20 @@ run_coverage() {
     prepare
     find_interpreter || die "cov needs a Lua 5.4 interpreter"
     find_model || true
-    export CAIRN_MODEL
+    export CC CAIRN_MODEL lua lua_cflags
+    . tests/apart.sh
     mkdir -p build/cov
-    echo '#include "runtime.c"' > build/cov/kernels.c
-    compile build/cov/kernels.o $CC -std=c11 -O1 $lua_cflags -w -DCAIRN_API=static -I. \
-        -ffp-contract=off -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT -c build/cov/kernels.c
-    [ $# -gt 0 ] || set -- $(ls tests/*/*_test.c | sed 's/.*\///; s/_test.c//')
+    rm -f build/apart/cov/*.gcda
+    apart_build cov || die "the rooms do not build"
+    [ $# -gt 0 ] || set -- $(ls tests/*/*_test.c | sed 's/.*\///; s/_test.c//') lua
     for name in "$@"; do
         say "$name"
-        cover "$(ls tests/*/"$name"_test.c)"
+        if [ "$name" = lua ]; then cover_lua; else cover "$(ls tests/*/"$name"_test.c)"; fi
     done
-    $lua gen/cov.lua build/cov/*/report
+    for at in build/apart/cov/*.gcda build/cov/*/*.gcda; do
+        [ ! -f "$at" ] || gcov -t -b -c -r "$at" 2>/dev/null
+    done > build/cov/report
+    $lua gen/cov.lua build/cov/report
 }
 
 main() {

@@ -114,6 +114,7 @@ BASE_SMALL_END
 
 #include "runtime/ops/topk/topk.h"
 #include "runtime/ops/topk/topk_cpu.c"
+#include "runtime/ops/topk/alone.c"
 BASE_SMALL_BEGIN
 #include "runtime/ops/topk/topk_cuda.c"
 #include "runtime/ops/topk/topk.c"
@@ -131,6 +132,7 @@ BASE_SMALL_BEGIN
 #include "runtime/ops/index/topk.c"
 #include "runtime/ops/index/qk.c"
 #include "runtime/ops/index/transform.c"
+#include "runtime/ops/index/alone.c"
 BASE_SMALL_END
 #include "runtime/ops/select/select.h"
 #include "runtime/ops/select/pages.h"
@@ -142,6 +144,7 @@ BASE_SMALL_END
 #include "runtime/ops/attention/attention.c"
 BASE_SMALL_BEGIN
 #include "runtime/ops/attention/attend_cpu.c"
+#include "runtime/ops/attention/alone.c"
 #include "runtime/ops/attention/attend.c"
 #include "runtime/ops/attention/merge.c"
 BASE_SMALL_END
@@ -159,6 +162,7 @@ BASE_SMALL_END
 #include "runtime/ops/sample/rows.c"
 BASE_SMALL_BEGIN
 #include "runtime/ops/sample/call.c"
+#include "runtime/ops/sample/probs.c"
 #include "runtime/ops/steps/steps.h"
 #include "runtime/ops/steps/steps.c"
 #include "runtime/ops/steps/chunks.c"
@@ -183,6 +187,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/torch.c"
 #include "runtime/model/gguf.h"
 #include "runtime/model/gguf.c"
+#include "runtime/model/shape.h"
 #include "runtime/model/plan.h"
 #include "runtime/model/plan.c"
 #include "runtime/model/families/families.h"
@@ -191,6 +196,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/families/qwen.c"
 #include "runtime/model/families/gemma.c"
 #include "runtime/model/families/phi.c"
+#include "runtime/model/families/deepseek.c"
 #include "runtime/generated/unicode.h"
 #include "runtime/model/tokenizer/tokenizer.h"
 #include "runtime/model/tokenizer/text.c"
@@ -205,6 +211,8 @@ BASE_SMALL_BEGIN
 #include "runtime/model/hf_tokenizer.c"
 #include "runtime/model/model.h"
 #include "runtime/model/model.c"
+#include "runtime/model/adapter.h"
+#include "runtime/model/adapter.c"
 #include "runtime/grammar/grammar.h"
 #include "runtime/grammar/gbnf.c"
 #include "runtime/grammar/schema.c"
@@ -217,11 +225,14 @@ BASE_SMALL_END
 #include "runtime/forward/cpu_work.c"
 #include "runtime/forward/cpu_conv.c"
 #include "runtime/forward/cpu_experts.c"
+#include "runtime/forward/cpu_latent.c"
 
 BASE_SMALL_BEGIN
+#include "runtime/forward/cpu_draft.c"
 #include "runtime/forward/cpu.c"
 #include "runtime/forward/cuda.c"
 #include "runtime/forward/cuda_open.c"
+#include "runtime/forward/cuda_adapters.c"
 #include "runtime/forward/cuda_run.c"
 #include "runtime/engine/reload.c"
 #include "runtime/engine/drafter.c"
@@ -236,6 +247,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/worker.c"
 #include "runtime/engine/calls.c"
 #include "runtime/engine/together.c"
+#include "runtime/engine/adapters.c"
 #include "runtime/engine/model.c"
 #include "runtime/engine/estimate.c"
 #include "runtime/engine/check.c"
@@ -250,6 +262,7 @@ BASE_SMALL_BEGIN
 #include "runtime/lua/ops.c"
 #include "runtime/lua/steps.c"
 #include "runtime/lua/model.c"
+#include "runtime/lua/session.c"
 #include "runtime/lua/pages.c"
 #include "runtime/lua/prefix.c"
 #include "runtime/lua/jit.c"

@@ -190,12 +190,12 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 #define CAIRN_MAX_LAYERS 512
 
-#define CAIRN_DRAFTER_TABLE(X)                                                       \
-    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                         \
-      "prompt lookup: what followed the same tokens before")                         \
-    X(CAIRN_DRAFTER_MTP, 1, "mtp", false,                                            \
-      "mask tokens, gated LoRA and a sampler head of the model itself")              \
-    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step") \
+#define CAIRN_DRAFTER_TABLE(X)                                                         \
+    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                           \
+      "prompt lookup: what followed the same tokens before")                           \
+    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                               \
+      "mask tokens, gated LoRA and a sampler head of the session's adapter; CPU only") \
+    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step")   \
     X(CAIRN_DRAFTER_NONE, 3, "none", true, "plain decoding")
 typedef enum cairn_drafter {
     CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT
@@ -390,6 +390,19 @@ typedef struct cairn_worker {
     uint8_t reserved[52];       /* zero: room for fields to come */
 } cairn_worker;
 
+/* Tokens that are replaced when they are drawn, so that thinking goes on; all hot. */
+typedef struct cairn_budget {
+    bool force;                 /* end tokens are replaced, too: a generation runs to
+                                 * max_tokens; true, false; default false */
+    int32_t suppress_count;     /* strings in use */
+    char suppress[8][48];       /* texts whose first tokens are replaced; up to 8 strings of 47
+                                 * bytes; default {} */
+    int32_t replace_count;      /* strings in use */
+    char replace[8][48];        /* texts of whose first tokens one takes the place, by the seed
+                                 * and the position; up to 8 strings of 47 bytes; default {} */
+    uint8_t reserved[244];      /* zero: room for fields to come */
+} cairn_budget;
+
 /* The whole config. Hot fields change between steps of a running program (cairn_reload); the others
  * are fixed at open. */
 typedef struct cairn_config {
@@ -401,6 +414,8 @@ typedef struct cairn_config {
     int32_t draft_length;       /* tokens drafted per step; 0 to 16; default 4; hot */
     cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
                                  * model, none; default "ngram"; hot */
+    char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
+                                 * see cairn_adapter_load; "": none; up to 511 bytes; default "" */
     cairn_selection selection;  /* which pages a query attends */
     cairn_landmark_position landmark_position;
                                 /* position that a landmark token takes, for models trained with
@@ -433,6 +448,8 @@ typedef struct cairn_config {
     cairn_log_level log;        /* what reaches the log callback; off, error, warn, info, debug;
                                  * default "info"; hot */
     cairn_worker worker;        /* a thread of the runtime that works on what is submitted */
+    cairn_budget budget;        /* tokens that are replaced when they are drawn, so that
+                                 * thinking goes on */
 
     /* From the host program, not from Lua; a reload keeps what open was given. */
     cairn_allocator allocator;                  /* host memory; realloc NULL: the C library's */
@@ -710,6 +727,21 @@ CAIRN_API cairn_status cairn_chat_format(cairn_model *model, const cairn_message
                                          int count, bool first, bool answer, char *text,
                                          size_t capacity, size_t *bytes);
 
+/* What a file adds to the model's products, of low rank (LoRA): GGUF as llama.cpp writes it, or PEFT's
+ * safetensors and .pt with adapter_config.json beside them, or their folder. Up to 64 of a model, each
+ * session by one or none, together in any forward. One with mask_embedding and a sampler head drafts for
+ * drafter = "mtp", and changes no token. free: BUSY while a session runs by it; the model
+ * frees the rest. [blocks] Errors: of a file of another model or form UNSUPPORTED and BAD_FILE, by
+ * name; FILE_NOT_FOUND, OUT_OF_(DEVICE_)MEMORY. */
+typedef struct cairn_adapter cairn_adapter;
+CAIRN_API cairn_status cairn_adapter_load(cairn_model *model, const char *path,
+                                          cairn_adapter **adapter);
+CAIRN_API cairn_status cairn_adapter_free(cairn_adapter *adapter);
+/* The session goes on by this adapter, NULL: none; before the config's `adapter`. What it holds stays
+ * and is processed anew with the next call; a running generation ends. Forks and snapshots are by the
+ * same; a snapshot by another is refused. [owner thread] Errors: INVALID_ARGUMENT. */
+CAIRN_API cairn_status cairn_session_adapt(cairn_session *session, cairn_adapter *adapter);
+
 /* A new empty session. cairn_session_close gives its pages back (NULL is ignored); so does
  * cairn_session_reset, which empties it. [owner thread] Errors: OUT_OF_MEMORY. */
 CAIRN_API cairn_status cairn_session_open(cairn_model *model, cairn_session **session);
@@ -762,6 +794,9 @@ CAIRN_API cairn_status cairn_append_chat(cairn_session *session, const cairn_mes
 /* What is added to a token's logit before all else; -INFINITY: it is never drawn. */
 typedef struct cairn_logit_bias { int32_t id; float bias; } cairn_logit_bias;
 
+/* The logarithm of a token's probability, by the softmax of the logits as the model gives them. */
+typedef struct cairn_logprob { int32_t id; float logprob; } cairn_logprob;
+
 /* How to generate; all zero means the config's values, read anew at every step. */
 typedef struct cairn_generate_options {
     uint32_t struct_size;
@@ -779,6 +814,7 @@ typedef struct cairn_generate_options {
     int32_t logit_bias_count;
     const cairn_logit_bias *logit_bias; /* copied; [logit_bias_count], each id once at most */
     const char *json_schema;        /* in place of a grammar: the text is JSON that fits it */
+    int32_t logprobs;               /* of each id, and of the best 1 to 32 at its place; 0: none */
 } cairn_generate_options;
 
 typedef enum cairn_stop {
@@ -842,6 +878,9 @@ typedef struct cairn_piece {
     int32_t first, count; /* the text is of the session's ids [first, first + count); the last of
                              them may have more to say in the next piece */
     cairn_request request; /* of cairn_generate_poll: what the request does */
+    int32_t logprob_ids;   /* ids that came since the piece before, where logprobs are wanted */
+    const cairn_logprob *logprobs; /* [logprob_ids, 1 + wanted] of the id, then of the best; stand as
+                                      long as the text */
 } cairn_piece;
 CAIRN_API cairn_status cairn_generate_begin(cairn_session *session, const char *prompt,
                                             const cairn_generate_options *options);
@@ -925,7 +964,7 @@ typedef struct cairn_stats {
     double decode_seconds; /* all forwards after the prompt, sampling and drafting */
     uint64_t peak_bytes;   /* the runtime's device memory at its most */
     int32_t reused_tokens; /* of the prompt, whose pages the prefix cache held */
-    int32_t reserved;
+    int32_t token_space;   /* of tokens that an indexer chose to attend: 1 + a cairn_space; 0: none */
 } cairn_stats;
 /* [owner thread] Errors: VERSION_MISMATCH. */
 CAIRN_API cairn_status cairn_session_stats(cairn_session *session, cairn_stats *stats);

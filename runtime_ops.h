@@ -588,7 +588,9 @@ CAIRN_API cairn_status cairn_rope(cairn_runtime *rt, const cairn_rope_args *args
 
 /* linear: out[r, o] = sum over i of x[r, i] * weight[o, i] (+ out[r, o] with accumulate), summed in
  * f32. On the GPU x and the weights enter the product as f16; a row's result does not depend on the
- * other rows. `in` is a multiple of 32. */
+ * other rows. `in` is a multiple of 32. Blocks of Q4_0 with `in` a multiple of 256, of Q4_1 with 128,
+ * `out` a multiple of 16, at an address that is one of 16, are read in place as the steps of a model
+ * read theirs, with the same bits. */
 typedef struct cairn_linear_args {
     uint32_t struct_size;
     int32_t block;              /* a cairn_block */
@@ -707,7 +709,11 @@ typedef struct cairn_pages_more {
  * With kv_indices a row sees, whatever its position, the slots kv_indices[cu_lens[s]] ..
  * kv_indices[cu_lens[s + 1] - 1] (a row each of prefix_chunks' outputs; -1 and what is out of range
  * is skipped, the latter reported as BAD_DATA); pages.page_table and pages.positions are NULL, and
- * merge_states puts the chunks together. */
+ * merge_states puts the chunks together.
+ *
+ * With `prompt` rows that stand by sequence read each key once for many of them on a GPU, as the rows
+ * of a step do: for prompts, and for chunks of prompts. A row's bits are the same whatever rows stand
+ * beside it, and other bits than without. Not with kv_indices. */
 typedef struct cairn_attend_args {
     uint32_t struct_size;
     float scale;           /* 0: head_dim^-0.5 */
@@ -723,6 +729,8 @@ typedef struct cairn_attend_args {
     int32_t draft_length;           /* without: k, 0 to 16 */
     const cairn_tensor *kv_indices; /* [n] i32 SLOT ids, or NULL */
     const cairn_tensor *cu_lens;    /* [sequences + 1] i32 */
+    int32_t prompt;                 /* 1: many rows of a sequence share its keys */
+    int32_t reserved;
 } cairn_attend_args;
 CAIRN_API cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args);
 
@@ -779,6 +787,9 @@ typedef struct cairn_score_pages_args {
     const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean and rest */
     const cairn_tensor *q;      /* [rows, heads, head_dim] f32 */
     cairn_tensor *scores;       /* [rows, kv_heads, max_pages] f32 */
+    cairn_tensor *head_scores;  /* [rows, heads, max_pages] f32, each query head's own, or NULL */
+    float scale;                /* in place of D^-0.5; 0: that */
+    int32_t reserved;
 } cairn_score_pages_args;
 CAIRN_API cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args);
 
@@ -800,6 +811,7 @@ typedef struct cairn_select_pages_args {
     int32_t topk;
     const cairn_tensor *scores; /* [rows, kv_heads, max_pages] f32, -inf: no candidate */
     cairn_tensor *selected;     /* [rows, kv_heads, topk] i32, logical page ids */
+    cairn_tensor *chosen;       /* [rows, kv_heads, topk] f32: their scores, then -inf, or NULL */
 } cairn_select_pages_args;
 CAIRN_API cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args);
 
@@ -883,8 +895,10 @@ CAIRN_API cairn_status cairn_index_gather(cairn_runtime *rt, const cairn_index_g
 /* index_logits: the logits of rows whose keys lie one behind the other, such as the requests of a
  * prompt after index_gather. Row i scores its window of keys [row_starts[i], row_starts[i] +
  * lengths[i]); elsewhere out is -inf with `clean`, else left as it was. A logit depends on its row and
- * key alone, bit for bit. A dot product that is NaN counts as 0; a scale that is NaN gives NaN. A
- * start outside [0, n] or a length outside [0, n - start] is cut and reported as BAD_DATA. */
+ * key alone, bit for bit; where tensor cores multiply e4m3 (sm_89, sm_90, sm_120) they keep 13 bits of
+ * the largest product, so that it is off by up to 2^-10 of the magnitudes it adds, elsewhere by some
+ * 2^-20. A dot product that is NaN counts as 0; a scale that is NaN gives NaN. A start outside [0, n]
+ * or a length outside [0, n - start] is cut and reported as BAD_DATA. */
 typedef struct cairn_index_logits_args {
     uint32_t struct_size;
     int32_t clean;                  /* 1: -inf outside the windows */
@@ -1167,6 +1181,41 @@ typedef struct cairn_verify_greedy_args {
 } cairn_verify_greedy_args;
 CAIRN_API cairn_status cairn_verify_greedy(cairn_runtime *rt,
                                            const cairn_verify_greedy_args *args);
+
+/* sample_probs: the probabilities that `sample` draws each row from: 0 where it cuts, 1 at its token
+ * where it draws none (temperature 0). Fields are those of cairn_sample_args. */
+typedef struct cairn_sample_probs_args {
+    uint32_t struct_size;
+    float temperature, top_p /* 0: 1 */, min_p, repetition_penalty /* 0: 1 */;
+    int32_t top_k;                 /* 0: off */
+    int32_t order;                 /* a cairn_sampling_order */
+    const cairn_tensor *logits;    /* [rows, vocab] f32 */
+    const cairn_tensor *history;   /* [rows, n] i32, -1 padded, or NULL */
+    const cairn_tensor *mask;      /* [rows, (vocab + 31) / 32] i32, or NULL: all may be drawn */
+    const cairn_tensor *temperatures, *top_ps, *min_ps, *penalties; /* [rows] f32, or NULL */
+    const cairn_tensor *top_ks;    /* [rows] i32, or NULL */
+    cairn_tensor *probs;           /* [rows, vocab] f32, out */
+} cairn_sample_probs_args;
+CAIRN_API cairn_status cairn_sample_probs(cairn_runtime *rt, const cairn_sample_probs_args *args);
+
+/* verify_chain: speculative sampling along a chain. Draft d of probability q stays while u q < p, p
+ * the target's probability of it; where one does not, the bonus is drawn from max(0, target - draft
+ * probabilities), behind all of them from the target, and from where nothing is left it is the
+ * target's most likely. So tokens come as from the target alone, whatever drafted. u and the draw are
+ * words 1 and 0 of Philox4x32-10(key = seeds[s], counter = positions[s] + i), in [0, 1). A draft that
+ * is no id ends its row, as if it were none: BAD_DATA. */
+typedef struct cairn_verify_chain_args {
+    uint32_t struct_size;
+    const cairn_tensor *target;      /* [sequences, drafts + 1, vocab] f32, as sample_probs gives them */
+    const cairn_tensor *drafts;      /* [sequences, drafts] i32 */
+    const cairn_tensor *draft_probs; /* [sequences, drafts, vocab] f32, or NULL: 1 at each draft */
+    const cairn_tensor *seeds;       /* [sequences] i64, or NULL: 0 */
+    const cairn_tensor *positions;   /* [sequences] i32, of the first draft, or NULL: 0 */
+    cairn_tensor *tokens;            /* [sequences, drafts + 1] i32, out: accepted, bonus, then -1 */
+    cairn_tensor *accepted;          /* [sequences] i32, out: 0 to drafts */
+    cairn_tensor *bonus;             /* [sequences] i32, out */
+} cairn_verify_chain_args;
+CAIRN_API cairn_status cairn_verify_chain(cairn_runtime *rt, const cairn_verify_chain_args *args);
 
 #ifdef __cplusplus
 }

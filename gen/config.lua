@@ -268,8 +268,8 @@ local function c_limits(field, group, add)
   elseif field.type == "strings" then
     add((",\n     .count = %d, .count_offset = offsetof(cairn_config, %s_count)")
         :format(field.count, path_of(field, group)))
-    if field.empty then add ", .empty = true" end
   end
+  if field.empty then add ", .empty = true" end
 end
 
 local function c_row(field, group, parent, add)
@@ -501,7 +501,8 @@ function cases_of.string(field, case)
   case('"x"', true)
   case('"' .. ("x"):rep(field.bytes - 1) .. '"', true)
   case('"' .. ("x"):rep(field.bytes) .. '"', false)
-  for _, wrong in ipairs { '""', '"a\\0b"', "1", "true", "{}" } do case(wrong, false) end
+  case('""', field.empty == true)
+  for _, wrong in ipairs { '"a\\0b"', "1", "true", "{}" } do case(wrong, false) end
 end
 
 function cases_of.strings(field, case)

@@ -23,7 +23,7 @@ local max_int = 2147483647
 local enums = {
   { name = "drafter", prefix = "CAIRN_DRAFTER", values = {
     { "ngram", true, "prompt lookup: what followed the same tokens before" },
-    { "mtp", false, "mask tokens, gated LoRA and a sampler head of the model itself" },
+    { "mtp", true, "mask tokens, gated LoRA and a sampler head of the session's adapter; CPU only" },
     { "model", false, "a smaller model drafts step by step" },
     { "none", true, "plain decoding" } } },
   { name = "page_source", prefix = "CAIRN_SOURCE", values = {
@@ -88,6 +88,9 @@ local fields = {
     hot = true, doc = "tokens drafted per step" },
   { name = "drafter", type = "enum", enum = "drafter", default = "ngram", hot = true,
     doc = "what drafts the tokens that a step verifies" },
+  { name = "adapter", type = "string", default = "", bytes = 512, empty = true,
+    doc = "a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; " ..
+      "\"\": none" },
   { name = "selection", type = "group", struct = "cairn_selection", bytes = 256, hot = true,
     doc = "which pages a query attends", fields = {
       { name = "source", type = "enum", enum = "page_source", default = "minmax",
@@ -187,6 +190,14 @@ local fields = {
         doc = "of it and of the CPU threads" },
       { name = "threads", type = "int", default = 1, min = 0, max = 1024,
         doc = "CPU threads it computes with; 0: as `threads` says" } } },
+  { name = "budget", type = "group", struct = "cairn_budget", bytes = 1024, hot = true,
+    doc = "tokens that are replaced when they are drawn, so that thinking goes on", fields = {
+      { name = "force", type = "bool", default = false,
+        doc = "end tokens are replaced, too: a generation runs to max_tokens" },
+      { name = "suppress", type = "strings", default = {}, bytes = 48, count = 8,
+        doc = "texts whose first tokens are replaced" },
+      { name = "replace", type = "strings", default = {}, bytes = 48, count = 8,
+        doc = "texts of whose first tokens one takes the place, by the seed and the position" } } },
 }
 
 -- In the C struct only: what a host program hands over. A reload keeps what open was given.

@@ -121,7 +121,7 @@ static family zoo_qwen3(uint64_t *state) {
 /* More experts than rows of a step, and as many as a prompt's rows share. */
 static family zoo_qwen3moe(uint64_t *state) {
     family f = {.architecture = "qwen3moe", .layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2,
-                .dim = 32, .ffn = 48, .vocab = 120, .context = 256, .head_norms = true,
+                .dim = 64, .ffn = 64, .vocab = 120, .context = 256, .head_norms = true,
                 .halves = true, .experts = 9, .used = 3};
     zoo_fill(&f, state);
     return f;
@@ -195,6 +195,22 @@ static family zoo_smollm3(uint64_t *state) {
     return f;
 }
 
+static family zoo_lfm2(uint64_t *state) {
+    family f = {.architecture = "lfm2", .layers = 3, .hidden = 128, .heads = 2, .kv_heads = 1,
+                .dim = 64, .ffn = 96, .vocab = 120, .context = 256, .taps = 3, .head_norms = true};
+    f.conv[0] = f.conv[2] = true; /* weights that f16 holds, small taps: products of three round more */
+    *state += 7;
+    family_make(&f, zoo_types + 1, (int)BASE_COUNT(zoo_types) - 1, state);
+    for (int i = 0; i < f.count; i++)
+        for (int j = 0; strstr(f.tensors[i].name, "conv.weight") && j < 3 * f.hidden; j++) {
+            float tap = (float)(f.tensors[i].values[j] *= 0.25);
+            memcpy(f.tensors[i].data + 4 * j, &tap, 4);
+        }
+    family_put(&f, "rope.freq_base", 6, 1000000, NULL);
+    zoo_turns(&f, 0, 1000000);
+    return f;
+}
+
 static const struct zoo_animal {
     const char *name;
     family (*make)(uint64_t *state);
@@ -203,10 +219,11 @@ static const struct zoo_animal {
 } zoo[] = {{"llama3", zoo_llama3, true, true}, {"linear", zoo_linear, true, true},
            {"yarn", zoo_yarn, true, true}, {"mistral", zoo_mistral, true, false},
            {"qwen2", zoo_qwen2, true, true}, {"qwen3", zoo_qwen3, true, false},
-           {"qwen3moe", zoo_qwen3moe, false, false}, {"gemma3", zoo_gemma3, true, false},
+           {"qwen3moe", zoo_qwen3moe, true, true}, {"gemma3", zoo_gemma3, true, false},
            {"gemma3_own", zoo_gemma3_own, false, false}, {"phi3", zoo_phi3, true, false},
            {"phi3_long", zoo_phi3_long, true, false},
-           {"phi3_short", zoo_phi3_short, true, false}, {"smollm3", zoo_smollm3, true, false}};
+           {"phi3_short", zoo_phi3_short, true, false}, {"smollm3", zoo_smollm3, true, false},
+           {"lfm2", zoo_lfm2, true, true}};
 
 /* ---- the reference --------------------------------------------------------------------------- */
 

@@ -1,26 +1,6 @@
 # The runtime compiles without Lua, for 64-bit Arm and for Windows; where it can run, it runs.
 . tests/tap.sh
 
-cat > "$work/version.c" <<'C'
-#define CAIRN_IMPLEMENTATION
-#include "runtime.h"
-#include <stdio.h>
-int main(void) {
-    cairn_config config;
-    cairn_runtime *rt;
-    char error[512];
-    cairn_config_default(&config);
-    config.backend = CAIRN_BACKEND_CPU;
-    if (cairn_open(&config, &rt, error, sizeof error)) return puts(error), 1;
-    cairn_close(rt);
-    return !(cairn_config_load("none.lua", &config, error, sizeof error) == CAIRN_UNSUPPORTED);
-}
-C
-check "without Lua it builds" \
-    $CC -std=c11 -O1 -DCAIRN_NO_LUA -Wall -Wextra -Werror -I. "$work/version.c" \
-    -o "$work/version" $libraries
-check "without Lua it opens a runtime, and says that config files need Lua" "$work/version"
-
 # Two runtimes: what is said once a process has two occasions.
 cat > "$work/plain.c" <<'C'
 #define CAIRN_IMPLEMENTATION
@@ -35,28 +15,33 @@ static void line(void *user, cairn_log_level level, const char *text) {
 int main(void) {
     cairn_config config;
     cairn_runtime *rt;
+    char error[512];
     cairn_config_default(&config);
     config.backend = CAIRN_BACKEND_CPU;
     config.log_callback = line;
     for (int i = 0; i < 2; i++) {
-        if (cairn_open(&config, &rt, NULL, 0)) return 1;
+        if (cairn_open(&config, &rt, error, sizeof error)) return puts(error), 1;
         cairn_close(rt);
     }
-    return printf("%d", said) < 0;
+    printf("%d", said);
+    return !(cairn_config_load("none.lua", &config, error, sizeof error) == CAIRN_UNSUPPORTED);
 }
 C
+check "without Lua it builds" \
+    $CC -std=c11 -O1 -DCAIRN_NO_LUA -Wall -Wextra -Werror -I. "$work/plain.c" \
+    -o "$work/plain" $libraries
+check "without Lua it opens a runtime, and says that config files need Lua" "$work/plain"
+check_text "and has no more to say" "$("$work/plain")" 0
 check "without SIMD it builds" \
     $CC -std=c11 -O1 -DCAIRN_NO_LUA -DCAIRN_NO_SIMD -Wall -Wextra -Werror -I. "$work/plain.c" \
     -o "$work/plain" $libraries
 check_text "and says so once" "$("$work/plain")" 1
-check "with SIMD it builds" $CC -std=c11 -O1 -DCAIRN_NO_LUA -w -I. "$work/plain.c" -o "$work/plain" $libraries
-check_text "and has nothing to say" "$("$work/plain")" 0
 
 # Debian's lua.h includes one header of the machine's own folder; no other target may see all of it.
 mkdir -p "$work/include"
 find /usr/include -name lua5.4-deb-multiarch.h -exec cp {} "$work/include" \; -quit
 
-# cross NAME COMPILER: both units, the program's too.
+# cross NAME COMPILER: both units, the program's too. What is left without Lua was built with it.
 cross_flags="-std=c11 -O1 -Wall -Wextra -Werror $lua_cflags -I$work/include"
 cross() {
     command -v "$2" >/dev/null || { tap_skip "$2 is not installed"; return 0; }
@@ -65,7 +50,7 @@ cross() {
     check "the program compiles for $1" \
         "$2" $cross_flags -c runtime/program/program.c -o "$work/cross.o"
     check "without Lua it compiles for $1" \
-        "$2" -std=c11 -O1 -DCAIRN_NO_LUA -Wall -Wextra -Werror -c runtime.c -o "$work/cross.o"
+        "$2" -std=c11 -O1 -DCAIRN_NO_LUA -Wall -Wextra -Werror -fsyntax-only runtime.c
 }
 cross "64-bit Arm" aarch64-linux-gnu-gcc
 cross Windows x86_64-w64-mingw32-gcc

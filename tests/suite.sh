@@ -1,7 +1,8 @@
 #!/bin/sh
 # The whole test suite; `./build.sh test [NAME...]` builds the program and runs it. The jobs:
 #
-#   tests/ROOM/NAME_test.c   compiled with warnings as errors under ASan and UBSan, and run
+#   tests/ROOM/NAME_test.c   compiled with warnings as errors under ASan and UBSan, linked with the
+#                            rooms (tests/apart.sh), and run
 #   tests/NAME_test.sh       run by sh: what concerns the whole tree
 #   tests/NAME/run.sh        run by sh: a test with a folder of its own (simt, nvrtc)
 #   lua                      build/cairn test tests, which runs tests/**/*_test.lua
@@ -19,6 +20,7 @@ logs=build/test
 unit="-DCAIRN_API=static -Wno-unused-function -Wno-format-truncation -Wno-array-bounds
  -Wno-unknown-warning-option"
 sanitizers="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+. tests/apart.sh
 
 # The slowest first, so that no core waits for one at the end; the others as they stand.
 job_names() {
@@ -50,27 +52,30 @@ head_field() { sed -n "1,20s/.*$1: \(.*\)$/\1/p" "$2" | sed 's/ *\*\/.*//'; }
 
 has_gpu() { [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; }
 
-# The vector kernels take longer to compile with sanitizers than all the rest: one object serves all
-# tests that are built alike.
-build_kernels() {
-    echo '#include "runtime.c"' > "$logs/kernels.c"
-    $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers -ffp-contract=off \
-        -I. -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT -c "$logs/kernels.c" -o "$logs/kernels.o"
+# kind_of FLAGS: which runtime of tests/apart.sh a test with these flags of its own is linked with.
+kind_of() {
+    case $1 in
+        *-D*) echo asan whole ;;
+        *-fno-sanitize*) echo plain ;;
+        *) echo asan ;;
+    esac
 }
 
-# kernels_of FLAGS: how a test with these flags of its own comes by them.
-kernels_of() {
-    case $1 in
-        *-fno-sanitize* | *-O*) ;;
-        *) [ ! -f "$logs/kernels.o" ] || echo "-DCAIRN_SIMD_APART $logs/kernels.o" ;;
-    esac
+# kinds_of NAME: what the job needs.
+kinds_of() {
+    [ "$1" != emulated ] || echo plain
+    c_test=$(test_of "$1" c)
+    [ -n "$c_test" ] || return 0
+    kind_of "$(head_field build "$c_test")"
+    [ -z "$(head_field clang "$c_test")" ] || ! command -v clang > /dev/null || echo clang
 }
 
 # A test that says "emulated: asan" runs its CUDA half too, on the emulated GPU where there is none.
 run_c() {
     flags=$(head_field build "$1")
-    $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers \
-        -I. -Itests -ffp-contract=off $flags $(kernels_of "$flags") "$1" -o "$logs/$2.bin" \
+    link=$(apart_link $(kind_of "$flags"))
+    $CC -std=c11 -g1 -O1 $CFLAGS $lua_cflags $warnings -Werror $unit $sanitizers $flags \
+        ${link%% *} -I. -Itests -ffp-contract=off "$1" ${link#* } -o "$logs/$2.bin" \
         $lua_libs $libraries || return 1
     case $(head_field emulated "$1") in
         *asan*) has_gpu || set -- "$1" "$2" tests/simt/emulate.sh ;;
@@ -79,19 +84,14 @@ run_c() {
 }
 
 # A test that says "clang: undefined" also runs as clang's UBSan builds it, which sees more than
-# gcc's: what is added to a null pointer, even nothing. It takes minutes to optimise the vector
-# kernels so, and seconds not to.
+# gcc's: what is added to a null pointer, even nothing.
 run_clang() {
     case $(head_field clang "$1") in *undefined*) ;; *) return 0 ;; esac
     command -v clang >/dev/null || { echo "ok - $2 # SKIP clang is not installed"; return 0; }
-    echo '#include "runtime.c"' > "$logs/$2.kernels.c"
-    flags="-std=c11 -g1 $lua_cflags $unit -w -fsanitize=undefined -fno-sanitize-recover=all -I. -Itests
-        -ffp-contract=off $(head_field build "$1")"
-    clang $flags -O0 -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT -c "$logs/$2.kernels.c" \
-        -o "$logs/$2.kernels.o" &&
-        clang $flags -O1 -DCAIRN_SIMD_APART "$logs/$2.kernels.o" "$1" -o "$logs/$2.clang" $lua_libs \
-            $libraries &&
-        "$logs/$2.clang"
+    link=$(apart_link clang)
+    clang -std=c11 -g1 -O1 $lua_cflags $unit -w -fsanitize=undefined -fno-sanitize-recover=all \
+        ${link%% *} -I. -Itests -ffp-contract=off "$1" ${link#* } -o "$logs/$2.clang" $lua_libs \
+        $libraries && "$logs/$2.clang"
 }
 
 run_job() {
@@ -113,6 +113,10 @@ count_lines() {
     awk '/^ok .*# SKIP/ { s++; next } /^ok / { p++ } /^not ok / { f++ } END { print p+0, f+0, s+0 }'
 }
 
+# The processor seconds in what `times` prints, which say more than the clock where others work.
+cpu_seconds() { awk 'NR == 2 { gsub("s", ""); split($1, u, "m"); split($2, s, "m")
+    printf "%.0f", u[1] * 60 + u[2] + s[1] * 60 + s[2] }'; }
+
 # `suite.sh job NAME`: one job, its log, its line.
 job() {
     began=$(date +%s) status=0
@@ -125,7 +129,9 @@ job() {
     fi
     set -- "$1" $(count_lines < "$logs/$1.log")
     [ "$3" = 0 ] && verdict=ok || verdict='not ok'
-    echo "$verdict - $1 ($2 passed, $3 failed, $4 skipped; $(($(date +%s) - began)) s)"
+    times > "$logs/$1.times"
+    cpu=$(cpu_seconds < "$logs/$1.times")
+    echo "$verdict - $1 ($2 passed, $3 failed, $4 skipped; $(($(date +%s) - began)) s, $cpu s of CPU)"
     [ "$3" = 0 ] || show_failure "$logs/$1.log"
 }
 
@@ -137,11 +143,11 @@ show_failure() {
 
 main() {
     mkdir -p "$logs"
-    rm -f "$logs"/*.log "$logs/kernels.o"
+    rm -f "$logs"/*.log
     jobs=''
     for name in $(job_names); do ! is_wanted "$name" "$*" || jobs="$jobs $name"; done
-    for name in $jobs; do
-        [ -z "$(test_of "$name" c)" ] || [ -f "$logs/kernels.o" ] || build_kernels || return 1
+    for kind in $(for name in $jobs; do kinds_of "$name"; done | sed 's/ .*//' | sort -u); do
+        apart_build "$kind" || return 1
     done
     cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
     printf '%s\n' $jobs | xargs -P "$cores" -n 1 sh tests/suite.sh job

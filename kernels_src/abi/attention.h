@@ -16,7 +16,8 @@ enum {
     ATTEND_TWO_LEVEL = 128,
     ATTEND_LANDMARKS = 256, /* the last slot of a page is not attended */
     ATTEND_PARTS = 512,     /* by `part` */
-    ATTEND_TOKENS = 1024    /* lists of tokens instead of pages */
+    ATTEND_TOKENS = 1024,   /* lists of tokens instead of pages */
+    ATTEND_CHAINED = 2048   /* a block takes runs of up to `chain` chunks, one after the other */
 };
 
 /* A latent slot: values that are keys and values alike, then those of the rotated part, which are
@@ -24,7 +25,8 @@ enum {
 enum {
     LATENT_VALUES = 512, LATENT_ROTATED = 64, LATENT_KEYS = 576, LATENT_SCALES = 4,
     LATENT_BYTES = 512 + 4 * 4 + 64 * 2,
-    LATENT_CHUNK = 32, LATENT_RUN = 8 /* keys; chunks that one block folds */
+    LATENT_CHUNK = 32, LATENT_RUN = 8, /* keys; chunks that one block folds */
+    LATENT_WIDE_HEADS = 64, LATENT_WIDE_KEYS = 64, LATENT_WIDE_RUN = 8 /* of latent_wide.cu */
 };
 
 /* Which part of what a row attends. */
@@ -56,6 +58,9 @@ typedef struct attend_params {
     int32_t mask_bytes, mask_rows;
     int32_t mask_side;       /* k + 1 of the mask of draft and verify */
     int32_t token_width;
+    int32_t chain, runs;     /* chunks; runs of any row at most */
+    int32_t rows, tokens_each; /* attention/packed.cu: rows of a tile of queries; chain: tiles of keys of
+                              * a part, 0: all */
 } attend_params;
 
 /* attention/merge.cu */

@@ -9,11 +9,16 @@ enum {
     CAIRN_INDEX_DIM = 128,   /* values of an index key, and of a head of a query */
     CAIRN_INDEX_BYTES = 132, /* of a slot in the cache: a key in e4m3, and its scale in f32 */
     CAIRN_INDEX_TILE = 128,  /* keys that a block of index/logits.cu scores at a time */
-    CAIRN_INDEX_PITCH = 272, /* bytes of a head in its shared memory at most: 128 f16, and 16 more so
-                              * that eight rows of a matrix lie in different banks */
     CAIRN_INDEX_COLUMNS = 32, /* heads there are so many, or more times that, zeros behind a row's */
+    CAIRN_INDEX_STAGE = CAIRN_INDEX_TILE * (128 + 4), /* bytes of a tile on its way, with its scales */
     CAIRN_INDEX_BLOCKS = 3   /* of it run on a multiprocessor at a time */
 };
+
+/* Whether its products are of e4m3 on sm_ARCH, not of f16: where they are an instruction of their own.
+ * Bytes of a head in its shared memory: 16 more, so that eight rows of a matrix lie in different
+ * banks. */
+#define CAIRN_INDEX_FP8(arch) ((arch) == 89 || (arch) == 90 || (arch) >= 120)
+#define CAIRN_INDEX_PITCH(arch) (CAIRN_INDEX_FP8(arch) ? 144 : 272)
 
 /* index/quantize.cu */
 typedef struct quantize_fp8_params {

@@ -34,10 +34,11 @@
  *             more groups */
 enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16,
        PACK_Q4_0 = 32, PACK_Q4_1 = 33, PACK_Q8_0 = 34, PACK_F16 = 35,
-       PACK_Q5_0 = 36, PACK_Q5_1 = 37, PACK_Q4_K = 38, PACK_Q5_K = 39, PACK_Q6_K = 40 };
+       PACK_Q5_0 = 36, PACK_Q5_1 = 37, PACK_Q4_K = 38, PACK_Q5_K = 39, PACK_Q6_K = 40,
+       RAW = 64 /* and a block type of GGUF: its blocks as they are (dense/raw.cuh) */ };
 
 /* Shared memory of a block of dense/product.cuh. */
-enum { PRODUCT_SHARED = (4 * 8 + 8 + 4) * 512 + 128 + 72 * 1024 };
+enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 160 + 72 * 1024 };
 
 /* pack: GGUF blocks, row by row, to packed tiles. */
 typedef struct pack_params {

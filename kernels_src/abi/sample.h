@@ -54,6 +54,26 @@ typedef struct sample_logprobs_params {
     int32_t vocab, count;
 } sample_logprobs_params;
 
+#if !defined(CAIRN_MASKS) || CAIRN_MASKS
+typedef struct sample_probs_params {
+    sample_kernel_params rows; /* no tokens */
+    float *probs;              /* [rows, vocab] */
+} sample_probs_params;
+#endif
+
+typedef struct verify_chain_params {
+    const float *draft_probs; /* [sequences, drafts, vocab] or NULL: 1 at the draft */
+    const float *target;      /* [sequences, drafts + 1, vocab] */
+    const int32_t *drafts;    /* [sequences, drafts] */
+    const int64_t *seeds;     /* [sequences] or NULL: 0 */
+    const int32_t *positions; /* [sequences] of the first draft, or NULL: 0 */
+    int32_t *tokens;          /* [sequences, drafts + 1] */
+    int32_t *accepted;        /* [sequences] */
+    int32_t *bonus;           /* [sequences] */
+    cairn_error_word *error;
+    int32_t drafts_count, vocab;
+} verify_chain_params;
+
 typedef struct verify_greedy_params {
     const float *logits;   /* [sequences, drafts + 1, vocab] */
     const int32_t *drafts; /* [sequences, drafts] */

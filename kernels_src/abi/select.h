@@ -21,8 +21,11 @@ typedef struct score_pages_params {
     const uint16_t *bounds; /* f16 [pages, kv_heads, 2, head_dim] */
     const float *q;         /* [rows, heads, head_dim] */
     float *scores;          /* [rows, kv_heads, max_pages] */
+    float *head_scores;     /* [rows, heads, max_pages] */
     int32_t heads, window;
     int32_t mean, by_head; /* source and strategy */
+    float scale;
+    int32_t pad;
 } score_pages_params;
 
 #endif

@@ -28,6 +28,7 @@ enum {
     STEP_GROUP_ROWS,  /* [group] number of rows, at most 16 / (heads / kv_heads) */
     STEP_STORED,      /* [row] pages of its sequence whose bounds are stored */
     STEP_ROPE,        /* [row] the position by which its query and key turn */
+    STEP_ADAPTER,     /* [row] slot of its adapter, or -1; read by kernels with STEP_EXTRA_ADAPTERS */
     STEP_ARRAYS
 };
 
@@ -40,11 +41,25 @@ enum {
     STEP_EXTRA_GEGLU = 8,   /* gelu in place of silu */
     STEP_EXTRA_EMBED = 16,  /* embeddings are scaled */
     STEP_EXTRA_SCALE = 32,  /* attention has a scale of its own */
-    STEP_EXTRA_WINDOW = 64  /* some layers see a window */
+    STEP_EXTRA_WINDOW = 64, /* some layers see a window */
+    STEP_EXTRA_CONV = 128,  /* some layers' mixer is a short convolution: step/conv.cu */
+    STEP_EXTRA_EXPERTS = 256, /* ffns are of experts: step/experts.cu */
+    STEP_EXTRA_ADAPTERS = 512 /* rows may have adapters: products add theirs, see step/adapter.cuh */
 };
 
+/* The products of a layer to which adapters add, and the inner values of one at most. */
+enum {
+    STEP_LOW_Q, STEP_LOW_K, STEP_LOW_V, STEP_LOW_O, STEP_LOW_GATE, STEP_LOW_UP, STEP_LOW_DOWN,
+    STEP_LOW_PRODUCTS, STEP_LOW_MOST = 256
+};
+typedef struct step_pair {
+    const float *a, *b; /* [rank, inputs], [outputs, rank]; NULL: nothing is added */
+    int32_t rank, pad;
+} step_pair;
+
 typedef struct step_params {
-    /* packed weights; those of the layers follow each other */
+    /* packed weights; those of the layers follow each other. A convolution's in place of qkv and o,
+     * those of experts, one behind the other, in place of gate_up and down */
     const uint8_t *qkv, *o, *gate_up, *down, *head, *embed;
     const float *norms;         /* [2 layers + 1, hidden]: attention, ffn, ..., output */
     const float *rope;          /* [context, head_dim / 2, (cos, sin)] */
@@ -84,6 +99,12 @@ typedef struct step_params {
     int32_t own_window, own_run; /* tokens that a row sees, 0: all; chunks of a run of these */
     int32_t own_runs;            /* the most runs of a group of rows */
     float embed_scale, score_scale; /* score_scale: with log2(e) */
+    const step_pair *adapters;   /* [slot, layer, STEP_LOW_PRODUCTS] */
+    float *low;                  /* [row, 3, STEP_LOW_MOST]: A x of the products of one kernel */
+    float *const *rings;         /* [sequence] -> [layers with convolutions, ring, hidden] inputs */
+    const float *taps;           /* [hidden, taps], the oldest first */
+    const float *router;         /* [experts, hidden] */
+    int32_t state, expert_rows;  /* which of the layers with convolutions; rows of a window at most */
 } step_params;
 
 /* step/finish.cu */

@@ -12,6 +12,8 @@ constexpr bool TWO_LEVEL = (CAIRN_ABILITIES & ATTEND_TWO_LEVEL) != 0;
 constexpr bool LANDMARKS = (CAIRN_ABILITIES & ATTEND_LANDMARKS) != 0;
 constexpr bool PARTED = (CAIRN_ABILITIES & ATTEND_PARTS) != 0;
 constexpr bool TOKENS = (CAIRN_ABILITIES & ATTEND_TOKENS) != 0;
+constexpr bool CHAINED = (CAIRN_ABILITIES & ATTEND_CHAINED) != 0;
+constexpr bool BYTES = CACHE_KIND == ATTEND_CACHE_E4M3;
 /* Scores become what they are by `scores` below, else by a factor alone. */
 constexpr bool ADJUSTED = SOFTCAP || MASKED || TWO_LEVEL || TOKENS;
 constexpr float LOG2_E = 1.4426950408889634f;
@@ -19,22 +21,18 @@ constexpr float NO_SCORE = -3e38f; /* below NOTHING */
 
 /* ---- elements ---- */
 
-/* As f16, at most its largest; NaN stays. */
-CAIRN_INLINE uint32_t pack_within(float lo, float hi) {
-    lo = lo > 65504.0f ? 65504.0f : lo < -65504.0f ? -65504.0f : lo;
-    hi = hi > 65504.0f ? 65504.0f : hi < -65504.0f ? -65504.0f : hi;
-    return pack_f16x2(lo, hi);
-}
 CAIRN_INLINE u32x4 pack_floats(const float *x) {
-    return u32x4{pack_within(x[0], x[1]), pack_within(x[2], x[3]), pack_within(x[4], x[5]),
-                 pack_within(x[6], x[7])};
+    return u32x4{pack_f16x2_within(x[0], x[1]), pack_f16x2_within(x[2], x[3]),
+                 pack_f16x2_within(x[4], x[5]), pack_f16x2_within(x[6], x[7])};
+}
+/* Two values of bf16. */
+CAIRN_INLINE uint32_t half_of_pair(uint32_t pair) {
+    const f32x2 v = unpack_bf16x2(pair);
+    return pack_f16x2_within(v.x, v.y);
 }
 CAIRN_INLINE u32x4 half_of_bf16(const void *from) {
     const u32x4 w = *(const u32x4 *)from;
-    const f32x2 a = unpack_bf16x2(w.x), b = unpack_bf16x2(w.y), c = unpack_bf16x2(w.z),
-                d = unpack_bf16x2(w.w);
-    const float x[8] = {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
-    return pack_floats(x);
+    return u32x4{half_of_pair(w.x), half_of_pair(w.y), half_of_pair(w.z), half_of_pair(w.w)};
 }
 CAIRN_INLINE u32x4 half_of_f32(const void *from) {
     const f32x4 a = *(const f32x4 *)from, b = ((const f32x4 *)from)[1];
@@ -102,8 +100,8 @@ struct token_pieces {
     const attend_params &p;
     token_list of;
     int kv_head;
-    int64_t held;  /* of this lane's key; -1: none */
-    uint32_t seen; /* a bit for each key of the warp */
+    int64_t held;         /* of this lane's key; -1: none */
+    uint32_t seen[2]; /* a bit for each key of the warp, of the last even and the last odd chunk */
 
     CAIRN_MEMBER void look_up(int chunk) {
         const int at = chunk * CHUNK + warp_id() * WARP_KEYS + lane_id(), size = p.at.page_size;
@@ -116,8 +114,11 @@ struct token_pieces {
             else if (id != -1)
                 report_error(p.at.error, CAIRN_FAULT_ID, block_id_z(), id);
         }
-        seen = warp_ballot(held >= 0);
+        const uint32_t there = warp_ballot(held >= 0);
+        seen[0] = chunk % 2 ? seen[0] : there;
+        seen[1] = chunk % 2 ? there : seen[1];
     }
+    CAIRN_MEMBER uint32_t seen_of(int chunk) const { return chunk % 2 ? seen[1] : seen[0]; }
     CAIRN_MEMBER void reach(int chunk) { look_up(chunk); }
     CAIRN_MEMBER void find(int chunk, key_piece *piece) const {
 #pragma unroll
@@ -157,13 +158,176 @@ template <class Keys> struct kept_cache {
 CAIRN_INLINE int64_t token_at(const token_pieces &keys, int key) { return shuffle(keys.held, key); }
 template <class Other> CAIRN_INLINE int64_t token_at(const Other &, int) { return 0; }
 
+/* bf16 lies as it is and becomes f16 on its way to the tensor cores. */
+struct bf16_store : half_store {
+    CAIRN_METHOD u32x4 key(const unsigned char *keys, int key, int piece) {
+        return half_of_bf16(keys + key_at(key, piece));
+    }
+    CAIRN_METHOD void values(const unsigned char *values, int k, int n, uint32_t *b) {
+        half_store::values(values, k, n, b);
+#pragma unroll
+        for (int i = 0; i < 4; i++) b[i] = half_of_pair(b[i]);
+    }
+};
+
+/* Scales of e4m3, of this warp's keys and values: those of keys go into the scores, those of values
+ * into the weights, as shares of the largest so far, in which the sums are counted. */
+constexpr int SCALES_AT = ATTEND_BYTES, SCALES_STAGE = 2 * WARP_KEYS * 4;
+constexpr int CHAIN_AT = SCALES_AT + (BYTES ? layout_scale_bytes(DIM) : 0);
+constexpr int LISTS_AT = CHAIN_AT + (CHAINED ? layout_chain_bytes(DIM) : 0);
+
+struct byte_scales {
+    static constexpr bool LAZY = true;
+    const unsigned char *mine;
+    float unit, faded, shares[WARP_KEYS / 4];
+
+    CAIRN_MEMBER explicit byte_scales(unsigned char *memory)
+        : mine(memory + SCALES_AT + warp_id() * 2 * SCALES_STAGE), unit(1e-35f), faded(1.0f) {}
+    CAIRN_MEMBER void of_keys(int stage, float (*s)[4]) const {
+        const float *at = (const float *)(mine + stage * SCALES_STAGE) + lane_id() % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < WARP_KEYS / 8; n++) {
+            const f32x2 scale = *(const f32x2 *)(at + n * 8);
+            s[n][0] *= scale.x, s[n][1] *= scale.y, s[n][2] *= scale.x, s[n][3] *= scale.y;
+        }
+    }
+    CAIRN_MEMBER void of_values(int stage) {
+        const float *at = (const float *)(mine + stage * SCALES_STAGE) + WARP_KEYS +
+                          lane_id() % 4 * 2;
+        float most = unit;
+#pragma unroll
+        for (int n = 0; n < WARP_KEYS / 8; n++) {
+            const f32x2 scale = *(const f32x2 *)(at + n * 8);
+            shares[2 * n] = scale.x, shares[2 * n + 1] = scale.y;
+            most = fmaxf(most, fmaxf(fabsf(scale.x), fabsf(scale.y)));
+        }
+        /* The power of two above, so that nothing is lost. */
+        const uint32_t above = (as_u32(quad_max(most)) + 0x7fffffu) & 0x7f800000u;
+        const float share = as_f32(0x7f000000u - min_of(above, 0x7e800000u));
+        faded = unit * share, unit = as_f32(min_of(above, 0x7e800000u));
+#pragma unroll
+        for (int i = 0; i < WARP_KEYS / 4; i++) shares[i] *= share;
+    }
+    CAIRN_MEMBER float weight(int i, float e) const { return e * shares[i]; }
+    CAIRN_MEMBER float fade(float old) const { return old * faded; }
+    CAIRN_MEMBER float whole(float v) const { return v * unit; }
+};
+
+/* Bytes lie as they are, two chunks at a time. Four lanes that read eight bytes each of four
+ * neighbours touch all banks, and so do eight rows of a transposed tile, of which an element is two
+ * dimensions of a key: these are put apart. */
+struct byte_store {
+    static constexpr int STAGES = 2, PARTS = DIM / 16;
+    static constexpr bool TURNED = true;
+    typedef byte_scales Scales;
+
+    CAIRN_METHOD uint32_t place_key(int key, int part) {
+        const int turn = PARTS % 8 == 0 ? (key & 3) * 2 : PARTS % 4 == 0 ? (key & 2) : 0;
+        return (uint32_t)(key * PARTS + (part ^ turn)) * 16;
+    }
+    CAIRN_METHOD uint32_t place_value(int key, int part) {
+        const int turn = PARTS % 8 == 0   ? key & 7
+                         : PARTS % 4 == 0 ? key >> 1 & 3
+                         : PARTS % 2 == 0 ? key >> 2 & 1
+                                          : 0;
+        return (uint32_t)(key * PARTS + (part ^ turn)) * 16;
+    }
+    CAIRN_METHOD uint32_t low(uint32_t v) { return e4m3x2_to_f16x2((uint16_t)v); }
+    CAIRN_METHOD uint32_t high(uint32_t v) { return e4m3x2_to_f16x2((uint16_t)(v >> 16)); }
+    CAIRN_METHOD u32x4 key(const unsigned char *keys, int key, int piece) {
+        const u32x2 v = *(const u32x2 *)(keys + place_key(key, piece / 2) + piece % 2 * 8);
+        return u32x4{low(v.x), high(v.x), low(v.y), high(v.y)};
+    }
+    CAIRN_METHOD void values(const unsigned char *values, int k, int n, uint32_t *b) {
+        uint32_t v[2];
+        load_matrix_transposed_x2(
+            v, shared_addr(values + place_value(k * 16 + lane_id() % 16, n)));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t apart = byte_permute(v[i], 0, 0x3120);
+            b[i] = low(apart), b[2 + i] = high(apart);
+        }
+    }
+};
+template <class Keys> struct store_of<kept_cache<Keys>> {
+    typedef pick<BYTES, byte_store, pick<CACHE_KIND == ATTEND_CACHE_BF16, bf16_store, half_store>> type;
+};
+
+/* The scale of a key whose first bytes go to `to`. */
+CAIRN_INLINE void fetch_scale(const float *scale, bool seen, int key, shared_addr to) {
+    const int warp_bytes = 2 * KEYS_BYTES;
+    const int at = (int)(to.at - shared_addr(shared_base()).at) % warp_bytes;
+    const int stage = at % KEYS_BYTES / (KEYS_BYTES / 2), values = at / KEYS_BYTES;
+    shared_addr place(shared_base() + SCALES_AT + (warp_id() * 2 + stage) * SCALES_STAGE);
+    copy_async4(place + (uint32_t)(values * WARP_KEYS + key) * 4, scale, seen);
+}
+
+/* Pages of bytes: sixteen keys lie one after the other, as do their scales. */
+template <class Source, class Place>
+CAIRN_INLINE void fetch_bytes(const kept_cache<Source> &cache, const key_piece *piece, int values,
+                              unsigned char *to, Place place) {
+    const int lane = lane_id();
+    const int stage = (int)(to - shared_base()) % KEYS_BYTES / (KEYS_BYTES / 2);
+    unsigned char *scales = shared_base() + SCALES_AT + (warp_id() * 2 + stage) * SCALES_STAGE +
+                            values * WARP_KEYS * 4;
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++) {
+        const int64_t at = max_of(piece[i].at, (int64_t)0) + cache.step;
+        const uint8_t *from = (const uint8_t *)cache.values + at + lane * 16;
+#pragma unroll
+        for (int j = 0; j < DIM / 32; j++) {
+            const int n = lane + j * WARP, key = n / byte_store::PARTS;
+            copy_async16(shared_addr(to + place(i * 16 + key, n % byte_store::PARTS)),
+                         from + j * 512, key <= piece[i].last);
+        }
+        if (lane < 16)
+            copy_async4(shared_addr(scales + (i * 16 + lane) * 4),
+                        cache.scales + (uint64_t)at / DIM + lane, lane <= piece[i].last);
+    }
+}
 template <class Keys>
 CAIRN_INLINE void fetch_part(const kept_cache<Keys> &cache, const key_piece &piece, int i, int slot,
                              int part, bool seen, shared_addr to) {
     const int64_t at = TOKENS ? token_at(cache.keys, i * 16 + slot) : piece.at + slot * DIM;
     const int64_t from = at + cache.step;
     seen = seen && at >= 0;
-    if constexpr (CACHE_KIND == ATTEND_CACHE_F16) {
+    if constexpr (BYTES) {
+        copy_async16(to, (const uint8_t *)cache.values + (seen ? from + part * 16 : 0), seen);
+        if (part == 0)
+            fetch_scale(cache.scales + (seen ? from / DIM : 0), seen, i * 16 + slot, to);
+    } else if constexpr (CACHE_KIND == ATTEND_CACHE_F32) {
+        u32x4 v = {};
+        if (seen) v = half_of_f32((const float *)cache.values + from + part * 8);
+        *(u32x4 *)(shared_base() + (to.at - shared_addr(shared_base()).at)) = v;
+    } else {
+        copy_async16(to, (const uint16_t *)cache.values + (seen ? from + part * 8 : 0), seen);
+    }
+}
+
+template <class Keys, class Skip>
+CAIRN_INLINE void fetch_keys(const kept_cache<Keys> &cache, const key_piece *piece,
+                             unsigned char *mine, Skip skip) {
+    typedef typename store_of<kept_cache<Keys>>::type Store;
+    const auto place = [](int key, int part) { return Store::place_key(key, part); };
+    if constexpr (BYTES && !TOKENS) fetch_bytes(cache, piece, 0, mine, place);
+    else fetch_pieces(cache, piece, shared_addr(mine), place, skip);
+}
+template <class Keys, class Skip>
+CAIRN_INLINE void fetch_values(const kept_cache<Keys> &cache, int value_step, const key_piece *piece,
+                               unsigned char *mine, Skip skip) {
+    typedef typename store_of<kept_cache<Keys>>::type Store;
+    const auto place = [](int key, int part) { return Store::place_value(key, part); };
+    const kept_cache<Keys> values = cache + value_step;
+    if constexpr (BYTES && !TOKENS) fetch_bytes(values, piece, 1, mine + KEYS_BYTES, place);
+    else fetch_pieces(values, piece, shared_addr(mine + KEYS_BYTES), place, skip);
+}
+
+/* Eight values, which lie as f16 or bf16. */
+template <class Keys>
+CAIRN_INLINE void fetch_whole(const kept_cache<Keys> &cache, const key_piece &piece, int slot, int part,
+                              bool seen, shared_addr to) {
+    const int64_t from = piece.at + slot * DIM + cache.step;
+    if constexpr (CACHE_KIND == ATTEND_CACHE_F16 || CACHE_KIND == ATTEND_CACHE_BF16) {
         copy_async16(to, (const uint16_t *)cache.values + (seen ? from + part * 8 : 0), seen);
     } else {
         u32x4 v = {};
@@ -178,15 +342,19 @@ CAIRN_INLINE void fetch_part(const kept_cache<Keys> &cache, const key_piece &pie
 struct mask_row {
     int base, row;
 
-    /* False, and reported, where the row is none of its step's; else the list ends with the step's
-     * last entry. All threads. */
-    CAIRN_MEMBER bool find(const attend_params &p, paged_row &at, int r) {
+    /* False where the row is none of its step's; else the list ends with the step's last entry. */
+    CAIRN_MEMBER bool look(const attend_params &p, paged_row &at) {
         base = p.bases[at.sequence], row = at.position - base;
         const int64_t last = (int64_t)base + p.mask_rows - 1;
         const bool fits = base >= 0 && row >= 0 && row < p.mask_rows &&
                           paged_holds(p.at, at, last);
-        if (!fits && thread_id() == 0) report_error(p.at.error, CAIRN_FAULT_POSITION, r, base);
         at.position = (int)last;
+        return fits;
+    }
+    /* The same, reported. All threads. */
+    CAIRN_MEMBER bool find(const attend_params &p, paged_row &at, int r) {
+        const bool fits = look(p, at);
+        if (!fits && thread_id() == 0) report_error(p.at.error, CAIRN_FAULT_POSITION, r, base);
         return fits;
     }
     CAIRN_MEMBER bool sees(const attend_params &p, int sequence, int position) const {
@@ -227,6 +395,84 @@ template <class Change> CAIRN_INLINE void change_scores(float (*s)[4], Change ch
  * Each selected page has a softmax of its own, and the pages, with the window's softmax if it is
  * there, another over their weights: so a token counts e^(s - lse of its page + weight). */
 
+/* Where a chunk holds whole pages its warps tell each other of their keys as the scores come (meet_pages);
+ * else the lse of every page of a run is found beforehand (weigh_pages). */
+constexpr bool MEETING = TWO_LEVEL && CHUNK % PAGE == 0;
+constexpr float ALONE = 3e38f; /* in place of a weight: of a page only the sinks are attended, as they are */
+
+/* The place in a selection of the first entry that is that page, -1 for none. */
+CAIRN_INLINE int place_of_page(const int32_t *selected, int topk, int page) {
+    for (int i = 0; i < topk; i += WARP) {
+        const uint32_t same = warp_ballot(i + lane_id() < topk && selected[i + lane_id()] == page);
+        if (same) return i + find_first_set(same) - 1;
+    }
+    return -1;
+}
+
+/* For each of `count` entries of a list and each row: the page's weight. By all threads. */
+CAIRN_INLINE void place_weights(const attend_params &p, int count, const int32_t *list,
+                                const int32_t *selected, const float *weights, int weight_step,
+                                int rows, float *bias) {
+    for (int e = warp_id(); e < count; e += CORE_WARPS) {
+        const bool alone = (list[e] & SINKS_ALONE) != 0;
+        const int place = alone ? -1 : place_of_page(selected, p.topk, list[e]), m = lane_id();
+        if (m >= rows) continue;
+        const float weight = alone ? 0.0f : weights[m * weight_step + place] * LOG2_E;
+        bias[e * 16 + m] = alone ? ALONE : weight > NO_SCORE ? fminf(weight, 1e38f) : NO_SCORE;
+    }
+}
+
+/* What is added to the scores of a warp's keys: the weight of their page less its lse, of which every
+ * warp leaves its part in `meet` [pieces of a chunk, 16] (m, l), twice, by turns. entry: that of the
+ * chunk's first key; those from `weighed` on have no weights. All threads. */
+CAIRN_INLINE void meet_pages(const key_piece *piece, int chunk, int entry, int weighed, int rows,
+                             const float *bias, float *meet, float (*s)[4]) {
+    const int g = lane_id() / 4, t = lane_id() % 4, first = warp_id() * WARP_PIECES;
+    float *here = meet + chunk % 2 * (CHUNK / 16) * 32;
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float top = NOTHING, total = 0.0f, v[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const bool seen = k / 2 * 8 + 2 * t + k % 2 <= piece[i].last;
+                v[k] = seen ? s[2 * i + k / 2][2 * half + k % 2] : NO_SCORE;
+                top = fmaxf(top, v[k]);
+            }
+            top = quad_max(top);
+            const float base = fmaxf(top, 0.5f * NOTHING);
+#pragma unroll
+            for (int k = 0; k < 4; k++) total += exp2_fast(v[k] - base);
+            total = quad_sum(total);
+            float *mine = here + ((first + i) * 16 + g + half * 8) * 2;
+            if (t == 0) mine[0] = top, mine[1] = total;
+        }
+    block_sync();
+#pragma unroll
+    for (int i = 0; i < WARP_PIECES; i++) {
+        const int page = (first + i) / (PAGE / 16);
+        if (entry + page >= weighed) continue;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int m = g + half * 8;
+            float top = NOTHING, total = 0.0f;
+            const float *part = here + (page * (PAGE / 16) * 16 + m) * 2;
+            for (int k = 0; k < PAGE / 16; k++) top = fmaxf(top, part[k * 32]);
+            for (int k = 0; k < PAGE / 16; k++)
+                total = fma_f32(part[k * 32 + 1], exp2_fast(part[k * 32] - top), total);
+            const float weight = m < rows ? bias[(entry + page) * 16 + m] : NO_SCORE;
+            const bool counts = total > 0.0f && top > 0.5f * NOTHING && weight > NO_SCORE;
+            const float more = weight == ALONE ? 0.0f : weight - (top + log2_fast(total));
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float &v = s[2 * i + k / 2][2 * half + k % 2];
+                v = counts ? v + more : NO_SCORE;
+            }
+        }
+    }
+}
+
 /* For each row and each of `count` entries of a list, which stand in `list`: what is added to its
  * scores. By all threads; the queries are in shared memory. */
 template <class Source>
@@ -237,6 +483,8 @@ CAIRN_INLINE void weigh_pages(const attend_params &p, const Source &source, int 
     const int g = lane_id() / 4, t = lane_id() % 4;
     const auto none = [](int, int, bool) { return false; };
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
+    typedef typename store_of<kept_cache<Source>>::type Store;
+    const typename Store::Scales scales(memory);
     for (int e = warp_id(); e < count; e += CORE_WARPS) {
         const page_entry entry = source.entry(from + e);
         const bool alone = (list[e] & SINKS_ALONE) != 0;
@@ -259,7 +507,7 @@ CAIRN_INLINE void weigh_pages(const attend_params &p, const Source &source, int 
             copy_async_commit();
             copy_async_wait<0>();
             warp_sync();
-            score_keys<WARP_KEYS>(
+            score_keys<WARP_KEYS, Store>(
                 [&](int u, uint32_t *a) {
                     const unsigned char *q = memory + QUERIES_AT;
                     u32x4 low = *(const u32x4 *)(q + key_at(g, u * 4 + t)), high = {};
@@ -267,17 +515,13 @@ CAIRN_INLINE void weigh_pages(const attend_params &p, const Source &source, int 
                     query_operands(low, high, a);
                 },
                 mine, s);
+            scales.of_keys(0, s);
             change_scores(s, [&](int, int, int, float v) { return score_of(p, v); });
             fold_scores<WARP_KEYS>(r, s, 0, seen, 1.0f, unused);
             fold_scores<WARP_KEYS>(r, s, 1, seen, 1.0f, unused);
             warp_sync();
         }
-        int place = -1; /* the first of the selection that is this page */
-        for (int i = 0; i < p.topk && place < 0 && !alone; i += WARP) {
-            const uint32_t same =
-                warp_ballot(i + lane_id() < p.topk && selected[i + lane_id()] == list[e]);
-            if (same) place = i + find_first_set(same) - 1;
-        }
+        const int place = alone ? -1 : place_of_page(selected, p.topk, list[e]);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int m = g + half * 8;

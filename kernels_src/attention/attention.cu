@@ -5,7 +5,8 @@
  * Constants  CAIRN_HEAD_DIM   multiple of 32 up to 256;  CAIRN_PAGE_SIZE  multiple of 16 up to 256
  * Launch     grid (runs at most, kv_heads x ceil(group / 16), rows), block CORE_WARPS x 32, shared
  *            layout_attend_bytes + layout_list_bytes. The last block of a row and tile of heads to
- *            finish merges its runs, so a row's result depends on nothing but the row.
+ *            finish merges its runs, so a row's result depends on nothing but the row. With CHAINED
+ *            a block takes several runs: fewer starts, the same bits.
  * Numerics   q, k, v and the weights e^(s - m) enter mma m16n8k16 as f16; all sums f32. The bits of
  *            step_attend and step_attend_pages where q is of f16.
  * A page that the table does not hold contributes nothing and is reported. Other caches, queries and
@@ -13,6 +14,7 @@
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16
  * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 | CAIRN_HEAD_DIM=96 CAIRN_PAGE_SIZE=32
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=227
+ * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=2051
  * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=16 CAIRN_ABILITIES=1027 */
 #ifndef CAIRN_ABILITIES
 #define CAIRN_ABILITIES 0
@@ -25,7 +27,7 @@
 #include "attention/tile.cuh"
 
 /* In shared memory: a bit for each selected page; the low entries of the block's run. */
-CAIRN_INLINE uint32_t *selected_bits() { return (uint32_t *)(shared_base() + ATTEND_BYTES); }
+CAIRN_INLINE uint32_t *selected_bits() { return (uint32_t *)(shared_base() + LISTS_AT); }
 CAIRN_INLINE int32_t *low_entries(int max_pages) {
     return (int32_t *)selected_bits() + ceil_div(max_pages, WARP);
 }
@@ -37,24 +39,26 @@ struct row_list {
     int low;         /* entries of pages below that one; without a selection those with sinks */
     int length;      /* entries in all */
     int run;         /* chunks of a run */
-    int from;        /* the first entry of the block's run */
+    int span;        /* of the block's runs */
+    int from;        /* the first entry of these */
 
-    CAIRN_MEMBER void find(const attend_params &p, int kv_head, int run_index) {
+    CAIRN_MEMBER void find(const attend_params &p, int kv_head, int block) {
         const int own = row.position / PAGE, topk = p.selected ? p.topk : 0;
         const int sinks = PARTED && p.part == ATTEND_PART_PAGES ? 0 : p.sinks;
         first = p.window > 0 || p.sparse ? layout_candidates(row.position, p.window, PAGE) : 0;
         run = layout_run(layout_chunks(layout_most_listed(row.position, first, topk, sinks, PAGE),
                                        PAGE, DIM), p.at.kv_heads);
-        from = run_index * run * CHUNK / PAGE;
+        span = CHAINED ? run * layout_chained(p.chain, run) : run;
+        from = block * span * CHUNK / PAGE;
         low = min_of(first, layout_sink_pages(sinks, PAGE));
         if (topk)
             select(p, p.selected + ((int64_t)block_id_z() * p.at.kv_heads + kv_head) * topk, topk,
                    low_entries(p.at.max_pages));
         length = PARTED && p.part == ATTEND_PART_PAGES ? low : low + own - first + 1;
     }
-    /* Where what is added to the scores of the run's pages stands. */
+    /* Where what is added to the scores of their pages stands. */
     CAIRN_MEMBER float *bias(const attend_params &p) const {
-        return (float *)(low_entries(p.at.max_pages) + run * CHUNK / PAGE + 2 + CORE_WARPS);
+        return (float *)(low_entries(p.at.max_pages) + span * CHUNK / PAGE + 2 + CORE_WARPS);
     }
     /* The selected pages and those with sinks, ascending. All threads. */
     CAIRN_MEMBER void select(const attend_params &p, const int32_t *selected, int topk,
@@ -62,7 +66,7 @@ struct row_list {
         uint32_t *words = selected_bits();
         const int count = ceil_div(first, WARP), each = ceil_div(count, THREADS);
         const int sinks = low, begin = thread_id() * each, end = min_of(begin + each, count);
-        const int to = from + run * CHUNK / PAGE + 2;
+        const int to = from + span * CHUNK / PAGE + 2;
         int *totals = (int *)list + (to - from);
         for (int i = thread_id(); i < count; i += THREADS) words[i] = 0;
         block_sync();
@@ -134,41 +138,86 @@ CAIRN_INLINE void load_queries(const attend_params &p, int64_t head, int count,
     }
 }
 
-/* The run from chunk `begin` on: sums of all warps lie in shared memory. */
-template <class Cache, class Keys, class Adjust>
-CAIRN_INLINE void fold_run(const attend_params &p, const tile &at, Cache cache, Keys &keys, int begin,
-                           int end, unsigned char *memory, Adjust adjust) {
-    const int value_step = p.at.kv_heads * (TOKENS ? p.at.page_size : PAGE) * DIM;
-    key_piece piece[WARP_PIECES];
-    const auto none = [](int, int, bool) { return false; };
-    unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
-    keys.look_up(begin);
-    keys.find(begin, piece);
-    fetch_keys(cache, piece, mine, none);
-    fetch_values(cache, value_step, piece, mine, none);
-    copy_async_commit();
-    load_queries(p, at.head, at.count, memory);
-    copy_async_wait<0>();
-    block_sync();
-    const float factor = ADJUSTED ? 1.0f : p.scale * LOG2_E;
-    attend_run(cache, value_step, memory, begin, end, at.count, factor, piece, keys,
-               [](const key_piece &from, int) { return from.last; }, adjust);
-    block_sync();
+/* Writes the sums of run number `run`, which the warps left, step after step from `parts`. */
+CAIRN_INLINE void put_run(const attend_params &p, const tile &at, int run, const unsigned char *parts,
+                          int step, unsigned char *memory) {
+    const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit;
+    const int64_t first = (slot * at.runs(p) + run) * at.most;
+    merge_warps(
+        memory, parts, step, at.count,
+        [&](int m, int d, float v) { p.partial[(first + m) * DIM + d] = v; },
+        [&](int m, float top, float total) {
+            ((f32x2 *)p.sums)[first + m] = f32x2{top, total};
+        });
 }
 
-/* Writes the run's sums, and as the last of `runs` the row. */
-CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs,
-                             unsigned char *memory) {
-    const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit;
-    const int run = at.run, most = at.most, count = at.count;
-    float *parts = p.partial + slot * grid_blocks() * most * DIM;
-    f32x2 *sums = (f32x2 *)p.sums + slot * grid_blocks() * most;
-    merge_warps(
-        memory, count,
-        [&](int m, int d, float v) { parts[((int64_t)run * most + m) * DIM + d] = v; },
-        [&](int m, float top, float total) { sums[run * most + m] = f32x2{top, total}; });
-    if (!last_to_arrive(p.arrived + slot, runs, (uint32_t *)(memory + TOTALS_AT))) return;
-    merge_parts(p, at, parts, sums, runs);
+/* What a block needs to know again once its runs are folded: it waits in shared memory so that the
+ * registers are the keys' own. */
+struct chain_place {
+    int32_t blocks, runs, run; /* of the row; chunks of a run */
+};
+CAIRN_INLINE chain_place *place_of(unsigned char *memory) {
+    return (chain_place *)(memory + WORDS_AT);
+}
+
+/* Chunks [begin, end), in runs of `run` chunks, from one on. */
+template <class Cache, class Keys, class Adjust>
+CAIRN_INLINE void fold_runs(const attend_params &p, const tile &at, Cache cache, Keys &keys, int begin,
+                            int end, unsigned char *memory, Adjust adjust) {
+    typedef typename store_of<Cache>::type Store;
+    constexpr int STAGES = Store::STAGES, ROWS = LAYOUT_CHAIN_ROWS;
+    const int value_step = p.at.kv_heads * (TOKENS ? p.at.page_size : PAGE) * DIM;
+    key_piece piece[STAGES * WARP_PIECES];
+    const auto none = [](int, int, bool) { return false; };
+    const auto last = [](const key_piece &from, int) { return from.last; };
+    unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
+#pragma unroll
+    for (int i = 0; i < STAGES; i++) {
+        const int chunk = begin + i;
+        unsigned char *to = mine + chunk % STAGES * (KEYS_BYTES / STAGES);
+        if (i > 0 && chunk >= end) {
+            copy_async_commit();
+            copy_async_commit();
+            continue;
+        }
+        if (i == 0) keys.look_up(chunk);
+        else keys.reach(chunk);
+        keys.find(chunk, piece + i * WARP_PIECES);
+        fetch_keys(cache, piece + i * WARP_PIECES, to, none);
+        if (i > 0) copy_async_commit();
+        fetch_values(cache, value_step, piece + i * WARP_PIECES, to, none);
+        copy_async_commit();
+    }
+    load_queries(p, at.head, at.count, memory);
+    copy_async_wait<2 * STAGES - 2>();
+    block_sync();
+    const float factor = ADJUSTED ? 1.0f : p.scale * LOG2_E;
+    if constexpr (CHAINED) {
+#pragma unroll 1
+        while (begin < end) {
+            float *parts = (float *)(memory + CHAIN_AT) + warp_id() * ROWS * DIM;
+            const int stop = min_of(begin + place_of(memory)->run, end);
+            attend_chunks(cache, value_step, memory, begin, stop, end, parts, at.count, factor, piece,
+                          keys, last, adjust);
+            block_sync();
+            put_run(p, at, begin / place_of(memory)->run, memory + CHAIN_AT, ROWS * DIM * 4, memory);
+            begin = stop;
+            block_sync();
+        }
+    } else {
+        attend_run(cache, value_step, memory, begin, end, at.count, factor, piece, keys, last, adjust);
+        block_sync();
+        put_run(p, at, at.block, memory, 2 * KEYS_BYTES, memory);
+    }
+}
+
+/* The last of the row's blocks to end merges its runs. */
+CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs, unsigned char *memory) {
+    int blocks = runs;
+    if constexpr (CHAINED) blocks = place_of(memory)->blocks, runs = place_of(memory)->runs;
+    const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit, first = slot * at.runs(p) * at.most;
+    if (!last_to_arrive(p.arrived + slot, blocks, (uint32_t *)(memory + TOTALS_AT))) return;
+    merge_parts(p, at, p.partial + first * DIM, (const f32x2 *)p.sums + first, runs);
 }
 
 /* Pages, by what the abilities say. */
@@ -178,22 +227,26 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
     list.row = paged_find(p.at, at.r);
     if (MASKED && list.row.valid) list.row.valid = masked.find(p, list.row, at.r);
     if (!list.row.valid) {
-        if (at.run == 0) write_nothing(p, at.head, at.count);
+        if (at.block == 0) write_nothing(p, at.head, at.count);
         return;
     }
-    list.find(p, at.kv_head, at.run);
+    list.find(p, at.kv_head, at.block);
 
-    const int chunks = layout_chunks(list.length, PAGE, DIM), runs = ceil_div(chunks, list.run);
-    const int begin = at.run * list.run, end = min_of(begin + list.run, chunks);
-    if (PARTED && chunks == 0 && at.run == 0) write_nothing(p, at.head, at.count);
+    const int chunks = layout_chunks(list.length, PAGE, DIM);
+    const int begin = at.block * list.span, end = min_of(begin + list.span, chunks);
+    const int runs = ceil_div(chunks, list.run);
+    if (PARTED && chunks == 0 && at.block == 0) write_nothing(p, at.head, at.count);
     if (begin >= end) return;
+    if (CHAINED && thread_id() == 0)
+        *place_of(memory) = chain_place{ceil_div(chunks, list.span), runs, list.run};
     const int sees = list.row.position + 1;
     const listed_pieces<row_pages> pieces = {
         {p, list}, p.at.kv_heads, at.kv_head, sees, p.sinks, end, {}};
-    if constexpr (CAIRN_ABILITIES == 0) {
+    if constexpr ((CAIRN_ABILITIES & ~ATTEND_CHAINED) == 0) {
         listed_pieces<row_pages> plain = pieces;
         const uint16_t *cache = p.at.cache;
-        fold_run(p, at, cache, plain, begin, end, memory, [](int, const key_piece *, float (*)[4]) {});
+        fold_runs(p, at, cache, plain, begin, end, memory,
+                  [](int, const key_piece *, float (*)[4]) {});
     } else {
         real_pieces<row_pages> keys = {pieces};
         const kept_cache<row_pages> cache = {p.at.cache, p.scales, pieces.source, 0};
@@ -204,22 +257,27 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
             const int64_t chosen = (int64_t)at.r * p.at.kv_heads + at.kv_head;
             const bool shared = p.weight_heads == p.at.kv_heads;
             weighed = min_of(list.low, ceil_div(end * CHUNK, PAGE)) - from;
-            load_queries(p, at.head, at.count, memory);
-            block_sync();
-            weigh_pages(p, pieces.source, from, weighed, low_entries(p.at.max_pages),
-                        p.selected + chosen * p.topk,
-                        p.weights + (shared ? chosen : at.head) * p.topk, shared ? 0 : p.topk,
-                        at.count, at.kv_head, memory, list.bias(p));
-            block_sync();
+            const int32_t *pages = low_entries(p.at.max_pages), *selected = p.selected + chosen * p.topk;
+            const float *weights = p.weights + (shared ? chosen : at.head) * p.topk;
+            const int step = shared ? 0 : p.topk;
+            if constexpr (MEETING) {
+                place_weights(p, weighed, pages, selected, weights, step, at.count, list.bias(p));
+            } else {
+                load_queries(p, at.head, at.count, memory);
+                block_sync();
+                weigh_pages(p, pieces.source, from, weighed, pages, selected, weights, step, at.count,
+                            at.kv_head, memory, list.bias(p));
+                block_sync();
+            }
         }
-        fold_run(p, at, cache, keys, begin, end, memory,
+        fold_runs(p, at, cache, keys, begin, end, memory,
                  [&](int chunk, const key_piece *piece, float (*s)[4]) {
                      const int first = chunk * CHUNK + warp_id() * WARP_KEYS;
                      if constexpr (ADJUSTED)
                          change_scores(s, [&](int m, int i, int key, float v) {
                              v = score_of(p, v);
                              const int entry = (first + i * 16) / PAGE - from;
-                             if (TWO_LEVEL && entry < weighed && m < at.count)
+                             if (TWO_LEVEL && !MEETING && entry < weighed && m < at.count)
                                  v += bias[entry * 16 + m];
                              const int position = piece[i].position + key;
                              if (MASKED && position < sees &&
@@ -227,6 +285,9 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
                                  v = NO_SCORE;
                              return v;
                          });
+                     if constexpr (MEETING)
+                         meet_pages(piece, chunk, chunk * CHUNK / PAGE - from, weighed, at.count, bias,
+                                    list.bias(p) + (list.span * CHUNK / PAGE + 2) * 16, s);
                  });
     }
     merge_tile(p, at, runs, memory);
@@ -234,20 +295,23 @@ CAIRN_INLINE void attend_listed(const attend_params &p, const tile &at, unsigned
 
 /* Tokens: the ids of a row, or of its request. */
 CAIRN_INLINE void attend_tokens(const attend_params &p, const tile &at, unsigned char *memory) {
-    token_pieces keys = {p, {}, at.kv_head, -1, 0};
+    token_pieces keys = {p, {}, at.kv_head, -1, {}};
     const bool valid = keys.of.find(p, at.r);
     const int chunks = valid ? ceil_div(keys.of.length, CHUNK) : 0;
-    const int run = layout_run(chunks, p.at.kv_heads), runs = ceil_div(chunks, run);
-    const int begin = at.run * run, end = min_of(begin + run, chunks);
-    if (chunks == 0 && at.run == 0) write_nothing(p, at.head, at.count);
+    const int run = layout_run(chunks, p.at.kv_heads);
+    const int span = CHAINED ? run * layout_chained(p.chain, run) : run, runs = ceil_div(chunks, run);
+    const int begin = at.block * span, end = min_of(begin + span, chunks);
+    if (chunks == 0 && at.block == 0) write_nothing(p, at.head, at.count);
     if (begin >= end) return;
+    if (CHAINED && thread_id() == 0) *place_of(memory) = chain_place{ceil_div(chunks, span), runs, run};
     const kept_cache<token_pieces> cache = {p.at.cache, p.scales, keys, 0};
-    fold_run(p, at, cache, keys, begin, end, memory,
-             [&](int, const key_piece *, float (*s)[4]) {
-                 change_scores(s, [&](int, int i, int key, float v) {
-                     return keys.seen >> (i * 16 + key) & 1 ? score_of(p, v) : NO_SCORE;
-                 });
-             });
+    fold_runs(p, at, cache, keys, begin, end, memory,
+              [&](int chunk, const key_piece *, float (*s)[4]) {
+                  const uint32_t seen = keys.seen_of(chunk);
+                  change_scores(s, [&](int, int i, int key, float v) {
+                      return seen >> (i * 16 + key) & 1 ? score_of(p, v) : NO_SCORE;
+                  });
+              });
     merge_tile(p, at, runs, memory);
 }
 

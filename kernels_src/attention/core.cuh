@@ -47,6 +47,40 @@ CAIRN_INLINE uint32_t value_at(int key, int piece) {
 /* Where the partial output of a warp lies, over its own keys and values: row m, dimension d. */
 CAIRN_INLINE int part_at(int m, int d) { return m * DIM + (d ^ (m & 3) << 3); }
 
+/* Scales that a cache without scales has: of keys, and what a key's weight e^(s - m) is taken times
+ * before it meets its values, as are the sums before. */
+struct no_scales {
+    static constexpr bool LAZY = false; /* sums are left alone where they stay as they are */
+
+    CAIRN_MEMBER explicit no_scales(unsigned char *) {}
+    CAIRN_MEMBER void of_keys(int, float (*)[4]) const {}
+    CAIRN_MEMBER void of_values(int) const {}
+    CAIRN_MEMBER float weight(int, float e) const { return e; }
+    CAIRN_MEMBER float fade(float old) const { return old; }
+    CAIRN_MEMBER float whole(float v) const { return v; }
+};
+
+/* How the keys of a cache lie there, as pieces of 16 bytes, of STAGES chunks at a time, and how they
+ * become operands. Another kind of cache has a struct like this one. */
+struct half_store {
+    static constexpr int STAGES = 1, PARTS = PIECES;
+    static constexpr bool TURNED = false; /* even and odd dimensions of 16 lie apart in the sums */
+    typedef no_scales Scales;
+
+    CAIRN_METHOD uint32_t place_key(int key, int part) { return key_at(key, part); }
+    CAIRN_METHOD uint32_t place_value(int key, int part) { return value_at(key, part); }
+    /* Eight values of a key. */
+    CAIRN_METHOD u32x4 key(const unsigned char *keys, int key, int piece) {
+        return *(const u32x4 *)(keys + key_at(key, piece));
+    }
+    /* Values 16n.. of keys 16k.. as two B operands. */
+    CAIRN_METHOD void values(const unsigned char *values, int k, int n, uint32_t *b) {
+        const int lane = lane_id(), key = k * 16 + (lane / 8 & 1) * 8 + lane % 8;
+        load_matrix_transposed_x4(b, shared_addr(values + value_at(key, 2 * n + lane / 16)));
+    }
+};
+template <class Cache> struct store_of { typedef half_store type; };
+
 /* ---- keys and values ---- */
 
 /* Sixteen keys of a warp: values from the layer's cache to them, the position of the first, and the
@@ -72,11 +106,12 @@ CAIRN_INLINE void fetch_part(const uint16_t *cache, const key_piece &piece, int,
 template <class Cache, class Place, class Skip>
 CAIRN_INLINE void fetch_pieces(Cache cache, const key_piece *piece, shared_addr to,
                                Place place, Skip skip) {
+    constexpr int PARTS = store_of<Cache>::type::PARTS;
 #pragma unroll
     for (int i = 0; i < WARP_PIECES; i++) {
 #pragma unroll FETCHES
-        for (int n = lane_id(); n < 16 * PIECES; n += WARP) {
-            const int slot = n / PIECES, part = n % PIECES;
+        for (int n = lane_id(); n < 16 * PARTS; n += WARP) {
+            const int slot = n / PARTS, part = n % PARTS;
             const bool seen = slot <= piece[i].last;
             if (skip(i, piece[i].position + slot, seen)) continue;
             fetch_part(cache, piece[i], i, slot, part, seen, to + place(i * 16 + slot, part));
@@ -87,15 +122,17 @@ CAIRN_INLINE void fetch_pieces(Cache cache, const key_piece *piece, shared_addr 
 template <class Cache, class Skip>
 CAIRN_INLINE void fetch_keys(Cache cache, const key_piece *piece, unsigned char *mine,
                              Skip skip) {
+    typedef typename store_of<Cache>::type Store;
     fetch_pieces(cache, piece, shared_addr(mine),
-                 [](int key, int part) { return key_at(key, part); }, skip);
+                 [](int key, int part) { return Store::place_key(key, part); }, skip);
 }
 /* value_step: values from a key to its value. */
 template <class Cache, class Skip>
 CAIRN_INLINE void fetch_values(Cache cache, int value_step, const key_piece *piece,
                                unsigned char *mine, Skip skip) {
+    typedef typename store_of<Cache>::type Store;
     fetch_pieces(cache + value_step, piece, shared_addr(mine + KEYS_BYTES),
-                 [](int key, int part) { return value_at(key, part); }, skip);
+                 [](int key, int part) { return Store::place_value(key, part); }, skip);
 }
 
 /* ---- lists of pages ---- */
@@ -188,7 +225,7 @@ struct running {
 
 /* s[n]: products of queries g, g + 8 with keys 8n.. at key_at. queries(u, a): dimensions 32u.. of
  * both as two A operands. */
-template <int KEYS, class Queries>
+template <int KEYS, class Store = half_store, class Queries>
 CAIRN_INLINE void score_keys(Queries queries, const unsigned char *keys, float (*s)[4]) {
     const int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
@@ -201,7 +238,7 @@ CAIRN_INLINE void score_keys(Queries queries, const unsigned char *keys, float (
         queries(u, a);
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) {
-            u32x4 b = *(const u32x4 *)(keys + key_at(n * 8 + g, u * 4 + t));
+            u32x4 b = Store::key(keys, n * 8 + g, u * 4 + t);
             uint32_t first[2] = {b.x, b.y}, second[2] = {b.z, b.w};
             mma_f16(s[n], a, first);
             mma_f16(s[n], a + 4, second);
@@ -218,9 +255,9 @@ CAIRN_INLINE void query_operands(u32x4 low, u32x4 high, uint32_t *a) {
 /* Folds the scores of rows g (half 0) or g + 8 (half 1) into the running softmax and leaves their
  * weights as an A operand. last[i] is the last key that the row sees of keys 16i.., counted from
  * there. */
-template <int KEYS>
+template <int KEYS, class Scales = no_scales>
 CAIRN_INLINE void fold_scores(running &r, float (*s)[4], int half, const int *last, float factor,
-                              uint32_t *weights) {
+                              uint32_t *weights, const Scales &times = Scales(nullptr)) {
     const int t = lane_id() % 4;
     float top = r.top[half], total = 0.0f;
 #pragma unroll
@@ -237,25 +274,26 @@ CAIRN_INLINE void fold_scores(running &r, float (*s)[4], int half, const int *la
     for (int n = 0; n < KEYS / 8; n++) {
         float e0 = exp2_fast(s[n][2 * half] - base), e1 = exp2_fast(s[n][2 * half + 1] - base);
         total += e0 + e1;
-        weights[n / 2 * 4 + n % 2 * 2 + half] = pack_f16x2(e0, e1);
+        weights[n / 2 * 4 + n % 2 * 2 + half] =
+            pack_f16x2(times.weight(2 * n, e0), times.weight(2 * n + 1, e1));
     }
     r.top[half] = top;
     r.total[half] = fma_f32(r.total[half], old, quad_sum(total));
+    if (Scales::LAZY && !warp_ballot(times.fade(old) != 1.0f)) return;
 #pragma unroll
-    for (int n = 0; n < DIM / 8; n++) r.o[n][2 * half] *= old, r.o[n][2 * half + 1] *= old;
+    for (int n = 0; n < DIM / 8; n++)
+        r.o[n][2 * half] *= times.fade(old), r.o[n][2 * half + 1] *= times.fade(old);
 }
 
 /* Adds P V; values [KEYS, DIM] at value_at. */
-template <int KEYS>
+template <int KEYS, class Store = half_store>
 CAIRN_INLINE void add_values(running &r, const uint32_t *weights, const unsigned char *values) {
-    const int lane = lane_id();
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++) {
-        const int key = k * 16 + (lane / 8 & 1) * 8 + lane % 8;
 #pragma unroll
         for (int n = 0; n < DIM / 16; n++) {
             uint32_t b[4];
-            load_matrix_transposed_x4(b, shared_addr(values + value_at(key, 2 * n + lane / 16)));
+            Store::values(values, k, n, b);
             mma_f16(r.o[2 * n], weights + 4 * k, b);
             mma_f16(r.o[2 * n + 1], weights + 4 * k, b + 2);
         }
@@ -264,77 +302,114 @@ CAIRN_INLINE void add_values(running &r, const uint32_t *weights, const unsigned
 
 /* ---- a run ---- */
 
+/* The sums of a warp's rows into `part` and to the other warps. */
+template <class Store, class Scales>
+CAIRN_INLINE void put_sums(const running &r, const Scales &scales, int count, float *part,
+                           unsigned char *memory) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int m = g + half * 8, h = 2 * half;
+        if (m >= count) continue;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++) {
+            const int d = Store::TURNED ? n / 2 * 16 + 4 * t + n % 2 * 2 : n * 8 + 2 * t;
+            f32x2 v = {r.o[n][h], r.o[n][h + 1]};
+            if (Store::TURNED) v = f32x2{r.o[n & ~1][h + n % 2], r.o[n | 1][h + n % 2]};
+            *(f32x2 *)(part + part_at(m, d)) = f32x2{scales.whole(v.x), scales.whole(v.y)};
+        }
+        if (t == 0)
+            ((f32x2 *)(memory + TOTALS_AT))[m * CORE_WARPS + warp_id()] =
+                f32x2{r.top[half], r.total[half]};
+    }
+}
+
 /* One warp: chunks [first, end), of which the first lies in shared memory as do the queries, once
- * copies and a block_sync are waited for. keys.find(chunk, piece), after keys.reach(chunk): the
- * warp's pieces of a chunk; last(piece, m): the last of its keys that row m sees; adjust(chunk,
- * piece, s): what becomes of the scores s of score_keys. */
+ * copies and a block_sync are waited for; and as many more as the store has stages are under way, a
+ * group of copies for keys and one for values. keys.find(chunk, piece), after keys.reach(chunk): the
+ * warp's pieces of a chunk; piece: those of the chunks that are there. last(piece, m): the last of
+ * its keys that row m sees; adjust(chunk, piece, s): what becomes of the scores s of score_keys.
+ * Chunks from `end` up to `stop` are fetched ahead, and lie there as the first did when the next
+ * such call begins: then the warp's sums do not lie over its keys but at `parts`. */
 template <class Cache, class Keys, class Last, class Adjust>
-CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory, int first, int end,
-                             int count, float factor, key_piece *piece, Keys &keys, Last last,
-                             Adjust adjust) {
+CAIRN_INLINE void attend_chunks(Cache cache, int value_step, unsigned char *memory, int first,
+                                int end, int stop, float *parts, int count, float factor,
+                                key_piece *piece, Keys &keys, Last last, Adjust adjust) {
+    typedef typename store_of<Cache>::type Store;
+    constexpr int STAGES = Store::STAGES, PENDING = 2 * STAGES - 1;
     const int g = lane_id() / 4, t = lane_id() % 4;
     const auto none = [](int, int, bool) { return false; };
+    const bool chained = parts != nullptr;
     unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
+    typename Store::Scales scales(memory);
     running r;
     r.clear();
 #pragma unroll 1
     for (int chunk = first; chunk < end; chunk++) {
         float s[WARP_KEYS / 8][4];
         uint32_t weights[WARP_KEYS / 4] = {};
-        if (chunk > first) {
-            copy_async_wait<1>(); /* its keys are here, its values may be under way */
+        const int stage = chunk % STAGES;
+        unsigned char *at = mine + stage * (KEYS_BYTES / STAGES);
+        if (chained || chunk > first) {
+            copy_async_wait<PENDING>(); /* its keys are here, its values may be under way */
             warp_sync();
         }
-        score_keys<WARP_KEYS>(
+        score_keys<WARP_KEYS, Store>(
             [&](int u, uint32_t *a) {
                 const unsigned char *from = memory + QUERIES_AT;
                 u32x4 low = *(const u32x4 *)(from + key_at(g, u * 4 + t)), high = {};
                 if (count > 8) high = *(const u32x4 *)(from + key_at(g + 8, u * 4 + t));
                 query_operands(low, high, a);
             },
-            mine, s);
+            at, s);
+        scales.of_keys(stage, s);
         adjust(chunk, piece, s);
         warp_sync();
-        if (chunk + 1 < end) {
-            key_piece next[WARP_PIECES];
-            keys.reach(chunk + 1);
-            keys.find(chunk + 1, next);
-            fetch_keys(cache, next, mine, none);
+        key_piece next[WARP_PIECES];
+        if (chunk + STAGES < stop) {
+            keys.reach(chunk + STAGES);
+            keys.find(chunk + STAGES, next);
+            fetch_keys(cache, next, at, none);
         }
         copy_async_commit();
+        if (STAGES > 1) {
+            copy_async_wait<PENDING>();
+            warp_sync();
+        }
+        scales.of_values(stage);
         for (int half = 0; half < 2 && half * 8 < count; half++) {
             int seen[WARP_PIECES];
 #pragma unroll
             for (int i = 0; i < WARP_PIECES; i++) seen[i] = last(piece[i], g + half * 8);
-            if (half) fold_scores<WARP_KEYS>(r, s, 1, seen, factor, weights);
-            else fold_scores<WARP_KEYS>(r, s, 0, seen, factor, weights);
+            if (half) fold_scores<WARP_KEYS>(r, s, 1, seen, factor, weights, scales);
+            else fold_scores<WARP_KEYS>(r, s, 0, seen, factor, weights, scales);
         }
-        if (chunk > first) {
-            copy_async_wait<1>();
+        if (STAGES == 1 && (chained || chunk > first)) {
+            copy_async_wait<PENDING>();
             warp_sync();
         }
-        add_values<WARP_KEYS>(r, weights, mine + KEYS_BYTES);
+        add_values<WARP_KEYS, Store>(r, weights, at + KEYS_BYTES);
         warp_sync();
-        if (chunk + 1 < end) {
-            keys.find(chunk + 1, piece);
-            fetch_values(cache, value_step, piece, mine, none);
+#pragma unroll
+        for (int i = 0; i < WARP_PIECES * (STAGES - 1); i++) piece[i] = piece[i + WARP_PIECES];
+        if (chunk + STAGES < stop) {
+            key_piece *behind = piece + WARP_PIECES * (STAGES - 1);
+            if (STAGES == 1) keys.find(chunk + STAGES, behind);
+            for (int i = 0; i < WARP_PIECES && STAGES > 1; i++) behind[i] = next[i];
+            fetch_values(cache, value_step, behind, at, none);
         }
         copy_async_commit();
     }
-    float *part = (float *)mine;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int m = g + half * 8;
-        if (m >= count) continue;
-#pragma unroll
-        for (int n = 0; n < DIM / 8; n++)
-            *(f32x2 *)(part + part_at(m, n * 8 + 2 * t)) =
-                f32x2{r.o[n][2 * half], r.o[n][2 * half + 1]};
-        if (t == 0)
-            ((f32x2 *)(memory + TOTALS_AT))[m * CORE_WARPS + warp_id()] =
-                f32x2{r.top[half], r.total[half]};
-    }
+    put_sums<Store>(r, scales, count, chained ? parts : (float *)mine, memory);
     warp_sync();
+}
+
+template <class Cache, class Keys, class Last, class Adjust>
+CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory, int first, int end,
+                             int count, float factor, key_piece *piece, Keys &keys, Last last,
+                             Adjust adjust) {
+    attend_chunks(cache, value_step, memory, first, end, end, nullptr, count, factor, piece, keys,
+                  last, adjust);
 }
 
 template <class Cache, class Keys, class Last>
@@ -345,9 +420,10 @@ CAIRN_INLINE void attend_run(Cache cache, int value_step, unsigned char *memory,
 }
 
 /* Merges what the warps left, after a block_sync: value(m, d, v), and sums(m, top, total) once for
- * every row. All threads. */
+ * every row. All threads. parts, step: where the first warp's sums lie, and the next ones' from it. */
 template <class Value, class Sums>
-CAIRN_INLINE void merge_warps(const unsigned char *memory, int count, Value value, Sums sums) {
+CAIRN_INLINE void merge_warps(const unsigned char *memory, const unsigned char *parts, int step,
+                              int count, Value value, Sums sums) {
 #pragma unroll 1
     for (int i = thread_id(); i < count * DIM; i += block_threads()) {
         const int m = i / DIM, d = i % DIM;
@@ -358,13 +434,18 @@ CAIRN_INLINE void merge_warps(const unsigned char *memory, int count, Value valu
 #pragma unroll
         for (int w = 0; w < CORE_WARPS; w++) {
             const float weight = exp2_fast(own[w].x - top);
-            const float *part = (const float *)(memory + w * 2 * KEYS_BYTES);
+            const float *part = (const float *)(parts + w * step);
             total = fma_f32(weight, own[w].y, total);
             v = fma_f32(weight, part[part_at(m, d)], v);
         }
         value(m, d, v);
         if (d == 0) sums(m, top, total);
     }
+}
+
+template <class Value, class Sums>
+CAIRN_INLINE void merge_warps(const unsigned char *memory, int count, Value value, Sums sums) {
+    merge_warps(memory, memory, 2 * KEYS_BYTES, count, value, sums);
 }
 
 /* ---- the merge of runs: o = sum_c 2^(m_c - m) o_c / l ----

@@ -153,9 +153,9 @@ CAIRN_KERNEL(attend_latent, THREADS, 2, attend_params) {
     at.find(p);
     list.find(p, at.r);
     const int chunks = ceil_div(list.length, (int)LATENT_CHUNK);
-    const int runs = ceil_div(chunks, (int)LATENT_RUN), begin = at.run * LATENT_RUN;
+    const int runs = ceil_div(chunks, (int)LATENT_RUN), begin = at.block * LATENT_RUN;
     const int end = min_of(begin + LATENT_RUN, chunks);
-    if (chunks == 0 && at.run == 0) write_nothing(p, at.head, at.count);
+    if (chunks == 0 && at.block == 0) write_nothing(p, at.head, at.count);
     if (begin >= end) return;
     for (int i = thread_id(); i < 16 * KEY_PIECES; i += THREADS) {
         const int m = i / KEY_PIECES, piece = i % KEY_PIECES;
@@ -175,7 +175,7 @@ CAIRN_KERNEL(attend_latent, THREADS, 2, attend_params) {
     f32x2 *sums = (f32x2 *)p.sums + slot;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int64_t row = (int64_t)at.run * at.most + g + half * 8;
+        const int64_t row = (int64_t)at.block * at.most + g + half * 8;
         if (g + half * 8 >= at.count) continue;
 #pragma unroll
         for (int n = 0; n < WARP_VALUES / 8; n++)

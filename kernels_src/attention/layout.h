@@ -110,6 +110,25 @@ CAIRN_LAYOUT int layout_attend_bytes(int dim) {
            16 * layout_warps(dim) * 8 + 32;
 }
 
+/* Besides: the scales of two chunks of bytes; the sums of the warps, where a block takes several runs
+ * and fetches the next while it merges one: of tiles of up to LAYOUT_CHAIN_ROWS queries. */
+enum { LAYOUT_CHAIN_ROWS = 4 };
+CAIRN_LAYOUT int layout_scale_bytes(int dim) { return layout_chunk(dim) * 16; }
+CAIRN_LAYOUT int layout_chain_bytes(int dim) {
+    return layout_warps(dim) * LAYOUT_CHAIN_ROWS * dim * 4;
+}
+
+/* Runs of so many chunks that one block takes. */
+CAIRN_LAYOUT int layout_chained(int chain, int run) { return chain > run ? chain / run : 1; }
+
+/* Of attention/packed.cu: queries and keys of a tile; memory for one of queries, two of keys and values. */
+CAIRN_LAYOUT int layout_packed_rows(int dim) { return dim > 128 ? 64 : 128; }
+CAIRN_LAYOUT int layout_packed_keys(int dim) { return dim > 128 ? 16 : 32; }
+CAIRN_LAYOUT int layout_packed_bytes(int dim) {
+    return (4 * layout_packed_keys(dim) + layout_packed_rows(dim)) * dim * 2 +
+           layout_packed_rows(dim) * 12 + 32;
+}
+
 /* Of step/prompt_attend.cu: two tiles of keys and values, of large heads 64 queries too. */
 CAIRN_LAYOUT int layout_prompt_bytes(int dim) { return (dim > 128 ? 384 : 512) * dim; }
 
@@ -123,8 +142,17 @@ CAIRN_LAYOUT int layout_latent_bytes(void) {
     return (32 + 16) * 576 * 2 + 16 * 40 * 2 + 2 * 4 * 16 * 4 + 32 * 8;
 }
 
-/* Besides, where pages have weights: one for each page of a run and row of a tile. */
-CAIRN_LAYOUT int layout_bias_bytes(int run_pages) { return (run_pages + 2) * 16 * 4; }
+/* Of attention/latent_wide.cu: 64 queries and two tiles of 64 keys of 576 values, weights, the warps'
+ * sums, shares, ids. */
+CAIRN_LAYOUT int layout_latent_wide_bytes(void) {
+    return (64 + 2 * 64) * 576 * 2 + 64 * 64 * 2 + 2 * 4 * 64 * 4 + 64 * 4 + 3 * 64 * 4;
+}
+
+/* Besides, where pages have weights: one for each page of a run and row of a tile, and what the warps
+ * tell each other of two chunks. */
+CAIRN_LAYOUT int layout_bias_bytes(int run_pages, int dim) {
+    return (run_pages + 2) * 16 * 4 + layout_chunk(dim) * 16;
+}
 
 /* Shared memory of select/core.cuh with so many pages: keys; the parts of the queries, then counts;
  * bits; and a little for all threads to meet in. */

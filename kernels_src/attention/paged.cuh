@@ -30,19 +30,24 @@ CAIRN_INLINE bool paged_holds(const paged_rows &at, const paged_row &row, int64_
     return position / at.page_size < at.max_pages;
 }
 
-/* Thread 0 reports what is out of range; an invalid row is to be skipped. */
-CAIRN_INLINE paged_row paged_find(const paged_rows &at, int r) {
+/* Row r as it stands; what is out of range is reported where `tells`. */
+CAIRN_INLINE paged_row paged_look(const paged_rows &at, int r, bool tells = true) {
     int sequence = at.sequences ? at.sequences[r] : r, position = at.positions[r];
     bool known = sequence >= 0 && sequence < at.sequence_count;
     bool inside = position >= 0;
     if constexpr (CAIRN_PAGES_CSR)
         inside = inside && known && paged_holds(at, paged_row{known, position, sequence}, position);
     else inside = inside && position / at.page_size < at.max_pages;
-    if (thread_id() == 0) {
+    if (tells) {
         if (!known) report_error(at.error, CAIRN_FAULT_ID, r, sequence);
         else if (!inside) report_error(at.error, CAIRN_FAULT_POSITION, r, position);
     }
     return {known && inside, position, sequence};
+}
+
+/* For a whole block: thread 0 reports; an invalid row is to be skipped. */
+CAIRN_INLINE paged_row paged_find(const paged_rows &at, int r) {
+    return paged_look(at, r, thread_id() == 0);
 }
 
 /* Asks for the table's word of logical page c, so that paged_physical will find it near. */

@@ -4,8 +4,9 @@
 
 constexpr int THREADS = CORE_WARPS * WARP;
 
-CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count) {
-    for (int i = thread_id(); i < count * DIM; i += THREADS) {
+CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count,
+                                int threads = THREADS) {
+    for (int i = thread_id(); i < count * DIM; i += threads) {
         p.out[head * DIM + i] = 0.0f;
         if (p.lse && i < count) p.lse[head + i] = as_f32(0xff800000u);
     }
@@ -13,24 +14,27 @@ CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count)
 
 /* The block's place: tiles of queries, of which this block has `count` from row `head` on. */
 struct tile {
-    int run, unit, r, kv_head, count, most;
+    int block, unit, r, kv_head, count, most;
     int64_t head;
 
-    CAIRN_MEMBER void find(const attend_params &p) {
-        const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, 16);
-        run = block_id(), unit = block_id_y(), r = block_id_z();
-        most = min_of(group, 16); /* rows of a tile */
-        const int query = unit % tiles * 16;
-        kv_head = unit / tiles, count = min_of(group - query, 16);
+    template <int QUERIES = 16> CAIRN_MEMBER void find(const attend_params &p) {
+        const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, QUERIES);
+        block = block_id(), unit = block_id_y(), r = block_id_z();
+        most = min_of(group, QUERIES); /* rows of a tile */
+        const int query = unit % tiles * QUERIES;
+        kv_head = unit / tiles, count = min_of(group - query, QUERIES);
         head = (int64_t)r * p.heads + kv_head * group + query;
     }
+    /* The most runs that a row may have. */
+    CAIRN_MEMBER int runs(const attend_params &p) const { return CHAINED ? p.runs : grid_blocks(); }
 };
 
 /* By the last block: the row from its runs' values [runs, most, DIM] and (m, l) [runs, most]. */
+template <int WARPS = CORE_WARPS>
 CAIRN_INLINE void merge_parts(const attend_params &p, const tile &at, const float *parts,
                               const f32x2 *sums, int runs) {
     const int t = lane_id() % 4, number = t * 8 + scattered(lane_id() / 4), count = at.count;
-    for (int i = warp_id(); i < count * (DIM / 32); i += CORE_WARPS) {
+    for (int i = warp_id(); i < count * (DIM / 32); i += WARPS) {
         const int m = i / (DIM / 32), d = i % (DIM / 32) * 32;
         const merged out = merge_runs(
             runs,

@@ -27,7 +27,6 @@ constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP, PRODUCT
 constexpr int SLICE_UNITS = 16;         /* 64 registers of x */
 constexpr int RING_BYTES = 72 * 1024;   /* of all warps: two blocks share a multiprocessor */
 constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once */
-constexpr int TOTALS = 4;               /* tiles of a block whose sums wait for the next part */
 
 /* ---- how K is cut ---- */
 
@@ -42,6 +41,7 @@ template <int FORMAT, int INPUTS> struct product_cut {
     static constexpr int TEAMS = PRODUCT_WARPS / WARPS; /* of a block, each with tiles of its own */
     static constexpr bool EVEN = SLICE * WARPS * PARTS == GROUPS;
     static constexpr int BYTES = GROUP * packed<FORMAT>::UNIT_BYTES; /* of a group */
+    static constexpr int UNITS = SLICE * GROUP;                      /* of a slice */
 };
 
 /* ---- groups as they are multiplied ---- */
@@ -80,6 +80,20 @@ template <int G> struct low_part {
     CAIRN_METHOD bool mine() { return lane_id() % 4 < LANES; }
     CAIRN_METHOD int at() { return lane_id() % 4 * 8 + lane_id() / 4; }
 };
+
+/* sum += s[row, unit] xs[unit, column] over the group, in units of a sum; scales: the lane's, two
+ * units of rows g and g + 8, zero where it has none. A is the scales twice, once for what f16 left. */
+template <int G>
+CAIRN_INLINE void add_sums(float *sum, float low, float high, const uint32_t *scales,
+                           const u32x2 *xs) {
+    const uint32_t a[4] = {scales[0], scales[1], scales[0], scales[1]};
+    u32x2 sums = {0, 0};
+    if (low_part<G>::mine()) sums = xs[low_part<G>::at()];
+    const uint32_t b[2] = {sums.x, sums.y};
+    float d[4] = {};
+    mma_f16(d, a, b);
+    add_scaled(sum, d, 32.0f / low, 32.0f / high);
+}
 
 /* sum += s[row, unit] xs[unit, column] over the group, in units of a sum: A is the scales twice,
  * once for what f16 left. s: [16 rows: g then g + 8][G] */
@@ -345,27 +359,26 @@ template <int G> struct group_of<PACK_F16, G> {
 };
 
 /* bias times the sum of x of each unit, for add_low; divided by 32, so that 32 of the largest f16
- * fit. */
+ * fit. Row u of A has ones for unit u alone, so that the products leave unit g of columns 2t, 2t + 1
+ * in a lane. */
 template <int G> CAIRN_INLINE void sum_units(const uint32_t (*b)[4], float bias, u32x2 *xs) {
-    const int t = lane_id() % 4;
-    float mine[2] = {};
+    float d[4] = {};
 #pragma unroll
     for (int u = 0; u < G; u++) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            f32x2 v = unpack_f16x2(b[u][i]);
-            sum = add_f32(sum, add_f32(v.x, v.y));
-        }
-        sum = add_f32(sum, shuffle_xor(sum, 1));
-        sum = add_f32(sum, shuffle_xor(sum, 2));
-        if (u / 2 == t) mine[u % 2] = sum;
+        const uint32_t ones = lane_anew() / 4 == u ? 0x3c003c00u : 0;
+        const uint32_t a[4] = {ones, 0, ones, 0};
+        mma_f16(d, a, b[u]);
+        mma_f16(d, a, b[u] + 2);
     }
-    mine[0] *= bias / 32.0f, mine[1] *= bias / 32.0f;
-    uint32_t high = pack_f16x2(mine[0], mine[1]);
-    f32x2 held = unpack_f16x2(high);
-    if (low_part<G>::mine())
-        xs[low_part<G>::at()] = u32x2{high, pack_f16x2(mine[0] - held.x, mine[1] - held.y)};
+    const float low = d[0] * (bias / 32.0f), high = d[1] * (bias / 32.0f);
+    const uint32_t held = pack_f16x2(low, high);
+    const f32x2 kept = unpack_f16x2(held);
+    const uint32_t rest = pack_f16x2(low - kept.x, high - kept.y);
+    const int g = lane_anew() / 4, t = lane_anew() % 4;
+    if (g >= max_of(G, 2)) return; /* of one unit the second is zero */
+    uint16_t *to = (uint16_t *)(xs + g / 2 * 8 + 2 * t) + g % 2;
+    to[0] = (uint16_t)held, to[2] = (uint16_t)rest;
+    to[4] = (uint16_t)(held >> 16), to[6] = (uint16_t)(rest >> 16);
 }
 
 /* ---- the ring of a warp ---- */
@@ -376,70 +389,70 @@ struct tile_range {
     int first, step, end;
 };
 
-/* Which slice a warp's ring asks for; in shared memory, since it is needed once a tile. */
-struct ring_place {
-    int tile, part, batch;
+/* Where a lane finds a group, STEP bytes before the next, and its part of a warp's copy of it to
+ * shared memory. Packed groups lie behind each other; dense/raw.cuh has others. */
+template <int FORMAT, int INPUTS> struct group_source {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    static constexpr int STEP = cut::BYTES;
+
+    CAIRN_METHOD const uint8_t *at(const uint8_t *weights, int tile, int group) {
+        return weights + ((int64_t)tile * cut::GROUPS + group) * STEP + lane_anew() * 16;
+    }
+    CAIRN_METHOD void copy(shared_addr to, const uint8_t *from) {
+#pragma unroll
+        for (int i = 0; i < STEP / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
+        if (STEP % 512 != 0 && lane_anew() < STEP % 512 / 16)
+            copy_async16_once(to + STEP / 512 * 512, from + STEP / 512 * 512);
+    }
 };
 
-/* The groups of a warp's slices, tile after tile; with several parts TOTALS tiles at a time, part
- * after part. The lanes keep addresses of their own. */
+/* The groups of a warp's slices: tile after tile, part after part. The lanes keep addresses of their
+ * own. */
 template <int FORMAT, int INPUTS> struct weight_ring {
     typedef product_cut<FORMAT, INPUTS> cut;
+    typedef group_source<FORMAT, INPUTS> source;
     static constexpr int BYTES = cut::BYTES, DEPTH = RING_BYTES / PRODUCT_WARPS / BYTES;
     static_assert(DEPTH >= 2, "weight_ring: too small");
 
     unsigned char *memory; /* of this warp */
-    ring_place *place;
     const uint8_t *from;   /* the next group to ask for, this lane's */
-    int left;              /* groups left in its slice */
+    int left, part, tiles; /* to ask for: groups of the slice; its part; tiles, this one included */
     shared_addr to;        /* where it goes, this lane's; behind it lies what is used next */
 
-    CAIRN_MEMBER weight_ring(const tile_range &range, unsigned char *rings, ring_place *places)
-        : memory(rings + warp_id() * (DEPTH * BYTES)), place(places + warp_id()),
-          to(memory + lane_id() * 16) {
-        ring_place first = {range.first, 0, range.first};
-        aim(range, first);
-        settle(range, first);
+    CAIRN_MEMBER weight_ring(const tile_range &range, unsigned char *rings)
+        : memory(rings + warp_id() * (DEPTH * BYTES)), part(0), to(memory + lane_id() * 16) {
+        tiles = ceil_div(range.end - range.first, range.step);
+        left = tiles > 0 ? max_of(groups_from(first_group()), 0) : 0;
+        from = source::at(range.weights, range.first, first_group());
 #pragma unroll 1
         for (int i = 0; i < DEPTH - 1; i++) {
             ask(range);
             to = to + BYTES;
         }
     }
-    CAIRN_MEMBER void aim(const tile_range &range, const ring_place &at) {
-        const int first = (at.part * cut::WARPS + warp_id() % cut::WARPS) * cut::SLICE;
-        from = range.weights + ((int64_t)at.tile * cut::GROUPS + first) * BYTES + lane_anew() * 16;
-        left = cut::EVEN ? cut::SLICE : min_of(cut::SLICE, cut::GROUPS - first);
-        if (at.tile >= range.end) left = 0;
+    CAIRN_MEMBER int first_group() const {
+        return ((cut::PARTS > 1 ? part : 0) * cut::WARPS + warp_id() % cut::WARPS) * cut::SLICE;
     }
-    CAIRN_MEMBER void step(const tile_range &range, ring_place &at) {
-        at.tile += range.step;
-        if (cut::PARTS > 1 && (at.tile >= range.end || at.tile == at.batch + TOTALS * range.step)) {
-            if (++at.part == cut::PARTS) at.part = 0, at.batch += TOTALS * range.step;
-            at.tile = at.batch;
-        }
-        aim(range, at);
+    CAIRN_MEMBER int groups_from(int first) const {
+        return cut::EVEN ? cut::SLICE : min_of(cut::SLICE, cut::GROUPS - first);
     }
-    /* Past slices that lie behind the end of K; remembers the place. */
-    CAIRN_MEMBER void settle(const tile_range &range, ring_place &at) {
-        while (!cut::EVEN && left <= 0 && at.tile < range.end) step(range, at);
-        if (lane_id() == 0) *place = at;
-        warp_sync();
-    }
+    /* To the next slice that is not behind the end of K; the first part's are full where there are
+     * several. */
     CAIRN_MEMBER void advance(const tile_range &range) {
-        ring_place at = *place;
-        warp_sync();
-        step(range, at);
-        settle(range, at);
+        const int past = first_group() + groups_from(first_group());
+        int further = 0; /* tiles */
+        do {
+            if (cut::PARTS == 1 || ++part == cut::PARTS) part = 0, tiles--, further += range.step;
+            left = tiles > 0 ? groups_from(first_group()) : 0;
+        } while (cut::PARTS > 1 && !cut::EVEN && left <= 0 && tiles > 0);
+        from += (int64_t)(first_group() - past) * source::STEP +
+                (int64_t)further * (cut::GROUPS * BYTES);
     }
     /* Starts the copy of the next group, as far as there is one. */
     CAIRN_MEMBER void ask(const tile_range &range) {
         if (left > 0) {
-#pragma unroll
-            for (int i = 0; i < BYTES / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
-            if (BYTES % 512 != 0 && lane_anew() < BYTES % 512 / 16)
-                copy_async16_once(to + BYTES / 512 * 512, from + BYTES / 512 * 512);
-            from += BYTES;
+            source::copy(to, from);
+            from += source::STEP;
             if (--left == 0) advance(range);
         }
         copy_async_commit();
@@ -474,9 +487,9 @@ CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e 
 struct product_memory {
     float meeting[MEETINGS * PRODUCT_WARPS][128];
     u32x2 xs[PRODUCT_WARPS][64]; /* see sum_units */
-    float totals[TOTALS][128]; /* used where there are parts: by the one team */
+    float totals[128]; /* of a tile, up to the part that comes: used by the one team */
     float factors[PRODUCT_COLUMNS];
-    ring_place places[PRODUCT_WARPS];
+    u32x4 notes[PRODUCT_COLUMNS]; /* the epilogue's own, from before the product on */
     unsigned char rings[RING_BYTES];
 };
 static_assert(sizeof(product_memory) == PRODUCT_SHARED, "abi.h: PRODUCT_SHARED");
@@ -484,7 +497,7 @@ static_assert(sizeof(product_memory) == PRODUCT_SHARED, "abi.h: PRODUCT_SHARED")
 /* Adds up a tile's sums and hands the outputs of `columns` columns on: one warp. */
 template <int FORMAT, int INPUTS, class Epilogue>
 CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int tile, int part,
-                           int local, int columns, Epilogue &epilogue) {
+                           int columns, Epilogue &epilogue) {
     typedef product_cut<FORMAT, INPUTS> cut;
 #pragma unroll 1
     for (int pair = 0; pair * 2 < columns; pair++) {
@@ -493,7 +506,7 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
 #pragma unroll
         for (int w = 1; w < cut::WARPS; w++) out.value = add_f32(out.value, sums[w][at]);
         if (cut::PARTS > 1) {
-            float *total = &memory.totals[local][e];
+            float *total = &memory.totals[e];
             if (part > 0) out.value = add_f32(*total, out.value);
             if (part + 1 < cut::PARTS) {
                 *total = out.value;
@@ -515,69 +528,68 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                                  int blocks = grid_blocks(), int number = 0) {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_of<FORMAT, cut::GROUP> group;
-    constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
     constexpr bool PARTED = cut::PARTS > 1;
+    constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
     const tile_range range = {weights, block + team * blocks, blocks * cut::TEAMS, tiles};
-    weight_ring<FORMAT, INPUTS> ring(range, memory.rings, memory.places);
-    uint32_t b[cut::SLICE * G][4];
+    weight_ring<FORMAT, INPUTS> ring(range, memory.rings);
+    uint32_t b[cut::UNITS][4];
     u32x2 *xs = memory.xs[warp_id()];
     int slot = 0;
     auto take_input = [&](int part) {
         warp_sync(); /* all are done with the sums before */
-        input.fetch((part * cut::WARPS + rank) * (cut::SLICE * G), b);
+        input.fetch((part * cut::WARPS + rank) * cut::UNITS, b);
 #pragma unroll
         for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
             sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
         warp_sync();
     };
     input.await();
-    take_input(0);
-    input.before_meeting(memory.factors);
-    if (cut::TEAMS > 1) block_sync(); /* one team meets before it uses the factors */
+    if (!PARTED) {
+        take_input(0);
+        input.before_meeting(memory.factors);
+        if (cut::TEAMS > 1) block_sync(); /* one team meets before it uses the factors */
+    }
 #pragma unroll 1
-    for (int batch = range.first; batch < tiles; batch += TOTALS * range.step) {
-        const int end = PARTED ? min_of(tiles, batch + TOTALS * range.step) : tiles;
+    for (int tile = range.first; tile < tiles; tile += range.step) {
 #pragma unroll 1
         for (int part = 0; part < cut::PARTS; part++) {
             const int first = (part * cut::WARPS + rank) * cut::SLICE;
-            int local = 0;
-            if (PARTED && (part > 0 || batch != range.first)) take_input(part);
-#pragma unroll 1
-            for (int tile = batch; tile < end; tile += range.step, local++) {
-                float sum[4] = {};
-#pragma unroll
-                for (int i = 0; i < cut::SLICE; i++) {
-                    if (!cut::EVEN && first + i >= cut::GROUPS) break;
-                    const unsigned char *here = ring.next(range);
-                    if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K)
-                        group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
-                    else if constexpr (group::BIAS != 0.0f)
-                        add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
-                                   xs + i * low_part<G>::COUNT);
-                    group::add(sum, here, b + i * G);
-                }
-                sum[0] *= group::LOW, sum[1] *= group::LOW;
-                sum[2] *= group::HIGH, sum[3] *= group::HIGH;
-                float(*here)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
-                *(f32x4 *)&here[rank][lane_id() * 4] = f32x4{sum[0], sum[1], sum[2], sum[3]};
-                /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
-                 * ends no tile itself waits at the next too: only who ended a tile arrives there. */
-                const bool waits = rank % SLOTS == slot ||
-                                   (rank >= SLOTS && (rank + 1) % SLOTS == slot);
-                if (cut::WARPS == 1) warp_sync();
-                else if (waits)
-                    named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
-                else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
-                if (rank == slot)
-                    end_tile<FORMAT, INPUTS>(memory, here, number + tile, part, local, columns,
-                                             epilogue);
-                if (cut::WARPS == 1) warp_sync();
-                slot = slot + 1 == SLOTS ? 0 : slot + 1;
+            if (PARTED) {
+                take_input(part);
+                if (part == 0 && tile == range.first) input.before_meeting(memory.factors);
             }
+            float sum[4] = {};
+#pragma unroll
+            for (int i = 0; i < cut::SLICE; i++) {
+                if (!cut::EVEN && first + i >= cut::GROUPS) break;
+                const unsigned char *here = ring.next(range);
+                if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
+                    group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
+                else if constexpr (group::BIAS != 0.0f)
+                    add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
+                               xs + i * low_part<G>::COUNT);
+                group::add(sum, here, b + i * G);
+            }
+            sum[0] *= group::LOW, sum[1] *= group::LOW;
+            sum[2] *= group::HIGH, sum[3] *= group::HIGH;
+            float(*here)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
+            *(f32x4 *)&here[rank][lane_id() * 4] = f32x4{sum[0], sum[1], sum[2], sum[3]};
+            /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
+             * ends no tile itself waits at the next too: only who ended a tile arrives there. */
+            const bool waits = rank % SLOTS == slot ||
+                               (rank >= SLOTS && (rank + 1) % SLOTS == slot);
+            if (cut::WARPS == 1) warp_sync();
+            else if (waits)
+                named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
+            else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
+            if (rank == slot)
+                end_tile<FORMAT, INPUTS>(memory, here, number + tile, part, columns,
+                                         epilogue);
+            if (cut::WARPS == 1) warp_sync();
+            slot = slot + 1 == SLOTS ? 0 : slot + 1;
         }
-        if (!PARTED) break;
     }
 }
 

@@ -39,6 +39,11 @@ struct alignas(16) u32x4 { uint32_t x, y, z, w; };
 template <class T> CAIRN_INLINE constexpr T min_of(T a, T b) { return b < a ? b : a; }
 template <class T> CAIRN_INLINE constexpr T max_of(T a, T b) { return a < b ? b : a; }
 
+/* One of two types. */
+template <bool first, class A, class B> struct pick_type { typedef A type; };
+template <class A, class B> struct pick_type<false, A, B> { typedef B type; };
+template <bool first, class A, class B> using pick = typename pick_type<first, A, B>::type;
+
 /* ceil(a / b) and a rounded up to a multiple of b, for a >= 0, b > 0. */
 template <class T> CAIRN_INLINE constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
 template <class T> CAIRN_INLINE constexpr T round_up(T a, T b) { return ceil_div(a, b) * b; }

@@ -353,6 +353,12 @@ CAIRN_INLINE uint32_t pack_f16x2(float lo, float hi) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
     return y;
 }
+/* At most the largest half; NaN stays. */
+CAIRN_INLINE uint32_t pack_f16x2_within(float lo, float hi) {
+    uint32_t y;
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
+    return y;
+}
 CAIRN_INLINE uint32_t pack_bf16x2(float lo, float hi) {
     uint32_t y;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));

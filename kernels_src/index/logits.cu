@@ -3,7 +3,8 @@
  * Formula    out[i, j] = scale[j] * sum over h of weights[i, h] * max(0, q[i, h] . k[j])
  * How        a warp keeps 32 keys in registers while the heads of a few rows pass by in shared
  *            memory: keys are the rows of the products, heads their columns, so the sum over heads
- *            stays in four registers; the next keys are on their way meanwhile. The order of d in
+ *            stays in four registers. The next tiles are on their way meanwhile, to places of shared
+ *            memory that each thread alone writes and reads. The order of d in
  *            the products is one in which a lane's bytes of a key are 16 in a row.
  *            The products are of e4m3 where the chip has them (sm_90: wgmma; sm_89 and sm_120:
  *            mma), else of f16, exact in f32 then. A logit depends on its row and key alone: not on
@@ -11,45 +12,44 @@
  * Constants  CAIRN_PAGED    1: keys lie in the paged cache, 0: one behind the other
  *            CAIRN_COLUMNS  heads of a wgmma: 64 or 32; rows have heads up to a multiple of it,
  *                           those that are not there of zeros
+ *            CAIRN_STAGES   tiles on their way
  * Launch     grid (groups of rows, ceil(tiles / p.tiles)), or (workers) with a schedule; block 128;
- *            shared memory p.group * (heads up to a multiple of 32 * (CAIRN_INDEX_PITCH + 4) + 8)
- *            bytes
+ *            shared memory STAGES * CAIRN_INDEX_STAGE + p.group * (heads up to a multiple of 32 *
+ *            (CAIRN_INDEX_PITCH + 4) + 8) bytes
  * Oracle     tests/ref/index_ref.h
- * matrix: CAIRN_PAGED=0 CAIRN_COLUMNS=64 | CAIRN_PAGED=1 CAIRN_COLUMNS=32 */
+ * matrix: CAIRN_PAGED=0 CAIRN_COLUMNS=64 CAIRN_STAGES=2
+ * matrix: CAIRN_PAGED=1 CAIRN_COLUMNS=32 CAIRN_STAGES=3 */
 #include "device/common.cuh"
 #include "abi/index.h"
 
 #define DIM CAIRN_INDEX_DIM
 #define TILE CAIRN_INDEX_TILE
 
-#ifndef CAIRN_INDEX_FP8
-/* sm_90's mma of e4m3 is made of f16's: worth it in wgmma alone. */
-#define CAIRN_INDEX_FP8 (CAIRN_WGMMA || CAIRN_ARCH / 10 == 89 || CAIRN_ARCH >= 1200)
-#endif
-constexpr bool FP8 = CAIRN_INDEX_FP8 != 0;
-constexpr int STEPS = FP8 ? 4 : 8;    /* of the sum over d in products */
-constexpr int CHUNKS = 2 * STEPS;     /* of 16 bytes: a head of a query */
-constexpr int PITCH = CHUNKS * 16 + 16; /* from head to head for mma: 8 lie in different banks */
-constexpr int RESIDENT = CAIRN_WGMMA && !FP8 ? 2 : CAIRN_INDEX_BLOCKS; /* f16 keys are large */
-static_assert(PITCH <= CAIRN_INDEX_PITCH, "a head's room in shared memory");
+#define STAGES CAIRN_STAGES
+
+constexpr bool FP8 = CAIRN_INDEX_FP8(CAIRN_ARCH / 10);
+constexpr int STEPS = FP8 ? 4 : 8; /* of the sum over d in products */
+constexpr int CHUNKS = 2 * STEPS;  /* of 16 bytes: a head of a query */
+constexpr int PITCH = CAIRN_INDEX_PITCH(CAIRN_ARCH / 10);
+static_assert(PITCH == CHUNKS * 16 + 16, "a head's room in shared memory");
 
 struct range { int from, to; };
 
-/* The block's shared memory: queries, weights, windows of p.group rows of `heads` heads each, those
- * behind p.heads zeros. */
+/* The block's shared memory: tiles on their way, chunk by chunk and thread by thread, and their
+ * scales; queries, weights, windows of p.group rows of `heads` heads each, those behind p.heads zeros. */
 struct staged {
-    unsigned char *q;
+    unsigned char *tiles, *q;
     float *weights;
     range *windows;
     int heads;
 };
 
 CAIRN_INLINE staged staged_at(const index_logits_params &p) {
-    unsigned char *base = shared_base();
+    unsigned char *base = shared_base() + STAGES * CAIRN_INDEX_STAGE;
     const int heads = CAIRN_WGMMA ? round_up(p.heads, CAIRN_COLUMNS) : p.heads;
     const int all = p.group * heads;
-    return {base, (float *)(base + all * CAIRN_INDEX_PITCH),
-            (range *)(base + all * (CAIRN_INDEX_PITCH + 4)), heads};
+    return {shared_base(), base, (float *)(base + all * PITCH), (range *)(base + all * (PITCH + 4)),
+            heads};
 }
 
 /* The keys of row r: its window, cut to what there is. */
@@ -64,6 +64,12 @@ CAIRN_INLINE range window_of(const index_logits_params &p, int r, bool reports) 
     else if (reports && length != some)
         report_error(p.error, CAIRN_FAULT_LENGTH, p.first_row + r, length);
     return {from, from + some};
+}
+
+/* The same, empty for a row that is left out. */
+CAIRN_INLINE range scored(const index_logits_params &p, int r) {
+    const range window = window_of(p, r, false);
+    return window.to - window.from > p.least ? window : range{0, 0};
 }
 
 /* ---- queries ---- */
@@ -101,10 +107,7 @@ CAIRN_INLINE void stage_rows(const index_logits_params &p, const staged &s, int 
         const int row = i / s.heads, own = i - row * s.heads;
         s.weights[i] = own < p.heads ? p.weights[(int64_t)(first + row) * p.heads + own] : 0.0f;
     }
-    for (int i = thread_id(); i < count; i += block_threads()) {
-        const range window = window_of(p, first + i, false);
-        s.windows[i] = window.to - window.from > p.least ? window : range{0, 0};
-    }
+    for (int i = thread_id(); i < count; i += block_threads()) s.windows[i] = scored(p, first + i);
 #if CAIRN_WGMMA
     fence_async();
 #endif
@@ -113,96 +116,104 @@ CAIRN_INLINE void stage_rows(const index_logits_params &p, const staged &s, int 
 
 /* ---- keys ---- */
 
-/* A lane's bytes of a warp's 32 keys: of keys lane / 4 + 8 i the bytes 16 (lane % 4) + 64 j on, and
- * the scale of the key whose logit it writes. `missing`: bit m says that keys 16 m on are nowhere. */
-struct lane_keys {
-    u32x4 bytes[4][2];
-    float scale;
-    uint32_t missing;
-};
-
 /* The key of a lane's logit among 32. */
 CAIRN_INLINE int key_of_lane(int lane) {
     return lane / 4 + 8 * (lane % 4);
 }
 
-/* Where the keys of this warp's next tile lie, 16 and 16: 16 from a multiple of 16 on share a page.
- * Ids are asked for a tile before the keys are. */
-struct key_places { int column[2], offset[2], page[2]; };
+/* The keys [from, to) of request b, tile by tile. Where those of this warp's next tile lie, 16 and 16:
+ * 16 from a multiple of 16 on share a page; ids are asked for a tile before the keys are. Bit 2 i + m
+ * of `missing`: keys 16 m on of the tile in stage i are nowhere. */
+struct key_walk {
+    int b, next, to, stage;
+    uint32_t missing;
+    int column[2], offset[2], page[2];
+};
 
-/* The pages of request b's keys at the places, those below `end`. */
-CAIRN_INLINE void find_pages(const index_logits_params &p, int b, int base, int end,
-                             key_places *at) {
+/* Asks for the pages of the next tile's keys. */
+CAIRN_INLINE void find_pages(const index_logits_params &p, key_walk &w) {
     if constexpr (CAIRN_PAGED) {
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            if (base + warp_id() * 32 + 16 * m < end)
-                at->page[m] = p.page_table[(int64_t)b * p.max_pages + at->column[m]];
+            if (w.next + warp_id() * 32 + 16 * m < w.to)
+                w.page[m] = p.page_table[(int64_t)w.b * p.max_pages + w.column[m]];
     }
 }
 
-CAIRN_INLINE key_places first_places(const index_logits_params &p, int b, int base, int end) {
-    key_places at = {};
+/* Goes on to the next tile: `columns` pages and `slots` slots. */
+CAIRN_INLINE void next_tile(const index_logits_params &p, key_walk &w) {
+    w.next += TILE;
+    w.stage = w.stage + 1 == STAGES ? 0 : w.stage + 1;
     if constexpr (CAIRN_PAGED) {
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const int first = base + warp_id() * 32 + 16 * m;
-            at.column[m] = first / p.page_size;
-            at.offset[m] = first - at.column[m] * p.page_size;
-        }
+        for (int m = 0; m < 2; m++)
+            for (w.offset[m] += TILE; w.offset[m] >= p.page_size; w.column[m]++)
+                w.offset[m] -= p.page_size;
     }
-    find_pages(p, b, base, end, &at);
-    return at;
+    find_pages(p, w);
 }
 
-/* On to the tile at `base`, which follows. */
-CAIRN_INLINE void next_places(const index_logits_params &p, int b, int base, int end,
-                              int columns, int slots, key_places *at) {
-    if constexpr (CAIRN_PAGED) {
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            at->column[m] += columns, at->offset[m] += slots;
-            if (at->offset[m] >= p.page_size) at->offset[m] -= p.page_size, at->column[m]++;
-        }
-    }
-    find_pages(p, b, base, end, at);
+/* Where chunk i of this thread's keys in a stage goes, and the scale of the key whose logit it writes. */
+CAIRN_INLINE u32x4 *chunk_here(const staged &s, int stage, int i) {
+    return (u32x4 *)(s.tiles + stage * CAIRN_INDEX_STAGE) + i * TILE + thread_id();
+}
+CAIRN_INLINE float *scale_here(const staged &s, int stage) {
+    return (float *)(s.tiles + stage * CAIRN_INDEX_STAGE + TILE * DIM) + thread_id();
 }
 
-/* The keys of this warp among `base` on, those below `end` that there are; zeros elsewhere. That a
- * page is not there, which row r needs, is said. */
-CAIRN_INLINE lane_keys load_keys(const index_logits_params &p, const key_places &at, int base,
-                                 int end, int r) {
-    lane_keys keys;
-    const int lane = lane_id(), first = base + warp_id() * 32;
-    keys.missing = 0;
-    keys.scale = 0.0f;
+/* Begins to copy the next tile of this warp, as far as there are keys, zeros elsewhere: of keys
+ * lane / 4 + 8 i the bytes 16 (lane % 4) + 64 j on. That a page is not there, which row r needs, is
+ * said. */
+CAIRN_INLINE void fetch_tile(const index_logits_params &p, const staged &s, key_walk &w, int r) {
+    const int lane = lane_id(), first = w.next + warp_id() * 32;
+    w.missing &= ~(3u << 2 * w.stage);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const uint8_t *key = p.keys + (int64_t)(first + 16 * m) * DIM;
         const float *scales = p.key_scales + first + 16 * m;
-        bool there = first + 16 * m < end;
+        bool there = first + 16 * m < w.to;
         if constexpr (CAIRN_PAGED) {
-            if (there && (at.page[m] < 0 || at.page[m] >= p.pages)) {
-                there = false, keys.missing |= 1u << m;
-                if (lane == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + r, at.page[m]);
+            if (there && (w.page[m] < 0 || w.page[m] >= p.pages)) {
+                there = false, w.missing |= 1u << (2 * w.stage + m);
+                if (lane == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + r, w.page[m]);
             }
-            const uint8_t *page = p.keys + (int64_t)at.page[m] * p.page_size * CAIRN_INDEX_BYTES;
-            key = page + at.offset[m] * DIM;
-            scales = (const float *)(page + p.page_size * DIM) + at.offset[m];
+            const uint8_t *page = p.keys + (int64_t)w.page[m] * p.page_size * CAIRN_INDEX_BYTES;
+            key = page + w.offset[m] * DIM;
+            scales = (const float *)(page + p.page_size * DIM) + w.offset[m];
         }
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int j = lane / 4 + 8 * i;
-            const u32x4 *from = (const u32x4 *)(key + j * DIM) + lane % 4;
-            const bool here = there && first + 16 * m + j < end;
-            keys.bytes[2 * m + i][0] = here ? load_constant(from) : u32x4{0, 0, 0, 0};
-            keys.bytes[2 * m + i][1] = here ? load_constant(from + 4) : u32x4{0, 0, 0, 0};
+        for (int i = 0; i < 4; i++) {
+            const int j = lane / 4 + i / 2 * 8;
+            copy_async16(shared_addr(chunk_here(s, w.stage, 4 * m + i)),
+                         key + j * DIM + i % 2 * 64 + lane % 4 * 16, there && first + 16 * m + j < w.to);
         }
         const int mine = key_of_lane(lane) - 16 * m;
-        if (there && mine >= 0 && mine < 16 && first + 16 * m + mine < end)
-            keys.scale = load_constant(scales + mine);
+        if (mine >= 0 && mine < 16)
+            copy_async4(shared_addr(scale_here(s, w.stage)), scales + mine,
+                        there && first + 16 * m + mine < w.to);
     }
-    return keys;
+}
+
+/* Begins to walk through keys of request b: the first tiles are on their way. */
+CAIRN_INLINE key_walk walk_keys(const index_logits_params &p, const staged &s, int b, range keys,
+                                int r) {
+    key_walk w = {b, keys.from, keys.to, 0, 0, {}, {}, {}};
+    if constexpr (CAIRN_PAGED) {
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            const int first = keys.from + warp_id() * 32 + 16 * m;
+            w.column[m] = first / p.page_size;
+            w.offset[m] = first - w.column[m] * p.page_size;
+        }
+    }
+    find_pages(p, w);
+#pragma unroll 1
+    for (int i = 0; i < STAGES; i++) {
+        if (w.next < w.to) fetch_tile(p, s, w, r);
+        copy_async_commit();
+        next_tile(p, w);
+    }
+    return w;
 }
 
 /* A lane's part of two matrices of 16 keys. */
@@ -212,21 +223,22 @@ CAIRN_INLINE uint32_t word_of(u32x4 v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-CAIRN_INLINE void take_keys(const lane_keys &keys, key_matrix &k) {
+CAIRN_INLINE void take_keys(const staged &s, int stage, key_matrix &k) {
 #pragma unroll
-    for (int m = 0; m < 2; m++)
+    for (int chunk = 0; chunk < 8; chunk++) { /* of keys lane / 4, and 8 further: a half of each */
+        const u32x4 v = *chunk_here(s, stage, chunk);
+        const int m = chunk / 4, half = chunk / 2 % 2;
 #pragma unroll
-        for (int unit = 0; unit < 8; unit++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) { /* keys lane / 4, and 8 further */
-                const uint32_t four = word_of(keys.bytes[2 * m + half][unit / 4], unit % 4);
-                if constexpr (FP8) {
-                    k.a[m][unit / 2][half + unit % 2 * 2] = four;
-                } else {
-                    k.a[m][unit][half] = e4m3x2_to_f16x2((uint16_t)four);
-                    k.a[m][unit][half + 2] = e4m3x2_to_f16x2((uint16_t)(four >> 16));
-                }
+        for (int i = 0; i < 4; i++) {
+            const int unit = chunk % 2 * 4 + i;
+            if constexpr (FP8) {
+                k.a[m][unit / 2][half + unit % 2 * 2] = word_of(v, i);
+            } else {
+                k.a[m][unit][half] = e4m3x2_to_f16x2((uint16_t)word_of(v, i));
+                k.a[m][unit][half + 2] = e4m3x2_to_f16x2((uint16_t)(word_of(v, i) >> 16));
             }
+        }
+    }
 }
 
 /* ---- scores ---- */
@@ -333,47 +345,54 @@ CAIRN_INLINE float score_row(const staged &s, const key_matrix &k, int i) {
 }
 
 /* -inf for the keys of rows that belong to no request. */
-CAIRN_INLINE void score_nothing(const index_logits_params &p, const staged &s, int first, int count,
-                                range keys) {
-    for (int i = 0; i < count; i++)
+CAIRN_INLINE void score_nothing(const index_logits_params &p, int first, int count, range keys) {
+    for (int i = 0; i < count; i++) {
+        const range window = scored(p, first + i);
         for (int j = keys.from + thread_id(); j < keys.to; j += block_threads())
-            if (j >= s.windows[i].from && j < s.windows[i].to)
+            if (j >= window.from && j < window.to)
                 p.out[(first + i) * p.stride + j] = as_f32(0xff800000u);
+    }
 }
 
-/* Logits of the staged rows [first, first + count) with the keys [from, to), as far as they are in
- * the rows' windows. */
-CAIRN_INLINE void score_keys(const index_logits_params &p, const staged &s, int first, int count,
-                             range keys) {
-    const int b = !CAIRN_PAGED ? 0 : p.row_requests ? p.row_requests[first] : first / p.rows_each;
-    if (CAIRN_PAGED && (b < 0 || b >= p.requests)) {
-        if (thread_id() == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + first, b);
-        score_nothing(p, s, first, count, keys);
-        return;
-    }
-    if (keys.from >= keys.to) return;
-    const int columns = CAIRN_PAGED ? TILE / p.page_size : 0;
-    const int slots = CAIRN_PAGED ? TILE % p.page_size : 0;
-    key_places at = first_places(p, b, keys.from, keys.to);
-    lane_keys next = load_keys(p, at, keys.from, keys.to, first);
-    next_places(p, b, keys.from + TILE, keys.to, columns, slots, &at);
-    for (int base = keys.from; base < keys.to; base += TILE) {
+/* Logits of the staged rows [first, first + count) with the walk's keys, as far as they are in the
+ * rows' windows. */
+CAIRN_INLINE void score_tiles(const index_logits_params &p, const staged &s, int first, int count,
+                              key_walk &w) {
+#pragma unroll 1
+    for (int base = w.next - STAGES * TILE; base < w.to; base += TILE) {
         key_matrix k;
-        const float scale = next.scale;
-        const uint32_t missing = next.missing;
-        take_keys(next, k);
-        if (base + TILE < keys.to) next = load_keys(p, at, base + TILE, keys.to, first);
-        next_places(p, b, base + 2 * TILE, keys.to, columns, slots, &at);
+        copy_async_wait<STAGES - 1>();
+        take_keys(s, w.stage, k);
+        const float scale = *scale_here(s, w.stage);
+        const uint32_t missing = w.missing >> 2 * w.stage;
+        if (w.next < w.to) fetch_tile(p, s, w, first);
+        copy_async_commit();
+        next_tile(p, w);
         for (int i = 0; i < count; i++) {
             const range window = s.windows[i];
             if (window.to <= base || window.from >= base + TILE) continue;
             const float value = mul_f32(scale, score_row(s, k, i));
             const int key = key_of_lane(lane_anew()), j = base + warp_id() * 32 + key;
-            if (j >= window.from && j < min_of(window.to, keys.to))
+            if (j >= window.from && j < min_of(window.to, w.to))
                 p.out[(first + i) * p.stride + j] =
                     missing >> key / 16 & 1u ? as_f32(0xff800000u) : value;
         }
     }
+}
+
+/* The same of the rows and the keys [from, to): brings both in. */
+CAIRN_INLINE void score_keys(const index_logits_params &p, const staged &s, int first, int count,
+                             range keys) {
+    const int b = !CAIRN_PAGED ? 0 : p.row_requests ? p.row_requests[first] : first / p.rows_each;
+    if (keys.from >= keys.to) return;
+    if (CAIRN_PAGED && (b < 0 || b >= p.requests)) {
+        if (thread_id() == 0) report_error(p.error, CAIRN_FAULT_ID, p.first_row + first, b);
+        score_nothing(p, first, count, keys);
+        return;
+    }
+    key_walk w = walk_keys(p, s, b, keys, first);
+    stage_rows(p, s, first, count);
+    score_tiles(p, s, first, count, w);
 }
 
 /* ---- who does what ---- */
@@ -388,11 +407,11 @@ CAIRN_INLINE void clean_rows(const index_logits_params &p, int first, int count,
     }
 }
 
-/* The keys that any staged row sees. */
-CAIRN_INLINE range all_windows(const staged &s, int count) {
+/* The keys that any of some rows sees. */
+CAIRN_INLINE range all_windows(const index_logits_params &p, int first, int count) {
     range all = {0x7fffffff, 0};
     for (int i = 0; i < count; i++) {
-        const range window = s.windows[i];
+        const range window = scored(p, first + i);
         if (window.from >= window.to) continue;
         all = {min_of(all.from, window.from), max_of(all.to, window.to)};
     }
@@ -408,8 +427,7 @@ CAIRN_INLINE void score_group(const index_logits_params &p, const staged &s) {
     const range columns = {from, min_of(from + width, p.n)};
     if (block_id_y() == 0 && thread_id() < count) window_of(p, first + thread_id(), true);
     if (p.clean) clean_rows(p, first, count, columns);
-    stage_rows(p, s, first, count);
-    const range all = all_windows(s, count);
+    const range all = all_windows(p, first, count);
     score_keys(p, s, first, count, {max_of(columns.from, all.from / TILE * TILE),
                                     min_of(columns.to, all.to)});
 }
@@ -449,14 +467,13 @@ CAIRN_INLINE void score_scheduled(const index_logits_params &p, const staged &s)
     if (!check_work(p, w, from, to)) return;
     for (int r = from.row; r < p.rows && (r < to.row || (r == to.row && to.split > 0)); r++) {
         const int64_t begin = r == from.row ? (int64_t)from.split * p.split : 0;
-        stage_rows(p, s, r, 1);
-        const int end = s.windows[0].to;
+        const int end = scored(p, r).to;
         const int64_t stop = r == to.row ? (int64_t)to.split * p.split : end;
         score_keys(p, s, r, 1, {(int)min_of(begin, (int64_t)end), (int)min_of(stop, (int64_t)end)});
     }
 }
 
-CAIRN_KERNEL(index_logits, 128, RESIDENT, index_logits_params) {
+CAIRN_KERNEL(index_logits, 128, CAIRN_INDEX_BLOCKS, index_logits_params) {
     const staged s = staged_at(p);
     if (p.schedule) score_scheduled(p, s);
     else score_group(p, s);

@@ -15,21 +15,6 @@
 #define THREADS 1024
 #include "sample/sample.cuh"
 
-#if CAIRN_MASKS
-/* The parameters of row r: what is out of range is off. */
-CAIRN_INLINE sample_kernel_params row_params(const sample_kernel_params &given, int r) {
-    sample_kernel_params p = given;
-    if (p.temperatures) p.temperature = p.temperatures[r];
-    if (p.top_ps) p.top_p = p.top_ps[r];
-    if (p.min_ps) p.min_p = p.min_ps[r];
-    if (p.penalties) p.repetition_penalty = p.penalties[r] > 0.0f ? p.penalties[r] : 1.0f;
-    if (p.top_ks) p.top_k = p.top_ks[r];
-    return p;
-}
-#else
-#define row_params(given, r) (given)
-#endif
-
 CAIRN_KERNEL(sample, THREADS, 1, sample_kernel_params) {
     uint64_t *bins = (uint64_t *)shared_base(), *scratch = bins + BINS;
     int token = sample_row(row_params(p, block_id()), block_id(), (uint32_t *)(scratch + 64), bins,

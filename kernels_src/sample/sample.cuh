@@ -29,6 +29,21 @@ CAIRN_INLINE sample_kernel_params params_of(const sample_kernel_params &given, i
     return p;
 }
 
+#if CAIRN_MASKS
+/* The parameters of row r: what is out of range is off. */
+CAIRN_INLINE sample_kernel_params row_params(const sample_kernel_params &given, int r) {
+    sample_kernel_params p = given;
+    if (p.temperatures) p.temperature = p.temperatures[r];
+    if (p.top_ps) p.top_p = p.top_ps[r];
+    if (p.min_ps) p.min_p = p.min_ps[r];
+    if (p.penalties) p.repetition_penalty = p.penalties[r] > 0.0f ? p.penalties[r] : 1.0f;
+    if (p.top_ks) p.top_k = p.top_ks[r];
+    return p;
+}
+#else
+#define row_params(given, r) (given)
+#endif
+
 /* ---- masks ---- */
 
 /* Row r's, or NULL: all tokens may be drawn. */
@@ -209,8 +224,8 @@ CAIRN_INLINE float keep_from(const sample_kernel_params &p, const row_view &row,
 
 /* ---- draw ---- */
 
-/* Philox4x32-10, first word: key = seed, counter = (position, 0, 0, 0). */
-CAIRN_INLINE uint32_t philox(uint64_t seed, uint32_t position) {
+/* Philox4x32-10, one of the first two words: key = seed, counter = (position, 0, 0, 0). */
+template <int WORD = 0> CAIRN_INLINE uint32_t philox(uint64_t seed, uint32_t position) {
     uint32_t x[4] = {position, 0, 0, 0}, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll
     for (int round = 0; round < 10; round++) {
@@ -222,15 +237,17 @@ CAIRN_INLINE uint32_t philox(uint64_t seed, uint32_t position) {
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return x[0];
+    return x[WORD];
 }
 
-/* In [0, 1), a multiple of 2^-24: the number for row r. */
+/* In [0, 1), a multiple of 2^-24. */
+CAIRN_INLINE float unit_of(uint32_t random) { return (float)(random >> 8) * 5.9604644775390625e-8f; }
+
+/* The number for row r. */
 CAIRN_INLINE float uniform(const sample_kernel_params &p, int r) {
     int64_t seed = p.seeds ? p.seeds[r] : p.seed;
     int position = (p.positions ? p.positions[r] : 0) + p.position_first + r * p.position_step;
-    uint32_t random = philox((uint64_t)seed, (uint32_t)position);
-    return (float)(random >> 8) * 5.9604644775390625e-8f;
+    return unit_of(philox((uint64_t)seed, (uint32_t)position));
 }
 
 CAIRN_INLINE uint64_t weight_at(const row_view &row, int i, int end, float least) {
@@ -239,13 +256,15 @@ CAIRN_INLINE uint64_t weight_at(const row_view &row, int i, int end, float least
     return s >= least ? weight(s) : 0;
 }
 
-/* The first id, ascending, whose cumulative weight exceeds u * total; a warp has a span of ids. */
-CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint64_t *shared) {
-    const int span = round_up(ceil_div(row.vocab, WARPS), WARP), first = warp_id() * span;
-    const int end = min_of(first + span, row.vocab);
+/* The first id, ascending, whose cumulative weight exceeds u * total; a warp has a span of ids.
+ * weight_of(i, end): of id i, 0 from end on. */
+template <class W>
+CAIRN_INLINE int draw_by(int vocab, const W &weight_of, float u, int best, uint64_t *shared) {
+    const int span = round_up(ceil_div(vocab, WARPS), WARP), first = warp_id() * span;
+    const int end = min_of(first + span, vocab);
     uint64_t mine = 0, total = 0, before = 0;
     ROW_LOOP
-    for (int i = first + lane_id(); i < end; i += WARP) mine += weight_at(row, i, end, least);
+    for (int i = first + lane_id(); i < end; i += WARP) mine += weight_of(i, end);
     mine = warp_sum(mine);
     block_sync();
     if (lane_id() == 0) shared[warp_id()] = mine;
@@ -258,7 +277,7 @@ CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint6
     const uint64_t target = (uint64_t)((double)u * (double)total);
     if (before <= target && target < before + mine) {
         for (int base = first; base < end; base += WARP) {
-            uint64_t sum = weight_at(row, base + lane_id(), end, least);
+            uint64_t sum = weight_of(base + lane_id(), end);
             for (int step = 1; step < WARP; step *= 2) {
                 uint64_t below = shuffle_up(sum, step);
                 if (lane_id() >= step) sum += below;
@@ -275,25 +294,44 @@ CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint6
     return (int)shared[32];
 }
 
-/* The row's token by passes over all of it. seen: vocab bits; bins: [BINS]; scratch: [64]. */
-CAIRN_INLINE int sample_row(const sample_kernel_params &p, int r, uint32_t *seen, uint64_t *bins,
-                            uint64_t *scratch) {
-    row_view row = {p.logits + (int64_t)r * p.vocab, p.history ? seen : nullptr, p.vocab,
-                    p.repetition_penalty, 0.0f, p.temperature, mask_of(p, r)};
+CAIRN_INLINE int draw(const row_view &row, float least, float u, int best, uint64_t *shared) {
+    return draw_by(row.vocab, [&](int i, int end) { return weight_at(row, i, end, least); }, u, best,
+                   shared);
+}
+
+/* What a row's cuts leave. */
+struct row_cut {
+    row_view row;
+    float least; /* score of what is kept at least */
+    int token;   /* the best, and the next unless drawn */
+    bool drawn;
+};
+
+/* By passes over all of the row. seen: vocab bits; bins: [BINS]; scratch: [64]. */
+CAIRN_INLINE row_cut cut_row(const sample_kernel_params &p, int r, uint32_t *seen, uint64_t *bins,
+                             uint64_t *scratch) {
+    row_cut c = {{p.logits + (int64_t)r * p.vocab, p.history ? seen : nullptr, p.vocab,
+                  p.repetition_penalty, 0.0f, p.temperature, mask_of(p, r)}, 0.0f, 0, false};
+    row_view &row = c.row;
     if (p.history) mark_history(p, seen, r, 0, p.vocab);
     uint64_t best = 0;
     ROW_LOOP
     for (int i = thread_id(); i < p.vocab; i += THREADS)
         best = max_of(best, rank(penalized(row, i), i));
     best = block_best(best, scratch);
-    int token = (int)~(uint32_t)best;
-    row.top = penalized(row, token);
+    c.token = (int)~(uint32_t)best;
+    row.top = penalized(row, c.token);
     const bool finite = row.top > as_f32(0xff800000u) && row.top < as_f32(0x7f800000u);
     if (!(best >> 32) || row.top == as_f32(0xff800000u)) /* nothing above -inf */
-        token = first_token(row.mask, p.vocab);
-    if (p.temperature > 0.0f && finite) {
-        float least = keep_from(p, row, bins, scratch);
-        token = draw(row, least, uniform(p, r), token, scratch);
-    }
-    return token;
+        c.token = first_token(row.mask, p.vocab);
+    c.drawn = p.temperature > 0.0f && finite;
+    if (c.drawn) c.least = keep_from(p, row, bins, scratch);
+    return c;
+}
+
+/* The row's token, with the same memory. */
+CAIRN_INLINE int sample_row(const sample_kernel_params &p, int r, uint32_t *seen, uint64_t *bins,
+                            uint64_t *scratch) {
+    const row_cut c = cut_row(p, r, seen, bins, scratch);
+    return c.drawn ? draw(c.row, c.least, uniform(p, r), c.token, scratch) : c.token;
 }

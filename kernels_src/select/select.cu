@@ -1,7 +1,8 @@
 /* select: which pages a sparse decode step attends.
  *
- * score_pages   s = D^-0.5 * sum_d max(q_d lo_d, q_d hi_d) per query head, or D^-0.5 * q . mean;
+ * score_pages   s = scale * sum_d max(q_d lo_d, q_d hi_d) per query head, or scale * q . mean;
  *               summed over the heads of a KV head, or their maximum; -inf where no candidate.
+ *               CAIRN_EACH_HEAD: a query head's own too
  *               grid (ceil(max_pages / 32), kv_heads, rows), block 256, shared memory 8 bytes a
  *               dimension, up to a multiple of 32
  * The pages are then chosen by topk with finite_only.
@@ -11,6 +12,10 @@
 #include "device/common.cuh"
 #include "abi/select.h"
 #include "attention/paged.cuh"
+
+#ifndef CAIRN_EACH_HEAD
+#define CAIRN_EACH_HEAD 0
+#endif
 
 constexpr int SCORED = 4; /* pages of a warp */
 
@@ -85,6 +90,16 @@ struct scored_pages {
     }
 };
 
+/* The scores of this warp's pages from `first` on, a row of `count`, -inf where there is none. */
+CAIRN_INLINE void write_scores(const scored_pages &pages, const float *scores, float scale, int first,
+                               int count, float *out) {
+    if (lane_id() > 0) return;
+#pragma unroll
+    for (int i = 0; i < SCORED; i++)
+        if (first + i < count)
+            out[first + i] = pages.page[i] >= 0 ? scores[i] * scale : as_f32(0xff800000u);
+}
+
 CAIRN_KERNEL(score_pages, 256, 1, score_pages_params) {
     const paged_rows &at = p.at;
     const int first = (block_id() * 8 + warp_id()) * SCORED, head = block_id_y(), r = block_id_z();
@@ -115,11 +130,14 @@ CAIRN_KERNEL(score_pages, 256, 1, score_pages_params) {
 #pragma unroll
         for (int i = 0; i < SCORED; i++) best[i] = v == 0 ? scores[i] : max_of(best[i], scores[i]);
     }
-    const float scale = 1.0f / sqrt_f32((float)at.head_dim);
-    float *out = p.scores + ((int64_t)r * at.kv_heads + head) * at.max_pages;
-    if (lane_id() > 0) return;
-#pragma unroll
-    for (int i = 0; i < SCORED; i++)
-        if (first + i < at.max_pages)
-            out[first + i] = pages.page[i] >= 0 ? best[i] * scale : as_f32(0xff800000u);
+    write_scores(pages, best, p.scale, first, at.max_pages,
+                 p.scores + ((int64_t)r * at.kv_heads + head) * at.max_pages);
+    for (int g = 0; CAIRN_EACH_HEAD && g < group; g++) {
+        block_sync();
+        sum_queries(p, q, g, g + 1, parts);
+        block_sync();
+        pages.score(parts, best);
+        write_scores(pages, best, p.scale, first, at.max_pages,
+                     p.head_scores + ((int64_t)r * p.heads + head * group + g) * at.max_pages);
+    }
 }

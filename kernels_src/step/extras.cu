@@ -14,7 +14,7 @@
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
-#include "step/stages.cuh"
+#include "step/families.cuh"
 
 /* Value d of a head, turned by the row's table of (cos, sin). */
 CAIRN_INLINE float turned(const step_params &p, const float *x, const f32x2 *table, int d) {
@@ -24,11 +24,6 @@ CAIRN_INLINE float turned(const step_params &p, const float *x, const f32x2 *tab
     const f32x2 turn = table[half ? d % half : d / 2];
     const float other = x[half ? (second ? d - half : d + half) : d ^ 1];
     return fma_f32(x[d], turn.x, second ? other * turn.y : -(other * turn.y));
-}
-
-/* 1 / rms of `count` values whose squares sum up to `squares`. */
-CAIRN_INLINE float norm_factor(const step_params &p, float squares, int count) {
-    return rsqrt_fast(squares * (1.0f / (float)count) + p.norm_eps);
 }
 
 CAIRN_KERNEL(step_heads, 128, 1, step_params) {
@@ -72,28 +67,10 @@ CAIRN_KERNEL(step_add, 128, 1, step_params) {
     if (r >= p.input[STEP_ROWS]) return;
     const float *added = (const float *)(region(p, 0, 0) + SUMMED_AT) + (int64_t)r * HIDDEN;
     const float *post = p.post_norms + (ffn ? HIDDEN : 0);
-    const float *norm = p.norms + (int64_t)(2 * p.layer + 1 + ffn) * HIDDEN;
-    float *x = residual_of(p) + (int64_t)r * HIDDEN;
-    uint8_t *hidden = region(p, 0, 0) + (ffn ? HIDDEN_AT : MIDDLE_AT);
-    uint8_t *to = region(p, 0, 0) + (ffn ? SQUARES_AT : MIDDLE_SQUARES_AT);
     for (int i = thread_id(); i < HIDDEN; i += 128) squares = fma_f32(added[i], added[i], squares);
     squares = warp_sum(squares);
     if (lane_id() == 0) sums[warp_id()] = squares;
     block_sync();
     const float factor = norm_factor(p, (sums[0] + sums[1]) + (sums[2] + sums[3]), HIDDEN);
-    for (int first = 0; first < HIDDEN; first += 256) {
-        const int k = first + 2 * thread_id();
-        float sum = 0.0f;
-        if (k < HIDDEN) {
-            f32x2 v = *(const f32x2 *)(x + k);
-            v.x += added[k] * factor * post[k], v.y += added[k + 1] * factor * post[k + 1];
-            *(f32x2 *)(x + k) = v;
-            *(uint32_t *)(hidden + ((int64_t)r * HIDDEN + k) * 2) = pack_f16x2(
-                v.x * (norm[k] * p.input_scale), v.y * (norm[k + 1] * p.input_scale));
-            sum = fma_f32(v.x, v.x, v.y * v.y);
-        }
-#pragma unroll
-        for (int m = 1; m < 8; m *= 2) sum += shuffle_xor(sum, m); /* of 16 outputs */
-        if (k < HIDDEN && k % 16 == 0) ((float *)to)[(int64_t)r * SQUARES + k / 16] = sum;
-    }
+    add_to_row(p, r, ffn, [&](int k) { return added[k] * factor * post[k]; });
 }

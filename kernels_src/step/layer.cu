@@ -39,8 +39,21 @@
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=37 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=39
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=16384 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0 */
-#include "step/stages.cuh"
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=16384 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_SPARSE=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=1024 CAIRN_HEADS=16 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1792 CAIRN_VOCAB=65536 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=32 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=32
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=385
+ * matrix: + CAIRN_PRODUCTS=480 CAIRN_PACK_CONV_IN=38 CAIRN_PACK_CONV_OUT=40 CAIRN_TAPS=3 CAIRN_RING=32
+ * matrix: + CAIRN_PACK_EXPERT_UP=38 CAIRN_PACK_EXPERT_DOWN=40 CAIRN_EXPERTS=128 CAIRN_USED=8
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=15
+ * matrix: + CAIRN_EXTRAS=512 */
+#include "step/families.cuh"
 
 /* Windows beyond the rows only wait, so that the order of the kernels holds. */
 #define STAGE(name, ...)                                     \
@@ -76,4 +89,51 @@ STAGE(step_gate_up, stage_gate_up<1, true>(p, rows, p.layer, at, work, first, st
 #endif
 #if CAIRN_PRODUCTS & 8
 STAGE(step_down, stage_down<1, true>(p, rows, p.layer, at, at, work, first, step))
+#endif
+#if CAIRN_PRODUCTS & 32
+STAGE(step_conv_in, {
+    norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
+    summed_output<3 * HIDDEN, true> out{
+        rows.count, (float *)(at + SUMMED_AT) + (int64_t)rows.first * (3 * HIDDEN)};
+    stage_product<CAIRN_PACK_CONV_IN, HIDDEN, 1, true>(p.qkv, first, step, 3 * HIDDEN / 16, work,
+                                                       input, out);
+})
+#endif
+#if CAIRN_PRODUCTS & 64
+STAGE(step_conv_out, {
+    rows_input<HIDDEN> input{p, at + ATTENDED_AT + (int64_t)rows.first * HIDDEN * 2, rows.count};
+    stage_residual<CAIRN_PACK_CONV_OUT, HIDDEN, 1, true, STEP_LOW_O>(
+        p, rows, p.o, p.norms + (int64_t)(2 * p.layer + 1) * HIDDEN, at + MIDDLE_AT,
+        at + MIDDLE_SQUARES_AT, input, work, first, step);
+})
+#endif
+
+/* The product of one window of an expert's slots; which it is is known once they are placed. */
+#define EXPERT_STAGE(name, FORMAT, INPUTS, TILES, from, ...)                                  \
+    CAIRN_KERNEL(name, THREADS, STAGE_BLOCKS, step_params) {                                  \
+        workspace work{nullptr, (float *)shared_base(), 0};                                   \
+        expert_window window;                                                                 \
+        uint8_t *at = region(p, 0, 0);                                                        \
+        start_input();                                                                        \
+        if (!find_window(p, block_id_y(), window)) return;                                    \
+        ready_input<INPUTS> input{{p, at + from + (int64_t)window.first * INPUTS * 2,         \
+                                   window.count}};                                            \
+        __VA_ARGS__;                                                                          \
+        const int64_t before = (int64_t)window.expert * (TILES);                              \
+        stage_product<FORMAT, INPUTS, 1, true>(weights + before * tile_bytes<FORMAT, INPUTS>(), \
+                                               block_id(), grid_blocks(), TILES, work, input, \
+                                               out);                                          \
+    }
+
+#if CAIRN_PRODUCTS & 128
+EXPERT_STAGE(step_expert_up, CAIRN_PACK_EXPERT_UP, HIDDEN, FFN / 8, ROUTED_AT,
+             const uint8_t *weights = p.gate_up;
+             swiglu_output out{window.count, at + EXPERT_FFN_AT + (int64_t)window.first * FFN * 2, p,
+                           window.first})
+#endif
+#if CAIRN_PRODUCTS & 256
+EXPERT_STAGE(step_expert_down, CAIRN_PACK_EXPERT_DOWN, FFN, HIDDEN / 16, EXPERT_FFN_AT,
+             const uint8_t *weights = p.down;
+             summed_output<HIDDEN, false> out{
+                 window.count, (float *)(at + EXPERT_OUT_AT) + (int64_t)window.first * HIDDEN})
 #endif

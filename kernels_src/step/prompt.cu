@@ -35,8 +35,22 @@
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=37 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=39
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=1024 CAIRN_HEADS=16 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1792 CAIRN_VOCAB=65536 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=32 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=32
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=385
+ * matrix: + CAIRN_PRODUCTS=480 CAIRN_PACK_CONV_IN=38 CAIRN_PACK_CONV_OUT=40 CAIRN_TAPS=3 CAIRN_RING=32
+ * matrix: + CAIRN_PACK_EXPERT_UP=38 CAIRN_PACK_EXPERT_DOWN=40 CAIRN_EXPERTS=128 CAIRN_USED=8
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=15
+ * matrix: + CAIRN_EXTRAS=512 */
 #include "step/prompt.cuh"
+#include "step/families.cuh"
 
 constexpr int OUT_STRIDE = 18; /* floats, of a row's 16 outputs in shared memory */
 
@@ -85,8 +99,14 @@ CAIRN_INLINE void place_tile(const step_params &p, int tile, const float (*sum)[
     const int head = tile * 16 / HEAD_DIM, row = lane_id() / 8, pair = lane_id() % 8 * 2;
     const int d = tile * 16 % HEAD_DIM + pair;
 #pragma unroll 2
-    for (int r = row; r < min_of(TOKENS, rows - first); r += WARP / 8)
-        place_pair(p, first + r, head, d, *(const f32x2 *)(mine + r * OUT_STRIDE + pair));
+    for (int r = row; r < min_of(TOKENS, rows - first); r += WARP / 8) {
+        f32x2 y = *(const f32x2 *)(mine + r * OUT_STRIDE + pair);
+        if constexpr (ADAPTERS) {
+            y.x = adapted_qkv(p, y.x, first + r, tile * 16 + pair);
+            y.y = adapted_qkv(p, y.y, first + r, tile * 16 + pair + 1);
+        }
+        place_pair(p, first + r, head, d, y);
+    }
     warp_sync();
 }
 
@@ -107,30 +127,74 @@ CAIRN_KERNEL(prompt_qkv, PROMPT_THREADS, 1, step_params) {
 }
 #endif
 
-#if CAIRN_PRODUCTS & 4
-constexpr int FFN_BYTES = PROMPT_WARPS * 16, FFN_PITCH = FFN_BYTES + 16; /* of a token's outputs */
-
-CAIRN_KERNEL(prompt_gate_up, PROMPT_THREADS, 1, step_params) {
+#if CAIRN_PRODUCTS & 32
+CAIRN_KERNEL(prompt_conv_in, PROMPT_THREADS, 1, step_params) {
+    constexpr int TILES = 3 * HIDDEN / 16;
     const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
     tile_sums sum = {};
-    product<CAIRN_PACK_GATE_UP, HIDDEN>(p.gate_up, FFN / 8, buffer(p, NORMED_AT), first, rows,
+    product<CAIRN_PACK_CONV_IN, HIDDEN>(p.qkv, TILES, buffer(p, NORMED_AT), first, rows,
                                         shared_base(), sum);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int tile = tile_of(e);
+        if (tile >= TILES) return;
+        each_output(sum.at[e], first, [&](int row, int g, float low, float high) {
+            if (row >= rows) return;
+            float *to = (float *)buffer(p, SUMMED_AT) + (int64_t)row * (3 * HIDDEN) + tile * 16 + g;
+            to[0] = low, to[8] = high;
+        });
+    }
+}
+#endif
+
+constexpr int FFN_PITCH = PROMPT_WARPS * 16 + 16; /* bytes from a token's outputs to the next's */
+
+/* The block's tiles of gates and ups at `weights`, of the inputs at `from`: gated, to `to`. */
+template <int FORMAT>
+CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, const uint8_t *from,
+                                uint8_t *to, int first, int rows) {
+    tile_sums sum = {};
+    product<FORMAT, HIDDEN>(weights, FFN / 8, from, first, rows, shared_base(), sum);
     block_sync(); /* of the inputs in shared memory no one needs any more */
 #pragma unroll
     for (int e = 0; e < EACH; e++)
-        each_output(sum.at[e], e * TOKENS, [&](int row, int g, float gate, float up) {
+        each_output(sum.at[e], 0, [&](int row, int g, float gate, float up) {
+            const int n = tile_of(e) * 8 + g;
+            if constexpr (ADAPTERS)
+                if (first + row < rows && n < FFN) {
+                    gate = adapted(p, gate, first + row, STEP_LOW_GATE, 0, n);
+                    up = adapted(p, up, first + row, STEP_LOW_UP, 1, n);
+                }
             float v = gated(gate, up), next = shuffle_xor(v, 4);
             if (g % 2 == 0)
-                *(uint32_t *)(shared_base() + row * FFN_PITCH +
+                *(uint32_t *)(shared_base() + (e * TOKENS + row) * FFN_PITCH +
                               operand_at(warp_id() * 8 + g) * 2) = pack_f16x2(v, next);
         });
     block_sync();
     for (int i = thread_id(); i < EACH * TOKENS * PROMPT_WARPS; i += PROMPT_THREADS) {
-        const int from = i / PROMPT_WARPS, piece = i % PROMPT_WARPS, row = first + from % TOKENS;
-        const int k = (block_id_y() * EACH + from / TOKENS) * PROMPT_WARPS * 8 + piece * 8;
+        const int place = i / PROMPT_WARPS, piece = i % PROMPT_WARPS, row = first + place % TOKENS;
+        const int k = ((block_id_y() * EACH + place / TOKENS) * PROMPT_WARPS + piece) * 8;
         if (row < rows && k < FFN)
-            *(u32x4 *)(buffer(p, FFN_AT) + ((int64_t)row * FFN + k) * 2) =
-                *(const u32x4 *)(shared_base() + from * FFN_PITCH + piece * 16);
+            *(u32x4 *)(to + ((int64_t)row * FFN + k) * 2) =
+                *(const u32x4 *)(shared_base() + place * FFN_PITCH + piece * 16);
     }
+}
+
+#if CAIRN_PRODUCTS & 4
+CAIRN_KERNEL(prompt_gate_up, PROMPT_THREADS, 1, step_params) {
+    product_gated<CAIRN_PACK_GATE_UP>(p, p.gate_up, buffer(p, NORMED_AT), buffer(p, FFN_AT),
+                                      block_id() * TOKENS, p.input[STEP_ROWS]);
+}
+#endif
+
+#if CAIRN_PRODUCTS & 128
+CAIRN_KERNEL(prompt_expert_up, PROMPT_THREADS, 1, step_params) {
+    constexpr int FORMAT = CAIRN_PACK_EXPERT_UP;
+    expert_window window;
+    start_input();
+    if (!find_window(p, block_id(), window)) return;
+    product_gated<FORMAT>(
+        p, p.gate_up + (int64_t)window.expert * (FFN / 8) * tile_bytes<FORMAT, HIDDEN>(),
+        buffer(p, ROUTED_AT), buffer(p, EXPERT_FFN_AT), window.first, window.first + window.count);
 }
 #endif

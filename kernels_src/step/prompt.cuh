@@ -29,12 +29,6 @@ constexpr int STEP_BUFFERS = CAIRN_WGMMA ? 4 : 2, STEPS_AHEAD = STEP_BUFFERS / 2
 
 CAIRN_INLINE uint8_t *buffer(const step_params &p, int64_t at) { return region(p, 0, 0) + at; }
 
-/* Where input k lies: within each 32 the eight that a lane has of packed weights are spread as the
- * operands of two k-steps have them. An even k and the next lie together. */
-CAIRN_INLINE int operand_at(int k) {
-    return k / 32 * 32 + k % 8 / 4 * 16 + k % 4 / 2 * 8 + k / 8 % 4 * 2 + k % 2;
-}
-
 /* The block's tiles: the warps' first ones, then their second ones. */
 CAIRN_INLINE int tile_of(int each) {
     return (block_id_y() * EACH + each) * PROMPT_WARPS + warp_id();

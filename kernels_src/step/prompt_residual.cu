@@ -37,8 +37,22 @@
  * matrix: + CAIRN_FFN=14336 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=2631206 CAIRN_PACK_O=38 CAIRN_PACK_GATE_UP=38 CAIRN_PACK_DOWN=40
  * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=1024 CAIRN_HEADS=16 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1792 CAIRN_VOCAB=65536 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=32 CAIRN_PACK_O=32 CAIRN_PACK_GATE_UP=32 CAIRN_PACK_DOWN=32
+ * matrix: + CAIRN_PACK_HEAD=40 CAIRN_PACK_EMBED=40 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=385
+ * matrix: + CAIRN_PRODUCTS=480 CAIRN_PACK_CONV_IN=38 CAIRN_PACK_CONV_OUT=40 CAIRN_TAPS=3 CAIRN_RING=32
+ * matrix: + CAIRN_PACK_EXPERT_UP=38 CAIRN_PACK_EXPERT_DOWN=40 CAIRN_EXPERTS=128 CAIRN_USED=8
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=15
+ * matrix: + CAIRN_EXTRAS=512 */
 #include "step/prompt.cuh"
+#include "step/families.cuh"
 
 #if CAIRN_PRODUCTS & 16
 CAIRN_KERNEL(prompt_embed, 128, 1, step_params) {
@@ -96,8 +110,8 @@ CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
 }
 #endif
 
-/* residual += W inputs */
-template <int FORMAT, int INPUTS>
+/* residual += W inputs, of a product (STEP_LOW_) */
+template <int FORMAT, int INPUTS, int PRODUCT>
 CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
                                    const uint8_t *inputs) {
     constexpr int TILES = HIDDEN / 16;
@@ -110,6 +124,10 @@ CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
         if (tile >= TILES) return;
         each_output(sum.at[e], first, [&](int row, int g, float low, float high) {
             if (row >= rows) return;
+            if constexpr (ADAPTERS) {
+                low = adapted(p, low, row, PRODUCT, 0, tile * 16 + g);
+                high = adapted(p, high, row, PRODUCT, 0, tile * 16 + g + 8);
+            }
             float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p);
             float *at = to + (int64_t)row * HIDDEN + tile * 16 + g;
             at[0] = POST_NORMS ? low : at[0] + low; /* normed first */
@@ -120,12 +138,41 @@ CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
 
 #if CAIRN_PRODUCTS & 2
 CAIRN_KERNEL(prompt_project, PROMPT_THREADS, 1, step_params) {
-    product_residual<CAIRN_PACK_O, ATTENDED>(p, p.o, buffer(p, ATTENDED_AT));
+    product_residual<CAIRN_PACK_O, ATTENDED, STEP_LOW_O>(p, p.o, buffer(p, ATTENDED_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 8
 CAIRN_KERNEL(prompt_down, PROMPT_THREADS, 1, step_params) {
-    product_residual<CAIRN_PACK_DOWN, FFN>(p, p.down, buffer(p, FFN_AT));
+    product_residual<CAIRN_PACK_DOWN, FFN, STEP_LOW_DOWN>(p, p.down, buffer(p, FFN_AT));
+}
+#endif
+
+#if CAIRN_PRODUCTS & 64
+CAIRN_KERNEL(prompt_conv_out, PROMPT_THREADS, 1, step_params) {
+    product_residual<CAIRN_PACK_CONV_OUT, HIDDEN, STEP_LOW_O>(p, p.o, buffer(p, ATTENDED_AT));
+}
+#endif
+
+#if CAIRN_PRODUCTS & 256
+CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, 1, step_params) {
+    constexpr int FORMAT = CAIRN_PACK_EXPERT_DOWN, TILES = HIDDEN / 16;
+    expert_window window;
+    start_input();
+    if (!find_window(p, block_id(), window)) return;
+    const int end = window.first + window.count;
+    tile_sums sum = {};
+    product<FORMAT, FFN>(p.down + (int64_t)window.expert * TILES * tile_bytes<FORMAT, FFN>(), TILES,
+                         buffer(p, EXPERT_FFN_AT), window.first, end, shared_base(), sum);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int tile = tile_of(e);
+        if (tile >= TILES) return;
+        each_output(sum.at[e], window.first, [&](int row, int g, float low, float high) {
+            if (row >= end) return;
+            float *to = (float *)buffer(p, EXPERT_OUT_AT) + (int64_t)row * HIDDEN + tile * 16 + g;
+            to[0] = low, to[8] = high;
+        });
+    }
 }
 #endif

@@ -32,7 +32,7 @@ CAIRN_INLINE page_bounds cached_bounds(const uint16_t *keys, bool mean) {
 CAIRN_KERNEL(step_bounds, 128, 1, step_params) {
     const int page = p.new_pages[block_id()], head = block_id_y(), layer = block_id_z();
     grid_dependency_wait();
-    if (warp_id() > 0) return;
+    if (warp_id() > 0 || (CONVOLVES && !p.kv[layer])) return;
     const uint16_t *keys = p.kv[layer] + layout_slot(page, 0, head, 0, KV_HEADS, PAGE, HEAD_DIM);
     uint16_t *to = p.bounds[layer] + layout_bounds(page, head, KV_HEADS, HEAD_DIM);
     page_bounds b = cached_bounds(keys, p.mean != 0);

@@ -16,6 +16,7 @@
 #ifndef CAIRN_STEP_STAGES_CUH
 #define CAIRN_STEP_STAGES_CUH
 
+#include "step/adapter.cuh"
 #include "step/merge.cuh"
 
 /* The tokens of this block: a window of up to eight rows. `total`: of the forward. */
@@ -45,6 +46,15 @@ CAIRN_INLINE void start_input() {
     grid_dependency_wait();
     grid_launch_dependents();
 }
+
+/* Where input k lies: within each 32 the eight that a lane has of packed weights are spread as the
+ * operands of two k-steps have them. An even k and the next lie together. */
+CAIRN_INLINE int operand_at(int k) {
+    return k / 32 * 32 + k % 8 / 4 * 16 + k % 4 / 2 * 8 + k / 8 % 4 * 2 + k % 2;
+}
+
+/* The same in kernels that serve steps, whose products take inputs as they come, and prompts. */
+CAIRN_INLINE int input_at(int k) { return CAIRN_PARTS == 0 ? operand_at(k) : k; }
 
 /* ---- inputs of products ---- */
 
@@ -125,6 +135,16 @@ struct norm_input : rows_input<HIDDEN> {
     }
 };
 
+/* Whether the weights are packed for dense/product.cuh; if so, and where there is dependent launch
+ * and room, two blocks on a multiprocessor: the next stage's wait beside those that compute. */
+constexpr bool STREAMED = CAIRN_PACK_HEAD >= PACK_Q4_0;
+constexpr int STAGE_BLOCKS = STREAMED && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
+static_assert(!STREAMED || (!FLOW && THREADS == PRODUCT_THREADS), "stages: warps of a product");
+static_assert(STREAMED == (CAIRN_PACK_O >= PACK_Q4_0) &&
+              STREAMED == (CAIRN_PACK_GATE_UP >= PACK_Q4_0) &&
+              STREAMED == (CAIRN_PACK_DOWN >= PACK_Q4_0) &&
+              STREAMED == (CAIRN_PACK_QKV >= PACK_Q4_0), "stages: two kinds of products");
+
 /* ---- where outputs go ---- */
 
 /* Rotation and cache slot of one output of qkv; the same in every layer. */
@@ -138,6 +158,10 @@ struct qkv_place {
         int n = at_tile * 16 + row, head = n / HEAD_DIM, d = n % HEAD_DIM;
         tile = at_tile, cosine = 1.0f, sine = 0.0f, cache_at = -1;
         if (column >= rows.count) return;
+        if (STREAMED) {
+            recall(p, head, d, ((const product_memory *)shared_base())->notes[column]);
+            return;
+        }
         int r = rows.first + column;
         int position = input_array(p, STEP_POSITION)[r];
         if (head < HEADS + KV_HEADS && !(STILL && p.still)) {
@@ -153,6 +177,43 @@ struct qkv_place {
                            HEAD_DIM + d;
         }
     }
+
+    /* Of streamed products all that find looks up is noted for each column before the input is
+     * awaited, but for the rotation, which is asked for then. */
+    static CAIRN_MEMBER void note(const step_params &p, row_window rows, u32x4 *notes) {
+        const int column = thread_id();
+        if (column >= rows.count) return;
+        const int r = rows.first + column, position = input_array(p, STEP_POSITION)[r];
+        const int rope = input_array(p, STEP_ROPE)[r], sequence = input_array(p, STEP_SEQUENCE)[r];
+        const int page = p.page_table[(int64_t)sequence * p.table_stride + position / PAGE];
+        const f32x2 *turns = (const f32x2 *)p.rope + (int64_t)rope * (HEAD_DIM / 2);
+        for (int i = 0; i < HEAD_DIM / 2; i += 16) prefetch_l2(turns + i);
+        notes[column] = u32x4{(uint32_t)page, (uint32_t)(position % PAGE), (uint32_t)rope, 0};
+    }
+    CAIRN_MEMBER void recall(const step_params &p, int head, int d, u32x4 note) {
+        if (head < HEADS + KV_HEADS && !(STILL && p.still)) {
+            f32x2 turn = ((const f32x2 *)p.rope)[(int64_t)note.z * (HEAD_DIM / 2) + d / 2];
+            cosine = turn.x, sine = turn.y;
+        }
+        if (head >= HEADS) { /* k heads, then v heads, of a page */
+            const int64_t plane = (int64_t)note.x * (2 * KV_HEADS) + head - HEADS;
+            cache_at = (plane * PAGE + note.y) * HEAD_DIM + d;
+        }
+    }
+};
+
+/* The input of qkv: what its outputs need to know is looked up while the first weights come. */
+struct qkv_input : norm_input {
+    row_window window;
+
+    CAIRN_MEMBER qkv_input(const step_params &params, const uint8_t *hidden, const uint8_t *sums,
+                           row_window rows_)
+        : norm_input(params, hidden, sums, rows_), window(rows_) {}
+    CAIRN_MEMBER void await() const {
+        if (STREAMED && !BY_HEAD)
+            qkv_place::note(p, window, ((product_memory *)shared_base())->notes);
+        start_input();
+    }
 };
 
 template <bool PLACED> struct qkv_output {
@@ -167,6 +228,9 @@ template <bool PLACED> struct qkv_output {
         if (!BY_HEAD && !PLACED && (!FLOW || o.tile != place.tile))
             place.find(p, rows, o.tile, o.row, o.column);
         float y = o.value * factors[o.column];
+        if constexpr (ADAPTERS)
+            if (o.column < rows.count)
+                y = adapted_qkv(p, y, rows.first + o.column, o.tile * 16 + o.row);
         if constexpr (BY_HEAD) {
             if (o.column < rows.count)
                 send((float *)(layer + SUMMED_AT) + (int64_t)(rows.first + o.column) * QKV +
@@ -216,22 +280,25 @@ struct hidden_output {
     }
 };
 
-/* residual += value; HELD: every output is the one at hand */
-template <bool HELD> struct residual_output : hidden_output {
+/* residual += value of a product (STEP_LOW_); HELD: every output is the one at hand */
+template <bool HELD, int PRODUCT> struct residual_output : hidden_output {
     int held_tile;
     float held, held_weight; /* the residual and weight of this thread's output of that tile */
 
     CAIRN_MEMBER void operator()(const output &o, const float *) const {
         bool live = o.column < rows.count, at_hand = HELD || o.tile == held_tile;
         int n = o.tile * 16 + o.row;
+        float value = o.value;
+        if constexpr (ADAPTERS)
+            if (live) value = adapted(p, value, rows.first + o.column, PRODUCT, 0, n);
         if constexpr (POST_NORMS) { /* its summand is normed first */
             float *to = (float *)(region(p, 0, 0) + SUMMED_AT);
-            if (live) send(to + (int64_t)(rows.first + o.column) * HIDDEN + n, o.value);
+            if (live) send(to + (int64_t)(rows.first + o.column) * HIDDEN + n, value);
             return;
         }
         float *at = residual_of(p) + (int64_t)(rows.first + (live ? o.column : 0)) * HIDDEN + n;
         float before = FLOW && at_hand ? held : live ? load_volatile(at) : 0.0f;
-        float x = before + o.value;
+        float x = before + value;
         hand_on(o.tile, o.row, o.column, x, at_hand ? held_weight : weight[n]);
         if (live) *at = x;
     }
@@ -248,9 +315,15 @@ CAIRN_INLINE float gated(float gate, float up) {
 struct swiglu_output {
     int count;  /* of the window's rows */
     uint8_t *h; /* of its first row */
+    const step_params &p;
+    int first;  /* the window's first row */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
         float y = o.value * factors[o.column];
+        if constexpr (ADAPTERS)
+            if (o.column < count)
+                y = adapted(p, y, first + o.column, STEP_LOW_GATE + o.row / 8, o.row / 8,
+                            o.tile * 8 + o.row % 8);
         float up = shuffle_xor(y, 2);
         float v = gated(y, up);
         float next = shuffle_xor(v, 4);
@@ -258,16 +331,6 @@ struct swiglu_output {
         send((uint32_t *)(h + (o.column * FFN + o.tile * 8 + o.row) * 2), pack_f16x2(v, next));
     }
 };
-
-/* Whether the weights are packed for dense/product.cuh; if so, and where there is dependent launch
- * and room, two blocks on a multiprocessor: the next stage's wait beside those that compute. */
-constexpr bool STREAMED = CAIRN_PACK_HEAD >= PACK_Q4_0;
-constexpr int STAGE_BLOCKS = STREAMED && CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 ? 2 : 1;
-static_assert(!STREAMED || (!FLOW && THREADS == PRODUCT_THREADS), "stages: warps of a product");
-static_assert(STREAMED == (CAIRN_PACK_O >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_GATE_UP >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_DOWN >= PACK_Q4_0) &&
-              STREAMED == (CAIRN_PACK_QKV >= PACK_Q4_0), "stages: two kinds of products");
 
 /* q, k and v lie behind each other, each in a format of its own: PACK_QKV is one for all, or
  * q + 256 k + 65536 v. */
@@ -351,7 +414,7 @@ template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, uint8_t *at,
                             qkv_place &place, workspace &work, int first, int step) {
     if (FLOW && first * TILES >= QKV / 16) return;
-    norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
+    qkv_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     uint16_t *cache = STREAMED ? nullptr : load_constant_early(p.kv + layer);
     qkv_output<ONCE && TILES == 1 && !STREAMED> out{p, rows, place, at, layer, cache};
     if constexpr (QKV_MIXED) stage_mixed(p.qkv, input, out);
@@ -361,11 +424,12 @@ CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, ui
 
 /* residual += W input, handed on for the norm with `weight`. The flow kernel's blocks keep their
  * tiles, so that the residual they need is one they wrote themselves. */
-template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input>
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, int PRODUCT, class Input>
 CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const uint8_t *weights,
                                  const float *weight, uint8_t *hidden, uint8_t *squares,
                                  Input &input, workspace &work, int first, int step) {
-    residual_output<ONCE && TILES == 1 && !STREAMED> out{{p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
+    residual_output<ONCE && TILES == 1 && !STREAMED, PRODUCT> out{
+        {p, rows, weight, hidden, squares}, -1, 0.0f, 0.0f};
     int e = thread_id(), n = first * TILES * 16 + output_row(e), column = output_column(e);
     if (!STREAMED && e < 128 && first * TILES < HIDDEN / 16) {
         out.held_tile = first * TILES;
@@ -373,6 +437,8 @@ CAIRN_INLINE void stage_residual(const step_params &p, row_window rows, const ui
         if (FLOW && column < rows.count)
             out.held = load_volatile(residual_of(p) + (int64_t)(rows.first + column) * HIDDEN + n);
     }
+    /* The norm's weights come from far. */
+    if (STREAMED && first + e * step < HIDDEN / 16) prefetch_l2(weight + (first + e * step) * 16);
     stage_product<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, HIDDEN / 16, work, input,
                                                out);
 }
@@ -398,7 +464,7 @@ CAIRN_INLINE void stage_project(const step_params &p, row_window rows, int layer
                                 workspace &work, int first, int step) {
     rows_input<ATTENDED> input{p, at + ATTENDED_AT + (int64_t)rows.first * ATTENDED * 2,
                                rows.count};
-    stage_residual<CAIRN_PACK_O, ATTENDED, TILES, ONCE>(
+    stage_residual<CAIRN_PACK_O, ATTENDED, TILES, ONCE, STEP_LOW_O>(
         p, rows, layer_weights(p.o, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_O, ATTENDED>()),
         p.norms + (int64_t)(2 * layer + 1) * HIDDEN, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, input,
         work, first, step);
@@ -409,7 +475,7 @@ CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer
                                 workspace &work, int first, int step) {
     if (FLOW && first * TILES >= FFN / 8) return;
     norm_input input(p, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, rows);
-    swiglu_output out{rows.count, at + FFN_AT + (int64_t)rows.first * FFN * 2};
+    swiglu_output out{rows.count, at + FFN_AT + (int64_t)rows.first * FFN * 2, p, rows.first};
     stage_product<CAIRN_PACK_GATE_UP, HIDDEN, TILES, ONCE>(
         layer_weights(p.gate_up, layer, FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first,
         step, FFN / 8, work, input, out);
@@ -419,7 +485,7 @@ template <int TILES, bool ONCE>
 CAIRN_INLINE void stage_down(const step_params &p, row_window rows, int layer, uint8_t *at,
                              uint8_t *next, workspace &work, int first, int step) {
     rows_input<FFN> input{p, at + FFN_AT + (int64_t)rows.first * FFN * 2, rows.count};
-    stage_residual<CAIRN_PACK_DOWN, FFN, TILES, ONCE>(
+    stage_residual<CAIRN_PACK_DOWN, FFN, TILES, ONCE, STEP_LOW_DOWN>(
         p, rows, layer_weights(p.down, layer, HIDDEN / 16 * tile_bytes<CAIRN_PACK_DOWN, FFN>()),
         p.norms + (int64_t)(2 * layer + 2) * HIDDEN, next + HIDDEN_AT, next + SQUARES_AT, input,
         work, first, step);

@@ -8,8 +8,10 @@
  * 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS
  * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu).
  * CAIRN_EXTRAS: STEP_EXTRA_ bits, of what layers have beyond plain llama's (the stages alone).
- * CAIRN_PRODUCTS: which kernels of a program are built, of qkv (bit 0), o, gate_up, down, and all
- * others (bit 4). hidden and ffn
+ * CAIRN_PRODUCTS: which kernels of a program are built, of qkv (bit 0), o, gate_up, down, all
+ * others (bit 4), in and out of a convolution, up and down of experts; the last four have packs
+ * CAIRN_PACK_{CONV_IN,CONV_OUT,EXPERT_UP,EXPERT_DOWN}, CAIRN_TAPS and CAIRN_RING (inputs that a
+ * sequence keeps), CAIRN_EXPERTS and CAIRN_USED (of a row). hidden and ffn
  * are multiples of 32, heads / kv_heads is at most 16. */
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
@@ -38,6 +40,8 @@ constexpr bool GEGLU = (CAIRN_EXTRAS & STEP_EXTRA_GEGLU) != 0;
 constexpr bool EMBED_SCALED = (CAIRN_EXTRAS & STEP_EXTRA_EMBED) != 0;
 constexpr bool OWN_SCALE = (CAIRN_EXTRAS & STEP_EXTRA_SCALE) != 0;
 constexpr bool WINDOWS = (CAIRN_EXTRAS & STEP_EXTRA_WINDOW) != 0;
+constexpr bool CONVOLVES = (CAIRN_EXTRAS & STEP_EXTRA_CONV) != 0;
+constexpr bool CHOOSES = (CAIRN_EXTRAS & STEP_EXTRA_EXPERTS) != 0;
 static_assert(!FLOW || CAIRN_EXTRAS == 0, "step: the flow kernel is plain");
 
 constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV head */
@@ -70,15 +74,28 @@ constexpr int64_t QKV_AT = MIDDLE_SQUARES_AT + round_up(SLOTS * SQUARES * 4, 128
                                                                 /* [row, q k v] f16 */
 constexpr int64_t FFN_AT = QKV_AT + (int64_t)ROWS * QKV * 2;            /* [row, ffn] f16 */
 constexpr int64_t ATTENDED_AT = FFN_AT + (int64_t)ROWS * FFN * 2;       /* [row, heads dim] f16 */
-constexpr int64_t SUMS_AT = ATTENDED_AT + (int64_t)ROWS * ATTENDED * 2;
+constexpr int64_t SUMS_AT =  /* or of a convolution [row, hidden] f16 */
+    ATTENDED_AT + (int64_t)ROWS * (CONVOLVES ? max_of(ATTENDED, HIDDEN) : ATTENDED) * 2;
                                                                 /* [part, head] (m, l) */
 constexpr int64_t PARTS_AT = SUMS_AT + (int64_t)CAIRN_PARTS * HEADS * 8;
                                                                 /* [part, head, dim] f32 */
 constexpr int64_t SUMMED_AT = PARTS_AT + (int64_t)CAIRN_PARTS * ATTENDED * 4;
-                           /* [row, q k v or hidden] f32: products that step/extras.cu goes on with */
-constexpr int64_t SUMMED_BYTES =
-    BY_HEAD || POST_NORMS ? (int64_t)ROWS * max_of(QKV, HIDDEN) * 4 : 0;
-constexpr int64_t REGION_BYTES = (SUMMED_AT + SUMMED_BYTES + 127) / 128 * 128;
+                           /* [row, q k v or hidden] f32: products that step/extras.cu goes on with;
+                              or [row, 3 hidden], step/conv.cu */
+constexpr int SUMMED = max_of(BY_HEAD || POST_NORMS ? max_of(QKV, HIDDEN) : 0,
+                              CONVOLVES ? 3 * HIDDEN : 0);
+constexpr int64_t EXPERTS_AT = (SUMMED_AT + (int64_t)ROWS * SUMMED * 4 + 127) / 128 * 128;
+                                                                /* see step/families.cuh */
+#ifdef CAIRN_EXPERTS
+constexpr int EXPERTS = CAIRN_EXPERTS, USED = CAIRN_USED;
+#else
+constexpr int EXPERTS = 1, USED = 1;
+#endif
+constexpr int64_t EXPERT_SLOTS = (int64_t)ROWS * USED; /* a row with one of its experts each */
+constexpr int EXPERT_WINDOWS = (int)min_of((int64_t)EXPERTS, EXPERT_SLOTS) + (int)EXPERT_SLOTS / COLUMNS;
+constexpr int64_t EXPERTS_BYTES =
+    CHOOSES ? EXPERT_SLOTS * (HIDDEN * 6 + FFN * 2 + 12) + (EXPERT_WINDOWS * 4 + 4) * 4 : 0;
+constexpr int64_t REGION_BYTES = (EXPERTS_AT + EXPERTS_BYTES + 127) / 128 * 128;
 constexpr int64_t HALF_BYTES = REGION_BYTES * (LAYERS + 1);
 
 CAIRN_INLINE float *residual_of(const step_params &p) { return (float *)p.exchange; }

@@ -2,7 +2,7 @@
  * slice of it on the chip.
  *
  * Route      "cluster", sm_90 and up
- *            1. While its scores come, every block guesses from the first of them a key that its
+ *            1. While its scores come, every block guesses from some of them a key that its
  *               part of k scores reach; the blocks agree on one.
  *            2. Every block sends the keys that reach it to the first, which selects the k-th.
  *               When there are too many or too few, all blocks count theirs in bins over what range
@@ -83,11 +83,10 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
     clear_words(s.map);
     if (thread_id() == 0) s.count[0] = s.count[1] = s.shared_out = 0;
     load_sample(slice, (u32x4 *)s.keys);
-    load_vectors<VECTORS - 1>(slice, 0, 1, held.raw + 1);
+    load_vectors<VECTORS>(slice, 0, 0, held.raw);
     stage_second(slice);
     copy_async_wait<STAGES>();
-    held.raw[0] = ((const u32x4 *)s.keys)[thread_id()];
-    const u32x4 guess = slice_guess(s, slice, held, p.k);
+    const u32x4 guess = slice_guess(s, kept_slice(), p.k);
     const row_slice &w = kept_slice();
     cluster_wait(); /* every block has begun and set up its barriers */
     key_range keys = agree(s, guess, floor);

@@ -27,6 +27,7 @@ struct cluster_shared {
     alignas(16) uint32_t map[BINS]; /* empty but while items are visited */
     alignas(16) uint32_t sums[BINS / CLUSTER]; /* over the cluster, this block's part of the bins */
     alignas(16) u32x4 told;                    /* the verdict */
+    alignas(16) u32x4 heavy;                   /* by pick_bins */
     alignas(16) u32x4 guesses[CLUSTER];
     alignas(16) u32x2 chosen[CLUSTER]; /* how many over the k-th key, equal to it */
     uint32_t counts[CLUSTER], parts[CLUSTER], over_equal[CLUSTER]; /* the last packed: over << 16 */
@@ -95,12 +96,45 @@ CAIRN_INLINE bin_found search_bins(cluster_shared &s, uint32_t need) {
 
 /* ---- the guess ----------------------------------------------------------------------------- */
 
+/* Leaves in s.picks what bin `ranks.x`, `ranks.y` of the sample fall into, as keys, and in s.heavy,
+ * where it is a large part of the sample, the former's ends and how many lie above. */
+CAIRN_INLINE void pick_bins(cluster_shared &s, u32x2 ranks, key_range range, float least,
+                            float span) {
+    const int bin = THREADS - 1 - thread_id();
+    const uint32_t mine = s.bins[bin], total = warp_sum(mine);
+    if (lane_id() == 0) s.totals[0][warp_id()] = total;
+    if (thread_id() == 0) s.heavy = {0, 0, 0, 0};
+    block_sync();
+    const uint32_t above = warp_sum(lane_id() < warp_id() ? s.totals[0][lane_id()] : 0u);
+    if (above < ranks.y && above + total >= ranks.x) {
+        const uint32_t end = above + warp_scan(mine), before = end - mine;
+        const float each = 1.0f / (THREADS - 1), begin = ((float)bin - 0.5f) * each;
+        const uint32_t key = bin ? topk_key(fma_f32(begin, span, least)) : range.low;
+        if (before < ranks.x && end >= ranks.x) {
+            s.picks[0] = key;
+            if (mine > 8 + ranks.x / 2)
+                s.heavy = {key, min_of(range.high, topk_key(fma_f32(begin + each, span, least))),
+                           before, 1};
+        }
+        if (before < ranks.y && end >= ranks.y) s.picks[1] = key;
+    }
+    block_sync();
+}
+
+/* The key of score c of this thread's sample, which lies where it came to: a tile has the registers. */
+CAIRN_INLINE uint32_t sample_key(const cluster_shared &s, int c) {
+    return topk_key(((const score_t *)s.keys)[thread_id() * VECTOR + c]);
+}
+
 /* A key that about `ranks.x`, `ranks.y` of the slice's sample reach, 0 when there is none; then the
  * greatest. The sample is this thread's part of it; `lanes` threads have one. The scores are spread
- * over the bins as numbers: spread by their bits, those on both sides of zero would share a few. */
-CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, const uint32_t *sample, u32x2 ranks, int lanes) {
-    const uint32_t top = max_of(max_of(sample[0], sample[1]), max_of(sample[2], sample[3]));
-    uint32_t low = top, high = warp_max(top);
+ * over the bins as numbers: spread by their bits, those on both sides of zero would share a few. Of a
+ * row with a long tail one bin then has nearly all: it is spread over all bins in turn. */
+CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, u32x2 ranks, int lanes) {
+    uint32_t low = 0, high;
+#pragma unroll
+    for (int c = 0; c < SAMPLES; c++) low = max_of(low, sample_key(s, c));
+    high = warp_max(low);
     /* the least of them is reached by an eighth of random samples, by a fourth, by most, by all */
     if ((int)ranks.x * 5 <= lanes * 4) {
         low = max_of(low, shuffle_xor(low, 1));
@@ -109,7 +143,7 @@ CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, const uint32_t *sample, u32x2 ra
     } else if ((int)ranks.x * 5 > lanes * 12) {
 #pragma unroll
         for (int c = 0; c < SAMPLES; c++)
-            if (sample[c] > KEY_MINUS_INFINITY) low = min_of(low, sample[c]);
+            if (sample_key(s, c) > KEY_MINUS_INFINITY) low = min_of(low, sample_key(s, c));
     }
     low = warp_min(low > KEY_MINUS_INFINITY ? low : EVERY);
     if (lane_id() == 0) {
@@ -120,51 +154,47 @@ CAIRN_INLINE u32x4 pick_keys(cluster_shared &s, const uint32_t *sample, u32x2 ra
     block_sync();
     low = warp_min(lane_id() < WARPS ? s.totals[0][lane_id()] : EVERY);
     high = warp_max(lane_id() < WARPS ? s.totals[1][lane_id()] : 0u);
-    const float least = key_score(low), span = add_f32(key_score(high), -least);
-    const bool spreads = span > 1e-30f && span < 1e37f; /* else all are in bin 0 */
-    const value_bins bins = {least, (float)(THREADS - 1) * rcp_fast(span)};
+    key_range range = {low, high};
+#pragma unroll 1
+    for (int turn = 0; turn < 4; turn++) {
+        const float least = key_score(range.low), span = add_f32(key_score(range.high), -least);
+        const bool spreads = span > 1e-30f && span < 1e37f; /* else all are in bin 0 */
+        const value_bins bins = {least, (float)(THREADS - 1) * rcp_fast(span)};
 #pragma unroll
-    for (int c = 0; c < SAMPLES; c++) {
-        const uint32_t bin = as_u32(value_bin(bins, key_score(sample[c]))) - as_u32(BIN_ZERO);
-        if (sample[c] >= low) atomic_add(&s.bins[spreads ? bin : 0], 1u);
+        for (int c = 0; c < SAMPLES; c++) {
+            const uint32_t key = sample_key(s, c);
+            const uint32_t bin = as_u32(value_bin(bins, key_score(key))) - as_u32(BIN_ZERO);
+            if (key >= range.low && key <= range.high) atomic_add(&s.bins[spreads ? bin : 0], 1u);
+        }
+        block_sync();
+        pick_bins(s, ranks, range, least, spreads ? span : 0.0f);
+        const u32x4 heavy = s.heavy;
+        if (!heavy.w || !spreads || heavy.x >= heavy.y) break;
+        clear_words(s.bins);
+        range = {max_of(range.low, heavy.x), heavy.y};
+        ranks = {ranks.x - heavy.z, ranks.y - heavy.z};
+        block_sync();
     }
-    block_sync();
-    const int bin = THREADS - 1 - thread_id();
-    const uint32_t mine = s.bins[bin], total = warp_sum(mine);
-    if (lane_id() == 0) s.totals[0][warp_id()] = total;
-    block_sync();
-    const uint32_t above = warp_sum(lane_id() < warp_id() ? s.totals[0][lane_id()] : 0u);
-    if (above < ranks.y && above + total >= ranks.x) {
-        const uint32_t end = above + warp_scan(mine), before = end - mine;
-        const float begin = ((float)bin - 0.5f) * (1.0f / (THREADS - 1));
-        const uint32_t key = bin ? topk_key(fma_f32(begin, span, least)) : low;
-        if (before < ranks.x && end >= ranks.x) s.picks[0] = key;
-        if (before < ranks.y && end >= ranks.y) s.picks[1] = key;
-    }
-    block_sync();
     return {s.picks[0], s.picks[1], high, 0};
 }
 
-/* From a sample of the slice, which the held tile begins with: {a key that this block's part of k
- * scores reach, or EVERY where that says little of the row; a key that k scores of this block alone
- * reach; the greatest}, in all likelihood; 0: all scores may be needed. */
-CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, const tile_data &held,
-                               int k) {
-    const score_vector v = bit_cast<score_vector>(held.raw[0]);
-    const float expected = (float)(k * SAMPLES) / (float)(ITEMS * w.tiles);
+/* From a sample of the slice: {a key that this block's part of k scores reach, or EVERY where that
+ * says little of the row; a key that k scores of this block alone reach; the greatest}, in all
+ * likelihood; 0: all scores may be needed. */
+CAIRN_INLINE u32x4 slice_guess(cluster_shared &s, const row_slice &w, int k) {
+    const float each = fmaxf((float)w.size * (1.0f / THREADS), (float)VECTOR);
+    const float expected = (float)(k * SAMPLES) / each;
     const float wanted = expected + 4.0f * sqrt_f32(expected) + 2.0f; /* of the row's sample */
-    const int lanes = min_of(THREADS, ceil_div(w.end, ITEMS * TILES));
-    uint32_t sample[SAMPLES];
-#pragma unroll
-    for (int c = 0; c < SAMPLES; c++) sample[c] = topk_key(v.score[c]);
-    u32x4 guess = pick_keys(s, sample, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1,
-                                        (uint32_t)wanted + 1}, lanes);
+    const int lanes = (int)((float)w.end * rcp_fast(each)) + 1;
+    u32x4 guess = pick_keys(s, {(uint32_t)(wanted * (1.0f / CLUSTER)) + 1, (uint32_t)wanted + 1},
+                            min_of(lanes, THREADS));
     if ((w.end - w.first) * 2 < w.size) guess.x = EVERY;
     return guess;
 }
 
 /* {A key that k scores of the row reach, in all likelihood, or the floor; the sample's greatest}.
- * Of what the blocks say their mean, or what one block alone warrants, if that is more. */
+ * Where the blocks say much the same, their mean; else the least of them, or what one block alone
+ * warrants, if that is more. */
 CAIRN_INLINE key_range agree(cluster_shared &s, u32x4 mine, uint32_t floor) {
     if (thread_id() < CLUSTER)
         remote_store_async(remote(shared_addr(&s.guesses[cluster_rank()]), thread_id()), mine,
@@ -174,7 +204,9 @@ CAIRN_INLINE key_range agree(cluster_shared &s, u32x4 mine, uint32_t floor) {
     const uint32_t least = warp_min(of.x), each = of.x == EVERY ? least : of.x;
     const uint32_t mean = warp_sum(lane_id() < CLUSTER ? each / CLUSTER : 0u);
     const uint32_t alone = warp_max(of.y), high = warp_max(of.z);
-    const uint32_t low = max_of(floor, max_of(alone, least && least != EVERY ? mean : 0u));
+    const bool alike = warp_min(lane_id() < CLUSTER ? of.z : EVERY) >= mean;
+    const uint32_t shared = !least || least == EVERY ? 0 : alike ? mean : least;
+    const uint32_t low = max_of(floor, max_of(alone, shared));
     return {low, max_of(low, high)};
 }
 

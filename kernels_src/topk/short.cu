@@ -358,7 +358,8 @@ CAIRN_INLINE void order_by_score(short_shared &s, const score_t *from, uint32_t 
 }
 
 /* Leaves open so few that they are listed, from the index it returns on, or no more than are needed,
- * or those that are equal. Unless there is a bound, the row is spread by value first. */
+ * or those that are equal. Unless there is a bound that few are over, the row is first spread by
+ * value. */
 CAIRN_INLINE uint32_t choose_few(short_shared &s, const score_t *from, short_row &row,
                                  uint32_t bound, short_choice &choice) {
     bool by_value = bound == 0;
@@ -369,6 +370,10 @@ CAIRN_INLINE uint32_t choose_few(short_shared &s, const score_t *from, short_row
             const uint32_t first = list_open(s, from, choice.open);
             choice.inside = (int)s.listed;
             if (choice.inside <= max_of(choice.need, CUT_LIST)) return first;
+            /* seldom: the warps' scores differ, as in a random walk; equal ones are left to keys */
+            if (bound && block_sync_count(reaching(row, bound + 1) != 0) * 8 > SHORT_THREADS)
+                by_value = true, choice.open = 0;
+            bound = 0;
         }
         if (!narrow(s, from, row, by_value, choice)) return 0;
         if (choice.inside && choice.inside <= choice.need) return 0;

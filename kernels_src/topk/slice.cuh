@@ -18,8 +18,7 @@ static_assert(VECTORS % 2 == 0, "vectors are read again two at a time");
 
 /* Elements [first, end) of `base`, which is 16-byte aligned, are the slice; element e is the row's
  * position origin + e. `size`: what a slice has but for the row's ends. The slice goes in spans, of
- * which each warp has a run: its vectors of one tile, then of the other. So what it loads first is
- * a sample from all over the span. `tiles` make whole spans. */
+ * which each warp has a run: its vectors of one tile, then of the other. `tiles` make whole spans. */
 struct row_slice {
     const score_t *base;
     int first, end, origin, size, tiles;
@@ -99,13 +98,18 @@ CAIRN_INLINE u32x4 load_edge(const row_slice &w, int e) {
     return bit_cast<u32x4>(v);
 }
 
-/* Begins to copy this thread's first vector of the first tile into sample[thread]: what others load
- * behind it, once all have come here, does not hold it up. */
+/* Begins to copy a vector from this thread's stretch of the slice into sample[thread], at places that
+ * do not repeat, since rows have periods, and none beside another, since neighbours are alike: what
+ * others load behind it, once all have come here, does not hold it up. NaN where there is none. */
 CAIRN_INLINE void load_sample(const row_slice &w, u32x4 *sample) {
-    const int e = vector_element(0, 0);
+    const int vectors = ceil_div(w.size, VECTOR), each = vectors / THREADS, t = thread_id();
+    const int more = vectors % THREADS, begin = t * each + t * more / THREADS;
+    const int stretch = each + ((t + 1) * more / THREADS - t * more / THREADS);
+    const int place = (int)multiply_high((uint32_t)t * 0x9e3779b9u, (uint32_t)stretch);
+    const int e = stretch ? (begin + place) * VECTOR : w.end;
     if (e >= w.first && e + VECTOR <= w.end)
-        copy_async16(shared_addr(&sample[thread_id()]), w.base + e);
-    else sample[thread_id()] = load_slowly(w, e);
+        copy_async16(shared_addr(&sample[t]), w.base + e);
+    else sample[t] = load_slowly(w, e);
     copy_async_commit();
     block_sync();
 }

@@ -6,7 +6,7 @@
  *            lane. When they are too many, the k-th takes the bound's place, found by sorting or a
  *            search bit by bit, and scores equal to it are counted off by position.
  * Constants  CAIRN_SCORE_TYPE, CAIRN_ITEMS scores a lane
- * Launch     grid ceil(rows / 8), block 256, shared memory 8 x 64 words
+ * Launch     grid ceil(rows / 8), block 256, shared memory 8 x 128 words
  * matrix: CAIRN_SCORE_TYPE=1 CAIRN_ITEMS=32 | CAIRN_SCORE_TYPE=2 CAIRN_ITEMS=16
  * matrix: CAIRN_SCORE_TYPE=3 CAIRN_ITEMS=8 */
 #include "device/common.cuh"
@@ -16,7 +16,7 @@
 
 #define SMALL_ITEMS CAIRN_ITEMS
 #define SMALL_WARPS 8
-#define SMALL_LIST (2 * WARP)
+#define SMALL_LIST (4 * WARP)
 
 struct small_shared { int32_t lists[SMALL_WARPS][SMALL_LIST]; };
 
@@ -91,13 +91,14 @@ CAIRN_INLINE void fill_list(int32_t *list, uint32_t mask) {
     warp_sync();
 }
 
-/* The greatest key in a range that k of the scores reach: bit by bit. */
-CAIRN_INLINE uint32_t search(const small_row &row, key_range range, int k) {
+/* The greatest key in a range that k scores reach, of which `reach` counts: bit by bit. */
+template <class Reach>
+CAIRN_INLINE uint32_t search(key_range range, int k, Reach reach) {
     uint32_t at = 0;
 #pragma unroll 1
     for (uint32_t bit = 0x80000000u; bit; bit >>= 1) {
         if ((at | bit) <= range.low) at |= bit; /* k reach it */
-        else if ((at | bit) <= range.high && count_of(reaching(row, at | bit)) >= k) at |= bit;
+        else if ((at | bit) <= range.high && reach(at | bit) >= k) at |= bit;
     }
     return at;
 }
@@ -109,10 +110,10 @@ CAIRN_INLINE uint32_t small_select(const small_row &row, const score_t *from, in
     float most[2] = {row.x[0], row.x[1]};
 #pragma unroll
     for (int i = 2; i < SMALL_ITEMS; i++) most[i % 2] = fmaxf(most[i % 2], row.x[i]);
-    uint32_t key[2] = {topk_key(most[0]), topk_key(most[1])}, bound = 0;
-    const uint32_t highest = max_of(key[0], key[1]);
+    uint32_t key[4] = {topk_key(most[0]), topk_key(most[1])}, bound = 0;
+    const uint32_t highest = warp_max(max_of(key[0], key[1]));
     bool both = k > WARP / 2, found = false;
-    if (!both) key[0] = highest;
+    if (!both) key[0] = max_of(key[0], key[1]);
 #pragma unroll 1
     for (;;) {
         if (!found) bound = max_of(kth_of_lanes(key[0], key[1], both, k), least);
@@ -122,18 +123,27 @@ CAIRN_INLINE uint32_t small_select(const small_row &row, const score_t *from, in
         const uint32_t over = reaching(row, bound + 1);
         const int above = count_of(over);
         if (above < k) return over | first_of(mask & ~over, k - above);
-        found = count > SMALL_LIST;
-        if (found) bound = search(row, {bound, warp_max(highest)}, k);
-        else {
-            fill_list(list, mask);
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const int i = j * WARP + lane_id();
-                key[j] = i < count ? topk_key(from[list[i]]) : 0;
-            }
-            warp_sync();
-            both = true;
+        found = count > 2 * WARP;
+        both = true;
+        if (count > SMALL_LIST) {
+            bound = search({bound, highest}, k,
+                           [&](uint32_t at) { return count_of(reaching(row, at)); });
+            continue;
         }
+        fill_list(list, mask);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int i = j * WARP + lane_id();
+            key[j] = i < count ? topk_key(from[list[i]]) : 0;
+        }
+        warp_sync();
+        if (found)
+            bound = search({bound, highest}, k, [&](uint32_t at) {
+                int all = 0;
+#pragma unroll
+                for (int j = 0; j < 4; j++) all += popcount(warp_ballot(key[j] >= at));
+                return all;
+            });
     }
 }
 

@@ -20,7 +20,7 @@
 
 #define SAMPLE_EACH 8 /* scores a thread takes */
 #define SAMPLE (STREAM_THREADS * SAMPLE_EACH)
-#define LINE (128 / (int)sizeof(score_t)) /* scores of a cache line, the unit of sampling */
+#define LINE (128 / (int)sizeof(score_t)) /* scores of a cache line */
 
 /* A row, and the part of it that this block reads: the scores [begin, end). */
 struct stream_part { const score_t *row; int length, begin, end; };
@@ -41,28 +41,30 @@ struct stream_shared {
 
 /* ---- the sample ------------------------------------------------------------------------------ */
 
-/* A line from each of as many stretches of a row, at places that do not repeat, since rows have
- * periods. row is 16-byte aligned, length >= 2 SAMPLE. */
+/* A vector from each of as many stretches of a row, at places that do not repeat, since rows have
+ * periods; no more than that side by side, since neighbours are alike. row is 16-byte aligned,
+ * length >= 2 SAMPLE. */
 CAIRN_INLINE void load_sample(const score_t *row, int length, topk_vector *sample) {
-    const int stretch = length / SAMPLE; /* in lines */
+    const int stretch = length / SAMPLE; /* in vectors */
 #pragma unroll
     for (int j = 0; j < SAMPLE_EACH / VECTOR; j++) {
-        const int at = (j * STREAM_THREADS + thread_id()) * VECTOR, line = at / LINE;
-        const int place = (int)multiply_high((uint32_t)line * 0x9e3779b9u, (uint32_t)stretch);
-        const score_t *from = row + (line * stretch + place) * LINE + at % LINE;
+        const int at = j * STREAM_THREADS + thread_id();
+        const int place = (int)multiply_high((uint32_t)at * 0x9e3779b9u, (uint32_t)stretch);
+        const score_t *from = row + (at * stretch + place) * VECTOR;
         sample[j] = bit_cast<topk_vector>(load_constant_early((const u32x4 *)from));
     }
 }
 
-/* The rank in the sample of a key that k scores reach all but surely: 4.5 deviations below k. */
+/* The rank in the sample of a key that k scores reach all but surely, whatever the scores are like:
+ * 3 deviations below k where those of a vector are alike, more where they are not. */
 CAIRN_INLINE int sample_rank(int k, int length) {
     const float expected = (float)k * (float)SAMPLE * rcp_fast((float)length);
-    return (int)(expected + 4.5f * expected * rsqrt_fast(expected)) + 5;
+    return (int)(expected + 3.0f * expected * rsqrt_fast(expected * (1.0f / VECTOR))) + 5;
 }
 
-/* From a key that about `rank` of the sample reach to as far beyond the sample's highest, where the
- * row's may lie. The bins range from a key that at least `rank` reach, the least maximum of groups
- * of scores. */
+/* From a key that `rank` of the sample reach, and few more than that, to as far beyond the sample's
+ * highest, where the row's may lie. The bins range from a key that at least `rank` reach, the least
+ * maximum of groups of scores; a bin with too many of the sample is spread over all bins again. */
 CAIRN_INLINE key_range sample_range(cut_shared &s, const topk_vector *sample, int rank) {
     uint32_t keys[SAMPLE_EACH], most = 0, least = 0xffffffffu;
 #pragma unroll
@@ -75,15 +77,26 @@ CAIRN_INLINE key_range sample_range(cut_shared &s, const topk_vector *sample, in
     if (rank <= STREAM_THREADS / 2) own.low = max_of(own.low, shuffle_xor(own.low, 1));
     if (rank <= STREAM_THREADS / 4) own.low = max_of(own.low, shuffle_xor(own.low, 2));
     clear_bins(s);
-    const key_range range = block_range(s, own);
-    const int shift = range_shift(range, CUT_BITS);
+    key_range range = block_range(s, own);
+    const uint32_t high = range.high;
+    uint32_t need = (uint32_t)rank;
+#pragma unroll 1
+    for (;;) {
+        const int shift = range_shift(range, CUT_BITS);
 #pragma unroll
-    for (int i = 0; i < SAMPLE_EACH; i++)
-        if (keys[i] >= range.low) atomic_add(&s.bins[(keys[i] - range.low) >> shift], 1u);
-    block_sync();
-    find_crossing(s, (uint32_t)rank);
-    const uint32_t low = range.low + (s.found.bin << shift);
-    return {low, range.high + min_of(range.high - low, 0xfffffffeu - range.high)};
+        for (int i = 0; i < SAMPLE_EACH; i++)
+            if (keys[i] - range.low <= range.high - range.low)
+                atomic_add(&s.bins[(keys[i] - range.low) >> shift], 1u);
+        block_sync();
+        find_crossing(s, need);
+        need -= s.found.above;
+        range.low += s.found.bin << shift;
+        if (shift == 0 || s.found.inside * 4 <= (uint32_t)rank) break;
+        range.high = min_of(range.high, range.low + ((1u << shift) - 1));
+        clear_bins(s);
+        block_sync();
+    }
+    return {range.low, high + min_of(high - range.low, 0xfffffffeu - high)};
 }
 
 /* ---- the tiles ------------------------------------------------------------------------------- */

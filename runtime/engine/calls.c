@@ -66,6 +66,7 @@ static cairn_status engine_next(cairn_session *s, int32_t *id) {
 static cairn_status engine_next_piece(cairn_session *s, cairn_piece *piece) {
     cairn_status status;
     engine_drop_handed(s);
+    s->logprobs.size = 0;
     status = engine_next(s, &piece->id);
     return engine_hand_out(s, piece, status);
 }
@@ -205,11 +206,14 @@ static cairn_request engine_request(const cairn_session *s) {
 static cairn_status engine_poll(cairn_session *s, cairn_piece *piece) {
     if (!s->generating && !s->stats.stop) return CAIRN_OK;
     engine_hand_out(s, piece, CAIRN_OK);
-    s->polled.size = 0;
-    if (!base_text_add(engine_base(s), &s->polled, piece->text, piece->bytes)) {
+    s->polled.size = s->polled_logprobs.size = 0;
+    if (!base_text_add(engine_base(s), &s->polled, piece->text, piece->bytes) ||
+        !base_text_add(engine_base(s), &s->polled_logprobs, s->logprobs.data, s->logprobs.size)) {
         s->handed = 0;
         return base_no_memory(engine_base(s), "generate_poll", piece->bytes);
     }
+    s->logprobs.size = 0;
+    piece->logprobs = (const cairn_logprob *)(const void *)s->polled_logprobs.data;
     if (piece->bytes) piece->text = s->polled.data;
     engine_drop_handed(s);
     return CAIRN_OK;

@@ -51,9 +51,35 @@ static cairn_status engine_take_bias(cairn_session *s) {
     return CAIRN_OK;
 }
 
+static cairn_status engine_take_logprobs(cairn_session *s) {
+    const int best = s->options.logprobs;
+    s->logprobs.size = s->polled_logprobs.size = 0;
+    if (!best) return CAIRN_OK;
+    if (best < 0 || best > ENGINE_LOGPROBS || best > s->model->shape.vocab)
+        return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT,
+                         "generate: logprobs = %d; 0 (none) to %d is expected", best,
+                         ENGINE_LOGPROBS);
+    s->row_logprobs = (cairn_logprob *)base_new(engine_base(s), ENGINE_ROWS * (1 + (size_t)best),
+                                                sizeof *s->row_logprobs);
+    if (!s->row_logprobs)
+        return base_no_memory(engine_base(s), "logprobs", (size_t)best * sizeof *s->row_logprobs);
+    s->row_best = best;
+    return CAIRN_OK;
+}
+
+static cairn_status engine_check_budget(cairn_session *s) {
+    const cairn_budget *budget = &engine_config(s)->budget;
+    if (budget->replace_count || (!budget->force && !budget->suppress_count)) return CAIRN_OK;
+    return base_fail(engine_base(s), CAIRN_INVALID_CONFIG,
+                     "generate: budget.%s needs a text in budget.replace",
+                     budget->force ? "force" : "suppress");
+}
+
 /* Takes over what the options point to, which is the caller's. */
 static cairn_status engine_take_wishes(cairn_session *s, int count) {
-    cairn_status status = engine_take_bias(s);
+    cairn_status status = engine_check_budget(s);
+    if (!status) status = engine_take_logprobs(s);
+    if (!status) status = engine_take_bias(s);
     if (!status) status = engine_take_grammar(s, count);
     s->options.grammar = s->options.json_schema = NULL;
     s->options.bias = NULL;

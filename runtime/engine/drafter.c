@@ -5,9 +5,9 @@
  * index over all 1-, 2- and 3-token groups, kept up to date token by token, makes a proposal cost
  * the same at any length. A proposal never changes what is generated, only how fast. Calls base.
  *
- * While drafting has paid (its credit, in plain steps, is above zero) it proposes all it may; else
- * only what is worth it by the acceptance learnt for matches of that length. So a text that copies
- * is drafted to the full, and one that does not loses no more than the credit.
+ * It proposes as many as make most tokens per time, by what rows cost here and by the acceptance
+ * learnt for matches of that length. So a text that copies is drafted to the full, and one that does
+ * not is left alone after a few tries, but for one now and then.
  *
  * Invariant: groups that end at positions [0, indexed) are in the chains, in ascending order, so
  * that taking the last ones out again is exact. */
@@ -25,17 +25,15 @@ typedef struct drafter {
     int32_t *heads;    /* [GROUPS][1 << bits]: latest end of a group with this hash, -1 none */
     int32_t *previous; /* [GROUPS][capacity]: the end before this one in the same chain */
     float rates[DRAFTER_CLASSES]; /* how likely a proposed token is right, given those before it */
-    float credit;      /* plain steps saved, less those lost, within DRAFTER_CREDIT_MOST */
-    float row_cost;    /* of the last proposal, in plain steps */
     int shift;         /* tokens between the last proposal's place and what it copied; 0: none */
     int match_class;   /* of the last proposal, for drafter_learn */
 } drafter;
 
 /* Before anything was learnt. */
 static const float drafter_prior[DRAFTER_CLASSES] = {0.35f, 0.55f, 0.75f, 0.9f};
-#define DRAFTER_CREDIT_FIRST 2.0f
-#define DRAFTER_CREDIT_MOST 8.0f
-#define DRAFTER_CREDIT_BACK 0.03f /* each time too little credit was left: ask again some day */
+#define DRAFTER_LEARN 0.12f /* of a rate, by each token that was tried */
+#define DRAFTER_FORGET 0.02f /* back to the first, by each proposal not worth its while: ask again */
+#define DRAFTER_SURE 0.8f /* rate of a copy that goes on behind a token of its own */
 
 static int drafter_class(int match) { return match < 2 ? 0 : match < 3 ? 1 : match < 8 ? 2 : 3; }
 
@@ -48,7 +46,6 @@ static void drafter_close(base *b, drafter *d) {
 
 static void drafter_clear(drafter *d) {
     d->indexed = d->shift = 0;
-    d->credit = DRAFTER_CREDIT_FIRST;
     memcpy(d->rates, drafter_prior, sizeof d->rates);
     if (d->heads) memset(d->heads, 0xff, ((size_t)DRAFTER_GROUPS << d->bits) * sizeof *d->heads);
 }
@@ -156,14 +153,10 @@ static int drafter_worth(float rate, float row_cost, int limit) {
 }
 
 /* How many tokens to propose after a match of class d->match_class. */
-static int drafter_length(drafter *d, int limit) {
+static int drafter_length(drafter *d, int limit, float row_cost) {
     float *rate = &d->rates[d->match_class];
-    int worth;
-    if (limit > DRAFTER_MOST) limit = DRAFTER_MOST;
-    if (d->credit > 0.0f) return limit;
-    d->credit += DRAFTER_CREDIT_BACK;
-    worth = drafter_worth(*rate, d->row_cost, limit);
-    if (!worth) *rate += 0.02f * (drafter_prior[d->match_class] - *rate);
+    int worth = drafter_worth(*rate, row_cost, limit < DRAFTER_MOST ? limit : DRAFTER_MOST);
+    if (!worth) *rate += DRAFTER_FORGET * (drafter_prior[d->match_class] - *rate);
     return worth;
 }
 
@@ -175,13 +168,12 @@ static int drafter_propose(drafter *d, const int32_t *tokens, int count, int lim
     if (count < 2 || limit < 1) return 0;
     drafter_index(d, tokens, count - 1);
     from = drafter_find(d, tokens, count, &match);
-    if (from < 0 && d->shift && d->credit > DRAFTER_CREDIT_MOST / 2 && d->shift < count)
+    if (from < 0 && d->shift && d->rates[DRAFTER_CLASSES - 1] > DRAFTER_SURE && d->shift < count)
         from = count - 1 - d->shift; /* a word was replaced: behind it the copy goes on */
     if (from < 0) return 0;
     d->match_class = drafter_class(match);
     d->shift = count - 1 - from;
-    d->row_cost = row_cost;
-    length = drafter_length(d, limit);
+    length = drafter_length(d, limit, row_cost);
     for (int i = 0; i < length; i++) {
         int at = from + 1 + i;
         out[i] = at < count ? tokens[at] : out[at - count];
@@ -194,7 +186,5 @@ static void drafter_learn(drafter *d, int proposed, int accepted) {
     float *rate = &d->rates[d->match_class];
     int tried = accepted < proposed ? accepted + 1 : proposed;
     for (int i = 0; i < tried; i++)
-        *rate += 0.12f * ((i < accepted ? 0.98f : 0.0f) - *rate);
-    d->credit += (float)accepted - d->row_cost * (float)proposed;
-    if (d->credit > DRAFTER_CREDIT_MOST) d->credit = DRAFTER_CREDIT_MOST;
+        *rate += DRAFTER_LEARN * ((i < accepted ? 0.98f : 0.0f) - *rate);
 }

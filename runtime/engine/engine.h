@@ -25,6 +25,7 @@ enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
     ENGINE_EVAL_ROWS = 64,
     ENGINE_FIRST_ROWS = 4,          /* of the page tables, before sessions ask for more */
+    ENGINE_LOGPROBS = 32, /* of the best tokens, at most */
     ENGINE_STOPS = 16,
     ENGINE_STOP_BYTES = 128,
     ENGINE_POINTS = 192 /* more than bytes are held back as a stop string's beginning */
@@ -41,6 +42,7 @@ typedef struct engine_options {
     const cairn_logit_bias *bias;      /* the same */
     int bias_count;
     int grammar_from;    /* 0: behind the prompt */
+    int logprobs;        /* 0: none are wanted */
     cairn_sampling sampling;
     int stop_count;
     char stops[ENGINE_STOPS][ENGINE_STOP_BYTES];
@@ -57,6 +59,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     cairn_model *model;
     cairn_session *next; /* of model->sessions */
     int row;             /* of the model's page tables, and of every kind of state */
+    cairn_adapter *adapter; /* that its tokens run by, or NULL */
     int count, cached, bounded;
     int bounds_version;  /* of the model, that the stored bounds are of */
     int pure;
@@ -67,6 +70,9 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     uint8_t *given;      /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
     forward_rule rule;   /* of the step in progress, from the config */
     struct drafter drafter; /* opened on first use */
+    int32_t ahead[DRAFTER_MOST]; /* drafted from masks: what may follow `ahead_at` tokens, */
+    int ahead_count, ahead_at;
+    int32_t ahead_last;  /* the last of which was this one */
     os_atomic cancel;
     bool busy;           /* inside a call: what its callback must not enter */
     bool closing;        /* closed inside that call: it goes when the call has ended */
@@ -98,9 +104,12 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     grammar_place place; /* after some of them */
     cairn_logit_bias *bias; /* [bias_count] of the generation */
     int bias_count;
+    cairn_logprob *row_logprobs; /* [ENGINE_ROWS, 1 + row_best] of the step in progress, or NULL */
+    int row_best;
     const uint32_t *masks[ENGINE_ROWS]; /* of the step in progress: tokens that its rows may draw */
     tokenizer_stream stream;
     base_text text;      /* generated and not handed out, then what the last piece handed out */
+    base_text logprobs, polled_logprobs; /* bytes of cairn_logprob of ids not handed out, or polled */
     base_text polled;    /* of the last poll's piece, which the loop leaves alone */
     size_t handed;       /* bytes at the start of `text` that were handed out */
     int64_t dropped;     /* bytes of this generation that were handed out before those */

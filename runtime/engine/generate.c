@@ -140,6 +140,16 @@ static int engine_room(const cairn_session *s) {
     return s->options.max_tokens && left < room ? left : room;
 }
 
+/* Those of the id that is taken, the last one of `fresh` so far. */
+static cairn_status engine_keep_logprobs(cairn_session *s) {
+    const size_t each = 1 + (size_t)s->row_best, bytes = each * sizeof *s->row_logprobs;
+    if (!s->row_logprobs ||
+        base_text_add(engine_base(s), &s->logprobs,
+                      s->row_logprobs + (size_t)(s->fresh_at - 1) * each, bytes))
+        return CAIRN_OK;
+    return base_no_memory(engine_base(s), "logprobs", bytes);
+}
+
 /* The text of one more id, and the end that it brings. */
 static cairn_status engine_take(cairn_session *s, int32_t id) {
     base *b = engine_base(s);
@@ -147,6 +157,7 @@ static cairn_status engine_take(cairn_session *s, int32_t id) {
     bool end = tokenizer_is_end(t, id), said;
     size_t stop;
     cairn_status status = end ? CAIRN_OK : tokenizer_stream_push(b, t, &s->stream, id, &s->text);
+    if (!status) status = engine_keep_logprobs(s);
     if (status) return status;
     engine_add_said(s, id);
     s->stats.generated++;
@@ -237,6 +248,7 @@ static cairn_status engine_read_options(base *b, const cairn_generate_options *g
     out->bias = from.logit_bias;
     out->bias_count = from.logit_bias_count;
     out->grammar_from = from.grammar_from;
+    out->logprobs = from.logprobs;
     out->has_sampling = from.sampling != NULL;
     if (from.sampling) out->sampling = *from.sampling;
     if (out->sampling.top_p == 0.0f) out->sampling.top_p = 1.0f;
@@ -251,6 +263,7 @@ static void engine_reset_stats(cairn_session *s) {
     s->stats.prompt_tokens = s->appended;
     s->stats.prompt_seconds = s->append_seconds;
     s->stats.reused_tokens = s->reused;
+    if (s->model->shape.latent.q_rank) s->stats.token_space = 1 + CAIRN_SPACE_SLOT;
     s->appended = s->reused = 0;
     s->append_seconds = s->pages_read = s->pages_held = 0.0;
 }
@@ -276,6 +289,10 @@ static cairn_status engine_hand_out(cairn_session *s, cairn_piece *piece, cairn_
     piece->text = certain ? s->text.data : "";
     piece->bytes = certain;
     engine_cover(s, certain, piece);
+    piece->logprobs = (const cairn_logprob *)(const void *)s->logprobs.data;
+    if (s->row_logprobs)
+        piece->logprob_ids = (int32_t)(s->logprobs.size / sizeof *piece->logprobs /
+                                       (1 + (size_t)s->row_best));
     s->handed = certain;
     return status;
 }

@@ -148,7 +148,8 @@ static bool loop_put(cairn_session *s, int most) {
             if (s->appending) *part = engine_plan_chunk(s, s->count - 1, most);
             else *part = engine_plan_step(s, engine_room(s), most);
             if (s->constraint && part->sampled) status = engine_constrain(s, part);
-            if (!status) status = engine_reserve(s, s->count + part->drafts);
+            if (!status)
+                status = engine_reserve(s, s->count + part->drafts + part->sampled * part->masks);
         }
         if (status) engine_note_error(s, status);
     }
@@ -226,16 +227,51 @@ static void loop_plan_parts(cairn_model *m, double limit_us) {
         int most = loop_decodes(s) || slice > rows ? rows : slice;
         s->turn = x->turn;
         if (most < 1 || !loop_put(s, most)) continue;
-        most = x->parts[x->part_count - 1].rows;
+        most = engine_part_rows(&x->parts[x->part_count - 1]);
         rows -= most;
         if (!loop_decodes(s)) slice -= most;
     }
+}
+
+/* The first token of each text, to `out`; how many. A text that has none is told of. */
+static int loop_first_tokens(cairn_model *m, const char *texts, int count, int32_t *out) {
+    base *b = &m->runtime->base;
+    int found = 0;
+    for (int i = 0; i < count; i++) {
+        const char *text = texts + (size_t)i * sizeof m->scratch->budget.replace[0];
+        tokenizer_ids ids;
+        memset(&ids, 0, sizeof ids);
+        if (!tokenizer_encode(b, &m->tokenizer, text, strlen(text), false, &ids) && ids.size)
+            out[found++] = ids.data[0];
+        else base_log(b, CAIRN_LOG_WARN, "budget: \"%s\" has no first token", text);
+        tokenizer_ids_free(b, &ids);
+    }
+    return found;
+}
+
+/* The tokens that the config's budget swaps; found anew where it has changed. */
+static void loop_take_budget(cairn_model *m) {
+    const cairn_budget *budget = &m->runtime->config.budget;
+    const tokenizer *t = &m->tokenizer;
+    engine_scratch *x = m->scratch;
+    if (!memcmp(budget, &x->budget, sizeof *budget)) return;
+    x->budget = *budget;
+    x->swap.from = x->swap_from, x->swap.to = x->swap_to;
+    x->swap.to_count = loop_first_tokens(m, budget->replace[0], budget->replace_count, x->swap_to);
+    x->swap.from_count = loop_first_tokens(m, budget->suppress[0], budget->suppress_count,
+                                           x->swap_from);
+    if (!budget->force) return;
+    x->swap_from[x->swap.from_count++] = t->eos;
+    x->swap_from[x->swap.from_count++] = t->eot;
+    x->swap_from[x->swap.from_count++] = t->eom;
+    x->swap_from[x->swap.from_count++] = t->turn_end;
 }
 
 /* Plans a forward from all requests; false: there is nothing to do, or all wait for pages that
  * idle sessions hold. */
 static bool loop_plan(cairn_model *m, double limit_us) {
     reload_poll(m->runtime);
+    loop_take_budget(m);
     loop_end_cancelled(m);
     loop_make_way(m);
     do loop_plan_parts(m, limit_us);

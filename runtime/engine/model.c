@@ -16,6 +16,7 @@ static void engine_scratch_free(base *b, cairn_model *m) {
     base_delete(b, x->sampled, (size_t)x->asks_count, sizeof *x->sampled);
     base_delete(b, x->page_ids, (size_t)m->tables.max_pages, sizeof *x->page_ids);
     base_delete(b, x->parts, (size_t)x->sequences, sizeof *x->parts);
+    base_delete(b, x->hidden, (size_t)x->rows * (size_t)m->shape.hidden, sizeof *x->hidden);
     base_delete(b, x, 1, sizeof *x);
     m->scratch = NULL;
 }
@@ -63,6 +64,7 @@ static void engine_close_states(cairn_model *m) {
 
 static void engine_unload(cairn_model *m) {
     while (m->sessions) engine_drop(m->sessions);
+    while (m->adapters) engine_drop_adapter(m->adapters);
     if (m->grammars) grammar_clear(&m->runtime->base, m->grammars);
     base_delete(&m->runtime->base, m->grammars, 1, sizeof *m->grammars);
     prefix_close(&m->prefixes);
@@ -109,13 +111,16 @@ static cairn_status engine_load(cairn_runtime *rt, model_place place, const mode
                                 cairn_model **out) {
     cairn_model *m;
     int rows = engine_most_rows(&rt->config);
-    cairn_status status = model_load(rt, place, &m);
+    cairn_status status = reload_check_drafter(&rt->base, &rt->config, backend);
+    if (!status) status = model_load(rt, place, &m);
     if (status) return status;
     status = engine_open_backend(m, backend, rows);
     if (!status) status = engine_open_states(m);
     if (!status) status = engine_scratch_new(&rt->base, m, rows);
     if (!status && rt->config.memory.prefix_cache)
         status = prefix_open(&rt->base, &m->kv.pool, m->kv.page_size, &m->prefixes);
+    if (!status && *rt->config.adapter) status = engine_take_adapter(m, rt->config.adapter,
+                                                                     &m->adapter);
     if (status) {
         engine_unload(m);
         return status;
@@ -196,7 +201,7 @@ void cairn_model_free(cairn_model *model) {
 /* ---- description ----------------------------------------------------------------------------- */
 
 static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
-    return (uint64_t)pages * pages_kv_bytes(s->kv_layers, s->kv_heads, s->head_dim, page_size);
+    return (uint64_t)pages * model_page_bytes(s, page_size);
 }
 
 /* Of the backend's form, or of the file's where it reads that. */
@@ -463,7 +468,7 @@ static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *ar
     *sum = 0.0;
     while (!status && s->cached < args->count) {
         int now = args->count - s->cached < rows ? args->count - s->cached : rows;
-        engine_part part = {s, FORWARD_STEP, now, 0, 0, logits, NULL, 0};
+        engine_part part = {s, FORWARD_STEP, now, 0, 0, 0, NULL, logits, NULL, 0};
         if ((status = engine_forward(&part))) break;
         *sum += engine_score(args, logits, s->model->shape.vocab, s->cached, now);
         s->cached += now;

@@ -9,11 +9,20 @@ static void reload_drop(cairn_runtime *rt) {
     rt->reload = NULL;
 }
 
+/* Whether the backend can draft as the config says. */
+static cairn_status reload_check_drafter(base *b, const cairn_config *config,
+                                         const model_backend *backend) {
+    if (config->drafter != CAIRN_DRAFTER_MTP || backend->draft) return CAIRN_OK;
+    return base_fail(b, CAIRN_UNSUPPORTED, "drafter = \"mtp\" runs with backend = \"cpu\"; \"ngram\" "
+                     "and \"none\" run on the GPU");
+}
+
 /* CAIRN_OK when every model can run with `config`, CAIRN_BUSY while something is compiled. */
 static cairn_status reload_prepare(cairn_runtime *rt, const cairn_config *config) {
     cairn_status all = CAIRN_OK;
     for (cairn_model *m = rt->models; m; m = m->next) {
         cairn_status one = model_check_layers(&rt->base, config, &m->shape);
+        if (!one) one = reload_check_drafter(&rt->base, config, m->backend);
         if (!one && m->backend->prepare) one = m->backend->prepare(m, config);
         if (one && one != CAIRN_BUSY) return one;
         if (one) all = one;

@@ -67,7 +67,8 @@ static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
     prefix_node *node;
     int pages;
     if (!engine_has_prefixes(s) || s->count || count < 2) return;
-    if (prefix_match(&m->prefixes, 0, ids, count - 2, pages_held, &pages, &node)) {
+    if (prefix_match(&m->prefixes, adapter_space(s->adapter), ids, count - 2, pages_held, &pages,
+                     &node)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: all is computed */
         return;
     }
@@ -84,7 +85,8 @@ static void engine_take_theirs(cairn_session *s, int from, int present, int page
     cairn_model *m = s->model;
     int32_t *ids = m->scratch->page_ids;
     if (present <= from) return;
-    prefix_match(&m->prefixes, 0, s->tokens, pages * m->kv.page_size, ids, &pages, NULL);
+    prefix_match(&m->prefixes, adapter_space(s->adapter), s->tokens, pages * m->kv.page_size, ids,
+                 &pages, NULL);
     if (tables_hold(engine_base(s), &m->tables, s->row, from, ids + from, present - from)) return;
     if (s->bounded > from) s->bounded = from;
 }
@@ -92,12 +94,13 @@ static void engine_take_theirs(cairn_session *s, int from, int present, int page
 /* Puts what a prompt computed, in whole pages, into the prefix cache; without memory it does not. */
 static void engine_remember(cairn_session *s) {
     prefix_cache *c = &s->model->prefixes;
+    const uint64_t space = adapter_space(s->adapter);
     int pages = s->pure / s->model->kv.page_size, tokens, present, found;
     prefix_node *node;
     if (!engine_has_prefixes(s) || pages <= s->held_pages) return;
     tokens = pages * s->model->kv.page_size;
-    if (prefix_insert(c, 0, s->tokens, tokens, engine_table(s), &present) ||
-        prefix_match(c, 0, s->tokens, tokens, NULL, &found, &node)) {
+    if (prefix_insert(c, space, s->tokens, tokens, engine_table(s), &present) ||
+        prefix_match(c, space, s->tokens, tokens, NULL, &found, &node)) {
         engine_base(s)->error[0] = '\0';
         return;
     }
@@ -217,8 +220,11 @@ static void engine_drop_wishes(cairn_session *s) {
     if (s->constraint) grammar_give(engine_base(s), s->model->grammars, s->constraint);
     s->constraint = NULL;
     base_delete(engine_base(s), s->bias, (size_t)s->bias_count, sizeof *s->bias);
+    base_delete(engine_base(s), s->row_logprobs, ENGINE_ROWS * (1 + (size_t)s->row_best),
+                sizeof *s->row_logprobs);
+    s->row_logprobs = NULL;
     s->bias = NULL;
-    s->bias_count = 0;
+    s->bias_count = s->row_best = 0;
 }
 
 /* ---- open and close -------------------------------------------------------------------------- */
@@ -236,6 +242,8 @@ static void engine_close(cairn_session *s) {
     base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);
     base_text_free(b, &s->text);
     base_text_free(b, &s->polled);
+    base_text_free(b, &s->logprobs);
+    base_text_free(b, &s->polled_logprobs);
     base_delete(b, s, 1, sizeof *s);
 }
 
@@ -247,6 +255,7 @@ static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     *out = NULL;
     if (!s) return base_no_memory(b, "a session", sizeof *s);
     s->model = m;
+    s->adapter = m->adapter;
     s->row = -1;
     s->stats.struct_size = sizeof s->stats;
     s->tokens = (int32_t *)base_new(b, (size_t)m->max_seq_len, sizeof *s->tokens);
@@ -305,6 +314,7 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     fork->cached = cached;
     fork->pure = s->pure;
     fork->apart = s->apart;
+    fork->adapter = s->adapter;
     fork->bounded = s->bounded;
     fork->bounds_version = s->bounds_version;
     engine_settle(fork);

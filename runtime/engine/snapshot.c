@@ -1,7 +1,7 @@
 /* engine_snapshot: sessions saved and loaded, in files and in memory; the format is snapshot.c's.
  *
  * identity: u32 page size, u32 KV dtype, u32 layers, u32 KV heads, u32 head_dim, u32 vocabulary, 32
- * bytes that tell the model's file from another, the model's name; tokens: those that the session
+ * bytes that tell the model's file and the adapter from others, the model's name; tokens: those that the session
  * holds; state: u32 tokens whose keys are in the pages, then a bit for each token, lowest first, that
  * says whether it came from the caller, zeros up to the byte's end. What a running generation has
  * not handed out is not saved. Bounds of pages are computed anew. */
@@ -55,8 +55,19 @@ static cairn_status engine_fingerprint(cairn_model *m) {
     return CAIRN_OK;
 }
 
+/* Tells the model's file, and an adapter that tokens run by, from others; after engine_fingerprint. */
+static cache_key engine_sum(const cairn_model *m, const cairn_adapter *adapter) {
+    cache_hash h;
+    if (!adapter_space(adapter)) return m->fingerprint;
+    cache_hash_begin(&h, "cairn adapted");
+    cache_hash_field(&h, &m->fingerprint, sizeof m->fingerprint);
+    cache_hash_field(&h, &adapter->fingerprint, sizeof adapter->fingerprint);
+    return cache_hash_end(&h);
+}
+
 /* After engine_fingerprint. */
-static void engine_put_identity(const cairn_model *m, uint8_t *at) {
+static void engine_put_identity(const cairn_model *m, const cairn_adapter *adapter, uint8_t *at) {
+    const cache_key sum = engine_sum(m, adapter);
     const model_shape *s = &m->shape;
     snapshot_put32(at, (uint32_t)m->kv.page_size);
     snapshot_put32(at + 4, (uint32_t)m->runtime->config.kv_dtype);
@@ -64,23 +75,34 @@ static void engine_put_identity(const cairn_model *m, uint8_t *at) {
     snapshot_put32(at + 12, (uint32_t)s->kv_heads);
     snapshot_put32(at + 16, (uint32_t)s->head_dim);
     snapshot_put32(at + 20, (uint32_t)s->vocab);
-    memcpy(at + 24, m->fingerprint.bytes, 32);
+    memcpy(at + 24, sum.bytes, 32);
     memset(at + 56, 0, 128);
     memcpy(at + 56, m->name, strlen(m->name));
 }
 
-/* The first thing in which the snapshot is not of this model, by name. */
-static cairn_status engine_check_identity(cairn_model *m, const snapshot *snap) {
+/* Whether the snapshot is of this model with or without another of its adapters: then why not. */
+static cairn_status engine_check_adapter(const cairn_model *m, const uint8_t *theirs) {
+    const cairn_adapter *a = m->adapters;
+    cache_key sum = engine_sum(m, NULL);
+    while (a && memcmp(theirs + 24, sum.bytes, 32)) sum = engine_sum(m, a), a = a->next;
+    if (memcmp(theirs + 24, sum.bytes, 32)) return CAIRN_OK;
+    return base_fail(&m->runtime->base, CAIRN_UNSUPPORTED, "session_load: the snapshot ran by "
+                     "another adapter of the model, or by none; cairn_session_adapt comes first");
+}
+
+/* The first thing in which the snapshot is not of the session's model and adapter, by name. */
+static cairn_status engine_check_identity(const cairn_session *s, const snapshot *snap) {
     static const char *const names[] = {"page size", "KV dtype", "layers", "KV heads",
                                         "head size", "vocabulary"};
     const uint8_t *theirs = snap->parts[SNAPSHOT_IDENTITY];
     uint8_t ours[ENGINE_IDENTITY];
+    cairn_model *m = s->model;
     base *b = &m->runtime->base;
     cairn_status status;
     if (snap->bytes[SNAPSHOT_IDENTITY] != ENGINE_IDENTITY)
         return snapshot_damaged(b, "session_load", "a part has a wrong size");
     if ((status = engine_fingerprint(m))) return status;
-    engine_put_identity(m, ours);
+    engine_put_identity(m, s->adapter, ours);
     for (int i = 0; i < 2; i++) /* of the runtime, not of the model */
         if (memcmp(theirs + 4 * i, ours + 4 * i, 4))
             return base_fail(b, CAIRN_UNSUPPORTED,
@@ -94,6 +116,8 @@ static cairn_status engine_check_identity(cairn_model *m, const snapshot *snap) 
                              "%u", (const char *)theirs + 56, names[i],
                              (unsigned)snapshot_get32(theirs + 4 * i),
                              (unsigned)snapshot_get32(ours + 4 * i));
+    if (memcmp(theirs, ours, sizeof ours) && (status = engine_check_adapter(m, theirs)))
+        return status;
     if (memcmp(theirs, ours, sizeof ours))
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "session_load: the snapshot is of another model, '%.127s', not of '%s': "
@@ -118,7 +142,7 @@ static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8
     cairn_status status = engine_fingerprint(s->model);
     if (status) return status;
     snapshot_place(snap, memory);
-    engine_put_identity(s->model, snap->parts[SNAPSHOT_IDENTITY]);
+    engine_put_identity(s->model, s->adapter, snap->parts[SNAPSHOT_IDENTITY]);
     snapshot_put_ids(snap->parts[SNAPSHOT_TOKENS], s->tokens, s->count);
     snapshot_put32(snap->parts[SNAPSHOT_STATE], (uint32_t)engine_kept_tokens(s));
     for (int i = 0; i < s->count; i += 8) {
@@ -251,7 +275,7 @@ static cairn_status engine_load_snapshot(cairn_session *s, const void *memory, s
     int row;
     cairn_status status = snapshot_read(b, s->model->runtime->pool, "session_load",
                                         SNAPSHOT_OF_SESSION, memory, bytes, &snap);
-    if (status || (status = engine_check_identity(s->model, &snap)) ||
+    if (status || (status = engine_check_identity(s, &snap)) ||
         (status = engine_check_saved(s, &snap, &saved)) ||
         (status = tables_take_row(b, &s->model->tables, &row)))
         return status;

@@ -54,6 +54,43 @@ static void engine_ask(const cairn_session *s, int at, int first, int end, sampl
     ask->mask = s->constraint ? s->masks[at - first] : NULL;
     ask->bias = s->bias;
     ask->bias_count = s->bias_count;
+    ask->swap = s->model->scratch->swap.to_count ? &s->model->scratch->swap : NULL;
+    ask->best = s->row_best;
+    ask->logprobs = NULL;
+    if (s->row_logprobs) ask->logprobs = s->row_logprobs + (at - first) * (1 + s->row_best);
+}
+
+/* Rows of a part in the forward. */
+static int engine_part_rows(const engine_part *part) {
+    return part->rows + part->sampled * part->masks;
+}
+
+/* Behind the part's rows those of its masks, group by group: each sees the tokens up to its group's and
+ * the masks before it, and turns as the token does that it is to draft from. They leave no trace: what
+ * comes next is written over their keys. */
+static void engine_put_masks(engine_part *part, forward_batch *batch) {
+    cairn_session *s = part->s;
+    engine_scratch *x = s->model->scratch;
+    const int end = s->cached + part->rows;
+    int slot = end;
+    part->hidden = batch->hidden + (size_t)x->hidden_rows * (size_t)s->model->shape.hidden;
+    for (int seen = end - part->sampled + 1; seen <= end; seen++)
+        for (int own = 1; own <= part->masks; own++) {
+            forward_row *row = &x->row[batch->row_count++];
+            memset(row, 0, sizeof *row);
+            row->position = slot++;
+            row->rope = seen - 1 + own;
+            row->kind = FORWARD_STEP;
+            row->seen = seen, row->own = own;
+            row->embedding = s->adapter->parts[ADAPTER_MASK];
+            row->adapter = s->adapter;
+            x->hidden_rows++;
+        }
+}
+
+/* The adapter of the session's tokens; a gated one is the masks' alone. */
+static const cairn_adapter *engine_adapter(const cairn_session *s) {
+    return s->adapter && !s->adapter->parts[ADAPTER_MASK] ? s->adapter : NULL;
 }
 
 /* A part's rows and its sequence at the end of a batch; *asks: how many there are so far. */
@@ -66,7 +103,7 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
     memset(sequence, 0, sizeof *sequence);
     sequence->table = s->row;
     sequence->first = batch->row_count;
-    sequence->rows = part->rows;
+    sequence->rows = engine_part_rows(part);
     sequence->rule = engine_rule(s);
     sequence->bounded = s->bounded;
     sequence->stored = s->cached / s->model->kv.page_size;
@@ -79,10 +116,14 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
         row->kind = part->kind;
         row->logits = part->logits != NULL;
         row->sample = NULL;
+        row->embedding = NULL;
+        row->seen = row->own = 0;
+        row->adapter = engine_adapter(s);
         if (at < first) continue;
         engine_ask(s, at, first, end, &scratch->asks[*asks]);
         row->sample = &scratch->asks[(*asks)++];
     }
+    if (part->masks) engine_put_masks(part, batch);
 }
 
 /* The batch of the scratch's parts: nothing of it is computed. */
@@ -94,6 +135,8 @@ static void engine_take_off(cairn_model *m) {
     x->batch.rows = x->row;
     x->batch.sequences = x->sequence;
     x->batch.sampled = x->sampled;
+    x->batch.hidden = x->hidden;
+    x->hidden_rows = 0;
     for (int i = 0; i < x->part_count; i++) {
         cairn_session *s = x->parts[i].s;
         state_extend(&m->states, s->row, s->cached, s->cached + x->parts[i].rows);
@@ -246,7 +289,7 @@ static cairn_status engine_fly(cairn_model *m, int64_t until_us, bool first) {
  * before them. */
 static engine_part engine_plan_chunk(cairn_session *s, int end, int most) {
     int size = s->model->kv.page_size, inside = size - s->cached % size;
-    engine_part part = {s, FORWARD_PROMPT, 0, 0, 0, NULL, NULL, 0};
+    engine_part part = {s, FORWARD_PROMPT, 0, 0, 0, 0, NULL, NULL, NULL, 0};
     part.rows = engine_run_length(s, s->cached, end);
     if (!engine_is_prompt(s, s->cached)) {
         part.kind = FORWARD_STEP;
@@ -265,13 +308,61 @@ static int engine_last_chunk(const cairn_session *s, int most) {
 }
 
 /* What one more row costs a decode step, in plain steps: as measured here once layers of one row and
- * of 4 to 7 were, before that as the backend says. */
+ * of 4 to 7 were, or of 2 and 3, before that as the backend says. */
 static float engine_row_cost(const cairn_model *m) {
-    const double one = m->scratch->cost_us[0], some = m->scratch->cost_us[2];
+    const double *known = m->scratch->cost_us, some = known[2] > 0.0 ? known[2] : known[1];
     double cost;
-    if (!m->backend->advance || one <= 0.0 || some <= 0.0) return m->backend->row_cost;
-    cost = (some / one - 1.0) / 4.5;
+    if (!m->backend->advance || known[0] <= 0.0 || some <= 0.0) return m->backend->row_cost;
+    cost = (some / known[0] - 1.0) / (known[2] > 0.0 ? 4.5 : 1.5);
     return cost < 0.05 ? 0.05f : cost > 1.0 ? 1.0f : (float)cost;
+}
+
+/* ---- drafts from masks ----------------------------------------------------------------------- */
+
+/* Whether the session drafts from mask tokens: by a gated adapter, where nothing but keys and values is
+ * kept of a sequence and each layer sees all of it. */
+static bool engine_has_masks(cairn_session *s) {
+    cairn_model *m = s->model;
+    engine_scratch *x = m->scratch;
+    if (engine_config(s)->drafter != CAIRN_DRAFTER_MTP || !s->adapter || engine_adapter(s) ||
+        !m->backend->draft || m->states.count > 1)
+        return false;
+    for (int i = 0; i < m->shape.layers; i++)
+        if (m->plan.layers[i].window || m->plan.layers[i].mixer != PLAN_ATTENTION) return false;
+    if (!x->hidden)
+        x->hidden = (float *)base_new(engine_base(s), (size_t)x->rows * (size_t)m->shape.hidden,
+                                      sizeof *x->hidden);
+    return x->hidden != NULL;
+}
+
+/* Drafts that an earlier step made for what follows now, `room` tokens or fewer, and masks behind each
+ * for the step to come: as many as rows, context and pages have room for. */
+static void engine_draft_masks(cairn_session *s, engine_part *part, int room, int most) {
+    cairn_model *m = s->model;
+    const int length = engine_config(s)->draft_length, free_pages = m->kv.pool.free_count;
+    int left = (engine_pages(s) + free_pages) * m->kv.page_size - s->count, drafts = 0, k;
+    if (s->ahead_at == s->count && s->ahead_last == s->tokens[s->count - 1])
+        drafts = s->ahead_count < room - 1 ? s->ahead_count : room - 1;
+    if (drafts > length) drafts = length;
+    if (left > m->max_seq_len - s->count) left = m->max_seq_len - s->count;
+    if (left > most - 1) left = most - 1;
+    if (drafts > left) drafts = left > 0 ? left : 0;
+    for (k = length < DRAFTER_MOST ? length : DRAFTER_MOST; k > 0; k--)
+        if (drafts + (drafts + 1) * k <= left) break;
+    memcpy(s->tokens + s->count, s->ahead, (size_t)drafts * sizeof *s->ahead);
+    part->drafts = drafts;
+    part->masks = room > 1 ? k : 0;
+}
+
+/* What the masks behind the last token that stands say of those to come. */
+static void engine_look_ahead(cairn_session *s, const engine_part *part) {
+    const int accepted = s->fresh_count - 1, hidden = s->model->shape.hidden;
+    s->ahead_at = s->count + accepted + 1;
+    s->ahead_last = s->fresh[accepted];
+    s->ahead_count = part->masks;
+    s->model->backend->draft(s->model, s->adapter,
+                             part->hidden + (size_t)(accepted * part->masks) * (size_t)hidden,
+                             s->ahead_last, part->masks, s->ahead);
 }
 
 /* Tokens to draft now: no more than the generation can still use and the pages hold. */
@@ -295,7 +386,7 @@ static int engine_draft(cairn_session *s, int room) {
 /* What a session that wants up to `room` (>= 1) more tokens does next, in `most` rows at most. */
 static engine_part engine_plan_step(cairn_session *s, int room, int most) {
     int chunk = engine_config(s)->prefill_chunk, left = s->count - s->cached;
-    engine_part part = {s, FORWARD_STEP, 1, 1, 0, NULL, NULL, 0};
+    engine_part part = {s, FORWARD_STEP, 1, 1, 0, 0, NULL, NULL, NULL, 0};
     if (most > chunk) most = chunk;
     if (engine_is_prompt(s, s->count - 1)) {
         int last = engine_last_chunk(s, most);
@@ -305,7 +396,8 @@ static engine_part engine_plan_step(cairn_session *s, int room, int most) {
         return part;
     }
     if (left > 1) return engine_plan_chunk(s, s->count - 1, most);
-    part.drafts = engine_draft(s, room < most ? room : most);
+    if (engine_has_masks(s)) engine_draft_masks(s, &part, room, most);
+    else part.drafts = engine_draft(s, room < most ? room : most);
     part.rows = part.sampled = 1 + part.drafts;
     return part;
 }
@@ -316,7 +408,7 @@ static engine_part engine_plan_step(cairn_session *s, int room, int most) {
 static void engine_verify(cairn_session *s, const int32_t *sampled, int drafts) {
     int accepted = 0;
     while (accepted < drafts && s->tokens[s->count + accepted] == sampled[accepted]) accepted++;
-    if (drafts) drafter_learn(&s->drafter, drafts, accepted);
+    if (drafts && s->drafter.heads) drafter_learn(&s->drafter, drafts, accepted);
     memcpy(s->fresh, sampled, (size_t)(accepted + 1) * sizeof *sampled);
     s->fresh_count = accepted + 1;
     s->fresh_at = 0;
@@ -338,6 +430,7 @@ static void engine_take_part(const engine_part *part, double seconds) {
     cairn_session *s = part->s;
     if (part->kind == FORWARD_STEP && part->sampled) {
         engine_verify(s, part->tokens, part->drafts);
+        if (part->masks) engine_look_ahead(s, part);
         engine_count_step(s, part, seconds);
         return;
     }

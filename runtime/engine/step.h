@@ -3,6 +3,7 @@
 
 enum {
     ENGINE_COSTS = 16, /* powers of two of rows whose cost is measured */
+    ENGINE_SWAPS = 16, /* tokens that the budget swaps at most */
     ENGINE_LEAST_ROWS = 8, /* of a slice of a prompt */
     ENGINE_HEED_US = 8000 /* a forward looks about so often: for a cancel, and whether time is over */
 };
@@ -18,6 +19,9 @@ typedef struct engine_part {
     int rows;    /* tokens from s->cached on */
     int sampled; /* of the last rows the tokens after them are drawn */
     int drafts;  /* of the last rows */
+    int masks;   /* rows of mask tokens behind each of the sampled ones: they draft what follows; their
+                    hidden rows come to `hidden` */
+    float *hidden;
     float *logits; /* eval: [rows, vocab] of all rows; of one part in a batch at most */
     const int32_t *tokens; /* out: [sampled] certain up to the first that is not the draft */
     int64_t pages_read;    /* out */
@@ -32,7 +36,9 @@ typedef struct engine_scratch {
     sample_ask *asks;            /* [asks_count] */
     int32_t *sampled;            /* [asks_count] */
     int32_t *page_ids;           /* [pages of a sequence] */
+    float *hidden;               /* [rows, the model's hidden], once something drafts from masks */
     /* the forward in flight, of parts [part_count]; 0: there is none */
+    int hidden_rows;             /* of `hidden`, so far */
     engine_part *parts;          /* [sequences] */
     int part_count, draws;
     bool begun;                  /* by the backend */
@@ -45,4 +51,7 @@ typedef struct engine_scratch {
     double cost_us[ENGINE_COSTS]; /* of a layer of 2^i rows and more, or of a forward where it runs in
                                      one go; 0: unknown */
     double draw_us;              /* of a row's draw */
+    cairn_budget budget;         /* that `swap` is of */
+    sample_swap swap;
+    int32_t swap_from[ENGINE_SWAPS], swap_to[ENGINE_SWAPS];
 } engine_scratch;

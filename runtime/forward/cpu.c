@@ -19,10 +19,12 @@ static float *forward_floats(forward_carver *c, int64_t count) {
 
 static void forward_carve_worker(const forward_cpu_state *f, forward_carver *c, forward_worker *w) {
     const model_shape *s = &f->model->shape;
-    const int queries = ATTENTION_ROWS * f->group, wide = s->hidden > s->ffn ? s->hidden : s->ffn;
-    const int q_width = s->heads * s->head_dim;
+    const int queries = ATTENTION_ROWS * f->group, q_width = s->heads * s->head_dim;
+    int wide = s->hidden > s->ffn ? s->hidden : s->ffn;
     const int64_t sum = (int64_t)attention_sum_floats(queries, s->head_dim);
-    w->panel = forward_floats(c, (int64_t)linear_panel_floats(wide > q_width ? wide : q_width));
+    if (q_width > wide) wide = q_width;
+    if (s->latent.q_rank > wide) wide = s->latent.q_rank;
+    w->panel = forward_floats(c, (int64_t)linear_panel_floats(wide));
     w->normed = forward_floats(c, (int64_t)FORWARD_FEW * s->hidden);
     w->q = forward_floats(c, (int64_t)queries * s->head_dim);
     w->vectors = forward_floats(c, (int64_t)2 * f->group * s->head_dim);
@@ -47,6 +49,31 @@ static void forward_carve_experts(forward_cpu_state *f, forward_carver *c) {
     f->busy_experts = (int32_t *)forward_carve(c, s->experts, sizeof *f->busy_experts);
 }
 
+static void forward_carve_latent(forward_cpu_state *f, forward_carver *c) {
+    const model_shape *s = &f->model->shape;
+    const model_latent *m = &s->latent;
+    const int64_t rows = f->max_rows;
+    const int width = m->still + LATENT_ROTATED;
+    forward_latent measured, *l = &measured;
+    f->latent = (forward_latent *)forward_carve(c, 1, sizeof *l);
+    if (f->latent) l = f->latent;
+    forward_latent_sizes(f, l);
+    l->q_latent = forward_floats(c, rows * m->q_rank);
+    l->heads = forward_floats(c, rows * s->heads * (width > m->value ? width : m->value));
+    l->index_q = forward_floats(c, rows * m->index_heads * CAIRN_INDEX_DIM);
+    l->index_k = forward_floats(c, rows * CAIRN_INDEX_DIM);
+    l->weights = forward_floats(c, rows * m->index_heads);
+    l->index_bytes = (uint8_t *)forward_carve(c, rows * m->index_heads, CAIRN_INDEX_DIM);
+    l->scores = forward_floats(c, l->score_rows * l->stride);
+    l->tokens = (int32_t *)forward_carve(c, rows * l->most, sizeof *l->tokens);
+    l->lengths = (int32_t *)forward_carve(c, rows, sizeof *l->lengths);
+    l->tables = (int32_t *)forward_carve(c, rows, sizeof *l->tables);
+    l->sequences = (int32_t *)forward_carve(c, rows, sizeof *l->sequences);
+    l->e4m3 = forward_floats(c, 256);
+    l->scratch = forward_floats(c, (int64_t)l->scratch_floats * f->threads);
+    if (c->memory) fp8_values(l->e4m3);
+}
+
 static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     const model_shape *s = &f->model->shape;
     const int64_t rows = f->max_rows, sum = (int64_t)attention_sum_floats(f->group, s->head_dim);
@@ -61,6 +88,7 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->gate = forward_floats(c, rows * (s->experts ? s->experts_used : 1) * s->ffn);
     f->up = forward_floats(c, rows * (s->experts ? s->experts_used : 1) * s->ffn);
     if (s->experts) forward_carve_experts(f, c);
+    if (s->latent.q_rank) forward_carve_latent(f, c);
     f->added = forward_floats(c, f->norms_added ? rows * s->hidden : 0);
     f->cosine = forward_floats(c, f->ropes * rows * s->head_dim);
     f->sine = forward_floats(c, f->ropes * rows * s->head_dim);
@@ -70,6 +98,7 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
     f->whole = (forward_block *)forward_carve(c, rows, sizeof *f->whole);
     f->split = (forward_block *)forward_carve(c, rows, sizeof *f->split);
     f->positions = (int32_t *)forward_carve(c, rows, sizeof *f->positions);
+    f->slots_of = (int32_t *)forward_carve(c, rows, sizeof *f->slots_of);
     f->wanted = (int32_t *)forward_carve(c, rows, sizeof *f->wanted);
     f->asks = (const sample_ask **)forward_carve(c, rows, sizeof *f->asks);
     f->unit_chosen =
@@ -83,6 +112,7 @@ static void forward_carve_all(forward_cpu_state *f, forward_carver *c) {
         forward_worker measured;
         forward_carve_worker(f, c, c->memory ? &f->workers[i] : &measured);
     }
+    f->draft_rows = forward_floats(c, 5 * (int64_t)s->hidden);
     f->zero_bytes = c->used; /* pages of the system's that no step uses are never touched */
     f->logits = forward_floats(c, (int64_t)FORWARD_HEAD * s->vocab);
     space = forward_carve(c, 1, sample_space_bytes(s->vocab));
@@ -93,7 +123,7 @@ static cairn_status forward_cpu_check_model(cairn_model *model) {
     const model_shape *s = &model->shape;
     base *b = &model->runtime->base;
     int page_size = model->runtime->config.page_size;
-    if (s->head_dim > SIMD_MAX_DIM || s->head_dim % 2)
+    if (!s->latent.q_rank && (s->head_dim > SIMD_MAX_DIM || s->head_dim % 2))
         return base_fail(b, CAIRN_UNSUPPORTED, "heads of %d values; even numbers up to %d work",
                          s->head_dim, SIMD_MAX_DIM);
     if (page_size > SIMD_MAX_SLOTS || ATTENTION_PIECE % page_size)
@@ -106,6 +136,7 @@ static void forward_cpu_close(cairn_model *model) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     if (!f) return;
     device_free(&model->runtime->device, f->memory, f->memory_bytes);
+    device_free(&model->runtime->device, f->low, f->low_bytes);
     base_delete(&model->runtime->base, f, 1, sizeof *f);
     model->state = NULL;
 }
@@ -126,7 +157,8 @@ static void forward_choose_shape(forward_cpu_state *f, cairn_model *model, int m
     f->max_pages = model_pages_of(model->max_seq_len, f->page_size);
     f->max_pieces = (model->max_seq_len + ATTENTION_PIECE - 1) / ATTENTION_PIECE;
     f->max_sequences = model->runtime->config.max_batch;
-    f->group = s->heads / s->kv_heads;
+    f->group = s->latent.q_rank ? 0 : s->heads / s->kv_heads; /* by latents no pages are attended */
+    if (s->latent.q_rank) f->ropes = PLAN_ROPES;
     for (int i = 0; i < s->layers; i++) {
         const plan_layer *l = &model->plan.layers[i];
         if (l->rope >= f->ropes) f->ropes = l->rope + 1;
@@ -173,12 +205,26 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
     return CAIRN_OK;
 }
 
+/* Room for the inner values of an adapter's rank, in memory that outlives the other scratch. */
+static cairn_status forward_cpu_take_adapter(cairn_model *model, cairn_adapter *adapter) {
+    forward_cpu_state *f = (forward_cpu_state *)model->state;
+    const size_t bytes = (size_t)f->max_rows * 3 * (size_t)adapter->rank * sizeof(float);
+    void *memory;
+    cairn_status status;
+    if (adapter->rank <= f->low_rank) return CAIRN_OK;
+    status = device_alloc(&model->runtime->device, bytes, "rows of an adapter", &memory);
+    if (status) return status;
+    device_free(&model->runtime->device, f->low, f->low_bytes);
+    f->low = (float *)memory, f->low_bytes = bytes, f->low_rank = adapter->rank;
+    return CAIRN_OK;
+}
+
 /* ---- one forward ----------------------------------------------------------------------------- */
 
 /* Puts row r into a list of blocks: with the rows before it where they are alike. */
 static int forward_add_row(forward_block *blocks, int count, const forward_block *one) {
     forward_block *last = count ? &blocks[count - 1] : NULL;
-    if (last && !one->rule && !last->rule && last->rows < ATTENTION_ROWS &&
+    if (last && !one->rule && !last->rule && !one->own && !last->own && last->rows < ATTENTION_ROWS &&
         last->sequence == one->sequence && last->prompt == one->prompt) {
         last->rows++;
         return count;
@@ -191,14 +237,18 @@ static void forward_plan_blocks(forward_cpu_state *f) {
     const forward_batch *batch = f->batch;
     f->whole_count = f->split_count = 0;
     memset(f->selecting, 0, sizeof f->selecting);
+    f->drafts = false;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
         for (int r = s->first; r < s->first + s->rows; r++) {
-            forward_block one = {r, 1, i, batch->rows[r].kind == FORWARD_PROMPT, NULL};
+            const forward_row *row = &batch->rows[r];
+            forward_block one = {r, 1, i, row->kind == FORWARD_PROMPT, row->own, NULL};
             f->whole_count = forward_add_row(f->whole, f->whole_count, &one);
-            one.rule = one.prompt ? NULL : s->rule;
+            one.rule = one.prompt || one.own ? NULL : s->rule;
             f->split_count = forward_add_row(f->split, f->split_count, &one);
-            f->positions[r] = batch->rows[r].position;
+            f->slots_of[r] = row->position;
+            f->positions[r] = row->own ? row->seen - 1 : row->position;
+            f->drafts |= row->own > 0;
             for (size_t w = 0; one.rule && w < BASE_COUNT(f->selecting); w++)
                 f->selecting[w] |= one.rule->layers[w];
         }
@@ -208,8 +258,10 @@ static void forward_plan_blocks(forward_cpu_state *f) {
 static void forward_plan_wanted(forward_cpu_state *f) {
     int asks = 0;
     f->wanted_count = 0;
+    f->adapts = false;
     for (int r = 0; r < f->batch->row_count; r++) {
         const forward_row *row = &f->batch->rows[r];
+        f->adapts |= row->adapter != NULL;
         if (row->sample) f->asks[asks++] = row->sample;
         if (row->logits || row->sample) f->wanted[f->wanted_count++] = r;
     }
@@ -258,13 +310,15 @@ static void forward_next_epoch(forward_cpu_state *f) {
 /* The scratch is of as many threads as there are, since a reload may have changed that. Without memory
  * the one of before serves on, for no more threads than it was made for. */
 static void forward_follow_threads(cairn_model *model) {
-    forward_cpu_state *old = (forward_cpu_state *)model->state;
+    forward_cpu_state *old = (forward_cpu_state *)model->state, *f;
     if (pool_threads(old->threads_pool) == old->threads) return;
     if (forward_cpu_open(model, old->max_rows)) {
         model->runtime->base.error[0] = '\0';
         model->state = old;
         return;
     }
+    f = (forward_cpu_state *)model->state;
+    f->low = old->low, f->low_bytes = old->low_bytes, f->low_rank = old->low_rank;
     device_free(&model->runtime->device, old->memory, old->memory_bytes);
     base_delete(&model->runtime->base, old, 1, sizeof *old);
 }
@@ -284,11 +338,24 @@ static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_
     forward_plan_blocks(f);
     forward_plan_wanted(f);
     forward_plan_rope(f);
+    if (f->latent) forward_plan_latents(f);
     forward_next_epoch(f);
     for (int i = 0; i < f->threads; i++)
         memset(f->workers[i].pages_read, 0, (size_t)f->max_sequences * sizeof(int64_t));
     f->parts = forward_count_parts(f);
     return CAIRN_OK;
+}
+
+/* The hidden rows that drafts are made of. */
+static void forward_hand_out_hidden(const forward_cpu_state *f) {
+    const int hidden = f->model->shape.hidden;
+    float *out = f->batch->hidden;
+    for (int r = 0; f->drafts && r < f->batch->row_count; r++) {
+        if (!f->batch->rows[r].own) continue;
+        f->simd->rmsnorm(f->h + (int64_t)r * hidden, f->model->plan.output_norm.values,
+                         f->model->shape.norm_eps, hidden, out);
+        out += hidden;
+    }
 }
 
 static int forward_cpu_advance(cairn_model *model, int parts) {
@@ -297,7 +364,10 @@ static int forward_cpu_advance(cairn_model *model, int parts) {
     f->part_end = parts < f->parts - f->part ? f->part + parts : f->parts;
     pool_each(f->threads_pool, f->threads, forward_run_parts, f);
     f->part = f->part_end;
-    if (f->part == f->parts) forward_add_pages_read(f);
+    if (f->part == f->parts) {
+        forward_add_pages_read(f);
+        forward_hand_out_hidden(f);
+    }
     return f->parts - f->part;
 }
 
@@ -310,5 +380,6 @@ static cairn_status forward_cpu(cairn_model *model, kv_cache *kv, forward_batch 
 static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
-    NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance
+    NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance,
+    forward_cpu_take_adapter, NULL, forward_cpu_draft
 };

@@ -31,6 +31,7 @@ typedef struct forward_worker {
 typedef struct forward_block {
     int first, rows, sequence;
     bool prompt;
+    int own; /* of a single row that drafts, see forward_row; else 0 */
     const forward_rule *rule; /* of a single row that chooses pages where the rule says so; or NULL */
 } forward_block;
 
@@ -63,6 +64,15 @@ typedef struct forward_cpu_state {
                                  one */
     int ropes;                /* that layers turn by */
     bool norms_added;         /* some layer norms what it adds */
+    float *low;               /* [max_rows, 3, low_rank]: A x of a row's adapter, of the products that
+                                 are computed together */
+    size_t low_bytes;         /* apart from `memory` */
+    int low_rank;
+    float *draft_rows;        /* [5, hidden], see cpu_draft.c */
+    bool adapts;              /* some row of the forward has an adapter */
+    bool drafts;              /* and some row drafts */
+    int32_t *slots_of;        /* [max_rows]: where a row's key lies; positions: what it sees */
+    struct forward_latent *latent; /* of attention by latents, see cpu_latent.c; or NULL */
     float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
     forward_block *whole, *split; /* [max_rows]: as few as can be; and with rows that may choose pages
                                      each by itself, for the layers in which some do */
@@ -145,6 +155,60 @@ static const float *forward_norm(forward_walk *walk, const float *weight, const 
     return f->normed;
 }
 
+/* ---- adapters -------------------------------------------------------------------------------- */
+
+static float *forward_low_at(const forward_cpu_state *f, int r, int which) {
+    return f->low + ((int64_t)r * 3 + which) * f->low_rank;
+}
+
+/* Row r's inner values of `roles` products from `role` on, whose input is x. */
+static void forward_low_row(const forward_walk *walk, int role, int roles, const float *x, int r) {
+    const forward_cpu_state *f = walk->f;
+    for (int i = 0; i < roles; i++) {
+        const adapter_pair *pair = adapter_of(f->batch->rows[r].adapter, walk->layer, role + i);
+        const int in = (int)f->model->plan.layers[walk->layer].weights[role + i].columns;
+        if (pair)
+            f->simd->panel(pair->a, pair->rank, x, in, 1, in, forward_low_at(f, r, i), pair->rank,
+                           false);
+    }
+}
+
+/* A stage, where some row has an adapter: the same of all rows of x, as wide as the products' input. */
+static void forward_low(forward_walk *walk, int role, const float *x) {
+    forward_cpu_state *f = walk->f;
+    const int64_t width = f->model->plan.layers[walk->layer].weights[role].columns;
+    if (!f->adapts) return;
+    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk))
+        forward_low_row(walk, role, 1, x + r * width, r);
+    forward_meet(walk);
+}
+
+/* What goes into `roles` products from `role` on: forward_norm's rows, and their inner values. */
+static const float *forward_norm_low(forward_walk *walk, const float *weight, int role, int roles) {
+    forward_cpu_state *f = walk->f;
+    if (!f->adapts) return forward_norm(walk, weight, NULL, f->batch->row_count);
+    for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
+        forward_norm_rows(f, weight, r, r + 1, NULL, f->normed);
+        forward_low_row(walk, role, roles, f->normed + (int64_t)r * f->model->shape.hidden, r);
+    }
+    forward_meet(walk);
+    return f->normed;
+}
+
+/* Outputs first .. last - 1 of the product gain what the rows' adapters add; which: as the inner values
+ * lie. */
+static void forward_lift(const forward_walk *walk, int role, int which, float *y, int width,
+                         int first, int last) {
+    const forward_cpu_state *f = walk->f;
+    for (int r = 0; f->adapts && r < f->batch->row_count; r++) {
+        const adapter_pair *pair = adapter_of(f->batch->rows[r].adapter, walk->layer, role);
+        if (pair)
+            f->simd->panel(pair->b + (int64_t)first * pair->rank, last - first,
+                           forward_low_at(f, r, which), pair->rank, 1, pair->rank,
+                           y + (int64_t)r * width + first, width, true);
+    }
+}
+
 /* ---- products -------------------------------------------------------------------------------- */
 
 static linear_job forward_job(const forward_cpu_state *f, const model_weight *w, const float *x,
@@ -164,21 +228,23 @@ static linear_job forward_job(const forward_cpu_state *f, const model_weight *w,
     return job;
 }
 
-/* A stage: y = or += x . w^T, outputs [from, to); `from` is a multiple of FORWARD_OUTPUTS. */
-static void forward_outputs(forward_walk *walk, const linear_job *job, int from, int to,
+/* A stage: y = or += x . w^T, outputs [from, to); `from` is a multiple of FORWARD_OUTPUTS. role: to
+ * whose product the rows' adapters add; -1: to none. */
+static void forward_outputs(forward_walk *walk, const linear_job *job, int role, int from, int to,
                             int items_per_worker) {
     const int share = forward_share(walk->f, to - from, items_per_worker);
     const int items = (to - from + share - 1) / share;
     for (int i = forward_take(walk); i < items; i = forward_take(walk)) {
         int first = from + i * share, last = first + share < to ? first + share : to;
         linear_range(walk->f->simd, job, first, last, walk->own->panel);
+        if (role >= 0) forward_lift(walk, role, 0, job->y, job->out, first, last);
     }
     forward_meet(walk);
 }
 
-/* The same of all outputs. */
+/* The same of all outputs, without adapters. */
 static void forward_product(forward_walk *walk, const linear_job *job, int items_per_worker) {
-    forward_outputs(walk, job, 0, job->out, items_per_worker);
+    forward_outputs(walk, job, -1, 0, job->out, items_per_worker);
 }
 
 /* ---- queries, keys and values ---------------------------------------------------------------- */
@@ -309,6 +375,7 @@ static void forward_qkv_range(const forward_walk *walk, const float *x, int firs
         if (first < end) {
             linear_job job = forward_job(f, &weights[i], x, to[i], false);
             linear_range(f->simd, &job, first, end, walk->own->panel);
+            forward_lift(walk, PLAN_Q + i, i, to[i], width, first, end);
             forward_heads(f, layer, i, to[i], width, first, end);
             if (i > 0) forward_append(walk, to[i], i - 1, first, end);
         }
@@ -324,8 +391,7 @@ static void forward_qkv(forward_walk *walk) {
     const int dim = f->model->shape.head_dim, even = forward_share(f, outs, 5);
     const int share = forward_by_head(f, layer) ? (even + dim - 1) / dim * dim : even;
     const int items = (outs + share - 1) / share;
-    const float *x = forward_norm(walk, layer->parts[PLAN_MIXER_NORM].values, NULL,
-                                  f->batch->row_count);
+    const float *x = forward_norm_low(walk, layer->parts[PLAN_MIXER_NORM].values, PLAN_Q, 3);
     for (int i = forward_take(walk); i < items + f->batch->sequence_count; i = forward_take(walk)) {
         int first = i * share;
         if (i >= items) forward_store_bounds(walk, i - items);
@@ -418,6 +484,36 @@ static void forward_count(const forward_walk *walk, const attention_block *a,
     }
 }
 
+/* A row that drafts: the tokens that it sees, then its own rows. */
+static void forward_attend_draft(const forward_walk *walk, const attention_block *a,
+                                 const forward_block *rows) {
+    const attention_sum *total = &walk->own->total, *piece = &walk->own->piece;
+    attention_block own = *a;
+    own.positions = walk->f->slots_of + rows->first;
+    own.window = rows->own;
+    attention_sum_clear(total, a->group, a->dim);
+    for (int part = 0; part < 2; part++) {
+        const attention_block *from = part ? &own : a;
+        for (int i = attention_first_piece(from); i < attention_pieces(from); i++) {
+            attention_piece(from, i, piece);
+            attention_fold(a->simd, total, piece, a->group, a->dim);
+        }
+    }
+}
+
+/* The block's rows of f->attended. */
+static void forward_attend_block(const forward_walk *walk, const attention_block *a,
+                                 const forward_block *rows) {
+    const int64_t stride = (int64_t)walk->f->model->shape.heads * a->dim;
+    float *out = walk->f->attended + rows->first * stride;
+    if (!rows->own) {
+        attention_all(a, &walk->own->total, &walk->own->piece, out, stride);
+        return;
+    }
+    forward_attend_draft(walk, a, rows);
+    attention_put(a, &walk->own->total, out, stride);
+}
+
 /* Many blocks: each with one KV head is an item. */
 static void forward_attend_whole(forward_walk *walk, const forward_block *blocks, int count,
                                  bool selects) {
@@ -429,9 +525,7 @@ static void forward_attend_whole(forward_walk *walk, const forward_block *blocks
         attention_block a = forward_block_of(walk, rows, i % s->kv_heads);
         if (selects) forward_choose(walk, &a, rows, walk->own->chosen);
         forward_count(walk, &a, rows);
-        attention_all(&a, &walk->own->total, &walk->own->piece,
-                      f->attended + (int64_t)rows->first * s->heads * s->head_dim,
-                      (int64_t)s->heads * s->head_dim);
+        forward_attend_block(walk, &a, rows);
     }
     forward_meet(walk);
 }
@@ -525,22 +619,26 @@ static void forward_attend(forward_walk *walk) {
     const bool selects = forward_selects(walk);
     const forward_block *blocks = selects ? f->split : f->whole;
     const int count = selects ? f->split_count : f->whole_count;
-    if (forward_splits(f, count)) forward_attend_split(walk, blocks, count, selects);
+    if (!f->drafts && forward_splits(f, count)) forward_attend_split(walk, blocks, count, selects);
     else forward_attend_whole(walk, blocks, count, selects);
 }
 
 static void forward_short_conv(forward_walk *walk); /* cpu_conv.c */
 static void forward_experts(forward_walk *walk);    /* cpu_experts.c */
+static void forward_by_latents(forward_walk *walk); /* cpu_latent.c */
 
 /* ---- the rest of a layer --------------------------------------------------------------------- */
 
-/* h += w . x; where a norm stands between, h += norm(w . x), which takes a stage more. */
-static void forward_add(forward_walk *walk, const model_weight *w, const float *x,
+/* h += the layer's product of a role with x; where a norm stands between, h += norm(product), which
+ * takes a stage more. */
+static void forward_add(forward_walk *walk, plan_role role, const float *x,
                         const model_vector *norm) {
     forward_cpu_state *f = walk->f;
     const int hidden = f->model->shape.hidden;
+    const model_weight *w = &f->model->plan.layers[walk->layer].weights[role];
     const linear_job job = forward_job(f, w, x, norm->values ? f->added : f->h, !norm->values);
-    forward_product(walk, &job, 4);
+    forward_low(walk, (int)role, x);
+    forward_outputs(walk, &job, (int)role, 0, job.out, 4);
     if (!norm->values) return;
     for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
         float *added = f->added + (int64_t)r * hidden, *h = f->h + (int64_t)r * hidden;
@@ -566,14 +664,15 @@ static void forward_gate_up(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     const int ffn = f->model->shape.ffn, share = forward_share(f, ffn, 6);
-    const float *x = forward_norm(walk, layer->parts[PLAN_FFN_NORM].values, NULL,
-                                  f->batch->row_count);
+    const float *x = forward_norm_low(walk, layer->parts[PLAN_FFN_NORM].values, PLAN_GATE, 2);
     const linear_job gate = forward_job(f, &layer->weights[PLAN_GATE], x, f->gate, false);
     const linear_job up = forward_job(f, &layer->weights[PLAN_UP], x, f->up, false);
     for (int i = forward_take(walk); i < (ffn + share - 1) / share; i = forward_take(walk)) {
         int first = i * share, last = first + share < ffn ? first + share : ffn;
         linear_range(f->simd, &gate, first, last, walk->own->panel);
         linear_range(f->simd, &up, first, last, walk->own->panel);
+        forward_lift(walk, PLAN_GATE, 0, f->gate, ffn, first, last);
+        forward_lift(walk, PLAN_UP, 1, f->up, ffn, first, last);
         for (int r = 0; r < f->batch->row_count; r++) {
             float *gated = f->gate + (int64_t)r * ffn + first, *by = f->up + (int64_t)r * ffn + first;
             if (layer->ffn == PLAN_GEGLU) forward_geglu(f, gated, by, last - first);
@@ -588,20 +687,21 @@ static void forward_attention(forward_walk *walk) {
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     forward_qkv(walk);
     forward_attend(walk);
-    forward_add(walk, &layer->weights[PLAN_O], f->attended, &layer->parts[PLAN_MIXER_POST]);
+    forward_add(walk, PLAN_O, f->attended, &layer->parts[PLAN_MIXER_POST]);
 }
 
 static void forward_layer(forward_walk *walk) {
     forward_cpu_state *f = walk->f;
     const plan_layer *layer = &f->model->plan.layers[walk->layer];
     if (layer->mixer == PLAN_SHORT_CONV) forward_short_conv(walk);
+    else if (layer->mixer == PLAN_LATENT) forward_by_latents(walk);
     else forward_attention(walk);
     if (f->model->shape.experts) {
         forward_experts(walk);
         return;
     }
     forward_gate_up(walk);
-    forward_add(walk, &layer->weights[PLAN_DOWN], f->gate, &layer->parts[PLAN_FFN_POST]);
+    forward_add(walk, PLAN_DOWN, f->gate, &layer->parts[PLAN_FFN_POST]);
 }
 
 /* ---- embedding and logits -------------------------------------------------------------------- */
@@ -614,8 +714,10 @@ static void forward_embed(forward_walk *walk) {
     const float scale = f->model->plan.embed_scale;
     for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk)) {
         float *h = f->h + (int64_t)r * hidden;
-        f->simd->dequantize(table->type,
-                            table->data + (size_t)f->batch->rows[r].token * row_bytes, h, hidden);
+        const float *own = f->batch->rows[r].embedding;
+        if (own) memcpy(h, own, (size_t)hidden * sizeof *h);
+        else f->simd->dequantize(table->type, table->data +
+                                     (size_t)f->batch->rows[r].token * row_bytes, h, hidden);
         for (int i = 0; i < hidden && scale > 0.0f; i++) h[i] *= scale;
     }
     forward_meet(walk);
@@ -653,7 +755,7 @@ static void forward_head(forward_walk *walk, int i, int count, float *y, int fro
     linear_job head = forward_job(f, &f->model->plan.head, NULL, y, false);
     head.rows = count;
     head.x = forward_norm(walk, f->model->plan.output_norm.values, f->wanted + i, count);
-    forward_outputs(walk, &head, from, to, 16);
+    forward_outputs(walk, &head, -1, from, to, 16);
 }
 
 /* Logits of all wanted rows, and the tokens that are drawn from them. */

@@ -25,7 +25,7 @@ enum {
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
-    STEP_CONSTANTS = 29,
+    STEP_CONSTANTS = 37,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their
@@ -37,19 +37,27 @@ enum {
 typedef enum step_kernel {
     STEP_K_FLOW, STEP_K_SPARSE_FLOW,
     STEP_K_EMBED, STEP_K_QKV, STEP_K_PROJECT, STEP_K_GATE_UP, STEP_K_DOWN,
+    STEP_K_CONV_IN, STEP_K_CONV_OUT, STEP_K_EXPERT_UP, STEP_K_EXPERT_DOWN,
     STEP_K_ATTEND, STEP_K_HEAD,
     STEP_K_BOUNDS, STEP_K_SELECT, STEP_K_ATTEND_PAGES, STEP_K_FINISH, STEP_K_HEADS, STEP_K_ADD,
+    STEP_K_CONV, STEP_K_ROUTE, STEP_K_PLACES, STEP_K_GATHER, STEP_K_COMBINE,
     PROMPT_K_EMBED, PROMPT_K_NORM, PROMPT_K_PROJECT, PROMPT_K_DOWN, PROMPT_K_LAST,
-    PROMPT_K_QKV, PROMPT_K_GATE_UP, PROMPT_K_ATTEND, PROMPT_K_HEAD, PROMPT_K_HEADS, PROMPT_K_ADD,
+    PROMPT_K_CONV_OUT, PROMPT_K_EXPERT_DOWN,
+    PROMPT_K_QKV, PROMPT_K_CONV_IN, PROMPT_K_EXPERT_UP, PROMPT_K_GATE_UP,
+    PROMPT_K_ATTEND, PROMPT_K_HEAD, PROMPT_K_HEADS, PROMPT_K_ADD,
+    PROMPT_K_CONV, PROMPT_K_ROUTE, PROMPT_K_PLACES, PROMPT_K_GATHER, PROMPT_K_COMBINE,
     STEP_KERNELS
 } step_kernel;
 
-/* The products of a layer with its weights, and whatever else a program may hold. */
+/* The products of a layer with its weights, and whatever else a program may hold: the bits of
+ * CAIRN_PRODUCTS. A layer has those of its mixer and of its ffn. */
 typedef enum step_product {
-    STEP_P_QKV, STEP_P_O, STEP_P_GATE_UP, STEP_P_DOWN, STEP_PRODUCTS, STEP_P_OTHER = STEP_PRODUCTS
+    STEP_P_QKV, STEP_P_O, STEP_P_GATE_UP, STEP_P_DOWN, STEP_P_OTHER,
+    STEP_P_CONV_IN, STEP_P_CONV_OUT, STEP_P_EXPERT_UP, STEP_P_EXPERT_DOWN, STEP_PRODUCTS
 } step_product;
 
-/* Of each product of a layer: which of its formats the weights have, and where they lie. */
+/* Of each product of a layer: which of its formats the weights have, and where they lie; NULL: the
+ * layer has no such product. */
 typedef struct step_layer {
     uint8_t which[STEP_PRODUCTS];
     uint8_t *weights[STEP_PRODUCTS];
@@ -77,6 +85,8 @@ typedef struct forward_cuda_state {
     device *dev;
     const model_shape *shape;
     const model_plan *plan;
+    size_t vector_at[PLAN_PARTS]; /* of a layer's vectors, in floats, for those in cuda_vectors */
+    size_t vector_floats;         /* of a layer's vectors */
     int extras;      /* STEP_EXTRA_ bits: what its layers have beyond plain llama's */
     int ropes;       /* that layers turn by */
     int window_runs; /* of a group of rows in any layer with a window, at most */
@@ -91,6 +101,12 @@ typedef struct forward_cuda_state {
     int stage_parts; /* runs of chunks times rows in one run of the stage kernels, at most */
     int max_rows, max_pages, page_size, table_rows;
     jit_kernel kernels[STEP_KERNELS], variants[STEP_FORMATS][STEP_KERNELS];
+    /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
+     * the kernels of inner values, of steps and of prompts. */
+    jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2];
+    device_arena adapter_arena; /* what they read and write, once there was an adapter */
+    step_pair *pairs;           /* device: step_params.adapters */
+    bool adapts;                /* some row of the part that is served has an adapter */
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
     bool streamed;    /* see STEP_STREAM_FROM */
@@ -103,7 +119,10 @@ typedef struct forward_cuda_state {
     step_flow_state flow_states[2]; /* of STEP_K_FLOW, STEP_K_SPARSE_FLOW */
     uint8_t *head, *embed;
     float *norms, *rope, *logits;
-    float *vectors; /* [layer]: biases, norms of heads, norms of summands, as far as there are any */
+    float *vectors; /* [layer, vector_floats]: see cuda_vectors */
+    float *routers; /* [layer, experts, hidden], where ffns are of experts */
+    float **rings;  /* device [table_rows]: of the sequence in each slot, where layers convolve */
+    float **slot_rings; /* [table_rows] the same, on the host */
     void **kv, **bounds;
     int32_t *table, *sampled, *fault;
     int32_t *lists, *list_counts, *new_pages, *pages_read;
@@ -129,10 +148,11 @@ typedef struct forward_cuda_state {
     int32_t epoch, clean_rows, clean_chunks;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
-    device_graph stage_graphs[STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
-    forward_rule graph_rule; /* what the last two were made for */
-    device_graph dense_graphs[STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
-    int graph_chunks[STEP_STAGE_ROWS + 1];
+    /* Without adapters, and with: */
+    device_graph stage_graphs[2][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
+    forward_rule graph_rule; /* what these and sparse_graph were made for */
+    device_graph dense_graphs[2][STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
+    int graph_chunks[2][STEP_STAGE_ROWS + 1];
 } forward_cuda_state;
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -196,6 +216,11 @@ static int cuda_qkv_format(int format, int which) {
 /* Bytes of one layer's weights of a product, all in this format. */
 static size_t cuda_product_bytes(const model_shape *s, int product, int format) {
     const int64_t q = (int64_t)s->heads * s->head_dim, kv = (int64_t)s->kv_heads * s->head_dim;
+    const int64_t experts = s->experts;
+    if (product == STEP_P_CONV_IN) return cuda_packed_bytes(format, 3 * (int64_t)s->hidden, s->hidden);
+    if (product == STEP_P_CONV_OUT) return cuda_packed_bytes(format, s->hidden, s->hidden);
+    if (product == STEP_P_EXPERT_UP) return cuda_packed_bytes(format, 2 * experts * s->ffn, s->hidden);
+    if (product == STEP_P_EXPERT_DOWN) return cuda_packed_bytes(format, experts * s->hidden, s->ffn);
     if (product == STEP_P_O) return cuda_packed_bytes(format, s->hidden, q);
     if (product == STEP_P_GATE_UP) return cuda_packed_bytes(format, 2 * (int64_t)s->ffn, s->hidden);
     if (product == STEP_P_DOWN) return cuda_packed_bytes(format, s->hidden, s->ffn);
@@ -208,25 +233,24 @@ static int cuda_layer_format(const forward_cuda_state *f, int layer, int product
     return f->formats[product][f->layers[layer].which[product]];
 }
 
-/* What the stages do not do yet, by name. */
-static cairn_status forward_cuda_check_plan(base *b, const model_plan *plan) {
-    for (int i = 0; i < plan->layer_count; i++) {
-        const plan_layer *l = &plan->layers[i];
-        const char *what = l->mixer != PLAN_ATTENTION ? "short convolution"
-                           : l->weights[PLAN_ROUTER].rows ? "a ffn of experts" : NULL;
-        if (what)
-            return base_fail(b, CAIRN_UNSUPPORTED,
-                             "layer %d: %s is not supported on the GPU; backend = \"cpu\" runs it",
-                             i, what);
+/* Whether a layer has a product, and whose roles its weights are: one, or the first of all. */
+static bool cuda_has_product(const plan_layer *l, int product) {
+    const bool conv = l->mixer == PLAN_SHORT_CONV, experts = l->weights[PLAN_ROUTER].rows > 0;
+    switch (product) {
+    case STEP_P_QKV: case STEP_P_O: return !conv;
+    case STEP_P_CONV_IN: case STEP_P_CONV_OUT: return conv;
+    case STEP_P_GATE_UP: case STEP_P_DOWN: return !experts;
+    case STEP_P_EXPERT_UP: case STEP_P_EXPERT_DOWN: return experts;
+    default: return false;
     }
-    return CAIRN_OK;
 }
 
 static cairn_status forward_cuda_check_model(const cairn_model *model) {
     const model_shape *s = &model->shape;
     base *b = &model->runtime->base;
-    cairn_status status = forward_cuda_check_plan(b, &model->plan);
-    if (status) return status;
+    if (s->latent.q_rank)
+        return base_fail(b, CAIRN_UNSUPPORTED, "attention by latents (MLA) is not supported on the "
+                         "GPU; backend = \"cpu\" runs it");
     if (s->head_dim != 64 && s->head_dim != 128 && s->head_dim != 256)
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "heads of %d values; 64, 128 and 256 are supported on the GPU",
@@ -259,7 +283,7 @@ static bool cuda_is_uniform(const model_plan *plan) {
                            STEP_TYPE(BLOCK_Q4_0) | STEP_TYPE(BLOCK_Q4_1) | STEP_TYPE(BLOCK_Q8_0);
     uint64_t types = STEP_TYPE(plan->embed.type) | STEP_TYPE(plan->head.type);
     for (int i = 0; i < plan->layer_count; i++)
-        for (size_t j = 0; j < BASE_COUNT(roles); j++) {
+        for (size_t j = 0; j < BASE_COUNT(roles) && plan->layers[i].mixer == PLAN_ATTENTION; j++) {
             const int type = plan->layers[i].weights[roles[j][0]].type;
             const int first = plan->layers[0].weights[roles[j][1]].type;
             types |= STEP_TYPE(type);
@@ -286,20 +310,26 @@ static void cuda_add_format(forward_cuda_state *f, step_layer *layer, int produc
     layer->which[product] = (uint8_t)i;
 }
 
+/* The smallest format of a layer's weights of a product. */
+static int cuda_layer_wants(const forward_cuda_state *f, const model_weight *w, int product) {
+    static const int roles[STEP_PRODUCTS][2] = { /* of one tensor, or of two that lie together */
+        {PLAN_Q, PLAN_Q}, {PLAN_O, PLAN_O}, {PLAN_GATE, PLAN_UP}, {PLAN_DOWN, PLAN_DOWN}, {0, 0},
+        {PLAN_CONV_IN, PLAN_CONV_IN}, {PLAN_CONV_OUT, PLAN_CONV_OUT}, {PLAN_GATE, PLAN_UP},
+        {PLAN_DOWN, PLAN_DOWN}};
+    if (product == STEP_P_QKV)
+        return cuda_join_formats(f, w[PLAN_Q].type, w[PLAN_K].type, w[PLAN_V].type);
+    return cuda_format(f->streamed, w[roles[product][0]].type, w[roles[product][1]].type);
+}
+
 static void cuda_choose_formats(forward_cuda_state *f, const cairn_model *m) {
     const bool streamed = f->streamed;
     f->pack_embed = cuda_format(streamed, m->plan.embed.type, m->plan.embed.type);
     f->pack_head = cuda_format(streamed, m->plan.head.type, m->plan.head.type);
     for (int i = 0; i < f->shape->layers; i++) {
-        const model_weight *w = m->plan.layers[i].weights;
-        step_layer *to = &f->layers[i];
-        const int o = w[PLAN_O].type, down = w[PLAN_DOWN].type;
-        cuda_add_format(f, to, STEP_P_QKV, cuda_join_formats(f, w[PLAN_Q].type, w[PLAN_K].type,
-                                                             w[PLAN_V].type));
-        cuda_add_format(f, to, STEP_P_O, cuda_format(streamed, o, o));
-        cuda_add_format(f, to, STEP_P_GATE_UP, cuda_format(streamed, w[PLAN_GATE].type,
-                                                           w[PLAN_UP].type));
-        cuda_add_format(f, to, STEP_P_DOWN, cuda_format(streamed, down, down));
+        const plan_layer *l = &m->plan.layers[i];
+        for (int product = 0; product < STEP_PRODUCTS; product++)
+            if (cuda_has_product(l, product))
+                cuda_add_format(f, &f->layers[i], product, cuda_layer_wants(f, l->weights, product));
     }
 }
 
@@ -307,11 +337,14 @@ static void cuda_choose_formats(forward_cuda_state *f, const cairn_model *m) {
 
 /* The extras of one layer, and those of a whole plan. */
 static int cuda_layer_extras(const model_plan *plan, const plan_layer *l) {
-    const bool halves = l->rope >= 0 && plan->ropes[l->rope].pairing == PLAN_PAIRS_HALVES;
+    const bool halves = l->mixer == PLAN_ATTENTION && l->rope >= 0 &&
+                        plan->ropes[l->rope].pairing == PLAN_PAIRS_HALVES;
     const bool heads = halves || l->parts[PLAN_Q_NORM].values || l->parts[PLAN_Q_BIAS].values;
     return (heads ? STEP_EXTRA_HEADS : 0) | (l->rope < 0 ? STEP_EXTRA_STILL : 0) |
            (l->parts[PLAN_MIXER_POST].values ? STEP_EXTRA_POST : 0) |
-           (l->ffn == PLAN_GEGLU ? STEP_EXTRA_GEGLU : 0) | (l->window ? STEP_EXTRA_WINDOW : 0);
+           (l->ffn == PLAN_GEGLU ? STEP_EXTRA_GEGLU : 0) | (l->window ? STEP_EXTRA_WINDOW : 0) |
+           (l->mixer == PLAN_SHORT_CONV ? STEP_EXTRA_CONV : 0) |
+           (l->weights[PLAN_ROUTER].rows ? STEP_EXTRA_EXPERTS : 0);
 }
 static int cuda_plan_extras(const model_plan *plan) {
     int extras = (plan->embed_scale > 0.0f ? STEP_EXTRA_EMBED : 0) |
@@ -321,17 +354,22 @@ static int cuda_plan_extras(const model_plan *plan) {
     return extras;
 }
 
-/* Floats of one layer's vectors; where its head norms begin, and its norms of summands. */
-static size_t cuda_head_norms_at(const forward_cuda_state *f) {
-    return f->plan->layers[0].parts[PLAN_Q_BIAS].values ? (size_t)cuda_qkv_rows(f->shape) : 0;
-}
-static size_t cuda_post_norms_at(const forward_cuda_state *f) {
-    return cuda_head_norms_at(f) +
-           (f->plan->layers[0].parts[PLAN_Q_NORM].values ? 2 * (size_t)f->shape->head_dim : 0);
-}
-static size_t cuda_vector_floats(const forward_cuda_state *f) {
-    return cuda_post_norms_at(f) +
-           (f->extras & STEP_EXTRA_POST ? 2 * (size_t)f->shape->hidden : 0);
+/* The parts of layers that kernels read besides the norms, in their order: those that some layer has
+ * have a place in every layer's vectors. */
+static const plan_part cuda_vectors[] = {PLAN_Q_BIAS, PLAN_K_BIAS, PLAN_V_BIAS, PLAN_Q_NORM,
+                                         PLAN_K_NORM, PLAN_MIXER_POST, PLAN_FFN_POST,
+                                         PLAN_CONV_TAPS};
+
+static void cuda_choose_vectors(forward_cuda_state *f) {
+    for (size_t n = 0; n < BASE_COUNT(cuda_vectors); n++) {
+        size_t most = 0;
+        for (int i = 0; i < f->plan->layer_count; i++) {
+            const model_vector *part = &f->plan->layers[i].parts[cuda_vectors[n]];
+            if (part->values && (size_t)part->count > most) most = (size_t)part->count;
+        }
+        f->vector_at[cuda_vectors[n]] = f->vector_floats;
+        f->vector_floats += most;
+    }
 }
 
 /* Floats of the rotations of one rope. */
@@ -354,14 +392,17 @@ static int cuda_window_runs(const forward_cuda_state *f, int window) {
 static void cuda_set_extras(const forward_cuda_state *f, int layer, step_params *p) {
     const plan_layer *l = &f->plan->layers[layer];
     const plan_rope *rope = &f->plan->ropes[l->rope < 0 ? 0 : l->rope];
-    const float *vectors = f->vectors + (size_t)layer * cuda_vector_floats(f);
+    const float *vectors = f->vectors + (size_t)layer * f->vector_floats;
     p->still = l->rope < 0;
     p->rope = f->rope + (l->rope < 0 ? 0 : (size_t)l->rope * cuda_rope_floats(f));
     p->rope_half = rope->pairing == PLAN_PAIRS_HALVES ? rope->dims / 2 : 0;
     p->rope_dims = rope->dims;
     p->bias = l->parts[PLAN_Q_BIAS].values ? vectors : NULL;
-    p->head_norms = l->parts[PLAN_Q_NORM].values ? vectors + cuda_head_norms_at(f) : NULL;
-    p->post_norms = vectors + cuda_post_norms_at(f);
+    p->head_norms = l->parts[PLAN_Q_NORM].values ? vectors + f->vector_at[PLAN_Q_NORM] : NULL;
+    p->post_norms = vectors + f->vector_at[PLAN_MIXER_POST];
+    p->taps = vectors + f->vector_at[PLAN_CONV_TAPS];
+    p->state = l->state;
+    p->router = f->routers + (size_t)layer * (size_t)f->shape->experts * (size_t)f->shape->hidden;
     p->own_window = l->window;
     p->own_run = cuda_window_run(f, l->window);
     p->own_runs = cuda_window_runs(f, l->window);
@@ -370,6 +411,7 @@ static void cuda_set_extras(const forward_cuda_state *f, int layer, step_params 
 /* What the plan asks for, once chunks and groups are chosen. */
 static void cuda_choose_extras(forward_cuda_state *f) {
     f->ropes = 1;
+    cuda_choose_vectors(f);
     for (int i = 0; i < f->plan->layer_count; i++) {
         const plan_layer *l = &f->plan->layers[i];
         const int runs = l->window ? cuda_window_runs(f, l->window) : 0;
@@ -402,20 +444,35 @@ static size_t cuda_selection_bytes(const forward_cuda_state *f) {
                                        f->shape->head_dim);
 }
 
+/* Windows of up to `width` slots of experts that so many rows come to, at most. */
+static int cuda_expert_windows(const model_shape *s, int rows, int width) {
+    const int64_t slots = (int64_t)rows * s->experts_used;
+    return (int)((slots < s->experts ? slots : s->experts) + slots / width);
+}
+
+/* Of the exchange, what experts take: step/families.cuh. */
+static uint64_t cuda_expert_bytes(const forward_cuda_state *f, int rows) {
+    const model_shape *s = f->shape;
+    const uint64_t slots = (uint64_t)rows * (uint64_t)s->experts_used;
+    if (!s->experts) return 0;
+    return slots * ((uint64_t)s->hidden * 6 + (uint64_t)s->ffn * 2 + 12) +
+           ((uint64_t)cuda_expert_windows(s, rows, 8) * 4 + 4) * 4;
+}
+
 /* Bytes of one region of the exchange, as step/step.cuh lays it out. */
 static uint64_t cuda_region_bytes(const forward_cuda_state *f, int rows, int parts) {
     const model_shape *s = f->shape;
+    const bool convolves = f->extras & STEP_EXTRA_CONV;
     uint64_t hidden = (uint64_t)s->hidden, r = (uint64_t)rows, heads = (uint64_t)s->heads;
-    uint64_t attended = heads * (uint64_t)s->head_dim;
+    uint64_t attended = heads * (uint64_t)s->head_dim, qkv = (uint64_t)cuda_qkv_rows(s), summed = 0;
+    uint64_t mixed = convolves && hidden > attended ? hidden : attended;
     uint64_t squares = (r * (hidden / 16) * 4 + 127) / 128 * 128;
-    uint64_t bytes = 2 * (r * hidden * 2 + squares) +
-                     r * ((uint64_t)cuda_qkv_rows(s) + (uint64_t)s->ffn + attended) * 2 +
+    uint64_t bytes = 2 * (r * hidden * 2 + squares) + r * (qkv + (uint64_t)s->ffn + mixed) * 2 +
                      (uint64_t)parts * (heads * 8 + attended * 4);
-    if (f->extras & (STEP_EXTRA_HEADS | STEP_EXTRA_POST)) {
-        uint64_t qkv = (uint64_t)cuda_qkv_rows(s);
-        bytes += r * (qkv > hidden ? qkv : hidden) * 4;
-    }
-    return (bytes + 127) / 128 * 128;
+    if (f->extras & (STEP_EXTRA_HEADS | STEP_EXTRA_POST)) summed = qkv > hidden ? qkv : hidden;
+    if (convolves && 3 * hidden > summed) summed = 3 * hidden;
+    bytes = (bytes + r * summed * 4 + 127) / 128 * 128;
+    return (bytes + cuda_expert_bytes(f, rows) + 127) / 128 * 128;
 }
 
 /* Bytes of a lane's exchange: the residual stream, and so many regions. */
@@ -519,6 +576,7 @@ static unsigned cuda_products_of(const forward_cuda_state *f, int set) {
 
 /* The format of a product in `set`; where there is none its kernels are not built. */
 static int cuda_set_format(const forward_cuda_state *f, int product, int set) {
+    if (!f->format_counts[product]) return f->streamed ? PACK_F16 : PACK_16;
     return f->formats[product][f->format_counts[product] > set ? set : 0];
 }
 
@@ -540,7 +598,13 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
         {"NARROW", blocks ? f->narrow : 0}, {"EXTRAS", f->extras},
         {"PROMPT_WARPS", f->prompt_block.warps}, {"PROMPT_EACH", f->prompt_block.each},
-        {"PROMPT_TOKENS", f->prompt_block.tokens}, {"SPARSE", 0}};
+        {"PROMPT_TOKENS", f->prompt_block.tokens},
+        {"PACK_CONV_IN", cuda_set_format(f, STEP_P_CONV_IN, set)},
+        {"PACK_CONV_OUT", cuda_set_format(f, STEP_P_CONV_OUT, set)}, {"TAPS", s->conv_taps},
+        {"RING", RING_ROWS}, {"PACK_EXPERT_UP", cuda_set_format(f, STEP_P_EXPERT_UP, set)},
+        {"PACK_EXPERT_DOWN", cuda_set_format(f, STEP_P_EXPERT_DOWN, set)},
+        {"EXPERTS", s->experts ? s->experts : 1}, {"USED", s->experts ? s->experts_used : 1},
+        {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
     return (int)BASE_COUNT(all);
 }
@@ -552,6 +616,10 @@ static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
     if (kernel == STEP_K_SELECT) return (unsigned)cuda_selection_bytes(f);
     if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return cuda_prompt_bytes(f);
     if (kernel == PROMPT_K_ATTEND) return (unsigned)layout_prompt_bytes(f->shape->head_dim);
+    if (kernel == STEP_K_ROUTE || kernel == PROMPT_K_ROUTE)
+        return 4 * (unsigned)(f->shape->hidden + f->shape->experts + 8);
+    if (kernel == STEP_K_PLACES || kernel == PROMPT_K_PLACES)
+        return 4 * (unsigned)(2 * f->shape->experts + 1024);
     return kernel == STEP_K_FINISH ? 0 : f->product_bytes; /* enough for all others */
 }
 
@@ -562,6 +630,10 @@ static int cuda_kernel_product(int kernel) {
     case STEP_K_PROJECT: case PROMPT_K_PROJECT: return STEP_P_O;
     case STEP_K_GATE_UP: case PROMPT_K_GATE_UP: return STEP_P_GATE_UP;
     case STEP_K_DOWN: case PROMPT_K_DOWN: return STEP_P_DOWN;
+    case STEP_K_CONV_IN: case PROMPT_K_CONV_IN: return STEP_P_CONV_IN;
+    case STEP_K_CONV_OUT: case PROMPT_K_CONV_OUT: return STEP_P_CONV_OUT;
+    case STEP_K_EXPERT_UP: case PROMPT_K_EXPERT_UP: return STEP_P_EXPERT_UP;
+    case STEP_K_EXPERT_DOWN: case PROMPT_K_EXPERT_DOWN: return STEP_P_EXPERT_DOWN;
     default: return STEP_P_OTHER;
     }
 }
@@ -572,27 +644,37 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     const step_layer *l = &f->layers[layer];
     const int product = cuda_kernel_product((int)kernel);
     const int set = product == STEP_P_OTHER ? 0 : l->which[product];
+    const bool conv = l->weights[STEP_P_CONV_IN] != NULL;
+    const bool experts = l->weights[STEP_P_EXPERT_UP] != NULL;
     p->layer = layer;
-    p->qkv = l->weights[STEP_P_QKV], p->o = l->weights[STEP_P_O];
-    p->gate_up = l->weights[STEP_P_GATE_UP], p->down = l->weights[STEP_P_DOWN];
+    p->qkv = l->weights[conv ? STEP_P_CONV_IN : STEP_P_QKV];
+    p->o = l->weights[conv ? STEP_P_CONV_OUT : STEP_P_O];
+    p->gate_up = l->weights[experts ? STEP_P_EXPERT_UP : STEP_P_GATE_UP];
+    p->down = l->weights[experts ? STEP_P_EXPERT_DOWN : STEP_P_DOWN];
     cuda_set_extras(f, layer, p);
+    if (f->adapts && product < STEP_P_OTHER) return &f->adapted[set][kernel];
     return set ? &f->variants[set][kernel] : &f->kernels[kernel];
 }
+
+static const char *const step_kernel_names[] = {
+    "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
+    "step_down", "step_conv_in", "step_conv_out", "step_expert_up", "step_expert_down",
+    "step_attend", "step_head", "step_bounds", "step_select",
+    "step_attend_pages", "step_finish", "step_heads", "step_add", "step_conv", "step_route",
+    "step_places", "step_gather", "step_combine", "prompt_embed", "prompt_norm",
+    "prompt_project", "prompt_down", "prompt_last", "prompt_conv_out", "prompt_expert_down",
+    "prompt_qkv", "prompt_conv_in", "prompt_expert_up", "prompt_gate_up",
+    "prompt_attend", "prompt_head", "step_heads", "step_add", "step_conv", "step_route",
+    "step_places", "step_gather", "step_combine"};
 
 /* Those of the kernels [first, first + count) that a program of `set` holds, once it is built. */
 static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, int first,
                                    int count, int set) {
-    static const char *const names[] = {
-        "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
-        "step_down", "step_attend", "step_head", "step_bounds", "step_select",
-        "step_attend_pages", "step_finish", "step_heads", "step_add", "prompt_embed", "prompt_norm",
-        "prompt_project", "prompt_down", "prompt_last", "prompt_qkv", "prompt_gate_up",
-        "prompt_attend", "prompt_head", "step_heads", "step_add"};
     const unsigned held = cuda_products_of(f, set);
     cairn_status status = CAIRN_OK;
     for (int i = first; i < first + count && !status; i++)
         if (held >> cuda_kernel_product(i) & 1)
-            status = jit_function(f->dev->jit, program, names[i], (int)cuda_shared_bytes(f, i),
+            status = jit_function(f->dev->jit, program, step_kernel_names[i], (int)cuda_shared_bytes(f, i),
                                   set ? &f->variants[set][i] : &f->kernels[i]);
     return status;
 }
@@ -616,13 +698,19 @@ typedef struct step_program {
 } step_program;
 
 static const step_program step_programs[] = {
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 5, 1u << STEP_P_O | 1u << STEP_P_DOWN, 0},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7,
+     1u << STEP_P_O | 1u << STEP_P_DOWN | 1u << STEP_P_CONV_OUT | 1u << STEP_P_EXPERT_DOWN, 0},
     {"step/select.cu", STEP_K_BOUNDS, 3, 0, 0}, {"step/attend.cu", STEP_K_ATTEND, 2, 0, 0},
-    {"step/prompt.cu", PROMPT_K_QKV, 2, 1u << STEP_P_QKV | 1u << STEP_P_GATE_UP, 0},
-    {"step/layer.cu", STEP_K_EMBED, 5, (1u << STEP_PRODUCTS) - 1, 0},
+    {"step/prompt.cu", PROMPT_K_QKV, 4,
+     1u << STEP_P_QKV | 1u << STEP_P_GATE_UP | 1u << STEP_P_CONV_IN | 1u << STEP_P_EXPERT_UP, 0},
+    {"step/layer.cu", STEP_K_EMBED, 9, (1u << STEP_PRODUCTS) - 1, 0},
     {"step/prompt_attend.cu", PROMPT_K_ATTEND, 2, 0, 0},
     {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
     {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
+    {"step/conv.cu", STEP_K_CONV, 1, 0, STEP_EXTRA_CONV},
+    {"step/conv.cu", PROMPT_K_CONV, 1, 0, STEP_EXTRA_CONV},
+    {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
+    {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
     {"step/finish.cu", STEP_K_FINISH, 1, 0, 0}, {"dense/pack.cu", 0, 0, 0, 0}};
 
 enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };

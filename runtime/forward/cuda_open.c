@@ -10,9 +10,12 @@ static void cuda_take_product(forward_cuda_state *f, device_arena *a, int produc
     uint64_t bytes = 0;
     uint8_t *at;
     for (int i = 0; i < f->shape->layers; i++)
-        bytes += cuda_product_bytes(f->shape, product, cuda_layer_format(f, i, product));
+        if (cuda_has_product(&f->plan->layers[i], product))
+            bytes += cuda_product_bytes(f->shape, product, cuda_layer_format(f, i, product));
+    if (!bytes) return;
     at = (uint8_t *)device_take(a, bytes, "the packed weights");
     for (int i = 0; i < f->shape->layers && at; i++) {
+        if (!cuda_has_product(&f->plan->layers[i], product)) continue;
         f->layers[i].weights[product] = at;
         at += cuda_product_bytes(f->shape, product, cuda_layer_format(f, i, product));
     }
@@ -28,8 +31,11 @@ static void cuda_take_weights(forward_cuda_state *f, device_arena *a, bool tied)
                     : (uint8_t *)device_take(
                           a, cuda_packed_bytes(f->pack_embed, s->vocab, s->hidden), what);
     f->norms = (float *)device_take(a, (2 * n + 1) * (uint64_t)s->hidden * 4, "the norms");
-    if (cuda_vector_floats(f))
-        f->vectors = (float *)device_take(a, n * cuda_vector_floats(f) * 4, "the layers' vectors");
+    if (f->vector_floats)
+        f->vectors = (float *)device_take(a, n * f->vector_floats * 4, "the layers' vectors");
+    if (s->experts)
+        f->routers = (float *)device_take(
+            a, n * (uint64_t)s->experts * (uint64_t)s->hidden * 4, "the routers of experts");
     f->weights_bytes = a->bytes;
 }
 
@@ -74,6 +80,9 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
                                      "the logits");
     f->kv = (void **)device_take(a, layers * sizeof(void *), "the cache's addresses");
     f->bounds = (void **)device_take(a, layers * sizeof(void *), "the bounds' addresses");
+    if (s->conv_layers)
+        f->rings = (float **)device_take(a, (uint64_t)f->table_rows * sizeof(float *),
+                                         "the rings' addresses");
     cuda_take_lists(f, a);
     f->table = (int32_t *)device_take(a, (uint64_t)f->table_rows * (uint64_t)f->max_pages * 4,
                                       "the page table");
@@ -101,6 +110,7 @@ static void cuda_carve_batch(forward_cuda_state *f, forward_carver *c) {
     void *space = forward_carve(c, 1, sample_space_bytes(f->shape->vocab));
     sample_rule *rules = (sample_rule *)forward_carve(c, STEP_STAGE_ROWS, sizeof *rules);
     f->slot_rows = (int32_t *)forward_carve(c, sequences, sizeof(int32_t));
+    f->slot_rings = (float **)forward_carve(c, sequences, sizeof(float *));
     f->slot_used = (uint64_t *)forward_carve(c, sequences, sizeof(uint64_t));
     f->slots = (int32_t *)forward_carve(c, sequences, sizeof(int32_t));
     f->done = (int32_t *)forward_carve(c, sequences, sizeof(int32_t));
@@ -112,7 +122,7 @@ static void cuda_carve_batch(forward_cuda_state *f, forward_carver *c) {
     if (!space) return;
     sample_space_place(space, f->shape->vocab, &f->space);
     sample_space_add_rules(&f->space, STEP_STAGE_ROWS, rules, f->rules, f->masks);
-    for (int i = 0; i < sequences; i++) f->slot_rows[i] = -1;
+    for (int i = 0; i < sequences; i++) f->slot_rows[i] = -1, f->slot_rings[i] = NULL;
 }
 
 /* Host memory: parts of one block, or only their sizes. */
@@ -292,38 +302,74 @@ static cairn_status cuda_pack_qkv(step_packer *packer, const model_weight *w, in
     return status;
 }
 
-/* A layer's part at `to`, as far as it has one; moves `to` on. */
-static cairn_status cuda_send_part(forward_cuda_state *f, const model_vector *part, float **to) {
-    const size_t bytes = (size_t)part->count * 4;
-    cairn_status status = part->values ? device_upload(f->dev, *to, part->values, bytes) : CAIRN_OK;
-    *to += part->count;
+/* A layer's vectors, as far as it has them. */
+static cairn_status cuda_send_vectors(forward_cuda_state *f, const plan_layer *l, int i) {
+    float *to = f->vectors + (size_t)i * f->vector_floats;
+    cairn_status status = CAIRN_OK;
+    for (size_t n = 0; n < BASE_COUNT(cuda_vectors) && !status && f->vectors; n++) {
+        const model_vector *part = &l->parts[cuda_vectors[n]];
+        if (part->values)
+            status = device_upload(f->dev, to + f->vector_at[cuda_vectors[n]], part->values,
+                                   (size_t)part->count * 4);
+    }
     return status;
 }
 
-static cairn_status cuda_send_vectors(forward_cuda_state *f, const plan_layer *l, int i) {
-    static const plan_part order[] = {PLAN_Q_BIAS, PLAN_K_BIAS, PLAN_V_BIAS, PLAN_Q_NORM,
-                                      PLAN_K_NORM, PLAN_MIXER_POST, PLAN_FFN_POST};
-    float *to = f->vectors + (size_t)i * cuda_vector_floats(f);
+/* A layer's router as f32, row by row: the buffers hold many rows of gates, which are as long. */
+static cairn_status cuda_send_router(step_packer *p, const model_weight *w, int layer) {
+    forward_cuda_state *f = p->f;
+    const block_type *type = block_find(w->type);
+    const size_t row = block_row_bytes(type, w->columns);
+    float *to = f->routers + (size_t)layer * (size_t)(w->rows * w->columns);
     cairn_status status = CAIRN_OK;
-    for (size_t n = 0; n < BASE_COUNT(order) && !status && f->vectors; n++)
-        status = cuda_send_part(f, &l->parts[order[n]], &to);
+    for (int64_t r = 0; r < w->rows && !status; r++, to += w->columns) {
+        const int turn = p->turn++ % DEV_STAGES;
+        float *pinned = (float *)p->pinned.memory[turn];
+        const uint8_t *data;
+        if ((status = device_staging_await(f->dev, &p->pinned, turn))) break;
+        data = gguf_fetch(p->file, w->at + (uint64_t)r * row, row, pinned + w->columns);
+        if (!data) return gguf_lost(f->dev->base, p->file);
+        type->dequantize(data, pinned, w->columns);
+        status = device_upload(f->dev, to, pinned, (size_t)w->columns * 4);
+        if (!status) status = device_staging_submit(f->dev, &p->pinned, turn);
+    }
     return status;
+}
+
+/* One weight that is a product of layer i. */
+static cairn_status cuda_pack_whole(step_packer *packer, const plan_layer *l, int i, plan_role role,
+                                    step_product product, int half) {
+    return cuda_pack(packer, &l->weights[role], packer->f->layers[i].weights[product],
+                     cuda_layer_format(packer->f, i, (int)product), 0, half);
+}
+
+static cairn_status cuda_pack_mixer(step_packer *packer, const plan_layer *l, int i) {
+    const bool conv = l->mixer == PLAN_SHORT_CONV;
+    cairn_status status = conv ? cuda_pack_whole(packer, l, i, PLAN_CONV_IN, STEP_P_CONV_IN, 0)
+                               : cuda_pack_qkv(packer, l->weights, i);
+    if (status) return status;
+    return cuda_pack_whole(packer, l, i, conv ? PLAN_CONV_OUT : PLAN_O,
+                           conv ? STEP_P_CONV_OUT : STEP_P_O, 0);
+}
+
+/* Experts lie behind each other, each in whole tiles. */
+static cairn_status cuda_pack_ffn(step_packer *packer, const plan_layer *l, int i) {
+    const bool experts = l->weights[PLAN_ROUTER].rows > 0;
+    const step_product up = experts ? STEP_P_EXPERT_UP : STEP_P_GATE_UP;
+    cairn_status status = CAIRN_OK;
+    if (experts) status = cuda_send_router(packer, &l->weights[PLAN_ROUTER], i);
+    if (status || (status = cuda_pack_whole(packer, l, i, PLAN_GATE, up, 1)) ||
+        (status = cuda_pack_whole(packer, l, i, PLAN_UP, up, 2)))
+        return status;
+    return cuda_pack_whole(packer, l, i, PLAN_DOWN, experts ? STEP_P_EXPERT_DOWN : STEP_P_DOWN, 0);
 }
 
 static cairn_status cuda_pack_layer(step_packer *packer, const plan_layer *l, int i) {
     forward_cuda_state *f = packer->f;
-    const model_weight *w = l->weights;
-    uint8_t *const *to = f->layers[i].weights;
-    const int o = cuda_layer_format(f, i, STEP_P_O), down = cuda_layer_format(f, i, STEP_P_DOWN);
-    const int both = cuda_layer_format(f, i, STEP_P_GATE_UP);
     float *norms = f->norms + 2 * (size_t)i * (size_t)f->shape->hidden;
     size_t hidden = (size_t)f->shape->hidden * 4;
     cairn_status status;
-    if ((status = cuda_pack_qkv(packer, w, i)) ||
-        (status = cuda_pack(packer, &w[PLAN_O], to[STEP_P_O], o, 0, 0)) ||
-        (status = cuda_pack(packer, &w[PLAN_GATE], to[STEP_P_GATE_UP], both, 0, 1)) ||
-        (status = cuda_pack(packer, &w[PLAN_UP], to[STEP_P_GATE_UP], both, 0, 2)) ||
-        (status = cuda_pack(packer, &w[PLAN_DOWN], to[STEP_P_DOWN], down, 0, 0)) ||
+    if ((status = cuda_pack_mixer(packer, l, i)) || (status = cuda_pack_ffn(packer, l, i)) ||
         (status = cuda_send_vectors(f, l, i)) ||
         (status = device_upload(f->dev, norms, l->parts[PLAN_MIXER_NORM].values, hidden)))
         return status;
@@ -426,6 +472,16 @@ static cairn_status cuda_input_scale(const cairn_model *m, float *scale) {
     return CAIRN_OK;
 }
 
+/* What a layer with attention has of the cache, to its place among all layers; others have none. */
+static cairn_status cuda_send_addresses(forward_cuda_state *f, void *const *from, void **to) {
+    void *all[CAIRN_MAX_LAYERS] = {NULL};
+    cairn_status status;
+    for (int i = 0; i < f->shape->layers; i++)
+        if (f->plan->layers[i].mixer == PLAN_ATTENTION) all[i] = from[f->plan->layers[i].state];
+    status = device_upload(f->dev, to, all, (size_t)f->shape->layers * sizeof *all);
+    return status ? status : device_sync(f->dev);
+}
+
 /* What the kernels of every lane are given; input, exchange and capacity are the lane's own. */
 static void cuda_set_params(forward_cuda_state *f, float input_scale) {
     uint8_t *const *first = f->layers[0].weights;
@@ -437,7 +493,7 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
         .logits = f->logits, .winners = f->winners, .fault = f->fault,
         .table_stride = f->max_pages, .list_stride = f->max_pages,
         .norm_eps = f->shape->norm_eps, .input_scale = input_scale,
-        .embed_scale = f->plan->embed_scale,
+        .embed_scale = f->plan->embed_scale, .rings = (float *const *)(void *)f->rings,
         .score_scale = 1.4426950408889634f * f->plan->attention_scale,
         .lists = f->lists, .list_counts = f->list_counts, .arrived = f->arrived, .seen = f->seen,
         .seen_words = (f->max_pages + 31) / 32, .pages_read = f->pages_read,
@@ -448,14 +504,17 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
         *lanes[i] = all;
         lanes[i]->input = own.input, lanes[i]->exchange = own.exchange;
         lanes[i]->capacity = own.capacity;
+        lanes[i]->expert_rows = lanes[i] == &f->prompt.params ? 64 : 8;
     }
 }
 
 static void cuda_free_sparse_graphs(forward_cuda_state *f) {
     device_graph_free(f->dev, &f->sparse_graph);
-    for (size_t i = 0; i < BASE_COUNT(f->stage_graphs); i++)
-        device_graph_free(f->dev, &f->stage_graphs[i]);
+    for (int i = 0; i < 2 * (STEP_STAGE_ROWS + 1); i++)
+        device_graph_free(f->dev, &f->stage_graphs[i & 1][i >> 1]);
 }
+
+static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapter); /* cuda_adapters.c */
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
@@ -466,8 +525,10 @@ static void forward_cuda_close(cairn_model *model) {
     device_sync(f->dev);
     device_graph_free(f->dev, &f->graph);
     cuda_free_sparse_graphs(f);
-    for (size_t i = 0; i < BASE_COUNT(f->dense_graphs); i++)
-        device_graph_free(f->dev, &f->dense_graphs[i]);
+    for (int i = 0; i < 2 * (STEP_STAGE_ROWS + 1); i++)
+        device_graph_free(f->dev, &f->dense_graphs[i & 1][i >> 1]);
+    for (cairn_adapter *a = model->adapters; a; a = a->next) forward_cuda_leave_adapter(model, a);
+    device_arena_free(&f->adapter_arena);
     device_arena_free(&f->arena);
     base_delete(b, f->host, f->host_bytes, 1);
     base_delete(b, f, 1, sizeof *f);
@@ -484,7 +545,7 @@ static cairn_status cuda_new(cairn_model *model, int max_rows, forward_cuda_stat
     f = (forward_cuda_state *)base_new(b, 1, sizeof *f);
     if (!f) return base_no_memory(b, "the GPU forward", sizeof *f);
     f->runtime = model->runtime;
-    f->dev = f->arena.dev = &model->runtime->device;
+    f->dev = f->arena.dev = f->adapter_arena.dev = &model->runtime->device;
     f->shape = &model->shape;
     f->plan = &model->plan;
     cuda_choose_shape(f, model, max_rows);
@@ -510,7 +571,6 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
 
 /* max_rows: of any forward to come. [blocks] */
 static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
-    size_t addresses = (size_t)model->shape.layers * sizeof(void *);
     float scale;
     forward_cuda_state *f;
     cairn_status status = cuda_new(model, max_rows, &f);
@@ -519,8 +579,8 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
         (status = cuda_fill_ropes(f)) || (status = cuda_end_build(f)) ||
         (status = cuda_pack_all(f, model)) || (status = cuda_input_scale(model, &scale)) ||
-        (status = device_upload(f->dev, f->kv, model->kv.pages, addresses)) ||
-        (status = device_upload(f->dev, f->bounds, model->kv.bounds, addresses)) ||
+        (status = cuda_send_addresses(f, model->kv.pages, f->kv)) ||
+        (status = cuda_send_addresses(f, model->kv.bounds, f->bounds)) ||
         (status = device_sync(f->dev))) {
         forward_cuda_close(model);
         return status;

@@ -38,8 +38,18 @@ static cairn_status cuda_upload_table(forward_cuda_state *f, page_tables *t, int
     return CAIRN_OK;
 }
 
+/* Where the convolutions' inputs of a row lie, as far as the device does not have it yet. */
+static cairn_status cuda_upload_ring(forward_cuda_state *f, const ring_states *rings, int row,
+                                     int slot) {
+    float *at = row < rings->count ? rings->rows[row].rows : NULL;
+    if (!f->rings || f->slot_rings[slot] == at) return CAIRN_OK;
+    f->slot_rings[slot] = at;
+    return device_upload(f->dev, f->rings + slot, &f->slot_rings[slot], sizeof at);
+}
+
 /* Every sequence's row in a slot of its own, up to date. */
-static cairn_status cuda_place_tables(forward_cuda_state *f, const forward_batch *batch) {
+static cairn_status cuda_place_tables(forward_cuda_state *f, const forward_batch *batch,
+                                      const ring_states *rings) {
     cairn_status status = CAIRN_OK;
     f->forwards++;
     for (int pass = 0; pass < 2; pass++) /* those that have a slot first, so that they keep it */
@@ -49,6 +59,7 @@ static cairn_status cuda_place_tables(forward_cuda_state *f, const forward_batch
             f->slots[i] = slot;
             f->slot_used[slot] = f->forwards;
             status = cuda_upload_table(f, batch->tables, row, slot);
+            if (!status) status = cuda_upload_ring(f, rings, row, slot);
         }
     return status;
 }
@@ -73,13 +84,15 @@ static int cuda_row_runs(const forward_cuda_state *f, const forward_rule *rule, 
 
 /* Whether step rows choose pages in this layer; one with a window of its own attends that. */
 static bool cuda_selects(const forward_cuda_state *f, const forward_rule *rule, int layer) {
-    return !f->plan->layers[layer].window && forward_rule_selects(rule, layer);
+    const plan_layer *l = &f->plan->layers[layer];
+    return l->mixer == PLAN_ATTENTION && !l->window && forward_rule_selects(rule, layer);
 }
 
-/* Whether every layer of the model selects. */
+/* Whether every layer of the model that attends selects. */
 static bool cuda_selects_all(const forward_cuda_state *f, const forward_rule *rule) {
     int l = 0;
-    while (l < f->shape->layers && cuda_selects(f, rule, l)) l++;
+    while (l < f->shape->layers &&
+           (f->plan->layers[l].mixer != PLAN_ATTENTION || cuda_selects(f, rule, l))) l++;
     return l == f->shape->layers;
 }
 
@@ -98,6 +111,7 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
                                      const step_part *part) {
     int32_t *head = lane->words, *array = lane->words + STEP_HEAD;
     int n = lane->rows, groups = 0, runs = 0, listed = 0;
+    f->adapts = false;
     for (int r = 0; r < part->rows; r++) {
         const forward_row *row = &part->batch->rows[f->part_rows[r]];
         const int s = f->part_sequences[r];
@@ -106,6 +120,8 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
         array[STEP_TOKEN * n + r] = row->token;
         array[STEP_POSITION * n + r] = row->position;
         array[STEP_ROPE * n + r] = row->rope;
+        array[STEP_ADAPTER * n + r] = row->adapter ? row->adapter->slot : -1;
+        f->adapts |= row->adapter != NULL;
         array[STEP_SEQUENCE * n + r] = f->slots[s];
         array[STEP_FIRST * n + r] = same ? array[STEP_FIRST * n + r - 1] : r;
         array[STEP_STORED * n + r] = part->batch->sequences[s].stored;
@@ -172,6 +188,18 @@ static cairn_status cuda_finish(forward_cuda_state *f, int rows, bool sparse_flo
     }
     dims.grid[0] = (unsigned)(rows + (sparse_flow ? STEP_FLOW_ROWS : 0));
     return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &p);
+}
+
+/* Before a kernel with `count` products from `first` (STEP_LOW_) on: their inner values, where rows have
+ * adapters. */
+static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, int rows, int layer,
+                                 int first, int count) {
+    device_dims dims = {{0, 0, 1}, 128, 0, 0, true};
+    step_params p = lane->params;
+    if (!f->adapts) return CAIRN_OK;
+    dims.grid[0] = (unsigned)count, dims.grid[1] = (unsigned)rows;
+    p.layer = layer, p.reserved = first;
+    return device_launch(f->dev, &f->low_kernels[lane == &f->prompt], &dims, &p);
 }
 
 /* ---- page selection -------------------------------------------------------------------------- */
@@ -292,12 +320,11 @@ static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int ru
     return device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
 }
 
-/* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. One
- * block a multiprocessor leaves room for the next product's, which ask for their weights meanwhile;
- * one window of long rows is faster with two (H200, 8B Q4_0: 1584 us a step against 1697; 1B, whose
- * rows are short: 409 against 382; 8B, two windows: 3788 against 2964). */
-static int cuda_blocks(const forward_cuda_state *f, int tiles, int inputs, int windows) {
-    int most = windows == 1 && inputs > 2048 ? 2 * f->blocks : f->blocks;
+/* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. Two
+ * blocks a multiprocessor for one window of rows (H200, Q4_0, a step of the 1B: 531 us against 583);
+ * of several the other windows take the second's place (8B, two windows: 2964 us against 3788). */
+static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
+    int most = windows == 1 ? 2 * f->blocks : f->blocks;
     if (most < 3) most = 3; /* q, k and v in formats of their own */
     return f->streamed && tiles > most ? most : tiles;
 }
@@ -322,8 +349,65 @@ static cairn_status cuda_add_summand(forward_cuda_state *f, const step_lane *lan
  * of all that a row sees, and of a list of pages, at most. */
 typedef struct step_attention { const forward_rule *rule; int groups, runs, listed; } step_attention;
 
-static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attention *a, int rows,
-                                       int l) {
+/* The convolution of a layer: computes, and keeps what it read, at once where rows are so few that none
+ * overwrites what another reads. */
+static cairn_status cuda_convolve(forward_cuda_state *f, const step_lane *lane, step_kernel kernel,
+                                  int rows, int l) {
+    const int blocks = (f->shape->hidden + 127) / 128;
+    const bool few = rows <= RING_ROWS - f->shape->conv_taps + 1;
+    cairn_status status = cuda_launch(f, lane, kernel, blocks, rows, 128, 0, l, few ? 3 : 1);
+    return status || few ? status : cuda_launch(f, lane, kernel, blocks, rows, 128, 0, l, 2);
+}
+
+static cairn_status cuda_enqueue_conv(forward_cuda_state *f, int rows, int l) {
+    const step_lane *lane = &f->stage;
+    int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
+    unsigned shared = f->product_bytes;
+    cairn_status status;
+    if ((status = cuda_launch(f, lane, STEP_K_CONV_IN, cuda_blocks(f, 3 * tiles, y), y, t,
+                              shared, l, 0)) ||
+        (status = cuda_convolve(f, lane, STEP_K_CONV, rows, l)))
+        return status;
+    return cuda_launch(f, lane, STEP_K_CONV_OUT, cuda_blocks(f, tiles, y), y, t, shared, l,
+                       0);
+}
+
+/* Which experts take which rows, and what they are given: before their products. */
+static cairn_status cuda_route(forward_cuda_state *f, const step_lane *lane, step_kernel route,
+                               int rows, int l) {
+    const step_kernel places = (step_kernel)(route + 1), gather = (step_kernel)(route + 2);
+    cairn_status status;
+    if ((status = cuda_launch(f, lane, route, rows, 1, 256,
+                              cuda_shared_bytes(f, (int)route), l, 0)) ||
+        (status = cuda_launch(f, lane, places, 1, 1, 256, cuda_shared_bytes(f, (int)places), l, 0)))
+        return status;
+    return cuda_launch(f, lane, gather, rows, 1, 128, 16, l, 0);
+}
+
+/* Blocks beside each other for each of so many windows of experts: together some for every
+ * multiprocessor. */
+static int cuda_expert_blocks(const forward_cuda_state *f, int tiles, int windows) {
+    const int each = (4 * f->blocks + windows - 1) / windows;
+    return f->streamed && tiles > each ? each : tiles;
+}
+
+static cairn_status cuda_enqueue_experts(forward_cuda_state *f, int rows, int l) {
+    const step_lane *lane = &f->stage;
+    const model_shape *s = f->shape;
+    const int windows = cuda_expert_windows(s, rows, 8), t = f->warps * 32;
+    cairn_status status;
+    if ((status = cuda_route(f, lane, STEP_K_ROUTE, rows, l)) ||
+        (status = cuda_launch(f, lane, STEP_K_EXPERT_UP, cuda_expert_blocks(f, s->ffn / 8, windows),
+                              windows, t, f->product_bytes, l, 0)) ||
+        (status = cuda_launch(f, lane, STEP_K_EXPERT_DOWN,
+                              cuda_expert_blocks(f, s->hidden / 16, windows), windows, t,
+                              f->product_bytes, l, 0)))
+        return status;
+    return cuda_launch(f, lane, STEP_K_COMBINE, rows, 1, 128, 0, l, 0);
+}
+
+static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_attention *a, int rows,
+                                           int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->stage;
     const int window = f->plan->layers[l].window;
@@ -331,20 +415,37 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
     int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
     unsigned shared = f->product_bytes;
     cairn_status status;
-    if ((status = cuda_launch(f, lane, STEP_K_QKV,
-                              cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, s->hidden, y), y, t,
+    if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
+        (status = cuda_launch(f, lane, STEP_K_QKV,
+                              cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, y), y, t,
                               shared, l, 0)) ||
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
         (status = cuda_selects(f, a->rule, l)
                       ? cuda_attend_selected(f, rows, a->listed, l)
                       : cuda_attend_dense(f, a->groups * runs * s->kv_heads, l)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_launch(f, lane, STEP_K_PROJECT,
-                              cuda_blocks(f, tiles, s->heads * s->head_dim, y), y, t, shared, l,
-                              0)) ||
-        (status = cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 0)) ||
-        (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, s->hidden, y), y,
+                              cuda_blocks(f, tiles, y), y, t, shared, l, 0)))
+        return status;
+    return cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 0);
+}
+
+static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attention *a, int rows,
+                                       int l) {
+    const model_shape *s = f->shape;
+    const step_lane *lane = &f->stage;
+    int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
+    unsigned shared = f->product_bytes;
+    cairn_status status = f->plan->layers[l].mixer == PLAN_SHORT_CONV
+                              ? cuda_enqueue_conv(f, rows, l)
+                              : cuda_enqueue_attention(f, a, rows, l);
+    if (status) return status;
+    if (s->experts) return cuda_enqueue_experts(f, rows, l);
+    if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
+        (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, y), y,
                               t, shared, l, 0)) ||
-        (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, s->ffn, y), y, t, shared,
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_DOWN, 1)) ||
+        (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, y), y, t, shared,
                               l, 0)))
         return status;
     return cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 1);
@@ -368,13 +469,14 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
  * list can have, or for as many as the longest row so far, rounded up, made by doubling. */
 static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_rule *rule,
                                          int rows) {
-    device_graph *graph = rule ? &f->stage_graphs[rows] : &f->dense_graphs[rows];
+    device_graph *graph = rule ? &f->stage_graphs[f->adapts][rows] : &f->dense_graphs[f->adapts][rows];
+    int *held = &f->graph_chunks[f->adapts][rows];
     int chunks = f->runs, needed = f->stage.words[STEP_CHUNKS];
     cairn_status status;
     if (rule) cuda_renew_graphs(f, rule);
     if (!rule) {
         for (chunks = 1; chunks < needed;) chunks *= 2;
-        if (f->graph_chunks[rows] < chunks) device_graph_free(f->dev, graph);
+        if (*held < chunks) device_graph_free(f->dev, graph);
     }
     if (!graph->exec) {
         const step_attention a = {rule, rows, chunks, rule ? f->runs : 0};
@@ -384,7 +486,7 @@ static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_ru
             return status;
         }
         if ((status = device_graph_end(f->dev, graph))) return status;
-        f->graph_chunks[rows] = rule ? f->graph_chunks[rows] : chunks;
+        *held = rule ? *held : chunks;
     }
     return device_graph_launch(f->dev, graph);
 }
@@ -416,20 +518,56 @@ static cairn_status cuda_prompt_product(forward_cuda_state *f, step_kernel kerne
                        (outputs + each - 1) / each, b->warps * 32, cuda_prompt_bytes(f), l, 0);
 }
 
+static cairn_status cuda_run_prompt_conv(forward_cuda_state *f, int rows, int l) {
+    const int hidden = f->shape->hidden;
+    cairn_status status;
+    if ((status = cuda_prompt_product(f, PROMPT_K_CONV_IN, 3 * hidden, rows, l)) ||
+        (status = cuda_convolve(f, &f->prompt, PROMPT_K_CONV, rows, l)))
+        return status;
+    return cuda_prompt_product(f, PROMPT_K_CONV_OUT, hidden, rows, l);
+}
+
+static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int l) {
+    const step_lane *lane = &f->prompt;
+    const model_shape *s = f->shape;
+    const int windows = cuda_expert_windows(s, rows, 64), slots = windows * f->prompt_block.tokens;
+    cairn_status status;
+    if ((status = cuda_route(f, lane, PROMPT_K_ROUTE, rows, l)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_EXPERT_UP, 2 * s->ffn, slots, l)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_EXPERT_DOWN, s->hidden, slots, l)))
+        return status;
+    return cuda_launch(f, lane, PROMPT_K_COMBINE, rows, 1, 128, 0, l, 0);
+}
+
+static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, int rows, int l) {
+    const model_shape *s = f->shape;
+    const step_lane *lane = &f->prompt;
+    cairn_status status;
+    if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_QKV, (int)cuda_qkv_rows(s), rows, l)) ||
+        (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
+        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, (rows + 63) / 64, s->heads, 128,
+                              (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_PROJECT, s->hidden, rows, l)))
+        return status;
+    return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0);
+}
+
 static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
-    int y = (rows + 63) / 64, quads = (rows + 3) / 4;
-    cairn_status status;
-    if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0)) ||
-        (status = cuda_prompt_product(f, PROMPT_K_QKV, (int)cuda_qkv_rows(s), rows, l)) ||
-        (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, y, s->heads, 128,
-                              (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
-        (status = cuda_prompt_product(f, PROMPT_K_PROJECT, s->hidden, rows, l)) ||
-        (status = cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
+    const int quads = (rows + 3) / 4;
+    cairn_status status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
+    if (!status)
+        status = f->plan->layers[l].mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
+                                                             : cuda_run_prompt_attention(f, rows, l);
+    if (status) return status;
+    if (s->experts) return cuda_run_prompt_experts(f, rows, l);
+    if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
         (status = cuda_prompt_product(f, PROMPT_K_GATE_UP, 2 * s->ffn, rows, l)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_DOWN, 1)) ||
         (status = cuda_prompt_product(f, PROMPT_K_DOWN, s->hidden, rows, l)))
         return status;
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 1);
@@ -512,6 +650,7 @@ static int64_t cuda_whole_pages(const forward_cuda_state *f, const forward_rule 
     for (int l = 0; l < f->shape->layers; l++) {
         const int window = f->plan->layers[l].window;
         const int from = window && first >= window ? first - window + 1 : 0;
+        if (f->plan->layers[l].mixer != PLAN_ATTENTION) continue;
         if (!cuda_selects(f, rule, l)) pages += last / f->page_size - from / f->page_size + 1;
     }
     return pages * f->shape->kv_heads;
@@ -596,7 +735,13 @@ static int cuda_flow_items(const forward_cuda_state *f, const step_part *part) {
     return groups * runs * f->shape->kv_heads;
 }
 
-/* The flow serves few rows whose logits are all wanted, while its blocks need one round of
+static bool cuda_has_adapters(const forward_cuda_state *f, const step_part *part) {
+    int r = 0;
+    while (r < part->rows && !part->batch->rows[f->part_rows[r]].adapter) r++;
+    return r < part->rows;
+}
+
+/* The flow serves few rows without adapters whose logits are all wanted, while its blocks need one round of
  * attention: with more the stage kernels, which have as many blocks as they need, are faster (8
  * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). Both give the same bits. Its
  * runs are single chunks. */
@@ -604,6 +749,7 @@ static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
     for (int r = 0; r < part->rows && r < STEP_FLOW_ROWS; r++)
         if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return false;
     return part->rows <= STEP_FLOW_ROWS && part->logit_count == part->rows &&
+           !cuda_has_adapters(f, part) &&
            cuda_flow_items(f, part) <= f->blocks - f->narrow &&
            cuda_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
 }
@@ -680,7 +826,7 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
     cairn_status status = forward_check(f->dev->base, model, f->max_rows, batch);
     (void)kv; /* its addresses are in the parameters */
     if (status || !left) return status;
-    if ((status = cuda_place_tables(f, batch)) ||
+    if ((status = cuda_place_tables(f, batch, &model->rings)) ||
         (status = cuda_store_bounds(f, batch, false)) ||
         (status = cuda_store_bounds(f, batch, true)))
         return status;
@@ -701,5 +847,6 @@ static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     forward_cuda_prepare, true /* packed weights */,
-    forward_cuda_wait, forward_cuda_estimate, NULL, NULL
+    forward_cuda_wait, forward_cuda_estimate, NULL, NULL,
+    forward_cuda_take_adapter, forward_cuda_leave_adapter, NULL
 };

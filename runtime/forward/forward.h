@@ -26,6 +26,11 @@ typedef struct forward_row {
     forward_kind kind;
     bool logits;      /* are wanted */
     const sample_ask *sample; /* the token after it is wanted; or NULL */
+    const float *embedding;   /* [hidden], in place of the token's; or NULL */
+    /* Above 0: the row drafts, and sees the tokens before `seen` and, of the rows up to itself, the last
+     * `own`: no other row sees it. Only where the backend has `draft`. */
+    int seen, own;
+    const cairn_adapter *adapter; /* adds to its products, one that the backend took in; or NULL */
 } forward_row;
 
 typedef struct forward_sequence {
@@ -46,6 +51,7 @@ typedef struct forward_batch {
     forward_sequence *sequences;
     const forward_row *rows;
     float *logits;    /* host [rows that want them, vocab], in their order */
+    float *hidden;    /* host [rows with `own`, hidden], in their order: behind the output norm */
     int32_t *sampled; /* host [rows with `sample`], in their order; see sample_ask.chained */
 } forward_batch;
 
@@ -73,6 +79,14 @@ typedef struct model_backend {
     /* Runs up to `parts` parts of what was begun: first the layers, each a part, then pieces of the
      * head, then each row's draw. Returns how many are left; 0: it is done. */
     int (*advance)(cairn_model *model, int parts);
+    /* Makes ready for rows with the adapter, whose slot is no other's; nothing changed on failure.
+     * No forward runs. [blocks] */
+    cairn_status (*take_adapter)(cairn_model *model, cairn_adapter *adapter);
+    void (*leave_adapter)(cairn_model *model, cairn_adapter *adapter);
+    /* NULL, or: what a gated adapter's sampler head says after `token`: `count` tokens, each from its
+     * row of hidden [count, hidden] and the token before it. Runs as a forward does. */
+    void (*draft)(cairn_model *model, const cairn_adapter *adapter, const float *hidden, int32_t token,
+                  int count, int32_t *out);
 } model_backend;
 
 /* static model_backend forward_cpu_backend: the CPU's (cpu.c). */

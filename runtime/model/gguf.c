@@ -6,9 +6,7 @@
 
 #define GGUF_MAX_COUNT (1 << 20) /* keys, and tensors, in a file */
 #define GGUF_MAX_DEPTH 4         /* of arrays inside arrays */
-#ifndef GGUF_FIRST_BYTES
-#define GGUF_FIRST_BYTES ((size_t)16 << 20) /* of a file, in which most headers end; tests: few */
-#endif
+static size_t gguf_first_bytes = (size_t)16 << 20; /* in which most headers end; tests: few */
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -597,11 +595,11 @@ static cairn_status gguf_copy(base *b, const char *path, gguf *out) {
 }
 
 static cairn_status gguf_scan(base *b, const char *path, gguf *out) {
-    return gguf_read_file(b, path, GGUF_FIRST_BYTES, false, out);
+    return gguf_read_file(b, path, gguf_first_bytes, false, out);
 }
 
 static cairn_status gguf_survey(base *b, const char *path, gguf *out) {
-    return gguf_read_file(b, path, GGUF_FIRST_BYTES, true, out);
+    return gguf_read_file(b, path, gguf_first_bytes, true, out);
 }
 
 static const uint8_t *gguf_fetch(const gguf *g, uint64_t at, size_t bytes, void *buffer) {

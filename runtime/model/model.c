@@ -10,7 +10,8 @@ static const struct model_family {
     cairn_status (*read)(plan_reader *r);
 } model_families[] = {{"llama", llama_read}, {"lfm2", lfm2_read}, {"qwen2", qwen_read_biased},
                       {"qwen3", qwen_read_normed}, {"qwen3moe", qwen_read_experts},
-                      {"gemma3", gemma_read}, {"phi3", phi_read}, {"smollm3", llama_read_smollm3}};
+                      {"gemma3", gemma_read}, {"phi3", phi_read}, {"smollm3", llama_read_smollm3},
+                      {"deepseek32", deepseek_read}, {"glm-dsa", deepseek_read_glm}};
 
 static bool model_knows(const char *architecture) {
     for (size_t i = 0; i < BASE_COUNT(model_families); i++)
@@ -82,9 +83,14 @@ static int model_pages_of(int tokens, int page_size) {
     return (tokens + page_size - 1) / page_size;
 }
 
-/* Of a page over all layers; at least 1, where a model has no layer that keeps keys. */
-static uint64_t model_page_bytes(const cairn_config *config, const model_shape *s) {
-    uint64_t bytes = pages_kv_bytes(s->kv_layers, s->kv_heads, s->head_dim, config->page_size);
+static uint64_t model_page_bytes(const model_shape *s, int page_size) {
+    return s->latent.q_rank ? pages_latent_bytes(s->kv_layers, page_size)
+                            : pages_kv_bytes(s->kv_layers, s->kv_heads, s->head_dim, page_size);
+}
+
+/* At least 1, where a model has no layer that keeps keys. */
+static uint64_t model_some_bytes(const cairn_config *config, const model_shape *s) {
+    const uint64_t bytes = model_page_bytes(s, config->page_size);
     return bytes ? bytes : 1;
 }
 
@@ -93,8 +99,10 @@ static int model_pool_pages(const cairn_config *config, const model_shape *s, in
                             uint64_t free_bytes) {
     uint64_t need = (uint64_t)config->max_batch *
                     (uint64_t)model_pages_of(max_seq_len, config->page_size);
-    uint64_t room = free_bytes / model_page_bytes(config, s);
-    if (need > INT_MAX / 2) need = INT_MAX / 2;
+    uint64_t room = free_bytes / model_some_bytes(config, s);
+    uint64_t most = s->latent.q_rank ? (uint64_t)(INT_MAX / config->page_size) /* slots are i32 */
+                                     : INT_MAX / 2;
+    if (need > most) need = most;
     if (room < need) need = room ? room : 1;
     return (int)need;
 }
@@ -119,7 +127,7 @@ static cairn_status model_check_batch(const cairn_model *m, const device *dev, u
     const cairn_config *config = &m->runtime->config;
     const model_shape *s = &m->shape;
     uint64_t sequence = (uint64_t)model_pages_of(m->max_seq_len, config->page_size) *
-                        model_page_bytes(config, s);
+                        model_some_bytes(config, s);
     uint64_t fits = room / sequence;
     if (device_is_apart(dev) || dev->budget_bytes || config->max_batch <= MODEL_MODEST_BATCH ||
         fits >= (uint64_t)config->max_batch)
@@ -151,8 +159,10 @@ static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     if (status) return status;
     if (pages > most) pages = most;
     for (;;) {
-        status = pages_kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim, config->page_size,
-                               pages, &m->kv);
+        status = s->latent.q_rank
+                     ? pages_latent_open(dev, s->kv_layers, config->page_size, pages, &m->kv)
+                     : pages_kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim,
+                                     config->page_size, pages, &m->kv);
         if ((status != CAIRN_OUT_OF_MEMORY && status != CAIRN_OUT_OF_DEVICE_MEMORY) || pages == 1)
             break;
         pages = pages / 2; /* what the device said to be free was not */

@@ -38,6 +38,8 @@ struct cairn_model {
     model_memory memory; /* the backend's */
     void *state; /* the backend's */
     cairn_session *sessions;
+    cairn_adapter *adapters; /* that are loaded */
+    cairn_adapter *adapter;  /* the config's: sessions begin with it; or NULL */
     bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;
     struct grammar_shelf *grammars; /* NULL: none was asked for */
@@ -70,6 +72,8 @@ static void model_unload(cairn_model *m);
 static void model_drop_file(cairn_model *m);
 /* Whether the layers that the config names are the model's; "all" stands for those there are. */
 static cairn_status model_check_layers(base *b, const cairn_config *config, const model_shape *s);
+/* Device bytes that one page of the cache takes over all layers. */
+static uint64_t model_page_bytes(const model_shape *s, int page_size);
 /* Pages of the cache, once m->memory is known: loading and its estimate ask here. */
 static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages);
 /* A cache of so many pages, at most `most`. [blocks] */

@@ -384,8 +384,9 @@ static cairn_status plan_read_scaling(plan_reader *r, plan_scaling *s, bool *fac
         (status = plan_number(r, "rope.scaling.attn_factor", 1.0f, &s->magnitude)) ||
         (status = plan_number(r, "rope.scaling.yarn_attn_factor", 1.0f, &more)) ||
         (status = plan_refuse_number(r, "rope.scaling.yarn_ext_factor", 1.0f)) ||
-        (status = plan_refuse_number(r, "rope.scaling.yarn_log_multiplier", 0.0f)))
+        (status = plan_refuse_number(r, "rope.scaling.yarn_log_multiplier", r->log_more)))
         return status;
+    r->stretch = s->yarn ? s->factor : 1.0f;
     s->magnitude *= more;
     return CAIRN_OK;
 }

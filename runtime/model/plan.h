@@ -18,16 +18,7 @@ typedef struct model_weight {
 /* Small tensors that are read as f32, whatever their format in the file. Host memory. */
 typedef struct model_vector { const float *values; int64_t count; } model_vector;
 
-typedef struct model_shape {
-    int layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
-    int context; /* the longest sequence the model was made for */
-    int kv_layers, conv_layers; /* with attention, with short convolutions */
-    int conv_taps;              /* of a convolution, 2 to 8 */
-    int experts, experts_used;  /* of a layer's ffn, each ffn wide, and of a row; 0: the ffn is one */
-    float norm_eps;
-} model_shape;
-
-typedef enum plan_mixer { PLAN_ATTENTION, PLAN_SHORT_CONV } plan_mixer;
+typedef enum plan_mixer { PLAN_ATTENTION, PLAN_SHORT_CONV, PLAN_LATENT } plan_mixer;
 typedef enum plan_ffn { PLAN_SWIGLU, PLAN_GEGLU } plan_ffn;
 
 typedef enum plan_role {
@@ -36,6 +27,11 @@ typedef enum plan_role {
     PLAN_CONV_OUT,                  /* [hidden, hidden] */
     PLAN_GATE, PLAN_UP, PLAN_DOWN,  /* [ffn, hidden] twice, and back; those of all experts */
     PLAN_ROUTER,                    /* [experts, hidden] */
+    /* attention by latents: [q_rank, hidden]; [heads * (still + 64), q_rank]; [576, hidden]; of each
+     * head [512, still] from a query to the latents, [value, 512] from them; then PLAN_O */
+    PLAN_Q_DOWN, PLAN_Q_UP, PLAN_LATENTS, PLAN_TO_LATENT, PLAN_OF_LATENT,
+    PLAN_INDEX_Q, PLAN_INDEX_K, PLAN_INDEX_GATE, /* [index_heads * 128, q_rank]; [128, hidden];
+                                                    [index_heads, hidden] */
     PLAN_ROLES
 } plan_role;
 
@@ -45,6 +41,8 @@ typedef enum plan_part {
     PLAN_Q_BIAS, PLAN_K_BIAS, PLAN_V_BIAS, /* [heads or kv_heads * head_dim], or none */
     PLAN_MIXER_POST, PLAN_FFN_POST, /* [hidden], of what mixer and ffn add; or none */
     PLAN_CONV_TAPS,                 /* [hidden, shape.conv_taps], the oldest first */
+    PLAN_Q_DOWN_NORM, PLAN_LATENT_NORM,    /* [q_rank], [512] */
+    PLAN_INDEX_NORM, PLAN_INDEX_BIAS,      /* [128], of the index key's LayerNorm */
     PLAN_PARTS
 } plan_part;
 
@@ -98,6 +96,8 @@ typedef struct plan_reader {
     float norm_more; /* the family's: is added to what norms multiply by */
     gguf_list by_layer; /* the family's: numbers of the layers that are still to be read */
     int period;      /* the family's: the last of each so many layers differs; or 0 */
+    float log_more;  /* the family's: it heeds rope.scaling.yarn_log_multiplier, which is this */
+    float stretch;   /* what plan_read_rope read: the factor of yarn, else 1 */
 } plan_reader;
 
 /* A weight blk.LAYER.NAME.weight and its role; a part blk.LAYER.NAME. */

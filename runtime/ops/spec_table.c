@@ -305,6 +305,7 @@ static const spec_arg spec_attend_args[] = {
     INT(sinks, 0, INT32_MAX),
     INT(step_rows, 0, 4096),
     INT(draft_length, 0, 16),
+    FLAG(prompt),
     ARGS_END};
 #undef ARGS
 
@@ -339,7 +340,9 @@ static const spec_arg spec_score_pages_args[] = {
     READ(bounds, SPEC_F16, SPEC_PAGES, SPEC_KV_HEADS, SPEC_NUMBER(2), SPEC_HEAD_DIM),
     PAGES_OF(SPEC_IN, SPEC_F16),
     WRITE_OUT(scores, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
+    WRITE_IF(head_scores, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_MAX_PAGES),
     INT(window, 0, INT32_MAX),
+    REAL(scale, 0, (double)INFINITY),
     CHOOSE("source", source, spec_sources),
     CHOOSE("strategy", strategy, spec_strategies),
     ARGS_END};
@@ -360,6 +363,7 @@ static const spec_arg spec_select_pages_args[] = {
     INT_IS(TOPK, topk, 1, 4096),
     READ(scores, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
     WRITE_OUT(selected, SPEC_I32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
+    WRITE_IF(chosen, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
     ARGS_END};
 #undef ARGS
 
@@ -625,6 +629,39 @@ static const spec_arg spec_verify_greedy_args[] = {
     ARGS_END};
 #undef ARGS
 
+#define ARGS cairn_sample_probs_args
+static const spec_arg spec_sample_probs_args[] = {
+    READ(logits, SPEC_F32, SPEC_ROWS, SPEC_VOCAB),
+    READ_IF(history, SPEC_I32, SPEC_ROWS, SPEC_ANY),
+    WRITE_OUT(probs, SPEC_F32, SPEC_ROWS, SPEC_VOCAB),
+    REAL(temperature, 0, 3.4028234663852886e38),
+    INT(top_k, 0, INT32_MAX),
+    REAL(top_p, 0, 1),
+    REAL(min_p, 0, 1),
+    REAL(repetition_penalty, 0, 3.4028234663852886e38),
+    CHOOSE("order", order, spec_sampling_orders),
+    READ_IF(mask, SPEC_I32, SPEC_ROWS, SPEC_ANY),
+    READ_IF(temperatures, SPEC_F32, SPEC_ROWS),
+    READ_IF(top_ps, SPEC_F32, SPEC_ROWS),
+    READ_IF(min_ps, SPEC_F32, SPEC_ROWS),
+    READ_IF(penalties, SPEC_F32, SPEC_ROWS),
+    READ_IF(top_ks, SPEC_I32, SPEC_ROWS),
+    ARGS_END};
+#undef ARGS
+
+#define ARGS cairn_verify_chain_args
+static const spec_arg spec_verify_chain_args[] = {
+    READ(target, SPEC_F32, SPEC_SEQUENCES, SPEC_ONE_MORE(DRAFTS), SPEC_VOCAB),
+    READ(drafts, SPEC_I32, SPEC_SEQUENCES, SPEC_DRAFTS),
+    READ_IF(draft_probs, SPEC_F32, SPEC_SEQUENCES, SPEC_DRAFTS, SPEC_VOCAB),
+    READ_IF(seeds, SPEC_I64, SPEC_SEQUENCES),
+    READ_IF(positions, SPEC_I32, SPEC_SEQUENCES),
+    WRITE(tokens, SPEC_I32, SPEC_SEQUENCES, SPEC_ONE_MORE(DRAFTS)),
+    WRITE(accepted, SPEC_I32, SPEC_SEQUENCES),
+    WRITE(bonus, SPEC_I32, SPEC_SEQUENCES),
+    ARGS_END};
+#undef ARGS
+
 /* ---- metadata -------------------------------------------------------------------------------- */
 
 static const spec_limit spec_batch_limits[] = {WITHIN(BATCH, 0, INT32_MAX / 4), LIMITS_END};
@@ -684,6 +721,7 @@ static const spec_arg spec_prefix_chunks_args[] = {
     X(short_conv, spec_conv_limits) X(short_conv_update, spec_conv_limits)                         \
     X(short_conv_restore, spec_restore_limits) X(short_conv_metadata, spec_metadata_limits)        \
     X(sample, spec_sample_limits) X(verify_greedy, spec_sample_limits)                             \
+    X(sample_probs, spec_sample_limits) X(verify_chain, spec_sample_limits)                        \
     X(prepare_steps, spec_batch_limits) X(prefix_chunks, spec_batch_limits)
 
 /* Each op's entry, with the struct's type left out. */

@@ -84,14 +84,22 @@ static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_
            ((uint64_t)page_size + 1);
 }
 
+static uint64_t pages_latent_bytes(int layers, int page_size) {
+    return (uint64_t)layers * (uint64_t)page_size * (LATENT_KEYS * 2 + CAIRN_INDEX_BYTES);
+}
+
+static size_t pages_plane_bytes(const kv_cache *kv, int plane) {
+    return plane < kv->layers ? kv->page_bytes : (size_t)kv->page_size * CAIRN_INDEX_BYTES;
+}
+
 static void pages_kv_close(kv_cache *kv) {
     size_t pages = (size_t)kv->pool.pages;
     if (!kv->device) return;
-    for (int i = 0; i < kv->layers; i++) {
-        if (kv->pages) device_free(kv->device, kv->pages[i], pages * kv->page_bytes);
-        if (kv->bounds) device_free(kv->device, kv->bounds[i], pages * kv->bound_bytes);
-    }
-    base_delete(kv->device->base, kv->pages, (size_t)kv->layers, sizeof *kv->pages);
+    for (int i = 0; i < kv->planes && kv->pages; i++)
+        device_free(kv->device, kv->pages[i], pages * pages_plane_bytes(kv, i));
+    for (int i = 0; i < kv->layers && kv->bounds; i++)
+        device_free(kv->device, kv->bounds[i], pages * kv->bound_bytes);
+    base_delete(kv->device->base, kv->pages, (size_t)kv->planes, sizeof *kv->pages);
     base_delete(kv->device->base, kv->bounds, (size_t)kv->layers, sizeof *kv->bounds);
     pages_close(kv->device->base, &kv->pool);
     memset(kv, 0, sizeof *kv);
@@ -100,42 +108,64 @@ static void pages_kv_close(kv_cache *kv) {
 static cairn_status pages_kv_allocate(kv_cache *kv) {
     size_t pages = (size_t)kv->pool.pages;
     cairn_status status = CAIRN_OK;
-    for (int i = 0; i < kv->layers && !status; i++) {
-        status = device_alloc(kv->device, pages * kv->page_bytes, "the KV cache", &kv->pages[i]);
-        if (!status)
+    for (int i = 0; i < kv->planes && !status; i++) {
+        status = device_alloc(kv->device, pages * pages_plane_bytes(kv, i), "the KV cache",
+                              &kv->pages[i]);
+        if (!status && kv->bounds)
             status = device_alloc(kv->device, pages * kv->bound_bytes, "the KV page bounds",
                                &kv->bounds[i]);
     }
     return status;
 }
 
-static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim,
-                                  int page_size, int pages, kv_cache *kv) {
+/* Whose sizes are filled in; bound_bytes 0: without bounds. */
+static cairn_status pages_open_planes(kv_cache *kv, int pages) {
+    base *b = kv->device->base;
     cairn_status status;
-    memset(kv, 0, sizeof *kv);
-    kv->device = dev;
-    kv->layers = layers;
-    kv->kv_heads = kv_heads;
-    kv->head_dim = head_dim;
-    kv->page_size = page_size;
-    kv->bound_bytes = (size_t)kv_heads * (size_t)head_dim * 2 * 2;
-    kv->page_bytes = kv->bound_bytes * (size_t)page_size;
-    kv->pages = (void **)base_new(dev->base, (size_t)layers, sizeof *kv->pages);
-    kv->bounds = (void **)base_new(dev->base, (size_t)layers, sizeof *kv->bounds);
-    if (!kv->pages || !kv->bounds)
-        status = base_no_memory(dev->base, "the KV cache", (size_t)layers * 2 * sizeof(void *));
-    else if (!(status = pages_open(dev->base, pages, &kv->pool)))
+    kv->pages = (void **)base_new(b, (size_t)kv->planes, sizeof *kv->pages);
+    if (kv->bound_bytes) kv->bounds = (void **)base_new(b, (size_t)kv->layers, sizeof *kv->bounds);
+    if (!kv->pages || (kv->bound_bytes && !kv->bounds))
+        status = base_no_memory(b, "the KV cache", (size_t)kv->layers * 2 * sizeof(void *));
+    else if (!(status = pages_open(b, pages, &kv->pool)))
         status = pages_kv_allocate(kv);
     if (status) pages_kv_close(kv);
     return status;
 }
 
-/* Keys and values of a page, in every layer; not its bounds, which a page that is written has not. */
+static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim,
+                                  int page_size, int pages, kv_cache *kv) {
+    memset(kv, 0, sizeof *kv);
+    kv->device = dev;
+    kv->layers = kv->planes = layers;
+    kv->kv_heads = kv_heads;
+    kv->head_dim = head_dim;
+    kv->page_size = page_size;
+    kv->bound_bytes = (size_t)kv_heads * (size_t)head_dim * 2 * 2;
+    kv->page_bytes = kv->bound_bytes * (size_t)page_size;
+    return pages_open_planes(kv, pages);
+}
+
+static cairn_status pages_latent_open(device *dev, int layers, int page_size, int pages,
+                                      kv_cache *kv) {
+    memset(kv, 0, sizeof *kv);
+    kv->device = dev;
+    kv->layers = layers;
+    kv->planes = 2 * layers;
+    kv->kv_heads = 1;
+    kv->head_dim = LATENT_KEYS;
+    kv->page_size = page_size;
+    kv->page_bytes = (size_t)page_size * LATENT_KEYS * 2;
+    return pages_open_planes(kv, pages);
+}
+
+/* What a page holds, in every layer; not its bounds, which a page that is written has not. */
 static cairn_status pages_kv_copy_page(kv_cache *kv, int32_t from, int32_t to) {
     cairn_status status = CAIRN_OK;
-    for (int i = 0; i < kv->layers && !status; i++)
-        status = device_copy(kv->device, (uint8_t *)kv->pages[i] + (size_t)to * kv->page_bytes,
-                          (const uint8_t *)kv->pages[i] + (size_t)from * kv->page_bytes,
-                          kv->page_bytes);
+    for (int i = 0; i < kv->planes && !status; i++) {
+        const size_t bytes = pages_plane_bytes(kv, i);
+        uint8_t *plane = (uint8_t *)kv->pages[i];
+        status = device_copy(kv->device, plane + (size_t)to * bytes, plane + (size_t)from * bytes,
+                             bytes);
+    }
     return status;
 }

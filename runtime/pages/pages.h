@@ -26,24 +26,35 @@ static bool pages_shared(const page_pool *p, int32_t id);
 /* For cairn_close, once all else that holds pages is gone: the tables and pools of callers. */
 static void pages_free_all(cairn_runtime *rt);
 
-/* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete. */
+/* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete.
+ *
+ * A latent cache (MLA) has one head, whose keys are its values, too, and no bounds: its pages are
+ * [page][slot][head_dim], and behind those of all layers stand as many of the indexer's keys, u8
+ * [page][page_size * CAIRN_INDEX_BYTES]: they share the ids, and go wherever a page goes. */
 typedef struct kv_cache {
     struct device *device;
     int layers, kv_heads, head_dim, page_size;
+    int planes;         /* of `pages`: layers, of a latent cache twice as many */
     size_t page_bytes;  /* of one page in one layer, K and V */
     size_t bound_bytes; /* of one page's bounds in one layer */
-    void **pages;       /* [layers] device address of [page][K or V][kv_head][slot][head_dim] */
-    void **bounds;      /* [layers] device address of [page][kv_head][lo or hi][head_dim] */
+    void **pages;       /* [planes] device address of [page][K or V][kv_head][slot][head_dim] */
+    void **bounds;      /* [layers] device address of [page][kv_head][lo or hi][head_dim], or NULL */
     page_pool pool;
 } kv_cache;
 
 /* A cache of `pages` pages. On failure *kv is empty and nothing is held. [blocks] */
 static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim,
                                   int page_size, int pages, kv_cache *kv);
+/* The same of a latent cache, of 576 values a token. */
+static cairn_status pages_latent_open(device *dev, int layers, int page_size, int pages,
+                                      kv_cache *kv);
 /* Gives the cache's memory back; also of an empty one. */
 static void pages_kv_close(kv_cache *kv);
 /* Device bytes that one page takes over all layers. */
 static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_size);
+static uint64_t pages_latent_bytes(int layers, int page_size);
+/* Of one page in one plane. */
+static size_t pages_plane_bytes(const kv_cache *kv, int plane);
 
 /* pages_tables: which pages hold the tokens of each sequence: one row a sequence. Host lists; every
  * change happens whole or not at all. Growth, sharing and copy on write stand here once, row by row

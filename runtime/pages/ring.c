@@ -4,8 +4,12 @@ static size_t ring_bytes(int layers, int channels) {
     return (size_t)layers * RING_ROWS * (size_t)channels * sizeof(float);
 }
 
+/* Also outside the calls that have entered the device, as ring_fork. */
 static void ring_close(ring *r) {
-    if (r->rows) device_free(r->dev, r->rows, ring_bytes(r->layers, r->channels));
+    if (r->rows && !device_enter(r->dev)) {
+        device_free(r->dev, r->rows, ring_bytes(r->layers, r->channels));
+        device_leave(r->dev);
+    }
     memset(r, 0, sizeof *r);
 }
 
@@ -73,11 +77,15 @@ static void ring_cut(void *self, int row, int tokens) {
 
 static cairn_status ring_fork(void *self, int from, int to, int tokens) {
     ring_states *s = (ring_states *)self;
-    cairn_status status = tokens ? ring_make(s, to) : CAIRN_OK;
+    cairn_status status = tokens ? device_enter(s->dev) : CAIRN_OK;
     if (status || !tokens) return status;
-    s->rows[to].from = s->rows[from].from;
-    return device_copy(s->dev, s->rows[to].rows, s->rows[from].rows,
-                       ring_bytes(s->layers, s->channels));
+    if (!(status = ring_make(s, to))) {
+        s->rows[to].from = s->rows[from].from;
+        status = device_copy(s->dev, s->rows[to].rows, s->rows[from].rows,
+                             ring_bytes(s->layers, s->channels));
+    }
+    device_leave(s->dev);
+    return status;
 }
 
 /* A ring is not saved: a sequence that was loaded is computed anew. */

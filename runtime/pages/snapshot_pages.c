@@ -2,9 +2,7 @@
  * go through two pinned buffers: the device fills or reads one while the threads work on the other,
  * so that pageable memory is never waited for by the device. Calls pool and device. */
 
-#ifndef SNAPSHOT_STAGE
-#define SNAPSHOT_STAGE ((size_t)8 << 20) /* bytes of a pinned buffer; tests want small ones */
-#endif
+static size_t snapshot_stage = (size_t)8 << 20; /* bytes of a pinned buffer; tests: few */
 
 enum { SNAPSHOT_CHUNK = 1 << 18 /* bytes that a thread takes at a time */ };
 
@@ -52,7 +50,7 @@ static size_t snapshot_copy_pages(struct pool *threads, snapshot_pages p, int co
 static cairn_status snapshot_open_stages(device *dev, size_t bytes, device_staging *stages) {
     memset(stages, 0, sizeof *stages);
     if (!device_is_apart(dev) || !bytes) return CAIRN_OK;
-    return device_staging_open(dev, bytes < SNAPSHOT_STAGE ? bytes : SNAPSHOT_STAGE, stages);
+    return device_staging_open(dev, bytes < snapshot_stage ? bytes : snapshot_stage, stages);
 }
 
 /* Waits for what is under way, `status` telling whether something failed before. */

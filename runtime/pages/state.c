@@ -122,31 +122,37 @@ static cairn_status state_kv_fork(void *self, int from, int to, int tokens) {
 
 static size_t state_kv_bytes(const void *self, int tokens) {
     const kv_state *s = (const kv_state *)self;
-    return (size_t)s->kv->layers * (size_t)tables_filled(s->tables, tokens) * s->kv->page_bytes;
+    size_t bytes = 0;
+    for (int i = 0; i < s->kv->planes; i++) bytes += pages_plane_bytes(s->kv, i);
+    return bytes * (size_t)tables_filled(s->tables, tokens);
 }
 
 /* Slots past the last token hold what was there before: not part of the sequence. */
-static void state_kv_blank(const kv_cache *kv, uint8_t *page, int used) {
-    size_t row = (size_t)kv->head_dim * 2, run = row * (size_t)kv->page_size;
-    for (int i = 0; i < 2 * kv->kv_heads && used; i++)
-        memset(page + (size_t)i * run + row * (size_t)used, 0, run - row * (size_t)used);
+static void state_kv_blank(const kv_cache *kv, int plane, uint8_t *page, int used) {
+    const bool latent = kv->planes > kv->layers, index = plane >= kv->layers;
+    size_t row = index ? CAIRN_INDEX_DIM : (size_t)kv->head_dim * 2, size = (size_t)kv->page_size;
+    for (int i = 0; i < (latent ? 1 : 2 * kv->kv_heads) && used; i++)
+        memset(page + ((size_t)i * size + (size_t)used) * row, 0, (size - (size_t)used) * row);
+    page += size * row;
+    row = sizeof(float); /* the scales of index keys */
+    if (index && used) memset(page + (size_t)used * row, 0, (size - (size_t)used) * row);
 }
 
-/* Layer by layer the pages, in their order. */
+/* Plane by plane the pages, in their order. */
 static cairn_status state_kv_save(void *self, int row, int tokens, uint8_t *to) {
     kv_state *s = (kv_state *)self;
     const kv_cache *kv = s->kv;
     int pages = tables_filled(s->tables, tokens);
-    size_t layer_bytes = (size_t)pages * kv->page_bytes;
     snapshot_fetch f;
     cairn_status status = snapshot_fetch_open(kv->device, state_kv_bytes(self, tokens), to, &f);
-    for (int i = 0; i < kv->layers && !status; i++)
-        status = snapshot_fetch_pages(&f, kv->pages[i], kv->page_bytes, tables_row(s->tables, row),
-                                      pages);
+    for (int i = 0; i < kv->planes && !status; i++)
+        status = snapshot_fetch_pages(&f, kv->pages[i], pages_plane_bytes(kv, i),
+                                      tables_row(s->tables, row), pages);
     status = snapshot_fetch_close(&f, status);
-    for (int i = 0; i < kv->layers && pages && !status; i++)
-        state_kv_blank(kv, to + (size_t)(i + 1) * layer_bytes - kv->page_bytes,
-                       tokens % kv->page_size);
+    for (int i = 0; i < kv->planes && pages && !status; i++) {
+        to += (size_t)pages * pages_plane_bytes(kv, i);
+        state_kv_blank(kv, i, to - pages_plane_bytes(kv, i), tokens % kv->page_size);
+    }
     return status;
 }
 
@@ -157,9 +163,9 @@ static cairn_status state_kv_load(void *self, int row, int tokens, const uint8_t
     cairn_status status = state_kv_reserve(self, row, 0, tokens);
     if (status) return status;
     status = snapshot_send_open(kv->device, from, state_kv_bytes(self, tokens), &f);
-    for (int i = 0; i < kv->layers && !status; i++)
-        status = snapshot_send_pages(&f, kv->pages[i], kv->page_bytes, tables_row(s->tables, row),
-                                     s->tables->pages[row]);
+    for (int i = 0; i < kv->planes && !status; i++)
+        status = snapshot_send_pages(&f, kv->pages[i], pages_plane_bytes(kv, i),
+                                     tables_row(s->tables, row), s->tables->pages[row]);
     status = snapshot_send_close(&f, status);
     if (status) state_kv_cut(self, row, 0);
     return status;

@@ -148,6 +148,20 @@ local function bench_verify(b, requests, tokens, k)
     b:time(function() rt:attend(q, options) end), requests * token_bytes * tokens)
 end
 
+-- A prompt whole, with the products' rate beside: 4 for each query head, value and pair that is seen.
+local function bench_prompt(b, tokens, type)
+  local rt, at, of = b.rt, {}, {}
+  local _, table_ = cache_of(rt, 1, tokens)
+  for i = 1, tokens do at[i], of[i] = i - 1, 0 end
+  local q, out = rt:random({ tokens, HEADS, DIM }, type), rt:zeros { tokens, HEADS, DIM }
+  local options = { out = out, page_table = table_, positions = rt:tensor(at, "i32"),
+    sequences = rt:tensor(of, "i32"), prompt = true,
+    cache = rt:random({ tokens // PAGE, 2, KV_HEADS, PAGE, DIM }, type) }
+  local us = b:time(function() rt:attend(q, options) end)
+  b:line("attend prompt " .. type, ("%d tokens: %.1f TFLOP/s"):format(tokens,
+    2 * tokens * tokens * HEADS * DIM / us / 1e6), us)
+end
+
 local function bench_choice(b, rows, per, topk)
   local rt = b.rt
   local ids, at = {}, {}
@@ -177,6 +191,7 @@ local function bench_attention(b)
   end
   bench_abilities(b, b.cuda and 32 or 1, b.cuda and 8192 or 2048, b.cuda and 32 or 8)
   bench_latent(b, b.cuda and 64 or 1, b.cuda and 128 or 16, b.cuda and 2048 or 256, b.cuda and 512 or 16)
+  for _, type in ipairs { "f16", "bf16" } do bench_prompt(b, b.cuda and 8192 or 256, type) end
   bench_verify(b, b.cuda and 8 or 1, b.cuda and 32768 or 1024, 4)
   for _, pages in ipairs(b.cuda and { 1024, 2048, 8192 } or { 64 }) do bench_choice(b, 1, pages, 32) end
 end

@@ -168,6 +168,7 @@ return {
   options = {
     options.common[1], options.common[2],
     { "--model FILE", "the GGUF file (or CAIRN_MODEL)" },
+    { "--adapter FILE", "a LoRA adapter of the model: GGUF, safetensors, .pt or a folder" },
     { "--system TEXT", "what the model is told first" },
     { "--system-file FILE", "a file with that" },
     { "--max-tokens N", "tokens of an answer at most (512)", "integer" },

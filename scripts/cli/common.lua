@@ -7,7 +7,9 @@ local options = require "cli.options"
 
 local M = {}
 
+-- "-" is standard input.
 function M.read_file(path)
+  if path == "-" then return io.stdin:read "a" or "" end
   local file, err = io.open(path, "rb")
   if not file then error({ text = err }, 0) end
   local text, problem = file:read "a" -- a folder opens, and then cannot be read
@@ -15,12 +17,19 @@ function M.read_file(path)
   return text or error({ text = ("%s: %s"):format(path, problem) }, 0)
 end
 
+-- Writes to standard output, at once; why it failed is an error.
+function M.put(text)
+  local good, err = io.stdout:write(text)
+  if good then good, err = io.stdout:flush() end
+  if not good then error({ text = "standard output: " .. err }, 0) end
+end
+
 function M.say(format, ...) io.stderr:write(format:format(...), "\n") end
 
 -- The config that --config and --backend give, every field filled in; `changes` win.
 function M.config(o, changes)
   local config = cairn.check(o.config or {})
-  if o.backend then config.backend = o.backend end
+  config.backend, config.adapter = o.backend or config.backend, o.adapter or config.adapter
   for key, value in pairs(changes or {}) do
     if type(value) == "table" and type(config[key]) == "table" then
       for inner, v in pairs(value) do config[key][inner] = v end
@@ -48,7 +57,7 @@ function M.text(o, name, file_name)
   if o[name] and path then
     options.fail("--%s and --%s are given both", name, file_name:gsub("_", "-"))
   end
-  if path then return M.read_file(path) end
+  if path or (o[name] == "-" and name == "prompt") then return M.read_file(path or "-") end
   return o[name] or options.fail("--%s TEXT or --%s FILE is needed", name,
     (file_name:gsub("_", "-")))
 end

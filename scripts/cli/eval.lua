@@ -7,6 +7,7 @@ return {
   about = "mean negative log-likelihood of a text, each token scored as its decode step sees it",
   options = options.with_common {
     { "--model FILE", "the GGUF file (or CAIRN_MODEL)" },
+    { "--adapter FILE", "a LoRA adapter of the model: GGUF, safetensors, .pt or a folder" },
     { "--file FILE", "a file with the text" },
     { "--ids FILE", "a JSON array of token ids instead of text" },
     { "--top N", "the N best next tokens of every position", "integer" },

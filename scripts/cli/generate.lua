@@ -11,8 +11,9 @@ Run.__index = Run
 
 -- The config file with what the command line changes.
 local function config_of(o)
-  return common.config(o, { max_batch = 1,
-    sampling = { temperature = o.temperature, seed = o.seed } })
+  return common.config(o, { max_batch = 1, stop = o.stop, threads = o.threads,
+    sampling = { temperature = o.temperature, seed = o.seed, top_k = o.top_k, top_p = o.top_p,
+      min_p = o.min_p } })
 end
 
 local function start(o)
@@ -62,13 +63,38 @@ function Run:settled()
   end
 end
 
+-- The prompt's ids: a message's, or the text's, behind what the model wants first.
+function Run:ids_of(prompt)
+  local messages = { self.o.system and { role = "system", content = self.o.system } }
+  if self.o.chat or self.o.system then
+    messages[#messages + 1] = { role = "user", content = prompt }
+    return self.model:chat_ids(messages)
+  end
+  local ids, before = self.model:tokenize(prompt), self.session:append("a"):ids()
+  self.session:reset()
+  if #ids > 0 and #before > #self.model:tokenize "a" then table.insert(ids, 1, before[1]) end
+  return ids
+end
+
+-- Processes a prompt; on a terminal a long one shows how far it is.
+function Run:append(prompt)
+  local ids, size = self:ids_of(prompt), self.rt:config().prefill_chunk
+  local shows = host.is_terminal "stderr" and #ids > 2 * size
+  for at = 1, #ids, shows and size or #ids do
+    if shows then io.stderr:write(("\rprompt: %d of %d tokens"):format(at - 1, #ids)) end
+    if host.interrupted() then error("cancelled (CAIRN_CANCELLED)", 0) end
+    self.session:append(table.move(ids, at, shows and math.min(at + size - 1, #ids) or #ids, 1, {}))
+  end
+  if shows then io.stderr:write "\r\27[K" end
+  self.prompt_tokens = #ids
+end
+
 -- Generates until the end or until between() asks to stop; true at the end.
-function Run:generate(prompt, piece, between)
+function Run:generate(piece, between)
   local before = self.sums and #self.session:ids() - self.prompt_tokens or 0
-  local pieces = self.session:generate(prompt, { max_tokens = self.o.max_tokens - before,
+  local pieces = self.session:generate(nil, { max_tokens = self.o.max_tokens - before,
     grammar = self.grammar, json_schema = self.schema,
     grammar_from = (self.grammar or self.schema) and self.prompt_tokens })
-  self.prompt_tokens = self.prompt_tokens or #self.session:ids()
   for text in pieces do
     self.parts[#self.parts + 1] = text
     piece(text)
@@ -178,16 +204,20 @@ end
 
 local function print_json(run)
   local s, ids, before = run.sums, run.ids, run.prompt_tokens
-  common.json.print {
+  common.put(common.json.encode {
     prompt_ids = common.json.array(table.move(ids, 1, before, 1, {})),
     ids = common.json.array(table.move(ids, before + 1, #ids, 1, {})),
     text = table.concat(run.parts), stop = s.stop,
     tokens_per_second = s.tokens_per_second, tokens_per_step = s.tokens_per_step,
     acceptance = s.acceptance, pages_read = s.pages_read, pages_held = s.pages_held,
-    peak_bytes = s.peak_bytes, plain_tokens_per_second = run.plain }
+    peak_bytes = s.peak_bytes, plain_tokens_per_second = run.plain } .. "\n")
 end
 
 local function run_command(o)
+  if o[1] == "-" and not o.prompt and not o.prompt_file then o.prompt_file = "-"
+  elseif o[1] then
+    options.fail("unexpected argument %s; - reads the prompt from standard input", o[1])
+  end
   local prompt = common.text(o, "prompt", "prompt_file")
   common.model_path(o) -- said before anything is opened
   if o.watch and not o.config then options.fail "--watch needs --config FILE" end
@@ -197,44 +227,42 @@ local function run_command(o)
     run.rt:close()
   end })
   local function piece(text)
-    if not o.json then
-      io.stdout:write(text)
-      io.stdout:flush()
-    end
+    if not o.json then common.put(text) end
   end
   local interrupted = run:until_interrupted(function()
-    if o.chat then
-      run.session:chat { { role = "user", content = prompt } }
-      run.prompt_tokens, prompt = #run.session:ids(), nil
-    end
+    run:append(prompt)
     local between = o.watch and watcher(run)
-    while not run:generate(prompt, piece, between) do
-      reopen(run)
-      prompt = nil
-    end
+    while not run:generate(piece, between) do reopen(run) end
     run.ids = run.session:ids()
     if o.compare and run.sums.stop ~= "cancel" then run.plain = plain_rate(run) end
   end)
   run.ids = run.ids or run.session:ids()
   run.prompt_tokens = run.prompt_tokens or #run.ids
   if o.json then print_json(run) else report(run) end
-  io.stdout:flush()
   if interrupted then return 130 end
   pcall(run.model.wait, run.model) -- so that the next run finds every kernel in the cache
   return 0
 end
 
 return {
-  usage = "--model M.gguf (--prompt T | --prompt-file F) [--chat] [--max-tokens N] [...]",
+  usage = "--model M.gguf (--prompt T | --prompt-file F | -) [--chat] [--max-tokens N] [...]",
+  positional = 1,
   about = "answer a prompt, streaming the text",
   options = options.with_common {
     { "--model FILE", "the GGUF file (or CAIRN_MODEL)" },
-    { "--prompt TEXT", "the prompt, special-token text included" },
-    { "--prompt-file FILE", "a file with the prompt" },
+    { "--adapter FILE", "a LoRA adapter of the model: GGUF, safetensors, .pt or a folder" },
+    { "--prompt TEXT", "the prompt, special-token text included; - reads standard input" },
+    { "--prompt-file FILE", "a file with the prompt; - is standard input" },
     { "--chat", "a message in the model's chat template; its text opens no turn" },
+    { "--system TEXT", "what the model is told before the message; --chat with it" },
     { "--max-tokens N", "tokens to generate at most (256)", "integer" },
     { "--temperature X", "0 is greedy", "number" },
     { "--seed S", "same seed, same text", "integer" },
+    { "--top-k N", "most likely tokens kept; 0: all", "integer" },
+    { "--top-p P", "smallest set of tokens that reaches this probability", "number" },
+    { "--min-p P", "tokens at least this likely beside the best", "number" },
+    { "--stop TEXT ...", "ends the text; may be given again, in place of the config's" },
+    { "--threads N", "CPU threads; 0: one per core", "integer" },
     { "--grammar FILE", "the text keeps to this grammar (GBNF)" },
     { "--json-schema FILE", "the text is JSON that fits this schema" },
     { "--compare", "then a part once more, all pages read and nothing drafted" },

@@ -1,5 +1,6 @@
 -- The command line: finds the command, reads its options, runs it, and gives the exit status.
 -- A command is a module cli.NAME returning { usage, about, options, run = function(o) }.
+local json = require "cli.json"
 local options = require "cli.options"
 
 local names = {
@@ -38,10 +39,26 @@ local function run(name, args)
   return c.run(o)
 end
 
+local function text_of(err)
+  return type(err) == "table" and (err.usage or err.text) or tostring(err)
+end
+
+local function is_json(args)
+  for _, text in ipairs(args) do
+    if text == "--json" then return true elseif text == "--" then return false end
+  end
+end
+
+-- What --json gives of a command that failed.
+local function print_failure(err)
+  local text = text_of(err)
+  pcall(json.print, { error = text, status = text:match "%((CAIRN_[A-Z_]+)"
+    or type(err) == "table" and err.usage and "usage" or nil })
+end
+
 -- An error made to be read as it is ({usage =} or a Cairn message) or a script's, with its stack.
 local function report(err)
-  local text = type(err) == "table" and (err.usage or err.text) or tostring(err)
-  io.stderr:write("cairn: ", text, "\n")
+  io.stderr:write("cairn: ", text_of(err), "\n")
   return type(err) == "table" and (err.usage and 2 or err.text == "interrupted" and 130) or 1
 end
 
@@ -69,6 +86,9 @@ return function(args)
   end
   local done, result = xpcall(name == "help" and function() help(args[1]) end or run,
     with_stack(name), name, args)
-  if not done then return report(result) end
+  if not done then
+    if name ~= "run" and is_json(args) then print_failure(result) end
+    return report(result)
+  end
   return result or 0
 end

@@ -30,7 +30,6 @@ end
 
 -- What other programs call an option, and what is meant here.
 local meanings = {
-  ["--stop"] = "stop strings stand in the config: stop = { \"...\" }",
   ["--top-k"] = "it stands in the config: sampling = { top_k = ... }",
   ["--top-p"] = "it stands in the config: sampling = { top_p = ... }",
   ["--ctx-size"] = "it stands in the config: max_seq_len = ...",
@@ -115,6 +114,7 @@ function M.read(name, command, args)
       flag = flag or text
       local option = by_name[flag] or unknown(flag, names)
       local key = flag:sub(3):gsub("-", "_")
+      local many = option[1]:find "%.%.%.$"
       if not option[1]:find " " then
         if value then M.fail("%s takes no value", flag) end
         o[key] = true
@@ -123,7 +123,9 @@ function M.read(name, command, args)
           i = i + 1
           value = args[i] or M.fail("%s: its value is missing", option[1])
         end
-        o[key] = convert(flag, option, value)
+        value = convert(flag, option, value)
+        if many and o[key] then table.insert(o[key], value)
+        else o[key] = many and { value } or value end
       end
     end
     i = i + 1

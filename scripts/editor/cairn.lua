@@ -102,6 +102,8 @@ function cairn.ops() end
 ---@field index_transform fun(self, positions: cairn.Tensor, options?: table): cairn.Tensor
 ---@field sample fun(self, logits: cairn.Tensor, options?: table): cairn.Tensor
 ---@field verify_greedy fun(self, logits: cairn.Tensor, drafts: cairn.Tensor, options?: table): cairn.Tensor, cairn.Tensor
+---@field sample_probs fun(self, logits: cairn.Tensor, options?: table): cairn.Tensor
+---@field verify_chain fun(self, target: cairn.Tensor, drafts: cairn.Tensor, options?: table): cairn.Tensor, cairn.Tensor, cairn.Tensor
 ---@field prepare_steps fun(self, ...: any): any
 ---@field prefix_chunks fun(self, ...: any): any
 ---@field short_conv fun(self, ...: any): any
@@ -119,6 +121,7 @@ function cairn.ops() end
 ---@field chat_ids fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): integer[]
 ---@field chat fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): string
 ---@field session fun(self): cairn.Session
+---@field load_adapter fun(self, path: string): cairn.Adapter
 ---@field step fun(self, budget_us: integer): integer
 ---@field eval fun(self, ids: cairn.Ids, options?: { top?: integer }): { tokens: integer, mean_nll: number, nll: number[], top?: table[] }
 ---@field close fun(self)
@@ -132,6 +135,7 @@ function cairn.ops() end
 ---@field priority? integer -100 to 100, higher goes first
 ---@field grammar? string the text keeps to it (GBNF)
 ---@field json_schema? string the text is JSON that fits it
+---@field logprobs? integer of each id and of so many of the best
 ---@field logit_bias? table<integer, number> added to the logits of these ids
 ---@field grammar_from? integer so many ids come before the grammar's text; 0: the prompt's
 ---@field temperature? number
@@ -151,6 +155,7 @@ function cairn.ops() end
 ---@field chat fun(self, messages: cairn.Message[], options?: { answer?: boolean }): cairn.Session
 ---@field reset fun(self): cairn.Session
 ---@field rewind fun(self, count: integer): cairn.Session
+---@field adapt fun(self, adapter?: cairn.Adapter): cairn.Session
 ---@field fork fun(self): cairn.Session
 ---@field save fun(self, path: string): cairn.Session
 ---@field load fun(self, path: string): cairn.Session
@@ -160,6 +165,9 @@ function cairn.ops() end
 ---@field cancel fun(self)
 ---@field pointer fun(self): lightuserdata the cairn_session * that C calls take
 ---@field stats fun(self): table
+---@field close fun(self)
+
+---@class cairn.Adapter
 ---@field close fun(self)
 
 ---@class cairn.PagePool

@@ -59,12 +59,19 @@ error "annotations for the editor, not a module"
 ---@field priority? "low"|"normal" of it and of the CPU threads; low, normal; default "low"
 ---@field threads? integer CPU threads it computes with; 0: as `threads` says; 0 to 1024; default 1
 
+---tokens that are replaced when they are drawn, so that thinking goes on
+---@class cairn.budget
+---@field force? boolean end tokens are replaced, too: a generation runs to max_tokens; true, false; default false
+---@field suppress? string[] texts whose first tokens are replaced; up to 8 strings of 47 bytes; default {}
+---@field replace? string[] texts of whose first tokens one takes the place, by the seed and the position; up to 8 strings of 47 bytes; default {}
+
 ---A config file returns one of these; every field is optional.
 ---@class cairn.Config
 ---@field page_size? 16|32|64|128|256 tokens per KV page, landmark slot included; 16, 32, 64, 128, 256; default 64
 ---@field topk? integer pages kept per KV head, besides sinks, window and the unfinished page; 1 to 4096; default 32
 ---@field draft_length? integer tokens drafted per step; 0 to 16; default 4
 ---@field drafter? "ngram"|"mtp"|"model"|"none" what drafts the tokens that a step verifies; ngram, mtp, model, none; default "ngram"
+---@field adapter? string a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; "": none; up to 511 bytes; default ""
 ---@field selection? cairn.selection which pages a query attends
 ---@field landmark_position? "previous"|"next" position that a landmark token takes, for models trained with landmarks; previous, next; default "previous"
 ---@field kv_dtype? "f16"|"bf16"|"f32"|"e4m3" element type of the KV cache; f16, bf16, f32, e4m3; default "f16"
@@ -86,3 +93,4 @@ error "annotations for the editor, not a module"
 ---@field deterministic? boolean results do not depend on the batch, on drafts riding along, nor on the run; true, false; default true
 ---@field log? "off"|"error"|"warn"|"info"|"debug" what reaches the log callback; off, error, warn, info, debug; default "info"
 ---@field worker? cairn.worker a thread of the runtime that works on what is submitted
+---@field budget? cairn.budget tokens that are replaced when they are drawn, so that thinking goes on

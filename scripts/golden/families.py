@@ -177,8 +177,33 @@ def smollm3(f):
     return transformers.SmolLM3ForCausalLM(config), weights(f, NAMES, True)
 
 
+def lfm2(f):
+    settings = common(f)
+    kv = settings.pop("num_key_value_heads")
+    del settings["head_dim"], settings["rms_norm_eps"]  # hidden / heads
+    settings.update(num_key_value_heads=max(kv), norm_eps=f.key("attention.layer_norm_rms_epsilon"),
+                    conv_L_cache=f.key("shortconv.l_cache"), block_auto_adjust_ff_dim=False,
+                    layer_types=["full_attention" if n else "conv" for n in kv], pad_token_id=0)
+    names = {"attn_norm.weight": "operator_norm.weight", "ffn_norm.weight": "ffn_norm.weight",
+             "attn_output.weight": "self_attn.out_proj.weight",
+             "attn_q_norm.weight": "self_attn.q_layernorm.weight",
+             "attn_k_norm.weight": "self_attn.k_layernorm.weight",
+             "ffn_gate.weight": "feed_forward.w1.weight", "ffn_up.weight": "feed_forward.w3.weight",
+             "ffn_down.weight": "feed_forward.w2.weight",
+             "shortconv.in_proj.weight": "conv.in_proj.weight",
+             "shortconv.out_proj.weight": "conv.out_proj.weight",
+             "shortconv.conv.weight": "conv.conv.weight"}
+    f.tensors["output_norm.weight"] = f.tensors["token_embd_norm.weight"]
+    state = weights(f, NAMES | names)
+    state["model.embedding_norm.weight"] = state.pop("model.norm.weight")
+    for name in state:
+        if name.endswith("conv.conv.weight"):
+            state[name] = state[name].unsqueeze(1)
+    return transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**settings)), state
+
+
 FAMILIES = {"llama": llama, "qwen2": qwen2, "qwen3": qwen3, "qwen3moe": qwen3moe, "gemma3": gemma3, "phi3": phi3,
-            "smollm3": smollm3}
+            "smollm3": smollm3, "lfm2": lfm2}
 
 
 def text(vocab):

@@ -1,6 +1,6 @@
 /* driver, cache, jit on the fake driver: the search and its failures, one compile for many
  * requests, errors with their line, cancelling, and a cache that is hit without NVRTC.
- * build: -DCAIRN_NO_LUA */
+ */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "tap.h"

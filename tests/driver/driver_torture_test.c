@@ -1,7 +1,7 @@
 /* driver_torture: every call that can fail fails once, and from then on: the driver's and NVRTC's,
  * allocations, file calls; and the cache's bytes are damaged in every way. Right is a status or the
  * right answer, nothing left over, no damaged byte given to the driver, and all well afterwards.
- * build: -DCAIRN_NO_LUA */
+ */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "tap.h"

@@ -11,15 +11,16 @@ cd "$(dirname "$0")/../.." || exit 1
 out=${CAIRN_BUILD:-build}/emulated
 mkdir -p "$out"
 
-flags="-std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -I. -Itests -ffp-contract=off"
-echo '#include "runtime.c"' > "$out/kernels.c" # the vector kernels, once for all: see tests/suite.sh
-$CC $flags -DCAIRN_ROOMS_ONLY -DCAIRN_SIMD_UNIT -c "$out/kernels.c" -o "$out/kernels.o" || exit 1
+. tests/apart.sh
+apart_build plain || exit 1
+flags="-std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -ffp-contract=off"
 
 # run NAME: keeps what was said of cuda, and the failures.
 run() {
-    status=1
-    $CC $flags -DCAIRN_SIMD_APART "$out/kernels.o" \
-        "$(ls "tests/$1_test.c" tests/*/"$1_test.c" 2>/dev/null)" \
+    status=1 source=$(ls "tests/$1_test.c" tests/*/"$1_test.c" 2>/dev/null)
+    own=$(sed -n '1,20s/.*build: \(-D[^ ]*\).*/\1/p' "$source")
+    link=$(apart_link plain ${own:+whole})
+    $CC $flags $own ${link%% *} -I. -Itests "$source" ${link#* } \
         -o "$out/$1" $lua_libs $libraries >"$out/$1.log" 2>&1 &&
         { tests/simt/emulate.sh --race "$out/$1" >"$out/$1.log" 2>&1; status=$?; }
     sed -n -e "/^ok .*cuda/s/ - / - emulated $1, race: /p" \

@@ -1,10 +1,8 @@
 /* estimate: what cairn_estimate says is what loading takes, to the byte, for models from 135M to 8B
  * at 8K, 32K and 128K tokens on both backends; loading takes no more than it keeps and 256 MiB; what
  * fails while loading leaves nothing behind; a batch that cannot be is refused with its arithmetic.
- * The GPU is tests/fake's, which counts memory and has none.
- * build: -DCAIRN_NO_LUA */
+ * The GPU is tests/fake's, which counts memory and has none. */
 #define CAIRN_ROOMS_ONLY
-#define GGUF_FIRST_BYTES 4096 /* so that small models, too, are read weight by weight */
 #include "runtime.c"
 #ifndef _WIN32
 #include <sys/mman.h>
@@ -429,7 +427,7 @@ static void test_cut(cairn_backend backend, bool estimate, int left) {
         refused += status == CAIRN_FILE_ERROR;
     } while (reads > n++);
     fake_install();
-    tap_ok(!bad && n > 1 && refused < n && (refused > 0 || (estimate && left > GGUF_FIRST_BYTES)), "%s of %s: cut to %d bytes before each of "
+    tap_ok(!bad && n > 1 && refused < n && (refused > 0 || (estimate && (size_t)left > gguf_first_bytes)), "%s of %s: cut to %d bytes before each of "
            "%d reads, refused %d times", estimate ? "an estimate" : "a load",
            backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu", left, n - 1, refused);
     shape_write(path, &shape_small);
@@ -449,6 +447,7 @@ static void test_cuts(void) {
 }
 
 int main(void) {
+    gguf_first_bytes = 4096; /* so that small models, too, are read weight by weight */
     os_mutex_init(&memory_lock);
     snprintf(path, sizeof path, "/tmp/cairn_estimate_%d.gguf", os_process_id());
     test_shapes();

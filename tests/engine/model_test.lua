@@ -19,6 +19,25 @@ end
 
 local prompt = "One two three four. One two three four. One two"
 
+test("logprobs come with the pieces, a budget's tokens are replaced", function()
+  local rt <close>, m = open()
+  local s, ids, said = m:session(), 0, {}
+  for text, _, _, _, logprobs in s:generate(prompt, { max_tokens = 6, logprobs = 2 }) do
+    said[#said + 1] = text
+    for _, of in ipairs(logprobs) do
+      ids = ids + 1
+      check.ok(of.id == of.best[1].id and of.logprob == of.best[1].logprob and of.logprob <= 0)
+      check.ok(#of.best == 2 and of.best[2].logprob <= of.best[1].logprob)
+    end
+  end
+  check.equal(ids, 6)
+  local config = rt:config()
+  config.budget = { suppress = { said[1] }, replace = { " seven" } }
+  rt:reload(config)
+  s:reset()
+  check.ok(s:text(prompt, { max_tokens = 6 }):find("^ seven") ~= nil)
+end)
+
 test("text goes to ids and back", function()
   local rt <close>, m = open()
   local text = "Hello, w\u{f6}rld \u{1f600} <|im_start|>"

@@ -3,7 +3,6 @@
  * with a status that says which, and nothing changed. Under the emulated driver on cuda too.
  * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
-#define SNAPSHOT_STAGE 5000 /* so that pages straddle the two buffers */
 #include "runtime.c"
 #include "random.h"
 #include "tap.h"
@@ -410,6 +409,7 @@ int main(int argc, char **argv) {
     uint64_t seed = random_seed();
     int runs = argc > 1 ? atoi(argv[1]) : 60;
     random_state = seed;
+    snapshot_stage = 5000; /* so that pages straddle the two buffers */
     if (!tap_ok(toy_write(toy_path, NULL) && write_other() && write_tuned(), "the toy's files")) return tap_done();
     test_all(runs);
     if (host_reads_device()) {

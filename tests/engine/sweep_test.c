@@ -9,7 +9,6 @@
  * others each time.
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
-#define GGUF_FIRST_BYTES 4096 /* the weights of a small model, too, are read one by one */
 #include "runtime.c"
 #include "small_model.h"
 #include "model_shapes.h"
@@ -366,6 +365,7 @@ int main(void) {
     static const int all[3][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}};
     const char *want = getenv("CAIRN_SWEEP"), *only = getenv("CAIRN_SWEEP_WORLD");
     const bool emulated = find_emulated();
+    gguf_first_bytes = 4096; /* the weights of a small model, too, are read one by one */
     seed = random_seed();
     os_mutex_init(&f.lock);
     fake_install(); /* keeps the system's calls */

@@ -1,13 +1,12 @@
 /* forward_cuda: a small random decoder on the GPU (or the emulated one) against the CPU backend,
  * and what the forward promises to the bit: whichever rows ride along and whichever kernels serve
  * them, a row's logits are the same; so are the pages counted.
- * emulated: asan race */
+ * emulated: asan race
+ * build: -DOWN_TYPE=60 */
 #define CAIRN_ROOMS_ONLY
-#define GGUF_FIRST_BYTES 4096 /* weights are read one by one, as of large models */
 /* A block format of this test's own: 32 signed bytes behind an f32 scale. (runtime.c comes before all
  * headers, so that there is no int64_t yet.) */
 static void read_own(const unsigned char *blocks, float *out, __INT64_TYPE__ values);
-#define OWN_TYPE 60
 #define CAIRN_BLOCK_TYPES {OWN_TYPE, "OWN", 32, 36, read_own},
 #include "runtime.c"
 #include "small_model.h"
@@ -456,6 +455,7 @@ int main(void) {
     char path[] = "/tmp/forward_cuda_XXXXXX";
     int file = mkstemp(path), at = 220;
     rig gpu, cpu;
+    gguf_first_bytes = 4096; /* weights are read one by one, as of large models */
     state = random_seed();
     for (int i = 0; i < SEQUENCES * MOST; i++)
         text[i / MOST][i % MOST] = 1 + (int32_t)(random_next(&state) % (VOCAB - 1));

@@ -11,7 +11,7 @@
 #include "tap.h"
 #include "family.h"
 
-enum { SIZE = 16, TEXT = 208, MOST = 16, WIDE = 128 };
+enum { EACH = 16, TEXT = 208, MOST = 16, WIDE = 128 };
 
 typedef struct rig { cairn_runtime *rt; cairn_model *model; forward_rule rule; } rig;
 
@@ -24,18 +24,18 @@ static bool open_rig(rig *g, cairn_backend backend, const char *path) {
     char error[1024];
     memset(g, 0, sizeof *g);
     cairn_config_default(&c);
-    c.backend = backend, c.log = CAIRN_LOG_OFF, c.threads = 1, c.page_size = SIZE;
+    c.backend = backend, c.log = CAIRN_LOG_OFF, c.threads = 1, c.page_size = EACH;
     c.max_batch = 1, c.prefill_chunk = MOST;
     if (cairn_open(&c, &g->rt, error, sizeof error)) return tap_note("%s", error), false;
     if (cairn_load_model(g->rt, path, &g->model)) {
         tap_ok(false, "load: %s", cairn_last_error(g->rt));
         return cairn_close(g->rt), false;
     }
-    for (int i = 0; i < TEXT / SIZE; i++)
+    for (int i = 0; i < TEXT / EACH; i++)
         tables_row(&g->model->tables, 0)[i] = (i * 5 + 3) % g->model->kv.pool.pages;
-    g->model->tables.pages[0] = TEXT / SIZE, g->model->tables.taken[0] = true;
-    tables_touch(&g->model->tables, 0, 0), tables_touch(&g->model->tables, 0, TEXT / SIZE - 1);
-    g->rule.select.page_size = SIZE, g->rule.select.topk = 2;
+    g->model->tables.pages[0] = TEXT / EACH, g->model->tables.taken[0] = true;
+    tables_touch(&g->model->tables, 0, 0), tables_touch(&g->model->tables, 0, TEXT / EACH - 1);
+    g->rule.select.page_size = EACH, g->rule.select.topk = 2;
     g->rule.select.window = 24, g->rule.select.sinks = 3;
     memset(g->rule.layers, 0xff, sizeof g->rule.layers);
     return true;
@@ -51,7 +51,7 @@ static bool forward(rig *g, int at, int rows, forward_kind kind, bool sparse, in
     memset(&b, 0, sizeof b), memset(&s, 0, sizeof s), memset(r, 0, sizeof r);
     b.tables = &g->model->tables, b.sequences = &s, b.rows = r, b.logits = logits;
     b.sequence_count = 1, b.row_count = s.rows = rows;
-    s.rule = sparse ? &g->rule : NULL, s.stored = at / SIZE;
+    s.rule = sparse ? &g->rule : NULL, s.stored = at / EACH;
     for (int i = 0; i < rows; i++) {
         r[i].token = text[at + i], r[i].position = r[i].rope = at + i, r[i].kind = kind;
         r[i].logits = i >= rows - wanted;

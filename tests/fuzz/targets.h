@@ -8,7 +8,6 @@
 #define FUZZ_TARGETS_H
 
 #define CAIRN_ROOMS_ONLY
-#define GGUF_FIRST_BYTES 64
 int spec_test_main(void);
 #define main spec_test_main
 #include "../ops/spec_test.c"
@@ -132,6 +131,7 @@ static void fuzz_config_of(cairn_config *c) {
 static void fuzz_start(void) {
     cairn_config c;
     char error[1024];
+    gguf_first_bytes = 64;
     fuzz_system = os_calls;
     os_calls.open = fuzz_open, os_calls.read = fuzz_read, os_calls.read_at = fuzz_read_at;
     os_calls.info = fuzz_info, os_calls.file_info = fuzz_file_info, os_calls.close = fuzz_close;

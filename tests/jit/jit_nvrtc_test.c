@@ -1,7 +1,7 @@
 /* jit_nvrtc: the jit on the real NVRTC, where it is found, without a device: the rounding mode of
  * the caller does not show in the code, a mistake is reported with its line, a cached program opens
  * no NVRTC, and the process can exit at any moment of compiling.
- * build: -DCAIRN_NO_LUA -fno-sanitize=all */
+ * build: -fno-sanitize=all */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "tap.h"

@@ -7,7 +7,7 @@ local command = {
   positional = 1,
   options = {
     { "--model FILE", "" }, { "--max-tokens N", "", "integer" }, { "--temperature X", "", "number" },
-    { "--chat", "" }, { "--backend NAME", "", { "auto", "cuda", "cpu" } },
+    { "--chat", "" }, { "--word TEXT ...", "" }, { "--backend NAME", "", { "auto", "cuda", "cpu" } },
   },
 }
 
@@ -25,6 +25,7 @@ test("options are read in both spellings", function()
     { model = "m.gguf", max_tokens = 12, chat = true, "in.txt" })
   check.equal(read("--temperature", "0.5").temperature, 0.5)
   check.equal(read("--", "--model")[1], "--model")
+  check.equal(read("--word", "a", "--word=b").word, { "a", "b" })
 end)
 
 test("an unknown option names the nearest", function()
@@ -34,11 +35,11 @@ test("an unknown option names the nearest", function()
 end)
 
 test("options of other programs are answered by meaning, far names by none", function()
-  check.ok(usage_of "--stop":find("stop strings stand in the config", 1, true))
+  check.ok(usage_of "--top-k":find("it stands in the config", 1, true))
   check.equal(usage_of "--cpu", "no option --cpu; did you mean --backend cpu?")
   check.equal(usage_of("--backend", "gpu"), "--backend gpu: it is one of auto, cuda, cpu; did you mean cuda?")
   check.equal(usage_of "--seed", "no option --seed; there are --model, --max-tokens, --temperature, "
-    .. "--chat, --backend")
+    .. "--chat, --word, --backend")
 end)
 
 test("a bad value names its option", function()

@@ -20,22 +20,13 @@
 
 enum { COUNT = 70, ANIMALS = 14 };
 
-static family zoo_lfm2(uint64_t *state) {
-    family f = {.architecture = "lfm2", .layers = 3, .hidden = 64, .heads = 4, .kv_heads = 2,
-                .dim = 16, .ffn = 48, .vocab = 120, .context = 256, .taps = 3, .head_norms = true};
-    f.conv[0] = f.conv[2] = true;
-    zoo_fill(&f, state);
-    family_put(&f, "rope.freq_base", 6, 1000000, NULL);
-    return f;
-}
-
 /* The animal as it always is. */
 static family same_animal(int i) {
     uint64_t state = 500 + (uint64_t)i;
-    return i < ANIMALS - 1 ? zoo[i].make(&state) : zoo_lfm2(&state);
+    return zoo[i].make(&state);
 }
 
-static const char *name_of(int i) { return i < ANIMALS - 1 ? zoo[i].name : "lfm2"; }
+static const char *name_of(int i) { return zoo[i].name; }
 
 static cairn_config small_config(cairn_memory_map map) {
     cairn_config c;

@@ -1,7 +1,6 @@
 /* gguf and block: good files are read, bad ones refused with the name and the place, and no damage
  * of any kind makes the reader leave the file's bytes (run under ASan and UBSan). */
 #define CAIRN_ROOMS_ONLY
-#define GGUF_FIRST_BYTES 64 /* a header is read in many steps */
 #include "runtime.c"
 #include "gguf_build.h"
 #include "random.h"
@@ -235,11 +234,13 @@ static void test_fetch(base *b, const char *path, const gguf_build *f, gguf *g) 
     {
         const gguf_tensor *last = &g->tensors[0];
         uint8_t buffer[8];
+        bool said;
         for (size_t i = 0; i < g->tensor_count; i++)
             if (g->tensors[i].at > last->at) last = &g->tensors[i];
-        tap_ok(!truncate(path, (off_t)last->at) && !gguf_fetch(g, last->at, sizeof buffer, buffer) &&
-               gguf_lost(b, g) == CAIRN_FILE_ERROR && strstr(b->error, "cut short") &&
-               !os_write_file(b, path, f->data, f->size), "a file that was cut: %s", b->error);
+        said = !truncate(path, (off_t)last->at) && !gguf_fetch(g, last->at, sizeof buffer, buffer) &&
+               gguf_lost(b, g) == CAIRN_FILE_ERROR && strstr(b->error, "cut short");
+        gguf_close(b, g); /* Windows writes to no file that is open */
+        tap_ok(said && !os_write_file(b, path, f->data, f->size), "a file that was cut: %s", b->error);
     }
 }
 
@@ -436,6 +437,7 @@ int main(void) {
     cairn_allocator allocator = {NULL, test_realloc};
     base b;
     base_init(&b, &allocator, NULL, NULL, CAIRN_LOG_INFO);
+    gguf_first_bytes = 64; /* a header is read in many steps */
     random_state = random_seed() | 1;
     test_halves();
     for (size_t i = 0; i < BASE_COUNT(all_types); i++) test_block(block_find(all_types[i]));

@@ -288,6 +288,10 @@ static void test_types(cairn_type type, cairn_type query_type, int size, int dim
     a.window = window, a.sinks = sinks;
     tap_ok(done(cairn_attend(rt, &a)) && check_dense(&w, window, sinks),
            "attend on %s: %s, window %d, sinks %d", where, cairn_type_name(type), window, sinks);
+    poison(&w.out), poison(&w.lse);
+    a.prompt = 1;
+    tap_ok(done(cairn_attend(rt, &a)) && check_dense(&w, window, sinks),
+           "attend on %s: the same as rows of prompts", where);
     free(dense), drop_world(&w);
 }
 
@@ -396,6 +400,40 @@ static void test_mask(int k, int entries, cairn_type type) {
         drop(&less);
     }
     free(visible), drop(&bases), drop(&mask), drop_world(&w);
+}
+
+/* ---- prompts ---- */
+
+/* Two prompts whole, of which one has a part before it; a row alone has the same bits. */
+static void test_prompt(cairn_type type, cairn_type query_type, int size, int dim, int group) {
+    const int lengths[] = {90, 75}, first[] = {0, 20}, rows = 90 + 55;
+    world w = make_world(type, query_type, size, dim, 1, group, rows, 2, lengths);
+    both all = MAKE(CAIRN_F32, 1, w.heads, dim);
+    cairn_attend_args a;
+    bool fine, same = true;
+    for (int r = 0; r < rows; r++) {
+        ints(&w.of)[r] = r >= 90;
+        ints(&w.at)[r] = r >= 90 ? first[1] + r - 90 : r;
+    }
+    send_world(&w);
+    a = attend_of(&w);
+    a.prompt = 1;
+    fine = done(cairn_attend(rt, &a)) && check_dense(&w, 0, 0);
+    tap_ok(fine, "attend on %s: prompts, cache %s, q %s, page %d, dim %d, %d heads each", where,
+           cairn_type_name(type), cairn_type_name(query_type), size, dim, group);
+    for (int r = 3; r < rows && fine; r += 53) {
+        both q = MAKE(query_type, 1, w.heads, dim), of = MAKE(CAIRN_I32, 1), at = MAKE(CAIRN_I32, 1);
+        ints(&of)[0] = ints(&w.of)[r], ints(&at)[0] = ints(&w.at)[r];
+        memcpy(q.host, w.q.host + (size_t)r * q.bytes, q.bytes);
+        upload(&q), upload(&of), upload(&at);
+        a.pages.sequences = of.t, a.pages.positions = at.t, a.q = q.t, a.out = all.t, a.lse = NULL;
+        fine = done(cairn_attend(rt, &a));
+        download(&all);
+        same = same && fine && !memcmp(all.host, w.out.host + (size_t)r * all.bytes, all.bytes);
+        drop(&q), drop(&of), drop(&at);
+    }
+    tap_ok(same, "attend on %s: and a row alone has the same bits", where);
+    drop(&all), drop_world(&w);
 }
 
 /* ---- chunks of a prefix, merged ---- */
@@ -768,7 +806,15 @@ static void part(cairn_runtime *opened, const char *name) {
     test_types(CAIRN_BF16, CAIRN_BF16, 16, 64, 2, 2, 0, false);
     test_types(CAIRN_F32, CAIRN_F32, 32, 32, 1, 3, 5, false);
     test_types(CAIRN_E4M3, CAIRN_F16, 64, 128, 1, 20, 0, true);
+    if (on_gpu) { /* as on a GPU that is full: a block takes several runs */
+        const int count = rt->device.sm_count;
+        rt->device.sm_count = 1;
+        test_pages(CAIRN_E4M3, 16, 128, 1, 3, true, 0);
+        test_tokens(CAIRN_E4M3, 16, 64, 1, 4, 700);
+        rt->device.sm_count = count;
+    }
     test_hard(1, 130, 16, 64, true);
+    test_prompt(CAIRN_F16, CAIRN_F32, 16, 64, 3);
     test_mask(-1, 11, CAIRN_F16);
     test_mask(3, 16, CAIRN_F16);
     test_chunks(70, CAIRN_F16);
@@ -777,6 +823,7 @@ static void part(cairn_runtime *opened, const char *name) {
     test_own_weights(16, 64, 3);
     test_tokens(CAIRN_F16, 16, 64, 1, 4, 40);
     test_latent(CAIRN_U8, CAIRN_F32, 20, 300, 70);
+    test_latent(CAIRN_BF16, CAIRN_F32, 16, 40, 70);
     if (!is_emulated(CAIRN_BACKEND_CUDA) || !on_gpu) {
         test_types(CAIRN_E4M3, CAIRN_BF16, 256, 256, 2, 1, 30, true);
         test_types(CAIRN_BF16, CAIRN_F32, 128, 96, 1, 4, 0, true);
@@ -784,6 +831,8 @@ static void part(cairn_runtime *opened, const char *name) {
         test_hard(0, 10001, 64, 32, false);
         test_hard(1, 2000, 16, 128, true);
         test_hard(2, 777, 256, 64, true);
+        test_prompt(CAIRN_BF16, CAIRN_BF16, 64, 128, 4);
+        test_prompt(CAIRN_E4M3, CAIRN_F16, 32, 256, 1);
         test_mask(0, 1, CAIRN_BF16);
         test_mask(16, 289, CAIRN_F16);
         test_chunks(4, CAIRN_E4M3);
@@ -795,6 +844,8 @@ static void part(cairn_runtime *opened, const char *name) {
         test_tokens(CAIRN_E4M3, 1, 32, 2, 20, 300);
         test_latent(CAIRN_BF16, CAIRN_BF16, 128, 33, 100);
         test_latent(CAIRN_F32, CAIRN_F16, 1, 1, 30);
+        test_latent(CAIRN_F16, CAIRN_F16, 70, 600, 90);
+        test_latent(CAIRN_U8, CAIRN_BF16, 3, 90, 50);
         test_tokens(CAIRN_BF16, 64, 256, 1, 2, 1);
     }
 }

@@ -178,9 +178,8 @@ static void test_embed(int block) {
 }
 
 /* Plain weights, or blocks; a second call accumulates; one row alone gives the same bits. */
-static void test_linear(int block) {
-    int outs = between(1, 200), rows = draw() & 1 ? between(1, 8) : between(9, 90), r, o, i;
-    int ins = block_span(block) == 32 ? 32 * between(1, 20) : 256 * between(1, 3);
+static void test_linear_of(int block, int outs, int rows, int ins) {
+    int r, o, i;
     int width = block == CAIRN_BLOCK_NONE ? ins : ins / block_span(block) * block_size(block);
     both w = make2(block == CAIRN_BLOCK_NONE ? CAIRN_F32 : CAIRN_U8, outs, width);
     both x = make2(CAIRN_F32, rows, ins), out = make2(CAIRN_F32, rows, outs), one = make2(CAIRN_F32, 1, outs);
@@ -220,6 +219,11 @@ static void test_linear(int block) {
     tap_ok(fine && !memcmp((float *)out.host + (rows - 1) * outs, one.host, (size_t)outs * 4),
            "linear on %s: a row alone gives the same bits as among %d", where, rows);
     drop(&w), drop(&x), drop(&out), drop(&one);
+}
+
+static void test_linear(int block) {
+    const int outs = between(1, 200), rows = draw() & 1 ? between(1, 8) : between(9, 90);
+    test_linear_of(block, outs, rows, block_span(block) == 32 ? 32 * between(1, 20) : 256 * between(1, 3));
 }
 
 typedef struct paged {
@@ -335,6 +339,8 @@ static void test_sparse(int size, int dim, int kv_heads, int group, int longest,
     both q = make3(CAIRN_F32, p.rows, heads, dim), out = make3(CAIRN_F32, p.rows, heads, dim), lse = make2(CAIRN_F32, p.rows, heads);
     both scores = make3(CAIRN_F32, p.rows, kv_heads, p.max_pages), selected = make3(CAIRN_I32, p.rows, kv_heads, topk);
     both ids = make1(CAIRN_I32, p.pages), bounds;
+    both own = make3(CAIRN_F32, p.rows, heads, p.max_pages), chosen_scores = make3(CAIRN_F32, p.rows, kv_heads, topk);
+    const double scaled = draw() & 1 ? 0.25 * sqrt(dim) : 1.0; /* in D^-0.5 */
     cairn_page_bounds_args b;
     cairn_score_pages_args s;
     cairn_select_pages_args k;
@@ -348,12 +354,14 @@ static void test_sparse(int size, int dim, int kv_heads, int group, int longest,
     b.struct_size = sizeof b, b.source = mean, b.cache = p.cache.t, b.ids = ids.t, b.bounds = bounds.t;
     s.struct_size = sizeof s, s.source = mean, s.strategy = by_head, s.window = window, s.pages = p.args;
     s.bounds = bounds.t, s.q = q.t, s.scores = scores.t;
-    k.struct_size = sizeof k, k.topk = topk, k.scores = scores.t, k.selected = selected.t;
+    s.head_scores = mean ? own.t : NULL, s.scale = scaled < 1.0 || scaled > 1.0 ? 0.25f : 0.0f;
+    k.struct_size = sizeof k, k.topk = topk, k.scores = scores.t, k.selected = selected.t, k.chosen = chosen_scores.t;
+    poison(&own), poison(&chosen_scores);
     a.struct_size = sizeof a, a.window = window, a.sinks = sinks, a.pages = p.args, a.selected = selected.t;
     a.q = q.t, a.out = out.t, a.lse = lse.t;
     fine = done(cairn_page_bounds(rt, &b)) && done(cairn_score_pages(rt, &s)) && done(cairn_select_pages(rt, &k)) &&
            done(cairn_attend_pages(rt, &a));
-    download(&scores), download(&selected), download(&out), download(&lse);
+    download(&scores), download(&selected), download(&out), download(&lse), download(&own), download(&chosen_scores);
     for (r = 0; r < p.rows && fine; r++)
         for (h = 0; h < kv_heads && fine; h++) {
             int position = ((int32_t *)p.at.host)[r], reach = position - (window > 0 ? window - 1 : 0), candidates = reach > 0 ? reach / size : 0, taken = 0;
@@ -361,9 +369,21 @@ static void test_sparse(int size, int dim, int kv_heads, int group, int longest,
             const int32_t *chosen = (const int32_t *)selected.host + (r * kv_heads + h) * topk;
             ref_cache ref = ref_of(&p, r);
             for (c = 0; c < p.max_pages && fine; c++) {
-                double want = c < candidates ? ref_page_score(&ref, h, (const float *)q.host + (r * heads + h * group) * dim, group, c, mean, by_head) : 0;
+                double want = c < candidates ? ref_page_score(&ref, h, (const float *)q.host + (r * heads + h * group) * dim, group, c, mean, by_head) * scaled : 0;
                 fine = c < candidates ? near((double)row[c], want, 1e-4) : row[c] == -INFINITY;
                 if (!fine) printf("# page %d of %d: score %g, want %g\n", c, candidates, (double)row[c], want);
+            }
+            for (i = 0; mean && i < group * p.max_pages && fine; i++) { /* each query head's own */
+                const int g = h * group + i / p.max_pages;
+                const double got = (double)((const float *)own.host)[(r * heads + g) * p.max_pages + i % p.max_pages];
+                c = i % p.max_pages;
+                fine = c < candidates ? near(got, ref_page_score(&ref, h, (const float *)q.host + (r * heads + g) * dim, 1, c, mean, 1) * scaled, 1e-4)
+                                      : got == -INFINITY;
+                if (!fine) printf("# head %d, page %d of %d: score %g\n", g, c, candidates, got);
+            }
+            for (i = 0; i < topk && fine; i++) {
+                const float got = ((const float *)chosen_scores.host)[(r * kv_heads + h) * topk + i];
+                fine = chosen[i] < 0 ? got == -INFINITY : got == row[chosen[i]];
             }
             /* the k best of the scores as they stand, ties to the lowest page */
             for (c = 0; c < candidates && fine; c++) {
@@ -378,6 +398,7 @@ static void test_sparse(int size, int dim, int kv_heads, int group, int longest,
     tap_ok(fine, "score_pages, select_pages on %s: page %d, %s, %s, window %d", where, size, mean ? "mean" : "minmax", by_head ? "head" : "group", window);
     tap_ok(fine && check_attend(&p, &q, &out, &lse, window, sinks, (const int32_t *)selected.host, topk, 1),
            "attend_pages on %s: topk %d, sinks %d, dim %d, group %d", where, topk, sinks, dim, group);
+    drop(&own), drop(&chosen_scores);
     drop(&q), drop(&out), drop(&lse), drop(&scores), drop(&selected), drop(&ids), drop(&bounds), drop_paged(&p);
 }
 
@@ -567,6 +588,8 @@ static void test_all(void) {
     for (i = 0; i < 8; i++) test_embed(blocks[i]);
     for (i = 0; i < 8; i++) test_linear(i & 3 ? blocks[(i & 3) - 1] : CAIRN_BLOCK_NONE);
     for (i = 3; i < 8; i++) test_linear(blocks[i]);
+    test_linear_of(CAIRN_BLOCK_Q4_0, 16 * between(1, 6), between(1, 20), 512); /* read in place */
+    test_linear_of(CAIRN_BLOCK_Q4_1, 16 * between(1, 6), between(1, 20), 384);
     test_sample(1.0f, 0, 1.0f, 0.0f, 0);
     test_sample(0.7f, 5, 0.8f, 0.0f, 0);
     test_sample(0.7f, 5, 0.8f, 0.0f, 1);
@@ -599,7 +622,7 @@ static void test_no_runtime(void) {
                REFUSED(sample) && REFUSED(verify_greedy) && REFUSED(quantize_fp8) &&
                REFUSED(index_store) && REFUSED(index_gather) && REFUSED(index_logits) &&
                REFUSED(index_logits_paged) && REFUSED(index_topk) && REFUSED(index_qk) &&
-               REFUSED(index_transform),
+               REFUSED(index_transform) && REFUSED(sample_probs) && REFUSED(verify_chain),
            "every op refuses a NULL runtime");
 #undef REFUSED
 }

@@ -84,6 +84,18 @@ test("verify_greedy accepts the drafts that greedy decoding gives", function()
   check.equal(bonus:totable(), { 0, 2 })
 end)
 
+test("sample_probs are what sample draws from, verify_chain keeps drafts by them", function()
+  local rt <close> = open()
+  local logits = rt:tensor { { math.log(4), math.log(3), math.log(2), math.log(1) } }
+  local probs = rt:sample_probs(logits, { temperature = 1, top_k = 3, top_p = 0.75 })
+  check.near(probs:totable(), { { 4 / 7, 3 / 7, 0, 0 } }, 1e-6)
+  local target = rt:tensor { { { 1, 0, 0 }, { 0, 1, 0 }, { 0, 0, 1 } } }
+  local tokens, accepted, bonus = rt:verify_chain(target, rt:tensor({ { 0, 2 } }, "i32"))
+  check.equal(tokens:totable(), { { 0, 1, -1 } })
+  check.equal(accepted:totable(), { 1 })
+  check.equal(bonus:totable(), { 1 })
+end)
+
 test("rope rotates interleaved pairs, or halves", function()
   local rt <close> = open()
   local x = rt:tensor { { { 1, 0, 0, 1 } } }

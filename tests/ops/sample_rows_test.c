@@ -93,9 +93,24 @@ static void test_op(int vocab, int top_k, float top_p, float temperature, float 
     free(x), free(barred), free(mask);
 }
 
-/* Rows with and without masks in one call of sample_rows, against each row drawn on the host. */
-static void test_rows(int vocab) {
+static bool are_right(const float *logits, int vocab, int32_t token, const float *logprobs,
+                      const int32_t *best, int count);
+
+static bool are_of(const float *logits, int vocab, int32_t token, const cairn_logprob *given) {
+    float logprobs[3];
+    int32_t best[2] = {given[1].id, given[2].id};
+    for (int i = 0; i < 3; i++) logprobs[i] = given[i].logprob;
+    return given[0].id == token && are_right(logits, vocab, token, logprobs, best, 2);
+}
+
+/* Rows with and without masks in one call of sample_rows, against each row drawn on the host; of some
+ * logprobs are wanted. swaps: what four of the rows would say is not said. */
+static void test_rows(int vocab, bool swaps) {
     enum { CALL = 9 };
+    static const int32_t to[3] = {7, 11, 13};
+    int32_t from[4], swapped = 0;
+    const sample_swap swap = {from, to, 4, 3};
+    cairn_logprob logprobs[CALL][3];
     int words = (vocab + 31) / 32, wrong = 0;
     float *x = (float *)malloc((size_t)(CALL * vocab) * 4);
     uint32_t *mask = (uint32_t *)malloc((size_t)(CALL * words) * 4);
@@ -120,6 +135,23 @@ static void test_rows(int vocab) {
         asks[r].mask = r % 4 ? mask + (size_t)r * (size_t)words : NULL;
         sample_row_host(&space, x + (int64_t)r * vocab, all, r, want);
         best[r] = sample_argmax(x + (int64_t)r * vocab, vocab);
+        if (r < 4) from[r] = want[r];
+    }
+    for (int r = 0; r < CALL && swaps; r++) {
+        const int32_t plain = want[r];
+        asks[r].swap = &swap;
+        sample_row_host(&space, x + (int64_t)r * vocab, all, r, want);
+        swapped += want[r] != plain;
+        if (r >= 4 ? want[r] != plain && plain != from[0] && plain != from[1] && plain != from[2] &&
+                         plain != from[3]
+                   : want[r] != plain && want[r] != 7 && want[r] != 11 && want[r] != 13) wrong++;
+    }
+    if (swaps && !swapped) wrong++, tap_note("nothing was swapped");
+    for (int r = 0; r < CALL; r += 2) {
+        asks[r].best = 2, asks[r].logprobs = logprobs[r];
+        sample_row_host(&space, x + (int64_t)r * vocab, all, r, want);
+        wrong += !are_of(x + (int64_t)r * vocab, vocab, want[r], logprobs[r]);
+        memset(logprobs[r], 0, sizeof logprobs[r]);
     }
     logits = tensor_of(CAIRN_F32, CALL, vocab, x), tokens = tensor_of(CAIRN_I32, CALL, 0, best);
     if (rt->device.cuda) {
@@ -135,11 +167,14 @@ static void test_rows(int vocab) {
                  handles_leave(rt, CAIRN_OK);
         for (int r = 0; r < CALL && !wrong; r++)
             if (got[r] != want[r]) wrong++, tap_note("row %d: %d, not %d", r, got[r], want[r]);
+        for (int r = 0; r < CALL && !wrong; r += 2)
+            wrong += !are_of(x + (int64_t)r * vocab, vocab, want[r], logprobs[r]);
         cairn_tensor_free(rt, on_device), cairn_tensor_free(rt, bits);
     }
     for (int r = 0; r < CALL; r++)
         wrong += asks[r].mask && !(asks[r].mask[want[r] / 32] >> want[r] % 32 & 1);
-    tap_ok(!wrong, "rows with and without masks on %s: %d wrong: %s", where, wrong, cairn_last_error(rt));
+    tap_ok(!wrong, "rows with and without masks%s on %s: %d wrong: %s", swaps ? ", swapped" : "", where, wrong,
+           cairn_last_error(rt));
     cairn_tensor_free(rt, logits), cairn_tensor_free(rt, tokens);
     free(x), free(mask), free(memory);
 }
@@ -229,7 +264,8 @@ static void test_backend(cairn_runtime *opened, const char *name) {
         test_op(vocab, 0, 0.8f, 0.7f, i % 2 ? 1.0f : 1.3f);
     }
     test_op(16384, 50, 0.95f, 1.0f, 1.0f);
-    test_rows(5000);
+    test_rows(5000, false);
+    test_rows(3000, true);
     test_by_row(300 + below(3000), 5);
     test_by_row(40, 32);
     test_by_row(3000, 0);

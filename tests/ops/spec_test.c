@@ -224,6 +224,7 @@ static void mend_numbers(call *c) {
         a->produce = produce, a->user = c;
         a->max_bytes = (uint64_t)between(0, 100);
     }
+    if (is_op(c, "sample_probs")) set_present(c, "mask", false);
     if (is_op(c, "sample")) { /* of widths that the table does not know: sample_rows has them */
         set_present(c, "mask", false);
         set_present(c, "logprobs", false);
@@ -553,9 +554,9 @@ static bool alike(const part *a, const part *b) {
 /* The two backends gave the same, as far as their arithmetic is the same. */
 static const char *differs(const call *a, const call *b) {
     float temperature = 0.0f, scale = 0.0f;
-    if (is_op(a, "sample"))
+    if (is_op(a, "sample") || is_op(a, "sample_probs")) /* their fields are alike */
         memcpy(&temperature, a->args.bytes + offsetof(cairn_sample_args, temperature), 4);
-    if (is_op(a, "sample") && has(a, "temperatures")) temperature = 1.0f;
+    if (!strncmp(a->op->name, "sample", 6) && has(a, "temperatures")) temperature = 1.0f;
     if (temperature > 0.0f || is_op(a, "index_qk")) return NULL; /* products of f16 in 8 bits */
     if (is_op(a, "attend")) memcpy(&scale, a->args.bytes + offsetof(cairn_attend_args, scale), 4);
     if (is_op(a, "attend_pages"))

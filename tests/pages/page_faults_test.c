@@ -1,9 +1,7 @@
 /* Page tables and snapshots of requests where every call fails once, or from then on until the close:
  * the driver's (tests/fake) and allocations. Right is a status with the host's lists as before, or the right
- * answer; nothing is left over. The fake's kernels are the real ones' work in plain loops.
- * build: -DCAIRN_NO_LUA */
+ * answer; nothing is left over. The fake's kernels are the real ones' work in plain loops. */
 #define CAIRN_ROOMS_ONLY
-#define SNAPSHOT_STAGE 12 /* so that pages straddle the two buffers */
 #include "runtime.c"
 #include "tap.h"
 #include "fake/fake_compiler.h"
@@ -212,6 +210,7 @@ static void test_memory(void) {
 }
 
 int main(void) {
+    snapshot_stage = 12; /* so that pages straddle the two buffers */
     os_mutex_init(&memory_lock);
     test_calls(false);
     test_calls(true);

@@ -85,6 +85,24 @@ check "generate streams the same text, the report goes to standard error" sh -c 
     "$cairn generate $common --prompt 'One two three' --max-tokens 8 2>$work/g.log | \
     python3 -c \"import json,sys; sys.exit(sys.stdin.read() != json.load(open('$work/g.json'))['text'])\" && \
     grep -q 'tokens/s' $work/g.log"
+check "a prompt from standard input is the same prompt" sh -c "for way in - '--prompt -' '--prompt-file -'; do
+    printf 'One two three' | $cairn generate $common \$way --max-tokens 8 --json > $work/in.json && \
+    python3 -c \"import json,sys; a,b=json.load(open('$work/g.json')),json.load(open('$work/in.json')); \
+sys.exit(a['ids'] != b['ids'] or a['prompt_ids'] != b['prompt_ids'])\" || exit 1; done"
+check "generate --system --stop and its cuts" sh -c "$cairn generate $common --system 'Be brief.' --prompt 'Hi' \
+    --stop zzz --stop e --temperature 1 --top-k 5 --top-p 0.9 --min-p 0.01 --threads 1 --max-tokens 40 --json \
+    > $work/cuts.json"
+check "the message stands behind the system's, the text ends at a stop string" json "$work/cuts.json" \
+    "o['prompt_ids'].count(1) == 3 and 'e' not in o['text'] and o['stop'] in ('string', 'eos', 'length')"
+check_fails "a cut out of range is named" "top_p" $cairn generate $common --prompt x --top-p 1.5
+check_fails "a failure with --json" "CAIRN_BAD_FILE" \
+    sh -c "$cairn generate --prompt x --model README.md --backend cpu --json > $work/failed.json"
+check "is one object, too" json "$work/failed.json" \
+    "o['status'] == 'CAIRN_BAD_FILE' and 'README.md' in o['error']"
+if [ -w /dev/full ]; then
+    check_fails "why standard output fails is said" "standard output: No space left" \
+        sh -c "$cairn generate $common --prompt 'One two' --max-tokens 4 > /dev/full"
+fi
 printf '{"type":"object","properties":{"n":{"enum":["one","two"]},"k":{"type":"integer","minimum":7,"maximum":9}},"required":["n","k"]}' \
     > "$work/schema.json"
 check "generate --json-schema" sh -c "$cairn generate $common --prompt 'A number:' --max-tokens 60 \

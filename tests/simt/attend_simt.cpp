@@ -58,6 +58,16 @@ CAIRN_KERNEL(choose, 256, 1, choice_params) {
 namespace op {
 #include "attention/attention.cu"
 } // namespace op
+#undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_PAGED_CUH
+#undef CAIRN_ABILITIES_CUH
+#undef CAIRN_TILE_CUH
+#undef CAIRN_ABILITIES
+#undef CAIRN_PAGES_CSR
+#define CAIRN_ABILITIES 2048
+namespace chained {
+#include "attention/attention.cu"
+} // namespace chained
 
 enum {
     HEADS = 32, KV_HEADS = 16, GROUP = 2, DIM = 128, PAGE = 32, CONTEXT = 4096, PAGES = CONTEXT / PAGE,
@@ -146,7 +156,7 @@ struct world {
         return attended();
     }
     /* The op over the same rows; selected [rows, KV_HEADS, topk] or none. */
-    std::vector<float> run_op(const std::vector<int32_t> *selected, int topk) {
+    std::vector<float> run_op(const std::vector<int32_t> *selected, int topk, int chain = 0) {
         std::vector<float> q((size_t)rows * HEADS * DIM), out(q.size(), NAN), lse((size_t)rows * HEADS);
         std::vector<int32_t> sequences((size_t)rows, 0), at;
         std::vector<float> partial((size_t)rows * KV_HEADS * RUNS * GROUP * DIM);
@@ -170,7 +180,12 @@ struct world {
             a.window = p.window, a.sinks = p.sinks;
         }
         uint32_t bytes = (uint32_t)(layout_attend_bytes(DIM) + layout_list_bytes(PAGES, PAGES + 2));
-        simt::launch({{RUNS, KV_HEADS, (uint32_t)rows}, 1, THREADS, bytes, false}, op::attend, a);
+        a.chain = chain, a.runs = RUNS;
+        if (chain)
+            simt::launch({{RUNS, KV_HEADS, (uint32_t)rows}, 1, THREADS,
+                          bytes + (uint32_t)layout_chain_bytes(DIM), false}, chained::attend, a);
+        else
+            simt::launch({{RUNS, KV_HEADS, (uint32_t)rows}, 1, THREADS, bytes, false}, op::attend, a);
         if (error.code) std::fill(out.begin(), out.end(), NAN);
         return out;
     }
@@ -224,6 +239,8 @@ static void check_dense(world &w) {
         int run = layout_run(layout_chunks(c.position / PAGE + 1, PAGE, DIM), KV_HEADS);
         tap_ok(same_bits(got, out), "the op's bits are the step's: %d rows at %d, runs of %d chunks",
                c.rows, c.position, run);
+        const int chain = 2 * run + c.rows % 2;
+        tap_ok(w.run_op(nullptr, 0, chain) == out, "and with runs chained up to %d chunks", chain);
         tap_ok(worst < 2e-3, "and off by %.1e from doubles", worst);
         bool alone = true;
         std::vector<uint16_t> first(got.begin(), got.begin() + HEADS * DIM);
@@ -261,6 +278,7 @@ static void check_sparse(world &w) {
         tap_ok(same_bits(got, out), "selected pages: the op's bits are the step's: %d rows at %d, topk %d, "
                "window %d, sinks %d, %u parts", c.rows, c.position, c.topk, c.window, c.sinks, c.parts);
         const int candidates = layout_candidates(c.position, c.window, PAGE);
+        tap_ok(w.run_op(&selected, c.topk, 24) == out, "and with runs chained up to 24 chunks");
         double worst = error_of(w, out, 0, 5, [&](int t) {
             const int32_t *chosen = &selected[(size_t)(5 / GROUP * c.topk)];
             return t < c.sinks || t / PAGE >= candidates ||

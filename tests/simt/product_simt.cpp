@@ -1,6 +1,7 @@
 /* The product of packed weights with a few rows (dense/product.cuh) on the emulation, against sums
  * in double precision: every format, shapes that cut K in every way, rows alone and together to the
- * bit. */
+ * bit; and the op `linear` on blocks as they are (dense/stream.cu), to the bit what a step of
+ * the model makes of the same weights. */
 #include "simt.h"
 
 #include <algorithm>
@@ -10,6 +11,8 @@
 
 #include "dense/product.cuh"
 #include "dense/pack.cu"
+#include "dense/raw.cuh"
+#include "abi/dense.h"
 
 #include "../ref/block_ref.h"
 
@@ -268,6 +271,60 @@ static void check_all_packed() {
     check_packed<PACK_Q4_1, 64>(unpack_q4_1_64, q4_1_64, 2, 16, false);
 }
 
+/* ---- blocks as they are ---- */
+
+namespace stream_4096 {
+#define CAIRN_BLOCK_TYPE 2
+#define CAIRN_INPUTS 4096
+#include "../../kernels_src/dense/stream.cu"
+#undef CAIRN_INPUTS
+} // namespace stream_4096
+namespace stream_14336 {
+#define CAIRN_INPUTS 14336
+#include "../../kernels_src/dense/stream.cu"
+#undef CAIRN_INPUTS
+#undef CAIRN_BLOCK_TYPE
+} // namespace stream_14336
+namespace stream_1152 {
+#define CAIRN_BLOCK_TYPE 3
+#define CAIRN_INPUTS 1152
+#include "../../kernels_src/dense/stream.cu"
+#undef CAIRN_INPUTS
+#undef CAIRN_BLOCK_TYPE
+} // namespace stream_1152
+
+/* Eleven rows are two blocks' worth; the second call adds to the first. */
+template <int FORMAT, int INPUTS>
+static void check_raw(void (*stream)(linear_params), kernel product, int type, int outs) {
+    constexpr int rows = 11;
+    const int row_bytes = INPUTS / 32 * block_bytes(type);
+    std::vector<uint8_t> raw = random_blocks(type, (int64_t)outs * INPUTS), blocks(raw.size() + 16);
+    std::vector<uint8_t> tiles((size_t)(outs / 16 * tile_bytes<FORMAT, INPUTS>()));
+    uint8_t *at = blocks.data() + (16 - (uintptr_t)blocks.data() % 16) % 16;
+    std::vector<float> x((size_t)rows * INPUTS), y((size_t)rows * outs, NAN), want(y), twice;
+    std::vector<uint16_t> half(x.size());
+    std::copy(raw.begin(), raw.end(), at);
+    for (size_t i = 0; i < x.size(); i++) {
+        x[i] = (float)simt::random_normal();
+        half[i] = simt::f32_to_f16(x[i]);
+    }
+    pack_params q = {at, tiles.data(), type, FORMAT, outs, INPUTS, 0, 0};
+    simt::launch({(uint32_t)(outs * INPUTS / 32 + 255) / 256, 1, 256, 0, true}, pack, q);
+    for (int first = 0; first < rows; first += 8) {
+        plain_params p = {tiles.data(), half.data() + first * INPUTS, want.data() + first * outs, outs,
+                          std::min(8, rows - first)};
+        simt::launch({2, 1, 256, (uint32_t)PRODUCT_SHARED, true}, product, p);
+    }
+    linear_params p = {x.data(), at, y.data(), row_bytes, rows, outs, INPUTS, 0};
+    simt::launch({{1, 2, 1}, 1, 256, (uint32_t)PRODUCT_SHARED, true}, stream, p);
+    twice = y, p.out = twice.data(), p.accumulate = 1;
+    simt::launch({{3, 2, 1}, 1, 256, (uint32_t)PRODUCT_SHARED, true}, stream, p);
+    bool added = true;
+    for (size_t i = 0; i < y.size(); i++) added = added && twice[i] == y[i] + y[i];
+    tap_ok(y == want && added, "linear of %d x %d from blocks of type %d: a step's bits, and added up",
+           outs, INPUTS, type);
+}
+
 int main() {
     check<PACK_Q4_0, 2048>(pack_q4_0_2048, 48, 1);
     check<PACK_Q4_0, 4096>(pack_q4_0_4096, 48, 2);
@@ -282,5 +339,8 @@ int main() {
     check<PACK_F16, 4096>(pack_f16_4096, 16, 1);
     check<PACK_F16, 128>(pack_f16_128, 64, 2);
     check_all_packed();
+    check_raw<PACK_Q4_0, 4096>(stream_4096::linear_stream, pack_q4_0_4096, 2, 48);
+    check_raw<PACK_Q4_0, 14336>(stream_14336::linear_stream, pack_q4_0_14336, 2, 16);
+    check_raw<PACK_Q4_1, 1152>(stream_1152::linear_stream, pack_q4_1_1152, 3, 64);
     return tap_done();
 }

@@ -76,6 +76,7 @@ CAIRN_KERNEL(selftest_scalar, 128, 1, selftest_params) {
     float x = as_f32((a & 0x8fffffffu) | 0x30000000u), y = as_f32(b & 0xbfffffffu);
     float z = as_f32((c & 0x8fffffffu) + 0x38000000u);
     out[128 * row++] = pack_f16x2(x, z);
+    out[128 * row++] = pack_f16x2_within(as_f32(a), as_f32(b));
     out[128 * row++] = pack_bf16x2(x, y);
     out[128 * row++] = (uint32_t)f32_to_f16(z).bits | (uint32_t)f32_to_bf16(y).bits << 16;
     out[128 * row++] = pack_e4m3x2(x * 64, z);

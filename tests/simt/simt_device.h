@@ -336,6 +336,11 @@ CAIRN_INLINE bf16 f32_to_bf16(float x) { return bf16{simt::f32_to_bf16((double)x
 CAIRN_INLINE uint32_t pack_f16x2(float lo, float hi) {
     return simt::f32_to_f16((double)lo) | (uint32_t)simt::f32_to_f16((double)hi) << 16;
 }
+CAIRN_INLINE uint32_t pack_f16x2_within(float lo, float hi) {
+    auto within = [](float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; };
+    const uint32_t y = pack_f16x2(within(lo), within(hi));
+    return (lo != lo ? 0x7fffu : y & 0xffffu) | (hi != hi ? 0x7fff0000u : y & 0xffff0000u);
+}
 CAIRN_INLINE uint32_t pack_bf16x2(float lo, float hi) {
     return simt::f32_to_bf16((double)lo) | (uint32_t)simt::f32_to_bf16((double)hi) << 16;
 }

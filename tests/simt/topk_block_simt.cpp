@@ -39,8 +39,8 @@ namespace bf16_stream {
 
 int main() {
     const unsigned pairs = 2048 * 8;
-    sweep<float>("small, f32", f32_small::topk_small, {1, 256, 2048, SMALL}, same, same);
-    sweep<bf16>("small, bf16", bf16_small::topk_small, {1, 256, 2048, SMALL}, truncate_bf16,
+    sweep<float>("small, f32", f32_small::topk_small, {1, 256, 4096, SMALL}, same, same);
+    sweep<bf16>("small, bf16", bf16_small::topk_small, {1, 256, 4096, SMALL}, truncate_bf16,
                 to_bf16);
     sweep<float>("short, f32", f32_short::topk_short, {1, 128, SHORT_BYTES + pairs, SHORT}, same,
                  same);

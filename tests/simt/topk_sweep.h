@@ -7,10 +7,10 @@
 #include <cstring>
 #include <vector>
 
-enum { GUARD = 8, KINDS = 10 };
+enum { GUARD = 8, KINDS = 13 };
 
 static float score(int kind, int i) {
-    static float equal;
+    static float equal, walk;
     if (i == 0) equal = simt::random_u32() % 2 ? 1.0f : simt::random_u32() % 2 ? INFINITY : -INFINITY;
     switch (kind) {
     case 0: return simt::random_normal();
@@ -25,6 +25,9 @@ static float score(int kind, int i) {
     case 6: return (i & 127) < 32 ? 9.0f + (float)(i & 31) : simt::random_normal();
     case 7: return simt::random_u32() % 10 ? -INFINITY : simt::random_normal();
     case 8: return std::ldexp(simt::random_normal(), (int)(simt::random_u32() % 250) - 125);
+    case 9: return walk = i == 0 ? 0.0f : walk + 0.05f * simt::random_normal();
+    case 10: return std::exp(3.0f * simt::random_normal());
+    case 11: return (i / 64 % 7 == 3 ? 5.0f : 0.0f) + simt::random_normal(); /* hot pages */
     default: return 1.0f + 1e-6f * (float)(simt::random_u32() % 100);
     }
 }

@@ -7,6 +7,7 @@
 # Needs wine and gcc-mingw-w64-x86-64. Lua for Windows is built once, in build/windows/lua, from Debian's
 # source package; CAIRN_WINDOWS_LUA=FOLDER names the sources of another Lua 5.4 (lua.h, lapi.c, ...).
 . tests/tap.sh
+. tests/apart.sh
 
 folder=$PWD/build/windows
 cross=x86_64-w64-mingw32
@@ -91,6 +92,16 @@ build_vectors() {
     check_text "and of which none is" "$(aligned_moves "$folder/kernels.o")" 0
 }
 
+# The rooms, which the tests share (tests/apart.sh).
+build_rooms() {
+    mkdir -p build/apart/windows
+    cp "$folder/kernels.o" build/apart/windows/kernels.o
+    [ -n "$LUA" ] || return 0
+    lua_cflags=-I$LUA CFLAGS=''
+    export lua_cflags CFLAGS
+    check "the rooms compile for Windows" apart_build windows
+}
+
 # ---- C tests -------------------------------------------------------------------------------------
 
 head_field() { sed -n "1,20s/.*$1: \(.*\)$/\1/p" "$2" | sed 's/ *\*\/.*//'; }
@@ -100,13 +111,14 @@ run_c() {
     source=$(ls tests/*/"$1_test.c" 2> /dev/null) || { tap_fail "$1: no such test"; return 0; }
     flags=$(head_field build "$source")
     case $flags in
-        *CAIRN_NO_LUA*) linked='' ;;
+        *CAIRN_NO_LUA*) own=whole linked='' ;;
         *)
             [ -n "$LUA" ] || { tap_skip "$1: no Lua for Windows"; return 0; }
-            linked="-I$LUA $LUA/liblua.a" ;;
+            own='' linked="-I$LUA $LUA/liblua.a" ;;
     esac
-    check "$1 compiles for Windows" $cross-gcc $common -O1 $flags -DCAIRN_SIMD_APART "$source" \
-        "$folder/kernels.o" $linked -static -o "$folder/$1.exe"
+    link=$(apart_link windows $own)
+    check "$1 compiles for Windows" $cross-gcc ${link%% *} $common -O1 $flags "$source" ${link#* } \
+        $linked -static -o "$folder/$1.exe"
     [ -f "$folder/$1.exe" ] || return 0
     check "$1 under wine" run_exe "$1"
     rm -f "$folder/$1.exe"
@@ -232,6 +244,7 @@ main() {
     LUA=''
     find_windows_lua || LUA=''
     build_vectors
+    build_rooms
     case ${1:-} in
         '') names=$few ;;
         all) names=$(all_names) ;;

@@ -15,5 +15,8 @@ static cairn_status gemma_read(plan_reader *r);
 static cairn_status phi_read(plan_reader *r);
 /* llama's form, every fourth layer without rope: SmolLM3 */
 static cairn_status llama_read_smollm3(plan_reader *r);
+/* attention by latents over the tokens that an indexer chooses: DeepSeek V3.2; GLM 5 */
+static cairn_status deepseek_read(plan_reader *r);
+static cairn_status deepseek_read_glm(plan_reader *r);
 /* short convolutions between layers of attention: LFM2 */
 static cairn_status lfm2_read(plan_reader *r);

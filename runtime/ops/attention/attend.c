@@ -7,7 +7,7 @@ typedef struct ops_attend_call {
     attend_params p;
     cairn_type query, stored;
     int abilities;
-    bool latent;
+    bool latent, packed; /* the rows share keys */
 } ops_attend_call;
 
 /* Pages in the longest list that a row may have. */
@@ -18,9 +18,9 @@ static int ops_attend_most_pages(const attend_params *p) {
     return all < p->at.max_pages ? (int)all : p->at.max_pages;
 }
 
-/* units: of rows x KV heads x tiles of queries. */
-static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t units, int runs) {
-    const int group = p->heads / p->at.kv_heads, queries = group < 16 ? group : 16;
+/* units: of rows x KV heads x tiles of so many queries. */
+static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t units, int queries,
+                                         int runs) {
     size_t parts = (size_t)units * (size_t)runs * (size_t)queries * (size_t)p->at.head_dim * 4;
     size_t sums = (size_t)units * (size_t)runs * (size_t)queries * 8;
     void *memory, *flags;
@@ -33,53 +33,139 @@ static cairn_status ops_attend_workspace(device *dev, attend_params *p, int64_t 
     return CAIRN_OK;
 }
 
-/* The chunks that any row may have, and the blocks that these take. */
-static void ops_attend_grid(const attend_params *p, int abilities, int *run, int *runs) {
+/* The chunks that a row of the call may have at most, and its runs. */
+typedef struct ops_attend_grid { int run, runs, chain, blocks; } ops_attend_grid;
+
+/* Blocks for a row whose runs are chained up to `chain` chunks: as many as any length up to the
+ * longest takes. */
+static int ops_attend_blocks(int chunks, int chain, int kv_heads) {
+    const int most = layout_most_runs(kv_heads), longest = layout_run(chunks, kv_heads);
+    int blocks = 1;
+    for (int run = 1; run <= longest; run++) {
+        const int runs = (chunks + run - 1) / run, each = layout_chained(chain, run);
+        const int here = ((runs < most ? runs : most) + each - 1) / each;
+        if (here > blocks) blocks = here;
+    }
+    return blocks;
+}
+
+/* How many chunks a block is to take: what ends first where so many blocks run at a time, a block's
+ * start costing about one and a half chunks. Rows may be shorter than `chunks`: one that is much
+ * longer than the others is never one block's. */
+static void ops_attend_chain(ops_attend_grid *grid, int chunks, int kv_heads, int64_t units,
+                             int64_t slots) {
+    const int whole = chunks + grid->run - 1, longest = whole < 24 ? whole : 24;
+    double best = 0;
+    for (int chain = grid->run; chain <= longest; chain += grid->run) {
+        const int blocks = ops_attend_blocks(chunks, chain, kv_heads);
+        const int64_t waves = (units * blocks + slots - 1) / slots;
+        const double cost = (double)waves * (chain + 1.5);
+        if (chain > grid->run && cost >= best) continue;
+        best = cost;
+        grid->chain = chain > grid->run ? chain : 0;
+        grid->blocks = chain > grid->run ? blocks : grid->runs;
+    }
+}
+
+/* units: of rows x KV heads x tiles of queries. */
+static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_params *p, int abilities,
+                                       int64_t units) {
     const int dim = p->at.head_dim, heads = p->at.kv_heads, chunk = layout_chunk(dim);
     const int chunks = abilities & ATTEND_TOKENS
                            ? (int)(((int64_t)p->token_width + chunk - 1) / chunk)
                            : layout_chunks(ops_attend_most_pages(p), p->at.page_size, dim);
     const int most = layout_most_runs(heads);
-    *run = layout_run(chunks, heads);
-    *runs = chunks < 1 ? 1 : chunks < most ? chunks : most;
+    ops_attend_grid grid;
+    grid.run = layout_run(chunks, heads);
+    grid.runs = grid.blocks = chunks < 1 ? 1 : chunks < most ? chunks : most;
+    grid.chain = 0;
+    /* Not where rows attend all: their blocks are long, and end too unevenly in a chain. */
+    if (p->heads / heads <= LAYOUT_CHAIN_ROWS && !(abilities & ATTEND_TWO_LEVEL) &&
+        (p->selected || abilities & ATTEND_TOKENS))
+        ops_attend_chain(&grid, chunks, heads, units, (int64_t)rt->device.sm_count * 2);
+    return grid;
+}
+
+static ops_kernel ops_attend_kernel(const char *source, const char *entry, const attend_params *p,
+                                    int abilities) {
+    ops_kernel want;
+    memset(&want, 0, sizeof want);
+    want.source = source;
+    want.entry = entry;
+    want.constants[0].name = "HEAD_DIM", want.constants[0].value = p->at.head_dim;
+    want.constants[1].name = "PAGE_SIZE", want.constants[1].value = p->at.page_size;
+    want.constants[2].name = "ABILITIES", want.constants[2].value = abilities;
+    want.constant_count = abilities ? 3 : 2;
+    if (abilities & ATTEND_TOKENS) want.constants[1].value = 16; /* the kernel asks at.page_size */
+    return want;
+}
+
+/* Rows that share keys. The keys of a step's rows are cut into parts of ATTEND_PACKED_KEYS. */
+enum { ATTEND_PACKED_KEYS = 2048 };
+static cairn_status ops_attend_packed_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
+                                           int abilities) {
+    const int group = p->heads / p->at.kv_heads, dim = p->at.head_dim, most = layout_packed_rows(dim);
+    const bool step = (abilities & ATTEND_MASK) != 0;
+    const int64_t tokens = (int64_t)p->at.max_pages * p->at.page_size;
+    const int64_t parts = step ? (tokens + ATTEND_PACKED_KEYS - 1) / ATTEND_PACKED_KEYS : 1;
+    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
+    ops_kernel want = ops_attend_kernel("attention/packed.cu", "attend_packed", p, abilities);
+    int64_t tiles;
+    cairn_status status = handles_enter(rt);
+    if (status) return status;
+    p->tokens_each = step && p->mask_rows < most / group ? p->mask_rows : most / group;
+    p->rows = (int32_t)rows;
+    p->chain = step ? ATTEND_PACKED_KEYS / layout_packed_keys(dim) : 0;
+    tiles = (rows + p->tokens_each - 1) / p->tokens_each;
+    status = ops_attend_workspace(&rt->device, p, tiles * p->at.kv_heads, parts > 1 ? most : 0,
+                                  (int)parts);
+    if ((status = handles_leave(rt, status))) return status;
+    dims.grid[0] = (unsigned)parts;
+    dims.grid[1] = (unsigned)p->at.kv_heads;
+    dims.grid[2] = (unsigned)tiles;
+    dims.shared_bytes = (unsigned)layout_packed_bytes(dim);
+    return ops_launch_as(rt, &want, &dims, p);
 }
 
 static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
                                     int abilities) {
     const int group = p->heads / p->at.kv_heads, size = p->at.page_size, dim = p->at.head_dim;
     const int64_t units = (int64_t)p->at.kv_heads * ((group + 15) / 16);
+    const ops_attend_grid grid = ops_attend_plan(rt, p, abilities, units * rows);
+    const int span = grid.chain > grid.run ? grid.chain : grid.run;
     device_dims dims = {{0, 0, 0}, 0, 0, 0, false};
     ops_kernel want;
-    int run, runs, run_pages;
+    int run_pages;
     cairn_status status = handles_enter(rt);
     if (status) return status;
-    ops_attend_grid(p, abilities, &run, &runs);
-    status = handles_leave(rt, ops_attend_workspace(&rt->device, p, units * rows, runs));
+    status = handles_leave(rt, ops_attend_workspace(&rt->device, p, units * rows, group < 16 ? group : 16,
+                                                    grid.runs));
     if (status) return status;
-    memset(&want, 0, sizeof want);
-    want.source = "attention/attention.cu";
-    want.entry = "attend";
-    want.constants[0].name = "HEAD_DIM", want.constants[0].value = dim;
-    want.constants[1].name = "PAGE_SIZE", want.constants[1].value = size;
-    want.constants[2].name = "ABILITIES", want.constants[2].value = abilities;
-    want.constant_count = abilities ? 3 : 2;
-    if (abilities & ATTEND_TOKENS) want.constants[1].value = 16; /* the kernel asks at.page_size */
-    run_pages = abilities & ATTEND_TOKENS ? 0 : run * layout_chunk(dim) / size + 2;
-    dims.grid[0] = (unsigned)runs;
+    if (grid.chain) abilities |= ATTEND_CHAINED;
+    p->chain = grid.chain, p->runs = grid.runs;
+    want = ops_attend_kernel("attention/attention.cu", "attend", p, abilities);
+    run_pages = abilities & ATTEND_TOKENS ? 0 : span * layout_chunk(dim) / size + 2;
+    dims.grid[0] = (unsigned)grid.blocks;
     dims.grid[1] = (unsigned)units;
     dims.grid[2] = (unsigned)rows;
     dims.block = (unsigned)layout_warps(dim) * 32;
     dims.shared_bytes = (unsigned)layout_attend_bytes(dim);
+    if ((abilities & ATTEND_CACHE) == ATTEND_CACHE_E4M3)
+        dims.shared_bytes += (unsigned)layout_scale_bytes(dim);
+    if (grid.chain) dims.shared_bytes += (unsigned)layout_chain_bytes(dim);
     if (!(abilities & ATTEND_TOKENS))
         dims.shared_bytes += (unsigned)layout_list_bytes(p->at.max_pages, run_pages);
-    if (abilities & ATTEND_TWO_LEVEL) dims.shared_bytes += (unsigned)layout_bias_bytes(run_pages);
+    if (abilities & ATTEND_TWO_LEVEL) dims.shared_bytes += (unsigned)layout_bias_bytes(run_pages, dim);
     return ops_launch_as(rt, &want, &dims, p);
 }
 
 static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
                                            int abilities) {
-    const int keys = LATENT_CHUNK * LATENT_RUN, runs = (int)(((int64_t)p->token_width + keys - 1) / keys);
-    const int64_t units = ((int64_t)p->heads + 15) / 16;
+    const bool wide = p->heads > 16 && (abilities & ATTEND_CACHE) != ATTEND_CACHE_F32 &&
+                      rt->device.max_shared_bytes >= layout_latent_wide_bytes();
+    const int keys = wide ? LATENT_WIDE_KEYS * LATENT_WIDE_RUN : LATENT_CHUNK * LATENT_RUN;
+    const int most = wide ? LATENT_WIDE_HEADS : 16, heads = p->heads;
+    const int64_t runs = ((int64_t)p->token_width + keys - 1) / keys, units = (heads + most - 1) / most;
     device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
     ops_kernel want;
     cairn_status status = handles_enter(rt);
@@ -88,14 +174,16 @@ static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, 
     dims.grid[0] = runs ? (unsigned)runs : 1;
     dims.grid[1] = (unsigned)units;
     dims.grid[2] = (unsigned)rows;
-    dims.shared_bytes = (unsigned)layout_latent_bytes();
-    status = ops_attend_workspace(&rt->device, p, units * rows, (int)dims.grid[0]);
+    dims.block = wide ? 256 : 128;
+    dims.shared_bytes = (unsigned)(wide ? layout_latent_wide_bytes() : layout_latent_bytes());
+    status = ops_attend_workspace(&rt->device, p, units * rows, heads < most ? heads : most,
+                                  (int)dims.grid[0]);
     if ((status = handles_leave(rt, status))) return status;
     memset(&want, 0, sizeof want);
-    want.source = "attention/latent.cu";
-    want.entry = "attend_latent";
+    want.source = wide ? "attention/latent_wide.cu" : "attention/latent.cu";
+    want.entry = wide ? "attend_latent_wide" : "attend_latent";
     want.constants[0].name = "ABILITIES";
-    want.constants[0].value = abilities;
+    want.constants[0].value = abilities & ~ATTEND_TOKENS;
     want.constant_count = 1;
     return ops_launch_as(rt, &want, &dims, p);
 }
@@ -139,8 +227,10 @@ static cairn_status ops_attend_run(cairn_runtime *rt, ops_attend_call *c, float 
     if (!rt->device.cuda)
         return ops_attend_cpu(rt, c->s.c.op, p, &c->paged, c->abilities, c->query, c->stored,
                               c->latent);
-    return c->latent ? ops_attend_latent_cuda(rt, p, c->paged.rows, c->abilities)
-                     : ops_attend_cuda(rt, p, c->paged.rows, c->abilities);
+    if (c->latent) return ops_attend_latent_cuda(rt, p, c->paged.rows, c->abilities);
+    if (c->packed && p->heads / p->at.kv_heads <= layout_packed_rows(p->at.head_dim))
+        return ops_attend_packed_cuda(rt, p, c->paged.rows, c->abilities);
+    return ops_attend_cuda(rt, p, c->paged.rows, c->abilities);
 }
 
 /* The rows are those of a step with a mask. */
@@ -158,6 +248,7 @@ static void ops_attend_masked(ops_attend_call *c, const cairn_attend_args *a) {
                (long long)(((int64_t)rows * rows + 7) / 8), rows);
     if (c->s.c.status || !a->bases) return;
     c->abilities |= ATTEND_MASK;
+    c->packed = true;
     c->p.bases = (const int32_t *)tensor_data(a->bases);
     c->p.mask = a->mask ? (const uint8_t *)tensor_data(a->mask) : NULL;
     c->p.mask_bytes = (int32_t)bytes;
@@ -168,6 +259,7 @@ static void ops_attend_masked(ops_attend_call *c, const cairn_attend_args *a) {
 static void ops_attend_chunk(ops_attend_call *c, const cairn_attend_args *a) {
     ops_refuse(&c->s.c, !a->kv_indices != !a->cu_lens,
                "kv_indices and cu_lens are to be given together");
+    ops_refuse(&c->s.c, a->kv_indices && a->prompt, "prompt is set with kv_indices; 0 is expected");
     ops_refuse(&c->s.c, a->kv_indices && (a->pages.page_table || a->more.page_indptr ||
                                           a->pages.positions || a->bases || a->window > 0),
                "kv_indices are given: page tables, positions, bases and window are not to be");
@@ -187,6 +279,7 @@ cairn_status cairn_attend(cairn_runtime *rt, const cairn_attend_args *args) {
     ops_want_paged(&c.s, &a.pages, &c.paged);
     if (!a.kv_indices) ops_want_table(&c.s, &a.pages, &a.more, &c.paged);
     ops_attend_want(&c, a.q, a.pages.cache, a.more.scales, a.more.softcap, a.out, a.lse);
+    c.packed = a.prompt != 0;
     ops_attend_masked(&c, &a);
     ops_attend_chunk(&c, &a);
     return ops_attend_run(rt, &c, a.scale, a.window, a.sinks);

@@ -260,14 +260,40 @@ static cairn_status dense_linear_cpu(cairn_runtime *rt, ops_dense_job *job,
 
 enum { OPS_LINEAR_OUTS = 64, OPS_LINEAR_CHUNK = 256 };
 
+/* Whether the product of a model's steps reads the blocks in place: see dense/raw.cuh. That depends on
+ * nothing but the weights, so that a row's bits do not either. */
+static bool dense_streams(const ops_weight *w) {
+    const int units = w->type == BLOCK_Q4_0 ? 256 : w->type == BLOCK_Q4_1 ? 128 : 0;
+    return units && w->ins % units == 0 && w->outs % 16 == 0 && (uintptr_t)w->data % 16 == 0;
+}
+
+/* For weights that it reads; else tiles of 8 rows for the plain kernel. */
+static void dense_linear_kernel(device *dev, const linear_params *p, int type, bool streams,
+                                ops_kernel *want, device_dims *dims) {
+    const int tiles = p->rows <= 8 ? 1 : 8, most = dev->sm_count * 2;
+    memset(want, 0, sizeof *want);
+    want->source = streams ? "dense/stream.cu" : "dense/linear.cu";
+    want->entry = streams ? "linear_stream" : "linear";
+    want->constants[0].name = "BLOCK_TYPE", want->constants[0].value = type;
+    want->constants[1].name = streams ? "INPUTS" : "ROW_TILES";
+    want->constants[1].value = streams ? p->in : tiles;
+    want->constant_count = 2;
+    dims->block = streams ? 256 : 128;
+    dims->grid[0] = (unsigned)((p->outs + OPS_LINEAR_OUTS - 1) / OPS_LINEAR_OUTS);
+    dims->grid[1] = (unsigned)((p->rows + 8 * tiles - 1) / (8 * tiles));
+    dims->shared_bytes = (unsigned)(8 * tiles * (OPS_LINEAR_CHUNK + 8) * 2);
+    if (!streams) return;
+    dims->grid[0] = (unsigned)(p->outs / 16 < most ? p->outs / 16 : most);
+    dims->grid[1] = (unsigned)((p->rows + 7) / 8);
+    dims->shared_bytes = PRODUCT_SHARED;
+}
+
 static cairn_status dense_linear_cuda(cairn_runtime *rt, const cairn_linear_args *a,
                                       const ops_dense_job *job) {
-    const int tiles = job->rows <= 8 ? 1 : 8;
     device_dims dims = {{0, 0, 1}, 128, 0, 0, false};
     ops_kernel want;
     linear_params p;
     memset(&p, 0, sizeof p);
-    memset(&want, 0, sizeof want);
     p.x = (const float *)tensor_data(a->x);
     p.w = (const uint8_t *)job->weight.data;
     p.out = (float *)tensor_data(a->out);
@@ -276,14 +302,7 @@ static cairn_status dense_linear_cuda(cairn_runtime *rt, const cairn_linear_args
     p.outs = (int32_t)job->weight.outs;
     p.in = (int32_t)job->weight.ins;
     p.accumulate = a->accumulate;
-    want.source = "dense/linear.cu";
-    want.entry = "linear";
-    want.constants[0].name = "BLOCK_TYPE", want.constants[0].value = job->weight.type;
-    want.constants[1].name = "ROW_TILES", want.constants[1].value = tiles;
-    want.constant_count = 2;
-    dims.grid[0] = (unsigned)((p.outs + OPS_LINEAR_OUTS - 1) / OPS_LINEAR_OUTS);
-    dims.grid[1] = (unsigned)((p.rows + 8 * tiles - 1) / (8 * tiles));
-    dims.shared_bytes = (unsigned)(8 * tiles * (OPS_LINEAR_CHUNK + 8) * 2);
+    dense_linear_kernel(&rt->device, &p, job->weight.type, dense_streams(&job->weight), &want, &dims);
     return ops_launch_as(rt, &want, &dims, &p);
 }
 

@@ -4,7 +4,7 @@
 enum {
     INDEX_GROUP = 4,    /* rows of a group at most */
     INDEX_KEYS = SIMD_DOT_KEYS, /* that the CPU widens at a time */
-    INDEX_RUN = 1024,   /* columns of one piece of the CPU's work */
+    INDEX_FEW = 20 * 1024, /* bytes of a group's rows beside which a third tile has room */
     INDEX_SHARED = 96 * 1024
 };
 
@@ -290,18 +290,21 @@ static int index_tiles(const device *dev, const index_logits_params *p) {
 static cairn_status index_score_cuda(cairn_runtime *rt, bool paged, index_logits_params *p) {
     const int columns = p->heads % (2 * CAIRN_INDEX_COLUMNS) ? 1 : 2; /* of a product */
     const int heads = (p->heads + CAIRN_INDEX_COLUMNS - 1) & -CAIRN_INDEX_COLUMNS;
-    const int row_bytes = heads * (CAIRN_INDEX_PITCH + 4) + 8;
+    const int row_bytes = heads * (CAIRN_INDEX_PITCH(rt->device.arch) + 4) + 8;
+    const bool few = p->group * row_bytes <= INDEX_FEW && rt->device.max_shared_bytes >= 128 * 1024;
+    const int stages = few ? 3 : 2; /* a third, where as many blocks fit with it */
     device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
     ops_kernel want;
-    while (p->group > 1 && p->group * row_bytes > INDEX_SHARED) p->group--;
+    while (p->group > 1 && p->group * row_bytes > INDEX_SHARED - 2 * CAIRN_INDEX_STAGE) p->group--;
     p->tiles = index_tiles(&rt->device, p);
     memset(&want, 0, sizeof want);
     want.source = "index/logits.cu";
     want.entry = "index_logits";
     want.constants[0].name = "PAGED", want.constants[0].value = paged;
     want.constants[1].name = "COLUMNS", want.constants[1].value = columns * CAIRN_INDEX_COLUMNS;
-    want.constant_count = 2;
-    dims.shared_bytes = (unsigned)(p->group * row_bytes);
+    want.constants[2].name = "STAGES", want.constants[2].value = stages;
+    want.constant_count = 3;
+    dims.shared_bytes = (unsigned)(p->group * row_bytes + stages * CAIRN_INDEX_STAGE);
     dims.grid[0] = (unsigned)index_groups(p);
     dims.grid[1] = (unsigned)((p->n + p->tiles * CAIRN_INDEX_TILE - 1) /
                               (p->tiles * CAIRN_INDEX_TILE));

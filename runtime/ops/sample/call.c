@@ -46,39 +46,15 @@ static sample_ask ops_sample_ask(const cairn_sample_args *a, int64_t r) {
     return ask;
 }
 
-/* Greater logit first, then the lower id; a NaN is below everything. */
-static uint64_t ops_sample_rank(const float *logits, int id) {
-    const float logit = logits[id] + 0.0f;
-    uint32_t bits;
-    memcpy(&bits, &logit, sizeof bits);
-    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    return (uint64_t)(logit == logit ? bits : 0) << 32 | (uint32_t)~id;
-}
-
-/* Logarithms of row r's softmax, of the token and of the best, which are found one after another. */
-static void ops_sample_logprobs_row(const cairn_sample_args *a, int64_t r) {
-    const int vocab = (int)a->logits->shape[1], count = a->best ? (int)a->best->shape[1] : 0;
-    const float *logits = (const float *)tensor_data(a->logits) + r * vocab;
-    const float top = logits[sample_argmax(logits, vocab)];
-    float *out = (float *)tensor_data(a->logprobs) + r * (1 + count);
-    uint64_t last = UINT64_MAX;
-    double sum = 0.0;
-    for (int i = 0; i < vocab; i++)
-        if (logits[i] <= top) sum += exp((double)logits[i] - (double)top);
-    for (int n = 0; n <= count; n++) {
-        int id = ((const int32_t *)tensor_data(a->tokens))[r];
-        uint64_t next = 0;
-        for (int i = 0; i < vocab && n; i++) {
-            uint64_t mine = ops_sample_rank(logits, i);
-            if (mine < last && mine > next) next = mine;
-        }
-        if (n) {
-            id = (int32_t)~(uint32_t)next;
-            ((int32_t *)tensor_data(a->best))[r * count + n - 1] = id;
-            last = next;
-        }
-        out[n] = logits[id] > -INFINITY ? (float)((double)logits[id] - (double)top - log(sum))
-                                        : -INFINITY;
+/* Row r's, at most 32 of the best. */
+static void ops_sample_logprobs(const cairn_sample_args *a, int64_t r) {
+    const int vocab = (int)a->logits->shape[1], best = a->best ? (int)a->best->shape[1] : 0;
+    cairn_logprob all[33];
+    sample_logprobs_row((const float *)tensor_data(a->logits) + r * vocab, vocab,
+                        ((const int32_t *)tensor_data(a->tokens))[r], best, all);
+    for (int n = 0; n <= best; n++) {
+        ((float *)tensor_data(a->logprobs))[r * (1 + best) + n] = all[n].logprob;
+        if (n) ((int32_t *)tensor_data(a->best))[r * best + n - 1] = all[n].id;
     }
 }
 
@@ -107,18 +83,40 @@ static cairn_status ops_sample_cpu(device *dev, const cairn_sample_args *a) {
         const sample_ask ask = ops_sample_ask(a, r), *one = &ask;
         sample_row_host(&space, (const float *)tensor_data(a->logits) + r * vocab, &one, 0,
                         (int32_t *)tensor_data(a->tokens) + r);
-        if (a->logprobs) ops_sample_logprobs_row(a, r);
+        if (a->logprobs) ops_sample_logprobs(a, r);
     }
     return CAIRN_OK;
 }
 
-/* Those of rows, for the kernel. */
-static void ops_sample_put_rows(const cairn_sample_args *a, sample_kernel_params *p) {
+/* The kernel's parameters, those of rows among them. */
+static void ops_sample_put(const cairn_sample_args *a, sample_kernel_params *p) {
+    p->logits = (const float *)tensor_data(a->logits);
+    p->seeds = a->seeds ? (const int64_t *)tensor_data(a->seeds) : NULL;
+    p->positions = a->positions ? (const int32_t *)tensor_data(a->positions) : NULL;
+    p->history = a->history ? (const int32_t *)tensor_data(a->history) : NULL;
+    p->masks = a->mask ? (const uint32_t *)tensor_data(a->mask) : NULL;
+    p->vocab = (int32_t)a->logits->shape[1];
+    p->history_count = a->history ? (int32_t)a->history->shape[1] : 0;
+    p->top_k = a->top_k;
+    p->top_p_first = a->order == CAIRN_ORDER_TOP_P_FIRST;
+    p->temperature = a->temperature;
+    p->top_p = a->top_p;
+    p->min_p = a->min_p;
+    p->repetition_penalty = a->repetition_penalty;
     if (a->temperatures) p->temperatures = (const float *)tensor_data(a->temperatures);
     if (a->top_ps) p->top_ps = (const float *)tensor_data(a->top_ps);
     if (a->min_ps) p->min_ps = (const float *)tensor_data(a->min_ps);
     if (a->penalties) p->penalties = (const float *)tensor_data(a->penalties);
     if (a->top_ks) p->top_ks = (const int32_t *)tensor_data(a->top_ks);
+}
+
+static unsigned ops_sample_seen(const sample_kernel_params *p) {
+    return p->history ? (unsigned)((p->vocab + 31) / 32 * 4) : 0;
+}
+
+/* Shared memory of the kernels that pass over a row. */
+static unsigned ops_sample_shared(const sample_kernel_params *p) {
+    return (OPS_SAMPLE_BINS + 64) * 8 + ops_sample_seen(p);
 }
 
 static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *a) {
@@ -127,28 +125,14 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     ops_kernel want;
     sample_kernel_params p;
     memset(&p, 0, sizeof p);
-    p.logits = (const float *)tensor_data(a->logits);
-    p.seeds = a->seeds ? (const int64_t *)tensor_data(a->seeds) : NULL;
-    p.positions = a->positions ? (const int32_t *)tensor_data(a->positions) : NULL;
-    p.history = a->history ? (const int32_t *)tensor_data(a->history) : NULL;
-    p.masks = a->mask ? (const uint32_t *)tensor_data(a->mask) : NULL;
+    ops_sample_put(a, &p);
     p.tokens = (int32_t *)tensor_data(a->tokens);
-    p.vocab = (int32_t)a->logits->shape[1];
-    p.history_count = a->history ? (int32_t)a->history->shape[1] : 0;
-    p.top_k = a->top_k;
-    p.top_p_first = a->order == CAIRN_ORDER_TOP_P_FIRST;
-    p.temperature = a->temperature;
-    p.top_p = a->top_p;
-    p.min_p = a->min_p;
-    p.repetition_penalty = a->repetition_penalty;
-    if (p.history) dims.shared_bytes = (unsigned)((p.vocab + 31) / 32 * 4);
     ops_sample_params(a, &rule);
-    ops_sample_put_rows(a, &p);
     if (sample_is_few(&rule, p.vocab) && !ops_sample_by_row(a))
-        return sample_launch_few(rt, &p, a->temperature > 0.0f, dims.shared_bytes,
+        return sample_launch_few(rt, &p, a->temperature > 0.0f, ops_sample_seen(&p),
                                  a->logits->shape[0]);
     dims.grid[0] = (unsigned)a->logits->shape[0];
-    dims.shared_bytes += (OPS_SAMPLE_BINS + 64) * 8;
+    dims.shared_bytes = ops_sample_shared(&p);
     want = sample_kernel("sample/sample.cu", "sample", p.masks || ops_sample_by_row(a));
     return ops_launch_as(rt, &want, &dims, &p);
 }

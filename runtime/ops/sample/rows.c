@@ -72,8 +72,8 @@ static bool sample_has_penalty(const sample_ask *ask) {
     return ask->params.repetition_penalty != 1.0f && ask->history_count;
 }
 
-static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const float *logits) {
-    int32_t token;
+/* The row by the ask's biases, penalty and mask: `logits` itself where there are none. */
+static const float *sample_adjust(sample_space *x, const sample_ask *ask, const float *logits) {
     if (logits != x->row && (ask->mask || ask->bias_count || sample_has_penalty(ask))) {
         memcpy(x->row, logits, (size_t)x->vocab * sizeof *logits);
         logits = x->row;
@@ -84,8 +84,27 @@ static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const flo
                         ask->params.repetition_penalty, x->seen);
     for (int32_t id = 0; id < x->vocab && ask->mask; id++)
         if (!sample_may(ask->mask, id)) x->row[id] = -INFINITY;
+    return logits;
+}
+
+static int32_t sample_ask_host(sample_space *x, const sample_ask *ask, const float *logits) {
+    int32_t token;
+    logits = sample_adjust(x, ask, logits);
     token = sample_token(&ask->params, logits, x->vocab, ask->position, x->scratch);
     return sample_may(ask->mask, token) ? token : sample_first(ask->mask, x->vocab);
+}
+
+/* What is said in place of a token that the ask swaps: one that its mask allows, or the token. */
+static int32_t sample_swapped(const sample_ask *ask, int32_t token) {
+    const sample_swap *swap = ask->swap;
+    float draw, keep;
+    int at = 0;
+    int32_t to;
+    while (swap && at < swap->from_count && swap->from[at] != token) at++;
+    if (!swap || at == swap->from_count || !swap->to_count) return token;
+    sample_uniforms(ask->params.seed, ask->position, &draw, &keep);
+    to = swap->to[(int)(keep * (float)swap->to_count)];
+    return sample_may(ask->mask, to) ? to : token;
 }
 
 /* Whether row i is not wanted: see sample_ask. */
@@ -95,7 +114,11 @@ static bool sample_is_moot(const sample_ask *const *asks, const int32_t *out, in
 
 static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,
                             int i, int32_t *out) {
-    out[i] = sample_is_moot(asks, out, i) ? -1 : sample_ask_host(x, asks[i], logits);
+    out[i] = -1;
+    if (sample_is_moot(asks, out, i)) return;
+    out[i] = sample_swapped(asks[i], sample_ask_host(x, asks[i], logits));
+    if (asks[i]->logprobs)
+        sample_logprobs_row(logits, x->vocab, out[i], asks[i]->best, asks[i]->logprobs);
 }
 
 /* ---- on the GPU ------------------------------------------------------------------------------ */
@@ -199,19 +222,27 @@ static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const 
     return status ? status : sample_launch_few(rt, &p, true, 0, rows);
 }
 
+/* Row i's logits to x->row. */
+static cairn_status sample_fetch(cairn_runtime *rt, const sample_space *x, const float *logits, int i) {
+    return device_download(&rt->device, x->row, logits + (size_t)i * (size_t)x->vocab,
+                           (size_t)x->vocab * sizeof *logits);
+}
+
 static cairn_status sample_rows_end(cairn_runtime *rt, sample_space *x, const float *logits,
                                     const sample_ask *const *asks, int rows, int32_t *out) {
-    const size_t row_bytes = (size_t)x->vocab * sizeof *logits;
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < rows && !status; i++) {
-        if (!asks[i] || sample_place_of(asks[i], x->vocab) != SAMPLE_HOST) continue;
+        const sample_ask *ask = asks[i];
+        bool host = ask && sample_place_of(ask, x->vocab) == SAMPLE_HOST;
+        if (!ask || (!host && !ask->swap && !ask->logprobs)) continue;
         if (sample_is_moot(asks, out, i)) {
             out[i] = -1;
             continue;
         }
-        status = device_download(&rt->device, x->row, logits + (size_t)i * (size_t)x->vocab,
-                                 row_bytes);
-        if (!status) out[i] = sample_ask_host(x, asks[i], x->row);
+        if (host && (status = sample_fetch(rt, x, logits, i))) break;
+        out[i] = sample_swapped(ask, host ? sample_ask_host(x, ask, x->row) : out[i]);
+        if (!ask->logprobs || (status = sample_fetch(rt, x, logits, i))) continue;
+        sample_logprobs_row(x->row, x->vocab, out[i], ask->best, ask->logprobs);
     }
     return status;
 }

@@ -22,14 +22,21 @@ static void sample_philox(const uint32_t counter[4], const uint32_t key[2], uint
     }
 }
 
-/* In [0, 1), a multiple of 2^-24: the number for the token at `position`. */
-static float sample_uniform(uint64_t seed, int64_t position) {
+/* In [0, 1), multiples of 2^-24: the numbers for the token at `position`, to draw it and to keep it. */
+static void sample_uniforms(uint64_t seed, int64_t position, float *draw, float *keep) {
     uint32_t key[2], counter[4] = {0, 0, 0, 0}, words[4];
     key[0] = (uint32_t)seed;
     key[1] = (uint32_t)(seed >> 32);
     counter[0] = (uint32_t)position;
     sample_philox(counter, key, words);
-    return (float)(words[0] >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
+    *draw = (float)(words[0] >> 8) * 5.9604644775390625e-8f; /* 2^-24 */
+    *keep = (float)(words[1] >> 8) * 5.9604644775390625e-8f;
+}
+
+static float sample_uniform(uint64_t seed, int64_t position) {
+    float draw, keep;
+    sample_uniforms(seed, position, &draw, &keep);
+    return draw;
 }
 
 /* ---- greedy and penalty ---------------------------------------------------------------------- */
@@ -56,6 +63,39 @@ static void sample_penalize(float *logits, int vocab, const int32_t *sequence, i
         if (seen[id >> 3] & bit) continue;
         seen[id >> 3] |= bit;
         logits[id] = logits[id] > 0.0f ? logits[id] / penalty : logits[id] * penalty;
+    }
+}
+
+/* ---- logarithms of probabilities ------------------------------------------------------------- */
+
+/* Greater logit first, then the lower id; a NaN is below everything. */
+static uint64_t sample_rank(const float *logits, int id) {
+    const float logit = logits[id] + 0.0f;
+    uint32_t bits;
+    memcpy(&bits, &logit, sizeof bits);
+    bits = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return (uint64_t)(logit == logit ? bits : 0) << 32 | (uint32_t)~id;
+}
+
+/* Of the softmax: out [1 + best] of the token and of the best, which are found one after another. */
+static void sample_logprobs_row(const float *logits, int vocab, int32_t token, int best,
+                                cairn_logprob *out) {
+    const float top = logits[sample_argmax(logits, vocab)];
+    uint64_t last = UINT64_MAX;
+    double sum = 0.0;
+    for (int i = 0; i < vocab; i++)
+        if (logits[i] <= top) sum += exp((double)logits[i] - (double)top);
+    for (int n = 0; n <= best; n++) {
+        uint64_t next = 0;
+        for (int i = 0; i < vocab && n; i++) {
+            uint64_t mine = sample_rank(logits, i);
+            if (mine < last && mine > next) next = mine;
+        }
+        if (n) token = (int32_t)~(uint32_t)next, last = next;
+        out[n].id = token;
+        out[n].logprob = logits[token] > -INFINITY
+                             ? (float)((double)logits[token] - (double)top - log(sum))
+                             : -INFINITY;
     }
 }
 
@@ -170,19 +210,30 @@ static size_t sample_scratch_bytes(int vocab) {
     return (size_t)vocab * (sizeof(float) + sizeof(sample_candidate));
 }
 
-static int32_t sample_token(const sample_params *p, const float *logits, int vocab,
-                            int64_t position, void *scratch) {
+/* Scores of a row into the scratch, and the least that is kept; NULL: nothing is drawn, *best is the
+ * next. */
+static const float *sample_scores(const sample_params *p, const float *logits, int vocab,
+                                  void *scratch, int32_t *best, float *least) {
     sample_candidate *candidates = (sample_candidate *)scratch;
-    float *scores;
-    int32_t best = sample_argmax(logits, vocab);
-    float top = logits[best];
-    if (p->temperature <= 0.0f || !(top > -INFINITY && top < INFINITY)) return best;
+    float *scores, top;
+    *best = sample_argmax(logits, vocab);
+    top = logits[*best];
+    if (p->temperature <= 0.0f || !(top > -INFINITY && top < INFINITY)) return NULL;
     scores = (float *)(candidates + vocab); /* greedy rows need none and may have no scratch */
     for (int i = 0; i < vocab; i++) {
         float distance = logits[i] - top;
         scores[i] = distance < 0.0f ? distance / p->temperature
                                     : distance >= 0.0f ? 0.0f : -INFINITY;
     }
-    return sample_draw(scores, vocab, sample_cut(p, scores, vocab, candidates),
-                       sample_uniform(p->seed, position));
+    *least = sample_cut(p, scores, vocab, candidates);
+    return scores;
+}
+
+static int32_t sample_token(const sample_params *p, const float *logits, int vocab,
+                            int64_t position, void *scratch) {
+    int32_t best;
+    float least;
+    const float *scores = sample_scores(p, logits, vocab, scratch, &best, &least);
+    if (!scores) return best;
+    return sample_draw(scores, vocab, least, sample_uniform(p->seed, position));
 }

@@ -17,6 +17,9 @@ typedef struct sample_params {
     uint64_t seed;
 } sample_params;
 
+/* Tokens `from` that are not said: one of `to` takes their place, by the seed and the position. */
+typedef struct sample_swap { const int32_t *from, *to; int from_count, to_count; } sample_swap;
+
 /* One row that is asked for. */
 typedef struct sample_ask {
     sample_params params;
@@ -29,6 +32,9 @@ typedef struct sample_ask {
     const uint32_t *mask;   /* host: a bit for each token that may be drawn; NULL: all may */
     const cairn_logit_bias *bias; /* [bias_count] host: of valid ids, added before all else */
     int bias_count;
+    const sample_swap *swap;      /* or NULL */
+    cairn_logprob *logprobs;      /* host, out: [1 + best] of the token, then of the best; or NULL */
+    int best;
 } sample_ask;
 
 /* Memory for sampling: all there once open, so that no call allocates. */

@@ -114,19 +114,25 @@ static void ops_pages_score_task(void *context, int worker) {
     pages.kv_heads = at->kv_heads, pages.dim = dim, pages.stored = at->max_pages;
     for (u = ops_share(units, worker, workers); u < ops_share(units, worker + 1, workers); u++) {
         float *scores = job->scores + u * at->max_pages;
+        float *own = job->head_scores ? job->head_scores + u * group * at->max_pages : NULL;
         const int32_t *table;
         int32_t position;
         int candidates = 0;
         for (int c = 0; c < at->max_pages; c++) scores[c] = -INFINITY;
+        for (int c = 0; own && c < group * at->max_pages; c++) own[c] = -INFINITY;
         if (!ops_pages_row(job, u / at->kv_heads, &table, &position)) continue;
         candidates = select_candidates(&rule, position);
         for (int i = 0; i < group * dim; i++)
-            q[i] = job->q[u * group * dim + i] / sqrtf((float)dim);
+            q[i] = job->scale == 0.0f ? job->q[u * group * dim + i] / sqrtf((float)dim)
+                                      : job->q[u * group * dim + i] * job->scale;
         pages.head = (int)(u % at->kv_heads);
         for (int c = 0; c < candidates; c++) {
             if (!ops_pages_exists(at, table[c])) continue;
             pages.table = table + c;
             select_score(job->simd, &pages, &rule, q, group, 1, q + group * dim, scores + c);
+            for (int g = 0; own && g < group; g++)
+                select_score(job->simd, &pages, &rule, q + g * dim, 1, 1, q + group * dim,
+                             own + g * at->max_pages + c);
         }
     }
 }
@@ -139,6 +145,7 @@ static cairn_status ops_pages_score_cpu(cairn_runtime *rt, const score_pages_par
     ops_pages_job_open(&job, &rt->device, paged);
     job.heads = p->heads, job.q = p->q, job.window = p->window;
     job.bounds = p->bounds, job.scores = p->scores;
+    job.head_scores = p->head_scores, job.scale = p->scale;
     job.mean = p->mean != 0, job.by_head = p->by_head != 0;
     if ((status = ops_pages_scratch(&job, floats * sizeof(float)))) return status;
     status = ops_pages_bad_rows(&rt->device, "score_pages", job.at, job.rows);
@@ -159,6 +166,8 @@ cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *
     p.bounds = (const uint16_t *)tensor_data(a.bounds);
     p.q = (const float *)tensor_data(a.q);
     p.scores = (float *)tensor_data(a.scores);
+    p.head_scores = a.head_scores ? (float *)tensor_data(a.head_scores) : NULL;
+    p.scale = a.scale;
     p.heads = (int32_t)s.n[SPEC_HEADS];
     p.window = ops_clamp_tokens(a.window, &p.at);
     p.mean = a.source == CAIRN_SOURCE_MEAN;
@@ -166,11 +175,17 @@ cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *
     if (!rt->device.cuda) return ops_pages_score_cpu(rt, &p, &paged);
     {
         device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
+        ops_kernel want;
         dims.grid[0] = (unsigned)(paged.at.max_pages + 31) / 32;
         dims.shared_bytes = (unsigned)(2 * paged.at.head_dim + 7) / 8 * 32;
         dims.grid[1] = (unsigned)paged.at.kv_heads;
         dims.grid[2] = (unsigned)paged.rows;
-        return ops_launch(rt, "select/select.cu", "score_pages", &dims, &p);
+        if (p.scale == 0.0f) p.scale = 1.0f / sqrtf((float)paged.at.head_dim);
+        memset(&want, 0, sizeof want);
+        want.source = "select/select.cu", want.entry = "score_pages";
+        want.constants[0].name = "EACH_HEAD", want.constants[0].value = 1;
+        want.constant_count = p.head_scores ? 1 : 0;
+        return ops_launch_as(rt, &want, &dims, &p);
     }
 }
 
@@ -189,10 +204,14 @@ static cairn_status ops_select_cpu(device *dev, const cairn_select_pages_args *a
     void *keys;
     cairn_status status = device_scratch(dev, (size_t)(candidates + 1) * sizeof(uint32_t),
                                       "select_pages", &keys);
-    for (int64_t r = 0; r < rows && !status; r++)
-        ops_select_row((const float *)tensor_data(a->scores) + r * candidates, (int)candidates,
-                       a->topk, (uint32_t *)keys,
-                       (int32_t *)tensor_data(a->selected) + r * a->topk);
+    for (int64_t r = 0; r < rows && !status; r++) {
+        const float *scores = (const float *)tensor_data(a->scores) + r * candidates;
+        int32_t *selected = (int32_t *)tensor_data(a->selected) + r * a->topk;
+        float *chosen = a->chosen ? (float *)tensor_data(a->chosen) + r * a->topk : NULL;
+        ops_select_row(scores, (int)candidates, a->topk, (uint32_t *)keys, selected);
+        for (int i = 0; chosen && i < a->topk; i++)
+            chosen[i] = selected[i] < 0 ? -INFINITY : scores[selected[i]];
+    }
     return status;
 }
 
@@ -205,6 +224,7 @@ static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_
     shape.n = shape.stride = a->scores->shape[2];
     p.scores = tensor_data(a->scores);
     p.indices = (int32_t *)tensor_data(a->selected);
+    p.values = a->chosen ? (float *)tensor_data(a->chosen) : NULL;
     p.k = a->topk;
     p.finite_only = 1;
     return topk_launch(rt, &p, &shape, CAIRN_F32, "auto");

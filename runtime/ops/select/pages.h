@@ -16,7 +16,7 @@ typedef struct ops_pages_job {
     bool sparse;
     /* score */
     const uint16_t *bounds;
-    float *scores;
+    float *scores, *head_scores; /* the latter or NULL */
     bool mean, by_head;
     char *scratch;        /* a part for each worker */
     size_t scratch_bytes; /* of one part */

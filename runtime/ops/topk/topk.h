@@ -23,3 +23,8 @@ static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t
  * config's. */
 static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_shape *shape,
                                 cairn_type type, const char *route);
+/* A row by one worker, without the pool: the k best of scores [length], at most n, as the op gives them
+ * by position, padded with -1; workspace: topk_alone_bytes(n, k), aligned to 8. */
+static size_t topk_alone_bytes(int64_t n, int32_t k);
+static void topk_alone(const float *scores, int64_t n, int32_t length, int32_t k, void *workspace,
+                       int32_t *indices);

@@ -67,7 +67,7 @@ static bool topk_plan_small(const device *dev, const topk_params *p, topk_plan *
     plan->threads = 256;
     plan->items = p->n <= 256 ? 8 : p->n <= 512 ? 16 : 32;
     plan->blocks = ((unsigned)p->rows + 7) / 8;
-    plan->shared_bytes = 8 * 64 * 4;
+    plan->shared_bytes = 8 * 128 * 4;
     return true;
 }
 

@@ -1,0 +1,52 @@
+/* step_low: before a product to which rows' adapters add, their inner values low = A x.
+ *
+ * In: what the product reads, p.reserved its first product (STEP_LOW_). Of steps, which hand on a
+ *     hidden state with its sums of squares, or of prompts (CAIRN_PARTS 0), which norm it first.
+ * Out: p.low [row, product of the kernel]. f32 sums in an order that depends on nothing.
+ * Grid (products of the kernel, rows), 128 threads: a warp has every fourth inner value.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. No shared memory, no barrier.
+ * Reference: tests/ref/llama_ref.h on merged weights (tests/engine/adapter_test.c).
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=512 */
+#include "step/stages.cuh"
+
+/* 1 / (rms scale) of a row of the residual stream, from its sums of squares; every lane has it. */
+CAIRN_INLINE float row_factor(const step_params &p, const float *squares) {
+    float sum = 0.0f;
+    for (int i = lane_id(); i < SQUARES; i += WARP) sum += squares[i];
+    return rsqrt_fast(warp_sum(sum) * (1.0f / HIDDEN) + p.norm_eps) * (1.0f / p.input_scale);
+}
+
+CAIRN_INLINE void low_values(const step_params &p, int row, int which, const step_pair &pair,
+                             const uint8_t *input, int inputs, float factor) {
+    const uint16_t *x = (const uint16_t *)input + (int64_t)row * inputs;
+    float *low = p.low + ((int64_t)row * 3 + which) * STEP_LOW_MOST;
+    for (int k = warp_id(); k < pair.rank; k += 4) {
+        const float *a = pair.a + (int64_t)k * inputs;
+        float sum = 0.0f;
+        for (int i = lane_id(); i < inputs; i += WARP) sum = fma_f32(a[i], f16_to_f32(f16{x[input_at(i)]}), sum);
+        sum = warp_sum(sum) * factor;
+        if (lane_id() == 0) low[k] = sum;
+    }
+}
+
+CAIRN_KERNEL(step_low, 128, 1, step_params) {
+    constexpr bool PROMPT = CAIRN_PARTS == 0;
+    const int row = block_id_y(), first = p.reserved, product = first + block_id();
+    const uint8_t *at = region(p, 0, 0);
+    start_input();
+    if (row >= p.input[STEP_ROWS]) return;
+    const step_pair pair = pair_of(p, row, product);
+    if (!pair.a) return;
+    if (first == STEP_LOW_O)
+        return low_values(p, row, 0, pair, at + ATTENDED_AT, ATTENDED, 1.0f);
+    if (first == STEP_LOW_DOWN) return low_values(p, row, 0, pair, at + FFN_AT, FFN, 1.0f);
+    const bool middle = !PROMPT && first == STEP_LOW_GATE;
+    const float *squares = (const float *)(at + (middle ? MIDDLE_SQUARES_AT : SQUARES_AT)) +
+                           (int64_t)row * SQUARES;
+    low_values(p, row, block_id(), pair, at + (middle ? MIDDLE_AT : HIDDEN_AT), HIDDEN,
+               PROMPT ? 1.0f : row_factor(p, squares));
+}

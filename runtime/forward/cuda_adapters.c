@@ -1,0 +1,148 @@
+/* forward_cuda_adapters: adapters on the GPU: kernels of the products that heed them (step/adapter.cuh),
+ * and their values. Both come with the first adapter: a model without one has the kernels it had, and
+ * so have forwards none of whose rows has an adapter. */
+
+/* The programs with products, and their kernels. */
+static const struct cuda_adapted_program {
+    const char *source;
+    int first, count;
+} cuda_adapted_programs[] = {{"step/prompt_residual.cu", PROMPT_K_EMBED, 7},
+                             {"step/prompt.cu", PROMPT_K_QKV, 4}, {"step/layer.cu", STEP_K_EMBED, 9}};
+
+enum { CUDA_ADAPTED_PROGRAMS = (int)BASE_COUNT(cuda_adapted_programs) };
+
+/* A request's constants are its model's, with the adapters and, `products`, without other kernels. */
+static jit_request cuda_adapted_request(const forward_cuda_state *f, const char *source, int set,
+                                        bool prompt, bool products, jit_constant *constants) {
+    jit_request request = {source, constants, 0, false};
+    request.constant_count = cuda_constants(f, set, prompt ? f->max_rows : STEP_STAGE_ROWS,
+                                            prompt ? 0 : f->stage_parts, 0, constants);
+    for (int i = 0; i < request.constant_count; i++) {
+        if (!strcmp(constants[i].name, "EXTRAS")) constants[i].value |= STEP_EXTRA_ADAPTERS;
+        if (products && !strcmp(constants[i].name, "PRODUCTS"))
+            constants[i].value &= (1 << STEP_P_OTHER) - 1;
+    }
+    return request;
+}
+
+/* Builds one program, and takes those of its kernels that have products of this set of formats. */
+static cairn_status cuda_build_adapted(forward_cuda_state *f, int which, int set) {
+    const struct cuda_adapted_program *from = &cuda_adapted_programs[which];
+    jit_constant constants[STEP_CONSTANTS];
+    const jit_request request = cuda_adapted_request(f, from->source, set,
+                                                     from->first >= PROMPT_K_EMBED, true, constants);
+    const unsigned held = cuda_products_of(f, set);
+    jit_program *program;
+    cairn_status status = CAIRN_OK;
+    for (int i = from->first; i < from->first + from->count && !status; i++) {
+        const int product = cuda_kernel_product(i);
+        if (product >= STEP_P_OTHER || !(held >> product & 1)) continue;
+        status = jit_get(f->dev->jit, &request, &program);
+        if (!status)
+            status = jit_function(f->dev->jit, program, step_kernel_names[i],
+                                  (int)cuda_shared_bytes(f, i), &f->adapted[set][i]);
+    }
+    return status;
+}
+
+static cairn_status cuda_build_low(forward_cuda_state *f, int prompt) {
+    jit_constant constants[STEP_CONSTANTS];
+    const jit_request request = cuda_adapted_request(f, "step/adapter.cu", 0, prompt != 0, false,
+                                                     constants);
+    jit_program *program;
+    cairn_status status = jit_get(f->dev->jit, &request, &program);
+    return status ? status : jit_function(f->dev->jit, program, "step_low", 0,
+                                          &f->low_kernels[prompt]);
+}
+
+/* Begins to compile everything at once. */
+static cairn_status cuda_begin_adapted(forward_cuda_state *f) {
+    jit_constant constants[STEP_FORMATS * CUDA_ADAPTED_PROGRAMS + 2][STEP_CONSTANTS];
+    jit_request requests[STEP_FORMATS * CUDA_ADAPTED_PROGRAMS + 2];
+    int count = 0;
+    for (int prompt = 0; prompt < 2; prompt++, count++)
+        requests[count] = cuda_adapted_request(f, "step/adapter.cu", 0, prompt != 0, false,
+                                               constants[count]);
+    for (int set = 0; set < STEP_FORMATS; set++)
+        for (int i = 0; i < CUDA_ADAPTED_PROGRAMS; i++) {
+            const int first = cuda_adapted_programs[i].first;
+            unsigned products = 0;
+            for (int k = first; k < first + cuda_adapted_programs[i].count; k++)
+                products |= 1u << cuda_kernel_product(k);
+            if (!(products & cuda_products_of(f, set) & ((1u << STEP_P_OTHER) - 1))) continue;
+            requests[count] = cuda_adapted_request(f, cuda_adapted_programs[i].source, set,
+                                                   first >= PROMPT_K_EMBED, true, constants[count]);
+            count++;
+        }
+    return jit_begin(f->dev->jit, requests, count);
+}
+
+static cairn_status cuda_open_adapters(forward_cuda_state *f) {
+    const size_t pairs = (size_t)(ADAPTER_MOST * STEP_LOW_PRODUCTS) * (size_t)f->shape->layers;
+    const int rows = f->max_rows > STEP_STAGE_ROWS ? f->max_rows : STEP_STAGE_ROWS;
+    device_arena *a = &f->adapter_arena;
+    step_pair *all;
+    float *low;
+    cairn_status status = cuda_begin_adapted(f);
+    for (int prompt = 0; prompt < 2 && !status; prompt++) status = cuda_build_low(f, prompt);
+    for (int i = 0; i < STEP_FORMATS * CUDA_ADAPTED_PROGRAMS && !status; i++)
+        status = cuda_build_adapted(f, i % CUDA_ADAPTED_PROGRAMS, i / CUDA_ADAPTED_PROGRAMS);
+    if (status) return status;
+    all = (step_pair *)device_take(a, pairs * sizeof *all, "the adapters");
+    low = (float *)device_take(a, (uint64_t)rows * 3 * STEP_LOW_MOST * 4, "rows of adapters");
+    if (!(status = a->status)) status = device_zero(f->dev, all, pairs * sizeof *all);
+    if (status) {
+        device_arena_free(a);
+        memset(a, 0, sizeof *a);
+        a->dev = f->dev;
+        return status;
+    }
+    f->pairs = all;
+    f->stage.params.adapters = f->prompt.params.adapters = all;
+    f->stage.params.low = f->prompt.params.low = low;
+    return CAIRN_OK;
+}
+
+/* An adapter's values to its memory on the device, and its pairs to its slot. */
+static cairn_status cuda_send_adapter(forward_cuda_state *f, const cairn_adapter *a) {
+    static const int roles[STEP_LOW_PRODUCTS] = {PLAN_Q, PLAN_K, PLAN_V, PLAN_O, PLAN_GATE, PLAN_UP,
+                                                 PLAN_DOWN};
+    const size_t count = (size_t)f->shape->layers * STEP_LOW_PRODUCTS;
+    step_pair *pairs = (step_pair *)base_new(f->dev->base, count, sizeof *pairs);
+    const float *values = (const float *)a->device;
+    cairn_status status;
+    if (!pairs) return base_no_memory(f->dev->base, "an adapter", count * sizeof *pairs);
+    for (size_t i = 0; i < count; i++) {
+        const adapter_pair *from = adapter_of(a, (int)(i / STEP_LOW_PRODUCTS),
+                                              roles[i % STEP_LOW_PRODUCTS]);
+        if (!from) continue;
+        pairs[i].a = values + (from->a - a->values), pairs[i].b = values + (from->b - a->values);
+        pairs[i].rank = from->rank;
+    }
+    status = device_upload(f->dev, a->device, a->values, a->count * sizeof *a->values);
+    if (!status)
+        status = device_upload(f->dev, f->pairs + (size_t)a->slot * count, pairs,
+                               count * sizeof *pairs);
+    if (!status) status = device_sync(f->dev);
+    else device_wait(f->dev);
+    base_delete(f->dev->base, pairs, count, sizeof *pairs);
+    return status;
+}
+
+static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapter) {
+    device *dev = &model->runtime->device;
+    device_wait(dev);
+    device_free(dev, adapter->device, adapter->count * sizeof *adapter->values);
+    adapter->device = NULL;
+}
+
+static cairn_status forward_cuda_take_adapter(cairn_model *model, cairn_adapter *adapter) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    cairn_status status = f->pairs ? CAIRN_OK : cuda_open_adapters(f);
+    if (!status)
+        status = device_alloc(f->dev, adapter->count * sizeof *adapter->values, "an adapter",
+                              &adapter->device);
+    if (!status) status = cuda_send_adapter(f, adapter);
+    if (status) forward_cuda_leave_adapter(model, adapter);
+    return status;
+}

@@ -1,0 +1,70 @@
+# apart.sh: the runtime compiled once for many tests. A test is written as one unit with it; here the
+# unit is cut into its rooms (gen/apart.lua), each compiled once a kind, and the test, which then
+# includes declarations alone, is linked with them: a second in place of half a minute. For scripts in
+# the repository's root with CC, lua, lua_cflags set:
+#
+#   apart_build KIND   compiles what is stale below build/apart/KIND, a room a core
+#   apart_link KIND    prints what a test adds to its command line: the flag of the folder that comes
+#                      before -I. first, then flags and objects. "KIND whole": for a test that
+#                      is compiled with the runtime, as it defines what changes it
+#
+# Kinds: asan (with UBSan), plain (optimised, for long runs and for kernels under the race detector,
+# which finds what it looks for by itself), clang (clang's UBSan), cov (counts lines and branches),
+# windows (whose kernels.o tests/windows/run.sh makes).
+# What gcc warns of within the runtime is looked at by tests/warnings_test.sh.
+
+apart=${CAIRN_BUILD:-build}/apart
+
+# apart_flags KIND: compiler and flags.
+apart_flags() {
+    case $1 in
+        asan) echo "${CC:-cc} -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
+            -fno-omit-frame-pointer" ;;
+        plain) echo "${CC:-cc} -O2" ;;
+        clang) echo "clang -O1 -fsanitize=undefined -fno-sanitize-recover=all" ;;
+        cov) echo "${CC:-cc} -O0 --coverage" ;;
+        windows) echo "x86_64-w64-mingw32-gcc -O1" ;;
+    esac
+    echo "-std=c11 -g1 ${CFLAGS:-} ${lua_cflags:-} -w -DCAIRN_API=static -DCAIRN_ROOMS_ONLY
+        -ffp-contract=off"
+}
+
+# The vector kernels, too, are an object of their own (runtime/numbers/simd.c says how). Sanitizers
+# take minutes to optimise them where clang does it, and counting them says nothing.
+apart_kernels() {
+    case $1 in
+        clang) level=-O0 ;;
+        cov) level='-O1 -fno-profile-arcs -fno-test-coverage' ;;
+        *) level= ;;
+    esac
+    echo '#include "runtime.c"' > "$apart/kernels.c"
+    echo "$(apart_flags "$1" | tr '\n' ' ') $level -DCAIRN_SIMD_UNIT -I. -c $apart/kernels.c"
+}
+
+# apart_compile KIND ROOM: unless the object is as new as its source, the declarations and the flags.
+apart_compile() {
+    at=$apart/$1
+    if [ "$2" = kernels ]; then how=$(apart_kernels "$1")
+    else how="$(apart_flags "$1" | tr '\n' ' ') -DCAIRN_SIMD_APART -I$at -I. -c $at/$2.c"; fi
+    [ ! -f "$at/$2.o" ] || [ "$(cat "$at/$2.how")" != "$how" ] || case $2 in
+        kernels) [ -n "$(find runtime/base runtime/numbers runtime.h runtime_ops.h -newer "$at/$2.o")" ] ;;
+        *) [ -n "$(find "$at/$2.c" "$at/runtime.c" -newer "$at/$2.o")" ] ;;
+    esac || return 0
+    $how -o "$at/$2.o" && echo "$how" > "$at/$2.how"
+}
+
+apart_build() {
+    at=$apart/$1
+    mkdir -p "$at"
+    $(apart_flags "$1") -DCAIRN_SIMD_APART -I. -E -dD runtime.c | ${lua:-lua5.4} gen/apart.lua "$at" \
+        > "$at/rooms" || return 1
+    { [ "$1" = windows ] || echo kernels; cat "$at/rooms"; } | xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" \
+        -n 1 sh -c '. tests/apart.sh; apart_compile "$@"' apart "$1"
+}
+
+apart_link() {
+    if [ -n "${2:-}" ]; then echo "-I. -DCAIRN_SIMD_APART $apart/$1/kernels.o"
+    else echo "-I$apart/$1 -DCAIRN_SIMD_APART $apart/$1/kernels.o" \
+        $(sed "s|.*|$apart/$1/&.o|" "$apart/$1/rooms")
+    fi
+}

@@ -1,0 +1,356 @@
+/* mtp: drafts from mask tokens. What a gated adapter drafts against a walk in double precision; text and
+ * draws as without drafts, token for token; a model whose drafts are perfect; the end of the context,
+ * few rows, few pages; files that are refused. */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "gguf_build.h"
+#include "random.h"
+#include "ref/block_ref.h"
+#include "ref/f16_ref.h"
+#include "ref/llama_ref.h"
+#include "tap.h"
+#include "backends.h"
+#include "family.h"
+#define ZOO_TYPES BLOCK_F16
+#include "family_zoo.h"
+#include "low.h"
+
+enum { GIVEN = 17, SAID = 60, ROOM = 128 };
+
+static uint64_t state;
+static char model_path[] = "/tmp/cairn_mtp_XXXXXX", path[80];
+
+static void save_low(const low *l) {
+    gguf_build file = gguf_low(l, "llama", false);
+    FILE *out = fopen(path, "wb");
+    if (out) fwrite(file.data, 1, file.size, out), fclose(out);
+    free(file.data);
+}
+
+/* A gated adapter with random values. */
+static low make_gated(const family *f) {
+    low l = make_low(f, 4, 4, true, &state);
+    l.hidden = f->hidden;
+    for (int i = 0; i < 5; i++)
+        l.parts[i] = low_values((i == 1 ? 2 : 1) * f->hidden * (i % 2 ? f->hidden : 1), &state);
+    for (int i = 0; i < f->hidden; i++) l.parts[2][i] += 1, l.parts[4][i] += 1;
+    return l;
+}
+
+static cairn_runtime *open_model(const char *adapter, int drafts, int chunk, cairn_model **m) {
+    cairn_config c;
+    cairn_config_default(&c);
+    c.backend = CAIRN_BACKEND_CPU, c.log = CAIRN_LOG_OFF, c.threads = 2, c.page_size = 16;
+    c.max_batch = 4, c.max_seq_len = ROOM, c.prefill_chunk = chunk;
+    c.drafter = drafts ? CAIRN_DRAFTER_MTP : CAIRN_DRAFTER_NONE, c.draft_length = drafts;
+    snprintf(c.adapter, sizeof c.adapter, "%s", adapter);
+    cairn_runtime *rt = open_runtime_on(&c, "mtp");
+    if (rt && cairn_load_model(rt, model_path, m)) {
+        tap_ok(false, "load: %s", cairn_last_error(rt));
+        cairn_close(rt);
+        return NULL;
+    }
+    return rt;
+}
+
+/* A session's ids after `given` of ids and `count` more by temperature; how many to *held. */
+static cairn_session *say(cairn_model *m, const int32_t *ids, int given, int count, float temperature,
+                          int32_t *out, int *held) {
+    cairn_session *s = NULL;
+    cairn_sampling sampling = {.temperature = temperature, .seed = 7};
+    cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = count, .sampling = &sampling};
+    if (cairn_session_open(m, &s) || cairn_append_ids(s, ids, given) ||
+        cairn_generate_with(s, "", &o, NULL, NULL))
+        tap_note("%s", cairn_last_error(m->runtime));
+    const int32_t *all = cairn_session_ids(s, held);
+    memcpy(out, all, (size_t)*held * sizeof *out);
+    return s;
+}
+
+/* ---- the oracle ------------------------------------------------------------------------------ */
+
+static void ref_block(const double *w, const double *norm, const double *x, int n, int in, double *y) {
+    double square = 0;
+    for (int o = 0; o < n; o++) {
+        double sum = 0;
+        for (int i = 0; i < in; i++) sum += w[o * in + i] * x[i];
+        y[o] = sum / (1 + exp(-sum));
+        square += y[o] * y[o];
+    }
+    for (int o = 0; o < n; o++) y[o] *= norm[o] / sqrt(square / n + (double)1e-5f);
+}
+
+/* The tokens drafted behind ids [count], which a walk by plain weights holds, by `masks` walked with
+ * merged ones; stops at a close call. */
+static int ref_drafts(const low *l, const llama_ref *plain, const llama_ref *merged, const int32_t *ids,
+                      int count, int masks, int32_t *out) {
+    const int n = plain->hidden;
+    double *hidden = (double *)calloc((size_t)(6 * n), sizeof *hidden);
+    double *x = hidden + n, *y = x + 2 * n, *more = y + n;
+    int32_t token = ids[count];
+    llama_ref walk = *merged;
+    int j = 0;
+    for (; j < masks; j++) {
+        double best = -INFINITY, second = -INFINITY;
+        llama_ref_step(&walk, plain->vocab, count + j, hidden);
+        memcpy(x, plain->embed.w + (long)token * n, (size_t)n * sizeof *x);
+        memcpy(x + n, hidden, (size_t)n * sizeof *x);
+        ref_block(l->parts[1], l->parts[2], x, n, 2 * n, y);
+        ref_block(l->parts[3], l->parts[4], y, n, n, more);
+        for (int i = 0; i < n; i++) y[i] += more[i];
+        for (int v = 0; v < plain->vocab; v++) {
+            double sum = 0;
+            for (int i = 0; i < n; i++) sum += plain->head.w[(long)v * n + i] * y[i];
+            if (sum > best) second = best, best = sum, out[j] = v;
+            else if (sum > second) second = sum;
+        }
+        if (best - second < 0.01) break;
+        token = out[j];
+    }
+    free(hidden);
+    return j;
+}
+
+/* A walk whose head is the identity, so that its logits are hidden rows, with the mask's embedding behind
+ * the vocabulary. */
+static llama_ref hidden_ref(const family *f, const low *l) {
+    llama_ref r = zoo_ref(f);
+    const int n = f->hidden;
+    r.head.out = r.head.in = n;
+    r.head.w = (double *)calloc((size_t)(n * n), sizeof(double));
+    for (int i = 0; i < n; i++) r.head.w[i * n + i] = 1;
+    double *embed = (double *)malloc((size_t)((f->vocab + 1) * n) * sizeof *embed);
+    memcpy(embed, r.embed.w, (size_t)(f->vocab * n) * sizeof *embed);
+    memcpy(embed + f->vocab * n, l->parts[0], (size_t)n * sizeof *embed);
+    r.embed.w = embed;
+    return r;
+}
+
+/* After every step of a text, what is drafted next. */
+static void test_drafts(const family *f, low *l, const int32_t *ids) {
+    enum { K = 3 };
+    cairn_model *m = NULL;
+    cairn_session *s = NULL;
+    cairn_runtime *rt = open_model(path, K, 64, &m);
+    double *logits = (double *)malloc((size_t)(f->vocab + f->hidden) * sizeof *logits);
+    const cairn_logit_bias no_end = {0, -INFINITY};
+    const cairn_sampling drawn = {.temperature = 1.0f, .seed = 3}; /* or it would loop */
+    cairn_generate_options o = {.struct_size = sizeof o, .logit_bias = &no_end, .logit_bias_count = 1,
+                                .sampling = &drawn};
+    cairn_stats stats = {.struct_size = sizeof stats};
+    int checked = 0, wrong = 0, walked = 0, held = 0;
+    if (!rt) return;
+    llama_ref plain = zoo_ref(f); /* its values are f's, which merging changes: it walks between */
+    merge(l, 1);
+    low *added = l;
+    llama_ref merged = hidden_ref(f, l);
+    merge(added, -1);
+    free(merged.keys), free(merged.values);
+    merged.keys = plain.keys, merged.values = plain.values;
+    cairn_session_open(m, &s);
+    cairn_append_ids(s, ids, GIVEN);
+    cairn_generate_begin(s, "", &o);
+    for (int piece = 0; piece < 80; piece++) {
+        int32_t want[K];
+        cairn_piece p = {.struct_size = sizeof p};
+        if (cairn_generate_next(s, &p) || p.stop) break;
+        const int32_t *all = cairn_session_ids(s, &held);
+        if (s->ahead_at != held || !s->ahead_count || s->fresh_at < s->fresh_count) continue;
+        for (; walked < held - 1; walked++) llama_ref_step(&plain, all[walked], walked, logits);
+        merge(l, 1);
+        const int sure = ref_drafts(l, &plain, &merged, all, held - 1, s->ahead_count, want);
+        merge(l, -1);
+        for (int j = 0; j < sure; j++) checked++, wrong += want[j] != s->ahead[j];
+    }
+    cairn_cancel(s);
+    cairn_session_stats(s, &stats);
+    tap_ok(checked > 8 && !wrong, "%d drafts are those of the double walk, %d are not (%d taken)",
+           checked, wrong, stats.accepted);
+    free(merged.head.w), free(merged.embed.w), free(merged.gated);
+    zoo_ref_free(&plain);
+    free(logits);
+    cairn_close(rt);
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static void test_text(const int32_t *ids) {
+    static int32_t want[ROOM], got[ROOM];
+    for (int i = 0; i < 8; i++) {
+        const int k = 1 + i % 4 * 2, chunk = i == 5 ? 16 : 64;
+        const float temperature = i % 2 ? 0.9f : 0.0f;
+        cairn_model *m = NULL;
+        cairn_stats stats = {.struct_size = sizeof stats};
+        int held = 0, more = 0, count = i == 7 ? ROOM : SAID;
+        cairn_runtime *rt = open_model("", 0, chunk, &m);
+        if (!rt) return;
+        say(m, ids + i, GIVEN, count, temperature, want, &held);
+        cairn_close(rt);
+        if (!(rt = open_model(path, k, chunk, &m))) return;
+        cairn_session *s = say(m, ids + i, GIVEN, count, temperature, got, &more);
+        cairn_session_stats(s, &stats);
+        tap_ok(held == more && !memcmp(want, got, (size_t)held * sizeof *want) && stats.proposed > 0,
+               "k = %d, temperature %.1f: %d ids as without drafts (%d of %d drafts taken)", k,
+               (double)temperature, held, stats.accepted, stats.proposed);
+        cairn_close(rt);
+    }
+}
+
+/* Sessions with masks, with another adapter and with none in the same forwards. */
+static void test_beside(const family *f, const int32_t *ids) {
+    static int32_t want[3][ROOM];
+    cairn_model *m = NULL;
+    cairn_session *s[3];
+    cairn_adapter *voice = NULL;
+    cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 30};
+    int32_t pending = 1;
+    int held[3];
+    bool fine;
+    cairn_runtime *rt = open_model(path, 3, 64, &m);
+    if (!rt) return;
+    low l = make_low(f, 4, 4, true, &state);
+    char own[96];
+    snprintf(own, sizeof own, "%s", path);
+    path[strlen(path) - 1] = 'v';
+    save_low(&l);
+    fine = !cairn_adapter_load(m, path, &voice);
+    snprintf(path, sizeof path, "%s", own);
+    for (int i = 0; i < 3 && fine; i++) {
+        cairn_session *one = NULL;
+        cairn_adapter *by[] = {m->adapter, voice, NULL};
+        fine = !cairn_session_open(m, &one) && !cairn_session_adapt(one, by[i]) &&
+               !cairn_append_ids(one, ids + i, GIVEN) && !cairn_generate(one, "", 30, NULL, NULL);
+        const int32_t *all = cairn_session_ids(one, &held[i]);
+        memcpy(want[i], all, (size_t)held[i] * sizeof *all);
+        cairn_session_close(one);
+        fine = fine && !cairn_session_open(m, &s[i]) && !cairn_session_adapt(s[i], by[i]) &&
+               !cairn_append_ids(s[i], ids + i, GIVEN) && !cairn_generate_submit(s[i], NULL, &o);
+    }
+    while (fine && pending) fine = !cairn_step(m, 100000, &pending);
+    for (int i = 0; i < 3 && fine; i++) {
+        int count = 0;
+        const int32_t *all = cairn_session_ids(s[i], &count);
+        fine = count == held[i] && !memcmp(all, want[i], (size_t)count * sizeof *all);
+    }
+    tap_ok(fine, "masks, another adapter and none in the same forwards");
+    free_low(&l);
+    cairn_close(rt);
+}
+
+/* ---- perfect drafts -------------------------------------------------------------------------- */
+
+static void set_values(family *f, const char *name, double (*value)(const family *f, int row, int column)) {
+    for (int i = 0; i < f->count; i++) {
+        family_tensor *t = &f->tensors[i];
+        if (!strstr(t->name, name)) continue;
+        for (int n = 0; n < (t->rows ? t->rows : 1) * t->columns; n++) {
+            const float v = (float)value(f, n / t->columns, n % t->columns);
+            t->values[n] = (double)v;
+            memcpy(t->data + 4 * (size_t)n, &v, 4);
+        }
+    }
+}
+
+static int follower(const family *f, int token) { return token % (f->vocab - 1) + 1; }
+static double zero(const family *f, int row, int column) { return (void)f, (void)row, (void)column, 0; }
+static double one(const family *f, int row, int column) { return (void)f, (void)row, (void)column, 1; }
+static double same(const family *f, int row, int column) { return (void)f, row == column; }
+static double after(const family *f, int row, int column) {
+    return column < f->vocab && row == follower(f, column);
+}
+
+/* Its layers add nothing, and each token has one that follows, which the sampler head knows too. */
+static void test_perfect(void) {
+    static const int types[] = {BLOCK_F32};
+    family f = {.architecture = "llama", .layers = 1, .hidden = 64, .heads = 2, .kv_heads = 1,
+                .dim = 32, .ffn = 64, .vocab = 60, .context = 256, .own_head = true};
+    int32_t ids[] = {5, 6, 7, 8}, got[ROOM];
+    family_make(&f, types, 1, &state);
+    set_values(&f, "attn_output", zero), set_values(&f, "ffn_down", zero);
+    set_values(&f, "token_embd", same), set_values(&f, "output.weight", after);
+    set_values(&f, "output_norm", one);
+    set_values(&f, "blk.0.attn_output", zero);
+    family_write(&f, model_path);
+    low l = make_gated(&f);
+    for (int i = 0; i < 64 * 128; i++) l.parts[1][i] = i / 128 == i % 128 ? 20 : 0;
+    for (int i = 0; i < 64 * 64; i++) l.parts[3][i] = 0;
+    save_low(&l);
+    for (int k = 1; k <= 5; k++) {
+        cairn_model *m = NULL;
+        cairn_stats stats = {.struct_size = sizeof stats};
+        int held = 0, right = 1;
+        cairn_runtime *rt = open_model(path, k, 64, &m);
+        if (!rt) break;
+        cairn_session *s = say(m, ids, 4, 1 + 1 + 4 * (k + 1), 0, got, &held);
+        cairn_session_stats(s, &stats);
+        for (int i = 4; i < held; i++) right = right && got[i] == follower(&f, got[i - 1]);
+        tap_ok(right && stats.forwards == 5 && stats.accepted == 4 * k && stats.proposed == 4 * k,
+               "perfect drafts, k = %d: a first step, then %d tokens a step (%d forwards, %d of %d)", k,
+               k + 1, stats.forwards, stats.accepted, stats.proposed);
+        cairn_close(rt);
+    }
+    free_low(&l), family_free(&f);
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void test_refused(const family *f, const low *good, const int32_t *ids) {
+    cairn_model *m = NULL;
+    cairn_adapter *a = NULL;
+    cairn_session *s = NULL;
+    int32_t id = f->vocab;
+    cairn_runtime *rt = open_model("", 3, 64, &m);
+    low l = *good;
+    if (!rt) return;
+    l.hidden = f->hidden / 2;
+    save_low(&l);
+    tap_ok(cairn_adapter_load(m, path, &a) == CAIRN_UNSUPPORTED &&
+               strstr(cairn_last_error(rt), "'mask_embedding'"), "%s", cairn_last_error(rt));
+    l.hidden = f->hidden;
+    gguf_build file = gguf_low(&l, "llama", false);
+    for (size_t i = 0; i + 16 < file.size; i++)
+        if (!memcmp(file.data + i, "sampler.1.weight", 16)) file.data[i + 8] = '2';
+    FILE *out = fopen(path, "wb");
+    if (out) fwrite(file.data, 1, file.size, out), fclose(out);
+    free(file.data);
+    tap_ok(cairn_adapter_load(m, path, &a) == CAIRN_UNSUPPORTED &&
+               strstr(cairn_last_error(rt), "sampler.2.weight"), "%s", cairn_last_error(rt));
+    save_low(good);
+    tap_ok(!cairn_adapter_load(m, path, &a) && !cairn_session_open(m, &s) &&
+               !cairn_session_adapt(s, a) &&
+               cairn_append_ids(s, &id, 1) == CAIRN_INVALID_ARGUMENT && !cairn_append_ids(s, ids, 9),
+           "a mask token is no token of a prompt: %s", cairn_last_error(rt));
+    cairn_close(rt);
+}
+
+int main(void) {
+    int32_t ids[GIVEN + 8];
+    int file = mkstemp(model_path);
+    state = random_seed();
+    if (file < 0) return 1;
+    close(file);
+    snprintf(path, sizeof path, "%s.low", model_path);
+    family f = zoo_llama(&state);
+    zoo_fill(&f, &state);
+    family_write(&f, model_path);
+    low l = make_gated(&f);
+    save_low(&l);
+    for (int i = 0; i < GIVEN + 8; i++)
+        ids[i] = 1 + (int32_t)(random_next(&state) % (uint64_t)(f.vocab - 1));
+    test_text(ids);
+    test_beside(&f, ids);
+    test_refused(&f, &l, ids);
+    free_low(&l), family_free(&f);
+    f = zoo_llama(&state); /* so few tokens that some drafts hold */
+    f.vocab = 8;
+    zoo_fill(&f, &state);
+    family_write(&f, model_path);
+    l = make_gated(&f);
+    save_low(&l);
+    for (int i = 0; i < GIVEN; i++) ids[i] = 1 + (int32_t)(random_next(&state) % 7);
+    test_drafts(&f, &l, ids);
+    free_low(&l), family_free(&f);
+    test_perfect();
+    remove(model_path), remove(path);
+    return tap_done();
+}

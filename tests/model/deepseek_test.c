@@ -1,0 +1,593 @@
+/* deepseek: models that attend by latents over the tokens an indexer chooses (DSA), in files with
+ * llama.cpp's names. Logits and chosen tokens of models that are the same each time against
+ * tests/golden/dsa, which transformers said (scripts/golden/dsa.py); the same text whatever way a session
+ * comes to it; prompts that need no scores; files with wrong keys and tensors. With a folder as its
+ * argument the program writes the models there and ends.
+ * emulated: asan */
+#define CAIRN_ROOMS_ONLY
+#include "runtime.c"
+#include "gguf_build.h"
+#include "json.h"
+#include "random.h"
+#include "ref/block_ref.h"
+#include "ref/f16_ref.h"
+#include "tap.h"
+#include "backends.h"
+#include "family.h"
+
+enum { COUNT = 90, LAYERS = 2 };
+
+typedef struct animal {
+    const char *name, *architecture;
+    int heads, still, value, q_rank, index_heads, topk;
+    bool yarn;
+    uint64_t seed;
+} animal;
+
+static const animal zoo[] = {
+    {"deepseek", "deepseek32", 4, 32, 48, 48, 8, 40, false, 13},
+    {"deepseek_yarn", "deepseek32", 3, 64, 32, 64, 16, 90, true, 2},
+    {"glm", "glm-dsa", 8, 32, 64, 64, 24, 64, false, 3},
+    {"glm_few", "glm-dsa", 4, 32, 32, 32, 8, 3, false, 4},
+};
+enum { FEW = 3 }; /* with goldens */
+
+static void add_layer(family *f, const animal *a, int layer, uint64_t *seed) {
+    static const int types[] = {BLOCK_F16, BLOCK_Q8_0, BLOCK_F32, BLOCK_BF16};
+    const int h = f->hidden, heads = a->heads;
+    const family_entry all[] = {
+        {"attn_norm.weight", 0, h}, {"attn_q_a.weight", a->q_rank, h},
+        {"attn_q_a_norm.weight", 0, a->q_rank}, {"attn_q_b.weight", heads * (a->still + 64), a->q_rank},
+        {"attn_kv_a_mqa.weight", 576, h}, {"attn_kv_a_norm.weight", 0, 512},
+        {"attn_k_b.weight", heads * 512, a->still}, {"attn_v_b.weight", heads * a->value, 512},
+        {"attn_output.weight", h, heads * a->value},
+        {"indexer.attn_q_b.weight", a->index_heads * 128, a->q_rank}, {"indexer.attn_k.weight", 128, h},
+        {"indexer.k_norm.weight", 0, 128}, {"indexer.k_norm.bias", 0, 128},
+        {"indexer.proj.weight", a->index_heads, h},
+        {"ffn_norm.weight", 0, h}, {"ffn_gate.weight", f->ffn, h}, {"ffn_up.weight", f->ffn, h},
+        {"ffn_down.weight", h, f->ffn}};
+    for (size_t i = 0; i < BASE_COUNT(all); i++) {
+        family_entries(f, layer, &all[i], 1, types, (int)BASE_COUNT(types), seed);
+        if (strstr(all[i].name, "_b.weight") && !strstr(all[i].name, "q_b"))
+            f->tensors[f->count - 1].parts = heads;
+    }
+}
+
+/* The animal as it always is. */
+static family make(const animal *a) {
+    uint64_t seed = a->seed;
+    family f = {.architecture = a->architecture, .layers = LAYERS, .hidden = 64, .heads = a->heads,
+                .kv_heads = 1, .dim = 576, .ffn = 96, .vocab = 120, .context = 256};
+    const struct { const char *name; int value; } numbers[] = {
+        {"block_count", f.layers}, {"embedding_length", f.hidden}, {"feed_forward_length", f.ffn},
+        {"context_length", f.context}, {"attention.head_count", a->heads},
+        {"attention.head_count_kv", 1}, {"attention.key_length", 576}, {"attention.value_length", 512},
+        {"attention.key_length_mla", a->still + 64}, {"attention.value_length_mla", a->value},
+        {"attention.q_lora_rank", a->q_rank}, {"attention.kv_lora_rank", 512},
+        {"rope.dimension_count", 64}, {"attention.indexer.head_count", a->index_heads},
+        {"attention.indexer.key_length", 128}, {"attention.indexer.top_k", a->topk}};
+    for (size_t i = 0; i < BASE_COUNT(numbers); i++)
+        family_put(&f, numbers[i].name, 4, numbers[i].value, NULL);
+    family_put(&f, "attention.layer_norm_rms_epsilon", 6, 1e-6, NULL);
+    if (a->yarn) {
+        family_put(&f, "rope.scaling.type", 8, 0, "yarn");
+        family_put(&f, "rope.scaling.factor", 6, 4, NULL);
+        family_put(&f, "rope.scaling.original_context_length", 4, 64, NULL);
+        family_put(&f, "rope.scaling.yarn_log_multiplier", 6, 0.1, NULL);
+    }
+    family_add(&f, "token_embd.weight", BLOCK_F16, f.vocab, f.hidden, &seed);
+    family_add(&f, "output_norm.weight", BLOCK_F32, 0, f.hidden, &seed);
+    if (!a->yarn) family_add(&f, "output.weight", BLOCK_Q8_0, f.vocab, f.hidden, &seed);
+    for (int l = 0; l < f.layers; l++) add_layer(&f, a, l, &seed);
+    return f;
+}
+
+static size_t live_bytes;
+static void *counting_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
+    (void)user;
+    live_bytes += new_bytes - old_bytes;
+    if (new_bytes) return realloc(memory, new_bytes);
+    free(memory);
+    return NULL;
+}
+
+static cairn_config small_config(void) {
+    cairn_config c;
+    cairn_config_default(&c);
+    c.backend = CAIRN_BACKEND_CPU, c.log = CAIRN_LOG_OFF;
+    c.threads = 2, c.page_size = 16, c.max_batch = 2, c.prefill_chunk = 128;
+    return c;
+}
+
+/* A model in a runtime of its own; NULL: not, which is said. */
+static cairn_model *load(const cairn_config *c, const char *path) {
+    cairn_runtime *rt;
+    cairn_model *m = NULL;
+    char error[512];
+    if (cairn_open(c, &rt, error, sizeof error)) { tap_ok(false, "%s", error); return NULL; }
+    if (!cairn_load_model(rt, path, &m)) return m;
+    tap_ok(false, "%s", cairn_last_error(rt));
+    cairn_close(rt);
+    return NULL;
+}
+
+static cairn_session *session_of(cairn_model *m) {
+    cairn_session *s = NULL;
+    if (cairn_session_open(m, &s)) tap_note("%s", cairn_last_error(m->runtime));
+    return s;
+}
+
+/* ---- one forward by hand --------------------------------------------------------------------- */
+
+typedef struct seen {
+    float *logits;                /* [COUNT, vocab] */
+    int32_t *chosen[LAYERS];      /* [COUNT, COUNT]: positions of each row, -1 behind the last */
+    uint8_t *keys[LAYERS];        /* [pages] of index keys, in the sequence's order */
+    bool all;                     /* no row was scored */
+} seen;
+
+static void seen_free(seen *x) {
+    free(x->logits);
+    for (int l = 0; l < LAYERS; l++) free(x->chosen[l]), free(x->keys[l]);
+}
+
+/* What a layer chose for the rows, as positions. */
+static void note_layer(const cairn_model *m, int row, int layer, int count, seen *x) {
+    const forward_latent *l = ((const forward_cpu_state *)m->state)->latent;
+    const int32_t *table = tables_row(&m->tables, row);
+    const size_t bytes = pages_plane_bytes(&m->kv, LAYERS + layer);
+    const int size = m->kv.page_size, pages = model_pages_of(count, size);
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < COUNT; i++) {
+            const int32_t slot = i < l->most ? l->tokens[r * l->most + i] : -1;
+            int page = 0;
+            while (slot >= 0 && table[page] != slot / size) page++;
+            x->chosen[layer][r * COUNT + i] = slot < 0 ? -1 : page * size + slot % size;
+        }
+    x->keys[layer] = (uint8_t *)calloc((size_t)pages, bytes);
+    for (int i = 0; i < pages; i++)
+        memcpy(x->keys[layer] + (size_t)i * bytes,
+               (const uint8_t *)m->kv.pages[LAYERS + layer] + (size_t)table[i] * bytes, bytes);
+    x->all = l->all;
+}
+
+/* Tokens [count] from the beginning, in one forward, layer by layer. */
+static bool see(cairn_model *m, const int32_t *ids, int count, forward_kind kind, seen *x) {
+    cairn_session *s = session_of(m);
+    forward_row rows[COUNT];
+    forward_sequence sequence;
+    forward_batch batch;
+    cairn_status status;
+    memset(x, 0, sizeof *x);
+    x->logits = (float *)malloc(sizeof(float) * (size_t)(COUNT * m->shape.vocab));
+    for (int l = 0; l < LAYERS; l++)
+        x->chosen[l] = (int32_t *)malloc(sizeof(int32_t) * COUNT * COUNT);
+    if (!s || state_reserve(&m->states, s->row, 0, count)) return false;
+    memset(&sequence, 0, sizeof sequence);
+    memset(&batch, 0, sizeof batch);
+    sequence.table = s->row, sequence.rows = count;
+    for (int r = 0; r < count; r++)
+        rows[r] = (forward_row){ids[r], r, r, kind, true, NULL};
+    batch.tables = &m->tables, batch.sequence_count = 1, batch.row_count = count;
+    batch.sequences = &sequence, batch.rows = rows, batch.logits = x->logits;
+    state_extend(&m->states, s->row, 0, count);
+    status = m->backend->begin(m, &m->kv, &batch);
+    for (int l = 0; l < LAYERS && !status; l++) {
+        m->backend->advance(m, 1);
+        note_layer(m, s->row, l, count, x);
+    }
+    if (!status) m->backend->advance(m, INT_MAX);
+    else tap_note("%s", cairn_last_error(m->runtime));
+    s->cached = 0;
+    cairn_session_close(s);
+    return !status;
+}
+
+static void golden_ids(int vocab, int32_t *ids) {
+    uint32_t at = 7;
+    for (int i = 0; i < COUNT; i++) {
+        at = (at * 1103515245u + 12345u) & 0x7fffffffu;
+        ids[i] = 1 + (int32_t)((at >> 8) % (uint32_t)(vocab - 1));
+    }
+}
+
+/* ---- goldens --------------------------------------------------------------------------------- */
+
+static uint32_t crc_of(const char *path) {
+    uint32_t crc = 0xffffffffu;
+    FILE *file = fopen(path, "rb");
+    for (int c; file && (c = fgetc(file)) != EOF;) {
+        crc ^= (uint32_t)c;
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
+    }
+    if (file) fclose(file);
+    return ~crc;
+}
+
+static bool same_choice(const json_value *want, const int32_t *got) {
+    int i = 0;
+    for (const json_value *w = want->first; w; w = w->next, i++)
+        if (i == COUNT || got[i] != (int32_t)w->number) return false;
+    return i == COUNT || got[i] == -1;
+}
+
+static void check_golden(const char *name, const seen *x, int vocab, const json_value *golden) {
+    const json_value *row = json_get(golden, "rows")->first, *want = json_get(golden, "logits")->first;
+    const json_value *layer = json_get(golden, "chosen")->first;
+    double worst = 0;
+    for (int l = 0; l < LAYERS; l++, layer = layer->next) {
+        const json_value *choice = layer->first;
+        int wrong = 0;
+        for (row = json_get(golden, "rows")->first; row; row = row->next, choice = choice->next)
+            wrong += !same_choice(choice, x->chosen[l] + (int)row->number * COUNT);
+        tap_ok(!wrong, "%s: layer %d chooses the tokens that transformers' does (%d rows differ)", name,
+               l, wrong);
+    }
+    for (row = json_get(golden, "rows")->first; row; row = row->next, want = want->next) {
+        const float *got = x->logits + (int)row->number * vocab;
+        for (const json_value *w = want->first; w; w = w->next, got++) {
+            double off = fabs((double)*got - w->number) / (1 + fabs(w->number));
+            if (!(off <= worst)) worst = off;
+        }
+    }
+    tap_ok(worst < 5e-3, "%s: logits within %.1e of transformers'", name, worst);
+}
+
+static void test_golden(const animal *a) {
+    char path[64], golden_path[96];
+    family f = make(a);
+    json_value *golden;
+    cairn_config c = small_config();
+    cairn_model *m = NULL;
+    int32_t ids[COUNT];
+    double nll = 0;
+    seen x;
+    snprintf(path, sizeof path, "build/deepseek_%s.gguf", a->name);
+    snprintf(golden_path, sizeof golden_path, "tests/golden/dsa/%s.json", a->name);
+    golden = json_read(golden_path);
+    golden_ids(f.vocab, ids);
+    if (tap_ok(golden && family_write(&f, path) &&
+               crc_of(path) == (uint32_t)json_get(golden, "crc")->number,
+               "%s: the model is the one that transformers ran", a->name) &&
+        (m = load(&c, path)) && see(m, ids, COUNT, FORWARD_PROMPT, &x)) {
+        cairn_eval_args e;
+        check_golden(a->name, &x, f.vocab, golden);
+        seen_free(&x);
+        memset(&e, 0, sizeof e);
+        e.struct_size = sizeof e, e.ids = ids, e.count = COUNT;
+        if (cairn_eval(m, &e, &nll)) tap_note("%s", cairn_last_error(m->runtime));
+        tap_ok(fabs(nll - json_get(golden, "nll")->number) < 2e-3, "%s: nll %.4f is transformers'",
+               a->name, nll);
+    }
+    if (m) cairn_close(m->runtime);
+    json_free(golden);
+    family_free(&f);
+    remove(path);
+}
+
+/* ---- prompts without scores ------------------------------------------------------------------ */
+
+/* A prompt of `count` tokens and as many steps: the same choices, keys and logits, bit for bit. */
+static void check_all(cairn_model *m, const int32_t *ids, int count, bool all) {
+    const int topk = m->shape.latent.topk, vocab = m->shape.vocab;
+    seen prompt, steps;
+    bool same = see(m, ids, count, FORWARD_PROMPT, &prompt) && see(m, ids, count, FORWARD_STEP, &steps);
+    tap_ok(same && prompt.all == all && !steps.all, "a prompt of %d with %d chosen: %s; steps are scored",
+           count, topk, all ? "nothing is scored" : "scored");
+    for (int l = 0; l < LAYERS && same; l++) {
+        const size_t bytes = pages_plane_bytes(&m->kv, LAYERS + l) * (size_t)(count / 16);
+        same = !memcmp(prompt.chosen[l], steps.chosen[l], sizeof(int32_t) * (size_t)(count * COUNT)) &&
+               !memcmp(prompt.keys[l], steps.keys[l], bytes);
+    }
+    same = same && !memcmp(prompt.logits, steps.logits, sizeof(float) * (size_t)(count * vocab));
+    tap_ok(same, "the same choices, index keys and logits");
+    for (int r = 0; r < count && same; r++)
+        for (int i = 0; i < COUNT && r < topk; i++)
+            same &= prompt.chosen[0][r * COUNT + i] == (i <= r ? i : -1);
+    tap_ok(same, "rows of at most %d tokens attend all of them", topk);
+    seen_free(&prompt), seen_free(&steps);
+}
+
+static void test_all(const char *path) {
+    cairn_config c = small_config();
+    cairn_model *m = load(&c, path);
+    int32_t ids[COUNT];
+    if (!m) return;
+    golden_ids(m->shape.vocab, ids);
+    check_all(m, ids, m->shape.latent.topk, true);
+    check_all(m, ids, m->shape.latent.topk + 1, false);
+    cairn_close(m->runtime);
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+enum { GIVEN = 70, MORE = 40 };
+
+/* The ids a session holds after `count` more were generated. */
+static int go_on(cairn_session *s, int count, int32_t *out) {
+    int n = 0;
+    const int32_t *ids;
+    if (cairn_generate(s, "", count, NULL, NULL)) tap_note("%s", engine_base(s)->error);
+    ids = cairn_session_ids(s, &n);
+    memcpy(out, ids, (size_t)n * sizeof *ids);
+    return n;
+}
+
+static void check_same(const int32_t *want, int n, const int32_t *got, int m, const char *what) {
+    tap_ok(m == n && !memcmp(want, got, sizeof *want * (size_t)n), "%s: the same text", what);
+}
+
+/* Forked, rewound, saved and loaded, two at a time. */
+static void check_moves(cairn_model *m, cairn_session *s, const int32_t *want, int n) {
+    int32_t got[256];
+    cairn_session *other = NULL;
+    const int early = GIVEN + (n - GIVEN) / 4, late = GIVEN + (n - GIVEN) / 2;
+    size_t bytes;
+    uint8_t *saved;
+    cairn_session_fork(s, &other);
+    cairn_session_rewind(other, early);
+    cairn_session_rewind(s, late);
+    check_same(want, n, got, go_on(other, n - early, got), "forked and rewound");
+    check_same(want, n, got, go_on(s, n - late, got), "its origin rewound");
+    cairn_session_close(other);
+    other = session_of(m);
+    cairn_session_rewind(s, early);
+    cairn_session_save_memory(s, NULL, 0, &bytes);
+    saved = (uint8_t *)malloc(bytes);
+    tap_ok(!cairn_session_save_memory(s, saved, bytes, &bytes) &&
+               !cairn_session_load_memory(other, saved, bytes),
+           "saved and loaded");
+    check_same(want, n, got, go_on(other, n - early, got), "loaded");
+    free(saved);
+    cairn_session_rewind(s, 21);
+    cairn_append_ids(s, want + 21, GIVEN - 21);
+    check_same(want, n, got, go_on(s, n - GIVEN, got), "rewound into the prompt");
+    cairn_session_close(other);
+}
+
+/* The same text whatever way a session comes to it. */
+static void test_text(const char *path, const char *name) {
+    static const struct { int chunk, part, threads; bool drafts, prefixes; } ways[] = {
+        {128, GIVEN, 1, false, false}, {16, GIVEN, 3, true, false}, {64, 7, 2, true, true}};
+    int32_t want[256], got[256];
+    int n = 0;
+    for (size_t way = 0; way < BASE_COUNT(ways); way++) {
+        cairn_config c = small_config();
+        cairn_model *m;
+        cairn_session *s;
+        cairn_stats stats;
+        c.prefill_chunk = ways[way].chunk, c.threads = ways[way].threads;
+        c.drafter = ways[way].drafts ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
+        c.memory.prefix_cache = ways[way].prefixes;
+        c.topk = 1, c.selection.window = 5; /* of pages: not asked */
+        if (!(m = load(&c, path))) return;
+        if (!way) golden_ids(m->shape.vocab, want);
+        for (int i = 30; i < GIVEN && !way; i++) want[i] = want[i - 8]; /* something to draft */
+        for (int turn = 0; turn < (ways[way].prefixes ? 2 : 1); turn++) {
+            s = session_of(m);
+            for (int i = 0; i < GIVEN; i += ways[way].part)
+                cairn_append_ids(s, want + i, GIVEN - i < ways[way].part ? GIVEN - i : ways[way].part);
+            if (!way) n = go_on(s, MORE, want);
+            if (!way) tap_ok(n > GIVEN + 8, "%s: %d tokens", name, n - GIVEN);
+            else check_same(want, n, got, go_on(s, n - GIVEN, got), turn ? "by held pages" : name);
+            memset(&stats, 0, sizeof stats);
+            stats.struct_size = sizeof stats;
+            cairn_session_stats(s, &stats);
+            tap_ok(stats.token_space == 1 + CAIRN_SPACE_SLOT && stats.pages_read > 0 && stats.pages_read <= stats.pages_held,
+                   "%s: reads %.1f of %.1f pages", name, stats.pages_read, stats.pages_held);
+            if (turn || way == 1) check_moves(m, s, want, n);
+            if (turn + 1 < (ways[way].prefixes ? 2 : 1)) cairn_session_close(s);
+        }
+        cairn_close(m->runtime);
+    }
+}
+
+/* Two sessions in one batch say what each says alone. */
+static void test_batch(const char *path) {
+    cairn_config c = small_config();
+    cairn_model *m = load(&c, path);
+    cairn_session *alone, *two[2];
+    int32_t ids[COUNT], want[2][256], got[256];
+    int n[2];
+    if (!m) return;
+    golden_ids(m->shape.vocab, ids);
+    for (int i = 0; i < 2; i++) {
+        alone = session_of(m);
+        cairn_append_ids(alone, ids + 9 * i, 50 + 20 * i);
+        n[i] = go_on(alone, 20, want[i]);
+        cairn_session_close(alone);
+    }
+    for (int i = 0; i < 2; i++) {
+        cairn_generate_options o;
+        memset(&o, 0, sizeof o);
+        o.struct_size = sizeof o, o.max_tokens = 20;
+        two[i] = session_of(m);
+        cairn_append_ids(two[i], ids + 9 * i, 50 + 20 * i);
+        if (cairn_generate_submit(two[i], "", &o)) tap_note("%s", cairn_last_error(m->runtime));
+    }
+    for (int32_t pending = 1; pending;)
+        if (cairn_step(m, 0, &pending)) break;
+    for (int i = 0; i < 2; i++) {
+        int count;
+        const int32_t *held = cairn_session_ids(two[i], &count);
+        memcpy(got, held, sizeof *got * (size_t)count);
+        check_same(want[i], n[i], got, count, "beside another session");
+    }
+    cairn_close(m->runtime);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+typedef enum hostile_change { KEY, WITHOUT_KEY, WIDTH, ADD, WITHOUT } hostile_change;
+
+typedef struct hostile {
+    hostile_change change;
+    const char *name;
+    int type;
+    double number;
+    cairn_status status;
+    const char *says;
+} hostile;
+
+static const hostile hostiles[] = {
+    {ADD, "blk.1.ffn_gate_inp.weight", 64, 0, CAIRN_UNSUPPORTED,
+     "'blk.1.ffn_gate_inp.weight': a ffn of experts is not supported"},
+    {WITHOUT, "blk.1.indexer.attn_k.weight", 0, 0, CAIRN_UNSUPPORTED,
+     "'blk.1.indexer.attn_k.weight' is missing: a layer that shares the choice of another's indexer"},
+    {WITHOUT, "blk.0.indexer.k_norm.bias", 0, 0, CAIRN_BAD_FILE, "'blk.0.indexer.k_norm.bias' is missing"},
+    {WITHOUT, "blk.0.attn_k_b.weight", 0, 0, CAIRN_BAD_FILE, "'blk.0.attn_k_b.weight' is missing"},
+    {WIDTH, "blk.0.attn_kv_a_norm.weight", 0, -1, CAIRN_BAD_FILE,
+     "'blk.0.attn_kv_a_norm.weight' is [1, 511]"},
+    {ADD, "blk.0.attn_kv_b.weight", 512, 0, CAIRN_UNSUPPORTED, "'blk.0.attn_kv_b.weight'"},
+    {KEY, "attention.kv_lora_rank", 4, 256, CAIRN_UNSUPPORTED, "attention.kv_lora_rank' is 256; 512"},
+    {KEY, "attention.head_count_kv", 4, 4, CAIRN_UNSUPPORTED, "attention.head_count_kv' is 4; 1 is"},
+    {KEY, "rope.dimension_count", 4, 32, CAIRN_UNSUPPORTED, "rope.dimension_count' is 32; 64"},
+    {KEY, "attention.indexer.key_length", 4, 64, CAIRN_UNSUPPORTED, "indexer.key_length' is 64; 128"},
+    {KEY, "attention.indexer.head_count", 4, 12, CAIRN_UNSUPPORTED, "an indexer of 12"},
+    {KEY, "attention.indexer.head_count", 4, 16, CAIRN_BAD_FILE, "indexer.attn_q_b.weight' is [1024"},
+    {KEY, "attention.indexer.top_k", 4, 0, CAIRN_BAD_FILE, "attention.indexer.top_k' is 0"},
+    {WITHOUT_KEY, "attention.indexer.top_k", 0, 0, CAIRN_BAD_FILE, "attention.indexer.top_k"},
+    {KEY, "attention.key_length_mla", 4, 64, CAIRN_UNSUPPORTED, "keys of 64"},
+    {KEY, "attention.value_length_mla", 4, 5000, CAIRN_UNSUPPORTED, "values of 5000"},
+    {KEY, "attention.q_lora_rank", 4, 1 << 24, CAIRN_BAD_FILE, "attn_q_a.weight' is [48, 64]"},
+    {KEY, "rope.scaling.yarn_log_multiplier", 6, -1, CAIRN_BAD_FILE, "yarn_log_multiplier' is -1"},
+    {KEY, "rope.scaling.yarn_log_multiplier", 6, NAN, CAIRN_BAD_FILE, "yarn_log_multiplier' is"},
+};
+
+static void spoil(family *f, const hostile *h) {
+    const double zeros[512] = {0};
+    family_tensor *t = f->tensors;
+    if (h->change == KEY) family_put(f, h->name, h->type, h->number, NULL);
+    if (h->change == ADD) family_vector(f, h->name, zeros, h->type);
+    for (int i = 0; i < f->key_count && h->change == WITHOUT_KEY; i++)
+        if (!strcmp(f->keys[i].name, h->name)) f->keys[i] = f->keys[--f->key_count];
+    if (h->change != WITHOUT && h->change != WIDTH) return;
+    while (strcmp(t->name, h->name)) t++;
+    if (h->change == WIDTH) {
+        t->columns += (int)h->number;
+        t->bytes = (size_t)t->columns * 4;
+        return;
+    }
+    free(t->data), free(t->values);
+    *t = f->tensors[--f->count];
+}
+
+static void test_hostile(const hostile *h) {
+    const char *path = "build/deepseek_hostile.gguf";
+    family f = make(&zoo[0]);
+    cairn_config c = small_config();
+    cairn_runtime *rt = NULL;
+    cairn_model *m = NULL;
+    cairn_status status;
+    char error[256];
+    bool says;
+    c.threads = 1, c.allocator.realloc = counting_realloc;
+    spoil(&f, h);
+    family_write(&f, path);
+    live_bytes = 0;
+    if (cairn_open(&c, &rt, error, sizeof error)) { tap_ok(false, "%s", error); return; }
+    status = cairn_load_model(rt, path, &m);
+    says = strstr(cairn_last_error(rt), h->says) != NULL;
+    tap_ok(status == h->status && says && !m, "%s: %s", h->name, h->says);
+    if (status != h->status || !says) tap_note("%d: %s", (int)status, cairn_last_error(rt));
+    cairn_close(rt);
+    tap_ok(live_bytes == 0, "nothing is left allocated");
+    family_free(&f);
+    remove(path);
+}
+
+/* What an estimate says is what loading takes; pages hold 576 f16 and an index key a token. */
+static void test_memory(const char *path) {
+    cairn_config c = small_config();
+    cairn_memory_estimate e;
+    cairn_model *m;
+    cairn_model_properties p;
+    char error[512] = "";
+    memset(&e, 0, sizeof e), memset(&p, 0, sizeof p);
+    e.struct_size = sizeof e, p.struct_size = sizeof p;
+    tap_ok(!cairn_estimate(&c, path, &e, error, sizeof error), "an estimate%s", error);
+    if (!(m = load(&c, path))) return;
+    cairn_model_info(m, &p);
+    tap_ok(p.pages == e.pages && p.kv_bytes == e.kv_bytes && p.scratch_bytes == e.scratch_bytes &&
+               p.kv_bytes == (uint64_t)p.pages * LAYERS * 16 * (576 * 2 + 132),
+           "the estimate is what the cache and the scratch take");
+    tap_ok(m->runtime->device.live_bytes == e.live_bytes, "%llu bytes of %llu",
+           (unsigned long long)m->runtime->device.live_bytes, (unsigned long long)e.live_bytes);
+    cairn_close(m->runtime);
+}
+
+static int allocations_left;
+static void *failing_realloc(void *user, void *memory, size_t old_bytes, size_t new_bytes) {
+    if (new_bytes && allocations_left-- == 0) return NULL;
+    return counting_realloc(user, memory, old_bytes, new_bytes);
+}
+
+/* Each allocation of a load and of a session's first words fails once: a status, and nothing stays. */
+static void test_no_memory(const char *path) {
+    int left = 0, wrong = 0;
+    for (bool done = false; !done && left < 2000; left += 1 + left / 16) {
+        const int32_t ids[] = {5, 6, 7, 8};
+        cairn_config c = small_config();
+        cairn_runtime *rt = NULL;
+        cairn_model *m = NULL;
+        cairn_session *s = NULL;
+        cairn_status status;
+        char error[512];
+        c.threads = 1, c.allocator.realloc = failing_realloc, c.max_seq_len = 64;
+        live_bytes = 0, allocations_left = INT_MAX;
+        if (cairn_open(&c, &rt, error, sizeof error)) { tap_ok(false, "%s", error); return; }
+        allocations_left = left;
+        if (!(status = cairn_load_model(rt, path, &m)) && !(status = cairn_session_open(m, &s)))
+            status = cairn_append_ids(s, ids, 4);
+        done = allocations_left >= 0;
+        wrong += done ? status != CAIRN_OK : status && status != CAIRN_OUT_OF_MEMORY;
+        cairn_close(rt);
+        wrong += live_bytes != 0;
+    }
+    tap_ok(!wrong && left < 2000, "without memory a status, and nothing left (%d allocations)", left);
+}
+
+/* The GPU has no code for them and says so. */
+static void test_refused(const char *path) {
+    cairn_config c = small_config();
+    cairn_runtime *rt;
+    cairn_model *m = NULL;
+    c.backend = CAIRN_BACKEND_CUDA;
+    if (!(rt = open_runtime_on(&c, "attention by latents"))) return;
+    tap_ok(cairn_load_model(rt, path, &m) == CAIRN_UNSUPPORTED &&
+               strstr(cairn_last_error(rt), "(MLA) is not supported on the GPU"),
+           "%s", cairn_last_error(rt));
+    cairn_close(rt);
+}
+
+static int write_zoo(const char *folder) {
+    char path[256];
+    bool fine = true;
+    os_make_path(folder);
+    for (int i = 0; i < FEW; i++) {
+        family f = make(&zoo[i]);
+        snprintf(path, sizeof path, "%s/%s.gguf", folder, zoo[i].name);
+        fine &= family_write(&f, path);
+        family_free(&f);
+    }
+    return !fine;
+}
+
+int main(int count, char **words) {
+    const char *path = "build/deepseek_text.gguf";
+    if (count > 1) return write_zoo(words[1]);
+    os_make_path("build");
+    forward_scores = 4096; /* of 16 rows at a time */
+    for (int i = 0; i < FEW; i++) test_golden(&zoo[i]);
+    for (size_t i = 0; i < BASE_COUNT(zoo); i += 3) { /* of each family */
+        family f = make(&zoo[i]);
+        family_write(&f, path);
+        test_text(path, zoo[i].name);
+        test_batch(path);
+        if (!i) test_all(path), test_memory(path), test_no_memory(path), test_refused(path);
+        family_free(&f);
+    }
+    remove(path);
+    for (size_t i = 0; i < BASE_COUNT(hostiles); i++) test_hostile(&hostiles[i]);
+    return tap_done();
+}
