@@ -107,10 +107,24 @@ template <int count> CAIRN_INLINE void wgmma_hold(float *d) {
                      : CAIRN_D16(0), CAIRN_D16(16)                                              \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));     \
     }
+#define CAIRN_WGMMA_128(name, shape, last)                                                      \
+    CAIRN_INLINE void name(float *d, const uint32_t *a, uint64_t b, bool adds) {                \
+        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %69, 0;"                             \
+                     " wgmma.mma_async.sync.aligned." shape                                     \
+                     " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20," \
+                     "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38," \
+                     "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
+                     "%57,%58,%59,%60,%61,%62,%63},"                                            \
+                     " {%64,%65,%66,%67}, %68, adds, 1, 1" last "; }"                           \
+                     : CAIRN_D16(0), CAIRN_D16(16), CAIRN_D16(32), CAIRN_D16(48)                \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));     \
+    }
 CAIRN_WGMMA_32(wgmma_f16_32, "m64n32k16.f32.f16.f16", ", 0")
 CAIRN_WGMMA_64(wgmma_f16_64, "m64n64k16.f32.f16.f16", ", 0")
+CAIRN_WGMMA_128(wgmma_f16_128, "m64n128k16.f32.f16.f16", ", 0")
 CAIRN_WGMMA_32(wgmma_e4m3_32, "m64n32k32.f32.e4m3.e4m3", "")
 CAIRN_WGMMA_64(wgmma_e4m3_64, "m64n64k32.f32.e4m3.e4m3", "")
+#undef CAIRN_WGMMA_128
 #undef CAIRN_WGMMA_64
 #undef CAIRN_WGMMA_32
 #undef CAIRN_D16

@@ -27,7 +27,7 @@ CAIRN_INLINE void low_values(const step_params &p, int row, int which, const ste
     for (int k = warp_id(); k < pair.rank; k += 4) {
         const float *a = pair.a + (int64_t)k * inputs;
         float sum = 0.0f;
-        for (int i = lane_id(); i < inputs; i += WARP) sum = fma_f32(a[i], f16_to_f32(f16{x[i]}), sum);
+        for (int i = lane_id(); i < inputs; i += WARP) sum = fma_f32(a[i], f16_to_f32(f16{x[input_at(i)]}), sum);
         sum = warp_sum(sum) * factor;
         if (lane_id() == 0) low[k] = sum;
     }

@@ -45,7 +45,7 @@ CAIRN_KERNEL(step_conv, 128, 1, step_params) {
             sum = fma_f32(p.taps[c * TAPS + j], x, sum);
         }
         uint16_t *to = (uint16_t *)(region(p, 0, 0) + ATTENDED_AT);
-        to[(int64_t)r * HIDDEN + c] =
+        to[(int64_t)r * HIDDEN + input_at(c)] =
             (uint16_t)pack_f16x2(sum * mixed[(int64_t)r * MIXED + HIDDEN], 0.0f);
     }
     const bool pushed_out = r + RING < rows && firsts[r + RING] == first;

@@ -135,7 +135,7 @@ CAIRN_KERNEL(step_gather, 128, 1, step_params) {
         const uint32_t two =
             pack_f16x2(x[k] * factor * norm[k], x[k + 1] * factor * norm[k + 1]);
         for (int i = 0; i < USED; i++)
-            *(uint32_t *)(region(p, 0, 0) + ROUTED_AT + ((int64_t)places[i] * HIDDEN + k) * 2) = two;
+            *(uint32_t *)(region(p, 0, 0) + ROUTED_AT + ((int64_t)places[i] * HIDDEN + input_at(k)) * 2) = two;
     }
 }
 

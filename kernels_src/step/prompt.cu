@@ -6,8 +6,9 @@
  *   prompt_gate_up   ffn = silu(normed Wgate) * normed Wup
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
- * Grids, 128 threads: (ceil(16-row tiles of W / 4), ceil(rows / 64)).
- * Shared memory: 2 x 64 x 320 bytes. Sync: one block_sync a tile of 128 inputs.
+ * Grids, CAIRN_PROMPT_WARPS warps: (ceil(rows / tokens of a block), ceil(16-row tiles of W / those
+ * of a block)), step/prompt.cuh. Shared memory: 2 x 256 bytes a token of a block, with wgmma 4 x 256.
+ * Sync: one block_sync a step of 128 inputs.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -78,28 +79,19 @@ CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32
     }
 }
 
-/* Tile `tile` of the part of q, k and v that begins with `from`, whose format is FORMAT. */
+/* Of the part of q, k and v that tiles [from, end) are, whose format is FORMAT. */
 template <int FORMAT>
-CAIRN_INLINE void product_qkv(const step_params &p, int tile, int from, int64_t at, int first,
+CAIRN_INLINE void product_qkv(const step_params &p, int from, int end, int64_t at, int first,
                               int rows, tile_sums &sum) {
-    product<FORMAT, HIDDEN>(
-        p.qkv + at + (int64_t)(min_of(tile, QKV / 16 - 1) - from) * tile_bytes<FORMAT, HIDDEN>(),
-        buffer(p, NORMED_AT), first, rows, shared_base(), sum);
+    product<FORMAT, HIDDEN>(p.qkv + at - from * tile_bytes<FORMAT, HIDDEN>(), end,
+                            buffer(p, NORMED_AT), first, rows, shared_base(), sum);
 }
 
 #if CAIRN_PRODUCTS & 1
-CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
-    constexpr int TILES = QKV / 16;
-    int tile = block_id() * 4 + warp_id(), first = block_id_y() * TILE_ROWS;
-    int rows = p.input[STEP_ROWS];
-    tile_sums sum = {};
-    /* A head is at least four tiles: a block's are of one part. */
-    if (!QKV_MIXED || tile < K_TILE) product_qkv<PACK_Q>(p, tile, 0, 0, first, rows, sum);
-    else if (tile < V_TILE) product_qkv<PACK_K>(p, tile, K_TILE, K_AT, first, rows, sum);
-    else product_qkv<PACK_V>(p, tile, V_TILE, V_AT, first, rows, sum);
-    block_sync(); /* of the inputs in shared memory no one needs any more */
-    if (tile >= TILES) return;
-    float *mine = (float *)shared_base() + warp_id() * TILE_ROWS * OUT_STRIDE;
+/* A tile's outputs by the block's tokens, through the warp's part of shared memory. */
+CAIRN_INLINE void place_tile(const step_params &p, int tile, const float (*sum)[4], int first,
+                             int rows) {
+    float *mine = (float *)shared_base() + warp_id() * TOKENS * OUT_STRIDE;
     each_output(sum, 0, [&](int row, int g, float low, float high) {
         mine[row * OUT_STRIDE + g] = low, mine[row * OUT_STRIDE + 8 + g] = high;
     });
@@ -107,7 +99,7 @@ CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
     const int head = tile * 16 / HEAD_DIM, row = lane_id() / 8, pair = lane_id() % 8 * 2;
     const int d = tile * 16 % HEAD_DIM + pair;
 #pragma unroll 2
-    for (int r = row; r < min_of(TILE_ROWS, rows - first); r += WARP / 8) {
+    for (int r = row; r < min_of(TOKENS, rows - first); r += WARP / 8) {
         f32x2 y = *(const f32x2 *)(mine + r * OUT_STRIDE + pair);
         if constexpr (ADAPTERS) {
             y.x = adapted_qkv(p, y.x, first + r, tile * 16 + pair);
@@ -115,65 +107,94 @@ CAIRN_KERNEL(prompt_qkv, 128, 1, step_params) {
         }
         place_pair(p, first + r, head, d, y);
     }
+    warp_sync();
+}
+
+CAIRN_KERNEL(prompt_qkv, PROMPT_THREADS, 1, step_params) {
+    constexpr int TILES = QKV / 16;
+    static_assert(!QKV_MIXED || (K_TILE % BLOCK_TILES == 0 && V_TILE % BLOCK_TILES == 0),
+                  "prompt_qkv: a block's tiles are of one part");
+    const int tile = tile_of(0), first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
+    tile_sums sum = {};
+    if (!QKV_MIXED) product_qkv<PACK_Q>(p, 0, TILES, 0, first, rows, sum);
+    else if (tile < K_TILE) product_qkv<PACK_Q>(p, 0, K_TILE, 0, first, rows, sum);
+    else if (tile < V_TILE) product_qkv<PACK_K>(p, K_TILE, V_TILE, K_AT, first, rows, sum);
+    else product_qkv<PACK_V>(p, V_TILE, TILES, V_AT, first, rows, sum);
+    block_sync(); /* of the inputs in shared memory no one needs any more */
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        if (tile_of(e) < TILES) place_tile(p, tile_of(e), sum.at[e], first, rows);
 }
 #endif
 
 #if CAIRN_PRODUCTS & 32
-CAIRN_KERNEL(prompt_conv_in, 128, 1, step_params) {
+CAIRN_KERNEL(prompt_conv_in, PROMPT_THREADS, 1, step_params) {
     constexpr int TILES = 3 * HIDDEN / 16;
-    int tile = block_id() * 4 + warp_id(), first = block_id_y() * TILE_ROWS;
-    int rows = p.input[STEP_ROWS];
+    const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
     tile_sums sum = {};
-    product<CAIRN_PACK_CONV_IN, HIDDEN>(
-        p.qkv + (int64_t)min_of(tile, TILES - 1) * tile_bytes<CAIRN_PACK_CONV_IN, HIDDEN>(),
-        buffer(p, NORMED_AT), first, rows, shared_base(), sum);
-    if (tile >= TILES) return;
-    each_output(sum, first, [&](int row, int g, float low, float high) {
-        if (row >= rows) return;
-        float *to = (float *)buffer(p, SUMMED_AT) + (int64_t)row * (3 * HIDDEN) + tile * 16 + g;
-        to[0] = low, to[8] = high;
-    });
+    product<CAIRN_PACK_CONV_IN, HIDDEN>(p.qkv, TILES, buffer(p, NORMED_AT), first, rows,
+                                        shared_base(), sum);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int tile = tile_of(e);
+        if (tile >= TILES) return;
+        each_output(sum.at[e], first, [&](int row, int g, float low, float high) {
+            if (row >= rows) return;
+            float *to = (float *)buffer(p, SUMMED_AT) + (int64_t)row * (3 * HIDDEN) + tile * 16 + g;
+            to[0] = low, to[8] = high;
+        });
+    }
 }
 #endif
 
-/* The tile of gates and ups, of the inputs at `from`: gated, to `to`. */
+constexpr int FFN_PITCH = PROMPT_WARPS * 16 + 16; /* bytes from a token's outputs to the next's */
+
+/* The block's tiles of gates and ups at `weights`, of the inputs at `from`: gated, to `to`. */
 template <int FORMAT>
-CAIRN_INLINE void product_gated(const step_params &p, int64_t before, const uint8_t *from,
+CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, const uint8_t *from,
                                 uint8_t *to, int first, int rows) {
-    constexpr int TILES = FFN / 8;
-    int tile = block_id() * 4 + warp_id();
     tile_sums sum = {};
-    product<FORMAT, HIDDEN>(
-        p.gate_up + (before + min_of(tile, TILES - 1)) * tile_bytes<FORMAT, HIDDEN>(), from, first,
-        rows, shared_base(), sum);
-    if (tile >= TILES) return;
-    each_output(sum, first, [&](int row, int g, float gate, float up) {
-        if constexpr (ADAPTERS)
-            if (row < rows) {
-                gate = adapted(p, gate, row, STEP_LOW_GATE, 0, tile * 8 + g);
-                up = adapted(p, up, row, STEP_LOW_UP, 1, tile * 8 + g);
-            }
-        float v = gated(gate, up), next = shuffle_xor(v, 4);
-        if (row >= rows || g % 2 != 0) return;
-        int64_t at = (int64_t)row * FFN + tile * 8 + g;
-        *(uint32_t *)(to + at * 2) = pack_f16x2(v, next);
-    });
+    product<FORMAT, HIDDEN>(weights, FFN / 8, from, first, rows, shared_base(), sum);
+    block_sync(); /* of the inputs in shared memory no one needs any more */
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+        each_output(sum.at[e], 0, [&](int row, int g, float gate, float up) {
+            const int n = tile_of(e) * 8 + g;
+            if constexpr (ADAPTERS)
+                if (first + row < rows && n < FFN) {
+                    gate = adapted(p, gate, first + row, STEP_LOW_GATE, 0, n);
+                    up = adapted(p, up, first + row, STEP_LOW_UP, 1, n);
+                }
+            float v = gated(gate, up), next = shuffle_xor(v, 4);
+            if (g % 2 == 0)
+                *(uint32_t *)(shared_base() + (e * TOKENS + row) * FFN_PITCH +
+                              operand_at(warp_id() * 8 + g) * 2) = pack_f16x2(v, next);
+        });
+    block_sync();
+    for (int i = thread_id(); i < EACH * TOKENS * PROMPT_WARPS; i += PROMPT_THREADS) {
+        const int place = i / PROMPT_WARPS, piece = i % PROMPT_WARPS, row = first + place % TOKENS;
+        const int k = ((block_id_y() * EACH + place / TOKENS) * PROMPT_WARPS + piece) * 8;
+        if (row < rows && k < FFN)
+            *(u32x4 *)(to + ((int64_t)row * FFN + k) * 2) =
+                *(const u32x4 *)(shared_base() + place * FFN_PITCH + piece * 16);
+    }
 }
 
 #if CAIRN_PRODUCTS & 4
-CAIRN_KERNEL(prompt_gate_up, 128, 1, step_params) {
-    product_gated<CAIRN_PACK_GATE_UP>(p, 0, buffer(p, NORMED_AT), buffer(p, FFN_AT),
-                                      block_id_y() * TILE_ROWS, p.input[STEP_ROWS]);
+CAIRN_KERNEL(prompt_gate_up, PROMPT_THREADS, 1, step_params) {
+    product_gated<CAIRN_PACK_GATE_UP>(p, p.gate_up, buffer(p, NORMED_AT), buffer(p, FFN_AT),
+                                      block_id() * TOKENS, p.input[STEP_ROWS]);
 }
 #endif
 
 #if CAIRN_PRODUCTS & 128
-CAIRN_KERNEL(prompt_expert_up, 128, 1, step_params) {
+CAIRN_KERNEL(prompt_expert_up, PROMPT_THREADS, 1, step_params) {
+    constexpr int FORMAT = CAIRN_PACK_EXPERT_UP;
     expert_window window;
     start_input();
-    if (!find_window(p, block_id_y(), window)) return;
-    product_gated<CAIRN_PACK_EXPERT_UP>(p, (int64_t)window.expert * (FFN / 8), buffer(p, ROUTED_AT),
-                                        buffer(p, EXPERT_FFN_AT), window.first,
-                                        window.first + window.count);
+    if (!find_window(p, block_id(), window)) return;
+    product_gated<FORMAT>(
+        p, p.gate_up + (int64_t)window.expert * (FFN / 8) * tile_bytes<FORMAT, HIDDEN>(),
+        buffer(p, ROUTED_AT), buffer(p, EXPERT_FFN_AT), window.first, window.first + window.count);
 }
 #endif

@@ -1,96 +1,173 @@
-/* What the kernels of a prompt share: their buffers, and the product of 16 output rows with 64
- * tokens, straight from packed weights.
+/* What the kernels of a prompt share: their buffers, and the product of a block's output rows with
+ * its tokens, straight from packed weights.
  *
- * Buffers: one region of the exchange (step/step.cuh) up to the chunks' sums. */
+ * Buffers: one region of the exchange (step/step.cuh) up to the chunks' sums. What products read
+ * there (NORMED_AT, ATTENDED_AT, FFN_AT) lies in the order of operand_at.
+ * Constants: CAIRN_PROMPT_WARPS, CAIRN_PROMPT_EACH, CAIRN_PROMPT_TOKENS: of a block of a product
+ * its warps (4 or 8), the tiles of 16 outputs that each has, its tokens (64 or 128). */
 #ifndef CAIRN_PROMPT_CUH
 #define CAIRN_PROMPT_CUH
 
 #include "step/stages.cuh"
 
+#ifndef CAIRN_PROMPT_WARPS
+#define CAIRN_PROMPT_WARPS 4
+#define CAIRN_PROMPT_EACH 1
+#define CAIRN_PROMPT_TOKENS 64
+#endif
+
 constexpr int64_t NORMED_AT = HIDDEN_AT;
 
-constexpr int TILE_ROWS = 64;                       /* tokens of a block */
-constexpr int STEP_UNITS = 4, STEP_INPUTS = 128;    /* inputs of one step of a product */
-constexpr int ROW_BYTES = STEP_INPUTS * 2 + 64;     /* two rows end up 64 bytes apart in banks */
+constexpr int TILE_ROWS = 64; /* tokens of a block of attention */
+constexpr int PROMPT_WARPS = CAIRN_PROMPT_WARPS, PROMPT_THREADS = PROMPT_WARPS * WARP;
+constexpr int EACH = CAIRN_PROMPT_EACH, TOKENS = CAIRN_PROMPT_TOKENS;
+constexpr int BLOCK_TILES = PROMPT_WARPS * EACH;
+constexpr int STEP_UNITS = 4, STEP_INPUTS = 128;  /* inputs of one step of a product */
+constexpr int STEP_BYTES = TOKENS * STEP_INPUTS * 2;
+constexpr int PIECES_BYTES = STEP_INPUTS / 8 * 128; /* of eight tokens */
+constexpr int STEP_BUFFERS = CAIRN_WGMMA ? 4 : 2, STEPS_AHEAD = STEP_BUFFERS / 2;
 
 CAIRN_INLINE uint8_t *buffer(const step_params &p, int64_t at) { return region(p, 0, 0) + at; }
 
-/* sum[n] = 16 outputs of tile x tokens 8n.. of the block's 64. */
+/* The block's tiles: the warps' first ones, then their second ones. */
+CAIRN_INLINE int tile_of(int each) {
+    return (block_id_y() * EACH + each) * PROMPT_WARPS + warp_id();
+}
+
+/* at[e][n] = 16 outputs of tile_of(e) x tokens 8n.. of the block's. */
 struct tile_sums {
-    float at[TILE_ROWS / 8][4];
+    float at[EACH][TOKENS / 8][4];
 };
 
-/* Starts the copy of inputs [step STEP_INPUTS, ...) of the block's rows; zeros beyond the ends. */
+/* Starts the copy of inputs [step STEP_INPUTS, ...) of the block's rows; zeros beyond the ends. In
+ * shared memory they lie in pieces of eight tokens by eight inputs, a token's 16 bytes behind the
+ * other's, those of the same tokens together: as wgmma reads them, and ldmatrix without conflicts. */
 template <int INPUTS>
 CAIRN_INLINE void fetch_inputs(const uint8_t *from, int first, int rows, int step,
                                unsigned char *memory) {
-    constexpr int PER_ROW = STEP_INPUTS / 8;
-    shared_addr to(memory + step % 2 * TILE_ROWS * ROW_BYTES);
-    for (int i = thread_id(); i < TILE_ROWS * PER_ROW; i += 128) {
-        int row = i / PER_ROW, k = step * STEP_INPUTS + i % PER_ROW * 8;
-        bool valid = first + row < rows && k < INPUTS;
-        int64_t at = valid ? (int64_t)(first + row) * INPUTS + k : 0;
-        copy_async16(to + (uint32_t)(row * ROW_BYTES + i % PER_ROW * 16), from + at * 2, valid);
-    }
-    copy_async_commit();
-}
-
-template <int FORMAT, int INPUTS>
-CAIRN_INLINE void load_units(packed<FORMAT> *raw, const uint8_t *tile, int step) {
+    constexpr int AT_ONCE = PROMPT_THREADS / 128 * 8; /* tokens */
+    const int i = thread_id(), row = first + i / 128 * 8 + i % 8;
+    const int k = step * STEP_INPUTS + i % 128 / 8 * 8;
+    const uint8_t *source = from + ((int64_t)row * INPUTS + k) * 2;
+    shared_addr to = shared_addr(memory + step % STEP_BUFFERS * STEP_BYTES) + (uint32_t)(i * 16);
 #pragma unroll
-    for (int u = 0; u < STEP_UNITS; u++) {
-        int unit = min_of(step * STEP_UNITS + u, INPUTS / 32 - 1);
-        raw[u].template load<packed_group<FORMAT, INPUTS>()>(tile, unit);
+    for (int n = 0; n < TOKENS; n += AT_ONCE) {
+        bool valid = row + n < rows && k < INPUTS;
+        copy_async16(to + (uint32_t)(n / 8 * PIECES_BYTES),
+                     valid ? source + (int64_t)n * INPUTS * 2 : from, valid);
     }
 }
 
-/* One warp's tile of 16 outputs by the block's 64 tokens. */
-template <int FORMAT, int INPUTS>
-CAIRN_INLINE void product(const uint8_t *tile, const uint8_t *inputs, int first, int rows,
-                          unsigned char *memory, tile_sums &sum) {
-    constexpr int STEPS = ceil_div(INPUTS, STEP_INPUTS);
-    const int g = lane_id() / 4, t = lane_id() % 4;
-    packed<FORMAT> raw[STEP_UNITS];
-    load_units<FORMAT, INPUTS>(raw, tile, 0);
-    start_input();
-    fetch_inputs<INPUTS>(inputs, first, rows, 0, memory);
-    for (int step = 0; step < STEPS; step++) {
-        packed<FORMAT> now[STEP_UNITS];
+/* sum += COUNT units of the step: raw[e][u] times the tokens at `from`; then calls next(e, u), which
+ * may load that unit of another step. */
+#if CAIRN_WGMMA
+CAIRN_INLINE void multiply_tokens(float (*sum)[4], const uint32_t *a, uint64_t b) {
+    if constexpr (TOKENS == 128) wgmma_f16_128(sum[0], a, b, true);
+    else wgmma_f16_64(sum[0], a, b, true);
+}
+
+template <int COUNT, int FORMAT, class Next>
+CAIRN_INLINE void multiply_step(packed<FORMAT> (*raw)[STEP_UNITS], shared_addr from, tile_sums &sum,
+                                Next next) {
+    uint32_t a[2][8];
+    const uint64_t b = wgmma_matrix(from, 128, PIECES_BYTES);
 #pragma unroll
-        for (int u = 0; u < STEP_UNITS; u++) now[u] = raw[u];
-        copy_async_wait<0>();
-        block_sync();
-        if (step + 1 < STEPS) {
-            fetch_inputs<INPUTS>(inputs, first, rows, step + 1, memory);
-            load_units<FORMAT, INPUTS>(raw, tile, step + 1);
-        }
-        const unsigned char *from = memory + step % 2 * TILE_ROWS * ROW_BYTES;
+    for (int i = 0; i < COUNT * EACH; i++) {
+        const int u = i / EACH, e = i % EACH;
+        wgmma_wait<1>(); /* the products of the operands before the last */
+        raw[e][u].expand(a[i % 2]);
+        next(e, u);
+        wgmma_fence();
+        multiply_tokens(sum.at[e], a[i % 2], b + (uint64_t)(u * 4 * 128 / 16));
+        multiply_tokens(sum.at[e], a[i % 2] + 4, b + (uint64_t)((u * 4 + 2) * 128 / 16));
+        wgmma_commit();
+    }
+}
+
+CAIRN_INLINE void end_sums(tile_sums &sum) {
+    wgmma_wait<0>();
 #pragma unroll
-        for (int u = 0; u < STEP_UNITS; u++) {
-            if (INPUTS % STEP_INPUTS != 0 && step * STEP_UNITS + u >= INPUTS / 32) break;
-            uint32_t a[8];
-            now[u].expand(a);
+    for (int e = 0; e < EACH; e++) wgmma_hold<TOKENS / 2>(sum.at[e][0]);
+}
+#else
+CAIRN_INLINE void fence_async() {}
+
+template <int COUNT, int FORMAT, class Next>
+CAIRN_INLINE void multiply_step(packed<FORMAT> (*raw)[STEP_UNITS], shared_addr from, tile_sums &sum,
+                                Next next) {
+    const shared_addr mine = from + (uint32_t)(lane_id() * 16);
 #pragma unroll
-            for (int n = 0; n < TILE_ROWS / 8; n++) {
-                u32x4 b = *(const u32x4 *)(from + (n * 8 + g) * ROW_BYTES + u * 64 + t * 16);
-                uint32_t low[2] = {b.x, b.y}, high[2] = {b.z, b.w};
-                mma_f16(sum.at[n], a, low);
-                mma_f16(sum.at[n], a + 4, high);
+    for (int u = 0; u < COUNT; u++) {
+        uint32_t a[EACH][8];
+#pragma unroll
+        for (int e = 0; e < EACH; e++) raw[e][u].expand(a[e]), next(e, u);
+#pragma unroll
+        for (int n = 0; n < TOKENS / 8; n++) {
+            uint32_t b[4];
+            load_matrix_x4(b, mine + (uint32_t)(n * PIECES_BYTES + u * 512));
+#pragma unroll
+            for (int e = 0; e < EACH; e++) {
+                mma_f16(sum.at[e][n], a[e], b);
+                mma_f16(sum.at[e][n], a[e] + 4, b + 2);
             }
         }
     }
 }
 
+CAIRN_INLINE void end_sums(tile_sums &) {}
+#endif
+
+/* The warps' tiles of 16 outputs, of `tiles` at `weights` (further ones repeat the last), by the
+ * block's tokens, added up in the inputs' order. All warps; sum is zero before. */
+template <int FORMAT, int INPUTS>
+CAIRN_INLINE void product(const uint8_t *weights, int tiles, const uint8_t *inputs, int first,
+                          int rows, unsigned char *memory, tile_sums &sum) {
+    constexpr int UNITS = INPUTS / 32, WHOLE = UNITS / STEP_UNITS, REST = UNITS % STEP_UNITS;
+    packed<FORMAT> raw[EACH][STEP_UNITS];
+    const uint8_t *tile[EACH] = {};
+    int step = 0;
+    const auto load = [&](int e, int unit) {
+        raw[e][unit % STEP_UNITS].template load<packed_group<FORMAT, INPUTS>()>(
+            tile[e], min_of(unit, UNITS - 1));
+    };
+    const auto next = [&](int e, int u) { load(e, (step + 1) * STEP_UNITS + u); };
+    const auto fetch = [&](int ahead) {
+        if (step + ahead < WHOLE + (REST > 0))
+            fetch_inputs<INPUTS>(inputs, first, rows, step + ahead, memory);
+        copy_async_commit();
+    };
+    const auto arrive = [&]() {
+        copy_async_wait<STEPS_AHEAD - 1>();
+        fence_async();
+        block_sync();
+        fetch(STEPS_AHEAD);
+        return shared_addr(memory + step % STEP_BUFFERS * STEP_BYTES);
+    };
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        tile[e] = weights + (int64_t)min_of(tile_of(e), tiles - 1) * tile_bytes<FORMAT, INPUTS>();
+#pragma unroll
+        for (int u = 0; u < STEP_UNITS; u++) load(e, u);
+    }
+    start_input();
+#pragma unroll
+    for (int ahead = 0; ahead < STEPS_AHEAD; ahead++) fetch(ahead);
+#pragma unroll 1
+    for (; step < WHOLE; step++) multiply_step<STEP_UNITS>(raw, arrive(), sum, next);
+    if constexpr (REST > 0) multiply_step<REST>(raw, arrive(), sum, [](int, int) {});
+    end_sums(sum);
+}
+
 /* Calls out(row, row of the tile, column: 0 or 1 of value pairs) for the lane's values, whole
  * warps. */
 template <class Out>
-CAIRN_INLINE void each_output(const tile_sums &sum, int first, Out out) {
+CAIRN_INLINE void each_output(const float (*sum)[4], int first, Out out) {
     int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
-    for (int n = 0; n < TILE_ROWS / 8; n++)
+    for (int n = 0; n < TOKENS / 8; n++)
 #pragma unroll
         for (int c = 0; c < 2; c++)
-            out(first + n * 8 + 2 * t + c, g, sum.at[n][c], sum.at[n][2 + c]);
+            out(first + n * 8 + 2 * t + c, g, sum[n][c], sum[n][2 + c]);
 }
 
 #endif

@@ -146,10 +146,10 @@ CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
         if (row + half * 8 >= rows) continue;
         float factor = 1.0f / r.total[half];
         uint8_t *to = buffer(p, ATTENDED_AT) +
-                      ((int64_t)(row + half * 8) * ATTENDED + head * HEAD_DIM + 2 * t) * 2;
+                      ((int64_t)(row + half * 8) * ATTENDED + head * HEAD_DIM) * 2;
 #pragma unroll
         for (int n = 0; n < HEAD_DIM / 8; n++)
-            *(uint32_t *)(to + n * 16) =
+            *(uint32_t *)(to + operand_at(n * 8 + 2 * t) * 2) =
                 pack_f16x2(r.o[n][2 * half] * factor, r.o[n][2 * half + 1] * factor);
     }
 }

@@ -9,9 +9,8 @@
  *   prompt_last      the rows whose logits are wanted, as the head of step/stages.cuh reads them
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
- * Grids, 128 threads: embed rows; norm ceil(rows / 4); products (ceil(16-row tiles of W / 4),
- * ceil(rows / 64)); last wanted rows.
- * Shared memory: products 2 x 64 x 320 bytes. Sync: one block_sync a tile of 128 inputs.
+ * Grids, 128 threads: embed rows; norm ceil(rows / 4); last wanted rows. Products as in
+ * step/prompt.cu.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -85,8 +84,9 @@ CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {
     uint8_t *to = buffer(p, NORMED_AT) + (int64_t)row * HIDDEN * 2;
     for (int i = lane_id() * 4; i < HIDDEN; i += WARP * 4) {
         f32x4 v = *(const f32x4 *)(x + i), w = *(const f32x4 *)(weight + i);
-        *(u32x2 *)(to + i * 2) = u32x2{pack_f16x2(v.x * factor * w.x, v.y * factor * w.y),
-                                       pack_f16x2(v.z * factor * w.z, v.w * factor * w.w)};
+        *(uint32_t *)(to + operand_at(i) * 2) = pack_f16x2(v.x * factor * w.x, v.y * factor * w.y);
+        *(uint32_t *)(to + operand_at(i + 2) * 2) =
+            pack_f16x2(v.z * factor * w.z, v.w * factor * w.w);
     }
 }
 
@@ -115,61 +115,64 @@ template <int FORMAT, int INPUTS, int PRODUCT>
 CAIRN_INLINE void product_residual(const step_params &p, const uint8_t *weights,
                                    const uint8_t *inputs) {
     constexpr int TILES = HIDDEN / 16;
-    int tile = block_id() * 4 + warp_id(), first = block_id_y() * TILE_ROWS;
-    int rows = p.input[STEP_ROWS];
+    const int first = block_id() * TOKENS, rows = p.input[STEP_ROWS];
     tile_sums sum = {};
-    product<FORMAT, INPUTS>(weights + (int64_t)min_of(tile, TILES - 1) *
-                                          tile_bytes<FORMAT, INPUTS>(),
-                            inputs, first, rows, shared_base(), sum);
-    if (tile >= TILES) return;
-    each_output(sum, first, [&](int row, int g, float low, float high) {
-        if (row >= rows) return;
-        if constexpr (ADAPTERS) {
-            low = adapted(p, low, row, PRODUCT, 0, tile * 16 + g);
-            high = adapted(p, high, row, PRODUCT, 0, tile * 16 + g + 8);
-        }
-        float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p);
-        float *at = to + (int64_t)row * HIDDEN + tile * 16 + g;
-        at[0] = POST_NORMS ? low : at[0] + low; /* normed first */
-        at[8] = POST_NORMS ? high : at[8] + high;
-    });
+    product<FORMAT, INPUTS>(weights, TILES, inputs, first, rows, shared_base(), sum);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int tile = tile_of(e);
+        if (tile >= TILES) return;
+        each_output(sum.at[e], first, [&](int row, int g, float low, float high) {
+            if (row >= rows) return;
+            if constexpr (ADAPTERS) {
+                low = adapted(p, low, row, PRODUCT, 0, tile * 16 + g);
+                high = adapted(p, high, row, PRODUCT, 0, tile * 16 + g + 8);
+            }
+            float *to = POST_NORMS ? (float *)buffer(p, SUMMED_AT) : residual_of(p);
+            float *at = to + (int64_t)row * HIDDEN + tile * 16 + g;
+            at[0] = POST_NORMS ? low : at[0] + low; /* normed first */
+            at[8] = POST_NORMS ? high : at[8] + high;
+        });
+    }
 }
 
 #if CAIRN_PRODUCTS & 2
-CAIRN_KERNEL(prompt_project, 128, 1, step_params) {
+CAIRN_KERNEL(prompt_project, PROMPT_THREADS, 1, step_params) {
     product_residual<CAIRN_PACK_O, ATTENDED, STEP_LOW_O>(p, p.o, buffer(p, ATTENDED_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 8
-CAIRN_KERNEL(prompt_down, 128, 1, step_params) {
+CAIRN_KERNEL(prompt_down, PROMPT_THREADS, 1, step_params) {
     product_residual<CAIRN_PACK_DOWN, FFN, STEP_LOW_DOWN>(p, p.down, buffer(p, FFN_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 64
-CAIRN_KERNEL(prompt_conv_out, 128, 1, step_params) {
+CAIRN_KERNEL(prompt_conv_out, PROMPT_THREADS, 1, step_params) {
     product_residual<CAIRN_PACK_CONV_OUT, HIDDEN, STEP_LOW_O>(p, p.o, buffer(p, ATTENDED_AT));
 }
 #endif
 
 #if CAIRN_PRODUCTS & 256
-CAIRN_KERNEL(prompt_expert_down, 128, 1, step_params) {
+CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, 1, step_params) {
     constexpr int FORMAT = CAIRN_PACK_EXPERT_DOWN, TILES = HIDDEN / 16;
-    const int tile = block_id() * 4 + warp_id();
     expert_window window;
     start_input();
-    if (!find_window(p, block_id_y(), window)) return;
-    const int64_t before = (int64_t)window.expert * TILES + min_of(tile, TILES - 1);
+    if (!find_window(p, block_id(), window)) return;
     const int end = window.first + window.count;
     tile_sums sum = {};
-    product<FORMAT, FFN>(p.down + before * tile_bytes<FORMAT, FFN>(), buffer(p, EXPERT_FFN_AT),
-                         window.first, end, shared_base(), sum);
-    if (tile >= TILES) return;
-    each_output(sum, window.first, [&](int row, int g, float low, float high) {
-        if (row >= end) return;
-        float *to = (float *)buffer(p, EXPERT_OUT_AT) + (int64_t)row * HIDDEN + tile * 16 + g;
-        to[0] = low, to[8] = high;
-    });
+    product<FORMAT, FFN>(p.down + (int64_t)window.expert * TILES * tile_bytes<FORMAT, FFN>(), TILES,
+                         buffer(p, EXPERT_FFN_AT), window.first, end, shared_base(), sum);
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int tile = tile_of(e);
+        if (tile >= TILES) return;
+        each_output(sum.at[e], window.first, [&](int row, int g, float low, float high) {
+            if (row >= end) return;
+            float *to = (float *)buffer(p, EXPERT_OUT_AT) + (int64_t)row * HIDDEN + tile * 16 + g;
+            to[0] = low, to[8] = high;
+        });
+    }
 }
 #endif

@@ -47,6 +47,15 @@ CAIRN_INLINE void start_input() {
     grid_launch_dependents();
 }
 
+/* Where input k lies: within each 32 the eight that a lane has of packed weights are spread as the
+ * operands of two k-steps have them. An even k and the next lie together. */
+CAIRN_INLINE int operand_at(int k) {
+    return k / 32 * 32 + k % 8 / 4 * 16 + k % 4 / 2 * 8 + k / 8 % 4 * 2 + k % 2;
+}
+
+/* The same in kernels that serve steps, whose products take inputs as they come, and prompts. */
+CAIRN_INLINE int input_at(int k) { return CAIRN_PARTS == 0 ? operand_at(k) : k; }
+
 /* ---- inputs of products ---- */
 
 /* Up to eight rows of f16 [slot, INPUTS]. */

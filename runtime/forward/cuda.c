@@ -4,7 +4,7 @@
  * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
  * the flow kernel, one launch for all layers (kernels_src/step/step.cu). Else the stage kernels, the
  * same arithmetic with one launch a stage, 64 rows at a time (step/layer.cu and others). A prompt's
- * rows: tensor-core products of 64 rows (step/prompt.cu and others). The flow kernels take longest
+ * rows: tensor-core products of 64 or 128 rows (step/prompt.cu and others). The flow kernels take longest
  * to compile: it goes on in the background after the model is open, and the stage kernels serve
  * until then, to the bit. What families have beyond plain llama's layers (STEP_EXTRA_, step/extras.cu)
  * is constants of the stages' and the prompt's kernels, and kernels between their products: such a
@@ -19,14 +19,13 @@ enum {
     STEP_FLOW_ROWS = 8,   /* of the flow kernel */
     STEP_STAGE_ROWS = 64, /* of the stage kernels */
     STEP_SELECT_PARTS = 32, /* blocks that score the pages of a row, at most */
-    STEP_PRODUCT_BYTES = 2 * 64 * 320, /* shared memory of the prompt's products */
     STEP_FLOW_MIB = 256,  /* of the flow's exchange; a model that needs more goes without */
     STEP_PARTS_MIB = 128, /* of the parts of attention that stages exchange, and at least */
     STEP_LONG_ROWS = 16,  /* rows at the end of the longest context */
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
-    STEP_CONSTANTS = 34,
+    STEP_CONSTANTS = 37,
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their
@@ -67,6 +66,12 @@ typedef struct step_layer {
 /* A flow kernel is compiled in the background until it can be launched, or never can. */
 typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILED } step_flow_state;
 
+/* A block of a prompt's products (kernels_src/step/prompt.cuh): its warps, the tiles of 16 outputs
+ * that each has, its tokens. */
+typedef struct step_block {
+    int warps, each, tokens;
+} step_block;
+
 /* The buffers of one way through: rows it holds, and what its kernels are given. */
 typedef struct step_lane {
     int rows; /* 0: there is no such way */
@@ -90,6 +95,7 @@ typedef struct forward_cuda_state {
      * for i = 0, else in variants[i]. Of q, k and v that differ: q + 256 k + 65536 v. */
     int formats[STEP_PRODUCTS][STEP_FORMATS], format_counts[STEP_PRODUCTS];
     step_layer layers[CAIRN_MAX_LAYERS];
+    step_block prompt_block;
     int warps, blocks, narrow, chunk, chunks, runs, head_tiles, group_rows;
     int flow_chunks; /* of a row in the flow kernel, at most; 0: there is no flow kernel */
     int stage_parts; /* runs of chunks times rows in one run of the stage kernels, at most */
@@ -498,6 +504,29 @@ static void cuda_choose_parts(forward_cuda_state *f) {
     f->stage_parts = (int)(parts < least ? least : parts > most ? most : parts);
 }
 
+static int cuda_prompt_outputs(const forward_cuda_state *f) {
+    return f->prompt_block.warps * f->prompt_block.each * 16;
+}
+
+/* Shared memory of a prompt's products: as many steps of 128 inputs as are held at once. */
+static unsigned cuda_prompt_bytes(const forward_cuda_state *f) {
+    return (unsigned)(f->prompt_block.tokens * 256 * (f->dev->arch == 90 ? 4 : 2));
+}
+
+/* The largest blocks of which the product of the fewest outputs has enough for all multiprocessors.
+ * A row's bits are the same in all. */
+static void cuda_choose_prompt(forward_cuda_state *f) {
+    static const step_block wide[] = {{8, 1, 128}, {8, 1, 64}};
+    const model_shape *s = f->shape;
+    const int least = f->dev->sm_count * 3 / 4;
+    const bool parts = s->heads * s->head_dim % 128 || s->kv_heads * s->head_dim % 128;
+    f->prompt_block = (step_block){4, 1, 64};
+    if (f->dev->arch != 90) return; /* by mma two tiles a warp spill with Q5_K, Q6_K */
+    if (parts && !cuda_is_uniform(f->plan)) return; /* a block's tiles are all of q, of k or of v */
+    for (size_t i = BASE_COUNT(wide); i-- > 0;)
+        if ((s->hidden / 128) * (f->max_rows / wide[i].tokens) >= least) f->prompt_block = wide[i];
+}
+
 /* What the kernels are made for. */
 static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
     const model_shape *s = f->shape;
@@ -518,6 +547,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     f->chunks = (m->max_seq_len + f->chunk - 1) / f->chunk;
     f->runs = layout_context_runs(f->chunks * f->chunk, f->page_size, s->head_dim, s->kv_heads);
     cuda_choose_extras(f);
+    cuda_choose_prompt(f);
     f->blocks = f->dev->sm_count;
     /* Blocks for the residual stream alone, where enough others are left for the rest. */
     f->narrow = f->blocks >= 2 * tiles ? tiles : 0;
@@ -567,6 +597,8 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"PARTS", parts}, {"WARPS", f->warps},
         {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
         {"NARROW", blocks ? f->narrow : 0}, {"EXTRAS", f->extras},
+        {"PROMPT_WARPS", f->prompt_block.warps}, {"PROMPT_EACH", f->prompt_block.each},
+        {"PROMPT_TOKENS", f->prompt_block.tokens},
         {"PACK_CONV_IN", cuda_set_format(f, STEP_P_CONV_IN, set)},
         {"PACK_CONV_OUT", cuda_set_format(f, STEP_P_CONV_OUT, set)}, {"TAPS", s->conv_taps},
         {"RING", RING_ROWS}, {"PACK_EXPERT_UP", cuda_set_format(f, STEP_P_EXPERT_UP, set)},
@@ -582,7 +614,7 @@ static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
         return f->product_bytes + f->attend_bytes;
     if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) return f->attend_bytes;
     if (kernel == STEP_K_SELECT) return (unsigned)cuda_selection_bytes(f);
-    if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return (unsigned)STEP_PRODUCT_BYTES;
+    if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return cuda_prompt_bytes(f);
     if (kernel == PROMPT_K_ATTEND) return (unsigned)layout_prompt_bytes(f->shape->head_dim);
     if (kernel == STEP_K_ROUTE || kernel == PROMPT_K_ROUTE)
         return 4 * (unsigned)(f->shape->hidden + f->shape->experts + 8);

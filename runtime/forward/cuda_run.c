@@ -509,29 +509,32 @@ static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
+/* The product of `outputs` rows of weights with all rows of the prompt. */
+static cairn_status cuda_prompt_product(forward_cuda_state *f, step_kernel kernel, int outputs,
+                                        int rows, int l) {
+    const step_block *b = &f->prompt_block;
+    const int each = cuda_prompt_outputs(f);
+    return cuda_launch(f, &f->prompt, kernel, (rows + b->tokens - 1) / b->tokens,
+                       (outputs + each - 1) / each, b->warps * 32, cuda_prompt_bytes(f), l, 0);
+}
+
 static cairn_status cuda_run_prompt_conv(forward_cuda_state *f, int rows, int l) {
-    const step_lane *lane = &f->prompt;
-    int y = (rows + 63) / 64, tiles = f->shape->hidden / 16;
-    unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
+    const int hidden = f->shape->hidden;
     cairn_status status;
-    if ((status = cuda_launch(f, lane, PROMPT_K_CONV_IN, (3 * tiles + 3) / 4, y, 128, shared, l,
-                              0)) ||
-        (status = cuda_convolve(f, lane, PROMPT_K_CONV, rows, l)))
+    if ((status = cuda_prompt_product(f, PROMPT_K_CONV_IN, 3 * hidden, rows, l)) ||
+        (status = cuda_convolve(f, &f->prompt, PROMPT_K_CONV, rows, l)))
         return status;
-    return cuda_launch(f, lane, PROMPT_K_CONV_OUT, (tiles + 3) / 4, y, 128, shared, l, 0);
+    return cuda_prompt_product(f, PROMPT_K_CONV_OUT, hidden, rows, l);
 }
 
 static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int l) {
     const step_lane *lane = &f->prompt;
     const model_shape *s = f->shape;
-    const int windows = cuda_expert_windows(s, rows, 64);
-    unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
+    const int windows = cuda_expert_windows(s, rows, 64), slots = windows * f->prompt_block.tokens;
     cairn_status status;
     if ((status = cuda_route(f, lane, PROMPT_K_ROUTE, rows, l)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_EXPERT_UP, (s->ffn / 8 + 3) / 4, windows, 128, shared,
-                              l, 0)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_EXPERT_DOWN, (s->hidden / 16 + 3) / 4, windows, 128,
-                              shared, l, 0)))
+        (status = cuda_prompt_product(f, PROMPT_K_EXPERT_UP, 2 * s->ffn, slots, l)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_EXPERT_DOWN, s->hidden, slots, l)))
         return status;
     return cuda_launch(f, lane, PROMPT_K_COMBINE, rows, 1, 128, 0, l, 0);
 }
@@ -539,17 +542,14 @@ static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int
 static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, int rows, int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
-    int y = (rows + 63) / 64, tiles = (s->hidden / 16 + 3) / 4;
-    unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
     cairn_status status;
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_QKV, ((int)cuda_qkv_rows(s) / 16 + 3) / 4, y, 128,
-                              shared, l, 0)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_QKV, (int)cuda_qkv_rows(s), rows, l)) ||
         (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, y, s->heads, 128,
+        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, (rows + 63) / 64, s->heads, 128,
                               (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_PROJECT, tiles, y, 128, shared, l, 0)))
+        (status = cuda_prompt_product(f, PROMPT_K_PROJECT, s->hidden, rows, l)))
         return status;
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0);
 }
@@ -557,8 +557,7 @@ static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, int rows, i
 static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
-    int y = (rows + 63) / 64, quads = (rows + 3) / 4, tiles = (s->hidden / 16 + 3) / 4;
-    unsigned shared = (unsigned)STEP_PRODUCT_BYTES;
+    const int quads = (rows + 3) / 4;
     cairn_status status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
     if (!status)
         status = f->plan->layers[l].mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
@@ -567,10 +566,9 @@ static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l
     if (s->experts) return cuda_run_prompt_experts(f, rows, l);
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_GATE_UP, (s->ffn / 8 + 3) / 4, y, 128, shared, l,
-                              0)) ||
+        (status = cuda_prompt_product(f, PROMPT_K_GATE_UP, 2 * s->ffn, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_DOWN, 1)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_DOWN, tiles, y, 128, shared, l, 0)))
+        (status = cuda_prompt_product(f, PROMPT_K_DOWN, s->hidden, rows, l)))
         return status;
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 1);
 }

@@ -552,6 +552,7 @@ template <int count> CAIRN_INLINE void wgmma_hold(float *) {}
     }
 SIMT_WGMMA(f16, 32)
 SIMT_WGMMA(f16, 64)
+SIMT_WGMMA(f16, 128)
 SIMT_WGMMA(e4m3, 32)
 SIMT_WGMMA(e4m3, 64)
 #undef SIMT_WGMMA

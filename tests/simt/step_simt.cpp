@@ -81,6 +81,9 @@ namespace stage {
 #undef CAIRN_STEP_STAGES_CUH
 #undef CAIRN_STEP_PAGES_CUH
 #undef CAIRN_PROMPT_CUH
+#undef CAIRN_PROMPT_WARPS
+#undef CAIRN_PROMPT_EACH
+#undef CAIRN_PROMPT_TOKENS
 #undef CAIRN_PACK_QKV
 #undef CAIRN_PACK_O
 #undef CAIRN_PACK_GATE_UP
@@ -95,6 +98,9 @@ namespace stream { /* the same model, its products those of dense/product.cuh */
 #define CAIRN_PACK_DOWN 35
 #define CAIRN_PACK_HEAD 34
 #define CAIRN_PACK_EMBED 34
+#define CAIRN_PROMPT_WARPS 8
+#define CAIRN_PROMPT_EACH 1
+#define CAIRN_PROMPT_TOKENS 128
 #include "step/layer.cu"
 #include "step/attend.cu"
 #include "step/select.cu"
@@ -111,13 +117,16 @@ struct kernel_set {
     kernel prompt_gate_up, prompt_down, prompt_last, prompt_head;
     int product_bytes;
     uint32_t blocks; /* of a product, 0: one a tile */
+    uint32_t warps, tiles, tokens; /* of a block of a prompt's product */
+    int tokens_bytes;
 };
 #define KERNEL_SET(ns, bytes, blocks)                                                             \
     {ns::step_embed, ns::step_qkv, ns::step_select, ns::step_attend_pages,                        \
      ns::step_attend, ns::step_project, ns::step_gate_up, ns::step_down,                        \
      ns::step_head, ns::prompt_embed, ns::prompt_norm, ns::prompt_qkv, ns::prompt_attend,         \
      ns::prompt_project, ns::prompt_gate_up, ns::prompt_down, ns::prompt_last, ns::prompt_head,   \
-     bytes, blocks}
+     bytes, blocks, ns::PROMPT_WARPS, ns::BLOCK_TILES, ns::TOKENS,                                \
+     ns::STEP_BUFFERS * ns::STEP_BYTES}
 static const kernel_set stage_set = KERNEL_SET(stage, stage::MEETING_BYTES, 0);
 static const kernel_set stream_set = KERNEL_SET(stream, PRODUCT_SHARED, 3);
 
@@ -377,16 +386,19 @@ struct run {
         rows(tokens, position, 0);
         p.exchange = exchange.data();
         uint32_t n = (uint32_t)tokens.size(), y = (n + 63) / 64;
-        const int tile = 2 * 64 * 320;
+        auto product = [&](kernel_set::kernel k, uint32_t tiles, int l) {
+            one(k, {(n + set.tokens - 1) / set.tokens, (tiles + set.tiles - 1) / set.tiles},
+                32 * set.warps, set.tokens_bytes, l);
+        };
         one(set.prompt_embed, {n}, 128, 0, 0);
         for (int l = 0; l < LAYERS; l++) {
             one(set.prompt_norm, {(n + 3) / 4}, 128, 0, l, 0);
-            one(set.prompt_qkv, {(stage::QKV / 16 + 3) / 4, y}, 128, tile, l);
+            product(set.prompt_qkv, stage::QKV / 16, l);
             one(set.prompt_attend, {y, HEADS}, 128, 512 * DIM, l);
-            one(set.prompt_project, {1, y}, 128, tile, l);
+            product(set.prompt_project, HIDDEN / 16, l);
             one(set.prompt_norm, {(n + 3) / 4}, 128, 0, l, 1);
-            one(set.prompt_gate_up, {(FFN / 8 + 3) / 4, y}, 128, tile, l);
-            one(set.prompt_down, {1, y}, 128, tile, l);
+            product(set.prompt_gate_up, FFN / 8, l);
+            product(set.prompt_down, HIDDEN / 16, l);
         }
         one(set.prompt_last, {n}, 128, 0, 0);
         one(set.prompt_head, {BLOCKS, (n + 7) / 8}, THREADS, set.product_bytes, 0);
