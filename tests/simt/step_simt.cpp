@@ -40,6 +40,8 @@ namespace flow {
 } // namespace flow
 #undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_STEP_CUH
+#undef CAIRN_ADAPTER_CUH
+#undef CAIRN_FAMILIES_CUH
 #undef CAIRN_STEP_ATTEND_CUH
 #undef CAIRN_STEP_MERGE_CUH
 #undef CAIRN_STEP_STAGES_CUH
@@ -50,6 +52,8 @@ namespace sparse_flow {
 } // namespace sparse_flow
 #undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_STEP_CUH
+#undef CAIRN_ADAPTER_CUH
+#undef CAIRN_FAMILIES_CUH
 #undef CAIRN_STEP_ATTEND_CUH
 #undef CAIRN_STEP_MERGE_CUH
 #undef CAIRN_STEP_STAGES_CUH
@@ -76,6 +80,8 @@ namespace stage {
 #undef CAIRN_ATTENTION_CORE_CUH
 #undef CAIRN_SELECT_CORE_CUH
 #undef CAIRN_STEP_CUH
+#undef CAIRN_ADAPTER_CUH
+#undef CAIRN_FAMILIES_CUH
 #undef CAIRN_STEP_ATTEND_CUH
 #undef CAIRN_STEP_MERGE_CUH
 #undef CAIRN_STEP_STAGES_CUH
