@@ -90,8 +90,6 @@ CAIRN_INLINE void end_sums(tile_sums &sum) {
     for (int e = 0; e < EACH; e++) wgmma_hold<TOKENS / 2>(sum.at[e][0]);
 }
 #else
-CAIRN_INLINE void fence_async() {}
-
 template <int COUNT, int FORMAT, class Next>
 CAIRN_INLINE void multiply_step(packed<FORMAT> (*raw)[STEP_UNITS], shared_addr from, tile_sums &sum,
                                 Next next) {
@@ -138,7 +136,9 @@ CAIRN_INLINE void product(const uint8_t *weights, int tiles, const uint8_t *inpu
     };
     const auto arrive = [&]() {
         copy_async_wait<STEPS_AHEAD - 1>();
+#if CAIRN_WGMMA
         fence_async();
+#endif
         block_sync();
         fetch(STEPS_AHEAD);
         return shared_addr(memory + step % STEP_BUFFERS * STEP_BYTES);
