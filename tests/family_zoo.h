@@ -198,9 +198,10 @@ static family zoo_smollm3(uint64_t *state) {
 static family zoo_lfm2(uint64_t *state) {
     family f = {.architecture = "lfm2", .layers = 3, .hidden = 128, .heads = 2, .kv_heads = 1,
                 .dim = 64, .ffn = 96, .vocab = 120, .context = 256, .taps = 3, .head_norms = true};
+    const int skipped = BASE_COUNT(zoo_types) > 1; /* F32 */
     f.conv[0] = f.conv[2] = true; /* weights that f16 holds, small taps: products of three round more */
     *state += 7;
-    family_make(&f, zoo_types + 1, (int)BASE_COUNT(zoo_types) - 1, state);
+    family_make(&f, zoo_types + skipped, (int)BASE_COUNT(zoo_types) - skipped, state);
     for (int i = 0; i < f.count; i++)
         for (int j = 0; strstr(f.tensors[i].name, "conv.weight") && j < 3 * f.hidden; j++) {
             float tap = (float)(f.tensors[i].values[j] *= 0.25);

@@ -143,7 +143,8 @@ CAIRN_INLINE uint32_t choose(cluster_shared &s, const topk_params &p, const row_
     return list_chosen(s, w, bits, {listed, 0, 0}, v, part);
 }
 
-CAIRN_KERNEL(topk_cluster, THREADS, 1024 / THREADS, topk_params) {
+/* The largest regions take more registers than two blocks leave each other. */
+CAIRN_KERNEL(topk_cluster, THREADS, CAPACITY > 4096 ? 1 : 1024 / THREADS, topk_params) {
     cluster_shared &s = shared_as<staged_shared, 227 * 1024>().s;
     const int r = block_id() / CLUSTER, rank = cluster_rank();
     if (thread_id() == 0) begin_barriers(s);

@@ -70,11 +70,14 @@ static void random_ids(const family *f, int32_t *ids, int count) {
                                                                   (uint64_t)(f->vocab - 1));
 }
 
-/* Every logit at every position, as decode steps see it, dense or sparse. */
+/* Every logit at every position, as decode steps see it, dense or sparse. On a GPU what stages hand on
+ * is f16, so that logits have noise; the greatest of some ten thousand is four to five times its
+ * deviation, and may be six times what the deviation may be. */
 static void check_logits(const family *f, cairn_model *m, llama_ref *r, const char *what) {
     int32_t ids[LENGTH], *top_ids = (int32_t *)malloc(sizeof *top_ids * LENGTH * (size_t)f->vocab);
     float *logits = (float *)malloc(sizeof *logits * LENGTH * (size_t)f->vocab);
-    double *want = (double *)malloc(sizeof *want * (size_t)f->vocab), worst = 0, nll;
+    double *want = (double *)malloc(sizeof *want * (size_t)f->vocab), worst = 0, squares = 0, nll;
+    const bool cuda = m->runtime->config.backend == CAIRN_BACKEND_CUDA;
     cairn_eval_args a;
     int rows = 0;
     random_ids(f, ids, LENGTH);
@@ -91,10 +94,13 @@ static void check_logits(const family *f, cairn_model *m, llama_ref *r, const ch
             double w = want[top_ids[rows * f->vocab + i]];
             double off = fabs((double)logits[rows * f->vocab + i] - w) / (1 + fabs(w));
             if (!(off <= worst)) worst = off;
+            squares += off * off;
         }
     }
-    tap_ok(worst < 5e-3, "%s: all logits of %d tokens within %.1e of the reference", what, rows,
-           worst);
+    squares = rows ? sqrt(squares / rows / f->vocab) : 0;
+    tap_ok(cuda ? worst < 9e-3 && squares < 1.5e-3 : worst < 5e-3,
+           "%s: all logits of %d tokens within %.1e of the reference, deviation %.1e", what, rows,
+           worst, squares);
     free(top_ids), free(logits), free(want);
 }
 

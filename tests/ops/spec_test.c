@@ -200,6 +200,7 @@ static void mend_attention(call *c) {
         if (c->few && !strcmp(spec_lua_name(a), "softcap")) put(c, a, &none, sizeof none);
     if (is_op(c, "attend")) {
         if (has(c, "kv_indices") || has(c, "bases")) put_int(c, "window", 0);
+        if (has(c, "kv_indices")) put_int(c, "prompt", 0);
         put_int(c, "step_rows", has(c, "mask") ? between(1, 2) : 0);
         if (has(c, "mask")) put_int(c, "draft_length", 0);
     } else if (is_op(c, "attend_tokens")) {
