@@ -281,6 +281,10 @@ static cairn_status cuda_pack(step_packer *p, const model_weight *w, uint8_t *to
     place.first_row = (int32_t)first_row;
     place.half = half;
     if (rows >= 16) rows = rows / 16 * 16; /* whole tiles */
+    if (w->rows % 16) { /* of the last tile all is read, and what no row wrote used by no one */
+        const size_t tile = cuda_packed_bytes(format, 16, w->columns);
+        status = device_zero(p->f->dev, to + (size_t)(w->rows / 16) * tile, tile);
+    }
     for (int64_t first = 0; first < w->rows && !status; first += rows)
         status = cuda_pack_slice(p, w, first, w->rows - first < rows ? w->rows - first : rows,
                                  &place);
