@@ -167,7 +167,7 @@ static bool see(cairn_model *m, const int32_t *ids, int count, forward_kind kind
     memset(&batch, 0, sizeof batch);
     sequence.table = s->row, sequence.rows = count;
     for (int r = 0; r < count; r++)
-        rows[r] = (forward_row){ids[r], r, r, kind, true, NULL};
+        rows[r] = (forward_row){ids[r], r, r, kind, true, NULL, NULL, 0, 0, NULL};
     batch.tables = &m->tables, batch.sequence_count = 1, batch.row_count = count;
     batch.sequences = &sequence, batch.rows = rows, batch.logits = x->logits;
     state_extend(&m->states, s->row, 0, count);
