@@ -51,8 +51,7 @@ struct stream_output {
     }
 };
 
-CAIRN_KERNEL(linear_stream, PRODUCT_THREADS, 1,
-             linear_params) {
+CAIRN_KERNEL(linear_stream, PRODUCT_THREADS, 1, linear_params) {
     stream_input input{p};
     stream_output out{p};
     stream_product<RAW + CAIRN_BLOCK_TYPE, CAIRN_INPUTS>(p.w, p.outs / 16, rows_of(p), input, out);

@@ -134,16 +134,7 @@ CAIRN_KERNEL(prompt_conv_in, PROMPT_THREADS, 1, step_params) {
     tile_sums sum = {};
     product<CAIRN_PACK_CONV_IN, HIDDEN>(p.qkv, TILES, buffer(p, NORMED_AT), first, rows,
                                         shared_base(), sum);
-#pragma unroll
-    for (int e = 0; e < EACH; e++) {
-        const int tile = tile_of(e);
-        if (tile >= TILES) return;
-        each_output(sum.at[e], first, [&](int row, int g, float low, float high) {
-            if (row >= rows) return;
-            float *to = (float *)buffer(p, SUMMED_AT) + (int64_t)row * (3 * HIDDEN) + tile * 16 + g;
-            to[0] = low, to[8] = high;
-        });
-    }
+    store_outputs<TILES>(sum, first, rows, (float *)buffer(p, SUMMED_AT));
 }
 #endif
 

@@ -164,15 +164,6 @@ CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, 1, step_params) {
     tile_sums sum = {};
     product<FORMAT, FFN>(p.down + (int64_t)window.expert * TILES * tile_bytes<FORMAT, FFN>(), TILES,
                          buffer(p, EXPERT_FFN_AT), window.first, end, shared_base(), sum);
-#pragma unroll
-    for (int e = 0; e < EACH; e++) {
-        const int tile = tile_of(e);
-        if (tile >= TILES) return;
-        each_output(sum.at[e], window.first, [&](int row, int g, float low, float high) {
-            if (row >= end) return;
-            float *to = (float *)buffer(p, EXPERT_OUT_AT) + (int64_t)row * HIDDEN + tile * 16 + g;
-            to[0] = low, to[8] = high;
-        });
-    }
+    store_outputs<TILES>(sum, window.first, end, (float *)buffer(p, EXPERT_OUT_AT));
 }
 #endif

@@ -596,6 +596,21 @@ static const spec_arg spec_short_conv_metadata_args[] = {
 
 static const spec_limit spec_sample_limits[] = {WITHIN(VOCAB, 1, 1 << 20), LIMITS_END};
 
+/* How rows are sampled: for all of them, and for each. */
+#define SAMPLED \
+    REAL(temperature, 0, 3.4028234663852886e38), \
+    INT(top_k, 0, INT32_MAX), \
+    REAL(top_p, 0, 1), \
+    REAL(min_p, 0, 1), \
+    REAL(repetition_penalty, 0, 3.4028234663852886e38), \
+    CHOOSE("order", order, spec_sampling_orders), \
+    READ_IF(mask, SPEC_I32, SPEC_ROWS, SPEC_ANY), \
+    READ_IF(temperatures, SPEC_F32, SPEC_ROWS), \
+    READ_IF(top_ps, SPEC_F32, SPEC_ROWS), \
+    READ_IF(min_ps, SPEC_F32, SPEC_ROWS), \
+    READ_IF(penalties, SPEC_F32, SPEC_ROWS), \
+    READ_IF(top_ks, SPEC_I32, SPEC_ROWS)
+
 #define ARGS cairn_sample_args
 static const spec_arg spec_sample_args[] = {
     READ(logits, SPEC_F32, SPEC_ROWS, SPEC_VOCAB),
@@ -603,18 +618,7 @@ static const spec_arg spec_sample_args[] = {
     READ_IF(positions, SPEC_I32, SPEC_ROWS),
     READ_IF(history, SPEC_I32, SPEC_ROWS, SPEC_ANY),
     WRITE_OUT(tokens, SPEC_I32, SPEC_ROWS),
-    REAL(temperature, 0, 3.4028234663852886e38),
-    INT(top_k, 0, INT32_MAX),
-    REAL(top_p, 0, 1),
-    REAL(min_p, 0, 1),
-    REAL(repetition_penalty, 0, 3.4028234663852886e38),
-    CHOOSE("order", order, spec_sampling_orders),
-    READ_IF(mask, SPEC_I32, SPEC_ROWS, SPEC_ANY),
-    READ_IF(temperatures, SPEC_F32, SPEC_ROWS),
-    READ_IF(top_ps, SPEC_F32, SPEC_ROWS),
-    READ_IF(min_ps, SPEC_F32, SPEC_ROWS),
-    READ_IF(penalties, SPEC_F32, SPEC_ROWS),
-    READ_IF(top_ks, SPEC_I32, SPEC_ROWS),
+    SAMPLED,
     WRITE_IF(logprobs, SPEC_F32, SPEC_ROWS, SPEC_ANY),
     WRITE_IF(best, SPEC_I32, SPEC_ROWS, SPEC_ANY),
     ARGS_END};
@@ -634,20 +638,10 @@ static const spec_arg spec_sample_probs_args[] = {
     READ(logits, SPEC_F32, SPEC_ROWS, SPEC_VOCAB),
     READ_IF(history, SPEC_I32, SPEC_ROWS, SPEC_ANY),
     WRITE_OUT(probs, SPEC_F32, SPEC_ROWS, SPEC_VOCAB),
-    REAL(temperature, 0, 3.4028234663852886e38),
-    INT(top_k, 0, INT32_MAX),
-    REAL(top_p, 0, 1),
-    REAL(min_p, 0, 1),
-    REAL(repetition_penalty, 0, 3.4028234663852886e38),
-    CHOOSE("order", order, spec_sampling_orders),
-    READ_IF(mask, SPEC_I32, SPEC_ROWS, SPEC_ANY),
-    READ_IF(temperatures, SPEC_F32, SPEC_ROWS),
-    READ_IF(top_ps, SPEC_F32, SPEC_ROWS),
-    READ_IF(min_ps, SPEC_F32, SPEC_ROWS),
-    READ_IF(penalties, SPEC_F32, SPEC_ROWS),
-    READ_IF(top_ks, SPEC_I32, SPEC_ROWS),
+    SAMPLED,
     ARGS_END};
 #undef ARGS
+#undef SAMPLED
 
 #define ARGS cairn_verify_chain_args
 static const spec_arg spec_verify_chain_args[] = {
