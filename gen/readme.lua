@@ -24,7 +24,7 @@ local rows = {
 
 -- Rows that stand in the argument structs of several ops, as macros of the table.
 local function shared_rows(spec, name)
-  return assert(spec:match("#define " .. name .. "%b()(.-[^\\])\n"), name)
+  return assert(spec:match("#define " .. name .. "%f[^%w_](.-[^\\])\n"), name)
 end
 
 local function split(list)
@@ -42,6 +42,7 @@ local function arguments_of(spec, op)
   local text = assert(spec:match("spec_arg spec_" .. op .. "_args%[%] = (%b{})"), op)
   local found = { input = {}, output = {}, option = {} }
   text = text:gsub("(PAGES_O[FR_ROWS]+)%b()", function(name) return shared_rows(spec, name) end)
+  text = text:gsub("%f[%w_](SAMPLED)%f[^%w_]", function(name) return shared_rows(spec, name) end)
   text = text:gsub("CONV_OF(%b())", function(lens)
     return (shared_rows(spec, "CONV_OF"):gsub("%f[%w]lens%f[%W]", lens))
   end)
