@@ -13,6 +13,7 @@
 #include "ref/f16_ref.h"
 #include "tap.h"
 #include "backends.h"
+#include "texts.h"
 #include "family.h"
 
 enum { COUNT = 90, LAYERS = 2 };
@@ -111,12 +112,6 @@ static cairn_model *load(const cairn_config *c, const char *path) {
     return NULL;
 }
 
-static cairn_session *session_of(cairn_model *m) {
-    cairn_session *s = NULL;
-    if (cairn_session_open(m, &s)) tap_note("%s", cairn_last_error(m->runtime));
-    return s;
-}
-
 /* ---- one forward by hand --------------------------------------------------------------------- */
 
 typedef struct seen {
@@ -183,26 +178,7 @@ static bool see(cairn_model *m, const int32_t *ids, int count, forward_kind kind
     return !status;
 }
 
-static void golden_ids(int vocab, int32_t *ids) {
-    uint32_t at = 7;
-    for (int i = 0; i < COUNT; i++) {
-        at = (at * 1103515245u + 12345u) & 0x7fffffffu;
-        ids[i] = 1 + (int32_t)((at >> 8) % (uint32_t)(vocab - 1));
-    }
-}
-
 /* ---- goldens --------------------------------------------------------------------------------- */
-
-static uint32_t crc_of(const char *path) {
-    uint32_t crc = 0xffffffffu;
-    FILE *file = fopen(path, "rb");
-    for (int c; file && (c = fgetc(file)) != EOF;) {
-        crc ^= (uint32_t)c;
-        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
-    }
-    if (file) fclose(file);
-    return ~crc;
-}
 
 static bool same_choice(const json_value *want, const int32_t *got) {
     int i = 0;
@@ -245,7 +221,7 @@ static void test_golden(const animal *a) {
     snprintf(path, sizeof path, "build/deepseek_%s.gguf", a->name);
     snprintf(golden_path, sizeof golden_path, "tests/golden/dsa/%s.json", a->name);
     golden = json_read(golden_path);
-    golden_ids(f.vocab, ids);
+    golden_ids(f.vocab, COUNT, ids);
     if (tap_ok(golden && family_write(&f, path) &&
                crc_of(path) == (uint32_t)json_get(golden, "crc")->number,
                "%s: the model is the one that transformers ran", a->name) &&
@@ -293,7 +269,7 @@ static void test_all(const char *path) {
     cairn_model *m = load(&c, path);
     int32_t ids[COUNT];
     if (!m) return;
-    golden_ids(m->shape.vocab, ids);
+    golden_ids(m->shape.vocab, COUNT, ids);
     check_all(m, ids, m->shape.latent.topk, true);
     check_all(m, ids, m->shape.latent.topk + 1, false);
     cairn_close(m->runtime);
@@ -302,16 +278,6 @@ static void test_all(const char *path) {
 /* ---- text ------------------------------------------------------------------------------------ */
 
 enum { GIVEN = 70, MORE = 40 };
-
-/* The ids a session holds after `count` more were generated. */
-static int go_on(cairn_session *s, int count, int32_t *out) {
-    int n = 0;
-    const int32_t *ids;
-    if (cairn_generate(s, "", count, NULL, NULL)) tap_note("%s", engine_base(s)->error);
-    ids = cairn_session_ids(s, &n);
-    memcpy(out, ids, (size_t)n * sizeof *ids);
-    return n;
-}
 
 static void check_same(const int32_t *want, int n, const int32_t *got, int m, const char *what) {
     tap_ok(m == n && !memcmp(want, got, sizeof *want * (size_t)n), "%s: the same text", what);
@@ -361,7 +327,7 @@ static void test_text(const char *path, const char *name) {
         c.memory.prefix_cache = ways[way].prefixes;
         c.topk = 1, c.selection.window = 5; /* of pages: not asked */
         if (!(m = load(&c, path))) return;
-        if (!way) golden_ids(m->shape.vocab, want);
+        if (!way) golden_ids(m->shape.vocab, COUNT, want);
         for (int i = 30; i < GIVEN && !way; i++) want[i] = want[i - 8]; /* something to draft */
         for (int turn = 0; turn < (ways[way].prefixes ? 2 : 1); turn++) {
             s = session_of(m);
@@ -390,7 +356,7 @@ static void test_batch(const char *path) {
     int32_t ids[COUNT], want[2][256], got[256];
     int n[2];
     if (!m) return;
-    golden_ids(m->shape.vocab, ids);
+    golden_ids(m->shape.vocab, COUNT, ids);
     for (int i = 0; i < 2; i++) {
         alone = session_of(m);
         cairn_append_ids(alone, ids + 9 * i, 50 + 20 * i);

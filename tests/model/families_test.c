@@ -11,6 +11,7 @@
 #include "ref/llama_ref.h"
 #include "tap.h"
 #include "backends.h"
+#include "texts.h"
 #include "family.h"
 #include "family_zoo.h"
 
@@ -122,22 +123,6 @@ static int ref_text(llama_ref *r, const family *f, int32_t *ids, int given, int 
     }
     free(logits);
     return at + 1 < count ? at + 1 : count;
-}
-
-static cairn_session *session_of(cairn_model *m) {
-    cairn_session *s = NULL;
-    if (cairn_session_open(m, &s)) tap_note("%s", cairn_last_error(m->runtime));
-    return s;
-}
-
-/* The ids a session holds after `count` more were generated. */
-static int go_on(cairn_session *s, int count, int32_t *out) {
-    int n = 0;
-    const int32_t *ids;
-    if (cairn_generate(s, "", count, NULL, NULL)) tap_note("%s", engine_base(s)->error);
-    ids = cairn_session_ids(s, &n);
-    memcpy(out, ids, (size_t)n * sizeof *ids);
-    return n;
 }
 
 /* The same text whatever way a session comes to it. */

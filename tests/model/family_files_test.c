@@ -13,6 +13,7 @@
 #include "ref/llama_ref.h"
 #include "tap.h"
 #include "backends.h"
+#include "texts.h"
 #include "family.h"
 #include "family_zoo.h"
 
@@ -49,25 +50,6 @@ static size_t animal(const char *name) {
 
 enum { COUNT = 90 };
 
-static uint32_t crc_of(const char *path) {
-    uint32_t crc = 0xffffffffu;
-    FILE *file = fopen(path, "rb");
-    for (int c; file && (c = fgetc(file)) != EOF;) {
-        crc ^= (uint32_t)c;
-        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
-    }
-    if (file) fclose(file);
-    return ~crc;
-}
-
-static void golden_ids(int vocab, int32_t *ids) {
-    uint32_t at = 7;
-    for (int i = 0; i < COUNT; i++) {
-        at = (at * 1103515245u + 12345u) & 0x7fffffffu;
-        ids[i] = 1 + (int32_t)((at >> 8) % (uint32_t)(vocab - 1));
-    }
-}
-
 /* The largest distance of the first `count` rows' logits from the golden ones; < 0: no eval. */
 static double off_golden(cairn_model *m, const json_value *golden, int count, double *nll) {
     const int vocab = m->shape.vocab;
@@ -76,7 +58,7 @@ static double off_golden(cairn_model *m, const json_value *golden, int count, do
     const json_value *row = json_get(golden, "rows")->first, *want = json_get(golden, "logits")->first;
     double worst = 0;
     cairn_eval_args a;
-    golden_ids(vocab, ids);
+    golden_ids(vocab, COUNT, ids);
     memset(&a, 0, sizeof a);
     a.struct_size = sizeof a, a.ids = ids, a.count = count, a.top = vocab;
     a.top_ids = top_ids, a.top_logits = logits;

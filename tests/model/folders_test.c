@@ -13,6 +13,7 @@
 #include "ref/llama_ref.h"
 #include "short_memory.h"
 #include "tap.h"
+#include "texts.h"
 #include "family.h"
 #define ZOO_TYPES BLOCK_F32, BLOCK_F16, BLOCK_BF16
 #include "family_zoo.h"
@@ -38,14 +39,6 @@ static cairn_config small_config(cairn_memory_map map) {
 
 /* ---- logits -------------------------------------------------------------------------------------- */
 
-static void golden_ids(int vocab, int32_t *ids) {
-    uint32_t at = 7;
-    for (int i = 0; i < COUNT; i++) {
-        at = (at * 1103515245u + 12345u) & 0x7fffffffu;
-        ids[i] = 1 + (int32_t)((at >> 8) % (uint32_t)(vocab - 1));
-    }
-}
-
 /* Logits [COUNT, vocab] of the model at a path; false: it does not load. */
 static bool logits_of(const char *path, cairn_memory_map map, int vocab, float *out) {
     cairn_config c = small_config(map);
@@ -57,7 +50,7 @@ static bool logits_of(const char *path, cairn_memory_map map, int vocab, float *
     char error[512];
     double nll;
     bool fine = !cairn_open(&c, &rt, error, sizeof error);
-    golden_ids(vocab, ids);
+    golden_ids(vocab, COUNT, ids);
     memset(&a, 0, sizeof a);
     a.struct_size = sizeof a, a.ids = ids, a.count = COUNT, a.top = vocab;
     a.top_ids = top_ids, a.top_logits = logits;
