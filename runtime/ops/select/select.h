@@ -11,6 +11,7 @@ typedef struct select_rule {
     bool mean;         /* a page is scored by its mean key, else by its bounds */
     bool landmark;     /* or by its last key, in place of either: no bounds are read */
     bool head;         /* the best query head of a KV head counts, else their sum */
+    bool soft;         /* softmax_head; the caller asks select_soften */
 } select_rule;
 
 /* What select_score reads: one KV head of one sequence in one layer. */
