@@ -238,6 +238,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/drafter.c"
 #include "runtime/engine/step.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/landmarks.c"
 #include "runtime/engine/session.c"
 #include "runtime/engine/constrain.c"
 #include "runtime/engine/step.c"

@@ -776,21 +776,25 @@ CAIRN_API cairn_status cairn_merge_states(cairn_runtime *rt, const cairn_merge_s
 
 /* score_pages: for each KV head the score of every candidate page c, 0 <= c < floor((i - W + 1) / S)
  * with window W > 0, else c < floor(i / S); -inf elsewhere. Per query head, `minmax` is
- * D^-0.5 * sum over d of max(q_d lo_d, q_d hi_d), `mean` D^-0.5 * q . mean; over the heads of one
- * KV head `group` sums, `head` takes the maximum. The bounds come from the cached keys
- * (page_bounds writes them). */
+ * D^-0.5 * sum over d of max(q_d lo_d, q_d hi_d), `mean` D^-0.5 * q . mean, `landmark` D^-0.5 * q . k
+ * of the page's last slot; over the heads g of one KV head `group` sums these s_g, `head` takes the
+ * maximum, `softmax_head` that of s_g - ln(e^lse_g + sum over the candidates of e^s_g), which needs
+ * head_scores. Bounds come from the cached keys (page_bounds writes them). */
 typedef struct cairn_score_pages_args {
     uint32_t struct_size;
-    int32_t source;             /* CAIRN_SOURCE_MINMAX or _MEAN */
-    int32_t strategy;           /* CAIRN_STRATEGY_GROUP or _HEAD */
+    int32_t source;             /* CAIRN_SOURCE_MINMAX, _MEAN or _LANDMARK */
+    int32_t strategy;           /* CAIRN_STRATEGY_GROUP, _HEAD or _SOFTMAX_HEAD */
     int32_t window;
-    cairn_pages pages;          /* cache: for its shape; its keys are not read */
-    const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean and rest */
+    cairn_pages pages;          /* cache: for its shape; only `landmark` reads its keys */
+    const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean and rest;
+                                 * NULL with landmarks */
     const cairn_tensor *q;      /* [rows, heads, head_dim] f32 */
     cairn_tensor *scores;       /* [rows, kv_heads, max_pages] f32 */
     cairn_tensor *head_scores;  /* [rows, heads, max_pages] f32, each query head's own, or NULL */
     float scale;                /* in place of D^-0.5; 0: that */
     int32_t reserved;
+    const cairn_tensor *lse;    /* [rows, heads] f32 of what is attended besides, for softmax_head;
+                                 * NULL: -inf */
 } cairn_score_pages_args;
 CAIRN_API cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args);
 
@@ -806,13 +810,18 @@ typedef struct cairn_page_bounds_args {
 CAIRN_API cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *args);
 
 /* select_pages: the topk pages of each KV head with the highest scores above -inf, ascending, then
- * -1; equal scores keep the lowest page. */
+ * -1; equal scores keep the lowest page. On request it hands out all that is above -inf, too. */
 typedef struct cairn_select_pages_args {
     uint32_t struct_size;
     int32_t topk;
     const cairn_tensor *scores; /* [rows, kv_heads, max_pages] f32, -inf: no candidate */
     cairn_tensor *selected;     /* [rows, kv_heads, topk] i32, logical page ids */
     cairn_tensor *chosen;       /* [rows, kv_heads, topk] f32: their scores, then -inf, or NULL */
+    const cairn_tensor *head_scores; /* [rows, heads, max_pages] f32: score_pages', or NULL */
+    cairn_tensor *head_chosen;  /* [rows, heads, topk] f32: of these what `selected` names, then -inf:
+                                 * weights of attend_pages; NULL without head_scores */
+    cairn_tensor *candidates;   /* [rows, kv_heads, max_pages] i32: ascending, then -1, or NULL */
+    cairn_tensor *counts;       /* [rows, kv_heads] i32: how many, or NULL */
 } cairn_select_pages_args;
 CAIRN_API cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args);
 

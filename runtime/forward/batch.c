@@ -7,6 +7,8 @@ static bool forward_rule_same(const forward_rule *a, const forward_rule *b) {
     x = &a->select, y = &b->select;
     return x->page_size == y->page_size && x->topk == y->topk && x->window == y->window &&
            x->sinks == y->sinks && x->mean == y->mean && x->head == y->head &&
+           x->landmark == y->landmark && x->soft == y->soft && a->two_level == b->two_level &&
+           a->apart == b->apart && a->prompts == b->prompts &&
            !memcmp(a->layers, b->layers, sizeof a->layers);
 }
 

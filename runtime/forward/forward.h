@@ -17,6 +17,9 @@ typedef enum forward_kind { FORWARD_PROMPT, FORWARD_STEP } forward_kind;
 typedef struct forward_rule {
     select_rule select;
     uint64_t layers[CAIRN_MAX_LAYERS / 64];
+    bool two_level; /* else flat */
+    bool apart;     /* window and pages are two attentions, which are added */
+    bool prompts;   /* prompt rows choose like step rows */
 } forward_rule;
 
 typedef struct forward_row {
@@ -44,6 +47,8 @@ typedef struct forward_sequence {
      * stored) before its rows attend; sequences that share pages have rules of one source. */
     int bounded, stored;
     const forward_rule *rule; /* NULL: step rows attend all, no bounds are stored */
+    bool landmarks; /* the last slot of each page is a landmark's: no row sees it in the layers of the
+                       rule, but for those with a window of their own */
     int64_t pages_read; /* out, added to: the distinct pages that its step rows attended, summed over
                            layers and KV heads */
 } forward_sequence;
@@ -90,6 +95,7 @@ typedef struct model_backend {
      * row of hidden [count, hidden] and the token before it. Runs as a forward does. */
     void (*draft)(cairn_model *model, const cairn_adapter *adapter, const float *hidden, int32_t token,
                   int count, int32_t *out);
+    bool forms; /* heeds what a rule says of forms, prompts, softmax_head and landmarks */
 } model_backend;
 
 /* static model_backend forward_cpu_backend: the CPU's (cpu.c). */
