@@ -135,6 +135,8 @@ static cairn_status engine_generate_begin(cairn_session *session, const char *pr
 /* cairn_generate_submit in the same way. */
 static cairn_status engine_submit(cairn_session *session, const char *prompt, size_t bytes,
                                   const cairn_generate_options *options);
+/* The adapter of the session's tokens; a gated one is the masks' alone. */
+static const cairn_adapter *engine_adapter(const cairn_session *s);
 /* Starts the worker, if the config wants one; nothing stands on failure. */
 static cairn_status worker_start(cairn_runtime *rt);
 /* Returns when it has ended: what it had begun stays in flight. No call runs. */

@@ -434,9 +434,14 @@ const int32_t *cairn_session_ids(const cairn_session *session, int *count) {
     return session->tokens;
 }
 
+/* Ids that stand whatever becomes of its request. */
+static int engine_held(const cairn_session *s) {
+    return s->phase == ENGINE_PROMPT ? s->held_before : s->count;
+}
+
 /* Inside an entered call. */
 static cairn_status engine_rewind(cairn_session *s, int count) {
-    int held = s->phase == ENGINE_PROMPT ? s->held_before : s->count;
+    int held = engine_held(s);
     if (count < 0 || count > held)
         return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT,
                          "session_rewind: count = %d; 0 to %d is held", count, held);

@@ -98,13 +98,13 @@ static void engine_put_masks(engine_part *part, forward_batch *batch) {
             row->rope = seen - 1 + own;
             row->kind = FORWARD_STEP;
             row->seen = seen, row->own = own;
+            row->hidden = true;
             row->embedding = s->adapter->parts[ADAPTER_MASK];
             row->adapter = s->adapter;
             x->hidden_rows++;
         }
 }
 
-/* The adapter of the session's tokens; a gated one is the masks' alone. */
 static const cairn_adapter *engine_adapter(const cairn_session *s) {
     return s->adapter && !s->adapter->parts[ADAPTER_MASK] ? s->adapter : NULL;
 }
@@ -149,14 +149,12 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
     if (part->logits) batch->logits = part->logits;
     for (int at = s->cached; at < end; at++) {
         forward_row *row = &scratch->row[batch->row_count++];
+        memset(row, 0, sizeof *row);
         row->token = s->tokens[at];
         row->position = engine_slots(s, at);
         row->rope = at;
         row->kind = part->kind;
         row->logits = part->logits != NULL;
-        row->sample = NULL;
-        row->embedding = NULL;
-        row->seen = row->own = 0;
         row->adapter = engine_adapter(s);
         if (at >= first) {
             engine_ask(s, at, first, end, &scratch->asks[*asks]);
@@ -368,16 +366,22 @@ static float engine_row_cost(const cairn_model *m) {
 
 /* ---- drafts from masks ----------------------------------------------------------------------- */
 
-/* Whether the session drafts from mask tokens: by a gated adapter, where nothing but keys and values is
- * kept of a sequence and each layer sees all of it. */
+/* Whether rows may see less than all before them: the backend has such, nothing but keys and values is
+ * kept of a sequence, and each layer sees all of it. */
+static bool engine_takes_masks(const cairn_model *m) {
+    if (!m->backend->draft || m->states.count > 1) return false;
+    for (int i = 0; i < m->shape.layers; i++)
+        if (m->plan.layers[i].window || m->plan.layers[i].mixer != PLAN_ATTENTION) return false;
+    return true;
+}
+
+/* Whether the session drafts from mask tokens: by a gated adapter, where rows may. */
 static bool engine_has_masks(cairn_session *s) {
     cairn_model *m = s->model;
     engine_scratch *x = m->scratch;
     if (engine_config(s)->drafter != CAIRN_DRAFTER_MTP || !s->adapter || engine_adapter(s) ||
-        !m->backend->draft || m->states.count > 1)
+        !engine_takes_masks(m))
         return false;
-    for (int i = 0; i < m->shape.layers; i++)
-        if (m->plan.layers[i].window || m->plan.layers[i].mixer != PLAN_ATTENTION) return false;
     if (!x->hidden)
         x->hidden = (float *)base_new(engine_base(s), (size_t)x->rows * (size_t)m->shape.hidden,
                                       sizeof *x->hidden);

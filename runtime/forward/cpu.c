@@ -351,12 +351,12 @@ static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_
     return CAIRN_OK;
 }
 
-/* The hidden rows that drafts are made of. */
+/* The hidden rows that are wanted. */
 static void forward_hand_out_hidden(const forward_cpu_state *f) {
     const int hidden = f->model->shape.hidden;
     float *out = f->batch->hidden;
-    for (int r = 0; f->drafts && r < f->batch->row_count; r++) {
-        if (!f->batch->rows[r].own) continue;
+    for (int r = 0; out && r < f->batch->row_count; r++) {
+        if (!f->batch->rows[r].hidden) continue;
         f->simd->rmsnorm(f->h + (int64_t)r * hidden, f->model->plan.output_norm.values,
                          f->model->shape.norm_eps, hidden, out);
         out += hidden;

@@ -554,21 +554,35 @@ static void forward_count(const forward_walk *walk, const attention_block *a,
     }
 }
 
-/* A row that drafts: the tokens that it sees, then its own rows. */
+/* Of a row's own rows the next that it sees, from *at on, which goes behind them; how many. */
+static int forward_next_own(const forward_row *row, int *at) {
+    int count = 0;
+    while (row->mask && *at < row->own && !(row->mask[*at / 8] >> *at % 8 & 1)) ++*at;
+    for (; *at < row->own && (!row->mask || row->mask[*at / 8] >> *at % 8 & 1); ++*at) count++;
+    return count;
+}
+
+/* A row that drafts: the tokens that it sees, then of its own rows those that it does. */
 static void forward_attend_draft(const forward_walk *walk, const attention_block *a,
                                  const forward_block *rows) {
     const attention_sum *total = &walk->own->total, *piece = &walk->own->piece;
+    const forward_row *row = &walk->f->batch->rows[rows->first];
+    const attention_block *from = a;
     attention_block own = *a;
-    own.positions = walk->f->slots_of + rows->first;
-    own.window = rows->own;
+    int32_t last;
+    int at = 0;
+    own.positions = &last;
     attention_sum_clear(total, a->group, a->dim);
-    for (int part = 0; part < 2; part++) {
-        const attention_block *from = part ? &own : a;
-        for (int i = attention_first_piece(from); i < attention_pieces(from); i++) {
+    do {
+        int pieces = from == a && !row->seen ? 0 : attention_pieces(from);
+        for (int i = attention_first_piece(from); i < pieces; i++) {
             attention_piece(from, i, piece);
             attention_fold(a->simd, total, piece, a->group, a->dim);
         }
-    }
+        from = &own;
+        own.window = forward_next_own(row, &at);
+        last = row->position - row->own + at;
+    } while (own.window);
 }
 
 /* A row whose chosen pages are an attention of their own, added to that of all else. */

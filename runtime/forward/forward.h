@@ -28,11 +28,14 @@ typedef struct forward_row {
     int32_t rope;     /* the position by which its query and key turn, below max_seq_len */
     forward_kind kind;
     bool logits;      /* are wanted */
+    bool hidden;      /* its last hidden state is, behind the output norm */
     const sample_ask *sample; /* the token after it is wanted; or NULL */
     const float *embedding;   /* [hidden], in place of the token's; or NULL */
-    /* Above 0: the row drafts, and sees the tokens before `seen` and, of the rows up to itself, the last
-     * `own`: no other row sees it. Only where the backend has `draft`. */
+    /* Above 0: the row sees the tokens before `seen` and, of the rows up to itself, the last `own`, or of
+     * these those whose bit is set in `mask` (bit i % 8 of byte i / 8, the first of them bit 0): a row
+     * that drafts, or a tree's. Only where the backend has `draft`. */
     int seen, own;
+    const uint8_t *mask; /* or NULL: all `own` */
     const cairn_adapter *adapter; /* adds to its products, one that the backend took in; or NULL */
 } forward_row;
 
@@ -59,7 +62,7 @@ typedef struct forward_batch {
     forward_sequence *sequences;
     const forward_row *rows;
     float *logits;    /* host [rows that want them, vocab], in their order */
-    float *hidden;    /* host [rows with `own`, hidden], in their order: behind the output norm */
+    float *hidden;    /* host [rows with `hidden`, hidden], in their order */
     int32_t *sampled; /* host [rows with `sample`], in their order; see sample_ask.chained */
 } forward_batch;
 

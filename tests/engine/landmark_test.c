@@ -457,6 +457,10 @@ static void test_refused(const family *f, const low *good, const int32_t *ids) {
     tap_ok(fine, "source landmark without an adapter's: %s", cairn_last_error(rt));
     fine = !cairn_adapter_load(m, path, &a) && !cairn_session_adapt(s, a) && !cairn_append_ids(s, ids, 200);
     tap_ok(fine && !cairn_generate(s, "", 3, NULL, NULL), "with the adapter it runs");
+    cairn_forward_sequence row = {.session = s, .rows = 1};
+    cairn_forward_args rows = {.struct_size = sizeof rows, .sequences = &row, .sequence_count = 1, .ids = ids,
+                               .row_count = 1};
+    tap_ok(refuses(cairn_forward(m, &rows), CAIRN_UNSUPPORTED, rt, "landmarks"), "%s", cairn_last_error(rt));
     cairn_session_close(s);
     fine = !cairn_session_open(m, &s);
     cairn_config_default(&c);
