@@ -953,13 +953,6 @@ CAIRN_API void cairn_cancel(cairn_session *session);
  * and "" when the last request began well and has not failed. [any thread] */
 CAIRN_API cairn_status cairn_session_error(cairn_session *session, char *text, size_t bytes);
 
-/* The pages that the last decode step's first row, its token before all drafts, chose with a KV head in
- * a layer, ascending from 0: *count of them, up to `capacity` written. *count -1: it attended all, or no
- * step ran since the session was opened, forked or loaded. [owner thread] Errors: INVALID_ARGUMENT, BUSY,
- * UNSUPPORTED (on the GPU). */
-CAIRN_API cairn_status cairn_session_selection(cairn_session *session, int32_t layer, int32_t kv_head,
-                                               int32_t *pages, int32_t capacity, int32_t *count);
-
 /* What the last generation did; prompt figures are those of its own prompt and of appends since the
  * generation before. */
 typedef struct cairn_stats {
