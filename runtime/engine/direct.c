@@ -90,6 +90,10 @@ static cairn_status direct_check_sequence(direct_call *c, int i, int first) {
         return direct_refuse(c, "sequence", i, "its position is behind what the session holds");
     if (q->rows < 1 || q->rows > c->a.row_count - first)
         return direct_refuse(c, "sequence", i, "its rows are not those of `ids`");
+    if (landmarks_with(s->adapter))
+        return base_fail(&c->m->runtime->base, CAIRN_UNSUPPORTED, "forward: sequence %d: its session's "
+                         "adapter has landmarks, which rows of the caller's cannot stand between", i);
+    if ((status = engine_check_selection(s))) return status;
     d->first = first, d->end = q->position + q->rows;
     if (q->rows > engine_context(s) - q->position)
         return base_fail(&c->m->runtime->base, CAIRN_CONTEXT_FULL, "forward: sequence %d: %d rows from "
