@@ -86,6 +86,8 @@ local fields = {
     doc = "pages kept per KV head, besides sinks, window and the unfinished page" },
   { name = "draft_length", type = "int", default = 4, min = 0, max = 16, unit = "tokens",
     hot = true, doc = "tokens drafted per step" },
+  { name = "draft_adaptive", type = "bool", default = true, hot = true,
+    doc = "draft as many of them as pay; else all, whatever their rows cost" },
   { name = "drafter", type = "enum", enum = "drafter", default = "ngram", hot = true,
     doc = "what drafts the tokens that a step verifies" },
   { name = "adapter", type = "string", default = "", bytes = 512, empty = true,
@@ -179,7 +181,8 @@ local fields = {
   { name = "graphs", type = "bool", default = true,
     doc = "run a decode step as one CUDA graph" },
   { name = "deterministic", type = "bool", default = true,
-    doc = "results do not depend on the batch, on drafts riding along, nor on the run" },
+    doc = "results do not depend on the batch, on drafts riding along, nor on the run; false: drafts " ..
+      "from masks are drawn like tokens, and more of them stand" },
   { name = "log", type = "enum", enum = "log_level", default = "info", hot = true,
     doc = "what reaches the log callback" },
   { name = "worker", type = "group", struct = "cairn_worker", bytes = 64,

@@ -33,7 +33,9 @@ static cairn_status engine_take_adapter(cairn_model *m, const char *path, cairn_
         return base_fail(b, CAIRN_UNSUPPORTED, "adapter_load: backend = \"cpu\" runs adapters");
     if ((status = adapter_read(m, path, &a))) return status;
     a->slot = engine_free_slot(m);
-    if ((status = m->backend->take_adapter(m, a))) {
+    if (!(status = reload_check_drafts(b, &m->runtime->config, a)))
+        status = m->backend->take_adapter(m, a);
+    if (status) {
         adapter_free(a);
         return status;
     }
