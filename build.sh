@@ -9,7 +9,7 @@
 #   model [smollm2|gemma3]   fetches a model into build/model and prints its path; Gemma 3 270M has
 #          Google's terms
 #   asan, tsan       the program under a sanitizer, and the Lua tests with it
-#   fuzz [TARGET] [SECONDS]   libFuzzer on gguf, config, npy, snapshot, cache, json, ops, sessions
+#   fuzz [TARGET] [SECONDS]   libFuzzer on TARGET, a folder of tests/fuzz/corpus, or all
 #   cov [NAME...]    lines and branches of the host code that the C tests reach, by room
 #   clean
 #

@@ -201,11 +201,12 @@ typedef enum cairn_drafter {
     CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT
 } cairn_drafter;
 
-#define CAIRN_PAGE_SOURCE_TABLE(X)                                                       \
-    X(CAIRN_SOURCE_MINMAX, 0, "minmax", true,                                            \
-      "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher")         \
-    X(CAIRN_SOURCE_MEAN, 1, "mean", true, "q . mean(k)")                                 \
-    X(CAIRN_SOURCE_LANDMARK, 2, "landmark", false, "q . k of the page's landmark token")
+#define CAIRN_PAGE_SOURCE_TABLE(X)                                                  \
+    X(CAIRN_SOURCE_MINMAX, 0, "minmax", true,                                       \
+      "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher")    \
+    X(CAIRN_SOURCE_MEAN, 1, "mean", true, "q . mean(k)")                            \
+    X(CAIRN_SOURCE_LANDMARK, 2, "landmark", true,                                   \
+      "q . k of the page's landmark token, with an adapter that has one; CPU only")
 typedef enum cairn_page_source {
     CAIRN_PAGE_SOURCE_TABLE(CAIRN_VALUE) CAIRN_SOURCE_COUNT
 } cairn_page_source;
@@ -213,23 +214,24 @@ typedef enum cairn_page_source {
 #define CAIRN_PAGE_STRATEGY_TABLE(X)                                                     \
     X(CAIRN_STRATEGY_GROUP, 0, "group", true, "sum over the query heads of a KV head")   \
     X(CAIRN_STRATEGY_HEAD, 1, "head", true, "maximum over the query heads of a KV head") \
-    X(CAIRN_STRATEGY_SOFTMAX_HEAD, 2, "softmax_head", false,                             \
-      "sum of each head's softmax over the pages")
+    X(CAIRN_STRATEGY_SOFTMAX_HEAD, 2, "softmax_head", true,                              \
+      "maximum of the heads' log softmax over pages and window; CPU only")
 typedef enum cairn_page_strategy {
     CAIRN_PAGE_STRATEGY_TABLE(CAIRN_VALUE) CAIRN_STRATEGY_COUNT
 } cairn_page_strategy;
 
-#define CAIRN_ATTENTION_FORM_TABLE(X)                                                             \
-    X(CAIRN_FORM_FLAT, 0, "flat", true, "one softmax over all selected tokens")                   \
-    X(CAIRN_FORM_TWO_LEVEL, 1, "two_level", false, "softmax inside each page, then page weights")
+#define CAIRN_ATTENTION_FORM_TABLE(X)                                           \
+    X(CAIRN_FORM_FLAT, 0, "flat", true, "one softmax over all selected tokens") \
+    X(CAIRN_FORM_TWO_LEVEL, 1, "two_level", true,                               \
+      "softmax inside each page, then page weights; CPU only")
 typedef enum cairn_attention_form {
     CAIRN_ATTENTION_FORM_TABLE(CAIRN_VALUE) CAIRN_FORM_COUNT
 } cairn_attention_form;
 
-#define CAIRN_LANDMARK_POSITION_TABLE(X)                                               \
-    X(CAIRN_LANDMARK_PREVIOUS, 0, "previous", true,                                    \
-      "a landmark takes the position of the token before it")                          \
-    X(CAIRN_LANDMARK_NEXT, 1, "next", false, "a landmark takes a position of its own")
+#define CAIRN_LANDMARK_POSITION_TABLE(X)                                                           \
+    X(CAIRN_LANDMARK_PREVIOUS, 0, "previous", true,                                                \
+      "a landmark takes the position of the token before it")                                      \
+    X(CAIRN_LANDMARK_NEXT, 1, "next", true, "a landmark takes the position of the token after it")
 typedef enum cairn_landmark_position {
     CAIRN_LANDMARK_POSITION_TABLE(CAIRN_VALUE) CAIRN_LANDMARK_COUNT
 } cairn_landmark_position;
@@ -307,7 +309,11 @@ typedef struct cairn_selection {
     int32_t sinks;              /* first tokens always attended; 0 to 65536; default 4 */
     uint64_t layers[CAIRN_MAX_LAYERS / 64];
                                 /* bit l % 64 of word l / 64: layer l selects; all by default */
-    uint8_t reserved[168];      /* zero: room for fields to come */
+    bool fused;                 /* false: window and pages are two attentions, which are added;
+                                 * CPU only; true, false; default true */
+    bool prompts;               /* true: prompts select like steps, for models trained so; CPU
+                                 * only; true, false; default false */
+    uint8_t reserved[166];      /* zero: room for fields to come */
 } cairn_selection;
 
 /* How the next token is drawn; all hot. */
@@ -412,8 +418,7 @@ typedef struct cairn_config {
     int32_t topk;               /* pages kept per KV head, besides sinks, window and the
                                  * unfinished page; 1 to 4096; default 32; hot */
     int32_t draft_length;       /* tokens drafted per step; 0 to 16; default 4; hot */
-    bool draft_adaptive;        /* draft as many of them as pay; else all, whatever their rows
-                                 * cost; true, false; default true; hot */
+    bool draft_adaptive;        /* as many as pay; else all; true, false; default true; hot */
     cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
                                  * model, none; default "ngram"; hot */
     char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
@@ -445,9 +450,8 @@ typedef struct cairn_config {
                                  * default "f32" */
     bool graphs;                /* run a decode step as one CUDA graph; true, false; default
                                  * true */
-    bool deterministic;         /* results do not depend on the batch, on drafts riding along,
-                                 * nor on the run; false: drafts from masks are drawn like
-                                 * tokens, and more of them stand; true, false; default true */
+    bool deterministic;         /* results do not depend on batch, drafts and run; false: drafts
+                                 * from masks are drawn, too; true, false; default true */
     cairn_log_level log;        /* what reaches the log callback; off, error, warn, info, debug;
                                  * default "info"; hot */
     cairn_worker worker;        /* a thread of the runtime that works on what is submitted */

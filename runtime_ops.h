@@ -13,7 +13,8 @@
  * CONTENTS
  *     1  Tensors, streams, events, graphs
  *     2  Pages: pools and tables of caches of your own
- *     3  Ops */
+ *     3  Ops
+ *     4  Forwards of a model with rows of your own */
 #include "runtime.h" /* an implementation that it brings includes this file, so it comes first */
 #ifndef CAIRN_OPS_H
 #define CAIRN_OPS_H
@@ -775,21 +776,25 @@ CAIRN_API cairn_status cairn_merge_states(cairn_runtime *rt, const cairn_merge_s
 
 /* score_pages: for each KV head the score of every candidate page c, 0 <= c < floor((i - W + 1) / S)
  * with window W > 0, else c < floor(i / S); -inf elsewhere. Per query head, `minmax` is
- * D^-0.5 * sum over d of max(q_d lo_d, q_d hi_d), `mean` D^-0.5 * q . mean; over the heads of one
- * KV head `group` sums, `head` takes the maximum. The bounds come from the cached keys
- * (page_bounds writes them). */
+ * D^-0.5 * sum over d of max(q_d lo_d, q_d hi_d), `mean` D^-0.5 * q . mean, `landmark` D^-0.5 * q . k
+ * of the page's last slot; over the heads g of one KV head `group` sums these s_g, `head` takes the
+ * maximum, `softmax_head` that of s_g - ln(e^lse_g + sum over the candidates of e^s_g), which needs
+ * head_scores. Bounds come from the cached keys (page_bounds writes them). */
 typedef struct cairn_score_pages_args {
     uint32_t struct_size;
-    int32_t source;             /* CAIRN_SOURCE_MINMAX or _MEAN */
-    int32_t strategy;           /* CAIRN_STRATEGY_GROUP or _HEAD */
+    int32_t source;             /* CAIRN_SOURCE_MINMAX, _MEAN or _LANDMARK */
+    int32_t strategy;           /* CAIRN_STRATEGY_GROUP, _HEAD or _SOFTMAX_HEAD */
     int32_t window;
-    cairn_pages pages;          /* cache: for its shape; its keys are not read */
-    const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean and rest */
+    cairn_pages pages;          /* cache: for its shape; only `landmark` reads its keys */
+    const cairn_tensor *bounds; /* [pages, kv_heads, 2, head_dim] f16: lo and hi, or mean and rest;
+                                 * NULL with landmarks */
     const cairn_tensor *q;      /* [rows, heads, head_dim] f32 */
     cairn_tensor *scores;       /* [rows, kv_heads, max_pages] f32 */
     cairn_tensor *head_scores;  /* [rows, heads, max_pages] f32, each query head's own, or NULL */
     float scale;                /* in place of D^-0.5; 0: that */
     int32_t reserved;
+    const cairn_tensor *lse;    /* [rows, heads] f32 of what is attended besides, for softmax_head;
+                                 * NULL: -inf */
 } cairn_score_pages_args;
 CAIRN_API cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args);
 
@@ -805,13 +810,18 @@ typedef struct cairn_page_bounds_args {
 CAIRN_API cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *args);
 
 /* select_pages: the topk pages of each KV head with the highest scores above -inf, ascending, then
- * -1; equal scores keep the lowest page. */
+ * -1; equal scores keep the lowest page. On request it hands out all that is above -inf, too. */
 typedef struct cairn_select_pages_args {
     uint32_t struct_size;
     int32_t topk;
     const cairn_tensor *scores; /* [rows, kv_heads, max_pages] f32, -inf: no candidate */
     cairn_tensor *selected;     /* [rows, kv_heads, topk] i32, logical page ids */
     cairn_tensor *chosen;       /* [rows, kv_heads, topk] f32: their scores, then -inf, or NULL */
+    const cairn_tensor *head_scores; /* [rows, heads, max_pages] f32: score_pages', or NULL */
+    cairn_tensor *head_chosen;  /* [rows, heads, topk] f32: of these what `selected` names, then -inf:
+                                 * weights of attend_pages; NULL without head_scores */
+    cairn_tensor *candidates;   /* [rows, kv_heads, max_pages] i32: ascending, then -1, or NULL */
+    cairn_tensor *counts;       /* [rows, kv_heads] i32: how many, or NULL */
 } cairn_select_pages_args;
 CAIRN_API cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args);
 
@@ -1216,6 +1226,50 @@ typedef struct cairn_verify_chain_args {
     cairn_tensor *bonus;             /* [sequences] i32, out */
 } cairn_verify_chain_args;
 CAIRN_API cairn_status cairn_verify_chain(cairn_runtime *rt, const cairn_verify_chain_args *args);
+
+/* ---- 4  Forwards of a model with rows of your own ---------------------------------------------- */
+
+/* The session's first `position` ids, which stand, and rows behind them, in its page tables. */
+typedef struct cairn_forward_sequence {
+    cairn_session *session; /* no other sequence's */
+    int32_t position;       /* of the first row in the cache: 0 to what the session holds */
+    int32_t rows;           /* 1 or more */
+    int32_t prompt;         /* 1: they attend all and run as appended ids do; 0: as decode steps do, by
+                               the config's `selection`: their logits are those of cairn_eval */
+    int32_t reserved;
+    const uint8_t *mask;    /* [rows, (rows + 7) / 8] bit j % 8 of byte j / 8 of a row: it sees row j, of
+                               those up to itself, and all ids before the rows; NULL: all of them.
+                               CPU only, without prompt, in up to prefill_chunk rows, that attend
+                               densely where the mask leaves out any */
+    uint64_t mask_bytes;
+} cairn_forward_sequence;
+
+/* Batches of rows through the model: for who samples, searches or drafts by means of their own. */
+typedef struct cairn_forward_args {
+    uint32_t struct_size;
+    int32_t sequence_count, row_count; /* of any number: several forwards serve many */
+    int32_t logits_count, hidden_count;
+    int32_t reserved;
+    const cairn_forward_sequence *sequences;
+    const int32_t *ids;         /* [row_count] those of the sequences one behind the other; -1 in a row
+                                   with a gate: the adapter's mask token (CPU only) */
+    const int32_t *rope;        /* [row_count] positions by which the rows turn; NULL: the cache's */
+    const uint8_t *gate;        /* [row_count] 1: the session's adapter adds to the row; NULL: as in a
+                                   generation: to every row, of a gated one to none */
+    const int32_t *logits_rows; /* [logits_count] of which rows, ascending */
+    const int32_t *hidden_rows; /* [hidden_count] likewise */
+    float *logits;              /* [logits_count, vocab] host, out */
+    float *hidden;              /* [hidden_count, hidden] host, out: behind the output norm */
+} cairn_forward_args;
+/* Afterwards a session holds its first `position` ids and the rows, up to the first whose mask, rope
+ * position or gate is not what it would run by itself: such rows and those behind them leave no trace.
+ * A next call goes on from there, or from an earlier position where ids were rejected. What a row gives
+ * depends on its own sequence alone, to the bit. Requests of the sessions end. On failure the sessions
+ * hold what they held; arguments are checked before anything is computed. [blocks]
+ * Errors: INVALID_ARGUMENT (by sequence or row: an id or rope position out of range, a gate without an
+ * adapter, a mask shorter than its rows), UNSUPPORTED, CONTEXT_FULL, POOL_FULL, BUSY,
+ * VERSION_MISMATCH. */
+CAIRN_API cairn_status cairn_forward(cairn_model *model, const cairn_forward_args *args);
 
 #ifdef __cplusplus
 }

@@ -29,17 +29,17 @@ local enums = {
   { name = "page_source", prefix = "CAIRN_SOURCE", values = {
     { "minmax", true, "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher" },
     { "mean", true, "q . mean(k)" },
-    { "landmark", false, "q . k of the page's landmark token" } } },
+    { "landmark", true, "q . k of the page's landmark token, with an adapter that has one; CPU only" } } },
   { name = "page_strategy", prefix = "CAIRN_STRATEGY", values = {
     { "group", true, "sum over the query heads of a KV head" },
     { "head", true, "maximum over the query heads of a KV head" },
-    { "softmax_head", false, "sum of each head's softmax over the pages" } } },
+    { "softmax_head", true, "maximum of the heads' log softmax over pages and window; CPU only" } } },
   { name = "attention_form", prefix = "CAIRN_FORM", values = {
     { "flat", true, "one softmax over all selected tokens" },
-    { "two_level", false, "softmax inside each page, then page weights" } } },
+    { "two_level", true, "softmax inside each page, then page weights; CPU only" } } },
   { name = "landmark_position", prefix = "CAIRN_LANDMARK", values = {
     { "previous", true, "a landmark takes the position of the token before it" },
-    { "next", false, "a landmark takes a position of its own" } } },
+    { "next", true, "a landmark takes the position of the token after it" } } },
   { name = "kv_dtype", prefix = "CAIRN_KV", values = {
     { "f16", true, "2 bytes a value" }, { "bf16", false, "2 bytes a value" },
     { "f32", false, "4 bytes a value" }, { "e4m3", false, "1 byte a value, scales beside it" } } },
@@ -87,7 +87,7 @@ local fields = {
   { name = "draft_length", type = "int", default = 4, min = 0, max = 16, unit = "tokens",
     hot = true, doc = "tokens drafted per step" },
   { name = "draft_adaptive", type = "bool", default = true, hot = true,
-    doc = "draft as many of them as pay; else all, whatever their rows cost" },
+    doc = "as many as pay; else all" },
   { name = "drafter", type = "enum", enum = "drafter", default = "ngram", hot = true,
     doc = "what drafts the tokens that a step verifies" },
   { name = "adapter", type = "string", default = "", bytes = 512, empty = true,
@@ -106,7 +106,11 @@ local fields = {
       { name = "sinks", type = "int", default = 4, min = 0, max = 65536, unit = "tokens",
         doc = "first tokens always attended" },
       { name = "layers", type = "layers", default = "all",
-        doc = "layers that select: \"all\", \"none\" (dense) or a list of numbers from 0" } } },
+        doc = "layers that select: \"all\", \"none\" (dense) or a list of numbers from 0" },
+      { name = "fused", type = "bool", default = true,
+        doc = "false: window and pages are two attentions, which are added; CPU only" },
+      { name = "prompts", type = "bool", default = false,
+        doc = "true: prompts select like steps, for models trained so; CPU only" } } },
   { name = "landmark_position", type = "enum", enum = "landmark_position", default = "previous",
     doc = "position that a landmark token takes, for models trained with landmarks" },
   { name = "kv_dtype", type = "enum", enum = "kv_dtype", default = "f16",
@@ -181,8 +185,7 @@ local fields = {
   { name = "graphs", type = "bool", default = true,
     doc = "run a decode step as one CUDA graph" },
   { name = "deterministic", type = "bool", default = true,
-    doc = "results do not depend on the batch, on drafts riding along, nor on the run; false: drafts " ..
-      "from masks are drawn like tokens, and more of them stand" },
+    doc = "results do not depend on batch, drafts and run; false: drafts from masks are drawn, too" },
   { name = "log", type = "enum", enum = "log_level", default = "info", hot = true,
     doc = "what reaches the log callback" },
   { name = "worker", type = "group", struct = "cairn_worker", bytes = 64,

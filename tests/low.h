@@ -13,6 +13,7 @@ typedef struct low {
     double alpha;
     /* Of a gated one: see ADAPTER_MASK and those behind it; NULL: it is none. */
     double *parts[5];
+    double *landmark; /* [hidden], or NULL */
     int hidden;
     uint32_t drafts, mask_id; /* in the file, above 0 */
 } low;
@@ -48,6 +49,7 @@ static low make_low(const family *f, int rank, double alpha, bool all, uint64_t 
 static void free_low(low *l) {
     for (int i = 0; i < l->count; i++) free(l->pairs[i].a), free(l->pairs[i].b);
     for (int i = 0; i < 5; i++) free(l->parts[i]), l->parts[i] = NULL;
+    free(l->landmark), l->landmark = NULL;
     l->count = 0;
 }
 
@@ -88,8 +90,9 @@ static gguf_build gguf_low(const low *l, const char *architecture, bool half) {
     static const char *const parts[] = {"mask_embedding", "sampler.0.weight", "sampler.0.norm",
                                         "sampler.1.weight", "sampler.1.norm"};
     const int more = l->parts[0] ? 5 : 0;
+    const uint64_t hidden = (uint64_t)l->hidden;
     const int keys = 3 + (l->alpha > 0) + (l->drafts > 0) + (l->mask_id > 0);
-    build_begin(&out, 3, (uint64_t)(2 * l->count + more), (uint64_t)keys);
+    build_begin(&out, 3, (uint64_t)(2 * l->count + more + !!l->landmark), (uint64_t)keys);
     build_key_string(&out, "general.type", "adapter");
     build_key_string(&out, "adapter.type", "lora");
     build_key_string(&out, "general.architecture", architecture);
@@ -110,6 +113,9 @@ static gguf_build gguf_low(const low *l, const char *architecture, bool half) {
         build_tensor(&out, parts[i], half ? BLOCK_F16 : BLOCK_F32, i % 2 ? 2 : 1, shape,
                      shape[0] * (i % 2 ? n : 1) * bytes, 32);
     }
+    if (l->landmark)
+        build_tensor(&out, "landmark_embedding", half ? BLOCK_F16 : BLOCK_F32, 1, &hidden,
+                     hidden * bytes, 32);
     build_align(&out, 32);
     for (int i = 0; i < l->count; i++) {
         put_values(&out, l->pairs[i].a, l->rank * l->pairs[i].of->columns, half);
@@ -120,6 +126,10 @@ static gguf_build gguf_low(const low *l, const char *architecture, bool half) {
     for (int i = 0; i < more; i++) {
         const int n = l->hidden;
         put_values(&out, l->parts[i], (i == 1 ? 2 * n : n) * (i % 2 ? n : 1), half);
+        build_align(&out, 32);
+    }
+    if (l->landmark) {
+        put_values(&out, l->landmark, l->hidden, half);
         build_align(&out, 32);
     }
     return out;

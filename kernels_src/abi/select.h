@@ -17,7 +17,7 @@ typedef struct page_bounds_params {
 
 /* select/select.cu */
 typedef struct score_pages_params {
-    paged_rows at;          /* its keys are not read */
+    paged_rows at;          /* its keys are read with landmarks alone */
     const uint16_t *bounds; /* f16 [pages, kv_heads, 2, head_dim] */
     const float *q;         /* [rows, heads, head_dim] */
     float *scores;          /* [rows, kv_heads, max_pages] */
@@ -26,6 +26,17 @@ typedef struct score_pages_params {
     int32_t mean, by_head; /* source and strategy */
     float scale;
     int32_t pad;
+    const float *lse;      /* [rows, heads] or NULL: score_softmax's alone */
 } score_pages_params;
+
+typedef struct select_listed_params {
+    const float *scores;      /* [units, pages] */
+    const float *head_scores; /* [units, group, pages] */
+    const int32_t *selected;  /* [units, topk] */
+    float *head_chosen;       /* [units, group, topk] or NULL */
+    int32_t *candidates;      /* [units, pages] or NULL */
+    int32_t *counts;          /* [units] or NULL */
+    int32_t pages, topk, group, pad;
+} select_listed_params;
 
 #endif

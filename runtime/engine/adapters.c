@@ -20,6 +20,19 @@ static int engine_free_slot(const cairn_model *m) {
     return slot;
 }
 
+/* Whether the backend runs an adapter's landmarks, if it has some; and room for their ids. */
+static cairn_status engine_ready_landmarks(cairn_model *m, const cairn_adapter *a) {
+    base *b = &m->runtime->base;
+    engine_scratch *x = m->scratch;
+    const size_t most = (size_t)m->max_seq_len;
+    if (!landmarks_with(a)) return CAIRN_OK;
+    if (!m->backend->forms)
+        return base_fail(b, CAIRN_UNSUPPORTED, "adapter_load: %s has a landmark_embedding: backend = "
+                         "\"cpu\" runs landmarks", a->name);
+    if (!x->filled) x->filled = (int32_t *)base_new(b, most, sizeof *x->filled);
+    return x->filled ? CAIRN_OK : base_no_memory(b, a->name, most * sizeof *x->filled);
+}
+
 /* Inside an entered runtime, beside no forward. */
 static cairn_status engine_take_adapter(cairn_model *m, const char *path, cairn_adapter **out) {
     base *b = &m->runtime->base;
@@ -33,8 +46,9 @@ static cairn_status engine_take_adapter(cairn_model *m, const char *path, cairn_
         return base_fail(b, CAIRN_UNSUPPORTED, "adapter_load: backend = \"cpu\" runs adapters");
     if ((status = adapter_read(m, path, &a))) return status;
     a->slot = engine_free_slot(m);
-    if (!(status = reload_check_drafts(b, &m->runtime->config, a)))
-        status = m->backend->take_adapter(m, a);
+    status = engine_ready_landmarks(m, a);
+    if (!status) status = reload_check_drafts(b, &m->runtime->config, a);
+    if (!status) status = m->backend->take_adapter(m, a);
     if (status) {
         adapter_free(a);
         return status;
@@ -87,6 +101,11 @@ cairn_status cairn_session_adapt(cairn_session *session, cairn_adapter *adapter)
     if (adapter && adapter->model != session->model)
         status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
                            "session_adapt: %s was loaded for another model", adapter->name);
+    else if (session->count > landmarks_context(session->model, adapter))
+        status = base_fail(engine_base(session), CAIRN_CONTEXT_FULL,
+                           "session_adapt: %d tokens held; with %s's landmarks the context is %d",
+                           session->count, adapter->name,
+                           landmarks_context(session->model, adapter));
     else engine_adapt(session, adapter);
     return engine_leave(session, status);
 }

@@ -175,11 +175,11 @@ static cairn_status engine_submit(cairn_session *session, const char *prompt, si
     m = session->model;
     if (session->flying) handles_settle(m->runtime);
     status = engine_ask_text(session, prompt, bytes, options, false);
-    if (!status && (int)session->waiting.size > m->max_seq_len - session->count)
+    if (!status && (int)session->waiting.size > engine_context(session) - session->count)
         status = base_fail(engine_base(session), CAIRN_CONTEXT_FULL,
                            "generate_submit: %d tokens held and %d more, the context is %d",
-                           session->count, (int)session->waiting.size, m->max_seq_len);
-    pages = model_pages_of(session->count + (int)session->waiting.size, m->kv.page_size);
+                           session->count, (int)session->waiting.size, engine_context(session));
+    pages = engine_pages_for(session, session->count + (int)session->waiting.size);
     if (!status && pages > m->kv.pool.pages)
         status = base_fail(engine_base(session), CAIRN_POOL_FULL,
                            "generate_submit: %d pages are needed, the pool has %d", pages,

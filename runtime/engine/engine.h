@@ -15,6 +15,9 @@
  *   tokens [0, pure) ran as prompt, from the beginning on, and so would run again in any session:
  *   their whole pages may stand in the model's prefix cache, `held` of them locked.
  *
+ * All these count tokens of the caller's. With an adapter that has landmarks the state holds more,
+ * see landmarks.c.
+ *
  * What calls want of sessions are requests: an append, or a generation, which is pulled (blocking
  * calls take its tokens) or was submitted (the loop takes them). One loop serves all of a model
  * (loop.c): from the requests that want something it plans a forward, which may stay in flight
@@ -63,6 +66,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int count, cached, bounded;
     int bounds_version;  /* of the model, that the stored bounds are of */
     int pure;
+    uint64_t space;      /* of the prefix cache, that they ran in */
     int held_pages;
     prefix_node *held;   /* the last node of those pages, locked, or NULL */
     bool apart;          /* takes nothing from the prefix cache and gives nothing */
@@ -132,6 +136,8 @@ static cairn_status engine_generate_begin(cairn_session *session, const char *pr
 /* cairn_generate_submit in the same way. */
 static cairn_status engine_submit(cairn_session *session, const char *prompt, size_t bytes,
                                   const cairn_generate_options *options);
+/* The adapter of the session's tokens; a gated one is the masks' alone. */
+static const cairn_adapter *engine_adapter(const cairn_session *s);
 /* Starts the worker, if the config wants one; nothing stands on failure. */
 static cairn_status worker_start(cairn_runtime *rt);
 /* Returns when it has ended: what it had begun stays in flight. No call runs. */

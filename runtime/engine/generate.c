@@ -94,7 +94,7 @@ static cairn_status engine_put_text(cairn_session *s, const char *text, size_t b
     cairn_status status;
     memset(&ids, 0, sizeof ids);
     status = tokenizer_encode(engine_base(s), &s->model->tokenizer, text, bytes, false, &ids);
-    for (size_t i = 0; i < ids.size && s->count < s->model->max_seq_len; i++) {
+    for (size_t i = 0; i < ids.size && s->count < engine_context(s); i++) {
         engine_set_given(s, s->count, false);
         s->tokens[s->count++] = ids.data[i];
     }
@@ -135,7 +135,7 @@ static cairn_status engine_finish(cairn_session *s, cairn_stop stop, cairn_statu
 }
 
 static int engine_room(const cairn_session *s) {
-    int room = s->model->max_seq_len - s->count;
+    int room = engine_context(s) - s->count;
     int left = s->options.max_tokens - s->stats.generated;
     return s->options.max_tokens && left < room ? left : room;
 }

@@ -47,7 +47,7 @@ static int loop_others(const cairn_session *s) {
 static bool loop_fits(cairn_session *s, int tokens) {
     cairn_model *m = s->model;
     int others = loop_others(s);
-    int need = others + tables_need(&m->tables, s->row, s->cached, tokens);
+    int need = others + engine_need(s, tokens);
     if (!others) return true;
     state_kv_make_room(&m->kv_of_rows, need);
     if (need <= m->kv.pool.free_count) return true;
@@ -143,6 +143,13 @@ static bool loop_put(cairn_session *s, int most) {
     }
     engine_go_back(s, s->cached);
     s->fresh_count = s->fresh_at = 0;
+    most = engine_tokens_in(s, engine_slots(s, s->cached) + most) - s->cached;
+    if (most < 1) return false;
+    if ((status = engine_check_selection(s))) {
+        loop_end(s, CAIRN_STOP_ERROR, status);
+        return false;
+    }
+    status = CAIRN_POOL_FULL;
     if (!s->aside || loop_fits(s, s->count + 1)) {
         if (!(status = engine_reserve(s, s->count))) {
             if (s->appending) *part = engine_plan_chunk(s, s->count - 1, most);
@@ -197,8 +204,7 @@ static void loop_make_way(cairn_model *m) {
         if (!last || loop_is_before(last, s)) last = s;
     }
     if (!last) return;
-    pages -= loop_others(first) + tables_need(&m->tables, first->row, first->cached,
-                                              first->count + (int)first->waiting.size);
+    pages -= loop_others(first) + engine_need(first, first->count + (int)first->waiting.size);
     if (pages >= 0) loop_give_back(last);
 }
 

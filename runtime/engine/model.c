@@ -16,6 +16,7 @@ static void engine_scratch_free(base *b, cairn_model *m) {
     base_delete(b, x->sampled, (size_t)x->asks_count, sizeof *x->sampled);
     base_delete(b, x->page_ids, (size_t)m->tables.max_pages, sizeof *x->page_ids);
     base_delete(b, x->parts, (size_t)x->sequences, sizeof *x->parts);
+    base_delete(b, x->filled, (size_t)m->max_seq_len, sizeof *x->filled);
     base_delete(b, x->hidden, (size_t)x->rows * (size_t)m->shape.hidden, sizeof *x->hidden);
     base_delete(b, x->chain.memory,
                 2 * ENGINE_ROWS * (size_t)m->shape.vocab * sizeof(float) +
@@ -114,7 +115,7 @@ static cairn_status engine_load(cairn_runtime *rt, model_place place, const mode
                                 cairn_model **out) {
     cairn_model *m;
     int rows = engine_most_rows(&rt->config);
-    cairn_status status = reload_check_drafter(&rt->base, &rt->config, backend);
+    cairn_status status = reload_check_backend(&rt->base, &rt->config, backend);
     if (!status) status = model_load(rt, place, &m);
     if (status) return status;
     status = engine_open_backend(m, backend, rows);
@@ -462,15 +463,16 @@ static double engine_score(const cairn_eval_args *args, const float *logits, int
 /* Rows stay inside one page, so that every page they may select is complete before them. */
 static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *args, float *logits,
                                      double *sum) {
-    int size = s->model->kv.page_size;
-    int rows = size < ENGINE_EVAL_ROWS ? size : ENGINE_EVAL_ROWS;
-    cairn_status status;
+    cairn_status status = engine_check_selection(s);
+    if (status) return status;
     s->apart = true; /* as from an empty cache */
     loop_clear(s->model);
     status = engine_add(s, args->ids, args->count);
     *sum = 0.0;
     while (!status && s->cached < args->count) {
-        int now = args->count - s->cached < rows ? args->count - s->cached : rows;
+        int now = engine_tokens_in(s, engine_slots(s, s->cached) + ENGINE_EVAL_ROWS) - s->cached;
+        if (now > engine_inside(s)) now = engine_inside(s);
+        if (now > args->count - s->cached) now = args->count - s->cached;
         engine_part part = {s, FORWARD_STEP, now, 0, 0, 0, false, NULL, NULL, logits, NULL, 0};
         if ((status = engine_forward(&part))) break;
         *sum += engine_score(args, logits, s->model->shape.vocab, s->cached, now);

@@ -40,10 +40,17 @@ static const int32_t *engine_table(const cairn_session *s) {
     return tables_row(&s->model->tables, s->row);
 }
 
+/* Pages that the state lacks for so many tokens, those from `cached` on its own. */
+static int engine_need(const cairn_session *s, int tokens) {
+    return tables_need(&s->model->tables, s->row, engine_slots(s, s->cached),
+                       engine_slots(s, tokens));
+}
+
 /* The state has room for `tokens` tokens, those from `cached` on its own; or POOL_FULL and nothing
  * changed. */
 static cairn_status engine_reserve(cairn_session *s, int tokens) {
-    return state_reserve(&s->model->states, s->row, s->cached, tokens);
+    return state_reserve(&s->model->states, s->row, engine_slots(s, s->cached),
+                         engine_slots(s, tokens));
 }
 
 /* ---- prefix cache ---------------------------------------------------------------------------- */
@@ -67,7 +74,9 @@ static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
     prefix_node *node;
     int pages;
     if (!engine_has_prefixes(s) || s->count || count < 2) return;
-    if (prefix_match(&m->prefixes, adapter_space(s->adapter), ids, count - 2, pages_held, &pages,
+    s->space = engine_space(s);
+    count = engine_slots(s, count - 2);
+    if (prefix_match(&m->prefixes, s->space, engine_fill(s, ids, count), count, pages_held, &pages,
                      &node)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: all is computed */
         return;
@@ -76,7 +85,7 @@ static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
     prefix_lock(&m->prefixes, node);
     s->held = node;
     s->held_pages = pages;
-    s->cached = s->pure = s->reused = pages * m->kv.page_size;
+    s->cached = s->pure = s->reused = engine_tokens_in(s, pages * m->kv.page_size);
 }
 
 /* Pages [from, present) that the cache holds too, computed by another session: the same values, so
@@ -84,9 +93,9 @@ static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
 static void engine_take_theirs(cairn_session *s, int from, int present, int pages) {
     cairn_model *m = s->model;
     int32_t *ids = m->scratch->page_ids;
+    const int slots = pages * m->kv.page_size;
     if (present <= from) return;
-    prefix_match(&m->prefixes, adapter_space(s->adapter), s->tokens, pages * m->kv.page_size, ids,
-                 &pages, NULL);
+    prefix_match(&m->prefixes, s->space, engine_fill(s, s->tokens, slots), slots, ids, &pages, NULL);
     if (tables_hold(engine_base(s), &m->tables, s->row, from, ids + from, present - from)) return;
     if (s->bounded > from) s->bounded = from;
 }
@@ -94,13 +103,14 @@ static void engine_take_theirs(cairn_session *s, int from, int present, int page
 /* Puts what a prompt computed, in whole pages, into the prefix cache; without memory it does not. */
 static void engine_remember(cairn_session *s) {
     prefix_cache *c = &s->model->prefixes;
-    const uint64_t space = adapter_space(s->adapter);
-    int pages = s->pure / s->model->kv.page_size, tokens, present, found;
+    const int pages = engine_whole_pages(s, s->pure), slots = pages * s->model->kv.page_size;
+    const int32_t *ids;
+    int present, found;
     prefix_node *node;
     if (!engine_has_prefixes(s) || pages <= s->held_pages) return;
-    tokens = pages * s->model->kv.page_size;
-    if (prefix_insert(c, space, s->tokens, tokens, engine_table(s), &present) ||
-        prefix_match(c, space, s->tokens, tokens, NULL, &found, &node)) {
+    ids = engine_fill(s, s->tokens, slots);
+    if (prefix_insert(c, s->space, ids, slots, engine_table(s), &present) ||
+        prefix_match(c, s->space, ids, slots, NULL, &found, &node)) {
         engine_base(s)->error[0] = '\0';
         return;
     }
@@ -117,8 +127,9 @@ static void engine_remember(cairn_session *s) {
 static void engine_go_back(cairn_session *s, int tokens) {
     int full;
     if (s->cached > tokens) s->cached = tokens;
-    s->cached = state_reach(&s->model->states, s->row, s->cached);
-    full = s->cached / s->model->kv.page_size;
+    s->cached = engine_tokens_in(s, state_reach(&s->model->states, s->row,
+                                                engine_slots(s, s->cached)));
+    full = engine_whole_pages(s, s->cached);
     if (s->bounded > full) s->bounded = full;
     if (s->pure > s->cached) s->pure = s->cached;
     if (s->held_pages > full) engine_let_go(s);
@@ -128,7 +139,7 @@ static void engine_go_back(cairn_session *s, int tokens) {
 static void engine_settle(cairn_session *s) {
     s->fresh_count = s->fresh_at = 0;
     engine_go_back(s, s->count > 0 ? s->count - 1 : 0);
-    state_cut(&s->model->states, s->row, s->cached);
+    state_cut(&s->model->states, s->row, engine_slots(s, s->cached));
 }
 
 /* Cuts the sequence to `count` tokens. */
@@ -156,10 +167,10 @@ static cairn_status engine_add(cairn_session *s, const int32_t *ids, int count) 
     for (int i = 0; i < count; i++)
         if (ids[i] < 0 || ids[i] >= s->model->shape.vocab) return engine_refuse_id(s, ids[i], i);
     engine_settle(s);
-    if (count > s->model->max_seq_len - s->count)
+    if (count > engine_context(s) - s->count)
         return base_fail(b, CAIRN_CONTEXT_FULL,
                          "append: %d tokens held and %d more, the context is %d", s->count, count,
-                         s->model->max_seq_len);
+                         engine_context(s));
     engine_reuse(s, ids, count);
     if ((status = engine_reserve(s, s->count + count))) {
         if (!s->count) s->reused = 0;
@@ -307,7 +318,8 @@ cairn_status cairn_session_open(cairn_model *model, cairn_session **session) {
 /* Tokens that a copy of the state, saved or forked, stands for: the last one is always left. */
 static int engine_kept_tokens(const cairn_session *s) {
     int most = s->count > 0 ? s->count - 1 : 0;
-    return state_reach(&s->model->states, s->row, s->cached < most ? s->cached : most);
+    if (s->cached < most) most = s->cached;
+    return engine_tokens_in(s, state_reach(&s->model->states, s->row, engine_slots(s, most)));
 }
 
 /* A session like `s`, outside the model's list, that shares its pages. */
@@ -316,7 +328,7 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     cairn_session *fork;
     cairn_status status = engine_open(s->model, &fork);
     if (status) return status;
-    if ((status = state_fork(&s->model->states, s->row, fork->row, cached))) {
+    if ((status = state_fork(&s->model->states, s->row, fork->row, engine_slots(s, cached)))) {
         engine_close(fork);
         return status;
     }
@@ -325,6 +337,7 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     fork->count = s->count;
     fork->cached = cached;
     fork->pure = s->pure;
+    fork->space = s->space;
     fork->apart = s->apart;
     fork->adapter = s->adapter;
     fork->pace = s->pace;
@@ -423,9 +436,14 @@ const int32_t *cairn_session_ids(const cairn_session *session, int *count) {
     return session->tokens;
 }
 
+/* Ids that stand whatever becomes of its request. */
+static int engine_held(const cairn_session *s) {
+    return s->phase == ENGINE_PROMPT ? s->held_before : s->count;
+}
+
 /* Inside an entered call. */
 static cairn_status engine_rewind(cairn_session *s, int count) {
-    int held = s->phase == ENGINE_PROMPT ? s->held_before : s->count;
+    int held = engine_held(s);
     if (count < 0 || count > held)
         return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT,
                          "session_rewind: count = %d; 0 to %d is held", count, held);

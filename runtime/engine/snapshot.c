@@ -62,6 +62,8 @@ static cache_key engine_sum(const cairn_model *m, const cairn_adapter *adapter) 
     cache_hash_begin(&h, "cairn adapted");
     cache_hash_field(&h, &m->fingerprint, sizeof m->fingerprint);
     cache_hash_field(&h, &adapter->fingerprint, sizeof adapter->fingerprint);
+    if (landmarks_with(adapter))
+        cache_hash_field(&h, &m->runtime->config.landmark_position, sizeof(cairn_landmark_position));
     return cache_hash_end(&h);
 }
 
@@ -133,7 +135,8 @@ static void engine_plan_snapshot(const cairn_session *s, snapshot *snap) {
     snap->bytes[SNAPSHOT_IDENTITY] = ENGINE_IDENTITY;
     snap->bytes[SNAPSHOT_TOKENS] = (size_t)s->count * 4;
     snap->bytes[SNAPSHOT_STATE] = 4 + engine_given_bytes(s->count);
-    snap->bytes[SNAPSHOT_PAGES] = state_bytes(&s->model->states, engine_kept_tokens(s));
+    snap->bytes[SNAPSHOT_PAGES] = state_bytes(&s->model->states,
+                                              engine_slots(s, engine_kept_tokens(s)));
     snapshot_add_up(snap);
 }
 
@@ -149,8 +152,8 @@ static cairn_status engine_fill_snapshot(cairn_session *s, snapshot *snap, uint8
         uint8_t past = (uint8_t)(s->count - i < 8 ? 0xff << (s->count - i) : 0);
         snap->parts[SNAPSHOT_STATE][4 + i / 8] = (uint8_t)(s->given[i / 8] & ~past);
     }
-    status = state_save(&s->model->states, s->row, engine_kept_tokens(s),
-                         snap->parts[SNAPSHOT_PAGES]);
+    status = state_save(&s->model->states, s->row, engine_slots(s, engine_kept_tokens(s)),
+                        snap->parts[SNAPSHOT_PAGES]);
     if (status) return status;
     return snapshot_seal(engine_base(s), s->model->runtime->pool, snap);
 }
@@ -201,17 +204,18 @@ static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, e
     if (snap->bytes[SNAPSHOT_TOKENS] % 4 || snap->bytes[SNAPSHOT_EXTRA] || count > INT32_MAX ||
         snap->bytes[SNAPSHOT_STATE] != 4 + engine_given_bytes((int)count))
         return snapshot_damaged(b, "session_load", "a part has a wrong size");
-    if ((int)count > s->model->max_seq_len)
+    if ((int)count > engine_context(s))
         return base_fail(b, CAIRN_CONTEXT_FULL,
                          "session_load: the snapshot has %d tokens, the context is %d", (int)count,
-                         s->model->max_seq_len);
+                         engine_context(s));
     out->count = (int)count;
     out->cached = snapshot_get_id(state, 0);
     out->given = state + 4;
     if (out->cached < 0 || out->cached > (out->count ? out->count - 1 : 0) ||
         (out->count % 8 && out->given[out->count / 8] >> out->count % 8))
         return snapshot_damaged(b, "session_load", "its counts contradict each other");
-    if (snap->bytes[SNAPSHOT_PAGES] != state_bytes(&s->model->states, out->cached))
+    if (snap->bytes[SNAPSHOT_PAGES] != state_bytes(&s->model->states,
+                                                   engine_slots(s, out->cached)))
         return snapshot_damaged(b, "session_load", "its pages are not those of its tokens");
     for (int i = 0; i < out->count; i++)
         if (snapshot_get_id(tokens, i) < 0 || snapshot_get_id(tokens, i) >= s->model->shape.vocab)
@@ -240,8 +244,8 @@ static void engine_clear(cairn_session *s) {
 static cairn_status engine_load_row(cairn_session *s, const engine_saved *saved,
                                     const uint8_t *from, int row) {
     cairn_model *m = s->model;
-    int pages = tables_filled(&m->tables, saved->cached);
-    cairn_status status = state_load(&m->states, row, saved->cached, from);
+    const int slots = engine_slots(s, saved->cached), pages = tables_filled(&m->tables, slots);
+    cairn_status status = state_load(&m->states, row, slots, from);
     if (status != CAIRN_POOL_FULL) return status;
     engine_let_go(s);
     state_kv_make_room(&m->kv_of_rows, pages);
@@ -250,7 +254,7 @@ static cairn_status engine_load_row(cairn_session *s, const engine_saved *saved,
                          "session_load: the snapshot needs %d pages; %d of %d are free", pages,
                          m->kv.pool.free_count, m->kv.pool.pages);
     engine_clear(s);
-    return state_load(&m->states, row, saved->cached, from);
+    return state_load(&m->states, row, slots, from);
 }
 
 /* The session's row is empty; it becomes that one, which stands for saved->cached tokens. */

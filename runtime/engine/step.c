@@ -27,7 +27,16 @@ static void engine_check_bounds(cairn_session *s) {
     s->bounds_version = m->bounds_version;
 }
 
-/* How the session's step rows attend now; NULL: all, in every layer. */
+/* Another rule of selection was loaded: what prompts computed until now is not what they would. */
+static void engine_check_space(cairn_session *s) {
+    const uint64_t now = engine_space(s);
+    if (s->space == now) return;
+    s->space = now;
+    s->pure = 0;
+    engine_let_go(s);
+}
+
+/* How the session's rows attend now; NULL: all, in every layer. */
 static const forward_rule *engine_rule(cairn_session *s) {
     const cairn_config *config = engine_config(s);
     forward_rule *rule = &s->rule;
@@ -36,7 +45,12 @@ static const forward_rule *engine_rule(cairn_session *s) {
     rule->select.window = config->selection.window;
     rule->select.sinks = config->selection.sinks;
     rule->select.mean = config->selection.source == CAIRN_SOURCE_MEAN;
+    rule->select.landmark = config->selection.source == CAIRN_SOURCE_LANDMARK;
     rule->select.head = config->selection.strategy == CAIRN_STRATEGY_HEAD;
+    rule->select.soft = config->selection.strategy == CAIRN_STRATEGY_SOFTMAX_HEAD;
+    rule->two_level = config->selection.form == CAIRN_FORM_TWO_LEVEL;
+    rule->apart = !config->selection.fused;
+    rule->prompts = config->selection.prompts;
     memcpy(rule->layers, config->selection.layers, sizeof rule->layers);
     for (int l = 0; l < s->model->shape.layers; l++)
         if (forward_rule_selects(rule, l)) return rule;
@@ -62,7 +76,9 @@ static void engine_ask(const cairn_session *s, int at, int first, int end, sampl
 
 /* Rows of a part in the forward. */
 static int engine_part_rows(const engine_part *part) {
-    return part->rows + part->sampled * part->masks;
+    const cairn_session *s = part->s;
+    return engine_slots(s, s->cached + part->rows) - engine_slots(s, s->cached) +
+           part->sampled * part->masks;
 }
 
 /* Behind the part's rows those of its masks, group by group: each sees the tokens up to its group's and
@@ -82,13 +98,13 @@ static void engine_put_masks(engine_part *part, forward_batch *batch) {
             row->rope = seen - 1 + own;
             row->kind = FORWARD_STEP;
             row->seen = seen, row->own = own;
+            row->hidden = true;
             row->embedding = s->adapter->parts[ADAPTER_MASK];
             row->adapter = s->adapter;
             x->hidden_rows++;
         }
 }
 
-/* The adapter of the session's tokens; a gated one is the masks' alone. */
 static const cairn_adapter *engine_adapter(const cairn_session *s) {
     return s->adapter && !s->adapter->parts[ADAPTER_MASK] ? s->adapter : NULL;
 }
@@ -110,29 +126,33 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
     forward_sequence *sequence = &scratch->sequence[batch->sequence_count++];
     int end = s->cached + part->rows, first = end - part->sampled;
     engine_check_bounds(s);
+    engine_check_space(s);
     memset(sequence, 0, sizeof *sequence);
     sequence->table = s->row;
     sequence->first = batch->row_count;
     sequence->rows = engine_part_rows(part);
     sequence->rule = engine_rule(s);
     sequence->bounded = s->bounded;
-    sequence->stored = s->cached / s->model->kv.page_size;
+    sequence->stored = engine_whole_pages(s, s->cached);
+    sequence->landmarks = landmarks_with(s->adapter);
     part->tokens = scratch->sampled + *asks;
     if (part->logits) batch->logits = part->logits;
     engine_put_target(part, batch);
     for (int at = s->cached; at < end; at++) {
         forward_row *row = &scratch->row[batch->row_count++];
+        memset(row, 0, sizeof *row);
         row->token = s->tokens[at];
-        row->position = row->rope = at;
+        row->position = engine_slots(s, at);
+        row->rope = at;
         row->kind = part->kind;
         row->logits = part->logits || (part->target && at >= first);
-        row->sample = NULL;
-        row->embedding = NULL;
-        row->seen = row->own = 0;
         row->adapter = engine_adapter(s);
-        if (at < first) continue;
-        engine_ask(s, at, first, end, &scratch->asks[*asks]);
-        row->sample = &scratch->asks[(*asks)++];
+        if (at >= first) {
+            engine_ask(s, at, first, end, &scratch->asks[*asks]);
+            row->sample = &scratch->asks[(*asks)++];
+        }
+        if (engine_slots(s, at + 1) > row->position + 1)
+            engine_put_landmark(s, row, &scratch->row[batch->row_count++]);
     }
     if (part->masks) engine_put_masks(part, batch);
 }
@@ -150,7 +170,8 @@ static void engine_take_off(cairn_model *m) {
     x->hidden_rows = x->chain.rows = 0;
     for (int i = 0; i < x->part_count; i++) {
         cairn_session *s = x->parts[i].s;
-        state_extend(&m->states, s->row, s->cached, s->cached + x->parts[i].rows);
+        state_extend(&m->states, s->row, engine_slots(s, s->cached),
+                     engine_slots(s, s->cached + x->parts[i].rows));
         engine_put_part(&x->parts[i], &x->batch, &asks);
         s->flying = true;
     }
@@ -295,11 +316,17 @@ static cairn_status engine_fly(cairn_model *m, int64_t until_us, bool first) {
 
 /* ---- what comes next ------------------------------------------------------------------------- */
 
+/* Tokens from `cached` on that stay inside a page. */
+static int engine_inside(const cairn_session *s) {
+    const int size = s->model->kv.page_size;
+    return engine_tokens_in(s, (engine_whole_pages(s, s->cached) + 1) * size) - s->cached;
+}
+
 /* Tokens from `cached` on, none sampled, that bring it towards `end`: of those that run alike a
  * chunk at most; such as run as step stay inside a page, so that what they may select is complete
  * before them. */
 static engine_part engine_plan_chunk(cairn_session *s, int end, int most) {
-    int size = s->model->kv.page_size, inside = size - s->cached % size;
+    int inside = engine_inside(s);
     engine_part part = {s, FORWARD_PROMPT, 0, 0, 0, 0, false, NULL, NULL, NULL, NULL, 0};
     part.rows = engine_run_length(s, s->cached, end);
     if (!engine_is_prompt(s, s->cached)) {
@@ -330,16 +357,22 @@ static float engine_row_cost(const cairn_model *m) {
 
 /* ---- drafts from masks ----------------------------------------------------------------------- */
 
-/* Whether the session drafts from mask tokens: by a gated adapter, where nothing but keys and values is
- * kept of a sequence and each layer sees all of it. */
+/* Whether rows may see less than all before them: the backend has such, nothing but keys and values is
+ * kept of a sequence, and each layer sees all of it. */
+static bool engine_takes_masks(const cairn_model *m) {
+    if (!m->backend->draft || m->states.count > 1) return false;
+    for (int i = 0; i < m->shape.layers; i++)
+        if (m->plan.layers[i].window || m->plan.layers[i].mixer != PLAN_ATTENTION) return false;
+    return true;
+}
+
+/* Whether the session drafts from mask tokens: by a gated adapter, where rows may. */
 static bool engine_has_masks(cairn_session *s) {
     cairn_model *m = s->model;
     engine_scratch *x = m->scratch;
     if (engine_config(s)->drafter != CAIRN_DRAFTER_MTP || !s->adapter || engine_adapter(s) ||
-        !m->backend->draft || m->states.count > 1)
+        !engine_takes_masks(m))
         return false;
-    for (int i = 0; i < m->shape.layers; i++)
-        if (m->plan.layers[i].window || m->plan.layers[i].mixer != PLAN_ATTENTION) return false;
     if (!x->hidden)
         x->hidden = (float *)base_new(engine_base(s), (size_t)x->rows * (size_t)m->shape.hidden,
                                       sizeof *x->hidden);
@@ -466,9 +499,9 @@ static int engine_draft(cairn_session *s, int room) {
     int limit = config->draft_length < room - 1 ? config->draft_length : room - 1, held;
     const page_pool *free_pages = &s->model->kv.pool;
     if (config->drafter != CAIRN_DRAFTER_NGRAM || limit < 1) return 0;
-    state_kv_make_room(&s->model->kv_of_rows, tables_need(&s->model->tables, s->row, s->cached,
-                                                          s->count + limit));
-    held = (engine_pages(s) + free_pages->free_count) * s->model->kv.page_size - s->count;
+    state_kv_make_room(&s->model->kv_of_rows, engine_need(s, s->count + limit));
+    held = engine_tokens_in(s, (engine_pages(s) + free_pages->free_count) *
+                                   s->model->kv.page_size) - s->count;
     if (limit > held) limit = held;
     if (!s->drafter.heads && drafter_open(engine_base(s), s->model->max_seq_len, &s->drafter)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: plain decoding goes on */
@@ -524,7 +557,7 @@ static void engine_count_step(cairn_session *s, const engine_part *part, double 
     const model_shape *shape = &s->model->shape;
     s->stats.forwards++;
     s->pages_read += (double)part->pages_read / ((double)shape->kv_layers * (double)shape->kv_heads);
-    s->pages_held += (double)model_pages_of(s->count + part->drafts, s->model->kv.page_size);
+    s->pages_held += (double)engine_pages_for(s, s->count + part->drafts);
     s->stats.decode_seconds += seconds;
 }
 

@@ -51,6 +51,7 @@ typedef struct engine_scratch {
     int32_t *page_ids;           /* [pages of a sequence] */
     float *hidden;               /* [rows, the model's hidden], once something drafts from masks */
     engine_chain chain;
+    int32_t *filled;             /* [max_seq_len], once an adapter has landmarks */
     /* the forward in flight, of parts [part_count]; 0: there is none */
     int hidden_rows;             /* of `hidden`, so far */
     engine_part *parts;          /* [sequences] */

@@ -9,7 +9,9 @@ static cairn_status together_refuse(const cairn_model *m, int row, cairn_status 
 
 static cairn_status together_check_row(cairn_model *m, const cairn_batch_args *a, int row) {
     base *b = &m->runtime->base;
-    int length = a->lengths[row], pages = model_pages_of(length, m->kv.page_size);
+    int length = a->lengths[row], context = landmarks_context(m, m->adapter);
+    int pages = model_pages_of(landmarks_slots(m, m->adapter, length < 1 ? 0 : length),
+                               m->kv.page_size);
     if (length < 1)
         return base_fail(b, CAIRN_INVALID_ARGUMENT,
                          "generate_batch: row %d: its length is %d; 1 or more is expected", row,
@@ -17,8 +19,8 @@ static cairn_status together_check_row(cairn_model *m, const cairn_batch_args *a
     if (length > a->stride || length > a->capacity)
         return together_refuse(m, row, CAIRN_INVALID_ARGUMENT, "length", length,
                                length > a->stride ? a->stride : a->capacity);
-    if (length > m->max_seq_len)
-        return together_refuse(m, row, CAIRN_CONTEXT_FULL, "length", length, m->max_seq_len);
+    if (length > context)
+        return together_refuse(m, row, CAIRN_CONTEXT_FULL, "length", length, context);
     if (pages > m->kv.pool.pages)
         return together_refuse(m, row, CAIRN_POOL_FULL, "pages", pages, m->kv.pool.pages);
     if (a->limits && a->limits[row] < 0)

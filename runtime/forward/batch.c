@@ -7,6 +7,8 @@ static bool forward_rule_same(const forward_rule *a, const forward_rule *b) {
     x = &a->select, y = &b->select;
     return x->page_size == y->page_size && x->topk == y->topk && x->window == y->window &&
            x->sinks == y->sinks && x->mean == y->mean && x->head == y->head &&
+           x->landmark == y->landmark && x->soft == y->soft && a->two_level == b->two_level &&
+           a->apart == b->apart && a->prompts == b->prompts &&
            !memcmp(a->layers, b->layers, sizeof a->layers);
 }
 
@@ -16,7 +18,7 @@ static bool forward_rule_selects(const forward_rule *rule, int layer) {
 
 static cairn_status forward_check_row(base *b, const cairn_model *m, const forward_row *row,
                                       int r, int position) {
-    if (row->own && (row->seen < 1 || row->seen + row->own > position + 1 ||
+    if (row->own && (row->seen < !row->mask || row->seen + row->own > position + 1 ||
                      !m->backend->draft))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: it drafts after %d tokens, with %d rows",
                          r, row->seen, row->own);

@@ -30,11 +30,15 @@ static void forward_carve_worker(const forward_cpu_state *f, forward_carver *c, 
     w->vectors = forward_floats(c, (int64_t)2 * f->group * s->head_dim);
     w->staged = forward_floats(c, (int64_t)2 * f->page_size * s->head_dim);
     w->scores = forward_floats(c, f->max_pages);
+    w->head_scores = forward_floats(c, (int64_t)f->group * f->max_pages);
+    w->window_lse = forward_floats(c, f->group);
     w->keys = (uint32_t *)forward_carve(c, f->max_pages, sizeof *w->keys);
     w->chosen = (int32_t *)forward_carve(c, f->max_pages, sizeof *w->chosen);
     w->pages_read = (int64_t *)forward_carve(c, f->max_sequences, sizeof *w->pages_read);
     w->total = attention_sum_at(forward_floats(c, sum), queries);
     w->piece = attention_sum_at(forward_floats(c, sum), queries);
+    w->page = attention_sum_at(
+        forward_floats(c, (int64_t)attention_sum_floats(f->group, s->head_dim)), f->group);
 }
 
 static void forward_carve_experts(forward_cpu_state *f, forward_carver *c) {
@@ -237,18 +241,19 @@ static void forward_plan_blocks(forward_cpu_state *f) {
     const forward_batch *batch = f->batch;
     f->whole_count = f->split_count = 0;
     memset(f->selecting, 0, sizeof f->selecting);
-    f->drafts = false;
+    f->drafts = f->weighs = false;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
         for (int r = s->first; r < s->first + s->rows; r++) {
             const forward_row *row = &batch->rows[r];
             forward_block one = {r, 1, i, row->kind == FORWARD_PROMPT, row->own, NULL};
             f->whole_count = forward_add_row(f->whole, f->whole_count, &one);
-            one.rule = one.prompt || one.own ? NULL : s->rule;
+            if (!one.own && s->rule && (!one.prompt || s->rule->prompts)) one.rule = s->rule;
             f->split_count = forward_add_row(f->split, f->split_count, &one);
             f->slots_of[r] = row->position;
             f->positions[r] = row->own ? row->seen - 1 : row->position;
             f->drafts |= row->own > 0;
+            f->weighs |= forward_rule_weighs(one.rule);
             for (size_t w = 0; one.rule && w < BASE_COUNT(f->selecting); w++)
                 f->selecting[w] |= one.rule->layers[w];
         }
@@ -346,12 +351,12 @@ static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_
     return CAIRN_OK;
 }
 
-/* The hidden rows that drafts are made of. */
+/* The hidden rows that are wanted. */
 static void forward_hand_out_hidden(const forward_cpu_state *f) {
     const int hidden = f->model->shape.hidden;
     float *out = f->batch->hidden;
-    for (int r = 0; f->drafts && r < f->batch->row_count; r++) {
-        if (!f->batch->rows[r].own) continue;
+    for (int r = 0; out && r < f->batch->row_count; r++) {
+        if (!f->batch->rows[r].hidden) continue;
         f->simd->rmsnorm(f->h + (int64_t)r * hidden, f->model->plan.output_norm.values,
                          f->model->shape.norm_eps, hidden, out);
         out += hidden;
@@ -381,5 +386,5 @@ static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
     NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance,
-    forward_cpu_take_adapter, NULL, forward_cpu_draft
+    forward_cpu_take_adapter, NULL, forward_cpu_draft, true
 };

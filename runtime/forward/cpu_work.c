@@ -21,7 +21,10 @@ typedef struct forward_worker {
     float *vectors;        /* [2, group, dim]: queries as pages are scored */
     float *staged;         /* [2, page_size, dim] */
     attention_sum total, piece; /* of ATTENTION_ROWS * group queries */
+    attention_sum page;    /* of group queries */
     float *scores;         /* [max_pages] */
+    float *head_scores;    /* [group, max_pages]: each query head's own, then of the chosen pages */
+    float *window_lse;     /* [group] */
     uint32_t *keys;        /* [max_pages] */
     int32_t *chosen;       /* [max_pages] */
     int64_t *pages_read;   /* [sequences] */
@@ -71,6 +74,7 @@ typedef struct forward_cpu_state {
     float *draft_rows;        /* [5, hidden], see cpu_draft.c */
     bool adapts;              /* some row of the forward has an adapter */
     bool drafts;              /* and some row drafts */
+    bool weighs;              /* some row's rule is more than one softmax over chosen pages */
     int32_t *slots_of;        /* [max_rows]: where a row's key lies; positions: what it sees */
     struct forward_latent *latent; /* of attention by latents, see cpu_latent.c; or NULL */
     float *mixed, *taps, *zeros; /* of convolutions, see cpu_conv.c; zeros [hidden] */
@@ -352,7 +356,8 @@ static select_pages forward_pages(const forward_walk *walk, int sequence, int he
 static void forward_store_bounds(const forward_walk *walk, int sequence) {
     const forward_cpu_state *f = walk->f;
     const forward_sequence *s = &f->batch->sequences[sequence];
-    for (int page = s->bounded; page < s->stored && s->rule; page++)
+    if (!s->rule || s->rule->select.landmark) return;
+    for (int page = s->bounded; page < s->stored; page++)
         for (int head = 0; head < f->kv->kv_heads; head++) {
             select_pages pages = forward_pages(walk, sequence, head);
             uint16_t *low =
@@ -429,6 +434,8 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     a.dim = s->head_dim;
     a.page_size = f->kv->page_size;
     a.window = f->model->plan.layers[walk->layer].window;
+    a.landmarks = !a.window && f->batch->sequences[rows->sequence].landmarks &&
+                  forward_rule_selects(f->batch->sequences[rows->sequence].rule, walk->layer);
     a.staged = walk->own->staged;
     a.q = walk->own->q;
     for (int r = 0; r < rows->rows; r++) {
@@ -439,26 +446,78 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     return a;
 }
 
+/* Whether the rule is more than one softmax over chosen pages; it may be NULL. */
+static bool forward_rule_weighs(const forward_rule *rule) {
+    return rule && (rule->two_level || rule->apart || rule->select.soft);
+}
+
+/* The lse of what the row attends besides chosen pages, of each query. */
+static void forward_window_lse(const forward_walk *walk, const attention_block *a,
+                               const forward_rule *rule, int candidates) {
+    const attention_sum *total = &walk->own->total;
+    attention_block window = *a;
+    window.candidates = candidates;
+    window.sinks = rule->select.sinks;
+    attention_sum_clear(total, a->group, a->dim);
+    for (int i = 0; i < attention_pieces(&window); i++) {
+        attention_piece(&window, i, &walk->own->piece);
+        attention_fold(a->simd, total, &walk->own->piece, a->group, a->dim);
+    }
+    for (int g = 0; g < a->group; g++)
+        walk->own->window_lse[g] = total->l[g] > 0.0f ? total->m[g] + logf(total->l[g]) : -INFINITY;
+}
+
+/* Scores of the candidates: the KV head's, and each query head's own where pages weigh by them. */
+static void forward_score(const forward_walk *walk, const attention_block *a,
+                          const select_pages *pages, const forward_rule *rule, int candidates) {
+    const forward_worker *own = walk->own;
+    const int most = walk->f->max_pages;
+    const bool heads = rule->select.soft || (rule->two_level && rule->select.head);
+    for (int g = 0; g < a->group && heads; g++)
+        select_score(a->simd, pages, &rule->select, a->q + g * a->dim, 1, candidates, own->vectors,
+                     own->head_scores + (int64_t)g * most);
+    if (!rule->select.soft) {
+        select_score(a->simd, pages, &rule->select, a->q, a->group, candidates, own->vectors,
+                     own->scores);
+        return;
+    }
+    forward_window_lse(walk, a, rule, candidates);
+    select_soften(own->head_scores, a->group, most, candidates, own->window_lse, own->scores);
+}
+
+/* The chosen pages' weights: of the KV head, or of each query head where the strategy tells them
+ * apart. */
+static void forward_weigh(const forward_walk *walk, attention_block *a, const forward_rule *rule) {
+    const int most = walk->f->max_pages;
+    const bool heads = rule->select.soft || rule->select.head;
+    float *weights = heads ? walk->own->head_scores : walk->own->scores;
+    for (int g = 0; g < (heads ? a->group : 1); g++)
+        for (int i = 0; i < a->chosen_count; i++) /* they ascend: none is overwritten too early */
+            weights[g * (int64_t)most + i] = weights[g * (int64_t)most + a->chosen[i]];
+    a->weights = weights;
+    a->weight_step = heads ? most : 0;
+    a->page = &walk->own->page;
+}
+
 /* Chooses pages for a block into `chosen`; leaves it attending all if it does not choose here, or
- * all would be chosen anyway. */
+ * all would be chosen anyway and weigh nothing. */
 static void forward_choose(const forward_walk *walk, attention_block *a, const forward_block *rows,
                            int32_t *chosen) {
-    const forward_cpu_state *f = walk->f;
     const select_rule *rule;
     select_pages pages;
     int candidates;
     if (!forward_rule_selects(rows->rule, walk->layer)) return;
     rule = &rows->rule->select;
     candidates = select_candidates(rule, a->positions[0]);
-    if (candidates <= rule->topk) return;
+    if (candidates <= (rows->rule->two_level || rows->rule->apart ? 0 : rule->topk)) return;
     pages = forward_pages(walk, rows->sequence, a->head);
-    select_score(f->simd, &pages, rule, a->q, a->group, candidates, walk->own->vectors,
-                 walk->own->scores);
+    forward_score(walk, a, &pages, rows->rule, candidates);
     a->chosen_count = select_top(walk->own->scores, candidates, rule->topk, walk->own->keys,
                                  chosen);
     a->chosen = chosen;
     a->candidates = candidates;
     a->sinks = rule->sinks;
+    if (rows->rule->two_level) forward_weigh(walk, a, rows->rule);
 }
 
 /* Counts the distinct pages that a block of step rows attends. Of a sequence with several rows in
@@ -484,21 +543,54 @@ static void forward_count(const forward_walk *walk, const attention_block *a,
     }
 }
 
-/* A row that drafts: the tokens that it sees, then its own rows. */
+/* Of a row's own rows the next that it sees, from *at on, which goes behind them; how many. */
+static int forward_next_own(const forward_row *row, int *at) {
+    int count = 0;
+    while (row->mask && *at < row->own && !(row->mask[*at / 8] >> *at % 8 & 1)) ++*at;
+    for (; *at < row->own && (!row->mask || row->mask[*at / 8] >> *at % 8 & 1); ++*at) count++;
+    return count;
+}
+
+/* A row that drafts: the tokens that it sees, then of its own rows those that it does. */
 static void forward_attend_draft(const forward_walk *walk, const attention_block *a,
                                  const forward_block *rows) {
     const attention_sum *total = &walk->own->total, *piece = &walk->own->piece;
+    const forward_row *row = &walk->f->batch->rows[rows->first];
+    const attention_block *from = a;
     attention_block own = *a;
-    own.positions = walk->f->slots_of + rows->first;
-    own.window = rows->own;
+    int32_t last;
+    int at = 0;
+    own.positions = &last;
     attention_sum_clear(total, a->group, a->dim);
-    for (int part = 0; part < 2; part++) {
-        const attention_block *from = part ? &own : a;
-        for (int i = attention_first_piece(from); i < attention_pieces(from); i++) {
+    do {
+        int pieces = from == a && !row->seen ? 0 : attention_pieces(from);
+        for (int i = attention_first_piece(from); i < pieces; i++) {
             attention_piece(from, i, piece);
             attention_fold(a->simd, total, piece, a->group, a->dim);
         }
+        from = &own;
+        own.window = forward_next_own(row, &at);
+        last = row->position - row->own + at;
+    } while (own.window);
+}
+
+/* A row whose chosen pages are an attention of their own, added to that of all else. */
+static void forward_attend_apart(const forward_walk *walk, const attention_block *a, float *out) {
+    const attention_sum *total = &walk->own->total;
+    attention_block part = *a;
+    part.chosen_count = 0;
+    attention_all(&part, total, &walk->own->piece, out, 0);
+    part = *a;
+    part.sinks = 0, part.only_chosen = true;
+    attention_sum_clear(total, a->group, a->dim);
+    for (int i = 0; i < attention_pieces(&part); i++) {
+        attention_piece(&part, i, &walk->own->piece);
+        attention_fold(a->simd, total, &walk->own->piece, a->group, a->dim);
     }
+    out += a->head * a->group * a->dim;
+    for (int g = 0; g < a->group; g++)
+        for (int d = 0; d < a->dim && total->l[g] > 0.0f; d++)
+            out[g * a->dim + d] += total->out[g * a->dim + d] / total->l[g];
 }
 
 /* The block's rows of f->attended. */
@@ -506,6 +598,10 @@ static void forward_attend_block(const forward_walk *walk, const attention_block
                                  const forward_block *rows) {
     const int64_t stride = (int64_t)walk->f->model->shape.heads * a->dim;
     float *out = walk->f->attended + rows->first * stride;
+    if (a->candidates && rows->rule->apart) {
+        forward_attend_apart(walk, a, out);
+        return;
+    }
     if (!rows->own) {
         attention_all(a, &walk->own->total, &walk->own->piece, out, stride);
         return;
@@ -619,7 +715,8 @@ static void forward_attend(forward_walk *walk) {
     const bool selects = forward_selects(walk);
     const forward_block *blocks = selects ? f->split : f->whole;
     const int count = selects ? f->split_count : f->whole_count;
-    if (!f->drafts && forward_splits(f, count)) forward_attend_split(walk, blocks, count, selects);
+    if (!f->drafts && !f->weighs && forward_splits(f, count))
+        forward_attend_split(walk, blocks, count, selects);
     else forward_attend_whole(walk, blocks, count, selects);
 }
 

@@ -621,6 +621,23 @@ static cairn_status cuda_download_logits(const forward_cuda_state *f, const step
     return status;
 }
 
+/* The hidden states that the caller wants of a part that went through the lane. */
+static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step_lane *lane,
+                                         const step_part *part) {
+    const size_t n = (size_t)f->shape->hidden;
+    const float *residual;
+    cairn_status status = CAIRN_OK;
+    memcpy(&residual, &lane->params.exchange, sizeof residual);
+    for (int r = 0; part->batch->hidden && r < part->rows && !status; r++) {
+        float *out = part->batch->hidden;
+        if (!part->batch->rows[f->part_rows[r]].hidden) continue;
+        for (int i = 0; i < f->part_rows[r]; i++) out += part->batch->rows[i].hidden ? n : 0;
+        if (!(status = device_download(f->dev, out, residual + (size_t)r * n, n * sizeof *out)))
+            simd_for(0)->rmsnorm(out, f->plan->output_norm.values, f->shape->norm_eps, (int)n, out);
+    }
+    return status;
+}
+
 /* Logits, tokens and faults of a part that was launched. */
 static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     int32_t *tokens = f->host_words + STEP_SAMPLED_AT;
@@ -714,6 +731,7 @@ static cairn_status cuda_serve_prompt(forward_cuda_state *f, forward_batch *batc
         step_part part = {batch, NULL, 0, 0, 0, 0};
         while (left && cuda_add_row(f, &part, i)) left--;
         status = cuda_run_prompt(f, &part);
+        if (!status) status = cuda_download_hidden(f, &f->prompt, &part);
         if (!status) status = cuda_results(f, &part);
     }
     return status;
@@ -795,9 +813,11 @@ static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch
         }
         if (!begun && i == batch->sequence_count && cuda_suits_flow(f, &part)) {
             status = cuda_run_flow(f, &part);
+            if (!status) status = cuda_download_hidden(f, &f->flow, &part);
         } else {
             if (!begun && part.rule) status = cuda_forget_pages(f);
             if (!status) status = cuda_run_stages(f, &part);
+            if (!status) status = cuda_download_hidden(f, &f->stage, &part);
         }
         begun = true;
         if (!status) status = cuda_results(f, &part);
@@ -848,5 +868,5 @@ static const model_backend forward_cuda_backend = {
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate, NULL, NULL,
-    forward_cuda_take_adapter, forward_cuda_leave_adapter, NULL
+    forward_cuda_take_adapter, forward_cuda_leave_adapter, NULL, false
 };

@@ -17,6 +17,9 @@ typedef enum forward_kind { FORWARD_PROMPT, FORWARD_STEP } forward_kind;
 typedef struct forward_rule {
     select_rule select;
     uint64_t layers[CAIRN_MAX_LAYERS / 64];
+    bool two_level; /* else flat */
+    bool apart;     /* window and pages are two attentions, which are added */
+    bool prompts;   /* prompt rows choose like step rows */
 } forward_rule;
 
 typedef struct forward_row {
@@ -25,11 +28,14 @@ typedef struct forward_row {
     int32_t rope;     /* the position by which its query and key turn, below max_seq_len */
     forward_kind kind;
     bool logits;      /* are wanted */
+    bool hidden;      /* its last hidden state is, behind the output norm */
     const sample_ask *sample; /* the token after it is wanted; or NULL */
     const float *embedding;   /* [hidden], in place of the token's; or NULL */
-    /* Above 0: the row drafts, and sees the tokens before `seen` and, of the rows up to itself, the last
-     * `own`: no other row sees it. Only where the backend has `draft`. */
+    /* Above 0: the row sees the tokens before `seen` and, of the rows up to itself, the last `own`, or of
+     * these those whose bit is set in `mask` (bit i % 8 of byte i / 8, the first of them bit 0): a row
+     * that drafts, or a tree's. Only where the backend has `draft`. */
     int seen, own;
+    const uint8_t *mask; /* or NULL: all `own` */
     const cairn_adapter *adapter; /* adds to its products, one that the backend took in; or NULL */
 } forward_row;
 
@@ -41,6 +47,8 @@ typedef struct forward_sequence {
      * stored) before its rows attend; sequences that share pages have rules of one source. */
     int bounded, stored;
     const forward_rule *rule; /* NULL: step rows attend all, no bounds are stored */
+    bool landmarks; /* the last slot of each page is a landmark's: no row sees it in the layers of the
+                       rule, but for those with a window of their own */
     int64_t pages_read; /* out, added to: the distinct pages that its step rows attended, summed over
                            layers and KV heads */
 } forward_sequence;
@@ -51,7 +59,7 @@ typedef struct forward_batch {
     forward_sequence *sequences;
     const forward_row *rows;
     float *logits;    /* host [rows that want them, vocab], in their order */
-    float *hidden;    /* host [rows with `own`, hidden], in their order: behind the output norm */
+    float *hidden;    /* host [rows with `hidden`, hidden], in their order */
     int32_t *sampled; /* host [rows with `sample`], in their order; see sample_ask.chained */
 } forward_batch;
 
@@ -89,6 +97,7 @@ typedef struct model_backend {
      * Runs as a forward does. */
     void (*draft)(cairn_model *model, const cairn_adapter *adapter, const float *hidden, int32_t token,
                   int count, const sample_ask *ask, float *probs, int32_t *out);
+    bool forms; /* heeds what a rule says of forms, prompts, softmax_head and landmarks */
 } model_backend;
 
 /* static model_backend forward_cpu_backend: the CPU's (cpu.c). */

@@ -260,7 +260,8 @@ static int adapter_module_of(const char *at, bool *is_b) {
 /* ---- gated adapters -------------------------------------------------------------------------- */
 
 static const char *const adapter_part_names[ADAPTER_PARTS] = {
-    "mask_embedding", "sampler.0.weight", "sampler.0.norm", "sampler.1.weight", "sampler.1.norm"};
+    "mask_embedding", "sampler.0.weight", "sampler.0.norm", "sampler.1.weight", "sampler.1.norm",
+    "landmark_embedding"};
 
 /* Values of a part, rows times columns. */
 static int64_t adapter_part_rows(const adapter_reader *r, int part) {
@@ -288,8 +289,16 @@ static bool adapter_sort_part(adapter_reader *r, int i, cairn_status *status) {
 
 /* All parts or none; *values: what they will take. */
 static cairn_status adapter_check_parts(adapter_reader *r, size_t *values) {
+    const int landmark = r->parts_found[ADAPTER_LANDMARK];
+    if (landmark && r->parts_found[ADAPTER_MASK])
+        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: mask_embedding and landmark_embedding; a gated "
+                         "adapter has no landmarks", r->path);
+    for (int i = 0; i < r->m->shape.layers && landmark; i++)
+        if (r->m->plan.layers[i].mixer != PLAN_ATTENTION)
+            return adapter_fault(r, CAIRN_UNSUPPORTED, "landmark_embedding", "some layers of the "
+                                 "model have no keys and values in pages");
     for (int part = 0; part < ADAPTER_PARTS; part++) {
-        if (!r->parts_found[part] != !r->parts_found[0])
+        if (part != ADAPTER_LANDMARK && !r->parts_found[part] != !r->parts_found[0])
             return base_fail(r->b, CAIRN_BAD_FILE, "%s: a gated adapter has %s and %s, or neither",
                              r->path, adapter_part_names[0], adapter_part_names[part]);
         if (r->parts_found[part])
@@ -328,7 +337,8 @@ static cairn_status adapter_take_mask(adapter_reader *r) {
 
 static cairn_status adapter_fill_parts(adapter_reader *r, size_t *used) {
     cairn_status status = CAIRN_OK;
-    for (int part = 0; part < ADAPTER_PARTS && r->parts_found[part] && !status; part++) {
+    for (int part = 0; part < ADAPTER_PARTS && !status; part++) {
+        if (!r->parts_found[part]) continue;
         r->out->parts[part] = r->out->values + *used;
         status = adapter_fetch(r, r->parts_found[part] - 1, r->out->values + *used);
         *used += (size_t)(adapter_part_rows(r, part) * adapter_part_columns(r, part));
@@ -482,6 +492,7 @@ static void adapter_note_fingerprint(cairn_adapter *a) {
         const int64_t at = a->pairs[i].a ? a->pairs[i].b - a->values : -1;
         cache_hash_field(&h, &at, sizeof at);
     }
+    if (a->parts[ADAPTER_LANDMARK]) cache_hash_field(&h, "landmark", 8);
     a->fingerprint = cache_hash_end(&h);
 }
 

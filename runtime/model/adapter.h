@@ -14,10 +14,13 @@
  * head makes tokens of their hidden rows: y = norm0(silu(W0 [embedding of the token before, hidden])),
  * y + norm1(silu(W1 y)), then the model's head. Tensors: mask_embedding [hidden], and together
  * sampler.0.weight [hidden, 2 hidden], sampler.0.norm, sampler.1.weight [hidden, hidden],
- * sampler.1.norm [hidden]. */
+ * sampler.1.norm [hidden].
+ *
+ * One with a landmark_embedding [hidden] has the row of the token that ends each page, see
+ * engine/landmarks.c; it adds to all rows, and to the landmarks' own. */
 typedef enum adapter_part {
     ADAPTER_MASK, ADAPTER_FIRST, ADAPTER_FIRST_NORM, ADAPTER_SECOND, ADAPTER_SECOND_NORM,
-    ADAPTER_PARTS
+    ADAPTER_LANDMARK, ADAPTER_PARTS
 } adapter_part;
 
 enum { ADAPTER_MOST = 64 /* of a model at a time */, ADAPTER_MOST_RANK = 256 };
@@ -36,7 +39,7 @@ struct cairn_adapter {
     int rank;               /* the largest */
     int drafts;             /* at most, of a gated one; 0: as many as are wanted */
     int32_t mask_id;        /* of a gated one; -1: an adapter without */
-    const float *parts[ADAPTER_PARTS]; /* of a gated one; else NULL */
+    const float *parts[ADAPTER_PARTS]; /* of a gated one, or the landmark; else NULL */
     adapter_pair *pairs;    /* [layers, PLAN_ROLES] */
     float *values;          /* [count] all that they point to */
     size_t count;

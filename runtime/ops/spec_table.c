@@ -64,9 +64,11 @@ static const spec_choice spec_blocks[] = {
     {"q5_0", CAIRN_BLOCK_Q5_0}, {"q5_1", CAIRN_BLOCK_Q5_1}, {"q8_0", CAIRN_BLOCK_Q8_0},
     {"q4_k", CAIRN_BLOCK_Q4_K}, {"q5_k", CAIRN_BLOCK_Q5_K}, {"q6_k", CAIRN_BLOCK_Q6_K}, {NULL, 0}};
 static const spec_choice spec_sources[] = {
-    {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN}, {NULL, 0}};
+    {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN},
+    {"landmark", CAIRN_SOURCE_LANDMARK}, {NULL, 0}};
 static const spec_choice spec_strategies[] = {
-    {"group", CAIRN_STRATEGY_GROUP}, {"head", CAIRN_STRATEGY_HEAD}, {NULL, 0}};
+    {"group", CAIRN_STRATEGY_GROUP}, {"head", CAIRN_STRATEGY_HEAD},
+    {"softmax_head", CAIRN_STRATEGY_SOFTMAX_HEAD}, {NULL, 0}};
 static const spec_choice spec_forms[] = {
     {"flat", CAIRN_FORM_FLAT}, {"two_level", CAIRN_FORM_TWO_LEVEL}, {NULL, 0}};
 static const spec_choice spec_parts[] = {{"fused", CAIRN_PART_FUSED}, {"pages", CAIRN_PART_PAGES},
@@ -337,8 +339,9 @@ static const spec_arg spec_merge_states_args[] = {
 #define ARGS cairn_score_pages_args
 static const spec_arg spec_score_pages_args[] = {
     READ(q, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_HEAD_DIM),
-    READ(bounds, SPEC_F16, SPEC_PAGES, SPEC_KV_HEADS, SPEC_NUMBER(2), SPEC_HEAD_DIM),
+    READ_IF(bounds, SPEC_F16, SPEC_PAGES, SPEC_KV_HEADS, SPEC_NUMBER(2), SPEC_HEAD_DIM),
     PAGES_OF(SPEC_IN, SPEC_F16),
+    READ_IF(lse, SPEC_F32, SPEC_ROWS, SPEC_HEADS),
     WRITE_OUT(scores, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
     WRITE_IF(head_scores, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_MAX_PAGES),
     INT(window, 0, INT32_MAX),
@@ -362,8 +365,12 @@ static const spec_arg spec_page_bounds_args[] = {
 static const spec_arg spec_select_pages_args[] = {
     INT_IS(TOPK, topk, 1, 4096),
     READ(scores, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
+    READ_IF(head_scores, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_MAX_PAGES),
     WRITE_OUT(selected, SPEC_I32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
     WRITE_IF(chosen, SPEC_F32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_TOPK),
+    WRITE_IF(head_chosen, SPEC_F32, SPEC_ROWS, SPEC_HEADS, SPEC_TOPK),
+    WRITE_IF(candidates, SPEC_I32, SPEC_ROWS, SPEC_KV_HEADS, SPEC_MAX_PAGES),
+    WRITE_IF(counts, SPEC_I32, SPEC_ROWS, SPEC_KV_HEADS),
     ARGS_END};
 #undef ARGS
 

@@ -118,6 +118,7 @@ function cairn.ops() end
 ---@field tokenize fun(self, text: string, options?: { special?: boolean }): integer[]
 ---@field detokenize fun(self, ids: cairn.Ids): string
 ---@field generate_batch fun(self, rows: integer[][], options?: cairn.GenerateOptions|cairn.GenerateOptions[]): { ids: integer[], generated: integer }[], integer
+---@field forward fun(self, sequences: cairn.Rows[]): { logits?: cairn.Tensor, hidden?: cairn.Tensor }[]
 ---@field chat_ids fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): integer[]
 ---@field chat fun(self, messages: cairn.Message[], options?: { first?: boolean, answer?: boolean }): string
 ---@field session fun(self): cairn.Session
@@ -125,6 +126,18 @@ function cairn.ops() end
 ---@field step fun(self, budget_us: integer): integer
 ---@field eval fun(self, ids: cairn.Ids, options?: { top?: integer }): { tokens: integer, mean_nll: number, nll: number[], top?: table[] }
 ---@field close fun(self)
+
+---rows of one session for model:forward; behind what it holds unless `position` says where
+---@class cairn.Rows
+---@field session cairn.Session
+---@field ids integer[]
+---@field position? integer
+---@field prompt? boolean they run as a prompt's ids do
+---@field rope? integer[]
+---@field gate? integer[] 1: the session's adapter adds to the row
+---@field mask? integer[][] 1: the row sees that row
+---@field logits? integer[]|boolean of which rows, or of all
+---@field hidden? integer[]|boolean
 
 ---what generate, text and submit take; what is not given is the config's
 ---@class cairn.GenerateOptions

@@ -237,6 +237,40 @@ test("text may hold a NUL byte", function()
   check.error(function() m:chat { { role = "user", content = text } } end, "message 1 holds a NUL")
 end)
 
+test("rows through forward: eval's logits, a text as generated, hidden states, a tree", function()
+  local rt <close>, m = open { max_batch = 2 }
+  local ids = m:tokenize "The quick brown fox jumps over the lazy dog."
+  local a, b, top = m:session(), m:session(), m:eval(ids, { top = 4 }).top
+  local out = m:forward { { session = a, ids = ids, logits = true, hidden = { 2 } },
+                          { session = b, ids = { ids[1] }, prompt = true, logits = { 1 } } }
+  local logits = out[1].logits:totable()
+  for at, best in ipairs(top) do
+    for i, id in ipairs(best.ids) do check.equal(logits[at][id + 1], best.logits[i]) end
+  end
+  check.equal(table.concat(out[1].hidden.shape, " "), "1 " .. m:info().hidden)
+  check.ok(out[2].hidden == nil and #b:ids() == 1 and #a:ids() == #ids)
+  local said = m:session()
+  said:text("Two and two", { max_tokens = 4, stop = {} })
+  local prompt = m:tokenize "Two and two"
+  local c, next = m:session(), prompt
+  for _ = 1, 4 do
+    local row = m:forward { { session = c, ids = next, prompt = #c:ids() == 0, logits = { #next } } }
+    next = { rt:topk(row[1].logits, { k = 1 }):totable()[1][1] }
+  end
+  local held = c:ids()
+  for i, id in ipairs(said:ids()) do check.equal(held[i] or next[1], id) end
+  local tree = { session = c, ids = { 5, 6, 7 }, position = 2, rope = { 2, 3, 3 }, logits = { 3 },
+                 mask = { { 1 }, { 1, 1 }, { 1, 0, 1 } } }
+  local third = m:forward { tree }[1].logits:totable()[1]
+  check.equal(#c:ids(), 4)
+  local plain = m:forward { { session = c, ids = { 5, 7 }, position = 2, logits = { 2 } } }
+  for i, x in ipairs(plain[1].logits:totable()[1]) do check.near(third[i], x, 1e-2) end
+  check.error(function() m:forward { { session = c, ids = { 1 }, position = 9 } } end, "its position")
+  check.error(function() m:forward { { session = c, ids = { 1, 2 }, rope = { 1 } } } end, "rope: a list")
+  check.error(function() m:forward { { session = c, ids = { 1 }, logits = { 2 } } } end, "row 2 of 1")
+  check.error(function() m:forward { { session = c, ids = { 1 }, gate = { 1 } } } end, "a gate, and")
+end)
+
 test("eval scores a text", function()
   local rt <close>, m = open()
   local ids = m:tokenize "The quick brown fox jumps over the lazy dog."

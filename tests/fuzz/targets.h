@@ -50,14 +50,16 @@ static const char *const fuzz_names[FUZZ_PARTS] = {"config.json", "tokenizer.jso
                                                    "model.safetensors.index.json", NULL};
 static struct { const uint8_t *data; size_t size; } fuzz_parts[FUZZ_PARTS];
 
-/* Which of the files a path names; -1: none. An empty index is none; a zip file is PyTorch's. */
+/* Which of the files a path names; -1: none. An empty index is none; a zip file is PyTorch's; an
+ * adapter's config is the first. */
 static int fuzz_part(const char *path) {
     const char *name = path + strlen(FUZZ_PATH "/"), *dot = strrchr(path, '.');
     const bool zip = fuzz_parts[FUZZ_PARTS - 1].size > 1 &&
                      !memcmp(fuzz_parts[FUZZ_PARTS - 1].data, "PK", 2);
     if (strncmp(path, FUZZ_PATH "/", strlen(FUZZ_PATH "/"))) return -1;
     for (int i = 0; i < FUZZ_PARTS - 1; i++)
-        if (!strcmp(name, fuzz_names[i])) return i == 2 && !fuzz_parts[i].size ? -1 : i;
+        if (!strcmp(name + (strncmp(name, "adapter_", 8) ? 0 : 8), fuzz_names[i]))
+            return i == 2 && !fuzz_parts[i].size ? -1 : i;
     return dot && !strcmp(dot, zip ? ".bin" : ".safetensors") ? FUZZ_PARTS - 1 : -1;
 }
 
@@ -186,17 +188,59 @@ static void fuzz_gguf(const uint8_t *data, size_t size) {
     if (fuzz_live != before) fuzz_fail("gguf", "memory is left");
 }
 
-/* The same for a folder. */
-static void fuzz_folder(const uint8_t *data, size_t size) {
+/* The files of a folder, as the input has them; false: it is too short. */
+static bool fuzz_take_parts(const uint8_t *data, size_t size) {
     size_t at = 2 * (FUZZ_PARTS - 1);
-    if (size < at) return;
+    if (size < at) return false;
     for (int i = 0; i < FUZZ_PARTS; i++) {
         size_t bytes = (size_t)data[2 * (i % 3)] | (size_t)data[2 * (i % 3) + 1] << 8;
         if (i == FUZZ_PARTS - 1 || bytes > size - at) bytes = size - at;
         fuzz_parts[i].data = data + at, fuzz_parts[i].size = bytes;
         at += bytes;
     }
+    return true;
+}
+
+/* The same for a folder. */
+static void fuzz_folder(const uint8_t *data, size_t size) {
+    if (!fuzz_take_parts(data, size)) return;
     fuzz_gguf(data, size);
+    memset(fuzz_parts, 0, sizeof fuzz_parts);
+}
+
+/* A file of the toy's kind on the CPU, in place of its forward pass. */
+static cairn_model *fuzz_plain_toy(void) {
+    static cairn_model *m;
+    static const char *path = "build/toy_fuzz_plain.gguf";
+    os_make_path("build");
+    if (!m && (!toy_write(path, NULL) || cairn_load_model(fuzz_rt, path, &m)))
+        fuzz_fail("toy", fuzz_rt->base.error);
+    return m;
+}
+
+/* A folder of adapter_config.json and a file of any form, for the toy. */
+static void fuzz_adapter(const uint8_t *data, size_t size) {
+    cairn_model *m = fuzz_plain_toy();
+    cairn_adapter *a = NULL;
+    cairn_session *s = NULL;
+    int64_t before;
+    int count = 0;
+    if (!fuzz_take_parts(data, size)) return;
+    if (cairn_session_open(m, &s) || cairn_append(s, "ab") || cairn_generate(s, NULL, 1, NULL, NULL))
+        fuzz_fail("session", fuzz_rt->base.error);
+    before = fuzz_live;
+    if (fuzz_told(cairn_adapter_load(m, FUZZ_PATH, &a), "adapter", cairn_last_error(fuzz_rt))) {
+        if (cairn_session_adapt(s, a)) fuzz_fail("adapt", fuzz_rt->base.error);
+        if (!fuzz_told(cairn_generate(s, "a b", 3, NULL, NULL), "generate", fuzz_rt->base.error) ||
+            !cairn_session_ids(s, &count) || count < 5)
+            fuzz_fail("adapter", "a session that does not go on by it");
+        if (cairn_adapter_free(a) != CAIRN_BUSY) fuzz_fail("adapter", "freed below a session");
+        if (cairn_session_adapt(s, NULL) || cairn_adapter_free(a))
+            fuzz_fail("free", fuzz_rt->base.error);
+    } else if (a || fuzz_live != before) {
+        fuzz_fail("adapter", "memory is left");
+    }
+    cairn_session_close(s);
     memset(fuzz_parts, 0, sizeof fuzz_parts);
 }
 
@@ -289,6 +333,38 @@ static void fuzz_snapshot(const uint8_t *data, size_t size) {
     }
     cairn_session_close(s);
     free(copy);
+}
+
+/* A grammar, or a JSON Schema where the first byte is odd, and what the toy says by it: the text, read
+ * anew from its beginning, is not lost. */
+static void fuzz_grammar(const uint8_t *data, size_t size) {
+    cairn_model *m = fuzz_toy();
+    char *text = (char *)calloc(1, size + 1);
+    cairn_session *s = NULL;
+    cairn_generate_options o;
+    grammar *g;
+    grammar_place place;
+    const int32_t *ids;
+    int count = 0, first = 0;
+    if (size) memcpy(text, data + 1, size - 1);
+    memset(&o, 0, sizeof o), memset(&place, 0, sizeof place);
+    o.struct_size = sizeof o, o.max_tokens = 12;
+    *(size && data[0] & 1 ? &o.json_schema : &o.grammar) = text;
+    if (cairn_session_open(m, &s) || cairn_append(s, "ab")) fuzz_fail("session", fuzz_rt->base.error);
+    cairn_session_ids(s, &first);
+    if (fuzz_told(cairn_generate_with(s, NULL, &o, NULL, NULL), "grammar", fuzz_rt->base.error) &&
+        !(o.grammar ? grammar_take : grammar_take_schema)(&fuzz_rt->base, m->grammars, &m->tokenizer,
+                                                          text, strlen(text), &g)) {
+        ids = cairn_session_ids(s, &count);
+        if (count > first && ids[count - 1] == TOY_END) count--;
+        if (!grammar_go(&fuzz_rt->base, g, &m->grammars->words, ids + first, count - first,
+                        &place) &&
+            grammar_is_lost(&place))
+            fuzz_fail("grammar", "what it says is not allowed");
+        grammar_give(&fuzz_rt->base, m->grammars, g);
+    }
+    cairn_session_close(s);
+    free(text);
 }
 
 #ifndef CAIRN_NO_LUA
@@ -427,8 +503,9 @@ static void fuzz_sessions(const uint8_t *data, size_t size) {
 
 static const struct fuzz_target { const char *name; void (*run)(const uint8_t *data, size_t size); }
 fuzz_targets[] = {
-    {"gguf", fuzz_gguf}, {"folder", fuzz_folder}, {"config", fuzz_config}, {"npy", fuzz_npy}, {"snapshot", fuzz_snapshot},
-    {"cache", fuzz_cache},
+    {"gguf", fuzz_gguf}, {"folder", fuzz_folder}, {"adapter", fuzz_adapter},
+    {"config", fuzz_config}, {"npy", fuzz_npy}, {"snapshot", fuzz_snapshot}, {"cache", fuzz_cache},
+    {"grammar", fuzz_grammar},
 #ifndef CAIRN_NO_LUA
     {"json", fuzz_json},
 #endif

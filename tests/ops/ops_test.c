@@ -402,6 +402,174 @@ static void test_sparse(int size, int dim, int kv_heads, int group, int longest,
     drop(&q), drop(&out), drop(&lse), drop(&scores), drop(&selected), drop(&ids), drop(&bounds), drop_paged(&p);
 }
 
+/* ---- landmarks ---- */
+
+/* q . k of a page's last slot, by one query head. */
+static double landmark_score(const ref_cache *c, int head, const float *q, int page) {
+    double sum = 0;
+    int d;
+    for (d = 0; d < c->dim; d++) sum += (double)q[d] * ref_kv(c, 0, head, (page + 1) * c->size - 1, d);
+    return sum / sqrt(c->dim);
+}
+
+/* Attention over the tokens [from, to) but landmarks; returns lse. */
+static double landmark_part(const ref_cache *c, int head, const float *q, int from, int to, double *out) {
+    uint8_t *seen = (uint8_t *)calloc((size_t)to + 1, 1);
+    double lse;
+    int t;
+    for (t = from; t < to; t++) seen[t] = (t + 1) % c->size != 0;
+    lse = ref_attend(c, head, q, to, seen, 1 / sqrt(c->dim), out);
+    free(seen);
+    return lse;
+}
+
+enum { LANDMARK_HEADS = 6, LANDMARK_PAGES = 64 };
+
+/* Of one row and KV head by the published formulas: the heads' own scores, the selection's, and what is
+ * attended by the pages in `chosen`. */
+typedef struct landmark_want {
+    int candidates, from; /* where the window begins */
+    double own[LANDMARK_HEADS][LANDMARK_PAGES], kv[LANDMARK_PAGES];
+    double window[LANDMARK_HEADS]; /* lse */
+} landmark_want;
+
+static void landmark_scores(const ref_cache *c, int head, const float *q, int group, int position, int window, int strategy, landmark_want *w) {
+    double out[256];
+    int g, i, reach = position - (window > 0 ? window - 1 : 0);
+    w->candidates = reach > 0 ? reach / c->size : 0;
+    w->from = w->candidates * c->size;
+    for (g = 0; g < group; g++) {
+        double sum = 0, top = w->window[g] = landmark_part(c, head, q + g * c->dim, w->from, position + 1, out);
+        for (i = 0; i < w->candidates; i++) top = fmax(top, w->own[g][i] = landmark_score(c, head, q + g * c->dim, i));
+        sum = exp(w->window[g] - top);
+        for (i = 0; i < w->candidates; i++) sum += exp(w->own[g][i] - top);
+        for (i = 0; i < w->candidates; i++) {
+            double s = w->own[g][i] - (strategy == CAIRN_STRATEGY_SOFTMAX_HEAD ? top + log(sum) : 0);
+            w->kv[i] = !g ? s : strategy == CAIRN_STRATEGY_GROUP ? w->kv[i] + s : fmax(w->kv[i], s);
+        }
+    }
+}
+
+/* A head's output: the window's and each chosen page's, weighed by a softmax over lse and weights. */
+static void landmark_attend(const ref_cache *c, int head, const float *q, int position, const landmark_want *w, int g, const int32_t *chosen,
+                            int topk, bool group_weights, double *out) {
+    double part[256], top = w->window[g], total = 0;
+    int i, d;
+    for (d = 0; d < c->dim; d++) out[d] = 0;
+    for (i = 0; i < topk && chosen[i] >= 0; i++) top = fmax(top, group_weights ? w->kv[chosen[i]] : w->own[g][chosen[i]]);
+    for (i = -1; i < topk && (i < 0 || chosen[i] >= 0); i++) {
+        int from = i < 0 ? w->from : chosen[i] * c->size, to = i < 0 ? position + 1 : from + c->size;
+        double weight = exp((i < 0 ? w->window[g] : group_weights ? w->kv[chosen[i]] : w->own[g][chosen[i]]) - top);
+        landmark_part(c, head, q, from, to, part);
+        total += weight;
+        for (d = 0; d < c->dim; d++) out[d] += weight * part[d];
+    }
+    for (d = 0; d < c->dim; d++) out[d] /= total;
+}
+
+/* The steps of document 004: the window's lse, scores by landmarks, pages, and both levels of attention. */
+static void test_landmarks(int size, int dim, int group, int longest, int strategy, int window) {
+    enum { KVS = 2 };
+    paged p = make_paged(size, dim, KVS, group, longest);
+    const int heads = KVS * group, topk = between(1, 5);
+    both q = make3(CAIRN_F32, p.rows, heads, dim), out = make3(CAIRN_F32, p.rows, heads, dim), lse = make2(CAIRN_F32, p.rows, heads);
+    both scores = make3(CAIRN_F32, p.rows, KVS, p.max_pages), own = make3(CAIRN_F32, p.rows, heads, p.max_pages);
+    both selected = make3(CAIRN_I32, p.rows, KVS, topk), kv_weights = make3(CAIRN_F32, p.rows, KVS, topk), weights = make3(CAIRN_F32, p.rows, heads, topk);
+    both candidates = make3(CAIRN_I32, p.rows, KVS, p.max_pages), counts = make2(CAIRN_I32, p.rows, KVS);
+    both *all[] = {&q, &out, &lse, &scores, &own, &selected, &kv_weights, &weights, &candidates, &counts};
+    cairn_score_pages_args s;
+    cairn_select_pages_args k;
+    cairn_attend_pages_args a;
+    bool fine;
+    int r, h, g, i, d;
+    for (i = 1; i < 10; i++) poison(all[i]);
+    fill(&q);
+    memset(&s, 0, sizeof s), memset(&k, 0, sizeof k), memset(&a, 0, sizeof a);
+    a.struct_size = sizeof a, a.window = window, a.pages = p.args, a.selected = selected.t, a.q = q.t, a.out = out.t, a.lse = lse.t;
+    a.landmarks = 1, a.part = CAIRN_PART_WINDOW;
+    s.struct_size = sizeof s, s.source = CAIRN_SOURCE_LANDMARK, s.strategy = strategy, s.window = window, s.pages = p.args;
+    s.q = q.t, s.scores = scores.t, s.head_scores = own.t, s.lse = strategy == CAIRN_STRATEGY_SOFTMAX_HEAD ? lse.t : NULL;
+    k.struct_size = sizeof k, k.topk = topk, k.scores = scores.t, k.selected = selected.t, k.chosen = kv_weights.t;
+    k.head_scores = own.t, k.head_chosen = weights.t, k.candidates = candidates.t, k.counts = counts.t;
+    fine = done(cairn_attend_pages(rt, &a)) && done(cairn_score_pages(rt, &s)) && done(cairn_select_pages(rt, &k));
+    a.part = CAIRN_PART_FUSED, a.form = CAIRN_FORM_TWO_LEVEL;
+    a.weights = strategy == CAIRN_STRATEGY_GROUP ? kv_weights.t : weights.t;
+    fine = fine && done(cairn_attend_pages(rt, &a));
+    for (i = 1; i < 10; i++) download(all[i]);
+    for (r = 0; r < p.rows; r++)
+        for (h = 0; h < KVS; h++) {
+            const int position = ((int32_t *)p.at.host)[r], unit = r * KVS + h;
+            const float *row = (const float *)scores.host + unit * p.max_pages;
+            const int32_t *chosen = (const int32_t *)selected.host + unit * topk, *listed = (const int32_t *)candidates.host + unit * p.max_pages;
+            const ref_cache ref = ref_of(&p, r);
+            landmark_want w;
+            landmark_scores(&ref, h, (const float *)q.host + unit * group * dim, group, position, window, strategy, &w);
+            fine = fine && ((int32_t *)counts.host)[unit] == w.candidates;
+            for (i = 0; i < p.max_pages && fine; i++) {
+                fine = listed[i] == (i < w.candidates ? i : -1) && (i < w.candidates ? near((double)row[i], w.kv[i], 1e-4) : row[i] == -INFINITY);
+                for (g = 0; g < group && fine; g++) {
+                    const double got = (double)((float *)own.host)[(unit * group + g) * p.max_pages + i];
+                    fine = i < w.candidates ? near(got, w.own[g][i], 1e-4) : got == -INFINITY;
+                }
+                if (!fine) printf("# row %d page %d of %d: %g, want %g\n", r, i, w.candidates, (double)row[i], w.kv[i]);
+            }
+            for (i = 0; i < topk && fine; i++) {
+                int better = 0, want = w.candidates < topk ? w.candidates : topk;
+                for (d = 0; chosen[i] >= 0 && d < w.candidates; d++)
+                    better += row[d] > row[chosen[i]] || (row[d] == row[chosen[i]] && d < chosen[i]);
+                fine = (chosen[i] >= 0) == (i < want) && better < topk && (i == 0 || chosen[i] < 0 || chosen[i] > chosen[i - 1]);
+                for (g = 0; g < group && fine; g++) {
+                    const float got = ((float *)weights.host)[(unit * group + g) * topk + i];
+                    fine = chosen[i] < 0 ? got == -INFINITY : got == ((float *)own.host)[(unit * group + g) * p.max_pages + chosen[i]];
+                }
+                if (!fine) printf("# row %d: choice %d is %d\n", r, i, chosen[i]);
+            }
+            for (g = 0; g < group && fine; g++) {
+                double want[256];
+                landmark_attend(&ref, h, (const float *)q.host + (unit * group + g) * dim, position, &w, g, chosen, topk, strategy == CAIRN_STRATEGY_GROUP, want);
+                for (d = 0; d < dim && fine; d++) {
+                    const double got = (double)((float *)out.host)[(unit * group + g) * dim + d];
+                    if (!(fine = near(got, want[d], 2e-3))) printf("# row %d head %d: %g, want %g\n", r, g, got, want[d]);
+                }
+            }
+        }
+    tap_ok(fine, "landmarks on %s: strategy %d, page %d, dim %d, group %d, window %d, topk %d", where, strategy, size, dim, group, window, topk);
+    for (i = 0; i < 10; i++) drop(all[i]);
+    drop_paged(&p);
+}
+
+/* What score_pages and select_pages refuse of all this. */
+static void test_landmark_refusals(void) {
+    paged p = make_paged(16, 32, 2, 2, 40);
+    both q = make3(CAIRN_F32, p.rows, 4, 32), scores = make3(CAIRN_F32, p.rows, 2, p.max_pages), own = make3(CAIRN_F32, p.rows, 4, p.max_pages);
+    both bounds, lse = make2(CAIRN_F32, p.rows, 4), ids = make1(CAIRN_I32, 1), selected = make3(CAIRN_I32, p.rows, 2, 3);
+    int64_t shape[4];
+    cairn_score_pages_args s;
+    cairn_select_pages_args k;
+    cairn_page_bounds_args b;
+    bool fine;
+    shape[0] = p.pages, shape[1] = 2, shape[2] = 2, shape[3] = 32;
+    bounds = make(CAIRN_F16, 4, shape);
+    memset(&s, 0, sizeof s), memset(&k, 0, sizeof k), memset(&b, 0, sizeof b);
+    s.struct_size = sizeof s, s.source = CAIRN_SOURCE_LANDMARK, s.pages = p.args, s.q = q.t, s.scores = scores.t, s.bounds = bounds.t;
+#define SAYS(call, text) (cairn_##call == CAIRN_INVALID_ARGUMENT && strstr(cairn_last_error(rt), text))
+    fine = SAYS(score_pages(rt, &s), "bounds are given");
+    s.bounds = NULL, s.source = CAIRN_SOURCE_MEAN;
+    fine = fine && SAYS(score_pages(rt, &s), "bounds is NULL");
+    s.bounds = bounds.t, s.strategy = CAIRN_STRATEGY_SOFTMAX_HEAD;
+    fine = fine && SAYS(score_pages(rt, &s), "head_scores is NULL");
+    s.strategy = CAIRN_STRATEGY_HEAD, s.lse = lse.t;
+    fine = fine && SAYS(score_pages(rt, &s), "lse is given");
+    k.struct_size = sizeof k, k.topk = 3, k.scores = scores.t, k.selected = selected.t, k.head_scores = own.t;
+    fine = fine && SAYS(select_pages(rt, &k), "head_chosen");
+    b.struct_size = sizeof b, b.source = CAIRN_SOURCE_LANDMARK, b.cache = p.cache.t, b.ids = ids.t, b.bounds = bounds.t;
+    fine = fine && SAYS(page_bounds(rt, &b), "landmark");
+#undef SAYS
+    tap_ok(fine, "landmarks on %s: what does not belong together is refused by name", where);
+    if (!fine) printf("# %s\n", cairn_last_error(rt));
+    drop(&q), drop(&scores), drop(&own), drop(&bounds), drop(&lse), drop(&ids), drop(&selected), drop_paged(&p);
+}
+
 static void test_append(void) {
     paged p = make_paged(16, 64, 2, 1, 60);
     both k = make3(CAIRN_F32, p.rows, 2, 64), v = make3(CAIRN_F32, p.rows, 2, 64);
@@ -601,6 +769,8 @@ static void test_all(void) {
     test_attend(32, 32, 1, 1, 1);
     test_attend(256, 256, 1, 2, 600);
     test_attend(64, 64, 1, 20, 130);
+    for (i = 0; i < 6; i++) test_landmarks(i & 1 ? 16 : 32, i & 2 ? 64 : 96, 1 + i % 3, i & 1 ? 300 : 500, i % 3, i & 4 ? 0 : between(1, 150));
+    test_landmark_refusals();
     for (i = 0; i < 8; i++) test_sparse(i & 1 ? 16 : 64, i & 2 ? 128 : 64, 2, i & 4 ? 1 : 3, i & 1 ? 400 : 900, i & 1, i >> 1 & 1, i & 4 ? 0 : between(1, 200));
 }
 

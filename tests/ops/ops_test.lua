@@ -257,6 +257,36 @@ test("pages are bounded, scored and selected", function()
   check.equal(rt:select_pages(scores, { topk = 3 }):totable()[1][1], { 0, 1, -1 })
 end)
 
+test("pages are scored by their landmarks, and all candidates handed out", function()
+  local rt <close> = open()
+  local cache, page_table, k = cached(rt, 40)
+  local q = rt:random({ 1, 4, 32 }, "f32", { seed = 9 })
+  local scores, own = rt:score_pages(q, nil, { cache = cache, page_table = page_table,
+    positions = rt:tensor({ 39 }, "i32"), source = "landmark", strategy = "head",
+    head_scores = true })
+  for head = 1, 2 do
+    for page = 1, 2 do
+      local best = -math.huge
+      for h = 2 * head - 1, 2 * head do
+        local sum = 0
+        for d = 1, 32 do sum = sum + q:totable()[1][h][d] * k[16 * page][head][d] end
+        check.near(own:totable()[1][h][page], sum / math.sqrt(32), 1e-3)
+        best = math.max(best, sum / math.sqrt(32))
+      end
+      check.near(scores:totable()[1][head][page], best, 1e-3)
+    end
+  end
+  local selected, weights, candidates, counts = rt:select_pages(scores, own, { topk = 3,
+    head_chosen = true, candidates = true, counts = true })
+  check.equal(selected:totable()[1][2], { 0, 1, -1 })
+  check.equal(weights:totable()[1][4][3], -math.huge)
+  check.equal(candidates:totable()[1][1], { 0, 1, -1 })
+  check.equal(counts:totable()[1], { 2, 2 })
+  check.error(function()
+    rt:page_bounds(cache, rt:tensor({ 0 }, "i32"), { source = "landmark" })
+  end, "landmark")
+end)
+
 test("kv_collate moves the accepted entries of every layer", function()
   local rt <close> = open()
   local first, page_table, k = cached(rt, 40)

@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "f16_ref.h"
 
@@ -25,6 +26,7 @@ typedef struct llama_ref {
         double *taps;                       /* [hidden, width], the oldest first, or NULL */
         double *q_bias, *k_bias, *v_bias;   /* or NULL */
         double *attn_post, *ffn_post;       /* norms of what a layer adds, or NULL */
+        int no_choice;     /* sees all, landmarks too */
         int second, still; /* turns by frequency[1]; does not turn */
         int window;        /* sees so many tokens back, itself included, and selects no pages */
     } layer[8];
@@ -36,6 +38,10 @@ typedef struct llama_ref {
     double *gated;     /* [layer][position][hidden]: inputs of convolutions */
     /* selection */
     int size, topk, window, sinks, mean, by_head, dense;
+    /* and by landmarks: the last slot of a page is one, unseen in layers that select, and scores are of
+     * its key; the strategy softmax_head; pages that weigh by their scores; window and pages apart */
+    int landmarks, soft, two_level, apart;
+    int turned; /* the position by which a token turns, less its own */
     /* kept between tokens: keys and values [layer][position][kv_head][dim] */
     int capacity;
     double *keys, *values;
@@ -179,6 +185,136 @@ static void llama_ref_attend(llama_ref *m, int layer, int position, const double
     free(seen), free(p);
 }
 
+/* ---- selection by landmarks, in two levels, with window and pages apart ---- */
+
+static double llama_ref_dot(const llama_ref *m, int layer, int head, int t, const double *q) {
+    double sum = 0;
+    for (int d = 0; d < m->dim; d++)
+        sum += q[d] * llama_ref_at(m, m->keys, layer, t, head)[d];
+    return sum * (m->scale > 0 ? m->scale : 1 / sqrt(m->dim));
+}
+
+/* Softmax over the tokens marked 1: out [dim], 0 with none; returns lse. */
+static double llama_ref_softmax(const llama_ref *m, int layer, int head, const double *q,
+                                const unsigned char *marks, int mark, int end, double *out) {
+    double top = -INFINITY, total = 0;
+    for (int t = 0; t < end; t++)
+        if (marks[t] == mark) top = fmax(top, llama_ref_dot(m, layer, head, t, q));
+    for (int d = 0; d < m->dim; d++) out[d] = 0;
+    for (int t = 0; t < end; t++) {
+        if (marks[t] != mark) continue;
+        const double p = exp(llama_ref_dot(m, layer, head, t, q) - top);
+        total += p;
+        for (int d = 0; d < m->dim; d++)
+            out[d] += p * llama_ref_at(m, m->values, layer, t, head)[d];
+    }
+    for (int d = 0; d < m->dim && total > 0; d++) out[d] /= total;
+    return total > 0 ? top + log(total) : -INFINITY;
+}
+
+/* Parts [count] of one head by weights, as logarithms; those of -inf count nothing. */
+static void llama_ref_join(const llama_ref *m, const double *parts, const double *weights, int count,
+                           double *out) {
+    double top = -INFINITY, total = 0;
+    for (int i = 0; i < count; i++) top = fmax(top, weights[i]);
+    for (int i = 0; i < count && top > -INFINITY; i++) total += exp(weights[i] - top);
+    for (int i = 0; i < count && total > 0; i++)
+        for (int d = 0; d < m->dim; d++)
+            out[d] += exp(weights[i] - top) / total * parts[i * m->dim + d];
+}
+
+/* The k best of scores [count], marked; the distance to the best left out to m->closest. */
+static void llama_ref_best(llama_ref *m, const double *scores, int count, int k,
+                           unsigned char *chosen) {
+    double last = 0;
+    for (int i = 0; i <= k && i < count; i++) {
+        int best = -1;
+        for (int c = 0; c < count; c++)
+            if (!chosen[c] && (best < 0 || scores[c] > scores[best])) best = c;
+        if (i == k) m->closest = fmin(m->closest, (last - scores[best]) / (fabs(last) + 1e-9));
+        else chosen[best] = 1, last = scores[best];
+    }
+}
+
+/* One KV head: own [group][candidates] scores; marks of tokens: 1 window and sinks, 2 + c of page c,
+ * 0 what is not seen. */
+static void llama_ref_forms_head(llama_ref *m, int layer, int head, int position, const double *q,
+                                 double *out) {
+    const int group = m->heads / m->kv_heads, own_window = m->layer[layer].window;
+    const int first = m->window > 0 ? position - m->window + 1 : position;
+    const int all = own_window || m->layer[layer].no_choice;
+    const int count = all || m->dense || first < 0 ? 0 : first / m->size;
+    double *own = (double *)calloc((size_t)((group + 1) * (count + 1)), sizeof *own);
+    double *key = own + group * (count + 1);
+    double *parts = (double *)calloc((size_t)((count + 1) * (m->dim + 1)), sizeof *parts);
+    double *weights = parts + (count + 1) * m->dim;
+    unsigned char *marks = (unsigned char *)calloc((size_t)position + 1, 1);
+    unsigned char *chosen = (unsigned char *)calloc((size_t)count + 1, 1);
+    for (int t = 0; t <= position; t++) {
+        marks[t] = own_window ? position - t < own_window : t < m->sinks || t >= count * m->size;
+        if (m->landmarks && !all && (t + 1) % m->size == 0) marks[t] = 0;
+    }
+    for (int g = 0; g < group; g++) {
+        const double *x = q + g * m->dim;
+        double whole = llama_ref_softmax(m, layer, head, x, marks, 1, position + 1, parts), sum;
+        double top = whole;
+        for (int c = 0; c < count; c++) {
+            if (m->landmarks && !m->mean)
+                own[g * count + c] = llama_ref_dot(m, layer, head, (c + 1) * m->size - 1, x);
+            else {
+                llama_ref one = *m;
+                one.heads = one.kv_heads; /* a group of one */
+                own[g * count + c] = llama_ref_score(&one, layer, head, c, x) / sqrt(m->dim);
+            }
+            top = fmax(top, own[g * count + c]);
+        }
+        sum = exp(whole - top);
+        for (int c = 0; c < count; c++) sum += exp(own[g * count + c] - top);
+        for (int c = 0; c < count; c++) {
+            const double s = own[g * count + c] - (m->soft ? top + log(sum) : 0);
+            key[c] = !g ? s : m->by_head || m->soft ? fmax(key[c], s) : key[c] + s;
+        }
+    }
+    llama_ref_best(m, key, count, m->topk, chosen);
+    for (int t = 0; t < count * m->size; t++)
+        if (chosen[t / m->size] && !(m->landmarks && (t + 1) % m->size == 0))
+            marks[t] = (unsigned char)(m->apart && t < m->sinks ? 1 : 2 + t / m->size);
+    for (int g = 0; g < group; g++) {
+        const double *x = q + g * m->dim;
+        double *to = out + g * m->dim;
+        int made = 0;
+        for (int d = 0; d < m->dim; d++) to[d] = 0;
+        weights[made] = llama_ref_softmax(m, layer, head, x, marks, 1, position + 1,
+                                          parts + made * m->dim);
+        made++;
+        if (m->apart) llama_ref_join(m, parts, weights, 1, to), made = 0;
+        for (int c = 0; c < count; c++) {
+            unsigned char *page = marks + c * m->size;
+            unsigned char kept[256];
+            double lse;
+            if (!chosen[c]) continue;
+            memcpy(kept, page, (size_t)m->size);
+            for (int i = 0; i < m->size; i++) /* a sink stands in both where they are apart */
+                if (!(m->landmarks && i == m->size - 1)) page[i] = (unsigned char)(2 + c);
+            lse = llama_ref_softmax(m, layer, head, x, marks, 2 + c, position + 1,
+                                    parts + made * m->dim);
+            memcpy(page, kept, (size_t)m->size);
+            weights[made++] = !m->two_level ? lse
+                              : m->by_head || m->soft ? own[g * count + c] : key[c];
+        }
+        llama_ref_join(m, parts, weights, made, to);
+    }
+    free(own), free(parts), free(marks), free(chosen);
+}
+
+static void llama_ref_attend_forms(llama_ref *m, int layer, int position, const double *q,
+                                   double *out) {
+    const int group = m->heads / m->kv_heads;
+    for (int h = 0; h < m->kv_heads; h++)
+        llama_ref_forms_head(m, layer, h, position, q + h * group * m->dim,
+                             out + h * group * m->dim);
+}
+
 static void llama_ref_bias(double *x, const double *bias, int n) {
     for (int i = 0; i < n && bias; i++) x[i] += bias[i];
 }
@@ -196,13 +332,15 @@ static void llama_ref_attention(llama_ref *m, int l, int position, const double 
     llama_ref_bias(v, m->layer[l].v_bias, kv_width);
     llama_ref_norm_heads(m, q, m->heads, m->layer[l].q_norm);
     llama_ref_norm_heads(m, k, m->kv_heads, m->layer[l].k_norm);
-    llama_ref_rope(m, l, q, m->heads, position);
-    llama_ref_rope(m, l, k, m->kv_heads, position);
+    llama_ref_rope(m, l, q, m->heads, position + m->turned);
+    llama_ref_rope(m, l, k, m->kv_heads, position + m->turned);
     for (int i = 0; i < kv_width; i++) {
         llama_ref_at(m, m->keys, l, position, 0)[i] = ref_f16(ref_to_f16(k[i]));
         llama_ref_at(m, m->values, l, position, 0)[i] = ref_f16(ref_to_f16(v[i]));
     }
-    llama_ref_attend(m, l, position, q, out);
+    if (m->landmarks || m->soft || m->two_level || m->apart)
+        llama_ref_attend_forms(m, l, position, q, out);
+    else llama_ref_attend(m, l, position, q, out);
     free(q);
 }
 

@@ -80,19 +80,9 @@ static simd_page ops_attend_stage(const attention_block *a, const ops_attend_job
 /* A selected page with a weight: its own softmax, as one key of that score. */
 static void ops_attend_weighed(const attention_block *a, const ops_attend_unit *unit, int page,
                                const simd_page *view, const attention_sum *sum) {
-    const attention_sum *one = &unit->page;
     int place = 0;
     while (unit->selected[place] != page) place++;
-    attention_sum_clear(one, a->group, a->dim);
-    if (view->last > 0) a->simd->attend(view, a->q, a->group, one->m, one->l, one->out);
-    for (int g = 0; g < a->group; g++) {
-        const float weight = unit->weights[g * unit->weight_step + place];
-        const float share = one->l[g] > 0.0f ? 1.0f / one->l[g] : 0.0f;
-        for (int d = 0; d < a->dim; d++) one->out[g * a->dim + d] *= share;
-        one->m[g] = weight;
-        one->l[g] = share > 0.0f && weight > -INFINITY ? 1.0f : 0.0f;
-    }
-    attention_fold(a->simd, sum, one, a->group, a->dim);
+    attention_weigh(a, view, &unit->page, unit->weights + place, unit->weight_step, sum);
 }
 
 /* attention_block.fold */

@@ -96,10 +96,26 @@ static void attention_fold_cut(const attention_block *a, simd_page *page, int st
     }
 }
 
+/* Adds a page's softmax as one key, of weight [g * step] for query g; -inf or NaN: nothing. */
+static void attention_weigh(const attention_block *a, const simd_page *view,
+                            const attention_sum *one, const float *weight, int64_t step,
+                            const attention_sum *sum) {
+    attention_sum_clear(one, a->group, a->dim);
+    if (view->last > 0) a->simd->attend(view, a->q, a->group, one->m, one->l, one->out);
+    for (int g = 0; g < a->group; g++) {
+        const float share = one->l[g] > 0.0f ? 1.0f / one->l[g] : 0.0f;
+        for (int d = 0; d < a->dim; d++) one->out[g * a->dim + d] *= share;
+        one->m[g] = weight[g * step];
+        one->l[g] = share > 0.0f && one->m[g] > -INFINITY ? 1.0f : 0.0f;
+    }
+    attention_fold(a->simd, sum, one, a->group, a->dim);
+}
+
 /* A page before or at the last row's own: rows of a later page see all of it, rows whose own it is
  * see it up to themselves. */
 static void attention_fold_page(const attention_block *a, simd_page *page, int number,
                                 const attention_sum *sum) {
+    const int whole = a->page_size - a->landmarks;
     int start = number * a->page_size, row = 0, at;
     while (a->positions[row] < start) row++;
     if (a->rows - row > 1) attention_stage(a, page);
@@ -109,11 +125,12 @@ static void attention_fold_page(const attention_block *a, simd_page *page, int n
     }
     for (; row < a->rows && a->positions[row] < start + a->page_size; row++) {
         page->last = a->positions[row] - start + 1;
+        if (page->last > whole) page->last = whole;
         at = row * a->group;
         a->simd->attend(page, a->q + at * a->dim, a->group, sum->m + at, sum->l + at,
                         sum->out + at * a->dim);
     }
-    page->last = a->page_size;
+    page->last = whole;
     at = row * a->group;
     if (row < a->rows)
         a->simd->attend(page, a->q + at * a->dim, (a->rows - row) * a->group, sum->m + at,
@@ -154,7 +171,10 @@ static void attention_piece(const attention_block *a, int piece, const attention
             continue;
         }
         view = attention_page(a, page, attention_next(a, page, chosen));
-        if (!whole && a->sinks - page * a->page_size < a->page_size) {
+        if (a->weights && whole && page < a->candidates) {
+            view.last = a->page_size - a->landmarks;
+            attention_weigh(a, &view, a->page, a->weights + chosen - 1, a->weight_step, sum);
+        } else if (!whole && a->sinks - page * a->page_size < a->page_size) {
             view.last = a->sinks - page * a->page_size;
             a->simd->attend(&view, a->q, a->group, sum->m, sum->l, sum->out);
         } else {

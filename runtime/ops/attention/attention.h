@@ -29,6 +29,12 @@ typedef struct attention_block {
     float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
     int pages;                /* of the cache: looked at where `missing` is there */
     bool only_chosen;         /* what is no candidate is left out, too */
+    bool landmarks;           /* the last slot of no page is attended */
+    /* NULL, or: chosen page i counts by a softmax of its own and the weight [g * weight_step + i] of
+     * query g; of one row. `page` is scratch of a group's queries. */
+    const float *weights;
+    int64_t weight_step;
+    const struct attention_sum *page;
     /* Folds slots 0 .. last - 1 of a page that is there in place of the plain way, of one row; NULL:
      * the plain way. */
     void (*fold)(const struct attention_block *a, int page, int last, bool chosen,

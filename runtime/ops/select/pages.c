@@ -75,7 +75,10 @@ cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *
     cairn_page_bounds_args a;
     page_bounds_params p;
     spec_call s;
-    if (spec_take(rt, SPEC_OF(page_bounds), &a, args, &s) || !s.n[SPEC_N]) return s.c.status;
+    if (spec_take(rt, SPEC_OF(page_bounds), &a, args, &s)) return s.c.status;
+    ops_refuse(&s.c, a.source == CAIRN_SOURCE_LANDMARK,
+               "source is landmark, which has no bounds; score_pages reads the keys themselves");
+    if (s.c.status || !s.n[SPEC_N]) return s.c.status;
     memset(&p, 0, sizeof p);
     p.cache = (const uint16_t *)tensor_data(a.cache);
     p.ids = (const int32_t *)tensor_data(a.ids);
@@ -109,7 +112,7 @@ static void ops_pages_score_task(void *context, int worker) {
     memset(&rule, 0, sizeof rule);
     memset(&pages, 0, sizeof pages);
     rule.page_size = at->page_size, rule.window = job->window;
-    rule.mean = job->mean, rule.head = job->by_head;
+    rule.mean = job->mean, rule.landmark = job->landmark, rule.head = job->by_head;
     pages.cache = at->cache, pages.bounds = job->bounds;
     pages.kv_heads = at->kv_heads, pages.dim = dim, pages.stored = at->max_pages;
     for (u = ops_share(units, worker, workers); u < ops_share(units, worker + 1, workers); u++) {
@@ -134,11 +137,14 @@ static void ops_pages_score_task(void *context, int worker) {
                 select_score(job->simd, &pages, &rule, q + g * dim, 1, 1, q + group * dim,
                              own + g * at->max_pages + c);
         }
+        if (job->soft)
+            select_soften(own, group, at->max_pages, candidates,
+                          job->window_lse ? job->window_lse + u * group : NULL, scores);
     }
 }
 
 static cairn_status ops_pages_score_cpu(cairn_runtime *rt, const score_pages_params *p,
-                                        const ops_paged *paged) {
+                                        const ops_paged *paged, bool landmark, bool soft) {
     ops_pages_job job;
     size_t floats = (size_t)p->heads / (size_t)p->at.kv_heads * (size_t)p->at.head_dim * 3;
     cairn_status status;
@@ -147,10 +153,39 @@ static cairn_status ops_pages_score_cpu(cairn_runtime *rt, const score_pages_par
     job.bounds = p->bounds, job.scores = p->scores;
     job.head_scores = p->head_scores, job.scale = p->scale;
     job.mean = p->mean != 0, job.by_head = p->by_head != 0;
+    job.landmark = landmark, job.soft = soft, job.window_lse = p->lse;
     if ((status = ops_pages_scratch(&job, floats * sizeof(float)))) return status;
     status = ops_pages_bad_rows(&rt->device, "score_pages", job.at, job.rows);
     pool_run(rt->pool, pool_threads(rt->pool), ops_pages_score_task, &job);
     return status;
+}
+
+static cairn_status ops_pages_score_cuda(cairn_runtime *rt, score_pages_params *p,
+                                         const ops_paged *paged, bool landmark, bool soft) {
+    device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
+    ops_kernel want;
+    cairn_status status;
+    dims.grid[0] = (unsigned)(p->at.max_pages + 31) / 32;
+    dims.grid[1] = (unsigned)p->at.kv_heads;
+    dims.grid[2] = (unsigned)paged->rows;
+    dims.shared_bytes = (unsigned)(2 * p->at.head_dim + 7) / 8 * 32;
+    if (p->scale == 0.0f) p->scale = 1.0f / sqrtf((float)p->at.head_dim);
+    memset(&want, 0, sizeof want);
+    want.source = "select/select.cu", want.entry = "score_pages";
+    if (p->head_scores) {
+        want.constants[0].name = "EACH_HEAD";
+        want.constants[want.constant_count++].value = 1;
+    }
+    if (landmark) { /* parts of a query as a mean takes them */
+        p->mean = 1;
+        want.constants[want.constant_count].name = "LANDMARKS";
+        want.constants[want.constant_count++].value = 1;
+    }
+    status = ops_launch_as(rt, &want, &dims, p);
+    if (status || !soft) return status;
+    dims.grid[0] = (unsigned)p->at.kv_heads, dims.grid[1] = (unsigned)paged->rows, dims.grid[2] = 1;
+    dims.shared_bytes = (unsigned)(8 + p->heads / p->at.kv_heads) * 4;
+    return ops_launch(rt, want.source, "score_softmax", &dims, p);
 }
 
 cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args) {
@@ -158,35 +193,30 @@ cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *
     ops_paged paged;
     score_pages_params p;
     spec_call s;
+    bool landmark, soft;
     if (spec_take(rt, SPEC_OF(score_pages), &a, args, &s)) return s.c.status;
+    landmark = a.source == CAIRN_SOURCE_LANDMARK;
+    soft = a.strategy == CAIRN_STRATEGY_SOFTMAX_HEAD;
     ops_want_paged(&s, &a.pages, &paged);
+    ops_refuse(&s.c, !a.bounds != landmark, landmark ? "bounds are given, but source is landmark"
+                                                     : "bounds is NULL");
+    ops_refuse(&s.c, soft && !a.head_scores, "head_scores is NULL, but strategy is softmax_head");
+    ops_refuse(&s.c, !soft && a.lse, "lse is given, but strategy is not softmax_head");
     if (s.c.status || !paged.rows || !paged.at.max_pages) return s.c.status;
     memset(&p, 0, sizeof p);
     p.at = paged.at;
-    p.bounds = (const uint16_t *)tensor_data(a.bounds);
+    p.bounds = a.bounds ? (const uint16_t *)tensor_data(a.bounds) : NULL;
     p.q = (const float *)tensor_data(a.q);
     p.scores = (float *)tensor_data(a.scores);
     p.head_scores = a.head_scores ? (float *)tensor_data(a.head_scores) : NULL;
+    p.lse = a.lse ? (const float *)tensor_data(a.lse) : NULL;
     p.scale = a.scale;
     p.heads = (int32_t)s.n[SPEC_HEADS];
     p.window = ops_clamp_tokens(a.window, &p.at);
     p.mean = a.source == CAIRN_SOURCE_MEAN;
-    p.by_head = a.strategy == CAIRN_STRATEGY_HEAD;
-    if (!rt->device.cuda) return ops_pages_score_cpu(rt, &p, &paged);
-    {
-        device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
-        ops_kernel want;
-        dims.grid[0] = (unsigned)(paged.at.max_pages + 31) / 32;
-        dims.shared_bytes = (unsigned)(2 * paged.at.head_dim + 7) / 8 * 32;
-        dims.grid[1] = (unsigned)paged.at.kv_heads;
-        dims.grid[2] = (unsigned)paged.rows;
-        if (p.scale == 0.0f) p.scale = 1.0f / sqrtf((float)paged.at.head_dim);
-        memset(&want, 0, sizeof want);
-        want.source = "select/select.cu", want.entry = "score_pages";
-        want.constants[0].name = "EACH_HEAD", want.constants[0].value = 1;
-        want.constant_count = p.head_scores ? 1 : 0;
-        return ops_launch_as(rt, &want, &dims, &p);
-    }
+    p.by_head = a.strategy != CAIRN_STRATEGY_GROUP;
+    return rt->device.cuda ? ops_pages_score_cuda(rt, &p, &paged, landmark, soft)
+                           : ops_pages_score_cpu(rt, &p, &paged, landmark, soft);
 }
 
 /* ---- select_pages ------------------------------------------------------------------------------- */
@@ -199,7 +229,46 @@ static void ops_select_row(const float *scores, int candidates, int topk, uint32
     while (found < topk) selected[found++] = -1;
 }
 
-static cairn_status ops_select_cpu(device *dev, const cairn_select_pages_args *a) {
+/* What select_pages hands out besides; *any: whether it was asked for. */
+static select_listed_params ops_select_listed(const cairn_select_pages_args *a, const spec_call *s,
+                                              bool *any) {
+    select_listed_params p;
+    memset(&p, 0, sizeof p);
+    p.scores = (const float *)tensor_data(a->scores);
+    p.selected = (const int32_t *)tensor_data(a->selected);
+    p.pages = (int32_t)s->n[SPEC_MAX_PAGES];
+    p.topk = a->topk;
+    if (a->head_chosen) {
+        p.head_scores = (const float *)tensor_data(a->head_scores);
+        p.head_chosen = (float *)tensor_data(a->head_chosen);
+        p.group = (int32_t)(s->n[SPEC_HEADS] / s->n[SPEC_KV_HEADS]);
+    }
+    if (a->candidates) p.candidates = (int32_t *)tensor_data(a->candidates);
+    if (a->counts) p.counts = (int32_t *)tensor_data(a->counts);
+    *any = a->head_chosen || a->candidates || a->counts;
+    return p;
+}
+
+static void ops_select_list(const select_listed_params *p, int64_t unit) {
+    const float *scores = p->scores + unit * p->pages;
+    const int32_t *selected = p->selected + unit * p->topk;
+    int found = 0;
+    for (int c = 0; c < p->pages; c++) {
+        if (!(scores[c] > -INFINITY)) continue;
+        if (p->candidates) p->candidates[unit * p->pages + found] = c;
+        found++;
+    }
+    if (p->counts) p->counts[unit] = found;
+    for (int c = found; p->candidates && c < p->pages; c++)
+        p->candidates[unit * p->pages + c] = -1;
+    for (int64_t h = unit * p->group; h < (unit + 1) * p->group; h++)
+        for (int i = 0; i < p->topk; i++)
+            p->head_chosen[h * p->topk + i] =
+                selected[i] < 0 ? -INFINITY : p->head_scores[h * p->pages + selected[i]];
+}
+
+static cairn_status ops_select_cpu(device *dev, const cairn_select_pages_args *a,
+                                   const select_listed_params *listed, bool lists) {
     int64_t rows = a->scores->shape[0] * a->scores->shape[1], candidates = a->scores->shape[2];
     void *keys;
     cairn_status status = device_scratch(dev, (size_t)(candidates + 1) * sizeof(uint32_t),
@@ -211,13 +280,17 @@ static cairn_status ops_select_cpu(device *dev, const cairn_select_pages_args *a
         ops_select_row(scores, (int)candidates, a->topk, (uint32_t *)keys, selected);
         for (int i = 0; chosen && i < a->topk; i++)
             chosen[i] = selected[i] < 0 ? -INFINITY : scores[selected[i]];
+        if (lists) ops_select_list(listed, r);
     }
     return status;
 }
 
-static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_args *a) {
+static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_args *a,
+                                    const select_listed_params *listed, bool lists) {
+    device_dims dims = {{0, 1, 1}, 256, 0, 32, false};
     topk_shape shape;
     topk_params p;
+    cairn_status status;
     memset(&p, 0, sizeof p);
     shape.op = "select_pages", shape.first_row = 0;
     shape.rows = a->scores->shape[0] * a->scores->shape[1];
@@ -227,16 +300,29 @@ static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_
     p.values = a->chosen ? (float *)tensor_data(a->chosen) : NULL;
     p.k = a->topk;
     p.finite_only = 1;
-    return topk_launch(rt, &p, &shape, CAIRN_F32, "auto");
+    status = topk_launch(rt, &p, &shape, CAIRN_F32, "auto");
+    if (status || !lists) return status;
+    dims.grid[0] = (unsigned)shape.rows;
+    return ops_launch(rt, "select/select.cu", "select_listed", &dims, listed);
 }
 
 cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args) {
     cairn_select_pages_args a;
+    select_listed_params listed;
     spec_call s;
+    bool lists;
     if (spec_take(rt, SPEC_OF(select_pages), &a, args, &s)) return s.c.status;
     ops_refuse(&s.c, s.n[SPEC_ROWS] * s.n[SPEC_KV_HEADS] > INT32_MAX / 64,
                "scores has %lld rows of %lld KV heads; that is too many",
                (long long)s.n[SPEC_ROWS], (long long)s.n[SPEC_KV_HEADS]);
+    ops_refuse(&s.c, !a.head_scores != !a.head_chosen,
+               "head_scores and head_chosen are to be given together");
+    ops_refuse(&s.c, a.head_scores && (s.n[SPEC_KV_HEADS] < 1 ||
+                                       s.n[SPEC_HEADS] % s.n[SPEC_KV_HEADS]),
+               "head_scores has %lld heads; a multiple of %lld is expected",
+               (long long)s.n[SPEC_HEADS], (long long)s.n[SPEC_KV_HEADS]);
     if (s.c.status || !tensor_elements(a.selected)) return s.c.status;
-    return rt->device.cuda ? ops_select_cuda(rt, &a) : ops_select_cpu(&rt->device, &a);
+    listed = ops_select_listed(&a, &s, &lists);
+    return rt->device.cuda ? ops_select_cuda(rt, &a, &listed, lists)
+                           : ops_select_cpu(&rt->device, &a, &listed, lists);
 }

@@ -17,7 +17,8 @@ typedef struct ops_pages_job {
     /* score */
     const uint16_t *bounds;
     float *scores, *head_scores; /* the latter or NULL */
-    bool mean, by_head;
+    const float *window_lse; /* [rows, heads] or NULL */
+    bool mean, landmark, by_head, soft;
     char *scratch;        /* a part for each worker */
     size_t scratch_bytes; /* of one part */
     os_atomic bad_row;    /* the least row + 1 with a page that is missing; 0: none */

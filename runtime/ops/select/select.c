@@ -74,8 +74,8 @@ static int select_vectors(const select_rule *rule, const float *q, int group, in
             int at = (rule->head ? g * dim : 0) + d;
             float value = q[g * dim + d];
             bool positive = value > 0.0f;
-            if (positive || rule->mean) above[at] += value;
-            if (!positive || rule->mean) below[at] += value;
+            if (positive || rule->mean || rule->landmark) above[at] += value;
+            if (rule->mean || !(positive || rule->landmark)) below[at] += value;
         }
     return vectors;
 }
@@ -91,7 +91,9 @@ static void select_score(const simd_kernels *simd, const select_pages *p, const 
         int count = candidates - first < 4 ? candidates - first : 4;
         for (int j = 0; j < 4; j++) {
             int page = first + (j < count ? j : 0);
-            if (page < p->stored) {
+            if (rule->landmark) {
+                low[j] = high[j] = select_keys(p, rule, page) + (rule->page_size - 1) * dim;
+            } else if (page < p->stored) {
                 low[j] = p->bounds + select_bounds_at(p, page);
                 high[j] = low[j] + dim;
             } else {
@@ -103,5 +105,23 @@ static void select_score(const simd_kernels *simd, const select_pages *p, const 
         }
         simd->score_pages4(scratch, below, vectors, high, low, dim, some);
         memcpy(scores + first, some, (size_t)count * sizeof *scores);
+    }
+}
+
+static void select_soften(const float *own, int group, int64_t stride, int candidates,
+                          const float *lse, float *scores) {
+    for (int c = 0; c < candidates; c++) scores[c] = -INFINITY;
+    for (int g = 0; g < group; g++, own += stride) {
+        float top = lse && lse[g] > -INFINITY ? lse[g] : -INFINITY;
+        double sum = 0.0, besides = (double)top;
+        for (int c = 0; c < candidates; c++)
+            if (own[c] > top) top = own[c];
+        for (int c = 0; c < candidates; c++)
+            if (own[c] > -INFINITY) sum += exp((double)own[c] - (double)top);
+        if (besides > -INFINITY) sum += exp(besides - (double)top);
+        for (int c = 0; c < candidates; c++) {
+            const float s = (float)((double)own[c] - ((double)top + log(sum)));
+            if (own[c] > -INFINITY && s > scores[c]) scores[c] = s;
+        }
     }
 }

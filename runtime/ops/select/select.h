@@ -9,7 +9,9 @@ typedef struct select_rule {
     int page_size, topk;
     int window, sinks; /* in tokens */
     bool mean;         /* a page is scored by its mean key, else by its bounds */
+    bool landmark;     /* or by its last key, in place of either: no bounds are read */
     bool head;         /* the best query head of a KV head counts, else their sum */
+    bool soft;         /* softmax_head; the caller asks select_soften */
 } select_rule;
 
 /* What select_score reads: one KV head of one sequence in one layer. */
@@ -35,3 +37,7 @@ static size_t select_bounds_at(const select_pages *p, int page);
  * scratch: 2 * group * dim floats. */
 static void select_score(const simd_kernels *simd, const select_pages *p, const select_rule *rule,
                          const float *q, int group, int candidates, float *scratch, float *scores);
+/* The strategy softmax_head: scores [candidates] from the heads' own [group, stride], the best of
+ * s_g - ln(e^lse_g + sum over the candidates of e^s_g). lse [group], or NULL: -inf. */
+static void select_soften(const float *own, int group, int64_t stride, int candidates,
+                          const float *lse, float *scores);
