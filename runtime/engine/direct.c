@@ -90,10 +90,6 @@ static cairn_status direct_check_sequence(direct_call *c, int i, int first) {
         return direct_refuse(c, "sequence", i, "its position is behind what the session holds");
     if (q->rows < 1 || q->rows > c->a.row_count - first)
         return direct_refuse(c, "sequence", i, "its rows are not those of `ids`");
-    if (landmarks_with(s->adapter))
-        return base_fail(&c->m->runtime->base, CAIRN_UNSUPPORTED, "forward: sequence %d: its session's "
-                         "adapter has landmarks, which rows of the caller's cannot stand between", i);
-    if ((status = engine_check_selection(s))) return status;
     d->first = first, d->end = q->position + q->rows;
     if (q->rows > engine_context(s) - q->position)
         return base_fail(&c->m->runtime->base, CAIRN_CONTEXT_FULL, "forward: sequence %d: %d rows from "
@@ -177,7 +173,7 @@ static void direct_leave(cairn_session *s, int count) {
 static engine_part direct_plan(const direct_sequence *d, int most) {
     cairn_session *s = d->given->session;
     const int position = d->given->position;
-    engine_part part = {s, FORWARD_STEP, d->end - s->cached, 0, 0, 0, NULL, NULL, NULL, 0};
+    engine_part part = {s, FORWARD_STEP, d->end - s->cached, 0, 0, 0, false, NULL, NULL, NULL, NULL, 0};
     if (most < 1) part.rows = 0;
     else if (!d->given->mask || s->cached < position)
         return engine_plan_chunk(s, d->given->mask ? position : d->end, most);
