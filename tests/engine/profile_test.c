@@ -8,9 +8,9 @@ static int trace_calls;
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "json.h"
-#include "small_model.h"
 #include "tap.h"
 #include "backends.h"
+#include "small_model.h"
 
 static char path[] = "/tmp/profile_XXXXXX", said_path[64];
 static const char *where = "cpu";
@@ -228,9 +228,9 @@ static json_value *trace_of(cairn_runtime *rt) {
 }
 
 /* Ranges of a track by that name whose times make sense. */
-static int ranges(const json_value *trace, int track, const char *name) {
+static int ranges(const json_value *from, int track, const char *name) {
     int count = 0;
-    for (const json_value *e = json_get(trace, "traceEvents")->first; e; e = e->next)
+    for (const json_value *e = json_get(from, "traceEvents")->first; e; e = e->next)
         if (json_get(e, "ph")->text[0] == 'X' && number(e, "tid") == track &&
             (!name || !strcmp(json_get(e, "name")->text, name)) &&
             json_get(e, "dur")->number >= 0 && json_get(e, "ts")->number > -1000)
