@@ -73,6 +73,8 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int32_t *tokens;     /* [max_seq_len] */
     uint8_t *given;      /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
     forward_rule rule;   /* of the step in progress, from the config */
+    int32_t *chosen;     /* [layers, KV heads, chosen_step] of the last step, see forward_sequence */
+    int chosen_step;     /* 0: there is none */
     struct drafter drafter; /* opened on first use */
     int32_t ahead[DRAFTER_MOST]; /* drafted from masks: what may follow `ahead_at` tokens, */
     int ahead_count, ahead_at;

@@ -238,6 +238,16 @@ static void engine_drop_wishes(cairn_session *s) {
     s->bias_count = s->row_best = 0;
 }
 
+static size_t engine_chosen_words(const cairn_session *s, int step) {
+    return (size_t)s->model->shape.layers * (size_t)s->model->shape.kv_heads * (size_t)step;
+}
+
+static void engine_drop_chosen(cairn_session *s) {
+    base_delete(engine_base(s), s->chosen, engine_chosen_words(s, s->chosen_step), sizeof *s->chosen);
+    s->chosen = NULL;
+    s->chosen_step = 0;
+}
+
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void engine_close(cairn_session *s) {
@@ -249,6 +259,7 @@ static void engine_close(cairn_session *s) {
     }
     engine_drop_wishes(s);
     drafter_close(b, &s->drafter);
+    engine_drop_chosen(s);
     base_delete(b, s->tokens, (size_t)s->model->max_seq_len, sizeof *s->tokens);
     base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);
     base_text_free(b, &s->text);

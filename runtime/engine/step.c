@@ -109,6 +109,25 @@ static const cairn_adapter *engine_adapter(const cairn_session *s) {
     return s->adapter && !s->adapter->parts[ADAPTER_MASK] ? s->adapter : NULL;
 }
 
+/* Room for what a step chooses; without memory nobody is told. */
+static void engine_watch(cairn_session *s, forward_sequence *sequence) {
+    const int most = s->model->tables.max_pages, topk = sequence->rule->select.topk;
+    const int step = 1 + (topk < most ? topk : most);
+    if (!s->model->backend->forms) return;
+    if (s->chosen_step != step) {
+        engine_drop_chosen(s);
+        s->chosen = (int32_t *)base_new(engine_base(s), engine_chosen_words(s, step), sizeof *s->chosen);
+        if (!s->chosen) {
+            engine_base(s)->error[0] = '\0';
+            return;
+        }
+        s->chosen_step = step;
+    }
+    memset(s->chosen, 0xff, engine_chosen_words(s, step) * sizeof *s->chosen);
+    sequence->chosen = s->chosen;
+    sequence->chosen_step = step;
+}
+
 /* A part's rows and its sequence at the end of a batch; *asks: how many there are so far. */
 static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) {
     cairn_session *s = part->s;
@@ -125,6 +144,7 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
     sequence->bounded = s->bounded;
     sequence->stored = engine_whole_pages(s, s->cached);
     sequence->landmarks = landmarks_with(s->adapter);
+    if (part->sampled && part->kind == FORWARD_STEP && sequence->rule) engine_watch(s, sequence);
     part->tokens = scratch->sampled + *asks;
     if (part->logits) batch->logits = part->logits;
     for (int at = s->cached; at < end; at++) {

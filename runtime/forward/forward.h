@@ -49,6 +49,9 @@ typedef struct forward_sequence {
     const forward_rule *rule; /* NULL: step rows attend all, no bounds are stored */
     bool landmarks; /* the last slot of each page is a landmark's: no row sees it in the layers of the
                        rule, but for those with a window of their own */
+    int32_t *chosen; /* NULL, or out [layers, kv_heads, chosen_step], all -1 before: of the first row, if
+                        it is a step's, how many pages it chose and which; -1 where it attends all */
+    int chosen_step;
     int64_t pages_read; /* out, added to: the distinct pages that its step rows attended, summed over
                            layers and KV heads */
 } forward_sequence;

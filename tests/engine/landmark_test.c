@@ -235,6 +235,52 @@ static void test_prompts(const family *f, low *l) {
            "does (%d do not, %d where pages were close)", wrong, close);
 }
 
+/* ---- what is handed out ---------------------------------------------------------------------- */
+
+/* A session's last selection is what the walk chose for its last token but one. */
+static void test_selection(const family *f, low *l) {
+    static int32_t ids[ROOM];
+    double logits[2 * VOCAB];
+    for (int i = 0; i < 4; i++) {
+        cairn_config c = config_of(path);
+        cairn_model *m = NULL;
+        cairn_session *s = NULL;
+        cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 9};
+        int held = 0, wrong = 0, chosen = 0;
+        int32_t pages[8], count = 0;
+        c.selection.form = i & 1 ? CAIRN_FORM_TWO_LEVEL : CAIRN_FORM_FLAT;
+        if (i & 2) c.drafter = CAIRN_DRAFTER_NGRAM, c.selection.prompts = true;
+        cairn_runtime *rt = open_model(&c, &m);
+        if (!rt) return;
+        draw_ids(ids, 120, 3);
+        if (cairn_session_open(m, &s) || cairn_session_selection(s, 0, 0, NULL, 0, &count) || count != -1 ||
+            cairn_append_ids(s, ids, 120) || cairn_generate_with(s, "", &o, NULL, NULL))
+            tap_note("%s", cairn_last_error(rt)), wrong++;
+        const int32_t *said = cairn_session_ids(s, &held);
+        int last = held - 2; /* ran last, but for drafts behind it */
+        cairn_stats stats = {.struct_size = sizeof stats};
+        cairn_session_stats(s, &stats);
+        merge(l, 1);
+        llama_ref r = walk_of(f, l, &c);
+        r.watched = f->layers - 1;
+        for (int at = 0; at <= last; at++) {
+            r.dense = at < 120 && !c.selection.prompts;
+            walk(&r, &c, said[at], at, logits, logits + VOCAB);
+        }
+        merge(l, -1);
+        for (int head = 0; head < f->kv_heads && !stats.accepted; head++) {
+            wrong += cairn_session_selection(s, f->layers - 1, head, pages, 8, &count) || count != c.topk;
+            for (int p = 0; p < count; p++) wrong += !(r.kept[head] >> pages[p] & 1), chosen++;
+        }
+        wrong += cairn_session_selection(s, f->layers, 0, pages, 8, &count) != CAIRN_INVALID_ARGUMENT;
+        tap_ok(!wrong || r.closest < 1e-3, "%d pages of the last step are those of the walk (%.1e, %d drafts "
+               "taken)", chosen, r.closest, stats.accepted);
+        free(r.embed.w);
+        zoo_ref_free(&r);
+        cairn_close(rt);
+    }
+}
+
 /* ---- sessions that change their minds -------------------------------------------------------- */
 
 typedef struct segment { int given, count; } segment; /* tokens of the caller's, or said */
@@ -392,6 +438,41 @@ static bool refuses(cairn_status status, cairn_status want, cairn_runtime *rt, c
     return false;
 }
 
+/* Rows of cairn_forward in any cuts: eval's logits, bit for bit, which the walk holds. */
+static void test_rows(const family *f, const int32_t *ids) {
+    enum { LENGTH = 50 };
+    cairn_config c = config_of(path);
+    cairn_model *m = NULL;
+    cairn_session *s = NULL;
+    cairn_runtime *rt = open_model(&c, &m);
+    const size_t values = (size_t)(LENGTH * f->vocab);
+    int32_t *top = (int32_t *)malloc(values * sizeof *top), all[LENGTH];
+    float *want = (float *)malloc(2 * values * sizeof *want), *got = want + values;
+    cairn_eval_args e = {.struct_size = sizeof e, .ids = ids, .count = LENGTH, .top = f->vocab,
+                         .top_ids = top, .top_logits = want};
+    int wrong = 0, at = 0, held = 0;
+    double nll;
+    bool fine = rt && !cairn_eval(m, &e, &nll) && !cairn_session_open(m, &s);
+    for (int i = 0; i < LENGTH; i++) all[i] = i;
+    while (fine && at < LENGTH) {
+        const int rows = 1 + below(LENGTH - at < 20 ? LENGTH - at : 20), good = 1 + below(rows);
+        const cairn_forward_sequence q = {.session = s, .position = at, .rows = rows};
+        const cairn_forward_args a = {.struct_size = sizeof a, .sequence_count = 1, .row_count = rows,
+                                      .logits_count = rows, .sequences = &q, .ids = ids + at,
+                                      .logits_rows = all, .logits = got};
+        fine = !cairn_forward(m, &a);
+        for (int i = 0; i < good * f->vocab && fine; i++)
+            wrong += memcmp(&got[i / f->vocab * f->vocab + top[at * f->vocab + i]],
+                            &want[at * f->vocab + i], 4) != 0;
+        at += good;
+    }
+    if (s) cairn_session_ids(s, &held);
+    tap_ok(fine && !wrong && held >= LENGTH, "rows of the caller's between landmarks: %d values are not "
+           "eval's %s", wrong, fine ? "" : cairn_last_error(rt));
+    free(top), free(want);
+    cairn_close(rt);
+}
+
 static void test_refused(const family *f, const low *good, const int32_t *ids) {
     cairn_config c = config_of("");
     cairn_model *m = NULL;
@@ -411,6 +492,10 @@ static void test_refused(const family *f, const low *good, const int32_t *ids) {
     tap_ok(fine, "source landmark without an adapter's: %s", cairn_last_error(rt));
     fine = !cairn_adapter_load(m, path, &a) && !cairn_session_adapt(s, a) && !cairn_append_ids(s, ids, 200);
     tap_ok(fine && !cairn_generate(s, "", 3, NULL, NULL), "with the adapter it runs");
+    cairn_forward_sequence row = {.session = s, .rows = 1};
+    cairn_forward_args rows = {.struct_size = sizeof rows, .sequences = &row, .sequence_count = 1, .ids = ids, .rope = ids,
+                               .row_count = 1};
+    tap_ok(refuses(cairn_forward(m, &rows), CAIRN_UNSUPPORTED, rt, "landmarks"), "%s", cairn_last_error(rt));
     cairn_session_close(s);
     fine = !cairn_session_open(m, &s);
     cairn_config_default(&c);
@@ -447,7 +532,9 @@ int main(void) {
     draw_ids(ids, ROOM, f.vocab);
     test_forms(&f, &l);
     test_prompts(&f, &l);
+    test_selection(&f, &l);
     test_counts(ids);
+    test_rows(&f, ids);
     test_refused(&f, &l, ids);
     free_low(&l), family_free(&f);
     f = zoo_llama(&state); /* so few tokens that some drafts hold */
