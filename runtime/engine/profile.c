@@ -18,6 +18,7 @@ typedef struct engine_profile {
     base_text steps;   /* of profile_step */
     base_text firsts;  /* of int32_t: microseconds from a request to its first token */
     int64_t missed;    /* that memory was short for */
+    bool keeps_last;   /* the step before was kept */
     int64_t proposed[DRAFTER_MOST], accepted[DRAFTER_MOST];
     profile_sum phases[PROFILE_PHASES];
     int32_t *lengths;  /* [sequences] */
@@ -70,9 +71,10 @@ static int profile_bin(int32_t length) {
 
 /* ---- forwards -------------------------------------------------------------------------------- */
 
-static void profile_add(cairn_model *m, base_text *list, const void *value, size_t bytes) {
-    engine_profile *p = m->scratch->profile;
-    if (!base_text_add(&m->runtime->base, list, value, bytes)) p->missed++;
+static bool profile_add(cairn_model *m, base_text *list, const void *value, size_t bytes) {
+    const bool fits = base_text_add(&m->runtime->base, list, value, bytes);
+    m->scratch->profile->missed += !fits;
+    return fits;
 }
 
 static void profile_add_phase(engine_profile *p, profile_phase phase, int rows, int64_t us) {
@@ -95,13 +97,11 @@ static bool profile_takes(cairn_model *m, const engine_part *part, int64_t now) 
     return s->measured;
 }
 
-/* Tokens that the step gives: its drafts while they are what was drawn, and one more. */
-static int profile_accept(engine_profile *p, const engine_part *part) {
-    const int32_t *drafts = part->s->tokens + part->s->count;
-    int accepted = 0;
-    while (accepted < part->drafts && drafts[accepted] == part->tokens[accepted]) accepted++;
-    for (int i = 0; i < part->drafts; i++) p->proposed[i]++, p->accepted[i] += i < accepted;
-    return accepted + 1;
+/* A row of the step that was taken last is verified: tokens are the drafts that stand, and one more. */
+static void profile_accept(engine_profile *p, int drafts, int accepted) {
+    profile_step *last = (profile_step *)(void *)(p->steps.data + p->steps.size) - 1;
+    for (int i = 0; i < drafts; i++) p->proposed[i]++, p->accepted[i] += i < accepted;
+    if (p->keeps_last) last->tokens += accepted + 1;
 }
 
 /* The forward in flight has ended, and its sessions are as before it. */
@@ -118,14 +118,13 @@ static void profile_take(cairn_model *m) {
         prompts |= !decoding;
         if (!profile_takes(m, part, now) || !decoding) continue;
         p->lengths[step.rows++] = part->s->count;
-        step.tokens += profile_accept(p, part);
     }
     profile_add_phase(p, !decodes ? PROFILE_PROMPT : prompts ? PROFILE_MIXED : PROFILE_DECODE,
                       x->batch.row_count, x->flight_us);
     for (int i = 0; i < p->places; i++) p->pages[i] += step.rows ? os_atomic_load(&p->heat[i]) : 0;
     if (!step.rows) return;
     step.length = profile_reduce(p->lengths, step.rows, p->options.kv_len_reduce);
-    profile_add(m, &p->steps, &step, sizeof step);
+    p->keeps_last = profile_add(m, &p->steps, &step, sizeof step);
 }
 
 /* The counts of pages of the forward that begins. */

@@ -281,6 +281,44 @@ static void test_selection(const family *f, low *l) {
     }
 }
 
+/* ---- rows of the caller's -------------------------------------------------------------------- */
+
+/* cairn_forward counts tokens: the same bits as eval's, a few rows a call, of two sessions. */
+static void test_direct(int vocab) {
+    static int32_t ids[ROOM], top[ROOM * VOCAB];
+    static float logits[ROOM * VOCAB], rows[2 * 64 * VOCAB];
+    cairn_config c = config_of(path);
+    cairn_model *m = NULL;
+    cairn_runtime *rt = open_model(&c, &m);
+    cairn_session *s[2] = {NULL, NULL};
+    int wrong = 0, at = 0;
+    const int count = 8 * PAGE + 5;
+    if (!rt) return;
+    draw_ids(ids, count, vocab);
+    if (evaluate(m, ids, count, top, logits)) tap_note("%s", cairn_last_error(rt)), wrong++;
+    if (cairn_session_open(m, &s[0]) || cairn_session_open(m, &s[1])) wrong++;
+    while (at < count && !wrong) {
+        const int n = at + 40 < count ? 1 + below(40) : count - at;
+        int32_t both[2 * 64], wanted[2 * 64];
+        cairn_forward_sequence of[2] = {{.session = s[0], .position = at, .rows = n},
+                                        {.session = s[1], .position = at, .rows = n}};
+        cairn_forward_args a = {.struct_size = sizeof a, .sequence_count = 2, .row_count = 2 * n,
+                                .logits_count = 2 * n, .sequences = of, .ids = both,
+                                .logits_rows = wanted, .logits = rows};
+        for (int i = 0; i < 2 * n; i++) both[i] = ids[at + i % n], wanted[i] = i;
+        if (cairn_forward(m, &a)) tap_note("%s", cairn_last_error(rt)), wrong++;
+        for (int r = 0; r < 2 * n && !wrong; r++)
+            for (int v = 0; v < vocab; v++) {
+                const int from = (at + r % n) * vocab + v;
+                wrong += logits[from] != rows[r * vocab + top[from]];
+            }
+        at += n;
+    }
+    tap_ok(!wrong && cairn_session_ids(s[1], &at) && at == count,
+           "cairn_forward of two sessions gives eval's logits to the bit, landmarks or not in between");
+    cairn_close(rt);
+}
+
 /* ---- sessions that change their minds -------------------------------------------------------- */
 
 typedef struct segment { int given, count; } segment; /* tokens of the caller's, or said */
@@ -438,41 +476,6 @@ static bool refuses(cairn_status status, cairn_status want, cairn_runtime *rt, c
     return false;
 }
 
-/* Rows of cairn_forward in any cuts: eval's logits, bit for bit, which the walk holds. */
-static void test_rows(const family *f, const int32_t *ids) {
-    enum { LENGTH = 50 };
-    cairn_config c = config_of(path);
-    cairn_model *m = NULL;
-    cairn_session *s = NULL;
-    cairn_runtime *rt = open_model(&c, &m);
-    const size_t values = (size_t)(LENGTH * f->vocab);
-    int32_t *top = (int32_t *)malloc(values * sizeof *top), all[LENGTH];
-    float *want = (float *)malloc(2 * values * sizeof *want), *got = want + values;
-    cairn_eval_args e = {.struct_size = sizeof e, .ids = ids, .count = LENGTH, .top = f->vocab,
-                         .top_ids = top, .top_logits = want};
-    int wrong = 0, at = 0, held = 0;
-    double nll;
-    bool fine = rt && !cairn_eval(m, &e, &nll) && !cairn_session_open(m, &s);
-    for (int i = 0; i < LENGTH; i++) all[i] = i;
-    while (fine && at < LENGTH) {
-        const int rows = 1 + below(LENGTH - at < 20 ? LENGTH - at : 20), good = 1 + below(rows);
-        const cairn_forward_sequence q = {.session = s, .position = at, .rows = rows};
-        const cairn_forward_args a = {.struct_size = sizeof a, .sequence_count = 1, .row_count = rows,
-                                      .logits_count = rows, .sequences = &q, .ids = ids + at,
-                                      .logits_rows = all, .logits = got};
-        fine = !cairn_forward(m, &a);
-        for (int i = 0; i < good * f->vocab && fine; i++)
-            wrong += memcmp(&got[i / f->vocab * f->vocab + top[at * f->vocab + i]],
-                            &want[at * f->vocab + i], 4) != 0;
-        at += good;
-    }
-    if (s) cairn_session_ids(s, &held);
-    tap_ok(fine && !wrong && held >= LENGTH, "rows of the caller's between landmarks: %d values are not "
-           "eval's %s", wrong, fine ? "" : cairn_last_error(rt));
-    free(top), free(want);
-    cairn_close(rt);
-}
-
 static void test_refused(const family *f, const low *good, const int32_t *ids) {
     cairn_config c = config_of("");
     cairn_model *m = NULL;
@@ -493,8 +496,8 @@ static void test_refused(const family *f, const low *good, const int32_t *ids) {
     fine = !cairn_adapter_load(m, path, &a) && !cairn_session_adapt(s, a) && !cairn_append_ids(s, ids, 200);
     tap_ok(fine && !cairn_generate(s, "", 3, NULL, NULL), "with the adapter it runs");
     cairn_forward_sequence row = {.session = s, .rows = 1};
-    cairn_forward_args rows = {.struct_size = sizeof rows, .sequences = &row, .sequence_count = 1, .ids = ids, .rope = ids,
-                               .row_count = 1};
+    cairn_forward_args rows = {.struct_size = sizeof rows, .sequences = &row, .sequence_count = 1, .ids = ids,
+                               .rope = ids, .row_count = 1};
     tap_ok(refuses(cairn_forward(m, &rows), CAIRN_UNSUPPORTED, rt, "landmarks"), "%s", cairn_last_error(rt));
     cairn_session_close(s);
     fine = !cairn_session_open(m, &s);
@@ -532,9 +535,9 @@ int main(void) {
     draw_ids(ids, ROOM, f.vocab);
     test_forms(&f, &l);
     test_prompts(&f, &l);
+    test_direct(f.vocab);
     test_selection(&f, &l);
     test_counts(ids);
-    test_rows(&f, ids);
     test_refused(&f, &l, ids);
     free_low(&l), family_free(&f);
     f = zoo_llama(&state); /* so few tokens that some drafts hold */
