@@ -217,8 +217,8 @@ static void profile_put_markdown(profile_text *t, const engine_profile *p, int h
     profile_put_drafts(t, p, true);
     profile_head(t, "\n## Phases\n\n", "| phase | count | rows | us |");
     profile_put_phases(t, p, true);
-    for (int i = 0; i < heads && strlen(columns) < sizeof columns - 16; i++)
-        snprintf(columns + strlen(columns), 16, " head %d |", i);
+    for (int i = 0; i < heads && strlen(columns) < sizeof columns - 32; i++)
+        snprintf(columns + strlen(columns), 32, " head %d |", i);
     profile_head(t, "\n## Pages read\n\n", columns);
     profile_put_pages(t, p, heads, true);
 }
