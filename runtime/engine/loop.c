@@ -276,14 +276,22 @@ static void loop_take_budget(cairn_model *m) {
 /* Plans a forward from all requests; false: there is nothing to do, or all wait for pages that
  * idle sessions hold. */
 static bool loop_plan(cairn_model *m, double limit_us) {
+    device *dev = &m->runtime->device;
+    const int64_t start = m->scratch->profile ? os_now_us() : 0;
+    int range;
     reload_poll(m->runtime);
     loop_take_budget(m);
     loop_end_cancelled(m);
     loop_make_way(m);
+    range = TRACE_OPEN(dev, "plan", false);
     do loop_plan_parts(m, limit_us);
     while (!m->scratch->part_count && loop_put_aside(m));
+    TRACE_SHUT(dev, range, 0);
     if (!m->scratch->part_count) return false;
     engine_take_off(m);
+    if (m->scratch->profile)
+        profile_add_phase(m->scratch->profile, PROFILE_PLAN, m->scratch->batch.row_count,
+                          os_now_us() - start);
     return true;
 }
 
@@ -312,6 +320,7 @@ static void loop_land(cairn_model *m, cairn_status status) {
     engine_scratch *x = m->scratch;
     int count = x->part_count;
     if (!status) engine_touch_down(m);
+    if (!status && x->profile) profile_take(m);
     engine_give_up(m);
     for (int i = 0; i < count; i++)
         if (status) loop_end(x->parts[i].s, CAIRN_STOP_ERROR, status);
@@ -363,6 +372,8 @@ static void loop_ask(cairn_session *s, tokenizer_ids *ids, bool appending, bool 
     s->outcome = CAIRN_OK;
     engine_note_error(s, CAIRN_OK);
     s->ticket = s->model->scratch->tickets++;
+    s->asked_us = s->model->scratch->profile && !appending ? os_now_us() : 0;
+    s->measured = false;
 }
 
 /* ---- cairn_step ------------------------------------------------------------------------------ */

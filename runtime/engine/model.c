@@ -10,6 +10,7 @@ static int engine_most_asks(int rows, int sequences) {
 static void engine_scratch_free(base *b, cairn_model *m) {
     engine_scratch *x = m->scratch;
     if (!x) return;
+    profile_free(m);
     base_delete(b, x->row, (size_t)x->rows, sizeof *x->row);
     base_delete(b, x->sequence, (size_t)x->sequences, sizeof *x->sequence);
     base_delete(b, x->asks, (size_t)x->asks_count, sizeof *x->asks);

@@ -549,8 +549,9 @@ static void forward_count(const forward_walk *walk, const attention_block *a,
             chosen++;
         }
         int32_t was = read ? os_atomic_load(&seen[page]) : epoch;
-        if (was != epoch && os_atomic_swap_if(&seen[page], was, epoch))
-            walk->own->pages_read[sequence]++;
+        if (was == epoch || !os_atomic_swap_if(&seen[page], was, epoch)) continue;
+        walk->own->pages_read[sequence]++;
+        if (f->batch->heat) os_atomic_add(&f->batch->heat[walk->layer * a->kv_heads + a->head], 1);
     }
 }
 
