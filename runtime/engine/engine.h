@@ -79,6 +79,9 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int32_t ahead[DRAFTER_MOST]; /* drafted from masks: what may follow `ahead_at` tokens, */
     int ahead_count, ahead_at;
     int32_t ahead_last;  /* the last of which was this one */
+    bool ahead_drawn;    /* from ahead_probs; else they are the likeliest */
+    float *ahead_probs;  /* [DRAFTER_MOST, vocab], once drafts are drawn */
+    struct pace pace;
     os_atomic cancel;
     bool busy;           /* inside a call: what its callback must not enter */
     bool closing;        /* closed inside that call: it goes when the call has ended */

@@ -240,9 +240,9 @@ static const spec_limit spec_collate_limits[] = {
     WITHIN(HEAD_DIM, 1, INT32_MAX / 4), LIMITS_END};
 static const spec_limit spec_copies_limits[] = {WITHIN(COPIES, 0, 65535), LIMITS_END};
 static const spec_limit spec_attend_limits[] = {
-    PAGED_LIMITS(16, 256, 32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
+    PAGED_LIMITS(16, 256, 16), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
 static const spec_limit spec_tokens_limits[] = {
-    LATENT_LIMITS(32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
+    LATENT_LIMITS(16), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
 static const spec_limit spec_merge_limits[] = {
     WITHIN(ROWS, 0, INT32_MAX / 64), WITHIN(HEADS, 1, INT32_MAX / 64), WITHIN(HEAD_DIM, 1, 4096),
     LIMITS_END};

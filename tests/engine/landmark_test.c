@@ -284,6 +284,44 @@ static void test_selection(const family *f, low *l) {
     }
 }
 
+/* ---- rows of the caller's -------------------------------------------------------------------- */
+
+/* cairn_forward counts tokens: the same bits as eval's, a few rows a call, of two sessions. */
+static void test_direct(int vocab) {
+    static int32_t ids[ROOM], top[ROOM * VOCAB];
+    static float logits[ROOM * VOCAB], rows[2 * 64 * VOCAB];
+    cairn_config c = config_of(path);
+    cairn_model *m = NULL;
+    cairn_runtime *rt = open_model(&c, &m);
+    cairn_session *s[2] = {NULL, NULL};
+    int wrong = 0, at = 0;
+    const int count = 8 * PAGE + 5;
+    if (!rt) return;
+    draw_ids(ids, count, vocab);
+    if (evaluate(m, ids, count, top, logits)) tap_note("%s", cairn_last_error(rt)), wrong++;
+    if (cairn_session_open(m, &s[0]) || cairn_session_open(m, &s[1])) wrong++;
+    while (at < count && !wrong) {
+        const int n = at + 40 < count ? 1 + below(40) : count - at;
+        int32_t both[2 * 64], wanted[2 * 64];
+        cairn_forward_sequence of[2] = {{.session = s[0], .position = at, .rows = n},
+                                        {.session = s[1], .position = at, .rows = n}};
+        cairn_forward_args a = {.struct_size = sizeof a, .sequence_count = 2, .row_count = 2 * n,
+                                .logits_count = 2 * n, .sequences = of, .ids = both,
+                                .logits_rows = wanted, .logits = rows};
+        for (int i = 0; i < 2 * n; i++) both[i] = ids[at + i % n], wanted[i] = i;
+        if (cairn_forward(m, &a)) tap_note("%s", cairn_last_error(rt)), wrong++;
+        for (int r = 0; r < 2 * n && !wrong; r++)
+            for (int v = 0; v < vocab; v++) {
+                const int from = (at + r % n) * vocab + v;
+                wrong += logits[from] != rows[r * vocab + top[from]];
+            }
+        at += n;
+    }
+    tap_ok(!wrong && cairn_session_ids(s[1], &at) && at == count,
+           "cairn_forward of two sessions gives eval's logits to the bit, landmarks or not in between");
+    cairn_close(rt);
+}
+
 /* ---- sessions that change their minds -------------------------------------------------------- */
 
 typedef struct segment { int given, count; } segment; /* tokens of the caller's, or said */
@@ -462,7 +500,7 @@ static void test_refused(const family *f, const low *good, const int32_t *ids) {
     tap_ok(fine && !cairn_generate(s, "", 3, NULL, NULL), "with the adapter it runs");
     cairn_forward_sequence row = {.session = s, .rows = 1};
     cairn_forward_args rows = {.struct_size = sizeof rows, .sequences = &row, .sequence_count = 1, .ids = ids,
-                               .row_count = 1};
+                               .rope = ids, .row_count = 1};
     tap_ok(refuses(cairn_forward(m, &rows), CAIRN_UNSUPPORTED, rt, "landmarks"), "%s", cairn_last_error(rt));
     cairn_session_close(s);
     fine = !cairn_session_open(m, &s);
@@ -544,6 +582,7 @@ int main(void) {
     draw_ids(ids, ROOM, f.vocab);
     test_forms(&f, &l);
     test_prompts(&f, &l);
+    test_direct(f.vocab);
     test_selection(&f, &l);
     test_counts(ids);
     test_refused(&f, &l, ids);
