@@ -418,6 +418,7 @@ typedef struct cairn_config {
     int32_t topk;               /* pages kept per KV head, besides sinks, window and the
                                  * unfinished page; 1 to 4096; default 32; hot */
     int32_t draft_length;       /* tokens drafted per step; 0 to 16; default 4; hot */
+    bool draft_adaptive;        /* as many as pay; else all; true, false; default true; hot */
     cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
                                  * model, none; default "ngram"; hot */
     char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
@@ -449,8 +450,8 @@ typedef struct cairn_config {
                                  * default "f32" */
     bool graphs;                /* run a decode step as one CUDA graph; true, false; default
                                  * true */
-    bool deterministic;         /* results do not depend on the batch, on drafts riding along,
-                                 * nor on the run; true, false; default true */
+    bool deterministic;         /* results do not depend on batch, drafts and run; false: drafts
+                                 * from masks are drawn, too; true, false; default true */
     cairn_log_level log;        /* what reaches the log callback; off, error, warn, info, debug;
                                  * default "info"; hot */
     cairn_worker worker;        /* a thread of the runtime that works on what is submitted */
@@ -642,8 +643,7 @@ typedef struct cairn_model_properties {
     uint64_t parameters;
     uint64_t file_bytes;
     uint64_t weights_bytes;    /* on the GPU in the kernels' form, on the CPU the file's */
-    uint64_t kv_bytes;         /* device memory of the KV cache */
-    uint64_t scratch_bytes;    /* device memory of the backend's buffers */
+    uint64_t kv_bytes, scratch_bytes; /* device memory of KV cache, and of the backend's buffers */
     int32_t window_pages, free_window_pages; /* the same of layers that keep a window alone, or 0 */
 } cairn_model_properties;
 

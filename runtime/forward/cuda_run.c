@@ -331,6 +331,7 @@ static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int ru
     status = device_launch(f->dev, &f->kernels[STEP_K_SELECT], &dims, &p);
     if (status) return status;
     dims.grid[0] = (unsigned)runs;
+    dims.grid[2] *= (unsigned)cuda_shares(f->shape);
     dims.shared_bytes = f->attend_bytes;
     return device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
 }
@@ -437,7 +438,7 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
         (status = cuda_selects(f, a->rule, l)
                       ? cuda_attend_selected(f, rows, a->listed, l)
-                      : cuda_attend_dense(f, a->groups * runs * s->kv_heads, l)) ||
+                      : cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_launch(f, lane, STEP_K_PROJECT,
                               cuda_blocks(f, tiles, y), y, t, shared, l, 0)))
