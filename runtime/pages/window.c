@@ -58,36 +58,36 @@ static cairn_status window_make_row(window_state *w, int row) {
 
 static int window_free(const window_state *w) { return window_pool(w)->free_count - w->promised; }
 
-/* Pages kept that nobody else holds. */
-static int window_sole(const window_state *w, int row) {
+/* Pages kept of [from, end) that nobody else holds. */
+static int window_sole(const window_state *w, int row, int from, int end) {
     const int32_t *ids = window_has(w, row) ? tables_row(&w->tables, row) : NULL;
     int sole = 0;
-    for (int c = window_first(w, row); ids && c < w->tables.pages[row]; c++)
+    if (from < window_first(w, row)) from = window_first(w, row);
+    for (int c = from; ids && c < end && c < w->tables.pages[row]; c++)
         sole += !pages_shared(window_pool(w), ids[c]);
     return sole;
 }
 
 static int window_own(const window_state *w, int row) {
-    return window_has(w, row) ? window_sole(w, row) + w->rows[row].promised : 0;
+    return window_has(w, row) ? window_sole(w, row, 0, INT_MAX) + w->rows[row].promised : 0;
 }
 
-/* New pages that forwards up to `to` need at once, besides `sole` kept ones, which come back. */
-static int window_more(const window_state *w, int row, int to, int sole) {
+/* New pages, of those [pages, ...), that forwards up to `to` need at once, besides `sole` that are kept
+ * before them, which come back. */
+static int window_more(const window_state *w, int pages, int to, int sole) {
     const int most = w->kv->groups.most[w->g] - sole;
-    int more = tables_filled(&w->tables, to) - (window_has(w, row) ? w->tables.pages[row] : 0);
-    if (more > most) more = most;
-    return more > 0 ? more : 0;
+    const int more = tables_filled(&w->tables, to) - pages;
+    return more < 0 || most < 0 ? 0 : more < most ? more : most;
 }
 
-/* Pages kept from token `from` on that are to be copied, or replaced, before they are written. */
-static int window_shared(const window_state *w, int row, int from) {
-    return window_has(w, row) ? tables_need(&w->tables, row, from, 0) : 0;
-}
-
+/* What lies behind `from` is void and comes back; the page that it lies in is copied where another
+ * holds it, too. */
 static int window_need(const window_state *w, int row, int from, int to) {
-    const int shared = window_shared(w, row, from);
-    return shared + window_more(w, row, to, window_sole(w, row) + shared) -
-           (window_has(w, row) ? w->rows[row].promised : 0);
+    const page_tables *t = &w->tables;
+    const int end = tables_filled(t, from), had = window_sole(w, row, 0, end);
+    const bool copied = window_has(w, row) && from % t->page_size && end <= t->pages[row] &&
+                        pages_shared(window_pool(w), tables_row(t, row)[end - 1]);
+    return copied + window_more(w, end, to, had + copied) - (window_own(w, row) - had);
 }
 
 static int window_saved(const window_state *w, int tokens) {
@@ -126,13 +126,13 @@ static cairn_status window_copy(window_state *w, int row) {
 
 static cairn_status window_reserve(window_state *w, int row, int from, int to) {
     cairn_status status = window_make_row(w, row);
-    if (!status) status = window_check_room(w, window_need(w, row, from, to));
     if (status) return status;
-    window_promise(w, row, 0);
+    window_cut(w, row, from);
+    if ((status = window_check_room(w, window_need(w, row, from, to)))) return status;
     tables_mark_shared(&w->tables, row, from);
     tables_replace_marked(&w->tables, row, from);
     if ((status = window_copy(w, row))) return status;
-    window_promise(w, row, window_more(w, row, to, window_sole(w, row)));
+    window_promise(w, row, window_more(w, w->tables.pages[row], to, window_sole(w, row, 0, INT_MAX)));
     w->rows[row].end = to;
     return CAIRN_OK;
 }
@@ -163,7 +163,7 @@ static void window_extend(window_state *w, int row, int from, int to) {
     tables_grow(t, row, tables_filled(t, to));
     t->lengths[row] = to;
     left = promised + window_pool(w)->free_count - had;
-    more = window_more(w, row, w->rows[row].end, window_sole(w, row));
+    more = window_more(w, t->pages[row], w->rows[row].end, window_sole(w, row, 0, INT_MAX));
     window_promise(w, row, more < left ? more : left > 0 ? left : 0);
 }
 

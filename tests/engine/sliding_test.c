@@ -339,6 +339,47 @@ static void test_prefix(const char *name) {
     cairn_close(oracle.rt);
 }
 
+/* Rows of two sessions at once, in a pool that has just room for both while what their prompts lent to
+ * the prefix cache comes back; then rows from where the window's pages are gone. */
+static bool run_rows(const house *h, cairn_session **s, const int32_t *ids, int at, float *logits) {
+    static const int32_t wanted[] = {0, 120, 249, 250, 369};
+    const cairn_forward_sequence two[] = {{s[0], 0, 250, 1, 0, NULL, 0}, {s[1], 0, 120, 1, 0, NULL, 0}};
+    const cairn_forward_sequence one[] = {{s[0], at, 5, 0, 0, NULL, 0}};
+    cairn_forward_args a = {.struct_size = sizeof a, .sequence_count = 2, .row_count = 370,
+                            .logits_count = 5, .sequences = two, .ids = ids, .logits_rows = wanted,
+                            .logits = logits};
+    static const int32_t all[] = {0, 1, 2, 3, 4};
+    bool fine = !cairn_forward(h->model, &a);
+    a.sequence_count = 1, a.row_count = 5, a.sequences = one, a.logits_rows = all;
+    a.logits = logits + 5 * VOCAB;
+    fine = fine && !cairn_forward(h->model, &a);
+    if (!fine) tap_note("%s", cairn_last_error(h->rt));
+    return fine;
+}
+
+static void test_rows(const char *name) {
+    static float some[10 * VOCAB], want[10 * VOCAB];
+    const cairn_config plain = make_config(false, false);
+    cairn_config own = make_config(true, true);
+    house h, oracle = open_house(&plain);
+    cairn_session *a[2], *b[2];
+    int32_t ids[370];
+    bool fine = oracle.model != NULL;
+    own.max_batch = 1;
+    h = open_house(&own);
+    for (int i = 0; i < 370; i++) ids[i] = 1 + below(VOCAB - 1);
+    for (int i = 0; i < 2 && fine; i++)
+        fine = h.model && !cairn_session_open(h.model, &a[i]) &&
+               !cairn_session_open(oracle.model, &b[i]);
+    for (int at = 250; at >= 60 && fine; at -= 95) {
+        fine = run_rows(&oracle, b, ids, at, want) && run_rows(&h, a, ids, at, some);
+        tap_ok(fine && !memcmp(some, want, sizeof some) && keeps_few(h.model),
+               "%s: rows of the caller's, then from %d on, give the same bits", name, at);
+    }
+    cairn_close(h.rt);
+    cairn_close(oracle.rt);
+}
+
 static void test_family(family f, const char *name, int whole, int runs) {
     static const int types[] = {BLOCK_F16};
     family_make(&f, types, 1, &state);
@@ -346,7 +387,7 @@ static void test_family(family f, const char *name, int whole, int runs) {
     if (!tap_ok(family_write(&f, path), "%s is written", name)) return;
     test_counts(name, &f, whole);
     sparse = false;
-    if (!is_emulated(backend)) test_short(name);
+    if (!is_emulated(backend)) test_short(name), test_rows(name);
     sparse = is_emulated(backend);
     test_snapshots(name);
     test_prefix(name);
