@@ -170,7 +170,9 @@ BASE_SMALL_BEGIN
 #include "runtime/ops/steps/chunks.c"
 
 #include "runtime/pages/pages.h"
+#include "runtime/pages/prefix.h"
 #include "runtime/pages/snapshot.h"
+#include "runtime/pages/window.h"
 #include "runtime/pages/state.h"
 #include "runtime/pages/ring.h"
 #include "runtime/pages/pages.c"
@@ -180,6 +182,7 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/snapshot.c"
 #include "runtime/pages/prefix.c"
 #include "runtime/pages/prefix_calls.c"
+#include "runtime/pages/window.c"
 #include "runtime/pages/state.c"
 #include "runtime/pages/ring.c"
 

@@ -164,7 +164,7 @@ static cairn_status direct_take(direct_call *c, direct_sequence *d) {
 static void direct_leave(cairn_session *s, int count) {
     s->count = count;
     engine_go_back(s, count);
-    state_cut(&s->model->states, s->row, s->cached);
+    state_cut(&s->model->states, s->row, engine_slots(s, s->cached));
 }
 
 /* ---- forwards -------------------------------------------------------------------------------- */

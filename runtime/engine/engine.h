@@ -26,7 +26,7 @@
 
 enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
-    ENGINE_EVAL_ROWS = 64,
+    ENGINE_EVAL_ROWS = MODEL_EVAL_ROWS,
     ENGINE_FIRST_ROWS = 4,          /* of the page tables, before sessions ask for more */
     ENGINE_LOGPROBS = 32, /* of the best tokens, at most */
     ENGINE_STOPS = 16,

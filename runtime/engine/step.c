@@ -537,10 +537,15 @@ static int engine_draft_tokens(cairn_session *s, int room) {
     int limit = config->draft_length < room - 1 ? config->draft_length : room - 1, held;
     const page_pool *free_pages = &s->model->kv.pool;
     if (config->drafter != CAIRN_DRAFTER_NGRAM || limit < 1) return 0;
-    state_kv_make_room(&s->model->kv_of_rows, engine_need(s, s->count + limit));
+    engine_make_room(s->model, engine_need_pages(s, s->count + limit, 0), 0);
     held = engine_tokens_in(s, (engine_pages(s) + free_pages->free_count) *
                                    s->model->kv.page_size) - s->count;
     if (limit > held) limit = held;
+    for (int g = 1; g <= s->model->groups.count; g++) {
+        engine_make_room(s->model, engine_need_pages(s, s->count + limit, g), g);
+        while (limit > 0 && engine_need_pages(s, s->count + limit, g) >
+                                engine_free_pages(s->model, g)) limit--;
+    }
     if (!s->drafter.heads && drafter_open(engine_base(s), s->model->max_seq_len, &s->drafter)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: plain decoding goes on */
         return 0;
@@ -602,11 +607,21 @@ static void engine_verify(const engine_part *part) {
     TRACE_SHUT(dev, range, 1 + drafts);
 }
 
+/* Pages that a layer keeps of the session in a step, in the mean. */
+static double engine_pages_held(const cairn_session *s, const engine_part *part) {
+    const cairn_model *m = s->model;
+    const int pages = engine_pages_for(s, s->count + part->drafts);
+    double fewer = 0.0;
+    for (int g = 0; g < m->groups.count; g++)
+        fewer += (double)m->groups.layers[g] * (double)window_first(&m->windows[g], s->row);
+    return (double)pages - (m->groups.count ? fewer / (double)m->shape.kv_layers : 0.0);
+}
+
 static void engine_count_step(cairn_session *s, const engine_part *part, double seconds) {
     const model_shape *shape = &s->model->shape;
     s->stats.forwards++;
     s->pages_read += (double)part->pages_read / ((double)shape->kv_layers * (double)shape->kv_heads);
-    s->pages_held += (double)engine_pages_for(s, s->count + part->drafts);
+    s->pages_held += engine_pages_held(s, part);
     s->stats.decode_seconds += seconds;
 }
 
@@ -621,8 +636,8 @@ static void engine_take_part(const engine_part *part, double seconds) {
     }
     if (part->kind == FORWARD_PROMPT && s->pure == s->cached) s->pure += part->rows;
     s->cached += part->rows;
+    if (part->sampled || s->model->groups.count) engine_remember(s); /* windows move on */
     if (!part->sampled) return;
-    engine_remember(s);
     s->fresh[0] = part->tokens[0];
     s->fresh_count = 1;
     s->fresh_at = 0;
