@@ -237,6 +237,7 @@ BASE_SMALL_BEGIN
 #include "runtime/forward/cuda_run.c"
 #include "runtime/engine/reload.c"
 #include "runtime/engine/drafter.c"
+#include "runtime/engine/pace.c"
 #include "runtime/engine/step.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/landmarks.c"

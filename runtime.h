@@ -418,6 +418,7 @@ typedef struct cairn_config {
     int32_t topk;               /* pages kept per KV head, besides sinks, window and the
                                  * unfinished page; 1 to 4096; default 32; hot */
     int32_t draft_length;       /* tokens drafted per step; 0 to 16; default 4; hot */
+    bool draft_adaptive;        /* as many as pay; else all; true, false; default true; hot */
     cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
                                  * model, none; default "ngram"; hot */
     char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
@@ -449,8 +450,8 @@ typedef struct cairn_config {
                                  * default "f32" */
     bool graphs;                /* run a decode step as one CUDA graph; true, false; default
                                  * true */
-    bool deterministic;         /* results do not depend on the batch, on drafts riding along,
-                                 * nor on the run; true, false; default true */
+    bool deterministic;         /* results do not depend on batch, drafts and run; false: drafts
+                                 * from masks are drawn, too; true, false; default true */
     cairn_log_level log;        /* what reaches the log callback; off, error, warn, info, debug;
                                  * default "info"; hot */
     cairn_worker worker;        /* a thread of the runtime that works on what is submitted */

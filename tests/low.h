@@ -15,6 +15,7 @@ typedef struct low {
     double *parts[5];
     double *landmark; /* [hidden], or NULL */
     int hidden;
+    uint32_t drafts, mask_id; /* in the file, above 0 */
 } low;
 
 static double *low_values(int count, uint64_t *seed) {
@@ -90,11 +91,14 @@ static gguf_build gguf_low(const low *l, const char *architecture, bool half) {
                                         "sampler.1.weight", "sampler.1.norm"};
     const int more = l->parts[0] ? 5 : 0;
     const uint64_t hidden = (uint64_t)l->hidden;
-    build_begin(&out, 3, (uint64_t)(2 * l->count + more + !!l->landmark), l->alpha > 0 ? 4 : 3);
+    const int keys = 3 + (l->alpha > 0) + (l->drafts > 0) + (l->mask_id > 0);
+    build_begin(&out, 3, (uint64_t)(2 * l->count + more + !!l->landmark), (uint64_t)keys);
     build_key_string(&out, "general.type", "adapter");
     build_key_string(&out, "adapter.type", "lora");
     build_key_string(&out, "general.architecture", architecture);
     if (l->alpha > 0) build_key_f32(&out, "adapter.lora.alpha", (float)l->alpha);
+    if (l->drafts) build_key_u32(&out, "adapter.draft_length", l->drafts);
+    if (l->mask_id) build_key_u32(&out, "adapter.mask_token_id", l->mask_id);
     for (int i = 0; i < 2 * l->count; i++) {
         const low_pair *p = &l->pairs[i / 2];
         char name[96];

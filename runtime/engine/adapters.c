@@ -47,6 +47,7 @@ static cairn_status engine_take_adapter(cairn_model *m, const char *path, cairn_
     if ((status = adapter_read(m, path, &a))) return status;
     a->slot = engine_free_slot(m);
     status = engine_ready_landmarks(m, a);
+    if (!status) status = reload_check_drafts(b, &m->runtime->config, a);
     if (!status) status = m->backend->take_adapter(m, a);
     if (status) {
         adapter_free(a);

@@ -73,10 +73,15 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int32_t *tokens;     /* [max_seq_len] */
     uint8_t *given;      /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
     forward_rule rule;   /* of the step in progress, from the config */
+    int32_t *chosen;     /* [layers, KV heads, chosen_step] of the last step, see forward_sequence */
+    int chosen_step;     /* 0: there is none */
     struct drafter drafter; /* opened on first use */
     int32_t ahead[DRAFTER_MOST]; /* drafted from masks: what may follow `ahead_at` tokens, */
     int ahead_count, ahead_at;
     int32_t ahead_last;  /* the last of which was this one */
+    bool ahead_drawn;    /* from ahead_probs; else they are the likeliest */
+    float *ahead_probs;  /* [DRAFTER_MOST, vocab], once drafts are drawn */
+    struct pace pace;
     os_atomic cancel;
     bool busy;           /* inside a call: what its callback must not enter */
     bool closing;        /* closed inside that call: it goes when the call has ended */

@@ -30,12 +30,22 @@ static cairn_status reload_check_backend(base *b, const cairn_config *config,
                      "and \"none\" run on the GPU");
 }
 
+/* Whether an adapter that drafts can draft as many. */
+static cairn_status reload_check_drafts(base *b, const cairn_config *config, const cairn_adapter *a) {
+    if (config->drafter != CAIRN_DRAFTER_MTP || !a->drafts || config->draft_length <= a->drafts)
+        return CAIRN_OK;
+    return base_fail(b, CAIRN_UNSUPPORTED, "draft_length = %d: %s drafts up to %d tokens",
+                     (int)config->draft_length, a->name, a->drafts);
+}
+
 /* CAIRN_OK when every model can run with `config`, CAIRN_BUSY while something is compiled. */
 static cairn_status reload_prepare(cairn_runtime *rt, const cairn_config *config) {
     cairn_status all = CAIRN_OK;
     for (cairn_model *m = rt->models; m; m = m->next) {
         cairn_status one = model_check_layers(&rt->base, config, &m->shape);
         if (!one) one = reload_check_backend(&rt->base, config, m->backend);
+        for (const cairn_adapter *a = m->adapters; a && !one; a = a->next)
+            one = reload_check_drafts(&rt->base, config, a);
         if (!one && m->backend->prepare) one = m->backend->prepare(m, config);
         if (one && one != CAIRN_BUSY) return one;
         if (one) all = one;

@@ -149,14 +149,23 @@ static void engine_cut(cairn_session *s, int count) {
     engine_settle(s);
 }
 
+/* An id that is no token. */
+static cairn_status engine_refuse_id(cairn_session *s, int32_t id, int at) {
+    const cairn_adapter *a = s->model->adapters;
+    while (a && a->mask_id != id) a = a->next;
+    if (a && id >= 0)
+        return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT, "append: id %d at %d is the mask of "
+                         "%s, which no text has", (int)id, at, a->name);
+    return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT, "append: id %d at %d; 0 to %d is expected",
+                     (int)id, at, s->model->shape.vocab - 1);
+}
+
 /* Puts ids at the end, nothing processed yet; nothing changed on failure. */
 static cairn_status engine_add(cairn_session *s, const int32_t *ids, int count) {
     base *b = engine_base(s);
     cairn_status status;
     for (int i = 0; i < count; i++)
-        if (ids[i] < 0 || ids[i] >= s->model->shape.vocab)
-            return base_fail(b, CAIRN_INVALID_ARGUMENT, "append: id %d at %d; 0 to %d is expected",
-                             (int)ids[i], i, s->model->shape.vocab - 1);
+        if (ids[i] < 0 || ids[i] >= s->model->shape.vocab) return engine_refuse_id(s, ids[i], i);
     engine_settle(s);
     if (count > engine_context(s) - s->count)
         return base_fail(b, CAIRN_CONTEXT_FULL,
@@ -238,6 +247,16 @@ static void engine_drop_wishes(cairn_session *s) {
     s->bias_count = s->row_best = 0;
 }
 
+static size_t engine_chosen_words(const cairn_session *s, int step) {
+    return (size_t)s->model->shape.layers * (size_t)s->model->shape.kv_heads * (size_t)step;
+}
+
+static void engine_drop_chosen(cairn_session *s) {
+    base_delete(engine_base(s), s->chosen, engine_chosen_words(s, s->chosen_step), sizeof *s->chosen);
+    s->chosen = NULL;
+    s->chosen_step = 0;
+}
+
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void engine_close(cairn_session *s) {
@@ -249,6 +268,9 @@ static void engine_close(cairn_session *s) {
     }
     engine_drop_wishes(s);
     drafter_close(b, &s->drafter);
+    engine_drop_chosen(s);
+    base_delete(b, s->ahead_probs, (size_t)DRAFTER_MOST * (size_t)s->model->shape.vocab,
+                sizeof *s->ahead_probs);
     base_delete(b, s->tokens, (size_t)s->model->max_seq_len, sizeof *s->tokens);
     base_delete(b, s->given, engine_given_bytes(s->model->max_seq_len), 1);
     base_text_free(b, &s->text);
@@ -268,6 +290,7 @@ static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     s->model = m;
     s->adapter = m->adapter;
     s->row = -1;
+    pace_clear(&s->pace);
     s->stats.struct_size = sizeof s->stats;
     s->tokens = (int32_t *)base_new(b, (size_t)m->max_seq_len, sizeof *s->tokens);
     s->given = (uint8_t *)base_new(b, engine_given_bytes(m->max_seq_len), 1);
@@ -328,6 +351,7 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     fork->space = s->space;
     fork->apart = s->apart;
     fork->adapter = s->adapter;
+    fork->pace = s->pace;
     fork->bounded = s->bounded;
     fork->bounds_version = s->bounds_version;
     engine_settle(fork);
@@ -451,5 +475,6 @@ cairn_status cairn_session_reset(cairn_session *session) {
     session->appended = session->reused = 0;
     session->append_seconds = 0.0;
     if (session->drafter.heads) drafter_clear(&session->drafter);
+    pace_clear(&session->pace);
     return engine_leave(session, CAIRN_OK);
 }

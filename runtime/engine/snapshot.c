@@ -268,6 +268,7 @@ static void engine_become(cairn_session *s, const snapshot *snap, const engine_s
     s->count = saved->count;
     s->cached = saved->cached;
     s->bounded = 0;
+    engine_drop_chosen(s);
     engine_settle(s);
 }
 

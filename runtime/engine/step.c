@@ -109,6 +109,35 @@ static const cairn_adapter *engine_adapter(const cairn_session *s) {
     return s->adapter && !s->adapter->parts[ADAPTER_MASK] ? s->adapter : NULL;
 }
 
+/* Room for what a step chooses; without memory nobody is told. */
+static void engine_watch(cairn_session *s, forward_sequence *sequence) {
+    const int most = s->model->tables.max_pages, topk = sequence->rule->select.topk;
+    const int step = 1 + (topk < most ? topk : most);
+    if (!s->model->backend->forms) return;
+    if (s->chosen_step != step) {
+        engine_drop_chosen(s);
+        s->chosen = (int32_t *)base_new(engine_base(s), engine_chosen_words(s, step), sizeof *s->chosen);
+        if (!s->chosen) {
+            engine_base(s)->error[0] = '\0';
+            return;
+        }
+        s->chosen_step = step;
+    }
+    memset(s->chosen, 0xff, engine_chosen_words(s, step) * sizeof *s->chosen);
+    sequence->chosen = s->chosen;
+    sequence->chosen_step = step;
+}
+
+/* Room for the logits that a part's drafts are verified by; where there is none they are taken where they
+ * are what is drawn. */
+static void engine_put_target(engine_part *part, forward_batch *batch) {
+    engine_chain *c = &part->s->model->scratch->chain;
+    if (!part->chained || part->sampled > ENGINE_ROWS - c->rows) return;
+    part->target = c->logits + (size_t)c->rows * (size_t)part->s->model->shape.vocab;
+    c->rows += part->sampled;
+    batch->logits = c->logits;
+}
+
 /* A part's rows and its sequence at the end of a batch; *asks: how many there are so far. */
 static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) {
     cairn_session *s = part->s;
@@ -125,8 +154,10 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
     sequence->bounded = s->bounded;
     sequence->stored = engine_whole_pages(s, s->cached);
     sequence->landmarks = landmarks_with(s->adapter);
+    if (part->sampled && part->kind == FORWARD_STEP && sequence->rule) engine_watch(s, sequence);
     part->tokens = scratch->sampled + *asks;
     if (part->logits) batch->logits = part->logits;
+    engine_put_target(part, batch);
     for (int at = s->cached; at < end; at++) {
         forward_row *row = &scratch->row[batch->row_count++];
         memset(row, 0, sizeof *row);
@@ -134,7 +165,7 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
         row->position = engine_slots(s, at);
         row->rope = at;
         row->kind = part->kind;
-        row->logits = part->logits != NULL;
+        row->logits = part->logits || (part->target && at >= first);
         row->adapter = engine_adapter(s);
         if (at >= first) {
             engine_ask(s, at, first, end, &scratch->asks[*asks]);
@@ -156,7 +187,7 @@ static void engine_take_off(cairn_model *m) {
     x->batch.sequences = x->sequence;
     x->batch.sampled = x->sampled;
     x->batch.hidden = x->hidden;
-    x->hidden_rows = 0;
+    x->hidden_rows = x->chain.rows = 0;
     for (int i = 0; i < x->part_count; i++) {
         cairn_session *s = x->parts[i].s;
         state_extend(&m->states, s->row, engine_slots(s, s->cached),
@@ -316,7 +347,7 @@ static int engine_inside(const cairn_session *s) {
  * before them. */
 static engine_part engine_plan_chunk(cairn_session *s, int end, int most) {
     int inside = engine_inside(s);
-    engine_part part = {s, FORWARD_PROMPT, 0, 0, 0, 0, NULL, NULL, NULL, 0};
+    engine_part part = {s, FORWARD_PROMPT, 0, 0, 0, 0, false, NULL, NULL, NULL, NULL, 0};
     part.rows = engine_run_length(s, s->cached, end);
     if (!engine_is_prompt(s, s->cached)) {
         part.kind = FORWARD_STEP;
@@ -368,6 +399,53 @@ static bool engine_has_masks(cairn_session *s) {
     return x->hidden != NULL;
 }
 
+/* What steps cost that draft from masks; false: a plain one was not measured yet. */
+static bool engine_pace_costs(const cairn_model *m, pace_costs *out) {
+    const engine_scratch *x = m->scratch;
+    double plain = x->cost_us[0];
+    if (plain <= 0.0) return false;
+    for (int i = 0; i < PACE_BUCKETS; i++) out->rows[i] = x->cost_us[i] / plain;
+    if (m->backend->advance) plain = plain * m->shape.layers + x->head_us;
+    out->row = (double)engine_row_cost(m);
+    out->head = x->head_us > 0.0 ? x->head_us / plain : out->row;
+    return true;
+}
+
+/* How many masks, and how many of the drafts, of as many as there is room for. */
+static int engine_pace(const cairn_session *s, int most, int *drafts) {
+    pace_costs costs;
+    if (!engine_config(s)->draft_adaptive) return most;
+    if (engine_pace_costs(s->model, &costs)) return pace_next(&s->pace, &costs, most, drafts);
+    return *drafts = 0;
+}
+
+/* Whether drafts are drawn, and verified by what they were drawn from: tokens come as from the model
+ * then, but others than without drafts. */
+static bool engine_is_chained(const cairn_session *s) {
+    sample_params params;
+    engine_sample_params(s, &params);
+    return !engine_config(s)->deterministic && params.temperature > 0.0f && !s->constraint &&
+           !s->bias && !s->row_logprobs && !s->model->scratch->swap.to_count;
+}
+
+/* Memory to draw drafts and to verify them; without it they are the likeliest. */
+static bool engine_open_chain(cairn_session *s) {
+    engine_chain *c = &s->model->scratch->chain;
+    base *b = engine_base(s);
+    const int vocab = s->model->shape.vocab;
+    if (!s->ahead_probs)
+        s->ahead_probs = (float *)base_new(b, (size_t)DRAFTER_MOST * (size_t)vocab, sizeof(float));
+    if (s->ahead_probs && !c->memory) {
+        const size_t rows = 2 * ENGINE_ROWS * (size_t)vocab * sizeof(float);
+        c->memory = base_new(b, rows + sample_space_bytes(vocab), 1);
+        c->target = (float *)c->memory;
+        c->logits = c->target + (size_t)ENGINE_ROWS * (size_t)vocab;
+        if (c->memory) sample_space_place((char *)c->memory + rows, vocab, &c->space);
+    }
+    if (!s->ahead_probs || !c->memory) b->error[0] = '\0';
+    return s->ahead_probs && c->memory;
+}
+
 /* Drafts that an earlier step made for what follows now, `room` tokens or fewer, and masks behind each
  * for the step to come: as many as rows, context and pages have room for. */
 static void engine_draft_masks(cairn_session *s, engine_part *part, int room, int most) {
@@ -382,20 +460,57 @@ static void engine_draft_masks(cairn_session *s, engine_part *part, int room, in
     if (drafts > left) drafts = left > 0 ? left : 0;
     for (k = length < DRAFTER_MOST ? length : DRAFTER_MOST; k > 0; k--)
         if (drafts + (drafts + 1) * k <= left) break;
+    k = engine_pace(s, room > 1 ? k : 0, &drafts);
     memcpy(s->tokens + s->count, s->ahead, (size_t)drafts * sizeof *s->ahead);
     part->drafts = drafts;
-    part->masks = room > 1 ? k : 0;
+    part->masks = k;
+    part->chained = drafts && s->ahead_drawn && engine_is_chained(s);
 }
 
 /* What the masks behind the last token that stands say of those to come. */
 static void engine_look_ahead(cairn_session *s, const engine_part *part) {
     const int accepted = s->fresh_count - 1, hidden = s->model->shape.hidden;
+    engine_scratch *x = s->model->scratch;
+    const int64_t start = os_now_us();
+    sample_ask ask;
+    memset(&ask, 0, sizeof ask);
+    engine_sample_params(s, &ask.params);
+    ask.params.repetition_penalty = 1.0f; /* a guess needs none */
     s->ahead_at = s->count + accepted + 1;
     s->ahead_last = s->fresh[accepted];
     s->ahead_count = part->masks;
+    ask.position = s->ahead_at;
+    s->ahead_drawn = engine_is_chained(s) && engine_open_chain(s);
     s->model->backend->draft(s->model, s->adapter,
                              part->hidden + (size_t)(accepted * part->masks) * (size_t)hidden,
-                             s->ahead_last, part->masks, s->ahead);
+                             s->ahead_last, part->masks, s->ahead_drawn ? &ask : NULL,
+                             s->ahead_probs, s->ahead);
+    engine_learn_cost(&x->head_us, (double)(os_now_us() - start) / part->masks);
+}
+
+/* Verifies drafts by what they were drawn from; returns how many stand, before the last of sampled. */
+static int engine_verify_chain(const engine_part *part, int32_t *sampled) {
+    cairn_session *s = part->s;
+    engine_scratch *x = s->model->scratch;
+    const int vocab = s->model->shape.vocab, drafts = part->drafts;
+    const int32_t position = s->count;
+    int32_t accepted = 0, bonus = 0;
+    int64_t seed, wrong;
+    verify_chain_params p;
+    sample_ask ask;
+    memset(&p, 0, sizeof p);
+    for (int i = 0; i <= drafts; i++) {
+        engine_ask(s, s->count - 1 + i, s->count - 1, s->count + drafts, &ask);
+        ops_probs_row(&x->chain.space, &ask, part->target + (size_t)i * (size_t)vocab,
+                      x->chain.target + (size_t)i * (size_t)vocab);
+    }
+    seed = (int64_t)ask.params.seed;
+    p.draft_probs = s->ahead_probs, p.target = x->chain.target, p.drafts = s->tokens + s->count;
+    p.seeds = &seed, p.positions = &position, p.tokens = sampled;
+    p.accepted = &accepted, p.bonus = &bonus;
+    p.drafts_count = drafts, p.vocab = vocab;
+    ops_probs_chain(&p, 0, &wrong);
+    return accepted;
 }
 
 /* Tokens to draft now: no more than the generation can still use and the pages hold. */
@@ -412,14 +527,15 @@ static int engine_draft(cairn_session *s, int room) {
         engine_base(s)->error[0] = '\0'; /* short of memory: plain decoding goes on */
         return 0;
     }
-    return drafter_propose(&s->drafter, s->tokens, s->count, limit, engine_row_cost(s->model),
+    return drafter_propose(&s->drafter, s->tokens, s->count, limit,
+                           config->draft_adaptive ? engine_row_cost(s->model) : 0.0f,
                            s->tokens + s->count);
 }
 
 /* What a session that wants up to `room` (>= 1) more tokens does next, in `most` rows at most. */
 static engine_part engine_plan_step(cairn_session *s, int room, int most) {
     int chunk = engine_config(s)->prefill_chunk, left = s->count - s->cached;
-    engine_part part = {s, FORWARD_STEP, 1, 1, 0, 0, NULL, NULL, NULL, 0};
+    engine_part part = {s, FORWARD_STEP, 1, 1, 0, 0, false, NULL, NULL, NULL, NULL, 0};
     if (most > chunk) most = chunk;
     if (engine_is_prompt(s, s->count - 1)) {
         int last = engine_last_chunk(s, most);
@@ -438,10 +554,17 @@ static engine_part engine_plan_step(cairn_session *s, int room, int most) {
 /* ---- what it made ---------------------------------------------------------------------------- */
 
 /* Keeps what a decode step sampled: drafts while they equal it, then the token after them. */
-static void engine_verify(cairn_session *s, const int32_t *sampled, int drafts) {
+static void engine_verify(const engine_part *part) {
+    cairn_session *s = part->s;
+    int32_t *sampled = part->tokens;
+    const int drafts = part->drafts;
     int accepted = 0;
-    while (accepted < drafts && s->tokens[s->count + accepted] == sampled[accepted]) accepted++;
+    pace_costs costs;
+    if (part->target) accepted = engine_verify_chain(part, sampled);
+    else while (accepted < drafts && s->tokens[s->count + accepted] == sampled[accepted]) accepted++;
     if (drafts && s->drafter.heads) drafter_learn(&s->drafter, drafts, accepted);
+    if (engine_has_masks(s) && engine_pace_costs(s->model, &costs))
+        pace_learn(&s->pace, &costs, drafts, accepted, part->masks);
     memcpy(s->fresh, sampled, (size_t)(accepted + 1) * sizeof *sampled);
     s->fresh_count = accepted + 1;
     s->fresh_at = 0;
@@ -462,7 +585,7 @@ static void engine_count_step(cairn_session *s, const engine_part *part, double 
 static void engine_take_part(const engine_part *part, double seconds) {
     cairn_session *s = part->s;
     if (part->kind == FORWARD_STEP && part->sampled) {
-        engine_verify(s, part->tokens, part->drafts);
+        engine_verify(part);
         if (part->masks) engine_look_ahead(s, part);
         engine_count_step(s, part, seconds);
         return;

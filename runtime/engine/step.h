@@ -21,11 +21,24 @@ typedef struct engine_part {
     int drafts;  /* of the last rows */
     int masks;   /* rows of mask tokens behind each of the sampled ones: they draft what follows; their
                     hidden rows come to `hidden` */
+    bool chained; /* the drafts were drawn, and may be verified by what from */
     float *hidden;
+    float *target; /* [sampled, vocab] logits, where the drafts are verified by what they were drawn from;
+                      else NULL */
     float *logits; /* eval: [rows, vocab] of all rows; of one part in a batch at most */
-    const int32_t *tokens; /* out: [sampled] certain up to the first that is not the draft */
+    int32_t *tokens; /* out: [sampled] certain up to the first that is not the draft */
     int64_t pages_read;    /* out */
 } engine_part;
+
+/* For drafts that were drawn, once there are any: logits of rows, the probabilities that they are of, and
+ * memory for both. */
+typedef struct engine_chain {
+    int rows;       /* of logits, in the forward in flight */
+    float *logits;  /* [ENGINE_ROWS, vocab] */
+    float *target;  /* [ENGINE_ROWS, vocab] */
+    void *memory;
+    sample_space space;
+} engine_chain;
 
 /* Host memory of a model that its sessions use in turn. */
 typedef struct engine_scratch {
@@ -37,6 +50,7 @@ typedef struct engine_scratch {
     int32_t *sampled;            /* [asks_count] */
     int32_t *page_ids;           /* [pages of a sequence] */
     float *hidden;               /* [rows, the model's hidden], once something drafts from masks */
+    engine_chain chain;
     int32_t *filled;             /* [max_seq_len], once an adapter has landmarks */
     /* the forward in flight, of parts [part_count]; 0: there is none */
     int hidden_rows;             /* of `hidden`, so far */
@@ -52,6 +66,7 @@ typedef struct engine_scratch {
     double cost_us[ENGINE_COSTS]; /* of a layer of 2^i rows and more, or of a forward where it runs in
                                      one go; 0: unknown */
     double draw_us;              /* of a row's draw */
+    double head_us;              /* of a token that the sampler head drafts */
     cairn_budget budget;         /* that `swap` is of */
     sample_swap swap;
     int32_t swap_from[ENGINE_SWAPS], swap_to[ENGINE_SWAPS];

@@ -11,12 +11,13 @@ static void forward_draft_head(void *context, int worker) {
     forward_draft *d = (forward_draft *)context;
     forward_cpu_state *f = d->f;
     const model_weight *w = &f->model->plan.head;
+    const int pieces = forward_pieces(f);
     linear_job job;
     memset(&job, 0, sizeof job);
     job.type = w->type, job.w = w->data, job.out = (int)w->rows, job.in = (int)w->columns;
     job.x = d->x, job.x_stride = w->columns, job.rows = 1;
     job.y = d->logits, job.y_stride = w->rows, job.eight = f->eight;
-    for (int i = pool_next(f->threads_pool, worker); i * FORWARD_PIECE < job.out;
+    for (int i = pool_next(f->threads_pool, worker); i < pieces;
          i = pool_next(f->threads_pool, worker)) {
         const int first = i * FORWARD_PIECE, end = first + FORWARD_PIECE;
         linear_range(f->simd, &job, first, end < job.out ? end : job.out, f->workers[worker].panel);
@@ -54,15 +55,19 @@ static const float *forward_draft_row(forward_cpu_state *f, const cairn_adapter 
 }
 
 static void forward_cpu_draft(cairn_model *model, const cairn_adapter *adapter, const float *hidden,
-                              int32_t token, int count, int32_t *out) {
+                              int32_t token, int count, const sample_ask *ask, float *probs,
+                              int32_t *out) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
+    const int vocab = model->shape.vocab;
     forward_draft d = {f, NULL, f->logits};
     for (int j = 0; j < count; j++, hidden += model->shape.hidden) {
-        int32_t best = 0;
+        sample_ask one;
         d.x = forward_draft_row(f, adapter, hidden, token);
         pool_each(f->threads_pool, f->threads, forward_draft_head, &d);
-        for (int32_t i = 1; i < model->shape.vocab; i++)
-            if (d.logits[i] > d.logits[best]) best = i;
-        token = out[j] = best;
+        token = out[j] = sample_argmax(d.logits, vocab);
+        if (!ask) continue;
+        one = *ask;
+        one.position += j;
+        token = out[j] = ops_probs_guess(&f->space, &one, d.logits, probs + (size_t)j * (size_t)vocab);
     }
 }

@@ -520,6 +520,17 @@ static void forward_choose(const forward_walk *walk, attention_block *a, const f
     if (rows->rule->two_level) forward_weigh(walk, a, rows->rule);
 }
 
+/* Hands out what the sequence's first row chose, if somebody wants it. */
+static void forward_note(const forward_walk *walk, const attention_block *a,
+                         const forward_block *rows) {
+    const forward_sequence *s = &walk->f->batch->sequences[rows->sequence];
+    int32_t *to;
+    if (!s->chosen || rows->first != s->first || rows->prompt || !a->candidates) return;
+    to = s->chosen + ((int64_t)walk->layer * a->kv_heads + a->head) * s->chosen_step;
+    *to = a->chosen_count;
+    memcpy(to + 1, a->chosen, (size_t)a->chosen_count * sizeof *to);
+}
+
 /* Counts the distinct pages that a block of step rows attends. Of a sequence with several rows in
  * this forward a page counts once: the first to lay the layer's epoch on it counts it. */
 static void forward_count(const forward_walk *walk, const attention_block *a,
@@ -619,7 +630,10 @@ static void forward_attend_whole(forward_walk *walk, const forward_block *blocks
         /* the last rows see most: they come first */
         const forward_block *rows = &blocks[count - 1 - i / s->kv_heads];
         attention_block a = forward_block_of(walk, rows, i % s->kv_heads);
-        if (selects) forward_choose(walk, &a, rows, walk->own->chosen);
+        if (selects) {
+            forward_choose(walk, &a, rows, walk->own->chosen);
+            forward_note(walk, &a, rows);
+        }
         forward_count(walk, &a, rows);
         forward_attend_block(walk, &a, rows);
     }
@@ -655,6 +669,7 @@ static void forward_choose_units(forward_walk *walk, const forward_block *blocks
         int unit = forward_unit(f, rows, i % kv_heads);
         forward_choose(walk, &a, rows, f->unit_chosen + (int64_t)unit * f->max_pages);
         f->unit_chosen_count[unit] = a.candidates ? a.chosen_count : -1;
+        forward_note(walk, &a, rows);
     }
     forward_meet(walk);
 }

@@ -49,6 +49,9 @@ typedef struct forward_sequence {
     const forward_rule *rule; /* NULL: step rows attend all, no bounds are stored */
     bool landmarks; /* the last slot of each page is a landmark's: no row sees it in the layers of the
                        rule, but for those with a window of their own */
+    int32_t *chosen; /* NULL, or out [layers, kv_heads, chosen_step], all -1 before: of the first row, if
+                        it is a step's, how many pages it chose and which; -1 where it attends all */
+    int chosen_step;
     int64_t pages_read; /* out, added to: the distinct pages that its step rows attended, summed over
                            layers and KV heads */
 } forward_sequence;
@@ -92,9 +95,11 @@ typedef struct model_backend {
     cairn_status (*take_adapter)(cairn_model *model, cairn_adapter *adapter);
     void (*leave_adapter)(cairn_model *model, cairn_adapter *adapter);
     /* NULL, or: what a gated adapter's sampler head says after `token`: `count` tokens, each from its
-     * row of hidden [count, hidden] and the token before it. Runs as a forward does. */
+     * row of hidden [count, hidden] and the token before it. ask NULL: the likeliest. Or: drawn by its
+     * parameters and its position, which is the first one's, and out in probs [count, vocab] from what.
+     * Runs as a forward does. */
     void (*draft)(cairn_model *model, const cairn_adapter *adapter, const float *hidden, int32_t token,
-                  int count, int32_t *out);
+                  int count, const sample_ask *ask, float *probs, int32_t *out);
     bool forms; /* heeds what a rule says of forms, prompts, softmax_head and landmarks */
     /* What take_adapter takes of the device for the model's first, beside rows of up to so many. */
     uint64_t (*adapter_bytes)(const cairn_model *model, const cairn_adapter *adapter, int max_rows);

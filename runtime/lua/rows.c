@@ -264,7 +264,7 @@ static void bind_new_model_types(lua_State *L) {
         {"generate_batch", bind_generate_batch}, {"forward", bind_forward}, {NULL, NULL}};
     static const luaL_Reg session[] = {
         {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset},
-        {"rewind", bind_rewind}, {"adapt", bind_adapt},
+        {"rewind", bind_rewind}, {"selection", bind_selection}, {"adapt", bind_adapt},
         {"fork", bind_fork}, {"save", bind_save}, {"load", bind_load},
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text},

@@ -50,6 +50,7 @@ typedef struct adapter_reader {
     shards parts;
     double alpha, rank; /* alpha 0: a scale of 1; rank 0: each pair's own */
     bool rooted;        /* alpha / rank^0.5 */
+    double drafts, mask; /* what the file says; below 0: nothing */
     adapter_found *found; /* [layers, PLAN_ROLES] by the module's first product */
     int parts_found[ADAPTER_PARTS]; /* 1 beyond their numbers in the file */
     cairn_adapter *out;
@@ -103,6 +104,14 @@ static bool adapter_text_is(adapter_reader *r, const char *key, const char *want
     return bytes == strlen(wanted) && !memcmp(text, wanted, bytes);
 }
 
+static cairn_status adapter_read_count(adapter_reader *r, const char *key, double *out) {
+    uint32_t value = 0;
+    bool found;
+    cairn_status status = gguf_u32(r->b, &r->keyed, key, &found, &value);
+    if (!status && found) *out = (double)value;
+    return status;
+}
+
 static cairn_status adapter_read_keys(adapter_reader *r) {
     float alpha = 0.0f;
     bool found;
@@ -119,7 +128,8 @@ static cairn_status adapter_read_keys(adapter_reader *r) {
                          "(adapter.alora), which is not supported", r->path);
     status = gguf_f32(r->b, &r->keyed, "adapter.lora.alpha", &found, &alpha);
     r->alpha = (double)alpha;
-    return status;
+    if (!status) status = adapter_read_count(r, "adapter.draft_length", &r->drafts);
+    return status ? status : adapter_read_count(r, "adapter.mask_token_id", &r->mask);
 }
 
 /* Reads what adapter_config.json says; what is not certain to mean the same is refused. */
@@ -129,6 +139,8 @@ static cairn_status adapter_read_json(adapter_reader *r, const jdoc *j) {
     const uint32_t type = jdoc_get(j, 0, "peft_type"), bias = jdoc_get(j, 0, "bias");
     r->rank = jdoc_value(j, jdoc_get(j, 0, "r"));
     r->alpha = jdoc_value(j, jdoc_get(j, 0, "lora_alpha"));
+    if (jdoc_get(j, 0, "draft_length")) r->drafts = jdoc_value(j, jdoc_get(j, 0, "draft_length"));
+    if (jdoc_get(j, 0, "mask_token_id")) r->mask = jdoc_value(j, jdoc_get(j, 0, "mask_token_id"));
     r->rooted = jdoc_says(j, jdoc_get(j, 0, "use_rslora"), "true");
     if (!(r->rank >= 1 && r->rank <= 1e6 && r->alpha > 0 && r->alpha <= 1e6))
         return base_fail(r->b, CAIRN_BAD_FILE, "%s: 'r' and 'lora_alpha': positive numbers are "
@@ -292,6 +304,34 @@ static cairn_status adapter_check_parts(adapter_reader *r, size_t *values) {
         if (r->parts_found[part])
             *values += (size_t)(adapter_part_rows(r, part) * adapter_part_columns(r, part));
     }
+    return CAIRN_OK;
+}
+
+/* Whether another adapter of the model has this id. */
+static bool adapter_mask_is_taken(const cairn_model *m, int32_t id) {
+    for (const cairn_adapter *a = m->adapters; a; a = a->next)
+        if (a->mask_id == id) return true;
+    return false;
+}
+
+/* What a gated adapter's file says of its masks. */
+static cairn_status adapter_take_mask(adapter_reader *r) {
+    cairn_adapter *a = r->out;
+    const int32_t vocab = r->m->shape.vocab;
+    const bool own = !(r->mask < 0), limited = !(r->drafts < 0);
+    a->mask_id = -1;
+    if (!a->parts[ADAPTER_MASK]) return CAIRN_OK;
+    if (limited && !(r->drafts >= 1 && r->drafts <= 1e6 && floor(r->drafts) >= r->drafts))
+        return base_fail(r->b, CAIRN_BAD_FILE, "%s: draft_length: a count of tokens is expected",
+                         r->path);
+    a->drafts = limited ? (int)r->drafts : 0;
+    for (a->mask_id = vocab; !own && adapter_mask_is_taken(r->m, a->mask_id);) a->mask_id++;
+    if (!own) return CAIRN_OK;
+    if (!(r->mask >= vocab && r->mask <= 1e9 && floor(r->mask) >= r->mask) ||
+        adapter_mask_is_taken(r->m, (int32_t)r->mask))
+        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: mask_token_id = %.0f; an id from %d on that "
+                         "no other adapter has is expected", r->path, r->mask, (int)vocab);
+    a->mask_id = (int32_t)r->mask;
     return CAIRN_OK;
 }
 
@@ -475,6 +515,7 @@ static cairn_status adapter_take(adapter_reader *r) {
     for (int i = 0; i < places && !status; i++)
         if (r->found[i].a) status = adapter_fill(r, i, &used);
     if (!status) status = adapter_fill_parts(r, &used);
+    if (!status) status = adapter_take_mask(r);
     if (!status) adapter_note_fingerprint(a);
     return status;
 }
@@ -486,7 +527,7 @@ static cairn_status adapter_read(cairn_model *m, const char *path, cairn_adapter
     cairn_status status;
     memset(&r, 0, sizeof r);
     *out = NULL;
-    r.b = b, r.m = m, r.path = path;
+    r.b = b, r.m = m, r.path = path, r.drafts = r.mask = -1;
     r.out = (cairn_adapter *)base_new(b, 1, sizeof *r.out);
     r.found = (adapter_found *)base_new(b, places, sizeof *r.found);
     if (!r.out || !r.found) status = base_no_memory(b, path, sizeof *r.out);

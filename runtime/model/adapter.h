@@ -6,7 +6,11 @@
  * not trusted: a name, shape or rank that is not the model's is refused by name.
  * Calls base, os, cache (digests), numbers, shards, gguf, jdoc. */
 
-/* A gated adapter drafts: it adds to rows of mask tokens alone, whose embedding it has, and its sampler
+/* A gated adapter may say up to how many tokens it drafts (draft_length) and its mask's id
+ * (mask_token_id), in adapter_config.json, or by the GGUF keys adapter.draft_length and
+ * adapter.mask_token_id: an id behind the vocabulary, no other adapter's of the model. Without it the
+ * mask has the lowest such id.
+ * It drafts: it adds to rows of mask tokens alone, whose embedding it has, and its sampler
  * head makes tokens of their hidden rows: y = norm0(silu(W0 [embedding of the token before, hidden])),
  * y + norm1(silu(W1 y)), then the model's head. Tensors: mask_embedding [hidden], and together
  * sampler.0.weight [hidden, 2 hidden], sampler.0.norm, sampler.1.weight [hidden, hidden],
@@ -33,6 +37,8 @@ struct cairn_adapter {
     cairn_adapter *next;    /* of model->adapters */
     int slot;               /* below ADAPTER_MOST, no other's of the model */
     int rank;               /* the largest */
+    int drafts;             /* at most, of a gated one; 0: as many as are wanted */
+    int32_t mask_id;        /* of a gated one; -1: an adapter without */
     const float *parts[ADAPTER_PARTS]; /* of a gated one, or the landmark; else NULL */
     adapter_pair *pairs;    /* [layers, PLAN_ROLES] */
     float *values;          /* [count] all that they point to */

@@ -66,6 +66,8 @@ static const spec_choice spec_blocks[] = {
 static const spec_choice spec_sources[] = {
     {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN},
     {"landmark", CAIRN_SOURCE_LANDMARK}, {NULL, 0}};
+static const spec_choice spec_bounds_sources[] = {
+    {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN}, {NULL, 0}};
 static const spec_choice spec_strategies[] = {
     {"group", CAIRN_STRATEGY_GROUP}, {"head", CAIRN_STRATEGY_HEAD},
     {"softmax_head", CAIRN_STRATEGY_SOFTMAX_HEAD}, {NULL, 0}};
@@ -357,7 +359,7 @@ static const spec_arg spec_page_bounds_args[] = {
             SPEC_HEAD_DIM),
     READ(ids, SPEC_I32, SPEC_N),
     WRITE(bounds, SPEC_F16, SPEC_PAGES, SPEC_KV_HEADS, SPEC_NUMBER(2), SPEC_HEAD_DIM),
-    CHOOSE("source", source, spec_sources),
+    CHOOSE("source", source, spec_bounds_sources),
     ARGS_END};
 #undef ARGS
 

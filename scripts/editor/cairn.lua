@@ -168,6 +168,7 @@ function cairn.ops() end
 ---@field chat fun(self, messages: cairn.Message[], options?: { answer?: boolean }): cairn.Session
 ---@field reset fun(self): cairn.Session
 ---@field rewind fun(self, count: integer): cairn.Session
+---@field selection fun(self, layer: integer, kv_head: integer): integer[]?
 ---@field adapt fun(self, adapter?: cairn.Adapter): cairn.Session
 ---@field fork fun(self): cairn.Session
 ---@field save fun(self, path: string): cairn.Session

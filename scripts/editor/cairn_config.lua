@@ -72,6 +72,7 @@ error "annotations for the editor, not a module"
 ---@field page_size? 16|32|64|128|256 tokens per KV page, landmark slot included; 16, 32, 64, 128, 256; default 64
 ---@field topk? integer pages kept per KV head, besides sinks, window and the unfinished page; 1 to 4096; default 32
 ---@field draft_length? integer tokens drafted per step; 0 to 16; default 4
+---@field draft_adaptive? boolean as many as pay; else all; true, false; default true
 ---@field drafter? "ngram"|"mtp"|"model"|"none" what drafts the tokens that a step verifies; ngram, mtp, model, none; default "ngram"
 ---@field adapter? string a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; "": none; up to 511 bytes; default ""
 ---@field selection? cairn.selection which pages a query attends
@@ -92,7 +93,7 @@ error "annotations for the editor, not a module"
 ---@field threads? integer CPU threads; 0: one per core; 0 to 1024; default 0
 ---@field activations? "f32"|"q8" of a model on the CPU; see scripts/bench/RESULTS.md; f32, q8; default "f32"
 ---@field graphs? boolean run a decode step as one CUDA graph; true, false; default true
----@field deterministic? boolean results do not depend on the batch, on drafts riding along, nor on the run; true, false; default true
+---@field deterministic? boolean results do not depend on batch, drafts and run; false: drafts from masks are drawn, too; true, false; default true
 ---@field log? "off"|"error"|"warn"|"info"|"debug" what reaches the log callback; off, error, warn, info, debug; default "info"
 ---@field worker? cairn.worker a thread of the runtime that works on what is submitted
 ---@field budget? cairn.budget tokens that are replaced when they are drawn, so that thinking goes on

@@ -14,43 +14,14 @@
 #define ZOO_TYPES BLOCK_F16
 #include "family_zoo.h"
 #include "low.h"
+#include "gated.h"
 
-enum { GIVEN = 17, SAID = 60, ROOM = 128 };
-
-static uint64_t state;
-static char model_path[] = "/tmp/cairn_mtp_XXXXXX", path[80];
-
-static void save_low(const low *l) {
-    gguf_build file = gguf_low(l, "llama", false);
-    FILE *out = fopen(path, "wb");
-    if (out) fwrite(file.data, 1, file.size, out), fclose(out);
-    free(file.data);
-}
-
-/* A gated adapter with random values. */
-static low make_gated(const family *f) {
-    low l = make_low(f, 4, 4, true, &state);
-    l.hidden = f->hidden;
-    for (int i = 0; i < 5; i++)
-        l.parts[i] = low_values((i == 1 ? 2 : 1) * f->hidden * (i % 2 ? f->hidden : 1), &state);
-    for (int i = 0; i < f->hidden; i++) l.parts[2][i] += 1, l.parts[4][i] += 1;
-    return l;
-}
+enum { GIVEN = 17, SAID = 60 };
 
 static cairn_runtime *open_model(const char *adapter, int drafts, int chunk, cairn_model **m) {
-    cairn_config c;
-    cairn_config_default(&c);
-    c.backend = CAIRN_BACKEND_CPU, c.log = CAIRN_LOG_OFF, c.threads = 2, c.page_size = 16;
-    c.max_batch = 4, c.max_seq_len = ROOM, c.prefill_chunk = chunk;
-    c.drafter = drafts ? CAIRN_DRAFTER_MTP : CAIRN_DRAFTER_NONE, c.draft_length = drafts;
-    snprintf(c.adapter, sizeof c.adapter, "%s", adapter);
-    cairn_runtime *rt = open_runtime_on(&c, "mtp");
-    if (rt && cairn_load_model(rt, model_path, m)) {
-        tap_ok(false, "load: %s", cairn_last_error(rt));
-        cairn_close(rt);
-        return NULL;
-    }
-    return rt;
+    cairn_config c = gated_config(adapter, drafts);
+    c.prefill_chunk = chunk;
+    return open_gated(&c, m);
 }
 
 /* A session's ids after `given` of ids and `count` more by temperature; how many to *held. */
@@ -181,7 +152,7 @@ static void test_text(const int32_t *ids) {
         const float temperature = i % 2 ? 0.9f : 0.0f;
         cairn_model *m = NULL;
         cairn_stats stats = {.struct_size = sizeof stats};
-        int held = 0, more = 0, count = i == 7 ? ROOM : SAID;
+        int held = 0, more = 0, count = i == 7 ? (int)ROOM : (int)SAID;
         cairn_runtime *rt = open_model("", 0, chunk, &m);
         if (!rt) return;
         say(m, ids + i, GIVEN, count, temperature, want, &held);
@@ -238,26 +209,6 @@ static void test_beside(const family *f, const int32_t *ids) {
 }
 
 /* ---- perfect drafts -------------------------------------------------------------------------- */
-
-static void set_values(family *f, const char *name, double (*value)(const family *f, int row, int column)) {
-    for (int i = 0; i < f->count; i++) {
-        family_tensor *t = &f->tensors[i];
-        if (!strstr(t->name, name)) continue;
-        for (int n = 0; n < (t->rows ? t->rows : 1) * t->columns; n++) {
-            const float v = (float)value(f, n / t->columns, n % t->columns);
-            t->values[n] = (double)v;
-            memcpy(t->data + 4 * (size_t)n, &v, 4);
-        }
-    }
-}
-
-static int follower(const family *f, int token) { return token % (f->vocab - 1) + 1; }
-static double zero(const family *f, int row, int column) { return (void)f, (void)row, (void)column, 0; }
-static double one(const family *f, int row, int column) { return (void)f, (void)row, (void)column, 1; }
-static double same(const family *f, int row, int column) { return (void)f, row == column; }
-static double after(const family *f, int row, int column) {
-    return column < f->vocab && row == follower(f, column);
-}
 
 /* Its layers add nothing, and each token has one that follows, which the sampler head knows too. */
 static void test_perfect(void) {

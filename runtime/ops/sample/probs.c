@@ -88,7 +88,17 @@ static int32_t ops_probs_draw(const verify_chain_params *p, const float *target,
     return sample_argmax(target, p->vocab);
 }
 
-/* Sequence s; false: a draft, *wrong, is no id. */
+static int32_t ops_probs_guess(sample_space *x, const sample_ask *ask, const float *logits,
+                               float *out) {
+    verify_chain_params p;
+    float draw, keep;
+    memset(&p, 0, sizeof p);
+    p.vocab = x->vocab;
+    ops_probs_row(x, ask, logits, out);
+    sample_uniforms(~ask->params.seed, ask->position, &draw, &keep);
+    return ops_probs_draw(&p, out, NULL, -1, draw);
+}
+
 static bool ops_probs_chain(const verify_chain_params *p, int64_t s, int64_t *wrong) {
     const int count = p->drafts_count;
     const int32_t *drafts = p->drafts + s * count;

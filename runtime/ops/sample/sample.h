@@ -68,6 +68,14 @@ static void sample_row_host(sample_space *x, const float *logits, const sample_a
  * hold the best token of each row already. asks[i] NULL: row i is not asked for. */
 static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const float *logits,
                                       const sample_ask *const *asks, int rows, int32_t *tokens);
+/* What a row's token is drawn from, to out [vocab]: see cairn_sample_probs. */
+static void ops_probs_row(sample_space *x, const sample_ask *ask, const float *logits, float *out);
+/* The same, and a draft drawn from it: by other numbers than those of the token at its position. */
+static int32_t ops_probs_guess(sample_space *x, const sample_ask *ask, const float *logits, float *out);
+/* The lowest id of the greatest; 0 where none is above -inf. */
+static int32_t sample_argmax(const float *logits, int vocab);
+/* Verifies sequence s, see cairn_verify_chain; false: a draft, *wrong, is no id. */
+static bool ops_probs_chain(const verify_chain_params *p, int64_t s, int64_t *wrong);
 /* Ends it: out [rows] hold what the GPU drew; the rows that it left are drawn here. */
 static cairn_status sample_rows_end(cairn_runtime *rt, sample_space *x, const float *logits,
                                     const sample_ask *const *asks, int rows, int32_t *out);
