@@ -288,7 +288,7 @@ static void test_forms(cairn_backend backend) {
 
 /* Families whose layers have more: norms behind the products, biases, one tensor for q, k and v. */
 static void test_families(cairn_backend backend) {
-    const char *names[] = {"gemma3", "qwen2", "phi3"};
+    const char *names[] = {"gemma3", "qwen2", "phi3", "lfm2", "qwen3moe"};
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) {
         family f = zoo[i].make(&state);
         for (size_t n = 0; n < BASE_COUNT(names); n++) {
