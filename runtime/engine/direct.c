@@ -232,6 +232,7 @@ static cairn_status direct_fly(direct_call *c, const direct_sequence **of) {
     cairn_model *m = c->m;
     engine_scratch *x = m->scratch;
     cairn_status status;
+    int range;
     engine_take_off(m);
     x->batch.logits = c->a.logits + (size_t)c->logits * (size_t)m->shape.vocab;
     x->batch.hidden = c->a.hidden + (size_t)c->hidden * (size_t)m->shape.hidden;
@@ -243,7 +244,9 @@ static cairn_status direct_fly(direct_call *c, const direct_sequence **of) {
             direct_dress(c, of[i], &x->row[x->sequence[i].first + slot], s->cached + r);
         }
     }
+    range = engine_open_range(m);
     status = m->backend->forward(m, &m->kv, &x->batch);
+    TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
     if (!status) engine_touch_down(m);
     for (int i = 0; i < x->part_count && !status; i++) engine_take_part(&x->parts[i], 0.0);
     engine_give_up(m);

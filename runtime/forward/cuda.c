@@ -101,6 +101,8 @@ typedef struct forward_cuda_state {
     int flow_chunks; /* of a row in the flow kernel, at most; 0: there is no flow kernel */
     int stage_parts; /* runs of chunks times rows in one run of the stage kernels, at most */
     int max_rows, max_pages, page_size, table_rows;
+    int table_words; /* of a group's page table: they follow one another */
+    const kv_groups *groups;
     jit_kernel kernels[STEP_KERNELS], variants[STEP_FORMATS][STEP_KERNELS];
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */
@@ -394,6 +396,12 @@ static int cuda_window_runs(const forward_cuda_state *f, int window) {
     return (seen + f->group_rows - 1 + run - 2) / run + 1;
 }
 
+/* The group of a layer with attention, whose page table and cache are its own; 0: it keeps all pages. */
+static int cuda_group(const forward_cuda_state *f, int layer) {
+    const plan_layer *l = &f->plan->layers[layer];
+    return l->mixer == PLAN_ATTENTION ? f->groups->of[l->state] : 0;
+}
+
 /* What a layer's kernels are given of its extras. */
 static void cuda_set_extras(const forward_cuda_state *f, int layer, step_params *p) {
     const plan_layer *l = &f->plan->layers[layer];
@@ -409,6 +417,7 @@ static void cuda_set_extras(const forward_cuda_state *f, int layer, step_params 
     p->taps = vectors + f->vector_at[PLAN_CONV_TAPS];
     p->state = l->state;
     p->router = f->routers + (size_t)layer * (size_t)f->shape->experts * (size_t)f->shape->hidden;
+    p->page_table = f->table + (size_t)f->table_words * (size_t)cuda_group(f, layer);
     p->own_window = l->window;
     p->own_run = cuda_window_run(f, l->window);
     p->own_runs = cuda_window_runs(f, l->window);
@@ -546,6 +555,8 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     f->page_size = m->runtime->config.page_size;
     f->max_pages = model_pages_of(m->max_seq_len, f->page_size);
     f->table_rows = m->runtime->config.max_batch;
+    f->table_words = f->table_rows * f->max_pages;
+    f->groups = &m->groups;
     f->group_rows = cuda_shares(s) > 1 ? 1 : 16 / (s->heads / s->kv_heads);
     /* Attention of large heads needs the registers of more. */
     f->warps = f->streamed || s->head_dim > 128 ? 8 : cuda_choose_warps(s->hidden);

@@ -89,8 +89,8 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
         f->rings = (float **)device_take(a, (uint64_t)f->table_rows * sizeof(float *),
                                          "the rings' addresses");
     cuda_take_lists(f, a);
-    f->table = (int32_t *)device_take(a, (uint64_t)f->table_rows * (uint64_t)f->max_pages * 4,
-                                      "the page table");
+    f->table = (int32_t *)device_take(
+        a, (uint64_t)f->table_words * (uint64_t)(1 + f->groups->count) * 4, "the page table");
     f->fault = (int32_t *)device_take(a, cuda_result_words(f) * 4, "the sampled tokens");
     f->rules = device_take(a, STEP_STAGE_ROWS * sizeof(sample_rule), "sampling");
     f->masks = (uint32_t *)device_take(a, STEP_STAGE_ROWS * 4 * sample_mask_words(s->vocab),

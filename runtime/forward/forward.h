@@ -63,6 +63,7 @@ typedef struct forward_batch {
     const forward_row *rows;
     float *logits;    /* host [rows that want them, vocab], in their order */
     float *hidden;    /* host [rows with `hidden`, hidden], in their order */
+    os_atomic *heat;  /* NULL, or [layers, KV heads], added to by the CPU: the pages of pages_read */
     int32_t *sampled; /* host [rows with `sample`], in their order; see sample_ask.chained */
 } forward_batch;
 

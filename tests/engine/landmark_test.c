@@ -14,6 +14,7 @@
 #define ZOO_TYPES BLOCK_F16
 #include "family_zoo.h"
 #include "low.h"
+#include "toy_model.h"
 
 enum { ROOM = 256, PAGE = 16, VOCAB = 120 };
 
@@ -22,8 +23,10 @@ static char model_path[] = "/tmp/cairn_landmark_XXXXXX", path[80];
 
 static int below(int n) { return (int)(random_next(&state) % (uint64_t)n); }
 
+static const char *architecture = "llama";
+
 static void save_low(const low *l) {
-    gguf_build file = gguf_low(l, "llama", false);
+    gguf_build file = gguf_low(l, architecture, false);
     FILE *out = fopen(path, "wb");
     if (out) fwrite(file.data, 1, file.size, out), fclose(out);
     free(file.data);
@@ -520,6 +523,50 @@ static void test_refused(const family *f, const low *good, const int32_t *ids) {
     cairn_close(rt);
 }
 
+/* ---- other models, other backends ------------------------------------------------------------ */
+
+/* Layers with windows of their own, which see landmarks, beside such as select. */
+static void test_windows(void) {
+    family f = zoo_gemma3_own(&state);
+    family_write(&f, model_path);
+    architecture = "gemma3";
+    low l = make_landmark(&f);
+    save_low(&l);
+    for (int i = 0; i < 2; i++) {
+        cairn_config c = config_of(path);
+        c.selection.form = i ? CAIRN_FORM_TWO_LEVEL : CAIRN_FORM_FLAT;
+        c.selection.window = 12, c.topk = 2;
+        test_config(&f, &l, &c, 70);
+    }
+    architecture = "llama";
+    free_low(&l), family_free(&f);
+}
+
+/* A backend that heeds none of it names what it does not, at a load and at a reload. */
+static void test_without_forms(void) {
+    static const char *const names[] = {"source", "strategy", "form", "fused", "prompts"};
+    for (int i = 0; i < 5; i++) {
+        cairn_config c = config_of(""), plain = c;
+        cairn_model *m = NULL;
+        char want[32];
+        if (i == 0) c.selection.source = CAIRN_SOURCE_LANDMARK;
+        if (i == 1) c.selection.strategy = CAIRN_STRATEGY_SOFTMAX_HEAD;
+        if (i == 2) c.selection.form = CAIRN_FORM_TWO_LEVEL;
+        if (i == 3) c.selection.fused = false;
+        if (i == 4) c.selection.prompts = true;
+        snprintf(want, sizeof want, "selection.%s = ", names[i]);
+        cairn_runtime *rt = open_runtime_on(&c, "landmark");
+        if (!rt) return;
+        bool fine = refuses(toy_load(rt, model_path, &m), CAIRN_UNSUPPORTED, rt, want);
+        cairn_close(rt);
+        if (!(rt = open_runtime_on(&plain, "landmark"))) return;
+        fine = fine && !toy_load(rt, model_path, &m);
+        fine = fine && refuses(cairn_reload(rt, &c), CAIRN_UNSUPPORTED, rt, want);
+        tap_ok(fine, "a backend without forms: %s", cairn_last_error(rt));
+        cairn_close(rt);
+    }
+}
+
 int main(void) {
     static int32_t ids[ROOM];
     int file = mkstemp(model_path);
@@ -548,6 +595,8 @@ int main(void) {
     save_low(&l);
     test_walks(&f);
     free_low(&l), family_free(&f);
+    test_windows();
+    if (toy_write(model_path, NULL)) test_without_forms();
     remove(model_path), remove(path);
     return tap_done();
 }

@@ -381,7 +381,7 @@ static void test_wrong_use(cairn_runtime *rt) {
 }
 
 static void test_cancel(cairn_runtime *rt) {
-    const cairn_logit_bias no_end = {on_toy ? TOY_END : END, -INFINITY}; /* or it may end at once */
+    const cairn_logit_bias no_end = {on_toy ? (int)TOY_END : (int)END, -INFINITY}; /* or it may end at once */
     cairn_generate_options o = wishes(9, 0);
     cairn_piece piece;
     cairn_status status;

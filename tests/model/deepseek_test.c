@@ -161,8 +161,11 @@ static bool see(cairn_model *m, const int32_t *ids, int count, forward_kind kind
     memset(&sequence, 0, sizeof sequence);
     memset(&batch, 0, sizeof batch);
     sequence.table = s->row, sequence.rows = count;
-    for (int r = 0; r < count; r++)
-        rows[r] = (forward_row){ids[r], r, r, kind, true, NULL, NULL, 0, 0, NULL};
+    for (int r = 0; r < count; r++) {
+        memset(&rows[r], 0, sizeof rows[r]);
+        rows[r].token = ids[r], rows[r].position = rows[r].rope = r;
+        rows[r].kind = kind, rows[r].logits = true;
+    }
     batch.tables = &m->tables, batch.sequence_count = 1, batch.row_count = count;
     batch.sequences = &sequence, batch.rows = rows, batch.logits = x->logits;
     state_extend(&m->states, s->row, 0, count);

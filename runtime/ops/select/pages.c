@@ -183,7 +183,7 @@ static cairn_status ops_pages_score_cuda(cairn_runtime *rt, score_pages_params *
     if (status || !soft) return status;
     dims.grid[0] = (unsigned)p->at.kv_heads, dims.grid[1] = (unsigned)paged->rows, dims.grid[2] = 1;
     dims.shared_bytes = (unsigned)(8 + p->heads / p->at.kv_heads) * 4;
-    return ops_launch(rt, want.source, "score_softmax", &dims, p);
+    return ops_launch(rt, "select/heads.cu", "score_softmax", &dims, p);
 }
 
 cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args) {
@@ -301,7 +301,7 @@ static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_
     status = topk_launch(rt, &p, &shape, CAIRN_F32, "auto");
     if (status || !lists) return status;
     dims.grid[0] = (unsigned)shape.rows;
-    return ops_launch(rt, "select/select.cu", "select_listed", &dims, listed);
+    return ops_launch(rt, "select/heads.cu", "select_listed", &dims, listed);
 }
 
 cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args) {
