@@ -87,10 +87,12 @@ BASE_SMALL_END
 #include "runtime/numbers/fp8.c"
 BASE_SMALL_BEGIN
 #include "runtime/device/device.h"
+#include "runtime/device/trace.h"
 #include "runtime/device/arena.h"
 #include "runtime/device/staging.h"
 #include "runtime/device/tensor.h"
 #include "runtime/device/handles.h"
+#include "runtime/device/trace.c"
 #include "runtime/device/device.c"
 #include "runtime/device/arena.c"
 #include "runtime/device/staging.c"
@@ -168,7 +170,9 @@ BASE_SMALL_BEGIN
 #include "runtime/ops/steps/chunks.c"
 
 #include "runtime/pages/pages.h"
+#include "runtime/pages/prefix.h"
 #include "runtime/pages/snapshot.h"
+#include "runtime/pages/window.h"
 #include "runtime/pages/state.h"
 #include "runtime/pages/ring.h"
 #include "runtime/pages/pages.c"
@@ -178,6 +182,7 @@ BASE_SMALL_BEGIN
 #include "runtime/pages/snapshot.c"
 #include "runtime/pages/prefix.c"
 #include "runtime/pages/prefix_calls.c"
+#include "runtime/pages/window.c"
 #include "runtime/pages/state.c"
 #include "runtime/pages/ring.c"
 
@@ -242,6 +247,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/landmarks.c"
 #include "runtime/engine/session.c"
 #include "runtime/engine/constrain.c"
+#include "runtime/engine/profile.c"
 #include "runtime/engine/step.c"
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
@@ -252,6 +258,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/direct.c"
 #include "runtime/engine/adapters.c"
 #include "runtime/engine/model.c"
+#include "runtime/engine/profile_calls.c"
 #include "runtime/engine/estimate.c"
 #include "runtime/engine/check.c"
 

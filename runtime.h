@@ -643,8 +643,8 @@ typedef struct cairn_model_properties {
     uint64_t parameters;
     uint64_t file_bytes;
     uint64_t weights_bytes;    /* on the GPU in the kernels' form, on the CPU the file's */
-    uint64_t kv_bytes;         /* device memory of the KV cache */
-    uint64_t scratch_bytes;    /* device memory of the backend's buffers */
+    uint64_t kv_bytes, scratch_bytes; /* device memory of KV cache, and of the backend's buffers */
+    int32_t window_pages, free_window_pages; /* the same of layers that keep a window alone, or 0 */
 } cairn_model_properties;
 
 /* [owner thread] Errors: VERSION_MISMATCH. */

@@ -14,7 +14,8 @@
  *     1  Tensors, streams, events, graphs
  *     2  Pages: pools and tables of caches of your own
  *     3  Ops
- *     4  Forwards of a model with rows of your own */
+ *     4  Forwards of a model with rows of your own
+ *     5  Profiles and traces */
 #include "runtime.h" /* an implementation that it brings includes this file, so it comes first */
 #ifndef CAIRN_OPS_H
 #define CAIRN_OPS_H
@@ -1270,6 +1271,48 @@ typedef struct cairn_forward_args {
  * adapter, a mask shorter than its rows), UNSUPPORTED, CONTEXT_FULL, POOL_FULL, BUSY,
  * VERSION_MISMATCH. */
 CAIRN_API cairn_status cairn_forward(cairn_model *model, const cairn_forward_args *args);
+/* The pages that the last decode step's first row, its token before all drafts, chose with a KV head in
+ * a layer, ascending from 0: *count of them, up to `capacity` written. *count -1: it attended all, or no
+ * step ran since the session was opened, forked or loaded. [owner thread] Errors: INVALID_ARGUMENT, BUSY,
+ * UNSUPPORTED (on the GPU). */
+CAIRN_API cairn_status cairn_session_selection(cairn_session *session, int32_t layer, int32_t kv_head,
+                                               int32_t *pages, int32_t capacity, int32_t *count);
+
+/* ---- 5  Profiles and traces: nothing is done for them while they are not taken ------------------ */
+
+/* One length of a step for the lengths of its rows, a fraction left out. */
+typedef enum cairn_reduce {
+    CAIRN_REDUCE_MEAN = 0, CAIRN_REDUCE_MAX = 1, CAIRN_REDUCE_P50 = 2, CAIRN_REDUCE_P90 = 3,
+    CAIRN_REDUCE_SUM = 4
+} cairn_reduce;
+typedef enum cairn_profile_form { CAIRN_PROFILE_JSON = 0, CAIRN_PROFILE_MARKDOWN = 1 } cairn_profile_form;
+typedef struct cairn_profile_options {
+    uint32_t struct_size;
+    int32_t warmup;        /* requests that are left out, the first to say a token */
+    int32_t kv_len_reduce; /* a cairn_reduce */
+    int32_t reserved;
+} cairn_profile_options;
+/* Of the model's generations from now on, begun anew where a profile is taken: steps that decode, by
+ * seven bins of their length (tokens held before it): how many, tokens (drafts accepted, and one more a
+ * row), tokens a row, latency of the forward; requests' times to the first token (behind ids that were
+ * appended before, from there); acceptance by a draft's position; time by phase (plan, prompt, decode,
+ * mixed forwards); on the CPU pages read a step by layer and KV head. Percentiles are nearest ranks;
+ * what there is nothing of is null. options NULL: warmup 1, mean. [owner thread] Errors:
+ * INVALID_ARGUMENT, OUT_OF_MEMORY. */
+CAIRN_API cairn_status cairn_profile_start(cairn_model *model, const cairn_profile_options *options);
+/* What is known so far. Buffer as in cairn_detokenize. INVALID_ARGUMENT without a profile. */
+CAIRN_API cairn_status cairn_profile_text(cairn_model *model, cairn_profile_form form, char *text,
+                                          size_t capacity, size_t *bytes);
+CAIRN_API cairn_status cairn_profile_stop(cairn_model *model);
+
+/* Ranges of time for chrome://tracing or Perfetto: each op, and of the engine plan, draft, append and
+ * decode (forwards), verify, and wait (the host, for the device); on a GPU the device's part of ops and
+ * forwards beside them. Up to `events` (0: 65536), then they are only counted. A trace costs time: two
+ * marks in the stream for each such range. [owner thread] Errors: as cairn_profile_start's. */
+CAIRN_API cairn_status cairn_trace_start(cairn_runtime *rt, int32_t events);
+/* As JSON; waits for the device. Buffer as in cairn_detokenize. [blocks] */
+CAIRN_API cairn_status cairn_trace_text(cairn_runtime *rt, char *text, size_t capacity, size_t *bytes);
+CAIRN_API cairn_status cairn_trace_stop(cairn_runtime *rt);
 
 #ifdef __cplusplus
 }

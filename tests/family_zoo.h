@@ -186,6 +186,25 @@ static family zoo_phi3(uint64_t *state) { return zoo_phi3_of(state, false, 0); }
 static family zoo_phi3_long(uint64_t *state) { return zoo_phi3_of(state, true, 64); }
 static family zoo_phi3_short(uint64_t *state) { return zoo_phi3_of(state, true, 256); }
 
+/* As Phi 3 mini: heads of 96 values that turn whole, each with keys of its own. */
+static family zoo_phi3_mini(uint64_t *state) {
+    family f = {.architecture = "phi3", .layers = 2, .hidden = 192, .heads = 2, .kv_heads = 2,
+                .dim = 96, .ffn = 96, .vocab = 120, .context = 256, .halves = true, .fused = true,
+                .own_head = true, .window = 31};
+    zoo_turns(&f, 0, 10000);
+    zoo_fill(&f, state);
+    return f;
+}
+
+/* Heads of 48 values, of which more share a KV head than attention takes at a time, nor in equal parts. */
+static family zoo_groups(uint64_t *state) {
+    family f = {.architecture = "llama", .layers = 2, .hidden = 64, .heads = 34, .kv_heads = 2,
+                .dim = 48, .ffn = 64, .vocab = 120, .context = 256};
+    zoo_turns(&f, 0, 10000);
+    zoo_fill(&f, state);
+    return f;
+}
+
 static family zoo_smollm3(uint64_t *state) {
     family f = {.architecture = "smollm3", .layers = 5, .hidden = 96, .heads = 6, .kv_heads = 2,
                 .dim = 64, .ffn = 96, .vocab = 120, .context = 256, .still = 4};
@@ -215,16 +234,15 @@ static family zoo_lfm2(uint64_t *state) {
 static const struct zoo_animal {
     const char *name;
     family (*make)(uint64_t *state);
-    bool cuda; /* runs there too */
-    bool emulated; /* and where it is emulated: each has kernels of its own to compile */
-} zoo[] = {{"llama3", zoo_llama3, true, true}, {"linear", zoo_linear, true, true},
-           {"yarn", zoo_yarn, true, true}, {"mistral", zoo_mistral, true, false},
-           {"qwen2", zoo_qwen2, true, true}, {"qwen3", zoo_qwen3, true, false},
-           {"qwen3moe", zoo_qwen3moe, true, true}, {"gemma3", zoo_gemma3, true, false},
-           {"gemma3_own", zoo_gemma3_own, false, false}, {"phi3", zoo_phi3, true, false},
-           {"phi3_long", zoo_phi3_long, true, false},
-           {"phi3_short", zoo_phi3_short, true, false}, {"smollm3", zoo_smollm3, true, false},
-           {"lfm2", zoo_lfm2, true, true}};
+    bool emulated; /* runs where a GPU is emulated, too: each has kernels of its own to compile */
+} zoo[] = {{"llama3", zoo_llama3, true}, {"linear", zoo_linear, true}, {"yarn", zoo_yarn, true},
+           {"mistral", zoo_mistral, false}, {"qwen2", zoo_qwen2, true},
+           {"qwen3", zoo_qwen3, false}, {"qwen3moe", zoo_qwen3moe, true},
+           {"gemma3", zoo_gemma3, false}, {"gemma3_own", zoo_gemma3_own, false},
+           {"phi3", zoo_phi3, false}, {"phi3_long", zoo_phi3_long, false},
+           {"phi3_short", zoo_phi3_short, false}, {"smollm3", zoo_smollm3, false},
+           {"lfm2", zoo_lfm2, true}, {"phi3_mini", zoo_phi3_mini, false},
+           {"groups", zoo_groups, false}};
 
 /* ---- the reference --------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 -- Writes a C program that makes every call of runtime.h and runtime_ops.h with NULL for each pointer and 0 for each
 -- number, without a runtime and with one: each must give a status, none may crash.
-local fine = { cairn_sync = true, cairn_stream_set = true, cairn_stream_sync = true }
+local fine = { cairn_trace_start = true, cairn_trace_stop = true, cairn_sync = true, cairn_stream_set = true, cairn_stream_sync = true }
 
 local function argument(text, runtime)
   if runtime and text:match "^cairn_runtime %*rt$" then return "rt" end

@@ -110,7 +110,7 @@ struct token_pieces {
             const int id = of.ids[at];
             if (id >= 0 && id / size < p.at.pages)
                 held = (((int64_t)(id / size) * 2 * p.at.kv_heads + kv_head) * size + id % size) *
-                       DIM;
+                       HEAD_DIM;
             else if (id != -1)
                 report_error(p.at.error, CAIRN_FAULT_ID, block_id_z(), id);
         }
@@ -276,30 +276,34 @@ CAIRN_INLINE void fetch_bytes(const kept_cache<Source> &cache, const key_piece *
         const uint8_t *from = (const uint8_t *)cache.values + at + lane * 16;
 #pragma unroll
         for (int j = 0; j < DIM / 32; j++) {
-            const int n = lane + j * WARP, key = n / byte_store::PARTS;
-            copy_async16(shared_addr(to + place(i * 16 + key, n % byte_store::PARTS)),
-                         from + j * 512, key <= piece[i].last);
+            const int n = lane + j * WARP, key = n / byte_store::PARTS, part = n % byte_store::PARTS;
+            const bool held = DIM == HEAD_DIM || part < HEAD_DIM / 16;
+            const int skipped = DIM == HEAD_DIM || !held ? 0 : key * (DIM - HEAD_DIM);
+            copy_async16(shared_addr(to + place(i * 16 + key, part)), from + j * 512 - skipped,
+                         held && key <= piece[i].last);
         }
         if (lane < 16)
             copy_async4(shared_addr(scales + (i * 16 + lane) * 4),
-                        cache.scales + (uint64_t)at / DIM + lane, lane <= piece[i].last);
+                        cache.scales + (uint64_t)at / HEAD_DIM + lane, lane <= piece[i].last);
     }
 }
 template <class Keys>
 CAIRN_INLINE void fetch_part(const kept_cache<Keys> &cache, const key_piece &piece, int i, int slot,
                              int part, bool seen, shared_addr to) {
-    const int64_t at = TOKENS ? token_at(cache.keys, i * 16 + slot) : piece.at + slot * DIM;
+    const int64_t at = TOKENS ? token_at(cache.keys, i * 16 + slot) : piece.at + slot * HEAD_DIM;
     const int64_t from = at + cache.step;
     seen = seen && at >= 0;
     if constexpr (BYTES) {
-        copy_async16(to, (const uint8_t *)cache.values + (seen ? from + part * 16 : 0), seen);
+        const bool held = seen && (DIM == HEAD_DIM || part < HEAD_DIM / 16);
+        copy_async16(to, (const uint8_t *)cache.values + (held ? from + part * 16 : 0), held);
         if (part == 0)
-            fetch_scale(cache.scales + (seen ? from / DIM : 0), seen, i * 16 + slot, to);
+            fetch_scale(cache.scales + (seen ? from / HEAD_DIM : 0), seen, i * 16 + slot, to);
     } else if constexpr (CACHE_KIND == ATTEND_CACHE_F32) {
         u32x4 v = {};
-        if (seen) v = half_of_f32((const float *)cache.values + from + part * 8);
+        if (seen && has_piece(part)) v = half_of_f32((const float *)cache.values + from + part * 8);
         *(u32x4 *)(shared_base() + (to.at - shared_addr(shared_base()).at)) = v;
     } else {
+        seen = seen && has_piece(part);
         copy_async16(to, (const uint16_t *)cache.values + (seen ? from + part * 8 : 0), seen);
     }
 }
@@ -326,12 +330,13 @@ CAIRN_INLINE void fetch_values(const kept_cache<Keys> &cache, int value_step, co
 template <class Keys>
 CAIRN_INLINE void fetch_whole(const kept_cache<Keys> &cache, const key_piece &piece, int slot, int part,
                               bool seen, shared_addr to) {
-    const int64_t from = piece.at + slot * DIM + cache.step;
+    const int64_t from = piece.at + slot * HEAD_DIM + cache.step;
+    seen = seen && has_piece(part);
     if constexpr (CACHE_KIND == ATTEND_CACHE_F16 || CACHE_KIND == ATTEND_CACHE_BF16) {
         copy_async16(to, (const uint16_t *)cache.values + (seen ? from + part * 8 : 0), seen);
     } else {
         u32x4 v = {};
-        if (seen) v = half_of_cache(cache.values, from + part * 8, cache.scales + from / DIM);
+        if (seen) v = half_of_cache(cache.values, from + part * 8, cache.scales + from / HEAD_DIM);
         *(u32x4 *)(shared_base() + (to.at - shared_addr(shared_base()).at)) = v;
     }
 }
@@ -499,7 +504,7 @@ CAIRN_INLINE void weigh_pages(const attend_params &p, const Source &source, int 
             for (int i = 0; i < WARP_PIECES; i++) {
                 const int at = slot + i * 16, last = min_of(PAGE - 1 - LANDMARKS - at, 15);
                 seen[i] = entry.physical < 0 || at >= PAGE ? -1 : last;
-                piece[i].at = layout_slot(entry.physical, 0, kv_head, at, p.at.kv_heads, PAGE, DIM);
+                piece[i].at = layout_slot(entry.physical, 0, kv_head, at, p.at.kv_heads, PAGE, HEAD_DIM);
                 piece[i].position = 0, piece[i].last = seen[i];
             }
             const kept_cache<Source> cache = {p.at.cache, p.scales, source, 0};

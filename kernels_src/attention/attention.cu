@@ -2,7 +2,7 @@
  * attention/core.cuh for the op's tensors. What a row attends: attention/layout.h.
  *   out = sum_t e^(s_t) v_t / sum_t e^(s_t),  s_t = scale * q.k_t,  lse = ln sum_t e^(s_t)
  *
- * Constants  CAIRN_HEAD_DIM   multiple of 32 up to 256;  CAIRN_PAGE_SIZE  multiple of 16 up to 256
+ * Constants  CAIRN_HEAD_DIM   multiple of 16 up to 256;  CAIRN_PAGE_SIZE  multiple of 16 up to 256
  * Launch     grid (runs at most, kv_heads x ceil(group / 16), rows), block CORE_WARPS x 32, shared
  *            layout_attend_bytes + layout_list_bytes. The last block of a row and tile of heads to
  *            finish merges its runs, so a row's result depends on nothing but the row. With CHAINED
@@ -12,7 +12,7 @@
  * A page that the table does not hold contributes nothing and is reported. Other caches, queries and
  * rules: attention/abilities.cuh, by CAIRN_ABILITIES (0 if it is not defined).
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 | CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=16
- * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 | CAIRN_HEAD_DIM=96 CAIRN_PAGE_SIZE=32
+ * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 | CAIRN_HEAD_DIM=80 CAIRN_PAGE_SIZE=32
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=227
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=2051
  * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=16 CAIRN_ABILITIES=1027 */
@@ -114,19 +114,28 @@ struct row_pages {
     }
 };
 
-/* Queries [count, DIM] from row `head` on, as f16, into shared memory; those missing of the 16 are
+/* Where piece i of consecutive heads, PIECES each, begins among their values. */
+CAIRN_INLINE int piece_value(int i) {
+    return DIM == HEAD_DIM ? i * 8 : i / PIECES * HEAD_DIM + i % PIECES * 8;
+}
+
+/* Queries [count, HEAD_DIM] from row `head` on, as f16, into shared memory; those missing of the 16 are
  * not used. */
 CAIRN_INLINE void load_queries(const attend_params &p, int64_t head, int count,
                                unsigned char *memory) {
-    const float *from = (const float *)p.q + head * DIM;
+    const float *from = (const float *)p.q + head * HEAD_DIM;
     const bool aligned = (uint64_t)from % 16 == 0;
     for (int i = thread_id(); i < count * PIECES; i += THREADS) {
         u32x4 *to = (u32x4 *)(memory + QUERIES_AT + key_at(i / PIECES, i % PIECES));
-        if constexpr (CAIRN_ABILITIES & (ATTEND_QUERY_F16 | ATTEND_QUERY_BF16)) {
-            *to = half_of_query(p.q, head * DIM + i * 8);
+        if (!has_piece(i % PIECES)) {
+            *to = u32x4{};
             continue;
         }
-        const float *x = from + i * 8;
+        if constexpr (CAIRN_ABILITIES & (ATTEND_QUERY_F16 | ATTEND_QUERY_BF16)) {
+            *to = half_of_query(p.q, head * HEAD_DIM + piece_value(i));
+            continue;
+        }
+        const float *x = from + piece_value(i);
         f32x4 v[2];
         if (aligned) {
             v[0] = load_constant((const f32x4 *)x), v[1] = load_constant((const f32x4 *)x + 1);
@@ -145,7 +154,7 @@ CAIRN_INLINE void put_run(const attend_params &p, const tile &at, int run, const
     const int64_t first = (slot * at.runs(p) + run) * at.most;
     merge_warps(
         memory, parts, step, at.count,
-        [&](int m, int d, float v) { p.partial[(first + m) * DIM + d] = v; },
+        [&](int m, int d, float v) { p.partial[(first + m) * HEAD_DIM + d] = v; },
         [&](int m, float top, float total) {
             ((f32x2 *)p.sums)[first + m] = f32x2{top, total};
         });
@@ -166,7 +175,7 @@ CAIRN_INLINE void fold_runs(const attend_params &p, const tile &at, Cache cache,
                             int end, unsigned char *memory, Adjust adjust) {
     typedef typename store_of<Cache>::type Store;
     constexpr int STAGES = Store::STAGES, ROWS = LAYOUT_CHAIN_ROWS;
-    const int value_step = p.at.kv_heads * (TOKENS ? p.at.page_size : PAGE) * DIM;
+    const int value_step = p.at.kv_heads * (TOKENS ? p.at.page_size : PAGE) * HEAD_DIM;
     key_piece piece[STAGES * WARP_PIECES];
     const auto none = [](int, int, bool) { return false; };
     const auto last = [](const key_piece &from, int) { return from.last; };
@@ -217,7 +226,7 @@ CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs, u
     if constexpr (CHAINED) blocks = place_of(memory)->blocks, runs = place_of(memory)->runs;
     const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit, first = slot * at.runs(p) * at.most;
     if (!last_to_arrive(p.arrived + slot, blocks, (uint32_t *)(memory + TOTALS_AT))) return;
-    merge_parts(p, at, p.partial + first * DIM, (const f32x2 *)p.sums + first, runs);
+    merge_parts(p, at, p.partial + first * HEAD_DIM, (const f32x2 *)p.sums + first, runs);
 }
 
 /* Pages, by what the abilities say. */

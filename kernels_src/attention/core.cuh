@@ -11,14 +11,17 @@
  * Of a run: for every row sum of 2^(s - m) v, and (m, sum of 2^(s - m)), where s = q.k factor and m
  * is the largest s (NOTHING if there is none).
  *
- * Constants: CAIRN_HEAD_DIM a multiple of 32 up to 256, CAIRN_PAGE_SIZE a multiple of 16. */
+ * Constants: CAIRN_HEAD_DIM a multiple of 16 up to 256, CAIRN_PAGE_SIZE a multiple of 16. A head of the
+ * cache has HEAD_DIM values, one in shared memory and registers DIM, the next multiple of 32: zeros
+ * fill it up. */
 #ifndef CAIRN_ATTENTION_CORE_CUH
 #define CAIRN_ATTENTION_CORE_CUH
 
 #include "device/common.cuh"
 #include "attention/layout.h"
 
-constexpr int DIM = CAIRN_HEAD_DIM, PAGE = CAIRN_PAGE_SIZE;
+constexpr int HEAD_DIM = CAIRN_HEAD_DIM, PAGE = CAIRN_PAGE_SIZE;
+constexpr int DIM = layout_width(HEAD_DIM);
 constexpr int CORE_WARPS = layout_warps(DIM), WARP_KEYS = layout_warp_keys(DIM);
 constexpr int CHUNK = CORE_WARPS * WARP_KEYS;
 constexpr int WARP_PIECES = WARP_KEYS / 16;
@@ -31,7 +34,7 @@ constexpr int ATTEND_BYTES = WORDS_AT + 32;
 constexpr float NOTHING = -1e30f;                 /* below every score */
 /* Blocks of a multiprocessor, at least: as many as the registers allow without spilling. */
 constexpr int BLOCKS_EACH = DIM <= 64 || (DIM <= 128 && CAIRN_ARCH == 900) ? 2 : 1;
-static_assert(DIM % 32 == 0 && DIM <= 512, "attention: the size of a head");
+static_assert(HEAD_DIM % 16 == 0 && DIM <= 512, "attention: the size of a head");
 static_assert(ATTEND_BYTES == layout_attend_bytes(DIM), "attention: its shared memory");
 
 /* ---- shared memory ----
@@ -43,6 +46,9 @@ CAIRN_INLINE uint32_t key_at(int key, int piece) {
 CAIRN_INLINE uint32_t value_at(int key, int piece) {
     return (uint32_t)(key * PIECES + (piece ^ (DIM % 64 ? key >> 1 & 3 : key & 7))) * 16;
 }
+
+/* Whether a head has piece `piece` of 16 bytes of f16. */
+CAIRN_INLINE bool has_piece(int piece) { return DIM == HEAD_DIM || piece < HEAD_DIM / 8; }
 
 /* Where the partial output of a warp lies, over its own keys and values: row m, dimension d. */
 CAIRN_INLINE int part_at(int m, int d) { return m * DIM + (d ^ (m & 3) << 3); }
@@ -97,7 +103,8 @@ constexpr int FETCHES = CAIRN_ARCH >= 1000 || DIM > 64 ? 2 : 4;
  * of another kind is a struct with a function of this name beside it, and with + for values. */
 CAIRN_INLINE void fetch_part(const uint16_t *cache, const key_piece &piece, int, int slot, int part,
                              bool seen, shared_addr to) {
-    copy_async16(to, cache + (seen ? piece.at + slot * DIM + part * 8 : 0), seen);
+    if constexpr (DIM != HEAD_DIM) seen = seen && has_piece(part);
+    copy_async16(to, cache + (seen ? piece.at + slot * HEAD_DIM + part * 8 : 0), seen);
 }
 
 /* Starts the copies of this warp's keys (`to` is where piece 0 of key 0 goes; place is key_at or
@@ -174,7 +181,7 @@ template <class Source> struct listed_pieces {
             const int limit = page & SINKS_ALONE ? min_of(sinks, end) : end;
             piece[i].position = (page & ~SINKS_ALONE) * PAGE + slot;
             piece[i].last = physical < 0 ? -1 : min_of(limit - 1 - piece[i].position, 15);
-            piece[i].at = layout_slot(physical, 0, kv_head, slot, kv_heads, PAGE, DIM);
+            piece[i].at = layout_slot(physical, 0, kv_head, slot, kv_heads, PAGE, HEAD_DIM);
         }
     }
 };
@@ -425,8 +432,8 @@ template <class Value, class Sums>
 CAIRN_INLINE void merge_warps(const unsigned char *memory, const unsigned char *parts, int step,
                               int count, Value value, Sums sums) {
 #pragma unroll 1
-    for (int i = thread_id(); i < count * DIM; i += block_threads()) {
-        const int m = i / DIM, d = i % DIM;
+    for (int i = thread_id(); i < count * HEAD_DIM; i += block_threads()) {
+        const int m = i / HEAD_DIM, d = i % HEAD_DIM;
         const f32x2 *own = (const f32x2 *)(memory + TOTALS_AT) + m * CORE_WARPS;
         float top = NOTHING, total = 0.0f, v = 0.0f;
 #pragma unroll

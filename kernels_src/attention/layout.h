@@ -66,6 +66,9 @@ CAIRN_LAYOUT bool layout_draft_sees(int i, int j, int side) {
 
 /* ---- chunks and runs ---- */
 
+/* Values of a head where it is computed with: those behind its own are zeros. */
+CAIRN_LAYOUT int layout_width(int dim) { return (dim + 31) / 32 * 32; }
+
 /* A block's warps have so many keys of a chunk each. */
 CAIRN_LAYOUT int layout_warps(int dim) { return dim > 128 ? 4 : 8; }
 CAIRN_LAYOUT int layout_warp_keys(int dim) { return dim > 64 ? 16 : 32; }
@@ -106,8 +109,8 @@ CAIRN_LAYOUT int layout_context_runs(int context, int page_size, int dim, int kv
 /* Shared memory of attention/core.cuh: keys and values of each warp, 16 queries, the warps' (m, l) of
  * these, and a few words. */
 CAIRN_LAYOUT int layout_attend_bytes(int dim) {
-    return layout_warps(dim) * 2 * layout_warp_keys(dim) * dim * 2 + 16 * dim * 2 +
-           16 * layout_warps(dim) * 8 + 32;
+    return layout_warps(dim) * 2 * layout_warp_keys(dim) * layout_width(dim) * 2 +
+           16 * layout_width(dim) * 2 + 16 * layout_warps(dim) * 8 + 32;
 }
 
 /* Besides: the scales of two chunks of bytes; the sums of the warps, where a block takes several runs
@@ -115,7 +118,7 @@ CAIRN_LAYOUT int layout_attend_bytes(int dim) {
 enum { LAYOUT_CHAIN_ROWS = 4 };
 CAIRN_LAYOUT int layout_scale_bytes(int dim) { return layout_chunk(dim) * 16; }
 CAIRN_LAYOUT int layout_chain_bytes(int dim) {
-    return layout_warps(dim) * LAYOUT_CHAIN_ROWS * dim * 4;
+    return layout_warps(dim) * LAYOUT_CHAIN_ROWS * layout_width(dim) * 4;
 }
 
 /* Runs of so many chunks that one block takes. */
@@ -125,12 +128,12 @@ CAIRN_LAYOUT int layout_chained(int chain, int run) { return chain > run ? chain
 CAIRN_LAYOUT int layout_packed_rows(int dim) { return dim > 128 ? 64 : 128; }
 CAIRN_LAYOUT int layout_packed_keys(int dim) { return dim > 128 ? 16 : 32; }
 CAIRN_LAYOUT int layout_packed_bytes(int dim) {
-    return (4 * layout_packed_keys(dim) + layout_packed_rows(dim)) * dim * 2 +
+    return (4 * layout_packed_keys(dim) + layout_packed_rows(dim)) * layout_width(dim) * 2 +
            layout_packed_rows(dim) * 12 + 32;
 }
 
 /* Of step/prompt_attend.cu: two tiles of keys and values, of large heads 64 queries too. */
-CAIRN_LAYOUT int layout_prompt_bytes(int dim) { return (dim > 128 ? 384 : 512) * dim; }
+CAIRN_LAYOUT int layout_prompt_bytes(int dim) { return (dim > 128 ? 384 : 512) * layout_width(dim); }
 
 /* Besides, of attention/attention.cu, for the pages of a table and of one run. */
 CAIRN_LAYOUT int layout_list_bytes(int max_pages, int run_pages) {

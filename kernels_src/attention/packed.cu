@@ -94,7 +94,7 @@ CAIRN_INLINE packed_part find_part(const attend_params &p, int from, int tokens)
  * physical page of keys 16i... */
 CAIRN_INLINE void fetch_tile(const attend_params &p, const packed_part &part, int tile, int held,
                              unsigned char *memory) {
-    const int value_step = p.at.kv_heads * PAGE * DIM;
+    const int value_step = p.at.kv_heads * PAGE * HEAD_DIM;
     const kept_cache<int> keys = {p.at.cache, p.scales, held, 0}, values = keys + value_step;
     shared_addr to(memory);
 #pragma unroll
@@ -102,7 +102,7 @@ CAIRN_INLINE void fetch_tile(const attend_params &p, const packed_part &part, in
         const int physical = shuffle(held, i), slot = (tile * TILE_KEYS + i * 16) % PAGE;
         const int last = part.row.position - tile * TILE_KEYS - i * 16;
         const key_piece piece = {layout_slot(max_of(physical, 0), 0, block_id_y(), slot, p.at.kv_heads,
-                                             PAGE, DIM), 0, physical < 0 ? -1 : last};
+                                             PAGE, HEAD_DIM), 0, physical < 0 ? -1 : last};
 #pragma unroll 2
         for (int n = thread_id(); n < 16 * PIECES; n += PACKED_THREADS) {
             const int key = n / PIECES, at = n % PIECES;
@@ -290,9 +290,9 @@ CAIRN_INLINE void packed_put(const packed_out &to, const running *r, bool whole,
             if (m >= to.tokens * to.group) continue;
             const float total = r[i].total[half], share = total > 0.0f ? 1.0f / total : 0.0f;
             const int64_t row = to.row(m);
-            float *at = whole ? to.p.out + row * DIM : parts + (int64_t)m * DIM;
+            float *at = whole ? to.p.out + row * HEAD_DIM : parts + (int64_t)m * HEAD_DIM;
 #pragma unroll
-            for (int n = 0; n < DIM / 8; n++) {
+            for (int n = 0; n < HEAD_DIM / 8; n++) {
                 const float x = r[i].o[n][2 * half], y = r[i].o[n][2 * half + 1];
                 at[n * 8 + 2 * t] = whole ? x * share : x;
                 at[n * 8 + 2 * t + 1] = whole ? y * share : y;
@@ -311,10 +311,10 @@ CAIRN_INLINE void packed_merge(const packed_out &to, const float *parts, const f
             count,
             [&](int from, run_part &part) {
                 const int64_t row = (int64_t)from * ROWS + m;
-                part.load(parts + row * DIM + d + t * 8, sums + row);
+                if (has_piece(d / 8 + t)) part.load(parts + row * HEAD_DIM + d + t * 8, sums + row);
             },
             [](const run_part *, int) { return false; });
-        to.p.out[to.row(m) * DIM + d + number] = out.value;
+        if (has_piece(d / 8 + t)) to.p.out[to.row(m) * HEAD_DIM + d + number] = out.value;
         if (d == 0 && lane_id() == 0) to.finish(to.row(m), out.top, out.total);
     }
 }
@@ -330,7 +330,8 @@ CAIRN_INLINE void packed_start(const attend_params &p, const packed_out &to, uns
     for (int i = t; i < ROWS * PIECES; i += PACKED_THREADS) {
         const int m = i / PIECES;
         u32x4 v = {};
-        if (m < to.tokens * to.group) v = half_of_query(p.q, to.row(m) * DIM + i % PIECES * 8);
+        if (m < to.tokens * to.group && has_piece(i % PIECES))
+            v = half_of_query(p.q, to.row(m) * HEAD_DIM + i % PIECES * 8);
         *(u32x4 *)(memory + PACKED_QUERIES + key_at(m, i % PIECES)) = v;
     }
     block_sync();
@@ -359,9 +360,9 @@ CAIRN_KERNEL(attend_packed, PACKED_THREADS, 1, attend_params) {
     const int64_t slot = (int64_t)unit * grid_blocks_y() + block_id_y();
     const int64_t at = (slot * grid_blocks() + block_id()) * ROWS;
     if (block_id() >= parts) return;
-    packed_put(to, r, parts == 1, p.partial + at * DIM, (f32x2 *)p.sums + at);
+    packed_put(to, r, parts == 1, p.partial + at * HEAD_DIM, (f32x2 *)p.sums + at);
     if (parts == 1) return;
     if (!last_to_arrive(p.arrived + slot, parts, &packed_rows().flag)) return;
     const int64_t base = slot * grid_blocks() * ROWS;
-    packed_merge(to, p.partial + base * DIM, (const f32x2 *)p.sums + base, parts);
+    packed_merge(to, p.partial + base * HEAD_DIM, (const f32x2 *)p.sums + base, parts);
 }

@@ -6,8 +6,8 @@ constexpr int THREADS = CORE_WARPS * WARP;
 
 CAIRN_INLINE void write_nothing(const attend_params &p, int64_t head, int count,
                                 int threads = THREADS) {
-    for (int i = thread_id(); i < count * DIM; i += threads) {
-        p.out[head * DIM + i] = 0.0f;
+    for (int i = thread_id(); i < count * HEAD_DIM; i += threads) {
+        p.out[head * HEAD_DIM + i] = 0.0f;
         if (p.lse && i < count) p.lse[head + i] = as_f32(0xff800000u);
     }
 }
@@ -29,7 +29,7 @@ struct tile {
     CAIRN_MEMBER int runs(const attend_params &p) const { return CHAINED ? p.runs : grid_blocks(); }
 };
 
-/* By the last block: the row from its runs' values [runs, most, DIM] and (m, l) [runs, most]. */
+/* By the last block: the row from its runs' values [runs, most, HEAD_DIM] and (m, l) [runs, most]. */
 template <int WARPS = CORE_WARPS>
 CAIRN_INLINE void merge_parts(const attend_params &p, const tile &at, const float *parts,
                               const f32x2 *sums, int runs) {
@@ -40,10 +40,10 @@ CAIRN_INLINE void merge_parts(const attend_params &p, const tile &at, const floa
             runs,
             [&](int from, run_part &part) {
                 const int64_t row = (int64_t)from * at.most + m;
-                part.load(parts + row * DIM + d + t * 8, sums + row);
+                if (has_piece(d / 8 + t)) part.load(parts + row * HEAD_DIM + d + t * 8, sums + row);
             },
             [](const run_part *, int) { return false; });
-        p.out[(at.head + m) * DIM + d + number] = out.value;
+        if (has_piece(d / 8 + t)) p.out[(at.head + m) * HEAD_DIM + d + number] = out.value;
         if (p.lse && d == 0 && lane_id() == 0)
             p.lse[at.head + m] = out.total > 0.0f
                                      ? (out.top + log2_fast(out.total)) * 0.6931471805599453f

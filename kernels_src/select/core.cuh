@@ -4,27 +4,23 @@
  * the best of them; the topk highest are kept, the lowest page among equals, NaN last: exact for any
  * scores, the same on every run. Blocks of at least eight warps.
  *
- * Constants: CAIRN_HEAD_DIM, a multiple of 64; CAIRN_PAGE_SIZE; the including file's GROUP, the
+ * Constants: CAIRN_HEAD_DIM, a multiple of 16; CAIRN_PAGE_SIZE; the including file's GROUP, the
  * query heads of a KV head. */
 #ifndef CAIRN_SELECT_CORE_CUH
 #define CAIRN_SELECT_CORE_CUH
 
 #include "attention/core.cuh"
 
-constexpr int LANE_DIMS = DIM / WARP, LANE_WORDS = LANE_DIMS / 2;
+/* Dimensions of a lane, pairs of them; where these are more than a head has, the last lanes have none. */
+constexpr int LANE_WORDS = HEAD_DIM <= 64 ? 1 : HEAD_DIM <= 128 ? 2 : 4, LANE_DIMS = 2 * LANE_WORDS;
+CAIRN_INLINE bool lane_has_words() {
+    return HEAD_DIM == LANE_DIMS * WARP || lane_id() < HEAD_DIM / LANE_DIMS;
+}
 
 /* ---- bounds: of dimensions lane LANE_DIMS.. of a page ---- */
 
 struct page_bounds {
     uint32_t lo[LANE_WORDS], hi[LANE_WORDS]; /* pairs of f16 */
-
-    CAIRN_MEMBER void load(const uint16_t *from) { /* [lo or hi, DIM] */
-#pragma unroll
-        for (int i = 0; i < LANE_WORDS; i++) {
-            lo[i] = load_early((const uint32_t *)from + lane_id() * LANE_WORDS + i);
-            hi[i] = load_early((const uint32_t *)(from + DIM) + lane_id() * LANE_WORDS + i);
-        }
-    }
 };
 
 /* Words of the mean, from sums over a page, and of what f16 left of it. */
@@ -45,7 +41,7 @@ template <class Word> CAIRN_INLINE page_bounds bounds_of(bool mean, Word word) {
     for (int slot = 0; slot < PAGE; slot++)
 #pragma unroll
         for (int i = 0; i < LANE_DIMS; i++) {
-            f32x2 two = unpack_f16x2(word(slot, i / 2));
+            f32x2 two = unpack_f16x2(lane_has_words() ? word(slot, i / 2) : 0u);
             float k = i % 2 ? two.y : two.x;
             lo[i] = slot ? min_of(lo[i], k) : k;
             hi[i] = slot ? max_of(hi[i], k) : k;
@@ -67,16 +63,16 @@ template <class Word> CAIRN_INLINE page_bounds bounds_of(bool mean, Word word) {
  * these parts; of a mean, whose bounds are its two halves, both parts are q. A vector of parts is
  * two columns of an mma: f16, and what f16 left. Sixteen pages at a time for a warp. */
 constexpr int SCORED = 16;
-constexpr int BOUND_PIECES = DIM / 16; /* of 16 bytes, of a page's bounds that a lane holds */
-constexpr int PART_WORDS = DIM;        /* of a column */
+constexpr int BOUND_PIECES = HEAD_DIM / 16; /* of 16 bytes, of a page's bounds that a lane holds */
+constexpr int PART_WORDS = HEAD_DIM;   /* of a column */
 
 /* parts [vectors, 2, PART_WORDS]: the sums over all heads, or with by_head a vector for each.
  * query(head, i): a head's dimensions 2i, 2i + 1. All threads; then a block_sync. */
 template <class Query>
 CAIRN_INLINE void split_queries(uint32_t *parts, bool mean, bool by_head, Query query) {
 #pragma unroll 1
-    for (int i = thread_id(); i < (by_head ? GROUP : 1) * (DIM / 2); i += block_threads()) {
-        const int vector = i / (DIM / 2), word = i % (DIM / 2);
+    for (int i = thread_id(); i < (by_head ? GROUP : 1) * (HEAD_DIM / 2); i += block_threads()) {
+        const int vector = i / (HEAD_DIM / 2), word = i % (HEAD_DIM / 2);
         float part[2][2] = {}; /* below and above zero */
         auto add = [&](uint32_t pair) {
             const f32x2 two = unpack_f16x2(pair);
@@ -98,7 +94,7 @@ CAIRN_INLINE void split_queries(uint32_t *parts, bool mean, bool by_head, Query 
         }
 #pragma unroll
         for (int k = 0; k < 2; k++) {
-            uint32_t *to = parts + vector * 2 * PART_WORDS + k * (DIM / 2) + word;
+            uint32_t *to = parts + vector * 2 * PART_WORDS + k * (HEAD_DIM / 2) + word;
             const uint32_t rounded = pack_f16x2(part[k][0], part[k][1]);
             const f32x2 two = unpack_f16x2(rounded);
             to[0] = rounded;
@@ -132,9 +128,16 @@ struct page_tile {
             uint32_t v[4];
 #pragma unroll
             for (int k = 0; k < 4; k++) {
-                const int word = (u % (BOUND_PIECES / 2) * 4 + lane_id() % 4) * 4 + k;
-                v[k] = shuffle(u < BOUND_PIECES / 2 ? b.lo[k % LANE_WORDS] : b.hi[k % LANE_WORDS],
-                               word / LANE_WORDS);
+                const uint32_t low = b.lo[k % LANE_WORDS], high = b.hi[k % LANE_WORDS];
+                if constexpr (BOUND_PIECES % 2 == 0) {
+                    const int word = (u % (BOUND_PIECES / 2) * 4 + lane_id() % 4) * 4 + k;
+                    v[k] = shuffle(u < BOUND_PIECES / 2 ? low : high, word / LANE_WORDS);
+                } else { /* a piece may be of both */
+                    const int word = (u * 4 + lane_id() % 4) * 4 + k, from = word % (HEAD_DIM / 2);
+                    const uint32_t of_low = shuffle(low, from / LANE_WORDS);
+                    const uint32_t of_high = shuffle(high, from / LANE_WORDS);
+                    v[k] = word < HEAD_DIM / 2 ? of_low : of_high;
+                }
             }
 #pragma unroll
             for (int half = 0; half < 2; half++)

@@ -6,11 +6,7 @@
  *               CAIRN_LANDMARKS: scale * q . key of the page's last slot
  *               grid (ceil(max_pages / 32), kv_heads, rows), block 256, shared memory 8 bytes a
  *               dimension, up to a multiple of 32
- * score_softmax scores from the heads' own: the best of s_g - ln(e^lse_g + sum e^s_g)
- *               grid (kv_heads, rows), block 256, shared memory 4 bytes for 8 and a head of the group
- * The pages are then chosen by topk with finite_only.
- * select_listed what was chosen from, and the heads' own scores of the chosen pages
- *               grid units, block 256, shared memory 32 bytes
+ * softmax_head goes on in heads.cu. The pages are then chosen by topk with finite_only.
  * matrix: CAIRN_EACH_HEAD=0 | CAIRN_EACH_HEAD=1 CAIRN_LANDMARKS=1
  *
  * max(q lo, q hi) is max(q, 0) hi + min(q, 0) lo, so that a sum over heads is one product of a
@@ -154,79 +150,5 @@ CAIRN_KERNEL(score_pages, 256, 1, score_pages_params) {
         pages.score(parts, best);
         write_scores(pages, best, p.scale, first, at.max_pages,
                      p.head_scores + ((int64_t)r * p.heads + head * group + g) * at.max_pages);
-    }
-}
-
-/* The sum or the maximum over the block; every thread gets it. scratch [8]. */
-CAIRN_INLINE float meet(float mine, bool sum, float *scratch) {
-    mine = sum ? warp_sum(mine) : warp_max(mine);
-    block_sync();
-    if (lane_id() == 0) scratch[warp_id()] = mine;
-    block_sync();
-    float all = scratch[0];
-#pragma unroll
-    for (int w = 1; w < 8; w++) all = sum ? all + scratch[w] : fmaxf(all, scratch[w]);
-    return all;
-}
-
-CAIRN_KERNEL(score_softmax, 256, 1, score_pages_params) {
-    const float nothing = as_f32(0xff800000u);
-    const int pages = p.at.max_pages, group = p.heads / p.at.kv_heads;
-    const int64_t unit = (int64_t)block_id_y() * p.at.kv_heads + block_id();
-    const float *own = p.head_scores + unit * group * pages;
-    float *scratch = (float *)shared_base(), *whole = scratch + 8;
-    for (int g = 0; g < group; g++) {
-        const float besides = p.lse && p.lse[unit * group + g] > nothing ? p.lse[unit * group + g]
-                                                                         : nothing;
-        float top = besides, sum = 0.0f;
-        for (int c = thread_id(); c < pages; c += 256) top = fmaxf(top, own[g * (int64_t)pages + c]);
-        top = meet(top, false, scratch);
-        for (int c = thread_id(); c < pages; c += 256) {
-            const float s = own[g * (int64_t)pages + c];
-            if (s > nothing) sum += exp_f32(s - top);
-        }
-        sum = meet(sum, true, scratch);
-        if (besides > nothing) sum += exp_f32(besides - top);
-        if (thread_id() == 0) whole[g] = sum > 0.0f ? top + log_f32(sum) : 0.0f;
-    }
-    block_sync();
-    for (int c = thread_id(); c < pages; c += 256) {
-        float best = nothing;
-        for (int g = 0; g < group; g++) {
-            const float s = own[g * (int64_t)pages + c];
-            if (s > nothing) best = fmaxf(best, s - whole[g]);
-        }
-        p.scores[unit * pages + c] = best;
-    }
-}
-
-CAIRN_KERNEL(select_listed, 256, 1, select_listed_params) {
-    const float nothing = as_f32(0xff800000u);
-    const int64_t unit = block_id();
-    const float *scores = p.scores + unit * p.pages;
-    int *totals = (int *)shared_base(), found = 0;
-    for (int first = 0; first < p.pages; first += 256) {
-        const int c = first + thread_id();
-        const bool is = c < p.pages && scores[c] > nothing;
-        const uint32_t votes = warp_ballot(is);
-        if (lane_id() == 0) totals[warp_id()] = popcount(votes);
-        block_sync();
-        int at = found + popcount(votes & ((1u << lane_id()) - 1));
-#pragma unroll
-        for (int w = 0; w < 8; w++) {
-            if (w < warp_id()) at += totals[w];
-            found += totals[w];
-        }
-        if (is && p.candidates) p.candidates[unit * p.pages + at] = c;
-        block_sync();
-    }
-    for (int c = found + thread_id(); p.candidates && c < p.pages; c += 256)
-        p.candidates[unit * p.pages + c] = -1;
-    if (p.counts && thread_id() == 0) p.counts[unit] = found;
-    for (int i = thread_id(); p.head_chosen && i < p.group * p.topk; i += 256) {
-        const int64_t head = unit * p.group + i / p.topk;
-        const int page = p.selected[unit * p.topk + i % p.topk];
-        p.head_chosen[head * p.topk + i % p.topk] =
-            page >= 0 ? p.head_scores[head * p.pages + page] : nothing;
     }
 }

@@ -36,17 +36,17 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     attend_item item;
     uint8_t *layer = region(p, 0, 0);
     const int items = p.input[STEP_GROUPS] *
-                      (has_window(p) ? p.own_runs : p.input[STEP_CHUNKS]) * KV_HEADS;
+                      (has_window(p) ? p.own_runs : p.input[STEP_CHUNKS]) * ALL_SHARES;
     const bool live = block_id() < items && find_item(p, block_id(), item);
     const uint16_t *cache = p.kv[p.layer];
     if (live) fetch_first(p, item, cache, shared_base(), false);
     start_input();
     if (!live) return;
     const attend_place at = attend_item_run(p, item, cache, layer, shared_base());
-    if (last_to_arrive(p.arrived + at.first * KV_HEADS + at.kv_head, at.runs(p),
+    if (last_to_arrive(p.arrived + at.first * ALL_SHARES + at.share, at.runs(p),
                        (uint32_t *)(shared_base() + TOTALS_AT)))
         merge_group(
-            p, layer, at.first, at.rows, at.kv_head,
+            p, layer, at.first, at.rows, at.share,
             [&](int row) { return runs_of(p, input_array(p, STEP_POSITION)[row]); },
             [&](int row) {
                 if (!WINDOWS) return 0;

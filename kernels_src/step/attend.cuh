@@ -1,6 +1,6 @@
 /* Attention of a decoder step: the core of attention/core.cuh with rows, pages and hand-overs of the
- * step. A block takes a group of rows (tokens of one sequence x the query heads of one KV head) and
- * one run of chunks, and asks for keys long before the queries come.
+ * step. A block takes a group of rows (tokens of one sequence x the query heads of one KV head, or of
+ * one token 16 of these at most, a share) and one run of chunks, and asks for keys long before the queries come.
  *
  * Keys of this forward's own tokens: the flow kernel takes them from the exchange, where every list
  * is so short that a run is one chunk; the stage kernels from the cache, once the kernel before has
@@ -16,10 +16,12 @@
 
 #include "step/step.cuh"
 
+/* By Newton's steps from `near`. */
+CAIRN_INLINE constexpr double square_root(double x, double near, int steps) {
+    return steps ? square_root(x, (near + x / near) / 2, steps - 1) : near;
+}
 constexpr float SCORE_SCALE =
-    1.4426950408889634f *
-    (HEAD_DIM == 64 ? 0.125f : HEAD_DIM == 128 ? 0.08838834764831845f : 0.0625f);
-static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "step: the size of a head");
+    1.4426950408889634f * (float)(1.0 / square_root(HEAD_DIM, HEAD_DIM, 16));
 CAIRN_INLINE float score_scale(const step_params &p) {
     return OWN_SCALE ? p.score_scale : SCORE_SCALE;
 }
@@ -65,10 +67,10 @@ CAIRN_INLINE void hide_scores(float (*s)[4], First first, Position position) {
             if (position(n) + 2 * t + c % 2 < first(g + c / 2 * 8)) s[n][c] = as_f32(0xff800000u);
 }
 
-/* Which rows, KV head and run a block works on. */
+/* Which rows, heads and run a block works on. */
 struct attend_place {
     int first, rows; /* rows of the group */
-    int kv_head, run;
+    int share, run;
     int position;    /* of the first row */
 
     CAIRN_MEMBER int runs(const step_params &p) const {
@@ -92,17 +94,17 @@ struct attend_item : attend_place {
     }
     CAIRN_MEMBER listed_pieces<table_pages> keys(const step_params &p) const {
         const int last = position + rows;
-        return {{table, last}, KV_HEADS, kv_head, last, 0, end(p), held};
+        return {{table, last}, KV_HEADS, share / SHARES, last, 0, end(p), held};
     }
 };
 
-/* Item `index` of groups x runs x KV heads, the KV heads next to each other. */
+/* Item `index` of groups x runs x shares, the shares next to each other. */
 CAIRN_INLINE bool find_item(const step_params &p, int index, attend_item &item) {
     const int32_t *array = p.input + STEP_HEAD;
     int groups = p.input[STEP_GROUPS];
-    item.kv_head = index % KV_HEADS;
-    int group = index / KV_HEADS % groups;
-    item.run = index / KV_HEADS / groups;
+    item.share = index % ALL_SHARES;
+    int group = index / ALL_SHARES % groups;
+    item.run = index / ALL_SHARES / groups;
     item.first = array[STEP_GROUP_FIRST * p.capacity + group];
     item.rows = array[STEP_GROUP_ROWS * p.capacity + group];
     item.position = array[STEP_POSITION * p.capacity + item.first];
@@ -136,15 +138,15 @@ CAIRN_INLINE void fetch_first(const step_params &p, const attend_item &item, con
     copy_async_commit();
 }
 
-/* Waits for the queries of rows [first, first + rows) and puts them into shared memory: row m at
- * key_at(m, ...). */
-CAIRN_INLINE void gather_queries(const step_params &p, int first, int rows, int kv_head,
+/* Waits for the queries of rows [first, first + rows), of several only where there is one share, and
+ * puts them into shared memory: row m at key_at(m, ...). */
+CAIRN_INLINE void gather_queries(const step_params &p, int first, int rows, int share,
                                  const uint8_t *layer, unsigned char *memory) {
 #pragma unroll 1
-    for (int i = thread_id(); i < rows * GROUP * PIECES; i += THREADS) {
-        const int m = i / PIECES, row = first + m / GROUP, head = kv_head * GROUP + m % GROUP;
-        u32x4 v;
-        receive<1>(p, &v, layer + QKV_AT + ((int64_t)row * QKV + head * HEAD_DIM) * 2 +
+    for (int i = thread_id(); i < rows * share_heads(share) * PIECES; i += THREADS) {
+        const int m = i / PIECES, row = first + m / SHARE, head = first_head(share) + m % SHARE;
+        u32x4 v = {};
+        if (has_piece(i % PIECES)) receive<1>(p, &v, layer + QKV_AT + ((int64_t)row * QKV + head * HEAD_DIM) * 2 +
                               i % PIECES * 16);
         *(u32x4 *)(memory + QUERIES_AT + key_at(m, i % PIECES)) = v;
     }
@@ -163,12 +165,12 @@ CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, co
         if (i < queries) {
             int m = i / PIECES;
             row = item.first + m / GROUP;
-            head = item.kv_head * GROUP + m % GROUP;
+            head = item.share * GROUP + m % GROUP;
             to = QUERIES_AT + key_at(m, piece);
         } else {
             int j = (i - queries) / PIECES, key = from + j / 2 - start, at = key % WARP_KEYS;
             row = item.fresh_row + from + j / 2 - item.fresh;
-            head = HEADS + j % 2 * KV_HEADS + item.kv_head;
+            head = HEADS + j % 2 * KV_HEADS + item.share;
             to = key / WARP_KEYS * 2 * KEYS_BYTES +
                  (j % 2 ? KEYS_BYTES + value_at(at, piece) : key_at(at, piece));
         }
@@ -180,10 +182,10 @@ CAIRN_INLINE void gather_fresh(const step_params &p, const attend_item &item, co
 }
 
 /* Merges what the warps left, and hands it on. */
-CAIRN_INLINE void send_parts(const step_params &p, int first, int kv_head, int run, uint8_t *layer,
+CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run, uint8_t *layer,
                              const unsigned char *memory, int count) {
     auto at = [&](int m) {
-        const int row = first + m / GROUP, head = kv_head * GROUP + m % GROUP;
+        const int row = first + m / SHARE, head = first_head(share) + m % SHARE;
         return part_of(p, run, row) * HEADS + head;
     };
     merge_warps(
@@ -206,7 +208,7 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
         gather_fresh(p, item, layer, memory);
     } else {
         fetch_first(p, item, cache, memory, true);
-        gather_queries(p, item.first, item.rows, item.kv_head, layer, memory);
+        gather_queries(p, item.first, item.rows, item.share, layer, memory);
     }
     if (thread_id() == 0) *(attend_place *)(memory + WORDS_AT) = item;
     copy_async_wait<0>();
@@ -216,21 +218,22 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
         listed_pieces<table_pages> keys = item.keys(p);
         keys.find(item.begin(p), piece);
         const auto last = [&](const key_piece &at, int m) {
-            return min_of(at.last, item.position + m / GROUP - at.position);
+            return min_of(at.last, item.position + m / SHARE - at.position);
         };
         const auto hide = [&](int, const key_piece *at, float (*s)[4]) {
             if (has_window(p))
                 hide_scores<WARP_KEYS>(
-                    s, [&](int m) { return item.position + m / GROUP - p.own_window + 1; },
+                    s, [&](int m) { return item.position + m / SHARE - p.own_window + 1; },
                     [&](int n) { return at[n / 2].position + n % 2 * 8; });
         };
         attend_run(cache, VALUE_STEP, memory, item.begin(p),
-                   FLOW ? item.begin(p) + 1 : item.end(p), item.rows * GROUP, score_scale(p), piece,
-                   keys, last, hide);
+                   FLOW ? item.begin(p) + 1 : item.end(p), item.rows * share_heads(item.share),
+                   score_scale(p), piece, keys, last, hide);
     }
     block_sync();
     const attend_place place = *(const attend_place *)(memory + WORDS_AT);
-    send_parts(p, place.first, place.kv_head, place.run, layer, memory, place.rows * GROUP);
+    send_parts(p, place.first, place.share, place.run, layer, memory,
+               place.rows * share_heads(place.share));
     return place;
 }
 

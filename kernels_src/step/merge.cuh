@@ -1,21 +1,30 @@
-/* The merge of attention's runs in a step: as f16, a unit of 32 values of one row for a warp. */
+/* The merge of attention's runs in a step: as f16, a unit of 32 values of one head of a row for a warp;
+ * the last of a head may be half a one. */
 #ifndef CAIRN_STEP_MERGE_CUH
 #define CAIRN_STEP_MERGE_CUH
 
 #include "step/attend.cuh"
 
+constexpr int HEAD_UNITS = DIM / 32;
+/* Where a unit begins among the values of all heads. */
+CAIRN_INLINE int unit_value(int unit) {
+    return DIM == HEAD_DIM ? unit * 32 : unit / HEAD_UNITS * HEAD_DIM + unit % HEAD_UNITS * 32;
+}
+
 /* Unit `unit` of one row with `runs` runs, which begin with the group's run `from`: values 8t.. as
  * four words in the lanes of g = 0. */
 CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row, int from, int runs,
                              int unit, uint32_t *b) {
-    const int head = unit * 32 / HEAD_DIM, dim = unit * 32 % HEAD_DIM + lane_id() % 4 * 8;
+    const int head = unit_value(unit) / HEAD_DIM;
+    const int dim = unit_value(unit) % HEAD_DIM + lane_id() % 4 * 8;
     patience wait(p);
     const merged out = merge_runs(
         runs,
         [&](int run, run_part &part) {
             const int64_t at = part_of(p, from + run, row) * HEADS + head;
-            part.load((const float *)(layer + PARTS_AT) + at * HEAD_DIM + dim,
-                      (const f32x2 *)(layer + SUMS_AT) + at);
+            if (has_piece(dim / 8))
+                part.load((const float *)(layer + PARTS_AT) + at * HEAD_DIM + dim,
+                          (const f32x2 *)(layer + SUMS_AT) + at);
         },
         [&](const run_part *part, int count) {
             bool complete = true;
@@ -30,19 +39,19 @@ CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row
     for (int i = 0; i < 4; i++) b[i] = shuffle(pair, scattered(2 * i) * 4 + lane_id() % 4);
 }
 
-/* In the stage kernels, by the block that comes last of a group's: the heads of one KV head of the
+/* In the stage kernels, by the block that comes last of a group's: the heads of one share of the
  * rows [first, first + rows). runs(row) runs, from the group's run from(row) on. All threads. */
 template <class Runs, class From>
-CAIRN_INLINE void merge_group(const step_params &p, uint8_t *layer, int first, int rows, int kv_head,
+CAIRN_INLINE void merge_group(const step_params &p, uint8_t *layer, int first, int rows, int share,
                               Runs runs, From from) {
-    constexpr int UNITS = GROUP * HEAD_DIM / 32;
+    const int units = share_heads(share) * HEAD_UNITS;
 #pragma unroll 1
-    for (int i = warp_id(); i < rows * UNITS; i += WARPS) {
-        const int row = first + i / UNITS, unit = kv_head * UNITS + i % UNITS;
+    for (int i = warp_id(); i < rows * units; i += WARPS) {
+        const int row = first + i / units, unit = first_head(share) * HEAD_UNITS + i % units;
         uint32_t b[4];
         merge_unit(p, layer, row, from(row), runs(row), unit, b);
-        const int64_t to = (int64_t)row * ATTENDED + unit * 32 + lane_id() % 4 * 8;
-        if (lane_id() < 4)
+        const int64_t to = (int64_t)row * ATTENDED + unit_value(unit) + lane_id() % 4 * 8;
+        if (lane_id() < 4 && has_piece(unit % HEAD_UNITS * 4 + lane_id() % 4))
             send(layer + ATTENDED_AT + to * 2, u32x4{b[0], b[1], b[2], b[3]});
     }
 }

@@ -46,9 +46,9 @@ CAIRN_KERNEL(prompt_head, THREADS, STAGE_BLOCKS, step_params) {
 /* Of large heads fewer keys at a time, and the queries wait in shared memory: registers are scarce. */
 constexpr bool WIDE = HEAD_DIM > 128;
 constexpr int TILE_KEYS = WIDE ? 32 : 64;
-constexpr int TILE_BYTES = TILE_KEYS * HEAD_DIM * 2;          /* of keys; as many of values */
+constexpr int TILE_BYTES = TILE_KEYS * DIM * 2;               /* of keys; as many of values */
 constexpr int WAITING_AT = 4 * TILE_BYTES;                    /* 64 queries at key_at */
-static_assert(layout_prompt_bytes(HEAD_DIM) == WAITING_AT + (WIDE ? 128 * HEAD_DIM : 0),
+static_assert(layout_prompt_bytes(HEAD_DIM) == WAITING_AT + (WIDE ? 128 * DIM : 0),
               "prompt_attend: its shared memory");
 
 /* Starts the copy of keys and values [tile TILE_KEYS, ...) before `end`; zeros from there on. */
@@ -58,7 +58,7 @@ CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_
     const uint16_t *cache = p.kv[p.layer];
     for (int i = thread_id(); i < TILE_KEYS * PIECES; i += 128) {
         int key = i / PIECES, piece = i % PIECES, position = tile * TILE_KEYS + key;
-        bool valid = position < end;
+        bool valid = position < end && has_piece(piece);
         const uint16_t *from = cache;
         if (valid)
             from += layout_slot(table[position / PAGE], 0, kv_head, position % PAGE, KV_HEADS, PAGE,
@@ -113,19 +113,23 @@ CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
     const int end = start + min_of(first + TILE_ROWS, rows);
     const int row = first + warp_id() * 16 + g;
     start_input();
-    uint32_t query[WIDE ? 1 : HEAD_DIM / 4];
+    uint32_t query[WIDE ? 1 : DIM / 4];
     for (int i = thread_id(); WIDE && i < TILE_ROWS * PIECES; i += 128) {
         const int m = i / PIECES, at = min_of(first + m, rows - 1);
-        *(u32x4 *)(shared_base() + WAITING_AT + key_at(m, i % PIECES)) = *(const u32x4 *)(
-            buffer(p, QKV_AT) + ((int64_t)at * QKV + head * HEAD_DIM) * 2 + i % PIECES * 16);
+        u32x4 v = {};
+        if (has_piece(i % PIECES))
+            v = *(const u32x4 *)(buffer(p, QKV_AT) +
+                                 ((int64_t)at * QKV + head * HEAD_DIM) * 2 + i % PIECES * 16);
+        *(u32x4 *)(shared_base() + WAITING_AT + key_at(m, i % PIECES)) = v;
     }
 #pragma unroll
     for (int half = 0; half < 2 && !WIDE; half++) {
         int at = min_of(row + half * 8, rows - 1);
         const uint8_t *q = buffer(p, QKV_AT) + ((int64_t)at * QKV + head * HEAD_DIM) * 2 + t * 16;
 #pragma unroll
-        for (int u = 0; u < HEAD_DIM / 32; u++) {
-            u32x4 v = *(const u32x4 *)(q + u * 64);
+        for (int u = 0; u < DIM / 32; u++) {
+            u32x4 v = {};
+            if (has_piece(u * 4 + t)) v = *(const u32x4 *)(q + u * 64);
             query[u * 8 + half] = v.x, query[u * 8 + 2 + half] = v.y;
             query[u * 8 + 4 + half] = v.z, query[u * 8 + 6 + half] = v.w;
         }
@@ -145,11 +149,13 @@ CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
     for (int half = 0; half < 2; half++) {
         if (row + half * 8 >= rows) continue;
         float factor = 1.0f / r.total[half];
+        /* Operands are spread within 32 values: a head may begin amid them. */
+        const int before = DIM == HEAD_DIM ? 0 : head * HEAD_DIM;
         uint8_t *to = buffer(p, ATTENDED_AT) +
-                      ((int64_t)(row + half * 8) * ATTENDED + head * HEAD_DIM) * 2;
+                      ((int64_t)(row + half * 8) * ATTENDED + head * HEAD_DIM - before) * 2;
 #pragma unroll
         for (int n = 0; n < HEAD_DIM / 8; n++)
-            *(uint32_t *)(to + operand_at(n * 8 + 2 * t) * 2) =
+            *(uint32_t *)(to + operand_at(before + n * 8 + 2 * t) * 2) =
                 pack_f16x2(r.o[n][2 * half] * factor, r.o[n][2 * half + 1] * factor);
     }
 }

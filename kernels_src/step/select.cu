@@ -37,7 +37,7 @@ CAIRN_KERNEL(step_bounds, 128, 1, step_params) {
     uint16_t *to = p.bounds[layer] + layout_bounds(page, head, KV_HEADS, HEAD_DIM);
     page_bounds b = cached_bounds(keys, p.mean != 0);
 #pragma unroll
-    for (int i = 0; i < LANE_WORDS; i++) {
+    for (int i = 0; i < LANE_WORDS && lane_has_words(); i++) {
         ((uint32_t *)to)[lane_id() * LANE_WORDS + i] = b.lo[i];
         ((uint32_t *)(to + HEAD_DIM))[lane_id() * LANE_WORDS + i] = b.hi[i];
     }
@@ -123,8 +123,8 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     uint8_t *layer = region(p, 0, 0);
     const uint16_t *cache = p.kv[p.layer];
     page_row r;
-    r.find(p, block_id_y(), block_id_z(), true);
-    const int at = r.row * KV_HEADS + r.kv_head;
+    r.find(p, block_id_y(), block_id_z() / SHARES, true);
+    const int at = r.row * KV_HEADS + r.kv_head, share = SHARES == 1 ? r.kv_head : (int)block_id_z();
     const int run = layout_run(layout_chunks(r.most_listed(p), PAGE, HEAD_DIM), KV_HEADS);
     start_input();
     /* With the count, and so that the look-up finds them near: the entries of the run's begin. */
@@ -148,15 +148,16 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
         fetch_values(cache, VALUE_STEP, piece, mine, none);
         copy_async_commit();
     }
-    gather_queries(p, r.row, 1, r.kv_head, layer, memory);
+    gather_queries(p, r.row, 1, share, layer, memory);
     copy_async_wait<0>();
     block_sync();
     if (warp_id() < CORE_WARPS)
-        attend_run(cache, VALUE_STEP, memory, begin, end, GROUP, score_scale(p), piece,
+        attend_run(cache, VALUE_STEP, memory, begin, end, share_heads(share), score_scale(p), piece,
                    pieces, [](const key_piece &from, int) { return from.last; });
     block_sync();
-    send_parts(p, r.row, r.kv_head, block_id(), layer, memory, GROUP);
-    if (last_to_arrive(p.arrived + at, runs, (uint32_t *)(memory + TOTALS_AT)))
-        merge_group(p, layer, r.row, 1, r.kv_head, [&](int) { return runs; },
+    send_parts(p, r.row, share, block_id(), layer, memory, share_heads(share));
+    const int counter = SHARES == 1 ? at : r.row * ALL_SHARES + share;
+    if (last_to_arrive(p.arrived + counter, runs, (uint32_t *)(memory + TOTALS_AT)))
+        merge_group(p, layer, r.row, 1, share, [&](int) { return runs; },
                     [](int) { return 0; });
 }

@@ -2,7 +2,7 @@
  * weights as mma operands, and the product of 16 output rows with up to eight tokens.
  *
  * Constants (the JIT's): CAIRN_LAYERS, CAIRN_HIDDEN, CAIRN_HEADS, CAIRN_KV_HEADS, CAIRN_HEAD_DIM
- * (64, 128 or 256), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE,
+ * (a multiple of 16 up to 256), CAIRN_FFN, CAIRN_VOCAB, CAIRN_CONTEXT, CAIRN_PAGE_SIZE,
  * CAIRN_PACK_{QKV,O,GATE_UP,DOWN, HEAD,EMBED} (a PACK_ each), CAIRN_ROWS and CAIRN_PARTS
  * (capacity of the exchange: rows, and parts of attention, a row's run each), CAIRN_WARPS (8 to
  * 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS
@@ -12,7 +12,7 @@
  * others (bit 4), in and out of a convolution, up and down of experts; the last four have packs
  * CAIRN_PACK_{CONV_IN,CONV_OUT,EXPERT_UP,EXPERT_DOWN}, CAIRN_TAPS and CAIRN_RING (inputs that a
  * sequence keeps), CAIRN_EXPERTS and CAIRN_USED (of a row). hidden and ffn
- * are multiples of 32, heads / kv_heads is at most 16. */
+ * are multiples of 32, so is heads * head_dim. */
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
 
@@ -25,7 +25,7 @@
 #endif
 
 constexpr int LAYERS = CAIRN_LAYERS, HIDDEN = CAIRN_HIDDEN, HEADS = CAIRN_HEADS;
-constexpr int KV_HEADS = CAIRN_KV_HEADS, HEAD_DIM = CAIRN_HEAD_DIM, FFN = CAIRN_FFN;
+constexpr int KV_HEADS = CAIRN_KV_HEADS, FFN = CAIRN_FFN;
 constexpr int VOCAB = CAIRN_VOCAB, ROWS = CAIRN_ROWS;
 constexpr int WARPS = CAIRN_WARPS, THREADS = WARPS * WARP;
 constexpr bool FLOW = CAIRN_BLOCKS > 0;
@@ -45,6 +45,15 @@ constexpr bool CHOOSES = (CAIRN_EXTRAS & STEP_EXTRA_EXPERTS) != 0;
 static_assert(!FLOW || CAIRN_EXTRAS == 0, "step: the flow kernel is plain");
 
 constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV head */
+/* Shares of a group that attention takes at a time, of up to SHARE heads: share s of KV head k is
+ * number k SHARES + s. */
+constexpr int SHARES = (GROUP + 15) / 16, SHARE = (GROUP + SHARES - 1) / SHARES;
+constexpr int ALL_SHARES = KV_HEADS * SHARES;
+static_assert(!FLOW || (SHARES == 1 && HEAD_DIM % 64 == 0), "step: the flow kernel's heads");
+CAIRN_INLINE int first_head(int share) { return share / SHARES * GROUP + share % SHARES * SHARE; }
+CAIRN_INLINE int share_heads(int share) {
+    return GROUP % SHARES ? min_of(SHARE, GROUP - share % SHARES * SHARE) : SHARE;
+}
 constexpr int ATTENDED = HEADS * HEAD_DIM;            /* values that attention hands on */
 constexpr int QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 

@@ -155,11 +155,19 @@ static cairn_status device_upload(device *dev, void *to, const void *host, size_
     return CAIRN_OK;
 }
 
+/* For all of the current stream. */
+static cairn_status device_wait_stream(device *dev) {
+    const int range = TRACE_OPEN(dev, "wait", false);
+    const CUresult result = dev->drv->cuStreamSynchronize(dev->stream);
+    TRACE_SHUT(dev, range, 0);
+    return result ? driver_fail(dev->base, dev->drv, result, "cuStreamSynchronize") : CAIRN_OK;
+}
+
 static cairn_status device_download(device *dev, void *host, const void *from, size_t bytes) {
     if (!bytes) return CAIRN_OK;
     if (dev->cuda) {
         DEV_TRY(dev, cuMemcpyDtoHAsync(host, device_address(from), bytes, dev->stream));
-        DEV_TRY(dev, cuStreamSynchronize(dev->stream));
+        return device_wait_stream(dev);
     } else {
         memcpy(host, from, bytes);
     }
@@ -269,7 +277,8 @@ static bool device_wait(device *dev) {
 }
 
 static cairn_status device_sync(device *dev) {
-    if (dev->cuda) DEV_TRY(dev, cuStreamSynchronize(dev->stream));
+    cairn_status status = dev->cuda ? device_wait_stream(dev) : CAIRN_OK;
+    if (status) return status;
     dev->synced = dev->submitted;
     dev->synced_stream = dev->stream;
     return device_check_errors(dev);

@@ -41,6 +41,7 @@ typedef struct device {
     const char *error_ops[DEV_ERROR_OPS];  /* whose each is; the last may be of several */
     int error_op_count;
     int faults_held; /* above 0: faults wait for a later synchronisation */
+    struct trace *trace; /* that is taken, or NULL; trace.h */
 } device;
 
 /* Must match cairn_error_word of kernels_src/abi.h. */

@@ -164,6 +164,36 @@ cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_
     return cairn_generate_with(session, prompt, &options, piece, user);
 }
 
+/* ---- what was selected ----------------------------------------------------------------------- */
+
+static cairn_status engine_selection(const cairn_session *s, int layer, int head, int32_t *pages,
+                                     int32_t capacity, int32_t *count) {
+    const model_shape *shape = &s->model->shape;
+    const int32_t *from;
+    if (!s->model->backend->forms)
+        return base_fail(engine_base(s), CAIRN_UNSUPPORTED, "session_selection: backend = \"cpu\" tells "
+                         "what it selects");
+    if (!count || layer < 0 || layer >= shape->layers || head < 0 || head >= shape->kv_heads ||
+        capacity < 0 || (capacity && !pages))
+        return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT, "session_selection: layer = %d, kv_head "
+                         "= %d, capacity = %d; 0 to %d and 0 to %d, a count, and pages for a capacity "
+                         "are expected", layer, head, (int)capacity, shape->layers - 1,
+                         shape->kv_heads - 1);
+    *count = -1;
+    if (!s->chosen_step) return CAIRN_OK;
+    from = s->chosen + ((size_t)layer * (size_t)shape->kv_heads + (size_t)head) * (size_t)s->chosen_step;
+    *count = *from;
+    for (int i = 0; i < *from && i < capacity; i++) pages[i] = from[1 + i];
+    return CAIRN_OK;
+}
+
+cairn_status cairn_session_selection(cairn_session *session, int32_t layer, int32_t kv_head,
+                                     int32_t *pages, int32_t capacity, int32_t *count) {
+    cairn_status status = engine_enter(session, "session_selection");
+    if (status) return status;
+    return engine_leave(session, engine_selection(session, layer, kv_head, pages, capacity, count));
+}
+
 /* ---- submit and poll ------------------------------------------------------------------------- */
 
 static cairn_status engine_submit(cairn_session *session, const char *prompt, size_t bytes,

@@ -91,11 +91,14 @@ static cairn_status direct_check_sequence(direct_call *c, int i, int first) {
     if (q->rows < 1 || q->rows > c->a.row_count - first)
         return direct_refuse(c, "sequence", i, "its rows are not those of `ids`");
     d->first = first, d->end = q->position + q->rows;
-    if (q->rows > c->m->max_seq_len - q->position)
+    if (q->rows > engine_context(s) - q->position)
         return base_fail(&c->m->runtime->base, CAIRN_CONTEXT_FULL, "forward: sequence %d: %d rows from "
                          "%d on, the context is %d", i, (int)q->rows, (int)q->position,
-                         c->m->max_seq_len);
-    if ((status = direct_check_mask(c, d, i))) return status;
+                         engine_context(s));
+    if (landmarks_with(s->adapter) && (q->mask || c->a.rope || c->a.gate))
+        return base_fail(&c->m->runtime->base, CAIRN_UNSUPPORTED, "forward: sequence %d: its adapter has "
+                         "landmarks: neither masks nor rope positions nor gates", i);
+    if ((status = engine_check_selection(s)) || (status = direct_check_mask(c, d, i))) return status;
     for (int r = 0; r < q->rows && !status; r++) status = direct_check_row(c, d, r);
     return status;
 }
@@ -161,7 +164,7 @@ static cairn_status direct_take(direct_call *c, direct_sequence *d) {
 static void direct_leave(cairn_session *s, int count) {
     s->count = count;
     engine_go_back(s, count);
-    state_cut(&s->model->states, s->row, s->cached);
+    state_cut(&s->model->states, s->row, engine_slots(s, s->cached));
 }
 
 /* ---- forwards -------------------------------------------------------------------------------- */
@@ -171,10 +174,16 @@ static engine_part direct_plan(const direct_sequence *d, int most) {
     cairn_session *s = d->given->session;
     const int position = d->given->position;
     engine_part part = {s, FORWARD_STEP, d->end - s->cached, 0, 0, 0, false, NULL, NULL, NULL, NULL, 0};
-    if (!d->given->mask || s->cached < position)
+    if (most < 1) part.rows = 0;
+    else if (!d->given->mask || s->cached < position)
         return engine_plan_chunk(s, d->given->mask ? position : d->end, most);
     if (part.rows > most) part.rows = 0;
     return part;
+}
+
+/* Tokens that so many rows have room for, with their landmarks. */
+static int direct_tokens_within(const cairn_session *s, int rows) {
+    return engine_tokens_in(s, engine_slots(s, s->cached) + rows) - s->cached;
 }
 
 /* The next rows in their order, which outputs follow: of a sequence whose rows are not all in this
@@ -186,11 +195,11 @@ static bool direct_plan_parts(direct_call *c, const direct_sequence **of) {
         const direct_sequence *d = &c->sequences[i];
         engine_part part;
         if (d->given->session->cached >= d->end) continue;
-        part = direct_plan(d, left);
-        if (!part.rows) break;
+        part = direct_plan(d, direct_tokens_within(d->given->session, left));
+        if (part.rows < 1) break;
         of[x->part_count] = d;
         x->parts[x->part_count++] = part;
-        left -= part.rows;
+        left -= engine_part_rows(&part);
         if (d->given->session->cached + part.rows < d->end) break;
     }
     return x->part_count > 0;
@@ -201,11 +210,11 @@ static bool direct_wants(const int32_t *rows, int count, int *done, int row) {
     return ++*done, true;
 }
 
-/* What the caller says of a row, and wants of it. */
-static void direct_dress(direct_call *c, const direct_sequence *d, forward_row *row) {
+/* What the caller says of the row of token `token`, and wants of it. */
+static void direct_dress(direct_call *c, const direct_sequence *d, forward_row *row, int token) {
     const cairn_forward_sequence *q = d->given;
     const cairn_adapter *adapter = q->session->adapter;
-    const int r = row->position - q->position, at = d->first + r;
+    const int r = token - q->position, at = d->first + r;
     if (r < 0) return;
     if (direct_lead(q, r) <= r) {
         row->seen = q->position, row->own = r + 1;
@@ -223,14 +232,21 @@ static cairn_status direct_fly(direct_call *c, const direct_sequence **of) {
     cairn_model *m = c->m;
     engine_scratch *x = m->scratch;
     cairn_status status;
+    int range;
     engine_take_off(m);
     x->batch.logits = c->a.logits + (size_t)c->logits * (size_t)m->shape.vocab;
     x->batch.hidden = c->a.hidden + (size_t)c->hidden * (size_t)m->shape.hidden;
     if (!c->a.hidden_count) x->batch.hidden = NULL;
-    for (int i = 0; i < x->part_count; i++)
-        for (int r = 0; r < x->sequence[i].rows; r++)
-            direct_dress(c, of[i], &x->row[x->sequence[i].first + r]);
+    for (int i = 0; i < x->part_count; i++) {
+        const cairn_session *s = x->parts[i].s;
+        for (int r = 0; r < x->parts[i].rows; r++) {
+            const int slot = engine_slots(s, s->cached + r) - engine_slots(s, s->cached);
+            direct_dress(c, of[i], &x->row[x->sequence[i].first + slot], s->cached + r);
+        }
+    }
+    range = engine_open_range(m);
     status = m->backend->forward(m, &m->kv, &x->batch);
+    TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
     if (!status) engine_touch_down(m);
     for (int i = 0; i < x->part_count && !status; i++) engine_take_part(&x->parts[i], 0.0);
     engine_give_up(m);

@@ -26,7 +26,7 @@
 
 enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
-    ENGINE_EVAL_ROWS = 64,
+    ENGINE_EVAL_ROWS = MODEL_EVAL_ROWS,
     ENGINE_FIRST_ROWS = 4,          /* of the page tables, before sessions ask for more */
     ENGINE_LOGPROBS = 32, /* of the best tokens, at most */
     ENGINE_STOPS = 16,
@@ -73,6 +73,8 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int32_t *tokens;     /* [max_seq_len] */
     uint8_t *given;      /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
     forward_rule rule;   /* of the step in progress, from the config */
+    int32_t *chosen;     /* [layers, KV heads, chosen_step] of the last step, see forward_sequence */
+    int chosen_step;     /* 0: there is none */
     struct drafter drafter; /* opened on first use */
     int32_t ahead[DRAFTER_MOST]; /* drafted from masks: what may follow `ahead_at` tokens, */
     int ahead_count, ahead_at;
@@ -96,6 +98,8 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int held_before, cached_before; /* the sequence before the request */
     int32_t last_id;     /* taken since the last poll, or -1 */
     int64_t ticket;      /* of its request: requests in their order */
+    int64_t asked_us;    /* when it came, while its first token is to be measured; else 0 */
+    bool measured;       /* the profile counts its steps */
     int64_t turn;        /* of the model's loop that last looked at it */
     int64_t served;      /* and that last let it make a token */
     engine_tally *tally; /* or NULL */

@@ -33,7 +33,7 @@ static void engine_fill_estimate(const cairn_model *m, cairn_memory_map map, int
     out->pages = pages;
     out->backend = (int32_t)m->runtime->config.backend;
     out->weights_bytes = engine_weights_bytes(m);
-    out->kv_bytes = engine_kv_bytes(&m->shape, m->runtime->config.page_size, pages);
+    out->kv_bytes = model_cache_bytes(m, pages);
     out->scratch_bytes = own->scratch;
     out->total_bytes = out->weights_bytes + out->kv_bytes + out->scratch_bytes;
     out->live_bytes = own->weights + out->kv_bytes + own->scratch;
@@ -46,17 +46,17 @@ static void engine_fill_estimate(const cairn_model *m, cairn_memory_map map, int
 /* The host's side of a loaded model without its device: opened, counted, closed. */
 static cairn_status engine_count_host(cairn_model *m, const engine_counter *counter, int rows,
                                       int pages, uint64_t *host) {
+    const kv_groups groups = model_groups(m, pages);
     base *b = &m->runtime->base;
     cairn_status status = engine_open_states(m);
     if (!status) status = engine_scratch_new(b, m, rows);
     if (engine_backend(m->runtime)->copies) model_drop_file(m);
-    if (!status) status = pages_open(b, pages, &m->kv.pool);
-    if (!status && m->runtime->config.memory.prefix_cache)
-        status = prefix_open(b, &m->kv.pool, m->runtime->config.page_size, &m->prefixes);
+    if (!status) status = pages_pools_open(b, pages, &groups, &m->kv);
+    if (!status) status = engine_open_prefixes(m);
     *host = counter->live - gguf_copied(&m->file) +
             (uint64_t)m->shape.kv_layers * 2 * sizeof(void *);
     prefix_close(&m->prefixes);
-    pages_close(b, &m->kv.pool);
+    pages_pools_close(b, &m->kv);
     engine_scratch_free(b, m);
     engine_close_states(m);
     return status;
@@ -65,7 +65,7 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
 static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter *counter,
                                         const char *path, cairn_memory_map map,
                                         cairn_memory_estimate *out) {
-    int rows = engine_most_rows(&rt->config), pages;
+    int rows = model_most_rows(&rt->config), pages;
     uint64_t host;
     cairn_model *m;
     model_place place = {path, HF_SCAN, NULL};

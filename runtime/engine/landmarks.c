@@ -58,7 +58,7 @@ static void engine_put_landmark(const cairn_session *s, const forward_row *befor
     *row = *before;
     row->position++;
     row->rope += config->landmark_position == CAIRN_LANDMARK_NEXT;
-    row->logits = false;
+    row->logits = row->hidden = false;
     row->sample = NULL;
     row->embedding = s->adapter->parts[ADAPTER_LANDMARK];
 }

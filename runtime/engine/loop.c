@@ -46,15 +46,17 @@ static int loop_others(const cairn_session *s) {
  * in while others run does not take what they are about to need. */
 static bool loop_fits(cairn_session *s, int tokens) {
     cairn_model *m = s->model;
-    int others = loop_others(s);
-    int need = others + engine_need(s, tokens);
-    if (!others) return true;
-    state_kv_make_room(&m->kv_of_rows, need);
-    if (need <= m->kv.pool.free_count) return true;
-    engine_note_error(s, base_fail(engine_base(s), CAIRN_POOL_FULL,
-                                   "%d pages are needed, %d of %d are free", need,
-                                   m->kv.pool.free_count, m->kv.pool.pages));
-    return false;
+    const int others = loop_others(s);
+    for (int g = 0; g <= m->groups.count && others; g++) {
+        const int need = others + engine_need_pages(s, tokens, g);
+        engine_make_room(m, need, g);
+        if (need <= engine_free_pages(m, g)) continue;
+        engine_note_error(s, base_fail(engine_base(s), CAIRN_POOL_FULL,
+                                       "%d pages are needed, %d of %d are free", need,
+                                       engine_free_pages(m, g), engine_pool_pages(m, g)));
+        return false;
+    }
+    return true;
 }
 
 /* ---- phases of a request --------------------------------------------------------------------- */
@@ -193,19 +195,23 @@ static bool loop_outranks(const cairn_session *s, const cairn_session *other) {
  * the last of these gives its own back: one a turn. */
 static void loop_make_way(cairn_model *m) {
     cairn_session *first = NULL, *last = NULL;
-    int pages = m->kv.pool.free_count;
+    int pages[1 + KV_WINDOWS];
+    for (int g = 0; g <= m->groups.count; g++) pages[g] = engine_free_pages(m, g);
     for (cairn_session *s = m->sessions; s; s = s->next)
         if (loop_has_work(s) && s->starved &&
             (!first || s->options.priority > first->options.priority))
             first = s;
     for (cairn_session *s = m->sessions; s && first; s = s->next) {
         if (!loop_outranks(first, s)) continue;
-        pages += engine_own_pages(s);
+        for (int g = 0; g <= m->groups.count; g++) pages[g] += engine_own_pages(s, g);
         if (!last || loop_is_before(last, s)) last = s;
     }
     if (!last) return;
-    pages -= loop_others(first) + engine_need(first, first->count + (int)first->waiting.size);
-    if (pages >= 0) loop_give_back(last);
+    for (int g = 0; g <= m->groups.count; g++)
+        if (pages[g] < loop_others(first) +
+                           engine_need_pages(first, first->count + (int)first->waiting.size, g))
+            return;
+    loop_give_back(last);
 }
 
 /* The last of those that wait for pages gives its own back to the first; false: none can. */
@@ -276,14 +282,22 @@ static void loop_take_budget(cairn_model *m) {
 /* Plans a forward from all requests; false: there is nothing to do, or all wait for pages that
  * idle sessions hold. */
 static bool loop_plan(cairn_model *m, double limit_us) {
+    device *dev = &m->runtime->device;
+    const int64_t start = m->scratch->profile ? os_now_us() : 0;
+    int range;
     reload_poll(m->runtime);
     loop_take_budget(m);
     loop_end_cancelled(m);
     loop_make_way(m);
+    range = TRACE_OPEN(dev, "plan", false);
     do loop_plan_parts(m, limit_us);
     while (!m->scratch->part_count && loop_put_aside(m));
+    TRACE_SHUT(dev, range, 0);
     if (!m->scratch->part_count) return false;
     engine_take_off(m);
+    if (m->scratch->profile)
+        profile_add_phase(m->scratch->profile, PROFILE_PLAN, m->scratch->batch.row_count,
+                          os_now_us() - start);
     return true;
 }
 
@@ -312,6 +326,7 @@ static void loop_land(cairn_model *m, cairn_status status) {
     engine_scratch *x = m->scratch;
     int count = x->part_count;
     if (!status) engine_touch_down(m);
+    if (!status && x->profile) profile_take(m);
     engine_give_up(m);
     for (int i = 0; i < count; i++)
         if (status) loop_end(x->parts[i].s, CAIRN_STOP_ERROR, status);
@@ -363,6 +378,8 @@ static void loop_ask(cairn_session *s, tokenizer_ids *ids, bool appending, bool 
     s->outcome = CAIRN_OK;
     engine_note_error(s, CAIRN_OK);
     s->ticket = s->model->scratch->tickets++;
+    s->asked_us = s->model->scratch->profile && !appending ? os_now_us() : 0;
+    s->measured = false;
 }
 
 /* ---- cairn_step ------------------------------------------------------------------------------ */

@@ -10,6 +10,7 @@ static int engine_most_asks(int rows, int sequences) {
 static void engine_scratch_free(base *b, cairn_model *m) {
     engine_scratch *x = m->scratch;
     if (!x) return;
+    profile_free(m);
     base_delete(b, x->row, (size_t)x->rows, sizeof *x->row);
     base_delete(b, x->sequence, (size_t)x->sequences, sizeof *x->sequence);
     base_delete(b, x->asks, (size_t)x->asks_count, sizeof *x->asks);
@@ -49,20 +50,34 @@ static cairn_status engine_scratch_new(base *b, cairn_model *m, int rows) {
 static cairn_status engine_open_states(cairn_model *m) {
     base *b = &m->runtime->base;
     int size = m->runtime->config.page_size;
-    kv_state kv = {b, &m->kv, &m->tables, &m->prefixes};
+    const int most = model_pages_of(m->max_seq_len, size);
+    kv_state kv = {b, &m->kv, &m->tables, &m->prefixes, m->windows};
+    cairn_status status;
     ring_states rings = {&m->runtime->device, m->shape.conv_layers, m->shape.hidden,
                          m->shape.conv_taps, &m->tables, NULL, 0};
     m->kv_of_rows = kv;
     m->rings = rings;
     state_add(&m->states, &kv_state_kind, &m->kv_of_rows);
     if (rings.layers) state_add(&m->states, &ring_state_kind, &m->rings);
-    return tables_open(b, &m->kv.pool, ENGINE_FIRST_ROWS, size,
-                       model_pages_of(m->max_seq_len, size), &m->tables);
+    status = tables_open(b, &m->kv.pool, ENGINE_FIRST_ROWS, size, most, &m->tables);
+    for (int g = 0; g < m->groups.count && !status; g++)
+        status = window_open(b, &m->kv, &m->prefixes, g, ENGINE_FIRST_ROWS, size, most,
+                             &m->windows[g]);
+    return status;
+}
+
+static cairn_status engine_open_prefixes(cairn_model *m) {
+    cairn_status status;
+    if (!m->runtime->config.memory.prefix_cache) return CAIRN_OK;
+    status = prefix_open(&m->runtime->base, &m->kv.pool, m->runtime->config.page_size, &m->prefixes);
+    if (!status) prefix_keep_windows(&m->prefixes, &m->kv);
+    return status;
 }
 
 static void engine_close_states(cairn_model *m) {
     if (m->rings.dev) ring_close_all(&m->rings);
     tables_close(&m->runtime->base, &m->tables);
+    for (int g = 0; g < m->groups.count; g++) window_close(&m->windows[g]);
     m->states.count = 0;
 }
 
@@ -76,11 +91,6 @@ static void engine_unload(cairn_model *m) {
     engine_close_states(m);
     if (m->backend) m->backend->close(m);
     model_unload(m);
-}
-
-/* Rows of the largest forward. */
-static int engine_most_rows(const cairn_config *config) {
-    return config->prefill_chunk > ENGINE_EVAL_ROWS ? config->prefill_chunk : ENGINE_EVAL_ROWS;
 }
 
 /* What the backend will take, to m->memory. */
@@ -114,15 +124,14 @@ static cairn_status engine_open_backend(cairn_model *m, const model_backend *bac
 static cairn_status engine_load(cairn_runtime *rt, model_place place, const model_backend *backend,
                                 cairn_model **out) {
     cairn_model *m;
-    int rows = engine_most_rows(&rt->config);
+    int rows = model_most_rows(&rt->config);
     cairn_status status = reload_check_backend(&rt->base, &rt->config, backend);
     if (!status) status = model_load(rt, place, &m);
     if (status) return status;
     status = engine_open_backend(m, backend, rows);
     if (!status) status = engine_open_states(m);
     if (!status) status = engine_scratch_new(&rt->base, m, rows);
-    if (!status && rt->config.memory.prefix_cache)
-        status = prefix_open(&rt->base, &m->kv.pool, m->kv.page_size, &m->prefixes);
+    if (!status) status = engine_open_prefixes(m);
     if (!status && *rt->config.adapter) status = engine_take_adapter(m, rt->config.adapter,
                                                                      &m->adapter);
     if (status) {
@@ -204,10 +213,6 @@ void cairn_model_free(cairn_model *model) {
 
 /* ---- description ----------------------------------------------------------------------------- */
 
-static uint64_t engine_kv_bytes(const model_shape *s, int page_size, int pages) {
-    return (uint64_t)pages * model_page_bytes(s, page_size);
-}
-
 /* Of the backend's form, or of the file's where it reads that. */
 static uint64_t engine_weights_bytes(const cairn_model *m) {
     return m->memory.weights ? m->memory.weights : m->plan.weight_bytes;
@@ -224,6 +229,10 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
     memset(&p, 0, sizeof p);
     handles_hold_beside(model->runtime);
     p.free_pages = model->kv.pool.free_count;
+    for (int g = 0; g < model->groups.count; g++) {
+        p.window_pages += model->kv.window_pools[g].pages;
+        p.free_window_pages += model->kv.window_pools[g].free_count;
+    }
     handles_drop(model->runtime);
     s = &model->shape;
     memcpy(p.architecture, model->architecture, sizeof p.architecture);
@@ -237,7 +246,7 @@ cairn_status cairn_model_info(cairn_model *model, cairn_model_properties *info) 
     p.parameters = model->plan.parameters;
     p.file_bytes = model->file_bytes;
     p.weights_bytes = engine_weights_bytes(model);
-    p.kv_bytes = engine_kv_bytes(s, model->kv.page_size, model->kv.pool.pages);
+    p.kv_bytes = model_cache_bytes(model, model->kv.pool.pages);
     p.scratch_bytes = model->memory.scratch;
     p.struct_size = info->struct_size;
     memcpy(info, &p, info->struct_size);

@@ -40,10 +40,33 @@ static const int32_t *engine_table(const cairn_session *s) {
     return tables_row(&s->model->tables, s->row);
 }
 
-/* Pages that the state lacks for so many tokens, those from `cached` on its own. */
-static int engine_need(const cairn_session *s, int tokens) {
-    return tables_need(&s->model->tables, s->row, engine_slots(s, s->cached),
-                       engine_slots(s, tokens));
+/* Of each group of layers, the first keeps all: free pages; those that a session would give back;
+ * those it needs for `tokens` tokens; and `need` of them freed of what no session uses, if it can be. */
+static int engine_free_pages(const cairn_model *m, int group) {
+    return group ? window_free(&m->windows[group - 1]) : m->kv.pool.free_count;
+}
+
+static int engine_own_pages(const cairn_session *s, int group) {
+    int own = 0;
+    if (group) return window_own(&s->model->windows[group - 1], s->row);
+    for (int i = 0; i < engine_pages(s); i++)
+        own += !pages_shared(&s->model->kv.pool, engine_table(s)[i]);
+    return own;
+}
+
+static int engine_need_pages(const cairn_session *s, int tokens, int group) {
+    const int from = engine_slots(s, s->cached), to = engine_slots(s, tokens);
+    return group ? window_need(&s->model->windows[group - 1], s->row, from, to)
+                 : tables_need(&s->model->tables, s->row, from, to);
+}
+
+static void engine_make_room(cairn_model *m, int need, int group) {
+    if (group) window_make_room(&m->windows[group - 1], need);
+    else state_kv_make_room(&m->kv_of_rows, need);
+}
+
+static int engine_pool_pages(const cairn_model *m, int group) {
+    return group ? m->kv.window_pools[group - 1].pages : m->kv.pool.pages;
 }
 
 /* The state has room for `tokens` tokens, those from `cached` on its own; or POOL_FULL and nothing
@@ -66,6 +89,21 @@ static bool engine_has_prefixes(const cairn_session *s) {
     return s->model->prefixes.buckets && s->model->states.count == 1 && !s->apart;
 }
 
+/* What a prefix of `pages` pages, up to the node's end, has for layers with windows; false: memory is
+ * short, and the session's row is empty. */
+static bool engine_reuse_windows(cairn_session *s, prefix_node *node, int pages) {
+    cairn_model *m = s->model;
+    int32_t *ids = m->scratch->page_ids;
+    for (int g = 0; g < m->groups.count; g++) {
+        prefix_read_window(&m->prefixes, node, pages, g, ids);
+        if (!window_hold(&m->windows[g], s->row, ids, pages)) continue;
+        engine_base(s)->error[0] = '\0';
+        state_cut(&m->states, s->row, 0);
+        return false;
+    }
+    return true;
+}
+
 /* Begins the empty session with the pages that are held of ids [count]. At least two tokens are
  * left, so that a forward of a prompt's rows remains. */
 static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
@@ -76,12 +114,15 @@ static void engine_reuse(cairn_session *s, const int32_t *ids, int count) {
     if (!engine_has_prefixes(s) || s->count || count < 2) return;
     s->space = engine_space(s);
     count = engine_slots(s, count - 2);
-    if (prefix_match(&m->prefixes, s->space, engine_fill(s, ids, count), count, pages_held, &pages,
-                     &node)) {
+    ids = engine_fill(s, ids, count);
+    count = prefix_offer(&m->prefixes, s->space, ids, count) * m->kv.page_size;
+    if (prefix_match(&m->prefixes, s->space, ids, count, pages_held, &pages, &node)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: all is computed */
         return;
     }
-    if (!pages || tables_hold(engine_base(s), &m->tables, s->row, 0, pages_held, pages)) return;
+    if (!pages || tables_hold(engine_base(s), &m->tables, s->row, 0, pages_held, pages) ||
+        !engine_reuse_windows(s, node, pages))
+        return;
     prefix_lock(&m->prefixes, node);
     s->held = node;
     s->held_pages = pages;
@@ -114,6 +155,9 @@ static void engine_remember(cairn_session *s) {
         engine_base(s)->error[0] = '\0';
         return;
     }
+    for (int g = 0; g < s->model->groups.count; g++)
+        prefix_lend(c, s->space, ids, pages, g, window_first(&s->model->windows[g], s->row),
+                    tables_row(&s->model->windows[g].tables, s->row));
     prefix_lock(c, node);
     prefix_unlock(c, s->held);
     s->held = node;
@@ -247,6 +291,16 @@ static void engine_drop_wishes(cairn_session *s) {
     s->bias_count = s->row_best = 0;
 }
 
+static size_t engine_chosen_words(const cairn_session *s, int step) {
+    return (size_t)s->model->shape.layers * (size_t)s->model->shape.kv_heads * (size_t)step;
+}
+
+static void engine_drop_chosen(cairn_session *s) {
+    base_delete(engine_base(s), s->chosen, engine_chosen_words(s, s->chosen_step), sizeof *s->chosen);
+    s->chosen = NULL;
+    s->chosen_step = 0;
+}
+
 /* ---- open and close -------------------------------------------------------------------------- */
 
 static void engine_close(cairn_session *s) {
@@ -258,6 +312,7 @@ static void engine_close(cairn_session *s) {
     }
     engine_drop_wishes(s);
     drafter_close(b, &s->drafter);
+    engine_drop_chosen(s);
     base_delete(b, s->ahead_probs, (size_t)DRAFTER_MOST * (size_t)s->model->shape.vocab,
                 sizeof *s->ahead_probs);
     base_delete(b, s->tokens, (size_t)s->model->max_seq_len, sizeof *s->tokens);

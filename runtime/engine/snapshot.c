@@ -196,6 +196,13 @@ typedef struct engine_saved {
     const uint8_t *given;
 } engine_saved;
 
+/* Whether what layers keep of a sequence depends on how long the config lets it become. */
+static bool engine_has_windows(const cairn_model *m) {
+    int l = 0;
+    while (l < m->shape.layers && !m->plan.layers[l].window) l++;
+    return l < m->shape.layers;
+}
+
 /* That the tokens are the model's, and that the sizes agree with each other. */
 static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, engine_saved *out) {
     base *b = engine_base(s);
@@ -215,20 +222,15 @@ static cairn_status engine_check_saved(cairn_session *s, const snapshot *snap, e
         (out->count % 8 && out->given[out->count / 8] >> out->count % 8))
         return snapshot_damaged(b, "session_load", "its counts contradict each other");
     if (snap->bytes[SNAPSHOT_PAGES] != state_bytes(&s->model->states,
-                                                   engine_slots(s, out->cached)))
-        return snapshot_damaged(b, "session_load", "its pages are not those of its tokens");
+                                                   engine_slots(s, out->cached))) {
+        if (!engine_has_windows(s->model))
+            return snapshot_damaged(b, "session_load", "its pages are not those of its tokens");
+        out->cached = 0; /* saved where layers kept more or less: its tokens run again */
+    }
     for (int i = 0; i < out->count; i++)
         if (snapshot_get_id(tokens, i) < 0 || snapshot_get_id(tokens, i) >= s->model->shape.vocab)
             return snapshot_damaged(b, "session_load", "a token is outside the vocabulary");
     return CAIRN_OK;
-}
-
-/* Pages of the session that would be free if it gave them back. */
-static int engine_own_pages(const cairn_session *s) {
-    int own = 0;
-    for (int i = 0; i < engine_pages(s); i++)
-        own += !pages_shared(&s->model->kv.pool, engine_table(s)[i]);
-    return own;
 }
 
 static void engine_clear(cairn_session *s) {
@@ -244,15 +246,19 @@ static void engine_clear(cairn_session *s) {
 static cairn_status engine_load_row(cairn_session *s, const engine_saved *saved,
                                     const uint8_t *from, int row) {
     cairn_model *m = s->model;
-    const int slots = engine_slots(s, saved->cached), pages = tables_filled(&m->tables, slots);
+    const int slots = engine_slots(s, saved->cached);
     cairn_status status = state_load(&m->states, row, slots, from);
     if (status != CAIRN_POOL_FULL) return status;
     engine_let_go(s);
-    state_kv_make_room(&m->kv_of_rows, pages);
-    if (pages > m->kv.pool.free_count + engine_own_pages(s))
-        return base_fail(engine_base(s), CAIRN_POOL_FULL,
-                         "session_load: the snapshot needs %d pages; %d of %d are free", pages,
-                         m->kv.pool.free_count, m->kv.pool.pages);
+    for (int g = 0; g <= m->groups.count; g++) {
+        const int pages = g ? window_saved(&m->windows[g - 1], slots)
+                            : tables_filled(&m->tables, slots);
+        engine_make_room(m, pages, g);
+        if (pages > engine_free_pages(m, g) + engine_own_pages(s, g))
+            return base_fail(engine_base(s), CAIRN_POOL_FULL,
+                             "session_load: the snapshot needs %d pages; %d of %d are free", pages,
+                             engine_free_pages(m, g), engine_pool_pages(m, g));
+    }
     engine_clear(s);
     return state_load(&m->states, row, slots, from);
 }
@@ -268,6 +274,7 @@ static void engine_become(cairn_session *s, const snapshot *snap, const engine_s
     s->count = saved->count;
     s->cached = saved->cached;
     s->bounded = 0;
+    engine_drop_chosen(s);
     engine_settle(s);
 }
 

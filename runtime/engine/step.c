@@ -109,6 +109,25 @@ static const cairn_adapter *engine_adapter(const cairn_session *s) {
     return s->adapter && !s->adapter->parts[ADAPTER_MASK] ? s->adapter : NULL;
 }
 
+/* Room for what a step chooses; without memory nobody is told. */
+static void engine_watch(cairn_session *s, forward_sequence *sequence) {
+    const int most = s->model->tables.max_pages, topk = sequence->rule->select.topk;
+    const int step = 1 + (topk < most ? topk : most);
+    if (!s->model->backend->forms) return;
+    if (s->chosen_step != step) {
+        engine_drop_chosen(s);
+        s->chosen = (int32_t *)base_new(engine_base(s), engine_chosen_words(s, step), sizeof *s->chosen);
+        if (!s->chosen) {
+            engine_base(s)->error[0] = '\0';
+            return;
+        }
+        s->chosen_step = step;
+    }
+    memset(s->chosen, 0xff, engine_chosen_words(s, step) * sizeof *s->chosen);
+    sequence->chosen = s->chosen;
+    sequence->chosen_step = step;
+}
+
 /* Room for the logits that a part's drafts are verified by; where there is none they are taken where they
  * are what is drawn. */
 static void engine_put_target(engine_part *part, forward_batch *batch) {
@@ -135,6 +154,7 @@ static void engine_put_part(engine_part *part, forward_batch *batch, int *asks) 
     sequence->bounded = s->bounded;
     sequence->stored = engine_whole_pages(s, s->cached);
     sequence->landmarks = landmarks_with(s->adapter);
+    if (part->sampled && part->kind == FORWARD_STEP && sequence->rule) engine_watch(s, sequence);
     part->tokens = scratch->sampled + *asks;
     if (part->logits) batch->logits = part->logits;
     engine_put_target(part, batch);
@@ -189,15 +209,29 @@ static void engine_touch_down(cairn_model *m) {
     }
 }
 
+/* What the forward in flight is called in a trace, and its range; -1: there is no trace. */
+static int engine_open_range(cairn_model *m) {
+    const engine_scratch *x = m->scratch;
+    bool prompts = false, decodes = false;
+    device *dev = &m->runtime->device;
+    for (int i = 0; dev->trace && i < x->part_count; i++)
+        if (x->parts[i].kind == FORWARD_STEP && x->parts[i].sampled) decodes = true;
+        else prompts = true;
+    return TRACE_OPEN(dev, !decodes ? "append" : prompts ? "append and decode" : "decode", true);
+}
+
 /* One part as a forward of its own, when none is in flight. */
 static cairn_status engine_forward(engine_part *part) {
     cairn_model *m = part->s->model;
     engine_scratch *x = m->scratch;
     cairn_status status;
+    int range;
     x->parts[0] = *part;
     x->part_count = 1;
     engine_take_off(m);
+    range = engine_open_range(m);
     status = m->backend->forward(m, &m->kv, &x->batch);
+    TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
     if (!status) engine_touch_down(m);
     engine_give_up(m);
     return status;
@@ -265,10 +299,11 @@ static bool engine_is_flight_cancelled(cairn_model *m) {
 static void engine_advance(cairn_model *m, int parts) {
     engine_scratch *x = m->scratch;
     int64_t start = os_now_us(), us;
-    int left;
+    int left, range = engine_open_range(m);
     handles_release(m->runtime, true);
     left = m->backend->advance(m, parts);
     handles_retake(m->runtime, true);
+    TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
     us = os_now_us() - start;
     if (x->total - x->left < m->shape.layers)
         engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)us / parts);
@@ -284,8 +319,11 @@ static cairn_status engine_begin_flight(cairn_model *m) {
     cairn_status status;
     x->begun = true;
     x->left = 0;
+    x->batch.heat = profile_heat(x);
     if (!m->backend->begin) {
+        const int range = engine_open_range(m);
         status = m->backend->forward(m, &m->kv, &x->batch);
+        TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
         x->flight_us = os_now_us() - start;
         engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
         return status;
@@ -494,15 +532,20 @@ static int engine_verify_chain(const engine_part *part, int32_t *sampled) {
 }
 
 /* Tokens to draft now: no more than the generation can still use and the pages hold. */
-static int engine_draft(cairn_session *s, int room) {
+static int engine_draft_tokens(cairn_session *s, int room) {
     const cairn_config *config = engine_config(s);
     int limit = config->draft_length < room - 1 ? config->draft_length : room - 1, held;
     const page_pool *free_pages = &s->model->kv.pool;
     if (config->drafter != CAIRN_DRAFTER_NGRAM || limit < 1) return 0;
-    state_kv_make_room(&s->model->kv_of_rows, engine_need(s, s->count + limit));
+    engine_make_room(s->model, engine_need_pages(s, s->count + limit, 0), 0);
     held = engine_tokens_in(s, (engine_pages(s) + free_pages->free_count) *
                                    s->model->kv.page_size) - s->count;
     if (limit > held) limit = held;
+    for (int g = 1; g <= s->model->groups.count; g++) {
+        engine_make_room(s->model, engine_need_pages(s, s->count + limit, g), g);
+        while (limit > 0 && engine_need_pages(s, s->count + limit, g) >
+                                engine_free_pages(s->model, g)) limit--;
+    }
     if (!s->drafter.heads && drafter_open(engine_base(s), s->model->max_seq_len, &s->drafter)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: plain decoding goes on */
         return 0;
@@ -510,6 +553,13 @@ static int engine_draft(cairn_session *s, int room) {
     return drafter_propose(&s->drafter, s->tokens, s->count, limit,
                            config->draft_adaptive ? engine_row_cost(s->model) : 0.0f,
                            s->tokens + s->count);
+}
+
+static int engine_draft(cairn_session *s, int room) {
+    device *dev = &s->model->runtime->device;
+    const int range = TRACE_OPEN(dev, "draft", false), drafts = engine_draft_tokens(s, room);
+    TRACE_SHUT(dev, range, drafts);
+    return drafts;
 }
 
 /* What a session that wants up to `room` (>= 1) more tokens does next, in `most` rows at most. */
@@ -537,7 +587,8 @@ static engine_part engine_plan_step(cairn_session *s, int room, int most) {
 static void engine_verify(const engine_part *part) {
     cairn_session *s = part->s;
     int32_t *sampled = part->tokens;
-    const int drafts = part->drafts;
+    device *dev = &s->model->runtime->device;
+    const int drafts = part->drafts, range = TRACE_OPEN(dev, "verify", false);
     int accepted = 0;
     pace_costs costs;
     if (part->target) accepted = engine_verify_chain(part, sampled);
@@ -551,13 +602,26 @@ static void engine_verify(const engine_part *part) {
     s->cached = s->count + accepted;
     s->stats.proposed += drafts;
     s->stats.accepted += accepted;
+    if (s->measured && s->model->scratch->profile)
+        profile_accept(s->model->scratch->profile, drafts, accepted);
+    TRACE_SHUT(dev, range, 1 + drafts);
+}
+
+/* Pages that a layer keeps of the session in a step, in the mean. */
+static double engine_pages_held(const cairn_session *s, const engine_part *part) {
+    const cairn_model *m = s->model;
+    const int pages = engine_pages_for(s, s->count + part->drafts);
+    double fewer = 0.0;
+    for (int g = 0; g < m->groups.count; g++)
+        fewer += (double)m->groups.layers[g] * (double)window_first(&m->windows[g], s->row);
+    return (double)pages - (m->groups.count ? fewer / (double)m->shape.kv_layers : 0.0);
 }
 
 static void engine_count_step(cairn_session *s, const engine_part *part, double seconds) {
     const model_shape *shape = &s->model->shape;
     s->stats.forwards++;
     s->pages_read += (double)part->pages_read / ((double)shape->kv_layers * (double)shape->kv_heads);
-    s->pages_held += (double)engine_pages_for(s, s->count + part->drafts);
+    s->pages_held += engine_pages_held(s, part);
     s->stats.decode_seconds += seconds;
 }
 
@@ -572,8 +636,8 @@ static void engine_take_part(const engine_part *part, double seconds) {
     }
     if (part->kind == FORWARD_PROMPT && s->pure == s->cached) s->pure += part->rows;
     s->cached += part->rows;
+    if (part->sampled || s->model->groups.count) engine_remember(s); /* windows move on */
     if (!part->sampled) return;
-    engine_remember(s);
     s->fresh[0] = part->tokens[0];
     s->fresh_count = 1;
     s->fresh_at = 0;

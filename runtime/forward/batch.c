@@ -34,6 +34,19 @@ static cairn_status forward_check_row(base *b, const cairn_model *m, const forwa
     return CAIRN_OK;
 }
 
+/* The same of what layers with a window keep. */
+static cairn_status forward_check_windows(base *b, const cairn_model *m, int row, int last) {
+    cairn_status status = CAIRN_OK;
+    for (int g = 0; g < m->kv.groups.count && !status; g++) {
+        const page_tables *t = &m->windows[g].tables;
+        if (row >= t->requests || last / m->kv.page_size >= t->pages[row])
+            return base_fail(b, CAIRN_INVALID_ARGUMENT,
+                             "row %d: position %d is past its window's pages", row, last);
+        status = tables_check_new(b, t, row);
+    }
+    return status;
+}
+
 /* The table's rows are checked where they are new: their pages never change unseen. */
 static cairn_status forward_check_sequence(base *b, const cairn_model *m,
                                            const forward_batch *batch, int i, int *rows) {
@@ -59,6 +72,7 @@ static cairn_status forward_check_sequence(base *b, const cairn_model *m,
     for (int r = 0; r < s->rows && !status; r++)
         status = forward_check_row(b, m, &batch->rows[first + r], first + r,
                                    batch->rows[first].position + r);
+    if (!status) status = forward_check_windows(b, m, s->table, last);
     return status ? status : tables_check_new(b, t, s->table);
 }
 

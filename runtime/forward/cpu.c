@@ -336,8 +336,11 @@ static cairn_status forward_cpu_begin(cairn_model *model, kv_cache *kv, forward_
     status = forward_check(&model->runtime->base, model, f->max_rows, batch);
     f->part = f->parts = 0;
     if (status || !batch->row_count) return status;
-    for (int i = 0; i < batch->sequence_count; i++)
+    for (int i = 0; i < batch->sequence_count; i++) {
         tables_settle_row(batch->tables, batch->sequences[i].table);
+        for (int g = 0; g < kv->groups.count; g++)
+            tables_settle_row(&model->windows[g].tables, batch->sequences[i].table);
+    }
     f->kv = kv;
     f->batch = batch;
     forward_plan_blocks(f);

@@ -258,7 +258,9 @@ static void forward_latent_count(const forward_walk *walk, int r, const int32_t 
     for (int i = 0; i < f->latent->most && positions[i] >= 0; i++) {
         os_atomic *page = &seen[positions[i] / f->page_size];
         const int32_t was = os_atomic_load(page);
-        if (was != epoch && os_atomic_swap_if(page, was, epoch)) walk->own->pages_read[sequence]++;
+        if (was == epoch || !os_atomic_swap_if(page, was, epoch)) continue;
+        walk->own->pages_read[sequence]++;
+        if (f->batch->heat) os_atomic_add(&f->batch->heat[walk->layer * f->model->shape.kv_heads], 1);
     }
 }
 

@@ -312,6 +312,11 @@ static void forward_heads(const forward_cpu_state *f, const plan_layer *layer, i
         }
 }
 
+/* The pages of a sequence in this layer. */
+static const int32_t *forward_table(const forward_walk *walk, const forward_sequence *s) {
+    return tables_row(model_tables(walk->f->model, walk->f->batch->tables, walk->layer), s->table);
+}
+
 /* Writes outputs first .. last - 1 of rows [rows, kv_heads * dim] to their slots; part 0 keys, 1
  * values. */
 static void forward_append(const forward_walk *walk, const float *x, int part, int first,
@@ -325,7 +330,7 @@ static void forward_append(const forward_walk *walk, const float *x, int part, i
         int position = f->batch->rows[r].position;
         const int32_t *table;
         while (r >= s->first + s->rows) s++;
-        table = tables_row(f->batch->tables, s->table);
+        table = forward_table(walk, s);
         size_t page = (size_t)table[position / size];
         for (int at = first; at < last;) {
             int head = at / dim, within = at % dim;
@@ -342,7 +347,7 @@ static void forward_append(const forward_walk *walk, const float *x, int part, i
 static select_pages forward_pages(const forward_walk *walk, int sequence, int head) {
     const forward_cpu_state *f = walk->f;
     select_pages pages;
-    pages.table = tables_row(f->batch->tables, f->batch->sequences[sequence].table);
+    pages.table = forward_table(walk, &f->batch->sequences[sequence]);
     pages.cache = (const uint16_t *)f->kv->pages[forward_state(walk)];
     pages.bounds = (const uint16_t *)f->kv->bounds[forward_state(walk)];
     pages.kv_heads = f->kv->kv_heads;
@@ -352,11 +357,11 @@ static select_pages forward_pages(const forward_walk *walk, int sequence, int he
     return pages;
 }
 
-/* Stores the bounds of one sequence's pages that were completed since. */
+/* Stores the bounds of one sequence's pages that were completed since, where the layer has bounds. */
 static void forward_store_bounds(const forward_walk *walk, int sequence) {
     const forward_cpu_state *f = walk->f;
     const forward_sequence *s = &f->batch->sequences[sequence];
-    if (!s->rule || s->rule->select.landmark) return;
+    if (!s->rule || s->rule->select.landmark || !f->kv->bounds[forward_state(walk)]) return;
     for (int page = s->bounded; page < s->stored; page++)
         for (int head = 0; head < f->kv->kv_heads; head++) {
             select_pages pages = forward_pages(walk, sequence, head);
@@ -425,7 +430,7 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     memset(&a, 0, sizeof a);
     a.simd = f->simd;
     a.cache = (const uint16_t *)f->kv->pages[forward_state(walk)];
-    a.table = tables_row(f->batch->tables, f->batch->sequences[rows->sequence].table);
+    a.table = forward_table(walk, &f->batch->sequences[rows->sequence]);
     a.positions = f->positions + rows->first;
     a.rows = rows->rows;
     a.kv_heads = s->kv_heads;
@@ -520,6 +525,17 @@ static void forward_choose(const forward_walk *walk, attention_block *a, const f
     if (rows->rule->two_level) forward_weigh(walk, a, rows->rule);
 }
 
+/* Hands out what the sequence's first row chose, if somebody wants it. */
+static void forward_note(const forward_walk *walk, const attention_block *a,
+                         const forward_block *rows) {
+    const forward_sequence *s = &walk->f->batch->sequences[rows->sequence];
+    int32_t *to;
+    if (!s->chosen || rows->first != s->first || rows->prompt || !a->candidates) return;
+    to = s->chosen + ((int64_t)walk->layer * a->kv_heads + a->head) * s->chosen_step;
+    *to = a->chosen_count;
+    memcpy(to + 1, a->chosen, (size_t)a->chosen_count * sizeof *to);
+}
+
 /* Counts the distinct pages that a block of step rows attends. Of a sequence with several rows in
  * this forward a page counts once: the first to lay the layer's epoch on it counts it. */
 static void forward_count(const forward_walk *walk, const attention_block *a,
@@ -538,8 +554,9 @@ static void forward_count(const forward_walk *walk, const attention_block *a,
             chosen++;
         }
         int32_t was = read ? os_atomic_load(&seen[page]) : epoch;
-        if (was != epoch && os_atomic_swap_if(&seen[page], was, epoch))
-            walk->own->pages_read[sequence]++;
+        if (was == epoch || !os_atomic_swap_if(&seen[page], was, epoch)) continue;
+        walk->own->pages_read[sequence]++;
+        if (f->batch->heat) os_atomic_add(&f->batch->heat[walk->layer * a->kv_heads + a->head], 1);
     }
 }
 
@@ -619,7 +636,10 @@ static void forward_attend_whole(forward_walk *walk, const forward_block *blocks
         /* the last rows see most: they come first */
         const forward_block *rows = &blocks[count - 1 - i / s->kv_heads];
         attention_block a = forward_block_of(walk, rows, i % s->kv_heads);
-        if (selects) forward_choose(walk, &a, rows, walk->own->chosen);
+        if (selects) {
+            forward_choose(walk, &a, rows, walk->own->chosen);
+            forward_note(walk, &a, rows);
+        }
         forward_count(walk, &a, rows);
         forward_attend_block(walk, &a, rows);
     }
@@ -655,6 +675,7 @@ static void forward_choose_units(forward_walk *walk, const forward_block *blocks
         int unit = forward_unit(f, rows, i % kv_heads);
         forward_choose(walk, &a, rows, f->unit_chosen + (int64_t)unit * f->max_pages);
         f->unit_chosen_count[unit] = a.candidates ? a.chosen_count : -1;
+        forward_note(walk, &a, rows);
     }
     forward_meet(walk);
 }

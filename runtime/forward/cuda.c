@@ -26,6 +26,7 @@ enum {
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_CONSTANTS = 37,
+    STEP_MOST_GROUP = 32, /* query heads of a KV head */
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
      * weights have more formats than the flow kernel reads: weights stream through kernels of their
@@ -100,6 +101,8 @@ typedef struct forward_cuda_state {
     int flow_chunks; /* of a row in the flow kernel, at most; 0: there is no flow kernel */
     int stage_parts; /* runs of chunks times rows in one run of the stage kernels, at most */
     int max_rows, max_pages, page_size, table_rows;
+    int table_words; /* of a group's page table: they follow one another */
+    const kv_groups *groups;
     jit_kernel kernels[STEP_KERNELS], variants[STEP_FORMATS][STEP_KERNELS];
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */
@@ -127,7 +130,7 @@ typedef struct forward_cuda_state {
     int32_t *table, *sampled, *fault;
     int32_t *lists, *list_counts, *new_pages, *pages_read;
     uint32_t *seen; /* [layer, sequence, kv_head, seen_words] */
-    uint32_t *arrived;   /* [row, kv_head] blocks of a kernel; zero between kernels */
+    uint32_t *arrived;   /* [row, share of heads] blocks of a kernel; zero between kernels */
     uint32_t *row_pages; /* [layer, STEP_FLOW_ROWS, kv_head, seen_words] */
     size_t seen_bytes;
     int32_t *host_pages; /* [max_pages] */
@@ -251,14 +254,13 @@ static cairn_status forward_cuda_check_model(const cairn_model *model) {
     if (s->latent.q_rank)
         return base_fail(b, CAIRN_UNSUPPORTED, "attention by latents (MLA) is not supported on the "
                          "GPU; backend = \"cpu\" runs it");
-    if (s->head_dim != 64 && s->head_dim != 128 && s->head_dim != 256)
+    if (s->heads * s->head_dim % 32)
+        return base_fail(b, CAIRN_UNSUPPORTED, "%d heads of %d values; together a multiple of 32 is "
+                         "supported on the GPU", s->heads, s->head_dim);
+    if (s->heads / s->kv_heads > STEP_MOST_GROUP)
         return base_fail(b, CAIRN_UNSUPPORTED,
-                         "heads of %d values; 64, 128 and 256 are supported on the GPU",
-                         s->head_dim);
-    if (s->heads / s->kv_heads > 16)
-        return base_fail(b, CAIRN_UNSUPPORTED,
-                         "%d query heads share a KV head; up to 16 are supported on the GPU",
-                         s->heads / s->kv_heads);
+                         "%d query heads share a KV head; up to %d are supported on the GPU",
+                         s->heads / s->kv_heads, STEP_MOST_GROUP);
     if (s->hidden % 32 || s->ffn % 32)
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "hidden size %d, ffn size %d; multiples of 32 are supported on the GPU",
@@ -292,11 +294,17 @@ static bool cuda_is_uniform(const model_plan *plan) {
     return !(types & ~plain);
 }
 
-/* q, k and v lie behind each other, each in its own format where weights stream. */
+/* Shares of a KV head's query heads that attention takes at a time (step/step.cuh). */
+static int cuda_shares(const model_shape *s) { return (s->heads / s->kv_heads + 15) / 16; }
+
+/* q, k and v lie behind each other, each in its own format where weights stream and a prompt's block
+ * of outputs, 64 at least, is of one. */
 static int cuda_join_formats(const forward_cuda_state *f, int q, int k, int v) {
     const int a = cuda_format(f->streamed, q, q), b = cuda_format(f->streamed, k, k);
+    const int dim = f->shape->head_dim;
     const int c = cuda_format(f->streamed, v, v);
     if (a == b && b == c) return a;
+    if (f->streamed && (f->shape->heads * dim % 64 || f->shape->kv_heads * dim % 64)) return PACK_F16;
     return f->streamed ? a | b << 8 | c << 16 : PACK_16;
 }
 
@@ -388,6 +396,12 @@ static int cuda_window_runs(const forward_cuda_state *f, int window) {
     return (seen + f->group_rows - 1 + run - 2) / run + 1;
 }
 
+/* The group of a layer with attention, whose page table and cache are its own; 0: it keeps all pages. */
+static int cuda_group(const forward_cuda_state *f, int layer) {
+    const plan_layer *l = &f->plan->layers[layer];
+    return l->mixer == PLAN_ATTENTION ? f->groups->of[l->state] : 0;
+}
+
 /* What a layer's kernels are given of its extras. */
 static void cuda_set_extras(const forward_cuda_state *f, int layer, step_params *p) {
     const plan_layer *l = &f->plan->layers[layer];
@@ -403,6 +417,7 @@ static void cuda_set_extras(const forward_cuda_state *f, int layer, step_params 
     p->taps = vectors + f->vector_at[PLAN_CONV_TAPS];
     p->state = l->state;
     p->router = f->routers + (size_t)layer * (size_t)f->shape->experts * (size_t)f->shape->hidden;
+    p->page_table = f->table + (size_t)f->table_words * (size_t)cuda_group(f, layer);
     p->own_window = l->window;
     p->own_run = cuda_window_run(f, l->window);
     p->own_runs = cuda_window_runs(f, l->window);
@@ -540,7 +555,9 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     f->page_size = m->runtime->config.page_size;
     f->max_pages = model_pages_of(m->max_seq_len, f->page_size);
     f->table_rows = m->runtime->config.max_batch;
-    f->group_rows = 16 / (s->heads / s->kv_heads);
+    f->table_words = f->table_rows * f->max_pages;
+    f->groups = &m->groups;
+    f->group_rows = cuda_shares(s) > 1 ? 1 : 16 / (s->heads / s->kv_heads);
     /* Attention of large heads needs the registers of more. */
     f->warps = f->streamed || s->head_dim > 128 ? 8 : cuda_choose_warps(s->hidden);
     f->chunk = layout_chunk(s->head_dim);
@@ -559,7 +576,9 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
-    if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan)) cuda_choose_flow(f);
+    if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan) && s->head_dim % 64 == 0 &&
+        cuda_shares(s) == 1)
+        cuda_choose_flow(f);
     cuda_choose_parts(f);
     f->can_select = f->flow_chunks > 0 && cuda_selection_bytes(f) <= meeting;
     f->sparse_flow = f->can_select && cuda_selects_any(&m->runtime->config, s->layers);

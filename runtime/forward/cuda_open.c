@@ -56,6 +56,11 @@ static size_t cuda_result_words(const forward_cuda_state *f) {
     return (size_t)(STEP_SAMPLED_AT + STEP_STAGE_ROWS + f->table_rows);
 }
 
+/* Blocks of a kernel that count each other. */
+static size_t cuda_counters(const forward_cuda_state *f) {
+    return STEP_STAGE_ROWS * (size_t)f->shape->kv_heads * (size_t)cuda_shares(f->shape);
+}
+
 /* What page selection keeps. */
 static void cuda_take_lists(forward_cuda_state *f, device_arena *a) {
     uint64_t pages = (uint64_t)f->max_pages, heads = (uint64_t)f->shape->kv_heads;
@@ -64,7 +69,7 @@ static void cuda_take_lists(forward_cuda_state *f, device_arena *a) {
     f->lists = (int32_t *)device_take(a, STEP_STAGE_ROWS * heads * pages * 4,
                                       "the lists of pages");
     f->list_counts = (int32_t *)device_take(a, STEP_STAGE_ROWS * heads * 4, "the lists' lengths");
-    f->arrived = (uint32_t *)device_take(a, STEP_STAGE_ROWS * heads * 4, "the blocks' counters");
+    f->arrived = (uint32_t *)device_take(a, cuda_counters(f) * 4, "the blocks' counters");
     f->seen = (uint32_t *)device_take(a, f->seen_bytes, "the pages read");
     f->row_pages = (uint32_t *)device_take(a, layers * STEP_FLOW_ROWS * heads * words * 4,
                                            "the pages of rows");
@@ -84,8 +89,8 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
         f->rings = (float **)device_take(a, (uint64_t)f->table_rows * sizeof(float *),
                                          "the rings' addresses");
     cuda_take_lists(f, a);
-    f->table = (int32_t *)device_take(a, (uint64_t)f->table_rows * (uint64_t)f->max_pages * 4,
-                                      "the page table");
+    f->table = (int32_t *)device_take(
+        a, (uint64_t)f->table_words * (uint64_t)(1 + f->groups->count) * 4, "the page table");
     f->fault = (int32_t *)device_take(a, cuda_result_words(f) * 4, "the sampled tokens");
     f->rules = device_take(a, STEP_STAGE_ROWS * sizeof(sample_rule), "sampling");
     f->masks = (uint32_t *)device_take(a, STEP_STAGE_ROWS * 4 * sample_mask_words(s->vocab),
@@ -160,8 +165,7 @@ static cairn_status cuda_open_memory(forward_cuda_state *f, const model_plan *pl
     if (f->flow_chunks) /* where blocks wait for words, there are none */
         DEV_TRY(f->dev, cuMemsetD8Async(device_address(f->flow.params.exchange), 0xff,
                                         (size_t)f->flow.exchange_bytes, f->dev->stream));
-    if ((status = device_zero(f->dev, f->arrived,
-                              STEP_STAGE_ROWS * (size_t)f->shape->kv_heads * 4)) ||
+    if ((status = device_zero(f->dev, f->arrived, cuda_counters(f) * 4)) ||
         (status = device_zero(f->dev, f->lists, STEP_STAGE_ROWS * (size_t)f->shape->kv_heads *
                                                     (size_t)f->max_pages * 4)) ||
         /* a step's graph has a fixed number of rows: those that are not there are read too */

@@ -22,20 +22,29 @@ static int cuda_find_slot(const forward_cuda_state *f, int row) {
     return oldest;
 }
 
-/* What of a row the device does not have yet. */
-static cairn_status cuda_upload_table(forward_cuda_state *f, page_tables *t, int row, int slot) {
+/* What of a row the device does not have yet, of the group that `to` is the table of. */
+static cairn_status cuda_upload_group(forward_cuda_state *f, page_tables *t, int row, int slot,
+                                      bool whole, int32_t *to) {
     int first = t->first_changed[row], end = t->last_changed[row] + 1;
     cairn_status status = CAIRN_OK;
-    if (f->slot_rows[slot] != row) first = 0, end = t->pages[row];
+    if (whole) first = 0, end = t->pages[row];
     if (end > t->pages[row]) end = t->pages[row];
-    f->slot_rows[slot] = -1;
     if (first < end)
-        status = device_upload(f->dev, f->table + (size_t)slot * (size_t)f->max_pages + first,
+        status = device_upload(f->dev, to + (size_t)slot * (size_t)f->max_pages + first,
                                tables_row(t, row) + first, (size_t)(end - first) * 4);
-    if (status) return status;
-    f->slot_rows[slot] = row;
-    tables_settle_row(t, row);
-    return CAIRN_OK;
+    if (!status) tables_settle_row(t, row);
+    return status;
+}
+
+static cairn_status cuda_upload_table(forward_cuda_state *f, page_tables *t, window_state *windows,
+                                      int row, int slot) {
+    const bool whole = f->slot_rows[slot] != row;
+    cairn_status status = cuda_upload_group(f, t, row, slot, whole, f->table);
+    for (int g = 0; g < f->groups->count && !status; g++)
+        status = cuda_upload_group(f, &windows[g].tables, row, slot, whole,
+                                   f->table + (size_t)f->table_words * (size_t)(1 + g));
+    f->slot_rows[slot] = status ? -1 : row;
+    return status;
 }
 
 /* Where the convolutions' inputs of a row lie, as far as the device does not have it yet. */
@@ -49,7 +58,7 @@ static cairn_status cuda_upload_ring(forward_cuda_state *f, const ring_states *r
 
 /* Every sequence's row in a slot of its own, up to date. */
 static cairn_status cuda_place_tables(forward_cuda_state *f, const forward_batch *batch,
-                                      const ring_states *rings) {
+                                      cairn_model *model) {
     cairn_status status = CAIRN_OK;
     f->forwards++;
     for (int pass = 0; pass < 2; pass++) /* those that have a slot first, so that they keep it */
@@ -58,8 +67,8 @@ static cairn_status cuda_place_tables(forward_cuda_state *f, const forward_batch
             if ((f->slot_rows[slot] == row) != (pass == 0)) continue;
             f->slots[i] = slot;
             f->slot_used[slot] = f->forwards;
-            status = cuda_upload_table(f, batch->tables, row, slot);
-            if (!status) status = cuda_upload_ring(f, rings, row, slot);
+            status = cuda_upload_table(f, batch->tables, model->windows, row, slot);
+            if (!status) status = cuda_upload_ring(f, &model->rings, row, slot);
         }
     return status;
 }
@@ -224,9 +233,15 @@ static cairn_status cuda_store_listed(forward_cuda_state *f, int count, bool mea
     cairn_status status = device_upload(f->dev, f->new_pages, f->host_pages, (size_t)count * 4);
     dims.grid[0] = (unsigned)count;
     dims.grid[1] = (unsigned)f->shape->kv_heads;
-    dims.grid[2] = (unsigned)f->shape->layers;
     p.mean = mean;
-    return status ? status : device_launch(f->dev, &f->kernels[STEP_K_BOUNDS], &dims, &p);
+    for (int l = 0, end; l < f->shape->layers && !status; l = end) {
+        const bool windowed = cuda_group(f, l) > 0; /* such layers have pages of other ids, no bounds */
+        for (end = l + 1; end < f->shape->layers && (cuda_group(f, end) > 0) == windowed;) end++;
+        p.kv = f->stage.params.kv + l, p.bounds = f->stage.params.bounds + l;
+        dims.grid[2] = (unsigned)(end - l);
+        if (!windowed) status = device_launch(f->dev, &f->kernels[STEP_K_BOUNDS], &dims, &p);
+    }
+    return status;
 }
 
 /* Bounds of the pages that were completed since the last forward, of one source. */
@@ -316,6 +331,7 @@ static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int ru
     status = device_launch(f->dev, &f->kernels[STEP_K_SELECT], &dims, &p);
     if (status) return status;
     dims.grid[0] = (unsigned)runs;
+    dims.grid[2] *= (unsigned)cuda_shares(f->shape);
     dims.shared_bytes = f->attend_bytes;
     return device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
 }
@@ -422,7 +438,7 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
         (status = cuda_selects(f, a->rule, l)
                       ? cuda_attend_selected(f, rows, a->listed, l)
-                      : cuda_attend_dense(f, a->groups * runs * s->kv_heads, l)) ||
+                      : cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_launch(f, lane, STEP_K_PROJECT,
                               cuda_blocks(f, tiles, y), y, t, shared, l, 0)))
@@ -846,7 +862,7 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
     cairn_status status = forward_check(f->dev->base, model, f->max_rows, batch);
     (void)kv; /* its addresses are in the parameters */
     if (status || !left) return status;
-    if ((status = cuda_place_tables(f, batch, &model->rings)) ||
+    if ((status = cuda_place_tables(f, batch, model)) ||
         (status = cuda_store_bounds(f, batch, false)) ||
         (status = cuda_store_bounds(f, batch, true)))
         return status;

@@ -49,6 +49,9 @@ typedef struct forward_sequence {
     const forward_rule *rule; /* NULL: step rows attend all, no bounds are stored */
     bool landmarks; /* the last slot of each page is a landmark's: no row sees it in the layers of the
                        rule, but for those with a window of their own */
+    int32_t *chosen; /* NULL, or out [layers, kv_heads, chosen_step], all -1 before: of the first row, if
+                        it is a step's, how many pages it chose and which; -1 where it attends all */
+    int chosen_step;
     int64_t pages_read; /* out, added to: the distinct pages that its step rows attended, summed over
                            layers and KV heads */
 } forward_sequence;
@@ -60,6 +63,7 @@ typedef struct forward_batch {
     const forward_row *rows;
     float *logits;    /* host [rows that want them, vocab], in their order */
     float *hidden;    /* host [rows with `hidden`, hidden], in their order */
+    os_atomic *heat;  /* NULL, or [layers, KV heads], added to by the CPU: the pages of pages_read */
     int32_t *sampled; /* host [rows with `sample`], in their order; see sample_ask.chained */
 } forward_batch;
 

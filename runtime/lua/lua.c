@@ -29,7 +29,8 @@ static const luaL_Reg bind_runtime_methods[] = {
     {"capture", bind_capture},     {"load_model", bind_load_model},
     {"load_model_from", bind_load_model_from}, {"reload", bind_reload},
     {"page_pool", bind_make_page_pool}, {"page_tables", bind_make_page_tables},
-    {"prefix_cache", bind_make_prefix_cache},
+    {"prefix_cache", bind_make_prefix_cache}, {"trace", bind_trace},
+    {"trace_text", bind_trace_text}, {"trace_stop", bind_trace_stop},
     {NULL, NULL},
 };
 

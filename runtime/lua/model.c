@@ -77,6 +77,7 @@ static int bind_model_info(lua_State *L) {
     BIND_SET(page_size);  BIND_SET(max_seq_len); BIND_SET(pages);      BIND_SET(free_pages);
     BIND_SET(end_id);     BIND_SET(parameters);  BIND_SET(file_bytes); BIND_SET(weights_bytes);
     BIND_SET(kv_bytes);   BIND_SET(scratch_bytes);
+    BIND_SET(window_pages); BIND_SET(free_window_pages);
 #undef BIND_SET
     return 1;
 }

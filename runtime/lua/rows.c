@@ -1,5 +1,5 @@
-/* lua_rows: rows of ids in Lua, through cairn_generate_batch and cairn_forward; and the methods of models
- * and sessions. */
+/* lua_rows: rows of ids in Lua, through cairn_generate_batch and cairn_forward; profiles and traces; and the methods
+ * of models and sessions. */
 #ifndef CAIRN_NO_LUA
 
 /* ---- generate_batch -------------------------------------------------------------------------- */
@@ -255,16 +255,90 @@ static int bind_forward(lua_State *L) {
     return 1;
 }
 
+/* ---- profiles and traces --------------------------------------------------------------------- */
+
+/* m:profile([{ warmup = 1, kv_len_reduce = "mean" }]): begins one; max, p50, p90, sum, too */
+static int bind_profile(lua_State *L) {
+    static const char *const reduces[] = {"mean", "max", "p50", "p90", "sum", NULL};
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    cairn_profile_options o;
+    memset(&o, 0, sizeof o);
+    o.struct_size = sizeof o;
+    o.warmup = 1;
+    if (!lua_isnoneornil(L, 2)) {
+        luaL_checktype(L, 2, LUA_TTABLE);
+        if (lua_getfield(L, 2, "warmup") != LUA_TNIL)
+            o.warmup = bind_to_int32(L, -1, "profile: warmup");
+        lua_getfield(L, 2, "kv_len_reduce");
+        o.kv_len_reduce = luaL_checkoption(L, -1, "mean", reduces);
+    }
+    bind_check(L, rt, cairn_profile_start(model, &o));
+    return 0;
+}
+
+/* m:profile_text([form]) -> the profile as "json" or "markdown" */
+static int bind_profile_text(lua_State *L) {
+    static const char *const forms[] = {"json", "markdown", NULL};
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    const cairn_profile_form form = (cairn_profile_form)luaL_checkoption(L, 2, "json", forms);
+    size_t bytes = 0;
+    char *text;
+    bind_check(L, rt, cairn_profile_text(model, form, NULL, 0, &bytes));
+    text = (char *)bind_block(L, bytes, 1);
+    bind_check(L, rt, cairn_profile_text(model, form, text, bytes + 1, &bytes));
+    lua_pushlstring(L, text, bytes);
+    return 1;
+}
+
+/* m:profile_stop() */
+static int bind_profile_stop(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_model *model = bind_to_model(L, 1, &rt);
+    bind_check(L, rt, cairn_profile_stop(model));
+    return 0;
+}
+
+/* rt:trace([events]): begins one */
+static int bind_trace(lua_State *L) {
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    bind_check(L, rt, cairn_trace_start(rt, lua_isnoneornil(L, 2) ? 0 : bind_to_int32(L, 2, "trace")));
+    return 0;
+}
+
+/* rt:trace_text() -> what was traced so far, for chrome://tracing or Perfetto */
+static int bind_trace_text(lua_State *L) {
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    size_t bytes = 0;
+    char *text;
+    bind_check(L, rt, cairn_trace_text(rt, NULL, 0, &bytes));
+    bytes += bytes / 8 + 4096; /* a worker may add to it meanwhile */
+    text = (char *)bind_block(L, bytes, 1);
+    bind_check(L, rt, cairn_trace_text(rt, text, bytes, &bytes));
+    lua_pushlstring(L, text, bytes);
+    return 1;
+}
+
+/* rt:trace_stop() */
+static int bind_trace_stop(lua_State *L) {
+    cairn_runtime *rt = bind_to_runtime(L, 1);
+    bind_check(L, rt, cairn_trace_stop(rt));
+    return 0;
+}
+
 static void bind_new_model_types(lua_State *L) {
     static const luaL_Reg model[] = {
         {"wait", bind_model_wait}, {"info", bind_model_info},
         {"tokenize", bind_tokenize}, {"detokenize", bind_detokenize},
         {"chat", bind_chat}, {"chat_ids", bind_chat_ids}, {"eval", bind_eval},
         {"session", bind_make_session}, {"step", bind_step}, {"load_adapter", bind_load_adapter},
-        {"generate_batch", bind_generate_batch}, {"forward", bind_forward}, {NULL, NULL}};
+        {"generate_batch", bind_generate_batch}, {"forward", bind_forward},
+        {"profile", bind_profile}, {"profile_text", bind_profile_text},
+        {"profile_stop", bind_profile_stop}, {NULL, NULL}};
     static const luaL_Reg session[] = {
         {"append", bind_append}, {"chat", bind_append_chat}, {"reset", bind_reset},
-        {"rewind", bind_rewind}, {"adapt", bind_adapt},
+        {"rewind", bind_rewind}, {"selection", bind_selection}, {"adapt", bind_adapt},
         {"fork", bind_fork}, {"save", bind_save}, {"load", bind_load},
         {"save_memory", bind_save_memory}, {"load_memory", bind_load_memory},
         {"ids", bind_session_ids}, {"generate", bind_generate}, {"text", bind_text},

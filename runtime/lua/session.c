@@ -166,6 +166,21 @@ static int bind_reset(lua_State *L) {
     return 1;
 }
 
+/* s:selection(layer, kv_head): the pages that the last step chose, from 0; nil: it attended all */
+static int bind_selection(lua_State *L) {
+    cairn_runtime *rt;
+    cairn_session *session = bind_to_session(L, 1, &rt);
+    const int32_t layer = bind_to_int32(L, 2, "selection: layer");
+    const int32_t head = bind_to_int32(L, 3, "selection: kv_head");
+    int32_t count, *pages;
+    bind_check(L, rt, cairn_session_selection(session, layer, head, NULL, 0, &count));
+    if (count < 0) return 0;
+    pages = (int32_t *)lua_newuserdatauv(L, ((size_t)count + 1) * sizeof *pages, 0);
+    bind_check(L, rt, cairn_session_selection(session, layer, head, pages, count, &count));
+    bind_push_ids(L, pages, count);
+    return 1;
+}
+
 /* s:rewind(count): keeps the first `count` ids */
 static int bind_rewind(lua_State *L) {
     cairn_runtime *rt;

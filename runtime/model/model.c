@@ -83,28 +83,88 @@ static int model_pages_of(int tokens, int page_size) {
     return (tokens + page_size - 1) / page_size;
 }
 
-static uint64_t model_page_bytes(const model_shape *s, int page_size) {
-    return s->latent.q_rank ? pages_latent_bytes(s->kv_layers, page_size)
-                            : pages_kv_bytes(s->kv_layers, s->kv_heads, s->head_dim, page_size);
+static int model_most_rows(const cairn_config *config) {
+    return config->prefill_chunk > MODEL_EVAL_ROWS ? config->prefill_chunk : MODEL_EVAL_ROWS;
 }
 
-/* At least 1, where a model has no layer that keeps keys. */
-static uint64_t model_some_bytes(const cairn_config *config, const model_shape *s) {
-    const uint64_t bytes = model_page_bytes(s, config->page_size);
-    return bytes ? bytes : 1;
+/* ---- groups of layers ---- */
+
+/* The group of a window, with one more layer; KV_WINDOWS of them at most, and the last takes all others. */
+static int model_add_window(kv_groups *groups, int window, int most) {
+    int g = 0;
+    while (g < groups->count && groups->window[g] != window) g++;
+    if (g == KV_WINDOWS) g--;
+    if (g == groups->count) groups->count++;
+    if (groups->window[g] < window) groups->window[g] = window, groups->most[g] = most;
+    groups->layers[g]++;
+    return 1 + g;
 }
+
+/* Layers with a window that is short beside the longest sequence keep its pages alone. */
+static void model_group_layers(cairn_model *m) {
+    const cairn_config *config = &m->runtime->config;
+    const int all = model_pages_of(m->max_seq_len, config->page_size);
+    for (int i = 0; i < m->shape.layers; i++) {
+        const plan_layer *l = &m->plan.layers[i];
+        const int most = pages_window_most(l->window, model_most_rows(config), config->page_size);
+        if (l->mixer == PLAN_ATTENTION && l->window && 2 * most < all)
+            m->groups.of[l->state] = (uint8_t)model_add_window(&m->groups, l->window, most);
+    }
+}
+
+/* Of each sequence that the cache has room for: twice what it needs at once, so that forks, sessions
+ * that rest and prefixes find room, or an eighth of its pages, which is more where contexts are long. */
+static kv_groups model_groups(const cairn_model *m, int pages) {
+    const int all = model_pages_of(m->max_seq_len, m->runtime->config.page_size);
+    kv_groups groups = m->groups;
+    for (int g = 0; g < groups.count; g++) {
+        const int most = groups.most[g], each = 2 * most > all / 8 ? 2 * most : all / 8;
+        int64_t want = ((int64_t)each * pages + all - 1) / all;
+        if (want < most) want = most;
+        groups.pages[g] = want < pages ? (int)want : pages;
+    }
+    return groups;
+}
+
+static page_tables *model_tables(cairn_model *m, page_tables *whole, int layer) {
+    const plan_layer *l = &m->plan.layers[layer];
+    const int group = l->mixer == PLAN_ATTENTION ? m->kv.groups.of[l->state] : 0;
+    return group ? &m->windows[group - 1].tables : whole;
+}
+
+static uint64_t model_cache_bytes(const cairn_model *m, int pages) {
+    const model_shape *s = &m->shape;
+    const int size = m->runtime->config.page_size;
+    const kv_groups groups = model_groups(m, pages);
+    uint64_t bytes = 0;
+    int whole = s->kv_layers;
+    if (s->latent.q_rank) return (uint64_t)pages * pages_latent_bytes(s->kv_layers, size);
+    for (int g = 0; g < groups.count; g++) {
+        bytes += (uint64_t)groups.pages[g] * pages_window_bytes(groups.layers[g], s->kv_heads,
+                                                                s->head_dim, size);
+        whole -= groups.layers[g];
+    }
+    return bytes + (uint64_t)pages * pages_kv_bytes(whole, s->kv_heads, s->head_dim, size);
+}
+
+/* ---- size ---- */
 
 /* What max_batch full sequences need, or as many as `free_bytes` holds; at least one page. */
-static int model_pool_pages(const cairn_config *config, const model_shape *s, int max_seq_len,
-                            uint64_t free_bytes) {
+static int model_pool_pages(const cairn_model *m, uint64_t free_bytes) {
+    const cairn_config *config = &m->runtime->config;
+    const uint64_t most = m->shape.latent.q_rank
+                              ? (uint64_t)(INT_MAX / config->page_size) /* slots are i32 */
+                              : INT_MAX / 2;
     uint64_t need = (uint64_t)config->max_batch *
-                    (uint64_t)model_pages_of(max_seq_len, config->page_size);
-    uint64_t room = free_bytes / model_some_bytes(config, s);
-    uint64_t most = s->latent.q_rank ? (uint64_t)(INT_MAX / config->page_size) /* slots are i32 */
-                                     : INT_MAX / 2;
+                    (uint64_t)model_pages_of(m->max_seq_len, config->page_size), low = 1;
     if (need > most) need = most;
-    if (room < need) need = room ? room : 1;
-    return (int)need;
+    if (model_cache_bytes(m, (int)need) <= free_bytes) return (int)need;
+    while (need - low > 1) { /* low fits, or is 1; need does not */
+        const uint64_t middle = low + (need - low) / 2;
+        if (model_cache_bytes(m, (int)middle) <= free_bytes) low = middle;
+        else need = middle;
+    }
+    return (int)low;
 }
 
 /* Device bytes that the cache may take: what the budget or the device leaves, less what the backend
@@ -125,10 +185,8 @@ static cairn_status model_free_bytes(const cairn_model *m, const device *dev, ui
  * would end the program when it filled. */
 static cairn_status model_check_batch(const cairn_model *m, const device *dev, uint64_t room) {
     const cairn_config *config = &m->runtime->config;
-    const model_shape *s = &m->shape;
-    uint64_t sequence = (uint64_t)model_pages_of(m->max_seq_len, config->page_size) *
-                        model_some_bytes(config, s);
-    uint64_t fits = room / sequence;
+    const uint64_t some = model_cache_bytes(m, model_pages_of(m->max_seq_len, config->page_size));
+    const uint64_t sequence = some ? some : 1, fits = room / sequence;
     if (device_is_apart(dev) || dev->budget_bytes || config->max_batch <= MODEL_MODEST_BATCH ||
         fits >= (uint64_t)config->max_batch)
         return CAIRN_OK;
@@ -146,23 +204,25 @@ static cairn_status model_size_cache(const cairn_model *m, const device *dev, in
     uint64_t room;
     cairn_status status = model_free_bytes(m, dev, &room);
     if (status) return status;
-    *pages = model_pool_pages(&m->runtime->config, &m->shape, m->max_seq_len, room);
+    *pages = model_pool_pages(m, room);
     return model_check_batch(m, dev, room);
 }
 
 static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     const cairn_config *config = &m->runtime->config;
     const model_shape *s = &m->shape;
-    int wanted = model_pool_pages(config, s, m->max_seq_len, UINT64_MAX);
+    int wanted = model_pool_pages(m, UINT64_MAX);
     int pages;
+    kv_groups groups;
     cairn_status status = model_size_cache(m, dev, &pages);
     if (status) return status;
     if (pages > most) pages = most;
     for (;;) {
+        groups = model_groups(m, pages);
         status = s->latent.q_rank
                      ? pages_latent_open(dev, s->kv_layers, config->page_size, pages, &m->kv)
-                     : pages_kv_open(dev, s->kv_layers, s->kv_heads, s->head_dim,
-                                     config->page_size, pages, &m->kv);
+                     : pages_groups_open(dev, s->kv_layers, s->kv_heads, s->head_dim,
+                                         config->page_size, pages, &groups, &m->kv);
         if ((status != CAIRN_OUT_OF_MEMORY && status != CAIRN_OUT_OF_DEVICE_MEMORY) || pages == 1)
             break;
         pages = pages / 2; /* what the device said to be free was not */
@@ -267,5 +327,6 @@ static cairn_status model_load(cairn_runtime *rt, model_place place, cairn_model
         return status;
     }
     m->max_seq_len = model_max_seq_len(b, &rt->config, &m->shape);
+    model_group_layers(m);
     return *out = m, CAIRN_OK;
 }

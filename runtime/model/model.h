@@ -14,6 +14,8 @@ typedef struct model_memory {
     uint64_t host;
 } model_memory;
 
+enum { MODEL_EVAL_ROWS = 64 }; /* of a forward of cairn_eval */
+
 struct cairn_model {
     cairn_runtime *runtime;
     cairn_model *next; /* of runtime->models */
@@ -25,8 +27,10 @@ struct cairn_model {
     model_plan plan;
     int max_seq_len; /* the config's, at most the model's */
     kv_cache kv;
+    kv_groups groups; /* of the cache's layers, known before it is opened */
     prefix_cache prefixes;  /* of prompts; not open without memory.prefix_cache */
     page_tables tables;     /* a row for each session; open once the backend is */
+    window_state windows[KV_WINDOWS]; /* [groups.count] beside them */
     kv_state kv_of_rows;    /* the sequence state that every model has */
     ring_states rings;      /* and that of its convolutions */
     sequence_states states; /* all there is of it */
@@ -72,8 +76,14 @@ static void model_unload(cairn_model *m);
 static void model_drop_file(cairn_model *m);
 /* Whether the layers that the config names are the model's; "all" stands for those there are. */
 static cairn_status model_check_layers(base *b, const cairn_config *config, const model_shape *s);
-/* Device bytes that one page of the cache takes over all layers. */
-static uint64_t model_page_bytes(const model_shape *s, int page_size);
+/* Rows of the largest forward. */
+static int model_most_rows(const cairn_config *config);
+/* Device bytes of a cache of so many pages, with what its groups of layers have beside them. */
+static uint64_t model_cache_bytes(const cairn_model *m, int pages);
+/* The groups of such a cache. */
+static kv_groups model_groups(const cairn_model *m, int pages);
+/* The page tables of a layer with attention, beside `whole`, which are those of layers that keep all. */
+static page_tables *model_tables(cairn_model *m, page_tables *whole, int layer);
 /* Pages of the cache, once m->memory is known: loading and its estimate ask here. */
 static cairn_status model_size_cache(const cairn_model *m, const device *dev, int *pages);
 /* A cache of so many pages, at most `most`. [blocks] */

@@ -23,6 +23,7 @@ static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     c->status = base_fail(c->dev->base, CAIRN_INVALID_ARGUMENT, "%s: %s", c->op, text);
+    if (c->dev->trace) c->dev->trace->op = NULL;
 }
 
 static bool ops_same_kernel(const ops_kernel *a, const ops_kernel *b) {

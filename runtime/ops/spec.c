@@ -363,7 +363,9 @@ static cairn_status spec_take(cairn_runtime *rt, const spec_op *op, void *ours, 
     if (!rt) return s->c.status = CAIRN_INVALID_ARGUMENT;
     s->c.dev = &rt->device;
     s->c.status = args_take(&rt->base, op->name, ours, op->bytes, theirs);
-    return s->c.status ? s->c.status : spec_check(s, &rt->device, op, ours);
+    if (!s->c.status) s->c.status = spec_check(s, &rt->device, op, ours);
+    if (rt->device.trace) rt->device.trace->op = s->c.status ? NULL : op->name;
+    return s->c.status;
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */

@@ -66,6 +66,8 @@ static const spec_choice spec_blocks[] = {
 static const spec_choice spec_sources[] = {
     {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN},
     {"landmark", CAIRN_SOURCE_LANDMARK}, {NULL, 0}};
+static const spec_choice spec_bounds_sources[] = {
+    {"minmax", CAIRN_SOURCE_MINMAX}, {"mean", CAIRN_SOURCE_MEAN}, {NULL, 0}};
 static const spec_choice spec_strategies[] = {
     {"group", CAIRN_STRATEGY_GROUP}, {"head", CAIRN_STRATEGY_HEAD},
     {"softmax_head", CAIRN_STRATEGY_SOFTMAX_HEAD}, {NULL, 0}};
@@ -238,9 +240,9 @@ static const spec_limit spec_collate_limits[] = {
     WITHIN(HEAD_DIM, 1, INT32_MAX / 4), LIMITS_END};
 static const spec_limit spec_copies_limits[] = {WITHIN(COPIES, 0, 65535), LIMITS_END};
 static const spec_limit spec_attend_limits[] = {
-    PAGED_LIMITS(16, 256, 32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
+    PAGED_LIMITS(16, 256, 16), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
 static const spec_limit spec_tokens_limits[] = {
-    LATENT_LIMITS(32), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
+    LATENT_LIMITS(16), MULTIPLE_OF(HEADS, KV_HEADS), LIMITS_END};
 static const spec_limit spec_merge_limits[] = {
     WITHIN(ROWS, 0, INT32_MAX / 64), WITHIN(HEADS, 1, INT32_MAX / 64), WITHIN(HEAD_DIM, 1, 4096),
     LIMITS_END};
@@ -357,7 +359,7 @@ static const spec_arg spec_page_bounds_args[] = {
             SPEC_HEAD_DIM),
     READ(ids, SPEC_I32, SPEC_N),
     WRITE(bounds, SPEC_F16, SPEC_PAGES, SPEC_KV_HEADS, SPEC_NUMBER(2), SPEC_HEAD_DIM),
-    CHOOSE("source", source, spec_sources),
+    CHOOSE("source", source, spec_bounds_sources),
     ARGS_END};
 #undef ARGS
 

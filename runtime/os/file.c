@@ -201,9 +201,13 @@ static int os_try_replace(const char *path, int mode, const void *data, size_t b
     return error == -ENOENT ? -EEXIST : error; /* closed, it was taken for one left behind */
 }
 
+/* Renaming over it would take a device, a pipe or a socket away from the whole system. */
 static int os_replace(const char *path, int mode, const void *data, size_t bytes) {
     char directory[OS_PATH_BYTES];
+    os_file_info info;
     int error = -EEXIST;
+    if (!*path) return -ENOENT;
+    if (!os_calls.info(path, &info) && !info.regular) return info.directory ? -EISDIR : -ENXIO;
     if (!os_directory_of(path, directory, sizeof directory)) return -ENAMETOOLONG;
     os_remove_stale(path, directory);
     for (int i = 0; i < 16 && error == -EEXIST; i++)

@@ -26,7 +26,8 @@ static cairn_status os_map_open(base *b, const char *path, os_map *out);
 static void os_map_close(os_map *map);
 /* `path` holds all bytes or what it held before, whatever fails and whoever else writes it: the
  * bytes go to a temporary file in the same directory, which is renamed, and the directory goes to
- * the disk. What a crash leaves the next write removes. 0 or a negative errno. */
+ * the disk. What a crash leaves the next write removes. A directory, a device, a pipe or a socket is
+ * refused: EISDIR, ENXIO. 0 or a negative errno. */
 static int os_replace_file(const char *path, const void *data, size_t bytes);
 /* The same with a status. */
 static cairn_status os_write_file(base *b, const char *path, const void *data, size_t bytes);

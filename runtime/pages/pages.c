@@ -8,6 +8,7 @@ static void pages_close(base *b, page_pool *p) {
     memset(p, 0, sizeof *p);
 }
 
+/* All `pages` ids are free. pages_close: nothing is held any more. */
 static cairn_status pages_open(base *b, int pages, page_pool *p) {
     memset(p, 0, sizeof *p);
     p->pages = p->free_count = pages;
@@ -84,6 +85,10 @@ static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_
            ((uint64_t)page_size + 1);
 }
 
+static uint64_t pages_window_bytes(int layers, int kv_heads, int head_dim, int page_size) {
+    return (uint64_t)layers * (uint64_t)kv_heads * (uint64_t)head_dim * 2 * 2 * (uint64_t)page_size;
+}
+
 static uint64_t pages_latent_bytes(int layers, int page_size) {
     return (uint64_t)layers * (uint64_t)page_size * (LATENT_KEYS * 2 + CAIRN_INDEX_BYTES);
 }
@@ -92,48 +97,78 @@ static size_t pages_plane_bytes(const kv_cache *kv, int plane) {
     return plane < kv->layers ? kv->page_bytes : (size_t)kv->page_size * CAIRN_INDEX_BYTES;
 }
 
+/* The first page that a window needs of a sequence of `tokens` tokens, whatever comes next: that of
+ * the first token which the next one sees, and one more, so that the first page kept is full. */
+static int pages_window_first(int window, int tokens, int page_size) {
+    const int page = tokens >= window ? (tokens - window + 1) / page_size : 0;
+    return page > 0 ? page - 1 : 0;
+}
+
+static int pages_window_most(int window, int rows, int page_size) {
+    return (window - 1 + WINDOW_SLACK + rows + page_size - 1) / page_size + 2;
+}
+
+static page_pool *pages_plane_pool(kv_cache *kv, int plane) {
+    const int group = plane < kv->layers ? kv->groups.of[plane] : 0;
+    return group ? &kv->window_pools[group - 1] : &kv->pool;
+}
+
+static void pages_pools_close(base *b, kv_cache *kv) {
+    pages_close(b, &kv->pool);
+    for (int i = 0; i < KV_WINDOWS; i++) pages_close(b, &kv->window_pools[i]);
+}
+
+static cairn_status pages_pools_open(base *b, int pages, const kv_groups *groups, kv_cache *kv) {
+    cairn_status status = pages_open(b, pages, &kv->pool);
+    if (groups) kv->groups = *groups;
+    for (int i = 0; i < kv->groups.count && !status; i++)
+        status = pages_open(b, kv->groups.pages[i], &kv->window_pools[i]);
+    return status;
+}
+
 static void pages_kv_close(kv_cache *kv) {
-    size_t pages = (size_t)kv->pool.pages;
     if (!kv->device) return;
     for (int i = 0; i < kv->planes && kv->pages; i++)
-        device_free(kv->device, kv->pages[i], pages * pages_plane_bytes(kv, i));
+        device_free(kv->device, kv->pages[i],
+                    (size_t)pages_plane_pool(kv, i)->pages * pages_plane_bytes(kv, i));
     for (int i = 0; i < kv->layers && kv->bounds; i++)
-        device_free(kv->device, kv->bounds[i], pages * kv->bound_bytes);
+        device_free(kv->device, kv->bounds[i], (size_t)kv->pool.pages * kv->bound_bytes);
     base_delete(kv->device->base, kv->pages, (size_t)kv->planes, sizeof *kv->pages);
     base_delete(kv->device->base, kv->bounds, (size_t)kv->layers, sizeof *kv->bounds);
-    pages_close(kv->device->base, &kv->pool);
+    pages_pools_close(kv->device->base, kv);
     memset(kv, 0, sizeof *kv);
 }
 
 static cairn_status pages_kv_allocate(kv_cache *kv) {
-    size_t pages = (size_t)kv->pool.pages;
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < kv->planes && !status; i++) {
-        status = device_alloc(kv->device, pages * pages_plane_bytes(kv, i), "the KV cache",
-                              &kv->pages[i]);
-        if (!status && kv->bounds)
-            status = device_alloc(kv->device, pages * kv->bound_bytes, "the KV page bounds",
-                               &kv->bounds[i]);
+        page_pool *own = pages_plane_pool(kv, i);
+        status = device_alloc(kv->device, (size_t)own->pages * pages_plane_bytes(kv, i),
+                              "the KV cache", &kv->pages[i]);
+        if (!status && kv->bounds && own == &kv->pool)
+            status = device_alloc(kv->device, (size_t)own->pages * kv->bound_bytes,
+                                  "the KV page bounds", &kv->bounds[i]);
     }
     return status;
 }
 
 /* Whose sizes are filled in; bound_bytes 0: without bounds. */
-static cairn_status pages_open_planes(kv_cache *kv, int pages) {
+static cairn_status pages_open_planes(kv_cache *kv, int pages, const kv_groups *groups) {
     base *b = kv->device->base;
     cairn_status status;
     kv->pages = (void **)base_new(b, (size_t)kv->planes, sizeof *kv->pages);
     if (kv->bound_bytes) kv->bounds = (void **)base_new(b, (size_t)kv->layers, sizeof *kv->bounds);
     if (!kv->pages || (kv->bound_bytes && !kv->bounds))
         status = base_no_memory(b, "the KV cache", (size_t)kv->layers * 2 * sizeof(void *));
-    else if (!(status = pages_open(b, pages, &kv->pool)))
+    else if (!(status = pages_pools_open(b, pages, groups, kv)))
         status = pages_kv_allocate(kv);
     if (status) pages_kv_close(kv);
     return status;
 }
 
-static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim,
-                                  int page_size, int pages, kv_cache *kv) {
+static cairn_status pages_groups_open(device *dev, int layers, int kv_heads, int head_dim,
+                                      int page_size, int pages, const kv_groups *groups,
+                                      kv_cache *kv) {
     memset(kv, 0, sizeof *kv);
     kv->device = dev;
     kv->layers = kv->planes = layers;
@@ -142,7 +177,12 @@ static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int hea
     kv->page_size = page_size;
     kv->bound_bytes = (size_t)kv_heads * (size_t)head_dim * 2 * 2;
     kv->page_bytes = kv->bound_bytes * (size_t)page_size;
-    return pages_open_planes(kv, pages);
+    return pages_open_planes(kv, pages, groups);
+}
+
+static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim,
+                                  int page_size, int pages, kv_cache *kv) {
+    return pages_groups_open(dev, layers, kv_heads, head_dim, page_size, pages, NULL, kv);
 }
 
 static cairn_status pages_latent_open(device *dev, int layers, int page_size, int pages,
@@ -155,13 +195,16 @@ static cairn_status pages_latent_open(device *dev, int layers, int page_size, in
     kv->head_dim = LATENT_KEYS;
     kv->page_size = page_size;
     kv->page_bytes = (size_t)page_size * LATENT_KEYS * 2;
-    return pages_open_planes(kv, pages);
+    return pages_open_planes(kv, pages, NULL);
 }
 
-/* What a page holds, in every layer; not its bounds, which a page that is written has not. */
-static cairn_status pages_kv_copy_page(kv_cache *kv, int32_t from, int32_t to) {
+/* What a page holds, in every layer of its group; not its bounds, which a page that is written has
+ * not. */
+static cairn_status pages_kv_copy_page(kv_cache *kv, const page_pool *of, int32_t from,
+                                       int32_t to) {
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < kv->planes && !status; i++) {
+        if (pages_plane_pool(kv, i) != of) continue;
         const size_t bytes = pages_plane_bytes(kv, i);
         uint8_t *plane = (uint8_t *)kv->pages[i];
         status = device_copy(kv->device, plane + (size_t)to * bytes, plane + (size_t)from * bytes,

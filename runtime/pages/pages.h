@@ -16,15 +16,27 @@ typedef struct page_pool {
     int32_t *references; /* [pages], 0: free */
 } page_pool;
 
-/* All `pages` ids are free. */
-static cairn_status pages_open(base *b, int pages, page_pool *p);
-/* Nothing is held any more. */
-static void pages_close(base *b, page_pool *p);
 /* Whether a page has another holder than the one who asks, so that it must be copied to be
  * written. */
 static bool pages_shared(const page_pool *p, int32_t id);
 /* For cairn_close, once all else that holds pages is gone: the tables and pools of callers. */
 static void pages_free_all(cairn_runtime *rt);
+
+enum {
+    KV_WINDOWS = 2,   /* groups at most */
+    WINDOW_SLACK = 64 /* tokens that stay behind a window: rejected drafts and short rewinds */
+};
+
+/* Layers that see a window of tokens alone keep few pages, under ids of their own: those of one
+ * window are a group. Layers of no group (0) keep all pages; they alone have bounds. */
+typedef struct kv_groups {
+    int count;
+    int window[KV_WINDOWS]; /* tokens that a layer of group 1 + i sees, itself included */
+    int layers[KV_WINDOWS];
+    int most[KV_WINDOWS];   /* pages that a sequence needs at once, at most */
+    int pages[KV_WINDOWS];  /* of the group's pool, once the cache is sized */
+    uint8_t of[CAIRN_MAX_LAYERS]; /* the group of each layer of the cache */
+} kv_groups;
 
 /* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete.
  *
@@ -40,11 +52,18 @@ typedef struct kv_cache {
     void **pages;       /* [planes] device address of [page][K or V][kv_head][slot][head_dim] */
     void **bounds;      /* [layers] device address of [page][kv_head][lo or hi][head_dim], or NULL */
     page_pool pool;
+    page_pool window_pools[KV_WINDOWS];
+    kv_groups groups;
 } kv_cache;
 
-/* A cache of `pages` pages. On failure *kv is empty and nothing is held. [blocks] */
-static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim,
-                                  int page_size, int pages, kv_cache *kv);
+/* A cache of `pages` pages, and with groups of theirs; NULL: there are none. On failure *kv is empty
+ * and nothing is held. [blocks] */
+static cairn_status pages_groups_open(device *dev, int layers, int kv_heads, int head_dim,
+                                      int page_size, int pages, const kv_groups *groups,
+                                      kv_cache *kv);
+/* Only the pools of such a cache; a failure is undone by pages_pools_close. */
+static cairn_status pages_pools_open(base *b, int pages, const kv_groups *groups, kv_cache *kv);
+static void pages_pools_close(base *b, kv_cache *kv);
 /* The same of a latent cache, of 576 values a token. */
 static cairn_status pages_latent_open(device *dev, int layers, int page_size, int pages,
                                       kv_cache *kv);
@@ -53,8 +72,12 @@ static void pages_kv_close(kv_cache *kv);
 /* Device bytes that one page takes over all layers. */
 static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_size);
 static uint64_t pages_latent_bytes(int layers, int page_size);
+/* The same of layers with a window, which have no bounds. */
+static uint64_t pages_window_bytes(int layers, int kv_heads, int head_dim, int page_size);
 /* Of one page in one plane. */
 static size_t pages_plane_bytes(const kv_cache *kv, int plane);
+/* Pages of a window that a sequence needs at once, in forwards of up to `rows` rows. */
+static int pages_window_most(int window, int rows, int page_size);
 
 /* pages_tables: which pages hold the tokens of each sequence: one row a sequence. Host lists; every
  * change happens whole or not at all. Growth, sharing and copy on write stand here once, row by row
@@ -106,37 +129,3 @@ static cairn_status tables_hold(base *b, page_tables *t, int r, int first, const
 static cairn_status tables_check_new(base *b, const page_tables *t, int r);
 /* Nothing of row r has changed since now. */
 static void tables_settle_row(page_tables *t, int r);
-
-typedef struct prefix_node prefix_node;
-
-typedef struct prefix_cache {
-    struct base *base;
-    page_pool *pool;
-    int page_size;
-    int nodes, heap_count, heap_capacity, bucket_count; /* buckets: a power of two */
-    prefix_node **buckets, **heap;
-    uint64_t clock;
-    int64_t pages, locked_pages; /* held; of nodes with locks */
-} prefix_cache;
-
-/* The pool must stand until prefix_close. page_size is that of the pool's pages. */
-static cairn_status prefix_open(base *b, page_pool *ids, int page_size, prefix_cache *c);
-/* Gives all pages back. Nobody holds a node any more. */
-static void prefix_close(prefix_cache *c);
-/* The longest prefix of tokens [count], in whole pages, that is held: how many pages, their ids to
- * ids [up to count / page_size], and with `node` its last node, which then ends where the match
- * does, so that it can be locked. Errors: OUT_OF_MEMORY, only with `node`; nothing changed. */
-static cairn_status prefix_match(prefix_cache *c, uint64_t space, const int32_t *tokens, int count,
-                                 int32_t *ids, int *pages, prefix_node **node);
-/* Holds what is new of tokens [count] in whole pages, whose ids stand in ids [count / page_size]:
- * the first *present pages were there, under ids of their own, and the caller's are no concern of
- * the cache; each page behind them gets one reference more.
- * Errors: OUT_OF_MEMORY, INVALID_ARGUMENT for an id the pool does not hold; nothing changed. */
-static cairn_status prefix_insert(prefix_cache *c, uint64_t space, const int32_t *tokens,
-                                  int count, const int32_t *ids, int *present);
-/* n and all above it stay until prefix_unlock(n). NULL is ignored. */
-static void prefix_lock(prefix_cache *c, prefix_node *n);
-/* Undoes prefix_lock. */
-static void prefix_unlock(prefix_cache *c, prefix_node *n);
-/* For cairn_close, before the pools go: the prefix caches of callers. */
-static void prefix_free_all(cairn_runtime *rt);

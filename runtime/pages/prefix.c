@@ -6,7 +6,10 @@
  * decide what matches; a hash of a node's first page only finds the candidate. The tokens are the
  * sequence as it is cached, landmark tokens included, and so is their count.
  *
- * The cache holds one reference of the pool for each page id that stands in a node. A node that is
+ * The cache holds one reference of the pool for each page id that stands in a node; and one of the
+ * pool of a group with a window for each of its ids that a node was lent (-1: none). Those go back
+ * when their pool is short, locked or not: whoever goes on from them has references of its own. A
+ * prefix ends where all that its windows need is there (prefix_offer). A node that is
  * locked, and so every node above it, is not evicted. A leaf without locks stands in a heap, the
  * least recently used first. Calls base and pages. Each call does all it is asked or nothing. */
 
@@ -16,10 +19,11 @@ struct prefix_node {
     uint64_t space;             /* namespace */
     uint64_t hash;              /* of parent, space and first page */
     uint64_t used;              /* the cache's clock when last matched or inserted */
+    uint64_t lent;              /* the same when its windows' pages were last lent or read */
     int pages;                  /* at least 1 */
     int children, locks;
     int heap_at;                /* place in the heap, -1: none */
-    int32_t *tokens;            /* [pages, page_size], then ids [pages]: one allocation */
+    int32_t *tokens;            /* [pages, page_size], then ids [1 + windows, pages]: one allocation */
 };
 
 /* Where a key leads: `matched` pages agree, `inside` of them in the last node (1 to its pages). */
@@ -28,14 +32,19 @@ typedef struct prefix_walk {
     int matched, inside;
 } prefix_walk;
 
+/* Of a group; 0: the pool's. */
+static int32_t *prefix_group_ids(const prefix_cache *c, const prefix_node *n, int group) {
+    return n->tokens + (size_t)n->pages * (size_t)(c->page_size + group);
+}
+
 static int32_t *prefix_ids(const prefix_cache *c, const prefix_node *n) {
-    return n->tokens + (size_t)n->pages * (size_t)c->page_size;
+    return prefix_group_ids(c, n, 0);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 static size_t prefix_run_words(const prefix_cache *c, int pages) {
-    return (size_t)pages * ((size_t)c->page_size + 1);
+    return (size_t)pages * ((size_t)c->page_size + 1 + (size_t)c->windows);
 }
 
 static int32_t *prefix_run_new(prefix_cache *c, int pages) {
@@ -50,10 +59,11 @@ static void prefix_run_free(prefix_cache *c, int32_t *run, int pages) {
 /* Pages [from, from + count) of a run of `pages` pages, copied. */
 static void prefix_run_copy(const prefix_cache *c, int32_t *to, const int32_t *run, int pages,
                             int from, int count) {
-    size_t size = (size_t)c->page_size;
+    const size_t size = (size_t)c->page_size;
     memcpy(to, run + (size_t)from * size, (size_t)count * size * sizeof *to);
-    memcpy(to + (size_t)count * size, run + (size_t)pages * size + from,
-           (size_t)count * sizeof *to);
+    for (size_t list = size; list <= size + (size_t)c->windows; list++)
+        memcpy(to + (size_t)count * list, run + (size_t)pages * list + from,
+               (size_t)count * sizeof *to);
 }
 
 /* Doubles an array of pointers until it holds `wanted`; false: memory is short. */
@@ -161,11 +171,31 @@ static void prefix_unlink(prefix_cache *c, const prefix_node *n) {
 
 /* ---- open and close ---------------------------------------------------------------------------- */
 
+/* What a node was lent of a group goes back. */
+static void prefix_give_window(prefix_cache *c, prefix_node *n, int g) {
+    int32_t *ids = prefix_group_ids(c, n, 1 + g);
+    for (int i = 0; i < n->pages; i++) {
+        if (ids[i] >= 0) pages_give(c->base, &c->windows_of->window_pools[g], &ids[i], 1);
+        ids[i] = -1;
+    }
+}
+
+/* All pages of a node go back, and its run. */
+static void prefix_empty(prefix_cache *c, prefix_node *n) {
+    for (int g = 0; g < c->windows; g++) prefix_give_window(c, n, g);
+    pages_give(c->base, c->pool, prefix_ids(c, n), n->pages);
+}
+
+static void prefix_keep_windows(prefix_cache *c, kv_cache *kv) {
+    c->windows_of = kv;
+    c->windows = kv->groups.count;
+}
+
 static void prefix_close(prefix_cache *c) {
     for (int i = 0; c->buckets && i < c->bucket_count; i++)
         for (prefix_node *n = c->buckets[i], *next; n; n = next) {
             next = n->next;
-            pages_give(c->base, c->pool, prefix_ids(c, n), n->pages);
+            prefix_empty(c, n);
             prefix_run_free(c, n->tokens, n->pages);
             base_delete(c->base, n, 1, sizeof *n);
         }
@@ -242,6 +272,7 @@ static prefix_node *prefix_split(prefix_cache *c, prefix_node *n, int keep) {
     n->pages = rest;
     above->locks = n->locks;
     above->used = n->used;
+    above->lent = n->lent;
     prefix_attach(c, above, n->parent, n->space);
     if (n->parent) n->parent->children--; /* which was n */
     n->parent = above;
@@ -348,6 +379,7 @@ static cairn_status prefix_insert(prefix_cache *c, uint64_t space, const int32_t
     memcpy(leaf->tokens, tokens + (size_t)w.matched * (size_t)c->page_size,
            (size_t)fresh * (size_t)c->page_size * sizeof *tokens);
     memcpy(prefix_ids(c, leaf), ids + w.matched, (size_t)fresh * sizeof *ids);
+    memset(prefix_group_ids(c, leaf, 1), 0xff, (size_t)(fresh * c->windows) * sizeof *ids);
     prefix_attach(c, leaf, parent, space);
     c->pages += fresh;
     if (parent) prefix_heap_update(c, parent);
@@ -360,7 +392,7 @@ static void prefix_remove(prefix_cache *c, prefix_node *n) {
     prefix_node *parent = n->parent;
     prefix_heap_remove(c, n);
     prefix_unlink(c, n);
-    pages_give(c->base, c->pool, prefix_ids(c, n), n->pages);
+    prefix_empty(c, n);
     c->pages -= n->pages;
     c->nodes--;
     prefix_node_free(c, n);
@@ -375,4 +407,76 @@ static int64_t prefix_evict(prefix_cache *c, int64_t pages) {
     int64_t before = c->pages;
     while (before - c->pages < pages && c->heap_count) prefix_remove(c, c->heap[0]);
     return before - c->pages;
+}
+
+/* ---- pages of windows ------------------------------------------------------------------------ */
+
+/* Whether a sequence of `pages` pages could not go on for want of its page `at`, a node's i-th. */
+static bool prefix_lacks(const prefix_cache *c, const prefix_node *n, int i, int at, int pages) {
+    const kv_groups *groups = c->windows ? &c->windows_of->groups : NULL;
+    for (int g = 0; g < c->windows; g++)
+        if (prefix_group_ids(c, n, 1 + g)[i] < 0 &&
+            at >= pages_window_first(groups->window[g], pages * c->page_size, c->page_size))
+            return true;
+    return false;
+}
+
+static int prefix_offer(const prefix_cache *c, uint64_t space, const int32_t *tokens, int count) {
+    const prefix_walk w = prefix_find(c, space, tokens, count / c->page_size);
+    int pages = w.matched, at = w.matched, inside = w.inside;
+    for (const prefix_node *n = w.node; n; n = n->parent) {
+        while (inside-- > 0)
+            if (prefix_lacks(c, n, inside, --at, pages)) pages = at;
+        if (n->parent) inside = n->parent->pages;
+    }
+    return pages;
+}
+
+static void prefix_lend(prefix_cache *c, uint64_t space, const int32_t *tokens, int pages, int g,
+                        int first, const int32_t *ids) {
+    const prefix_walk w = prefix_find(c, space, tokens, pages);
+    int end = w.matched, inside = w.inside;
+    if (w.matched < pages) return;
+    for (prefix_node *n = w.node; n && end > first; n = n->parent) {
+        int32_t *held = prefix_group_ids(c, n, 1 + g);
+        const int start = end - inside;
+        for (int at = start > first ? start : first; at < end; at++)
+            if (held[at - start] < 0 &&
+                !pages_retain(c->base, &c->windows_of->window_pools[g], ids + at, 1))
+                held[at - start] = ids[at];
+        n->lent = c->clock;
+        end = start;
+        if (n->parent) inside = n->parent->pages;
+    }
+}
+
+static void prefix_read_window(prefix_cache *c, prefix_node *n, int pages, int g, int32_t *ids) {
+    const int first = pages_window_first(c->windows_of->groups.window[g], pages * c->page_size,
+                                         c->page_size);
+    for (; n; n = n->parent) {
+        if (pages > first) n->lent = c->clock;
+        pages -= n->pages;
+        memcpy(ids + pages, prefix_group_ids(c, n, 1 + g), (size_t)n->pages * sizeof *ids);
+    }
+}
+
+/* Whether pages would be free if the node gave back what it was lent. */
+static bool prefix_helps(const prefix_cache *c, const prefix_node *n, int g) {
+    const int32_t *ids = prefix_group_ids(c, n, 1 + g);
+    int i = 0;
+    while (i < n->pages && (ids[i] < 0 || pages_shared(&c->windows_of->window_pools[g], ids[i]))) i++;
+    return i < n->pages;
+}
+
+/* What was lent of group 1 + g and not used for longest goes back, until its pool has `wanted` free
+ * pages or nothing is left that would help. */
+static void prefix_strip(prefix_cache *c, int g, int wanted) {
+    while (c->windows_of->window_pools[g].free_count < wanted) {
+        prefix_node *oldest = NULL;
+        for (int i = 0; i < c->bucket_count; i++)
+            for (prefix_node *n = c->buckets[i]; n; n = n->next)
+                if ((!oldest || n->lent < oldest->lent) && prefix_helps(c, n, g)) oldest = n;
+        if (!oldest) return;
+        prefix_give_window(c, oldest, g);
+    }
 }

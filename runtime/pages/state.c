@@ -73,7 +73,9 @@ static cairn_status state_load(sequence_states *s, int row, int tokens, const ui
 /* ---- keys and values in pages ---------------------------------------------------------------- */
 
 static int state_kv_reach(const void *self, int row, int tokens) {
-    (void)self, (void)row;
+    const kv_state *s = (const kv_state *)self;
+    for (int g = 0; g < s->kv->groups.count && tokens; g++)
+        tokens = window_reach(&s->windows[g], row, tokens);
     return tokens;
 }
 
@@ -83,8 +85,8 @@ static void state_kv_make_room(kv_state *s, int need) {
            prefix_evict(s->prefixes, need - held->free_count) > 0) {}
 }
 
-static cairn_status state_kv_reserve(void *self, int row, int from, int to) {
-    kv_state *s = (kv_state *)self;
+/* In the layers that keep all. */
+static cairn_status state_kv_reserve_all(kv_state *s, int row, int from, int to) {
     page_tables *t = s->tables;
     const int32_t *copy = t->copies + 2 * (size_t)row;
     int pages = t->pages[row], length = t->lengths[row];
@@ -92,7 +94,7 @@ static cairn_status state_kv_reserve(void *self, int row, int from, int to) {
     state_kv_make_room(s, tables_need(t, row, from, to));
     if ((status = tables_reserve(s->base, t, "a session", row, from, to))) return status;
     if (copy[0] < 0) return CAIRN_OK;
-    if (!(status = pages_kv_copy_page(s->kv, copy[0], copy[1]))) {
+    if (!(status = pages_kv_copy_page(s->kv, t->pool, copy[0], copy[1]))) {
         tables_copied(t, row);
         return CAIRN_OK;
     }
@@ -102,13 +104,27 @@ static cairn_status state_kv_reserve(void *self, int row, int from, int to) {
     return status;
 }
 
-static void state_kv_extend(void *self, int row, int from, int to) {
-    (void)self, (void)row, (void)from, (void)to; /* a page's slots are written over */
-}
-
 static void state_kv_cut(void *self, int row, int tokens) {
     kv_state *s = (kv_state *)self;
     tables_trim(s->base, s->tables, row, tokens);
+    for (int g = 0; g < s->kv->groups.count; g++) window_cut(&s->windows[g], row, tokens);
+}
+
+static cairn_status state_kv_reserve(void *self, int row, int from, int to) {
+    kv_state *s = (kv_state *)self;
+    const int pages = s->tables->pages[row], length = s->tables->lengths[row];
+    cairn_status status = state_kv_reserve_all(s, row, from, to);
+    for (int g = 0; g < s->kv->groups.count && !status; g++) {
+        if (!(status = window_reserve(&s->windows[g], row, from, to))) continue;
+        tables_trim(s->base, s->tables, row, pages * s->tables->page_size);
+        s->tables->lengths[row] = length;
+    }
+    return status;
+}
+
+static void state_kv_extend(void *self, int row, int from, int to) {
+    kv_state *s = (kv_state *)self; /* of the pages that keep all the slots are written over */
+    for (int g = 0; g < s->kv->groups.count; g++) window_extend(&s->windows[g], row, from, to);
 }
 
 static cairn_status state_kv_fork(void *self, int from, int to, int tokens) {
@@ -117,14 +133,28 @@ static cairn_status state_kv_fork(void *self, int from, int to, int tokens) {
     cairn_status status = tables_hold(s->base, t, to, 0, tables_row(t, from),
                                       tables_filled(t, tokens));
     if (!status) t->lengths[to] = tokens;
+    for (int g = 0; g < s->kv->groups.count && !status; g++)
+        status = window_fork(&s->windows[g], from, to, tokens);
     return status;
+}
+
+/* The tables of the layer that a plane is of, and its first page that `tokens` tokens need. */
+static const page_tables *state_kv_plane(const kv_state *s, int plane, int tokens, int *first) {
+    const kv_groups *groups = &s->kv->groups;
+    const int group = plane < s->kv->layers ? groups->of[plane] : 0;
+    *first = group ? pages_window_first(groups->window[group - 1], tokens, s->kv->page_size) : 0;
+    return group ? &s->windows[group - 1].tables : s->tables;
 }
 
 static size_t state_kv_bytes(const void *self, int tokens) {
     const kv_state *s = (const kv_state *)self;
+    const int pages = tables_filled(s->tables, tokens);
     size_t bytes = 0;
-    for (int i = 0; i < s->kv->planes; i++) bytes += pages_plane_bytes(s->kv, i);
-    return bytes * (size_t)tables_filled(s->tables, tokens);
+    for (int i = 0, first; i < s->kv->planes; i++) {
+        state_kv_plane(s, i, tokens, &first);
+        bytes += pages_plane_bytes(s->kv, i) * (size_t)(pages - first);
+    }
+    return bytes;
 }
 
 /* Slots past the last token hold what was there before: not part of the sequence. */
@@ -138,19 +168,22 @@ static void state_kv_blank(const kv_cache *kv, int plane, uint8_t *page, int use
     if (index && used) memset(page + (size_t)used * row, 0, (size - (size_t)used) * row);
 }
 
-/* Plane by plane the pages, in their order. */
+/* Plane by plane the pages, in their order: of a window those that what follows needs. */
 static cairn_status state_kv_save(void *self, int row, int tokens, uint8_t *to) {
     kv_state *s = (kv_state *)self;
     const kv_cache *kv = s->kv;
-    int pages = tables_filled(s->tables, tokens);
+    const int pages = tables_filled(s->tables, tokens);
     snapshot_fetch f;
     cairn_status status = snapshot_fetch_open(kv->device, state_kv_bytes(self, tokens), to, &f);
-    for (int i = 0; i < kv->planes && !status; i++)
+    for (int i = 0, first; i < kv->planes && pages && !status; i++) {
+        const page_tables *t = state_kv_plane(s, i, tokens, &first);
         status = snapshot_fetch_pages(&f, kv->pages[i], pages_plane_bytes(kv, i),
-                                      tables_row(s->tables, row), pages);
+                                      tables_row(t, row) + first, pages - first);
+    }
     status = snapshot_fetch_close(&f, status);
-    for (int i = 0; i < kv->planes && pages && !status; i++) {
-        to += (size_t)pages * pages_plane_bytes(kv, i);
+    for (int i = 0, first; i < kv->planes && pages && !status; i++) {
+        state_kv_plane(s, i, tokens, &first);
+        to += (size_t)(pages - first) * pages_plane_bytes(kv, i);
         state_kv_blank(kv, i, to - pages_plane_bytes(kv, i), tokens % kv->page_size);
     }
     return status;
@@ -160,12 +193,17 @@ static cairn_status state_kv_load(void *self, int row, int tokens, const uint8_t
     kv_state *s = (kv_state *)self;
     const kv_cache *kv = s->kv;
     snapshot_send f;
-    cairn_status status = state_kv_reserve(self, row, 0, tokens);
-    if (status) return status;
-    status = snapshot_send_open(kv->device, from, state_kv_bytes(self, tokens), &f);
-    for (int i = 0; i < kv->planes && !status; i++)
+    const int pages = tables_filled(s->tables, tokens);
+    cairn_status status = state_kv_reserve_all(s, row, 0, tokens);
+    for (int g = 0; g < kv->groups.count && !status; g++)
+        status = window_fill(&s->windows[g], row, tokens);
+    if (!status) status = snapshot_send_open(kv->device, from, state_kv_bytes(self, tokens), &f);
+    if (status) return state_kv_cut(self, row, 0), status;
+    for (int i = 0, first; i < kv->planes && pages && !status; i++) {
+        const page_tables *t = state_kv_plane(s, i, tokens, &first);
         status = snapshot_send_pages(&f, kv->pages[i], pages_plane_bytes(kv, i),
-                                     tables_row(s->tables, row), s->tables->pages[row]);
+                                     tables_row(t, row) + first, pages - first);
+    }
     status = snapshot_send_close(&f, status);
     if (status) state_kv_cut(self, row, 0);
     return status;

@@ -58,12 +58,14 @@ static cairn_status state_save(sequence_states *s, int row, int tokens, uint8_t 
 static cairn_status state_load(sequence_states *s, int row, int tokens, const uint8_t *from);
 
 /* static state_kind kv_state_kind: the first kind: keys and values in the pages of a cache. It
- * reaches every token. Where the pool is short, prefixes that no session uses make room. */
+ * reaches every token whose windows' pages are kept. Where a pool is short, prefixes that no session
+ * uses make room. */
 typedef struct kv_state {
     struct base *base;
     struct kv_cache *kv;
     struct page_tables *tables;
     struct prefix_cache *prefixes; /* may be closed */
+    struct window_state *windows;  /* [kv->groups.count] */
 } kv_state;
 
 /* What the prefix cache holds and no session uses makes room, until `need` pages are free. */

@@ -30,6 +30,8 @@ function Run:open(config)
   self.model = common.load_model(self.rt, self.o)
   self.session = self.model:session()
   host.catch_interrupts(self.session:pointer())
+  if self.o.profile then self.model:profile { warmup = 0 } end
+  if self.o.trace then self.rt:trace() end
 end
 
 -- Adds the figures of the last generation to those before it.
@@ -202,6 +204,23 @@ local function report(run)
   end
 end
 
+local function write(path, text)
+  local file, why = io.open(path, "wb")
+  if not file or not file:write(text) or not file:close() then
+    error(("%s: cannot be written: %s (CAIRN_FILE_ERROR)"):format(path, why or "is the disk full?"), 0)
+  end
+end
+
+-- What --profile and --trace ask for: the profile as Markdown by the name's end, else as JSON.
+local function write_findings(run)
+  local o = run.o
+  run.found = true
+  if o.profile then
+    write(o.profile, run.model:profile_text(o.profile:find "%.md$" and "markdown" or "json"))
+  end
+  if o.trace then write(o.trace, run.rt:trace_text()) end
+end
+
 local function print_json(run)
   local s, ids, before = run.sums, run.ids, run.prompt_tokens
   common.put(common.json.encode {
@@ -234,10 +253,12 @@ local function run_command(o)
     local between = o.watch and watcher(run)
     while not run:generate(piece, between) do reopen(run) end
     run.ids = run.session:ids()
+    write_findings(run)
     if o.compare and run.sums.stop ~= "cancel" then run.plain = plain_rate(run) end
   end)
   run.ids = run.ids or run.session:ids()
   run.prompt_tokens = run.prompt_tokens or #run.ids
+  if not run.found then write_findings(run) end
   if o.json then print_json(run) else report(run) end
   if interrupted then return 130 end
   pcall(run.model.wait, run.model) -- so that the next run finds every kernel in the cache
@@ -265,6 +286,8 @@ return {
     { "--threads N", "CPU threads; 0: one per core", "integer" },
     { "--grammar FILE", "the text keeps to this grammar (GBNF)" },
     { "--json-schema FILE", "the text is JSON that fits this schema" },
+    { "--profile FILE", "what steps took and gave: Markdown for NAME.md, else JSON" },
+    { "--trace FILE", "when what ran, for chrome://tracing or Perfetto" },
     { "--compare", "then a part once more, all pages read and nothing drafted" },
     { "--watch", "take over changes of the config file while generating" },
   },

@@ -64,6 +64,9 @@ function cairn.ops() end
 ---@field reload fun(self, config: cairn.Config|string): boolean true while kernels are compiled for it
 ---@field info fun(self): table
 ---@field measure fun(self): table
+---@field trace fun(self, events?: integer)
+---@field trace_text fun(self): string
+---@field trace_stop fun(self)
 ---@field sync fun(self)
 ---@field stream fun(self): cairn.Stream
 ---@field use fun(self, stream?: cairn.Stream)
@@ -124,6 +127,9 @@ function cairn.ops() end
 ---@field session fun(self): cairn.Session
 ---@field load_adapter fun(self, path: string): cairn.Adapter
 ---@field step fun(self, budget_us: integer): integer
+---@field profile fun(self, options?: { warmup?: integer, kv_len_reduce?: "mean"|"max"|"p50"|"p90"|"sum" })
+---@field profile_text fun(self, form?: "json"|"markdown"): string
+---@field profile_stop fun(self)
 ---@field eval fun(self, ids: cairn.Ids, options?: { top?: integer }): { tokens: integer, mean_nll: number, nll: number[], top?: table[] }
 ---@field close fun(self)
 
@@ -168,6 +174,7 @@ function cairn.ops() end
 ---@field chat fun(self, messages: cairn.Message[], options?: { answer?: boolean }): cairn.Session
 ---@field reset fun(self): cairn.Session
 ---@field rewind fun(self, count: integer): cairn.Session
+---@field selection fun(self, layer: integer, kv_head: integer): integer[]?
 ---@field adapt fun(self, adapter?: cairn.Adapter): cairn.Session
 ---@field fork fun(self): cairn.Session
 ---@field save fun(self, path: string): cairn.Session

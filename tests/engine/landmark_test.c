@@ -14,6 +14,7 @@
 #define ZOO_TYPES BLOCK_F16
 #include "family_zoo.h"
 #include "low.h"
+#include "toy_model.h"
 
 enum { ROOM = 256, PAGE = 16, VOCAB = 120 };
 
@@ -22,8 +23,10 @@ static char model_path[] = "/tmp/cairn_landmark_XXXXXX", path[80];
 
 static int below(int n) { return (int)(random_next(&state) % (uint64_t)n); }
 
+static const char *architecture = "llama";
+
 static void save_low(const low *l) {
-    gguf_build file = gguf_low(l, "llama", false);
+    gguf_build file = gguf_low(l, architecture, false);
     FILE *out = fopen(path, "wb");
     if (out) fwrite(file.data, 1, file.size, out), fclose(out);
     free(file.data);
@@ -235,6 +238,90 @@ static void test_prompts(const family *f, low *l) {
            "does (%d do not, %d where pages were close)", wrong, close);
 }
 
+/* ---- what is handed out ---------------------------------------------------------------------- */
+
+/* A session's last selection is what the walk chose for its last token but one. */
+static void test_selection(const family *f, low *l) {
+    static int32_t ids[ROOM];
+    double logits[2 * VOCAB];
+    for (int i = 0; i < 4; i++) {
+        cairn_config c = config_of(path);
+        cairn_model *m = NULL;
+        cairn_session *s = NULL;
+        cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 9};
+        int held = 0, wrong = 0, chosen = 0;
+        int32_t pages[8], count = 0;
+        c.selection.form = i & 1 ? CAIRN_FORM_TWO_LEVEL : CAIRN_FORM_FLAT;
+        if (i & 2) c.drafter = CAIRN_DRAFTER_NGRAM, c.selection.prompts = true;
+        cairn_runtime *rt = open_model(&c, &m);
+        if (!rt) return;
+        draw_ids(ids, 120, 3);
+        if (cairn_session_open(m, &s) || cairn_session_selection(s, 0, 0, NULL, 0, &count) || count != -1 ||
+            cairn_append_ids(s, ids, 120) || cairn_generate_with(s, "", &o, NULL, NULL))
+            tap_note("%s", cairn_last_error(rt)), wrong++;
+        const int32_t *said = cairn_session_ids(s, &held);
+        int last = held - 2; /* ran last, but for drafts behind it */
+        cairn_stats stats = {.struct_size = sizeof stats};
+        cairn_session_stats(s, &stats);
+        merge(l, 1);
+        llama_ref r = walk_of(f, l, &c);
+        r.watched = f->layers - 1;
+        for (int at = 0; at <= last; at++) {
+            r.dense = at < 120 && !c.selection.prompts;
+            walk(&r, &c, said[at], at, logits, logits + VOCAB);
+        }
+        merge(l, -1);
+        for (int head = 0; head < f->kv_heads && !stats.accepted; head++) {
+            wrong += cairn_session_selection(s, f->layers - 1, head, pages, 8, &count) || count != c.topk;
+            for (int p = 0; p < count; p++) wrong += !(r.kept[head] >> pages[p] & 1), chosen++;
+        }
+        wrong += cairn_session_selection(s, f->layers, 0, pages, 8, &count) != CAIRN_INVALID_ARGUMENT;
+        tap_ok(!wrong || r.closest < 1e-3, "%d pages of the last step are those of the walk (%.1e, %d drafts "
+               "taken)", chosen, r.closest, stats.accepted);
+        free(r.embed.w);
+        zoo_ref_free(&r);
+        cairn_close(rt);
+    }
+}
+
+/* ---- rows of the caller's -------------------------------------------------------------------- */
+
+/* cairn_forward counts tokens: the same bits as eval's, a few rows a call, of two sessions. */
+static void test_direct(int vocab) {
+    static int32_t ids[ROOM], top[ROOM * VOCAB];
+    static float logits[ROOM * VOCAB], rows[2 * 64 * VOCAB];
+    cairn_config c = config_of(path);
+    cairn_model *m = NULL;
+    cairn_runtime *rt = open_model(&c, &m);
+    cairn_session *s[2] = {NULL, NULL};
+    int wrong = 0, at = 0;
+    const int count = 8 * PAGE + 5;
+    if (!rt) return;
+    draw_ids(ids, count, vocab);
+    if (evaluate(m, ids, count, top, logits)) tap_note("%s", cairn_last_error(rt)), wrong++;
+    if (cairn_session_open(m, &s[0]) || cairn_session_open(m, &s[1])) wrong++;
+    while (at < count && !wrong) {
+        const int n = at + 40 < count ? 1 + below(40) : count - at;
+        int32_t both[2 * 64], wanted[2 * 64];
+        cairn_forward_sequence of[2] = {{.session = s[0], .position = at, .rows = n},
+                                        {.session = s[1], .position = at, .rows = n}};
+        cairn_forward_args a = {.struct_size = sizeof a, .sequence_count = 2, .row_count = 2 * n,
+                                .logits_count = 2 * n, .sequences = of, .ids = both,
+                                .logits_rows = wanted, .logits = rows};
+        for (int i = 0; i < 2 * n; i++) both[i] = ids[at + i % n], wanted[i] = i;
+        if (cairn_forward(m, &a)) tap_note("%s", cairn_last_error(rt)), wrong++;
+        for (int r = 0; r < 2 * n && !wrong; r++)
+            for (int v = 0; v < vocab; v++) {
+                const int from = (at + r % n) * vocab + v;
+                wrong += logits[from] != rows[r * vocab + top[from]];
+            }
+        at += n;
+    }
+    tap_ok(!wrong && cairn_session_ids(s[1], &at) && at == count,
+           "cairn_forward of two sessions gives eval's logits to the bit, landmarks or not in between");
+    cairn_close(rt);
+}
+
 /* ---- sessions that change their minds -------------------------------------------------------- */
 
 typedef struct segment { int given, count; } segment; /* tokens of the caller's, or said */
@@ -411,6 +498,10 @@ static void test_refused(const family *f, const low *good, const int32_t *ids) {
     tap_ok(fine, "source landmark without an adapter's: %s", cairn_last_error(rt));
     fine = !cairn_adapter_load(m, path, &a) && !cairn_session_adapt(s, a) && !cairn_append_ids(s, ids, 200);
     tap_ok(fine && !cairn_generate(s, "", 3, NULL, NULL), "with the adapter it runs");
+    cairn_forward_sequence row = {.session = s, .rows = 1};
+    cairn_forward_args rows = {.struct_size = sizeof rows, .sequences = &row, .sequence_count = 1, .ids = ids,
+                               .rope = ids, .row_count = 1};
+    tap_ok(refuses(cairn_forward(m, &rows), CAIRN_UNSUPPORTED, rt, "landmarks"), "%s", cairn_last_error(rt));
     cairn_session_close(s);
     fine = !cairn_session_open(m, &s);
     cairn_config_default(&c);
@@ -432,6 +523,50 @@ static void test_refused(const family *f, const low *good, const int32_t *ids) {
     cairn_close(rt);
 }
 
+/* ---- other models, other backends ------------------------------------------------------------ */
+
+/* Layers with windows of their own, which see landmarks, beside such as select. */
+static void test_windows(void) {
+    family f = zoo_gemma3_own(&state);
+    family_write(&f, model_path);
+    architecture = "gemma3";
+    low l = make_landmark(&f);
+    save_low(&l);
+    for (int i = 0; i < 2; i++) {
+        cairn_config c = config_of(path);
+        c.selection.form = i ? CAIRN_FORM_TWO_LEVEL : CAIRN_FORM_FLAT;
+        c.selection.window = 12, c.topk = 2;
+        test_config(&f, &l, &c, 70);
+    }
+    architecture = "llama";
+    free_low(&l), family_free(&f);
+}
+
+/* A backend that heeds none of it names what it does not, at a load and at a reload. */
+static void test_without_forms(void) {
+    static const char *const names[] = {"source", "strategy", "form", "fused", "prompts"};
+    for (int i = 0; i < 5; i++) {
+        cairn_config c = config_of(""), plain = c;
+        cairn_model *m = NULL;
+        char want[32];
+        if (i == 0) c.selection.source = CAIRN_SOURCE_LANDMARK;
+        if (i == 1) c.selection.strategy = CAIRN_STRATEGY_SOFTMAX_HEAD;
+        if (i == 2) c.selection.form = CAIRN_FORM_TWO_LEVEL;
+        if (i == 3) c.selection.fused = false;
+        if (i == 4) c.selection.prompts = true;
+        snprintf(want, sizeof want, "selection.%s = ", names[i]);
+        cairn_runtime *rt = open_runtime_on(&c, "landmark");
+        if (!rt) return;
+        bool fine = refuses(toy_load(rt, model_path, &m), CAIRN_UNSUPPORTED, rt, want);
+        cairn_close(rt);
+        if (!(rt = open_runtime_on(&plain, "landmark"))) return;
+        fine = fine && !toy_load(rt, model_path, &m);
+        fine = fine && refuses(cairn_reload(rt, &c), CAIRN_UNSUPPORTED, rt, want);
+        tap_ok(fine, "a backend without forms: %s", cairn_last_error(rt));
+        cairn_close(rt);
+    }
+}
+
 int main(void) {
     static int32_t ids[ROOM];
     int file = mkstemp(model_path);
@@ -447,6 +582,8 @@ int main(void) {
     draw_ids(ids, ROOM, f.vocab);
     test_forms(&f, &l);
     test_prompts(&f, &l);
+    test_direct(f.vocab);
+    test_selection(&f, &l);
     test_counts(ids);
     test_refused(&f, &l, ids);
     free_low(&l), family_free(&f);
@@ -458,6 +595,8 @@ int main(void) {
     save_low(&l);
     test_walks(&f);
     free_low(&l), family_free(&f);
+    test_windows();
+    if (toy_write(model_path, NULL)) test_without_forms();
     remove(model_path), remove(path);
     return tap_done();
 }

@@ -271,6 +271,20 @@ test("rows through forward: eval's logits, a text as generated, hidden states, a
   check.error(function() m:forward { { session = c, ids = { 1 }, gate = { 1 } } } end, "a gate, and")
 end)
 
+test("a profile and a trace of a text", function()
+  local rt <close>, m = open()
+  check.error(function() m:profile { kv_len_reduce = "least" } end, "least")
+  check.error(function() m:profile_text() end, "no profile is taken")
+  m:profile { warmup = 0, kv_len_reduce = "max" }
+  rt:trace()
+  m:session():text(prompt, { max_tokens = 6 })
+  check.ok(m:profile_text():find '"kv_len_reduce":"max"' and m:profile_text "markdown":find "## Phases")
+  check.ok(rt:trace_text():find '"name":"decode"')
+  m:profile_stop()
+  rt:trace_stop()
+  check.error(function() rt:trace_text() end, "no trace is taken")
+end)
+
 test("eval scores a text", function()
   local rt <close>, m = open()
   local ids = m:tokenize "The quick brown fox jumps over the lazy dog."

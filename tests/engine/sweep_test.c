@@ -1,7 +1,8 @@
 /* sweep: the n-th call that can fail fails, once and for good: every allocation, every call of the
  * driver and of NVRTC, every call on files, libraries and threads, from cairn_open over load, append,
- * generation with drafts and sparse selection, fork, save, load and reload to cairn_close. What a
- * call that fails must hold: a status with words, and made once more it does its work; or the right
+ * generation with drafts and sparse selection, fork, save, load and reload to cairn_close; where it is
+ * the CPU with a worker, of a folder's model, then by a gated adapter with its drafts, by a grammar and
+ * as a batch. What a call that fails must hold: a status with words, and made once more it does its work; or the right
  * answer all the same. At the end every session has the tokens it has where nothing fails, nothing is
  * left, and memory came back in the sizes it was given.
  * On the CPU, on tests/fake's GPU, which computes nothing, and on the emulated GPU where the test
@@ -10,18 +11,29 @@
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
+#include "gguf_build.h"
+#include "random.h"
+#include "ref/block_ref.h"
+#include "ref/f16_ref.h"
+#include "ref/llama_ref.h"
+#include "tap.h"
+#include "family.h"
+#define ZOO_TYPES BLOCK_F16
+#include "family_zoo.h"
+#include "folder.h"
+#include "low.h"
 #include "small_model.h"
 #include "model_shapes.h"
-#include "tap.h"
 #include "fake/fake_compiler.h"
 
-enum { PROMPT = 40, SAID = 16, MORE = 6 };
-typedef enum world { CPU, FAKE, EMULATED } world;
+enum { PROMPT = 40, SAID = 16, MORE = 6, SEQUENCES = 7 };
+typedef enum world { CPU, FAKE, EMULATED, WORKER, WORLDS } world;
 typedef enum kind { NONE, ALLOCATION, SYSTEM, DRIVER } kind;
-static const char *const world_names[] = {"the CPU", "the fake GPU", "the emulated GPU"};
+static const char *const world_names[] = {"the CPU", "the fake GPU", "the emulated GPU",
+                                         "the CPU with a worker and a folder"};
 static const char *const kind_names[] = {"", "allocations", "system calls", "driver calls"};
 
-static char path[64], saved[64], folder[64];
+static char path[64], saved[64], folder[64], model_folder[64], low_path[64];
 
 /* ---- faults ------------------------------------------------------------------------------------ */
 
@@ -136,15 +148,21 @@ typedef struct play {
     cairn_runtime *rt;
     cairn_model *model;
     cairn_session *first, *fork, *loaded;
+    cairn_session *adapted, *bound; /* by the adapter, by a grammar */
+    cairn_adapter *adapter;
+    int32_t rows[2][PROMPT + SAID], totals[2]; /* of the batch */
     char error[1024];
     const char *name;  /* of the step that failed last */
     int refused;       /* steps that failed */
     bool bad;
 } play;
 
-static int calls_of_open[3]; /* of each world's driver */
-typedef struct tokens { int32_t ids[3][PROMPT + SAID + 2 * MORE + 8]; int count[3]; } tokens;
-static tokens right[3]; /* of each world */
+static int calls_of_open[WORLDS]; /* of each world's driver */
+typedef struct tokens {
+    int32_t ids[SEQUENCES][PROMPT + SAID + 2 * MORE + 8];
+    int count[SEQUENCES];
+} tokens;
+static tokens right[WORLDS]; /* of each world */
 
 static int driver_calls_so_far(void) {
     int failed;
@@ -156,15 +174,18 @@ static cairn_status step_open(play *p) {
     if (f.of == NONE) calls_of_open[f.in] = driver_calls_so_far();
     return status;
 }
-static cairn_status step_load(play *p) { return cairn_load_model(p->rt, path, &p->model); }
+static cairn_status step_load(play *p) {
+    return cairn_load_model(p->rt, f.in == WORKER ? model_folder : path, &p->model);
+}
 static cairn_status step_wait(play *p) { return cairn_model_wait(p->model); }
 static cairn_status step_session(play *p) { return cairn_session_open(p->model, &p->first); }
 
-static cairn_status step_append(play *p) {
+static cairn_status append_to(cairn_session *s) {
     int32_t ids[PROMPT];
     for (int i = 0; i < PROMPT; i++) ids[i] = 2 + i % 7;
-    return cairn_append_ids(p->first, ids, PROMPT);
+    return cairn_append_ids(s, ids, PROMPT);
 }
+static cairn_status step_append(play *p) { return append_to(p->first); }
 
 /* Up to `count` tokens in all: what was said before a call failed stands. */
 static cairn_status say_to(cairn_session *s, int count) {
@@ -188,16 +209,72 @@ static cairn_status step_say_loaded(play *p) { return say_to(p->loaded, PROMPT +
 static cairn_status step_reload(play *p) {
     cairn_config next = p->config;
     next.draft_length = 2, next.sampling.seed = 7;
+    if (f.in == WORKER) next.drafter = CAIRN_DRAFTER_MTP;
     return cairn_reload(p->rt, &next);
 }
 static cairn_status step_say_again(play *p) { return say_to(p->first, PROMPT + SAID + 2 * MORE); }
+
+/* What is done with a worker and a folder's model alone. */
+static cairn_status step_adapter(play *p) {
+    return cairn_adapter_load(p->model, low_path, &p->adapter);
+}
+static cairn_status step_adapted(play *p) { return cairn_session_open(p->model, &p->adapted); }
+static cairn_status step_adapt(play *p) { return cairn_session_adapt(p->adapted, p->adapter); }
+static cairn_status step_append_adapted(play *p) { return append_to(p->adapted); }
+static cairn_status step_say_adapted(play *p) { return say_to(p->adapted, PROMPT + SAID); }
+static cairn_status step_bound(play *p) { return cairn_session_open(p->model, &p->bound); }
+static cairn_status step_append_bound(play *p) { return append_to(p->bound); }
+
+/* By a grammar and then, behind eight tokens, by a schema; with logprobs. */
+static cairn_status say_bound(cairn_session *s, const char *rules, const char *form, int from,
+                              int count) {
+    cairn_generate_options options;
+    int have;
+    cairn_session_ids(s, &have);
+    memset(&options, 0, sizeof options);
+    options.struct_size = sizeof options, options.max_tokens = count - have, options.logprobs = 2;
+    options.grammar = rules, options.json_schema = form, options.grammar_from = from;
+    return have >= count ? CAIRN_OK : cairn_generate_with(s, NULL, &options, NULL, NULL);
+}
+static cairn_status step_say_bound(play *p) {
+    return say_bound(p->bound, "root ::= ([A-Z] | [a-z0-9]{2,3})+\n", NULL, PROMPT, PROMPT + 8);
+}
+static cairn_status step_say_schema(play *p) {
+    return say_bound(p->bound, NULL, "{\"type\": \"array\", \"items\": {\"type\": \"integer\"}, "
+                     "\"minItems\": 9}", PROMPT + 8, PROMPT + SAID);
+}
+
+static cairn_status step_batch(play *p) {
+    int32_t ids[2 * PROMPT], made[2];
+    const int32_t lengths[2] = {PROMPT, PROMPT / 2}, limits[2] = {MORE, SAID};
+    cairn_batch_args a;
+    memset(&a, 0, sizeof a);
+    for (int i = 0; i < 2 * PROMPT; i++) ids[i] = 2 + i % 9;
+    a.struct_size = sizeof a, a.rows = 2, a.stride = PROMPT, a.capacity = PROMPT + SAID;
+    a.ids = ids, a.lengths = lengths, a.limits = limits, a.output = p->rows[0];
+    a.generated = made, a.total = p->totals;
+    return cairn_generate_batch(p->model, &a);
+}
+
+static cairn_status step_free_adapter(play *p) {
+    cairn_status status = cairn_session_adapt(p->adapted, NULL);
+    if (!status && !(status = cairn_adapter_free(p->adapter))) p->adapter = NULL;
+    return status;
+}
 
 static const struct { const char *name; cairn_status (*make)(play *p); } steps[] = {
     {"open", step_open}, {"load", step_load}, {"session", step_session}, {"append", step_append},
     {"generate", step_say}, {"fork", step_fork}, {"generate, the fork", step_say_fork},
     {"save", step_save}, {"another session", step_another}, {"load the session", step_load_session},
     {"generate, the loaded", step_say_loaded}, {"reload", step_reload},
-    {"generate again", step_say_again}, {"wait", step_wait}};
+    {"generate again", step_say_again}, {"wait", step_wait}, {"adapter", step_adapter},
+    {"the adapter's session", step_adapted}, {"adapt", step_adapt},
+    {"append by the adapter", step_append_adapted}, {"generate by the adapter", step_say_adapted},
+    {"the grammar's session", step_bound}, {"append for the grammar", step_append_bound},
+    {"generate by a grammar", step_say_bound}, {"generate by a schema", step_say_schema},
+    {"batch", step_batch}, {"free the adapter", step_free_adapter}};
+
+static size_t steps_of(world w) { return w == WORKER ? BASE_COUNT(steps) : 14; }
 
 /* Made, and when it fails made once more with no fault. */
 static bool make(play *p, size_t i) {
@@ -216,9 +293,13 @@ static bool make(play *p, size_t i) {
 }
 
 static void list_tokens(const play *p, tokens *t) {
-    cairn_session *const sessions[] = {p->first, p->fork, p->loaded};
+    cairn_session *const sessions[] = {p->first, p->fork, p->loaded, p->adapted, p->bound};
     memset(t, 0, sizeof *t);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
+        memcpy(t->ids[5 + i], p->rows[i], sizeof p->rows[i]);
+        t->count[5 + i] = p->totals[i];
+    }
+    for (int i = 0; i < 5; i++) {
         const int32_t *ids = sessions[i] ? cairn_session_ids(sessions[i], &t->count[i]) : NULL;
         if (ids) memcpy(t->ids[i], ids, (size_t)t->count[i] * sizeof *ids);
     }
@@ -253,7 +334,8 @@ static void start_world(world w) {
 
 static void config_for(world w, cairn_config *c) {
     cairn_config_default(c);
-    c->backend = w == CPU ? CAIRN_BACKEND_CPU : CAIRN_BACKEND_CUDA;
+    c->backend = w == CPU || w == WORKER ? CAIRN_BACKEND_CPU : CAIRN_BACKEND_CUDA;
+    c->worker.enabled = w == WORKER;
     c->page_size = PAGE, c->topk = 2, c->selection.window = 16, c->draft_length = 4;
     c->max_batch = 4, c->prefill_chunk = 32, c->threads = 2, c->jit.threads = 1;
     c->memory.prefix_cache = true;
@@ -270,7 +352,7 @@ static bool run(world w, kind k, int nth, int code, bool for_good, play *p) {
     config_for(w, &p->config);
     f.live = 0, f.wrong_size = false;
     arm(k, nth, code, for_good);
-    for (size_t i = 0; i < BASE_COUNT(steps) && whole; i++) whole = make(p, i);
+    for (size_t i = 0; i < steps_of(w) && whole; i++) whole = make(p, i);
     if (whole) list_tokens(p, &said);
     if (k == DRIVER) disarm(); /* a driver that is dead gives nothing back */
     cairn_close(p->rt);
@@ -327,7 +409,7 @@ static void sweep(world w, kind k, int code, bool for_good, bool cold, int strid
 }
 
 static void sweep_world(world w, const int strides[4]) {
-    const bool gpu = w != CPU;
+    const bool gpu = w == FAKE || w == EMULATED;
     play p;
     int seen;
     empty_cache();
@@ -338,6 +420,12 @@ static void sweep_world(world w, const int strides[4]) {
            right[w].count[2] == right[w].count[1] &&
            !memcmp(right[w].ids[1], right[w].ids[2], sizeof right[w].ids[1]),
            "with %d tokens; the fork and the loaded session say the same", seen);
+    if (w == WORKER)
+        tap_ok(right[w].count[3] == PROMPT + SAID && right[w].count[4] > PROMPT + 8 &&
+               !memcmp(right[w].ids[3], right[w].ids[0], (PROMPT + SAID) * sizeof(int32_t)) &&
+               right[w].count[5] == PROMPT + MORE && right[w].count[6] == PROMPT / 2 + SAID,
+               "the gated adapter's session, which says the same, the grammar's, a batch: %d, %d, %d and "
+               "%d tokens", right[w].count[3], right[w].count[4], right[w].count[5], right[w].count[6]);
     for (int good = 0; good < 2; good++) {
         sweep(w, ALLOCATION, 0, good, false, strides[0]);
         sweep(w, SYSTEM, EIO, good, false, strides[1]);
@@ -360,9 +448,32 @@ static bool find_emulated(void) {
     return emulated_fail && emulated_calls && emulated_bytes;
 }
 
+/* A folder's model, and a gated adapter of it as a GGUF file. */
+static bool write_folder(void) {
+    uint64_t seed_of_it = 5;
+    family made = zoo_llama(&seed_of_it);
+    made.context = 256, made.own_head = true;
+    zoo_fill(&made, &seed_of_it);
+    folder_write(&made, model_folder, 1);
+    low l = make_low(&made, 3, 6, true, &seed_of_it);
+    l.hidden = made.hidden;
+    for (int i = 0; i < 5; i++)
+        l.parts[i] = low_values((i == 1 ? 2 : 1) * made.hidden * (i % 2 ? made.hidden : 1), &seed_of_it);
+    gguf_build file = gguf_low(&l, made.architecture, false);
+    const bool fine = save(low_path, &file);
+    free(file.data), free_low(&l), family_free(&made);
+    return fine;
+}
+
+static bool write_for(world w) {
+    if (w == WORKER) return write_folder();
+    return w == FAKE ? shape_write(path, &shape_small) : (state = 1, write_model(path));
+}
+
 int main(void) {
-    static const int few[3][4] = {{1, 1, 1, 1}, {23, 11, 59, 29}, {401, 211, 409, 293}};
-    static const int all[3][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}};
+    static const int few[WORLDS][4] = {{1, 1, 1, 1}, {23, 11, 59, 29}, {401, 211, 409, 293},
+                                       {13, 7, 1, 1}};
+    static const int all[WORLDS][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}};
     const char *want = getenv("CAIRN_SWEEP"), *only = getenv("CAIRN_SWEEP_WORLD");
     const bool emulated = find_emulated();
     gguf_first_bytes = 4096; /* the weights of a small model, too, are read one by one */
@@ -372,14 +483,17 @@ int main(void) {
     snprintf(path, sizeof path, "/tmp/cairn_sweep_%d.gguf", os_process_id());
     snprintf(saved, sizeof saved, "/tmp/cairn_sweep_%d.session", os_process_id());
     snprintf(folder, sizeof folder, "/tmp/cairn_sweep_%d", os_process_id());
-    for (int w = CPU; w <= EMULATED; w++) {
-        const bool written = w == FAKE ? shape_write(path, &shape_small) : (state = 1, write_model(path));
+    snprintf(model_folder, sizeof model_folder, "/tmp/cairn_sweep_%d.folder", os_process_id());
+    snprintf(low_path, sizeof low_path, "/tmp/cairn_sweep_%d.low", os_process_id());
+    for (int w = CPU; w < WORLDS; w++) {
+        const bool written = write_for((world)w);
         if (only && atoi(only) != w) continue;
         if (w == EMULATED && !emulated) tap_skip("the emulated GPU: tests/simt/emulate.sh has it");
         else if (written) sweep_world((world)w, (want && !strcmp(want, "all") ? all : few)[w]);
         else tap_ok(false, "cannot write %s", path);
     }
     empty_cache();
-    remove(path), remove(saved);
+    snprintf(folder, sizeof folder, "%s", model_folder), empty_cache();
+    remove(path), remove(saved), remove(low_path);
     return tap_done();
 }

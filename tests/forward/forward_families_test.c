@@ -1,6 +1,7 @@
 /* forward_families: layers with windows on the GPU (or the emulated one) against the CPU backend:
  * where a row's window begins in another run of chunks than that of the row before it, rows give the
- * same bits one by one and together; prompts, however they are cut; pages are counted alike.
+ * same bits one by one and together; prompts, however they are cut; pages are counted alike. The same
+ * of heads of odd sizes in large groups.
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
@@ -119,6 +120,15 @@ static family a_gemma3(uint64_t *seed) {
     return f;
 }
 
+/* Heads of 48 values, 17 of them to a KV head. */
+static family a_llama(uint64_t *seed) {
+    static const int types[] = {BLOCK_F16};
+    family f = {.architecture = "llama", .layers = 1, .hidden = 64, .heads = 34, .kv_heads = 2,
+                .dim = 48, .ffn = 64, .vocab = 100, .context = 256};
+    family_make(&f, types, 1, seed);
+    return f;
+}
+
 static void test_family(family f, const char *name) {
     static float one[WIDE], other[WIDE];
     const char *path = "build/forward_families.gguf";
@@ -148,5 +158,6 @@ int main(void) {
     state = random_seed();
     os_make_path("build");
     test_family(a_gemma3(&state), "gemma3");
+    test_family(a_llama(&state), "groups of heads of 48");
     return tap_done();
 }

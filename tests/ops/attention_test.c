@@ -813,6 +813,10 @@ static void part(cairn_runtime *opened, const char *name) {
         test_tokens(CAIRN_E4M3, 16, 64, 1, 4, 700);
         rt->device.sm_count = count;
     }
+    /* Heads that are no multiple of 32 values. */
+    test_types(CAIRN_E4M3, CAIRN_BF16, 16, 48, 2, 17, 0, true);
+    test_prompt(CAIRN_F16, CAIRN_F32, 16, 80, 3);
+    test_pages(CAIRN_F16, 32, 112, 1, 2, true, 0);
     test_hard(1, 130, 16, 64, true);
     test_prompt(CAIRN_F16, CAIRN_F32, 16, 64, 3);
     test_mask(-1, 11, CAIRN_F16);
@@ -825,6 +829,13 @@ static void part(cairn_runtime *opened, const char *name) {
     test_latent(CAIRN_U8, CAIRN_F32, 20, 300, 70);
     test_latent(CAIRN_BF16, CAIRN_F32, 16, 40, 70);
     if (!is_emulated(CAIRN_BACKEND_CUDA) || !on_gpu) {
+        for (int dim = 16; dim <= 240; dim += 32) {
+            test_types(CAIRN_F16, CAIRN_F32, 16, dim, 2, 1, 0, true);
+            test_types(CAIRN_F32, CAIRN_F16, 64, dim, 1, 128, 0, false);
+            test_prompt(CAIRN_E4M3, CAIRN_F32, 32, dim, 2);
+            test_tokens(dim % 64 == 16 ? CAIRN_E4M3 : CAIRN_F16, 16, dim, 2, 3, 100);
+            test_pages(CAIRN_E4M3, 16, dim, 2, 2, false, 1);
+        }
         test_types(CAIRN_E4M3, CAIRN_BF16, 256, 256, 2, 1, 30, true);
         test_types(CAIRN_BF16, CAIRN_F32, 128, 96, 1, 4, 0, true);
         test_types(CAIRN_F16, CAIRN_F16, 16, 64, 3, 1, 50, true);

@@ -563,7 +563,7 @@ static void test_landmark_refusals(void) {
     k.struct_size = sizeof k, k.topk = 3, k.scores = scores.t, k.selected = selected.t, k.head_scores = own.t;
     fine = fine && SAYS(select_pages(rt, &k), "head_chosen");
     b.struct_size = sizeof b, b.source = CAIRN_SOURCE_LANDMARK, b.cache = p.cache.t, b.ids = ids.t, b.bounds = bounds.t;
-    fine = fine && SAYS(page_bounds(rt, &b), "landmark");
+    fine = fine && SAYS(page_bounds(rt, &b), "source");
 #undef SAYS
     tap_ok(fine, "landmarks on %s: what does not belong together is refused by name", where);
     if (!fine) printf("# %s\n", cairn_last_error(rt));

@@ -225,6 +225,13 @@ static void mend_numbers(call *c) {
         a->produce = produce, a->user = c;
         a->max_bytes = (uint64_t)between(0, 100);
     }
+    if (is_op(c, "score_pages")) {
+        const bool soft = get_int(c, "strategy") == CAIRN_STRATEGY_SOFTMAX_HEAD;
+        set_present(c, "bounds", get_int(c, "source") != CAIRN_SOURCE_LANDMARK);
+        if (soft) set_present(c, "head_scores", true);
+        else set_present(c, "lse", false);
+    }
+    if (is_op(c, "select_pages")) set_present(c, "head_chosen", has(c, "head_scores"));
     if (is_op(c, "sample_probs")) set_present(c, "mask", false);
     if (is_op(c, "sample")) { /* of widths that the table does not know: sample_rows has them */
         set_present(c, "mask", false);
@@ -394,6 +401,7 @@ static void mend_sizes(call *c) {
         c->n[SPEC_REQUESTS] = c->n[SPEC_ROWS] ? c->n[SPEC_ROWS] : 1;
     if ((is_op(c, "index_logits_paged") || is_op(c, "index_topk") || is_op(c, "index_transform")) && !has(c, "requests"))
         c->n[SPEC_REQUESTS] = c->n[SPEC_ROWS] ? c->n[SPEC_ROWS] : 1;
+    if (is_op(c, "select_pages")) c->n[SPEC_HEADS] = c->n[SPEC_KV_HEADS] * between(1, 2);
     if (is_op(c, "index_qk")) c->n[SPEC_OUTS] = c->n[SPEC_HEADS] * 128;
     if (is_op(c, "short_conv_update")) {
         if (!has(c, "cu_seqlens")) c->n[SPEC_SEQUENCES] = c->n[SPEC_TOKENS];

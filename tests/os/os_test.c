@@ -285,6 +285,7 @@ static void test_crashes(base *b) {
 
 static void test_no_files(base *b) {
     base_text text = {0};
+    os_file_info info;
     os_map map;
     char pipe[OS_PATH_BYTES], error[256];
     cairn_config config;
@@ -298,6 +299,12 @@ static void test_no_files(base *b) {
     tap_ok(cairn_config_load(pipe, &config, error, sizeof error) == CAIRN_FILE_ERROR &&
            cairn_config_load("/dev/zero", &config, error, sizeof error) == CAIRN_FILE_ERROR,
            "as a config, too: %s", error);
+    tap_ok(os_write_file(b, pipe, "x", 1) == CAIRN_FILE_ERROR && strstr(b->error, "a pipe") &&
+           !os_calls.info(pipe, &info) && !info.regular && !info.directory,
+           "it is not written over: %s", b->error);
+    tap_ok(os_write_private(b, in_folder(""), "x", 1) == CAIRN_FILE_ERROR &&
+           os_write_private(b, "", "x", 1) == CAIRN_FILE_NOT_FOUND, "nor a folder, nor no name: %s",
+           b->error);
     os_calls.remove(pipe);
     base_text_free(b, &text);
 }

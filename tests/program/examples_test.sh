@@ -5,6 +5,12 @@ check "npc.c compiles" sh -c "$CC -std=c11 -O2 -Wall -Wextra -Wno-unused-functio
     scripts/examples/npc.c -o $work/npc $lua_libs $libraries"
 check "worker.c compiles" sh -c "$CC -std=c11 -O1 -Wall -Wextra -Wno-unused-function -I. $lua_cflags \
     scripts/examples/worker.c -o $work/worker $lua_libs $libraries"
+if ! pkg-config --exists sdl2 2>/dev/null; then tap_skip "SDL2 is not installed: npc_sdl2.c"
+else
+    check "npc_sdl2.c compiles" sh -c "$CC -std=c11 -O2 -Wall -Wextra -Wno-unused-function -I. \
+        $lua_cflags $(pkg-config --cflags sdl2) scripts/examples/npc_sdl2.c -o $work/npc_sdl2 \
+        $(pkg-config --libs sdl2) $lua_libs $libraries"
+fi
 if [ -z "${CAIRN_MODEL:-}" ]; then
     tap_skip "no model: the examples"
 else
@@ -13,6 +19,13 @@ else
     check "the smith speaks" grep -q "^smith: .*[a-z]" "$work/npc.txt"
     check "the frames' times are printed" grep -q "^[0-9]* frames; .* late" "$work/npc.txt"
     sed 's/^/# /' "$work/npc.txt"
+    if [ -x "$work/npc_sdl2" ]; then
+        check "npc_sdl2 runs" sh -c "SDL_VIDEODRIVER=dummy SDL_RENDER_DRIVER=software \
+            $work/npc_sdl2 $CAIRN_MODEL 120 > $work/sdl2.txt"
+        check "both speak in the window" [ "$(grep -c '^guard: \|^smith: ' "$work/sdl2.txt")" = 2 ]
+        check "its frames' times, too" [ "$(grep -c '^[0-9]* frames; .* late' "$work/sdl2.txt")" = 2 ]
+        sed 's/^/# /' "$work/sdl2.txt"
+    fi
     check "npc.lua runs" sh -c "build/cairn run scripts/examples/npc.lua $CAIRN_MODEL > $work/lua.txt"
     check "both speak" [ "$(grep -c '^guard: \|^smith: ' "$work/lua.txt")" = 2 ]
     check "worker runs" sh -c "$work/worker $CAIRN_MODEL 'What is iron?' 'Name a tree.' > $work/w.txt"

@@ -81,6 +81,15 @@ check "generate --compare: the same, and what it costs plain" sh -c \
     "$cairn generate $common --prompt 'One two three' --max-tokens 8 --compare --json > $work/c.json"
 check "its rate stands beside, the ids are the first run's" json "$work/c.json" \
     "o['plain_tokens_per_second'] > 0 and o['ids'] == json.load(open('$work/g.json'))['ids']"
+check "generate --profile --trace" sh -c "$cairn generate $common --prompt 'One two three' --max-tokens 8 \
+    --profile $work/p.json --trace $work/t.json --json > $work/profiled.json && $cairn generate $common \
+    --prompt 'One two three' --max-tokens 8 --profile $work/p.md 2>/dev/null >/dev/null"
+check "the same ids; steps, latencies and phases; ranges of the engine; Markdown" json "$work/p.json" \
+    "o['steps'] > 0 and o['latency_us']['p50'] <= o['latency_us']['p99'] and o['requests'] == 1 and \
+len(o['pages']) == 30 and o['phases']['decode']['count'] == o['steps'] and \
+{'append', 'decode', 'verify'} <= {e['name'] for e in json.load(open('$work/t.json'))['traceEvents']} and \
+json.load(open('$work/profiled.json'))['ids'] == json.load(open('$work/g.json'))['ids'] and \
+'## Steps' in open('$work/p.md').read()"
 check "generate streams the same text, the report goes to standard error" sh -c \
     "$cairn generate $common --prompt 'One two three' --max-tokens 8 2>$work/g.log | \
     python3 -c \"import json,sys; sys.exit(sys.stdin.read() != json.load(open('$work/g.json'))['text'])\" && \

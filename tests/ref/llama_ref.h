@@ -41,6 +41,8 @@ typedef struct llama_ref {
     /* and by landmarks: the last slot of a page is one, unseen in layers that select, and scores are of
      * its key; the strategy softmax_head; pages that weigh by their scores; window and pages apart */
     int landmarks, soft, two_level, apart;
+    int watched;           /* the layer whose last choice is kept, by KV head, a bit a page */
+    unsigned long kept[8];
     int turned; /* the position by which a token turns, less its own */
     /* kept between tokens: keys and values [layer][position][kv_head][dim] */
     int capacity;
@@ -276,6 +278,9 @@ static void llama_ref_forms_head(llama_ref *m, int layer, int head, int position
         }
     }
     llama_ref_best(m, key, count, m->topk, chosen);
+    if (layer == m->watched && head < 8) m->kept[head] = 0;
+    for (int c = 0; c < count && layer == m->watched && head < 8; c++)
+        m->kept[head] |= (unsigned long)chosen[c] << c;
     for (int t = 0; t < count * m->size; t++)
         if (chosen[t / m->size] && !(m->landmarks && (t + 1) % m->size == 0))
             marks[t] = (unsigned char)(m->apart && t < m->sinks ? 1 : 2 + t / m->size);

@@ -15,6 +15,7 @@ CHATML = "<|im_start|> <|im_end|>".split()
 LLAMA = "<|start_header_id|> <|end_header_id|> <|eot_id|>".split()
 PHI = "<|system|> <|user|> <|assistant|> <|end|>".split()
 GEMMA = "<start_of_turn> <end_of_turn>".split()
+LLAMA2 = "<s> </s>".split()
 MISTRAL = "</s> [INST] [/INST] [SYSTEM_PROMPT] [/SYSTEM_PROMPT]".split()
 TOOLS = """{%- if tools %}
     {{- '<|im_start|>system\\n' }}
@@ -159,6 +160,64 @@ PHI4 = ("{% for message in messages %}{% if (message['role'] == 'system') %}{{'<
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}")
 
 
+LLAMA2_TURNS = (
+    "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set system_message = messages[0]['content'] %}"
+    "{% else %}{% set rest = messages %}{% set system_message = false %}{% endif %}{% for message in rest %}"
+    "{% if loop.index0 == 0 and system_message != false %}"
+    "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
+    "{% else %}{% set content = message['content'] %}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
+SMOLLM3 = """{%- set reasoning_mode = "/think" -%}
+{{- "<|im_start|>system\\n" -}}
+{%- if messages[0].role == "system" -%}
+  {%- set system_message = messages[0].content -%}
+  {%- if "/no_think" in system_message -%}
+    {%- set reasoning_mode = "/no_think" -%}
+  {%- endif -%}
+  {%- set own = system_message.replace("/no_think", "").replace("/think", "").rstrip() -%}
+{%- endif -%}
+{%- if "/system_override" in system_message -%}
+  {{- own.replace("/system_override", "").rstrip() -}}
+  {{- "<|im_end|>\\n" -}}
+{%- else -%}
+  {{- "## Metadata\\n\\n" -}}
+  {{- "Knowledge Cutoff Date: June 2025\\n" -}}
+  {%- set today = strftime_now("%d %B %Y") -%}
+  {{- "Today Date: " ~ today ~ "\\n" -}}
+  {{- "Reasoning Mode: " + reasoning_mode + "\\n\\n" -}}
+  {{- "## Custom Instructions\\n\\n" -}}
+  {%- if own -%}
+    {{- own + "\\n\\n" -}}
+  {%- elif reasoning_mode == "/think" -%}
+    {{- "You are S. Think first: <think> so </think> then.\\n\\n" -}}
+  {%- else -%}
+    {{- "You are S.\\n\\n" -}}
+  {%- endif -%}
+  {{- "<|im_end|>\\n" -}}
+{%- endif -%}
+{%- for message in messages -%}
+    {%- set content = message.content if message.content is string else "" -%}
+    {%- if message.role == "user" -%}
+        {{ "<|im_start|>" + message.role + "\\n"  + content + "<|im_end|>\\n" }}
+    {%- elif message.role == "assistant" -%}
+        {%- if reasoning_mode == "/think" -%}
+            {{ "<|im_start|>assistant\\n" + content.lstrip("\\n") + "<|im_end|>\\n" }}
+        {%- else -%}
+            {{ "<|im_start|>assistant\\n" + "<think>\\n\\n</think>\\n" + content.lstrip("\\n") + "<|im_end|>\\n" }}
+        {%- endif -%}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {%- if reasoning_mode == "/think" -%}
+        {{ "<|im_start|>assistant\\n" }}
+    {%- else -%}
+        {{ "<|im_start|>assistant\\n" + "<think>\\n\\n</think>\\n"  }}
+    {%- endif -%}
+{%- endif -%}
+"""
+
+
 def mistral(open, close, answer):
     return MISTRAL_LOOP.replace("OPEN", open).replace("CLOSE", close).replace("ANSWER", answer)
 
@@ -180,6 +239,8 @@ FAMILIES = [  # name, template, control tokens, roles
     ("phi3", PHI3, PHI, "system user assistant"),
     ("phi4-mini", PHI4MINI, PHI, "system user assistant"),
     ("phi4", PHI4, CHATML + ["<|im_sep|>"], "system user assistant"),
+    ("smollm3", SMOLLM3, CHATML, "system user assistant"),
+    ("llama2", LLAMA2_TURNS, LLAMA2, "joined user assistant"),
     ("mistral-v1", mistral("[INST] ", " [/INST]", CONTENT), MISTRAL, "joined user assistant"),
     ("mistral-v3", mistral("[INST] ", "[/INST]", SPACED), MISTRAL, "joined user assistant"),
     ("mistral-v3-tekken", mistral("[INST]", "[/INST]", CONTENT), MISTRAL, "joined user assistant"),
@@ -195,11 +256,13 @@ def refuse(text):
 def render(template, messages, reply):
     env = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols])
     eos = "</s>" if "[INST]" in template else ""
-    return env.from_string(template).render(messages=messages, add_generation_prompt=reply, bos_token="",
-                                            eos_token=eos, raise_exception=refuse)
+    bos = "<s>" if "<<SYS>>" in template else ""  # the first is no part of the text
+    text = env.from_string(template).render(messages=messages, add_generation_prompt=reply, bos_token=bos, eos_token=eos,
+                                            raise_exception=refuse, strftime_now=lambda form: "@TODAY@")
+    return text[len(bos):]
 
 
-def conversations(marks, system):
+def conversations(marks, system, flags):
     say = lambda role, text: {"role": role, "content": text}
     hostile = "a" + "".join(marks) + "b"
     turns = [[say("user", "Hi")], [say("user", "  \n two words\u3000\n")], [say("user", hostile)], [say("user", "")],
@@ -211,6 +274,12 @@ def conversations(marks, system):
     if system:
         turns += [[say("system", text)] + t for t in turns[:1] + turns[4:6]
                   for text in ("Be brief.", " \nBe brief.\n", hostile)]
+    if system == "joined":
+        turns += [[say("system", " Be brief. "), say("user", text)] for text in (" \n", " a ")]
+    if flags:
+        turns += [[say("system", text)] + t for t in (turns[0], turns[4])
+                  for text in ("Be brief. /no_think\n", "/no_think", "/think", "/system_override Be /no_th/thinkink",
+                               " /system_override", "/no_think/system_override a ")]
     return turns
 
 
@@ -232,7 +301,7 @@ def parts(template, messages, reply):
 def family(name, template, marks, roles):
     roles = roles.split()
     cases = []
-    for messages in conversations(marks, roles[0] != "user"):
+    for messages in conversations(marks, roles[0] != "user" and roles[0], "/no_think" in template):
         for reply in (True, False) if len(messages) == 2 and "add_generation_prompt" in template else (True,):
             text = render(template, messages, reply)
             case = {"messages": messages, "reply": reply, "text": text, "parts": []}

@@ -19,6 +19,7 @@ static void tokenizer_control_marks(tokenizer *t, const tokenizer_format *f,
             (*text != '<' && *text != '[')) continue;
         memcpy(mark, text, bytes);
         mark[bytes] = '\0';
+        if (f->again && !strcmp(f->again, mark)) tokenizer_make_control(t, id);
         for (int role = 0; role < CHAT_ROLES; role++)
             if ((f->before[role] && strstr(f->before[role], mark)) ||
                 (f->after[role] && strstr(f->after[role], mark)))
@@ -53,7 +54,9 @@ static cairn_status tokenizer_read_chat(base *b, const gguf *g, const tokenizer_
     if (t->has_chat && f->system)
         fits = base_text_add(b, &t->chat_system, f->system, (size_t)(f->system_end - f->system));
     if (t->has_chat) tokenizer_control_marks(t, f, index);
-    f->system = f->system_end = NULL; /* they lay in the canonical text */
+    if (t->has_chat && f->quiet && fits)
+        fits = base_text_add(b, &t->chat_quiet, f->quiet, (size_t)(f->quiet_end - f->quiet));
+    f->system = f->system_end = f->quiet = f->quiet_end = NULL; /* they lay in the canonical text */
     base_text_free(b, &canon);
     return fits ? CAIRN_OK : base_no_memory(b, "tokenizer.chat_template", bytes);
 }
@@ -90,6 +93,7 @@ static cairn_status tokenizer_find_marks(base *b, tokenizer *t) {
     if (closed) t->turn_end = t->marks[0].id;
     for (int role = 0; role < CHAT_ROLES && !status; role++)
         status = tokenizer_note_marks(b, t, f->before[role], true, &any[role]);
+    if (!status) status = tokenizer_note_marks(b, t, f->again, true, &any[CHAT_USER]);
     t->is_safe = closed && any[CHAT_USER];
     if (!status) /* without a beginning of its own an answer begins where the question ends */
         status = tokenizer_note_marks(b, t, f->after[CHAT_USER], !any[CHAT_ASSISTANT], &closed);
@@ -101,6 +105,7 @@ static cairn_status tokenizer_set_format(base *b, tokenizer *t, const char *cons
                                          const char *const *after) {
     memset(&t->format, 0, sizeof t->format);
     base_text_free(b, &t->chat_system);
+    base_text_free(b, &t->chat_quiet);
     for (int role = 0; role < CHAT_ROLES; role++) {
         t->format.before[role] = before[role];
         t->format.after[role] = after[role];
@@ -125,7 +130,7 @@ static cairn_status tokenizer_no_chat(base *b, const tokenizer *t) {
     for (size_t i = 0; shown[i]; i++)
         if (shown[i] < ' ' || shown[i] > '~') shown[i] = '?';
     return base_fail(b, CAIRN_UNSUPPORTED, "chat: the template that begins \"%s\" is of no known "
-                     "family; known: ChatML, Llama 3, Gemma, Phi, Mistral. %s", shown, instead);
+                     "family; known: ChatML, SmolLM3, Llama 2 and 3, Gemma, Phi, Mistral. %s", shown, instead);
 }
 
 /* What is written: the text, and where its spans end; adjacent ones of a kind are one. */
@@ -181,6 +186,13 @@ static tokenizer_content tokenizer_trim(tokenizer_content c, bool lines, bool at
     return c;
 }
 
+/* Without white space at its end. */
+static tokenizer_content tokenizer_trim_end(tokenizer_content c) {
+    const tokenizer_content inner = tokenizer_trim(c, false, true);
+    c.bytes = inner.bytes ? (size_t)(inner.text + inner.bytes - c.text) : 0;
+    return c;
+}
+
 /* The last place of a mark in a content, or NULL. */
 static const char *tokenizer_last(tokenizer_content c, const char *mark, size_t bytes) {
     for (size_t at = c.bytes; at >= bytes; at--)
@@ -221,6 +233,85 @@ static bool tokenizer_chat_thoughts(base *b, tokenizer_content c, bool latest, b
     return tokenizer_chat_add(b, out, c.text, c.bytes, false);
 }
 
+/* ---- SmolLM3's system turn ---- */
+
+static bool tokenizer_says(tokenizer_content c, const char *mark) {
+    return tokenizer_first(c, mark, strlen(mark)) < c.bytes;
+}
+
+/* Takes each `flag` out of the text. */
+static void tokenizer_take_out(base_text *text, const char *flag) {
+    const size_t bytes = strlen(flag);
+    size_t to = 0;
+    for (size_t at = 0; at < text->size;) {
+        if (at + bytes <= text->size && !memcmp(text->data + at, flag, bytes)) at += bytes;
+        else text->data[to++] = text->data[at++];
+    }
+    text->size = to;
+}
+
+/* What a system message says besides its flags. */
+static bool tokenizer_instructions(base *b, tokenizer_content c, bool instead, base_text *out) {
+    if (c.bytes && !base_text_add(b, out, c.text, c.bytes)) return false;
+    tokenizer_take_out(out, "/no_think");
+    tokenizer_take_out(out, "/think");
+    if (out->size) out->size = tokenizer_trim_end((tokenizer_content){out->data, out->size}).bytes;
+    if (instead) tokenizer_take_out(out, "/system_override");
+    if (out->size) out->size = tokenizer_trim_end((tokenizer_content){out->data, out->size}).bytes;
+    return true;
+}
+
+/* Today in Greenwich, as "05 March 2026". */
+static void tokenizer_today(char *out, size_t bytes) {
+    static const char *const months[] = {"January", "February", "March", "April", "May", "June",
+                                         "July", "August", "September", "October", "November",
+                                         "December"};
+    /* Years that begin in March, 146097 days in 400 of them. */
+    const int64_t days = os_wall_us() / 86400000000 + 719468, era = days / 146097;
+    const int day = (int)(days % 146097);
+    const int year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
+    const int rest = day - (365 * year + year / 4 - year / 100), month = (5 * rest + 2) / 153;
+    snprintf(out, bytes, "%02d %s %d", rest - (153 * month + 2) / 5 + 1, months[(month + 2) % 12],
+             (int)(era * 400) + year + (month >= 10));
+}
+
+static bool tokenizer_chat_header(base *b, const tokenizer *t, const tokenizer_message *system,
+                                  bool quiet, tokenizer_chat_text *out) {
+    const tokenizer_content c = {system ? system->content : "", system ? system->content_bytes : 0};
+    const bool instead = tokenizer_says(c, "/system_override");
+    const base_text *own = quiet ? &t->chat_quiet : &t->chat_system;
+    base_text said = {NULL, 0, 0};
+    char head[160], today[32];
+    bool done = tokenizer_instructions(b, c, instead, &said) &&
+                tokenizer_chat_control(b, out, t->format.before[CHAT_SYSTEM]);
+    tokenizer_today(today, sizeof today);
+    snprintf(head, sizeof head, "## Metadata\n\nKnowledge Cutoff Date: June 2025\nToday Date: %s\n"
+             "Reasoning Mode: %s\n\n## Custom Instructions\n\n", today, quiet ? "/no_think" : "/think");
+    if (!instead) done = done && tokenizer_chat_control(b, out, head);
+    if (said.size || instead)
+        done = done && tokenizer_chat_add(b, out, said.data ? said.data : "", said.size, false) &&
+               (instead || tokenizer_chat_control(b, out, "\n\n"));
+    else done = done && tokenizer_chat_add(b, out, own->data, own->size, true);
+    base_text_free(b, &said);
+    return done && tokenizer_chat_control(b, out, t->format.after[CHAT_SYSTEM]);
+}
+
+/* Whether the conversation that begins with these ids began by telling the model not to think; after
+ * "/system_override" nothing says so. */
+static bool tokenizer_was_quiet(base *b, const tokenizer *t, const int32_t *ids, int count) {
+    static const char mode[] = "Reasoning Mode: ", no[] = "/no_think\n";
+    base_text text = {NULL, 0, 0};
+    bool quiet = false;
+    if (t->format.reasons && count && /* it stands near the beginning */
+        !tokenizer_decode(b, t, ids, (size_t)(count < 128 ? count : 128), &text)) {
+        const tokenizer_content c = {text.data, text.size};
+        const size_t at = tokenizer_first(c, mode, sizeof mode - 1) + sizeof mode - 1;
+        quiet = at + sizeof no - 1 <= c.bytes && !memcmp(c.text + at, no, sizeof no - 1);
+    }
+    base_text_free(b, &text);
+    return quiet;
+}
+
 static int tokenizer_role(const char *name) {
     int role = 0;
     while (role < CHAT_ROLES && strcmp(name, tokenizer_roles[role])) role++;
@@ -238,6 +329,9 @@ static cairn_status tokenizer_check_role(base *b, const tokenizer_format *f,
                                          const tokenizer_message *messages, int i, int count,
                                          bool first) {
     int role = tokenizer_role(messages[i].role);
+    if (f->reasons && role == CHAT_SYSTEM && (i || !first))
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d: a message of the system can "
+                         "only be the first", i);
     if (role < CHAT_ROLES && (f->before[role] || tokenizer_joins(f, messages, i, count, first)))
         return CAIRN_OK;
     if (role == CHAT_SYSTEM && f->join)
@@ -264,15 +358,29 @@ static cairn_status tokenizer_check_messages(base *b, const tokenizer *t,
     return CAIRN_OK;
 }
 
+static const char *const tokenizer_no_thought = "<think>\n\n</think>\n";
+
+/* What stands between a first system message and the user's after it; of a blank one less. */
+static bool tokenizer_chat_join(base *b, const tokenizer_format *f, const tokenizer_message *next,
+                                tokenizer_chat_text *out) {
+    const tokenizer_content c = {next->content, next->content_bytes}, join = {f->join, strlen(f->join)};
+    const bool less = f->strips && !tokenizer_trim_end(c).bytes;
+    return tokenizer_chat_add(b, out, join.text, less ? tokenizer_trim_end(join).bytes : join.bytes, true);
+}
+
 /* Message i of the conversation. */
 static bool tokenizer_chat_message(base *b, const tokenizer_format *f,
                                    const tokenizer_message *messages, int i, int count, bool first,
-                                   tokenizer_chat_text *out) {
+                                   bool quiet, tokenizer_chat_text *out) {
     tokenizer_content c = {messages[i].content, messages[i].content_bytes};
     int role = tokenizer_role(messages[i].role), question = count - 1;
     bool done, joins = tokenizer_joins(f, messages, i, count, first);
     bool joined = i == 1 && tokenizer_joins(f, messages, 0, count, first);
-    if (f->trims >> role & 1) c = tokenizer_trim(c, false, true);
+    if (f->trims >> role & 1)
+        c = joined && f->strips ? tokenizer_trim_end(c) : tokenizer_trim(c, false, true);
+    if (f->reasons && role == CHAT_ASSISTANT) c = tokenizer_trim(c, true, false);
+    if (role == CHAT_USER && !joined && !(first && i == 0) && !tokenizer_chat_control(b, out, f->again))
+        return false;
     done = joined || tokenizer_chat_control(b, out, f->before[joins ? CHAT_USER : role]);
     if (first && i == 0 && role == CHAT_SYSTEM) done = done && tokenizer_chat_control(b, out, f->head);
     while (question >= 0 && tokenizer_role(messages[question].role) != CHAT_USER) question--;
@@ -280,27 +388,38 @@ static bool tokenizer_chat_message(base *b, const tokenizer_format *f,
         done = done && tokenizer_chat_thoughts(b, c, question >= 0 && i > question, i == count - 1,
                                                out);
     else
-        done = done && tokenizer_chat_add(b, out, c.text, c.bytes, false);
-    return done && tokenizer_chat_control(b, out, joins ? f->join : f->after[role]);
+        done = done && (!quiet || role != CHAT_ASSISTANT ||
+                        tokenizer_chat_control(b, out, tokenizer_no_thought)) &&
+               tokenizer_chat_add(b, out, c.text, c.bytes, false);
+    return done && (joins ? tokenizer_chat_join(b, f, messages + 1, out)
+                          : tokenizer_chat_control(b, out, f->after[role]));
 }
 
-/* What the template makes of messages [count], behind the text `before`. */
+/* What the template makes of messages [count], behind the text `before`. quiet: the model was told not
+ * to think. */
 static cairn_status tokenizer_chat_write(base *b, const tokenizer *t, const char *before,
                                          const tokenizer_message *messages, int count, bool first,
-                                         bool reply, tokenizer_chat_text *out) {
+                                         bool reply, bool quiet, tokenizer_chat_text *out) {
     const tokenizer_format *f = &t->format;
+    const bool told = f->reasons && first && count > 0 && !strcmp(messages[0].role, "system");
     bool done;
     if (!t->has_chat) return tokenizer_no_chat(b, t);
     if (tokenizer_check_messages(b, t, messages, count, first)) return b->status;
     done = tokenizer_chat_control(b, out, before);
-    if (first && count > 0 && t->chat_system.data && strcmp(messages[0].role, "system") != 0)
+    if (told)
+        quiet = tokenizer_says((tokenizer_content){messages[0].content, messages[0].content_bytes},
+                               "/no_think");
+    if (f->reasons && first && count > 0)
+        done = done && tokenizer_chat_header(b, t, told ? messages : NULL, quiet, out);
+    else if (first && count > 0 && t->chat_system.data && strcmp(messages[0].role, "system") != 0)
         done = done && tokenizer_chat_control(b, out, f->before[CHAT_SYSTEM]) &&
                tokenizer_chat_control(b, out, f->head) &&
                tokenizer_chat_control(b, out, t->chat_system.data) &&
                tokenizer_chat_control(b, out, f->after[CHAT_SYSTEM]);
-    for (int i = 0; i < count && done; i++)
-        done = tokenizer_chat_message(b, f, messages, i, count, first, out);
-    if (done && reply) done = tokenizer_chat_control(b, out, f->reply);
+    for (int i = told; i < count && done; i++)
+        done = tokenizer_chat_message(b, f, messages, i, count, first, quiet, out);
+    if (done && reply) done = tokenizer_chat_control(b, out, f->reply) &&
+                              (!quiet || tokenizer_chat_control(b, out, tokenizer_no_thought));
     return done ? CAIRN_OK : base_no_memory(b, "chat", out->text.size);
 }
 
@@ -309,26 +428,42 @@ static cairn_status tokenizer_chat(base *b, const tokenizer *t, const tokenizer_
     tokenizer_chat_text chat;
     cairn_status status;
     if (!tokenizer_chat_open(b, count, &chat)) return base_no_memory(b, "chat", chat.room);
-    status = tokenizer_chat_write(b, t, "", messages, count, first, reply, &chat);
+    status = tokenizer_chat_write(b, t, "", messages, count, first, reply, false, &chat);
     if (!status && chat.text.size && !base_text_add(b, out, chat.text.data, chat.text.size))
         status = base_no_memory(b, "chat", chat.text.size);
     tokenizer_chat_close(b, &chat);
     return status;
 }
 
+/* Whether the text of ids ends with `end`; asked where a user's turn ends without a mark. */
+static bool tokenizer_chat_ends(base *b, const tokenizer *t, const int32_t *ids, int count,
+                                const char *end) {
+    const size_t bytes = strlen(end);
+    const int from = count > (int)bytes ? count - (int)bytes : 0; /* a token has a byte at least */
+    base_text text = {NULL, 0, 0};
+    bool ends = false;
+    if (t->format.again && !tokenizer_decode(b, t, ids + from, (size_t)(count - from), &text))
+        ends = text.size >= bytes && !memcmp(text.data + text.size - bytes, end, bytes);
+    base_text_free(b, &text);
+    return ends;
+}
+
 /* What the format says between ids [count] and the message after them: the end of a turn that they
  * leave open, or what follows its closing token. */
-static const char *tokenizer_chat_between(const tokenizer *t, const int32_t *ids, int count,
+static const char *tokenizer_chat_between(base *b, const tokenizer *t, const int32_t *ids, int count,
                                           const tokenizer_message *next) {
-    const char *after = t->format.after[CHAT_ASSISTANT], *tail, *piece;
+    const char *after = t->format.after[CHAT_ASSISTANT], *asked = t->format.after[CHAT_USER];
+    const char *tail, *piece;
     int at = count, mark = t->mark_count;
     size_t bytes;
     while (t->mark_count && mark == t->mark_count && at-- > 0)
         for (mark = 0; mark < t->mark_count && t->marks[mark].id != ids[at];) mark++;
-    if (!t->has_chat || !t->mark_count || at < 0) return "";
-    if (t->marks[mark].opens) /* nothing is said yet where an answer begins with no mark of its own */
-        return !*t->format.reply && at == count - 1 &&
-               tokenizer_role(next->role) == CHAT_ASSISTANT ? "" : after;
+    if (!t->has_chat || !t->mark_count || (at < 0 && (!t->format.again || !count))) return "";
+    if (at < 0 || t->marks[mark].opens) { /* is something said where an answer begins with no mark? */
+        if (*after == ' ' && tokenizer_chat_ends(b, t, ids, count, " ")) after++;
+        return !*t->format.reply && tokenizer_role(next->role) == CHAT_ASSISTANT &&
+               (at == count - 1 || tokenizer_chat_ends(b, t, ids, count, asked)) ? "" : after;
+    }
     if (at < count - 1 || ids[at] != t->turn_end) return "";
     piece = tokenizer_piece(t, t->turn_end, &bytes);
     for (tail = after; strlen(tail) >= bytes; tail++)
@@ -340,7 +475,7 @@ static cairn_status tokenizer_chat_ids(base *b, const tokenizer *t, const int32_
                                        int held_count, const tokenizer_message *messages, int count,
                                        bool first, bool reply, os_atomic *cancel,
                                        tokenizer_ids *out) {
-    const char *before = count ? tokenizer_chat_between(t, held, held_count, messages) : "";
+    const char *before = count ? tokenizer_chat_between(b, t, held, held_count, messages) : "";
     tokenizer_chat_text chat;
     cairn_status status;
     if (t->has_chat && t->format.needs_marks && !t->is_safe)
@@ -348,7 +483,8 @@ static cairn_status tokenizer_chat_ids(base *b, const tokenizer *t, const int32_
                          "template's \"%.32s\" and \"%.32s\", so that contents could open turns",
                          t->format.before[CHAT_USER], t->format.after[CHAT_ASSISTANT]);
     if (!tokenizer_chat_open(b, count, &chat)) return base_no_memory(b, "chat", chat.room);
-    status = tokenizer_chat_write(b, t, before, messages, count, first, reply, &chat);
+    status = tokenizer_chat_write(b, t, before, messages, count, first, reply,
+                                  !first && tokenizer_was_quiet(b, t, held, held_count), &chat);
     if (!status)
         status = tokenizer_encode_spans(b, t, chat.text.data, chat.spans, chat.count, cancel, out);
     tokenizer_chat_close(b, &chat);

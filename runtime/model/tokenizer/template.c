@@ -221,6 +221,37 @@ static bool tokenizer_read_phi(const char *c, tokenizer_format *f) {
     return true;
 }
 
+/* Llama 2's: <s> begins each turn of a user, whose first holds the system message. */
+static bool tokenizer_read_llama2(const char *c, tokenizer_format *f) {
+    if (!strstr(c, "'<<SYS>>\n'+system_message+'\n<</SYS>>\n\n'+message.content") ||
+        !strstr(c, "bos_token+'[INST] '+content.strip()+' [/INST]'") ||
+        !strstr(c, "' '+content.strip()+' '+eos_token") || strstr(c, "true==true")) return false;
+    tokenizer_format_role(f, CHAT_USER, "[INST] ", " [/INST]");
+    tokenizer_format_role(f, CHAT_ASSISTANT, " ", " </s>");
+    f->reply = "";
+    f->again = "<s>", f->head = "<<SYS>>\n", f->join = "\n<</SYS>>\n\n";
+    f->trims = 1 << CHAT_USER | 1 << CHAT_ASSISTANT;
+    return f->strips = true;
+}
+
+/* SmolLM3's, of chats without tools. */
+static bool tokenizer_read_smollm3(const char *c, tokenizer_format *f) {
+    static const char *const says[] = {
+        "'## Metadata\n\n'", "'Knowledge Cutoff Date: June 2025\n'", "strftime_now('%d %B %Y')",
+        "'## Custom Instructions\n\n'", "'/no_think'insystem_message", "'/system_override'",
+        "'<|im_start|>assistant\n<think>\n\n</think>\n'+content.lstrip('\n')+'<|im_end|>\n'"};
+    static const char open[] = "{%elifreasoning_mode=='/think'%}{{'", next[] = "'}}{%else%}{{'";
+    for (size_t i = 0; i < BASE_COUNT(says); i++)
+        if (!strstr(c, says[i])) return false;
+    if (!(f->system = strstr(c, open))) return false;
+    f->system += sizeof open - 1;
+    if (!(f->system_end = strstr(f->system, next))) return false;
+    f->quiet = f->system_end + sizeof next - 1;
+    if (!(f->quiet_end = strstr(f->quiet, "'}}{%endif%}"))) return false;
+    f->reasons = true;
+    return tokenizer_format_chatml(f);
+}
+
 /* Mistral's: the versions differ in spaces, in where the system message goes, and in what the
  * answer ends with. */
 static bool tokenizer_read_mistral(const char *c, tokenizer_format *f) {
@@ -244,8 +275,8 @@ static bool tokenizer_read_mistral(const char *c, tokenizer_format *f) {
 /* The format of a canonical template; false: it is of no known family. */
 static bool tokenizer_recognise(const char *c, tokenizer_format *f) {
     static bool (*const families[])(const char *, tokenizer_format *) = {
-        tokenizer_read_chatml, tokenizer_read_llama3, tokenizer_read_gemma, tokenizer_read_phi,
-        tokenizer_read_mistral};
+        tokenizer_read_smollm3, tokenizer_read_chatml, tokenizer_read_llama3, tokenizer_read_gemma,
+        tokenizer_read_phi, tokenizer_read_llama2, tokenizer_read_mistral};
     for (size_t i = 0; i < BASE_COUNT(families); i++) {
         memset(f, 0, sizeof *f);
         if (families[i](c, f)) return f->needs_marks = true;

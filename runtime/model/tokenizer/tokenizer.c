@@ -537,6 +537,7 @@ static void tokenizer_close(base *b, tokenizer *t) {
     base_delete(b, t->merges, t->merge_slots, sizeof *t->merges);
     special_close(b, &t->special);
     base_text_free(b, &t->chat_system);
+    base_text_free(b, &t->chat_quiet);
     base_text_free(b, &t->chat_template);
     memset(t, 0, sizeof *t);
 }

@@ -32,8 +32,12 @@ typedef struct tokenizer_format {
     const char *reply; /* opens the assistant's answer */
     const char *join;  /* a first system message stands in the user's after it, and this between */
     const char *head;  /* begins a first system message; or NULL */
+    const char *again; /* before a user's turn that does not begin the conversation; or NULL */
     const char *system, *system_end; /* while a template is read: its own system message */
+    const char *quiet, *quiet_end;   /* and its own where the model is not to think */
     unsigned trims;    /* a bit for each role: white space at the ends of contents is left out */
+    bool strips;       /* of a message that joins another, only what ends both */
+    bool reasons;      /* SmolLM3's: a system's turn with the date and "/think" or "/no_think" */
     bool thinks;       /* answers may begin with what stands between <think> and </think> */
     bool needs_marks;  /* a template's: its marks must be control tokens */
 } tokenizer_format;
@@ -44,8 +48,7 @@ typedef struct tokenizer {
     int32_t vocab;
     int32_t bos, eos, eot, eom; /* -1: none */
     bool adds_bos;         /* `generate` puts bos before an empty session's first text */
-    bool has_chat;         /* the chat template is of a family that tokenizer_chat writes, or the
-                            * config gives a format */
+    bool has_chat;         /* a chat template of a known family, or a format of the config's */
     /* private below */
     char *text;            /* the pieces one after another */
     size_t text_bytes;
@@ -71,7 +74,7 @@ typedef struct tokenizer {
     int mark_count;
     int32_t turn_end;      /* the mark that ends an answer; -1: none */
     bool is_safe;          /* marks open a user's turn and end an answer */
-    base_text chat_system; /* what the template says when the conversation has no system message */
+    base_text chat_system, chat_quiet; /* format.system and quiet, kept */
     base_text chat_template; /* its beginning, for messages */
 } tokenizer;
 
@@ -81,9 +84,8 @@ static cairn_status tokenizer_open(base *b, const gguf *g, tokenizer *t);
 static void tokenizer_close(base *b, tokenizer *t);
 /* The byte that a text of SentencePiece such as "<0x0A>" stands for; -1: none. */
 static int tokenizer_byte_token(const char *text, size_t bytes);
-/* Whether the token ends a generation. */
+/* Whether the token ends a generation; stands for itself and not for text, as `<|im_start|>` does. */
 static bool tokenizer_is_end(const tokenizer *t, int32_t id);
-/* Whether the token stands for itself and not for text: `<|im_start|>` and its like. */
 static bool tokenizer_is_special(const tokenizer *t, int32_t id);
 /* The token's bytes; "" for an id that is none. */
 static const char *tokenizer_piece(const tokenizer *t, int32_t id, size_t *bytes);
@@ -111,7 +113,6 @@ static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *te
                                      bool special, tokenizer_ids *out);
 
 /* ---- decode.c -------------------------------------------------------------------------------- */
-
 /* The beginning of a character that is not whole yet. Starts as all zero. */
 typedef struct tokenizer_stream { char pending[4]; size_t count; } tokenizer_stream;
 
@@ -123,7 +124,6 @@ static cairn_status tokenizer_stream_finish(base *b, tokenizer_stream *s, base_t
 /* Adds the text of ids [count] to *out. */
 static cairn_status tokenizer_decode(base *b, const tokenizer *t, const int32_t *ids, size_t count,
                                      base_text *out);
-
 /* ---- template.c, chat.c ---------------------------------------------------------------------- */
 
 typedef struct tokenizer_message {

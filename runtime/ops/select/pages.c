@@ -76,9 +76,7 @@ cairn_status cairn_page_bounds(cairn_runtime *rt, const cairn_page_bounds_args *
     page_bounds_params p;
     spec_call s;
     if (spec_take(rt, SPEC_OF(page_bounds), &a, args, &s)) return s.c.status;
-    ops_refuse(&s.c, a.source == CAIRN_SOURCE_LANDMARK,
-               "source is landmark, which has no bounds; score_pages reads the keys themselves");
-    if (s.c.status || !s.n[SPEC_N]) return s.c.status;
+    if (!s.n[SPEC_N]) return CAIRN_OK;
     memset(&p, 0, sizeof p);
     p.cache = (const uint16_t *)tensor_data(a.cache);
     p.ids = (const int32_t *)tensor_data(a.ids);
@@ -185,7 +183,7 @@ static cairn_status ops_pages_score_cuda(cairn_runtime *rt, score_pages_params *
     if (status || !soft) return status;
     dims.grid[0] = (unsigned)p->at.kv_heads, dims.grid[1] = (unsigned)paged->rows, dims.grid[2] = 1;
     dims.shared_bytes = (unsigned)(8 + p->heads / p->at.kv_heads) * 4;
-    return ops_launch(rt, want.source, "score_softmax", &dims, p);
+    return ops_launch(rt, "select/heads.cu", "score_softmax", &dims, p);
 }
 
 cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *args) {
@@ -303,7 +301,7 @@ static cairn_status ops_select_cuda(cairn_runtime *rt, const cairn_select_pages_
     status = topk_launch(rt, &p, &shape, CAIRN_F32, "auto");
     if (status || !lists) return status;
     dims.grid[0] = (unsigned)shape.rows;
-    return ops_launch(rt, "select/select.cu", "select_listed", &dims, listed);
+    return ops_launch(rt, "select/heads.cu", "select_listed", &dims, listed);
 }
 
 cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args *args) {
@@ -317,8 +315,8 @@ cairn_status cairn_select_pages(cairn_runtime *rt, const cairn_select_pages_args
                (long long)s.n[SPEC_ROWS], (long long)s.n[SPEC_KV_HEADS]);
     ops_refuse(&s.c, !a.head_scores != !a.head_chosen,
                "head_scores and head_chosen are to be given together");
-    ops_refuse(&s.c, a.head_scores && (s.n[SPEC_KV_HEADS] < 1 ||
-                                       s.n[SPEC_HEADS] % s.n[SPEC_KV_HEADS]),
+    ops_refuse(&s.c, a.head_scores && (s.n[SPEC_KV_HEADS] < 1 ? s.n[SPEC_HEADS] > 0
+                                       : s.n[SPEC_HEADS] % s.n[SPEC_KV_HEADS] > 0),
                "head_scores has %lld heads; a multiple of %lld is expected",
                (long long)s.n[SPEC_HEADS], (long long)s.n[SPEC_KV_HEADS]);
     if (s.c.status || !tensor_elements(a.selected)) return s.c.status;
