@@ -214,6 +214,7 @@ BASE_SMALL_BEGIN
 #include "runtime/model/hf.h"
 #include "runtime/model/hf.c"
 #include "runtime/model/hf_tokenizer.c"
+#include "runtime/model/hf_pieces.c"
 #include "runtime/model/model.h"
 #include "runtime/model/model.c"
 #include "runtime/model/adapter.h"

@@ -1,6 +1,7 @@
 /* Attention of a decoder step: the core of attention/core.cuh with rows, pages and hand-overs of the
  * step. A block takes a group of rows (tokens of one sequence x the query heads of one KV head, or of
- * one token 16 of these at most, a share) and one run of chunks, and asks for keys long before the queries come.
+ * one token 16 of these at most, a share) and one run of chunks, and asks for keys long before the
+ * queries come.
  *
  * Keys of this forward's own tokens: the flow kernel takes them from the exchange, where every list
  * is so short that a run is one chunk; the stage kernels from the cache, once the kernel before has

@@ -62,19 +62,33 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
     return status;
 }
 
+/* Its values are on the host already. */
+static void engine_add_adapter(const cairn_model *m, const cairn_adapter *adapter, int rows,
+                               cairn_memory_estimate *out) {
+    const model_backend *backend = engine_backend(m->runtime);
+    const uint64_t bytes = backend->adapter_bytes ? backend->adapter_bytes(m, adapter, rows) : 0;
+    out->live_bytes += bytes;
+    if (out->peak_bytes < out->live_bytes) out->peak_bytes = out->live_bytes;
+    if (out->backend == (int32_t)CAIRN_BACKEND_CPU) out->resident_bytes += bytes;
+}
+
 static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter *counter,
                                         const char *path, cairn_memory_map map,
                                         cairn_memory_estimate *out) {
     int rows = model_most_rows(&rt->config), pages;
     uint64_t host;
     cairn_model *m;
+    cairn_adapter *adapter = NULL;
     model_place place = {path, HF_SCAN, NULL};
     cairn_status status = model_load(rt, place, &m);
     if (status) return status;
     if (!(status = engine_measure(m, engine_backend(rt), rows)) &&
         !(status = model_size_cache(m, &rt->device, &pages)) &&
+        (!*rt->config.adapter || !(status = adapter_read(m, rt->config.adapter, &adapter))) &&
         !(status = engine_count_host(m, counter, rows, pages, &host)))
         engine_fill_estimate(m, map, pages, host, out);
+    if (adapter && !status) engine_add_adapter(m, adapter, rows, out);
+    if (adapter) adapter_free(adapter);
     model_unload(m);
     return status;
 }

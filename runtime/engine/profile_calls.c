@@ -275,9 +275,9 @@ cairn_status cairn_trace_text(cairn_runtime *rt, char *text, size_t capacity, si
     if (!rt) return CAIRN_INVALID_ARGUMENT;
     if ((status = handles_enter(rt))) return status;
     memset(&out, 0, sizeof out);
-    if (!rt->device.trace)
+    if (!rt->device.trace || (!text && !bytes))
         status = base_fail(&rt->base, CAIRN_INVALID_ARGUMENT,
-                           "trace_text: no trace is taken; call trace_start");
+                           "trace_text: no trace is taken (call trace_start), or text and bytes are NULL");
     else status = trace_print(&rt->device, &out);
     if (!status) status = engine_copy_text(&rt->base, "trace_text", &out, text, capacity, bytes);
     base_text_free(&rt->base, &out);

@@ -209,10 +209,16 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
     return CAIRN_OK;
 }
 
+static uint64_t forward_cpu_adapter_bytes(const cairn_model *model, const cairn_adapter *adapter,
+                                          int max_rows) {
+    (void)model;
+    return (uint64_t)max_rows * 3 * (uint64_t)adapter->rank * sizeof(float);
+}
+
 /* Room for the inner values of an adapter's rank, in memory that outlives the other scratch. */
 static cairn_status forward_cpu_take_adapter(cairn_model *model, cairn_adapter *adapter) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
-    const size_t bytes = (size_t)f->max_rows * 3 * (size_t)adapter->rank * sizeof(float);
+    const size_t bytes = (size_t)forward_cpu_adapter_bytes(model, adapter, f->max_rows);
     void *memory;
     cairn_status status;
     if (adapter->rank <= f->low_rank) return CAIRN_OK;
@@ -389,5 +395,5 @@ static const model_backend forward_cpu_backend = {
     forward_cpu_open, forward_cpu_close, forward_cpu,
     0.25f /* of a row that rides along, measured on two cores with AVX-512 */,
     NULL, false, NULL, forward_cpu_estimate, forward_cpu_begin, forward_cpu_advance,
-    forward_cpu_take_adapter, NULL, forward_cpu_draft, true
+    forward_cpu_take_adapter, NULL, forward_cpu_draft, true, forward_cpu_adapter_bytes
 };

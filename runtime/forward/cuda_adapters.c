@@ -77,9 +77,22 @@ static cairn_status cuda_begin_adapted(forward_cuda_state *f) {
     return jit_begin(f->dev->jit, requests, count);
 }
 
+/* Pairs of all slots; inner values of rows. */
+static size_t cuda_pairs(const model_shape *s) {
+    return (size_t)(ADAPTER_MOST * STEP_LOW_PRODUCTS) * (size_t)s->layers;
+}
+static uint64_t cuda_low_bytes(int max_rows) {
+    return (uint64_t)(max_rows > STEP_STAGE_ROWS ? max_rows : STEP_STAGE_ROWS) * 3 * STEP_LOW_MOST * 4;
+}
+
+static uint64_t forward_cuda_adapter_bytes(const cairn_model *model, const cairn_adapter *adapter,
+                                           int max_rows) {
+    return cuda_pairs(&model->shape) * sizeof(step_pair) + cuda_low_bytes(max_rows) +
+           adapter->count * sizeof *adapter->values;
+}
+
 static cairn_status cuda_open_adapters(forward_cuda_state *f) {
-    const size_t pairs = (size_t)(ADAPTER_MOST * STEP_LOW_PRODUCTS) * (size_t)f->shape->layers;
-    const int rows = f->max_rows > STEP_STAGE_ROWS ? f->max_rows : STEP_STAGE_ROWS;
+    const size_t pairs = cuda_pairs(f->shape);
     device_arena *a = &f->adapter_arena;
     step_pair *all;
     float *low;
@@ -89,7 +102,7 @@ static cairn_status cuda_open_adapters(forward_cuda_state *f) {
         status = cuda_build_adapted(f, i % CUDA_ADAPTED_PROGRAMS, i / CUDA_ADAPTED_PROGRAMS);
     if (status) return status;
     all = (step_pair *)device_take(a, pairs * sizeof *all, "the adapters");
-    low = (float *)device_take(a, (uint64_t)rows * 3 * STEP_LOW_MOST * 4, "rows of adapters");
+    low = (float *)device_take(a, cuda_low_bytes(f->max_rows), "rows of adapters");
     if (!(status = a->status)) status = device_zero(f->dev, all, pairs * sizeof *all);
     if (status) {
         device_arena_free(a);

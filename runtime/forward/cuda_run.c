@@ -884,5 +884,5 @@ static const model_backend forward_cuda_backend = {
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate, NULL, NULL,
-    forward_cuda_take_adapter, forward_cuda_leave_adapter, NULL, false
+    forward_cuda_take_adapter, forward_cuda_leave_adapter, NULL, false, forward_cuda_adapter_bytes
 };

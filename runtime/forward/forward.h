@@ -102,6 +102,8 @@ typedef struct model_backend {
     void (*draft)(cairn_model *model, const cairn_adapter *adapter, const float *hidden, int32_t token,
                   int count, const sample_ask *ask, float *probs, int32_t *out);
     bool forms; /* heeds what a rule says of forms, prompts, softmax_head and landmarks */
+    /* What take_adapter takes of the device for the model's first, beside rows of up to so many. */
+    uint64_t (*adapter_bytes)(const cairn_model *model, const cairn_adapter *adapter, int max_rows);
 } model_backend;
 
 /* static model_backend forward_cpu_backend: the CPU's (cpu.c). */

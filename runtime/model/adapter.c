@@ -407,7 +407,7 @@ static cairn_status adapter_check(adapter_reader *r, int place, size_t *values) 
         if (other != f && (other->a || other->b))
             return adapter_fault(r, CAIRN_BAD_FILE, a.name, adapter_twice);
     }
-    if (!rows || r->m->shape.experts)
+    if (!rows || (layer->weights[PLAN_ROUTER].rows && first >= PLAN_GATE))
         return adapter_fault(r, CAIRN_UNSUPPORTED, a.name, "the model's layer has no such product");
     snprintf(why, sizeof why, "it is [%lld, %lld]; [rank, %lld] and [%lld, rank] are expected",
              (long long)b.rows, (long long)b.columns, (long long)layer->weights[first].columns,

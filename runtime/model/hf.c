@@ -1,4 +1,5 @@
-/* hf: the folder, its config and its tensors (see hf.h); hf_tokenizer.c has the tokenizer. */
+/* hf: the folder, its config and its tensors (see hf.h); hf_tokenizer.c and hf_pieces.c
+ * have the tokenizer. */
 
 enum { HF_MOST_CONFIG = 16 << 20, HF_MOST_TOKENIZER = 512 << 20, HF_ALIGNMENT = 32 };
 
@@ -717,12 +718,24 @@ static void hf_read_ffn(hf_folder *h) {
     if (ffn && ffn <= 1 << 24) hf_key_u32(h, ".feed_forward_length", ffn);
 }
 
+/* tokenizer.json; in its absence tokenizer.model. */
+static cairn_status hf_find_tokenizer(hf_folder *h) {
+    hf_file *f = &h->tokenizer;
+    cairn_status status = hf_read_file(h, "tokenizer.json", HF_MOST_TOKENIZER, true, f);
+    if (status || f->there) return status;
+    base_text_free(h->b, &f->path);
+    if ((status = hf_read_file(h, "tokenizer.model", HF_MOST_TOKENIZER, true, f)) || f->there)
+        return status;
+    return base_fail(h->b, CAIRN_FILE_NOT_FOUND, "%s: the folder has no tokenizer.json and no "
+                     "tokenizer.model", h->path);
+}
+
 static cairn_status hf_read_all(hf_folder *h, uint64_t *apart) {
     const shards_tensor *embed;
     cairn_status status;
     if ((status = hf_read_file(h, "config.json", HF_MOST_CONFIG, false, &h->config)) ||
         (status = hf_find_family(h)) ||
-        (status = hf_read_file(h, "tokenizer.json", HF_MOST_TOKENIZER, false, &h->tokenizer)) ||
+        (status = hf_find_tokenizer(h)) ||
         (status = hf_read_file(h, "tokenizer_config.json", HF_MOST_CONFIG, true,
                                &h->tokenizer_config)) ||
         (status = hf_list_weights(h)))

@@ -13,6 +13,7 @@ typedef struct hf_vocabulary {
     uint32_t model;
     hf_token *tokens; /* [h->vocab] */
     bool bytes;       /* byte-level; otherwise over characters */
+    int64_t unknown, bos, eos; /* as tokenizer.model has them where nothing else does; -1: none */
 } hf_vocabulary;
 
 /* ---- how words are cut ----------------------------------------------------------------------- */
@@ -131,23 +132,29 @@ static cairn_status hf_read_spaces(hf_folder *h) {
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static cairn_status hf_add_token(hf_vocabulary *v, uint32_t text, uint32_t number, int kind) {
+static cairn_status hf_place_token(hf_vocabulary *v, uint64_t id, const char *text, size_t bytes,
+                                   int kind) {
     hf_folder *h = v->h;
-    const jdoc_node *n = &v->j->nodes[text];
     hf_token *t;
-    uint64_t id = 0;
-    if (!jdoc_is(v->j, text, JDOC_STRING) || !jdoc_whole(v->j, number, INT32_MAX, &id))
-        return hf_wrong(h, &h->tokenizer, "vocab, added_tokens", "a text and its number");
-    if (id >= (uint64_t)h->vocab)
+    if (bytes > UINT32_MAX / 2 || id >= (uint64_t)h->vocab)
         return base_fail(h->b, CAIRN_BAD_FILE, "%s: token %llu: the embedding has %lld rows",
                          h->tokenizer.path.data, (unsigned long long)id, (long long)h->vocab);
     t = &v->tokens[id];
-    if (t->text && (t->bytes != n->bytes || memcmp(t->text, v->j->text + n->at, n->bytes)))
+    if (t->text && (t->bytes != bytes || memcmp(t->text, text, bytes)))
         return base_fail(h->b, CAIRN_BAD_FILE, "%s: token %llu has two texts",
                          h->tokenizer.path.data, (unsigned long long)id);
-    t->text = v->j->text + n->at, t->bytes = n->bytes;
+    t->text = text, t->bytes = (uint32_t)bytes;
     if (t->kind != TOK_UNKNOWN) t->kind = kind;
     return CAIRN_OK;
+}
+
+static cairn_status hf_add_token(hf_vocabulary *v, uint32_t text, uint32_t number, int kind) {
+    hf_folder *h = v->h;
+    const jdoc_node *n = &v->j->nodes[text];
+    uint64_t id = 0;
+    if (!jdoc_is(v->j, text, JDOC_STRING) || !jdoc_whole(v->j, number, INT32_MAX, &id))
+        return hf_wrong(h, &h->tokenizer, "vocab, added_tokens", "a text and its number");
+    return hf_place_token(v, id, v->j->text + n->at, n->bytes, kind);
 }
 
 static cairn_status hf_read_vocab(hf_vocabulary *v) {
@@ -260,7 +267,7 @@ static bool hf_adds_bos(const hf_vocabulary *v, int64_t *bos) {
         return true;
     }
     said = jdoc_get(t, 0, "add_bos_token");
-    return said && jdoc_says(t, said, "true");
+    return said ? jdoc_says(t, said, "true") : !j->nodes; /* as classes for tokenizer.model have it */
 }
 
 static void hf_write_ends(const hf_vocabulary *v) {
@@ -270,11 +277,14 @@ static void hf_write_ends(const hf_vocabulary *v) {
     const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                 "tokenizer.ggml.eom_token_id", "tokenizer.ggml.unknown_token_id"};
     const bool adds = hf_adds_bos(v, &bos);
+    if (bos < 0) bos = v->bos;
     ids[0] = hf_named_id(v, "eos_token", "eos_token_id", 0, -1);
     ids[1] = hf_named_id(v, NULL, "eos_token_id", 0, ids[0]);
     ids[2] = hf_named_id(v, NULL, "eos_token_id", 1, ids[0]);
     ids[3] = jdoc_is(v->j, unknown, JDOC_STRING)
                  ? hf_id_of(v, v->j->text + v->j->nodes[unknown].at, v->j->nodes[unknown].bytes) : -1;
+    if (ids[0] < 0) ids[0] = v->eos;
+    if (ids[3] < 0) ids[3] = v->unknown;
     for (int i = 0; i < 4; i++)
         if (ids[i] >= 0) hf_key_u32(h, keys[i], (uint64_t)ids[i]);
     if (bos >= 0) hf_key_u32(h, "tokenizer.ggml.bos_token_id", (uint64_t)bos);
@@ -307,12 +317,27 @@ static cairn_status hf_write_template(hf_folder *h) {
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+static cairn_status hf_find_model(hf_vocabulary *v) {
+    const jdoc *j = v->j;
+    uint32_t type;
+    v->model = jdoc_get(j, 0, "model");
+    type = v->model ? jdoc_get(j, v->model, "type") : 0;
+    if (!jdoc_is(j, v->model, JDOC_OBJECT))
+        return hf_wrong(v->h, &v->h->tokenizer, "model", "an object");
+    if (type && !jdoc_says(j, type, "BPE"))
+        return base_fail(v->h->b, CAIRN_UNSUPPORTED, "%s: a model of type '%.*s'; BPE is supported",
+                         v->h->tokenizer.path.data,
+                         (int)(j->nodes[type].bytes < 64 ? j->nodes[type].bytes : 0),
+                         j->text + j->nodes[type].at);
+    return CAIRN_OK;
+}
+
 static cairn_status hf_write_tokenizer(hf_vocabulary *v) {
     hf_folder *h = v->h;
     const jdoc *j = v->j;
     const char *name;
-    cairn_status status = hf_read_words(h, &name);
-    if (status) return status;
+    cairn_status status = hf_find_model(v);
+    if (status || (status = hf_read_words(h, &name))) return status;
     v->bytes = name != NULL;
     if (!v->bytes && ((status = hf_read_spaces(h)) ||
                       (!jdoc_says(j, jdoc_get(j, v->model, "byte_fallback"), "true") &&
@@ -328,24 +353,4 @@ static cairn_status hf_write_tokenizer(hf_vocabulary *v) {
     if ((status = hf_write_merges(v))) return status;
     hf_write_ends(v);
     return hf_write_template(h);
-}
-
-static cairn_status hf_read_tokenizer(hf_folder *h) {
-    hf_vocabulary v = {h, &h->tokenizer.doc, 0, NULL, false};
-    cairn_status status;
-    uint32_t type;
-    v.model = jdoc_get(v.j, 0, "model");
-    type = v.model ? jdoc_get(v.j, v.model, "type") : 0;
-    if (!jdoc_is(v.j, v.model, JDOC_OBJECT))
-        return hf_wrong(h, &h->tokenizer, "model", "an object");
-    if (type && !jdoc_says(v.j, type, "BPE"))
-        return base_fail(h->b, CAIRN_UNSUPPORTED, "%s: a model of type '%.*s'; BPE is supported",
-                         h->tokenizer.path.data, (int)(v.j->nodes[type].bytes < 64 ?
-                                                       v.j->nodes[type].bytes : 0),
-                         v.j->text + v.j->nodes[type].at);
-    v.tokens = (hf_token *)base_new(h->b, (size_t)h->vocab, sizeof *v.tokens);
-    if (!v.tokens) return base_no_memory(h->b, "the tokens", (size_t)h->vocab * sizeof *v.tokens);
-    status = hf_write_tokenizer(&v);
-    base_delete(h->b, v.tokens, (size_t)h->vocab, sizeof *v.tokens);
-    return status;
 }

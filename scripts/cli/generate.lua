@@ -207,7 +207,7 @@ end
 local function write(path, text)
   local file, why = io.open(path, "wb")
   if not file or not file:write(text) or not file:close() then
-    error(("%s: cannot be written: %s (CAIRN_FILE_ERROR)"):format(path, why or "is the disk full?"), 0)
+    error((why or path .. ": is the disk full?") .. " (CAIRN_FILE_ERROR)", 0)
   end
 end
 

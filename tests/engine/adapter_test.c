@@ -223,6 +223,42 @@ static family a_llama(void) {
 }
 
 /* All of an open backend; emulated only a part, of one model's kernels. */
+/* The estimate of a config that names the adapter at `path` is what loading takes. */
+static void test_estimate(cairn_backend backend, const low *l) {
+    cairn_config c = small_config(backend);
+    cairn_memory_estimate with, without;
+    cairn_runtime_info before, after;
+    cairn_runtime *rt;
+    cairn_model *m;
+    char error[1024] = "";
+    uint64_t values = 0;
+    bool fine;
+    for (int i = 0; i < l->count; i++)
+        values += (uint64_t)(l->rank * (l->pairs[i].of->rows + l->pairs[i].of->columns)) * 4;
+    memset(&with, 0, sizeof with), memset(&without, 0, sizeof without);
+    with.struct_size = without.struct_size = sizeof with;
+    before.struct_size = after.struct_size = sizeof before;
+    fine = !cairn_estimate(&c, model_path, &without, error, sizeof error);
+    snprintf(c.adapter, sizeof c.adapter, "%s", path);
+    fine = fine && !cairn_estimate(&c, model_path, &with, error, sizeof error);
+    if (!tap_ok(fine && !cairn_open(&c, &rt, error, sizeof error), "estimates with an adapter: %s", error))
+        return;
+    cairn_info(rt, &before);
+    fine = !cairn_load_model(rt, model_path, &m);
+    cairn_info(rt, &after);
+    cairn_close(rt);
+    tap_ok(fine && with.live_bytes == after.live_bytes - before.live_bytes &&
+           with.peak_bytes == after.peak_bytes - before.live_bytes && with.live_bytes > without.live_bytes,
+           "%s: the estimate counts the adapter: %llu bytes live, %llu without, %llu at most",
+           backend == CAIRN_BACKEND_CUDA ? "cuda" : "cpu", (unsigned long long)with.live_bytes,
+           (unsigned long long)without.live_bytes,
+           (unsigned long long)with.peak_bytes);
+    tap_ok(with.host_bytes - without.host_bytes >= values &&
+           with.host_bytes - without.host_bytes < values + values / 2 + 4096,
+           "and %llu bytes of the host for %llu of values",
+           (unsigned long long)(with.host_bytes - without.host_bytes), (unsigned long long)values);
+}
+
 static void test_forms(cairn_backend backend) {
     const bool few = is_emulated(backend);
     family f = a_llama();
@@ -231,6 +267,7 @@ static void test_forms(cairn_backend backend) {
     gguf_build file = gguf_low(&l, "llama", true);
     save(path, &file);
     free(file.data);
+    if (!on_mixed) test_estimate(backend, &l);
     merge(&l, 1);
     check_values(&f, backend, model_path, path, on_mixed ? "GGUF, mixed weights" : "GGUF, f16");
     if (!few) {
@@ -251,7 +288,7 @@ static void test_forms(cairn_backend backend) {
 
 /* Families whose layers have more: norms behind the products, biases, one tensor for q, k and v. */
 static void test_families(cairn_backend backend) {
-    const char *names[] = {"gemma3", "qwen2", "phi3"};
+    const char *names[] = {"gemma3", "qwen2", "phi3", "lfm2", "qwen3moe"};
     for (size_t i = 0; i < BASE_COUNT(zoo); i++) {
         family f = zoo[i].make(&state);
         for (size_t n = 0; n < BASE_COUNT(names); n++) {

@@ -595,12 +595,12 @@ int main(void) {
     state = random_seed();
     on_toy = true;
     if (!tap_ok(file >= 0 && toy_write(path, NULL), "the toy is written")) return tap_done();
-    test_lives(CAIRN_BACKEND_CPU, 40, 400, 1);
+    test_lives(CAIRN_BACKEND_CPU, emulated ? 20 : 40, 400, 1);
     test_requests(CAIRN_BACKEND_CPU);
     on_toy = false, where = "cpu";
     if (!tap_ok(write_model(path), "a small model is written")) return tap_done();
-    test_lives(CAIRN_BACKEND_CPU, 8, 400, 1);
-    test_lives(CAIRN_BACKEND_CPU, 4, 300, 2);
+    test_lives(CAIRN_BACKEND_CPU, emulated ? 4 : 8, 400, 1);
+    test_lives(CAIRN_BACKEND_CPU, emulated ? 2 : 4, 300, 2);
     test_requests(CAIRN_BACKEND_CPU);
     where = "cuda";
     rt = open_runtime(CAIRN_BACKEND_CUDA, 1, 1);

@@ -16,6 +16,7 @@
 #include "ref/block_ref.h"
 #include "ref/f16_ref.h"
 #include "ref/llama_ref.h"
+#include "model_shapes.h"
 #include "tap.h"
 #include "family.h"
 #define ZOO_TYPES BLOCK_F16
@@ -23,7 +24,6 @@
 #include "folder.h"
 #include "low.h"
 #include "small_model.h"
-#include "model_shapes.h"
 #include "fake/fake_compiler.h"
 
 enum { PROMPT = 40, SAID = 16, MORE = 6, SEQUENCES = 7 };

@@ -57,7 +57,9 @@ static int fuzz_part(const char *path) {
     const bool zip = fuzz_parts[FUZZ_PARTS - 1].size > 1 &&
                      !memcmp(fuzz_parts[FUZZ_PARTS - 1].data, "PK", 2);
     if (strncmp(path, FUZZ_PATH "/", strlen(FUZZ_PATH "/"))) return -1;
-    for (int i = 0; i < FUZZ_PARTS - 1; i++)
+    const bool pieces = fuzz_parts[1].size && *fuzz_parts[1].data == '\n'; /* as tokenizer.model begins */
+    if (!strcmp(name, pieces ? "tokenizer.model" : "tokenizer.json")) return 1;
+    for (int i = 0; i < FUZZ_PARTS - 1; i += 2)
         if (!strcmp(name + (strncmp(name, "adapter_", 8) ? 0 : 8), fuzz_names[i]))
             return i == 2 && !fuzz_parts[i].size ? -1 : i;
     return dot && !strcmp(dot, zip ? ".bin" : ".safetensors") ? FUZZ_PARTS - 1 : -1;

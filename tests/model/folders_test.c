@@ -153,12 +153,13 @@ static void write_vocabulary(const char *folder, const char *from, int rows) {
     free(file.data), free(embed.data);
 }
 
-static void check_cases(base *b, const tokenizer *t, const json_value *cases, const char *name) {
+static void check_cases(base *b, const tokenizer *t, const json_value *cases, bool special,
+                        const char *name) {
     int wrong = 0, all = 0;
     for (const json_value *c = cases->first; c; c = c->next, all++) {
         const json_value *text = json_get(c, "text"), *ids = json_get(c, "ids");
         tokenizer_ids got = {NULL, 0, 0};
-        bool same = !tokenizer_encode(b, t, text->text, text->size, true, &got) &&
+        bool same = !tokenizer_encode(b, t, text->text, text->size, special, &got) &&
                     got.size == ids->size;
         size_t i = 0;
         for (const json_value *id = ids->first; id && same; id = id->next)
@@ -166,7 +167,7 @@ static void check_cases(base *b, const tokenizer *t, const json_value *cases, co
         if (!same && !wrong++) tap_note("\"%s\"", text->text);
         tokenizer_ids_free(b, &got);
     }
-    tap_ok(all > 15 && !wrong, "%s: ids as tokenizers' (%d of %d texts)", name, all - wrong, all);
+    tap_ok(all > 15 && !wrong, "%s: ids as its maker's (%d of %d texts)", name, all - wrong, all);
 }
 
 static void test_tokenizer(const char *name) {
@@ -188,7 +189,7 @@ static void test_tokenizer(const char *name) {
     if (!tap_ok(!hf_open(&b, folder, HF_SCAN, &g) && !tokenizer_open(&b, &g, &t), "%s: opens", folder))
         tap_note("%s", b.error);
     else {
-        check_cases(&b, &t, json_get(cases, "cases"), name);
+        check_cases(&b, &t, json_get(cases, "cases"), true, name);
         tap_ok(t.adds_bos == (adds != NULL) && (!adds || t.bos == (int32_t)adds->number),
                "%s: begins texts as tokenizers does", name);
         tap_ok(t.vocab == vocab + 3 && t.eos == 2 && t.eot == 1 && t.eom == 5,
@@ -198,6 +199,124 @@ static void test_tokenizer(const char *name) {
     gguf_close(&b, &g);
     tap_ok(live_blocks == 0, "nothing is left allocated");
     json_free(cases);
+}
+
+/* ---- tokenizer.model ----------------------------------------------------------------------------- */
+
+static const char *const pieces_folder = "build/folders/pieces";
+
+/* A folder of this tokenizer.model and an embedding of so many rows. */
+static void write_pieces(const void *model, size_t bytes, int rows) {
+    write_vocabulary(pieces_folder, "tests/golden/folders/gpt-2/tokenizer.json", rows);
+    remove("build/folders/pieces/tokenizer.json");
+    write_text(pieces_folder, "config.json", "{\"model_type\": \"qwen2\", \"num_key_value_heads\": 1}");
+    folder_save(pieces_folder, "tokenizer.model", model, bytes);
+}
+
+static cairn_status open_pieces(base *b, tokenizer *t) {
+    gguf g;
+    cairn_status status;
+    base_init(b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
+    status = hf_open(b, pieces_folder, HF_SCAN, &g);
+    if (!status) status = tokenizer_open(b, &g, t);
+    gguf_close(b, &g);
+    return status;
+}
+
+/* The files that sentencepiece wrote, whole, cut short and with a byte changed. */
+static void test_pieces(const json_value *vocabulary) {
+    const char *name = json_get(vocabulary, "name")->text;
+    const int vocab = (int)json_get(vocabulary, "tokens")->size;
+    uint64_t state = 11;
+    base b;
+    base_text file = {NULL, 0, 0};
+    tokenizer t;
+    char path[128];
+    int cut = 0, opened = 0;
+    snprintf(path, sizeof path, "tests/golden/folders/pieces-%s/tokenizer.model", name);
+    base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
+    if (!tap_ok(!os_read_file(&b, path, &file), "%s is there", path)) return;
+    write_pieces(file.data, file.size, vocab + 3);
+    if (!tap_ok(!open_pieces(&b, &t), "%s: opens", path)) tap_note("%s", b.error);
+    else {
+        check_cases(&b, &t, json_get(vocabulary, "cases"), false, path);
+        tap_ok(t.adds_bos && t.bos == 1 && t.eos == 2 && t.vocab == vocab + 3,
+               "%s: ends, and rows without a token", path);
+        tokenizer_close(&b, &t);
+    }
+    for (size_t size = 0; size < file.size; size += file.size / 41 + 1) {
+        write_pieces(file.data, size, vocab);
+        if (open_pieces(&b, &t)) cut++;
+        else tokenizer_close(&b, &t), opened++;
+    }
+    tap_ok(cut > 30 && !opened, "%s: cut short it is refused", path);
+    for (int i = 0; i < 60; i++) {
+        const size_t at = random_next(&state) % file.size;
+        const char was = file.data[at];
+        file.data[at] = (char)random_next(&state);
+        write_pieces(file.data, file.size, vocab);
+        if (!open_pieces(&b, &t)) tokenizer_close(&b, &t);
+        file.data[at] = was;
+    }
+    base_text_free(&b, &file);
+    tap_ok(live_blocks == 0, "nothing is left allocated");
+}
+
+#define PIECE "\x0a\x0a\x0a\x01" "a\x15\x00\x00\x80\xbf\x18\x01"
+#define BPE "\x12\x02\x18\x02"
+#define PLAIN "\x1a\x02\x20\x00"
+#define ROW(bytes, status, says) {bytes, sizeof bytes - 1, status, says}
+static const struct { const char *bytes; size_t size; cairn_status status; const char *says; } pieces_rows[] = {
+    ROW(PIECE BPE PLAIN, CAIRN_OK, ""),
+    ROW(PIECE BPE PLAIN "\x22\x01x\xf9\x07" "12345678", CAIRN_OK, ""), /* fields that it has not */
+    ROW("", CAIRN_BAD_FILE, "no model of SentencePiece, from byte 0 on"),
+    ROW(BPE PLAIN, CAIRN_BAD_FILE, "no model of SentencePiece"),
+    ROW(PIECE "\x0a\x0b\x0a\x01" "a", CAIRN_BAD_FILE, "no model of SentencePiece"),
+    ROW(PIECE "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", CAIRN_BAD_FILE, "no model"),
+    ROW(PIECE BPE PLAIN "\x22\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", CAIRN_BAD_FILE, "no model"),
+    ROW(PIECE BPE PLAIN "\x20\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", CAIRN_BAD_FILE, "no model"),
+    ROW(PIECE BPE PLAIN "\x20\x80", CAIRN_BAD_FILE, "no model"),
+    ROW("\x08\x05" BPE PLAIN, CAIRN_BAD_FILE, "no model"), ROW("\x0b", CAIRN_BAD_FILE, "no model"),
+    ROW(PIECE BPE PLAIN "\x00\x01", CAIRN_BAD_FILE, "no model"),
+    ROW(PIECE "\x12\x05\x1d\x02\x00\x00\x00" PLAIN, CAIRN_BAD_FILE, "no model"),
+    ROW("\x0a\x02\x18\x01" BPE PLAIN, CAIRN_BAD_FILE, "piece 0: no text"),
+    ROW(PIECE "\x0a\x03\x0a\x09" "a" BPE PLAIN, CAIRN_BAD_FILE, "piece 1: no text"),
+    ROW("\x0a\x02\x08\x05" BPE PLAIN, CAIRN_BAD_FILE, "piece 0: a field of another type"),
+    ROW("\x0a\x05\x0a\x01" "a\x18\x09" BPE PLAIN, CAIRN_BAD_FILE, "a kind or a score"),
+    ROW("\x0a\x08\x0a\x01" "a\x15\x00\x00\xc0\x7f" BPE PLAIN, CAIRN_BAD_FILE, "a kind or a score"),
+    ROW(PIECE PIECE PIECE PIECE PIECE BPE PLAIN, CAIRN_BAD_FILE, "token 4: the embedding has 4 rows"),
+    ROW(PIECE PLAIN, CAIRN_UNSUPPORTED, "a model of type unigram; BPE is supported"),
+    ROW(PIECE "\x12\x02\x18\x03" PLAIN, CAIRN_UNSUPPORTED, "not BPE"),
+    ROW(PIECE BPE, CAIRN_UNSUPPORTED, "remove_extra_whitespaces"),
+    ROW(PIECE BPE "\x1a\x05\x20\x00\x12\x01x", CAIRN_UNSUPPORTED, "a normalization"),
+    ROW(PIECE BPE "\x1a\x04\x20\x00\x28\x00", CAIRN_UNSUPPORTED, "escape_whitespaces = false"),
+    ROW(PIECE "\x12\x05\x18\x02\xc0\x01\x01" PLAIN, CAIRN_UNSUPPORTED, "treat_whitespace_as_suffix")};
+#undef ROW
+
+static void test_pieces_rows(void) {
+    base b;
+    tokenizer t;
+    for (size_t i = 0; i < BASE_COUNT(pieces_rows); i++) {
+        cairn_status status;
+        write_pieces(pieces_rows[i].bytes, pieces_rows[i].size, 4);
+        status = open_pieces(&b, &t);
+        tap_ok(status == pieces_rows[i].status && (!status || strstr(b.error, pieces_rows[i].says)),
+               "tokenizer.model %d: %s", (int)i, status ? b.error : "opens");
+        if (!status) tokenizer_close(&b, &t);
+    }
+    write_pieces(pieces_rows[0].bytes, pieces_rows[0].size, 4);
+    write_text(pieces_folder, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"3\": {\"content\": "
+               "\"<end>\", \"special\": true}}, \"add_bos_token\": false, \"eos_token\": \"<end>\"}");
+    if (tap_ok(!open_pieces(&b, &t), "a token that tokenizer_config.json adds")) {
+        tap_ok(t.eos == 3 && !t.adds_bos && tokenizer_is_special(&t, 3), "ends a text, none begins it");
+        tokenizer_close(&b, &t);
+    }
+    write_text(pieces_folder, "tokenizer_config.json",
+               "{\"added_tokens_decoder\": {\"0\": {\"content\": \"b\"}}}");
+    tap_ok(open_pieces(&b, &t) == CAIRN_BAD_FILE && strstr(b.error, "token 0 has two texts"), "%s", b.error);
+    write_text(pieces_folder, "tokenizer_config.json", "{\"added_tokens_decoder\": {\"0x\": {}}}");
+    tap_ok(open_pieces(&b, &t) == CAIRN_BAD_FILE && strstr(b.error, "numbers and texts"), "%s", b.error);
+    tap_ok(live_blocks == 0, "nothing is left allocated");
 }
 
 /* What tokenizer_config.json and chat_template.jinja say. */
@@ -651,6 +770,11 @@ int main(int count, char **words) {
                                         "llama", "gemma", "always", "first", "phrases"};
     for (int i = 0; i < ANIMALS; i++) test_animal(i);
     for (size_t i = 0; i < BASE_COUNT(forms); i++) test_tokenizer(forms[i]);
+    json_value *pieces = json_read("tests/golden/sentencepiece.json");
+    if (tap_ok(pieces != NULL, "tests/golden/sentencepiece.json is there"))
+        for (const json_value *v = json_get(pieces, "vocabularies")->first; v; v = v->next) test_pieces(v);
+    json_free(pieces);
+    test_pieces_rows();
     test_chat();
     for (int i = 4; i < 7; i++) test_ways(i);
     test_short_memory(HF_MAP), test_short_memory(HF_COPY);

@@ -103,6 +103,12 @@ check "generate --system --stop and its cuts" sh -c "$cairn generate $common --s
     > $work/cuts.json"
 check "the message stands behind the system's, the text ends at a stop string" json "$work/cuts.json" \
     "o['prompt_ids'].count(1) == 3 and 'e' not in o['text'] and o['stop'] in ('string', 'eos', 'length')"
+check "adapters: one that adds nothing, and one that does" sh -c "for scale in 0 30; do
+    $cairn run tests/low.lua $work/low\$scale.gguf \$scale && $cairn generate $common --adapter $work/low\$scale.gguf \
+    --prompt 'One two three' --max-tokens 8 --json > $work/low\$scale.json || exit 1; done"
+check "change nothing, and the text" json "$work/low0.json" "o['ids'] == json.load(open('$work/g.json'))['ids'] \
+and o['ids'] != json.load(open('$work/low30.json'))['ids']"
+check_fails "an adapter that is none is named" "README.md" $cairn generate $common --adapter README.md --prompt x
 check_fails "a cut out of range is named" "top_p" $cairn generate $common --prompt x --top-p 1.5
 check_fails "a failure with --json" "CAIRN_BAD_FILE" \
     sh -c "$cairn generate --prompt x --model README.md --backend cpu --json > $work/failed.json"

@@ -1,10 +1,11 @@
 """Writes tests/golden/sentencepiece.json: small vocabularies trained by the Python package
-`sentencepiece`, and what it makes of texts with them.
+`sentencepiece`, and what it makes of texts with them; and their files, tests/golden/folders/pieces-NAME.
 
     pip install sentencepiece tokenizers jinja2 numpy
     python3 tests/ref/make_sentencepiece_goldens.py"""
 import io
 import json
+import pathlib
 import random
 
 import sentencepiece
@@ -38,6 +39,9 @@ def vocabulary(name, options):
         sentence_iterator=iter((PROSE + " the then them there these of the the of in the\n").split("\n") * 20),
         model_writer=out, model_type="bpe", normalization_rule_name="identity",
         remove_extra_whitespaces=False, hard_vocab_limit=False, minloglevel=2, **options)
+    path = pathlib.Path("tests/golden/folders/pieces-" + name)
+    path.mkdir(exist_ok=True)
+    (path / "tokenizer.model").write_bytes(out.getvalue())
     p = sentencepiece.SentencePieceProcessor(model_proto=out.getvalue())
     ids = range(p.get_piece_size())
     kind = lambda i: (2 if p.is_unknown(i) else 3 if p.is_control(i) else 6 if p.is_byte(i) else

@@ -130,7 +130,8 @@ static cairn_status tokenizer_no_chat(base *b, const tokenizer *t) {
     for (size_t i = 0; shown[i]; i++)
         if (shown[i] < ' ' || shown[i] > '~') shown[i] = '?';
     return base_fail(b, CAIRN_UNSUPPORTED, "chat: the template that begins \"%s\" is of no known "
-                     "family; known: ChatML, SmolLM3, Llama 2 and 3, Gemma, Phi, Mistral. %s", shown, instead);
+                     "family; known: ChatML, SmolLM3, Llama 2 and 3, Gemma, Phi, Mistral. %s", shown,
+                     instead);
 }
 
 /* What is written: the text, and where its spans end; adjacent ones of a kind are one. */
@@ -363,9 +364,10 @@ static const char *const tokenizer_no_thought = "<think>\n\n</think>\n";
 /* What stands between a first system message and the user's after it; of a blank one less. */
 static bool tokenizer_chat_join(base *b, const tokenizer_format *f, const tokenizer_message *next,
                                 tokenizer_chat_text *out) {
-    const tokenizer_content c = {next->content, next->content_bytes}, join = {f->join, strlen(f->join)};
-    const bool less = f->strips && !tokenizer_trim_end(c).bytes;
-    return tokenizer_chat_add(b, out, join.text, less ? tokenizer_trim_end(join).bytes : join.bytes, true);
+    const tokenizer_content c = {next->content, next->content_bytes};
+    tokenizer_content join = {f->join, strlen(f->join)};
+    if (f->strips && !tokenizer_trim_end(c).bytes) join = tokenizer_trim_end(join);
+    return tokenizer_chat_add(b, out, join.text, join.bytes, true);
 }
 
 /* Message i of the conversation. */
@@ -379,9 +381,9 @@ static bool tokenizer_chat_message(base *b, const tokenizer_format *f,
     if (f->trims >> role & 1)
         c = joined && f->strips ? tokenizer_trim_end(c) : tokenizer_trim(c, false, true);
     if (f->reasons && role == CHAT_ASSISTANT) c = tokenizer_trim(c, true, false);
-    if (role == CHAT_USER && !joined && !(first && i == 0) && !tokenizer_chat_control(b, out, f->again))
-        return false;
-    done = joined || tokenizer_chat_control(b, out, f->before[joins ? CHAT_USER : role]);
+    done = role != CHAT_USER || joined || (first && i == 0) ||
+           tokenizer_chat_control(b, out, f->again);
+    done = done && (joined || tokenizer_chat_control(b, out, f->before[joins ? CHAT_USER : role]));
     if (first && i == 0 && role == CHAT_SYSTEM) done = done && tokenizer_chat_control(b, out, f->head);
     while (question >= 0 && tokenizer_role(messages[question].role) != CHAT_USER) question--;
     if (role == CHAT_ASSISTANT && f->thinks)

@@ -1,0 +1,86 @@
+"""The weights of a GGUF file of the llama family as float32 arrays, for train.py."""
+import struct
+
+import numpy as np
+
+PLAIN = {0: ("B", 1), 1: ("b", 1), 2: ("H", 2), 3: ("h", 2), 4: ("I", 4), 5: ("i", 4), 6: ("f", 4),
+         7: ("?", 1), 10: ("Q", 8), 11: ("q", 8), 12: ("d", 8)}
+
+
+def halves(rows, at):
+    return rows[:, at:at + 2].copy().view(np.float16).astype(np.float32)
+
+
+def nibbles(bytes_):
+    return np.concatenate([bytes_ & 15, bytes_ >> 4], axis=1).astype(np.float32)
+
+
+def q4_0(data):
+    rows = data.reshape(-1, 18)
+    return halves(rows, 0) * (nibbles(rows[:, 2:]) - 8)
+
+
+def q4_1(data):
+    rows = data.reshape(-1, 20)
+    return halves(rows, 0) * nibbles(rows[:, 4:]) + halves(rows, 2)
+
+
+def q8_0(data):
+    rows = data.reshape(-1, 34)
+    return halves(rows, 0) * rows[:, 2:].copy().view(np.int8).astype(np.float32)
+
+
+# type: values of a block, its bytes, how it is read
+TYPES = {0: (1, 4, lambda d: d.view(np.float32).astype(np.float32)),
+         1: (1, 2, lambda d: d.view(np.float16).astype(np.float32)),
+         2: (32, 18, q4_0), 3: (32, 20, q4_1), 8: (32, 34, q8_0)}
+
+
+class File:
+    """keys: what the file says; tensors: name to float32 array, its rows first."""
+
+    def __init__(self, path):
+        self.data = np.fromfile(path, dtype=np.uint8)
+        self.at = 0
+        if self.data[:4].tobytes() != b"GGUF":
+            raise SystemExit(f"{path}: no GGUF file")
+        self.at = 8
+        tensors, keys = self.take("Q", 8), self.take("Q", 8)
+        self.keys = {}
+        for _ in range(keys):
+            name = self.text()
+            self.keys[name] = self.value(self.take("I", 4))
+        infos = []
+        for _ in range(tensors):
+            name = self.text()
+            shape = [self.take("Q", 8) for _ in range(self.take("I", 4))]
+            infos.append((name, shape, self.take("I", 4), self.take("Q", 8)))
+        align = self.keys.get("general.alignment", 32)
+        start = -(-self.at // align) * align
+        self.tensors = {name: self.tensor(path, name, shape, kind, start + offset)
+                        for name, shape, kind, offset in infos}
+
+    def take(self, form, size):
+        self.at += size
+        return struct.unpack_from("<" + form, self.data, self.at - size)[0]
+
+    def text(self):
+        size = self.take("Q", 8)
+        self.at += size
+        return self.data[self.at - size:self.at].tobytes().decode("utf-8", "replace")
+
+    def value(self, kind):
+        if kind == 8:
+            return self.text()
+        if kind == 9:
+            inner, count = self.take("I", 4), self.take("Q", 8)
+            return [self.value(inner) for _ in range(count)]
+        return self.take(*PLAIN[kind])
+
+    def tensor(self, path, name, shape, kind, at):
+        if kind not in TYPES:
+            raise SystemExit(f"{path}: {name} has type {kind}; F32, F16, Q4_0, Q4_1 and Q8_0 are read")
+        values, size, read = TYPES[kind]
+        count = int(np.prod(shape))
+        bytes_ = self.data[at:at + count // values * size]
+        return read(np.ascontiguousarray(bytes_)).reshape(shape[::-1])
