@@ -180,11 +180,6 @@ static cairn_status pages_groups_open(device *dev, int layers, int kv_heads, int
     return pages_open_planes(kv, pages, groups);
 }
 
-static cairn_status pages_kv_open(device *dev, int layers, int kv_heads, int head_dim,
-                                  int page_size, int pages, kv_cache *kv) {
-    return pages_groups_open(dev, layers, kv_heads, head_dim, page_size, pages, NULL, kv);
-}
-
 static cairn_status pages_latent_open(device *dev, int layers, int page_size, int pages,
                                       kv_cache *kv) {
     memset(kv, 0, sizeof *kv);

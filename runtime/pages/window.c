@@ -13,11 +13,6 @@ static int window_first(const window_state *w, int row) {
     return window_has(w, row) ? w->rows[row].first : 0;
 }
 
-/* Pages kept. */
-static int window_kept(const window_state *w, int row) {
-    return window_has(w, row) ? w->tables.pages[row] - w->rows[row].first : 0;
-}
-
 static cairn_status window_open(base *b, kv_cache *kv, prefix_cache *prefixes, int g, int requests,
                                 int page_size, int max_pages, window_state *w) {
     cairn_status status;

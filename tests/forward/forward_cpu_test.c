@@ -149,8 +149,8 @@ static bool open_rig(rig *g, int threads, int page_size) {
     }
     for (int l = 0; l < LAYERS; l++) make_layer(g, l);
     make_ref(g);
-    return pages_kv_open(&g->rt->device, LAYERS, s->kv_heads, s->head_dim, page_size, 2 * PAGES,
-                   &g->model.kv) == CAIRN_OK &&
+    return pages_groups_open(&g->rt->device, LAYERS, s->kv_heads, s->head_dim, page_size, 2 * PAGES, NULL,
+                             &g->model.kv) == CAIRN_OK &&
            tables_open(&g->rt->base, &g->model.kv.pool, 2, page_size, PAGES, &g->model.tables) ==
                CAIRN_OK &&
            forward_cpu_open(&g->model, MAX_ROWS) == CAIRN_OK;

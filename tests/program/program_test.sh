@@ -146,16 +146,16 @@ check "nothing is coloured for a file" sh -c "! grep -q '\[' $work/chat.log $wor
     ! grep -q $(printf '\033') $work/chat.log $work/chat.out"
 cat > "$work/stop.py" <<'PY'
 import signal, subprocess, sys
-chat = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+chat = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 chat.stdin.write(b"Tell a long story.\n")
 chat.stdin.flush()
 chat.stdout.read(1)
 chat.send_signal(signal.SIGINT)
-out, err = chat.communicate(b"/save /dev/null\nWhat is 2+2?\n")
+out, err = chat.communicate(b"/save " + sys.argv[1].encode() + b"\nWhat is 2+2?\n")
 sys.exit(not (chat.returncode == 0 and err.count(b"[stopped]") == 1 and b"saved" in err and b"\n" in out))
 PY
 check "Ctrl-C ends the answer and keeps the session" \
-    python3 "$work/stop.py" $cairn chat $common --max-tokens 120
+    python3 "$work/stop.py" "$work/story.bin" $cairn chat $common --max-tokens 120
 check "tokenize --json" sh -c "$cairn tokenize --model $CAIRN_MODEL --text 'a<|im_end|>' --json > $work/t.json"
 check "knows special tokens" json "$work/t.json" "len(o['ids']) == 2 and o['ids'][1] == 2"
 check "--chat takes its prompt as one message, whatever it says" sh -c \
