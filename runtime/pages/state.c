@@ -197,8 +197,8 @@ static cairn_status state_kv_load(void *self, int row, int tokens, const uint8_t
     cairn_status status = state_kv_reserve_all(s, row, 0, tokens);
     for (int g = 0; g < kv->groups.count && !status; g++)
         status = window_fill(&s->windows[g], row, tokens);
-    if (!status) status = snapshot_send_open(kv->device, from, state_kv_bytes(self, tokens), &f);
     if (status) return state_kv_cut(self, row, 0), status;
+    status = snapshot_send_open(kv->device, from, state_kv_bytes(self, tokens), &f);
     for (int i = 0, first; i < kv->planes && pages && !status; i++) {
         const page_tables *t = state_kv_plane(s, i, tokens, &first);
         status = snapshot_send_pages(&f, kv->pages[i], pages_plane_bytes(kv, i),
