@@ -18,16 +18,14 @@ static const char *reload_form_of(const cairn_selection *s) {
     return s->prompts ? "prompts = true" : NULL;
 }
 
-/* Whether the backend can draft and select as the config says. */
+/* Whether the backend can select as the config says. */
 static cairn_status reload_check_backend(base *b, const cairn_config *config,
                                          const model_backend *backend) {
     const char *form = backend->forms ? NULL : reload_form_of(&config->selection);
     if (form)
         return base_fail(b, CAIRN_UNSUPPORTED, "selection.%s runs with backend = \"cpu\"; leave it out "
                          "on the GPU", form);
-    if (config->drafter != CAIRN_DRAFTER_MTP || backend->draft) return CAIRN_OK;
-    return base_fail(b, CAIRN_UNSUPPORTED, "drafter = \"mtp\" runs with backend = \"cpu\"; \"ngram\" "
-                     "and \"none\" run on the GPU");
+    return CAIRN_OK;
 }
 
 /* Whether an adapter that drafts can draft as many. */
