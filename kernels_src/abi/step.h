@@ -44,6 +44,7 @@ enum {
     STEP_EXTRA_WINDOW = 64, /* some layers see a window */
     STEP_EXTRA_CONV = 128,  /* some layers' mixer is a short convolution: step/conv.cu */
     STEP_EXTRA_EXPERTS = 256, /* ffns are of experts: step/experts.cu */
+    STEP_EXTRA_LANDMARKS = 2048, /* a prompt's rows do not see the last slots of pages */
     STEP_EXTRA_ADAPTERS = 512 /* rows may have adapters: products add theirs, see step/adapter.cuh */
 };
 
@@ -106,6 +107,20 @@ typedef struct step_params {
     const float *router;         /* [experts, hidden] */
     int32_t state, expert_rows;  /* which of the layers with convolutions; rows of a window at most */
 } step_params;
+
+/* step/forms.cu: rows from `first` on, whose attention is the ops' */
+typedef struct form_params {
+    step_params step;           /* of the lane, with a layer */
+    float *q;                   /* [rows, heads, head_dim] */
+    const float *whole, *pages; /* the same: what was attended; what is added to it, or NULL */
+    const int32_t *selected;    /* [rows, kv_heads, topk] */
+    int32_t *chosen;            /* [sequences, layers, kv_heads, 1 + topk] or NULL: of a sequence's first
+                                 * row, how many pages it chose, -1 for none, and which */
+    int32_t first, topk;
+    int32_t least;              /* candidates up to which a row attends all */
+    int32_t counts;             /* the pages that are read count */
+    int32_t bounds, pad;        /* pages are scored by bounds */
+} form_params;
 
 /* step/finish.cu */
 typedef struct finish_params {

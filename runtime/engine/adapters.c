@@ -26,7 +26,7 @@ static cairn_status engine_ready_landmarks(cairn_model *m, const cairn_adapter *
     engine_scratch *x = m->scratch;
     const size_t most = (size_t)m->max_seq_len;
     if (!landmarks_with(a)) return CAIRN_OK;
-    if (!m->backend->forms)
+    if (!m->backend->draft) /* it knows rows with embeddings of their own */
         return base_fail(b, CAIRN_UNSUPPORTED, "adapter_load: %s has a landmark_embedding: backend = "
                          "\"cpu\" runs landmarks", a->name);
     if (!x->filled) x->filled = (int32_t *)base_new(b, most, sizeof *x->filled);

@@ -9,22 +9,9 @@ static void reload_drop(cairn_runtime *rt) {
     rt->reload = NULL;
 }
 
-/* The first key of `selection` that only a backend with forms heeds; NULL: there is none. */
-static const char *reload_form_of(const cairn_selection *s) {
-    if (s->source == CAIRN_SOURCE_LANDMARK) return "source = \"landmark\"";
-    if (s->strategy == CAIRN_STRATEGY_SOFTMAX_HEAD) return "strategy = \"softmax_head\"";
-    if (s->form == CAIRN_FORM_TWO_LEVEL) return "form = \"two_level\"";
-    if (!s->fused) return "fused = false";
-    return s->prompts ? "prompts = true" : NULL;
-}
-
-/* Whether the backend can draft and select as the config says. */
+/* Whether the backend can draft as the config says. */
 static cairn_status reload_check_backend(base *b, const cairn_config *config,
                                          const model_backend *backend) {
-    const char *form = backend->forms ? NULL : reload_form_of(&config->selection);
-    if (form)
-        return base_fail(b, CAIRN_UNSUPPORTED, "selection.%s runs with backend = \"cpu\"; leave it out "
-                         "on the GPU", form);
     if (config->drafter != CAIRN_DRAFTER_MTP || backend->draft) return CAIRN_OK;
     return base_fail(b, CAIRN_UNSUPPORTED, "drafter = \"mtp\" runs with backend = \"cpu\"; \"ngram\" "
                      "and \"none\" run on the GPU");

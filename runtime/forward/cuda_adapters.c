@@ -156,6 +156,7 @@ static cairn_status forward_cuda_take_adapter(cairn_model *model, cairn_adapter 
         status = device_alloc(f->dev, adapter->count * sizeof *adapter->values, "an adapter",
                               &adapter->device);
     if (!status) status = cuda_send_adapter(f, adapter);
+    if (!status) status = cuda_get_forms(model, adapter);
     if (status) forward_cuda_leave_adapter(model, adapter);
     return status;
 }

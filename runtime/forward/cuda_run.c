@@ -7,6 +7,8 @@
 typedef struct step_part {
     forward_batch *batch;
     const forward_rule *rule; /* NULL: all rows attend all */
+    cuda_form form;           /* of its layers that select; rule NULL: the plain one */
+    bool told;                /* somebody asks what its rows choose in the plain one */
     int rows;
     int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on */
     int runs; /* of chunks that any of its rows' attention is cut into, at most */
@@ -89,12 +91,6 @@ static int cuda_row_runs(const forward_cuda_state *f, const forward_rule *rule, 
     int run = cuda_row_run(f, rule, position);
     int chunks = rule ? cuda_row_chunks(f, rule, position) : position / f->chunk + 1;
     return (chunks + run - 1) / run;
-}
-
-/* Whether step rows choose pages in this layer; one with a window of its own attends that. */
-static bool cuda_selects(const forward_cuda_state *f, const forward_rule *rule, int layer) {
-    const plan_layer *l = &f->plan->layers[layer];
-    return l->mixer == PLAN_ATTENTION && !l->window && forward_rule_selects(rule, layer);
 }
 
 /* Whether every layer of the model that attends selects. */
@@ -213,19 +209,6 @@ static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, i
 
 /* ---- page selection -------------------------------------------------------------------------- */
 
-static void cuda_set_selection(const forward_cuda_state *f, step_params *p,
-                               const forward_rule *rule) {
-    memset(p->select_layers, 0, sizeof p->select_layers);
-    for (int l = 0; l < f->shape->layers; l++)
-        if (cuda_selects(f, rule, l)) p->select_layers[l / 32] |= 1u << l % 32;
-    if (!rule) return;
-    p->topk = rule->select.topk;
-    p->window = rule->select.window;
-    p->sinks = rule->select.sinks;
-    p->mean = rule->select.mean;
-    p->by_head = rule->select.head;
-}
-
 /* Bounds of the pages listed in f->host_pages. */
 static cairn_status cuda_store_listed(forward_cuda_state *f, int count, bool mean) {
     device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
@@ -251,7 +234,7 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
-        if (!s->rule || s->rule->select.mean != mean) continue;
+        if (!s->rule || s->rule->select.landmark || s->rule->select.mean != mean) continue;
         for (int page = s->bounded; page < s->stored && !status; page++) {
             f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
             if (count < f->max_pages) continue;
@@ -265,10 +248,12 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
 /* ---- the flow kernel ------------------------------------------------------------------------- */
 
 /* Graphs of sparse steps hold what the rule selects. */
-static void cuda_renew_graphs(forward_cuda_state *f, const forward_rule *rule) {
-    if (forward_rule_same(&f->graph_rule, rule)) return;
+static void cuda_renew_graphs(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    if (forward_rule_same(&f->graph_rule, rule) && f->graph_landmarks == part->form.landmarks) return;
     cuda_free_sparse_graphs(f);
     f->graph_rule = *rule;
+    f->graph_landmarks = part->form.landmarks;
 }
 
 static cairn_status cuda_enqueue_flow(forward_cuda_state *f, bool sparse) {
@@ -288,7 +273,7 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) 
     const int32_t *head = f->flow.words;
     cairn_status status = cuda_upload_rows(f, &f->flow, part);
     if (status) return status;
-    if (rule) cuda_renew_graphs(f, rule);
+    if (rule) cuda_renew_graphs(f, part);
     if (!graph->exec) {
         if ((status = device_graph_begin(f->dev))) return status;
         if ((status = cuda_enqueue_flow(f, rule != NULL))) {
@@ -318,7 +303,19 @@ static int cuda_select_parts(const forward_cuda_state *f) {
     return parts < STEP_SELECT_PARTS ? parts : STEP_SELECT_PARTS;
 }
 
-static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int runs, int l) {
+/* What is launched for a step's attention: the rule, NULL for whole attention; groups of rows; runs
+ * of all that a row sees, and of a list of pages, at most. */
+typedef struct step_attention {
+    const forward_rule *rule;
+    const cuda_form *form; /* of the part */
+    bool told;             /* what rows choose by the step's own kernels is kept */
+    int groups, runs, listed;
+} step_attention;
+
+static cairn_status cuda_attend_selected(forward_cuda_state *f, const step_attention *a, int rows,
+                                         int l) {
+    const cuda_form form = {a->rule, false, true};
+    const step_lane *lane = &f->stage;
     device_dims dims = {{0, 0, 0}, 0, 0, 0, true};
     step_params p = f->stage.params;
     cairn_status status;
@@ -330,10 +327,11 @@ static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int ru
     p.layer = l;
     status = device_launch(f->dev, &f->kernels[STEP_K_SELECT], &dims, &p);
     if (status) return status;
-    dims.grid[0] = (unsigned)runs;
+    dims.grid[0] = (unsigned)a->listed;
     dims.grid[2] *= (unsigned)cuda_shares(f->shape);
     dims.shared_bytes = f->attend_bytes;
-    return device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
+    status = device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
+    return status || !a->told ? status : cuda_form_launch(f, &form, lane, 0, rows, l, &f->forms.tell);
 }
 
 /* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. Two
@@ -360,10 +358,6 @@ static cairn_status cuda_add_summand(forward_cuda_state *f, const step_lane *lan
     if (!(f->extras & STEP_EXTRA_POST)) return CAIRN_OK;
     return cuda_launch(f, lane, kernel, rows, 1, 128, 16, l, which);
 }
-
-/* What is launched for a step's attention: the rule, NULL for whole attention; groups of rows; runs
- * of all that a row sees, and of a list of pages, at most. */
-typedef struct step_attention { const forward_rule *rule; int groups, runs, listed; } step_attention;
 
 /* The convolution of a layer: computes, and keeps what it read, at once where rows are so few that none
  * overwrites what another reads. */
@@ -436,9 +430,10 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
                               cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, y), y, t,
                               shared, l, 0)) ||
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
-        (status = cuda_selects(f, a->rule, l)
-                      ? cuda_attend_selected(f, rows, a->listed, l)
-                      : cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)) ||
+        (status = !cuda_selects(f, a->rule, l)
+                      ? cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)
+                  : a->form->rule ? cuda_attend_formed(f, a->form, lane, rows, l)
+                                  : cuda_attend_selected(f, a, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_launch(f, lane, STEP_K_PROJECT,
                               cuda_blocks(f, tiles, y), y, t, shared, l, 0)))
@@ -483,19 +478,20 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
 
 /* A step as a graph that serves every position and page table: blocks for all the runs that a
  * list can have, or for as many as the longest row so far, rounded up, made by doubling. */
-static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_rule *rule,
-                                         int rows) {
+static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    const int rows = part->rows;
     device_graph *graph = rule ? &f->stage_graphs[f->adapts][rows] : &f->dense_graphs[f->adapts][rows];
     int *held = &f->graph_chunks[f->adapts][rows];
     int chunks = f->runs, needed = f->stage.words[STEP_CHUNKS];
     cairn_status status;
-    if (rule) cuda_renew_graphs(f, rule);
+    if (rule) cuda_renew_graphs(f, part);
     if (!rule) {
         for (chunks = 1; chunks < needed;) chunks *= 2;
         if (*held < chunks) device_graph_free(f->dev, graph);
     }
     if (!graph->exec) {
-        const step_attention a = {rule, rows, chunks, rule ? f->runs : 0};
+        const step_attention a = {rule, &part->form, false, rows, chunks, rule ? f->runs : 0};
         if ((status = device_graph_begin(f->dev))) return status;
         if ((status = cuda_enqueue_stages(f, &a, rows, rows))) {
             device_graph_abandon(f->dev);
@@ -515,10 +511,10 @@ static cairn_status cuda_forget_pages(forward_cuda_state *f) {
 
 static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
-    step_attention a = {part->rule, 0, 0, 0};
+    step_attention a = {part->rule, &part->form, part->told, 0, 0, 0};
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
-    if (part->logit_count == part->rows) return cuda_run_stage_graph(f, part->rule, part->rows);
+    if (part->logit_count == part->rows && !part->told) return cuda_run_stage_graph(f, part);
     a.groups = head[STEP_GROUPS], a.runs = head[STEP_CHUNKS], a.listed = head[STEP_LIST_CHUNKS];
     return cuda_enqueue_stages(f, &a, part->rows, head[STEP_LOGIT_COUNT]);
 }
@@ -555,29 +551,46 @@ static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int
     return cuda_launch(f, lane, PROMPT_K_COMBINE, rows, 1, 128, 0, l, 0);
 }
 
-static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, int rows, int l) {
+/* Of a prompt's rows, in the form of a layer that selects. */
+static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *form, int rows, int l) {
+    const model_shape *s = f->shape;
+    const bool selects = form->rule && cuda_selects(f, form->rule, l);
+    device_dims dims = {{(unsigned)(rows + 63) / 64, (unsigned)s->heads, 1}, 128, 0, 0, true};
+    step_params p = f->prompt.params;
+    if (selects && form->rule->prompts) return cuda_attend_formed(f, form, &f->prompt, rows, l);
+    dims.shared_bytes = (unsigned)layout_prompt_bytes(s->head_dim);
+    if (!selects || !form->landmarks)
+        return cuda_launch(f, &f->prompt, PROMPT_K_ATTEND, (int)dims.grid[0], s->heads, 128,
+                           dims.shared_bytes, l, 0);
+    p.layer = l;
+    cuda_set_extras(f, l, &p);
+    return device_launch(f->dev, &f->forms.unmarked, &dims, &p);
+}
+
+static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, const cuda_form *form, int rows,
+                                              int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     cairn_status status;
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
         (status = cuda_prompt_product(f, PROMPT_K_QKV, (int)cuda_qkv_rows(s), rows, l)) ||
         (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, (rows + 63) / 64, s->heads, 128,
-                              (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
+        (status = cuda_attend_prompt(f, form, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_prompt_product(f, PROMPT_K_PROJECT, s->hidden, rows, l)))
         return status;
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0);
 }
 
-static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
+static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, const cuda_form *form, int rows,
+                                          int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     const int quads = (rows + 3) / 4;
     cairn_status status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
     if (!status)
         status = f->plan->layers[l].mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
-                                                             : cuda_run_prompt_attention(f, rows, l);
+                                                             : cuda_run_prompt_attention(f, form, rows, l);
     if (status) return status;
     if (s->experts) return cuda_run_prompt_experts(f, rows, l);
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
@@ -595,7 +608,7 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     cairn_status status = cuda_upload_rows(f, &f->prompt, part);
     if (!status) status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0);
     for (int l = 0; l < f->shape->layers && !status; l++)
-        status = cuda_run_prompt_layer(f, part->rows, l);
+        status = cuda_run_prompt_layer(f, &part->form, part->rows, l);
     if (status || !wanted) return status;
     status = cuda_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
     if (!status)
@@ -654,6 +667,18 @@ static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step
     return status;
 }
 
+/* What the first rows of sequences chose, of those in the part. */
+static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_part *part) {
+    cairn_status status = CAIRN_OK;
+    for (int r = 0; r < part->rows && (part->form.rule || part->told) && !status; r++) {
+        const int i = f->part_sequences[r];
+        const forward_sequence *s = &part->batch->sequences[i];
+        if (s->chosen && f->part_rows[r] == s->first && part->form.steps)
+            status = cuda_download_chosen(f, part->rule, s, f->slots[i]);
+    }
+    return status;
+}
+
 /* Logits, tokens and faults of a part that was launched. */
 static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     int32_t *tokens = f->host_words + STEP_SAMPLED_AT;
@@ -669,7 +694,8 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     if (any && (status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks,
                                            part->logit_count, f->sampled)))
         return status;
-    if ((status = cuda_download_words(f, part)) || !any) return status;
+    if ((status = cuda_download_words(f, part)) || (status = cuda_tell_chosen(f, part)) || !any)
+        return status;
     status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);
     for (int i = 0; i < part->logit_count && !status; i++)
         if (f->asks[i]) part->batch->sampled[f->ask_index[rows[i]]] = tokens[i];
@@ -744,7 +770,9 @@ static cairn_status cuda_serve_prompt(forward_cuda_state *f, forward_batch *batc
     int left = cuda_run_length(f, batch, i);
     cairn_status status = CAIRN_OK;
     while (left && !status) {
-        step_part part = {batch, NULL, 0, 0, 0, 0};
+        const forward_sequence *s = &batch->sequences[i];
+        step_part part = {batch, NULL, {NULL, s->landmarks, false}, false, 0, 0, 0, 0};
+        if (s->rule && (s->landmarks || s->rule->prompts)) part.form.rule = s->rule;
         while (left && cuda_add_row(f, &part, i)) left--;
         status = cuda_run_prompt(f, &part);
         if (!status) status = cuda_download_hidden(f, &f->prompt, &part);
@@ -783,7 +811,7 @@ static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
     for (int r = 0; r < part->rows && r < STEP_FLOW_ROWS; r++)
         if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return false;
     return part->rows <= STEP_FLOW_ROWS && part->logit_count == part->rows &&
-           !cuda_has_adapters(f, part) &&
+           !cuda_has_adapters(f, part) && !part->form.rule && !part->told &&
            cuda_flow_items(f, part) <= f->blocks - f->narrow &&
            cuda_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
 }
@@ -810,16 +838,21 @@ static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, in
  * them, to the same bits. */
 static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
     const forward_rule *rule = batch->sequences[first].rule;
-    step_part part = {batch, NULL, 0, 0, 0, 0};
+    const bool landmarks = batch->sequences[first].landmarks, formed = cuda_has_forms(rule, landmarks);
+    step_part part = {batch, formed ? rule : NULL, {formed ? rule : NULL, landmarks, true}, false, 0, 0, 0,
+                      0};
     bool begun = false;
     cairn_status status = CAIRN_OK;
     memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
     for (int i = first; i < batch->sequence_count; i++)
         if (cuda_waits(f, batch, i, FORWARD_STEP) &&
+            batch->sequences[i].landmarks == landmarks &&
             forward_rule_same(batch->sequences[i].rule, rule)) {
             f->stepped[i] = cuda_run_length(f, batch, i);
             if (cuda_is_sparse(f, batch, i)) part.rule = rule;
+            part.told |= batch->sequences[i].chosen && !formed && f->forms.watched;
         }
+    part.told &= part.rule != NULL;
     cuda_set_selection(f, &f->flow.params, part.rule);
     cuda_set_selection(f, &f->stage.params, part.rule);
     for (int i = first, left = f->stepped[first]; i < batch->sequence_count && !status;) {
@@ -884,5 +917,5 @@ static const model_backend forward_cuda_backend = {
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate, NULL, NULL,
-    forward_cuda_take_adapter, forward_cuda_leave_adapter, NULL, false, forward_cuda_adapter_bytes
+    forward_cuda_take_adapter, forward_cuda_leave_adapter, NULL, forward_cuda_watch, forward_cuda_adapter_bytes
 };
