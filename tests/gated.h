@@ -10,17 +10,14 @@ static char model_path[] = "/tmp/cairn_mtp_XXXXXX", path[80];
 
 static void save_low(const low *l) {
     gguf_build file = gguf_low(l, "llama", false);
-    FILE *out = fopen(path, "wb");
-    if (out) fwrite(file.data, 1, file.size, out), fclose(out);
+    save(path, &file);
     free(file.data);
 }
 
 /* A gated adapter with random values. */
 static low make_gated(const family *f) {
     low l = make_low(f, 4, 4, true, &state);
-    l.hidden = f->hidden;
-    for (int i = 0; i < 5; i++)
-        l.parts[i] = low_values((i == 1 ? 2 : 1) * f->hidden * (i % 2 ? f->hidden : 1), &state);
+    low_gate(&l, f->hidden, &state);
     for (int i = 0; i < f->hidden; i++) l.parts[2][i] += 1, l.parts[4][i] += 1;
     return l;
 }

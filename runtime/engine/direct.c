@@ -173,7 +173,7 @@ static void direct_leave(cairn_session *s, int count) {
 static engine_part direct_plan(const direct_sequence *d, int most) {
     cairn_session *s = d->given->session;
     const int position = d->given->position;
-    engine_part part = {s, FORWARD_STEP, d->end - s->cached, 0, 0, 0, false, NULL, NULL, NULL, NULL, 0};
+    engine_part part = engine_part_of(s, FORWARD_STEP, d->end - s->cached);
     if (most < 1) part.rows = 0;
     else if (!d->given->mask || s->cached < position)
         return engine_plan_chunk(s, d->given->mask ? position : d->end, most);

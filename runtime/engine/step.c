@@ -60,6 +60,14 @@ static void engine_ask(const cairn_session *s, int at, int first, int end, sampl
     if (s->row_logprobs) ask->logprobs = s->row_logprobs + (at - first) * (1 + s->row_best);
 }
 
+/* A part of so many tokens from `cached` on, nothing else of it said. */
+static engine_part engine_part_of(cairn_session *s, forward_kind kind, int rows) {
+    engine_part part;
+    memset(&part, 0, sizeof part);
+    part.s = s, part.kind = kind, part.rows = rows;
+    return part;
+}
+
 /* Rows of a part in the forward. */
 static int engine_part_rows(const engine_part *part) {
     const cairn_session *s = part->s;
@@ -206,18 +214,23 @@ static int engine_open_range(cairn_model *m) {
     return TRACE_OPEN(dev, !decodes ? "append" : prompts ? "append and decode" : "decode", true);
 }
 
+/* The batch of the scratch, in one go. */
+static cairn_status engine_run(cairn_model *m) {
+    const int range = engine_open_range(m);
+    const cairn_status status = m->backend->forward(m, &m->kv, &m->scratch->batch);
+    TRACE_SHUT(&m->runtime->device, range, m->scratch->batch.row_count);
+    return status;
+}
+
 /* One part as a forward of its own, when none is in flight. */
 static cairn_status engine_forward(engine_part *part) {
     cairn_model *m = part->s->model;
     engine_scratch *x = m->scratch;
     cairn_status status;
-    int range;
     x->parts[0] = *part;
     x->part_count = 1;
     engine_take_off(m);
-    range = engine_open_range(m);
-    status = m->backend->forward(m, &m->kv, &x->batch);
-    TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
+    status = engine_run(m);
     if (!status) engine_touch_down(m);
     engine_give_up(m);
     return status;
@@ -307,9 +320,7 @@ static cairn_status engine_begin_flight(cairn_model *m) {
     x->left = 0;
     x->batch.heat = profile_heat(x);
     if (!m->backend->begin) {
-        const int range = engine_open_range(m);
-        status = m->backend->forward(m, &m->kv, &x->batch);
-        TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
+        status = engine_run(m);
         x->flight_us = os_now_us() - start;
         engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
         return status;
@@ -351,8 +362,7 @@ static int engine_inside(const cairn_session *s) {
  * before them. */
 static engine_part engine_plan_chunk(cairn_session *s, int end, int most) {
     int inside = engine_inside(s);
-    engine_part part = {s, FORWARD_PROMPT, 0, 0, 0, 0, false, NULL, NULL, NULL, NULL, 0};
-    part.rows = engine_run_length(s, s->cached, end);
+    engine_part part = engine_part_of(s, FORWARD_PROMPT, engine_run_length(s, s->cached, end));
     if (!engine_is_prompt(s, s->cached)) {
         part.kind = FORWARD_STEP;
         if (most > inside) most = inside;
@@ -432,6 +442,11 @@ static bool engine_is_chained(const cairn_session *s) {
            !s->bias && !s->row_logprobs && !s->model->scratch->swap.to_count;
 }
 
+/* Of logits and of probabilities, and of the space that makes these. */
+static size_t engine_chain_bytes(int vocab) {
+    return 2 * ENGINE_ROWS * (size_t)vocab * sizeof(float) + sample_space_bytes(vocab);
+}
+
 /* Memory to draw drafts and to verify them; without it they are the likeliest. */
 static bool engine_open_chain(cairn_session *s) {
     engine_chain *c = &s->model->scratch->chain;
@@ -439,12 +454,11 @@ static bool engine_open_chain(cairn_session *s) {
     const int vocab = s->model->shape.vocab;
     if (!s->ahead_probs)
         s->ahead_probs = (float *)base_new(b, (size_t)DRAFTER_MOST * (size_t)vocab, sizeof(float));
-    if (s->ahead_probs && !c->memory) {
-        const size_t rows = 2 * ENGINE_ROWS * (size_t)vocab * sizeof(float);
-        c->memory = base_new(b, rows + sample_space_bytes(vocab), 1);
+    if (s->ahead_probs && !c->memory &&
+        (c->memory = base_new(b, engine_chain_bytes(vocab), 1))) {
         c->target = (float *)c->memory;
         c->logits = c->target + (size_t)ENGINE_ROWS * (size_t)vocab;
-        if (c->memory) sample_space_place((char *)c->memory + rows, vocab, &c->space);
+        sample_space_place((char *)(c->logits + (size_t)ENGINE_ROWS * (size_t)vocab), vocab, &c->space);
     }
     if (!s->ahead_probs || !c->memory) b->error[0] = '\0';
     return s->ahead_probs && c->memory;
@@ -551,7 +565,8 @@ static int engine_draft(cairn_session *s, int room) {
 /* What a session that wants up to `room` (>= 1) more tokens does next, in `most` rows at most. */
 static engine_part engine_plan_step(cairn_session *s, int room, int most) {
     int chunk = engine_config(s)->prefill_chunk, left = s->count - s->cached;
-    engine_part part = {s, FORWARD_STEP, 1, 1, 0, 0, false, NULL, NULL, NULL, NULL, 0};
+    engine_part part = engine_part_of(s, FORWARD_STEP, 1);
+    part.sampled = 1;
     if (most > chunk) most = chunk;
     if (engine_is_prompt(s, s->count - 1)) {
         int last = engine_last_chunk(s, most);

@@ -326,12 +326,9 @@ static void test_gates(void) {
     double own, worst = 0;
     int held;
     low l = make_low(&f, 4, 4, true, &state);
-    l.hidden = f.hidden;
-    for (int i = 0; i < 5; i++)
-        l.parts[i] = low_values((i == 1 ? 2 : 1) * f.hidden * (i % 2 ? f.hidden : 1), &state);
+    low_gate(&l, f.hidden, &state);
     gguf_build file = gguf_low(&l, "llama", false);
-    FILE *out = fopen(path, "wb");
-    if (out) fwrite(file.data, 1, file.size, out), fclose(out);
+    save(path, &file);
     cairn_runtime *rt = open_model(CAIRN_BACKEND_CPU, "", &m);
     call c;
     begin(&c);

@@ -28,8 +28,7 @@ static const char *architecture = "llama";
 
 static void save_low(const low *l) {
     gguf_build file = gguf_low(l, architecture, false);
-    FILE *out = fopen(path, "wb");
-    if (out) fwrite(file.data, 1, file.size, out), fclose(out);
+    save(path, &file);
     free(file.data);
 }
 

@@ -66,6 +66,9 @@ static void attention_piece(const attention_block *a, int piece, const attention
 /* total += piece, the later one in the sequence. */
 static void attention_fold(const simd_kernels *simd, const attention_sum *total,
                            const attention_sum *piece, int queries, int dim);
+/* total += all pieces of the block, of which one at a time is in `piece`. */
+static void attention_gather(const attention_block *a, const attention_sum *total,
+                             const attention_sum *piece);
 /* out [rows, out_stride]: this head's queries stand side by side in a row. */
 static void attention_put(const attention_block *a, const attention_sum *total, float *out,
                           int64_t out_stride);
