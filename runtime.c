@@ -239,6 +239,7 @@ BASE_SMALL_BEGIN
 #include "runtime/forward/cuda.c"
 #include "runtime/forward/cuda_forms.c"
 #include "runtime/forward/cuda_open.c"
+#include "runtime/forward/cuda_draft.c"
 #include "runtime/forward/cuda_adapters.c"
 #include "runtime/forward/cuda_run.c"
 #include "runtime/engine/reload.c"

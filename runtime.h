@@ -190,12 +190,12 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 #define CAIRN_MAX_LAYERS 512
 
-#define CAIRN_DRAFTER_TABLE(X)                                                         \
-    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                           \
-      "prompt lookup: what followed the same tokens before")                           \
-    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                               \
-      "mask tokens, gated LoRA and a sampler head of the session's adapter; CPU only") \
-    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step")   \
+#define CAIRN_DRAFTER_TABLE(X)                                                       \
+    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                         \
+      "prompt lookup: what followed the same tokens before")                         \
+    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                             \
+      "mask tokens, gated LoRA and a sampler head of the session's adapter")         \
+    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step") \
     X(CAIRN_DRAFTER_NONE, 3, "none", true, "plain decoding")
 typedef enum cairn_drafter {
     CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT

@@ -23,7 +23,7 @@ local max_int = 2147483647
 local enums = {
   { name = "drafter", prefix = "CAIRN_DRAFTER", values = {
     { "ngram", true, "prompt lookup: what followed the same tokens before" },
-    { "mtp", true, "mask tokens, gated LoRA and a sampler head of the session's adapter; CPU only" },
+    { "mtp", true, "mask tokens, gated LoRA and a sampler head of the session's adapter" },
     { "model", false, "a smaller model drafts step by step" },
     { "none", true, "plain decoding" } } },
   { name = "page_source", prefix = "CAIRN_SOURCE", values = {

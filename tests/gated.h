@@ -6,6 +6,7 @@
 enum { ROOM = 128 };
 
 static uint64_t state;
+static cairn_backend gated_backend = CAIRN_BACKEND_CPU;
 static char model_path[] = "/tmp/cairn_mtp_XXXXXX", path[80];
 
 static void save_low(const low *l) {
@@ -26,7 +27,7 @@ static low make_gated(const family *f) {
 static cairn_config gated_config(const char *adapter, int drafts) {
     cairn_config c;
     cairn_config_default(&c);
-    c.backend = CAIRN_BACKEND_CPU, c.log = CAIRN_LOG_OFF, c.threads = 2, c.page_size = 16;
+    c.backend = gated_backend, c.log = CAIRN_LOG_OFF, c.threads = 2, c.page_size = 16;
     c.max_batch = 4, c.max_seq_len = ROOM, c.prefill_chunk = 64;
     c.drafter = drafts ? CAIRN_DRAFTER_MTP : CAIRN_DRAFTER_NONE, c.draft_length = drafts;
     c.draft_adaptive = false;

@@ -94,6 +94,6 @@ CAIRN_KERNEL(form_chosen, 128, 1, form_params) {
     int32_t *chosen = chosen_of(p, r);
     int count = 0;
     for (int i = 0; i < s.list_counts[at] && count < p.topk; i++)
-        if (!(list[i] & SINKS_ALONE) && list[i] < r.candidates) chosen[1 + count++] = list[i]; /* not where the sinks are alone */
+        if (!(list[i] & SINKS_ALONE) && list[i] < r.candidates) chosen[1 + count++] = list[i];
     chosen[0] = r.candidates > p.topk ? count : -1;
 }

@@ -181,6 +181,7 @@ static void engine_take_off(cairn_model *m) {
     x->batch.sequences = x->sequence;
     x->batch.sampled = x->sampled;
     x->batch.hidden = x->hidden;
+    x->batch.drafts = x->hidden != NULL;
     x->hidden_rows = x->chain.rows = 0;
     for (int i = 0; i < x->part_count; i++) {
         cairn_session *s = x->parts[i].s;
@@ -322,7 +323,8 @@ static cairn_status engine_begin_flight(cairn_model *m) {
     if (!m->backend->begin) {
         status = engine_run(m);
         x->flight_us = os_now_us() - start;
-        engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
+        if (!x->batch.prepared)
+            engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
         return status;
     }
     status = m->backend->begin(m, &m->kv, &x->batch);
@@ -391,10 +393,10 @@ static float engine_row_cost(const cairn_model *m) {
 
 /* ---- drafts from masks ----------------------------------------------------------------------- */
 
-/* Whether rows may see less than all before them: the backend has such, nothing but keys and values is
- * kept of a sequence, and each layer sees all of it. */
+/* Whether rows may see less than all before them: nothing but keys and values is kept of a sequence, and
+ * each layer sees all of it. */
 static bool engine_takes_masks(const cairn_model *m) {
-    if (!m->backend->draft || m->states.count > 1) return false;
+    if (m->states.count > 1) return false;
     for (int i = 0; i < m->shape.layers; i++)
         if (m->plan.layers[i].window || m->plan.layers[i].mixer != PLAN_ATTENTION) return false;
     return true;
@@ -499,10 +501,11 @@ static void engine_look_ahead(cairn_session *s, const engine_part *part) {
     s->ahead_count = part->masks;
     ask.position = s->ahead_at;
     s->ahead_drawn = engine_is_chained(s) && engine_open_chain(s);
-    s->model->backend->draft(s->model, s->adapter,
-                             part->hidden + (size_t)(accepted * part->masks) * (size_t)hidden,
-                             s->ahead_last, part->masks, s->ahead_drawn ? &ask : NULL,
-                             s->ahead_probs, s->ahead);
+    if (s->model->backend->draft(s->model, s->adapter,
+                                 part->hidden + (size_t)(accepted * part->masks) * (size_t)hidden,
+                                 s->ahead_last, part->masks, s->ahead_drawn ? &ask : NULL,
+                                 s->ahead_probs, s->ahead))
+        s->ahead_count = 0; /* the next forward says what went wrong, if it still does */
     engine_learn_cost(&x->head_us, (double)(os_now_us() - start) / part->masks);
 }
 

@@ -40,8 +40,7 @@ static bool forward_rule_same(const forward_rule *a, const forward_rule *b) {
 
 static cairn_status forward_check_row(base *b, const cairn_model *m, const forward_row *row,
                                       int r, int position) {
-    if (row->own && (row->seen < !row->mask || row->seen + row->own > position + 1 ||
-                     !m->backend->draft))
+    if (row->own && (row->seen < !row->mask || row->seen + row->own > position + 1))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: it drafts after %d tokens, with %d rows",
                          r, row->seen, row->own);
     if (row->token < 0 || row->token >= m->shape.vocab)

@@ -54,9 +54,9 @@ static const float *forward_draft_row(forward_cpu_state *f, const cairn_adapter 
     return y;
 }
 
-static void forward_cpu_draft(cairn_model *model, const cairn_adapter *adapter, const float *hidden,
-                              int32_t token, int count, const sample_ask *ask, float *probs,
-                              int32_t *out) {
+static cairn_status forward_cpu_draft(cairn_model *model, const cairn_adapter *adapter,
+                                      const float *hidden, int32_t token, int count,
+                                      const sample_ask *ask, float *probs, int32_t *out) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     const int vocab = model->shape.vocab;
     forward_draft d = {f, NULL, f->logits};
@@ -72,4 +72,5 @@ static void forward_cpu_draft(cairn_model *model, const cairn_adapter *adapter, 
                                              probs + (size_t)j * (size_t)vocab);
         }
     }
+    return CAIRN_OK;
 }

@@ -25,6 +25,8 @@ enum {
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
+    STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
+    STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
     STEP_CONSTANTS = 37,
     STEP_MOST_GROUP = 32, /* query heads of a KV head */
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
@@ -72,6 +74,13 @@ typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILE
 typedef struct step_block {
     int warps, each, tokens;
 } step_block;
+
+typedef enum step_wide {
+    STEP_WIDE_QKV, STEP_WIDE_PROJECT, STEP_WIDE_GATE_UP, STEP_WIDE_DOWN, STEP_WIDE
+} step_wide;
+
+/* What a graph of a step has blocks for: runs of chunks, groups of rows, rows whose logits are wanted. */
+typedef struct step_graph_size { int chunks, groups, wanted; } step_graph_size;
 
 /* The buffers of one way through: rows it holds, and what its kernels are given. */
 typedef struct step_lane {
@@ -122,6 +131,27 @@ typedef struct forward_cuda_state {
     } forms;
     const kv_cache *held;
     bool adapts;                /* some row of the part that is served has an adapter */
+    bool drafts;                /* some row of it drafts, or has an embedding of its own */
+    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[3]; /* see cuda_draft.c */
+    bool has_drafts; /* draft_attend is there */
+    jit_kernel wide_kernels[STEP_WIDE]; /* of step/wide.cu, where has_wide */
+    bool has_wide, wide;   /* wide: they serve the part */
+    const uint8_t **low_tiles; /* device [ADAPTER_MOST] */
+    device_arena draft_arena; /* what the sampler head reads and writes, once an adapter had one */
+    draft_params draft;
+    draft_words draft_words;    /* as the device has them, but for row and token */
+    float *draft_logits;        /* device [vocab] */
+    uint64_t *draft_winners;    /* device [blocks] */
+    int32_t *draft_input;       /* device: the input of a head with one row */
+    int32_t *drafted;           /* device: behind the pages read */
+    const float *drafts_at;     /* where the last forward with drafts was to leave its hidden states */
+    int ahead_count;            /* tokens in host_words that were drafted with it */
+    const cairn_adapter *ahead_by;
+    device_graph draft_graphs[STEP_MOST_DRAFTS + 1]; /* by tokens */
+    uint32_t *trees;            /* device [STEP_STAGE_ROWS, tree_words] */
+    uint8_t *host_trees;
+    int tree_words;
+    bool trees_put;             /* some row of the part has a mask */
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
     bool streamed;    /* see STEP_STREAM_FROM */
@@ -155,7 +185,8 @@ typedef struct forward_cuda_state {
     int32_t *done;       /* [table_rows] of this forward's sequences: rows that were served */
     int32_t *stepped;    /* [table_rows] of this forward's sequences: rows in the run of steps */
     int32_t *part_rows, *part_sequences;  /* [max_rows] of the part that is served */
-    int32_t *ask_index, *logit_index; /* [max_rows] of this forward's rows: where results go */
+    int32_t *ask_index, *logit_index, *hidden_index; /* [max_rows] of this forward's rows: where
+                                                        results go */
     const sample_ask *asks[STEP_STAGE_ROWS]; /* of the part's wanted rows, NULL: not sampled */
     sample_space space;
     void *rules; /* device: of the space */
@@ -163,12 +194,12 @@ typedef struct forward_cuda_state {
     int32_t epoch, clean_rows, clean_chunks;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
-    /* Without adapters, and with: */
-    device_graph stage_graphs[2][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
+    device_graph stage_graphs[STEP_GRAPHS][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
     forward_rule graph_rule; /* what these and sparse_graph were made for */
     bool graph_landmarks;
-    device_graph dense_graphs[2][STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
-    int graph_chunks[2][STEP_STAGE_ROWS + 1];
+    /* Of others, by rows, for so much: */
+    device_graph dense_graphs[STEP_GRAPHS][STEP_STAGE_ROWS + 1];
+    step_graph_size graph_sizes[STEP_GRAPHS][STEP_STAGE_ROWS + 1];
 } forward_cuda_state;
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -571,6 +602,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     cuda_choose_formats(f, m);
     f->extras = cuda_plan_extras(f->plan);
     f->max_rows = max_rows;
+    f->tree_words = (max_rows + 31) / 32;
     f->page_size = m->runtime->config.page_size;
     f->max_pages = model_pages_of(m->max_seq_len, f->page_size);
     f->table_rows = m->runtime->config.max_batch;

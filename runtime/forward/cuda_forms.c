@@ -350,11 +350,12 @@ static cairn_status cuda_get_forms(cairn_model *model, const cairn_adapter *more
 static cairn_status cuda_download_chosen(const forward_cuda_state *f, const forward_rule *rule,
                                          const forward_sequence *s, int slot) {
     const int topk = cuda_form_topk(f, rule);
-    const size_t words = cuda_chosen_words(f, topk);
-    cairn_status status = s->chosen_step != 1 + topk ? CAIRN_OK : device_download(f->dev, s->chosen, f->forms.chosen + (size_t)slot * words,
-                                          words * sizeof *s->chosen);
-    const size_t each = (size_t)f->shape->kv_heads * (size_t)(1 + topk);
-    for (int l = 0; l < f->shape->layers && s->chosen_step == 1 + topk && !status; l++)
+    const size_t words = cuda_chosen_words(f, topk), each = words / (size_t)f->shape->layers;
+    cairn_status status;
+    if (s->chosen_step != 1 + topk) return CAIRN_OK;
+    status = device_download(f->dev, s->chosen, f->forms.chosen + (size_t)slot * words,
+                             words * sizeof *s->chosen);
+    for (int l = 0; l < f->shape->layers && !status; l++)
         if (!cuda_selects(f, rule, l)) memset(s->chosen + (size_t)l * each, 0xff, each * 4);
     return status;
 }
@@ -364,8 +365,9 @@ static cairn_status forward_cuda_watch(cairn_model *model) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     forward_rule rule;
     cairn_status status;
-    if (!forward_rule_of(&model->runtime->config, f->page_size, f->shape->layers, &rule)) return CAIRN_OK;
-    if ((status = cuda_hold_chosen(f, &rule))) return status;
+    if (forward_rule_of(&model->runtime->config, f->page_size, f->shape->layers, &rule) &&
+        (status = cuda_hold_chosen(f, &rule)))
+        return status;
     while ((status = cuda_form_kernel(f, "step/forms.cu", "form_chosen", false, 0, 0,
                                       &f->forms.tell)) == CAIRN_BUSY)
         if ((status = jit_wait(f->dev->jit))) break;
