@@ -1273,8 +1273,8 @@ typedef struct cairn_forward_args {
 CAIRN_API cairn_status cairn_forward(cairn_model *model, const cairn_forward_args *args);
 /* The pages that the last decode step's first row, its token before all drafts, chose with a KV head in
  * a layer, ascending from 0: *count of them, up to `capacity` written. *count -1: it attended all, or no
- * step ran since the session was opened, forked or loaded. [owner thread] Errors: INVALID_ARGUMENT, BUSY,
- * UNSUPPORTED (on the GPU). */
+ * step ran since the session was opened, forked or loaded, or on the GPU since the first call for it, from
+ * which on steps tell. [owner thread] Errors: INVALID_ARGUMENT, BUSY; of that first call OUT_OF_MEMORY, too. */
 CAIRN_API cairn_status cairn_session_selection(cairn_session *session, int32_t layer, int32_t kv_head,
                                                int32_t *pages, int32_t capacity, int32_t *count);
 

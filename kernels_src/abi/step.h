@@ -52,7 +52,8 @@ enum {
     STEP_EXTRA_CONV = 128,  /* some layers' mixer is a short convolution: step/conv.cu */
     STEP_EXTRA_EXPERTS = 256, /* ffns are of experts: step/experts.cu */
     STEP_EXTRA_ADAPTERS = 512, /* rows may have adapters: products add theirs, see step/adapter.cuh */
-    STEP_EXTRA_DRAFTS = 1024 /* rows may draft: STEP_SEEN and STEP_OWN say what they see */
+    STEP_EXTRA_DRAFTS = 1024, /* rows may draft: STEP_SEEN and STEP_OWN say what they see */
+    STEP_EXTRA_LANDMARKS = 2048 /* a prompt's rows do not see the last slots of pages */
 };
 
 /* The products of a layer to which adapters add, and the inner values of one at most. */
@@ -124,6 +125,19 @@ typedef struct step_params {
     int32_t tree_words, pad;
 } step_params;
 
+/* step/forms.cu: rows from `first` on, whose attention is the ops' */
+typedef struct form_params {
+    step_params step;           /* of the lane, with a layer */
+    float *q;                   /* [rows, heads, head_dim] */
+    const float *whole, *pages; /* the same: what was attended; what is added to it, or NULL */
+    const int32_t *selected;    /* [rows, kv_heads, topk] */
+    int32_t *chosen;            /* [sequences, layers, kv_heads, 1 + topk] or NULL: of a sequence's first
+                                 * row, how many pages it chose, -1 for none, and which */
+    int32_t first, topk;
+    int32_t least;              /* candidates up to which a row attends all */
+    int32_t counts;             /* the pages that are read count */
+    int32_t bounds, pad;        /* pages are scored by bounds */
+} form_params;
 /* step/draft.cu: a draft's place among kept states, the token before it, and the sampler head. */
 typedef struct draft_words {
     int32_t row, token;

@@ -123,8 +123,7 @@ static cairn_status engine_load(cairn_runtime *rt, model_place place, const mode
                                 cairn_model **out) {
     cairn_model *m;
     int rows = model_most_rows(&rt->config);
-    cairn_status status = reload_check_backend(&rt->base, &rt->config, backend);
-    if (!status) status = model_load(rt, place, &m);
+    cairn_status status = model_load(rt, place, &m);
     if (status) return status;
     status = engine_open_backend(m, backend, rows);
     if (!status) status = engine_open_states(m);

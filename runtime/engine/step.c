@@ -38,23 +38,9 @@ static void engine_check_space(cairn_session *s) {
 
 /* How the session's rows attend now; NULL: all, in every layer. */
 static const forward_rule *engine_rule(cairn_session *s) {
-    const cairn_config *config = engine_config(s);
-    forward_rule *rule = &s->rule;
-    rule->select.page_size = s->model->kv.page_size;
-    rule->select.topk = config->topk;
-    rule->select.window = config->selection.window;
-    rule->select.sinks = config->selection.sinks;
-    rule->select.mean = config->selection.source == CAIRN_SOURCE_MEAN;
-    rule->select.landmark = config->selection.source == CAIRN_SOURCE_LANDMARK;
-    rule->select.head = config->selection.strategy == CAIRN_STRATEGY_HEAD;
-    rule->select.soft = config->selection.strategy == CAIRN_STRATEGY_SOFTMAX_HEAD;
-    rule->two_level = config->selection.form == CAIRN_FORM_TWO_LEVEL;
-    rule->apart = !config->selection.fused;
-    rule->prompts = config->selection.prompts;
-    memcpy(rule->layers, config->selection.layers, sizeof rule->layers);
-    for (int l = 0; l < s->model->shape.layers; l++)
-        if (forward_rule_selects(rule, l)) return rule;
-    return NULL;
+    const cairn_model *m = s->model;
+    const bool some = forward_rule_of(engine_config(s), m->kv.page_size, m->shape.layers, &s->rule);
+    return some ? &s->rule : NULL;
 }
 
 /* The token after position `at` as it is asked for; drafts follow up to `end`. */
@@ -121,7 +107,7 @@ static const cairn_adapter *engine_adapter(const cairn_session *s) {
 static void engine_watch(cairn_session *s, forward_sequence *sequence) {
     const int most = s->model->tables.max_pages, topk = sequence->rule->select.topk;
     const int step = 1 + (topk < most ? topk : most);
-    if (!s->model->backend->forms) return;
+    if (s->model->backend->watch && !s->watched) return;
     if (s->chosen_step != step) {
         engine_drop_chosen(s);
         s->chosen = (int32_t *)base_new(engine_base(s), engine_chosen_words(s, step), sizeof *s->chosen);

@@ -118,6 +118,18 @@ typedef struct forward_cuda_state {
     jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2];
     device_arena adapter_arena; /* what they read and write, once there was an adapter */
     step_pair *pairs;           /* device: step_params.adapters */
+    /* Of layers with forms, see cuda_forms.c; nothing before they are needed. [prompt][form_end] */
+    struct {
+        device_arena arena;
+        int rows; /* of a slice */
+        float *q, *whole, *pages, *lse, *scores, *weights, *head_scores;
+        int32_t *selected, *chosen;
+        size_t chosen_words; /* of a sequence */
+        jit_kernel kernels[2][2], tell;
+        jit_kernel unmarked; /* prompt_attend that sees no landmarks */
+        bool watched; /* somebody asks what steps choose */
+    } forms;
+    const kv_cache *held;
     bool adapts;                /* some row of the part that is served has an adapter */
     bool drafts;                /* some row of it drafts, or has an embedding of its own */
     jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[3]; /* see cuda_draft.c */
@@ -184,6 +196,7 @@ typedef struct forward_cuda_state {
     device_graph sparse_graph; /* the same with page selection */
     device_graph stage_graphs[STEP_GRAPHS][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
     forward_rule graph_rule; /* what these and sparse_graph were made for */
+    bool graph_landmarks;
     /* Of others, by rows, for so much: */
     device_graph dense_graphs[STEP_GRAPHS][STEP_STAGE_ROWS + 1];
     step_graph_size graph_sizes[STEP_GRAPHS][STEP_STAGE_ROWS + 1];
@@ -476,11 +489,17 @@ static int cuda_choose_warps(int hidden) {
     return best;
 }
 
-/* Whether a config has layers that select: only then their flow kernel is worth compiling. */
+/* Whether step rows of such sequences attend in another form than the step's own kernels do. */
+static bool cuda_has_forms(const forward_rule *rule, bool landmarks) {
+    return rule && (landmarks || rule->two_level || rule->apart || rule->select.soft ||
+                    rule->select.landmark);
+}
+
+/* Whether a config has layers that select by the step's own kernels: only then their flow kernel is worth
+ * compiling. */
 static bool cuda_selects_any(const cairn_config *config, int layers) {
-    for (int l = 0; l < layers; l++)
-        if (config->selection.layers[l / 64] >> (l % 64) & 1) return true;
-    return false;
+    forward_rule rule;
+    return forward_rule_of(config, config->page_size, layers, &rule) && !cuda_has_forms(&rule, false);
 }
 
 /* Shared memory of step_select. */
@@ -845,7 +864,7 @@ static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
 /* A config whose layers select, after one with none that did, runs by the flow kernel that selects:
  * steps go on by the old config until it is compiled. Where it cannot be had the stage kernels
  * serve the new one; all else of a config is a parameter of the kernels. */
-static cairn_status forward_cuda_prepare(cairn_model *model, const cairn_config *config) {
+static cairn_status cuda_prepare_flow(cairn_model *model, const cairn_config *config) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     const int layers = f->shape->layers;
     jit_constant constants[STEP_CONSTANTS];

@@ -172,6 +172,8 @@ static cairn_status forward_cuda_take_adapter(cairn_model *model, cairn_adapter 
         status = device_alloc(f->dev, cuda_adapter_bytes(f, adapter), "an adapter", &adapter->device);
     if (!status) status = cuda_send_adapter(f, adapter);
     if (!status) status = cuda_send_tiles(f, adapter);
+    if (!status && adapter->parts[ADAPTER_LANDMARK]) status = cuda_need_drafts(f, NULL);
+    if (!status) status = cuda_get_forms(model, adapter);
     if (status) forward_cuda_leave_adapter(model, adapter);
     return status;
 }

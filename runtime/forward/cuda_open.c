@@ -547,6 +547,7 @@ static void forward_cuda_close(cairn_model *model) {
     for (int i = 0; i <= STEP_MOST_DRAFTS; i++) device_graph_free(f->dev, &f->draft_graphs[i]);
     for (cairn_adapter *a = model->adapters; a; a = a->next) forward_cuda_leave_adapter(model, a);
     device_arena_free(&f->adapter_arena);
+    device_arena_free(&f->forms.arena);
     device_arena_free(&f->draft_arena);
     device_arena_free(&f->arena);
     base_delete(b, f->host, f->host_bytes, 1);
@@ -564,9 +565,11 @@ static cairn_status cuda_new(const cairn_model *model, int max_rows, forward_cud
     f = (forward_cuda_state *)base_new(b, 1, sizeof *f);
     if (!f) return base_no_memory(b, "the GPU forward", sizeof *f);
     f->runtime = model->runtime;
-    f->dev = f->arena.dev = f->adapter_arena.dev = f->draft_arena.dev = &model->runtime->device;
+    f->dev = f->arena.dev = f->adapter_arena.dev = &model->runtime->device;
+    f->draft_arena.dev = f->forms.arena.dev = f->dev;
     f->shape = &model->shape;
     f->plan = &model->plan;
+    f->held = &model->kv;
     cuda_choose_shape(f, model, max_rows);
     return *out = f, CAIRN_OK;
 }
@@ -581,7 +584,7 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
     cuda_take_all(f, &f->arena, &model->plan);
     cuda_carve_host(f, &host);
     out->weights = f->weights_bytes;
-    out->scratch = f->arena.bytes - f->weights_bytes;
+    out->scratch = f->arena.bytes - f->weights_bytes + cuda_measure_forms(f, &model->runtime->config);
     out->opening = cuda_slice_bytes(&model->plan);
     out->host = host.used + sizeof *f;
     base_delete(&model->runtime->base, f, 1, sizeof *f);
@@ -605,5 +608,6 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
         return status;
     }
     cuda_set_params(f, scale);
-    return CAIRN_OK;
+    if ((status = cuda_get_forms(model, NULL))) forward_cuda_close(model);
+    return status;
 }

@@ -7,6 +7,8 @@
 typedef struct step_part {
     forward_batch *batch;
     const forward_rule *rule; /* NULL: all rows attend all */
+    cuda_form form;           /* of its layers that select; rule NULL: the plain one */
+    bool told;                /* somebody asks what its rows choose in the plain one */
     int rows;
     int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on */
     int runs; /* of chunks that any of its rows' attention is cut into, at most */
@@ -89,12 +91,6 @@ static int cuda_row_runs(const forward_cuda_state *f, const forward_rule *rule, 
     int run = cuda_row_run(f, rule, position);
     int chunks = rule ? cuda_row_chunks(f, rule, position) : position / f->chunk + 1;
     return (chunks + run - 1) / run;
-}
-
-/* Whether step rows choose pages in this layer; one with a window of its own attends that. */
-static bool cuda_selects(const forward_cuda_state *f, const forward_rule *rule, int layer) {
-    const plan_layer *l = &f->plan->layers[layer];
-    return l->mixer == PLAN_ATTENTION && !l->window && forward_rule_selects(rule, layer);
 }
 
 /* Whether every layer of the model that attends selects. */
@@ -269,19 +265,6 @@ static cairn_status cuda_run_own(forward_cuda_state *f, const step_lane *lane, i
 
 /* ---- page selection -------------------------------------------------------------------------- */
 
-static void cuda_set_selection(const forward_cuda_state *f, step_params *p,
-                               const forward_rule *rule) {
-    memset(p->select_layers, 0, sizeof p->select_layers);
-    for (int l = 0; l < f->shape->layers; l++)
-        if (cuda_selects(f, rule, l)) p->select_layers[l / 32] |= 1u << l % 32;
-    if (!rule) return;
-    p->topk = rule->select.topk;
-    p->window = rule->select.window;
-    p->sinks = rule->select.sinks;
-    p->mean = rule->select.mean;
-    p->by_head = rule->select.head;
-}
-
 /* Bounds of the pages listed in f->host_pages. */
 static cairn_status cuda_store_listed(forward_cuda_state *f, int count, bool mean) {
     device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
@@ -307,7 +290,7 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
-        if (!s->rule || s->rule->select.mean != mean) continue;
+        if (!s->rule || s->rule->select.landmark || s->rule->select.mean != mean) continue;
         for (int page = s->bounded; page < s->stored && !status; page++) {
             f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
             if (count < f->max_pages) continue;
@@ -321,10 +304,12 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
 /* ---- the flow kernel ------------------------------------------------------------------------- */
 
 /* Graphs of sparse steps hold what the rule selects. */
-static void cuda_renew_graphs(forward_cuda_state *f, const forward_rule *rule) {
-    if (forward_rule_same(&f->graph_rule, rule)) return;
+static void cuda_renew_graphs(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    if (forward_rule_same(&f->graph_rule, rule) && f->graph_landmarks == part->form.landmarks) return;
     cuda_free_sparse_graphs(f);
     f->graph_rule = *rule;
+    f->graph_landmarks = part->form.landmarks;
 }
 
 static cairn_status cuda_enqueue_flow(forward_cuda_state *f, bool sparse) {
@@ -344,7 +329,7 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) 
     const int32_t *head = f->flow.words;
     cairn_status status = cuda_upload_rows(f, &f->flow, part);
     if (status) return status;
-    if (rule) cuda_renew_graphs(f, rule);
+    if (rule) cuda_renew_graphs(f, part);
     if (!graph->exec) {
         part->batch->prepared = true;
         if ((status = device_graph_begin(f->dev))) return status;
@@ -378,7 +363,19 @@ static int cuda_select_parts(const forward_cuda_state *f) {
     return parts < STEP_SELECT_PARTS ? parts : STEP_SELECT_PARTS;
 }
 
-static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int runs, int l) {
+/* What is launched for a step's attention: the rule, NULL for whole attention; groups of rows; runs
+ * of all that a row sees, and of a list of pages, at most. */
+typedef struct step_attention {
+    const forward_rule *rule;
+    const cuda_form *form; /* of the part */
+    bool told;             /* what rows choose by the step's own kernels is kept */
+    int groups, runs, listed;
+} step_attention;
+
+static cairn_status cuda_attend_selected(forward_cuda_state *f, const step_attention *a, int rows,
+                                         int l) {
+    const cuda_form form = {a->rule, false, true};
+    const step_lane *lane = &f->stage;
     device_dims dims = {{0, 0, 0}, 0, 0, 0, true};
     step_params p = f->stage.params;
     cairn_status status;
@@ -390,10 +387,11 @@ static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int ru
     p.layer = l;
     status = device_launch(f->dev, &f->kernels[STEP_K_SELECT], &dims, &p);
     if (status) return status;
-    dims.grid[0] = (unsigned)runs;
+    dims.grid[0] = (unsigned)a->listed;
     dims.grid[2] *= (unsigned)cuda_shares(f->shape);
     dims.shared_bytes = f->attend_bytes;
-    return device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
+    status = device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
+    return status || !a->told ? status : cuda_form_launch(f, &form, lane, 0, rows, l, &f->forms.tell);
 }
 
 /* After qkv: its heads, where the model has such work. */
@@ -411,10 +409,6 @@ static cairn_status cuda_add_summand(forward_cuda_state *f, const step_lane *lan
     if (!(f->extras & STEP_EXTRA_POST)) return CAIRN_OK;
     return cuda_launch(f, lane, kernel, rows, 1, 128, 16, l, which);
 }
-
-/* What is launched for a step's attention: the rule, NULL for whole attention; groups of rows; runs
- * of all that a row sees, and of a list of pages, at most. */
-typedef struct step_attention { const forward_rule *rule; int groups, runs, listed; } step_attention;
 
 /* The convolution of a layer: computes, and keeps what it read, at once where rows are so few that none
  * overwrites what another reads. */
@@ -483,9 +477,10 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
         (status = cuda_run_product(f, STEP_K_QKV, STEP_WIDE_QKV, (int)cuda_qkv_rows(s) / 16, rows, l)) ||
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
-        (status = cuda_selects(f, a->rule, l)
-                      ? cuda_attend_selected(f, rows, a->listed, l)
-                      : cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)) ||
+        (status = !cuda_selects(f, a->rule, l)
+                      ? cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)
+                  : a->form->rule ? cuda_attend_formed(f, a->form, lane, rows, l)
+                                  : cuda_attend_selected(f, a, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_run_product(f, STEP_K_PROJECT, STEP_WIDE_PROJECT, s->hidden / 16, rows, l)))
         return status;
@@ -542,20 +537,20 @@ static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forwar
 }
 
 /* A step as a graph that serves every position and page table. */
-static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_rule *rule,
-                                         int rows, forward_batch *batch) {
-    const int kind = cuda_graph_kind(f);
+static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    const int kind = cuda_graph_kind(f), rows = part->rows;
     device_graph *graph = rule ? &f->stage_graphs[kind][rows] : &f->dense_graphs[kind][rows];
     step_graph_size *held = &f->graph_sizes[kind][rows];
     const step_graph_size size = cuda_graph_size(f, rule, rows);
     cairn_status status;
-    if (rule) cuda_renew_graphs(f, rule);
+    if (rule) cuda_renew_graphs(f, part);
     else if (held->chunks < size.chunks || held->groups < f->stage.words[STEP_GROUPS] ||
              (held->wanted + 7) / 8 < (size.wanted + 7) / 8)
         device_graph_free(f->dev, graph);
     if (!graph->exec) {
-        const step_attention a = {rule, size.groups, size.chunks, rule ? f->runs : 0};
-        batch->prepared = true;
+        const step_attention a = {rule, &part->form, false, size.groups, size.chunks, rule ? f->runs : 0};
+        part->batch->prepared = true;
         if ((status = device_graph_begin(f->dev))) return status;
         if ((status = cuda_enqueue_stages(f, &a, rows, size.wanted))) {
             device_graph_abandon(f->dev);
@@ -575,12 +570,13 @@ static cairn_status cuda_forget_pages(forward_cuda_state *f) {
 
 static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
-    step_attention a = {part->rule, 0, 0, 0};
+    step_attention a = {part->rule, &part->form, part->told, 0, 0, 0};
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
     if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
-    if (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule))
-        return cuda_run_stage_graph(f, part->rule, part->rows, part->batch);
+    if (!part->told &&
+        (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))
+        return cuda_run_stage_graph(f, part);
     a.groups = head[STEP_GROUPS], a.runs = head[STEP_CHUNKS], a.listed = head[STEP_LIST_CHUNKS];
     return cuda_enqueue_stages(f, &a, part->rows, head[STEP_LOGIT_COUNT]);
 }
@@ -617,29 +613,46 @@ static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int
     return cuda_launch(f, lane, PROMPT_K_COMBINE, rows, 1, 128, 0, l, 0);
 }
 
-static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, int rows, int l) {
+/* Of a prompt's rows, in the form of a layer that selects. */
+static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *form, int rows, int l) {
+    const model_shape *s = f->shape;
+    const bool selects = form->rule && cuda_selects(f, form->rule, l);
+    device_dims dims = {{(unsigned)(rows + 63) / 64, (unsigned)s->heads, 1}, 128, 0, 0, true};
+    step_params p = f->prompt.params;
+    if (selects && form->rule->prompts) return cuda_attend_formed(f, form, &f->prompt, rows, l);
+    dims.shared_bytes = (unsigned)layout_prompt_bytes(s->head_dim);
+    if (!selects || !form->landmarks)
+        return cuda_launch(f, &f->prompt, PROMPT_K_ATTEND, (int)dims.grid[0], s->heads, 128,
+                           dims.shared_bytes, l, 0);
+    p.layer = l;
+    cuda_set_extras(f, l, &p);
+    return device_launch(f->dev, &f->forms.unmarked, &dims, &p);
+}
+
+static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, const cuda_form *form, int rows,
+                                              int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     cairn_status status;
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
         (status = cuda_prompt_product(f, PROMPT_K_QKV, (int)cuda_qkv_rows(s), rows, l)) ||
         (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, (rows + 63) / 64, s->heads, 128,
-                              (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
+        (status = cuda_attend_prompt(f, form, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_prompt_product(f, PROMPT_K_PROJECT, s->hidden, rows, l)))
         return status;
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0);
 }
 
-static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
+static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, const cuda_form *form, int rows,
+                                          int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     const int quads = (rows + 3) / 4;
     cairn_status status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
     if (!status)
         status = f->plan->layers[l].mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
-                                                             : cuda_run_prompt_attention(f, rows, l);
+                                                             : cuda_run_prompt_attention(f, form, rows, l);
     if (status) return status;
     if (s->experts) return cuda_run_prompt_experts(f, rows, l);
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
@@ -658,7 +671,7 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     if (!status) status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0);
     if (!status) status = cuda_run_own(f, lane, part->rows);
     for (int l = 0; l < f->shape->layers && !status; l++)
-        status = cuda_run_prompt_layer(f, part->rows, l);
+        status = cuda_run_prompt_layer(f, &part->form, part->rows, l);
     if (status || !wanted) return status;
     status = cuda_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
     if (!status)
@@ -718,6 +731,18 @@ static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step
     return status;
 }
 
+/* What the first rows of sequences chose, of those in the part. */
+static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_part *part) {
+    cairn_status status = CAIRN_OK;
+    for (int r = 0; r < part->rows && (part->form.rule || part->told) && !status; r++) {
+        const int i = f->part_sequences[r];
+        const forward_sequence *s = &part->batch->sequences[i];
+        if (s->chosen && f->part_rows[r] == s->first && part->form.steps)
+            status = cuda_download_chosen(f, part->rule, s, f->slots[i]);
+    }
+    return status;
+}
+
 /* Drafts behind what a part verifies, where it is one sequence's rows that do, all of them here: then the
  * host waits once for both. The rows from `real` on are verified, those of their masks come behind. */
 static cairn_status cuda_draft_ahead(forward_cuda_state *f, const step_part *part) {
@@ -754,7 +779,8 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
                                            part->logit_count, f->sampled)))
         return status;
     if (any && (status = cuda_draft_ahead(f, part))) return status;
-    if ((status = cuda_download_words(f, part)) || !any) return status;
+    if ((status = cuda_download_words(f, part)) || (status = cuda_tell_chosen(f, part)) || !any)
+        return status;
     status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);
     for (int i = 0; i < part->logit_count && !status; i++)
         if (f->asks[i]) part->batch->sampled[f->ask_index[rows[i]]] = tokens[i];
@@ -777,8 +803,9 @@ static int64_t cuda_whole_pages(const forward_cuda_state *f, const forward_rule 
 /* Whether rows of sequence i choose pages: those that draft do not, and are served behind the others. */
 static bool cuda_splits(const forward_batch *batch, int i) {
     const forward_sequence *s = &batch->sequences[i];
-    return s->rule && select_candidates(&s->rule->select, batch->rows[s->first + s->rows - 1].position) >
-                          s->rule->select.topk;
+    const int last = batch->rows[s->first + s->rows - 1].position;
+    return s->rule && (cuda_has_forms(s->rule, s->landmarks) ||
+                       select_candidates(&s->rule->select, last) > s->rule->select.topk);
 }
 
 /* Distinct pages of the sequences of a part, the last of its run: counted by the selection, all that
@@ -845,7 +872,9 @@ static cairn_status cuda_serve_prompt(forward_cuda_state *f, forward_batch *batc
     int left = cuda_run_length(f, batch, i);
     cairn_status status = CAIRN_OK;
     while (left && !status) {
-        step_part part = {batch, NULL, 0, 0, 0, 0};
+        const forward_sequence *s = &batch->sequences[i];
+        step_part part = {batch, NULL, {NULL, s->landmarks, false}, false, 0, 0, 0, 0};
+        if (s->rule && (s->landmarks || s->rule->prompts)) part.form.rule = s->rule;
         while (left && cuda_add_row(f, &part, i)) left--;
         status = cuda_run_prompt(f, &part);
         if (!status) status = cuda_download_hidden(f, &f->prompt, &part);
@@ -886,7 +915,7 @@ static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
     for (int r = 0; r < part->rows && r < STEP_FLOW_ROWS; r++)
         if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return false;
     return part->rows <= STEP_FLOW_ROWS && part->logit_count == part->rows &&
-           !cuda_has_others(f, part) &&
+           !cuda_has_others(f, part) && !part->form.rule && !part->told &&
            cuda_flow_items(f, part) <= f->blocks - f->narrow &&
            cuda_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
 }
@@ -913,16 +942,21 @@ static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, in
  * them, to the same bits. */
 static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
     const forward_rule *rule = cuda_next_rule(f, batch, first);
-    step_part part = {batch, NULL, 0, 0, 0, 0};
+    const bool landmarks = batch->sequences[first].landmarks, formed = cuda_has_forms(rule, landmarks);
+    step_part part = {batch, formed ? rule : NULL, {formed ? rule : NULL, landmarks, true}, false, 0, 0, 0,
+                      0};
     bool begun = false;
     cairn_status status = CAIRN_OK;
     memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
     for (int i = first; i < batch->sequence_count; i++)
         if (cuda_waits(f, batch, i, FORWARD_STEP) &&
+            batch->sequences[i].landmarks == landmarks &&
             forward_rule_same(cuda_next_rule(f, batch, i), rule)) {
             f->stepped[i] = cuda_run_length(f, batch, i);
             if (cuda_is_sparse(f, batch, i)) part.rule = rule;
+            part.told |= batch->sequences[i].chosen && !formed && f->forms.watched;
         }
+    part.told &= part.rule != NULL;
     cuda_set_selection(f, &f->flow.params, part.rule);
     cuda_set_selection(f, &f->stage.params, part.rule);
     for (int i = first, left = f->stepped[first]; i < batch->sequence_count && !status;) {
@@ -992,6 +1026,6 @@ static const model_backend forward_cuda_backend = {
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate, NULL, NULL,
-    forward_cuda_take_adapter, forward_cuda_leave_adapter, forward_cuda_draft, false,
+    forward_cuda_take_adapter, forward_cuda_leave_adapter, forward_cuda_draft, forward_cuda_watch,
     forward_cuda_adapter_bytes
 };

@@ -104,7 +104,8 @@ typedef struct model_backend {
      * `hidden` is where the last forward with `drafts` was to leave it. Runs as a forward does. */
     cairn_status (*draft)(cairn_model *model, const cairn_adapter *adapter, const float *hidden,
                           int32_t token, int count, const sample_ask *ask, float *probs, int32_t *out);
-    bool forms; /* heeds what a rule says of forms, prompts, softmax_head and landmarks */
+    /* NULL: forwards hand out what is chosen. Or: they do from this call on. No forward runs. [blocks] */
+    cairn_status (*watch)(cairn_model *model);
     /* What take_adapter takes of the device for the model's first, beside rows of up to so many. */
     uint64_t (*adapter_bytes)(const cairn_model *model, const cairn_adapter *adapter, int max_rows);
 } model_backend;
@@ -112,5 +113,6 @@ typedef struct model_backend {
 /* static model_backend forward_cpu_backend: the CPU's (cpu.c). */
 /* static model_backend forward_cuda_backend: the GPU's (cuda_run.c). */
 
-/* Whether step rows choose pages in this layer; no rule: they attend all. */
-static bool forward_rule_selects(const forward_rule *rule, int layer);
+/* A config's rule. False: no layer chooses, there is none. */
+static bool forward_rule_of(const cairn_config *config, int page_size, int layers,
+                            forward_rule *rule);

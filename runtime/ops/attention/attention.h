@@ -75,6 +75,8 @@ static void attention_put(const attention_block *a, const attention_sum *total, 
 /* All pieces of a block; total and piece are scratch of rows * group queries. */
 static void attention_all(const attention_block *a, const attention_sum *total,
                           const attention_sum *piece, float *out, int64_t out_stride);
+/* Attention of so many rows on the GPU, as the entries launch it: p says all but workspace and grid. */
+static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows, int abilities);
 /* attend_tokens over latents in f16, of f32 queries: unit r * kv_heads + i is slice i of the heads of row
  * r, which all see the row's tokens; scratch: attention_alone_floats of a slice's heads. */
 static size_t attention_alone_floats(int heads);
