@@ -185,7 +185,7 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
     head[STEP_CLEAN_CHUNKS] = f->clean_chunks;
     head[STEP_LOGIT_FIRST] = part->logit_first;
     head[STEP_LOGIT_COUNT] = part->logit_count;
-    f->wide = f->drafts && lane == &f->stage && cuda_is_part_wide(f, part->batch, part->rows);
+    f->wide = f->drafts && lane == &f->stage && cuda_make_wide(f, part->batch, part->rows);
     return cuda_upload_words(f, lane);
 }
 
@@ -251,7 +251,7 @@ static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
 static cairn_status cuda_run_product(forward_cuda_state *f, step_kernel plain, step_wide wide, int tiles,
                                      int rows, int l) {
     const int windows = (rows + 7) / 8;
-    if (f->wide) return cuda_launch_wide(f, wide, tiles, rows, l);
+    if (f->wide) return cuda_launch_wide(f, wide, tiles / cuda_wide_tiles(f, wide), rows, l);
     return cuda_launch(f, &f->stage, plain, cuda_blocks(f, tiles, windows), windows, f->warps * 32,
                        f->product_bytes, l, 0);
 }
