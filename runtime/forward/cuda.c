@@ -592,6 +592,11 @@ static void cuda_choose_prompt(forward_cuda_state *f) {
         if ((s->hidden / 128) * (f->max_rows / wide[i].tokens) >= least) f->prompt_block = wide[i];
 }
 
+/* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */
+static bool cuda_has_clusters(const forward_cuda_state *f) {
+    return f->streamed && f->dev->arch >= 90 && f->dev->arch < 120;
+}
+
 /* What the kernels are made for. */
 static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
     const model_shape *s = f->shape;
@@ -627,6 +632,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
+    if (cuda_has_clusters(f)) f->product_bytes += PRODUCT_SPREAD_SHARED;
     if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan) && s->head_dim % 64 == 0 &&
         cuda_shares(s) == 1)
         cuda_choose_flow(f);

@@ -247,13 +247,41 @@ static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
     return f->streamed && tiles > most ? most : tiles;
 }
 
-/* A product of the stage kernels that has a wide form: that, or `plain` in `blocks` blocks. */
+/* Inputs of a product of the stages. */
+static int cuda_inputs(const model_shape *s, int product) {
+    return product == STEP_P_O ? s->heads * s->head_dim : product == STEP_P_DOWN ? s->ffn : s->hidden;
+}
+
+/* Blocks of a cluster: one for each part of a product's K (dense/product.cuh: product_spreads). */
+static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int layer) {
+    const int product = cuda_kernel_product((int)kernel);
+    const int format = cuda_layer_format(f, layer, product);
+    const int parts = format < 256 ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
+    return cuda_has_clusters(f) && parts <= PRODUCT_SPREAD ? parts : 1;
+}
+
+/* A product of a layer's step: so many tiles, in windows of eight rows. */
+static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kernel, int tiles, int rows,
+                                        int layer) {
+    device_dims dims = {{0, 0, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
+    step_params p = f->stage.params;
+    const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, layer);
+    int x = cuda_blocks(f, tiles, windows);
+    if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
+        const int room = parts > 2 ? f->blocks * 9 / 10 : f->blocks; /* H200: 30 of 4 of 132 */
+        const int most = (windows == 1 ? 2 : 1) * room / parts, each = (tiles + most - 1) / most;
+        x = (tiles + each - 1) / each * parts;
+        dims.cluster = (unsigned)parts;
+    }
+    dims.grid[0] = (unsigned)x, dims.grid[1] = (unsigned)windows;
+    return device_launch(f->dev, cuda_kernel_of(f, kernel, layer, &p), &dims, &p);
+}
+
+/* The same, by its wide form where there is one (the flow's model, many rows). */
 static cairn_status cuda_run_product(forward_cuda_state *f, step_kernel plain, step_wide wide, int tiles,
                                      int rows, int l) {
-    const int windows = (rows + 7) / 8;
-    if (f->wide) return cuda_launch_wide(f, wide, tiles, rows, l);
-    return cuda_launch(f, &f->stage, plain, cuda_blocks(f, tiles, windows), windows, f->warps * 32,
-                       f->product_bytes, l, 0);
+    return f->wide ? cuda_launch_wide(f, wide, tiles, rows, l)
+                   : cuda_launch_product(f, plain, tiles, rows, l);
 }
 
 /* Behind a lane's embedding: rows with one of their own. */
@@ -422,15 +450,12 @@ static cairn_status cuda_convolve(forward_cuda_state *f, const step_lane *lane, 
 
 static cairn_status cuda_enqueue_conv(forward_cuda_state *f, int rows, int l) {
     const step_lane *lane = &f->stage;
-    int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
-    unsigned shared = f->product_bytes;
+    const int tiles = f->shape->hidden / 16;
     cairn_status status;
-    if ((status = cuda_launch(f, lane, STEP_K_CONV_IN, cuda_blocks(f, 3 * tiles, y), y, t,
-                              shared, l, 0)) ||
+    if ((status = cuda_launch_product(f, STEP_K_CONV_IN, 3 * tiles, rows, l)) ||
         (status = cuda_convolve(f, lane, STEP_K_CONV, rows, l)))
         return status;
-    return cuda_launch(f, lane, STEP_K_CONV_OUT, cuda_blocks(f, tiles, y), y, t, shared, l,
-                       0);
+    return cuda_launch_product(f, STEP_K_CONV_OUT, tiles, rows, l);
 }
 
 /* Which experts take which rows, and what they are given: before their products. */
