@@ -564,6 +564,41 @@ static void test_windows(void) {
     free_low(&l), family_free(&f);
 }
 
+/* Another form loaded while the program runs: sessions say what they do where it was there from the
+ * first. */
+static void test_reload(void) {
+    static int32_t ids[ROOM];
+    int32_t said[2][ROOM];
+    int held[2] = {0, 0};
+    bool fine = true;
+    draw_ids(ids, 60, 9);
+    for (int late = 0; late < 2; late++) {
+        cairn_config c = config_of(""), plain = c;
+        cairn_model *m = NULL;
+        cairn_session *s = NULL;
+        c.topk = 1, c.selection.window = 5, c.selection.strategy = CAIRN_STRATEGY_HEAD;
+        c.selection.form = CAIRN_FORM_TWO_LEVEL, c.selection.prompts = true;
+        cairn_runtime *rt = open_model(late ? &plain : &c, &m);
+        if (!rt) return;
+        fine = fine && (!late || !cairn_reload(rt, &c));
+        for (int i = 0; fine && rt->reload && i < 200; i++) { /* until kernels are compiled */
+            fine = !cairn_session_open(m, &s) && !cairn_append_ids(s, ids, 1) &&
+                   !cairn_generate(s, "", 1, NULL, NULL);
+            cairn_session_close(s), s = NULL;
+            if (rt->reload) os_sleep_us(100000);
+        }
+        fine = fine && !rt->reload && !cairn_session_open(m, &s) && !cairn_append_ids(s, ids, 60) &&
+               !cairn_generate(s, "", 4, NULL, NULL);
+        if (!fine) tap_note("%s", cairn_last_error(rt));
+        const int32_t *from = s ? cairn_session_ids(s, &held[late]) : NULL;
+        if (from) memcpy(said[late], from, (size_t)held[late] * sizeof *from);
+        cairn_close(rt);
+    }
+    tap_ok(fine && held[0] == held[1] && !memcmp(said[0], said[1], (size_t)held[0] * sizeof **said),
+           "%stwo_level and prompts that select, loaded late: the same %d tokens",
+           on == CAIRN_BACKEND_CUDA ? "cuda, " : "", held[0]);
+}
+
 /* All that is asked of a backend, of the tokens that f has. */
 static void test_backend(const family *f, low *l, const int32_t *ids) {
     const bool small = is_emulated(on);
@@ -571,6 +606,7 @@ static void test_backend(const family *f, low *l, const int32_t *ids) {
         test_forms(f, l, 1 << 0 | 1 << 1 | 1 << 7);
         test_selection(f, l, "", 0, 1);
         test_selection(f, l, path, 3, 4);
+        test_reload();
         return;
     }
     test_forms(f, l, 0xffff);
@@ -578,6 +614,7 @@ static void test_backend(const family *f, low *l, const int32_t *ids) {
     test_direct(f->vocab);
     test_selection(f, l, path, 0, 4);
     test_selection(f, l, "", 0, 4);
+    test_reload();
     test_counts(ids);
     test_refused(f, l, ids);
 }
