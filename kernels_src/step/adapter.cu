@@ -89,7 +89,8 @@ CAIRN_KERNEL(step_keep, 128, 1, step_params) {
     start_input();
     const int place = words_of(p, STEP_KEEP)[row];
     if (place < 0) return;
-    const float *x = residual_of(p) + (int64_t)row * HIDDEN, *weight = p.norms + (int64_t)2 * LAYERS * HIDDEN;
+    const float *x = residual_of(p) + (int64_t)row * HIDDEN;
+    const float *weight = p.norms + (int64_t)2 * LAYERS * HIDDEN;
     float sum = 0.0f;
     for (int i = thread_id(); i < HIDDEN; i += 128) sum = fma_f32(x[i], x[i], sum);
     sum = warp_sum(sum);

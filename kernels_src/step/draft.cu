@@ -75,6 +75,9 @@ CAIRN_KERNEL(draft_first, DRAFT_THREADS, 1, draft_params) {
     if (lane_id() == 0) p.gated[out] = silu(v);
 }
 
+/* A value that other blocks of the kernel wrote. */
+CAIRN_INLINE float of_others(const float *at) { return as_f32(load_relaxed((const uint32_t *)at)); }
+
 /* y to the head, whose norm gives it back as it is: its sums of squares are such. */
 CAIRN_INLINE void send_drafted(const draft_params &p, const float *y, const float *more, float factor) {
     uint8_t *at = p.exchange + RESIDUAL_BYTES;
@@ -82,11 +85,9 @@ CAIRN_INLINE void send_drafted(const draft_params &p, const float *y, const floa
     float *squares = (float *)(at + SQUARES_AT);
     const float scale = min_of(p.input_scale, 64.0f), times = p.input_scale / scale;
     const float *weight = p.words->second_norm;
-    for (int i = thread_id(); i < HIDDEN / 2; i += DRAFT_THREADS) {
-        const float low = y[2 * i] + as_f32(load_relaxed((const uint32_t *)more + 2 * i)) * factor * weight[2 * i];
-        const float high = y[2 * i + 1] + as_f32(load_relaxed((const uint32_t *)more + 2 * i + 1)) * factor * weight[2 * i + 1];
-        to[i] = pack_f16x2(low * times, high * times);
-    }
+    const auto value = [&](int i) { return (y[i] + of_others(more + i) * factor * weight[i]) * times; };
+    for (int i = thread_id(); i < HIDDEN / 2; i += DRAFT_THREADS)
+        to[i] = pack_f16x2(value(2 * i), value(2 * i + 1));
     for (int i = thread_id(); i < SQUARES; i += DRAFT_THREADS)
         squares[i] = i ? 0.0f : (1.0f / (scale * scale) - p.norm_eps) * HIDDEN;
 }
@@ -105,6 +106,6 @@ CAIRN_KERNEL(draft_second, DRAFT_THREADS, 1, draft_params) {
         if (lane_id() == 0) store_relaxed((uint32_t *)more + out, as_u32(silu(v)));
     }
     if (!last_to_arrive(p.arrived, grid_blocks(), (uint32_t *)totals + DRAFT_WARPS)) return;
-    factor = norm_factor(p.norm_eps, totals, [&](int i) { return as_f32(load_relaxed((const uint32_t *)more + i)); });
+    factor = norm_factor(p.norm_eps, totals, [&](int i) { return of_others(more + i); });
     send_drafted(p, y, more, factor);
 }
