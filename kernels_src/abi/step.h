@@ -69,7 +69,7 @@ typedef struct step_pair {
 /* Of step/wide.cu: rows and inner values of a block, and its shared memory. */
 enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
 #define STEP_WIDE_BYTES(warps) \
-    (4 * (8 * (warps) * 128 + STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * STEP_WIDE_ROWS))
+    (4 * (8 * (warps) * 128 + (STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * STEP_WIDE_ROWS)))
 
 typedef struct step_params {
     /* packed weights; those of the layers follow each other. A convolution's in place of qkv and o,

@@ -139,7 +139,7 @@ typedef struct forward_cuda_state {
     const uint8_t **low_tiles; /* device [ADAPTER_MOST] */
     device_arena draft_arena; /* what the sampler head reads and writes, once an adapter had one */
     draft_params draft;
-    draft_words draft_words;    /* as the device has them, but for row and token */
+    draft_words drafting;       /* as the device has them, but for row and token */
     float *draft_logits;        /* device [vocab] */
     uint64_t *draft_winners;    /* device [blocks] */
     int32_t *draft_input;       /* device: the input of a head with one row */
