@@ -584,7 +584,8 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
     cuda_take_all(f, &f->arena, &model->plan);
     cuda_carve_host(f, &host);
     out->weights = f->weights_bytes;
-    out->scratch = f->arena.bytes - f->weights_bytes + cuda_measure_forms(f, &model->runtime->config);
+    out->scratch = f->arena.bytes - f->weights_bytes +
+                   cuda_measure_forms(f, &model->runtime->config, false);
     out->opening = cuda_slice_bytes(&model->plan);
     out->host = host.used + sizeof *f;
     base_delete(&model->runtime->base, f, 1, sizeof *f);
