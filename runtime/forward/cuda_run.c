@@ -10,6 +10,7 @@ typedef struct step_part {
     int rows;
     int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on */
     int runs; /* of chunks that any of its rows' attention is cut into, at most */
+    bool counted; /* kernels count the pages that it reads */
 } step_part;
 
 /* The slot of a host row: the one it is in, or the one that was not used for longest. */
@@ -251,7 +252,7 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
-        if (!s->rule || s->rule->select.mean != mean) continue;
+        if (!s->rule || s->rule->select.mean != mean || f->latents.heads) continue;
         for (int page = s->bounded; page < s->stored && !status; page++) {
             f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
             if (count < f->max_pages) continue;
@@ -452,9 +453,10 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
     const step_lane *lane = &f->stage;
     int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
     unsigned shared = f->product_bytes;
-    cairn_status status = f->plan->layers[l].mixer == PLAN_SHORT_CONV
-                              ? cuda_enqueue_conv(f, rows, l)
-                              : cuda_enqueue_attention(f, a, rows, l);
+    const plan_mixer mixer = f->plan->layers[l].mixer;
+    cairn_status status = mixer == PLAN_SHORT_CONV ? cuda_enqueue_conv(f, rows, l)
+                          : mixer == PLAN_LATENT   ? cuda_run_latents(f, lane, rows, l)
+                                                   : cuda_enqueue_attention(f, a, rows, l);
     if (status) return status;
     if (s->experts) return cuda_enqueue_experts(f, rows, l);
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
@@ -491,7 +493,7 @@ static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_ru
     cairn_status status;
     if (rule) cuda_renew_graphs(f, rule);
     if (!rule) {
-        for (chunks = 1; chunks < needed;) chunks *= 2;
+        for (chunks = 1; chunks < needed && !f->latents.heads;) chunks *= 2;
         if (*held < chunks) device_graph_free(f->dev, graph);
     }
     if (!graph->exec) {
@@ -574,10 +576,13 @@ static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     const int quads = (rows + 3) / 4;
-    cairn_status status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
-    if (!status)
-        status = f->plan->layers[l].mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
-                                                             : cuda_run_prompt_attention(f, rows, l);
+    const plan_mixer mixer = f->plan->layers[l].mixer;
+    cairn_status status = mixer == PLAN_LATENT
+                              ? cuda_run_latents(f, lane, rows, l)
+                              : cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
+    if (!status && mixer != PLAN_LATENT)
+        status = mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
+                                          : cuda_run_prompt_attention(f, rows, l);
     if (status) return status;
     if (s->experts) return cuda_run_prompt_experts(f, rows, l);
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
@@ -614,7 +619,7 @@ static cairn_status cuda_fault(const forward_cuda_state *f, int32_t fault) {
 
 /* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
 static cairn_status cuda_download_words(forward_cuda_state *f, const step_part *part) {
-    size_t count = part->rule ? cuda_result_words(f) : (size_t)(STEP_SAMPLED_AT + part->logit_count);
+    size_t count = part->counted ? cuda_result_words(f) : (size_t)(STEP_SAMPLED_AT + part->logit_count);
     cairn_status status = device_download(f->dev, f->host_words, f->fault, count * 4);
     return status ? status : cuda_fault(f, f->host_words[0]);
 }
@@ -660,7 +665,7 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     const int32_t *rows = f->part_rows + part->logit_first;
     bool any = false;
     cairn_status status;
-    if (!part->logit_count && !part->rule) return CAIRN_OK;
+    if (!part->logit_count && !part->counted) return CAIRN_OK;
     if ((status = cuda_download_logits(f, part))) return status;
     for (int i = 0; i < part->logit_count; i++) {
         f->asks[i] = part->batch->rows[rows[i]].sample;
@@ -697,7 +702,7 @@ static void cuda_count_pages(const forward_cuda_state *f, const step_part *part)
         forward_sequence *s = &part->batch->sequences[i];
         const forward_row *end = &part->batch->rows[s->first + f->done[i]];
         if (!f->stepped[i]) continue;
-        s->pages_read += (part->rule ? counts[f->slots[i]] : 0) +
+        s->pages_read += (part->counted ? counts[f->slots[i]] : 0) +
                          cuda_whole_pages(f, part->rule, end[-f->stepped[i]].position,
                                           end[-1].position);
     }
@@ -744,7 +749,7 @@ static cairn_status cuda_serve_prompt(forward_cuda_state *f, forward_batch *batc
     int left = cuda_run_length(f, batch, i);
     cairn_status status = CAIRN_OK;
     while (left && !status) {
-        step_part part = {batch, NULL, 0, 0, 0, 0};
+        step_part part = {batch, NULL, 0, 0, 0, 0, false};
         while (left && cuda_add_row(f, &part, i)) left--;
         status = cuda_run_prompt(f, &part);
         if (!status) status = cuda_download_hidden(f, &f->prompt, &part);
@@ -792,7 +797,7 @@ static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
 static bool cuda_is_sparse(const forward_cuda_state *f, const forward_batch *batch, int i) {
     const forward_sequence *s = &batch->sequences[i];
     int last = s->first + f->done[i] + cuda_run_length(f, batch, i) - 1;
-    return s->rule && select_candidates(&s->rule->select, batch->rows[last].position) >
+    return s->rule && !f->latents.heads && select_candidates(&s->rule->select, batch->rows[last].position) >
                           s->rule->select.topk;
 }
 
@@ -810,7 +815,7 @@ static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, in
  * them, to the same bits. */
 static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
     const forward_rule *rule = batch->sequences[first].rule;
-    step_part part = {batch, NULL, 0, 0, 0, 0};
+    step_part part = {batch, NULL, 0, 0, 0, 0, false};
     bool begun = false;
     cairn_status status = CAIRN_OK;
     memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
@@ -820,6 +825,7 @@ static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch
             f->stepped[i] = cuda_run_length(f, batch, i);
             if (cuda_is_sparse(f, batch, i)) part.rule = rule;
         }
+    part.counted = part.rule || f->latents.heads;
     cuda_set_selection(f, &f->flow.params, part.rule);
     cuda_set_selection(f, &f->stage.params, part.rule);
     for (int i = first, left = f->stepped[first]; i < batch->sequence_count && !status;) {
@@ -831,7 +837,7 @@ static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch
             status = cuda_run_flow(f, &part);
             if (!status) status = cuda_download_hidden(f, &f->flow, &part);
         } else {
-            if (!begun && part.rule) status = cuda_forget_pages(f);
+            if (!begun && part.counted) status = cuda_forget_pages(f);
             if (!status) status = cuda_run_stages(f, &part);
             if (!status) status = cuda_download_hidden(f, &f->stage, &part);
         }
