@@ -771,7 +771,7 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     jit_request request = {p->source, t->stage[set], 0, false};
     if (set && !(p->products & cuda_products_of(f, set))) return;
     if (p->extras && !(p->extras & f->extras)) return;
-    if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND)) return;
+    if (f->latents.heads && p->first == STEP_K_BOUNDS) return; /* no pages are chosen */
     request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
                                             t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
