@@ -27,10 +27,10 @@ typedef struct animal {
 } animal;
 
 static const animal zoo[] = {
-    {"deepseek", "deepseek32", 4, 32, 48, 48, 8, 40, false, 13},
-    {"deepseek_yarn", "deepseek32", 3, 64, 32, 64, 16, 90, true, 2},
-    {"glm", "glm-dsa", 8, 32, 64, 64, 24, 64, false, 3},
-    {"glm_few", "glm-dsa", 4, 32, 32, 32, 8, 3, false, 4},
+    {"deepseek", "deepseek32", 4, 32, 48, 48, 8, 40, false, 13, false},
+    {"deepseek_yarn", "deepseek32", 3, 64, 32, 64, 16, 90, true, 2, false},
+    {"glm", "glm-dsa", 8, 32, 64, 64, 24, 64, false, 3, false},
+    {"glm_few", "glm-dsa", 4, 32, 32, 32, 8, 3, false, 4, false},
     /* of one shape but for what attention alone knows, so that the emulated GPU has less to compile */
     {"deepseek_plain", "deepseek32", 3, 32, 48, 48, 8, 7, false, 5, true},
     {"glm_plain", "glm-dsa", 4, 64, 32, 32, 16, 7, false, 6, true},
