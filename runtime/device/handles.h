@@ -37,7 +37,6 @@ struct cairn_runtime {
     struct handles_turns turns;
     struct worker_thread *worker; /* or NULL */
     bool capturing;
-    bool rehearsing; /* launches of ops begin to compile what they want, and go no further */
     bool closing; /* closed inside a callback: it goes when the call has ended */
 };
 

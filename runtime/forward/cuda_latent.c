@@ -114,7 +114,6 @@ static void cuda_choose_latents(forward_cuda_state *f, const cairn_model *m, int
     l->stages.heads = l->stages.kv_heads = 2;
     l->stages.head_dim = LATENT_ROTATED;
     f->shape = &l->stages;
-    l->kv = &m->kv;
     l->heads = m->shape.heads;
     l->stride = (int64_t)model_pages_of(m->max_seq_len, size) * size;
     l->most = m->shape.latent.topk < l->stride ? m->shape.latent.topk : (int)l->stride;
@@ -172,7 +171,6 @@ static cairn_status cuda_latent_launch(const cuda_latent_call *c, int kernel, in
                                        const void *params) {
     device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
     dims.grid[0] = (unsigned)blocks;
-    if (c->f->runtime->rehearsing) return CAIRN_OK;
     return device_launch(c->f->dev, &c->f->latents.kernels[kernel], &dims, params);
 }
 
@@ -250,10 +248,10 @@ static cairn_status cuda_latent_append(const cuda_latent_call *c) {
                                    l->k)) ||
         (status = cuda_latent_launch(c, LATENT_K_TURN, (c->rows + 3) / 4, &turn)))
         return status;
-    to.at.cache = (uint16_t *)l->kv->pages[c->layer->state];
+    to.at.cache = (uint16_t *)f->held->pages[c->layer->state];
     to.at.page_table = turn.page_table;
     to.at.sequences = turn.sequences, to.at.positions = turn.positions;
-    to.at.pages = l->kv->pool.pages, to.at.kv_heads = 1, to.at.page_size = f->page_size;
+    to.at.pages = f->held->pool.pages, to.at.kv_heads = 1, to.at.page_size = f->page_size;
     to.at.head_dim = LATENT_VALUES;
     to.at.sequence_count = f->table_rows, to.at.max_pages = f->max_pages;
     to.k = l->k, to.v = l->turning, to.rows = c->rows;
@@ -302,10 +300,10 @@ static cairn_status cuda_latent_keys(const cuda_latent_call *c) {
         (status = cuda_latent_index(c, 0, c->rows, false)))
         return status;
     memset(&to, 0, sizeof to);
-    to.cache = (uint8_t *)l->kv->pages[l->kv->layers + c->layer->state];
+    to.cache = (uint8_t *)f->held->pages[f->held->layers + c->layer->state];
     to.keys = l->keys, to.scales = l->key_scales, to.slots = l->slots;
     to.error = ops_error_word(f->dev, "index_store");
-    to.rows = c->rows, to.pages = l->kv->pool.pages, to.page_size = f->page_size;
+    to.rows = c->rows, to.pages = f->held->pool.pages, to.page_size = f->page_size;
     if ((status = index_cache_cuda(f->runtime, "index_store", &to)) || c->all) return status;
     return cuda_latent_product(c, PLAN_INDEX_GATE, c->rows, l->x, l->gates);
 }
@@ -324,14 +322,14 @@ static cairn_status cuda_latent_score(const cuda_latent_call *c, int first, int 
     if (status) return status;
     memset(&p, 0, sizeof p);
     p.q = l->index_bytes, p.weights = l->weight;
-    p.keys = (const uint8_t *)l->kv->pages[l->kv->layers + c->layer->state];
+    p.keys = (const uint8_t *)f->held->pages[f->held->layers + c->layer->state];
     p.page_table = f->table, p.requests = f->table_rows, p.max_pages = f->max_pages;
     p.row_requests = cuda_latent_input(c, STEP_SEQUENCE, first);
     p.lengths = l->lengths + first;
     p.out = l->scores, p.stride = l->stride;
     p.rows = p.rows_each = count, p.heads = f->shape->latent.index_heads;
     p.n = (int32_t)l->stride, p.least = l->most, p.first_row = first;
-    p.pages = l->kv->pool.pages, p.page_size = f->page_size;
+    p.pages = f->held->pool.pages, p.page_size = f->page_size;
     if (!c->step) {
         const int32_t *words = c->lane->words + STEP_HEAD;
         p.page_table += (int64_t)words[STEP_SEQUENCE * c->lane->rows] * f->max_pages;
@@ -399,8 +397,8 @@ static cairn_status cuda_latent_attend(const cuda_latent_call *c, int first, int
     linear_params back;
     float *residual;
     cairn_status status;
-    p.at.cache = (uint16_t *)l->kv->pages[c->layer->state];
-    p.at.pages = l->kv->pool.pages, p.at.page_size = f->page_size, p.at.kv_heads = 1;
+    p.at.cache = (uint16_t *)f->held->pages[c->layer->state];
+    p.at.pages = f->held->pool.pages, p.at.page_size = f->page_size, p.at.kv_heads = 1;
     p.q = l->q, p.out = l->attended, p.tokens = l->tokens;
     p.scale = f->plan->attention_scale;
     p.partial = l->parts, p.arrived = l->arrived;
@@ -448,34 +446,44 @@ static jit_request cuda_latent_request(const forward_cuda_state *f, jit_constant
     return request;
 }
 
-/* Every launch that a forward may come to: those of topk follow from the rows, those of scores from how
- * many of a prompt share their keys, the products' from whether rows are few. */
+/* Whether another layer has the products that this one asks for. */
+static bool cuda_latent_follows(const forward_cuda_state *f, int number) {
+    const plan_layer *l = &f->plan->layers[number];
+    size_t i = 0;
+    if (!number) return false;
+    while (i < BASE_COUNT(cuda_latent_roles) &&
+           l[0].weights[cuda_latent_roles[i]].type == l[-1].weights[cuda_latent_roles[i]].type) i++;
+    return i == BASE_COUNT(cuda_latent_roles);
+}
+
+/* Goes through every launch that a forward may come to (device.h): those of topk follow from the rows,
+ * those of scores from how many of a prompt share their keys, the products' from whether rows are few. */
 static cairn_status cuda_rehearse_latents(forward_cuda_state *f) {
     static const int some[] = {1, 2, 3, 4, 9};
     cuda_latent_call c = {f, NULL, NULL, 0, 0, false, false};
     cairn_status status = CAIRN_OK;
+    f->dev->rehearses = true, f->dev->awaits = false;
     for (int i = 0; i < f->shape->layers * 2 * (int)BASE_COUNT(some) && !status; i++) {
         c.number = i / (2 * (int)BASE_COUNT(some)), c.layer = &f->plan->layers[c.number];
         c.rows = some[i / 2 % (int)BASE_COUNT(some)], c.step = i % 2;
         c.lane = c.step ? &f->stage : &f->prompt;
-        if ((status = cuda_latent_keys(&c)) || (status = cuda_latent_score(&c, 0, c.rows)) ||
-            (status = cuda_latent_queries(&c, 0, c.rows)))
-            break;
-        status = cuda_latent_attend(&c, 0, c.rows);
+        if (cuda_latent_follows(f, c.number)) continue;
+        if (!(status = cuda_latent_keys(&c)) && !(status = cuda_latent_score(&c, 0, c.rows)) &&
+            !(status = cuda_latent_queries(&c, 0, c.rows)))
+            status = cuda_latent_attend(&c, 0, c.rows);
     }
     for (int rows = 1; rows <= f->latents.rows && !status; rows++)
         status = cuda_latent_choose(&c, 0, rows);
+    f->dev->rehearses = false;
     return status;
 }
 
+/* Begins to compile everything. */
 static cairn_status cuda_begin_latents(forward_cuda_state *f) {
     jit_constant constants[STEP_CONSTANTS];
     const jit_request request = cuda_latent_request(f, constants);
     cairn_status status = jit_begin(f->dev->jit, &request, 1);
-    f->runtime->rehearsing = true;
-    if (!status) status = cuda_rehearse_latents(f);
-    f->runtime->rehearsing = false;
-    return status;
+    return status ? status : cuda_rehearse_latents(f);
 }
 
 static cairn_status cuda_end_latents(forward_cuda_state *f) {
@@ -486,5 +494,7 @@ static cairn_status cuda_end_latents(forward_cuda_state *f) {
     cairn_status status = jit_get(f->dev->jit, &request, &program);
     for (int i = 0; i < LATENT_KERNELS && !status; i++)
         status = jit_function(f->dev->jit, program, names[i], 0, &f->latents.kernels[i]);
-    return status ? status : ops_make_rehearsed(f->runtime);
+    do status = status ? status : cuda_rehearse_latents(f);
+    while (!status && f->dev->awaits && !(status = jit_wait(f->dev->jit)));
+    return status;
 }

@@ -36,7 +36,16 @@ static bool ops_same_kernel(const ops_kernel *a, const ops_kernel *b) {
     return true;
 }
 
-/* Compiles the program, unless it is in the cache, and finds the entry; rehearsing: begins to. */
+static cairn_status ops_ask_program(cairn_runtime *rt, const jit_request *request,
+                                    jit_program **out) {
+    cairn_status status = jit_try(rt->jit, request, out);
+    if (status != CAIRN_BUSY && status != CAIRN_CANCELLED) return status;
+    rt->base.error[0] = '\0';
+    status = jit_begin(rt->jit, request, 1);
+    return status ? status : CAIRN_BUSY;
+}
+
+/* Compiles the program, unless it is in the cache, and finds the entry. */
 static cairn_status ops_make_kernel(cairn_runtime *rt, ops_kernel *k) {
     jit_request request;
     jit_program *program;
@@ -45,9 +54,9 @@ static cairn_status ops_make_kernel(cairn_runtime *rt, ops_kernel *k) {
     request.source = k->source;
     request.constants = k->constants;
     request.constant_count = k->constant_count;
-    k->made = !rt->rehearsing;
-    if (!k->made) return jit_begin(rt->jit, &request, 1);
-    if ((status = jit_get(rt->jit, &request, &program))) return status;
+    status = rt->device.rehearses ? ops_ask_program(rt, &request, &program)
+                                  : jit_get(rt->jit, &request, &program);
+    if (status) return status;
     return jit_function(rt->jit, program, k->entry, k->shared_bytes, &k->kernel);
 }
 
@@ -66,10 +75,10 @@ static cairn_status ops_find_kernel(cairn_runtime *rt, const ops_kernel *want,
         }
         k->next = rt->kernels;
         rt->kernels = k;
-    } else if (k->shared_bytes < want->shared_bytes || (!k->made && !rt->rehearsing)) {
+    } else if (k->shared_bytes < want->shared_bytes) {
         ops_kernel larger = *k; /* the limit of a function only rises */
-        if (k->shared_bytes < want->shared_bytes) larger.shared_bytes = want->shared_bytes;
-        if ((k->made || !rt->rehearsing) && (status = ops_make_kernel(rt, &larger))) return status;
+        larger.shared_bytes = want->shared_bytes;
+        if ((status = ops_make_kernel(rt, &larger))) return status;
         *k = larger;
     }
     *out = &k->kernel;
@@ -97,7 +106,8 @@ static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const dev
     if ((status = handles_enter(rt))) return status;
     want->shared_bytes = (int)dims->shared_bytes;
     status = ops_find_kernel(rt, want, &kernel);
-    if (!status && !rt->rehearsing) status = device_launch(&rt->device, kernel, dims, params);
+    if (!status) status = device_launch(&rt->device, kernel, dims, params);
+    if (status == CAIRN_BUSY && rt->device.rehearses) rt->device.awaits = true, status = CAIRN_OK;
     return handles_leave(rt, status);
 }
 
@@ -107,13 +117,6 @@ static cairn_status ops_prepare(cairn_runtime *rt, ops_kernel *want, int shared_
     if (status) return status;
     want->shared_bytes = shared_bytes;
     return handles_leave(rt, ops_find_kernel(rt, want, &kernel));
-}
-
-static cairn_status ops_make_rehearsed(cairn_runtime *rt) {
-    cairn_status status = CAIRN_OK;
-    for (ops_kernel *k = rt->kernels; k && !status; k = k->next)
-        if (!k->made) status = ops_make_kernel(rt, k);
-    return status;
 }
 
 static cairn_status ops_launch(cairn_runtime *rt, const char *source, const char *entry,

@@ -542,9 +542,10 @@ static cairn_status note_cuda(const cairn_model *m, int row, int count, seen *x)
     const int32_t *table = tables_row(&m->tables, row);
     const int most = f->latents.most, size = m->kv.page_size;
     int32_t *slots = (int32_t *)malloc(sizeof(int32_t) * (size_t)(count * most));
+    const cuda_form form = {NULL, false, false};
     cairn_status status = cuda_launch(f, &f->prompt, PROMPT_K_EMBED, count, 1, 128, 0, 0, 0);
     for (int l = 0; l < LAYERS && !status; l++) {
-        if ((status = cuda_run_prompt_layer(f, count, l)) ||
+        if ((status = cuda_run_prompt_layer(f, &form, count, l)) ||
             (status = device_download(f->dev, slots, f->latents.tokens, sizeof *slots * (size_t)(count * most))))
             break;
         for (int i = 0; i < count * COUNT; i++) {
