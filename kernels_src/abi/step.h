@@ -125,6 +125,20 @@ typedef struct step_params {
     int32_t tree_words, pad;
 } step_params;
 
+/* step/latent.cu; of a row: the first `rows` of positions, sequences, ropes and tokens */
+typedef struct latent_params {
+    const int32_t *positions, *sequences, *ropes; /* see STEP_POSITION */
+    const int32_t *page_table; /* [sequence, table_stride] */
+    int32_t *lengths, *slots;
+    const float *x;            /* heads of 64 values */
+    float *out;                /* where they go; may be x */
+    const float *turns;        /* [context, 32, (cos, sin)] */
+    const int32_t *tokens;     /* [row, width] positions, -1 behind the last */
+    uint32_t *seen;            /* [sequence] bits of pages, seen_stride words each */
+    int32_t *pages_read;       /* [sequence] */
+    int64_t x_row, x_head, out_row, out_head; /* strides, in floats */
+    int32_t rows, heads, halves, width, table_stride, seen_stride;
+} latent_params;
 /* step/forms.cu: rows from `first` on, whose attention is the ops' */
 typedef struct form_params {
     step_params step;           /* of the lane, with a layer */

@@ -36,6 +36,7 @@ static void cuda_take_weights(forward_cuda_state *f, device_arena *a, bool tied)
     if (s->experts)
         f->routers = (float *)device_take(
             a, n * (uint64_t)s->experts * (uint64_t)s->hidden * 4, "the routers of experts");
+    if (f->latents.heads) cuda_take_latent_weights(f, a);
     f->weights_bytes = a->bytes;
 }
 
@@ -107,6 +108,7 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
                        f->flow_chunks * STEP_FLOW_ROWS);
     cuda_take_lane(f, a, &f->stage, STEP_STAGE_ROWS, 1, f->stage_parts);
     cuda_take_lane(f, a, &f->prompt, f->max_rows, 1, 0);
+    if (f->latents.heads) cuda_take_latents(f, a);
 }
 
 static void cuda_take_all(forward_cuda_state *f, device_arena *a, const model_plan *plan) {
@@ -169,6 +171,7 @@ static cairn_status cuda_open_memory(forward_cuda_state *f, const model_plan *pl
     if ((status = f->arena.status) || (status = cuda_open_host(f))) return status;
     f->sampled = f->fault + STEP_SAMPLED_AT;
     f->pages_read = f->sampled + STEP_STAGE_ROWS;
+    if (f->latents.heads && (status = cuda_clear_latents(f))) return status;
     f->drafted = f->fault + cuda_drafted_at(f);
     if (f->flow_chunks) /* where blocks wait for words, there are none */
         DEV_TRY(f->dev, cuMemsetD8Async(device_address(f->flow.params.exchange), 0xff,
@@ -359,10 +362,35 @@ static cairn_status cuda_pack_whole(step_packer *packer, const plan_layer *l, in
                      cuda_layer_format(packer->f, i, (int)product), 0, half);
 }
 
+/* A layer's weights as they are. */
+static cairn_status cuda_send_latents(step_packer *p, const plan_layer *l, int layer) {
+    cairn_status status = CAIRN_OK;
+    for (size_t i = 0; i < BASE_COUNT(cuda_latent_roles) && !status; i++) {
+        const model_weight *w = &l->weights[cuda_latent_roles[i]];
+        const size_t row = cuda_latent_row_bytes(w);
+        const int64_t rows = (int64_t)(p->pinned.bytes / cuda_row_bytes(w));
+        uint8_t *to = cuda_latent_at(p->f, layer, cuda_latent_roles[i]);
+        for (int64_t first = 0; first < w->rows && !status; first += rows) {
+            const int64_t count = w->rows - first < rows ? w->rows - first : rows;
+            const int turn = p->turn++ % DEV_STAGES;
+            void *pinned = p->pinned.memory[turn];
+            size_t bytes = 0;
+            if ((status = device_staging_await(p->f->dev, &p->pinned, turn)) ||
+                (status = cuda_fetch_slice(p, w, first, count, pinned, &bytes)) ||
+                (status = device_upload(p->f->dev, to + (size_t)first * row, pinned, bytes)))
+                break;
+            status = device_staging_submit(p->f->dev, &p->pinned, turn);
+        }
+    }
+    return status;
+}
+
 static cairn_status cuda_pack_mixer(step_packer *packer, const plan_layer *l, int i) {
     const bool conv = l->mixer == PLAN_SHORT_CONV;
-    cairn_status status = conv ? cuda_pack_whole(packer, l, i, PLAN_CONV_IN, STEP_P_CONV_IN, 0)
-                               : cuda_pack_qkv(packer, l->weights, i);
+    cairn_status status;
+    if (l->mixer == PLAN_LATENT) return cuda_send_latents(packer, l, i);
+    status = conv ? cuda_pack_whole(packer, l, i, PLAN_CONV_IN, STEP_P_CONV_IN, 0)
+                  : cuda_pack_qkv(packer, l->weights, i);
     if (status) return status;
     return cuda_pack_whole(packer, l, i, conv ? PLAN_CONV_OUT : PLAN_O,
                            conv ? STEP_P_CONV_OUT : STEP_P_O, 0);
@@ -570,6 +598,7 @@ static cairn_status cuda_new(const cairn_model *model, int max_rows, forward_cud
     f->shape = &model->shape;
     f->plan = &model->plan;
     f->held = &model->kv;
+    if (model->shape.latent.q_rank) cuda_choose_latents(f, model, max_rows);
     cuda_choose_shape(f, model, max_rows);
     return *out = f, CAIRN_OK;
 }
@@ -600,6 +629,7 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     if (status) return status;
     model->state = f;
     if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
+        (f->latents.heads && (status = cuda_begin_latents(f))) ||
         (status = cuda_fill_ropes(f)) || (status = cuda_end_build(f)) ||
         (status = cuda_pack_all(f, model)) || (status = cuda_input_scale(model, &scale)) ||
         (status = cuda_send_addresses(f, model->kv.pages, f->kv)) ||

@@ -14,6 +14,11 @@ typedef struct step_part {
     int runs; /* of chunks that any of its rows' attention is cut into, at most */
 } step_part;
 
+/* Whether kernels count the pages that it reads. */
+static bool cuda_counts(const forward_cuda_state *f, const step_part *part) {
+    return part->rule || (f->latents.heads && part->form.steps);
+}
+
 /* The slot of a host row: the one it is in, or the one that was not used for longest. */
 static int cuda_find_slot(const forward_cuda_state *f, int row) {
     int oldest = 0;
@@ -318,7 +323,8 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
-        if (!s->rule || s->rule->select.landmark || s->rule->select.mean != mean) continue;
+        if (!s->rule || s->rule->select.landmark || s->rule->select.mean != mean || f->latents.heads)
+            continue;
         for (int page = s->bounded; page < s->stored && !status; page++) {
             f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
             if (count < f->max_pages) continue;
@@ -516,9 +522,10 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
                                        int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->stage;
-    cairn_status status = f->plan->layers[l].mixer == PLAN_SHORT_CONV
-                              ? cuda_enqueue_conv(f, rows, l)
-                              : cuda_enqueue_attention(f, a, rows, l);
+    const plan_mixer mixer = f->plan->layers[l].mixer;
+    cairn_status status = mixer == PLAN_SHORT_CONV ? cuda_enqueue_conv(f, rows, l)
+                          : mixer == PLAN_LATENT   ? cuda_run_latents(f, lane, rows, l)
+                                                   : cuda_enqueue_attention(f, a, rows, l);
     if (status) return status;
     if (s->experts) return cuda_enqueue_experts(f, rows, l);
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
@@ -554,7 +561,7 @@ static int cuda_graph_kind(const forward_cuda_state *f) { return f->wide ? 4 : f
 static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
     step_graph_size size = {rule ? f->runs : 1, rows, rows};
-    while (size.chunks < head[STEP_CHUNKS] && !rule) size.chunks *= 2;
+    while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
     if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
     size.wanted = head[STEP_LOGIT_COUNT];
@@ -674,10 +681,13 @@ static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, const cuda_form
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     const int quads = (rows + 3) / 4;
-    cairn_status status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
-    if (!status)
-        status = f->plan->layers[l].mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
-                                                             : cuda_run_prompt_attention(f, form, rows, l);
+    const plan_mixer mixer = f->plan->layers[l].mixer;
+    cairn_status status = mixer == PLAN_LATENT
+                              ? cuda_run_latents(f, lane, rows, l)
+                              : cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
+    if (!status && mixer != PLAN_LATENT)
+        status = mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
+                                          : cuda_run_prompt_attention(f, form, rows, l);
     if (status) return status;
     if (s->experts) return cuda_run_prompt_experts(f, rows, l);
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
@@ -715,8 +725,8 @@ static cairn_status cuda_fault(const forward_cuda_state *f, int32_t fault) {
 
 /* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
 static cairn_status cuda_download_words(forward_cuda_state *f, const step_part *part) {
-    size_t count = part->rule || f->ahead_count ? cuda_result_words(f)
-                                                : (size_t)(STEP_SAMPLED_AT + part->logit_count);
+    size_t count = cuda_counts(f, part) || f->ahead_count ? cuda_result_words(f)
+                                                          : (size_t)(STEP_SAMPLED_AT + part->logit_count);
     cairn_status status = device_download(f->dev, f->host_words, f->fault, count * 4);
     return status ? status : cuda_fault(f, f->host_words[0]);
 }
@@ -794,7 +804,7 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     const int32_t *rows = f->part_rows + part->logit_first;
     bool any = false;
     cairn_status status;
-    if (!part->logit_count && !part->rule) return CAIRN_OK;
+    if (!part->logit_count && !cuda_counts(f, part)) return CAIRN_OK;
     if ((status = cuda_download_logits(f, part))) return status;
     for (int i = 0; i < part->logit_count; i++) {
         f->asks[i] = part->batch->rows[rows[i]].sample;
@@ -842,7 +852,7 @@ static void cuda_count_pages(const forward_cuda_state *f, const step_part *part)
         const forward_row *end = &part->batch->rows[s->first + f->done[i]];
         if (!f->stepped[i]) continue;
         if (cuda_splits(part->batch, i) && end[-1].own) s->pages_read = 0; /* these see all others' */
-        s->pages_read += (part->rule ? counts[f->slots[i]] : 0) +
+        s->pages_read += (cuda_counts(f, part) ? counts[f->slots[i]] : 0) +
                          cuda_whole_pages(f, part->rule, end[-f->stepped[i]].position,
                                           end[-1].position);
     }
@@ -861,9 +871,10 @@ static int cuda_run_length(const forward_cuda_state *f, const forward_batch *bat
     return end - f->done[i];
 }
 
-/* The rule of its next rows. */
+/* The rule of its next rows; by latents no pages are chosen. */
 static const forward_rule *cuda_next_rule(const forward_cuda_state *f, const forward_batch *batch, int i) {
     const forward_sequence *s = &batch->sequences[i];
+    if (f->latents.heads) return NULL;
     return cuda_splits(batch, i) && batch->rows[s->first + f->done[i]].own ? NULL : s->rule;
 }
 
@@ -993,7 +1004,7 @@ static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch
             status = cuda_run_flow(f, &part);
             if (!status) status = cuda_download_hidden(f, &f->flow, &part);
         } else {
-            if (!begun && part.rule) status = cuda_forget_pages(f);
+            if (!begun && cuda_counts(f, &part)) status = cuda_forget_pages(f);
             if (!status) status = cuda_run_stages(f, &part);
             if (!status) status = cuda_download_hidden(f, &f->stage, &part);
         }
