@@ -190,23 +190,23 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 #define CAIRN_MAX_LAYERS 512
 
-#define CAIRN_DRAFTER_TABLE(X)                                                         \
-    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                           \
-      "prompt lookup: what followed the same tokens before")                           \
-    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                               \
-      "mask tokens, gated LoRA and a sampler head of the session's adapter; CPU only") \
-    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step")   \
+#define CAIRN_DRAFTER_TABLE(X)                                                       \
+    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                         \
+      "prompt lookup: what followed the same tokens before")                         \
+    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                             \
+      "mask tokens, gated LoRA and a sampler head of the session's adapter")         \
+    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step") \
     X(CAIRN_DRAFTER_NONE, 3, "none", true, "plain decoding")
 typedef enum cairn_drafter {
     CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT
 } cairn_drafter;
 
-#define CAIRN_PAGE_SOURCE_TABLE(X)                                                  \
-    X(CAIRN_SOURCE_MINMAX, 0, "minmax", true,                                       \
-      "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher")    \
-    X(CAIRN_SOURCE_MEAN, 1, "mean", true, "q . mean(k)")                            \
-    X(CAIRN_SOURCE_LANDMARK, 2, "landmark", true,                                   \
-      "q . k of the page's landmark token, with an adapter that has one; CPU only")
+#define CAIRN_PAGE_SOURCE_TABLE(X)                                               \
+    X(CAIRN_SOURCE_MINMAX, 0, "minmax", true,                                    \
+      "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher") \
+    X(CAIRN_SOURCE_MEAN, 1, "mean", true, "q . mean(k)")                         \
+    X(CAIRN_SOURCE_LANDMARK, 2, "landmark", true,                                \
+      "q . k of the page's landmark token, with an adapter that has one")
 typedef enum cairn_page_source {
     CAIRN_PAGE_SOURCE_TABLE(CAIRN_VALUE) CAIRN_SOURCE_COUNT
 } cairn_page_source;
@@ -215,15 +215,14 @@ typedef enum cairn_page_source {
     X(CAIRN_STRATEGY_GROUP, 0, "group", true, "sum over the query heads of a KV head")   \
     X(CAIRN_STRATEGY_HEAD, 1, "head", true, "maximum over the query heads of a KV head") \
     X(CAIRN_STRATEGY_SOFTMAX_HEAD, 2, "softmax_head", true,                              \
-      "maximum of the heads' log softmax over pages and window; CPU only")
+      "maximum of the heads' log softmax over pages and window")
 typedef enum cairn_page_strategy {
     CAIRN_PAGE_STRATEGY_TABLE(CAIRN_VALUE) CAIRN_STRATEGY_COUNT
 } cairn_page_strategy;
 
-#define CAIRN_ATTENTION_FORM_TABLE(X)                                           \
-    X(CAIRN_FORM_FLAT, 0, "flat", true, "one softmax over all selected tokens") \
-    X(CAIRN_FORM_TWO_LEVEL, 1, "two_level", true,                               \
-      "softmax inside each page, then page weights; CPU only")
+#define CAIRN_ATTENTION_FORM_TABLE(X)                                                            \
+    X(CAIRN_FORM_FLAT, 0, "flat", true, "one softmax over all selected tokens")                  \
+    X(CAIRN_FORM_TWO_LEVEL, 1, "two_level", true, "softmax inside each page, then page weights")
 typedef enum cairn_attention_form {
     CAIRN_ATTENTION_FORM_TABLE(CAIRN_VALUE) CAIRN_FORM_COUNT
 } cairn_attention_form;
@@ -310,9 +309,9 @@ typedef struct cairn_selection {
     uint64_t layers[CAIRN_MAX_LAYERS / 64];
                                 /* bit l % 64 of word l / 64: layer l selects; all by default */
     bool fused;                 /* false: window and pages are two attentions, which are added;
-                                 * CPU only; true, false; default true */
-    bool prompts;               /* true: prompts select like steps, for models trained so; CPU
-                                 * only; true, false; default false */
+                                 * true, false; default true */
+    bool prompts;               /* true: prompts select like steps, for models trained so; true,
+                                 * false; default false */
     uint8_t reserved[166];      /* zero: room for fields to come */
 } cairn_selection;
 

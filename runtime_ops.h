@@ -1240,8 +1240,8 @@ typedef struct cairn_forward_sequence {
     int32_t reserved;
     const uint8_t *mask;    /* [rows, (rows + 7) / 8] bit j % 8 of byte j / 8 of a row: it sees row j, of
                                those up to itself, and all ids before the rows; NULL: all of them.
-                               CPU only, without prompt, in up to prefill_chunk rows, that attend
-                               densely where the mask leaves out any */
+                               Without prompt, in up to prefill_chunk rows, that attend densely where
+                               the mask leaves out any */
     uint64_t mask_bytes;
 } cairn_forward_sequence;
 
@@ -1253,7 +1253,7 @@ typedef struct cairn_forward_args {
     int32_t reserved;
     const cairn_forward_sequence *sequences;
     const int32_t *ids;         /* [row_count] those of the sequences one behind the other; -1 in a row
-                                   with a gate: the adapter's mask token (CPU only) */
+                                   with a gate: the adapter's mask token */
     const int32_t *rope;        /* [row_count] positions by which the rows turn; NULL: the cache's */
     const uint8_t *gate;        /* [row_count] 1: the session's adapter adds to the row; NULL: as in a
                                    generation: to every row, of a gated one to none */
@@ -1273,8 +1273,8 @@ typedef struct cairn_forward_args {
 CAIRN_API cairn_status cairn_forward(cairn_model *model, const cairn_forward_args *args);
 /* The pages that the last decode step's first row, its token before all drafts, chose with a KV head in
  * a layer, ascending from 0: *count of them, up to `capacity` written. *count -1: it attended all, or no
- * step ran since the session was opened, forked or loaded. [owner thread] Errors: INVALID_ARGUMENT, BUSY,
- * UNSUPPORTED (on the GPU). */
+ * step ran since the session was opened, forked or loaded, or on the GPU since the first call for it, from
+ * which on steps tell. [owner thread] Errors: INVALID_ARGUMENT, BUSY; of that first call OUT_OF_MEMORY, too. */
 CAIRN_API cairn_status cairn_session_selection(cairn_session *session, int32_t layer, int32_t kv_head,
                                                int32_t *pages, int32_t capacity, int32_t *count);
 

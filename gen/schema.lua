@@ -23,20 +23,20 @@ local max_int = 2147483647
 local enums = {
   { name = "drafter", prefix = "CAIRN_DRAFTER", values = {
     { "ngram", true, "prompt lookup: what followed the same tokens before" },
-    { "mtp", true, "mask tokens, gated LoRA and a sampler head of the session's adapter; CPU only" },
+    { "mtp", true, "mask tokens, gated LoRA and a sampler head of the session's adapter" },
     { "model", false, "a smaller model drafts step by step" },
     { "none", true, "plain decoding" } } },
   { name = "page_source", prefix = "CAIRN_SOURCE", values = {
     { "minmax", true, "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher" },
     { "mean", true, "q . mean(k)" },
-    { "landmark", true, "q . k of the page's landmark token, with an adapter that has one; CPU only" } } },
+    { "landmark", true, "q . k of the page's landmark token, with an adapter that has one" } } },
   { name = "page_strategy", prefix = "CAIRN_STRATEGY", values = {
     { "group", true, "sum over the query heads of a KV head" },
     { "head", true, "maximum over the query heads of a KV head" },
-    { "softmax_head", true, "maximum of the heads' log softmax over pages and window; CPU only" } } },
+    { "softmax_head", true, "maximum of the heads' log softmax over pages and window" } } },
   { name = "attention_form", prefix = "CAIRN_FORM", values = {
     { "flat", true, "one softmax over all selected tokens" },
-    { "two_level", true, "softmax inside each page, then page weights; CPU only" } } },
+    { "two_level", true, "softmax inside each page, then page weights" } } },
   { name = "landmark_position", prefix = "CAIRN_LANDMARK", values = {
     { "previous", true, "a landmark takes the position of the token before it" },
     { "next", true, "a landmark takes the position of the token after it" } } },
@@ -108,9 +108,9 @@ local fields = {
       { name = "layers", type = "layers", default = "all",
         doc = "layers that select: \"all\", \"none\" (dense) or a list of numbers from 0" },
       { name = "fused", type = "bool", default = true,
-        doc = "false: window and pages are two attentions, which are added; CPU only" },
+        doc = "false: window and pages are two attentions, which are added" },
       { name = "prompts", type = "bool", default = false,
-        doc = "true: prompts select like steps, for models trained so; CPU only" } } },
+        doc = "true: prompts select like steps, for models trained so" } } },
   { name = "landmark_position", type = "enum", enum = "landmark_position", default = "previous",
     doc = "position that a landmark token takes, for models trained with landmarks" },
   { name = "kv_dtype", type = "enum", enum = "kv_dtype", default = "f16",

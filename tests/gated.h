@@ -6,21 +6,19 @@
 enum { ROOM = 128 };
 
 static uint64_t state;
+static cairn_backend gated_backend = CAIRN_BACKEND_CPU;
 static char model_path[] = "/tmp/cairn_mtp_XXXXXX", path[80];
 
 static void save_low(const low *l) {
     gguf_build file = gguf_low(l, "llama", false);
-    FILE *out = fopen(path, "wb");
-    if (out) fwrite(file.data, 1, file.size, out), fclose(out);
+    save(path, &file);
     free(file.data);
 }
 
 /* A gated adapter with random values. */
 static low make_gated(const family *f) {
     low l = make_low(f, 4, 4, true, &state);
-    l.hidden = f->hidden;
-    for (int i = 0; i < 5; i++)
-        l.parts[i] = low_values((i == 1 ? 2 : 1) * f->hidden * (i % 2 ? f->hidden : 1), &state);
+    low_gate(&l, f->hidden, &state);
     for (int i = 0; i < f->hidden; i++) l.parts[2][i] += 1, l.parts[4][i] += 1;
     return l;
 }
@@ -29,7 +27,7 @@ static low make_gated(const family *f) {
 static cairn_config gated_config(const char *adapter, int drafts) {
     cairn_config c;
     cairn_config_default(&c);
-    c.backend = CAIRN_BACKEND_CPU, c.log = CAIRN_LOG_OFF, c.threads = 2, c.page_size = 16;
+    c.backend = gated_backend, c.log = CAIRN_LOG_OFF, c.threads = 2, c.page_size = 16;
     c.max_batch = 4, c.max_seq_len = ROOM, c.prefill_chunk = 64;
     c.drafter = drafts ? CAIRN_DRAFTER_MTP : CAIRN_DRAFTER_NONE, c.draft_length = drafts;
     c.draft_adaptive = false;

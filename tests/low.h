@@ -24,6 +24,13 @@ static double *low_values(int count, uint64_t *seed) {
     return v;
 }
 
+/* Makes it a gated one, with a mask and a sampler head of random values. */
+static void low_gate(low *l, int hidden, uint64_t *seed) {
+    l->hidden = hidden;
+    for (int i = 0; i < 5; i++)
+        l->parts[i] = low_values((i == 1 ? 2 : 1) * hidden * (i % 2 ? hidden : 1), seed);
+}
+
 static bool is_product(const char *name) {
     static const char *const all[] = {"attn_q.", "attn_k.", "attn_v.", "attn_output.", "ffn_gate.",
                                       "ffn_up.", "ffn_down.", "attn_qkv."};

@@ -29,6 +29,13 @@ enum {
     STEP_STORED,      /* [row] pages of its sequence whose bounds are stored */
     STEP_ROPE,        /* [row] the position by which its query and key turn */
     STEP_ADAPTER,     /* [row] slot of its adapter, or -1; read by kernels with STEP_EXTRA_ADAPTERS */
+    STEP_PLAIN_ARRAYS, /* what follows is there where some row drafts or has an embedding of its own */
+    STEP_SEEN = STEP_PLAIN_ARRAYS, /* [row] of one that drafts: the tokens that it sees */
+    STEP_OWN,         /* [row] 0: it sees all before it; n: those, and of the rows up to itself the last
+                         n; -n: of these those whose bit is set in its trees */
+    STEP_EMBED_LOW,   /* [row] the halves of its embedding's address; 0: its token's */
+    STEP_EMBED_HIGH,
+    STEP_KEEP,        /* [row] its place among the hidden states that are kept, or -1 */
     STEP_ARRAYS
 };
 
@@ -44,7 +51,9 @@ enum {
     STEP_EXTRA_WINDOW = 64, /* some layers see a window */
     STEP_EXTRA_CONV = 128,  /* some layers' mixer is a short convolution: step/conv.cu */
     STEP_EXTRA_EXPERTS = 256, /* ffns are of experts: step/experts.cu */
-    STEP_EXTRA_ADAPTERS = 512 /* rows may have adapters: products add theirs, see step/adapter.cuh */
+    STEP_EXTRA_ADAPTERS = 512, /* rows may have adapters: products add theirs, see step/adapter.cuh */
+    STEP_EXTRA_DRAFTS = 1024, /* rows may draft: STEP_SEEN and STEP_OWN say what they see */
+    STEP_EXTRA_LANDMARKS = 2048 /* a prompt's rows do not see the last slots of pages */
 };
 
 /* The products of a layer to which adapters add, and the inner values of one at most. */
@@ -56,6 +65,11 @@ typedef struct step_pair {
     const float *a, *b; /* [rank, inputs], [outputs, rank]; NULL: nothing is added */
     int32_t rank, pad;
 } step_pair;
+
+/* Of step/wide.cu: rows and inner values of a block, and its shared memory. */
+enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
+#define STEP_WIDE_BYTES(warps) \
+    (4 * (8 * (warps) * 128 + STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * STEP_WIDE_ROWS))
 
 typedef struct step_params {
     /* packed weights; those of the layers follow each other. A convolution's in place of qkv and o,
@@ -105,7 +119,44 @@ typedef struct step_params {
     const float *taps;           /* [hidden, taps], the oldest first */
     const float *router;         /* [experts, hidden] */
     int32_t state, expert_rows;  /* which of the layers with convolutions; rows of a window at most */
+    const uint32_t *trees;       /* [row, tree_words] bits of STEP_OWN */
+    float *kept;                 /* [STEP_KEEP, hidden] f32, behind the output norm */
+    const uint8_t *const *low_tiles; /* [slot] of A, step/wide.cu */
+    int32_t tree_words, pad;
 } step_params;
+
+/* step/forms.cu: rows from `first` on, whose attention is the ops' */
+typedef struct form_params {
+    step_params step;           /* of the lane, with a layer */
+    float *q;                   /* [rows, heads, head_dim] */
+    const float *whole, *pages; /* the same: what was attended; what is added to it, or NULL */
+    const int32_t *selected;    /* [rows, kv_heads, topk] */
+    int32_t *chosen;            /* [sequences, layers, kv_heads, 1 + topk] or NULL: of a sequence's first
+                                 * row, how many pages it chose, -1 for none, and which */
+    int32_t first, topk;
+    int32_t least;              /* candidates up to which a row attends all */
+    int32_t counts;             /* the pages that are read count */
+    int32_t bounds, pad;        /* pages are scored by bounds */
+} form_params;
+/* step/draft.cu: a draft's place among kept states, the token before it, and the sampler head. */
+typedef struct draft_words {
+    int32_t row, token;
+    const float *first, *first_norm, *second, *second_norm;
+} draft_words;
+typedef struct draft_params {
+    draft_words *words;
+    const float *kept;
+    int32_t *tokens;     /* those drafted; before them the row and token that draft_pick chose */
+    float *gated;        /* [2, hidden] */
+    const uint8_t *embed;
+    uint8_t *exchange;   /* of the stage kernels */
+    uint32_t *arrived;
+    const int32_t *input, *sampled; /* of the forward whose tokens are verified */
+    int32_t number;      /* which draft it is */
+    int32_t real, drafts, masks; /* the first row that is verified, drafts behind it, masks of each */
+    int32_t capacity;
+    float norm_eps, input_scale, embed_scale;
+} draft_params;
 
 /* step/finish.cu */
 typedef struct finish_params {

@@ -3,6 +3,7 @@
  *
  * step_attend grid.x items: groups of rows x runs x KV heads; the last block of a group and head
  *             merges its runs
+ *             With STEP_EXTRA_DRAFTS rows may draft: they see what STEP_SEEN and STEP_OWN say
  * step_head   any number of blocks, grid.y windows of eight rows whose logits are wanted
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps, up to CAIRN_ROWS rows.
@@ -29,7 +30,12 @@
  * matrix: + CAIRN_FFN=2048 CAIRN_VOCAB=262144 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=8192 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=8192 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1024 */
 #include "step/stages.cuh"
 
 CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
@@ -54,9 +60,11 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
             });
 }
 
+#if !(CAIRN_EXTRAS & 1024)
 CAIRN_KERNEL(step_head, THREADS, STAGE_BLOCKS, step_params) {
     workspace work{nullptr, (float *)shared_base(), 0};
     row_window rows = logits_of(p, block_id_y());
     if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());
     else start_input();
 }
+#endif

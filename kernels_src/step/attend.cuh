@@ -68,6 +68,30 @@ CAIRN_INLINE void hide_scores(float (*s)[4], First first, Position position) {
             if (position(n) + 2 * t + c % 2 < first(g + c / 2 * 8)) s[n][c] = as_f32(0xff800000u);
 }
 
+/* Scores of what rows that draft do not see: keys from the tokens that they see to their own rows, and
+ * of these those whose bit is not set. As hide_scores; `first` is the group's first row of `rows`. */
+template <int KEYS, class Position>
+CAIRN_INLINE void hide_drafts(const step_params &p, int first, int rows, float (*s)[4],
+                              Position position) {
+    const int32_t *array = p.input + STEP_HEAD;
+    const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int row = first + min_of((g + half * 8) / SHARE, rows - 1);
+        const int own = array[STEP_OWN * p.capacity + row], last = array[STEP_POSITION * p.capacity + row];
+        const int seen = array[STEP_SEEN * p.capacity + row], from = last + 1 - max_of(own, -own);
+        const uint32_t *bits = p.trees + (int64_t)row * p.tree_words;
+        if (own == 0) continue;
+#pragma unroll
+        for (int i = 0; i < KEYS / 4; i++) {
+            const int n = i / 2, c = 2 * half + i % 2, key = position(n) + 2 * t + i % 2;
+            if (key < seen || key > last) continue;
+            if (key < from || (own < 0 && !(bits[(key - from) / 32] >> (key - from) % 32 & 1)))
+                s[n][c] = as_f32(0xff800000u);
+        }
+    }
+}
+
 /* Which rows, heads and run a block works on. */
 struct attend_place {
     int first, rows; /* rows of the group */
@@ -225,6 +249,10 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
             if (has_window(p))
                 hide_scores<WARP_KEYS>(
                     s, [&](int m) { return item.position + m / SHARE - p.own_window + 1; },
+                    [&](int n) { return at[n / 2].position + n % 2 * 8; });
+            if constexpr (DRAFTS)
+                hide_drafts<WARP_KEYS>(
+                    p, item.first, item.rows, s,
                     [&](int n) { return at[n / 2].position + n % 2 * 8; });
         };
         attend_run(cache, VALUE_STEP, memory, item.begin(p),

@@ -75,4 +75,29 @@ CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int 
     }
 }
 
+/* Bounds of a page from its keys [PAGE, HEAD_DIM] in the cache. */
+CAIRN_INLINE page_bounds cached_bounds(const uint16_t *keys, bool mean) {
+    return bounds_of(mean, [&](int slot, int i) {
+        return ((const uint32_t *)(keys + slot * HEAD_DIM))[lane_id() * LANE_WORDS + i];
+    });
+}
+
+/* A page's bounds to their place, by one warp. */
+CAIRN_INLINE void store_bounds(const page_bounds &b, uint16_t *to) {
+#pragma unroll
+    for (int i = 0; i < LANE_WORDS && lane_has_words(); i++) {
+        ((uint32_t *)to)[lane_id() * LANE_WORDS + i] = b.lo[i];
+        ((uint32_t *)(to + HEAD_DIM))[lane_id() * LANE_WORDS + i] = b.hi[i];
+    }
+}
+
+/* Bits of pages that a row of this sequence is the first to read add to pages_read. */
+CAIRN_INLINE void count_pages(const step_params &p, const page_row &r, int word, uint32_t bits) {
+    int64_t head = ((int64_t)p.layer * p.sequences + r.sequence) * KV_HEADS + r.kv_head;
+    uint32_t *seen = p.seen + head * p.seen_words;
+    uint32_t before = atomic_or(seen + word, bits);
+    int fresh = popcount(bits & ~before);
+    if (fresh) atomic_add(p.pages_read + r.sequence, fresh);
+}
+
 #endif

@@ -43,6 +43,8 @@ CAIRN_KERNEL(prompt_head, THREADS, STAGE_BLOCKS, step_params) {
     else start_input();
 }
 
+constexpr bool LANDMARKS = (CAIRN_EXTRAS & STEP_EXTRA_LANDMARKS) != 0;
+
 /* Of large heads fewer keys at a time, and the queries wait in shared memory: registers are scarce. */
 constexpr bool WIDE = HEAD_DIM > 128;
 constexpr int TILE_KEYS = WIDE ? 32 : 64;
@@ -89,6 +91,14 @@ CAIRN_INLINE void attend_tile(const step_params &p, const unsigned char *memory,
             for (int i = 0; i < 8; i++) a[i] = query[u * 8 + i];
         },
         memory, s);
+    if constexpr (LANDMARKS) {
+#pragma unroll
+        for (int n = 0; n < TILE_KEYS / 8; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if ((tile * TILE_KEYS + n * 8 + lane_id() % 4 * 2 + c % 2) % PAGE == PAGE - 1)
+                    s[n][c] = as_f32(0xff800000u);
+    }
     if (has_window(p))
         hide_scores<TILE_KEYS>(
             s, [&](int m) { return position + m - lane_id() / 4 - p.own_window + 1; },

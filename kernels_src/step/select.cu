@@ -22,34 +22,13 @@
 #include "step/pages.cuh"
 #include "step/stages.cuh"
 
-/* Bounds of a page from its keys [PAGE, HEAD_DIM] in the cache. */
-CAIRN_INLINE page_bounds cached_bounds(const uint16_t *keys, bool mean) {
-    return bounds_of(mean, [&](int slot, int i) {
-        return ((const uint32_t *)(keys + slot * HEAD_DIM))[lane_id() * LANE_WORDS + i];
-    });
-}
-
 CAIRN_KERNEL(step_bounds, 128, 1, step_params) {
     const int page = p.new_pages[block_id()], head = block_id_y(), layer = block_id_z();
     grid_dependency_wait();
     if (warp_id() > 0 || (CONVOLVES && !p.kv[layer])) return;
     const uint16_t *keys = p.kv[layer] + layout_slot(page, 0, head, 0, KV_HEADS, PAGE, HEAD_DIM);
     uint16_t *to = p.bounds[layer] + layout_bounds(page, head, KV_HEADS, HEAD_DIM);
-    page_bounds b = cached_bounds(keys, p.mean != 0);
-#pragma unroll
-    for (int i = 0; i < LANE_WORDS && lane_has_words(); i++) {
-        ((uint32_t *)to)[lane_id() * LANE_WORDS + i] = b.lo[i];
-        ((uint32_t *)(to + HEAD_DIM))[lane_id() * LANE_WORDS + i] = b.hi[i];
-    }
-}
-
-/* Bits of pages that a row of this sequence is the first to read add to pages_read. */
-CAIRN_INLINE void count_pages(const step_params &p, const page_row &r, int word, uint32_t bits) {
-    int64_t head = ((int64_t)p.layer * p.sequences + r.sequence) * KV_HEADS + r.kv_head;
-    uint32_t *seen = p.seen + head * p.seen_words;
-    uint32_t before = atomic_or(seen + word, bits);
-    int fresh = popcount(bits & ~before);
-    if (fresh) atomic_add(p.pages_read + r.sequence, fresh);
+    store_bounds(cached_bounds(keys, p.mean != 0), to);
 }
 
 /* The list of pages, ascending; `before`: how many come before those of this thread's words. */

@@ -42,6 +42,7 @@ constexpr bool OWN_SCALE = (CAIRN_EXTRAS & STEP_EXTRA_SCALE) != 0;
 constexpr bool WINDOWS = (CAIRN_EXTRAS & STEP_EXTRA_WINDOW) != 0;
 constexpr bool CONVOLVES = (CAIRN_EXTRAS & STEP_EXTRA_CONV) != 0;
 constexpr bool CHOOSES = (CAIRN_EXTRAS & STEP_EXTRA_EXPERTS) != 0;
+constexpr bool DRAFTS = (CAIRN_EXTRAS & STEP_EXTRA_DRAFTS) != 0;
 static_assert(!FLOW || CAIRN_EXTRAS == 0, "step: the flow kernel is plain");
 
 constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV head */

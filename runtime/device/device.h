@@ -40,6 +40,9 @@ typedef struct device {
     struct device_fault_word *error_words; /* host-mapped, so that kernels write where we read */
     const char *error_ops[DEV_ERROR_OPS];  /* whose each is; the last may be of several */
     int error_op_count;
+    bool rehearses; /* launches are left out, and kernels that are compiled meanwhile: what was to be
+                     * launched is made ready; awaits: some were left out */
+    bool awaits;
     int faults_held; /* above 0: faults wait for a later synchronisation */
     struct trace *trace; /* that is taken, or NULL; trace.h */
 } device;

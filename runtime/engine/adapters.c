@@ -20,15 +20,12 @@ static int engine_free_slot(const cairn_model *m) {
     return slot;
 }
 
-/* Whether the backend runs an adapter's landmarks, if it has some; and room for their ids. */
+/* Room for the ids of an adapter's landmarks, if it has some. */
 static cairn_status engine_ready_landmarks(cairn_model *m, const cairn_adapter *a) {
     base *b = &m->runtime->base;
     engine_scratch *x = m->scratch;
     const size_t most = (size_t)m->max_seq_len;
     if (!landmarks_with(a)) return CAIRN_OK;
-    if (!m->backend->forms)
-        return base_fail(b, CAIRN_UNSUPPORTED, "adapter_load: %s has a landmark_embedding: backend = "
-                         "\"cpu\" runs landmarks", a->name);
     if (!x->filled) x->filled = (int32_t *)base_new(b, most, sizeof *x->filled);
     return x->filled ? CAIRN_OK : base_no_memory(b, a->name, most * sizeof *x->filled);
 }

@@ -166,13 +166,10 @@ cairn_status cairn_generate(cairn_session *session, const char *prompt, int max_
 
 /* ---- what was selected ----------------------------------------------------------------------- */
 
-static cairn_status engine_selection(const cairn_session *s, int layer, int head, int32_t *pages,
+static cairn_status engine_selection(cairn_session *s, int layer, int head, int32_t *pages,
                                      int32_t capacity, int32_t *count) {
     const model_shape *shape = &s->model->shape;
     const int32_t *from;
-    if (!s->model->backend->forms)
-        return base_fail(engine_base(s), CAIRN_UNSUPPORTED, "session_selection: backend = \"cpu\" tells "
-                         "what it selects");
     if (!count || layer < 0 || layer >= shape->layers || head < 0 || head >= shape->kv_heads ||
         capacity < 0 || (capacity && !pages))
         return base_fail(engine_base(s), CAIRN_INVALID_ARGUMENT, "session_selection: layer = %d, kv_head "
@@ -180,6 +177,11 @@ static cairn_status engine_selection(const cairn_session *s, int layer, int head
                          "are expected", layer, head, (int)capacity, shape->layers - 1,
                          shape->kv_heads - 1);
     *count = -1;
+    if (!s->watched && s->model->backend->watch) {
+        const cairn_status status = s->model->backend->watch(s->model);
+        if (status) return status;
+    }
+    s->watched = true;
     if (!s->chosen_step) return CAIRN_OK;
     from = s->chosen + ((size_t)layer * (size_t)shape->kv_heads + (size_t)head) * (size_t)s->chosen_step;
     *count = *from;

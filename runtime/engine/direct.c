@@ -50,7 +50,7 @@ static cairn_status direct_check_row(const direct_call *c, const direct_sequence
     const cairn_adapter *adapter = q->session->adapter;
     const int row = d->first + r, id = c->a.ids[row];
     const bool gated = c->a.gate && c->a.gate[row];
-    const bool masks = gated && adapter && adapter->parts[ADAPTER_MASK] && c->m->backend->draft;
+    const bool masks = gated && adapter && adapter->parts[ADAPTER_MASK];
     if (gated && !adapter)
         return direct_refuse(c, "row", row, "a gate, and the session has no adapter");
     if (id >= c->m->shape.vocab || id < (masks ? -1 : 0))
@@ -71,7 +71,7 @@ static cairn_status direct_check_mask(const direct_call *c, const direct_sequenc
         return direct_refuse(c, "sequence", i, "rows with a mask run as steps, prefill_chunk at most");
     if (engine_takes_masks(c->m)) return CAIRN_OK;
     return base_fail(&c->m->runtime->base, CAIRN_UNSUPPORTED, "forward: sequence %d: masks want "
-                     "backend = \"cpu\", and a model of which every layer attends all", i);
+                     "a model of which every layer attends all", i);
 }
 
 static cairn_status direct_check_sequence(direct_call *c, int i, int first) {
@@ -173,7 +173,7 @@ static void direct_leave(cairn_session *s, int count) {
 static engine_part direct_plan(const direct_sequence *d, int most) {
     cairn_session *s = d->given->session;
     const int position = d->given->position;
-    engine_part part = {s, FORWARD_STEP, d->end - s->cached, 0, 0, 0, false, NULL, NULL, NULL, NULL, 0};
+    engine_part part = engine_part_of(s, FORWARD_STEP, d->end - s->cached);
     if (most < 1) part.rows = 0;
     else if (!d->given->mask || s->cached < position)
         return engine_plan_chunk(s, d->given->mask ? position : d->end, most);
@@ -236,6 +236,7 @@ static cairn_status direct_fly(direct_call *c, const direct_sequence **of) {
     engine_take_off(m);
     x->batch.logits = c->a.logits + (size_t)c->logits * (size_t)m->shape.vocab;
     x->batch.hidden = c->a.hidden + (size_t)c->hidden * (size_t)m->shape.hidden;
+    x->batch.drafts = false;
     if (!c->a.hidden_count) x->batch.hidden = NULL;
     for (int i = 0; i < x->part_count; i++) {
         const cairn_session *s = x->parts[i].s;

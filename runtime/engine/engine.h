@@ -69,7 +69,7 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     uint64_t space;      /* of the prefix cache, that they ran in */
     int held_pages;
     prefix_node *held;   /* the last node of those pages, locked, or NULL */
-    bool apart;          /* takes nothing from the prefix cache and gives nothing */
+    bool watched, apart; /* somebody asks what it chooses; takes nothing from the prefix cache and gives nothing */
     int32_t *tokens;     /* [max_seq_len] */
     uint8_t *given;      /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
     forward_rule rule;   /* of the step in progress, from the config */

@@ -19,9 +19,7 @@ static void engine_scratch_free(base *b, cairn_model *m) {
     base_delete(b, x->parts, (size_t)x->sequences, sizeof *x->parts);
     base_delete(b, x->filled, (size_t)m->max_seq_len, sizeof *x->filled);
     base_delete(b, x->hidden, (size_t)x->rows * (size_t)m->shape.hidden, sizeof *x->hidden);
-    base_delete(b, x->chain.memory,
-                2 * ENGINE_ROWS * (size_t)m->shape.vocab * sizeof(float) +
-                    sample_space_bytes(m->shape.vocab), 1);
+    base_delete(b, x->chain.memory, engine_chain_bytes(m->shape.vocab), 1);
     base_delete(b, x, 1, sizeof *x);
     m->scratch = NULL;
 }
@@ -125,8 +123,7 @@ static cairn_status engine_load(cairn_runtime *rt, model_place place, const mode
                                 cairn_model **out) {
     cairn_model *m;
     int rows = model_most_rows(&rt->config);
-    cairn_status status = reload_check_backend(&rt->base, &rt->config, backend);
-    if (!status) status = model_load(rt, place, &m);
+    cairn_status status = model_load(rt, place, &m);
     if (status) return status;
     status = engine_open_backend(m, backend, rows);
     if (!status) status = engine_open_states(m);
@@ -482,7 +479,8 @@ static cairn_status engine_eval_rows(cairn_session *s, const cairn_eval_args *ar
         int now = engine_tokens_in(s, engine_slots(s, s->cached) + ENGINE_EVAL_ROWS) - s->cached;
         if (now > engine_inside(s)) now = engine_inside(s);
         if (now > args->count - s->cached) now = args->count - s->cached;
-        engine_part part = {s, FORWARD_STEP, now, 0, 0, 0, false, NULL, NULL, logits, NULL, 0};
+        engine_part part = engine_part_of(s, FORWARD_STEP, now);
+        part.logits = logits;
         if ((status = engine_forward(&part))) break;
         *sum += engine_score(args, logits, s->model->shape.vocab, s->cached, now);
         s->cached += now;

@@ -9,27 +9,6 @@ static void reload_drop(cairn_runtime *rt) {
     rt->reload = NULL;
 }
 
-/* The first key of `selection` that only a backend with forms heeds; NULL: there is none. */
-static const char *reload_form_of(const cairn_selection *s) {
-    if (s->source == CAIRN_SOURCE_LANDMARK) return "source = \"landmark\"";
-    if (s->strategy == CAIRN_STRATEGY_SOFTMAX_HEAD) return "strategy = \"softmax_head\"";
-    if (s->form == CAIRN_FORM_TWO_LEVEL) return "form = \"two_level\"";
-    if (!s->fused) return "fused = false";
-    return s->prompts ? "prompts = true" : NULL;
-}
-
-/* Whether the backend can draft and select as the config says. */
-static cairn_status reload_check_backend(base *b, const cairn_config *config,
-                                         const model_backend *backend) {
-    const char *form = backend->forms ? NULL : reload_form_of(&config->selection);
-    if (form)
-        return base_fail(b, CAIRN_UNSUPPORTED, "selection.%s runs with backend = \"cpu\"; leave it out "
-                         "on the GPU", form);
-    if (config->drafter != CAIRN_DRAFTER_MTP || backend->draft) return CAIRN_OK;
-    return base_fail(b, CAIRN_UNSUPPORTED, "drafter = \"mtp\" runs with backend = \"cpu\"; \"ngram\" "
-                     "and \"none\" run on the GPU");
-}
-
 /* Whether an adapter that drafts can draft as many. */
 static cairn_status reload_check_drafts(base *b, const cairn_config *config, const cairn_adapter *a) {
     if (config->drafter != CAIRN_DRAFTER_MTP || !a->drafts || config->draft_length <= a->drafts)
@@ -43,7 +22,6 @@ static cairn_status reload_prepare(cairn_runtime *rt, const cairn_config *config
     cairn_status all = CAIRN_OK;
     for (cairn_model *m = rt->models; m; m = m->next) {
         cairn_status one = model_check_layers(&rt->base, config, &m->shape);
-        if (!one) one = reload_check_backend(&rt->base, config, m->backend);
         for (const cairn_adapter *a = m->adapters; a && !one; a = a->next)
             one = reload_check_drafts(&rt->base, config, a);
         if (!one && m->backend->prepare) one = m->backend->prepare(m, config);

@@ -38,23 +38,9 @@ static void engine_check_space(cairn_session *s) {
 
 /* How the session's rows attend now; NULL: all, in every layer. */
 static const forward_rule *engine_rule(cairn_session *s) {
-    const cairn_config *config = engine_config(s);
-    forward_rule *rule = &s->rule;
-    rule->select.page_size = s->model->kv.page_size;
-    rule->select.topk = config->topk;
-    rule->select.window = config->selection.window;
-    rule->select.sinks = config->selection.sinks;
-    rule->select.mean = config->selection.source == CAIRN_SOURCE_MEAN;
-    rule->select.landmark = config->selection.source == CAIRN_SOURCE_LANDMARK;
-    rule->select.head = config->selection.strategy == CAIRN_STRATEGY_HEAD;
-    rule->select.soft = config->selection.strategy == CAIRN_STRATEGY_SOFTMAX_HEAD;
-    rule->two_level = config->selection.form == CAIRN_FORM_TWO_LEVEL;
-    rule->apart = !config->selection.fused;
-    rule->prompts = config->selection.prompts;
-    memcpy(rule->layers, config->selection.layers, sizeof rule->layers);
-    for (int l = 0; l < s->model->shape.layers; l++)
-        if (forward_rule_selects(rule, l)) return rule;
-    return NULL;
+    const cairn_model *m = s->model;
+    const bool some = forward_rule_of(engine_config(s), m->kv.page_size, m->shape.layers, &s->rule);
+    return some ? &s->rule : NULL;
 }
 
 /* The token after position `at` as it is asked for; drafts follow up to `end`. */
@@ -72,6 +58,14 @@ static void engine_ask(const cairn_session *s, int at, int first, int end, sampl
     ask->best = s->row_best;
     ask->logprobs = NULL;
     if (s->row_logprobs) ask->logprobs = s->row_logprobs + (at - first) * (1 + s->row_best);
+}
+
+/* A part of so many tokens from `cached` on, nothing else of it said. */
+static engine_part engine_part_of(cairn_session *s, forward_kind kind, int rows) {
+    engine_part part;
+    memset(&part, 0, sizeof part);
+    part.s = s, part.kind = kind, part.rows = rows;
+    return part;
 }
 
 /* Rows of a part in the forward. */
@@ -113,7 +107,7 @@ static const cairn_adapter *engine_adapter(const cairn_session *s) {
 static void engine_watch(cairn_session *s, forward_sequence *sequence) {
     const int most = s->model->tables.max_pages, topk = sequence->rule->select.topk;
     const int step = 1 + (topk < most ? topk : most);
-    if (!s->model->backend->forms) return;
+    if (s->model->backend->watch && !s->watched) return;
     if (s->chosen_step != step) {
         engine_drop_chosen(s);
         s->chosen = (int32_t *)base_new(engine_base(s), engine_chosen_words(s, step), sizeof *s->chosen);
@@ -187,6 +181,7 @@ static void engine_take_off(cairn_model *m) {
     x->batch.sequences = x->sequence;
     x->batch.sampled = x->sampled;
     x->batch.hidden = x->hidden;
+    x->batch.drafts = x->hidden != NULL;
     x->hidden_rows = x->chain.rows = 0;
     for (int i = 0; i < x->part_count; i++) {
         cairn_session *s = x->parts[i].s;
@@ -220,18 +215,23 @@ static int engine_open_range(cairn_model *m) {
     return TRACE_OPEN(dev, !decodes ? "append" : prompts ? "append and decode" : "decode", true);
 }
 
+/* The batch of the scratch, in one go. */
+static cairn_status engine_run(cairn_model *m) {
+    const int range = engine_open_range(m);
+    const cairn_status status = m->backend->forward(m, &m->kv, &m->scratch->batch);
+    TRACE_SHUT(&m->runtime->device, range, m->scratch->batch.row_count);
+    return status;
+}
+
 /* One part as a forward of its own, when none is in flight. */
 static cairn_status engine_forward(engine_part *part) {
     cairn_model *m = part->s->model;
     engine_scratch *x = m->scratch;
     cairn_status status;
-    int range;
     x->parts[0] = *part;
     x->part_count = 1;
     engine_take_off(m);
-    range = engine_open_range(m);
-    status = m->backend->forward(m, &m->kv, &x->batch);
-    TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
+    status = engine_run(m);
     if (!status) engine_touch_down(m);
     engine_give_up(m);
     return status;
@@ -321,11 +321,10 @@ static cairn_status engine_begin_flight(cairn_model *m) {
     x->left = 0;
     x->batch.heat = profile_heat(x);
     if (!m->backend->begin) {
-        const int range = engine_open_range(m);
-        status = m->backend->forward(m, &m->kv, &x->batch);
-        TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
+        status = engine_run(m);
         x->flight_us = os_now_us() - start;
-        engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
+        if (!x->batch.prepared)
+            engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
         return status;
     }
     status = m->backend->begin(m, &m->kv, &x->batch);
@@ -365,8 +364,7 @@ static int engine_inside(const cairn_session *s) {
  * before them. */
 static engine_part engine_plan_chunk(cairn_session *s, int end, int most) {
     int inside = engine_inside(s);
-    engine_part part = {s, FORWARD_PROMPT, 0, 0, 0, 0, false, NULL, NULL, NULL, NULL, 0};
-    part.rows = engine_run_length(s, s->cached, end);
+    engine_part part = engine_part_of(s, FORWARD_PROMPT, engine_run_length(s, s->cached, end));
     if (!engine_is_prompt(s, s->cached)) {
         part.kind = FORWARD_STEP;
         if (most > inside) most = inside;
@@ -395,10 +393,10 @@ static float engine_row_cost(const cairn_model *m) {
 
 /* ---- drafts from masks ----------------------------------------------------------------------- */
 
-/* Whether rows may see less than all before them: the backend has such, nothing but keys and values is
- * kept of a sequence, and each layer sees all of it. */
+/* Whether rows may see less than all before them: nothing but keys and values is kept of a sequence, and
+ * each layer sees all of it. */
 static bool engine_takes_masks(const cairn_model *m) {
-    if (!m->backend->draft || m->states.count > 1) return false;
+    if (m->states.count > 1) return false;
     for (int i = 0; i < m->shape.layers; i++)
         if (m->plan.layers[i].window || m->plan.layers[i].mixer != PLAN_ATTENTION) return false;
     return true;
@@ -446,6 +444,11 @@ static bool engine_is_chained(const cairn_session *s) {
            !s->bias && !s->row_logprobs && !s->model->scratch->swap.to_count;
 }
 
+/* Of logits and of probabilities, and of the space that makes these. */
+static size_t engine_chain_bytes(int vocab) {
+    return 2 * ENGINE_ROWS * (size_t)vocab * sizeof(float) + sample_space_bytes(vocab);
+}
+
 /* Memory to draw drafts and to verify them; without it they are the likeliest. */
 static bool engine_open_chain(cairn_session *s) {
     engine_chain *c = &s->model->scratch->chain;
@@ -453,12 +456,11 @@ static bool engine_open_chain(cairn_session *s) {
     const int vocab = s->model->shape.vocab;
     if (!s->ahead_probs)
         s->ahead_probs = (float *)base_new(b, (size_t)DRAFTER_MOST * (size_t)vocab, sizeof(float));
-    if (s->ahead_probs && !c->memory) {
-        const size_t rows = 2 * ENGINE_ROWS * (size_t)vocab * sizeof(float);
-        c->memory = base_new(b, rows + sample_space_bytes(vocab), 1);
+    if (s->ahead_probs && !c->memory &&
+        (c->memory = base_new(b, engine_chain_bytes(vocab), 1))) {
         c->target = (float *)c->memory;
         c->logits = c->target + (size_t)ENGINE_ROWS * (size_t)vocab;
-        if (c->memory) sample_space_place((char *)c->memory + rows, vocab, &c->space);
+        sample_space_place((char *)(c->logits + (size_t)ENGINE_ROWS * (size_t)vocab), vocab, &c->space);
     }
     if (!s->ahead_probs || !c->memory) b->error[0] = '\0';
     return s->ahead_probs && c->memory;
@@ -499,10 +501,11 @@ static void engine_look_ahead(cairn_session *s, const engine_part *part) {
     s->ahead_count = part->masks;
     ask.position = s->ahead_at;
     s->ahead_drawn = engine_is_chained(s) && engine_open_chain(s);
-    s->model->backend->draft(s->model, s->adapter,
-                             part->hidden + (size_t)(accepted * part->masks) * (size_t)hidden,
-                             s->ahead_last, part->masks, s->ahead_drawn ? &ask : NULL,
-                             s->ahead_probs, s->ahead);
+    if (s->model->backend->draft(s->model, s->adapter,
+                                 part->hidden + (size_t)(accepted * part->masks) * (size_t)hidden,
+                                 s->ahead_last, part->masks, s->ahead_drawn ? &ask : NULL,
+                                 s->ahead_probs, s->ahead))
+        s->ahead_count = 0; /* the next forward says what went wrong, if it still does */
     engine_learn_cost(&x->head_us, (double)(os_now_us() - start) / part->masks);
 }
 
@@ -565,7 +568,8 @@ static int engine_draft(cairn_session *s, int room) {
 /* What a session that wants up to `room` (>= 1) more tokens does next, in `most` rows at most. */
 static engine_part engine_plan_step(cairn_session *s, int room, int most) {
     int chunk = engine_config(s)->prefill_chunk, left = s->count - s->cached;
-    engine_part part = {s, FORWARD_STEP, 1, 1, 0, 0, false, NULL, NULL, NULL, NULL, 0};
+    engine_part part = engine_part_of(s, FORWARD_STEP, 1);
+    part.sampled = 1;
     if (most > chunk) most = chunk;
     if (engine_is_prompt(s, s->count - 1)) {
         int last = engine_last_chunk(s, most);

@@ -1,5 +1,31 @@
 /* forward_batch: rules compared, batches checked. See forward.h. */
 
+/* Whether step rows choose pages in this layer; no rule: they attend all. */
+static bool forward_rule_selects(const forward_rule *rule, int layer) {
+    return rule && rule->layers[layer / 64] >> (layer % 64) & 1;
+}
+
+static bool forward_rule_of(const cairn_config *config, int page_size, int layers,
+                            forward_rule *rule) {
+    const cairn_selection *from = &config->selection;
+    memset(rule, 0, sizeof *rule);
+    rule->select.page_size = page_size;
+    rule->select.topk = config->topk;
+    rule->select.window = from->window;
+    rule->select.sinks = from->sinks;
+    rule->select.mean = from->source == CAIRN_SOURCE_MEAN;
+    rule->select.landmark = from->source == CAIRN_SOURCE_LANDMARK;
+    rule->select.head = from->strategy == CAIRN_STRATEGY_HEAD;
+    rule->select.soft = from->strategy == CAIRN_STRATEGY_SOFTMAX_HEAD;
+    rule->two_level = from->form == CAIRN_FORM_TWO_LEVEL;
+    rule->apart = !from->fused;
+    rule->prompts = from->prompts;
+    memcpy(rule->layers, from->layers, sizeof rule->layers);
+    for (int l = 0; l < layers; l++)
+        if (forward_rule_selects(rule, l)) return true;
+    return false;
+}
+
 /* Either may be NULL. */
 static bool forward_rule_same(const forward_rule *a, const forward_rule *b) {
     const select_rule *x, *y;
@@ -12,14 +38,9 @@ static bool forward_rule_same(const forward_rule *a, const forward_rule *b) {
            !memcmp(a->layers, b->layers, sizeof a->layers);
 }
 
-static bool forward_rule_selects(const forward_rule *rule, int layer) {
-    return rule && rule->layers[layer / 64] >> (layer % 64) & 1;
-}
-
 static cairn_status forward_check_row(base *b, const cairn_model *m, const forward_row *row,
                                       int r, int position) {
-    if (row->own && (row->seen < !row->mask || row->seen + row->own > position + 1 ||
-                     !m->backend->draft))
+    if (row->own && (row->seen < !row->mask || row->seen + row->own > position + 1))
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "row %d: it drafts after %d tokens, with %d rows",
                          r, row->seen, row->own);
     if (row->token < 0 || row->token >= m->shape.vocab)

@@ -54,20 +54,23 @@ static const float *forward_draft_row(forward_cpu_state *f, const cairn_adapter 
     return y;
 }
 
-static void forward_cpu_draft(cairn_model *model, const cairn_adapter *adapter, const float *hidden,
-                              int32_t token, int count, const sample_ask *ask, float *probs,
-                              int32_t *out) {
+static cairn_status forward_cpu_draft(cairn_model *model, const cairn_adapter *adapter,
+                                      const float *hidden, int32_t token, int count,
+                                      const sample_ask *ask, float *probs, int32_t *out) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
     const int vocab = model->shape.vocab;
     forward_draft d = {f, NULL, f->logits};
     for (int j = 0; j < count; j++, hidden += model->shape.hidden) {
-        sample_ask one;
         d.x = forward_draft_row(f, adapter, hidden, token);
         pool_each(f->threads_pool, f->threads, forward_draft_head, &d);
-        token = out[j] = sample_argmax(d.logits, vocab);
-        if (!ask) continue;
-        one = *ask;
-        one.position += j;
-        token = out[j] = ops_probs_guess(&f->space, &one, d.logits, probs + (size_t)j * (size_t)vocab);
+        if (!ask) {
+            token = out[j] = sample_argmax(d.logits, vocab);
+        } else {
+            sample_ask one = *ask;
+            one.position += j;
+            token = out[j] = ops_probs_guess(&f->space, &one, d.logits,
+                                             probs + (size_t)j * (size_t)vocab);
+        }
     }
+    return CAIRN_OK;
 }

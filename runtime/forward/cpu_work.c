@@ -464,10 +464,7 @@ static void forward_window_lse(const forward_walk *walk, const attention_block *
     window.candidates = candidates;
     window.sinks = rule->select.sinks;
     attention_sum_clear(total, a->group, a->dim);
-    for (int i = 0; i < attention_pieces(&window); i++) {
-        attention_piece(&window, i, &walk->own->piece);
-        attention_fold(a->simd, total, &walk->own->piece, a->group, a->dim);
-    }
+    attention_gather(&window, total, &walk->own->piece);
     for (int g = 0; g < a->group; g++)
         walk->own->window_lse[g] = total->l[g] > 0.0f ? total->m[g] + logf(total->l[g]) : -INFINITY;
 }
@@ -573,22 +570,16 @@ static void forward_attend_draft(const forward_walk *walk, const attention_block
                                  const forward_block *rows) {
     const attention_sum *total = &walk->own->total, *piece = &walk->own->piece;
     const forward_row *row = &walk->f->batch->rows[rows->first];
-    const attention_block *from = a;
     attention_block own = *a;
     int32_t last;
     int at = 0;
     own.positions = &last;
     attention_sum_clear(total, a->group, a->dim);
-    do {
-        int pieces = from == a && !row->seen ? 0 : attention_pieces(from);
-        for (int i = attention_first_piece(from); i < pieces; i++) {
-            attention_piece(from, i, piece);
-            attention_fold(a->simd, total, piece, a->group, a->dim);
-        }
-        from = &own;
-        own.window = forward_next_own(row, &at);
+    if (row->seen) attention_gather(a, total, piece);
+    while ((own.window = forward_next_own(row, &at))) {
         last = row->position - row->own + at;
-    } while (own.window);
+        attention_gather(&own, total, piece);
+    }
 }
 
 /* A row whose chosen pages are an attention of their own, added to that of all else. */
@@ -600,10 +591,7 @@ static void forward_attend_apart(const forward_walk *walk, const attention_block
     part = *a;
     part.sinks = 0, part.only_chosen = true;
     attention_sum_clear(total, a->group, a->dim);
-    for (int i = 0; i < attention_pieces(&part); i++) {
-        attention_piece(&part, i, &walk->own->piece);
-        attention_fold(a->simd, total, &walk->own->piece, a->group, a->dim);
-    }
+    attention_gather(&part, total, &walk->own->piece);
     out += a->head * a->group * a->dim;
     for (int g = 0; g < a->group; g++)
         for (int d = 0; d < a->dim && total->l[g] > 0.0f; d++)

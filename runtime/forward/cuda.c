@@ -25,6 +25,8 @@ enum {
     STEP_SLICE_MIB = 4,   /* of a weight on its way to the device */
     STEP_MOST_VALUES = 256, /* of a block */
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
+    STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
+    STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
     STEP_CONSTANTS = 37,
     STEP_MOST_GROUP = 32, /* query heads of a KV head */
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
@@ -73,6 +75,13 @@ typedef struct step_block {
     int warps, each, tokens;
 } step_block;
 
+typedef enum step_wide {
+    STEP_WIDE_QKV, STEP_WIDE_PROJECT, STEP_WIDE_GATE_UP, STEP_WIDE_DOWN, STEP_WIDE
+} step_wide;
+
+/* What a graph of a step has blocks for: runs of chunks, groups of rows, rows whose logits are wanted. */
+typedef struct step_graph_size { int chunks, groups, wanted; } step_graph_size;
+
 /* The buffers of one way through: rows it holds, and what its kernels are given. */
 typedef struct step_lane {
     int rows; /* 0: there is no such way */
@@ -109,7 +118,40 @@ typedef struct forward_cuda_state {
     jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2];
     device_arena adapter_arena; /* what they read and write, once there was an adapter */
     step_pair *pairs;           /* device: step_params.adapters */
+    /* Of layers with forms, see cuda_forms.c; nothing before they are needed. [prompt][form_end] */
+    struct {
+        device_arena arena;
+        int rows; /* of a slice */
+        float *q, *whole, *pages, *lse, *scores, *weights, *head_scores;
+        int32_t *selected, *chosen;
+        size_t chosen_words; /* of a sequence */
+        jit_kernel kernels[2][2], tell;
+        jit_kernel unmarked; /* prompt_attend that sees no landmarks */
+        bool watched; /* somebody asks what steps choose */
+    } forms;
+    const kv_cache *held;
     bool adapts;                /* some row of the part that is served has an adapter */
+    bool drafts;                /* some row of it drafts, or has an embedding of its own */
+    jit_kernel own_kernels[2], keep_kernel, draft_attend, draft_kernels[3]; /* see cuda_draft.c */
+    bool has_drafts; /* draft_attend is there */
+    jit_kernel wide_kernels[STEP_WIDE]; /* of step/wide.cu, where has_wide */
+    bool has_wide, wide;   /* wide: they serve the part */
+    const uint8_t **low_tiles; /* device [ADAPTER_MOST] */
+    device_arena draft_arena; /* what the sampler head reads and writes, once an adapter had one */
+    draft_params draft;
+    draft_words draft_words;    /* as the device has them, but for row and token */
+    float *draft_logits;        /* device [vocab] */
+    uint64_t *draft_winners;    /* device [blocks] */
+    int32_t *draft_input;       /* device: the input of a head with one row */
+    int32_t *drafted;           /* device: behind the pages read */
+    const float *drafts_at;     /* where the last forward with drafts was to leave its hidden states */
+    int ahead_count;            /* tokens in host_words that were drafted with it */
+    const cairn_adapter *ahead_by;
+    device_graph draft_graphs[STEP_MOST_DRAFTS + 1]; /* by tokens */
+    uint32_t *trees;            /* device [STEP_STAGE_ROWS, tree_words] */
+    uint8_t *host_trees;
+    int tree_words;
+    bool trees_put;             /* some row of the part has a mask */
     unsigned attend_bytes, product_bytes; /* shared memory of the stages */
     step_lane flow, stage, prompt;
     bool streamed;    /* see STEP_STREAM_FROM */
@@ -143,7 +185,8 @@ typedef struct forward_cuda_state {
     int32_t *done;       /* [table_rows] of this forward's sequences: rows that were served */
     int32_t *stepped;    /* [table_rows] of this forward's sequences: rows in the run of steps */
     int32_t *part_rows, *part_sequences;  /* [max_rows] of the part that is served */
-    int32_t *ask_index, *logit_index; /* [max_rows] of this forward's rows: where results go */
+    int32_t *ask_index, *logit_index, *hidden_index; /* [max_rows] of this forward's rows: where
+                                                        results go */
     const sample_ask *asks[STEP_STAGE_ROWS]; /* of the part's wanted rows, NULL: not sampled */
     sample_space space;
     void *rules; /* device: of the space */
@@ -151,11 +194,12 @@ typedef struct forward_cuda_state {
     int32_t epoch, clean_rows, clean_chunks;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
-    /* Without adapters, and with: */
-    device_graph stage_graphs[2][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
+    device_graph stage_graphs[STEP_GRAPHS][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */
     forward_rule graph_rule; /* what these and sparse_graph were made for */
-    device_graph dense_graphs[2][STEP_STAGE_ROWS + 1]; /* of others, by rows, for so many chunks: */
-    int graph_chunks[2][STEP_STAGE_ROWS + 1];
+    bool graph_landmarks;
+    /* Of others, by rows, for so much: */
+    device_graph dense_graphs[STEP_GRAPHS][STEP_STAGE_ROWS + 1];
+    step_graph_size graph_sizes[STEP_GRAPHS][STEP_STAGE_ROWS + 1];
 } forward_cuda_state;
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -445,11 +489,17 @@ static int cuda_choose_warps(int hidden) {
     return best;
 }
 
-/* Whether a config has layers that select: only then their flow kernel is worth compiling. */
+/* Whether step rows of such sequences attend in another form than the step's own kernels do. */
+static bool cuda_has_forms(const forward_rule *rule, bool landmarks) {
+    return rule && (landmarks || rule->two_level || rule->apart || rule->select.soft ||
+                    rule->select.landmark);
+}
+
+/* Whether a config has layers that select by the step's own kernels: only then their flow kernel is worth
+ * compiling. */
 static bool cuda_selects_any(const cairn_config *config, int layers) {
-    for (int l = 0; l < layers; l++)
-        if (config->selection.layers[l / 64] >> (l % 64) & 1) return true;
-    return false;
+    forward_rule rule;
+    return forward_rule_of(config, config->page_size, layers, &rule) && !cuda_has_forms(&rule, false);
 }
 
 /* Shared memory of step_select. */
@@ -552,6 +602,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     cuda_choose_formats(f, m);
     f->extras = cuda_plan_extras(f->plan);
     f->max_rows = max_rows;
+    f->tree_words = (max_rows + 31) / 32;
     f->page_size = m->runtime->config.page_size;
     f->max_pages = model_pages_of(m->max_seq_len, f->page_size);
     f->table_rows = m->runtime->config.max_batch;
@@ -813,7 +864,7 @@ static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
 /* A config whose layers select, after one with none that did, runs by the flow kernel that selects:
  * steps go on by the old config until it is compiled. Where it cannot be had the stage kernels
  * serve the new one; all else of a config is a parameter of the kernels. */
-static cairn_status forward_cuda_prepare(cairn_model *model, const cairn_config *config) {
+static cairn_status cuda_prepare_flow(cairn_model *model, const cairn_config *config) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     const int layers = f->shape->layers;
     jit_constant constants[STEP_CONSTANTS];

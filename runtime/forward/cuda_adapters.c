@@ -51,8 +51,10 @@ static cairn_status cuda_build_low(forward_cuda_state *f, int prompt) {
                                                      constants);
     jit_program *program;
     cairn_status status = jit_get(f->dev->jit, &request, &program);
-    return status ? status : jit_function(f->dev->jit, program, "step_low", 0,
-                                          &f->low_kernels[prompt]);
+    if (!status) status = jit_function(f->dev->jit, program, "step_low", 0, &f->low_kernels[prompt]);
+    if (!status) status = jit_function(f->dev->jit, program, "step_own", 0, &f->own_kernels[prompt]);
+    if (!status && !prompt) status = jit_function(f->dev->jit, program, "step_keep", 16, &f->keep_kernel);
+    return status;
 }
 
 /* Begins to compile everything at once. */
@@ -83,12 +85,6 @@ static size_t cuda_pairs(const model_shape *s) {
 }
 static uint64_t cuda_low_bytes(int max_rows) {
     return (uint64_t)(max_rows > STEP_STAGE_ROWS ? max_rows : STEP_STAGE_ROWS) * 3 * STEP_LOW_MOST * 4;
-}
-
-static uint64_t forward_cuda_adapter_bytes(const cairn_model *model, const cairn_adapter *adapter,
-                                           int max_rows) {
-    return cuda_pairs(&model->shape) * sizeof(step_pair) + cuda_low_bytes(max_rows) +
-           adapter->count * sizeof *adapter->values;
 }
 
 static cairn_status cuda_open_adapters(forward_cuda_state *f) {
@@ -142,20 +138,42 @@ static cairn_status cuda_send_adapter(forward_cuda_state *f, const cairn_adapter
     return status;
 }
 
+/* What one takes beside that of all. */
+static size_t cuda_adapter_bytes(const forward_cuda_state *f, const cairn_adapter *a) {
+    return a->count * sizeof *a->values + (cuda_is_wide(f, a) ? cuda_tile_bytes(f->shape, f->shape->layers)
+                                                              : 0);
+}
+
+static uint64_t forward_cuda_adapter_bytes(const cairn_model *model, const cairn_adapter *adapter,
+                                           int max_rows) {
+    forward_cuda_state *f;
+    uint64_t bytes;
+    if (cuda_new(model, max_rows, &f)) return 0;
+    bytes = cuda_pairs(&model->shape) * sizeof(step_pair) + cuda_low_bytes(max_rows) +
+            cuda_adapter_bytes(f, adapter) + cuda_draft_bytes(f, adapter);
+    base_delete(&model->runtime->base, f, 1, sizeof *f);
+    return bytes;
+}
+
 static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapter) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
     device *dev = &model->runtime->device;
     device_wait(dev);
-    device_free(dev, adapter->device, adapter->count * sizeof *adapter->values);
+    if (f->ahead_by == adapter) f->ahead_by = NULL;
+    device_free(dev, adapter->device, cuda_adapter_bytes(f, adapter));
     adapter->device = NULL;
 }
 
 static cairn_status forward_cuda_take_adapter(cairn_model *model, cairn_adapter *adapter) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     cairn_status status = f->pairs ? CAIRN_OK : cuda_open_adapters(f);
+    if (!status && adapter->parts[ADAPTER_MASK]) status = cuda_open_drafts(f);
     if (!status)
-        status = device_alloc(f->dev, adapter->count * sizeof *adapter->values, "an adapter",
-                              &adapter->device);
+        status = device_alloc(f->dev, cuda_adapter_bytes(f, adapter), "an adapter", &adapter->device);
     if (!status) status = cuda_send_adapter(f, adapter);
+    if (!status) status = cuda_send_tiles(f, adapter);
+    if (!status && adapter->parts[ADAPTER_LANDMARK]) status = cuda_need_drafts(f, NULL);
+    if (!status) status = cuda_get_forms(model, adapter);
     if (status) forward_cuda_leave_adapter(model, adapter);
     return status;
 }

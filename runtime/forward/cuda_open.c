@@ -51,9 +51,13 @@ static void cuda_take_lane(forward_cuda_state *f, device_arena *a, step_lane *la
                                                    "what the stages of a step exchange");
 }
 
-/* The words that a host reads after a step: fault, sampled tokens, pages read of each sequence. */
+/* The words that a host reads after a step: fault, sampled tokens, pages read of each sequence, what
+ * draft_pick chose, and drafts. */
+static size_t cuda_drafted_at(const forward_cuda_state *f) {
+    return (size_t)(STEP_SAMPLED_AT + STEP_STAGE_ROWS + f->table_rows + 2);
+}
 static size_t cuda_result_words(const forward_cuda_state *f) {
-    return (size_t)(STEP_SAMPLED_AT + STEP_STAGE_ROWS + f->table_rows);
+    return cuda_drafted_at(f) + STEP_MOST_DRAFTS;
 }
 
 /* Blocks of a kernel that count each other. */
@@ -95,6 +99,7 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
     f->rules = device_take(a, STEP_STAGE_ROWS * sizeof(sample_rule), "sampling");
     f->masks = (uint32_t *)device_take(a, STEP_STAGE_ROWS * 4 * sample_mask_words(s->vocab),
                                        "the masks of tokens");
+    f->trees = (uint32_t *)device_take(a, STEP_STAGE_ROWS * (uint64_t)f->tree_words * 4, "masks of rows");
     f->winners = (uint64_t *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)f->blocks * 8,
                                          "the winners");
     if (f->flow_chunks)
@@ -124,6 +129,8 @@ static void cuda_carve_batch(forward_cuda_state *f, forward_carver *c) {
     f->part_sequences = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
     f->ask_index = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
     f->logit_index = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
+    f->hidden_index = (int32_t *)forward_carve(c, rows, sizeof(int32_t));
+    f->host_trees = (uint8_t *)forward_carve(c, STEP_STAGE_ROWS * (int64_t)f->tree_words, 4);
     if (!space) return;
     sample_space_place(space, f->shape->vocab, &f->space);
     sample_space_add_rules(&f->space, STEP_STAGE_ROWS, rules, f->rules, f->masks);
@@ -162,6 +169,7 @@ static cairn_status cuda_open_memory(forward_cuda_state *f, const model_plan *pl
     if ((status = f->arena.status) || (status = cuda_open_host(f))) return status;
     f->sampled = f->fault + STEP_SAMPLED_AT;
     f->pages_read = f->sampled + STEP_STAGE_ROWS;
+    f->drafted = f->fault + cuda_drafted_at(f);
     if (f->flow_chunks) /* where blocks wait for words, there are none */
         DEV_TRY(f->dev, cuMemsetD8Async(device_address(f->flow.params.exchange), 0xff,
                                         (size_t)f->flow.exchange_bytes, f->dev->stream));
@@ -505,7 +513,8 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
         .score_scale = 1.4426950408889634f * f->plan->attention_scale,
         .lists = f->lists, .list_counts = f->list_counts, .arrived = f->arrived, .seen = f->seen,
         .seen_words = (f->max_pages + 31) / 32, .pages_read = f->pages_read,
-        .row_pages = f->row_pages, .new_pages = f->new_pages, .sequences = f->table_rows};
+        .row_pages = f->row_pages, .new_pages = f->new_pages, .sequences = f->table_rows,
+        .trees = f->trees, .tree_words = f->tree_words};
     step_params *const lanes[] = {&f->flow.params, &f->stage.params, &f->prompt.params};
     for (size_t i = 0; i < BASE_COUNT(lanes); i++) {
         const step_params own = *lanes[i];
@@ -518,8 +527,8 @@ static void cuda_set_params(forward_cuda_state *f, float input_scale) {
 
 static void cuda_free_sparse_graphs(forward_cuda_state *f) {
     device_graph_free(f->dev, &f->sparse_graph);
-    for (int i = 0; i < 2 * (STEP_STAGE_ROWS + 1); i++)
-        device_graph_free(f->dev, &f->stage_graphs[i & 1][i >> 1]);
+    for (int i = 0; i < STEP_GRAPHS * (STEP_STAGE_ROWS + 1); i++)
+        device_graph_free(f->dev, &f->stage_graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);
 }
 
 static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapter); /* cuda_adapters.c */
@@ -533,10 +542,13 @@ static void forward_cuda_close(cairn_model *model) {
     device_sync(f->dev);
     device_graph_free(f->dev, &f->graph);
     cuda_free_sparse_graphs(f);
-    for (int i = 0; i < 2 * (STEP_STAGE_ROWS + 1); i++)
-        device_graph_free(f->dev, &f->dense_graphs[i & 1][i >> 1]);
+    for (int i = 0; i < STEP_GRAPHS * (STEP_STAGE_ROWS + 1); i++)
+        device_graph_free(f->dev, &f->dense_graphs[i % STEP_GRAPHS][i / STEP_GRAPHS]);
+    for (int i = 0; i <= STEP_MOST_DRAFTS; i++) device_graph_free(f->dev, &f->draft_graphs[i]);
     for (cairn_adapter *a = model->adapters; a; a = a->next) forward_cuda_leave_adapter(model, a);
     device_arena_free(&f->adapter_arena);
+    device_arena_free(&f->forms.arena);
+    device_arena_free(&f->draft_arena);
     device_arena_free(&f->arena);
     base_delete(b, f->host, f->host_bytes, 1);
     base_delete(b, f, 1, sizeof *f);
@@ -544,7 +556,7 @@ static void forward_cuda_close(cairn_model *model) {
 }
 
 /* A state that knows its shapes and owns nothing yet. */
-static cairn_status cuda_new(cairn_model *model, int max_rows, forward_cuda_state **out) {
+static cairn_status cuda_new(const cairn_model *model, int max_rows, forward_cuda_state **out) {
     base *b = &model->runtime->base;
     forward_cuda_state *f;
     cairn_status status = forward_cuda_check_model(model);
@@ -554,8 +566,10 @@ static cairn_status cuda_new(cairn_model *model, int max_rows, forward_cuda_stat
     if (!f) return base_no_memory(b, "the GPU forward", sizeof *f);
     f->runtime = model->runtime;
     f->dev = f->arena.dev = f->adapter_arena.dev = &model->runtime->device;
+    f->draft_arena.dev = f->forms.arena.dev = f->dev;
     f->shape = &model->shape;
     f->plan = &model->plan;
+    f->held = &model->kv;
     cuda_choose_shape(f, model, max_rows);
     return *out = f, CAIRN_OK;
 }
@@ -570,7 +584,7 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
     cuda_take_all(f, &f->arena, &model->plan);
     cuda_carve_host(f, &host);
     out->weights = f->weights_bytes;
-    out->scratch = f->arena.bytes - f->weights_bytes;
+    out->scratch = f->arena.bytes - f->weights_bytes + cuda_measure_forms(f, &model->runtime->config);
     out->opening = cuda_slice_bytes(&model->plan);
     out->host = host.used + sizeof *f;
     base_delete(&model->runtime->base, f, 1, sizeof *f);
@@ -594,5 +608,6 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
         return status;
     }
     cuda_set_params(f, scale);
-    return CAIRN_OK;
+    if ((status = cuda_get_forms(model, NULL))) forward_cuda_close(model);
+    return status;
 }

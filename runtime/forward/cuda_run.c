@@ -7,6 +7,8 @@
 typedef struct step_part {
     forward_batch *batch;
     const forward_rule *rule; /* NULL: all rows attend all */
+    cuda_form form;           /* of its layers that select; rule NULL: the plain one */
+    bool told;                /* somebody asks what its rows choose in the plain one */
     int rows;
     int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on */
     int runs; /* of chunks that any of its rows' attention is cut into, at most */
@@ -91,12 +93,6 @@ static int cuda_row_runs(const forward_cuda_state *f, const forward_rule *rule, 
     return (chunks + run - 1) / run;
 }
 
-/* Whether step rows choose pages in this layer; one with a window of its own attends that. */
-static bool cuda_selects(const forward_cuda_state *f, const forward_rule *rule, int layer) {
-    const plan_layer *l = &f->plan->layers[layer];
-    return l->mixer == PLAN_ATTENTION && !l->window && forward_rule_selects(rule, layer);
-}
-
 /* Whether every layer of the model that attends selects. */
 static bool cuda_selects_all(const forward_cuda_state *f, const forward_rule *rule) {
     int l = 0;
@@ -115,12 +111,45 @@ static int cuda_most_runs(const forward_cuda_state *f, const forward_rule *rule,
     return whole > listed ? whole : listed;
 }
 
+/* What a row that drafts sees, and where its embedding and its hidden state are. */
+static void cuda_put_draft(forward_cuda_state *f, const forward_batch *batch, int from, int r,
+                           int32_t *array, int n) {
+    const forward_row *row = &batch->rows[from];
+    const cairn_adapter *a = row->adapter;
+    const size_t bytes = (size_t)f->tree_words * 4;
+    uint64_t embedding = 0;
+    if (row->embedding)
+        embedding = (uint64_t)device_address((const float *)a->device + (row->embedding - a->values));
+    array[STEP_SEEN * n + r] = row->seen;
+    array[STEP_OWN * n + r] = row->mask ? -row->own : row->own;
+    array[STEP_EMBED_LOW * n + r] = (int32_t)(uint32_t)embedding;
+    array[STEP_EMBED_HIGH * n + r] = (int32_t)(uint32_t)(embedding >> 32);
+    array[STEP_KEEP * n + r] = batch->drafts && row->hidden ? f->hidden_index[from] : -1;
+    if (row->mask && row->kind == FORWARD_STEP)
+        memcpy(f->host_trees + (size_t)r * bytes, row->mask, ((size_t)row->own + 7) / 8);
+    f->drafts |= row->own || embedding;
+    f->trees_put |= row->mask != NULL;
+}
+
+/* A lane's words, as many arrays as its kernels read, and the trees of rows. */
+static cairn_status cuda_upload_words(forward_cuda_state *f, const step_lane *lane) {
+    const int arrays = f->drafts ? STEP_ARRAYS : STEP_PLAIN_ARRAYS;
+    cairn_status status = CAIRN_OK;
+    void *input;
+    memcpy(&input, &lane->params.input, sizeof input);
+    if (f->trees_put)
+        status = device_upload(f->dev, f->trees, f->host_trees,
+                               STEP_STAGE_ROWS * (size_t)f->tree_words * 4);
+    return status ? status : device_upload(f->dev, input, lane->words,
+                                           (size_t)(STEP_HEAD + arrays * lane->rows) * 4);
+}
+
 /* A part's rows as the input words of a lane. */
 static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
                                      const step_part *part) {
     int32_t *head = lane->words, *array = lane->words + STEP_HEAD;
     int n = lane->rows, groups = 0, runs = 0, listed = 0;
-    f->adapts = false;
+    f->adapts = f->drafts = f->trees_put = false;
     for (int r = 0; r < part->rows; r++) {
         const forward_row *row = &part->batch->rows[f->part_rows[r]];
         const int s = f->part_sequences[r];
@@ -131,6 +160,7 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
         array[STEP_ROPE * n + r] = row->rope;
         array[STEP_ADAPTER * n + r] = row->adapter ? row->adapter->slot : -1;
         f->adapts |= row->adapter != NULL;
+        cuda_put_draft(f, part->batch, f->part_rows[r], r, array, n);
         array[STEP_SEQUENCE * n + r] = f->slots[s];
         array[STEP_FIRST * n + r] = same ? array[STEP_FIRST * n + r - 1] : r;
         array[STEP_STORED * n + r] = part->batch->sequences[s].stored;
@@ -155,11 +185,8 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
     head[STEP_CLEAN_CHUNKS] = f->clean_chunks;
     head[STEP_LOGIT_FIRST] = part->logit_first;
     head[STEP_LOGIT_COUNT] = part->logit_count;
-    {
-        void *input;
-        memcpy(&input, &lane->params.input, sizeof input);
-        return device_upload(f->dev, input, lane->words, (size_t)(STEP_HEAD + STEP_ARRAYS * n) * 4);
-    }
+    f->wide = f->drafts && lane == &f->stage && cuda_is_part_wide(f, part->batch, part->rows);
+    return cuda_upload_words(f, lane);
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -205,26 +232,38 @@ static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, i
                                  int first, int count) {
     device_dims dims = {{0, 0, 1}, 128, 0, 0, true};
     step_params p = lane->params;
-    if (!f->adapts) return CAIRN_OK;
+    if (!f->adapts || f->wide) return CAIRN_OK;
     dims.grid[0] = (unsigned)count, dims.grid[1] = (unsigned)rows;
     p.layer = layer, p.reserved = first;
     return device_launch(f->dev, &f->low_kernels[lane == &f->prompt], &dims, &p);
 }
 
-/* ---- page selection -------------------------------------------------------------------------- */
-
-static void cuda_set_selection(const forward_cuda_state *f, step_params *p,
-                               const forward_rule *rule) {
-    memset(p->select_layers, 0, sizeof p->select_layers);
-    for (int l = 0; l < f->shape->layers; l++)
-        if (cuda_selects(f, rule, l)) p->select_layers[l / 32] |= 1u << l % 32;
-    if (!rule) return;
-    p->topk = rule->select.topk;
-    p->window = rule->select.window;
-    p->sinks = rule->select.sinks;
-    p->mean = rule->select.mean;
-    p->by_head = rule->select.head;
+/* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. Two
+ * blocks a multiprocessor for one window of rows (H200, Q4_0, a step of the 1B: 531 us against 583);
+ * of several the other windows take the second's place (8B, two windows: 2964 us against 3788). */
+static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
+    int most = windows == 1 ? 2 * f->blocks : f->blocks;
+    if (most < 3) most = 3; /* q, k and v in formats of their own */
+    return f->streamed && tiles > most ? most : tiles;
 }
+
+/* A product of the stage kernels that has a wide form: that, or `plain` in `blocks` blocks. */
+static cairn_status cuda_run_product(forward_cuda_state *f, step_kernel plain, step_wide wide, int tiles,
+                                     int rows, int l) {
+    const int windows = (rows + 7) / 8;
+    if (f->wide) return cuda_launch_wide(f, wide, tiles, rows, l);
+    return cuda_launch(f, &f->stage, plain, cuda_blocks(f, tiles, windows), windows, f->warps * 32,
+                       f->product_bytes, l, 0);
+}
+
+/* Behind a lane's embedding: rows with one of their own. */
+static cairn_status cuda_run_own(forward_cuda_state *f, const step_lane *lane, int rows) {
+    const device_dims dims = {{(unsigned)rows, 1, 1}, 128, 0, 0, true};
+    if (!f->drafts || !f->adapts) return CAIRN_OK;
+    return device_launch(f->dev, &f->own_kernels[lane == &f->prompt], &dims, &lane->params);
+}
+
+/* ---- page selection -------------------------------------------------------------------------- */
 
 /* Bounds of the pages listed in f->host_pages. */
 static cairn_status cuda_store_listed(forward_cuda_state *f, int count, bool mean) {
@@ -251,7 +290,7 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
-        if (!s->rule || s->rule->select.mean != mean) continue;
+        if (!s->rule || s->rule->select.landmark || s->rule->select.mean != mean) continue;
         for (int page = s->bounded; page < s->stored && !status; page++) {
             f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
             if (count < f->max_pages) continue;
@@ -265,10 +304,12 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
 /* ---- the flow kernel ------------------------------------------------------------------------- */
 
 /* Graphs of sparse steps hold what the rule selects. */
-static void cuda_renew_graphs(forward_cuda_state *f, const forward_rule *rule) {
-    if (forward_rule_same(&f->graph_rule, rule)) return;
+static void cuda_renew_graphs(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    if (forward_rule_same(&f->graph_rule, rule) && f->graph_landmarks == part->form.landmarks) return;
     cuda_free_sparse_graphs(f);
     f->graph_rule = *rule;
+    f->graph_landmarks = part->form.landmarks;
 }
 
 static cairn_status cuda_enqueue_flow(forward_cuda_state *f, bool sparse) {
@@ -288,8 +329,9 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) 
     const int32_t *head = f->flow.words;
     cairn_status status = cuda_upload_rows(f, &f->flow, part);
     if (status) return status;
-    if (rule) cuda_renew_graphs(f, rule);
+    if (rule) cuda_renew_graphs(f, part);
     if (!graph->exec) {
+        part->batch->prepared = true;
         if ((status = device_graph_begin(f->dev))) return status;
         if ((status = cuda_enqueue_flow(f, rule != NULL))) {
             device_graph_abandon(f->dev);
@@ -309,7 +351,10 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) 
 /* ---- the stage kernels ----------------------------------------------------------------------- */
 
 static cairn_status cuda_attend_dense(forward_cuda_state *f, int items, int l) {
-    return cuda_launch(f, &f->stage, STEP_K_ATTEND, items, 1, f->warps * 32, f->attend_bytes, l, 0);
+    device_dims dims = {{(unsigned)items, 1, 1}, (unsigned)f->warps * 32, 0, f->attend_bytes, true};
+    step_params p = f->stage.params;
+    const jit_kernel *plain = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
+    return device_launch(f->dev, f->drafts ? &f->draft_attend : plain, &dims, &p);
 }
 
 /* Blocks that score the pages of one row and KV head. */
@@ -318,7 +363,19 @@ static int cuda_select_parts(const forward_cuda_state *f) {
     return parts < STEP_SELECT_PARTS ? parts : STEP_SELECT_PARTS;
 }
 
-static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int runs, int l) {
+/* What is launched for a step's attention: the rule, NULL for whole attention; groups of rows; runs
+ * of all that a row sees, and of a list of pages, at most. */
+typedef struct step_attention {
+    const forward_rule *rule;
+    const cuda_form *form; /* of the part */
+    bool told;             /* what rows choose by the step's own kernels is kept */
+    int groups, runs, listed;
+} step_attention;
+
+static cairn_status cuda_attend_selected(forward_cuda_state *f, const step_attention *a, int rows,
+                                         int l) {
+    const cuda_form form = {a->rule, false, true};
+    const step_lane *lane = &f->stage;
     device_dims dims = {{0, 0, 0}, 0, 0, 0, true};
     step_params p = f->stage.params;
     cairn_status status;
@@ -330,19 +387,11 @@ static cairn_status cuda_attend_selected(forward_cuda_state *f, int rows, int ru
     p.layer = l;
     status = device_launch(f->dev, &f->kernels[STEP_K_SELECT], &dims, &p);
     if (status) return status;
-    dims.grid[0] = (unsigned)runs;
+    dims.grid[0] = (unsigned)a->listed;
     dims.grid[2] *= (unsigned)cuda_shares(f->shape);
     dims.shared_bytes = f->attend_bytes;
-    return device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
-}
-
-/* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. Two
- * blocks a multiprocessor for one window of rows (H200, Q4_0, a step of the 1B: 531 us against 583);
- * of several the other windows take the second's place (8B, two windows: 2964 us against 3788). */
-static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
-    int most = windows == 1 ? 2 * f->blocks : f->blocks;
-    if (most < 3) most = 3; /* q, k and v in formats of their own */
-    return f->streamed && tiles > most ? most : tiles;
+    status = device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
+    return status || !a->told ? status : cuda_form_launch(f, &form, lane, 0, rows, l, &f->forms.tell);
 }
 
 /* After qkv: its heads, where the model has such work. */
@@ -360,10 +409,6 @@ static cairn_status cuda_add_summand(forward_cuda_state *f, const step_lane *lan
     if (!(f->extras & STEP_EXTRA_POST)) return CAIRN_OK;
     return cuda_launch(f, lane, kernel, rows, 1, 128, 16, l, which);
 }
-
-/* What is launched for a step's attention: the rule, NULL for whole attention; groups of rows; runs
- * of all that a row sees, and of a list of pages, at most. */
-typedef struct step_attention { const forward_rule *rule; int groups, runs, listed; } step_attention;
 
 /* The convolution of a layer: computes, and keeps what it read, at once where rows are so few that none
  * overwrites what another reads. */
@@ -428,20 +473,16 @@ static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_att
     const step_lane *lane = &f->stage;
     const int window = f->plan->layers[l].window;
     const int runs = window ? cuda_window_runs(f, window) : a->runs;
-    int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
-    unsigned shared = f->product_bytes;
     cairn_status status;
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
-        (status = cuda_launch(f, lane, STEP_K_QKV,
-                              cuda_blocks(f, (int)cuda_qkv_rows(s) / 16, y), y, t,
-                              shared, l, 0)) ||
+        (status = cuda_run_product(f, STEP_K_QKV, STEP_WIDE_QKV, (int)cuda_qkv_rows(s) / 16, rows, l)) ||
         (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
-        (status = cuda_selects(f, a->rule, l)
-                      ? cuda_attend_selected(f, rows, a->listed, l)
-                      : cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)) ||
+        (status = !cuda_selects(f, a->rule, l)
+                      ? cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)
+                  : a->form->rule ? cuda_attend_formed(f, a->form, lane, rows, l)
+                                  : cuda_attend_selected(f, a, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
-        (status = cuda_launch(f, lane, STEP_K_PROJECT,
-                              cuda_blocks(f, tiles, y), y, t, shared, l, 0)))
+        (status = cuda_run_product(f, STEP_K_PROJECT, STEP_WIDE_PROJECT, s->hidden / 16, rows, l)))
         return status;
     return cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 0);
 }
@@ -450,19 +491,15 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
                                        int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->stage;
-    int t = f->warps * 32, y = (rows + 7) / 8, tiles = s->hidden / 16;
-    unsigned shared = f->product_bytes;
     cairn_status status = f->plan->layers[l].mixer == PLAN_SHORT_CONV
                               ? cuda_enqueue_conv(f, rows, l)
                               : cuda_enqueue_attention(f, a, rows, l);
     if (status) return status;
     if (s->experts) return cuda_enqueue_experts(f, rows, l);
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
-        (status = cuda_launch(f, lane, STEP_K_GATE_UP, cuda_blocks(f, s->ffn / 8, y), y,
-                              t, shared, l, 0)) ||
+        (status = cuda_run_product(f, STEP_K_GATE_UP, STEP_WIDE_GATE_UP, s->ffn / 8, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_DOWN, 1)) ||
-        (status = cuda_launch(f, lane, STEP_K_DOWN, cuda_blocks(f, tiles, y), y, t, shared,
-                              l, 0)))
+        (status = cuda_run_product(f, STEP_K_DOWN, STEP_WIDE_DOWN, s->hidden / 16, rows, l)))
         return status;
     return cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 1);
 }
@@ -474,35 +511,53 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
     int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
     unsigned shared = f->product_bytes;
     cairn_status status = cuda_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
+    if (!status) status = cuda_run_own(f, lane, rows);
     for (int l = 0; l < f->shape->layers && !status; l++)
         status = cuda_enqueue_layer(f, a, rows, l);
+    if (!status) status = cuda_keep_hidden(f, rows);
     if (status || !wanted) return status;
     status = cuda_launch(f, lane, STEP_K_HEAD, f->blocks, (wanted + 7) / 8, t, shared, 0, 0);
     return status ? status : cuda_finish(f, wanted, false);
 }
 
-/* A step as a graph that serves every position and page table: blocks for all the runs that a
- * list can have, or for as many as the longest row so far, rounded up, made by doubling. */
-static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const forward_rule *rule,
-                                         int rows) {
-    device_graph *graph = rule ? &f->stage_graphs[f->adapts][rows] : &f->dense_graphs[f->adapts][rows];
-    int *held = &f->graph_chunks[f->adapts][rows];
-    int chunks = f->runs, needed = f->stage.words[STEP_CHUNKS];
+/* Graphs of rows without and with adapters, of those among which some draft, and of wide products. */
+static int cuda_graph_kind(const forward_cuda_state *f) { return f->wide ? 4 : f->adapts + 2 * f->drafts; }
+
+/* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have,
+ * or as many as the longest row so far, rounded up by doubling. Where rows draft, few are in a group
+ * of their own, and few have logits. */
+static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forward_rule *rule, int rows) {
+    const int32_t *head = f->stage.words;
+    step_graph_size size = {rule ? f->runs : 1, rows, rows};
+    while (size.chunks < head[STEP_CHUNKS] && !rule) size.chunks *= 2;
+    if (!f->drafts || rule) return size;
+    if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
+    size.wanted = head[STEP_LOGIT_COUNT];
+    return size;
+}
+
+/* A step as a graph that serves every position and page table. */
+static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    const int kind = cuda_graph_kind(f), rows = part->rows;
+    device_graph *graph = rule ? &f->stage_graphs[kind][rows] : &f->dense_graphs[kind][rows];
+    step_graph_size *held = &f->graph_sizes[kind][rows];
+    const step_graph_size size = cuda_graph_size(f, rule, rows);
     cairn_status status;
-    if (rule) cuda_renew_graphs(f, rule);
-    if (!rule) {
-        for (chunks = 1; chunks < needed;) chunks *= 2;
-        if (*held < chunks) device_graph_free(f->dev, graph);
-    }
+    if (rule) cuda_renew_graphs(f, part);
+    else if (held->chunks < size.chunks || held->groups < f->stage.words[STEP_GROUPS] ||
+             (held->wanted + 7) / 8 < (size.wanted + 7) / 8)
+        device_graph_free(f->dev, graph);
     if (!graph->exec) {
-        const step_attention a = {rule, rows, chunks, rule ? f->runs : 0};
+        const step_attention a = {rule, &part->form, false, size.groups, size.chunks, rule ? f->runs : 0};
+        part->batch->prepared = true;
         if ((status = device_graph_begin(f->dev))) return status;
-        if ((status = cuda_enqueue_stages(f, &a, rows, rows))) {
+        if ((status = cuda_enqueue_stages(f, &a, rows, size.wanted))) {
             device_graph_abandon(f->dev);
             return status;
         }
         if ((status = device_graph_end(f->dev, graph))) return status;
-        *held = rule ? *held : chunks;
+        *held = rule ? *held : size;
     }
     return device_graph_launch(f->dev, graph);
 }
@@ -515,10 +570,13 @@ static cairn_status cuda_forget_pages(forward_cuda_state *f) {
 
 static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
     const int32_t *head = f->stage.words;
-    step_attention a = {part->rule, 0, 0, 0};
+    step_attention a = {part->rule, &part->form, part->told, 0, 0, 0};
     cairn_status status = cuda_upload_rows(f, &f->stage, part);
     if (status) return status;
-    if (part->logit_count == part->rows) return cuda_run_stage_graph(f, part->rule, part->rows);
+    if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
+    if (!part->told &&
+        (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))
+        return cuda_run_stage_graph(f, part);
     a.groups = head[STEP_GROUPS], a.runs = head[STEP_CHUNKS], a.listed = head[STEP_LIST_CHUNKS];
     return cuda_enqueue_stages(f, &a, part->rows, head[STEP_LOGIT_COUNT]);
 }
@@ -555,29 +613,46 @@ static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int
     return cuda_launch(f, lane, PROMPT_K_COMBINE, rows, 1, 128, 0, l, 0);
 }
 
-static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, int rows, int l) {
+/* Of a prompt's rows, in the form of a layer that selects. */
+static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *form, int rows, int l) {
+    const model_shape *s = f->shape;
+    const bool selects = form->rule && cuda_selects(f, form->rule, l);
+    device_dims dims = {{(unsigned)(rows + 63) / 64, (unsigned)s->heads, 1}, 128, 0, 0, true};
+    step_params p = f->prompt.params;
+    if (selects && form->rule->prompts) return cuda_attend_formed(f, form, &f->prompt, rows, l);
+    dims.shared_bytes = (unsigned)layout_prompt_bytes(s->head_dim);
+    if (!selects || !form->landmarks)
+        return cuda_launch(f, &f->prompt, PROMPT_K_ATTEND, (int)dims.grid[0], s->heads, 128,
+                           dims.shared_bytes, l, 0);
+    p.layer = l;
+    cuda_set_extras(f, l, &p);
+    return device_launch(f->dev, &f->forms.unmarked, &dims, &p);
+}
+
+static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, const cuda_form *form, int rows,
+                                              int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     cairn_status status;
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
         (status = cuda_prompt_product(f, PROMPT_K_QKV, (int)cuda_qkv_rows(s), rows, l)) ||
         (status = cuda_work_heads(f, lane, PROMPT_K_HEADS, rows, l)) ||
-        (status = cuda_launch(f, lane, PROMPT_K_ATTEND, (rows + 63) / 64, s->heads, 128,
-                              (unsigned)layout_prompt_bytes(s->head_dim), l, 0)) ||
+        (status = cuda_attend_prompt(f, form, rows, l)) ||
         (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
         (status = cuda_prompt_product(f, PROMPT_K_PROJECT, s->hidden, rows, l)))
         return status;
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 0);
 }
 
-static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, int rows, int l) {
+static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, const cuda_form *form, int rows,
+                                          int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     const int quads = (rows + 3) / 4;
     cairn_status status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
     if (!status)
         status = f->plan->layers[l].mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
-                                                             : cuda_run_prompt_attention(f, rows, l);
+                                                             : cuda_run_prompt_attention(f, form, rows, l);
     if (status) return status;
     if (s->experts) return cuda_run_prompt_experts(f, rows, l);
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
@@ -594,8 +669,9 @@ static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part
     int wanted = part->logit_count;
     cairn_status status = cuda_upload_rows(f, &f->prompt, part);
     if (!status) status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0);
+    if (!status) status = cuda_run_own(f, lane, part->rows);
     for (int l = 0; l < f->shape->layers && !status; l++)
-        status = cuda_run_prompt_layer(f, part->rows, l);
+        status = cuda_run_prompt_layer(f, &part->form, part->rows, l);
     if (status || !wanted) return status;
     status = cuda_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
     if (!status)
@@ -614,7 +690,8 @@ static cairn_status cuda_fault(const forward_cuda_state *f, int32_t fault) {
 
 /* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
 static cairn_status cuda_download_words(forward_cuda_state *f, const step_part *part) {
-    size_t count = part->rule ? cuda_result_words(f) : (size_t)(STEP_SAMPLED_AT + part->logit_count);
+    size_t count = part->rule || f->ahead_count ? cuda_result_words(f)
+                                                : (size_t)(STEP_SAMPLED_AT + part->logit_count);
     cairn_status status = device_download(f->dev, f->host_words, f->fault, count * 4);
     return status ? status : cuda_fault(f, f->host_words[0]);
 }
@@ -644,7 +721,7 @@ static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step
     const float *residual;
     cairn_status status = CAIRN_OK;
     memcpy(&residual, &lane->params.exchange, sizeof residual);
-    for (int r = 0; part->batch->hidden && r < part->rows && !status; r++) {
+    for (int r = 0; part->batch->hidden && !part->batch->drafts && r < part->rows && !status; r++) {
         float *out = part->batch->hidden;
         if (!part->batch->rows[f->part_rows[r]].hidden) continue;
         for (int i = 0; i < f->part_rows[r]; i++) out += part->batch->rows[i].hidden ? n : 0;
@@ -652,6 +729,38 @@ static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step
             simd_for(0)->rmsnorm(out, f->plan->output_norm.values, f->shape->norm_eps, (int)n, out);
     }
     return status;
+}
+
+/* What the first rows of sequences chose, of those in the part. */
+static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_part *part) {
+    cairn_status status = CAIRN_OK;
+    for (int r = 0; r < part->rows && (part->form.rule || part->told) && !status; r++) {
+        const int i = f->part_sequences[r];
+        const forward_sequence *s = &part->batch->sequences[i];
+        if (s->chosen && f->part_rows[r] == s->first && part->form.steps)
+            status = cuda_download_chosen(f, part->rule, s, f->slots[i]);
+    }
+    return status;
+}
+
+/* Drafts behind what a part verifies, where it is one sequence's rows that do, all of them here: then the
+ * host waits once for both. The rows from `real` on are verified, those of their masks come behind. */
+static cairn_status cuda_draft_ahead(forward_cuda_state *f, const step_part *part) {
+    const forward_row *rows = part->batch->rows;
+    int first = 0, end, groups, masks;
+    while (first < part->rows && !rows[f->part_rows[first]].own) first++;
+    if (first == part->rows || !part->batch->drafts || f->ahead_count) return CAIRN_OK;
+    for (end = first; end < part->rows && f->part_sequences[end] == f->part_sequences[first];) end++;
+    masks = rows[f->part_rows[end - 1]].own, groups = (end - first) / masks;
+    if (groups > first || (end - first) % masks || masks > STEP_MOST_DRAFTS) return CAIRN_OK;
+    for (int r = end; r < part->rows; r++)
+        if (rows[f->part_rows[r]].own) return CAIRN_OK;
+    for (int r = first - groups; r < end; r++) {
+        const forward_row *row = &rows[f->part_rows[r]];
+        if (f->part_sequences[r] != f->part_sequences[first] || (r < first ? !row->sample : !row->hidden))
+            return CAIRN_OK;
+    }
+    return cuda_begin_drafts(f, rows[f->part_rows[first]].adapter, first - groups, groups - 1, masks);
 }
 
 /* Logits, tokens and faults of a part that was launched. */
@@ -669,7 +778,9 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     if (any && (status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks,
                                            part->logit_count, f->sampled)))
         return status;
-    if ((status = cuda_download_words(f, part)) || !any) return status;
+    if (any && (status = cuda_draft_ahead(f, part))) return status;
+    if ((status = cuda_download_words(f, part)) || (status = cuda_tell_chosen(f, part)) || !any)
+        return status;
     status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);
     for (int i = 0; i < part->logit_count && !status; i++)
         if (f->asks[i]) part->batch->sampled[f->ask_index[rows[i]]] = tokens[i];
@@ -689,6 +800,14 @@ static int64_t cuda_whole_pages(const forward_cuda_state *f, const forward_rule 
     return pages * f->shape->kv_heads;
 }
 
+/* Whether rows of sequence i choose pages: those that draft do not, and are served behind the others. */
+static bool cuda_splits(const forward_batch *batch, int i) {
+    const forward_sequence *s = &batch->sequences[i];
+    const int last = batch->rows[s->first + s->rows - 1].position;
+    return s->rule && (cuda_has_forms(s->rule, s->landmarks) ||
+                       select_candidates(&s->rule->select, last) > s->rule->select.topk);
+}
+
 /* Distinct pages of the sequences of a part, the last of its run: counted by the selection, all that
  * its rows see where there was none. */
 static void cuda_count_pages(const forward_cuda_state *f, const step_part *part) {
@@ -697,6 +816,7 @@ static void cuda_count_pages(const forward_cuda_state *f, const step_part *part)
         forward_sequence *s = &part->batch->sequences[i];
         const forward_row *end = &part->batch->rows[s->first + f->done[i]];
         if (!f->stepped[i]) continue;
+        if (cuda_splits(part->batch, i) && end[-1].own) s->pages_read = 0; /* these see all others' */
         s->pages_read += (part->rule ? counts[f->slots[i]] : 0) +
                          cuda_whole_pages(f, part->rule, end[-f->stepped[i]].position,
                                           end[-1].position);
@@ -708,10 +828,18 @@ static void cuda_count_pages(const forward_cuda_state *f, const step_part *part)
 /* Rows of sequence i that are not served yet and of one kind. */
 static int cuda_run_length(const forward_cuda_state *f, const forward_batch *batch, int i) {
     const forward_sequence *s = &batch->sequences[i];
-    const forward_row *rows = batch->rows + s->first;
+    const forward_row *rows = batch->rows + s->first, *first = &rows[f->done[i]];
+    const bool splits = cuda_splits(batch, i);
     int end = f->done[i];
-    while (end < s->rows && rows[end].kind == rows[f->done[i]].kind) end++;
+    while (end < s->rows && rows[end].kind == first->kind &&
+           (!splits || !rows[end].own == !first->own)) end++;
     return end - f->done[i];
+}
+
+/* The rule of its next rows. */
+static const forward_rule *cuda_next_rule(const forward_cuda_state *f, const forward_batch *batch, int i) {
+    const forward_sequence *s = &batch->sequences[i];
+    return cuda_splits(batch, i) && batch->rows[s->first + f->done[i]].own ? NULL : s->rule;
 }
 
 /* Whether the next rows of sequence i are of this kind. */
@@ -744,7 +872,9 @@ static cairn_status cuda_serve_prompt(forward_cuda_state *f, forward_batch *batc
     int left = cuda_run_length(f, batch, i);
     cairn_status status = CAIRN_OK;
     while (left && !status) {
-        step_part part = {batch, NULL, 0, 0, 0, 0};
+        const forward_sequence *s = &batch->sequences[i];
+        step_part part = {batch, NULL, {NULL, s->landmarks, false}, false, 0, 0, 0, 0};
+        if (s->rule && (s->landmarks || s->rule->prompts)) part.form.rule = s->rule;
         while (left && cuda_add_row(f, &part, i)) left--;
         status = cuda_run_prompt(f, &part);
         if (!status) status = cuda_download_hidden(f, &f->prompt, &part);
@@ -769,13 +899,15 @@ static int cuda_flow_items(const forward_cuda_state *f, const step_part *part) {
     return groups * runs * f->shape->kv_heads;
 }
 
-static bool cuda_has_adapters(const forward_cuda_state *f, const step_part *part) {
+/* Whether some row has an adapter, or drafts. */
+static bool cuda_has_others(const forward_cuda_state *f, const step_part *part) {
     int r = 0;
-    while (r < part->rows && !part->batch->rows[f->part_rows[r]].adapter) r++;
+    while (r < part->rows && !part->batch->rows[f->part_rows[r]].adapter &&
+           !part->batch->rows[f->part_rows[r]].own) r++;
     return r < part->rows;
 }
 
-/* The flow serves few rows without adapters whose logits are all wanted, while its blocks need one round of
+/* The flow serves few plain rows whose logits are all wanted, while its blocks need one round of
  * attention: with more the stage kernels, which have as many blocks as they need, are faster (8
  * rows at 6K tokens: 634 us against 589, at 2K 522 against 534). Both give the same bits. Its
  * runs are single chunks. */
@@ -783,7 +915,7 @@ static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
     for (int r = 0; r < part->rows && r < STEP_FLOW_ROWS; r++)
         if (cuda_row_run(f, NULL, part->batch->rows[f->part_rows[r]].position) > 1) return false;
     return part->rows <= STEP_FLOW_ROWS && part->logit_count == part->rows &&
-           !cuda_has_adapters(f, part) &&
+           !cuda_has_others(f, part) && !part->form.rule && !part->told &&
            cuda_flow_items(f, part) <= f->blocks - f->narrow &&
            cuda_has_flow(f, part->rule ? STEP_K_SPARSE_FLOW : STEP_K_FLOW);
 }
@@ -791,9 +923,9 @@ static bool cuda_suits_flow(forward_cuda_state *f, const step_part *part) {
 /* Whether a row of sequence i that waits attends less than everything before it. */
 static bool cuda_is_sparse(const forward_cuda_state *f, const forward_batch *batch, int i) {
     const forward_sequence *s = &batch->sequences[i];
+    const forward_rule *rule = cuda_next_rule(f, batch, i);
     int last = s->first + f->done[i] + cuda_run_length(f, batch, i) - 1;
-    return s->rule && select_candidates(&s->rule->select, batch->rows[last].position) >
-                          s->rule->select.topk;
+    return rule && select_candidates(&rule->select, batch->rows[last].position) > rule->select.topk;
 }
 
 /* Whether the stage kernels hold one more row, sequence i's next, and the exchange all its runs. */
@@ -809,17 +941,22 @@ static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, in
  * the stage kernels hold. Where none attends less than all, the kernels of whole attention serve
  * them, to the same bits. */
 static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
-    const forward_rule *rule = batch->sequences[first].rule;
-    step_part part = {batch, NULL, 0, 0, 0, 0};
+    const forward_rule *rule = cuda_next_rule(f, batch, first);
+    const bool landmarks = batch->sequences[first].landmarks, formed = cuda_has_forms(rule, landmarks);
+    step_part part = {batch, formed ? rule : NULL, {formed ? rule : NULL, landmarks, true}, false, 0, 0, 0,
+                      0};
     bool begun = false;
     cairn_status status = CAIRN_OK;
     memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
     for (int i = first; i < batch->sequence_count; i++)
         if (cuda_waits(f, batch, i, FORWARD_STEP) &&
-            forward_rule_same(batch->sequences[i].rule, rule)) {
+            batch->sequences[i].landmarks == landmarks &&
+            forward_rule_same(cuda_next_rule(f, batch, i), rule)) {
             f->stepped[i] = cuda_run_length(f, batch, i);
             if (cuda_is_sparse(f, batch, i)) part.rule = rule;
+            part.told |= batch->sequences[i].chosen && !formed && f->forms.watched;
         }
+    part.told &= part.rule != NULL;
     cuda_set_selection(f, &f->flow.params, part.rule);
     cuda_set_selection(f, &f->stage.params, part.rule);
     for (int i = first, left = f->stepped[first]; i < batch->sequence_count && !status;) {
@@ -847,10 +984,12 @@ static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch
 
 /* Where each row's results go. */
 static void cuda_index_results(forward_cuda_state *f, const forward_batch *batch) {
-    int asks = 0, logits = 0;
+    int asks = 0, logits = 0, hidden = 0;
     for (int r = 0; r < batch->row_count; r++) {
         f->ask_index[r] = asks;
         f->logit_index[r] = logits;
+        f->hidden_index[r] = hidden;
+        hidden += batch->rows[r].hidden;
         asks += batch->rows[r].sample != NULL;
         logits += batch->rows[r].logits;
     }
@@ -867,6 +1006,9 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
         (status = cuda_store_bounds(f, batch, true)))
         return status;
     cuda_index_results(f, batch);
+    batch->prepared = false;
+    f->ahead_count = 0;
+    if (batch->drafts) f->drafts_at = batch->hidden;
     memset(f->done, 0, (size_t)f->table_rows * sizeof *f->done);
     while (left > 0 && !status) { /* a sequence's rows of one kind, then those of the other */
         for (int i = 0; i < batch->sequence_count && !status; i++)
@@ -884,5 +1026,6 @@ static const model_backend forward_cuda_backend = {
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     forward_cuda_prepare, true /* packed weights */,
     forward_cuda_wait, forward_cuda_estimate, NULL, NULL,
-    forward_cuda_take_adapter, forward_cuda_leave_adapter, NULL, false, forward_cuda_adapter_bytes
+    forward_cuda_take_adapter, forward_cuda_leave_adapter, forward_cuda_draft, forward_cuda_watch,
+    forward_cuda_adapter_bytes
 };

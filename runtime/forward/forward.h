@@ -33,7 +33,7 @@ typedef struct forward_row {
     const float *embedding;   /* [hidden], in place of the token's; or NULL */
     /* Above 0: the row sees the tokens before `seen` and, of the rows up to itself, the last `own`, or of
      * these those whose bit is set in `mask` (bit i % 8 of byte i / 8, the first of them bit 0): a row
-     * that drafts, or a tree's. Only where the backend has `draft`. */
+     * that drafts, or a tree's. */
     int seen, own;
     const uint8_t *mask; /* or NULL: all `own` */
     const cairn_adapter *adapter; /* adds to its products, one that the backend took in; or NULL */
@@ -63,6 +63,9 @@ typedef struct forward_batch {
     const forward_row *rows;
     float *logits;    /* host [rows that want them, vocab], in their order */
     float *hidden;    /* host [rows with `hidden`, hidden], in their order */
+    bool drafts;      /* `hidden` is for `draft` alone: a backend may keep it on its side */
+    bool prepared;    /* out: something was made ready that later forwards find: what this one took says
+                         nothing of them */
     os_atomic *heat;  /* NULL, or [layers, KV heads], added to by the CPU: the pages of pages_read */
     int32_t *sampled; /* host [rows with `sample`], in their order; see sample_ask.chained */
 } forward_batch;
@@ -95,13 +98,14 @@ typedef struct model_backend {
      * No forward runs. [blocks] */
     cairn_status (*take_adapter)(cairn_model *model, cairn_adapter *adapter);
     void (*leave_adapter)(cairn_model *model, cairn_adapter *adapter);
-    /* NULL, or: what a gated adapter's sampler head says after `token`: `count` tokens, each from its
+    /* What a gated adapter's sampler head says after `token`: `count` tokens, each from its
      * row of hidden [count, hidden] and the token before it. ask NULL: the likeliest. Or: drawn by its
      * parameters and its position, which is the first one's, and out in probs [count, vocab] from what.
-     * Runs as a forward does. */
-    void (*draft)(cairn_model *model, const cairn_adapter *adapter, const float *hidden, int32_t token,
-                  int count, const sample_ask *ask, float *probs, int32_t *out);
-    bool forms; /* heeds what a rule says of forms, prompts, softmax_head and landmarks */
+     * `hidden` is where the last forward with `drafts` was to leave it. Runs as a forward does. */
+    cairn_status (*draft)(cairn_model *model, const cairn_adapter *adapter, const float *hidden,
+                          int32_t token, int count, const sample_ask *ask, float *probs, int32_t *out);
+    /* NULL: forwards hand out what is chosen. Or: they do from this call on. No forward runs. [blocks] */
+    cairn_status (*watch)(cairn_model *model);
     /* What take_adapter takes of the device for the model's first, beside rows of up to so many. */
     uint64_t (*adapter_bytes)(const cairn_model *model, const cairn_adapter *adapter, int max_rows);
 } model_backend;
@@ -109,5 +113,6 @@ typedef struct model_backend {
 /* static model_backend forward_cpu_backend: the CPU's (cpu.c). */
 /* static model_backend forward_cuda_backend: the GPU's (cuda_run.c). */
 
-/* Whether step rows choose pages in this layer; no rule: they attend all. */
-static bool forward_rule_selects(const forward_rule *rule, int layer);
+/* A config's rule. False: no layer chooses, there is none. */
+static bool forward_rule_of(const cairn_config *config, int page_size, int layers,
+                            forward_rule *rule);

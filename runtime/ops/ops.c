@@ -36,6 +36,15 @@ static bool ops_same_kernel(const ops_kernel *a, const ops_kernel *b) {
     return true;
 }
 
+static cairn_status ops_ask_program(cairn_runtime *rt, const jit_request *request,
+                                    jit_program **out) {
+    cairn_status status = jit_try(rt->jit, request, out);
+    if (status != CAIRN_BUSY && status != CAIRN_CANCELLED) return status;
+    rt->base.error[0] = '\0';
+    status = jit_begin(rt->jit, request, 1);
+    return status ? status : CAIRN_BUSY;
+}
+
 /* Compiles the program, unless it is in the cache, and finds the entry. */
 static cairn_status ops_make_kernel(cairn_runtime *rt, ops_kernel *k) {
     jit_request request;
@@ -45,7 +54,9 @@ static cairn_status ops_make_kernel(cairn_runtime *rt, ops_kernel *k) {
     request.source = k->source;
     request.constants = k->constants;
     request.constant_count = k->constant_count;
-    if ((status = jit_get(rt->jit, &request, &program))) return status;
+    status = rt->device.rehearses ? ops_ask_program(rt, &request, &program)
+                                  : jit_get(rt->jit, &request, &program);
+    if (status) return status;
     return jit_function(rt->jit, program, k->entry, k->shared_bytes, &k->kernel);
 }
 
@@ -96,6 +107,7 @@ static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const dev
     want->shared_bytes = (int)dims->shared_bytes;
     status = ops_find_kernel(rt, want, &kernel);
     if (!status) status = device_launch(&rt->device, kernel, dims, params);
+    if (status == CAIRN_BUSY && rt->device.rehearses) rt->device.awaits = true, status = CAIRN_OK;
     return handles_leave(rt, status);
 }
 

@@ -38,6 +38,10 @@ static cairn_status ops_launch_as(cairn_runtime *rt, ops_kernel *want, const dev
                                   const void *params);
 /* Compiles and loads the entry, so that a launch of it does not. [blocks] */
 static cairn_status ops_prepare(cairn_runtime *rt, ops_kernel *want, int shared_bytes);
+/* The program of a request, without waiting: CAIRN_BUSY while it is compiled, from now on if it was
+ * not before. */
+static cairn_status ops_ask_program(cairn_runtime *rt, const jit_request *request,
+                                    jit_program **out);
 /* Where the op's kernels report a fault; NULL on the CPU. */
 static cairn_error_word *ops_error_word(device *dev, const char *op);
 /* Forgets the instances that ops have launched; for cairn_close. */

@@ -13,8 +13,8 @@ error "annotations for the editor, not a module"
 ---@field window? integer latest tokens always attended, grown to a page's start; 0: none but the own page; 0 to 4194304; default 512
 ---@field sinks? integer first tokens always attended; 0 to 65536; default 4
 ---@field layers? "all"|"none"|integer[] layers that select: "all", "none" (dense) or a list of numbers from 0; 0 to 511; default "all"
----@field fused? boolean false: window and pages are two attentions, which are added; CPU only; true, false; default true
----@field prompts? boolean true: prompts select like steps, for models trained so; CPU only; true, false; default false
+---@field fused? boolean false: window and pages are two attentions, which are added; true, false; default true
+---@field prompts? boolean true: prompts select like steps, for models trained so; true, false; default false
 
 ---how the next token is drawn
 ---@class cairn.sampling

@@ -23,15 +23,29 @@ local templates = {
   "What would happen without %s?", "Write a news report about %s.", "Give five tips about %s.",
   "Write a JSON document that describes %s.", "Why do people like %s?",
 }
-local subjects = {
-  "bread", "the moon", "railways", "chess", "elephants", "mathematics", "coffee", "rain", "football",
-  "a market in Morocco", "computers", "the violin", "winter", "democracy", "cooking rice", "volcanoes",
-  "bicycles", "the alphabet", "sleep", "gold", "dinosaurs", "electricity", "friendship", "sailing",
-  "the human heart", "gardens", "money", "paper", "the ocean", "wolves", "painting", "schools",
-  "a haunted castle", "sorting numbers", "medicine", "the Roman Empire", "photography", "wheat", "stars",
-  "languages", "a lost key", "trees", "robots", "maps", "music", "bridges", "the desert", "honey", "salt",
-  "aeroplanes", "clocks", "memory", "cats", "a bank account", "mountains", "the internet", "glaciers",
-  "theatre", "spices", "silk", "a shopping list", "steam engines", "poetry", "prime ministers",
+local subjects = { -- none that held_out.txt names; an odd number, no multiple of 7
+  "bread", "railways", "elephants", "mathematics", "coffee", "football", "a market in Morocco",
+  "computers", "democracy", "cooking rice", "volcanoes", "the alphabet", "gold", "dinosaurs",
+  "electricity", "friendship", "sailing", "the human heart", "money", "paper", "the ocean", "wolves",
+  "painting", "schools", "a haunted castle", "sorting numbers", "medicine", "the Roman Empire",
+  "photography", "wheat", "stars", "a lost key", "trees", "honey", "aeroplanes", "memory", "cats",
+  "a bank account", "the internet", "glaciers", "theatre", "spices", "a shopping list", "steam engines",
+  "poetry", "prime ministers", "a chess clock", "earthquakes", "vaccines", "a queue",
+  "a stack of plates", "graphs", "matrices", "fractions", "whales", "ants", "penguins", "owls",
+  "spiders", "mushrooms", "potatoes", "chocolate", "tea", "cheese", "a birthday cake", "breakfast",
+  "salads", "running", "swimming", "yoga", "tennis", "basketball", "climbing", "dancing", "opera",
+  "the piano", "drums", "jazz", "cinema", "fairy tales", "myths", "pirates", "detectives", "astronauts",
+  "time travel", "a desert island", "a forgotten village", "an old photograph", "a broken watch",
+  "the last train", "a storm at sea", "a secret door", "ancient Egypt", "the Vikings",
+  "the printing press", "the French Revolution", "the telephone", "the microscope", "the wheel",
+  "antibiotics", "atoms", "sound", "gravity", "magnets", "lasers", "DNA", "evolution", "the brain",
+  "the lungs", "teeth", "the immune system", "diet", "stress", "habits", "deadlines", "teamwork",
+  "a resignation", "taxes", "insurance", "elections", "the United Nations", "courts", "traffic lights",
+  "cities", "farms", "forests", "the Arctic", "climate", "recycling", "solar panels", "wind turbines",
+  "batteries", "submarines", "rockets", "satellites", "calendars", "a linked list", "a calculator",
+  "a text file", "a password", "a temperature sensor", "a database", "a web server", "a game of cards",
+  "dates and times", "a maze", "a library of books", "a student's marks", "a bus timetable",
+  "an inventory", "string reversal",
 }
 
 -- Paragraphs of the texts, cut to what a prompt may have.
@@ -54,7 +68,7 @@ local function prompt_of(i)
     local ids = model:tokenize(texts[i // 4 % #texts + 1])
     return table.move(ids, 1, math.min(#ids, 64), 1, {})
   end
-  local text = templates[i % #templates + 1]:format(subjects[i * 7 // #templates % #subjects + 1])
+  local text = templates[i % #templates + 1]:format(subjects[i // #templates * 7 % #subjects + 1])
   return model:chat_ids { { role = "user", content = text } }
 end
 
@@ -70,7 +84,7 @@ while done < count do
   local rows, options = {}, {}
   for i = done, math.min(done + 256, count) - 1 do
     rows[#rows + 1] = prompt_of(i)
-    options[#options + 1] = { max_tokens = tokens, temperature = i % 2 * 0.8, seed = i + 1 }
+    options[#options + 1] = { max_tokens = tokens, temperature = (i + i // #templates) % 2 * 0.8, seed = i + 1 }
   end
   for i, row in ipairs((model:generate_batch(rows, options))) do
     file:write(('{"ids": [%s], "from": %d}\n'):format(table.concat(row.ids, ", "), #rows[i]))

@@ -223,6 +223,42 @@ def losses(model, adapter, ids, anchors, k):
     return entropy(own), entropy(sampled.log_softmax(-1)), distance, right.detach()
 
 
+class Step:
+    """Gradients of a batch; on a GPU as one graph, for launching its thousands of small kernels takes longer
+    than running them."""
+
+    def __init__(self, model, adapter, ids, anchors, k):
+        self.model, self.adapter, self.k, self.graph = model, adapter, k, None
+        self.ids, self.anchors = ids.to(model.device), anchors.to(model.device)
+        if model.device != "cuda":
+            return
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self.run()
+        torch.cuda.current_stream().wait_stream(side)
+        adapter.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.out = self.run()
+        self.graph = graph
+
+    def run(self):
+        self.adapter.zero_grad(set_to_none=True)
+        masks, sampler, latents, right = losses(self.model, self.adapter, self.ids, self.anchors, self.k)
+        (0.5 * masks + sampler + latents).backward()
+        return masks.detach(), sampler.detach(), latents.detach(), right
+
+    def __call__(self, ids, anchors):
+        self.ids.copy_(ids)
+        self.anchors.copy_(anchors)
+        if self.graph is None:
+            return self.run()
+        self.graph.replay()
+        return self.out
+
+
 def draw(path, log):
     """log: rows of step and values by name; a curve for each loss."""
     width, height, colours = 640, 320, {"masks": "#888", "sampler": "#06c", "latents": "#c60"}
@@ -247,7 +283,7 @@ def train(o):
     samples = Samples(o.samples, o.window, o.k)
     groups = [{"params": [p for n, p in adapter.named_parameters() if "norm" not in n], "weight_decay": 0.0},
               {"params": [p for n, p in adapter.named_parameters() if "norm" in n], "weight_decay": 0.0}]
-    opt = torch.optim.AdamW(groups, lr=o.rate, betas=(0.9, 0.98))
+    opt = torch.optim.AdamW(groups, lr=o.rate, betas=(0.9, 0.98), fused=o.device == "cuda")
     os.makedirs(o.out, exist_ok=True)
     kept, log, step, spent = os.path.join(o.out, "checkpoint.pt"), [], 0, 0.0
     if os.path.exists(kept):
@@ -256,15 +292,14 @@ def train(o):
         opt.load_state_dict(state["opt"])
         step, log, o.steps, spent = state["step"], state["log"], state["steps"], state["spent"]
         print(f"goes on at step {step} of {o.steps}", flush=True)
+    batch_of = lambda step: samples.batch(np.random.default_rng([o.seed, step]), o.batch, o.anchors, False)
+    gradients = Step(model, adapter, *batch_of(step), o.k)
     start = time.time() - spent
     while step < o.steps:
         for group in opt.param_groups:
             warm = min(1.0, (step + 1) / min(100, o.steps / 10 + 1))
             group["lr"] = o.rate * warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * step / o.steps)))
-        ids, anchors = samples.batch(np.random.default_rng([o.seed, step]), o.batch, o.anchors, False)
-        masks, sampler, latents, right = losses(model, adapter, ids.to(o.device), anchors.to(o.device), o.k)
-        opt.zero_grad(set_to_none=True)
-        (0.5 * masks + sampler + latents).backward()
+        masks, sampler, latents, right = gradients(*batch_of(step))
         torch.nn.utils.clip_grad_norm_(adapter.parameters(), 1.0)
         opt.step()
         step += 1

@@ -456,9 +456,7 @@ static bool write_folder(void) {
     zoo_fill(&made, &seed_of_it);
     folder_write(&made, model_folder, 1);
     low l = make_low(&made, 3, 6, true, &seed_of_it);
-    l.hidden = made.hidden;
-    for (int i = 0; i < 5; i++)
-        l.parts[i] = low_values((i == 1 ? 2 : 1) * made.hidden * (i % 2 ? made.hidden : 1), &seed_of_it);
+    low_gate(&l, made.hidden, &seed_of_it);
     gguf_build file = gguf_low(&l, made.architecture, false);
     const bool fine = save(low_path, &file);
     free(file.data), free_low(&l), family_free(&made);

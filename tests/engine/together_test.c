@@ -158,9 +158,9 @@ static void test_refusals(void) {
     refused(m, &a, CAIRN_INVALID_ARGUMENT, "row 1: its length is 0");
     lengths[1] = STRIDE + 1;
     refused(m, &a, CAIRN_INVALID_ARGUMENT, "row 1: length = 61");
+    for (int i = 0; i < 7; i++) ids[STRIDE + i] = ids[2 * STRIDE + i] = 1; /* they may be shorter */
     lengths[1] = 3, limits[2] = -4;
     refused(m, &a, CAIRN_INVALID_ARGUMENT, "row 2: its limit is -4");
-    for (int i = 0; i < 7; i++) ids[2 * STRIDE + i] = 1; /* the row may have been shorter */
     limits[2] = 4, lengths[2] = 8, ids[2 * STRIDE + 7] = 1 << 20;
     refused(m, &a, CAIRN_INVALID_ARGUMENT, "row 2: an id = 1048576");
     ids[2 * STRIDE + 7] = -1;

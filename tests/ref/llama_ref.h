@@ -343,7 +343,7 @@ static void llama_ref_attention(llama_ref *m, int l, int position, const double 
         llama_ref_at(m, m->keys, l, position, 0)[i] = ref_f16(ref_to_f16(k[i]));
         llama_ref_at(m, m->values, l, position, 0)[i] = ref_f16(ref_to_f16(v[i]));
     }
-    if (m->landmarks || m->soft || m->two_level || m->apart)
+    if (m->landmarks || m->soft || m->two_level || m->apart || (m->watched && l == m->watched))
         llama_ref_attend_forms(m, l, position, q, out);
     else llama_ref_attend(m, l, position, q, out);
     free(q);

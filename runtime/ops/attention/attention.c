@@ -211,13 +211,18 @@ static void attention_put(const attention_block *a, const attention_sum *total, 
         }
 }
 
-static void attention_all(const attention_block *a, const attention_sum *total,
-                          const attention_sum *piece, float *out, int64_t out_stride) {
+static void attention_gather(const attention_block *a, const attention_sum *total,
+                             const attention_sum *piece) {
     const int pieces = attention_pieces(a);
-    attention_sum_clear(total, a->rows * a->group, a->dim);
     for (int i = attention_first_piece(a); i < pieces; i++) {
         attention_piece(a, i, piece);
         attention_fold(a->simd, total, piece, a->rows * a->group, a->dim);
     }
+}
+
+static void attention_all(const attention_block *a, const attention_sum *total,
+                          const attention_sum *piece, float *out, int64_t out_stride) {
+    attention_sum_clear(total, a->rows * a->group, a->dim);
+    attention_gather(a, total, piece);
     attention_put(a, total, out, out_stride);
 }

@@ -66,12 +66,17 @@ static void attention_piece(const attention_block *a, int piece, const attention
 /* total += piece, the later one in the sequence. */
 static void attention_fold(const simd_kernels *simd, const attention_sum *total,
                            const attention_sum *piece, int queries, int dim);
+/* total += all pieces of the block, of which one at a time is in `piece`. */
+static void attention_gather(const attention_block *a, const attention_sum *total,
+                             const attention_sum *piece);
 /* out [rows, out_stride]: this head's queries stand side by side in a row. */
 static void attention_put(const attention_block *a, const attention_sum *total, float *out,
                           int64_t out_stride);
 /* All pieces of a block; total and piece are scratch of rows * group queries. */
 static void attention_all(const attention_block *a, const attention_sum *total,
                           const attention_sum *piece, float *out, int64_t out_stride);
+/* Attention of so many rows on the GPU, as the entries launch it: p says all but workspace and grid. */
+static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows, int abilities);
 /* attend_tokens over latents in f16, of f32 queries: unit r * kv_heads + i is slice i of the heads of row
  * r, which all see the row's tokens; scratch: attention_alone_floats of a slice's heads. */
 static size_t attention_alone_floats(int heads);

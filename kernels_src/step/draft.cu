@@ -1,0 +1,111 @@
+/* The sampler head of a gated adapter (runtime/model/adapter.h): a draft from a kept hidden state and the
+ * token before it, of which the model's head makes logits (step_head) and step_finish the token.
+ *
+ * draft_pick   the token behind the drafts that hold and the masks' first row: grid 1, 32 threads
+ * draft_first  silu(W0 [embedding, hidden]): grid HIDDEN / 8 blocks, 256 threads; the input lies in
+ *              shared memory, 8 HIDDEN bytes
+ * draft_second y = norm(that), y + norm(silu(W1 y)) by the last block, to where the head's input is:
+ *              grid and threads alike, 4 HIDDEN + 64 bytes of shared memory
+ *
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. f32 sums in an order that depends on nothing.
+ * Reference: the walk of tests/engine/mtp_test.c.
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+#include "step/stages.cuh"
+
+constexpr int DRAFT_WARPS = 8, DRAFT_THREADS = DRAFT_WARPS * WARP;
+
+CAIRN_INLINE float silu(float v) { return v * rcp_fast(1.0f + exp_fast(-v)); }
+
+/* A row of weights with x, by a warp. */
+CAIRN_INLINE float dot(const float *w, const float *x, int count) {
+    float sum = 0.0f;
+    for (int i = lane_id() * 4; i < count; i += WARP * 4) {
+        const f32x4 a = *(const f32x4 *)(w + i), b = *(const f32x4 *)(x + i);
+        sum = fma_f32(a.x, b.x, fma_f32(a.y, b.y, fma_f32(a.z, b.z, fma_f32(a.w, b.w, sum))));
+    }
+    return warp_sum(sum);
+}
+
+/* 1 / root mean square of HIDDEN values, by all threads; totals: a word for each warp. */
+template <class Value> CAIRN_INLINE float norm_factor(float eps, float *totals, Value value) {
+    float sum = 0.0f, all = 0.0f;
+    for (int i = thread_id(); i < HIDDEN; i += DRAFT_THREADS) sum = fma_f32(value(i), value(i), sum);
+    sum = warp_sum(sum);
+    block_sync();
+    if (lane_id() == 0) totals[warp_id()] = sum;
+    block_sync();
+    for (int w = 0; w < DRAFT_WARPS; w++) all += totals[w];
+    return rsqrt_fast(all * (1.0f / HIDDEN) + eps);
+}
+
+CAIRN_KERNEL(draft_pick, 32, 1, draft_params) {
+    start_input();
+    if (thread_id() > 0) return;
+    const int32_t *token = p.input + STEP_HEAD + STEP_TOKEN * p.capacity + p.real + 1;
+    const int32_t *drawn = p.sampled + p.real - p.input[STEP_LOGIT_FIRST];
+    int held = 0;
+    while (held < p.drafts && token[held] == drawn[held]) held++;
+    const int row = p.input[STEP_HEAD + STEP_KEEP * p.capacity + p.real + p.drafts + 1] + held * p.masks;
+    p.words->row = p.tokens[-2] = row;
+    p.words->token = p.tokens[-1] = drawn[held];
+}
+
+CAIRN_KERNEL(draft_first, DRAFT_THREADS, 1, draft_params) {
+    typedef packed<CAIRN_PACK_EMBED> pack;
+    float *x = (float *)shared_base();
+    start_input();
+    int token = p.number ? p.tokens[p.number - 1] : p.words->token;
+    token = token < 0 || token >= VOCAB ? 0 : token;
+    const uint8_t *tile = p.embed + token / 16 * tile_bytes<CAIRN_PACK_EMBED, HIDDEN>();
+    const float *hidden = p.kept + (int64_t)(p.words->row + p.number) * HIDDEN;
+    for (int k = thread_id(); k < HIDDEN; k += DRAFT_THREADS) {
+        const float v = pack::template value<packed_group<CAIRN_PACK_EMBED, HIDDEN>()>(
+            tile, k / 32, token % 16, k % 32);
+        x[k] = EMBED_SCALED ? v * p.embed_scale : v;
+        x[HIDDEN + k] = hidden[k];
+    }
+    block_sync();
+    const int out = block_id() * DRAFT_WARPS + warp_id();
+    if (out >= HIDDEN) return;
+    const float v = dot(p.words->first + (int64_t)out * 2 * HIDDEN, x, 2 * HIDDEN);
+    if (lane_id() == 0) p.gated[out] = silu(v);
+}
+
+/* A value that other blocks of the kernel wrote. */
+CAIRN_INLINE float of_others(const float *at) { return as_f32(load_relaxed((const uint32_t *)at)); }
+
+/* y to the head, whose norm gives it back as it is: its sums of squares are such. */
+CAIRN_INLINE void send_drafted(const draft_params &p, const float *y, const float *more, float factor) {
+    uint8_t *at = p.exchange + RESIDUAL_BYTES;
+    uint32_t *to = (uint32_t *)(at + HIDDEN_AT);
+    float *squares = (float *)(at + SQUARES_AT);
+    const float scale = min_of(p.input_scale, 64.0f), times = p.input_scale / scale;
+    const float *weight = p.words->second_norm;
+    const auto value = [&](int i) { return (y[i] + of_others(more + i) * factor * weight[i]) * times; };
+    for (int i = thread_id(); i < HIDDEN / 2; i += DRAFT_THREADS)
+        to[i] = pack_f16x2(value(2 * i), value(2 * i + 1));
+    for (int i = thread_id(); i < SQUARES; i += DRAFT_THREADS)
+        squares[i] = i ? 0.0f : (1.0f / (scale * scale) - p.norm_eps) * HIDDEN;
+}
+
+CAIRN_KERNEL(draft_second, DRAFT_THREADS, 1, draft_params) {
+    float *y = (float *)shared_base(), *totals = y + HIDDEN;
+    start_input();
+    float factor = norm_factor(p.norm_eps, totals, [&](int i) { return p.gated[i]; });
+    for (int i = thread_id(); i < HIDDEN; i += DRAFT_THREADS)
+        y[i] = p.gated[i] * factor * p.words->first_norm[i];
+    block_sync();
+    const int out = block_id() * DRAFT_WARPS + warp_id();
+    float *more = p.gated + HIDDEN;
+    if (out < HIDDEN) {
+        const float v = dot(p.words->second + (int64_t)out * HIDDEN, y, HIDDEN);
+        if (lane_id() == 0) store_relaxed((uint32_t *)more + out, as_u32(silu(v)));
+    }
+    if (!last_to_arrive(p.arrived, grid_blocks(), (uint32_t *)totals + DRAFT_WARPS)) return;
+    factor = norm_factor(p.norm_eps, totals, [&](int i) { return of_others(more + i); });
+    send_drafted(p, y, more, factor);
+}

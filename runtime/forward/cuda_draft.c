@@ -1,0 +1,311 @@
+/* forward_cuda_draft: rows that draft, and the sampler head (model/adapter.h) on the GPU.
+ *
+ * What such a row sees is a constant of the attention kernel (STEP_EXTRA_DRAFTS): others run by the kernel
+ * they had. The hidden states of masks stay on the device. Where one sequence verifies, the token behind
+ * the drafts that hold is found there too, and what the head drafts from it comes with the tokens drawn:
+ * the host waits once. */
+
+/* The attention kernel of rows that draft; compiled when the first does. */
+static cairn_status cuda_need_drafts(forward_cuda_state *f, forward_batch *batch) {
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request = {"step/attend.cu", constants, 0, false};
+    jit_program *program;
+    cairn_status status;
+    if (f->has_drafts) return CAIRN_OK;
+    request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    for (int i = 0; i < request.constant_count; i++)
+        if (!strcmp(constants[i].name, "EXTRAS")) constants[i].value |= STEP_EXTRA_DRAFTS;
+    if (batch) batch->prepared = true;
+    if ((status = jit_get(f->dev->jit, &request, &program)) ||
+        (status = jit_function(f->dev->jit, program, "step_attend", (int)f->attend_bytes,
+                               &f->draft_attend)))
+        return status;
+    f->has_drafts = true;
+    return CAIRN_OK;
+}
+
+/* ---- wide products --------------------------------------------------------------------------- */
+
+/* Whether step/wide.cu is for the model: plain and small. */
+static bool cuda_may_be_wide(const forward_cuda_state *f) {
+    for (int i = STEP_P_QKV; i <= STEP_P_DOWN; i++)
+        if (f->format_counts[i] != 1) return false;
+    return !f->streamed && !f->extras && STEP_WIDE_BYTES(f->warps) <= f->dev->max_shared_bytes;
+}
+
+/* Whether it serves the adapter: one that drafts, of few inner values. */
+static bool cuda_is_wide(const forward_cuda_state *f, const cairn_adapter *a) {
+    return a->parts[ADAPTER_MASK] && a->rank <= STEP_WIDE_RANK && cuda_may_be_wide(f);
+}
+
+/* Bytes of an adapter's tiles of A: a layer's are q, k, v, o, gate and up in one, down. */
+static size_t cuda_tile_bytes(const model_shape *s, int layers) {
+    const size_t units = 4 * (size_t)s->hidden + (size_t)(s->heads * s->head_dim) + (size_t)s->ffn;
+    return units * 32 * (size_t)layers;
+}
+
+/* A of a product to rows from `row` on of a tile, as PACK_16 has them. */
+static void cuda_pack_low(const adapter_pair *pair, int inputs, int row, uint8_t *tile) {
+    for (int r = 0; pair && r < pair->rank; r++)
+        for (int i = 0; i < inputs; i += 8) {
+            uint16_t half[8];
+            simd_for(0)->to_half(pair->a + (size_t)r * (size_t)inputs + i, half, 8);
+            memcpy(tile + i / 32 * 1024 + row * 64 + (r * 4 + i % 32 / 8) * 16, half, sizeof half);
+        }
+}
+
+/* Behind the adapter's values: its tiles, and where they are, to its slot. */
+static cairn_status cuda_send_tiles(forward_cuda_state *f, const cairn_adapter *a) {
+    static const int roles[] = {PLAN_Q, PLAN_K, PLAN_V, PLAN_O, PLAN_GATE, PLAN_UP, PLAN_DOWN};
+    const model_shape *s = f->shape;
+    const size_t bytes = cuda_tile_bytes(s, s->layers);
+    uint8_t *to = (uint8_t *)a->device + a->count * sizeof *a->values, *all, *at;
+    cairn_status status;
+    if (!cuda_is_wide(f, a)) return CAIRN_OK;
+    at = all = (uint8_t *)base_new(f->dev->base, bytes, 1);
+    if (!all) return base_no_memory(f->dev->base, "an adapter", bytes);
+    for (int l = 0; l < s->layers; l++)
+        for (size_t i = 0; i < BASE_COUNT(roles); i++) {
+            const int role = roles[i], inputs = role == PLAN_O ? s->heads * s->head_dim
+                                              : role == PLAN_DOWN ? s->ffn : s->hidden;
+            cuda_pack_low(adapter_of(a, l, role), inputs, role == PLAN_UP ? 8 : 0, at);
+            if (role != PLAN_GATE) at += (size_t)inputs * 32;
+        }
+    status = device_upload(f->dev, to, all, bytes);
+    if (!status) status = device_upload(f->dev, f->low_tiles + a->slot, &to, sizeof to);
+    if (!status) status = device_sync(f->dev);
+    else device_wait(f->dev);
+    base_delete(f->dev->base, all, bytes, 1);
+    return status;
+}
+
+static cairn_status cuda_build_wide(forward_cuda_state *f) {
+    static const char *const names[] = {"wide_qkv", "wide_project", "wide_gate_up", "wide_down"};
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request = {"step/wide.cu", constants, 0, false};
+    jit_program *program;
+    cairn_status status;
+    if (!cuda_may_be_wide(f)) return CAIRN_OK;
+    request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    status = jit_get(f->dev->jit, &request, &program);
+    for (int i = 0; i < STEP_WIDE && !status; i++)
+        status = jit_function(f->dev->jit, program, names[i], STEP_WIDE_BYTES(f->warps),
+                              &f->wide_kernels[i]);
+    f->has_wide = !status;
+    return status;
+}
+
+/* Whether the part's rows that have an adapter have one and the same, by which they draft: the last does. */
+static bool cuda_is_part_wide(const forward_cuda_state *f, const forward_batch *batch, int rows) {
+    const cairn_adapter *a = rows ? batch->rows[f->part_rows[rows - 1]].adapter : NULL;
+    if (!f->has_wide || !a || !cuda_is_wide(f, a)) return false;
+    for (int r = 0; r < rows; r++) {
+        const cairn_adapter *own = batch->rows[f->part_rows[r]].adapter;
+        if (own && own != a) return false;
+    }
+    return true;
+}
+
+static cairn_status cuda_launch_wide(forward_cuda_state *f, step_wide which, int tiles, int rows, int l) {
+    const unsigned windows = (unsigned)(rows + STEP_WIDE_ROWS - 1) / STEP_WIDE_ROWS;
+    const device_dims dims = {{(unsigned)tiles, windows, 1}, (unsigned)f->warps * 32, 0,
+                              STEP_WIDE_BYTES(f->warps), true};
+    step_params p = f->stage.params;
+    cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
+    return device_launch(f->dev, &f->wide_kernels[which], &dims, &p);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* What the sampler head needs. */
+static void cuda_take_drafts(forward_cuda_state *f, device_arena *a) {
+    static const char what[] = "drafts";
+    const uint64_t hidden = (uint64_t)f->shape->hidden * 4;
+    float *kept = (float *)device_take(a, (uint64_t)f->max_rows * hidden, what);
+    float *gated = (float *)device_take(a, 2 * hidden, what);
+    float *logits = (float *)device_take(a, (uint64_t)f->shape->vocab * 4, what);
+    uint64_t *winners = (uint64_t *)device_take(a, (uint64_t)f->blocks * 8, what);
+    int32_t *input = (int32_t *)device_take(a, STEP_HEAD * 4, what);
+    draft_words *words = (draft_words *)device_take(a, sizeof *words, what);
+    uint32_t *arrived = (uint32_t *)device_take(a, 4, what);
+    const uint8_t **tiles = (const uint8_t **)device_take(a, ADAPTER_MOST * sizeof *tiles, what);
+    if (a->measures || a->status) return;
+    f->low_tiles = tiles;
+    f->draft_logits = logits, f->draft_winners = winners, f->draft_input = input;
+    f->draft = (draft_params){.words = words, .kept = kept, .tokens = f->drafted, .gated = gated,
+                              .embed = f->embed, .exchange = f->stage.params.exchange,
+                              .arrived = arrived, .input = f->stage.params.input,
+                              .sampled = f->sampled, .capacity = f->stage.params.capacity,
+                              .norm_eps = f->shape->norm_eps,
+                              .input_scale = f->stage.params.input_scale,
+                              .embed_scale = f->plan->embed_scale};
+}
+
+static uint64_t cuda_draft_bytes(forward_cuda_state *f, const cairn_adapter *adapter) {
+    device_arena a;
+    memset(&a, 0, sizeof a);
+    a.dev = f->dev, a.measures = true;
+    if (adapter->parts[ADAPTER_MASK]) cuda_take_drafts(f, &a);
+    return a.bytes;
+}
+
+static unsigned cuda_draft_shared(const forward_cuda_state *f, int kernel) {
+    static const unsigned each[] = {0, 8, 4};
+    return kernel ? each[kernel] * (unsigned)f->shape->hidden + 64 : 0;
+}
+
+static cairn_status cuda_build_drafts(forward_cuda_state *f) {
+    static const char *const names[] = {"draft_pick", "draft_first", "draft_second"};
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request = {"step/draft.cu", constants, 0, false};
+    jit_program *program;
+    cairn_status status;
+    request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
+    status = jit_get(f->dev->jit, &request, &program);
+    for (int i = 0; i < 3 && !status; i++)
+        status = jit_function(f->dev->jit, program, names[i], (int)cuda_draft_shared(f, i),
+                              &f->draft_kernels[i]);
+    return status;
+}
+
+/* For the model's first adapter that drafts. Graphs of steps are made anew: they know no such memory. */
+static cairn_status cuda_open_drafts(forward_cuda_state *f) {
+    int32_t head[STEP_HEAD] = {0};
+    device_arena *a = &f->draft_arena;
+    cairn_status status;
+    if (f->draft.words) return CAIRN_OK;
+    if ((status = cuda_need_drafts(f, NULL)) || (status = cuda_build_drafts(f)) ||
+        (status = cuda_build_wide(f)))
+        return status;
+    cuda_take_drafts(f, a);
+    head[STEP_ROWS] = head[STEP_LOGIT_COUNT] = 1;
+    if (!(status = a->status) && !(status = device_zero(f->dev, f->draft.arrived, 4)))
+        status = device_upload(f->dev, f->draft_input, head, sizeof head);
+    if (status) {
+        device_arena_free(a);
+        memset(a, 0, sizeof *a), memset(&f->draft, 0, sizeof f->draft);
+        a->dev = f->dev;
+        return status;
+    }
+    memset(&f->draft_words, 0, sizeof f->draft_words);
+    f->stage.params.low_tiles = f->low_tiles;
+    f->stage.params.kept = (float *)(uintptr_t)f->draft.kept;
+    for (int kind = 2; kind < STEP_GRAPHS; kind++)
+        for (int i = 0; i <= STEP_STAGE_ROWS; i++) {
+            device_graph_free(f->dev, &f->stage_graphs[kind][i]);
+            device_graph_free(f->dev, &f->dense_graphs[kind][i]);
+        }
+    return CAIRN_OK;
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+/* Behind the layers: the hidden states that are kept. */
+static cairn_status cuda_keep_hidden(forward_cuda_state *f, int rows) {
+    const device_dims dims = {{(unsigned)rows, 1, 1}, 128, 0, 16, true};
+    if (!f->drafts || !f->adapts || !f->draft.words) return CAIRN_OK;
+    return device_launch(f->dev, &f->keep_kernel, &dims, &f->stage.params);
+}
+
+static cairn_status cuda_launch_draft(forward_cuda_state *f, int kernel, const draft_params *p) {
+    const unsigned blocks = kernel ? ((unsigned)f->shape->hidden + 7) / 8 : 1;
+    const device_dims dims = {{blocks, 1, 1}, kernel ? 256 : 32, 0, cuda_draft_shared(f, kernel), true};
+    return device_launch(f->dev, &f->draft_kernels[kernel], &dims, p);
+}
+
+/* Draft `number`: the sampler head, the model's, and the best token. */
+static cairn_status cuda_draft_one(forward_cuda_state *f, int number) {
+    device_dims dims = {{(unsigned)f->blocks, 1, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
+    draft_params p = f->draft;
+    step_params head = f->stage.params;
+    finish_params end;
+    cairn_status status;
+    p.number = number;
+    head.input = f->draft_input, head.logits = f->draft_logits, head.winners = f->draft_winners;
+    memset(&end, 0, sizeof end);
+    end.winners = f->draft_winners, end.tokens = f->drafted + number, end.blocks = f->blocks, end.rows = 1;
+    if ((status = cuda_launch_draft(f, 1, &p)) || (status = cuda_launch_draft(f, 2, &p)) ||
+        (status = device_launch(f->dev, &f->kernels[STEP_K_HEAD], &dims, &head)))
+        return status;
+    dims.grid[0] = 1, dims.block = 32, dims.shared_bytes = 0;
+    return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &end);
+}
+
+/* `count` drafts from where the words say, as a graph. */
+static cairn_status cuda_draft_many(forward_cuda_state *f, int count) {
+    device_graph *graph = &f->draft_graphs[count];
+    cairn_status status = CAIRN_OK;
+    if (!graph->exec) {
+        if ((status = device_graph_begin(f->dev))) return status;
+        for (int i = 0; i < count && !status; i++) status = cuda_draft_one(f, i);
+        if (status) {
+            device_graph_abandon(f->dev);
+            return status;
+        }
+        if ((status = device_graph_end(f->dev, graph))) return status;
+    }
+    return device_graph_launch(f->dev, graph);
+}
+
+/* Where the head begins, and whose it is; `at` NULL: row and token stay as they are on the device. */
+static cairn_status cuda_send_words(forward_cuda_state *f, const cairn_adapter *a, const int32_t *at) {
+    draft_words w, *to = f->draft.words;
+    const float *values = (const float *)a->device;
+    memset(&w, 0, sizeof w);
+    if (at) w.row = at[0], w.token = at[1];
+    w.first = values + (a->parts[ADAPTER_FIRST] - a->values);
+    w.first_norm = values + (a->parts[ADAPTER_FIRST_NORM] - a->values);
+    w.second = values + (a->parts[ADAPTER_SECOND] - a->values);
+    w.second_norm = values + (a->parts[ADAPTER_SECOND_NORM] - a->values);
+    if (!at && w.first == f->draft_words.first) return CAIRN_OK;
+    f->draft_words = w;
+    return device_upload(f->dev, to, &w, sizeof w);
+}
+
+/* Behind a part whose rows from `real` on are verified, `drafts` of them drafts, each with so many masks. */
+static cairn_status cuda_begin_drafts(forward_cuda_state *f, const cairn_adapter *a, int real, int drafts,
+                                      int masks) {
+    draft_params p = f->draft;
+    cairn_status status = cuda_send_words(f, a, NULL);
+    p.real = real, p.drafts = drafts, p.masks = masks;
+    if (status || (status = cuda_launch_draft(f, 0, &p)) || (status = cuda_draft_many(f, masks)))
+        return status;
+    f->ahead_count = masks, f->ahead_by = a;
+    return CAIRN_OK;
+}
+
+/* ---- the sampler head ------------------------------------------------------------------------ */
+
+/* Drawn one by one, by the host. */
+static cairn_status cuda_draw_drafts(forward_cuda_state *f, const cairn_adapter *a, int32_t *at, int count,
+                                     const sample_ask *ask, float *probs, int32_t *out) {
+    const size_t vocab = (size_t)f->shape->vocab;
+    cairn_status status = CAIRN_OK;
+    for (int j = 0; j < count && !status; j++, at[0]++) {
+        sample_ask one = *ask;
+        one.position += j;
+        if ((status = cuda_send_words(f, a, at)) || (status = cuda_draft_one(f, 0)) ||
+            (status = device_download(f->dev, f->space.row, f->draft_logits, vocab * sizeof(float))))
+            break;
+        at[1] = out[j] = ops_probs_guess(&f->space, &one, f->space.row, probs + (size_t)j * vocab);
+    }
+    return status;
+}
+
+static cairn_status forward_cuda_draft(cairn_model *model, const cairn_adapter *adapter,
+                                       const float *hidden, int32_t token, int count,
+                                       const sample_ask *ask, float *probs, int32_t *out) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    int32_t at[2] = {(int32_t)((hidden - f->drafts_at) / f->shape->hidden), token};
+    const int32_t *ahead = f->host_words + cuda_drafted_at(f);
+    cairn_status status;
+    if (ask) return cuda_draw_drafts(f, adapter, at, count, ask, probs, out);
+    if (f->ahead_count != count || f->ahead_by != adapter || memcmp(ahead - 2, at, sizeof at)) {
+        if ((status = cuda_send_words(f, adapter, at)) || (status = cuda_draft_many(f, count)) ||
+            (status = device_download(f->dev, f->host_words + cuda_drafted_at(f), f->drafted,
+                                      (size_t)count * 4)))
+            return status;
+    }
+    memcpy(out, ahead, (size_t)count * sizeof *out);
+    return CAIRN_OK;
+}
