@@ -152,6 +152,8 @@ static uint64_t forward_cuda_adapter_bytes(const cairn_model *model, const cairn
     if (cuda_new(model, max_rows, &f)) return 0;
     bytes = cuda_pairs(&model->shape) * sizeof(step_pair) + cuda_low_bytes(max_rows) +
             cuda_adapter_bytes(f, adapter) + cuda_draft_bytes(f, adapter);
+    if (adapter->parts[ADAPTER_LANDMARK] && !cuda_wants_forms(f, &model->runtime->config, false))
+        bytes += cuda_measure_forms(f, &model->runtime->config, true);
     base_delete(&model->runtime->base, f, 1, sizeof *f);
     return bytes;
 }
@@ -162,7 +164,7 @@ static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapte
     device_wait(dev);
     if (f->ahead_by == adapter) f->ahead_by = NULL;
     if (f->wide_by == adapter) f->wide_by = NULL;
-    f->draft_words.first = NULL;
+    f->drafting.first = NULL;
     device_free(dev, adapter->device, cuda_adapter_bytes(f, adapter));
     adapter->device = NULL;
 }
@@ -173,6 +175,7 @@ static cairn_status forward_cuda_take_adapter(cairn_model *model, cairn_adapter 
     if (!status && adapter->parts[ADAPTER_MASK]) status = cuda_open_drafts(f);
     if (!status)
         status = device_alloc(f->dev, cuda_adapter_bytes(f, adapter), "an adapter", &adapter->device);
+    if (!status) status = device_zero(f->dev, adapter->device, cuda_adapter_bytes(f, adapter));
     if (!status) status = cuda_send_adapter(f, adapter);
     if (!status) status = cuda_send_tiles(f, adapter);
     if (!status && adapter->parts[ADAPTER_LANDMARK]) status = cuda_need_drafts(f, NULL);

@@ -141,7 +141,7 @@ static int cuda_wide_tiles(const forward_cuda_state *f, step_wide which) {
 static cairn_status cuda_launch_wide(forward_cuda_state *f, step_wide which, int tiles, int rows, int l) {
     const unsigned windows = (unsigned)(rows + STEP_WIDE_ROWS - 1) / STEP_WIDE_ROWS;
     const device_dims dims = {{(unsigned)tiles, windows, 1}, (unsigned)f->warps * 32, 0,
-                              STEP_WIDE_BYTES(f->warps), true};
+                              (unsigned)STEP_WIDE_BYTES(f->warps), true};
     step_params p = f->stage.params;
     cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
     return device_launch(f->dev, &f->wide_kernels[which], &dims, &p);
@@ -217,7 +217,7 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
         a->dev = f->dev;
         return status;
     }
-    memset(&f->draft_words, 0, sizeof f->draft_words);
+    memset(&f->drafting, 0, sizeof f->drafting);
     f->stage.params.kept = (float *)(uintptr_t)f->draft.kept;
     for (int kind = 2; kind < STEP_GRAPHS; kind++)
         for (int i = 0; i <= STEP_STAGE_ROWS; i++) {
@@ -286,8 +286,8 @@ static cairn_status cuda_send_words(forward_cuda_state *f, const cairn_adapter *
     w.first_norm = values + (a->parts[ADAPTER_FIRST_NORM] - a->values);
     w.second = values + (a->parts[ADAPTER_SECOND] - a->values);
     w.second_norm = values + (a->parts[ADAPTER_SECOND_NORM] - a->values);
-    if (!at && w.first == f->draft_words.first) return CAIRN_OK;
-    f->draft_words = w;
+    if (!at && w.first == f->drafting.first) return CAIRN_OK;
+    f->drafting = w;
     return device_upload(f->dev, to, &w, sizeof w);
 }
 

@@ -57,10 +57,8 @@ Known initial_knowledge(uint32_t block) {
     return k;
 }
 
-void start_thread(State &s, uint32_t block, uint32_t thread, const Known &initial,
-                  const void *stack) {
+void start_thread(State &s, uint32_t block, uint32_t thread, const Known &initial) {
     s.slot = block * threads_per_block + thread;
-    s.stack = static_cast<const unsigned char *>(stack);
     know(s, initial);
 }
 
@@ -109,7 +107,7 @@ static struct { uintptr_t page; Cell *cells; } recent[256]; /* pages, by their l
 static uint32_t launch_number;
 static bool launch_dependent, launch_chained, launch_running;
 static State *current;
-static const unsigned char *current_shared;
+static const unsigned char *current_stack, *current_shared;
 static uint32_t current_shared_bytes;
 
 static uint32_t first_place(const Record *records, int n) {
@@ -316,8 +314,9 @@ void end_launch() {
     variables.clear();
 }
 
-void use(State *s, const unsigned char *shared, uint32_t shared_bytes) {
+void use(State *s, const void *stack, const unsigned char *shared, uint32_t shared_bytes) {
     current = s;
+    current_stack = static_cast<const unsigned char *>(stack);
     current_shared = shared;
     current_shared_bytes = shared_bytes;
 }
@@ -354,7 +353,7 @@ static const size_t stack_bytes = 1 << 20;
 
 static void plain(const void *p, size_t bytes, bool is_write, const void *pc) {
     if (!launch_running || !current) return;
-    size_t from_stack = (size_t)(static_cast<const unsigned char *>(p) - current->stack);
+    size_t from_stack = (size_t)(static_cast<const unsigned char *>(p) - current_stack);
     if (from_stack < stack_bytes) return;
     touch(p, bytes, is_write, false, false, place_number(Site{nullptr, 0}, pc));
 }
