@@ -174,8 +174,8 @@ static cairn_status forward_cuda_take_adapter(cairn_model *model, cairn_adapter 
     cairn_status status = f->pairs ? CAIRN_OK : cuda_open_adapters(f);
     if (!status && adapter->parts[ADAPTER_MASK]) status = cuda_open_drafts(f);
     if (!status)
-        status = device_alloc(f->dev, cuda_adapter_bytes(f, adapter), "an adapter", &adapter->device);
-    if (!status) status = device_zero(f->dev, adapter->device, cuda_adapter_bytes(f, adapter));
+        status = device_alloc_clear(f->dev, cuda_adapter_bytes(f, adapter), "an adapter",
+                                    &adapter->device);
     if (!status) status = cuda_send_adapter(f, adapter);
     if (!status) status = cuda_send_tiles(f, adapter);
     if (!status && adapter->parts[ADAPTER_LANDMARK]) status = cuda_need_drafts(f, NULL);
