@@ -237,6 +237,7 @@ BASE_SMALL_BEGIN
 #include "runtime/forward/cpu_draft.c"
 #include "runtime/forward/cpu.c"
 #include "runtime/forward/cuda.c"
+#include "runtime/forward/cuda_latent.c"
 #include "runtime/forward/cuda_forms.c"
 #include "runtime/forward/cuda_open.c"
 #include "runtime/forward/cuda_draft.c"

@@ -10,8 +10,14 @@ typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
+#define ABI_FUNCTION static __device__ __forceinline__ constexpr
 #else
 #include <stdint.h>
+#ifdef __cplusplus
+#define ABI_FUNCTION static inline constexpr
+#else
+#define ABI_FUNCTION static inline
+#endif
 #endif
 
 /* Where kernels report bad data in device memory: the first fault stays until the host reads it. */

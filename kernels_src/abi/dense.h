@@ -47,6 +47,7 @@ typedef struct linear_params {
     int64_t row_bytes;
     int32_t rows, outs, in; /* in: a multiple of 32 */
     int32_t accumulate;
+    int64_t x_stride, out_stride, x_part, out_part; /* floats, with CAIRN_APART: rows; parts */
 } linear_params;
 
 #endif

@@ -87,6 +87,8 @@ typedef struct index_qk_params {
     float gate_scale;         /* heads^-0.5 * 128^-0.5 */
     int32_t first_row;        /* of the rows that messages name */
     double turns[32];         /* turns of 2 pi a position */
+    float magnitude;          /* with CAIRN_PLANNED: of what has turned */
+    int32_t beside;           /* and: pairs are (2j, 2j + 1) */
 } index_qk_params;
 
 #endif

@@ -37,8 +37,25 @@ enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16,
        PACK_Q5_0 = 36, PACK_Q5_1 = 37, PACK_Q4_K = 38, PACK_Q5_K = 39, PACK_Q6_K = 40,
        RAW = 64 /* and a block type of GGUF: its blocks as they are (dense/raw.cuh) */ };
 
-/* Shared memory of a block of dense/product.cuh. */
-enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 160 + 72 * 1024 };
+/* Shared memory of a block of dense/product.cuh; and behind that where the parts of K are spread over the
+ * blocks of a cluster: sums of so many tiles and parts. */
+enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 160 + 76 * 1024,
+       PRODUCT_SPREAD = 16, PRODUCT_SPREAD_SHARED = PRODUCT_SPREAD * 512 };
+
+/* Units of 32 inputs that are packed together: the largest power of two that divides a row, up to 8
+ * units of nibbles, 4 of bytes and of Q6_K, 2 of f16. */
+ABI_FUNCTION int pack_group(int format, int inputs) {
+    int group = format == PACK_F16 ? 2 : format == PACK_Q8_0 || format == PACK_Q6_K ? 4 : 8;
+    if (format < PACK_Q4_0) return 1;
+    while (inputs / 32 % group) group /= 2;
+    return group;
+}
+
+/* Parts that a product's K is cut into: eight warps hold 16 units of it each, of groups of one unit 8. */
+ABI_FUNCTION int pack_parts(int format, int inputs) {
+    const int group = pack_group(format, inputs), part = 8 * (group == 1 ? 8 : 16);
+    return (inputs / 32 + part - 1) / part;
+}
 
 /* pack: GGUF blocks, row by row, to packed tiles. */
 typedef struct pack_params {

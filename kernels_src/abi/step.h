@@ -68,8 +68,10 @@ typedef struct step_pair {
 
 /* Of step/wide.cu: rows and inner values of a block, and its shared memory. */
 enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
+/* Tiles of gate_up a block: two where a warp keeps its inputs. */
+#define STEP_WIDE_TILES(hidden, warps) ((hidden) <= 64 * (warps) ? 2 : 1)
 #define STEP_WIDE_BYTES(warps) \
-    (4 * (8 * (warps) * 128 + STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * STEP_WIDE_ROWS))
+    (4 * (8 * (warps) * 128 + (STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * (STEP_WIDE_ROWS + 16))))
 
 typedef struct step_params {
     /* packed weights; those of the layers follow each other. A convolution's in place of qkv and o,
@@ -121,10 +123,24 @@ typedef struct step_params {
     int32_t state, expert_rows;  /* which of the layers with convolutions; rows of a window at most */
     const uint32_t *trees;       /* [row, tree_words] bits of STEP_OWN */
     float *kept;                 /* [STEP_KEEP, hidden] f32, behind the output norm */
-    const uint8_t *const *low_tiles; /* [slot] of A, step/wide.cu */
+    const uint8_t *low_tiles;    /* of the adapter that step/wide.cu serves */
     int32_t tree_words, pad;
 } step_params;
 
+/* step/latent.cu; of a row: the first `rows` of positions, sequences, ropes and tokens */
+typedef struct latent_params {
+    const int32_t *positions, *sequences, *ropes; /* see STEP_POSITION */
+    const int32_t *page_table; /* [sequence, table_stride] */
+    int32_t *lengths, *slots;
+    const float *x;            /* heads of 64 values */
+    float *out;                /* where they go; may be x */
+    const float *turns;        /* [context, 32, (cos, sin)] */
+    const int32_t *tokens;     /* [row, width] positions, -1 behind the last */
+    uint32_t *seen;            /* [sequence] bits of pages, seen_stride words each */
+    int32_t *pages_read;       /* [sequence] */
+    int64_t x_row, x_head, out_row, out_head; /* strides, in floats */
+    int32_t rows, heads, halves, width, table_stride, seen_stride;
+} latent_params;
 /* step/forms.cu: rows from `first` on, whose attention is the ops' */
 typedef struct form_params {
     step_params step;           /* of the lane, with a layer */

@@ -15,6 +15,7 @@
  * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=128 | CAIRN_HEAD_DIM=80 CAIRN_PAGE_SIZE=32
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=227
  * matrix: CAIRN_HEAD_DIM=128 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=2051
+ * matrix: CAIRN_HEAD_DIM=64 CAIRN_PAGE_SIZE=64 CAIRN_ABILITIES=896
  * matrix: CAIRN_HEAD_DIM=256 CAIRN_PAGE_SIZE=16 CAIRN_ABILITIES=1027 */
 #ifndef CAIRN_ABILITIES
 #define CAIRN_ABILITIES 0
@@ -226,7 +227,17 @@ CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs, u
     if constexpr (CHAINED) blocks = place_of(memory)->blocks, runs = place_of(memory)->runs;
     const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit, first = slot * at.runs(p) * at.most;
     if (!last_to_arrive(p.arrived + slot, blocks, (uint32_t *)(memory + TOTALS_AT))) return;
-    merge_parts(p, at, p.partial + first * HEAD_DIM, (const f32x2 *)p.sums + first, runs);
+    if constexpr (CHAINED) { /* many rows, and no register to spare */
+        merge_parts(p, at, p.partial + first * HEAD_DIM, (const f32x2 *)p.sums + first, runs);
+    } else {
+        merge_block<THREADS>(
+            memory, at.count, ceil_div(runs, 8) * 8, at.most, [&](int) { return runs; },
+            [](int m) { return (int64_t)m; }, p.partial + first * HEAD_DIM, (const f32x2 *)p.sums + first,
+            [&](int m, int d, float x, float y) {
+                *(f32x2 *)(p.out + (at.head + m) * HEAD_DIM + d) = f32x2{x, y};
+            },
+            [&](int m, float top, float total) { write_lse(p, at.head + m, top, total); });
+    }
 }
 
 /* Pages, by what the abilities say. */

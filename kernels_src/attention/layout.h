@@ -84,12 +84,13 @@ CAIRN_LAYOUT int layout_most_runs(int kv_heads) {
     return kv_heads <= 2 ? 128 : kv_heads >= 16 ? 16 : 256 / kv_heads;
 }
 
-/* Chunks of a run, of a list whose longest has `chunks`: up to four as long as half the most runs
- * are enough, for few long runs cost many queries together less than many short ones. */
+/* Chunks of a run, of a list whose longest has `chunks`: one while the most runs are enough, so that one
+ * query asks for all it can at once; else up to four as long as half the most runs are enough, for few
+ * long runs cost many queries together less than many short ones. */
 CAIRN_LAYOUT int layout_run(int chunks, int kv_heads) {
     const int most = layout_most_runs(kv_heads), needed = (chunks + most - 1) / most;
     const int wished = (2 * chunks + most - 1) / most;
-    return needed >= 4 ? needed : wished < 1 ? 1 : wished < 4 ? wished : 4;
+    return needed <= 1 ? 1 : needed >= 4 ? needed : wished < 4 ? wished : 4;
 }
 
 /* Runs of that list. */

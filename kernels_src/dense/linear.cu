@@ -2,6 +2,9 @@
  *
  * Constants  CAIRN_BLOCK_TYPE  GGUF's number, see dense/blocks.cuh
  *            CAIRN_ROW_TILES   tiles of 8 rows of a block: 1 for few rows, 8 for many
+ *            CAIRN_APART       1: a product for each block of the grid's z, its outs weights behind
+ *                              those of the one before; rows and parts of x and out by the strides;
+ *                              in: a multiple of 8
  * Launch     grid (ceil(outs / 64), ceil(rows / (8 CAIRN_ROW_TILES))), block 128,
  *            shared 8 CAIRN_ROW_TILES (256 + 8) 2 bytes
  * Numerics   x and w enter mma m16n8k16 as f16, sums are f32 in ascending groups of 32: a row's
@@ -10,15 +13,26 @@
  * and g + 8 as the A operand, and of row g of a tile as B: both sides take the same order.
  * matrix: CAIRN_BLOCK_TYPE=3 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=8 CAIRN_ROW_TILES=8
  * matrix: CAIRN_BLOCK_TYPE=2 CAIRN_ROW_TILES=8 | CAIRN_BLOCK_TYPE=0 CAIRN_ROW_TILES=1
- * matrix: CAIRN_BLOCK_TYPE=13 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=14 CAIRN_ROW_TILES=8 */
+ * matrix: CAIRN_BLOCK_TYPE=13 CAIRN_ROW_TILES=1 | CAIRN_BLOCK_TYPE=14 CAIRN_ROW_TILES=8
+ * matrix: CAIRN_BLOCK_TYPE=8 CAIRN_ROW_TILES=8 CAIRN_APART=1 */
 #include "device/common.cuh"
 #include "abi/dense.h"
 #include "dense/blocks.cuh"
+
+#ifndef CAIRN_APART
+#define CAIRN_APART 0
+#endif
 
 #define TILES CAIRN_ROW_TILES
 #define ROWS (8 * TILES)
 #define CHUNK 256             /* inputs staged at a time */
 #define X_STRIDE (CHUNK + 8)  /* f16, off the bank pattern */
+
+CAIRN_INLINE const float *row_of(const linear_params &p, int row) {
+    if constexpr (CAIRN_APART)
+        return p.x + block_id_z() * p.x_part + row * p.x_stride;
+    return p.x + (int64_t)row * p.in;
+}
 
 /* x [ROWS, CHUNK] from input `first` on as f16; zeros beyond the matrix. */
 CAIRN_INLINE void stage_x(const linear_params &p, f16 *staged, int row0, int first) {
@@ -26,7 +40,7 @@ CAIRN_INLINE void stage_x(const linear_params &p, f16 *staged, int row0, int fir
         int row = i / (CHUNK / 4), at = i % (CHUNK / 4) * 4;
         f32x4 v = {0, 0, 0, 0};
         if (row0 + row < p.rows && first + at < p.in)
-            v = *(const f32x4 *)(p.x + (int64_t)(row0 + row) * p.in + first + at);
+            v = *(const f32x4 *)(row_of(p, row0 + row) + first + at);
         *(u32x2 *)(staged + row * X_STRIDE + at) = {pack_f16x2(v.x, v.y), pack_f16x2(v.z, v.w)};
     }
 }
@@ -34,11 +48,13 @@ CAIRN_INLINE void stage_x(const linear_params &p, f16 *staged, int row0, int fir
 /* Two A operands of a group: a[0] for inputs 8 c to 8 c + 3, a[1] for the next four. */
 CAIRN_INLINE void load_weights(const linear_params &p, int out, int group, uint32_t (*a)[4]) {
     const int g = lane_id() / 4, c = lane_id() % 4;
+    const int64_t before = CAIRN_APART ? (int64_t)block_id_z() * p.outs : 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int o = min_of(out + g + 8 * half, p.outs - 1); /* beyond: computed and not stored */
-        float v[8];
-        load_eight<CAIRN_BLOCK_TYPE>(p.w + o * p.row_bytes, group, c, v);
+        float v[8] = {};
+        if (!CAIRN_APART || group * 32 + c * 8 < p.in)
+            load_eight<CAIRN_BLOCK_TYPE>(p.w + (before + o) * p.row_bytes, group, c, v);
 #pragma unroll
         for (int i = 0; i < 4; i++) a[i / 2][half + i % 2 * 2] = pack_f16x2(v[2 * i], v[2 * i + 1]);
     }
@@ -53,6 +69,8 @@ CAIRN_INLINE void store_sums(const linear_params &p, const float (*sum)[4], int 
             int row = row0 + tile * 8 + c * 2 + i % 2, o = out + g + i / 2 * 8;
             if (row >= p.rows || o >= p.outs) continue;
             float *to = p.out + (int64_t)row * p.outs + o;
+            if constexpr (CAIRN_APART)
+                to = p.out + block_id_z() * p.out_part + row * p.out_stride + o;
             *to = p.accumulate ? *to + sum[tile][i] : sum[tile][i];
         }
 }
@@ -66,7 +84,7 @@ CAIRN_KERNEL(linear, 128, 1, linear_params) {
         block_sync();
         stage_x(p, staged, row0, first);
         block_sync();
-        const int groups = min_of(CHUNK, p.in - first) / 32;
+        const int groups = (min_of(CHUNK, p.in - first) + (CAIRN_APART ? 31 : 0)) / 32;
         for (int group = 0; group < groups && out < p.outs; group++) {
             uint32_t a[2][4];
             load_weights(p, out, first / 32 + group, a);

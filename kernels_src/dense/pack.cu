@@ -147,8 +147,7 @@ CAIRN_INLINE void pack_row(const pack_params &p, int row, int unit) {
     const int units = p.inputs / 32, to = p.first_row + row, format = p.format;
     const int64_t tile = p.half ? to / 8 : to / 16, index = (int64_t)row * units + unit;
     const int at = p.half ? to % 8 + (p.half - 1) * 8 : to % 16;
-    const int group = format < PACK_Q4_0 || format == PACK_F16
-                          ? 1 : common_power(units, packed_most(format));
+    const int group = format == PACK_F16 ? 1 : pack_group(format, p.inputs);
     uint8_t *place = p.packed + (tile * units + unit / group * group) * packed_unit_bytes(format);
     if (format == PACK_4) pack_4(p, index, place, at);
     else if (format == PACK_8) pack_8(p, index, place, at);

@@ -9,17 +9,8 @@
 #include "device/common.cuh"
 #include "abi/pack.h"
 
-/* Units of 32 inputs that are packed together: the largest power of two that divides a row, up to 8
- * units of nibbles, 4 of bytes and of Q6_K, 2 of f16. */
-CAIRN_INLINE constexpr int common_power(int n, int most) {
-    while (n % most) most /= 2;
-    return most;
-}
-CAIRN_INLINE constexpr int packed_most(int format) {
-    return format == PACK_F16 ? 2 : format == PACK_Q8_0 || format == PACK_Q6_K ? 4 : 8;
-}
 template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr int packed_group() {
-    return FORMAT < PACK_Q4_0 ? 1 : common_power(INPUTS / 32, packed_most(FORMAT));
+    return pack_group(FORMAT, INPUTS);
 }
 
 /* Bits above the nibbles. */

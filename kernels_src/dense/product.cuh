@@ -25,7 +25,7 @@
 
 constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP, PRODUCT_COLUMNS = 8;
 constexpr int SLICE_UNITS = 16;         /* 64 registers of x */
-constexpr int RING_BYTES = 72 * 1024;   /* of all warps: two blocks share a multiprocessor */
+constexpr int RING_BYTES = 76 * 1024;   /* of all warps: two blocks share a multiprocessor */
 constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once */
 
 /* ---- how K is cut ---- */
@@ -35,6 +35,7 @@ template <int FORMAT, int INPUTS> struct product_cut {
     static constexpr int GROUPS = INPUTS / 32 / GROUP;
     static constexpr int MOST = GROUP == 1 ? 8 : SLICE_UNITS / GROUP; /* groups of a slice */
     static constexpr int PARTS = ceil_div(GROUPS, PRODUCT_WARPS * MOST);
+    static_assert(PARTS == pack_parts(FORMAT, INPUTS), "product_cut: abi/pack.h");
     static constexpr int PART = ceil_div(GROUPS, PARTS); /* groups of a part */
     static constexpr int WARPS = PART > 4 * MOST ? 8 : PART > 2 * MOST ? 4 : PART > MOST ? 2 : 1;
     static constexpr int SLICE = ceil_div(PART, WARPS);
@@ -42,7 +43,19 @@ template <int FORMAT, int INPUTS> struct product_cut {
     static constexpr bool EVEN = SLICE * WARPS * PARTS == GROUPS;
     static constexpr int BYTES = GROUP * packed<FORMAT>::UNIT_BYTES; /* of a group */
     static constexpr int UNITS = SLICE * GROUP;                      /* of a slice */
+    /* Groups that are asked for at once: as many of a slice as half a ring holds. */
+    static constexpr int HALF = RING_BYTES / PRODUCT_WARPS / 2 / BYTES;
+    static constexpr bool NIBBLES = FORMAT == PACK_Q4_0 || FORMAT == PACK_Q4_1 ||
+                                    FORMAT == PACK_Q5_0 || FORMAT == PACK_Q5_1;
+    static constexpr int CHUNK =
+        NIBBLES && SLICE % 2 == 0 && GROUPS % 2 == 0 && HALF >= 2 ? 2 : 1;
 };
+
+/* Whether the parts are spread over the blocks of a cluster, where a kernel allows it. */
+template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr bool product_spreads() {
+    return CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 && product_cut<FORMAT, INPUTS>::PARTS > 1 &&
+           product_cut<FORMAT, INPUTS>::PARTS <= PRODUCT_SPREAD;
+}
 
 /* ---- groups as they are multiplied ---- */
 
@@ -184,17 +197,23 @@ CAIRN_INLINE void multiply_unit(float *d, const uint32_t *w, uint32_t plane, int
 
 template <int FORMAT, int G> struct group_of;
 
-template <int G, int UPPER = 0> struct nibble_group {
+/* MOST: units whose scales are loaded at once, as many as registers allow. */
+template <int G, int UPPER, int MOST> struct nibble_group {
     static constexpr float LOW = 16777216.0f, HIGH = 1048576.0f;
     CAIRN_METHOD void add(float *sum, const unsigned char *group, const uint32_t (*b)[4]) {
         constexpr int FEW = min_of(G, 2); /* units at a time: registers are scarce */
+        constexpr int MANY = min_of(G, MOST);
+        uint32_t lows[4], highs[4];
         const unsigned char *s = group + G * (256 + 64 * UPPER) + lane_id() / 4 * (4 * G);
 #pragma unroll
         for (int first = 0; first < G; first += FEW) {
             uint32_t low[2], high[2], w[FEW * 2], plane = 0;
-            if (first == 4) warp_sync();
-            load_scales<FEW>(s + first * 2, low);
-            load_scales<FEW>(s + 2 * G + first * 2, high);
+            if (first % MANY == 0) {
+                if (first) warp_sync();
+                load_scales<MANY>(s + first * 2, lows);
+                load_scales<MANY>(s + 2 * G + first * 2, highs);
+            }
+            low[0] = lows[first % MANY / 2], high[0] = highs[first % MANY / 2];
 #pragma unroll
             for (int i = 0; i < FEW; i += 2) load_words<G>(group, (first + i) / 2, w + i * 2);
             if (UPPER) plane = load_fifth<G>(group + G * 256, first / 2);
@@ -208,25 +227,25 @@ template <int G, int UPPER = 0> struct nibble_group {
     }
 };
 
-template <int G> struct group_of<PACK_Q4_0, G> : nibble_group<G> {
+template <int G> struct group_of<PACK_Q4_0, G> : nibble_group<G, 0, 8> {
     static constexpr float BIAS = -8.0f;
     CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
         return group + G * 256;
     }
 };
-template <int G> struct group_of<PACK_Q4_1, G> : nibble_group<G> {
+template <int G> struct group_of<PACK_Q4_1, G> : nibble_group<G, 0, 2> {
     static constexpr float BIAS = 1.0f;
     CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
         return group + G * 288;
     }
 };
-template <int G> struct group_of<PACK_Q5_0, G> : nibble_group<G, 1> {
+template <int G> struct group_of<PACK_Q5_0, G> : nibble_group<G, 1, 4> {
     static constexpr float BIAS = -16.0f;
     CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
         return group + G * 320;
     }
 };
-template <int G> struct group_of<PACK_Q5_1, G> : nibble_group<G, 1> {
+template <int G> struct group_of<PACK_Q5_1, G> : nibble_group<G, 1, 8> {
     static constexpr float BIAS = 1.0f;
     CAIRN_METHOD const unsigned char *minima(const unsigned char *group) {
         return group + G * 352;
@@ -400,19 +419,21 @@ template <int FORMAT, int INPUTS> struct group_source {
         return weights + ((int64_t)tile * cut::GROUPS + group) * STEP + lane_anew() * 16;
     }
     CAIRN_METHOD void copy(shared_addr to, const uint8_t *from) {
+        constexpr int ALL = cut::CHUNK * STEP;
 #pragma unroll
-        for (int i = 0; i < STEP / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
-        if (STEP % 512 != 0 && lane_anew() < STEP % 512 / 16)
-            copy_async16_once(to + STEP / 512 * 512, from + STEP / 512 * 512);
+        for (int i = 0; i < ALL / 512; i++) copy_async16_once(to + i * 512, from + i * 512);
+        if (ALL % 512 != 0 && lane_anew() < ALL % 512 / 16)
+            copy_async16_once(to + ALL / 512 * 512, from + ALL / 512 * 512);
     }
 };
 
-/* The groups of a warp's slices: tile after tile, part after part. The lanes keep addresses of their
- * own. */
-template <int FORMAT, int INPUTS> struct weight_ring {
+/* The groups of a warp's slices: tile after tile, part after part, or of one part alone (SPREAD). The
+ * lanes keep addresses of their own. */
+template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_source<FORMAT, INPUTS> source;
-    static constexpr int BYTES = cut::BYTES, DEPTH = RING_BYTES / PRODUCT_WARPS / BYTES;
+    static constexpr int CHUNK = cut::CHUNK, BYTES = CHUNK * cut::BYTES;
+    static constexpr int DEPTH = RING_BYTES / PRODUCT_WARPS / BYTES;
     static_assert(DEPTH >= 2, "weight_ring: too small");
 
     unsigned char *memory; /* of this warp */
@@ -420,8 +441,8 @@ template <int FORMAT, int INPUTS> struct weight_ring {
     int left, part, tiles; /* to ask for: groups of the slice; its part; tiles, this one included */
     shared_addr to;        /* where it goes, this lane's; behind it lies what is used next */
 
-    CAIRN_MEMBER weight_ring(const tile_range &range, unsigned char *rings)
-        : memory(rings + warp_id() * (DEPTH * BYTES)), part(0), to(memory + lane_id() * 16) {
+    CAIRN_MEMBER weight_ring(const tile_range &range, unsigned char *rings, int first_part)
+        : memory(rings + warp_id() * (DEPTH * BYTES)), part(first_part), to(memory + lane_id() * 16) {
         tiles = ceil_div(range.end - range.first, range.step);
         left = tiles > 0 ? max_of(groups_from(first_group()), 0) : 0;
         from = source::at(range.weights, range.first, first_group());
@@ -443,18 +464,19 @@ template <int FORMAT, int INPUTS> struct weight_ring {
         const int past = first_group() + groups_from(first_group());
         int further = 0; /* tiles */
         do {
-            if (cut::PARTS == 1 || ++part == cut::PARTS) part = 0, tiles--, further += range.step;
+            if (cut::PARTS == 1 || SPREAD) tiles--, further += range.step;
+            else if (++part == cut::PARTS) part = 0, tiles--, further += range.step;
             left = tiles > 0 ? groups_from(first_group()) : 0;
-        } while (cut::PARTS > 1 && !cut::EVEN && left <= 0 && tiles > 0);
+        } while (cut::PARTS > 1 && !SPREAD && !cut::EVEN && left <= 0 && tiles > 0);
         from += (int64_t)(first_group() - past) * source::STEP +
-                (int64_t)further * (cut::GROUPS * BYTES);
+                (int64_t)further * (cut::GROUPS * cut::BYTES);
     }
     /* Starts the copy of the next group, as far as there is one. */
     CAIRN_MEMBER void ask(const tile_range &range) {
         if (left > 0) {
             source::copy(to, from);
-            from += source::STEP;
-            if (--left == 0) advance(range);
+            from += CHUNK * source::STEP;
+            if ((left -= CHUNK) == 0) advance(range);
         }
         copy_async_commit();
     }
@@ -479,9 +501,9 @@ struct output {
 
 /* Output e of a tile (0 to 127): a warp has all 16 rows of two columns, so that what it hands on
  * are whole sectors of memory; the next row is in lane ^ 4, the row eight further in lane ^ 2. */
-CAIRN_INLINE int output_row(int e) { return e % 32 / 4 + e / 2 % 2 * 8; }
-CAIRN_INLINE int output_column(int e) { return e / 32 % 4 * 2 + e % 2; }
-CAIRN_INLINE int output_at(int e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
+CAIRN_INLINE int output_row(unsigned e) { return e % 32 / 4 + e / 2 % 2 * 8; }
+CAIRN_INLINE int output_column(unsigned e) { return e / 32 % 4 * 2 + e % 2; }
+CAIRN_INLINE int output_at(unsigned e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
 
 /* ---- the product ---- */
 
@@ -495,10 +517,61 @@ struct product_memory {
 };
 static_assert(sizeof(product_memory) == PRODUCT_SHARED, "abi.h: PRODUCT_SHARED");
 
+/* Behind it, where parts are spread: of tiles that this block ends, the sums of each part. */
+struct spread_memory {
+    float sums[PRODUCT_SPREAD][128];
+};
+static_assert(sizeof(spread_memory) == PRODUCT_SPREAD_SHARED, "abi.h: PRODUCT_SPREAD_SHARED");
+CAIRN_INLINE spread_memory &spread_base() {
+    return *(spread_memory *)(shared_base() + PRODUCT_SHARED);
+}
+
+/* The place in a cluster that has a block for each part of K: tiles are ended in turn by all blocks, as
+ * many in a round as there is memory for. */
+template <int PARTS> struct spread_round {
+    static constexpr int EACH = PRODUCT_SPREAD / PARTS; /* tiles that a block ends in a round */
+    int own, first, count; /* this block's part; of the round the first tile, and how many so far */
+
+#if CAIRN_ARCH >= 900
+    CAIRN_MEMBER void begin() {
+        own = cluster_rank();
+        cluster_arrive_relaxed(); /* its memory may be written from now on */
+    }
+    /* Before the first push. */
+    CAIRN_MEMBER void await() const { cluster_wait(); }
+    /* Hands a part's sum of the newest tile to the block that ends it. */
+    CAIRN_MEMBER void push(int e, float value) const {
+        float *to = &spread_base().sums[count / PARTS * PARTS + own][e];
+        remote_store(remote(shared_addr(to), count % PARTS), value);
+    }
+    /* Ends what is this block's, when all have pushed. All warps. */
+    template <class Epilogue>
+    CAIRN_MEMBER void end(int step, int columns, const float *factors, Epilogue &epilogue) const {
+        const int pairs = ceil_div(columns, 2), mine = ceil_div(count - own, PARTS);
+        cluster_sync();
+#pragma unroll 1
+        for (int i = warp_id(); i < mine * pairs; i += PRODUCT_WARPS) {
+            const int e = i % pairs * WARP + lane_anew(), slot = i / pairs;
+            const float(*sums)[128] = spread_base().sums + slot * PARTS;
+            output out = {first + (slot * PARTS + own) * step, output_row(e), output_column(e),
+                          sums[0][e]};
+#pragma unroll
+            for (int part = 1; part < PARTS; part++) out.value = add_f32(out.value, sums[part][e]);
+            epilogue(out, factors);
+        }
+    }
+    /* To the round that begins with this tile, when all have read what was pushed. */
+    CAIRN_MEMBER void next(int tile) {
+        cluster_sync();
+        first = tile, count = 0;
+    }
+#endif
+};
+
 /* Adds up a tile's sums and hands the outputs of `columns` columns on: one warp. */
-template <int FORMAT, int INPUTS, class Epilogue>
+template <int FORMAT, int INPUTS, bool SPREAD, class Round, class Epilogue>
 CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int tile, int part,
-                           int columns, Epilogue &epilogue) {
+                           int columns, const Round &round, Epilogue &epilogue) {
     typedef product_cut<FORMAT, INPUTS> cut;
 #pragma unroll 1
     for (int pair = 0; pair * 2 < columns; pair++) {
@@ -506,7 +579,10 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
         output out = {tile, output_row(e), output_column(e), sums[0][at]};
 #pragma unroll
         for (int w = 1; w < cut::WARPS; w++) out.value = add_f32(out.value, sums[w][at]);
-        if (cut::PARTS > 1) {
+        if constexpr (SPREAD) {
+            round.push(e, out.value);
+            continue;
+        } else if (cut::PARTS > 1) {
             float *total = &memory.totals[e];
             if (part > 0) out.value = add_f32(*total, out.value);
             if (part + 1 < cut::PARTS) {
@@ -523,19 +599,24 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
  * column, after the first fetch.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
  * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
- * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on. */
-template <int FORMAT, int INPUTS, class Input, class Epilogue>
+ * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on.
+ * SPREAD: the blocks are clusters of one for each part, with PRODUCT_SPREAD_SHARED bytes more. */
+template <int FORMAT, int INPUTS, bool SPREAD = false, class Input, class Epilogue>
 CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns, Input &input,
                                  Epilogue &epilogue, int block = block_id(),
                                  int blocks = grid_blocks(), int number = 0) {
     typedef product_cut<FORMAT, INPUTS> cut;
+    static_assert(!SPREAD || product_spreads<FORMAT, INPUTS>(), "stream_product: no clusters");
     typedef group_of<FORMAT, cut::GROUP> group;
-    constexpr bool PARTED = cut::PARTS > 1;
+    constexpr bool PARTED = cut::PARTS > 1 && !SPREAD;
     constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
-    const tile_range range = {weights, block + team * blocks, blocks * cut::TEAMS, tiles};
-    weight_ring<FORMAT, INPUTS> ring(range, memory.rings);
+    constexpr int SHARE = SPREAD ? cut::PARTS : 1; /* blocks that share a tile */
+    const tile_range range = {weights, block / SHARE + team * blocks, blocks / SHARE * cut::TEAMS, tiles};
+    spread_round<cut::PARTS> round = {0, range.first, 0};
+    if constexpr (SPREAD) round.begin();
+    weight_ring<FORMAT, INPUTS, SPREAD> ring(range, memory.rings, round.own);
     uint32_t b[cut::UNITS][4];
     u32x2 *xs = memory.xs[warp_id()];
     int slot = 0;
@@ -551,14 +632,15 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     };
     input.await();
     if (!PARTED) {
-        take_input(0, false);
+        take_input(round.own, false);
         input.before_meeting(memory.factors);
         if (cut::TEAMS > 1) block_sync(); /* one team meets before it uses the factors */
     }
+    if constexpr (SPREAD) round.await();
 #pragma unroll 1
     for (int tile = range.first; tile < tiles; tile += range.step) {
 #pragma unroll 1
-        for (int part = 0; part < cut::PARTS; part++) {
+        for (int part = round.own; part < (SPREAD ? round.own + 1 : cut::PARTS); part++) {
             const int first = (part * cut::WARPS + rank) * cut::SLICE;
             if (PARTED) {
                 const bool again = part > 0 || tile != range.first;
@@ -566,10 +648,12 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 if (!again) input.before_meeting(memory.factors);
             }
             float sum[4] = {};
+            const unsigned char *here = nullptr;
 #pragma unroll
             for (int i = 0; i < cut::SLICE; i++) {
-                if (!cut::EVEN && first + i >= cut::GROUPS) break;
-                const unsigned char *here = ring.next(range);
+                if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
+                if (i % cut::CHUNK == 0) here = ring.next(range);
+                else here += cut::BYTES;
                 if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
                     group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
                 else if constexpr (group::BIAS != 0.0f)
@@ -579,8 +663,8 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
             }
             sum[0] *= group::LOW, sum[1] *= group::LOW;
             sum[2] *= group::HIGH, sum[3] *= group::HIGH;
-            float(*here)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
-            *(f32x4 *)&here[rank][lane_id() * 4] = f32x4{sum[0], sum[1], sum[2], sum[3]};
+            float(*met)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
+            *(f32x4 *)&met[rank][lane_id() * 4] = f32x4{sum[0], sum[1], sum[2], sum[3]};
             /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
              * ends no tile itself waits at the next too: only who ended a tile arrives there. */
             const bool waits = rank % SLOTS == slot ||
@@ -590,10 +674,16 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
             else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
             if (rank == slot)
-                end_tile<FORMAT, INPUTS>(memory, here, number + tile, part, columns,
-                                         epilogue);
+                end_tile<FORMAT, INPUTS, SPREAD>(memory, met, number + tile, part, columns, round,
+                                                 epilogue);
             if (cut::WARPS == 1) warp_sync();
             slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        }
+        if constexpr (SPREAD) {
+            const int next = tile + range.step;
+            if (++round.count < round.EACH * cut::PARTS && next < tiles) continue;
+            round.end(range.step, columns, memory.factors, epilogue);
+            if (next < tiles) round.next(next);
         }
     }
 }

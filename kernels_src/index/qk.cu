@@ -3,13 +3,18 @@
  * Formula    q' = H rope(q), k' = H rope(LayerNorm(k)), both as e4m3 with a scale; weights = gate *
  *            scale of q' * heads^-0.5 * 128^-0.5. rope turns the pairs (j, j + 32), j < 32; H is
  *            Hadamard's matrix (Sylvester's order) * 128^-0.5, symmetric
+ * Constants  CAIRN_PLANNED  1: pairs and magnitude as a model's plan says them
  * Launch     grid ceil(rows * (heads + 1) / 4), block 128
  * Oracle     tests/ref/index_ref.h
- * matrix: */
+ * matrix:  | CAIRN_PLANNED=1 */
 #include "device/common.cuh"
 #include "abi/index.h"
 #include "dense/rope.cuh"
 #include "index/fp8.cuh"
+
+#ifndef CAIRN_PLANNED
+#define CAIRN_PLANNED 0
+#endif
 
 /* A lane has the values lane + 32 i: both of its rotary pair. */
 CAIRN_INLINE void load_head(const float *from, float *v) {
@@ -33,11 +38,24 @@ CAIRN_INLINE void normalize(const index_qk_params &p, float *v) {
     }
 }
 
+/* v's value of pairs (2j, 2j + 1), the other of which the next lane has. */
+CAIRN_INLINE float turn_beside(const index_qk_params &p, int position, int pair, float v) {
+    const rotation turn = rotation_of(position, p.turns[pair]);
+    const float other = shuffle_xor(v, 1) * turn.sine;
+    return (v * turn.cosine + (lane_id() & 1 ? other : -other)) * p.magnitude;
+}
+
 CAIRN_INLINE void rotate(const index_qk_params &p, int position, float *v) {
+    if (CAIRN_PLANNED && p.beside) {
+        v[0] = turn_beside(p, position, lane_id() / 2, v[0]);
+        v[1] = turn_beside(p, position, 16 + lane_id() / 2, v[1]);
+        return;
+    }
     const rotation turn = rotation_of(position, p.turns[lane_id()]);
     const float x = v[0], y = v[1];
     v[0] = x * turn.cosine - y * turn.sine;
     v[1] = x * turn.sine + y * turn.cosine;
+    if (CAIRN_PLANNED) v[0] *= p.magnitude, v[1] *= p.magnitude;
 }
 
 CAIRN_INLINE void transform(float *v) {

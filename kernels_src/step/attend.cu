@@ -57,7 +57,8 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
             [&](int row) {
                 if (!WINDOWS) return 0;
                 return first_run(p, input_array(p, STEP_POSITION)[row]) - first_run(p, at.position);
-            });
+            },
+            shared_base());
 }
 
 #if !(CAIRN_EXTRAS & 1024)

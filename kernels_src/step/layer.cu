@@ -120,9 +120,9 @@ STAGE(step_conv_out, {
                                    window.count}};                                            \
         __VA_ARGS__;                                                                          \
         const int64_t before = (int64_t)window.expert * (TILES);                              \
-        stage_product<FORMAT, INPUTS, 1, true>(weights + before * tile_bytes<FORMAT, INPUTS>(), \
-                                               block_id(), grid_blocks(), TILES, work, input, \
-                                               out);                                          \
+        stage_product<FORMAT, INPUTS, 1, true, false>(                                        \
+            weights + before * tile_bytes<FORMAT, INPUTS>(), block_id(), grid_blocks(), TILES, \
+            work, input, out);                                                                \
     }
 
 #if CAIRN_PRODUCTS & 128

@@ -43,17 +43,23 @@ CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row
  * rows [first, first + rows). runs(row) runs, from the group's run from(row) on. All threads. */
 template <class Runs, class From>
 CAIRN_INLINE void merge_group(const step_params &p, uint8_t *layer, int first, int rows, int share,
-                              Runs runs, From from) {
-    const int units = share_heads(share) * HEAD_UNITS;
-#pragma unroll 1
-    for (int i = warp_id(); i < rows * units; i += WARPS) {
-        const int row = first + i / units, unit = first_head(share) * HEAD_UNITS + i % units;
-        uint32_t b[4];
-        merge_unit(p, layer, row, from(row), runs(row), unit, b);
-        const int64_t to = (int64_t)row * ATTENDED + unit_value(unit) + lane_id() % 4 * 8;
-        if (lane_id() < 4 && has_piece(unit % HEAD_UNITS * 4 + lane_id() % 4))
-            send(layer + ATTENDED_AT + to * 2, u32x4{b[0], b[1], b[2], b[3]});
-    }
+                              Runs runs, From from, unsigned char *memory) {
+    constexpr int MOST = (layout_most_runs(KV_HEADS) + 15) / 8 * 8; /* a window's begin anywhere */
+    const int heads = share_heads(share), all = p.input[STEP_ROWS] * HEADS;
+    static_assert(merge_bytes(MOST) <= TOTALS_AT, "merge_group: its table");
+    merge_block<THREADS>(
+        memory, rows * heads, MOST, all, [&](int m) { return runs(first + m / heads); },
+        [&](int m) {
+            const int row = first + m / heads;
+            return part_of(p, from(row), row) * HEADS + first_head(share) + m % heads;
+        },
+        (const float *)(layer + PARTS_AT), (const f32x2 *)(layer + SUMS_AT),
+        [&](int m, int d, float x, float y) {
+            const int64_t at = (int64_t)(first + m / heads) * ATTENDED +
+                               (first_head(share) + m % heads) * HEAD_DIM + d;
+            send((uint32_t *)(layer + ATTENDED_AT + at * 2), pack_f16x2(x, y));
+        },
+        [](int, float, float) {});
 }
 
 #endif

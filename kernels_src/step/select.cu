@@ -137,6 +137,6 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     send_parts(p, r.row, share, block_id(), layer, memory, share_heads(share));
     const int counter = SHARES == 1 ? at : r.row * ALL_SHARES + share;
     if (last_to_arrive(p.arrived + counter, runs, (uint32_t *)(memory + TOTALS_AT)))
-        merge_group(p, layer, r.row, 1, share, [&](int) { return runs; },
-                    [](int) { return 0; });
+        merge_group(p, layer, r.row, 1, share, [&](int) { return runs; }, [](int) { return 0; },
+                    memory);
 }

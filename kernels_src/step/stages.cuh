@@ -353,13 +353,14 @@ CAIRN_INLINE const uint8_t *layer_weights(const uint8_t *weights, int layer, int
     return FLOW ? weights + layer * bytes : weights;
 }
 
-/* The product of a stage: by dense/product.cuh where the weights are packed for it, else by
- * `multiply`, tiles first, first + step, ... of this block. */
-template <int FORMAT, int INPUTS, int TILES, bool ONCE, class Input, class Epilogue>
+/* The product of a stage: by dense/product.cuh where the weights are packed for it, in clusters if
+ * they may be spread, else by `multiply`, tiles first, first + step, ... of this block. */
+template <int FORMAT, int INPUTS, int TILES, bool ONCE, bool SPREAD = true, class Input, class Epilogue>
 CAIRN_INLINE void stage_product(const uint8_t *weights, int first, int step, int tiles,
                                 workspace &work, Input &input, Epilogue &epilogue) {
     if constexpr (STREAMED)
-        stream_product<FORMAT, INPUTS>(weights, tiles, input.rows, input, epilogue);
+        stream_product<FORMAT, INPUTS, SPREAD && product_spreads<FORMAT, INPUTS>()>(
+            weights, tiles, input.rows, input, epilogue);
     else multiply<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, tiles, work, input, epilogue);
 }
 
@@ -542,7 +543,7 @@ CAIRN_INLINE void stage_head(const step_params &p, row_window rows, uint8_t *at,
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     head_output out{p, rows.first - p.input[STEP_LOGIT_FIRST], rows.count, 0, 0, 0, 0};
     if (!STREAMED && first * HEAD_TILES >= (VOCAB + 15) / 16) start_input();
-    stage_product<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false>(
+    stage_product<CAIRN_PACK_HEAD, HIDDEN, HEAD_TILES, false, false>(
         p.head, first, step, (VOCAB + 15) / 16, work, input, out);
     uint64_t *table = (uint64_t *)(work.meeting + work.half * MEETING_FLOATS);
     work.half ^= 1;

@@ -66,6 +66,26 @@ typedef struct step_layer {
     uint8_t *weights[STEP_PRODUCTS];
 } step_layer;
 
+/* Of a model whose layers attend by latents: what cuda_latent.c works on. */
+typedef struct cuda_latents {
+    model_shape stages;    /* what the other kernels are made for: the model's, but for its heads */
+    int heads;             /* of the model; 0: there are no such layers */
+    int rows, most;        /* at a time; tokens that a row attends at most */
+    int64_t stride;        /* tokens of the longest sequence */
+    uint8_t *weights[CAIRN_MAX_LAYERS]; /* of a layer, one behind the other, as the file has them */
+    jit_kernel kernels[4];
+    /* of all rows of a forward */
+    float *x, *q_latent, *k, *turning, *index_k, *gates, *key_scales;
+    uint8_t *keys;
+    int32_t *lengths, *slots;
+    /* of those at a time; `wide`: heads as they come from a product, and as they go into one */
+    float *wide, *q, *attended, *index_q, *weight, *scores, *parts;
+    uint8_t *index_bytes;
+    int32_t *tokens;
+    uint32_t *arrived, *scratch, *flags; /* of attention, and of topk: zero between kernels */
+    size_t part_bytes, flag_bytes, choice_bytes, choice_flags; /* the first two of a row */
+} cuda_latents;
+
 /* A flow kernel is compiled in the background until it can be launched, or never can. */
 typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILED } step_flow_state;
 
@@ -136,10 +156,10 @@ typedef struct forward_cuda_state {
     bool has_drafts; /* draft_attend is there */
     jit_kernel wide_kernels[STEP_WIDE]; /* of step/wide.cu, where has_wide */
     bool has_wide, wide;   /* wide: they serve the part */
-    const uint8_t **low_tiles; /* device [ADAPTER_MOST] */
+    const cairn_adapter *wide_by; /* that graphs of wide products are of */
     device_arena draft_arena; /* what the sampler head reads and writes, once an adapter had one */
     draft_params draft;
-    draft_words draft_words;    /* as the device has them, but for row and token */
+    draft_words drafting;       /* as the device has them, but for row and token */
     float *draft_logits;        /* device [vocab] */
     uint64_t *draft_winners;    /* device [blocks] */
     int32_t *draft_input;       /* device: the input of a head with one row */
@@ -178,6 +198,7 @@ typedef struct forward_cuda_state {
     int32_t *host_pages; /* [max_pages] */
     int32_t *host_words; /* the fault word, the sampled tokens, the pages read */
     uint64_t *winners;
+    cuda_latents latents;
     int32_t *slot_rows;  /* [table_rows] -1: nothing */
     uint64_t *slot_used; /* [table_rows] the forward that used it last */
     uint64_t forwards;
@@ -284,7 +305,7 @@ static int cuda_layer_format(const forward_cuda_state *f, int layer, int product
 static bool cuda_has_product(const plan_layer *l, int product) {
     const bool conv = l->mixer == PLAN_SHORT_CONV, experts = l->weights[PLAN_ROUTER].rows > 0;
     switch (product) {
-    case STEP_P_QKV: case STEP_P_O: return !conv;
+    case STEP_P_QKV: case STEP_P_O: return l->mixer == PLAN_ATTENTION;
     case STEP_P_CONV_IN: case STEP_P_CONV_OUT: return conv;
     case STEP_P_GATE_UP: case STEP_P_DOWN: return !experts;
     case STEP_P_EXPERT_UP: case STEP_P_EXPERT_DOWN: return experts;
@@ -295,13 +316,14 @@ static bool cuda_has_product(const plan_layer *l, int product) {
 static cairn_status forward_cuda_check_model(const cairn_model *model) {
     const model_shape *s = &model->shape;
     base *b = &model->runtime->base;
-    if (s->latent.q_rank)
-        return base_fail(b, CAIRN_UNSUPPORTED, "attention by latents (MLA) is not supported on the "
-                         "GPU; backend = \"cpu\" runs it");
-    if (s->heads * s->head_dim % 32)
+    if (s->latent.q_rank % 8 || s->latent.still % 8 || s->latent.value % 8)
+        return base_fail(b, CAIRN_UNSUPPORTED, "queries of %d values, of a head %d that do not turn "
+                         "and %d that come back; multiples of 8 are supported on the GPU",
+                         s->latent.q_rank, s->latent.still, s->latent.value);
+    if (s->heads * s->head_dim % 32 && !s->latent.q_rank)
         return base_fail(b, CAIRN_UNSUPPORTED, "%d heads of %d values; together a multiple of 32 is "
                          "supported on the GPU", s->heads, s->head_dim);
-    if (s->heads / s->kv_heads > STEP_MOST_GROUP)
+    if (s->heads / s->kv_heads > STEP_MOST_GROUP && !s->latent.q_rank)
         return base_fail(b, CAIRN_UNSUPPORTED,
                          "%d query heads share a KV head; up to %d are supported on the GPU",
                          s->heads / s->kv_heads, STEP_MOST_GROUP);
@@ -410,7 +432,8 @@ static int cuda_plan_extras(const model_plan *plan) {
  * have a place in every layer's vectors. */
 static const plan_part cuda_vectors[] = {PLAN_Q_BIAS, PLAN_K_BIAS, PLAN_V_BIAS, PLAN_Q_NORM,
                                          PLAN_K_NORM, PLAN_MIXER_POST, PLAN_FFN_POST,
-                                         PLAN_CONV_TAPS};
+                                         PLAN_CONV_TAPS, PLAN_Q_DOWN_NORM, PLAN_LATENT_NORM,
+                                         PLAN_INDEX_NORM, PLAN_INDEX_BIAS};
 
 static void cuda_choose_vectors(forward_cuda_state *f) {
     for (size_t n = 0; n < BASE_COUNT(cuda_vectors); n++) {
@@ -592,6 +615,11 @@ static void cuda_choose_prompt(forward_cuda_state *f) {
         if ((s->hidden / 128) * (f->max_rows / wide[i].tokens) >= least) f->prompt_block = wide[i];
 }
 
+/* Whether products whose K is cut into parts spread them over clusters (dense/product.cuh). */
+static bool cuda_has_clusters(const forward_cuda_state *f) {
+    return f->streamed && f->dev->arch >= 90 && f->dev->arch < 120;
+}
+
 /* What the kernels are made for. */
 static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
     const model_shape *s = f->shape;
@@ -627,8 +655,9 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
         meeting = 2 * 4 * ((size_t)f->warps * 2 * 128 + 8);
     }
     f->product_bytes = f->streamed ? (unsigned)PRODUCT_SHARED : (unsigned)meeting;
+    if (cuda_has_clusters(f)) f->product_bytes += PRODUCT_SPREAD_SHARED;
     if (!f->streamed && !f->extras && cuda_is_uniform(&m->plan) && s->head_dim % 64 == 0 &&
-        cuda_shares(s) == 1)
+        cuda_shares(s) == 1 && !f->latents.heads)
         cuda_choose_flow(f);
     cuda_choose_parts(f);
     f->can_select = f->flow_chunks > 0 && cuda_selection_bytes(f) <= meeting;
@@ -798,6 +827,7 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     jit_request request = {p->source, t->stage[set], 0, false};
     if (set && !(p->products & cuda_products_of(f, set))) return;
     if (p->extras && !(p->extras & f->extras)) return;
+    if (f->latents.heads && p->first == STEP_K_BOUNDS) return; /* no pages are chosen */
     request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
                                             t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
@@ -812,6 +842,8 @@ static void cuda_requests(const forward_cuda_state *f, step_texts *t) {
     for (int i = 0; i < STEP_REQUESTS; i++)
         cuda_request(f, t, i / STEP_PROGRAMS, i % STEP_PROGRAMS);
 }
+
+static cairn_status cuda_end_latents(forward_cuda_state *f); /* cuda_latent.c */
 
 /* Begins to compile everything; what takes long and can be done without comes last. */
 static cairn_status cuda_begin_build(forward_cuda_state *f) {
@@ -839,7 +871,7 @@ static cairn_status cuda_end_build(forward_cuda_state *f) {
         if (!status)
             status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS);
     }
-    return status;
+    return status || !f->latents.heads ? status : cuda_end_latents(f);
 }
 
 /* Whether a flow kernel can be launched by now. One that cannot be had is done without. */

@@ -307,11 +307,11 @@ static cairn_status cuda_hold_forms(forward_cuda_state *f, const forward_rule *r
     return status;
 }
 
-/* What it takes, for an estimate. */
-static uint64_t cuda_measure_forms(forward_cuda_state *f, const cairn_config *config) {
+/* What sessions take for them, with landmarks or without, in an estimate. */
+static uint64_t cuda_measure_forms(forward_cuda_state *f, const cairn_config *config, bool landmarks) {
     forward_rule rule;
     f->forms.arena.measures = true;
-    if (cuda_wants_forms(f, config, false) &&
+    if (cuda_wants_forms(f, config, landmarks) &&
         forward_rule_of(config, f->page_size, f->shape->layers, &rule))
         cuda_hold_forms(f, &rule);
     return f->forms.arena.bytes;

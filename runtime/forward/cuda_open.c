@@ -36,6 +36,7 @@ static void cuda_take_weights(forward_cuda_state *f, device_arena *a, bool tied)
     if (s->experts)
         f->routers = (float *)device_take(
             a, n * (uint64_t)s->experts * (uint64_t)s->hidden * 4, "the routers of experts");
+    if (f->latents.heads) cuda_take_latent_weights(f, a);
     f->weights_bytes = a->bytes;
 }
 
@@ -107,6 +108,7 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
                        f->flow_chunks * STEP_FLOW_ROWS);
     cuda_take_lane(f, a, &f->stage, STEP_STAGE_ROWS, 1, f->stage_parts);
     cuda_take_lane(f, a, &f->prompt, f->max_rows, 1, 0);
+    if (f->latents.heads) cuda_take_latents(f, a);
 }
 
 static void cuda_take_all(forward_cuda_state *f, device_arena *a, const model_plan *plan) {
@@ -173,13 +175,7 @@ static cairn_status cuda_open_memory(forward_cuda_state *f, const model_plan *pl
     if (f->flow_chunks) /* where blocks wait for words, there are none */
         DEV_TRY(f->dev, cuMemsetD8Async(device_address(f->flow.params.exchange), 0xff,
                                         (size_t)f->flow.exchange_bytes, f->dev->stream));
-    if ((status = device_zero(f->dev, f->arrived, cuda_counters(f) * 4)) ||
-        (status = device_zero(f->dev, f->lists, STEP_STAGE_ROWS * (size_t)f->shape->kv_heads *
-                                                    (size_t)f->max_pages * 4)) ||
-        /* a step's graph has a fixed number of rows: those that are not there are read too */
-        (status = device_zero(f->dev, f->winners, STEP_STAGE_ROWS * (size_t)f->blocks * 8)))
-        return status;
-    return device_zero(f->dev, f->fault, cuda_result_words(f) * 4);
+    return CAIRN_OK; /* all else begins as zeros */
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -293,10 +289,6 @@ static cairn_status cuda_pack(step_packer *p, const model_weight *w, uint8_t *to
     place.first_row = (int32_t)first_row;
     place.half = half;
     if (rows >= 16) rows = rows / 16 * 16; /* whole tiles */
-    if (w->rows % 16) { /* of the last tile all is read, and what no row wrote used by no one */
-        const size_t tile = cuda_packed_bytes(format, 16, w->columns);
-        status = device_zero(p->f->dev, to + (size_t)(w->rows / 16) * tile, tile);
-    }
     for (int64_t first = 0; first < w->rows && !status; first += rows)
         status = cuda_pack_slice(p, w, first, w->rows - first < rows ? w->rows - first : rows,
                                  &place);
@@ -359,10 +351,35 @@ static cairn_status cuda_pack_whole(step_packer *packer, const plan_layer *l, in
                      cuda_layer_format(packer->f, i, (int)product), 0, half);
 }
 
+/* A layer's weights as they are. */
+static cairn_status cuda_send_latents(step_packer *p, const plan_layer *l, int layer) {
+    cairn_status status = CAIRN_OK;
+    for (size_t i = 0; i < BASE_COUNT(cuda_latent_roles) && !status; i++) {
+        const model_weight *w = &l->weights[cuda_latent_roles[i]];
+        const size_t row = cuda_latent_row_bytes(w);
+        const int64_t rows = (int64_t)(p->pinned.bytes / cuda_row_bytes(w));
+        uint8_t *to = cuda_latent_at(p->f, layer, cuda_latent_roles[i]);
+        for (int64_t first = 0; first < w->rows && !status; first += rows) {
+            const int64_t count = w->rows - first < rows ? w->rows - first : rows;
+            const int turn = p->turn++ % DEV_STAGES;
+            void *pinned = p->pinned.memory[turn];
+            size_t bytes = 0;
+            if ((status = device_staging_await(p->f->dev, &p->pinned, turn)) ||
+                (status = cuda_fetch_slice(p, w, first, count, pinned, &bytes)) ||
+                (status = device_upload(p->f->dev, to + (size_t)first * row, pinned, bytes)))
+                break;
+            status = device_staging_submit(p->f->dev, &p->pinned, turn);
+        }
+    }
+    return status;
+}
+
 static cairn_status cuda_pack_mixer(step_packer *packer, const plan_layer *l, int i) {
     const bool conv = l->mixer == PLAN_SHORT_CONV;
-    cairn_status status = conv ? cuda_pack_whole(packer, l, i, PLAN_CONV_IN, STEP_P_CONV_IN, 0)
-                               : cuda_pack_qkv(packer, l->weights, i);
+    cairn_status status;
+    if (l->mixer == PLAN_LATENT) return cuda_send_latents(packer, l, i);
+    status = conv ? cuda_pack_whole(packer, l, i, PLAN_CONV_IN, STEP_P_CONV_IN, 0)
+                  : cuda_pack_qkv(packer, l->weights, i);
     if (status) return status;
     return cuda_pack_whole(packer, l, i, conv ? PLAN_CONV_OUT : PLAN_O,
                            conv ? STEP_P_CONV_OUT : STEP_P_O, 0);
@@ -570,6 +587,7 @@ static cairn_status cuda_new(const cairn_model *model, int max_rows, forward_cud
     f->shape = &model->shape;
     f->plan = &model->plan;
     f->held = &model->kv;
+    if (model->shape.latent.q_rank) cuda_choose_latents(f, model, max_rows);
     cuda_choose_shape(f, model, max_rows);
     return *out = f, CAIRN_OK;
 }
@@ -584,7 +602,8 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
     cuda_take_all(f, &f->arena, &model->plan);
     cuda_carve_host(f, &host);
     out->weights = f->weights_bytes;
-    out->scratch = f->arena.bytes - f->weights_bytes + cuda_measure_forms(f, &model->runtime->config);
+    out->scratch = f->arena.bytes - f->weights_bytes +
+                   cuda_measure_forms(f, &model->runtime->config, false);
     out->opening = cuda_slice_bytes(&model->plan);
     out->host = host.used + sizeof *f;
     base_delete(&model->runtime->base, f, 1, sizeof *f);
@@ -599,6 +618,7 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     if (status) return status;
     model->state = f;
     if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
+        (f->latents.heads && (status = cuda_begin_latents(f))) ||
         (status = cuda_fill_ropes(f)) || (status = cuda_end_build(f)) ||
         (status = cuda_pack_all(f, model)) || (status = cuda_input_scale(model, &scale)) ||
         (status = cuda_send_addresses(f, model->kv.pages, f->kv)) ||

@@ -14,6 +14,11 @@ typedef struct step_part {
     int runs; /* of chunks that any of its rows' attention is cut into, at most */
 } step_part;
 
+/* Whether kernels count the pages that it reads. */
+static bool cuda_counts(const forward_cuda_state *f, const step_part *part) {
+    return part->rule || (f->latents.heads && part->form.steps);
+}
+
 /* The slot of a host row: the one it is in, or the one that was not used for longest. */
 static int cuda_find_slot(const forward_cuda_state *f, int row) {
     int oldest = 0;
@@ -185,7 +190,7 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
     head[STEP_CLEAN_CHUNKS] = f->clean_chunks;
     head[STEP_LOGIT_FIRST] = part->logit_first;
     head[STEP_LOGIT_COUNT] = part->logit_count;
-    f->wide = f->drafts && lane == &f->stage && cuda_is_part_wide(f, part->batch, part->rows);
+    f->wide = f->drafts && lane == &f->stage && cuda_make_wide(f, part->batch, part->rows);
     return cuda_upload_words(f, lane);
 }
 
@@ -247,13 +252,41 @@ static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
     return f->streamed && tiles > most ? most : tiles;
 }
 
-/* A product of the stage kernels that has a wide form: that, or `plain` in `blocks` blocks. */
+/* Inputs of a product of the stages. */
+static int cuda_inputs(const model_shape *s, int product) {
+    return product == STEP_P_O ? s->heads * s->head_dim : product == STEP_P_DOWN ? s->ffn : s->hidden;
+}
+
+/* Blocks of a cluster: one for each part of a product's K (dense/product.cuh: product_spreads). */
+static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int layer) {
+    const int product = cuda_kernel_product((int)kernel);
+    const int format = cuda_layer_format(f, layer, product);
+    const int parts = format < 256 ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
+    return cuda_has_clusters(f) && parts <= PRODUCT_SPREAD ? parts : 1;
+}
+
+/* A product of a layer's step: so many tiles, in windows of eight rows. */
+static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kernel, int tiles, int rows,
+                                        int layer) {
+    device_dims dims = {{0, 0, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
+    step_params p = f->stage.params;
+    const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, layer);
+    int x = cuda_blocks(f, tiles, windows);
+    if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
+        const int room = parts > 2 ? f->blocks * 9 / 10 : f->blocks; /* H200: 30 of 4 of 132 */
+        const int most = (windows == 1 ? 2 : 1) * room / parts, each = (tiles + most - 1) / most;
+        x = (tiles + each - 1) / each * parts;
+        dims.cluster = (unsigned)parts;
+    }
+    dims.grid[0] = (unsigned)x, dims.grid[1] = (unsigned)windows;
+    return device_launch(f->dev, cuda_kernel_of(f, kernel, layer, &p), &dims, &p);
+}
+
+/* The same, by its wide form where there is one (the flow's model, many rows). */
 static cairn_status cuda_run_product(forward_cuda_state *f, step_kernel plain, step_wide wide, int tiles,
                                      int rows, int l) {
-    const int windows = (rows + 7) / 8;
-    if (f->wide) return cuda_launch_wide(f, wide, tiles, rows, l);
-    return cuda_launch(f, &f->stage, plain, cuda_blocks(f, tiles, windows), windows, f->warps * 32,
-                       f->product_bytes, l, 0);
+    if (f->wide) return cuda_launch_wide(f, wide, tiles / cuda_wide_tiles(f, wide), rows, l);
+    return cuda_launch_product(f, plain, tiles, rows, l);
 }
 
 /* Behind a lane's embedding: rows with one of their own. */
@@ -290,7 +323,8 @@ static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < batch->sequence_count; i++) {
         const forward_sequence *s = &batch->sequences[i];
-        if (!s->rule || s->rule->select.landmark || s->rule->select.mean != mean) continue;
+        if (!s->rule || s->rule->select.landmark || s->rule->select.mean != mean || f->latents.heads)
+            continue;
         for (int page = s->bounded; page < s->stored && !status; page++) {
             f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
             if (count < f->max_pages) continue;
@@ -422,15 +456,12 @@ static cairn_status cuda_convolve(forward_cuda_state *f, const step_lane *lane, 
 
 static cairn_status cuda_enqueue_conv(forward_cuda_state *f, int rows, int l) {
     const step_lane *lane = &f->stage;
-    int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
-    unsigned shared = f->product_bytes;
+    const int tiles = f->shape->hidden / 16;
     cairn_status status;
-    if ((status = cuda_launch(f, lane, STEP_K_CONV_IN, cuda_blocks(f, 3 * tiles, y), y, t,
-                              shared, l, 0)) ||
+    if ((status = cuda_launch_product(f, STEP_K_CONV_IN, 3 * tiles, rows, l)) ||
         (status = cuda_convolve(f, lane, STEP_K_CONV, rows, l)))
         return status;
-    return cuda_launch(f, lane, STEP_K_CONV_OUT, cuda_blocks(f, tiles, y), y, t, shared, l,
-                       0);
+    return cuda_launch_product(f, STEP_K_CONV_OUT, tiles, rows, l);
 }
 
 /* Which experts take which rows, and what they are given: before their products. */
@@ -491,9 +522,10 @@ static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attenti
                                        int l) {
     const model_shape *s = f->shape;
     const step_lane *lane = &f->stage;
-    cairn_status status = f->plan->layers[l].mixer == PLAN_SHORT_CONV
-                              ? cuda_enqueue_conv(f, rows, l)
-                              : cuda_enqueue_attention(f, a, rows, l);
+    const plan_mixer mixer = f->plan->layers[l].mixer;
+    cairn_status status = mixer == PLAN_SHORT_CONV ? cuda_enqueue_conv(f, rows, l)
+                          : mixer == PLAN_LATENT   ? cuda_run_latents(f, lane, rows, l)
+                                                   : cuda_enqueue_attention(f, a, rows, l);
     if (status) return status;
     if (s->experts) return cuda_enqueue_experts(f, rows, l);
     if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
@@ -529,7 +561,7 @@ static int cuda_graph_kind(const forward_cuda_state *f) { return f->wide ? 4 : f
 static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forward_rule *rule, int rows) {
     const int32_t *head = f->stage.words;
     step_graph_size size = {rule ? f->runs : 1, rows, rows};
-    while (size.chunks < head[STEP_CHUNKS] && !rule) size.chunks *= 2;
+    while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
     if (!f->drafts || rule) return size;
     if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
     size.wanted = head[STEP_LOGIT_COUNT];
@@ -649,10 +681,13 @@ static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, const cuda_form
     const model_shape *s = f->shape;
     const step_lane *lane = &f->prompt;
     const int quads = (rows + 3) / 4;
-    cairn_status status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
-    if (!status)
-        status = f->plan->layers[l].mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
-                                                             : cuda_run_prompt_attention(f, form, rows, l);
+    const plan_mixer mixer = f->plan->layers[l].mixer;
+    cairn_status status = mixer == PLAN_LATENT
+                              ? cuda_run_latents(f, lane, rows, l)
+                              : cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 0);
+    if (!status && mixer != PLAN_LATENT)
+        status = mixer == PLAN_SHORT_CONV ? cuda_run_prompt_conv(f, rows, l)
+                                          : cuda_run_prompt_attention(f, form, rows, l);
     if (status) return status;
     if (s->experts) return cuda_run_prompt_experts(f, rows, l);
     if ((status = cuda_launch(f, lane, PROMPT_K_NORM, quads, 1, 128, 0, l, 1)) ||
@@ -690,8 +725,8 @@ static cairn_status cuda_fault(const forward_cuda_state *f, int32_t fault) {
 
 /* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
 static cairn_status cuda_download_words(forward_cuda_state *f, const step_part *part) {
-    size_t count = part->rule || f->ahead_count ? cuda_result_words(f)
-                                                : (size_t)(STEP_SAMPLED_AT + part->logit_count);
+    size_t count = cuda_counts(f, part) || f->ahead_count ? cuda_result_words(f)
+                                                          : (size_t)(STEP_SAMPLED_AT + part->logit_count);
     cairn_status status = device_download(f->dev, f->host_words, f->fault, count * 4);
     return status ? status : cuda_fault(f, f->host_words[0]);
 }
@@ -769,7 +804,7 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     const int32_t *rows = f->part_rows + part->logit_first;
     bool any = false;
     cairn_status status;
-    if (!part->logit_count && !part->rule) return CAIRN_OK;
+    if (!part->logit_count && !cuda_counts(f, part)) return CAIRN_OK;
     if ((status = cuda_download_logits(f, part))) return status;
     for (int i = 0; i < part->logit_count; i++) {
         f->asks[i] = part->batch->rows[rows[i]].sample;
@@ -817,7 +852,7 @@ static void cuda_count_pages(const forward_cuda_state *f, const step_part *part)
         const forward_row *end = &part->batch->rows[s->first + f->done[i]];
         if (!f->stepped[i]) continue;
         if (cuda_splits(part->batch, i) && end[-1].own) s->pages_read = 0; /* these see all others' */
-        s->pages_read += (part->rule ? counts[f->slots[i]] : 0) +
+        s->pages_read += (cuda_counts(f, part) ? counts[f->slots[i]] : 0) +
                          cuda_whole_pages(f, part->rule, end[-f->stepped[i]].position,
                                           end[-1].position);
     }
@@ -836,9 +871,10 @@ static int cuda_run_length(const forward_cuda_state *f, const forward_batch *bat
     return end - f->done[i];
 }
 
-/* The rule of its next rows. */
+/* The rule of its next rows; by latents no pages are chosen. */
 static const forward_rule *cuda_next_rule(const forward_cuda_state *f, const forward_batch *batch, int i) {
     const forward_sequence *s = &batch->sequences[i];
+    if (f->latents.heads) return NULL;
     return cuda_splits(batch, i) && batch->rows[s->first + f->done[i]].own ? NULL : s->rule;
 }
 
@@ -968,7 +1004,7 @@ static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch
             status = cuda_run_flow(f, &part);
             if (!status) status = cuda_download_hidden(f, &f->flow, &part);
         } else {
-            if (!begun && part.rule) status = cuda_forget_pages(f);
+            if (!begun && cuda_counts(f, &part)) status = cuda_forget_pages(f);
             if (!status) status = cuda_run_stages(f, &part);
             if (!status) status = cuda_download_hidden(f, &f->stage, &part);
         }

@@ -1,6 +1,6 @@
 /* landmark: pages that end in a landmark. What the engine computes against a walk in double precision
  * that inserts the landmarks itself and attends by the published formulas; tokens, counts, rewinds, forks,
- * snapshots and drafts that never show them; what is refused. */
+ * snapshots and drafts that never show them; what is refused. emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
 #include "gguf_build.h"
@@ -176,7 +176,7 @@ static void test_forms(const family *f, low *l, int cases) {
     int right = 0, count = 0;
     for (int i = 0; i < 16; i++) {
         cairn_config c = config_of(i % 8 < 6 ? path : "");
-        const int tokens = is_emulated(on) ? 60 + below(6) : 90 + below(2 * PAGE);
+        const int tokens = is_emulated(on) ? 36 + below(4) : 90 + below(2 * PAGE);
         if (!(cases >> i & 1)) continue;
         if (i % 8 >= 6) c.selection.source = i & 1 ? CAIRN_SOURCE_MEAN : CAIRN_SOURCE_MINMAX;
         c.selection.strategy = (cairn_page_strategy)(i % 3);
@@ -184,13 +184,13 @@ static void test_forms(const family *f, low *l, int cases) {
         c.selection.fused = i % 4 != 1 && i % 8 != 6;
         c.selection.window = i % 5 == 4 ? 0 : 1 + below(40);
         c.selection.sinks = i & 1 ? 0 : below(20);
-        if (is_emulated(on)) c.selection.window = below(9);
+        if (is_emulated(on)) c.selection.window = below(4);
         c.landmark_position = i / 4 & 1 ? CAIRN_LANDMARK_NEXT : CAIRN_LANDMARK_PREVIOUS;
         if (i % 8 == 3) {
             memset(c.selection.layers, 0, sizeof c.selection.layers);
             c.selection.layers[0] = 2;
         }
-        c.topk = 1 + below(4);
+        c.topk = is_emulated(on) ? 1 : 1 + below(4);
         count += tokens;
         right += test_config(f, l, &c, tokens);
     }
@@ -260,7 +260,7 @@ static bool said_by(const llama_ref *r, int said, const double *logits) {
 static void test_selection(const family *f, low *l, const char *adapter, int from, int cases) {
     static int32_t ids[ROOM];
     double logits[2 * VOCAB];
-    const int given = on == CAIRN_BACKEND_CPU ? 120 : 72;
+    const int given = is_emulated(on) ? 50 : 120;
     const low plain = {.count = 0};
     for (int i = from; i < cases; i++) {
         const low *with = *adapter ? l : &plain;
@@ -272,7 +272,7 @@ static void test_selection(const family *f, low *l, const char *adapter, int fro
         int32_t pages[8], count = 0;
         c.selection.form = i & 1 ? CAIRN_FORM_TWO_LEVEL : CAIRN_FORM_FLAT;
         if (i & 2) c.drafter = CAIRN_DRAFTER_NGRAM, c.selection.prompts = true;
-        if (on == CAIRN_BACKEND_CUDA) c.topk = 1, c.selection.window = 8;
+        if (is_emulated(on)) c.topk = 1, c.selection.window = 5;
         cairn_runtime *rt = open_model(&c, &m);
         if (!rt) return;
         draw_ids(ids, given, 3);
@@ -564,13 +564,49 @@ static void test_windows(void) {
     free_low(&l), family_free(&f);
 }
 
+/* Another form loaded while the program runs: sessions say what they do where it was there from the
+ * first. */
+static void test_reload(void) {
+    static int32_t ids[ROOM];
+    int32_t said[2][ROOM];
+    int held[2] = {0, 0};
+    bool fine = true;
+    draw_ids(ids, 44, 9);
+    for (int late = 0; late < 2; late++) {
+        cairn_config c = config_of(""), plain = c;
+        cairn_model *m = NULL;
+        cairn_session *s = NULL;
+        c.topk = 1, c.selection.window = 5, c.selection.strategy = CAIRN_STRATEGY_HEAD;
+        c.selection.form = CAIRN_FORM_TWO_LEVEL, c.selection.prompts = true;
+        cairn_runtime *rt = open_model(late ? &plain : &c, &m);
+        if (!rt) return;
+        fine = fine && (!late || !cairn_reload(rt, &c));
+        for (int i = 0; fine && rt->reload && i < 200; i++) { /* until kernels are compiled */
+            fine = !cairn_session_open(m, &s) && !cairn_append_ids(s, ids, 1) &&
+                   !cairn_generate(s, "", 1, NULL, NULL);
+            cairn_session_close(s), s = NULL;
+            if (rt->reload) os_sleep_us(100000);
+        }
+        fine = fine && !rt->reload && !cairn_session_open(m, &s) && !cairn_append_ids(s, ids, 44) &&
+               !cairn_generate(s, "", 4, NULL, NULL);
+        if (!fine) tap_note("%s", cairn_last_error(rt));
+        const int32_t *from = s ? cairn_session_ids(s, &held[late]) : NULL;
+        if (from) memcpy(said[late], from, (size_t)held[late] * sizeof *from);
+        cairn_close(rt);
+    }
+    tap_ok(fine && held[0] == held[1] && !memcmp(said[0], said[1], (size_t)held[0] * sizeof **said),
+           "%stwo_level and prompts that select, loaded late: the same %d tokens",
+           on == CAIRN_BACKEND_CUDA ? "cuda, " : "", held[0]);
+}
+
 /* All that is asked of a backend, of the tokens that f has. */
 static void test_backend(const family *f, low *l, const int32_t *ids) {
     const bool small = is_emulated(on);
     if (small) {
-        test_forms(f, l, 1 << 0 | 1 << 1 | 1 << 7);
+        test_forms(f, l, 1 << 1 | 1 << 2);
         test_selection(f, l, "", 0, 1);
         test_selection(f, l, path, 3, 4);
+        test_reload();
         return;
     }
     test_forms(f, l, 0xffff);
@@ -578,6 +614,7 @@ static void test_backend(const family *f, low *l, const int32_t *ids) {
     test_direct(f->vocab);
     test_selection(f, l, path, 0, 4);
     test_selection(f, l, "", 0, 4);
+    test_reload();
     test_counts(ids);
     test_refused(f, l, ids);
 }

@@ -82,7 +82,7 @@ __asm__(".text\n.globl cairn_fibre_switch\n.type cairn_fibre_switch,@function\n"
         "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
         "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
         "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n"
-        "  ret\n"
+        "  popq %rcx\n  jmp *%rcx\n" /* a ret would never be predicted */
         ".globl cairn_fibre_start\n.type cairn_fibre_start,@function\n"
         "cairn_fibre_start:\n"
         "  movq %rbx, %rdi\n  xorl %ebp, %ebp\n  call cairn_fibre_run\n  ud2\n");
@@ -123,35 +123,65 @@ static void *first_frame(void *stack, Fibre *fibre) {
 #error "fibre.cpp: add the context switch of this architecture"
 #endif
 
+static FibreContext *enterer; /* while a fibre is entered by it, not by another fibre */
+static void *left_stack;      /* of a fibre that has ended */
+
+/* What comes first on a stack that was switched to. */
+static void arrive(void *fake_stack) {
+    FibreContext *from = enterer;
+    enterer = nullptr;
+    __sanitizer_finish_switch_fiber(fake_stack, from ? &from->bottom : nullptr,
+                                    from ? &from->size : nullptr);
+    (void)fake_stack, (void)from;
+    if (left_stack) free_stacks.push_back(left_stack);
+    left_stack = nullptr;
+}
+
 extern "C" void cairn_fibre_run(Fibre *fibre) {
-    FibreContext *r = fibre->resumer;
-    __sanitizer_finish_switch_fiber(nullptr, &r->bottom, &r->size);
-    (void)r;
+    arrive(nullptr);
     fibre->main(fibre->argument);
     abort();
 }
 
 void fibre_create(Fibre *fibre, void (*main)(void *), void *argument) {
-    *fibre = Fibre{nullptr, nullptr, take_stack(), main, argument, nullptr};
+    *fibre = Fibre{nullptr, nullptr, nullptr, main, argument};
+}
+
+void fibre_prepare(Fibre *fibre) {
+    if (fibre->stack) return;
+    fibre->stack = take_stack();
     fibre->stack_pointer = first_frame(fibre->stack, fibre);
 }
 
-void fibre_destroy(Fibre *fibre, bool clean) {
-    if (!clean) __asan_unpoison_memory_region(fibre->stack, stack_bytes);
-    (void)clean;
+void fibre_destroy(Fibre *fibre) {
+    if (!fibre->stack) return;
+    __asan_unpoison_memory_region(fibre->stack, stack_bytes);
     free_stacks.push_back(fibre->stack);
 }
 
+/* From here the stack is another's, who takes it when this one has been left. */
+static void give_stack(Fibre *fibre) {
+    left_stack = fibre->stack;
+    fibre->stack = nullptr;
+}
+
 void fibre_enter(Fibre *fibre, FibreContext *from) {
-    fibre->resumer = from;
+    enterer = from;
     __sanitizer_start_switch_fiber(&from->fake_stack, fibre->stack, stack_bytes);
     cairn_fibre_switch(&from->stack_pointer, fibre->stack_pointer);
-    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
+    arrive(from->fake_stack);
+}
+
+void fibre_change(Fibre *fibre, Fibre *to, bool last) {
+    __sanitizer_start_switch_fiber(last ? nullptr : &fibre->fake_stack, to->stack, stack_bytes);
+    if (last) give_stack(fibre);
+    cairn_fibre_switch(&fibre->stack_pointer, to->stack_pointer);
+    arrive(fibre->fake_stack);
 }
 
 void fibre_leave(Fibre *fibre, FibreContext *to, bool last) {
     __sanitizer_start_switch_fiber(last ? nullptr : &fibre->fake_stack, to->bottom, to->size);
-    (void)last;
+    if (last) give_stack(fibre);
     cairn_fibre_switch(&fibre->stack_pointer, to->stack_pointer);
-    __sanitizer_finish_switch_fiber(fibre->fake_stack, &to->bottom, &to->size);
+    arrive(fibre->fake_stack);
 }

@@ -14,17 +14,20 @@ struct FibreContext { /* who resumes a fibre */
 struct Fibre {
     void *stack_pointer;
     void *fake_stack;
-    void *stack; /* lowest address */
+    void *stack; /* lowest address; null until it first runs, and after its end */
     void (*main)(void *);
     void *argument;
-    FibreContext *resumer;
 };
 
 void fibre_create(Fibre *fibre, void (*main)(void *), void *argument);
-/* Gives the stack back; `clean` if the fibre ran to its end. */
-void fibre_destroy(Fibre *fibre, bool clean);
+/* It is about to run: it has a stack then. A short life uses one that its predecessor just left. */
+void fibre_prepare(Fibre *fibre);
+/* Gives the stack of one that did not run to its end back. */
+void fibre_destroy(Fibre *fibre);
 /* Runs the fibre until it leaves. */
 void fibre_enter(Fibre *fibre, FibreContext *from);
+/* Straight to another fibre, which then leaves to whoever entered this one: half the way. */
+void fibre_change(Fibre *fibre, Fibre *to, bool last);
 /* Back to whoever entered; `last` if it will not be entered again. */
 void fibre_leave(Fibre *fibre, FibreContext *to, bool last);
 

@@ -47,15 +47,17 @@ struct plain_output {
         if (o.column < rows) y[o.column * outs + o.tile * 16 + o.row] = o.value * factors[o.column];
     }
 };
-template <int FORMAT, int INPUTS> static void run(const plain_params &p) {
+template <int FORMAT, int INPUTS, bool SPREAD = false> static void run(const plain_params &p) {
     plain_input<INPUTS> input{p.x, p.rows};
     plain_output output{p.y, p.outs, p.rows};
-    stream_product<FORMAT, INPUTS>(p.weights, p.outs / 16, p.rows, input, output);
+    stream_product<FORMAT, INPUTS, SPREAD>(p.weights, p.outs / 16, p.rows, input, output);
 }
 
 typedef void (*kernel)(plain_params);
 
-template <int FORMAT, int INPUTS> static void check(kernel product, int outs, int blocks) {
+/* spread: the same with the parts of K spread over clusters of blocks, or none. */
+template <int FORMAT, int INPUTS>
+static void check(kernel product, int outs, int blocks, kernel spread = nullptr) {
     typedef product_cut<FORMAT, INPUTS> cut;
     const int G = cut::GROUP, rows = 5;
     std::vector<uint8_t> w((size_t)(outs / 16) * cut::GROUPS * cut::BYTES);
@@ -112,12 +114,20 @@ template <int FORMAT, int INPUTS> static void check(kernel product, int outs, in
     plain_params alone = {w.data(), x.data() + 3 * INPUTS, one.data(), outs, 1};
     simt::launch({(uint32_t)(blocks + 1), 1, 256, (uint32_t)PRODUCT_SHARED, true}, product, alone);
     tap_ok(std::equal(one.begin(), one.end(), y.begin() + 3 * outs), "and a row alone to the bit");
+    if (!spread) return;
+    std::vector<float> apart((size_t)outs * rows, NAN);
+    p.y = apart.data();
+    simt::launch({(uint32_t)(blocks * cut::PARTS), (uint32_t)cut::PARTS, 256,
+                  (uint32_t)(PRODUCT_SHARED + PRODUCT_SPREAD_SHARED), true}, spread, p);
+    tap_ok(apart == y, "and to the bit with its %d parts spread over %d clusters", cut::PARTS, blocks);
 }
 
 CAIRN_KERNEL(pack_q4_0_2048, 256, 1, plain_params) { run<PACK_Q4_0, 2048>(p); }
 CAIRN_KERNEL(pack_q4_0_4096, 256, 1, plain_params) { run<PACK_Q4_0, 4096>(p); }
 CAIRN_KERNEL(pack_q4_0_14336, 256, 1, plain_params) { run<PACK_Q4_0, 14336>(p); }
 CAIRN_KERNEL(pack_q4_0_8192, 256, 1, plain_params) { run<PACK_Q4_0, 8192>(p); }
+CAIRN_KERNEL(spread_q4_0_14336, 256, 1, plain_params) { run<PACK_Q4_0, 14336, true>(p); }
+CAIRN_KERNEL(spread_q4_0_8192, 256, 1, plain_params) { run<PACK_Q4_0, 8192, true>(p); }
 CAIRN_KERNEL(pack_q4_0_64, 256, 1, plain_params) { run<PACK_Q4_0, 64>(p); }
 CAIRN_KERNEL(pack_q4_0_96, 256, 1, plain_params) { run<PACK_Q4_0, 96>(p); }
 CAIRN_KERNEL(pack_q4_1_1152, 256, 1, plain_params) { run<PACK_Q4_1, 1152>(p); }
@@ -329,8 +339,9 @@ static void check_raw(void (*stream)(linear_params), kernel product, int type, i
 int main() {
     check<PACK_Q4_0, 2048>(pack_q4_0_2048, 48, 1);
     check<PACK_Q4_0, 4096>(pack_q4_0_4096, 48, 2);
-    check<PACK_Q4_0, 14336>(pack_q4_0_14336, 16 * 11, 1);
-    check<PACK_Q4_0, 8192>(pack_q4_0_8192, 32, 3);
+    check<PACK_Q4_0, 14336>(pack_q4_0_14336, 16 * 11, 1, spread_q4_0_14336);
+    check<PACK_Q4_0, 8192>(pack_q4_0_8192, 16 * 19, 1, spread_q4_0_8192); /* two rounds */
+    check<PACK_Q4_0, 8192>(pack_q4_0_8192, 32, 3, spread_q4_0_8192);
     check<PACK_Q4_0, 64>(pack_q4_0_64, 48, 2);
     check<PACK_Q4_0, 96>(pack_q4_0_96, 80, 1);
     check<PACK_Q4_1, 1152>(pack_q4_1_1152, 32, 1);

@@ -205,7 +205,15 @@ void stop(const std::string &fault) {
 
 /* ---- waiting and waking ---- */
 
-static void leave() { fibre_leave(&current->fibre, &scheduler, false); }
+static void leave();
+
+/* Ready again at once, at any place in the queue: see next_ready. */
+static void yield() {
+    std::vector<Thread *> &ready = running->ready;
+    ready.push_back(current);
+    std::swap(ready.back(), ready[below(ready.size())]);
+    leave();
+}
 
 static void wait_here(const char *what, Site site) {
     current->waiting = true;
@@ -226,14 +234,11 @@ void poll(const char *what, Site site) {
     current->what = what;
     current->site = site;
     running->idle_polls++;
-    running->ready.push_back(current);
-    leave();
+    yield();
 }
 
 void interleave() {
-    if (below(4)) return;
-    running->ready.push_back(current);
-    leave();
+    if (!below(4)) yield();
 }
 
 /* ---- warp operations ---- */
@@ -285,7 +290,9 @@ static void meet_warp(uint32_t mask) {
         if (mask >> i & 1) race::leave_at_once(lane_thread(i)->race, meeting);
 }
 
-static void use(Thread *t) { race::use(&t->race, t->id.shared, t->id.shared_bytes); }
+static void use(Thread *t) {
+    race::use(&t->race, t->fibre.stack, t->id.shared, t->id.shared_bytes);
+}
 
 /* Each lane reads the elements it gets, from rows whose addresses other lanes gave. */
 static void note_load_matrix(const Lane *lanes, bool transposed, Site site) {
@@ -361,14 +368,13 @@ int barrier(int id, int threads, bool wait, bool vote, Site site) {
     int votes = b.votes;
     race::complete(b.meeting);
     if (wait) race::leave_at_once(current->race, b.meeting);
-    std::vector<Thread *> waiting;
-    waiting.swap(b.waiting);
     b.arrived = b.votes = 0;
-    for (Thread *t : waiting) {
+    for (Thread *t : b.waiting) {
         t->votes = votes;
         race::leave_at_once(t->race, b.meeting);
         wake(t);
     }
+    b.waiting.clear();
     return votes;
 }
 
@@ -382,9 +388,8 @@ void cluster_arrive(bool release, Site site) {
     c->arrived = 0;
     c->phase++;
     race::complete(c->meeting);
-    std::vector<Thread *> waiting;
-    waiting.swap(c->waiting);
-    for (Thread *t : waiting) wake(t);
+    for (Thread *t : c->waiting) wake(t);
+    c->waiting.clear();
     progress();
 }
 
@@ -606,6 +611,50 @@ static void land_one() {
     write_phase(at, p, meeting);
 }
 
+/* ---- who runs next ---- */
+
+/* Mostly one of those that were woken last, who have been waiting for each other and whose stacks
+ * the processor still has at hand; sometimes any. Which warp goes first, and in what order its lanes
+ * go, is random either way. */
+static Thread *take_ready() {
+    std::vector<Thread *> &ready = running->ready;
+    const size_t n = ready.size(), at = n > 32 && below(16) ? n - 1 - below(32) : below(n);
+    Thread *t = ready[at];
+    ready[at] = ready.back();
+    ready.pop_back();
+    return t;
+}
+
+/* Null: the scheduler has to look, for a fault or as nobody is ready or gets on. A sound kernel may
+ * poll long without an event: a few threads that merge hundreds of parts by volatile loads, a warp
+ * that gathers among a thousand pollers. */
+static Thread *next_thread() {
+    const Launch &l = *running;
+    if (!l.fault.empty()) return nullptr;
+    if (!l.transfers.empty() && (l.ready.empty() || !below(8))) land_one();
+    const bool stuck = l.idle_polls > 200000 + 200 * (uint64_t)l.ready.size();
+    if (l.ready.empty() || (stuck && l.transfers.empty())) return nullptr;
+    return take_ready();
+}
+
+static void make_current(Thread *t) {
+    current = t;
+    self = &t->id;
+    fibre_prepare(&t->fibre);
+    use(t);
+}
+
+static void leave() {
+    Thread *t = current, *next = next_thread();
+    if (next == t) return;
+    if (!next) {
+        fibre_leave(&t->fibre, &scheduler, false);
+        return;
+    }
+    make_current(next);
+    fibre_change(&t->fibre, &next->fibre, false);
+}
+
 void dependency_wait() {
     current->block->waited_dependency = true;
     race::dependency(current->race);
@@ -645,7 +694,25 @@ static void thread_main(void *argument) {
     current = static_cast<Thread *>(argument);
     running->invoke(running->kernel, running->params);
     end_thread();
-    fibre_leave(&current->fibre, &scheduler, true);
+    Fibre *own = &current->fibre;
+    Thread *next = current->block->live ? next_thread() : nullptr;
+    if (!next) fibre_leave(own, &scheduler, true);
+    make_current(next);
+    fibre_change(own, &next->fibre, true);
+}
+
+/* As new, of one that has ended if there is one: it keeps what its lists have allocated. */
+static std::vector<std::unique_ptr<Thread>> ended_threads;
+
+static std::unique_ptr<Thread> new_thread() {
+    if (ended_threads.empty()) return std::make_unique<Thread>();
+    std::unique_ptr<Thread> t = std::move(ended_threads.back());
+    ended_threads.pop_back();
+    Thread fresh = {};
+    fresh.copies.swap(t->copies);
+    fresh.copies.clear();
+    *t = std::move(fresh);
+    return t;
 }
 
 static std::unique_ptr<Block> new_block(Cluster *cluster, uint32_t x, uint32_t y, uint32_t z,
@@ -667,13 +734,13 @@ static std::unique_ptr<Block> new_block(Cluster *cluster, uint32_t x, uint32_t y
         block->warps.push_back({lanes, 0, {}});
     }
     for (uint32_t i = 0; i < s.threads; i++) {
-        auto t = std::make_unique<Thread>();
+        auto t = new_thread();
         t->id = {(int)i, (int)s.threads, {(int)x, (int)y, (int)z},
                  {(int)s.grid.x, (int)s.grid.y, (int)s.grid.z},
                  rank, (int)s.cluster, block->shared, s.shared_bytes};
         t->block = block.get();
         fibre_create(&t->fibre, thread_main, t.get());
-        race::start_thread(t->race, number, i, known, t->fibre.stack);
+        race::start_thread(t->race, number, i, known);
         running->ready.push_back(t.get());
         block->threads.push_back(std::move(t));
     }
@@ -700,7 +767,10 @@ static bool cluster_ended(const Cluster &c) {
 
 static void free_cluster(Cluster &c, bool clean) {
     for (const auto &b : c.blocks) {
-        for (const auto &t : b->threads) fibre_destroy(&t->fibre, clean);
+        for (auto &t : b->threads) {
+            if (!clean) fibre_destroy(&t->fibre);
+            ended_threads.push_back(std::move(t));
+        }
         race::forget(b->shared, running->shape.shared_bytes);
         free(b->shared);
     }
@@ -724,37 +794,25 @@ static std::string waiting_report(const std::vector<std::unique_ptr<Cluster>> &c
     return text;
 }
 
-static void run_thread(size_t index) {
-    Thread *t = running->ready[index];
-    running->ready[index] = running->ready.back();
-    running->ready.pop_back();
-    current = t;
-    self = &t->id;
-    use(t);
+static void run_thread(Thread *t) {
+    make_current(t);
     fibre_enter(&t->fibre, &scheduler);
 }
 
 /* Runs what is ready until a cluster has ended; false on a fault. */
 static bool run_some(std::vector<std::unique_ptr<Cluster>> &clusters) {
-    for (;;) {
-        if (!running->fault.empty()) return false;
-        if (!running->transfers.empty() && (running->ready.empty() || !below(8))) land_one();
-        if (running->ready.empty()) {
-            if (!running->transfers.empty()) continue;
-            running->fault = "kernel " + running->name + ": deadlock" + waiting_report(clusters);
-            return false;
+    while (running->fault.empty()) {
+        Thread *t = next_thread();
+        if (t) {
+            run_thread(t);
+            if (!current->ended || current->block->live) continue;
+            if (running->fault.empty() && cluster_ended(*current->block->cluster)) return true;
+        } else if (running->transfers.empty()) {
+            const char *what = running->ready.empty() ? ": deadlock" : ": no progress";
+            running->fault = "kernel " + running->name + what + waiting_report(clusters);
         }
-        /* A sound kernel may poll long without an event: a few threads that merge hundreds of parts
-         * by volatile loads, a warp that gathers among a thousand pollers. */
-        const uint64_t patience = 200000 + 200 * (uint64_t)running->ready.size();
-        if (running->idle_polls > patience && running->transfers.empty()) {
-            running->fault = "kernel " + running->name + ": no progress" + waiting_report(clusters);
-            return false;
-        }
-        run_thread(below(running->ready.size()));
-        if (!current->ended || current->block->live) continue;
-        if (running->fault.empty() && cluster_ended(*current->block->cluster)) return true;
     }
+    return false;
 }
 
 static void run_grid(Launch &l) {

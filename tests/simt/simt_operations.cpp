@@ -18,6 +18,11 @@ template <class T> static T in(const Lane &lane, int i = 0) {
 template <class T> static void out(const Lane &lane, T v, int i = 0) {
     memcpy(static_cast<char *>(lane.out) + (size_t)i * sizeof v, &v, sizeof v);
 }
+template <class T> static T in_out(const Lane &lane, int i) { /* what an output held */
+    T v;
+    memcpy(&v, static_cast<const char *>(lane.out) + (size_t)i * sizeof v, sizeof v);
+    return v;
+}
 
 /* ---- shuffles: Lane.a is the argument, Lane.b the width ---- */
 
@@ -122,15 +127,15 @@ template <class T, class W, class F> static void gather(Lane *lanes, Tile<T, W> 
 template <class T, class W, class D, class F> static void multiply(Lane *lanes, F value) {
     static Tile<T, W> t;
     gather(lanes, t, value);
-    for (int i = 0; i < 32; i++)
-        for (int r = 0; r < 4; r++) {
-            int row = i / 4 + r / 2 * 8, column = i % 4 * 2 + r % 2;
-            D old;
-            memcpy(&old, static_cast<D *>(lanes[i].out) + r, sizeof old);
-            W sum = (W)old;
-            for (int k = 0; k < Tile<T, W>::k; k++) sum += t.a[row][k] * t.b[k][column];
-            out(lanes[i], (D)sum, r);
-        }
+    for (int row = 0; row < 16; row++) {
+        const Lane *four = &lanes[row % 8 * 4]; /* two columns each */
+        const int r = row / 8 * 2;
+        W sums[8];
+        for (int c = 0; c < 8; c++) sums[c] = (W)in_out<D>(four[c / 2], r + c % 2);
+        for (int k = 0; k < Tile<T, W>::k; k++)
+            for (int c = 0; c < 8; c++) sums[c] += t.a[row][k] * t.b[k][c];
+        for (int c = 0; c < 8; c++) out(four[c / 2], (D)sums[c], r + c % 2);
+    }
 }
 
 static double wide_f32(uint32_t bits) {
@@ -159,7 +164,7 @@ static void finish_mma_s8(Lane *lanes, uint32_t) {
 template <class T, class F> static void multiply_group(Lane *lanes, F value) {
     constexpr int per = 4 / (int)sizeof(T), k = 8 * per;
     const WarpgroupOperands &o = *static_cast<const WarpgroupOperands *>(lanes[0].in);
-    double a[16][k], b[k];
+    double a[k][16], b[k];
     for (int i = 0; i < 32; i++) {
         const WarpgroupOperands &own = *static_cast<const WarpgroupOperands *>(lanes[i].in);
         if (own.b != o.b || own.columns != o.columns || own.adds != o.adds)
@@ -167,7 +172,7 @@ template <class T, class F> static void multiply_group(Lane *lanes, F value) {
         for (int e = 0; e < 4 * per; e++) {
             T v;
             memcpy(&v, reinterpret_cast<const T *>(own.a) + e, sizeof v);
-            a[i / 4 + e / per % 2 * 8][i % 4 * per + e / per / 2 * 4 * per + e % per] = value(v);
+            a[i % 4 * per + e / per / 2 * 4 * per + e % per][i / 4 + e / per % 2 * 8] = value(v);
         }
     }
     for (int n = 0; n < o.columns; n++) {
@@ -178,14 +183,15 @@ template <class T, class F> static void multiply_group(Lane *lanes, F value) {
             memcpy(&v, column + (uint32_t)(at / 16) * o.along + at % 16, sizeof v);
             b[i] = value(v);
         }
-        for (int row = 0; row < 16; row++) {
-            const int lane = row % 8 * 4 + n % 8 / 2, r = n / 8 * 4 + row / 8 * 2 + n % 2;
-            float old = 0;
-            if (o.adds) memcpy(&old, static_cast<float *>(lanes[lane].out) + r, sizeof old);
-            double sum = (double)old;
-            for (int i = 0; i < k; i++) sum += a[row][i] * b[i];
-            out(lanes[lane], (float)sum, r);
-        }
+        const Lane *eight = &lanes[n % 8 / 2]; /* every fourth: two rows each */
+        const int r = n / 8 * 4 + n % 2;
+        double sums[16];
+        for (int row = 0; row < 16; row++)
+            sums[row] = o.adds ? (double)in_out<float>(eight[row % 8 * 4], r + row / 8 * 2) : 0;
+        for (int i = 0; i < k; i++)
+            for (int row = 0; row < 16; row++) sums[row] += a[i][row] * b[i];
+        for (int row = 0; row < 16; row++)
+            out(eight[row % 8 * 4], (float)sums[row], r + row / 8 * 2);
     }
 }
 static void finish_wgmma_f16(Lane *lanes, uint32_t) {
@@ -223,14 +229,27 @@ SIMT_OPERATION(wgmma_e4m3, true)
 
 /* ---- small floats ---- */
 
+/* 2^n and the n of frexp, for doubles that are normal: every element of every mma comes through here. */
+static double power(int n) {
+    const uint64_t bits = (uint64_t)(n + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static int exponent_of(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52 & 2047) - 1022;
+}
+
 /* x rounded to nearest even at the given number of significant bits, not finer than the spacing
  * 2^lowest; the value stays a double. */
 static double round_to(double x, int bits, int lowest) {
     if (x == 0 || !isfinite(x)) return x;
-    int exponent;
-    frexp(x, &exponent);
-    int spacing = exponent - bits < lowest ? lowest : exponent - bits;
-    return ldexp(nearbyint(ldexp(x, -spacing)), spacing);
+    const int exponent = exponent_of(x);
+    const int spacing = exponent - bits < lowest ? lowest : exponent - bits;
+    const double whole = x * power(-spacing) + 0x1.8p52; /* the addition rounds */
+    return copysign((whole - 0x1.8p52) * power(spacing), x);
 }
 
 /* The NaN that conversions give. */
@@ -243,7 +262,7 @@ static float nan_f32() {
 
 float f16_to_f32(uint16_t bits) {
     int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    double x = exponent == 0 ? ldexp(mantissa, -24) : ldexp(1024 + mantissa, exponent - 25);
+    double x = exponent == 0 ? mantissa * 0x1p-24 : (1024 + mantissa) * power(exponent - 25);
     if (exponent == 31 && mantissa) return nan_f32();
     if (exponent == 31) x = HUGE_VAL;
     return (float)(bits & 0x8000 ? -x : x);
@@ -254,10 +273,9 @@ uint16_t f32_to_f16(double x) {
     uint32_t sign = signbit(x) ? 0x8000u : 0;
     double r = fabs(round_to(x, 11, -24));
     if (r > 65504) return (uint16_t)(sign | 0x7c00u);
-    if (r < 0x1p-14) return (uint16_t)(sign | (uint32_t)ldexp(r, 24));
-    int exponent;
-    double mantissa = frexp(r, &exponent);
-    uint32_t fraction = (uint32_t)ldexp(mantissa, 11) - 1024;
+    if (r < 0x1p-14) return (uint16_t)(sign | (uint32_t)(r * 0x1p24));
+    const int exponent = exponent_of(r);
+    const uint32_t fraction = (uint32_t)(r * power(11 - exponent)) - 1024;
     return (uint16_t)(sign | (uint32_t)(exponent + 14) << 10 | fraction);
 }
 
@@ -272,7 +290,7 @@ uint16_t f32_to_bf16(double x) {
 
 float e4m3_to_f32(uint8_t bits) {
     int exponent = bits >> 3 & 15, mantissa = bits & 7;
-    double x = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
+    double x = exponent == 0 ? mantissa * 0x1p-9 : (8 + mantissa) * power(exponent - 10);
     if ((bits & 0x7f) == 0x7f) return nan_f32();
     return (float)(bits & 0x80 ? -x : x);
 }
@@ -282,10 +300,10 @@ uint8_t f32_to_e4m3(double x) {
     uint32_t sign = signbit(x) ? 0x80u : 0;
     double r = fabs(round_to(x, 4, -9));
     if (r > 448) r = 448;
-    if (r < 0x1p-6) return (uint8_t)(sign | (uint32_t)ldexp(r, 9));
-    int exponent;
-    double mantissa = frexp(r, &exponent);
-    return (uint8_t)(sign | (uint32_t)(exponent + 6) << 3 | ((uint32_t)ldexp(mantissa, 4) - 8));
+    if (r < 0x1p-6) return (uint8_t)(sign | (uint32_t)(r * 0x1p9));
+    const int exponent = exponent_of(r);
+    const uint32_t fraction = (uint32_t)(r * power(4 - exponent)) - 8;
+    return (uint8_t)(sign | (uint32_t)(exponent + 6) << 3 | fraction);
 }
 
 } // namespace simt

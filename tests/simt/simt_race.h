@@ -32,7 +32,6 @@ struct State {
     Known known, fenced;          /* fenced: what was known at the last fence */
     Knowledge seen;               /* by relaxed loads; counts after the next fence */
     const uint32_t *mine = nullptr; /* the own block's clocks in known */
-    const unsigned char *stack = nullptr;
 };
 
 /* Where threads hand over what they know: a barrier, an mbarrier, an atomic variable. */
@@ -43,8 +42,7 @@ struct Meeting {
 
 void start_launch(uint32_t threads_per_block, bool dependent, bool chained);
 void end_launch();
-void start_thread(State &s, uint32_t block, uint32_t thread, const Known &initial,
-                  const void *stack);
+void start_thread(State &s, uint32_t block, uint32_t thread, const Known &initial);
 Known initial_knowledge(uint32_t block);
 void forget(const void *p, size_t bytes); /* memory that begins a new life */
 
@@ -59,7 +57,8 @@ void read(const void *p, uint32_t bytes, Access access, Site site);
 void write(const void *p, uint32_t bytes, Access access, Site site);
 void fence(State &s);
 void dependency(State &s);
-void use(State *current, const unsigned char *shared, uint32_t shared_bytes); /* who runs now */
+void use(State *current, const void *stack, const unsigned char *shared,
+         uint32_t shared_bytes); /* who runs now */
 
 #else
 
@@ -68,7 +67,7 @@ struct Meeting {};
 struct Known {};
 inline void start_launch(uint32_t, bool, bool) {}
 inline void end_launch() {}
-inline void start_thread(State &, uint32_t, uint32_t, const Known &, const void *) {}
+inline void start_thread(State &, uint32_t, uint32_t, const Known &) {}
 inline Known initial_knowledge(uint32_t) { return {}; }
 inline void forget(const void *, size_t) {}
 inline void arrive(State &, Meeting &) {}
@@ -81,7 +80,7 @@ inline void read(const void *, uint32_t, Access, Site) {}
 inline void write(const void *, uint32_t, Access, Site) {}
 inline void fence(State &) {}
 inline void dependency(State &) {}
-inline void use(State *, const unsigned char *, uint32_t) {}
+inline void use(State *, const void *, const unsigned char *, uint32_t) {}
 
 #endif
 

@@ -159,25 +159,44 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     return ops_launch_as(rt, &want, &dims, p);
 }
 
+/* Parts of a row's list, and tiles of its heads; `most` heads have the first. */
+typedef struct ops_attend_latents { bool wide; int64_t runs, units; int most; } ops_attend_latents;
+
+static ops_attend_latents ops_attend_latents_of(const device *dev, const attend_params *p,
+                                                int abilities) {
+    const bool wide = p->heads > 16 && (abilities & ATTEND_CACHE) != ATTEND_CACHE_F32 &&
+                      dev->max_shared_bytes >= layout_latent_wide_bytes();
+    const int keys = wide ? LATENT_WIDE_KEYS * LATENT_WIDE_RUN : LATENT_CHUNK * LATENT_RUN;
+    const int most = wide ? LATENT_WIDE_HEADS : 16;
+    const int64_t runs = ((int64_t)p->token_width + keys - 1) / keys;
+    const ops_attend_latents shape = {wide, runs ? runs : 1, (p->heads + most - 1) / most,
+                                      p->heads < most ? p->heads : most};
+    return shape;
+}
+
+static void attention_latent_room(const device *dev, const attend_params *p, size_t *bytes,
+                                  size_t *flags) {
+    const ops_attend_latents shape = ops_attend_latents_of(dev, p, ATTEND_CACHE_F16);
+    *flags = (size_t)shape.units * 4;
+    *bytes = (size_t)(shape.units * shape.runs * shape.most) * (LATENT_VALUES * 4 + 8);
+}
+
 static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
                                            int abilities) {
-    const bool wide = p->heads > 16 && (abilities & ATTEND_CACHE) != ATTEND_CACHE_F32 &&
-                      rt->device.max_shared_bytes >= layout_latent_wide_bytes();
-    const int keys = wide ? LATENT_WIDE_KEYS * LATENT_WIDE_RUN : LATENT_CHUNK * LATENT_RUN;
-    const int most = wide ? LATENT_WIDE_HEADS : 16, heads = p->heads;
-    const int64_t runs = ((int64_t)p->token_width + keys - 1) / keys, units = (heads + most - 1) / most;
+    const ops_attend_latents shape = ops_attend_latents_of(&rt->device, p, abilities);
+    const bool wide = shape.wide;
     device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
     ops_kernel want;
     cairn_status status = handles_enter(rt);
     if (status) return status;
     p->at.head_dim = LATENT_VALUES; /* of the workspace, too */
-    dims.grid[0] = runs ? (unsigned)runs : 1;
-    dims.grid[1] = (unsigned)units;
+    dims.grid[0] = (unsigned)shape.runs;
+    dims.grid[1] = (unsigned)shape.units;
     dims.grid[2] = (unsigned)rows;
     dims.block = wide ? 256 : 128;
     dims.shared_bytes = (unsigned)(wide ? layout_latent_wide_bytes() : layout_latent_bytes());
-    status = ops_attend_workspace(&rt->device, p, units * rows, heads < most ? heads : most,
-                                  (int)dims.grid[0]);
+    if (!p->partial)
+        status = ops_attend_workspace(&rt->device, p, shape.units * rows, shape.most, (int)shape.runs);
     if ((status = handles_leave(rt, status))) return status;
     memset(&want, 0, sizeof want);
     want.source = wide ? "attention/latent_wide.cu" : "attention/latent.cu";
@@ -186,6 +205,11 @@ static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, 
     want.constants[0].value = abilities & ~ATTEND_TOKENS;
     want.constant_count = 1;
     return ops_launch_as(rt, &want, &dims, p);
+}
+
+static cairn_status attention_latent_rows(cairn_runtime *rt, attend_params *p, int64_t rows) {
+    p->at.error = ops_error_word(&rt->device, "attend_tokens");
+    return ops_attend_latent_cuda(rt, p, rows, ATTEND_CACHE_F16 | ATTEND_TOKENS);
 }
 
 /* ---- entries --------------------------------------------------------------------------------- */

@@ -81,3 +81,8 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
  * r, which all see the row's tokens; scratch: attention_alone_floats of a slice's heads. */
 static size_t attention_alone_floats(int heads);
 static void attention_alone(const attend_params *p, int64_t unit, float *scratch);
+/* The same of rows on the GPU, in p's workspace: of partial and sums, one behind the other, and of
+ * arrived, which is zero before and after, what a row of p takes. */
+static void attention_latent_room(const device *dev, const attend_params *p, size_t *bytes,
+                                  size_t *flags);
+static cairn_status attention_latent_rows(cairn_runtime *rt, attend_params *p, int64_t rows);

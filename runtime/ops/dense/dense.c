@@ -77,8 +77,13 @@ static void ops_dense_run(cairn_runtime *rt, ops_dense_job *job, const void *arg
     pool_run(rt->pool, pool_threads(rt->pool), task, job);
 }
 
-static cairn_status dense_rmsnorm_cuda(cairn_runtime *rt, const cairn_rmsnorm_args *a) {
+static cairn_status dense_rmsnorm_rows(cairn_runtime *rt, const rmsnorm_params *p, int64_t rows) {
     device_dims dims = {{0, 1, 1}, 256, 0, 32, false};
+    dims.grid[0] = (unsigned)rows;
+    return ops_launch(rt, "dense/norm.cu", "rmsnorm", &dims, p);
+}
+
+static cairn_status dense_rmsnorm_cuda(cairn_runtime *rt, const cairn_rmsnorm_args *a) {
     rmsnorm_params p;
     memset(&p, 0, sizeof p);
     p.x = (const float *)tensor_data(a->x);
@@ -86,8 +91,7 @@ static cairn_status dense_rmsnorm_cuda(cairn_runtime *rt, const cairn_rmsnorm_ar
     p.out = (float *)tensor_data(a->out);
     p.n = (int32_t)a->x->shape[1];
     p.epsilon = a->epsilon;
-    dims.grid[0] = (unsigned)a->x->shape[0];
-    return ops_launch(rt, "dense/norm.cu", "rmsnorm", &dims, &p);
+    return dense_rmsnorm_rows(rt, &p, a->x->shape[0]);
 }
 
 cairn_status cairn_rmsnorm(cairn_runtime *rt, const cairn_rmsnorm_args *args) {
@@ -304,6 +308,16 @@ static cairn_status dense_linear_cuda(cairn_runtime *rt, const cairn_linear_args
     p.accumulate = a->accumulate;
     dense_linear_kernel(&rt->device, &p, job->weight.type, dense_streams(&job->weight), &want, &dims);
     return ops_launch_as(rt, &want, &dims, &p);
+}
+
+static cairn_status dense_linear_parts(cairn_runtime *rt, const linear_params *p, int type, int parts) {
+    device_dims dims = {{0, 0, 1}, 128, 0, 0, false};
+    ops_kernel want;
+    dense_linear_kernel(&rt->device, p, type, false, &want, &dims);
+    want.constants[2].name = "APART", want.constants[2].value = 1;
+    want.constant_count = 3;
+    dims.grid[2] = (unsigned)parts;
+    return ops_launch_as(rt, &want, &dims, p);
 }
 
 cairn_status cairn_linear(cairn_runtime *rt, const cairn_linear_args *args) {

@@ -31,3 +31,9 @@ static void linear_range(const simd_kernels *simd, const linear_job *job, int fi
                          float *panel);
 /* Floats of a worker's panel for weights of this width. */
 static size_t linear_panel_floats(int in);
+
+/* A layer of a model on the GPU: `parts` products, their weights of a block type that the kernels read
+ * behind each other; rows and parts of x and out lie by p's strides, its `in` is a multiple of 8. */
+static cairn_status dense_linear_parts(cairn_runtime *rt, const linear_params *p, int type, int parts);
+/* The same of rmsnorm, of rows one behind the other. */
+static cairn_status dense_rmsnorm_rows(cairn_runtime *rt, const rmsnorm_params *p, int64_t rows);

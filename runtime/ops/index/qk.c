@@ -150,8 +150,13 @@ static void index_qk_params_of(const spec_call *s, const cairn_index_qk_args *a,
 
 static cairn_status index_qk_cuda(cairn_runtime *rt, const index_qk_params *p) {
     device_dims dims = {{0, 1, 1}, 128, 0, 0, false};
+    ops_kernel want;
+    memset(&want, 0, sizeof want);
+    want.source = "index/qk.cu", want.entry = "index_qk";
+    want.constants[0].name = "PLANNED", want.constants[0].value = 1;
+    want.constant_count = p->magnitude > 0.0f;
     dims.grid[0] = (unsigned)(((int64_t)p->rows * (p->heads + 1) + 3) / 4);
-    return ops_launch(rt, "index/qk.cu", "index_qk", &dims, p);
+    return ops_launch_as(rt, &want, &dims, p);
 }
 
 /* Rows [first, first + count): their projections into the room, then what becomes of them. */

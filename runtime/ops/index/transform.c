@@ -18,8 +18,14 @@ static cairn_status index_transform_cpu(device *dev, const topk_params *map,
     return status;
 }
 
-cairn_status cairn_index_transform(cairn_runtime *rt, const cairn_index_transform_args *args) {
+static cairn_status index_transform_cuda(cairn_runtime *rt, const topk_params *p) {
     device_dims dims = {{0, 0, 1}, 256, 0, 0, false};
+    dims.grid[0] = (unsigned)p->rows;
+    dims.grid[1] = ((unsigned)p->k + 255) / 256;
+    return ops_launch(rt, "index/transform.cu", "index_transform", &dims, p);
+}
+
+cairn_status cairn_index_transform(cairn_runtime *rt, const cairn_index_transform_args *args) {
     cairn_index_transform_args a;
     cairn_topk_transform_args t;
     topk_params p;
@@ -39,7 +45,5 @@ cairn_status cairn_index_transform(cairn_runtime *rt, const cairn_index_transfor
         return index_transform_cpu(&rt->device, &p, (const int32_t *)p.scores);
     p.error = ops_error_word(&rt->device, s.c.op);
     if (p.form == CAIRN_INDEX_SLOT && !p.page_table) p.page_table = p.indices; /* of no pages */
-    dims.grid[0] = (unsigned)p.rows;
-    dims.grid[1] = ((unsigned)p.k + 255) / 256;
-    return ops_launch(rt, "index/transform.cu", "index_transform", &dims, &p);
+    return index_transform_cuda(rt, &p);
 }

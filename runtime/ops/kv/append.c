@@ -184,6 +184,11 @@ static cairn_status ops_append_latent_cuda(cairn_runtime *rt, kv_append_params *
     return ops_launch_as(rt, &want, &dims, p);
 }
 
+static cairn_status kv_append_latents(cairn_runtime *rt, kv_append_params *p) {
+    p->at.error = ops_error_word(&rt->device, "kv_append");
+    return ops_append_latent_cuda(rt, p, CAIRN_F32, CAIRN_F16);
+}
+
 /* ---- entry ----------------------------------------------------------------------------------- */
 
 static void ops_append_params(const cairn_kv_append_args *a, const ops_paged *paged,

@@ -1,3 +1,6 @@
 /* kv: the ops on a paged KV cache that write it: kv_append (append.c) and kv_collate
  * (collate.c), each its entry, the CPU's half and the launch. Other rooms call the public
- * entries alone. */
+ * entries, and a layer of a model on the GPU what follows. */
+
+/* kv_append of p's rows, f32, to a latent cache of f16. */
+static cairn_status kv_append_latents(cairn_runtime *rt, kv_append_params *p);

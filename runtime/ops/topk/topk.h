@@ -19,8 +19,11 @@ static void topk_want_map(ops_check *c, int config_page_size, const cairn_topk_t
  * no place or the row no request, and *wrong is that place or request. */
 static bool topk_place_row(const topk_params *map, int64_t r, int32_t k, int32_t *indices,
                            int64_t *wrong);
-/* p holds what concerns the op; rows, stride and the rest are filled in here. route: NULL for the
- * config's. */
+/* What rows by route "auto" need of p->scratch and, zero before, of p->arrived, in bytes. */
+static void topk_own_scratch(cairn_runtime *rt, int64_t rows, int64_t n, int32_t k, size_t *scratch,
+                             size_t *flags);
+/* p holds what concerns the op, and scratch of the caller's or NULL; rows, stride and the rest are
+ * filled in here. route: NULL for the config's. */
 static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_shape *shape,
                                 cairn_type type, const char *route);
 /* A row by one worker, without the pool: the k best of scores [length], at most n, as the op gives them

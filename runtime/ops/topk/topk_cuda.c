@@ -201,6 +201,17 @@ static cairn_status topk_scratch(cairn_runtime *rt, const topk_plan *plan, topk_
     return handles_leave(rt, status);
 }
 
+static void topk_own_scratch(cairn_runtime *rt, int64_t rows, int64_t n, int32_t k, size_t *scratch,
+                             size_t *flags) {
+    topk_plan plan;
+    topk_params p;
+    memset(&p, 0, sizeof p);
+    memset(&plan, 0, sizeof plan);
+    p.rows = (int32_t)rows, p.n = (int32_t)n, p.k = k;
+    topk_plan_for(rt, "topk", &p, "auto", &plan);
+    *scratch = plan.scratch_bytes, *flags = plan.flag_bytes;
+}
+
 /* 0: the source has none of it. */
 static void topk_add_constant(ops_kernel *want, const char *name, int value) {
     if (!value) return;
@@ -219,7 +230,7 @@ static cairn_status topk_launch(cairn_runtime *rt, topk_params *p, const topk_sh
     p->n = (int32_t)shape->n;
     p->rows = (int32_t)shape->rows;
     if ((status = topk_plan_for(rt, shape->op, p, route, &plan))) return status;
-    if (plan.scratch_bytes && (status = topk_scratch(rt, &plan, p))) return status;
+    if (plan.scratch_bytes && !p->scratch && (status = topk_scratch(rt, &plan, p))) return status;
     memset(&want, 0, sizeof want);
     want.source = plan.source;
     want.entry = plan.entry;
