@@ -1,6 +1,6 @@
-/* engine_constrain: how a generation is sampled, and what its grammar lets it say. The grammar's text is the session's ids
- * from grammar_from on; a place in it follows from these alone, so that whatever changes the sequence
- * changes the place, too. */
+/* engine_constrain: how a generation is sampled, and what its grammar lets it say. The grammar's text
+ * is the session's ids from grammar_from on; a place in it follows from these alone, so that whatever
+ * changes the sequence changes the place, too. */
 
 static void engine_sample_params(const cairn_session *s, sample_params *out) {
     const cairn_sampling *from = s->options.has_sampling ? &s->options.sampling
