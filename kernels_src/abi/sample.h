@@ -22,7 +22,9 @@ typedef struct sample_rule {
 } sample_rule;
 
 enum { CAIRN_SAMPLE_SKIP = 1 /* nothing is written for this row */,
-       CAIRN_SAMPLE_UNMASKED = 2 /* it has no mask, though others have */ };
+       CAIRN_SAMPLE_UNMASKED = 2 /* it has no mask, though others have */,
+       CAIRN_SAMPLE_WIDE = 4 /* sample_wide's, and only its */,
+       CAIRN_SAMPLE_TOP_P_FIRST = 8 /* sample_wide: top_p over the whole vocabulary */ };
 
 typedef struct sample_kernel_params {
     const float *logits;      /* [rows, vocab] */

@@ -68,8 +68,10 @@ typedef struct step_pair {
 
 /* Of step/wide.cu: rows and inner values of a block, and its shared memory. */
 enum { STEP_WIDE_ROWS = 32, STEP_WIDE_RANK = 8 };
+/* Tiles of gate_up a block: two where a warp keeps its inputs. */
+#define STEP_WIDE_TILES(hidden, warps) ((hidden) <= 64 * (warps) ? 2 : 1)
 #define STEP_WIDE_BYTES(warps) \
-    (4 * (8 * (warps) * 128 + (STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * STEP_WIDE_ROWS)))
+    (4 * (8 * (warps) * 128 + (STEP_WIDE_ROWS + 2 * STEP_WIDE_RANK * (STEP_WIDE_ROWS + 16))))
 
 typedef struct step_params {
     /* packed weights; those of the layers follow each other. A convolution's in place of qkv and o,
@@ -121,7 +123,7 @@ typedef struct step_params {
     int32_t state, expert_rows;  /* which of the layers with convolutions; rows of a window at most */
     const uint32_t *trees;       /* [row, tree_words] bits of STEP_OWN */
     float *kept;                 /* [STEP_KEEP, hidden] f32, behind the output norm */
-    const uint8_t *const *low_tiles; /* [slot] of A, step/wide.cu */
+    const uint8_t *low_tiles;    /* of the adapter that step/wide.cu serves */
     int32_t tree_words, pad;
 } step_params;
 

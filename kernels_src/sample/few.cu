@@ -1,11 +1,11 @@
 /* sample_few: the next token of each row when few tokens can be it: greedy, or a top_k of at most
- * 128 that comes first. The result is that of sample/sample.cu, bit for bit.
+ * 128 that comes first. The result is that of sample/wide.cu, bit for bit.
  *
  * Each of a row's blocks reads its slice once. The k-th largest of 256 groups' maxima is a bound
  * that k tokens of the slice reach and few others: those go to the block's list in global memory.
  * The row's last block to finish has then every token that can be kept, some hundreds, and cuts and
  * draws among them by comparing all with all. When a list does not hold them (ties by the hundred,
- * or a threshold that rounding blurs past a list's edge), it takes the row as sample/sample.cu does.
+ * or a threshold that rounding blurs past a list's edge), one block passes over the row (sample.cuh).
  * Launch     grid (parts <= 32, rows), block 512, shared 41616 bytes, + vocab / 8 with a history;
  *            `arrived` is zero before and after
  * matrix: | CAIRN_MASKS=1 */
@@ -41,11 +41,6 @@ struct few_shared {
     uint32_t edge, top, count, last;
 }; /* then, with a history, vocab bits */
 static_assert(sizeof(few_shared) == 41616, "few_shared: OPS_FEW_SHARED of the host");
-
-CAIRN_INLINE uint32_t key_of(float logit) { return (uint32_t)(rank(logit, 0) >> 32); }
-CAIRN_INLINE float logit_of(uint32_t key) {
-    return as_f32(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
 
 /* ---- a tile: 16 logits a thread ---- */
 
@@ -329,10 +324,7 @@ CAIRN_INLINE uint64_t weight_left(const sample_kernel_params &p, few_shared &s, 
         total += s.kept[i].weight;
         if (s.kept[i].score > mine.score) better += s.kept[i].weight;
     }
-    double limit = (double)p.top_p * (double)total;
-    uint64_t whole = (uint64_t)limit; /* sums are whole: below limit is below its ceiling */
-    whole = max_of(whole + ((double)whole < limit), (uint64_t)1);
-    return better < whole ? mine.weight : 0;
+    return better < mass_limit(p.top_p, total) ? mine.weight : 0;
 }
 
 /* The first id, ascending, whose cumulative weight exceeds u * total; in s.last. */

@@ -1,4 +1,4 @@
-/* sample_probs: the probabilities that sample/sample.cu draws from, and chain verification of drafts.
+/* sample_probs: the probabilities that sample/wide.cu draws from, and chain verification of drafts.
  *
  * sample_probs  what the cuts leave of each row, by the same code, to a sum of 1; 0 elsewhere.
  * verify_chain  a draft d stays while u q(d) < p(d), p the target's probabilities, q the drafter's (1

@@ -1,26 +1,16 @@
-/* sample: the next token of each row of logits by passes over the row, for any cuts (sample/few.cu
- * is for a small top_k and for greedy), and greedy verification of drafts.
+/* sample: what stands beside the samplers (sample/few.cu, sample/wide.cu): logarithms of
+ * probabilities, and greedy verification of drafts.
  *
  * sample_logprobs  the log of the softmax of a row's logits, of its token and of the best.
  * verify_greedy  per sequence the drafts that equal the row before's argmax, and what follows them.
- * Launch         sample: grid rows, block 1024, shared 16896 bytes, + vocab / 8 with a history.
- *                verify_greedy: grid sequences, block 1024, shared 512 bytes
+ * Launch         verify_greedy: grid sequences, block 1024, shared 512 bytes
  *                sample_logprobs: grid rows, block 1024, shared 512 bytes
- * matrix: | CAIRN_MASKS=1 */
+ * matrix: */
 #include "device/common.cuh"
-#ifndef CAIRN_MASKS
-#define CAIRN_MASKS 0 /* 1: with masks, and with parameters of rows */
-#endif
+#define CAIRN_MASKS 0
 #include "abi/sample.h"
 #define THREADS 1024
 #include "sample/sample.cuh"
-
-CAIRN_KERNEL(sample, THREADS, 1, sample_kernel_params) {
-    uint64_t *bins = (uint64_t *)shared_base(), *scratch = bins + BINS;
-    int token = sample_row(row_params(p, block_id()), block_id(), (uint32_t *)(scratch + 64), bins,
-                           scratch);
-    if (thread_id() == 0) p.tokens[block_id()] = token;
-}
 
 CAIRN_INLINE float logprob(float logit, float top, float all) {
     return logit > as_f32(0xff800000u) ? add_f32(logit, -top) - all : as_f32(0xff800000u);

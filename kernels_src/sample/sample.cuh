@@ -73,6 +73,12 @@ CAIRN_INLINE uint64_t rank(float logit, int id) {
     return (uint64_t)(logit != logit ? 0u : key) << 32 | (uint32_t)~id;
 }
 
+/* A logit's half of its rank, and back. */
+CAIRN_INLINE uint32_t key_of(float logit) { return (uint32_t)(rank(logit, 0) >> 32); }
+CAIRN_INLINE float logit_of(uint32_t key) {
+    return as_f32(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
 /* The best of the block's ranks, in every thread. shared: [WARPS]. */
 CAIRN_INLINE uint64_t block_best(uint64_t mine, uint64_t *shared) {
     mine = warp_max(mine);
@@ -100,19 +106,25 @@ struct row_view {
     const uint32_t *mask; /* or NULL */
 };
 
-CAIRN_INLINE float penalized(const row_view &row, int i) {
-    float logit = row.logits[i];
+/* Logit i as the row's mask and history leave it. */
+CAIRN_INLINE float penalized_of(const row_view &row, int i, float logit) {
     if (is_masked(row.mask, i)) return as_f32(0x7fffffffu);
     if (!row.seen || !(row.seen[i / 32] >> (i % 32) & 1u)) return logit;
     return logit > 0.0f ? div_f32(logit, row.penalty) : mul_f32(logit, row.penalty);
 }
 
+CAIRN_INLINE float penalized(const row_view &row, int i) {
+    return penalized_of(row, i, row.logits[i]);
+}
+
 /* (logit - max) / temperature, at most 0; -inf for a NaN. */
-CAIRN_INLINE float score(const row_view &row, int i) {
-    float distance = add_f32(penalized(row, i), -row.top);
+CAIRN_INLINE float score_of(const row_view &row, float logit) {
+    float distance = add_f32(logit, -row.top);
     if (distance < 0.0f) return div_f32(distance, row.temperature);
     return distance >= 0.0f ? 0.0f : as_f32(0xff800000u);
 }
+
+CAIRN_INLINE float score(const row_view &row, int i) { return score_of(row, penalized(row, i)); }
 
 CAIRN_INLINE uint64_t weight(float s) { return (uint64_t)(exp_f32(s) * 1099511627776.0f); }
 
@@ -194,6 +206,13 @@ CAIRN_INLINE float cut(const row_view &row, float least, uint64_t limit, bool ma
     return score_of_key(prefix);
 }
 
+/* The weight that top_p keeps of `total`: sums are whole, so below it is below its ceiling. */
+CAIRN_INLINE uint64_t mass_limit(float top_p, uint64_t total) {
+    const double limit = (double)top_p * (double)total;
+    const uint64_t whole = (uint64_t)limit;
+    return max_of(whole + ((double)whole < limit), (uint64_t)1);
+}
+
 CAIRN_INLINE uint64_t mass_from(const row_view &row, float least, uint64_t *shared) {
     uint64_t sum = 0;
     ROW_LOOP
@@ -213,10 +232,7 @@ CAIRN_INLINE float keep_from(const sample_kernel_params &p, const row_view &row,
     if (p.top_p > 0.0f && p.top_p < 1.0f) {
         float from = p.top_p_first ? all : least;
         uint64_t total = mass_from(row, from, scratch);
-        double limit = (double)p.top_p * (double)total;
-        uint64_t whole = (uint64_t)limit; /* sums are whole: below limit is below its ceiling */
-        whole = max_of(whole + ((double)whole < limit), (uint64_t)1);
-        least = max_of(least, cut(row, from, whole, true, bins, scratch));
+        least = max_of(least, cut(row, from, mass_limit(p.top_p, total), true, bins, scratch));
     }
     if (p.min_p > 0.0f) least = max_of(least, min_of(log_f32(p.min_p), 0.0f));
     return least;

@@ -2,11 +2,12 @@
  * weights are read and expanded once, and what a gated adapter of rank 8 at most adds to its rows by the
  * same kernel: A x is a tile of the product more, f16, and the epilogue adds B (A x) in f32.
  *
- * wide_qkv, wide_project, wide_gate_up, wide_down: grid (tiles of the product, windows of 32 rows).
+ * wide_qkv, wide_project, wide_gate_up, wide_down: grid (tiles of the product, of gate_up STEP_WIDE_TILES
+ *     a block; windows of 32 rows).
  * Rows without an adapter have the bits of step/layer.cu: the same sums in the same order.
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0, CAIRN_EXTRAS 0, packs of the flow kernel.
- * Shared memory: WIDE_BYTES. Sync: two block_syncs.
+ * Shared memory: WIDE_BYTES. Sync: two block_syncs, of two tiles three.
  * Reference: tests/engine/mtp_test.c.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
@@ -18,50 +19,47 @@
 constexpr int MOST = STEP_WIDE_ROWS, GROUPS = MOST / COLUMNS, LOW = STEP_WIDE_RANK;
 constexpr int SUMS = GROUPS * WARPS * 128; /* floats: of a product, then of its A x */
 constexpr int FACTORS = 2 * SUMS, LOWS = FACTORS + MOST; /* [2 LOW, row] */
-static_assert((LOWS + 2 * LOW * MOST) * 4 == STEP_WIDE_BYTES(WARPS), "wide: shared memory");
+constexpr int GAINS = LOWS + 2 * LOW * MOST;             /* of B: [tile, output, LOW] */
+static_assert((GAINS + 2 * 16 * LOW) * 4 == STEP_WIDE_BYTES(WARPS), "wide: shared memory");
 constexpr int ENDS = ceil_div(GROUPS * 128, ENDERS); /* outputs of a thread */
 
-/* An adapter's tiles of A: a layer's products behind each other (runtime/forward/cuda_draft.c). */
+/* Tiles of gate_up that a block has, so that all blocks run at once. */
+constexpr int GATE_TILES = STEP_WIDE_TILES(HIDDEN, WARPS);
+
+/* What an adapter adds to a layer (runtime/forward/cuda_draft.c): tiles of A, product behind product, in
+ * bytes; then B, LOW values for each output in the order of the products' tiles. */
 constexpr int64_t A_HIDDEN = HIDDEN * 32, A_O = 3 * A_HIDDEN, A_GATE = A_O + ATTENDED * 32;
 constexpr int64_t A_DOWN = A_GATE + A_HIDDEN, A_LAYER = A_DOWN + FFN * 32;
+constexpr int B_O = QKV, B_GATE = B_O + HIDDEN, B_DOWN = B_GATE + 2 * FFN, B_LAYER = B_DOWN + HIDDEN;
+CAIRN_INLINE const uint8_t *wide_layer(const step_params &p) {
+    return p.low_tiles + p.layer * (A_LAYER + B_LAYER * LOW * 4);
+}
 
-/* The rows of a block, the adapter of those that have one, and what this thread's outputs gain. */
+/* The rows of a block, and which of this thread's outputs gain. */
 struct wide_rows : row_window {
-    int slot;
-    const uint8_t *tiles; /* of A, of the layer */
-    float b[LOW];
-    int rank, low; /* the first of its rows of A x */
     bool gains[ENDS];
 
     CAIRN_MEMBER explicit wide_rows(const step_params &p) {
-        total = p.input[STEP_ROWS], first = block_id_y() * MOST;
+        first = block_id_y() * MOST, total = p.input[STEP_ROWS];
         count = min_of(MOST, total - first);
-        slot = input_array(p, STEP_ADAPTER)[total - 1]; /* the last drafts */
-        tiles = p.low_tiles[slot] + p.layer * A_LAYER;
+#pragma unroll
+        for (int i = 0; i < ENDS; i++) {
+            const int e = thread_id() + i * ENDERS, row = e / 128 * COLUMNS + output_column(e);
+            gains[i] = input_array(p, STEP_ADAPTER)[min_of(first + row, p.capacity - 1)] >= 0;
+        }
     }
     CAIRN_MEMBER row_window group(int i) const {
         return row_window{first + i * COLUMNS, min_of(COLUMNS, count - i * COLUMNS), total};
     }
-    /* This thread's outputs are n of a product, STEP_LOW_. */
-    CAIRN_MEMBER void find(const step_params &p, int product, int n, int first_low) {
-        const step_pair pair =
-            p.adapters[((int64_t)slot * LAYERS + p.layer) * STEP_LOW_PRODUCTS + product];
-        rank = pair.a ? pair.rank : 0, low = first_low;
-#pragma unroll
-        for (int k = 0; k < LOW; k++) b[k] = k < rank ? pair.b[(int64_t)n * rank + k] : 0.0f;
-#pragma unroll
-        for (int i = 0; i < ENDS; i++) {
-            const int e = thread_id() + i * ENDERS, row = e / 128 * COLUMNS + output_column(e);
-            gains[i] = rank > 0 && row < count && input_array(p, STEP_ADAPTER)[first + row] >= 0;
-        }
-    }
-    CAIRN_MEMBER float gain(const float *lows, int row) const {
-        float sum = 0.0f;
-#pragma unroll
-        for (int k = 0; k < LOW; k++) sum = fma_f32(b[k], lows[(low + k) * MOST + row], sum);
-        return sum;
-    }
 };
+
+/* What output `row` of a tile gains: b of LOW values, lows of them for each of MOST columns. */
+CAIRN_INLINE float wide_gain(const float *b, const float *lows) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < LOW; k++) sum = fma_f32(b[k], lows[k * MOST], sum);
+    return sum;
+}
 
 /* Units [unit, unit + N) of the inputs of group i. */
 template <int INPUTS, int N>
@@ -95,39 +93,93 @@ CAIRN_INLINE void wide_factors(const step_params &p, const wide_rows &rows, cons
     }
 }
 
-/* One tile of a product with the rows' f16 inputs, from the first row's on. squares: of a norm, or NULL.
- * end(i, group, output, factors): this thread's output i. */
-template <int FORMAT, int INPUTS, class End>
-CAIRN_INLINE void wide_product(const step_params &p, const wide_rows &rows, const uint8_t *tile,
-                               const uint8_t *low_tile, const uint8_t *input, const float *squares,
-                               int number, End end) {
-    constexpr int UNITS = INPUTS / 32, MINE = ceil_div(UNITS, WARPS), HELD = min_of(MINE, 2);
-    constexpr int BATCHES = ceil_div(MINE, HELD);
-    float *memory = (float *)shared_base(), *lows = memory + LOWS;
-    const int mine = warp_id() * MINE;
+/* A tile's weights, of which HELD units are at hand. */
+template <int FORMAT, int INPUTS, int HELD> struct wide_weights {
     packed<FORMAT> raw[HELD];
-    packed<PACK_16> low[HELD];
-    const auto load = [&](int batch) {
+
+    CAIRN_MEMBER void load(const uint8_t *tile, int unit) {
 #pragma unroll
-        for (int u = 0; u < HELD; u++) {
-            const int unit = min_of(mine + batch * HELD + u, UNITS - 1);
-            raw[u].template load<1>(tile, unit);
-            low[u].template load<1>(low_tile, unit);
-        }
-    };
-    load(0);
+        for (int u = 0; u < HELD; u++)
+            raw[u].template load<1>(tile, min_of(unit + u, INPUTS / 32 - 1));
+    }
+};
+
+/* What the warps have of a tile's products, or of A x, to where they meet. */
+CAIRN_INLINE float *wide_place(float *memory, int group) {
+    return memory + (group * WARPS + warp_id()) * 128 + lane_id() * 4;
+}
+CAIRN_INLINE void wide_put(float *memory, const float (&sum)[GROUPS][2][4]) {
+#pragma unroll
+    for (int i = 0; i < GROUPS; i++) {
+        const float(&s)[2][4] = sum[i];
+        *(f32x4 *)wide_place(memory, i) = f32x4{s[0][0] + s[1][0], s[0][1] + s[1][1],
+                                                s[0][2] + s[1][2], s[0][3] + s[1][3]};
+    }
+}
+CAIRN_INLINE float wide_sum(const float *memory, int e) {
+    return tree_sum<WARPS>(memory + e / 128 * WARPS * 128 + output_at(e), 128);
+}
+
+/* This thread's outputs of tile number `number`, the block's `turn`th, to end(window, i, output, factors);
+ * halves: outputs from 8 on have inner values of their own. */
+template <class End>
+CAIRN_INLINE void wide_end(const wide_rows &rows, const float *sums, const float *memory, int number,
+                           int turn, bool halves, End end) {
+#pragma unroll
+    for (int i = 0; i < ENDS; i++) {
+        const int e = thread_id() + i * ENDERS, group = e / 128;
+        if (thread_id() >= ENDERS || group * COLUMNS >= rows.count) break;
+        output out = {number, output_row(e), output_column(e), wide_sum(sums, e)};
+        if (rows.gains[i])
+            out.value += wide_gain(memory + GAINS + (turn * 16 + out.row) * LOW,
+                                   memory + LOWS + (halves ? out.row / 8 * LOW * MOST : 0) +
+                                       group * COLUMNS + out.column);
+        end(rows.group(group), i, out, memory + FACTORS + group * COLUMNS);
+    }
+}
+
+/* Tile `number` of a product with the rows' f16 inputs, and where TILES is 2 the one behind it. What
+ * comes from far is asked for before anything is waited for. a, b: where in a layer's adapter A and B of
+ * the product are. input(rows): of the first row. squares(rows): of a norm, or NULL. find(rows): looks
+ * up what end needs. begin(rows): the kernel before has ended. */
+template <int FORMAT, int INPUTS, int TILES, bool HALVES, class Input, class Squares, class Find,
+          class Begin, class End>
+CAIRN_INLINE void wide_product(const step_params &p, const uint8_t *weights, int64_t a_at, int b_at,
+                               int number, Input input_of, Squares squares_of, Find find, Begin begin,
+                               End end) {
+    constexpr int UNITS = INPUTS / 32, MINE = ceil_div(UNITS, WARPS), HELD = min_of(MINE, 2);
+    constexpr int BATCHES = ceil_div(MINE, HELD), GAINED = TILES * 16 * LOW;
+    static_assert(TILES == 1 || BATCHES == 1, "wide: inputs of the second tile are at hand");
+    static_assert(GAINED <= THREADS, "wide: B of a block's tiles");
+    float *memory = (float *)shared_base();
+    const int mine = warp_id() * MINE;
+    const uint8_t *tile = weights + number * tile_bytes<FORMAT, INPUTS>();
+    const uint8_t *low_tile = wide_layer(p) + a_at;
+    const float *gains = (const float *)(wide_layer(p) + A_LAYER) + (int64_t)(b_at + number * 16) * LOW;
+    wide_weights<FORMAT, INPUTS, HELD> own, other;
+    wide_weights<PACK_16, INPUTS, HELD> low;
+    own.load(tile, mine), low.load(low_tile, mine);
+    if (TILES > 1) other.load(tile + tile_bytes<FORMAT, INPUTS>(), mine);
+    const float gain = thread_id() < GAINED ? load_constant_early(gains + thread_id()) : 0.0f;
+    const wide_rows rows(p);
+    find(rows);
+    if (thread_id() < GAINED) memory[GAINS + thread_id()] = gain;
+    const uint8_t *input = input_of(rows);
+    const float *squares = squares_of(rows);
     start_input();
     u32x4 v[GROUPS][HELD];
 #pragma unroll
     for (int i = 0; i < GROUPS; i++) wide_fetch<INPUTS>(rows, input, i, mine, v[i]);
+    if (BATCHES == 1) begin(rows);
     if (squares) wide_factors(p, rows, squares, memory + FACTORS);
     float sum[GROUPS][2][4] = {}, more[GROUPS][4] = {};
 #pragma unroll
     for (int batch = 0; batch < BATCHES; batch++) {
+        const int next = mine + (batch + 1) * HELD;
         uint32_t a[HELD][8], c[HELD][8];
 #pragma unroll
-        for (int u = 0; u < HELD; u++) raw[u].expand(a[u]), low[u].expand(c[u]);
-        if (batch + 1 < BATCHES) load(batch + 1);
+        for (int u = 0; u < HELD; u++) own.raw[u].expand(a[u]), low.raw[u].expand(c[u]);
+        if (batch + 1 < BATCHES) own.load(tile, next), low.load(low_tile, next);
 #pragma unroll
         for (int i = 0; i < GROUPS; i++) {
             if (i * COLUMNS >= rows.count) break;
@@ -140,105 +192,127 @@ CAIRN_INLINE void wide_product(const step_params &p, const wide_rows &rows, cons
                 mma_f16(more[i], c[u], b);
                 mma_f16(more[i], c[u] + 4, b + 2);
             }
-            if (batch + 1 < BATCHES)
-                wide_fetch<INPUTS>(rows, input, i, mine + (batch + 1) * HELD, v[i]);
+            if (batch + 1 < BATCHES) wide_fetch<INPUTS>(rows, input, i, next, v[i]);
         }
     }
+    wide_put(memory, sum);
 #pragma unroll
-    for (int i = 0; i < GROUPS; i++) {
-        float *at = memory + (i * WARPS + warp_id()) * 128 + lane_id() * 4;
-        const float(&s)[2][4] = sum[i], (&m)[4] = more[i];
-        *(f32x4 *)at = f32x4{s[0][0] + s[1][0], s[0][1] + s[1][1], s[0][2] + s[1][2], s[0][3] + s[1][3]};
-        *(f32x4 *)(at + SUMS) = f32x4{m[0], m[1], m[2], m[3]};
-    }
+    for (int i = 0; i < GROUPS; i++)
+        *(f32x4 *)wide_place(memory + SUMS, i) = f32x4{more[i][0], more[i][1], more[i][2], more[i][3]};
     block_sync();
+    if (BATCHES > 1) begin(rows); /* registers are free now */
     for (int e = thread_id(); e < GROUPS * 128; e += THREADS)
-        lows[output_row(e) * MOST + e / 128 * COLUMNS + output_column(e)] =
-            tree_sum<WARPS>(memory + SUMS + e / 128 * WARPS * 128 + output_at(e), 128);
+        memory[LOWS + output_row(e) * MOST + e / 128 * COLUMNS + output_column(e)] =
+            wide_sum(memory + SUMS, e);
     block_sync();
+    if constexpr (TILES > 1) { /* its sums come where those of A x were */
+        float again[GROUPS][2][4] = {};
+        uint32_t a[HELD][8];
 #pragma unroll
-    for (int i = 0; i < ENDS; i++) {
-        const int e = thread_id() + i * ENDERS, group = e / 128;
-        if (thread_id() >= ENDERS || group * COLUMNS >= rows.count) break;
-        output out = {number, output_row(e), output_column(e), 0.0f};
-        out.value = tree_sum<WARPS>(memory + group * WARPS * 128 + output_at(e), 128);
-        if (rows.gains[i]) out.value += rows.gain(lows, group * COLUMNS + out.column);
-        end(i, group, out, memory + FACTORS + group * COLUMNS);
+        for (int u = 0; u < HELD; u++) other.raw[u].expand(a[u]);
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++) {
+            if (i * COLUMNS >= rows.count) break;
+#pragma unroll
+            for (int u = 0; u < HELD; u++) {
+                if (u >= MINE || mine + u >= UNITS) continue;
+                uint32_t b[4] = {v[i][u].x, v[i][u].y, v[i][u].z, v[i][u].w};
+                mma_f16(again[i][0], a[u], b);
+                mma_f16(again[i][1], a[u] + 4, b + 2);
+            }
+        }
+        wide_put(memory + SUMS, again);
+    }
+    wide_end(rows, memory, memory, number, 0, HALVES, end);
+    if constexpr (TILES > 1) {
+        block_sync();
+        wide_end(rows, memory + SUMS, memory, number + 1, 1, HALVES, end);
     }
 }
 
-#define WIDE(name, ...)                                                        \
-    CAIRN_KERNEL(name, THREADS, 1, step_params) {                              \
-        wide_rows rows(p);                                                     \
-        uint8_t *at = region(p, 0, 0);                                         \
-        const int tile = block_id(), row = output_row(thread_id());            \
-        if (rows.count <= 0) start_input();                                    \
-        else __VA_ARGS__;                                                      \
+#define WIDE(name) CAIRN_KERNEL(name, THREADS, 1, step_params)
+
+/* Of a norm's product: its inputs, and their sums of squares. */
+#define NORMED(hidden, sums)                                                                        \
+    [&](const wide_rows &rows) {                                                                    \
+        return (const uint8_t *)region(p, 0, 0) + hidden + (int64_t)rows.first * HIDDEN * 2;        \
+    },                                                                                              \
+    [&](const wide_rows &rows) {                                                                    \
+        return (const float *)(region(p, 0, 0) + sums) + (int64_t)rows.first * SQUARES;             \
     }
 
-WIDE(wide_qkv, {
-    const int product = tile < K_TILE ? STEP_LOW_Q : tile < V_TILE ? STEP_LOW_K : STEP_LOW_V;
-    const int before = tile < K_TILE ? 0 : tile < V_TILE ? K_TILE : V_TILE;
+WIDE(wide_qkv) {
+    const int tile = block_id(), part = tile < K_TILE ? 0 : tile < V_TILE ? 1 : 2;
     qkv_place places[ENDS];
     uint16_t *cache = load_constant_early(p.kv + p.layer);
-    rows.find(p, product, (tile - before) * 16 + row, 0);
+    wide_product<PACK_Q, HIDDEN, 1, false>(
+        p, p.qkv, part * A_HIDDEN, 0, tile, NORMED(HIDDEN_AT, SQUARES_AT),
+        [&](const wide_rows &rows) {
 #pragma unroll
-    for (int i = 0; i < ENDS; i++) {
-        const int e = thread_id() + i * ENDERS;
-        if (e < GROUPS * 128) places[i].find(p, rows.group(e / 128), tile, row, output_column(e));
-    }
-    wide_product<PACK_Q, HIDDEN>(
-        p, rows, p.qkv + tile * tile_bytes<PACK_Q, HIDDEN>(), rows.tiles + product * A_HIDDEN,
-        at + HIDDEN_AT + (int64_t)rows.first * HIDDEN * 2,
-        (const float *)(at + SQUARES_AT) + (int64_t)rows.first * SQUARES, tile,
-        [&](int i, int group, const output &o, const float *factors) {
-            qkv_output<true> out{p, rows.group(group), places[i], at, p.layer, cache};
-            out(o, factors);
-        });
-})
-
-/* residual += W input + what is gained. */
-template <int FORMAT, int INPUTS, int PRODUCT>
-CAIRN_INLINE void wide_residual(const step_params &p, wide_rows &rows, const uint8_t *weights,
-                                int64_t low_at, const uint8_t *input, const float *weight,
-                                uint8_t *hidden, uint8_t *squares) {
-    const int tile = block_id(), n = tile * 16 + output_row(thread_id());
-    const float held = load_constant_early(weight + n);
-    rows.find(p, PRODUCT, n, 0);
-    wide_product<FORMAT, INPUTS>(
-        p, rows, weights + tile * tile_bytes<FORMAT, INPUTS>(), rows.tiles + low_at,
-        input + (int64_t)rows.first * INPUTS * 2, nullptr, tile,
-        [&](int, int group, const output &o, const float *factors) {
-            residual_output<false, PRODUCT> out{
-                {p, rows.group(group), weight, hidden, squares}, tile, 0.0f, held};
+            for (int i = 0; i < ENDS; i++) {
+                const int e = thread_id() + i * ENDERS;
+                if (e < GROUPS * 128)
+                    places[i].find(p, rows.group(e / 128), tile, output_row(e), output_column(e));
+            }
+        },
+        [](const wide_rows &) {},
+        [&](row_window window, int i, const output &o, const float *factors) {
+            qkv_output<true> out{p, window, places[i], region(p, 0, 0), p.layer, cache};
             out(o, factors);
         });
 }
 
-WIDE(wide_project, {
-    (void)row, (void)tile;
-    wide_residual<CAIRN_PACK_O, ATTENDED, STEP_LOW_O>(
-        p, rows, p.o, A_O, at + ATTENDED_AT, p.norms + (int64_t)(2 * p.layer + 1) * HIDDEN,
-        at + MIDDLE_AT, at + MIDDLE_SQUARES_AT);
-})
+/* residual += W input + what is gained. */
+template <int FORMAT, int INPUTS>
+CAIRN_INLINE void wide_residual(const step_params &p, const uint8_t *weights, int64_t a_at, int b_at,
+                                int64_t input_at, const float *weight, int64_t hidden_at,
+                                int64_t squares_at) {
+    const int tile = block_id(), n = tile * 16 + output_row(thread_id());
+    uint8_t *at = region(p, 0, 0);
+    float held = 0.0f, before[ENDS] = {}; /* the residual stream: asked for with the inputs */
+    wide_product<FORMAT, INPUTS, 1, false>(
+        p, weights, a_at, b_at, tile,
+        [&](const wide_rows &rows) { return at + input_at + (int64_t)rows.first * INPUTS * 2; },
+        [](const wide_rows &) { return (const float *)nullptr; },
+        [&](const wide_rows &) { held = load_constant_early(weight + n); },
+        [&](const wide_rows &rows) {
+#pragma unroll
+            for (int i = 0; i < ENDS; i++) {
+                const int e = thread_id() + i * ENDERS, row = e / 128 * COLUMNS + output_column(e);
+                if (thread_id() < ENDERS && row < rows.count)
+                    before[i] = load_volatile(residual_of(p) + (int64_t)(rows.first + row) * HIDDEN + n);
+            }
+        },
+        [&](row_window window, int i, const output &o, const float *) {
+            const hidden_output out{p, window, weight, at + hidden_at, at + squares_at};
+            const float x = before[i] + o.value;
+            out.hand_on(o.tile, o.row, o.column, x, held);
+            if (o.column < window.count)
+                residual_of(p)[(int64_t)(window.first + o.column) * HIDDEN + n] = x;
+        });
+}
 
-WIDE(wide_gate_up, {
-    rows.find(p, STEP_LOW_GATE + row / 8, tile * 8 + row % 8, row / 8 * LOW);
-    wide_product<CAIRN_PACK_GATE_UP, HIDDEN>(
-        p, rows, p.gate_up + tile * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>(), rows.tiles + A_GATE,
-        at + MIDDLE_AT + (int64_t)rows.first * HIDDEN * 2,
-        (const float *)(at + MIDDLE_SQUARES_AT) + (int64_t)rows.first * SQUARES, tile,
-        [&](int, int group, const output &o, const float *factors) {
-            const row_window window = rows.group(group);
-            swiglu_output out{window.count, at + FFN_AT + (int64_t)window.first * FFN * 2, p,
+WIDE(wide_project) {
+    wide_residual<CAIRN_PACK_O, ATTENDED>(p, p.o, A_O, B_O, ATTENDED_AT,
+                                          p.norms + (int64_t)(2 * p.layer + 1) * HIDDEN, MIDDLE_AT,
+                                          MIDDLE_SQUARES_AT);
+}
+
+static_assert(FFN % (8 * GATE_TILES) == 0, "wide: tiles of gate_up");
+WIDE(wide_gate_up) {
+    wide_product<CAIRN_PACK_GATE_UP, HIDDEN, GATE_TILES, true>(
+        p, p.gate_up, A_GATE, B_GATE, block_id() * GATE_TILES, NORMED(MIDDLE_AT, MIDDLE_SQUARES_AT),
+        [](const wide_rows &) {}, [](const wide_rows &) {},
+        [&](row_window window, int, const output &o, const float *factors) {
+            swiglu_output out{window.count,
+                              region(p, 0, 0) + FFN_AT + (int64_t)window.first * FFN * 2, p,
                               window.first};
             out(o, factors);
         });
-})
+}
 
-WIDE(wide_down, {
-    (void)row, (void)tile;
-    wide_residual<CAIRN_PACK_DOWN, FFN, STEP_LOW_DOWN>(
-        p, rows, p.down, A_DOWN, at + FFN_AT, p.norms + (int64_t)(2 * p.layer + 2) * HIDDEN,
-        at + HIDDEN_AT, at + SQUARES_AT);
-})
+WIDE(wide_down) {
+    wide_residual<CAIRN_PACK_DOWN, FFN>(p, p.down, A_DOWN, B_DOWN, FFN_AT,
+                                        p.norms + (int64_t)(2 * p.layer + 2) * HIDDEN, HIDDEN_AT,
+                                        SQUARES_AT);
+}

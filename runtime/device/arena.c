@@ -20,7 +20,7 @@ static void *device_take(device_arena *a, uint64_t bytes, const char *what) {
     if (!a->measures && !a->status && !device_arena_reserve(a))
         a->status = base_no_memory(a->dev->base, what, piece.bytes);
     if (!a->measures && !a->status)
-        a->status = device_alloc(a->dev, piece.bytes, what, &piece.at);
+        a->status = device_alloc_clear(a->dev, piece.bytes, what, &piece.at);
     a->bytes += bytes ? bytes : DEV_ALIGN;
     if (piece.at) a->pieces[a->count++] = piece;
     return piece.at;

@@ -190,6 +190,14 @@ static cairn_status device_zero(device *dev, void *to, size_t bytes) {
     return CAIRN_OK;
 }
 
+static cairn_status device_alloc_clear(device *dev, size_t bytes, const char *what, void **out) {
+    cairn_status status = device_alloc(dev, bytes, what, out);
+    if (status || !dev->cuda || !(status = device_zero(dev, *out, bytes))) return status;
+    device_free(dev, *out, bytes);
+    *out = NULL;
+    return status;
+}
+
 /* So many bytes are there from the start, since zeroing within a graph would come too late. */
 enum { DEV_FLAGS = 4096 };
 
@@ -198,11 +206,7 @@ static cairn_status device_flags(device *dev, size_t bytes, const char *what, vo
     *out = dev->flags;
     if (bytes <= dev->flags_bytes) return CAIRN_OK;
     bytes = bytes < DEV_FLAGS ? DEV_FLAGS : 2 * bytes;
-    if ((status = device_alloc(dev, bytes, what, out))) return status;
-    if ((status = device_zero(dev, *out, bytes))) {
-        device_free(dev, *out, bytes);
-        return status;
-    }
+    if ((status = device_alloc_clear(dev, bytes, what, out))) return status;
     device_retire(dev, dev->flags, dev->flags_bytes);
     dev->flags = *out;
     dev->flags_bytes = bytes;

@@ -90,6 +90,8 @@ static bool device_is_apart(const device *dev);
 /* Device memory, 256-byte aligned, contents undefined. `what` names the consumer in the message.
  * 0 bytes give a valid address too. */
 static cairn_status device_alloc(device *dev, size_t bytes, const char *what, void **out);
+/* The same; on a GPU it begins as zeros, for kernels that read words of which they replace a part. */
+static cairn_status device_alloc_clear(device *dev, size_t bytes, const char *what, void **out);
 /* bytes as given to device_alloc. NULL is ignored. Waits for work that may still use the memory. */
 static void device_free(device *dev, void *memory, size_t bytes);
 /* Device memory that nobody holds now; all there is of a device that was only measured for, and

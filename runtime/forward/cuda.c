@@ -156,7 +156,7 @@ typedef struct forward_cuda_state {
     bool has_drafts; /* draft_attend is there */
     jit_kernel wide_kernels[STEP_WIDE]; /* of step/wide.cu, where has_wide */
     bool has_wide, wide;   /* wide: they serve the part */
-    const uint8_t **low_tiles; /* device [ADAPTER_MOST] */
+    const cairn_adapter *wide_by; /* that graphs of wide products are of */
     device_arena draft_arena; /* what the sampler head reads and writes, once an adapter had one */
     draft_params draft;
     draft_words drafting;       /* as the device has them, but for row and token */

@@ -140,8 +140,9 @@ static cairn_status cuda_send_adapter(forward_cuda_state *f, const cairn_adapter
 
 /* What one takes beside that of all. */
 static size_t cuda_adapter_bytes(const forward_cuda_state *f, const cairn_adapter *a) {
-    return a->count * sizeof *a->values + (cuda_is_wide(f, a) ? cuda_tile_bytes(f->shape, f->shape->layers)
-                                                              : 0);
+    const size_t bytes = a->count * sizeof *a->values;
+    if (!cuda_is_wide(f, a)) return bytes;
+    return (bytes + 255) / 256 * 256 + cuda_tile_bytes(f->shape) * (size_t)f->shape->layers;
 }
 
 static uint64_t forward_cuda_adapter_bytes(const cairn_model *model, const cairn_adapter *adapter,
@@ -162,6 +163,8 @@ static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapte
     device *dev = &model->runtime->device;
     device_wait(dev);
     if (f->ahead_by == adapter) f->ahead_by = NULL;
+    if (f->wide_by == adapter) f->wide_by = NULL;
+    f->drafting.first = NULL;
     device_free(dev, adapter->device, cuda_adapter_bytes(f, adapter));
     adapter->device = NULL;
 }
@@ -171,7 +174,8 @@ static cairn_status forward_cuda_take_adapter(cairn_model *model, cairn_adapter 
     cairn_status status = f->pairs ? CAIRN_OK : cuda_open_adapters(f);
     if (!status && adapter->parts[ADAPTER_MASK]) status = cuda_open_drafts(f);
     if (!status)
-        status = device_alloc(f->dev, cuda_adapter_bytes(f, adapter), "an adapter", &adapter->device);
+        status = device_alloc_clear(f->dev, cuda_adapter_bytes(f, adapter), "an adapter",
+                                    &adapter->device);
     if (!status) status = cuda_send_adapter(f, adapter);
     if (!status) status = cuda_send_tiles(f, adapter);
     if (!status && adapter->parts[ADAPTER_LANDMARK]) status = cuda_need_drafts(f, NULL);

@@ -38,10 +38,11 @@ static bool cuda_is_wide(const forward_cuda_state *f, const cairn_adapter *a) {
     return a->parts[ADAPTER_MASK] && a->rank <= STEP_WIDE_RANK && cuda_may_be_wide(f);
 }
 
-/* Bytes of an adapter's tiles of A: a layer's are q, k, v, o, gate and up in one, down. */
-static size_t cuda_tile_bytes(const model_shape *s, int layers) {
-    const size_t units = 4 * (size_t)s->hidden + (size_t)(s->heads * s->head_dim) + (size_t)s->ffn;
-    return units * 32 * (size_t)layers;
+/* Bytes of what an adapter adds to a layer: tiles of A of q, k, v, o, gate and up in one, down; B. */
+static size_t cuda_tile_bytes(const model_shape *s) {
+    const size_t inputs = 4 * (size_t)s->hidden + (size_t)(s->heads * s->head_dim) + (size_t)s->ffn;
+    const size_t outputs = (size_t)cuda_qkv_rows(s) + 2 * (size_t)(s->hidden + s->ffn);
+    return inputs * 32 + outputs * STEP_WIDE_RANK * sizeof(float);
 }
 
 /* A of a product to rows from `row` on of a tile, as PACK_16 has them. */
@@ -54,25 +55,45 @@ static void cuda_pack_low(const adapter_pair *pair, int inputs, int row, uint8_t
         }
 }
 
-/* Behind the adapter's values: its tiles, and where they are, to its slot. */
+/* B of a product, which every 16 outputs of a tile has `each` rows of. */
+static void cuda_pack_gains(const adapter_pair *pair, int outputs, int each, float *to) {
+    for (int n = 0; pair && n < outputs; n++)
+        memcpy(to + (n / each * 16 + n % each) * STEP_WIDE_RANK, pair->b + (size_t)n * (size_t)pair->rank,
+               (size_t)pair->rank * sizeof *to);
+}
+
+static void cuda_pack_tiles(const model_shape *s, const cairn_adapter *a, int layer, uint8_t *to) {
+    const int width = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    const struct { int role, inputs, outputs, row; } all[] = {
+        {PLAN_Q, s->hidden, width, 0}, {PLAN_K, s->hidden, kv, 0}, {PLAN_V, s->hidden, kv, 0},
+        {PLAN_O, width, s->hidden, 0}, {PLAN_GATE, s->hidden, s->ffn, 0},
+        {PLAN_UP, s->hidden, s->ffn, 8}, {PLAN_DOWN, s->ffn, s->hidden, 0}};
+    float *b = (float *)(void *)(to + (4 * (size_t)s->hidden + (size_t)width + (size_t)s->ffn) * 32);
+    for (size_t i = 0; i < BASE_COUNT(all); i++) {
+        const adapter_pair *pair = adapter_of(a, layer, all[i].role);
+        const bool halves = all[i].role == PLAN_GATE || all[i].role == PLAN_UP;
+        cuda_pack_low(pair, all[i].inputs, all[i].row, to);
+        cuda_pack_gains(pair, all[i].outputs, halves ? 8 : 16, b + all[i].row * STEP_WIDE_RANK);
+        if (all[i].role == PLAN_GATE) continue; /* up is beside it */
+        to += (size_t)all[i].inputs * 32;
+        b += (size_t)all[i].outputs * (halves ? 2 : 1) * STEP_WIDE_RANK;
+    }
+}
+
+static const uint8_t *cuda_tiles_of(const cairn_adapter *a) {
+    return (const uint8_t *)a->device + (a->count * sizeof *a->values + 255) / 256 * 256;
+}
+
+/* Behind the adapter's values: its tiles. */
 static cairn_status cuda_send_tiles(forward_cuda_state *f, const cairn_adapter *a) {
-    static const int roles[] = {PLAN_Q, PLAN_K, PLAN_V, PLAN_O, PLAN_GATE, PLAN_UP, PLAN_DOWN};
-    const model_shape *s = f->shape;
-    const size_t bytes = cuda_tile_bytes(s, s->layers);
-    uint8_t *to = (uint8_t *)a->device + a->count * sizeof *a->values, *all, *at;
+    const size_t each = cuda_tile_bytes(f->shape), bytes = each * (size_t)f->shape->layers;
+    uint8_t *all;
     cairn_status status;
     if (!cuda_is_wide(f, a)) return CAIRN_OK;
-    at = all = (uint8_t *)base_new(f->dev->base, bytes, 1);
-    if (!all) return base_no_memory(f->dev->base, "an adapter", bytes);
-    for (int l = 0; l < s->layers; l++)
-        for (size_t i = 0; i < BASE_COUNT(roles); i++) {
-            const int role = roles[i], inputs = role == PLAN_O ? s->heads * s->head_dim
-                                              : role == PLAN_DOWN ? s->ffn : s->hidden;
-            cuda_pack_low(adapter_of(a, l, role), inputs, role == PLAN_UP ? 8 : 0, at);
-            if (role != PLAN_GATE) at += (size_t)inputs * 32;
-        }
-    status = device_upload(f->dev, to, all, bytes);
-    if (!status) status = device_upload(f->dev, f->low_tiles + a->slot, &to, sizeof to);
+    if (!(all = (uint8_t *)base_new(f->dev->base, bytes, 1)))
+        return base_no_memory(f->dev->base, "an adapter", bytes);
+    for (int l = 0; l < f->shape->layers; l++) cuda_pack_tiles(f->shape, a, l, all + (size_t)l * each);
+    status = device_upload(f->dev, (uint8_t *)(uintptr_t)cuda_tiles_of(a), all, bytes);
     if (!status) status = device_sync(f->dev);
     else device_wait(f->dev);
     base_delete(f->dev->base, all, bytes, 1);
@@ -95,15 +116,26 @@ static cairn_status cuda_build_wide(forward_cuda_state *f) {
     return status;
 }
 
-/* Whether the part's rows that have an adapter have one and the same, by which they draft: the last does. */
-static bool cuda_is_part_wide(const forward_cuda_state *f, const forward_batch *batch, int rows) {
+/* Whether wide products serve the part: its rows that have an adapter have one and the same, by which they
+ * draft, as the last does. Graphs are made for one adapter. */
+static bool cuda_make_wide(forward_cuda_state *f, const forward_batch *batch, int rows) {
     const cairn_adapter *a = rows ? batch->rows[f->part_rows[rows - 1]].adapter : NULL;
     if (!f->has_wide || !a || !cuda_is_wide(f, a)) return false;
     for (int r = 0; r < rows; r++) {
         const cairn_adapter *own = batch->rows[f->part_rows[r]].adapter;
         if (own && own != a) return false;
     }
+    if (f->wide_by == a) return true;
+    for (int i = 0; i <= STEP_STAGE_ROWS; i++)
+        device_graph_free(f->dev, &f->dense_graphs[STEP_GRAPHS - 1][i]);
+    f->wide_by = a, f->stage.params.low_tiles = cuda_tiles_of(a);
     return true;
+}
+
+/* Tiles that a block of it has. */
+static int cuda_wide_tiles(const forward_cuda_state *f, step_wide which) {
+    const int tiles = STEP_WIDE_TILES(f->shape->hidden, f->warps);
+    return which == STEP_WIDE_GATE_UP ? tiles : 1;
 }
 
 static cairn_status cuda_launch_wide(forward_cuda_state *f, step_wide which, int tiles, int rows, int l) {
@@ -128,9 +160,7 @@ static void cuda_take_drafts(forward_cuda_state *f, device_arena *a) {
     int32_t *input = (int32_t *)device_take(a, STEP_HEAD * 4, what);
     draft_words *words = (draft_words *)device_take(a, sizeof *words, what);
     uint32_t *arrived = (uint32_t *)device_take(a, 4, what);
-    const uint8_t **tiles = (const uint8_t **)device_take(a, ADAPTER_MOST * sizeof *tiles, what);
     if (a->measures || a->status) return;
-    f->low_tiles = tiles;
     f->draft_logits = logits, f->draft_winners = winners, f->draft_input = input;
     f->draft = (draft_params){.words = words, .kept = kept, .tokens = f->drafted, .gated = gated,
                               .embed = f->embed, .exchange = f->stage.params.exchange,
@@ -188,7 +218,6 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
         return status;
     }
     memset(&f->drafting, 0, sizeof f->drafting);
-    f->stage.params.low_tiles = f->low_tiles;
     f->stage.params.kept = (float *)(uintptr_t)f->draft.kept;
     for (int kind = 2; kind < STEP_GRAPHS; kind++)
         for (int i = 0; i <= STEP_STAGE_ROWS; i++) {

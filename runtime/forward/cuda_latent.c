@@ -144,13 +144,6 @@ static void cuda_take_latents(forward_cuda_state *f, device_arena *a) {
     }
 }
 
-static cairn_status cuda_clear_latents(forward_cuda_state *f) {
-    const cuda_latents *l = &f->latents;
-    cairn_status status = device_zero(f->dev, l->arrived, (size_t)l->rows * l->flag_bytes);
-    if (status || !l->choice_flags) return status;
-    return device_zero(f->dev, l->flags, l->choice_flags);
-}
-
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /* A layer of some rows in a lane. */

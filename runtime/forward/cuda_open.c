@@ -171,18 +171,11 @@ static cairn_status cuda_open_memory(forward_cuda_state *f, const model_plan *pl
     if ((status = f->arena.status) || (status = cuda_open_host(f))) return status;
     f->sampled = f->fault + STEP_SAMPLED_AT;
     f->pages_read = f->sampled + STEP_STAGE_ROWS;
-    if (f->latents.heads && (status = cuda_clear_latents(f))) return status;
     f->drafted = f->fault + cuda_drafted_at(f);
     if (f->flow_chunks) /* where blocks wait for words, there are none */
         DEV_TRY(f->dev, cuMemsetD8Async(device_address(f->flow.params.exchange), 0xff,
                                         (size_t)f->flow.exchange_bytes, f->dev->stream));
-    if ((status = device_zero(f->dev, f->arrived, cuda_counters(f) * 4)) ||
-        (status = device_zero(f->dev, f->lists, STEP_STAGE_ROWS * (size_t)f->shape->kv_heads *
-                                                    (size_t)f->max_pages * 4)) ||
-        /* a step's graph has a fixed number of rows: those that are not there are read too */
-        (status = device_zero(f->dev, f->winners, STEP_STAGE_ROWS * (size_t)f->blocks * 8)))
-        return status;
-    return device_zero(f->dev, f->fault, cuda_result_words(f) * 4);
+    return CAIRN_OK; /* all else begins as zeros */
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -296,10 +289,6 @@ static cairn_status cuda_pack(step_packer *p, const model_weight *w, uint8_t *to
     place.first_row = (int32_t)first_row;
     place.half = half;
     if (rows >= 16) rows = rows / 16 * 16; /* whole tiles */
-    if (w->rows % 16) { /* of the last tile all is read, and what no row wrote used by no one */
-        const size_t tile = cuda_packed_bytes(format, 16, w->columns);
-        status = device_zero(p->f->dev, to + (size_t)(w->rows / 16) * tile, tile);
-    }
     for (int64_t first = 0; first < w->rows && !status; first += rows)
         status = cuda_pack_slice(p, w, first, w->rows - first < rows ? w->rows - first : rows,
                                  &place);

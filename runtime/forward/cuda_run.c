@@ -190,7 +190,7 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
     head[STEP_CLEAN_CHUNKS] = f->clean_chunks;
     head[STEP_LOGIT_FIRST] = part->logit_first;
     head[STEP_LOGIT_COUNT] = part->logit_count;
-    f->wide = f->drafts && lane == &f->stage && cuda_is_part_wide(f, part->batch, part->rows);
+    f->wide = f->drafts && lane == &f->stage && cuda_make_wide(f, part->batch, part->rows);
     return cuda_upload_words(f, lane);
 }
 
@@ -285,8 +285,8 @@ static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kerne
 /* The same, by its wide form where there is one (the flow's model, many rows). */
 static cairn_status cuda_run_product(forward_cuda_state *f, step_kernel plain, step_wide wide, int tiles,
                                      int rows, int l) {
-    return f->wide ? cuda_launch_wide(f, wide, tiles, rows, l)
-                   : cuda_launch_product(f, plain, tiles, rows, l);
+    if (f->wide) return cuda_launch_wide(f, wide, tiles / cuda_wide_tiles(f, wide), rows, l);
+    return cuda_launch_product(f, plain, tiles, rows, l);
 }
 
 /* Behind a lane's embedding: rows with one of their own. */

@@ -143,8 +143,9 @@ static cairn_status pages_kv_allocate(kv_cache *kv) {
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < kv->planes && !status; i++) {
         page_pool *own = pages_plane_pool(kv, i);
-        status = device_alloc(kv->device, (size_t)own->pages * pages_plane_bytes(kv, i),
-                              "the KV cache", &kv->pages[i]);
+        /* Clear, since whole pages are saved, those begun too. */
+        status = device_alloc_clear(kv->device, (size_t)own->pages * pages_plane_bytes(kv, i),
+                                    "the KV cache", &kv->pages[i]);
         if (!status && kv->bounds && own == &kv->pool)
             status = device_alloc(kv->device, (size_t)own->pages * kv->bound_bytes,
                                   "the KV page bounds", &kv->bounds[i]);

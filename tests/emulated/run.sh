@@ -18,7 +18,7 @@ flags="-std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -ffp-contract=off"
 # run NAME: keeps what was said of cuda, and the failures.
 run() {
     status=1 source=$(ls "tests/$1_test.c" tests/*/"$1_test.c" 2>/dev/null)
-    own=$(sed -n '1,20s/.*build: \(-D[^ ]*\).*/\1/p' "$source")
+    own=$(sed -n '1,20s/.*build: \(-D[^*]*\).*/\1/p' "$source")
     link=$(apart_link plain ${own:+whole})
     $CC $flags $own ${link%% *} -I. -Itests "$source" ${link#* } \
         -o "$out/$1" $lua_libs $libraries >"$out/$1.log" 2>&1 &&

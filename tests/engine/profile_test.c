@@ -3,7 +3,7 @@
  * that are left out; a trace as a viewer reads it, with the device's part on a GPU; and nothing at all
  * while neither is taken: no call, no allocation, the same text.
  * emulated: asan
- * build: -DTRACE_CALLED()=(trace_calls++) */
+ * build: -DTRACE_CALLED()=(trace_calls++) -O0 */
 static int trace_calls;
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"

@@ -2,7 +2,7 @@
  * and what the forward promises to the bit: whichever rows ride along and whichever kernels serve
  * them, a row's logits are the same; so are the pages counted.
  * emulated: asan race
- * build: -DOWN_TYPE=60 */
+ * build: -DOWN_TYPE=60 -O0 */
 #define CAIRN_ROOMS_ONLY
 /* A block format of this test's own: 32 signed bytes behind an f32 scale. (runtime.c comes before all
  * headers, so that there is no int64_t yet.) */

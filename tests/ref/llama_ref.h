@@ -48,6 +48,7 @@ typedef struct llama_ref {
     int capacity;
     double *keys, *values;
     double closest; /* least relative distance between the last page kept and the first left out */
+    double nearest; /* least distance between the router's scores of the last expert used and the next */
     long pages_read;
 } llama_ref;
 
@@ -379,7 +380,7 @@ static void llama_ref_route(llama_ref *m, int l, const double *x, double *y) {
     for (int k = 0; k <= m->used && k < m->experts; k++) {
         int best = 0;
         for (int e = 0; e < m->experts; e++) if (score[e] > score[best]) best = e;
-        if (k == m->used) m->closest = fmin(m->closest, 100 * (least - score[best]));
+        if (k == m->used) m->nearest = fmin(m->nearest, least - score[best]);
         else kept += share[best] = exp(score[best]), least = score[best];
         score[best] = -INFINITY;
     }

@@ -613,9 +613,9 @@ static void land_one() {
 
 /* ---- who runs next ---- */
 
-/* Mostly one of those that were woken last, who have been waiting for each other and whose stacks the
- * processor still has at hand; sometimes any. Which warp goes first, and in what order its lanes go,
- * is random either way. */
+/* Mostly one of those that were woken last, who have been waiting for each other and whose stacks
+ * the processor still has at hand; sometimes any. Which warp goes first, and in what order its lanes
+ * go, is random either way. */
 static Thread *take_ready() {
     std::vector<Thread *> &ready = running->ready;
     const size_t n = ready.size(), at = n > 32 && below(16) ? n - 1 - below(32) : below(n);

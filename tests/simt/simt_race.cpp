@@ -3,6 +3,7 @@
 #include "simt_race.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <unordered_map>
 
@@ -91,20 +92,29 @@ void absorb(Meeting &m, const Known &from) { join(m.gathering, *from); }
 /* ---- the shadow of memory: a cell for every 4 bytes ---- */
 
 struct Record {
-    uint32_t slot1, clock, place; /* slot1: slot + 1, 0 if empty */
-    uint8_t mask, atomic;         /* which of the 4 bytes */
+    uint32_t slot1, clock;                     /* slot1: slot + 1, 0 if empty */
+    uint32_t mask : 4, atomic : 1, place : 27; /* mask: which of the 4 bytes */
 };
 
-struct Cell {
-    uint32_t launch, turn;
+/* What every access looks at is one line of the processor's cache; the rest lies apart. */
+struct alignas(64) Cell {
+    uint32_t launch : 31, rare : 1; /* rare: the places of its Rest count */
     Record writes[2], reads[3];
-    uint32_t constant, before_write, before_read; /* places; before_: in the previous launch */
 };
+struct Rest {
+    uint32_t constant, before_write, before_read; /* places; before_: in the previous launch */
+    uint32_t turn;
+};
+static_assert(sizeof(Cell) == 64, "a cell is a cache line");
 
-enum { cells_per_page = 1024 };
-static std::unordered_map<uintptr_t, std::unique_ptr<Cell[]>> pages;
-static struct { uintptr_t page; Cell *cells; } recent[256]; /* pages, by their low bits */
-static uint32_t launch_number;
+enum { cells_per_page = 4096 };
+struct Page {
+    Cell cells[cells_per_page];
+    Rest rests[cells_per_page];
+};
+static std::unordered_map<uintptr_t, Page *> pages;
+static struct { uintptr_t number; Page *page; } recent[1024]; /* pages, by their low bits */
+static uint32_t launch_number = 1;
 static bool launch_dependent, launch_chained, launch_running;
 static State *current;
 static const unsigned char *current_stack, *current_shared;
@@ -118,41 +128,45 @@ static uint32_t first_place(const Record *records, int n) {
 
 /* Turns what the launch before left into its two places, when this one follows it by dependent
  * launch; otherwise a launch has seen all that went before. */
-static void renew(Cell &c) {
-    Cell fresh = {};
-    fresh.launch = launch_number;
-    if (launch_chained && c.launch + 1 == launch_number) {
+static void renew(Cell &c, Rest &r) {
+    Rest fresh = {};
+    if (launch_chained && c.launch + 1u == launch_number) {
         fresh.before_write = first_place(c.writes, 2);
         fresh.before_read = first_place(c.reads, 3);
-        if (!fresh.before_read) fresh.before_read = c.constant;
+        if (!fresh.before_read && c.rare) fresh.before_read = r.constant;
     }
-    c = fresh;
+    const bool rare = fresh.before_write || fresh.before_read;
+    if (rare || c.rare) r = fresh;
+    c = Cell{};
+    c.launch = launch_number & 0x7fffffff, c.rare = rare;
 }
 
-static Cell *find_page(uintptr_t page) {
-    auto &entry = recent[page % 256];
-    if (entry.cells && entry.page == page) return entry.cells;
-    auto &cells = pages[page];
-    if (!cells) cells.reset(new Cell[cells_per_page]());
-    entry = {page, cells.get()};
-    return entry.cells;
+static Page *find_page(uintptr_t number) {
+    auto &entry = recent[number % 1024];
+    if (entry.page && entry.number == number) return entry.page;
+    Page *&page = pages[number];
+    if (!page) {
+        void *zeros = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (zeros == MAP_FAILED) abort();
+        page = static_cast<Page *>(zeros);
+    }
+    entry = {number, page};
+    return page;
 }
 
-static Cell &cell_of(uintptr_t address) {
-    Cell &c = find_page(address / 4 / cells_per_page)[address / 4 % cells_per_page];
-    if (c.launch != launch_number) renew(c);
+static Cell &cell_of(uintptr_t address, Rest *&rest) {
+    Page *page = find_page(address / 4 / cells_per_page);
+    Cell &c = page->cells[address / 4 % cells_per_page];
+    rest = &page->rests[address / 4 % cells_per_page];
+    if (c.launch != launch_number) renew(c, *rest);
     return c;
 }
 
 void forget(const void *p, size_t bytes) {
-    Cell fresh = {};
-    fresh.launch = launch_number;
-    uintptr_t at = (uintptr_t)p / 4, end = ((uintptr_t)p + bytes + 3) / 4;
-    while (at < end) {
-        uintptr_t next = (at / cells_per_page + 1) * cells_per_page;
-        if (next > end) next = end;
-        Cell *cells = find_page(at / cells_per_page);
-        for (; at < next; at++) cells[at % cells_per_page] = fresh;
+    for (uintptr_t at = (uintptr_t)p / 4, end = ((uintptr_t)p + bytes + 3) / 4; at < end; at++) {
+        Cell &c = find_page(at / cells_per_page)->cells[at % cells_per_page];
+        if (c.launch) c.launch = 0; /* no launch's, nor the one before any */
     }
 }
 
@@ -262,33 +276,42 @@ static void keep(Record *records, int n, const Record &r, uint32_t *turn) {
     int at = -1;
     for (int i = 0; i < n && at < 0; i++) {
         Record &old = records[i];
-        bool covered = (old.mask & ~r.mask) == 0 && old.atomic >= r.atomic;
+        bool covered = !(old.mask & ~r.mask & 0xf) && old.atomic >= r.atomic;
         if (!old.slot1 || (covered && known(old))) at = i;
     }
     records[at < 0 ? (int)((*turn)++ % (uint32_t)n) : at] = r;
 }
 
+static Record record(uint8_t mask, bool atomic, uint32_t place) {
+    Record r = {current->slot + 1, current->clock, 0, 0, 0};
+    r.mask = mask & 0xf, r.atomic = atomic, r.place = place & 0x7ffffff;
+    return r;
+}
+
 static void read_cell(uintptr_t a, uint8_t mask, bool atomic, bool constant, uint32_t place) {
-    Cell &c = cell_of(a);
+    Rest *rest;
+    Cell &c = cell_of(a, rest);
     check_records(c.writes, 2, a, mask, atomic, "read", place, "write");
     if (constant && first_place(c.writes, 2))
         report(a, "load_constant, of what this kernel writes,", place, "write",
                first_place(c.writes, 2), c.writes[0].slot1);
-    if (c.before_write && !current->known->dependency)
-        report(a, "read before grid_dependency_wait", place, "write", c.before_write, 0);
-    if (constant) c.constant = place;
-    keep(c.reads, 3, {current->slot + 1, current->clock, place, mask, atomic}, &c.turn);
+    if (c.rare && rest->before_write && !current->known->dependency)
+        report(a, "read before grid_dependency_wait", place, "write", rest->before_write, 0);
+    if (constant) rest->constant = place, c.rare = 1;
+    keep(c.reads, 3, record(mask, atomic, place), &rest->turn);
 }
 
 static void write_cell(uintptr_t a, uint8_t mask, bool atomic, bool shared, uint32_t place) {
-    Cell &c = cell_of(a);
+    Rest *rest;
+    Cell &c = cell_of(a, rest);
     check_records(c.writes, 2, a, mask, atomic, "write", place, "write");
     check_records(c.reads, 3, a, mask, atomic, "write", place, "read");
-    if (c.constant) report(a, "write", place, "load_constant", c.constant, 0);
+    if (c.rare && rest->constant)
+        report(a, "write", place, "load_constant", rest->constant, 0);
     if (!shared && launch_dependent && !current->known->dependency)
-        report(a, "write before grid_dependency_wait", place, c.before_write ? "write" : "read",
-               c.before_write ? c.before_write : c.before_read, 0);
-    keep(c.writes, 2, {current->slot + 1, current->clock, place, mask, atomic}, &c.turn);
+        report(a, "write before grid_dependency_wait", place, rest->before_write ? "write" : "read",
+               rest->before_write ? rest->before_write : rest->before_read, 0);
+    keep(c.writes, 2, record(mask, atomic, place), &rest->turn);
 }
 
 static void touch(const void *p, size_t bytes, bool is_write, bool atomic, bool constant,

@@ -120,9 +120,7 @@ static unsigned ops_sample_shared(const sample_kernel_params *p) {
 }
 
 static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *a) {
-    device_dims dims = {{0, 1, 1}, OPS_SAMPLE_BLOCK, 0, 0, false};
     sample_params rule;
-    ops_kernel want;
     sample_kernel_params p;
     memset(&p, 0, sizeof p);
     ops_sample_put(a, &p);
@@ -131,10 +129,7 @@ static cairn_status ops_sample_cuda(cairn_runtime *rt, const cairn_sample_args *
     if (sample_is_few(&rule, p.vocab) && !ops_sample_by_row(a))
         return sample_launch_few(rt, &p, a->temperature > 0.0f, ops_sample_seen(&p),
                                  a->logits->shape[0]);
-    dims.grid[0] = (unsigned)a->logits->shape[0];
-    dims.shared_bytes = ops_sample_shared(&p);
-    want = sample_kernel("sample/sample.cu", "sample", p.masks || ops_sample_by_row(a));
-    return ops_launch_as(rt, &want, &dims, &p);
+    return sample_launch_wide(rt, &p, p.masks || ops_sample_by_row(a), a->logits->shape[0]);
 }
 
 static void ops_sample_refuse(spec_call *s, const cairn_sample_args *a) {

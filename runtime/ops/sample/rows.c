@@ -1,13 +1,15 @@
 /* sample_rows: the next tokens of rows of logits, each by parameters, a seed and a position of its
  * own. The op, the engine and verification draw here, and nowhere else is it decided who draws: on
- * the GPU a row of which few tokens can be the next (or the best one) by a kernel, any other, and
- * everything on the CPU, by sample_token. What decides is the row's own parameters, never who
+ * the GPU any row by a kernel, but one with biases or a penalty and everything on the CPU by
+ * sample_token. What decides is the row's own parameters, never who
  * shares the call. Logits are only read. Calls sample, device and ops. */
 
 enum { OPS_SAMPLE_BINS = 2048, OPS_SAMPLE_BLOCK = 1024 };
 /* sample_few: greedy, or top_k first and at most so many. */
 enum { OPS_FEW_TOP_K = 128, OPS_FEW_BLOCK = 512, OPS_FEW_TILE = 8192, OPS_FEW_PARTS = 32,
        OPS_FEW_SHARED = 41616, OPS_FEW_LIST = 4096 };
+/* sample_wide: the rest. */
+enum { OPS_WIDE_BLOCK = 512, OPS_WIDE_SHARED = 25264, OPS_WIDE_HELD = 16384, OPS_WIDE_STEP = 128 };
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -43,7 +45,7 @@ static bool sample_is_few(const sample_params *p, int64_t vocab) {
     return p->top_k > 0 && p->top_k <= OPS_FEW_TOP_K && p->top_k < vocab && !p->top_p_first;
 }
 
-typedef enum sample_place { SAMPLE_BEST, SAMPLE_FEW, SAMPLE_HOST } sample_place;
+typedef enum sample_place { SAMPLE_BEST, SAMPLE_FEW, SAMPLE_WIDE, SAMPLE_HOST } sample_place;
 
 /* Where a row whose logits are on the GPU is drawn; SAMPLE_BEST: whoever made the logits knows the
  * best of them already. */
@@ -51,7 +53,7 @@ static sample_place sample_place_of(const sample_ask *ask, int vocab) {
     if (ask->params.repetition_penalty != 1.0f && ask->history_count) return SAMPLE_HOST;
     if (ask->bias_count) return SAMPLE_HOST;
     if (ask->params.temperature <= 0.0f) return ask->mask ? SAMPLE_FEW : SAMPLE_BEST;
-    return sample_is_few(&ask->params, vocab) ? SAMPLE_FEW : SAMPLE_HOST;
+    return sample_is_few(&ask->params, vocab) ? SAMPLE_FEW : SAMPLE_WIDE;
 }
 
 /* Whether a row's mask, if it has one, lets a token be drawn. */
@@ -170,28 +172,62 @@ static cairn_status sample_launch_few(cairn_runtime *rt, sample_kernel_params *p
     return ops_launch_as(rt, &want, &dims, p);
 }
 
-/* The rule of every row, and in p what the launch needs of them all. False: none is to be drawn. */
-static bool sample_fill_rules(const sample_space *x, const sample_ask *const *asks, int rows,
-                              sample_kernel_params *p) {
-    bool any = false;
+/* Blocks of a row, which are a cluster: as many as run at once, and so many that a slice's scores are
+ * held, where clusters of any size may be. */
+static unsigned sample_wide_parts(const device *dev, int64_t vocab, int64_t rows) {
+    const unsigned most = dev->arch / 10 != 12 && rows <= 4 ? 16 : 8; /* more than 8: not everywhere */
+    unsigned parts = 1;
+    if (dev->arch < 90) return 1;
+    while (parts < most && (vocab > (int64_t)parts * OPS_WIDE_HELD ||
+                            (vocab > (int64_t)parts * 4096 && rows * parts <= dev->sm_count)))
+        parts *= 2;
+    return parts;
+}
+
+static unsigned sample_wide_shared(unsigned vocab, unsigned parts, bool history) {
+    unsigned slice = (vocab + parts - 1) / parts;
+    slice = (slice + OPS_WIDE_STEP - 1) / OPS_WIDE_STEP * OPS_WIDE_STEP;
+    return OPS_WIDE_SHARED + (slice < OPS_WIDE_HELD ? slice : OPS_WIDE_HELD) * 4 +
+           (history ? slice / 8 : 0);
+}
+
+static cairn_status sample_launch_wide(cairn_runtime *rt, sample_kernel_params *p, bool by_row,
+                                       int64_t rows) {
+    device_dims dims = {{0, 1, 1}, OPS_WIDE_BLOCK, 0, 0, false};
+    ops_kernel want = sample_kernel("sample/wide.cu", "sample_wide", by_row);
+    dims.cluster = sample_wide_parts(&rt->device, p->vocab, rows);
+    dims.grid[0] = (unsigned)rows * dims.cluster;
+    dims.shared_bytes = sample_wide_shared((unsigned)p->vocab, dims.cluster, p->history != NULL);
+    return ops_launch_as(rt, &want, &dims, p);
+}
+
+/* The kernels of one call: of rows that few tokens can be next of, and of the rest. */
+typedef struct sample_calls { sample_kernel_params few, wide; int few_rows, wide_rows; } sample_calls;
+
+/* The rule of every row, and what the launches need of them all. */
+static void sample_fill_rules(const sample_space *x, const sample_ask *const *asks, int rows,
+                              sample_calls *calls) {
     for (int i = 0; i < rows; i++) {
         const sample_params *from = asks[i] ? &asks[i]->params : NULL;
+        const sample_place place = from ? sample_place_of(asks[i], x->vocab) : SAMPLE_HOST;
         sample_rule *to = &x->rules[i];
         memset(to, 0, sizeof *to);
         to->skip = CAIRN_SAMPLE_SKIP;
-        if (!asks[i] || sample_place_of(asks[i], x->vocab) != SAMPLE_FEW) continue;
-        any = true;
-        to->skip = 0;
-        if (asks[i]->mask) p->masks = x->device_masks;
+        if (place != SAMPLE_FEW && place != SAMPLE_WIDE) continue;
+        if (asks[i]->mask) (place == SAMPLE_FEW ? &calls->few : &calls->wide)->masks = x->device_masks;
         to->seed = (int64_t)from->seed;
         to->position = (int32_t)asks[i]->position;
         to->top_k = from->top_k, to->temperature = from->temperature;
         to->top_p = from->top_p, to->min_p = from->min_p;
-        if (to->top_k > p->top_k) p->top_k = to->top_k;
+        calls->few_rows += place == SAMPLE_FEW, calls->wide_rows += place == SAMPLE_WIDE;
+        if (place == SAMPLE_WIDE)
+            to->skip |= CAIRN_SAMPLE_WIDE | (asks[i]->mask ? 0 : CAIRN_SAMPLE_UNMASKED) |
+                        (from->top_p_first ? CAIRN_SAMPLE_TOP_P_FIRST : 0);
+        else if (to->skip = 0, to->top_k > calls->few.top_k)
+            calls->few.top_k = to->top_k;
     }
-    for (int i = 0; i < rows && p->masks; i++)
+    for (int i = 0; i < rows && calls->few.masks; i++)
         if (!x->rules[i].skip && !asks[i]->mask) x->rules[i].skip = CAIRN_SAMPLE_UNMASKED;
-    return any;
 }
 
 /* The masks of the rows that a kernel draws. */
@@ -200,26 +236,36 @@ static cairn_status sample_upload_masks(device *dev, const sample_space *x,
     const size_t words = sample_mask_words(x->vocab);
     cairn_status status = CAIRN_OK;
     for (int i = 0; i < rows && !status; i++)
-        if (!x->rules[i].skip)
+        if (asks[i] && asks[i]->mask && x->rules[i].skip != CAIRN_SAMPLE_SKIP)
             status = device_upload(dev, x->device_masks + (size_t)i * words, asks[i]->mask,
                                    words * sizeof *x->device_masks);
     return status;
 }
 
+static void sample_begin_params(sample_kernel_params *p, const sample_space *x, const float *logits,
+                                int32_t *tokens) {
+    p->logits = logits;
+    p->tokens = tokens;
+    p->vocab = x->vocab;
+    p->temperature = p->top_p = p->repetition_penalty = 1.0f;
+    p->rules = (const sample_rule *)x->device_rules;
+}
+
 static cairn_status sample_rows_begin(cairn_runtime *rt, sample_space *x, const float *logits,
                                       const sample_ask *const *asks, int rows, int32_t *tokens) {
-    sample_kernel_params p;
+    sample_calls calls;
     cairn_status status;
-    memset(&p, 0, sizeof p);
-    if (!sample_fill_rules(x, asks, rows, &p)) return CAIRN_OK;
-    p.logits = logits;
-    p.tokens = tokens;
-    p.vocab = x->vocab;
-    p.temperature = p.top_p = p.repetition_penalty = 1.0f;
-    p.rules = (const sample_rule *)x->device_rules;
+    memset(&calls, 0, sizeof calls);
+    sample_fill_rules(x, asks, rows, &calls);
+    if (!calls.few_rows && !calls.wide_rows) return CAIRN_OK;
+    sample_begin_params(&calls.few, x, logits, tokens);
+    sample_begin_params(&calls.wide, x, logits, tokens);
     status = device_upload(&rt->device, x->device_rules, x->rules, (size_t)rows * sizeof *x->rules);
-    if (!status && p.masks) status = sample_upload_masks(&rt->device, x, asks, rows);
-    return status ? status : sample_launch_few(rt, &p, true, 0, rows);
+    if (!status) status = sample_upload_masks(&rt->device, x, asks, rows);
+    if (!status && calls.few_rows) status = sample_launch_few(rt, &calls.few, true, 0, rows);
+    if (!status && calls.wide_rows)
+        status = sample_launch_wide(rt, &calls.wide, calls.wide.masks != NULL, rows);
+    return status;
 }
 
 /* Row i's logits to x->row. */
