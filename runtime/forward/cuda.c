@@ -608,12 +608,7 @@ static unsigned cuda_prompt_attend_bytes(const forward_cuda_state *f) {
 
 /* Shared memory of a prompt's products: as many steps of 128 inputs as are held at once. */
 static unsigned cuda_prompt_bytes(const forward_cuda_state *f) {
-    return (unsigned)(f->prompt_block.tokens * 256 * (f->dev->arch == 90 ? 4 : 2)) + 64;
-}
-
-/* Their threads: with wgmma four warps more bring the inputs. */
-static unsigned cuda_prompt_threads(const forward_cuda_state *f) {
-    return (unsigned)f->prompt_block.warps * 32 + (f->dev->arch == 90 ? 128 : 0);
+    return (unsigned)(f->prompt_block.tokens * 256 * (f->dev->arch == 90 ? 4 : 2));
 }
 
 /* The largest blocks of which the product of the fewest outputs has enough for all multiprocessors.
