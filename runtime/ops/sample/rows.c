@@ -146,7 +146,8 @@ static cairn_status sample_prepare(cairn_runtime *rt, const sample_params *param
     jit_program *program;
     cairn_status status = CAIRN_OK;
     if (!rt->device.cuda) return CAIRN_OK;
-    if (masks) return ops_prepare(rt, is_few ? &few : &wide, is_few ? OPS_FEW_SHARED : OPS_WIDE_SHARED);
+    if (masks && is_few) return ops_prepare(rt, &few, OPS_FEW_SHARED);
+    if (masks) return ops_prepare(rt, &wide, OPS_WIDE_SHARED);
     memset(&request, 0, sizeof request);
     request.source = wide.source;
     if (!is_few) status = ops_ask_program(rt, &request, &program);
