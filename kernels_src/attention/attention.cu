@@ -227,17 +227,7 @@ CAIRN_INLINE void merge_tile(const attend_params &p, const tile &at, int runs, u
     if constexpr (CHAINED) blocks = place_of(memory)->blocks, runs = place_of(memory)->runs;
     const int64_t slot = (int64_t)at.r * grid_blocks_y() + at.unit, first = slot * at.runs(p) * at.most;
     if (!last_to_arrive(p.arrived + slot, blocks, (uint32_t *)(memory + TOTALS_AT))) return;
-    if constexpr (CHAINED) { /* many rows, and no register to spare */
-        merge_parts(p, at, p.partial + first * HEAD_DIM, (const f32x2 *)p.sums + first, runs);
-    } else {
-        merge_block<THREADS>(
-            memory, at.count, ceil_div(runs, 8) * 8, at.most, [&](int) { return runs; },
-            [](int m) { return (int64_t)m; }, p.partial + first * HEAD_DIM, (const f32x2 *)p.sums + first,
-            [&](int m, int d, float x, float y) {
-                *(f32x2 *)(p.out + (at.head + m) * HEAD_DIM + d) = f32x2{x, y};
-            },
-            [&](int m, float top, float total) { write_lse(p, at.head + m, top, total); });
-    }
+    merge_parts(p, at, p.partial + first * HEAD_DIM, (const f32x2 *)p.sums + first, runs);
 }
 
 /* Pages, by what the abilities say. */

@@ -29,12 +29,6 @@ struct tile {
     CAIRN_MEMBER int runs(const attend_params &p) const { return CHAINED ? p.runs : grid_blocks(); }
 };
 
-CAIRN_INLINE void write_lse(const attend_params &p, int64_t row, float top, float total) {
-    if (p.lse)
-        p.lse[row] = total > 0.0f ? (top + log2_fast(total)) * 0.6931471805599453f
-                                  : as_f32(0xff800000u);
-}
-
 /* By the last block: the row from its runs' values [runs, most, HEAD_DIM] and (m, l) [runs, most]. */
 template <int WARPS = CORE_WARPS>
 CAIRN_INLINE void merge_parts(const attend_params &p, const tile &at, const float *parts,
@@ -50,7 +44,10 @@ CAIRN_INLINE void merge_parts(const attend_params &p, const tile &at, const floa
             },
             [](const run_part *, int) { return false; });
         if (has_piece(d / 8 + t)) p.out[(at.head + m) * HEAD_DIM + d + number] = out.value;
-        if (d == 0 && lane_id() == 0) write_lse(p, at.head + m, out.top, out.total);
+        if (p.lse && d == 0 && lane_id() == 0)
+            p.lse[at.head + m] = out.total > 0.0f
+                                     ? (out.top + log2_fast(out.total)) * 0.6931471805599453f
+                                     : as_f32(0xff800000u);
     }
 }
 
