@@ -1,13 +1,13 @@
 /* sample_wide: the next token of each row for any cuts (sample/few.cu is for a small top_k and for
  * greedy). The result is that of sample/sample.cuh's passes over the row, bit for bit.
  *
- * A row is a cluster's, or below sm_90 a block's; each block has a slice of ids, each warp a span of
- * them. Scores that were made once stay in shared memory. A cut finds its threshold by exact sums in
- * bins: first of all scores by their distance from the best, then by bits of those in the one bin in
- * which the sum crosses the limit, which are few, as a rule, and listed. Each block adds up its
- * share of the cluster's bins.
- * Launch     grid rows x parts, clusters of parts (<= 16), block 512, shared 25264 bytes + 4 for each
- *            id of a slice, of 16384 at most, + slice / 8 with a history
+ * A row is a cluster's, or below sm_90 a block's; each block has a slice of ids, each warp a span.
+ * Scores that were made once stay in shared memory. A cut finds its threshold by exact sums in bins:
+ * first of all scores by their distance from the best, then by bits of those in the one bin in which
+ * the sum crosses the limit, which are few, as a rule, and listed. Each block adds up its share of
+ * the cluster's bins.
+ * Launch     grid rows x parts, clusters of parts (<= 16), block 512, shared 25264 bytes, + 4 for
+ *            each id of a slice, of 16384 at most, + slice / 8 with a history
  * matrix: | CAIRN_MASKS=1 */
 #include "device/common.cuh"
 #ifndef CAIRN_MASKS
@@ -51,7 +51,6 @@ template <class T> CAIRN_INLINE T of_part(const T &here, int) { return here; }
 /* A warp's span of its block's slice. */
 struct wide_span {
     row_view row;
-    float *held;
     int first, from, end; /* of the slice; of the span */
     bool aligned, scored; /* scored: held are the first HELD of the slice */
 };
@@ -71,9 +70,9 @@ CAIRN_INLINE void load_logits(const wide_span &w, int at, float *out) {
 }
 
 /* The scores of four ids; NaN past the end. */
-CAIRN_INLINE void load_scores(const wide_span &w, int at, float *out) {
+CAIRN_INLINE void load_scores(wide_shared &s, const wide_span &w, int at, float *out) {
     const int slot = at - w.first;
-    f32x4 *held = (f32x4 *)(w.held + slot);
+    f32x4 *held = (f32x4 *)((float *)(&s + 1) + slot);
     if (w.scored && slot < HELD) {
         const f32x4 v = *held;
         out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
@@ -87,11 +86,11 @@ CAIRN_INLINE void load_scores(const wide_span &w, int at, float *out) {
 }
 
 /* f(score) for each of the span. */
-template <class F> CAIRN_INLINE void each_score(wide_span &w, const F &f) {
+template <class F> CAIRN_INLINE void each_score(wide_shared &s, wide_span &w, const F &f) {
 #pragma unroll 1
     for (int at = w.from + lane_id() * 4; at < w.end; at += STEP) {
         float scores[4];
-        load_scores(w, at, scores);
+        load_scores(s, w, at, scores);
 #pragma unroll
         for (int i = 0; i < 4; i++) f(scores[i]);
     }
@@ -140,7 +139,8 @@ CAIRN_INLINE void find_in_share(wide_shared &s, int owner, uint64_t above, uint6
     for (int i = 0; i < BINS / THREADS; i++) {
         bins[i] = 0;
         if (mine && i < each)
-            bins[i] = (uint64_t)of_part(s.high[top - i], owner) << 32 | of_part(s.low[top - i], owner);
+            bins[i] = (uint64_t)of_part(s.high[top - i], owner) << 32 |
+                      of_part(s.low[top - i], owner);
         own += bins[i];
     }
     uint64_t before = warp_scan(own);
@@ -195,7 +195,7 @@ CAIRN_INLINE key_range keys_of(uint32_t bin) {
 CAIRN_INLINE bool list_bin(wide_shared &s, wide_span &w, float least, uint32_t bin) {
     if (thread_id() == 0) s.count = 0;
     block_sync();
-    each_score(w, [&](float score) {
+    each_score(s, w, [&](float score) {
         if (!(score >= least) || bin_of(score) != bin) return;
         const uint32_t at = atomic_add(&s.count, 1u);
         if (at < LISTED) s.list[at] = score_key(score);
@@ -206,10 +206,11 @@ CAIRN_INLINE bool list_bin(wide_shared &s, wide_span &w, float least, uint32_t b
 
 /* The least score that is kept, as cut() has it: of counts, `count` reaches the limit; with count 0
  * of weights, top_p's share of them all. */
-CAIRN_INLINE float cut_wide(wide_shared &s, wide_span &w, float least, uint64_t count, float top_p) {
+CAIRN_INLINE float cut_wide(wide_shared &s, wide_span &w, float least, uint64_t count,
+                            float top_p) {
     uint64_t limit = count;
     clear_bins(s);
-    each_score(w, [&](float score) {
+    each_score(s, w, [&](float score) {
         if (score >= least) add_to_bin(s, bin_of(score), count ? (uint64_t)1 : weight(score));
     });
     crossing at = cross(s, [&](uint64_t total) {
@@ -224,14 +225,15 @@ CAIRN_INLINE float cut_wide(wide_shared &s, wide_span &w, float least, uint64_t 
         while ((keys.high - keys.low) >> shift >= BINS) shift++;
         const auto add = [&](uint32_t key) {
             if (key < keys.low || key > keys.high) return;
-            add_to_bin(s, (key - keys.low) >> shift, count ? (uint64_t)1 : weight(score_of_key(key)));
+            const uint32_t bin = (key - keys.low) >> shift;
+            add_to_bin(s, bin, count ? (uint64_t)1 : weight(score_of_key(key)));
         };
         limit -= at.above;
         clear_bins(s);
         if (listed)
             for (int i = thread_id(); i < (int)s.count; i += THREADS) add(s.list[i]);
         else
-            each_score(w, [&](float score) { if (score >= least) add(score_key(score)); });
+            each_score(s, w, [&](float score) { if (score >= least) add(score_key(score)); });
         at = cross(s, [&](uint64_t) { return limit; });
         keys.low += at.bin << shift;
         keys.high = min_of(keys.high, keys.low + (1u << shift) - 1);
@@ -256,7 +258,7 @@ CAIRN_INLINE float keep_wide(const sample_kernel_params &p, wide_shared &s, wide
 CAIRN_INLINE uint64_t best_of(wide_shared &s, const wide_span &w) {
     float best = as_f32(0xff800000u);
     int id = -1;
-#pragma unroll 2
+#pragma unroll 1
     for (int at = w.from + lane_id() * 4; at < w.end; at += STEP) {
         float logits[4];
         load_logits(w, at, logits);
@@ -271,12 +273,13 @@ CAIRN_INLINE uint64_t best_of(wide_shared &s, const wide_span &w) {
 }
 
 /* Where, in the span, the sum of weights from `before` on exceeds target; by one warp. */
-CAIRN_INLINE int draw_span(const wide_span &w, float least, uint64_t before, uint64_t target) {
+CAIRN_INLINE int draw_span(wide_shared &s, const wide_span &w, float least, uint64_t before,
+                           uint64_t target) {
     for (int base = w.from; base < w.end; base += STEP) {
         float scores[4];
         uint64_t weights[4], own = 0;
         const int at = base + lane_id() * 4;
-        if (at < w.end) load_scores(w, at, scores);
+        if (at < w.end) load_scores(s, w, at, scores);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             weights[i] = at < w.end && scores[i] >= least ? weight(scores[i]) : 0;
@@ -298,7 +301,7 @@ CAIRN_INLINE int draw_span(const wide_span &w, float least, uint64_t before, uin
 /* The first id, ascending, whose cumulative weight exceeds u * total, to *out. */
 CAIRN_INLINE void draw_wide(wide_shared &s, wide_span &w, float least, float u, int32_t *out) {
     uint64_t mine = 0;
-    each_score(w, [&](float score) { if (score >= least) mine += weight(score); });
+    each_score(s, w, [&](float score) { if (score >= least) mine += weight(score); });
     mine = warp_sum(mine);
     if (lane_id() == 0) s.warps[warp_id()] = mine;
     block_sync();
@@ -310,7 +313,7 @@ CAIRN_INLINE void draw_wide(wide_shared &s, wide_span &w, float least, float u, 
     before = shuffle(before, part()) - block;
     for (int i = 0; i < warp_id(); i++) before += s.warps[i];
     if (before > target || target >= before + mine) return;
-    const int id = draw_span(w, least, before, target);
+    const int id = draw_span(s, w, least, before, target);
     if (lane_id() == 0) *out = id;
 }
 
@@ -318,11 +321,11 @@ CAIRN_INLINE void sample_row_wide(const sample_kernel_params &p, wide_shared &s,
     const int slice = round_up(ceil_div(p.vocab, parts()), STEP);
     const int first = min_of(part() * slice, p.vocab), end = min_of(first + slice, p.vocab);
     const int span = round_up(ceil_div(slice, WARPS), STEP), from = first + warp_id() * span;
-    float *held = (float *)(&s + 1);
-    uint32_t *seen = (uint32_t *)(held + min_of(slice, HELD));
-    wide_span w = {{p.logits + (int64_t)r * p.vocab, p.history ? seen - part() * (slice / 32) : nullptr,
-                    p.vocab, p.repetition_penalty, 0.0f, p.temperature, mask_of(p, r)},
-                   held, first, min_of(from, end), min_of(from + span, end),
+    uint32_t *seen = (uint32_t *)((float *)(&s + 1) + min_of(slice, HELD));
+    wide_span w = {{p.logits + (int64_t)r * p.vocab,
+                    p.history ? seen - part() * (slice / 32) : nullptr, p.vocab,
+                    p.repetition_penalty, 0.0f, p.temperature, mask_of(p, r)},
+                   first, min_of(from, end), min_of(from + span, end),
                    p.vocab % 4 == 0 && (uint64_t)p.logits % 16 == 0, false};
     if (p.history) mark_history(p, seen, r, first, end);
     const uint64_t best = best_of(s, w);
@@ -335,7 +338,7 @@ CAIRN_INLINE void sample_row_wide(const sample_kernel_params &p, wide_shared &s,
     row_sync(); /* none ends while another reads from it */
 }
 
-CAIRN_KERNEL(sample_wide, THREADS, 2, sample_kernel_params) {
+CAIRN_KERNEL(sample_wide, THREADS, CAIRN_MASKS ? 1 : 2, sample_kernel_params) {
     const int r = block_id() / parts();
     const int32_t kind = p.rules ? p.rules[r].skip : CAIRN_SAMPLE_WIDE;
     if (!(kind & CAIRN_SAMPLE_WIDE)) return;

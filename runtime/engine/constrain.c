@@ -1,6 +1,18 @@
-/* engine_constrain: what a generation's grammar lets it say. The grammar's text is the session's ids
- * from grammar_from on; a place in it follows from these alone, so that whatever changes the sequence
- * changes the place, too. */
+/* engine_constrain: how a generation is sampled, and what its grammar lets it say. The grammar's text
+ * is the session's ids from grammar_from on; a place in it follows from these alone, so that whatever
+ * changes the sequence changes the place, too. */
+
+static void engine_sample_params(const cairn_session *s, sample_params *out) {
+    const cairn_sampling *from = s->options.has_sampling ? &s->options.sampling
+                                                         : &engine_config(s)->sampling;
+    out->temperature = from->temperature;
+    out->top_k = from->top_k;
+    out->top_p = from->top_p;
+    out->min_p = from->min_p;
+    out->top_p_first = from->order == CAIRN_ORDER_TOP_P_FIRST;
+    out->repetition_penalty = from->repetition_penalty;
+    out->seed = (uint64_t)from->seed;
+}
 
 static cairn_status engine_check_grammar(cairn_session *s, int count) {
     const engine_options *o = &s->options;
@@ -22,7 +34,6 @@ static cairn_status engine_take_grammar(cairn_session *s, int count) {
     engine_options *o = &s->options;
     const char *text = o->grammar ? o->grammar : o->json_schema;
     cairn_status status = engine_check_grammar(s, count);
-    if (!status && text) status = sample_prepare_masks(s->model->runtime);
     if (!status && text)
         status = (o->grammar ? grammar_take : grammar_take_schema)(
             engine_base(s), s->model->grammars, &s->model->tokenizer, text, strlen(text), &s->constraint);
@@ -77,7 +88,11 @@ static cairn_status engine_check_budget(cairn_session *s) {
 
 /* Takes over what the options point to, which is the caller's. */
 static cairn_status engine_take_wishes(cairn_session *s, int count) {
+    const bool masks = s->options.grammar || s->options.json_schema;
     cairn_status status = engine_check_budget(s);
+    sample_params params;
+    engine_sample_params(s, &params);
+    if (!status) status = sample_prepare(s->model->runtime, &params, s->model->shape.vocab, masks);
     if (!status) status = engine_take_logprobs(s);
     if (!status) status = engine_take_bias(s);
     if (!status) status = engine_take_grammar(s, count);

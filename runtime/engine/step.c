@@ -3,18 +3,6 @@
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static void engine_sample_params(const cairn_session *s, sample_params *out) {
-    const cairn_sampling *from = s->options.has_sampling ? &s->options.sampling
-                                                         : &engine_config(s)->sampling;
-    out->temperature = from->temperature;
-    out->top_k = from->top_k;
-    out->top_p = from->top_p;
-    out->min_p = from->min_p;
-    out->top_p_first = from->order == CAIRN_ORDER_TOP_P_FIRST;
-    out->repetition_penalty = from->repetition_penalty;
-    out->seed = (uint64_t)from->seed;
-}
-
 /* Another source of page scores was loaded: bounds stored until now, which sessions may share, are
  * of the one before. */
 static void engine_check_bounds(cairn_session *s) {

@@ -1,5 +1,6 @@
-/* sample where few tokens can be drawn, against a sort-free double-precision rule: rows whose ties,
- * masks, spreads and NaNs make a quick sampler miss a token, at every size at which rows are split.
+/* sample, where few tokens can be drawn and where any can, against a sort-free double-precision rule:
+ * rows whose ties, masks, spreads and NaNs make a quick sampler miss a token, at every size at which
+ * rows are split.
  * emulated: asan race */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
@@ -74,16 +75,19 @@ static int keep(const item *items, int count, double limit, bool mass, bool *clo
 /* Whether `token` is what row r may give: kept, and where u falls but for a hair. */
 static bool may_be(const setup *s, int r, int token, const double *score, item *items) {
     double total = 0, before = 0, own = 0, u;
-    int count = 0;
+    int count = 0, all, most = s->vocab;
     bool close = false;
     for (int i = 0; i < s->vocab; i++)
         if (score[i] > -(double)INFINITY) items[count].score = score[i], items[count++].id = i;
     if (!count) return token == 0;
     qsort(items, (size_t)count, sizeof *items, descending);
-    count = keep(items, count, s->top_k, false, &close);
+    all = count;
+    if (s->top_k > 0) count = keep(items, count, s->top_k, false, &close);
     if (s->top_p < 1) {
+        if (s->order == CAIRN_ORDER_TOP_P_FIRST) most = count, count = all;
         for (int i = 0; i < count; i++) total += exp(items[i].score);
         count = keep(items, count, (double)s->top_p * total, true, &close);
+        if (count > most) count = most;
     }
     if (s->min_p > 0)
         while (count && items[count - 1].score < log((double)s->min_p) + 1e-6) {
@@ -125,7 +129,7 @@ static void fill_row(float *row, int vocab, int kind) {
     }
 }
 
-static void test_rows(int kind, int vocab, int top_k, bool history) {
+static void test_rows_as(int kind, int vocab, int top_k, bool history, float top_p, int order) {
     setup s;
     const int rows = small ? 3 : 24;
     int64_t shape[2], past_shape[2];
@@ -156,7 +160,7 @@ static void test_rows(int kind, int vocab, int top_k, bool history) {
     memset(&s, 0, sizeof s);
     a.struct_size = sizeof a, a.logits = logits, a.tokens = tokens, a.seeds = seeds;
     a.positions = positions, a.top_k = top_k, a.temperature = between(0, 1) ? 1.0f : 0.7f;
-    a.top_p = between(0, 2) ? 0.9f : 1.0f, a.min_p = between(0, 2) ? 0.0f : 0.02f;
+    a.top_p = top_p, a.order = (cairn_sampling_order)order, s.order = order, a.min_p = between(0, 2) ? 0.0f : 0.02f;
     if (history) a.history = past, a.repetition_penalty = 1.3f, s.history = 9, s.past = ids;
     s.rows = rows, s.vocab = vocab, s.top_k = top_k, s.temperature = a.temperature;
     s.top_p = a.top_p, s.min_p = a.min_p, s.penalty = 1.3f;
@@ -190,6 +194,19 @@ static void test_rows(int kind, int vocab, int top_k, bool history) {
     free(x), free(token), free(at), free(ids), free(keys), free(score), free(items);
 }
 
+static void test_rows(int kind, int vocab, int top_k, bool history) {
+    test_rows_as(kind, vocab, top_k, history, between(0, 2) ? 0.9f : 1.0f, CAIRN_ORDER_TOP_K_FIRST);
+}
+
+/* Rows of which any token can be next: cuts that fall among ties, far out, and nowhere. */
+static void test_wide(int kind, int vocab, bool history) {
+    static const int top_k[] = {0, 129, 1000};
+    const float top_p = between(0, 3) ? (float)between(1, 999) / 1000.0f : 1.0f;
+    test_rows_as(kind, vocab, top_k[between(0, 2)], history, top_p, CAIRN_ORDER_TOP_K_FIRST);
+    if (kind % 4 == 0)
+        test_rows_as(kind, vocab, between(1, 300), history, top_p, CAIRN_ORDER_TOP_P_FIRST);
+}
+
 static void test_backend(cairn_runtime *opened, const char *name) {
     const int processors = opened->device.sm_count;
     rt = opened, where = name;
@@ -202,6 +219,10 @@ static void test_backend(cairn_runtime *opened, const char *name) {
         test_rows(kind, between(25000, small ? 40000 : 133000), between(60, 128), kind % 3 == 1);
     }
     rt->device.sm_count = processors;
+    for (int kind = 0; kind < KINDS; kind++)
+        test_wide(kind, 4 * between(1100, small ? 5000 : 33000), kind % 3 == 0);
+    test_wide(PLAIN, small ? 17001 : 300001, true); /* more ids than a block holds the scores of */
+    test_wide(TIES, small ? 17001 : 300001, false);
     test_rows(PLAIN, small ? 20000 : 131072, 50, false);
     test_rows(PLAIN, small ? 30001 : 300001, 128, true);
     test_rows(PLAIN, 3, 2, false);

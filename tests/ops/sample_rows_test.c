@@ -103,10 +103,10 @@ static bool are_of(const float *logits, int vocab, int32_t token, const cairn_lo
     return given[0].id == token && are_right(logits, vocab, token, logprobs, best, 2);
 }
 
-/* Rows with and without masks in one call of sample_rows, against each row drawn on the host; of some
- * logprobs are wanted. swaps: what four of the rows would say is not said. */
+/* Rows of all cuts, with and without masks, in one call of sample_rows, against each row drawn on the
+ * host; of some logprobs are wanted. swaps: what four of the rows would say is not said. */
 static void test_rows(int vocab, bool swaps) {
-    enum { CALL = 9 };
+    enum { CALL = 16 };
     static const int32_t to[3] = {7, 11, 13};
     int32_t from[4], swapped = 0;
     const sample_swap swap = {from, to, 4, 3};
@@ -131,6 +131,9 @@ static void test_rows(int vocab, bool swaps) {
         asks[r].params.temperature = r % 2 ? 0.8f : 0.0f;
         asks[r].params.top_k = top_k[r % 3], asks[r].params.top_p = 1.0f;
         asks[r].params.repetition_penalty = 1.0f, asks[r].params.seed = (uint64_t)r;
+        asks[r].params.min_p = r == 13 ? 0.05f : 0.0f, asks[r].params.top_p_first = r == 11;
+        if (r == 9) asks[r].params.top_k = 300;
+        if (r == 7 || r == 9 || r == 11) asks[r].params.top_p = 0.7f;
         asks[r].position = r;
         asks[r].mask = r % 4 ? mask + (size_t)r * (size_t)words : NULL;
         sample_row_host(&space, x + (int64_t)r * vocab, all, r, want);

@@ -275,11 +275,12 @@ static float nan_f32() {
 }
 
 float f16_to_f32(uint16_t bits) {
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    double x = exponent == 0 ? mantissa * 0x1p-24 : (1024 + mantissa) * power(exponent - 25);
-    if (exponent == 31 && mantissa) return nan_f32();
-    if (exponent == 31) x = HUGE_VAL;
-    return (float)(bits & 0x8000 ? -x : x);
+    const uint32_t size = (bits & 0x7fffu) << 13, sign = (bits & 0x8000u) << 16;
+    float x;
+    if (size > 0x7c00u << 13) return nan_f32();
+    memcpy(&x, &size, sizeof x);
+    x = size == 0x7c00u << 13 ? HUGE_VALF : x * 0x1p112f; /* exact, of subnormal ones, too */
+    return sign ? -x : x;
 }
 
 uint16_t f32_to_f16(double x) {

@@ -137,9 +137,21 @@ static ops_kernel sample_kernel(const char *source, const char *entry, bool by_r
     return want;
 }
 
-static cairn_status sample_prepare_masks(cairn_runtime *rt) {
-    ops_kernel want = sample_kernel("sample/few.cu", "sample_few", true);
-    return rt->device.cuda ? ops_prepare(rt, &want, OPS_FEW_SHARED) : CAIRN_OK;
+static cairn_status sample_prepare(cairn_runtime *rt, const sample_params *params, int vocab,
+                                   bool masks) {
+    ops_kernel few = sample_kernel("sample/few.cu", "sample_few", true);
+    ops_kernel wide = sample_kernel("sample/wide.cu", "sample_wide", masks);
+    const bool is_few = sample_is_few(params, vocab);
+    jit_request request;
+    jit_program *program;
+    cairn_status status = CAIRN_OK;
+    if (!rt->device.cuda) return CAIRN_OK;
+    if (masks && is_few) return ops_prepare(rt, &few, OPS_FEW_SHARED);
+    if (masks) return ops_prepare(rt, &wide, OPS_WIDE_SHARED);
+    memset(&request, 0, sizeof request);
+    request.source = wide.source;
+    if (!is_few) status = ops_ask_program(rt, &request, &program);
+    return status == CAIRN_BUSY ? CAIRN_OK : status;
 }
 
 /* A row's blocks meet in a flag; what they hand on lies in the workspace. p->top_k: the largest of

@@ -56,8 +56,10 @@ static size_t sample_space_bytes(int vocab);
  * many masks there. */
 static void sample_space_add_rules(sample_space *x, int rows, sample_rule *host, void *on_device,
                                    uint32_t *masks);
-/* What draws rows with masks is compiled and loaded, if it was not. [blocks] */
-static cairn_status sample_prepare_masks(cairn_runtime *rt);
+/* What draws rows by these parameters begins to be compiled, so that no step waits for it; for rows
+ * with masks it is loaded, too. [blocks: with masks] */
+static cairn_status sample_prepare(cairn_runtime *rt, const sample_params *params, int vocab,
+                                   bool masks);
 /* Words of a mask. */
 static size_t sample_mask_words(int vocab);
 
