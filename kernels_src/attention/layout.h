@@ -133,6 +133,13 @@ CAIRN_LAYOUT int layout_packed_bytes(int dim) {
            layout_packed_rows(dim) * 12 + 32;
 }
 
+/* Of attention/prompt.cuh, where there is wgmma: 128 queries, two tiles of 128 keys and values. */
+enum { LAYOUT_MANY_ROWS = 128, LAYOUT_MANY_KEYS = 128, LAYOUT_MANY_THREADS = 384 };
+CAIRN_LAYOUT bool layout_has_many(int dim) { return dim == 64 || dim == 128; }
+CAIRN_LAYOUT int layout_many_bytes(int dim) {
+    return 3072 + (LAYOUT_MANY_ROWS + 4 * LAYOUT_MANY_KEYS) * dim * 2;
+}
+
 /* Of step/prompt_attend.cu: two tiles of keys and values, of large heads 64 queries too. */
 CAIRN_LAYOUT int layout_prompt_bytes(int dim) { return (dim > 128 ? 384 : 512) * layout_width(dim); }
 

@@ -68,12 +68,19 @@ CAIRN_INLINE void mma_s8(int32_t *d, const uint32_t *a, const uint32_t *b) {
  * 16 bytes, a column's 16 bytes behind the other's; `along` bytes to the piece of the next 16 bytes
  * of k, `across` to that of the next 8 columns. Written by plain stores it wants fence_async in each
  * writer before the barrier. No register of a or d may be touched before wgmma_wait says so, and
- * those of d pass through wgmma_hold then; with `adds` false d begins at zero. */
+ * those of d pass through wgmma_hold then; with `adds` false d begins at zero.
+ * Swizzled matrices lie at multiples of 1024 bytes, in slabs of 128 bytes a row, whose 16 bytes number
+ * i are those of place i ^ row % 8; eight rows lie 1024 bytes behind the eight before. In A [64, 16] and
+ * B of the `_shared` forms the rows are those of A and the columns of B, and k goes along them; in B of
+ * the `_turned` forms they are k, and `along` bytes lie between the slabs of 64 columns. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define CAIRN_WGMMA 1
 
 CAIRN_INLINE uint64_t wgmma_matrix(shared_addr b, uint32_t along, uint32_t across) {
     return (uint64_t)(b.at >> 4) | (uint64_t)(along >> 4) << 16 | (uint64_t)(across >> 4) << 32;
+}
+CAIRN_INLINE uint64_t wgmma_swizzled(shared_addr at, uint32_t along) {
+    return wgmma_matrix(at, along, 1024) | (uint64_t)1 << 62;
 }
 CAIRN_INLINE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 CAIRN_INLINE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -84,6 +91,15 @@ template <int pending> CAIRN_INLINE void wgmma_wait() {
 template <int count> CAIRN_INLINE void wgmma_hold(float *d) {
 #pragma unroll
     for (int i = 0; i < count; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/* What registers a thread of a group of four warps has from here on, in a kernel whose launch bounds are
+ * one block a multiprocessor: each group goes one way of a single if, and says so first. */
+template <int count> CAIRN_INLINE void registers_give() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count> CAIRN_INLINE void registers_take() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
 #define CAIRN_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -119,11 +135,29 @@ template <int count> CAIRN_INLINE void wgmma_hold(float *d) {
                      : CAIRN_D16(0), CAIRN_D16(16), CAIRN_D16(32), CAIRN_D16(48)                \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)adds));     \
     }
+#define CAIRN_WGMMA_SHARED(name, shape)                                                         \
+    CAIRN_INLINE void name(float *d, uint64_t a, uint64_t b, bool adds) {                       \
+        asm volatile("{ .reg .pred adds; setp.ne.b32 adds, %66, 0;"                             \
+                     " wgmma.mma_async.sync.aligned." shape                                     \
+                     " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20," \
+                     "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38," \
+                     "%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
+                     "%57,%58,%59,%60,%61,%62,%63}, %64, %65, adds, 1, 1, 0, 0; }"              \
+                     : CAIRN_D16(0), CAIRN_D16(16), CAIRN_D16(32), CAIRN_D16(48)                \
+                     : "l"(a), "l"(b), "r"((int)adds));                                         \
+    }
+CAIRN_WGMMA_SHARED(wgmma_f16_128_shared, "m64n128k16.f32.f16.f16")
+CAIRN_WGMMA_SHARED(wgmma_bf16_128_shared, "m64n128k16.f32.bf16.bf16")
+CAIRN_WGMMA_64(wgmma_f16_64_turned, "m64n64k16.f32.f16.f16", ", 1")
+CAIRN_WGMMA_64(wgmma_bf16_64_turned, "m64n64k16.f32.bf16.bf16", ", 1")
+CAIRN_WGMMA_128(wgmma_f16_128_turned, "m64n128k16.f32.f16.f16", ", 1")
+CAIRN_WGMMA_128(wgmma_bf16_128_turned, "m64n128k16.f32.bf16.bf16", ", 1")
 CAIRN_WGMMA_32(wgmma_f16_32, "m64n32k16.f32.f16.f16", ", 0")
 CAIRN_WGMMA_64(wgmma_f16_64, "m64n64k16.f32.f16.f16", ", 0")
 CAIRN_WGMMA_128(wgmma_f16_128, "m64n128k16.f32.f16.f16", ", 0")
 CAIRN_WGMMA_32(wgmma_e4m3_32, "m64n32k32.f32.e4m3.e4m3", "")
 CAIRN_WGMMA_64(wgmma_e4m3_64, "m64n64k32.f32.e4m3.e4m3", "")
+#undef CAIRN_WGMMA_SHARED
 #undef CAIRN_WGMMA_128
 #undef CAIRN_WGMMA_64
 #undef CAIRN_WGMMA_32

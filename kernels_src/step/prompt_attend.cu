@@ -1,12 +1,15 @@
 /* A prompt's attention, and its head. See step/prompt.cu.
  *
- *   prompt_attend    causal attention of 64 rows of a head to all earlier tokens
+ *   prompt_attend    causal attention to all earlier tokens: of 64 rows of a head, or by wgmma of 128
+ *                    queries of the heads that share keys, as attention/prompt.cu
  *   prompt_head      the head of step/stages.cuh, of the rows that prompt_last left
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
- * Grids: attend (ceil(rows / 64), heads), 128 threads; head any number of blocks x windows of eight
+ * Grids: attend (ceil(rows / 64), heads), 128 threads, by wgmma (ceil(rows / MANY_TOKENS), kv_heads), 384
+ * threads, but for the form without landmarks; head any number of blocks x windows of eight
  * rows, CAIRN_WARPS warps.
- * Shared memory: attend layout_prompt_bytes, head as step_head. Sync: one block_sync a tile of keys.
+ * Shared memory: attend layout_prompt_bytes, by wgmma layout_many_bytes; head as step_head. Sync: one block_sync
+ * a tile of keys, by wgmma barriers.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -50,6 +53,71 @@ CAIRN_KERNEL(prompt_head, THREADS, STAGE_BLOCKS, step_params) {
 
 constexpr bool LANDMARKS = (CAIRN_EXTRAS & STEP_EXTRA_LANDMARKS) != 0;
 
+static_assert(STEP_EXTRA_LANDMARKS == 2048, "prompt_attend: the form below");
+#if CAIRN_WGMMA && (CAIRN_HEAD_DIM == 64 || CAIRN_HEAD_DIM == 128) && !(CAIRN_EXTRAS & 2048)
+#include "attention/prompt.cuh"
+
+constexpr int MANY_TOKENS = MANY_ROWS / GROUP;
+
+/* A tile of tokens of the chunk. */
+struct step_source {
+    const step_params &p;
+    const int32_t *table;
+    int start, tokens; /* position of the first */
+
+    struct shape { int to, last, begin, sinks; };
+    CAIRN_MEMBER shape part(int) const { return {tokens, start + tokens - 1, first(0), 0}; }
+    CAIRN_MEMBER int page(int c) const { return table[c]; }
+    CAIRN_MEMBER const uint16_t *keys(int page, int slot, int side) const {
+        return p.kv[p.layer] +
+               layout_slot(page, side, block_id_y(), slot, KV_HEADS, PAGE, HEAD_DIM);
+    }
+    CAIRN_MEMBER int last(int token) const { return start + token; }
+    CAIRN_MEMBER int first(int token) const {
+        return has_window(p) ? max_of(start + token - p.own_window + 1, 0) : 0;
+    }
+    CAIRN_MEMBER bool exists(int m) const { return m < tokens * GROUP; }
+};
+
+CAIRN_KERNEL(prompt_attend, MANY_THREADS, 1, step_params) {
+    const int first = (grid_blocks() - 1 - block_id()) * MANY_TOKENS, t = thread_id();
+    const int head = block_id_y() * GROUP;
+    step_source source = {
+        p, p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride,
+        input_array(p, STEP_POSITION)[0] + first, min_of(MANY_TOKENS, p.input[STEP_ROWS] - first)};
+    if (t == 0) many_barriers();
+    start_input();
+    for (int i = t; i < MANY_ROWS * MANY_PIECES; i += MANY_THREADS) {
+        const int m = i / MANY_PIECES, piece = i % MANY_PIECES;
+        u32x4 v = {};
+        if (source.exists(m))
+            v = *(const u32x4 *)(buffer(p, QKV_AT) + ((int64_t)(first + m / GROUP) * QKV +
+                                                      (head + m % GROUP) * HEAD_DIM + piece * 8) * 2);
+        *(u32x4 *)(many_memory() + many_at(MANY_ROWS, m, piece)) = v;
+    }
+    fence_async();
+    block_sync();
+    if (warp_id() >= 8) {
+        registers_give<72>();
+        many_bring(source);
+    } else {
+        registers_take<216>();
+        const many_sums r = many_use<false>(source, GROUP, score_scale(p));
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int m = warp_id() * 16 + half * 8 + lane_id() / 4;
+            if (!source.exists(m)) continue;
+            const float share = 1.0f / r.total[half];
+            uint8_t *to = buffer(p, ATTENDED_AT) + ((int64_t)(first + m / GROUP) * ATTENDED +
+                                                    (head + m % GROUP) * HEAD_DIM) * 2;
+#pragma unroll
+            for (int n = 0; n < HEAD_DIM / 8; n++)
+                *(uint32_t *)(to + operand_at(n * 8 + lane_id() % 4 * 2) * 2) = pack_f16x2(
+                    r.o[4 * n + 2 * half] * share, r.o[4 * n + 2 * half + 1] * share);
+        }
+    }
+}
+#else
 /* Of large heads fewer keys at a time, and the queries wait in shared memory: registers are scarce. */
 constexpr bool WIDE = HEAD_DIM > 128;
 constexpr int TILE_KEYS = WIDE ? 32 : 64;
@@ -174,3 +242,4 @@ CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
                 pack_f16x2(r.o[n][2 * half] * factor, r.o[n][2 * half + 1] * factor);
     }
 }
+#endif

@@ -596,6 +596,16 @@ static int cuda_prompt_outputs(const forward_cuda_state *f) {
     return f->prompt_block.warps * f->prompt_block.each * 16;
 }
 
+/* Whether prompts attend by wgmma, 128 queries a block. */
+static bool cuda_attends_many(const forward_cuda_state *f) {
+    return f->dev->arch == 90 && layout_has_many(f->shape->head_dim);
+}
+
+static unsigned cuda_prompt_attend_bytes(const forward_cuda_state *f) {
+    const int dim = f->shape->head_dim;
+    return (unsigned)(cuda_attends_many(f) ? layout_many_bytes(dim) : layout_prompt_bytes(dim));
+}
+
 /* Shared memory of a prompt's products: as many steps of 128 inputs as are held at once. */
 static unsigned cuda_prompt_bytes(const forward_cuda_state *f) {
     return (unsigned)(f->prompt_block.tokens * 256 * (f->dev->arch == 90 ? 4 : 2));
@@ -714,7 +724,7 @@ static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
     if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) return f->attend_bytes;
     if (kernel == STEP_K_SELECT) return (unsigned)cuda_selection_bytes(f);
     if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return cuda_prompt_bytes(f);
-    if (kernel == PROMPT_K_ATTEND) return (unsigned)layout_prompt_bytes(f->shape->head_dim);
+    if (kernel == PROMPT_K_ATTEND) return cuda_prompt_attend_bytes(f);
     if (kernel == STEP_K_ROUTE || kernel == PROMPT_K_ROUTE)
         return 4 * (unsigned)(f->shape->hidden + f->shape->experts + 8);
     if (kernel == STEP_K_PLACES || kernel == PROMPT_K_PLACES)

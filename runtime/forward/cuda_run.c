@@ -649,13 +649,17 @@ static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int
 static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *form, int rows, int l) {
     const model_shape *s = f->shape;
     const bool selects = form->rule && cuda_selects(f, form->rule, l);
-    device_dims dims = {{(unsigned)(rows + 63) / 64, (unsigned)s->heads, 1}, 128, 0, 0, true};
+    const bool unmarked = selects && form->landmarks, many = cuda_attends_many(f) && !unmarked;
+    const int each = many ? LAYOUT_MANY_ROWS / (s->heads / s->kv_heads) : 64;
+    device_dims dims = {{(unsigned)((rows + each - 1) / each),
+                         (unsigned)(many ? s->kv_heads : s->heads), 1},
+                        many ? LAYOUT_MANY_THREADS : 128, 0, 0, true};
     step_params p = f->prompt.params;
     if (selects && form->rule->prompts) return cuda_attend_formed(f, form, &f->prompt, rows, l);
-    dims.shared_bytes = (unsigned)layout_prompt_bytes(s->head_dim);
-    if (!selects || !form->landmarks)
-        return cuda_launch(f, &f->prompt, PROMPT_K_ATTEND, (int)dims.grid[0], s->heads, 128,
-                           dims.shared_bytes, l, 0);
+    dims.shared_bytes = many ? cuda_prompt_attend_bytes(f) : (unsigned)layout_prompt_bytes(s->head_dim);
+    if (!unmarked)
+        return cuda_launch(f, &f->prompt, PROMPT_K_ATTEND, (int)dims.grid[0], (int)dims.grid[1],
+                           (int)dims.block, dims.shared_bytes, l, 0);
     p.layer = l;
     cuda_set_extras(f, l, &p);
     return device_launch(f->dev, &f->forms.unmarked, &dims, &p);

@@ -436,6 +436,21 @@ static void test_prompt(cairn_type type, cairn_type query_type, int size, int di
     drop(&all), drop_world(&w);
 }
 
+/* The last rows of a long prompt, with a window and sinks: their keys come in several tiles. */
+static void test_prompt_end(cairn_type type, int size, int dim, int group, int window) {
+    const int length = 540, rows = 20, sinks = window ? 5 : 0;
+    world w = make_world(type, type, size, dim, 2, group, rows, 1, &length);
+    cairn_attend_args a;
+    for (int r = 0; r < rows; r++) ints(&w.of)[r] = 0, ints(&w.at)[r] = length - rows + r;
+    send_world(&w);
+    a = attend_of(&w);
+    a.prompt = 1, a.window = window, a.sinks = sinks;
+    tap_ok(done(cairn_attend(rt, &a)) && check_dense(&w, window, sinks),
+           "attend on %s: the end of a prompt of %d tokens, %s, dim %d, window %d", where, length,
+           cairn_type_name(type), dim, window);
+    drop_world(&w);
+}
+
 /* ---- chunks of a prefix, merged ---- */
 
 static void test_chunks(int capacity, cairn_type type) {
@@ -819,6 +834,8 @@ static void part(cairn_runtime *opened, const char *name) {
     test_pages(CAIRN_F16, 32, 112, 1, 2, true, 0);
     test_hard(1, 130, 16, 64, true);
     test_prompt(CAIRN_F16, CAIRN_F32, 16, 64, 3);
+    test_prompt_end(CAIRN_BF16, 64, 128, 2, 0);
+    test_prompt_end(CAIRN_F16, 16, 64, 3, 150);
     test_mask(-1, 11, CAIRN_F16);
     test_mask(3, 16, CAIRN_F16);
     test_chunks(70, CAIRN_F16);

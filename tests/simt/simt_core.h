@@ -94,14 +94,19 @@ extern const WarpOperation operation_sync, operation_shuffle, operation_shuffle_
     operation_redux_add, operation_redux_max_u, operation_redux_max_s, operation_redux_min_u,
     operation_redux_min_s, operation_redux_or, operation_redux_and, operation_load_matrix,
     operation_load_matrix_transposed, operation_mma_f16, operation_mma_bf16, operation_mma_tf32,
-    operation_mma_e4m3, operation_mma_s8, operation_wgmma_f16, operation_wgmma_e4m3;
+    operation_mma_e4m3, operation_mma_s8, operation_wgmma_f16, operation_wgmma_bf16,
+    operation_wgmma_e4m3;
 
-/* What a lane brings to a wgmma: its part of A, where B lies, the form of both. */
+/* Of a matrix in shared memory: where, how it lies (device/mma.cuh), and whether its rows are k. */
+struct WarpgroupMatrix {
+    uint32_t at, along, across;
+    bool swizzled, turned;
+};
+/* What a lane brings to a wgmma: its part of A, or where all of A lies; B; the form of both. */
 struct WarpgroupOperands {
     const uint32_t *a;
-    const unsigned char *b;
-    uint32_t along, across;
-    int columns;
+    WarpgroupMatrix shared_a, b;
+    int columns, row; /* the warp's first */
     bool adds;
 };
 

@@ -536,25 +536,51 @@ SIMT_MMA(mma_s8, int32_t)
 CAIRN_INLINE uint64_t wgmma_matrix(shared_addr b, uint32_t along, uint32_t across) {
     return (uint64_t)(b.at >> 4) | (uint64_t)(along >> 4) << 16 | (uint64_t)(across >> 4) << 32;
 }
+CAIRN_INLINE uint64_t wgmma_swizzled(shared_addr at, uint32_t along, SIMT_SITE) {
+    if (at.at % 1024 >= 128) simt::fail(site, "wgmma: a swizzled matrix at %u", at.at);
+    return wgmma_matrix(at, along, 1024) | (uint64_t)1 << 62;
+}
+template <int count> CAIRN_INLINE void registers_give() {}
+template <int count> CAIRN_INLINE void registers_take() {}
 CAIRN_INLINE void wgmma_fence() {}
 CAIRN_INLINE void wgmma_commit() {}
 template <int pending> CAIRN_INLINE void wgmma_wait() {}
 template <int count> CAIRN_INLINE void wgmma_hold(float *) {}
-#define SIMT_WGMMA(type, columns)                                                              \
-    CAIRN_INLINE void wgmma_##type##_##columns(float *d, const uint32_t *a, uint64_t b,        \
-                                               bool adds, SIMT_SITE) {                         \
-        const uint32_t along = (uint32_t)(b >> 16 & 0x3fff) << 4;                              \
-        const uint32_t across = (uint32_t)(b >> 32 & 0x3fff) << 4;                             \
-        const uint32_t bytes = along + (columns / 8 - 1) * across + 128;                       \
-        const unsigned char *at = simt::shared_at((uint32_t)(b & 0x3fff) << 4, bytes, 16, site); \
-        simt::WarpgroupOperands o = {a, at, along, across, columns, adds};                     \
-        simt::warp(simt::operation_wgmma_##type, FULL_MASK, {&o, d, 0, 0}, site);              \
+namespace simt {
+static inline WarpgroupMatrix warpgroup_matrix(uint64_t m, bool turned) {
+    return {(uint32_t)(m & 0x3fff) << 4, (uint32_t)(m >> 16 & 0x3fff) << 4,
+            (uint32_t)(m >> 32 & 0x3fff) << 4, (m >> 62) == 1, turned};
+}
+static inline void multiply_group(const WarpOperation &operation, float *d, const uint32_t *a,
+                                  uint64_t shared_a, uint64_t b, bool turned, int columns, bool adds,
+                                  Site site) {
+    WarpgroupOperands o = {a, warpgroup_matrix(shared_a, false), warpgroup_matrix(b, turned), columns,
+                           thread_id() / 32 % 4 * 16, adds};
+    warp(operation, FULL_MASK, {&o, d, 0, 0}, site);
+}
+} // namespace simt
+#define SIMT_WGMMA(type, columns, form, turned)                                                    \
+    CAIRN_INLINE void wgmma_##type##_##columns##form(float *d, const uint32_t *a, uint64_t b,      \
+                                                     bool adds, SIMT_SITE) {                       \
+        simt::multiply_group(simt::operation_wgmma_##type, d, a, 0, b, turned, columns, adds, site); \
     }
-SIMT_WGMMA(f16, 32)
-SIMT_WGMMA(f16, 64)
-SIMT_WGMMA(f16, 128)
-SIMT_WGMMA(e4m3, 32)
-SIMT_WGMMA(e4m3, 64)
+#define SIMT_WGMMA_SHARED(type)                                                                    \
+    CAIRN_INLINE void wgmma_##type##_128_shared(float *d, uint64_t a, uint64_t b, bool adds,       \
+                                                SIMT_SITE) {                                       \
+        simt::multiply_group(simt::operation_wgmma_##type, d, nullptr, a, b, false, 128, adds, site); \
+    }
+SIMT_WGMMA(f16, 32, , false)
+SIMT_WGMMA(f16, 64, , false)
+SIMT_WGMMA(f16, 128, , false)
+SIMT_WGMMA(e4m3, 32, , false)
+SIMT_WGMMA(e4m3, 64, , false)
+SIMT_WGMMA(f16, 64, _turned, true)
+SIMT_WGMMA(f16, 128, _turned, true)
+SIMT_WGMMA(bf16, 64, _turned, true)
+SIMT_WGMMA(bf16, 128, _turned, true)
+SIMT_WGMMA_SHARED(f16)
+SIMT_WGMMA_SHARED(bf16)
+#undef SIMT_WGMMA_SHARED
 #undef SIMT_WGMMA
 #else
 #define CAIRN_WGMMA 0

@@ -160,29 +160,39 @@ static void finish_mma_s8(Lane *lanes, uint32_t) {
     multiply<int8_t, int64_t, int32_t>(lanes, [](int8_t v) { return (int64_t)v; });
 }
 
-/* A warp's 16 rows of d [64, columns] (+)= a b; b lies as device/mma.cuh says. */
+/* The 16 bytes with element `k` of a row or column `n` of a matrix, and which of them it is. */
+template <class T> static T matrix_element(const WarpgroupMatrix &m, int n, int k) {
+    constexpr int per = 16 / (int)sizeof(T);
+    uint32_t at = m.at, e = 0;
+    if (m.turned) at += n / 64 * m.along + k / 8 * m.across + k % 8 * 128 + n % 64 / per * 16, e = n % per;
+    else if (m.swizzled) at += n / 8 * m.across + n % 8 * 128 + k / per * 16, e = k % per;
+    else at += n / 8 * m.across + n % 8 * 16 + k / per * m.along, e = k % per;
+    if (m.swizzled) at ^= (at >> 7 & 7) << 4;
+    T v;
+    memcpy(&v, shared_at(at, 16, 16, Site::here()) + e * sizeof v, sizeof v);
+    return v;
+}
+
+/* A warp's 16 rows of d [64, columns] (+)= a b; both lie as device/mma.cuh says. */
 template <class T, class F> static void multiply_group(Lane *lanes, F value) {
     constexpr int per = 4 / (int)sizeof(T), k = 8 * per;
     const WarpgroupOperands &o = *static_cast<const WarpgroupOperands *>(lanes[0].in);
     double a[k][16], b[k];
     for (int i = 0; i < 32; i++) {
         const WarpgroupOperands &own = *static_cast<const WarpgroupOperands *>(lanes[i].in);
-        if (own.b != o.b || own.columns != o.columns || own.adds != o.adds)
-            fail(Site::here(), "wgmma: the lanes differ in B");
-        for (int e = 0; e < 4 * per; e++) {
+        if (own.b.at != o.b.at || own.shared_a.at != o.shared_a.at || own.columns != o.columns ||
+            own.adds != o.adds)
+            fail(Site::here(), "wgmma: the lanes differ in what lies in shared memory");
+        for (int e = 0; e < 4 * per && o.a; e++) {
             T v;
             memcpy(&v, reinterpret_cast<const T *>(own.a) + e, sizeof v);
             a[i % 4 * per + e / per / 2 * 4 * per + e % per][i / 4 + e / per % 2 * 8] = value(v);
         }
     }
+    for (int i = 0; i < 16 * k && !o.a; i++)
+        a[i % k][i / k] = value(matrix_element<T>(o.shared_a, o.row + i / k, i % k));
     for (int n = 0; n < o.columns; n++) {
-        const unsigned char *column = o.b + (uint32_t)(n / 8) * o.across + n % 8 * 16;
-        for (int i = 0; i < k; i++) {
-            T v;
-            const int at = i * (int)sizeof(T);
-            memcpy(&v, column + (uint32_t)(at / 16) * o.along + at % 16, sizeof v);
-            b[i] = value(v);
-        }
+        for (int i = 0; i < k; i++) b[i] = value(matrix_element<T>(o.b, n, i));
         const Lane *eight = &lanes[n % 8 / 2]; /* every fourth: two rows each */
         const int r = n / 8 * 4 + n % 2;
         double sums[16];
@@ -196,6 +206,9 @@ template <class T, class F> static void multiply_group(Lane *lanes, F value) {
 }
 static void finish_wgmma_f16(Lane *lanes, uint32_t) {
     multiply_group<uint16_t>(lanes, [](uint16_t v) { return (double)f16_to_f32(v); });
+}
+static void finish_wgmma_bf16(Lane *lanes, uint32_t) {
+    multiply_group<uint16_t>(lanes, [](uint16_t v) { return wide_f32((uint32_t)v << 16); });
 }
 static void finish_wgmma_e4m3(Lane *lanes, uint32_t) {
     multiply_group<uint8_t>(lanes, [](uint8_t v) { return (double)e4m3_to_f32(v); });
@@ -225,6 +238,7 @@ SIMT_OPERATION(mma_tf32, true)
 SIMT_OPERATION(mma_e4m3, true)
 SIMT_OPERATION(mma_s8, true)
 SIMT_OPERATION(wgmma_f16, true)
+SIMT_OPERATION(wgmma_bf16, true)
 SIMT_OPERATION(wgmma_e4m3, true)
 
 /* ---- small floats ---- */
@@ -261,11 +275,12 @@ static float nan_f32() {
 }
 
 float f16_to_f32(uint16_t bits) {
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    double x = exponent == 0 ? mantissa * 0x1p-24 : (1024 + mantissa) * power(exponent - 25);
-    if (exponent == 31 && mantissa) return nan_f32();
-    if (exponent == 31) x = HUGE_VAL;
-    return (float)(bits & 0x8000 ? -x : x);
+    const uint32_t size = (bits & 0x7fffu) << 13, sign = (bits & 0x8000u) << 16;
+    float x;
+    if (size > 0x7c00u << 13) return nan_f32();
+    memcpy(&x, &size, sizeof x);
+    x = size == 0x7c00u << 13 ? HUGE_VALF : x * 0x1p112f; /* exact, of subnormal ones, too */
+    return sign ? -x : x;
 }
 
 uint16_t f32_to_f16(double x) {

@@ -400,7 +400,11 @@ struct run {
         for (int l = 0; l < LAYERS; l++) {
             one(set.prompt_norm, {(n + 3) / 4}, 128, 0, l, 0);
             product(set.prompt_qkv, stage::QKV / 16, l);
-            one(set.prompt_attend, {y, HEADS}, 128, 512 * DIM, l);
+            const uint32_t each = LAYOUT_MANY_ROWS / (HEADS / KV_HEADS);
+            if (CAIRN_ARCH == 900)
+                one(set.prompt_attend, {(n + each - 1) / each, KV_HEADS}, LAYOUT_MANY_THREADS,
+                    layout_many_bytes(DIM), l);
+            else one(set.prompt_attend, {y, HEADS}, 128, 512 * DIM, l);
             product(set.prompt_project, HIDDEN / 16, l);
             one(set.prompt_norm, {(n + 3) / 4}, 128, 0, l, 1);
             product(set.prompt_gate_up, FFN / 8, l);

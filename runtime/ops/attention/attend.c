@@ -127,6 +127,27 @@ static cairn_status ops_attend_packed_cuda(cairn_runtime *rt, attend_params *p, 
     return ops_launch_as(rt, &want, &dims, p);
 }
 
+/* Whether attention/prompt.cu does it: by wgmma, of two values of one type. */
+static bool ops_attend_is_prompt(const device *dev, const attend_params *p, int abilities) {
+    const int kept = abilities & ATTEND_CACHE, dim = p->at.head_dim;
+    return dev->arch == 90 && layout_has_many(dim) && !(abilities & (ATTEND_MASK | ATTEND_SOFTCAP)) &&
+           (kept == ATTEND_CACHE_F16 ||
+            (kept == ATTEND_CACHE_BF16 && (abilities & ATTEND_QUERY_BF16))) &&
+           dev->max_shared_bytes >= layout_many_bytes(dim);
+}
+
+static cairn_status ops_attend_prompt_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
+                                           int abilities) {
+    device_dims dims = {{1, 0, 0}, LAYOUT_MANY_THREADS, 0, 0, false};
+    ops_kernel want = ops_attend_kernel("attention/prompt.cu", "attend_prompt", p, abilities);
+    p->rows = (int32_t)rows;
+    p->tokens_each = LAYOUT_MANY_ROWS / (p->heads / p->at.kv_heads);
+    dims.grid[1] = (unsigned)p->at.kv_heads;
+    dims.grid[2] = (unsigned)((rows + p->tokens_each - 1) / p->tokens_each);
+    dims.shared_bytes = (unsigned)layout_many_bytes(p->at.head_dim);
+    return ops_launch_as(rt, &want, &dims, p);
+}
+
 static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
                                     int abilities) {
     const int group = p->heads / p->at.kv_heads, size = p->at.page_size, dim = p->at.head_dim;
@@ -252,6 +273,8 @@ static cairn_status ops_attend_run(cairn_runtime *rt, ops_attend_call *c, float 
         return ops_attend_cpu(rt, c->s.c.op, p, &c->paged, c->abilities, c->query, c->stored,
                               c->latent);
     if (c->latent) return ops_attend_latent_cuda(rt, p, c->paged.rows, c->abilities);
+    if (c->packed && ops_attend_is_prompt(&rt->device, p, c->abilities))
+        return ops_attend_prompt_cuda(rt, p, c->paged.rows, c->abilities);
     if (c->packed && p->heads / p->at.kv_heads <= layout_packed_rows(p->at.head_dim))
         return ops_attend_packed_cuda(rt, p, c->paged.rows, c->abilities);
     return ops_attend_cuda(rt, p, c->paged.rows, c->abilities);

@@ -1,0 +1,349 @@
+/* attention/prompt.cuh: a tile of 128 queries against all keys of a sequence in order, by wgmma.
+ *
+ * Two groups of four warps have 64 queries each; a third brings the keys and the values, MANY_KEYS at a
+ * time, into two places each, and tells by barriers what is there as they tell what is free. While a
+ * tile's weights are made, the products of the tile before with its values are under way. Tiles begin
+ * at multiples of MANY_KEYS, and a tile of keys that a query does not see changes nothing of its sums: so
+ * a query's bits depend on nothing but the query.
+ *
+ * A source says where keys lie and what is seen:
+ *   part(from)   the part of the tile that begins with token `from`: .to, .last (the last position that
+ *                any of its tokens sees, -1: nothing), .begin and .sinks as in attention/packed.cuh
+ *   page(c)      the physical page of logical page c of that part, or -1
+ *   keys(page, slot, head of keys or values)
+ *   last(t), first(t), exists(m)  of token t, of query m */
+#ifndef CAIRN_ATTENTION_PROMPT_CUH
+#define CAIRN_ATTENTION_PROMPT_CUH
+
+constexpr int MANY_ROWS = LAYOUT_MANY_ROWS, MANY_KEYS = LAYOUT_MANY_KEYS;
+constexpr int MANY_THREADS = LAYOUT_MANY_THREADS, MANY_PIECES = HEAD_DIM / 8;
+constexpr int MANY_QUERIES = MANY_ROWS * HEAD_DIM * 2, MANY_TILE = MANY_KEYS * HEAD_DIM * 2;
+enum { MANY_KEYS_SIDE = 0, MANY_VALUES_SIDE = 1, MANY_TURNS = 1 /* and 2: named barriers */ };
+
+constexpr int MANY_BARRIERS_AT = 1600, MANY_HEADER = 2048;
+static_assert(layout_many_bytes(HEAD_DIM) == MANY_HEADER + 1024 + MANY_QUERIES + 4 * MANY_TILE,
+              "prompt: its shared memory");
+
+/* Where the queries begin; behind them two tiles of keys, two of values. */
+CAIRN_INLINE unsigned char *many_memory() {
+    const uint32_t at = shared_addr(shared_base()).at;
+    return shared_base() + ((at + MANY_HEADER + 1023) / 1024 * 1024 - at);
+}
+CAIRN_INLINE unsigned char *many_tile(int side, int n) {
+    return many_memory() + MANY_QUERIES + (side * 2 + n % 2) * MANY_TILE;
+}
+/* Piece `piece` of 16 bytes of a row, of a tile of so many. */
+CAIRN_INLINE uint32_t many_at(int rows, int row, int piece) {
+    return (uint32_t)(piece / 8 * rows * 128 + row * 128 + (piece % 8 ^ row % 8) * 16);
+}
+
+/* Of tile n of a side: ended when it is there, when it is free. */
+CAIRN_INLINE shared_addr many_full(int side, int n) {
+    return shared_addr(shared_base() + MANY_BARRIERS_AT + (side * 2 + n % 2) * 8);
+}
+CAIRN_INLINE shared_addr many_free(int side, int n) { return many_full(side, n) + 32; }
+/* A byte of each warp that brings keys: its two pieces of 16, whether they are anywhere. */
+CAIRN_INLINE unsigned char *many_there(int n) {
+    return shared_base() + MANY_BARRIERS_AT + 64 + n % 2 * 4;
+}
+constexpr uint32_t MANY_ALL = 0x03030303u;
+
+/* One thread; before a block_sync. */
+CAIRN_INLINE void many_barriers() {
+    for (int i = 0; i < 4; i++) {
+        mbarrier_init(many_full(0, 0) + (uint32_t)(i * 8), 4);
+        mbarrier_init(many_free(0, 0) + (uint32_t)(i * 8), 8);
+    }
+    fence_mbarrier_init();
+}
+
+CAIRN_INLINE int many_next(int tile, int begin, int sinks) {
+    return tile * MANY_KEYS >= sinks ? max_of(tile, begin / MANY_KEYS) : tile;
+}
+
+/* ---- the warps that bring keys ---- */
+
+/* Copies of a warp's keys at a time: so many of them whole. */
+constexpr int MANY_AT_ONCE = WARP / MANY_PIECES;
+
+struct many_carrier {
+    uint32_t due; /* the barrier of the copies before the newest; 0: none */
+
+    /* That the copies before the newest, or these too, are there. */
+    template <int newest> CAIRN_MEMBER void tell() {
+        if (!due) return;
+        copy_async_wait<newest>();
+        fence_async();
+        warp_sync();
+        if (lane_id() == 0) mbarrier_arrive(shared_addr(due));
+    }
+    /* Tile `tile`, the side's number `n`. held: of lane i % 2 the page of the warp's keys 16 i... */
+    template <class Source>
+    CAIRN_MEMBER void bring(const Source &source, int side, int n, int tile, int last, int held) {
+        const int lane = lane_id(), warp = warp_id() % 4, key = lane / MANY_PIECES;
+        const shared_addr to =
+            shared_addr(many_tile(side, n)) + many_at(MANY_KEYS, warp * 32 + key, lane % MANY_PIECES);
+        uint32_t there = 0;
+        mbarrier_wait(many_free(side, n), (uint32_t)(n / 2 & 1) ^ 1);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int physical = shuffle(held, i), first = tile * MANY_KEYS + warp * 32 + i * 16;
+            const int seen = (physical < 0 ? 0 : last - first + 1) - key;
+            const uint16_t *from = source.keys(max_of(physical, 0), first % PAGE, side) + lane * 8;
+            there |= (uint32_t)(physical >= 0 || first > last) << i;
+#pragma unroll
+            for (int j = 0; j < 16; j += MANY_AT_ONCE)
+                copy_async16((to ^ (uint32_t)(j % 8 * 16)) + (uint32_t)((i * 16 + j) * 128),
+                             from + j * HEAD_DIM, j < seen);
+        }
+        copy_async_commit();
+        if (side == MANY_KEYS_SIDE && lane == 0) many_there(n)[warp] = (unsigned char)there;
+        tell<1>();
+        due = many_full(side, n).at;
+    }
+    template <class Source> CAIRN_MEMBER int look(const Source &source, int tile, int last) const {
+        const int position = tile * MANY_KEYS + (warp_id() % 4 * 2 + lane_id() % 2) * 16;
+        return position > last ? -1 : source.page(position / PAGE);
+    }
+};
+
+/* Of each part keys before the values of the tile before; pages are asked for a tile ahead. */
+template <class Source> CAIRN_INLINE void many_bring(Source &source) {
+    many_carrier to = {0};
+    int n = 0;
+    for (int from = 0; from < source.tokens;) {
+        const auto part = source.part(from);
+        const int end = part.last / MANY_KEYS + 1;
+        int tile = end, next = many_next(0, part.begin, part.sinks), held = -1;
+        int ahead = to.look(source, next, part.last);
+        from = part.to;
+        if (part.last < 0) continue;
+#pragma unroll 1
+        while (next < end || tile < end) {
+            const int after = many_next(next + 1, part.begin, part.sinks);
+            const int later = to.look(source, after, part.last);
+            const bool first = tile >= end;
+#pragma unroll 1
+            for (int side = next < end ? 0 : 1; side < (first ? 1 : 2); side++)
+                to.bring(source, side, side ? n : n + !first, side ? tile : next, part.last,
+                         side ? held : ahead);
+            n += !first;
+            tile = next, next = after, held = ahead, ahead = later;
+        }
+    }
+    to.tell<0>();
+}
+
+/* ---- the warps that use them ---- */
+
+struct many_sums {
+    float top[2], total[2]; /* of the lane's values alone, but top */
+    float o[HEAD_DIM / 2];
+};
+
+
+CAIRN_INLINE float minus_infinity() { return as_f32(0xff800000u); }
+
+template <bool BF16> struct many_products {
+    /* Steps of 16 along slabs of so many rows. */
+    CAIRN_METHOD uint64_t along(int i, int rows) { return (uint64_t)((i / 4 * rows * 128 + i % 4 * 32) / 16); }
+    CAIRN_METHOD void scores(float *s, uint64_t q, uint64_t k) {
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 16; i++) {
+            const uint64_t a = q + along(i, MANY_ROWS), b = k + along(i, MANY_KEYS);
+            if constexpr (BF16) wgmma_bf16_128_shared(s, a, b, i > 0);
+            else wgmma_f16_128_shared(s, a, b, i > 0);
+        }
+        wgmma_commit();
+    }
+    CAIRN_METHOD void values(float *o, const uint32_t *weights, uint64_t v) {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < MANY_KEYS / 16; k++) {
+            const uint64_t b = v + (uint64_t)(k * 2048 / 16);
+            const uint32_t *a = weights + 4 * k;
+            if constexpr (HEAD_DIM == 128 && BF16) wgmma_bf16_128_turned(o, a, b, true);
+            else if constexpr (HEAD_DIM == 128) wgmma_f16_128_turned(o, a, b, true);
+            else if constexpr (BF16) wgmma_bf16_64_turned(o, a, b, true);
+            else wgmma_f16_64_turned(o, a, b, true);
+        }
+        wgmma_commit();
+    }
+    CAIRN_METHOD void pack(const float *s, uint32_t *weights) {
+#pragma unroll
+        for (int i = 0; i < MANY_KEYS / 4; i++)
+            weights[i] = BF16 ? pack_bf16x2(s[2 * i], s[2 * i + 1]) : pack_f16x2(s[2 * i], s[2 * i + 1]);
+    }
+};
+
+/* What the lane's two rows see. */
+struct many_view {
+    int last[2], begin[2], sinks;
+    int lowest, highest; /* of the warp: last, begin */
+
+    CAIRN_MEMBER bool whole(int first, uint32_t there) const {
+        return there == MANY_ALL && first + MANY_KEYS - 1 <= lowest &&
+               (first >= highest || first + MANY_KEYS <= sinks);
+    }
+    CAIRN_MEMBER void hide(int first, uint32_t there, float *s) const {
+#pragma unroll
+        for (int i = 0; i < MANY_KEYS / 2; i++) {
+            const int half = i / 2 % 2, key = i / 4 * 8 + lane_id() % 4 * 2 + i % 2, n = i / 8;
+            const int position = first + key;
+            const bool sees = (position <= last[half]) & ((position >= begin[half]) | (position < sinks)) &
+                              (there >> (n / 2 * 8 + n % 2) & 1) != 0;
+            s[i] = sees ? s[i] : minus_infinity();
+        }
+    }
+};
+
+/* Scores become weights; old: what the sums so far are to be taken times. */
+CAIRN_INLINE void many_fold(many_sums &r, float *s, float factor, float *old) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        float top = s[2 * half], total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < MANY_KEYS / 8; i++)
+            top = fmaxf(top, fmaxf(s[4 * i + 2 * half], s[4 * i + 2 * half + 1]));
+        top = fmaxf(r.top[half], quad_max(top) * factor);
+        const float base = top == minus_infinity() ? 0.0f : top;
+        old[half] = exp2_fast(r.top[half] - base);
+        r.top[half] = top;
+#pragma unroll
+        for (int i = 0; i < MANY_KEYS / 8; i++) {
+            float *two = s + 4 * i + 2 * half;
+            two[0] = exp2_fast(fma_f32(two[0], factor, -base));
+            two[1] = exp2_fast(fma_f32(two[1], factor, -base));
+            total += two[0] + two[1];
+        }
+        r.total[half] = fma_f32(r.total[half], old[half], total);
+    }
+}
+
+CAIRN_INLINE void many_fade(many_sums &r, const float *old) {
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 2; i++) r.o[i] *= old[i / 2 % 2];
+}
+
+/* Frees tile n of a side, whole warps. */
+CAIRN_INLINE void many_release(int side, int n) {
+    warp_sync();
+    if (lane_id() == 0) mbarrier_arrive(many_free(side, n));
+}
+
+/* A warp's part in the products of its group of four. */
+template <bool BF16> struct many_user {
+    typedef many_products<BF16> products;
+    many_sums r;
+    float s[MANY_KEYS / 2], old[2];
+    uint32_t weights[MANY_KEYS / 4];
+    float factor;
+    int n; /* tiles so far */
+    uint64_t q;
+
+    CAIRN_METHOD int mine() { return warp_id() / 4; }
+    CAIRN_METHOD uint64_t matrix(int side, int n) {
+        return wgmma_swizzled(shared_addr(many_tile(side, n)), MANY_KEYS * 128);
+    }
+    CAIRN_MEMBER void clear(float scale) {
+        n = 0, factor = scale;
+        q = wgmma_swizzled(shared_addr(many_memory() + mine() * 64 * 128), MANY_KEYS * 128);
+        r.top[0] = r.top[1] = minus_infinity();
+        r.total[0] = r.total[1] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 2; i++) r.o[i] = 0.0f;
+    }
+    CAIRN_METHOD uint32_t await(int side, int n) {
+        mbarrier_wait(many_full(side, n), (uint32_t)(n / 2 & 1));
+        return side == MANY_KEYS_SIDE ? *(const uint32_t *)many_there(n) : 0;
+    }
+    /* Scores of tile `tile`, number `at`, once made, to weights. */
+    CAIRN_MEMBER void fold(const many_view &view, int tile, int at, uint32_t there) {
+        wgmma_hold<MANY_KEYS / 2>(s);
+        many_release(MANY_KEYS_SIDE, at);
+        if (!view.whole(tile * MANY_KEYS, there)) view.hide(tile * MANY_KEYS, there, s);
+        many_fold(r, s, factor, old);
+    }
+    CAIRN_MEMBER void pack() {
+        many_fade(r, old);
+        products::pack(s, weights);
+    }
+    /* Once the products with the values of tile n are made. */
+    CAIRN_MEMBER void end_values() {
+        wgmma_wait<0>();
+        wgmma_hold<HEAD_DIM / 2>(r.o);
+        many_release(MANY_VALUES_SIDE, n);
+    }
+    CAIRN_MEMBER void first(const many_view &view, int tile) {
+        const uint32_t there = await(MANY_KEYS_SIDE, n);
+        products::scores(s, q, matrix(MANY_KEYS_SIDE, n));
+        wgmma_wait<0>();
+        fold(view, tile, n, there);
+        pack();
+    }
+    /* Scores of tile n + 1, then the values of tile n; the groups issue theirs in turn. */
+    CAIRN_MEMBER void next(const many_view &view, int tile) {
+        const uint32_t there = await(MANY_KEYS_SIDE, n + 1);
+        named_sync(MANY_TURNS + mine(), 256);
+        products::scores(s, q, matrix(MANY_KEYS_SIDE, n + 1));
+        await(MANY_VALUES_SIDE, n);
+        products::values(r.o, weights, matrix(MANY_VALUES_SIDE, n));
+        named_arrive(MANY_TURNS + 1 - mine(), 256);
+        wgmma_wait<1>();
+        fold(view, tile, n + 1, there);
+        end_values();
+        pack();
+        n++;
+    }
+    CAIRN_MEMBER void last() {
+        await(MANY_VALUES_SIDE, n);
+        products::values(r.o, weights, matrix(MANY_VALUES_SIDE, n));
+        end_values();
+        n++;
+    }
+};
+
+/* What the lane's rows see of a part. */
+template <class Source, class Part>
+CAIRN_INLINE many_view many_look(const Source &source, const Part &part, int from, int group) {
+    many_view view;
+    view.sinks = part.sinks, view.lowest = 0x7fffffff, view.highest = 0;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int m = warp_id() * 16 + lane_id() / 4 + half * 8, token = m / group;
+        const bool own = token >= from && token < part.to;
+        view.last[half] = own ? source.last(token) : source.exists(m) ? -1 : 0x7fffffff;
+        view.begin[half] = own ? source.first(token) : 0;
+        view.lowest = min_of(view.lowest, view.last[half]);
+        view.highest = max_of(view.highest, view.begin[half]);
+    }
+    view.lowest = warp_min(view.lowest), view.highest = warp_max(view.highest);
+    return view;
+}
+
+/* The sums of queries 16 warp_id() + lane_id() / 4 and of those 8 on. */
+template <bool BF16, class Source>
+CAIRN_INLINE many_sums many_use(Source &source, int group, float factor) {
+    many_user<BF16> user;
+    user.clear(factor);
+    if (user.mine() == 1) named_arrive(MANY_TURNS, 256); /* the other begins */
+    for (int from = 0; from < source.tokens;) {
+        const auto part = source.part(from);
+        const many_view view = many_look(source, part, from, group);
+        const int end = part.last / MANY_KEYS + 1;
+        int tile = many_next(0, part.begin, part.sinks);
+        from = part.to;
+        if (part.last < 0 || tile >= end) continue;
+        user.first(view, tile);
+#pragma unroll 1
+        while ((tile = many_next(tile + 1, part.begin, part.sinks)) < end) user.next(view, tile);
+        user.last();
+    }
+    if (user.mine() == 0) named_sync(MANY_TURNS, 256); /* as often as the other arrives */
+#pragma unroll
+    for (int half = 0; half < 2; half++) user.r.total[half] = quad_sum(user.r.total[half]);
+    return user.r;
+}
+
+#endif
