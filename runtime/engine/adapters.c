@@ -6,6 +6,7 @@ static void engine_drop_adapter(cairn_adapter *a) {
     while (*link != a) link = &(*link)->next;
     *link = a->next;
     if (m->adapter == a) m->adapter = NULL;
+    if (m->scratch && m->scratch->pace_of == a) m->scratch->pace_of = NULL;
     if (m->backend->leave_adapter) m->backend->leave_adapter(m, a);
     adapter_free(a);
 }
@@ -89,7 +90,10 @@ static void engine_adapt(cairn_session *s, cairn_adapter *adapter) {
         engine_settle(s);
         engine_let_go(s);
     }
-    s->adapter = adapter;
+    if (s->adapter != adapter) {
+        s->adapter = adapter;
+        engine_begin_pace(s);
+    }
 }
 
 cairn_status cairn_session_adapt(cairn_session *session, cairn_adapter *adapter) {

@@ -324,6 +324,15 @@ static void engine_close(cairn_session *s) {
     base_delete(b, s, 1, sizeof *s);
 }
 
+/* A session begins with what others of its adapter learnt, so that short ones lose little to trials. */
+static void engine_begin_pace(cairn_session *s) {
+    const engine_scratch *x = s->model->scratch;
+    pace_clear(&s->pace);
+    if (!s->adapter || x->pace_of != s->adapter) return;
+    s->pace = x->pace;
+    if (s->pace.saved > PACE_FIRST) s->pace.saved = PACE_FIRST;
+}
+
 /* A session outside the model's list. */
 static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     base *b = &m->runtime->base;
@@ -334,7 +343,7 @@ static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     s->model = m;
     s->adapter = m->adapter;
     s->row = -1;
-    pace_clear(&s->pace);
+    engine_begin_pace(s);
     s->stats.struct_size = sizeof s->stats;
     s->tokens = (int32_t *)base_new(b, (size_t)m->max_seq_len, sizeof *s->tokens);
     s->given = (uint8_t *)base_new(b, engine_given_bytes(m->max_seq_len), 1);
@@ -519,6 +528,6 @@ cairn_status cairn_session_reset(cairn_session *session) {
     session->appended = session->reused = 0;
     session->append_seconds = 0.0;
     if (session->drafter.heads) drafter_clear(&session->drafter);
-    pace_clear(&session->pace);
+    engine_begin_pace(session);
     return engine_leave(session, CAIRN_OK);
 }

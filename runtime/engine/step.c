@@ -586,8 +586,10 @@ static void engine_verify(const engine_part *part) {
     if (part->target) accepted = engine_verify_chain(part, sampled);
     else while (accepted < drafts && s->tokens[s->count + accepted] == sampled[accepted]) accepted++;
     if (drafts && s->drafter.heads) drafter_learn(&s->drafter, drafts, accepted);
-    if (engine_has_masks(s) && engine_pace_costs(s->model, &costs))
+    if (engine_has_masks(s) && engine_pace_costs(s->model, &costs)) {
         pace_learn(&s->pace, &costs, drafts, accepted, part->masks);
+        s->model->scratch->pace = s->pace, s->model->scratch->pace_of = s->adapter;
+    }
     memcpy(s->fresh, sampled, (size_t)(accepted + 1) * sizeof *sampled);
     s->fresh_count = accepted + 1;
     s->fresh_at = 0;

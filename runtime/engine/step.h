@@ -68,6 +68,8 @@ typedef struct engine_scratch {
                                      one go; 0: unknown */
     double draw_us;              /* of a row's draw */
     double head_us;              /* of a token that the sampler head drafts */
+    struct pace pace;            /* as the last step that could draft from masks left it */
+    const cairn_adapter *pace_of; /* whose drafts, or NULL */
     cairn_budget budget;         /* that `swap` is of */
     sample_swap swap;
     int32_t swap_from[ENGINE_SWAPS], swap_to[ENGINE_SWAPS];

@@ -231,12 +231,12 @@ static int masks_at(cairn_session *s, double row_us, double saved) {
 /* What a generation drafts, by what was measured. */
 static void test_adaptive(void) {
     cairn_model *m = NULL;
-    cairn_session *s = NULL;
+    cairn_session *s = NULL, *next = NULL;
     cairn_config c = gated_config(path, 4);
     cairn_stats stats = {.struct_size = sizeof stats};
     const int32_t prompt[] = {5, 6, 7};
     int right = 1, held = 0;
-    c.draft_adaptive = true;
+    c.draft_adaptive = true, c.max_batch = 2;
     cairn_runtime *rt = open_gated(&c, &m);
     if (!rt) return;
     cairn_session_open(m, &s);
@@ -248,6 +248,10 @@ static void test_adaptive(void) {
     tap_ok(right && held == 103 && stats.proposed > 0 && stats.accepted == stats.proposed,
            "as many as pay here: %d forwards for 100 tokens, %d of %d drafts taken",
            stats.forwards, stats.accepted, stats.proposed);
+    cairn_session_open(m, &next);
+    tap_ok(next && !memcmp(next->pace.rates, s->pace.rates, sizeof s->pace.rates) &&
+               s->pace.rates[0] > PACE_PRIOR && next->pace.saved <= PACE_FIRST,
+           "another session begins with what this one learnt");
     pace_clear(&s->pace);
     tap_ok(masks_at(s, 10, 1) == 4 && !masks_at(s, 600, 0.2) && masks_at(s, 600, 1) == 1 &&
                !masks_at(s, 10, -1) && !masks_at(s, -1, 1), "4 masks where rows are cheap, none where "
