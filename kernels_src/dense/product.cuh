@@ -34,8 +34,7 @@ template <int FORMAT, int INPUTS> struct product_cut {
     static constexpr int GROUP = packed_group<FORMAT, INPUTS>();
     static constexpr int GROUPS = INPUTS / 32 / GROUP;
     static constexpr int MOST = GROUP == 1 ? 8 : SLICE_UNITS / GROUP; /* groups of a slice */
-    static constexpr int PARTS = ceil_div(GROUPS, PRODUCT_WARPS * MOST);
-    static_assert(PARTS == pack_parts(FORMAT, INPUTS), "product_cut: abi/pack.h");
+    static constexpr int PARTS = pack_parts(FORMAT, INPUTS);
     static constexpr int PART = ceil_div(GROUPS, PARTS); /* groups of a part */
     static constexpr int WARPS = PART > 4 * MOST ? 8 : PART > 2 * MOST ? 4 : PART > MOST ? 2 : 1;
     static constexpr int SLICE = ceil_div(PART, WARPS);

@@ -39,6 +39,100 @@ CAIRN_INLINE void merge_unit(const step_params &p, const uint8_t *layer, int row
     for (int i = 0; i < 4; i++) b[i] = shuffle(pair, scattered(2 * i) * 4 + lane_id() % 4);
 }
 
+/* ---- by a block ----
+ * To the bit what merge_runs gives, but all that is read is asked for at once: a thread has two values
+ * of a row, of up to sixteen runs at a time. In shared memory of each run its weight against the largest m
+ * of the eight around it, and of these eight that m and the denominator. */
+
+/* For 16 rows of up to `most` runs, a multiple of eight. */
+CAIRN_INLINE constexpr int merge_bytes(int most) { return 16 * (most + most / 4) * 4; }
+
+struct merge_table {
+    float *weights;
+    f32x2 *eights;
+    int most;
+
+    CAIRN_MEMBER merge_table(unsigned char *memory, int most_runs)
+        : weights((float *)memory), eights((f32x2 *)(weights + 16 * most_runs)), most(most_runs) {}
+    /* Run `run` of row m, whose (m, l) these are: all lanes, eight runs side by side. */
+    CAIRN_MEMBER void note(int m, int run, f32x2 sums) const {
+        float top = sums.x;
+#pragma unroll
+        for (int i = 1; i < 8; i *= 2) top = fmaxf(top, shuffle_xor(top, i));
+        const float weight = exp2_fast(sums.x - top);
+        float total = mul_f32(sums.y, weight);
+#pragma unroll
+        for (int i = 1; i < 8; i *= 2) total = add_f32(total, shuffle_xor(total, i));
+        if (m >= 16) return;
+        weights[m * most + run] = weight;
+        if (run % 8 == 0) eights[(m * most + run) / 8] = f32x2{top, total};
+    }
+};
+
+/* The sum of one value of eight runs, as scatter_sum adds them. */
+CAIRN_INLINE float weigh_eight(const float *v, const float *weight) {
+    float o[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++) o[i] = mul_f32(v[i], weight[i]);
+    return add_f32(add_f32(add_f32(o[0], o[1]), add_f32(o[2], o[3])),
+                   add_f32(add_f32(o[4], o[5]), add_f32(o[6], o[7])));
+}
+
+/* count <= 16 rows, of which row m has runs(m) <= most: run r's values lie at values[(first(m) + r
+ * step) HEAD_DIM], its (m, l) at sums[the same]. out(m, d, x, y): two values of a row. All threads,
+ * after a block_sync; the memory holds merge_bytes. */
+template <class Runs, class First, class Out>
+CAIRN_INLINE void merge_block(unsigned char *memory, int count, int most, int step, Runs runs,
+                              First first, const float *values, const f32x2 *sums, Out out) {
+    constexpr int PAIRS = HEAD_DIM / 2, ASKED = DIM > 128 ? 8 : 16;
+    const merge_table table(memory, most);
+    float v[2][ASKED];
+    const auto ask = [&](int i, int run) {
+        const int m = i / PAIRS, left = runs(m) - run;
+        const float *from = values + (first(m) + (int64_t)run * step) * HEAD_DIM + i % PAIRS * 2;
+#pragma unroll
+        for (int r = 0; r < ASKED; r++) {
+            u32x2 two = {};
+            if (r < left) two = load_relaxed8(from + (int64_t)r * step * HEAD_DIM);
+            v[0][r] = as_f32(two.x), v[1][r] = as_f32(two.y);
+        }
+    };
+    if (thread_id() < count * PAIRS) ask(thread_id(), 0);
+#pragma unroll 1
+    for (int i = thread_id(); i / WARP * WARP < count * most; i += THREADS) {
+        const int m = i / most, run = i % most;
+        u32x2 two = {as_u32(NOTHING), 0};
+        if (m < count && run < runs(m)) two = load_relaxed8(sums + first(m) + (int64_t)run * step);
+        table.note(m, run, f32x2{as_f32(two.x), as_f32(two.y)});
+    }
+    block_sync();
+#pragma unroll 1
+    for (int i = thread_id(); i < count * PAIRS; i += THREADS) {
+        const int m = i / PAIRS, all = runs(m);
+        float top = NOTHING, sum = 0.0f, o[2] = {0.0f, 0.0f};
+#pragma unroll 1
+        for (int run = 0; run < all; run += ASKED) {
+            if (run > 0 || i >= THREADS) ask(i, run);
+#pragma unroll
+            for (int e = 0; e < ASKED; e += 8) {
+                if (run + e >= all) break;
+                const float *weights = table.weights + m * most + run + e;
+                const f32x2 eight = table.eights[(m * most + run + e) / 8];
+                const float next = fmaxf(top, eight.x);
+                const float old = exp2_fast(top - next), now = exp2_fast(eight.x - next);
+                sum = fma_f32(sum, old, mul_f32(eight.y, now));
+#pragma unroll
+                for (int j = 0; j < 2; j++)
+                    o[j] = fma_f32(o[j], old, mul_f32(weigh_eight(v[j] + e, weights), now));
+                top = next;
+            }
+        }
+        const float share = 1.0f / sum;
+        const bool some = sum != 0.0f;
+        out(m, i % PAIRS * 2, some ? o[0] * share : 0.0f, some ? o[1] * share : 0.0f);
+    }
+}
+
 /* In the stage kernels, by the block that comes last of a group's: the heads of one share of the
  * rows [first, first + rows). runs(row) runs, from the group's run from(row) on. All threads. */
 template <class Runs, class From>
@@ -47,7 +141,7 @@ CAIRN_INLINE void merge_group(const step_params &p, uint8_t *layer, int first, i
     constexpr int MOST = (layout_most_runs(KV_HEADS) + 15) / 8 * 8; /* a window's begin anywhere */
     const int heads = share_heads(share), all = p.input[STEP_ROWS] * HEADS;
     static_assert(merge_bytes(MOST) <= TOTALS_AT, "merge_group: its table");
-    merge_block<THREADS>(
+    merge_block(
         memory, rows * heads, MOST, all, [&](int m) { return runs(first + m / heads); },
         [&](int m) {
             const int row = first + m / heads;
@@ -58,8 +152,7 @@ CAIRN_INLINE void merge_group(const step_params &p, uint8_t *layer, int first, i
             const int64_t at = (int64_t)(first + m / heads) * ATTENDED +
                                (first_head(share) + m % heads) * HEAD_DIM + d;
             send((uint32_t *)(layer + ATTENDED_AT + at * 2), pack_f16x2(x, y));
-        },
-        [](int, float, float) {});
+        });
 }
 
 #endif
