@@ -15,7 +15,7 @@ typedef struct device_arena {
     size_t count, capacity;
 } device_arena;
 
-/* Memory of the arena, as device_alloc gives it, on a GPU zeros; NULL while measuring and from a failure on. An
+/* Memory of the arena, as device_alloc_clear gives it; NULL while measuring and from a failure on. An
  * arena starts as all zero but for dev and measures. */
 static void *device_take(device_arena *a, uint64_t bytes, const char *what);
 /* Waits for work that may still use the memory. What was measured stays known. */

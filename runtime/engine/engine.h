@@ -63,18 +63,18 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     cairn_session *next; /* of model->sessions */
     int row;             /* of the model's page tables, and of every kind of state */
     cairn_adapter *adapter; /* that its tokens run by, or NULL */
-    int count, cached, bounded;
+    int count, cached, bounded, pure;
     int bounds_version;  /* of the model, that the stored bounds are of */
-    int pure;
     uint64_t space;      /* of the prefix cache, that they ran in */
     int held_pages;
     prefix_node *held;   /* the last node of those pages, locked, or NULL */
-    bool watched, apart; /* somebody asks what it chooses; takes nothing from the prefix cache and gives nothing */
+    bool apart;          /* takes nothing from the prefix cache and gives nothing */
     int32_t *tokens;     /* [max_seq_len] */
     uint8_t *given;      /* [engine_given_bytes(max_seq_len)] bits: the token came from the caller */
     forward_rule rule;   /* of the step in progress, from the config */
     int32_t *chosen;     /* [layers, KV heads, chosen_step] of the last step, see forward_sequence */
     int chosen_step;     /* 0: there is none */
+    bool watched;        /* somebody asks for them */
     struct drafter drafter; /* opened on first use */
     int32_t ahead[DRAFTER_MOST]; /* drafted from masks: what may follow `ahead_at` tokens, */
     int ahead_count, ahead_at;

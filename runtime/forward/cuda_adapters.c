@@ -99,8 +99,7 @@ static cairn_status cuda_open_adapters(forward_cuda_state *f) {
     if (status) return status;
     all = (step_pair *)device_take(a, pairs * sizeof *all, "the adapters");
     low = (float *)device_take(a, cuda_low_bytes(f->max_rows), "rows of adapters");
-    if (!(status = a->status)) status = device_zero(f->dev, all, pairs * sizeof *all);
-    if (status) {
+    if ((status = a->status)) {
         device_arena_free(a);
         memset(a, 0, sizeof *a);
         a->dev = f->dev;

@@ -209,7 +209,7 @@ static cairn_status cuda_open_drafts(forward_cuda_state *f) {
         return status;
     cuda_take_drafts(f, a);
     head[STEP_ROWS] = head[STEP_LOGIT_COUNT] = 1;
-    if (!(status = a->status) && !(status = device_zero(f->dev, f->draft.arrived, 4)))
+    if (!(status = a->status))
         status = device_upload(f->dev, f->draft_input, head, sizeof head);
     if (status) {
         device_arena_free(a);

@@ -655,14 +655,10 @@ static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *f
                          (unsigned)(many ? s->kv_heads : s->heads), 1},
                         many ? LAYOUT_MANY_THREADS : 128, 0, 0, true};
     step_params p = f->prompt.params;
+    const jit_kernel *plain = cuda_kernel_of(f, PROMPT_K_ATTEND, l, &p);
     if (selects && form->rule->prompts) return cuda_attend_formed(f, form, &f->prompt, rows, l);
     dims.shared_bytes = many ? cuda_prompt_attend_bytes(f) : (unsigned)layout_prompt_bytes(s->head_dim);
-    if (!unmarked)
-        return cuda_launch(f, &f->prompt, PROMPT_K_ATTEND, (int)dims.grid[0], (int)dims.grid[1],
-                           (int)dims.block, dims.shared_bytes, l, 0);
-    p.layer = l;
-    cuda_set_extras(f, l, &p);
-    return device_launch(f->dev, &f->forms.unmarked, &dims, &p);
+    return device_launch(f->dev, unmarked ? &f->forms.unmarked : plain, &dims, &p);
 }
 
 static cairn_status cuda_run_prompt_attention(forward_cuda_state *f, const cuda_form *form, int rows,
@@ -761,9 +757,8 @@ static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step
     cairn_status status = CAIRN_OK;
     memcpy(&residual, &lane->params.exchange, sizeof residual);
     for (int r = 0; part->batch->hidden && !part->batch->drafts && r < part->rows && !status; r++) {
-        float *out = part->batch->hidden;
+        float *out = part->batch->hidden + (size_t)f->hidden_index[f->part_rows[r]] * n;
         if (!part->batch->rows[f->part_rows[r]].hidden) continue;
-        for (int i = 0; i < f->part_rows[r]; i++) out += part->batch->rows[i].hidden ? n : 0;
         if (!(status = device_download(f->dev, out, residual + (size_t)r * n, n * sizeof *out)))
             simd_for(0)->rmsnorm(out, f->plan->output_norm.values, f->shape->norm_eps, (int)n, out);
     }
