@@ -65,4 +65,17 @@ static double after(const family *f, int row, int column) {
     return column < f->vocab && row == follower(f, column);
 }
 
+/* A test's main: on each backend, with names for a model and an adapter that are removed then. */
+static int gated_main(void (*test_backend)(cairn_backend)) {
+    int file = mkstemp(model_path);
+    state = random_seed();
+    if (file < 0) return 1;
+    close(file);
+    snprintf(path, sizeof path, "%s.low", model_path);
+    test_backend(CAIRN_BACKEND_CPU);
+    test_backend(CAIRN_BACKEND_CUDA);
+    remove(model_path), remove(path);
+    return tap_done();
+}
+
 #endif
