@@ -674,6 +674,92 @@ static void test_hostiles(void) {
     test_experts();
 }
 
+/* ---- other ways to say the same ------------------------------------------------------------------ */
+
+/* The folder of an animal after changes is the same model, bit for bit. */
+static void test_same(int animal, const hostile *changes, size_t count) {
+    family f = same_animal(animal);
+    const size_t values = (size_t)(COUNT * f.vocab);
+    float *want = (float *)malloc(sizeof *want * values), *got = (float *)malloc(sizeof *got * values);
+    static const char *const folder = "build/folders/same";
+    folder_write(&f, folder, 1);
+    bool loads = logits_of(folder, CAIRN_MAP_FILE, f.vocab, want);
+    for (size_t i = 0; i < count; i++) spoil_file(folder, &changes[i]);
+    tap_ok(loads && logits_of(folder, CAIRN_MAP_FILE, f.vocab, got) &&
+           !memcmp(got, want, sizeof *got * values), "%s: %s", name_of(animal), changes[0].to);
+    free(want), free(got);
+    family_free(&f);
+}
+
+/* Liquid's own keys; Gemma's ropes as newer libraries write them, and what published configs leave out. */
+static void test_other_keys(void) {
+    static const hostile liquid[] = {
+        {"config.json", "\"layer_types\": [\"conv\", \"full_attention\", \"conv\"]",
+         "\"full_attn_idxs\": [1]", CAIRN_OK, ""},
+        {"config.json", "\"rope_theta\": 1000000.0", "\"rope_theta\": 7.0, \"theta\": 1000000.0", CAIRN_OK, ""},
+        {"config.json", "\"tie_word_embeddings\": true", "\"tie_embedding\": true", CAIRN_OK, ""}};
+    static const hostile plain[] = {{"config.json", "\"rope_theta\": 1000000.0, ", "", CAIRN_OK, ""}};
+    static const hostile gemma[] = {
+        {"config.json", ", \"head_dim\": 256", "", CAIRN_OK, ""},
+        {"config.json", "\"query_pre_attn_scalar\": 256, ", "", CAIRN_OK, ""},
+        {"config.json", "\"rope_theta\": 1000000.0, ", "", CAIRN_OK, ""}};
+    static const hostile ropes[] = {
+        {"config.json", "\"rope_theta\": 50000.0, ", "\"rope_parameters\": {\"full_attention\": {\"rope_type\": "
+         "\"default\", \"rope_theta\": 50000}, \"sliding_attention\": {\"rope_theta\": 500}}, ", CAIRN_OK, ""},
+        {"config.json", ", \"rope_local_base_freq\": 500.0", "", CAIRN_OK, ""}};
+    test_same(13, liquid, BASE_COUNT(liquid)), test_same(13, plain, 1);
+    test_same(7, gemma, BASE_COUNT(gemma)), test_same(8, ropes, BASE_COUNT(ropes));
+}
+
+/* Gemma 3 with eyes: its text's config within another, its tensors under a prefix, older or newer. */
+static void test_seeing(bool newer) {
+    static const char *const folder = "build/folders/seeing";
+    family f = same_animal(7);
+    static folder_tensor tensors[512];
+    const size_t values = (size_t)(COUNT * f.vocab);
+    float *want = (float *)malloc(sizeof *want * values), *got = (float *)malloc(sizeof *got * values);
+    folder_text config = folder_config(&f), whole = {0};
+    const int count = folder_tensors(&f, tensors);
+    gguf_build file;
+    folder_write(&f, folder, 1);
+    bool loads = logits_of(folder, CAIRN_MAP_FILE, f.vocab, want);
+    for (int i = 0; i < count; i++) {
+        char name[96];
+        memcpy(name, tensors[i].name, sizeof name);
+        snprintf(tensors[i].name, sizeof name, "%s%.70s", newer ? "model.language_model." : "language_model.",
+                 newer ? name + 6 : name);
+    }
+    tensors[count] = tensors[0];
+    snprintf(tensors[count].name, sizeof tensors[count].name, "%svision_tower.patch.weight", newer ? "model." : "");
+    tensors[count + 1] = tensors[0];
+    snprintf(tensors[count + 1].name, sizeof tensors[0].name, "%smulti_modal_projector.weight",
+             newer ? "model." : "");
+    file = folder_safetensors(tensors, count + 2, true);
+    folder_print(&whole, "{\"model_type\": \"gemma3\", \"vision_config\": {\"hidden_size\": 3}, "
+                 "\"eos_token_id\": [0], \"text_config\": ");
+    whole.data = (char *)realloc(whole.data, whole.size + config.size + 2);
+    memcpy(whole.data + whole.size, config.data, config.size + 1);
+    memcpy(whole.data + whole.size + config.size, "}", 2);
+    write_text(folder, "config.json", whole.data);
+    folder_save(folder, "model.safetensors", file.data, file.size);
+    tap_ok(loads && logits_of(folder, CAIRN_MAP_FILE, f.vocab, got) &&
+           !memcmp(got, want, sizeof *got * values), "gemma3: the text of a model that sees");
+    if (!newer) { /* the same tensor by both names, and a text_config that is none */
+        memcpy(tensors[count].name, "model.norm.weight", 18);
+        free(file.data);
+        file = folder_safetensors(tensors, count + 1, true);
+        folder_save(folder, "model.safetensors", file.data, file.size);
+        check_refused(folder, CAIRN_BAD_FILE, "'model.norm.weight' stands twice", "two names");
+        write_text(folder, "config.json", "{\"model_type\": \"gemma3\", \"text_config\": [1]}");
+        check_refused(folder, CAIRN_BAD_FILE, "'text_config': an object", "text_config");
+        write_text(folder, "config.json", "{\"model_type\": \"gemma3\"}");
+        check_refused(folder, CAIRN_BAD_FILE, "'text_config': an object", "no text_config");
+    }
+    for (int i = 0; i < count; i++) free(tensors[i].data);
+    free(file.data), free(config.data), free(whole.data), free(want), free(got);
+    family_free(&f);
+}
+
 /* ---- state dicts of PyTorch ---------------------------------------------------------------------- */
 
 /* The same models as in safetensors, bit for bit. */
@@ -828,6 +914,8 @@ int main(int count, char **words) {
     test_short_memory(HF_MAP), test_short_memory(HF_COPY);
     test_calls();
     test_hostiles();
+    test_other_keys();
+    test_seeing(false), test_seeing(true);
     test_torch(6, -1), test_torch(7, -2);
     test_torch_saved();
     test_torch_hostiles();

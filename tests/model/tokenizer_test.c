@@ -839,7 +839,7 @@ static void test_words_are_linear(void) {
 static void test_whole_words(base *b) {
     static const struct { const char *pre; int32_t first; size_t size; bool adds_bos; } rows[] = {
         {"llama-bpe", 4, 1, true}, {"tekken", 4, 1, true}, {"qwen2", 3, 2, false},
-        {"gpt-4o", 3, 2, false}, {"lfm2", 4, 1, true}};
+        {"gpt-4o", 3, 2, false}, {"lfm2", 4, 1, true}, {"smaug-bpe", 3, 2, false}, {"dbrx", 3, 2, false}};
     static const char *const tokens[] = {"a", "b", "c", "ab", "abc", "<s>"};
     for (size_t i = 0; i < BASE_COUNT(rows); i++) {
         gguf_build f = {0};
