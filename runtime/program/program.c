@@ -119,14 +119,31 @@ static int program_terminal(lua_State *L) {
 
 static volatile sig_atomic_t program_catches, program_caught;
 static cairn_session *volatile program_session; /* is cancelled by Ctrl-C */
+static volatile sig_atomic_t program_ends_waits;
 
-/* host.catch_interrupts(on): Ctrl-C is told by host.interrupted() instead of ending the script; given
- * a session's pointer, it also cancels what that session does, and must be called again before the
- * session is closed. */
+static void program_interrupt(int number); /* below, as the state that it stops */
+
+static void program_listen(void) {
+#ifdef _WIN32
+    signal(SIGINT, program_interrupt);
+#else
+    struct sigaction how;
+    memset(&how, 0, sizeof how);
+    how.sa_handler = program_interrupt;
+    how.sa_flags = program_ends_waits ? 0 : SA_RESTART;
+    sigaction(SIGINT, &how, NULL);
+#endif
+}
+
+/* host.catch_interrupts(on, waits): Ctrl-C is told by host.interrupted() instead of ending the script;
+ * given a session's pointer, it also cancels what that session does, and must be called again before
+ * the session is closed. waits: it ends the wait for a line, too, which is then nil. */
 static int program_catch(lua_State *L) {
     program_session = (cairn_session *)lua_touserdata(L, 1);
     program_caught = 0;
     program_catches = lua_toboolean(L, 1);
+    program_ends_waits = lua_toboolean(L, 2);
+    program_listen();
     return 0;
 }
 
@@ -199,7 +216,7 @@ static void program_interrupt(int number) {
     if (program_catches && !program_caught) {
         program_caught = 1;
         cairn_cancel(program_session); /* stores a word */
-        signal(number, program_interrupt);
+        program_listen();
         return;
     }
     signal(number, SIG_DFL);
@@ -256,7 +273,7 @@ int main(int argc, char **argv) {
 #endif
     if (!L) return fputs("cairn: cannot open a Lua state: out of memory\n", stderr), status;
     program_state = L;
-    signal(SIGINT, program_interrupt);
+    program_listen();
     lua_pushcfunction(L, program_traceback);
     lua_pushcfunction(L, program_run);
     lua_pushinteger(L, argc);

@@ -27,12 +27,16 @@ function Chat:note(format, ...)
   io.stderr:write(text, "\n")
 end
 
--- The next line, or nil at the end. At the prompt Ctrl-C ends the program.
+-- The next line, or nil at the end. At the prompt Ctrl-C ends the conversation.
 function Chat:read()
-  if self.asks then
-    io.stderr:write(host.is_terminal "stderr" and colours.user .. "> " .. colours.off or "> ")
-  end
-  return io.read "l"
+  if not self.asks then return io.read "l" end
+  io.stderr:write(host.is_terminal "stderr" and colours.user .. "> " .. colours.off or "> ")
+  host.catch_interrupts(true, true)
+  local line = io.read "l"
+  self.left = host.interrupted()
+  host.catch_interrupts(false)
+  if line and not self.left then return line end
+  io.stderr:write "\n" -- behind the prompt
 end
 
 -- ---- the model ------------------------------------------------------------------------------------
@@ -187,6 +191,6 @@ return {
     local closing <close> = setmetatable({}, { __close = function() chat.rt:close() end })
     if chat.asks then chat:note "/help names the commands; Ctrl-C ends an answer" end
     chat:loop()
-    return 0
+    return chat.left and 130 or 0
   end,
 }

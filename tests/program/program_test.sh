@@ -156,6 +156,26 @@ sys.exit(not (chat.returncode == 0 and err.count(b"[stopped]") == 1 and b"saved"
 PY
 check "Ctrl-C ends the answer and keeps the session" \
     python3 "$work/stop.py" "$work/story.bin" $cairn chat $common --max-tokens 120
+cat > "$work/leave.py" <<'PY'
+import os, pty, sys
+for key, status in (b"\x03", 130), (b"\x04", 0):
+    child, terminal = pty.fork()
+    if not child:
+        os.execvp(sys.argv[1], sys.argv[1:])
+    said = b""
+    try:
+        while b"> " not in said:
+            said += os.read(terminal, 4096)
+        os.write(terminal, key)
+        while True:
+            said += os.read(terminal, 4096)
+    except OSError:
+        pass  # the other end is closed
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != status or not said.endswith(b"\r\n"):
+        sys.exit(repr(said))
+PY
+check "at the prompt Ctrl-C and Ctrl-D end the conversation, on a line of their own" \
+    timeout 60 python3 "$work/leave.py" $cairn chat $common
 check "tokenize --json" sh -c "$cairn tokenize --model $CAIRN_MODEL --text 'a<|im_end|>' --json > $work/t.json"
 check "knows special tokens" json "$work/t.json" "len(o['ids']) == 2 and o['ids'][1] == 2"
 check "--chat takes its prompt as one message, whatever it says" sh -c \
