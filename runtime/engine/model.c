@@ -329,7 +329,7 @@ static cairn_status engine_messages(base *b, const char *call, const cairn_messa
     for (int i = 0; i < count; i++)
         if (!messages[i].role || !messages[i].content)
             return base_fail(b, CAIRN_INVALID_ARGUMENT,
-                             "%s: message %d lacks its role or content", call, i);
+                             "%s: message %d of %d lacks its role or content", call, i + 1, count);
     *out = (tokenizer_message *)base_new(b, (size_t)count, sizeof **out);
     if (!*out) return base_no_memory(b, call, (size_t)count * sizeof **out);
     for (int i = 0; i < count; i++) {
