@@ -261,14 +261,3 @@ static void jit_counts(jit *j, int32_t *compiled, int32_t *cached, int32_t *open
     *opened = j->options.driver->nvrtc_opened;
     os_mutex_unlock(&j->nvrtc_lock);
 }
-
-/* Gives NVRTC's memory back, some 60 MiB, when nothing is under way; a later miss opens it anew. */
-BASE_UNUSED static void jit_release(jit *j) {
-    if (jit_is_working(j)) return;
-    jit_join(j, true);
-    os_mutex_lock(&j->nvrtc_lock);
-    if (j->nvrtc_ready) driver_close_nvrtc(j->options.driver);
-    j->nvrtc_ready = false;
-    jit_free_headers(j, j->owner);
-    os_mutex_unlock(&j->nvrtc_lock);
-}
