@@ -225,7 +225,8 @@ static void cuda_packer_close(step_packer *p) {
 /* On failure cuda_packer_close is still owed. */
 static cairn_status cuda_packer_open(step_packer *p, forward_cuda_state *f,
                                      const model_plan *plan) {
-    const jit_request request = {"dense/pack.cu", NULL, 0, false};
+    jit_constant constant;
+    const jit_request request = cuda_pack_request(f, &constant);
     size_t bytes = cuda_slice_bytes(plan);
     jit_program *program;
     cairn_status status;
@@ -610,7 +611,8 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
     return CAIRN_OK;
 }
 
-/* max_rows: of any forward to come. [blocks] */
+/* max_rows: of any forward to come. Weights are packed while other kernels are compiled or loaded.
+ * [blocks] */
 static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     float scale;
     forward_cuda_state *f;
@@ -619,11 +621,11 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     model->state = f;
     if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
         (f->latents.heads && (status = cuda_begin_latents(f))) ||
-        (status = cuda_fill_ropes(f)) || (status = cuda_end_build(f)) ||
-        (status = cuda_pack_all(f, model)) || (status = cuda_input_scale(model, &scale)) ||
+        (status = cuda_fill_ropes(f)) || (status = cuda_pack_all(f, model)) ||
+        (status = cuda_input_scale(model, &scale)) ||
         (status = cuda_send_addresses(f, model->kv.pages, f->kv)) ||
         (status = cuda_send_addresses(f, model->kv.bounds, f->bounds)) ||
-        (status = device_sync(f->dev))) {
+        (status = device_sync(f->dev)) || (status = cuda_end_build(f))) {
         forward_cuda_close(model);
         return status;
     }
