@@ -4,7 +4,8 @@
  *               as step_attend, over the pages of a row's list. Grid (runs at most, rows,
  *               kv_heads); CAIRN_WARPS warps; shared memory ATTEND_BYTES.
  *
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. A list of all pages gives the bits of step_attend.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. A list of all pages gives the bits of
+ * step_attend.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64

@@ -1,10 +1,10 @@
-/* The head of a decoder step and of a prompt (step/stages.cuh): logits of the rows that want them, and
- * the best of each block's part.
+/* The head of a decoder step and of a prompt (step/stages.cuh): logits of the rows that want them,
+ * and the best of each block's part.
  *
  * step_head   any number of blocks, grid.y windows of eight rows whose logits are wanted
  *
- * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps. Shared memory MEETING_BYTES.
- * Sync: one block_sync a round of the product.
+ * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps. Shared memory
+ * MEETING_BYTES. Sync: one block_sync a round of the product.
  * A row's results are the bits of step_flow, whatever other rows there are.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
