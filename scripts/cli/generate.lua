@@ -82,7 +82,7 @@ end
 function Run:append(prompt)
   local ids, size = self:ids_of(prompt), self.rt:config().prefill_chunk
   local shows = host.is_terminal "stderr" and #ids > 2 * size
-  for at = 1, #ids, shows and size or #ids do
+  for at = 1, #ids, shows and size or math.max(#ids, 1) do
     if shows then io.stderr:write(("\rprompt: %d of %d tokens"):format(at - 1, #ids)) end
     if host.interrupted() then error("cancelled (CAIRN_CANCELLED)", 0) end
     self.session:append(table.move(ids, at, shows and math.min(at + size - 1, #ids) or #ids, 1, {}))

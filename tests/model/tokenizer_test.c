@@ -119,7 +119,7 @@ static void test_roles(base *b, const tokenizer *t) {
     base_text text = {NULL, 0, 0};
     int wrong = 0;
     tap_ok(tokenizer_chat_ids(b, t, NULL, 0, &m, 1, true, true, NULL, &ids) == CAIRN_INVALID_UTF8 &&
-           strstr(b->error, "message 0: byte 3 "), "a content of broken UTF-8: %s", b->error);
+           strstr(b->error, "message 1 of 1: byte 3 "), "a content of broken UTF-8: %s", b->error);
     m.content_bytes = 3;
     for (size_t i = 0; i < BASE_COUNT(bad); i++) {
         m.role = bad[i];
