@@ -45,6 +45,21 @@ static int32_t engine_check_number(engine_check *c, const char *key) {
     return (int32_t)value;
 }
 
+/* The most of a list by layers, as short convolutions have none; or the one number. */
+static int32_t engine_check_kv_heads(engine_check *c) {
+    char name[96];
+    gguf_list list = {0, 0, NULL};
+    int32_t most = engine_check_number(c, "attention.head_count_kv");
+    bool found;
+    snprintf(name, sizeof name, "%s.attention.head_count_kv", c->report.architecture);
+    if (most || gguf_array(c->b, &c->file, name, &found, GGUF_I32, &list)) return most;
+    for (uint64_t i = 0; i < list.count; i++) {
+        const uint32_t heads = gguf_next_u32(&list);
+        if (heads <= INT32_MAX && (int32_t)heads > most) most = (int32_t)heads;
+    }
+    return most;
+}
+
 static void engine_check_describe(engine_check *c) {
     cairn_model_report *r = &c->report;
     gguf_list tokens = {0, 0, NULL};
@@ -56,7 +71,7 @@ static void engine_check_describe(engine_check *c) {
     r->layers = engine_check_number(c, "block_count");
     r->hidden = engine_check_number(c, "embedding_length");
     r->heads = engine_check_number(c, "attention.head_count");
-    r->kv_heads = engine_check_number(c, "attention.head_count_kv");
+    r->kv_heads = engine_check_kv_heads(c);
     r->context = engine_check_number(c, "context_length");
     if (!gguf_array(c->b, &c->file, "tokenizer.ggml.tokens", &found, GGUF_STRING, &tokens))
         r->vocab = (int32_t)(tokens.count <= INT32_MAX ? tokens.count : 0);

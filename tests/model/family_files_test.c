@@ -104,6 +104,19 @@ static void test_golden_on(cairn_backend backend, const char *name, const char *
     cairn_close(rt);
 }
 
+/* What cairn_model_check tells of a file. */
+static void test_report(const family *f, const char *path) {
+    cairn_config c = small_config(CAIRN_BACKEND_CPU);
+    cairn_model_report r;
+    char why[512];
+    memset(&r, 0, sizeof r);
+    r.struct_size = sizeof r;
+    tap_ok(!cairn_model_check(&c, path, &r, why, sizeof why) && !strcmp(r.architecture, f->architecture) &&
+           r.layers == f->layers && r.hidden == f->hidden && r.heads == f->heads &&
+           r.kv_heads == f->kv_heads && r.context == f->context && r.vocab == f->vocab &&
+           r.tensors == f->count, "%s: what it is (%d heads over %d)%s", path, (int)r.heads, (int)r.kv_heads, why);
+}
+
 static void test_golden(size_t i) {
     char path[64], golden_path[96];
     family f = same_animal(i);
@@ -114,6 +127,7 @@ static void test_golden(size_t i) {
     if (tap_ok(golden && family_write(&f, path) &&
                crc_of(path) == (uint32_t)json_get(golden, "crc")->number,
                "%s: the model is the one that transformers ran", zoo[i].name)) {
+        test_report(&f, path);
         test_golden_on(CAIRN_BACKEND_CPU, zoo[i].name, path, golden);
         if (zoo[i].emulated || !is_emulated(CAIRN_BACKEND_CUDA))
             test_golden_on(CAIRN_BACKEND_CUDA, zoo[i].name, path, golden);
