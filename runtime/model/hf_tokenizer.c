@@ -229,6 +229,22 @@ static cairn_status hf_read_vocab(hf_vocabulary *v) {
     return status;
 }
 
+/* Tokens that take the white space behind them. */
+static void hf_write_strips(hf_vocabulary *v) {
+    const jdoc *j = v->j;
+    const uint32_t added = jdoc_get(j, 0, "added_tokens");
+    const uint32_t end = added ? j->nodes[added].end : 0;
+    uint64_t count = 0, id;
+    for (uint32_t at = added + 1; at < end; at = j->nodes[at].end)
+        count += jdoc_says(j, jdoc_get(j, at, "rstrip"), "true");
+    if (!count) return;
+    hf_key_array(v->h, GGUF_STRIPS, GGUF_I32, count);
+    for (uint32_t at = added + 1; at < end; at = j->nodes[at].end)
+        if (jdoc_says(j, jdoc_get(j, at, "rstrip"), "true"))
+            hf_put_number(v->h, &v->h->keys,
+                          jdoc_whole(j, jdoc_get(j, at, "id"), INT32_MAX, &id) ? id : INT32_MAX, 4);
+}
+
 static void hf_write_tokens(hf_vocabulary *v) {
     hf_folder *h = v->h;
     hf_key_array(h, "tokenizer.ggml.tokens", GGUF_STRING, (uint64_t)h->vocab);
@@ -413,6 +429,7 @@ static cairn_status hf_write_tokenizer(hf_vocabulary *v) {
     cairn_status status = hf_write_model(v);
     if (status || (status = hf_read_vocab(v))) return status;
     hf_write_tokens(v);
+    hf_write_strips(v);
     if (v->unigram) hf_write_scores(v);
     else if ((status = hf_write_merges(v))) return status;
     hf_write_ends(v);

@@ -42,6 +42,9 @@ ASKED = LEARNT + [
     "1 22 333 4444 55555", "日本語テキスト 😀👍🏽 naïve", "x\u0301y \u00a0nbsp\u3000wide",
     "before<|end|>after <|end|> <tool>x</tool> <unk> <0x41>", "ﬁ ½ ①", "tail  \n  \n"]
 
+STRIPPED = ["<|u|>\nThe fog<|end|>\n<|u|>\n", "<|u|> \t\n \u00a0\u3000the <|u|>  <|end|>  <|u|>", "x</t> \n y</t>",
+            " <|u|>", "<|u|>   ", "</t>\n</t>a"]
+
 
 def text(vocab):
     """Ids that the test makes in the same way."""
@@ -114,8 +117,16 @@ def characters(name):
     return t
 
 
+def strips():
+    """Tokens that take the white space behind them, as Phi 3's do."""
+    t = characters("llama")
+    t.add_special_tokens([AddedToken("<|u|>", rstrip=True)])
+    t.add_tokens([AddedToken("</t>", rstrip=True, normalized=False)])
+    return t
+
+
 def scored(name):
-    """A unigram model as SentencePiece's are converted."""
+    """A unigram model as SentencePiece's are converted; the trainer gives another one each time."""
     t = Tokenizer(models.Unigram())
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     named = ["<unk>", "<s>", "<|end|>"] + [f"<0x{i:02X}>" for i in range(256)] * (name != "unigram-split")
@@ -139,11 +150,13 @@ def scored(name):
 def tokenizers(to):
     forms = {n: byte_level(n) for n in ["gpt-2", "smollm"] + list(PATTERNS)}
     forms |= {n: characters(n) for n in ["llama", "gemma", "always", "first", "phrases"]}
+    forms["strips"] = strips()
     forms |= {n: scored(n) for n in ["unigram", "unigram-first", "unigram-split"]}
     for name, t in forms.items():
         (to / name).mkdir(parents=True, exist_ok=True)
         t.save(str(to / name / "tokenizer.json"), pretty=False)
         asked = [s for s in ASKED if "<unk>" not in s or name in PATTERNS]
+        asked += STRIPPED if name == "strips" else []
         cases = [dict(text=s, ids=t.encode(s, add_special_tokens=False).ids) for s in asked]
         out = dict(vocab=t.get_vocab_size(), adds=t.encode("a").ids[:-1], cases=cases)
         (to / name / "cases.json").write_text(json.dumps(out, separators=(",", ":")) + "\n")

@@ -899,7 +899,7 @@ static int write_zoo(const char *to) {
 int main(int count, char **words) {
     if (count > 1) return write_zoo(words[1]);
     static const char *const forms[] = {"gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o", "tekken",
-                                        "llama", "gemma", "always", "first", "phrases",
+                                        "llama", "gemma", "always", "first", "phrases", "strips",
                                         "unigram", "unigram-first", "unigram-split"};
     for (int i = 0; i < ANIMALS; i++) test_animal(i);
     for (size_t i = 0; i < BASE_COUNT(forms); i++) test_tokenizer(forms[i]);

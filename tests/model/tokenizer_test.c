@@ -867,9 +867,10 @@ static void test_whole_words(base *b) {
 
 /* ---- SentencePiece ---- */
 
-static void build_pieces(gguf_build *f, const json_value *v) {
+static void build_pieces(gguf_build *f, const json_value *v, const char *architecture) {
     memset(f, 0, sizeof *f);
-    build_begin(f, 3, 0, 9);
+    build_begin(f, 3, 0, 10);
+    build_key_string(f, "general.architecture", architecture);
     build_key_string(f, "tokenizer.ggml.model", json_get(v, "unigram")->kind == 't' ? "t5" : "llama");
     build_strings(f, "tokenizer.ggml.tokens", json_get(v, "tokens"));
     build_key_array(f, "tokenizer.ggml.token_type", 5, json_get(v, "types")->size);
@@ -911,13 +912,36 @@ static void test_pieces_cases(base *b, const tokenizer *t, const json_value *cas
     tap_ok(!unread, "and they are the text again, %d are not", unread);
 }
 
+/* Phi 3's special tokens but <s> take the white space behind them, where the file is of that family. */
+static void test_strips(base *b, const json_value *vocabulary) {
+    for (int phi3 = 0; phi3 < 2; phi3++) {
+        gguf_build f;
+        tokenizer t;
+        tokenizer_ids spaced = {NULL, 0, 0}, plain = {NULL, 0, 0};
+        build_pieces(&f, vocabulary, phi3 ? "phi3" : "llama");
+        if (tap_ok(!open_built(b, &f, &t), "a vocabulary of %s", phi3 ? "phi3" : "llama")) {
+            const char *const texts[] = {"<s>\n </s> \n\xe3\x80\x80 the</s>\n", "<s>\n </s>the</s>"};
+            bool fine = !tokenizer_encode(b, &t, texts[0], strlen(texts[0]), true, &spaced) &&
+                        !tokenizer_encode(b, &t, texts[1], strlen(texts[1]), true, &plain);
+            bool same = fine && spaced.size == plain.size &&
+                        !memcmp(spaced.data, plain.data, spaced.size * sizeof *plain.data);
+            tap_ok(fine && same == (phi3 == 1) && plain.size > 5, "white space behind special tokens");
+            tokenizer_close(b, &t);
+        }
+        tokenizer_ids_free(b, &spaced), tokenizer_ids_free(b, &plain);
+        test_memory_faults(b, &f);
+        free(f.data);
+    }
+}
+
 static void test_sentencepiece(base *b, const json_value *file) {
+    test_strips(b, json_get(file, "vocabularies")->first);
     for (const json_value *v = json_get(file, "vocabularies")->first; v; v = v->next) {
         const char *name = json_get(v, "name")->text;
         gguf_build f;
         tokenizer t;
         tokenizer_ids ids = {NULL, 0, 0};
-        build_pieces(&f, v);
+        build_pieces(&f, v, "llama");
         if (tap_ok(!open_built(b, &f, &t), "SentencePiece %s: a small vocabulary is read", name)) {
             test_pieces_cases(b, &t, json_get(v, "cases"), name);
             tap_ok(t.adds_bos != t.unigram && t.splits_words == !strstr(name, "phrases"),

@@ -386,6 +386,8 @@ static bool tokenizer_encode_all(base *b, tokenizer_work *w, const char *text, s
             return false;
         tokenizer_piece(w->t, id, &size);
         from = at + size;
+        if (w->t->strips && w->t->strips[id])
+            from += tokenizer_run(text + from, bytes - from, TEXT_SPACES, SIZE_MAX);
     }
     return tokenizer_encode_plain(b, w, text + from, bytes - from, out);
 }

@@ -495,6 +495,36 @@ static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
     return CAIRN_OK;
 }
 
+/* Whether the token is one of Phi 3's that take white space: all special ones but three. */
+static bool tokenizer_phi3_strips(const tokenizer *t, int32_t id) {
+    static const char *const keep[] = {"<unk>", "<s>", "<|endoftext|>"};
+    const size_t bytes = t->starts[id + 1] - t->starts[id];
+    for (size_t i = 0; i < BASE_COUNT(keep); i++)
+        if (strlen(keep[i]) == bytes && !memcmp(keep[i], t->text + t->starts[id], bytes)) return false;
+    return tokenizer_stands_in_text(t, id);
+}
+
+/* After the kinds. GGUF has no key for it: its files of Phi 3 are known by their vocabulary. */
+static cairn_status tokenizer_read_strips(base *b, const gguf *g, tokenizer *t) {
+    gguf_list list = {0, 0, NULL};
+    const char *name = "";
+    size_t bytes = 0;
+    bool found, phi3;
+    if (gguf_array(b, g, GGUF_STRIPS, &found, GGUF_I32, &list) ||
+        gguf_string(b, g, "general.architecture", &phi3, &name, &bytes))
+        return b->status;
+    phi3 = !found && !t->rule && bytes == 4 && !memcmp(name, "phi3", 4);
+    if (!phi3 && !list.count) return CAIRN_OK;
+    t->strips = (uint8_t *)base_new(b, (size_t)t->vocab, 1);
+    if (!t->strips) return base_no_memory(b, "special tokens", (size_t)t->vocab);
+    for (uint64_t i = 0; i < list.count; i++) {
+        const uint32_t id = gguf_next_u32(&list);
+        if (id < (uint32_t)t->vocab) t->strips[id] = true;
+    }
+    for (int32_t id = 0; phi3 && id < t->vocab; id++) t->strips[id] = tokenizer_phi3_strips(t, id);
+    return CAIRN_OK;
+}
+
 /* ---- open ----------------------------------------------------------------------------------- */
 
 /* The rule of a pre-tokenizer's name, or NULL. */
@@ -565,13 +595,15 @@ static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index
         return b->status;
     if (t->rule) tokenizer_read_bytes(&alphabet, index, t);
     else tokenizer_read_byte_tokens(index, t);
-    return tokenizer_read_specials(b, t) ? b->status : tokenizer_find_marks(b, t);
+    return tokenizer_read_specials(b, t) || tokenizer_read_strips(b, g, t) ? b->status
+                                                                            : tokenizer_find_marks(b, t);
 }
 
 static void tokenizer_close(base *b, tokenizer *t) {
     base_delete(b, t->text, t->text_bytes, 1);
     base_delete(b, t->starts, (size_t)t->vocab + 1, sizeof *t->starts);
     base_delete(b, t->kinds, (size_t)t->vocab, 1);
+    base_delete(b, t->strips, (size_t)t->vocab, 1);
     base_delete(b, t->by_text, t->text_slots, sizeof *t->by_text);
     base_delete(b, t->ranks, (size_t)t->vocab, sizeof *t->ranks);
     base_delete(b, t->scores, (size_t)t->vocab, sizeof *t->scores);

@@ -53,7 +53,7 @@ typedef struct tokenizer {
     char *text;            /* the pieces one after another */
     size_t text_bytes;
     uint32_t *starts;      /* [vocab + 1] piece i is text[starts[i]] .. text[starts[i + 1] - 1] */
-    uint8_t *kinds;        /* [vocab] TOK_ */
+    uint8_t *kinds, *strips; /* [vocab] TOK_; whether white space behind goes with it, or NULL */
     int32_t byte_ids[256]; /* the token of a single byte; -1: the vocabulary lacks it */
     struct tokenizer_merge *merges; /* [merge_slots] open addressing; left -1: free */
     size_t merge_slots;    /* a power of two */
