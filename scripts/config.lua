@@ -14,7 +14,7 @@ return {
     layers = "all",     -- "none" reads everything everywhere
   },
 
-  sampling = { temperature = 0.7, top_p = 0.9, seed = 3, -- temperature 0: greedy
+  sampling = { temperature = 0.3, top_p = 0.9, seed = 3, -- temperature 0: greedy
     repetition_penalty = 1.1 }, -- the demo's small model turns in circles without
   max_seq_len = 4096,   -- tokens a conversation may hold
   backend = "auto",     -- the GPU where there is one, else the CPU
