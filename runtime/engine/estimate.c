@@ -65,8 +65,7 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
 /* Its values are on the host already. */
 static void engine_add_adapter(const cairn_model *m, const cairn_adapter *adapter, int rows,
                                cairn_memory_estimate *out) {
-    const model_backend *backend = engine_backend(m->runtime);
-    const uint64_t bytes = backend->adapter_bytes ? backend->adapter_bytes(m, adapter, rows) : 0;
+    const uint64_t bytes = engine_backend(m->runtime)->adapter_bytes(m, adapter, rows);
     out->live_bytes += bytes;
     if (out->peak_bytes < out->live_bytes) out->peak_bytes = out->live_bytes;
     if (out->backend == (int32_t)CAIRN_BACKEND_CPU) out->resident_bytes += bytes;

@@ -186,7 +186,7 @@ static cairn_status engine_load(cairn_runtime *rt, model_place place, const mode
     return CAIRN_OK;
 }
 
-/* The forward pass of the runtime's backend, NULL where there is none. */
+/* The forward pass of the runtime's backend. */
 static const model_backend *engine_backend(const cairn_runtime *rt) {
     return rt->device.cuda ? &forward_cuda_backend : &forward_cpu_backend;
 }
@@ -194,8 +194,6 @@ static const model_backend *engine_backend(const cairn_runtime *rt) {
 /* Both calls' way in; rt is one. */
 static cairn_status engine_load_place(cairn_runtime *rt, model_place place, cairn_model **model) {
     cairn_status status;
-    if (!engine_backend(rt))
-        return base_fail(&rt->base, CAIRN_UNSUPPORTED, "load_model: backend = \"cpu\" runs models");
     if ((status = handles_enter(rt))) return status;
     return handles_leave(rt, engine_load(rt, place, engine_backend(rt), model));
 }
@@ -375,7 +373,7 @@ static cairn_status engine_messages(base *b, const char *call, const cairn_messa
     for (int i = 0; i < count; i++)
         if (!messages[i].role || !messages[i].content)
             return base_fail(b, CAIRN_INVALID_ARGUMENT,
-                             "%s: message %d lacks its role or content", call, i);
+                             "%s: message %d of %d lacks its role or content", call, i + 1, count);
     *out = (tokenizer_message *)base_new(b, (size_t)count, sizeof **out);
     if (!*out) return base_no_memory(b, call, (size_t)count * sizeof **out);
     for (int i = 0; i < count; i++) {

@@ -372,6 +372,9 @@ static void random_config(cairn_config *config, uint64_t *seed) {
     for (row = 0; row < CFG_ROWS; row++) random_field(config, &config_fields[row], seed);
     config->shape.heads = config->shape.kv_heads;
     if (config->shape.kv_heads <= 512) config->shape.heads *= 1 + (int32_t)(random_next(seed) % 2);
+    if (config->budget.replace_count) return;
+    config->budget.force = false, config->budget.suppress_count = 0;
+    memset(config->budget.suppress, 0, sizeof config->budget.suppress);
 }
 
 static void test_round_trip(uint64_t *seed) {
