@@ -5,9 +5,9 @@
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
-#include "small_model.h"
 #include "tap.h"
 #include "backends.h"
+#include "small_model.h"
 
 enum { K = 3, SAID = 40, MOST = 320 };
 
@@ -54,7 +54,8 @@ static cairn_session *say(cairn_model *m, const int32_t *ids, int given, int cou
     cairn_session *s = NULL;
     const cairn_sampling sampling = {.temperature = temperature, .top_p = 1, .repetition_penalty = 1,
                                      .seed = 7};
-    const cairn_generate_options o = wishes(&sampling, count);
+    cairn_generate_options o = wishes(&sampling, count);
+    if (temperature <= 0) o.logit_bias_count = 0; /* the drafts' model knows of none */
     if (cairn_session_open(m, &s) || cairn_append_ids(s, ids, given) ||
         cairn_generate_with(s, "", &o, NULL, NULL))
         tap_note("%s", cairn_last_error(m->runtime));
@@ -67,7 +68,7 @@ static bool same_ids(const cairn_session *a, const cairn_session *b) {
     return count == other && !memcmp(x, y, (size_t)count * sizeof *x);
 }
 
-static cairn_stats stats_of(const cairn_session *s) {
+static cairn_stats stats_of(cairn_session *s) {
     cairn_stats stats;
     stats.struct_size = sizeof stats;
     cairn_session_stats(s, &stats);
@@ -96,7 +97,7 @@ static void test_text(cairn_backend backend, const char *drafts, bool right) {
     }
     tap_ok(same == runs, "%s, drafts that are %s: %d of %d texts, in %d forwards", where,
            right ? "right" : "another's", same, runs, (int)forwards);
-    tap_ok(!right || (proposed > 0 && accepted == proposed), "%s: greedy, %d drafts of %d are right",
+    tap_ok(!right || ((few || proposed > 0) && accepted == proposed), "%s: greedy, %d drafts of %d are right",
            where, (int)accepted, (int)proposed);
     cairn_close(one);
     cairn_close(rt);
@@ -166,7 +167,7 @@ static void test_drafts(cairn_backend backend) {
     cairn_model *m = NULL, *small = NULL;
     cairn_config c = config_of(backend, NULL, 0);
     cairn_session *two[2];
-    const cairn_generate_options o = wishes(NULL, few ? 5 : 24);
+    const cairn_generate_options o = wishes(NULL, few ? 10 : 24);
     cairn_stats stats;
     model_backend counting;
     int32_t ids[2][40], pending = 1;
@@ -196,9 +197,11 @@ static void test_drafts(cairn_backend backend) {
         }
     stats = stats_of(two[0]);
     steps = (int)stats.forwards;
+    stats = stats_of(two[1]);
+    if (steps < (int)stats.forwards) steps = (int)stats.forwards;
     tap_ok(seen > 0 && !wrong, "%s: %d times what is drafted is the small model's own, %d not", where, seen,
            wrong);
-    tap_ok(draft_forwards <= (steps + 3) * K + 4, "%s: %d forwards draft for %d steps of two sessions",
+    tap_ok(draft_forwards <= (steps + 3) * K + 4, "%s: %d forwards draft for two sessions of %d steps or fewer",
            where, draft_forwards, steps);
     m->drafts->backend = counted;
     cairn_close(one);

@@ -597,7 +597,7 @@ static int longest_slice(int slice_us, int32_t budget_us) {
     most_rows = 0;
     model->runtime->config.slice_us = slice_us;
     if (cairn_session_reset(three[0]) || cairn_generate_submit(three[0],
-            "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd", &o))
+            "cdabcdcdabcdcdabcdcdabcdcdabcdcdabcdcdabcdcdabcdcdabcdcdabcdcdabcdcdabcdcdabcdcdabcdcd", &o))
         return -1;
     while (pending) {
         for (int i = 0; i < ENGINE_COSTS; i++) x->cost_us[i] = 100.0 * (double)(1 << i); /* what a clock says */
