@@ -1,0 +1,281 @@
+/* forward_cuda_kernels: the programs of a model, their constants, and the kernel for each layer. See
+ * cuda.c. */
+
+/* The products of which there is a format `set`, as bits; of the first set all else too. */
+static unsigned cuda_products_of(const forward_cuda_state *f, int set) {
+    unsigned bits = set ? 0 : 1u << STEP_P_OTHER;
+    for (int i = 0; i < STEP_PRODUCTS; i++) bits |= (unsigned)(f->format_counts[i] > set) << i;
+    return bits;
+}
+
+/* The format of a product in `set`; where there is none its kernels are not built. */
+static int cuda_set_format(const forward_cuda_state *f, int product, int set) {
+    if (!f->format_counts[product]) return f->streamed ? PACK_F16 : PACK_16;
+    return f->formats[product][f->format_counts[product] > set ? set : 0];
+}
+
+/* The last constant is SPARSE. */
+static int cuda_constants(const forward_cuda_state *f, int set, int rows, int parts, int blocks,
+                          jit_constant *out) {
+    const model_shape *s = f->shape;
+    const jit_constant all[] = {
+        {"LAYERS", s->layers}, {"HIDDEN", s->hidden}, {"HEADS", s->heads},
+        {"KV_HEADS", s->kv_heads}, {"HEAD_DIM", s->head_dim}, {"FFN", s->ffn},
+        {"VOCAB", s->vocab}, {"CONTEXT", (int64_t)f->chunks * f->chunk},
+        {"PAGE_SIZE", f->page_size},
+        {"PACK_QKV", cuda_set_format(f, STEP_P_QKV, set)},
+        {"PACK_O", cuda_set_format(f, STEP_P_O, set)},
+        {"PACK_GATE_UP", cuda_set_format(f, STEP_P_GATE_UP, set)},
+        {"PACK_DOWN", cuda_set_format(f, STEP_P_DOWN, set)},
+        {"PRODUCTS", (int64_t)cuda_products_of(f, set)}, {"PACK_HEAD", f->pack_head},
+        {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"PARTS", parts}, {"WARPS", f->warps},
+        {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
+        {"NARROW", blocks ? f->narrow : 0}, {"EXTRAS", f->extras},
+        {"PROMPT_WARPS", f->prompt_block.warps}, {"PROMPT_EACH", f->prompt_block.each},
+        {"PROMPT_TOKENS", f->prompt_block.tokens},
+        {"PACK_CONV_IN", cuda_set_format(f, STEP_P_CONV_IN, set)},
+        {"PACK_CONV_OUT", cuda_set_format(f, STEP_P_CONV_OUT, set)}, {"TAPS", s->conv_taps},
+        {"RING", RING_ROWS}, {"PACK_EXPERT_UP", cuda_set_format(f, STEP_P_EXPERT_UP, set)},
+        {"PACK_EXPERT_DOWN", cuda_set_format(f, STEP_P_EXPERT_DOWN, set)},
+        {"EXPERTS", s->experts ? s->experts : 1}, {"USED", s->experts ? s->experts_used : 1},
+        {"SPARSE", 0}};
+    memcpy(out, all, sizeof all);
+    return (int)BASE_COUNT(all);
+}
+
+static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
+    if (kernel == STEP_K_FLOW || kernel == STEP_K_SPARSE_FLOW)
+        return f->product_bytes + f->attend_bytes;
+    if (kernel == STEP_K_ATTEND || kernel == STEP_K_ATTEND_PAGES) return f->attend_bytes;
+    if (kernel == STEP_K_SELECT) return (unsigned)cuda_selection_bytes(f);
+    if (kernel >= PROMPT_K_EMBED && kernel <= PROMPT_K_GATE_UP) return cuda_prompt_bytes(f);
+    if (kernel == PROMPT_K_ATTEND) return cuda_prompt_attend_bytes(f);
+    if (kernel == STEP_K_ROUTE || kernel == PROMPT_K_ROUTE)
+        return 4 * (unsigned)(f->shape->hidden + f->shape->experts + 8);
+    if (kernel == STEP_K_PLACES || kernel == PROMPT_K_PLACES)
+        return 4 * (unsigned)(2 * f->shape->experts + 1024);
+    return kernel == STEP_K_FINISH ? 0 : f->product_bytes; /* enough for all others */
+}
+
+/* The product whose weights a kernel reads, or STEP_P_OTHER. */
+static int cuda_kernel_product(int kernel) {
+    switch (kernel) {
+    case STEP_K_QKV: case PROMPT_K_QKV: return STEP_P_QKV;
+    case STEP_K_PROJECT: case PROMPT_K_PROJECT: return STEP_P_O;
+    case STEP_K_GATE_UP: case PROMPT_K_GATE_UP: return STEP_P_GATE_UP;
+    case STEP_K_DOWN: case PROMPT_K_DOWN: return STEP_P_DOWN;
+    case STEP_K_CONV_IN: case PROMPT_K_CONV_IN: return STEP_P_CONV_IN;
+    case STEP_K_CONV_OUT: case PROMPT_K_CONV_OUT: return STEP_P_CONV_OUT;
+    case STEP_K_EXPERT_UP: case PROMPT_K_EXPERT_UP: return STEP_P_EXPERT_UP;
+    case STEP_K_EXPERT_DOWN: case PROMPT_K_EXPERT_DOWN: return STEP_P_EXPERT_DOWN;
+    default: return STEP_P_OTHER;
+    }
+}
+
+/* The kernel for a layer's weights, which it is given. */
+static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel kernel, int layer,
+                                        step_params *p) {
+    const step_layer *l = &f->layers[layer];
+    const int product = cuda_kernel_product((int)kernel);
+    const int set = product == STEP_P_OTHER ? 0 : l->which[product];
+    const bool conv = l->weights[STEP_P_CONV_IN] != NULL;
+    const bool experts = l->weights[STEP_P_EXPERT_UP] != NULL;
+    p->layer = layer;
+    p->qkv = l->weights[conv ? STEP_P_CONV_IN : STEP_P_QKV];
+    p->o = l->weights[conv ? STEP_P_CONV_OUT : STEP_P_O];
+    p->gate_up = l->weights[experts ? STEP_P_EXPERT_UP : STEP_P_GATE_UP];
+    p->down = l->weights[experts ? STEP_P_EXPERT_DOWN : STEP_P_DOWN];
+    cuda_set_extras(f, layer, p);
+    if (f->adapts && product < STEP_P_OTHER) return &f->adapted[set][kernel];
+    return set ? &f->variants[set][kernel] : &f->kernels[kernel];
+}
+
+static const char *const step_kernel_names[] = {
+    "step_flow", "step_flow", "step_embed", "step_qkv", "step_project", "step_gate_up",
+    "step_down", "step_conv_in", "step_conv_out", "step_expert_up", "step_expert_down",
+    "step_attend", "step_head", "step_bounds", "step_select",
+    "step_attend_pages", "step_finish", "step_heads", "step_add", "step_conv", "step_route",
+    "step_places", "step_gather", "step_combine", "prompt_embed", "prompt_norm",
+    "prompt_project", "prompt_down", "prompt_last", "prompt_conv_out", "prompt_expert_down",
+    "prompt_qkv", "prompt_conv_in", "prompt_expert_up", "prompt_gate_up",
+    "prompt_attend", "step_head", "step_heads", "step_add", "step_conv", "step_route",
+    "step_places", "step_gather", "step_combine"};
+
+/* Those of the kernels [first, first + count) that a program of `set` holds, once it is built. */
+static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, int first,
+                                   int count, int set) {
+    const unsigned held = cuda_products_of(f, set);
+    cairn_status status = CAIRN_OK;
+    for (int i = first; i < first + count && !status; i++)
+        if (held >> cuda_kernel_product(i) & 1)
+            status = jit_function(f->dev->jit, program, step_kernel_names[i], (int)cuda_shared_bytes(f, i),
+                                  set ? &f->variants[set][i] : &f->kernels[i]);
+    return status;
+}
+
+static jit_request cuda_flow_request(const forward_cuda_state *f, int kernel,
+                                     jit_constant *constants) {
+    jit_request request = {"step/step.cu", constants, 0, true};
+    request.constant_count = cuda_constants(f, 0, STEP_FLOW_ROWS, f->flow_chunks * STEP_FLOW_ROWS,
+                                            f->blocks, constants);
+    constants[request.constant_count - 1].value = kernel == STEP_K_SPARSE_FLOW;
+    return request;
+}
+
+/* The programs without which no forward can be: first what weights wait for, then those that take
+ * longest to compile. Each is as small as its kernels allow, for the longest says how long a first
+ * start takes. Each set of formats has those with products of its own. */
+typedef struct step_program {
+    const char *source;
+    int first, count;
+    unsigned products;
+    int extras; /* only for models with one of these */
+} step_program;
+
+static const step_program step_programs[] = {
+    {"dense/pack.cu", 0, 0, 0, 0},
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0}, {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0},
+    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0},
+    {"step/prompt.cu", PROMPT_K_QKV, 4,
+     1u << STEP_P_QKV | 1u << STEP_P_GATE_UP | 1u << STEP_P_CONV_IN | 1u << STEP_P_EXPERT_UP, 0},
+    {"step/layer.cu", STEP_K_EMBED, 9, (1u << STEP_PRODUCTS) - 1, 0},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7,
+     1u << STEP_P_O | 1u << STEP_P_DOWN | 1u << STEP_P_CONV_OUT | 1u << STEP_P_EXPERT_DOWN, 0},
+    {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0},
+    {"step/head.cu", STEP_K_HEAD, 1, 0, 0}, {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0},
+    {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
+    {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
+    {"step/conv.cu", STEP_K_CONV, 1, 0, STEP_EXTRA_CONV},
+    {"step/conv.cu", PROMPT_K_CONV, 1, 0, STEP_EXTRA_CONV},
+    {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
+    {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
+    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0}};
+
+enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };
+
+/* What is asked of the compiler: for program which[i] % STEP_PROGRAMS of set which[i] /
+ * STEP_PROGRAMS; constants of each set's stage and prompt kernels. */
+typedef struct step_texts {
+    jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS], pack;
+    jit_request requests[STEP_REQUESTS + 2];
+    int which[STEP_REQUESTS], count;
+} step_texts;
+
+static jit_request cuda_pack_request(const forward_cuda_state *f, jit_constant *constant) {
+    const jit_request request = {"dense/pack.cu", constant, 1, false};
+    *constant = (jit_constant){"STREAMED", f->streamed};
+    return request;
+}
+
+static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, int program) {
+    const step_program *p = &step_programs[program];
+    jit_request request = {p->source, t->stage[set], 0, false};
+    if (set && !(p->products & cuda_products_of(f, set))) return;
+    if (p->extras && !(p->extras & f->extras)) return;
+    if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND_PAGES))
+        return; /* no pages are chosen */
+    request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
+                                            t->stage[set]);
+    cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
+    if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
+    if (p->first == STEP_K_FINISH) request.constant_count = 0;
+    if (!p->count) request = cuda_pack_request(f, &t->pack);
+    t->which[t->count] = set * STEP_PROGRAMS + program;
+    t->requests[t->count++] = request;
+}
+
+static void cuda_requests(const forward_cuda_state *f, step_texts *t) {
+    t->count = 0;
+    for (int i = 0; i < STEP_REQUESTS; i++)
+        cuda_request(f, t, i / STEP_PROGRAMS, i % STEP_PROGRAMS);
+}
+
+static cairn_status cuda_end_latents(forward_cuda_state *f); /* cuda_latent.c */
+
+/* Begins to compile everything; what takes long and can be done without comes last. */
+static cairn_status cuda_begin_build(forward_cuda_state *f) {
+    step_texts texts;
+    jit_constant flow[2][STEP_CONSTANTS];
+    jit_request *next;
+    cuda_requests(f, &texts);
+    next = texts.requests + texts.count;
+    if (f->flow_chunks) *next++ = cuda_flow_request(f, STEP_K_FLOW, flow[0]);
+    else f->flow_states[STEP_K_FLOW] = STEP_FLOW_FAILED;
+    if (f->sparse_flow) *next++ = cuda_flow_request(f, STEP_K_SPARSE_FLOW, flow[1]);
+    else f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_FAILED;
+    return jit_begin(f->dev->jit, texts.requests, (int)(next - texts.requests));
+}
+
+/* Waits for what cuda_begin_build began, but for the flow kernels. */
+static cairn_status cuda_end_build(forward_cuda_state *f) {
+    step_texts texts;
+    cairn_status status = jit_wait(f->dev->jit);
+    cuda_requests(f, &texts);
+    for (int i = 0; i < texts.count && !status; i++) {
+        const step_program *p = &step_programs[texts.which[i] % STEP_PROGRAMS];
+        jit_program *program;
+        status = jit_get(f->dev->jit, &texts.requests[i], &program);
+        if (!status)
+            status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS);
+    }
+    return status || !f->latents.heads ? status : cuda_end_latents(f);
+}
+
+/* Whether a flow kernel can be launched by now. One that cannot be had is done without. */
+static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request;
+    jit_program *program;
+    cairn_status status;
+    if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
+    request = cuda_flow_request(f, kernel, constants);
+    status = jit_try(f->dev->jit, &request, &program);
+    if (!status) status = cuda_functions(f, program, kernel, 1, 0);
+    if (status == CAIRN_CANCELLED) status = jit_begin(f->dev->jit, &request, 1);
+    else if (status != CAIRN_BUSY) f->flow_states[kernel] = status ? STEP_FLOW_FAILED
+                                                                  : STEP_FLOW_READY;
+    if (status && status != CAIRN_BUSY)
+        base_log(f->dev->base, CAIRN_LOG_WARN, "steps go on by slower kernels: %s",
+                 f->dev->base->error);
+    return f->flow_states[kernel] == STEP_FLOW_READY;
+}
+
+/* A config whose layers select, after one with none that did, runs by the flow kernel that selects:
+ * steps go on by the old config until it is compiled. Where it cannot be had the stage kernels
+ * serve the new one; all else of a config is a parameter of the kernels. */
+static cairn_status cuda_prepare_flow(cairn_model *model, const cairn_config *config) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    const int layers = f->shape->layers;
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request;
+    cairn_status status;
+    if (!f->can_select || !cuda_selects_any(config, layers) ||
+        cuda_selects_any(&model->runtime->config, layers))
+        return CAIRN_OK;
+    if (f->sparse_flow) {
+        bool ready = cuda_has_flow(f, STEP_K_SPARSE_FLOW);
+        return !ready && f->flow_states[STEP_K_SPARSE_FLOW] == STEP_FLOW_WAITS ? CAIRN_BUSY
+                                                                              : CAIRN_OK;
+    }
+    request = cuda_flow_request(f, STEP_K_SPARSE_FLOW, constants);
+    if ((status = jit_begin(f->dev->jit, &request, 1))) return status;
+    f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_WAITS;
+    f->sparse_flow = true;
+    return CAIRN_BUSY;
+}
+
+/* Waits for both flow kernels. [blocks] */
+static cairn_status forward_cuda_wait(cairn_model *model) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    cairn_status status = CAIRN_OK;
+    for (int kernel = STEP_K_FLOW; kernel <= STEP_K_SPARSE_FLOW && !status; kernel++) {
+        jit_constant constants[STEP_CONSTANTS];
+        jit_request request = cuda_flow_request(f, kernel, constants);
+        jit_program *program;
+        if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
+        status = jit_get(f->dev->jit, &request, &program);
+        if (!status) status = cuda_functions(f, program, kernel, 1, 0);
+        if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
+    }
+    return status;
+}

@@ -1,0 +1,101 @@
+/* forward_cuda_launch: one kernel of a lane, and what steps and prompts launch alike: what stands
+ * between the products of a layer. See cuda.c. */
+
+static cairn_status cuda_launch(forward_cuda_state *f, const step_lane *lane, step_kernel kernel,
+                                int x, int y, int threads, unsigned shared, int layer, int which) {
+    device_dims dims = {{0, 0, 1}, 0, 0, 0, true};
+    step_params p = lane->params;
+    dims.grid[0] = (unsigned)x;
+    dims.grid[1] = (unsigned)y;
+    dims.block = (unsigned)threads;
+    dims.shared_bytes = shared;
+    p.reserved = which;
+    return device_launch(f->dev, cuda_kernel_of(f, kernel, layer, &p), &dims, &p);
+}
+
+/* The best token of each logit row, after any kind of head; pages counted by the sparse flow. */
+static cairn_status cuda_finish(forward_cuda_state *f, int rows, bool sparse_flow) {
+    device_dims dims = {{0, 1, 1}, 32, 0, 0, true};
+    finish_params p;
+    memset(&p, 0, sizeof p);
+    p.winners = f->winners;
+    p.tokens = f->sampled;
+    p.blocks = f->blocks;
+    p.rows = rows;
+    if (sparse_flow) {
+        p.input = f->flow.params.input;
+        p.capacity = f->flow.params.capacity;
+        p.row_pages = f->row_pages;
+        p.pages_read = f->pages_read;
+        p.layers = f->shape->layers;
+        p.count_rows = STEP_FLOW_ROWS;
+        p.kv_heads = f->shape->kv_heads;
+        p.seen_words = f->flow.params.seen_words;
+    }
+    dims.grid[0] = (unsigned)(rows + (sparse_flow ? STEP_FLOW_ROWS : 0));
+    return device_launch(f->dev, &f->kernels[STEP_K_FINISH], &dims, &p);
+}
+
+/* Before a kernel with `count` products from `first` (STEP_LOW_) on: their inner values, where rows have
+ * adapters. */
+static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, int rows, int layer,
+                                 int first, int count) {
+    device_dims dims = {{0, 0, 1}, 128, 0, 0, true};
+    step_params p = lane->params;
+    if (!f->adapts || f->wide) return CAIRN_OK;
+    dims.grid[0] = (unsigned)count, dims.grid[1] = (unsigned)rows;
+    p.layer = layer, p.reserved = first;
+    return device_launch(f->dev, &f->low_kernels[lane == &f->prompt], &dims, &p);
+}
+
+/* Behind a lane's embedding: rows with one of their own. */
+static cairn_status cuda_run_own(forward_cuda_state *f, const step_lane *lane, int rows) {
+    const device_dims dims = {{(unsigned)rows, 1, 1}, 128, 0, 0, true};
+    if (!f->drafts || !f->adapts) return CAIRN_OK;
+    return device_launch(f->dev, &f->own_kernels[lane == &f->prompt], &dims, &lane->params);
+}
+
+/* After qkv: its heads, where the model has such work. */
+static cairn_status cuda_work_heads(forward_cuda_state *f, const step_lane *lane,
+                                    step_kernel kernel, int rows, int l) {
+    const int heads = f->shape->heads + 2 * f->shape->kv_heads;
+    if (!(f->extras & STEP_EXTRA_HEADS)) return CAIRN_OK;
+    return cuda_launch(f, lane, kernel, (heads + 3) / 4, rows, 128,
+                       (unsigned)(16 * f->shape->head_dim), l, 0);
+}
+
+/* After project (which: 0) and down (1): their summand, where it is normed. */
+static cairn_status cuda_add_summand(forward_cuda_state *f, const step_lane *lane,
+                                     step_kernel kernel, int rows, int l, int which) {
+    if (!(f->extras & STEP_EXTRA_POST)) return CAIRN_OK;
+    return cuda_launch(f, lane, kernel, rows, 1, 128, 16, l, which);
+}
+
+/* The convolution of a layer: computes, and keeps what it read, at once where rows are so few that none
+ * overwrites what another reads. */
+static cairn_status cuda_convolve(forward_cuda_state *f, const step_lane *lane, step_kernel kernel,
+                                  int rows, int l) {
+    const int blocks = (f->shape->hidden + 127) / 128;
+    const bool few = rows <= RING_ROWS - f->shape->conv_taps + 1;
+    cairn_status status = cuda_launch(f, lane, kernel, blocks, rows, 128, 0, l, few ? 3 : 1);
+    return status || few ? status : cuda_launch(f, lane, kernel, blocks, rows, 128, 0, l, 2);
+}
+
+/* Which experts take which rows, and what they are given: before their products. */
+static cairn_status cuda_route(forward_cuda_state *f, const step_lane *lane, step_kernel route,
+                               int rows, int l) {
+    const step_kernel places = (step_kernel)(route + 1), gather = (step_kernel)(route + 2);
+    cairn_status status;
+    if ((status = cuda_launch(f, lane, route, rows, 1, 256,
+                              cuda_shared_bytes(f, (int)route), l, 0)) ||
+        (status = cuda_launch(f, lane, places, 1, 1, 256, cuda_shared_bytes(f, (int)places), l, 0)))
+        return status;
+    return cuda_launch(f, lane, gather, rows, 1, 128, 16, l, 0);
+}
+
+/* Blocks beside each other for each of so many windows of experts: together some for every
+ * multiprocessor. */
+static int cuda_expert_blocks(const forward_cuda_state *f, int tiles, int windows) {
+    const int each = (4 * f->blocks + windows - 1) / windows;
+    return f->streamed && tiles > each ? each : tiles;
+}

@@ -1,0 +1,142 @@
+/* forward_cuda_results: what a part that was launched leaves: logits, tokens, hidden states, and the
+ * pages that it read. See cuda.c. */
+
+static cairn_status cuda_fault(const forward_cuda_state *f, int32_t fault) {
+    if (!fault) return CAIRN_OK;
+    return base_fail(f->dev->base, CAIRN_DEVICE_ERROR,
+                     "a step's blocks did not all run at once; is another program using the GPU?");
+}
+
+/* The words that every step leaves: faults, sampled tokens and pages read, in one copy. */
+static cairn_status cuda_download_words(forward_cuda_state *f, const step_part *part) {
+    size_t count = cuda_counts(f, part) || f->ahead_count ? cuda_result_words(f)
+                                                          : (size_t)(STEP_SAMPLED_AT + part->logit_count);
+    cairn_status status = device_download(f->dev, f->host_words, f->fault, count * 4);
+    return status ? status : cuda_fault(f, f->host_words[0]);
+}
+
+/* The logits that the caller wants, row by row or, where all rows are wanted, at once. */
+static cairn_status cuda_download_logits(const forward_cuda_state *f, const step_part *part) {
+    const forward_row *rows = part->batch->rows;
+    size_t vocab = (size_t)f->shape->vocab;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0, run; i < part->logit_count && !status; i += run) {
+        const int32_t *at = f->part_rows + part->logit_first + i;
+        for (run = 1; i + run < part->logit_count && rows[at[run]].logits == rows[at[0]].logits &&
+                      at[run] == at[0] + run;)
+            run++;
+        if (rows[at[0]].logits)
+            status = device_download(f->dev,
+                                     part->batch->logits + (size_t)f->logit_index[at[0]] * vocab,
+                                     f->logits + (size_t)i * vocab, (size_t)run * vocab * 4);
+    }
+    return status;
+}
+
+/* The hidden states that the caller wants of a part that went through the lane. */
+static cairn_status cuda_download_hidden(const forward_cuda_state *f, const step_lane *lane,
+                                         const step_part *part) {
+    const size_t n = (size_t)f->shape->hidden;
+    const float *residual;
+    cairn_status status = CAIRN_OK;
+    memcpy(&residual, &lane->params.exchange, sizeof residual);
+    for (int r = 0; part->batch->hidden && !part->batch->drafts && r < part->rows && !status; r++) {
+        float *out = part->batch->hidden + (size_t)f->hidden_index[f->part_rows[r]] * n;
+        if (!part->batch->rows[f->part_rows[r]].hidden) continue;
+        if (!(status = device_download(f->dev, out, residual + (size_t)r * n, n * sizeof *out)))
+            simd_for(0)->rmsnorm(out, f->plan->output_norm.values, f->shape->norm_eps, (int)n, out);
+    }
+    return status;
+}
+
+/* What the first rows of sequences chose, of those in the part. */
+static cairn_status cuda_tell_chosen(const forward_cuda_state *f, const step_part *part) {
+    cairn_status status = CAIRN_OK;
+    for (int r = 0; r < part->rows && (part->form.rule || part->told) && !status; r++) {
+        const int i = f->part_sequences[r];
+        const forward_sequence *s = &part->batch->sequences[i];
+        if (s->chosen && f->part_rows[r] == s->first && part->form.steps)
+            status = cuda_download_chosen(f, part->rule, s, f->slots[i]);
+    }
+    return status;
+}
+
+/* Drafts behind what a part verifies, where it is one sequence's rows that do, all of them here: then the
+ * host waits once for both. The rows from `real` on are verified, those of their masks come behind. */
+static cairn_status cuda_draft_ahead(forward_cuda_state *f, const step_part *part) {
+    const forward_row *rows = part->batch->rows;
+    int first = 0, end, groups, masks;
+    while (first < part->rows && !rows[f->part_rows[first]].own) first++;
+    if (first == part->rows || !part->batch->drafts || f->ahead_count) return CAIRN_OK;
+    for (end = first; end < part->rows && f->part_sequences[end] == f->part_sequences[first];) end++;
+    masks = rows[f->part_rows[end - 1]].own, groups = (end - first) / masks;
+    if (groups > first || (end - first) % masks || masks > STEP_MOST_DRAFTS) return CAIRN_OK;
+    for (int r = end; r < part->rows; r++)
+        if (rows[f->part_rows[r]].own) return CAIRN_OK;
+    for (int r = first - groups; r < end; r++) {
+        const forward_row *row = &rows[f->part_rows[r]];
+        if (f->part_sequences[r] != f->part_sequences[first] || (r < first ? !row->sample : !row->hidden))
+            return CAIRN_OK;
+    }
+    return cuda_begin_drafts(f, rows[f->part_rows[first]].adapter, first - groups, groups - 1, masks);
+}
+
+/* Logits, tokens and faults of a part that was launched. */
+static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
+    int32_t *tokens = f->host_words + STEP_SAMPLED_AT;
+    const int32_t *rows = f->part_rows + part->logit_first;
+    bool any = false;
+    cairn_status status;
+    if (!part->logit_count && !cuda_counts(f, part)) return CAIRN_OK;
+    if ((status = cuda_download_logits(f, part))) return status;
+    for (int i = 0; i < part->logit_count; i++) {
+        f->asks[i] = part->batch->rows[rows[i]].sample;
+        any = any || f->asks[i];
+    }
+    if (any && (status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks,
+                                           part->logit_count, f->sampled)))
+        return status;
+    if (any && (status = cuda_draft_ahead(f, part))) return status;
+    if ((status = cuda_download_words(f, part)) || (status = cuda_tell_chosen(f, part)) || !any)
+        return status;
+    status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);
+    for (int i = 0; i < part->logit_count && !status; i++)
+        if (f->asks[i]) part->batch->sampled[f->ask_index[rows[i]]] = tokens[i];
+    return status;
+}
+
+/* Distinct pages that steps at positions [first, last] read in the layers that do not select. */
+static int64_t cuda_whole_pages(const forward_cuda_state *f, const forward_rule *rule, int first,
+                                int last) {
+    int64_t pages = 0;
+    for (int l = 0; l < f->shape->layers; l++) {
+        const int window = f->plan->layers[l].window;
+        const int from = window && first >= window ? first - window + 1 : 0;
+        if (f->plan->layers[l].mixer != PLAN_ATTENTION) continue;
+        if (!cuda_selects(f, rule, l)) pages += last / f->page_size - from / f->page_size + 1;
+    }
+    return pages * f->shape->kv_heads;
+}
+
+/* Whether rows of sequence i choose pages: those that draft do not, and are served behind the others. */
+static bool cuda_splits(const forward_batch *batch, int i) {
+    const forward_sequence *s = &batch->sequences[i];
+    const int last = batch->rows[s->first + s->rows - 1].position;
+    return s->rule && (cuda_has_forms(s->rule, s->landmarks) ||
+                       select_candidates(&s->rule->select, last) > s->rule->select.topk);
+}
+
+/* Distinct pages of the sequences of a part, the last of its run: counted by the selection, all that
+ * its rows see where there was none. */
+static void cuda_count_pages(const forward_cuda_state *f, const step_part *part) {
+    const int32_t *counts = f->host_words + STEP_SAMPLED_AT + STEP_STAGE_ROWS;
+    for (int i = 0; i < part->batch->sequence_count; i++) {
+        forward_sequence *s = &part->batch->sequences[i];
+        const forward_row *end = &part->batch->rows[s->first + f->done[i]];
+        if (!f->stepped[i]) continue;
+        if (cuda_splits(part->batch, i) && end[-1].own) s->pages_read = 0; /* these see all others' */
+        s->pages_read += (cuda_counts(f, part) ? counts[f->slots[i]] : 0) +
+                         cuda_whole_pages(f, part->rule, end[-f->stepped[i]].position,
+                                          end[-1].position);
+    }
+}

@@ -1,0 +1,320 @@
+/* forward_cuda_step: the rows of a step, by the flow kernel or by the stage kernels, as graphs where
+ * they can be. See cuda.c. */
+
+/* ---- page selection -------------------------------------------------------------------------- */
+
+/* Bounds of the pages listed in f->host_pages. */
+static cairn_status cuda_store_listed(forward_cuda_state *f, int count, bool mean) {
+    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
+    step_params p = f->stage.params;
+    cairn_status status = device_upload(f->dev, f->new_pages, f->host_pages, (size_t)count * 4);
+    dims.grid[0] = (unsigned)count;
+    dims.grid[1] = (unsigned)f->shape->kv_heads;
+    p.mean = mean;
+    for (int l = 0, end; l < f->shape->layers && !status; l = end) {
+        const bool windowed = cuda_group(f, l) > 0; /* such layers have pages of other ids, no bounds */
+        for (end = l + 1; end < f->shape->layers && (cuda_group(f, end) > 0) == windowed;) end++;
+        p.kv = f->stage.params.kv + l, p.bounds = f->stage.params.bounds + l;
+        dims.grid[2] = (unsigned)(end - l);
+        if (!windowed) status = device_launch(f->dev, &f->kernels[STEP_K_BOUNDS], &dims, &p);
+    }
+    return status;
+}
+
+/* Bounds of the pages that were completed since the last forward, of one source. */
+static cairn_status cuda_store_bounds(forward_cuda_state *f, const forward_batch *batch,
+                                      bool mean) {
+    int count = 0;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < batch->sequence_count; i++) {
+        const forward_sequence *s = &batch->sequences[i];
+        if (!s->rule || s->rule->select.landmark || s->rule->select.mean != mean || f->latents.heads)
+            continue;
+        for (int page = s->bounded; page < s->stored && !status; page++) {
+            f->host_pages[count++] = tables_row(batch->tables, s->table)[page];
+            if (count < f->max_pages) continue;
+            status = cuda_store_listed(f, count, mean);
+            count = 0;
+        }
+    }
+    return status || !count ? status : cuda_store_listed(f, count, mean);
+}
+
+/* ---- the flow kernel ------------------------------------------------------------------------- */
+
+/* Graphs of sparse steps hold what the rule selects. */
+static void cuda_renew_graphs(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    if (forward_rule_same(&f->graph_rule, rule) && f->graph_landmarks == part->form.landmarks) return;
+    cuda_free_sparse_graphs(f);
+    f->graph_rule = *rule;
+    f->graph_landmarks = part->form.landmarks;
+}
+
+static cairn_status cuda_enqueue_flow(forward_cuda_state *f, bool sparse) {
+    device_dims dims = {{0, 1, 1}, 0, 0, 0, false};
+    step_kernel kernel = sparse ? STEP_K_SPARSE_FLOW : STEP_K_FLOW;
+    cairn_status status;
+    dims.grid[0] = (unsigned)f->blocks;
+    dims.block = (unsigned)f->warps * 32;
+    dims.shared_bytes = f->attend_bytes + f->product_bytes;
+    status = device_launch(f->dev, &f->kernels[kernel], &dims, &f->flow.params);
+    return status ? status : cuda_finish(f, STEP_FLOW_ROWS, sparse);
+}
+
+static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    device_graph *graph = rule ? &f->sparse_graph : &f->graph;
+    const int32_t *head = f->flow.words;
+    cairn_status status = cuda_upload_rows(f, &f->flow, part);
+    if (status) return status;
+    if (rule) cuda_renew_graphs(f, part);
+    if (!graph->exec) {
+        part->batch->prepared = true;
+        if ((status = device_graph_begin(f->dev))) return status;
+        if ((status = cuda_enqueue_flow(f, rule != NULL))) {
+            device_graph_abandon(f->dev);
+            return status;
+        }
+        if ((status = device_graph_end(f->dev, graph))) return status;
+    }
+    status = device_graph_launch(f->dev, graph);
+    if (status) return status;
+    f->epoch++;
+    f->clean_rows = part->rows;
+    f->clean_chunks = rule && cuda_selects_all(f, rule) ? head[STEP_LIST_CHUNKS]
+                                                        : head[STEP_CHUNKS];
+    return CAIRN_OK;
+}
+
+/* ---- the stage kernels ----------------------------------------------------------------------- */
+
+/* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. Two
+ * blocks a multiprocessor for one window of rows (H200, Q4_0, a step of the 1B: 531 us against 583);
+ * of several the other windows take the second's place (8B, two windows: 2964 us against 3788). */
+static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
+    int most = windows == 1 ? 2 * f->blocks : f->blocks;
+    if (most < 3) most = 3; /* q, k and v in formats of their own */
+    return f->streamed && tiles > most ? most : tiles;
+}
+
+/* Inputs of a product of the stages. */
+static int cuda_inputs(const model_shape *s, int product) {
+    return product == STEP_P_O ? s->heads * s->head_dim : product == STEP_P_DOWN ? s->ffn : s->hidden;
+}
+
+/* Blocks of a cluster: one for each part of a product's K (dense/product.cuh: product_spreads). */
+static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int layer) {
+    const int product = cuda_kernel_product((int)kernel);
+    const int format = cuda_layer_format(f, layer, product);
+    const int parts = format < 256 ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
+    return cuda_has_clusters(f) && parts <= PRODUCT_SPREAD ? parts : 1;
+}
+
+/* A product of a layer's step: so many tiles, in windows of eight rows. */
+static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kernel, int tiles, int rows,
+                                        int layer) {
+    device_dims dims = {{0, 0, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
+    step_params p = f->stage.params;
+    const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, layer);
+    int x = cuda_blocks(f, tiles, windows);
+    if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
+        const int room = parts > 2 ? f->blocks * 9 / 10 : f->blocks; /* H200: 30 of 4 of 132 */
+        const int most = (windows == 1 ? 2 : 1) * room / parts, each = (tiles + most - 1) / most;
+        x = (tiles + each - 1) / each * parts;
+        dims.cluster = (unsigned)parts;
+    }
+    dims.grid[0] = (unsigned)x, dims.grid[1] = (unsigned)windows;
+    return device_launch(f->dev, cuda_kernel_of(f, kernel, layer, &p), &dims, &p);
+}
+
+/* The same, by its wide form where there is one (the flow's model, many rows). */
+static cairn_status cuda_run_product(forward_cuda_state *f, step_kernel plain, step_wide wide, int tiles,
+                                     int rows, int l) {
+    if (f->wide) return cuda_launch_wide(f, wide, tiles / cuda_wide_tiles(f, wide), rows, l);
+    return cuda_launch_product(f, plain, tiles, rows, l);
+}
+
+static cairn_status cuda_attend_dense(forward_cuda_state *f, int items, int l) {
+    device_dims dims = {{(unsigned)items, 1, 1}, (unsigned)f->warps * 32, 0, f->attend_bytes, true};
+    step_params p = f->stage.params;
+    const jit_kernel *plain = cuda_kernel_of(f, STEP_K_ATTEND, l, &p);
+    return device_launch(f->dev, f->drafts ? &f->draft_attend : plain, &dims, &p);
+}
+
+/* Blocks that score the pages of one row and KV head. */
+static int cuda_select_parts(const forward_cuda_state *f) {
+    int each = f->warps * 16, parts = (f->max_pages + each - 1) / each;
+    return parts < STEP_SELECT_PARTS ? parts : STEP_SELECT_PARTS;
+}
+
+/* What is launched for a step's attention: the rule, NULL for whole attention; groups of rows; runs
+ * of all that a row sees, and of a list of pages, at most. */
+typedef struct step_attention {
+    const forward_rule *rule;
+    const cuda_form *form; /* of the part */
+    bool told;             /* what rows choose by the step's own kernels is kept */
+    int groups, runs, listed;
+} step_attention;
+
+static cairn_status cuda_attend_selected(forward_cuda_state *f, const step_attention *a, int rows,
+                                         int l) {
+    const cuda_form form = {a->rule, false, true};
+    const step_lane *lane = &f->stage;
+    device_dims dims = {{0, 0, 0}, 0, 0, 0, true};
+    step_params p = f->stage.params;
+    cairn_status status;
+    dims.grid[0] = (unsigned)cuda_select_parts(f);
+    dims.grid[1] = (unsigned)rows;
+    dims.grid[2] = (unsigned)f->shape->kv_heads;
+    dims.block = (unsigned)f->warps * 32;
+    dims.shared_bytes = (unsigned)cuda_selection_bytes(f);
+    p.layer = l;
+    status = device_launch(f->dev, &f->kernels[STEP_K_SELECT], &dims, &p);
+    if (status) return status;
+    dims.grid[0] = (unsigned)a->listed;
+    dims.grid[2] *= (unsigned)cuda_shares(f->shape);
+    dims.shared_bytes = f->attend_bytes;
+    status = device_launch(f->dev, &f->kernels[STEP_K_ATTEND_PAGES], &dims, &p);
+    return status || !a->told ? status : cuda_form_launch(f, &form, lane, 0, rows, l, &f->forms.tell);
+}
+
+static cairn_status cuda_enqueue_conv(forward_cuda_state *f, int rows, int l) {
+    const step_lane *lane = &f->stage;
+    const int tiles = f->shape->hidden / 16;
+    cairn_status status;
+    if ((status = cuda_launch_product(f, STEP_K_CONV_IN, 3 * tiles, rows, l)) ||
+        (status = cuda_convolve(f, lane, STEP_K_CONV, rows, l)))
+        return status;
+    return cuda_launch_product(f, STEP_K_CONV_OUT, tiles, rows, l);
+}
+
+static cairn_status cuda_enqueue_experts(forward_cuda_state *f, int rows, int l) {
+    const step_lane *lane = &f->stage;
+    const model_shape *s = f->shape;
+    const int windows = cuda_expert_windows(s, rows, 8), t = f->warps * 32;
+    cairn_status status;
+    if ((status = cuda_route(f, lane, STEP_K_ROUTE, rows, l)) ||
+        (status = cuda_launch(f, lane, STEP_K_EXPERT_UP, cuda_expert_blocks(f, s->ffn / 8, windows),
+                              windows, t, f->product_bytes, l, 0)) ||
+        (status = cuda_launch(f, lane, STEP_K_EXPERT_DOWN,
+                              cuda_expert_blocks(f, s->hidden / 16, windows), windows, t,
+                              f->product_bytes, l, 0)))
+        return status;
+    return cuda_launch(f, lane, STEP_K_COMBINE, rows, 1, 128, 0, l, 0);
+}
+
+static cairn_status cuda_enqueue_attention(forward_cuda_state *f, const step_attention *a, int rows,
+                                           int l) {
+    const model_shape *s = f->shape;
+    const step_lane *lane = &f->stage;
+    const int window = f->plan->layers[l].window;
+    const int runs = window ? cuda_window_runs(f, window) : a->runs;
+    cairn_status status;
+    if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_Q, 3)) ||
+        (status = cuda_run_product(f, STEP_K_QKV, STEP_WIDE_QKV, (int)cuda_qkv_rows(s) / 16, rows, l)) ||
+        (status = cuda_work_heads(f, lane, STEP_K_HEADS, rows, l)) ||
+        (status = !cuda_selects(f, a->rule, l)
+                      ? cuda_attend_dense(f, a->groups * runs * s->kv_heads * cuda_shares(s), l)
+                  : a->form->rule ? cuda_attend_formed(f, a->form, lane, rows, l)
+                                  : cuda_attend_selected(f, a, rows, l)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_O, 1)) ||
+        (status = cuda_run_product(f, STEP_K_PROJECT, STEP_WIDE_PROJECT, s->hidden / 16, rows, l)))
+        return status;
+    return cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 0);
+}
+
+static cairn_status cuda_enqueue_layer(forward_cuda_state *f, const step_attention *a, int rows,
+                                       int l) {
+    const model_shape *s = f->shape;
+    const step_lane *lane = &f->stage;
+    const plan_mixer mixer = f->plan->layers[l].mixer;
+    cairn_status status = mixer == PLAN_SHORT_CONV ? cuda_enqueue_conv(f, rows, l)
+                          : mixer == PLAN_LATENT   ? cuda_run_latents(f, lane, rows, l)
+                                                   : cuda_enqueue_attention(f, a, rows, l);
+    if (status) return status;
+    if (s->experts) return cuda_enqueue_experts(f, rows, l);
+    if ((status = cuda_run_low(f, lane, rows, l, STEP_LOW_GATE, 2)) ||
+        (status = cuda_run_product(f, STEP_K_GATE_UP, STEP_WIDE_GATE_UP, s->ffn / 8, rows, l)) ||
+        (status = cuda_run_low(f, lane, rows, l, STEP_LOW_DOWN, 1)) ||
+        (status = cuda_run_product(f, STEP_K_DOWN, STEP_WIDE_DOWN, s->hidden / 16, rows, l)))
+        return status;
+    return cuda_add_summand(f, lane, STEP_K_ADD, rows, l, 1);
+}
+
+/* All launches of a forward, its best tokens included. */
+static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attention *a, int rows,
+                                        int wanted) {
+    const step_lane *lane = &f->stage;
+    int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
+    unsigned shared = f->product_bytes;
+    cairn_status status = cuda_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
+    if (!status) status = cuda_run_own(f, lane, rows);
+    for (int l = 0; l < f->shape->layers && !status; l++)
+        status = cuda_enqueue_layer(f, a, rows, l);
+    if (!status) status = cuda_keep_hidden(f, rows);
+    if (status || !wanted) return status;
+    status = cuda_launch(f, lane, STEP_K_HEAD, f->blocks, (wanted + 7) / 8, t, shared, 0, 0);
+    return status ? status : cuda_finish(f, wanted, false);
+}
+
+/* Graphs of rows without and with adapters, of those among which some draft, and of wide products. */
+static int cuda_graph_kind(const forward_cuda_state *f) { return f->wide ? 4 : f->adapts + 2 * f->drafts; }
+
+/* What a graph for the rows in f->stage.words is to have blocks for: all the runs that a list can have,
+ * or as many as the longest row so far, rounded up by doubling. Where rows draft, few are in a group
+ * of their own, and few have logits. */
+static step_graph_size cuda_graph_size(const forward_cuda_state *f, const forward_rule *rule, int rows) {
+    const int32_t *head = f->stage.words;
+    step_graph_size size = {rule ? f->runs : 1, rows, rows};
+    while (size.chunks < head[STEP_CHUNKS] && !rule && !f->latents.heads) size.chunks *= 2;
+    if (!f->drafts || rule) return size;
+    if (head[STEP_GROUPS] + 2 < rows) size.groups = head[STEP_GROUPS] + 2;
+    size.wanted = head[STEP_LOGIT_COUNT];
+    return size;
+}
+
+/* A step as a graph that serves every position and page table. */
+static cairn_status cuda_run_stage_graph(forward_cuda_state *f, const step_part *part) {
+    const forward_rule *rule = part->rule;
+    const int kind = cuda_graph_kind(f), rows = part->rows;
+    device_graph *graph = rule ? &f->stage_graphs[kind][rows] : &f->dense_graphs[kind][rows];
+    step_graph_size *held = &f->graph_sizes[kind][rows];
+    const step_graph_size size = cuda_graph_size(f, rule, rows);
+    cairn_status status;
+    if (rule) cuda_renew_graphs(f, part);
+    else if (held->chunks < size.chunks || held->groups < f->stage.words[STEP_GROUPS] ||
+             (held->wanted + 7) / 8 < (size.wanted + 7) / 8)
+        device_graph_free(f->dev, graph);
+    if (!graph->exec) {
+        const step_attention a = {rule, &part->form, false, size.groups, size.chunks, rule ? f->runs : 0};
+        part->batch->prepared = true;
+        if ((status = device_graph_begin(f->dev))) return status;
+        if ((status = cuda_enqueue_stages(f, &a, rows, size.wanted))) {
+            device_graph_abandon(f->dev);
+            return status;
+        }
+        if ((status = device_graph_end(f->dev, graph))) return status;
+        *held = rule ? *held : size;
+    }
+    return device_graph_launch(f->dev, graph);
+}
+
+/* Before the first of a forward's runs of the stage kernels. */
+static cairn_status cuda_forget_pages(forward_cuda_state *f) {
+    cairn_status status = device_zero(f->dev, f->seen, f->seen_bytes);
+    return status ? status : device_zero(f->dev, f->pages_read, (size_t)f->table_rows * 4);
+}
+
+static cairn_status cuda_run_stages(forward_cuda_state *f, const step_part *part) {
+    const int32_t *head = f->stage.words;
+    step_attention a = {part->rule, &part->form, part->told, 0, 0, 0};
+    cairn_status status = cuda_upload_rows(f, &f->stage, part);
+    if (status) return status;
+    if (f->drafts && (status = cuda_need_drafts(f, part->batch))) return status;
+    if (!part->told &&
+        (part->logit_count == part->rows || (f->drafts && part->logit_count && !part->rule)))
+        return cuda_run_stage_graph(f, part);
+    a.groups = head[STEP_GROUPS], a.runs = head[STEP_CHUNKS], a.listed = head[STEP_LIST_CHUNKS];
+    return cuda_enqueue_stages(f, &a, part->rows, head[STEP_LOGIT_COUNT]);
+}
