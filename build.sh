@@ -14,7 +14,8 @@
 #   clean
 #
 # Missing packages are installed with apt where that is possible, and named otherwise. The
-# environment may set CC, CXX, CFLAGS, CAIRN_MODEL (a GGUF file), CAIRN_LUA_CFLAGS, CAIRN_LUA_LIBS.
+# environment may set CC, CXX, CFLAGS, CAIRN_MODEL (a GGUF file), CAIRN_LUA_CFLAGS, CAIRN_LUA_LIBS,
+# CAIRN_DEMO_TOKENS (600).
 # `CAIRN_BUILD_SOURCED=1 . ./build.sh` gives a script the functions alone.
 set -eu
 [ -n "${CAIRN_BUILD_SOURCED:-}" ] || cd "$(dirname "$0")"
@@ -321,7 +322,7 @@ run_demo() {
     find_nvrtc
     find_model || exit 1
     build/cairn generate --watch --compare --config scripts/config.lua --model "$CAIRN_MODEL" \
-        --chat --max-tokens 600 --prompt-file scripts/demo.txt
+        --chat --max-tokens "${CAIRN_DEMO_TOKENS:-600}" --prompt-file scripts/demo.txt
 }
 
 run_model() {
@@ -451,7 +452,7 @@ main() {
         fuzz) run_fuzz "$@" ;;
         cov) run_coverage "$@" ;;
         clean) rm -rf build dist ;;
-        help | -h | --help) sed -n '2,19s/^# \{0,1\}//p' build.sh ;;
+        help | -h | --help) sed -n '2,20s/^# \{0,1\}//p' build.sh ;;
         *) die "no command $command; ./build.sh help names them" ;;
     esac
 }

@@ -57,8 +57,8 @@ apart_compile() {
 apart_build() {
     at=$apart/$1
     mkdir -p "$at"
-    $(apart_flags "$1") -DCAIRN_SIMD_APART -I. -E -dD runtime.c | ${lua:-lua5.4} gen/apart.lua "$at" \
-        > "$at/rooms" || return 1
+    $(apart_flags "$1") -include tests/traced.h -DCAIRN_SIMD_APART -I. -E -dD runtime.c |
+        ${lua:-lua5.4} gen/apart.lua "$at" > "$at/rooms" || return 1
     { [ "$1" = windows ] || echo kernels; cat "$at/rooms"; } | xargs -P "$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" \
         -n 1 sh -c '. tests/apart.sh; apart_compile "$@"' apart "$1"
 }

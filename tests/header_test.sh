@@ -88,7 +88,7 @@ fi
 
 printf '#define CAIRN_IMPLEMENTATION\n#include "runtime.h"\n' > "$work/implement.c"
 check "two units, one of them the implementation, make a program" sh -c "
-    $CC -std=c11 -O1 -DCAIRN_NO_LUA -I. -c '$work/implement.c' -o '$work/implement.o' &&
+    $CC -std=c11 -O0 -DCAIRN_NO_LUA -I. -c '$work/implement.c' -o '$work/implement.o' &&
     $CC -std=c11 -I. '$work/declare.c' '$work/implement.o' -o '$work/two' $libraries"
 check "that program runs" "$work/two"
 

@@ -30,7 +30,8 @@ for command in demo test bench dist asan tsan clean; do
     check "./build.sh $command is a command" grep -q "^        $command) " build.sh
 done
 if [ -n "${CAIRN_MODEL:-}" ]; then
-    check "./build.sh demo answers" sh -c "CAIRN_MODEL=$CAIRN_MODEL ./build.sh demo > $work/demo.txt"
+    check "./build.sh demo answers" \
+        sh -c "CAIRN_DEMO_TOKENS=48 CAIRN_MODEL=$CAIRN_MODEL ./build.sh demo > $work/demo.txt"
     check "in words" [ "$(wc -w < "$work/demo.txt")" -ge 10 ]
 else
     tap_skip "no model: ./build.sh demo"

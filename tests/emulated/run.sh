@@ -15,14 +15,14 @@ mkdir -p "$out"
 apart_build plain || exit 1
 flags="-std=c11 -g1 -O1 $lua_cflags -w -DCAIRN_API=static -ffp-contract=off"
 
-# run NAME: keeps what was said of cuda, and the failures.
+# run NAME: keeps what was said of cuda, and the failures; of the CPU tests/suite.sh asks.
 run() {
     status=1 source=$(ls "tests/$1_test.c" tests/*/"$1_test.c" 2>/dev/null)
     own=$(sed -n '1,20s/.*build: \(-D[^*]*\).*/\1/p' "$source")
     link=$(apart_link plain ${own:+whole})
     $CC $flags $own ${link%% *} -I. -Itests "$source" ${link#* } \
         -o "$out/$1" $lua_libs $libraries >"$out/$1.log" 2>&1 &&
-        { tests/simt/emulate.sh --race "$out/$1" >"$out/$1.log" 2>&1; status=$?; }
+        { CAIRN_TEST_BACKEND=cuda tests/simt/emulate.sh --race "$out/$1" >"$out/$1.log" 2>&1; status=$?; }
     sed -n -e "/^ok .*cuda/s/ - / - emulated $1, race: /p" \
         -e '/^not ok\|^#\|emulated CUDA\|error/p' "$out/$1.log"
     if [ $status -ne 0 ] && ! grep -q '^not ok ' "$out/$1.log"; then

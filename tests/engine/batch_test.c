@@ -330,7 +330,7 @@ static void test_backend(cairn_backend backend, const char *path, bool quick) {
         return;
     }
     if (tap_ok(!cairn_load_model(rt, path, &m), "on %s: a model", where)) {
-        test_forwards(m, quick ? 3 : SEQUENCES, quick ? 75 : MOST);
+        test_forwards(m, quick ? 3 : SEQUENCES, quick ? 56 : MOST);
         for (int i = 0; i < 4 && !quick; i++) test_forwards(m, SEQUENCES, MOST);
         test_sessions(rt, m, quick ? 1 : 6, quick ? 3 : 7, false);
     }

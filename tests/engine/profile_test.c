@@ -2,11 +2,15 @@
  * profile says of generations against the sessions' own statistics and the ids they said; requests
  * that are left out; a trace as a viewer reads it, with the device's part on a GPU; and nothing at all
  * while neither is taken: no call, no allocation, the same text.
- * emulated: asan
- * build: -DTRACE_CALLED()=(trace_calls++) -O0 */
-static int trace_calls;
+ * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
+#ifdef CAIRN_TRACED
+enum { TRACED = 1 };
+#else /* compiled by hand, without tests/apart.sh */
+enum { TRACED = 0 };
+static int trace_calls;
+#endif
 #include "json.h"
 #include "tap.h"
 #include "backends.h"
@@ -304,7 +308,7 @@ static void test_off(cairn_runtime *rt, cairn_model *m) {
            "on %s: off: not one call of the trace, nothing held", where);
     cairn_trace_start(rt, 0), cairn_profile_start(m, NULL);
     text_of(m, on, &counts[1]);
-    tap_ok(trace_calls > 0 && counts[0] == counts[1] &&
+    tap_ok((trace_calls > 0 || !TRACED) && counts[0] == counts[1] &&
                !memcmp(off, on, (size_t)counts[0] * sizeof *off), "on %s: on: the same ids", where);
     cairn_trace_stop(rt), cairn_profile_stop(m);
     trace_calls = 0;

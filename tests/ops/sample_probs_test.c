@@ -329,9 +329,9 @@ static void test_backend(cairn_runtime *opened, const char *name) {
     test_odd_rows();
     for (int count = 0; count <= MOST; count++) test_loop(count, true);
     test_loop(2, false);
-    test_distribution(2, true, emulated ? 2 : 300);
-    test_distribution(1, false, emulated ? 2 : 100);
-    test_distribution(0, false, emulated ? 2 : 100);
+    test_distribution(2, true, emulated ? 1 : 300);
+    test_distribution(1, false, emulated ? 1 : 100);
+    test_distribution(0, false, emulated ? 1 : 100);
     if (!emulated) test_distribution(3, true, 100);
     test_hostile();
 }

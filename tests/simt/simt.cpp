@@ -298,13 +298,15 @@ static void use(Thread *t) {
 static void note_load_matrix(const Lane *lanes, bool transposed, Site site) {
     for (int i = 0; i < 32; i++) {
         use(lane_thread(i));
-        for (int tile = 0; tile < (int)lanes[i].a; tile++)
-            for (int e = 0; e < 2; e++) {
-                int r = i / 4, c = 2 * (i % 4) + e;
-                if (transposed) std::swap(r, c);
-                const char *row = static_cast<const char *>(lanes[8 * tile + r].in);
-                race::read(row + 2 * c, 2, Access::plain, site);
-            }
+        for (int tile = 0; tile < (int)lanes[i].a; tile++) {
+            const int r = i / 4, c = 2 * (i % 4);
+            auto element = [&](int row, int column) {
+                return static_cast<const char *>(lanes[8 * tile + row].in) + 2 * column;
+            };
+            if (!transposed) race::read(element(r, c), 4, Access::plain, site);
+            for (int e = 0; e < 2 && transposed; e++)
+                race::read(element(c + e, r), 2, Access::plain, site);
+        }
     }
     use(current);
 }
@@ -469,8 +471,8 @@ unsigned char *shared_at(uint32_t address, uint32_t bytes, uint32_t alignment, S
 /* ---- cp.async: poisons its destination at once, lands when it is waited for ---- */
 
 static void touch(const void *p, uint32_t bytes) {
-    volatile unsigned char sink = 0;
-    for (uint32_t i = 0; i < bytes; i++) sink = static_cast<const unsigned char *>(p)[i];
+    volatile uint32_t sink = 0; /* copies are of whole words, aligned */
+    for (uint32_t i = 0; i < bytes / 4; i++) sink = static_cast<const uint32_t *>(p)[i];
     (void)sink;
 }
 

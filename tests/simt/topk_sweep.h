@@ -58,6 +58,18 @@ static std::vector<int32_t> oracle(const float *row, int length, int k, bool by_
     return order;
 }
 
+/* Most of the time goes to the longest rows: under the race detector they have one order of their
+ * results, under the sanitizers the other; CAIRN_TEST_LONG=1: both in both. */
+#ifdef SIMT_RACE
+enum { RACE = 1 };
+#else
+enum { RACE = 0 };
+#endif
+static bool all_orders() {
+    const char *text = std::getenv("CAIRN_TEST_LONG");
+    return text && std::atoi(text);
+}
+
 enum { ALL, SMALL, SPLIT, SHORT };
 struct shape { unsigned cluster, threads, shared_bytes; int which; };
 
@@ -71,6 +83,7 @@ static void sweep(const char *name, Kernel kernel, shape at, float (*round)(floa
         for (auto &size : sizes)
             for (int by_score = 0; by_score < 2; by_score++) {
                 int n = size[0], k = size[1], stride = n + 3;
+                if (n > 2000 && (kind + n / 1000 + by_score) % 2 != RACE && !all_orders()) continue;
                 if (at.which == SMALL) n = std::min(n, 250), k = std::min(k, 32);
                 if (at.which == SHORT) n = std::min(n, 1000);
                 std::vector<float> x(rows * stride, NAN);
