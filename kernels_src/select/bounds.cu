@@ -5,6 +5,7 @@
  *              block 128 */
 #include "device/common.cuh"
 #include "abi/select.h"
+#include "attention/layout.h"
 
 CAIRN_KERNEL(page_bounds, 128, 1, page_bounds_params) {
     const int page = p.ids[block_id()], head = block_id_y();
@@ -12,8 +13,8 @@ CAIRN_KERNEL(page_bounds, 128, 1, page_bounds_params) {
         if (thread_id() == 0) report_error(p.error, CAIRN_FAULT_ID, block_id(), page);
         return;
     }
-    const int64_t keys = ((int64_t)page * 2 * p.kv_heads + head) * p.page_size * p.head_dim;
-    const int64_t out = ((int64_t)page * p.kv_heads + head) * 2 * p.head_dim;
+    const int64_t keys = layout_slot(page, 0, head, 0, p.kv_heads, p.page_size, p.head_dim);
+    const int64_t out = layout_bounds(page, head, p.kv_heads, p.head_dim);
     for (int d = thread_id(); d < p.head_dim; d += 128) {
         float first = f16_to_f32(f16{p.cache[keys + d]}), lo = first, hi = first, sum = first;
         for (int slot = 1; slot < p.page_size; slot++) {
