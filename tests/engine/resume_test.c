@@ -187,7 +187,8 @@ static setting choose(bool sparse, bool drawn, bool drafts, bool prefixes) {
     else memset(c->selection.layers, 0, sizeof c->selection.layers);
     c->drafter = drafts ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
     c->memory.prefix_cache = prefixes;
-    c->kv_dtype = (cairn_kv_dtype)below(CAIRN_KV_COUNT);
+    c->kv_dtype = (cairn_kv_dtype)below(model_path ? CAIRN_KV_COUNT : CAIRN_KV_E4M3); /* the toy's
+                                                                          * wants two bytes a value */
     how.sampling = c->sampling;
     how.sampling.seed = below(1 << 30);
     if (drawn) how.sampling.temperature = 0.8f, how.sampling.top_k = 30;
