@@ -241,14 +241,14 @@ static void set_rule(rig *g, int topk, int window, int sinks, bool mean, bool he
     g->ref.mean = mean, g->ref.by_head = head;
 }
 
-/* Rows up to the first choice between pages that is too close to call. */
+/* Rows up to the first choice between pages, or between two e4m3, that is too close to call. */
 static int check_ref(rig *g, const int32_t *tokens, bool dense, const float *logits,
                      double *worst) {
     double want[VOCAB];
-    g->ref.dense = dense, g->ref.closest = INFINITY, g->ref.pages_read = 0;
+    g->ref.dense = dense, g->ref.closest = g->ref.midway = INFINITY, g->ref.pages_read = 0;
     for (int t = 0; t < TOKENS; t++) {
         llama_ref_step(&g->ref, tokens[t], t, want);
-        if (g->ref.closest < 1e-3) return t;
+        if (g->ref.closest < 1e-3 || g->ref.midway < 1e-3) return t;
         for (int i = 0; i < VOCAB; i++) {
             double off = fabs((double)logits[t * VOCAB + i] - want[i]) / (1 + fabs(want[i]));
             if (!(off <= *worst)) *worst = off;
@@ -257,9 +257,7 @@ static int check_ref(rig *g, const int32_t *tokens, bool dense, const float *log
     return TOKENS;
 }
 
-/* What rounding may cost by what the cache holds. A value that f32 sums bring over the middle between two
- * e4m3 costs up to 0.012; values of another type in the cache cost 0.17 and more. */
-static const double most_off[CAIRN_KV_COUNT] = {5e-3, 2e-3, 1e-4, 0.05};
+static const double most_off[CAIRN_KV_COUNT] = {5e-3, 2e-3, 1e-4, 5e-3}; /* by what the cache holds */
 
 static void test_rule(rig *g, const int32_t *tokens, bool dense, const char *what) {
     float *first = (float *)malloc(TOKENS * VOCAB * sizeof *first);

@@ -49,6 +49,8 @@ typedef struct llama_ref {
     /* kept between tokens: keys and values [layer][position][kv_head][dim] */
     int capacity;
     double *keys, *values;
+    double midway;  /* least distance of a key or value, of 448 the largest of its head, from the middle
+                     * between two e4m3 that are so far apart that it shows */
     double closest; /* least relative distance between the last page kept and the first left out */
     double nearest; /* least distance between the router's scores of the last expert used and the next */
     long pages_read;
@@ -328,8 +330,9 @@ static void llama_ref_bias(double *x, const double *bias, int n) {
 }
 
 /* Value i of x [kv_heads, dim] as the cache holds it. */
-static double llama_ref_stored(const llama_ref *m, const double *x, int i) {
+static double llama_ref_stored(llama_ref *m, const double *x, int i) {
     double most = 1e-4, unit;
+    uint8_t code;
     int exponent;
     if (m->stored == 0) return ref_f16(ref_to_f16(x[i]));
     if (m->stored == 2) return (double)(float)x[i];
@@ -339,7 +342,15 @@ static double llama_ref_stored(const llama_ref *m, const double *x, int i) {
         return nearbyint(x[i] / unit) * unit;
     }
     for (int d = i / m->dim * m->dim; d < (i / m->dim + 1) * m->dim; d++) most = fmax(most, fabs(x[d]));
-    return ref_e4m3(ref_to_e4m3(x[i] / (most / 448))) * (most / 448);
+    unit = most / 448;
+    code = ref_to_e4m3(x[i] / unit);
+    for (int side = -1; side < 2; side += 2) {
+        const int beside = (code & 127) + side;
+        const double middle = (ref_e4m3((uint8_t)(code & 127)) + ref_e4m3((uint8_t)beside)) / 2;
+        if (beside >= 0 && beside < 127 && fabs(middle - ref_e4m3((uint8_t)beside)) > 0.2)
+            m->midway = fmin(m->midway, fabs(fabs(x[i] / unit) - middle));
+    }
+    return ref_e4m3(code) * unit;
 }
 
 /* out from x: the attention of a layer, with the token's key and value kept. */
