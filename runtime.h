@@ -236,11 +236,11 @@ typedef enum cairn_landmark_position {
     CAIRN_LANDMARK_POSITION_TABLE(CAIRN_VALUE) CAIRN_LANDMARK_COUNT
 } cairn_landmark_position;
 
-#define CAIRN_KV_DTYPE_TABLE(X)                                            \
-    X(CAIRN_KV_F16, 0, "f16", true, "2 bytes a value")                     \
-    X(CAIRN_KV_BF16, 1, "bf16", false, "2 bytes a value")                  \
-    X(CAIRN_KV_F32, 2, "f32", false, "4 bytes a value")                    \
-    X(CAIRN_KV_E4M3, 3, "e4m3", false, "1 byte a value, scales beside it")
+#define CAIRN_KV_DTYPE_TABLE(X)                                           \
+    X(CAIRN_KV_F16, 0, "f16", true, "2 bytes a value")                    \
+    X(CAIRN_KV_BF16, 1, "bf16", true, "2 bytes a value")                  \
+    X(CAIRN_KV_F32, 2, "f32", true, "4 bytes a value")                    \
+    X(CAIRN_KV_E4M3, 3, "e4m3", true, "1 byte a value, scales beside it")
 typedef enum cairn_kv_dtype {
     CAIRN_KV_DTYPE_TABLE(CAIRN_VALUE) CAIRN_KV_COUNT
 } cairn_kv_dtype;
@@ -430,8 +430,8 @@ typedef struct cairn_config {
     cairn_landmark_position landmark_position;
                                 /* position that a landmark token takes, for models trained with
                                  * landmarks; previous, next; default "previous" */
-    cairn_kv_dtype kv_dtype;    /* element type of the KV cache; f16, bf16, f32, e4m3; default
-                                 * "f16" */
+    cairn_kv_dtype kv_dtype;    /* element type of the KV cache; on a GPU f16; f16, bf16, f32,
+                                 * e4m3; default "f16" */
     int32_t max_batch;          /* sequences decoded together; 1 to 1024; default 8 */
     int32_t max_seq_len;        /* longest sequence; 0: the model's; 0 to 4194304; default 0 */
     int32_t prefill_chunk;      /* prompt tokens per forward; 16 to 16384; default 512 */

@@ -41,8 +41,8 @@ local enums = {
     { "previous", true, "a landmark takes the position of the token before it" },
     { "next", true, "a landmark takes the position of the token after it" } } },
   { name = "kv_dtype", prefix = "CAIRN_KV", values = {
-    { "f16", true, "2 bytes a value" }, { "bf16", false, "2 bytes a value" },
-    { "f32", false, "4 bytes a value" }, { "e4m3", false, "1 byte a value, scales beside it" } } },
+    { "f16", true, "2 bytes a value" }, { "bf16", true, "2 bytes a value" },
+    { "f32", true, "4 bytes a value" }, { "e4m3", true, "1 byte a value, scales beside it" } } },
   { name = "sampling_order", prefix = "CAIRN_ORDER", values = {
     { "top_k_first", true, "top_k, then top_p over what is left" },
     { "top_p_first", true, "top_p over the whole vocabulary, then top_k" } } },
@@ -117,7 +117,7 @@ local fields = {
   { name = "landmark_position", type = "enum", enum = "landmark_position", default = "previous",
     doc = "position that a landmark token takes, for models trained with landmarks" },
   { name = "kv_dtype", type = "enum", enum = "kv_dtype", default = "f16",
-    doc = "element type of the KV cache" },
+    doc = "element type of the KV cache; on a GPU f16" },
   { name = "max_batch", type = "int", default = 8, min = 1, max = 1024, unit = "sequences",
     doc = "sequences decoded together" },
   { name = "max_seq_len", type = "int", default = 0, min = 0, max = 4194304, unit = "tokens",

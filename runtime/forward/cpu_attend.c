@@ -18,7 +18,9 @@ static attention_block forward_block_of(const forward_walk *walk, const forward_
     attention_block a;
     memset(&a, 0, sizeof a);
     a.simd = f->simd;
-    a.cache = (const uint16_t *)f->kv->pages[forward_state(walk)];
+    a.cache = f->kv->pages[forward_state(walk)];
+    a.type = f->kv->type;
+    a.scales = pages_scales(f->kv, forward_state(walk));
     a.table = forward_table(walk, &f->batch->sequences[rows->sequence]);
     a.positions = f->positions + rows->first;
     a.rows = rows->rows;

@@ -6,10 +6,11 @@ static const plan_rope *forward_rope_of(const forward_cpu_state *f, const plan_l
     return layer->rope < 0 ? NULL : &f->model->plan.ropes[layer->rope];
 }
 
-/* Whether a layer's queries and keys are worked on by whole heads. */
+/* Whether a layer's queries, keys and values are worked on by whole heads. */
 static bool forward_by_head(const forward_cpu_state *f, const plan_layer *layer) {
     const plan_rope *rope = forward_rope_of(f, layer);
-    return layer->parts[PLAN_Q_NORM].values || (rope && rope->pairing == PLAN_PAIRS_HALVES);
+    return layer->parts[PLAN_Q_NORM].values || (rope && rope->pairing == PLAN_PAIRS_HALVES) ||
+           f->kv->type == CAIRN_E4M3; /* whose scales are heads' */
 }
 
 /* Where row r of a layer's cosines or sines begins. */
@@ -65,6 +66,15 @@ static const int32_t *forward_table(const forward_walk *walk, const forward_sequ
     return tables_row(model_tables(walk->f->model, walk->f->batch->tables, walk->layer), s->table);
 }
 
+/* Writes values from `within` on of the head whose cache row is `row`; of e4m3 they are all its. */
+static void forward_store(const forward_walk *walk, const float *x, int64_t row, int within, int count) {
+    const kv_cache *kv = walk->f->kv;
+    void *pages = kv->pages[forward_state(walk)];
+    float *scales = pages_scales(kv, forward_state(walk));
+    if (!scales) ops_kv_write(walk->f->simd, kv->type, x, pages, row * kv->head_dim + within, count);
+    else scales[row] = fp8_of_block(x, count, false, (uint8_t *)pages + row * kv->head_dim);
+}
+
 /* Writes outputs first .. last - 1 of rows [rows, kv_heads * dim] to their slots; part 0 keys, 1
  * values. */
 static void forward_append(const forward_walk *walk, const float *x, int part, int first,
@@ -72,21 +82,18 @@ static void forward_append(const forward_walk *walk, const float *x, int part, i
     const forward_cpu_state *f = walk->f;
     const kv_cache *kv = f->kv;
     const int dim = kv->head_dim, size = kv->page_size, width = kv->kv_heads * dim;
-    uint16_t *pages = (uint16_t *)kv->pages[forward_state(walk)];
     const forward_sequence *s = f->batch->sequences;
     for (int r = 0; r < f->batch->row_count; r++) {
         int position = f->batch->rows[r].position;
         const int32_t *table;
         while (r >= s->first + s->rows) s++;
         table = forward_table(walk, s);
-        size_t page = (size_t)table[position / size];
+        int64_t page = table[position / size];
         for (int at = first; at < last;) {
             int head = at / dim, within = at % dim;
             int count = dim - within < last - at ? dim - within : last - at;
-            size_t row = ((page * 2 + (size_t)part) * (size_t)kv->kv_heads + (size_t)head) *
-                             (size_t)size + (size_t)(position % size);
-            f->simd->to_half(x + (int64_t)r * width + at, pages + row * (size_t)dim + within,
-                             count);
+            int64_t row = ((page * 2 + part) * kv->kv_heads + head) * size + position % size;
+            forward_store(walk, x + (int64_t)r * width + at, row, within, count);
             at += count;
         }
     }
@@ -96,7 +103,10 @@ static select_pages forward_pages(const forward_walk *walk, int sequence, int he
     const forward_cpu_state *f = walk->f;
     select_pages pages;
     pages.table = forward_table(walk, &f->batch->sequences[sequence]);
-    pages.cache = (const uint16_t *)f->kv->pages[forward_state(walk)];
+    pages.cache = f->kv->pages[forward_state(walk)];
+    pages.type = f->kv->type;
+    pages.scales = pages_scales(f->kv, forward_state(walk));
+    pages.half = (uint16_t *)(void *)walk->own->staged;
     pages.bounds = (const uint16_t *)f->kv->bounds[forward_state(walk)];
     pages.kv_heads = f->kv->kv_heads;
     pages.head = head;

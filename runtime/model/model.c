@@ -132,19 +132,25 @@ static page_tables *model_tables(cairn_model *m, page_tables *whole, int layer) 
     return group ? &m->windows[group - 1].tables : whole;
 }
 
+static cairn_type model_kv_type(const cairn_model *m) {
+    static const cairn_type types[CAIRN_KV_COUNT] = {CAIRN_F16, CAIRN_BF16, CAIRN_F32, CAIRN_E4M3};
+    return types[m->runtime->config.kv_dtype];
+}
+
 static uint64_t model_cache_bytes(const cairn_model *m, int pages) {
     const model_shape *s = &m->shape;
     const int size = m->runtime->config.page_size;
     const kv_groups groups = model_groups(m, pages);
+    const cairn_type type = model_kv_type(m);
     uint64_t bytes = 0;
     int whole = s->kv_layers;
     if (s->latent.q_rank) return (uint64_t)pages * pages_latent_bytes(s->kv_layers, size);
     for (int g = 0; g < groups.count; g++) {
         bytes += (uint64_t)groups.pages[g] * pages_window_bytes(groups.layers[g], s->kv_heads,
-                                                                s->head_dim, size);
+                                                                s->head_dim, size, type);
         whole -= groups.layers[g];
     }
-    return bytes + (uint64_t)pages * pages_kv_bytes(whole, s->kv_heads, s->head_dim, size);
+    return bytes + (uint64_t)pages * pages_kv_bytes(whole, s->kv_heads, s->head_dim, size, type);
 }
 
 /* ---- size ---- */
@@ -214,15 +220,20 @@ static cairn_status model_open_cache(cairn_model *m, device *dev, int most) {
     int wanted = model_pool_pages(m, UINT64_MAX);
     int pages;
     kv_groups groups;
-    cairn_status status = model_size_cache(m, dev, &pages);
-    if (status) return status;
+    cairn_status status;
+    if (s->latent.q_rank && config->kv_dtype != CAIRN_KV_F16)
+        return base_fail(dev->base, CAIRN_UNSUPPORTED,
+                         "kv_dtype = \"%s\": the cache of a model with latent attention is f16",
+                         config_kv_dtype_values[config->kv_dtype].text);
+    if ((status = model_size_cache(m, dev, &pages))) return status;
     if (pages > most) pages = most;
     for (;;) {
         groups = model_groups(m, pages);
         status = s->latent.q_rank
                      ? pages_latent_open(dev, s->kv_layers, config->page_size, pages, &m->kv)
                      : pages_groups_open(dev, s->kv_layers, s->kv_heads, s->head_dim,
-                                         config->page_size, pages, &groups, &m->kv);
+                                         config->page_size, model_kv_type(m), pages, &groups,
+                                         &m->kv);
         if ((status != CAIRN_OUT_OF_MEMORY && status != CAIRN_OUT_OF_DEVICE_MEMORY) || pages == 1)
             break;
         pages = pages / 2; /* what the device said to be free was not */

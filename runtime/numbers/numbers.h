@@ -28,8 +28,6 @@ static size_t block_row_bytes(const block_type *type, int64_t values);
 static float block_f32_of_bits(uint32_t bits);
 /* The nearest e4m3, of two the even, saturating to 448; NaN gives 0x7f. */
 static uint8_t fp8_of_f32(float x);
-/* What an e4m3 byte stands for. */
-static float fp8_to_f32(uint8_t v);
 /* values [256]: what each e4m3 byte stands for. */
 static void fp8_values(float *values);
 /* x [n] / scale as e4m3; the scale is max(|x|, 1e-4) / 448, or the least power of two that is not

@@ -80,13 +80,21 @@ static bool pages_shared(const page_pool *p, int32_t id) {
 
 /* ---- cache ----------------------------------------------------------------------------------- */
 
-static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_size) {
-    return (uint64_t)layers * (uint64_t)kv_heads * (uint64_t)head_dim * 2 * 2 *
-           ((uint64_t)page_size + 1);
+/* Of a slot's keys or values of one head, with their scale. */
+static uint64_t pages_head_bytes(int head_dim, cairn_type type) {
+    return (uint64_t)head_dim * cairn_type_bytes(type) + (type == CAIRN_E4M3 ? sizeof(float) : 0);
 }
 
-static uint64_t pages_window_bytes(int layers, int kv_heads, int head_dim, int page_size) {
-    return (uint64_t)layers * (uint64_t)kv_heads * (uint64_t)head_dim * 2 * 2 * (uint64_t)page_size;
+static uint64_t pages_window_bytes(int layers, int kv_heads, int head_dim, int page_size,
+                                   cairn_type type) {
+    return (uint64_t)layers * (uint64_t)kv_heads * 2 * (uint64_t)page_size *
+           pages_head_bytes(head_dim, type);
+}
+
+static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_size,
+                               cairn_type type) {
+    return pages_window_bytes(layers, kv_heads, head_dim, page_size, type) +
+           (uint64_t)layers * (uint64_t)kv_heads * (uint64_t)head_dim * 2 * 2; /* bounds */
 }
 
 static uint64_t pages_latent_bytes(int layers, int page_size) {
@@ -94,7 +102,13 @@ static uint64_t pages_latent_bytes(int layers, int page_size) {
 }
 
 static size_t pages_plane_bytes(const kv_cache *kv, int plane) {
-    return plane < kv->layers ? kv->page_bytes : (size_t)kv->page_size * CAIRN_INDEX_BYTES;
+    const size_t slots = (size_t)kv->page_size;
+    if (plane < kv->layers) return kv->page_bytes;
+    return slots * (kv->type == CAIRN_E4M3 ? 2 * (size_t)kv->kv_heads * sizeof(float) : CAIRN_INDEX_BYTES);
+}
+
+static float *pages_scales(const kv_cache *kv, int layer) {
+    return kv->type == CAIRN_E4M3 ? (float *)kv->pages[kv->layers + layer] : NULL;
 }
 
 /* The first page that a window needs of a sequence of `tokens` tokens, whatever comes next: that of
@@ -109,7 +123,7 @@ static int pages_window_most(int window, int rows, int page_size) {
 }
 
 static page_pool *pages_plane_pool(kv_cache *kv, int plane) {
-    const int group = plane < kv->layers ? kv->groups.of[plane] : 0;
+    const int group = kv->groups.of[plane % kv->layers];
     return group ? &kv->window_pools[group - 1] : &kv->pool;
 }
 
@@ -146,7 +160,7 @@ static cairn_status pages_kv_allocate(kv_cache *kv) {
         /* Clear, since whole pages are saved, those begun too. */
         status = device_alloc_clear(kv->device, (size_t)own->pages * pages_plane_bytes(kv, i),
                                     "the KV cache", &kv->pages[i]);
-        if (!status && kv->bounds && own == &kv->pool)
+        if (!status && kv->bounds && i < kv->layers && own == &kv->pool)
             status = device_alloc(kv->device, (size_t)own->pages * kv->bound_bytes,
                                   "the KV page bounds", &kv->bounds[i]);
     }
@@ -168,16 +182,19 @@ static cairn_status pages_open_planes(kv_cache *kv, int pages, const kv_groups *
 }
 
 static cairn_status pages_groups_open(device *dev, int layers, int kv_heads, int head_dim,
-                                      int page_size, int pages, const kv_groups *groups,
-                                      kv_cache *kv) {
+                                      int page_size, cairn_type type, int pages,
+                                      const kv_groups *groups, kv_cache *kv) {
     memset(kv, 0, sizeof *kv);
     kv->device = dev;
-    kv->layers = kv->planes = layers;
+    kv->layers = layers;
+    kv->type = type;
+    kv->planes = type == CAIRN_E4M3 ? 2 * layers : layers;
     kv->kv_heads = kv_heads;
     kv->head_dim = head_dim;
     kv->page_size = page_size;
     kv->bound_bytes = (size_t)kv_heads * (size_t)head_dim * 2 * 2;
-    kv->page_bytes = kv->bound_bytes * (size_t)page_size;
+    kv->page_bytes = (size_t)kv_heads * (size_t)head_dim * 2 * cairn_type_bytes(type) *
+                     (size_t)page_size;
     return pages_open_planes(kv, pages, groups);
 }
 
@@ -186,6 +203,7 @@ static cairn_status pages_latent_open(device *dev, int layers, int page_size, in
     memset(kv, 0, sizeof *kv);
     kv->device = dev;
     kv->layers = layers;
+    kv->type = CAIRN_F16;
     kv->planes = 2 * layers;
     kv->kv_heads = 1;
     kv->head_dim = LATENT_KEYS;

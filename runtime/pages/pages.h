@@ -38,15 +38,19 @@ typedef struct kv_groups {
     uint8_t of[CAIRN_MAX_LAYERS]; /* the group of each layer of the cache */
 } kv_groups;
 
-/* Both f16. Bounds are those of the page's keys, written by a forward once the page is complete.
+/* Values of `type`; bounds are f16, those of the page's keys, written by a forward once the page is
+ * complete. e4m3 values are divided by a scale of their slot and head: behind the planes of all
+ * layers stand as many of scales, f32 [page][K or V][kv_head][slot].
  *
- * A latent cache (MLA) has one head, whose keys are its values, too, and no bounds: its pages are
+ * A latent cache (MLA) has one head, whose keys are its values, too, f16, and no bounds: its pages are
  * [page][slot][head_dim], and behind those of all layers stand as many of the indexer's keys, u8
- * [page][page_size * CAIRN_INDEX_BYTES]: they share the ids, and go wherever a page goes. */
+ * [page][page_size * CAIRN_INDEX_BYTES]. Planes of a layer share the ids, and go wherever a page
+ * goes. */
 typedef struct kv_cache {
     struct device *device;
     int layers, kv_heads, head_dim, page_size;
-    int planes;         /* of `pages`: layers, of a latent cache twice as many */
+    cairn_type type;    /* f16, bf16, f32 or e4m3 */
+    int planes;         /* of `pages`: layers; of a latent cache and of e4m3 twice as many */
     size_t page_bytes;  /* of one page in one layer, K and V */
     size_t bound_bytes; /* of one page's bounds in one layer */
     void **pages;       /* [planes] device address of [page][K or V][kv_head][slot][head_dim] */
@@ -59,8 +63,8 @@ typedef struct kv_cache {
 /* A cache of `pages` pages, and with groups of theirs; NULL: there are none. On failure *kv is empty
  * and nothing is held. [blocks] */
 static cairn_status pages_groups_open(device *dev, int layers, int kv_heads, int head_dim,
-                                      int page_size, int pages, const kv_groups *groups,
-                                      kv_cache *kv);
+                                      int page_size, cairn_type type, int pages,
+                                      const kv_groups *groups, kv_cache *kv);
 /* Only the pools of such a cache; a failure is undone by pages_pools_close. */
 static cairn_status pages_pools_open(base *b, int pages, const kv_groups *groups, kv_cache *kv);
 static void pages_pools_close(base *b, kv_cache *kv);
@@ -70,10 +74,14 @@ static cairn_status pages_latent_open(device *dev, int layers, int page_size, in
 /* Gives the cache's memory back; also of an empty one. */
 static void pages_kv_close(kv_cache *kv);
 /* Device bytes that one page takes over all layers. */
-static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_size);
+static uint64_t pages_kv_bytes(int layers, int kv_heads, int head_dim, int page_size,
+                               cairn_type type);
 static uint64_t pages_latent_bytes(int layers, int page_size);
 /* The same of layers with a window, which have no bounds. */
-static uint64_t pages_window_bytes(int layers, int kv_heads, int head_dim, int page_size);
+static uint64_t pages_window_bytes(int layers, int kv_heads, int head_dim, int page_size,
+                                   cairn_type type);
+/* The scales of a layer's e4m3 values. */
+static float *pages_scales(const kv_cache *kv, int layer);
 /* Of one page in one plane. */
 static size_t pages_plane_bytes(const kv_cache *kv, int plane);
 /* Pages of a window that a sequence needs at once, in forwards of up to `rows` rows. */

@@ -141,7 +141,7 @@ static cairn_status state_kv_fork(void *self, int from, int to, int tokens) {
 /* The tables of the layer that a plane is of, and its first page that `tokens` tokens need. */
 static const page_tables *state_kv_plane(const kv_state *s, int plane, int tokens, int *first) {
     const kv_groups *groups = &s->kv->groups;
-    const int group = plane < s->kv->layers ? groups->of[plane] : 0;
+    const int group = groups->of[plane % s->kv->layers];
     *first = group ? pages_window_first(groups->window[group - 1], tokens, s->kv->page_size) : 0;
     return group ? &s->windows[group - 1].tables : s->tables;
 }
@@ -159,8 +159,11 @@ static size_t state_kv_bytes(const void *self, int tokens) {
 
 /* Slots past the last token hold what was there before: not part of the sequence. */
 static void state_kv_blank(const kv_cache *kv, int plane, uint8_t *page, int used) {
-    const bool latent = kv->planes > kv->layers, index = plane >= kv->layers;
-    size_t row = index ? CAIRN_INDEX_DIM : (size_t)kv->head_dim * 2, size = (size_t)kv->page_size;
+    const bool latent = !kv->bounds, index = latent && plane >= kv->layers;
+    size_t row = index                 ? CAIRN_INDEX_DIM
+                 : plane >= kv->layers ? sizeof(float)
+                                       : (size_t)kv->head_dim * cairn_type_bytes(kv->type);
+    const size_t size = (size_t)kv->page_size;
     for (int i = 0; i < (latent ? 1 : 2 * kv->kv_heads) && used; i++)
         memset(page + ((size_t)i * size + (size_t)used) * row, 0, (size - (size_t)used) * row);
     page += size * row;

@@ -2,7 +2,7 @@
  * token for token as one that never was. The oracle is a session in a runtime of its own, without
  * drafts and prefix cache, which is given the same prompts and asked for the same tokens up to that
  * place and no further. On the toy many times, and on the real model where there is one: sparse and
- * dense, greedy and sampled, with and without drafts and prefix cache, at every residue of the page.
+ * dense, over caches of each type, greedy and sampled, with and without drafts and prefix cache, at every residue of the page.
  * CAIRN_RESUME_RUNS sets how many runs the toy makes.
  * build: -fno-sanitize=all -O2 */
 #define CAIRN_ROOMS_ONLY
@@ -187,6 +187,8 @@ static setting choose(bool sparse, bool drawn, bool drafts, bool prefixes) {
     else memset(c->selection.layers, 0, sizeof c->selection.layers);
     c->drafter = drafts ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
     c->memory.prefix_cache = prefixes;
+    c->kv_dtype = (cairn_kv_dtype)below(model_path ? CAIRN_KV_COUNT : CAIRN_KV_E4M3); /* the toy's
+                                                                          * wants two bytes a value */
     how.sampling = c->sampling;
     how.sampling.seed = below(1 << 30);
     if (drawn) how.sampling.temperature = 0.8f, how.sampling.top_k = 30;

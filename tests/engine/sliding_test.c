@@ -1,6 +1,6 @@
 /* sliding: models whose layers see a window keep few pages for them, and say what they would if they
  * kept all. Random sessions append, speak (alone and together), go back, fork, are saved and loaded,
- * with drafts and a prefix cache, dense and sparse; the oracle says the same in a runtime whose layers
+ * with drafts and a prefix cache, dense and sparse, over caches of each type; the oracle says the same in a runtime whose layers
  * keep all pages (forwards so large that windows are not short beside the context), from an empty
  * session, without drafts and prefixes. Page counts of sequence, pool and estimate; a pool that is
  * short; snapshots of one runtime in the other.
@@ -21,6 +21,7 @@ enum { KEPT = (WINDOW + 64) / PAGE + 3, MOST = (WINDOW - 1 + 64 + 64 + PAGE - 1)
 
 static const char *path = "build/sliding.gguf";
 static cairn_backend backend;
+static cairn_kv_dtype stored; /* what the cache holds */
 static bool sparse; /* steps choose pages in the layers that keep all */
 static uint64_t state;
 static int32_t common[COMMON];
@@ -33,6 +34,7 @@ static cairn_config make_config(bool windows, bool drafts) {
     cairn_config c;
     cairn_config_default(&c);
     c.backend = backend, c.threads = 1, c.page_size = PAGE, c.max_batch = SLOTS;
+    c.kv_dtype = stored;
     c.log = CAIRN_LOG_OFF, c.max_seq_len = CONTEXT;
     c.prefill_chunk = windows ? 16 + 16 * below(4) : 2048;
     c.drafter = drafts ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
@@ -238,7 +240,10 @@ static void test_run(const char *name, int run) {
 static void test_counts(const char *name, const family *f, int whole) {
     const cairn_config c = make_config(true, false);
     const int window_layers = f->layers - whole, all = CONTEXT / PAGE;
-    const uint64_t slot = (uint64_t)(f->kv_heads * f->dim) * 2 * 2;
+    static const int value_bytes[] = {2, 2, 4, 1};
+    const int scale = stored == CAIRN_KV_E4M3 ? 4 : 0;
+    const uint64_t slot = (uint64_t)(f->kv_heads * (f->dim * value_bytes[stored] + scale)) * 2;
+    const uint64_t bounds = (uint64_t)(f->kv_heads * f->dim) * 2 * 2;
     house h = open_house(&c);
     cairn_session *s = NULL;
     cairn_model_properties info = {.struct_size = sizeof info};
@@ -252,7 +257,7 @@ static void test_counts(const char *name, const family *f, int whole) {
                     !cairn_estimate(&c, path, &e, error, sizeof error), "%s: counts", name))
         return;
     pages = h.model->kv.window_pools[0].pages;
-    want = (uint64_t)(SLOTS * all) * (uint64_t)whole * slot * (PAGE + 1) +
+    want = (uint64_t)(SLOTS * all) * (uint64_t)whole * (slot * PAGE + bounds) +
            (uint64_t)pages * (uint64_t)window_layers * slot * PAGE;
     tap_ok(info.pages == SLOTS * all && pages == SLOTS * 2 * MOST && info.kv_bytes == want &&
                e.kv_bytes == want && e.pages == info.pages && info.window_pages == pages &&
@@ -385,18 +390,23 @@ static void test_rows(const char *name) {
     cairn_close(oracle.rt);
 }
 
+static void choose_stored(void) {
+    stored = backend == CAIRN_BACKEND_CPU ? (cairn_kv_dtype)below(CAIRN_KV_COUNT) : CAIRN_KV_F16;
+}
+
 static void test_family(family f, const char *name, int whole, int runs) {
     static const int types[] = {BLOCK_F16};
     family_make(&f, types, 1, &state);
     if (f.period) family_put(&f, "attention.sliding_window_pattern", 4, f.period, NULL);
     if (!tap_ok(family_write(&f, path), "%s is written", name)) return;
+    choose_stored();
     test_counts(name, &f, whole);
     sparse = false;
     if (!is_emulated(backend)) test_short(name), test_rows(name);
     sparse = is_emulated(backend);
     test_snapshots(name);
     test_prefix(name);
-    for (int i = 0; i < runs; i++) sparse = i & 1, test_run(name, i);
+    for (int i = 0; i < runs; i++) sparse = i & 1, choose_stored(), test_run(name, i);
     family_free(&f);
     remove(path);
 }
@@ -405,10 +415,19 @@ static void test_family(family f, const char *name, int whole, int runs) {
 static bool has_cuda(void) {
     cairn_config c = make_config(true, false);
     cairn_runtime *rt;
-    c.backend = CAIRN_BACKEND_CUDA;
+    c.backend = CAIRN_BACKEND_CUDA, c.kv_dtype = CAIRN_KV_F16;
     rt = open_runtime_on(&c, "windows");
     cairn_close(rt);
     return rt != NULL;
+}
+
+static void test_refused(void) {
+    cairn_config c = make_config(true, false);
+    cairn_runtime *rt = NULL;
+    char error[512] = "";
+    c.kv_dtype = CAIRN_KV_E4M3;
+    tap_ok(cairn_open(&c, &rt, error, sizeof error) == CAIRN_INVALID_CONFIG && !rt &&
+               strstr(error, "kv_dtype = \"e4m3\""), "a GPU's cache is f16: %s", error);
 }
 
 int main(void) {
@@ -427,6 +446,7 @@ int main(void) {
     test_family(llama, "llama", 0, runs / 2);
     if (!has_cuda()) return tap_done();
     backend = CAIRN_BACKEND_CUDA;
+    test_refused();
     test_family(gemma, "gemma3, cuda", 1, is_emulated(backend) ? 1 : runs);
     if (!is_emulated(backend)) test_family(llama, "llama, cuda", 0, runs / 2);
     return tap_done();

@@ -1,7 +1,7 @@
 /* llama_ref: a decoder in double precision, one token after the other: of the llama family, and of
  * those that differ from it in what the fields below say; a field of zero means llama's.
  * Written from the architectures and DESIGN.md's rule of what a query attends. Keys and values are rounded
- * to f16 as the cache holds them; everything else stays double. */
+ * as the cache holds them; everything else stays double. */
 #ifndef LLAMA_REF_H
 #define LLAMA_REF_H
 
@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "f16_ref.h"
+#include "index_ref.h"
 
 typedef struct llama_ref_matrix { int out, in; double *w; } llama_ref_matrix; /* [out, in] */
 
@@ -44,9 +45,12 @@ typedef struct llama_ref {
     int watched;           /* the layer whose last choice is kept, by KV head, a bit a page */
     unsigned long kept[8];
     int turned; /* the position by which a token turns, less its own */
+    int stored; /* what the cache holds: 0 f16, 1 bf16, 2 f32, 3 e4m3 with a scale of a slot and head */
     /* kept between tokens: keys and values [layer][position][kv_head][dim] */
     int capacity;
     double *keys, *values;
+    double midway;  /* least distance of a key or value, of 448 the largest of its head, from the middle
+                     * between two e4m3 that are so far apart that it shows */
     double closest; /* least relative distance between the last page kept and the first left out */
     double nearest; /* least distance between the router's scores of the last expert used and the next */
     long pages_read;
@@ -325,6 +329,30 @@ static void llama_ref_bias(double *x, const double *bias, int n) {
     for (int i = 0; i < n && bias; i++) x[i] += bias[i];
 }
 
+/* Value i of x [kv_heads, dim] as the cache holds it. */
+static double llama_ref_stored(llama_ref *m, const double *x, int i) {
+    double most = 1e-4, unit;
+    uint8_t code;
+    int exponent;
+    if (m->stored == 0) return ref_f16(ref_to_f16(x[i]));
+    if (m->stored == 2) return (double)(float)x[i];
+    if (m->stored == 1) { /* eight bits of it, ties to even */
+        frexp(x[i], &exponent);
+        unit = ldexp(1.0, exponent - 8);
+        return nearbyint(x[i] / unit) * unit;
+    }
+    for (int d = i / m->dim * m->dim; d < (i / m->dim + 1) * m->dim; d++) most = fmax(most, fabs(x[d]));
+    unit = most / 448;
+    code = ref_to_e4m3(x[i] / unit);
+    for (int side = -1; side < 2; side += 2) {
+        const int beside = (code & 127) + side;
+        const double middle = (ref_e4m3((uint8_t)(code & 127)) + ref_e4m3((uint8_t)beside)) / 2;
+        if (beside >= 0 && beside < 127 && fabs(middle - ref_e4m3((uint8_t)beside)) > 0.2)
+            m->midway = fmin(m->midway, fabs(fabs(x[i] / unit) - middle));
+    }
+    return ref_e4m3(code) * unit;
+}
+
 /* out from x: the attention of a layer, with the token's key and value kept. */
 static void llama_ref_attention(llama_ref *m, int l, int position, const double *x, double *out) {
     const int q_width = m->heads * m->dim, kv_width = m->kv_heads * m->dim;
@@ -341,8 +369,8 @@ static void llama_ref_attention(llama_ref *m, int l, int position, const double 
     llama_ref_rope(m, l, q, m->heads, position + m->turned);
     llama_ref_rope(m, l, k, m->kv_heads, position + m->turned);
     for (int i = 0; i < kv_width; i++) {
-        llama_ref_at(m, m->keys, l, position, 0)[i] = ref_f16(ref_to_f16(k[i]));
-        llama_ref_at(m, m->values, l, position, 0)[i] = ref_f16(ref_to_f16(v[i]));
+        llama_ref_at(m, m->keys, l, position, 0)[i] = llama_ref_stored(m, k, i);
+        llama_ref_at(m, m->values, l, position, 0)[i] = llama_ref_stored(m, v, i);
     }
     if (m->landmarks || m->soft || m->two_level || m->apart || (m->watched && l == m->watched))
         llama_ref_attend_forms(m, l, position, q, out);

@@ -56,23 +56,7 @@ static bool ops_attend_sees(const ops_attend_unit *unit, int position) {
 /* The first slots of a page, in f32. */
 static simd_page ops_attend_stage(const attention_block *a, const ops_attend_job *job, int page,
                                   int slots) {
-    const paged_rows *at = &job->p->at;
-    simd_page view;
-    for (int side = 0; side < 2; side++) {
-        const int64_t from = layout_slot(a->table[page], side, a->head, 0, a->kv_heads,
-                                         a->page_size, a->dim);
-        float *to = a->staged + side * a->page_size * a->dim;
-        for (int slot = 0; slot < slots; slot++) {
-            const int64_t row = from / a->dim + slot;
-            ops_read_values(a->simd, job->stored, at->cache, row * a->dim, a->dim,
-                            job->stored == CAIRN_E4M3 ? job->p->scales[row] : 1.0f,
-                            to + slot * a->dim);
-        }
-    }
-    view.keys = view.ahead = a->staged;
-    view.values = a->staged + a->page_size * a->dim;
-    view.half = false;
-    view.first = 0, view.last = slots, view.dim = a->dim;
+    simd_page view = attention_read(a, page, slots);
     view.cap = job->p->softcap;
     return view;
 }
@@ -173,7 +157,8 @@ static void ops_attend_paged(ops_attend_job *job, int64_t u, float *q) {
     unit.job = job, unit.page = attention_sum_at(piece.m + floats, group);
     a.staged = unit.page.m + floats;
     a.simd = job->pages.simd;
-    a.cache = at->cache, a.positions = &position, a.rows = 1, a.q = q;
+    a.cache = at->cache, a.type = job->stored, a.scales = p->scales;
+    a.positions = &position, a.rows = 1, a.q = q;
     a.kv_heads = at->kv_heads, a.head = (int)(u % at->kv_heads), a.group = group, a.dim = dim;
     a.page_size = at->page_size, a.pages = at->pages, a.missing = &missing;
     if (!ops_pages_row(&job->pages, r, &a.table, &position) ||

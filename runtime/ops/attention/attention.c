@@ -50,20 +50,43 @@ static int attention_seek(const attention_block *a, int page) {
     return low;
 }
 
-static const uint16_t *attention_keys(const attention_block *a, int page) {
-    return a->cache + layout_slot(a->table[page], 0, a->head, 0, a->kv_heads, a->page_size, a->dim);
+/* Where the page's keys (side 0) or values begin, in values. */
+static int64_t attention_at(const attention_block *a, int page, int side) {
+    return layout_slot(a->table[page], side, a->head, 0, a->kv_heads, a->page_size, a->dim);
+}
+
+static const void *attention_place(const attention_block *a, int page, int side) {
+    return (const uint8_t *)a->cache + attention_at(a, page, side) * (int64_t)cairn_type_bytes(a->type);
+}
+
+/* The first slots of a page's keys and values in f32, at `staged`. */
+static simd_page attention_read(const attention_block *a, int page, int slots) {
+    simd_page out = {a->staged, a->staged + a->page_size * a->dim, a->staged, false, 0, slots, a->dim,
+                     0.0f};
+    for (int side = 0; side < 2; side++) {
+        const int64_t row = attention_at(a, page, side) / a->dim;
+        float *to = a->staged + side * a->page_size * a->dim;
+        if (a->type != CAIRN_E4M3)
+            ops_read_values(a->simd, a->type, a->cache, row * a->dim, slots * a->dim, 1.0f, to);
+        for (int slot = 0; slot < slots && a->type == CAIRN_E4M3; slot++)
+            ops_read_values(a->simd, a->type, a->cache, (row + slot) * a->dim, a->dim,
+                            a->scales[row + slot], to + slot * a->dim);
+    }
+    return out;
 }
 
 /* The page as a whole. `next` is a guess at the page that follows. */
 static simd_page attention_page(const attention_block *a, int page, int next) {
-    const uint16_t *keys = attention_keys(a, page);
     simd_page out;
-    out.keys = keys;
-    out.values = keys + (size_t)a->kv_heads * (size_t)a->page_size * (size_t)a->dim;
-    out.ahead = keys;
-    if (next <= attention_last_page(a) && !attention_lacks(a, next))
-        out.ahead = attention_keys(a, next);
-    out.half = true;
+    if (a->type != CAIRN_F16 && a->type != CAIRN_F32) {
+        out = attention_read(a, page, a->page_size);
+    } else {
+        out.keys = attention_place(a, page, 0);
+        out.values = attention_place(a, page, 1);
+    }
+    out.ahead = attention_place(
+        a, next <= attention_last_page(a) && !attention_lacks(a, next) ? next : page, 0);
+    out.half = a->type == CAIRN_F16;
     out.first = 0;
     out.last = a->page_size;
     out.dim = a->dim;
@@ -74,6 +97,7 @@ static simd_page attention_page(const attention_block *a, int page, int next) {
 /* A page that several rows attend is converted once. */
 static void attention_stage(const attention_block *a, simd_page *page) {
     const int values = a->page_size * a->dim;
+    if (!page->half) return;
     a->simd->of_half((const uint16_t *)page->keys, a->staged, values);
     a->simd->of_half((const uint16_t *)page->values, a->staged + values, values);
     page->keys = a->staged;

@@ -15,7 +15,9 @@ enum { ATTENTION_PIECE = 256 /* tokens; the largest page */, ATTENTION_ROWS = 8 
 struct attention_sum;
 typedef struct attention_block {
     const simd_kernels *simd;
-    const uint16_t *cache;    /* [page][K or V][kv_head][slot][dim] f16 */
+    const void *cache;        /* [page][K or V][kv_head][slot][dim] of `type` */
+    cairn_type type;          /* f16, bf16, f32 or e4m3 */
+    const float *scales;      /* [page][K or V][kv_head][slot], of e4m3 */
     const int32_t *table;     /* logical page -> physical */
     const int32_t *positions; /* [rows], ascending by 1 */
     int rows, kv_heads, head, group, dim, page_size;
@@ -26,7 +28,8 @@ typedef struct attention_block {
     const int32_t *chosen;
     int window;               /* tokens that a row sees back, itself included; 0: all. Not with
                                * candidates */
-    float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it */
+    float *staged;            /* [2, page_size, dim]: a page in f32, where several rows share it, or
+                               * where it is bf16 or e4m3 */
     int pages;                /* of the cache: looked at where `missing` is there */
     bool only_chosen;         /* what is no candidate is left out, too */
     bool landmarks;           /* the last slot of no page is attended */

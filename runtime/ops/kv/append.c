@@ -9,13 +9,13 @@ enum {
 /* ---- elements -------------------------------------------------------------------------------- */
 
 static void ops_kv_write(const simd_kernels *simd, cairn_type type, const float *x, void *to,
-                         int64_t at, int dim) {
-    if (type == CAIRN_F32) memcpy((float *)to + at, x, (size_t)dim * sizeof *x);
-    else if (type == CAIRN_F16) simd->to_half(x, (uint16_t *)to + at, dim);
+                         int64_t at, int n) {
+    if (type == CAIRN_F32) memcpy((float *)to + at, x, (size_t)n * sizeof *x);
+    else if (type == CAIRN_F16) simd->to_half(x, (uint16_t *)to + at, n);
     else if (type == CAIRN_BF16)
-        for (int i = 0; i < dim; i++) ((uint16_t *)to)[at + i] = block_bf16_of_f32(x[i]);
+        for (int i = 0; i < n; i++) ((uint16_t *)to)[at + i] = block_bf16_of_f32(x[i]);
     else
-        for (int i = 0; i < dim; i++) ((uint8_t *)to)[at + i] = fp8_of_f32(x[i]);
+        for (int i = 0; i < n; i++) ((uint8_t *)to)[at + i] = fp8_of_f32(x[i]);
 }
 
 /* ---- CPU ------------------------------------------------------------------------------------- */

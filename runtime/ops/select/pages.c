@@ -111,7 +111,7 @@ static void ops_pages_score_task(void *context, int worker) {
     memset(&pages, 0, sizeof pages);
     rule.page_size = at->page_size, rule.window = job->window;
     rule.mean = job->mean, rule.landmark = job->landmark, rule.head = job->by_head;
-    pages.cache = at->cache, pages.bounds = job->bounds;
+    pages.cache = at->cache, pages.type = CAIRN_F16, pages.bounds = job->bounds;
     pages.kv_heads = at->kv_heads, pages.dim = dim, pages.stored = at->max_pages;
     for (u = ops_share(units, worker, workers); u < ops_share(units, worker + 1, workers); u++) {
         float *scores = job->scores + u * at->max_pages;

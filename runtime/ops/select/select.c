@@ -45,14 +45,26 @@ static int select_top(const float *scores, int count, int k, uint32_t *keys, int
     return made;
 }
 
-static const uint16_t *select_keys(const select_pages *p, const select_rule *rule, int page) {
-    return p->cache + layout_slot(p->table[page], 0, p->head, 0, p->kv_heads, rule->page_size,
-                                  p->dim);
+/* Keys of slots [first, end) of a page, in f16: at `to` where the cache has others. */
+static const uint16_t *select_keys(const simd_kernels *simd, const select_pages *p,
+                                   const select_rule *rule, int page, int first, int end,
+                                   uint16_t *to) {
+    const int64_t at = layout_slot(p->table[page], 0, p->head, first, p->kv_heads, rule->page_size,
+                                   p->dim);
+    float row[SIMD_MAX_DIM];
+    if (p->type == CAIRN_F16) return (const uint16_t *)p->cache + at;
+    for (int i = 0; i < end - first; i++) {
+        const int64_t slot = at / p->dim + i;
+        ops_read_values(simd, p->type, p->cache, slot * p->dim, p->dim,
+                        p->scales ? p->scales[slot] : 1.0f, row);
+        simd->to_half(row, to + i * p->dim, p->dim);
+    }
+    return to;
 }
 
 static void select_bounds(const simd_kernels *simd, const select_pages *p, const select_rule *rule,
                           int page, uint16_t *low, uint16_t *high) {
-    const uint16_t *keys = select_keys(p, rule, page);
+    const uint16_t *keys = select_keys(simd, p, rule, page, 0, rule->page_size, p->half);
     if (rule->mean) simd->mean(keys, rule->page_size, p->dim, low, high);
     else simd->bounds(keys, rule->page_size, p->dim, low, high);
 }
@@ -90,14 +102,15 @@ static void select_score(const simd_kernels *simd, const select_pages *p, const 
         const uint16_t *low[4], *high[4];
         int count = candidates - first < 4 ? candidates - first : 4;
         for (int j = 0; j < 4; j++) {
+            uint16_t *made = fresh + j * 2 * SIMD_MAX_DIM;
             int page = first + (j < count ? j : 0);
             if (rule->landmark) {
-                low[j] = high[j] = select_keys(p, rule, page) + (rule->page_size - 1) * dim;
+                low[j] = high[j] = select_keys(simd, p, rule, page, rule->page_size - 1,
+                                               rule->page_size, made);
             } else if (page < p->stored) {
                 low[j] = p->bounds + select_bounds_at(p, page);
                 high[j] = low[j] + dim;
             } else {
-                uint16_t *made = fresh + j * 2 * SIMD_MAX_DIM;
                 select_bounds(simd, p, rule, page, made, made + dim);
                 low[j] = made;
                 high[j] = made + dim;

@@ -17,7 +17,10 @@ typedef struct select_rule {
 /* What select_score reads: one KV head of one sequence in one layer. */
 typedef struct select_pages {
     const int32_t *table;   /* logical -> physical */
-    const uint16_t *cache;  /* [page][K or V][kv_head][slot][dim] f16 */
+    const void *cache;      /* [page][K or V][kv_head][slot][dim] of `type` */
+    cairn_type type;        /* f16, bf16, f32 or e4m3 */
+    const float *scales;    /* [page][K or V][kv_head][slot], of e4m3 */
+    uint16_t *half;         /* [page_size, dim], where type is not f16: keys are looked at in f16 */
     const uint16_t *bounds; /* [page][kv_head][lo or hi][dim] f16; or mean, and what f16 left */
     int kv_heads, head, dim;
     int stored;             /* logical pages below have their bounds in `bounds` */
