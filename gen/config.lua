@@ -536,7 +536,8 @@ function cases_of.group(_, case)
 end
 
 -- What must stand beside a field for its bounds to be right.
-local beside = { ["shape.heads"] = ", kv_heads = 1", ["shape.kv_heads"] = ", heads = 1024" }
+local beside = { ["shape.heads"] = ", kv_heads = 1", ["shape.kv_heads"] = ", heads = 1024",
+                 ["budget.force"] = ', replace = { "x" }', ["budget.suppress"] = ', replace = { "x" }' }
 
 local function cases()
   local out = { [[

@@ -1,16 +1,14 @@
-/* A prompt's attention, and its head. See step/prompt.cu.
+/* A prompt's attention. See step/prompt.cu.
  *
  *   prompt_attend    causal attention to all earlier tokens: of 64 rows of a head, or by wgmma of 128
  *                    queries of the heads that share keys, as attention/prompt.cu
- *   prompt_head      the head of step/stages.cuh, of the rows that prompt_last left
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
- * Grids: attend (ceil(rows / 64), heads), 128 threads, by wgmma (ceil(rows / MANY_TOKENS), kv_heads), 384
- * threads, but for the form without landmarks; of joined prompts as many blocks as the input has groups, which
- * are of up to as many rows of one sequence, and there is no head; head any number of blocks x windows of
- * eight rows, CAIRN_WARPS warps.
- * Shared memory: attend layout_prompt_bytes, by wgmma layout_many_bytes; head as step_head. Sync: one block_sync
- * a tile of keys, by wgmma barriers.
+ * Grid (ceil(rows / 64), heads), 128 threads, by wgmma (ceil(rows / MANY_TOKENS), kv_heads), 384
+ * threads, but for the form without landmarks; of joined prompts the input's groups in place of the
+ * tiles, each of up to as many rows of one sequence.
+ * Shared memory layout_prompt_bytes, by wgmma layout_many_bytes. Sync: one block_sync a tile of keys,
+ * by wgmma barriers.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -49,16 +47,6 @@
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
 #include "step/prompt.cuh"
-
-#if !(CAIRN_EXTRAS & 4096)
-CAIRN_KERNEL(prompt_head, THREADS, STAGE_BLOCKS, step_params) {
-    workspace work{nullptr, (float *)shared_base(), 0};
-    row_window rows = logits_of(p, block_id_y());
-    if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());
-    else start_input();
-}
-#endif
-static_assert(STEP_EXTRA_JOINED == 4096, "prompt_attend: it has no head of its own");
 
 /* The first row of a tile of up to `most`. Joined, tiles are the groups of the input; else what is known
  * of all rows is the position and the sequence of the first. */

@@ -147,11 +147,22 @@ static int config_row(const char *path) {
     return row;
 }
 
+static void config_check_budget(config_report *report, const cairn_config *config) {
+    const cairn_budget *budget = &config->budget;
+    const char *path = budget->force ? "budget.force" : "budget.suppress";
+    if (report->bad[config_row(path)] || report->bad[config_row("budget.replace")] ||
+        budget->replace_count || (!budget->force && !budget->suppress_count))
+        return;
+    config_add(report, report->lines ? report->lines[config_row(path)] : 0,
+               "%s needs a text in budget.replace", path);
+}
+
 /* What no field shows alone; fields that are wrong by themselves are left out. */
 static void config_check_together(config_report *report, const cairn_config *config) {
     const cairn_shape *shape = &config->shape;
     int heads = config_row("shape.heads"), kv_heads = config_row("shape.kv_heads");
     int line = report->lines ? report->lines[heads] : 0;
+    config_check_budget(report, config);
     if (report->bad[heads] || report->bad[kv_heads] || shape->heads % shape->kv_heads == 0) return;
     if (report->lines && !line) line = report->lines[kv_heads];
     config_add(report, line, "shape.heads = %d is not a multiple of shape.kv_heads = %d",

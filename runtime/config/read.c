@@ -391,7 +391,7 @@ static void config_count(lua_State *lua, lua_Debug *ar) {
     const char *why = NULL;
     work->instructions += CFG_HOOK_INSTRUCTIONS;
     if (work->instructions >= CFG_MAX_INSTRUCTIONS) why = "instructions";
-    else if (os_now_us() > work->deadline_us) why = "milliseconds";
+    else if (os_thread_us() > work->deadline_us) why = "milliseconds";
     if (!why) return;
     lua_getinfo(lua, "Sl", ar);
     lua_pushfstring(lua, "%s:%d: stopped after %d %s; is there an endless loop?", work->name,
@@ -466,7 +466,7 @@ static const char *config_next_part(lua_State *lua, void *user, size_t *bytes) {
     (void)lua;
     *bytes = work->text_bytes - work->text_read;
     if (*bytes > CFG_PART_BYTES) *bytes = CFG_PART_BYTES;
-    work->late = work->late || os_now_us() > work->deadline_us;
+    work->late = work->late || os_thread_us() > work->deadline_us;
     if (work->late) *bytes = 0;
     work->text_read += *bytes;
     return *bytes ? part : NULL;
@@ -558,7 +558,7 @@ static cairn_status config_parse(base *b, const char *text, size_t bytes, const 
     work->text = text;
     work->text_bytes = bytes;
     work->name = config_short_name(name);
-    work->deadline_us = os_now_us() + CFG_MAX_US;
+    work->deadline_us = os_thread_us() + CFG_MAX_US;
     config_set_defaults(&work->config);
     config_report_init(&work->report, work->name);
     if (bytes > CFG_MAX_FILE_BYTES)

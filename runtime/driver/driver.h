@@ -16,8 +16,6 @@ static void driver_close(driver_calls *d);
  * search. `d` needs no driver; where there is one, its version steers the choice.
  * [blocks: the first time, some 5 to 200 ms] */
 static cairn_status driver_open_nvrtc(base *b, const char *path, driver_calls *d);
-/* Closes NVRTC if it is open. */
-static void driver_close_nvrtc(driver_calls *d);
 
 /* What a driver's result is as a status. */
 static cairn_status driver_status(CUresult result);

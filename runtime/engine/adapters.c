@@ -40,8 +40,6 @@ static cairn_status engine_take_adapter(cairn_model *m, const char *path, cairn_
     if (engine_free_slot(m) >= ADAPTER_MOST)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "adapter_load: %d adapters of this model are "
                          "loaded; free one first", ADAPTER_MOST);
-    if (!m->backend->take_adapter)
-        return base_fail(b, CAIRN_UNSUPPORTED, "adapter_load: backend = \"cpu\" runs adapters");
     if ((status = adapter_read(m, path, &a))) return status;
     a->slot = engine_free_slot(m);
     status = engine_ready_landmarks(m, a);

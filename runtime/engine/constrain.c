@@ -78,21 +78,13 @@ static cairn_status engine_take_logprobs(cairn_session *s) {
     return CAIRN_OK;
 }
 
-static cairn_status engine_check_budget(cairn_session *s) {
-    const cairn_budget *budget = &engine_config(s)->budget;
-    if (budget->replace_count || (!budget->force && !budget->suppress_count)) return CAIRN_OK;
-    return base_fail(engine_base(s), CAIRN_INVALID_CONFIG,
-                     "generate: budget.%s needs a text in budget.replace",
-                     budget->force ? "force" : "suppress");
-}
-
 /* Takes over what the options point to, which is the caller's. */
 static cairn_status engine_take_wishes(cairn_session *s, int count) {
     const bool masks = s->options.grammar || s->options.json_schema;
-    cairn_status status = engine_check_budget(s);
+    cairn_status status;
     sample_params params;
     engine_sample_params(s, &params);
-    if (!status) status = sample_prepare(s->model->runtime, &params, s->model->shape.vocab, masks);
+    status = sample_prepare(s->model->runtime, &params, s->model->shape.vocab, masks);
     if (!status) status = engine_take_logprobs(s);
     if (!status) status = engine_take_bias(s);
     if (!status) status = engine_take_grammar(s, count);

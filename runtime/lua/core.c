@@ -55,6 +55,22 @@ static void bind_no_option(lua_State *L, const char *call, const char *name, con
     luaL_error(L, "%s: no option %s; did you mean %s?", call, name, closest);
 }
 
+/* The options at `arg`: a table whose names are all among `names`, each ended by a NUL; false where
+ * there are none. */
+static bool bind_options(lua_State *L, int arg, const char *call, const char *names) {
+    if (lua_isnoneornil(L, arg)) return false;
+    luaL_checktype(L, arg, LUA_TTABLE);
+    for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
+        const char *name, *known = names, *closest = names;
+        if (lua_type(L, -2) != LUA_TSTRING)
+            luaL_error(L, "%s: options have names, as in { %s = ... }", call, names);
+        for (name = lua_tostring(L, -2); *known && strcmp(name, known); known += strlen(known) + 1)
+            if (bind_distance(name, known) < bind_distance(name, closest)) closest = known;
+        if (!*known) bind_no_option(L, call, name, closest);
+    }
+    return true;
+}
+
 /* ---- objects --------------------------------------------------------------------------------- */
 
 /* A metatable with methods, and as __gc and __close the function on the stack's top, which it pops:

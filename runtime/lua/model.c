@@ -204,7 +204,7 @@ static int bind_tokenize(lua_State *L) {
     size_t bytes;
     const char *text = luaL_checklstring(L, 2, &bytes);
     int capacity = 0, count = 0;
-    bool special = bind_to_special(L, 3);
+    bool special = !bind_options(L, 3, "tokenize", "special\0") || bind_to_special(L, 3);
     int32_t *ids;
     if (bytes > INT_MAX / 8) luaL_error(L, "tokenize: the text is too long");
     capacity = (int)bytes + 1; /* no token is empty */
@@ -237,6 +237,8 @@ static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
     int i;
     luaL_checktype(L, arg, LUA_TTABLE);
     *count = (int)lua_rawlen(L, arg);
+    if (!*count && lua_getfield(L, arg, "content") != LUA_TNIL)
+        luaL_error(L, "chat: a list of messages is expected, { { role =, content = } }; this is one");
     messages = (cairn_message *)lua_newuserdatauv(L, (size_t)*count * sizeof *messages, 0);
     for (i = 0; i < *count; i++) {
         lua_rawgeti(L, arg, i + 1);
@@ -256,7 +258,7 @@ static cairn_message *bind_to_messages(lua_State *L, int arg, int *count) {
 /* The options { first =, answer = } at `arg`, both true where they are not given. */
 static void bind_to_turns(lua_State *L, int arg, bool *first, bool *answer) {
     *first = *answer = true;
-    if (!lua_istable(L, arg)) return;
+    if (!bind_options(L, arg, "chat", "first\0answer\0")) return;
     *first = lua_getfield(L, arg, "first") == LUA_TNIL || lua_toboolean(L, -1);
     *answer = lua_getfield(L, arg, "answer") == LUA_TNIL || lua_toboolean(L, -1);
     lua_pop(L, 2);
@@ -331,7 +333,7 @@ static int bind_eval(lua_State *L) {
     int i;
     memset(&a, 0, sizeof a);
     a.struct_size = (uint32_t)sizeof a;
-    if (lua_istable(L, 3) && lua_getfield(L, 3, "top") != LUA_TNIL)
+    if (bind_options(L, 3, "eval", "top\0") && lua_getfield(L, 3, "top") != LUA_TNIL)
         a.top = bind_to_int32(L, -1, "eval: top");
     if (a.top < 0 || a.top > 4096) luaL_error(L, "eval: top = %d; 0 to 4096 is allowed", a.top);
     a.ids = bind_to_ids(L, 2, &a.count);

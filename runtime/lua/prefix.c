@@ -40,7 +40,7 @@ static void bind_to_prefix_key(lua_State *L, int options, cairn_prefix_key *key)
     key->struct_size = (uint32_t)sizeof *key;
     key->ids = bind_to_ids(L, 2, &count);
     key->count = count;
-    if (!lua_istable(L, options)) return;
+    if (!bind_options(L, options, "prefix", "space\0lock\0")) return;
     if (lua_getfield(L, options, "space") != LUA_TNIL)
         key->space = (uint64_t)luaL_checkinteger(L, -1);
     lua_pop(L, 1);

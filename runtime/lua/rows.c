@@ -150,6 +150,8 @@ static void bind_read_mask(lua_State *L, cairn_forward_sequence *q) {
 static void bind_read_sequence(lua_State *L, bind_rows *r, cairn_forward_sequence *q, int first) {
     cairn_runtime *rt;
     int held;
+    bind_options(L, BIND_SEQUENCE, "forward",
+                 "session\0ids\0position\0prompt\0rope\0gate\0mask\0logits\0hidden\0");
     lua_getfield(L, BIND_SEQUENCE, "session");
     q->session = bind_to_session(L, lua_gettop(L), &rt);
     cairn_session_ids(q->session, &held);
@@ -266,8 +268,7 @@ static int bind_profile(lua_State *L) {
     memset(&o, 0, sizeof o);
     o.struct_size = sizeof o;
     o.warmup = 1;
-    if (!lua_isnoneornil(L, 2)) {
-        luaL_checktype(L, 2, LUA_TTABLE);
+    if (bind_options(L, 2, "profile", "warmup\0kv_len_reduce\0")) {
         if (lua_getfield(L, 2, "warmup") != LUA_TNIL)
             o.warmup = bind_to_int32(L, -1, "profile: warmup");
         lua_getfield(L, 2, "kv_len_reduce");

@@ -137,6 +137,7 @@ static int bind_append(lua_State *L) {
     } else {
         size_t bytes;
         const char *text = luaL_checklstring(L, 2, &bytes);
+        bind_options(L, 3, "append", "special\0");
         bind_check(L, rt, cairn_append_with(session, text, bytes, bind_to_special(L, 3)));
     }
     lua_settop(L, 1);

@@ -364,7 +364,7 @@ static int bind_make_random(lua_State *L) {
     double low = -1.0, high = 1.0;
     lua_settop(L, 4);
     rank = bind_to_extents(L, 2, "shape", shape);
-    if (lua_istable(L, 4)) {
+    if (bind_options(L, 4, "random", "seed\0low\0high\0")) {
         lua_getfield(L, 4, "seed");
         lua_getfield(L, 4, "low");
         lua_getfield(L, 4, "high");
@@ -417,6 +417,7 @@ static void bind_check_view(lua_State *L, const bind_tensor *t, size_t parent_co
 /* t:view(shape [, { strides =, offset = }]), in elements: other eyes on the same memory */
 static int bind_tensor_view(lua_State *L) {
     cairn_tensor *parent = bind_to_tensor(L, 1);
+    const bool options = bind_options(L, 3, "view", "strides\0offset\0");
     int owner = bind_push_owner(L, 1), d;
     bind_tensor *t = (bind_tensor *)bind_new_object(L, BIND_TENSOR, sizeof *t, owner, 2);
     size_t parent_count = bind_tensor_count(parent);
@@ -431,7 +432,7 @@ static int bind_tensor_view(lua_State *L) {
         if (t->shape[d] > 0)
             stride = stride > INT64_MAX / 8 / t->shape[d] ? INT64_MAX / 8 : stride * t->shape[d];
     }
-    if (lua_istable(L, 3)) {
+    if (options) {
         if (lua_getfield(L, 3, "strides") == LUA_TTABLE) {
             if (bind_to_extents(L, lua_gettop(L), "strides", t->strides) != t->view.ndim)
                 luaL_error(L, "view: strides and shape differ in rank");

@@ -26,13 +26,15 @@ static void ops_refuse(ops_check *c, bool wrong, const char *format, ...) {
     if (c->dev->trace) c->dev->trace->op = NULL;
 }
 
+/* Names count as values do: a kernel with one constant may have another one elsewhere. */
 static bool ops_same_kernel(const ops_kernel *a, const ops_kernel *b) {
-    int i;
     if (strcmp(a->source, b->source) || strcmp(a->entry, b->entry) ||
         a->constant_count != b->constant_count)
         return false;
-    for (i = 0; i < a->constant_count; i++)
-        if (a->constants[i].value != b->constants[i].value) return false;
+    for (int i = 0; i < a->constant_count; i++)
+        if (a->constants[i].value != b->constants[i].value ||
+            strcmp(a->constants[i].name, b->constants[i].name))
+            return false;
     return true;
 }
 

@@ -87,6 +87,8 @@ static void os_cond_destroy(os_cond *c);
 static int64_t os_now_us(void);
 /* Since 1970, as files' times are; may jump. */
 static int64_t os_wall_us(void);
+/* What this thread took of a processor: other threads, sleep and a stop in a debugger do not count. */
+static int64_t os_thread_us(void);
 /* Processors this process may run on, at least 1. */
 static int os_cpu_count(void);
 /* Host memory that can still be had: what the system has available, or less where the process or

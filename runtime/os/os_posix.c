@@ -195,7 +195,6 @@ static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
     pthread_cond_timedwait(c, m, &until);
 }
 
-BASE_UNUSED static void os_cond_signal(os_cond *c) { pthread_cond_signal(c); }
 static void os_cond_broadcast(os_cond *c) { pthread_cond_broadcast(c); }
 static void os_cond_destroy(os_cond *c) { pthread_cond_destroy(c); }
 
@@ -209,6 +208,7 @@ static int64_t os_posix_clock_us(clockid_t clock) {
 
 static int64_t os_now_us(void) { return os_posix_clock_us(CLOCK_MONOTONIC); }
 static int64_t os_wall_us(void) { return os_posix_clock_us(CLOCK_REALTIME); }
+static int64_t os_thread_us(void) { return os_posix_clock_us(CLOCK_THREAD_CPUTIME_ID); }
 
 BASE_UNUSED static void os_sleep_us(int64_t us) {
     struct timespec t;

@@ -263,7 +263,6 @@ static void os_cond_wait(os_cond *c, os_mutex *m) {
 static void os_cond_wait_us(os_cond *c, os_mutex *m, int64_t us) {
     SleepConditionVariableSRW(c, m, (DWORD)((us + 999) / 1000), 0);
 }
-BASE_UNUSED static void os_cond_signal(os_cond *c) { WakeConditionVariable(c); }
 static void os_cond_broadcast(os_cond *c) { WakeAllConditionVariable(c); }
 static void os_cond_destroy(os_cond *c) { (void)c; }
 
@@ -281,6 +280,14 @@ static int64_t os_wall_us(void) {
     FILETIME now;
     GetSystemTimeAsFileTime(&now);
     return os_win32_time_us(now);
+}
+
+static int64_t os_thread_us(void) {
+    FILETIME made, ended;
+    ULARGE_INTEGER kernel, user; /* as two halves they are what a FILETIME is */
+    if (!GetThreadTimes(GetCurrentThread(), &made, &ended, (FILETIME *)&kernel, (FILETIME *)&user))
+        return os_now_us();
+    return (int64_t)((kernel.QuadPart + user.QuadPart) / 10);
 }
 
 BASE_UNUSED static void os_sleep_us(int64_t us) { Sleep((DWORD)((us + 999) / 1000)); }

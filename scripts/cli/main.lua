@@ -12,8 +12,8 @@ local function command(name)
     if known == name then return require("cli." .. name) end
   end
   local near = options.nearest(name, names)
-  error({ usage = ("no command %s%s; `cairn help` names them")
-    :format(name, near and "; did you mean " .. near .. "?" or "") }, 0)
+  error({ usage = ("no command %s%s `cairn help` names them")
+    :format(name, near and "; did you mean " .. near .. "?" or ";") }, 0)
 end
 
 local function help_all()

@@ -442,6 +442,22 @@ static void test_host_table(void) {
     lua_close(lua);
 }
 
+/* Where the process has no processor, as in a debugger, a config takes no time. */
+static void sleep_once(void *user, cairn_log_level level, const char *text) {
+    (void)user, (void)level, (void)text;
+    os_sleep_us(700000);
+}
+
+static void test_stopped(void) {
+    static const char text[] = "print 'x' local n = 0 for i = 1, 5000 do n = n + 1 end return { topk = n - 4997 }";
+    cairn_config c;
+    char error[512] = "";
+    base b;
+    base_init(&b, NULL, sleep_once, NULL, CAIRN_LOG_INFO);
+    tap_ok(!config_parse(&b, text, sizeof text - 1, "slow.lua", &c, error, sizeof error) && c.topk == 3,
+           "a config beside which the processor does something else for 0.7 s: %s", error);
+}
+
 int main(void) {
     static const char right[] = "local c = { topk = 3, stop = { 'a', 'b' }, selection = { layers = "
                                 "{ 1 } } } c.sampling = { seed = tonumber('12') } return c";
@@ -452,6 +468,7 @@ int main(void) {
     test_noise(&seed);
     test_useful();
     test_print();
+    test_stopped();
     test_host_table();
     test_files();
     test_torture("a right config", right, CAIRN_OK, false);

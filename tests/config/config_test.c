@@ -94,8 +94,6 @@ static void test_messages(void) {
     test_message("return { backend = 'a text far too long to be the name of any value, near to none' }",
                  "config.lua:1: backend = \"a text far too long to be the name of an\"... is not "
                  "allowed (\"auto\", \"cuda\", \"cpu\")");
-    test_message("return { drafter = 'model' }",
-                 "config.lua:1: drafter = \"model\" is not available yet (\"ngram\", \"mtp\", \"none\")");
     test_message("return { topk = 4.5 }", "config.lua:1: topk = 4.5 is not an integer (1 to 4096)");
     test_message("return { topk = '4' }",
                  "config.lua:1: topk = \"4\" is a string; an integer is expected (1 to 4096)");
@@ -374,6 +372,9 @@ static void random_config(cairn_config *config, uint64_t *seed) {
     for (row = 0; row < CFG_ROWS; row++) random_field(config, &config_fields[row], seed);
     config->shape.heads = config->shape.kv_heads;
     if (config->shape.kv_heads <= 512) config->shape.heads *= 1 + (int32_t)(random_next(seed) % 2);
+    if (config->budget.replace_count) return;
+    config->budget.force = false, config->budget.suppress_count = 0;
+    memset(config->budget.suppress, 0, sizeof config->budget.suppress);
 }
 
 static void test_round_trip(uint64_t *seed) {

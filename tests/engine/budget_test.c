@@ -122,18 +122,24 @@ static void test_config(void) {
     char error[1024];
     tap_ok(cairn_config_parse(text, strlen(text), "c.lua", &c, error, sizeof error) == CAIRN_INVALID_CONFIG &&
                strstr(error, "c.lua:2: budget.suppress"), "a text without tokens is refused by its line");
+    text = "return {\nbudget = { force = true } }";
+    tap_ok(cairn_config_parse(text, strlen(text), "c.lua", &c, error, sizeof error) == CAIRN_INVALID_CONFIG &&
+               strstr(error, "c.lua:2: budget.force needs a text in budget.replace"), "%s", error);
     for (int force = 0; force < 2; force++) {
+        cairn_config empty;
         cairn_model *m = NULL;
         cairn_runtime *rt;
         cairn_session *s = NULL;
         c = config_of(false);
         c.budget.force = force;
         if (!force) put(c.budget.suppress, &c.budget.suppress_count, "a");
-        rt = open_toy(&c, &m);
-        tap_ok(!cairn_session_open(m, &s) && cairn_generate(s, "ab", 5, NULL, NULL) == CAIRN_INVALID_CONFIG &&
-                   strstr(cairn_last_error(rt), "budget.replace"), "nothing to say in its place is refused");
+        empty = c;
+        tap_ok(cairn_open(&c, &rt, error, sizeof error) == CAIRN_INVALID_CONFIG && !rt &&
+                   strstr(error, "budget.replace"), "nothing to say in its place is refused: %s", error);
         put(c.budget.replace, &c.budget.replace_count, "b");
-        tap_ok(!cairn_reload(rt, &c) && !cairn_generate(s, "ab", 5, NULL, NULL), "and goes on with something");
+        rt = open_toy(&c, &m);
+        tap_ok(!cairn_session_open(m, &s) && cairn_reload(rt, &empty) == CAIRN_INVALID_CONFIG &&
+                   !cairn_generate(s, "ab", 5, NULL, NULL), "as by a reload, which changes nothing");
         cairn_close(rt);
     }
 }

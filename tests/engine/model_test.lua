@@ -101,6 +101,13 @@ test("text goes to ids and back", function()
   local chat = m:chat { { role = "user", content = "hi" } }
   check.ok(chat:find("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", 1, true))
   check.error(function() m:chat { { role = "user" } } end, "message 1")
+  check.error(function() m:chat { role = "user", content = "x" } end, "a list of messages")
+  check.error(function() m:chat({ { role = "user", content = "x" } }, { anser = false }) end,
+              "no option anser; did you mean answer?")
+  check.error(function() m:tokenize("x", { specail = false }) end, "did you mean special?")
+  check.error(function() m:tokenize("x", { false }) end, "options have names")
+  check.error(function() m:tokenize("x", false) end, "table expected")
+  check.error(function() m:eval({ 1, 2 }, { tops = 3 }) end, "did you mean top?")
 end)
 
 test("what a player writes in a chat opens no turn", function()

@@ -2,12 +2,12 @@
  * driver and of NVRTC, every call on files, libraries and threads, from cairn_open over load, append,
  * generation with drafts and sparse selection, fork, save, load and reload to cairn_close; where it is
  * the CPU with a worker, of a folder's model, then by a gated adapter with its drafts, by a grammar and
- * as a batch. What a call that fails must hold: a status with words, and made once more it does its work; or the right
+ * as a batch; and by models whose layers have windows, with landmarks, with drafts from masks. What a call that fails must hold: a status with words, and made once more it does its work; or the right
  * answer all the same. At the end every session has the tokens it has where nothing fails, nothing is
  * left, and memory came back in the sizes it was given.
  * On the CPU, on tests/fake's GPU, which computes nothing, and on the emulated GPU where the test
  * runs on it (tests/simt/emulate.sh). CAIRN_SWEEP=all fails every call; else it is some of them,
- * others each time.
+ * others each time. CAIRN_SWEEP_WORLD=N plays in one world alone.
  * emulated: asan */
 #define CAIRN_ROOMS_ONLY
 #include "runtime.c"
@@ -27,13 +27,22 @@
 #include "fake/fake_compiler.h"
 
 enum { PROMPT = 40, SAID = 16, MORE = 6, SEQUENCES = 7 };
-typedef enum world { CPU, FAKE, EMULATED, WORKER, WORLDS } world;
+typedef enum world {
+    CPU, FAKE, EMULATED, WORKER, WINDOWS, LANDMARKS, GATED, WINDOWS_GPU, LANDMARKS_GPU, GATED_GPU, WORLDS
+} world;
 typedef enum kind { NONE, ALLOCATION, SYSTEM, DRIVER } kind;
 static const char *const world_names[] = {"the CPU", "the fake GPU", "the emulated GPU",
-                                         "the CPU with a worker and a folder"};
+                                         "the CPU with a worker and a folder", "layers of windows",
+                                         "landmarks", "drafts from masks",
+                                         "the emulated GPU, layers of windows",
+                                         "the emulated GPU, landmarks",
+                                         "the emulated GPU, drafts from masks"};
 static const char *const kind_names[] = {"", "allocations", "system calls", "driver calls"};
 
 static char path[64], saved[64], folder[64], model_folder[64], low_path[64];
+
+static bool is_emulated_world(world w) { return w == EMULATED || w >= WINDOWS_GPU; }
+static bool is_cpu_world(world w) { return w == CPU || (w >= WORKER && w <= GATED); }
 
 /* ---- faults ------------------------------------------------------------------------------------ */
 
@@ -65,7 +74,7 @@ static void arm(kind k, int nth, int code, bool for_good) {
     f.seen = 0, f.failed = false, f.armed = true;
     if (k == DRIVER && f.in == FAKE)
         fake.fail_at = nth + 1, fake.fail_with = code, fake.fail_sticky = for_good, fake.calls = 0;
-    if (k == DRIVER && f.in == EMULATED) emulated_fail(nth + 1, code, for_good);
+    if (k == DRIVER && is_emulated_world(f.in)) emulated_fail(nth + 1, code, for_good);
 }
 
 static void disarm(void) {
@@ -166,7 +175,7 @@ static tokens right[WORLDS]; /* of each world */
 
 static int driver_calls_so_far(void) {
     int failed;
-    return f.in == FAKE ? fake.calls : f.in == EMULATED ? emulated_calls(&failed) : 0;
+    return f.in == FAKE ? fake.calls : is_emulated_world(f.in) ? emulated_calls(&failed) : 0;
 }
 
 static cairn_status step_open(play *p) {
@@ -334,13 +343,17 @@ static void start_world(world w) {
 
 static void config_for(world w, cairn_config *c) {
     cairn_config_default(c);
-    c->backend = w == CPU || w == WORKER ? CAIRN_BACKEND_CPU : CAIRN_BACKEND_CUDA;
+    c->backend = is_cpu_world(w) ? CAIRN_BACKEND_CPU : CAIRN_BACKEND_CUDA;
     c->worker.enabled = w == WORKER;
     c->page_size = PAGE, c->topk = 2, c->selection.window = 16, c->draft_length = 4;
     c->max_batch = 4, c->prefill_chunk = 32, c->threads = 2, c->jit.threads = 1;
     c->memory.prefix_cache = true;
     c->allocator.realloc = meter, c->log = CAIRN_LOG_OFF;
     snprintf(c->jit.cache_dir, sizeof c->jit.cache_dir, "%s", folder);
+    if (w == LANDMARKS || w == LANDMARKS_GPU) c->selection.source = CAIRN_SOURCE_LANDMARK;
+    if (w == GATED || w == GATED_GPU) c->drafter = CAIRN_DRAFTER_MTP;
+    if (c->selection.source == CAIRN_SOURCE_LANDMARK || c->drafter == CAIRN_DRAFTER_MTP)
+        snprintf(c->adapter, sizeof c->adapter, "%s", low_path);
 }
 
 /* All of it with the n-th call of a kind failing; *reached: whether there was one. */
@@ -361,7 +374,7 @@ static bool run(world w, kind k, int nth, int code, bool for_good, play *p) {
                                          f.wrong_size ? "wrong" : "right");
     if (w == FAKE && (fake.live || fake.device_live || fake.opened))
         tap_note("%d objects, %d libraries are left", fake.live, fake.opened), p->bad = true;
-    if (w == EMULATED && emulated_bytes())
+    if (is_emulated_world(w) && emulated_bytes())
         tap_note("%zu bytes of the device are left", emulated_bytes()), p->bad = true;
     if (whole && k != NONE && memcmp(&said, &right[w], sizeof said)) {
         tap_note("other tokens: %d, %d, %d", said.count[0], said.count[1], said.count[2]);
@@ -409,7 +422,7 @@ static void sweep(world w, kind k, int code, bool for_good, bool cold, int strid
 }
 
 static void sweep_world(world w, const int strides[4]) {
-    const bool gpu = w == FAKE || w == EMULATED;
+    const bool gpu = !is_cpu_world(w);
     play p;
     int seen;
     empty_cache();
@@ -463,15 +476,39 @@ static bool write_folder(void) {
     return fine;
 }
 
+/* A model as a file, and the adapter that its drafts or landmarks come from. */
+static bool write_family(world w) {
+    const bool windows = w == WINDOWS || w == WINDOWS_GPU;
+    uint64_t seed_of_it = 5;
+    family made = windows ? zoo_gemma3_own(&seed_of_it) : zoo_llama(&seed_of_it);
+    bool fine = true;
+    if (!windows) zoo_fill(&made, &seed_of_it);
+    fine = family_write(&made, path);
+    if (!windows) {
+        const bool gated = w == GATED || w == GATED_GPU;
+        low l = make_low(&made, 3, 6, gated, &seed_of_it);
+        l.hidden = made.hidden;
+        if (gated) low_gate(&l, made.hidden, &seed_of_it);
+        else l.landmark = low_values(made.hidden, &seed_of_it);
+        gguf_build file = gguf_low(&l, made.architecture, false);
+        fine = save(low_path, &file) && fine;
+        free(file.data), free_low(&l);
+    }
+    family_free(&made);
+    return fine;
+}
+
 static bool write_for(world w) {
     if (w == WORKER) return write_folder();
+    if (w > WORKER) return write_family(w);
     return w == FAKE ? shape_write(path, &shape_small) : (state = 1, write_model(path));
 }
 
 int main(void) {
     static const int few[WORLDS][4] = {{1, 1, 1, 1}, {23, 11, 59, 29}, {401, 211, 409, 293},
-                                       {13, 7, 1, 1}};
-    static const int all[WORLDS][4] = {{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}};
+                                       {13, 7, 1, 1}, {11, 7, 1, 1}, {11, 7, 1, 1}, {11, 7, 1, 1},
+                                       {401, 211, 409, 293}, {401, 211, 409, 293}, {401, 211, 409, 293}};
+    static const int all[4] = {1, 1, 1, 1};
     const char *want = getenv("CAIRN_SWEEP"), *only = getenv("CAIRN_SWEEP_WORLD");
     const bool emulated = find_emulated();
     gguf_first_bytes = 4096; /* the weights of a small model, too, are read one by one */
@@ -484,10 +521,10 @@ int main(void) {
     snprintf(model_folder, sizeof model_folder, "/tmp/cairn_sweep_%d.folder", os_process_id());
     snprintf(low_path, sizeof low_path, "/tmp/cairn_sweep_%d.low", os_process_id());
     for (int w = CPU; w < WORLDS; w++) {
-        const bool written = write_for((world)w);
-        if (only && atoi(only) != w) continue;
-        if (w == EMULATED && !emulated) tap_skip("the emulated GPU: tests/simt/emulate.sh has it");
-        else if (written) sweep_world((world)w, (want && !strcmp(want, "all") ? all : few)[w]);
+        const bool every = want && !strcmp(want, "all"), written = write_for((world)w);
+        if (only ? atoi(only) != w : w >= WINDOWS_GPU && !every) continue;
+        if (is_emulated_world((world)w) && !emulated) tap_skip("the emulated GPU: tests/simt/emulate.sh has it");
+        else if (written) sweep_world((world)w, every ? all : few[w]);
         else tap_ok(false, "cannot write %s", path);
     }
     empty_cache();

@@ -1069,12 +1069,41 @@ static void hostile_locks(cairn_runtime *rt, const char *where) {
     cairn_prefix_free(prefixes), cairn_page_pool_free(pool_made);
 }
 
+/* Two kernels of score_pages that differ in the name of their one constant alone: pages by their
+ * landmarks, then by bounds with each head's own scores, whose maximum is the KV head's. */
+static void named_constants(paged *p, const char *where) {
+    float each[SEQUENCES * HEADS * PAGES], best[SEQUENCES * KV * PAGES];
+    cairn_tensor *heads = made(p->rt, CAIRN_F32, 3, SEQUENCES, HEADS, PAGES, 0, 0);
+    cairn_score_pages_args score = p->score;
+    bool fine;
+    for (size_t i = 0; i < sizeof each / 4; i++) each[i] = 1e30f;
+    score.source = CAIRN_SOURCE_LANDMARK, score.bounds = NULL;
+    fine = !cairn_tensor_write(p->rt, heads, each, sizeof each) && !cairn_score_pages(p->rt, &score);
+    score.source = p->score.source, score.bounds = p->bounds;
+    score.head_scores = heads, score.strategy = CAIRN_STRATEGY_HEAD;
+    fine = fine && !cairn_score_pages(p->rt, &score) &&
+           !cairn_tensor_read(p->rt, heads, each, sizeof each) &&
+           !cairn_tensor_read(p->rt, p->scores, best, sizeof best);
+    for (int i = 0; i < SEQUENCES * KV * PAGES && fine; i++) {
+        const int unit = i / PAGES, group = HEADS / KV;
+        float most = -INFINITY;
+        for (int g = 0; g < group; g++) {
+            const float one = each[(unit * group + g) * PAGES + i % PAGES];
+            if (one > most) most = one;
+        }
+        fine = most == best[i];
+    }
+    tap_ok(fine, "%s: a kernel is not taken for one whose constants have other names", where);
+    cairn_tensor_free(p->rt, heads);
+}
+
 static void named_cases(cairn_runtime *rt, cairn_runtime *other, const char *where) {
     paged p;
     open_paged(&p, rt);
     hostile_caches(&p, where);
     empty_cache(&p, where);
     hostile_windows(&p, where);
+    named_constants(&p, where);
     hostile_nothing(rt, where);
     odd_weights(rt, where);
     odd_logits(rt, where);

@@ -391,6 +391,16 @@ static void test_threads(void) {
     tap_ok(os_cpu_count() >= 1, "there is a processor");
 }
 
+static void test_own_time(void) {
+    const int64_t start = os_thread_us(), clock = os_now_us();
+    int64_t slept;
+    os_sleep_us(60000);
+    slept = os_thread_us() - start;
+    while (os_thread_us() - start < slept + 40000 && os_now_us() - clock < 20000000) {}
+    tap_ok(slept >= 0 && slept < 40000 && os_thread_us() - start >= slept + 40000,
+           "sleep is none of a thread's time (%lld us of 60000), work is", (long long)slept);
+}
+
 static void test_libraries(void) {
     char why[256] = "", path[OS_PATH_BYTES];
     void *library = os_library_open(library_name, why, sizeof why);
@@ -426,6 +436,7 @@ int main(void) {
     test_groups();
 #endif
     test_threads();
+    test_own_time();
     test_libraries();
     tap_ok(rmdir(folder) == 0, "nothing stays behind");
     return tap_done();

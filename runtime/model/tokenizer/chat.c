@@ -331,16 +331,16 @@ static cairn_status tokenizer_check_role(base *b, const tokenizer_format *f,
                                          bool first) {
     int role = tokenizer_role(messages[i].role);
     if (f->reasons && role == CHAT_SYSTEM && (i || !first))
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d: a message of the system can "
-                         "only be the first", i);
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d of %d: a message of the system "
+                         "can only be the first", i + 1, count);
     if (role < CHAT_ROLES && (f->before[role] || tokenizer_joins(f, messages, i, count, first)))
         return CAIRN_OK;
     if (role == CHAT_SYSTEM && f->join)
-        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d: the template has no turn of "
-                         "the system: its message can only be the first, in one call with a user's "
-                         "after it", i);
-    return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d: '%.64s' is no role of the "
-                     "template; it has %suser and assistant", i, messages[i].role,
+        return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d of %d: the template has no turn "
+                         "of the system: its message can only be the first, in one call with a "
+                         "user's after it", i + 1, count);
+    return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d of %d: '%.64s' is no role of "
+                     "the template; it has %suser and assistant", i + 1, count, messages[i].role,
                      f->before[CHAT_SYSTEM] || f->join ? "system, " : "");
 }
 
@@ -351,8 +351,8 @@ static cairn_status tokenizer_check_messages(base *b, const tokenizer *t,
         size_t fault = base_utf8_fault(messages[i].content, messages[i].content_bytes);
         if (tokenizer_check_role(b, &t->format, messages, i, count, first)) return b->status;
         if (fault < messages[i].content_bytes)
-            return base_fail(b, CAIRN_INVALID_UTF8, "chat: message %d: byte %llu (0x%02x) of its "
-                             "content does not begin a whole UTF-8 character", i,
+            return base_fail(b, CAIRN_INVALID_UTF8, "chat: message %d of %d: byte %llu (0x%02x) of "
+                             "its content does not begin a whole UTF-8 character", i + 1, count,
                              (unsigned long long)fault,
                              (unsigned)(unsigned char)messages[i].content[fault]);
     }

@@ -1,0 +1,86 @@
+-- What a script gets wrong is told by name; methods that nothing else in the tests calls.
+local cairn = require "cairn"
+
+local function open() return cairn.open({ backend = "cpu", threads = 2, max_batch = 1 }, { log = false }) end
+
+local function model_path()
+  local path = os.getenv "CAIRN_MODEL"
+  if not path or path == "" then skip "CAIRN_MODEL names no model" end
+  return path
+end
+
+test("what the CPU has instead of streams, clocks that go on, speeds that are measured", function()
+  local rt <close> = open()
+  local before = cairn.now_us()
+  local stream, event = rt:stream(), rt:event()
+  rt:use(stream)
+  event:record()
+  stream:sync()
+  event:wait()
+  rt:use(nil)
+  rt:sync()
+  check.ok(cairn.now_us() >= before)
+  check.ok(rt:measure().read_bytes_per_second > 0)
+  check.ok(#rt:topk_route(1, 4096, 32) > 0)
+  local other <close> = open()
+  check.error(function() other:use(stream) end, "another runtime")
+end)
+
+test("a tensor says what it is, a view what it cannot be", function()
+  local rt <close> = open()
+  local t = rt:zeros({ 2, 3 }, "f16")
+  check.equal(tostring(t), "tensor f16 [2, 3]")
+  check.error(function() t:view({ 6 }, { strides = { 1, 1 } }) end, "strides and shape differ in rank")
+  check.error(function() t:view({ 6 }, { ofset = 1 }) end, "did you mean offset?")
+  check.error(function() t:view({ 6 }, 3) end, "table expected")
+  check.error(function() rt:random({ 3 }, "f32", { sede = 1 }) end, "did you mean seed?")
+  check.error(function() rt:zeros { 1, 1, 1, 1, 1, 1, 1, 1, 1 } end, "entries")
+  check.error(function() rt:topk(rt:zeros { 4 }, { k = 2, zzz = 1 }) end, "no option zzz")
+end)
+
+test("lists of pages that do not fit", function()
+  local rt <close> = open()
+  local pool = rt:page_pool(8)
+  local t = rt:page_tables { requests = 2, max_tokens = 64, page_size = 16, pool = pool }
+  check.error(function() t:pages(7) end, "request 7")
+  check.error(function() t:adopt(0, { 1, 2, 3 }, 17) end, "do not fill")
+  local prefixes = rt:prefix_cache { pool = pool, page_size = 16 }
+  check.error(function() prefixes:match({ 1, 2 }, { spase = 1 }) end, "did you mean space?")
+end)
+
+test("a model from memory, checked and waited for; its sessions' odd ends", function()
+  local path = model_path()
+  local rt <close> = open()
+  local report = cairn.model_check({ backend = "cpu" }, path)
+  check.equal(report.status, "CAIRN_OK")
+  check.ok(report.layers > 0 and report.estimate.total_bytes > 0)
+  report = cairn.model_check({ backend = "cpu" }, "README.md")
+  check.ok(report.status ~= "CAIRN_OK" and #report.reasons > 0)
+  local file <close> = assert(io.open(path, "rb"))
+  local m = rt:load_model_from(file:read "a", "pack")
+  m:wait()
+  local s = m:session()
+  check.equal(type(s:pointer()), "userdata")
+  s:append { 1, 2, 3 }
+  check.error(function() s:selection(999, 0) end, "selection")
+  local id = m:tokenize " Paris"[1]
+  check.equal(s:text("Say:", { max_tokens = 1, logit_bias = { [id] = 1000 } }), " Paris")
+  check.error(function() s:text("x", { logit_bias = 3 }) end, "logit_bias")
+  check.error(function() s:text("x", { grammar = 3 }) end, "a string is expected")
+  check.error(function() s:text("x", { grammar = "a\0b" }) end, "holds a NUL byte")
+  check.error(function() s:text("x", { maxtokens = 1 }) end, "did you mean max_tokens?")
+  check.error(function() m:detokenize(rt:zeros { 3 }) end, "ids: a list")
+  check.equal(s:text("Say:", { max_tokens = 1, repetition_penalty = 1.1, grammar_from = 0 }) ~= nil, true)
+end)
+
+test("rows of a forward that do not fit", function()
+  local path = model_path()
+  local rt <close> = open()
+  local m = rt:load_model(path)
+  local s = m:session():append { 1, 2, 3 }
+  check.error(function() m:forward { { session = s, id = { 1 } } } end, "a list of ids is expected")
+  check.error(function() m:forward { { session = s, ids = { 1 }, logit = true } } end, "did you mean logits?")
+  check.error(function() m:forward { { session = s, ids = { 1 }, rope = { 1, 2 } } } end, "one entry a row")
+  check.error(function() m:forward { { session = s, ids = { 1, 2 }, mask = { { 1 }, {} } } } end, "row 2")
+  check.error(function() m:forward { { session = s, ids = { 1 }, logits = { 5 } } } end, "row 5 of 1")
+end)
