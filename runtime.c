@@ -243,6 +243,7 @@ BASE_SMALL_BEGIN
 #include "runtime/forward/cuda_formats.c"
 #include "runtime/forward/cuda_shape.c"
 #include "runtime/forward/cuda_kernels.c"
+#include "runtime/forward/cuda_joined.c"
 #include "runtime/forward/cuda_latent.c"
 #include "runtime/forward/cuda_forms.c"
 #include "runtime/forward/cuda_memory.c"

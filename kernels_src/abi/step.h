@@ -27,6 +27,7 @@ enum {
     STEP_GROUP_FIRST, /* [group] first row; a group's rows follow each other in one sequence */
     STEP_GROUP_ROWS,  /* [group] number of rows, at most 16 / (heads / kv_heads) */
     STEP_STORED,      /* [row] pages of its sequence whose bounds are stored */
+    STEP_WANTED = STEP_STORED, /* of joined prompts: the rows whose logits are wanted */
     STEP_ROPE,        /* [row] the position by which its query and key turn */
     STEP_ADAPTER,     /* [row] slot of its adapter, or -1; read by kernels with STEP_EXTRA_ADAPTERS */
     STEP_PLAIN_ARRAYS, /* what follows is there where some row drafts or has an embedding of its own */
@@ -53,7 +54,9 @@ enum {
     STEP_EXTRA_EXPERTS = 256, /* ffns are of experts: step/experts.cu */
     STEP_EXTRA_ADAPTERS = 512, /* rows may have adapters: products add theirs, see step/adapter.cuh */
     STEP_EXTRA_DRAFTS = 1024, /* rows may draft: STEP_SEEN and STEP_OWN say what they see */
-    STEP_EXTRA_LANDMARKS = 2048 /* a prompt's rows do not see the last slots of pages */
+    STEP_EXTRA_LANDMARKS = 2048, /* a prompt's rows do not see the last slots of pages */
+    STEP_EXTRA_JOINED = 4096 /* a prompt's rows are of several sequences; each is in the group that a
+                                block of attention serves, and STEP_WANTED says whose logits are made */
 };
 
 /* The products of a layer to which adapters add, and the inner values of one at most. */

@@ -1,5 +1,6 @@
 /* A prompt's chunk through the decoder: the products that follow a norm, on tensor cores straight
- * from packed weights. The rows are one sequence's, consecutive. The rest is in step/prompt_residual.cu
+ * from packed weights. The rows are one sequence's, consecutive, or, with STEP_EXTRA_JOINED, those of
+ * several, one behind the other. The rest is in step/prompt_residual.cu
  * and step/prompt_attend.cu: programs, compiled side by side.
  *
  *   prompt_qkv       q k v = normed Wqkv, rotated; k and v to the cache
@@ -48,7 +49,13 @@
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=15
- * matrix: + CAIRN_EXTRAS=512 */
+ * matrix: + CAIRN_EXTRAS=512
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=1
+ * matrix: + CAIRN_EXTRAS=4096 */
 #include "step/prompt.cuh"
 #include "step/families.cuh"
 
@@ -60,7 +67,8 @@ CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32
         *(f32x2 *)((float *)buffer(p, SUMMED_AT) + (int64_t)row * QKV + head * HEAD_DIM + d) = y;
         return;
     }
-    const int position = input_array(p, STEP_POSITION)[0] + row;
+    const int known = JOINED ? row : 0; /* a row whose position and sequence are read */
+    const int position = input_array(p, STEP_POSITION)[known] + (JOINED ? 0 : row);
     f32x2 turn = {1.0f, 0.0f};
     if (head < HEADS + KV_HEADS && !(STILL && p.still))
         turn = ((const f32x2 *)p.rope)[(int64_t)input_array(p, STEP_ROPE)[row] * (HEAD_DIM / 2) +
@@ -72,7 +80,7 @@ CAIRN_INLINE void place_pair(const step_params &p, int row, int head, int d, f32
         *(uint32_t *)(buffer(p, QKV_AT) + at * 2) = two;
     } else {
         const int32_t *table =
-            p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride;
+            p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[known] * p.table_stride;
         int64_t page = table[position / PAGE];
         int64_t plane = page * 2 * KV_HEADS + head - HEADS; /* K heads, then V heads */
         *(uint32_t *)(p.kv[p.layer] + (plane * PAGE + position % PAGE) * HEAD_DIM + d) = two;

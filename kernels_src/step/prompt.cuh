@@ -18,6 +18,8 @@
 
 constexpr int64_t NORMED_AT = HIDDEN_AT;
 
+constexpr bool JOINED = (CAIRN_EXTRAS & STEP_EXTRA_JOINED) != 0;
+
 constexpr int TILE_ROWS = 64; /* tokens of a block of attention */
 constexpr int PROMPT_WARPS = CAIRN_PROMPT_WARPS, PROMPT_THREADS = PROMPT_WARPS * WARP;
 constexpr int EACH = CAIRN_PROMPT_EACH, TOKENS = CAIRN_PROMPT_TOKENS;

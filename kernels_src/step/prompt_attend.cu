@@ -5,7 +5,8 @@
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
  * Grid (ceil(rows / 64), heads), 128 threads, by wgmma (ceil(rows / MANY_TOKENS), kv_heads), 384
- * threads, but for the form without landmarks.
+ * threads, but for the form without landmarks; of joined prompts the input's groups in place of the
+ * tiles, each of up to as many rows of one sequence.
  * Shared memory layout_prompt_bytes, by wgmma layout_many_bytes. Sync: one block_sync a tile of keys,
  * by wgmma barriers.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
@@ -20,6 +21,11 @@
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=2048
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=4096
  * matrix: CAIRN_LAYERS=16 CAIRN_HIDDEN=2048 CAIRN_HEADS=32 CAIRN_KV_HEADS=8 CAIRN_HEAD_DIM=128
  * matrix: + CAIRN_FFN=8192 CAIRN_VOCAB=128256 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=16
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
@@ -41,6 +47,16 @@
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
 #include "step/prompt.cuh"
+
+/* The first row of a tile of up to `most`. Joined, tiles are the groups of the input; else what is known
+ * of all rows is the position and the sequence of the first. */
+CAIRN_INLINE int tile_first(const step_params &p, int tile, int most) {
+    return JOINED ? input_array(p, STEP_GROUP_FIRST)[tile] : tile * most;
+}
+CAIRN_INLINE const int32_t *tile_table(const step_params &p, int first) {
+    return p.page_table +
+           (int64_t)input_array(p, STEP_SEQUENCE)[JOINED ? first : 0] * p.table_stride;
+}
 
 constexpr bool LANDMARKS = (CAIRN_EXTRAS & STEP_EXTRA_LANDMARKS) != 0;
 
@@ -71,11 +87,14 @@ struct step_source {
 };
 
 CAIRN_KERNEL(prompt_attend, MANY_THREADS, 1, step_params) {
-    const int first = (grid_blocks() - 1 - block_id()) * MANY_TOKENS, t = thread_id();
+    const int tile = grid_blocks() - 1 - block_id(), t = thread_id();
+    const int first = tile_first(p, tile, MANY_TOKENS);
     const int head = block_id_y() * GROUP;
     step_source source = {
-        p, p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride,
-        input_array(p, STEP_POSITION)[0] + first, min_of(MANY_TOKENS, p.input[STEP_ROWS] - first)};
+        p, tile_table(p, first),
+        JOINED ? input_array(p, STEP_POSITION)[first] : input_array(p, STEP_POSITION)[0] + first,
+        JOINED ? input_array(p, STEP_GROUP_ROWS)[tile]
+               : min_of(MANY_TOKENS, p.input[STEP_ROWS] - first)};
     if (t == 0) many_barriers();
     start_input();
     for (int i = t; i < MANY_ROWS * MANY_PIECES; i += MANY_THREADS) {
@@ -180,10 +199,12 @@ CAIRN_INLINE void attend_tile(const step_params &p, const unsigned char *memory,
 
 CAIRN_KERNEL(prompt_attend, 128, 1, step_params) {
     const int head = block_id_y(), g = lane_id() / 4, t = lane_id() % 4;
-    const int rows = p.input[STEP_ROWS], first = block_id() * TILE_ROWS;
-    const int start = input_array(p, STEP_POSITION)[0];
-    const int32_t *table =
-        p.page_table + (int64_t)input_array(p, STEP_SEQUENCE)[0] * p.table_stride;
+    const int first = tile_first(p, block_id(), TILE_ROWS); /* rows: where they end */
+    const int rows = JOINED ? first + input_array(p, STEP_GROUP_ROWS)[block_id()]
+                            : p.input[STEP_ROWS];
+    const int start = JOINED ? input_array(p, STEP_POSITION)[first] - first
+                             : input_array(p, STEP_POSITION)[0]; /* of row 0 */
+    const int32_t *table = tile_table(p, first);
     const int end = start + min_of(first + TILE_ROWS, rows);
     const int row = first + warp_id() * 16 + g;
     start_input();

@@ -6,7 +6,8 @@
  *                    ffn
  *   prompt_project   residual += attended Wo
  *   prompt_down      residual += ffn Wdown
- *   prompt_last      the rows whose logits are wanted, as the head of step/stages.cuh reads them
+ *   prompt_last      the rows whose logits are wanted, as the head of step/stages.cuh reads them: at their
+ *                    places, or, of joined prompts, one behind the other
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
  * Grids, 128 threads: embed rows; norm ceil(rows / 4); last wanted rows. Products as in
@@ -91,12 +92,14 @@ CAIRN_KERNEL(prompt_norm, 128, 1, step_params) {
 }
 
 CAIRN_KERNEL(prompt_last, 128, 1, step_params) {
-    int row = p.input[STEP_LOGIT_FIRST] + block_id();
+    const int row = JOINED ? input_array(p, STEP_WANTED)[block_id()]
+                           : p.input[STEP_LOGIT_FIRST] + block_id();
+    const int place = JOINED ? block_id() : row;
     start_input();
     const float *x = residual_of(p) + (int64_t)row * HIDDEN;
     const float *weight = p.norms + (int64_t)2 * LAYERS * HIDDEN;
-    uint8_t *to = buffer(p, HIDDEN_AT) + (int64_t)row * HIDDEN * 2;
-    float *sums = (float *)buffer(p, SQUARES_AT) + (int64_t)row * SQUARES;
+    uint8_t *to = buffer(p, HIDDEN_AT) + (int64_t)place * HIDDEN * 2;
+    float *sums = (float *)buffer(p, SQUARES_AT) + (int64_t)place * SQUARES;
     for (int i = thread_id(); i < SQUARES; i += 128) {
         float sum = 0.0f;
         for (int k = i * 16; k < i * 16 + 16; k += 2) {

@@ -1,7 +1,8 @@
 /* forward_cuda: the whole decoder forward on the GPU: packed weights, kernels, buffers. Its state is here;
- * what is chosen for a model in cuda_formats.c and cuda_shape.c, its kernels in cuda_kernels.c, memory,
- * weights and lifetime in cuda_memory.c, cuda_weights.c and cuda_open.c; a run in cuda_rows.c (its input),
- * cuda_launch.c, cuda_step.c, cuda_prompt.c, cuda_results.c and cuda_run.c, which cuts a batch for them.
+ * what is chosen for a model in cuda_formats.c and cuda_shape.c, its kernels in cuda_kernels.c and
+ * cuda_joined.c, memory, weights and lifetime in cuda_memory.c, cuda_weights.c and cuda_open.c; a run in
+ * cuda_rows.c (its input), cuda_launch.c, cuda_step.c, cuda_prompt.c, cuda_results.c and cuda_run.c, which
+ * cuts a batch for them.
  *
  * Three ways through a forward. Of a model with small layers, up to 8 rows with little attention:
  * the flow kernel, one launch for all layers (kernels_src/step/step.cu). Else the stage kernels, the
@@ -88,7 +89,7 @@ typedef struct cuda_latents {
     size_t part_bytes, flag_bytes, choice_bytes, choice_flags; /* the first two of a row */
 } cuda_latents;
 
-/* A flow kernel is compiled in the background until it can be launched, or never can. */
+/* What is compiled in the background waits until it can be launched, or never can. */
 typedef enum step_flow_state { STEP_FLOW_WAITS, STEP_FLOW_READY, STEP_FLOW_FAILED } step_flow_state;
 
 /* A block of a prompt's products (kernels_src/step/prompt.cuh): its warps, the tiles of 16 outputs
@@ -151,6 +152,12 @@ typedef struct forward_cuda_state {
         jit_kernel unmarked; /* prompt_attend that sees no landmarks */
         bool watched; /* somebody asks what steps choose */
     } forms;
+    /* For parts of several sequences' prompts, see cuda_joined.c. */
+    jit_kernel joined_qkv[STEP_FORMATS], joined_attend, joined_last;
+    step_flow_state joined_state;
+    bool joined_asked;          /* they are being compiled, or were */
+    bool joined;                /* the part that is served is such a one */
+    int32_t wanted[STEP_STAGE_ROWS]; /* of it: its rows whose logits are made */
     const kv_cache *held;
     bool adapts;                /* some row of the part that is served has an adapter */
     bool drafts;                /* some row of it drafts, or has an embedding of its own */

@@ -17,11 +17,8 @@ static jit_request cuda_adapted_request(const forward_cuda_state *f, const char 
     jit_request request = {source, constants, 0, false};
     request.constant_count = cuda_constants(f, set, prompt ? f->max_rows : STEP_STAGE_ROWS,
                                             prompt ? 0 : f->stage_parts, 0, constants);
-    for (int i = 0; i < request.constant_count; i++) {
-        if (!strcmp(constants[i].name, "EXTRAS")) constants[i].value |= STEP_EXTRA_ADAPTERS;
-        if (products && !strcmp(constants[i].name, "PRODUCTS"))
-            constants[i].value &= (1 << STEP_P_OTHER) - 1;
-    }
+    cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_ADAPTERS;
+    if (products) cuda_constant(constants, "PRODUCTS")->value &= (1 << STEP_P_OTHER) - 1;
     return request;
 }
 

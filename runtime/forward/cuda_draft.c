@@ -13,8 +13,7 @@ static cairn_status cuda_need_drafts(forward_cuda_state *f, forward_batch *batch
     cairn_status status;
     if (f->has_drafts) return CAIRN_OK;
     request.constant_count = cuda_constants(f, 0, STEP_STAGE_ROWS, f->stage_parts, 0, constants);
-    for (int i = 0; i < request.constant_count; i++)
-        if (!strcmp(constants[i].name, "EXTRAS")) constants[i].value |= STEP_EXTRA_DRAFTS;
+    cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_DRAFTS;
     if (batch) batch->prepared = true;
     if ((status = jit_get(f->dev->jit, &request, &program)) ||
         (status = jit_function(f->dev->jit, program, "step_attend", (int)f->attend_bytes,

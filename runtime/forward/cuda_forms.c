@@ -226,8 +226,7 @@ static cairn_status cuda_form_kernel(forward_cuda_state *f, const char *source, 
     cairn_status status;
     request.constant_count = cuda_constants(f, 0, prompt ? f->max_rows : STEP_STAGE_ROWS,
                                             prompt ? 0 : f->stage_parts, 0, constants);
-    for (int i = 0; i < request.constant_count; i++)
-        if (!strcmp(constants[i].name, "EXTRAS")) constants[i].value |= extras;
+    cuda_constant(constants, "EXTRAS")->value |= extras;
     status = ops_ask_program(f->runtime, &request, &program);
     return status ? status : jit_function(f->dev->jit, program, entry, shared, out);
 }

@@ -43,6 +43,11 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
     return (int)BASE_COUNT(all);
 }
 
+static jit_constant *cuda_constant(jit_constant *all, const char *name) {
+    while (strcmp(all->name, name)) all++;
+    return all;
+}
+
 static unsigned cuda_shared_bytes(const forward_cuda_state *f, int kernel) {
     if (kernel == STEP_K_FLOW || kernel == STEP_K_SPARSE_FLOW)
         return f->product_bytes + f->attend_bytes;
@@ -72,6 +77,14 @@ static int cuda_kernel_product(int kernel) {
     }
 }
 
+/* Of the kernels of joined prompts the one in place of another, of a set of formats; or NULL. */
+static const jit_kernel *cuda_joined_kernel(const forward_cuda_state *f, int kernel, int set) {
+    return kernel == PROMPT_K_QKV      ? &f->joined_qkv[set]
+           : kernel == PROMPT_K_ATTEND ? &f->joined_attend
+           : kernel == PROMPT_K_LAST   ? &f->joined_last
+                                       : NULL;
+}
+
 /* The kernel for a layer's weights, which it is given. */
 static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel kernel, int layer,
                                         step_params *p) {
@@ -86,6 +99,8 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     p->gate_up = l->weights[experts ? STEP_P_EXPERT_UP : STEP_P_GATE_UP];
     p->down = l->weights[experts ? STEP_P_EXPERT_DOWN : STEP_P_DOWN];
     cuda_set_extras(f, layer, p);
+    if (f->joined && cuda_joined_kernel(f, (int)kernel, set))
+        return cuda_joined_kernel(f, (int)kernel, set);
     if (f->adapts && product < STEP_P_OTHER) return &f->adapted[set][kernel];
     return set ? &f->variants[set][kernel] : &f->kernels[kernel];
 }
@@ -262,20 +277,4 @@ static cairn_status cuda_prepare_flow(cairn_model *model, const cairn_config *co
     f->flow_states[STEP_K_SPARSE_FLOW] = STEP_FLOW_WAITS;
     f->sparse_flow = true;
     return CAIRN_BUSY;
-}
-
-/* Waits for both flow kernels. [blocks] */
-static cairn_status forward_cuda_wait(cairn_model *model) {
-    forward_cuda_state *f = (forward_cuda_state *)model->state;
-    cairn_status status = CAIRN_OK;
-    for (int kernel = STEP_K_FLOW; kernel <= STEP_K_SPARSE_FLOW && !status; kernel++) {
-        jit_constant constants[STEP_CONSTANTS];
-        jit_request request = cuda_flow_request(f, kernel, constants);
-        jit_program *program;
-        if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
-        status = jit_get(f->dev->jit, &request, &program);
-        if (!status) status = cuda_functions(f, program, kernel, 1, 0);
-        if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
-    }
-    return status;
 }

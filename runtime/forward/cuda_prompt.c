@@ -35,9 +35,9 @@ static cairn_status cuda_attend_prompt(forward_cuda_state *f, const cuda_form *f
     const model_shape *s = f->shape;
     const bool selects = form->rule && cuda_selects(f, form->rule, l);
     const bool unmarked = selects && form->landmarks, many = cuda_attends_many(f) && !unmarked;
-    const int each = many ? LAYOUT_MANY_ROWS / (s->heads / s->kv_heads) : 64;
-    device_dims dims = {{(unsigned)((rows + each - 1) / each),
-                         (unsigned)(many ? s->kv_heads : s->heads), 1},
+    const int each = cuda_attend_rows(f, many);
+    const int tiles = f->joined ? f->prompt.words[STEP_GROUPS] : (rows + each - 1) / each;
+    device_dims dims = {{(unsigned)tiles, (unsigned)(many ? s->kv_heads : s->heads), 1},
                         many ? LAYOUT_MANY_THREADS : 128, 0, 0, true};
     step_params p = f->prompt.params;
     const jit_kernel *plain = cuda_kernel_of(f, PROMPT_K_ATTEND, l, &p);

@@ -21,14 +21,14 @@ static cairn_status cuda_download_logits(const forward_cuda_state *f, const step
     size_t vocab = (size_t)f->shape->vocab;
     cairn_status status = CAIRN_OK;
     for (int i = 0, run; i < part->logit_count && !status; i += run) {
-        const int32_t *at = f->part_rows + part->logit_first + i;
-        for (run = 1; i + run < part->logit_count && rows[at[run]].logits == rows[at[0]].logits &&
-                      at[run] == at[0] + run;)
-            run++;
-        if (rows[at[0]].logits)
-            status = device_download(f->dev,
-                                     part->batch->logits + (size_t)f->logit_index[at[0]] * vocab,
-                                     f->logits + (size_t)i * vocab, (size_t)run * vocab * 4);
+        const int at = cuda_wanted(f, part, i), to = f->logit_index[at];
+        run = 1;
+        if (!rows[at].logits) continue;
+        for (int next; i + run < part->logit_count; run++)
+            if (!rows[next = cuda_wanted(f, part, i + run)].logits || f->logit_index[next] != to + run)
+                break;
+        status = device_download(f->dev, part->batch->logits + (size_t)to * vocab,
+                                 f->logits + (size_t)i * vocab, (size_t)run * vocab * 4);
     }
     return status;
 }
@@ -84,13 +84,12 @@ static cairn_status cuda_draft_ahead(forward_cuda_state *f, const step_part *par
 /* Logits, tokens and faults of a part that was launched. */
 static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     int32_t *tokens = f->host_words + STEP_SAMPLED_AT;
-    const int32_t *rows = f->part_rows + part->logit_first;
     bool any = false;
     cairn_status status;
     if (!part->logit_count && !cuda_counts(f, part)) return CAIRN_OK;
     if ((status = cuda_download_logits(f, part))) return status;
     for (int i = 0; i < part->logit_count; i++) {
-        f->asks[i] = part->batch->rows[rows[i]].sample;
+        f->asks[i] = part->batch->rows[cuda_wanted(f, part, i)].sample;
         any = any || f->asks[i];
     }
     if (any && (status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks,
@@ -101,7 +100,7 @@ static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
         return status;
     status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);
     for (int i = 0; i < part->logit_count && !status; i++)
-        if (f->asks[i]) part->batch->sampled[f->ask_index[rows[i]]] = tokens[i];
+        if (f->asks[i]) part->batch->sampled[f->ask_index[cuda_wanted(f, part, i)]] = tokens[i];
     return status;
 }
 

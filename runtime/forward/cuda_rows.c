@@ -8,8 +8,10 @@ typedef struct step_part {
     const forward_rule *rule; /* NULL: all rows attend all */
     cuda_form form;           /* of its layers that select; rule NULL: the plain one */
     bool told;                /* somebody asks what its rows choose in the plain one */
+    bool joined;              /* of several sequences' prompts */
     int rows;
-    int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on */
+    int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on; where they
+                                     are joined those that are wanted, f->wanted */
     int runs; /* of chunks that any of its rows' attention is cut into, at most */
 } step_part;
 
@@ -148,17 +150,40 @@ static cairn_status cuda_upload_words(forward_cuda_state *f, const step_lane *la
                                            (size_t)(STEP_HEAD + arrays * lane->rows) * 4);
 }
 
+/* Of the rows whose logits are made, in the batch, the i-th. */
+static int cuda_wanted(const forward_cuda_state *f, const step_part *part, int i) {
+    return f->part_rows[part->joined ? f->wanted[i] : part->logit_first + i];
+}
+
+/* Row r of the part in the last group, if that may have it, or in one of its own; groups then. Those of
+ * prompts are what a block of attention serves. */
+static int cuda_put_group(const forward_cuda_state *f, const step_part *part, int32_t *array, int n, int r,
+                          int groups) {
+    const int position = part->batch->rows[f->part_rows[r]].position;
+    const int most = part->joined ? cuda_attend_rows(f, cuda_attends_many(f)) : f->group_rows;
+    int32_t *last = &array[STEP_GROUP_ROWS * n + (groups ? groups - 1 : 0)];
+    if (r > 0 && f->part_sequences[r] == f->part_sequences[r - 1] && *last < most &&
+        (part->joined || /* and both cut what they attend alike */
+         cuda_row_run(f, NULL, position) == cuda_row_run(f, NULL, position - 1))) {
+        ++*last;
+        return groups;
+    }
+    array[STEP_GROUP_FIRST * n + groups] = r;
+    array[STEP_GROUP_ROWS * n + groups] = 1;
+    return groups + 1;
+}
+
 /* A part's rows as the input words of a lane. */
 static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
                                      const step_part *part) {
     int32_t *head = lane->words, *array = lane->words + STEP_HEAD;
     int n = lane->rows, groups = 0, runs = 0, listed = 0;
     f->adapts = f->drafts = f->trees_put = false;
+    f->joined = part->joined;
     for (int r = 0; r < part->rows; r++) {
         const forward_row *row = &part->batch->rows[f->part_rows[r]];
         const int s = f->part_sequences[r];
         bool same = r > 0 && s == f->part_sequences[r - 1];
-        int32_t *last = &array[STEP_GROUP_ROWS * n + (groups ? groups - 1 : 0)];
         array[STEP_TOKEN * n + r] = row->token;
         array[STEP_POSITION * n + r] = row->position;
         array[STEP_ROPE * n + r] = row->rope;
@@ -168,13 +193,7 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
         array[STEP_SEQUENCE * n + r] = f->slots[s];
         array[STEP_FIRST * n + r] = same ? array[STEP_FIRST * n + r - 1] : r;
         array[STEP_STORED * n + r] = part->batch->sequences[s].stored;
-        if (same && *last < f->group_rows && /* and both cut what they attend alike */
-            cuda_row_run(f, NULL, row->position) == cuda_row_run(f, NULL, row->position - 1)) {
-            ++*last;
-        } else {
-            array[STEP_GROUP_FIRST * n + groups] = r;
-            array[STEP_GROUP_ROWS * n + groups++] = 1;
-        }
+        groups = cuda_put_group(f, part, array, n, r, groups);
         if (cuda_row_runs(f, NULL, row->position) > runs)
             runs = cuda_row_runs(f, NULL, row->position);
         if (part->rule && cuda_row_runs(f, part->rule, row->position) > listed)
@@ -187,7 +206,9 @@ static cairn_status cuda_upload_rows(forward_cuda_state *f, step_lane *lane,
     head[STEP_EPOCH] = f->epoch;
     head[STEP_CLEAN_ROWS] = f->clean_rows;
     head[STEP_CLEAN_CHUNKS] = f->clean_chunks;
-    head[STEP_LOGIT_FIRST] = part->logit_first;
+    if (part->joined)
+        memcpy(array + STEP_WANTED * n, f->wanted, (size_t)part->logit_count * sizeof *f->wanted);
+    head[STEP_LOGIT_FIRST] = part->joined ? 0 : part->logit_first;
     head[STEP_LOGIT_COUNT] = part->logit_count;
     f->wide = f->drafts && lane == &f->stage && cuda_make_wide(f, part->batch, part->rows);
     return cuda_upload_words(f, lane);

@@ -27,16 +27,23 @@ static bool cuda_waits(const forward_cuda_state *f, const forward_batch *batch, 
     return f->done[i] < s->rows && batch->rows[s->first + f->done[i]].kind == kind;
 }
 
+/* Makes logits of the part's next row; false: there is no room for them. */
+static bool cuda_want_row(forward_cuda_state *f, step_part *part) {
+    const int first = part->joined        ? part->rows - part->logit_count
+                      : part->logit_count ? part->logit_first
+                                          : part->rows;
+    if (part->rows - first >= STEP_STAGE_ROWS) return false;
+    if (part->joined) f->wanted[part->logit_count] = part->rows;
+    part->logit_first = first;
+    part->logit_count = part->rows - first + 1;
+    return true;
+}
+
 /* Adds sequence i's next row to the part; false: there is no room for its logits. */
 static bool cuda_add_row(forward_cuda_state *f, step_part *part, int i) {
     int at = part->batch->sequences[i].first + f->done[i];
     const forward_row *row = &part->batch->rows[at];
-    if (row->logits || row->sample) {
-        int first = part->logit_count ? part->logit_first : part->rows;
-        if (part->rows - first >= STEP_STAGE_ROWS) return false;
-        part->logit_first = first;
-        part->logit_count = part->rows - first + 1;
-    }
+    if ((row->logits || row->sample) && !cuda_want_row(f, part)) return false;
     if (cuda_most_runs(f, part->rule, row->position) > part->runs)
         part->runs = cuda_most_runs(f, part->rule, row->position);
     f->part_rows[part->rows] = at;
@@ -45,15 +52,46 @@ static bool cuda_add_row(forward_cuda_state *f, step_part *part, int i) {
     return true;
 }
 
-/* The next run of a prompt, in parts of so few wanted rows as there is room for logits. */
-static cairn_status cuda_serve_prompt(forward_cuda_state *f, forward_batch *batch, int i) {
-    int left = cuda_run_length(f, batch, i);
+/* The rule by which rows of a prompt attend; NULL: all that is before them. */
+static const forward_rule *cuda_prompt_rule(const forward_sequence *s) {
+    return s->rule && (s->landmarks || s->rule->prompts) ? s->rule : NULL;
+}
+
+/* Whether the next rows of sequence i are of a prompt that may share a part with others': they attend all
+ * before them, by the plain kernels. */
+static bool cuda_may_join(const forward_cuda_state *f, const forward_batch *batch, int i) {
+    const forward_sequence *s = &batch->sequences[i];
+    const forward_row *rows = &batch->rows[s->first + f->done[i]];
+    int left;
+    if (!cuda_waits(f, batch, i, FORWARD_PROMPT) || cuda_prompt_rule(s) || f->latents.heads ||
+        f->extras & (STEP_EXTRA_CONV | STEP_EXTRA_EXPERTS))
+        return false;
+    left = cuda_run_length(f, batch, i);
+    while (left && !rows[left - 1].adapter && !rows[left - 1].own) left--;
+    return left == 0;
+}
+
+/* Whether those of sequence `first` have others to share with, and kernels. */
+static bool cuda_joins(forward_cuda_state *f, forward_batch *batch, int first) {
+    int i = first + 1;
+    if (!cuda_may_join(f, batch, first)) return false;
+    while (i < batch->sequence_count && !cuda_may_join(f, batch, i)) i++;
+    return i < batch->sequence_count && cuda_has_joined(f, batch);
+}
+
+/* The next run of the prompt of sequence `first`, and of all that may share with it, in parts of so few
+ * wanted rows as there is room for logits. */
+static cairn_status cuda_serve_prompts(forward_cuda_state *f, forward_batch *batch, int first) {
+    const forward_sequence *s = &batch->sequences[first];
+    const bool joined = cuda_joins(f, batch, first);
+    const int end = joined ? batch->sequence_count : first + 1;
     cairn_status status = CAIRN_OK;
-    while (left && !status) {
-        const forward_sequence *s = &batch->sequences[i];
-        step_part part = {batch, NULL, {NULL, s->landmarks, false}, false, 0, 0, 0, 0};
-        if (s->rule && (s->landmarks || s->rule->prompts)) part.form.rule = s->rule;
-        while (left && cuda_add_row(f, &part, i)) left--;
+    for (int i = first, left = cuda_run_length(f, batch, first); i < end && !status;) {
+        step_part part = {batch, NULL, {cuda_prompt_rule(s), s->landmarks, false}, false, joined, 0, 0, 0,
+                          0};
+        while (i < end && (!left || cuda_add_row(f, &part, i)))
+            if (left) left--;
+            else if (++i < end && cuda_may_join(f, batch, i)) left = cuda_run_length(f, batch, i);
         status = cuda_run_prompt(f, &part);
         if (!status) status = cuda_download_hidden(f, &f->prompt, &part);
         if (!status) status = cuda_results(f, &part);
@@ -121,8 +159,8 @@ static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, in
 static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
     const forward_rule *rule = cuda_next_rule(f, batch, first);
     const bool landmarks = batch->sequences[first].landmarks, formed = cuda_has_forms(rule, landmarks);
-    step_part part = {batch, formed ? rule : NULL, {formed ? rule : NULL, landmarks, true}, false, 0, 0, 0,
-                      0};
+    step_part part = {batch, formed ? rule : NULL, {formed ? rule : NULL, landmarks, true}, false, false, 0,
+                      0, 0, 0};
     bool begun = false;
     cairn_status status = CAIRN_OK;
     memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
@@ -192,7 +230,7 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
         for (int i = 0; i < batch->sequence_count && !status; i++)
             if (cuda_waits(f, batch, i, FORWARD_STEP)) status = cuda_serve_steps(f, batch, i);
         for (int i = 0; i < batch->sequence_count && !status; i++)
-            if (cuda_waits(f, batch, i, FORWARD_PROMPT)) status = cuda_serve_prompt(f, batch, i);
+            if (cuda_waits(f, batch, i, FORWARD_PROMPT)) status = cuda_serve_prompts(f, batch, i);
         left = batch->row_count;
         for (int i = 0; i < batch->sequence_count; i++) left -= f->done[i];
     }

@@ -220,6 +220,11 @@ static bool cuda_attends_many(const forward_cuda_state *f) {
     return f->dev->arch == 90 && layout_has_many(f->shape->head_dim);
 }
 
+/* Rows of one block of a prompt's attention. */
+static int cuda_attend_rows(const forward_cuda_state *f, bool many) {
+    return many ? LAYOUT_MANY_ROWS / (f->shape->heads / f->shape->kv_heads) : 64;
+}
+
 static unsigned cuda_prompt_attend_bytes(const forward_cuda_state *f) {
     const int dim = f->shape->head_dim;
     return (unsigned)(cuda_attends_many(f) ? layout_many_bytes(dim) : layout_prompt_bytes(dim));

@@ -196,8 +196,8 @@ local function step_bytes(s, chosen, stats, page_size, context, sparse)
   return bytes + attended * token + bounds
 end
 
-local function some_ids(count)
-  local ids, x = {}, 7
+local function some_ids(count, seed)
+  local ids, x = {}, seed or 7
   for i = 1, count do
     x = (x * 1103515245 + 12345) % 2147483648
     ids[i] = x // 65536 % 30000 + 300
@@ -230,6 +230,33 @@ local function measure(b, path, name, o)
   b.emit { op = label, shape = "memory at its most", gib = rt:info().peak_bytes / 2^30 }
 end
 
+-- Milliseconds of a batch of so many prompts of ids, with their first tokens.
+local function prompts_ms(model, count, tokens, salt)
+  local rows = {}
+  for i = 1, count do rows[i] = some_ids(tokens, salt * 1000 + i) end
+  local start = cairn.now_us()
+  model:generate_batch(rows, { max_tokens = 1 })
+  return (cairn.now_us() - start) / 1000
+end
+
+-- Prompts of several sessions beside one of as many tokens: the median of five each.
+local function measure_together(b, path, label, count, tokens)
+  local rt <close> = cairn.open { backend = "cuda", drafter = "none", log = "warn", max_batch = count,
+    max_seq_len = count * tokens + 64, selection = { layers = "none" } }
+  local model, together, alone = rt:load_model(path), {}, {}
+  prompts_ms(model, count, tokens, 0) -- asks for the kernels
+  model:wait()
+  prompts_ms(model, count, tokens, 1)
+  for i = 1, 5 do
+    together[i] = prompts_ms(model, count, tokens, 1 + i)
+    alone[i] = prompts_ms(model, 1, count * tokens, 10 + i)
+  end
+  table.sort(together)
+  table.sort(alone)
+  b.emit { op = label, shape = ("%d prompts of %d together"):format(count, tokens), ms = together[3],
+    peer = ("one of %d: %.1f ms"):format(count * tokens, alone[3]) }
+end
+
 local function temporary_path()
   local folder = os.getenv "TMPDIR" or os.getenv "TEMP" or "/tmp"
   return ("%s/cairn_shape_%d_%d.gguf"):format(folder, os.time(), math.random(0, 1 << 30))
@@ -240,6 +267,7 @@ local function run_shape(b, name, o)
   local ok, fault = pcall(function()
     write_model(path, shapes[name], o.type or "q4_0")
     measure(b, path, name, o)
+    if b.cuda then measure_together(b, path, ("%s %s"):format(name, o.type or "q4_0"), 13, 40) end
   end)
   os.remove(path)
   if not ok then error(fault, 0) end

@@ -1,0 +1,89 @@
+/* forward_cuda_joined: the kernels for prompts of several sequences in one part: those that ask of which
+ * sequence a row is (STEP_EXTRA_JOINED). All others are told nothing of it, and a prompt alone keeps the
+ * kernels it had. They are compiled in the background from the first time on that prompts wait beside each
+ * other; until they are there prompts run one after the other, to the same bits. */
+
+enum { JOINED_ATTEND = STEP_FORMATS, JOINED_LAST, JOINED_PROGRAMS }; /* before them q, k and v, by set */
+
+/* false: there is no such program */
+static bool cuda_joined_request(const forward_cuda_state *f, int which, jit_constant *constants,
+                                jit_request *out) {
+    const int set = which < STEP_FORMATS ? which : 0;
+    const int product = which < STEP_FORMATS ? STEP_P_QKV : STEP_P_OTHER;
+    memset(out, 0, sizeof *out);
+    out->source = which == JOINED_ATTEND ? "step/prompt_attend.cu"
+                  : which == JOINED_LAST ? "step/prompt_residual.cu"
+                                         : "step/prompt.cu";
+    out->constants = constants;
+    out->constant_count = cuda_constants(f, set, f->max_rows, 0, 0, constants);
+    out->later = true;
+    cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_JOINED;
+    cuda_constant(constants, "PRODUCTS")->value = (int64_t)1 << product;
+    return cuda_products_of(f, set) >> product & 1;
+}
+
+static cairn_status cuda_ask_joined(forward_cuda_state *f) {
+    jit_constant constants[JOINED_PROGRAMS][STEP_CONSTANTS];
+    jit_request requests[JOINED_PROGRAMS];
+    int count = 0;
+    cairn_status status;
+    for (int i = 0; i < JOINED_PROGRAMS; i++)
+        count += cuda_joined_request(f, i, constants[count], &requests[count]);
+    status = jit_begin(f->dev->jit, requests, count);
+    f->joined_asked = !status;
+    return status;
+}
+
+/* All of them; CAIRN_BUSY: they are not all there yet, and `waits` is false. */
+static cairn_status cuda_take_joined(forward_cuda_state *f, bool waits) {
+    static const int kernels[] = {PROMPT_K_ATTEND, PROMPT_K_LAST};
+    jit_constant constants[STEP_CONSTANTS];
+    jit_request request;
+    jit_program *program;
+    cairn_status status = CAIRN_OK;
+    for (int i = 0; i < JOINED_PROGRAMS && !status; i++) {
+        const int kernel = i < STEP_FORMATS ? PROMPT_K_QKV : kernels[i - STEP_FORMATS];
+        jit_kernel *to = (jit_kernel *)cuda_joined_kernel(f, kernel, i % STEP_FORMATS);
+        if (!cuda_joined_request(f, i, constants, &request)) continue;
+        status = waits ? jit_get(f->dev->jit, &request, &program)
+                       : jit_try(f->dev->jit, &request, &program);
+        if (!status)
+            status = jit_function(f->dev->jit, program, step_kernel_names[kernel],
+                                  (int)cuda_shared_bytes(f, kernel), to);
+    }
+    if (!status) f->joined_state = STEP_FLOW_READY;
+    return status;
+}
+
+/* Whether several sequences' prompts can be one part by now. What cannot be had is done without. */
+static bool cuda_has_joined(forward_cuda_state *f, forward_batch *batch) {
+    cairn_status status;
+    if (f->joined_state != STEP_FLOW_WAITS) return f->joined_state == STEP_FLOW_READY;
+    batch->prepared = true;
+    status = f->joined_asked ? cuda_take_joined(f, false) : CAIRN_CANCELLED;
+    if (status == CAIRN_CANCELLED && !(status = cuda_ask_joined(f))) status = CAIRN_BUSY;
+    if (status && status != CAIRN_BUSY) {
+        f->joined_state = STEP_FLOW_FAILED;
+        base_log(f->dev->base, CAIRN_LOG_WARN, "prompts go on one after the other: %s",
+                 f->dev->base->error);
+    }
+    return !status;
+}
+
+/* Waits for both flow kernels, and for joined prompts' where some were asked for. [blocks] */
+static cairn_status forward_cuda_wait(cairn_model *model) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    cairn_status status = CAIRN_OK;
+    for (int kernel = STEP_K_FLOW; kernel <= STEP_K_SPARSE_FLOW && !status; kernel++) {
+        jit_constant constants[STEP_CONSTANTS];
+        jit_request request = cuda_flow_request(f, kernel, constants);
+        jit_program *program;
+        if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
+        status = jit_get(f->dev->jit, &request, &program);
+        if (!status) status = cuda_functions(f, program, kernel, 1, 0);
+        if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
+    }
+    if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)
+        status = cuda_take_joined(f, true);
+    return status;
+}
