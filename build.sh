@@ -360,14 +360,14 @@ run_bench() {
 }
 
 # What it finds stands in build/fuzz/TARGET: mended, it goes to tests/fuzz/corpus/TARGET. Ops run on
-# the emulated GPU, too, and are compared with the CPU there.
+# the emulated GPU, too, and are compared with the CPU there; an input may compile a kernel for it.
 fuzz_target() {
     say "$1: $2 s"
     mkdir -p "build/fuzz/$1"
-    around=''
-    [ "$1" != ops ] || ! have g++ || around='sh tests/simt/emulate.sh'
+    around='' timeout=20
+    [ "$1" != ops ] || ! have g++ || { around='sh tests/simt/emulate.sh'; timeout=400; }
     CAIRN_FUZZ_TARGET=$1 ASAN_OPTIONS=allocator_may_return_null=1 $around \
-        build/fuzz/fuzz -max_total_time="$2" -max_len=16384 -timeout=20 -rss_limit_mb=4096 \
+        build/fuzz/fuzz -max_total_time="$2" -max_len=16384 -timeout="$timeout" -rss_limit_mb=4096 \
         -print_final_stats=0 -verbosity="${CAIRN_FUZZ_VERBOSITY:-0}" \
         -artifact_prefix="build/fuzz/$1/found-" "build/fuzz/$1" "tests/fuzz/corpus/$1"
 }
