@@ -468,7 +468,7 @@ main() {
         fuzz) run_fuzz "$@" ;;
         cov) run_coverage "$@" ;;
         clean) rm -rf build dist ;;
-        help | -h | --help) sed -n '2,20s/^# \{0,1\}//p' build.sh ;;
+        help | -h | --help) sed -n '2,19s/^# \{0,1\}//p' build.sh ;;
         *) die "no command $command; ./build.sh help names them" ;;
     esac
 }

@@ -129,7 +129,7 @@ static void test_options(void) {
     o.stop_count = 0, o.grammar = "root ::= [a-c]", o.grammar_from = 1;
     REFUSED(say(&o), INVALID_ARGUMENT, "the grammar does not allow the text of ids 1 to 3");
     o.grammar = NULL, o.json_schema = "{\"const\": \"\\u12g4\"}", o.grammar_from = 0;
-    REFUSED(say(&o), INVALID_ARGUMENT, "an escape that is no character");
+    REFUSED(say(&o), INVALID_ARGUMENT, "\\u needs four digits");
     o.json_schema = NULL;
     o.grammar = "root ::= \"\\u00e9\"", o.grammar_from = 0;
     REFUSED(say(&o), INVALID_ARGUMENT, "allows none of the model's tokens");
@@ -151,7 +151,9 @@ static void test_sessions(void) {
     REFUSED(cairn_session_selection(s, 99, 0, pages, 4, &count), INVALID_ARGUMENT, "selection");
     tap_ok(!cairn_append_ids(s, ids, 4), "four ids are appended all the same");
     test_options();
-    tap_ok(!say(&o) && (cairn_session_ids(s, &count), count == 5), "and the session goes on: %d", count);
+    const bool said = !say(&o);
+    cairn_session_ids(s, &count);
+    tap_ok(said && count == 5, "and the session goes on: %d", count);
 }
 
 /* An adapter of another model; as many as there is room for, and one more. */
