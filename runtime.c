@@ -268,6 +268,7 @@ BASE_SMALL_BEGIN
 #include "runtime/engine/step.c"
 #include "runtime/engine/snapshot.c"
 #include "runtime/engine/generate.c"
+#include "runtime/engine/draft.c"
 #include "runtime/engine/loop.c"
 #include "runtime/engine/worker.c"
 #include "runtime/engine/calls.c"

@@ -190,12 +190,13 @@ typedef bool (*cairn_piece_callback)(void *user, const char *text, size_t bytes)
 
 #define CAIRN_MAX_LAYERS 512
 
-#define CAIRN_DRAFTER_TABLE(X)                                                       \
-    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                         \
-      "prompt lookup: what followed the same tokens before")                         \
-    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                             \
-      "mask tokens, gated LoRA and a sampler head of the session's adapter")         \
-    X(CAIRN_DRAFTER_MODEL, 2, "model", false, "a smaller model drafts step by step") \
+#define CAIRN_DRAFTER_TABLE(X)                                               \
+    X(CAIRN_DRAFTER_NGRAM, 0, "ngram", true,                                 \
+      "prompt lookup: what followed the same tokens before")                 \
+    X(CAIRN_DRAFTER_MTP, 1, "mtp", true,                                     \
+      "mask tokens, gated LoRA and a sampler head of the session's adapter") \
+    X(CAIRN_DRAFTER_MODEL, 2, "model", true,                                 \
+      "drafter_model, a smaller model, says what comes next")                \
     X(CAIRN_DRAFTER_NONE, 3, "none", true, "plain decoding")
 typedef enum cairn_drafter {
     CAIRN_DRAFTER_TABLE(CAIRN_VALUE) CAIRN_DRAFTER_COUNT
@@ -420,6 +421,9 @@ typedef struct cairn_config {
     bool draft_adaptive;        /* as many as pay; else all; true, false; default true; hot */
     cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
                                  * model, none; default "ngram"; hot */
+    char drafter_model[512];    /* a model file of the same tokens that drafter = "model" drafts
+                                 * with, loaded beside each model; "": none; up to 511 bytes;
+                                 * default "" */
     char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
                                  * see cairn_adapter_load; "": none; up to 511 bytes; default "" */
     cairn_selection selection;  /* which pages a query attends */
@@ -431,6 +435,9 @@ typedef struct cairn_config {
     int32_t max_batch;          /* sequences decoded together; 1 to 1024; default 8 */
     int32_t max_seq_len;        /* longest sequence; 0: the model's; 0 to 4194304; default 0 */
     int32_t prefill_chunk;      /* prompt tokens per forward; 16 to 16384; default 512 */
+    int32_t slice_us;           /* a prompt keeps the device no longer at a stretch, so that
+                                 * rendering has its turn; 0: a whole prefill_chunk; 0 to
+                                 * 1000000; default 0; hot */
     cairn_sampling sampling;    /* how the next token is drawn */
     int32_t stop_count;         /* strings in use */
     char stop[16][128];         /* strings that end a generation; up to 16 strings of 127 bytes;

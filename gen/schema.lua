@@ -24,7 +24,7 @@ local enums = {
   { name = "drafter", prefix = "CAIRN_DRAFTER", values = {
     { "ngram", true, "prompt lookup: what followed the same tokens before" },
     { "mtp", true, "mask tokens, gated LoRA and a sampler head of the session's adapter" },
-    { "model", false, "a smaller model drafts step by step" },
+    { "model", true, "drafter_model, a smaller model, says what comes next" },
     { "none", true, "plain decoding" } } },
   { name = "page_source", prefix = "CAIRN_SOURCE", values = {
     { "minmax", true, "sum over d of max(q_d lo_d, q_d hi_d): no key of the page scores higher" },
@@ -90,6 +90,9 @@ local fields = {
     doc = "as many as pay; else all" },
   { name = "drafter", type = "enum", enum = "drafter", default = "ngram", hot = true,
     doc = "what drafts the tokens that a step verifies" },
+  { name = "drafter_model", type = "string", default = "", bytes = 512, empty = true,
+    doc = "a model file of the same tokens that drafter = \"model\" drafts with, loaded beside " ..
+      "each model; \"\": none" },
   { name = "adapter", type = "string", default = "", bytes = 512, empty = true,
     doc = "a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; " ..
       "\"\": none" },
@@ -121,6 +124,9 @@ local fields = {
     doc = "longest sequence; 0: the model's" },
   { name = "prefill_chunk", type = "int", default = 512, min = 16, max = 16384, unit = "tokens",
     doc = "prompt tokens per forward" },
+  { name = "slice_us", type = "int", default = 0, min = 0, max = 1000000, unit = "us", hot = true,
+    doc = "a prompt keeps the device no longer at a stretch, so that rendering has its turn; " ..
+      "0: a whole prefill_chunk" },
   { name = "sampling", type = "group", struct = "cairn_sampling", bytes = 128, hot = true,
     doc = "how the next token is drawn", fields = {
       { name = "temperature", type = "float", default = 0.0, min = 0.0, max = 100.0,

@@ -3,14 +3,21 @@
  * even).
  *
  * In: source; out: packed, of which the rows of this matrix are written, nothing else.
- * Constants: none. One thread a row and unit of 32 inputs: grid.x = ceil(rows inputs / 32 / 256),
- * 256 threads, no shared memory, no sync. Exact.
+ * Constants: CAIRN_STREAMED (1: of formats from PACK_Q4_0 on alone, 0: of those before, not there:
+ * of all). One thread a row and unit of 32 inputs: grid.x = ceil(rows inputs / 32 / 256), 256
+ * threads, no shared memory, no sync. Exact.
  * Reference: tests/simt/step_simt.cpp unpacks and compares.
  * matrix: */
 #include "device/common.cuh"
 #include "abi/pack.h"
 #include "dense/blocks.cuh"
 #include "dense/packed.cuh"
+
+#ifdef CAIRN_STREAMED
+constexpr bool STREAMS = CAIRN_STREAMED, FLOWS = !STREAMS;
+#else
+constexpr bool STREAMS = true, FLOWS = true;
+#endif
 
 /* Words of eight nibbles: inputs 8t..8t+7 of a block of 16 bytes, low nibbles first. */
 CAIRN_INLINE uint32_t gather_nibbles(const uint16_t *bytes, int t) {
@@ -149,11 +156,11 @@ CAIRN_INLINE void pack_row(const pack_params &p, int row, int unit) {
     const int at = p.half ? to % 8 + (p.half - 1) * 8 : to % 16;
     const int group = format == PACK_F16 ? 1 : pack_group(format, p.inputs);
     uint8_t *place = p.packed + (tile * units + unit / group * group) * packed_unit_bytes(format);
-    if (format == PACK_4) pack_4(p, index, place, at);
-    else if (format == PACK_8) pack_8(p, index, place, at);
-    else if (format == PACK_16 || format == PACK_F16) pack_16(p, index, place, at);
-    else if (format == PACK_Q8_0) pack_bytes(p, index, place, group, unit % group, at);
-    else pack_nibbles(p, index, place, group, unit % group, at);
+    if (format == PACK_16 || format == PACK_F16) pack_16(p, index, place, at);
+    else if (FLOWS && format == PACK_4) pack_4(p, index, place, at);
+    else if (FLOWS && format == PACK_8) pack_8(p, index, place, at);
+    else if (STREAMS && format == PACK_Q8_0) pack_bytes(p, index, place, group, unit % group, at);
+    else if (STREAMS) pack_nibbles(p, index, place, group, unit % group, at);
 }
 
 CAIRN_KERNEL(pack, 256, 1, pack_params) {
@@ -163,9 +170,9 @@ CAIRN_KERNEL(pack, 256, 1, pack_params) {
     if (index >= (int64_t)p.rows * units) return;
     const int row = (int)(index / units), unit = (int)(index % units);
     /* Whoever has a row below eight of a tile has the one eight further too. */
-    if (p.half) return pack_row(p, row, unit);
     const bool second = (p.first_row + row) % 16 >= 8;
-    if (second && row >= 8) return;
-    pack_row(p, row, unit);
-    if (!second && row + 8 < p.rows) pack_row(p, row + 8, unit);
+    if (!p.half && second && row >= 8) return;
+    const int end = p.half || second || row + 8 >= p.rows ? row : row + 8;
+#pragma unroll 1 /* twice the code takes twice as long to compile */
+    for (int at = row; at <= end; at += 8) pack_row(p, at, unit);
 }

@@ -1,14 +1,11 @@
-/* Attention to all earlier tokens, and the head: the rest of a decoder step as a kernel a stage
- * (step/attend.cuh, step/stages.cuh).
+/* Attention to all earlier tokens: of a decoder step as a kernel a stage (step/attend.cuh).
  *
  * step_attend grid.x items: groups of rows x runs x KV heads; the last block of a group and head
  *             merges its runs
  *             With STEP_EXTRA_DRAFTS rows may draft: they see what STEP_SEEN and STEP_OWN say
- * step_head   any number of blocks, grid.y windows of eight rows whose logits are wanted
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; CAIRN_WARPS warps, up to CAIRN_ROWS rows.
- * Shared memory: attend ATTEND_BYTES, head MEETING_BYTES. Sync: four block_syncs a run
- * of attention, one a round of the head's product.
+ * Shared memory ATTEND_BYTES. Sync: four block_syncs a run.
  * A row's results are the bits of step_flow, whatever other rows there are.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -60,12 +57,3 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
             },
             shared_base());
 }
-
-#if !(CAIRN_EXTRAS & 1024)
-CAIRN_KERNEL(step_head, THREADS, STAGE_BLOCKS, step_params) {
-    workspace work{nullptr, (float *)shared_base(), 0};
-    row_window rows = logits_of(p, block_id_y());
-    if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());
-    else start_input();
-}
-#endif

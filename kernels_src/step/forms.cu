@@ -6,7 +6,7 @@
  *   form_end    what was attended, as the next product reads it; the pages that were read; what the
  *               first row of each sequence chose
  *
- *   form_chosen behind step_attend_pages (step/select.cu): what the first row of each sequence chose
+ *   form_chosen behind step_attend_pages (step/attend_pages.cu): what the first row of each sequence chose
  *
  * Grid (rows of the slice, kv_heads), 128 threads. A row's results depend on that row alone.
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0; of a prompt CAIRN_PARTS 0. No shared memory.

@@ -1,6 +1,6 @@
 /* A prompt's chunk through the decoder: the products that follow a norm, on tensor cores straight
  * from packed weights. The rows are one sequence's, consecutive. The rest is in step/prompt_residual.cu
- * and step/prompt_attend.cu: three programs, compiled side by side.
+ * and step/prompt_attend.cu: programs, compiled side by side.
  *
  *   prompt_qkv       q k v = normed Wqkv, rotated; k and v to the cache
  *   prompt_gate_up   ffn = silu(normed Wgate) * normed Wup

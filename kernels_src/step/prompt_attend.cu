@@ -1,15 +1,13 @@
-/* A prompt's attention, and its head. See step/prompt.cu.
+/* A prompt's attention. See step/prompt.cu.
  *
  *   prompt_attend    causal attention to all earlier tokens: of 64 rows of a head, or by wgmma of 128
  *                    queries of the heads that share keys, as attention/prompt.cu
- *   prompt_head      the head of step/stages.cuh, of the rows that prompt_last left
  *
  * Constants: those of step/step.cuh, CAIRN_BLOCKS 0. Buffers: step/prompt.cuh.
- * Grids: attend (ceil(rows / 64), heads), 128 threads, by wgmma (ceil(rows / MANY_TOKENS), kv_heads), 384
- * threads, but for the form without landmarks; head any number of blocks x windows of eight
- * rows, CAIRN_WARPS warps.
- * Shared memory: attend layout_prompt_bytes, by wgmma layout_many_bytes; head as step_head. Sync: one block_sync
- * a tile of keys, by wgmma barriers.
+ * Grid (ceil(rows / 64), heads), 128 threads, by wgmma (ceil(rows / MANY_TOKENS), kv_heads), 384
+ * threads, but for the form without landmarks.
+ * Shared memory layout_prompt_bytes, by wgmma layout_many_bytes. Sync: one block_sync a tile of keys,
+ * by wgmma barriers.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
@@ -43,13 +41,6 @@
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
  * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
 #include "step/prompt.cuh"
-
-CAIRN_KERNEL(prompt_head, THREADS, STAGE_BLOCKS, step_params) {
-    workspace work{nullptr, (float *)shared_base(), 0};
-    row_window rows = logits_of(p, block_id_y());
-    if (rows.count > 0) stage_head(p, rows, region(p, 0, 0), work, block_id(), grid_blocks());
-    else start_input();
-}
 
 constexpr bool LANDMARKS = (CAIRN_EXTRAS & STEP_EXTRA_LANDMARKS) != 0;
 

@@ -11,7 +11,7 @@
  * Shared memory: ATTEND_BYTES + MEETING_BYTES.
  * Sync: one block_sync a round of a product, three a chunk of attention.
  * A row's results are the bits of the stage kernels (step/layer.cu, step/attend.cu,
- * step/select.cu), whatever other rows there are.
+ * step/select.cu, step/attend_pages.cu, step/head.cu), whatever other rows there are.
  * Reference: tests/ref/decoder_step.h.
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64

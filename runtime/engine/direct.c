@@ -152,7 +152,7 @@ static cairn_status direct_take(direct_call *c, direct_sequence *d) {
     cairn_session *s = d->given->session;
     int position = d->given->position;
     bool prompt = position && engine_is_prompt(s, position - 1);
-    if (s->drafter.heads) drafter_truncate(&s->drafter, s->tokens, position);
+    engine_forget(s, position);
     direct_swap(c, d);
     s->count = d->end;
     if (position && engine_is_prompt(s, position - 1) != prompt) position--;

@@ -26,12 +26,8 @@
 
 enum {
     ENGINE_ROWS = DRAFTER_MOST + 1, /* rows of a decode step at most */
-    ENGINE_EVAL_ROWS = MODEL_EVAL_ROWS,
-    ENGINE_FIRST_ROWS = 4,          /* of the page tables, before sessions ask for more */
-    ENGINE_LOGPROBS = 32, /* of the best tokens, at most */
     ENGINE_STOPS = 16,
-    ENGINE_STOP_BYTES = 128,
-    ENGINE_POINTS = 192 /* more than bytes are held back as a stop string's beginning */
+    ENGINE_STOP_BYTES = 128
 };
 
 /* What a generation was asked for; what is not set comes from the config at every step. */
@@ -81,6 +77,10 @@ struct cairn_session { /* all of it private below: other rooms use the calls of 
     int32_t ahead_last;  /* the last of which was this one */
     bool ahead_drawn;    /* from ahead_probs; else they are the likeliest */
     float *ahead_probs;  /* [DRAFTER_MOST, vocab], once drafts are drawn */
+    cairn_session *shadow; /* on the model that drafts, outside its list: this one's first `agreed` */
+    int agreed;          /* tokens, then what was drafted; opened on first use, see draft.c */
+    cairn_session *of;   /* whose shadow it is; or NULL */
+    int wanted, wanted_at; /* how many tokens it is to draft behind so many */
     struct pace pace;
     os_atomic cancel;
     bool busy;           /* inside a call: what its callback must not enter */

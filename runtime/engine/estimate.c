@@ -111,6 +111,23 @@ static cairn_status engine_read_estimate(base *b, const cairn_config *config, co
     return status;
 }
 
+/* Adds the model that drafts, which is there first. */
+static cairn_status engine_estimate_drafts(base *b, cairn_config *config, cairn_memory_estimate *e) {
+    cairn_memory_estimate own;
+    cairn_status status;
+    memset(&own, 0, sizeof own);
+    config->max_seq_len = e->max_seq_len;
+    config->adapter[0] = '\0';
+    if ((status = engine_read_estimate(b, config, config->drafter_model, &own))) return status;
+    e->weights_bytes += own.weights_bytes, e->kv_bytes += own.kv_bytes;
+    e->scratch_bytes += own.scratch_bytes, e->total_bytes += own.total_bytes;
+    e->live_bytes += own.live_bytes, e->peak_bytes += own.live_bytes;
+    if (e->peak_bytes < own.peak_bytes) e->peak_bytes = own.peak_bytes;
+    e->host_bytes += own.host_bytes, e->mapped_bytes += own.mapped_bytes;
+    e->resident_bytes += own.resident_bytes;
+    return CAIRN_OK;
+}
+
 cairn_status cairn_estimate(const cairn_config *config, const char *path,
                             cairn_memory_estimate *estimate, char *error, size_t error_bytes) {
     cairn_config checked;
@@ -128,6 +145,7 @@ cairn_status cairn_estimate(const cairn_config *config, const char *path,
     base_init(&b, &checked.allocator, checked.log_callback, checked.log_user, checked.log);
     memset(&e, 0, sizeof e);
     status = engine_read_estimate(&b, &checked, path, &e);
+    if (!status && *checked.drafter_model) status = engine_estimate_drafts(&b, &checked, &e);
     if (status && error && error_bytes) snprintf(error, error_bytes, "%s", b.error);
     e.struct_size = estimate->struct_size;
     if (!status) memcpy(estimate, &e, e.struct_size);

@@ -6,7 +6,7 @@
  * A request that finds no free pages waits, and where it outranks others these give theirs back; so
  * does the last where all wait for each other. What gave its pages back computes its state anew once
  * there is room, as every token ran before: to the same bits.
- * Calls generate, step, session, reload. */
+ * Calls draft, generate, step, session, reload. */
 
 /* ---- order and room -------------------------------------------------------------------------- */
 
@@ -338,14 +338,23 @@ static void loop_land(cairn_model *m, cairn_status status) {
 static bool loop_turn(cairn_model *m, int64_t until_us, double limit_us, bool first) {
     engine_scratch *x = m->scratch;
     cairn_status status;
+    if (!x->part_count && draft_turn(m, until_us, limit_us, first)) return true;
     if (!x->part_count && !loop_plan(m, limit_us)) return false;
     status = engine_fly(m, until_us, first);
     if (x->part_count && (status || (x->begun && !x->left))) loop_land(m, status);
     return true;
 }
 
+/* A forward's layers take no longer, or it all where it runs in one go: `us`, or what the config says. */
+static double loop_slice(const cairn_model *m, double us) {
+    const double slice = (double)m->runtime->config.slice_us;
+    return slice > 0.0 && slice < us ? slice : us;
+}
+
 /* A blocking call's slices of prompts: such as let a cancel be heard soon. */
-static double loop_limit(const cairn_model *m) { return m->backend->begin ? ENGINE_HEED_US : 1e12; }
+static double loop_limit(const cairn_model *m) {
+    return loop_slice(m, m->backend->begin ? ENGINE_HEED_US : 1e12);
+}
 
 /* Lands what is in flight: a forward of another kind follows. */
 static void loop_clear(cairn_model *m) {
@@ -394,12 +403,13 @@ static int loop_pending(const cairn_model *m) {
 /* Whether another turn is worth beginning. */
 static bool loop_has_time(const cairn_model *m, int64_t until_us) {
     int64_t cost = m->backend->begin ? 0 : (int64_t)engine_cost(m->scratch, 1);
-    return !m->scratch->part_count && os_now_us() + cost < until_us;
+    return !m->scratch->part_count && !(m->drafts && m->drafts->scratch->part_count) &&
+           os_now_us() + cost < until_us;
 }
 
 static void loop_step(cairn_model *m, int32_t budget_us) {
     int64_t until = os_now_us() + budget_us;
-    double limit = m->backend->begin ? budget_us / 4.0 : budget_us / 2.0;
+    double limit = loop_slice(m, m->backend->begin ? budget_us / 4.0 : budget_us / 2.0);
     bool first = true;
     if (limit > ENGINE_HEED_US) limit = ENGINE_HEED_US;
     while (loop_turn(m, until, limit, first) && loop_has_time(m, until)) first = false;

@@ -81,6 +81,7 @@ static void engine_close_states(cairn_model *m) {
 
 static void engine_unload(cairn_model *m) {
     while (m->sessions) engine_drop(m->sessions);
+    if (m->drafts) engine_unload(m->drafts);
     while (m->adapters) engine_drop_adapter(m->adapters);
     if (m->grammars) grammar_clear(&m->runtime->base, m->grammars);
     base_delete(&m->runtime->base, m->grammars, 1, sizeof *m->grammars);
@@ -118,26 +119,71 @@ static cairn_status engine_open_backend(cairn_model *m, const model_backend *bac
     return CAIRN_OK;
 }
 
-/* Inside an entered runtime. */
-static cairn_status engine_load(cairn_runtime *rt, model_place place, const model_backend *backend,
-                                cairn_model **out) {
+/* The first id that is not the same token of both models; -1: there is none. */
+static int engine_other_id(const cairn_model *m, const cairn_model *other) {
+    const int vocab = m->shape.vocab < other->shape.vocab ? m->shape.vocab : other->shape.vocab;
+    for (int i = 0; i < vocab; i++) {
+        size_t bytes, others;
+        const char *a = tokenizer_piece(&m->tokenizer, i, &bytes);
+        const char *b = tokenizer_piece(&other->tokenizer, i, &others);
+        if (bytes != others || memcmp(a, b, bytes) ||
+            tokenizer_is_special(&m->tokenizer, i) != tokenizer_is_special(&other->tokenizer, i))
+            return i;
+    }
+    return m->shape.vocab == other->shape.vocab ? -1 : vocab;
+}
+
+/* Whether a model can draft for m. */
+static cairn_status engine_check_drafts(const cairn_model *m, const cairn_model *drafts) {
+    base *b = &m->runtime->base;
+    const char *path = m->runtime->config.drafter_model;
+    const int other = engine_other_id(m, drafts);
+    if (other >= 0)
+        return base_fail(b, CAIRN_UNSUPPORTED, "drafter_model: %s has other tokens than the model it "
+                         "is to draft for, the first that differs is id %d", path, other);
+    if (drafts->max_seq_len >= m->max_seq_len) return CAIRN_OK;
+    return base_fail(b, CAIRN_UNSUPPORTED, "drafter_model: %s has a context of %d tokens, the model "
+                     "it is to draft for one of %d; set max_seq_len", path, drafts->max_seq_len,
+                     m->max_seq_len);
+}
+
+/* A model outside the runtime's list. drafts_for: the one that it is to draft for; NULL: none, and the
+ * config's that drafts for it is opened, too. */
+static cairn_status engine_load_one(cairn_runtime *rt, model_place place, const model_backend *backend,
+                                    const cairn_model *drafts_for, cairn_model **out) {
     cairn_model *m;
-    int rows = model_most_rows(&rt->config);
+    cairn_config *config = &rt->config;
+    const model_place drafts = {config->drafter_model, model_how_of(rt), NULL};
+    const int32_t most = config->max_seq_len;
+    int rows = model_most_rows(config);
     cairn_status status = model_load(rt, place, &m);
     if (status) return status;
-    status = engine_open_backend(m, backend, rows);
+    if (drafts_for) status = engine_check_drafts(drafts_for, m);
+    else if (*config->drafter_model) {
+        config->max_seq_len = m->max_seq_len;
+        status = engine_load_one(rt, drafts, backend, m, &m->drafts);
+        config->max_seq_len = most;
+    }
+    if (!status) status = engine_open_backend(m, backend, rows);
     if (!status) status = engine_open_states(m);
     if (!status) status = engine_scratch_new(&rt->base, m, rows);
     if (!status) status = engine_open_prefixes(m);
-    if (!status && *rt->config.adapter) status = engine_take_adapter(m, rt->config.adapter,
-                                                                     &m->adapter);
-    if (status) {
-        engine_unload(m);
-        return status;
-    }
-    m->next = rt->models;
-    rt->models = m;
-    return *out = m, CAIRN_OK;
+    if (!status && *config->adapter && !drafts_for)
+        status = engine_take_adapter(m, config->adapter, &m->adapter);
+    if (status) engine_unload(m);
+    else *out = m;
+    return status;
+}
+
+/* Inside an entered runtime. */
+static cairn_status engine_load(cairn_runtime *rt, model_place place, const model_backend *backend,
+                                cairn_model **out) {
+    cairn_status status = reload_check_drafter(&rt->base, &rt->config, rt->config.drafter_model);
+    if (!status) status = engine_load_one(rt, place, backend, NULL, out);
+    if (status) return status;
+    (*out)->next = rt->models;
+    rt->models = *out;
+    return CAIRN_OK;
 }
 
 /* The forward pass of the runtime's backend. */

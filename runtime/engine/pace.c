@@ -1,4 +1,4 @@
-/* pace: how many tokens to draft from masks, by what is accepted and what rows cost.
+/* pace: how many tokens to draft from masks or by a model, by what is accepted and what rows cost.
  *
  * A step that verifies d drafts and has k masks behind each of its tokens runs (d + 1) (k + 1) rows, and
  * the sampler head k times. What pays best in the long run is d = k; where nothing does, the next steps
@@ -12,7 +12,8 @@ enum { PACE_BUCKETS = 16 /* powers of two of rows, as the engine measures them *
 typedef struct pace_costs {
     double rows[PACE_BUCKETS]; /* a forward of 2^i rows and more; 0: unknown */
     double row;                /* one more row, where that is unknown */
-    double head;               /* one token of the sampler head */
+    double head;               /* one token of the sampler head, or of a model that drafts */
+    bool apart;                /* by such a model: there are no rows of masks */
 } pace_costs;
 
 typedef struct pace {
@@ -40,7 +41,7 @@ static double pace_rows(const pace_costs *c, int rows) {
 }
 
 static double pace_step(const pace_costs *c, int drafts, int masks) {
-    return pace_rows(c, (drafts + 1) * (masks + 1)) + c->head * masks;
+    return pace_rows(c, (drafts + 1) * (c->apart ? 1 : masks + 1)) + c->head * masks;
 }
 
 /* Tokens of a step with so many drafts; no place is likelier than those before it. */

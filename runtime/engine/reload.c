@@ -17,11 +17,21 @@ static cairn_status reload_check_drafts(base *b, const cairn_config *config, con
                      (int)config->draft_length, a->name, a->drafts);
 }
 
+/* Whether the config's drafter has a model to draft with, the file at `path`. */
+static cairn_status reload_check_drafter(base *b, const cairn_config *config, const char *path) {
+    if (config->drafter != CAIRN_DRAFTER_MODEL || *path) return CAIRN_OK;
+    return base_fail(b, CAIRN_INVALID_CONFIG, "drafter = \"model\" needs drafter_model, the file of a "
+                     "smaller model, when a model is loaded");
+}
+
 /* CAIRN_OK when every model can run with `config`, CAIRN_BUSY while something is compiled. */
 static cairn_status reload_prepare(cairn_runtime *rt, const cairn_config *config) {
     cairn_status all = CAIRN_OK;
     for (cairn_model *m = rt->models; m; m = m->next) {
         cairn_status one = model_check_layers(&rt->base, config, &m->shape);
+        if (!one && !m->drafts) one = reload_check_drafter(&rt->base, config, "");
+        if (!one && m->drafts && m->drafts->backend->prepare)
+            one = m->drafts->backend->prepare(m->drafts, config);
         for (const cairn_adapter *a = m->adapters; a && !one; a = a->next)
             one = reload_check_drafts(&rt->base, config, a);
         if (!one && m->backend->prepare) one = m->backend->prepare(m, config);

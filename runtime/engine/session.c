@@ -186,9 +186,15 @@ static void engine_settle(cairn_session *s) {
     state_cut(&s->model->states, s->row, engine_slots(s, s->cached));
 }
 
+/* Of what drafts know the first `count` tokens stay. */
+static void engine_forget(cairn_session *s, int count) {
+    if (s->drafter.heads) drafter_truncate(&s->drafter, s->tokens, count);
+    if (s->agreed > count) s->agreed = count;
+}
+
 /* Cuts the sequence to `count` tokens. */
 static void engine_cut(cairn_session *s, int count) {
-    if (s->drafter.heads) drafter_truncate(&s->drafter, s->tokens, count);
+    engine_forget(s, count);
     s->count = count;
     engine_settle(s);
 }
@@ -305,6 +311,7 @@ static void engine_drop_chosen(cairn_session *s) {
 
 static void engine_close(cairn_session *s) {
     base *b = engine_base(s);
+    if (s->shadow) engine_close(s->shadow);
     if (s->row >= 0) engine_withdraw(s);
     if (s->row >= 0) {
         engine_cut(s, 0);
@@ -408,6 +415,11 @@ static cairn_status engine_fork(const cairn_session *s, cairn_session **out) {
     fork->bounded = s->bounded;
     fork->bounds_version = s->bounds_version;
     engine_settle(fork);
+    if (s->shadow && !engine_fork(s->shadow, &fork->shadow)) {
+        fork->shadow->options = s->shadow->options;
+        fork->shadow->of = fork;
+        fork->agreed = s->agreed;
+    } else engine_base(s)->error[0] = '\0'; /* its own is computed when it drafts */
     return *out = fork, CAIRN_OK;
 }
 

@@ -279,7 +279,8 @@ static int engine_parts_within(const cairn_model *m, double us) {
 static bool engine_is_flight_cancelled(cairn_model *m) {
     engine_scratch *x = m->scratch;
     for (int i = 0; i < x->part_count; i++)
-        if (os_atomic_load(&x->parts[i].s->cancel)) return true;
+        if (os_atomic_load(x->parts[i].s->of ? &x->parts[i].s->of->cancel : &x->parts[i].s->cancel))
+            return true;
     return false;
 }
 
@@ -412,6 +413,9 @@ static bool engine_pace_costs(const cairn_model *m, pace_costs *out) {
     if (m->backend->advance) plain = plain * m->shape.layers + x->head_us;
     out->row = (double)engine_row_cost(m);
     out->head = x->head_us > 0.0 ? x->head_us / plain : out->row;
+    out->apart = m->runtime->config.drafter == CAIRN_DRAFTER_MODEL;
+    if (out->apart && x->head_us <= 0.0)
+        out->head = (double)m->drafts->plan.parameters / (double)m->plan.parameters;
     return true;
 }
 
@@ -522,12 +526,40 @@ static int engine_verify_chain(const engine_part *part, int32_t *sampled) {
     return accepted;
 }
 
+/* Whether the model that drafts has a part in the session's steps. */
+static bool engine_has_shadow(const cairn_session *s) {
+    return engine_config(s)->drafter == CAIRN_DRAFTER_MODEL && s->model->drafts && !s->of;
+}
+
+/* How many of the first tokens the session and its shadow have in common, run alike. */
+static int engine_agree(cairn_session *s) {
+    const cairn_session *d = s->shadow;
+    while (s->agreed < s->count && s->agreed < d->count &&
+           s->tokens[s->agreed] == d->tokens[s->agreed] &&
+           engine_is_given(s, s->agreed) == engine_is_given(d, s->agreed))
+        s->agreed++;
+    return s->agreed;
+}
+
+/* How many tokens the shadow has drafted behind the session's last. */
+static int engine_drafted(cairn_session *s) {
+    return s->shadow && engine_agree(s) == s->count ? s->shadow->count - s->count : 0;
+}
+
+static int engine_take_drafts(cairn_session *s, int limit) {
+    const int drafted = engine_drafted(s), count = drafted < limit ? drafted : limit;
+    if (count) memcpy(s->tokens + s->count, s->shadow->tokens + s->count,
+                      (size_t)count * sizeof *s->tokens);
+    return count;
+}
+
 /* Tokens to draft now: no more than the generation can still use and the pages hold. */
 static int engine_draft_tokens(cairn_session *s, int room) {
     const cairn_config *config = engine_config(s);
     int limit = config->draft_length < room - 1 ? config->draft_length : room - 1, held;
     const page_pool *free_pages = &s->model->kv.pool;
-    if (config->drafter != CAIRN_DRAFTER_NGRAM || limit < 1) return 0;
+    const bool shadow = engine_has_shadow(s) && engine_drafted(s);
+    if ((config->drafter != CAIRN_DRAFTER_NGRAM && !shadow) || limit < 1) return 0;
     engine_make_room(s->model, engine_need_pages(s, s->count + limit, 0), 0);
     held = engine_tokens_in(s, (engine_pages(s) + free_pages->free_count) *
                                    s->model->kv.page_size) - s->count;
@@ -537,6 +569,7 @@ static int engine_draft_tokens(cairn_session *s, int room) {
         while (limit > 0 && engine_need_pages(s, s->count + limit, g) >
                                 engine_free_pages(s->model, g)) limit--;
     }
+    if (shadow) return engine_take_drafts(s, limit);
     if (!s->drafter.heads && drafter_open(engine_base(s), s->model->max_seq_len, &s->drafter)) {
         engine_base(s)->error[0] = '\0'; /* short of memory: plain decoding goes on */
         return 0;
@@ -585,9 +618,10 @@ static void engine_verify(const engine_part *part) {
     pace_costs costs;
     if (part->target) accepted = engine_verify_chain(part, sampled);
     else while (accepted < drafts && s->tokens[s->count + accepted] == sampled[accepted]) accepted++;
-    if (drafts && s->drafter.heads) drafter_learn(&s->drafter, drafts, accepted);
-    if (engine_has_masks(s) && engine_pace_costs(s->model, &costs)) {
-        pace_learn(&s->pace, &costs, drafts, accepted, part->masks);
+    if (drafts && engine_config(s)->drafter == CAIRN_DRAFTER_NGRAM)
+        drafter_learn(&s->drafter, drafts, accepted);
+    if ((engine_has_masks(s) || engine_has_shadow(s)) && engine_pace_costs(s->model, &costs)) {
+        pace_learn(&s->pace, &costs, drafts, accepted, costs.apart ? drafts : part->masks);
         s->model->scratch->pace = s->pace, s->model->scratch->pace_of = s->adapter;
     }
     memcpy(s->fresh, sampled, (size_t)(accepted + 1) * sizeof *sampled);

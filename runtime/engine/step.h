@@ -5,6 +5,10 @@ enum {
     ENGINE_COSTS = 16, /* powers of two of rows whose cost is measured */
     ENGINE_SWAPS = 16, /* tokens that the budget swaps at most */
     ENGINE_LEAST_ROWS = 8, /* of a slice of a prompt */
+    ENGINE_EVAL_ROWS = MODEL_EVAL_ROWS,
+    ENGINE_FIRST_ROWS = 4, /* of the page tables, before sessions ask for more */
+    ENGINE_LOGPROBS = 32,  /* of the best tokens, at most */
+    ENGINE_POINTS = 192,   /* more than bytes are held back as a stop string's beginning */
     ENGINE_HEED_US = 8000 /* a forward looks about so often: for a cancel, and whether time is over */
 };
 

@@ -98,7 +98,7 @@ static const char *const step_kernel_names[] = {
     "step_places", "step_gather", "step_combine", "prompt_embed", "prompt_norm",
     "prompt_project", "prompt_down", "prompt_last", "prompt_conv_out", "prompt_expert_down",
     "prompt_qkv", "prompt_conv_in", "prompt_expert_up", "prompt_gate_up",
-    "prompt_attend", "prompt_head", "step_heads", "step_add", "step_conv", "step_route",
+    "prompt_attend", "step_head", "step_heads", "step_add", "step_conv", "step_route",
     "step_places", "step_gather", "step_combine"};
 
 /* Those of the kernels [first, first + count) that a program of `set` holds, once it is built. */
@@ -122,8 +122,9 @@ static jit_request cuda_flow_request(const forward_cuda_state *f, int kernel,
     return request;
 }
 
-/* The programs without which no forward can be, in the order of the kernels: longest first; each set
- * of formats has those with products of its own. */
+/* The programs without which no forward can be: first what weights wait for, then those that take
+ * longest to compile. Each is as small as its kernels allow, for the longest says how long a first
+ * start takes. Each set of formats has those with products of its own. */
 typedef struct step_program {
     const char *source;
     int first, count;
@@ -132,42 +133,53 @@ typedef struct step_program {
 } step_program;
 
 static const step_program step_programs[] = {
-    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7,
-     1u << STEP_P_O | 1u << STEP_P_DOWN | 1u << STEP_P_CONV_OUT | 1u << STEP_P_EXPERT_DOWN, 0},
-    {"step/select.cu", STEP_K_BOUNDS, 3, 0, 0}, {"step/attend.cu", STEP_K_ATTEND, 2, 0, 0},
+    {"dense/pack.cu", 0, 0, 0, 0},
+    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 1, 0, 0}, {"step/attend.cu", STEP_K_ATTEND, 1, 0, 0},
+    {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0},
     {"step/prompt.cu", PROMPT_K_QKV, 4,
      1u << STEP_P_QKV | 1u << STEP_P_GATE_UP | 1u << STEP_P_CONV_IN | 1u << STEP_P_EXPERT_UP, 0},
     {"step/layer.cu", STEP_K_EMBED, 9, (1u << STEP_PRODUCTS) - 1, 0},
-    {"step/prompt_attend.cu", PROMPT_K_ATTEND, 2, 0, 0},
+    {"step/prompt_residual.cu", PROMPT_K_EMBED, 7,
+     1u << STEP_P_O | 1u << STEP_P_DOWN | 1u << STEP_P_CONV_OUT | 1u << STEP_P_EXPERT_DOWN, 0},
+    {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0},
+    {"step/head.cu", STEP_K_HEAD, 1, 0, 0}, {"step/head.cu", PROMPT_K_HEAD, 1, 0, 0},
     {"step/extras.cu", STEP_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
     {"step/extras.cu", PROMPT_K_HEADS, 2, 0, STEP_EXTRA_HEADS | STEP_EXTRA_POST},
     {"step/conv.cu", STEP_K_CONV, 1, 0, STEP_EXTRA_CONV},
     {"step/conv.cu", PROMPT_K_CONV, 1, 0, STEP_EXTRA_CONV},
     {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
     {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
-    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0}, {"dense/pack.cu", 0, 0, 0, 0}};
+    {"step/finish.cu", STEP_K_FINISH, 1, 0, 0}};
 
 enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };
 
 /* What is asked of the compiler: for program which[i] % STEP_PROGRAMS of set which[i] /
  * STEP_PROGRAMS; constants of each set's stage and prompt kernels. */
 typedef struct step_texts {
-    jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS];
+    jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS], pack;
     jit_request requests[STEP_REQUESTS + 2];
     int which[STEP_REQUESTS], count;
 } step_texts;
+
+static jit_request cuda_pack_request(const forward_cuda_state *f, jit_constant *constant) {
+    const jit_request request = {"dense/pack.cu", constant, 1, false};
+    *constant = (jit_constant){"STREAMED", f->streamed};
+    return request;
+}
 
 static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, int program) {
     const step_program *p = &step_programs[program];
     jit_request request = {p->source, t->stage[set], 0, false};
     if (set && !(p->products & cuda_products_of(f, set))) return;
     if (p->extras && !(p->extras & f->extras)) return;
-    if (f->latents.heads && p->first == STEP_K_BOUNDS) return; /* no pages are chosen */
+    if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND_PAGES))
+        return; /* no pages are chosen */
     request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
                                             t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
     if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
-    if (p->first == STEP_K_FINISH || !p->count) request.constant_count = 0;
+    if (p->first == STEP_K_FINISH) request.constant_count = 0;
+    if (!p->count) request = cuda_pack_request(f, &t->pack);
     t->which[t->count] = set * STEP_PROGRAMS + program;
     t->requests[t->count++] = request;
 }

@@ -178,7 +178,8 @@ static cairn_status forward_cuda_estimate(cairn_model *model, int max_rows, mode
     return CAIRN_OK;
 }
 
-/* max_rows: of any forward to come. [blocks] */
+/* max_rows: of any forward to come. Weights are packed while other kernels are compiled or loaded.
+ * [blocks] */
 static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     float scale;
     forward_cuda_state *f;
@@ -187,11 +188,11 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
     model->state = f;
     if ((status = cuda_begin_build(f)) || (status = cuda_open_memory(f, &model->plan)) ||
         (f->latents.heads && (status = cuda_begin_latents(f))) ||
-        (status = cuda_fill_ropes(f)) || (status = cuda_end_build(f)) ||
-        (status = cuda_pack_all(f, model)) || (status = cuda_input_scale(model, &scale)) ||
+        (status = cuda_fill_ropes(f)) || (status = cuda_pack_all(f, model)) ||
+        (status = cuda_input_scale(model, &scale)) ||
         (status = cuda_send_addresses(f, model->kv.pages, f->kv)) ||
         (status = cuda_send_addresses(f, model->kv.bounds, f->bounds)) ||
-        (status = device_sync(f->dev))) {
+        (status = device_sync(f->dev)) || (status = cuda_end_build(f))) {
         forward_cuda_close(model);
         return status;
     }

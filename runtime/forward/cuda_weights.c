@@ -45,7 +45,8 @@ static void cuda_packer_close(step_packer *p) {
 /* On failure cuda_packer_close is still owed. */
 static cairn_status cuda_packer_open(step_packer *p, forward_cuda_state *f,
                                      const model_plan *plan) {
-    const jit_request request = {"dense/pack.cu", NULL, 0, false};
+    jit_constant constant;
+    const jit_request request = cuda_pack_request(f, &constant);
     size_t bytes = cuda_slice_bytes(plan);
     jit_program *program;
     cairn_status status;
@@ -59,18 +60,45 @@ static cairn_status cuda_packer_open(step_packer *p, forward_cuda_state *f,
     return jit_function(f->dev->jit, program, "pack", 0, &p->kernel);
 }
 
-/* Rows [first, first + count) of a weight into a pinned buffer: as they are, or as f32. */
+/* Rows [first, first + count) of a weight on their way into a pinned buffer, `each` at a time. */
+typedef struct step_fetch {
+    const gguf *file;
+    const model_weight *w;
+    int64_t first, count, each;
+    uint8_t *pinned;
+    size_t wide; /* bytes of the values, behind which the blocks are read; 0: they stay blocks */
+    os_atomic lost;
+} step_fetch;
+
+/* A pool_task. */
+static void cuda_fetch_part(void *context, int index) {
+    step_fetch *s = (step_fetch *)context;
+    const block_type *type = block_find(s->w->type);
+    const size_t row = block_row_bytes(type, s->w->columns);
+    const int64_t at = index * s->each, rows = s->count - at < s->each ? s->count - at : s->each;
+    const size_t bytes = (size_t)rows * row;
+    uint8_t *to = s->pinned + (size_t)at * (s->wide ? (size_t)s->w->columns * 4 : row);
+    const uint8_t *data = gguf_fetch(s->file, s->w->at + (uint64_t)(s->first + at) * row, bytes,
+                                     s->pinned + s->wide + (size_t)at * row);
+    if (!data) os_atomic_store(&s->lost, 1);
+    else if (s->wide) type->dequantize(data, (float *)(void *)to, rows * s->w->columns);
+    else if (data != to) memcpy(to, data, bytes);
+}
+
+/* Rows [first, first + count) of a weight into a pinned buffer, as they are, or as f32: by all
+ * threads, for one alone copies slower than the device takes it. */
 static cairn_status cuda_fetch_slice(const step_packer *p, const model_weight *w, int64_t first,
                                      int64_t count, void *pinned, size_t *bytes) {
-    const block_type *type = block_find(w->type);
-    const size_t row = block_row_bytes(type, w->columns), blocks = (size_t)count * row;
-    const size_t wide = cuda_reads(w->type) ? 0 : (size_t)(count * w->columns) * 4;
-    const uint8_t *data = gguf_fetch(p->file, w->at + (uint64_t)first * row, blocks,
-                                     (char *)pinned + wide);
-    if (!data) return gguf_lost(p->f->dev->base, p->file);
-    *bytes = wide ? wide : blocks;
-    if (wide) type->dequantize(data, (float *)pinned, count * w->columns);
-    else if (data != pinned) memcpy(pinned, data, blocks);
+    enum { PART = 1 << 18 }; /* bytes for which a thread is worth waking */
+    const size_t row = block_row_bytes(block_find(w->type), w->columns);
+    step_fetch s = {.file = p->file, .w = w, .first = first, .count = count,
+                    .each = row < PART ? PART / (int64_t)row : 1, .pinned = (uint8_t *)pinned};
+    if (!cuda_reads(w->type)) s.wide = (size_t)(count * w->columns) * 4;
+    os_atomic_store(&s.lost, 0);
+    if (count <= s.each) cuda_fetch_part(&s, 0);
+    else pool_run(p->f->dev->pool, (int)((count + s.each - 1) / s.each), cuda_fetch_part, &s);
+    if (os_atomic_load(&s.lost)) return gguf_lost(p->f->dev->base, p->file);
+    *bytes = s.wide ? s.wide : (size_t)count * row;
     return CAIRN_OK;
 }
 

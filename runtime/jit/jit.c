@@ -4,6 +4,7 @@
 #define JIT_SCHEMA 2 /* counts changes of what a key covers */
 #define JIT_ABI 1    /* counts changes of how compiled kernels are called */
 #define JIT_MAX_THREADS 16
+#define JIT_OWN_THREADS 12 /* unless asked for more: as many programs as a model waits for */
 #define JIT_MAX_ARCHS 64
 #define JIT_MAX_HEADERS 64
 #define JIT_STACK_BYTES ((size_t)8 << 20)

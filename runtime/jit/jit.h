@@ -27,7 +27,7 @@ typedef struct jit_options {
     int arch;                 /* of the device: 10 * major + minor */
     struct cache *kernels;    /* an open cache */
     const char *nvrtc_path;   /* NULL or "": see driver/nvrtc.c */
-    int threads;              /* 0: one per processor, at most 8 */
+    int threads;              /* 0: one per processor, at most 12 */
     bool quick;               /* compile fast rather than fast code */
     bool debug;               /* line tables for the tools */
     bool keep_images;         /* keep the bytes of each program for jit_image */
@@ -78,7 +78,8 @@ static cairn_status jit_begin(jit *j, const jit_request *requests, int count);
 /* Waits for the batch, but for what was requested for later, and tells the progress callback, at
  * each change and four times a second. [blocks] */
 static cairn_status jit_wait(jit *j);
-/* The program of a request: at once if it is built, else after building it. [blocks] */
+/* The program of a request: at once if it is built, else after building it; others of the batch may
+ * still be under way. [blocks] */
 static cairn_status jit_get(jit *j, const jit_request *request, jit_program **out);
 /* The same without waiting, for what was begun before: CAIRN_BUSY (and no error text) while it is
  * being built. */

@@ -168,11 +168,20 @@ static void jit_cancel(jit *j) {
     os_mutex_unlock(&j->lock);
 }
 
-static cairn_status jit_wait(jit *j) {
+static bool jit_is_done(jit *j, const jit_program *p) {
+    bool done;
+    os_mutex_lock(&j->lock);
+    done = p->state == JIT_READY || p->state == JIT_FAILED;
+    os_mutex_unlock(&j->lock);
+    return done;
+}
+
+/* Until the batch ends, or a program of it is built (CAIRN_BUSY if others are not yet). */
+static cairn_status jit_wait_for(jit *j, const jit_program *p) {
     jit_progress progress, last;
     cairn_status status;
     memset(&last, 0, sizeof last);
-    while ((status = jit_poll(j, &progress)) == CAIRN_BUSY) {
+    while ((status = jit_poll(j, &progress)) == CAIRN_BUSY && !(p && jit_is_done(j, p))) {
         if (j->options.progress &&
             !j->options.progress(j->options.progress_user, progress.current, progress.done,
                                  progress.total)) jit_cancel(j);
@@ -183,6 +192,8 @@ static cairn_status jit_wait(jit *j) {
     }
     return status;
 }
+
+static cairn_status jit_wait(jit *j) { return jit_wait_for(j, NULL); }
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
@@ -206,7 +217,7 @@ static cairn_status jit_get(jit *j, const jit_request *request, jit_program **ou
         jit_request now = *request;
         now.later = false;
         status = jit_begin(j, &now, 1);
-        if (!status) jit_wait(j);
+        if (!status) jit_wait_for(j, p);
         if (!status && p->state == JIT_FAILED) status = jit_copy_error(j, p);
     }
     if (!status) *out = p;

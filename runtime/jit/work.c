@@ -65,7 +65,7 @@ static void jit_work(void *context) {
 
 static int jit_thread_limit(const jit *j) {
     int n = j->options.threads > 0 ? j->options.threads : os_cpu_count();
-    if (j->options.threads <= 0 && n > 8) n = 8;
+    if (j->options.threads <= 0 && n > JIT_OWN_THREADS) n = JIT_OWN_THREADS;
     if (os_memory_bytes() < JIT_AMPLE_MEMORY) return 1;
     return n > JIT_MAX_THREADS ? JIT_MAX_THREADS : n;
 }

@@ -10,11 +10,14 @@
 
 /* Keys that hf.c writes for folders, whose tensors are as they were trained: halves of heads turn
  * together, and norms multiply by 1 more than they hold; whether a word that is a token takes no
- * merges; whether the space before a text is put only where none is, and only before the first of
- * its parts between special tokens. */
+ * merges; whether every space begins a word; whether scores add up in doubles, as in
+ * tokenizer.json; whether the space before a text is put only where none is, and only before the first
+ * of its parts between special tokens. */
 #define GGUF_HALVES "cairn.rope_halves"
 #define GGUF_NORMS_FROM_ONE "cairn.norms_from_one"
 #define GGUF_WHOLE_WORDS "cairn.whole_words"
+#define GGUF_EACH_SPACE "cairn.each_space"
+#define GGUF_WIDE_SUMS "cairn.wide_sums"
 #define GGUF_PREFIX_ONCE "cairn.space_prefix_once"
 #define GGUF_PREFIX_FIRST "cairn.space_prefix_first"
 

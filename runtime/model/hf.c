@@ -5,20 +5,27 @@ enum { HF_MOST_CONFIG = 16 << 20, HF_MOST_TOKENIZER = 512 << 20, HF_ALIGNMENT = 
 
 static const struct hf_family {
     const char *type, *architecture; /* model_type in config.json; what GGUF files call it */
-    const char *needs[4];            /* keys for which transformers has a default of its own */
+    const char *needs[3];            /* keys for which transformers has a default of its own */
     bool halves, norms_from_one;
+    const char *text;                /* where the config of the text's part lies; or NULL */
 } hf_families[] = {
-    {"llama", "llama", {NULL}, true, false},
-    {"mistral", "llama", {"num_key_value_heads", NULL}, true, false},
-    {"smollm3", "smollm3", {"num_key_value_heads", "rope_theta", NULL}, true, false},
-    {"qwen2", "qwen2", {"num_key_value_heads", NULL}, false, false},
-    {"qwen3", "qwen3", {"num_key_value_heads", "head_dim", NULL}, false, false},
-    {"qwen3_moe", "qwen3moe", {"num_key_value_heads", "head_dim", "norm_topk_prob", NULL}, false,
-     false},
-    {"gemma3_text", "gemma3", {"num_key_value_heads", "head_dim", "rope_theta",
-                               "query_pre_attn_scalar"}, false, true},
-    {"phi3", "phi3", {"num_key_value_heads", NULL}, false, false},
-    {"lfm2", "lfm2", {"num_key_value_heads", "rope_theta", NULL}, false, false}};
+    {"llama", "llama", {NULL}, true, false, NULL},
+    {"mistral", "llama", {"num_key_value_heads", NULL}, true, false, NULL},
+    {"smollm3", "smollm3", {"num_key_value_heads", "rope_theta", NULL}, true, false, NULL},
+    {"qwen2", "qwen2", {"num_key_value_heads", NULL}, false, false, NULL},
+    {"qwen3", "qwen3", {"num_key_value_heads", "head_dim", NULL}, false, false, NULL},
+    {"qwen3_moe", "qwen3moe", {"num_key_value_heads", "head_dim", "norm_topk_prob"}, false, false, NULL},
+    {"gemma3_text", "gemma3", {NULL}, false, true, NULL},
+    {"gemma3", "gemma3", {NULL}, false, true, "text_config"},
+    {"phi3", "phi3", {"num_key_value_heads", NULL}, false, false, NULL},
+    {"lfm2", "lfm2", {"num_key_value_heads", NULL}, false, false, NULL}};
+
+/* What published configs leave out, as transformers has it. */
+static const struct { const char *architecture, *key; double value; } hf_defaults[] = {
+    {"gemma3", "num_attention_heads", 8}, {"gemma3", "num_key_value_heads", 4}, {"gemma3", "head_dim", 256},
+    {"gemma3", "max_position_embeddings", 131072}, {"gemma3", "rms_norm_eps", 1e-6},
+    {"gemma3", "rope_theta", 1e6}, {"gemma3", "query_pre_attn_scalar", 256},
+    {"gemma3", "sliding_window", 4096}, {"lfm2", "rope_theta", 1e6}};
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -144,7 +151,18 @@ static void hf_make_vector(hf_folder *h, const char *name, const double *values,
 /* ---- config ---------------------------------------------------------------------------------- */
 
 static uint32_t hf_config(const hf_folder *h, const char *key) {
-    return jdoc_get(&h->config.doc, 0, key);
+    return jdoc_get(&h->config.doc, h->text, key);
+}
+
+static bool hf_is(const hf_folder *h, const char *architecture) {
+    return !strcmp(h->family->architecture, architecture);
+}
+
+static double hf_default(const hf_folder *h, const char *key, double otherwise) {
+    for (size_t i = 0; i < BASE_COUNT(hf_defaults); i++)
+        if (hf_is(h, hf_defaults[i].architecture) && !strcmp(hf_defaults[i].key, key))
+            return hf_defaults[i].value;
+    return otherwise;
 }
 
 /* A positive number of an object in the config; `otherwise` where it is absent. */
@@ -173,9 +191,11 @@ static cairn_status hf_read_numbers(hf_folder *h) {
         const uint32_t at = hf_config(h, numbers[i].from);
         double value;
         uint64_t whole = 0;
-        if (!at) continue;
-        if (hf_number(h, 0, numbers[i].from, 0, &value)) return h->b->status;
-        if (numbers[i].whole && !jdoc_whole(j, at, 1 << 24, &whole))
+        if (hf_number(h, h->text, numbers[i].from, hf_default(h, numbers[i].from, 0), &value))
+            return h->b->status;
+        if (!(value > 0)) continue;
+        whole = (uint64_t)value;
+        if (numbers[i].whole && at && !jdoc_whole(j, at, 1 << 24, &whole))
             return hf_wrong(h, &h->config, numbers[i].from, "a whole number up to 16777216");
         if (numbers[i].whole) hf_key_u32(h, numbers[i].to, whole);
         else hf_key_f32(h, numbers[i].to, value);
@@ -225,10 +245,27 @@ static cairn_status hf_read_windows(hf_folder *h) {
                             "full attention in the last of each so many layers") : CAIRN_OK;
 }
 
-/* lfm2: KV heads by layer, none in a convolution. */
+/* lfm2: KV heads by layer, none in a convolution; older configs number the layers with attention. */
+static cairn_status hf_read_numbered_mixers(hf_folder *h, uint32_t list, uint64_t kv_heads) {
+    const jdoc *j = &h->config.doc;
+    uint64_t layers = 0, full = 0;
+    if (!jdoc_is(j, list, JDOC_ARRAY) ||
+        !jdoc_whole(j, hf_config(h, "num_hidden_layers"), 1 << 16, &layers))
+        return hf_wrong(h, &h->config, "layer_types", "a list");
+    hf_key_array(h, ".attention.head_count_kv", GGUF_I32, layers);
+    for (uint64_t i = 0; i < layers; i++) {
+        uint32_t at = list + 1;
+        while (at < j->nodes[list].end && !(jdoc_whole(j, at, layers, &full) && full == i))
+            at = j->nodes[at].end;
+        hf_put_number(h, &h->keys, at < j->nodes[list].end ? kv_heads : 0, 4);
+    }
+    return CAIRN_OK;
+}
+
 static cairn_status hf_read_mixers(hf_folder *h, uint64_t kv_heads) {
     const uint32_t list = hf_config(h, "layer_types");
     const jdoc *j = &h->config.doc;
+    if (!list) return hf_read_numbered_mixers(h, hf_config(h, "full_attn_idxs"), kv_heads);
     if (!jdoc_is(j, list, JDOC_ARRAY)) return hf_wrong(h, &h->config, "layer_types", "a list");
     hf_key_array(h, ".attention.head_count_kv", GGUF_I32, j->nodes[list].count);
     for (uint32_t i = 0, at = list + 1; i < j->nodes[list].count; i++, at = j->nodes[at].end) {
@@ -240,19 +277,15 @@ static cairn_status hf_read_mixers(hf_folder *h, uint64_t kv_heads) {
     return CAIRN_OK;
 }
 
-static bool hf_is(const hf_folder *h, const char *architecture) {
-    return !strcmp(h->family->architecture, architecture);
-}
-
 static cairn_status hf_read_layer_kinds(hf_folder *h) {
     const uint32_t list = hf_config(h, "layer_types"), ropes = hf_config(h, "no_rope_layers");
     const uint32_t kv = hf_config(h, "num_key_value_heads");
-    uint64_t kv_heads = 0;
+    uint64_t kv_heads = (uint64_t)hf_default(h, "num_key_value_heads", 0);
     cairn_status status = CAIRN_OK;
     if (kv && !jdoc_whole(&h->config.doc, kv, 1 << 16, &kv_heads))
         return hf_wrong(h, &h->config, "num_key_value_heads", "a whole number");
     if (hf_is(h, "lfm2")) return hf_read_mixers(h, kv_heads);
-    if (kv) hf_key_u32(h, ".attention.head_count_kv", kv_heads);
+    if (kv_heads) hf_key_u32(h, ".attention.head_count_kv", kv_heads);
     if (hf_is(h, "gemma3")) return hf_read_windows(h);
     if (hf_is(h, "smollm3") && ropes)
         status = hf_layers(h, "no_rope_layers", ropes, hf_is_rope, 4,
@@ -388,17 +421,35 @@ static cairn_status hf_read_scaling(hf_folder *h, uint32_t scaling, double turns
     return jdoc_says(j, kind, "yarn") ? hf_read_yarn(h, scaling, factor) : CAIRN_OK;
 }
 
+/* gemma: the rope of layers with a window, where both are told apart. */
+static cairn_status hf_read_window_rope(hf_folder *h, uint32_t rope) {
+    const uint32_t kind = jdoc_get(&h->config.doc, rope, "rope_type");
+    double turns;
+    if (kind && !jdoc_says(&h->config.doc, kind, "default"))
+        return hf_refuse(h, "sliding_attention", "a rope of type default");
+    if (hf_number(h, rope, "rope_theta", 10000, &turns)) return h->b->status;
+    hf_key_f32(h, ".rope.freq_base_swa", turns);
+    return CAIRN_OK;
+}
+
 static cairn_status hf_read_rope(hf_folder *h) {
-    uint32_t scaling = hf_config(h, "rope_scaling"), holder = 0;
+    uint32_t scaling = hf_config(h, "rope_scaling"), holder = h->text, own = h->text;
+    const char *theta = hf_is(h, "lfm2") && hf_config(h, "theta") ? "theta" : "rope_theta";
     double turns, share, dim, heads, hidden;
     cairn_status status;
     if (!scaling) scaling = hf_config(h, "rope_parameters");
-    if (!hf_config(h, "rope_theta")) holder = scaling;
-    if ((status = hf_number(h, holder, "rope_theta", 10000, &turns)) ||
-        (status = hf_number(h, 0, "partial_rotary_factor", 1, &share)) ||
-        (status = hf_number(h, 0, "hidden_size", 1, &hidden)) ||
-        (status = hf_number(h, 0, "num_attention_heads", 1, &heads)) ||
-        (status = hf_number(h, 0, "head_dim", floor(hidden / heads), &dim)))
+    if (hf_is(h, "gemma3") && jdoc_get(&h->config.doc, scaling, "full_attention")) {
+        if ((status = hf_read_window_rope(h, jdoc_get(&h->config.doc, scaling, "sliding_attention"))))
+            return status;
+        scaling = jdoc_get(&h->config.doc, scaling, "full_attention");
+    }
+    if (!hf_config(h, theta)) holder = scaling;
+    if ((status = hf_number(h, holder, theta, hf_default(h, theta, 10000), &turns)) ||
+        (status = hf_number(h, own, "partial_rotary_factor", 1, &share)) ||
+        (status = hf_number(h, own, "hidden_size", 1, &hidden)) ||
+        (status = hf_number(h, own, "num_attention_heads", hf_default(h, "num_attention_heads", 1),
+                            &heads)) ||
+        (status = hf_number(h, own, "head_dim", hf_default(h, "head_dim", floor(hidden / heads)), &dim)))
         return status;
     hf_key_f32(h, ".rope.freq_base", turns);
     if (share < 1) hf_key_u32(h, ".rope.dimension_count", (uint64_t)(dim * share));
@@ -421,13 +472,24 @@ static cairn_status hf_read_config(hf_folder *h) {
     if (h->family->norms_from_one) hf_key_bool(h, GGUF_NORMS_FROM_ONE, true);
     if ((status = hf_check_settings(h)) || (status = hf_read_numbers(h)) ||
         (status = hf_read_layer_kinds(h)) || (status = hf_read_rope(h)) ||
-        (status = hf_number(h, 0, "query_pre_attn_scalar", 0, &scalar)))
+        (status = hf_number(h, h->text, "query_pre_attn_scalar",
+                            hf_default(h, "query_pre_attn_scalar", 0), &scalar)))
         return status;
     if (scalar > 0) hf_key_f32(h, ".attention.scale", (double)(1.0f / sqrtf((float)scalar)));
-    if (!window || hf_is(h, "smollm3")) return CAIRN_OK;
-    if (!jdoc_whole(&h->config.doc, window, INT32_MAX, &tokens))
+    tokens = (uint64_t)hf_default(h, "sliding_window", 0);
+    if ((!window && !tokens) || hf_is(h, "smollm3")) return CAIRN_OK;
+    if (window && !jdoc_whole(&h->config.doc, window, INT32_MAX, &tokens))
         return hf_wrong(h, &h->config, "sliding_window", "a whole number");
     hf_key_u32(h, ".attention.sliding_window", tokens);
+    return CAIRN_OK;
+}
+
+static cairn_status hf_take_family(hf_folder *h, const struct hf_family *family) {
+    const jdoc *j = &h->config.doc;
+    h->family = family;
+    if (!family->text) return CAIRN_OK;
+    h->text = jdoc_get(j, 0, family->text);
+    if (!jdoc_is(j, h->text, JDOC_OBJECT)) return hf_wrong(h, &h->config, family->text, "an object");
     return CAIRN_OK;
 }
 
@@ -438,7 +500,7 @@ static cairn_status hf_find_family(hf_folder *h) {
     size_t at = 0;
     for (size_t i = 0; i < BASE_COUNT(hf_families); i++) {
         if (jdoc_is(j, type, JDOC_STRING) && jdoc_says(j, type, hf_families[i].type))
-            return h->family = &hf_families[i], CAIRN_OK;
+            return hf_take_family(h, &hf_families[i]);
         at += (size_t)snprintf(known + at, sizeof known - at, "%s%s", i ? ", " : "",
                                hf_families[i].type);
     }
@@ -527,7 +589,8 @@ static void hf_rename(const hf_folder *h, shards_tensor *t) {
 /* Whether the tensor says nothing: a head that is the embedding, or what the config tells. */
 static bool hf_drops(const hf_folder *h, const shards_tensor *t) {
     const size_t bytes = strlen(t->name);
-    const uint32_t tied = hf_config(h, "tie_word_embeddings");
+    const uint32_t tied = hf_config(h, hf_is(h, "lfm2") && hf_config(h, "tie_embedding")
+                                           ? "tie_embedding" : "tie_word_embeddings");
     if (bytes > 20 && !strcmp(t->name + bytes - 20, ".rotary_emb.inv_freq")) return true;
     return !strcmp(t->name, "lm_head.weight") && tied && jdoc_says(&h->config.doc, tied, "true");
 }
@@ -589,6 +652,24 @@ static cairn_status hf_place_tensors(hf_folder *h, uint64_t *apart) {
         if (!pass) *apart = h->next;
     }
     return status;
+}
+
+/* Of a model that sees, too: leaves the tensors of its text, under the names that they have in one that
+ * does not. */
+static cairn_status hf_keep_text(hf_folder *h) {
+    static const char *const seeing[] = {"vision_tower.", "multi_modal_projector."};
+    static const char inner[] = "language_model.";
+    shards *s = h->weights;
+    if (!h->family->text) return CAIRN_OK;
+    for (size_t i = 0; i < s->count;) {
+        char *name = s->tensors[i].name, *part = name + (strncmp(name, "model.", 6) ? 0 : 6);
+        const bool sees = !strncmp(part, seeing[0], strlen(seeing[0])) ||
+                          !strncmp(part, seeing[1], strlen(seeing[1]));
+        if (sees) s->tensors[i] = s->tensors[--s->count];
+        else if (i++, !strncmp(part, inner, sizeof inner - 1))
+            memmove(part, part + sizeof inner - 1, strlen(part) + 2 - sizeof inner);
+    }
+    return shards_sort(h->b, s);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -738,7 +819,7 @@ static cairn_status hf_read_all(hf_folder *h, uint64_t *apart) {
         (status = hf_find_tokenizer(h)) ||
         (status = hf_read_file(h, "tokenizer_config.json", HF_MOST_CONFIG, true,
                                &h->tokenizer_config)) ||
-        (status = hf_list_weights(h)))
+        (status = hf_list_weights(h)) || (status = hf_keep_text(h)))
         return status;
     embed = shards_find(h->weights, "model.embed_tokens.weight");
     h->vocab = embed && embed->ndim == 2 ? embed->shape[0] : 0;

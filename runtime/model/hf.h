@@ -25,6 +25,7 @@ typedef struct hf_folder {
     const char *path;
     hf_how how;
     const struct hf_family *family;
+    uint32_t text;                 /* the object of the config that is the text's */
     hf_file config, tokenizer, tokenizer_config;
     shards *weights;
     base_text keys, tensors, made; /* as GGUF encodes them; made: data that are computed */

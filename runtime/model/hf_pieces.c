@@ -1,6 +1,6 @@
 /* hf_pieces: tokenizer.model, the file of SentencePiece (a message of protobuf), as the keys of GGUF that
  * say the same. Fields without meaning here are stepped over; what would cut or spell texts otherwise
- * than BPE over characters as they stand is refused by name. */
+ * than BPE or a unigram model over characters as they stand is refused by name. */
 
 /* What is left of a message. wrong: it was no message. */
 typedef struct hf_wire { const char *at, *end; bool wrong; } hf_wire;
@@ -18,9 +18,8 @@ static const struct { uint64_t message, number; int64_t otherwise; } hf_settings
 
 typedef struct hf_pieces {
     hf_vocabulary *v;
-    float *scores; /* [h->vocab] */
     int64_t count, said[HF_SETTINGS];
-    bool normalizes;
+    bool normalizes, has[2]; /* trainer_spec and normalizer_spec, which every whole file has */
 } hf_pieces;
 
 static uint64_t hf_varint(hf_wire *in) {
@@ -80,7 +79,7 @@ static cairn_status hf_read_piece(hf_pieces *p, hf_wire *in) {
         return hf_bad_piece(p, "a kind or a score that there is not");
     status = hf_place_token(p->v, (uint64_t)p->count, text.at, (size_t)(text.end - text.at),
                             (int)kind);
-    if (!status) memcpy(&p->scores[p->count++], &bits, sizeof bits);
+    if (!status) memcpy(&p->v->tokens[p->count++].score, &bits, sizeof bits);
     return status;
 }
 
@@ -109,9 +108,10 @@ static cairn_status hf_read_pieces(hf_pieces *p) {
         if (f.number <= 3 && f.wire != HF_BYTES) in.wrong = true;
         else if (f.number == 1) status = hf_read_piece(p, &f.inside);
         else if (settings && !hf_read_settings(p, f.number, &f.inside)) in.wrong = true;
+        if (settings) p->has[f.number - 2] = true;
     }
     if (status) return status;
-    return in.wrong || !p->count
+    return in.wrong || !p->count || !p->has[0] || !p->has[1]
                ? base_fail(p->v->h->b, CAIRN_BAD_FILE, "%s: no model of SentencePiece, from byte "
                            "%lld on", file->path.data, (long long)(in.at - file->text.data))
                : CAIRN_OK;
@@ -119,10 +119,9 @@ static cairn_status hf_read_pieces(hf_pieces *p) {
 
 /* What the file asks for that has no code, or NULL. */
 static const char *hf_pieces_lack(const hf_pieces *p) {
-    if (p->said[HF_KIND] != 2)
-        return p->said[HF_KIND] == 1 ? "a model of type unigram; BPE" : "a model that is not BPE; BPE";
+    if (p->said[HF_KIND] != 1 && p->said[HF_KIND] != 2)
+        return "a model of words or characters; BPE or unigram";
     if (p->normalizes) return "a normalization (precompiled_charsmap); identity";
-    if (p->said[HF_TRIMS]) return "remove_extra_whitespaces; false";
     if (!p->said[HF_ESCAPES]) return "escape_whitespaces = false; true";
     return p->said[HF_SUFFIX] ? "treat_whitespace_as_suffix; false" : NULL;
 }
@@ -164,10 +163,11 @@ static cairn_status hf_write_pieces(hf_pieces *p) {
         status = base_fail(h->b, CAIRN_UNSUPPORTED, "%s: %s is supported",
                            h->tokenizer.path.data, lack);
     if (status || (status = hf_read_decoder(v))) return status;
-    hf_key_text(h, "tokenizer.ggml.model", "llama", 5);
+    v->unigram = p->said[HF_KIND] == 1;
+    hf_key_text(h, "tokenizer.ggml.model", v->unigram ? "t5" : "llama", v->unigram ? 2 : 5);
     hf_write_tokens(v);
-    hf_key_array(h, "tokenizer.ggml.scores", GGUF_F32, (uint64_t)h->vocab);
-    hf_put(h, &h->keys, p->scores, (size_t)h->vocab * sizeof *p->scores);
+    hf_write_scores(v);
+    hf_key_bool(h, "tokenizer.ggml.remove_extra_whitespaces", p->said[HF_TRIMS] != 0);
     hf_key_bool(h, "tokenizer.ggml.add_space_prefix", p->said[HF_PREFIX] != 0);
     hf_key_bool(h, GGUF_PREFIX_FIRST, legacy && jdoc_says(t, legacy, "false"));
     v->unknown = p->said[HF_UNKNOWN_ID], v->bos = p->said[HF_BOS_ID], v->eos = p->said[HF_EOS_ID];
@@ -177,17 +177,14 @@ static cairn_status hf_write_pieces(hf_pieces *p) {
 
 /* Declared in hf.h. */
 static cairn_status hf_read_tokenizer(hf_folder *h) {
-    hf_vocabulary v = {h, &h->tokenizer.doc, 0, NULL, false, -1, -1, -1};
-    hf_pieces p = {&v, NULL, 0, {0}, false};
+    hf_vocabulary v = {h, &h->tokenizer.doc, 0, NULL, false, false, -1, -1, -1};
+    hf_pieces p = {&v, 0, {0}, false, {false, false}};
     const size_t rows = (size_t)h->vocab;
     cairn_status status;
     for (int i = 0; i < HF_SETTINGS; i++) p.said[i] = hf_settings[i].otherwise;
     v.tokens = (hf_token *)base_new(h->b, rows, sizeof *v.tokens);
-    if (!h->tokenizer.doc.nodes) p.scores = (float *)base_new(h->b, rows, sizeof *p.scores);
-    if (!v.tokens || (!h->tokenizer.doc.nodes && !p.scores))
-        status = base_no_memory(h->b, "the tokens", rows * sizeof *v.tokens);
-    else status = p.scores ? hf_write_pieces(&p) : hf_write_tokenizer(&v);
-    base_delete(h->b, p.scores, p.scores ? rows : 0, sizeof *p.scores);
-    base_delete(h->b, v.tokens, v.tokens ? rows : 0, sizeof *v.tokens);
+    if (!v.tokens) return base_no_memory(h->b, "the tokens", rows * sizeof *v.tokens);
+    status = h->tokenizer.doc.nodes ? hf_write_tokenizer(&v) : hf_write_pieces(&p);
+    base_delete(h->b, v.tokens, rows, sizeof *v.tokens);
     return status;
 }

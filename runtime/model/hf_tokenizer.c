@@ -1,11 +1,12 @@
 /* hf_tokenizer: tokenizer.json and what stands beside it, as the keys of GGUF that say the same.
  *
- * Two forms are known: byte-level BPE, whose words are cut by one of the published expressions, and
- * BPE over characters with bytes for what it lacks, as SentencePiece's vocabularies are converted.
+ * Three forms are known: byte-level BPE, whose words are cut by one of the published expressions, and,
+ * as SentencePiece's vocabularies are converted, BPE over characters with bytes for what it lacks, and
+ * unigram models.
  * Normalization to NFC is left out, as GGUF has no key for it. */
 
 /* text NULL: none. */
-typedef struct hf_token { const char *text; uint32_t bytes; int32_t kind; } hf_token;
+typedef struct hf_token { const char *text; uint32_t bytes; int32_t kind; float score; } hf_token;
 
 typedef struct hf_vocabulary {
     hf_folder *h;
@@ -13,6 +14,7 @@ typedef struct hf_vocabulary {
     uint32_t model;
     hf_token *tokens; /* [h->vocab] */
     bool bytes;       /* byte-level; otherwise over characters */
+    bool unigram;
     int64_t unknown, bos, eos; /* as tokenizer.model has them where nothing else does; -1: none */
 } hf_vocabulary;
 
@@ -35,6 +37,7 @@ static const struct { const char *pattern, *name; } hf_patterns[] = {
 typedef struct hf_steps {
     const char *pattern;
     bool digits, bytes, words, marks, unknown;
+    uint32_t first; /* that is unknown; 0: none */
 } hf_steps;
 
 static void hf_read_step(const jdoc *j, uint32_t step, hf_steps *out) {
@@ -78,33 +81,44 @@ static uint32_t hf_first_step(const jdoc *j, const char *key, const char *list, 
     return steps ? steps + 1 : whole;
 }
 
-static cairn_status hf_no_words(hf_folder *h, const char *what) {
-    return base_fail(h->b, CAIRN_UNSUPPORTED, "%s: %s is of no known form; known: byte-level BPE of "
-                     "the forms gpt-2, smollm, llama-bpe, qwen2, gpt-4o and tekken, and "
-                     "SentencePiece's BPE", h->tokenizer.path.data, what);
+/* step: the one that is not known, or 0. */
+static cairn_status hf_no_words(hf_folder *h, const char *what, uint32_t step) {
+    const jdoc *j = &h->tokenizer.doc;
+    const uint32_t type = jdoc_get(j, step, "type");
+    const jdoc_node *n = &j->nodes[type];
+    return base_fail(h->b, CAIRN_UNSUPPORTED, "%s: %s is of no known form%s%.*s; known: byte-level BPE "
+                     "of the forms gpt-2, smollm, llama-bpe, qwen2, gpt-4o and tekken, and "
+                     "SentencePiece's BPE and unigram models", h->tokenizer.path.data, what,
+                     step && type ? ": step " : "", step && type && n->bytes < 64 ? (int)n->bytes : 0,
+                     j->text + n->at);
 }
 
 /* The name under which GGUF has the pre-tokenizer; NULL in *name: over characters. */
 static cairn_status hf_read_words(hf_folder *h, const char **name) {
     const jdoc *j = &h->tokenizer.doc;
-    hf_steps steps = {NULL, false, false, false, false, false};
+    hf_steps steps = {NULL, false, false, false, false, false, 0};
     uint32_t end, at = hf_first_step(j, "pre_tokenizer", "pretokenizers", &end);
-    for (; at < end; at = j->nodes[at].end) hf_read_step(j, at, &steps);
+    for (; at < end; at = j->nodes[at].end) {
+        hf_read_step(j, at, &steps);
+        if (steps.unknown && !steps.first) steps.first = at;
+    }
     *name = steps.pattern ? steps.pattern : steps.digits ? "smollm" : "gpt-2";
     if (steps.unknown || (steps.pattern && *steps.pattern == 'a') ||
         (steps.bytes ? steps.marks || steps.words == !!steps.pattern
                      : steps.pattern || steps.digits))
-        return hf_no_words(h, "the pre_tokenizer");
-    if (steps.pattern && steps.digits) return hf_no_words(h, "the pre_tokenizer");
+        return hf_no_words(h, "the pre_tokenizer", steps.first);
+    if (steps.pattern && steps.digits) return hf_no_words(h, "the pre_tokenizer", 0);
     if (!steps.bytes) *name = NULL;
     return CAIRN_OK;
 }
 
-/* Of BPE over characters: where a space comes before a text. */
-static cairn_status hf_read_spaces(hf_folder *h) {
-    const jdoc *j = &h->tokenizer.doc;
+/* Over characters: where a space comes before a text, and whether every space parts words. */
+static cairn_status hf_read_spaces(const hf_vocabulary *v) {
+    hf_folder *h = v->h;
+    const jdoc *j = v->j;
     uint32_t end, at = hf_first_step(j, "normalizer", "normalizers", &end);
     bool marks = false, known = true, prefix = false;
+    uint32_t unknown = 0;
     for (; at < end; at = j->nodes[at].end) {
         const uint32_t type = jdoc_get(j, at, "type"), from = jdoc_get(j, at, "pattern");
         if (jdoc_says(j, type, "Prepend") &&
@@ -114,20 +128,22 @@ static cairn_status hf_read_spaces(hf_folder *h) {
                  jdoc_says(j, jdoc_get(j, from, "String"), " ") &&
                  jdoc_says(j, jdoc_get(j, at, "content"), TOK_SPACE_MARK))
             marks = true;
-        else known = false;
+        else if (known) known = false, unknown = at;
     }
     for (at = hf_first_step(j, "pre_tokenizer", "pretokenizers", &end); at < end;
          at = j->nodes[at].end) {
         if (!jdoc_says(j, jdoc_get(j, at, "type"), "Metaspace")) continue;
-        known = known && !marks && !jdoc_says(j, jdoc_get(j, at, "split"), "true") &&
+        known = known && !marks && (v->unigram || !jdoc_says(j, jdoc_get(j, at, "split"), "true")) &&
                 jdoc_says(j, jdoc_get(j, at, "replacement"), TOK_SPACE_MARK);
+        if (v->unigram && !jdoc_says(j, jdoc_get(j, at, "split"), "false"))
+            hf_key_bool(h, GGUF_EACH_SPACE, true);
         marks = true;
         prefix = !jdoc_says(j, jdoc_get(j, at, "prepend_scheme"), "never");
         hf_key_bool(h, GGUF_PREFIX_ONCE, true);
         hf_key_bool(h, GGUF_PREFIX_FIRST, jdoc_says(j, jdoc_get(j, at, "prepend_scheme"), "first"));
     }
     hf_key_bool(h, "tokenizer.ggml.add_space_prefix", prefix);
-    return known && marks ? CAIRN_OK : hf_no_words(h, "the normalizer");
+    return known && marks ? CAIRN_OK : hf_no_words(h, "the normalizer", unknown);
 }
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
@@ -157,14 +173,35 @@ static cairn_status hf_add_token(hf_vocabulary *v, uint32_t text, uint32_t numbe
     return hf_place_token(v, id, v->j->text + n->at, n->bytes, kind);
 }
 
-static cairn_status hf_read_vocab(hf_vocabulary *v) {
+/* A unigram model's: a list of texts with scores; the place in it is the id. */
+static cairn_status hf_read_scored(hf_vocabulary *v, uint32_t vocab) {
     const jdoc *j = v->j;
-    const uint32_t vocab = jdoc_get(j, v->model, "vocab");
-    const uint32_t unknown = jdoc_get(j, v->model, "unk_token");
-    const uint32_t added = jdoc_get(j, 0, "added_tokens");
+    const uint32_t unknown = jdoc_get(j, v->model, "unk_id");
+    uint64_t id = 0, none = UINT64_MAX;
     cairn_status status = CAIRN_OK;
-    if (!jdoc_is(j, vocab, JDOC_OBJECT) || (added && j->nodes[added].kind != JDOC_ARRAY))
-        return hf_wrong(v->h, &v->h->tokenizer, "vocab", "an object, and a list of added_tokens,");
+    if (!jdoc_is(j, vocab, JDOC_ARRAY) || (unknown && !jdoc_whole(j, unknown, INT32_MAX, &none)))
+        return hf_wrong(v->h, &v->h->tokenizer, "vocab", "a list, and unk_id a number,");
+    for (uint32_t at = vocab + 1; at < j->nodes[vocab].end && !status; at = j->nodes[at].end, id++) {
+        const jdoc_node *n = &j->nodes[at], *text = n + 1;
+        if (n->kind != JDOC_ARRAY || n->count != 2 || text->kind != JDOC_STRING ||
+            !jdoc_is(j, text->end, JDOC_NUMBER))
+            return hf_wrong(v->h, &v->h->tokenizer, "vocab", "a list of texts with scores");
+        status = hf_place_token(v, id, j->text + text->at, text->bytes,
+                                id == none ? TOK_UNKNOWN
+                                : tokenizer_byte_token(j->text + text->at, text->bytes) < 0
+                                    ? TOK_NORMAL : TOK_BYTE);
+        if (!status) v->tokens[id].score = (float)jdoc_value(j, text->end);
+    }
+    if (unknown && none < id) v->unknown = (int64_t)none;
+    return status;
+}
+
+static cairn_status hf_read_named(hf_vocabulary *v, uint32_t vocab) {
+    const jdoc *j = v->j;
+    const uint32_t unknown = jdoc_get(j, v->model, "unk_token");
+    cairn_status status = CAIRN_OK;
+    if (!jdoc_is(j, vocab, JDOC_OBJECT))
+        return hf_wrong(v->h, &v->h->tokenizer, "vocab", "an object");
     for (uint32_t at = vocab + 1; at < j->nodes[vocab].end && !status; at = j->nodes[at + 1].end) {
         const char *text = j->text + j->nodes[at].at;
         const size_t bytes = j->nodes[at].bytes;
@@ -174,6 +211,15 @@ static cairn_status hf_read_vocab(hf_vocabulary *v) {
         status = hf_add_token(v, at, at + 1,
                               is_unknown ? TOK_UNKNOWN : is_byte ? TOK_BYTE : TOK_NORMAL);
     }
+    return status;
+}
+
+static cairn_status hf_read_vocab(hf_vocabulary *v) {
+    const jdoc *j = v->j;
+    const uint32_t vocab = jdoc_get(j, v->model, "vocab"), added = jdoc_get(j, 0, "added_tokens");
+    cairn_status status = v->unigram ? hf_read_scored(v, vocab) : hf_read_named(v, vocab);
+    if (!status && added && j->nodes[added].kind != JDOC_ARRAY)
+        status = hf_wrong(v->h, &v->h->tokenizer, "added_tokens", "a list");
     for (uint32_t at = added + 1; added && at < j->nodes[added].end && !status;
          at = j->nodes[at].end) {
         const bool special = jdoc_says(j, jdoc_get(j, at, "special"), "true");
@@ -196,6 +242,12 @@ static void hf_write_tokens(hf_vocabulary *v) {
     for (int64_t i = 0; i < h->vocab; i++)
         hf_put_number(h, &h->keys,
                       (uint64_t)(v->tokens[i].text ? v->tokens[i].kind : TOK_UNUSED), 4);
+}
+
+static void hf_write_scores(hf_vocabulary *v) {
+    hf_key_array(v->h, "tokenizer.ggml.scores", GGUF_F32, (uint64_t)v->h->vocab);
+    for (int64_t i = 0; i < v->h->vocab; i++)
+        hf_put(v->h, &v->h->keys, &v->tokens[i].score, sizeof v->tokens[i].score);
 }
 
 /* A merge is "LEFT RIGHT" or ["LEFT", "RIGHT"]. */
@@ -324,33 +376,45 @@ static cairn_status hf_find_model(hf_vocabulary *v) {
     type = v->model ? jdoc_get(j, v->model, "type") : 0;
     if (!jdoc_is(j, v->model, JDOC_OBJECT))
         return hf_wrong(v->h, &v->h->tokenizer, "model", "an object");
-    if (type && !jdoc_says(j, type, "BPE"))
-        return base_fail(v->h->b, CAIRN_UNSUPPORTED, "%s: a model of type '%.*s'; BPE is supported",
-                         v->h->tokenizer.path.data,
+    v->unigram = type && jdoc_says(j, type, "Unigram");
+    if (type && !v->unigram && !jdoc_says(j, type, "BPE"))
+        return base_fail(v->h->b, CAIRN_UNSUPPORTED, "%s: a model of type '%.*s'; BPE and Unigram are "
+                         "supported", v->h->tokenizer.path.data,
                          (int)(j->nodes[type].bytes < 64 ? j->nodes[type].bytes : 0),
                          j->text + j->nodes[type].at);
     return CAIRN_OK;
 }
 
-static cairn_status hf_write_tokenizer(hf_vocabulary *v) {
+/* The keys of the model: what it is called, and where it puts spaces. */
+static cairn_status hf_write_model(hf_vocabulary *v) {
     hf_folder *h = v->h;
     const jdoc *j = v->j;
     const char *name;
     cairn_status status = hf_find_model(v);
     if (status || (status = hf_read_words(h, &name))) return status;
     v->bytes = name != NULL;
-    if (!v->bytes && ((status = hf_read_spaces(h)) ||
-                      (!jdoc_says(j, jdoc_get(j, v->model, "byte_fallback"), "true") &&
-                       (status = hf_no_words(h, "a model without byte_fallback")))))
-        return status;
-    hf_key_text(h, "tokenizer.ggml.model", v->bytes ? "gpt2" : "llama", v->bytes ? 4 : 5);
+    if (v->bytes && v->unigram) return hf_no_words(h, "a unigram model of bytes", 0);
+    if (!v->bytes && (status = hf_read_spaces(v))) return status;
+    if (v->unigram) hf_key_bool(h, GGUF_WIDE_SUMS, true);
+    if (!v->bytes && !v->unigram &&
+        !jdoc_says(j, jdoc_get(j, v->model, "byte_fallback"), "true"))
+        return hf_no_words(h, "a model without byte_fallback", 0);
+    name = v->bytes ? name : v->unigram ? "t5" : "llama";
     if (v->bytes) hf_key_text(h, "tokenizer.ggml.pre", name, strlen(name));
     if (v->bytes)
         hf_key_bool(h, GGUF_WHOLE_WORDS,
                     jdoc_says(j, jdoc_get(j, v->model, "ignore_merges"), "true"));
-    if ((status = hf_read_vocab(v))) return status;
+    name = v->bytes ? "gpt2" : name;
+    hf_key_text(h, "tokenizer.ggml.model", name, strlen(name));
+    return CAIRN_OK;
+}
+
+static cairn_status hf_write_tokenizer(hf_vocabulary *v) {
+    cairn_status status = hf_write_model(v);
+    if (status || (status = hf_read_vocab(v))) return status;
     hf_write_tokens(v);
-    if ((status = hf_write_merges(v))) return status;
+    if (v->unigram) hf_write_scores(v);
+    else if ((status = hf_write_merges(v))) return status;
     hf_write_ends(v);
-    return hf_write_template(h);
+    return hf_write_template(v->h);
 }

@@ -264,11 +264,23 @@ static cairn_status plan_ffn_out(plan_reader *r, int layer, plan_ffn kind) {
     return status ? status : plan_layer_parts(r, layer, &norm, 1);
 }
 
+static cairn_status plan_refuse_experts(plan_reader *r, int layer) {
+    char name[GGUF_NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", layer);
+    if (!gguf_tensor_find(r->file, name)) return CAIRN_OK;
+    return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s': a ffn of experts is not supported in "
+                     "the family '%s'", r->file->path, name, r->architecture);
+}
+
 static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind) {
     const int64_t hidden = r->shape->hidden, ffn = r->shape->ffn;
     const plan_layer_weight weights[] = {{"ffn_gate", PLAN_GATE, ffn, hidden},
                                          {"ffn_up", PLAN_UP, ffn, hidden}};
-    cairn_status status = plan_layer_weights(r, layer, weights, BASE_COUNT(weights));
+    char gate[GGUF_NAME_BYTES];
+    cairn_status status = CAIRN_OK;
+    snprintf(gate, sizeof gate, "blk.%d.ffn_gate.weight", layer);
+    if (!gguf_tensor_find(r->file, gate)) status = plan_refuse_experts(r, layer);
+    if (!status) status = plan_layer_weights(r, layer, weights, BASE_COUNT(weights));
     return status ? status : plan_ffn_out(r, layer, kind);
 }
 
@@ -285,12 +297,15 @@ static cairn_status plan_ends(plan_reader *r, const char *norm) {
 }
 
 static cairn_status plan_check_tensors(plan_reader *r) {
-    for (size_t i = 0; i < r->file->tensor_count; i++)
-        if (!r->used[i])
-            return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s' is not supported in the "
-                             "family '%s'", r->file->path, r->file->tensors[i].name,
-                             r->architecture);
-    return CAIRN_OK;
+    size_t first = r->file->tensor_count, more = 0;
+    char others[48] = "";
+    for (size_t i = r->file->tensor_count; i-- > 0;)
+        if (!r->used[i]) first = i, more++;
+    if (!more) return CAIRN_OK;
+    if (more > 1) snprintf(others, sizeof others, ", nor %s %llu more", more > 2 ? "are" : "is",
+                           (unsigned long long)(more - 1));
+    return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s' is not supported in the family '%s'%s",
+                     r->file->path, r->file->tensors[first].name, r->architecture, others);
 }
 
 static cairn_status plan_new_layers(plan_reader *r) {

@@ -4,7 +4,6 @@
  * a mixer and an ffn, weights by role, each in its own block format. Backends ask for roles and
  * never for the names of tensors; one that cannot run what a plan holds refuses it by name at open.
  * Adding a family is a file and a line in model_families; adding a block format is a row in block.c.
- *
  * Weights are host views: bytes as the file holds them, readable while the model is open on the
  * CPU; a backend that keeps its own form (model_backend.copies) fetches them while it opens. */
 
@@ -135,9 +134,10 @@ static cairn_status plan_attention_out(plan_reader *r, int layer);
 /* Biases of q, k and v; norms of the heads of q and k. */
 static cairn_status plan_biases(plan_reader *r, int layer);
 static cairn_status plan_head_norms(plan_reader *r, int layer);
-/* The gated ffn and its norm; and the same but gate and up. */
+/* The gated ffn and its norm; the same but gate and up; refuses one of experts, where it is. */
 static cairn_status plan_gated_ffn(plan_reader *r, int layer, plan_ffn kind);
 static cairn_status plan_ffn_out(plan_reader *r, int layer, plan_ffn kind);
+static cairn_status plan_refuse_experts(plan_reader *r, int layer);
 /* One tensor blk.LAYER.NAME.weight with the rows of a list's weights, which need no names. */
 static cairn_status plan_layer_fused(plan_reader *r, int layer, const char *name,
                                      const plan_layer_weight *list, size_t count);

@@ -177,16 +177,26 @@ end
 
 -- ---- --compare ----------------------------------------------------------------------------------
 
--- Tokens a second from the end of the prompt on with every page read and nothing drafted: what the
--- config's choice of pages and its drafts are held against.
-local function plain_rate(run)
-  local config = run.rt:config()
-  config.draft_length, config.selection.layers = 0, "none"
-  run.rt:reload(config)
-  run.model:wait()
-  run.session:rewind(run.prompt_tokens)
-  for _ in run.session:generate(nil, { max_tokens = math.min(run.sums.generated, 128) }) do end
-  return run.session:stats().tokens_per_second
+-- The text's beginning again, in three ways: with every page read and nothing drafted, with the pages
+-- that the config chooses, and with its drafts, too. Gives tokens a second of each; the second is nil
+-- where that is no way of its own.
+local function compare(run)
+  local whole, ways = run.rt:config(), {}
+  local sparse, drafts = whole.selection.layers ~= "none", whole.drafter ~= "none" and whole.draft_length > 0
+  local function rate(name, layers, length)
+    local config = run.rt:config()
+    config.draft_length, config.selection.layers = length, layers
+    run.rt:reload(config)
+    run.model:wait()
+    run.session:rewind(run.prompt_tokens)
+    for _ in run.session:generate(nil, { max_tokens = math.min(run.sums.generated, 128) }) do end
+    ways[name] = run.session:stats().tokens_per_second
+  end
+  rate("plain", "none", 0)
+  if sparse and drafts then rate("pages", whole.selection.layers, 0) end
+  if sparse or drafts then rate("whole", whole.selection.layers, whole.draft_length) end
+  ways.what = sparse and (drafts and "drafts, too" or "the chosen pages") or "drafts"
+  return ways
 end
 
 -- ---- results ------------------------------------------------------------------------------------
@@ -198,9 +208,12 @@ local function report(run)
     s.tokens_per_second, s.tokens_per_step, 100 * s.acceptance)
   common.say("pages read %.1f of %.1f held a step; peak %s; stopped by %s", s.pages_read,
     s.pages_held, common.size(s.peak_bytes), s.stop)
-  if run.plain then
-    common.say("reading all pages and drafting nothing: %.1f tokens/s; so pages and drafts brought "
-      .. "%.2f times that", run.plain, s.tokens_per_second / run.plain)
+  local ways = run.ways
+  if ways then
+    local function times(x) return ("%.1f (%.2f times)"):format(x, x / ways.plain) end
+    common.say("its beginning again: %.1f tokens/s reading all pages and drafting nothing%s%s", ways.plain,
+      ways.pages and (", %s with the chosen pages"):format(times(ways.pages)) or "",
+      ways.whole and (", %s with %s"):format(times(ways.whole), ways.what) or "")
   end
 end
 
@@ -229,7 +242,9 @@ local function print_json(run)
     text = table.concat(run.parts), stop = s.stop,
     tokens_per_second = s.tokens_per_second, tokens_per_step = s.tokens_per_step,
     acceptance = s.acceptance, pages_read = s.pages_read, pages_held = s.pages_held,
-    peak_bytes = s.peak_bytes, plain_tokens_per_second = run.plain } .. "\n")
+    peak_bytes = s.peak_bytes, plain_tokens_per_second = run.ways and run.ways.plain,
+    pages_tokens_per_second = run.ways and run.ways.pages,
+    again_tokens_per_second = run.ways and run.ways.whole } .. "\n")
 end
 
 local function run_command(o)
@@ -254,7 +269,7 @@ local function run_command(o)
     while not run:generate(piece, between) do reopen(run) end
     run.ids = run.session:ids()
     write_findings(run)
-    if o.compare and run.sums.stop ~= "cancel" then run.plain = plain_rate(run) end
+    if o.compare and run.sums.stop ~= "cancel" then run.ways = compare(run) end
   end)
   run.ids = run.ids or run.session:ids()
   run.prompt_tokens = run.prompt_tokens or #run.ids
@@ -288,7 +303,7 @@ return {
     { "--json-schema FILE", "the text is JSON that fits this schema" },
     { "--profile FILE", "what steps took and gave: Markdown for NAME.md, else JSON" },
     { "--trace FILE", "when what ran, for chrome://tracing or Perfetto" },
-    { "--compare", "then a part once more, all pages read and nothing drafted" },
+    { "--compare", "then its beginning again: all pages, the chosen ones, drafts" },
     { "--watch", "take over changes of the config file while generating" },
   },
   run = function(o)

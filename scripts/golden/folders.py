@@ -114,9 +114,32 @@ def characters(name):
     return t
 
 
+def scored(name):
+    """A unigram model as SentencePiece's are converted."""
+    t = Tokenizer(models.Unigram())
+    t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    named = ["<unk>", "<s>", "<|end|>"] + [f"<0x{i:02X}>" for i in range(256)] * (name != "unigram-split")
+    t.train_from_iterator([s.translate({ord(c): "" for c in "你好，世界。"}) for s in LEARNT * 8],
+                          trainers.UnigramTrainer(vocab_size=140 + len(named), show_progress=False,
+                                                  special_tokens=named, unk_token="<unk>"))
+    state = json.loads(t.to_str())
+    state["added_tokens"] = [a for a in state["added_tokens"] if a["id"] < 3]
+    state["model"]["byte_fallback"] = name != "unigram-split"
+    t = Tokenizer.from_str(json.dumps(state))
+    if name == "unigram":
+        t.normalizer = normalizers.Sequence([normalizers.Prepend(MARK), normalizers.Replace(" ", MARK)])
+        t.pre_tokenizer = None
+    elif name == "unigram-first":
+        t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    t.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
+    return t
+
+
 def tokenizers(to):
     forms = {n: byte_level(n) for n in ["gpt-2", "smollm"] + list(PATTERNS)}
     forms |= {n: characters(n) for n in ["llama", "gemma", "always", "first", "phrases"]}
+    forms |= {n: scored(n) for n in ["unigram", "unigram-first", "unigram-split"]}
     for name, t in forms.items():
         (to / name).mkdir(parents=True, exist_ok=True)
         t.save(str(to / name / "tokenizer.json"), pretty=False)

@@ -94,8 +94,6 @@ static void test_messages(void) {
     test_message("return { backend = 'a text far too long to be the name of any value, near to none' }",
                  "config.lua:1: backend = \"a text far too long to be the name of an\"... is not "
                  "allowed (\"auto\", \"cuda\", \"cpu\")");
-    test_message("return { drafter = 'model' }",
-                 "config.lua:1: drafter = \"model\" is not available yet (\"ngram\", \"mtp\", \"none\")");
     test_message("return { topk = 4.5 }", "config.lua:1: topk = 4.5 is not an integer (1 to 4096)");
     test_message("return { topk = '4' }",
                  "config.lua:1: topk = \"4\" is a string; an integer is expected (1 to 4096)");

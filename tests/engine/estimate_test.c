@@ -446,10 +446,51 @@ static void test_cuts(void) {
     }
 }
 
+/* ---- slices ------------------------------------------------------------------------------------ */
+
+/* A weight of 3 MiB in a file behind 77 other bytes, read in slices by several threads: every slice
+ * holds the file's bytes and leaves what lies behind it alone; a slice beyond the file is refused. */
+static void test_slices(void) {
+    enum { BEFORE = 77, ROWS = 1291, COLUMNS = 4096, ROW = COLUMNS / 32 * 18, GUARD = 64 };
+    const size_t size = BEFORE + (size_t)ROWS * ROW;
+    uint8_t *bytes = (uint8_t *)malloc(size), *to = (uint8_t *)malloc(size + GUARD);
+    static forward_cuda_state f;
+    static device dev;
+    static base b;
+    gguf file = {.size = size + ROW};
+    const step_packer packer = {.f = &f, .file = &file};
+    const model_weight w = {.type = BLOCK_Q4_0, .rows = ROWS, .columns = COLUMNS, .at = BEFORE};
+    const int64_t slices[][2] = {{0, ROWS}, {0, 1}, {5, 113}, {5, 114}, {200, 1000}, {ROWS - 1, 1}};
+    FILE *out = fopen(path, "wb");
+    size_t got, bad = 0;
+    uint32_t x = 12345;
+    for (size_t i = 0; i < size; i++) bytes[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
+    if (!out || fwrite(bytes, 1, size, out) != size || fclose(out)) tap_note("no %s", path);
+    base_init(&b, NULL, NULL, NULL, CAIRN_LOG_OFF);
+    f.dev = &dev, dev.base = &b;
+    if (pool_open(&b, 3, false, &dev.pool)) tap_note("no threads");
+    file.file = os_open_sized(path, &got);
+    for (size_t i = 0; i < BASE_COUNT(slices); i++) {
+        const size_t first = (size_t)slices[i][0], count = (size_t)slices[i][1];
+        memset(to, 0x5a, size + GUARD);
+        bad += cuda_fetch_slice(&packer, &w, slices[i][0], slices[i][1], to, &got) ||
+               got != count * ROW;
+        bad += memcmp(to, bytes + BEFORE + first * ROW, count * ROW) != 0;
+        for (size_t k = 0; k < GUARD; k++) bad += to[count * ROW + k] != 0x5a;
+    }
+    tap_ok(!bad, "slices of a weight by three threads are the file's bytes, and nothing else");
+    tap_ok(cuda_fetch_slice(&packer, &w, 1, ROWS, to, &got) == CAIRN_FILE_ERROR,
+           "a slice that the file ends in is refused");
+    os_calls.close(file.file);
+    pool_close(dev.pool);
+    free(bytes), free(to);
+}
+
 int main(void) {
     gguf_first_bytes = 4096; /* so that small models, too, are read weight by weight */
     os_mutex_init(&memory_lock);
     snprintf(path, sizeof path, "/tmp/cairn_estimate_%d.gguf", os_process_id());
+    test_slices();
     test_shapes();
     shape_write(path, &shape_files[0]);
     fake_install();

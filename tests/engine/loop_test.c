@@ -14,7 +14,8 @@ enum { SESSIONS = 6, DEEDS = 40, MOST_TEXT = 4096, LIMIT = 160, CHUNK = 64 };
 static int below(int n) { return (int)(random_next(&state) % (uint64_t)n); }
 
 static bool on_toy;
-static char path[] = "/tmp/loop_XXXXXX";
+static char path[] = "/tmp/loop_XXXXXX", small_path[] = "/tmp/small_XXXXXX";
+static bool by_model; /* another model drafts */
 static const char *where = "the toy";
 
 static cairn_runtime *open_runtime(cairn_backend backend, int batch, int threads) {
@@ -25,6 +26,7 @@ static cairn_runtime *open_runtime(cairn_backend backend, int batch, int threads
     c.backend = backend, c.threads = threads, c.page_size = PAGE, c.max_batch = batch;
     c.max_seq_len = LIMIT, c.prefill_chunk = CHUNK, c.log = CAIRN_LOG_OFF, c.topk = 1;
     c.selection.window = 20, c.selection.sinks = 2;
+    if (by_model) snprintf(c.drafter_model, sizeof c.drafter_model, "%s", small_path);
     if (cairn_open(&c, &rt, error, sizeof error)) tap_note("%s", error);
     return rt;
 }
@@ -284,12 +286,16 @@ static bool act(cairn_model *m, cairn_model *alone, life *lives, const cairn_con
 static bool live_together(cairn_backend backend, int acts, int threads) {
     static life lives[SESSIONS];
     cairn_runtime *rt = open_runtime(backend, 1 + below(4), threads);
-    cairn_runtime *one = open_runtime(backend, 1, 1);
+    cairn_runtime *one;
     cairn_model *m = NULL, *alone = NULL;
-    bool fine = rt && one && !load(rt, &m) && !load(one, &alone);
+    bool fine, drafts = by_model;
+    by_model = false;
+    one = open_runtime(backend, 1, 1);
+    fine = rt && one && !load(rt, &m) && !load(one, &alone);
     if (fine) {
         uint64_t layers = below(3) ? UINT64_MAX : (uint64_t)below(2);
         rt->config.drafter = below(3) ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
+        if (drafts) rt->config.drafter = CAIRN_DRAFTER_MODEL, rt->config.draft_adaptive = below(2);
         rt->config.draft_length = below(9);
         rt->config.selection.layers[0] = one->config.selection.layers[0] = layers;
         one->config.drafter = CAIRN_DRAFTER_NONE;
@@ -312,6 +318,7 @@ static void test_lives(cairn_backend backend, int runs, int acts, int threads) {
     int good = 0;
     for (int i = 0; i < runs; i++) {
         uint64_t seed = state;
+        by_model = !on_toy && i % 2;
         bool fine = live_together(backend, acts, threads);
         if (!fine) tap_note("CAIRN_SEED=%llu repeats it as the first", (unsigned long long)seed);
         good += fine;
@@ -576,12 +583,53 @@ static void test_alternating(cairn_runtime *rt) {
     cairn_model_free(model);
 }
 
+static int most_rows; /* of a forward so far */
+static cairn_status count_rows(cairn_model *m, kv_cache *kv, forward_batch *batch) {
+    if (batch->row_count > most_rows) most_rows = batch->row_count;
+    return toy_backend.forward(m, kv, batch);
+}
+
+/* Rows of the longest forward of a prompt, when each of its rows takes 100 us. */
+static int longest_slice(int slice_us, int32_t budget_us) {
+    cairn_generate_options o = wishes(1, 0);
+    engine_scratch *x = model->scratch;
+    int32_t pending = 1;
+    most_rows = 0;
+    model->runtime->config.slice_us = slice_us;
+    if (cairn_session_reset(three[0]) || cairn_generate_submit(three[0],
+            "abcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcdabcd", &o))
+        return -1;
+    while (pending) {
+        for (int i = 0; i < ENGINE_COSTS; i++) x->cost_us[i] = 100.0 * (double)(1 << i); /* what a clock says */
+        if (cairn_step(model, budget_us, &pending)) return -1;
+    }
+    model->runtime->config.slice_us = 0;
+    return most_rows;
+}
+
+/* A prompt's forwards take no longer than slice_us says, nor than half of a step's budget, whichever is
+ * less, where a forward runs in one go. */
+static void test_slices(cairn_runtime *rt) {
+    model_backend counting = toy_backend;
+    int all, sliced, short_budget, both;
+    if (!on_toy || !open_three(rt)) return;
+    counting.forward = count_rows;
+    model->backend = &counting;
+    all = longest_slice(0, 100000), sliced = longest_slice(1700, 100000);
+    short_budget = longest_slice(0, 3300), both = longest_slice(900, 3300);
+    tap_ok(all == 64 && sliced == 16 && short_budget == 16 && both == 8,
+           "slices of %d rows; of 1700 us %d, with a budget of 3300 %d, of 900 us then %d", all, sliced,
+           short_budget, both);
+    cairn_model_free(model);
+}
+
 static void test_requests(cairn_backend backend) {
     cairn_runtime *rt = open_runtime(backend, 3, 1), *small = open_runtime(backend, 1, 1);
     test_wrong_use(rt);
     test_cancel(rt);
     test_priority(rt);
     test_alternating(rt);
+    test_slices(rt);
     test_full_pool(small);
     test_outranked(small);
     cairn_close(rt);
@@ -592,12 +640,18 @@ int main(void) {
     int file = mkstemp(path);
     bool emulated = getenv("CAIRN_SIMT_KERNELS") != NULL;
     cairn_runtime *rt;
+    uint64_t same;
     state = random_seed();
     on_toy = true;
     if (!tap_ok(file >= 0 && toy_write(path, NULL), "the toy is written")) return tap_done();
     test_lives(CAIRN_BACKEND_CPU, emulated ? 20 : 40, 400, 1);
     test_requests(CAIRN_BACKEND_CPU);
     on_toy = false, where = "cpu";
+    file = mkstemp(small_path);
+    same = state;
+    if (!tap_ok(file >= 0 && write_model(small_path), "a model that drafts is written"))
+        return tap_done();
+    if (same % 2) state = same; /* then all of its drafts are right */
     if (!tap_ok(write_model(path), "a small model is written")) return tap_done();
     test_lives(CAIRN_BACKEND_CPU, emulated ? 4 : 8, 400, 1);
     test_lives(CAIRN_BACKEND_CPU, emulated ? 2 : 4, 300, 2);
@@ -608,5 +662,6 @@ int main(void) {
     if (rt) test_lives(CAIRN_BACKEND_CUDA, emulated ? 1 : 10, emulated ? 40 : 400, 1);
     else tap_skip("requests on cuda");
     remove(path);
+    remove(small_path);
     return tap_done();
 }

@@ -201,6 +201,50 @@ static void test_tokenizer(const char *name) {
     json_free(cases);
 }
 
+/* Unigram files with something else written into them. */
+static void test_bad_unigram(void) {
+    static const struct { const char *from, *to; cairn_status status; const char *says; } rows[] = {
+        {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Precompiled\"}", CAIRN_UNSUPPORTED,
+         "the normalizer is of no known form: step Precompiled"},
+        {"\"type\":\"Metaspace\"", "\"type\":\"Whitespace\"", CAIRN_UNSUPPORTED, "step Whitespace"},
+        {"\"unk_id\":0", "\"unk_id\":-1", CAIRN_BAD_FILE, "unk_id a number"},
+        {"\"unk_id\":0", "\"unk_id\":900", CAIRN_OK, ""},
+        {"\"unk_id\":0", "\"unk_id\":null", CAIRN_OK, ""},
+        {"[\"<unk>\",0.0]", "[\"<unk>\"]", CAIRN_BAD_FILE, "a list of texts with scores"},
+        {"[\"<unk>\",0.0]", "[0.0,\"<unk>\"]", CAIRN_BAD_FILE, "a list of texts with scores"},
+        {"[\"<unk>\",0.0]", "[\"<unk>\",[0.0]]", CAIRN_BAD_FILE, "a list of texts with scores"},
+        {"[\"<unk>\",0.0]", "{\"<unk>\":0.0}", CAIRN_BAD_FILE, "a list of texts with scores"},
+        {"[\"<unk>\",0.0]", "[\"<unk>\",1e300]", CAIRN_BAD_FILE, "scores[0] is no number"},
+        {"\"vocab\":[", "\"vocab\":7,\"other\":[", CAIRN_BAD_FILE, "vocab"}};
+    static const char *const folder = "build/folders/bad_unigram";
+    static const char *const from = "tests/golden/folders/unigram-split/tokenizer.json";
+    base b;
+    base_text file = {NULL, 0, 0};
+    base_init(&b, &(cairn_allocator){.realloc = test_realloc}, NULL, NULL, CAIRN_LOG_OFF);
+    if (!tap_ok(!os_read_file(&b, from, &file) && base_text_add(&b, &file, "", 1), "%s", from)) return;
+    write_vocabulary(folder, from, 200);
+    for (size_t i = 0; i < BASE_COUNT(rows); i++) {
+        const char *at = strstr(file.data, rows[i].from);
+        base_text text = {NULL, 0, 0};
+        tokenizer t;
+        gguf g;
+        cairn_status status;
+        if (!tap_ok(at != NULL, "%s stands there", rows[i].from)) continue;
+        base_text_print(&b, &text, "%.*s%s%s", (int)(at - file.data), file.data, rows[i].to,
+                        at + strlen(rows[i].from));
+        folder_save(folder, "tokenizer.json", text.data, text.size);
+        base_text_free(&b, &text);
+        status = hf_open(&b, folder, HF_SCAN, &g);
+        if (!status) status = tokenizer_open(&b, &g, &t);
+        tap_ok(status == rows[i].status && (!status || strstr(b.error, rows[i].says)), "%s: %s",
+               rows[i].to, status ? b.error : "opens");
+        if (!status) tokenizer_close(&b, &t);
+        gguf_close(&b, &g);
+    }
+    base_text_free(&b, &file);
+    tap_ok(live_blocks == 0, "nothing is left allocated");
+}
+
 /* ---- tokenizer.model ----------------------------------------------------------------------------- */
 
 static const char *const pieces_folder = "build/folders/pieces";
@@ -285,9 +329,10 @@ static const struct { const char *bytes; size_t size; cairn_status status; const
     ROW("\x0a\x05\x0a\x01" "a\x18\x09" BPE PLAIN, CAIRN_BAD_FILE, "a kind or a score"),
     ROW("\x0a\x08\x0a\x01" "a\x15\x00\x00\xc0\x7f" BPE PLAIN, CAIRN_BAD_FILE, "a kind or a score"),
     ROW(PIECE PIECE PIECE PIECE PIECE BPE PLAIN, CAIRN_BAD_FILE, "token 4: the embedding has 4 rows"),
-    ROW(PIECE PLAIN, CAIRN_UNSUPPORTED, "a model of type unigram; BPE is supported"),
-    ROW(PIECE "\x12\x02\x18\x03" PLAIN, CAIRN_UNSUPPORTED, "not BPE"),
-    ROW(PIECE BPE, CAIRN_UNSUPPORTED, "remove_extra_whitespaces"),
+    ROW(PIECE "\x12\x00" PLAIN, CAIRN_OK, ""), /* a unigram model */
+    ROW(PIECE PLAIN, CAIRN_BAD_FILE, "no model"), ROW(PIECE BPE, CAIRN_BAD_FILE, "no model"),
+    ROW(PIECE "\x12\x02\x18\x03" PLAIN, CAIRN_UNSUPPORTED, "words or characters; BPE or unigram"),
+    ROW(PIECE BPE "\x1a\x00", CAIRN_OK, ""), /* remove_extra_whitespaces */
     ROW(PIECE BPE "\x1a\x05\x20\x00\x12\x01x", CAIRN_UNSUPPORTED, "a normalization"),
     ROW(PIECE BPE "\x1a\x04\x20\x00\x28\x00", CAIRN_UNSUPPORTED, "escape_whitespaces = false"),
     ROW(PIECE "\x12\x05\x18\x02\xc0\x01\x01" PLAIN, CAIRN_UNSUPPORTED, "treat_whitespace_as_suffix")};
@@ -492,7 +537,8 @@ static const hostile hostiles[] = {
      "\"hidden_act\"", CAIRN_BAD_FILE, "'rope_scaling': factor, low_freq_factor"},
     {"tokenizer.json", NULL, NULL, CAIRN_FILE_NOT_FOUND, "tokenizer.json"},
     {"tokenizer.json", NULL, "{}", CAIRN_BAD_FILE, "'model': an object is expected"},
-    {"tokenizer.json", "\"BPE\"", "\"Unigram\"", CAIRN_UNSUPPORTED, "type 'Unigram'"},
+    {"tokenizer.json", "\"BPE\"", "\"WordPiece\"", CAIRN_UNSUPPORTED, "type 'WordPiece'"},
+    {"tokenizer.json", "\"BPE\"", "\"Unigram\"", CAIRN_UNSUPPORTED, "a unigram model of bytes"},
     {"tokenizer.json", "\"type\": \"ByteLevel\", \"add", "\"type\": \"Whitespace\", \"add",
      CAIRN_UNSUPPORTED, "the pre_tokenizer is of no known form"},
     {"tokenizer.json", "\"use_regex\": true", "\"use_regex\": false", CAIRN_UNSUPPORTED, "pre_tokenizer"},
@@ -626,6 +672,92 @@ static void test_hostiles(void) {
     test_deep(&f);
     family_free(&f);
     test_experts();
+}
+
+/* ---- other ways to say the same ------------------------------------------------------------------ */
+
+/* The folder of an animal after changes is the same model, bit for bit. */
+static void test_same(int animal, const hostile *changes, size_t count) {
+    family f = same_animal(animal);
+    const size_t values = (size_t)(COUNT * f.vocab);
+    float *want = (float *)malloc(sizeof *want * values), *got = (float *)malloc(sizeof *got * values);
+    static const char *const folder = "build/folders/same";
+    folder_write(&f, folder, 1);
+    bool loads = logits_of(folder, CAIRN_MAP_FILE, f.vocab, want);
+    for (size_t i = 0; i < count; i++) spoil_file(folder, &changes[i]);
+    tap_ok(loads && logits_of(folder, CAIRN_MAP_FILE, f.vocab, got) &&
+           !memcmp(got, want, sizeof *got * values), "%s: %s", name_of(animal), changes[0].to);
+    free(want), free(got);
+    family_free(&f);
+}
+
+/* Liquid's own keys; Gemma's ropes as newer libraries write them, and what published configs leave out. */
+static void test_other_keys(void) {
+    static const hostile liquid[] = {
+        {"config.json", "\"layer_types\": [\"conv\", \"full_attention\", \"conv\"]",
+         "\"full_attn_idxs\": [1]", CAIRN_OK, ""},
+        {"config.json", "\"rope_theta\": 1000000.0", "\"rope_theta\": 7.0, \"theta\": 1000000.0", CAIRN_OK, ""},
+        {"config.json", "\"tie_word_embeddings\": true", "\"tie_embedding\": true", CAIRN_OK, ""}};
+    static const hostile plain[] = {{"config.json", "\"rope_theta\": 1000000.0, ", "", CAIRN_OK, ""}};
+    static const hostile gemma[] = {
+        {"config.json", ", \"head_dim\": 256", "", CAIRN_OK, ""},
+        {"config.json", "\"query_pre_attn_scalar\": 256, ", "", CAIRN_OK, ""},
+        {"config.json", "\"rope_theta\": 1000000.0, ", "", CAIRN_OK, ""}};
+    static const hostile ropes[] = {
+        {"config.json", "\"rope_theta\": 50000.0, ", "\"rope_parameters\": {\"full_attention\": {\"rope_type\": "
+         "\"default\", \"rope_theta\": 50000}, \"sliding_attention\": {\"rope_theta\": 500}}, ", CAIRN_OK, ""},
+        {"config.json", ", \"rope_local_base_freq\": 500.0", "", CAIRN_OK, ""}};
+    test_same(13, liquid, BASE_COUNT(liquid)), test_same(13, plain, 1);
+    test_same(7, gemma, BASE_COUNT(gemma)), test_same(8, ropes, BASE_COUNT(ropes));
+}
+
+/* Gemma 3 with eyes: its text's config within another, its tensors under a prefix, older or newer. */
+static void test_seeing(bool newer) {
+    static const char *const folder = "build/folders/seeing";
+    family f = same_animal(7);
+    static folder_tensor tensors[512];
+    const size_t values = (size_t)(COUNT * f.vocab);
+    float *want = (float *)malloc(sizeof *want * values), *got = (float *)malloc(sizeof *got * values);
+    folder_text config = folder_config(&f), whole = {0};
+    const int count = folder_tensors(&f, tensors);
+    gguf_build file;
+    folder_write(&f, folder, 1);
+    bool loads = logits_of(folder, CAIRN_MAP_FILE, f.vocab, want);
+    for (int i = 0; i < count; i++) {
+        char name[96];
+        memcpy(name, tensors[i].name, sizeof name);
+        snprintf(tensors[i].name, sizeof name, "%s%.70s", newer ? "model.language_model." : "language_model.",
+                 newer ? name + 6 : name);
+    }
+    tensors[count] = tensors[0];
+    snprintf(tensors[count].name, sizeof tensors[count].name, "%svision_tower.patch.weight", newer ? "model." : "");
+    tensors[count + 1] = tensors[0];
+    snprintf(tensors[count + 1].name, sizeof tensors[0].name, "%smulti_modal_projector.weight",
+             newer ? "model." : "");
+    file = folder_safetensors(tensors, count + 2, true);
+    folder_print(&whole, "{\"model_type\": \"gemma3\", \"vision_config\": {\"hidden_size\": 3}, "
+                 "\"eos_token_id\": [0], \"text_config\": ");
+    whole.data = (char *)realloc(whole.data, whole.size + config.size + 2);
+    memcpy(whole.data + whole.size, config.data, config.size + 1);
+    memcpy(whole.data + whole.size + config.size, "}", 2);
+    write_text(folder, "config.json", whole.data);
+    folder_save(folder, "model.safetensors", file.data, file.size);
+    tap_ok(loads && logits_of(folder, CAIRN_MAP_FILE, f.vocab, got) &&
+           !memcmp(got, want, sizeof *got * values), "gemma3: the text of a model that sees");
+    if (!newer) { /* the same tensor by both names, and a text_config that is none */
+        memcpy(tensors[count].name, "model.norm.weight", 18);
+        free(file.data);
+        file = folder_safetensors(tensors, count + 1, true);
+        folder_save(folder, "model.safetensors", file.data, file.size);
+        check_refused(folder, CAIRN_BAD_FILE, "'model.norm.weight' stands twice", "two names");
+        write_text(folder, "config.json", "{\"model_type\": \"gemma3\", \"text_config\": [1]}");
+        check_refused(folder, CAIRN_BAD_FILE, "'text_config': an object", "text_config");
+        write_text(folder, "config.json", "{\"model_type\": \"gemma3\"}");
+        check_refused(folder, CAIRN_BAD_FILE, "'text_config': an object", "no text_config");
+    }
+    for (int i = 0; i < count; i++) free(tensors[i].data);
+    free(file.data), free(config.data), free(whole.data), free(want), free(got);
+    family_free(&f);
 }
 
 /* ---- state dicts of PyTorch ---------------------------------------------------------------------- */
@@ -767,9 +899,11 @@ static int write_zoo(const char *to) {
 int main(int count, char **words) {
     if (count > 1) return write_zoo(words[1]);
     static const char *const forms[] = {"gpt-2", "smollm", "llama-bpe", "qwen2", "gpt-4o", "tekken",
-                                        "llama", "gemma", "always", "first", "phrases"};
+                                        "llama", "gemma", "always", "first", "phrases",
+                                        "unigram", "unigram-first", "unigram-split"};
     for (int i = 0; i < ANIMALS; i++) test_animal(i);
     for (size_t i = 0; i < BASE_COUNT(forms); i++) test_tokenizer(forms[i]);
+    test_bad_unigram();
     json_value *pieces = json_read("tests/golden/sentencepiece.json");
     if (tap_ok(pieces != NULL, "tests/golden/sentencepiece.json is there"))
         for (const json_value *v = json_get(pieces, "vocabularies")->first; v; v = v->next) test_pieces(v);
@@ -780,6 +914,8 @@ int main(int count, char **words) {
     test_short_memory(HF_MAP), test_short_memory(HF_COPY);
     test_calls();
     test_hostiles();
+    test_other_keys();
+    test_seeing(false), test_seeing(true);
     test_torch(6, -1), test_torch(7, -2);
     test_torch_saved();
     test_torch_hostiles();

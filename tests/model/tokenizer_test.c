@@ -549,7 +549,7 @@ typedef struct bad_vocabulary {
 static void test_bad_vocabularies(base *b) {
     static const bad_vocabulary rows[] = {
         {"gpt2", "gpt-2", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_OK, ""},
-        {"t5", "gpt-2", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_UNSUPPORTED, "'t5'"},
+        {"bert", "gpt-2", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_UNSUPPORTED, "'bert'"},
         {"gpt2", "llama-bp", {"a", "b", "ab"}, "a b", 3, 2, CAIRN_UNSUPPORTED, "'llama-bp'"},
         {"gpt2", "smollm", {"a", "b", "c"}, "a b", 3, 2, CAIRN_BAD_FILE, "merges[0]"},
         {"gpt2", "smollm", {"a", "b", "ab"}, "ab", 3, 2, CAIRN_BAD_FILE, "merges[0]"},
@@ -839,7 +839,7 @@ static void test_words_are_linear(void) {
 static void test_whole_words(base *b) {
     static const struct { const char *pre; int32_t first; size_t size; bool adds_bos; } rows[] = {
         {"llama-bpe", 4, 1, true}, {"tekken", 4, 1, true}, {"qwen2", 3, 2, false},
-        {"gpt-4o", 3, 2, false}, {"lfm2", 4, 1, true}};
+        {"gpt-4o", 3, 2, false}, {"lfm2", 4, 1, true}, {"smaug-bpe", 3, 2, false}, {"dbrx", 3, 2, false}};
     static const char *const tokens[] = {"a", "b", "c", "ab", "abc", "<s>"};
     for (size_t i = 0; i < BASE_COUNT(rows); i++) {
         gguf_build f = {0};
@@ -869,8 +869,8 @@ static void test_whole_words(base *b) {
 
 static void build_pieces(gguf_build *f, const json_value *v) {
     memset(f, 0, sizeof *f);
-    build_begin(f, 3, 0, 8);
-    build_key_string(f, "tokenizer.ggml.model", "llama");
+    build_begin(f, 3, 0, 9);
+    build_key_string(f, "tokenizer.ggml.model", json_get(v, "unigram")->kind == 't' ? "t5" : "llama");
     build_strings(f, "tokenizer.ggml.tokens", json_get(v, "tokens"));
     build_key_array(f, "tokenizer.ggml.token_type", 5, json_get(v, "types")->size);
     for (const json_value *k = json_get(v, "types")->first; k; k = k->next)
@@ -881,6 +881,8 @@ static void build_pieces(gguf_build *f, const json_value *v) {
         build_bytes(f, &score, 4);
     }
     build_bool(f, "tokenizer.ggml.add_space_prefix", json_get(v, "space_prefix")->kind == 't');
+    build_bool(f, "tokenizer.ggml.remove_extra_whitespaces",
+               json_get(v, "remove_extra_whitespaces")->kind == 't');
     build_key_u32(f, "tokenizer.ggml.unknown_token_id", 0);
     build_key_u32(f, "tokenizer.ggml.bos_token_id", 1);
     build_key_u32(f, "tokenizer.ggml.eos_token_id", 2);
@@ -918,7 +920,7 @@ static void test_sentencepiece(base *b, const json_value *file) {
         build_pieces(&f, v);
         if (tap_ok(!open_built(b, &f, &t), "SentencePiece %s: a small vocabulary is read", name)) {
             test_pieces_cases(b, &t, json_get(v, "cases"), name);
-            tap_ok(t.adds_bos && t.splits_words == (strcmp(name, "phrases") != 0),
+            tap_ok(t.adds_bos != t.unigram && t.splits_words == !strstr(name, "phrases"),
                    "bos without a word of the file, words apart where no token joins them");
             tap_ok(!tokenizer_encode(b, &t, "<s>", 3, true, &ids) && ids.size == 1 &&
                    ids.data[0] == 1, "a control token is found where it is asked for");
@@ -929,6 +931,105 @@ static void test_sentencepiece(base *b, const json_value *file) {
         tokenizer_ids_free(b, &ids);
         test_memory_faults(b, &f);
         test_damage(b, &f);
+        free(f.data);
+    }
+}
+
+/* The best sum of scores of a text, over every way to cut it. */
+static double best_sum(const char *text, int bytes, const char tokens[][8], const float *scores, int count,
+                       double unknown) {
+    double sums[64];
+    for (int end = 0; end <= bytes; end++) {
+        sums[end] = end ? -INFINITY : 0;
+        if (end) sums[end] = sums[end - 1] + unknown; /* the test's characters have a byte each */
+        for (int id = 3; id < count; id++) {
+            const int size = (int)strlen(tokens[id]);
+            if (size > end || memcmp(text + end - size, tokens[id], (size_t)size)) continue;
+            sums[end] = fmax(sums[end], sums[end - size] + (double)scores[id]);
+        }
+    }
+    return sums[bytes];
+}
+
+/* A random unigram model: the ids are the text, and no other cut has a greater sum. */
+static bool random_unigram(base *b, uint64_t *state) {
+    enum { COUNT = 24 };
+    char tokens[COUNT][8] = {"<unk>", "<s>", "</s>"}, text[40];
+    float scores[COUNT] = {0}, least = 0; /* of the plain tokens */
+    gguf_build f = {0};
+    tokenizer t;
+    bool fine = true;
+    for (int i = 3; i < COUNT; i++) { /* "e" is in none, and others perhaps are no token alone */
+        const int size = 1 + (int)(random_next(state) % 4);
+        for (int k = 0; k < size; k++) tokens[i][k] = "abcd"[random_next(state) % 4];
+        scores[i] = -(float)(random_next(state) % 4096) / 64;
+        for (int k = 3; k < i; k++) /* of equal texts the first counts */
+            if (!strcmp(tokens[k], tokens[i])) scores[i] = scores[k];
+    }
+    for (int i = 3; i < COUNT; i++) least = i == 3 ? scores[i] : fminf(least, scores[i]);
+    build_begin(&f, 3, 0, 5);
+    build_key_string(&f, "tokenizer.ggml.model", "t5");
+    build_key_array(&f, "tokenizer.ggml.tokens", 8, COUNT);
+    for (int i = 0; i < COUNT; i++) build_string(&f, tokens[i], strlen(tokens[i]));
+    build_key_array(&f, "tokenizer.ggml.token_type", 5, COUNT);
+    for (int i = 0; i < COUNT; i++) build_number(&f, i ? i < 3 ? 3 : 1 : 2, 4);
+    build_key_array(&f, "tokenizer.ggml.scores", 6, COUNT);
+    for (int i = 0; i < COUNT; i++) build_bytes(&f, &scores[i], 4);
+    build_bool(&f, "tokenizer.ggml.add_space_prefix", false);
+    build_key_u32(&f, "tokenizer.ggml.bos_token_id", 1);
+    fine = !open_built(b, &f, &t);
+    for (int n = 0; n < 60 && fine; n++) {
+        const int size = 1 + (int)(random_next(state) % 30);
+        tokenizer_ids ids = {NULL, 0, 0};
+        double sum = 0, want;
+        int left = size;
+        for (int k = 0; k < size; k++) text[k] = "abcde"[random_next(state) % (n % 2 ? 5 : 4)];
+        want = best_sum(text, size, (const char (*)[8])tokens, scores, COUNT, (double)least - 10);
+        fine = !tokenizer_encode(b, &t, text, (size_t)size, false, &ids);
+        for (size_t i = 0; i < ids.size; i++) {
+            size_t bytes;
+            tokenizer_piece(&t, ids.data[i], &bytes);
+            sum += ids.data[i] < 3 ? NAN : (double)scores[ids.data[i]];
+            left -= (int)bytes;
+        }
+        sum += ((double)least - 10) * left; /* characters without a token are left out */
+        fine = fine && fabs(sum - want) < 1e-3 /* scores lie 1/64 apart */;
+        if (!fine) tap_note("\"%.*s\": %f, %f is best", size, text, sum, want);
+        tokenizer_ids_free(b, &ids);
+    }
+    if (t.vocab) tokenizer_close(b, &t);
+    free(f.data);
+    return fine;
+}
+
+static void test_random_unigrams(base *b) {
+    uint64_t seed = random_seed() | 1, random = seed;
+    bool fine = true;
+    for (int i = 0; i < 40 && fine; i++) fine = random_unigram(b, &random);
+    tap_ok(fine, "unigram: no cut of a text has a greater sum (seed %llu)", (unsigned long long)seed);
+}
+
+/* What a file may say wrong of a unigram model. */
+static void test_bad_unigram(base *b) {
+    static const uint32_t bits[] = {0x7fc00000, 0x7f800000, 0xff800000, 0x80000000, 0x7f7fffff};
+    for (int i = 0; i < 7; i++) {
+        gguf_build f = {0};
+        tokenizer t;
+        const cairn_status want = i < 3 ? CAIRN_BAD_FILE : i == 6 ? CAIRN_UNSUPPORTED : CAIRN_OK;
+        cairn_status status;
+        build_begin(&f, 3, 0, i < 5 ? 3 : 4);
+        build_key_string(&f, "tokenizer.ggml.model", "t5");
+        build_key_array(&f, "tokenizer.ggml.tokens", 8, 2);
+        build_string(&f, "a", 1);
+        build_string(&f, "b", 1);
+        build_key_array(&f, "tokenizer.ggml.scores", 6, 2);
+        build_number(&f, 0, 4);
+        build_number(&f, bits[i < 5 ? i : 4], 4);
+        if (i >= 5) build_key_array(&f, "tokenizer.ggml.precompiled_charsmap", 0, i == 6 ? 4 : 0);
+        if (i == 6) build_number(&f, 0, 4);
+        status = open_built(b, &f, &t);
+        tap_ok(status == want, "unigram %d: %s", i, status ? b->error : "opens");
+        if (!status) tokenizer_close(b, &t);
         free(f.data);
     }
 }
@@ -1041,6 +1142,8 @@ int main(void) {
         test_sentencepiece(&b, file);
     json_free(file);
     test_bad_pieces(&b);
+    test_bad_unigram(&b);
+    test_random_unigrams(&b);
     test_bad_vocabularies(&b);
     test_broken_specials(&b);
     test_special_rule(&b);

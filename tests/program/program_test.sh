@@ -83,7 +83,7 @@ o['pages_read'] <= o['pages_held'] and o['tokens_per_step'] >= 1 and len(o['prom
 check "generate --compare: the same, and what it costs plain" sh -c \
     "$cairn generate $common --prompt 'One two three' --max-tokens 8 --compare --json > $work/c.json"
 check "its rate stands beside, the ids are the first run's" json "$work/c.json" \
-    "o['plain_tokens_per_second'] > 0 and o['ids'] == json.load(open('$work/g.json'))['ids']"
+    "all(o[k + '_tokens_per_second'] > 0 for k in ('plain', 'pages', 'again')) and o['ids'] == json.load(open('$work/g.json'))['ids']"
 check "generate --profile --trace" sh -c "$cairn generate $common --prompt 'One two three' --max-tokens 8 \
     --profile $work/p.json --trace $work/t.json --json > $work/profiled.json && $cairn generate $common \
     --prompt 'One two three' --max-tokens 8 --profile $work/p.md 2>/dev/null >/dev/null"

@@ -19,6 +19,10 @@ KINDS = [  # name, options of the trainer, added space
                "user_defined_symbols": SPACES + ["\n", "\n\n", "<tool>", "<tool>>"]}),
     ("phrases", {"add_dummy_prefix": True, "vocab_size": 420, "split_by_whitespace": False,
                  "character_coverage": 0.98}),
+    ("unigram", {"model_type": "unigram", "byte_fallback": True, "vocab_size": 500}),
+    ("unigram-phrases", {"model_type": "unigram", "vocab_size": 300, "split_by_whitespace": False,
+                         "character_coverage": 0.98}),
+    ("unigram-trims", {"model_type": "unigram", "vocab_size": 200, "remove_extra_whitespaces": True}),
 ]
 
 
@@ -37,8 +41,8 @@ def vocabulary(name, options):
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter((PROSE + " the then them there these of the the of in the\n").split("\n") * 20),
-        model_writer=out, model_type="bpe", normalization_rule_name="identity",
-        remove_extra_whitespaces=False, hard_vocab_limit=False, minloglevel=2, **options)
+        model_writer=out, normalization_rule_name="identity", hard_vocab_limit=False, minloglevel=2,
+        **{"model_type": "bpe", "remove_extra_whitespaces": False, **options})
     path = pathlib.Path("tests/golden/folders/pieces-" + name)
     path.mkdir(exist_ok=True)
     (path / "tokenizer.model").write_bytes(out.getvalue())
@@ -46,7 +50,9 @@ def vocabulary(name, options):
     ids = range(p.get_piece_size())
     kind = lambda i: (2 if p.is_unknown(i) else 3 if p.is_control(i) else 6 if p.is_byte(i) else
                       4 if p.id_to_piece(i) in options.get("user_defined_symbols", []) else 1)
-    return {"name": name, "space_prefix": options["add_dummy_prefix"],
+    return {"name": name, "space_prefix": options.get("add_dummy_prefix", True),
+            "unigram": options.get("model_type") == "unigram",
+            "remove_extra_whitespaces": options.get("remove_extra_whitespaces", False),
             "tokens": [p.id_to_piece(i) for i in ids], "scores": [p.get_score(i) for i in ids],
             "types": [kind(i) for i in ids],
             "cases": [{"text": t, "ids": p.encode(t)} for t in cases_of(name)]}

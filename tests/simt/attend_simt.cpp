@@ -36,6 +36,7 @@
 
 namespace step {
 #include "step/attend.cu"
+#include "step/attend_pages.cu"
 #include "step/select.cu"
 
 struct choice_params {

@@ -70,6 +70,8 @@ namespace stage {
 #define CAIRN_BLOCKS 0
 #include "step/layer.cu"
 #include "step/attend.cu"
+#include "step/attend_pages.cu"
+#include "step/head.cu"
 #include "step/select.cu"
 #include "step/prompt.cu"
 #include "step/prompt_residual.cu"
@@ -110,6 +112,8 @@ namespace stream { /* the same model, its products those of dense/product.cuh */
 #define CAIRN_PROMPT_TOKENS 128
 #include "step/layer.cu"
 #include "step/attend.cu"
+#include "step/attend_pages.cu"
+#include "step/head.cu"
 #include "step/select.cu"
 #include "step/prompt.cu"
 #include "step/prompt_residual.cu"
@@ -121,7 +125,7 @@ struct kernel_set {
     typedef void (*kernel)(step_params);
     kernel embed, qkv, select, attend_pages, attend, project, gate_up, down;
     kernel head, prompt_embed, prompt_norm, prompt_qkv, prompt_attend, prompt_project;
-    kernel prompt_gate_up, prompt_down, prompt_last, prompt_head;
+    kernel prompt_gate_up, prompt_down, prompt_last;
     int product_bytes;
     uint32_t blocks; /* of a product, 0: one a tile */
     uint32_t warps, tiles, tokens; /* of a block of a prompt's product */
@@ -129,10 +133,10 @@ struct kernel_set {
 };
 #define KERNEL_SET(ns, bytes, blocks)                                                             \
     {ns::step_embed, ns::step_qkv, ns::step_select, ns::step_attend_pages,                        \
-     ns::step_attend, ns::step_project, ns::step_gate_up, ns::step_down,                        \
+     ns::step_attend, ns::step_project, ns::step_gate_up, ns::step_down,                          \
      ns::step_head, ns::prompt_embed, ns::prompt_norm, ns::prompt_qkv, ns::prompt_attend,         \
-     ns::prompt_project, ns::prompt_gate_up, ns::prompt_down, ns::prompt_last, ns::prompt_head,   \
-     bytes, blocks, ns::PROMPT_WARPS, ns::BLOCK_TILES, ns::TOKENS,                                \
+     ns::prompt_project, ns::prompt_gate_up, ns::prompt_down, ns::prompt_last, bytes, blocks,     \
+     ns::PROMPT_WARPS, ns::BLOCK_TILES, ns::TOKENS,                                               \
      ns::STEP_BUFFERS * ns::STEP_BYTES}
 static const kernel_set stage_set = KERNEL_SET(stage, stage::MEETING_BYTES, 0);
 static const kernel_set stream_set = KERNEL_SET(stream, PRODUCT_SHARED, 3);
@@ -412,7 +416,7 @@ struct run {
             product(set.prompt_down, HIDDEN / 16, l);
         }
         one(set.prompt_last, {n}, 128, 0, 0);
-        one(set.prompt_head, {BLOCKS, (n + 7) / 8}, THREADS, set.product_bytes, 0);
+        one(set.head, {BLOCKS, (n + 7) / 8}, THREADS, set.product_bytes, 0);
         return result((int)n);
     }
 };

@@ -71,10 +71,8 @@ static cairn_status deepseek_ropes(plan_reader *r, plan_pairing indexer) {
 /* What a layer may be in these families and has no code. */
 static cairn_status deepseek_refuse(plan_reader *r, int layer) {
     char name[GGUF_NAME_BYTES];
-    snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", layer);
-    if (gguf_tensor_find(r->file, name))
-        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s': a ffn of experts is not "
-                         "supported in the family '%s'", r->file->path, name, r->architecture);
+    cairn_status status = plan_refuse_experts(r, layer);
+    if (status) return status;
     snprintf(name, sizeof name, "blk.%d.indexer.attn_k.weight", layer);
     if (!gguf_tensor_find(r->file, name))
         return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s' is missing: a layer that "

@@ -1,6 +1,7 @@
 /* tokenizer_encode: text into ids. Special tokens are cut out of the text first, the rest is cut
  * into words, and each word's bytes (BPE) or characters (SentencePiece) are merged, lowest rank
- * first, through a heap: O(n log n) in the length of a word, and linear in all else. */
+ * first, through a heap: O(n log n) in the length of a word, and linear in all else. A unigram model's
+ * words are cut where the scores have the greatest sum: a look for each length that a token may have. */
 
 /* ---- merging -------------------------------------------------------------------------------- */
 
@@ -20,6 +21,8 @@ typedef struct tokenizer_work {
     bool cancelled;
     tokenizer_symbol *symbols;   /* [room] */
     tokenizer_candidate *heap;   /* [2 * room] least first; each merge takes one and adds at most two */
+    double *sums;                /* [room] of a unigram model: the best up to a byte, */
+    double sum;                  /* and up to the word */
     size_t room, heap_size;
     const char *text;  /* all of it */
     const char *word;  /* SentencePiece: the word's bytes */
@@ -134,10 +137,13 @@ static bool tokenizer_make_room(base *b, tokenizer_work *w, size_t bytes) {
     while (room < bytes) room *= 2;
     base_delete(b, w->symbols, w->room, sizeof *w->symbols);
     base_delete(b, w->heap, 2 * w->room, sizeof *w->heap);
+    base_delete(b, w->sums, w->room, sizeof *w->sums);
     w->symbols = (tokenizer_symbol *)base_new(b, room, sizeof *w->symbols);
-    w->heap = (tokenizer_candidate *)base_new(b, 2 * room, sizeof *w->heap);
+    w->heap = NULL, w->sums = NULL;
+    if (w->t->scores) w->sums = (double *)base_new(b, room, sizeof *w->sums);
+    else w->heap = (tokenizer_candidate *)base_new(b, 2 * room, sizeof *w->heap);
     w->room = room;
-    return w->symbols && w->heap;
+    return w->symbols && (w->heap || w->sums);
 }
 
 /* Merges until nothing merges; false when the caller has cancelled. */
@@ -180,6 +186,14 @@ static void tokenizer_spell_characters(tokenizer_work *w, size_t bytes) {
     }
 }
 
+/* Merges what stands in w->word; false when the caller has cancelled. */
+static bool tokenizer_merge_pieces(tokenizer_work *w, size_t bytes) {
+    tokenizer_spell_characters(w, bytes);
+    w->heap_size = 0;
+    for (int32_t at = bytes ? 0 : -1; at >= 0; at = w->symbols[at].next) tokenizer_consider(w, at);
+    return tokenizer_merge_all(w);
+}
+
 /* Adds the token of a symbol. One that is none is spelled in bytes, or unknown: one token for a
  * character, or for several of them in a row. */
 static bool tokenizer_add_piece(base *b, const tokenizer_work *w, size_t at, size_t bytes,
@@ -197,16 +211,65 @@ static bool tokenizer_add_piece(base *b, const tokenizer_work *w, size_t at, siz
     return spelled || again || t->unknown < 0 || tokenizer_ids_add(b, out, t->unknown);
 }
 
+/* ---- a unigram model ------------------------------------------------------------------------- */
+
+/* A piece may end before byte `end`, begun at `at`: of equal sums the first stays, which is the longest
+ * piece's. Floats, as SentencePiece's, or doubles tell what is equal. Symbols here are ends: `previous`
+ * is where the piece begins. */
+static void tokenizer_reach(tokenizer_work *w, size_t at, size_t end, double score) {
+    tokenizer_symbol *last = &w->symbols[end - 1];
+    double sum = score + (at ? w->sums[at - 1] : w->sum);
+    if (!w->t->wide_sums) sum = (double)(float)sum;
+    if (last->previous >= 0 && !(sum > w->sums[end - 1])) return;
+    last->previous = (int32_t)at;
+    w->sums[end - 1] = sum;
+}
+
+/* All pieces that begin at `at`, or the unknown one. Returns the bytes of the character there. */
+static size_t tokenizer_reach_from(tokenizer_work *w, size_t at, size_t bytes) {
+    const tokenizer *t = w->t;
+    const size_t one = (size_t)base_utf8_length((unsigned char)w->word[at]);
+    const size_t most = bytes - at < t->longest ? bytes - at : t->longest;
+    uint64_t hash = TOK_HASH_START;
+    bool known = false;
+    for (size_t size = 1; size <= most; size++) {
+        size_t slot;
+        int32_t id;
+        hash = tokenizer_hash(hash, w->word + at + size - 1, 1);
+        id = tokenizer_text_slot(t, hash, w->word + at, size, &slot);
+        if (id < 0) continue;
+        tokenizer_reach(w, at, at + size, (double)t->scores[id]);
+        known = known || size == one;
+    }
+    if (!known) tokenizer_reach(w, at, at + one, t->unknown_score);
+    return one;
+}
+
+/* The pieces whose scores have the greatest sum (Viterbi's way): symbols of so many bytes each. False
+ * when the caller has cancelled. */
+static bool tokenizer_choose_pieces(tokenizer_work *w, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) w->symbols[i].id = w->symbols[i].previous = -1;
+    for (size_t at = 0; at < bytes;) {
+        if (!tokenizer_goes_on(w, w->t->longest < bytes ? w->t->longest : bytes)) return false;
+        at += tokenizer_reach_from(w, at, bytes);
+    }
+    if (bytes && !w->t->each_space) w->sum = w->sums[bytes - 1];
+    for (size_t end = bytes; end;) {
+        const size_t at = (size_t)w->symbols[end - 1].previous;
+        w->symbols[at].id = (int32_t)(end - at);
+        end = at;
+    }
+    return true;
+}
+
 /* The ids of what stands in w->spelled. */
 static bool tokenizer_encode_spelled(base *b, tokenizer_work *w, bool *unknown,
                                      tokenizer_ids *out) {
     size_t bytes = w->spelled.size;
     w->word = w->spelled.data;
     if (!tokenizer_make_room(b, w, bytes)) return false;
-    tokenizer_spell_characters(w, bytes);
-    w->heap_size = 0;
-    for (int32_t at = bytes ? 0 : -1; at >= 0; at = w->symbols[at].next) tokenizer_consider(w, at);
-    if (!tokenizer_merge_all(w)) return false;
+    if (!(w->t->scores ? tokenizer_choose_pieces(w, bytes) : tokenizer_merge_pieces(w, bytes)))
+        return false;
     for (size_t i = 0; i < bytes; i++)
         if (w->symbols[i].id > 0 &&
             !tokenizer_add_piece(b, w, i, (size_t)w->symbols[i].id, unknown, out)) return false;
@@ -216,12 +279,14 @@ static bool tokenizer_encode_spelled(base *b, tokenizer_work *w, bool *unknown,
 /* Writes the next word to w->spelled, behind the space that may stand there, and returns its bytes
  * in the text: spaces, then others. Where tokens reach over words the text is one. */
 static size_t tokenizer_take_words(base *b, tokenizer_work *w, const char *text, size_t bytes) {
+    const tokenizer *t = w->t;
     size_t at = 0;
-    bool begun = false;
+    bool begun = t->each_space && w->spelled.size;
     while (at < bytes) {
         bool mark = tokenizer_has_space_mark(text, bytes, at), space = mark || text[at] == ' ';
-        if (space && begun && w->t->splits_words) break;
-        begun = begun || !space;
+        if (space && begun && (t->splits_words || t->each_space)) break;
+        begun = begun || !space || t->each_space;
+        while (t->trims && at + 1 < bytes && text[at] == ' ' && text[at + 1] == ' ') at++;
         if (!base_text_add(b, &w->spelled, mark ? " " : text + at, 1)) return 0;
         at += mark ? 3 : 1;
     }
@@ -236,9 +301,15 @@ static bool tokenizer_puts_space(const tokenizer_work *w, const char *text, size
 
 static bool tokenizer_encode_pieces(base *b, tokenizer_work *w, const char *text, size_t bytes,
                                     tokenizer_ids *out) {
-    bool unknown = false;
-    w->spelled.size = 0;
-    if (tokenizer_puts_space(w, text, bytes) && !base_text_add(b, &w->spelled, " ", 1)) return false;
+    bool unknown = false, space;
+    for (size_t mark; w->t->trims && bytes; bytes -= mark) {
+        mark = bytes > 2 && tokenizer_has_space_mark(text, bytes, bytes - 3) ? 3 : 1;
+        if (mark == 1 && text[bytes - 1] != ' ') break;
+    }
+    space = tokenizer_puts_space(w, text, bytes);
+    for (; w->t->trims && bytes && *text == ' '; bytes--) text++;
+    w->spelled.size = 0, w->sum = 0;
+    if (space && !base_text_add(b, &w->spelled, " ", 1)) return false;
     for (size_t at = 0, size; at < bytes; at += size) {
         size = tokenizer_take_words(b, w, text + at, bytes - at);
         if (!size || !tokenizer_goes_on(w, size) ||
@@ -348,6 +419,7 @@ static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const ch
     tokenizer_ids_free(b, &found);
     base_delete(b, work.symbols, work.room, sizeof *work.symbols);
     base_delete(b, work.heap, 2 * work.room, sizeof *work.heap);
+    base_delete(b, work.sums, work.room, sizeof *work.sums);
     base_text_free(b, &work.spelled);
     if (done) return CAIRN_OK;
     out->size = before;

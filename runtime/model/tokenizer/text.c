@@ -67,6 +67,7 @@ static const tokenizer_rule tokenizer_rules[] = {
     {" gpt-2 ", TEXT_PLAIN, 0, true, false, false, false},
     {" smollm ", TEXT_PLAIN, 1, true, false, false, false},
     {" llama-bpe llama3 llama-v3 lfm2 falcon3 ", TEXT_LINES, 3, true, false, true, true},
+    {" smaug-bpe dbrx ", TEXT_LINES, 3, true, false, false, false}, /* SmolLM3, Phi 4 */
     {" qwen2 deepseek-r1-qwen stablelm2 ", TEXT_LINES, 1, true, false, false, false},
     {" gpt-4o llama4 ", TEXT_CASED, 3, true, true, false, false},
     {" tekken ", TEXT_CASED, 1, false, true, true, true},

@@ -264,10 +264,9 @@ static void tokenizer_read_bytes(const tokenizer_alphabet *alphabet, const token
 
 /* ---- tokens by their bytes ------------------------------------------------------------------- */
 
-/* The plain token of these bytes, or -1; *slot is where it is or belongs. */
-static int32_t tokenizer_text_slot(const tokenizer *t, const char *text, size_t bytes,
-                                   size_t *slot) {
-    uint64_t hash = tokenizer_hash(TOK_HASH_START, text, bytes);
+/* The plain token of these bytes and their hash, or -1; *slot is where it is or belongs. */
+static int32_t tokenizer_text_slot(const tokenizer *t, uint64_t hash, const char *text,
+                                   size_t bytes, size_t *slot) {
     size_t mask = t->text_slots - 1;
     for (*slot = (size_t)(hash ^ hash >> 32) & mask; t->by_text[*slot] >= 0;
          *slot = (*slot + 1) & mask) {
@@ -281,7 +280,8 @@ static int32_t tokenizer_text_slot(const tokenizer *t, const char *text, size_t 
 
 static int32_t tokenizer_text_find(const tokenizer *t, const char *text, size_t bytes) {
     size_t slot;
-    return bytes > t->longest ? -1 : tokenizer_text_slot(t, text, bytes, &slot);
+    return bytes > t->longest ? -1 : tokenizer_text_slot(
+        t, tokenizer_hash(TOK_HASH_START, text, bytes), text, bytes, &slot);
 }
 
 /* Whether a space follows another character: then words cannot be told apart by their spaces. */
@@ -304,8 +304,10 @@ static cairn_status tokenizer_index_texts(base *b, tokenizer *t) {
         size_t bytes = t->starts[id + 1] - t->starts[id], slot;
         bool joins = tokenizer_joins_words(text, bytes);
         if (tokenizer_is_special(t, id) || t->kinds[id] == TOK_BYTE || !bytes) continue;
+        if (t->scores && t->kinds[id] == TOK_UNUSED) continue;
         if (joins && t->kinds[id] == TOK_USER) continue; /* cut out of every text before */
-        if (tokenizer_text_slot(t, text, bytes, &slot) >= 0) continue;
+        if (tokenizer_text_slot(t, tokenizer_hash(TOK_HASH_START, text, bytes), text, bytes,
+                                &slot) >= 0) continue;
         t->by_text[slot] = id;
         if (bytes > t->longest) t->longest = bytes;
         if (joins) t->splits_words = false;
@@ -322,6 +324,28 @@ static int32_t tokenizer_rank_of(uint32_t bits) {
     return -(int32_t)bits;
 }
 
+enum { TOK_UNKNOWN_PENALTY = 10 }; /* below the least score of a plain token, as SentencePiece has it */
+
+/* A unigram model's: logarithms of how often a token is met. */
+static cairn_status tokenizer_keep_scores(base *b, const gguf *g, tokenizer *t, gguf_list *list) {
+    bool any = false;
+    t->scores = (float *)base_new(b, (size_t)t->vocab, sizeof *t->scores);
+    if (!t->scores)
+        return base_no_memory(b, "tokenizer.ggml.scores", (size_t)t->vocab * sizeof *t->scores);
+    for (int32_t i = 0; i < t->vocab; i++) {
+        const uint32_t bits = gguf_next_u32(list);
+        memcpy(&t->scores[i], &bits, sizeof bits);
+        if (!isfinite(t->scores[i]))
+            return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.scores[%d] is no number",
+                             g->path, (int)i);
+        if (t->kinds[i] != TOK_NORMAL || (any && t->scores[i] >= t->unknown_score)) continue;
+        t->unknown_score = (double)t->scores[i], any = true;
+    }
+    t->unknown_score -= TOK_UNKNOWN_PENALTY;
+    if (!t->wide_sums) t->unknown_score = (double)(float)t->unknown_score;
+    return CAIRN_OK;
+}
+
 static cairn_status tokenizer_read_scores(base *b, const gguf *g, tokenizer *t) {
     gguf_list list;
     if (gguf_array(b, g, "tokenizer.ggml.scores", NULL, GGUF_F32, &list)) return b->status;
@@ -329,6 +353,7 @@ static cairn_status tokenizer_read_scores(base *b, const gguf *g, tokenizer *t) 
         return base_fail(b, CAIRN_BAD_FILE, "%s: tokenizer.ggml.scores has %llu entries, "
                          "tokenizer.ggml.tokens has %d", g->path, (unsigned long long)list.count,
                          (int)t->vocab);
+    if (t->unigram) return tokenizer_keep_scores(b, g, t, &list);
     t->ranks = (int32_t *)base_new(b, (size_t)t->vocab, sizeof *t->ranks);
     if (!t->ranks)
         return base_no_memory(b, "tokenizer.ggml.scores", (size_t)t->vocab * sizeof *t->ranks);
@@ -446,7 +471,7 @@ static void tokenizer_make_control(tokenizer *t, int32_t id) {
 static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
     bool found;
     t->space_prefix = true;
-    t->adds_bos = !t->rule || t->rule->adds_bos;
+    t->adds_bos = t->rule ? t->rule->adds_bos : !t->unigram;
     t->whole_words = t->rule && t->rule->whole_words;
     if (tokenizer_read_id(b, g, "tokenizer.ggml.bos_token_id", t, &t->bos) ||
         tokenizer_read_id(b, g, "tokenizer.ggml.eos_token_id", t, &t->eos) ||
@@ -457,6 +482,9 @@ static cairn_status tokenizer_read_ids(base *b, const gguf *g, tokenizer *t) {
         gguf_bool(b, g, "tokenizer.ggml.add_space_prefix", &found, &t->space_prefix) ||
         gguf_bool(b, g, GGUF_PREFIX_ONCE, &found, &t->prefix_once) ||
         gguf_bool(b, g, GGUF_PREFIX_FIRST, &found, &t->prefix_first) ||
+        gguf_bool(b, g, GGUF_EACH_SPACE, &found, &t->each_space) ||
+        gguf_bool(b, g, GGUF_WIDE_SUMS, &found, &t->wide_sums) ||
+        gguf_bool(b, g, "tokenizer.ggml.remove_extra_whitespaces", &found, &t->trims) ||
         gguf_bool(b, g, "tokenizer.ggml.add_bos_token", &found, &t->adds_bos))
         return b->status;
     t->adds_bos = t->adds_bos && t->bos >= 0;
@@ -489,7 +517,17 @@ static cairn_status tokenizer_no_rule(base *b, const gguf *g, const char *pre, s
                      g->path, (int)(bytes < 64 ? bytes : 64), pre, known);
 }
 
-/* What the vocabulary is: t->rule. */
+/* A unigram model may say how characters are replaced first; only that none is has code. */
+static cairn_status tokenizer_check_charsmap(base *b, const gguf *g) {
+    static const char *const key = "tokenizer.ggml.precompiled_charsmap";
+    gguf_list list = {0, 0, NULL};
+    bool found;
+    if (gguf_array(b, g, key, &found, GGUF_U8, &list)) return b->status;
+    return list.count ? base_fail(b, CAIRN_UNSUPPORTED, "%s: %s replaces characters (a normalization "
+                                  "such as nmt_nfkc); identity is supported", g->path, key) : CAIRN_OK;
+}
+
+/* What the vocabulary is: t->rule, t->unigram. */
 static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
     const char *model = "", *pre = "";
     size_t model_bytes = 0, pre_bytes = 0;
@@ -498,9 +536,11 @@ static cairn_status tokenizer_read_pre(base *b, const gguf *g, tokenizer *t) {
         gguf_string(b, g, "tokenizer.ggml.pre", &found, &pre, &pre_bytes))
         return b->status;
     if (model_bytes == 5 && !memcmp(model, "llama", 5)) return CAIRN_OK;
+    t->unigram = model_bytes == 2 && !memcmp(model, "t5", 2);
+    if (t->unigram) return tokenizer_check_charsmap(b, g);
     if (model_bytes != 4 || memcmp(model, "gpt2", 4) != 0)
         return base_fail(b, CAIRN_UNSUPPORTED, "%s: tokenizer.ggml.model is '%.*s'; supported: "
-                         "gpt2 (byte-level BPE), llama (SentencePiece)", g->path,
+                         "gpt2 (byte-level BPE), llama (SentencePiece), t5 (its unigram models)", g->path,
                          (int)(model_bytes < 64 ? model_bytes : 64), model);
     t->rule = tokenizer_rule_find(pre, pre_bytes);
     return t->rule ? CAIRN_OK : tokenizer_no_rule(b, g, pre, pre_bytes);
@@ -516,7 +556,7 @@ static cairn_status tokenizer_read(base *b, const gguf *g, const tokenizer_index
     bool by_merges;
     tokenizer_make_alphabet(&alphabet);
     /* SentencePiece's vocabulary as tokenizer.json has it goes by merges */
-    by_merges = t->rule || (!gguf_has(g, "tokenizer.ggml.scores") &&
+    by_merges = t->rule || (!t->unigram && !gguf_has(g, "tokenizer.ggml.scores") &&
                             gguf_has(g, "tokenizer.ggml.merges"));
     if (tokenizer_read_pieces(b, g, &alphabet, index, t) || tokenizer_read_ids(b, g, t) ||
         tokenizer_read_chat(b, g, index, t) || /* from here on it is known what is a control token */
@@ -534,6 +574,7 @@ static void tokenizer_close(base *b, tokenizer *t) {
     base_delete(b, t->kinds, (size_t)t->vocab, 1);
     base_delete(b, t->by_text, t->text_slots, sizeof *t->by_text);
     base_delete(b, t->ranks, (size_t)t->vocab, sizeof *t->ranks);
+    base_delete(b, t->scores, (size_t)t->vocab, sizeof *t->scores);
     base_delete(b, t->merges, t->merge_slots, sizeof *t->merges);
     special_close(b, &t->special);
     base_text_free(b, &t->chat_system);

@@ -1,7 +1,7 @@
 /* tokenizer: text to ids and back, by the vocabulary that the model file describes: byte-level BPE
- * or SentencePiece. tokenizer.c owns the tables (pieces, merges, scores, the named ids), text.c cuts
- * text into words, special.c finds special tokens in it, encode.c turns text into ids, decode.c ids
- * into text, template.c recognises chat templates, chat.c turns conversations into both.
+ * or SentencePiece's two models. tokenizer.c owns the tables (pieces, merges, scores, the named ids),
+ * text.c cuts text into words, special.c finds special tokens in it, encode.c turns text into ids,
+ * decode.c ids into text, template.c recognises chat templates, chat.c turns conversations into both.
  *
  * Everything is copied out of the file, and checked at open, once. Invariant: text that is encoded
  * with special = false gives no control token, whatever it says. Calls base and gguf. */
@@ -59,15 +59,18 @@ typedef struct tokenizer {
     size_t merge_slots;    /* a power of two */
     special_finder special; /* tokens found in text as they stand */
     const struct tokenizer_rule *rule; /* how BPE cuts words; NULL: SentencePiece */
+    bool unigram, wide_sums; /* its unigram model: scores, adding up in doubles, and no merges */
     int32_t *by_text;      /* [text_slots] open addressing: plain tokens by their bytes; -1: free */
     size_t text_slots;     /* a power of two, or 0: none is looked up so */
     size_t longest;        /* bytes of the longest of them */
     int32_t *ranks;        /* [vocab] of SentencePiece: the least is merged first; NULL: by merges */
+    float *scores; double unknown_score; /* [vocab] a unigram model's, and what no token is has */
     bool whole_words;      /* a word that is a token takes no merges */
     int32_t unknown;       /* stands for a character that SentencePiece cannot spell; -1: none */
     bool space_prefix;     /* a space comes before each part between special tokens of a text; */
     bool prefix_once, prefix_first; /* but where one is; but before the first alone */
-    bool splits_words;     /* no token of SentencePiece goes on into a new word */
+    bool splits_words, each_space, trims; /* no token goes on into a new word; every space begins
+                            * one; of spaces in a row one stays, and none at the ends of a text */
     int32_t turn_open, turn_close; /* ChatML's marks; -1: the vocabulary lacks them */
     tokenizer_format format; /* of chats, where has_chat */
     struct { int32_t id; bool opens; } marks[TOK_MARKS]; /* its control tokens: a turn begins or ends */
@@ -97,7 +100,6 @@ static bool tokenizer_ids_add(base *b, tokenizer_ids *ids, int32_t id);
 static void tokenizer_ids_free(base *b, tokenizer_ids *ids);
 
 /* ---- encode.c -------------------------------------------------------------------------------- */
-
 /* A part of a text. special: the text of control tokens such as "<|im_end|>" becomes the token
  * where it lies whole in this part, otherwise it is text like any other. */
 typedef struct tokenizer_span { size_t bytes; bool special; } tokenizer_span;
@@ -111,7 +113,6 @@ static cairn_status tokenizer_encode_spans(base *b, const tokenizer *t, const ch
 /* The same for one span, without an end before its own. */
 static cairn_status tokenizer_encode(base *b, const tokenizer *t, const char *text, size_t bytes,
                                      bool special, tokenizer_ids *out);
-
 /* ---- decode.c -------------------------------------------------------------------------------- */
 /* The beginning of a character that is not whole yet. Starts as all zero. */
 typedef struct tokenizer_stream { char pending[4]; size_t count; } tokenizer_stream;
@@ -125,7 +126,6 @@ static cairn_status tokenizer_stream_finish(base *b, tokenizer_stream *s, base_t
 static cairn_status tokenizer_decode(base *b, const tokenizer *t, const int32_t *ids, size_t count,
                                      base_text *out);
 /* ---- template.c, chat.c ---------------------------------------------------------------------- */
-
 typedef struct tokenizer_message {
     const char *role, *content;
     size_t content_bytes;
