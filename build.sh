@@ -8,7 +8,8 @@
 #   dist   dist/cairn.h, the single-header build
 #   model [smollm2|gemma3]   fetches a model into build/model and prints its path; Gemma 3 270M has
 #          Google's terms
-#   asan, tsan       the program under a sanitizer, and the Lua tests with it
+#   asan, tsan       the program under a sanitizer, and the Lua tests with it; tsan: the C tests of
+#          threads, too (os, worker, pace, together: a minute)
 #   fuzz [TARGET] [SECONDS]   libFuzzer on TARGET, a folder of tests/fuzz/corpus, or all
 #   cov [NAME...]    lines and branches of the host code that the C tests reach, by room
 #   clean
@@ -171,6 +172,22 @@ sanitized() {
     compile "build/cairn-$1" $CC $cflags -g -O1 "$2" -fno-omit-frame-pointer \
         -fno-sanitize-recover=all runtime.c runtime/program/program.c $lua_libs $libraries
     "build/cairn-$1" test tests
+}
+
+# The C tests of what threads share, linked with rooms under ThreadSanitizer; a report is a failure.
+tsan_tests() {
+    find_interpreter || die "the C tests need a Lua 5.4 interpreter"
+    export CC lua lua_cflags
+    . tests/apart.sh
+    apart_build tsan || die "the rooms do not build"
+    link=$(apart_link tsan)
+    for name in os worker pace together; do
+        say "$name"
+        $CC -std=c11 -g1 -O1 -fsanitize=thread $lua_cflags -w -DCAIRN_API=static ${link%% *} -I. -Itests \
+            -ffp-contract=off tests/*/"$name"_test.c ${link#* } -o "$apart/tsan/$name" $lua_libs $libraries &&
+            TSAN_OPTIONS=exitcode=66 "$apart/tsan/$name" > "$apart/tsan/$name.log" 2>&1 ||
+            die "$name fails: $apart/tsan/$name.log"
+    done
 }
 
 # ---- downloads -----------------------------------------------------------------------------------
@@ -361,14 +378,14 @@ run_bench() {
 }
 
 # What it finds stands in build/fuzz/TARGET: mended, it goes to tests/fuzz/corpus/TARGET. Ops run on
-# the emulated GPU, too, and are compared with the CPU there.
+# the emulated GPU, too, and are compared with the CPU there; an input may compile a kernel for it.
 fuzz_target() {
     say "$1: $2 s"
     mkdir -p "build/fuzz/$1"
-    around=''
-    [ "$1" != ops ] || ! have g++ || around='sh tests/simt/emulate.sh'
+    around='' timeout=20
+    [ "$1" != ops ] || ! have g++ || { around='sh tests/simt/emulate.sh'; timeout=400; }
     CAIRN_FUZZ_TARGET=$1 ASAN_OPTIONS=allocator_may_return_null=1 $around \
-        build/fuzz/fuzz -max_total_time="$2" -max_len=16384 -timeout=20 -rss_limit_mb=4096 \
+        build/fuzz/fuzz -max_total_time="$2" -max_len=16384 -timeout="$timeout" -rss_limit_mb=4096 \
         -print_final_stats=0 -verbosity="${CAIRN_FUZZ_VERBOSITY:-0}" \
         -artifact_prefix="build/fuzz/$1/found-" "build/fuzz/$1" "tests/fuzz/corpus/$1"
 }
@@ -448,7 +465,7 @@ main() {
         model) run_model "$@" ;;
         dist) build_dist ;;
         asan) sanitized asan -fsanitize=address,undefined ;;
-        tsan) sanitized tsan -fsanitize=thread ;;
+        tsan) sanitized tsan -fsanitize=thread && tsan_tests ;;
         fuzz) run_fuzz "$@" ;;
         cov) run_coverage "$@" ;;
         clean) rm -rf build dist ;;

@@ -39,7 +39,13 @@ static void test_driver_statuses(void) {
     tap_ok(open_driver() == CAIRN_NO_DRIVER && strstr(bench.b.error, "stub"), "the toolkit's stub");
     fake.init_result = CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
     tap_ok(open_driver() == CAIRN_NO_DRIVER && strstr(bench.b.error, "reboot"), "a mismatch");
+    fake.init_result = CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE;
+    tap_ok(open_driver() == CAIRN_DRIVER_TOO_OLD && strstr(bench.b.error, "forward-compatible"),
+           "a driver that this GPU does not take");
     tap_ok(fake.opened == 0, "every library was closed again");
+    tap_ok(driver_status(CUDA_SUCCESS) == CAIRN_OK && driver_status(CUDA_ERROR_NOT_READY) == CAIRN_BUSY &&
+           driver_status(CUDA_ERROR_INVALID_DEVICE) == CAIRN_NO_DEVICE &&
+           driver_status(CUDA_ERROR_NOT_SUPPORTED) == CAIRN_UNSUPPORTED, "results that have a status of their own");
 }
 
 static void test_optional(void) {

@@ -17,7 +17,7 @@
 #include "family_zoo.h"
 #include "low.h"
 
-enum { LENGTH = 60, CONTEXT = 128, PAGE = 16, MOST = 3 };
+enum { LENGTH = 60, ROOM = 128, PAGE = 16, MOST = 3 };
 
 static uint64_t state;
 static char model_path[] = "/tmp/cairn_direct_XXXXXX", path[80];
@@ -44,7 +44,7 @@ static cairn_runtime *open_model(cairn_backend backend, const char *adapter, cai
     cairn_config c;
     cairn_config_default(&c);
     c.backend = backend, c.log = CAIRN_LOG_OFF, c.threads = 2, c.page_size = PAGE, c.max_batch = 2;
-    c.max_seq_len = CONTEXT, c.prefill_chunk = 48, c.topk = 1;
+    c.max_seq_len = ROOM, c.prefill_chunk = 48, c.topk = 1;
     c.selection.window = 20, c.selection.sinks = 2;
     c.allocator.realloc = some_realloc;
     snprintf(c.adapter, sizeof c.adapter, "%s", adapter);
@@ -63,7 +63,7 @@ static cairn_runtime *open_model(cairn_backend backend, const char *adapter, cai
 typedef struct call {
     cairn_forward_args a;
     cairn_forward_sequence q[MOST];
-    int32_t ids[MOST * CONTEXT], all[MOST * CONTEXT];
+    int32_t ids[MOST * ROOM], all[MOST * ROOM];
     float *logits, *hidden;
 } call;
 
@@ -71,9 +71,9 @@ static void begin(call *c) {
     memset(c, 0, sizeof *c);
     c->a.struct_size = sizeof c->a, c->a.sequences = c->q, c->a.ids = c->ids;
     c->a.logits_rows = c->a.hidden_rows = c->all;
-    c->logits = c->a.logits = (float *)malloc(sizeof(float) * (size_t)(MOST * CONTEXT * f.vocab));
-    c->hidden = c->a.hidden = (float *)malloc(sizeof(float) * (size_t)(MOST * CONTEXT * f.hidden));
-    for (int i = 0; i < MOST * CONTEXT; i++) c->all[i] = i;
+    c->logits = c->a.logits = (float *)malloc(sizeof(float) * (size_t)(MOST * ROOM * f.vocab));
+    c->hidden = c->a.hidden = (float *)malloc(sizeof(float) * (size_t)(MOST * ROOM * f.hidden));
+    for (int i = 0; i < MOST * ROOM; i++) c->all[i] = i;
 }
 
 static void clear(call *c) {
@@ -227,7 +227,7 @@ static int best_of(const float *logits) {
 /* A text that is made by forwards, then by the session itself, then by forwards of a fork. */
 static void test_text(cairn_model *m, int count) {
     cairn_session *alone, *s, *fork = NULL;
-    int32_t ids[CONTEXT] = {0};
+    int32_t ids[ROOM] = {0};
     const cairn_logit_bias no_end = {0, -INFINITY};
     cairn_generate_options o = {.struct_size = sizeof o, .logit_bias = &no_end, .logit_bias_count = 1};
     int given = 17, held, own, forked;
@@ -276,7 +276,7 @@ static void test_text(cairn_model *m, int count) {
 static void test_tree(cairn_model *m, int given, double bound) {
     enum { ROWS = 13 };
     int parent[ROWS], depth[ROWS], worst_row = -1, held;
-    int32_t ids[CONTEXT], rope[ROWS];
+    int32_t ids[ROOM], rope[ROWS];
     uint8_t mask[ROWS * 2] = {0};
     double worst = 0;
     cairn_session *s;
@@ -383,8 +383,8 @@ static void refused(cairn_model *m, const cairn_forward_args *a, cairn_status wa
 }
 
 static void test_refused(cairn_model *m) {
-    int32_t ids[CONTEXT], rope[CONTEXT] = {0}, few[2] = {1, 1}, before, after;
-    uint8_t gate[CONTEXT] = {0}, mask[CONTEXT] = {0};
+    int32_t ids[ROOM], rope[ROOM] = {0}, few[2] = {1, 1}, before, after;
+    uint8_t gate[ROOM] = {0}, mask[ROOM] = {0};
     cairn_session *s, *other;
     call c;
     begin(&c);
@@ -414,7 +414,7 @@ static void test_refused(cairn_model *m) {
     REFUSED(c.q[1].rows = 0, CAIRN_INVALID_ARGUMENT, "sequence 1: its rows");
     REFUSED(c.ids[4] = f.vocab, CAIRN_INVALID_ARGUMENT, "row 4: its id");
     REFUSED(c.ids[2] = -1, CAIRN_INVALID_ARGUMENT, "row 2: its id");
-    REFUSED((c.a.rope = rope, rope[3] = CONTEXT), CAIRN_INVALID_ARGUMENT, "row 3: its rope");
+    REFUSED((c.a.rope = rope, rope[3] = ROOM), CAIRN_INVALID_ARGUMENT, "row 3: its rope");
     REFUSED((c.a.gate = gate, gate[1] = 1), CAIRN_INVALID_ARGUMENT, "row 1: a gate");
     REFUSED((c.q[0].mask = mask, c.q[0].mask_bytes = 3), CAIRN_INVALID_ARGUMENT, "mask is shorter");
     REFUSED((c.q[1].mask = mask, c.q[1].mask_bytes = 9), CAIRN_INVALID_ARGUMENT, "run as steps");
@@ -424,7 +424,7 @@ static void test_refused(cairn_model *m) {
     REFUSED(c.a.hidden_rows = NULL, CAIRN_INVALID_ARGUMENT, "hidden_count");
     mask[0] = 1, mask[1] = 3, mask[2] = 5, mask[3] = 7;
     REFUSED((c.q[0].mask = mask, c.q[0].mask_bytes = 4), CAIRN_INVALID_ARGUMENT, "row 3: by its mask");
-    clear(&c), add(&c, s, 20, ids, CONTEXT - 19, false);
+    clear(&c), add(&c, s, 20, ids, ROOM - 19, false);
     refused(m, &c.a, CAIRN_CONTEXT_FULL, "the context is 128");
     const int32_t *now = cairn_session_ids(s, &after);
     tap_ok(before == after && !memcmp(now, ids, 25 * sizeof *ids), "on %s: the session is as before",
@@ -435,7 +435,7 @@ static void test_refused(cairn_model *m) {
 
 /* Every allocation fails once: the session holds what it held, and goes on as if nothing was asked. */
 static void test_faults(cairn_model *m) {
-    int32_t ids[CONTEXT], want[CONTEXT];
+    int32_t ids[ROOM], want[ROOM];
     cairn_session *s, *alone;
     cairn_status status = CAIRN_OUT_OF_MEMORY;
     int held, faults = 0, same = 0;

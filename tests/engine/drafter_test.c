@@ -6,13 +6,13 @@
 #include "random.h"
 #include "tap.h"
 
-enum { LONG = 1600 };
+enum { REACH = 1600 };
 static uint64_t seed;
 static int below(int n) { return (int)(random_next(&seed) % (uint64_t)n); }
 
-typedef struct text { const char *name; int prompt, count; int32_t ids[LONG]; } text;
+typedef struct text { const char *name; int prompt, count; int32_t ids[REACH]; } text;
 
-static void add(text *t, int32_t id) { if (t->count < LONG) t->ids[t->count++] = id; }
+static void add(text *t, int32_t id) { if (t->count < REACH) t->ids[t->count++] = id; }
 
 /* Words by a law like that of words: few are frequent. */
 static int32_t word(void) { int a = 1 + below(40), b = 1 + below(40); return a * b % 997; }
@@ -65,7 +65,7 @@ static score decode(const text *t, double cost, int limit, bool plain_lookup) {
     cairn_allocator none;
     memset(&none, 0, sizeof none);
     base_init(&b, &none, NULL, NULL, CAIRN_LOG_OFF);
-    if (drafter_open(&b, LONG, &d)) return s;
+    if (drafter_open(&b, REACH, &d)) return s;
     for (int at = t->prompt + 1; at < t->count; s.forwards++) {
         int32_t out[DRAFTER_MOST];
         int room = t->count - at - 1, most = limit < room ? limit : room, k, a = 0;

@@ -15,7 +15,7 @@
 #include "backends.h"
 #include "family.h"
 
-enum { PAGE = 16, WINDOW = 21, CONTEXT = 640, SLOTS = 3, COMMON = 208, VOCAB = 100 };
+enum { PAGE = 16, WINDOW = 21, ROOM = 640, SLOTS = 3, COMMON = 208, VOCAB = 100 };
 /* Of a sequence that decodes: its window, the page before, what rewinds have; of one with a prompt. */
 enum { KEPT = (WINDOW + 64) / PAGE + 3, MOST = (WINDOW - 1 + 64 + 64 + PAGE - 1) / PAGE + 2 };
 
@@ -27,7 +27,7 @@ static uint64_t state;
 static int32_t common[COMMON];
 static int below(int n) { return (int)(random_next(&state) % (uint64_t)n); }
 
-typedef struct talk { int32_t ids[CONTEXT]; bool given[CONTEXT]; int count; } talk;
+typedef struct talk { int32_t ids[ROOM]; bool given[ROOM]; int count; } talk;
 typedef struct house { cairn_runtime *rt; cairn_model *model; cairn_sampling sampling; } house;
 
 static cairn_config make_config(bool windows, bool drafts) {
@@ -35,7 +35,7 @@ static cairn_config make_config(bool windows, bool drafts) {
     cairn_config_default(&c);
     c.backend = backend, c.threads = 1, c.page_size = PAGE, c.max_batch = SLOTS;
     c.kv_dtype = stored;
-    c.log = CAIRN_LOG_OFF, c.max_seq_len = CONTEXT;
+    c.log = CAIRN_LOG_OFF, c.max_seq_len = ROOM;
     c.prefill_chunk = windows ? 16 + 16 * below(4) : 2048;
     c.drafter = drafts ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
     c.memory.prefix_cache = drafts;
@@ -117,7 +117,7 @@ static cairn_session *sessions[SLOTS];
 static talk talks[SLOTS];
 
 static bool append(int i) {
-    const int count = talks[i].count, most = CONTEXT - 60 - count;
+    const int count = talks[i].count, most = ROOM - 60 - count;
     int32_t ids[COMMON];
     int n = count ? 1 + below(90) : 1 + below(COMMON);
     for (int j = 0; j < COMMON; j++) ids[j] = below(8) || !count ? common[j] : 1 + below(VOCAB - 1);
@@ -131,7 +131,7 @@ static bool append(int i) {
 }
 
 static bool speak(const house *h, int i) {
-    const int room = CONTEXT - 30 - talks[i].count, n = 1 + below(40);
+    const int room = ROOM - 30 - talks[i].count, n = 1 + below(40);
     if (!talks[i].count || room < 1) return true;
     if (!say(h, sessions[i], n < room ? n : room)) return false;
     keep(sessions[i], false, &talks[i]);
@@ -144,7 +144,7 @@ static bool speak_together(const house *h) {
                                 .sampling = &h->sampling, .stop_count = -1};
     int32_t pending = 0;
     for (int i = 0; i < SLOTS; i++)
-        if (talks[i].count && talks[i].count < CONTEXT - 60 &&
+        if (talks[i].count && talks[i].count < ROOM - 60 &&
             cairn_generate_submit(sessions[i], NULL, &o))
             return tap_note("%s", engine_base(sessions[i])->error), false;
     do
@@ -152,7 +152,7 @@ static bool speak_together(const house *h) {
     while (pending);
     for (int i = 0; i < SLOTS; i++) {
         cairn_piece piece = {.struct_size = sizeof piece};
-        if (!talks[i].count || talks[i].count >= CONTEXT - 60) continue;
+        if (!talks[i].count || talks[i].count >= ROOM - 60) continue;
         do
             if (cairn_generate_poll(sessions[i], &piece)) return tap_note("poll"), false;
         while (!piece.stop);
@@ -239,7 +239,7 @@ static void test_run(const char *name, int run) {
 
 static void test_counts(const char *name, const family *f, int whole) {
     const cairn_config c = make_config(true, false);
-    const int window_layers = f->layers - whole, all = CONTEXT / PAGE;
+    const int window_layers = f->layers - whole, all = ROOM / PAGE;
     static const int value_bytes[] = {2, 2, 4, 1};
     const int scale = stored == CAIRN_KV_E4M3 ? 4 : 0;
     const uint64_t slot = (uint64_t)(f->kv_heads * (f->dim * value_bytes[stored] + scale)) * 2;
@@ -249,7 +249,7 @@ static void test_counts(const char *name, const family *f, int whole) {
     cairn_model_properties info = {.struct_size = sizeof info};
     cairn_memory_estimate e = {.struct_size = sizeof e};
     char error[512];
-    int32_t ids[CONTEXT];
+    int32_t ids[ROOM];
     int pages, kept;
     bool fine;
     uint64_t want;
@@ -264,7 +264,7 @@ static void test_counts(const char *name, const family *f, int whole) {
                info.free_window_pages == pages,
            "%s: pools of %d and %d pages, %llu bytes, as estimated", name, SLOTS * all, pages,
            (unsigned long long)want);
-    for (int i = 0; i < CONTEXT; i++) ids[i] = 1 + below(VOCAB - 1);
+    for (int i = 0; i < ROOM; i++) ids[i] = 1 + below(VOCAB - 1);
     fine = !cairn_append_ids(s, ids, 500);
     kept = kept_of(&h.model->windows[0], s->row);
     tap_ok(fine && kept > 0 && kept <= MOST &&

@@ -32,15 +32,15 @@ static int ops_attend_add_page(int32_t *list, int count, int32_t page) {
 /* What row r attends with one KV head: the block's rule and pages; chosen [topk]. */
 static void ops_attend_rule(const attend_params *p, int64_t r, attention_block *a, int32_t *chosen) {
     const int position = a->positions[0];
-    const int32_t *selected = p->selected + (r * a->kv_heads + a->head) * p->topk;
+    const int64_t first = (r * a->kv_heads + a->head) * p->topk;
     a->only_chosen = p->part == ATTEND_PART_PAGES;
     a->sinks = a->only_chosen ? 0 : p->sinks;
     a->chosen = chosen;
     a->candidates = p->window > 0 || p->sparse
                         ? layout_candidates(position, p->window, a->page_size) : 0;
-    for (int i = 0; p->selected && i < p->topk; i++)
-        if (selected[i] >= 0 && selected[i] < a->candidates)
-            a->chosen_count = ops_attend_add_page(chosen, a->chosen_count, selected[i]);
+    for (int64_t i = first; p->selected && i < first + p->topk; i++)
+        if (p->selected[i] >= 0 && p->selected[i] < a->candidates)
+            a->chosen_count = ops_attend_add_page(chosen, a->chosen_count, p->selected[i]);
 }
 
 /* ---- folding with abilities ------------------------------------------------------------------ */
