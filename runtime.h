@@ -421,9 +421,8 @@ typedef struct cairn_config {
     bool draft_adaptive;        /* as many as pay; else all; true, false; default true; hot */
     cairn_drafter drafter;      /* what drafts the tokens that a step verifies; ngram, mtp,
                                  * model, none; default "ngram"; hot */
-    char drafter_model[512];    /* a model file of the same tokens that drafter = "model" drafts
-                                 * with, loaded beside each model; "": none; up to 511 bytes;
-                                 * default "" */
+    char drafter_model[512];    /* model file that drafter = "model" asks; "": none; up to 511
+                                 * bytes; default "" */
     char adapter[512];          /* a file of low-rank additions (LoRA) that sessions begin with,
                                  * see cairn_adapter_load; "": none; up to 511 bytes; default "" */
     cairn_selection selection;  /* which pages a query attends */
@@ -435,9 +434,8 @@ typedef struct cairn_config {
     int32_t max_batch;          /* sequences decoded together; 1 to 1024; default 8 */
     int32_t max_seq_len;        /* longest sequence; 0: the model's; 0 to 4194304; default 0 */
     int32_t prefill_chunk;      /* prompt tokens per forward; 16 to 16384; default 512 */
-    int32_t slice_us;           /* a prompt keeps the device no longer at a stretch, so that
-                                 * rendering has its turn; 0: a whole prefill_chunk; 0 to
-                                 * 1000000; default 0; hot */
+    int32_t slice_us;           /* at most what a prompt holds the device for; 0: a whole
+                                 * prefill_chunk; 0 to 1000000; default 0; hot */
     cairn_sampling sampling;    /* how the next token is drawn */
     int32_t stop_count;         /* strings in use */
     char stop[16][128];         /* strings that end a generation; up to 16 strings of 127 bytes;

@@ -91,8 +91,7 @@ local fields = {
   { name = "drafter", type = "enum", enum = "drafter", default = "ngram", hot = true,
     doc = "what drafts the tokens that a step verifies" },
   { name = "drafter_model", type = "string", default = "", bytes = 512, empty = true,
-    doc = "a model file of the same tokens that drafter = \"model\" drafts with, loaded beside " ..
-      "each model; \"\": none" },
+    doc = "model file that drafter = \"model\" asks; \"\": none" },
   { name = "adapter", type = "string", default = "", bytes = 512, empty = true,
     doc = "a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; " ..
       "\"\": none" },
@@ -125,8 +124,7 @@ local fields = {
   { name = "prefill_chunk", type = "int", default = 512, min = 16, max = 16384, unit = "tokens",
     doc = "prompt tokens per forward" },
   { name = "slice_us", type = "int", default = 0, min = 0, max = 1000000, unit = "us", hot = true,
-    doc = "a prompt keeps the device no longer at a stretch, so that rendering has its turn; " ..
-      "0: a whole prefill_chunk" },
+    doc = "at most what a prompt holds the device for; 0: a whole prefill_chunk" },
   { name = "sampling", type = "group", struct = "cairn_sampling", bytes = 128, hot = true,
     doc = "how the next token is drawn", fields = {
       { name = "temperature", type = "float", default = 0.0, min = 0.0, max = 100.0,

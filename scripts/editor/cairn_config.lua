@@ -74,7 +74,7 @@ error "annotations for the editor, not a module"
 ---@field draft_length? integer tokens drafted per step; 0 to 16; default 4
 ---@field draft_adaptive? boolean as many as pay; else all; true, false; default true
 ---@field drafter? "ngram"|"mtp"|"model"|"none" what drafts the tokens that a step verifies; ngram, mtp, model, none; default "ngram"
----@field drafter_model? string a model file of the same tokens that drafter = "model" drafts with, loaded beside each model; "": none; up to 511 bytes; default ""
+---@field drafter_model? string model file that drafter = "model" asks; "": none; up to 511 bytes; default ""
 ---@field adapter? string a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; "": none; up to 511 bytes; default ""
 ---@field selection? cairn.selection which pages a query attends
 ---@field landmark_position? "previous"|"next" position that a landmark token takes, for models trained with landmarks; previous, next; default "previous"
@@ -82,7 +82,7 @@ error "annotations for the editor, not a module"
 ---@field max_batch? integer sequences decoded together; 1 to 1024; default 8
 ---@field max_seq_len? integer longest sequence; 0: the model's; 0 to 4194304; default 0
 ---@field prefill_chunk? integer prompt tokens per forward; 16 to 16384; default 512
----@field slice_us? integer a prompt keeps the device no longer at a stretch, so that rendering has its turn; 0: a whole prefill_chunk; 0 to 1000000; default 0
+---@field slice_us? integer at most what a prompt holds the device for; 0: a whole prefill_chunk; 0 to 1000000; default 0
 ---@field sampling? cairn.sampling how the next token is drawn
 ---@field stop? string[] strings that end a generation; up to 16 strings of 127 bytes; default {}
 ---@field chat? cairn.chat_texts texts before and after messages, in place of the model's template
