@@ -208,7 +208,7 @@ static int64_t os_posix_clock_us(clockid_t clock) {
 
 static int64_t os_now_us(void) { return os_posix_clock_us(CLOCK_MONOTONIC); }
 static int64_t os_wall_us(void) { return os_posix_clock_us(CLOCK_REALTIME); }
-static int64_t os_thread_us(void) { return os_posix_clock_us(CLOCK_THREAD_CPUTIME_ID); }
+BASE_UNUSED static int64_t os_thread_us(void) { return os_posix_clock_us(CLOCK_THREAD_CPUTIME_ID); }
 
 BASE_UNUSED static void os_sleep_us(int64_t us) {
     struct timespec t;

@@ -282,7 +282,7 @@ static int64_t os_wall_us(void) {
     return os_win32_time_us(now);
 }
 
-static int64_t os_thread_us(void) {
+BASE_UNUSED static int64_t os_thread_us(void) {
     FILETIME made, ended;
     ULARGE_INTEGER kernel, user; /* as two halves they are what a FILETIME is */
     if (!GetThreadTimes(GetCurrentThread(), &made, &ended, (FILETIME *)&kernel, (FILETIME *)&user))

@@ -70,7 +70,7 @@ fi
 common="--model $CAIRN_MODEL --config scripts/cpu_small.lua"
 check_fails "a folder is no text" "directory" $cairn tokenize --model $CAIRN_MODEL --file "$work"
 echo '[504, 99999999999999999999]' > "$work/far.json"
-check_fails "an empty prompt of an empty session is told, without a stack" "CAIRN_INVALID" \
+check_fails "an empty prompt of an empty session is told, without a stack" "CAIRN_EMPTY_PROMPT" \
     $cairn generate $common --prompt ''
 check "and shows no stack" sh -c "! $cairn generate $common --prompt '' 2>&1 | grep traceback"
 check_fails "an id beyond every integer is named" "entry 2 is not a whole number" \
