@@ -75,7 +75,7 @@ __asm__(BASE_UNALIGNED("vmovaps", "vmovups") BASE_UNALIGNED("vmovapd", "vmovupd"
 #endif
 #if BASE_X86
 #define BASE_PAUSE() __builtin_ia32_pause()
-#define BASE_PREFETCH(address) __builtin_prefetch(address)
+#define BASE_PREFETCH(address) __builtin_prefetch(address, 0, 2) /* the first cache takes too few at once */
 #else
 #define BASE_PAUSE() ((void)0)
 #define BASE_PREFETCH(address) ((void)(address))

@@ -165,13 +165,12 @@ SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint
 #define QUADS_OR(a, b) _mm256_or_si256(a, b)
 #define QUADS_LEFT(a, n) _mm256_slli_epi32(a, n)
 #define QUADS_RIGHT(a, n) _mm256_srli_epi32(a, n)
-#define QUADS_FLIP(a) _mm256_xor_si256(a, _mm256_set1_epi8(-128))
 #define QUADS_SUMS(a) (a)
 #define QUADS_FLOATS(a) _mm256_castsi256_ps(a)
 #define QUADS_WIDE 0
 #define QUADS_OF_WIDE(a) (a)
-#define QUADS_FETCH(p) __builtin_prefetch(p, 0, 2) /* not into the first cache */
 #define SUMS_ADD(a, b) _mm256_add_epi32(a, b)
+#define SUMS_RIGHT(s, n) _mm256_srai_epi32(s, n)
 #define SUMS_SET(x) _mm256_set1_epi32(x)
 #define SUMS_FLOATS(s) _mm256_cvtepi32_ps(s)
 #define SUMS_FIRST(s) _mm_cvtsi128_si32(_mm256_castsi256_si128(s))
@@ -193,25 +192,10 @@ SIMD_FN BASE_INLINE void SIMD(columns)(const uint8_t *at, size_t row, QUADS *out
     out[3] = _mm256_unpackhi_epi64(ab, cd);
 }
 
-/* The f16 at `at` of eight rows; of both levels. */
-SIMD_FN BASE_INLINE __m128i simd_halves_x86(const uint8_t *at, size_t row) {
-    __m128i v = _mm_cvtsi32_si128((int)block_load16(at));
-    v = _mm_insert_epi16(v, (int)block_load16(at + row), 1);
-    v = _mm_insert_epi16(v, (int)block_load16(at + 2 * row), 2);
-    v = _mm_insert_epi16(v, (int)block_load16(at + 3 * row), 3);
-    v = _mm_insert_epi16(v, (int)block_load16(at + 4 * row), 4);
-    v = _mm_insert_epi16(v, (int)block_load16(at + 5 * row), 5);
-    v = _mm_insert_epi16(v, (int)block_load16(at + 6 * row), 6);
-    return _mm_insert_epi16(v, (int)block_load16(at + 7 * row), 7);
-}
-SIMD_FN BASE_INLINE VEC SIMD(halves)(const uint8_t *at, size_t row) {
-    return _mm256_cvtph_ps(simd_halves_x86(at, row));
-}
-
-SIMD_FN BASE_INLINE QUADS SIMD(words)(const uint8_t *at, size_t row) {
-    int32_t words[8];
-    for (int i = 0; i < 8; i++) memcpy(&words[i], at + (size_t)i * row, 4);
-    return _mm256_loadu_si256((const __m256i *)(const void *)words);
+SIMD_FN BASE_INLINE VEC SIMD(low_halves)(QUADS words) {
+    __m256i low = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
+    low = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0x08);
+    return _mm256_cvtph_ps(_mm256_castsi256_si128(low));
 }
 
 SIMD_FN BASE_INLINE QUADS SIMD(spread)(QUADS bits) {

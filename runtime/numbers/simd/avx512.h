@@ -127,13 +127,12 @@ SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint
 #define QUADS_OR(a, b) _mm512_or_si512(a, b)
 #define QUADS_LEFT(a, n) _mm512_slli_epi32(a, (unsigned)(n))
 #define QUADS_RIGHT(a, n) _mm512_srli_epi32(a, (unsigned)(n))
-#define QUADS_FLIP(a) QUADS_OF_WIDE(a)
 #define QUADS_SUMS(a) (a)
 #define QUADS_FLOATS(a) _mm512_castsi512_ps(a)
 #define QUADS_WIDE 128
 #define QUADS_OF_WIDE(a) _mm512_xor_si512(a, _mm512_set1_epi8(-128))
-#define QUADS_FETCH(p) __builtin_prefetch(p, 0, 2)
 #define SUMS_ADD(a, b) _mm512_add_epi32(a, b)
+#define SUMS_RIGHT(s, n) _mm512_srai_epi32(s, (unsigned)(n))
 #define SUMS_SET(x) _mm512_set1_epi32(x)
 #define SUMS_FLOATS(s) _mm512_cvtepi32_ps(s)
 #define SUMS_FIRST(s) _mm_cvtsi128_si32(_mm512_castsi512_si128(s))
@@ -160,15 +159,8 @@ SIMD_FN BASE_INLINE void SIMD(columns)(const uint8_t *at, size_t row, QUADS *out
     out[3] = _mm512_unpackhi_epi64(ab, cd);
 }
 
-SIMD_FN BASE_INLINE VEC SIMD(halves)(const uint8_t *at, size_t row) {
-    return _mm512_cvtph_ps(
-        _mm256_set_m128i(simd_halves_x86(at + 8 * row, row), simd_halves_x86(at, row)));
-}
-
-SIMD_FN BASE_INLINE QUADS SIMD(words)(const uint8_t *at, size_t row) {
-    int32_t words[16];
-    for (int i = 0; i < 16; i++) memcpy(&words[i], at + (size_t)i * row, 4);
-    return _mm512_loadu_si512(words);
+SIMD_FN BASE_INLINE VEC SIMD(low_halves)(QUADS words) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words));
 }
 
 SIMD_FN BASE_INLINE QUADS SIMD(spread)(QUADS bits) {

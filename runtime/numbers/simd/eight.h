@@ -35,15 +35,21 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_bytes)(const uint8_t *at, size_t row, 
     SIMD(columns)(at + 16, row, out + 4);
 }
 
+/* The f16 in the higher half of each word. */
+SIMD_EIGHT_FN BASE_INLINE VEC SIMD(high_halves)(QUADS words) {
+    return SIMD(low_halves)(QUADS_RIGHT(words, 16));
+}
+
 /* 32 numbers with a head: 4 bits or 5, or 8. */
 SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_small)(int type, const uint8_t *block, size_t row,
                                                  QUADS *out, VEC *scale, VEC *minimum) {
     const bool five = type == BLOCK_Q5_0 || type == BLOCK_Q5_1;
     const int head = SIMD_EIGHT_MINIMA(type) ? 4 : 2;
-    QUADS both[8], fifth;
-    *scale = SIMD(halves)(block, row);
-    if (SIMD_EIGHT_MINIMA(type)) *minimum = SIMD(halves)(block + 2, row);
-    if (five) fifth = SIMD(words)(block + head, row);
+    QUADS both[8], first[4], fifth;
+    SIMD(columns)(block, row, first); /* whole blocks have sixteen bytes */
+    *scale = SIMD(low_halves)(first[0]);
+    if (SIMD_EIGHT_MINIMA(type)) *minimum = SIMD(high_halves)(first[0]);
+    fifth = head == 4 ? first[1] : QUADS_OR(QUADS_RIGHT(first[0], 16), QUADS_LEFT(first[1], 16));
     if (type == BLOCK_Q8_0) SIMD(eight_bytes)(block + head, row, both);
     else SIMD(columns)(block + head + (five ? 4 : 0), row, both);
     VEC_UNROLL
@@ -67,15 +73,16 @@ SIMD_EIGHT_FN BASE_INLINE VEC SIMD(eight_byte)(QUADS words, int byte) {
 /* Scales and minima [8] of Q4_K and Q5_K: numbers of six bits in twelve bytes. */
 SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_sixes)(const uint8_t *block, size_t row, VEC *scales,
                                                  VEC *minima) {
-    const VEC scale = SIMD(halves)(block, row);
-    const VEC minimum = VEC_SUB(VEC_SET(0.0f), SIMD(halves)(block + 2, row));
-    QUADS a = SIMD(words)(block + 4, row), b = SIMD(words)(block + 8, row);
-    QUADS c = SIMD(words)(block + 12, row);
-    QUADS high_a = QUADS_LEFT(QUADS_AND(QUADS_RIGHT(a, 6), 3), 4);
-    QUADS high_b = QUADS_LEFT(QUADS_AND(QUADS_RIGHT(b, 6), 3), 4);
-    QUADS last_a = QUADS_OR(QUADS_AND(c, 15), high_a);
-    QUADS last_b = QUADS_OR(QUADS_AND(QUADS_RIGHT(c, 4), 15), high_b);
-    a = QUADS_AND(a, 63), b = QUADS_AND(b, 63);
+    QUADS head[4], a, b, high_a, high_b, last_a, last_b;
+    VEC scale, minimum;
+    SIMD(columns)(block, row, head);
+    scale = SIMD(low_halves)(head[0]);
+    minimum = VEC_SUB(VEC_SET(0.0f), SIMD(high_halves)(head[0]));
+    a = QUADS_AND(head[1], 63), b = QUADS_AND(head[2], 63);
+    high_a = QUADS_LEFT(QUADS_AND(QUADS_RIGHT(head[1], 6), 3), 4);
+    high_b = QUADS_LEFT(QUADS_AND(QUADS_RIGHT(head[2], 6), 3), 4);
+    last_a = QUADS_OR(QUADS_AND(head[3], 15), high_a);
+    last_b = QUADS_OR(QUADS_AND(QUADS_RIGHT(head[3], 4), 15), high_b);
     VEC_UNROLL
     for (int i = 0; i < 4; i++) {
         scales[i] = VEC_MUL(SIMD(eight_byte)(a, i), scale);
@@ -85,51 +92,64 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_sixes)(const uint8_t *block, size_t ro
     }
 }
 
-/* Q4_K, Q5_K: 256 numbers; two parts share 32 bytes of nibbles. */
-SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_nibbles)(int type, const uint8_t *block, size_t row,
-                                                   QUADS *out, VEC *scales, VEC *minima) {
-    QUADS both[8], fifth[8];
-    SIMD(eight_sixes)(block, row, scales, minima);
-    if (type == BLOCK_Q5_K) SIMD(eight_bytes)(block + 16, row, fifth);
-    for (int pair = 0; pair < 4; pair++, out += 16) {
-        SIMD(eight_bytes)(block + (type == BLOCK_Q4_K ? 16 : 48) + 32 * pair, row, both);
-        VEC_UNROLL
-        for (int i = 0; i < 16; i++) {
-            out[i] = QUADS_AND(i < 8 ? both[i] : QUADS_RIGHT(both[i - 8], 4), 15);
-            if (type != BLOCK_Q5_K) continue;
-            out[i] = QUADS_OR(out[i], QUADS_LEFT(QUADS_AND(fifth[i % 8], 1), 4));
-            fifth[i % 8] = QUADS_RIGHT(fifth[i % 8], 1); /* the next part's */
-        }
+/* The 16 scales of Q6_K: signed bytes. */
+SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_sixteen)(const uint8_t *block, size_t row, VEC *scales) {
+    QUADS last[4], signs[4];
+    VEC scale;
+    SIMD(columns)(block + 194, row, last);
+    SIMD(columns)(block + 192, row, signs);
+    scale = SIMD(high_halves)(last[3]);
+    VEC_UNROLL
+    for (int i = 0; i < 16; i++)
+        scales[i] = VEC_MUL(SUMS_FLOATS(SUMS_RIGHT(
+                                QUADS_SUMS(QUADS_LEFT(signs[i / 4], 24 - 8 * (i % 4))), 24)),
+                            scale);
+}
+
+/* Scales and minima of a block of 256. */
+SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_heads)(int type, const uint8_t *block, size_t row,
+                                                 VEC *scales, VEC *minima) {
+    if (type == BLOCK_Q6_K) SIMD(eight_sixteen)(block, row, scales);
+    else SIMD(eight_sixes)(block, row, scales, minima);
+}
+
+/* out [8]: the 32 numbers of a part of a block of 256, whose bytes the pairs of parts before it have
+ * left in `low` and `high`. */
+SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_part)(int type, const uint8_t *block, size_t row,
+                                                const int part, QUADS *low, QUADS *high, QUADS *out) {
+    const bool six = type == BLOCK_Q6_K; /* four parts share 64 bytes of nibbles, else two 32 */
+    const int bit = six ? part % 4 * 2 : part;
+    const int8_t mask = six ? 48 : 16; /* of the higher bits */
+    if (six && part % 4 < 2)
+        SIMD(eight_bytes)(block + 64 * (part / 4) + 32 * (part % 2), row, low + 8 * (part % 2));
+    if (!six && part % 2 == 0)
+        SIMD(eight_bytes)(block + (type == BLOCK_Q4_K ? 16 : 48) + 32 * (part / 2), row, low);
+    if (type == BLOCK_Q5_K && part == 0) SIMD(eight_bytes)(block + 16, row, high);
+    if (six && part % 4 == 0) SIMD(eight_bytes)(block + 128 + 32 * (part / 4), row, high);
+    VEC_UNROLL
+    for (int i = 0; i < 8; i++) {
+        const QUADS of = low[six ? 8 * (part % 2) + i : i];
+        out[i] = QUADS_AND((six ? part % 4 / 2 : part % 2) ? QUADS_RIGHT(of, 4) : of, 15);
+        if (type == BLOCK_Q4_K) continue;
+        if (bit < 4) out[i] = QUADS_OR(out[i], QUADS_AND(QUADS_LEFT(high[i], 4 - bit), mask));
+        else out[i] = QUADS_OR(out[i], QUADS_AND(QUADS_RIGHT(high[i], bit - 4), mask));
     }
 }
 
-/* Q6_K: 256 numbers, a scale for each 16. */
-SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_six)(const uint8_t *block, size_t row, QUADS *out,
-                                               VEC *scales) {
-    const VEC scale = SIMD(halves)(block + 208, row);
-    QUADS signs[4], low[16], high[8];
-    SIMD(columns)(block + 192, row, signs);
+/* A block of 256. */
+SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_large)(int type, const uint8_t *block, size_t row,
+                                                 QUADS *out, VEC *scales, VEC *minima) {
+    QUADS low[16], high[8];
+    SIMD(eight_heads)(type, block, row, scales, minima);
     VEC_UNROLL
-    for (int i = 0; i < 16; i++) /* signed bytes: as if from 0, then 128 less */
-        scales[i] = VEC_MUL(VEC_SUB(SIMD(eight_byte)(QUADS_FLIP(signs[i / 4]), i % 4),
-                                    VEC_SET(128.0f)), scale);
-    for (int half = 0; half < 2; half++, out += 32) {
-        SIMD(eight_bytes)(block + 64 * half, row, low);
-        SIMD(eight_bytes)(block + 64 * half + 32, row, low + 8);
-        SIMD(eight_bytes)(block + 128 + 32 * half, row, high);
-        VEC_UNROLL
-        for (int i = 0; i < 32; i++)
-            out[i] = QUADS_OR(QUADS_AND(i < 16 ? low[i] : QUADS_RIGHT(low[i - 16], 4), 15),
-                              QUADS_LEFT(QUADS_AND(QUADS_RIGHT(high[i % 8], i / 8 * 2), 3), 4));
-    }
+    for (int part = 0; part < 8; part++, out += 8)
+        SIMD(eight_part)(type, block, row, part, low, high, out);
 }
 
 /* A block of any type. */
 SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_block)(int type, const uint8_t *block, size_t row,
                                                  QUADS *out, VEC *scales, VEC *minima) {
-    if (type == BLOCK_Q4_K || type == BLOCK_Q5_K)
-        SIMD(eight_nibbles)(type, block, row, out, scales, minima);
-    else if (type == BLOCK_Q6_K) SIMD(eight_six)(block, row, out, scales);
+    if (SIMD_EIGHT_PARTS(type) == 8) SIMD(eight_large)(type, block, row, out, scales, minima);
     else SIMD(eight_small)(type, block, row, out, scales, minima);
 }
 
@@ -163,21 +183,6 @@ BASE_INLINE void SIMD(eight_advance)(SIMD(eight_row) *x, int64_t values) {
     x->start += values / 16;
 }
 
-/* Four steps of four inputs each, from x's `at` on. */
-SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_four)(const int rows, const bool wide,
-                                                const QUADS *numbers, const SIMD(eight_row) *x,
-                                                int at, SUMS *whole, SUMS *other) {
-    const QUADS a = numbers[0], b = numbers[1], c = numbers[2], d = numbers[3];
-    VEC_UNROLL
-    for (int r = 0; r < rows; r++) {
-        const int8_t *q = x->q + r * x->apart + at;
-        whole[r] = SIMD(dot)(wide, whole[r], a, q);
-        other[r] = SIMD(dot)(wide, other[r], b, q + 4);
-        whole[r] = SIMD(dot)(wide, whole[r], c, q + 8);
-        other[r] = SIMD(dot)(wide, other[r], d, q + 12);
-    }
-}
-
 /* total [rows] += `rows` (a constant) rows of x times 32 inputs. */
 SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_multiply)(const int rows, const bool minima,
                                                     const int halves, const bool wide,
@@ -186,17 +191,17 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_multiply)(const int rows, const bool m
                                                     VEC *total) {
     VEC_UNROLL
     for (int h = 0; h < halves; h++) {
-        SUMS whole[4], other[4]; /* two chains: a dot waits for the one before */
+        SUMS whole[4];
         VEC_UNROLL
-        for (int r = 0; r < rows; r++) {
-            whole[r] = SUMS_SET(x->start[r * (x->apart / 16) + h]);
-            other[r] = SUMS_SET(0);
-        }
-        SIMD(eight_four)(rows, wide, numbers + 8 / halves * h, x, 32 / halves * h, whole, other);
-        if (halves == 1) SIMD(eight_four)(rows, wide, numbers + 4, x, 16, whole, other);
+        for (int r = 0; r < rows; r++) whole[r] = SUMS_SET(x->start[r * (x->apart / 16) + h]);
+        VEC_UNROLL
+        for (int i = 8 / halves * h; i < 8 / halves * (h + 1); i++)
+            VEC_UNROLL
+            for (int r = 0; r < rows; r++)
+                whole[r] = SIMD(dot)(wide, whole[r], numbers[i], x->q + r * x->apart + 4 * i);
         VEC_UNROLL
         for (int r = 0; r < rows; r++)
-            total[r] = VEC_FMA(SUMS_FLOATS(SUMS_ADD(whole[r], other[r])),
+            total[r] = VEC_FMA(SUMS_FLOATS(whole[r]),
                                VEC_MUL(scales[h], VEC_SET(x->scale[r * (x->apart / 32)])),
                                total[r]);
     }
@@ -217,7 +222,7 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_single)(int type, int bytes, const uin
         QUADS numbers[8];
         VEC scale, minimum;
         SIMD(eight_small)(type, w, row, numbers, &scale, &minimum);
-        for (int i = 0; i < VEC_N * bytes && ahead; i += 64) QUADS_FETCH(fetch + i);
+        for (int i = 0; i < VEC_N * bytes && ahead; i += 64) BASE_PREFETCH(fetch + i);
         SIMD(eight_multiply)(1, SIMD_EIGHT_MINIMA(type), 1, type == BLOCK_Q8_0, numbers, &scale,
                              &minimum, &x, &total);
         SIMD(eight_advance)(&x, 32);
@@ -225,12 +230,38 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_single)(int type, int bytes, const uin
     VEC_STORE(sums, total);
 }
 
+/* The same in blocks of 256. */
+SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_single_large)(int type, int bytes, const uint8_t *w,
+                                                        size_t row, int count, size_t ahead,
+                                                        SIMD(eight_row) x, float *sums) {
+    const int halves = type == BLOCK_Q6_K ? 2 : 1;
+    const uint8_t *fetch = w + ahead;
+    VEC total = VEC_SET(0.0f);
+    for (int g = 0; g < count; g += 8, w += bytes) {
+        QUADS numbers[8], low[16], high[8];
+        VEC scales[16], minima[8];
+        SIMD(eight_heads)(type, w, row, scales, minima);
+        VEC_UNROLL
+        for (int part = 0; part < 8; part++, fetch += VEC_N * bytes / 8) {
+            for (int i = 0; i < VEC_N * bytes / 8 && ahead; i += 64) BASE_PREFETCH(fetch + i);
+            SIMD(eight_part)(type, w, row, part, low, high, numbers);
+            SIMD(eight_multiply)(1, SIMD_EIGHT_MINIMA(type), halves, false, numbers,
+                                 scales + part * halves, minima + part, &x, &total);
+            SIMD(eight_advance)(&x, 32);
+        }
+    }
+    VEC_STORE(sums, total);
+}
+
 #define SIMD_EIGHT_SINGLE(type, bytes) \
     SIMD_EIGHT_FN static void SIMD(single_##type)(const uint8_t *w, size_t row, int count, \
                                                   size_t ahead, SIMD(eight_row) x, float *sums) { \
-        SIMD(eight_single)(BLOCK_##type, bytes, w, row, count, ahead, x, sums); \
+        if (SIMD_EIGHT_PARTS(BLOCK_##type) == 8) \
+            SIMD(eight_single_large)(BLOCK_##type, bytes, w, row, count, ahead, x, sums); \
+        else SIMD(eight_single)(BLOCK_##type, bytes, w, row, count, ahead, x, sums); \
     }
 SIMD_EIGHT_SMALL(SIMD_EIGHT_SINGLE)
+SIMD_EIGHT_LARGE(SIMD_EIGHT_SINGLE)
 #undef SIMD_EIGHT_SINGLE
 
 /* sums [rows, VEC_N] += `rows` rows of x times a run. */
@@ -272,7 +303,7 @@ typedef struct SIMD(eight_kind) {
     int type, bytes, parts;
     void (*unpack)(const uint8_t *w, size_t row, int count, SIMD(eight_run) *run);
     void (*single)(const uint8_t *w, size_t row, int count, size_t ahead, SIMD(eight_row) x,
-                   float *sums); /* NULL: one row goes as several do */
+                   float *sums);
     SIMD(eight_function) *one, *four;
 } SIMD(eight_kind);
 
@@ -282,16 +313,12 @@ SIMD_EIGHT_FN static const SIMD(eight_kind) *SIMD(eight_kind_of)(int type) {
     ((type) == BLOCK_Q8_0 ? SIMD(eight_wide_##rows) : (type) == BLOCK_Q6_K ? \
      SIMD(eight_halves_##rows) : SIMD_EIGHT_MINIMA(type) ? SIMD(eight_minima_##rows) : \
      SIMD(eight_plain_##rows))
-#define SIMD_EIGHT_KIND(name, bytes, single) \
-    {BLOCK_##name, bytes, SIMD_EIGHT_PARTS(BLOCK_##name), SIMD(eight_##name), single, \
+#define SIMD_EIGHT_KIND(name, bytes) \
+    {BLOCK_##name, bytes, SIMD_EIGHT_PARTS(BLOCK_##name), SIMD(eight_##name), SIMD(single_##name), \
      SIMD_EIGHT_ROWS(BLOCK_##name, 1), SIMD_EIGHT_ROWS(BLOCK_##name, 4)},
-#define SIMD_EIGHT_ONE(name, bytes) SIMD_EIGHT_KIND(name, bytes, SIMD(single_##name))
-#define SIMD_EIGHT_NONE(name, bytes) SIMD_EIGHT_KIND(name, bytes, NULL)
     static const SIMD(eight_kind) kinds[] = {
-        SIMD_EIGHT_SMALL(SIMD_EIGHT_ONE) SIMD_EIGHT_LARGE(SIMD_EIGHT_NONE)};
+        SIMD_EIGHT_SMALL(SIMD_EIGHT_KIND) SIMD_EIGHT_LARGE(SIMD_EIGHT_KIND)};
 #undef SIMD_EIGHT_KIND
-#undef SIMD_EIGHT_ONE
-#undef SIMD_EIGHT_NONE
 #undef SIMD_EIGHT_ROWS
     for (size_t i = 0; i < BASE_COUNT(kinds); i++)
         if (kinds[i].type == type) return &kinds[i];
@@ -312,7 +339,7 @@ SIMD_EIGHT_FN static void SIMD(eight_tile)(const SIMD(eight_kind) *kind, const u
         count = all - g < SIMD(EIGHT_RUN) ? all - g : SIMD(EIGHT_RUN);
         bytes = count / kind->parts * kind->bytes;
         kind->unpack(w, row, count, &run);
-        for (int i = 0; i < VEC_N * bytes && row; i += 64) QUADS_FETCH(fetch + i);
+        for (int i = 0; i < VEC_N * bytes && row; i += 64) BASE_PREFETCH(fetch + i);
         for (int r = 0, some; r < x->rows; r += some) {
             some = x->rows - r < 4 ? 1 : 4;
             (some == 4 ? kind->four : kind->one)(&run, count, from, sums + r * VEC_N);
@@ -333,7 +360,7 @@ SIMD_EIGHT_FN static void SIMD(product_eight)(int type, const uint8_t *w, int ou
     const size_t row = (size_t)(x->n / 32 / kind->parts) * (size_t)kind->bytes;
     for (int o = 0, some; o < outs; o += some, w += (size_t)some * row) {
         some = outs - o < VEC_N ? 1 : VEC_N; /* the last ones singly: all lanes the same output */
-        if (x->rows == 1 && kind->single)
+        if (x->rows == 1)
             kind->single(w, some == 1 ? 0 : row, x->n / 32, some == 1 ? 0 : VEC_N * row, at, sums);
         else SIMD(eight_tile)(kind, w, some == 1 ? 0 : row, x, at, sums);
         for (int r = 0; r < x->rows; r++)

@@ -48,13 +48,12 @@
 #undef QUADS_OR
 #undef QUADS_LEFT
 #undef QUADS_RIGHT
-#undef QUADS_FLIP
 #undef QUADS_SUMS
-#undef QUADS_FETCH
 #undef QUADS_FLOATS
 #undef QUADS_WIDE
 #undef QUADS_OF_WIDE
 #undef SUMS_ADD
+#undef SUMS_RIGHT
 #undef SUMS_SET
 #undef SUMS_FLOATS
 #undef SUMS_FIRST

@@ -109,13 +109,12 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
 #define QUADS_OR(a, b) vorrq_u32(a, b)
 #define QUADS_LEFT(a, n) vshlq_u32(a, vdupq_n_s32(n))
 #define QUADS_RIGHT(a, n) vshlq_u32(a, vdupq_n_s32(-(n)))
-#define QUADS_FLIP(a) veorq_u32(a, vdupq_n_u32(0x80808080u))
 #define QUADS_SUMS(a) vreinterpretq_s32_u32(a)
 #define QUADS_FLOATS(a) vreinterpretq_f32_u32(a)
 #define QUADS_WIDE 0
 #define QUADS_OF_WIDE(a) (a)
-#define QUADS_FETCH(p) BASE_PREFETCH(p)
 #define SUMS_ADD(a, b) vaddq_s32(a, b)
+#define SUMS_RIGHT(s, n) vshlq_s32(s, vdupq_n_s32(-(n)))
 #define SUMS_SET(x) vdupq_n_s32(x)
 #define SUMS_FLOATS(s) vcvtq_f32_s32(s)
 #define SUMS_FIRST(s) vgetq_lane_s32(s, 0)
@@ -132,16 +131,8 @@ BASE_INLINE void SIMD(columns)(const uint8_t *at, size_t row, QUADS *out) {
     out[3] = vzip2q_u32(ac, bd);
 }
 
-BASE_INLINE VEC SIMD(halves)(const uint8_t *at, size_t row) {
-    uint16_t halves[4];
-    for (int i = 0; i < 4; i++) memcpy(&halves[i], at + (size_t)i * row, 2);
-    return VEC_HALF(halves);
-}
-
-BASE_INLINE QUADS SIMD(words)(const uint8_t *at, size_t row) {
-    uint32_t words[4];
-    for (int i = 0; i < 4; i++) memcpy(&words[i], at + (size_t)i * row, 4);
-    return vld1q_u32(words);
+BASE_INLINE VEC SIMD(low_halves)(QUADS words) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32(words)));
 }
 
 BASE_INLINE QUADS SIMD(spread)(QUADS bits) {

@@ -79,13 +79,12 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
 #define QUADS_OR(a, b) ((a) | (b))
 #define QUADS_LEFT(a, n) ((a) << (n))
 #define QUADS_RIGHT(a, n) ((a) >> (n))
-#define QUADS_FLIP(a) ((a) ^ 0x80808080u)
 #define QUADS_SUMS(a) ((int32_t)(a))
 #define QUADS_FLOATS(a) block_f32_of_bits(a)
 #define QUADS_WIDE 0 /* what stands for 0 in numbers of 8 bits as dot takes them */
 #define QUADS_OF_WIDE(a) (a)
-#define QUADS_FETCH(p) BASE_PREFETCH(p)
 #define SUMS_ADD(a, b) ((a) + (b))
+#define SUMS_RIGHT(s, n) ((s) >> (n)) /* keeps the sign */
 #define SUMS_SET(x) (x)
 #define SUMS_FLOATS(s) ((float)(s))
 #define SUMS_FIRST(s) (s)
@@ -96,19 +95,8 @@ BASE_INLINE void SIMD(columns)(const uint8_t *at, size_t row, QUADS *out) {
     memcpy(out, at, 16);
 }
 
-/* The f16 at `at` of VEC_N rows. */
-BASE_INLINE VEC SIMD(halves)(const uint8_t *at, size_t row) {
-    (void)row;
-    return VEC_HALF1((uint16_t)block_load16(at));
-}
-
-/* The word at `at` of VEC_N rows. */
-BASE_INLINE QUADS SIMD(words)(const uint8_t *at, size_t row) {
-    QUADS word;
-    (void)row;
-    memcpy(&word, at, sizeof word);
-    return word;
-}
+/* The f16 in the lower half of each word. */
+BASE_INLINE VEC SIMD(low_halves)(QUADS words) { return VEC_HALF1((uint16_t)words); }
 
 /* Bits 0 to 3 of each word, one a byte. */
 BASE_INLINE QUADS SIMD(spread)(QUADS bits) {
