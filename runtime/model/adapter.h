@@ -25,10 +25,10 @@ typedef enum adapter_part {
 
 enum { ADAPTER_MOST = 64 /* of a model at a time */, ADAPTER_MOST_RANK = 256 };
 
-/* What one product gains. */
+/* What one product gains; in a ffn of experts, each has both for itself. */
 typedef struct adapter_pair {
-    const float *a; /* [rank, columns]; NULL: nothing */
-    const float *b; /* [rows, rank] */
+    const float *a; /* [(experts,) rank, columns]; NULL: nothing */
+    const float *b; /* [(experts,) rows, rank] */
     int rank;
 } adapter_pair;
 
