@@ -211,7 +211,8 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
 }
 
 static uint64_t forward_cpu_adapter_bytes(const cairn_model *model, const cairn_adapter *adapter,
-                                          int max_rows) {
+                                          bool first, int max_rows) {
+    (void)first; /* the other may be one that has no rank */
     const int used = model->shape.experts ? model->shape.experts_used : 1;
     return (uint64_t)max_rows * (uint64_t)used * 3 * (uint64_t)adapter->rank * sizeof(float);
 }
@@ -219,7 +220,7 @@ static uint64_t forward_cpu_adapter_bytes(const cairn_model *model, const cairn_
 /* Room for the inner values of an adapter's rank, in memory that outlives the other scratch. */
 static cairn_status forward_cpu_take_adapter(cairn_model *model, cairn_adapter *adapter) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
-    const size_t bytes = (size_t)forward_cpu_adapter_bytes(model, adapter, f->max_rows);
+    const size_t bytes = (size_t)forward_cpu_adapter_bytes(model, adapter, true, f->max_rows);
     void *memory;
     cairn_status status;
     if (adapter->rank <= f->low_rank) return CAIRN_OK;

@@ -154,13 +154,14 @@ static size_t cuda_adapter_bytes(const forward_cuda_state *f, const cairn_adapte
 }
 
 static uint64_t forward_cuda_adapter_bytes(const cairn_model *model, const cairn_adapter *adapter,
-                                           int max_rows) {
+                                           bool first, int max_rows) {
     forward_cuda_state *f;
     uint64_t bytes;
     if (cuda_new(model, max_rows, &f)) return 0;
-    bytes = cuda_pairs(&model->shape) * sizeof(step_pair) + cuda_low_bytes(&model->shape, max_rows) +
-            cuda_adapter_bytes(f, adapter) + cuda_draft_bytes(f, adapter);
-    if (adapter->parts[ADAPTER_LANDMARK] && !cuda_wants_forms(f, &model->runtime->config, false))
+    bytes = cuda_adapter_bytes(f, adapter) + cuda_draft_bytes(f, adapter);
+    if (first) bytes += cuda_pairs(&model->shape) * sizeof(step_pair) +
+                        cuda_low_bytes(&model->shape, max_rows);
+    if (first && adapter->parts[ADAPTER_LANDMARK] && !cuda_wants_forms(f, &model->runtime->config, false))
         bytes += cuda_measure_forms(f, &model->runtime->config, true);
     base_delete(&model->runtime->base, f, 1, sizeof *f);
     return bytes;

@@ -287,7 +287,7 @@ static int adapter_module_of(const char *at, int *expert, bool *is_b) {
 
 static const char *const adapter_part_names[ADAPTER_PARTS] = {
     "mask_embedding", "sampler.0.weight", "sampler.0.norm", "sampler.1.weight", "sampler.1.norm",
-    "landmark_embedding"};
+    plan_landmark};
 
 /* Values of a part, rows times columns. */
 static int64_t adapter_part_rows(const adapter_reader *r, int part) {
@@ -316,9 +316,11 @@ static bool adapter_sort_part(adapter_reader *r, int i, cairn_status *status) {
 /* All parts or none; *values: what they will take. */
 static cairn_status adapter_check_parts(adapter_reader *r, size_t *values) {
     const int landmark = r->parts_found[ADAPTER_LANDMARK];
-    if (landmark && r->parts_found[ADAPTER_MASK])
-        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: mask_embedding and landmark_embedding; a gated "
-                         "adapter has no landmarks", r->path);
+    const bool own = !landmark && r->m->plan.landmark.values;
+    if ((landmark || own) && r->parts_found[ADAPTER_MASK])
+        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: mask_embedding and %s; a gated adapter has no "
+                         "landmarks", r->path, own ? "a model with landmarks" : "landmark_embedding");
+    if (own) *values += (size_t)r->m->shape.hidden;
     for (int i = 0; i < r->m->shape.layers && landmark; i++)
         if (r->m->plan.layers[i].mixer != PLAN_ATTENTION)
             return adapter_fault(r, CAIRN_UNSUPPORTED, "landmark_embedding", "some layers of the "
@@ -361,6 +363,15 @@ static cairn_status adapter_take_mask(adapter_reader *r) {
     return CAIRN_OK;
 }
 
+/* The model's own landmark, where it has one. */
+static void adapter_put_own(cairn_adapter *a, size_t *used) {
+    const model_vector *own = &a->model->plan.landmark;
+    if (!own->values) return;
+    a->parts[ADAPTER_LANDMARK] =
+        (float *)memcpy(a->values + *used, own->values, (size_t)own->count * sizeof *own->values);
+    *used += (size_t)own->count;
+}
+
 static cairn_status adapter_fill_parts(adapter_reader *r, size_t *used) {
     cairn_status status = CAIRN_OK;
     for (int part = 0; part < ADAPTER_PARTS && !status; part++) {
@@ -369,6 +380,7 @@ static cairn_status adapter_fill_parts(adapter_reader *r, size_t *used) {
         status = adapter_fetch(r, r->parts_found[part] - 1, r->out->values + *used);
         *used += (size_t)(adapter_part_rows(r, part) * adapter_part_columns(r, part));
     }
+    if (!r->parts_found[ADAPTER_LANDMARK]) adapter_put_own(r->out, used);
     return status;
 }
 
@@ -629,6 +641,25 @@ static cairn_status adapter_take(adapter_reader *r) {
     if (!status) status = adapter_take_mask(r);
     if (!status) adapter_note_fingerprint(a);
     return status;
+}
+
+static cairn_status adapter_own(cairn_model *m, cairn_adapter **out) {
+    base *b = &m->runtime->base;
+    cairn_adapter *a = (cairn_adapter *)base_new(b, 1, sizeof *a);
+    size_t used = 0;
+    if (!(*out = a)) return base_no_memory(b, m->name, sizeof *a);
+    a->model = m, a->mask_id = -1, a->count = (size_t)m->shape.hidden;
+    snprintf(a->name, sizeof a->name, "%s", m->name);
+    a->pairs = (adapter_pair *)base_new(b, (size_t)m->shape.layers * PLAN_ROLES, sizeof *a->pairs);
+    a->values = (float *)base_new(b, a->count, sizeof *a->values);
+    if (!a->pairs || !a->values) {
+        *out = NULL;
+        adapter_free(a);
+        return base_no_memory(b, m->name, (size_t)m->shape.hidden * sizeof(float));
+    }
+    adapter_put_own(a, &used);
+    adapter_note_fingerprint(a);
+    return CAIRN_OK;
 }
 
 static cairn_status adapter_read(cairn_model *m, const char *path, cairn_adapter **out) {
