@@ -686,8 +686,9 @@ static void test_bad_experts(void) {
     rig g;
     char inside[128];
     on_experts = true;
-    if (!open_rig(&g, CAIRN_BACKEND_CPU, false, 0)) return;
+    const bool fine = open_rig(&g, CAIRN_BACKEND_CPU, false, 0);
     on_experts = false;
+    if (!fine) return;
     low l = make_low(&g.f, 4, 8, true, &state);
     gguf_build good = gguf_low(&l, "qwen3moe", false);
     with_text(&g, &good, "blk.1.ffn_up_exps.weight.lora_b", "blk.1.ffn_up_expz.weight.lora_b",
