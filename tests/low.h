@@ -6,7 +6,12 @@
 enum { PAIRS = 40 };
 
 /* Of one tensor of the model, in the order of its GGUF file; values that f16 holds. */
-typedef struct low_pair { const family_tensor *of; char name[64]; double *a, *b; } low_pair;
+typedef struct low_pair {
+    const family_tensor *of;
+    char name[64];
+    double *a, *b;
+    int parts; /* of a ffn of experts: [parts] of both, one behind the other; else 1 */
+} low_pair;
 typedef struct low {
     low_pair pairs[PAIRS];
     int count, rank;
@@ -33,7 +38,8 @@ static void low_gate(low *l, int hidden, uint64_t *seed) {
 
 static bool is_product(const char *name) {
     static const char *const all[] = {"attn_q.", "attn_k.", "attn_v.", "attn_output.", "ffn_gate.",
-                                      "ffn_up.", "ffn_down.", "attn_qkv."};
+                                      "ffn_up.", "ffn_down.", "attn_qkv.", "ffn_gate_exps.",
+                                      "ffn_up_exps.", "ffn_down_exps."};
     for (size_t i = 0; i < BASE_COUNT(all); i++)
         if (strstr(name, all[i]) && strstr(name, ".weight")) return true;
     return false;
@@ -48,7 +54,9 @@ static low make_low(const family *f, int rank, double alpha, bool all, uint64_t 
         low_pair *p = &l.pairs[l.count++];
         p->of = t;
         snprintf(p->name, sizeof p->name, "%.*s", (int)(strlen(t->name) - 7), t->name);
-        p->a = low_values(rank * t->columns, seed), p->b = low_values(t->rows * rank, seed);
+        p->parts = t->parts > 1 ? t->parts : 1;
+        p->a = low_values(p->parts * rank * t->columns, seed);
+        p->b = low_values(t->rows * rank, seed);
     }
     return l;
 }
@@ -64,11 +72,12 @@ static void free_low(low *l) {
 static void merge(const low *l, double sign) {
     for (int i = 0; i < l->count; i++) {
         const low_pair *p = &l->pairs[i];
-        const int columns = p->of->columns;
+        const int columns = p->of->columns, rows = p->of->rows / p->parts;
         for (int64_t n = 0; n < (int64_t)p->of->rows * columns; n++) {
+            const double *a = p->a + n / columns / rows * l->rank * columns;
             double sum = 0;
             for (int k = 0; k < l->rank; k++)
-                sum += p->b[n / columns * l->rank + k] * p->a[k * columns + n % columns];
+                sum += p->b[n / columns * l->rank + k] * a[k * columns + n % columns];
             p->of->values[n] += sign * (l->alpha > 0 ? l->alpha / l->rank : 1) * sum;
         }
     }
@@ -109,11 +118,11 @@ static gguf_build gguf_low(const low *l, const char *architecture, bool half) {
     for (int i = 0; i < 2 * l->count; i++) {
         const low_pair *p = &l->pairs[i / 2];
         char name[96];
-        const uint64_t rows = (uint64_t)p->of->rows, columns = (uint64_t)p->of->columns;
-        uint64_t shape[2] = {i % 2 ? rank : columns, i % 2 ? rows : rank};
+        const uint64_t experts = (uint64_t)p->parts, rows = (uint64_t)p->of->rows / experts;
+        uint64_t shape[3] = {i % 2 ? rank : (uint64_t)p->of->columns, i % 2 ? rows : rank, experts};
         snprintf(name, sizeof name, "%s.weight.lora_%c", p->name, i % 2 ? 'b' : 'a');
-        build_tensor(&out, name, half ? BLOCK_F16 : BLOCK_F32, 2, shape,
-                     shape[0] * shape[1] * bytes, 32);
+        build_tensor(&out, name, half ? BLOCK_F16 : BLOCK_F32, experts > 1 ? 3 : 2, shape,
+                     shape[0] * shape[1] * experts * bytes, 32);
     }
     for (int i = 0; i < more; i++) {
         const uint64_t n = (uint64_t)l->hidden, shape[2] = {i == 1 ? 2 * n : n, n};
@@ -125,7 +134,7 @@ static gguf_build gguf_low(const low *l, const char *architecture, bool half) {
                      hidden * bytes, 32);
     build_align(&out, 32);
     for (int i = 0; i < l->count; i++) {
-        put_values(&out, l->pairs[i].a, l->rank * l->pairs[i].of->columns, half);
+        put_values(&out, l->pairs[i].a, l->pairs[i].parts * l->rank * l->pairs[i].of->columns, half);
         build_align(&out, 32);
         put_values(&out, l->pairs[i].b, l->rank * l->pairs[i].of->rows, half);
         build_align(&out, 32);

@@ -65,7 +65,7 @@ enum {
     STEP_LOW_PRODUCTS, STEP_LOW_MOST = 256
 };
 typedef struct step_pair {
-    const float *a, *b; /* [rank, inputs], [outputs, rank]; NULL: nothing is added */
+    const float *a, *b; /* [rank, inputs], [outputs, rank], of each expert; NULL: nothing is added */
     int32_t rank, pad;
 } step_pair;
 
@@ -119,7 +119,7 @@ typedef struct step_params {
     int32_t own_runs;            /* the most runs of a group of rows */
     float embed_scale, score_scale; /* score_scale: with log2(e) */
     const step_pair *adapters;   /* [slot, layer, STEP_LOW_PRODUCTS] */
-    float *low;                  /* [row, 3, STEP_LOW_MOST]: A x of the products of one kernel */
+    float *low;                  /* [row or slot, 3, STEP_LOW_MOST]: A x of the products of a kernel */
     float *const *rings;         /* [sequence] -> [layers with convolutions, ring, hidden] inputs */
     const float *taps;           /* [hidden, taps], the oldest first */
     const float *router;         /* [experts, hidden] */

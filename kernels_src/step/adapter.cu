@@ -1,9 +1,10 @@
 /* step_low: before a product to which rows' adapters add, their inner values low = A x.
+ * step_low_slots: the same before a product of experts, of their slots; and where each slot's B is.
  *
  * In: what the product reads, p.reserved its first product (STEP_LOW_). Of steps, which hand on a
  *     hidden state with its sums of squares, or of prompts (CAIRN_PARTS 0), which norm it first.
  * Out: p.low [row, product of the kernel]. f32 sums in an order that depends on nothing.
- * Grid (products of the kernel, rows), 128 threads: a warp has every fourth inner value.
+ * Grid (products of the kernel, or experts of a row, rows), 128 threads: a warp has every fourth inner value.
  * step_own: rows with an embedding of their own (STEP_EMBED_LOW) begin with that, behind the kernel that
  *     embeds tokens. Grid rows, 128 threads.
  * step_keep: hidden states behind the output norm, of rows with STEP_KEEP. Grid rows, 128 threads.
@@ -13,8 +14,10 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=512 */
-#include "step/stages.cuh"
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=768
+ * matrix: + CAIRN_PRODUCTS=432 CAIRN_PACK_EXPERT_UP=4 CAIRN_PACK_EXPERT_DOWN=4 CAIRN_EXPERTS=16
+ * matrix: + CAIRN_USED=4 */
+#include "step/families.cuh"
 
 /* 1 / (rms scale) of a row of the residual stream, from its sums of squares; every lane has it. */
 CAIRN_INLINE float row_factor(const step_params &p, const float *squares) {
@@ -53,6 +56,27 @@ CAIRN_KERNEL(step_low, 128, 1, step_params) {
     low_values(p, row, block_id(), pair, at + (middle ? MIDDLE_AT : HIDDEN_AT), HIDDEN,
                PROMPT ? 1.0f : row_factor(p, squares));
 }
+
+#if CAIRN_PRODUCTS & 128
+CAIRN_KERNEL(step_low_slots, 128, 1, step_params) {
+    const int row = block_id_y(), choice = row * USED + block_id(), first = p.reserved;
+    const bool down = first == STEP_LOW_DOWN;
+    const int inputs = down ? FFN : HIDDEN, outputs = down ? HIDDEN : FFN;
+    const uint8_t *at = region(p, 0, 0);
+    start_input();
+    if (row >= p.input[STEP_ROWS]) return;
+    const int slot = ((const int32_t *)(at + PLACES_AT))[choice];
+    const int64_t expert = ((const int32_t *)(at + CHOSEN_AT))[choice];
+    for (int which = 0; which < (down ? 1 : 2); which++) {
+        step_pair pair = pair_of(p, row, first + which);
+        if (pair.a) {
+            pair.a += expert * pair.rank * inputs, pair.b += expert * pair.rank * outputs;
+            low_values(p, slot, which, pair, at + (down ? EXPERT_FFN_AT : ROUTED_AT), inputs, 1.0f);
+        }
+        if (thread_id() == 0) slot_pairs(p, slot)[which] = pair;
+    }
+}
+#endif
 
 CAIRN_INLINE const int32_t *words_of(const step_params &p, int which) {
     return p.input + STEP_HEAD + which * p.capacity;

@@ -39,15 +39,27 @@ template <int INPUTS> struct ready_input : rows_input<INPUTS> {
     }
 };
 
-/* f32 [row, WIDTH], times the row's factor where the input has one. */
-template <int WIDTH, bool SCALED> struct summed_output {
+/* f32 [row, WIDTH], times the row's factor. */
+template <int WIDTH> struct summed_output {
     int count; /* of the window's rows */
     float *to; /* of its first row */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
         if (o.column >= count) return;
+        send(to + (int64_t)o.column * WIDTH + o.tile * 16 + o.row, o.value * factors[o.column]);
+    }
+};
+
+/* f32 [slot, WIDTH] of slots of experts from `first` on, with what their rows' adapters add. */
+template <int WIDTH> struct slots_output {
+    const step_params &p;
+    int first, count;
+    float *to;
+
+    CAIRN_MEMBER void operator()(const output &o, const float *) const {
+        if (o.column >= count) return;
         send(to + (int64_t)o.column * WIDTH + o.tile * 16 + o.row,
-             SCALED ? o.value * factors[o.column] : o.value);
+             adapted_slot(p, o.value, first + o.column, 0, o.tile * 16 + o.row));
     }
 };
 

@@ -51,8 +51,9 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=15
- * matrix: + CAIRN_EXTRAS=512 */
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=399
+ * matrix: + CAIRN_EXTRAS=768 CAIRN_PACK_EXPERT_UP=4 CAIRN_PACK_EXPERT_DOWN=4 CAIRN_EXPERTS=16
+ * matrix: + CAIRN_USED=4 */
 #include "step/families.cuh"
 
 /* Windows beyond the rows only wait, so that the order of the kernels holds. */
@@ -93,7 +94,7 @@ STAGE(step_down, stage_down<1, true>(p, rows, p.layer, at, at, work, first, step
 #if CAIRN_PRODUCTS & 32
 STAGE(step_conv_in, {
     norm_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
-    summed_output<3 * HIDDEN, true> out{
+    summed_output<3 * HIDDEN> out{
         rows.count, (float *)(at + SUMMED_AT) + (int64_t)rows.first * (3 * HIDDEN)};
     stage_product<CAIRN_PACK_CONV_IN, HIDDEN, 1, true>(p.qkv, first, step, 3 * HIDDEN / 16, work,
                                                        input, out);
@@ -128,12 +129,13 @@ STAGE(step_conv_out, {
 #if CAIRN_PRODUCTS & 128
 EXPERT_STAGE(step_expert_up, CAIRN_PACK_EXPERT_UP, HIDDEN, FFN / 8, ROUTED_AT,
              const uint8_t *weights = p.gate_up;
-             swiglu_output out{window.count, at + EXPERT_FFN_AT + (int64_t)window.first * FFN * 2, p,
+             swiglu_output<true> out{window.count, at + EXPERT_FFN_AT + (int64_t)window.first * FFN * 2, p,
                            window.first})
 #endif
 #if CAIRN_PRODUCTS & 256
 EXPERT_STAGE(step_expert_down, CAIRN_PACK_EXPERT_DOWN, FFN, HIDDEN / 16, EXPERT_FFN_AT,
              const uint8_t *weights = p.down;
-             summed_output<HIDDEN, false> out{
-                 window.count, (float *)(at + EXPERT_OUT_AT) + (int64_t)window.first * HIDDEN})
+             slots_output<HIDDEN> out{
+                 p, window.first, window.count,
+                 (float *)(at + EXPERT_OUT_AT) + (int64_t)window.first * HIDDEN})
 #endif

@@ -48,8 +48,9 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=15
- * matrix: + CAIRN_EXTRAS=512
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=399
+ * matrix: + CAIRN_EXTRAS=768 CAIRN_PACK_EXPERT_UP=4 CAIRN_PACK_EXPERT_DOWN=4 CAIRN_EXPERTS=16
+ * matrix: + CAIRN_USED=4
  * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
@@ -142,14 +143,16 @@ CAIRN_KERNEL(prompt_conv_in, PROMPT_THREADS, 1, step_params) {
     tile_sums sum = {};
     product<CAIRN_PACK_CONV_IN, HIDDEN>(p.qkv, TILES, buffer(p, NORMED_AT), first, rows,
                                         shared_base(), sum);
-    store_outputs<TILES>(sum, first, rows, (float *)buffer(p, SUMMED_AT));
+    store_outputs<TILES>(sum, first, rows, (float *)buffer(p, SUMMED_AT),
+                         [](float value, int, int) { return value; });
 }
 #endif
 
 constexpr int FFN_PITCH = PROMPT_WARPS * 16 + 16; /* bytes from a token's outputs to the next's */
 
-/* The block's tiles of gates and ups at `weights`, of the inputs at `from`: gated, to `to`. */
-template <int FORMAT>
+/* The block's tiles of gates and ups at `weights`, of the inputs at `from`: gated, to `to`. SLOTS: the rows
+ * are experts' slots. */
+template <int FORMAT, bool SLOTS = false>
 CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, const uint8_t *from,
                                 uint8_t *to, int first, int rows) {
     tile_sums sum = {};
@@ -161,8 +164,10 @@ CAIRN_INLINE void product_gated(const step_params &p, const uint8_t *weights, co
             const int n = tile_of(e) * 8 + g;
             if constexpr (ADAPTERS)
                 if (first + row < rows && n < FFN) {
-                    gate = adapted(p, gate, first + row, STEP_LOW_GATE, 0, n);
-                    up = adapted(p, up, first + row, STEP_LOW_UP, 1, n);
+                    gate = SLOTS ? adapted_slot(p, gate, first + row, 0, n)
+                                 : adapted(p, gate, first + row, STEP_LOW_GATE, 0, n);
+                    up = SLOTS ? adapted_slot(p, up, first + row, 1, n)
+                               : adapted(p, up, first + row, STEP_LOW_UP, 1, n);
                 }
             float v = gated(gate, up), next = shuffle_xor(v, 4);
             if (g % 2 == 0)
@@ -192,7 +197,7 @@ CAIRN_KERNEL(prompt_expert_up, PROMPT_THREADS, 1, step_params) {
     expert_window window;
     start_input();
     if (!find_window(p, block_id(), window)) return;
-    product_gated<FORMAT>(
+    product_gated<FORMAT, true>(
         p, p.gate_up + (int64_t)window.expert * (FFN / 8) * tile_bytes<FORMAT, HIDDEN>(),
         buffer(p, ROUTED_AT), buffer(p, EXPERT_FFN_AT), window.first, window.first + window.count);
 }

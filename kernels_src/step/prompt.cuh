@@ -172,17 +172,18 @@ CAIRN_INLINE void each_output(const float (*sum)[4], int first, Out out) {
             out(first + n * 8 + 2 * t + c, g, sum[n][c], sum[n][2 + c]);
 }
 
-/* The outputs as they are, f32 [row, 16 TILES], of the rows before `end`. */
-template <int TILES>
-CAIRN_INLINE void store_outputs(const tile_sums &sum, int first, int end, float *out) {
+/* The outputs as `gained` makes them, f32 [row, 16 TILES], of the rows before `end`. */
+template <int TILES, class Gained>
+CAIRN_INLINE void store_outputs(const tile_sums &sum, int first, int end, float *out, Gained gained) {
 #pragma unroll
     for (int e = 0; e < EACH; e++) {
         const int tile = tile_of(e);
         if (tile >= TILES) return;
         each_output(sum.at[e], first, [&](int row, int g, float low, float high) {
             if (row >= end) return;
-            float *to = out + (int64_t)row * (16 * TILES) + tile * 16 + g;
-            to[0] = low, to[8] = high;
+            const int n = tile * 16 + g;
+            float *to = out + (int64_t)row * (16 * TILES) + n;
+            to[0] = gained(low, row, n), to[8] = gained(high, row, n + 8);
         });
     }
 }

@@ -50,8 +50,9 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=15
- * matrix: + CAIRN_EXTRAS=512 */
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_PRODUCTS=399
+ * matrix: + CAIRN_EXTRAS=768 CAIRN_PACK_EXPERT_UP=4 CAIRN_PACK_EXPERT_DOWN=4 CAIRN_EXPERTS=16
+ * matrix: + CAIRN_USED=4 */
 #include "step/prompt.cuh"
 #include "step/families.cuh"
 
@@ -167,6 +168,8 @@ CAIRN_KERNEL(prompt_expert_down, PROMPT_THREADS, 1, step_params) {
     tile_sums sum = {};
     product<FORMAT, FFN>(p.down + (int64_t)window.expert * TILES * tile_bytes<FORMAT, FFN>(), TILES,
                          buffer(p, EXPERT_FFN_AT), window.first, end, shared_base(), sum);
-    store_outputs<TILES>(sum, window.first, end, (float *)buffer(p, EXPERT_OUT_AT));
+    store_outputs<TILES>(
+        sum, window.first, end, (float *)buffer(p, EXPERT_OUT_AT),
+        [&](float value, int slot, int n) { return adapted_slot(p, value, slot, 0, n); });
 }
 #endif

@@ -314,8 +314,8 @@ CAIRN_INLINE float gated(float gate, float up) {
     return gate * up * rcp_fast(1.0f + exp_fast(-gate));
 }
 
-/* Rows 0-7 of a tile are the gates, rows 8-15 the ups of eight FFN values. */
-struct swiglu_output {
+/* Rows 0-7 of a tile are the gates, rows 8-15 the ups of eight FFN values. SLOTS: of experts' slots. */
+template <bool SLOTS = false> struct swiglu_output {
     int count;  /* of the window's rows */
     uint8_t *h; /* of its first row */
     const step_params &p;
@@ -325,8 +325,9 @@ struct swiglu_output {
         float y = o.value * factors[o.column];
         if constexpr (ADAPTERS)
             if (o.column < count)
-                y = adapted(p, y, first + o.column, STEP_LOW_GATE + o.row / 8, o.row / 8,
-                            o.tile * 8 + o.row % 8);
+                y = SLOTS ? adapted_slot(p, y, first + o.column, o.row / 8, o.tile * 8 + o.row % 8)
+                          : adapted(p, y, first + o.column, STEP_LOW_GATE + o.row / 8, o.row / 8,
+                                    o.tile * 8 + o.row % 8);
         float up = shuffle_xor(y, 2);
         float v = gated(y, up);
         float next = shuffle_xor(v, 4);
@@ -479,7 +480,7 @@ CAIRN_INLINE void stage_gate_up(const step_params &p, row_window rows, int layer
                                 workspace &work, int first, int step) {
     if (FLOW && first * TILES >= FFN / 8) return;
     norm_input input(p, at + MIDDLE_AT, at + MIDDLE_SQUARES_AT, rows);
-    swiglu_output out{rows.count, at + FFN_AT + (int64_t)rows.first * FFN * 2, p, rows.first};
+    swiglu_output<> out{rows.count, at + FFN_AT + (int64_t)rows.first * FFN * 2, p, rows.first};
     stage_product<CAIRN_PACK_GATE_UP, HIDDEN, TILES, ONCE>(
         layer_weights(p.gate_up, layer, FFN / 8 * tile_bytes<CAIRN_PACK_GATE_UP, HIDDEN>()), first,
         step, FFN / 8, work, input, out);

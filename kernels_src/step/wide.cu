@@ -304,7 +304,7 @@ WIDE(wide_gate_up) {
         p, p.gate_up, A_GATE, B_GATE, block_id() * GATE_TILES, NORMED(MIDDLE_AT, MIDDLE_SQUARES_AT),
         [](const wide_rows &) {}, [](const wide_rows &) {},
         [&](row_window window, int, const output &o, const float *factors) {
-            swiglu_output out{window.count,
+            swiglu_output<> out{window.count,
                               region(p, 0, 0) + FFN_AT + (int64_t)window.first * FFN * 2, p,
                               window.first};
             out(o, factors);

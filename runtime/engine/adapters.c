@@ -6,6 +6,7 @@ static void engine_drop_adapter(cairn_adapter *a) {
     while (*link != a) link = &(*link)->next;
     *link = a->next;
     if (m->adapter == a) m->adapter = NULL;
+    if (m->own == a) m->own = NULL;
     if (m->scratch && m->scratch->pace_of == a) m->scratch->pace_of = NULL;
     if (m->backend->leave_adapter) m->backend->leave_adapter(m, a);
     adapter_free(a);
@@ -31,7 +32,7 @@ static cairn_status engine_ready_landmarks(cairn_model *m, const cairn_adapter *
     return x->filled ? CAIRN_OK : base_no_memory(b, a->name, most * sizeof *x->filled);
 }
 
-/* Inside an entered runtime, beside no forward. */
+/* Inside an entered runtime, beside no forward. path NULL: the model's own. */
 static cairn_status engine_take_adapter(cairn_model *m, const char *path, cairn_adapter **out) {
     base *b = &m->runtime->base;
     cairn_adapter *a;
@@ -40,7 +41,7 @@ static cairn_status engine_take_adapter(cairn_model *m, const char *path, cairn_
     if (engine_free_slot(m) >= ADAPTER_MOST)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "adapter_load: %d adapters of this model are "
                          "loaded; free one first", ADAPTER_MOST);
-    if ((status = adapter_read(m, path, &a))) return status;
+    if ((status = path ? adapter_read(m, path, &a) : adapter_own(m, &a))) return status;
     a->slot = engine_free_slot(m);
     status = engine_ready_landmarks(m, a);
     if (!status) status = reload_check_drafts(b, &m->runtime->config, a);
@@ -97,6 +98,7 @@ static void engine_adapt(cairn_session *s, cairn_adapter *adapter) {
 cairn_status cairn_session_adapt(cairn_session *session, cairn_adapter *adapter) {
     cairn_status status = engine_enter(session, "session_adapt");
     if (status) return status;
+    if (!adapter) adapter = session->model->own;
     if (adapter && adapter->model != session->model)
         status = base_fail(engine_base(session), CAIRN_INVALID_ARGUMENT,
                            "session_adapt: %s was loaded for another model", adapter->name);

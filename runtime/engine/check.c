@@ -77,6 +77,7 @@ static void engine_check_describe(engine_check *c) {
         r->vocab = (int32_t)(tokens.count <= INT32_MAX ? tokens.count : 0);
     r->file_bytes = c->file.size;
     r->tensors = (int32_t)c->file.tensor_count;
+    r->has_landmark = gguf_tensor_find(&c->file, plan_landmark) != NULL;
 }
 
 enum { CHECK_TYPES = 32 }; /* block types of a file that are told */

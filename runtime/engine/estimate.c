@@ -63,9 +63,9 @@ static cairn_status engine_count_host(cairn_model *m, const engine_counter *coun
 }
 
 /* Its values are on the host already. */
-static void engine_add_adapter(const cairn_model *m, const cairn_adapter *adapter, int rows,
+static void engine_add_adapter(const cairn_model *m, const cairn_adapter *adapter, bool first, int rows,
                                cairn_memory_estimate *out) {
-    const uint64_t bytes = engine_backend(m->runtime)->adapter_bytes(m, adapter, rows);
+    const uint64_t bytes = engine_backend(m->runtime)->adapter_bytes(m, adapter, first, rows);
     out->live_bytes += bytes;
     if (out->peak_bytes < out->live_bytes) out->peak_bytes = out->live_bytes;
     if (out->backend == (int32_t)CAIRN_BACKEND_CPU) out->resident_bytes += bytes;
@@ -77,17 +77,20 @@ static cairn_status engine_measure_file(cairn_runtime *rt, const engine_counter 
     int rows = model_most_rows(&rt->config), pages;
     uint64_t host;
     cairn_model *m;
-    cairn_adapter *adapter = NULL;
+    cairn_adapter *adapter = NULL, *own = NULL;
     model_place place = {path, HF_SCAN, NULL};
     cairn_status status = model_load(rt, place, &m);
     if (status) return status;
     if (!(status = engine_measure(m, engine_backend(rt), rows)) &&
         !(status = model_size_cache(m, &rt->device, &pages)) &&
+        (!m->plan.landmark.values || !(status = adapter_own(m, &own))) &&
         (!*rt->config.adapter || !(status = adapter_read(m, rt->config.adapter, &adapter))) &&
         !(status = engine_count_host(m, counter, rows, pages, &host)))
         engine_fill_estimate(m, map, pages, host, out);
-    if (adapter && !status) engine_add_adapter(m, adapter, rows, out);
+    if (own && !status) engine_add_adapter(m, own, true, rows, out);
+    if (adapter && !status) engine_add_adapter(m, adapter, !own, rows, out);
     if (adapter) adapter_free(adapter);
+    if (own) adapter_free(own);
     model_unload(m);
     return status;
 }

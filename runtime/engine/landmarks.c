@@ -5,6 +5,8 @@
  * that one runs. Calls adapter. */
 
 static bool landmarks_with(const cairn_adapter *a) { return a && a->parts[ADAPTER_LANDMARK]; }
+/* The adapter that sessions begin with. */
+static cairn_adapter *landmarks_first(const cairn_model *m) { return m->adapter ? m->adapter : m->own; }
 
 /* Slots of the first `tokens` tokens. */
 static int landmarks_slots(const cairn_model *m, const cairn_adapter *a, int tokens) {

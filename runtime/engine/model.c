@@ -168,6 +168,7 @@ static cairn_status engine_load_one(cairn_runtime *rt, model_place place, const 
     if (!status) status = engine_open_states(m);
     if (!status) status = engine_scratch_new(&rt->base, m, rows);
     if (!status) status = engine_open_prefixes(m);
+    if (!status && m->plan.landmark.values) status = engine_take_adapter(m, NULL, &m->own);
     if (!status && *config->adapter && !drafts_for)
         status = engine_take_adapter(m, config->adapter, &m->adapter);
     if (status) engine_unload(m);

@@ -348,7 +348,7 @@ static cairn_status engine_open(cairn_model *m, cairn_session **out) {
     *out = NULL;
     if (!s) return base_no_memory(b, "a session", sizeof *s);
     s->model = m;
-    s->adapter = m->adapter;
+    s->adapter = landmarks_first(m);
     s->row = -1;
     engine_begin_pace(s);
     s->stats.struct_size = sizeof s->stats;

@@ -9,8 +9,8 @@ static cairn_status together_refuse(const cairn_model *m, int row, cairn_status 
 
 static cairn_status together_check_row(cairn_model *m, const cairn_batch_args *a, int row) {
     base *b = &m->runtime->base;
-    int length = a->lengths[row], context = landmarks_context(m, m->adapter);
-    int pages = model_pages_of(landmarks_slots(m, m->adapter, length < 1 ? 0 : length),
+    int length = a->lengths[row], context = landmarks_context(m, landmarks_first(m));
+    int pages = model_pages_of(landmarks_slots(m, landmarks_first(m), length < 1 ? 0 : length),
                                m->kv.page_size);
     if (length < 1)
         return base_fail(b, CAIRN_INVALID_ARGUMENT,

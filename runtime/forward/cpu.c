@@ -49,6 +49,7 @@ static void forward_carve_experts(forward_cpu_state *f, forward_carver *c) {
     f->routed = forward_floats(c, slots * s->hidden);
     f->chosen_experts = (int32_t *)forward_carve(c, slots, sizeof *f->chosen_experts);
     f->slots = (int32_t *)forward_carve(c, slots, sizeof *f->slots);
+    f->slot_rows = (int32_t *)forward_carve(c, slots, sizeof *f->slot_rows);
     f->first_slots = (int32_t *)forward_carve(c, s->experts + 1, sizeof *f->first_slots);
     f->busy_experts = (int32_t *)forward_carve(c, s->experts, sizeof *f->busy_experts);
 }
@@ -210,15 +211,16 @@ static cairn_status forward_cpu_open(cairn_model *model, int max_rows) {
 }
 
 static uint64_t forward_cpu_adapter_bytes(const cairn_model *model, const cairn_adapter *adapter,
-                                          int max_rows) {
-    (void)model;
-    return (uint64_t)max_rows * 3 * (uint64_t)adapter->rank * sizeof(float);
+                                          bool first, int max_rows) {
+    (void)first; /* the other may be one that has no rank */
+    const int used = model->shape.experts ? model->shape.experts_used : 1;
+    return (uint64_t)max_rows * (uint64_t)used * 3 * (uint64_t)adapter->rank * sizeof(float);
 }
 
 /* Room for the inner values of an adapter's rank, in memory that outlives the other scratch. */
 static cairn_status forward_cpu_take_adapter(cairn_model *model, cairn_adapter *adapter) {
     forward_cpu_state *f = (forward_cpu_state *)model->state;
-    const size_t bytes = (size_t)forward_cpu_adapter_bytes(model, adapter, f->max_rows);
+    const size_t bytes = (size_t)forward_cpu_adapter_bytes(model, adapter, true, f->max_rows);
     void *memory;
     cairn_status status;
     if (adapter->rank <= f->low_rank) return CAIRN_OK;

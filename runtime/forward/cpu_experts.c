@@ -36,7 +36,10 @@ static void forward_fill_slots(forward_cpu_state *f) {
         if (first[e + 1]) f->busy_experts[f->busy_count++] = e;
         first[e + 1] += first[e];
     }
-    for (int i = 0; i < count; i++) f->slots[i] = first[f->chosen_experts[i]]++;
+    for (int i = 0; i < count; i++) {
+        f->slots[i] = first[f->chosen_experts[i]]++;
+        f->slot_rows[f->slots[i]] = i / f->model->shape.experts_used;
+    }
     for (int e = experts; e > 0; e--) first[e] = first[e - 1];
     first[0] = 0;
 }
@@ -66,6 +69,27 @@ static linear_job forward_expert_job(const forward_cpu_state *f, const model_wei
     return job;
 }
 
+/* Outputs first .. last - 1 of an expert's product gain what the adapters of its slots' rows add. */
+static void forward_lift_slots(const forward_walk *walk, int role, int which, const linear_job *job,
+                               int expert, int first, int last) {
+    const forward_cpu_state *f = walk->f;
+    for (int i = 0; f->adapts && i < job->rows; i++) {
+        const int slot = f->first_slots[expert] + i;
+        forward_lift_row(walk, role, f->slot_rows[slot], slot, which, (int64_t)expert * job->out,
+                         job->y + (int64_t)i * job->out, first, last);
+    }
+}
+
+/* Inner values of choice i, of row i / used, for `roles` products of its expert whose inputs lie by slots
+ * of `width` values at x. */
+static void forward_low_slot(const forward_walk *walk, int role, int roles, const float *x, int width,
+                             int i) {
+    const forward_cpu_state *f = walk->f;
+    if (f->adapts)
+        forward_low_of(walk, role, roles, x + (int64_t)f->slots[i] * width,
+                       i / f->model->shape.experts_used, f->chosen_experts[i], f->slots[i]);
+}
+
 /* A stage: gate and up of all slots, gated. */
 static void forward_experts_up(forward_walk *walk, const plan_layer *layer) {
     forward_cpu_state *f = walk->f;
@@ -77,6 +101,8 @@ static void forward_experts_up(forward_walk *walk, const plan_layer *layer) {
         const linear_job up = forward_expert_job(f, &layer->weights[PLAN_UP], e, f->routed, f->up);
         linear_range(f->simd, &gate, first, last, walk->own->panel);
         linear_range(f->simd, &up, first, last, walk->own->panel);
+        forward_lift_slots(walk, PLAN_GATE, 0, &gate, e, first, last);
+        forward_lift_slots(walk, PLAN_UP, 1, &up, e, first, last);
         for (int r = 0; r < gate.rows; r++)
             f->simd->swiglu(gate.y + (int64_t)r * ffn + first, up.y + (int64_t)r * ffn + first,
                             last - first);
@@ -84,16 +110,22 @@ static void forward_experts_up(forward_walk *walk, const plan_layer *layer) {
     forward_meet(walk);
 }
 
-/* Two stages: what the slots come to, and their sums. */
+/* Two stages, a third with adapters: what the slots come to, and their sums. */
 static void forward_experts_down(forward_walk *walk, const plan_layer *layer) {
     forward_cpu_state *f = walk->f;
     const int hidden = f->model->shape.hidden, used = f->model->shape.experts_used;
-    const int share = forward_share(f, hidden, 1);
+    const int share = forward_share(f, hidden, 1), choices = f->batch->row_count * used;
     int e, first, last;
+    if (f->adapts) {
+        for (int i = forward_take(walk); i < choices; i = forward_take(walk))
+            forward_low_slot(walk, PLAN_DOWN, 1, f->gate, f->model->shape.ffn, i);
+        forward_meet(walk);
+    }
     while (forward_expert_item(f, forward_take(walk), hidden, share, &e, &first, &last)) {
         const linear_job down = forward_expert_job(f, &layer->weights[PLAN_DOWN], e, f->gate,
                                                    f->routed);
         linear_range(f->simd, &down, first, last, walk->own->panel);
+        forward_lift_slots(walk, PLAN_DOWN, 0, &down, e, first, last);
     }
     forward_meet(walk);
     for (int r = forward_take(walk); r < f->batch->row_count; r = forward_take(walk))
@@ -117,9 +149,11 @@ static void forward_experts(forward_walk *walk) {
     forward_meet(walk);
     if (forward_take(walk) == 0) forward_fill_slots(f);
     forward_meet(walk);
-    for (int i = forward_take(walk); i < rows * used; i = forward_take(walk))
+    for (int i = forward_take(walk); i < rows * used; i = forward_take(walk)) {
         f->simd->rmsnorm(f->h + (int64_t)(i / used) * hidden, norm, f->model->shape.norm_eps, hidden,
                          f->routed + (int64_t)f->slots[i] * hidden);
+        forward_low_slot(walk, PLAN_GATE, 2, f->routed, hidden, i);
+    }
     forward_meet(walk);
     forward_experts_up(walk, layer);
     forward_experts_down(walk, layer);

@@ -60,6 +60,7 @@ typedef struct forward_cpu_state {
     float *routed;            /* [slots, hidden]: what goes in, then what comes out */
     int32_t *chosen_experts;  /* [max_rows, used] */
     int32_t *slots;           /* [max_rows, used]: where a row's expert stands in `routed` */
+    int32_t *slot_rows;       /* [slots]: the row of each */
     int32_t *first_slots;     /* [experts + 1] */
     int32_t *busy_experts;    /* [experts]: those with slots */
     int busy_count;
@@ -69,8 +70,8 @@ typedef struct forward_cpu_state {
                                  one */
     int ropes;                /* that layers turn by */
     bool norms_added;         /* some layer norms what it adds */
-    float *low;               /* [max_rows, 3, low_rank]: A x of a row's adapter, of the products that
-                                 are computed together */
+    float *low;               /* [max_rows or slots, 3, low_rank]: A x of a row's adapter, of the
+                                 products that are computed together */
     size_t low_bytes;         /* apart from `memory` */
     int low_rank;
     float *draft_rows;        /* [5, hidden], see cpu_draft.c */
@@ -167,16 +168,22 @@ static float *forward_low_at(const forward_cpu_state *f, int r, int which) {
     return f->low + ((int64_t)r * 3 + which) * f->low_rank;
 }
 
-/* Row r's inner values of `roles` products from `role` on, whose input is x. */
-static void forward_low_row(const forward_walk *walk, int role, int roles, const float *x, int r) {
+/* Row r's inner values of `roles` products from `role` on, whose input is x, in place `to`; expert: whose
+ * products they are, or 0. */
+static void forward_low_of(const forward_walk *walk, int role, int roles, const float *x, int r,
+                           int expert, int to) {
     const forward_cpu_state *f = walk->f;
     for (int i = 0; i < roles; i++) {
         const adapter_pair *pair = adapter_of(f->batch->rows[r].adapter, walk->layer, role + i);
         const int in = (int)f->model->plan.layers[walk->layer].weights[role + i].columns;
         if (pair)
-            f->simd->panel(pair->a, pair->rank, x, in, 1, in, forward_low_at(f, r, i), pair->rank,
-                           false);
+            f->simd->panel(pair->a + (int64_t)expert * pair->rank * in, pair->rank, x, in, 1, in,
+                           forward_low_at(f, to, i), pair->rank, false);
     }
+}
+
+static void forward_low_row(const forward_walk *walk, int role, int roles, const float *x, int r) {
+    forward_low_of(walk, role, roles, x, r, 0, r);
 }
 
 /* A stage, where some row has an adapter: the same of all rows of x, as wide as the products' input. */
@@ -201,18 +208,24 @@ static const float *forward_norm_low(forward_walk *walk, const float *weight, in
     return f->normed;
 }
 
-/* Outputs first .. last - 1 of the product gain what the rows' adapters add; which: as the inner values
- * lie. */
+/* Outputs first .. last - 1 of row r's product, at y, gain what its adapter adds; at, which: as the inner
+ * values lie; before: rows of B that are other experts'. */
+static void forward_lift_row(const forward_walk *walk, int role, int r, int at, int which,
+                             int64_t before, float *y, int first, int last) {
+    const forward_cpu_state *f = walk->f;
+    const adapter_pair *pair = adapter_of(f->batch->rows[r].adapter, walk->layer, role);
+    if (pair)
+        f->simd->panel(pair->b + (before + first) * pair->rank, last - first,
+                       forward_low_at(f, at, which), pair->rank, 1, pair->rank, y + first,
+                       last - first, true);
+}
+
+/* The same of all rows. */
 static void forward_lift(const forward_walk *walk, int role, int which, float *y, int width,
                          int first, int last) {
     const forward_cpu_state *f = walk->f;
-    for (int r = 0; f->adapts && r < f->batch->row_count; r++) {
-        const adapter_pair *pair = adapter_of(f->batch->rows[r].adapter, walk->layer, role);
-        if (pair)
-            f->simd->panel(pair->b + (int64_t)first * pair->rank, last - first,
-                           forward_low_at(f, r, which), pair->rank, 1, pair->rank,
-                           y + (int64_t)r * width + first, width, true);
-    }
+    for (int r = 0; f->adapts && r < f->batch->row_count; r++)
+        forward_lift_row(walk, role, r, r, which, 0, y + (int64_t)r * width, first, last);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */

@@ -138,7 +138,7 @@ typedef struct forward_cuda_state {
     jit_kernel kernels[STEP_KERNELS], variants[STEP_FORMATS][STEP_KERNELS];
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */
-    jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2];
+    jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2], slot_kernels[2];
     device_arena adapter_arena; /* what they read and write, once there was an adapter */
     step_pair *pairs;           /* device: step_params.adapters */
     /* Of layers with forms, see cuda_forms.c; nothing before they are needed. [prompt][form_end] */

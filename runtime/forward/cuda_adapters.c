@@ -11,6 +11,13 @@ static const struct cuda_adapted_program {
 
 enum { CUDA_ADAPTED_PROGRAMS = (int)BASE_COUNT(cuda_adapted_programs) };
 
+/* The bits of products that adapters add to, among those of a program. */
+static int64_t cuda_adapted_products(int64_t products) {
+    for (int i = 0; i < STEP_PRODUCTS; i++)
+        if (!cuda_is_adapted(i)) products &= ~((int64_t)1 << i);
+    return products;
+}
+
 /* A request's constants are its model's, with the adapters and, `products`, without other kernels. */
 static jit_request cuda_adapted_request(const forward_cuda_state *f, const char *source, int set,
                                         bool prompt, bool products, jit_constant *constants) {
@@ -18,7 +25,9 @@ static jit_request cuda_adapted_request(const forward_cuda_state *f, const char 
     request.constant_count = cuda_constants(f, set, prompt ? f->max_rows : STEP_STAGE_ROWS,
                                             prompt ? 0 : f->stage_parts, 0, constants);
     cuda_constant(constants, "EXTRAS")->value |= STEP_EXTRA_ADAPTERS;
-    if (products) cuda_constant(constants, "PRODUCTS")->value &= (1 << STEP_P_OTHER) - 1;
+    if (products)
+        cuda_constant(constants, "PRODUCTS")->value =
+            cuda_adapted_products((int64_t)cuda_products_of(f, set));
     return request;
 }
 
@@ -33,7 +42,7 @@ static cairn_status cuda_build_adapted(forward_cuda_state *f, int which, int set
     cairn_status status = CAIRN_OK;
     for (int i = from->first; i < from->first + from->count && !status; i++) {
         const int product = cuda_kernel_product(i);
-        if (product >= STEP_P_OTHER || !(held >> product & 1)) continue;
+        if (!cuda_is_adapted(product) || !(held >> product & 1)) continue;
         status = jit_get(f->dev->jit, &request, &program);
         if (!status)
             status = jit_function(f->dev->jit, program, step_kernel_names[i],
@@ -49,6 +58,8 @@ static cairn_status cuda_build_low(forward_cuda_state *f, int prompt) {
     jit_program *program;
     cairn_status status = jit_get(f->dev->jit, &request, &program);
     if (!status) status = jit_function(f->dev->jit, program, "step_low", 0, &f->low_kernels[prompt]);
+    if (!status && f->shape->experts)
+        status = jit_function(f->dev->jit, program, "step_low_slots", 0, &f->slot_kernels[prompt]);
     if (!status) status = jit_function(f->dev->jit, program, "step_own", 0, &f->own_kernels[prompt]);
     if (!status && !prompt) status = jit_function(f->dev->jit, program, "step_keep", 16, &f->keep_kernel);
     return status;
@@ -68,7 +79,7 @@ static cairn_status cuda_begin_adapted(forward_cuda_state *f) {
             unsigned products = 0;
             for (int k = first; k < first + cuda_adapted_programs[i].count; k++)
                 products |= 1u << cuda_kernel_product(k);
-            if (!(products & cuda_products_of(f, set) & ((1u << STEP_P_OTHER) - 1))) continue;
+            if (!cuda_adapted_products(products & cuda_products_of(f, set))) continue;
             requests[count] = cuda_adapted_request(f, cuda_adapted_programs[i].source, set,
                                                    first >= PROMPT_K_EMBED, true, constants[count]);
             count++;
@@ -80,8 +91,9 @@ static cairn_status cuda_begin_adapted(forward_cuda_state *f) {
 static size_t cuda_pairs(const model_shape *s) {
     return (size_t)(ADAPTER_MOST * STEP_LOW_PRODUCTS) * (size_t)s->layers;
 }
-static uint64_t cuda_low_bytes(int max_rows) {
-    return (uint64_t)(max_rows > STEP_STAGE_ROWS ? max_rows : STEP_STAGE_ROWS) * 3 * STEP_LOW_MOST * 4;
+static uint64_t cuda_low_bytes(const model_shape *s, int max_rows) {
+    const uint64_t rows = (uint64_t)(max_rows > STEP_STAGE_ROWS ? max_rows : STEP_STAGE_ROWS);
+    return rows * (uint64_t)(s->experts ? s->experts_used : 1) * 3 * STEP_LOW_MOST * 4;
 }
 
 static cairn_status cuda_open_adapters(forward_cuda_state *f) {
@@ -95,7 +107,7 @@ static cairn_status cuda_open_adapters(forward_cuda_state *f) {
         status = cuda_build_adapted(f, i % CUDA_ADAPTED_PROGRAMS, i / CUDA_ADAPTED_PROGRAMS);
     if (status) return status;
     all = (step_pair *)device_take(a, pairs * sizeof *all, "the adapters");
-    low = (float *)device_take(a, cuda_low_bytes(f->max_rows), "rows of adapters");
+    low = (float *)device_take(a, cuda_low_bytes(f->shape, f->max_rows), "rows of adapters");
     if ((status = a->status)) {
         device_arena_free(a);
         memset(a, 0, sizeof *a);
@@ -142,13 +154,14 @@ static size_t cuda_adapter_bytes(const forward_cuda_state *f, const cairn_adapte
 }
 
 static uint64_t forward_cuda_adapter_bytes(const cairn_model *model, const cairn_adapter *adapter,
-                                           int max_rows) {
+                                           bool first, int max_rows) {
     forward_cuda_state *f;
     uint64_t bytes;
     if (cuda_new(model, max_rows, &f)) return 0;
-    bytes = cuda_pairs(&model->shape) * sizeof(step_pair) + cuda_low_bytes(max_rows) +
-            cuda_adapter_bytes(f, adapter) + cuda_draft_bytes(f, adapter);
-    if (adapter->parts[ADAPTER_LANDMARK] && !cuda_wants_forms(f, &model->runtime->config, false))
+    bytes = cuda_adapter_bytes(f, adapter) + cuda_draft_bytes(f, adapter);
+    if (first) bytes += cuda_pairs(&model->shape) * sizeof(step_pair) +
+                        cuda_low_bytes(&model->shape, max_rows);
+    if (first && adapter->parts[ADAPTER_LANDMARK] && !cuda_wants_forms(f, &model->runtime->config, false))
         bytes += cuda_measure_forms(f, &model->runtime->config, true);
     base_delete(&model->runtime->base, f, 1, sizeof *f);
     return bytes;

@@ -77,6 +77,11 @@ static int cuda_kernel_product(int kernel) {
     }
 }
 
+/* The products to which adapters add: attention's and the ffn's. */
+static bool cuda_is_adapted(int product) {
+    return product < STEP_P_OTHER || product == STEP_P_EXPERT_UP || product == STEP_P_EXPERT_DOWN;
+}
+
 /* Of the kernels of joined prompts the one in place of another, of a set of formats; or NULL. */
 static const jit_kernel *cuda_joined_kernel(const forward_cuda_state *f, int kernel, int set) {
     return kernel == PROMPT_K_QKV      ? &f->joined_qkv[set]
@@ -101,7 +106,7 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     cuda_set_extras(f, layer, p);
     if (f->joined && cuda_joined_kernel(f, (int)kernel, set))
         return cuda_joined_kernel(f, (int)kernel, set);
-    if (f->adapts && product < STEP_P_OTHER) return &f->adapted[set][kernel];
+    if (f->adapts && cuda_is_adapted(product)) return &f->adapted[set][kernel];
     return set ? &f->variants[set][kernel] : &f->kernels[kernel];
 }
 

@@ -48,6 +48,16 @@ static cairn_status cuda_run_low(forward_cuda_state *f, const step_lane *lane, i
     return device_launch(f->dev, &f->low_kernels[lane == &f->prompt], &dims, &p);
 }
 
+/* The same before a product of experts. */
+static cairn_status cuda_run_low_slots(forward_cuda_state *f, const step_lane *lane, int rows, int layer,
+                                       int first) {
+    device_dims dims = {{(unsigned)f->shape->experts_used, (unsigned)rows, 1}, 128, 0, 0, true};
+    step_params p = lane->params;
+    if (!f->adapts) return CAIRN_OK;
+    p.layer = layer, p.reserved = first;
+    return device_launch(f->dev, &f->slot_kernels[lane == &f->prompt], &dims, &p);
+}
+
 /* Behind a lane's embedding: rows with one of their own. */
 static cairn_status cuda_run_own(forward_cuda_state *f, const step_lane *lane, int rows) {
     const device_dims dims = {{(unsigned)rows, 1, 1}, 128, 0, 0, true};

@@ -24,7 +24,9 @@ static cairn_status cuda_run_prompt_experts(forward_cuda_state *f, int rows, int
     const int windows = cuda_expert_windows(s, rows, 64), slots = windows * f->prompt_block.tokens;
     cairn_status status;
     if ((status = cuda_route(f, lane, PROMPT_K_ROUTE, rows, l)) ||
+        (status = cuda_run_low_slots(f, lane, rows, l, STEP_LOW_GATE)) ||
         (status = cuda_prompt_product(f, PROMPT_K_EXPERT_UP, 2 * s->ffn, slots, l)) ||
+        (status = cuda_run_low_slots(f, lane, rows, l, STEP_LOW_DOWN)) ||
         (status = cuda_prompt_product(f, PROMPT_K_EXPERT_DOWN, s->hidden, slots, l)))
         return status;
     return cuda_launch(f, lane, PROMPT_K_COMBINE, rows, 1, 128, 0, l, 0);

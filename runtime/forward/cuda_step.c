@@ -195,8 +195,10 @@ static cairn_status cuda_enqueue_experts(forward_cuda_state *f, int rows, int l)
     const int windows = cuda_expert_windows(s, rows, 8), t = f->warps * 32;
     cairn_status status;
     if ((status = cuda_route(f, lane, STEP_K_ROUTE, rows, l)) ||
+        (status = cuda_run_low_slots(f, lane, rows, l, STEP_LOW_GATE)) ||
         (status = cuda_launch(f, lane, STEP_K_EXPERT_UP, cuda_expert_blocks(f, s->ffn / 8, windows),
                               windows, t, f->product_bytes, l, 0)) ||
+        (status = cuda_run_low_slots(f, lane, rows, l, STEP_LOW_DOWN)) ||
         (status = cuda_launch(f, lane, STEP_K_EXPERT_DOWN,
                               cuda_expert_blocks(f, s->hidden / 16, windows), windows, t,
                               f->product_bytes, l, 0)))

@@ -106,8 +106,10 @@ typedef struct model_backend {
                           int32_t token, int count, const sample_ask *ask, float *probs, int32_t *out);
     /* NULL: forwards hand out what is chosen. Or: they do from this call on. No forward runs. [blocks] */
     cairn_status (*watch)(cairn_model *model);
-    /* What take_adapter takes of the device for the model's first, beside rows of up to so many. */
-    uint64_t (*adapter_bytes)(const cairn_model *model, const cairn_adapter *adapter, int max_rows);
+    /* What take_adapter takes of the device, for the model's first with what all of them share, beside
+     * rows of up to so many. */
+    uint64_t (*adapter_bytes)(const cairn_model *model, const cairn_adapter *adapter, bool first,
+                              int max_rows);
 } model_backend;
 
 /* static model_backend forward_cpu_backend: the CPU's (cpu.c). */

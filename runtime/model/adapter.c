@@ -6,12 +6,20 @@
  * (halves of a head turn together), or with pairs side by side. */
 enum { ADAPTER_GGUF, ADAPTER_HALVES, ADAPTER_BESIDE };
 
-/* A module of a layer, and its products; more than one: their outputs follow one another. */
+enum { ADAPTER_OF_EXPERTS = 6 };
+
+/* A module of a layer, and its products; more than one: their outputs follow one another. The first ones
+ * are of experts: all in a tensor of three dimensions, or, by a name with '*', each in its own. */
 static const struct adapter_module {
     const char *name;
     plan_role role;
     int roles, form;
 } adapter_modules[] = {
+    {"ffn_gate_exps", PLAN_GATE, 1, ADAPTER_GGUF}, {"ffn_up_exps", PLAN_UP, 1, ADAPTER_GGUF},
+    {"ffn_down_exps", PLAN_DOWN, 1, ADAPTER_GGUF},
+    {"mlp.experts.*.gate_proj", PLAN_GATE, 1, ADAPTER_HALVES},
+    {"mlp.experts.*.up_proj", PLAN_UP, 1, ADAPTER_HALVES},
+    {"mlp.experts.*.down_proj", PLAN_DOWN, 1, ADAPTER_HALVES},
     {"attn_q", PLAN_Q, 1, ADAPTER_GGUF}, {"attn_k", PLAN_K, 1, ADAPTER_GGUF},
     {"attn_v", PLAN_V, 1, ADAPTER_GGUF}, {"attn_qkv", PLAN_Q, 3, ADAPTER_GGUF},
     {"attn_output", PLAN_O, 1, ADAPTER_GGUF}, {"ffn_gate", PLAN_GATE, 1, ADAPTER_GGUF},
@@ -37,7 +45,7 @@ typedef struct adapter_found { int a, b, module; } adapter_found;
 typedef struct adapter_tensor {
     const char *name;
     int type, ndim;
-    int64_t rows, columns;
+    int64_t parts, rows, columns; /* parts: matrices one behind the other */
     size_t bytes;
 } adapter_tensor;
 
@@ -52,6 +60,7 @@ typedef struct adapter_reader {
     bool rooted;        /* alpha / rank^0.5 */
     double drafts, mask; /* what the file says; below 0: nothing */
     adapter_found *found; /* [layers, PLAN_ROLES] by the module's first product */
+    adapter_found *numbered; /* [layers, 3, experts] of experts by names of their own */
     int parts_found[ADAPTER_PARTS]; /* 1 beyond their numbers in the file */
     cairn_adapter *out;
 } adapter_reader;
@@ -72,9 +81,10 @@ static adapter_tensor adapter_tensor_at(const adapter_reader *r, int i) {
     t.name = g ? g->name : s->name;
     t.type = g ? g->type : s->type;
     t.ndim = g ? g->ndim : s->ndim;
-    t.rows = g ? g->shape[1] : t.ndim > 1 ? s->shape[0] : 1;
-    t.columns = g ? g->shape[0] : t.ndim > 1 ? s->shape[1] : t.ndim ? s->shape[0] : 0;
-    if (t.ndim > 2) t.columns = 0;
+    t.parts = t.ndim < 3 ? 1 : g ? g->shape[2] : s->shape[t.ndim - 3];
+    t.rows = g ? g->shape[1] : t.ndim > 1 ? s->shape[t.ndim - 2] : 1;
+    t.columns = g ? g->shape[0] : t.ndim ? s->shape[t.ndim - 1] : 0;
+    if (t.ndim > 3) t.columns = 0;
     t.bytes = g ? g->bytes : (size_t)s->bytes;
     return t;
 }
@@ -89,7 +99,7 @@ static cairn_status adapter_fetch(adapter_reader *r, int i, float *out) {
     if (!data)
         data = shards_read(&r->parts, r->parts.tensors[i].file, r->parts.tensors[i].from,
                            t.bytes, buffer);
-    if (data) type->dequantize(data, out, t.rows * t.columns);
+    if (data) type->dequantize(data, out, t.parts * t.rows * t.columns);
     base_delete(r->b, buffer, t.bytes, 1);
     return data ? CAIRN_OK : adapter_fault(r, CAIRN_FILE_ERROR, t.name, "it cannot be read");
 }
@@ -221,6 +231,7 @@ static cairn_status adapter_open(adapter_reader *r) {
 }
 
 static const char adapter_twice[] = "another tensor is for the same product";
+static const char adapter_no_product[] = "the model's layer has no such product";
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -230,6 +241,23 @@ static const char *adapter_behind(const char *name, const char *text) {
     return strncmp(name, text, bytes) ? NULL : name + bytes;
 }
 
+/* What stands behind a number of up to six digits and no more zeros than it needs; else NULL. */
+static const char *adapter_number(const char *at, int *number) {
+    const char *first = at;
+    for (*number = 0; *at >= '0' && *at <= '9' && at - first < 6; at++)
+        *number = 10 * *number + (*at - '0');
+    return at == first || (*first == '0' && at - first > 1) ? NULL : at;
+}
+
+/* What stands behind a module's name, which may have the number of an expert; else NULL. */
+static const char *adapter_behind_module(const char *name, const char *module, int *expert) {
+    const char *star = strchr(module, '*');
+    if (!star) return adapter_behind(name, module);
+    if (strncmp(name, module, (size_t)(star - module))) return NULL;
+    name = adapter_number(name + (star - module), expert);
+    return name ? adapter_behind(name, star + 1) : NULL;
+}
+
 /* The layer, and what follows its number and a dot; NULL: the name has no layer of the model. */
 static const char *adapter_layer(const adapter_reader *r, const char *name, int *layer) {
     static const char *const before[] = {
@@ -237,20 +265,18 @@ static const char *adapter_layer(const adapter_reader *r, const char *name, int 
         "layers.", "base_model.model.model.language_model.layers.",
         "base_model.model.language_model.model.layers."};
     const char *at = NULL;
-    int digits = 0;
     for (size_t i = 0; i < BASE_COUNT(before) && !at; i++) at = adapter_behind(name, before[i]);
-    for (*layer = 0; at && *at >= '0' && *at <= '9' && digits < 6; at++, digits++)
-        *layer = 10 * *layer + (*at - '0');
-    return at && digits && *at == '.' && *layer < r->m->shape.layers ? at + 1 : NULL;
+    if (at) at = adapter_number(at, layer);
+    return at && *at == '.' && *layer < r->m->shape.layers ? at + 1 : NULL;
 }
 
-/* The module that a name's part begins with, and whether it is its A or B; -1: it is none. */
-static int adapter_module_of(const char *at, bool *is_b) {
+/* The module that a name's part begins with, its expert, and whether it is its A or B; -1: it is none. */
+static int adapter_module_of(const char *at, int *expert, bool *is_b) {
     static const char *const tails[] = {".weight.lora_a", ".weight.lora_b", ".lora_A.weight",
                                         ".lora_B.weight", ".lora_A.default.weight",
                                         ".lora_B.default.weight", ".lora_A", ".lora_B"};
     for (size_t i = 0; i < BASE_COUNT(adapter_modules); i++) {
-        const char *tail = adapter_behind(at, adapter_modules[i].name);
+        const char *tail = adapter_behind_module(at, adapter_modules[i].name, expert);
         for (size_t t = 0; tail && t < BASE_COUNT(tails); t++)
             if (!strcmp(tail, tails[t])) return *is_b = t % 2 != 0, (int)i;
     }
@@ -261,7 +287,7 @@ static int adapter_module_of(const char *at, bool *is_b) {
 
 static const char *const adapter_part_names[ADAPTER_PARTS] = {
     "mask_embedding", "sampler.0.weight", "sampler.0.norm", "sampler.1.weight", "sampler.1.norm",
-    "landmark_embedding"};
+    plan_landmark};
 
 /* Values of a part, rows times columns. */
 static int64_t adapter_part_rows(const adapter_reader *r, int part) {
@@ -279,7 +305,7 @@ static bool adapter_sort_part(adapter_reader *r, int i, cairn_status *status) {
     while (part < ADAPTER_PARTS && strcmp(t.name, adapter_part_names[part])) part++;
     if (part == ADAPTER_PARTS) return false;
     *status = CAIRN_OK;
-    if (!type || t.columns < 1 || t.columns % type->values ||
+    if (!type || t.ndim > 2 || t.columns < 1 || t.columns % type->values ||
         t.rows != adapter_part_rows(r, part) || t.columns != adapter_part_columns(r, part))
         *status = adapter_fault(r, CAIRN_UNSUPPORTED, t.name, "it has not the shape that the "
                                 "model's hidden size gives");
@@ -290,9 +316,11 @@ static bool adapter_sort_part(adapter_reader *r, int i, cairn_status *status) {
 /* All parts or none; *values: what they will take. */
 static cairn_status adapter_check_parts(adapter_reader *r, size_t *values) {
     const int landmark = r->parts_found[ADAPTER_LANDMARK];
-    if (landmark && r->parts_found[ADAPTER_MASK])
-        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: mask_embedding and landmark_embedding; a gated "
-                         "adapter has no landmarks", r->path);
+    const bool own = !landmark && r->m->plan.landmark.values;
+    if ((landmark || own) && r->parts_found[ADAPTER_MASK])
+        return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: mask_embedding and %s; a gated adapter has no "
+                         "landmarks", r->path, own ? "a model with landmarks" : "landmark_embedding");
+    if (own) *values += (size_t)r->m->shape.hidden;
     for (int i = 0; i < r->m->shape.layers && landmark; i++)
         if (r->m->plan.layers[i].mixer != PLAN_ATTENTION)
             return adapter_fault(r, CAIRN_UNSUPPORTED, "landmark_embedding", "some layers of the "
@@ -335,6 +363,15 @@ static cairn_status adapter_take_mask(adapter_reader *r) {
     return CAIRN_OK;
 }
 
+/* The model's own landmark, where it has one. */
+static void adapter_put_own(cairn_adapter *a, size_t *used) {
+    const model_vector *own = &a->model->plan.landmark;
+    if (!own->values) return;
+    a->parts[ADAPTER_LANDMARK] =
+        (float *)memcpy(a->values + *used, own->values, (size_t)own->count * sizeof *own->values);
+    *used += (size_t)own->count;
+}
+
 static cairn_status adapter_fill_parts(adapter_reader *r, size_t *used) {
     cairn_status status = CAIRN_OK;
     for (int part = 0; part < ADAPTER_PARTS && !status; part++) {
@@ -343,32 +380,51 @@ static cairn_status adapter_fill_parts(adapter_reader *r, size_t *used) {
         status = adapter_fetch(r, r->parts_found[part] - 1, r->out->values + *used);
         *used += (size_t)(adapter_part_rows(r, part) * adapter_part_columns(r, part));
     }
+    if (!r->parts_found[ADAPTER_LANDMARK]) adapter_put_own(r->out, used);
     return status;
 }
 
 /* ---- shapes of products ---------------------------------------------------------------------- */
 
+static bool adapter_is_numbered(int module) {
+    return strchr(adapter_modules[module].name, '*') != NULL;
+}
+
+/* Where the tensors of an expert are found: those of all are one's, or each has its own. */
+static adapter_found *adapter_found_at(const adapter_reader *r, int place, int module, int expert) {
+    const int role = place % PLAN_ROLES - PLAN_GATE;
+    if (!adapter_is_numbered(module)) return &r->found[place];
+    return &r->numbered[(place / PLAN_ROLES * 3 + role) * r->m->shape.experts + expert];
+}
+
 /* Puts tensor i where its name says. */
 static cairn_status adapter_sort_tensor(adapter_reader *r, int i) {
     const adapter_tensor t = adapter_tensor_at(r, i);
     const block_type *type = block_find(t.type);
-    int layer, module = -1;
+    int layer, module = -1, expert = 0, place;
     bool is_b = false;
     const char *at = adapter_layer(r, t.name, &layer);
-    adapter_found *found;
+    adapter_found *found, *own;
     cairn_status status;
     if (adapter_sort_part(r, i, &status)) return status;
-    if (at) module = adapter_module_of(at, &is_b);
-    if (module < 0)
+    if (at) module = adapter_module_of(at, &expert, &is_b);
+    if (module < 0 || (expert && expert >= r->m->shape.experts))
         return adapter_fault(r, CAIRN_UNSUPPORTED, t.name, "no product of a layer of this model "
                              "has that name");
-    if (t.ndim != 2 || !type || t.rows < 1 || t.columns < 1 || t.columns % type->values)
+    if (t.ndim < 2 || t.ndim > 2 + (module < ADAPTER_OF_EXPERTS) || !type || t.rows < 1 ||
+        t.columns < 1 || t.columns % type->values)
         return adapter_fault(r, CAIRN_UNSUPPORTED, t.name, "a matrix of " BLOCK_SUPPORTED
                              " is expected");
-    found = &r->found[layer * PLAN_ROLES + (int)adapter_modules[module].role];
-    if ((is_b ? found->b : found->a) || ((found->a || found->b) && found->module != module))
+    place = layer * PLAN_ROLES + (int)adapter_modules[module].role;
+    found = &r->found[place];
+    if ((found->a || found->b) && found->module != module)
         return adapter_fault(r, CAIRN_BAD_FILE, t.name, adapter_twice);
-    found->module = module;
+    if (module < ADAPTER_OF_EXPERTS && !r->m->shape.experts)
+        return adapter_fault(r, CAIRN_UNSUPPORTED, t.name, adapter_no_product);
+    own = adapter_found_at(r, place, module, expert);
+    if (is_b ? own->b : own->a) return adapter_fault(r, CAIRN_BAD_FILE, t.name, adapter_twice);
+    own->module = found->module = module;
+    *(is_b ? &own->b : &own->a) = i + 1;
     *(is_b ? &found->b : &found->a) = i + 1;
     return CAIRN_OK;
 }
@@ -378,7 +434,7 @@ static cairn_status adapter_sort_tensor(adapter_reader *r, int i) {
 /* Products of a found module: in some models the GGUF's ffn_up holds the gates, too. */
 static int adapter_roles(const adapter_reader *r, const adapter_found *f, const plan_layer *layer) {
     const struct adapter_module *module = &adapter_modules[f->module];
-    if (module->form == ADAPTER_GGUF && module->role == PLAN_UP &&
+    if (module->form == ADAPTER_GGUF && module->role == PLAN_UP && f->module >= ADAPTER_OF_EXPERTS &&
         adapter_tensor_at(r, f->b - 1).rows == 2 * layer->weights[PLAN_UP].rows)
         return 2;
     return module->roles;
@@ -388,42 +444,84 @@ static int adapter_first_role(const adapter_found *f, int roles) {
     return roles == 2 ? PLAN_GATE : (int)adapter_modules[f->module].role;
 }
 
-/* Checks the pair at `place` against its products; *values: what it will take. */
-static cairn_status adapter_check(adapter_reader *r, int place, size_t *values) {
-    const adapter_found *f = &r->found[place];
-    const plan_layer *layer = &r->m->plan.layers[place / PLAN_ROLES];
+/* Checks a pair of tensors for `parts` products of [rows, columns] each. */
+static cairn_status adapter_check_pair(adapter_reader *r, const adapter_found *f, int64_t rows,
+                                       int64_t columns, int64_t parts) {
     adapter_tensor a, b;
     char why[160];
-    int64_t rows = 0;
-    int roles, first;
     if (!f->a || !f->b)
         return adapter_fault(r, CAIRN_BAD_FILE, adapter_tensor_at(r, f->a + f->b - 1).name,
                              "it lacks the other one of its pair");
     a = adapter_tensor_at(r, f->a - 1), b = adapter_tensor_at(r, f->b - 1);
-    roles = adapter_roles(r, f, layer), first = adapter_first_role(f, roles);
-    for (int i = 0; i < roles; i++) {
-        const adapter_found *other = &r->found[place - place % PLAN_ROLES + first + i];
-        rows += layer->weights[first + i].rows;
-        if (other != f && (other->a || other->b))
-            return adapter_fault(r, CAIRN_BAD_FILE, a.name, adapter_twice);
+    if (a.parts != parts || b.parts != parts) {
+        snprintf(why, sizeof why, "it is of %lld experts; %lld are expected",
+                 (long long)(a.parts != parts ? a : b).parts, (long long)parts);
+        return adapter_fault(r, CAIRN_UNSUPPORTED, (a.parts != parts ? a : b).name, why);
     }
-    if (!rows || (layer->weights[PLAN_ROUTER].rows && first >= PLAN_GATE))
-        return adapter_fault(r, CAIRN_UNSUPPORTED, a.name, "the model's layer has no such product");
     snprintf(why, sizeof why, "it is [%lld, %lld]; [rank, %lld] and [%lld, rank] are expected",
-             (long long)b.rows, (long long)b.columns, (long long)layer->weights[first].columns,
-             (long long)rows);
+             (long long)b.rows, (long long)b.columns, (long long)columns, (long long)rows);
     if (b.rows != rows || b.columns != a.rows)
         return adapter_fault(r, CAIRN_UNSUPPORTED, b.name, why);
-    if (a.columns != layer->weights[first].columns) {
+    if (a.columns != columns) {
         snprintf(why, sizeof why, "it is [%lld, %lld]; [rank, %lld] is expected",
-                 (long long)a.rows, (long long)a.columns,
-                 (long long)layer->weights[first].columns);
+                 (long long)a.rows, (long long)a.columns, (long long)columns);
         return adapter_fault(r, CAIRN_UNSUPPORTED, a.name, why);
     }
     if (a.rows > ADAPTER_MOST_RANK || (r->rank > 0 && a.rows % (int64_t)r->rank))
         return adapter_fault(r, CAIRN_UNSUPPORTED, a.name, "its rank is above 256, or not the "
                              "config's");
-    *values += (size_t)(a.rows * a.columns + b.rows * b.columns);
+    return CAIRN_OK;
+}
+
+/* Those of all experts, in one pair or in one each, of one rank. */
+static cairn_status adapter_check_experts(adapter_reader *r, int place, size_t *values) {
+    const int module = r->found[place].module, experts = r->m->shape.experts;
+    const model_weight *w = &r->m->plan.layers[place / PLAN_ROLES].weights[place % PLAN_ROLES];
+    const bool numbered = adapter_is_numbered(module);
+    const int64_t rows = w->rows / experts;
+    int64_t rank = 0;
+    for (int e = 0; e < (numbered ? experts : 1); e++) {
+        const adapter_found *f = adapter_found_at(r, place, module, e);
+        cairn_status status;
+        if (!f->a && !f->b)
+            return base_fail(r->b, CAIRN_BAD_FILE, "%s: layer %d, '%s': expert %d is missing; all "
+                             "of them are expected, or none", r->path, place / PLAN_ROLES,
+                             adapter_modules[module].name, e);
+        status = adapter_check_pair(r, f, rows, w->columns, numbered ? 1 : experts);
+        if (status) return status;
+        if (e && adapter_tensor_at(r, f->a - 1).rows != rank)
+            return adapter_fault(r, CAIRN_UNSUPPORTED, adapter_tensor_at(r, f->a - 1).name,
+                                 "its rank is not that of the layer's other experts");
+        rank = adapter_tensor_at(r, f->a - 1).rows;
+    }
+    *values += (size_t)(rank * experts * (rows + w->columns));
+    return CAIRN_OK;
+}
+
+/* Checks the pair at `place` against its products; *values: what it will take. */
+static cairn_status adapter_check(adapter_reader *r, int place, size_t *values) {
+    const adapter_found *f = &r->found[place];
+    const plan_layer *layer = &r->m->plan.layers[place / PLAN_ROLES];
+    const int one = f->a ? f->a : f->b, module = f->module;
+    const char *name = adapter_tensor_at(r, one - 1).name;
+    int64_t rows = 0, rank;
+    int roles, first;
+    cairn_status status;
+    if (module < ADAPTER_OF_EXPERTS) return adapter_check_experts(r, place, values);
+    if (!f->a || !f->b) return adapter_check_pair(r, f, 0, 0, 1);
+    roles = adapter_roles(r, f, layer), first = adapter_first_role(f, roles);
+    for (int i = 0; i < roles; i++) {
+        const adapter_found *other = &r->found[place - place % PLAN_ROLES + first + i];
+        rows += layer->weights[first + i].rows;
+        if (other != f && (other->a || other->b))
+            return adapter_fault(r, CAIRN_BAD_FILE, name, adapter_twice);
+    }
+    if (!rows || (layer->weights[PLAN_ROUTER].rows && first >= PLAN_GATE))
+        return adapter_fault(r, CAIRN_UNSUPPORTED, name, adapter_no_product);
+    status = adapter_check_pair(r, f, rows, layer->weights[first].columns, 1);
+    if (status) return status;
+    rank = adapter_tensor_at(r, f->a - 1).rows;
+    *values += (size_t)(rank * (layer->weights[first].columns + rows));
     return CAIRN_OK;
 }
 
@@ -484,6 +582,29 @@ static cairn_status adapter_fill(adapter_reader *r, int place, size_t *used) {
     return status;
 }
 
+/* The same of a product of experts: what each gains follows that of the one before. */
+static cairn_status adapter_fill_experts(adapter_reader *r, int place, size_t *used) {
+    const int module = r->found[place].module, experts = r->m->shape.experts;
+    const model_weight *w = &r->m->plan.layers[place / PLAN_ROLES].weights[place % PLAN_ROLES];
+    const int first = adapter_found_at(r, place, module, 0)->a - 1;
+    const int64_t rank = adapter_tensor_at(r, first).rows;
+    const int64_t in = rank * w->columns, out = rank * (w->rows / experts);
+    const float scale = adapter_scale(r, (int)rank);
+    float *a = r->out->values + *used, *b = a + experts * in;
+    const adapter_pair pair = {a, b, (int)rank};
+    cairn_status status = CAIRN_OK;
+    for (int e = 0; e < (adapter_is_numbered(module) ? experts : 1) && !status; e++) {
+        const adapter_found *f = adapter_found_at(r, place, module, e);
+        status = adapter_fetch(r, f->a - 1, a + e * in);
+        if (!status) status = adapter_fetch(r, f->b - 1, b + e * out);
+    }
+    for (int64_t i = 0; i < experts * out && !status; i++) b[i] *= scale;
+    r->out->pairs[place] = pair;
+    *used += (size_t)(experts * (in + out));
+    if (pair.rank > r->out->rank) r->out->rank = pair.rank;
+    return status;
+}
+
 static void adapter_note_fingerprint(cairn_adapter *a) {
     cache_hash h;
     cache_hash_begin(&h, "cairn adapter");
@@ -513,15 +634,37 @@ static cairn_status adapter_take(adapter_reader *r) {
     if (!a->pairs || !a->values)
         return base_no_memory(r->b, r->path, a->count * sizeof *a->values);
     for (int i = 0; i < places && !status; i++)
-        if (r->found[i].a) status = adapter_fill(r, i, &used);
+        if (r->found[i].a)
+            status = r->found[i].module < ADAPTER_OF_EXPERTS ? adapter_fill_experts(r, i, &used)
+                                                             : adapter_fill(r, i, &used);
     if (!status) status = adapter_fill_parts(r, &used);
     if (!status) status = adapter_take_mask(r);
     if (!status) adapter_note_fingerprint(a);
     return status;
 }
 
+static cairn_status adapter_own(cairn_model *m, cairn_adapter **out) {
+    base *b = &m->runtime->base;
+    cairn_adapter *a = (cairn_adapter *)base_new(b, 1, sizeof *a);
+    size_t used = 0;
+    if (!(*out = a)) return base_no_memory(b, m->name, sizeof *a);
+    a->model = m, a->mask_id = -1, a->count = (size_t)m->shape.hidden;
+    snprintf(a->name, sizeof a->name, "%s", m->name);
+    a->pairs = (adapter_pair *)base_new(b, (size_t)m->shape.layers * PLAN_ROLES, sizeof *a->pairs);
+    a->values = (float *)base_new(b, a->count, sizeof *a->values);
+    if (!a->pairs || !a->values) {
+        *out = NULL;
+        adapter_free(a);
+        return base_no_memory(b, m->name, (size_t)m->shape.hidden * sizeof(float));
+    }
+    adapter_put_own(a, &used);
+    adapter_note_fingerprint(a);
+    return CAIRN_OK;
+}
+
 static cairn_status adapter_read(cairn_model *m, const char *path, cairn_adapter **out) {
     const size_t bytes = strlen(path), places = (size_t)m->shape.layers * PLAN_ROLES;
+    const size_t numbered = (size_t)m->shape.layers * 3 * (size_t)m->shape.experts;
     base *b = &m->runtime->base;
     adapter_reader r;
     cairn_status status;
@@ -530,7 +673,8 @@ static cairn_status adapter_read(cairn_model *m, const char *path, cairn_adapter
     r.b = b, r.m = m, r.path = path, r.drafts = r.mask = -1;
     r.out = (cairn_adapter *)base_new(b, 1, sizeof *r.out);
     r.found = (adapter_found *)base_new(b, places, sizeof *r.found);
-    if (!r.out || !r.found) status = base_no_memory(b, path, sizeof *r.out);
+    if (numbered) r.numbered = (adapter_found *)base_new(b, numbered, sizeof *r.numbered);
+    if (!r.out || !r.found || (numbered && !r.numbered)) status = base_no_memory(b, path, sizeof *r.out);
     else status = adapter_open(&r);
     if (r.out) {
         r.out->model = m;
@@ -541,6 +685,7 @@ static cairn_status adapter_read(cairn_model *m, const char *path, cairn_adapter
     shards_close(b, &r.parts);
     base_text_free(b, &r.file);
     base_delete(b, r.found, places, sizeof *r.found);
+    base_delete(b, r.numbered, numbered, sizeof *r.numbered);
     if (!status) *out = r.out;
     else if (r.out) adapter_free(r.out);
     return status;

@@ -17,7 +17,8 @@
  * sampler.1.norm [hidden].
  *
  * One with a landmark_embedding [hidden] has the row of the token that ends each page, see
- * engine/landmarks.c; it adds to all rows, and to the landmarks' own. */
+ * engine/landmarks.c; it adds to all rows, and to the landmarks' own. A model's file may have one of its
+ * own, which is that of its adapters without. */
 typedef enum adapter_part {
     ADAPTER_MASK, ADAPTER_FIRST, ADAPTER_FIRST_NORM, ADAPTER_SECOND, ADAPTER_SECOND_NORM,
     ADAPTER_LANDMARK, ADAPTER_PARTS
@@ -25,10 +26,10 @@ typedef enum adapter_part {
 
 enum { ADAPTER_MOST = 64 /* of a model at a time */, ADAPTER_MOST_RANK = 256 };
 
-/* What one product gains. */
+/* What one product gains; in a ffn of experts, each has both for itself. */
 typedef struct adapter_pair {
-    const float *a; /* [rank, columns]; NULL: nothing */
-    const float *b; /* [rows, rank] */
+    const float *a; /* [(experts,) rank, columns]; NULL: nothing */
+    const float *b; /* [(experts,) rows, rank] */
     int rank;
 } adapter_pair;
 
@@ -50,6 +51,8 @@ struct cairn_adapter {
 
 /* Reads a file, or a folder as PEFT writes it; in no list yet. [blocks] */
 static cairn_status adapter_read(cairn_model *m, const char *path, cairn_adapter **out);
+/* One that is a model's own landmark and adds nothing, where its file has that; in no list yet. */
+static cairn_status adapter_own(cairn_model *m, cairn_adapter **out);
 /* Frees one that is in no list. */
 static void adapter_free(cairn_adapter *a);
 /* What a layer's product gains; NULL: nothing. `a` may be NULL. */

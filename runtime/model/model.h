@@ -44,6 +44,7 @@ struct cairn_model {
     cairn_session *sessions;
     cairn_adapter *adapters; /* that are loaded */
     cairn_adapter *adapter;  /* the config's: sessions begin with it; or NULL */
+    cairn_adapter *own;      /* of a model with a landmark: where they have no other; or NULL */
     cairn_model *drafts;     /* the config's drafter_model, of this model's own; or NULL */
     bool closing; /* freed inside a session's callback: it goes when the call has ended */
     struct engine_scratch *scratch;

@@ -292,8 +292,20 @@ static cairn_status plan_ends(plan_reader *r, const char *norm) {
         (status = plan_vector(r, norm, 1, s->hidden, &p->output_norm)))
         return status;
     p->head = p->embed;
-    return gguf_tensor_find(r->file, "output.weight")
-               ? plan_weight(r, "output.weight", s->vocab, s->hidden, &p->head) : CAIRN_OK;
+    if (gguf_tensor_find(r->file, "output.weight"))
+        status = plan_weight(r, "output.weight", s->vocab, s->hidden, &p->head);
+    if (!status && gguf_tensor_find(r->file, plan_landmark))
+        status = plan_vector(r, plan_landmark, 1, s->hidden, &p->landmark);
+    return status;
+}
+
+/* The landmark's key lies in pages, in every layer. */
+static cairn_status plan_check_landmark(plan_reader *r) {
+    for (int i = 0; i < r->shape->layers && r->plan->landmark.values; i++)
+        if (r->plan->layers[i].mixer != PLAN_ATTENTION)
+            return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s': some layers of the model have "
+                             "no keys and values in pages", r->file->path, plan_landmark);
+    return CAIRN_OK;
 }
 
 static cairn_status plan_check_tensors(plan_reader *r) {
@@ -322,7 +334,7 @@ static cairn_status plan_read_layers(plan_reader *r, const char *norm,
     cairn_status status = plan_new_layers(r);
     if (!status) status = plan_ends(r, norm);
     for (int i = 0; i < r->shape->layers && !status; i++) status = read(r, i);
-    return status;
+    return status ? status : plan_check_landmark(r);
 }
 
 static void plan_free_vector(base *b, model_vector *v) {
@@ -345,6 +357,7 @@ static void plan_close(base *b, model_plan *p) {
         for (int part = 0; part < PLAN_PARTS; part++)
             plan_free_vector(b, &p->layers[i].parts[part]);
     plan_free_vector(b, &p->output_norm);
+    plan_free_vector(b, &p->landmark);
     base_delete(b, p->layers, (size_t)p->layer_count, sizeof *p->layers);
     memset(p, 0, sizeof *p);
 }

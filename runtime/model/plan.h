@@ -16,7 +16,6 @@ typedef struct model_weight {
 
 /* Small tensors that are read as f32, whatever their format in the file. Host memory. */
 typedef struct model_vector { const float *values; int64_t count; } model_vector;
-
 typedef enum plan_mixer { PLAN_ATTENTION, PLAN_SHORT_CONV, PLAN_LATENT } plan_mixer;
 typedef enum plan_ffn { PLAN_SWIGLU, PLAN_GEGLU } plan_ffn;
 
@@ -68,11 +67,12 @@ typedef struct plan_rope {
     double frequency[PLAN_MAX_PAIRS]; /* [dims / 2] */
 } plan_rope;
 
+static const char plan_landmark[] = "landmark_embedding"; /* a tensor's name */
 typedef struct model_plan {
     int layer_count;
     plan_layer *layers;       /* [layer_count] */
     model_weight embed, head; /* [vocab, hidden]; head is embed's view when they are tied */
-    model_vector output_norm; /* [hidden] */
+    model_vector output_norm, landmark; /* [hidden]; of the token that ends each page, or none */
     float embed_scale;     /* of the embedding's rows; 0: 1 */
     float attention_scale; /* of a query times a key; 0: head_dim^-0.5 */
     plan_rope ropes[PLAN_ROPES];

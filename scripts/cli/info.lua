@@ -41,6 +41,7 @@ local function print_model(path, report, checks)
   line("tokenizer", "%s %s, %d tokens", report.tokenizer, report.pre_tokenizer, report.vocab)
   line("chat", report.has_chat and "its template is known"
     or "no template of a known family: the config's chat = { .. } gives the texts")
+  if report.has_landmark then line("landmark", "a token of its own ends each page") end
   for _, backend in ipairs(backends) do
     local check = checks[backend]
     if check.estimate then

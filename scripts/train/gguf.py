@@ -1,5 +1,9 @@
-"""The weights of a GGUF file of the llama family as float32 arrays, for train.py."""
+"""The weights of a GGUF file of the llama family as float32 arrays, for train.py; and a copy of a file
+with a trained landmark's row:
+
+    python3 scripts/train/gguf.py MODEL.gguf ROW.npy OUT.gguf"""
 import struct
+import sys
 
 import numpy as np
 
@@ -55,8 +59,9 @@ class File:
             name = self.text()
             shape = [self.take("Q", 8) for _ in range(self.take("I", 4))]
             infos.append((name, shape, self.take("I", 4), self.take("Q", 8)))
+        self.listed, self.infos = self.at, infos
         align = self.keys.get("general.alignment", 32)
-        start = -(-self.at // align) * align
+        self.start = start = -(-self.at // align) * align
         self.tensors = {name: self.tensor(path, name, shape, kind, start + offset)
                         for name, shape, kind, offset in infos}
 
@@ -84,3 +89,27 @@ class File:
         count = int(np.prod(shape))
         bytes_ = self.data[at:at + count // values * size]
         return read(np.ascontiguousarray(bytes_)).reshape(shape[::-1])
+
+    def with_row(self, name, row, out):
+        """Writes the file with one tensor more, a row of f32 behind all others."""
+        if name in self.tensors:
+            raise SystemExit(f"{name}: the file has that already")
+        align = self.keys.get("general.alignment", 32)
+        pad = lambda data: data + bytes(-len(data) % align)
+        values = pad(self.data[self.start:].tobytes())
+        text, row = name.encode(), np.ascontiguousarray(row, dtype=np.float32)
+        head = bytearray(self.data[:self.listed].tobytes())
+        struct.pack_into("<Q", head, 8, len(self.infos) + 1)
+        head += struct.pack("<Q", len(text)) + text + struct.pack("<IQIQ", 1, row.size, 0, len(values))
+        with open(out, "wb") as file:
+            file.write(pad(bytes(head)) + values + row.tobytes())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
+    model, row = File(sys.argv[1]), np.load(sys.argv[2])
+    hidden = model.tensors["token_embd.weight"].shape[1]
+    if row.shape != (hidden,):
+        raise SystemExit(f"{sys.argv[2]}: {list(row.shape)}; [{hidden}] is expected")
+    model.with_row("landmark_embedding", row, sys.argv[3])

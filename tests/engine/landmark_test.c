@@ -134,6 +134,8 @@ static cairn_status evaluate(cairn_model *m, const int32_t *ids, int count, int3
     return cairn_eval(m, &a, &nll);
 }
 
+static bool in_file; /* the model's own file has the landmark */
+
 static const char *describe(const cairn_config *c) {
     static const char *const sources[] = {"minmax", "mean", "landmark"};
     static const char *const strategies[] = {"group", "head", "softmax_head"};
@@ -142,7 +144,7 @@ static const char *describe(const cairn_config *c) {
              strategies[c->selection.strategy], c->selection.form ? "two_level" : "flat",
              c->selection.fused ? "" : ", apart", c->landmark_position ? ", next" : "",
              c->selection.window, c->selection.layers[0] & 1 ? "" : ", not layer 0",
-             *c->adapter ? "" : ", no landmarks");
+             *c->adapter || in_file ? "" : ", no landmarks");
     return text;
 }
 
@@ -151,7 +153,7 @@ static int test_config(const family *f, low *l, const cairn_config *c, int count
     static int32_t ids[ROOM], top[ROOM * VOCAB];
     static float logits[ROOM * VOCAB];
     const low plain = {.count = 0};
-    const low *with = *c->adapter ? l : &plain;
+    const low *with = *c->adapter || in_file ? l : &plain;
     cairn_model *m = NULL;
     cairn_runtime *rt = open_model(c, &m);
     bool wrong = true;
@@ -163,8 +165,8 @@ static int test_config(const family *f, low *l, const cairn_config *c, int count
     if (evaluate(m, ids, count, top, logits)) tap_note("%s", cairn_last_error(rt));
     else right = compare(&r, c, ids, count, top, logits, &wrong);
     merge(with, -1);
-    tap_ok(!wrong, "as the walk: %s%s (%d of %d tokens, %.1e)", on == CAIRN_BACKEND_CUDA ? "cuda, " : "",
-           describe(c), right, count, r.closest);
+    tap_ok(!wrong, "as the walk: %s%s%s (%d of %d tokens, %.1e)", on == CAIRN_BACKEND_CUDA ? "cuda, " : "",
+           describe(c), in_file ? ", of the file" : "", right, count, r.closest);
     free(r.embed.w);
     zoo_ref_free(&r);
     cairn_close(rt);
@@ -197,6 +199,112 @@ static void test_forms(const family *f, low *l, int cases) {
     tap_ok(right * 3 > count, "%s%d of %d tokens were compared, the furthest %g away",
            on == CAIRN_BACKEND_CUDA ? "cuda: " : "", right, count, furthest);
     furthest = 0;
+}
+
+/* ---- a landmark in the model's file ---------------------------------------------------------- */
+
+/* The estimate is what loading takes, with the file's landmark and an adapter's. */
+static void test_own_bytes(const cairn_config *c) {
+    cairn_memory_estimate e;
+    cairn_runtime_info before, after;
+    cairn_model *m = NULL;
+    char error[1024] = "";
+    memset(&e, 0, sizeof e), memset(&before, 0, sizeof before);
+    e.struct_size = sizeof e, before.struct_size = sizeof before;
+    after = before;
+    bool fine = !cairn_estimate(c, model_path, &e, error, sizeof error);
+    cairn_runtime *rt = open_runtime_on(c, "bytes");
+    if (!rt) return;
+    cairn_info(rt, &before);
+    fine = !cairn_load_model(rt, model_path, &m) && fine;
+    cairn_info(rt, &after);
+    tap_ok(fine && e.live_bytes == after.live_bytes - before.live_bytes,
+           "the estimate counts it: %llu bytes of %llu (%s)", (unsigned long long)e.live_bytes,
+           (unsigned long long)(after.live_bytes - before.live_bytes), error);
+    cairn_close(rt);
+}
+
+static void refused_own(const char *file, cairn_status status, const char *part) {
+    cairn_config c = config_of("");
+    cairn_model *m = NULL;
+    cairn_adapter *a = NULL;
+    cairn_runtime *rt = open_runtime_on(&c, part);
+    if (!rt) return;
+    cairn_status got = cairn_load_model(rt, model_path, &m);
+    if (file && !got) got = cairn_adapter_load(m, file, &a);
+    tap_ok(got == status && !a && strstr(cairn_last_error(rt), part), "refused: %s", cairn_last_error(rt));
+    cairn_close(rt);
+}
+
+/* A session by an adapter that goes on by none has the file's landmark still. */
+static void test_own_adapt(void) {
+    cairn_config c = config_of(path);
+    cairn_model *m = NULL;
+    cairn_session *s[2] = {NULL, NULL};
+    int32_t ids[60];
+    int held[2] = {0, 0};
+    cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 12};
+    cairn_runtime *rt = open_model(&c, &m);
+    if (!rt) return;
+    draw_ids(ids, 60, VOCAB);
+    bool fine = true;
+    for (int i = 0; i < 2; i++) {
+        fine = fine && !cairn_session_open(m, &s[i]);
+        if (i) fine = fine && !cairn_session_adapt(s[i], NULL);
+        fine = fine && !cairn_append_ids(s[i], ids, 60) && !cairn_generate_with(s[i], "", &o, NULL, NULL);
+        if (!i) fine = fine && !cairn_session_rewind(s[i], 60) && !cairn_session_adapt(s[i], NULL) &&
+                       !cairn_generate_with(s[i], "", &o, NULL, NULL);
+    }
+    const int32_t *said[2] = {cairn_session_ids(s[0], &held[0]), cairn_session_ids(s[1], &held[1])};
+    tap_ok(fine && held[0] == held[1] && !memcmp(said[0], said[1], (size_t)held[0] * sizeof **said) &&
+           landmarks_with(s[0]->adapter), "without an adapter sessions go on by the file's landmark");
+    cairn_close(rt);
+}
+
+static void test_own(void) {
+    family f = zoo_llama(&state);
+    zoo_fill(&f, &state);
+    low row = {.hidden = f.hidden, .landmark = low_values(f.hidden, &state)};
+    low more = make_low(&f, 3, 2, false, &state); /* with no row of its own */
+    cairn_config c = config_of("");
+    cairn_model_report report = {.struct_size = sizeof report};
+    family_vector(&f, "landmark_embedding", row.landmark, f.hidden);
+    family_write(&f, model_path);
+    c.selection.source = CAIRN_SOURCE_LANDMARK;
+    c.topk = 1, c.selection.window = 5;
+    in_file = true;
+    tap_ok(!cairn_model_check(&c, model_path, &report, NULL, 0) && report.has_landmark == 1,
+           "the report says that the file has a landmark");
+    test_config(&f, &row, &c, is_emulated(on) ? 36 : 80);
+    if (on == CAIRN_BACKEND_CPU) test_own_bytes(&c);
+    save_low(&more);
+    snprintf(c.adapter, sizeof c.adapter, "%s", path);
+    more.hidden = f.hidden, more.landmark = row.landmark;
+    if (on == CAIRN_BACKEND_CPU) test_own_bytes(&c);
+    if (!is_emulated(on)) test_config(&f, &more, &c, 80), test_own_adapt();
+    if (!is_emulated(on)) {
+        more.landmark = NULL;
+        low_gate(&more, f.hidden, &state);
+        save_low(&more);
+        refused_own(path, CAIRN_UNSUPPORTED, "a model with landmarks");
+    }
+    in_file = false;
+    more.landmark = NULL;
+    free_low(&more), free_low(&row), family_free(&f);
+}
+
+/* Rows of another width, and of a model whose layers are not all attention. */
+static void test_own_refused(void) {
+    const double values[512] = {0};
+    for (int i = 0; i < 2; i++) {
+        family f = i ? zoo_lfm2(&state) : zoo_llama(&state);
+        if (!i) zoo_fill(&f, &state);
+        family_vector(&f, "landmark_embedding", values, i ? f.hidden : f.hidden + 32);
+        family_write(&f, model_path);
+        refused_own(NULL, i ? CAIRN_UNSUPPORTED : CAIRN_BAD_FILE,
+                    i ? "'landmark_embedding': some layers" : "'landmark_embedding' is [1, 160]");
+        family_free(&f);
+    }
 }
 
 /* ---- prompts --------------------------------------------------------------------------------- */
@@ -639,7 +747,9 @@ int main(void) {
         draw_ids(ids, ROOM, f.vocab);
         test_backend(&f, &l, ids);
         free_low(&l), family_free(&f);
+        test_own();
         if (is_emulated(on)) continue;
+        if (on == CAIRN_BACKEND_CPU) test_own_refused();
         f = zoo_llama(&state); /* so few tokens that some drafts hold */
         f.vocab = 9;
         zoo_fill(&f, &state);

@@ -632,18 +632,18 @@ static cairn_status open_marks(base *b, const json_value *family, int kind, toke
     return status;
 }
 
-/* A text with the day in place of "@TODAY@". */
+/* A text with the day in place of "@TODAY@" or "@DAY@". */
 static base_text dated(base *b, const json_value *text) {
-    static const char mark[] = "@TODAY@";
+    const char *mark = strstr(text->text, "@DAY@") ? "@DAY@" : "@TODAY@";
     const time_t now = time(NULL);
     const char *at = strstr(text->text, mark);
-    const size_t before = at ? (size_t)(at - text->text) : text->size;
+    const size_t before = at ? (size_t)(at - text->text) : text->size, after = before + strlen(mark);
     base_text out = {NULL, 0, 0};
     char day[32];
-    strftime(day, sizeof day, "%d %B %Y", gmtime(&now));
+    strftime(day, sizeof day, mark[1] == 'D' ? "%Y-%m-%d" : "%d %B %Y", gmtime(&now));
     base_text_add(b, &out, text->text, before);
     if (at) base_text_add(b, &out, day, strlen(day));
-    if (at) base_text_add(b, &out, at + 7, text->size - before - 7);
+    if (at) base_text_add(b, &out, text->text + after, text->size - after);
     return out;
 }
 
@@ -659,6 +659,7 @@ static void part_ids(base *b, const tokenizer *t, const json_value *parts, token
 static void test_family(base *b, const json_value *family) {
     const char *name = json_get(family, "name")->text;
     bool joined = !strcmp(json_get(family, "roles")->first->text, "joined");
+    bool last = !strcmp(json_get(family, "roles")->first->text, "last");
     int wrong = 0, other = 0, apart = 0, count = 0, in_ids = 0;
     tokenizer t;
     if (!tap_ok(!open_marks(b, family, 4, &t), "%s: a vocabulary with its template", name)) return;
@@ -688,6 +689,7 @@ static void test_family(base *b, const json_value *family) {
         if (t.format.reasons && strstr(messages[0].content, "/no_think") &&
             strstr(messages[0].content, "/system_override")) in_ids--;
         else for (int left = 0; left < 2 && !t.format.thinks; left++, from = 0) {
+            if (last && !strcmp(messages[0].role, "system")) break; /* goes with the last question */
             for (ids.size = 0; from < size;) { /* turn by turn, an answer with or without its end */
                 int take = joined && from == 0 && !strcmp(messages[0].role, "system") ? 2 : 1;
                 bool answer = from + take < size && !strcmp(messages[from].role, "assistant");
@@ -732,7 +734,7 @@ static void test_family_refusals(base *b, const json_value *family) {
                tokenizer_chat_ids(b, &t, NULL, 0, m, 2, false, true, NULL, &ids) ==
                    CAIRN_INVALID_ARGUMENT &&
                (tokenizer_chat_ids(b, &t, NULL, 0, m, 2, true, true, NULL, &ids) == CAIRN_OK) ==
-                   !strcmp(system, "joined"), "%s: %s", name, b->error);
+                   (!strcmp(system, "joined") || !strcmp(system, "last")), "%s: %s", name, b->error);
     ids.size = 0;
     tokenizer_close(b, &t);
     if (!open_marks(b, family, 1, &t)) /* called plain text by the file */

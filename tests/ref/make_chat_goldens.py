@@ -54,7 +54,10 @@ MISTRAL_LOOP = """{{- bos_token }}
 {%- endif %}
 {%- for message in loop_messages %}
     {%- if message["role"] == "user" %}
-        {%- if loop.first and system_message is defined %}
+        {%- if tools is defined and tools is not none and (message == loop_messages[-1]) %}
+            {{- "[AVAILABLE_TOOLS]" + tools | tojson + "[/AVAILABLE_TOOLS]" }}
+        {%- endif %}
+        {%- if loop.WHICH and system_message is defined %}
             {{- "OPEN" + system_message + "\\n\\n" + message["content"] + "CLOSE" }}
         {%- else %}
             {{- "OPEN" + message["content"] + "CLOSE" }}
@@ -74,6 +77,90 @@ SYSTEM_PROMPT = """{{- bos_token }}
         {{- 'INST' + message['content'] + '[/INST]' }}
     {%- else %}
         {{- ANSWER + eos_token }}
+    {%- endif %}
+{%- endfor %}
+"""
+PLAIN_TURNS = ("{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + "
+               "' [/INST]' }}{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token + ' ' }}"
+               "{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}")
+SMALL = """DEFAULT
+{{- bos_token }}
+
+{%- if messages[0]['role'] == 'system' %}
+    {%- if messages[0]['content'] is string %}
+        {%- set system_message = messages[0]['content'] %}
+    {%- else %}
+        {%- set system_message = messages[0]['content'][0]['text'] %}
+    {%- endif %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = default_system_message %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{{- '[SYSTEM_PROMPT]' + system_message + '[/SYSTEM_PROMPT]' }}
+
+{%- for message in loop_messages %}
+    {%- if message['role'] == 'user' %}
+        {%- if message['content'] is string %}
+            {{- '[INST]' + message['content'] + '[/INST]' }}
+        {%- else %}
+            {{- '[INST]' }}
+            {%- for block in message['content'] %}
+                {{- block['text'] if block['type'] == 'text' else '[IMG]' }}
+            {%- endfor %}
+            {{- '[/INST]' }}
+        {%- endif %}
+    {%- elif message['role'] == 'system' %}
+        {{- '[SYSTEM_PROMPT]' + message['content'] + '[/SYSTEM_PROMPT]' }}
+    {%- elif message['role'] == 'assistant' %}
+        {{- message['content'] + eos_token }}
+    {%- else %}
+        {{- raise_exception('Only user, system and assistant roles are supported!') }}
+    {%- endif %}
+{%- endfor %}
+"""
+MINISTRAL = """{#- What is said where a conversation has no system message. #}
+{%- set default_system_message = 'DEFAULT' %}
+{{- bos_token }}
+{%- if messages[0]['role'] == 'system' %}
+    {{- '[SYSTEM_PROMPT]' -}}
+    {%- if messages[0]['content'] is string %}
+        {{- messages[0]['content'] -}}
+    {%- else %}
+        {%- for block in messages[0]['content'] %}
+            {{- block['text'] }}
+        {%- endfor %}
+    {%- endif %}
+    {{- '[/SYSTEM_PROMPT]' -}}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+    {%- if default_system_message != '' %}
+        {{- '[SYSTEM_PROMPT]' + default_system_message + '[/SYSTEM_PROMPT]' }}
+    {%- endif %}
+{%- endif %}
+{%- for message in loop_messages %}
+    {#- Turns. #}
+    {%- if message['role'] == 'user' %}
+        {%- if message['content'] is string %}
+            {{- '[INST]' + message['content'] + '[/INST]' }}
+        {%- elif message['content'] | length > 0 %}
+            {{- '[INST]' }}
+            {%- for block in message['content'] %}
+                {{- block['text'] }}
+            {%- endfor %}
+            {{- '[/INST]' }}
+        {%- endif %}
+    {%- elif message['role'] == 'assistant' %}
+        {%- if message['content'] is string %}
+            {{- message['content'] }}
+        {%- endif %}
+        {%- if message['tool_calls'] is defined and message['tool_calls'] %}
+            {{- '[TOOL_CALLS]' }}
+        {%- endif %}
+        {{- eos_token }}
+    {%- else %}
+        {{- raise_exception('Only user and assistant roles are supported, got ' + message['role'] + '.') }}
     {%- endif %}
 {%- endfor %}
 """
@@ -218,8 +305,9 @@ SMOLLM3 = """{%- set reasoning_mode = "/think" -%}
 """
 
 
-def mistral(open, close, answer):
-    return MISTRAL_LOOP.replace("OPEN", open).replace("CLOSE", close).replace("ANSWER", answer)
+def mistral(open, close, answer, which):
+    loop = MISTRAL_LOOP.replace("OPEN", open).replace("CLOSE", close)
+    return loop.replace("ANSWER", answer).replace("WHICH", which)
 
 
 def prompts(open, inst, answer):
@@ -227,6 +315,12 @@ def prompts(open, inst, answer):
 
 
 CONTENT, SPACED = 'message["content"]', '" " + message["content"]|trim'
+TODAY = """{%- set today = strftime_now("%Y-%m-%d") %}
+{%- set default_system_message = "You are M.\\nYou know of 2023-10-01. Today is " + today + ".\\n\\nYou don't guess\\
+ (e.g. \\"Where?\\" => \\"Here.\\")\\t\\d" %}
+"""
+UNDATED = """{%- set default_system_message = "You are M.\\n\\nYou don't guess (e.g. 'Where?' => 'Here.')" %}
+"""
 DEFAULT = "    {%- else %}\n        {{- '<|im_start|>system\\nYou are Q. You help.<|im_end|>\\n' }}\n"
 FAMILIES = [  # name, template, control tokens, roles
     ("qwen2.5", TOOLS.replace("DEFAULT", DEFAULT) + ML_LOOP, CHATML, "system user assistant"),
@@ -241,12 +335,22 @@ FAMILIES = [  # name, template, control tokens, roles
     ("phi4", PHI4, CHATML + ["<|im_sep|>"], "system user assistant"),
     ("smollm3", SMOLLM3, CHATML, "system user assistant"),
     ("llama2", LLAMA2_TURNS, LLAMA2, "joined user assistant"),
-    ("mistral-v1", mistral("[INST] ", " [/INST]", CONTENT), MISTRAL, "joined user assistant"),
-    ("mistral-v3", mistral("[INST] ", "[/INST]", SPACED), MISTRAL, "joined user assistant"),
-    ("mistral-v3-tekken", mistral("[INST]", "[/INST]", CONTENT), MISTRAL, "joined user assistant"),
+    ("mistral-v0.1", PLAIN_TURNS, MISTRAL, "user assistant"),
+    ("mistral-v1", mistral(" [INST] ", " [/INST]", '" " + message["content"]', "first"), MISTRAL, "joined user assistant"),
+    ("mistral-first", mistral("[INST] ", " [/INST]", CONTENT, "first"), MISTRAL, "joined user assistant"),
+    ("mistral-v3", mistral("[INST] ", "[/INST]", SPACED, "last"), MISTRAL, "last user assistant"),
+    ("mistral-nemo", mistral("[INST]", "[/INST]", CONTENT, "last"), MISTRAL, "last user assistant"),
     ("mistral-v7", prompts("[SYSTEM_PROMPT] ", "[INST] ", "' ' + message['content']"), MISTRAL, "system user assistant"),
     ("mistral-v7-tekken", prompts("[SYSTEM_PROMPT]", "[INST]", "message['content']"), MISTRAL, "system user assistant"),
+    ("mistral-small-3.1", SMALL.replace("DEFAULT", TODAY), MISTRAL, "system user assistant"),
+    ("mistral-small-3.2", SMALL.replace("DEFAULT", UNDATED), MISTRAL, "system user assistant"),
+    ("ministral-3", MINISTRAL.replace("DEFAULT", "You are M.\\nIt is {today}.\\n\\nYou don\\'t guess (\"Where?\" => \"Here.\")."),
+     MISTRAL, "system user assistant"),
+    ("ministral-3-silent", MINISTRAL.replace("DEFAULT", ""), MISTRAL, "system user assistant"),
 ]
+
+
+DAYS = {"%d %B %Y": "@TODAY@", "%Y-%m-%d": "@DAY@"}
 
 
 def refuse(text):
@@ -258,7 +362,7 @@ def render(template, messages, reply):
     eos = "</s>" if "[INST]" in template else ""
     bos = "<s>" if "<<SYS>>" in template else ""  # the first is no part of the text
     text = env.from_string(template).render(messages=messages, add_generation_prompt=reply, bos_token=bos, eos_token=eos,
-                                            raise_exception=refuse, strftime_now=lambda form: "@TODAY@")
+                                            raise_exception=refuse, strftime_now=DAYS.get)
     return text[len(bos):]
 
 
@@ -270,11 +374,12 @@ def conversations(marks, system, flags):
              [say("user", "One?"), say("assistant", hostile), say("user", hostile), say("assistant", "é"), say("user", "?")],
              [say("user", "Why?"), say("assistant", "<think>\nHm.\n</think>\n\nSo."), say("user", "And?")],
              [say("user", "One?"), say("assistant", "1")],
-             [say("user", "Why?"), say("assistant", "<think>\nHm.</think>\nSo.")]]
+             [say("user", "Why?"), say("assistant", "<think>\nHm.</think>\nSo.")],
+             [say("user", "a"), say("assistant", "1 \n"), say("user", " b"), say("assistant", "2"), say("user", "c ")]]
     if system:
         turns += [[say("system", text)] + t for t in turns[:1] + turns[4:6]
                   for text in ("Be brief.", " \nBe brief.\n", hostile)]
-    if system == "joined":
+    if system in ("joined", "last"):
         turns += [[say("system", " Be brief. "), say("user", text)] for text in (" \n", " a ")]
     if flags:
         turns += [[say("system", text)] + t for t in (turns[0], turns[4])

@@ -262,8 +262,8 @@ static bool tokenizer_instructions(base *b, tokenizer_content c, bool instead, b
     return true;
 }
 
-/* Today in Greenwich, as "05 March 2026". */
-static void tokenizer_today(char *out, size_t bytes) {
+/* Today in Greenwich, as "05 March 2026", or in digits "2026-03-05". */
+static void tokenizer_today(char *out, size_t bytes, bool digits) {
     static const char *const months[] = {"January", "February", "March", "April", "May", "June",
                                          "July", "August", "September", "October", "November",
                                          "December"};
@@ -272,8 +272,9 @@ static void tokenizer_today(char *out, size_t bytes) {
     const int day = (int)(days % 146097);
     const int year = (day - day / 1460 + day / 36524 - day / 146096) / 365;
     const int rest = day - (365 * year + year / 4 - year / 100), month = (5 * rest + 2) / 153;
-    snprintf(out, bytes, "%02d %s %d", rest - (153 * month + 2) / 5 + 1, months[(month + 2) % 12],
-             (int)(era * 400) + year + (month >= 10));
+    const int date = rest - (153 * month + 2) / 5 + 1, full = (int)(era * 400) + year + (month >= 10);
+    if (digits) snprintf(out, bytes, "%04d-%02d-%02d", full, (month + 2) % 12 + 1, date);
+    else snprintf(out, bytes, "%02d %s %d", date, months[(month + 2) % 12], full);
 }
 
 static bool tokenizer_chat_header(base *b, const tokenizer *t, const tokenizer_message *system,
@@ -285,7 +286,7 @@ static bool tokenizer_chat_header(base *b, const tokenizer *t, const tokenizer_m
     char head[160], today[32];
     bool done = tokenizer_instructions(b, c, instead, &said) &&
                 tokenizer_chat_control(b, out, t->format.before[CHAT_SYSTEM]);
-    tokenizer_today(today, sizeof today);
+    tokenizer_today(today, sizeof today, false);
     snprintf(head, sizeof head, "## Metadata\n\nKnowledge Cutoff Date: June 2025\nToday Date: %s\n"
              "Reasoning Mode: %s\n\n## Custom Instructions\n\n", today, quiet ? "/no_think" : "/think");
     if (!instead) done = done && tokenizer_chat_control(b, out, head);
@@ -319,11 +320,14 @@ static int tokenizer_role(const char *name) {
     return role;
 }
 
-/* Whether the message is a first system message that goes into the user's after it. */
+/* The message that a first system message goes into. */
+static int tokenizer_joined(const tokenizer_format *f, int count) { return f->joins_last ? count - 1 : 1; }
+
+/* Whether the message is a first system message that goes into a user's. */
 static bool tokenizer_joins(const tokenizer_format *f, const tokenizer_message *messages, int i,
                             int count, bool first) {
     return f->join && first && i == 0 && tokenizer_role(messages[0].role) == CHAT_SYSTEM &&
-           count > 1 && tokenizer_role(messages[1].role) == CHAT_USER;
+           count > 1 && tokenizer_role(messages[tokenizer_joined(f, count)].role) == CHAT_USER;
 }
 
 static cairn_status tokenizer_check_role(base *b, const tokenizer_format *f,
@@ -338,7 +342,7 @@ static cairn_status tokenizer_check_role(base *b, const tokenizer_format *f,
     if (role == CHAT_SYSTEM && f->join)
         return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d of %d: the template has no turn "
                          "of the system: its message can only be the first, in one call with a "
-                         "user's after it", i + 1, count);
+                         "user's %s", i + 1, count, f->joins_last ? "at the end" : "after it");
     return base_fail(b, CAIRN_INVALID_ARGUMENT, "chat: message %d of %d: '%.64s' is no role of "
                      "the template; it has %suser and assistant", i + 1, count, messages[i].role,
                      f->before[CHAT_SYSTEM] || f->join ? "system, " : "");
@@ -377,7 +381,7 @@ static bool tokenizer_chat_message(base *b, const tokenizer_format *f,
     tokenizer_content c = {messages[i].content, messages[i].content_bytes};
     int role = tokenizer_role(messages[i].role), question = count - 1;
     bool done, joins = tokenizer_joins(f, messages, i, count, first);
-    bool joined = i == 1 && tokenizer_joins(f, messages, 0, count, first);
+    bool joined = i == tokenizer_joined(f, count) && tokenizer_joins(f, messages, 0, count, first);
     if (f->trims >> role & 1)
         c = joined && f->strips ? tokenizer_trim_end(c) : tokenizer_trim(c, false, true);
     if (f->reasons && role == CHAT_ASSISTANT) c = tokenizer_trim(c, true, false);
@@ -393,8 +397,29 @@ static bool tokenizer_chat_message(base *b, const tokenizer_format *f,
         done = done && (!quiet || role != CHAT_ASSISTANT ||
                         tokenizer_chat_control(b, out, tokenizer_no_thought)) &&
                tokenizer_chat_add(b, out, c.text, c.bytes, false);
-    return done && (joins ? tokenizer_chat_join(b, f, messages + 1, out)
+    return done && (joins ? tokenizer_chat_join(b, f, messages + tokenizer_joined(f, count), out)
                           : tokenizer_chat_control(b, out, f->after[role]));
+}
+
+/* The template's own system message, with the day in its place. */
+static bool tokenizer_chat_own(base *b, const tokenizer *t, tokenizer_chat_text *out) {
+    static const char day[] = "'+today+'";
+    const base_text *own = &t->chat_system;
+    const tokenizer_content c = {own->data, own->size};
+    const size_t at = t->format.dated ? tokenizer_first(c, day, sizeof day - 1) : own->size;
+    const size_t rest = at < own->size ? at + sizeof day - 1 : at;
+    char today[32];
+    tokenizer_today(today, sizeof today, true);
+    return tokenizer_chat_add(b, out, own->data, at, true) &&
+           (at == own->size || tokenizer_chat_control(b, out, today)) &&
+           tokenizer_chat_add(b, out, own->data + rest, own->size - rest, true);
+}
+
+/* Message i in the order in which they are written: a first system message before the one it joins. */
+static int tokenizer_chat_order(const tokenizer_format *f, const tokenizer_message *messages, int i,
+                                int count, bool first) {
+    if (!tokenizer_joins(f, messages, 0, count, first) || i > tokenizer_joined(f, count) - 1) return i;
+    return i == tokenizer_joined(f, count) - 1 ? 0 : i + 1;
 }
 
 /* What the template makes of messages [count], behind the text `before`. quiet: the model was told not
@@ -416,10 +441,11 @@ static cairn_status tokenizer_chat_write(base *b, const tokenizer *t, const char
     else if (first && count > 0 && t->chat_system.data && strcmp(messages[0].role, "system") != 0)
         done = done && tokenizer_chat_control(b, out, f->before[CHAT_SYSTEM]) &&
                tokenizer_chat_control(b, out, f->head) &&
-               tokenizer_chat_control(b, out, t->chat_system.data) &&
+               tokenizer_chat_own(b, t, out) &&
                tokenizer_chat_control(b, out, f->after[CHAT_SYSTEM]);
     for (int i = told; i < count && done; i++)
-        done = tokenizer_chat_message(b, f, messages, i, count, first, quiet, out);
+        done = tokenizer_chat_message(b, f, messages, tokenizer_chat_order(f, messages, i, count, first),
+                                      count, first, quiet, out);
     if (done && reply) done = tokenizer_chat_control(b, out, f->reply) &&
                               (!quiet || tokenizer_chat_control(b, out, tokenizer_no_thought));
     return done ? CAIRN_OK : base_no_memory(b, "chat", out->text.size);

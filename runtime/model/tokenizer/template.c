@@ -46,7 +46,9 @@ static void tokenizer_canon_string(base *b, tokenizer_template *in, base_text *o
         char c = *in->at;
         if (c == '\\' && in->at + 1 < in->end) {
             c = *++in->at;
-            if (c == 'n') c = '\n';
+            if (c == '\n') continue;
+            if (c == 'n' || c == 't' || c == 'r') c = c == 'n' ? '\n' : c == 't' ? '\t' : '\r';
+            else if (c != '\'' && c != '"' && c != '\\') in->at--, c = '\\';
         }
         if (!base_text_add(b, out, &c, 1)) in->fits = false;
     }
@@ -252,16 +254,35 @@ static bool tokenizer_read_smollm3(const char *c, tokenizer_format *f) {
     return tokenizer_format_chatml(f);
 }
 
+/* The system message that a template of Mistral's has where a conversation has none: text, and the day. */
+static bool tokenizer_read_default(const char *c, tokenizer_format *f) {
+    static const char name[] = "{%setdefault_system_message='", end[] = "'%}", day[] = "'+today+'";
+    const char *at = strstr(c, name), *last;
+    if (!at) return !strstr(c, "default_system_message");
+    at += sizeof name - 1, last = strstr(at, end);
+    if (last == at) return strstr(c, "default_system_message!=''") != NULL;
+    f->dated = strstr(c, "{%settoday=strftime_now('%Y-%m-%d')%}") != NULL;
+    for (const char *more = at; last && more < last; more++)
+        if (more[0] == '\'' && (more[1] == '~' || more[1] == '|' ||
+                               (more[1] == '+' && !(f->dated && tokenizer_accept(&more, day)))))
+            return false;
+    f->system = at, f->system_end = last;
+    return last != NULL;
+}
+
 /* Mistral's: the versions differ in spaces, in where the system message goes, and in what the
  * answer ends with. */
 static bool tokenizer_read_mistral(const char *c, tokenizer_format *f) {
-    bool open = strstr(c, "'[INST] '") != NULL, close = strstr(c, "' [/INST]'") != NULL;
-    if ((!open && !strstr(c, "'[INST]'")) || (!close && !strstr(c, "'[/INST]'")) ||
-        strstr(c, "<<SYS>>")) return false;
-    tokenizer_format_role(f, CHAT_USER, open ? "[INST] " : "[INST]",
+    const bool wide = strstr(c, "' [INST] '") != NULL, open = strstr(c, "'[INST] '") != NULL;
+    const bool close = strstr(c, "' [/INST]'") != NULL;
+    if ((!wide && !open && !strstr(c, "'[INST]'")) || (!close && !strstr(c, "'[/INST]'")) ||
+        strstr(c, "<<SYS>>") || !tokenizer_read_default(c, f)) return false;
+    tokenizer_format_role(f, CHAT_USER, wide ? " [INST] " : open ? "[INST] " : "[INST]",
                           close ? " [/INST]" : "[/INST]");
-    tokenizer_format_role(f, CHAT_ASSISTANT, strstr(c, "' '+message.content") ? " " : "", "</s>");
+    tokenizer_format_role(f, CHAT_ASSISTANT, strstr(c, "' '+message.content") ? " " : "",
+                          strstr(c, "message.content+eos_token+' '") ? "</s> " : "</s>");
     f->reply = "";
+    f->joins_last = strstr(c, "loop.lastandsystem_messageisdefined") != NULL;
     if (strstr(c, "message.content|trim+eos_token")) f->trims = 1 << CHAT_ASSISTANT;
     if (strstr(c, "[/SYSTEM_PROMPT]"))
         tokenizer_format_role(f, CHAT_SYSTEM, strstr(c, "'[SYSTEM_PROMPT] '") ? "[SYSTEM_PROMPT] "

@@ -25,12 +25,12 @@ typedef struct special_finder {
 
 enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLES };
 
-/* What a chat template says around the messages of each role. The texts are constants or the
- * config's. */
+/* What a chat template says around messages of each role: constants' texts or the config's. */
 typedef struct tokenizer_format {
     const char *before[CHAT_ROLES], *after[CHAT_ROLES]; /* before NULL: no turn of that role */
     const char *reply; /* opens the assistant's answer */
-    const char *join;  /* a first system message stands in the user's after it, and this between */
+    const char *join;  /* a first system message stands in the user's after it, and this between; */
+    bool joins_last, dated; /* or in the last user's; its own has the day where it says "'+today+'" */
     const char *head;  /* begins a first system message; or NULL */
     const char *again; /* before a user's turn that does not begin the conversation; or NULL */
     const char *system, *system_end; /* while a template is read: its own system message */
