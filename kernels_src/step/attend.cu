@@ -41,7 +41,7 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     const int items = p.input[STEP_GROUPS] *
                       (has_window(p) ? p.own_runs : p.input[STEP_CHUNKS]) * ALL_SHARES;
     const bool live = block_id() < items && find_item(p, block_id(), item);
-    const uint16_t *cache = p.kv[p.layer];
+    const step_cache cache = cache_of(p, p.layer);
     if (live) fetch_first(p, item, cache, shared_base(), false);
     start_input();
     if (!live) return;

@@ -30,7 +30,7 @@ struct chosen_pages {
 CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     unsigned char *memory = shared_base();
     uint8_t *layer = region(p, 0, 0);
-    const uint16_t *cache = p.kv[p.layer];
+    const step_cache cache = cache_of(p, p.layer);
     page_row r;
     r.find(p, block_id_y(), block_id_z() / SHARES, true);
     const int at = r.row * KV_HEADS + r.kv_head, share = SHARES == 1 ? r.kv_head : (int)block_id_z();
@@ -47,18 +47,10 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     listed_pieces<chosen_pages> pieces = {
         {list, r.table, count},
         KV_HEADS, r.kv_head, r.position + 1, p.sinks, end, {}};
-    key_piece piece[WARP_PIECES];
-    if (warp_id() < CORE_WARPS) {
-        const auto none = [](int, int, bool) { return false; };
-        unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
-        pieces.look_up(begin);
-        pieces.find(begin, piece);
-        fetch_keys(cache, piece, mine, none);
-        fetch_values(cache, VALUE_STEP, piece, mine, none);
-        copy_async_commit();
-    }
+    key_piece piece[STAGES * WARP_PIECES];
+    if (warp_id() < CORE_WARPS) begin_chunks(cache, VALUE_STEP, memory, begin, end, piece, pieces);
     gather_queries(p, r.row, 1, share, layer, memory);
-    copy_async_wait<0>();
+    copy_async_wait<2 * STAGES - 2>();
     block_sync();
     if (warp_id() < CORE_WARPS)
         attend_run(cache, VALUE_STEP, memory, begin, end, share_heads(share), score_scale(p), piece,

@@ -26,6 +26,34 @@ CAIRN_INLINE float turned(const step_params &p, const float *x, const f32x2 *tab
     return fma_f32(x[d], turn.x, second ? other * turn.y : -(other * turn.y));
 }
 
+/* Values d, d + 1 of it, which may turn. */
+CAIRN_INLINE f32x2 pair_of(const step_params &p, const float *x, const f32x2 *table, bool turns, int d) {
+    const float low = turns ? turned(p, x, table, d) : x[d];
+    const float high = turns ? turned(p, x, table, d + 1) : x[d + 1];
+    return f32x2{low, high};
+}
+
+/* A head of keys or values to value number `at` of the layer's cache, where that is not f16; e4m3 as
+ * kv/append.cu has it. By one warp. */
+CAIRN_INLINE void keep_head(const step_params &p, const float *x, const f32x2 *table, bool turns,
+                            int64_t at) {
+    float scale = 1e-4f;
+    for (int d = 2 * lane_id(); BYTES && d < HEAD_DIM; d += 2 * WARP) {
+        const f32x2 v = pair_of(p, x, table, turns, d);
+        scale = fmaxf(scale, fmaxf(fabsf(v.x), fabsf(v.y)));
+    }
+    scale = div_f32(warp_max(scale), 448.0f);
+    if (BYTES && lane_id() == 0) scales_of(p, p.layer)[at / HEAD_DIM] = scale;
+    for (int d = 2 * lane_id(); d < HEAD_DIM; d += 2 * WARP) {
+        const f32x2 v = pair_of(p, x, table, turns, d);
+        void *cache = p.kv[p.layer];
+        if (BYTES)
+            ((uint16_t *)cache)[(at + d) / 2] = pack_e4m3x2(div_f32(v.x, scale), div_f32(v.y, scale));
+        else if (CACHE_KIND == ATTEND_CACHE_F32) ((f32x2 *)cache)[(at + d) / 2] = v;
+        else ((uint32_t *)cache)[(at + d) / 2] = pack_bf16x2(v.x, v.y);
+    }
+}
+
 CAIRN_KERNEL(step_heads, 128, 1, step_params) {
     const int head = block_id() * 4 + warp_id(), r = block_id_y();
     start_input();
@@ -49,14 +77,14 @@ CAIRN_KERNEL(step_heads, 128, 1, step_params) {
     uint16_t *to = (uint16_t *)(region(p, 0, 0) + QKV_AT) + (int64_t)r * QKV + head * HEAD_DIM;
     if (key) {
         const int64_t page = p.page_table[(int64_t)sequence * p.table_stride + position / PAGE];
-        to = p.kv[p.layer] + layout_slot(page, value, (head - HEADS) % KV_HEADS, position % PAGE,
-                                         KV_HEADS, PAGE, HEAD_DIM);
+        const int64_t at = layout_slot(page, value, (head - HEADS) % KV_HEADS, position % PAGE,
+                                       KV_HEADS, PAGE, HEAD_DIM);
+        if constexpr (CACHE_KIND != ATTEND_CACHE_F16) return keep_head(p, x, table, !value && !p.still, at);
+        to = p.kv[p.layer] + at;
     }
     for (int d = 2 * lane_id(); d < HEAD_DIM; d += 2 * WARP) {
-        const bool turns = !value && !p.still;
-        const float low = turns ? turned(p, x, table, d) : x[d];
-        const float high = turns ? turned(p, x, table, d + 1) : x[d + 1];
-        *(uint32_t *)(to + d) = pack_f16x2(low, high);
+        const f32x2 v = pair_of(p, x, table, !value && !p.still, d);
+        *(uint32_t *)(to + d) = pack_f16x2(v.x, v.y);
     }
 }
 

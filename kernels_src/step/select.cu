@@ -22,7 +22,8 @@ CAIRN_KERNEL(step_bounds, 128, 1, step_params) {
     const int page = p.new_pages[block_id()], head = block_id_y(), layer = block_id_z();
     grid_dependency_wait();
     if (warp_id() > 0 || (CONVOLVES && !p.kv[layer])) return;
-    const uint16_t *keys = p.kv[layer] + layout_slot(page, 0, head, 0, KV_HEADS, PAGE, HEAD_DIM);
+    const step_cache keys =
+        cache_of(p, layer) + layout_slot(page, 0, head, 0, KV_HEADS, PAGE, HEAD_DIM);
     uint16_t *to = p.bounds[layer] + layout_bounds(page, head, KV_HEADS, HEAD_DIM);
     store_bounds(cached_bounds(keys, p.mean != 0), to);
 }
@@ -47,7 +48,7 @@ CAIRN_INLINE void write_list(const step_params &p, const page_row &r, const page
 
 CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
     const selection s(shared_base(), MOST_PAGES);
-    const uint16_t *cache = p.kv[p.layer];
+    const step_cache cache = cache_of(p, p.layer);
     page_row r;
     r.find(p, block_id_y(), block_id_z(), true);
     const int n = r.choices(p), at = r.row * KV_HEADS + r.kv_head;
