@@ -265,10 +265,10 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
         key_piece piece[STAGES * WARP_PIECES];
         listed_pieces<table_pages> keys = item.keys(p);
         keys.find(item.begin(p), piece);
-#pragma unroll
-        for (int i = 1; i < STAGES; i++) {
-            keys.look_up(item.begin(p) + i);
-            keys.find(item.begin(p) + i, piece + i * WARP_PIECES);
+        static_assert(STAGES <= 2, "attend: chunks under way");
+        if constexpr (STAGES > 1) { /* no loop, or the pieces lie in local memory */
+            keys.look_up(item.begin(p) + 1);
+            keys.find(item.begin(p) + 1, piece + WARP_PIECES);
         }
         const auto last = [&](const key_piece &at, int m) {
             const int from = CACHE_KIND == ATTEND_CACHE_F16 /* else registers are scarce */
