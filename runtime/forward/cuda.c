@@ -11,7 +11,7 @@
  * to compile: it goes on in the background after the model is open, and the stage kernels serve
  * until then, to the bit. What families have beyond plain llama's layers (STEP_EXTRA_, step/extras.cu)
  * is constants of the stages' and the prompt's kernels, and kernels between their products: such a
- * model has no flow kernel.
+ * model has no flow kernel. Nor has one whose cache is not f16: step/extras.cu writes that.
  * Owns the packed weights and every buffer of the kernels. Calls device, jit, model, pages, block.
  *
  * Invariants: between forwards the half of the flow's exchange that the next one uses is empty; the
