@@ -429,8 +429,8 @@ typedef struct cairn_config {
     cairn_landmark_position landmark_position;
                                 /* position that a landmark token takes, for models trained with
                                  * landmarks; previous, next; default "previous" */
-    cairn_kv_dtype kv_dtype;    /* element type of the KV cache; on a GPU f16; f16, bf16, f32,
-                                 * e4m3; default "f16" */
+    cairn_kv_dtype kv_dtype;    /* element type of the KV cache; f16, bf16, f32, e4m3; default
+                                 * "f16" */
     int32_t max_batch;          /* sequences decoded together; 1 to 1024; default 8 */
     int32_t max_seq_len;        /* longest sequence; 0: the model's; 0 to 4194304; default 0 */
     int32_t prefill_chunk;      /* prompt tokens per forward; 16 to 16384; default 512 */

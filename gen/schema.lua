@@ -116,7 +116,7 @@ local fields = {
   { name = "landmark_position", type = "enum", enum = "landmark_position", default = "previous",
     doc = "position that a landmark token takes, for models trained with landmarks" },
   { name = "kv_dtype", type = "enum", enum = "kv_dtype", default = "f16",
-    doc = "element type of the KV cache; on a GPU f16" },
+    doc = "element type of the KV cache" },
   { name = "max_batch", type = "int", default = 8, min = 1, max = 1024, unit = "sequences",
     doc = "sequences decoded together" },
   { name = "max_seq_len", type = "int", default = 0, min = 0, max = 4194304, unit = "tokens",

@@ -27,6 +27,7 @@ typedef struct score_pages_params {
     float scale;
     int32_t pad;
     const float *lse;      /* [rows, heads] or NULL: score_softmax's alone */
+    const float *scales;   /* of an e4m3 cache, with landmarks */
 } score_pages_params;
 
 typedef struct select_listed_params {

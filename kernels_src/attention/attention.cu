@@ -176,28 +176,10 @@ CAIRN_INLINE void fold_runs(const attend_params &p, const tile &at, Cache cache,
                             int end, unsigned char *memory, Adjust adjust) {
     typedef typename store_of<Cache>::type Store;
     constexpr int STAGES = Store::STAGES, ROWS = LAYOUT_CHAIN_ROWS;
-    const int value_step = p.at.kv_heads * (TOKENS ? p.at.page_size : PAGE) * HEAD_DIM;
+    const int value_step = p.at.kv_heads * (TOKEN_LISTS ? p.at.page_size : PAGE) * HEAD_DIM;
     key_piece piece[STAGES * WARP_PIECES];
-    const auto none = [](int, int, bool) { return false; };
     const auto last = [](const key_piece &from, int) { return from.last; };
-    unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
-#pragma unroll
-    for (int i = 0; i < STAGES; i++) {
-        const int chunk = begin + i;
-        unsigned char *to = mine + chunk % STAGES * (KEYS_BYTES / STAGES);
-        if (i > 0 && chunk >= end) {
-            copy_async_commit();
-            copy_async_commit();
-            continue;
-        }
-        if (i == 0) keys.look_up(chunk);
-        else keys.reach(chunk);
-        keys.find(chunk, piece + i * WARP_PIECES);
-        fetch_keys(cache, piece + i * WARP_PIECES, to, none);
-        if (i > 0) copy_async_commit();
-        fetch_values(cache, value_step, piece + i * WARP_PIECES, to, none);
-        copy_async_commit();
-    }
+    begin_chunks(cache, value_step, memory, begin, end, piece, keys);
     load_queries(p, at.head, at.count, memory);
     copy_async_wait<2 * STAGES - 2>();
     block_sync();
@@ -331,6 +313,6 @@ constexpr int BLOCKS = DIM > 64 && (SOFTCAP || MASKED) ? 1 : BLOCKS_EACH;
 CAIRN_KERNEL(attend, THREADS, BLOCKS, attend_params) {
     tile at;
     at.find(p);
-    if constexpr (TOKENS) attend_tokens(p, at, shared_base());
+    if constexpr (TOKEN_LISTS) attend_tokens(p, at, shared_base());
     else attend_listed(p, at, shared_base());
 }

@@ -331,6 +331,33 @@ CAIRN_INLINE void put_sums(const running &r, const Scales &scales, int count, fl
     }
 }
 
+/* Starts the copies of the chunks that attend_chunks finds there or under way, of [begin, end): once all
+ * groups of copies but the last 2 STAGES - 2 are waited for. piece: of so many chunks. */
+template <class Cache, class Keys>
+CAIRN_INLINE void begin_chunks(Cache cache, int value_step, unsigned char *memory, int begin, int end,
+                               key_piece *piece, Keys &keys) {
+    constexpr int STAGES = store_of<Cache>::type::STAGES;
+    const auto none = [](int, int, bool) { return false; };
+    unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
+#pragma unroll
+    for (int i = 0; i < STAGES; i++) {
+        const int chunk = begin + i;
+        unsigned char *to = mine + chunk % STAGES * (KEYS_BYTES / STAGES);
+        if (i > 0 && chunk >= end) {
+            copy_async_commit();
+            copy_async_commit();
+            continue;
+        }
+        if (i == 0) keys.look_up(chunk);
+        else keys.reach(chunk);
+        keys.find(chunk, piece + i * WARP_PIECES);
+        fetch_keys(cache, piece + i * WARP_PIECES, to, none);
+        if (i > 0) copy_async_commit();
+        fetch_values(cache, value_step, piece + i * WARP_PIECES, to, none);
+        copy_async_commit();
+    }
+}
+
 /* One warp: chunks [first, end), of which the first lies in shared memory as do the queries, once
  * copies and a block_sync are waited for; and as many more as the store has stages are under way, a
  * group of copies for keys and one for values. keys.find(chunk, piece), after keys.reach(chunk): the

@@ -3,7 +3,8 @@
  * score_pages   s = scale * sum_d max(q_d lo_d, q_d hi_d) per query head, or scale * q . mean;
  *               summed over the heads of a KV head, or their maximum; -inf where no candidate.
  *               CAIRN_EACH_HEAD: a query head's own too
- *               CAIRN_LANDMARKS: scale * q . key of the page's last slot
+ *               CAIRN_LANDMARKS: scale * q . key of the page's last slot, of a cache of the kind that
+ *               CAIRN_ABILITIES says (an ATTEND_CACHE_, f16 where it is not given)
  *               grid (ceil(max_pages / 32), kv_heads, rows), block 256, shared memory 8 bytes a
  *               dimension, up to a multiple of 32
  * softmax_head goes on in heads.cu. The pages are then chosen by topk with finite_only.
@@ -14,6 +15,10 @@
 #include "device/common.cuh"
 #include "abi/select.h"
 #include "attention/paged.cuh"
+#ifndef CAIRN_ABILITIES
+#define CAIRN_ABILITIES 0
+#endif
+#include "attention/elements.cuh"
 
 #ifndef CAIRN_EACH_HEAD
 #define CAIRN_EACH_HEAD 0
@@ -72,10 +77,17 @@ struct scored_pages {
     int64_t stride;         /* values from page to page */
     int values;             /* of a page: 2 D */
     bool aligned;
+    const void *cache;      /* of a kind that is not f16: its values and scales, and the number of the */
+    const float *scales;    /* first value of page 0's landmark */
+    int64_t first;
     u32x4 held[SCORED];     /* the eight values of this lane's first turn */
 
     CAIRN_MEMBER u32x4 load(int i, int at) const {
         if (page[i] < 0 || at >= values) return u32x4{};
+        if constexpr (CACHE_KIND != ATTEND_CACHE_F16) {
+            const int64_t from = first + page[i] * stride;
+            return half_of_cache(cache, from + at, scales + from / values);
+        }
         return load_eight_f16(bounds + page[i] * stride + at, values - at, aligned);
     }
     /* This warp's scores, in every lane. */
@@ -124,6 +136,8 @@ CAIRN_KERNEL(score_pages, 256, 1, score_pages_params) {
         pages.bounds = at.cache + (int64_t)((head + 1) * at.page_size - 1) * at.head_dim;
         pages.stride = (int64_t)2 * at.kv_heads * at.page_size * at.head_dim;
         pages.aligned = ((uint64_t)pages.bounds | (uint64_t)pages.stride * 2) % 16 == 0;
+        pages.cache = at.cache, pages.scales = p.scales;
+        pages.first = (int64_t)((head + 1) * at.page_size - 1) * at.head_dim;
     }
 #pragma unroll
     for (int i = 0; i < SCORED; i++) {

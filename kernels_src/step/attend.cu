@@ -32,7 +32,13 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1024 */
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1024
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
+ * matrix: + CAIRN_ABILITIES=3 */
 #include "step/stages.cuh"
 
 CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
@@ -41,7 +47,7 @@ CAIRN_KERNEL(step_attend, THREADS, ATTEND_BLOCKS, step_params) {
     const int items = p.input[STEP_GROUPS] *
                       (has_window(p) ? p.own_runs : p.input[STEP_CHUNKS]) * ALL_SHARES;
     const bool live = block_id() < items && find_item(p, block_id(), item);
-    const uint16_t *cache = p.kv[p.layer];
+    const step_cache cache = cache_of(p, p.layer);
     if (live) fetch_first(p, item, cache, shared_base(), false);
     start_input();
     if (!live) return;

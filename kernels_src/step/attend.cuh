@@ -29,6 +29,21 @@ CAIRN_INLINE float score_scale(const step_params &p) {
 constexpr int ATTEND_BLOCKS = WARPS > 8 ? 1 : BLOCKS_EACH; /* of a multiprocessor */
 constexpr int VALUE_STEP = KV_HEADS * PAGE * HEAD_DIM; /* values from a key to its value */
 
+/* A layer's cache, which core.cuh fetches as it lies there, and the scales of its slots and heads. */
+typedef pick<CACHE_KIND == ATTEND_CACHE_F16, const uint16_t *, kept_cache<step_params>> step_cache;
+typedef store_of<step_cache>::type step_store;
+constexpr int STAGES = step_store::STAGES; /* chunks under way */
+CAIRN_INLINE float *scales_of(const step_params &p, int layer) {
+    return BYTES ? (float *)p.kv[LAYERS + layer] : nullptr;
+}
+CAIRN_INLINE step_cache cache_of(const step_params &p, int layer) {
+#if CAIRN_ABILITIES & 3
+    return {p.kv[layer], scales_of(p, layer), p, 0};
+#else
+    return p.kv[layer];
+#endif
+}
+
 /* Every page of a sequence in order, up to the last one attended. */
 struct table_pages {
     const int32_t *table;
@@ -147,9 +162,17 @@ CAIRN_INLINE bool find_item(const step_params &p, int index, attend_item &item) 
 
 /* Starts the copies of the first chunk's keys and values: before the queries are there of those that
  * the forwards before left (`late` false), in the stage kernels afterwards of the others. Keys
- * behind the group's last row become zero. */
-CAIRN_INLINE void fetch_first(const step_params &p, const attend_item &item, const uint16_t *cache,
+ * behind the group's last row become zero. Of a store with stages all their chunks, as a whole. */
+CAIRN_INLINE void fetch_first(const step_params &p, const attend_item &item, step_cache cache,
                               unsigned char *memory, bool late) {
+    if constexpr (STAGES > 1) {
+        const bool fresh = min_of(item.begin(p) + STAGES, item.end(p)) * CHUNK > item.fresh;
+        listed_pieces<table_pages> keys = item.keys(p);
+        key_piece piece[STAGES * WARP_PIECES];
+        if (fresh == late && warp_id() < CORE_WARPS)
+            begin_chunks(cache, VALUE_STEP, memory, item.begin(p), item.end(p), piece, keys);
+        return;
+    }
     if (warp_id() < CORE_WARPS) {
         unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
         key_piece piece[WARP_PIECES];
@@ -226,7 +249,7 @@ CAIRN_INLINE void send_parts(const step_params &p, int first, int share, int run
  * written again after the next block_sync. Returns the item's place, which waits in shared memory so
  * that the registers are the keys' own. */
 CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_item &item,
-                                          const uint16_t *cache, uint8_t *layer,
+                                          step_cache cache, uint8_t *layer,
                                           unsigned char *memory) {
     static_assert(sizeof(attend_place) <= ATTEND_BYTES - WORDS_AT, "attend: its place");
     if (FLOW) {
@@ -236,14 +259,22 @@ CAIRN_INLINE attend_place attend_item_run(const step_params &p, const attend_ite
         gather_queries(p, item.first, item.rows, item.share, layer, memory);
     }
     if (thread_id() == 0) *(attend_place *)(memory + WORDS_AT) = item;
-    copy_async_wait<0>();
+    copy_async_wait<2 * STAGES - 2>();
     block_sync();
     if (warp_id() < CORE_WARPS) {
-        key_piece piece[WARP_PIECES];
+        key_piece piece[STAGES * WARP_PIECES];
         listed_pieces<table_pages> keys = item.keys(p);
         keys.find(item.begin(p), piece);
+        static_assert(STAGES <= 2, "attend: chunks under way");
+        if constexpr (STAGES > 1) { /* no loop, or the pieces lie in local memory */
+            keys.look_up(item.begin(p) + 1);
+            keys.find(item.begin(p) + 1, piece + WARP_PIECES);
+        }
         const auto last = [&](const key_piece &at, int m) {
-            return min_of(at.last, item.position + m / SHARE - at.position);
+            const int from = CACHE_KIND == ATTEND_CACHE_F16 /* else registers are scarce */
+                                 ? item.position
+                                 : ((const attend_place *)(memory + WORDS_AT))->position;
+            return min_of(at.last, from + m / SHARE - at.position);
         };
         const auto hide = [&](int, const key_piece *at, float (*s)[4]) {
             if (has_window(p))

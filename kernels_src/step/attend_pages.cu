@@ -11,7 +11,13 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
+ * matrix: + CAIRN_ABILITIES=3 */
 #include "step/pages.cuh"
 #include "step/stages.cuh"
 
@@ -30,7 +36,7 @@ struct chosen_pages {
 CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     unsigned char *memory = shared_base();
     uint8_t *layer = region(p, 0, 0);
-    const uint16_t *cache = p.kv[p.layer];
+    const step_cache cache = cache_of(p, p.layer);
     page_row r;
     r.find(p, block_id_y(), block_id_z() / SHARES, true);
     const int at = r.row * KV_HEADS + r.kv_head, share = SHARES == 1 ? r.kv_head : (int)block_id_z();
@@ -47,18 +53,10 @@ CAIRN_KERNEL(step_attend_pages, THREADS, ATTEND_BLOCKS, step_params) {
     listed_pieces<chosen_pages> pieces = {
         {list, r.table, count},
         KV_HEADS, r.kv_head, r.position + 1, p.sinks, end, {}};
-    key_piece piece[WARP_PIECES];
-    if (warp_id() < CORE_WARPS) {
-        const auto none = [](int, int, bool) { return false; };
-        unsigned char *mine = memory + warp_id() * 2 * KEYS_BYTES;
-        pieces.look_up(begin);
-        pieces.find(begin, piece);
-        fetch_keys(cache, piece, mine, none);
-        fetch_values(cache, VALUE_STEP, piece, mine, none);
-        copy_async_commit();
-    }
+    key_piece piece[STAGES * WARP_PIECES];
+    if (warp_id() < CORE_WARPS) begin_chunks(cache, VALUE_STEP, memory, begin, end, piece, pieces);
     gather_queries(p, r.row, 1, share, layer, memory);
-    copy_async_wait<0>();
+    copy_async_wait<2 * STAGES - 2>();
     block_sync();
     if (warp_id() < CORE_WARPS)
         attend_run(cache, VALUE_STEP, memory, begin, end, share_heads(share), score_scale(p), piece,

@@ -13,7 +13,13 @@
  * matrix: + CAIRN_FFN=2048 CAIRN_VOCAB=262144 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
+ * matrix: + CAIRN_ABILITIES=3 */
 #include "step/families.cuh"
 
 /* Value d of a head, turned by the row's table of (cos, sin). */
@@ -24,6 +30,34 @@ CAIRN_INLINE float turned(const step_params &p, const float *x, const f32x2 *tab
     const f32x2 turn = table[half ? d % half : d / 2];
     const float other = x[half ? (second ? d - half : d + half) : d ^ 1];
     return fma_f32(x[d], turn.x, second ? other * turn.y : -(other * turn.y));
+}
+
+/* Values d, d + 1 of it, which may turn. */
+CAIRN_INLINE f32x2 pair_of(const step_params &p, const float *x, const f32x2 *table, bool turns, int d) {
+    const float low = turns ? turned(p, x, table, d) : x[d];
+    const float high = turns ? turned(p, x, table, d + 1) : x[d + 1];
+    return f32x2{low, high};
+}
+
+/* A head of keys or values to value number `at` of the layer's cache, where that is not f16; e4m3 as
+ * kv/append.cu has it. By one warp. */
+CAIRN_INLINE void keep_head(const step_params &p, const float *x, const f32x2 *table, bool turns,
+                            int64_t at) {
+    float scale = 1e-4f;
+    for (int d = 2 * lane_id(); BYTES && d < HEAD_DIM; d += 2 * WARP) {
+        const f32x2 v = pair_of(p, x, table, turns, d);
+        scale = fmaxf(scale, fmaxf(fabsf(v.x), fabsf(v.y)));
+    }
+    scale = div_f32(warp_max(scale), 448.0f);
+    if (BYTES && lane_id() == 0) scales_of(p, p.layer)[at / HEAD_DIM] = scale;
+    for (int d = 2 * lane_id(); d < HEAD_DIM; d += 2 * WARP) {
+        const f32x2 v = pair_of(p, x, table, turns, d);
+        void *cache = p.kv[p.layer];
+        if (BYTES)
+            ((uint16_t *)cache)[(at + d) / 2] = pack_e4m3x2(div_f32(v.x, scale), div_f32(v.y, scale));
+        else if (CACHE_KIND == ATTEND_CACHE_F32) ((f32x2 *)cache)[(at + d) / 2] = v;
+        else ((uint32_t *)cache)[(at + d) / 2] = pack_bf16x2(v.x, v.y);
+    }
 }
 
 CAIRN_KERNEL(step_heads, 128, 1, step_params) {
@@ -49,14 +83,14 @@ CAIRN_KERNEL(step_heads, 128, 1, step_params) {
     uint16_t *to = (uint16_t *)(region(p, 0, 0) + QKV_AT) + (int64_t)r * QKV + head * HEAD_DIM;
     if (key) {
         const int64_t page = p.page_table[(int64_t)sequence * p.table_stride + position / PAGE];
-        to = p.kv[p.layer] + layout_slot(page, value, (head - HEADS) % KV_HEADS, position % PAGE,
-                                         KV_HEADS, PAGE, HEAD_DIM);
+        const int64_t at = layout_slot(page, value, (head - HEADS) % KV_HEADS, position % PAGE,
+                                       KV_HEADS, PAGE, HEAD_DIM);
+        if constexpr (CACHE_KIND != ATTEND_CACHE_F16) return keep_head(p, x, table, !value && !p.still, at);
+        to = p.kv[p.layer] + at;
     }
     for (int d = 2 * lane_id(); d < HEAD_DIM; d += 2 * WARP) {
-        const bool turns = !value && !p.still;
-        const float low = turns ? turned(p, x, table, d) : x[d];
-        const float high = turns ? turned(p, x, table, d + 1) : x[d + 1];
-        *(uint32_t *)(to + d) = pack_f16x2(low, high);
+        const f32x2 v = pair_of(p, x, table, !value && !p.still, d);
+        *(uint32_t *)(to + d) = pack_f16x2(v.x, v.y);
     }
 }
 

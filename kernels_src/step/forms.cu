@@ -35,7 +35,7 @@ CAIRN_KERNEL(form_begin, 128, 1, form_params) {
     const int own = r.position / PAGE, end = (r.position + 1) / PAGE;
     const int first = r.row == r.fresh_row ? min_of(r.stored, own) : own;
     for (int page = first + warp_id(); page < end; page += 4)
-        store_bounds(cached_bounds(s.kv[s.layer] + r.page_at(page), s.mean != 0),
+        store_bounds(cached_bounds(cache_of(s, s.layer) + r.page_at(page), s.mean != 0),
                      s.bounds[s.layer] + layout_bounds(r.table[page], r.kv_head, KV_HEADS, HEAD_DIM));
 }
 

@@ -76,9 +76,9 @@ CAIRN_INLINE void score_candidates(const step_params &p, const page_row &r, int 
 }
 
 /* Bounds of a page from its keys [PAGE, HEAD_DIM] in the cache. */
-CAIRN_INLINE page_bounds cached_bounds(const uint16_t *keys, bool mean) {
+CAIRN_INLINE page_bounds cached_bounds(step_cache keys, bool mean) {
     return bounds_of(mean, [&](int slot, int i) {
-        return ((const uint32_t *)(keys + slot * HEAD_DIM))[lane_id() * LANE_WORDS + i];
+        return pair_at(keys, slot, lane_id() * LANE_WORDS + i);
     });
 }
 

@@ -7,7 +7,8 @@
  * Grid (ceil(rows / 64), heads), 128 threads, by wgmma (ceil(rows / MANY_TOKENS), kv_heads), 384
  * threads, but for the form without landmarks; of joined prompts the input's groups in place of the
  * tiles, each of up to as many rows of one sequence.
- * Shared memory layout_prompt_bytes, by wgmma layout_many_bytes. Sync: one block_sync a tile of keys,
+ * Shared memory layout_prompt_bytes, by wgmma layout_many_bytes. A cache of another kind
+ * than f16 becomes f16 on its way there, and goes without wgmma. Sync: one block_sync a tile of keys,
  * by wgmma barriers.
  * A row's results do not depend on the other rows of the chunk, nor on where the chunk begins.
  * Reference: tests/ref/decoder_step.h.
@@ -45,7 +46,13 @@
  * matrix: + CAIRN_FFN=2048 CAIRN_VOCAB=262144 CAIRN_CONTEXT=32768 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=8 CAIRN_PACK_O=8 CAIRN_PACK_GATE_UP=8 CAIRN_PACK_DOWN=8
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=8 CAIRN_MEETING_TILES=2
- * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93 */
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=93
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=512 CAIRN_PARTS=0 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
+ * matrix: + CAIRN_ABILITIES=3 */
 #include "step/prompt.cuh"
 
 /* The first row of a tile of up to `most`. Joined, tiles are the groups of the input; else what is known
@@ -61,7 +68,8 @@ CAIRN_INLINE const int32_t *tile_table(const step_params &p, int first) {
 constexpr bool LANDMARKS = (CAIRN_EXTRAS & STEP_EXTRA_LANDMARKS) != 0;
 
 static_assert(STEP_EXTRA_LANDMARKS == 2048, "prompt_attend: the form below");
-#if CAIRN_WGMMA && (CAIRN_HEAD_DIM == 64 || CAIRN_HEAD_DIM == 128) && !(CAIRN_EXTRAS & 2048)
+#if CAIRN_WGMMA && (CAIRN_HEAD_DIM == 64 || CAIRN_HEAD_DIM == 128) && !(CAIRN_EXTRAS & 2048) && \
+    !(CAIRN_ABILITIES & 3)
 #include "attention/prompt.cuh"
 
 constexpr int MANY_TOKENS = MANY_ROWS / GROUP;
@@ -136,6 +144,13 @@ constexpr int WAITING_AT = 4 * TILE_BYTES;                    /* 64 queries at k
 static_assert(layout_prompt_bytes(HEAD_DIM) == WAITING_AT + (WIDE ? 128 * DIM : 0),
               "prompt_attend: its shared memory");
 
+/* Eight values of a key and of its value, which is VALUE_STEP on, as f16. */
+CAIRN_INLINE void half_of_slot(const step_params &p, int64_t at, u32x4 *v) {
+    const float *scale = scales_of(p, p.layer) + at / HEAD_DIM;
+    v[0] = half_of_cache(p.kv[p.layer], at, scale);
+    v[1] = half_of_cache(p.kv[p.layer], at + VALUE_STEP, scale + VALUE_STEP / HEAD_DIM);
+}
+
 /* Starts the copy of keys and values [tile TILE_KEYS, ...) before `end`; zeros from there on. */
 CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_head, int tile,
                              int end, unsigned char *memory) {
@@ -144,6 +159,16 @@ CAIRN_INLINE void fetch_tile(const step_params &p, const int32_t *table, int kv_
     for (int i = thread_id(); i < TILE_KEYS * PIECES; i += 128) {
         int key = i / PIECES, piece = i % PIECES, position = tile * TILE_KEYS + key;
         bool valid = position < end && has_piece(piece);
+        if constexpr (CACHE_KIND != ATTEND_CACHE_F16) {
+            unsigned char *here = memory + tile % 2 * 2 * TILE_BYTES;
+            u32x4 v[2] = {};
+            if (valid)
+                half_of_slot(p, layout_slot(table[position / PAGE], 0, kv_head, position % PAGE, KV_HEADS,
+                                            PAGE, HEAD_DIM) + piece * 8, v);
+            *(u32x4 *)(here + key_at(key, piece)) = v[0];
+            *(u32x4 *)(here + TILE_BYTES + value_at(key, piece)) = v[1];
+            continue;
+        }
         const uint16_t *from = cache;
         if (valid)
             from += layout_slot(table[position / PAGE], 0, kv_head, position % PAGE, KV_HEADS, PAGE,

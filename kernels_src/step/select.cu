@@ -14,7 +14,13 @@
  * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
  * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
  * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
- * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 */
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0
+ * matrix: CAIRN_LAYERS=30 CAIRN_HIDDEN=576 CAIRN_HEADS=9 CAIRN_KV_HEADS=3 CAIRN_HEAD_DIM=64
+ * matrix: + CAIRN_FFN=1536 CAIRN_VOCAB=49152 CAIRN_CONTEXT=8192 CAIRN_PAGE_SIZE=64
+ * matrix: + CAIRN_PACK_QKV=4 CAIRN_PACK_O=4 CAIRN_PACK_GATE_UP=4 CAIRN_PACK_DOWN=4
+ * matrix: + CAIRN_PACK_HEAD=8 CAIRN_PACK_EMBED=8 CAIRN_WARPS=9 CAIRN_MEETING_TILES=4
+ * matrix: + CAIRN_ROWS=64 CAIRN_PARTS=2048 CAIRN_BLOCKS=0 CAIRN_NARROW=0 CAIRN_EXTRAS=1
+ * matrix: + CAIRN_ABILITIES=3 */
 #include "step/pages.cuh"
 #include "step/stages.cuh"
 
@@ -22,7 +28,8 @@ CAIRN_KERNEL(step_bounds, 128, 1, step_params) {
     const int page = p.new_pages[block_id()], head = block_id_y(), layer = block_id_z();
     grid_dependency_wait();
     if (warp_id() > 0 || (CONVOLVES && !p.kv[layer])) return;
-    const uint16_t *keys = p.kv[layer] + layout_slot(page, 0, head, 0, KV_HEADS, PAGE, HEAD_DIM);
+    const step_cache keys =
+        cache_of(p, layer) + layout_slot(page, 0, head, 0, KV_HEADS, PAGE, HEAD_DIM);
     uint16_t *to = p.bounds[layer] + layout_bounds(page, head, KV_HEADS, HEAD_DIM);
     store_bounds(cached_bounds(keys, p.mean != 0), to);
 }
@@ -47,7 +54,7 @@ CAIRN_INLINE void write_list(const step_params &p, const page_row &r, const page
 
 CAIRN_KERNEL(step_select, THREADS, 1, step_params) {
     const selection s(shared_base(), MOST_PAGES);
-    const uint16_t *cache = p.kv[p.layer];
+    const step_cache cache = cache_of(p, p.layer);
     page_row r;
     r.find(p, block_id_y(), block_id_z(), true);
     const int n = r.choices(p), at = r.row * KV_HEADS + r.kv_head;

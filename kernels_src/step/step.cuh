@@ -8,6 +8,7 @@
  * 32, of a block), CAIRN_MEETING_TILES (2 or 4: tiles of a product at a time at most), CAIRN_BLOCKS
  * (of the flow kernel; 0 for the stage kernels) and CAIRN_NARROW (see step/step.cu).
  * CAIRN_EXTRAS: STEP_EXTRA_ bits, of what layers have beyond plain llama's (the stages alone).
+ * CAIRN_ABILITIES: an ATTEND_CACHE_, f16 where it is not given; of others STEP_EXTRA_HEADS writes the cache.
  * CAIRN_PRODUCTS: which kernels of a program are built, of qkv (bit 0), o, gate_up, down, all
  * others (bit 4), in and out of a convolution, up and down of experts; the last four have packs
  * CAIRN_PACK_{CONV_IN,CONV_OUT,EXPERT_UP,EXPERT_DOWN}, CAIRN_TAPS and CAIRN_RING (inputs that a
@@ -16,7 +17,10 @@
 #ifndef CAIRN_STEP_CUH
 #define CAIRN_STEP_CUH
 
-#include "attention/core.cuh"
+#ifndef CAIRN_ABILITIES
+#define CAIRN_ABILITIES 0
+#endif
+#include "attention/kept.cuh"
 #include "abi/step.h"
 #include "dense/product.cuh"
 
@@ -44,6 +48,7 @@ constexpr bool CONVOLVES = (CAIRN_EXTRAS & STEP_EXTRA_CONV) != 0;
 constexpr bool CHOOSES = (CAIRN_EXTRAS & STEP_EXTRA_EXPERTS) != 0;
 constexpr bool DRAFTS = (CAIRN_EXTRAS & STEP_EXTRA_DRAFTS) != 0;
 static_assert(!FLOW || CAIRN_EXTRAS == 0, "step: the flow kernel is plain");
+static_assert(CACHE_KIND == ATTEND_CACHE_F16 || BY_HEAD, "step: who writes the cache");
 
 constexpr int GROUP = HEADS / KV_HEADS;               /* query heads of one KV head */
 /* Shares of a group that attention takes at a time, of up to SHARE heads: share s of KV head k is

@@ -74,11 +74,6 @@ static cairn_status open_backend(cairn_runtime *rt) {
         status = base_fail(&rt->base, CAIRN_INVALID_CONFIG,
                            "activations = \"q8\" is the CPU's, and a GPU was opened: use backend = "
                            "\"cpu\", or activations = \"f32\"");
-    if (!status && rt->device.cuda && rt->config.kv_dtype != CAIRN_KV_F16)
-        status = base_fail(&rt->base, CAIRN_INVALID_CONFIG,
-                           "kv_dtype = \"%s\" is the CPU's so far, and a GPU was opened: use "
-                           "backend = \"cpu\", or kv_dtype = \"f16\"",
-                           config_kv_dtype_values[rt->config.kv_dtype].text);
     if (!status && !rt->device.cuda) device_open_cpu(&rt->device);
     rt->device.budget_bytes = (size_t)rt->config.memory.budget_mb << 20;
     rt->config.backend = rt->device.cuda ? CAIRN_BACKEND_CUDA : CAIRN_BACKEND_CPU;

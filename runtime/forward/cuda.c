@@ -11,7 +11,7 @@
  * to compile: it goes on in the background after the model is open, and the stage kernels serve
  * until then, to the bit. What families have beyond plain llama's layers (STEP_EXTRA_, step/extras.cu)
  * is constants of the stages' and the prompt's kernels, and kernels between their products: such a
- * model has no flow kernel.
+ * model has no flow kernel. Nor has one whose cache is not f16: step/extras.cu writes that.
  * Owns the packed weights and every buffer of the kernels. Calls device, jit, model, pages, block.
  *
  * Invariants: between forwards the half of the flow's exchange that the next one uses is empty; the
@@ -121,6 +121,7 @@ typedef struct forward_cuda_state {
     size_t vector_at[PLAN_PARTS]; /* of a layer's vectors, in floats, for those in cuda_vectors */
     size_t vector_floats;         /* of a layer's vectors */
     int extras;      /* STEP_EXTRA_ bits: what its layers have beyond plain llama's */
+    int cache_kind;  /* ATTEND_CACHE_ */
     int ropes;       /* that layers turn by */
     int window_runs; /* of a group of rows in any layer with a window, at most */
     int pack_head, pack_embed;
@@ -197,7 +198,7 @@ typedef struct forward_cuda_state {
     float *routers; /* [layer, experts, hidden], where ffns are of experts */
     float **rings;  /* device [table_rows]: of the sequence in each slot, where layers convolve */
     float **slot_rings; /* [table_rows] the same, on the host */
-    void **kv, **bounds;
+    void **kv, **bounds; /* kv: [2 layers], the pages and, of e4m3, their scales */
     int32_t *table, *sampled, *fault;
     int32_t *lists, *list_counts, *new_pages, *pages_read;
     uint32_t *seen; /* [layer, sequence, kv_head, seen_words] */

@@ -125,13 +125,15 @@ static cairn_status cuda_form_launch(forward_cuda_state *f, const cuda_form *for
 
 /* Attends a part; lse where it is wanted. */
 static cairn_status cuda_form_attend(forward_cuda_state *f, const cuda_form *form,
-                                     const paged_rows *at, int rows, int part, float *out, float *lse) {
+                                     const paged_rows *at, int rows, int l, int part, float *out,
+                                     float *lse) {
     const forward_rule *rule = form->rule;
     const bool chooses = part != ATTEND_PART_WINDOW, weighs = chooses && rule->two_level;
     attend_params p;
     memset(&p, 0, sizeof p);
     p.at = *at;
     p.q = f->forms.q, p.out = out, p.lse = lse;
+    p.scales = pages_scales(f->held, f->plan->layers[l].state);
     p.scale = cuda_form_scale(f);
     p.heads = f->shape->heads;
     p.window = ops_clamp_tokens(rule->select.window, at);
@@ -140,7 +142,8 @@ static cairn_status cuda_form_attend(forward_cuda_state *f, const cuda_form *for
     if (chooses) p.selected = f->forms.selected, p.topk = cuda_form_topk(f, rule);
     if (weighs) p.weights = f->forms.weights;
     p.weight_heads = cuda_by_heads(rule) ? p.heads : at->kv_heads;
-    return ops_attend_cuda(f->runtime, &p, rows, (form->landmarks ? ATTEND_LANDMARKS : 0) |
+    return ops_attend_cuda(f->runtime, &p, rows, f->cache_kind |
+                                                     (form->landmarks ? ATTEND_LANDMARKS : 0) |
                                                      (part ? ATTEND_PARTS : 0) |
                                                      (weighs ? ATTEND_TWO_LEVEL : 0));
 }
@@ -161,7 +164,9 @@ static cairn_status cuda_form_score(forward_cuda_state *f, const cuda_form *form
     p.heads = f->shape->heads;
     p.window = ops_clamp_tokens(rule->select.window, at);
     p.mean = rule->select.mean, p.by_head = rule->select.head || rule->select.soft;
-    return ops_pages_score_cuda(f->runtime, &p, &paged, rule->select.landmark, rule->select.soft);
+    p.scales = pages_scales(f->held, f->plan->layers[l].state);
+    return ops_pages_score_cuda(f->runtime, &p, &paged, rule->select.landmark, rule->select.soft,
+                                f->cache_kind);
 }
 
 /* The pages with the highest scores, and their weights. */
@@ -195,11 +200,12 @@ static cairn_status cuda_form_slice(forward_cuda_state *f, const cuda_form *form
     const jit_kernel *kernels = f->forms.kernels[lane == &f->prompt];
     cairn_status status = cuda_form_launch(f, form, lane, first, rows, l, &kernels[0]);
     if (!status && (soft || apart))
-        status = cuda_form_attend(f, form, &at, rows, ATTEND_PART_WINDOW, f->forms.whole, f->forms.lse);
+        status = cuda_form_attend(f, form, &at, rows, l, ATTEND_PART_WINDOW, f->forms.whole,
+                                  f->forms.lse);
     if (status || (status = cuda_form_score(f, form, &at, rows, l)) ||
         (status = cuda_form_choose(f, form, rows)) ||
-        (status = apart ? cuda_form_attend(f, form, &at, rows, ATTEND_PART_PAGES, f->forms.pages, NULL)
-                        : cuda_form_attend(f, form, &at, rows, ATTEND_PART_ALL, f->forms.whole, NULL)))
+        (status = cuda_form_attend(f, form, &at, rows, l, apart ? ATTEND_PART_PAGES : ATTEND_PART_ALL,
+                                   apart ? f->forms.pages : f->forms.whole, NULL)))
         return status;
     return cuda_form_launch(f, form, lane, first, rows, l, &kernels[1]);
 }

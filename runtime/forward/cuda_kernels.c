@@ -31,6 +31,7 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"PACK_EMBED", f->pack_embed}, {"ROWS", rows}, {"PARTS", parts}, {"WARPS", f->warps},
         {"MEETING_TILES", f->head_tiles}, {"BLOCKS", blocks},
         {"NARROW", blocks ? f->narrow : 0}, {"EXTRAS", f->extras},
+        {"ABILITIES", f->cache_kind},
         {"PROMPT_WARPS", f->prompt_block.warps}, {"PROMPT_EACH", f->prompt_block.each},
         {"PROMPT_TOKENS", f->prompt_block.tokens},
         {"PACK_CONV_IN", cuda_set_format(f, STEP_P_CONV_IN, set)},

@@ -84,7 +84,7 @@ static void cuda_take_buffers(forward_cuda_state *f, device_arena *a) {
                                    "the rotations");
     f->logits = (float *)device_take(a, (uint64_t)STEP_STAGE_ROWS * (uint64_t)s->vocab * 4,
                                      "the logits");
-    f->kv = (void **)device_take(a, layers * sizeof(void *), "the cache's addresses");
+    f->kv = (void **)device_take(a, 2 * layers * sizeof(void *), "the cache's addresses");
     f->bounds = (void **)device_take(a, layers * sizeof(void *), "the bounds' addresses");
     if (s->conv_layers)
         f->rings = (float **)device_take(a, (uint64_t)f->table_rows * sizeof(float *),

@@ -191,6 +191,9 @@ static cairn_status forward_cuda_open(cairn_model *model, int max_rows) {
         (status = cuda_fill_ropes(f)) || (status = cuda_pack_all(f, model)) ||
         (status = cuda_input_scale(model, &scale)) ||
         (status = cuda_send_addresses(f, model->kv.pages, f->kv)) ||
+        (f->cache_kind == ATTEND_CACHE_E4M3 &&
+         (status = cuda_send_addresses(f, model->kv.pages + model->kv.layers,
+                                       f->kv + f->shape->layers))) ||
         (status = cuda_send_addresses(f, model->kv.bounds, f->bounds)) ||
         (status = device_sync(f->dev)) || (status = cuda_end_build(f))) {
         forward_cuda_close(model);

@@ -217,7 +217,7 @@ static int cuda_prompt_outputs(const forward_cuda_state *f) {
 
 /* Whether prompts attend by wgmma, 128 queries a block. */
 static bool cuda_attends_many(const forward_cuda_state *f) {
-    return f->dev->arch == 90 && layout_has_many(f->shape->head_dim);
+    return f->dev->arch == 90 && layout_has_many(f->shape->head_dim) && !f->cache_kind;
 }
 
 /* Rows of one block of a prompt's attention. */
@@ -254,6 +254,9 @@ static bool cuda_has_clusters(const forward_cuda_state *f) {
     return f->streamed && f->dev->arch >= 90 && f->dev->arch < 120;
 }
 
+_Static_assert((int)CAIRN_KV_BF16 == ATTEND_CACHE_BF16 && (int)CAIRN_KV_F32 == ATTEND_CACHE_F32 &&
+               (int)CAIRN_KV_E4M3 == ATTEND_CACHE_E4M3, "kinds of caches");
+
 /* What the kernels are made for. */
 static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int max_rows) {
     const model_shape *s = f->shape;
@@ -262,7 +265,9 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     f->streamed = (s->hidden >= STEP_STREAM_FROM || !cuda_is_uniform(&m->plan)) &&
                   f->dev->max_shared_bytes >= PRODUCT_SHARED;
     cuda_choose_formats(f, m);
-    f->extras = cuda_plan_extras(f->plan);
+    f->cache_kind = s->latent.q_rank ? ATTEND_CACHE_F16 : (int)m->runtime->config.kv_dtype;
+    /* Only the kernel that works on whole heads writes another kind of cache than f16. */
+    f->extras = cuda_plan_extras(f->plan) | (f->cache_kind ? STEP_EXTRA_HEADS : 0);
     f->max_rows = max_rows;
     f->tree_words = (max_rows + 31) / 32;
     f->page_size = m->runtime->config.page_size;
@@ -282,6 +287,7 @@ static void cuda_choose_shape(forward_cuda_state *f, const cairn_model *m, int m
     /* Blocks for the residual stream alone, where enough others are left for the rest. */
     f->narrow = f->blocks >= 2 * tiles ? tiles : 0;
     f->attend_bytes = (unsigned)layout_attend_bytes(s->head_dim);
+    if (f->cache_kind == ATTEND_CACHE_E4M3) f->attend_bytes += (unsigned)layout_scale_bytes(s->head_dim);
     f->head_tiles = 4;
     meeting = 2 * 4 * ((size_t)f->warps * 4 * 128 + 8);
     if (f->attend_bytes + meeting > (size_t)f->dev->max_shared_bytes) {

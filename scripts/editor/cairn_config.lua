@@ -78,7 +78,7 @@ error "annotations for the editor, not a module"
 ---@field adapter? string a file of low-rank additions (LoRA) that sessions begin with, see cairn_adapter_load; "": none; up to 511 bytes; default ""
 ---@field selection? cairn.selection which pages a query attends
 ---@field landmark_position? "previous"|"next" position that a landmark token takes, for models trained with landmarks; previous, next; default "previous"
----@field kv_dtype? "f16"|"bf16"|"f32"|"e4m3" element type of the KV cache; on a GPU f16; f16, bf16, f32, e4m3; default "f16"
+---@field kv_dtype? "f16"|"bf16"|"f32"|"e4m3" element type of the KV cache; f16, bf16, f32, e4m3; default "f16"
 ---@field max_batch? integer sequences decoded together; 1 to 1024; default 8
 ---@field max_seq_len? integer longest sequence; 0: the model's; 0 to 4194304; default 0
 ---@field prefill_chunk? integer prompt tokens per forward; 16 to 16384; default 512

@@ -56,10 +56,14 @@ CAIRN_KERNEL(choose, 256, 1, choice_params) {
 }
 } // namespace step
 #undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_KEPT_CUH
+#undef CAIRN_ELEMENTS_CUH
 namespace op {
 #include "attention/attention.cu"
 } // namespace op
 #undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_KEPT_CUH
+#undef CAIRN_ELEMENTS_CUH
 #undef CAIRN_PAGED_CUH
 #undef CAIRN_ABILITIES_CUH
 #undef CAIRN_TILE_CUH

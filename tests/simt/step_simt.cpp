@@ -39,6 +39,8 @@ namespace flow {
 #include "step/step.cu"
 } // namespace flow
 #undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_KEPT_CUH
+#undef CAIRN_ELEMENTS_CUH
 #undef CAIRN_STEP_CUH
 #undef CAIRN_ADAPTER_CUH
 #undef CAIRN_FAMILIES_CUH
@@ -51,6 +53,8 @@ namespace sparse_flow {
 #include "step/step.cu"
 } // namespace sparse_flow
 #undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_KEPT_CUH
+#undef CAIRN_ELEMENTS_CUH
 #undef CAIRN_STEP_CUH
 #undef CAIRN_ADAPTER_CUH
 #undef CAIRN_FAMILIES_CUH
@@ -80,6 +84,8 @@ namespace stage {
 #include "dense/pack.cu"
 } // namespace stage
 #undef CAIRN_ATTENTION_CORE_CUH
+#undef CAIRN_KEPT_CUH
+#undef CAIRN_ELEMENTS_CUH
 #undef CAIRN_SELECT_CORE_CUH
 #undef CAIRN_STEP_CUH
 #undef CAIRN_ADAPTER_CUH

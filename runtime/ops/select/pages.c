@@ -159,7 +159,8 @@ static cairn_status ops_pages_score_cpu(cairn_runtime *rt, const score_pages_par
 }
 
 static cairn_status ops_pages_score_cuda(cairn_runtime *rt, score_pages_params *p,
-                                         const ops_paged *paged, bool landmark, bool soft) {
+                                         const ops_paged *paged, bool landmark, bool soft,
+                                         int kind) {
     device_dims dims = {{0, 1, 1}, 256, 0, 0, false};
     ops_kernel want;
     cairn_status status;
@@ -178,6 +179,8 @@ static cairn_status ops_pages_score_cuda(cairn_runtime *rt, score_pages_params *
         p->mean = 1;
         want.constants[want.constant_count].name = "LANDMARKS";
         want.constants[want.constant_count++].value = 1;
+        want.constants[want.constant_count].name = "ABILITIES";
+        want.constants[want.constant_count++].value = kind;
     }
     status = ops_launch_as(rt, &want, &dims, p);
     if (status || !soft) return status;
@@ -213,7 +216,7 @@ cairn_status cairn_score_pages(cairn_runtime *rt, const cairn_score_pages_args *
     p.window = ops_clamp_tokens(a.window, &p.at);
     p.mean = a.source == CAIRN_SOURCE_MEAN;
     p.by_head = a.strategy != CAIRN_STRATEGY_GROUP;
-    return rt->device.cuda ? ops_pages_score_cuda(rt, &p, &paged, landmark, soft)
+    return rt->device.cuda ? ops_pages_score_cuda(rt, &p, &paged, landmark, soft, ATTEND_CACHE_F16)
                            : ops_pages_score_cpu(rt, &p, &paged, landmark, soft);
 }
 

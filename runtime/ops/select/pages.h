@@ -24,9 +24,11 @@ typedef struct ops_pages_job {
     os_atomic bad_row;    /* the least row + 1 with a page that is missing; 0: none */
 } ops_pages_job;
 
-/* Scores of pages on the GPU, as score_pages launches it; p is complete but for the scale 0. */
+/* Scores of pages on the GPU, as score_pages launches it; p is complete but for the scale 0. The cache,
+ * whose landmarks are read, is of a kind (ATTEND_CACHE_). */
 static cairn_status ops_pages_score_cuda(cairn_runtime *rt, score_pages_params *p,
-                                         const ops_paged *paged, bool landmark, bool soft);
+                                         const ops_paged *paged, bool landmark, bool soft,
+                                         int kind);
 /* A job over the rows of a checked call; what an entry needs besides is its own to fill in. */
 static void ops_pages_job_open(ops_pages_job *job, device *dev, const ops_paged *paged);
 /* Room of so many bytes for each worker. */
