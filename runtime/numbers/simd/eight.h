@@ -113,26 +113,26 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_heads)(int type, const uint8_t *block,
     else SIMD(eight_sixes)(block, row, scales, minima);
 }
 
-/* out [8]: the 32 numbers of a part of a block of 256, whose bytes the pairs of parts before it have
- * left in `low` and `high`. */
-SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_part)(int type, const uint8_t *block, size_t row,
+/* out [8]: the 32 numbers of a part (a constant below 4) of a block's half of 128, whose bytes the
+ * parts before it have left in `low` and `high`. */
+SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_part)(int type, const uint8_t *block, size_t row, int half,
                                                 const int part, QUADS *low, QUADS *high, QUADS *out) {
     const bool six = type == BLOCK_Q6_K; /* four parts share 64 bytes of nibbles, else two 32 */
-    const int bit = six ? part % 4 * 2 : part;
+    const int bit = six ? part * 2 : part, second = six ? part / 2 : part % 2;
     const int8_t mask = six ? 48 : 16; /* of the higher bits */
-    if (six && part % 4 < 2)
-        SIMD(eight_bytes)(block + 64 * (part / 4) + 32 * (part % 2), row, low + 8 * (part % 2));
-    if (!six && part % 2 == 0)
-        SIMD(eight_bytes)(block + (type == BLOCK_Q4_K ? 16 : 48) + 32 * (part / 2), row, low);
-    if (type == BLOCK_Q5_K && part == 0) SIMD(eight_bytes)(block + 16, row, high);
-    if (six && part % 4 == 0) SIMD(eight_bytes)(block + 128 + 32 * (part / 4), row, high);
+    const uint8_t *at = block + (six ? 0 : type == BLOCK_Q4_K ? 16 : 48) + 64 * half;
+    if (six && part < 2) SIMD(eight_bytes)(at + 32 * part, row, low + 8 * part);
+    if (!six && !second) SIMD(eight_bytes)(at + 16 * part, row, low);
+    if (six && part == 0) SIMD(eight_bytes)(block + 128 + 32 * half, row, high);
+    if (type == BLOCK_Q5_K && part == 0 && !half) SIMD(eight_bytes)(block + 16, row, high);
     VEC_UNROLL
     for (int i = 0; i < 8; i++) {
         const QUADS of = low[six ? 8 * (part % 2) + i : i];
-        out[i] = QUADS_AND((six ? part % 4 / 2 : part % 2) ? QUADS_RIGHT(of, 4) : of, 15);
+        out[i] = QUADS_AND(second ? QUADS_RIGHT(of, 4) : of, 15);
         if (type == BLOCK_Q4_K) continue;
         if (bit < 4) out[i] = QUADS_OR(out[i], QUADS_AND(QUADS_LEFT(high[i], 4 - bit), mask));
         else out[i] = QUADS_OR(out[i], QUADS_AND(QUADS_RIGHT(high[i], bit - 4), mask));
+        if (!six && part == 3) high[i] = QUADS_RIGHT(high[i], 4); /* the other half's */
     }
 }
 
@@ -141,9 +141,11 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_large)(int type, const uint8_t *block,
                                                  QUADS *out, VEC *scales, VEC *minima) {
     QUADS low[16], high[8];
     SIMD(eight_heads)(type, block, row, scales, minima);
-    VEC_UNROLL
-    for (int part = 0; part < 8; part++, out += 8)
-        SIMD(eight_part)(type, block, row, part, low, high, out);
+    for (int half = 0; half < 2; half++) {
+        VEC_UNROLL
+        for (int part = 0; part < 4; part++, out += 8)
+            SIMD(eight_part)(type, block, row, half, part, low, high, out);
+    }
 }
 
 /* A block of any type. */
@@ -242,12 +244,16 @@ SIMD_EIGHT_FN BASE_INLINE void SIMD(eight_single_large)(int type, int bytes, con
         VEC scales[16], minima[8];
         SIMD(eight_heads)(type, w, row, scales, minima);
         VEC_UNROLL
-        for (int part = 0; part < 8; part++, fetch += VEC_N * bytes / 8) {
-            for (int i = 0; i < VEC_N * bytes / 8 && ahead; i += 64) BASE_PREFETCH(fetch + i);
-            SIMD(eight_part)(type, w, row, part, low, high, numbers);
-            SIMD(eight_multiply)(1, SIMD_EIGHT_MINIMA(type), halves, false, numbers,
-                                 scales + part * halves, minima + part, &x, &total);
-            SIMD(eight_advance)(&x, 32);
+        for (int half = 0; half < 2; half++) {
+            VEC_UNROLL
+            for (int part = 0; part < 4; part++, fetch += VEC_N * bytes / 8) {
+                const int at = 4 * half + part;
+                for (int i = 0; i < VEC_N * bytes / 8 && ahead; i += 64) BASE_PREFETCH(fetch + i);
+                SIMD(eight_part)(type, w, row, half, part, low, high, numbers);
+                SIMD(eight_multiply)(1, SIMD_EIGHT_MINIMA(type), halves, false, numbers,
+                                     scales + at * halves, minima + at, &x, &total);
+                SIMD(eight_advance)(&x, 32);
+            }
         }
     }
     VEC_STORE(sums, total);
