@@ -356,10 +356,12 @@ static void test_prompts(const family *f, low *l) {
 
 /* ---- what is handed out ---------------------------------------------------------------------- */
 
-/* Whether tokens said from `from` on are what the walk says, as far as it says it clearly. */
+enum { ENDS = 2 }; /* ids that end a text: not said where a choice of pages is to follow */
+
+/* Whether a token is what the walk says, as far as it says it clearly. */
 static bool said_by(const llama_ref *r, int said, const double *logits) {
     double best = -INFINITY;
-    for (int v = 0; v < r->vocab; v++) best = fmax(best, logits[v]);
+    for (int v = ENDS; v < r->vocab; v++) best = fmax(best, logits[v]);
     return best - logits[said] < 0.05;
 }
 
@@ -375,7 +377,9 @@ static void test_selection(const family *f, low *l, const char *adapter, int fro
         cairn_config c = config_of(adapter);
         cairn_model *m = NULL;
         cairn_session *s = NULL;
-        cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 9};
+        const cairn_logit_bias never[ENDS] = {{0, -INFINITY}, {1, -INFINITY}};
+        cairn_generate_options o = {.struct_size = sizeof o, .max_tokens = 9, .logit_bias_count = ENDS,
+                                    .logit_bias = never};
         int held = 0, wrong = 0, chosen = 0, unlike = 0;
         int32_t pages[8], count = 0;
         c.selection.form = i & 1 ? CAIRN_FORM_TWO_LEVEL : CAIRN_FORM_FLAT;
