@@ -44,12 +44,14 @@ CAIRN_INLINE f32x2 pair_of(const step_params &p, const float *x, const f32x2 *ta
 CAIRN_INLINE void keep_head(const step_params &p, const float *x, const f32x2 *table, bool turns,
                             int64_t at) {
     float scale = 1e-4f;
-    for (int d = 2 * lane_id(); BYTES && d < HEAD_DIM; d += 2 * WARP) {
-        const f32x2 v = pair_of(p, x, table, turns, d);
-        scale = fmaxf(scale, fmaxf(fabsf(v.x), fabsf(v.y)));
+    if constexpr (BYTES) {
+        for (int d = 2 * lane_id(); d < HEAD_DIM; d += 2 * WARP) {
+            const f32x2 v = pair_of(p, x, table, turns, d);
+            scale = fmaxf(scale, fmaxf(fabsf(v.x), fabsf(v.y)));
+        }
+        scale = div_f32(warp_max(scale), 448.0f);
+        if (lane_id() == 0) scales_of(p, p.layer)[at / HEAD_DIM] = scale;
     }
-    scale = div_f32(warp_max(scale), 448.0f);
-    if (BYTES && lane_id() == 0) scales_of(p, p.layer)[at / HEAD_DIM] = scale;
     for (int d = 2 * lane_id(); d < HEAD_DIM; d += 2 * WARP) {
         const f32x2 v = pair_of(p, x, table, turns, d);
         void *cache = p.kv[p.layer];

@@ -319,12 +319,11 @@ static cairn_status adapter_check_parts(adapter_reader *r, size_t *values) {
     const bool own = !landmark && r->m->plan.landmark.values;
     if ((landmark || own) && r->parts_found[ADAPTER_MASK])
         return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: mask_embedding and %s; a gated adapter has no "
-                         "landmarks", r->path, own ? "a model with landmarks" : "landmark_embedding");
+                         "landmarks", r->path, own ? "a model with landmarks" : plan_landmark);
     if (own) *values += (size_t)r->m->shape.hidden;
-    for (int i = 0; i < r->m->shape.layers && landmark; i++)
-        if (r->m->plan.layers[i].mixer != PLAN_ATTENTION)
-            return adapter_fault(r, CAIRN_UNSUPPORTED, "landmark_embedding", "some layers of the "
-                                 "model have no keys and values in pages");
+    if (landmark && !plan_all_paged(&r->m->plan))
+        return adapter_fault(r, CAIRN_UNSUPPORTED, plan_landmark, "some layers of the model have no "
+                             "keys and values in pages");
     for (int part = 0; part < ADAPTER_PARTS; part++) {
         if (part != ADAPTER_LANDMARK && !r->parts_found[part] != !r->parts_found[0])
             return base_fail(r->b, CAIRN_BAD_FILE, "%s: a gated adapter has %s and %s, or neither",
@@ -618,6 +617,13 @@ static void adapter_note_fingerprint(cairn_adapter *a) {
 }
 
 /* The opened file, once its tensors have places. */
+/* Room for the pairs and a->count values. */
+static cairn_status adapter_room(base *b, cairn_adapter *a, const char *name) {
+    a->pairs = (adapter_pair *)base_new(b, (size_t)a->model->shape.layers * PLAN_ROLES, sizeof *a->pairs);
+    a->values = (float *)base_new(b, a->count, sizeof *a->values);
+    return a->pairs && a->values ? CAIRN_OK : base_no_memory(b, name, a->count * sizeof *a->values);
+}
+
 static cairn_status adapter_take(adapter_reader *r) {
     const int places = r->m->shape.layers * PLAN_ROLES, tensors = adapter_tensors(r);
     cairn_adapter *a = r->out;
@@ -628,11 +634,7 @@ static cairn_status adapter_take(adapter_reader *r) {
     for (int i = 0; i < places && !status; i++)
         if (r->found[i].a || r->found[i].b) status = adapter_check(r, i, &a->count);
     if (!status) status = adapter_check_parts(r, &a->count);
-    if (status) return status;
-    a->pairs = (adapter_pair *)base_new(r->b, (size_t)places, sizeof *a->pairs);
-    a->values = (float *)base_new(r->b, a->count, sizeof *a->values);
-    if (!a->pairs || !a->values)
-        return base_no_memory(r->b, r->path, a->count * sizeof *a->values);
+    if (!status) status = adapter_room(r->b, a, r->path);
     for (int i = 0; i < places && !status; i++)
         if (r->found[i].a)
             status = r->found[i].module < ADAPTER_OF_EXPERTS ? adapter_fill_experts(r, i, &used)
@@ -647,15 +649,14 @@ static cairn_status adapter_own(cairn_model *m, cairn_adapter **out) {
     base *b = &m->runtime->base;
     cairn_adapter *a = (cairn_adapter *)base_new(b, 1, sizeof *a);
     size_t used = 0;
+    cairn_status status;
     if (!(*out = a)) return base_no_memory(b, m->name, sizeof *a);
     a->model = m, a->mask_id = -1, a->count = (size_t)m->shape.hidden;
     snprintf(a->name, sizeof a->name, "%s", m->name);
-    a->pairs = (adapter_pair *)base_new(b, (size_t)m->shape.layers * PLAN_ROLES, sizeof *a->pairs);
-    a->values = (float *)base_new(b, a->count, sizeof *a->values);
-    if (!a->pairs || !a->values) {
+    if ((status = adapter_room(b, a, m->name))) {
         *out = NULL;
         adapter_free(a);
-        return base_no_memory(b, m->name, (size_t)m->shape.hidden * sizeof(float));
+        return status;
     }
     adapter_put_own(a, &used);
     adapter_note_fingerprint(a);

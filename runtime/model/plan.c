@@ -299,13 +299,10 @@ static cairn_status plan_ends(plan_reader *r, const char *norm) {
     return status;
 }
 
-/* The landmark's key lies in pages, in every layer. */
-static cairn_status plan_check_landmark(plan_reader *r) {
-    for (int i = 0; i < r->shape->layers && r->plan->landmark.values; i++)
-        if (r->plan->layers[i].mixer != PLAN_ATTENTION)
-            return base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s': some layers of the model have "
-                             "no keys and values in pages", r->file->path, plan_landmark);
-    return CAIRN_OK;
+static bool plan_all_paged(const model_plan *p) {
+    int i = 0;
+    while (i < p->layer_count && p->layers[i].mixer == PLAN_ATTENTION) i++;
+    return i == p->layer_count;
 }
 
 static cairn_status plan_check_tensors(plan_reader *r) {
@@ -334,7 +331,10 @@ static cairn_status plan_read_layers(plan_reader *r, const char *norm,
     cairn_status status = plan_new_layers(r);
     if (!status) status = plan_ends(r, norm);
     for (int i = 0; i < r->shape->layers && !status; i++) status = read(r, i);
-    return status ? status : plan_check_landmark(r);
+    if (!status && r->plan->landmark.values && !plan_all_paged(r->plan))
+        status = base_fail(r->b, CAIRN_UNSUPPORTED, "%s: the tensor '%s': some layers of the model have "
+                           "no keys and values in pages", r->file->path, plan_landmark);
+    return status;
 }
 
 static void plan_free_vector(base *b, model_vector *v) {

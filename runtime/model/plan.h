@@ -124,10 +124,10 @@ static cairn_status plan_read_shape(plan_reader *r);
 static void plan_plain_rope(plan_rope *rope, plan_pairing pairing, int dims, double turns);
 /* The rope that the file's keys give, scaled: linear, yarn, by factors (by max_seq_len: phi). */
 static cairn_status plan_read_rope(plan_reader *r, plan_pairing pairing, plan_rope *rope);
-/* The embedding, the output norm under its name, the head, which may be the embedding, and all
- * layers, each empty until `read` reads it. */
+/* Embedding, output norm under its name, head (or the embedding again), and all layers, by `read`. */
 static cairn_status plan_read_layers(plan_reader *r, const char *norm,
                                      cairn_status (*read)(plan_reader *r, int layer));
+static bool plan_all_paged(const model_plan *p); /* every layer is plain attention, over pages */
 /* The projections and the norm of an attention layer; and the same but q, k and v. */
 static cairn_status plan_attention(plan_reader *r, int layer);
 static cairn_status plan_attention_out(plan_reader *r, int layer);

@@ -166,10 +166,8 @@ SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint
 #define QUADS_LEFT(a, n) _mm256_slli_epi32(a, n)
 #define QUADS_RIGHT(a, n) _mm256_srli_epi32(a, n)
 #define QUADS_SUMS(a) (a)
-#define QUADS_FLOATS(a) _mm256_castsi256_ps(a)
 #define QUADS_WIDE 0
 #define QUADS_OF_WIDE(a) (a)
-#define SUMS_ADD(a, b) _mm256_add_epi32(a, b)
 #define SUMS_RIGHT(s, n) _mm256_srai_epi32(s, n)
 #define SUMS_SET(x) _mm256_set1_epi32(x)
 #define SUMS_FLOATS(s) _mm256_cvtepi32_ps(s)

@@ -128,10 +128,8 @@ SIMD_FN BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint
 #define QUADS_LEFT(a, n) _mm512_slli_epi32(a, (unsigned)(n))
 #define QUADS_RIGHT(a, n) _mm512_srli_epi32(a, (unsigned)(n))
 #define QUADS_SUMS(a) (a)
-#define QUADS_FLOATS(a) _mm512_castsi512_ps(a)
 #define QUADS_WIDE 128
 #define QUADS_OF_WIDE(a) _mm512_xor_si512(a, _mm512_set1_epi8(-128))
-#define SUMS_ADD(a, b) _mm512_add_epi32(a, b)
 #define SUMS_RIGHT(s, n) _mm512_srai_epi32(s, (unsigned)(n))
 #define SUMS_SET(x) _mm512_set1_epi32(x)
 #define SUMS_FLOATS(s) _mm512_cvtepi32_ps(s)

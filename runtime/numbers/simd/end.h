@@ -49,10 +49,8 @@
 #undef QUADS_LEFT
 #undef QUADS_RIGHT
 #undef QUADS_SUMS
-#undef QUADS_FLOATS
 #undef QUADS_WIDE
 #undef QUADS_OF_WIDE
-#undef SUMS_ADD
 #undef SUMS_RIGHT
 #undef SUMS_SET
 #undef SUMS_FLOATS

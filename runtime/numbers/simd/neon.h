@@ -110,10 +110,8 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
 #define QUADS_LEFT(a, n) vshlq_u32(a, vdupq_n_s32(n))
 #define QUADS_RIGHT(a, n) vshlq_u32(a, vdupq_n_s32(-(n)))
 #define QUADS_SUMS(a) vreinterpretq_s32_u32(a)
-#define QUADS_FLOATS(a) vreinterpretq_f32_u32(a)
 #define QUADS_WIDE 0
 #define QUADS_OF_WIDE(a) (a)
-#define SUMS_ADD(a, b) vaddq_s32(a, b)
 #define SUMS_RIGHT(s, n) vshlq_s32(s, vdupq_n_s32(-(n)))
 #define SUMS_SET(x) vdupq_n_s32(x)
 #define SUMS_FLOATS(s) vcvtq_f32_s32(s)

@@ -80,10 +80,8 @@ BASE_INLINE int SIMD(keep)(VEC v, uint32_t least, int32_t position, uint32_t *ke
 #define QUADS_LEFT(a, n) ((a) << (n))
 #define QUADS_RIGHT(a, n) ((a) >> (n))
 #define QUADS_SUMS(a) ((int32_t)(a))
-#define QUADS_FLOATS(a) block_f32_of_bits(a)
 #define QUADS_WIDE 0 /* what stands for 0 in numbers of 8 bits as dot takes them */
 #define QUADS_OF_WIDE(a) (a)
-#define SUMS_ADD(a, b) ((a) + (b))
 #define SUMS_RIGHT(s, n) ((s) >> (n)) /* keeps the sign */
 #define SUMS_SET(x) (x)
 #define SUMS_FLOATS(s) ((float)(s))
