@@ -109,9 +109,12 @@ static int32_t sample_swapped(const sample_ask *ask, int32_t token) {
     return sample_may(ask->mask, to) ? to : token;
 }
 
-/* Whether row i is not wanted: see sample_ask. */
+/* Whether row i is not wanted: see sample_ask. Rows that nothing is drawn from may lie before it: a
+ * landmark's. */
 static bool sample_is_moot(const sample_ask *const *asks, const int32_t *out, int i) {
-    return asks[i]->chained && i > 0 && out[i - 1] != asks[i - 1]->expected;
+    int before = i - 1;
+    while (before >= 0 && !asks[before]) before--;
+    return asks[i]->chained && before >= 0 && out[before] != asks[before]->expected;
 }
 
 static void sample_row_host(sample_space *x, const float *logits, const sample_ask *const *asks,
