@@ -3,7 +3,8 @@
 -- temporary folder, loads it, prints prompt, decode and memory, and removes it.
 local cairn = require "cairn"
 
--- As the models' own config files have them.
+-- As the models' own config files have them. head_dim: hidden / heads unless it is told; of six layers with
+-- a window the last sees everything.
 local shapes = {
   ["smollm2-135m"] = { layers = 30, hidden = 576, ffn = 1536, heads = 9, kv_heads = 3, vocab = 49152,
     context = 8192, rope_base = 100000.0, tied = true },
@@ -11,8 +12,14 @@ local shapes = {
     context = 131072, rope_base = 500000.0, tied = true },
   ["llama-8b"] = { layers = 32, hidden = 4096, ffn = 14336, heads = 32, kv_heads = 8, vocab = 128256,
     context = 131072, rope_base = 500000.0, tied = false },
+  ["qwen3-4b"] = { family = "qwen3", layers = 36, hidden = 2560, ffn = 9728, heads = 32, kv_heads = 8, head_dim = 128,
+    vocab = 151936, context = 40960, rope_base = 1000000.0, tied = true },
+  ["gemma3-270m"] = { family = "gemma3", layers = 18, hidden = 640, ffn = 2048, heads = 4, kv_heads = 1, head_dim = 256,
+    vocab = 262144, context = 32768, rope_base = 1000000.0, tied = true, window = 512 },
+  ["phi3-mini"] = { family = "phi3", layers = 32, hidden = 3072, ffn = 8192, heads = 32, kv_heads = 32, vocab = 32064,
+    context = 4096, rope_base = 10000.0, tied = false },
 }
-local shape_names = { "smollm2-135m", "llama-1b", "llama-8b" }
+local shape_names = { "smollm2-135m", "gemma3-270m", "llama-1b", "phi3-mini", "qwen3-4b", "llama-8b" }
 
 -- GGUF's number of a type, values and bytes of a block, and where its scales stand in a block.
 local half_of_a_hundredth, half_of_a_small = "\x1f\x21", "\x19\x10" -- 0.01, 0.0005 as f16
@@ -48,6 +55,35 @@ end
 
 -- ---- the file ---------------------------------------------------------------------------------
 
+local function head_dim_of(s) return s.head_dim or s.hidden // s.heads end
+
+-- What a layer has beside its two norms and the two products that lead back: name, rows (0: a vector),
+-- columns.
+local function family_tensors(s)
+  local head, normed = head_dim_of(s), s.family == "qwen3" or s.family == "gemma3"
+  local q, kv, list = s.heads * head, s.kv_heads * head, {}
+  local function add(...) list[#list + 1] = { ... } end
+  if s.family == "phi3" then
+    add("attn_qkv", q + 2 * kv, s.hidden)
+    add("ffn_up", 2 * s.ffn, s.hidden)
+    return list
+  end
+  add("attn_q", q, s.hidden)
+  add("attn_k", kv, s.hidden)
+  add("attn_v", kv, s.hidden)
+  add("ffn_gate", s.ffn, s.hidden)
+  add("ffn_up", s.ffn, s.hidden)
+  if normed then
+    add("attn_q_norm", 0, head)
+    add("attn_k_norm", 0, head)
+  end
+  if s.family == "gemma3" then
+    add("post_attention_norm", 0, s.hidden)
+    add("post_ffw_norm", 0, s.hidden)
+  end
+  return list
+end
+
 -- Name, rows and columns of every tensor, in the order of the file; rows 0: a vector of ones.
 local function tensors_of(s)
   local list = {}
@@ -55,7 +91,6 @@ local function tensors_of(s)
   local function add(name, rows, columns)
     list[#list + 1] = { name = name, rows = rows, columns = columns, more = more, tied = s.tied }
   end
-  local width = s.hidden // s.heads * s.kv_heads
   add("token_embd.weight", s.vocab, s.hidden)
   add("output_norm.weight", 0, s.hidden)
   if not s.tied then add("output.weight", s.vocab, s.hidden) end
@@ -65,13 +100,9 @@ local function tensors_of(s)
     local function layer(name, rows, columns) add(("blk.%d.%s.weight"):format(i, name), rows, columns) end
     layer("attn_norm", 0, s.hidden)
     layer("ffn_norm", 0, s.hidden)
-    layer("attn_q", s.hidden, s.hidden)
-    layer("attn_k", width, s.hidden)
-    layer("attn_v", width, s.hidden)
-    layer("attn_output", s.hidden, s.hidden)
-    layer("ffn_gate", s.ffn, s.hidden)
-    layer("ffn_up", s.ffn, s.hidden)
+    layer("attn_output", s.hidden, s.heads * head_dim_of(s))
     layer("ffn_down", s.hidden, s.ffn)
+    for _, tensor in ipairs(family_tensors(s)) do layer(table.unpack(tensor)) end
   end
   return list
 end
@@ -103,8 +134,9 @@ local function header_of(s, list, chosen)
     keys = keys + 1
     parts[#parts + 1] = text(name) .. string.pack("<I4", kind) .. value
   end
-  local function u32(name, value) key("llama." .. name, 4, string.pack("<I4", value)) end
-  key("general.architecture", 8, text "llama")
+  local family = s.family or "llama"
+  local function u32(name, value) key(family .. "." .. name, 4, string.pack("<I4", value)) end
+  key("general.architecture", 8, text(family))
   key("general.name", 8, text "random weights")
   u32("context_length", s.context)
   u32("embedding_length", s.hidden)
@@ -112,10 +144,13 @@ local function header_of(s, list, chosen)
   u32("feed_forward_length", s.ffn)
   u32("attention.head_count", s.heads)
   u32("attention.head_count_kv", s.kv_heads)
-  u32("rope.dimension_count", s.hidden // s.heads)
+  u32("rope.dimension_count", head_dim_of(s))
+  u32("attention.key_length", head_dim_of(s))
+  u32("attention.value_length", head_dim_of(s))
+  if s.window then u32("attention.sliding_window", s.window) end
   u32("vocab_size", s.vocab)
-  key("llama.attention.layer_norm_rms_epsilon", 6, string.pack("<f", 1e-5))
-  key("llama.rope.freq_base", 6, string.pack("<f", s.rope_base))
+  key(family .. ".attention.layer_norm_rms_epsilon", 6, string.pack("<f", 1e-5))
+  key(family .. ".rope.freq_base", 6, string.pack("<f", s.rope_base))
   key("tokenizer.ggml.model", 8, text "gpt2")
   key("tokenizer.ggml.pre", 8, text "gpt-2")
   key("tokenizer.ggml.eos_token_id", 4, string.pack("<I4", s.vocab - 1))
@@ -190,10 +225,11 @@ local function step_bytes(s, chosen, stats, page_size, context, sparse)
   for _, tensor in ipairs(tensors_of(s)) do
     if tensor.name ~= "token_embd.weight" or s.tied then bytes = bytes + bytes_of(tensor, chosen) end
   end
-  local token = 2 * 2 * s.hidden // s.heads * s.kv_heads * s.layers
+  local token, windowed = 2 * 2 * head_dim_of(s) * s.kv_heads, s.window and s.layers - s.layers // 6 or 0
   local attended = sparse and stats.pages_read * page_size or context
-  local bounds = sparse and context // page_size * token or 0
-  return bytes + attended * token + bounds
+  local bounds = sparse and context // page_size or 0
+  local seen = windowed * math.min(context, s.window or 0) + (s.layers - windowed) * (attended + bounds)
+  return bytes + seen * token
 end
 
 local function some_ids(count, seed)

@@ -76,6 +76,27 @@ test("a shape's file is as long as its header says, and loads", function()
   os.remove(path)
 end)
 
+test("a shape of each family has the parameters that it tells, and speaks", function()
+  local shape = require "bench.shape"
+  local path = os.tmpname()
+  for _, s in pairs(shape.shapes) do
+    local small = { family = s.family, layers = 6, hidden = 64, ffn = 96, heads = 2, kv_heads = 1, vocab = 300, context = 64,
+      rope_base = s.rope_base, tied = s.tied, window = s.window and 16, head_dim = s.head_dim and 64 }
+    local q, kv, normed = s.head_dim and 128 or 64, s.head_dim and 64 or 32, s.family == "qwen3" or s.family == "gemma3"
+    local layer = 2 * 64 + 2 * 64 * q + 2 * 64 * kv + 3 * 64 * 96 + (normed and 2 * 64 or 0)
+      + (s.family == "gemma3" and 2 * 64 or 0)
+    shape.write_model(path, small, "q8_0")
+    local rt <close> = require "cairn".open { backend = "cpu", log = "off", max_batch = 1 }
+    local model = rt:load_model(path)
+    check.equal(model:info().parameters, 300 * 64 * (s.tied and 1 or 2) + 64 + 6 * layer)
+    local session = model:session()
+    session:append { 40, 7, 8 }
+    for _ in session:generate("", { max_tokens = 4 }) do end
+    check.ok(session:stats().generated >= 1)
+  end
+  os.remove(path)
+end)
+
 test("token ids are read, and anything else is named", function()
   check.equal(json.decode_integers(" [1, 22,\n-3] ", "ids"), { 1, 22, -3 })
   check.equal(json.decode_integers("[]", "ids"), {})
