@@ -912,13 +912,13 @@ CAIRN_API cairn_status cairn_generate_next(cairn_session *session, cairn_piece *
  * once it has begun: its pages go and are computed anew later. It never fails midway. The blocking
  * calls work on the queue as well while they wait. Another call on the session that changes it ends
  * its request. The session holds a prompt once it is being processed. A host's job system may call
- * these from any thread, one call on a runtime at a time. On the GPU a step runs whole forwards and
- * waits for them.
+ * these from any thread, one call on a runtime at a time. On the GPU a step enqueues and looks: with a
+ * budget of 0 it never waits, with more until the budget is over at most, and mostly asleep.
  *
  * With worker.enabled nobody calls step: the worker does its work as it comes. Then submit and poll
- * are [any thread]; they wait for no forward on the CPU, and for one at most on the GPU. Blocking
- * calls on sessions ask for their work and wait; their callbacks come from their own thread. Closing a
- * session, a model or the runtime ends what is requested of it.
+ * are [any thread]; they wait for no forward. Blocking calls on sessions ask for their work and wait;
+ * their callbacks come from their own thread. Closing a session, a model or the runtime ends what is
+ * requested of it.
  * Errors: submit, as cairn_generate_begin; POOL_FULL where the pool is too small at its emptiest.
  * step: INVALID_ARGUMENT for a budget below zero, BUSY inside a callback of a session, while another
  * thread is in it and beside a worker. poll: INVALID_ARGUMENT without a request, and what ended it.

@@ -264,7 +264,7 @@ static cairn_status toy_prepare(cairn_model *m, const cairn_config *config) {
 
 static const model_backend toy_backend = {toy_open, toy_close, toy_forward, 0.1f,
                                           toy_prepare, false, NULL, NULL, NULL, NULL,
-                                          NULL, NULL, NULL, false, NULL};
+                                          NULL, NULL, NULL, false, NULL, NULL};
 
 /* A file of toy_write's kind on it. */
 static cairn_status toy_load(cairn_runtime *rt, const char *path, cairn_model **model) {

@@ -281,6 +281,20 @@ static bool device_wait(device *dev) {
     return !dev->cuda || !dev->drv->cuStreamSynchronize(dev->stream);
 }
 
+static cairn_status device_mark(device *dev, CUevent *mark) {
+    if (!*mark) DEV_TRY(dev, cuEventCreate(mark, CU_EVENT_DISABLE_TIMING));
+    DEV_TRY(dev, cuEventRecord(*mark, dev->stream));
+    return CAIRN_OK;
+}
+
+static bool device_has_passed(const device *dev, CUevent mark) {
+    return dev->drv->cuEventQuery(mark) != CUDA_ERROR_NOT_READY;
+}
+
+static void device_mark_free(device *dev, CUevent mark) {
+    if (mark) dev->drv->cuEventDestroy(mark);
+}
+
 static cairn_status device_sync(device *dev) {
     cairn_status status = dev->cuda ? device_wait_stream(dev) : CAIRN_OK;
     if (status) return status;

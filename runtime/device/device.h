@@ -132,3 +132,8 @@ static device_fault_word *device_error_word(device *dev, const char *op);
 static cairn_status device_sync(device *dev);
 /* Waits alike, and leaves faults for the next device_sync. False when the driver fails. */
 static bool device_wait(device *dev);
+/* Marks the end of what is enqueued; *mark NULL: it is made. */
+static cairn_status device_mark(device *dev, CUevent *mark);
+/* Whether the device came past the mark, or never will: what waits next says why. Never waits. */
+static bool device_has_passed(const device *dev, CUevent mark);
+static void device_mark_free(device *dev, CUevent mark);

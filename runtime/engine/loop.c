@@ -345,15 +345,18 @@ static bool loop_turn(cairn_model *m, int64_t until_us, double limit_us, bool fi
     return true;
 }
 
-/* A forward's layers take no longer, or it all where it runs in one go: `us`, or what the config says. */
-static double loop_slice(const cairn_model *m, double us) {
+/* What rows of prompts in a forward may take: `us` a layer, or what the config says; a forward that is
+ * asked for now and then `whole` as a whole, and no more than the config says a layer. */
+static double loop_slice(const cairn_model *m, double us, double whole) {
     const double slice = (double)m->runtime->config.slice_us;
-    return slice > 0.0 && slice < us ? slice : us;
+    if (m->backend->poll) us = whole / m->shape.layers;
+    if (slice > 0.0 && slice < us) us = slice;
+    return m->backend->poll ? us * m->shape.layers : us;
 }
 
 /* A blocking call's slices of prompts: such as let a cancel be heard soon. */
 static double loop_limit(const cairn_model *m) {
-    return loop_slice(m, m->backend->begin ? ENGINE_HEED_US : 1e12);
+    return loop_slice(m, m->backend->begin ? ENGINE_HEED_US : 1e12, 1e12);
 }
 
 /* Lands what is in flight: a forward of another kind follows. */
@@ -402,16 +405,16 @@ static int loop_pending(const cairn_model *m) {
 
 /* Whether another turn is worth beginning. */
 static bool loop_has_time(const cairn_model *m, int64_t until_us) {
-    int64_t cost = m->backend->begin ? 0 : (int64_t)engine_cost(m->scratch, 1);
+    const int64_t cost = m->backend->begin ? 0 : (int64_t)engine_cost(m->scratch, 1);
     return !m->scratch->part_count && !(m->drafts && m->drafts->scratch->part_count) &&
            os_now_us() + cost < until_us;
 }
 
 static void loop_step(cairn_model *m, int32_t budget_us) {
     int64_t until = os_now_us() + budget_us;
-    double limit = loop_slice(m, m->backend->begin ? budget_us / 4.0 : budget_us / 2.0);
+    const double share = m->backend->begin ? budget_us / 4.0 : budget_us / 2.0;
+    const double limit = loop_slice(m, fmin(share, ENGINE_HEED_US), 2.0 * ENGINE_HEED_US);
     bool first = true;
-    if (limit > ENGINE_HEED_US) limit = ENGINE_HEED_US;
     while (loop_turn(m, until, limit, first) && loop_has_time(m, until)) first = false;
 }
 

@@ -24,9 +24,16 @@ static cairn_status reload_check_drafter(base *b, const cairn_config *config, co
                      "smaller model, when a model is loaded");
 }
 
-/* CAIRN_OK when every model can run with `config`, CAIRN_BUSY while something is compiled. */
+/* Whether a forward of the model goes on by kernels that another config would replace. */
+static bool reload_disturbs(const cairn_model *m) {
+    return m && m->backend->poll && m->scratch->part_count;
+}
+
+/* CAIRN_OK when every model can run with `config`, CAIRN_BUSY while something is compiled or in flight. */
 static cairn_status reload_prepare(cairn_runtime *rt, const cairn_config *config) {
     cairn_status all = CAIRN_OK;
+    for (const cairn_model *m = rt->models; m; m = m->next)
+        if (reload_disturbs(m) || reload_disturbs(m->drafts)) return CAIRN_BUSY;
     for (cairn_model *m = rt->models; m; m = m->next) {
         cairn_status one = model_check_layers(&rt->base, config, &m->shape);
         if (!one && !m->drafts) one = reload_check_drafter(&rt->base, config, "");

@@ -301,33 +301,97 @@ static void engine_advance(cairn_model *m, int parts) {
     x->left = left;
 }
 
-/* Begins what took off. A backend that does not stop between layers does it all. */
+/* A forward that ran in one go took x->flight_us. */
+static void engine_learn_flight(engine_scratch *x) {
+    if (!x->batch.prepared)
+        engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
+}
+
+/* All of what took off, in one go. */
+static cairn_status engine_fly_through(cairn_model *m) {
+    engine_scratch *x = m->scratch;
+    const int64_t start = os_now_us();
+    const cairn_status status = engine_run(m);
+    x->flight_us = os_now_us() - start;
+    engine_learn_flight(x);
+    return status;
+}
+
+/* Begins what took off. */
 static cairn_status engine_begin_flight(cairn_model *m) {
     engine_scratch *x = m->scratch;
-    int64_t start = os_now_us();
-    cairn_status status;
-    x->begun = true;
-    x->left = 0;
-    x->batch.heat = profile_heat(x);
-    if (!m->backend->begin) {
-        status = engine_run(m);
-        x->flight_us = os_now_us() - start;
-        if (!x->batch.prepared)
-            engine_learn_cost(&x->cost_us[engine_cost_at(x->batch.row_count)], (double)x->flight_us);
-        return status;
-    }
-    status = m->backend->begin(m, &m->kv, &x->batch);
-    if (!status) x->total = x->left = m->backend->advance(m, 0);
+    const int64_t start = os_now_us();
+    cairn_status status = m->backend->begin(m, &m->kv, &x->batch);
+    if (!status) x->total = x->left = m->backend->advance ? m->backend->advance(m, 0) : 1;
     x->flight_us = os_now_us() - start;
     return status;
+}
+
+/* Layers that a device may have been told before it came past them, so that it is free for others after
+ * slice_us. */
+static int engine_layers_ahead(const cairn_model *m) {
+    const engine_scratch *x = m->scratch;
+    const double slice = (double)m->runtime->config.slice_us, whole = engine_cost(x, x->batch.row_count);
+    double layers = slice * (double)m->shape.layers;
+    if (slice <= 0.0) return INT_MAX;
+    layers /= whole > 0.0 ? whole : 4.0 * slice;
+    return layers < 1.0 ? 1 : layers < (double)m->shape.layers ? (int)layers : INT_MAX;
+}
+
+/* Sleeps while the device is thought to compute, then looks again and again. */
+static void engine_doze(cairn_model *m, int64_t began_us, int64_t until_us) {
+    const engine_scratch *x = m->scratch;
+    const int64_t now = os_now_us(), end = began_us + (int64_t)engine_cost(x, x->batch.row_count);
+    int64_t us = (end < until_us ? end : until_us) - now - OS_SLEEP_LATE_US;
+    if (us > ENGINE_HEED_US) us = ENGINE_HEED_US;
+    handles_release(m->runtime, true);
+    if (us > 0) os_sleep_us(us);
+    else os_thread_yield();
+    handles_retake(m->runtime, true);
+}
+
+/* The forward in flight on a device that is asked now and then, until it has landed, its time is over,
+ * or one of its sessions is cancelled. What it costs is learnt where it began and landed in one call. */
+static cairn_status engine_fly_asking(cairn_model *m, int64_t until_us, bool begins) {
+    engine_scratch *x = m->scratch;
+    const int range = engine_open_range(m), layers = engine_layers_ahead(m);
+    const int64_t began = os_now_us();
+    bool done = false, late = false;
+    cairn_status status = CAIRN_OK;
+    while (!status && !done && !late && !engine_is_flight_cancelled(m)) {
+        status = m->backend->poll(m, layers, &done);
+        late = os_now_us() >= until_us;
+        if (!status && !done && !late) engine_doze(m, began, until_us);
+    }
+    TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
+    x->flight_us += os_now_us() - began;
+    if (done) x->left = 0;
+    if (done && begins && layers == INT_MAX) engine_learn_flight(x);
+    if (!status && x->left && !late) engine_give_up(m);
+    return status;
+}
+
+/* Whether a blocking call may run what took off in one go: a cancel would not be heard before. */
+static bool engine_is_soon_over(const cairn_model *m) {
+    const engine_scratch *x = m->scratch;
+    return m->runtime->config.slice_us == 0 && engine_cost(x, x->batch.row_count) < ENGINE_HEED_US;
 }
 
 /* Works on the forward in flight until it has landed (left is 0), its time is over, or one of its
  * sessions is cancelled: then it is given up. first: at least one part, whatever the time. */
 static cairn_status engine_fly(cairn_model *m, int64_t until_us, bool first) {
     engine_scratch *x = m->scratch;
+    const bool begins = !x->begun;
     cairn_status status;
-    if (!x->begun && (status = engine_begin_flight(m))) return status;
+    if (begins) {
+        x->begun = true;
+        x->left = 0;
+        x->batch.heat = profile_heat(x);
+        if (!m->backend->begin || (m->backend->poll && until_us == INT64_MAX && engine_is_soon_over(m)))
+            return engine_fly_through(m);
+        if ((status = engine_begin_flight(m))) return status;
+    }
+    if (m->backend->poll) return x->left ? engine_fly_asking(m, until_us, begins) : CAIRN_OK;
     while (x->left && !engine_is_flight_cancelled(m)) {
         int64_t now = os_now_us(), step = now + ENGINE_HEED_US;
         int parts = engine_parts_within(m, (double)((step < until_us ? step : until_us) - now));

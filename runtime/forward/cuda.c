@@ -30,6 +30,7 @@ enum {
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
     STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
+    STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* that a call launches at a time, and how long it goes on */
     STEP_CONSTANTS = 37,
     STEP_MOST_GROUP = 32, /* query heads of a KV head */
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
@@ -112,6 +113,45 @@ typedef struct step_lane {
     step_params params;
     int32_t *words; /* host: STEP_HEAD + STEP_ARRAYS * rows */
 } step_lane;
+
+/* What decides over the kernels of a slice: see cuda_forms.c. */
+typedef struct cuda_form {
+    const forward_rule *rule;
+    bool landmarks; /* of the rows' sequences */
+    bool steps;     /* not a prompt's: what they read and choose is told */
+} cuda_form;
+
+/* Rows of a batch that one run of kernels serves: f->part_rows and, beside them, the sequences they
+ * are of; those of one sequence follow one another. */
+typedef struct step_part {
+    forward_batch *batch;
+    const forward_rule *rule; /* NULL: all rows attend all */
+    cuda_form form;           /* of its layers that select; rule NULL: the plain one */
+    bool told;                /* somebody asks what its rows choose in the plain one */
+    bool joined;              /* of several sequences' prompts */
+    int rows;
+    int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on; where they
+                                     are joined those that are wanted, f->wanted */
+    int runs; /* of chunks that any of its rows' attention is cut into, at most */
+} step_part;
+
+/* The forward that was begun, and the part of it that is served. */
+typedef struct cuda_flight {
+    forward_batch *batch; /* NULL: there is none */
+    forward_kind kind;    /* of the rows that are served, and of which sequence: */
+    int first;
+    bool serves;          /* the rows that run with those of `first`, of sequences [at, end): */
+    int at, end, left;    /* left: rows of sequence `at` */
+    bool begun;           /* some of their parts are done */
+    step_part part;       /* rows 0: the next is to be made up */
+    const step_lane *lane; /* that serves it */
+    int layer;            /* of a prompt's: the next to be launched */
+    bool launched;        /* all of it */
+    CUstream stream;
+    int ahead;            /* layers that the device may not have come past */
+    CUevent mark;         /* behind what was launched; made once */
+    bool marked;          /* the device is to come past it before anything else happens */
+} cuda_flight;
 
 typedef struct forward_cuda_state {
     cairn_runtime *runtime;
@@ -223,6 +263,7 @@ typedef struct forward_cuda_state {
     void *rules; /* device: of the space */
     uint32_t *masks;   /* device [STEP_STAGE_ROWS, words]: of tokens that may be drawn */
     int32_t epoch, clean_rows, clean_chunks;
+    cuda_flight flight;
     device_graph graph; /* the flow, and its best tokens */
     device_graph sparse_graph; /* the same with page selection */
     device_graph stage_graphs[STEP_GRAPHS][STEP_STAGE_ROWS + 1]; /* of sparse steps, by rows */

@@ -6,13 +6,6 @@
  *
  * Rows are taken in slices of f->forms.rows at most. */
 
-/* What decides over the kernels of a slice. */
-typedef struct cuda_form {
-    const forward_rule *rule;
-    bool landmarks; /* of the rows' sequences */
-    bool steps;     /* not a prompt's: what they read and choose is told */
-} cuda_form;
-
 /* Whether step rows choose pages in this layer; one with a window of its own attends that. */
 static bool cuda_selects(const forward_cuda_state *f, const forward_rule *rule, int layer) {
     const plan_layer *l = &f->plan->layers[layer];

@@ -86,15 +86,21 @@ static cairn_status cuda_run_prompt_layer(forward_cuda_state *f, const cuda_form
     return cuda_add_summand(f, lane, PROMPT_K_ADD, rows, l, 1);
 }
 
-static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part) {
+/* Launches up to `layers` more of a prompt's part, from f->flight.layer on, with what comes before the
+ * first and behind the last. */
+static cairn_status cuda_run_prompt(forward_cuda_state *f, const step_part *part, int layers) {
     const step_lane *lane = &f->prompt;
-    int wanted = part->logit_count;
-    cairn_status status = cuda_upload_rows(f, &f->prompt, part);
-    if (!status) status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0);
-    if (!status) status = cuda_run_own(f, lane, part->rows);
-    for (int l = 0; l < f->shape->layers && !status; l++)
-        status = cuda_run_prompt_layer(f, &part->form, part->rows, l);
-    if (status || !wanted) return status;
+    const int wanted = part->logit_count;
+    int *at = &f->flight.layer;
+    cairn_status status = CAIRN_OK;
+    if (!*at && !(status = cuda_upload_rows(f, &f->prompt, part)) &&
+        !(status = cuda_launch(f, lane, PROMPT_K_EMBED, part->rows, 1, 128, 0, 0, 0)))
+        status = cuda_run_own(f, lane, part->rows);
+    for (int end = *at + layers; *at < end && *at < f->shape->layers && !status; (*at)++)
+        status = cuda_run_prompt_layer(f, &part->form, part->rows, *at);
+    if (status || *at < f->shape->layers) return status;
+    f->flight.launched = true;
+    if (!wanted) return CAIRN_OK;
     status = cuda_launch(f, lane, PROMPT_K_LAST, wanted, 1, 128, 0, 0, 0);
     if (!status)
         status = cuda_launch(f, lane, PROMPT_K_HEAD, f->blocks, (wanted + 7) / 8, f->warps * 32,

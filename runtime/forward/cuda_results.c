@@ -81,22 +81,28 @@ static cairn_status cuda_draft_ahead(forward_cuda_state *f, const step_part *par
     return cuda_begin_drafts(f, rows[f->part_rows[first]].adapter, first - groups, groups - 1, masks);
 }
 
-/* Logits, tokens and faults of a part that was launched. */
+/* Behind a part: the draws of its wanted rows that the device makes, and drafts. */
+static cairn_status cuda_begin_results(forward_cuda_state *f, const step_part *part) {
+    bool any = false;
+    cairn_status status;
+    for (int i = 0; i < part->logit_count; i++) {
+        f->asks[i] = part->batch->rows[cuda_wanted(f, part, i)].sample;
+        any = any || f->asks[i];
+    }
+    if (!any) return CAIRN_OK;
+    status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks, part->logit_count, f->sampled);
+    return status ? status : cuda_draft_ahead(f, part);
+}
+
+/* Logits, tokens and faults of a part that was launched. [blocks] until the device is done with it */
 static cairn_status cuda_results(forward_cuda_state *f, const step_part *part) {
     int32_t *tokens = f->host_words + STEP_SAMPLED_AT;
     bool any = false;
     cairn_status status;
     if (!part->logit_count && !cuda_counts(f, part)) return CAIRN_OK;
-    if ((status = cuda_download_logits(f, part))) return status;
-    for (int i = 0; i < part->logit_count; i++) {
-        f->asks[i] = part->batch->rows[cuda_wanted(f, part, i)].sample;
-        any = any || f->asks[i];
-    }
-    if (any && (status = sample_rows_begin(f->runtime, &f->space, f->logits, f->asks,
-                                           part->logit_count, f->sampled)))
-        return status;
-    if (any && (status = cuda_draft_ahead(f, part))) return status;
-    if ((status = cuda_download_words(f, part)) || (status = cuda_tell_chosen(f, part)) || !any)
+    for (int i = 0; i < part->logit_count; i++) any = any || f->asks[i];
+    if ((status = cuda_download_logits(f, part)) || (status = cuda_download_words(f, part)) ||
+        (status = cuda_tell_chosen(f, part)) || !any)
         return status;
     status = sample_rows_end(f->runtime, &f->space, f->logits, f->asks, part->logit_count, tokens);
     for (int i = 0; i < part->logit_count && !status; i++)

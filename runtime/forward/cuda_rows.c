@@ -1,20 +1,6 @@
 /* forward_cuda_rows: the rows of a part of a batch, as the kernels of a lane are given them, and the page
  * tables that they need. See cuda.c. */
 
-/* Rows of a batch that one run of kernels serves: f->part_rows and, beside them, the sequences they
- * are of; those of one sequence follow one another. */
-typedef struct step_part {
-    forward_batch *batch;
-    const forward_rule *rule; /* NULL: all rows attend all */
-    cuda_form form;           /* of its layers that select; rule NULL: the plain one */
-    bool told;                /* somebody asks what its rows choose in the plain one */
-    bool joined;              /* of several sequences' prompts */
-    int rows;
-    int logit_first, logit_count; /* the rows whose logits are made: from the first wanted on; where they
-                                     are joined those that are wanted, f->wanted */
-    int runs; /* of chunks that any of its rows' attention is cut into, at most */
-} step_part;
-
 /* Whether kernels count the pages that it reads. */
 static bool cuda_counts(const forward_cuda_state *f, const step_part *part) {
     return part->rule || (f->latents.heads && part->form.steps);

@@ -79,26 +79,6 @@ static bool cuda_joins(forward_cuda_state *f, forward_batch *batch, int first) {
     return i < batch->sequence_count && cuda_has_joined(f, batch);
 }
 
-/* The next run of the prompt of sequence `first`, and of all that may share with it, in parts of so few
- * wanted rows as there is room for logits. */
-static cairn_status cuda_serve_prompts(forward_cuda_state *f, forward_batch *batch, int first) {
-    const forward_sequence *s = &batch->sequences[first];
-    const bool joined = cuda_joins(f, batch, first);
-    const int end = joined ? batch->sequence_count : first + 1;
-    cairn_status status = CAIRN_OK;
-    for (int i = first, left = cuda_run_length(f, batch, first); i < end && !status;) {
-        step_part part = {batch, NULL, {cuda_prompt_rule(s), s->landmarks, false}, false, joined, 0, 0, 0,
-                          0};
-        while (i < end && (!left || cuda_add_row(f, &part, i)))
-            if (left) left--;
-            else if (++i < end && cuda_may_join(f, batch, i)) left = cuda_run_length(f, batch, i);
-        status = cuda_run_prompt(f, &part);
-        if (!status) status = cuda_download_hidden(f, &f->prompt, &part);
-        if (!status) status = cuda_results(f, &part);
-    }
-    return status;
-}
-
 /* Items of attention in one layer of the flow kernel, at most: where rows select pages each is a
  * group of its own, also in layers that attend all. */
 static int cuda_flow_items(const forward_cuda_state *f, const step_part *part) {
@@ -153,50 +133,122 @@ static bool cuda_has_room(const forward_cuda_state *f, const step_part *part, in
                            (int64_t)runs * (part->rows + 1) <= f->stage_parts);
 }
 
+/* ---- the forward that was begun -------------------------------------------------------------- */
+
 /* The step rows that wait, of all sequences that share the rule of sequence `first`, in parts that
  * the stage kernels hold. Where none attends less than all, the kernels of whole attention serve
  * them, to the same bits. */
-static cairn_status cuda_serve_steps(forward_cuda_state *f, forward_batch *batch, int first) {
-    const forward_rule *rule = cuda_next_rule(f, batch, first);
-    const bool landmarks = batch->sequences[first].landmarks, formed = cuda_has_forms(rule, landmarks);
-    step_part part = {batch, formed ? rule : NULL, {formed ? rule : NULL, landmarks, true}, false, false, 0,
-                      0, 0, 0};
-    bool begun = false;
-    cairn_status status = CAIRN_OK;
+static void cuda_serve_steps(forward_cuda_state *f) {
+    cuda_flight *x = &f->flight;
+    forward_batch *batch = x->batch;
+    const forward_rule *rule = cuda_next_rule(f, batch, x->first);
+    const bool landmarks = batch->sequences[x->first].landmarks, formed = cuda_has_forms(rule, landmarks);
+    const cuda_form form = {formed ? rule : NULL, landmarks, true};
+    x->part.rule = formed ? rule : NULL;
+    x->part.form = form;
+    x->end = batch->sequence_count;
     memset(f->stepped, 0, (size_t)f->table_rows * sizeof *f->stepped);
-    for (int i = first; i < batch->sequence_count; i++)
+    for (int i = x->first; i < x->end; i++)
         if (cuda_waits(f, batch, i, FORWARD_STEP) &&
             batch->sequences[i].landmarks == landmarks &&
             forward_rule_same(cuda_next_rule(f, batch, i), rule)) {
             f->stepped[i] = cuda_run_length(f, batch, i);
-            if (cuda_is_sparse(f, batch, i)) part.rule = rule;
-            part.told |= batch->sequences[i].chosen && !formed && f->forms.watched;
+            if (cuda_is_sparse(f, batch, i)) x->part.rule = rule;
+            x->part.told |= batch->sequences[i].chosen && !formed && f->forms.watched;
         }
-    part.told &= part.rule != NULL;
-    cuda_set_selection(f, &f->flow.params, part.rule);
-    cuda_set_selection(f, &f->stage.params, part.rule);
-    for (int i = first, left = f->stepped[first]; i < batch->sequence_count && !status;) {
-        while (i < batch->sequence_count && (!left || cuda_has_room(f, &part, i))) {
-            if (left) cuda_add_row(f, &part, i), left--;
-            else if (++i < batch->sequence_count) left = f->stepped[i];
-        }
-        if (!begun && i == batch->sequence_count && cuda_suits_flow(f, &part)) {
-            status = cuda_run_flow(f, &part);
-            if (!status) status = cuda_download_hidden(f, &f->flow, &part);
-        } else {
-            if (!begun && cuda_counts(f, &part)) status = cuda_forget_pages(f);
-            if (!status) status = cuda_run_stages(f, &part);
-            if (!status) status = cuda_download_hidden(f, &f->stage, &part);
-        }
-        begun = true;
-        if (!status) status = cuda_results(f, &part);
-        part.rows = part.logit_first = part.logit_count = part.runs = 0;
-    }
-    if (!status) cuda_count_pages(f, &part);
-    return status;
+    x->part.told &= x->part.rule != NULL;
+    x->left = f->stepped[x->first];
+    cuda_set_selection(f, &f->flow.params, x->part.rule);
+    cuda_set_selection(f, &f->stage.params, x->part.rule);
 }
 
-/* ---- the forward ----------------------------------------------------------------------------- */
+/* The next run of the prompt of sequence `first`, and of all that may share with it, in parts of so few
+ * wanted rows as there is room for logits. */
+static void cuda_serve_prompts(forward_cuda_state *f) {
+    cuda_flight *x = &f->flight;
+    const forward_sequence *s = &x->batch->sequences[x->first];
+    const cuda_form form = {cuda_prompt_rule(s), s->landmarks, false};
+    x->part.form = form;
+    x->part.joined = cuda_joins(f, x->batch, x->first);
+    x->end = x->part.joined ? x->batch->sequence_count : x->first + 1;
+    x->left = cuda_run_length(f, x->batch, x->first);
+}
+
+/* The rows that come next: those of one kind, sequence by sequence, then those of the other. False:
+ * all are served. */
+static bool cuda_serve(forward_cuda_state *f) {
+    cuda_flight *x = &f->flight;
+    for (int round = 0; round < 3 && !x->serves; round++) {
+        while (x->first < x->batch->sequence_count && !cuda_waits(f, x->batch, x->first, x->kind)) x->first++;
+        x->serves = x->first < x->batch->sequence_count;
+        if (x->serves) break;
+        x->kind = x->kind == FORWARD_STEP ? FORWARD_PROMPT : FORWARD_STEP;
+        x->first = 0;
+    }
+    if (!x->serves) return false;
+    memset(&x->part, 0, sizeof x->part);
+    x->part.batch = x->batch;
+    x->at = x->first;
+    x->begun = false;
+    if (x->kind == FORWARD_STEP) cuda_serve_steps(f);
+    else cuda_serve_prompts(f);
+    return true;
+}
+
+/* Puts the next part together. */
+static void cuda_fill_part(forward_cuda_state *f) {
+    cuda_flight *x = &f->flight;
+    const bool steps = x->kind == FORWARD_STEP;
+    x->part.rows = x->part.logit_first = x->part.logit_count = x->part.runs = 0;
+    x->layer = 0;
+    x->launched = x->marked = false;
+    while (x->at < x->end) {
+        if (!x->left) {
+            if (++x->at < x->end)
+                x->left = steps ? f->stepped[x->at]
+                          : cuda_may_join(f, x->batch, x->at) ? cuda_run_length(f, x->batch, x->at)
+                                                              : 0;
+            continue;
+        }
+        if (steps && !cuda_has_room(f, &x->part, x->at)) return;
+        if (!cuda_add_row(f, &x->part, x->at)) {
+            if (!steps) return;
+        }
+        x->left--;
+    }
+}
+
+/* Launches the part's rows; of a prompt's up to `layers` layers. */
+static cairn_status cuda_launch_part(forward_cuda_state *f, int layers) {
+    cuda_flight *x = &f->flight;
+    cairn_status status = CAIRN_OK;
+    if (x->kind == FORWARD_PROMPT) {
+        x->lane = &f->prompt;
+        status = cuda_run_prompt(f, &x->part, layers);
+    } else if (!x->begun && x->at == x->end && cuda_suits_flow(f, &x->part)) {
+        x->lane = &f->flow;
+        status = cuda_run_flow(f, &x->part);
+    } else {
+        x->lane = &f->stage;
+        if (!x->begun && cuda_counts(f, &x->part)) status = cuda_forget_pages(f);
+        if (!status) status = cuda_run_stages(f, &x->part);
+    }
+    if (x->kind == FORWARD_STEP) x->launched = true;
+    return status || !x->launched ? status : cuda_begin_results(f, &x->part);
+}
+
+/* What the part left. [blocks] until the device is done with it */
+static cairn_status cuda_land_part(forward_cuda_state *f) {
+    cuda_flight *x = &f->flight;
+    cairn_status status = cuda_download_hidden(f, x->lane, &x->part);
+    if (!status) status = cuda_results(f, &x->part);
+    x->begun = true;
+    x->serves = x->at < x->end;
+    if (!status && !x->serves && x->kind == FORWARD_STEP) cuda_count_pages(f, &x->part);
+    if (!x->serves) x->first++;
+    x->part.rows = 0;
+    return status;
+}
 
 /* Where each row's results go. */
 static void cuda_index_results(forward_cuda_state *f, const forward_batch *batch) {
@@ -211,12 +263,12 @@ static void cuda_index_results(forward_cuda_state *f, const forward_batch *batch
     }
 }
 
-static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch *batch) {
+static cairn_status forward_cuda_begin(cairn_model *model, kv_cache *kv, forward_batch *batch) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
-    int left = batch->row_count;
     cairn_status status = forward_check(f->dev->base, model, f->max_rows, batch);
     (void)kv; /* its addresses are in the parameters */
-    if (status || !left) return status;
+    cuda_clear_flight(f);
+    if (status || !batch->row_count) return status;
     if ((status = cuda_place_tables(f, batch, model)) ||
         (status = cuda_store_bounds(f, batch, false)) ||
         (status = cuda_store_bounds(f, batch, true)))
@@ -226,14 +278,68 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
     f->ahead_count = 0;
     if (batch->drafts) f->drafts_at = batch->hidden;
     memset(f->done, 0, (size_t)f->table_rows * sizeof *f->done);
-    while (left > 0 && !status) { /* a sequence's rows of one kind, then those of the other */
-        for (int i = 0; i < batch->sequence_count && !status; i++)
-            if (cuda_waits(f, batch, i, FORWARD_STEP)) status = cuda_serve_steps(f, batch, i);
-        for (int i = 0; i < batch->sequence_count && !status; i++)
-            if (cuda_waits(f, batch, i, FORWARD_PROMPT)) status = cuda_serve_prompts(f, batch, i);
-        left = batch->row_count;
-        for (int i = 0; i < batch->sequence_count; i++) left -= f->done[i];
+    f->flight.batch = batch;
+    f->flight.stream = f->dev->stream;
+    return CAIRN_OK;
+}
+
+/* Launches up to `layers` layers of what comes next, all parts of a step. *done: nothing is left. */
+static cairn_status cuda_go_on(forward_cuda_state *f, int layers, bool *done) {
+    cuda_flight *x = &f->flight;
+    *done = false;
+    if (!x->part.rows) {
+        if (!x->serves && !cuda_serve(f)) {
+            *done = true;
+            x->batch = NULL;
+            return CAIRN_OK;
+        }
+        cuda_fill_part(f);
     }
+    return cuda_launch_part(f, layers);
+}
+
+static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch *batch) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    bool done = batch->row_count == 0;
+    cairn_status status = forward_cuda_begin(model, kv, batch);
+    while (!status && !done)
+        if (!(status = cuda_go_on(f, f->shape->layers, &done)) && !done) status = cuda_land_part(f);
+    return status;
+}
+
+/* What the device has come past is taken; false: it has not yet. */
+static bool cuda_has_come(forward_cuda_state *f, cairn_status *status) {
+    cuda_flight *x = &f->flight;
+    if (x->marked && !device_has_passed(f->dev, x->mark)) return false;
+    if (x->marked && x->launched) *status = cuda_land_part(f);
+    if (x->marked) x->ahead = 0;
+    x->marked = false;
+    return true;
+}
+
+static cairn_status cuda_poll(forward_cuda_state *f, int layers, int64_t until_us, bool *done) {
+    cuda_flight *x = &f->flight;
+    cairn_status status = CAIRN_OK;
+    do {
+        if (!cuda_has_come(f, &status)) return CAIRN_OK;
+        if (!status) status = cuda_go_on(f, STEP_POLL_LAYERS, done);
+        if (status || *done) return status;
+        x->ahead += STEP_POLL_LAYERS;
+        x->marked = x->launched || x->ahead >= layers;
+        if (x->marked) status = device_mark(f->dev, &x->mark);
+    } while (!status && os_now_us() < until_us);
+    return status;
+}
+
+/* On the stream on which it was begun. */
+static cairn_status forward_cuda_poll(cairn_model *model, int layers, bool *done) {
+    forward_cuda_state *f = (forward_cuda_state *)model->state;
+    const CUstream stream = f->dev->stream;
+    cairn_status status;
+    *done = !f->flight.batch;
+    f->dev->stream = f->flight.stream;
+    status = *done ? CAIRN_OK : cuda_poll(f, layers, os_now_us() + STEP_POLL_US, done);
+    f->dev->stream = stream;
     return status;
 }
 
@@ -241,7 +347,7 @@ static const model_backend forward_cuda_backend = {
     forward_cuda_open, forward_cuda_close, forward_cuda,
     0.05f /* of a row that rides along: the flow hardly depends on it */,
     forward_cuda_prepare, true /* packed weights */,
-    forward_cuda_wait, forward_cuda_estimate, NULL, NULL,
+    forward_cuda_wait, forward_cuda_estimate, forward_cuda_begin, NULL, forward_cuda_poll,
     forward_cuda_take_adapter, forward_cuda_leave_adapter, forward_cuda_draft, forward_cuda_watch,
     forward_cuda_adapter_bytes
 };

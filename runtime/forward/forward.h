@@ -94,6 +94,10 @@ typedef struct model_backend {
     /* Runs up to `parts` parts of what was begun: first the layers, each a part, then pieces of the
      * head, then each row's draw. Returns how many are left; 0: it is done. */
     int (*advance)(cairn_model *model, int parts);
+    /* In place of advance, where another device computes what was begun: enqueues what can be, for as long
+     * as a call may take, up to so many layers before the device has come past them, and takes what
+     * it left. *done: all of it. Never waits. After a failure the forward is over, as a failed one. */
+    cairn_status (*poll)(cairn_model *model, int layers, bool *done);
     /* Makes ready for rows with the adapter, whose slot is no other's; nothing changed on failure.
      * No forward runs. [blocks] */
     cairn_status (*take_adapter)(cairn_model *model, cairn_adapter *adapter);

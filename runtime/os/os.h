@@ -61,6 +61,8 @@ static bool os_thread_start(os_thread *thread, size_t stack_bytes, void (*run)(v
 static void os_thread_join(os_thread *thread);
 /* Lets other threads run. */
 static void os_thread_yield(void);
+/* May take OS_SLEEP_LATE_US longer. */
+static void os_sleep_us(int64_t us);
 /* From now on the calling thread goes after others, where the system knows such of one thread. */
 static void os_thread_lower(void);
 /* Whether the caller is that thread. */

@@ -210,7 +210,7 @@ static int64_t os_now_us(void) { return os_posix_clock_us(CLOCK_MONOTONIC); }
 static int64_t os_wall_us(void) { return os_posix_clock_us(CLOCK_REALTIME); }
 BASE_UNUSED static int64_t os_thread_us(void) { return os_posix_clock_us(CLOCK_THREAD_CPUTIME_ID); }
 
-BASE_UNUSED static void os_sleep_us(int64_t us) {
+static void os_sleep_us(int64_t us) {
     struct timespec t;
     t.tv_sec = (time_t)(us / 1000000);
     t.tv_nsec = (long)(us % 1000000) * 1000;

@@ -290,7 +290,7 @@ BASE_UNUSED static int64_t os_thread_us(void) {
     return (int64_t)((kernel.QuadPart + user.QuadPart) / 10);
 }
 
-BASE_UNUSED static void os_sleep_us(int64_t us) { Sleep((DWORD)((us + 999) / 1000)); }
+static void os_sleep_us(int64_t us) { Sleep((DWORD)((us + 999) / 1000)); }
 
 static int os_cpu_count(void) {
     SYSTEM_INFO info;

@@ -7,6 +7,7 @@
 #undef far
 
 #define OS_SEPARATOR '\\'
+#define OS_SLEEP_LATE_US 16000
 
 typedef struct os_thread { HANDLE handle; void (*run)(void *); void *context; } os_thread;
 typedef SRWLOCK os_mutex;
@@ -29,6 +30,7 @@ typedef CONDITION_VARIABLE os_cond;
 #endif
 
 #define OS_SEPARATOR '/'
+#define OS_SLEEP_LATE_US 150
 
 typedef struct os_thread { pthread_t id; void (*run)(void *); void *context; } os_thread;
 typedef pthread_mutex_t os_mutex;

@@ -297,6 +297,7 @@ static bool live_together(cairn_backend backend, int acts, int threads) {
         rt->config.drafter = below(3) ? CAIRN_DRAFTER_NGRAM : CAIRN_DRAFTER_NONE;
         if (drafts) rt->config.drafter = CAIRN_DRAFTER_MODEL, rt->config.draft_adaptive = below(2);
         rt->config.draft_length = below(9);
+        rt->config.slice_us = below(3) ? 0 : 1 + below(2000);
         rt->config.selection.layers[0] = one->config.selection.layers[0] = layers;
         one->config.drafter = CAIRN_DRAFTER_NONE;
     }
@@ -643,6 +644,7 @@ int main(void) {
     uint64_t same;
     state = random_seed();
     on_toy = true;
+    if (emulated) setenv("CAIRN_SIMT_LATE", "6", 0); /* the device is still at work when it is asked */
     if (!tap_ok(file >= 0 && toy_write(path, NULL), "the toy is written")) return tap_done();
     test_lives(CAIRN_BACKEND_CPU, emulated ? 20 : 40, 400, 1);
     test_requests(CAIRN_BACKEND_CPU);

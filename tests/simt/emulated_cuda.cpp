@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -388,8 +389,12 @@ API cuEventSynchronize(CUevent) {
     FAULT();
     return sticky;
 }
+/* As a device that is still at work says, so many times of ten: CAIRN_SIMT_LATE. */
 API cuEventQuery(CUevent) {
+    static std::atomic<unsigned> asked{0};
+    const char *late = getenv("CAIRN_SIMT_LATE");
     FAULT();
+    if (late && !sticky && asked.fetch_add(7) % 10 < (unsigned)atoi(late)) return CUDA_ERROR_NOT_READY;
     return sticky;
 }
 API cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
