@@ -282,13 +282,18 @@ static bool device_wait(device *dev) {
 }
 
 static cairn_status device_mark(device *dev, CUevent *mark) {
-    if (!*mark) DEV_TRY(dev, cuEventCreate(mark, CU_EVENT_DISABLE_TIMING));
+    if (!*mark) DEV_TRY(dev, cuEventCreate(mark, 0));
     DEV_TRY(dev, cuEventRecord(*mark, dev->stream));
     return CAIRN_OK;
 }
 
 static bool device_has_passed(const device *dev, CUevent mark) {
     return dev->drv->cuEventQuery(mark) != CUDA_ERROR_NOT_READY;
+}
+
+static int64_t device_between(const device *dev, CUevent from, CUevent to) {
+    float ms = 0.0f;
+    return dev->drv->cuEventElapsedTime(&ms, from, to) ? 0 : (int64_t)(ms * 1000.0f);
 }
 
 static void device_mark_free(device *dev, CUevent mark) {

@@ -234,14 +234,15 @@ static int engine_cost_at(int rows) {
 }
 
 /* Microseconds that a part of a forward of so many rows takes: a layer, or all where it runs in one
- * go. By the nearest that was measured; 0: none was. */
+ * go. By the nearest that was measured: twice the rows are thought to cost twice as much, or, where a
+ * device of its own computes, half as much again; 0: none was. */
 static double engine_cost(const engine_scratch *x, int rows) {
+    const double growth = x->apart ? 1.5 : 2.0;
     int at = engine_cost_at(rows);
-    double known = 0.0;
-    for (int i = 0; i < ENGINE_COSTS && known <= 0.0; i++) {
-        if (at >= i && x->cost_us[at - i] > 0.0) known = x->cost_us[at - i] * (double)(1 << i);
-        else if (at + i < ENGINE_COSTS && x->cost_us[at + i] > 0.0)
-            known = x->cost_us[at + i] / (double)(1 << i);
+    double known = 0.0, times = 1.0;
+    for (int i = 0; i < ENGINE_COSTS && known <= 0.0; i++, times *= growth) {
+        if (at >= i && x->cost_us[at - i] > 0.0) known = x->cost_us[at - i] * times;
+        else if (at + i < ENGINE_COSTS && x->cost_us[at + i] > 0.0) known = x->cost_us[at + i] / times;
     }
     return known;
 }
@@ -338,11 +339,11 @@ static int engine_layers_ahead(const cairn_model *m) {
     return layers < 1.0 ? 1 : layers < (double)m->shape.layers ? (int)layers : INT_MAX;
 }
 
-/* Sleeps while the device is thought to compute, then looks again and again. */
+/* Sleeps for half of what the device is thought to need, then looks again and again. */
 static void engine_doze(cairn_model *m, int64_t began_us, int64_t until_us) {
     const engine_scratch *x = m->scratch;
     const int64_t now = os_now_us(), end = began_us + (int64_t)engine_cost(x, x->batch.row_count);
-    int64_t us = (end < until_us ? end : until_us) - now - OS_SLEEP_LATE_US;
+    int64_t us = ((end < until_us ? end : until_us) - now) / 2 - OS_SLEEP_LATE_US;
     if (us > ENGINE_HEED_US) us = ENGINE_HEED_US;
     handles_release(m->runtime, true);
     if (us > 0) os_sleep_us(us);
@@ -351,22 +352,23 @@ static void engine_doze(cairn_model *m, int64_t began_us, int64_t until_us) {
 }
 
 /* The forward in flight on a device that is asked now and then, until it has landed, its time is over,
- * or one of its sessions is cancelled. What it costs is learnt where it began and landed in one call. */
-static cairn_status engine_fly_asking(cairn_model *m, int64_t until_us, bool begins) {
+ * or one of its sessions is cancelled. */
+static cairn_status engine_fly_asking(cairn_model *m, int64_t until_us) {
     engine_scratch *x = m->scratch;
     const int range = engine_open_range(m), layers = engine_layers_ahead(m);
     const int64_t began = os_now_us();
+    int64_t took = 0;
     bool done = false, late = false;
     cairn_status status = CAIRN_OK;
     while (!status && !done && !late && !engine_is_flight_cancelled(m)) {
-        status = m->backend->poll(m, layers, &done);
+        status = m->backend->poll(m, layers, &done, &took);
         late = os_now_us() >= until_us;
         if (!status && !done && !late) engine_doze(m, began, until_us);
     }
     TRACE_SHUT(&m->runtime->device, range, x->batch.row_count);
     x->flight_us += os_now_us() - began;
     if (done) x->left = 0;
-    if (done && begins && layers == INT_MAX) engine_learn_flight(x);
+    if (done && took) x->flight_us = took, engine_learn_flight(x);
     if (!status && x->left && !late) engine_give_up(m);
     return status;
 }
@@ -391,7 +393,7 @@ static cairn_status engine_fly(cairn_model *m, int64_t until_us, bool first) {
             return engine_fly_through(m);
         if ((status = engine_begin_flight(m))) return status;
     }
-    if (m->backend->poll) return x->left ? engine_fly_asking(m, until_us, begins) : CAIRN_OK;
+    if (m->backend->poll) return x->left ? engine_fly_asking(m, until_us) : CAIRN_OK;
     while (x->left && !engine_is_flight_cancelled(m)) {
         int64_t now = os_now_us(), step = now + ENGINE_HEED_US;
         int parts = engine_parts_within(m, (double)((step < until_us ? step : until_us) - now));

@@ -149,8 +149,10 @@ typedef struct cuda_flight {
     bool launched;        /* all of it */
     CUstream stream;
     int ahead;            /* layers that the device may not have come past */
-    CUevent mark;         /* behind what was launched; made once */
-    bool marked;          /* the device is to come past it before anything else happens */
+    CUevent start, mark;  /* before and behind what was launched; made once */
+    bool started, marked; /* marked: the device is to come past it before anything else happens */
+    int64_t took_us;      /* what the device took for what it came past; -1: it may have waited for more */
+    int64_t looked_us;    /* the last call's end */
 } cuda_flight;
 
 typedef struct forward_cuda_state {

@@ -123,13 +123,14 @@ static void forward_cuda_leave_adapter(cairn_model *model, cairn_adapter *adapte
 /* No forward is in flight any more: of one that was given up the device is done with what it was told. */
 static void cuda_clear_flight(forward_cuda_state *f) {
     const CUstream stream = f->dev->stream;
-    const CUevent mark = f->flight.mark;
+    const CUevent start = f->flight.start, mark = f->flight.mark;
     if (f->flight.batch) {
         f->dev->stream = f->flight.stream;
         device_wait(f->dev);
         f->dev->stream = stream;
     }
     memset(&f->flight, 0, sizeof f->flight);
+    f->flight.start = start;
     f->flight.mark = mark;
     f->flight.kind = FORWARD_STEP;
 }
@@ -140,6 +141,7 @@ static void forward_cuda_close(cairn_model *model) {
     if (!f) return;
     device_sync(f->dev);
     cuda_clear_flight(f);
+    device_mark_free(f->dev, f->flight.start);
     device_mark_free(f->dev, f->flight.mark);
     device_graph_free(f->dev, &f->graph);
     cuda_free_sparse_graphs(f);

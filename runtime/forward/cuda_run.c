@@ -310,11 +310,18 @@ static cairn_status forward_cuda(cairn_model *model, kv_cache *kv, forward_batch
 /* What the device has come past is taken; false: it has not yet. */
 static bool cuda_has_come(forward_cuda_state *f, cairn_status *status) {
     cuda_flight *x = &f->flight;
-    if (x->marked && !device_has_passed(f->dev, x->mark)) return false;
-    if (x->marked && x->launched) *status = cuda_land_part(f);
-    if (x->marked) x->ahead = 0;
-    x->marked = false;
+    if (!x->marked) return true;
+    if (!device_has_passed(f->dev, x->mark)) return false;
+    if (x->took_us >= 0) x->took_us += device_between(f->dev, x->start, x->mark);
+    if (x->launched) *status = cuda_land_part(f);
+    x->ahead = 0;
+    x->started = x->marked = false;
     return true;
+}
+
+/* Between what is launched now and before the device may have had nothing to do. */
+static void cuda_note_gap(cuda_flight *x, int64_t now_us) {
+    if (x->started && !x->marked && now_us - x->looked_us > STEP_POLL_US) x->took_us = -1;
 }
 
 static cairn_status cuda_poll(forward_cuda_state *f, int layers, int64_t until_us, bool *done) {
@@ -322,6 +329,7 @@ static cairn_status cuda_poll(forward_cuda_state *f, int layers, int64_t until_u
     cairn_status status = CAIRN_OK;
     do {
         if (!cuda_has_come(f, &status)) return CAIRN_OK;
+        if (!status && !x->started) status = device_mark(f->dev, &x->start), x->started = true;
         if (!status) status = cuda_go_on(f, STEP_POLL_LAYERS, done);
         if (status || *done) return status;
         x->ahead += STEP_POLL_LAYERS;
@@ -332,14 +340,18 @@ static cairn_status cuda_poll(forward_cuda_state *f, int layers, int64_t until_u
 }
 
 /* On the stream on which it was begun. */
-static cairn_status forward_cuda_poll(cairn_model *model, int layers, bool *done) {
+static cairn_status forward_cuda_poll(cairn_model *model, int layers, bool *done, int64_t *took_us) {
     forward_cuda_state *f = (forward_cuda_state *)model->state;
     const CUstream stream = f->dev->stream;
+    const int64_t now = os_now_us();
     cairn_status status;
     *done = !f->flight.batch;
+    cuda_note_gap(&f->flight, now);
     f->dev->stream = f->flight.stream;
-    status = *done ? CAIRN_OK : cuda_poll(f, layers, os_now_us() + STEP_POLL_US, done);
+    status = *done ? CAIRN_OK : cuda_poll(f, layers, now + STEP_POLL_US, done);
     f->dev->stream = stream;
+    f->flight.looked_us = os_now_us();
+    *took_us = f->flight.took_us > 0 ? f->flight.took_us : 0;
     return status;
 }
 
