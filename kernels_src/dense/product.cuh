@@ -427,7 +427,8 @@ template <int FORMAT, int INPUTS> struct group_source {
 };
 
 /* The groups of a warp's slices: tile after tile, part after part, or of one part alone (SPREAD). The
- * lanes keep addresses of their own. */
+ * lanes keep addresses of their own. A chunk is asked for as soon as its place is free, so that all
+ * places but the one in use are under way. */
 template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_source<FORMAT, INPUTS> source;
@@ -438,7 +439,7 @@ template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
     unsigned char *memory; /* of this warp */
     const uint8_t *from;   /* the next group to ask for, this lane's */
     int left, part, tiles; /* to ask for: groups of the slice; its part; tiles, this one included */
-    shared_addr to;        /* where it goes, this lane's; behind it lies what is used next */
+    shared_addr to;        /* the place in use, to which it goes, this lane's */
 
     CAIRN_MEMBER weight_ring(const tile_range &range, unsigned char *rings, int first_part)
         : memory(rings + warp_id() * (DEPTH * BYTES)), part(first_part), to(memory + lane_id() * 16) {
@@ -446,9 +447,9 @@ template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
         left = tiles > 0 ? max_of(groups_from(first_group()), 0) : 0;
         from = source::at(range.weights, range.first, first_group());
 #pragma unroll 1
-        for (int i = 0; i < DEPTH - 1; i++) {
+        for (int i = 0; i < DEPTH; i++) {
             ask(range);
-            to = to + BYTES;
+            if (i + 1 < DEPTH) to = to + BYTES;
         }
     }
     CAIRN_MEMBER int first_group() const {
@@ -479,14 +480,18 @@ template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
         }
         copy_async_commit();
     }
-    /* Waits for the next group, and asks for one more in place of the one before. */
-    CAIRN_MEMBER const unsigned char *next(const tile_range &range) {
-        copy_async_wait<DEPTH - 2>();
-        warp_sync();
-        ask(range);
+    /* Waits for the next chunk. */
+    CAIRN_MEMBER const unsigned char *next() {
         const shared_addr first(memory + lane_anew() * 16);
+        copy_async_wait<DEPTH - 1>();
+        warp_sync();
         to = to.at == (first + (DEPTH - 1) * BYTES).at ? first : to + BYTES;
         return memory + (to.at - first.at);
+    }
+    /* Asks for one more in place of the chunk at hand, which no lane reads any more. */
+    CAIRN_MEMBER void renew(const tile_range &range) {
+        warp_sync();
+        ask(range);
     }
 };
 
@@ -651,7 +656,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
 #pragma unroll
             for (int i = 0; i < cut::SLICE; i++) {
                 if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
-                if (i % cut::CHUNK == 0) here = ring.next(range);
+                if (i % cut::CHUNK == 0) here = ring.next();
                 else here += cut::BYTES;
                 if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
                     group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
@@ -659,6 +664,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                     add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
                                xs + i * low_part<G>::COUNT);
                 group::add(sum, here, b + i * G);
+                if ((i + 1) % cut::CHUNK == 0) ring.renew(range);
             }
             sum[0] *= group::LOW, sum[1] *= group::LOW;
             sum[2] *= group::HIGH, sum[3] *= group::HIGH;
