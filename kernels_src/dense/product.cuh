@@ -56,6 +56,34 @@ template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr bool product_spreads() 
            product_cut<FORMAT, INPUTS>::PARTS <= PRODUCT_SPREAD;
 }
 
+/* ---- where a lane's x lies ---- */
+
+/* Of up to eight rows: row g, unit after unit. */
+struct rows_place {
+    static constexpr int STEP = 1; /* units from one to the next */
+    CAIRN_METHOD int row() { return lane_id() / 4; }
+    CAIRN_METHOD int unit() { return 0; }
+    CAIRN_METHOD bool mine() { return true; }
+};
+
+/* Of a row alone the eight columns of a product have units of their own, those of a group: column c
+ * unit c, of Q6_K the half c % 2 of unit c / 2. So x takes four registers a group, and what a lane
+ * gets of unit u counts where u is one of its columns'. */
+template <int FORMAT, int G> struct alone_place {
+    static constexpr bool HALVES = FORMAT == PACK_Q6_K;
+    static constexpr int STEP = G;
+    CAIRN_METHOD int row() { return 0; }
+    CAIRN_METHOD int unit() { return lane_id() / (HALVES ? 8 : 4); }
+    CAIRN_METHOD bool mine() {
+        return unit() < G && (!HALVES || lane_id() / 4 % 2 == lane_id() % 4 / 2);
+    }
+};
+
+/* Formats whose products have a form for a row alone, with the same bits. */
+CAIRN_INLINE constexpr bool alone_fits(int format) {
+    return format >= PACK_Q4_0 && format < RAW && format != PACK_F16;
+}
+
 /* ---- groups as they are multiplied ---- */
 
 CAIRN_INLINE void add_scaled(float *sum, const float *d, float low, float high) {
@@ -92,6 +120,43 @@ template <int G> struct low_part {
     CAIRN_METHOD bool mine() { return lane_id() % 4 < LANES; }
     CAIRN_METHOD int at() { return lane_id() % 4 * 8 + lane_id() / 4; }
 };
+
+/* Which of a tile's rows a lane adds up where a row of x is alone: g, or g + 8 (1). */
+CAIRN_INLINE int own_half() { return lane_id() % 2; }
+
+/* The same as add_scaled of add_low's: of the lane's own row. xs: of the lane's two columns. */
+CAIRN_INLINE void add_alone_low(float &sum, float low, float high, const uint32_t *minima, u32x2 xs) {
+    const uint32_t a[4] = {minima[0], minima[1], minima[0], minima[1]}, b[2] = {xs.x, xs.y};
+    float d[4] = {};
+    mma_f16(d, a, b);
+    sum = fma_f32(own_half() ? d[2] : d[0], own_half() ? high : low, sum);
+}
+
+/* What the lanes of a quad hold of their columns 2t, 2t + 1 (rows g: 0, 1; rows g + 8: 2, 3), as all
+ * columns of the lane's own row. meet: [16 rows][8], the warp's */
+template <int COLUMNS> CAIRN_INLINE void gather_columns(float *all, const float *v, float *meet) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    float *own = meet + (g + own_half() * 8) * 8;
+    warp_sync(); /* all have read what was there */
+    *(f32x2 *)(meet + g * 8 + t * 2) = f32x2{v[0], v[1]};
+    *(f32x2 *)(meet + (g + 8) * 8 + t * 2) = f32x2{v[2], v[3]};
+    warp_sync();
+    if constexpr (COLUMNS == 8) {
+        const f32x4 x = *(f32x4 *)own, y = *(f32x4 *)(own + 4);
+        all[0] = x.x, all[1] = x.y, all[2] = x.z, all[3] = x.w;
+        all[4] = y.x, all[5] = y.y, all[6] = y.z, all[7] = y.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) all[i] = own[i];
+    }
+}
+
+/* Keeps of the sums of units 2j (first) and 2j + 1 what is this lane's. */
+CAIRN_INLINE void keep_pair(float *v, const float *first, const float *second, int j) {
+    const bool mine = lane_id() % 4 == j;
+    v[0] = mine ? first[0] : v[0], v[1] = mine ? second[1] : v[1];
+    v[2] = mine ? first[2] : v[2], v[3] = mine ? second[3] : v[3];
+}
 
 /* sum += s[row, unit] xs[unit, column] over the group, in units of a sum; scales: the lane's, two
  * units of rows g and g + 8, zero where it has none. A is the scales twice, once for what f16 left. */
@@ -130,6 +195,22 @@ CAIRN_INLINE void add_low(float *sum, float low, float high, const unsigned char
     float d[4] = {};
     mma_f16(d, a, b);
     add_scaled(sum, d, 32.0f / low, 32.0f / high);
+}
+
+/* As add_low, for a row alone. */
+template <int G>
+CAIRN_INLINE void add_low_alone(float &sum, float low, float high, const unsigned char *s, u32x2 xs) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    uint32_t a[2] = {};
+    if (low_part<G>::mine()) {
+        if constexpr (G == 1) {
+            a[0] = *(const uint16_t *)(s + g * 4), a[1] = *(const uint16_t *)(s + g * 4 + 2);
+        } else {
+            a[0] = *(const uint32_t *)(s + g * (4 * G) + t * 4);
+            a[1] = *(const uint32_t *)(s + g * (4 * G) + 2 * G + t * 4);
+        }
+    }
+    add_alone_low(sum, 32.0f / low, 32.0f / high, a, xs);
 }
 
 /* Words of nibbles of a pair of units (or one) of a lane. */
@@ -196,6 +277,22 @@ CAIRN_INLINE void multiply_unit(float *d, const uint32_t *w, uint32_t plane, int
 
 template <int FORMAT, int G> struct group_of;
 
+/* Units of nibbles for a row alone: the sums of a lane's own columns. */
+template <int G, int UPPER>
+CAIRN_INLINE void multiply_pairs(float *v, const unsigned char *group, const uint32_t *b) {
+#pragma unroll
+    for (int first = 0; first < G; first += 2) {
+        uint32_t w[4] = {}, plane = 0;
+        float d[2][4] = {};
+        load_words<G>(group, first / 2, w);
+        if (UPPER) plane = load_fifth<G>(group + G * 256, first / 2);
+#pragma unroll
+        for (int i = 0; i < min_of(G, 2); i++) multiply_unit<UPPER>(d[i], w + 2 * i, plane, i, b);
+        if (first == 0) v[0] = d[0][0], v[1] = d[1][1], v[2] = d[0][2], v[3] = d[1][3];
+        else keep_pair(v, d[0], d[1], first / 2);
+    }
+}
+
 /* MOST: units whose scales are loaded at once, as many as registers allow. */
 template <int G, int UPPER, int MOST> struct nibble_group {
     static constexpr float LOW = 16777216.0f, HIGH = 1048576.0f;
@@ -223,6 +320,17 @@ template <int G, int UPPER, int MOST> struct nibble_group {
                 add_scaled(sum, d, scale_of(low, i), scale_of(high, i));
             }
         }
+    }
+    CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
+                                float *meet) {
+        const unsigned char *s = group + G * (256 + 64 * UPPER) + lane_id() / 4 * (4 * G);
+        float v[4], all[8];
+        uint32_t scales[4];
+        multiply_pairs<G, UPPER>(v, group, b);
+        gather_columns<G>(all, v, meet);
+        load_scales<G>(s + own_half() * (2 * G), scales);
+#pragma unroll
+        for (int u = 0; u < G; u++) sum = fma_f32(all[u], scale_of(scales, u), sum);
     }
 };
 
@@ -294,6 +402,30 @@ template <int UPPER> struct super_group {
         }
         add_scaled(sum, part, factors(group, 0).x, factors(group, 1).x);
     }
+    CAIRN_METHOD void add_minima_alone(float &sum, const unsigned char *group, u32x2 xs) {
+        const u32x2 two = *(const u32x2 *)(group + HEADS + lane_id() * 8);
+        const uint32_t a[2] = {byte_permute(two.x, two.y, 0x0602u) & 0x00ff00ffu,
+                               byte_permute(two.x, two.y, 0x0703u) & 0x00ff00ffu};
+        const float low = factors(group, own_half()).y; /* the same for both: one's counts */
+        add_alone_low(sum, low * (536870912.0f / LOW), low * (536870912.0f / HIGH), a, xs);
+    }
+    CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
+                                float *meet) {
+        const u32x4 *heads = (const u32x4 *)(group + HEADS + lane_id() / 4 * 32);
+        const uint32_t pick = own_half() ? 0x4441u : 0x4440u;
+        float v[4], all[8], part = 0.0f;
+        multiply_pairs<8, UPPER>(v, group, b);
+        gather_columns<8>(all, v, meet);
+#pragma unroll
+        for (int first = 0; first < 8; first += 4) {
+            const u32x4 four = heads[first / 4];
+            const uint32_t head[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int u = 0; u < 4; u++)
+                part = fma_f32(all[first + u], unpack_f16x2(byte_permute(head[u], 0, pick)).x, part);
+        }
+        sum = fma_f32(part, factors(group, own_half()).x, sum);
+    }
 };
 template <> struct group_of<PACK_Q4_K, 8> : super_group<0> {};
 template <> struct group_of<PACK_Q5_K, 8> : super_group<1> {};
@@ -336,6 +468,37 @@ template <> struct group_of<PACK_Q6_K, 4> {
             ((const uint32_t *)(group + HEADS + 128))[lane_id() / 4]);
         add_scaled(sum, part, d.x, d.y);
     }
+    CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
+                                float *meet) {
+        const u32x4 heads = *(const u32x4 *)(group + HEADS + lane_id() / 4 * 16);
+        const uint32_t head[4] = {heads.x, heads.y, heads.z, heads.w};
+        const uint32_t pick = own_half() ? 0x4341u : 0x4240u;
+        float v[4] = {}, all[8], part = 0.0f;
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            const u32x2 two = ((const u32x2 *)(group + 4 * 256 + u / 2 * 256))[lane_id()];
+            uint32_t w[4];
+            float d[4] = {};
+            load_words<4>(group, u / 2, w);
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                uint32_t a[4];
+                load_operand<2, 32>(w + u % 2 * 2, u % 2 ? two.y : two.x, s, a);
+                mma_f16(d, a, b + 2 * s);
+            }
+            keep_pair(v, d, d, u); /* both halves */
+        }
+        gather_columns<8>(all, v, meet);
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            const f32x2 s = unpack_f16x2(
+                sub_f16x2(byte_permute(head[u], 0x64646464u, pick), 0x64806480u));
+            part = fma_f32(all[2 * u], s.x, part);
+            part = fma_f32(all[2 * u + 1], s.y, part);
+        }
+        const f32x2 d = unpack_f16x2(((const uint32_t *)(group + HEADS + 128))[lane_id() / 4]);
+        sum = fma_f32(part, own_half() ? d.y : d.x, sum);
+    }
 };
 template <int G> struct group_of<PACK_Q8_0, G> {
     static constexpr float BIAS = -128.0f, LOW = 16777216.0f, HIGH = LOW;
@@ -350,16 +513,36 @@ template <int G> struct group_of<PACK_Q8_0, G> {
 #pragma unroll
         for (int u = 0; u < G; u++) {
             if (u == 2) warp_sync(); /* registers are scarce: no loads far ahead */
-            u32x4 n = *(const u32x4 *)(group + u * 512 + lane_id() * 16);
-            uint32_t a[8] = {byte_permute(n.x, 0, 0x4140u), byte_permute(n.z, 0, 0x4140u),
-                             byte_permute(n.x, 0, 0x4342u), byte_permute(n.z, 0, 0x4342u),
-                             byte_permute(n.y, 0, 0x4140u), byte_permute(n.w, 0, 0x4140u),
-                             byte_permute(n.y, 0, 0x4342u), byte_permute(n.w, 0, 0x4342u)};
             float d[4] = {};
-            mma_f16(d, a, b[u]);
-            mma_f16(d, a + 4, b[u] + 2);
+            multiply(d, group, u, b[u]);
             add_scaled(sum, d, scale_of(low, u), scale_of(high, u));
         }
+    }
+    CAIRN_METHOD void multiply(float *d, const unsigned char *group, int u, const uint32_t *b) {
+        u32x4 n = *(const u32x4 *)(group + u * 512 + lane_id() * 16);
+        uint32_t a[8] = {byte_permute(n.x, 0, 0x4140u), byte_permute(n.z, 0, 0x4140u),
+                         byte_permute(n.x, 0, 0x4342u), byte_permute(n.z, 0, 0x4342u),
+                         byte_permute(n.y, 0, 0x4140u), byte_permute(n.w, 0, 0x4140u),
+                         byte_permute(n.y, 0, 0x4342u), byte_permute(n.w, 0, 0x4342u)};
+        mma_f16(d, a, b);
+        mma_f16(d, a + 4, b + 2);
+    }
+    CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
+                                float *meet) {
+        const unsigned char *s = group + G * 512 + lane_id() / 4 * (4 * G);
+        float v[4] = {}, all[8];
+        uint32_t scales[4];
+#pragma unroll
+        for (int first = 0; first < G; first += 2) {
+            float d[2][4] = {};
+#pragma unroll
+            for (int i = 0; i < min_of(G, 2); i++) multiply(d[i], group, first + i, b);
+            keep_pair(v, d[0], d[1], first / 2);
+        }
+        gather_columns<G>(all, v, meet);
+        load_scales<G>(s + own_half() * (2 * G), scales);
+#pragma unroll
+        for (int u = 0; u < G; u++) sum = fma_f32(all[u], scale_of(scales, u), sum);
     }
 };
 template <int G> struct group_of<PACK_F16, G> {
@@ -398,6 +581,18 @@ template <int G> CAIRN_INLINE void sum_units(const uint32_t (*b)[4], float bias,
     uint16_t *to = (uint16_t *)(xs + g / 2 * 8 + 2 * t) + g % 2;
     to[0] = (uint16_t)held, to[2] = (uint16_t)rest;
     to[4] = (uint16_t)(held >> 16), to[6] = (uint16_t)(rest >> 16);
+}
+
+/* The same of a row alone: of the lane's two columns. */
+CAIRN_INLINE u32x2 sum_alone(const uint32_t *b, float bias) {
+    const uint32_t ones[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
+    float d[4] = {};
+    mma_f16(d, ones, b);
+    mma_f16(d, ones, b + 2);
+    const float low = d[0] * (bias / 32.0f), high = d[1] * (bias / 32.0f);
+    const uint32_t held = pack_f16x2(low, high);
+    const f32x2 kept = unpack_f16x2(held);
+    return u32x2{held, pack_f16x2(low - kept.x, high - kept.y)};
 }
 
 /* ---- the ring of a warp ---- */
@@ -598,22 +793,83 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
     }
 }
 
+/* A warp's slice of x and its product with a slice of weights, left in the meeting place: of up to
+ * eight rows, or of one ALONE. */
+template <int FORMAT, int INPUTS, bool ALONE> struct slice_product {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    typedef group_of<FORMAT, cut::GROUP> group;
+    static constexpr int G = cut::GROUP;
+    uint32_t b[cut::UNITS][4];
+    u32x2 *xs; /* of this warp */
+
+    CAIRN_MEMBER slice_product(u32x2 *sums) : xs(sums) {}
+    template <bool AGAIN, class Input> CAIRN_MEMBER void take(Input &input, int unit) {
+        if constexpr (AGAIN) input.fetch_again(unit, b);
+        else input.fetch(unit, b);
+#pragma unroll
+        for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
+            sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
+    }
+    CAIRN_MEMBER void add(float *sum, const unsigned char *here, int i) const {
+        if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
+            group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
+        else if constexpr (group::BIAS != 0.0f)
+            add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
+                       xs + i * low_part<G>::COUNT);
+        group::add(sum, here, b + i * G);
+    }
+    CAIRN_METHOD void meet(const float *sum, float *met) {
+        *(f32x4 *)&met[lane_id() * 4] = f32x4{sum[0] * group::LOW, sum[1] * group::LOW,
+                                              sum[2] * group::HIGH, sum[3] * group::HIGH};
+    }
+};
+template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    typedef group_of<FORMAT, cut::GROUP> group;
+    typedef alone_place<FORMAT, cut::GROUP> place;
+    static constexpr int G = cut::GROUP;
+    uint32_t b[cut::SLICE][4];
+    u32x2 sums[cut::SLICE]; /* of x */
+    float *columns;         /* of this warp */
+
+    CAIRN_MEMBER slice_product(u32x2 *xs) : columns((float *)xs) {}
+    template <bool AGAIN, class Input> CAIRN_MEMBER void take(Input &input, int unit) {
+        if constexpr (AGAIN) input.template fetch_again<cut::SLICE, place>(unit, b);
+        else input.template fetch<cut::SLICE, place>(unit, b);
+#pragma unroll
+        for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
+            sums[i] = sum_alone(b[i], group::BIAS);
+    }
+    CAIRN_MEMBER void add(float *sum, const unsigned char *here, int i) const {
+        if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K)
+            group::add_minima_alone(sum[0], here, sums[i]);
+        else if constexpr (group::BIAS != 0.0f)
+            add_low_alone<G>(sum[0], group::LOW, group::HIGH, group::minima(here), sums[i]);
+        group::add_alone(sum[0], here, b[i], columns);
+    }
+    CAIRN_METHOD void meet(const float *sum, float *met) { /* the second column is no one's */
+        const float own = sum[0] * (own_half() ? group::HIGH : group::LOW);
+        if (lane_id() % 4 < 2)
+            *(f32x2 *)&met[lane_id() / 4 * 16 + own_half() * 2] = f32x2{own, own};
+    }
+};
+
 /* Input: await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
  * beyond the last, first of all, then fetch_again; before_meeting(float[8]) may leave a factor per
  * column, after the first fetch.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
  * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
  * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on.
- * SPREAD: the blocks are clusters of one for each part, with PRODUCT_SPREAD_SHARED bytes more. */
-template <int FORMAT, int INPUTS, bool SPREAD = false, class Input, class Epilogue>
+ * SPREAD: the blocks are clusters of one for each part, with PRODUCT_SPREAD_SHARED bytes more. ALONE:
+ * there is one row (alone_fits). */
+template <int FORMAT, int INPUTS, bool SPREAD = false, bool ALONE = false, class Input, class Epilogue>
 CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns, Input &input,
                                  Epilogue &epilogue, int block = block_id(),
                                  int blocks = grid_blocks(), int number = 0) {
     typedef product_cut<FORMAT, INPUTS> cut;
     static_assert(!SPREAD || product_spreads<FORMAT, INPUTS>(), "stream_product: no clusters");
-    typedef group_of<FORMAT, cut::GROUP> group;
     constexpr bool PARTED = cut::PARTS > 1 && !SPREAD;
-    constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
+    constexpr int SLOTS = min_of(cut::WARPS, MEETINGS);
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
     constexpr int SHARE = SPREAD ? cut::PARTS : 1; /* blocks that share a tile */
@@ -621,17 +877,13 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     spread_round<cut::PARTS> round = {0, range.first, 0};
     if constexpr (SPREAD) round.begin();
     weight_ring<FORMAT, INPUTS, SPREAD> ring(range, memory.rings, round.own);
-    uint32_t b[cut::UNITS][4];
-    u32x2 *xs = memory.xs[warp_id()];
+    slice_product<FORMAT, INPUTS, ALONE> slice(memory.xs[warp_id()]);
     int slot = 0;
     auto take_input = [&](int part, bool again) {
         warp_sync(); /* all are done with the sums before */
-        const int unit = (part * cut::WARPS + rank) * cut::UNITS;
-        if (PARTED && again) input.fetch_again(unit, b);
-        else input.fetch(unit, b);
-#pragma unroll
-        for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
-            sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
+        const int unit = (part * cut::WARPS + rank) * (cut::SLICE * cut::GROUP);
+        if (PARTED && again) slice.template take<true>(input, unit);
+        else slice.template take<false>(input, unit);
         warp_sync();
     };
     input.await();
@@ -658,18 +910,11 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
                 if (i % cut::CHUNK == 0) here = ring.next();
                 else here += cut::BYTES;
-                if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
-                    group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
-                else if constexpr (group::BIAS != 0.0f)
-                    add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
-                               xs + i * low_part<G>::COUNT);
-                group::add(sum, here, b + i * G);
+                slice.add(sum, here, i);
                 if ((i + 1) % cut::CHUNK == 0) ring.renew(range);
             }
-            sum[0] *= group::LOW, sum[1] *= group::LOW;
-            sum[2] *= group::HIGH, sum[3] *= group::HIGH;
             float(*met)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
-            *(f32x4 *)&met[rank][lane_id() * 4] = f32x4{sum[0], sum[1], sum[2], sum[3]};
+            slice.meet(sum, met[rank]);
             /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
              * ends no tile itself waits at the next too: only who ended a tile arrives there. */
             const bool waits = rank % SLOTS == slot ||
@@ -679,7 +924,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
             else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
             if (rank == slot)
-                end_tile<FORMAT, INPUTS, SPREAD>(memory, met, number + tile, part, columns, round,
+                end_tile<FORMAT, INPUTS, SPREAD>(memory, met, number + tile, part, ALONE ? 1 : columns, round,
                                                  epilogue);
             if (cut::WARPS == 1) warp_sync();
             slot = slot + 1 == SLOTS ? 0 : slot + 1;
@@ -687,7 +932,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         if constexpr (SPREAD) {
             const int next = tile + range.step;
             if (++round.count < round.EACH * cut::PARTS && next < tiles) continue;
-            round.end(range.step, columns, memory.factors, epilogue);
+            round.end(range.step, ALONE ? 1 : columns, memory.factors, epilogue);
             if (next < tiles) round.next(next);
         }
     }

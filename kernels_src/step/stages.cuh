@@ -65,20 +65,22 @@ template <int INPUTS> struct rows_input {
     int rows;
 
     CAIRN_MEMBER void await() const { start_input(); }
-    template <int N> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) const {
-        int g = lane_id() / 4;
+    template <int N, class Place = rows_place>
+    CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) const {
+        const int g = Place::row(), own = unit + Place::unit();
         u32x4 v[N] = {};
-        if (g < rows) {
-            const uint8_t *from = at + ((int64_t)g * INPUTS + unit * 32 + lane_id() % 4 * 8) * 2;
-            receive<N>(p, v, from, 64, INPUTS / 32 - unit);
+        if (g < rows && Place::mine()) {
+            const uint8_t *from = at + ((int64_t)g * INPUTS + own * 32 + lane_id() % 4 * 8) * 2;
+            receive<N>(p, v, from, 64 * Place::STEP, ceil_div(INPUTS / 32 - own, Place::STEP));
         }
 #pragma unroll
         for (int u = 0; u < N; u++)
             b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
         warp_sync();
     }
-    template <int N> CAIRN_MEMBER void fetch_again(int unit, uint32_t (&b)[N][4]) const {
-        rows_input::fetch(unit, b);
+    template <int N, class Place = rows_place>
+    CAIRN_MEMBER void fetch_again(int unit, uint32_t (&b)[N][4]) const {
+        rows_input::template fetch<N, Place>(unit, b);
     }
     CAIRN_MEMBER void before_meeting(float *) const {}
 };
@@ -97,11 +99,12 @@ struct norm_input : rows_input<HIDDEN> {
         at = hidden + (int64_t)(copy + window.first) * HIDDEN * 2;
         squares = (const float *)sums + (int64_t)(copy + window.first) * SQUARES;
     }
-    template <int N> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) {
-        const int g = lane_id() / 4, row = warp_id();
-        const uint8_t *from = at + ((int64_t)g * HIDDEN + unit * 32 + lane_id() % 4 * 8) * 2;
+    template <int N, class Place = rows_place>
+    CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) {
+        const int g = Place::row(), row = warp_id(), own = unit + Place::unit();
+        const uint8_t *from = at + ((int64_t)g * HIDDEN + own * 32 + lane_id() % 4 * 8) * 2;
         const uint32_t *other = (const uint32_t *)squares + (int64_t)row * SQUARES + lane_id();
-        const int wanted = g < rows ? HIDDEN / 32 - unit : 0;
+        const int wanted = g < rows && Place::mine() ? ceil_div(HIDDEN / 32 - own, Place::STEP) : 0;
         const int sums = row < rows ? ceil_div(SQUARES - lane_id(), WARP) : 0;
         u32x4 v[N] = {};
         uint32_t square[EACH] = {};
@@ -111,7 +114,7 @@ struct norm_input : rows_input<HIDDEN> {
             complete = true;
 #pragma unroll
             for (int i = 0; i < N; i++)
-                if (i < wanted) v[i] = load_relaxed16(from + i * 64);
+                if (i < wanted) v[i] = load_relaxed16(from + i * (64 * Place::STEP));
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 if (i < sums) square[i] = load_relaxed(other + i * WARP);
@@ -354,14 +357,30 @@ CAIRN_INLINE const uint8_t *layer_weights(const uint8_t *weights, int layer, int
     return FLOW ? weights + layer * bytes : weights;
 }
 
+/* Which forms of a streamed product a program has: for many rows (1), for a row alone (2). */
+#ifndef CAIRN_FORMS
+#define CAIRN_FORMS 3
+#endif
+template <int FORMAT, int INPUTS, bool SPREAD, class Input, class Epilogue>
+CAIRN_INLINE void stream_rows(const uint8_t *weights, int tiles, Input &input, Epilogue &epilogue,
+                              int block, int blocks, int number) {
+    constexpr bool FITS = alone_fits(FORMAT) && CAIRN_FORMS & 2;
+    if (FITS && ((CAIRN_FORMS & 1) == 0 || input.rows == 1))
+        stream_product<FORMAT, INPUTS, SPREAD, FITS>(weights, tiles, 1, input, epilogue, block, blocks,
+                                                     number);
+    else
+        stream_product<FORMAT, INPUTS, SPREAD>(weights, tiles, input.rows, input, epilogue, block,
+                                               blocks, number);
+}
+
 /* The product of a stage: by dense/product.cuh where the weights are packed for it, in clusters if
  * they may be spread, else by `multiply`, tiles first, first + step, ... of this block. */
 template <int FORMAT, int INPUTS, int TILES, bool ONCE, bool SPREAD = true, class Input, class Epilogue>
 CAIRN_INLINE void stage_product(const uint8_t *weights, int first, int step, int tiles,
                                 workspace &work, Input &input, Epilogue &epilogue) {
     if constexpr (STREAMED)
-        stream_product<FORMAT, INPUTS, SPREAD && product_spreads<FORMAT, INPUTS>()>(
-            weights, tiles, input.rows, input, epilogue);
+        stream_rows<FORMAT, INPUTS, SPREAD && product_spreads<FORMAT, INPUTS>()>(
+            weights, tiles, input, epilogue, block_id(), grid_blocks(), 0);
     else multiply<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, tiles, work, input, epilogue);
 }
 
@@ -398,8 +417,8 @@ template <int FORMAT, class Input, class Epilogue>
 CAIRN_INLINE void stage_part(const uint8_t *weights, int tile, int tiles, int first, int blocks,
                              Input &input, Epilogue &epilogue) {
     if (block_id() >= first && block_id() < first + blocks)
-        stream_product<FORMAT, HIDDEN>(weights, tiles, input.rows, input, epilogue,
-                                       block_id() - first, blocks, tile);
+        stream_rows<FORMAT, HIDDEN, false>(weights, tiles, input, epilogue, block_id() - first, blocks,
+                                           tile);
 }
 template <class Input, class Epilogue>
 CAIRN_INLINE void stage_mixed(const uint8_t *weights, Input &input, Epilogue &epilogue) {
