@@ -57,6 +57,11 @@ ABI_FUNCTION int pack_parts(int format, int inputs) {
     return (inputs / 32 + part - 1) / part;
 }
 
+/* Formats whose products have a form for a row alone, with the same bits. Its blocks take all parts. */
+ABI_FUNCTION int pack_alone(int format) {
+    return format >= PACK_Q4_0 && format < RAW && format != PACK_F16;
+}
+
 /* pack: GGUF blocks, row by row, to packed tiles. */
 typedef struct pack_params {
     const uint8_t *source;  /* [rows, inputs] in blocks of `type` */

@@ -79,11 +79,6 @@ template <int FORMAT, int G> struct alone_place {
     }
 };
 
-/* Formats whose products have a form for a row alone, with the same bits. */
-CAIRN_INLINE constexpr bool alone_fits(int format) {
-    return format >= PACK_Q4_0 && format < RAW && format != PACK_F16;
-}
-
 /* ---- groups as they are multiplied ---- */
 
 CAIRN_INLINE void add_scaled(float *sum, const float *d, float low, float high) {
@@ -802,10 +797,12 @@ template <int FORMAT, int INPUTS, bool ALONE> struct slice_product {
     uint32_t b[cut::UNITS][4];
     u32x2 *xs; /* of this warp */
 
-    CAIRN_MEMBER slice_product(u32x2 *sums) : xs(sums) {}
-    template <bool AGAIN, class Input> CAIRN_MEMBER void take(Input &input, int unit) {
+    CAIRN_MEMBER void begin(u32x2 *memory) { xs = memory; }
+    template <bool AGAIN, class Input> CAIRN_MEMBER void fetch(Input &input, int unit) {
         if constexpr (AGAIN) input.fetch_again(unit, b);
         else input.fetch(unit, b);
+    }
+    CAIRN_MEMBER void sum_inputs() {
 #pragma unroll
         for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
             sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
@@ -832,10 +829,12 @@ template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
     u32x2 sums[cut::SLICE]; /* of x */
     float *columns;         /* of this warp */
 
-    CAIRN_MEMBER slice_product(u32x2 *xs) : columns((float *)xs) {}
-    template <bool AGAIN, class Input> CAIRN_MEMBER void take(Input &input, int unit) {
+    CAIRN_MEMBER void begin(u32x2 *memory) { columns = (float *)memory; }
+    template <bool AGAIN, class Input> CAIRN_MEMBER void fetch(Input &input, int unit) {
         if constexpr (AGAIN) input.template fetch_again<cut::SLICE, place>(unit, b);
         else input.template fetch<cut::SLICE, place>(unit, b);
+    }
+    CAIRN_MEMBER void sum_inputs() {
 #pragma unroll
         for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
             sums[i] = sum_alone(b[i], group::BIAS);
@@ -861,14 +860,16 @@ template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
  * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
  * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on.
  * SPREAD: the blocks are clusters of one for each part, with PRODUCT_SPREAD_SHARED bytes more. ALONE:
- * there is one row (alone_fits). */
+ * there is one row (pack_alone). */
 template <int FORMAT, int INPUTS, bool SPREAD = false, bool ALONE = false, class Input, class Epilogue>
 CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns, Input &input,
                                  Epilogue &epilogue, int block = block_id(),
                                  int blocks = grid_blocks(), int number = 0) {
     typedef product_cut<FORMAT, INPUTS> cut;
     static_assert(!SPREAD || product_spreads<FORMAT, INPUTS>(), "stream_product: no clusters");
-    constexpr bool PARTED = cut::PARTS > 1 && !SPREAD;
+    /* x is taken in anew for each part; or all of it is kept, as of a row alone. */
+    constexpr bool PARTED = cut::PARTS > 1 && !SPREAD && !ALONE;
+    constexpr int KEPT = ALONE && !SPREAD ? cut::PARTS : 1;
     constexpr int SLOTS = min_of(cut::WARPS, MEETINGS);
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
@@ -877,13 +878,18 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     spread_round<cut::PARTS> round = {0, range.first, 0};
     if constexpr (SPREAD) round.begin();
     weight_ring<FORMAT, INPUTS, SPREAD> ring(range, memory.rings, round.own);
-    slice_product<FORMAT, INPUTS, ALONE> slice(memory.xs[warp_id()]);
+    slice_product<FORMAT, INPUTS, ALONE> slices[KEPT];
     int slot = 0;
     auto take_input = [&](int part, bool again) {
         warp_sync(); /* all are done with the sums before */
         const int unit = (part * cut::WARPS + rank) * (cut::SLICE * cut::GROUP);
-        if (PARTED && again) slice.template take<true>(input, unit);
-        else slice.template take<false>(input, unit);
+        if (PARTED && again) slices[0].template fetch<true>(input, unit);
+        else slices[0].template fetch<false>(input, unit);
+#pragma unroll
+        for (int i = 1; i < KEPT; i++)
+            slices[i].template fetch<true>(input, unit + i * (cut::WARPS * cut::SLICE * cut::GROUP));
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) slices[i].begin(memory.xs[warp_id()]), slices[i].sum_inputs();
         warp_sync();
     };
     input.await();
@@ -893,41 +899,48 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         if (cut::TEAMS > 1) block_sync(); /* one team meets before it uses the factors */
     }
     if constexpr (SPREAD) round.await();
+    auto multiply = [&](const slice_product<FORMAT, INPUTS, ALONE> &slice, int tile, int part) {
+        const int first = (part * cut::WARPS + rank) * cut::SLICE;
+        float sum[4] = {};
+        const unsigned char *here = nullptr;
+#pragma unroll
+        for (int i = 0; i < cut::SLICE; i++) {
+            if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
+            if (i % cut::CHUNK == 0) here = ring.next();
+            else here += cut::BYTES;
+            slice.add(sum, here, i);
+            if ((i + 1) % cut::CHUNK == 0) ring.renew(range);
+        }
+        float(*met)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
+        slice.meet(sum, met[rank]);
+        /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
+         * ends no tile itself waits at the next too: only who ended a tile arrives there. */
+        const bool waits = rank % SLOTS == slot ||
+                           (rank >= SLOTS && (rank + 1) % SLOTS == slot);
+        if (cut::WARPS == 1) warp_sync();
+        else if (waits) named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
+        else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
+        if (rank == slot)
+            end_tile<FORMAT, INPUTS, SPREAD>(memory, met, number + tile, part, ALONE ? 1 : columns,
+                                             round, epilogue);
+        if (cut::WARPS == 1) warp_sync();
+        slot = slot + 1 == SLOTS ? 0 : slot + 1;
+    };
 #pragma unroll 1
     for (int tile = range.first; tile < tiles; tile += range.step) {
-#pragma unroll 1
-        for (int part = round.own; part < (SPREAD ? round.own + 1 : cut::PARTS); part++) {
-            const int first = (part * cut::WARPS + rank) * cut::SLICE;
-            if (PARTED) {
-                const bool again = part > 0 || tile != range.first;
-                take_input(part, again);
-                if (!again) input.before_meeting(memory.factors);
-            }
-            float sum[4] = {};
-            const unsigned char *here = nullptr;
+        if constexpr (KEPT > 1) {
 #pragma unroll
-            for (int i = 0; i < cut::SLICE; i++) {
-                if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
-                if (i % cut::CHUNK == 0) here = ring.next();
-                else here += cut::BYTES;
-                slice.add(sum, here, i);
-                if ((i + 1) % cut::CHUNK == 0) ring.renew(range);
+            for (int part = 0; part < KEPT; part++) multiply(slices[part], tile, part);
+        } else {
+#pragma unroll 1
+            for (int part = round.own; part < (SPREAD ? round.own + 1 : cut::PARTS); part++) {
+                if (PARTED) {
+                    const bool again = part > 0 || tile != range.first;
+                    take_input(part, again);
+                    if (!again) input.before_meeting(memory.factors);
+                }
+                multiply(slices[0], tile, part);
             }
-            float(*met)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
-            slice.meet(sum, met[rank]);
-            /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
-             * ends no tile itself waits at the next too: only who ended a tile arrives there. */
-            const bool waits = rank % SLOTS == slot ||
-                               (rank >= SLOTS && (rank + 1) % SLOTS == slot);
-            if (cut::WARPS == 1) warp_sync();
-            else if (waits)
-                named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
-            else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
-            if (rank == slot)
-                end_tile<FORMAT, INPUTS, SPREAD>(memory, met, number + tile, part, ALONE ? 1 : columns, round,
-                                                 epilogue);
-            if (cut::WARPS == 1) warp_sync();
-            slot = slot + 1 == SLOTS ? 0 : slot + 1;
         }
         if constexpr (SPREAD) {
             const int next = tile + range.step;

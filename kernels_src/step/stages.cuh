@@ -357,16 +357,17 @@ CAIRN_INLINE const uint8_t *layer_weights(const uint8_t *weights, int layer, int
     return FLOW ? weights + layer * bytes : weights;
 }
 
-/* Which forms of a streamed product a program has: for many rows (1), for a row alone (2). */
+/* Which forms of a streamed product a program has: for many rows (1), for a row alone (2), whose blocks
+ * take all parts of K, though they be spread of many rows. */
 #ifndef CAIRN_FORMS
 #define CAIRN_FORMS 3
 #endif
 template <int FORMAT, int INPUTS, bool SPREAD, class Input, class Epilogue>
 CAIRN_INLINE void stream_rows(const uint8_t *weights, int tiles, Input &input, Epilogue &epilogue,
                               int block, int blocks, int number) {
-    constexpr bool FITS = alone_fits(FORMAT) && CAIRN_FORMS & 2;
+    constexpr bool FITS = pack_alone(FORMAT) && CAIRN_FORMS & 2;
     if (FITS && ((CAIRN_FORMS & 1) == 0 || input.rows == 1))
-        stream_product<FORMAT, INPUTS, SPREAD, FITS>(weights, tiles, 1, input, epilogue, block, blocks,
+        stream_product<FORMAT, INPUTS, SPREAD && !FITS, FITS>(weights, tiles, 1, input, epilogue, block, blocks,
                                                      number);
     else
         stream_product<FORMAT, INPUTS, SPREAD>(weights, tiles, input.rows, input, epilogue, block,

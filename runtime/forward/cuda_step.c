@@ -103,11 +103,13 @@ static int cuda_inputs(const model_shape *s, int product) {
     return product == STEP_P_O ? s->heads * s->head_dim : product == STEP_P_DOWN ? s->ffn : s->hidden;
 }
 
-/* Blocks of a cluster: one for each part of a product's K (dense/product.cuh: product_spreads). */
-static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int layer) {
+/* Blocks of a cluster: one for each part of a product's K (dense/product.cuh: product_spreads), but of a
+ * row alone. */
+static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int rows, int layer) {
     const int product = cuda_kernel_product((int)kernel);
     const int format = cuda_layer_format(f, layer, product);
-    const int parts = format < 256 ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
+    const bool apart = format >= 256 || (rows == 1 && pack_alone(format));
+    const int parts = !apart ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
     return cuda_has_clusters(f) && parts <= PRODUCT_SPREAD ? parts : 1;
 }
 
@@ -116,7 +118,7 @@ static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kerne
                                         int layer) {
     device_dims dims = {{0, 0, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
     step_params p = f->stage.params;
-    const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, layer);
+    const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, rows, layer);
     int x = cuda_blocks(f, tiles, windows);
     if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
         const int room = parts > 2 ? f->blocks * 9 / 10 : f->blocks; /* H200: 30 of 4 of 132 */

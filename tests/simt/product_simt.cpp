@@ -52,7 +52,7 @@ struct plain_output {
 template <int FORMAT, int INPUTS, bool SPREAD = false> static void run(const plain_params &p) {
     plain_input<INPUTS> input{p.x, p.rows};
     plain_output output{p.y, p.outs, p.rows};
-    constexpr bool ALONE = alone_fits(FORMAT);
+    constexpr bool ALONE = pack_alone(FORMAT);
     if (ALONE && p.rows == 1)
         stream_product<FORMAT, INPUTS, SPREAD, ALONE>(p.weights, p.outs / 16, 1, input, output);
     else stream_product<FORMAT, INPUTS, SPREAD>(p.weights, p.outs / 16, p.rows, input, output);
