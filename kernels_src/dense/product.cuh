@@ -699,6 +699,10 @@ CAIRN_INLINE int output_row(unsigned e) { return e % 32 / 4 + e / 2 % 2 * 8; }
 CAIRN_INLINE int output_column(unsigned e) { return e / 32 % 4 * 2 + e % 2; }
 CAIRN_INLINE int output_at(unsigned e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
 
+/* What an epilogue may ask for ahead, of a row alone: its outputs of a tile are multiplied only now.
+ * Overloaded for those that read anything (step/stages.cuh). */
+template <class Epilogue> CAIRN_INLINE void prepare_outputs(Epilogue &, int, int) {}
+
 /* ---- the product ---- */
 
 struct product_memory {
@@ -889,7 +893,8 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         for (int i = 1; i < KEPT; i++)
             slices[i].template fetch<true>(input, unit + i * (cut::WARPS * cut::SLICE * cut::GROUP));
 #pragma unroll
-        for (int i = 0; i < KEPT; i++) slices[i].begin(memory.xs[warp_id()]), slices[i].sum_inputs();
+        for (int i = 0; i < KEPT; i++) slices[i].begin(memory.xs[warp_id()]);
+        if (KEPT == 1) slices[0].sum_inputs();
         warp_sync();
     };
     input.await();
@@ -903,6 +908,8 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         const int first = (part * cut::WARPS + rank) * cut::SLICE;
         float sum[4] = {};
         const unsigned char *here = nullptr;
+        if (ALONE && rank == slot && (SPREAD || part == cut::PARTS - 1))
+            prepare_outputs(epilogue, number + tile, lane_id());
 #pragma unroll
         for (int i = 0; i < cut::SLICE; i++) {
             if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
@@ -930,7 +937,10 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     for (int tile = range.first; tile < tiles; tile += range.step) {
         if constexpr (KEPT > 1) {
 #pragma unroll
-            for (int part = 0; part < KEPT; part++) multiply(slices[part], tile, part);
+            for (int part = 0; part < KEPT; part++) {
+                slices[part].sum_inputs(); /* anew for each tile: registers are scarce */
+                multiply(slices[part], tile, part);
+            }
         } else {
 #pragma unroll 1
             for (int part = round.own; part < (SPREAD ? round.own + 1 : cut::PARTS); part++) {

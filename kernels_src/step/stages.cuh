@@ -228,10 +228,11 @@ template <bool PLACED> struct qkv_output {
     qkv_place &place;
     uint8_t *layer;
     int number;      /* of the layer */
-    uint16_t *cache; /* its KV; not where products are streamed: registers are scarce there */
+    uint16_t *cache; /* its KV; where products are streamed of a row alone, or registers are scarce */
+    bool ready;      /* so are place and cache: see prepare_outputs */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
-        if (!BY_HEAD && !PLACED && (!FLOW || o.tile != place.tile))
+        if (!BY_HEAD && !PLACED && !ready && (!FLOW || o.tile != place.tile))
             place.find(p, rows, o.tile, o.row, o.column);
         float y = o.value * factors[o.column];
         if constexpr (ADAPTERS)
@@ -250,10 +251,18 @@ template <bool PLACED> struct qkv_output {
         uint32_t two = pack_f16x2(even, odd);
         int64_t at = (int64_t)(rows.first + o.column) * QKV + o.tile * 16 + o.row;
         send((uint32_t *)(layer + QKV_AT + at * 2), two);
-        uint16_t *to = PLACED || FLOW ? cache : load_constant(p.kv + number);
+        uint16_t *to = PLACED || FLOW || ready ? cache : load_constant(p.kv + number);
         if (place.cache_at >= 0) *(uint32_t *)(to + place.cache_at) = two;
     }
 };
+
+template <bool PLACED>
+CAIRN_INLINE void prepare_outputs(qkv_output<PLACED> &out, int tile, int e) {
+    if constexpr (STREAMED && !BY_HEAD) {
+        out.place.find(out.p, out.rows, tile, output_row(e), output_column(e));
+        out.cache = load_constant(out.p.kv + out.number), out.ready = true;
+    }
+}
 
 /* A new value of the residual stream: kept as it is, and handed on for the next norm. */
 struct hidden_output {
@@ -303,12 +312,23 @@ template <bool HELD, int PRODUCT> struct residual_output : hidden_output {
             return;
         }
         float *at = residual_of(p) + (int64_t)(rows.first + (live ? o.column : 0)) * HIDDEN + n;
-        float before = FLOW && at_hand ? held : live ? load_volatile(at) : 0.0f;
+        float before = (FLOW || STREAMED) && at_hand ? held : live ? load_volatile(at) : 0.0f;
         float x = before + value;
         hand_on(o.tile, o.row, o.column, x, at_hand ? held_weight : weight[n]);
         if (live) *at = x;
     }
 };
+
+template <bool HELD, int PRODUCT>
+CAIRN_INLINE void prepare_outputs(residual_output<HELD, PRODUCT> &out, int tile, int e) {
+    if constexpr (STREAMED && !POST_NORMS) {
+        const int n = tile * 16 + output_row(e), column = output_column(e);
+        const bool live = column < out.rows.count;
+        const float *at = residual_of(out.p) + (int64_t)(out.rows.first + (live ? column : 0)) * HIDDEN;
+        out.held_tile = tile, out.held_weight = out.weight[n];
+        out.held = live ? load_volatile(at + n) : 0.0f;
+    }
+}
 
 /* silu(gate) up; or gelu by tanh, which is gate sigmoid(gate slope) with the slope of below. */
 CAIRN_INLINE float gated(float gate, float up) {
@@ -441,7 +461,7 @@ CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, ui
     if (FLOW && first * TILES >= QKV / 16) return;
     qkv_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     uint16_t *cache = STREAMED ? nullptr : load_constant_early(p.kv + layer);
-    qkv_output<ONCE && TILES == 1 && !STREAMED> out{p, rows, place, at, layer, cache};
+    qkv_output<ONCE && TILES == 1 && !STREAMED> out{p, rows, place, at, layer, cache, false};
     if constexpr (QKV_MIXED) stage_mixed(p.qkv, input, out);
     else stage_product<PACK_Q, HIDDEN, TILES, ONCE>(layer_weights(p.qkv, layer, QKV_BYTES), first,
                                                     step, QKV / 16, work, input, out);
