@@ -57,6 +57,14 @@ ABI_FUNCTION int pack_parts(int format, int inputs) {
     return (inputs / 32 + part - 1) / part;
 }
 
+/* Warps that share a tile of a product, as each holds so much; a block has eight. */
+ABI_FUNCTION int pack_warps(int format, int inputs) {
+    const int group = pack_group(format, inputs), most = group == 1 ? 8 : 16; /* units */
+    const int parts = pack_parts(format, inputs), groups = inputs / 32 / group;
+    const int part = (groups + parts - 1) / parts * group;
+    return part > 4 * most ? 8 : part > 2 * most ? 4 : part > most ? 2 : 1;
+}
+
 /* Formats whose products have a form for a row alone, with the same bits. Its blocks take all parts. */
 ABI_FUNCTION int pack_alone(int format) {
     return format >= PACK_Q4_0 && format < RAW && format != PACK_F16;

@@ -3,7 +3,7 @@
  *   y[row, out] = sum over k of W[out, k] x[row, k]
  *
  * A block of PRODUCT_WARPS warps takes tiles of 16 outputs in turn. The weight's format and K alone
- * say how K is cut: into parts, a part into slices of at most SLICE_UNITS units of 32 inputs, one
+ * say how K is cut: into parts, a part into slices of at most 16 units of 32 inputs, one
  * for each warp of a team (product_cut). A warp keeps its slice of x in registers while the tiles
  * pass. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
  * so that memory waits neither for arithmetic nor for the kernel before: the rings fill before the
@@ -24,7 +24,6 @@
 #include "dense/packed.cuh"
 
 constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP, PRODUCT_COLUMNS = 8;
-constexpr int SLICE_UNITS = 16;         /* 64 registers of x */
 constexpr int RING_BYTES = 76 * 1024;   /* of all warps: two blocks share a multiprocessor */
 constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once */
 
@@ -33,10 +32,9 @@ constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait a
 template <int FORMAT, int INPUTS> struct product_cut {
     static constexpr int GROUP = packed_group<FORMAT, INPUTS>();
     static constexpr int GROUPS = INPUTS / 32 / GROUP;
-    static constexpr int MOST = GROUP == 1 ? 8 : SLICE_UNITS / GROUP; /* groups of a slice */
     static constexpr int PARTS = pack_parts(FORMAT, INPUTS);
     static constexpr int PART = ceil_div(GROUPS, PARTS); /* groups of a part */
-    static constexpr int WARPS = PART > 4 * MOST ? 8 : PART > 2 * MOST ? 4 : PART > MOST ? 2 : 1;
+    static constexpr int WARPS = pack_warps(FORMAT, INPUTS);
     static constexpr int SLICE = ceil_div(PART, WARPS);
     static constexpr int TEAMS = PRODUCT_WARPS / WARPS; /* of a block, each with tiles of its own */
     static constexpr bool EVEN = SLICE * WARPS * PARTS == GROUPS;

@@ -91,16 +91,28 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) 
 
 /* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. Two
  * blocks a multiprocessor for one window of rows (H200, Q4_0, a step of the 1B: 531 us against 583);
- * of several the other windows take the second's place (8B, two windows: 2964 us against 3788). */
-static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
+ * of several the other windows take the second's place (8B, two windows: 2964 us against 3788).
+ * `teams` of a block's warps have tiles of their own: no more blocks than have tiles for all. */
+static int cuda_blocks(const forward_cuda_state *f, int tiles, int teams, int windows) {
     int most = windows == 1 ? 2 * f->blocks : f->blocks;
     if (most < 3) most = 3; /* q, k and v in formats of their own */
-    return f->streamed && tiles > most ? most : tiles;
+    if (!f->streamed) return tiles;
+    tiles = (tiles + teams - 1) / teams;
+    return tiles > most ? most : tiles;
 }
 
 /* Inputs of a product of the stages. */
 static int cuda_inputs(const model_shape *s, int product) {
     return product == STEP_P_O ? s->heads * s->head_dim : product == STEP_P_DOWN ? s->ffn : s->hidden;
+}
+
+/* Teams of a block of a product, of the warps of dense/product.cuh: where q, k and v have formats of
+ * their own, one. */
+static int cuda_teams(const forward_cuda_state *f, step_kernel kernel, int layer) {
+    const int product = cuda_kernel_product((int)kernel);
+    const int format = cuda_layer_format(f, layer, product);
+    if (!f->streamed || format >= 256) return 1;
+    return 8 / pack_warps(format, cuda_inputs(f->shape, product));
 }
 
 /* Blocks of a cluster: one for each part of a product's K (dense/product.cuh: product_spreads), but of a
@@ -119,7 +131,7 @@ static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kerne
     device_dims dims = {{0, 0, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
     step_params p = f->stage.params;
     const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, rows, layer);
-    int x = cuda_blocks(f, tiles, windows);
+    int x = cuda_blocks(f, tiles, cuda_teams(f, kernel, layer), windows);
     if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
         const int room = parts > 2 ? f->blocks * 9 / 10 : f->blocks; /* H200: 30 of 4 of 132 */
         const int most = (windows == 1 ? 2 : 1) * room / parts, each = (tiles + most - 1) / most;
