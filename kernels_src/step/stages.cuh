@@ -377,16 +377,19 @@ CAIRN_INLINE const uint8_t *layer_weights(const uint8_t *weights, int layer, int
     return FLOW ? weights + layer * bytes : weights;
 }
 
-/* Which forms of a streamed product a program has: for many rows (1), for a row alone (2), whose blocks
- * take all parts of K, though they be spread of many rows. */
-#ifndef CAIRN_FORMS
-#define CAIRN_FORMS 3
+/* Forms of a streamed product that a program has: for many rows, and for a row alone, whose blocks take
+ * all parts of K, though they be spread of many rows. CAIRN_ALONE: 0 the first, 1 the second; without
+ * it both. */
+#ifdef CAIRN_ALONE
+constexpr bool HAS_ALONE = CAIRN_ALONE, HAS_MANY = !HAS_ALONE;
+#else
+constexpr bool HAS_ALONE = true, HAS_MANY = true;
 #endif
 template <int FORMAT, int INPUTS, bool SPREAD, class Input, class Epilogue>
 CAIRN_INLINE void stream_rows(const uint8_t *weights, int tiles, Input &input, Epilogue &epilogue,
                               int block, int blocks, int number) {
-    constexpr bool FITS = pack_alone(FORMAT) && CAIRN_FORMS & 2;
-    if (FITS && ((CAIRN_FORMS & 1) == 0 || input.rows == 1))
+    constexpr bool FITS = HAS_ALONE && pack_alone(FORMAT);
+    if (FITS && (!HAS_MANY || input.rows == 1))
         stream_product<FORMAT, INPUTS, SPREAD && !FITS, FITS>(weights, tiles, 1, input, epilogue, block, blocks,
                                                      number);
     else

@@ -117,10 +117,10 @@ static int cuda_teams(const forward_cuda_state *f, step_kernel kernel, int layer
 
 /* Blocks of a cluster: one for each part of a product's K (dense/product.cuh: product_spreads), but of a
  * row alone. */
-static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int rows, int layer) {
+static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int layer) {
     const int product = cuda_kernel_product((int)kernel);
     const int format = cuda_layer_format(f, layer, product);
-    const bool apart = format >= 256 || (rows == 1 && pack_alone(format));
+    const bool apart = format >= 256 || (f->alone && pack_alone(format));
     const int parts = !apart ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
     return cuda_has_clusters(f) && parts <= PRODUCT_SPREAD ? parts : 1;
 }
@@ -130,7 +130,7 @@ static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kerne
                                         int layer) {
     device_dims dims = {{0, 0, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
     step_params p = f->stage.params;
-    const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, rows, layer);
+    const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, layer);
     int x = cuda_blocks(f, tiles, cuda_teams(f, kernel, layer), windows);
     if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
         const int room = parts > 2 ? f->blocks * 9 / 10 : f->blocks; /* H200: 30 of 4 of 132 */
@@ -265,6 +265,7 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
     int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
     unsigned shared = f->product_bytes;
     cairn_status status = cuda_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
+    f->alone = rows == 1 && !f->adapts;
     if (!status) status = cuda_run_own(f, lane, rows);
     for (int l = 0; l < f->shape->layers && !status; l++)
         status = cuda_enqueue_layer(f, a, rows, l);
