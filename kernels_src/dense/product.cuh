@@ -59,22 +59,31 @@ template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr bool product_spreads() 
 /* Of up to eight rows: row g, unit after unit. */
 struct rows_place {
     static constexpr int STEP = 1; /* units from one to the next */
+    static constexpr bool AIMED = false, WHOLE = false;
     CAIRN_METHOD int row() { return lane_id() / 4; }
     CAIRN_METHOD int unit() { return 0; }
     CAIRN_METHOD bool mine() { return true; }
+    CAIRN_METHOD int factor() { return warp_id(); }     /* the row whose factor the warp leaves, */
+    CAIRN_METHOD int factor_at() { return warp_id(); } /* and where */
 };
 
 /* Of a row alone the eight columns of a product have units of their own, those of a group: column c
  * unit c, of Q6_K the half c % 2 of unit c / 2. So x takes four registers a group, and what a lane
  * gets of unit u counts where u is one of its columns'. */
-template <int FORMAT, int G> struct alone_place {
+template <int FORMAT, int INPUTS> struct alone_place {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    static constexpr int G = cut::GROUP;
     static constexpr bool HALVES = FORMAT == PACK_Q6_K;
+    static constexpr bool AIMED = true, WHOLE = cut::EVEN; /* no unit is behind the last */
     static constexpr int STEP = G;
     CAIRN_METHOD int row() { return 0; }
     CAIRN_METHOD int unit() { return lane_id() / (HALVES ? 8 : 4); }
     CAIRN_METHOD bool mine() {
-        return unit() < G && (!HALVES || lane_id() / 4 % 2 == lane_id() % 4 / 2);
+        return (G == 8 || unit() < G) && (!HALVES || lane_id() / 4 % 2 == lane_id() % 4 / 2);
     }
+    /* Each warp has its own, so that none waits for another. */
+    CAIRN_METHOD int factor() { return 0; }
+    CAIRN_METHOD int factor_at() { return warp_id(); }
 };
 
 /* ---- groups as they are multiplied ---- */
@@ -615,9 +624,9 @@ template <int FORMAT, int INPUTS> struct group_source {
 };
 
 /* The groups of a warp's slices: tile after tile, part after part, or of one part alone (SPREAD). The
- * lanes keep addresses of their own. A chunk is asked for as soon as its place is free, so that all
- * places but the one in use are under way. */
-template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
+ * lanes keep addresses of their own. EAGER: a chunk is asked for as soon as its place is free, not when the
+ * next is wanted (of many rows registers are too scarce for that). */
+template <int FORMAT, int INPUTS, bool SPREAD, bool EAGER> struct weight_ring {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_source<FORMAT, INPUTS> source;
     static constexpr int CHUNK = cut::CHUNK, BYTES = CHUNK * cut::BYTES;
@@ -627,7 +636,7 @@ template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
     unsigned char *memory; /* of this warp */
     const uint8_t *from;   /* the next group to ask for, this lane's */
     int left, part, tiles; /* to ask for: groups of the slice; its part; tiles, this one included */
-    shared_addr to;        /* the place in use, to which it goes, this lane's */
+    shared_addr to;        /* the place to which it goes, this lane's; what is used next lies behind it */
 
     CAIRN_MEMBER weight_ring(const tile_range &range, unsigned char *rings, int first_part)
         : memory(rings + warp_id() * (DEPTH * BYTES)), part(first_part), to(memory + lane_id() * 16) {
@@ -635,10 +644,11 @@ template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
         left = tiles > 0 ? max_of(groups_from(first_group()), 0) : 0;
         from = source::at(range.weights, range.first, first_group());
 #pragma unroll 1
-        for (int i = 0; i < DEPTH; i++) {
+        for (int i = 0; i < DEPTH - 1; i++) {
             ask(range);
-            if (i + 1 < DEPTH) to = to + BYTES;
+            to = to + BYTES;
         }
+        if (EAGER) ask(range);
     }
     CAIRN_MEMBER int first_group() const {
         return ((cut::PARTS > 1 ? part : 0) * cut::WARPS + warp_id() % cut::WARPS) * cut::SLICE;
@@ -669,15 +679,17 @@ template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
         copy_async_commit();
     }
     /* Waits for the next chunk. */
-    CAIRN_MEMBER const unsigned char *next() {
-        const shared_addr first(memory + lane_anew() * 16);
-        copy_async_wait<DEPTH - 1>();
+    CAIRN_MEMBER const unsigned char *next(const tile_range &range) {
+        copy_async_wait<DEPTH - (EAGER ? 1 : 2)>();
         warp_sync();
+        if (!EAGER) ask(range); /* in place of the chunk before */
+        const shared_addr first(memory + lane_anew() * 16);
         to = to.at == (first + (DEPTH - 1) * BYTES).at ? first : to + BYTES;
         return memory + (to.at - first.at);
     }
-    /* Asks for one more in place of the chunk at hand, which no lane reads any more. */
-    CAIRN_MEMBER void renew(const tile_range &range) {
+    /* The chunk at hand is read: one more is asked for in its place. */
+    CAIRN_MEMBER void release(const tile_range &range) {
+        if (!EAGER) return;
         warp_sync();
         ask(range);
     }
@@ -707,7 +719,7 @@ struct product_memory {
     float meeting[MEETINGS * PRODUCT_WARPS][128];
     u32x2 xs[PRODUCT_WARPS][64]; /* see sum_units */
     float totals[128]; /* of a tile, up to the part that comes: used by the one team */
-    float factors[PRODUCT_COLUMNS];
+    float factors[PRODUCT_COLUMNS]; /* of a row alone, of each warp */
     u32x4 notes[PRODUCT_COLUMNS]; /* the epilogue's own, from before the product on */
     unsigned char rings[RING_BYTES];
 };
@@ -765,7 +777,7 @@ template <int PARTS> struct spread_round {
 };
 
 /* Adds up a tile's sums and hands the outputs of `columns` columns on: one warp. */
-template <int FORMAT, int INPUTS, bool SPREAD, class Round, class Epilogue>
+template <int FORMAT, int INPUTS, bool SPREAD, bool ALONE, class Round, class Epilogue>
 CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int tile, int part,
                            int columns, const Round &round, Epilogue &epilogue) {
     typedef product_cut<FORMAT, INPUTS> cut;
@@ -786,7 +798,7 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
                 continue;
             }
         }
-        epilogue(out, memory.factors);
+        epilogue(out, memory.factors + (ALONE ? warp_id() : 0));
     }
 }
 
@@ -798,6 +810,7 @@ template <int FORMAT, int INPUTS, bool ALONE> struct slice_product {
     static constexpr int G = cut::GROUP;
     uint32_t b[cut::UNITS][4];
     u32x2 *xs; /* of this warp */
+    typedef rows_place place;
 
     CAIRN_MEMBER void begin(u32x2 *memory) { xs = memory; }
     template <bool AGAIN, class Input> CAIRN_MEMBER void fetch(Input &input, int unit) {
@@ -825,7 +838,7 @@ template <int FORMAT, int INPUTS, bool ALONE> struct slice_product {
 template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_of<FORMAT, cut::GROUP> group;
-    typedef alone_place<FORMAT, cut::GROUP> place;
+    typedef alone_place<FORMAT, INPUTS> place;
     static constexpr int G = cut::GROUP;
     uint32_t b[cut::SLICE][4];
     u32x2 sums[cut::SLICE]; /* of x */
@@ -855,9 +868,10 @@ template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
     }
 };
 
-/* Input: await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
+/* Input: aim(first unit), of a row alone, so that addresses are there in time; await();
+ * fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
  * beyond the last, first of all, then fetch_again; before_meeting(float[8]) may leave a factor per
- * column, after the first fetch.
+ * column, after the first fetch, as its place says.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
  * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
  * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on.
@@ -879,7 +893,8 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
     const tile_range range = {weights, block / SHARE + team * blocks, blocks / SHARE * cut::TEAMS, tiles};
     spread_round<cut::PARTS> round = {0, range.first, 0};
     if constexpr (SPREAD) round.begin();
-    weight_ring<FORMAT, INPUTS, SPREAD> ring(range, memory.rings, round.own);
+    weight_ring<FORMAT, INPUTS, SPREAD, ALONE> ring(range, memory.rings, round.own);
+    typedef typename slice_product<FORMAT, INPUTS, ALONE>::place place;
     slice_product<FORMAT, INPUTS, ALONE> slices[KEPT];
     int slot = 0;
     auto take_input = [&](int part, bool again) {
@@ -895,11 +910,13 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         if (KEPT == 1) slices[0].sum_inputs();
         warp_sync();
     };
+    if constexpr (ALONE)
+        input.template aim<place>((round.own * cut::WARPS + rank) * (cut::SLICE * cut::GROUP));
     input.await();
     if (!PARTED) {
         take_input(round.own, false);
-        input.before_meeting(memory.factors);
-        if (cut::TEAMS > 1) block_sync(); /* one team meets before it uses the factors */
+        input.template before_meeting<place>(memory.factors);
+        if (cut::TEAMS > 1 && !ALONE) block_sync(); /* one team meets before it uses the factors */
     }
     if constexpr (SPREAD) round.await();
     auto multiply = [&](const slice_product<FORMAT, INPUTS, ALONE> &slice, int tile, int part) {
@@ -911,10 +928,10 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
 #pragma unroll
         for (int i = 0; i < cut::SLICE; i++) {
             if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
-            if (i % cut::CHUNK == 0) here = ring.next();
+            if (i % cut::CHUNK == 0) here = ring.next(range);
             else here += cut::BYTES;
             slice.add(sum, here, i);
-            if ((i + 1) % cut::CHUNK == 0) ring.renew(range);
+            if ((i + 1) % cut::CHUNK == 0) ring.release(range);
         }
         float(*met)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
         slice.meet(sum, met[rank]);
@@ -926,7 +943,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
         else if (waits) named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
         else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
         if (rank == slot)
-            end_tile<FORMAT, INPUTS, SPREAD>(memory, met, number + tile, part, ALONE ? 1 : columns,
+            end_tile<FORMAT, INPUTS, SPREAD, ALONE>(memory, met, number + tile, part, ALONE ? 1 : columns,
                                              round, epilogue);
         if (cut::WARPS == 1) warp_sync();
         slot = slot + 1 == SLOTS ? 0 : slot + 1;
@@ -945,7 +962,7 @@ CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns,
                 if (PARTED) {
                     const bool again = part > 0 || tile != range.first;
                     take_input(part, again);
-                    if (!again) input.before_meeting(memory.factors);
+                    if (!again) input.template before_meeting<place>(memory.factors);
                 }
                 multiply(slices[0], tile, part);
             }
