@@ -156,7 +156,6 @@ typedef struct step_program {
     int first, count;
     unsigned products;
     int extras; /* only for models with one of these */
-    bool alone; /* for steps of one row */
 } step_program;
 
 static const step_program step_programs[] = {
@@ -165,8 +164,8 @@ static const step_program step_programs[] = {
     {"step/attend_pages.cu", STEP_K_ATTEND_PAGES, 1, 0, 0},
     {"step/prompt.cu", PROMPT_K_QKV, 4,
      1u << STEP_P_QKV | 1u << STEP_P_GATE_UP | 1u << STEP_P_CONV_IN | 1u << STEP_P_EXPERT_UP, 0},
-    {"step/layer.cu", STEP_K_EMBED, 9, (1u << STEP_PRODUCTS) - 1, 0, false},
-    {"step/layer.cu", STEP_K_QKV, 8, ((1u << STEP_PRODUCTS) - 1) & ~(1u << STEP_P_OTHER), 0, true},
+    {"step/layer.cu", STEP_K_EMBED, 9, (1u << STEP_PRODUCTS) - 1, 0},
+    {"step/layer.cu", STEP_K_QKV, 8, ((1u << STEP_PRODUCTS) - 1) & ~(1u << STEP_P_OTHER), 0},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7,
      1u << STEP_P_O | 1u << STEP_P_DOWN | 1u << STEP_P_CONV_OUT | 1u << STEP_P_EXPERT_DOWN, 0},
     {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0},
@@ -178,6 +177,9 @@ static const step_program step_programs[] = {
     {"step/experts.cu", STEP_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
     {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
     {"step/finish.cu", STEP_K_FINISH, 1, 0, 0}};
+
+/* The products alone, without the embedding: their forms for steps of one row. */
+static bool cuda_is_alone(const step_program *p) { return p->first == STEP_K_QKV; }
 
 enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };
 
@@ -210,14 +212,14 @@ static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, in
     jit_request request = {p->source, t->stage[set], 0, false};
     if (set && !(p->products & cuda_products_of(f, set))) return;
     if (p->extras && !(p->extras & f->extras)) return;
-    if (p->alone && !cuda_has_alone(f, set)) return;
+    if (cuda_is_alone(p) && !cuda_has_alone(f, set)) return;
     if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND_PAGES))
         return; /* no pages are chosen */
     request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
                                             t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
     if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
-    if (p->alone) {
+    if (cuda_is_alone(p)) {
         cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0, t->alone[set]);
         cuda_constant(t->alone[set], "ALONE")->value = 1;
         cuda_constant(t->alone[set], "PRODUCTS")->value &= ~(1 << STEP_P_OTHER);
@@ -262,7 +264,7 @@ static cairn_status cuda_end_build(forward_cuda_state *f) {
         status = jit_get(f->dev->jit, &texts.requests[i], &program);
         if (!status)
             status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS,
-                                    p->alone);
+                                    cuda_is_alone(p));
     }
     return status || !f->latents.heads ? status : cuda_end_latents(f);
 }
