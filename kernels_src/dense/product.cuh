@@ -63,8 +63,9 @@ struct rows_place {
     CAIRN_METHOD int row() { return lane_id() / 4; }
     CAIRN_METHOD int unit() { return 0; }
     CAIRN_METHOD bool mine() { return true; }
-    CAIRN_METHOD int factor() { return warp_id(); }     /* the row whose factor the warp leaves, */
-    CAIRN_METHOD int factor_at() { return warp_id(); } /* and where */
+    static constexpr int FACTORS = 1;                   /* so many alike the warp leaves, */
+    CAIRN_METHOD int factor() { return warp_id(); }    /* of this row, */
+    CAIRN_METHOD int factor_at() { return warp_id(); } /* from here on */
 };
 
 /* Of a row alone the eight columns of a product have units of their own, those of a group: column c
@@ -81,9 +82,11 @@ template <int FORMAT, int INPUTS> struct alone_place {
     CAIRN_METHOD bool mine() {
         return (G == 8 || unit() < G) && (!HALVES || lane_id() / 4 % 2 == lane_id() % 4 / 2);
     }
-    /* Each warp has its own, so that none waits for another. */
+    /* Each warp has its own, so that none waits for another, and for the column of a pair that is no
+     * one's too. */
+    static constexpr int FACTORS = 2;
     CAIRN_METHOD int factor() { return 0; }
-    CAIRN_METHOD int factor_at() { return warp_id(); }
+    CAIRN_METHOD int factor_at() { return 2 * warp_id(); }
 };
 
 /* ---- groups as they are multiplied ---- */
@@ -719,7 +722,7 @@ struct product_memory {
     float meeting[MEETINGS * PRODUCT_WARPS][128];
     u32x2 xs[PRODUCT_WARPS][64]; /* see sum_units */
     float totals[128]; /* of a tile, up to the part that comes: used by the one team */
-    float factors[PRODUCT_COLUMNS]; /* of a row alone, of each warp */
+    float factors[2 * PRODUCT_COLUMNS]; /* of a row alone two of each warp */
     u32x4 notes[PRODUCT_COLUMNS]; /* the epilogue's own, from before the product on */
     unsigned char rings[RING_BYTES];
 };
@@ -798,7 +801,7 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
                 continue;
             }
         }
-        epilogue(out, memory.factors + (ALONE ? warp_id() : 0));
+        epilogue(out, memory.factors + (ALONE ? 2 * warp_id() : 0));
     }
 }
 

@@ -35,7 +35,8 @@ CAIRN_INLINE bool find_window(const step_params &p, int index, expert_window &wi
 template <int INPUTS> struct ready_input : rows_input<INPUTS> {
     CAIRN_MEMBER void await() const {}
     template <class Place = rows_place> CAIRN_MEMBER void before_meeting(float *factors) const {
-        if (Place::factor() < COLUMNS && lane_id() == 0) factors[Place::factor_at()] = 1.0f;
+        if (Place::factor() < COLUMNS && lane_id() < Place::FACTORS)
+            factors[Place::factor_at() + lane_id()] = 1.0f;
     }
 };
 

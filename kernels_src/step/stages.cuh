@@ -159,8 +159,8 @@ struct norm_input : rows_input<HIDDEN> {
         static_assert(WARPS >= COLUMNS, "norm_input: a warp for each column");
         if (!Place::AIMED && Place::factor() >= rows) return;
         float all = warp_sum(sum);
-        if (lane_id() == 0)
-            factors[Place::factor_at()] =
+        if (lane_id() < Place::FACTORS)
+            factors[Place::factor_at() + lane_id()] =
                 rsqrt_fast(all * (1.0f / HIDDEN) + p.norm_eps) *
                 as_f32(0x7f000000u - as_u32(p.input_scale)); /* 1 over a power of two */
     }

@@ -41,7 +41,8 @@ template <int INPUTS> struct plain_input {
     void fetch_again(int unit, uint32_t (&b)[N][4]) const { fetch<N, Place>(unit, b); }
     template <class Place> void aim(int) {}
     template <class Place> void before_meeting(float *f) const {
-        if (Place::factor() < rows && lane_id() == 0) f[Place::factor_at()] = 1.0f;
+        if (Place::factor() < rows && lane_id() < Place::FACTORS)
+            f[Place::factor_at() + lane_id()] = 1.0f;
     }
 };
 struct plain_output {
