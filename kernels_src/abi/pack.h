@@ -39,7 +39,7 @@ enum { PACK_4 = 4, PACK_8 = 8, PACK_16 = 16,
 
 /* Shared memory of a block of dense/product.cuh; and behind that where the parts of K are spread over the
  * blocks of a cluster: sums of so many tiles and parts. */
-enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 160 + 76 * 1024,
+enum { PRODUCT_SHARED = (4 * 8 + 8 + 1) * 512 + 192 + 76 * 1024,
        PRODUCT_SPREAD = 16, PRODUCT_SPREAD_SHARED = PRODUCT_SPREAD * 512 };
 
 /* Units of 32 inputs that are packed together: the largest power of two that divides a row, up to 8
@@ -55,6 +55,19 @@ ABI_FUNCTION int pack_group(int format, int inputs) {
 ABI_FUNCTION int pack_parts(int format, int inputs) {
     const int group = pack_group(format, inputs), part = 8 * (group == 1 ? 8 : 16);
     return (inputs / 32 + part - 1) / part;
+}
+
+/* Warps that share a tile of a product, as each holds so much; a block has eight. */
+ABI_FUNCTION int pack_warps(int format, int inputs) {
+    const int group = pack_group(format, inputs), most = group == 1 ? 8 : 16; /* units */
+    const int parts = pack_parts(format, inputs), groups = inputs / 32 / group;
+    const int part = (groups + parts - 1) / parts * group;
+    return part > 4 * most ? 8 : part > 2 * most ? 4 : part > most ? 2 : 1;
+}
+
+/* Formats whose products have a form for a row alone, with the same bits. Its blocks take all parts. */
+ABI_FUNCTION int pack_alone(int format) {
+    return format >= PACK_Q4_0 && format < RAW && format != PACK_F16;
 }
 
 /* pack: GGUF blocks, row by row, to packed tiles. */

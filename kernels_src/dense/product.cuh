@@ -3,7 +3,7 @@
  *   y[row, out] = sum over k of W[out, k] x[row, k]
  *
  * A block of PRODUCT_WARPS warps takes tiles of 16 outputs in turn. The weight's format and K alone
- * say how K is cut: into parts, a part into slices of at most SLICE_UNITS units of 32 inputs, one
+ * say how K is cut: into parts, a part into slices of at most 16 units of 32 inputs, one
  * for each warp of a team (product_cut). A warp keeps its slice of x in registers while the tiles
  * pass. Each warp's weights come through a ring of its own in shared memory, several groups ahead,
  * so that memory waits neither for arithmetic nor for the kernel before: the rings fill before the
@@ -24,7 +24,6 @@
 #include "dense/packed.cuh"
 
 constexpr int PRODUCT_WARPS = 8, PRODUCT_THREADS = PRODUCT_WARPS * WARP, PRODUCT_COLUMNS = 8;
-constexpr int SLICE_UNITS = 16;         /* 64 registers of x */
 constexpr int RING_BYTES = 76 * 1024;   /* of all warps: two blocks share a multiprocessor */
 constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait at once */
 
@@ -33,10 +32,9 @@ constexpr int MEETINGS = 4;             /* tiles of a team whose sums may wait a
 template <int FORMAT, int INPUTS> struct product_cut {
     static constexpr int GROUP = packed_group<FORMAT, INPUTS>();
     static constexpr int GROUPS = INPUTS / 32 / GROUP;
-    static constexpr int MOST = GROUP == 1 ? 8 : SLICE_UNITS / GROUP; /* groups of a slice */
     static constexpr int PARTS = pack_parts(FORMAT, INPUTS);
     static constexpr int PART = ceil_div(GROUPS, PARTS); /* groups of a part */
-    static constexpr int WARPS = PART > 4 * MOST ? 8 : PART > 2 * MOST ? 4 : PART > MOST ? 2 : 1;
+    static constexpr int WARPS = pack_warps(FORMAT, INPUTS);
     static constexpr int SLICE = ceil_div(PART, WARPS);
     static constexpr int TEAMS = PRODUCT_WARPS / WARPS; /* of a block, each with tiles of its own */
     static constexpr bool EVEN = SLICE * WARPS * PARTS == GROUPS;
@@ -55,6 +53,41 @@ template <int FORMAT, int INPUTS> CAIRN_INLINE constexpr bool product_spreads() 
     return CAIRN_ARCH >= 900 && CAIRN_ARCH < 1200 && product_cut<FORMAT, INPUTS>::PARTS > 1 &&
            product_cut<FORMAT, INPUTS>::PARTS <= PRODUCT_SPREAD;
 }
+
+/* ---- where a lane's x lies ---- */
+
+/* Of up to eight rows: row g, unit after unit. */
+struct rows_place {
+    static constexpr int STEP = 1; /* units from one to the next */
+    static constexpr bool AIMED = false, WHOLE = false;
+    CAIRN_METHOD int row() { return lane_id() / 4; }
+    CAIRN_METHOD int unit() { return 0; }
+    CAIRN_METHOD bool mine() { return true; }
+    static constexpr int FACTORS = 1;                   /* so many alike the warp leaves, */
+    CAIRN_METHOD int factor() { return warp_id(); }    /* of this row, */
+    CAIRN_METHOD int factor_at() { return warp_id(); } /* from here on */
+};
+
+/* Of a row alone the eight columns of a product have units of their own, those of a group: column c
+ * unit c, of Q6_K the half c % 2 of unit c / 2. So x takes four registers a group, and what a lane
+ * gets of unit u counts where u is one of its columns'. */
+template <int FORMAT, int INPUTS> struct alone_place {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    static constexpr int G = cut::GROUP;
+    static constexpr bool HALVES = FORMAT == PACK_Q6_K;
+    static constexpr bool AIMED = true, WHOLE = cut::EVEN; /* no unit is behind the last */
+    static constexpr int STEP = G;
+    CAIRN_METHOD int row() { return 0; }
+    CAIRN_METHOD int unit() { return lane_id() / (HALVES ? 8 : 4); }
+    CAIRN_METHOD bool mine() {
+        return (G == 8 || unit() < G) && (!HALVES || lane_id() / 4 % 2 == lane_id() % 4 / 2);
+    }
+    /* Each warp has its own, so that none waits for another, and for the column of a pair that is no
+     * one's too. */
+    static constexpr int FACTORS = 2;
+    CAIRN_METHOD int factor() { return 0; }
+    CAIRN_METHOD int factor_at() { return 2 * warp_id(); }
+};
 
 /* ---- groups as they are multiplied ---- */
 
@@ -93,6 +126,43 @@ template <int G> struct low_part {
     CAIRN_METHOD int at() { return lane_id() % 4 * 8 + lane_id() / 4; }
 };
 
+/* Which of a tile's rows a lane adds up where a row of x is alone: g, or g + 8 (1). */
+CAIRN_INLINE int own_half() { return lane_id() % 2; }
+
+/* The same as add_scaled of add_low's: of the lane's own row. xs: of the lane's two columns. */
+CAIRN_INLINE void add_alone_low(float &sum, float low, float high, const uint32_t *minima, u32x2 xs) {
+    const uint32_t a[4] = {minima[0], minima[1], minima[0], minima[1]}, b[2] = {xs.x, xs.y};
+    float d[4] = {};
+    mma_f16(d, a, b);
+    sum = fma_f32(own_half() ? d[2] : d[0], own_half() ? high : low, sum);
+}
+
+/* What the lanes of a quad hold of their columns 2t, 2t + 1 (rows g: 0, 1; rows g + 8: 2, 3), as all
+ * columns of the lane's own row. meet: [16 rows][8], the warp's */
+template <int COLUMNS> CAIRN_INLINE void gather_columns(float *all, const float *v, float *meet) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    float *own = meet + (g + own_half() * 8) * 8;
+    warp_sync(); /* all have read what was there */
+    *(f32x2 *)(meet + g * 8 + t * 2) = f32x2{v[0], v[1]};
+    *(f32x2 *)(meet + (g + 8) * 8 + t * 2) = f32x2{v[2], v[3]};
+    warp_sync();
+    if constexpr (COLUMNS == 8) {
+        const f32x4 x = *(f32x4 *)own, y = *(f32x4 *)(own + 4);
+        all[0] = x.x, all[1] = x.y, all[2] = x.z, all[3] = x.w;
+        all[4] = y.x, all[5] = y.y, all[6] = y.z, all[7] = y.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < COLUMNS; i++) all[i] = own[i];
+    }
+}
+
+/* Keeps of the sums of units 2j (first) and 2j + 1 what is this lane's. */
+CAIRN_INLINE void keep_pair(float *v, const float *first, const float *second, int j) {
+    const bool mine = lane_id() % 4 == j;
+    v[0] = mine ? first[0] : v[0], v[1] = mine ? second[1] : v[1];
+    v[2] = mine ? first[2] : v[2], v[3] = mine ? second[3] : v[3];
+}
+
 /* sum += s[row, unit] xs[unit, column] over the group, in units of a sum; scales: the lane's, two
  * units of rows g and g + 8, zero where it has none. A is the scales twice, once for what f16 left. */
 template <int G>
@@ -130,6 +200,22 @@ CAIRN_INLINE void add_low(float *sum, float low, float high, const unsigned char
     float d[4] = {};
     mma_f16(d, a, b);
     add_scaled(sum, d, 32.0f / low, 32.0f / high);
+}
+
+/* As add_low, for a row alone. */
+template <int G>
+CAIRN_INLINE void add_low_alone(float &sum, float low, float high, const unsigned char *s, u32x2 xs) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+    uint32_t a[2] = {};
+    if (low_part<G>::mine()) {
+        if constexpr (G == 1) {
+            a[0] = *(const uint16_t *)(s + g * 4), a[1] = *(const uint16_t *)(s + g * 4 + 2);
+        } else {
+            a[0] = *(const uint32_t *)(s + g * (4 * G) + t * 4);
+            a[1] = *(const uint32_t *)(s + g * (4 * G) + 2 * G + t * 4);
+        }
+    }
+    add_alone_low(sum, 32.0f / low, 32.0f / high, a, xs);
 }
 
 /* Words of nibbles of a pair of units (or one) of a lane. */
@@ -196,6 +282,22 @@ CAIRN_INLINE void multiply_unit(float *d, const uint32_t *w, uint32_t plane, int
 
 template <int FORMAT, int G> struct group_of;
 
+/* Units of nibbles for a row alone: the sums of a lane's own columns. */
+template <int G, int UPPER>
+CAIRN_INLINE void multiply_pairs(float *v, const unsigned char *group, const uint32_t *b) {
+#pragma unroll
+    for (int first = 0; first < G; first += 2) {
+        uint32_t w[4] = {}, plane = 0;
+        float d[2][4] = {};
+        load_words<G>(group, first / 2, w);
+        if (UPPER) plane = load_fifth<G>(group + G * 256, first / 2);
+#pragma unroll
+        for (int i = 0; i < min_of(G, 2); i++) multiply_unit<UPPER>(d[i], w + 2 * i, plane, i, b);
+        if (first == 0) v[0] = d[0][0], v[1] = d[1][1], v[2] = d[0][2], v[3] = d[1][3];
+        else keep_pair(v, d[0], d[1], first / 2);
+    }
+}
+
 /* MOST: units whose scales are loaded at once, as many as registers allow. */
 template <int G, int UPPER, int MOST> struct nibble_group {
     static constexpr float LOW = 16777216.0f, HIGH = 1048576.0f;
@@ -223,6 +325,17 @@ template <int G, int UPPER, int MOST> struct nibble_group {
                 add_scaled(sum, d, scale_of(low, i), scale_of(high, i));
             }
         }
+    }
+    CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
+                                float *meet) {
+        const unsigned char *s = group + G * (256 + 64 * UPPER) + lane_id() / 4 * (4 * G);
+        float v[4], all[8];
+        uint32_t scales[4];
+        multiply_pairs<G, UPPER>(v, group, b);
+        gather_columns<G>(all, v, meet);
+        load_scales<G>(s + own_half() * (2 * G), scales);
+#pragma unroll
+        for (int u = 0; u < G; u++) sum = fma_f32(all[u], scale_of(scales, u), sum);
     }
 };
 
@@ -294,6 +407,30 @@ template <int UPPER> struct super_group {
         }
         add_scaled(sum, part, factors(group, 0).x, factors(group, 1).x);
     }
+    CAIRN_METHOD void add_minima_alone(float &sum, const unsigned char *group, u32x2 xs) {
+        const u32x2 two = *(const u32x2 *)(group + HEADS + lane_id() * 8);
+        const uint32_t a[2] = {byte_permute(two.x, two.y, 0x0602u) & 0x00ff00ffu,
+                               byte_permute(two.x, two.y, 0x0703u) & 0x00ff00ffu};
+        const float low = factors(group, own_half()).y; /* the same for both: one's counts */
+        add_alone_low(sum, low * (536870912.0f / LOW), low * (536870912.0f / HIGH), a, xs);
+    }
+    CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
+                                float *meet) {
+        const u32x4 *heads = (const u32x4 *)(group + HEADS + lane_id() / 4 * 32);
+        const uint32_t pick = own_half() ? 0x4441u : 0x4440u;
+        float v[4], all[8], part = 0.0f;
+        multiply_pairs<8, UPPER>(v, group, b);
+        gather_columns<8>(all, v, meet);
+#pragma unroll
+        for (int first = 0; first < 8; first += 4) {
+            const u32x4 four = heads[first / 4];
+            const uint32_t head[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int u = 0; u < 4; u++)
+                part = fma_f32(all[first + u], unpack_f16x2(byte_permute(head[u], 0, pick)).x, part);
+        }
+        sum = fma_f32(part, factors(group, own_half()).x, sum);
+    }
 };
 template <> struct group_of<PACK_Q4_K, 8> : super_group<0> {};
 template <> struct group_of<PACK_Q5_K, 8> : super_group<1> {};
@@ -336,6 +473,37 @@ template <> struct group_of<PACK_Q6_K, 4> {
             ((const uint32_t *)(group + HEADS + 128))[lane_id() / 4]);
         add_scaled(sum, part, d.x, d.y);
     }
+    CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
+                                float *meet) {
+        const u32x4 heads = *(const u32x4 *)(group + HEADS + lane_id() / 4 * 16);
+        const uint32_t head[4] = {heads.x, heads.y, heads.z, heads.w};
+        const uint32_t pick = own_half() ? 0x4341u : 0x4240u;
+        float v[4] = {}, all[8], part = 0.0f;
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            const u32x2 two = ((const u32x2 *)(group + 4 * 256 + u / 2 * 256))[lane_id()];
+            uint32_t w[4];
+            float d[4] = {};
+            load_words<4>(group, u / 2, w);
+#pragma unroll
+            for (int s = 0; s < 2; s++) {
+                uint32_t a[4];
+                load_operand<2, 32>(w + u % 2 * 2, u % 2 ? two.y : two.x, s, a);
+                mma_f16(d, a, b + 2 * s);
+            }
+            keep_pair(v, d, d, u); /* both halves */
+        }
+        gather_columns<8>(all, v, meet);
+#pragma unroll
+        for (int u = 0; u < 4; u++) {
+            const f32x2 s = unpack_f16x2(
+                sub_f16x2(byte_permute(head[u], 0x64646464u, pick), 0x64806480u));
+            part = fma_f32(all[2 * u], s.x, part);
+            part = fma_f32(all[2 * u + 1], s.y, part);
+        }
+        const f32x2 d = unpack_f16x2(((const uint32_t *)(group + HEADS + 128))[lane_id() / 4]);
+        sum = fma_f32(part, own_half() ? d.y : d.x, sum);
+    }
 };
 template <int G> struct group_of<PACK_Q8_0, G> {
     static constexpr float BIAS = -128.0f, LOW = 16777216.0f, HIGH = LOW;
@@ -350,16 +518,36 @@ template <int G> struct group_of<PACK_Q8_0, G> {
 #pragma unroll
         for (int u = 0; u < G; u++) {
             if (u == 2) warp_sync(); /* registers are scarce: no loads far ahead */
-            u32x4 n = *(const u32x4 *)(group + u * 512 + lane_id() * 16);
-            uint32_t a[8] = {byte_permute(n.x, 0, 0x4140u), byte_permute(n.z, 0, 0x4140u),
-                             byte_permute(n.x, 0, 0x4342u), byte_permute(n.z, 0, 0x4342u),
-                             byte_permute(n.y, 0, 0x4140u), byte_permute(n.w, 0, 0x4140u),
-                             byte_permute(n.y, 0, 0x4342u), byte_permute(n.w, 0, 0x4342u)};
             float d[4] = {};
-            mma_f16(d, a, b[u]);
-            mma_f16(d, a + 4, b[u] + 2);
+            multiply(d, group, u, b[u]);
             add_scaled(sum, d, scale_of(low, u), scale_of(high, u));
         }
+    }
+    CAIRN_METHOD void multiply(float *d, const unsigned char *group, int u, const uint32_t *b) {
+        u32x4 n = *(const u32x4 *)(group + u * 512 + lane_id() * 16);
+        uint32_t a[8] = {byte_permute(n.x, 0, 0x4140u), byte_permute(n.z, 0, 0x4140u),
+                         byte_permute(n.x, 0, 0x4342u), byte_permute(n.z, 0, 0x4342u),
+                         byte_permute(n.y, 0, 0x4140u), byte_permute(n.w, 0, 0x4140u),
+                         byte_permute(n.y, 0, 0x4342u), byte_permute(n.w, 0, 0x4342u)};
+        mma_f16(d, a, b);
+        mma_f16(d, a + 4, b + 2);
+    }
+    CAIRN_METHOD void add_alone(float &sum, const unsigned char *group, const uint32_t *b,
+                                float *meet) {
+        const unsigned char *s = group + G * 512 + lane_id() / 4 * (4 * G);
+        float v[4] = {}, all[8];
+        uint32_t scales[4];
+#pragma unroll
+        for (int first = 0; first < G; first += 2) {
+            float d[2][4] = {};
+#pragma unroll
+            for (int i = 0; i < min_of(G, 2); i++) multiply(d[i], group, first + i, b);
+            keep_pair(v, d[0], d[1], first / 2);
+        }
+        gather_columns<G>(all, v, meet);
+        load_scales<G>(s + own_half() * (2 * G), scales);
+#pragma unroll
+        for (int u = 0; u < G; u++) sum = fma_f32(all[u], scale_of(scales, u), sum);
     }
 };
 template <int G> struct group_of<PACK_F16, G> {
@@ -400,6 +588,18 @@ template <int G> CAIRN_INLINE void sum_units(const uint32_t (*b)[4], float bias,
     to[4] = (uint16_t)(held >> 16), to[6] = (uint16_t)(rest >> 16);
 }
 
+/* The same of a row alone: of the lane's two columns. */
+CAIRN_INLINE u32x2 sum_alone(const uint32_t *b, float bias) {
+    const uint32_t ones[4] = {0x3c003c00u, 0x3c003c00u, 0x3c003c00u, 0x3c003c00u};
+    float d[4] = {};
+    mma_f16(d, ones, b);
+    mma_f16(d, ones, b + 2);
+    const float low = d[0] * (bias / 32.0f), high = d[1] * (bias / 32.0f);
+    const uint32_t held = pack_f16x2(low, high);
+    const f32x2 kept = unpack_f16x2(held);
+    return u32x2{held, pack_f16x2(low - kept.x, high - kept.y)};
+}
+
 /* ---- the ring of a warp ---- */
 
 /* Tiles of a team: first, first + step, ... below `end`. */
@@ -427,8 +627,9 @@ template <int FORMAT, int INPUTS> struct group_source {
 };
 
 /* The groups of a warp's slices: tile after tile, part after part, or of one part alone (SPREAD). The
- * lanes keep addresses of their own. */
-template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
+ * lanes keep addresses of their own. EAGER: a chunk is asked for as soon as its place is free, not when the
+ * next is wanted (of many rows registers are too scarce for that). */
+template <int FORMAT, int INPUTS, bool SPREAD, bool EAGER> struct weight_ring {
     typedef product_cut<FORMAT, INPUTS> cut;
     typedef group_source<FORMAT, INPUTS> source;
     static constexpr int CHUNK = cut::CHUNK, BYTES = CHUNK * cut::BYTES;
@@ -438,7 +639,7 @@ template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
     unsigned char *memory; /* of this warp */
     const uint8_t *from;   /* the next group to ask for, this lane's */
     int left, part, tiles; /* to ask for: groups of the slice; its part; tiles, this one included */
-    shared_addr to;        /* where it goes, this lane's; behind it lies what is used next */
+    shared_addr to;        /* the place to which it goes, this lane's; what is used next lies behind it */
 
     CAIRN_MEMBER weight_ring(const tile_range &range, unsigned char *rings, int first_part)
         : memory(rings + warp_id() * (DEPTH * BYTES)), part(first_part), to(memory + lane_id() * 16) {
@@ -450,6 +651,7 @@ template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
             ask(range);
             to = to + BYTES;
         }
+        if (EAGER) ask(range);
     }
     CAIRN_MEMBER int first_group() const {
         return ((cut::PARTS > 1 ? part : 0) * cut::WARPS + warp_id() % cut::WARPS) * cut::SLICE;
@@ -479,14 +681,20 @@ template <int FORMAT, int INPUTS, bool SPREAD> struct weight_ring {
         }
         copy_async_commit();
     }
-    /* Waits for the next group, and asks for one more in place of the one before. */
+    /* Waits for the next chunk. */
     CAIRN_MEMBER const unsigned char *next(const tile_range &range) {
-        copy_async_wait<DEPTH - 2>();
+        copy_async_wait<DEPTH - (EAGER ? 1 : 2)>();
         warp_sync();
-        ask(range);
+        if (!EAGER) ask(range); /* in place of the chunk before */
         const shared_addr first(memory + lane_anew() * 16);
         to = to.at == (first + (DEPTH - 1) * BYTES).at ? first : to + BYTES;
         return memory + (to.at - first.at);
+    }
+    /* The chunk at hand is read: one more is asked for in its place. */
+    CAIRN_MEMBER void release(const tile_range &range) {
+        if (!EAGER) return;
+        warp_sync();
+        ask(range);
     }
 };
 
@@ -504,13 +712,17 @@ CAIRN_INLINE int output_row(unsigned e) { return e % 32 / 4 + e / 2 % 2 * 8; }
 CAIRN_INLINE int output_column(unsigned e) { return e / 32 % 4 * 2 + e % 2; }
 CAIRN_INLINE int output_at(unsigned e) { return e % 32 / 4 * 16 + e / 32 % 4 * 4 + e % 4; }
 
+/* What an epilogue may ask for ahead, of a row alone: its outputs of a tile are multiplied only now.
+ * Overloaded for those that read anything (step/stages.cuh). */
+template <class Epilogue> CAIRN_INLINE void prepare_outputs(Epilogue &, int, int) {}
+
 /* ---- the product ---- */
 
 struct product_memory {
     float meeting[MEETINGS * PRODUCT_WARPS][128];
     u32x2 xs[PRODUCT_WARPS][64]; /* see sum_units */
     float totals[128]; /* of a tile, up to the part that comes: used by the one team */
-    float factors[PRODUCT_COLUMNS];
+    float factors[2 * PRODUCT_COLUMNS]; /* of a row alone two of each warp */
     u32x4 notes[PRODUCT_COLUMNS]; /* the epilogue's own, from before the product on */
     unsigned char rings[RING_BYTES];
 };
@@ -568,7 +780,7 @@ template <int PARTS> struct spread_round {
 };
 
 /* Adds up a tile's sums and hands the outputs of `columns` columns on: one warp. */
-template <int FORMAT, int INPUTS, bool SPREAD, class Round, class Epilogue>
+template <int FORMAT, int INPUTS, bool SPREAD, bool ALONE, class Round, class Epilogue>
 CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int tile, int part,
                            int columns, const Round &round, Epilogue &epilogue) {
     typedef product_cut<FORMAT, INPUTS> cut;
@@ -589,99 +801,179 @@ CAIRN_INLINE void end_tile(product_memory &memory, const float (*sums)[128], int
                 continue;
             }
         }
-        epilogue(out, memory.factors);
+        epilogue(out, memory.factors + (ALONE ? 2 * warp_id() : 0));
     }
 }
 
-/* Input: await(); fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
+/* A warp's slice of x and its product with a slice of weights, left in the meeting place: of up to
+ * eight rows, or of one ALONE. */
+template <int FORMAT, int INPUTS, bool ALONE> struct slice_product {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    typedef group_of<FORMAT, cut::GROUP> group;
+    static constexpr int G = cut::GROUP;
+    uint32_t b[cut::UNITS][4];
+    u32x2 *xs; /* of this warp */
+    typedef rows_place place;
+
+    CAIRN_MEMBER void begin(u32x2 *memory) { xs = memory; }
+    template <bool AGAIN, class Input> CAIRN_MEMBER void fetch(Input &input, int unit) {
+        if constexpr (AGAIN) input.fetch_again(unit, b);
+        else input.fetch(unit, b);
+    }
+    CAIRN_MEMBER void sum_inputs() {
+#pragma unroll
+        for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
+            sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
+    }
+    CAIRN_MEMBER void add(float *sum, const unsigned char *here, int i) const {
+        if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
+            group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
+        else if constexpr (group::BIAS != 0.0f)
+            add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
+                       xs + i * low_part<G>::COUNT);
+        group::add(sum, here, b + i * G);
+    }
+    CAIRN_METHOD void meet(const float *sum, float *met) {
+        *(f32x4 *)&met[lane_id() * 4] = f32x4{sum[0] * group::LOW, sum[1] * group::LOW,
+                                              sum[2] * group::HIGH, sum[3] * group::HIGH};
+    }
+};
+template <int FORMAT, int INPUTS> struct slice_product<FORMAT, INPUTS, true> {
+    typedef product_cut<FORMAT, INPUTS> cut;
+    typedef group_of<FORMAT, cut::GROUP> group;
+    typedef alone_place<FORMAT, INPUTS> place;
+    static constexpr int G = cut::GROUP;
+    uint32_t b[cut::SLICE][4];
+    u32x2 sums[cut::SLICE]; /* of x */
+    float *columns;         /* of this warp */
+
+    CAIRN_MEMBER void begin(u32x2 *memory) { columns = (float *)memory; }
+    template <bool AGAIN, class Input> CAIRN_MEMBER void fetch(Input &input, int unit) {
+        if constexpr (AGAIN) input.template fetch_again<cut::SLICE, place>(unit, b);
+        else input.template fetch<cut::SLICE, place>(unit, b);
+    }
+    CAIRN_MEMBER void sum_inputs() {
+#pragma unroll
+        for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
+            sums[i] = sum_alone(b[i], group::BIAS);
+    }
+    CAIRN_MEMBER void add(float *sum, const unsigned char *here, int i) const {
+        if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K)
+            group::add_minima_alone(sum[0], here, sums[i]);
+        else if constexpr (group::BIAS != 0.0f)
+            add_low_alone<G>(sum[0], group::LOW, group::HIGH, group::minima(here), sums[i]);
+        group::add_alone(sum[0], here, b[i], columns);
+    }
+    CAIRN_METHOD void meet(const float *sum, float *met) { /* the second column is no one's */
+        const float own = sum[0] * (own_half() ? group::HIGH : group::LOW);
+        if (lane_id() % 4 < 2)
+            *(f32x2 *)&met[lane_id() / 4 * 16 + own_half() * 2] = f32x2{own, own};
+    }
+};
+
+/* Input: aim(first unit), of a row alone, so that addresses are there in time; await();
+ * fetch<N>(first unit, b[N][4]) gives zeros for columns beyond the rows and units
  * beyond the last, first of all, then fetch_again; before_meeting(float[8]) may leave a factor per
- * column, after the first fetch.
+ * column, after the first fetch, as its place says.
  * Epilogue: called by whole warps with each output, columns beyond the rows included up to an even
  * number (for shuffles), and those factors. `columns`: 1 to 8. All warps of the block come here; it
  * is block `block` of `blocks` that share the tiles, whose outputs are those of tiles `number` on.
- * SPREAD: the blocks are clusters of one for each part, with PRODUCT_SPREAD_SHARED bytes more. */
-template <int FORMAT, int INPUTS, bool SPREAD = false, class Input, class Epilogue>
+ * SPREAD: the blocks are clusters of one for each part, with PRODUCT_SPREAD_SHARED bytes more. ALONE:
+ * there is one row (pack_alone). */
+template <int FORMAT, int INPUTS, bool SPREAD = false, bool ALONE = false, class Input, class Epilogue>
 CAIRN_INLINE void stream_product(const uint8_t *weights, int tiles, int columns, Input &input,
                                  Epilogue &epilogue, int block = block_id(),
                                  int blocks = grid_blocks(), int number = 0) {
     typedef product_cut<FORMAT, INPUTS> cut;
     static_assert(!SPREAD || product_spreads<FORMAT, INPUTS>(), "stream_product: no clusters");
-    typedef group_of<FORMAT, cut::GROUP> group;
-    constexpr bool PARTED = cut::PARTS > 1 && !SPREAD;
-    constexpr int G = cut::GROUP, SLOTS = min_of(cut::WARPS, MEETINGS);
+    /* x is taken in anew for each part; or all of it is kept, as of a row alone. */
+    constexpr bool PARTED = cut::PARTS > 1 && !SPREAD && !ALONE;
+    constexpr int KEPT = ALONE && !SPREAD ? cut::PARTS : 1;
+    constexpr int SLOTS = min_of(cut::WARPS, MEETINGS);
     product_memory &memory = *(product_memory *)shared_base();
     const int rank = warp_id() % cut::WARPS, team = warp_id() / cut::WARPS;
     constexpr int SHARE = SPREAD ? cut::PARTS : 1; /* blocks that share a tile */
     const tile_range range = {weights, block / SHARE + team * blocks, blocks / SHARE * cut::TEAMS, tiles};
     spread_round<cut::PARTS> round = {0, range.first, 0};
     if constexpr (SPREAD) round.begin();
-    weight_ring<FORMAT, INPUTS, SPREAD> ring(range, memory.rings, round.own);
-    uint32_t b[cut::UNITS][4];
-    u32x2 *xs = memory.xs[warp_id()];
+    weight_ring<FORMAT, INPUTS, SPREAD, ALONE> ring(range, memory.rings, round.own);
+    typedef typename slice_product<FORMAT, INPUTS, ALONE>::place place;
+    slice_product<FORMAT, INPUTS, ALONE> slices[KEPT];
     int slot = 0;
     auto take_input = [&](int part, bool again) {
         warp_sync(); /* all are done with the sums before */
-        const int unit = (part * cut::WARPS + rank) * cut::UNITS;
-        if (PARTED && again) input.fetch_again(unit, b);
-        else input.fetch(unit, b);
+        const int unit = (part * cut::WARPS + rank) * (cut::SLICE * cut::GROUP);
+        if (PARTED && again) slices[0].template fetch<true>(input, unit);
+        else slices[0].template fetch<false>(input, unit);
 #pragma unroll
-        for (int i = 0; i < cut::SLICE && group::BIAS != 0.0f; i++)
-            sum_units<G>(b + i * G, group::BIAS, xs + i * low_part<G>::COUNT);
+        for (int i = 1; i < KEPT; i++)
+            slices[i].template fetch<true>(input, unit + i * (cut::WARPS * cut::SLICE * cut::GROUP));
+#pragma unroll
+        for (int i = 0; i < KEPT; i++) slices[i].begin(memory.xs[warp_id()]);
+        if (KEPT == 1) slices[0].sum_inputs();
         warp_sync();
     };
+    if constexpr (ALONE)
+        input.template aim<place>((round.own * cut::WARPS + rank) * (cut::SLICE * cut::GROUP));
     input.await();
     if (!PARTED) {
         take_input(round.own, false);
-        input.before_meeting(memory.factors);
-        if (cut::TEAMS > 1) block_sync(); /* one team meets before it uses the factors */
+        input.template before_meeting<place>(memory.factors);
+        if (cut::TEAMS > 1 && !ALONE) block_sync(); /* one team meets before it uses the factors */
     }
     if constexpr (SPREAD) round.await();
+    auto multiply = [&](const slice_product<FORMAT, INPUTS, ALONE> &slice, int tile, int part) {
+        const int first = (part * cut::WARPS + rank) * cut::SLICE;
+        float sum[4] = {};
+        const unsigned char *here = nullptr;
+        if (ALONE && rank == slot && (SPREAD || part == cut::PARTS - 1))
+            prepare_outputs(epilogue, number + tile, lane_id());
+#pragma unroll
+        for (int i = 0; i < cut::SLICE; i++) {
+            if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
+            if (i % cut::CHUNK == 0) here = ring.next(range);
+            else here += cut::BYTES;
+            slice.add(sum, here, i);
+            if ((i + 1) % cut::CHUNK == 0) ring.release(range);
+        }
+        float(*met)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
+        slice.meet(sum, met[rank]);
+        /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
+         * ends no tile itself waits at the next too: only who ended a tile arrives there. */
+        const bool waits = rank % SLOTS == slot ||
+                           (rank >= SLOTS && (rank + 1) % SLOTS == slot);
+        if (cut::WARPS == 1) warp_sync();
+        else if (waits) named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
+        else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
+        if (rank == slot)
+            end_tile<FORMAT, INPUTS, SPREAD, ALONE>(memory, met, number + tile, part, ALONE ? 1 : columns,
+                                             round, epilogue);
+        if (cut::WARPS == 1) warp_sync();
+        slot = slot + 1 == SLOTS ? 0 : slot + 1;
+    };
 #pragma unroll 1
     for (int tile = range.first; tile < tiles; tile += range.step) {
-#pragma unroll 1
-        for (int part = round.own; part < (SPREAD ? round.own + 1 : cut::PARTS); part++) {
-            const int first = (part * cut::WARPS + rank) * cut::SLICE;
-            if (PARTED) {
-                const bool again = part > 0 || tile != range.first;
-                take_input(part, again);
-                if (!again) input.before_meeting(memory.factors);
-            }
-            float sum[4] = {};
-            const unsigned char *here = nullptr;
+        if constexpr (KEPT > 1) {
 #pragma unroll
-            for (int i = 0; i < cut::SLICE; i++) {
-                if (!cut::EVEN && i % cut::CHUNK == 0 && first + i >= cut::GROUPS) break;
-                if (i % cut::CHUNK == 0) here = ring.next(range);
-                else here += cut::BYTES;
-                if constexpr (FORMAT == PACK_Q4_K || FORMAT == PACK_Q5_K || FORMAT > RAW)
-                    group::add_minima(sum, here, xs + i * low_part<G>::COUNT);
-                else if constexpr (group::BIAS != 0.0f)
-                    add_low<G>(sum, group::LOW, group::HIGH, group::minima(here),
-                               xs + i * low_part<G>::COUNT);
-                group::add(sum, here, b + i * G);
+            for (int part = 0; part < KEPT; part++) {
+                slices[part].sum_inputs(); /* anew for each tile: registers are scarce */
+                multiply(slices[part], tile, part);
             }
-            sum[0] *= group::LOW, sum[1] *= group::LOW;
-            sum[2] *= group::HIGH, sum[3] *= group::HIGH;
-            float(*met)[128] = memory.meeting + (team * SLOTS + slot) * cut::WARPS;
-            *(f32x4 *)&met[rank][lane_id() * 4] = f32x4{sum[0], sum[1], sum[2], sum[3]};
-            /* Every warp waits at one of SLOTS tiles, so that no one gets further ahead. One that
-             * ends no tile itself waits at the next too: only who ended a tile arrives there. */
-            const bool waits = rank % SLOTS == slot ||
-                               (rank >= SLOTS && (rank + 1) % SLOTS == slot);
-            if (cut::WARPS == 1) warp_sync();
-            else if (waits)
-                named_sync(1 + team * SLOTS + slot, cut::WARPS * WARP);
-            else named_arrive(1 + team * SLOTS + slot, cut::WARPS * WARP);
-            if (rank == slot)
-                end_tile<FORMAT, INPUTS, SPREAD>(memory, met, number + tile, part, columns, round,
-                                                 epilogue);
-            if (cut::WARPS == 1) warp_sync();
-            slot = slot + 1 == SLOTS ? 0 : slot + 1;
+        } else {
+#pragma unroll 1
+            for (int part = round.own; part < (SPREAD ? round.own + 1 : cut::PARTS); part++) {
+                if (PARTED) {
+                    const bool again = part > 0 || tile != range.first;
+                    take_input(part, again);
+                    if (!again) input.template before_meeting<place>(memory.factors);
+                }
+                multiply(slices[0], tile, part);
+            }
         }
         if constexpr (SPREAD) {
             const int next = tile + range.step;
             if (++round.count < round.EACH * cut::PARTS && next < tiles) continue;
-            round.end(range.step, columns, memory.factors, epilogue);
+            round.end(range.step, ALONE ? 1 : columns, memory.factors, epilogue);
             if (next < tiles) round.next(next);
         }
     }

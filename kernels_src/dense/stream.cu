@@ -38,7 +38,7 @@ struct stream_input {
     template <int N> CAIRN_MEMBER void fetch_again(int unit, uint32_t (&b)[N][4]) const {
         fetch(unit, b);
     }
-    CAIRN_MEMBER void before_meeting(float *) const {}
+    template <class> CAIRN_MEMBER void before_meeting(float *) const {}
 };
 
 struct stream_output {

@@ -34,8 +34,9 @@ CAIRN_INLINE bool find_window(const step_params &p, int index, expert_window &wi
 /* Rows of f16 that are there already, with no factor. */
 template <int INPUTS> struct ready_input : rows_input<INPUTS> {
     CAIRN_MEMBER void await() const {}
-    CAIRN_MEMBER void before_meeting(float *factors) const {
-        if (thread_id() < COLUMNS) factors[thread_id()] = 1.0f;
+    template <class Place = rows_place> CAIRN_MEMBER void before_meeting(float *factors) const {
+        if (Place::factor() < COLUMNS && lane_id() < Place::FACTORS)
+            factors[Place::factor_at() + lane_id()] = 1.0f;
     }
 };
 

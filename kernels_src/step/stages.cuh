@@ -19,6 +19,15 @@
 #include "step/adapter.cuh"
 #include "step/merge.cuh"
 
+/* Forms of a streamed product that a program has: for many rows, and for a row alone, whose blocks take
+ * all parts of K, though they be spread of many rows. CAIRN_ALONE: 0 the first, 1 the second; without
+ * it both. */
+#ifdef CAIRN_ALONE
+constexpr bool HAS_ALONE = CAIRN_ALONE, HAS_MANY = !HAS_ALONE;
+#else
+constexpr bool HAS_ALONE = true, HAS_MANY = true;
+#endif
+
 /* The tokens of this block: a window of up to eight rows. `total`: of the forward. */
 struct row_window {
     int first, count, total;
@@ -61,26 +70,39 @@ CAIRN_INLINE int input_at(int k) { return CAIRN_PARTS == 0 ? operand_at(k) : k; 
 /* Up to eight rows of f16 [slot, INPUTS]. */
 template <int INPUTS> struct rows_input {
     const step_params &p;
-    const uint8_t *at; /* of the window's first row */
+    const uint8_t *at; /* of the window's first row; once aimed the lane's, of unit `aimed` */
     int rows;
+    int aimed = 0;
 
     CAIRN_MEMBER void await() const { start_input(); }
-    template <int N> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) const {
-        int g = lane_id() / 4;
+    template <class Place> CAIRN_MEMBER const uint8_t *lane_at(int unit) const {
+        if constexpr (Place::AIMED) return at + (unit - aimed) * 64;
+        return at + ((int64_t)Place::row() * INPUTS + unit * 32 + lane_id() % 4 * 8) * 2;
+    }
+    /* How many of N vectors of a lane there are, from this unit on. */
+    template <int N, class Place> CAIRN_MEMBER int wanted(int unit) const {
+        if (!Place::mine() || (!Place::AIMED && Place::row() >= rows)) return 0;
+        return Place::WHOLE ? N : ceil_div(INPUTS / 32 - Place::unit() - unit, Place::STEP);
+    }
+    template <class Place> CAIRN_MEMBER void aim(int unit) {
+        aimed = unit;
+        at += ((unit + Place::unit()) * 32 + lane_id() % 4 * 8) * 2;
+    }
+    template <int N, class Place = rows_place>
+    CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) const {
+        const int there = wanted<N, Place>(unit);
         u32x4 v[N] = {};
-        if (g < rows) {
-            const uint8_t *from = at + ((int64_t)g * INPUTS + unit * 32 + lane_id() % 4 * 8) * 2;
-            receive<N>(p, v, from, 64, INPUTS / 32 - unit);
-        }
+        if (there > 0) receive<N>(p, v, lane_at<Place>(unit), 64 * Place::STEP, there);
 #pragma unroll
         for (int u = 0; u < N; u++)
             b[u][0] = v[u].x, b[u][1] = v[u].y, b[u][2] = v[u].z, b[u][3] = v[u].w;
         warp_sync();
     }
-    template <int N> CAIRN_MEMBER void fetch_again(int unit, uint32_t (&b)[N][4]) const {
-        rows_input::fetch(unit, b);
+    template <int N, class Place = rows_place>
+    CAIRN_MEMBER void fetch_again(int unit, uint32_t (&b)[N][4]) const {
+        rows_input::template fetch<N, Place>(unit, b);
     }
-    CAIRN_MEMBER void before_meeting(float *) const {}
+    template <class Place = rows_place> CAIRN_MEMBER void before_meeting(float *) const {}
 };
 
 /* A hidden state with its sums of squares: factors[column] = 1 / (rms scale). Warp w < rows takes
@@ -97,12 +119,17 @@ struct norm_input : rows_input<HIDDEN> {
         at = hidden + (int64_t)(copy + window.first) * HIDDEN * 2;
         squares = (const float *)sums + (int64_t)(copy + window.first) * SQUARES;
     }
-    template <int N> CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) {
-        const int g = lane_id() / 4, row = warp_id();
-        const uint8_t *from = at + ((int64_t)g * HIDDEN + unit * 32 + lane_id() % 4 * 8) * 2;
-        const uint32_t *other = (const uint32_t *)squares + (int64_t)row * SQUARES + lane_id();
-        const int wanted = g < rows ? HIDDEN / 32 - unit : 0;
-        const int sums = row < rows ? ceil_div(SQUARES - lane_id(), WARP) : 0;
+    template <class Place> CAIRN_MEMBER void aim(int unit) {
+        rows_input<HIDDEN>::template aim<Place>(unit);
+        squares += lane_id(); /* of the one row */
+    }
+    template <int N, class Place = rows_place>
+    CAIRN_MEMBER void fetch(int unit, uint32_t (&b)[N][4]) {
+        const int row = Place::factor(), there = wanted<N, Place>(unit);
+        const uint8_t *from = lane_at<Place>(unit);
+        const uint32_t *other = (const uint32_t *)squares +
+                                (Place::AIMED ? 0 : (int64_t)row * SQUARES + lane_id());
+        const int sums = Place::AIMED || row < rows ? ceil_div(SQUARES - lane_id(), WARP) : 0;
         u32x4 v[N] = {};
         uint32_t square[EACH] = {};
         patience wait(p);
@@ -111,7 +138,7 @@ struct norm_input : rows_input<HIDDEN> {
             complete = true;
 #pragma unroll
             for (int i = 0; i < N; i++)
-                if (i < wanted) v[i] = load_relaxed16(from + i * 64);
+                if (i < there) v[i] = load_relaxed16(from + i * (64 * Place::STEP));
 #pragma unroll
             for (int i = 0; i < EACH; i++)
                 if (i < sums) square[i] = load_relaxed(other + i * WARP);
@@ -128,13 +155,14 @@ struct norm_input : rows_input<HIDDEN> {
 #pragma unroll
         for (int i = 0; i < EACH; i++) sum += as_f32(square[i]);
     }
-    CAIRN_MEMBER void before_meeting(float *factors) const {
+    template <class Place = rows_place> CAIRN_MEMBER void before_meeting(float *factors) const {
         static_assert(WARPS >= COLUMNS, "norm_input: a warp for each column");
-        if (warp_id() >= rows) return;
+        if (!Place::AIMED && Place::factor() >= rows) return;
         float all = warp_sum(sum);
-        if (lane_id() == 0)
-            factors[warp_id()] =
-                rsqrt_fast(all * (1.0f / HIDDEN) + p.norm_eps) * (1.0f / p.input_scale);
+        if (lane_id() < Place::FACTORS)
+            factors[Place::factor_at() + lane_id()] =
+                rsqrt_fast(all * (1.0f / HIDDEN) + p.norm_eps) *
+                as_f32(0x7f000000u - as_u32(p.input_scale)); /* 1 over a power of two */
     }
 };
 
@@ -156,13 +184,13 @@ struct qkv_place {
     float cosine, sine; /* 1, 0 for values */
     int64_t cache_at;   /* from a layer's KV; -1 for queries */
 
-    CAIRN_MEMBER void find(const step_params &p, row_window rows, int at_tile, int row,
-                                         int column) {
+    CAIRN_MEMBER void find(const step_params &p, row_window rows, int at_tile, int row, int column,
+                           int note = 0) {
         int n = at_tile * 16 + row, head = n / HEAD_DIM, d = n % HEAD_DIM;
         tile = at_tile, cosine = 1.0f, sine = 0.0f, cache_at = -1;
         if (column >= rows.count) return;
         if (STREAMED) {
-            recall(p, head, d, ((const product_memory *)shared_base())->notes[column]);
+            recall(p, head, d, ((const product_memory *)shared_base())->notes[note]);
             return;
         }
         int r = rows.first + column;
@@ -182,16 +210,15 @@ struct qkv_place {
     }
 
     /* Of streamed products all that find looks up is noted for each column before the input is
-     * awaited, but for the rotation, which is asked for then. */
-    static CAIRN_MEMBER void note(const step_params &p, row_window rows, u32x4 *notes) {
-        const int column = thread_id();
+     * awaited, but for the rotation, which is asked for then; for a row alone by each warp. */
+    static CAIRN_MEMBER void take_note(const step_params &p, row_window rows, int column, u32x4 *to) {
         if (column >= rows.count) return;
         const int r = rows.first + column, position = input_array(p, STEP_POSITION)[r];
         const int rope = input_array(p, STEP_ROPE)[r], sequence = input_array(p, STEP_SEQUENCE)[r];
         const int page = p.page_table[(int64_t)sequence * p.table_stride + position / PAGE];
         const f32x2 *turns = (const f32x2 *)p.rope + (int64_t)rope * (HEAD_DIM / 2);
         for (int i = 0; i < HEAD_DIM / 2; i += 16) prefetch_l2(turns + i);
-        notes[column] = u32x4{(uint32_t)page, (uint32_t)(position % PAGE), (uint32_t)rope, 0};
+        *to = u32x4{(uint32_t)page, (uint32_t)(position % PAGE), (uint32_t)rope, 0};
     }
     CAIRN_MEMBER void recall(const step_params &p, int head, int d, u32x4 note) {
         if (head < HEADS + KV_HEADS && !(STILL && p.still)) {
@@ -208,13 +235,22 @@ struct qkv_place {
 /* The input of qkv: what its outputs need to know is looked up while the first weights come. */
 struct qkv_input : norm_input {
     row_window window;
+    bool noted;
 
     CAIRN_MEMBER qkv_input(const step_params &params, const uint8_t *hidden, const uint8_t *sums,
                            row_window rows_)
-        : norm_input(params, hidden, sums, rows_), window(rows_) {}
+        : norm_input(params, hidden, sums, rows_), window(rows_), noted(false) {}
+    CAIRN_MEMBER void note(int column, int slot) const {
+        u32x4 *notes = ((product_memory *)shared_base())->notes;
+        if (STREAMED && !BY_HEAD) qkv_place::take_note(p, window, column, notes + slot);
+    }
+    template <class Place> CAIRN_MEMBER void aim(int unit) {
+        norm_input::template aim<Place>(unit);
+        note(lane_id(), warp_id());
+        noted = true;
+    }
     CAIRN_MEMBER void await() const {
-        if (STREAMED && !BY_HEAD)
-            qkv_place::note(p, window, ((product_memory *)shared_base())->notes);
+        if (!noted) note(thread_id(), thread_id());
         start_input();
     }
 };
@@ -225,11 +261,12 @@ template <bool PLACED> struct qkv_output {
     qkv_place &place;
     uint8_t *layer;
     int number;      /* of the layer */
-    uint16_t *cache; /* its KV; not where products are streamed: registers are scarce there */
+    uint16_t *cache; /* its KV; where products are streamed of a row alone, or registers are scarce */
+    bool ready;      /* so are place and cache: see prepare_outputs */
 
     CAIRN_MEMBER void operator()(const output &o, const float *factors) const {
-        if (!BY_HEAD && !PLACED && (!FLOW || o.tile != place.tile))
-            place.find(p, rows, o.tile, o.row, o.column);
+        if (!BY_HEAD && !PLACED && !ready && (!FLOW || o.tile != place.tile))
+            place.find(p, rows, o.tile, o.row, o.column, o.column);
         float y = o.value * factors[o.column];
         if constexpr (ADAPTERS)
             if (o.column < rows.count)
@@ -247,10 +284,18 @@ template <bool PLACED> struct qkv_output {
         uint32_t two = pack_f16x2(even, odd);
         int64_t at = (int64_t)(rows.first + o.column) * QKV + o.tile * 16 + o.row;
         send((uint32_t *)(layer + QKV_AT + at * 2), two);
-        uint16_t *to = PLACED || FLOW ? cache : load_constant(p.kv + number);
+        uint16_t *to = PLACED || FLOW || ready ? cache : load_constant(p.kv + number);
         if (place.cache_at >= 0) *(uint32_t *)(to + place.cache_at) = two;
     }
 };
+
+template <bool PLACED>
+CAIRN_INLINE void prepare_outputs(qkv_output<PLACED> &out, int tile, int e) {
+    if constexpr (STREAMED && !BY_HEAD) {
+        out.place.find(out.p, out.rows, tile, output_row(e), output_column(e), warp_id());
+        out.cache = load_constant(out.p.kv + out.number), out.ready = true;
+    }
+}
 
 /* A new value of the residual stream: kept as it is, and handed on for the next norm. */
 struct hidden_output {
@@ -300,12 +345,23 @@ template <bool HELD, int PRODUCT> struct residual_output : hidden_output {
             return;
         }
         float *at = residual_of(p) + (int64_t)(rows.first + (live ? o.column : 0)) * HIDDEN + n;
-        float before = FLOW && at_hand ? held : live ? load_volatile(at) : 0.0f;
+        float before = (FLOW || (STREAMED && HAS_ALONE)) && at_hand ? held : live ? load_volatile(at) : 0.0f;
         float x = before + value;
         hand_on(o.tile, o.row, o.column, x, at_hand ? held_weight : weight[n]);
         if (live) *at = x;
     }
 };
+
+template <bool HELD, int PRODUCT>
+CAIRN_INLINE void prepare_outputs(residual_output<HELD, PRODUCT> &out, int tile, int e) {
+    if constexpr (STREAMED && !POST_NORMS) {
+        const int n = tile * 16 + output_row(e), column = output_column(e);
+        const bool live = column < out.rows.count;
+        const float *at = residual_of(out.p) + (int64_t)(out.rows.first + (live ? column : 0)) * HIDDEN;
+        out.held_tile = tile, out.held_weight = out.weight[n];
+        out.held = live ? load_volatile(at + n) : 0.0f;
+    }
+}
 
 /* silu(gate) up; or gelu by tanh, which is gate sigmoid(gate slope) with the slope of below. */
 CAIRN_INLINE float gated(float gate, float up) {
@@ -354,14 +410,26 @@ CAIRN_INLINE const uint8_t *layer_weights(const uint8_t *weights, int layer, int
     return FLOW ? weights + layer * bytes : weights;
 }
 
+template <int FORMAT, int INPUTS, bool SPREAD, class Input, class Epilogue>
+CAIRN_INLINE void stream_rows(const uint8_t *weights, int tiles, Input &input, Epilogue &epilogue,
+                              int block, int blocks, int number) {
+    constexpr bool FITS = HAS_ALONE && pack_alone(FORMAT);
+    if (FITS && (!HAS_MANY || input.rows == 1))
+        stream_product<FORMAT, INPUTS, SPREAD && !FITS, FITS>(weights, tiles, 1, input, epilogue, block, blocks,
+                                                     number);
+    else
+        stream_product<FORMAT, INPUTS, SPREAD>(weights, tiles, input.rows, input, epilogue, block,
+                                               blocks, number);
+}
+
 /* The product of a stage: by dense/product.cuh where the weights are packed for it, in clusters if
  * they may be spread, else by `multiply`, tiles first, first + step, ... of this block. */
 template <int FORMAT, int INPUTS, int TILES, bool ONCE, bool SPREAD = true, class Input, class Epilogue>
 CAIRN_INLINE void stage_product(const uint8_t *weights, int first, int step, int tiles,
                                 workspace &work, Input &input, Epilogue &epilogue) {
     if constexpr (STREAMED)
-        stream_product<FORMAT, INPUTS, SPREAD && product_spreads<FORMAT, INPUTS>()>(
-            weights, tiles, input.rows, input, epilogue);
+        stream_rows<FORMAT, INPUTS, SPREAD && product_spreads<FORMAT, INPUTS>()>(
+            weights, tiles, input, epilogue, block_id(), grid_blocks(), 0);
     else multiply<FORMAT, INPUTS, TILES, ONCE>(weights, first, step, tiles, work, input, epilogue);
 }
 
@@ -398,8 +466,8 @@ template <int FORMAT, class Input, class Epilogue>
 CAIRN_INLINE void stage_part(const uint8_t *weights, int tile, int tiles, int first, int blocks,
                              Input &input, Epilogue &epilogue) {
     if (block_id() >= first && block_id() < first + blocks)
-        stream_product<FORMAT, HIDDEN>(weights, tiles, input.rows, input, epilogue,
-                                       block_id() - first, blocks, tile);
+        stream_rows<FORMAT, HIDDEN, false>(weights, tiles, input, epilogue, block_id() - first, blocks,
+                                           tile);
 }
 template <class Input, class Epilogue>
 CAIRN_INLINE void stage_mixed(const uint8_t *weights, Input &input, Epilogue &epilogue) {
@@ -421,7 +489,7 @@ CAIRN_INLINE void stage_qkv(const step_params &p, row_window rows, int layer, ui
     if (FLOW && first * TILES >= QKV / 16) return;
     qkv_input input(p, at + HIDDEN_AT, at + SQUARES_AT, rows);
     uint16_t *cache = STREAMED ? nullptr : load_constant_early(p.kv + layer);
-    qkv_output<ONCE && TILES == 1 && !STREAMED> out{p, rows, place, at, layer, cache};
+    qkv_output<ONCE && TILES == 1 && !STREAMED> out{p, rows, place, at, layer, cache, false};
     if constexpr (QKV_MIXED) stage_mixed(p.qkv, input, out);
     else stage_product<PACK_Q, HIDDEN, TILES, ONCE>(layer_weights(p.qkv, layer, QKV_BYTES), first,
                                                     step, QKV / 16, work, input, out);

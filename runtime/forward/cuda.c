@@ -30,8 +30,8 @@ enum {
     STEP_SAMPLED_AT = 4,  /* words from the fault word to the sampled tokens */
     STEP_MOST_DRAFTS = 16, /* tokens that the sampler head drafts at a time */
     STEP_GRAPHS = 5, /* of a step: see cuda_graph_kind */
-    STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* that a call launches at a time, and how long it goes on */
-    STEP_CONSTANTS = 37,
+    STEP_POLL_US = 100, STEP_POLL_LAYERS = 2, /* how long a call launches, and what at a time */
+    STEP_CONSTANTS = 38,
     STEP_MOST_GROUP = 32, /* query heads of a KV head */
     STEP_FORMATS = 8,     /* of the weights of one product, over the layers */
     /* Hidden sizes from which products are those of kernels_src/dense/product.cuh, as they are where
@@ -179,6 +179,9 @@ typedef struct forward_cuda_state {
     int table_words; /* of a group's page table: they follow one another */
     const kv_groups *groups;
     jit_kernel kernels[STEP_KERNELS], variants[STEP_FORMATS][STEP_KERNELS];
+    jit_kernel alone_kernels[STEP_FORMATS][STEP_K_ATTEND]; /* the products of steps of one row */
+    bool alone_built[STEP_FORMATS];
+    bool alone; /* the step that is launched has one row */
     /* For rows with adapters, see cuda_adapters.c: the products' kernels of each set of formats, and
      * the kernels of inner values, of steps and of prompts. */
     jit_kernel adapted[STEP_FORMATS][STEP_KERNELS], low_kernels[2], slot_kernels[2];

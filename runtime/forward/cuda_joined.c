@@ -80,7 +80,7 @@ static cairn_status forward_cuda_wait(cairn_model *model) {
         jit_program *program;
         if (kernel == STEP_K_FLOW ? !f->flow_chunks : !f->sparse_flow) break;
         status = jit_get(f->dev->jit, &request, &program);
-        if (!status) status = cuda_functions(f, program, kernel, 1, 0);
+        if (!status) status = cuda_functions(f, program, kernel, 1, 0, false);
         if (!status) f->flow_states[kernel] = STEP_FLOW_READY;
     }
     if (!status && f->joined_asked && f->joined_state == STEP_FLOW_WAITS)

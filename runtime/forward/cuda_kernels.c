@@ -39,7 +39,7 @@ static int cuda_constants(const forward_cuda_state *f, int set, int rows, int pa
         {"RING", RING_ROWS}, {"PACK_EXPERT_UP", cuda_set_format(f, STEP_P_EXPERT_UP, set)},
         {"PACK_EXPERT_DOWN", cuda_set_format(f, STEP_P_EXPERT_DOWN, set)},
         {"EXPERTS", s->experts ? s->experts : 1}, {"USED", s->experts ? s->experts_used : 1},
-        {"SPARSE", 0}};
+        {"ALONE", 0}, {"SPARSE", 0}};
     memcpy(out, all, sizeof all);
     return (int)BASE_COUNT(all);
 }
@@ -108,6 +108,8 @@ static const jit_kernel *cuda_kernel_of(const forward_cuda_state *f, step_kernel
     if (f->joined && cuda_joined_kernel(f, (int)kernel, set))
         return cuda_joined_kernel(f, (int)kernel, set);
     if (f->adapts && cuda_is_adapted(product)) return &f->adapted[set][kernel];
+    if (f->alone && kernel < STEP_K_ATTEND && f->alone_built[set] && product != STEP_P_OTHER)
+        return &f->alone_kernels[set][kernel];
     return set ? &f->variants[set][kernel] : &f->kernels[kernel];
 }
 
@@ -122,15 +124,18 @@ static const char *const step_kernel_names[] = {
     "prompt_attend", "step_head", "step_heads", "step_add", "step_conv", "step_route",
     "step_places", "step_gather", "step_combine"};
 
-/* Those of the kernels [first, first + count) that a program of `set` holds, once it is built. */
+/* Those of the kernels [first, first + count) that a program of `set` holds, once it is built; `alone`:
+ * their forms for a row alone. */
 static cairn_status cuda_functions(forward_cuda_state *f, jit_program *program, int first,
-                                   int count, int set) {
+                                   int count, int set, bool alone) {
     const unsigned held = cuda_products_of(f, set);
     cairn_status status = CAIRN_OK;
     for (int i = first; i < first + count && !status; i++)
         if (held >> cuda_kernel_product(i) & 1)
             status = jit_function(f->dev->jit, program, step_kernel_names[i], (int)cuda_shared_bytes(f, i),
-                                  set ? &f->variants[set][i] : &f->kernels[i]);
+                                  alone ? &f->alone_kernels[set][i]
+                                  : set ? &f->variants[set][i] : &f->kernels[i]);
+    if (alone && !status) f->alone_built[set] = true;
     return status;
 }
 
@@ -160,6 +165,7 @@ static const step_program step_programs[] = {
     {"step/prompt.cu", PROMPT_K_QKV, 4,
      1u << STEP_P_QKV | 1u << STEP_P_GATE_UP | 1u << STEP_P_CONV_IN | 1u << STEP_P_EXPERT_UP, 0},
     {"step/layer.cu", STEP_K_EMBED, 9, (1u << STEP_PRODUCTS) - 1, 0},
+    {"step/layer.cu", STEP_K_QKV, 8, ((1u << STEP_PRODUCTS) - 1) & ~(1u << STEP_P_OTHER), 0},
     {"step/prompt_residual.cu", PROMPT_K_EMBED, 7,
      1u << STEP_P_O | 1u << STEP_P_DOWN | 1u << STEP_P_CONV_OUT | 1u << STEP_P_EXPERT_DOWN, 0},
     {"step/select.cu", STEP_K_BOUNDS, 2, 0, 0},
@@ -172,12 +178,16 @@ static const step_program step_programs[] = {
     {"step/experts.cu", PROMPT_K_ROUTE, 4, 0, STEP_EXTRA_EXPERTS},
     {"step/finish.cu", STEP_K_FINISH, 1, 0, 0}};
 
+/* The products alone, without the embedding: their forms for steps of one row. */
+static bool cuda_is_alone(const step_program *p) { return p->first == STEP_K_QKV; }
+
 enum { STEP_PROGRAMS = (int)BASE_COUNT(step_programs), STEP_REQUESTS = STEP_PROGRAMS * STEP_FORMATS };
 
 /* What is asked of the compiler: for program which[i] % STEP_PROGRAMS of set which[i] /
  * STEP_PROGRAMS; constants of each set's stage and prompt kernels. */
 typedef struct step_texts {
-    jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS], pack;
+    jit_constant stage[STEP_FORMATS][STEP_CONSTANTS], prompt[STEP_FORMATS][STEP_CONSTANTS];
+    jit_constant alone[STEP_FORMATS][STEP_CONSTANTS], pack;
     jit_request requests[STEP_REQUESTS + 2];
     int which[STEP_REQUESTS], count;
 } step_texts;
@@ -188,17 +198,33 @@ static jit_request cuda_pack_request(const forward_cuda_state *f, jit_constant *
     return request;
 }
 
+/* Whether some product of a set of formats has a form for a row alone. */
+static bool cuda_has_alone(const forward_cuda_state *f, int set) {
+    bool any = false;
+    for (int i = 0; i < STEP_PRODUCTS && f->streamed; i++)
+        if (i != STEP_P_OTHER && f->format_counts[i] > set)
+            any = any || f->formats[i][set] >= 256 || pack_alone(f->formats[i][set]);
+    return any;
+}
+
 static void cuda_request(const forward_cuda_state *f, step_texts *t, int set, int program) {
     const step_program *p = &step_programs[program];
     jit_request request = {p->source, t->stage[set], 0, false};
     if (set && !(p->products & cuda_products_of(f, set))) return;
     if (p->extras && !(p->extras & f->extras)) return;
+    if (cuda_is_alone(p) && !cuda_has_alone(f, set)) return;
     if (f->latents.heads && (p->first == STEP_K_BOUNDS || p->first == STEP_K_ATTEND_PAGES))
         return; /* no pages are chosen */
     request.constant_count = cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0,
                                             t->stage[set]);
     cuda_constants(f, set, f->max_rows, 0, 0, t->prompt[set]);
     if (p->first >= PROMPT_K_EMBED) request.constants = t->prompt[set];
+    if (cuda_is_alone(p)) {
+        cuda_constants(f, set, STEP_STAGE_ROWS, f->stage_parts, 0, t->alone[set]);
+        cuda_constant(t->alone[set], "ALONE")->value = 1;
+        cuda_constant(t->alone[set], "PRODUCTS")->value &= ~(1 << STEP_P_OTHER);
+        request.constants = t->alone[set];
+    }
     if (p->first == STEP_K_FINISH) request.constant_count = 0;
     if (!p->count) request = cuda_pack_request(f, &t->pack);
     t->which[t->count] = set * STEP_PROGRAMS + program;
@@ -237,7 +263,8 @@ static cairn_status cuda_end_build(forward_cuda_state *f) {
         jit_program *program;
         status = jit_get(f->dev->jit, &texts.requests[i], &program);
         if (!status)
-            status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS);
+            status = cuda_functions(f, program, p->first, p->count, texts.which[i] / STEP_PROGRAMS,
+                                    cuda_is_alone(p));
     }
     return status || !f->latents.heads ? status : cuda_end_latents(f);
 }
@@ -251,7 +278,7 @@ static bool cuda_has_flow(forward_cuda_state *f, int kernel) {
     if (f->flow_states[kernel] != STEP_FLOW_WAITS) return f->flow_states[kernel] == STEP_FLOW_READY;
     request = cuda_flow_request(f, kernel, constants);
     status = jit_try(f->dev->jit, &request, &program);
-    if (!status) status = cuda_functions(f, program, kernel, 1, 0);
+    if (!status) status = cuda_functions(f, program, kernel, 1, 0, false);
     if (status == CAIRN_CANCELLED) status = jit_begin(f->dev->jit, &request, 1);
     else if (status != CAIRN_BUSY) f->flow_states[kernel] = status ? STEP_FLOW_FAILED
                                                                   : STEP_FLOW_READY;

@@ -91,11 +91,14 @@ static cairn_status cuda_run_flow(forward_cuda_state *f, const step_part *part) 
 
 /* Blocks of a product of some windows of rows: one a tile; where weights stream, tiles in turn. Two
  * blocks a multiprocessor for one window of rows (H200, Q4_0, a step of the 1B: 531 us against 583);
- * of several the other windows take the second's place (8B, two windows: 2964 us against 3788). */
-static int cuda_blocks(const forward_cuda_state *f, int tiles, int windows) {
+ * of several the other windows take the second's place (8B, two windows: 2964 us against 3788).
+ * `teams` of a block's warps have tiles of their own: no more blocks than have tiles for all. */
+static int cuda_blocks(const forward_cuda_state *f, int tiles, int teams, int windows) {
     int most = windows == 1 ? 2 * f->blocks : f->blocks;
     if (most < 3) most = 3; /* q, k and v in formats of their own */
-    return f->streamed && tiles > most ? most : tiles;
+    if (!f->streamed) return tiles;
+    tiles = (tiles + teams - 1) / teams;
+    return tiles > most ? most : tiles;
 }
 
 /* Inputs of a product of the stages. */
@@ -103,11 +106,22 @@ static int cuda_inputs(const model_shape *s, int product) {
     return product == STEP_P_O ? s->heads * s->head_dim : product == STEP_P_DOWN ? s->ffn : s->hidden;
 }
 
-/* Blocks of a cluster: one for each part of a product's K (dense/product.cuh: product_spreads). */
+/* Teams of a block of a product, of the warps of dense/product.cuh: where q, k and v have formats of
+ * their own, one. */
+static int cuda_teams(const forward_cuda_state *f, step_kernel kernel, int layer) {
+    const int product = cuda_kernel_product((int)kernel);
+    const int format = cuda_layer_format(f, layer, product);
+    if (!f->streamed || format >= 256) return 1;
+    return 8 / pack_warps(format, cuda_inputs(f->shape, product));
+}
+
+/* Blocks of a cluster: one for each part of a product's K (dense/product.cuh: product_spreads), but of a
+ * row alone. */
 static int cuda_cluster(const forward_cuda_state *f, step_kernel kernel, int layer) {
     const int product = cuda_kernel_product((int)kernel);
     const int format = cuda_layer_format(f, layer, product);
-    const int parts = format < 256 ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
+    const bool apart = format >= 256 || (f->alone && pack_alone(format));
+    const int parts = !apart ? pack_parts(format, cuda_inputs(f->shape, product)) : 1;
     return cuda_has_clusters(f) && parts <= PRODUCT_SPREAD ? parts : 1;
 }
 
@@ -117,7 +131,7 @@ static cairn_status cuda_launch_product(forward_cuda_state *f, step_kernel kerne
     device_dims dims = {{0, 0, 1}, (unsigned)f->warps * 32, 0, f->product_bytes, true};
     step_params p = f->stage.params;
     const int windows = (rows + 7) / 8, parts = cuda_cluster(f, kernel, layer);
-    int x = cuda_blocks(f, tiles, windows);
+    int x = cuda_blocks(f, tiles, cuda_teams(f, kernel, layer), windows);
     if (parts > 1) { /* as many clusters as run at once; they share the tiles evenly */
         const int room = parts > 2 ? f->blocks * 9 / 10 : f->blocks; /* H200: 30 of 4 of 132 */
         const int most = (windows == 1 ? 2 : 1) * room / parts, each = (tiles + most - 1) / most;
@@ -251,6 +265,7 @@ static cairn_status cuda_enqueue_stages(forward_cuda_state *f, const step_attent
     int t = f->warps * 32, y = (rows + 7) / 8, tiles = f->shape->hidden / 16;
     unsigned shared = f->product_bytes;
     cairn_status status = cuda_launch(f, lane, STEP_K_EMBED, tiles, y, t, 0, 0, 0);
+    f->alone = rows == 1 && !f->adapts;
     if (!status) status = cuda_run_own(f, lane, rows);
     for (int l = 0; l < f->shape->layers && !status; l++)
         status = cuda_enqueue_layer(f, a, rows, l);

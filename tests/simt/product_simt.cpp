@@ -28,16 +28,22 @@ template <int INPUTS> struct plain_input {
     int rows;
 
     void await() const { grid_dependency_wait(); grid_launch_dependents(); }
-    template <int N> void fetch(int unit, uint32_t (&b)[N][4]) const {
+    template <int N, class Place = rows_place> void fetch(int unit, uint32_t (&b)[N][4]) const {
         for (int u = 0; u < N; u++) {
             u32x4 v = {};
-            if (lane_id() / 4 < rows && unit + u < INPUTS / 32)
-                v = *(const u32x4 *)(x + lane_id() / 4 * INPUTS + (unit + u) * 32 + lane_id() % 4 * 8);
+            const int own = unit + Place::unit() + u * Place::STEP;
+            if (Place::row() < rows && Place::mine() && own < INPUTS / 32)
+                v = *(const u32x4 *)(x + Place::row() * INPUTS + own * 32 + lane_id() % 4 * 8);
             b[u][0] = v.x, b[u][1] = v.y, b[u][2] = v.z, b[u][3] = v.w;
         }
     }
-    template <int N> void fetch_again(int unit, uint32_t (&b)[N][4]) const { fetch(unit, b); }
-    void before_meeting(float *f) const { if (thread_id() < 8) f[thread_id()] = 1.0f; }
+    template <int N, class Place = rows_place>
+    void fetch_again(int unit, uint32_t (&b)[N][4]) const { fetch<N, Place>(unit, b); }
+    template <class Place> void aim(int) {}
+    template <class Place> void before_meeting(float *f) const {
+        if (Place::factor() < rows && lane_id() < Place::FACTORS)
+            f[Place::factor_at() + lane_id()] = 1.0f;
+    }
 };
 struct plain_output {
     float *y;
@@ -50,7 +56,10 @@ struct plain_output {
 template <int FORMAT, int INPUTS, bool SPREAD = false> static void run(const plain_params &p) {
     plain_input<INPUTS> input{p.x, p.rows};
     plain_output output{p.y, p.outs, p.rows};
-    stream_product<FORMAT, INPUTS, SPREAD>(p.weights, p.outs / 16, p.rows, input, output);
+    constexpr bool ALONE = pack_alone(FORMAT);
+    if (ALONE && p.rows == 1)
+        stream_product<FORMAT, INPUTS, SPREAD, ALONE>(p.weights, p.outs / 16, 1, input, output);
+    else stream_product<FORMAT, INPUTS, SPREAD>(p.weights, p.outs / 16, p.rows, input, output);
 }
 
 typedef void (*kernel)(plain_params);
