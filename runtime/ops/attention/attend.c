@@ -180,18 +180,32 @@ static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t
     return ops_launch_as(rt, &want, &dims, p);
 }
 
-/* Parts of a row's list, and tiles of its heads; `most` heads have the first. */
-typedef struct ops_attend_latents { bool wide; int64_t runs, units; int most; } ops_attend_latents;
+/* The kernel for so many heads; parts of a row's list; tiles of its heads, of which the workspace has room
+ * for `most` each. */
+typedef struct ops_attend_latents {
+    const char *source, *entry;
+    unsigned threads, shared_bytes;
+    int64_t runs, units;
+    int most;
+} ops_attend_latents;
 
 static ops_attend_latents ops_attend_latents_of(const device *dev, const attend_params *p,
                                                 int abilities) {
-    const bool wide = p->heads > 16 && (abilities & ATTEND_CACHE) != ATTEND_CACHE_F32 &&
-                      dev->max_shared_bytes >= layout_latent_wide_bytes();
-    const int keys = wide ? LATENT_WIDE_KEYS * LATENT_WIDE_RUN : LATENT_CHUNK * LATENT_RUN;
-    const int most = wide ? LATENT_WIDE_HEADS : 16;
+    const bool few = p->heads <= 16 || (abilities & ATTEND_CACHE) == ATTEND_CACHE_F32 ||
+                     dev->max_shared_bytes < layout_latent_wide_bytes();
+    const bool many = !few && dev->arch == 90 && dev->max_shared_bytes >= layout_latent_many_bytes();
+    const int tiles = many ? LATENT_MANY_RUN : LATENT_WIDE_RUN, most = few ? 16 : LATENT_WIDE_HEADS;
+    const int keys = few ? LATENT_CHUNK * LATENT_RUN : LATENT_WIDE_KEYS * tiles;
     const int64_t runs = ((int64_t)p->token_width + keys - 1) / keys;
-    const ops_attend_latents shape = {wide, runs ? runs : 1, (p->heads + most - 1) / most,
-                                      p->heads < most ? p->heads : most};
+    ops_attend_latents shape = {"attention/latent.cu", "attend_latent", 128, 0, runs ? runs : 1,
+                                (p->heads + most - 1) / most, p->heads < most ? p->heads : most};
+    shape.shared_bytes = (unsigned)(many  ? layout_latent_many_bytes()
+                                    : few ? layout_latent_bytes() : layout_latent_wide_bytes());
+    if (few) return shape;
+    shape.source = many ? "attention/latent_many.cu" : "attention/latent_wide.cu";
+    shape.entry = many ? "attend_latent_many" : "attend_latent_wide";
+    shape.threads = many ? LAYOUT_MANY_THREADS : 256;
+    if (many) shape.most = most; /* all that its threads hold */
     return shape;
 }
 
@@ -205,8 +219,7 @@ static void attention_latent_room(const device *dev, const attend_params *p, siz
 static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
                                            int abilities) {
     const ops_attend_latents shape = ops_attend_latents_of(&rt->device, p, abilities);
-    const bool wide = shape.wide;
-    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
+    device_dims dims = {{0, 0, 0}, shape.threads, 0, shape.shared_bytes, false};
     ops_kernel want;
     cairn_status status = handles_enter(rt);
     if (status) return status;
@@ -214,14 +227,12 @@ static cairn_status ops_attend_latent_cuda(cairn_runtime *rt, attend_params *p, 
     dims.grid[0] = (unsigned)shape.runs;
     dims.grid[1] = (unsigned)shape.units;
     dims.grid[2] = (unsigned)rows;
-    dims.block = wide ? 256 : 128;
-    dims.shared_bytes = (unsigned)(wide ? layout_latent_wide_bytes() : layout_latent_bytes());
     if (!p->partial)
         status = ops_attend_workspace(&rt->device, p, shape.units * rows, shape.most, (int)shape.runs);
     if ((status = handles_leave(rt, status))) return status;
     memset(&want, 0, sizeof want);
-    want.source = wide ? "attention/latent_wide.cu" : "attention/latent.cu";
-    want.entry = wide ? "attend_latent_wide" : "attend_latent";
+    want.source = shape.source;
+    want.entry = shape.entry;
     want.constants[0].name = "ABILITIES";
     want.constants[0].value = abilities & ~ATTEND_TOKENS;
     want.constant_count = 1;
