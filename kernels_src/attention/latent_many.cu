@@ -23,6 +23,7 @@
 #include "attention/paged.cuh"
 #include "attention/abilities.cuh"
 #include "attention/tile.cuh"
+#include "attention/parts.cuh"
 
 #if CAIRN_WGMMA
 constexpr int HEADS = LATENT_WIDE_HEADS, KEYS = LATENT_WIDE_KEYS, MANY_THREADS = 384, USERS = 256;
@@ -259,18 +260,6 @@ struct many_user {
 
     /* ---- what becomes of the sums ---- */
 
-    /* Values 32 c.. of the group's: where they lie in a run's part, as the threads hold them. */
-    CAIRN_METHOD float *part_of(float *parts, int run, int i) {
-        return parts + ((int64_t)run * (HEADS / 2) + i / 4) * USERS * 4 + thread_id() * 4;
-    }
-    CAIRN_MEMBER void put(float *parts, f32x2 *sums, int run) const {
-#pragma unroll
-        for (int i = 0; i < HEADS * 2; i += 4)
-            *(f32x4 *)part_of(parts, run, i) = f32x4{o[i], o[i + 1], o[i + 2], o[i + 3]};
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-            if (half() == 0 && lane_id() % 4 == 0) sums[run * HEADS + row(h)] = f32x2{top[h], total[h]};
-    }
     /* Values i..i + count of the rows, times their shares. */
     template <int count>
     CAIRN_METHOD void write(const attend_params &p, const tile &at, int i, const float *v, const float *share) {
@@ -290,52 +279,6 @@ struct many_user {
                 p.lse[at.head + row(h)] = total[h] > 0.0f
                                               ? (top[h] + log2_fast(total[h])) * 0.6931471805599453f
                                               : minus_infinity();
-        }
-    }
-    /* The rows, of several runs of which this block's is `mine`. */
-    CAIRN_MEMBER void merge(const attend_params &p, const tile &at, float *parts, const f32x2 *sums, int runs,
-                            int mine) const {
-        constexpr int AT_ONCE = 16;
-        float all[2] = {minus_infinity(), minus_infinity()}, whole[2] = {0.0f, 0.0f}, share[2];
-#pragma unroll 1
-        for (int c = 0; c < runs; c++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) all[h] = fmaxf(all[h], as_f32(load_relaxed8(&sums[c * HEADS + row(h)]).x));
-        const float base[2] = {all[0] == minus_infinity() ? 0.0f : all[0],
-                               all[1] == minus_infinity() ? 0.0f : all[1]};
-#pragma unroll 1
-        for (int c = 0; c < runs; c++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const u32x2 v = load_relaxed8(&sums[c * HEADS + row(h)]);
-                whole[h] = fma_f32(exp2_fast(as_f32(v.x) - base[h]), as_f32(v.y), whole[h]);
-            }
-        finish(p, at, all, whole, share);
-#pragma unroll
-        for (int i = 0; i < HEADS * 2; i += AT_ONCE) {
-            float v[AT_ONCE] = {};
-#pragma unroll 1
-            for (int c = 0; c < runs; c++) {
-                float weight[2];
-                u32x4 w[AT_ONCE / 4];
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    weight[h] = exp2_fast(as_f32(load_relaxed8(&sums[c * HEADS + row(h)]).x) - base[h]);
-#pragma unroll
-                for (int k = 0; k < AT_ONCE; k += 4) {
-                    w[k / 4] = u32x4{as_u32(o[i + k]), as_u32(o[i + k + 1]), as_u32(o[i + k + 2]),
-                                     as_u32(o[i + k + 3])};
-                    if (c != mine) w[k / 4] = load_relaxed16(part_of(parts, c, i + k));
-                }
-#pragma unroll
-                for (int k = 0; k < AT_ONCE; k += 4) {
-                    v[k] = fma_f32(as_f32(w[k / 4].x), weight[0], v[k]);
-                    v[k + 1] = fma_f32(as_f32(w[k / 4].y), weight[0], v[k + 1]);
-                    v[k + 2] = fma_f32(as_f32(w[k / 4].z), weight[1], v[k + 2]);
-                    v[k + 3] = fma_f32(as_f32(w[k / 4].w), weight[1], v[k + 3]);
-                }
-            }
-            write<AT_ONCE>(p, at, i, v, share);
         }
     }
 };
@@ -359,18 +302,6 @@ CAIRN_INLINE void load_queries(const attend_params &p, const tile &at) {
     named_sync(USERS_MEET, USERS);
 }
 
-/* last_to_arrive, of the warps that use keys. */
-CAIRN_INLINE bool last_user(uint32_t *counter, int blocks) {
-    named_sync(USERS_MEET, USERS);
-    if (thread_id() == 0) {
-        const bool last = atomic_add_acq_rel(counter, 1u) + 1 == (uint32_t)blocks;
-        if (last) *counter = 0;
-        words().flag = last;
-    }
-    named_sync(USERS_MEET, USERS);
-    return words().flag != 0;
-}
-
 CAIRN_KERNEL(attend_latent_many, MANY_THREADS, 1, attend_params) {
     tile at;
     token_list list;
@@ -386,11 +317,11 @@ CAIRN_KERNEL(attend_latent_many, MANY_THREADS, 1, attend_params) {
     }
     block_sync();
     if (warp_id() >= 8) {
-        registers_give<88>();
+        registers_give<72>();
         const many_carrier carrier = {p, list, at.r};
         carrier.bring(begin, end);
     } else {
-        registers_take<208>();
+        registers_take<216>();
         many_user user;
         load_queries(p, at);
         user.clear(p);
@@ -400,17 +331,21 @@ CAIRN_KERNEL(attend_latent_many, MANY_THREADS, 1, attend_params) {
         if (user.half() == 0) named_sync(TURNS, USERS); /* as often as the other arrives */
 #pragma unroll
         for (int h = 0; h < 2; h++) user.total[h] = quad_sum(user.total[h]);
+        float share[2];
         if (runs == 1) {
-            float share[2];
             user.finish(p, at, user.top, user.total, share);
             user.write<HEADS * 2>(p, at, 0, user.o, share);
             return;
         }
         const int64_t unit = (int64_t)at.r * grid_blocks_y() + at.unit, first = unit * grid_blocks() * HEADS;
-        float *parts = p.partial + first * DIM;
-        f32x2 *sums = (f32x2 *)p.sums + first;
-        user.put(parts, sums, at.block);
-        if (last_user(p.arrived + unit, runs)) user.merge(p, at, parts, sums, runs, at.block);
+        const held_parts<HEADS * 2, USERS> parts = {p.partial + first * DIM, (f32x2 *)p.sums + first, HEADS,
+                                                    {user.row(0), user.row(1)}};
+        parts.put(at.block, user.o, user.top, user.total, user.half() == 0 && lane_id() % 4 == 0);
+        if (!last_of_users(p.arrived + unit, runs, &words().flag, USERS_MEET, USERS)) return;
+        parts.gather(runs, user.top, user.total);
+        user.finish(p, at, user.top, user.total, share);
+        parts.merge<16, 1>(runs, at.block, user.o, user.top,
+                           [&](int i, const float *v) { user.write<16>(p, at, i, v, share); });
     }
 }
 #else

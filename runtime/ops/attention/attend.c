@@ -100,37 +100,46 @@ static ops_kernel ops_attend_kernel(const char *source, const char *entry, const
     return want;
 }
 
-/* Rows that share keys. The keys of a step's rows are cut into parts of ATTEND_PACKED_KEYS. */
+/* Rows that share keys, in tiles of `most` queries. The keys of a step's rows are cut into parts of
+ * ATTEND_PACKED_KEYS, tiles of `keys`. */
 enum { ATTEND_PACKED_KEYS = 2048 };
-static cairn_status ops_attend_packed_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
-                                           int abilities) {
-    const int group = p->heads / p->at.kv_heads, dim = p->at.head_dim, most = layout_packed_rows(dim);
+static cairn_status ops_attend_tiles(cairn_runtime *rt, attend_params *p, int64_t rows, int abilities,
+                                     int most, int keys, device_dims *dims) {
+    const int group = p->heads / p->at.kv_heads;
     const bool step = (abilities & ATTEND_MASK) != 0;
     const int64_t tokens = (int64_t)p->at.max_pages * p->at.page_size;
     const int64_t parts = step ? (tokens + ATTEND_PACKED_KEYS - 1) / ATTEND_PACKED_KEYS : 1;
-    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
-    ops_kernel want = ops_attend_kernel("attention/packed.cu", "attend_packed", p, abilities);
     int64_t tiles;
     cairn_status status = handles_enter(rt);
     if (status) return status;
     p->tokens_each = step && p->mask_rows < most / group ? p->mask_rows : most / group;
     p->rows = (int32_t)rows;
-    p->chain = step ? ATTEND_PACKED_KEYS / layout_packed_keys(dim) : 0;
+    p->chain = step ? ATTEND_PACKED_KEYS / keys : 0;
     tiles = (rows + p->tokens_each - 1) / p->tokens_each;
     status = ops_attend_workspace(&rt->device, p, tiles * p->at.kv_heads, parts > 1 ? most : 0,
                                   (int)parts);
-    if ((status = handles_leave(rt, status))) return status;
-    dims.grid[0] = (unsigned)parts;
-    dims.grid[1] = (unsigned)p->at.kv_heads;
-    dims.grid[2] = (unsigned)tiles;
+    dims->grid[0] = (unsigned)parts;
+    dims->grid[1] = (unsigned)p->at.kv_heads;
+    dims->grid[2] = (unsigned)tiles;
+    return handles_leave(rt, status);
+}
+
+static cairn_status ops_attend_packed_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
+                                           int abilities) {
+    const int dim = p->at.head_dim;
+    device_dims dims = {{0, 0, 0}, 128, 0, 0, false};
+    ops_kernel want = ops_attend_kernel("attention/packed.cu", "attend_packed", p, abilities);
+    cairn_status status = ops_attend_tiles(rt, p, rows, abilities, layout_packed_rows(dim),
+                                           layout_packed_keys(dim), &dims);
     dims.shared_bytes = (unsigned)layout_packed_bytes(dim);
-    return ops_launch_as(rt, &want, &dims, p);
+    return status ? status : ops_launch_as(rt, &want, &dims, p);
 }
 
 /* Whether attention/prompt.cu does it: by wgmma, of two values of one type. */
 static bool ops_attend_is_prompt(const device *dev, const attend_params *p, int abilities) {
     const int kept = abilities & ATTEND_CACHE, dim = p->at.head_dim;
-    return dev->arch == 90 && layout_has_many(dim) && !(abilities & (ATTEND_MASK | ATTEND_SOFTCAP)) &&
+    return dev->arch == 90 && layout_has_many(dim) && !(abilities & ATTEND_SOFTCAP) &&
+           p->heads / p->at.kv_heads <= LAYOUT_MANY_ROWS &&
            (kept == ATTEND_CACHE_F16 ||
             (kept == ATTEND_CACHE_BF16 && (abilities & ATTEND_QUERY_BF16))) &&
            dev->max_shared_bytes >= layout_many_bytes(dim);
@@ -138,14 +147,11 @@ static bool ops_attend_is_prompt(const device *dev, const attend_params *p, int 
 
 static cairn_status ops_attend_prompt_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
                                            int abilities) {
-    device_dims dims = {{1, 0, 0}, LAYOUT_MANY_THREADS, 0, 0, false};
+    device_dims dims = {{0, 0, 0}, LAYOUT_MANY_THREADS, 0, 0, false};
     ops_kernel want = ops_attend_kernel("attention/prompt.cu", "attend_prompt", p, abilities);
-    p->rows = (int32_t)rows;
-    p->tokens_each = LAYOUT_MANY_ROWS / (p->heads / p->at.kv_heads);
-    dims.grid[1] = (unsigned)p->at.kv_heads;
-    dims.grid[2] = (unsigned)((rows + p->tokens_each - 1) / p->tokens_each);
+    cairn_status status = ops_attend_tiles(rt, p, rows, abilities, LAYOUT_MANY_ROWS, LAYOUT_MANY_KEYS, &dims);
     dims.shared_bytes = (unsigned)layout_many_bytes(p->at.head_dim);
-    return ops_launch_as(rt, &want, &dims, p);
+    return status ? status : ops_launch_as(rt, &want, &dims, p);
 }
 
 static cairn_status ops_attend_cuda(cairn_runtime *rt, attend_params *p, int64_t rows,
