@@ -192,10 +192,12 @@ struct many_view {
     CAIRN_MEMBER void hide(const Source &source, int first, uint32_t there, float *s) const {
         uint32_t masks[2][MANY_KEYS / 32];
 #pragma unroll
-        for (int half = 0; half < 2 && Source::MASKED; half++) {
-            const uint32_t own = source.seen(token[half], first + lane_id() % 4 * 32);
+        for (int half = 0; half < 2; half++) {
+            if constexpr (Source::MASKED) {
+                const uint32_t own = source.seen(token[half], first + lane_id() % 4 * 32);
 #pragma unroll
-            for (int w = 0; w < MANY_KEYS / 32; w++) masks[half][w] = shuffle(own, lane_id() / 4 * 4 + w);
+                for (int w = 0; w < MANY_KEYS / 32; w++) masks[half][w] = shuffle(own, lane_id() / 4 * 4 + w);
+            }
         }
 #pragma unroll
         for (int i = 0; i < MANY_KEYS / 2; i++) {
