@@ -80,7 +80,7 @@ static ops_attend_grid ops_attend_plan(const cairn_runtime *rt, const attend_par
     grid.runs = grid.blocks = chunks < 1 ? 1 : chunks < most ? chunks : most;
     grid.chain = 0;
     /* Not where rows attend all: their blocks are long, and end too unevenly in a chain. */
-    if (p->heads / heads <= LAYOUT_CHAIN_ROWS && !(abilities & ATTEND_TWO_LEVEL) &&
+    if (p->heads / heads <= LAYOUT_CHAIN_ROWS &&
         (p->selected || abilities & ATTEND_TOKENS))
         ops_attend_chain(&grid, chunks, heads, units, (int64_t)rt->device.sm_count * 2);
     return grid;
