@@ -58,13 +58,33 @@ struct row_list {
         span = CHAINED ? run * layout_chained(p.chain, run) : run;
         from = block * span * CHUNK / PAGE;
         low = min_of(first, layout_sink_pages(sinks, PAGE));
-        if (topk)
-            select(p, choice_of(p, kv_head), topk, asked, low_entries(p.at.max_pages));
+        if (topk && topk <= WARP && low == 0) select_few(p, topk, asked, low_entries(p.at.max_pages));
+        else if (topk) select(p, choice_of(p, kv_head), topk, asked, low_entries(p.at.max_pages));
         length = PARTED && p.part == ATTEND_PART_PAGES ? low : low + own - first + 1;
     }
     /* Where what is added to the scores of their pages stands. */
     CAIRN_MEMBER float *bias(const attend_params &p) const {
         return (float *)(low_entries(p.at.max_pages) + span * CHUNK / PAGE + 2 + CORE_WARPS);
+    }
+    /* Up to 32 selected pages, ascending, where there are no sinks: a page's place is the number of those
+     * below it. All threads; those of the first warp do it. */
+    CAIRN_MEMBER void select_few(const attend_params &p, int topk, int asked, int32_t *list) {
+        const int room = span * CHUNK / PAGE + 2;
+        if (warp_id() == 0) {
+            const bool counts = lane_id() < topk && asked >= 0 && asked < first;
+            if (counts) paged_physical_soon(p.at, row, asked);
+            const uint32_t same = match_any((uint32_t)(counts ? asked : -1));
+            const bool once = counts && (int)find_first_set(same) == lane_id() + 1;
+            const int page = once ? asked : 0x7fffffff;
+            int at = -from;
+#pragma unroll
+            for (int i = 0; i < WARP; i++) at += shuffle(page, i) < page;
+            if (once && at >= 0 && at < room) list[at] = page;
+            const uint32_t kept = warp_ballot(once);
+            if (lane_id() == 0) list[room] = popcount(kept);
+        }
+        block_sync();
+        low = list[room];
     }
     /* The selected pages and those with sinks, ascending. All threads. */
     CAIRN_MEMBER void select(const attend_params &p, const int32_t *selected, int topk, int asked,
@@ -320,6 +340,7 @@ constexpr int BLOCKS = DIM > 64 && (SOFTCAP || MASKED) ? 1 : BLOCKS_EACH;
 
 CAIRN_KERNEL(attend, THREADS, BLOCKS, attend_params) {
     tile at;
+    if constexpr (!TOKEN_LISTS) load_early((const uint32_t *)p.at.positions + block_id_z());
     at.find(p);
     if constexpr (TOKEN_LISTS) attend_tokens(p, at, shared_base());
     else attend_listed(p, at, shared_base());

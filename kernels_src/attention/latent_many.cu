@@ -219,6 +219,7 @@ struct many_user {
 #pragma unroll
         for (int i = 0; i < KEYS / 4; i++)
             weights[i] = DIRECT ? pack_bf16x2(s[2 * i], s[2 * i + 1]) : pack_f16x2(s[2 * i], s[2 * i + 1]);
+        if (!warp_ballot(old[0] != 1.0f || old[1] != 1.0f)) return;
 #pragma unroll
         for (int i = 0; i < HEADS * 2; i++) o[i] *= old[i / 2 % 2];
     }
@@ -288,6 +289,7 @@ CAIRN_INLINE u32x4 many_query(const attend_params &p, int64_t from) {
     if constexpr ((CAIRN_ABILITIES & ATTEND_QUERY_F16) || DIRECT)
         return *(const u32x4 *)((const uint16_t *)p.q + from);
     else if constexpr (CAIRN_ABILITIES & ATTEND_QUERY_BF16) return half_of_bf16((const uint16_t *)p.q + from);
+    else if ((uint64_t)p.q % 16 == 0) return half_of_f32((const float *)p.q + from);
     else return half_of_query(p.q, from);
 }
 CAIRN_INLINE void load_queries(const attend_params &p, const tile &at) {

@@ -21,8 +21,10 @@ struct tile {
         const int group = p.heads / p.at.kv_heads, tiles = ceil_div(group, QUERIES);
         block = block_id(), unit = block_id_y(), r = block_id_z();
         most = min_of(group, QUERIES); /* rows of a tile */
-        const int query = unit % tiles * QUERIES;
-        kv_head = unit / tiles, count = min_of(group - query, QUERIES);
+        kv_head = unit;
+        if (tiles > 1) kv_head = unit / tiles; /* a division, before anything is asked for */
+        const int query = (unit - kv_head * tiles) * QUERIES;
+        count = min_of(group - query, QUERIES);
         head = (int64_t)r * p.heads + kv_head * group + query;
     }
     /* The most runs that a row may have. */
